@@ -1,0 +1,5 @@
+// A build without CUDA has no GPU baselines.
+#include "bench/baselines/bev_baselines.h"
+
+const bev_baseline bev_baselines_cuda[] = {{NULL, NULL, NULL}};
+const int num_bev_baselines_cuda = 0;

@@ -1,0 +1,21 @@
+// The benchmark suites, as the `spops bench` command and the program spops_bench run them.
+#ifndef SPOPS_BENCH_H
+#define SPOPS_BENCH_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// argv[0] is the program's name, the rest as bench_usage() describes. Prints results on stdout,
+// progress on stderr where that is a terminal. Returns the exit status: 0, 1 when a result was
+// wrong or a call failed, 2 for arguments that make no sense.
+int bench_main(int argc, char **argv);
+
+// What `bench_main` accepts, for a help text.
+const char *bench_usage(void);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,604 @@
+// BEV pooling on scatter maps from a camera rig: forward and backward beside the baselines, and the
+// time it takes to build a plan.
+#include <ctype.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bench/baselines/bev_baselines.h"
+#include "bench/bench_data.h"
+#include "bench/bench_report.h"
+#include "tools/rig_default.h"
+#include "tools/rig_json.h"
+#include "tools/settings.h"
+
+// One scatter map, on the host for the reference and where the context runs for the baselines.
+typedef struct bev_map {
+    char name[32]; // "map A"
+    char what[200];
+    const bev_setting *setting;
+    spops_bev_geometry geometry;
+    spops_bev_plan *plan;
+    spops_bev_plan_info info;
+    int64_t num_rows_used; // pixels that have a point
+    spops_bev_ranks host, device;
+    spops_bev_intervals intervals;
+    int32_t *interval_of_cell; // -1: no point
+    int32_t *row_begin;        // [num_features + 1] into row_points
+    int32_t *row_points;       // [num_points] points of a pixel
+} bev_map;
+
+static void free_map(bench *b, bev_map *m)
+{
+    spops_bev_plan_destroy(m->plan);
+    free(m->host.ranks_depth);
+    free(m->host.ranks_feat);
+    free(m->host.ranks_bev);
+    free(m->host.interval_starts);
+    free(m->host.interval_lengths);
+    free(m->interval_of_cell);
+    free(m->row_begin);
+    free(m->row_points);
+    bench_free(b, m->device.ranks_depth);
+    bench_free(b, m->device.ranks_feat);
+    bench_free(b, m->device.ranks_bev);
+    bench_free(b, m->device.interval_starts);
+    bench_free(b, m->device.interval_lengths);
+    bench_free(b, m->intervals.indices);
+    bench_free(b, m->intervals.intervals);
+    memset(m, 0, sizeof *m);
+}
+
+static bool alloc_indices(bench *b, int64_t count, int32_t **device, int32_t **host)
+{
+    void *ptr = NULL;
+    if (!bench_alloc(b, (size_t)count * sizeof(int32_t), &ptr)) return false;
+    *device = ptr;
+    if (host == NULL) return true;
+    *host = bench_host(b, count, sizeof(int32_t));
+    return *host != NULL;
+}
+
+static bool download_indices(bench *b, int32_t *host, const int32_t *device, int64_t count)
+{
+    return bench_download(b, host, device, (size_t)count * sizeof *host);
+}
+
+// The plan written out as arrays, on the device and on the host.
+static bool export_map(bench *b, bev_map *m)
+{
+    const int64_t points = m->info.num_points, intervals = m->info.num_intervals;
+    spops_bev_ranks *d = &m->device, *h = &m->host;
+
+    d->num_points = h->num_points = m->intervals.num_points = points;
+    d->num_intervals = h->num_intervals = m->intervals.num_intervals = intervals;
+    return alloc_indices(b, points, &d->ranks_depth, &h->ranks_depth) &&
+           alloc_indices(b, points, &d->ranks_feat, &h->ranks_feat) &&
+           alloc_indices(b, points, &d->ranks_bev, &h->ranks_bev) &&
+           alloc_indices(b, intervals, &d->interval_starts, &h->interval_starts) &&
+           alloc_indices(b, intervals, &d->interval_lengths, &h->interval_lengths) &&
+           alloc_indices(b, points, &m->intervals.indices, NULL) &&
+           alloc_indices(b, 3 * intervals, &m->intervals.intervals, NULL) &&
+           bench_check(b, "ranks", spops_bev_plan_get_ranks_sync(b->ctx, m->plan, d)) &&
+           bench_check(b, "intervals",
+                       spops_bev_plan_get_intervals_sync(b->ctx, m->plan, &m->intervals)) &&
+           download_indices(b, h->ranks_depth, d->ranks_depth, points) &&
+           download_indices(b, h->ranks_feat, d->ranks_feat, points) &&
+           download_indices(b, h->ranks_bev, d->ranks_bev, points) &&
+           download_indices(b, h->interval_starts, d->interval_starts, intervals) &&
+           download_indices(b, h->interval_lengths, d->interval_lengths, intervals);
+}
+
+// What the reference needs to go from cells and from pixels to points.
+static bool index_map(bench *b, bev_map *m)
+{
+    const int64_t rows = m->info.num_features;
+    m->interval_of_cell = bench_host(b, m->info.num_cells, sizeof(int32_t));
+    m->row_begin = bench_host(b, rows + 1, sizeof(int32_t));
+    m->row_points = bench_host(b, m->info.num_points, sizeof(int32_t));
+    if (m->interval_of_cell == NULL || m->row_begin == NULL || m->row_points == NULL) return false;
+    memset(m->interval_of_cell, 0xff, (size_t)m->info.num_cells * sizeof(int32_t));
+    for (int64_t i = 0; i < m->info.num_intervals; ++i)
+        m->interval_of_cell[m->host.ranks_bev[m->host.interval_starts[i]]] = (int32_t)i;
+    for (int64_t p = 0; p < m->info.num_points; ++p)
+        ++m->row_begin[m->host.ranks_feat[p]];
+    for (int64_t j = 0, end = 0; j <= rows; ++j) { // counts become ends, then begins below
+        if (m->row_begin[j] > 0) ++m->num_rows_used;
+        end += m->row_begin[j];
+        m->row_begin[j] = (int32_t)end;
+    }
+    for (int64_t p = m->info.num_points - 1; p >= 0; --p)
+        m->row_points[--m->row_begin[m->host.ranks_feat[p]]] = (int32_t)p;
+    return true;
+}
+
+static bool make_map(bench *b, const char *letter, const rig *r, spops_bev_camera *cameras,
+                     int64_t max_cols, bev_map *m)
+{
+    char error[RIG_ERROR_BYTES];
+    spops_bev_options options = spops_bev_options_default();
+    rig_frame frame = rig_best_ego_frame(r);
+
+    memset(m, 0, sizeof *m);
+    m->setting = setting_find(letter);
+    if (m->setting == NULL) return bench_fail(b, "there is no setting '%s'", letter);
+    snprintf(m->name, sizeof m->name, "map %c", toupper((unsigned char)letter[0]));
+    if (b->options.frame != NULL ? strcmp(b->options.frame, "lidar") == 0
+                                 : m->setting->lidar_frame && rig_has_lidar(r))
+        frame = RIG_FRAME_LIDAR;
+    if (!setting_geometry(m->setting, r, frame, cameras, &m->geometry, error, sizeof error))
+        return bench_fail(b, "%s: %s", m->name, error);
+    options.max_cols = max_cols;
+    options.backward = 1;
+    if (!bench_check(b, m->name, spops_bev_plan_create(b->ctx, &m->geometry, &options, &m->plan)))
+        return false;
+    m->info.struct_size = sizeof m->info;
+    if (!bench_check(b, m->name, spops_bev_plan_get_info_sync(b->ctx, m->plan, &m->info)) ||
+        !export_map(b, m) || !index_map(b, m)) {
+        free_map(b, m);
+        return false;
+    }
+    snprintf(m->what, sizeof m->what,
+             "%lld of %lld points in %lld of %lld cells, longest %lld, %s frame",
+             (long long)m->info.num_points, (long long)m->info.num_depths,
+             (long long)m->info.num_intervals, (long long)m->info.num_cells,
+             (long long)m->info.longest, frame == RIG_FRAME_LIDAR ? "lidar" : "ego");
+    return true;
+}
+
+// ---- One dtype and width ------------------------------------------------------------------------
+
+// Host arrays hold what the device's hold, in dtype and decoded.
+typedef struct bev_data {
+    bench *b;
+    const bev_map *map;
+    spops_dtype dtype;
+    int64_t cols;
+    float *depth_values, *feat_values, *grad_out_values;
+    spops_matrix depth, feat, out, grad_out, grad_depth, grad_feat;
+    spops_status status; // of the first call that failed
+} bev_data;
+
+static void free_data(bev_data *d)
+{
+    free(d->depth_values);
+    free(d->feat_values);
+    free(d->grad_out_values);
+    bench_free(d->b, d->depth.data);
+    bench_free(d->b, d->feat.data);
+    bench_free(d->b, d->out.data);
+    bench_free(d->b, d->grad_out.data);
+    bench_free(d->b, d->grad_depth.data);
+    bench_free(d->b, d->grad_feat.data);
+}
+
+static size_t matrix_bytes(const spops_matrix *m)
+{
+    return (size_t)m->rows * (size_t)m->cols * spops_dtype_bytes(m->dtype);
+}
+
+// A random matrix on the device; *values gets its elements.
+static bool make_input(bev_data *d, int64_t rows, int64_t cols, uint64_t seed, float low,
+                       float high, spops_matrix *matrix, float **values)
+{
+    bool ok = false;
+    void *encoded = bench_host(d->b, rows * cols, spops_dtype_bytes(d->dtype));
+    *values = bench_host(d->b, rows * cols, sizeof **values);
+    *matrix = spops_matrix_dense(NULL, rows, cols, d->dtype);
+    if (encoded != NULL && *values != NULL) {
+        bench_fill_uniform(encoded, d->dtype, rows * cols, seed, low, high);
+        for (int64_t i = 0; i < rows * cols; ++i)
+            (*values)[i] = bench_get(encoded, d->dtype, i);
+        ok = bench_upload(d->b, encoded, matrix_bytes(matrix), &matrix->data);
+    }
+    free(encoded);
+    return ok;
+}
+
+static bool make_output(bev_data *d, int64_t rows, int64_t cols, spops_matrix *matrix)
+{
+    *matrix = spops_matrix_dense(NULL, rows, cols, d->dtype);
+    return bench_alloc(d->b, matrix_bytes(matrix), &matrix->data);
+}
+
+static bool make_data(bev_data *d)
+{
+    const spops_bev_plan_info *info = &d->map->info;
+    return make_input(d, info->num_depths, 1, 1, 0.0f, 0.1f, &d->depth, &d->depth_values) &&
+           make_input(d, info->num_features, d->cols, 2, -1.0f, 1.0f, &d->feat, &d->feat_values) &&
+           make_input(d, info->num_cells, d->cols, 3, -1.0f, 1.0f, &d->grad_out,
+                      &d->grad_out_values) &&
+           make_output(d, info->num_cells, d->cols, &d->out) &&
+           make_output(d, info->num_depths, 1, &d->grad_depth) &&
+           make_output(d, info->num_features, d->cols, &d->grad_feat);
+}
+
+static void note_status(bev_data *d, spops_status status)
+{
+    if (d->status == SPOPS_STATUS_OK) d->status = status;
+}
+
+static void enqueue_forward(void *user)
+{
+    bev_data *d = user;
+    note_status(d, spops_bevpool_execute(d->b->ctx, d->map->plan, SPOPS_BEV_CHANNELS_LAST, d->depth,
+                                         d->feat, d->out));
+}
+
+static void enqueue_backward(void *user)
+{
+    bev_data *d = user;
+    note_status(d, spops_bevpool_execute_backward(d->b->ctx, d->map->plan, SPOPS_BEV_CHANNELS_LAST,
+                                                  d->grad_out, d->depth, d->feat, &d->grad_depth,
+                                                  &d->grad_feat));
+}
+
+static bool run_once(bench *b, void (*enqueue)(void *user), void *user)
+{
+    enqueue(user);
+    if (device_stream_wait(b->backend, b->stream)) return true;
+    return bench_fail(b, "run: %s", device_error());
+}
+
+// ---- The reference, in f64 ----------------------------------------------------------------------
+
+static bool reject(bench *b, const bev_map *m, const char *name, const char *array, int64_t wrong,
+                   int64_t first, int64_t cols)
+{
+    if (wrong == 0) return true;
+    return bench_fail(b, "%s %s: %lld elements of %s are wrong, one of them [%lld, %lld]", m->name,
+                      name, (long long)wrong, array, (long long)(first / cols),
+                      (long long)(first % cols));
+}
+
+static bool check_forward(bev_data *d, const char *name)
+{
+    const bev_map *m = d->map;
+    const int64_t cols = d->cols;
+    int64_t wrong = 0, first = 0;
+    void *out = bench_host(d->b, d->out.rows * cols, spops_dtype_bytes(d->dtype));
+
+    if (out == NULL || !bench_download(d->b, out, d->out.data, matrix_bytes(&d->out))) {
+        free(out);
+        return false;
+    }
+#pragma omp parallel for schedule(dynamic, 64) reduction(+ : wrong) reduction(max : first)
+    for (int64_t cell = 0; cell < m->info.num_cells; ++cell) {
+        double sum[BENCH_MAX_WIDTH] = {0}, magnitude[BENCH_MAX_WIDTH] = {0};
+        const int32_t interval = m->interval_of_cell[cell];
+        const int32_t begin = interval < 0 ? 0 : m->host.interval_starts[interval];
+        const int32_t count = interval < 0 ? 0 : m->host.interval_lengths[interval];
+        for (int32_t p = begin; p < begin + count; ++p) {
+            const double w = d->depth_values[m->host.ranks_depth[p]];
+            const float *f = d->feat_values + m->host.ranks_feat[p] * cols;
+            for (int64_t c = 0; c < cols; ++c) {
+                sum[c] += w * (double)f[c];
+                magnitude[c] += fabs(w * (double)f[c]);
+            }
+        }
+        for (int64_t c = 0; c < cols; ++c) {
+            const double value = bench_get(out, d->dtype, cell * cols + c);
+            const double bound =
+                count == 0 ? 0.0 : bench_sum_bound(d->dtype, count, magnitude[c], sum[c]);
+            if (fabs(value - sum[c]) <= bound) continue;
+            ++wrong;
+            first = cell * cols + c;
+        }
+    }
+    free(out);
+    return reject(d->b, m, name, "out", wrong, first, cols);
+}
+
+static bool check_grad_depth(bev_data *d)
+{
+    const bev_map *m = d->map;
+    const int64_t cols = d->cols;
+    int64_t wrong = 0, first = 0;
+    void *grad = bench_host(d->b, m->info.num_depths, spops_dtype_bytes(d->dtype));
+    unsigned char *seen = bench_host(d->b, m->info.num_depths, 1);
+    bool ok = grad != NULL && seen != NULL &&
+              bench_download(d->b, grad, d->grad_depth.data, matrix_bytes(&d->grad_depth));
+
+    if (ok) {
+#pragma omp parallel for schedule(static) reduction(+ : wrong) reduction(max : first)
+        for (int64_t p = 0; p < m->info.num_points; ++p) {
+            const int32_t element = m->host.ranks_depth[p];
+            const float *f = d->feat_values + m->host.ranks_feat[p] * cols;
+            const float *g = d->grad_out_values + m->host.ranks_bev[p] * cols;
+            double sum = 0.0, magnitude = 0.0;
+            for (int64_t c = 0; c < cols; ++c) {
+                sum += (double)f[c] * (double)g[c];
+                magnitude += fabs((double)f[c] * (double)g[c]);
+            }
+            seen[element] = 1;
+            if (fabs((double)bench_get(grad, d->dtype, element) - sum) <=
+                bench_sum_bound(d->dtype, cols, magnitude, sum))
+                continue;
+            ++wrong;
+            first = element;
+        }
+        for (int64_t i = 0; i < m->info.num_depths; ++i) {
+            if (seen[i] != 0 || bench_get(grad, d->dtype, i) == 0.0f) continue;
+            ++wrong;
+            first = i;
+        }
+        ok = reject(d->b, m, "backward", "grad_depth", wrong, first, 1);
+    }
+    free(grad);
+    free(seen);
+    return ok;
+}
+
+static bool check_grad_feat(bev_data *d)
+{
+    const bev_map *m = d->map;
+    const int64_t cols = d->cols;
+    int64_t wrong = 0, first = 0;
+    void *grad = bench_host(d->b, m->info.num_features * cols, spops_dtype_bytes(d->dtype));
+
+    if (grad == NULL ||
+        !bench_download(d->b, grad, d->grad_feat.data, matrix_bytes(&d->grad_feat))) {
+        free(grad);
+        return false;
+    }
+#pragma omp parallel for schedule(dynamic, 64) reduction(+ : wrong) reduction(max : first)
+    for (int64_t j = 0; j < m->info.num_features; ++j) {
+        double sum[BENCH_MAX_WIDTH] = {0}, magnitude[BENCH_MAX_WIDTH] = {0};
+        const int64_t count = m->row_begin[j + 1] - m->row_begin[j];
+        for (int32_t i = m->row_begin[j]; i < m->row_begin[j + 1]; ++i) {
+            const int32_t p = m->row_points[i];
+            const double w = d->depth_values[m->host.ranks_depth[p]];
+            const float *g = d->grad_out_values + m->host.ranks_bev[p] * cols;
+            for (int64_t c = 0; c < cols; ++c) {
+                sum[c] += w * (double)g[c];
+                magnitude[c] += fabs(w * (double)g[c]);
+            }
+        }
+        for (int64_t c = 0; c < cols; ++c) {
+            const double value = bench_get(grad, d->dtype, j * cols + c);
+            const double bound =
+                count == 0 ? 0.0 : bench_sum_bound(d->dtype, count, magnitude[c], sum[c]);
+            if (fabs(value - sum[c]) <= bound) continue;
+            ++wrong;
+            first = j * cols + c;
+        }
+    }
+    free(grad);
+    return reject(d->b, m, "backward", "grad_feat", wrong, first, cols);
+}
+
+// ---- Cases --------------------------------------------------------------------------------------
+
+static void begin_case(const bev_data *d, const char *pass, bench_case *c)
+{
+    memset(c, 0, sizeof *c);
+    c->suite = "bev";
+    snprintf(c->name, sizeof c->name, "%s %s", d->map->name, pass);
+    snprintf(c->what, sizeof c->what, "%s", d->map->what);
+    c->dtype = d->dtype;
+    c->cols = d->cols;
+}
+
+static bool measure_baseline(bev_data *d, const bev_baseline *baseline, bev_baseline_args *args,
+                             bench_case *c)
+{
+    bench *b = d->b;
+    if (!baseline->accepts(args)) return true;
+    if (!bench_poison(b, d->out.data, matrix_bytes(&d->out)) ||
+        !run_once(b, baseline->enqueue, args))
+        return false;
+    if (args->failed) return bench_fail(b, "%s: could not be launched", baseline->name);
+    return check_forward(d, baseline->name) &&
+           bench_case_time(b, c, baseline->name, true, baseline->enqueue, args);
+}
+
+static void measure_forward(bev_data *d)
+{
+    bench *b = d->b;
+    const bev_map *m = d->map;
+    const spops_bev_plan_info *info = &m->info;
+    const int64_t element = (int64_t)spops_dtype_bytes(d->dtype);
+    const bool cuda = b->backend == SPOPS_BACKEND_CUDA;
+    const bev_baseline *baselines = cuda ? bev_baselines_cuda : bev_baselines_cpu;
+    const int num_baselines = cuda ? num_bev_baselines_cuda : num_bev_baselines_cpu;
+    bench_case c;
+    bev_baseline_args args = {.dtype = d->dtype,
+                              .cols = (int32_t)d->cols,
+                              .num_cells = info->num_cells,
+                              .num_depths = info->shape.num_depths,
+                              .feature_area =
+                                  info->shape.feature_height * info->shape.feature_width,
+                              .ranks = m->device,
+                              .intervals = m->intervals,
+                              .depth = d->depth.data,
+                              .feat = d->feat.data,
+                              .out = d->out.data,
+                              .stream = b->stream};
+
+    begin_case(d, "forward", &c);
+    // A pair of indices a point, where each cell begins, each depth, pixel and cell once.
+    c.bytes = 8 * info->num_points + 4 * info->num_cells + element * info->num_points +
+              element * d->cols * (m->num_rows_used + info->num_cells);
+    c.gather_bytes = element * d->cols * info->num_points;
+    bench_progress("bev %s: checking", c.name);
+    if (!bench_poison(b, d->out.data, matrix_bytes(&d->out)) || !run_once(b, enqueue_forward, d) ||
+        !bench_check(b, c.name, d->status) || !check_forward(d, "forward") ||
+        !bench_case_time(b, &c, "spops", false, enqueue_forward, d) ||
+        !bench_check(b, c.name, d->status))
+        return;
+    for (int i = 0; b->options.baselines && i < num_baselines; ++i)
+        (void)measure_baseline(d, &baselines[i], &args, &c);
+    bench_case_print(b, &c);
+}
+
+static void measure_backward(bev_data *d)
+{
+    bench *b = d->b;
+    const spops_bev_plan_info *info = &d->map->info;
+    const int64_t element = (int64_t)spops_dtype_bytes(d->dtype);
+    bench_case c;
+
+    begin_case(d, "backward", &c);
+    // In: indices, cells with points, depths of points, their pixels. Out: all depths, all pixels.
+    c.bytes =
+        8 * info->num_points + 4 * info->num_cells +
+        element * (info->num_points + info->num_depths) +
+        element * d->cols * (info->num_intervals + d->map->num_rows_used + info->num_features);
+    c.gather_bytes = element * d->cols * info->num_points;
+    bench_progress("bev %s: checking", c.name);
+    if (!bench_poison(b, d->grad_depth.data, matrix_bytes(&d->grad_depth)) ||
+        !bench_poison(b, d->grad_feat.data, matrix_bytes(&d->grad_feat)) ||
+        !run_once(b, enqueue_backward, d) || !bench_check(b, c.name, d->status) ||
+        !check_grad_depth(d) || !check_grad_feat(d) ||
+        !bench_case_time(b, &c, "spops", false, enqueue_backward, d) ||
+        !bench_check(b, c.name, d->status))
+        return;
+    bench_case_print(b, &c);
+}
+
+// ---- Building plans -----------------------------------------------------------------------------
+
+typedef struct plan_run {
+    bench *b;
+    const spops_bev_geometry *geometry;
+    spops_bev_options options;
+    spops_bev_plan *plan; // for set
+    void *transforms;
+    spops_status status;
+} plan_run;
+
+static void create_and_destroy(void *user)
+{
+    plan_run *run = user;
+    spops_bev_plan *plan = NULL;
+    const spops_status status =
+        spops_bev_plan_create(run->b->ctx, run->geometry, &run->options, &plan);
+    if (run->status == SPOPS_STATUS_OK) run->status = status;
+    spops_bev_plan_destroy(plan);
+}
+
+static void enqueue_set(void *user)
+{
+    plan_run *run = user;
+    const spops_status status = spops_bev_plan_set(run->b->ctx, run->plan, run->transforms);
+    if (run->status == SPOPS_STATUS_OK) run->status = status;
+}
+
+// create and destroy wait for the device, so the host's clock tells their time.
+static bool measure_create(plan_run *run, bench_case *c, const char *name)
+{
+    bench *b = run->b;
+    bench_variant *v;
+    if (!b->options.modes[BENCH_HOT]) return true;
+    v = bench_case_add(c, name, false);
+    bench_progress("bev %s: %s", c->name, name);
+    if (!device_time(SPOPS_BACKEND_CPU, NULL, create_and_destroy, run, false,
+                     b->options.num_samples, &v->timing[BENCH_HOT]))
+        return bench_fail(b, "%s: %s", name, device_error());
+    v->has[BENCH_HOT] = true;
+    return bench_check(b, c->name, run->status);
+}
+
+static bool measure_set(plan_run *run, bench_case *c, const char *name)
+{
+    bench *b = run->b;
+    const spops_bev_shape *shape = &run->geometry->shape;
+    const size_t bytes = (size_t)shape->num_batches * (size_t)shape->num_cameras *
+                         SPOPS_BEV_TRANSFORM_DOUBLES * sizeof(double);
+    double *transforms = bench_host(b, (int64_t)bytes, 1);
+    const bool ok =
+        transforms != NULL &&
+        bench_check(b, c->name,
+                    spops_bev_geometry_get_transforms(b->ctx, run->geometry, transforms)) &&
+        bench_upload(b, transforms, bytes, &run->transforms) &&
+        bench_check(b, c->name,
+                    spops_bev_plan_reserve(b->ctx, run->geometry, &run->options, &run->plan)) &&
+        bench_case_time(b, c, name, false, enqueue_set, run) &&
+        bench_check(b, c->name, run->status);
+
+    free(transforms);
+    spops_bev_plan_destroy(run->plan);
+    bench_free(b, run->transforms);
+    run->plan = NULL;
+    run->transforms = NULL;
+    return ok;
+}
+
+static void measure_plans(bench *b, const bev_map *m, int64_t max_cols)
+{
+    bench_case c = {.suite = "bev"};
+    plan_run run = {.b = b, .geometry = &m->geometry};
+
+    snprintf(c.name, sizeof c.name, "%s plan", m->name);
+    snprintf(c.what, sizeof c.what, "%s", m->what);
+    run.options = spops_bev_options_default();
+    run.options.max_cols = max_cols;
+    if (!measure_create(&run, &c, "create+destroy") || !measure_set(&run, &c, "set")) return;
+    run.options.backward = 1;
+    if (!measure_create(&run, &c, "create+destroy, backward") ||
+        !measure_set(&run, &c, "set, backward"))
+        return;
+    bench_case_print(b, &c);
+}
+
+// ---- The suite ----------------------------------------------------------------------------------
+
+static bool load_rig(bench *b, rig *r)
+{
+    char error[RIG_ERROR_BYTES];
+    const bool ok = b->options.rig != NULL
+                        ? rig_load(b->options.rig, r, error, sizeof error)
+                        : rig_parse((const char *)rig_six_cameras_json, rig_six_cameras_json_bytes,
+                                    r, error, sizeof error);
+    if (ok) return true;
+    return bench_fail(b, "%s: %s", b->options.rig != NULL ? b->options.rig : "the shipped rig",
+                      error);
+}
+
+static void measure_map(bench *b, const bev_map *m, const int64_t *cols, int num_cols,
+                        unsigned dtypes)
+{
+    for (int dtype = SPOPS_DTYPE_F32; dtype <= SPOPS_DTYPE_BF16; ++dtype) {
+        if (!bench_wants_dtype(b, dtypes, (spops_dtype)dtype)) continue;
+        for (int i = 0; i < num_cols; ++i) {
+            bev_data d = {.b = b, .map = m, .dtype = (spops_dtype)dtype, .cols = cols[i]};
+            if (make_data(&d)) {
+                if (bench_wants(b->options.passes, "forward")) measure_forward(&d);
+                d.status = SPOPS_STATUS_OK;
+                if (bench_wants(b->options.passes, "backward")) measure_backward(&d);
+            }
+            free_data(&d);
+        }
+    }
+}
+
+void bench_bev(bench *b)
+{
+    static const char *const letters[] = {"a", "c", "b"};
+    const bool small = b->options.quick || b->backend == SPOPS_BACKEND_CPU;
+    const int64_t own_cols[] = {80, 128, 256};
+    const unsigned own_dtypes =
+        1u << SPOPS_DTYPE_F32 | 1u << SPOPS_DTYPE_F16 | (small ? 0u : 1u << SPOPS_DTYPE_BF16);
+    int64_t cols[BENCH_MAX_COLS], max_cols = 0;
+    const int num_cols = bench_cols(b, own_cols, small ? 1 : 3, cols);
+    spops_bev_camera *cameras = NULL;
+    rig r;
+
+    if (!load_rig(b, &r)) return;
+    for (int i = 0; i < num_cols; ++i)
+        max_cols = cols[i] > max_cols ? cols[i] : max_cols;
+    cameras = bench_host(b, r.num_cameras, sizeof *cameras);
+    for (size_t i = 0; cameras != NULL && i < sizeof letters / sizeof letters[0]; ++i) {
+        bev_map m;
+        const char *own = b->options.quick ? "a" : NULL;
+        if (!bench_wants(b->options.maps != NULL ? b->options.maps : own, letters[i])) continue;
+        bench_progress("bev map %s", letters[i]);
+        if (!make_map(b, letters[i], &r, cameras, max_cols, &m)) continue;
+        if (bench_wants(b->options.passes, "plan")) measure_plans(b, &m, max_cols);
+        if (bench_wants(b->options.passes, "forward") || bench_wants(b->options.passes, "backward"))
+            measure_map(b, &m, cols, num_cols, own_dtypes);
+        free_map(b, &m);
+    }
+    free(cameras);
+    rig_free(&r);
+}

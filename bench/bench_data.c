@@ -1,0 +1,162 @@
+#include "bench/bench_data.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "bench/bench_report.h"
+
+uint16_t bench_float_to_f16(float value)
+{
+    const uint32_t bits = bench_float_to_bits(value);
+    const uint32_t sign = (bits >> 16) & 0x8000u;
+    const uint32_t magnitude = bits & 0x7fffffffu;
+    if (magnitude > 0x7f800000u) return (uint16_t)(sign | 0x7e00u);  // NaN
+    if (magnitude >= 0x477ff000u) return (uint16_t)(sign | 0x7c00u); // rounds past the largest
+    if (magnitude < 0x38800000u) { // subnormal: the addition rounds to multiples of 2^-24
+        const float scaled = bench_bits_to_float(magnitude) + 0.5f;
+        return (uint16_t)(sign | (bench_float_to_bits(scaled) - 0x3f000000u));
+    }
+    const uint32_t odd = (magnitude >> 13) & 1u;
+    return (uint16_t)(sign | ((magnitude - 0x38000000u + 0xfffu + odd) >> 13));
+}
+
+uint16_t bench_float_to_bf16(float value)
+{
+    const uint32_t bits = bench_float_to_bits(value);
+    if ((bits & 0x7fffffffu) > 0x7f800000u) return (uint16_t)(bits >> 16 | 0x40u); // NaN
+    return (uint16_t)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+}
+
+void bench_fill_uniform(void *data, spops_dtype dtype, int64_t count, uint64_t seed, float low,
+                        float high)
+{
+#pragma omp parallel for schedule(static)
+    for (int64_t i = 0; i < count; ++i)
+        bench_set(data, dtype, i, bench_uniform(seed, (uint64_t)i, low, high));
+}
+
+void bench_fill_permutation(int32_t *data, int64_t count, uint64_t seed)
+{
+    for (int64_t i = 0; i < count; ++i)
+        data[i] = (int32_t)i;
+    for (int64_t i = count - 1; i > 0; --i) {
+        const int64_t j = (int64_t)(bench_random(seed, (uint64_t)i) % (uint64_t)(i + 1));
+        const int32_t kept = data[i];
+        data[i] = data[j];
+        data[j] = kept;
+    }
+}
+
+static double power_sum(double exponent, int64_t num_segments)
+{
+    double sum = 0.0;
+    for (int64_t k = num_segments; k >= 1; --k)
+        sum += pow((double)k, -exponent);
+    return sum;
+}
+
+// The exponent whose longest of num_segments segments has a quarter of everything.
+static double quarter_exponent(int64_t num_segments)
+{
+    double low = 0.0, high = 8.0;
+    for (int i = 0; i < 40; ++i) {
+        const double middle = 0.5 * (low + high);
+        if (power_sum(middle, num_segments) > 4.0)
+            low = middle;
+        else
+            high = middle;
+    }
+    return 0.5 * (low + high);
+}
+
+bool bench_fill_offsets(const char *shape, int64_t num_segments, int64_t num_terms, uint64_t seed,
+                        int32_t *offsets)
+{
+    int64_t end = 0;
+    double before = 0.0;
+    int32_t *order = NULL, *lengths = NULL;
+
+    offsets[0] = 0;
+    if (strcmp(shape, "uniform") == 0) {
+        for (int64_t s = 1; s <= num_segments; ++s)
+            offsets[s] = (int32_t)(num_terms * s / num_segments);
+        return true;
+    }
+    if (strcmp(shape, "huge") == 0) {
+        for (int64_t s = 0; s < num_segments; ++s) {
+            end += s == num_segments / 2 ? num_terms - (num_segments - 1) : 1;
+            offsets[s + 1] = (int32_t)end;
+        }
+        return num_terms >= num_segments;
+    }
+    if (strcmp(shape, "powerlaw") != 0) return false;
+
+    order = malloc((size_t)num_segments * sizeof *order);
+    lengths = malloc((size_t)num_segments * sizeof *lengths);
+    if (order == NULL || lengths == NULL) {
+        free(order);
+        free(lengths);
+        return false;
+    }
+    const double exponent = quarter_exponent(num_segments);
+    const double scale = (double)num_terms / power_sum(exponent, num_segments);
+    bench_fill_permutation(order, num_segments, seed);
+    for (int64_t k = 0; k < num_segments; ++k) { // what rounding cuts off goes to the next ranks
+        before += scale * pow((double)(k + 1), -exponent);
+        const int64_t next =
+            k + 1 == num_segments ? num_terms : (int64_t)fmin(before, (double)num_terms);
+        lengths[order[k]] = (int32_t)(next - end);
+        end = next;
+    }
+    for (int64_t s = 0; s < num_segments; ++s)
+        offsets[s + 1] = offsets[s] + lengths[s];
+    free(order);
+    free(lengths);
+    return true;
+}
+
+bool bench_block_create(spops_dtype dtype, uint64_t seed, float low, float high, bench_block *block)
+{
+    const size_t count = BENCH_PERIOD + BENCH_MAX_WIDTH;
+    block->dtype = dtype;
+    block->values = malloc(count * sizeof *block->values);
+    block->encoded = malloc(count * spops_dtype_bytes(dtype));
+    if (block->values == NULL || block->encoded == NULL) return false;
+    bench_fill_uniform(block->encoded, dtype, BENCH_PERIOD, seed, low, high);
+    for (size_t i = 0; i < count; ++i)
+        block->values[i] = bench_get(block->encoded, dtype, (int64_t)(i % BENCH_PERIOD));
+    return true;
+}
+
+void bench_block_destroy(bench_block *block)
+{
+    free(block->values);
+    free(block->encoded);
+    block->values = NULL;
+    block->encoded = NULL;
+}
+
+bool bench_block_upload(const bench_block *block, spops_backend_kind backend, void *array,
+                        int64_t count)
+{
+    const size_t element = spops_dtype_bytes(block->dtype);
+    for (int64_t i = 0; i < count; i += BENCH_PERIOD) {
+        const int64_t n = count - i < BENCH_PERIOD ? count - i : BENCH_PERIOD;
+        if (!device_upload(backend, (char *)array + (size_t)i * element, block->encoded,
+                           (size_t)n * element))
+            return false;
+    }
+    return true;
+}
+
+double bench_sum_bound(spops_dtype dtype, int64_t num_terms, double magnitude, double reference)
+{
+    const double f32 = 0x1p-24;
+    const double element = dtype == SPOPS_DTYPE_F16    ? 0x1p-11
+                           : dtype == SPOPS_DTYPE_BF16 ? 0x1p-8
+                                                       : 0.0;
+    const double smallest = dtype == SPOPS_DTYPE_F16 ? 0x1p-25 : 0x1p-133; // half a subnormal step
+    const double n = (double)num_terms + 1.0;
+    const double sum = fmin(n, 8.0 * sqrt(n)) * f32 / (1.0 - n * f32) * magnitude;
+    return sum + element * (fabs(reference) + sum) + smallest * (1.0 + n);
+}

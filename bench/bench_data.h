@@ -1,0 +1,125 @@
+// Values for benchmarks: reproducible random numbers, and elements of any float dtype in host
+// memory.
+#ifndef SPOPS_BENCH_DATA_H
+#define SPOPS_BENCH_DATA_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "spops/types.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// The i-th number of stream `seed`.
+static inline uint64_t bench_random(uint64_t seed, uint64_t i)
+{
+    uint64_t z = (seed << 40) + (i + 1) * 0x9e3779b97f4a7c15u; // splitmix64
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+}
+
+// The i-th number of stream `seed`, uniform in [low, high).
+static inline float bench_uniform(uint64_t seed, uint64_t i, float low, float high)
+{
+    return low + (high - low) * (float)(bench_random(seed, i) >> 40) * 0x1p-24f;
+}
+
+static inline float bench_bits_to_float(uint32_t bits)
+{
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+static inline uint32_t bench_float_to_bits(float value)
+{
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+
+static inline float bench_f16_to_float(uint16_t h)
+{
+    const uint32_t sign = (uint32_t)(h & 0x8000u) << 16;
+    const uint32_t exponent = (h >> 10) & 31u, mantissa = h & 0x3ffu;
+    if (exponent == 0) { // zero and subnormal numbers
+        const float magnitude = (float)mantissa * 0x1p-24f;
+        return sign != 0 ? -magnitude : magnitude;
+    }
+    if (exponent == 31) return bench_bits_to_float(sign | 0x7f800000u | mantissa << 13);
+    return bench_bits_to_float(sign | (exponent + 112u) << 23 | mantissa << 13);
+}
+
+// Rounds to nearest, ties to even.
+uint16_t bench_float_to_f16(float value);
+uint16_t bench_float_to_bf16(float value);
+
+static inline float bench_get(const void *data, spops_dtype dtype, int64_t i)
+{
+    if (dtype == SPOPS_DTYPE_F32) return ((const float *)data)[i];
+    if (dtype == SPOPS_DTYPE_F16) return bench_f16_to_float(((const uint16_t *)data)[i]);
+    return bench_bits_to_float((uint32_t)((const uint16_t *)data)[i] << 16);
+}
+
+static inline void bench_set(void *data, spops_dtype dtype, int64_t i, float value)
+{
+    if (dtype == SPOPS_DTYPE_F32)
+        ((float *)data)[i] = value;
+    else if (dtype == SPOPS_DTYPE_F16)
+        ((uint16_t *)data)[i] = bench_float_to_f16(value);
+    else
+        ((uint16_t *)data)[i] = bench_float_to_bf16(value);
+}
+
+// data[i] = number i of stream `seed`, uniform in [low, high), in dtype.
+void bench_fill_uniform(void *data, spops_dtype dtype, int64_t count, uint64_t seed, float low,
+                        float high);
+
+// 0 .. count - 1 in random order.
+void bench_fill_permutation(int32_t *data, int64_t count, uint64_t seed);
+
+// Offsets of num_segments segments with num_terms terms in all; false for an unknown shape.
+//   uniform   all equally long (rounded so that the total is exact)
+//   powerlaw  lengths proportional to rank^-a, in random order, with a such that the longest
+//             segment holds a quarter of the terms; short of one term a segment is empty or has one
+//   huge      one term a segment, but for the middle one, which has all the others
+bool bench_fill_offsets(const char *shape, int64_t num_segments, int64_t num_terms, uint64_t seed,
+                        int32_t *offsets);
+
+// Values for arrays of any size: number i is values[i % BENCH_PERIOD]. The host keeps one period
+// (and a row more, so that a row never wraps), however large the array on the device is.
+#define BENCH_PERIOD 4194301 // prime: rows of any width start everywhere in it
+
+typedef struct bench_block {
+    spops_dtype dtype;
+    float *values; // decoded
+    void *encoded; // in dtype
+} bench_block;
+
+bool bench_block_create(spops_dtype dtype, uint64_t seed, float low, float high,
+                        bench_block *block);
+void bench_block_destroy(bench_block *block);
+// Copy numbers 0 .. count - 1 to an array where `backend` runs.
+bool bench_block_upload(const bench_block *block, spops_backend_kind backend, void *array,
+                        int64_t count);
+
+static inline const float *bench_block_row(const bench_block *block, int64_t row, int64_t cols)
+{
+    return block->values + row * cols % BENCH_PERIOD;
+}
+
+// How far a value of `dtype`, summed in f32 from num_terms products whose magnitudes add up to
+// `magnitude`, may lie from the exact sum `reference`: every addition and product rounds once in
+// f32, the result once more in dtype. n roundings of u are n u at worst; past 64 of them 8 sqrt(n)
+// u is allowed, which roundings that do not conspire stay far below, and a lost term does not.
+double bench_sum_bound(spops_dtype dtype, int64_t num_terms, double magnitude, double reference);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,306 @@
+// Memory, timing and the report for all suites; the suites know what is measured.
+#include "bench/bench_report.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#define CPU_CASE_BUDGET_US 1.5e6 // slow CPU runs get fewer samples
+#define MIN_SAMPLES        3
+
+bool bench_wants(const char *list, const char *name)
+{
+    const size_t length = strlen(name);
+    if (list == NULL) return true;
+    for (const char *p = list; *p != '\0'; p += strcspn(p, ",")) {
+        if (*p == ',') ++p;
+        if (strcspn(p, ",") == length && strncmp(p, name, length) == 0) return true;
+    }
+    return false;
+}
+
+int bench_cols(const bench *b, const int64_t *own, int num_own, int64_t cols[BENCH_MAX_COLS])
+{
+    const int num = b->options.num_cols > 0 ? b->options.num_cols : num_own;
+    const int64_t *from = b->options.num_cols > 0 ? b->options.cols : own;
+    memcpy(cols, from, (size_t)num * sizeof *cols);
+    return num;
+}
+
+bool bench_wants_dtype(const bench *b, unsigned own, spops_dtype dtype)
+{
+    return ((b->options.dtypes != 0 ? b->options.dtypes : own) >> dtype & 1u) != 0;
+}
+
+static void clear_progress(void)
+{
+    if (isatty(STDERR_FILENO)) fprintf(stderr, "\r\033[K");
+}
+
+void bench_progress(const char *format, ...)
+{
+    va_list args;
+    if (!isatty(STDERR_FILENO)) return;
+    clear_progress();
+    va_start(args, format);
+    vfprintf(stderr, format, args);
+    va_end(args);
+    fflush(stderr);
+}
+
+bool bench_fail(bench *b, const char *format, ...)
+{
+    va_list args;
+    b->failed = true;
+    clear_progress();
+    fflush(stdout);
+    fputs("bench: ", stderr);
+    va_start(args, format);
+    vfprintf(stderr, format, args);
+    va_end(args);
+    fputc('\n', stderr);
+    return false;
+}
+
+bool bench_check(bench *b, const char *what, spops_status status)
+{
+    if (status == SPOPS_STATUS_OK) return true;
+    return bench_fail(b, "%s: %s: %s", what, spops_status_name(status), spops_last_error(b->ctx));
+}
+
+bool bench_alloc(bench *b, size_t bytes, void **ptr)
+{
+    if (device_alloc(b->backend, bytes, ptr)) return true;
+    return bench_fail(b, "%zu bytes: %s", bytes, device_error());
+}
+
+bool bench_upload(bench *b, const void *src, size_t bytes, void **ptr)
+{
+    if (!bench_alloc(b, bytes, ptr)) return false;
+    if (device_upload(b->backend, *ptr, src, bytes)) return true;
+    return bench_fail(b, "upload: %s", device_error());
+}
+
+bool bench_download(bench *b, void *dst, const void *src, size_t bytes)
+{
+    if (device_download(b->backend, dst, src, bytes)) return true;
+    return bench_fail(b, "download: %s", device_error());
+}
+
+void bench_free(bench *b, void *ptr)
+{
+    device_free(b->backend, ptr);
+}
+
+bool bench_poison(bench *b, void *ptr, size_t bytes)
+{
+    if (device_fill(b->backend, ptr, 0xff, bytes)) return true;
+    return bench_fail(b, "poison: %s", device_error());
+}
+
+void *bench_host(bench *b, int64_t count, size_t size)
+{
+    void *ptr = calloc((size_t)count + 1, size);
+    if (ptr == NULL) bench_fail(b, "no host memory for %zu bytes", (size_t)count * size);
+    return ptr;
+}
+
+static int samples_for(const bench *b, void (*enqueue)(void *user), void *user)
+{
+    struct timespec begin, end;
+    const int wanted = b->options.num_samples;
+    if (b->backend != SPOPS_BACKEND_CPU) return wanted;
+    clock_gettime(CLOCK_MONOTONIC, &begin);
+    enqueue(user);
+    clock_gettime(CLOCK_MONOTONIC, &end);
+    const double us =
+        1e6 * (double)(end.tv_sec - begin.tv_sec) + 1e-3 * (double)(end.tv_nsec - begin.tv_nsec);
+    return (int)fmax(MIN_SAMPLES, fmin(wanted, CPU_CASE_BUDGET_US / fmax(us, 1.0)));
+}
+
+bool bench_time(bench *b, void (*enqueue)(void *user), void *user, bench_mode mode,
+                device_timing *timing)
+{
+    if (device_time(b->backend, b->stream, enqueue, user, mode == BENCH_COLD,
+                    samples_for(b, enqueue, user), timing))
+        return true;
+    return bench_fail(b, "timing: %s", device_error());
+}
+
+bench_variant *bench_case_add(bench_case *c, const char *name, bool is_baseline)
+{
+    if (c->num_variants == BENCH_MAX_VARIANTS) return NULL;
+    bench_variant *v = &c->variants[c->num_variants++];
+    memset(v, 0, sizeof *v);
+    v->name = name;
+    v->is_baseline = is_baseline;
+    return v;
+}
+
+static const char *dtype_name(const bench_case *c)
+{
+    return c->cols > 0 ? spops_dtype_name(c->dtype) : "-";
+}
+
+bool bench_case_time(bench *b, bench_case *c, const char *name, bool is_baseline,
+                     void (*enqueue)(void *user), void *user)
+{
+    bench_variant *v = bench_case_add(c, name, is_baseline);
+    if (v == NULL) return bench_fail(b, "%s: too many variants", c->name);
+    for (int mode = 0; mode < BENCH_NUM_MODES; ++mode) {
+        if (!b->options.modes[mode]) continue;
+        bench_progress("%s %s, %s, %lld columns: %s, %s", c->suite, c->name, dtype_name(c),
+                       (long long)c->cols, name, mode == BENCH_HOT ? "hot" : "cold");
+        if (!bench_time(b, enqueue, user, (bench_mode)mode, &v->timing[mode])) return false;
+        v->has[mode] = true;
+    }
+    return true;
+}
+
+static double floor_us(const bench *b, const bench_case *c)
+{
+    return 1e6 * (double)c->bytes / b->copy_bytes_per_s;
+}
+
+// How many times faster than baseline v the library is in this mode; 0: not known.
+static double speedup(const bench_case *c, const bench_variant *v, int mode)
+{
+    for (int i = 0; i < c->num_variants; ++i) {
+        const bench_variant *own = &c->variants[i];
+        if (own->is_baseline || !own->has[mode] || !v->has[mode]) continue;
+        return v->timing[mode].median_us / own->timing[mode].median_us;
+    }
+    return 0.0;
+}
+
+static void print_text(FILE *f, const char *text)
+{
+    fputc('"', f);
+    for (; *text != '\0'; ++text) {
+        const unsigned char c = (unsigned char)*text;
+        if (c == '"' || c == '\\')
+            fprintf(f, "\\%c", c);
+        else if (c < 0x20)
+            fprintf(f, "\\u%04x", c);
+        else
+            fputc(c, f);
+    }
+    fputc('"', f);
+}
+
+static void print_member(FILE *f, const char *key, const char *text)
+{
+    fprintf(f, "\"%s\": ", key);
+    print_text(f, text);
+    fputs(", ", f);
+}
+
+static void print_json(const bench *b, FILE *f, const bench_case *c, const bench_variant *v,
+                       int mode)
+{
+    const device_timing *t = &v->timing[mode];
+    fputc('{', f);
+    print_member(f, "date", b->date);
+    print_member(f, "commit", b->options.commit);
+    print_member(f, "device", b->device.name);
+    print_member(f, "isa", b->device.isa);
+    print_member(f, "backend", b->backend == SPOPS_BACKEND_CUDA ? "cuda" : "cpu");
+    fprintf(f, "\"threads\": %d, ", (int)b->device.num_processors);
+    print_member(f, "suite", c->suite);
+    print_member(f, "case", c->name);
+    print_member(f, "dtype", dtype_name(c));
+    fprintf(f, "\"cols\": %lld, ", (long long)c->cols);
+    print_member(f, "variant", v->name);
+    print_member(f, "mode", mode == BENCH_HOT ? "hot" : "cold");
+    fprintf(f, "\"median_us\": %.4g, \"p10_us\": %.4g, \"p90_us\": %.4g, \"min_us\": %.4g",
+            t->median_us, t->p10_us, t->p90_us, t->min_us);
+    if (c->bytes > 0)
+        fprintf(f,
+                ", \"bytes\": %lld, \"gather_bytes\": %lld, \"gbps\": %.4g, \"copy_gbps\": %.4g, "
+                "\"floor_us\": %.4g, \"ratio\": %.4g",
+                (long long)c->bytes, (long long)c->gather_bytes,
+                1e-3 * (double)c->bytes / t->median_us, 1e-9 * b->copy_bytes_per_s, floor_us(b, c),
+                t->median_us / floor_us(b, c));
+    if (!v->is_baseline) {
+        const char *separator = "";
+        fputs(", \"speedups\": {", f);
+        for (int i = 0; i < c->num_variants; ++i) {
+            const bench_variant *other = &c->variants[i];
+            if (!other->is_baseline || !other->has[mode]) continue;
+            fputs(separator, f);
+            print_text(f, other->name);
+            fprintf(f, ": %.4g", other->timing[mode].median_us / t->median_us);
+            separator = ", ";
+        }
+        fputc('}', f);
+    }
+    fputs(", \"command\": ", f);
+    print_text(f, b->command);
+    fputs("}\n", f);
+    fflush(f);
+}
+
+// Four digits or so, never an exponent.
+static const char *format_us(double us, char *text, size_t bytes)
+{
+    snprintf(text, bytes, "%.*f", us < 10.0 ? 3 : us < 100.0 ? 2 : us < 1000.0 ? 1 : 0, us);
+    return text;
+}
+
+static void print_table(const bench *b, const bench_case *c)
+{
+    char number[32], low[32], high[32];
+    printf("\n%s %s", c->suite, c->name);
+    if (c->cols > 0) printf(", %s, %lld columns", dtype_name(c), (long long)c->cols);
+    printf(": %s\n", c->what);
+    if (c->bytes > 0) {
+        printf("  floor %s us: %.4g MB at %.4g GB/s",
+               format_us(floor_us(b, c), number, sizeof number), 1e-6 * (double)c->bytes,
+               1e-9 * b->copy_bytes_per_s);
+        if (c->gather_bytes > 0) printf("; gathers %.4g MB", 1e-6 * (double)c->gather_bytes);
+        putchar('\n');
+    }
+    printf("  %-24s", "");
+    for (int mode = 0; mode < BENCH_NUM_MODES; ++mode)
+        if (b->options.modes[mode])
+            printf("%10s us %19s %8s %8s", mode == BENCH_HOT ? "hot" : "cold", "(p10 to p90)",
+                   "x floor", "gain");
+    putchar('\n');
+    for (int i = 0; i < c->num_variants; ++i) {
+        const bench_variant *v = &c->variants[i];
+        printf("  %-24s", v->name);
+        for (int mode = 0; mode < BENCH_NUM_MODES; ++mode) {
+            const device_timing *t = &v->timing[mode];
+            char spread[80], ratio[24] = "", gain[24] = "";
+            if (!b->options.modes[mode]) continue;
+            if (!v->has[mode]) {
+                printf("%10s    %19s %8s %8s", "-", "", "", "");
+                continue;
+            }
+            snprintf(spread, sizeof spread, "(%s to %s)", format_us(t->p10_us, low, sizeof low),
+                     format_us(t->p90_us, high, sizeof high));
+            if (c->bytes > 0) snprintf(ratio, sizeof ratio, "%.2f", t->median_us / floor_us(b, c));
+            if (v->is_baseline && speedup(c, v, mode) > 0.0)
+                snprintf(gain, sizeof gain, "%.2f", speedup(c, v, mode));
+            printf("%10s    %19s %8s %8s", format_us(t->median_us, number, sizeof number), spread,
+                   ratio, gain);
+        }
+        putchar('\n');
+    }
+    fflush(stdout);
+}
+
+void bench_case_print(bench *b, const bench_case *c)
+{
+    clear_progress();
+    if (!b->options.json) print_table(b, c);
+    for (int i = 0; i < c->num_variants; ++i)
+        for (int mode = 0; mode < BENCH_NUM_MODES; ++mode) {
+            if (!c->variants[i].has[mode]) continue;
+            if (b->options.json) print_json(b, stdout, c, &c->variants[i], mode);
+            if (b->output != NULL) print_json(b, b->output, c, &c->variants[i], mode);
+        }
+}

@@ -1,0 +1,103 @@
+// What every suite works with: options, the context, timing, and the report (a table or JSON
+// lines).
+#ifndef SPOPS_BENCH_REPORT_H
+#define SPOPS_BENCH_REPORT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "spops/spops.h"
+#include "support/device.h"
+
+#define BENCH_MAX_COLS  16   // widths in a list
+#define BENCH_MAX_WIDTH 1024 // of a row
+
+typedef enum bench_mode { BENCH_HOT = 0, BENCH_COLD = 1, BENCH_NUM_MODES = 2 } bench_mode;
+
+typedef struct bench_options {
+    spops_backend_kind backend;
+    const char *suites, *maps, *shapes, *passes; // comma-separated lists
+    int64_t cols[BENCH_MAX_COLS];
+    int num_cols;    // 0: the suite's own
+    unsigned dtypes; // bit mask of 1 << dtype; 0: the suite's own
+    bool modes[BENCH_NUM_MODES];
+    bool all_ops, quick, json, baselines;
+    int num_samples, num_threads;
+    const char *rig, *frame, *output, *commit;
+} bench_options;
+
+typedef struct bench {
+    bench_options options;
+    spops_context *ctx;
+    spops_backend_kind backend;
+    void *stream;
+    spops_device_info device;
+    double copy_bytes_per_s;
+    FILE *output; // JSON lines besides stdout, or NULL
+    char date[32];
+    char command[512];
+    bool failed; // something was wrong; goes on with the next case
+} bench;
+
+// True if `name` is in the comma-separated `list`, or list is NULL.
+bool bench_wants(const char *list, const char *name);
+
+// The columns and dtypes to walk: the options' or the suite's own.
+int bench_cols(const bench *b, const int64_t *own, int num_own, int64_t cols[BENCH_MAX_COLS]);
+bool bench_wants_dtype(const bench *b, unsigned own, spops_dtype dtype);
+
+// Report a failure on stderr and remember it; returns false.
+__attribute__((format(printf, 2, 3))) bool bench_fail(bench *b, const char *format, ...);
+// The same with the library's message unless status is OK; returns whether it is.
+bool bench_check(bench *b, const char *what, spops_status status);
+// Progress on stderr where that is a terminal.
+__attribute__((format(printf, 1, 2))) void bench_progress(const char *format, ...);
+
+// Device memory; false (reported) when there is none.
+bool bench_alloc(bench *b, size_t bytes, void **ptr);
+bool bench_upload(bench *b, const void *src, size_t bytes, void **ptr); // allocates too
+bool bench_download(bench *b, void *dst, const void *src, size_t bytes);
+void bench_free(bench *b, void *ptr);
+bool bench_poison(bench *b, void *ptr, size_t bytes);
+// Host memory; reported when there is none.
+void *bench_host(bench *b, int64_t count, size_t size);
+
+// Time enqueue(user). Whether the runs themselves worked is for who wrote them to say.
+bool bench_time(bench *b, void (*enqueue)(void *user), void *user, bench_mode mode,
+                device_timing *timing);
+
+// One way to do a case's work, in the modes that were measured.
+typedef struct bench_variant {
+    const char *name;
+    bool is_baseline;
+    bool has[BENCH_NUM_MODES];
+    device_timing timing[BENCH_NUM_MODES];
+} bench_variant;
+
+#define BENCH_MAX_VARIANTS 8
+
+typedef struct bench_case {
+    const char *suite;
+    char name[96];  // such as "map A forward"
+    char what[200]; // sizes, for the table
+    spops_dtype dtype;
+    int64_t cols;         // 0: neither rows nor a dtype
+    int64_t bytes;        // compulsory: each needed element once; 0: no floor
+    int64_t gather_bytes; // 0: nothing is gathered
+    int num_variants;
+    bench_variant variants[BENCH_MAX_VARIANTS];
+} bench_case;
+
+bench_variant *bench_case_add(bench_case *c, const char *name, bool is_baseline);
+// Time a variant in every wanted mode.
+bool bench_case_time(bench *b, bench_case *c, const char *name, bool is_baseline,
+                     void (*enqueue)(void *user), void *user);
+void bench_case_print(bench *b, const bench_case *c);
+
+// The suites. Each walks its cases and reports; failures are in b->failed.
+void bench_bev(bench *b);
+void bench_segreduce(bench *b);
+void bench_gather(bench *b);
+
+#endif

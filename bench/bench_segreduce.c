@@ -1,0 +1,401 @@
+// Segmented reductions: rows that lie in order, and the weighted sum that gathers its rows, on
+// segments of three shapes (bench_data.h describes them).
+#include <float.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bench/baselines/cusparse_spmm.h"
+#include "bench/baselines/segreduce_baselines.h"
+#include "bench/bench_data.h"
+#include "bench/bench_report.h"
+
+#define NUM_SEGMENTS 100000
+#define NUM_TERMS    1600000
+#define QUICK_FACTOR 16 // fewer of both
+
+typedef struct bench_op {
+    spops_reduce reduce;
+    const char *name;
+} bench_op;
+
+static const bench_op ops[] = {
+#define SPOPS_REDUCE_OP(name, plain, traced) {SPOPS_REDUCE_##name, #plain},
+#include "src/core/reduce_ops.def"
+#undef SPOPS_REDUCE_OP
+};
+
+// What one shape, dtype and width share.
+typedef struct segreduce_data {
+    bench *b;
+    const char *shape;
+    int64_t num_segments, num_terms, longest, num_nonempty;
+    int32_t *offsets, *idx; // host
+    void *device_offsets, *device_idx;
+    spops_segments *ordered, *gathering;
+    const bench_block *values, *weights;
+    int64_t cols;
+    spops_matrix x, w, out;
+
+    // The case being measured.
+    const spops_segments *plan;
+    spops_reduce reduce;
+    bool weighted;
+    spops_status status; // of the first call that failed
+} segreduce_data;
+
+static size_t matrix_bytes(const spops_matrix *m)
+{
+    return (size_t)m->rows * (size_t)m->cols * spops_dtype_bytes(m->dtype);
+}
+
+static void enqueue_segreduce(void *user)
+{
+    segreduce_data *d = user;
+    const spops_status status = spops_segreduce_execute(d->b->ctx, d->plan, d->reduce, d->x,
+                                                        d->weighted ? &d->w : NULL, d->out, NULL);
+    if (d->status == SPOPS_STATUS_OK) d->status = status;
+}
+
+// ---- The reference, in f64 ----------------------------------------------------------------------
+
+static bool has_reference(spops_reduce reduce)
+{
+    return reduce >= SPOPS_REDUCE_SUM && reduce <= SPOPS_REDUCE_PROD;
+}
+
+static void fold_row(spops_reduce reduce, int64_t cols, double w, const float *x, double *state,
+                     double *magnitude)
+{
+    for (int64_t c = 0; c < cols; ++c) {
+        const double v = w * (double)x[c];
+        switch (reduce) {
+        case SPOPS_REDUCE_MIN: state[c] = fmin(state[c], v); break;
+        case SPOPS_REDUCE_MAX: state[c] = fmax(state[c], v); break;
+        case SPOPS_REDUCE_PROD: state[c] *= v; break;
+        default: state[c] += v; break;
+        }
+        magnitude[c] += fabs(v);
+    }
+}
+
+static double start_value(spops_reduce reduce)
+{
+    return reduce == SPOPS_REDUCE_MIN    ? HUGE_VAL
+           : reduce == SPOPS_REDUCE_MAX  ? -HUGE_VAL
+           : reduce == SPOPS_REDUCE_PROD ? 1.0
+                                         : 0.0;
+}
+
+// How far the result may lie from the exact one. Values are in [-0.5, 1), so that a product that
+// underflows on the way is below the smallest normal number in the end as well.
+static double bound_of(spops_reduce reduce, spops_dtype dtype, int64_t count, double magnitude,
+                       double exact)
+{
+    if (count == 0 || reduce == SPOPS_REDUCE_MIN || reduce == SPOPS_REDUCE_MAX) return 0.0;
+    if (reduce == SPOPS_REDUCE_PROD)
+        return bench_sum_bound(dtype, count, fabs(exact), exact) + FLT_MIN;
+    return bench_sum_bound(dtype, count + 1, magnitude, exact);
+}
+
+static int64_t wrong_in_segment(const segreduce_data *d, const void *out, int64_t segment,
+                                bool loose)
+{
+    const int64_t cols = d->cols;
+    const int32_t begin = d->offsets[segment], end = d->offsets[segment + 1];
+    const bool gathers = d->plan == d->gathering;
+    double state[BENCH_MAX_WIDTH], magnitude[BENCH_MAX_WIDTH] = {0};
+    int64_t wrong = 0;
+
+    for (int64_t c = 0; c < cols; ++c)
+        state[c] = start_value(d->reduce);
+    for (int32_t t = begin; t < end; ++t)
+        fold_row(d->reduce, cols, d->weighted ? (double)*bench_block_row(d->weights, t, 1) : 1.0,
+                 bench_block_row(d->values, gathers ? d->idx[t] : t, cols), state, magnitude);
+    for (int64_t c = 0; c < cols; ++c) {
+        const double value = bench_get(out, d->out.dtype, segment * cols + c);
+        double exact = state[c], scale = magnitude[c];
+        if (d->reduce == SPOPS_REDUCE_MEAN && end > begin) {
+            exact /= end - begin;
+            scale /= end - begin;
+        }
+        double bound = bound_of(d->reduce, d->out.dtype, end - begin, scale, exact);
+        if (loose) bound += bench_sum_bound(d->out.dtype, 1, 0.0, scale);
+        // Long sums leave the range of f16: infinity is then the right result.
+        if (d->out.dtype == SPOPS_DTYPE_F16 && fabs(exact) - bound > 65520.0)
+            exact = copysign(HUGE_VAL, exact);
+        if (!(value == exact || fabs(value - exact) <= bound)) ++wrong;
+    }
+    return wrong;
+}
+
+// loose: partial sums may have been rounded to the dtype, as some libraries do.
+static bool check_output(const segreduce_data *d, const char *name, bool loose)
+{
+    bench *b = d->b;
+    int64_t wrong = 0, first = 0;
+    void *out = bench_host(b, d->out.rows * d->cols, spops_dtype_bytes(d->out.dtype));
+
+    if (out == NULL || !bench_download(b, out, d->out.data, matrix_bytes(&d->out))) {
+        free(out);
+        return false;
+    }
+#pragma omp parallel for schedule(dynamic, 16) reduction(+ : wrong) reduction(max : first)
+    for (int64_t s = 0; s < d->num_segments; ++s) {
+        const int64_t found = wrong_in_segment(d, out, s, loose);
+        if (found > 0) first = s;
+        wrong += found;
+    }
+    free(out);
+    if (wrong == 0) return true;
+    return bench_fail(b, "%s, %s, %lld columns, %s: %lld elements are wrong, some in segment %lld",
+                      d->shape, spops_dtype_name(d->out.dtype), (long long)d->cols, name,
+                      (long long)wrong, (long long)first);
+}
+
+// ---- Cases --------------------------------------------------------------------------------------
+
+static bool run_once(segreduce_data *d, void (*enqueue)(void *user), void *user)
+{
+    bench *b = d->b;
+    if (!bench_poison(b, d->out.data, matrix_bytes(&d->out))) return false;
+    enqueue(user);
+    if (device_stream_wait(b->backend, b->stream)) return true;
+    return bench_fail(b, "run: %s", device_error());
+}
+
+static void begin_case(const segreduce_data *d, const char *op, bench_case *c)
+{
+    const int64_t element = (int64_t)spops_dtype_bytes(d->x.dtype);
+    memset(c, 0, sizeof *c);
+    c->suite = "segreduce";
+    snprintf(c->name, sizeof c->name, "%s %s%s", d->shape, op,
+             d->weighted ? ", weighted, gathering" : "");
+    snprintf(c->what, sizeof c->what, "%lld terms in %lld of %lld segments, longest %lld%s",
+             (long long)d->num_terms, (long long)d->num_nonempty, (long long)d->num_segments,
+             (long long)d->longest, has_reference(d->reduce) ? "" : " (result not checked)");
+    c->dtype = d->x.dtype;
+    c->cols = d->cols;
+    // Offsets, every row (each is named once), every output; and an index and a weight a term.
+    c->bytes = 4 * (d->num_segments + 1) + element * d->cols * (d->num_terms + d->num_segments);
+    if (d->weighted) {
+        c->bytes += (4 + element) * d->num_terms;
+        c->gather_bytes = element * d->cols * d->num_terms;
+    }
+}
+
+static bool measure_own(segreduce_data *d, bench_case *c)
+{
+    bench *b = d->b;
+    d->status = SPOPS_STATUS_OK;
+    bench_progress("segreduce %s, %s, %lld columns: checking", c->name, spops_dtype_name(c->dtype),
+                   (long long)c->cols);
+    return run_once(d, enqueue_segreduce, d) && bench_check(b, c->name, d->status) &&
+           (!has_reference(d->reduce) || check_output(d, "spops", false)) &&
+           bench_case_time(b, c, "spops", false, enqueue_segreduce, d) &&
+           bench_check(b, c->name, d->status);
+}
+
+static void measure_naive(segreduce_data *d, bench_case *c)
+{
+    segsum_baseline_args args = {.dtype = d->x.dtype,
+                                 .num_segments = d->num_segments,
+                                 .cols = (int32_t)d->cols,
+                                 .offsets = d->offsets,
+                                 .idx = d->plan == d->gathering ? d->idx : NULL,
+                                 .x = d->x.data,
+                                 .w = d->weighted ? d->w.data : NULL,
+                                 .out = d->out.data};
+    const struct {
+        const char *name;
+        void (*enqueue)(void *args);
+    } variants[] = {{"naive_loop", segsum_naive}, {"naive_loop_threads", segsum_naive_threads}};
+
+    if (!segsum_naive_accepts(&args)) return;
+    for (size_t i = 0; i < sizeof variants / sizeof variants[0]; ++i)
+        if (run_once(d, variants[i].enqueue, &args) && check_output(d, variants[i].name, false))
+            (void)bench_case_time(d->b, c, variants[i].name, true, variants[i].enqueue, &args);
+}
+
+static void measure_cusparse(segreduce_data *d, bench_case *c)
+{
+    static const char *const names[] = {"cusparse_csr_alg1", "cusparse_csr_alg2",
+                                        "cusparse_csr_alg3"};
+    for (int i = 0; i < 3; ++i) {
+        char error[200];
+        cusparse_spmm *spmm = NULL;
+        const cusparse_spmm_desc desc = {.dtype = d->x.dtype,
+                                         .num_segments = d->num_segments,
+                                         .num_rows = d->num_terms,
+                                         .num_terms = d->num_terms,
+                                         .cols = d->cols,
+                                         .offsets = d->device_offsets,
+                                         .idx = d->device_idx,
+                                         .w = d->w.data,
+                                         .x = d->x.data,
+                                         .out = d->out.data,
+                                         .stream = d->b->stream,
+                                         .algorithm = i + 1};
+        if (!cusparse_spmm_create(&desc, &spmm, error, sizeof error)) {
+            if (!d->b->options.json) printf("\n%s skipped: %s\n", names[i], error);
+            continue;
+        }
+        if (run_once(d, cusparse_spmm_enqueue, spmm) && !cusparse_spmm_failed(spmm) &&
+            check_output(d, names[i], true))
+            (void)bench_case_time(d->b, c, names[i], true, cusparse_spmm_enqueue, spmm);
+        if (cusparse_spmm_failed(spmm)) bench_fail(d->b, "%s failed to run", names[i]);
+        (void)device_stream_wait(d->b->backend, d->b->stream);
+        cusparse_spmm_destroy(spmm);
+    }
+}
+
+static void measure_ordered(segreduce_data *d)
+{
+    const bool cpu = d->b->backend == SPOPS_BACKEND_CPU;
+    d->plan = d->ordered;
+    d->weighted = false;
+    for (size_t i = 0; i < sizeof ops / sizeof ops[0]; ++i) {
+        bench_case c;
+        if (ops[i].reduce != SPOPS_REDUCE_SUM && !d->b->options.all_ops) continue;
+        d->reduce = ops[i].reduce;
+        begin_case(d, ops[i].name, &c);
+        if (!measure_own(d, &c)) continue;
+        if (cpu && d->b->options.baselines && d->reduce == SPOPS_REDUCE_SUM) measure_naive(d, &c);
+        bench_case_print(d->b, &c);
+    }
+}
+
+static void measure_gathering(segreduce_data *d)
+{
+    bench_case c;
+    d->plan = d->gathering;
+    d->weighted = true;
+    d->reduce = SPOPS_REDUCE_SUM;
+    begin_case(d, "sum", &c);
+    if (!measure_own(d, &c)) return;
+    if (d->b->options.baselines) {
+        if (d->b->backend == SPOPS_BACKEND_CPU)
+            measure_naive(d, &c);
+        else
+            measure_cusparse(d, &c);
+    }
+    bench_case_print(d->b, &c);
+}
+
+// ---- The suite ----------------------------------------------------------------------------------
+
+static void free_shape(segreduce_data *d)
+{
+    spops_segments_destroy(d->ordered);
+    spops_segments_destroy(d->gathering);
+    bench_free(d->b, d->device_offsets);
+    bench_free(d->b, d->device_idx);
+    free(d->offsets);
+    free(d->idx);
+}
+
+static bool make_shape(bench *b, const char *shape, int64_t num_segments, int64_t num_terms,
+                       int64_t max_cols, segreduce_data *d)
+{
+    spops_segments_options options = spops_segments_options_default();
+    const size_t idx_bytes = (size_t)num_terms * sizeof(int32_t);
+    const size_t offsets_bytes = ((size_t)num_segments + 1) * sizeof(int32_t);
+
+    memset(d, 0, sizeof *d);
+    d->b = b;
+    d->shape = shape;
+    d->num_segments = num_segments;
+    d->num_terms = num_terms;
+    d->offsets = bench_host(b, num_segments + 1, sizeof *d->offsets);
+    d->idx = bench_host(b, num_terms, sizeof *d->idx);
+    if (d->offsets == NULL || d->idx == NULL) return false;
+    if (!bench_fill_offsets(shape, num_segments, num_terms, 7, d->offsets))
+        return bench_fail(b, "no segments of shape %s", shape);
+    bench_fill_permutation(d->idx, num_terms, 8);
+    for (int64_t s = 0; s < num_segments; ++s) {
+        const int64_t length = d->offsets[s + 1] - d->offsets[s];
+        d->longest = length > d->longest ? length : d->longest;
+        d->num_nonempty += length > 0;
+    }
+    if (!bench_upload(b, d->offsets, offsets_bytes, &d->device_offsets) ||
+        !bench_upload(b, d->idx, idx_bytes, &d->device_idx))
+        return false;
+    options.max_cols = max_cols;
+    if (!bench_check(
+            b, shape,
+            spops_segments_create(b->ctx, num_segments, d->device_offsets, &options, &d->ordered)))
+        return false;
+    options.idx = d->device_idx;
+    options.num_rows = num_terms;
+    return bench_check(
+        b, shape,
+        spops_segments_create(b->ctx, num_segments, d->device_offsets, &options, &d->gathering));
+}
+
+// All shapes and widths of one dtype; they share the values, narrower rows taking fewer of them.
+static void measure_dtype(bench *b, spops_dtype dtype, const int64_t *cols, int num_cols,
+                          int64_t num_segments, int64_t num_terms)
+{
+    static const char *const shapes[] = {"uniform", "powerlaw", "huge"};
+    const size_t element = spops_dtype_bytes(dtype);
+    int64_t max_cols = 0;
+    bench_block values = {0}, weights = {0};
+    void *x = NULL, *w = NULL, *out = NULL;
+
+    for (int i = 0; i < num_cols; ++i)
+        max_cols = cols[i] > max_cols ? cols[i] : max_cols;
+    bench_progress("segreduce %s: making values", spops_dtype_name(dtype));
+    if (!bench_block_create(dtype, 4, -0.5f, 1.0f, &values) ||
+        !bench_block_create(dtype, 5, 0.0f, 1.0f, &weights)) {
+        bench_fail(b, "no host memory for values");
+        goto done;
+    }
+    if (!bench_alloc(b, (size_t)num_terms * (size_t)max_cols * element, &x) ||
+        !bench_alloc(b, (size_t)num_terms * element, &w) ||
+        !bench_alloc(b, (size_t)num_segments * (size_t)max_cols * element, &out))
+        goto done;
+    if (!bench_block_upload(&values, b->backend, x, num_terms * max_cols) ||
+        !bench_block_upload(&weights, b->backend, w, num_terms)) {
+        bench_fail(b, "upload: %s", device_error());
+        goto done;
+    }
+    for (size_t s = 0; s < sizeof shapes / sizeof shapes[0]; ++s) {
+        segreduce_data d;
+        if (!bench_wants(b->options.shapes, shapes[s])) continue;
+        if (make_shape(b, shapes[s], num_segments, num_terms, max_cols, &d)) {
+            d.values = &values;
+            d.weights = &weights;
+            for (int i = 0; i < num_cols; ++i) {
+                d.cols = cols[i];
+                d.x = spops_matrix_dense(x, num_terms, cols[i], dtype);
+                d.w = spops_matrix_dense(w, num_terms, 1, dtype);
+                d.out = spops_matrix_dense(out, num_segments, cols[i], dtype);
+                measure_ordered(&d);
+                measure_gathering(&d);
+            }
+        }
+        free_shape(&d);
+    }
+
+done:
+    bench_free(b, x);
+    bench_free(b, w);
+    bench_free(b, out);
+    bench_block_destroy(&values);
+    bench_block_destroy(&weights);
+}
+
+void bench_segreduce(bench *b)
+{
+    const bool cpu = b->backend == SPOPS_BACKEND_CPU;
+    const int64_t factor = b->options.quick ? QUICK_FACTOR : 1;
+    const int64_t own_cols[] = {64, 16, 256};
+    const unsigned own_dtypes = 1u << SPOPS_DTYPE_F32 | (cpu ? 0u : 1u << SPOPS_DTYPE_F16);
+    int64_t cols[BENCH_MAX_COLS];
+    const int num_cols = bench_cols(b, own_cols, b->options.quick ? 1 : 3, cols);
+
+    for (int dtype = SPOPS_DTYPE_F32; dtype <= SPOPS_DTYPE_BF16; ++dtype)
+        if (bench_wants_dtype(b, own_dtypes, (spops_dtype)dtype))
+            measure_dtype(b, (spops_dtype)dtype, cols, num_cols, NUM_SEGMENTS / factor,
+                          NUM_TERMS / factor);
+}

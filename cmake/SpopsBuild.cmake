@@ -1,0 +1,106 @@
+# Flags and small functions that the library's own build shares.
+
+set(CMAKE_C_STANDARD 11)
+set(CMAKE_C_STANDARD_REQUIRED ON)
+set(CMAKE_C_EXTENSIONS ON)
+
+# Before 1.0 a minor version may change the ABI.
+if(PROJECT_VERSION_MAJOR EQUAL 0)
+    set(spops_soversion 0.${PROJECT_VERSION_MINOR})
+else()
+    set(spops_soversion ${PROJECT_VERSION_MAJOR})
+endif()
+
+set(spops_c_warnings -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla)
+set(spops_cuda_warnings -Xcompiler=-Wall)
+if(SPOPS_WERROR)
+    list(APPEND spops_c_warnings -Werror)
+    list(APPEND spops_cuda_warnings -Werror=all-warnings)
+endif()
+
+set(spops_sanitize_options "")
+if(SPOPS_SANITIZE)
+    string(REPLACE ";" "," spops_sanitize_list "${SPOPS_SANITIZE}")
+    set(spops_sanitize_options -fsanitize=${spops_sanitize_list} -fno-omit-frame-pointer
+                               -fno-sanitize-recover=all)
+endif()
+
+# Warnings and sanitizers, for every target of ours; source paths are given from the root.
+function(spops_target_options target)
+    target_compile_options(${target} PRIVATE
+        $<$<COMPILE_LANGUAGE:C>:${spops_c_warnings};${spops_sanitize_options}>
+        $<$<COMPILE_LANGUAGE:CUDA>:${spops_cuda_warnings}>)
+    target_link_options(${target} PRIVATE ${spops_sanitize_options})
+    set_target_properties(${target} PROPERTIES CUDA_STANDARD 17 CUDA_STANDARD_REQUIRED ON
+                                               CUDA_EXTENSIONS OFF)
+endfunction()
+
+# The same for what becomes the library: position-independent, hidden, internal include paths.
+function(spops_library_options target)
+    spops_target_options(${target})
+    target_include_directories(${target} PRIVATE
+        "${PROJECT_SOURCE_DIR}/include" "${PROJECT_SOURCE_DIR}/src" "${PROJECT_SOURCE_DIR}")
+    target_compile_definitions(${target} PRIVATE $<$<BOOL:${SPOPS_DEBUG_SYNC}>:SPOPS_DEBUG_SYNC=1>
+                                                 $<$<BOOL:${spops_with_cuda}>:SPOPS_WITH_CUDA=1>)
+    target_compile_options(${target} PRIVATE
+        $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-fvisibility=hidden>)
+    set_target_properties(${target} PROPERTIES
+        POSITION_INDEPENDENT_CODE ON
+        C_VISIBILITY_PRESET hidden
+        CUDA_VISIBILITY_PRESET hidden
+        CUDA_SEPARABLE_COMPILATION OFF
+        CUDA_RESOLVE_DEVICE_SYMBOLS OFF)
+    target_link_libraries(${target} PRIVATE OpenMP::OpenMP_C Threads::Threads
+        $<$<BOOL:${spops_with_cuda}>:CUDA::cudart_static>)
+endfunction()
+
+# What the library itself links. Dependents of the archive link the same by name, because imported
+# targets would have to exist in their scope.
+macro(spops_link_lists)
+    set(spops_private_libraries OpenMP::OpenMP_C Threads::Threads m ${CMAKE_DL_LIBS})
+    # GCC's OpenMP library is on every compiler's path, another one needs its own.
+    if(OpenMP_C_LIB_NAMES MATCHES "gomp")
+        set(spops_system_libraries gomp)
+    else()
+        set(spops_system_libraries ${OpenMP_C_LIBRARIES})
+    endif()
+    list(APPEND spops_system_libraries pthread m ${CMAKE_DL_LIBS})
+    set(spops_static_libraries "")
+    if(spops_with_cuda)
+        list(APPEND spops_private_libraries CUDA::cudart_static stdc++)
+        list(APPEND spops_system_libraries rt stdc++)
+        list(APPEND spops_static_libraries
+            "$<BUILD_INTERFACE:${CUDA_cudart_static_LIBRARY}>"
+            "$<INSTALL_INTERFACE:CUDA::cudart_static>")
+    endif()
+    list(APPEND spops_static_libraries ${spops_system_libraries})
+    # Dependents get these on the link line only.
+    list(TRANSFORM spops_static_libraries REPLACE "^([^$].*)$" "$<LINK_ONLY:\\1>")
+endmacro()
+
+# A C source that holds the named headers of include/ as byte arrays; its path goes to `out`.
+function(spops_embed_headers out)
+    set(source "${PROJECT_BINARY_DIR}/generated/spops_embedded_headers.c")
+    list(TRANSFORM ARGN PREPEND "${PROJECT_SOURCE_DIR}/include/" OUTPUT_VARIABLE paths)
+    list(JOIN ARGN "," names)
+    add_custom_command(
+        OUTPUT "${source}"
+        COMMAND "${CMAKE_COMMAND}" "-DOUTPUT=${source}" "-DHEADERS=${names}"
+                "-DINCLUDE_DIR=${PROJECT_SOURCE_DIR}/include"
+                -P "${PROJECT_SOURCE_DIR}/cmake/embed.cmake"
+        DEPENDS ${paths} "${PROJECT_SOURCE_DIR}/cmake/embed.cmake"
+        VERBATIM)
+    set(${out} "${source}" PARENT_SCOPE)
+endfunction()
+
+# A C source that holds one file (given from the root) as the bytes of `symbol`.
+function(spops_embed_file out symbol path)
+    set(source "${PROJECT_BINARY_DIR}/generated/${symbol}.c")
+    add_custom_command(
+        OUTPUT "${source}"
+        COMMAND "${CMAKE_COMMAND}" "-DOUTPUT=${source}" "-DSYMBOL=${symbol}"
+                "-DFILE=${PROJECT_SOURCE_DIR}/${path}" -P "${PROJECT_SOURCE_DIR}/cmake/embed.cmake"
+        DEPENDS "${PROJECT_SOURCE_DIR}/${path}" "${PROJECT_SOURCE_DIR}/cmake/embed.cmake"
+        VERBATIM)
+    set(${out} "${source}" PARENT_SCOPE)
+endfunction()

@@ -1,0 +1,38 @@
+/* BEV pooling in thirty lines: a camera, a plan from its geometry, and one pooling, on the CPU. */
+/* clang-format off */
+#include <spops/spops.h>
+#include <stdio.h>
+
+enum { D = 40, H = 4, W = 8, C = 16, X = 32, Y = 32 }; /* depth bins, features, grid */
+static float depth[D * H * W], feat[H * W * C], bev[Y * X * C];
+
+int main(void)
+{
+    spops_bev_camera camera = { /* 1.5 m above the ground, looking along x */
+        {64, 0, 64,  0, 64, 32,  0, 0, 1},                      /* intrinsics, px */
+        {0, 0, 1, 0,  -1, 0, 0, 0,  0, -1, 0, 1.5,  0, 0, 0, 1}, /* camera to ego, m */
+        {1, 0, 0,  0, 1, 0}};                                   /* image to network input */
+    spops_bev_geometry geometry = {
+        sizeof geometry, {1, 1, D, H, W, X, Y, 1}, 64, 128, /* input height and width, px */
+        1.0, 0.5, NULL,                                     /* first depth and step, m */
+        {0, -8, -5}, {1, 0.5, 10}, &camera};                /* grid's corner and cell size, m */
+    spops_context_options options = spops_context_options_default();
+    spops_context *ctx = NULL;
+    spops_bev_plan *plan = NULL;
+    for (int i = 0; i < D * H * W; ++i) depth[i] = 1.0f / D; /* your network's outputs */
+    for (int i = 0; i < H * W * C; ++i) feat[i] = 1.0f;
+
+    options.backend = SPOPS_BACKEND_CPU; /* CUDA: the same calls, with device memory */
+    if (spops_context_create(&options, &ctx) ||
+        spops_bev_plan_create(ctx, &geometry, NULL, &plan) ||     /* once */
+        spops_bevpool_execute(ctx, plan, SPOPS_BEV_CHANNELS_LAST, /* for every frame */
+                              spops_matrix_dense(depth, D * H * W, 1, SPOPS_DTYPE_F32),
+                              spops_matrix_dense(feat, H * W, C, SPOPS_DTYPE_F32),
+                              spops_matrix_dense(bev, Y * X, C, SPOPS_DTYPE_F32)))
+        return fprintf(stderr, "%s\n", spops_last_error(ctx)), 1;
+    for (int y = Y - 1; y >= 0; --y, putchar('\n'))
+        for (int x = 0; x < X; ++x) putchar(bev[(y * X + x) * C] > 0 ? '#' : '.');
+    spops_bev_plan_destroy(plan);
+    spops_context_destroy(ctx);
+    return 0;
+}

@@ -1,0 +1,248 @@
+/*
+ * BEV pooling: lift multi-camera features with per-pixel depth distributions and sum them into a
+ * bird's-eye-view grid.
+ *
+ *     out[cell, c] = sum over frustum points p inside cell of  depth[p] * feat[pixel(p), c]
+ *
+ *     cameras n          depth bins d             grid (x, y, z)
+ *     +--------+         p = (b, n, d, h, w)      cell = ((b * Z + z) * Y + y) * X + x
+ *     | h x w  |  ---->  one point per pixel ---> many points per cell
+ *     +--------+         and bin
+ */
+#ifndef SPOPS_BEVPOOL_H
+#define SPOPS_BEVPOOL_H
+
+#include "spops/segreduce.h"
+
+SPOPS_EXTERN_C_BEGIN
+
+typedef struct spops_bev_plan spops_bev_plan;
+
+/** One camera of one batch element. Matrices are row-major; X_to_Y maps column vectors. */
+typedef struct spops_bev_camera {
+    double intrinsics[9]; /* 3x3, px of the original image; optical frame: x right, y down, z on */
+    double camera_to_ego[16]; /* 4x4 rigid or affine, m; "ego" is the frame the grid is in */
+    double image_to_input[6]; /* 2x3 affine: original px to network-input px (resize, crop, flip) */
+} spops_bev_camera;
+
+/** image_to_input of a resize by `scale` followed by a crop whose corner is (crop_x, crop_y) px. */
+static inline void spops_bev_camera_set_resize_crop(spops_bev_camera *camera, double scale,
+                                                    double crop_x, double crop_y)
+{
+    double *m = camera->image_to_input;
+    m[0] = scale, m[1] = 0.0, m[2] = -crop_x;
+    m[3] = 0.0, m[4] = scale, m[5] = -crop_y;
+}
+
+/** Sizes of the feature maps, the depth bins and the grid. */
+typedef struct spops_bev_shape {
+    int32_t num_batches;                           /* B */
+    int32_t num_cameras;                           /* N, per batch element */
+    int32_t num_depths;                            /* D */
+    int32_t feature_height;                        /* H */
+    int32_t feature_width;                         /* W */
+    int32_t num_cells_x, num_cells_y, num_cells_z; /* X, Y, Z */
+} spops_bev_shape;
+
+/**
+ * How pixels and depth bins become points, and points become cells.
+ *
+ * Feature pixel (h, w) sits at input px u = w * (input_width - 1) / (W - 1) (0 where W = 1),
+ * v likewise. Bin d lies at depth_start_m + d * depth_step_m, or at depths_m[d]. A point is in the
+ * grid when floor((p - lower) / size) is inside on each axis; all of it in f64.
+ */
+typedef struct spops_bev_geometry {
+    size_t struct_size; /* sizeof(spops_bev_geometry) */
+    spops_bev_shape shape;
+    int32_t input_height, input_width; /* px of the network's input image */
+    double depth_start_m, depth_step_m;
+    const double *depths_m;          /* [num_depths] ascending, host; NULL: start and step */
+    double grid_lower_m[3];          /* x, y, z of the grid's lower corner */
+    double cell_size_m[3];           /* x, y, z */
+    const spops_bev_camera *cameras; /* [num_batches * num_cameras], host */
+} spops_bev_geometry;
+
+typedef struct spops_bev_options {
+    size_t struct_size;
+    int64_t max_cols; /* widest feature row (channels) it will meet; 0: 256 */
+    int32_t backward; /* 1: build what spops_bevpool_execute_backward needs */
+    int32_t reserved; /* 0 */
+} spops_bev_options;
+
+static inline spops_bev_options spops_bev_options_default(void)
+{
+    spops_bev_options options = SPOPS_ZERO_INIT;
+    options.struct_size = sizeof options;
+    return options;
+}
+
+/**
+ * Plan from geometry. Frustum, ranks and schedule are computed where ctx runs.
+ *
+ * geometry  Refused: non-finite or singular calibration, non-positive sizes, depths that do not
+ *           ascend, more than INT32_MAX - 1 points or cells.
+ * options   NULL: defaults.
+ *
+ * Stream    Works on ctx's stream and waits for it. Not capturable.
+ * Errors    INVALID_ARGUMENT, OUT_OF_MEMORY, NOT_SUPPORTED, CUDA.
+ * Threads   One thread at a time per ctx. ctx must outlive the plan.
+ * Source    BEVPoolV2 (precomputed ranks), V2 depth-outer, BEVPoolV3 (interval-owned).
+ */
+SPOPS_API spops_status spops_bev_plan_create(spops_context *ctx, const spops_bev_geometry *geometry,
+                                             const spops_bev_options *options,
+                                             spops_bev_plan **out);
+
+/**
+ * Plan into a capacity from geometry that changes from frame to frame: all B*N*D*H*W points fit.
+ * The geometry's cameras may be NULL (then the plan is empty until set). The calibration goes to
+ * the device as `transforms`, made on the host by spops_bev_geometry_get_transforms.
+ */
+SPOPS_API spops_status spops_bev_plan_reserve(spops_context *ctx,
+                                              const spops_bev_geometry *geometry,
+                                              const spops_bev_options *options,
+                                              spops_bev_plan **out);
+
+#define SPOPS_BEV_TRANSFORM_DOUBLES 12
+
+/**
+ * Turn calibrations into what the frustum needs: per camera a row-major 3x4 matrix T (f64), with
+ * p = T (u d, v d, d, 1) in metres for input px (u, v) and depth d.
+ *
+ * transforms  host memory, [num_batches * num_cameras][SPOPS_BEV_TRANSFORM_DOUBLES].
+ * Errors      INVALID_ARGUMENT as spops_bev_plan_create, reported on ctx (which may be NULL).
+ */
+SPOPS_API spops_status spops_bev_geometry_get_transforms(spops_context *ctx,
+                                                         const spops_bev_geometry *geometry,
+                                                         double *transforms);
+
+/**
+ * Rebuild a plan made by spops_bev_plan_reserve for new calibrations.
+ *
+ * transforms  [num_batches * num_cameras][SPOPS_BEV_TRANSFORM_DOUBLES] where ctx runs; read when
+ *             the stream gets there, so a captured graph serves whatever is in them then. Values
+ *             that are not finite put no point into the grid.
+ *
+ * Stream    Enqueues on ctx's stream and returns. Allocates nothing, waits for nothing, capturable.
+ * Errors    INVALID_ARGUMENT, CUDA.
+ */
+SPOPS_API spops_status spops_bev_plan_set(spops_context *ctx, spops_bev_plan *plan,
+                                          const double *transforms);
+
+/** BEVDet's five arrays, where ctx runs. Term t of interval i is interval_starts[i] + t. */
+typedef struct spops_bev_ranks {
+    int64_t num_points;
+    int64_t num_intervals;
+    int32_t *ranks_depth;      /* [num_points] element of depth, 0 to B*N*D*H*W - 1 */
+    int32_t *ranks_feat;       /* [num_points] row of feat, 0 to B*N*H*W - 1 */
+    int32_t *ranks_bev;        /* [num_points] cell, the same within an interval */
+    int32_t *interval_starts;  /* [num_intervals] ascending */
+    int32_t *interval_lengths; /* [num_intervals] > 0; intervals do not overlap */
+} spops_bev_ranks;
+
+/**
+ * Plan from the five arrays, checked. Points outside every interval are ignored. No two intervals
+ * may own the same cell. Errors as spops_bev_plan_create; the message names array and element.
+ */
+SPOPS_API spops_status spops_bev_plan_create_from_ranks(spops_context *ctx,
+                                                        const spops_bev_shape *shape,
+                                                        const spops_bev_ranks *ranks,
+                                                        const spops_bev_options *options,
+                                                        spops_bev_plan **out);
+
+/** The depth-outer form, as CUDA-BEVFusion keeps it, where ctx runs. */
+typedef struct spops_bev_intervals {
+    int64_t num_points;
+    int64_t num_intervals;
+    int32_t *indices;   /* [num_points] element of depth; its pixel follows from D, H, W */
+    int32_t *intervals; /* [num_intervals][3]: first point, end (exclusive), cell */
+} spops_bev_intervals;
+
+SPOPS_API spops_status spops_bev_plan_create_from_intervals(spops_context *ctx,
+                                                            const spops_bev_shape *shape,
+                                                            const spops_bev_intervals *intervals,
+                                                            const spops_bev_options *options,
+                                                            spops_bev_plan **out);
+
+typedef struct spops_bev_plan_info {
+    size_t struct_size; /* set by the caller */
+    spops_bev_shape shape;
+    int64_t num_points;    /* inside the grid */
+    int64_t num_intervals; /* cells that hold a point */
+    int64_t num_cells;     /* B * Z * Y * X */
+    int64_t longest;       /* points of the fullest cell */
+    int64_t num_features;  /* B * N * H * W */
+    int64_t num_depths;    /* B * N * D * H * W */
+} spops_bev_plan_info;
+
+/** Fill info; waits for ctx's stream. */
+SPOPS_API spops_status spops_bev_plan_get_info_sync(spops_context *ctx, const spops_bev_plan *plan,
+                                                    spops_bev_plan_info *info);
+
+/**
+ * Write the plan out as five arrays, or in the depth-outer form (feature rows must then follow
+ * from the depth elements, else NOT_SUPPORTED). The caller provides the arrays where ctx runs, with
+ * num_points and num_intervals as in spops_bev_plan_info; other counts are refused. Waits.
+ */
+SPOPS_API spops_status spops_bev_plan_get_ranks_sync(spops_context *ctx, const spops_bev_plan *plan,
+                                                     const spops_bev_ranks *ranks);
+SPOPS_API spops_status spops_bev_plan_get_intervals_sync(spops_context *ctx,
+                                                         const spops_bev_plan *plan,
+                                                         const spops_bev_intervals *intervals);
+
+/** As spops_segments_save and spops_segments_load. */
+SPOPS_API spops_status spops_bev_plan_save(spops_context *ctx, const spops_bev_plan *plan,
+                                           void *buffer, size_t capacity, size_t *bytes);
+SPOPS_API spops_status spops_bev_plan_load(spops_context *ctx, const void *data, size_t bytes,
+                                           spops_bev_plan **out);
+
+SPOPS_API void spops_bev_plan_destroy(spops_bev_plan *plan);
+
+/** The plan's relation: segments are cells, rows are pixels, weights are depth elements. */
+SPOPS_API const spops_segments *spops_bev_plan_segments(const spops_bev_plan *plan);
+
+/** Scratch for forward and backward in either layout, up to max_cols channels. */
+SPOPS_API size_t spops_bev_plan_scratch_bytes(const spops_bev_plan *plan);
+
+typedef enum spops_bev_layout {
+    SPOPS_BEV_CHANNELS_LAST = 0, /* [B, Z, Y, X, C]: matrix [B*Z*Y*X, C], any row_stride */
+    SPOPS_BEV_CHANNELS_FIRST = 1 /* [B, C, Z, Y, X]: matrix [B*C, Z*Y*X], any row_stride */
+} spops_bev_layout;
+
+/**
+ * Pool:  out[cell, :] = sum over points p of cell of  depth[p] * feat[pixel(p), :]
+ *
+ * layout    Of out.
+ * depth     [B, N, D, H, W] as a matrix [B*N*D*H*W, 1] with row_stride 1; f32 or feat's dtype.
+ * feat      [B, N, H, W, C] as a matrix [B*N*H*W, C]; f32, f16, bf16.
+ * out       Dtype of feat. Every element is written, empty cells with 0. Must not overlap.
+ *
+ * Memory    Where ctx runs. No pointer is kept.
+ * Stream    Enqueues on ctx's stream and returns. Allocates nothing, waits for nothing, capturable.
+ * Scratch   spops_bev_plan_scratch_bytes(plan), reserved in ctx beforehand.
+ * Numerics  Accumulates in f32 in an order the plan fixes; same bits on every run.
+ * Errors    INVALID_ARGUMENT (shape, dtype, stride), SCRATCH_TOO_SMALL, CUDA.
+ */
+SPOPS_API spops_status spops_bevpool_execute(spops_context *ctx, const spops_bev_plan *plan,
+                                             spops_bev_layout layout, spops_matrix depth,
+                                             spops_matrix feat, spops_matrix out);
+
+/**
+ * Gradients of spops_bevpool_execute:
+ *
+ *     grad_depth[p]   = <feat[pixel(p), :], grad_out[cell(p), :]>   (0 for points outside the grid)
+ *     grad_feat[j, :] = sum over points p of pixel j of  depth[p] * grad_out[cell(p), :]
+ *
+ * layout      Of grad_out, whose shape and dtype are those of out.
+ * grad_depth  Shape and dtype of depth, or NULL. Every element is written.
+ * grad_feat   Shape and dtype of feat (own row_stride), or NULL. Every element is written.
+ *
+ * The plan must have been built with backward = 1. Otherwise as spops_bevpool_execute.
+ */
+SPOPS_API spops_status spops_bevpool_execute_backward(
+    spops_context *ctx, const spops_bev_plan *plan, spops_bev_layout layout, spops_matrix grad_out,
+    spops_matrix depth, spops_matrix feat, const spops_matrix *grad_depth,
+    const spops_matrix *grad_feat);
+
+SPOPS_EXTERN_C_END
+
+#endif

@@ -1,0 +1,114 @@
+/*
+ * The context: which backend and device, which stream, whose memory, how many threads, and the
+ * scratch that execute calls work in.
+ */
+#ifndef SPOPS_CONTEXT_H
+#define SPOPS_CONTEXT_H
+
+#include "spops/types.h"
+
+SPOPS_EXTERN_C_BEGIN
+
+typedef struct spops_context spops_context;
+
+/**
+ * Where the library takes memory from. Each pair is either NULL, NULL (the default) or set.
+ *
+ * alloc returns NULL when it cannot serve; otherwise memory aligned to 256 bytes that nobody else
+ * uses until free is called with the same bytes. host_* serve host memory on both backends
+ * (default: posix_memalign). device_* serve device memory for a CUDA context, in the order of
+ * `stream` (default: a memory pool of the context, which keeps what it has until the context ends).
+ */
+typedef struct spops_allocator {
+    void *user; /* handed to every call */
+    void *(*host_alloc)(void *user, size_t bytes);
+    void (*host_free)(void *user, void *ptr, size_t bytes);
+    void *(*device_alloc)(void *user, size_t bytes, void *stream);
+    void (*device_free)(void *user, void *ptr, size_t bytes, void *stream);
+} spops_allocator;
+
+typedef struct spops_context_options {
+    size_t struct_size; /* sizeof(spops_context_options) */
+    spops_backend_kind backend;
+    int32_t device;      /* CUDA device ordinal; ignored on the CPU */
+    int32_t num_threads; /* CPU threads an execute call may use; 0: all the process may use */
+    void *stream;        /* cudaStream_t the context works on; NULL: the legacy default stream */
+    spops_allocator allocator;
+} spops_context_options;
+
+static inline spops_context_options spops_context_options_default(void)
+{
+    spops_context_options options = SPOPS_ZERO_INIT;
+    options.struct_size = sizeof options;
+    return options;
+}
+
+/** What a context runs on. All sizes in bytes. */
+typedef struct spops_device_info {
+    size_t struct_size; /* set by the caller: sizeof(spops_device_info) */
+    spops_backend_kind backend;
+    char name[128];             /* "AMD EPYC ..." or "NVIDIA H200" */
+    char isa[32];               /* "avx512", "avx2", "baseline"; "sm_90" */
+    int32_t device;             /* CUDA ordinal, 0 on the CPU */
+    int32_t compute_capability; /* 90 for sm_90; 0 on the CPU */
+    int32_t num_processors;     /* threads used, or multiprocessors */
+    int32_t reserved;
+    int64_t cache_bytes;  /* L2 of the GPU, last-level cache of the CPU */
+    int64_t memory_bytes; /* device memory, or the host's */
+} spops_device_info;
+
+/**
+ * Open a backend.
+ *
+ * options   NULL: all defaults. A shorter struct_size than today's is read as if the missing tail
+ *           were zero, a longer one is refused.
+ * out       The context; NULL after a failure.
+ *
+ * Errors    INVALID_ARGUMENT, BACKEND_UNAVAILABLE (CUDA asked for and no device opens; AUTO falls
+ *           back to the CPU instead), OUT_OF_MEMORY, CUDA.
+ * Threads   Any. A context is used by one thread at a time; several contexts run side by side.
+ */
+SPOPS_API spops_status spops_context_create(const spops_context_options *options,
+                                            spops_context **out);
+
+/**
+ * Wait for the context's work and free it. NULL is fine. Plans and reductions created with it must
+ * be destroyed before, and captured graphs that hold its scratch must not run afterwards.
+ */
+SPOPS_API void spops_context_destroy(spops_context *ctx);
+
+/** Fill info (its struct_size set by the caller; only that many bytes are written). */
+SPOPS_API spops_status spops_context_get_device_info(spops_context *ctx, spops_device_info *info);
+
+/** The backend that was opened, never AUTO. */
+SPOPS_API spops_backend_kind spops_context_backend(const spops_context *ctx);
+
+/** The stream that was given at creation. */
+SPOPS_API void *spops_context_stream(const spops_context *ctx);
+
+/**
+ * Make sure that execute calls on ctx find `bytes` of scratch, as reported by a plan's
+ * *_scratch_bytes. Creating a plan reserves for the creating context already; call this to run the
+ * plan on another one. Never moves scratch that a captured graph may hold. May allocate and wait.
+ *
+ * Errors    INVALID_ARGUMENT, OUT_OF_MEMORY, NOT_SUPPORTED (the stream is being captured), CUDA.
+ */
+SPOPS_API spops_status spops_context_reserve(spops_context *ctx, size_t bytes);
+
+/** Wait until everything enqueued on ctx's stream has run, and report its errors. */
+SPOPS_API spops_status spops_context_wait_sync(spops_context *ctx);
+
+/**
+ * One line about the last failure of a call on ctx: which call, argument and element, what was
+ * found, what was expected. With NULL: the calling thread's last failure that had no context.
+ * Never NULL; valid until the next failure of the same kind.
+ */
+SPOPS_API const char *spops_last_error(const spops_context *ctx);
+
+/** "0.1.0", and whether this build contains the CUDA backend (1) or not (0). */
+SPOPS_API const char *spops_version(void);
+SPOPS_API int spops_has_cuda(void);
+
+SPOPS_EXTERN_C_END
+
+#endif

@@ -1,0 +1,67 @@
+/*
+ * The work schedule of a plan's lists, as it lies in the memory of the backend that runs it. Shared
+ * by the code that builds schedules and by every kernel that follows them; plain C, NVRTC-clean.
+ */
+#ifndef SPOPS_DEVICE_SCHEDULE_H
+#define SPOPS_DEVICE_SCHEDULE_H
+
+#ifndef __CUDACC_RTC__
+#include <stdint.h>
+#else
+typedef int int32_t;
+typedef unsigned int uint32_t;
+typedef long long int64_t;
+typedef unsigned long long uint64_t;
+typedef unsigned char uint8_t;
+typedef unsigned short uint16_t;
+#endif
+
+/*
+ * Owners are classed by length. Within a class a CUDA block gives each owner a team of lane groups:
+ * class c works with 2^c groups per owner (as many as the block has, for the last class). Owners
+ * longer than the schedule's split_terms are cut into pieces, one block each, whose partial states
+ * the block that finishes last combines in order.
+ */
+enum {
+    SPOPS_CLASS_SHORT = 0, /* 1 to SPOPS_SHORT_TERMS terms: one group */
+    SPOPS_CLASS_TEAM2 = 1, /* up to 2 * SPOPS_SHORT_TERMS */
+    SPOPS_CLASS_TEAM4 = 2, /* up to 4 * SPOPS_SHORT_TERMS */
+    SPOPS_CLASS_TEAM8 = 3, /* up to 8 * SPOPS_SHORT_TERMS */
+    SPOPS_CLASS_BLOCK = 4, /* up to split_terms: all groups of the block */
+    SPOPS_CLASS_EMPTY = 5, /* no terms: written, nothing read */
+    SPOPS_CLASS_SPLIT = 6, /* longer: lives in pieces and splits, not in entries */
+    SPOPS_NUM_CLASSES = 7
+};
+#define SPOPS_SHORT_TERMS 16
+
+/* A whole owner (split = -1) or a piece of one (split = index into splits). */
+typedef struct spops_entry {
+    int32_t owner;
+    int32_t begin; /* first position */
+    int32_t count; /* positions */
+    int32_t split;
+} spops_entry;
+
+/* An owner that is cut into pieces first_piece .. first_piece + num_pieces - 1, in order. */
+typedef struct spops_split {
+    int32_t owner;
+    int32_t first_piece;
+    int32_t num_pieces;
+    int32_t count; /* positions of the owner */
+} spops_split;
+
+/* Entries are sorted by class; class c is entries[class_begin[c]] .. entries[class_begin[c+1]-1].
+ */
+typedef struct spops_schedule {
+    int32_t num_terms;                          /* positions in use */
+    int32_t class_begin[SPOPS_NUM_CLASSES + 1]; /* the SPLIT class holds no entries */
+    int32_t num_pieces;
+    int32_t num_splits;
+    int32_t split_terms; /* longest piece */
+    int32_t num_nonempty;
+    int32_t longest;
+    int32_t num_dropped; /* keys left out because they name no owner, row or weight */
+    int32_t overflow;    /* 1: more terms came than the plan can hold */
+} spops_schedule;
+
+#endif

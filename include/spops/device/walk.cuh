@@ -1,0 +1,211 @@
+/*
+ * How a CUDA grid walks a schedule: which owners a block serves, and which lane group of the block
+ * takes which part of an owner's terms. Every owner-by-owner kernel starts here.
+ *
+ *     block:   groups of `lanes` threads; a group holds one stretch of a row's columns
+ *     team:    neighbouring groups that share one owner's terms, in order (schedule.h, classes)
+ */
+#ifndef SPOPS_DEVICE_WALK_CUH
+#define SPOPS_DEVICE_WALK_CUH
+
+#include "spops/device/schedule.h"
+
+namespace spops
+{
+
+// Blocks come in slots, longest work first: pieces of split owners, then classes BLOCK down to
+// SHORT, then empty owners, of which a group writes several.
+enum { WALK_PIECES = 0, WALK_EMPTY = 6, WALK_NUM_SLOTS = 7, WALK_EMPTY_PER_GROUP = 4 };
+
+struct walk_params {
+    const spops_entry *entries;
+    const spops_entry *pieces;
+    const spops_split *splits;
+    const spops_schedule *schedule;         // read by kernels whose counts are not known
+    int32_t lanes;                          // threads of a group
+    int32_t lanes_inverse;                  // ceil(65536 / lanes): tid / lanes without a division
+    int32_t groups;                         // threads / lanes
+    uint32_t groups_inverse;                // above 2^32 / groups, for groups > 1
+    int32_t short_rounds;                   // owners of class SHORT that a group takes in turn
+    int32_t slot_begin[WALK_NUM_SLOTS + 1]; // first block of a slot
+    int32_t class_begin[SPOPS_NUM_CLASSES + 1];
+};
+
+// Owners that a block of class c serves.
+__host__ __device__ __forceinline__ int32_t walk_owners_per_block(const walk_params &w, int c)
+{
+    if (c == SPOPS_CLASS_EMPTY) return w.groups * WALK_EMPTY_PER_GROUP;
+    if (c == SPOPS_CLASS_SHORT) return w.groups * w.short_rounds;
+    if (c == SPOPS_CLASS_BLOCK || w.groups >> c <= 1) return 1;
+    return w.groups >> c;
+}
+__host__ __device__ __forceinline__ int walk_slot_class(int slot)
+{
+    return slot == WALK_EMPTY ? SPOPS_CLASS_EMPTY : SPOPS_CLASS_BLOCK + 1 - slot;
+}
+
+// Slot limits for a schedule: by the host for plans whose counts it knows, else by the kernel.
+__host__ __device__ __forceinline__ void walk_fill(walk_params &w, const spops_schedule &s)
+{
+    int32_t begin = s.num_pieces;
+    w.slot_begin[WALK_PIECES] = 0;
+#ifdef __CUDA_ARCH__
+#pragma unroll
+#endif
+    for (int slot = 1; slot < WALK_NUM_SLOTS; ++slot) {
+        const int c = walk_slot_class(slot);
+        const int32_t owners = s.class_begin[c + 1] - s.class_begin[c];
+        const int32_t per_block = walk_owners_per_block(w, c);
+        w.slot_begin[slot] = begin;
+        begin += (owners + per_block - 1) / per_block;
+    }
+    w.slot_begin[WALK_NUM_SLOTS] = begin;
+#ifdef __CUDA_ARCH__
+#pragma unroll
+#endif
+    for (int c = 0; c <= SPOPS_NUM_CLASSES; ++c)
+        w.class_begin[c] = s.class_begin[c];
+}
+
+// Programmatic dependent launch (sm_90 and later): a kernel launched that way may start while the
+// one before it in the stream is still running. It may read what was there before both (a finished
+// plan), and must call walk_wait_previous before it touches anything else. walk_release_next lets a
+// kernel launched behind this one start in the same way. Without that launch attribute both do
+// nothing.
+__device__ __forceinline__ void walk_wait_previous()
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+__device__ __forceinline__ void walk_release_next()
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+// Call serve(walk, block) for every block of work that this block of the grid has to do: exactly
+// one where the host knew the counts, else the counts are read first and the grid strides over the
+// work.
+template <bool COUNTS_KNOWN, class Serve>
+__device__ __forceinline__ void walk_blocks(const walk_params &given, const Serve &serve)
+{
+    if constexpr (COUNTS_KNOWN) {
+        serve(given, (int32_t)blockIdx.x);
+    } else {
+        walk_params w = given;
+        walk_fill(w, *given.schedule);
+        for (int32_t block = (int32_t)blockIdx.x; block < w.slot_begin[WALK_NUM_SLOTS];
+             block += (int32_t)gridDim.x)
+            serve(w, block);
+    }
+}
+
+// What one block does next. All threads of a block agree on all of it.
+struct walk_task {
+    const spops_entry *first; // of the owners served, or the one piece
+    int32_t owners;           // how many
+    int32_t piece;            // index of the piece, or -1
+    int32_t shift; // teams of 1 << shift groups; WALK_WHOLE_BLOCK: one team of all groups
+    bool empty;
+};
+enum { WALK_WHOLE_BLOCK = 31 };
+
+__device__ __forceinline__ walk_task walk_locate(const walk_params &w, int32_t block)
+{
+    walk_task task;
+    if (block < w.slot_begin[1]) {
+        task.first = w.pieces + block;
+        task.owners = 1;
+        task.piece = block;
+        task.shift = WALK_WHOLE_BLOCK;
+        task.empty = false;
+        return task;
+    }
+    int32_t slot_begin = w.slot_begin[1], class_begin = w.class_begin[SPOPS_CLASS_BLOCK];
+    int32_t class_end = w.class_begin[SPOPS_CLASS_BLOCK + 1];
+    int c = SPOPS_CLASS_BLOCK;
+#pragma unroll
+    for (int slot = 2; slot < WALK_NUM_SLOTS; ++slot) {
+        if (block >= w.slot_begin[slot]) {
+            c = walk_slot_class(slot);
+            slot_begin = w.slot_begin[slot];
+            class_begin = w.class_begin[c];
+            class_end = w.class_begin[c + 1];
+        }
+    }
+    task.empty = c == SPOPS_CLASS_EMPTY;
+    task.shift = c;
+    int32_t per_block = w.groups >> c; // 0 where a team needs more groups than there are
+    if (task.empty) {
+        task.shift = 0;
+        per_block = w.groups * WALK_EMPTY_PER_GROUP;
+    } else if (c == SPOPS_CLASS_SHORT) {
+        per_block = w.groups * w.short_rounds;
+    } else if (c == SPOPS_CLASS_BLOCK || per_block <= 1) {
+        task.shift = WALK_WHOLE_BLOCK;
+        per_block = 1;
+    }
+    const int32_t begin = class_begin + (block - slot_begin) * per_block;
+    task.first = w.entries + begin;
+    task.owners = min(per_block, class_end - begin);
+    task.piece = -1;
+    return task;
+}
+
+// This thread's place in the block.
+struct walk_place {
+    int32_t group, lane;
+};
+
+__device__ __forceinline__ walk_place walk_here(const walk_params &w)
+{
+    walk_place here;
+    here.group = (int32_t)(threadIdx.x * (uint32_t)w.lanes_inverse >> 16);
+    here.lane = (int32_t)threadIdx.x - here.group * w.lanes;
+    return here;
+}
+
+// This group's part of its team's owner: positions begin .. end - 1 of `entry`, in team order. Of
+// class SHORT a group takes owners in turn: `round` counts them.
+struct walk_share {
+    spops_entry entry;
+    int32_t begin, end;
+    int32_t member; // of the team; 0 holds the earliest terms and writes the result
+    bool active;    // the group has an owner
+};
+
+__device__ __forceinline__ walk_share walk_divide(const walk_params &w, const walk_task &task,
+                                                  int32_t group, int32_t round = 0)
+{
+    walk_share share;
+    const int32_t place = group >> task.shift;
+    const int32_t team = place + round * w.groups;
+    share.member = group - (place << task.shift);
+    share.active = team < task.owners && group < w.groups;
+    if (!share.active) {
+        share.entry.owner = share.entry.begin = share.entry.count = 0;
+        share.entry.split = -1;
+        share.begin = share.end = 0;
+        return share;
+    }
+    const int4 e = __ldg(reinterpret_cast<const int4 *>(task.first + team));
+    share.entry.owner = e.x;
+    share.entry.begin = e.y;
+    share.entry.count = e.z;
+    share.entry.split = e.w;
+    // At least count / members, rounded up; a little more does no harm.
+    const int32_t part =
+        task.shift != WALK_WHOLE_BLOCK
+            ? (e.z + (1 << task.shift) - 1) >> task.shift
+            : (w.groups == 1 ? e.z : (int32_t)__umulhi((uint32_t)e.z, w.groups_inverse) + 1);
+    const int32_t end = e.y + e.z;
+    share.begin = min(e.y + share.member * part, end);
+    share.end = min(share.begin + part, end);
+    return share;
+}
+
+} // namespace spops
+
+#endif

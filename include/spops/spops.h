@@ -1,0 +1,12 @@
+/* Everything but the device headers and dlpack.h. */
+#ifndef SPOPS_SPOPS_H
+#define SPOPS_SPOPS_H
+
+#include "spops/types.h"
+#include "spops/context.h"
+#include "spops/regime.h"
+#include "spops/segreduce.h"
+#include "spops/gather.h"
+#include "spops/bevpool.h"
+
+#endif

@@ -1,0 +1,122 @@
+/*
+ * Types shared by every module: status codes, dtypes, backends, reductions, and the matrix view.
+ * Plain C99, usable from C++; no CUDA header is needed to call the library.
+ */
+#ifndef SPOPS_TYPES_H
+#define SPOPS_TYPES_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define SPOPS_VERSION_MAJOR 0
+#define SPOPS_VERSION_MINOR 1
+#define SPOPS_VERSION_PATCH 0
+
+#ifdef __cplusplus
+#define SPOPS_EXTERN_C_BEGIN extern "C" {
+#define SPOPS_EXTERN_C_END   }
+#define SPOPS_ZERO_INIT                                                                            \
+    {                                                                                              \
+    }
+#else
+#define SPOPS_EXTERN_C_BEGIN
+#define SPOPS_EXTERN_C_END
+#define SPOPS_ZERO_INIT                                                                            \
+    {                                                                                              \
+        0                                                                                          \
+    }
+#endif
+
+/* The library is compiled with hidden visibility; only what carries SPOPS_API is exported. */
+#define SPOPS_API __attribute__((visibility("default")))
+
+SPOPS_EXTERN_C_BEGIN
+
+/** What a call that can fail returns. The detail is in spops_last_error(). */
+typedef enum spops_status {
+    SPOPS_STATUS_OK = 0,
+    SPOPS_STATUS_INVALID_ARGUMENT = 1,    /* an argument breaks the call's contract */
+    SPOPS_STATUS_OUT_OF_MEMORY = 2,       /* host or device memory could not be had */
+    SPOPS_STATUS_NOT_SUPPORTED = 3,       /* valid, but this backend or build does not do it */
+    SPOPS_STATUS_SCRATCH_TOO_SMALL = 4,   /* call spops_context_reserve first */
+    SPOPS_STATUS_BACKEND_UNAVAILABLE = 5, /* no such device, no driver, or built without CUDA */
+    SPOPS_STATUS_CUDA = 6,                /* the CUDA runtime reported an error */
+    SPOPS_STATUS_CORRUPT_DATA = 7,      /* saved bytes are truncated, damaged or of another kind */
+    SPOPS_STATUS_CAPACITY_EXCEEDED = 8, /* a plan built on the stream met more than it can hold */
+    SPOPS_STATUS_COMPILE_FAILED = 9     /* NVRTC is absent or refused a reduction's source */
+} spops_status;
+
+typedef enum spops_backend_kind {
+    SPOPS_BACKEND_AUTO = 0, /* CUDA where a device can be opened, else CPU */
+    SPOPS_BACKEND_CPU = 1,
+    SPOPS_BACKEND_CUDA = 2
+} spops_backend_kind;
+
+/** Element types. Arithmetic accumulates in f32 whatever the element type. */
+typedef enum spops_dtype {
+    SPOPS_DTYPE_F32 = 0,
+    SPOPS_DTYPE_F16 = 1,
+    SPOPS_DTYPE_BF16 = 2,
+    SPOPS_DTYPE_F8E4M3 = 3, /* named for later operators; refused with NOT_SUPPORTED today */
+    SPOPS_DTYPE_F8E5M2 = 4, /* likewise */
+    SPOPS_DTYPE_F4E2M1 = 5, /* likewise */
+    SPOPS_DTYPE_I8 = 6,     /* likewise */
+    SPOPS_DTYPE_I32 = 7,    /* indices */
+    SPOPS_DTYPE_I64 = 8     /* named for later operators */
+} spops_dtype;
+
+/**
+ * Reductions of a segment's terms v[0..n-1] (v[t] = w[t] * x[idx[t]], rounded to f32), per column.
+ *
+ * NaN propagates in all of them. -0 and +0 compare equal in min and max. Where terms tie, the
+ * earliest term of the segment is the one whose index and gradient count. Gradients are those of
+ * the output with respect to v[t].
+ */
+typedef enum spops_reduce {
+    SPOPS_REDUCE_SUM = 0,  /* empty segment: 0.          gradient: 1 */
+    SPOPS_REDUCE_MEAN = 1, /* sum / n. empty: 0.         gradient: 1 / n */
+    SPOPS_REDUCE_MIN = 2,  /* empty: +infinity.          gradient: 1 at the winner, else 0 */
+    SPOPS_REDUCE_MAX = 3,  /* empty: -infinity.          gradient: 1 at the winner, else 0 */
+    SPOPS_REDUCE_PROD = 4, /* empty: 1.                  gradient: product of the others */
+    SPOPS_REDUCE_FIRST_CUSTOM = 1024 /* ids from spops_reduce_create start here */
+} spops_reduce;
+
+/**
+ * A row-major matrix seen by value; it never owns its data. Element (r, c) is at
+ * data + (r * row_stride + c) elements. row_stride >= cols (it is not looked at when rows <= 1).
+ * data lives where the context runs: host memory for CPU, device memory for CUDA; it is aligned to
+ * its element. data may be NULL when rows or cols is 0.
+ */
+typedef struct spops_matrix {
+    void *data;
+    int64_t rows;
+    int64_t cols;
+    int64_t row_stride; /* elements */
+    spops_dtype dtype;
+} spops_matrix;
+
+/** A matrix whose rows follow each other without a gap. */
+static inline spops_matrix spops_matrix_dense(void *data, int64_t rows, int64_t cols,
+                                              spops_dtype dtype)
+{
+    spops_matrix m;
+    m.data = data;
+    m.rows = rows;
+    m.cols = cols;
+    m.row_stride = cols;
+    m.dtype = dtype;
+    return m;
+}
+
+/** Bytes of one element; 0 for a value that is no dtype (and for F4E2M1, which packs two). */
+SPOPS_API size_t spops_dtype_bytes(spops_dtype dtype);
+
+/** Lower-case name such as "f16"; "?" for a value that is no dtype. */
+SPOPS_API const char *spops_dtype_name(spops_dtype dtype);
+
+/** Name of a status, such as "INVALID_ARGUMENT"; "?" for a value that is none. */
+SPOPS_API const char *spops_status_name(spops_status status);
+
+SPOPS_EXTERN_C_END
+
+#endif

@@ -1,0 +1,53 @@
+// Launching: one call that returns the launch's own status on the context, and leaves errors the
+// caller had before alone.
+#ifndef SPOPS_KERNELS_CORE_LAUNCH_CUH
+#define SPOPS_KERNELS_CORE_LAUNCH_CUH
+
+#include <cuda_runtime.h>
+
+#include "backends/backend_cuda.h"
+
+namespace spops
+{
+
+inline cudaStream_t stream_of(const spops_context *ctx)
+{
+    return static_cast<cudaStream_t>(ctx->stream);
+}
+
+// May the kernel start before the one launched before it has ended? Only kernels that wait for it
+// themselves (walk_wait_previous) may.
+enum launch_order { AFTER_PREVIOUS, WAITS_FOR_PREVIOUS };
+
+template <launch_order ORDER = AFTER_PREVIOUS, class... Params, class... Args>
+spops_status launch(spops_context *ctx, const char *what, void (*kernel)(Params...), dim3 grid,
+                    unsigned threads, Args... args)
+{
+    if (grid.x == 0 || grid.y == 0) return SPOPS_STATUS_OK;
+    cudaLaunchAttribute early = {};
+    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = grid;
+    config.blockDim = dim3(threads);
+    config.stream = stream_of(ctx);
+    if (ORDER == WAITS_FOR_PREVIOUS && ctx->info.compute_capability >= 90) {
+        config.attrs = &early;
+        config.numAttrs = 1;
+    }
+    cudaError_t error = cudaLaunchKernelEx(&config, kernel, static_cast<Params>(args)...);
+#ifdef SPOPS_DEBUG_SYNC
+    if (error == cudaSuccess) error = cudaStreamSynchronize(config.stream);
+#endif
+    return spops_cuda_status(ctx, what, (int)error);
+}
+
+// Blocks of `threads` that give every one of n items a thread.
+inline dim3 blocks_for(int64_t n, int threads)
+{
+    return dim3((unsigned)((n + threads - 1) / threads));
+}
+
+} // namespace spops
+
+#endif

@@ -1,0 +1,101 @@
+// Gather, input-stationary: the owner of a source row reads it once and writes it to every term.
+#include <initializer_list>
+
+#include "kernels/core/functors.cuh"
+
+namespace
+{
+
+using namespace spops;
+
+constexpr int threads = 256;
+constexpr int unroll = 4;
+
+struct gather_params {
+    walk_params walk;
+    const int2 *pairs; // out row, weight of a position; null: both are the position
+    const void *x;
+    int64_t x_stride;
+    const void *w;
+    int32_t w_dtype;
+    int32_t cols;
+    void *out;
+    int64_t out_stride;
+};
+
+template <class T, int VEC, bool WEIGHTED>
+__device__ __forceinline__ void gather_block(const gather_params &p, const walk_params &w,
+                                             int32_t block)
+{
+    const walk_place here = walk_here(w);
+    const int32_t col = (int32_t)((blockIdx.y * w.lanes + here.lane) * VEC);
+    const int n = min(p.cols - col, VEC);
+    const walk_task task = walk_locate(w, block);
+    const walk_share share = walk_divide(w, task, here.group);
+    if (task.empty || !share.active || n <= 0) return;
+    T *out = static_cast<T *>(p.out) + col;
+    row_chunk<T, VEC, false> row;
+    row.load(static_cast<const T *>(p.x) + share.entry.owner * p.x_stride + col, n);
+    float v[VEC];
+    if (WEIGHTED) row.get(v);
+    for (int32_t i = share.begin; i < share.end; i += unroll) {
+        int2 pair[unroll];
+        if (p.pairs != nullptr)
+            load_pairs<true>(p.pairs, i, share.end, pair);
+        else
+            load_pairs<false>(p.pairs, i, share.end, pair);
+#pragma unroll
+        for (int u = 0; u < unroll; ++u) {
+            if (i + u >= share.end) continue;
+            row_chunk<T, VEC, false> chunk = row;
+            if constexpr (WEIGHTED) {
+                const float weight = load_weight<WEIGHT_ANY, T>(p.w, p.w_dtype, pair[u].y);
+                float scaled[VEC];
+#pragma unroll
+                for (int j = 0; j < VEC; ++j)
+                    scaled[j] = weight * v[j];
+                chunk.set(scaled);
+            }
+            chunk.store(row_at<VEC>(out, pair[u].x, p.out_stride), n);
+        }
+    }
+}
+
+template <class T, int VEC, bool WEIGHTED>
+__global__ void __launch_bounds__(threads) gather_kernel(const __grid_constant__ gather_params p)
+{
+    walk_blocks<false>(p.walk, [&](const walk_params &w, int32_t block) {
+        gather_block<T, VEC, WEIGHTED>(p, w, block);
+    });
+}
+
+template <class T, int VEC>
+spops_status launch_vec(spops_context *ctx, const spops_gather_args *args)
+{
+    const walk_launch shape = walk_plan(ctx, args->lists, (args->x.cols + VEC - 1) / VEC, threads);
+    gather_params p = {};
+    p.walk = shape.walk;
+    p.pairs = (const int2 *)args->lists->pairs;
+    p.x = args->x.data;
+    p.x_stride = args->x.row_stride;
+    p.w = args->w.data;
+    p.w_dtype = args->w.dtype;
+    p.cols = (int32_t)args->x.cols;
+    p.out = args->out.data;
+    p.out_stride = args->out.row_stride;
+    if (p.w != nullptr)
+        return launch(ctx, "gather: launch", gather_kernel<T, VEC, true>, shape.grid, threads, p);
+    return launch(ctx, "gather: launch", gather_kernel<T, VEC, false>, shape.grid, threads, p);
+}
+
+} // namespace
+
+extern "C" spops_status spops_cuda_gather(spops_context *ctx, const spops_gather_args *args)
+{
+    if (args->lists->num_owners == 0 || args->x.cols == 0) return SPOPS_STATUS_OK;
+    const bool wide = common_chunk({args->x, args->out}) > 1;
+    return with_dtype(args->x.dtype, [&](auto tag) {
+        typedef typename decltype(tag)::type T;
+        return wide ? launch_vec<T, 16 / sizeof(T)>(ctx, args) : launch_vec<T, 1>(ctx, args);
+    });
+}

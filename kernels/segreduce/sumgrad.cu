@@ -1,0 +1,210 @@
+// Both gradients of a weighted sum in one walk over the by-row lists: the owner of a row reads each
+// grad_out row of its terms once, adds it up for grad_x, and takes its dot product with the row for
+// grad_w. For plans in which no two terms share a weight, so that a dot product has one writer.
+#include <initializer_list>
+
+#include "kernels/core/functors.cuh"
+#include "spops/device/segreduce_backward.cuh"
+
+namespace
+{
+
+using namespace spops;
+
+constexpr int threads = 256, warp = 32, unroll = 4;
+
+struct sumgrad_params {
+    walk_params walk; // groups do not straddle warps
+    int32_t groups_per_warp;
+    backward_params sums; // grad is grad_x
+    void *grad_w;
+};
+
+__device__ __forceinline__ walk_place place_in_warp(const sumgrad_params &p)
+{
+    const walk_params &w = p.walk;
+    const int32_t lane = (int32_t)(threadIdx.x % warp);
+    const int32_t group = (int32_t)((uint32_t)lane * (uint32_t)w.lanes_inverse >> 16);
+    walk_place here;
+    here.lane = lane - group * w.lanes;
+    here.group = group < p.groups_per_warp
+                     ? (int32_t)(threadIdx.x / warp) * p.groups_per_warp + group
+                     : w.groups; // no group's: idle
+    return here;
+}
+
+// Sums of v[u] over the lanes of a group, valid in lane 0. The whole warp comes here.
+__device__ __forceinline__ void sum_over_group(float (&v)[unroll], int32_t lane, int32_t lanes)
+{
+#pragma unroll
+    for (int step = 1; step < warp; step *= 2) {
+        if (step >= lanes) break;
+        const bool takes = lane % (2 * step) == 0 && lane + step < lanes;
+#pragma unroll
+        for (int u = 0; u < unroll; ++u) {
+            const float other = __shfl_down_sync(0xffffffffu, v[u], (unsigned)step);
+            v[u] += takes ? other : 0.0f;
+        }
+    }
+}
+
+// What a step reads: absent terms have weight 0 and a row of zeros, so that they add nothing.
+template <class T, int VEC, bool FULL> struct term_rows {
+    row_chunk<T, VEC, FULL> row[unroll];
+    float weight[unroll];
+};
+
+template <int WEIGHT, class T, int VEC, bool FULL>
+__device__ __forceinline__ void load_terms(const backward_params &p, const T *grad_out,
+                                           const int2 (&pair)[unroll], int32_t count, int n,
+                                           term_rows<T, VEC, FULL> &terms)
+{
+#pragma unroll
+    for (int u = 0; u < unroll; ++u) {
+        terms.row[u].clear();
+        terms.weight[u] = 0.0f;
+        if (u < count) {
+            terms.row[u].load(row_at<VEC>(grad_out, pair[u].x, p.grad_out_stride), n);
+            terms.weight[u] = load_weight<WEIGHT, T>(p.w, p.w_dtype, pair[u].y);
+        }
+    }
+}
+
+// The owner's terms begin .. end - 1. Every lane of the warp makes the same number of steps,
+// because the dot products shuffle.
+template <class T, class W, int WEIGHT, int VEC, bool FULL>
+__device__ __forceinline__ void fold_both(const sumgrad_params &params, int32_t owner,
+                                          int32_t begin, int32_t end, int32_t lane, int32_t col,
+                                          int n, spops_sum (&acc)[VEC])
+{
+    const backward_params &p = params.sums;
+    const T *grad_out = static_cast<const T *>(p.grad_out) + col;
+    W *grad_w = static_cast<W *>(params.grad_w);
+    const int32_t count = n > 0 ? end - begin : 0;
+    const int32_t steps = (int32_t)__reduce_max_sync(0xffffffffu, (uint32_t)count);
+    row_chunk<T, VEC, FULL> x_row;
+    float x[VEC];
+    int2 pair[unroll];
+    load_pairs<true>(p.pairs, begin, begin + count, pair);
+    x_row.clear();
+    if (count > 0) x_row.load(row_at<VEC>(static_cast<const T *>(p.x) + col, owner, p.x_stride), n);
+    x_row.get(x);
+    for (int32_t i = 0; i < steps; i += unroll) {
+        term_rows<T, VEC, FULL> terms;
+        float dot[unroll];
+        int32_t weight_of[unroll];
+        load_terms<WEIGHT>(p, grad_out, pair, count - i, n, terms);
+#pragma unroll
+        for (int u = 0; u < unroll; ++u)
+            weight_of[u] = pair[u].y;
+        load_pairs<true>(p.pairs, begin + i + unroll, begin + count, pair);
+#pragma unroll
+        for (int u = 0; u < unroll; ++u) {
+            float g[VEC];
+            terms.row[u].get(g);
+            dot[u] = 0.0f;
+#pragma unroll
+            for (int j = 0; j < VEC; ++j) {
+                acc[j].v += terms.weight[u] * g[j];
+                dot[u] += x[j] * g[j];
+            }
+        }
+        sum_over_group(dot, lane, params.walk.lanes);
+#pragma unroll
+        for (int u = 0; u < unroll; ++u)
+            if (lane == 0 && i + u < count) grad_w[weight_of[u]] = from_f32<W>(dot[u]);
+    }
+}
+
+template <class T, class W, int WEIGHT, int VEC, bool FULL>
+__global__ void __launch_bounds__(threads, 3)
+    sumgrad_kernel(const __grid_constant__ sumgrad_params params)
+{
+    __shared__ spops_sum shared[threads * VEC];
+    walk_blocks<false>(params.walk, [&](const walk_params &w, int32_t block) {
+        const backward_params &p = params.sums;
+        const walk_place here = place_in_warp(params);
+        const int32_t col = here.lane * VEC;
+        const int n = min(p.cols - col, VEC);
+        const walk_task task = walk_locate(w, block);
+        if (task.empty) {
+            const float zeros[VEC] = {};
+            for (int32_t i = here.group; i < task.owners && here.group < w.groups; i += w.groups)
+                if (n > 0) write_row<T, VEC>(p, task.first[i].owner, col, n, zeros);
+            return;
+        }
+        const walk_share share = walk_divide(w, task, here.group);
+        const bool writer = share.active && share.member == 0 && n > 0;
+        int32_t owner = share.entry.owner;
+        spops_sum acc[VEC];
+#pragma unroll
+        for (int j = 0; j < VEC; ++j)
+            acc[j] = spops_sum_identity();
+        fold_both<T, W, WEIGHT, VEC, FULL>(params, owner, share.begin, share.end, here.lane, col, n,
+                                           acc);
+        combine_team<VEC, grad_sum>(acc, shared, w, task, here, share);
+        if (task.piece >= 0) {
+            spops_split split;
+            if (!leave_partial<VEC>(p, w, task, writer, here.group, col, n, p.cols, acc, split))
+                return;
+            combine_team<VEC, grad_sum>(acc, shared, w, task, here, share);
+            owner = split.owner;
+        }
+        if (!writer) return;
+        float v[VEC];
+#pragma unroll
+        for (int j = 0; j < VEC; ++j)
+            v[j] = acc[j].v;
+        write_row<T, VEC>(p, owner, col, n, v);
+    });
+}
+
+template <class T, class W, int WEIGHT>
+spops_status launch_types(spops_context *ctx, const sumgrad_params &p, int vec, dim3 grid)
+{
+    constexpr int wide = 16 / sizeof(T);
+    const char *what = "sumgrad: launch";
+    if (vec == 1)
+        return launch(ctx, what, sumgrad_kernel<T, W, WEIGHT, 1, false>, grid, threads, p);
+    if (p.sums.cols % wide != 0)
+        return launch(ctx, what, sumgrad_kernel<T, W, WEIGHT, wide, false>, grid, threads, p);
+    return launch(ctx, what, sumgrad_kernel<T, W, WEIGHT, wide, true>, grid, threads, p);
+}
+
+} // namespace
+
+extern "C" bool spops_cuda_sumgrad_fits(const spops_sumgrad_args *args)
+{
+    const int vec = spops::common_chunk({args->x, args->grad_out, args->grad_x});
+    return args->x.cols <= (int64_t)vec * warp;
+}
+
+extern "C" spops_status spops_cuda_sumgrad(spops_context *ctx, const spops_sumgrad_args *args)
+{
+    if (args->lists->num_owners == 0 || args->x.cols == 0) return SPOPS_STATUS_OK;
+    const int vec = common_chunk({args->x, args->grad_out, args->grad_x});
+    walk_launch shape = walk_plan(ctx, args->lists, (args->x.cols + vec - 1) / vec, threads, warp);
+    sumgrad_params p = {};
+    p.walk = shape.walk;
+    p.groups_per_warp = warp / shape.walk.lanes;
+    p.grad_w = args->grad_w.data;
+    p.sums.walk = shape.walk;
+    p.sums.pairs = (const int2 *)args->lists->pairs;
+    p.sums.grad_out = args->grad_out.data;
+    p.sums.grad_out_stride = args->grad_out.row_stride;
+    p.sums.x = args->x.data;
+    p.sums.x_stride = args->x.row_stride;
+    p.sums.w = args->w.data;
+    p.sums.w_dtype = args->w.dtype;
+    p.sums.cols = (int32_t)args->x.cols;
+    p.sums.grad = args->grad_x.data;
+    p.sums.grad_stride = args->grad_x.row_stride;
+    p.sums.partials = args->partials;
+    p.sums.tickets = args->tickets;
+    return with_dtype(args->x.dtype, [&](auto tag) {
+        typedef typename decltype(tag)::type T;
+        return args->w.dtype == SPOPS_DTYPE_F32
+                   ? launch_types<T, float, WEIGHT_F32>(ctx, p, vec, shape.grid)
+                   : launch_types<T, T, WEIGHT_SAME>(ctx, p, vec, shape.grid);
+    });
+}

@@ -1,0 +1,176 @@
+// The CPU backend: its table, host memory, and what can be found out about the processor.
+#include "backends/backend_cpu.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#if defined(__x86_64__) || defined(__i386__)
+#include <cpuid.h>
+#endif
+
+static const char *const isa_names[] = {"baseline", "avx2", "avx512"}; // by enum spops_cpu_isa
+
+static enum spops_cpu_isa detect_isa(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+    unsigned eax, ebx, ecx = 0, edx;
+    // Not every compiler knows f16c by name; the system saves its registers where it does AVX2's.
+    const bool has_f16c = __get_cpuid(1, &eax, &ebx, &ecx, &edx) && (ecx & bit_F16C) != 0;
+
+    __builtin_cpu_init();
+    if (!has_f16c || !__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) {
+        return SPOPS_ISA_BASELINE;
+    }
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq")) {
+        return SPOPS_ISA_AVX512;
+    }
+    return SPOPS_ISA_AVX2;
+#else
+    return SPOPS_ISA_BASELINE;
+#endif
+}
+
+// *isa = the processor's, or the lower one that the environment asks for.
+static spops_status choose_isa(spops_context *ctx, enum spops_cpu_isa *isa)
+{
+    const char *wanted = getenv("SPOPS_CPU_ISA");
+
+    *isa = detect_isa();
+    if (wanted == NULL || wanted[0] == '\0') return SPOPS_STATUS_OK;
+    for (int i = SPOPS_ISA_BASELINE; i <= SPOPS_ISA_AVX512; ++i) {
+        if (strcmp(wanted, isa_names[i]) != 0) continue;
+        if (i < (int)*isa) *isa = (enum spops_cpu_isa)i;
+        return SPOPS_STATUS_OK;
+    }
+    return spops_fail(ctx, SPOPS_STATUS_INVALID_ARGUMENT,
+                      "context_create: environment variable SPOPS_CPU_ISA is \"%.40s\", expected "
+                      "baseline, avx2 or avx512",
+                      wanted);
+}
+
+// The processor's name as the system gives it, or "CPU" (Arm systems give none).
+static void read_name(char *name, size_t name_bytes)
+{
+    char line[256];
+    FILE *file = fopen("/proc/cpuinfo", "r");
+
+    snprintf(name, name_bytes, "CPU");
+    if (file == NULL) return;
+    while (fgets(line, sizeof line, file) != NULL) {
+        const char *colon = strchr(line, ':');
+        if (colon == NULL || strncmp(line, "model name", strlen("model name")) != 0) continue;
+        colon += 1 + strspn(colon + 1, " \t");
+        snprintf(name, name_bytes, "%.*s", (int)strcspn(colon, "\n"), colon);
+        break;
+    }
+    fclose(file);
+}
+
+static int64_t last_level_cache_bytes(void)
+{
+    long bytes = 0;
+#ifdef _SC_LEVEL3_CACHE_SIZE
+    bytes = sysconf(_SC_LEVEL3_CACHE_SIZE);
+    if (bytes <= 0) bytes = sysconf(_SC_LEVEL2_CACHE_SIZE);
+#endif
+    return bytes > 0 ? bytes : 0; // not known: everything counts as larger
+}
+
+static int64_t host_memory_bytes(void)
+{
+    const long pages = sysconf(_SC_PHYS_PAGES), page_bytes = sysconf(_SC_PAGESIZE);
+    return pages > 0 && page_bytes > 0 ? (int64_t)pages * page_bytes : 0;
+}
+
+static spops_status open_cpu(spops_context *ctx, int device)
+{
+    spops_device_info *info = &ctx->info;
+
+    (void)device;
+    SPOPS_TRY(choose_isa(ctx, &ctx->cpu_isa));
+    info->struct_size = sizeof *info;
+    info->backend = SPOPS_BACKEND_CPU;
+    read_name(info->name, sizeof info->name);
+    snprintf(info->isa, sizeof info->isa, "%s", isa_names[ctx->cpu_isa]);
+    info->num_processors = ctx->num_threads;
+    info->cache_bytes = last_level_cache_bytes();
+    info->memory_bytes = host_memory_bytes();
+    return SPOPS_STATUS_OK;
+}
+
+static void close_cpu(spops_context *ctx)
+{
+    (void)ctx;
+}
+
+static spops_status alloc_cpu(spops_context *ctx, size_t bytes, void **ptr)
+{
+    *ptr = ctx->allocator.host_alloc(ctx->allocator.user, bytes);
+    if (*ptr != NULL) return SPOPS_STATUS_OK;
+    return spops_fail(ctx, SPOPS_STATUS_OUT_OF_MEMORY,
+                      "out of host memory: %zu bytes could not be allocated", bytes);
+}
+
+static void free_cpu(spops_context *ctx, void *ptr, size_t bytes)
+{
+    ctx->allocator.host_free(ctx->allocator.user, ptr, bytes);
+}
+
+static spops_status copy_cpu(spops_context *ctx, void *dst, const void *src, size_t bytes)
+{
+    (void)ctx;
+    if (bytes > 0) memcpy(dst, src, bytes);
+    return SPOPS_STATUS_OK;
+}
+
+static spops_status fill_zero_cpu(spops_context *ctx, void *dst, size_t bytes)
+{
+    (void)ctx;
+    if (bytes > 0) memset(dst, 0, bytes);
+    return SPOPS_STATUS_OK;
+}
+
+static spops_status wait_cpu(spops_context *ctx)
+{
+    (void)ctx;
+    return SPOPS_STATUS_OK;
+}
+
+static bool is_capturing_cpu(spops_context *ctx)
+{
+    (void)ctx;
+    return false;
+}
+
+const spops_backend spops_backend_cpu = {
+    .kind = SPOPS_BACKEND_CPU,
+    .name = "cpu",
+
+    .open = open_cpu,
+    .close = close_cpu,
+    .alloc = alloc_cpu,
+    .free = free_cpu,
+    .upload = copy_cpu,
+    .download = copy_cpu,
+    .copy = copy_cpu,
+    .fill_zero = fill_zero_cpu,
+    .wait = wait_cpu,
+    .is_capturing = is_capturing_cpu,
+
+    .split_terms = spops_cpu_split_terms,
+    .lists_workspace_bytes = spops_cpu_lists_workspace_bytes,
+    .lists_build = spops_cpu_lists_build,
+    .lists_invert = spops_cpu_lists_invert,
+    .check = spops_cpu_check,
+    .reduce_create = NULL, // C functions need no compiling
+    .reduce_destroy = NULL,
+
+    .segreduce = spops_cpu_segreduce,
+    .seggrad = spops_cpu_seggrad,
+    .segdot = spops_cpu_segdot,
+    .gather = spops_cpu_gather,
+    .transpose = spops_cpu_transpose,
+    .bev_points = spops_cpu_bev_points,
+};

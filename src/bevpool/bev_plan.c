@@ -1,0 +1,447 @@
+// BEV plans: from geometry, from arrays and bytes, and back. A plan is one of segments whose
+// segments are cells, rows are pixels and weights are depth elements; this file makes and names
+// those numbers.
+#include "bevpool/bev_plan.h"
+
+#include <string.h>
+
+#define PLAN_VERSION 1u
+static const char plan_magic[SPOPS_BLOB_MAGIC_BYTES] = "SPOPBEV";
+
+#define SCRATCH_ELEMENT_BYTES 4 // the widest dtype of features
+
+// What every way to a plan begins with.
+
+spops_status spops_bev_read_options(spops_context *ctx, const char *call,
+                                    const spops_bev_options *options, spops_bev_options *read)
+{
+    memset(read, 0, sizeof *read);
+    SPOPS_TRY(spops_read_options(ctx, call, options, read, sizeof *read));
+    SPOPS_TRY(spops_check_max_cols(ctx, call, &read->max_cols));
+    SPOPS_REQUIRE(ctx, read->backward == 0 || read->backward == 1,
+                  "%s: backward is %" PRId32 ", expected 0 or 1", call, read->backward);
+    SPOPS_REQUIRE(ctx, read->reserved == 0, "%s: reserved is %" PRId32 ", expected 0", call,
+                  read->reserved);
+    return SPOPS_STATUS_OK;
+}
+
+spops_gradients spops_bev_gradients(const spops_bev_options *options)
+{
+    return options->backward ? SPOPS_GRADIENTS_LINEAR : SPOPS_GRADIENTS_NONE;
+}
+
+static void *carve_rows(int64_t num_cells, int64_t max_cols, spops_carver *carver)
+{
+    return spops_carve(carver, num_cells, max_cols, SCRATCH_ELEMENT_BYTES);
+}
+
+spops_bev_scratch spops_bev_carve_scratch(const spops_bev_plan *plan, spops_carver *carver)
+{
+    spops_bev_scratch scratch;
+    scratch.segments = spops_segments_carve_scratch(plan->segments, carver);
+    scratch.rows = carve_rows(plan->counts.num_cells, plan->segments->max_cols, carver);
+    return scratch;
+}
+
+static size_t rows_bytes(const spops_bev_counts *counts, int64_t max_cols)
+{
+    spops_carver carver = {NULL, 0};
+    (void)carve_rows(counts->num_cells, max_cols, &carver);
+    return carver.used;
+}
+
+spops_status spops_bev_plan_alloc(spops_context *ctx, const spops_bev_shape *shape,
+                                  const spops_bev_counts *counts, spops_bev_plan **out)
+{
+    spops_bev_plan *plan = spops_host_alloc(ctx, 1, sizeof *plan);
+    if (plan == NULL) return SPOPS_STATUS_OUT_OF_MEMORY;
+    plan->ctx = ctx;
+    plan->shape = *shape;
+    plan->counts = *counts;
+    *out = plan;
+    return SPOPS_STATUS_OK;
+}
+
+// Measure the scratch of a plan that has its segments, and reserve it.
+static spops_status reserve_scratch(spops_context *ctx, spops_bev_plan *plan)
+{
+    spops_carver carver = {NULL, 0};
+    (void)spops_bev_carve_scratch(plan, &carver);
+    plan->scratch_bytes = carver.used;
+    return spops_context_reserve(ctx, plan->scratch_bytes);
+}
+
+spops_status spops_bev_plan_build_image(spops_context *ctx, const char *call,
+                                        const spops_segments_image *image, spops_bev_plan *plan)
+{
+    SPOPS_TRY(spops_segments_image_build(
+        ctx, call, image, rows_bytes(&plan->counts, image->max_cols), &plan->segments));
+    return reserve_scratch(ctx, plan);
+}
+
+void spops_bev_plan_destroy(spops_bev_plan *plan)
+{
+    if (plan == NULL) return;
+    spops_segments_destroy(plan->segments);
+    spops_host_free(plan->ctx, plan, 1, sizeof *plan);
+}
+
+// From geometry
+
+// What the frustum is computed from and into, in the workspace of the segments.
+typedef struct frustum {
+    double *numbers; // transforms, then depths: one copy brings both
+    int32_t *keys, *feat;
+} frustum;
+
+static int64_t num_transform_numbers(const spops_bev_counts *counts)
+{
+    return counts->num_transforms * SPOPS_BEV_TRANSFORM_DOUBLES;
+}
+
+static int64_t num_depth_numbers(const spops_bev_geometry *g)
+{
+    return g->depths_m != NULL ? g->shape.num_depths : 0;
+}
+
+static frustum carve_frustum(const spops_bev_geometry *g, const spops_bev_counts *counts,
+                             spops_carver *carver)
+{
+    frustum f;
+    f.numbers = spops_carve(carver, num_transform_numbers(counts) + num_depth_numbers(g), 1,
+                            sizeof *f.numbers);
+    f.keys = spops_carve(carver, counts->num_points, 1, sizeof *f.keys);
+    f.feat = spops_carve(carver, counts->num_points, 1, sizeof *f.feat);
+    return f;
+}
+
+static double pixel_step(int32_t input, int32_t feature)
+{
+    return feature > 1 ? (double)(input - 1) / (double)(feature - 1) : 0.0;
+}
+
+static spops_bev_points_args points_args(const spops_bev_geometry *g,
+                                         const spops_bev_counts *counts, frustum f)
+{
+    spops_bev_points_args args;
+    memset(&args, 0, sizeof args);
+    args.shape = g->shape;
+    args.pixel_step_u = pixel_step(g->input_width, g->shape.feature_width);
+    args.pixel_step_v = pixel_step(g->input_height, g->shape.feature_height);
+    args.depth_start_m = g->depth_start_m;
+    args.depth_step_m = g->depth_step_m;
+    args.depths_m = g->depths_m != NULL ? f.numbers + num_transform_numbers(counts) : NULL;
+    memcpy(args.grid_lower_m, g->grid_lower_m, sizeof args.grid_lower_m);
+    memcpy(args.cell_size_m, g->cell_size_m, sizeof args.cell_size_m);
+    args.keys = f.keys;
+    args.feat = f.feat;
+    return args;
+}
+
+// Transforms (where there are cameras) and depths to the backend.
+static spops_status upload_numbers(spops_context *ctx, const char *call,
+                                   const spops_bev_geometry *g, const spops_bev_counts *counts,
+                                   double *to)
+{
+    spops_status status = SPOPS_STATUS_OK;
+    const size_t num_transforms = (size_t)num_transform_numbers(counts);
+    const size_t num_depths = (size_t)num_depth_numbers(g);
+    const size_t n = num_transforms + num_depths;
+    double *numbers = NULL;
+
+    if (g->cameras == NULL && num_depths == 0) return SPOPS_STATUS_OK;
+    numbers = spops_host_alloc(ctx, n, sizeof *numbers);
+    if (numbers == NULL) return SPOPS_STATUS_OUT_OF_MEMORY;
+    if (g->cameras != NULL)
+        SPOPS_TRY_GOTO(
+            spops_bev_make_transforms(ctx, call, g->cameras, counts->num_transforms, numbers),
+            status, done);
+    if (num_depths > 0) memcpy(numbers + num_transforms, g->depths_m, num_depths * sizeof *numbers);
+    SPOPS_TRY_GOTO(ctx->backend->upload(ctx, to, numbers, n * sizeof *numbers), status, done);
+
+done:
+    spops_host_free(ctx, numbers, n, sizeof *numbers);
+    return status;
+}
+
+// Enqueue frustum, ranks and lists.
+static spops_status enqueue_points(spops_context *ctx, const spops_bev_plan *plan,
+                                   const double *transforms)
+{
+    spops_bev_points_args args = plan->points;
+    spops_lists_source source;
+
+    args.transforms = transforms;
+    SPOPS_TRY(ctx->backend->bev_points(ctx, &args));
+    memset(&source, 0, sizeof source);
+    source.keys = args.keys;
+    source.num_terms = plan->counts.num_points;
+    source.a = args.feat;
+    source.drop_invalid = true;
+    source.a_limit = plan->counts.num_features;
+    source.b_limit = plan->counts.num_points;
+    return spops_segments_enqueue_build(ctx, plan->segments, &source);
+}
+
+static spops_status alloc_segments(spops_context *ctx, const char *call,
+                                   const spops_bev_geometry *g, const spops_bev_options *options,
+                                   bool refillable, spops_bev_plan *plan)
+{
+    const spops_bev_counts *counts = &plan->counts;
+    spops_carver carver = {NULL, 0};
+    spops_segments_sizes sizes;
+
+    memset(&sizes, 0, sizeof sizes);
+    sizes.num_segments = counts->num_cells;
+    sizes.max_terms = counts->num_points;
+    sizes.num_rows = counts->num_features;
+    sizes.num_weights = counts->num_points;
+    sizes.num_sources = counts->num_points;
+    sizes.max_cols = options->max_cols;
+    sizes.gradients = spops_bev_gradients(options);
+    sizes.refillable = refillable;
+    sizes.weights_unique = true; // a frustum point is its own weight
+    sizes.pairs = sizes.order = true;
+    (void)carve_frustum(g, counts, &carver);
+    sizes.extra_bytes = carver.used;
+    sizes.extra_scratch_bytes = rows_bytes(counts, options->max_cols);
+    SPOPS_TRY(spops_segments_alloc(ctx, call, &sizes, &plan->segments));
+    return reserve_scratch(ctx, plan);
+}
+
+static spops_status create_from_geometry(spops_context *ctx, const char *call,
+                                         const spops_bev_geometry *geometry,
+                                         const spops_bev_options *options, bool refillable,
+                                         spops_bev_plan **out)
+{
+    spops_status status = SPOPS_STATUS_OK;
+    spops_bev_plan *plan = NULL;
+    spops_carver carver = {NULL, 0};
+    spops_bev_geometry g;
+    spops_bev_options o;
+    spops_bev_counts counts;
+    spops_lists_source nothing;
+    frustum f;
+
+    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_REQUIRE(ctx, out != NULL, "%s: out is NULL", call);
+    *out = NULL;
+    SPOPS_TRY(spops_check_not_capturing(ctx, call));
+    SPOPS_TRY(spops_check_slot(ctx, call, ctx->backend->bev_points != NULL, "bev_points"));
+    SPOPS_TRY(spops_bev_read_geometry(ctx, call, geometry, &g, &counts));
+    SPOPS_REQUIRE(ctx, g.cameras != NULL || refillable,
+                  "%s: cameras is NULL, expected %" PRId64 " cameras", call, counts.num_transforms);
+    SPOPS_TRY(spops_bev_read_options(ctx, call, options, &o));
+
+    SPOPS_TRY(spops_bev_plan_alloc(ctx, &g.shape, &counts, &plan));
+    SPOPS_TRY_GOTO(alloc_segments(ctx, call, &g, &o, refillable, plan), status, fail);
+    carver.base = plan->segments->extra;
+    f = carve_frustum(&g, &counts, &carver);
+    plan->points = points_args(&g, &counts, f);
+    SPOPS_TRY_GOTO(upload_numbers(ctx, call, &g, &counts, f.numbers), status, fail);
+    if (g.cameras != NULL) {
+        SPOPS_TRY_GOTO(enqueue_points(ctx, plan, f.numbers), status, fail);
+    } else {
+        memset(&nothing, 0, sizeof nothing);
+        SPOPS_TRY_GOTO(spops_segments_enqueue_build(ctx, plan->segments, &nothing), status, fail);
+    }
+    SPOPS_TRY_GOTO(refillable ? ctx->backend->wait(ctx)
+                              : spops_segments_finish(ctx, plan->segments),
+                   status, fail);
+    *out = plan;
+    return SPOPS_STATUS_OK;
+
+fail:
+    spops_bev_plan_destroy(plan);
+    return status;
+}
+
+spops_status spops_bev_plan_create(spops_context *ctx, const spops_bev_geometry *geometry,
+                                   const spops_bev_options *options, spops_bev_plan **out)
+{
+    return create_from_geometry(ctx, "bev_plan_create", geometry, options, false, out);
+}
+
+spops_status spops_bev_plan_reserve(spops_context *ctx, const spops_bev_geometry *geometry,
+                                    const spops_bev_options *options, spops_bev_plan **out)
+{
+    return create_from_geometry(ctx, "bev_plan_reserve", geometry, options, true, out);
+}
+
+spops_status spops_bev_check_plan(spops_context *ctx, const char *call, const spops_bev_plan *plan)
+{
+    SPOPS_REQUIRE(ctx, plan != NULL, "%s: plan is NULL", call);
+    return spops_segments_check(ctx, call, "plan", plan->segments);
+}
+
+spops_status spops_bev_plan_set(spops_context *ctx, spops_bev_plan *plan, const double *transforms)
+{
+    static const char call[] = "bev_plan_set";
+    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_TRY(spops_bev_check_plan(ctx, call, plan));
+    SPOPS_REQUIRE(ctx, plan->segments->refillable, "%s: the plan was not made by bev_plan_reserve",
+                  call);
+    SPOPS_REQUIRE(ctx, transforms != NULL, "%s: transforms is NULL", call);
+    SPOPS_REQUIRE(ctx, (uintptr_t)transforms % sizeof *transforms == 0,
+                  "%s: transforms is at %p, expected an address aligned to %zu bytes", call,
+                  (const void *)transforms, sizeof *transforms);
+    return enqueue_points(ctx, plan, transforms);
+}
+
+// What can be asked of a plan
+
+spops_status spops_bev_plan_get_info_sync(spops_context *ctx, const spops_bev_plan *plan,
+                                          spops_bev_plan_info *info)
+{
+    static const char call[] = "bev_plan_get_info_sync";
+    spops_bev_plan_info found;
+    spops_schedule schedule;
+
+    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_TRY(spops_bev_check_plan(ctx, call, plan));
+    SPOPS_TRY(spops_check_not_capturing(ctx, call));
+    SPOPS_TRY(ctx->backend->wait(ctx));
+    SPOPS_TRY(spops_segments_schedule_sync(ctx, plan->segments, &schedule));
+    memset(&found, 0, sizeof found);
+    found.shape = plan->shape;
+    found.num_points = schedule.num_terms;
+    found.num_intervals = schedule.num_nonempty;
+    found.num_cells = plan->counts.num_cells;
+    found.longest = schedule.longest;
+    found.num_features = plan->counts.num_features;
+    found.num_depths = plan->counts.num_points;
+    return spops_write_info(ctx, call, info, &found, sizeof found);
+}
+
+const spops_segments *spops_bev_plan_segments(const spops_bev_plan *plan)
+{
+    return plan == NULL ? NULL : plan->segments;
+}
+
+size_t spops_bev_plan_scratch_bytes(const spops_bev_plan *plan)
+{
+    return plan == NULL ? 0 : plan->scratch_bytes;
+}
+
+// Save and load: the shape, then the segments
+
+static void write_blob(const spops_bev_shape *shape, const spops_segments_image *image,
+                       spops_blob_writer *w)
+{
+    spops_blob_write_header(w, plan_magic, PLAN_VERSION);
+    spops_blob_write_i32(w, shape->num_batches);
+    spops_blob_write_i32(w, shape->num_cameras);
+    spops_blob_write_i32(w, shape->num_depths);
+    spops_blob_write_i32(w, shape->feature_height);
+    spops_blob_write_i32(w, shape->feature_width);
+    spops_blob_write_i32(w, shape->num_cells_x);
+    spops_blob_write_i32(w, shape->num_cells_y);
+    spops_blob_write_i32(w, shape->num_cells_z);
+    spops_segments_image_write(image, w);
+    spops_blob_write_checksum(w);
+}
+
+spops_status spops_bev_plan_save(spops_context *ctx, const spops_bev_plan *plan, void *buffer,
+                                 size_t capacity, size_t *bytes)
+{
+    static const char call[] = "bev_plan_save";
+    spops_status status = SPOPS_STATUS_OK;
+    spops_blob_writer measure = {NULL, 0, 0};
+    spops_blob_writer writer = {buffer, capacity, 0};
+    spops_segments_image image;
+
+    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_TRY(spops_bev_check_plan(ctx, call, plan));
+    SPOPS_REQUIRE(ctx, bytes != NULL, "%s: bytes is NULL", call);
+    SPOPS_REQUIRE(ctx, !plan->segments->refillable, "%s: the plan was made by bev_plan_reserve",
+                  call);
+    SPOPS_TRY(spops_check_not_capturing(ctx, call));
+    SPOPS_TRY(spops_segments_image_describe_sync(ctx, plan->segments, &image));
+    write_blob(&plan->shape, &image, &measure);
+    *bytes = measure.used;
+    if (buffer == NULL) return SPOPS_STATUS_OK;
+    SPOPS_REQUIRE(ctx, capacity >= measure.used, "%s: capacity is %zu, expected at least %zu", call,
+                  capacity, measure.used);
+    SPOPS_TRY_GOTO(spops_segments_image_fetch_sync(ctx, plan->segments, &image), status, done);
+    write_blob(&plan->shape, &image, &writer);
+
+done:
+    spops_segments_image_free(ctx, &image);
+    return status;
+}
+
+// The shape at the head of a blob; what is wrong with it is wrong with the data.
+static spops_status read_shape(spops_context *ctx, const char *call, spops_blob_reader *r,
+                               spops_bev_shape *shape, spops_bev_counts *counts)
+{
+    spops_status status;
+    shape->num_batches = spops_blob_read_i32(r);
+    shape->num_cameras = spops_blob_read_i32(r);
+    shape->num_depths = spops_blob_read_i32(r);
+    shape->feature_height = spops_blob_read_i32(r);
+    shape->feature_width = spops_blob_read_i32(r);
+    shape->num_cells_x = spops_blob_read_i32(r);
+    shape->num_cells_y = spops_blob_read_i32(r);
+    shape->num_cells_z = spops_blob_read_i32(r);
+    if (r->failed)
+        return spops_fail(ctx, SPOPS_STATUS_CORRUPT_DATA, "%s: the data ends within its shape",
+                          call);
+    status = spops_bev_check_shape(ctx, call, shape, counts);
+    if (status == SPOPS_STATUS_OK) return SPOPS_STATUS_OK;
+    return spops_fail(ctx, SPOPS_STATUS_CORRUPT_DATA, "%s", spops_last_error(ctx));
+}
+
+static spops_status check_count_is(spops_context *ctx, const char *call, const char *name,
+                                   int64_t count, int64_t expected)
+{
+    if (count == expected) return SPOPS_STATUS_OK;
+    return spops_fail(ctx, SPOPS_STATUS_CORRUPT_DATA,
+                      "%s: %s is %" PRId64 ", expected %" PRId64 " by its shape", call, name, count,
+                      expected);
+}
+
+static spops_status check_image(spops_context *ctx, const char *call,
+                                const spops_bev_counts *counts, const spops_segments_image *image)
+{
+    SPOPS_TRY(check_count_is(ctx, call, "num_segments", image->num_segments, counts->num_cells));
+    SPOPS_TRY(check_count_is(ctx, call, "num_rows", image->num_rows, counts->num_features));
+    SPOPS_TRY(check_count_is(ctx, call, "num_weights", image->num_weights, counts->num_points));
+    if (image->num_terms > 0 && !image->has_pairs)
+        return spops_fail(ctx, SPOPS_STATUS_CORRUPT_DATA, "%s: its points have no pixels", call);
+    if (image->gradients == SPOPS_GRADIENTS_ALL)
+        return spops_fail(ctx, SPOPS_STATUS_CORRUPT_DATA, "%s: gradients is %d, expected %d or %d",
+                          call, (int)image->gradients, (int)SPOPS_GRADIENTS_NONE,
+                          (int)SPOPS_GRADIENTS_LINEAR);
+    return SPOPS_STATUS_OK;
+}
+
+spops_status spops_bev_plan_load(spops_context *ctx, const void *data, size_t bytes,
+                                 spops_bev_plan **out)
+{
+    static const char call[] = "bev_plan_load";
+    spops_status status = SPOPS_STATUS_OK;
+    spops_bev_plan *plan = NULL;
+    spops_bev_shape shape;
+    spops_bev_counts counts;
+    spops_blob_reader reader;
+    spops_segments_image image;
+
+    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_REQUIRE(ctx, out != NULL, "%s: out is NULL", call);
+    *out = NULL;
+    SPOPS_TRY(spops_check_not_capturing(ctx, call));
+    SPOPS_TRY(spops_blob_open(ctx, call, data, bytes, plan_magic, PLAN_VERSION, &reader));
+    SPOPS_TRY(read_shape(ctx, call, &reader, &shape, &counts));
+    SPOPS_TRY_GOTO(spops_segments_image_read(ctx, call, &reader, &image), status, fail);
+    SPOPS_TRY_GOTO(check_image(ctx, call, &counts, &image), status, fail);
+    SPOPS_TRY_GOTO(spops_bev_plan_alloc(ctx, &shape, &counts, &plan), status, fail);
+    SPOPS_TRY_GOTO(spops_bev_plan_build_image(ctx, call, &image, plan), status, fail);
+    spops_segments_image_free(ctx, &image);
+    *out = plan;
+    return SPOPS_STATUS_OK;
+
+fail:
+    spops_bev_plan_destroy(plan);
+    spops_segments_image_free(ctx, &image);
+    return status;
+}

@@ -1,0 +1,290 @@
+// Contexts: options, the choice of a backend, scratch, and what can be asked of one.
+// posix_memalign:
+#define _POSIX_C_SOURCE 200809L
+#include "core/context.h"
+
+#include <stdlib.h>
+#include <string.h>
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+#include "core/backend.h"
+#include "core/cpu_isa.h"
+#include "core/custom_reduce.h"
+
+// More threads than any host has processors: a larger number is a mistake, and a request that the
+// OpenMP runtime would end the process over.
+#define MAX_THREADS 4096
+
+// One piece of scratch with its tickets behind it. Blocks are kept until the context ends.
+typedef struct spops_block {
+    struct spops_block *next;
+    void *memory;
+    size_t bytes;
+} spops_block;
+
+static void *default_host_alloc(void *user, size_t bytes)
+{
+    void *ptr = NULL;
+    (void)user;
+    return posix_memalign(&ptr, SPOPS_ALIGNMENT, bytes) == 0 ? ptr : NULL;
+}
+
+static void default_host_free(void *user, void *ptr, size_t bytes)
+{
+    (void)user, (void)bytes;
+    free(ptr);
+}
+
+spops_status spops_read_options(spops_context *ctx, const char *call, const void *options,
+                                void *dst, size_t size)
+{
+    size_t struct_size;
+
+    if (options == NULL) return SPOPS_STATUS_OK;
+    memcpy(&struct_size, options, sizeof struct_size);
+    SPOPS_REQUIRE(ctx, struct_size >= sizeof struct_size && struct_size <= size,
+                  "%s: struct_size is %zu, expected %zu to %zu", call, struct_size,
+                  sizeof struct_size, size);
+    memcpy(dst, options, struct_size);
+    return SPOPS_STATUS_OK;
+}
+
+static spops_status check_options(const spops_context_options *options)
+{
+    const spops_allocator *a = &options->allocator;
+
+    SPOPS_REQUIRE(NULL, (unsigned)options->backend <= SPOPS_BACKEND_CUDA,
+                  "context_create: backend is %u, expected 0 (auto), 1 (CPU) or 2 (CUDA)",
+                  (unsigned)options->backend);
+    SPOPS_REQUIRE(NULL, options->num_threads >= 0 && options->num_threads <= MAX_THREADS,
+                  "context_create: num_threads is %" PRId32 ", expected 0 to %d",
+                  options->num_threads, MAX_THREADS);
+    SPOPS_REQUIRE(NULL, (a->host_alloc == NULL) == (a->host_free == NULL),
+                  "context_create: allocator.%s is NULL while allocator.%s is not",
+                  a->host_alloc == NULL ? "host_alloc" : "host_free",
+                  a->host_alloc == NULL ? "host_free" : "host_alloc");
+    SPOPS_REQUIRE(NULL, (a->device_alloc == NULL) == (a->device_free == NULL),
+                  "context_create: allocator.%s is NULL while allocator.%s is not",
+                  a->device_alloc == NULL ? "device_alloc" : "device_free",
+                  a->device_alloc == NULL ? "device_free" : "device_alloc");
+    return SPOPS_STATUS_OK;
+}
+
+static int all_threads(void)
+{
+#ifdef _OPENMP
+    const int n = omp_get_max_threads();
+    return n < 1 ? 1 : n > MAX_THREADS ? MAX_THREADS : n;
+#else
+    return 1;
+#endif
+}
+
+static spops_status open_backend(spops_context *ctx, const spops_backend *backend, int device)
+{
+    spops_status status;
+    ctx->backend = backend;
+    status = backend->open(ctx, device);
+    if (status != SPOPS_STATUS_OK) {
+        ctx->backend = NULL;
+        ctx->backend_state = NULL;
+        memset(&ctx->info, 0, sizeof ctx->info);
+    }
+    return status;
+}
+
+static spops_status choose_backend(spops_context *ctx, const spops_context_options *options)
+{
+    const spops_backend *cuda = spops_backend_cuda();
+
+    if (options->backend != SPOPS_BACKEND_CPU && cuda != NULL) {
+        const spops_status status = open_backend(ctx, cuda, options->device);
+        if (status == SPOPS_STATUS_OK || options->backend == SPOPS_BACKEND_CUDA) return status;
+        ctx->error[0] = '\0'; // no failure of the caller's
+    }
+    if (options->backend == SPOPS_BACKEND_CUDA) {
+        return spops_fail(ctx, SPOPS_STATUS_BACKEND_UNAVAILABLE,
+                          "context_create: backend is CUDA, and this build is without CUDA");
+    }
+    return open_backend(ctx, &spops_backend_cpu, 0);
+}
+
+spops_status spops_context_create(const spops_context_options *options, spops_context **out)
+{
+    spops_status status = SPOPS_STATUS_OK;
+    spops_context *ctx = NULL;
+    spops_context_options read;
+    spops_allocator allocator;
+
+    SPOPS_REQUIRE(NULL, out != NULL, "context_create: out is NULL");
+    *out = NULL;
+    memset(&read, 0, sizeof read);
+    SPOPS_TRY(spops_read_options(NULL, "context_create", options, &read, sizeof read));
+    SPOPS_TRY(check_options(&read));
+    allocator = read.allocator;
+    if (allocator.host_alloc == NULL) {
+        allocator.host_alloc = default_host_alloc;
+        allocator.host_free = default_host_free;
+    }
+    ctx = allocator.host_alloc(allocator.user, sizeof *ctx);
+    if (ctx == NULL) {
+        return spops_fail(NULL, SPOPS_STATUS_OUT_OF_MEMORY,
+                          "context_create: out of host memory: %zu bytes could not be allocated",
+                          sizeof *ctx);
+    }
+    memset(ctx, 0, sizeof *ctx);
+    ctx->allocator = allocator;
+    ctx->stream = read.stream;
+    ctx->num_threads = read.num_threads > 0 ? read.num_threads : all_threads();
+    SPOPS_TRY_GOTO(choose_backend(ctx, &read), status, fail);
+    *out = ctx;
+    return SPOPS_STATUS_OK;
+
+fail:
+    spops_fail(NULL, status, "%s", ctx->error); // the context goes, its message stays
+    allocator.host_free(allocator.user, ctx, sizeof *ctx);
+    return status;
+}
+
+void spops_context_destroy(spops_context *ctx)
+{
+    spops_allocator allocator;
+
+    if (ctx == NULL) return;
+    (void)ctx->backend->wait(ctx);
+    for (int i = 0; i < ctx->num_custom; ++i)
+        spops_custom_reduce_destroy(ctx, ctx->custom[i]);
+    while (ctx->blocks != NULL) {
+        spops_block *block = ctx->blocks;
+        ctx->blocks = block->next;
+        spops_backend_free(ctx, block->memory, block->bytes);
+        spops_host_free(ctx, block, 1, sizeof *block);
+    }
+    ctx->backend->close(ctx);
+    allocator = ctx->allocator;
+    allocator.host_free(allocator.user, ctx, sizeof *ctx);
+}
+
+spops_status spops_context_get_device_info(spops_context *ctx, spops_device_info *info)
+{
+    size_t struct_size;
+
+    SPOPS_REQUIRE(NULL, ctx != NULL, "context_get_device_info: ctx is NULL");
+    SPOPS_REQUIRE(ctx, info != NULL, "context_get_device_info: info is NULL");
+    struct_size = info->struct_size;
+    SPOPS_REQUIRE(ctx, struct_size >= sizeof struct_size && struct_size <= sizeof *info,
+                  "context_get_device_info: info.struct_size is %zu, expected %zu to %zu",
+                  struct_size, sizeof struct_size, sizeof *info);
+    memcpy((char *)info + sizeof struct_size, (const char *)&ctx->info + sizeof struct_size,
+           struct_size - sizeof struct_size);
+    return SPOPS_STATUS_OK;
+}
+
+spops_backend_kind spops_context_backend(const spops_context *ctx)
+{
+    return ctx->backend->kind;
+}
+
+void *spops_context_stream(const spops_context *ctx)
+{
+    return ctx->stream;
+}
+
+enum spops_cpu_isa spops_context_isa(const spops_context *ctx)
+{
+    return ctx->cpu_isa;
+}
+
+spops_status spops_context_reserve(spops_context *ctx, size_t bytes)
+{
+    spops_status status = SPOPS_STATUS_OK;
+    spops_block *block = NULL;
+    const size_t tickets_bytes = bytes / SPOPS_TICKETS_FRACTION;
+    spops_carver measure = {NULL, 0}, carver = {NULL, 0};
+    char *scratch;
+    uint32_t *tickets;
+
+    SPOPS_REQUIRE(NULL, ctx != NULL, "context_reserve: ctx is NULL");
+    if (bytes <= ctx->scratch_bytes) return SPOPS_STATUS_OK;
+    SPOPS_REQUIRE(ctx, bytes <= PTRDIFF_MAX / 2,
+                  "context_reserve: bytes is %zu, more than the address space holds", bytes);
+    if (ctx->backend->is_capturing(ctx)) {
+        return spops_fail(ctx, SPOPS_STATUS_NOT_SUPPORTED,
+                          "context_reserve: scratch of %zu bytes cannot grow to %zu while the "
+                          "stream is captured",
+                          ctx->scratch_bytes, bytes);
+    }
+    (void)spops_carve(&measure, (int64_t)bytes, 1, 1);
+    (void)spops_carve(&measure, (int64_t)tickets_bytes, 1, 1);
+    block = spops_host_alloc(ctx, 1, sizeof *block);
+    if (block == NULL) return SPOPS_STATUS_OUT_OF_MEMORY;
+    block->bytes = measure.used;
+    SPOPS_TRY_GOTO(spops_backend_alloc(ctx, block->bytes, &block->memory), status, fail);
+    carver.base = block->memory;
+    scratch = spops_carve(&carver, (int64_t)bytes, 1, 1);
+    tickets = spops_carve(&carver, (int64_t)tickets_bytes, 1, 1);
+    if (tickets != NULL) {
+        SPOPS_TRY_GOTO(ctx->backend->fill_zero(ctx, tickets, tickets_bytes), status, fail);
+    }
+    SPOPS_TRY_GOTO(ctx->backend->wait(ctx), status, fail);
+    block->next = ctx->blocks;
+    ctx->blocks = block;
+    ctx->scratch = scratch;
+    ctx->scratch_bytes = bytes;
+    ctx->tickets = tickets;
+    ctx->tickets_bytes = tickets_bytes;
+    return SPOPS_STATUS_OK;
+
+fail:
+    spops_backend_free(ctx, block->memory, block->bytes);
+    spops_host_free(ctx, block, 1, sizeof *block);
+    return status;
+}
+
+spops_status spops_context_scratch(spops_context *ctx, const char *call, size_t bytes,
+                                   void **scratch)
+{
+    *scratch = ctx->scratch;
+    if (bytes <= ctx->scratch_bytes) return SPOPS_STATUS_OK;
+    *scratch = NULL;
+    return spops_fail(ctx, SPOPS_STATUS_SCRATCH_TOO_SMALL,
+                      "%s: the context's scratch is %zu bytes, expected at least %zu", call,
+                      ctx->scratch_bytes, bytes);
+}
+
+spops_status spops_context_wait_sync(spops_context *ctx)
+{
+    SPOPS_REQUIRE(NULL, ctx != NULL, "context_wait_sync: ctx is NULL");
+    return ctx->backend->wait(ctx);
+}
+
+spops_regime spops_context_regime(const spops_context *ctx, int64_t working_set_bytes)
+{
+    return working_set_bytes <= ctx->info.cache_bytes ? SPOPS_REGIME_L2_RESIDENT
+                                                      : SPOPS_REGIME_DRAM_BOUND;
+}
+
+const char *spops_regime_name(spops_regime regime)
+{
+    switch (regime) {
+    case SPOPS_REGIME_L2_RESIDENT: return "L2-resident";
+    case SPOPS_REGIME_DRAM_BOUND: return "DRAM-bound";
+    }
+    return "?";
+}
+
+#define TEXT_OF(x) TEXT(x)
+#define TEXT(x)    #x
+
+const char *spops_version(void)
+{
+    return TEXT_OF(SPOPS_VERSION_MAJOR) "." TEXT_OF(SPOPS_VERSION_MINOR) "." TEXT_OF(
+        SPOPS_VERSION_PATCH);
+}
+
+int spops_has_cuda(void)
+{
+    return spops_backend_cuda() != NULL;
+}

@@ -1,0 +1,70 @@
+// The inside of a context, for the core and the backends.
+#ifndef SPOPS_CORE_CONTEXT_H
+#define SPOPS_CORE_CONTEXT_H
+
+#include <stdbool.h>
+
+#include "core/cpu_isa.h"
+#include "core/memory.h"
+#include "core/status.h"
+#include "spops/segreduce.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct spops_backend; // core/backend.h
+
+// A reduction registered with spops_reduce_create.
+typedef struct spops_custom_reduce {
+    spops_reduce_desc desc; // strings copied, owned
+    void *kernels;          // the CUDA backend's compiled kernels; NULL on the CPU
+} spops_custom_reduce;
+
+#define SPOPS_MAX_CUSTOM_REDUCES 64
+
+struct spops_context {
+    const struct spops_backend *backend;
+    spops_allocator allocator; // defaults filled in
+    void *stream;
+    int num_threads;
+    enum spops_cpu_isa cpu_isa; // BASELINE on CUDA
+    spops_device_info info;
+    void *backend_state; // the backend's own (CUDA: memory pool); NULL on the CPU
+
+    // Scratch of execute calls. Grown by spops_context_reserve; a block that was handed out is kept
+    // until the context ends, because captured graphs hold its address. Tickets are counters that
+    // are zero between calls: kernels count pieces in them and put them back to zero.
+    char *scratch;
+    size_t scratch_bytes;
+    uint32_t *tickets;
+    size_t tickets_bytes; // scratch_bytes / SPOPS_TICKETS_FRACTION
+    struct spops_block *blocks;
+
+    spops_custom_reduce *custom[SPOPS_MAX_CUSTOM_REDUCES];
+    int num_custom;
+
+    char error[SPOPS_ERROR_BYTES];
+};
+
+// An owner that is split needs one ticket of 4 bytes per column tile, and has at least two pieces
+// with 4 bytes of partial state per column: a quarter of the scratch is always enough.
+#define SPOPS_TICKETS_FRACTION 4
+
+// Scratch of at least `bytes`, or SCRATCH_TOO_SMALL naming `call`.
+spops_status spops_context_scratch(spops_context *ctx, const char *call, size_t bytes,
+                                   void **scratch);
+
+// Copy `size` bytes of caller's options over zeroed `dst`: struct_size rules of every options
+// struct. options NULL leaves dst zero.
+spops_status spops_read_options(spops_context *ctx, const char *call, const void *options,
+                                void *dst, size_t size);
+
+// The registered reduction, or NULL if reduce is not a custom id of ctx.
+const spops_custom_reduce *spops_context_custom(const spops_context *ctx, spops_reduce reduce);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

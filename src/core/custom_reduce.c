@@ -1,0 +1,113 @@
+// Reductions registered at run time. Compiling one for a device is the backend's.
+#include <string.h>
+
+#include "core/backend.h"
+#include "core/context.h"
+#include "core/custom_reduce.h"
+
+// *copy = text in the context's memory; NULL stays NULL.
+static spops_status copy_text(spops_context *ctx, const char *text, const char **copy)
+{
+    char *memory;
+    *copy = NULL;
+    if (text == NULL) return SPOPS_STATUS_OK;
+    memory = spops_host_alloc(ctx, strlen(text) + 1, 1);
+    if (memory == NULL) return SPOPS_STATUS_OUT_OF_MEMORY;
+    *copy = strcpy(memory, text);
+    return SPOPS_STATUS_OK;
+}
+
+static void free_text(spops_context *ctx, const char *text)
+{
+    if (text != NULL) spops_host_free(ctx, (void *)(uintptr_t)text, strlen(text) + 1, 1);
+}
+
+void spops_custom_reduce_destroy(spops_context *ctx, spops_custom_reduce *custom)
+{
+    if (custom == NULL) return;
+    if (custom->kernels != NULL && ctx->backend->reduce_destroy != NULL) {
+        ctx->backend->reduce_destroy(ctx, custom);
+    }
+    free_text(ctx, custom->desc.name);
+    free_text(ctx, custom->desc.cuda_source);
+    free_text(ctx, custom->desc.cuda_op);
+    spops_host_free(ctx, custom, 1, sizeof *custom);
+}
+
+static spops_status check_desc(spops_context *ctx, const spops_reduce_desc *desc)
+{
+    SPOPS_REQUIRE(ctx, desc->name != NULL && desc->name[0] != '\0',
+                  "reduce_create: desc.name is %s, expected a name",
+                  desc->name == NULL ? "NULL" : "empty");
+    SPOPS_REQUIRE(ctx, desc->state_bytes >= 1 && desc->state_bytes <= SPOPS_REDUCE_STATE_BYTES_MAX,
+                  "reduce_create: state_bytes of %s is %zu, expected 1 to %d", desc->name,
+                  desc->state_bytes, SPOPS_REDUCE_STATE_BYTES_MAX);
+    if (ctx->backend->kind == SPOPS_BACKEND_CPU) {
+        const char *missing = desc->identity == NULL   ? "identity"
+                              : desc->fold == NULL     ? "fold"
+                              : desc->combine == NULL  ? "combine"
+                              : desc->finalize == NULL ? "finalize"
+                                                       : NULL;
+        SPOPS_REQUIRE(ctx, missing == NULL,
+                      "reduce_create: %s of %s is NULL, expected a function on a CPU context",
+                      missing, desc->name);
+    } else {
+        const char *missing = desc->cuda_source == NULL ? "cuda_source"
+                              : desc->cuda_op == NULL   ? "cuda_op"
+                                                        : NULL;
+        SPOPS_REQUIRE(ctx, missing == NULL,
+                      "reduce_create: %s of %s is NULL, expected text on a CUDA context", missing,
+                      desc->name);
+    }
+    return SPOPS_STATUS_OK;
+}
+
+spops_status spops_reduce_create(spops_context *ctx, const spops_reduce_desc *desc,
+                                 spops_reduce *out)
+{
+    spops_status status = SPOPS_STATUS_OK;
+    spops_custom_reduce *custom = NULL;
+    spops_reduce_desc read;
+
+    SPOPS_REQUIRE(NULL, ctx != NULL, "reduce_create: ctx is NULL");
+    SPOPS_REQUIRE(ctx, desc != NULL, "reduce_create: desc is NULL");
+    SPOPS_REQUIRE(ctx, out != NULL, "reduce_create: out is NULL");
+    memset(&read, 0, sizeof read);
+    SPOPS_TRY(spops_read_options(ctx, "reduce_create", desc, &read, sizeof read));
+    SPOPS_TRY(check_desc(ctx, &read));
+    if (ctx->num_custom == SPOPS_MAX_CUSTOM_REDUCES) {
+        return spops_fail(ctx, SPOPS_STATUS_NOT_SUPPORTED,
+                          "reduce_create: %s would be reduction %d of the context, expected at "
+                          "most %d",
+                          read.name, ctx->num_custom + 1, SPOPS_MAX_CUSTOM_REDUCES);
+    }
+    if (ctx->backend->reduce_create != NULL && ctx->backend->is_capturing(ctx)) {
+        return spops_fail(ctx, SPOPS_STATUS_NOT_SUPPORTED,
+                          "reduce_create: %s cannot be compiled while the stream is captured",
+                          read.name);
+    }
+    custom = spops_host_alloc(ctx, 1, sizeof *custom);
+    if (custom == NULL) return SPOPS_STATUS_OUT_OF_MEMORY;
+    custom->desc = read;
+    custom->desc.struct_size = sizeof custom->desc;
+    custom->desc.name = custom->desc.cuda_source = custom->desc.cuda_op = NULL;
+    SPOPS_TRY_GOTO(copy_text(ctx, read.name, &custom->desc.name), status, fail);
+    SPOPS_TRY_GOTO(copy_text(ctx, read.cuda_source, &custom->desc.cuda_source), status, fail);
+    SPOPS_TRY_GOTO(copy_text(ctx, read.cuda_op, &custom->desc.cuda_op), status, fail);
+    if (ctx->backend->reduce_create != NULL) {
+        SPOPS_TRY_GOTO(ctx->backend->reduce_create(ctx, custom), status, fail);
+    }
+    *out = (spops_reduce)(SPOPS_REDUCE_FIRST_CUSTOM + ctx->num_custom);
+    ctx->custom[ctx->num_custom++] = custom;
+    return SPOPS_STATUS_OK;
+
+fail:
+    spops_custom_reduce_destroy(ctx, custom);
+    return status;
+}
+
+const spops_custom_reduce *spops_context_custom(const spops_context *ctx, spops_reduce reduce)
+{
+    const int64_t index = (int64_t)reduce - SPOPS_REDUCE_FIRST_CUSTOM;
+    return index >= 0 && index < ctx->num_custom ? ctx->custom[index] : NULL;
+}

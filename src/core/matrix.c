@@ -1,0 +1,132 @@
+// Checks of matrix arguments.
+#include "core/matrix.h"
+
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+// "f32 f16 bf16" for the dtypes of a mask.
+static void list_dtypes(unsigned dtypes, char *text, size_t text_bytes)
+{
+    size_t used = 0;
+    text[0] = '\0';
+    for (int i = SPOPS_DTYPE_F32; i <= SPOPS_DTYPE_I64; ++i) {
+        if ((dtypes & 1u << i) == 0) continue;
+        const int n = snprintf(text + used, text_bytes - used, "%s%s", used > 0 ? " " : "",
+                               spops_dtype_name((spops_dtype)i));
+        if (n < 0 || (size_t)n >= text_bytes - used) return;
+        used += (size_t)n;
+    }
+}
+
+// Which dtypes exist in name only, so far.
+static bool is_later_dtype(unsigned dtype)
+{
+    return dtype == SPOPS_DTYPE_F8E4M3 || dtype == SPOPS_DTYPE_F8E5M2 ||
+           dtype == SPOPS_DTYPE_F4E2M1 || dtype == SPOPS_DTYPE_I8 || dtype == SPOPS_DTYPE_I64;
+}
+
+// Bytes from the first to behind the last element of a matrix that is not empty; INT64_MAX or more
+// (as true) when that overflows.
+static bool span_overflows(spops_matrix m, int64_t *bytes)
+{
+    int64_t elements = 0;
+    if (m.rows > 1 && __builtin_mul_overflow(m.rows - 1, m.row_stride, &elements)) return true;
+    if (__builtin_add_overflow(elements, m.cols, &elements)) return true;
+    return __builtin_mul_overflow(elements, (int64_t)spops_dtype_bytes(m.dtype), bytes);
+}
+
+spops_status spops_check_matrix(spops_context *ctx, const char *call, const char *name,
+                                spops_matrix m, int64_t rows, int64_t cols, unsigned dtypes)
+{
+    const unsigned dtype = (unsigned)m.dtype;
+    int64_t bytes = 0;
+
+    if (dtype > SPOPS_DTYPE_I64 || (dtypes & 1u << dtype) == 0) {
+        char expected[80];
+        list_dtypes(dtypes, expected, sizeof expected);
+        if (dtype > SPOPS_DTYPE_I64) {
+            return spops_fail(ctx, SPOPS_STATUS_INVALID_ARGUMENT,
+                              "%s: %s.dtype is %u, which is no dtype, expected %s", call, name,
+                              dtype, expected);
+        }
+        return spops_fail(
+            ctx, is_later_dtype(dtype) ? SPOPS_STATUS_NOT_SUPPORTED : SPOPS_STATUS_INVALID_ARGUMENT,
+            "%s: %s.dtype is %s, expected %s", call, name, spops_dtype_name(m.dtype), expected);
+    }
+    SPOPS_REQUIRE(ctx, m.rows >= 0 && m.cols >= 0,
+                  "%s: %s is [%" PRId64 ", %" PRId64 "], expected sizes of at least 0", call, name,
+                  m.rows, m.cols);
+    SPOPS_REQUIRE(ctx, m.rows == rows && m.cols == cols,
+                  "%s: %s is [%" PRId64 ", %" PRId64 "], expected [%" PRId64 ", %" PRId64 "]", call,
+                  name, m.rows, m.cols, rows, cols);
+    SPOPS_REQUIRE(ctx, m.rows <= 1 || m.row_stride >= m.cols,
+                  "%s: %s.row_stride is %" PRId64 ", less than its %" PRId64 " columns", call, name,
+                  m.row_stride, m.cols);
+    if (m.rows == 0 || m.cols == 0) return SPOPS_STATUS_OK;
+    SPOPS_REQUIRE(ctx, m.data != NULL,
+                  "%s: %s.data is NULL, expected memory for [%" PRId64 ", %" PRId64 "]", call, name,
+                  m.rows, m.cols);
+    SPOPS_REQUIRE(ctx, (uintptr_t)m.data % spops_dtype_bytes(m.dtype) == 0,
+                  "%s: %s.data is %p, expected a multiple of %zu for %s", call, name, m.data,
+                  spops_dtype_bytes(m.dtype), spops_dtype_name(m.dtype));
+    SPOPS_REQUIRE(ctx,
+                  !span_overflows(m, &bytes) && (uint64_t)bytes <= UINTPTR_MAX - (uintptr_t)m.data,
+                  "%s: %s is [%" PRId64 ", %" PRId64 "] with row_stride %" PRId64
+                  ", more bytes than the address space holds",
+                  call, name, m.rows, m.cols, m.row_stride);
+    return SPOPS_STATUS_OK;
+}
+
+size_t spops_matrix_bytes(spops_matrix m)
+{
+    int64_t bytes;
+    if (m.rows <= 0 || m.cols <= 0) return 0;
+    return span_overflows(m, &bytes) || bytes < 0 ? SIZE_MAX : (size_t)bytes;
+}
+
+// The rows of a matrix as equally spaced byte ranges.
+typedef struct row_ranges {
+    uintptr_t begin, end; // of all rows together
+    uintptr_t row_bytes;
+    uintptr_t stride_bytes; // 0: a single row
+} row_ranges;
+
+static row_ranges ranges_of(spops_matrix m)
+{
+    const size_t element_bytes = spops_dtype_bytes(m.dtype);
+    row_ranges r;
+    r.begin = (uintptr_t)m.data;
+    r.end = r.begin + spops_matrix_bytes(m);
+    r.row_bytes = (uintptr_t)m.cols * element_bytes;
+    r.stride_bytes = m.rows > 1 ? (uintptr_t)m.row_stride * element_bytes : 0;
+    return r;
+}
+
+// Exact when the strides agree or one side is a single row, so that neighbouring column blocks of
+// one buffer may be passed; else ranges that meet count as sharing.
+static bool share_bytes(spops_matrix a, spops_matrix b)
+{
+    const row_ranges ra = ranges_of(a), rb = ranges_of(b);
+    uintptr_t stride, shift;
+
+    if (ra.begin == ra.end || rb.begin == rb.end) return false;
+    if (ra.end <= rb.begin || rb.end <= ra.begin) return false;
+    if (ra.stride_bytes != 0 && rb.stride_bytes != 0 && ra.stride_bytes != rb.stride_bytes) {
+        return true;
+    }
+    stride = ra.stride_bytes != 0 ? ra.stride_bytes : rb.stride_bytes;
+    if (stride == 0) return true; // two single rows that meet
+    // Where b's rows begin, counted from the start of a's row before: a covers [0, ra.row_bytes).
+    shift = rb.begin >= ra.begin ? (rb.begin - ra.begin) % stride
+                                 : (stride - (ra.begin - rb.begin) % stride) % stride;
+    return shift < ra.row_bytes || shift + rb.row_bytes > stride;
+}
+
+spops_status spops_check_no_overlap(spops_context *ctx, const char *call, const char *out_name,
+                                    spops_matrix out, const char *in_name, spops_matrix in)
+{
+    SPOPS_REQUIRE(ctx, !share_bytes(out, in), "%s: %s overlaps %s, expected separate memory", call,
+                  out_name, in_name);
+    return SPOPS_STATUS_OK;
+}

@@ -1,0 +1,50 @@
+// How the CPU divides the owners of lists over threads: into runs of neighbouring owners that cost
+// about the same. An owner costs its terms plus one, for being written. Which thread takes a run,
+// and in which order, changes no result.
+#ifndef SPOPS_CORE_RUNS_H
+#define SPOPS_CORE_RUNS_H
+
+#include "core/lists.h"
+
+#define SPOPS_RUNS_PER_THREAD  16
+#define SPOPS_RUN_MIN_COST     64
+#define SPOPS_MIN_THREAD_ITEMS 8192 // elements below which a second thread costs more than it saves
+
+// Threads worth starting for `items` elements of work.
+static inline int spops_threads_for(int num_threads, int64_t items)
+{
+    const int64_t useful = items / SPOPS_MIN_THREAD_ITEMS;
+    if (num_threads < 1 || useful < 1) return 1;
+    return useful < num_threads ? (int)useful : num_threads;
+}
+
+static inline int64_t spops_runs_cost(const spops_lists *lists)
+{
+    return lists->num_owners > 0 ? lists->num_owners + lists->offsets[lists->num_owners] : 0;
+}
+
+static inline int64_t spops_runs_count(const spops_lists *lists, int num_threads)
+{
+    const int64_t most = (int64_t)num_threads * SPOPS_RUNS_PER_THREAD;
+    const int64_t runs = spops_runs_cost(lists) / SPOPS_RUN_MIN_COST;
+    return num_threads == 1 || runs < 1 ? 1 : runs < most ? runs : most;
+}
+
+// First owner of run `run` of `num_runs`; of run num_runs: num_owners.
+static inline int64_t spops_run_begin(const spops_lists *lists, int64_t num_runs, int64_t run)
+{
+    if (run >= num_runs) return lists->num_owners;
+    // Costs are below 2^32 and runs are few: the product fits.
+    const int64_t cost = spops_runs_cost(lists) * run / num_runs;
+    int64_t low = 0, high = lists->num_owners;
+    while (low < high) { // first owner with at least `cost` before it
+        const int64_t middle = low + (high - low) / 2;
+        if (lists->offsets[middle] + middle < cost)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+#endif

@@ -1,0 +1,189 @@
+// gather and transpose on the CPU.
+
+#include <string.h>
+
+#include "backends/backend_cpu.h"
+#include "core/half.h"
+#include "core/runs.h"
+
+// ---- gather -------------------------------------------------------------------------------------
+
+static size_t element_bytes(spops_dtype dtype)
+{
+    return dtype == SPOPS_DTYPE_F32 ? 4 : 2;
+}
+
+static char *row_of(spops_matrix m, int64_t row)
+{
+    return (char *)m.data + (size_t)(row * m.row_stride) * element_bytes(m.dtype);
+}
+
+static float weight_at(spops_matrix w, int64_t index)
+{
+    switch (w.dtype) {
+    case SPOPS_DTYPE_F16: return spops_float_of_f16(((const uint16_t *)w.data)[index]);
+    case SPOPS_DTYPE_BF16: return spops_float_of_bf16(((const uint16_t *)w.data)[index]);
+    default: return ((const float *)w.data)[index];
+    }
+}
+
+static void scale_row(spops_dtype dtype, int64_t cols, float weight, const char *from, char *to)
+{
+    if (dtype == SPOPS_DTYPE_F32) {
+        const float *x = (const float *)(const void *)from;
+        float *out = (float *)(void *)to;
+        for (int64_t c = 0; c < cols; ++c)
+            out[c] = weight * x[c];
+    } else if (dtype == SPOPS_DTYPE_F16) {
+        const uint16_t *x = (const uint16_t *)(const void *)from;
+        uint16_t *out = (uint16_t *)(void *)to;
+        for (int64_t c = 0; c < cols; ++c)
+            out[c] = spops_f16_of_float(weight * spops_float_of_f16(x[c]));
+    } else {
+        const uint16_t *x = (const uint16_t *)(const void *)from;
+        uint16_t *out = (uint16_t *)(void *)to;
+        for (int64_t c = 0; c < cols; ++c)
+            out[c] = spops_bf16_of_float(weight * spops_float_of_bf16(x[c]));
+    }
+}
+
+// Row `owner` of x to the terms at positions begin .. end - 1.
+static void gather_range(const spops_gather_args *args, int64_t owner, int64_t begin, int64_t end)
+{
+    const int32_t *pairs = args->lists->pairs;
+    const char *from = row_of(args->x, owner);
+    const size_t bytes = (size_t)args->x.cols * element_bytes(args->x.dtype);
+    for (int64_t p = begin; p < end; ++p) {
+        char *to = row_of(args->out, pairs != NULL ? pairs[2 * p] : p);
+        if (args->w.data == NULL)
+            memcpy(to, from, bytes);
+        else
+            scale_row(args->x.dtype, args->x.cols,
+                      weight_at(args->w, pairs != NULL ? pairs[2 * p + 1] : p), from, to);
+    }
+}
+
+spops_status spops_cpu_gather(spops_context *ctx, const spops_gather_args *args)
+{
+    const spops_lists *lists = args->lists;
+    const int32_t *offsets = lists->offsets;
+    const int64_t num_pieces = lists->schedule->num_pieces;
+    const int32_t split_terms = lists->schedule->split_terms;
+    const int num_threads =
+        spops_threads_for(ctx->num_threads, spops_runs_cost(lists) * args->x.cols);
+    const int64_t num_runs = spops_runs_count(lists, num_threads);
+
+    if (lists->num_owners == 0 || args->x.cols == 0) return SPOPS_STATUS_OK;
+#pragma omp parallel num_threads(num_threads) if (num_threads > 1)
+    {
+#pragma omp for schedule(dynamic, 1) nowait
+        for (int64_t i = 0; i < num_pieces; ++i) {
+            const spops_entry *piece = &lists->pieces[i];
+            gather_range(args, piece->owner, piece->begin, (int64_t)piece->begin + piece->count);
+        }
+#pragma omp for schedule(dynamic, 1)
+        for (int64_t r = 0; r < num_runs; ++r) {
+            const int64_t last = spops_run_begin(lists, num_runs, r + 1);
+            for (int64_t o = spops_run_begin(lists, num_runs, r); o < last; ++o) {
+                if (offsets[o + 1] - offsets[o] <= split_terms)
+                    gather_range(args, o, offsets[o], offsets[o + 1]);
+            }
+        }
+    }
+    return SPOPS_STATUS_OK;
+}
+
+// ---- transpose ----------------------------------------------------------------------------------
+
+// Tiles of TILE x TILE elements: their rows stay in the L1 cache on both sides. Inside a tile,
+// blocks of SIDE x SIDE are transposed in vector registers; __builtin_shufflevector names the lanes
+// on every processor.
+#define TILE 64
+
+typedef uint32_t vec_u32 __attribute__((vector_size(16)));
+typedef uint16_t vec_u16 __attribute__((vector_size(16)));
+
+// out[c][r] = in[r][c] for 4 x 4 elements of 4 bytes; strides in elements.
+static void transpose_block_uint32_t(const uint32_t *in, int64_t in_stride, uint32_t *out,
+                                     int64_t out_stride)
+{
+    vec_u32 r[4], t[4];
+    for (int i = 0; i < 4; ++i)
+        memcpy(&r[i], in + i * in_stride, sizeof r[i]);
+    for (int i = 0; i < 2; ++i) {
+        t[i] = __builtin_shufflevector(r[2 * i], r[2 * i + 1], 0, 4, 1, 5);
+        t[i + 2] = __builtin_shufflevector(r[2 * i], r[2 * i + 1], 2, 6, 3, 7);
+    }
+    for (int i = 0; i < 2; ++i) {
+        r[2 * i] = __builtin_shufflevector(t[2 * i], t[2 * i + 1], 0, 1, 4, 5);
+        r[2 * i + 1] = __builtin_shufflevector(t[2 * i], t[2 * i + 1], 2, 3, 6, 7);
+    }
+    for (int i = 0; i < 4; ++i)
+        memcpy(out + i * out_stride, &r[i], sizeof r[i]);
+}
+
+// The same for 8 x 8 elements of 2 bytes: interleaving the halves of the block three times.
+static void transpose_block_uint16_t(const uint16_t *in, int64_t in_stride, uint16_t *out,
+                                     int64_t out_stride)
+{
+    vec_u16 r[8], t[8];
+    for (int i = 0; i < 8; ++i)
+        memcpy(&r[i], in + i * in_stride, sizeof r[i]);
+    for (int step = 0; step < 3; ++step) {
+        for (int i = 0; i < 4; ++i) {
+            t[2 * i] = __builtin_shufflevector(r[i], r[i + 4], 0, 8, 1, 9, 2, 10, 3, 11);
+            t[2 * i + 1] = __builtin_shufflevector(r[i], r[i + 4], 4, 12, 5, 13, 6, 14, 7, 15);
+        }
+        memcpy(r, t, sizeof r);
+    }
+    for (int i = 0; i < 8; ++i)
+        memcpy(out + i * out_stride, &r[i], sizeof r[i]);
+}
+
+#define DEFINE_TRANSPOSE_TILE(type, side)                                                          \
+    static void transpose_tile_##type(const spops_transpose_args *args, int64_t batch,             \
+                                      int64_t first_row, int64_t first_col)                        \
+    {                                                                                              \
+        const int64_t is = args->in.row_stride, os = args->out.row_stride;                         \
+        const type *in = (const type *)args->in.data + batch * args->rows * is;                    \
+        type *out = (type *)args->out.data + batch * args->cols * os;                              \
+        const int64_t rows = args->rows - first_row < TILE ? args->rows : first_row + TILE;        \
+        const int64_t cols = args->cols - first_col < TILE ? args->cols : first_col + TILE;        \
+        int64_t c = first_col;                                                                     \
+        for (; c + (side) <= cols; c += (side)) {                                                  \
+            int64_t r = first_row;                                                                 \
+            for (; r + (side) <= rows; r += (side))                                                \
+                transpose_block_##type(in + r * is + c, is, out + c * os + r, os);                 \
+            for (; r < rows; ++r) {                                                                \
+                for (int64_t i = 0; i < (side); ++i)                                               \
+                    out[(c + i) * os + r] = in[r * is + c + i];                                    \
+            }                                                                                      \
+        }                                                                                          \
+        for (; c < cols; ++c) {                                                                    \
+            for (int64_t r = first_row; r < rows; ++r)                                             \
+                out[c * os + r] = in[r * is + c];                                                  \
+        }                                                                                          \
+    }
+DEFINE_TRANSPOSE_TILE(uint32_t, 4)
+DEFINE_TRANSPOSE_TILE(uint16_t, 8)
+
+spops_status spops_cpu_transpose(spops_context *ctx, const spops_transpose_args *args)
+{
+    const int64_t row_tiles = (args->rows + TILE - 1) / TILE;
+    const int64_t col_tiles = (args->cols + TILE - 1) / TILE;
+    const int64_t num_tiles = args->batches * row_tiles * col_tiles;
+    const int num_threads =
+        spops_threads_for(ctx->num_threads, args->batches * args->rows * args->cols);
+    const bool wide = args->in.dtype == SPOPS_DTYPE_F32 || args->in.dtype == SPOPS_DTYPE_I32;
+
+#pragma omp parallel for num_threads(num_threads) if (num_threads > 1) schedule(static)
+    for (int64_t tile = 0; tile < num_tiles; ++tile) {
+        const int64_t batch = tile / (row_tiles * col_tiles);
+        const int64_t row = tile / col_tiles % row_tiles * TILE, col = tile % col_tiles * TILE;
+        if (wide)
+            transpose_tile_uint32_t(args, batch, row, col);
+        else
+            transpose_tile_uint16_t(args, batch, row, col);
+    }
+    return SPOPS_STATUS_OK;
+}

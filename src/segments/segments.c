@@ -1,0 +1,699 @@
+// Plans of segments: argument checks, allocation, the order in which the backend builds the lists,
+// and what can be asked of a plan. The lists themselves are built in segments_cpu.c and
+// segments.cu.
+#include "segments/segments.h"
+
+#include <string.h>
+
+#include "core/matrix.h"
+
+// Shared checks
+
+spops_status spops_segments_check(spops_context *ctx, const char *call, const char *name,
+                                  const spops_segments *segments)
+{
+    SPOPS_REQUIRE(ctx, segments != NULL, "%s: %s is NULL", call, name);
+    SPOPS_REQUIRE(ctx, segments->ctx->backend == ctx->backend,
+                  "%s: %s was made for the %s backend, ctx runs on %s", call, name,
+                  segments->ctx->backend->name, ctx->backend->name);
+    SPOPS_REQUIRE(ctx, segments->ctx->info.device == ctx->info.device,
+                  "%s: %s lies on device %" PRId32 ", ctx runs on device %" PRId32, call, name,
+                  segments->ctx->info.device, ctx->info.device);
+    return SPOPS_STATUS_OK;
+}
+
+spops_status spops_segments_check_cols(spops_context *ctx, const char *call, const char *name,
+                                       const spops_segments *segments, bool states, int64_t cols)
+{
+    const bool scratch = states || segments->forward.max_pieces > 0 ||
+                         segments->by_row.max_pieces > 0 || segments->by_weight.max_pieces > 0;
+    SPOPS_REQUIRE(ctx, !scratch || cols <= segments->max_cols,
+                  "%s: %s has %" PRId64 " columns, the plan was built for max_cols = %" PRId64,
+                  call, name, cols, segments->max_cols);
+    return SPOPS_STATUS_OK;
+}
+
+spops_status spops_check_weights(spops_context *ctx, const char *call, const char *name,
+                                 spops_matrix m, int64_t rows, spops_dtype x_dtype)
+{
+    SPOPS_TRY(spops_check_matrix(ctx, call, name, m, rows, 1,
+                                 1u << SPOPS_DTYPE_F32 | 1u << (unsigned)x_dtype));
+    SPOPS_REQUIRE(ctx, rows <= 1 || m.row_stride == 1,
+                  "%s: %s.row_stride is %" PRId64 ", expected 1", call, name, m.row_stride);
+    return SPOPS_STATUS_OK;
+}
+
+spops_status spops_check_slot(spops_context *ctx, const char *call, bool filled, const char *name)
+{
+    if (filled) return SPOPS_STATUS_OK;
+    return spops_fail(ctx, SPOPS_STATUS_NOT_SUPPORTED, "%s: the %s backend has no %s", call,
+                      ctx->backend->name, name);
+}
+
+spops_status spops_check_not_capturing(spops_context *ctx, const char *call)
+{
+    if (ctx->backend->is_capturing == NULL || !ctx->backend->is_capturing(ctx))
+        return SPOPS_STATUS_OK;
+    return spops_fail(ctx, SPOPS_STATUS_NOT_SUPPORTED,
+                      "%s: ctx's stream is being captured, and this call waits for it", call);
+}
+
+spops_status spops_check_indices(spops_context *ctx, const char *call, const char *name,
+                                 const int32_t *array, int64_t n)
+{
+    SPOPS_REQUIRE(ctx, array != NULL || n == 0, "%s: %s is NULL, expected %" PRId64 " elements",
+                  call, name, n);
+    SPOPS_REQUIRE(ctx, (uintptr_t)array % sizeof *array == 0,
+                  "%s: %s is at %p, expected an address aligned to %zu bytes", call, name,
+                  (const void *)array, sizeof *array);
+    return SPOPS_STATUS_OK;
+}
+
+spops_status spops_check_count(spops_context *ctx, const char *call, const char *name,
+                               int64_t count)
+{
+    SPOPS_REQUIRE(ctx, count >= 0 && count <= SPOPS_MAX_COUNT,
+                  "%s: %s is %" PRId64 ", expected 0 to %" PRId64, call, name, count,
+                  SPOPS_MAX_COUNT);
+    return SPOPS_STATUS_OK;
+}
+
+spops_status spops_check_max_cols(spops_context *ctx, const char *call, int64_t *max_cols)
+{
+    SPOPS_TRY(spops_check_count(ctx, call, "max_cols", *max_cols));
+    if (*max_cols == 0) *max_cols = SPOPS_DEFAULT_MAX_COLS;
+    return SPOPS_STATUS_OK;
+}
+
+spops_status spops_write_info(spops_context *ctx, const char *call, void *info, const void *src,
+                              size_t size)
+{
+    size_t given;
+    SPOPS_REQUIRE(ctx, info != NULL, "%s: info is NULL", call);
+    memcpy(&given, info, sizeof given);
+    SPOPS_REQUIRE(ctx, given >= sizeof given && given <= size,
+                  "%s: info.struct_size is %zu, expected %zu to %zu", call, given, sizeof given,
+                  size);
+    memcpy((char *)info + sizeof given, (const char *)src + sizeof given, given - sizeof given);
+    return SPOPS_STATUS_OK;
+}
+
+// Making a plan
+
+static spops_lists lists_of(int64_t num_owners, const spops_segments *s, int32_t split_terms)
+{
+    spops_lists lists;
+    memset(&lists, 0, sizeof lists);
+    lists.num_owners = num_owners;
+    lists.max_terms = s->max_terms;
+    lists.split_terms = split_terms;
+    lists.counts_on_device = true; // until spops_segments_finish
+    return lists;
+}
+
+// The schedules lie side by side, so that one copy fetches all of them.
+#define NUM_LISTS 3
+
+static void carve_block(spops_segments *s, const spops_segments_sizes *sizes, spops_carver *c)
+{
+    spops_schedule *schedules = spops_carve(c, NUM_LISTS, 1, sizeof *schedules);
+    spops_lists_carve(&s->forward, sizes->pairs, sizes->order, c);
+    s->forward.schedule = schedules;
+    if (s->gradients == SPOPS_GRADIENTS_NONE) return;
+    spops_lists_carve(&s->by_row, true, true, c);
+    spops_lists_carve(&s->by_weight, true, true, c);
+    s->by_row.schedule = schedules == NULL ? NULL : schedules + 1;
+    s->by_weight.schedule = schedules == NULL ? NULL : schedules + 2;
+}
+
+static void carve_workspace(spops_segments *s, size_t lists_bytes, size_t extra_bytes,
+                            spops_carver *c)
+{
+    s->lists_workspace = spops_carve(c, 1, 1, lists_bytes);
+    s->extra = spops_carve(c, 1, 1, extra_bytes);
+}
+
+static size_t lists_workspace_bytes(spops_context *ctx, const spops_segments *s)
+{
+    const spops_backend *backend = ctx->backend;
+    size_t bytes = backend->lists_workspace_bytes(ctx, s->num_segments, s->max_terms);
+    if (s->gradients != SPOPS_GRADIENTS_NONE) {
+        const size_t row = backend->lists_workspace_bytes(ctx, s->num_rows, s->max_terms);
+        const size_t weight = backend->lists_workspace_bytes(ctx, s->num_weights, s->max_terms);
+        if (row > bytes) bytes = row;
+        if (weight > bytes) bytes = weight;
+    }
+    return bytes;
+}
+
+spops_segments_scratch spops_segments_carve_scratch(const spops_segments *segments,
+                                                    spops_carver *carver)
+{
+    spops_segments_scratch scratch;
+    int64_t num_pieces = segments->forward.max_pieces;
+    if (segments->by_row.max_pieces > num_pieces) num_pieces = segments->by_row.max_pieces;
+    if (segments->by_weight.max_pieces > num_pieces) num_pieces = segments->by_weight.max_pieces;
+    scratch.partials =
+        spops_carve(carver, num_pieces, segments->max_cols, SPOPS_REDUCE_STATE_BYTES_MAX);
+    scratch.states = segments->gradients == SPOPS_GRADIENTS_ALL
+                         ? spops_carve(carver, segments->num_segments, segments->max_cols,
+                                       SPOPS_REDUCE_STATE_BYTES_MAX)
+                         : NULL;
+    return scratch;
+}
+
+spops_status spops_segments_get_scratch(spops_context *ctx, const char *call,
+                                        const spops_segments *segments,
+                                        spops_segments_scratch *scratch)
+{
+    spops_carver carver = {NULL, 0};
+    void *base = NULL;
+    if (segments->scratch_bytes > 0)
+        SPOPS_TRY(spops_context_scratch(ctx, call, segments->scratch_bytes, &base));
+    carver.base = base;
+    *scratch = spops_segments_carve_scratch(segments, &carver);
+    return SPOPS_STATUS_OK;
+}
+
+static spops_status too_large(spops_context *ctx, const char *call, const char *what)
+{
+    return spops_fail(ctx, SPOPS_STATUS_OUT_OF_MEMORY,
+                      "%s: the plan's %s needs more bytes than an address can count", call, what);
+}
+
+spops_status spops_segments_alloc(spops_context *ctx, const char *call,
+                                  const spops_segments_sizes *sizes, spops_segments **out)
+{
+    spops_status status = SPOPS_STATUS_OK;
+    spops_carver carver = {NULL, 0};
+    spops_segments *s = NULL;
+    size_t lists_bytes;
+    int32_t split_terms;
+
+    *out = NULL;
+    SPOPS_TRY(spops_check_slot(ctx, call, ctx->backend->lists_build != NULL, "lists_build"));
+    SPOPS_TRY(spops_check_slot(
+        ctx, call, ctx->backend->lists_invert != NULL || sizes->gradients == SPOPS_GRADIENTS_NONE,
+        "lists_invert"));
+    s = spops_host_alloc(ctx, 1, sizeof *s);
+    if (s == NULL) return SPOPS_STATUS_OUT_OF_MEMORY;
+    s->ctx = ctx;
+    s->num_segments = sizes->num_segments;
+    s->max_terms = sizes->max_terms;
+    s->num_rows = sizes->num_rows;
+    s->num_weights = sizes->num_weights;
+    s->num_sources = sizes->num_sources;
+    s->max_cols = sizes->max_cols;
+    s->gradients = sizes->gradients;
+    s->refillable = sizes->refillable;
+    s->weights_unique = sizes->weights_unique;
+    split_terms = ctx->backend->split_terms(ctx, s->max_terms, s->max_cols);
+    s->forward = lists_of(s->num_segments, s, split_terms);
+    if (s->gradients != SPOPS_GRADIENTS_NONE) {
+        s->by_row = lists_of(s->num_rows, s, split_terms);
+        s->by_weight = lists_of(s->num_weights, s, split_terms);
+    }
+
+    carve_block(s, sizes, &carver);
+    if (carver.used == SIZE_MAX) {
+        status = too_large(ctx, call, "lists");
+        goto fail;
+    }
+    SPOPS_TRY_GOTO(spops_backend_alloc(ctx, carver.used, &s->block), status, fail);
+    s->block_bytes = carver.used;
+    carver = (spops_carver){s->block, 0};
+    carve_block(s, sizes, &carver);
+
+    lists_bytes = lists_workspace_bytes(ctx, s);
+    carver = (spops_carver){NULL, 0};
+    carve_workspace(s, lists_bytes, sizes->extra_bytes, &carver);
+    if (carver.used == SIZE_MAX) {
+        status = too_large(ctx, call, "workspace");
+        goto fail;
+    }
+    SPOPS_TRY_GOTO(spops_backend_alloc(ctx, carver.used, &s->workspace), status, fail);
+    s->workspace_bytes = carver.used;
+    carver = (spops_carver){s->workspace, 0};
+    if (s->workspace != NULL) carve_workspace(s, lists_bytes, sizes->extra_bytes, &carver);
+
+    carver = (spops_carver){NULL, 0};
+    (void)spops_segments_carve_scratch(s, &carver);
+    s->scratch_bytes = carver.used;
+    (void)spops_carve(&carver, 1, 1, sizes->extra_scratch_bytes);
+    if (carver.used > PTRDIFF_MAX / 2) {
+        status = too_large(ctx, call, "scratch");
+        goto fail;
+    }
+    // In one step with what the caller wants: scratch that was outgrown is kept, but of no use.
+    if (carver.used > 0) SPOPS_TRY_GOTO(spops_context_reserve(ctx, carver.used), status, fail);
+    *out = s;
+    return SPOPS_STATUS_OK;
+
+fail:
+    spops_segments_destroy(s);
+    return status;
+}
+
+spops_status spops_segments_enqueue_build(spops_context *ctx, spops_segments *segments,
+                                          const spops_lists_source *source)
+{
+    const spops_backend *backend = ctx->backend;
+    spops_lists_source empty;
+
+    if (source->num_terms == 0 && source->num_terms_device == NULL) {
+        memset(&empty, 0, sizeof empty);
+        empty.keys = segments->forward.offsets; // not NULL: keys are given, though none is read
+        empty.drop_invalid = true;
+        empty.a_limit = segments->num_rows;
+        empty.b_limit = segments->num_weights;
+        source = &empty;
+    }
+    SPOPS_TRY(backend->lists_build(ctx, source, &segments->forward, segments->lists_workspace));
+    if (segments->gradients == SPOPS_GRADIENTS_NONE) return SPOPS_STATUS_OK;
+    SPOPS_TRY(backend->lists_invert(ctx, &segments->forward, SPOPS_BY_ROW, &segments->by_row,
+                                    segments->lists_workspace));
+    return backend->lists_invert(ctx, &segments->forward, SPOPS_BY_WEIGHT, &segments->by_weight,
+                                 segments->lists_workspace);
+}
+
+spops_status spops_segments_finish(spops_context *ctx, spops_segments *segments)
+{
+    spops_schedule schedules[NUM_LISTS];
+    const size_t count = segments->gradients == SPOPS_GRADIENTS_NONE ? 1 : NUM_LISTS;
+
+    spops_backend_free(ctx, segments->workspace, segments->workspace_bytes);
+    segments->workspace = segments->lists_workspace = segments->extra = NULL;
+    segments->workspace_bytes = 0;
+    SPOPS_TRY(ctx->backend->download(ctx, schedules, segments->forward.schedule,
+                                     count * sizeof *schedules));
+    segments->forward.host_schedule = schedules[0];
+    segments->forward.counts_on_device = false;
+    if (count == 1) return SPOPS_STATUS_OK;
+    segments->by_row.host_schedule = schedules[1];
+    segments->by_row.counts_on_device = false;
+    segments->by_weight.host_schedule = schedules[2];
+    segments->by_weight.counts_on_device = false;
+    segments->weights_unique = schedules[2].longest <= 1;
+    return SPOPS_STATUS_OK;
+}
+
+static spops_status build(spops_context *ctx, const char *call, const spops_segments_sizes *sizes,
+                          const spops_lists_source *source, spops_segments **out)
+{
+    spops_status status = SPOPS_STATUS_OK;
+    spops_segments *s = NULL;
+
+    SPOPS_TRY(spops_segments_alloc(ctx, call, sizes, &s));
+    SPOPS_TRY_GOTO(spops_segments_enqueue_build(ctx, s, source), status, fail);
+    SPOPS_TRY_GOTO(spops_segments_finish(ctx, s), status, fail);
+    *out = s;
+    return SPOPS_STATUS_OK;
+
+fail:
+    spops_segments_destroy(s);
+    return status;
+}
+
+// From the caller's indices
+
+static spops_status check_range(spops_context *ctx, const char *call, const char *name,
+                                const int32_t *array, int64_t n, int64_t high,
+                                const char *high_name)
+{
+    spops_check_result found;
+    if (n == 0) return SPOPS_STATUS_OK;
+    SPOPS_REQUIRE(ctx, high > 0, "%s: %s is 0, expected at least 1: %s has %" PRId64 " elements",
+                  call, high_name, name, n);
+    SPOPS_TRY(ctx->backend->check(ctx, SPOPS_CHECK_RANGE, array, n, 0, high, &found));
+    SPOPS_REQUIRE(ctx, found.index < 0,
+                  "%s: %s[%" PRId64 "] is %" PRId32 ", expected 0 to %" PRId64 " (%s - 1)", call,
+                  name, found.index, found.value, high - 1, high_name);
+    return SPOPS_STATUS_OK;
+}
+
+static spops_status check_ascending(spops_context *ctx, const char *call, const char *name,
+                                    const int32_t *array, int64_t n)
+{
+    spops_check_result found;
+    if (n < 2) return SPOPS_STATUS_OK;
+    SPOPS_TRY(ctx->backend->check(ctx, SPOPS_CHECK_ASCENDING, array, n, 0, 0, &found));
+    SPOPS_REQUIRE(ctx, found.index < 0,
+                  "%s: %s[%" PRId64 "] is %" PRId32 ", less than %s[%" PRId64 "] = %" PRId32, call,
+                  name, found.index, found.value, name, found.index - 1, found.previous);
+    return SPOPS_STATUS_OK;
+}
+
+static spops_status check_offsets(spops_context *ctx, const char *call, const int32_t *offsets,
+                                  int64_t num_segments, int64_t *num_terms)
+{
+    int32_t first, last;
+    SPOPS_TRY(spops_check_indices(ctx, call, "offsets", offsets, num_segments + 1));
+    SPOPS_TRY(ctx->backend->download(ctx, &first, offsets, sizeof first));
+    SPOPS_REQUIRE(ctx, first == 0, "%s: offsets[0] is %" PRId32 ", expected 0", call, first);
+    SPOPS_TRY(check_ascending(ctx, call, "offsets", offsets, num_segments + 1));
+    SPOPS_TRY(ctx->backend->download(ctx, &last, offsets + num_segments, sizeof last));
+    SPOPS_REQUIRE(ctx, last <= SPOPS_MAX_COUNT,
+                  "%s: offsets[%" PRId64 "] is %" PRId32 ", expected at most %" PRId64, call,
+                  num_segments, last, SPOPS_MAX_COUNT);
+    *num_terms = last;
+    return SPOPS_STATUS_OK;
+}
+
+// The sizes that options say; the counts are checked already.
+static spops_status read_sizes(spops_context *ctx, const char *call, spops_segments_options *o,
+                               int64_t num_segments, int64_t max_terms, spops_segments_sizes *sizes)
+{
+    SPOPS_TRY(spops_check_count(ctx, call, "num_rows", o->num_rows));
+    SPOPS_TRY(spops_check_count(ctx, call, "num_weights", o->num_weights));
+    SPOPS_TRY(spops_check_max_cols(ctx, call, &o->max_cols));
+    SPOPS_REQUIRE(ctx,
+                  o->gradients == SPOPS_GRADIENTS_NONE || o->gradients == SPOPS_GRADIENTS_LINEAR ||
+                      o->gradients == SPOPS_GRADIENTS_ALL,
+                  "%s: gradients is %d, expected %d to %d", call, (int)o->gradients,
+                  (int)SPOPS_GRADIENTS_NONE, (int)SPOPS_GRADIENTS_ALL);
+    if (o->idx == NULL && o->num_rows == 0) o->num_rows = max_terms;
+    if (o->weight_idx == NULL && o->num_weights == 0) o->num_weights = max_terms;
+    memset(sizes, 0, sizeof *sizes);
+    sizes->num_segments = num_segments;
+    sizes->max_terms = max_terms;
+    sizes->num_rows = o->num_rows;
+    sizes->num_weights = o->num_weights;
+    sizes->num_sources = max_terms;
+    sizes->max_cols = o->max_cols;
+    sizes->gradients = o->gradients;
+    return SPOPS_STATUS_OK;
+}
+
+// Which row, or weight, a term takes: by an array, or its own number.
+static spops_status check_taken(spops_context *ctx, const char *call, const char *name,
+                                const int32_t *array, int64_t num_terms, int64_t limit,
+                                const char *limit_name)
+{
+    if (array == NULL) {
+        SPOPS_REQUIRE(ctx, limit >= num_terms,
+                      "%s: %s is %" PRId64 ", expected at least %" PRId64
+                      " (one per term, as %s is NULL)",
+                      call, limit_name, limit, num_terms, name);
+        return SPOPS_STATUS_OK;
+    }
+    SPOPS_TRY(spops_check_indices(ctx, call, name, array, num_terms));
+    return check_range(ctx, call, name, array, num_terms, limit, limit_name);
+}
+
+// The common rest of create and create_from_keys; source holds offsets or keys.
+static spops_status create(spops_context *ctx, const char *call, int64_t num_segments,
+                           spops_segments_options *o, spops_lists_source *source,
+                           spops_segments **out)
+{
+    const int64_t num_terms = source->num_terms;
+    spops_segments_sizes sizes;
+
+    SPOPS_TRY(read_sizes(ctx, call, o, num_segments, num_terms, &sizes));
+    SPOPS_TRY(check_taken(ctx, call, "idx", o->idx, num_terms, o->num_rows, "num_rows"));
+    SPOPS_TRY(check_taken(ctx, call, "weight_idx", o->weight_idx, num_terms, o->num_weights,
+                          "num_weights"));
+    source->a = o->idx;
+    source->b = o->weight_idx;
+    source->a_limit = o->num_rows;
+    source->b_limit = o->num_weights;
+    sizes.pairs = spops_source_needs_pairs(source);
+    sizes.order = spops_source_needs_order(source);
+    return build(ctx, call, &sizes, source, out);
+}
+
+spops_status spops_segments_create(spops_context *ctx, int64_t num_segments, const int32_t *offsets,
+                                   const spops_segments_options *options, spops_segments **out)
+{
+    static const char call[] = "segments_create";
+    spops_segments_options o;
+    spops_lists_source source;
+
+    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_REQUIRE(ctx, out != NULL, "%s: out is NULL", call);
+    *out = NULL;
+    SPOPS_TRY(spops_check_not_capturing(ctx, call));
+    memset(&o, 0, sizeof o);
+    SPOPS_TRY(spops_read_options(ctx, call, options, &o, sizeof o));
+    SPOPS_TRY(spops_check_count(ctx, call, "num_segments", num_segments));
+    memset(&source, 0, sizeof source);
+    SPOPS_TRY(check_offsets(ctx, call, offsets, num_segments, &source.num_terms));
+    source.offsets = offsets;
+    return create(ctx, call, num_segments, &o, &source, out);
+}
+
+spops_status spops_segments_create_from_keys(spops_context *ctx, int64_t num_segments,
+                                             int64_t num_terms, const int32_t *keys,
+                                             spops_key_order order,
+                                             const spops_segments_options *options,
+                                             spops_segments **out)
+{
+    static const char call[] = "segments_create_from_keys";
+    spops_segments_options o;
+    spops_lists_source source;
+
+    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_REQUIRE(ctx, out != NULL, "%s: out is NULL", call);
+    *out = NULL;
+    SPOPS_TRY(spops_check_not_capturing(ctx, call));
+    memset(&o, 0, sizeof o);
+    SPOPS_TRY(spops_read_options(ctx, call, options, &o, sizeof o));
+    SPOPS_TRY(spops_check_count(ctx, call, "num_segments", num_segments));
+    SPOPS_TRY(spops_check_count(ctx, call, "num_terms", num_terms));
+    SPOPS_REQUIRE(ctx, order == SPOPS_KEYS_UNSORTED || order == SPOPS_KEYS_SORTED,
+                  "%s: order is %d, expected %d or %d", call, (int)order, (int)SPOPS_KEYS_UNSORTED,
+                  (int)SPOPS_KEYS_SORTED);
+    SPOPS_TRY(spops_check_indices(ctx, call, "keys", keys, num_terms));
+    SPOPS_TRY(check_range(ctx, call, "keys", keys, num_terms, num_segments, "num_segments"));
+    if (order == SPOPS_KEYS_SORTED) SPOPS_TRY(check_ascending(ctx, call, "keys", keys, num_terms));
+
+    memset(&source, 0, sizeof source);
+    source.num_terms = num_terms;
+    source.keys = keys;
+    source.keys_sorted = order == SPOPS_KEYS_SORTED;
+    return create(ctx, call, num_segments, &o, &source, out);
+}
+
+// Into a capacity
+
+spops_status spops_segments_reserve(spops_context *ctx, int64_t num_segments, int64_t max_terms,
+                                    const spops_segments_options *options, spops_segments **out)
+{
+    static const char call[] = "segments_reserve";
+    spops_status status = SPOPS_STATUS_OK;
+    spops_segments_options o;
+    spops_segments_sizes sizes;
+    spops_lists_source nothing;
+    spops_segments *s = NULL;
+
+    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_REQUIRE(ctx, out != NULL, "%s: out is NULL", call);
+    *out = NULL;
+    SPOPS_TRY(spops_check_not_capturing(ctx, call));
+    memset(&o, 0, sizeof o);
+    SPOPS_TRY(spops_read_options(ctx, call, options, &o, sizeof o));
+    SPOPS_TRY(spops_check_count(ctx, call, "num_segments", num_segments));
+    SPOPS_TRY(spops_check_count(ctx, call, "max_terms", max_terms));
+    SPOPS_REQUIRE(ctx, o.idx == NULL, "%s: idx is not NULL, expected NULL (segments_set takes it)",
+                  call);
+    SPOPS_REQUIRE(ctx, o.weight_idx == NULL,
+                  "%s: weight_idx is not NULL, expected NULL (segments_set takes it)", call);
+    SPOPS_TRY(read_sizes(ctx, call, &o, num_segments, max_terms, &sizes));
+    sizes.refillable = true;
+    sizes.pairs = sizes.order = true;
+
+    SPOPS_TRY(spops_segments_alloc(ctx, call, &sizes, &s));
+    memset(&nothing, 0, sizeof nothing);
+    SPOPS_TRY_GOTO(spops_segments_enqueue_build(ctx, s, &nothing), status, fail);
+    SPOPS_TRY_GOTO(ctx->backend->wait(ctx), status, fail);
+    *out = s;
+    return SPOPS_STATUS_OK;
+
+fail:
+    spops_segments_destroy(s);
+    return status;
+}
+
+spops_status spops_segments_set(spops_context *ctx, spops_segments *segments,
+                                const int32_t *num_terms, const int32_t *keys, const int32_t *idx,
+                                const int32_t *weight_idx)
+{
+    static const char call[] = "segments_set";
+    spops_lists_source source;
+
+    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_TRY(spops_segments_check(ctx, call, "segments", segments));
+    SPOPS_REQUIRE(ctx, segments->refillable, "%s: the plan was not made by segments_reserve", call);
+    SPOPS_TRY(spops_check_indices(ctx, call, "num_terms", num_terms, 1));
+    SPOPS_TRY(spops_check_indices(ctx, call, "keys", keys, segments->max_terms));
+    if (idx != NULL) SPOPS_TRY(spops_check_indices(ctx, call, "idx", idx, segments->max_terms));
+    if (weight_idx != NULL)
+        SPOPS_TRY(spops_check_indices(ctx, call, "weight_idx", weight_idx, segments->max_terms));
+
+    memset(&source, 0, sizeof source);
+    source.keys = keys != NULL ? keys : segments->forward.offsets;
+    source.num_terms = segments->max_terms;
+    source.num_terms_device = num_terms;
+    source.a = idx;
+    source.b = weight_idx;
+    source.drop_invalid = true;
+    source.a_limit = segments->num_rows;
+    source.b_limit = segments->num_weights;
+    return spops_segments_enqueue_build(ctx, segments, &source);
+}
+
+void spops_segments_destroy(spops_segments *segments)
+{
+    spops_context *ctx;
+    if (segments == NULL) return;
+    ctx = segments->ctx;
+    if (segments->block != NULL) (void)ctx->backend->wait(ctx);
+    spops_backend_free(ctx, segments->workspace, segments->workspace_bytes);
+    spops_backend_free(ctx, segments->block, segments->block_bytes);
+    spops_host_free(ctx, segments, 1, sizeof *segments);
+}
+
+// What can be asked of a plan
+
+spops_status spops_segments_schedule_sync(spops_context *ctx, const spops_segments *segments,
+                                          spops_schedule *schedule)
+{
+    if (!segments->forward.counts_on_device) {
+        *schedule = segments->forward.host_schedule;
+        return SPOPS_STATUS_OK;
+    }
+    return ctx->backend->download(ctx, schedule, segments->forward.schedule, sizeof *schedule);
+}
+
+spops_status spops_segments_get_info_sync(spops_context *ctx, const spops_segments *segments,
+                                          spops_segments_info *info)
+{
+    static const char call[] = "segments_get_info_sync";
+    spops_segments_info found;
+    spops_schedule schedule;
+
+    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_TRY(spops_segments_check(ctx, call, "segments", segments));
+    SPOPS_TRY(spops_check_not_capturing(ctx, call));
+    SPOPS_TRY(ctx->backend->wait(ctx));
+    SPOPS_TRY(spops_segments_schedule_sync(ctx, segments, &schedule));
+    memset(&found, 0, sizeof found);
+    found.num_segments = segments->num_segments;
+    found.num_terms = schedule.num_terms;
+    found.num_rows = segments->num_rows;
+    found.num_weights = segments->num_weights;
+    found.num_nonempty = schedule.num_nonempty;
+    found.longest = schedule.longest;
+    found.num_pieces = schedule.num_pieces;
+    found.num_dropped = schedule.num_dropped;
+    found.overflow = schedule.overflow;
+    SPOPS_TRY(spops_write_info(ctx, call, info, &found, sizeof found));
+    if (schedule.overflow == 0) return SPOPS_STATUS_OK;
+    return spops_fail(ctx, SPOPS_STATUS_CAPACITY_EXCEEDED,
+                      "%s: segments_set met more terms than max_terms = %" PRId64, call,
+                      segments->max_terms);
+}
+
+size_t spops_segments_scratch_bytes(const spops_segments *segments)
+{
+    return segments == NULL ? 0 : segments->scratch_bytes;
+}
+
+spops_status spops_segments_get_view(spops_context *ctx, const spops_segments *segments,
+                                     spops_lists_view *view)
+{
+    static const char call[] = "segments_get_view";
+    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_TRY(spops_segments_check(ctx, call, "segments", segments));
+    SPOPS_REQUIRE(ctx, view != NULL, "%s: view is NULL", call);
+    *view = spops_lists_view_of(&segments->forward);
+    return SPOPS_STATUS_OK;
+}
+
+// How many different numbers a and b a plan's pairs name (waits).
+static spops_status count_distinct_sync(spops_context *ctx, const spops_segments *s,
+                                        int64_t num_terms, int64_t *num_a, int64_t *num_b)
+{
+    spops_status status = SPOPS_STATUS_OK;
+    const size_t n = (size_t)num_terms, rows = (size_t)s->num_rows,
+                 weights = (size_t)s->num_weights;
+    int32_t *pairs = NULL;
+    unsigned char *row_seen = NULL, *weight_seen = NULL;
+
+    *num_a = *num_b = s->forward.pairs == NULL ? num_terms : 0;
+    if (s->forward.pairs == NULL || num_terms == 0) return SPOPS_STATUS_OK;
+    pairs = spops_host_alloc(ctx, n, 2 * sizeof *pairs);
+    row_seen = pairs == NULL ? NULL : spops_host_alloc(ctx, rows, 1);
+    weight_seen = row_seen == NULL ? NULL : spops_host_alloc(ctx, weights, 1);
+    if (weight_seen == NULL) {
+        status = SPOPS_STATUS_OUT_OF_MEMORY;
+        goto done;
+    }
+    SPOPS_TRY_GOTO(ctx->backend->download(ctx, pairs, s->forward.pairs, n * 2 * sizeof *pairs),
+                   status, done);
+    for (size_t p = 0; p < n; ++p) {
+        const int32_t a = pairs[2 * p], b = pairs[2 * p + 1];
+        *num_a += !row_seen[a];
+        *num_b += !weight_seen[b];
+        row_seen[a] = weight_seen[b] = 1;
+    }
+
+done:
+    spops_host_free(ctx, weight_seen, weights, 1);
+    spops_host_free(ctx, row_seen, rows, 1);
+    spops_host_free(ctx, pairs, n, 2 * sizeof *pairs);
+    return status;
+}
+
+spops_status spops_segments_get_traffic_sync(spops_context *ctx, const spops_segments *segments,
+                                             spops_dtype dtype, int64_t cols, int weighted,
+                                             spops_traffic *traffic)
+{
+    static const char call[] = "segments_get_traffic_sync";
+    const spops_segments *s = segments;
+    const size_t element = spops_dtype_bytes(dtype);
+    size_t row, index, input, output, weight, gather, floor, all_rows, all_weights, working_set;
+    int64_t num_a, num_b, num_entries;
+    spops_schedule schedule;
+
+    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_TRY(spops_segments_check(ctx, call, "segments", s));
+    SPOPS_REQUIRE(ctx, traffic != NULL, "%s: traffic is NULL", call);
+    SPOPS_REQUIRE(ctx,
+                  dtype == SPOPS_DTYPE_F32 || dtype == SPOPS_DTYPE_F16 || dtype == SPOPS_DTYPE_BF16,
+                  "%s: dtype is %s, expected f32, f16 or bf16", call, spops_dtype_name(dtype));
+    SPOPS_REQUIRE(ctx, cols >= 0, "%s: cols is %" PRId64 ", expected at least 0", call, cols);
+    SPOPS_TRY(spops_check_not_capturing(ctx, call));
+    SPOPS_TRY(spops_segments_schedule_sync(ctx, s, &schedule));
+    SPOPS_TRY(count_distinct_sync(ctx, s, schedule.num_terms, &num_a, &num_b));
+
+    // Whole owners are listed for the GPU only; the CPU walks the offsets.
+    num_entries =
+        ctx->backend->kind == SPOPS_BACKEND_CUDA ? s->num_segments - schedule.num_splits : 0;
+    index = (size_t)(s->num_segments + 1) * sizeof(int32_t) +
+            (size_t)(num_entries + schedule.num_pieces) * sizeof(spops_entry) +
+            (size_t)schedule.num_splits * sizeof(spops_split);
+    if (s->forward.pairs != NULL) index += (size_t)schedule.num_terms * 2 * sizeof(int32_t);
+    row = spops_mul_bytes((size_t)cols, element);
+    input = spops_mul_bytes((size_t)num_a, row);
+    all_rows = spops_mul_bytes((size_t)s->num_rows, row);
+    output = spops_mul_bytes((size_t)s->num_segments, row);
+    gather = spops_mul_bytes((size_t)schedule.num_terms, row);
+    weight = weighted ? (size_t)num_b * element : 0;
+    all_weights = weighted ? (size_t)s->num_weights * element : 0;
+    floor = spops_add_bytes(spops_add_bytes(index, weight), spops_add_bytes(input, output));
+    working_set =
+        spops_add_bytes(spops_add_bytes(index, all_weights), spops_add_bytes(all_rows, output));
+    SPOPS_REQUIRE(ctx, working_set <= INT64_MAX && gather <= INT64_MAX,
+                  "%s: cols is %" PRId64 ", and the matrices exceed 64-bit sizes", call, cols);
+
+    memset(traffic, 0, sizeof *traffic);
+    traffic->index_bytes = (int64_t)index;
+    traffic->weight_bytes = (int64_t)weight;
+    traffic->input_bytes = (int64_t)input;
+    traffic->output_bytes = (int64_t)output;
+    traffic->gather_bytes = (int64_t)gather;
+    traffic->compulsory_bytes = (int64_t)floor;
+    traffic->working_set_bytes = (int64_t)working_set;
+    traffic->regime = spops_context_regime(ctx, traffic->working_set_bytes);
+    return SPOPS_STATUS_OK;
+}

@@ -1,0 +1,148 @@
+// Plans of segments: what they hold, and what the modules above build and run them with. Arrays and
+// schedules are filled by the backend (slots lists_build and lists_invert).
+#ifndef SPOPS_SEGMENTS_SEGMENTS_H
+#define SPOPS_SEGMENTS_SEGMENTS_H
+
+#include "core/backend.h"
+#include "core/blob.h"
+
+#define SPOPS_DEFAULT_MAX_COLS 256
+#define SPOPS_MAX_COUNT        ((int64_t)INT32_MAX - 1) // of segments, terms, rows, weights
+
+struct spops_segments {
+    spops_context *ctx; // made it, frees it
+    int64_t num_segments;
+    int64_t max_terms; // terms, or the capacity where the build may leave some out
+    int64_t num_rows;
+    int64_t num_weights;
+    int64_t num_sources; // term numbers are below this
+    int64_t max_cols;
+    spops_gradients gradients;
+    bool refillable;     // counts stay on the device, the workspace is kept
+    bool weights_unique; // with gradients: no two terms name the same weight
+    spops_lists forward;
+    spops_lists by_row, by_weight; // with gradients; else all zero
+    void *block;                   // every list, and the schedules side by side
+    size_t block_bytes;
+    void *workspace; // of the builds: lists_workspace and extra
+    size_t workspace_bytes;
+    void *lists_workspace; // for lists_build and lists_invert
+    void *extra;           // for the caller of spops_segments_alloc
+    size_t scratch_bytes;
+};
+
+// Sizes of a plan to make, checked already.
+typedef struct spops_segments_sizes {
+    int64_t num_segments, max_terms, num_rows, num_weights, num_sources, max_cols;
+    spops_gradients gradients;
+    bool refillable;
+    bool weights_unique;        // known beforehand; else found out once the lists are built
+    bool pairs, order;          // whether the forward lists need them
+    size_t extra_bytes;         // wanted at segments->extra
+    size_t extra_scratch_bytes; // that the caller carves behind the plan's own
+} spops_segments_sizes;
+
+// Allocate a plan: arrays carved, nothing enqueued, scratch reserved in ctx. `call` names the
+// public call in messages, here and below.
+spops_status spops_segments_alloc(spops_context *ctx, const char *call,
+                                  const spops_segments_sizes *sizes, spops_segments **out);
+
+// Enqueue the build of all lists from source. Neither allocates nor waits. A source whose num_terms
+// is 0 is taken for one without any term, whatever its arrays.
+spops_status spops_segments_enqueue_build(spops_context *ctx, spops_segments *segments,
+                                          const spops_lists_source *source);
+
+// After the build of a plan that is not refillable: free its workspace, wait, fetch its counts.
+spops_status spops_segments_finish(spops_context *ctx, spops_segments *segments);
+
+// Counts of the forward lists: the host's copy, or the device's where the plan is refillable
+// (waits).
+spops_status spops_segments_schedule_sync(spops_context *ctx, const spops_segments *segments,
+                                          spops_schedule *schedule);
+
+// Scratch of a plan's calls, measured and carved by one function.
+typedef struct spops_segments_scratch {
+    void *states;   // [num_segments][max_cols] of 8 bytes, with SPOPS_GRADIENTS_ALL; else NULL
+    void *partials; // [most pieces of its lists][max_cols] of 8 bytes
+} spops_segments_scratch;
+spops_segments_scratch spops_segments_carve_scratch(const spops_segments *segments,
+                                                    spops_carver *carver);
+
+// The same, taken from ctx.
+spops_status spops_segments_get_scratch(spops_context *ctx, const char *call,
+                                        const spops_segments *segments,
+                                        spops_segments_scratch *scratch);
+
+// Checks that several entries share. They report on ctx.
+
+// The plan, named `name`, is there and lies where ctx runs.
+spops_status spops_segments_check(spops_context *ctx, const char *call, const char *name,
+                                  const spops_segments *segments);
+
+// Rows of `cols` columns fit in the plan's scratch, where they need any.
+spops_status spops_segments_check_cols(spops_context *ctx, const char *call, const char *name,
+                                       const spops_segments *segments, bool states, int64_t cols);
+
+// m is a column of `rows` weights without gaps, f32 or of x's dtype.
+spops_status spops_check_weights(spops_context *ctx, const char *call, const char *name,
+                                 spops_matrix m, int64_t rows, spops_dtype x_dtype);
+
+// The slot called `name` is filled.
+spops_status spops_check_slot(spops_context *ctx, const char *call, bool filled, const char *name);
+
+// ctx's stream is not being captured; `call` allocates or waits.
+spops_status spops_check_not_capturing(spops_context *ctx, const char *call);
+
+// An index array of n elements is there (unless n is 0) and aligned.
+spops_status spops_check_indices(spops_context *ctx, const char *call, const char *name,
+                                 const int32_t *array, int64_t n);
+
+// A count is 0 to SPOPS_MAX_COUNT.
+spops_status spops_check_count(spops_context *ctx, const char *call, const char *name,
+                               int64_t count);
+
+// max_cols of an options struct; 0 becomes the default.
+spops_status spops_check_max_cols(spops_context *ctx, const char *call, int64_t *max_cols);
+
+// Copy src, an info struct of `size` bytes that begins with its struct_size, to the caller's, which
+// may be shorter and keeps its struct_size.
+spops_status spops_write_info(spops_context *ctx, const char *call, void *info, const void *src,
+                              size_t size);
+
+// Forward lists in host memory, as plans are saved, loaded, imported and exported.
+typedef struct spops_segments_image {
+    int64_t num_segments, num_terms, num_rows, num_weights, num_sources, max_cols;
+    spops_gradients gradients;
+    bool has_pairs, has_term;
+    int32_t *offsets; // [num_segments + 1]
+    int32_t *a, *b;   // [num_terms] each, where has_pairs
+    int32_t *term;    // [num_terms], where has_term
+} spops_segments_image;
+
+// Room for the arrays of an image whose numbers are set. Free it also after a failure.
+spops_status spops_segments_image_alloc(spops_context *ctx, spops_segments_image *image);
+void spops_segments_image_free(spops_context *ctx, spops_segments_image *image);
+
+// Numbers of a plan; the arrays stay NULL. Waits where the plan is refillable.
+spops_status spops_segments_image_describe_sync(spops_context *ctx, const spops_segments *segments,
+                                                spops_segments_image *image);
+
+// Fetch the arrays of an image that was described (waits).
+spops_status spops_segments_image_fetch_sync(spops_context *ctx, const spops_segments *segments,
+                                             spops_segments_image *image);
+
+// Make a plan of an image that is known to be right (waits). extra_scratch_bytes: as in
+// spops_segments_sizes.
+spops_status spops_segments_image_build(spops_context *ctx, const char *call,
+                                        const spops_segments_image *image,
+                                        size_t extra_scratch_bytes, spops_segments **out);
+
+// To bytes; with a writer that only measures, the arrays are not needed.
+void spops_segments_image_write(const spops_segments_image *image, spops_blob_writer *w);
+
+// From the rest of a blob, every number checked (CORRUPT_DATA). Free the image also after a
+// failure.
+spops_status spops_segments_image_read(spops_context *ctx, const char *call, spops_blob_reader *r,
+                                       spops_segments_image *image);
+
+#endif

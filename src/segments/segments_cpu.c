@@ -1,0 +1,467 @@
+// Plans on the CPU: lists from offsets or keys, inverted lists, index checks. Unsorted keys go
+// through a stable parallel radix sort, whose result no number of threads can change.
+
+#include <assert.h>
+#include <string.h>
+
+#include "backends/backend_cpu.h"
+#include "core/runs.h"
+
+// ---- Workspace ----------------------------------------------------------------------------------
+
+// A digit of the sort has at most 2^14 values: one pass sorts by the cells of a 128 x 128 grid, and
+// the counters of a thread still fit its L2 cache.
+#define MAX_DIGIT_BITS  14
+#define MAX_SORT_PARTS  64
+#define MAX_BUCKET_BITS 12
+
+// How terms are sorted: follows from sizes alone, since a plan may be refilled by a context with
+// more threads than the one that made its workspace.
+typedef struct sort_plan {
+    int num_passes;
+    int digit_bits;
+    int num_parts; // of the terms, each counted and moved by one thread
+} sort_plan;
+
+// How owners are bucketed by their first row; follows from sizes alone too.
+typedef struct order_plan {
+    int bucket_bits;
+    int num_parts; // of the owners
+} order_plan;
+
+typedef struct sort_workspace {
+    uint32_t *keys[2]; // [max_terms]
+    int32_t *terms[2]; // [max_terms]
+    int32_t *owners;   // [max_terms] of a forward position; lists_invert's own
+    int32_t *counts;   // [num_parts][2^digit_bits]
+    int32_t *buckets;  // [num_parts][2^bucket_bits + 1] of the order plan
+} sort_workspace;
+
+static sort_plan plan_sort(int64_t num_owners, int64_t max_terms)
+{
+    sort_plan plan;
+    int64_t parts;
+    int bits = 1, most = 8;
+    while (bits < 32 &&
+           num_owners >> bits > 0) // keys are 0 .. num_owners, the last for dropped ones
+        ++bits;
+    // More counters than terms would cost more than another pass.
+    while (most < MAX_DIGIT_BITS && (int64_t)2 << most <= max_terms / 4)
+        ++most;
+    plan.num_passes = (bits + most - 1) / most;
+    plan.digit_bits = (bits + plan.num_passes - 1) / plan.num_passes;
+    parts = max_terms >> (plan.digit_bits + 1);
+    plan.num_parts = parts < 1 ? 1 : parts < MAX_SORT_PARTS ? (int)parts : MAX_SORT_PARTS;
+    return plan;
+}
+
+static order_plan plan_order(int64_t num_owners)
+{
+    order_plan plan;
+    int64_t parts;
+    plan.bucket_bits = 4;
+    while (plan.bucket_bits < MAX_BUCKET_BITS && (int64_t)4 << plan.bucket_bits < num_owners)
+        ++plan.bucket_bits;
+    parts = num_owners >> (plan.bucket_bits + 2);
+    plan.num_parts = parts < 1 ? 1 : parts < MAX_SORT_PARTS ? (int)parts : MAX_SORT_PARTS;
+    return plan;
+}
+
+static sort_workspace carve_workspace(int64_t num_owners, int64_t max_terms, spops_carver *c)
+{
+    const sort_plan sort = plan_sort(num_owners, max_terms);
+    const order_plan order = plan_order(num_owners);
+    sort_workspace w;
+    for (int i = 0; i < 2; ++i) {
+        w.keys[i] = (uint32_t *)spops_carve(c, max_terms, 1, sizeof(uint32_t));
+        w.terms[i] = (int32_t *)spops_carve(c, max_terms, 1, sizeof(int32_t));
+    }
+    w.owners = (int32_t *)spops_carve(c, max_terms, 1, sizeof(int32_t));
+    w.counts =
+        (int32_t *)spops_carve(c, sort.num_parts, (int64_t)1 << sort.digit_bits, sizeof(int32_t));
+    w.buckets = (int32_t *)spops_carve(c, order.num_parts, ((int64_t)1 << order.bucket_bits) + 1,
+                                       sizeof(int32_t));
+    return w;
+}
+
+size_t spops_cpu_lists_workspace_bytes(spops_context *ctx, int64_t num_owners, int64_t max_terms)
+{
+    spops_carver c = {NULL, 0};
+    (void)ctx;
+    carve_workspace(num_owners, max_terms, &c);
+    return c.used;
+}
+
+// Never depends on the number of threads, because the order of additions depends on it.
+int32_t spops_cpu_split_terms(const spops_context *ctx, int64_t max_terms, int64_t max_cols)
+{
+    // At most 1024 pieces, so that their partial states stay small; 2048 terms are a few
+    // microseconds.
+    const int64_t terms = max_terms / 512;
+    (void)ctx, (void)max_cols;
+    return terms < 2048 ? 2048 : (int32_t)terms;
+}
+
+// ---- Sort ---------------------------------------------------------------------------------------
+
+// Part `part` of `num_parts` of n items begins here.
+static int64_t part_begin(int64_t n, int64_t part, int64_t num_parts)
+{
+    return n / num_parts * part + (part < n % num_parts ? part : n % num_parts);
+}
+
+// Turn counts [part][digit] into where part `part` puts its first item of each digit.
+static void scan_counts(int32_t *counts, int num_parts, int64_t num_digits)
+{
+    int32_t sum = 0;
+    for (int64_t d = 0; d < num_digits; ++d) {
+        for (int part = 0; part < num_parts; ++part) {
+            int32_t *count = &counts[(int64_t)part * num_digits + d];
+            const int32_t n = *count;
+            *count = sum;
+            sum += n;
+        }
+    }
+}
+
+// Sort keys[0] stably, terms[0] along with it; the result is in the returned half of the workspace.
+static int sort_terms(int num_threads, sort_plan plan, int64_t n, const sort_workspace *w)
+{
+    const int64_t num_digits = (int64_t)1 << plan.digit_bits;
+    const uint32_t mask = (uint32_t)num_digits - 1;
+    int from = 0;
+
+    for (int pass = 0; pass < plan.num_passes; ++pass, from ^= 1) {
+        const int shift = pass * plan.digit_bits, to = from ^ 1;
+        const uint32_t *keys = w->keys[from];
+        const int32_t *terms = w->terms[from];
+#pragma omp parallel for num_threads(num_threads) if (num_threads > 1) schedule(static, 1)
+        for (int part = 0; part < plan.num_parts; ++part) {
+            int32_t *counts = w->counts + part * num_digits;
+            const int64_t end = part_begin(n, part + 1, plan.num_parts);
+            memset(counts, 0, (size_t)num_digits * sizeof *counts);
+            for (int64_t i = part_begin(n, part, plan.num_parts); i < end; ++i)
+                ++counts[keys[i] >> shift & mask];
+        }
+        scan_counts(w->counts, plan.num_parts, num_digits);
+#pragma omp parallel for num_threads(num_threads) if (num_threads > 1) schedule(static, 1)
+        for (int part = 0; part < plan.num_parts; ++part) {
+            int32_t *next = w->counts + part * num_digits;
+            const int64_t end = part_begin(n, part + 1, plan.num_parts);
+            for (int64_t i = part_begin(n, part, plan.num_parts); i < end; ++i) {
+                const int32_t place = next[keys[i] >> shift & mask]++;
+                w->keys[to][place] = keys[i];
+                w->terms[to][place] = terms[i];
+            }
+        }
+    }
+    return from;
+}
+
+// Offsets of owners from n ascending keys; keys of num_owners (dropped) come last.
+static void offsets_of_keys(int num_threads, int64_t num_owners, int64_t n, const uint32_t *keys,
+                            int32_t *offsets)
+{
+#pragma omp parallel for num_threads(num_threads) if (num_threads > 1) schedule(static)
+    for (int64_t i = 0; i <= n; ++i) {
+        // Owners after the key before, up to this one, begin here.
+        const int64_t first = i > 0 ? (int64_t)keys[i - 1] + 1 : 0;
+        const int64_t last = i < n ? (int64_t)keys[i] : num_owners;
+        for (int64_t o = first; o <= last; ++o)
+            offsets[o] = (int32_t)i;
+    }
+}
+
+// ---- Schedule -----------------------------------------------------------------------------------
+
+// Cut owners longer than split_terms into equal pieces.
+static void fill_pieces(spops_lists *lists)
+{
+    spops_schedule *schedule = lists->schedule;
+    for (int64_t o = 0; o < lists->num_owners; ++o) {
+        const int32_t begin = lists->offsets[o], count = lists->offsets[o + 1] - begin;
+        if (count <= lists->split_terms) continue;
+        const int32_t num_pieces = (count - 1) / lists->split_terms + 1;
+        const int32_t split = schedule->num_splits++;
+        assert(split < lists->max_splits && schedule->num_pieces + num_pieces <= lists->max_pieces);
+        lists->splits[split] = (spops_split){(int32_t)o, schedule->num_pieces, num_pieces, count};
+        for (int32_t i = 0; i < num_pieces; ++i) {
+            const int32_t first = (int32_t)part_begin(count, i, num_pieces);
+            const int32_t last = (int32_t)part_begin(count, i + 1, num_pieces);
+            lists->pieces[schedule->num_pieces++] =
+                (spops_entry){(int32_t)o, begin + first, last - first, split};
+        }
+    }
+}
+
+// How the owners' lists lie in the rows they read.
+typedef struct row_statistics {
+    int32_t max_row; // of first and last rows
+    int64_t span;    // sum of the distances from first to last row
+} row_statistics;
+
+// Whether owners that follow each other by row find each other's rows in the cache: rows are read
+// several times, and those of one owner are near each other. Rows that are all over the place are
+// better served in the order of the owners, which is that of the output.
+static bool rows_are_local(const spops_lists *lists, row_statistics rows)
+{
+    const spops_schedule *schedule = lists->schedule;
+    return lists->pairs != NULL && schedule->num_terms / 2 > rows.max_row &&
+           rows.span <= (int64_t)schedule->num_nonempty * rows.max_row / 4; // 1/3 if random
+}
+
+// Bucket of an owner: by first row; the last one for owners without terms; -1 for split ones.
+static int64_t bucket_of(const spops_lists *lists, int64_t owner, int shift, int64_t num_buckets)
+{
+    const int64_t begin = lists->offsets[owner], count = lists->offsets[owner + 1] - begin;
+    if (count == 0) return num_buckets - 1;
+    if (count > lists->split_terms) return -1;
+    return lists->pairs[2 * begin] >> shift;
+}
+
+// Entries: whole owners in order of their first row, about; then those without terms.
+static void fill_entries(int num_threads, row_statistics rows, spops_lists *lists, int32_t *buckets)
+{
+    const order_plan plan = plan_order(lists->num_owners);
+    const int64_t num_buckets = ((int64_t)1 << plan.bucket_bits) + 1;
+    spops_schedule *schedule = lists->schedule;
+    const int32_t num_whole = schedule->num_nonempty - schedule->num_splits;
+    int shift = 0;
+
+    while (rows.max_row >> shift >= num_buckets - 1)
+        ++shift;
+#pragma omp parallel for num_threads(num_threads) if (num_threads > 1) schedule(static, 1)
+    for (int part = 0; part < plan.num_parts; ++part) {
+        int32_t *counts = buckets + part * num_buckets;
+        const int64_t end = part_begin(lists->num_owners, part + 1, plan.num_parts);
+        memset(counts, 0, (size_t)num_buckets * sizeof *counts);
+        for (int64_t o = part_begin(lists->num_owners, part, plan.num_parts); o < end; ++o) {
+            const int64_t bucket = bucket_of(lists, o, shift, num_buckets);
+            if (bucket >= 0) ++counts[bucket];
+        }
+    }
+    scan_counts(buckets, plan.num_parts, num_buckets);
+#pragma omp parallel for num_threads(num_threads) if (num_threads > 1) schedule(static, 1)
+    for (int part = 0; part < plan.num_parts; ++part) {
+        int32_t *next = buckets + part * num_buckets;
+        const int64_t end = part_begin(lists->num_owners, part + 1, plan.num_parts);
+        for (int64_t o = part_begin(lists->num_owners, part, plan.num_parts); o < end; ++o) {
+            const int64_t bucket = bucket_of(lists, o, shift, num_buckets);
+            const int32_t begin = lists->offsets[o];
+            if (bucket >= 0)
+                lists->entries[next[bucket]++] =
+                    (spops_entry){(int32_t)o, begin, lists->offsets[o + 1] - begin, -1};
+        }
+    }
+    // One class for all that have terms: a thread takes a whole owner, however long.
+    schedule->class_begin[SPOPS_CLASS_EMPTY] = num_whole;
+    for (int c = SPOPS_CLASS_SPLIT; c <= SPOPS_NUM_CLASSES; ++c)
+        schedule->class_begin[c] = (int32_t)(lists->num_owners - schedule->num_splits);
+}
+
+// The schedule of lists whose offsets and pairs are there.
+static void fill_schedule(int num_threads, spops_lists *lists, const sort_workspace *w)
+{
+    spops_schedule *schedule = lists->schedule;
+    const int32_t *offsets = lists->offsets, *pairs = lists->pairs;
+    const int64_t num_owners = lists->num_owners;
+    int32_t longest = 0, num_nonempty = 0, max_row = 0;
+    int64_t span = 0;
+    row_statistics rows;
+
+#pragma omp parallel for num_threads(num_threads) if (num_threads > 1) schedule(static)               \
+    reduction(max : longest, max_row) reduction(+ : num_nonempty, span)
+    for (int64_t o = 0; o < num_owners; ++o) {
+        const int64_t begin = offsets[o], end = offsets[o + 1];
+        const int32_t count = (int32_t)(end - begin);
+        longest = count > longest ? count : longest;
+        num_nonempty += count > 0;
+        if (pairs != NULL && count > 0) {
+            const int32_t first = pairs[2 * begin], last = pairs[2 * (end - 1)];
+            const int32_t larger = first > last ? first : last;
+            max_row = larger > max_row ? larger : max_row;
+            span += first > last ? first - last : last - first;
+        }
+    }
+    memset(schedule, 0, sizeof *schedule);
+    schedule->num_terms = offsets[num_owners];
+    schedule->split_terms = lists->split_terms;
+    schedule->num_nonempty = num_nonempty;
+    schedule->longest = longest;
+    if (longest > lists->split_terms) fill_pieces(lists);
+    rows.max_row = max_row;
+    rows.span = span;
+    if (rows_are_local(lists, rows)) fill_entries(num_threads, rows, lists, w->buckets);
+}
+
+// ---- Lists --------------------------------------------------------------------------------------
+
+static int32_t number_of(const int32_t *array, int64_t term)
+{
+    return array != NULL ? array[term] : (int32_t)term;
+}
+
+// Pairs and order of n positions; terms[p] is the source's term at position p (NULL: p itself).
+static void fill_positions(int num_threads, const spops_lists_source *source, int64_t n,
+                           const int32_t *terms, spops_lists *lists)
+{
+    int32_t *pairs = lists->pairs, *order = lists->order;
+    if (pairs == NULL && order == NULL) return;
+#pragma omp parallel for num_threads(num_threads) if (num_threads > 1) schedule(static)
+    for (int64_t p = 0; p < n; ++p) {
+        const int32_t term = number_of(terms, p);
+        if (pairs != NULL) {
+            pairs[2 * p] = number_of(source->a, term);
+            pairs[2 * p + 1] = number_of(source->b, term);
+        }
+        if (order != NULL) order[p] = number_of(source->term, term);
+    }
+}
+
+// Keys and term numbers of the source into the workspace; a term that is to be dropped gets the key
+// num_owners, which sorts behind all others. Returns how many there are.
+static int64_t fill_keys(int num_threads, const spops_lists_source *source, int64_t num_owners,
+                         int64_t n, const sort_workspace *w)
+{
+    int64_t num_dropped = 0;
+#pragma omp parallel for num_threads(num_threads) if (num_threads > 1) schedule(static)               \
+    reduction(+ : num_dropped)
+    for (int64_t t = 0; t < n; ++t) {
+        const int32_t key = source->keys[t];
+        bool valid = true;
+        if (source->drop_invalid) {
+            const int32_t a = number_of(source->a, t), b = number_of(source->b, t);
+            valid = key >= 0 && key < num_owners && a >= 0 && a < source->a_limit && b >= 0 &&
+                    b < source->b_limit;
+        }
+        w->keys[0][t] = valid ? (uint32_t)key : (uint32_t)num_owners;
+        w->terms[0][t] = (int32_t)t;
+        num_dropped += !valid;
+    }
+    return num_dropped;
+}
+
+spops_status spops_cpu_lists_build(spops_context *ctx, const spops_lists_source *source,
+                                   spops_lists *lists, void *workspace)
+{
+    const int64_t num_owners = lists->num_owners;
+    const int num_threads = spops_threads_for(ctx->num_threads, num_owners + source->num_terms);
+    spops_carver c = {(char *)workspace, 0};
+    const sort_workspace w = carve_workspace(num_owners, lists->max_terms, &c);
+    int64_t n = source->num_terms, num_dropped = 0;
+    bool overflow = false;
+
+    if (source->num_terms_device != NULL) {
+        const int32_t wanted = *source->num_terms_device;
+        overflow = wanted > n;
+        n = overflow ? n : wanted < 0 ? 0 : wanted;
+    }
+    assert(n <= lists->max_terms);
+    if (source->offsets != NULL) {
+        assert(!source->drop_invalid);
+        memcpy(lists->offsets, source->offsets, (size_t)(num_owners + 1) * sizeof(int32_t));
+        fill_positions(num_threads, source, n, NULL, lists);
+    } else if (source->keys_sorted && !source->drop_invalid) {
+        offsets_of_keys(num_threads, num_owners, n, (const uint32_t *)source->keys, lists->offsets);
+        fill_positions(num_threads, source, n, NULL, lists);
+    } else {
+        const sort_plan plan = plan_sort(num_owners, lists->max_terms);
+        int sorted;
+        num_dropped = fill_keys(num_threads, source, num_owners, n, &w);
+        sorted = sort_terms(num_threads, plan, n, &w);
+        n -= num_dropped;
+        offsets_of_keys(num_threads, num_owners, n, w.keys[sorted], lists->offsets);
+        fill_positions(num_threads, source, n, w.terms[sorted], lists);
+    }
+    fill_schedule(num_threads, lists, &w);
+    lists->schedule->num_dropped = (int32_t)num_dropped;
+    lists->schedule->overflow = overflow;
+    return SPOPS_STATUS_OK;
+}
+
+// owners[p] = owner of position p.
+static void fill_owners(int num_threads, const spops_lists *lists, int32_t *owners)
+{
+    const int64_t num_runs = spops_runs_count(lists, num_threads);
+#pragma omp parallel for num_threads(num_threads) if (num_threads > 1) schedule(dynamic, 1)
+    for (int64_t r = 0; r < num_runs; ++r) {
+        const int64_t last = spops_run_begin(lists, num_runs, r + 1);
+        for (int64_t o = spops_run_begin(lists, num_runs, r); o < last; ++o) {
+            for (int32_t p = lists->offsets[o]; p < lists->offsets[o + 1]; ++p)
+                owners[p] = (int32_t)o;
+        }
+    }
+}
+
+spops_status spops_cpu_lists_invert(spops_context *ctx, const spops_lists *forward,
+                                    spops_inverse inverse, spops_lists *lists, void *workspace)
+{
+    const int64_t num_owners = lists->num_owners, n = forward->schedule->num_terms;
+    const int num_threads = spops_threads_for(ctx->num_threads, num_owners + n);
+    const sort_plan plan = plan_sort(num_owners, lists->max_terms);
+    const int32_t *pairs = forward->pairs;
+    const int by = inverse == SPOPS_BY_ROW ? 0 : 1; // the number of a pair that becomes the owner
+    spops_carver c = {(char *)workspace, 0};
+    const sort_workspace w = carve_workspace(num_owners, lists->max_terms, &c);
+    int sorted;
+
+    assert(n <= lists->max_terms);
+    assert(n == 0 || lists->pairs != NULL);
+    fill_owners(num_threads, forward, w.owners);
+#pragma omp parallel for num_threads(num_threads) if (num_threads > 1) schedule(static)
+    for (int64_t p = 0; p < n; ++p) {
+        w.keys[0][p] = (uint32_t)(pairs != NULL ? pairs[2 * p + by] : p);
+        w.terms[0][p] = (int32_t)p;
+    }
+    sorted = sort_terms(num_threads, plan, n, &w);
+    offsets_of_keys(num_threads, num_owners, n, w.keys[sorted], lists->offsets);
+#pragma omp parallel for num_threads(num_threads) if (num_threads > 1) schedule(static)
+    for (int64_t i = 0; i < n; ++i) {
+        const int32_t p = w.terms[sorted][i];
+        const int32_t kept = pairs != NULL ? pairs[2 * (int64_t)p + (1 - by)] : p;
+        lists->pairs[2 * i] = by == 0 ? w.owners[p] : kept;
+        lists->pairs[2 * i + 1] = by == 0 ? kept : w.owners[p];
+        if (lists->order != NULL) lists->order[i] = number_of(forward->order, p);
+    }
+    fill_schedule(num_threads, lists, &w);
+    return SPOPS_STATUS_OK;
+}
+
+// ---- Checks -------------------------------------------------------------------------------------
+
+// First index of begin .. end - 1 that breaks the rule, or end.
+static int64_t first_violation(spops_check_rule rule, const int32_t *a, int64_t begin, int64_t end,
+                               int64_t low, int64_t high)
+{
+    if (rule == SPOPS_CHECK_RANGE) {
+        for (int64_t i = begin; i < end; ++i) {
+            if (a[i] < low || a[i] >= high) return i;
+        }
+    } else {
+        for (int64_t i = begin > 0 ? begin : 1; i < end; ++i) {
+            if (a[i - 1] > a[i]) return i;
+        }
+    }
+    return end;
+}
+
+spops_status spops_cpu_check(spops_context *ctx, spops_check_rule rule, const int32_t *a, int64_t n,
+                             int64_t low, int64_t high, spops_check_result *result)
+{
+    const int num_threads = spops_threads_for(ctx->num_threads, n);
+    int64_t first = n;
+
+#pragma omp parallel for num_threads(num_threads) if (num_threads > 1) schedule(static, 1)         \
+    reduction(min                                                                                  \
+              : first)
+    for (int part = 0; part < num_threads; ++part) {
+        const int64_t end = part_begin(n, part + 1, num_threads);
+        const int64_t i =
+            first_violation(rule, a, part_begin(n, part, num_threads), end, low, high);
+        if (i < end && i < first) first = i;
+    }
+    result->index = first < n ? first : -1;
+    result->value = first < n ? a[first] : 0;
+    result->previous = first < n && first > 0 ? a[first - 1] : 0;
+    return SPOPS_STATUS_OK;
+}

@@ -1,0 +1,292 @@
+// Segmented reduction: argument checks, then the backend's slots. Plans are made in segments.c; the
+// gradients of rows and weights are the same walk over the plan's other lists.
+#include "segreduce/segreduce.h"
+
+#include "core/matrix.h"
+
+static const spops_matrix absent; // data NULL
+
+static bool is_builtin(spops_reduce reduce)
+{
+    switch (reduce) {
+#define SPOPS_REDUCE_OP(NAME, plain, traced) case SPOPS_REDUCE_##NAME:
+#include "core/reduce_ops.def"
+#undef SPOPS_REDUCE_OP
+        return true;
+    default: return false;
+    }
+}
+
+// Whether gradients need what the forward pass knew, and not only counts.
+static bool needs_states(spops_reduce reduce)
+{
+    return reduce != SPOPS_REDUCE_SUM && reduce != SPOPS_REDUCE_MEAN;
+}
+
+static spops_status check_reduce(spops_context *ctx, const char *call, spops_reduce reduce)
+{
+    SPOPS_REQUIRE(ctx, is_builtin(reduce) || spops_context_custom(ctx, reduce) != NULL,
+                  "%s: reduce is %d, expected SPOPS_REDUCE_* or an id from reduce_create on ctx",
+                  call, (int)reduce);
+    return SPOPS_STATUS_OK;
+}
+
+static spops_status check_arg(spops_context *ctx, const char *call, spops_reduce reduce)
+{
+    if (!is_builtin(reduce))
+        return spops_fail(ctx, SPOPS_STATUS_NOT_SUPPORTED,
+                          "%s: arg is given, and registered reductions have none", call);
+    SPOPS_REQUIRE(ctx, reduce == SPOPS_REDUCE_MIN || reduce == SPOPS_REDUCE_MAX,
+                  "%s: arg is given, and reduce is %d: only SPOPS_REDUCE_MIN and MAX have one",
+                  call, (int)reduce);
+    return SPOPS_STATUS_OK;
+}
+
+spops_status spops_segreduce_run(spops_context *ctx, const char *call,
+                                 const spops_segments *segments, spops_reduce reduce,
+                                 spops_matrix x, spops_matrix w, spops_matrix out, spops_matrix arg,
+                                 spops_segments_scratch scratch)
+{
+    spops_segreduce_args args;
+    SPOPS_TRY(spops_check_slot(ctx, call, ctx->backend->segreduce != NULL, "segreduce"));
+    args.lists = &segments->forward;
+    args.reduce = reduce;
+    args.custom = spops_context_custom(ctx, reduce);
+    args.x = x;
+    args.w = w;
+    args.out = out;
+    args.arg = arg;
+    args.states = NULL;
+    args.partials = scratch.partials;
+    args.tickets = ctx->tickets;
+    return ctx->backend->segreduce(ctx, &args);
+}
+
+spops_status spops_segreduce_execute(spops_context *ctx, const spops_segments *segments,
+                                     spops_reduce reduce, spops_matrix x, const spops_matrix *w,
+                                     spops_matrix out, const spops_matrix *arg)
+{
+    static const char call[] = "segreduce_execute";
+    spops_segments_scratch scratch;
+
+    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_TRY(spops_segments_check(ctx, call, "segments", segments));
+    SPOPS_TRY(check_reduce(ctx, call, reduce));
+    SPOPS_TRY(
+        spops_check_matrix(ctx, call, "x", x, segments->num_rows, x.cols, SPOPS_DTYPES_FLOAT));
+    if (w != NULL)
+        SPOPS_TRY(spops_check_weights(ctx, call, "w", *w, segments->num_weights, x.dtype));
+    SPOPS_TRY(spops_check_matrix(ctx, call, "out", out, segments->num_segments, x.cols,
+                                 1u << (unsigned)x.dtype));
+    SPOPS_TRY(spops_check_no_overlap(ctx, call, "out", out, "x", x));
+    if (w != NULL) SPOPS_TRY(spops_check_no_overlap(ctx, call, "out", out, "w", *w));
+    if (arg != NULL) {
+        SPOPS_TRY(check_arg(ctx, call, reduce));
+        SPOPS_TRY(spops_check_matrix(ctx, call, "arg", *arg, segments->num_segments, x.cols,
+                                     1u << SPOPS_DTYPE_I32));
+        SPOPS_TRY(spops_check_no_overlap(ctx, call, "arg", *arg, "x", x));
+        if (w != NULL) SPOPS_TRY(spops_check_no_overlap(ctx, call, "arg", *arg, "w", *w));
+        SPOPS_TRY(spops_check_no_overlap(ctx, call, "arg", *arg, "out", out));
+    }
+    SPOPS_TRY(spops_segments_check_cols(ctx, call, "x", segments, false, x.cols));
+    if (segments->num_segments == 0 || x.cols == 0) return SPOPS_STATUS_OK;
+    SPOPS_TRY(spops_segments_get_scratch(ctx, call, segments, &scratch));
+    return spops_segreduce_run(ctx, call, segments, reduce, x, w == NULL ? absent : *w, out,
+                               arg == NULL ? absent : *arg, scratch);
+}
+
+// Gradients
+
+spops_status spops_segreduce_check_backward(spops_context *ctx, const char *call,
+                                            const spops_segments *segments, spops_reduce reduce)
+{
+    const spops_custom_reduce *custom = spops_context_custom(ctx, reduce);
+    const spops_backend *backend = ctx->backend;
+    const spops_gradients least =
+        needs_states(reduce) ? SPOPS_GRADIENTS_ALL : SPOPS_GRADIENTS_LINEAR;
+    SPOPS_REQUIRE(
+        ctx, segments->gradients >= least,
+        "%s: the plan was built with gradients = %d, expected %s", call, (int)segments->gradients,
+        needs_states(reduce) ? "SPOPS_GRADIENTS_ALL"
+                             : "SPOPS_GRADIENTS_LINEAR (for a BEV plan, backward = 1) or ALL");
+    if (custom != NULL && backend->kind == SPOPS_BACKEND_CPU && custom->desc.grad == NULL)
+        return spops_fail(ctx, SPOPS_STATUS_NOT_SUPPORTED,
+                          "%s: the reduction \"%s\" was registered without grad", call,
+                          custom->desc.name);
+    SPOPS_TRY(spops_check_slot(ctx, call, backend->segreduce != NULL, "segreduce"));
+    SPOPS_TRY(spops_check_slot(ctx, call, backend->seggrad != NULL, "seggrad"));
+    return spops_check_slot(ctx, call, backend->segdot != NULL, "segdot");
+}
+
+// Winners, products: the states of a forward pass whose values are not asked for.
+static spops_status run_states(spops_context *ctx, const spops_segments *segments,
+                               spops_reduce reduce, spops_matrix x, spops_matrix w,
+                               spops_segments_scratch scratch)
+{
+    spops_segreduce_args args;
+    if (segments->num_segments == 0) return SPOPS_STATUS_OK;
+    args.lists = &segments->forward;
+    args.reduce = reduce;
+    args.custom = spops_context_custom(ctx, reduce);
+    args.x = x;
+    args.w = w;
+    args.out = absent;
+    args.arg = absent;
+    args.states = scratch.states;
+    args.partials = scratch.partials;
+    args.tickets = ctx->tickets;
+    return ctx->backend->segreduce(ctx, &args);
+}
+
+// The gradient of a sum is a sum: rows of grad_out, over the lists by row.
+static spops_status run_sum_grad_x(spops_context *ctx, const spops_segments *segments,
+                                   spops_matrix grad_out, spops_matrix w, spops_matrix grad_x,
+                                   spops_segments_scratch scratch)
+{
+    spops_segreduce_args args;
+    args.lists = &segments->by_row;
+    args.reduce = SPOPS_REDUCE_SUM;
+    args.custom = NULL;
+    args.x = grad_out;
+    args.w = w;
+    args.out = grad_x;
+    args.arg = absent;
+    args.states = NULL;
+    args.partials = scratch.partials;
+    args.tickets = ctx->tickets;
+    return ctx->backend->segreduce(ctx, &args);
+}
+
+static spops_status run_grad_x(spops_context *ctx, const spops_segments *segments,
+                               spops_reduce reduce, spops_matrix grad_out, spops_matrix x,
+                               spops_matrix w, spops_matrix grad_x, spops_segments_scratch scratch)
+{
+    spops_seggrad_args args;
+    if (reduce == SPOPS_REDUCE_SUM)
+        return run_sum_grad_x(ctx, segments, grad_out, w, grad_x, scratch);
+    args.lists = &segments->by_row;
+    args.reduce = reduce;
+    args.custom = spops_context_custom(ctx, reduce);
+    args.grad_out = grad_out;
+    args.x = x;
+    args.w = w;
+    args.grad_x = grad_x;
+    args.states = needs_states(reduce) ? scratch.states : NULL;
+    args.segment_offsets = segments->forward.offsets;
+    args.partials = scratch.partials;
+    args.tickets = ctx->tickets;
+    return ctx->backend->seggrad(ctx, &args);
+}
+
+static spops_status run_grad_w(spops_context *ctx, const spops_segments *segments,
+                               spops_reduce reduce, spops_matrix grad_out, spops_matrix x,
+                               spops_matrix w, spops_matrix grad_w, spops_segments_scratch scratch)
+{
+    spops_segdot_args args;
+    args.lists = &segments->by_weight;
+    args.reduce = reduce;
+    args.custom = spops_context_custom(ctx, reduce);
+    args.grad_out = grad_out;
+    args.x = x;
+    args.w = w;
+    args.grad_w = grad_w;
+    args.states = needs_states(reduce) ? scratch.states : NULL;
+    args.segment_offsets = reduce == SPOPS_REDUCE_SUM ? NULL : segments->forward.offsets;
+    args.partials = scratch.partials;
+    args.tickets = ctx->tickets;
+    return ctx->backend->segdot(ctx, &args);
+}
+
+// Whether one fused walk can give both gradients.
+static bool fill_sumgrad(spops_context *ctx, const spops_segments *segments, spops_reduce reduce,
+                         spops_matrix grad_out, spops_matrix x, spops_matrix w, spops_matrix grad_x,
+                         spops_matrix grad_w, spops_segments_scratch scratch,
+                         spops_sumgrad_args *args)
+{
+    args->lists = &segments->by_row;
+    args->grad_out = grad_out;
+    args->x = x;
+    args->w = w;
+    args->grad_x = grad_x;
+    args->grad_w = grad_w;
+    args->partials = scratch.partials;
+    args->tickets = ctx->tickets;
+    return reduce == SPOPS_REDUCE_SUM && segments->weights_unique &&
+           ctx->backend->sumgrad != NULL && ctx->backend->sumgrad_fits(args);
+}
+
+spops_status spops_segreduce_run_backward(spops_context *ctx, const spops_segments *segments,
+                                          spops_reduce reduce, spops_matrix grad_out,
+                                          spops_matrix x, spops_matrix w, spops_matrix grad_x,
+                                          spops_matrix grad_w, spops_segments_scratch scratch)
+{
+    const bool want_x = grad_x.data != NULL && grad_x.rows > 0 && grad_x.cols > 0;
+    const bool want_w = grad_w.data != NULL && grad_w.rows > 0;
+    spops_sumgrad_args both;
+
+    if (!want_x && !want_w) return SPOPS_STATUS_OK;
+    if (x.cols == 0) // only grad_w is left: sums over no column
+        return ctx->backend->fill_zero(ctx, grad_w.data, spops_matrix_bytes(grad_w));
+    if (want_x && want_w &&
+        fill_sumgrad(ctx, segments, reduce, grad_out, x, w, grad_x, grad_w, scratch, &both)) {
+        // Weights that no term names get their 0 here.
+        SPOPS_TRY(ctx->backend->fill_zero(ctx, grad_w.data, spops_matrix_bytes(grad_w)));
+        return ctx->backend->sumgrad(ctx, &both);
+    }
+    if (needs_states(reduce)) SPOPS_TRY(run_states(ctx, segments, reduce, x, w, scratch));
+    if (want_x) SPOPS_TRY(run_grad_x(ctx, segments, reduce, grad_out, x, w, grad_x, scratch));
+    if (want_w) SPOPS_TRY(run_grad_w(ctx, segments, reduce, grad_out, x, w, grad_w, scratch));
+    return SPOPS_STATUS_OK;
+}
+
+// A gradient must not share memory with what it is computed from.
+static spops_status check_grad_apart(spops_context *ctx, const char *call, const char *name,
+                                     spops_matrix grad, spops_matrix grad_out, spops_matrix x,
+                                     const spops_matrix *w)
+{
+    SPOPS_TRY(spops_check_no_overlap(ctx, call, name, grad, "grad_out", grad_out));
+    SPOPS_TRY(spops_check_no_overlap(ctx, call, name, grad, "x", x));
+    if (w != NULL) SPOPS_TRY(spops_check_no_overlap(ctx, call, name, grad, "w", *w));
+    return SPOPS_STATUS_OK;
+}
+
+spops_status spops_segreduce_execute_backward(spops_context *ctx, const spops_segments *segments,
+                                              spops_reduce reduce, spops_matrix grad_out,
+                                              spops_matrix x, const spops_matrix *w,
+                                              const spops_matrix *grad_x,
+                                              const spops_matrix *grad_w)
+{
+    static const char call[] = "segreduce_execute_backward";
+    spops_segments_scratch scratch;
+
+    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_TRY(spops_segments_check(ctx, call, "segments", segments));
+    SPOPS_TRY(check_reduce(ctx, call, reduce));
+    SPOPS_TRY(
+        spops_check_matrix(ctx, call, "x", x, segments->num_rows, x.cols, SPOPS_DTYPES_FLOAT));
+    if (w != NULL)
+        SPOPS_TRY(spops_check_weights(ctx, call, "w", *w, segments->num_weights, x.dtype));
+    SPOPS_TRY(spops_check_matrix(ctx, call, "grad_out", grad_out, segments->num_segments, x.cols,
+                                 1u << (unsigned)x.dtype));
+    if (grad_x != NULL) {
+        SPOPS_TRY(spops_check_matrix(ctx, call, "grad_x", *grad_x, segments->num_rows, x.cols,
+                                     1u << (unsigned)x.dtype));
+        SPOPS_TRY(check_grad_apart(ctx, call, "grad_x", *grad_x, grad_out, x, w));
+    }
+    if (grad_w != NULL) {
+        SPOPS_REQUIRE(ctx, w != NULL, "%s: grad_w is given, and w is NULL", call);
+        SPOPS_TRY(
+            spops_check_weights(ctx, call, "grad_w", *grad_w, segments->num_weights, w->dtype));
+        SPOPS_REQUIRE(ctx, grad_w->dtype == w->dtype, "%s: grad_w.dtype is %s, expected %s", call,
+                      spops_dtype_name(grad_w->dtype), spops_dtype_name(w->dtype));
+        SPOPS_TRY(check_grad_apart(ctx, call, "grad_w", *grad_w, grad_out, x, w));
+        if (grad_x != NULL)
+            SPOPS_TRY(spops_check_no_overlap(ctx, call, "grad_w", *grad_w, "grad_x", *grad_x));
+    }
+    SPOPS_TRY(spops_segreduce_check_backward(ctx, call, segments, reduce));
+    SPOPS_TRY(spops_segments_check_cols(ctx, call, "x", segments, needs_states(reduce), x.cols));
+    SPOPS_TRY(spops_segments_get_scratch(ctx, call, segments, &scratch));
+    return spops_segreduce_run_backward(ctx, segments, reduce, grad_out, x, w == NULL ? absent : *w,
+                                        grad_x == NULL ? absent : *grad_x,
+                                        grad_w == NULL ? absent : *grad_w, scratch);
+}

@@ -1,0 +1,24 @@
+// What operators run a segmented reduction with, once they have checked their arguments under their
+// own names.
+#ifndef SPOPS_SEGREDUCE_SEGREDUCE_H
+#define SPOPS_SEGREDUCE_SEGREDUCE_H
+
+#include "segments/segments.h"
+
+// Enqueue the reduction. Matrices with data NULL are absent (w: all ones; arg: not wanted).
+spops_status spops_segreduce_run(spops_context *ctx, const char *call,
+                                 const spops_segments *segments, spops_reduce reduce,
+                                 spops_matrix x, spops_matrix w, spops_matrix out, spops_matrix arg,
+                                 spops_segments_scratch scratch);
+
+// Whether the plan, the reduction and the backend can do gradients at all.
+spops_status spops_segreduce_check_backward(spops_context *ctx, const char *call,
+                                            const spops_segments *segments, spops_reduce reduce);
+
+// Enqueue the gradients, after the check above. grad_x and grad_w with data NULL are not wanted.
+spops_status spops_segreduce_run_backward(spops_context *ctx, const spops_segments *segments,
+                                          spops_reduce reduce, spops_matrix grad_out,
+                                          spops_matrix x, spops_matrix w, spops_matrix grad_x,
+                                          spops_matrix grad_w, spops_segments_scratch scratch);
+
+#endif

@@ -1,0 +1,475 @@
+// segreduce, seggrad and segdot on the CPU: divides owners and pieces over threads and hands each
+// range of terms to the vector code of segreduce_isa.c, or to a caller's reduction. An owner or a
+// piece is one thread's alone and pieces combine in order, so the number of threads changes no bit.
+
+#include <string.h>
+
+#include "backends/backend_cpu.h"
+#include "core/cpu_isa.h"
+#include "core/runs.h"
+#include "segreduce/segreduce_isa.h"
+
+static const spops_isa_table *table_of(const spops_context *ctx)
+{
+#if defined(__x86_64__)
+    switch (spops_context_isa(ctx)) {
+    case SPOPS_ISA_AVX512: return &spops_isa_table_avx512;
+    case SPOPS_ISA_AVX2: return &spops_isa_table_avx2;
+    default: break;
+    }
+#else
+    (void)ctx;
+#endif
+    return &spops_isa_table_baseline;
+}
+
+// ---- Dividing the work --------------------------------------------------------------------------
+
+// The work of one call on its lists. `args` and `kernels` belong to the call.
+typedef struct walk {
+    const void *args;
+    const void *kernels;
+    void (*owner)(const struct walk *walk, int64_t owner, int64_t begin, int64_t end);
+    void (*piece)(const struct walk *walk, int64_t piece, const spops_entry *entry);
+    void (*split)(const struct walk *walk, const spops_split *split);
+    const char *out; // what an owner writes: out_bytes at out + owner * out_stride
+    int64_t out_bytes, out_stride;
+} walk;
+
+static int64_t element_bytes(spops_matrix m)
+{
+    return m.dtype == SPOPS_DTYPE_F32 ? 4 : 2;
+}
+
+static void set_output(walk *work, spops_matrix out)
+{
+    work->out = (const char *)out.data;
+    work->out_bytes = out.data != NULL ? out.cols * element_bytes(out) : 0;
+    work->out_stride = out.row_stride * element_bytes(out);
+}
+
+static void walk_run(const walk *work, const spops_lists *lists, int64_t first, int64_t last)
+{
+    const int32_t split_terms = lists->schedule->split_terms;
+    for (int64_t o = first; o < last; ++o) {
+        const int32_t begin = lists->offsets[o], end = lists->offsets[o + 1];
+        if (end - begin <= split_terms) work->owner(work, o, begin, end);
+    }
+}
+
+// Entries further ahead whose terms and output are fetched into the cache meanwhile: neighbouring
+// entries lie anywhere in both, where no hardware prefetcher follows.
+#define ENTRIES_AHEAD 4
+#define LINE_BYTES    64
+
+static void prefetch_entry(const walk *work, const spops_lists *lists, const spops_entry *entry)
+{
+    const char *pairs = (const char *)(lists->pairs + 2 * (int64_t)entry->begin);
+    const char *out = work->out + (int64_t)entry->owner * work->out_stride;
+    for (int64_t i = 0; i < 2 * (int64_t)sizeof(int32_t) * entry->count; i += LINE_BYTES)
+        __builtin_prefetch(pairs + i, 0);
+    for (int64_t i = 0; i < work->out_bytes; i += LINE_BYTES)
+        __builtin_prefetch(out + i, 1);
+}
+
+static void walk_entries(const walk *work, const spops_lists *lists, int64_t first, int64_t last)
+{
+    for (int64_t i = first; i < last; ++i) {
+        const spops_entry *entry = &lists->entries[i];
+        if (i + ENTRIES_AHEAD < last) prefetch_entry(work, lists, entry + ENTRIES_AHEAD);
+        work->owner(work, entry->owner, entry->begin, (int64_t)entry->begin + entry->count);
+    }
+}
+
+// Every owner of the lists, cols columns each. Where the plan has put owners in the order of their
+// rows, that order is followed if an owner writes whole cache lines; neighbours in memory are
+// otherwise better written by one thread, one after the other.
+static void walk_lists(const walk *work, const spops_lists *lists, int64_t cols, int max_threads)
+{
+    const spops_schedule *schedule = lists->schedule;
+    const int64_t num_pieces = schedule->num_pieces, num_splits = schedule->num_splits;
+    const int num_threads = spops_threads_for(max_threads, spops_runs_cost(lists) * cols);
+    const int64_t num_runs = spops_runs_count(lists, num_threads);
+    const int64_t num_entries =
+        work->out_bytes >= LINE_BYTES ? schedule->class_begin[SPOPS_NUM_CLASSES] : 0;
+    const int64_t chunk = num_entries / (num_threads * 64) + 16; // entries differ in length
+
+    if (lists->num_owners == 0) return;
+#pragma omp parallel num_threads(num_threads) if (num_threads > 1)
+    {
+        // Pieces first: they are the largest items, and the short runs then fill the gaps.
+#pragma omp for schedule(dynamic, 1) nowait
+        for (int64_t i = 0; i < num_pieces; ++i)
+            work->piece(work, i, &lists->pieces[i]);
+        if (num_entries > 0) {
+#pragma omp for schedule(dynamic, 1)
+            for (int64_t i = 0; i < num_entries; i += chunk)
+                walk_entries(work, lists, i, i + chunk < num_entries ? i + chunk : num_entries);
+        } else {
+#pragma omp for schedule(dynamic, 1)
+            for (int64_t r = 0; r < num_runs; ++r)
+                walk_run(work, lists, spops_run_begin(lists, num_runs, r),
+                         spops_run_begin(lists, num_runs, r + 1));
+        }
+#pragma omp for schedule(dynamic, 1)
+        for (int64_t i = 0; i < num_splits; ++i)
+            work->split(work, &lists->splits[i]);
+    }
+}
+
+// Index 1 where w has the dtype of x, 0 where it is f32 or absent.
+static int weights_like_rows(spops_matrix x, spops_matrix w)
+{
+    return w.data != NULL && w.dtype == x.dtype;
+}
+
+// Element (row, col) of a float matrix.
+static char *element(spops_matrix m, int64_t row, int64_t col)
+{
+    return (char *)m.data + (row * m.row_stride + col) * element_bytes(m);
+}
+
+static float weight_at(const spops_isa_table *table, spops_matrix w, int64_t index)
+{
+    float weight = 1.0f;
+    if (w.data != NULL) {
+        w.row_stride = 1;
+        table->load(w.dtype, element(w, index, 0), 1, &weight);
+    }
+    return weight;
+}
+
+static int64_t pair_of(const spops_lists *lists, int64_t position, int which)
+{
+    return lists->pairs != NULL ? lists->pairs[2 * position + which] : position;
+}
+
+static int32_t term_of(const spops_lists *lists, int64_t position)
+{
+    return lists->order != NULL ? lists->order[position] : (int32_t)position;
+}
+
+// ---- segreduce ----------------------------------------------------------------------------------
+
+typedef struct reduce_kernels {
+    spops_reduce_range range;
+    spops_reduce_split split;
+    size_t piece_bytes; // of partial states
+} reduce_kernels;
+
+static void reduce_owner(const walk *work, int64_t owner, int64_t begin, int64_t end)
+{
+    const reduce_kernels *k = (const reduce_kernels *)work->kernels;
+    k->range((const spops_segreduce_args *)work->args, owner, begin, end, NULL);
+}
+
+static void reduce_piece(const walk *work, int64_t piece, const spops_entry *entry)
+{
+    const spops_segreduce_args *args = (const spops_segreduce_args *)work->args;
+    const reduce_kernels *k = (const reduce_kernels *)work->kernels;
+    k->range(args, entry->owner, entry->begin, (int64_t)entry->begin + entry->count,
+             (char *)args->partials + (size_t)piece * k->piece_bytes);
+}
+
+static void reduce_split(const walk *work, const spops_split *split)
+{
+    const reduce_kernels *k = (const reduce_kernels *)work->kernels;
+    k->split((const spops_segreduce_args *)work->args, split);
+}
+
+// A caller's reduction works on blocks of columns that fit the stack.
+#define CUSTOM_COLS 256
+
+static void finish_custom(const spops_segreduce_args *args, const spops_isa_table *table,
+                          int64_t owner, int64_t col, int64_t n, int64_t count, const void *state)
+{
+    const spops_reduce_desc *desc = &args->custom->desc;
+    if (args->out.data != NULL) {
+        float v[CUSTOM_COLS];
+        desc->finalize(desc->user, n, state, count, v);
+        table->store(args->out.dtype, v, n, element(args->out, owner, col));
+    }
+    if (args->states != NULL)
+        memcpy((char *)args->states + (size_t)(owner * args->x.cols + col) * desc->state_bytes,
+               state, (size_t)n * desc->state_bytes);
+}
+
+static void custom_range(const spops_segreduce_args *args, const spops_isa_table *table,
+                         int64_t owner, int64_t begin, int64_t end, char *partial)
+{
+    const spops_reduce_desc *desc = &args->custom->desc;
+    for (int64_t col = 0; col < args->x.cols; col += CUSTOM_COLS) {
+        const int64_t left = args->x.cols - col, n = left < CUSTOM_COLS ? left : CUSTOM_COLS;
+        _Alignas(64) char state[CUSTOM_COLS * SPOPS_REDUCE_STATE_BYTES_MAX];
+        float v[CUSTOM_COLS];
+        desc->identity(desc->user, n, state);
+        for (int64_t p = begin; p < end; ++p) {
+            const float weight = weight_at(table, args->w, pair_of(args->lists, p, 1));
+            table->load(args->x.dtype, element(args->x, pair_of(args->lists, p, 0), col), n, v);
+            for (int64_t c = 0; c < n; ++c)
+                v[c] *= weight;
+            desc->fold(desc->user, n, state, v, term_of(args->lists, p));
+        }
+        if (partial != NULL)
+            memcpy(partial + (size_t)col * desc->state_bytes, state, (size_t)n * desc->state_bytes);
+        else
+            finish_custom(args, table, owner, col, n, end - begin, state);
+    }
+}
+
+static void custom_owner(const walk *work, int64_t owner, int64_t begin, int64_t end)
+{
+    custom_range((const spops_segreduce_args *)work->args, (const spops_isa_table *)work->kernels,
+                 owner, begin, end, NULL);
+}
+
+static size_t custom_piece_bytes(const spops_segreduce_args *args)
+{
+    return (size_t)args->x.cols * args->custom->desc.state_bytes;
+}
+
+static void custom_piece(const walk *work, int64_t piece, const spops_entry *entry)
+{
+    const spops_segreduce_args *args = (const spops_segreduce_args *)work->args;
+    custom_range(args, (const spops_isa_table *)work->kernels, entry->owner, entry->begin,
+                 (int64_t)entry->begin + entry->count,
+                 (char *)args->partials + (size_t)piece * custom_piece_bytes(args));
+}
+
+static void custom_split(const walk *work, const spops_split *split)
+{
+    const spops_segreduce_args *args = (const spops_segreduce_args *)work->args;
+    const spops_reduce_desc *desc = &args->custom->desc;
+    for (int64_t col = 0; col < args->x.cols; col += CUSTOM_COLS) {
+        const int64_t left = args->x.cols - col, n = left < CUSTOM_COLS ? left : CUSTOM_COLS;
+        const size_t bytes = (size_t)n * desc->state_bytes;
+        const char *partial = (const char *)args->partials +
+                              (size_t)split->first_piece * custom_piece_bytes(args) +
+                              (size_t)col * desc->state_bytes;
+        // Aligned copies: a partial state may start anywhere.
+        _Alignas(64) char state[CUSTOM_COLS * SPOPS_REDUCE_STATE_BYTES_MAX];
+        _Alignas(64) char later[CUSTOM_COLS * SPOPS_REDUCE_STATE_BYTES_MAX];
+        memcpy(state, partial, bytes);
+        for (int32_t i = 1; i < split->num_pieces; ++i) {
+            memcpy(later, partial + (size_t)i * custom_piece_bytes(args), bytes);
+            desc->combine(desc->user, n, state, later);
+        }
+        finish_custom(args, (const spops_isa_table *)work->kernels, split->owner, col, n,
+                      split->count, state);
+    }
+}
+
+spops_status spops_cpu_segreduce(spops_context *ctx, const spops_segreduce_args *args)
+{
+    const spops_isa_table *table = table_of(ctx);
+    walk work = {args, table, custom_owner, custom_piece, custom_split, NULL, 0, 0};
+    reduce_kernels kernels;
+
+    if (args->x.cols == 0) return SPOPS_STATUS_OK;
+    if (args->custom == NULL) {
+        const int traced = args->states != NULL || args->arg.data != NULL;
+        const int dtype = (int)args->x.dtype;
+        kernels.range =
+            table->reduce_range[args->reduce][traced][dtype][weights_like_rows(args->x, args->w)];
+        kernels.split = table->reduce_split[args->reduce][traced][dtype];
+        kernels.piece_bytes = (size_t)args->x.cols * table->state_bytes[args->reduce][traced];
+        work.kernels = &kernels;
+        work.owner = reduce_owner;
+        work.piece = reduce_piece;
+        work.split = reduce_split;
+    }
+    set_output(&work, args->out);
+    walk_lists(&work, args->lists, args->x.cols, ctx->num_threads);
+    return SPOPS_STATUS_OK;
+}
+
+// ---- seggrad ------------------------------------------------------------------------------------
+
+typedef struct grad_kernels {
+    const spops_isa_table *table;
+    spops_grad_range range;
+} grad_kernels;
+
+static void custom_grad_range(const spops_seggrad_args *args, const spops_isa_table *table,
+                              int64_t owner, int64_t begin, int64_t end, float *partial)
+{
+    const spops_reduce_desc *desc = &args->custom->desc;
+    for (int64_t col = 0; col < args->x.cols; col += CUSTOM_COLS) {
+        const int64_t left = args->x.cols - col, n = left < CUSTOM_COLS ? left : CUSTOM_COLS;
+        _Alignas(64) char state[CUSTOM_COLS * SPOPS_REDUCE_STATE_BYTES_MAX];
+        float acc[CUSTOM_COLS] = {0.0f};
+        float x[CUSTOM_COLS], v[CUSTOM_COLS], dv[CUSTOM_COLS], grad_out[CUSTOM_COLS];
+        table->load(args->x.dtype, element(args->x, owner, col), n, x);
+        for (int64_t p = begin; p < end; ++p) {
+            const int64_t s = pair_of(args->lists, p, 0);
+            const float weight = weight_at(table, args->w, pair_of(args->lists, p, 1));
+            const int64_t count = (int64_t)args->segment_offsets[s + 1] - args->segment_offsets[s];
+            for (int64_t c = 0; c < n; ++c)
+                v[c] = weight * x[c];
+            memcpy(state,
+                   (const char *)args->states +
+                       (size_t)(s * args->x.cols + col) * desc->state_bytes,
+                   (size_t)n * desc->state_bytes);
+            desc->grad(desc->user, n, v, term_of(args->lists, p), state, count, dv);
+            table->load(args->grad_out.dtype, element(args->grad_out, s, col), n, grad_out);
+            for (int64_t c = 0; c < n; ++c)
+                acc[c] += weight * (dv[c] * grad_out[c]);
+        }
+        if (partial != NULL)
+            memcpy(partial + col, acc, (size_t)n * sizeof(float));
+        else
+            table->store(args->grad_x.dtype, acc, n, element(args->grad_x, owner, col));
+    }
+}
+
+static void grad_range(const walk *work, int64_t owner, int64_t begin, int64_t end, float *partial)
+{
+    const spops_seggrad_args *args = (const spops_seggrad_args *)work->args;
+    const grad_kernels *k = (const grad_kernels *)work->kernels;
+    if (args->custom != NULL)
+        custom_grad_range(args, k->table, owner, begin, end, partial);
+    else
+        k->range(args, owner, begin, end, partial);
+}
+
+static void grad_owner(const walk *work, int64_t owner, int64_t begin, int64_t end)
+{
+    grad_range(work, owner, begin, end, NULL);
+}
+
+static void grad_piece(const walk *work, int64_t piece, const spops_entry *entry)
+{
+    const spops_seggrad_args *args = (const spops_seggrad_args *)work->args;
+    grad_range(work, entry->owner, entry->begin, (int64_t)entry->begin + entry->count,
+               (float *)args->partials + piece * args->x.cols);
+}
+
+static void grad_split(const walk *work, const spops_split *split)
+{
+    const spops_seggrad_args *args = (const spops_seggrad_args *)work->args;
+    const grad_kernels *k = (const grad_kernels *)work->kernels;
+    for (int64_t col = 0; col < args->x.cols; col += CUSTOM_COLS) {
+        const int64_t left = args->x.cols - col, n = left < CUSTOM_COLS ? left : CUSTOM_COLS;
+        const float *partial =
+            (const float *)args->partials + (int64_t)split->first_piece * args->x.cols + col;
+        float acc[CUSTOM_COLS];
+        memcpy(acc, partial, (size_t)n * sizeof(float));
+        for (int32_t i = 1; i < split->num_pieces; ++i) {
+            partial += args->x.cols;
+            for (int64_t c = 0; c < n; ++c)
+                acc[c] += partial[c];
+        }
+        k->table->store(args->grad_x.dtype, acc, n, element(args->grad_x, split->owner, col));
+    }
+}
+
+spops_status spops_cpu_seggrad(spops_context *ctx, const spops_seggrad_args *args)
+{
+    const spops_isa_table *table = table_of(ctx);
+    grad_kernels kernels = {table, NULL};
+    walk work = {args, &kernels, grad_owner, grad_piece, grad_split, NULL, 0, 0};
+
+    if (args->x.cols == 0) return SPOPS_STATUS_OK;
+    if (args->custom == NULL)
+        kernels.range =
+            table->grad_range[args->reduce][args->x.dtype][weights_like_rows(args->x, args->w)];
+    set_output(&work, args->grad_x);
+    walk_lists(&work, args->lists, args->x.cols, ctx->num_threads);
+    return SPOPS_STATUS_OK;
+}
+
+// ---- segdot -------------------------------------------------------------------------------------
+
+typedef struct dot_kernels {
+    const spops_isa_table *table;
+    spops_dot_range range;
+} dot_kernels;
+
+// Sum of v[0 .. n-1], n a power of two, by halves. v is overwritten.
+static float sum_by_halves(float *v, int64_t n)
+{
+    for (int64_t half = n / 2; half > 0; half /= 2) {
+        for (int64_t i = 0; i < half; ++i)
+            v[i] += v[i + half];
+    }
+    return v[0];
+}
+
+static float custom_dot_range(const spops_segdot_args *args, const spops_isa_table *table,
+                              int64_t owner, int64_t begin, int64_t end)
+{
+    const spops_reduce_desc *desc = &args->custom->desc;
+    const float weight = weight_at(table, args->w, owner);
+    float acc[CUSTOM_COLS] = {0.0f};
+    for (int64_t p = begin; p < end; ++p) {
+        const int64_t j = pair_of(args->lists, p, 0), s = pair_of(args->lists, p, 1);
+        const int64_t count = (int64_t)args->segment_offsets[s + 1] - args->segment_offsets[s];
+        for (int64_t col = 0; col < args->x.cols; col += CUSTOM_COLS) {
+            const int64_t left = args->x.cols - col, n = left < CUSTOM_COLS ? left : CUSTOM_COLS;
+            _Alignas(64) char state[CUSTOM_COLS * SPOPS_REDUCE_STATE_BYTES_MAX];
+            float x[CUSTOM_COLS], v[CUSTOM_COLS], dv[CUSTOM_COLS], grad_out[CUSTOM_COLS];
+            table->load(args->x.dtype, element(args->x, j, col), n, x);
+            for (int64_t c = 0; c < n; ++c)
+                v[c] = weight * x[c];
+            memcpy(state,
+                   (const char *)args->states +
+                       (size_t)(s * args->x.cols + col) * desc->state_bytes,
+                   (size_t)n * desc->state_bytes);
+            desc->grad(desc->user, n, v, term_of(args->lists, p), state, count, dv);
+            table->load(args->grad_out.dtype, element(args->grad_out, s, col), n, grad_out);
+            for (int64_t c = 0; c < n; ++c)
+                acc[c] += x[c] * (dv[c] * grad_out[c]);
+        }
+    }
+    return sum_by_halves(acc, CUSTOM_COLS);
+}
+
+static float dot_range(const walk *work, int64_t owner, int64_t begin, int64_t end)
+{
+    const spops_segdot_args *args = (const spops_segdot_args *)work->args;
+    const dot_kernels *k = (const dot_kernels *)work->kernels;
+    return args->custom != NULL ? custom_dot_range(args, k->table, owner, begin, end)
+                                : k->range(args, owner, begin, end);
+}
+
+static void store_weight_gradient(const walk *work, int64_t owner, float value)
+{
+    const spops_segdot_args *args = (const spops_segdot_args *)work->args;
+    const dot_kernels *k = (const dot_kernels *)work->kernels;
+    spops_matrix grad_w = args->grad_w;
+    grad_w.row_stride = 1;
+    k->table->store(grad_w.dtype, &value, 1, element(grad_w, owner, 0));
+}
+
+static void dot_owner(const walk *work, int64_t owner, int64_t begin, int64_t end)
+{
+    store_weight_gradient(work, owner, begin < end ? dot_range(work, owner, begin, end) : 0.0f);
+}
+
+static void dot_piece(const walk *work, int64_t piece, const spops_entry *entry)
+{
+    const spops_segdot_args *args = (const spops_segdot_args *)work->args;
+    ((float *)args->partials)[piece] =
+        dot_range(work, entry->owner, entry->begin, (int64_t)entry->begin + entry->count);
+}
+
+static void dot_split(const walk *work, const spops_split *split)
+{
+    const spops_segdot_args *args = (const spops_segdot_args *)work->args;
+    const float *partial = (const float *)args->partials + split->first_piece;
+    float sum = partial[0];
+    for (int32_t i = 1; i < split->num_pieces; ++i)
+        sum += partial[i];
+    store_weight_gradient(work, split->owner, sum);
+}
+
+spops_status spops_cpu_segdot(spops_context *ctx, const spops_segdot_args *args)
+{
+    const spops_isa_table *table = table_of(ctx);
+    dot_kernels kernels = {table, NULL};
+    const walk work = {args, &kernels, dot_owner, dot_piece, dot_split, NULL, 0, 0};
+
+    if (args->custom == NULL) kernels.range = table->dot_range[args->reduce][args->x.dtype];
+    walk_lists(&work, args->lists, args->x.cols, ctx->num_threads);
+    return SPOPS_STATUS_OK;
+}

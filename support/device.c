@@ -1,0 +1,282 @@
+// The CPU half of support/device.h and the choice between the halves. CUDA calls are left to
+// device_cuda.c (or, in a build without CUDA, to device_none.c).
+#include "support/device_cuda.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#define ALIGNMENT         ((size_t)256)
+#define NUM_WARMUP        3
+#define MAX_WARMUP_US     1e5   // a run this long is not repeated to warm up
+#define MIN_HOT_SAMPLE_US 200.0 // shorter runs are repeated within a sample: the clock costs 50 ns
+#define MAX_HOT_INNER     1000
+#define COPY_BYTES        ((size_t)256 << 20)
+#define NUM_COPIES        5
+#define MIN_SWEEP_BYTES   ((size_t)64 << 20)
+#define MAX_SWEEP_BYTES   ((size_t)1 << 30)
+#define CACHE_LINE        64
+
+static _Thread_local char last_error[256];
+
+bool device_fail(const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    vsnprintf(last_error, sizeof last_error, format, args);
+    va_end(args);
+    return false;
+}
+
+const char *device_error(void)
+{
+    return last_error;
+}
+
+static int compare_doubles(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+void device_summarize(double *samples_us, int num_samples, device_timing *timing)
+{
+    const int last = num_samples - 1;
+    qsort(samples_us, (size_t)num_samples, sizeof *samples_us, compare_doubles);
+    timing->min_us = samples_us[0];
+    timing->median_us = 0.5 * (samples_us[last / 2] + samples_us[(last + 1) / 2]);
+    timing->p10_us = samples_us[(int)lround(0.1 * last)];
+    timing->p90_us = samples_us[(int)lround(0.9 * last)];
+}
+
+static bool is_cpu(spops_backend_kind backend, bool *known)
+{
+    *known = backend == SPOPS_BACKEND_CPU || backend == SPOPS_BACKEND_CUDA;
+    if (!*known) device_fail("backend is %d, expected CPU or CUDA", (int)backend);
+    return backend == SPOPS_BACKEND_CPU;
+}
+
+bool device_has_cuda(void)
+{
+    return device_cuda_exists();
+}
+
+bool device_alloc(spops_backend_kind backend, size_t bytes, void **ptr)
+{
+    bool known;
+    const bool cpu = is_cpu(backend, &known);
+    *ptr = NULL;
+    if (!known) return false;
+    if (bytes == 0) return true;
+    if (!cpu) return device_cuda_alloc(bytes, ptr);
+    if (bytes > PTRDIFF_MAX - ALIGNMENT) return device_fail("no host memory for %zu bytes", bytes);
+    *ptr = aligned_alloc(ALIGNMENT, (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT);
+    if (*ptr == NULL) return device_fail("no host memory for %zu bytes", bytes);
+    memset(*ptr, 0xff, bytes);
+    return true;
+}
+
+void device_free(spops_backend_kind backend, void *ptr)
+{
+    if (ptr == NULL) return;
+    if (backend == SPOPS_BACKEND_CUDA)
+        device_cuda_free(ptr);
+    else
+        free(ptr);
+}
+
+bool device_upload(spops_backend_kind backend, void *dst, const void *src, size_t bytes)
+{
+    bool known;
+    const bool cpu = is_cpu(backend, &known);
+    if (!known) return false;
+    if (bytes == 0) return true;
+    if (!cpu) return device_cuda_upload(dst, src, bytes);
+    memcpy(dst, src, bytes);
+    return true;
+}
+
+bool device_download(spops_backend_kind backend, void *dst, const void *src, size_t bytes)
+{
+    bool known;
+    const bool cpu = is_cpu(backend, &known);
+    if (!known) return false;
+    if (bytes == 0) return true;
+    if (!cpu) return device_cuda_download(dst, src, bytes);
+    memcpy(dst, src, bytes);
+    return true;
+}
+
+bool device_fill(spops_backend_kind backend, void *dst, int byte, size_t bytes)
+{
+    bool known;
+    const bool cpu = is_cpu(backend, &known);
+    if (!known) return false;
+    if (bytes == 0) return true;
+    if (!cpu) return device_cuda_fill(dst, byte, bytes);
+    memset(dst, byte, bytes);
+    return true;
+}
+
+bool device_stream_create(spops_backend_kind backend, void **stream)
+{
+    bool known;
+    const bool cpu = is_cpu(backend, &known);
+    *stream = NULL;
+    if (!known) return false;
+    return cpu ? true : device_cuda_stream_create(stream);
+}
+
+void device_stream_destroy(spops_backend_kind backend, void *stream)
+{
+    if (backend == SPOPS_BACKEND_CUDA && stream != NULL) device_cuda_stream_destroy(stream);
+}
+
+bool device_stream_wait(spops_backend_kind backend, void *stream)
+{
+    bool known;
+    const bool cpu = is_cpu(backend, &known);
+    if (!known) return false;
+    return cpu ? true : device_cuda_stream_wait(stream);
+}
+
+static double now_us(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return 1e6 * (double)t.tv_sec + 1e-3 * (double)t.tv_nsec;
+}
+
+static size_t last_level_cache_bytes(void)
+{
+    long bytes = -1;
+#ifdef _SC_LEVEL3_CACHE_SIZE
+    bytes = sysconf(_SC_LEVEL3_CACHE_SIZE);
+    if (bytes <= 0) bytes = sysconf(_SC_LEVEL2_CACHE_SIZE);
+#endif
+    return bytes > 0 ? (size_t)bytes : 0;
+}
+
+// Writing twice the last-level cache leaves nothing of the caller's data in it. All threads take
+// part, so that the private caches of every core are swept as well.
+static void sweep(unsigned char *buffer, size_t bytes)
+{
+    const int64_t num_lines = (int64_t)(bytes / CACHE_LINE);
+#ifdef _OPENMP
+#pragma omp parallel for schedule(static)
+#endif
+    for (int64_t i = 0; i < num_lines; ++i)
+        ++((volatile unsigned char *)buffer)[i * CACHE_LINE];
+}
+
+static double time_runs(void (*enqueue)(void *user), void *user, int num_runs)
+{
+    const double start = now_us();
+    for (int i = 0; i < num_runs; ++i)
+        enqueue(user);
+    return now_us() - start;
+}
+
+static bool cpu_time(void (*enqueue)(void *user), void *user, bool cold, int num_samples,
+                     device_timing *timing)
+{
+    bool ok = false;
+    unsigned char *buffer = NULL;
+    size_t buffer_bytes = 0;
+    int inner = 1;
+    double *samples = malloc((size_t)num_samples * sizeof *samples);
+
+    if (samples == NULL) return device_fail("no host memory for %d samples", num_samples);
+    if (cold) {
+        buffer_bytes = 2 * last_level_cache_bytes();
+        if (buffer_bytes < MIN_SWEEP_BYTES) buffer_bytes = MIN_SWEEP_BYTES;
+        if (buffer_bytes > MAX_SWEEP_BYTES) buffer_bytes = MAX_SWEEP_BYTES;
+        buffer = malloc(buffer_bytes);
+        if (buffer == NULL) {
+            device_fail("no host memory for a sweep of %zu bytes", buffer_bytes);
+            goto done;
+        }
+        memset(buffer, 1, buffer_bytes);
+    }
+    double once_us = time_runs(enqueue, user, 1);
+    for (int i = 1; i < NUM_WARMUP && once_us < MAX_WARMUP_US; ++i)
+        once_us = fmin(once_us, time_runs(enqueue, user, 1));
+    if (!cold && once_us < MIN_HOT_SAMPLE_US)
+        inner = (int)fmin(MIN_HOT_SAMPLE_US / fmax(once_us, 1e-3) + 1.0, MAX_HOT_INNER);
+    for (int i = 0; i < num_samples; ++i) {
+        if (cold) sweep(buffer, buffer_bytes);
+        samples[i] = time_runs(enqueue, user, inner) / inner;
+    }
+    device_summarize(samples, num_samples, timing);
+    ok = true;
+
+done:
+    free(buffer);
+    free(samples);
+    return ok;
+}
+
+bool device_time(spops_backend_kind backend, void *stream, void (*enqueue)(void *user), void *user,
+                 bool cold, int num_samples, device_timing *timing)
+{
+    bool known;
+    const bool cpu = is_cpu(backend, &known);
+    memset(timing, 0, sizeof *timing);
+    if (!known) return false;
+    if (num_samples < 1) return device_fail("num_samples is %d, expected 1 or more", num_samples);
+    if (cpu) return cpu_time(enqueue, user, cold, num_samples, timing);
+    return device_cuda_time(stream, enqueue, user, cold, num_samples, timing);
+}
+
+static bool cpu_copy_rate(double *bytes_per_s)
+{
+    static double rate; // measured once; a second thread measuring too does no harm
+    const int64_t num_blocks = 256;
+    const size_t block = COPY_BYTES / (size_t)num_blocks;
+    double samples[NUM_COPIES];
+    device_timing timing;
+    char *from, *to;
+
+    if (rate > 0.0) {
+        *bytes_per_s = rate;
+        return true;
+    }
+    from = malloc(COPY_BYTES);
+    to = malloc(COPY_BYTES);
+    if (from == NULL || to == NULL) {
+        free(from);
+        free(to);
+        return device_fail("no host memory for two copies of %zu bytes", COPY_BYTES);
+    }
+    for (int i = -1; i < NUM_COPIES; ++i) { // -1 faults the pages in
+        if (i < 0) memset(from, 1, COPY_BYTES);
+        const double start = now_us();
+#ifdef _OPENMP
+#pragma omp parallel for schedule(static)
+#endif
+        for (int64_t b = 0; b < num_blocks; ++b)
+            memcpy(to + (size_t)b * block, from + (size_t)b * block, block);
+        if (i >= 0) samples[i] = now_us() - start;
+        from[0] = (char)(to[COPY_BYTES - 1] + 1); // keeps the copies from being dropped
+    }
+    free(from);
+    free(to);
+    device_summarize(samples, NUM_COPIES, &timing);
+    rate = 2.0 * (double)COPY_BYTES / (1e-6 * timing.median_us);
+    *bytes_per_s = rate;
+    return true;
+}
+
+bool device_copy_rate(spops_backend_kind backend, double *bytes_per_s)
+{
+    bool known;
+    const bool cpu = is_cpu(backend, &known);
+    *bytes_per_s = 0.0;
+    if (!known) return false;
+    return cpu ? cpu_copy_rate(bytes_per_s) : device_cuda_copy_rate(bytes_per_s);
+}

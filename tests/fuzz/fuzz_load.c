@@ -1,0 +1,48 @@
+// Fuzzes the loading of saved plans, as the bytes are and with the checksum made right, since
+// random bytes would hardly ever get past it.
+#include "core/blob.h"
+#include "fuzz.h"
+
+static void check_status(spops_context *ctx, spops_status status, const void *plan)
+{
+    FUZZ_REQUIRE((status == SPOPS_STATUS_OK) == (plan != NULL), "%s", spops_status_name(status));
+    FUZZ_REQUIRE(status == SPOPS_STATUS_OK || status == SPOPS_STATUS_CORRUPT_DATA ||
+                     status == SPOPS_STATUS_OUT_OF_MEMORY,
+                 "%s: %s", spops_status_name(status), spops_last_error(ctx));
+}
+
+static void load(const uint8_t *data, size_t bytes)
+{
+    fuzz_memory memory;
+    spops_context *ctx = fuzz_context_create(&memory, 1);
+    spops_segments *segments = NULL;
+    spops_bev_plan *plan = NULL;
+    spops_status status = spops_segments_load(ctx, data, bytes, &segments);
+    check_status(ctx, status, segments);
+    if (segments != NULL) fuzz_run_segments(ctx, segments);
+    spops_segments_destroy(segments);
+    status = spops_bev_plan_load(ctx, data, bytes, &plan);
+    check_status(ctx, status, plan);
+    if (plan != NULL) fuzz_run_bev_plan(ctx, plan);
+    spops_bev_plan_destroy(plan);
+    fuzz_context_destroy(ctx, &memory);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
+{
+    // A copy of exactly this size, so that reading past it is seen.
+    uint8_t *copy = malloc(bytes > 0 ? bytes : 1);
+    FUZZ_REQUIRE(copy != NULL, "no memory for %zu bytes", bytes);
+    memset(copy, 0, bytes > 0 ? bytes : 1);
+    if (bytes > 0) memcpy(copy, data, bytes);
+    load(copy, bytes);
+    if (bytes >= SPOPS_BLOB_CHECKSUM_BYTES) {
+        const size_t content = bytes - SPOPS_BLOB_CHECKSUM_BYTES;
+        const uint64_t checksum = spops_blob_checksum(copy, content);
+        for (int i = 0; i < SPOPS_BLOB_CHECKSUM_BYTES; ++i)
+            copy[content + (size_t)i] = (uint8_t)(checksum >> (8 * i));
+        load(copy, bytes);
+    }
+    free(copy);
+    return 0;
+}

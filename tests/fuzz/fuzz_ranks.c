@@ -1,0 +1,33 @@
+// Fuzzes the import of BEV plans from the five arrays.
+#include "fuzz_bev_arrays.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
+{
+    fuzz_input input = {data, bytes, 0};
+    const fuzz_bev_head head = fuzz_read_bev_head(&input);
+    fuzz_memory memory;
+    spops_bev_plan *plan = NULL;
+    spops_bev_ranks ranks;
+    if (head.num_points > FUZZ_MAX_COUNT || head.num_intervals > FUZZ_MAX_COUNT) return 0;
+    ranks.num_points = head.num_points;
+    ranks.num_intervals = head.num_intervals;
+    ranks.ranks_depth = fuzz_i32s(&input, head.num_points);
+    ranks.ranks_feat = fuzz_i32s(&input, head.num_points);
+    ranks.ranks_bev = fuzz_i32s(&input, head.num_points);
+    ranks.interval_starts = fuzz_i32s(&input, head.num_intervals);
+    ranks.interval_lengths = fuzz_i32s(&input, head.num_intervals);
+
+    spops_context *ctx = fuzz_context_create(&memory, head.num_threads);
+    if (head.fail_at > 0) memory.fail_at = memory.num_allocs + head.fail_at;
+    const spops_status status =
+        spops_bev_plan_create_from_ranks(ctx, &head.shape, &ranks, &head.options, &plan);
+    fuzz_finish_bev_plan(ctx, &memory, status, plan);
+    fuzz_context_destroy(ctx, &memory);
+
+    free(ranks.ranks_depth);
+    free(ranks.ranks_feat);
+    free(ranks.ranks_bev);
+    free(ranks.interval_starts);
+    free(ranks.interval_lengths);
+    return 0;
+}

@@ -1,0 +1,209 @@
+// make_seeds DIR RIG_JSON: the fuzzers' seed corpus, from valid plans, into DIR/{ranks,intervals,
+// load,rig}.
+#include <errno.h>
+#include <sys/stat.h>
+
+#include "fuzz.h"
+
+static const char *root;
+
+static void put_file(const char *folder, const char *name, const void *data, size_t bytes)
+{
+    char path[1024];
+    snprintf(path, sizeof path, "%s/%s", root, folder);
+    FUZZ_REQUIRE(mkdir(path, 0777) == 0 || errno == EEXIST, "%s", path);
+    snprintf(path, sizeof path, "%s/%s/%s", root, folder, name);
+    FILE *file = fopen(path, "wb");
+    FUZZ_REQUIRE(file != NULL && fwrite(data, 1, bytes, file) == bytes && fclose(file) == 0,
+                 "cannot write %s", path);
+}
+
+typedef struct buffer {
+    uint8_t data[1 << 20];
+    size_t used;
+} buffer;
+static buffer bytes_out;
+
+static void put_i32s(const int32_t *values, int64_t n)
+{
+    for (int64_t i = 0; i < n; ++i)
+        for (int b = 0; b < 4; ++b)
+            bytes_out.data[bytes_out.used++] = (uint8_t)((uint32_t)values[i] >> (8 * b));
+}
+
+static void put_head(const spops_bev_plan_info *info, int32_t backward)
+{
+    const spops_bev_shape s = info->shape;
+    const int32_t head[16] = {s.num_batches,
+                              s.num_cameras,
+                              s.num_depths,
+                              s.feature_height,
+                              s.feature_width,
+                              s.num_cells_x,
+                              s.num_cells_y,
+                              s.num_cells_z,
+                              (int32_t)info->num_points,
+                              (int32_t)info->num_intervals,
+                              backward,
+                              4};
+    bytes_out.used = 0;
+    put_i32s(head, 16);
+}
+
+// Two batches of two cameras that look along x and along -x.
+static spops_bev_plan *make_plan(spops_context *ctx, int32_t backward, double cell_m)
+{
+    static const double intrinsics[9] = {20, 0, 16, 0, 20, 8, 0, 0, 1};
+    static const double forward[16] = {0, 0, 1, 0.5, -1, 0, 0, 0, 0, -1, 0, 1.5, 0, 0, 0, 1};
+    static const double back[16] = {0, 0, -1, -0.5, 1, 0, 0, 0, 0, -1, 0, 1.5, 0, 0, 0, 1};
+    const spops_bev_shape shape = {2, 2, 8, 3, 5, 12, 12, 2};
+    spops_bev_camera cameras[4];
+    spops_bev_geometry geometry;
+    spops_bev_options options = spops_bev_options_default();
+    spops_bev_plan *plan = NULL;
+    memset(&geometry, 0, sizeof geometry);
+    for (int i = 0; i < 4; ++i) {
+        memcpy(cameras[i].intrinsics, intrinsics, sizeof intrinsics);
+        memcpy(cameras[i].camera_to_ego, i % 2 == 0 ? forward : back, sizeof forward);
+        spops_bev_camera_set_resize_crop(&cameras[i], 1.0, 0.0, 0.0);
+    }
+    geometry.struct_size = sizeof geometry;
+    geometry.shape = shape;
+    geometry.input_height = 16;
+    geometry.input_width = 32;
+    geometry.depth_start_m = 1.0;
+    geometry.depth_step_m = 1.0;
+    geometry.grid_lower_m[0] = geometry.grid_lower_m[1] = -6.0 * cell_m;
+    geometry.grid_lower_m[2] = -2.0;
+    geometry.cell_size_m[0] = geometry.cell_size_m[1] = cell_m;
+    geometry.cell_size_m[2] = 3.0;
+    geometry.cameras = cameras;
+    options.backward = backward;
+    options.max_cols = 4;
+    FUZZ_REQUIRE(spops_bev_plan_create(ctx, &geometry, &options, &plan) == SPOPS_STATUS_OK, "%s",
+                 spops_last_error(ctx));
+    return plan;
+}
+
+static void put_bev_plan(spops_context *ctx, const spops_bev_plan *plan, const char *name,
+                         int32_t backward)
+{
+    fuzz_input input = {NULL, 0, 0}; // zeros
+    spops_bev_plan_info info;
+    spops_bev_ranks ranks;
+    spops_bev_intervals intervals;
+    size_t bytes = 0;
+    memset(&info, 0, sizeof info);
+    info.struct_size = sizeof info;
+    FUZZ_REQUIRE(spops_bev_plan_get_info_sync(ctx, plan, &info) == SPOPS_STATUS_OK &&
+                     info.num_points > 0,
+                 "the seed plan has %lld points", (long long)info.num_points);
+
+    ranks.num_points = info.num_points;
+    ranks.num_intervals = info.num_intervals;
+    ranks.ranks_depth = fuzz_i32s(&input, info.num_points);
+    ranks.ranks_feat = fuzz_i32s(&input, info.num_points);
+    ranks.ranks_bev = fuzz_i32s(&input, info.num_points);
+    ranks.interval_starts = fuzz_i32s(&input, info.num_intervals);
+    ranks.interval_lengths = fuzz_i32s(&input, info.num_intervals);
+    FUZZ_REQUIRE(spops_bev_plan_get_ranks_sync(ctx, plan, &ranks) == SPOPS_STATUS_OK, "%s",
+                 spops_last_error(ctx));
+    put_head(&info, backward);
+    put_i32s(ranks.ranks_depth, info.num_points);
+    put_i32s(ranks.ranks_feat, info.num_points);
+    put_i32s(ranks.ranks_bev, info.num_points);
+    put_i32s(ranks.interval_starts, info.num_intervals);
+    put_i32s(ranks.interval_lengths, info.num_intervals);
+    put_file("ranks", name, bytes_out.data, bytes_out.used);
+
+    intervals.num_points = info.num_points;
+    intervals.num_intervals = info.num_intervals;
+    intervals.indices = fuzz_i32s(&input, info.num_points);
+    intervals.intervals = fuzz_i32s(&input, 3 * info.num_intervals);
+    FUZZ_REQUIRE(spops_bev_plan_get_intervals_sync(ctx, plan, &intervals) == SPOPS_STATUS_OK, "%s",
+                 spops_last_error(ctx));
+    put_head(&info, backward);
+    put_i32s(intervals.indices, info.num_points);
+    put_i32s(intervals.intervals, 3 * info.num_intervals);
+    put_file("intervals", name, bytes_out.data, bytes_out.used);
+
+    FUZZ_REQUIRE(spops_bev_plan_save(ctx, plan, bytes_out.data, sizeof bytes_out.data, &bytes) ==
+                     SPOPS_STATUS_OK,
+                 "%s", spops_last_error(ctx));
+    put_file("load", name, bytes_out.data, bytes);
+
+    free(ranks.ranks_depth);
+    free(ranks.ranks_feat);
+    free(ranks.ranks_bev);
+    free(ranks.interval_starts);
+    free(ranks.interval_lengths);
+    free(intervals.indices);
+    free(intervals.intervals);
+}
+
+static void put_segments(spops_context *ctx)
+{
+    const int32_t offsets[] = {0, 2, 2, 5, 9}, keys[] = {3, 0, 3, 1, 1, 2, 3, 0, 0};
+    const int32_t idx[] = {4, 0, 1, 4, 2, 3, 0, 0, 1}, weight_idx[] = {0, 1, 2, 2, 1, 0, 1, 1, 0};
+    spops_segments_options options = spops_segments_options_default();
+    spops_segments *segments = NULL;
+    size_t bytes = 0;
+    for (int i = 0; i < 3; ++i) {
+        char name[32];
+        if (i > 0) {
+            options.idx = idx;
+            options.num_rows = 5;
+            options.weight_idx = weight_idx;
+            options.num_weights = 3;
+            options.gradients = SPOPS_GRADIENTS_LINEAR;
+        }
+        const spops_status status =
+            i < 2 ? spops_segments_create(ctx, 4, offsets, &options, &segments)
+                  : spops_segments_create_from_keys(ctx, 4, 9, keys, SPOPS_KEYS_UNSORTED, &options,
+                                                    &segments);
+        FUZZ_REQUIRE(status == SPOPS_STATUS_OK, "%s", spops_last_error(ctx));
+        FUZZ_REQUIRE(spops_segments_save(ctx, segments, bytes_out.data, sizeof bytes_out.data,
+                                         &bytes) == SPOPS_STATUS_OK,
+                     "%s", spops_last_error(ctx));
+        snprintf(name, sizeof name, "segments_%d", i);
+        put_file("load", name, bytes_out.data, bytes);
+        spops_segments_destroy(segments);
+    }
+}
+
+static void put_rigs(const char *shipped)
+{
+    static const char small[] =
+        "{\"cameras\": [{\"name\": \"FRONT\", \"width\": 64, \"height\": 32, "
+        "\"intrinsics\": [[20, 0, 32], [0, 20, 16], [0, 0, 1]], "
+        "\"cam2ego\": [[0, 0, 1, 0], [-1, 0, 0, 0], [0, -1, 0, 1.5], [0, 0, 0, 1]]}]}";
+    FILE *file = fopen(shipped, "rb");
+    FUZZ_REQUIRE(file != NULL, "cannot read %s", shipped);
+    bytes_out.used = fread(bytes_out.data, 1, sizeof bytes_out.data, file);
+    fclose(file);
+    put_file("rig", "shipped.json", bytes_out.data, bytes_out.used);
+    put_file("rig", "small.json", small, sizeof small - 1);
+}
+
+int main(int argc, char **argv)
+{
+    fuzz_memory memory;
+    if (argc != 3) {
+        fprintf(stderr, "usage: make_seeds DIR RIG_JSON\n");
+        return 2;
+    }
+    root = argv[1];
+    FUZZ_REQUIRE(mkdir(root, 0777) == 0 || errno == EEXIST, "%s", root);
+    spops_context *ctx = fuzz_context_create(&memory, 1);
+    for (int i = 0; i < 4; ++i) {
+        char name[32];
+        spops_bev_plan *plan = make_plan(ctx, i & 1, i < 2 ? 1.0 : 3.0);
+        snprintf(name, sizeof name, "plan_%d", i);
+        put_bev_plan(ctx, plan, name, i & 1);
+        spops_bev_plan_destroy(plan);
+    }
+    put_segments(ctx);
+    fuzz_context_destroy(ctx, &memory);
+    put_rigs(argv[2]);
+    return 0;
+}

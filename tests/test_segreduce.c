@@ -1,0 +1,514 @@
+// spops_segreduce_execute against the FP64 reference: every reduction, dtype and launch mode, on
+// both backends, over shapes, column counts, strides, weights and forms of the plan.
+#include <criterion/criterion.h>
+#include <criterion/parameterized.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "support/device.h"
+#include "tests/support/launch.h"
+#include "tests/support/relation.h"
+
+static const spops_reduce reduces[] = {
+#define SPOPS_REDUCE_OP(name, plain, traced) SPOPS_REDUCE_##name,
+#include "src/core/reduce_ops.def"
+#undef SPOPS_REDUCE_OP
+};
+static const spops_dtype dtypes[] = {SPOPS_DTYPE_F32, SPOPS_DTYPE_F16, SPOPS_DTYPE_BF16};
+static const int64_t all_cols[] = {1, 3, 4, 5, 31, 32, 33, 80, 256};
+enum { NUM_REDUCES = sizeof reduces / sizeof *reduces, NUM_DTYPES = 3, NUM_COLS = 9 };
+
+struct param {
+    int backend, reduce, dtype, launch;
+};
+
+static struct criterion_test_params every_combination(void)
+{
+    static struct param params[NUM_REDUCES * NUM_DTYPES * (1 + NUM_LAUNCHES)];
+    size_t n = 0;
+    for (int r = 0; r < NUM_REDUCES; ++r) {
+        for (int t = 0; t < NUM_DTYPES; ++t) {
+            params[n++] =
+                (struct param){SPOPS_BACKEND_CPU, (int)reduces[r], (int)dtypes[t], LAUNCH_DEFAULT};
+            for (int l = 0; l < NUM_LAUNCHES; ++l) {
+                params[n++] =
+                    (struct param){SPOPS_BACKEND_CUDA, (int)reduces[r], (int)dtypes[t], l};
+            }
+        }
+    }
+    return cr_make_param_array(struct param, params, n);
+}
+
+typedef enum weighting { WEIGHTS_NONE, WEIGHTS_F32, WEIGHTS_SAME, NUM_WEIGHTINGS } weighting;
+
+// What is chosen for one case beside its parameters.
+typedef struct choices {
+    int64_t cols, padding, shift, max_cols;
+    weighting weights;
+    test_values values;
+    bool with_arg;
+    uint64_t stream; // of its random numbers
+} choices;
+
+typedef struct segreduce_case {
+    const test_relation *relation;
+    spops_segments *plan;
+    spops_reduce reduce;
+    choices choice;
+    guarded x, w, out, arg;
+    ref_tensor expected;
+    int32_t *expected_arg;
+} segreduce_case;
+
+static void prepare(void *user, int version)
+{
+    segreduce_case *c = (segreduce_case *)user;
+    const ref_relation *r = &c->relation->ref;
+    const bool product = c->reduce == SPOPS_REDUCE_PROD;
+    test_rng rng = test_rng_make(c->choice.stream * 2 + (uint64_t)version);
+    double *x = guarded_fill(&c->x, &rng, c->choice.values, product, c->relation->longest);
+    double *w = NULL;
+    guarded_upload(&c->x);
+    if (c->choice.weights != WEIGHTS_NONE) {
+        const test_values kind = c->choice.values == VALUES_EXACT ? VALUES_EXACT : VALUES_RANDOM;
+        w = guarded_fill(&c->w, &rng, kind, product, c->relation->longest);
+        guarded_upload(&c->w);
+    }
+    ref_tensor_destroy(&c->expected);
+    c->expected = ref_tensor_create(r->num_segments, c->choice.cols);
+    ref_reduce_forward(r, c->reduce, c->choice.cols, x, w, &c->expected,
+                       c->choice.with_arg ? c->expected_arg : NULL);
+    free(x), free(w);
+}
+
+static spops_status enqueue(void *user, spops_context *ctx)
+{
+    segreduce_case *c = (segreduce_case *)user;
+    return spops_segreduce_execute(ctx, c->plan, c->reduce, c->x.view,
+                                   c->choice.weights != WEIGHTS_NONE ? &c->w.view : NULL,
+                                   c->out.view, c->choice.with_arg ? &c->arg.view : NULL);
+}
+
+static void verify(void *user, int version, const char *what)
+{
+    segreduce_case *c = (segreduce_case *)user;
+    (void)version;
+    const bool exact = c->choice.values == VALUES_EXACT && ref_reduce_is_exact(c->reduce, false);
+    guarded_check(&c->out, &c->expected, exact, what);
+    if (c->choice.with_arg) guarded_check_i32(&c->arg, c->expected_arg, what);
+}
+
+static void check_case(test_device *d, const test_shape *shape, const test_relation *relation,
+                       const struct param *p, const choices *choice)
+{
+    char text[256];
+    const spops_dtype dtype = (spops_dtype)p->dtype;
+    const ref_relation *r = &relation->ref;
+    segreduce_case c = {.relation = relation, .reduce = (spops_reduce)p->reduce, .choice = *choice};
+    const char *what = test_describe(
+        text,
+        "%s %s %s, %s, %s: cols %lld + %lld, shift %lld, form %d, indexing %d, weights %d, %s",
+        test_backend_name(d->backend), test_reduce_name(c.reduce), test_dtype_name(dtype),
+        test_launch_name(d->launch), shape->name, (long long)choice->cols,
+        (long long)choice->padding, (long long)choice->shift, relation->form, relation->indexing,
+        choice->weights, test_values_name(choice->values));
+
+    const spops_status status =
+        test_relation_plan(relation, d->ctx, choice->max_cols, SPOPS_GRADIENTS_NONE, &c.plan);
+    test_expect_ok(d->ctx, status, what);
+    c.x = guarded_create(d->backend, "x", r->num_rows, choice->cols, choice->padding, choice->shift,
+                         dtype);
+    c.w = guarded_create(d->backend, "w", r->num_weights, 1, 0, choice->shift,
+                         choice->weights == WEIGHTS_SAME ? dtype : SPOPS_DTYPE_F32);
+    c.out = guarded_create(d->backend, "out", r->num_segments, choice->cols, choice->padding,
+                           choice->shift, dtype);
+    c.arg = guarded_create(d->backend, "arg", r->num_segments, choice->cols, choice->padding,
+                           choice->shift, SPOPS_DTYPE_I32);
+    c.expected_arg =
+        (int32_t *)calloc((size_t)(r->num_segments * choice->cols) + 1, sizeof(int32_t));
+
+    test_call call = {.user = &c,
+                      .prepare = prepare,
+                      .enqueue = enqueue,
+                      .verify = verify,
+                      .scratch_bytes = spops_segments_scratch_bytes(c.plan),
+                      .what = what};
+    call.inputs[0] = &c.x;
+    if (choice->weights != WEIGHTS_NONE) call.inputs[1] = &c.w;
+    call.outputs[0] = &c.out;
+    if (choice->with_arg) call.outputs[1] = &c.arg;
+    test_run(d, &call);
+
+    guarded_destroy(&c.x), guarded_destroy(&c.w);
+    guarded_destroy(&c.out), guarded_destroy(&c.arg);
+    ref_tensor_destroy(&c.expected);
+    free(c.expected_arg);
+    spops_segments_destroy(c.plan);
+}
+
+static bool has_arg(int reduce)
+{
+    return reduce == SPOPS_REDUCE_MIN || reduce == SPOPS_REDUCE_MAX;
+}
+
+// Every shape and column count, with the rest drawn at random.
+ParameterizedTestParameters(segreduce, agrees_on_shapes)
+{
+    return every_combination();
+}
+ParameterizedTest(struct param *p, segreduce, agrees_on_shapes, .timeout = 600)
+{
+    test_device d;
+    if (!test_open(&d, (spops_backend_kind)p->backend, (test_launch)p->launch)) return;
+    uint64_t stream = (uint64_t)(p->reduce * 64 + p->dtype * 8 + p->launch) << 32;
+    for (int s = 0; s < test_num_shapes(); ++s) {
+        for (int k = 0; k < NUM_COLS; ++k) {
+            const test_shape *shape = &test_shapes[s];
+            test_rng rng = test_rng_make(++stream);
+            const test_form form = (test_form)test_rng_below(&rng, NUM_FORMS);
+            const test_indexing indexing = (test_indexing)test_rng_below(&rng, NUM_INDEXINGS);
+            choices choice = {.cols = all_cols[k], .stream = stream};
+            choice.padding = test_rng_below(&rng, 2) * (1 + test_rng_below(&rng, 7));
+            choice.shift = test_rng_below(&rng, 2);
+            choice.max_cols = test_rng_below(&rng, 2) * choice.cols; // 0: the default
+            choice.weights = (weighting)test_rng_below(&rng, NUM_WEIGHTINGS);
+            choice.values = (test_values)test_rng_below(&rng, NUM_VALUES + 3);
+            if (choice.values >= NUM_VALUES) choice.values = VALUES_EXACT;
+            choice.with_arg = has_arg(p->reduce) && test_rng_below(&rng, 2) == 0;
+            if (choice.cols > shape->max_cols) continue;
+            test_relation relation = test_relation_create(shape, form, indexing, &rng);
+            check_case(&d, shape, &relation, p, &choice);
+            test_relation_destroy(&relation);
+        }
+    }
+    test_close(&d);
+}
+
+// One small shape, with every combination of form, indexing, weights, padding and shift.
+ParameterizedTestParameters(segreduce, agrees_on_options)
+{
+    return every_combination();
+}
+ParameterizedTest(struct param *p, segreduce, agrees_on_options, .timeout = 600)
+{
+    static const test_shape shape = {"small ramp", 23, LENGTHS_RAMP, 21, 256};
+    test_device d;
+    if (!test_open(&d, (spops_backend_kind)p->backend, (test_launch)p->launch)) return;
+    uint64_t stream = (uint64_t)(p->reduce * 64 + p->dtype * 8 + p->launch) << 40;
+    int number = 0;
+    for (int form = 0; form < NUM_FORMS; ++form) {
+        for (int indexing = 0; indexing < NUM_INDEXINGS; ++indexing) {
+            test_rng rng = test_rng_make(++stream);
+            test_relation relation =
+                test_relation_create(&shape, (test_form)form, (test_indexing)indexing, &rng);
+            for (int weights = 0; weights < NUM_WEIGHTINGS; ++weights) {
+                for (int placed = 0; placed < 4; ++placed, ++number) {
+                    const choices choice = {.cols = all_cols[number % 5],
+                                            .padding = placed & 1 ? 3 : 0,
+                                            .shift = placed >> 1,
+                                            .max_cols = 0,
+                                            .weights = (weighting)weights,
+                                            .values = (test_values)(number % NUM_VALUES),
+                                            .with_arg = has_arg(p->reduce) && number % 2 == 0,
+                                            .stream = ++stream};
+                    if (test_quick() && number % 5 != 0) continue;
+                    check_case(&d, &shape, &relation, p, &choice);
+                }
+            }
+            test_relation_destroy(&relation);
+        }
+    }
+    test_close(&d);
+}
+
+struct backend_param {
+    int backend;
+};
+
+static struct criterion_test_params every_backend(void)
+{
+    static struct backend_param params[] = {{SPOPS_BACKEND_CPU}, {SPOPS_BACKEND_CUDA}};
+    return cr_make_param_array(struct backend_param, params, 2);
+}
+
+// Worked by hand, apart from the reference: ties, zeros of both signs, NaN, infinities.
+ParameterizedTestParameters(segreduce, winners)
+{
+    return every_backend();
+}
+ParameterizedTest(struct backend_param *p, segreduce, winners)
+{
+    enum { SEGMENTS = 8, TERMS = 16 };
+    static const int32_t offsets[SEGMENTS + 1] = {0, 3, 5, 7, 10, 10, 12, 14, 16};
+    const double nan = (double)NAN, inf = (double)INFINITY;
+    const double x[TERMS] = {2, 2, 1,     // a tie, then a smaller one
+                             -0.0, 0.0,   // zeros tie
+                             0.0, -0.0,   // likewise
+                             1, nan, nan, // the first NaN wins
+                             /* empty */
+                             -inf, -inf, // the identity of max is no term
+                             inf, inf,   // the identity of min is no term
+                             nan, 7};
+    const double max[SEGMENTS] = {2, 0, 0, nan, -inf, -inf, inf, nan};
+    const int32_t argmax[SEGMENTS] = {0, 3, 5, 8, -1, 10, 12, 14};
+    const double min[SEGMENTS] = {1, 0, 0, nan, inf, -inf, inf, nan};
+    const int32_t argmin[SEGMENTS] = {2, 3, 5, 8, -1, 10, 12, 14};
+    test_device d;
+    if (!test_open(&d, (spops_backend_kind)p->backend, LAUNCH_DEFAULT)) return;
+    for (int t = 0; t < NUM_DTYPES; ++t) {
+        spops_segments *plan = NULL;
+        int32_t *device_offsets = test_upload_i32(&d, offsets, SEGMENTS + 1);
+        test_expect_ok(d.ctx, spops_segments_create(d.ctx, SEGMENTS, device_offsets, NULL, &plan),
+                       "winners");
+        test_free(&d, device_offsets);
+        guarded in = guarded_create(d.backend, "x", TERMS, 1, 0, 0, dtypes[t]);
+        guarded out = guarded_create(d.backend, "out", SEGMENTS, 1, 0, 0, dtypes[t]);
+        guarded arg = guarded_create(d.backend, "arg", SEGMENTS, 1, 0, 0, SPOPS_DTYPE_I32);
+        guarded_fill_from(&in, x);
+        guarded_upload(&in);
+        for (int is_max = 0; is_max < 2; ++is_max) {
+            for (int with_arg = 0; with_arg < 2; ++with_arg) {
+                guarded_poison(&out, 0xa5);
+                guarded_upload(&out);
+                test_expect_ok(d.ctx,
+                               spops_segreduce_execute(
+                                   d.ctx, plan, is_max ? SPOPS_REDUCE_MAX : SPOPS_REDUCE_MIN,
+                                   in.view, NULL, out.view, with_arg ? &arg.view : NULL),
+                               "winners");
+                test_wait(&d);
+                guarded_download(&out);
+                guarded_download(&arg);
+                for (int s = 0; s < SEGMENTS; ++s) {
+                    const double want = is_max ? max[s] : min[s], got = guarded_get(&out, s, 0);
+                    cr_assert(got == want || (isnan(got) && isnan(want)),
+                              "segment %d: %s is %g, expected %g", s, is_max ? "max" : "min", got,
+                              want);
+                }
+                if (with_arg) guarded_check_i32(&arg, is_max ? argmax : argmin, "winners");
+            }
+        }
+        guarded_destroy(&in), guarded_destroy(&out), guarded_destroy(&arg);
+        spops_segments_destroy(plan);
+    }
+    test_close(&d);
+}
+
+// A plan of 4 segments, 6 rows and weights, and arguments that are right until a test bends one.
+typedef struct error_case {
+    test_device d;
+    spops_segments *plan;
+    guarded x, w, out, arg;
+} error_case;
+
+static bool open_errors(error_case *e, int backend)
+{
+    static const int32_t offsets[] = {0, 2, 2, 5, 6};
+    memset(e, 0, sizeof *e);
+    if (!test_open(&e->d, (spops_backend_kind)backend, LAUNCH_DEFAULT)) return false;
+    int32_t *o = test_upload_i32(&e->d, offsets, 5);
+    spops_segments_options options = spops_segments_options_default();
+    options.max_cols = 8;
+    test_expect_ok(e->d.ctx, spops_segments_create(e->d.ctx, 4, o, &options, &e->plan), "errors");
+    test_free(&e->d, o);
+    e->x = guarded_create(e->d.backend, "x", 6, 8, 0, 0, SPOPS_DTYPE_F32);
+    e->w = guarded_create(e->d.backend, "w", 6, 1, 0, 0, SPOPS_DTYPE_F32);
+    e->out = guarded_create(e->d.backend, "out", 4, 8, 0, 0, SPOPS_DTYPE_F32);
+    e->arg = guarded_create(e->d.backend, "arg", 4, 8, 0, 0, SPOPS_DTYPE_I32);
+    test_rng rng = test_rng_make(1);
+    free(guarded_fill(&e->x, &rng, VALUES_EXACT, false, 1));
+    free(guarded_fill(&e->w, &rng, VALUES_EXACT, false, 1));
+    guarded_upload(&e->x), guarded_upload(&e->w);
+    guarded_upload(&e->out), guarded_upload(&e->arg);
+    return true;
+}
+
+static void expect_refused(error_case *e, spops_status status, spops_status expected,
+                           const char *fragment, const char *what)
+{
+    test_expect(e->d.ctx, status, expected, "segreduce_execute: ", what);
+    test_expect(e->d.ctx, status, expected, fragment, what);
+    test_wait(&e->d);
+    guarded_download(&e->out), guarded_download(&e->arg);
+    guarded_check_untouched(&e->out, what);
+    guarded_check_untouched(&e->arg, what);
+}
+
+static void close_errors(error_case *e)
+{
+    // The context still works.
+    test_expect_ok(e->d.ctx,
+                   spops_segreduce_execute(e->d.ctx, e->plan, SPOPS_REDUCE_MAX, e->x.view,
+                                           &e->w.view, e->out.view, &e->arg.view),
+                   "after the errors");
+    test_wait(&e->d);
+    guarded_destroy(&e->x), guarded_destroy(&e->w);
+    guarded_destroy(&e->out), guarded_destroy(&e->arg);
+    spops_segments_destroy(e->plan);
+    test_close(&e->d);
+}
+
+ParameterizedTestParameters(segreduce, refuses)
+{
+    return every_backend();
+}
+ParameterizedTest(struct backend_param *p, segreduce, refuses)
+{
+    error_case e;
+    if (!open_errors(&e, p->backend)) return;
+    spops_context *ctx = e.d.ctx;
+    const spops_status invalid = SPOPS_STATUS_INVALID_ARGUMENT;
+    const spops_reduce sum = SPOPS_REDUCE_SUM, max = SPOPS_REDUCE_MAX;
+    spops_matrix m;
+
+#define REFUSED(expected, fragment, reduce, x, w, out, arg)                                        \
+    expect_refused(&e, spops_segreduce_execute(ctx, e.plan, (reduce), (x), (w), (out), (arg)),     \
+                   (expected), (fragment), "segreduce(" #reduce ", " #x ", " #w ", " #out ")")
+
+    // NULL objects. Without a context the detail is the thread's.
+    test_expect(NULL, spops_segreduce_execute(NULL, e.plan, sum, e.x.view, NULL, e.out.view, NULL),
+                invalid, "ctx", "ctx NULL");
+    expect_refused(&e, spops_segreduce_execute(ctx, NULL, sum, e.x.view, NULL, e.out.view, NULL),
+                   invalid, "segments is NULL", "segments NULL");
+    // The reduction.
+    REFUSED(invalid, "reduce", (spops_reduce)1000, e.x.view, NULL, e.out.view, NULL);
+    REFUSED(invalid, "reduce", (spops_reduce)-1, e.x.view, NULL, e.out.view, NULL);
+    REFUSED(invalid, "reduce", SPOPS_REDUCE_FIRST_CUSTOM, e.x.view, NULL, e.out.view, NULL);
+    // x.
+    m = e.x.view, m.data = NULL;
+    REFUSED(invalid, "x", sum, m, NULL, e.out.view, NULL);
+    m = e.x.view, m.rows = 5;
+    REFUSED(invalid, "x", sum, m, NULL, e.out.view, NULL);
+    m = e.x.view, m.rows = -1;
+    REFUSED(invalid, "x", sum, m, NULL, e.out.view, NULL);
+    m = e.x.view, m.cols = -1;
+    REFUSED(invalid, "x", sum, m, NULL, e.out.view, NULL);
+    m = e.x.view, m.row_stride = 7;
+    REFUSED(invalid, "row_stride", sum, m, NULL, e.out.view, NULL);
+    m = e.x.view, m.row_stride = -8;
+    REFUSED(invalid, "row_stride", sum, m, NULL, e.out.view, NULL);
+    m = e.x.view, m.row_stride = INT64_MAX / 2;
+    REFUSED(invalid, "x", sum, m, NULL, e.out.view, NULL);
+    m = e.x.view, m.data = (char *)m.data + 1;
+    REFUSED(invalid, "x", sum, m, NULL, e.out.view, NULL);
+    m = e.x.view, m.dtype = SPOPS_DTYPE_I32;
+    REFUSED(invalid, "x", sum, m, NULL, e.out.view, NULL);
+    m = e.x.view, m.dtype = (spops_dtype)99;
+    REFUSED(invalid, "x", sum, m, NULL, e.out.view, NULL);
+    m = e.x.view, m.dtype = SPOPS_DTYPE_F8E4M3;
+    REFUSED(SPOPS_STATUS_NOT_SUPPORTED, "x", sum, m, NULL, e.out.view, NULL);
+    // w.
+    m = e.w.view, m.rows = 7;
+    REFUSED(invalid, "w", sum, e.x.view, &m, e.out.view, NULL);
+    m = e.w.view, m.cols = 2, m.row_stride = 2;
+    REFUSED(invalid, "w", sum, e.x.view, &m, e.out.view, NULL);
+    m = e.w.view, m.row_stride = 2;
+    REFUSED(invalid, "w", sum, e.x.view, &m, e.out.view, NULL);
+    m = e.w.view, m.dtype = SPOPS_DTYPE_F16;
+    REFUSED(invalid, "w", sum, e.x.view, &m, e.out.view, NULL);
+    m = e.w.view, m.data = NULL;
+    REFUSED(invalid, "w", sum, e.x.view, &m, e.out.view, NULL);
+    // out.
+    m = e.out.view, m.data = NULL;
+    REFUSED(invalid, "out", sum, e.x.view, NULL, m, NULL);
+    m = e.out.view, m.rows = 3;
+    REFUSED(invalid, "out", sum, e.x.view, NULL, m, NULL);
+    m = e.out.view, m.cols = 7;
+    REFUSED(invalid, "out", sum, e.x.view, NULL, m, NULL);
+    m = e.out.view, m.row_stride = 7;
+    REFUSED(invalid, "out", sum, e.x.view, NULL, m, NULL);
+    m = e.out.view, m.dtype = SPOPS_DTYPE_F16;
+    REFUSED(invalid, "out", sum, e.x.view, NULL, m, NULL);
+    m = e.out.view, m.data = e.x.view.data;
+    REFUSED(invalid, "out", sum, e.x.view, NULL, m, NULL);
+    m = e.x.view, m.data = (char *)e.out.view.data - 4 * (6 * 8 - 1); // their one common element
+    REFUSED(invalid, "overlap", sum, m, NULL, e.out.view, NULL);
+    m = e.w.view, m.data = (char *)e.out.view.data + 4 * (4 * 8 - 1);
+    REFUSED(invalid, "overlap", sum, e.x.view, &m, e.out.view, NULL);
+    // arg.
+    m = e.arg.view, m.dtype = SPOPS_DTYPE_F32;
+    REFUSED(invalid, "arg", max, e.x.view, NULL, e.out.view, &m);
+    m = e.arg.view, m.rows = 5;
+    REFUSED(invalid, "arg", max, e.x.view, NULL, e.out.view, &m);
+    m = e.arg.view, m.row_stride = 1;
+    REFUSED(invalid, "arg", max, e.x.view, NULL, e.out.view, &m);
+    m = e.arg.view, m.data = e.out.view.data;
+    REFUSED(invalid, "arg", max, e.x.view, NULL, e.out.view, &m);
+    m = e.arg.view;
+    const spops_status no_arg =
+        spops_segreduce_execute(ctx, e.plan, sum, e.x.view, NULL, e.out.view, &m);
+    cr_assert(no_arg == invalid || no_arg == SPOPS_STATUS_NOT_SUPPORTED);
+    expect_refused(&e, no_arg, no_arg, "arg", "arg of a sum");
+#undef REFUSED
+    close_errors(&e);
+}
+
+// Scratch: a context that was not asked to reserve refuses a plan that needs some.
+ParameterizedTestParameters(segreduce, needs_scratch)
+{
+    return every_backend();
+}
+ParameterizedTest(struct backend_param *p, segreduce, needs_scratch)
+{
+    static const test_shape shape = {"one huge", 3, LENGTHS_ONE_HUGE, 70000, 4};
+    test_device d;
+    if (!test_open(&d, (spops_backend_kind)p->backend, LAUNCH_DEFAULT)) return;
+    test_rng rng = test_rng_make(7);
+    test_relation relation = test_relation_create(&shape, FORM_OFFSETS, INDEXING_NONE, &rng);
+    spops_segments *plan = NULL;
+    test_expect_ok(d.ctx, test_relation_plan(&relation, d.ctx, 4, SPOPS_GRADIENTS_NONE, &plan),
+                   "plan");
+    cr_assert(spops_segments_scratch_bytes(plan) > 0, "a split segment needs scratch");
+    guarded x = guarded_create(d.backend, "x", relation.ref.num_rows, 4, 0, 0, SPOPS_DTYPE_F32);
+    guarded out = guarded_create(d.backend, "out", 3, 4, 0, 0, SPOPS_DTYPE_F32);
+    free(guarded_fill(&x, &rng, VALUES_EXACT, false, 1));
+    guarded_upload(&x), guarded_upload(&out);
+    spops_context *other = test_context(&d, 2);
+    test_expect(
+        other, spops_segreduce_execute(other, plan, SPOPS_REDUCE_SUM, x.view, NULL, out.view, NULL),
+        SPOPS_STATUS_SCRATCH_TOO_SMALL, "segreduce_execute", "nothing reserved");
+    test_wait(&d);
+    guarded_download(&out);
+    guarded_check_untouched(&out, "nothing reserved");
+    test_expect_ok(other, spops_context_reserve(other, spops_segments_scratch_bytes(plan)),
+                   "reserve");
+    test_expect_ok(
+        other, spops_segreduce_execute(other, plan, SPOPS_REDUCE_SUM, x.view, NULL, out.view, NULL),
+        "reserved");
+    test_wait(&d);
+    spops_context_destroy(other);
+    guarded_destroy(&x), guarded_destroy(&out);
+    spops_segments_destroy(plan);
+    test_relation_destroy(&relation);
+    test_close(&d);
+}
+
+// Zero columns and zero segments do nothing, whatever the pointers.
+ParameterizedTestParameters(segreduce, zero_sizes)
+{
+    return every_backend();
+}
+ParameterizedTest(struct backend_param *p, segreduce, zero_sizes)
+{
+    static const int32_t offsets[] = {0, 2, 3};
+    test_device d;
+    if (!test_open(&d, (spops_backend_kind)p->backend, LAUNCH_DEFAULT)) return;
+    spops_segments *plan = NULL, *empty = NULL;
+    int32_t *o = test_upload_i32(&d, offsets, 3);
+    test_expect_ok(d.ctx, spops_segments_create(d.ctx, 2, o, NULL, &plan), "plan");
+    test_expect_ok(d.ctx, spops_segments_create(d.ctx, 0, o, NULL, &empty), "no segments");
+    for (int r = 0; r < NUM_REDUCES; ++r) {
+        const spops_matrix x = spops_matrix_dense(NULL, 3, 0, SPOPS_DTYPE_F32);
+        const spops_matrix out = spops_matrix_dense(NULL, 2, 0, SPOPS_DTYPE_F32);
+        test_expect_ok(d.ctx, spops_segreduce_execute(d.ctx, plan, reduces[r], x, NULL, out, NULL),
+                       "no columns");
+        const spops_matrix nothing = spops_matrix_dense(NULL, 0, 5, SPOPS_DTYPE_F16);
+        test_expect_ok(
+            d.ctx, spops_segreduce_execute(d.ctx, empty, reduces[r], nothing, NULL, nothing, NULL),
+            "no segments");
+    }
+    test_wait(&d);
+    test_free(&d, o);
+    spops_segments_destroy(plan), spops_segments_destroy(empty);
+    test_close(&d);
+}

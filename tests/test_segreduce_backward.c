@@ -1,0 +1,410 @@
+// spops_segreduce_execute_backward against the FP64 reference: gradients of rows and weights of
+// every reduction, dtype and launch mode, on both backends.
+#include <criterion/criterion.h>
+#include <criterion/parameterized.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "support/device.h"
+#include "tests/support/launch.h"
+#include "tests/support/relation.h"
+
+static const spops_reduce reduces[] = {
+#define SPOPS_REDUCE_OP(name, plain, traced) SPOPS_REDUCE_##name,
+#include "src/core/reduce_ops.def"
+#undef SPOPS_REDUCE_OP
+};
+static const spops_dtype dtypes[] = {SPOPS_DTYPE_F32, SPOPS_DTYPE_F16, SPOPS_DTYPE_BF16};
+static const int64_t all_cols[] = {1, 3, 4, 5, 31, 32, 33, 80, 256};
+enum { NUM_REDUCES = sizeof reduces / sizeof *reduces, NUM_DTYPES = 3, NUM_COLS = 9 };
+
+struct param {
+    int backend, reduce, dtype, launch;
+};
+
+static struct criterion_test_params every_combination(void)
+{
+    static struct param params[NUM_REDUCES * NUM_DTYPES * (1 + NUM_LAUNCHES)];
+    size_t n = 0;
+    for (int r = 0; r < NUM_REDUCES; ++r) {
+        for (int t = 0; t < NUM_DTYPES; ++t) {
+            params[n++] =
+                (struct param){SPOPS_BACKEND_CPU, (int)reduces[r], (int)dtypes[t], LAUNCH_DEFAULT};
+            for (int l = 0; l < NUM_LAUNCHES; ++l) {
+                params[n++] =
+                    (struct param){SPOPS_BACKEND_CUDA, (int)reduces[r], (int)dtypes[t], l};
+            }
+        }
+    }
+    return cr_make_param_array(struct param, params, n);
+}
+
+typedef enum weighting { WEIGHTS_NONE, WEIGHTS_F32, WEIGHTS_SAME, NUM_WEIGHTINGS } weighting;
+enum { WANT_X = 1, WANT_W = 2 };
+
+typedef struct choices {
+    int64_t cols, padding, shift, max_cols;
+    weighting weights;
+    test_values values; // EXACT, RANDOM, CANCEL or ZEROS: what has a gradient everywhere
+    int wanted;         // WANT_X, WANT_W
+    spops_gradients gradients;
+    uint64_t stream;
+} choices;
+
+typedef struct backward_case {
+    const test_relation *relation;
+    spops_segments *plan;
+    spops_reduce reduce;
+    choices choice;
+    guarded x, w, grad_out, grad_x, grad_w;
+    ref_tensor expected_x, expected_w;
+} backward_case;
+
+static void prepare(void *user, int version)
+{
+    backward_case *c = (backward_case *)user;
+    const ref_relation *r = &c->relation->ref;
+    const bool product = c->reduce == SPOPS_REDUCE_PROD;
+    const bool exact = c->choice.values == VALUES_EXACT;
+    const int64_t longest = c->relation->longest;
+    test_rng rng = test_rng_make(c->choice.stream * 2 + (uint64_t)version);
+    double *w = NULL;
+    double *x = guarded_fill(&c->x, &rng, c->choice.values, product, longest);
+    double *grad_out =
+        guarded_fill(&c->grad_out, &rng, exact ? VALUES_EXACT : VALUES_RANDOM, false, longest);
+    guarded_upload(&c->x), guarded_upload(&c->grad_out);
+    if (c->choice.weights != WEIGHTS_NONE) {
+        w = guarded_fill(&c->w, &rng, exact ? VALUES_EXACT : VALUES_RANDOM, product, longest);
+        guarded_upload(&c->w);
+    }
+    ref_tensor_destroy(&c->expected_x), ref_tensor_destroy(&c->expected_w);
+    c->expected_x = ref_tensor_create(r->num_rows, c->choice.cols);
+    c->expected_w = ref_tensor_create(r->num_weights, 1);
+    ref_reduce_backward(r, c->reduce, c->choice.cols, x, w, grad_out,
+                        c->choice.wanted & WANT_X ? &c->expected_x : NULL,
+                        c->choice.wanted & WANT_W ? &c->expected_w : NULL);
+    free(x), free(w), free(grad_out);
+}
+
+static spops_status enqueue(void *user, spops_context *ctx)
+{
+    backward_case *c = (backward_case *)user;
+    return spops_segreduce_execute_backward(ctx, c->plan, c->reduce, c->grad_out.view, c->x.view,
+                                            c->choice.weights != WEIGHTS_NONE ? &c->w.view : NULL,
+                                            c->choice.wanted & WANT_X ? &c->grad_x.view : NULL,
+                                            c->choice.wanted & WANT_W ? &c->grad_w.view : NULL);
+}
+
+static void verify(void *user, int version, const char *what)
+{
+    backward_case *c = (backward_case *)user;
+    (void)version;
+    const bool exact = c->choice.values == VALUES_EXACT && ref_reduce_is_exact(c->reduce, true);
+    if (c->choice.wanted & WANT_X) guarded_check(&c->grad_x, &c->expected_x, exact, what);
+    if (c->choice.wanted & WANT_W) guarded_check(&c->grad_w, &c->expected_w, exact, what);
+}
+
+static void check_case(test_device *d, const test_shape *shape, const test_relation *relation,
+                       const struct param *p, const choices *choice)
+{
+    char text[256];
+    const spops_dtype dtype = (spops_dtype)p->dtype;
+    const ref_relation *r = &relation->ref;
+    backward_case c = {.relation = relation, .reduce = (spops_reduce)p->reduce, .choice = *choice};
+    const char *what = test_describe(
+        text,
+        "%s %s %s backward, %s, %s: cols %lld + %lld, shift %lld, form %d, indexing %d, weights "
+        "%d, wanted %d, %s",
+        test_backend_name(d->backend), test_reduce_name(c.reduce), test_dtype_name(dtype),
+        test_launch_name(d->launch), shape->name, (long long)choice->cols,
+        (long long)choice->padding, (long long)choice->shift, relation->form, relation->indexing,
+        choice->weights, choice->wanted, test_values_name(choice->values));
+
+    const spops_status status =
+        test_relation_plan(relation, d->ctx, choice->max_cols, choice->gradients, &c.plan);
+    test_expect_ok(d->ctx, status, what);
+    const spops_dtype w_dtype = choice->weights == WEIGHTS_SAME ? dtype : SPOPS_DTYPE_F32;
+    c.x = guarded_create(d->backend, "x", r->num_rows, choice->cols, choice->padding, choice->shift,
+                         dtype);
+    c.w = guarded_create(d->backend, "w", r->num_weights, 1, 0, choice->shift, w_dtype);
+    c.grad_out = guarded_create(d->backend, "grad_out", r->num_segments, choice->cols,
+                                choice->padding / 2, choice->shift, dtype);
+    c.grad_x = guarded_create(d->backend, "grad_x", r->num_rows, choice->cols, choice->padding * 2,
+                              choice->shift, dtype);
+    c.grad_w = guarded_create(d->backend, "grad_w", r->num_weights, 1, 0, choice->shift, w_dtype);
+
+    test_call call = {.user = &c,
+                      .prepare = prepare,
+                      .enqueue = enqueue,
+                      .verify = verify,
+                      .scratch_bytes = spops_segments_scratch_bytes(c.plan),
+                      .what = what};
+    call.inputs[0] = &c.x;
+    call.inputs[1] = &c.grad_out;
+    if (choice->weights != WEIGHTS_NONE) call.inputs[2] = &c.w;
+    int outputs = 0;
+    if (choice->wanted & WANT_X) call.outputs[outputs++] = &c.grad_x;
+    if (choice->wanted & WANT_W) call.outputs[outputs++] = &c.grad_w;
+    test_run(d, &call);
+
+    guarded_destroy(&c.x), guarded_destroy(&c.w), guarded_destroy(&c.grad_out);
+    guarded_destroy(&c.grad_x), guarded_destroy(&c.grad_w);
+    ref_tensor_destroy(&c.expected_x), ref_tensor_destroy(&c.expected_w);
+    spops_segments_destroy(c.plan);
+}
+
+static spops_gradients gradients_for(int reduce, test_rng *rng)
+{
+    const bool linear = reduce == SPOPS_REDUCE_SUM || reduce == SPOPS_REDUCE_MEAN;
+    return linear && test_rng_below(rng, 2) == 0 ? SPOPS_GRADIENTS_LINEAR : SPOPS_GRADIENTS_ALL;
+}
+
+static test_values values_for(test_rng *rng)
+{
+    static const test_values kinds[] = {VALUES_EXACT, VALUES_EXACT, VALUES_RANDOM, VALUES_CANCEL,
+                                        VALUES_ZEROS};
+    return kinds[test_rng_below(rng, 5)];
+}
+
+// Every shape and column count, with the rest drawn at random.
+ParameterizedTestParameters(segreduce_backward, agrees_on_shapes)
+{
+    return every_combination();
+}
+ParameterizedTest(struct param *p, segreduce_backward, agrees_on_shapes, .timeout = 600)
+{
+    test_device d;
+    if (!test_open(&d, (spops_backend_kind)p->backend, (test_launch)p->launch)) return;
+    uint64_t stream = (uint64_t)(p->reduce * 64 + p->dtype * 8 + p->launch) << 32;
+    for (int s = 0; s < test_num_shapes(); ++s) {
+        for (int k = 0; k < NUM_COLS; ++k) {
+            const test_shape *shape = &test_shapes[s];
+            test_rng rng = test_rng_make(++stream);
+            const test_form form = (test_form)test_rng_below(&rng, NUM_FORMS);
+            const test_indexing indexing = (test_indexing)test_rng_below(&rng, NUM_INDEXINGS);
+            choices choice = {.cols = all_cols[k], .stream = stream};
+            choice.padding = test_rng_below(&rng, 2) * (1 + test_rng_below(&rng, 7));
+            choice.shift = test_rng_below(&rng, 2);
+            choice.max_cols = test_rng_below(&rng, 2) * choice.cols;
+            choice.weights = (weighting)test_rng_below(&rng, NUM_WEIGHTINGS);
+            choice.values = values_for(&rng);
+            choice.wanted =
+                choice.weights == WEIGHTS_NONE ? WANT_X : 1 + (int)test_rng_below(&rng, 3);
+            choice.gradients = gradients_for(p->reduce, &rng);
+            if (choice.cols > shape->max_cols) continue;
+            test_relation relation = test_relation_create(shape, form, indexing, &rng);
+            check_case(&d, shape, &relation, p, &choice);
+            test_relation_destroy(&relation);
+        }
+    }
+    test_close(&d);
+}
+
+// One small shape, with every combination of form, indexing, weights, padding and shift.
+ParameterizedTestParameters(segreduce_backward, agrees_on_options)
+{
+    return every_combination();
+}
+ParameterizedTest(struct param *p, segreduce_backward, agrees_on_options, .timeout = 600)
+{
+    static const test_shape shape = {"small ramp", 23, LENGTHS_RAMP, 21, 256};
+    test_device d;
+    if (!test_open(&d, (spops_backend_kind)p->backend, (test_launch)p->launch)) return;
+    uint64_t stream = (uint64_t)(p->reduce * 64 + p->dtype * 8 + p->launch) << 40;
+    int number = 0;
+    for (int form = 0; form < NUM_FORMS; ++form) {
+        for (int indexing = 0; indexing < NUM_INDEXINGS; ++indexing) {
+            test_rng rng = test_rng_make(++stream);
+            test_relation relation =
+                test_relation_create(&shape, (test_form)form, (test_indexing)indexing, &rng);
+            for (int weights = 0; weights < NUM_WEIGHTINGS; ++weights) {
+                for (int placed = 0; placed < 4; ++placed, ++number) {
+                    const choices choice = {.cols = all_cols[number % 5],
+                                            .padding = placed & 1 ? 3 : 0,
+                                            .shift = placed >> 1,
+                                            .max_cols = 0,
+                                            .weights = (weighting)weights,
+                                            .values = values_for(&rng),
+                                            .wanted =
+                                                weights == WEIGHTS_NONE ? WANT_X : 1 + number % 3,
+                                            .gradients = gradients_for(p->reduce, &rng),
+                                            .stream = ++stream};
+                    if (test_quick() && number % 5 != 0) continue;
+                    check_case(&d, &shape, &relation, p, &choice);
+                }
+            }
+            test_relation_destroy(&relation);
+        }
+    }
+    test_close(&d);
+}
+
+struct backend_param {
+    int backend;
+};
+
+static struct criterion_test_params every_backend(void)
+{
+    static struct backend_param params[] = {{SPOPS_BACKEND_CPU}, {SPOPS_BACKEND_CUDA}};
+    return cr_make_param_array(struct backend_param, params, 2);
+}
+
+// By hand: d(product) / d(factor) with no zero, one zero and two zeros in a segment.
+ParameterizedTestParameters(segreduce_backward, product_with_zeros)
+{
+    return every_backend();
+}
+ParameterizedTest(struct backend_param *p, segreduce_backward, product_with_zeros)
+{
+    static const int32_t offsets[] = {0, 3, 6, 9};
+    static const double x[9] = {2, 3, 4, 2, 0, 4, 0, 5, -0.0};
+    static const double grad_out[3] = {1, 10, 100};
+    static const double expected[9] = {12, 8, 6, 0, 80, 0, 0, 0, 0};
+    test_device d;
+    if (!test_open(&d, (spops_backend_kind)p->backend, LAUNCH_DEFAULT)) return;
+    spops_segments *plan = NULL;
+    spops_segments_options options = spops_segments_options_default();
+    options.gradients = SPOPS_GRADIENTS_ALL;
+    int32_t *o = test_upload_i32(&d, offsets, 4);
+    test_expect_ok(d.ctx, spops_segments_create(d.ctx, 3, o, &options, &plan), "plan");
+    guarded in = guarded_create(d.backend, "x", 9, 1, 0, 0, SPOPS_DTYPE_F32);
+    guarded go = guarded_create(d.backend, "grad_out", 3, 1, 0, 0, SPOPS_DTYPE_F32);
+    guarded gx = guarded_create(d.backend, "grad_x", 9, 1, 0, 0, SPOPS_DTYPE_F32);
+    guarded_fill_from(&in, x), guarded_fill_from(&go, grad_out);
+    guarded_upload(&in), guarded_upload(&go), guarded_upload(&gx);
+    test_expect_ok(d.ctx,
+                   spops_segreduce_execute_backward(d.ctx, plan, SPOPS_REDUCE_PROD, go.view,
+                                                    in.view, NULL, &gx.view, NULL),
+                   "product");
+    test_wait(&d);
+    guarded_download(&gx);
+    for (int t = 0; t < 9; ++t) {
+        cr_assert(guarded_get(&gx, t, 0) == expected[t], "factor %d: %g, expected %g", t,
+                  guarded_get(&gx, t, 0), expected[t]);
+    }
+    guarded_destroy(&in), guarded_destroy(&go), guarded_destroy(&gx);
+    spops_segments_destroy(plan);
+    test_free(&d, o);
+    test_close(&d);
+}
+
+typedef struct error_case {
+    test_device d;
+    spops_segments *plan[3]; // by gradients
+    guarded x, w, grad_out, grad_x, grad_w;
+} error_case;
+
+static void expect_refused(error_case *e, spops_status status, spops_status expected,
+                           const char *fragment, const char *what)
+{
+    test_expect(e->d.ctx, status, expected, "segreduce_execute_backward: ", what);
+    test_expect(e->d.ctx, status, expected, fragment, what);
+    test_wait(&e->d);
+    guarded_download(&e->grad_x), guarded_download(&e->grad_w);
+    guarded_check_untouched(&e->grad_x, what);
+    guarded_check_untouched(&e->grad_w, what);
+}
+
+ParameterizedTestParameters(segreduce_backward, refuses)
+{
+    return every_backend();
+}
+ParameterizedTest(struct backend_param *p, segreduce_backward, refuses)
+{
+    static const int32_t offsets[] = {0, 2, 2, 5, 6};
+    error_case e;
+    memset(&e, 0, sizeof e);
+    if (!test_open(&e.d, (spops_backend_kind)p->backend, LAUNCH_DEFAULT)) return;
+    spops_context *ctx = e.d.ctx;
+    int32_t *o = test_upload_i32(&e.d, offsets, 5);
+    for (int g = 0; g < 3; ++g) {
+        spops_segments_options options = spops_segments_options_default();
+        options.max_cols = 8;
+        options.gradients = (spops_gradients)g;
+        test_expect_ok(ctx, spops_segments_create(ctx, 4, o, &options, &e.plan[g]), "plan");
+    }
+    test_rng rng = test_rng_make(3);
+    e.x = guarded_create(e.d.backend, "x", 6, 8, 0, 0, SPOPS_DTYPE_F32);
+    e.w = guarded_create(e.d.backend, "w", 6, 1, 0, 0, SPOPS_DTYPE_F32);
+    e.grad_out = guarded_create(e.d.backend, "grad_out", 4, 8, 0, 0, SPOPS_DTYPE_F32);
+    e.grad_x = guarded_create(e.d.backend, "grad_x", 6, 8, 0, 0, SPOPS_DTYPE_F32);
+    e.grad_w = guarded_create(e.d.backend, "grad_w", 6, 1, 0, 0, SPOPS_DTYPE_F32);
+    free(guarded_fill(&e.x, &rng, VALUES_EXACT, false, 1));
+    free(guarded_fill(&e.w, &rng, VALUES_EXACT, false, 1));
+    free(guarded_fill(&e.grad_out, &rng, VALUES_EXACT, false, 1));
+    guarded_upload(&e.x), guarded_upload(&e.w), guarded_upload(&e.grad_out);
+    guarded_upload(&e.grad_x), guarded_upload(&e.grad_w);
+
+    const spops_status invalid = SPOPS_STATUS_INVALID_ARGUMENT;
+    const spops_reduce sum = SPOPS_REDUCE_SUM, max = SPOPS_REDUCE_MAX;
+    const spops_matrix *w = &e.w.view, *gx = &e.grad_x.view, *gw = &e.grad_w.view;
+    const spops_matrix go = e.grad_out.view, x = e.x.view;
+    spops_matrix m;
+    spops_segments *plan = e.plan[SPOPS_GRADIENTS_ALL];
+
+#define REFUSED(fragment, plan, reduce, go, x, w, gx, gw)                                          \
+    expect_refused(                                                                                \
+        &e, spops_segreduce_execute_backward(ctx, (plan), (reduce), (go), (x), (w), (gx), (gw)),   \
+        invalid, (fragment), "backward(" #plan ", " #reduce ", " #go ", " #x ", " #w ")")
+
+    test_expect(NULL, spops_segreduce_execute_backward(NULL, plan, sum, go, x, w, gx, gw), invalid,
+                "ctx", "ctx NULL");
+    REFUSED("segments is NULL", NULL, sum, go, x, w, gx, gw);
+    REFUSED("reduce", plan, (spops_reduce)17, go, x, w, gx, gw);
+    // A plan without the lists that are needed.
+    REFUSED("gradients", e.plan[SPOPS_GRADIENTS_NONE], sum, go, x, w, gx, NULL);
+    REFUSED("gradients", e.plan[SPOPS_GRADIENTS_NONE], sum, go, x, w, NULL, gw);
+    REFUSED("gradients", e.plan[SPOPS_GRADIENTS_LINEAR], max, go, x, w, gx, NULL);
+    // grad_out.
+    m = go, m.rows = 5;
+    REFUSED("grad_out", plan, sum, m, x, w, gx, gw);
+    m = go, m.cols = 7;
+    REFUSED("grad_out", plan, sum, m, x, w, gx, gw);
+    m = go, m.dtype = SPOPS_DTYPE_BF16;
+    REFUSED("grad_out", plan, sum, m, x, w, gx, gw);
+    m = go, m.data = NULL;
+    REFUSED("grad_out", plan, sum, m, x, w, gx, gw);
+    // x and w.
+    m = x, m.rows = 7;
+    REFUSED("x", plan, sum, go, m, w, gx, gw);
+    m = x, m.row_stride = 2;
+    REFUSED("x", plan, sum, go, m, w, gx, gw);
+    m = *w, m.rows = 5;
+    REFUSED("w", plan, sum, go, x, &m, gx, gw);
+    m = *w, m.dtype = SPOPS_DTYPE_I32;
+    REFUSED("w", plan, sum, go, x, &m, gx, gw);
+    REFUSED("grad_w", plan, sum, go, x, NULL, gx, gw);
+    // grad_x and grad_w.
+    m = *gx, m.rows = 5;
+    REFUSED("grad_x", plan, sum, go, x, w, &m, gw);
+    m = *gx, m.row_stride = 7;
+    REFUSED("grad_x", plan, sum, go, x, w, &m, gw);
+    m = *gx, m.dtype = SPOPS_DTYPE_F16;
+    REFUSED("grad_x", plan, sum, go, x, w, &m, gw);
+    m = *gx, m.data = x.data;
+    REFUSED("grad_x", plan, sum, go, x, w, &m, gw);
+    m = *gx, m.data = go.data;
+    REFUSED("grad_x", plan, sum, go, x, w, &m, gw);
+    m = *gw, m.rows = 5;
+    REFUSED("grad_w", plan, sum, go, x, w, gx, &m);
+    m = *gw, m.cols = 2, m.row_stride = 2;
+    REFUSED("grad_w", plan, sum, go, x, w, gx, &m);
+    m = *gw, m.dtype = SPOPS_DTYPE_F16;
+    REFUSED("grad_w", plan, sum, go, x, w, gx, &m);
+    m = *gw, m.data = gx->data;
+    REFUSED("grad_w", plan, sum, go, x, w, gx, &m);
+#undef REFUSED
+
+    // Nothing wanted is nothing done; and the context still works.
+    test_expect_ok(ctx, spops_segreduce_execute_backward(ctx, plan, sum, go, x, w, NULL, NULL),
+                   "nothing wanted");
+    test_expect_ok(ctx, spops_segreduce_execute_backward(ctx, plan, max, go, x, w, gx, gw),
+                   "after the errors");
+    test_wait(&e.d);
+    for (int g = 0; g < 3; ++g)
+        spops_segments_destroy(e.plan[g]);
+    test_free(&e.d, o);
+    guarded_destroy(&e.x), guarded_destroy(&e.w), guarded_destroy(&e.grad_out);
+    guarded_destroy(&e.grad_x), guarded_destroy(&e.grad_w);
+    test_close(&e.d);
+}

@@ -1,0 +1,735 @@
+// What the spops command is made of: the scene, pictures, the simulated network, the reference,
+// element types, and the commands themselves, run small.
+#include <criterion/criterion.h>
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <jansson.h>
+
+#include "tools/bev_map.h"
+#include "tools/command.h"
+#include "tools/picture.h"
+#include "tools/scene.h"
+#include "tools/simulate.h"
+
+static uint64_t random_state = 12345;
+
+static double random_in(double low, double high)
+{
+    random_state = random_state * 6364136223846793005u + 1442695040888963407u;
+    return low + (high - low) * (double)(random_state >> 11) * 0x1p-53;
+}
+
+// ---- The scene ---------------------------------------------------------------------------------
+
+static void random_ray(double origin[3], double direction[3])
+{
+    origin[0] = random_in(-70.0, 70.0);
+    origin[1] = random_in(-70.0, 70.0);
+    origin[2] = random_in(0.3, 25.0);
+    for (int i = 0; i < 3; ++i)
+        direction[i] = random_in(-1.0, 1.0);
+    direction[2] *= 0.5;
+}
+
+Test(scene, is_made_from_its_seed)
+{
+    scene *a = scene_create(5), *b = scene_create(5), *c = scene_create(6);
+    cr_assert(a != NULL && b != NULL && c != NULL);
+    cr_expect_gt(scene_num_objects(a), 300);
+    cr_expect_eq(scene_num_objects(a), scene_num_objects(b));
+    int differ = 0;
+    for (int i = 0; i < 500; ++i) {
+        double origin[3], direction[3];
+        random_ray(origin, direction);
+        const scene_hit x = scene_cast(a, origin, direction, true);
+        const scene_hit y = scene_cast(b, origin, direction, true);
+        const scene_hit z = scene_cast(c, origin, direction, true);
+        cr_assert_eq(memcmp(&x.distance, &y.distance, sizeof x.distance), 0);
+        cr_assert_eq(x.what, y.what);
+        cr_assert_eq(memcmp(x.rgb, y.rgb, sizeof x.rgb), 0);
+        differ += x.distance != z.distance;
+    }
+    cr_expect_gt(differ, 10);
+    scene_destroy(a);
+    scene_destroy(b);
+    scene_destroy(c);
+    scene_destroy(NULL);
+}
+
+Test(scene, a_ray_meets_the_same_from_further_on)
+{
+    // The walk through the grid starts in other cells, what is met must not change.
+    scene *s = scene_create(1);
+    int objects = 0;
+    for (int i = 0; i < 4000; ++i) {
+        double origin[3], direction[3], on[3];
+        random_ray(origin, direction);
+        const scene_hit hit = scene_cast(s, origin, direction, false);
+        if (hit.what == SCENE_SKY) {
+            cr_assert(isinf(hit.distance));
+            continue;
+        }
+        cr_assert_gt(hit.distance, 0.0);
+        const double step = random_in(0.05, 0.95) * hit.distance;
+        for (int k = 0; k < 3; ++k)
+            on[k] = origin[k] + step * direction[k];
+        const scene_hit later = scene_cast(s, on, direction, false);
+        cr_assert_float_eq(later.distance, hit.distance - step, 1e-6 * (1.0 + hit.distance),
+                           "ray %d: %g, then %g after %g", i, hit.distance, later.distance, step);
+        cr_assert_eq(later.what, hit.what);
+        objects += hit.what >= SCENE_BUILDING;
+        // The length of the direction is the unit.
+        const double twice[3] = {2.0 * direction[0], 2.0 * direction[1], 2.0 * direction[2]};
+        const scene_hit half = scene_cast(s, origin, twice, false);
+        cr_assert_float_eq(half.distance, 0.5 * hit.distance, 1e-9 * (1.0 + hit.distance));
+    }
+    cr_expect_gt(objects, 500);
+    scene_destroy(s);
+}
+
+Test(scene, has_every_class_and_a_ground)
+{
+    scene *s = scene_create(3);
+    int seen[SCENE_NUM_CLASSES] = {0};
+    const double down[3] = {0.0, 0.0, -1.0};
+    for (int y = -300; y < 300; ++y)
+        for (int x = -300; x < 300; ++x) {
+            const double origin[3] = {0.18 * x, 0.18 * y, 100.0};
+            const scene_hit hit = scene_cast(s, origin, down, false);
+            cr_assert(hit.distance > 70.0 && hit.distance <= 100.0);
+            ++seen[hit.what];
+            if (hit.what == SCENE_ROAD || hit.what == SCENE_MARKING || hit.what == SCENE_PAVEMENT)
+                cr_assert_float_eq(hit.distance, 100.0, 1e-9);
+        }
+    for (int k = 1; k < SCENE_NUM_CLASSES; ++k)
+        cr_expect_gt(seen[k], 0, "no %s", scene_class_name((scene_class)k));
+    cr_expect_eq(seen[SCENE_SKY], 0);
+    cr_expect_gt(seen[SCENE_ROAD], seen[SCENE_MARKING]);
+    // The lane that the vehicle is in runs along x, and the vehicle's own place is free.
+    const double own[3] = {1.0, 0.0, 3.0};
+    cr_expect_eq(scene_cast(s, own, down, false).what, SCENE_ROAD);
+    scene_destroy(s);
+}
+
+Test(scene, odd_rays_meet_the_sky)
+{
+    scene *s = scene_create(1);
+    const double origin[3] = {0.0, 0.0, 1.5};
+    const double odd[][3] = {{0.0, 0.0, 0.0},  {NAN, 0.0, 1.0}, {0.0, NAN, -1.0},
+                             {INFINITY, 0, 0}, {0.0, 0.0, 1.0}, {1e-300, 0.0, 1e-300}};
+    for (size_t i = 0; i < sizeof odd / sizeof odd[0]; ++i)
+        cr_expect_eq(scene_cast(s, origin, odd[i], true).what, SCENE_SKY, "ray %zu", i);
+    // From outside of everything, and straight down where nothing stands.
+    const double far_off[3] = {900.0, 900.0, 5.0}, down[3] = {0.0, 0.0, -2.0};
+    const scene_hit hit = scene_cast(s, far_off, down, true);
+    cr_expect_float_eq(hit.distance, 2.5, 1e-12);
+    cr_expect_eq(hit.what, SCENE_GRASS);
+    cr_expect_str_eq(scene_class_name((scene_class)99), "?");
+    scene_destroy(s);
+}
+
+// ---- Pictures ----------------------------------------------------------------------------------
+
+static const colour black = {0, 0, 0}, red = {255, 0, 0}, white = {255, 255, 255};
+
+static int64_t sum_of(const picture *p)
+{
+    int64_t sum = 0;
+    for (int i = 0; i < p->width * p->height * 3; ++i)
+        sum += p->rgb[i];
+    return sum;
+}
+
+Test(picture, drawing_is_clipped)
+{
+    picture p;
+    cr_assert(picture_create(20, 10, black, &p));
+    picture_rect(&p, -5, -5, 7, 8, white, 1.0);
+    cr_expect_eq(sum_of(&p), 2 * 3 * 3 * 255);
+    picture_rect(&p, 18, 9, 100, 100, white, 1.0);
+    cr_expect_eq(sum_of(&p), (2 * 3 + 2) * 3 * 255);
+    picture_blend(&p, 10, 5, red, 0.5);
+    cr_expect_eq(p.rgb[3 * (5 * 20 + 10)], 128);
+    picture_blend(&p, 10, 5, red, NAN);
+    picture_blend(&p, 20, 5, red, 1.0);
+    picture_blend(&p, 0, -1, red, 1.0);
+    cr_expect_eq(sum_of(&p), (2 * 3 + 2) * 3 * 255 + 128);
+    const double square[][2] = {{-100.0, -100.0}, {100.0, -100.0}, {100.0, 100.0}, {-100.0, 100.0}};
+    picture_polygon(&p, square, 4, white, 1.0);
+    cr_expect_eq(sum_of(&p), 20 * 10 * 3 * 255);
+    picture_ring(&p, -50.0, 400.0, 30.0, 2.0, red, 1.0);
+    picture_text(&p, -3, 8, 2, black, "clipped \xc3\xa9");
+    picture_destroy(&p);
+    cr_expect_not(picture_create(0, 5, black, &p));
+    cr_expect_not(picture_create(5, -1, black, &p));
+    cr_expect_not(picture_create(1 << 30, 1 << 30, black, &p));
+    cr_expect_null(p.rgb);
+}
+
+Test(picture, polygons_and_rings_cover_their_area)
+{
+    picture p;
+    cr_assert(picture_create(100, 100, black, &p));
+    const double triangle[][2] = {{10.0, 10.0}, {90.0, 10.0}, {10.0, 70.0}};
+    picture_polygon(&p, triangle, 3, red, 1.0);
+    cr_expect_float_eq(sum_of(&p) / 255.0, 0.5 * 80.0 * 60.0, 15.0);
+    picture_rect(&p, 0, 0, 100, 100, black, 1.0);
+    picture_ring(&p, 50.0, 50.0, 30.0, 2.0, red, 1.0);
+    cr_expect_float_eq(sum_of(&p) / 255.0, 2.0 * 3.14159265 * 30.0 * 2.0, 12.0);
+    picture_destroy(&p);
+}
+
+Test(picture, every_letter_differs)
+{
+    picture p[2];
+    char text[2] = {0, 0};
+    cr_assert(picture_create(6, 10, black, &p[0]) && picture_create(6, 10, black, &p[1]));
+    for (int a = 32; a < 127; ++a)
+        for (int b = a; b < 127; ++b) {
+            for (int i = 0; i < 2; ++i) {
+                picture_rect(&p[i], 0, 0, 6, 10, black, 1.0);
+                text[0] = (char)(i == 0 ? a : b);
+                picture_text(&p[i], 0, 0, 1, white, text);
+            }
+            cr_assert_eq(memcmp(p[0].rgb, p[1].rgb, 180) == 0, a == b, "'%c' and '%c'", a, b);
+        }
+    cr_expect_eq(picture_text_width(2, "abc"), 36);
+    picture_destroy(&p[0]);
+    picture_destroy(&p[1]);
+}
+
+static void make_directory(char *path, size_t bytes)
+{
+    const char *temporary = getenv("TMPDIR");
+    snprintf(path, bytes, "%s/spops_test_XXXXXX", temporary != NULL ? temporary : "/tmp");
+    cr_assert_not_null(mkdtemp(path));
+}
+
+static void remove_directory(const char *path)
+{
+    static const char *const names[] = {"a.png",
+                                        "demo_bev.png",
+                                        "demo_cameras.png",
+                                        "demo_depth.png",
+                                        "demo_density.png",
+                                        "demo.json",
+                                        "out",
+                                        "err",
+                                        "plan",
+                                        "map",
+                                        "rig.json"};
+    char file[4352];
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; ++i) {
+        snprintf(file, sizeof file, "%s/%s", path, names[i]);
+        unlink(file);
+    }
+    cr_expect_eq(rmdir(path), 0, "%s is not empty", path);
+}
+
+Test(picture, png_there_and_back)
+{
+    picture p, back;
+    char directory[4096], path[4200], error[256];
+    make_directory(directory, sizeof directory);
+    snprintf(path, sizeof path, "%s/a.png", directory);
+    cr_assert(picture_create(37, 23, red, &p));
+    for (int i = 0; i < 37 * 23 * 3; ++i)
+        p.rgb[i] = (uint8_t)random_in(0.0, 256.0);
+    cr_assert(picture_write_png(&p, path, error, sizeof error), "%s", error);
+    cr_assert(picture_read_png(path, &back, error, sizeof error), "%s", error);
+    cr_assert(back.width == 37 && back.height == 23);
+    cr_expect_eq(memcmp(p.rgb, back.rgb, 37 * 23 * 3), 0);
+    picture_destroy(&back);
+    cr_assert_eq(truncate(path, 200), 0);
+    cr_expect_not(picture_read_png(path, &back, error, sizeof error));
+    cr_expect_null(back.rgb);
+    cr_expect_not(picture_write_png(&p, "/nonexistent/a.png", error, sizeof error));
+    cr_expect(strncmp(error, "/nonexistent/a.png: ", 20) == 0, "%s", error);
+    picture_destroy(&p);
+    remove_directory(directory);
+}
+
+Test(picture, srgb)
+{
+    cr_expect_eq(picture_srgb(0.0), 0);
+    cr_expect_eq(picture_srgb(-1.0), 0);
+    cr_expect_eq(picture_srgb(NAN), 0);
+    cr_expect_eq(picture_srgb(1.0), 255);
+    cr_expect_eq(picture_srgb(7.0), 255);
+    cr_expect_eq(picture_srgb(0.2140411), 127); // 0.5 in sRGB is 0.2140411
+    for (int i = 1; i <= 1000; ++i)
+        cr_assert_geq(picture_srgb(i / 1000.0), picture_srgb((i - 1) / 1000.0));
+}
+
+// ---- Element types -----------------------------------------------------------------------------
+
+Test(elements, every_f16_and_bf16_comes_back)
+{
+    for (int dtype = SPOPS_DTYPE_F16; dtype <= SPOPS_DTYPE_BF16; ++dtype)
+        for (uint32_t bits = 0; bits < 65536; ++bits) {
+            const uint16_t in = (uint16_t)bits;
+            uint16_t out;
+            double wide;
+            float value;
+            elements_decode((spops_dtype)dtype, &in, 1, &wide);
+            value = (float)wide;
+            elements_encode((spops_dtype)dtype, &value, 1, &out);
+            if (isnan(wide)) {
+                elements_decode((spops_dtype)dtype, &out, 1, &wide);
+                cr_assert(isnan(wide));
+            } else {
+                cr_assert_eq(in, out, "%s: 0x%04x became 0x%04x",
+                             spops_dtype_name((spops_dtype)dtype), in, out);
+            }
+        }
+}
+
+Test(elements, rounding)
+{
+    static const struct {
+        spops_dtype dtype;
+        float in;
+        double out;
+    } cases[] = {
+        {SPOPS_DTYPE_F16, 1.0f + 0x1p-11f, 1.0},          // a tie, to even
+        {SPOPS_DTYPE_F16, 1.0f + 0x3p-11f, 1.0 + 0x1p-9}, // a tie, to even
+        {SPOPS_DTYPE_F16, 1.0f + 0x1.1p-11f, 1.0 + 0x1p-10},
+        {SPOPS_DTYPE_F16, 65519.0f, 65504.0},
+        {SPOPS_DTYPE_F16, 65520.0f, INFINITY},
+        {SPOPS_DTYPE_F16, -1e9f, -INFINITY},
+        {SPOPS_DTYPE_F16, 0x1p-25f, 0.0},
+        {SPOPS_DTYPE_F16, 0x1.8p-24f, 0x1p-23},
+        {SPOPS_DTYPE_F16, 0x1.ff8p-15f, 0x1.ff8p-15}, // the largest subnormal
+        {SPOPS_DTYPE_F16, 0x1.ffcp-15f, 0x1p-14},     // a tie, to even
+        {SPOPS_DTYPE_F16, 0x1.fffp-15f, 0x1p-14},
+        {SPOPS_DTYPE_BF16, 1.0f + 0x1p-8f, 1.0},
+        {SPOPS_DTYPE_BF16, 1.0f + 0x3p-8f, 1.0 + 0x1p-6},
+        {SPOPS_DTYPE_BF16, 0x1.fep127f, 0x1.fep127},
+        {SPOPS_DTYPE_BF16, 0x1.fep127f + 0x1.8p118f, 0x1.fep127},
+        {SPOPS_DTYPE_BF16, 3.4e38f, INFINITY},
+        {SPOPS_DTYPE_BF16, INFINITY, INFINITY},
+        {SPOPS_DTYPE_F32, 0.1f, 0.1f},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; ++i) {
+        float buffer;
+        double out;
+        elements_encode(cases[i].dtype, &cases[i].in, 1, &buffer);
+        elements_decode(cases[i].dtype, &buffer, 1, &out);
+        cr_expect_eq(out, cases[i].out, "case %zu: %a", i, out);
+    }
+}
+
+Test(elements, the_bound_holds_and_is_not_loose)
+{
+    // Against sums in f32 in order, of numbers that cancel.
+    for (int n = 1; n < 3000; n += 97) {
+        float sum = 0.0f;
+        double exact = 0.0, magnitude = 0.0;
+        for (int i = 0; i < n; ++i) {
+            const float a = (float)random_in(-1.0, 1.0), b = (float)random_in(-1.0, 1.0);
+            sum += a * b;
+            exact += (double)a * b;
+            magnitude += fabs((double)a * b);
+        }
+        const double bound = elements_sum_bound(SPOPS_DTYPE_F32, n, magnitude, exact);
+        cr_assert_leq(fabs(sum - exact), bound);
+        cr_assert_leq(bound, 1e-6 * n * magnitude);
+    }
+    cr_expect_eq(elements_sum_bound(SPOPS_DTYPE_F32, 0, 0.0, 0.0), 0.0);
+    cr_expect_gt(elements_sum_bound(SPOPS_DTYPE_F16, 1, 1.0, 1.0), 0x1p-12);
+}
+
+// ---- The simulated network and the reference
+// -----------------------------------------------------
+
+// One camera at the origin, 1.5 m up, that looks along x.
+static void make_geometry(spops_bev_camera *camera, spops_bev_geometry *g)
+{
+    static const double k[9] = {100.0, 0.0, 32.0, 0.0, 100.0, 16.0, 0.0, 0.0, 1.0};
+    static const double pose[16] = {0, 0, 1, 0, -1, 0, 0, 0, 0, -1, 0, 1.5, 0, 0, 0, 1};
+    memset(g, 0, sizeof *g);
+    memcpy(camera->intrinsics, k, sizeof k);
+    memcpy(camera->camera_to_ego, pose, sizeof pose);
+    spops_bev_camera_set_resize_crop(camera, 1.0, 0.0, 0.0);
+    g->struct_size = sizeof *g;
+    g->shape = (spops_bev_shape){1, 1, 20, 5, 9, 25, 10, 1};
+    g->input_width = 65, g->input_height = 33;
+    g->depth_start_m = 1.0, g->depth_step_m = 1.0;
+    g->grid_lower_m[0] = 0.0, g->grid_lower_m[1] = -5.0, g->grid_lower_m[2] = -5.0;
+    g->cell_size_m[0] = g->cell_size_m[1] = 1.0, g->cell_size_m[2] = 10.0;
+    g->cameras = camera;
+}
+
+Test(simulate, depths_are_shares_and_stand_where_the_ray_ends)
+{
+    spops_bev_camera camera;
+    spops_bev_geometry g;
+    simulation sim;
+    char error[256];
+    make_geometry(&camera, &g);
+    scene *s = scene_create(3);
+    cr_assert(simulate(s, &g, 20, NULL, &sim, error, sizeof error), "%s", error);
+    cr_assert_eq(sim.num_features, 45);
+    cr_assert_eq(sim.num_depths, 900);
+    int filled = 0;
+    for (int pixel = 0; pixel < 45; ++pixel) {
+        double total = 0.0, mean = 0.0;
+        for (int d = 0; d < 20; ++d) {
+            const double share = sim.depth[d * 45 + pixel];
+            cr_assert(share >= 0.0 && share <= 1.0);
+            total += share;
+            mean += share * (1.0 + d);
+        }
+        cr_assert_leq(total, 1.0 + 1e-5);
+        double classes = 0.0;
+        for (int k = 0; k < SCENE_NUM_CLASSES - 1; ++k)
+            classes += sim.feat[pixel * 20 + SIM_CHANNEL_CLASS + k];
+        cr_assert_eq(sim.feat[pixel * 20 + SIM_CHANNEL_ONE], 1.0f);
+        cr_assert(fabs(classes - 1.0) < 1e-5 || (classes == 0.0 && total == 0.0));
+        filled += total > 0.5;
+        // The lowest row sees the road: input row 32 is 16 px below the horizon, 1.5 * 100 / 16 m
+        // off.
+        if (pixel / 9 == 4 && pixel % 9 == 4) {
+            cr_expect_float_eq(mean / total, 9.4, 1.2);
+            cr_expect_gt(sim.feat[pixel * 20 + SIM_CHANNEL_CLASS + SCENE_ROAD - 1] +
+                             sim.feat[pixel * 20 + SIM_CHANNEL_CLASS + SCENE_MARKING - 1],
+                         0.9f);
+        }
+    }
+    cr_expect_gt(filled, 10);
+    simulation_free(&sim);
+
+    cr_expect_not(simulate(s, &g, SIM_MIN_COLS - 1, NULL, &sim, error, sizeof error));
+    camera.intrinsics[0] = 0.0;
+    cr_expect_not(simulate(s, &g, 20, NULL, &sim, error, sizeof error));
+    cr_expect_str_eq(error, "cameras[0] is singular");
+    cr_expect_null(sim.depth);
+    scene_destroy(s);
+}
+
+Test(reference, pools_by_hand)
+{
+    // One pixel in the middle: point d lies at (d + 1, 0, 1.5) m, y = 0 on the border of two cells.
+    spops_bev_camera camera;
+    spops_bev_geometry g;
+    reference ref;
+    char error[256];
+    double depth[3] = {0.5, 0.25, 2.0}, feat[2] = {3.0, -4.0};
+    int32_t cell_of_point[3] = {4, 5, -1};
+    make_geometry(&camera, &g);
+    camera.intrinsics[2] = camera.intrinsics[5] = 0.0;
+    camera.camera_to_ego[7] = 0.5;
+    g.shape.num_depths = 3, g.shape.feature_height = g.shape.feature_width = 1;
+    g.shape.num_cells_x = 3, g.shape.num_cells_y = 2;
+    g.grid_lower_m[0] = 0.5, g.grid_lower_m[1] = -1.0;
+    cr_assert(reference_pool(&g, 2, depth, feat, NULL, &ref, error, sizeof error), "%s", error);
+    cr_expect_eq(ref.num_points, 3);
+    cr_expect_eq(ref.longest, 1);
+    cr_expect_eq(ref.num_border, 0);
+    for (int d = 0; d < 3; ++d) { // x cells 0, 1, 2 of the upper row
+        const int cell = 3 + d;
+        cr_expect_eq(ref.count[cell], 1);
+        cr_expect_eq(ref.sum[2 * cell], 3.0 * depth[d]);
+        cr_expect_eq(ref.sum[2 * cell + 1], -4.0 * depth[d]);
+        cr_expect_eq(ref.magnitude[2 * cell + 1], 4.0 * depth[d]);
+        cr_expect_eq(ref.count[d], 0);
+    }
+    reference_free(&ref);
+
+    // On the border the plan decides, elsewhere it has no say.
+    camera.camera_to_ego[7] = 0.0;
+    cr_assert(reference_pool(&g, 2, depth, feat, cell_of_point, &ref, error, sizeof error));
+    cr_expect_eq(ref.num_border, 3);
+    cr_expect_eq(ref.num_points, 2);
+    cr_expect_eq(ref.sum[2 * 4], 1.5);
+    cr_expect_eq(ref.sum[2 * 3], 0.0);
+    reference_free(&ref);
+    camera.camera_to_ego[7] = 0.5;
+    cr_assert(reference_pool(&g, 2, depth, feat, cell_of_point, &ref, error, sizeof error));
+    cr_expect_eq(ref.num_border, 0);
+    cr_expect_eq(ref.sum[2 * 3], 1.5);
+    reference_free(&ref);
+}
+
+Test(bev_map, forward_is_up_and_left_is_left)
+{
+    spops_bev_camera camera;
+    spops_bev_geometry g;
+    picture map;
+    make_geometry(&camera, &g);
+    g.shape.num_cells_x = g.shape.num_cells_y = 40;
+    g.grid_lower_m[0] = g.grid_lower_m[1] = -20.0;
+    const int64_t cols = SIM_MIN_COLS;
+    float *pooled = calloc((size_t)(1600 * cols), sizeof *pooled);
+    cr_assert_not_null(pooled);
+    // 15 m ahead and 10 m to the left: cells x 35, y 30. Something dimmer elsewhere sets the scale.
+    const int64_t cells[2] = {30 * 40 + 35, 5 * 40 + 5};
+    for (int i = 0; i < 2; ++i) {
+        pooled[cells[i] * cols + SIM_CHANNEL_ONE] = i == 0 ? 8.0f : 1.0f;
+        pooled[cells[i] * cols + SIM_CHANNEL_CLASS + SCENE_VEHICLE - 1] = i == 0 ? 8.0f : 1.0f;
+    }
+    cr_assert(bev_map_pooled(&g, pooled, cols, BEV_MAP_CLASS, 400, &map));
+    const uint8_t *there = map.rgb + 3 * (45 * 400 + 95);     // up and left
+    const uint8_t *mirrored = map.rgb + 3 * (45 * 400 + 304); // up and right
+    const uint8_t *vehicle = scene_class_colour(SCENE_VEHICLE);
+    for (int k = 0; k < 3; ++k)
+        cr_expect_lt(abs(there[k] - vehicle[k]), 40, "channel %d is %d", k, there[k]);
+    cr_expect_lt(mirrored[2], 60);
+    picture_destroy(&map);
+    cr_assert(bev_map_pooled(&g, pooled, cols, BEV_MAP_DENSITY, 400, &map));
+    there = map.rgb + 3 * (45 * 400 + 95);
+    cr_expect_gt(there[0], 200);
+    picture_destroy(&map);
+    memset(pooled, 0, (size_t)(1600 * cols) * sizeof *pooled);
+    cr_assert(bev_map_pooled(&g, pooled, cols, BEV_MAP_COLOUR, 400, &map), "an empty grid");
+    picture_destroy(&map);
+    free(pooled);
+}
+
+// ---- The commands ------------------------------------------------------------------------------
+
+// Run the tool with output into files of `directory`; the output is read back, cut to `bytes`.
+static int run_tool(const char *directory, char *out, char *err, size_t bytes, int argc,
+                    const char *const *args)
+{
+    char *argv[16] = {0};
+    char path[4200];
+    cr_assert_lt(argc, 15);
+    argv[0] = strdup("spops");
+    for (int i = 0; i < argc; ++i)
+        argv[i + 1] = strdup(args[i]);
+    fflush(stdout);
+    fflush(stderr);
+    const int old[2] = {dup(STDOUT_FILENO), dup(STDERR_FILENO)};
+    for (int i = 0; i < 2; ++i) {
+        snprintf(path, sizeof path, "%s/%s", directory, i == 0 ? "out" : "err");
+        FILE *file = fopen(path, "w");
+        cr_assert_not_null(file);
+        dup2(fileno(file), i == 0 ? STDOUT_FILENO : STDERR_FILENO);
+        fclose(file);
+    }
+    const int status = command_main(argc + 1, argv);
+    fflush(stdout);
+    fflush(stderr);
+    for (int i = 0; i < 2; ++i) {
+        dup2(old[i], i == 0 ? STDOUT_FILENO : STDERR_FILENO);
+        close(old[i]);
+        snprintf(path, sizeof path, "%s/%s", directory, i == 0 ? "out" : "err");
+        FILE *file = fopen(path, "r");
+        cr_assert_not_null(file);
+        char *to = i == 0 ? out : err;
+        to[fread(to, 1, bytes - 1, file)] = '\0';
+        fclose(file);
+    }
+    for (int i = 0; i <= argc; ++i)
+        free(argv[i]);
+    return status;
+}
+
+#define RUN(...)                                                                                   \
+    run_tool(directory, out, err, sizeof out,                                                      \
+             (int)(sizeof((const char *[]){__VA_ARGS__}) / sizeof(const char *)),                  \
+             (const char *[]){__VA_ARGS__})
+
+Test(tool, demo_runs_and_its_pictures_decode, .timeout = 600)
+{
+    static const struct {
+        const char *name;
+        int width, height; // 0: not looked at
+    } pictures[] = {{"demo_bev.png", 0, 0},
+                    {"demo_density.png", 0, 0},
+                    {"demo_cameras.png", 3 * 96 + 16, 2 * 54 + 12},
+                    {"demo_depth.png", 3 * 96 + 16, 2 * 54 + 12}};
+    static const char *const dtypes[] = {"f32", "f16", "bf16"};
+    char directory[4096], path[4200], out[8192], err[8192], error[256];
+    make_directory(directory, sizeof directory);
+    for (int i = 0; i < 3; ++i) {
+        const int status = RUN("demo", "--out", directory, "--size=a", "--width", "96", "--backend",
+                               "cpu", "--cols", "17", "--dtype", dtypes[i], "--json");
+        cr_assert_eq(status, 0, "%s", err);
+        cr_expect_str_eq(err, "", "progress is for terminals");
+        json_t *line = json_loads(out, 0, NULL);
+        cr_assert_not_null(line, "%s", out);
+        cr_expect(json_is_true(json_object_get(json_object_get(line, "check"), "right")));
+        cr_expect(json_is_true(json_object_get(json_object_get(line, "check"), "same_bits")));
+        const double of_bound =
+            json_real_value(json_object_get(json_object_get(line, "check"), "worst_of_bound"));
+        cr_expect(of_bound >= 0.0 && of_bound <= 1.0);
+        cr_expect_gt(json_real_value(json_object_get(json_object_get(line, "time"), "hot_us")),
+                     0.0);
+        snprintf(path, sizeof path, "%s/demo.json", directory);
+        json_t *file = json_load_file(path, 0, NULL);
+        cr_expect(json_equal(line, file));
+        json_decref(file);
+        json_decref(line);
+    }
+    for (size_t i = 0; i < sizeof pictures / sizeof pictures[0]; ++i) {
+        picture p;
+        snprintf(path, sizeof path, "%s/%s", directory, pictures[i].name);
+        cr_assert(picture_read_png(path, &p, error, sizeof error), "%s", error);
+        if (pictures[i].width > 0) {
+            cr_expect_eq(p.width, pictures[i].width);
+            cr_expect_eq(p.height, pictures[i].height);
+        }
+        // Something is drawn: many colours, not one.
+        int changes = 0;
+        for (int k = 3; k < 3 * p.width * p.height; ++k)
+            changes += p.rgb[k] != p.rgb[k - 3];
+        cr_expect_gt(changes, p.width * p.height / 50, "%s is empty", pictures[i].name);
+        picture_destroy(&p);
+    }
+    remove_directory(directory);
+}
+
+Test(tool, demo_tells_a_person_what_it_did, .timeout = 600)
+{
+    static const char *const lines[] = {"device ", "scene ", "sizes ",          "plan ",    "time ",
+                                        "bytes ",  "floor ", "check     right", "pictures "};
+    char directory[4096], out[8192], err[8192];
+    make_directory(directory, sizeof directory);
+    cr_assert_eq(
+        RUN("demo", "--out", directory, "--size", "a", "--width", "64", "--backend", "cpu"), 0,
+        "%s", err);
+    for (size_t i = 0; i < sizeof lines / sizeof lines[0]; ++i)
+        cr_expect_not_null(strstr(out, lines[i]), "no line '%s' in\n%s", lines[i], out);
+    remove_directory(directory);
+}
+
+static int64_t number(const char *text, const char *key)
+{
+    json_t *line = json_loads(text, 0, NULL);
+    cr_assert_not_null(line, "%s", text);
+    json_t *value = json_object_get(line, key);
+    cr_assert(json_is_integer(value), "no %s in %s", key, text);
+    const int64_t result = json_integer_value(value);
+    json_decref(line);
+    return result;
+}
+
+Test(tool, plan_reads_rigs_maps_and_saved_plans, .timeout = 600)
+{
+    static const char *const keys[] = {"points",  "cells",        "intervals",
+                                       "longest", "feature_rows", "depth_elements"};
+    // Points 0 1 2 3 of 3 pixels x 2 depths into cells 1, 1, 3 and 4 of 5.
+    static const int32_t map[4 + 3 * 4] = {4, 5, 3, 6, 0, 1, 4, 5, 0, 1, 1, 2, 1, 1, 3, 4};
+    static const int64_t expected[] = {4, 5, 3, 2, 3, 6};
+    char directory[4096], plan[4200], file[4200], out[8192], again[8192], err[8192];
+    make_directory(directory, sizeof directory);
+    snprintf(plan, sizeof plan, "%s/plan", directory);
+    snprintf(file, sizeof file, "%s/map", directory);
+
+    cr_assert_eq(RUN("plan", "--backend", "cpu", "--json", "--no-floor", "--save", plan), 0, "%s",
+                 err);
+    memcpy(again, out, sizeof again);
+    cr_expect_eq(number(out, "cells"), 128 * 128);
+    cr_assert_eq(RUN("plan", plan, "--backend", "cpu", "--json", "--no-floor"), 0, "%s", err);
+    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; ++i)
+        cr_expect_eq(number(out, keys[i]), number(again, keys[i]), "%s", keys[i]);
+    cr_expect_not_null(strstr(out, "\"kind\":\"saved plan\""));
+    cr_assert_eq(RUN("plan", SPOPS_SOURCE_DIR "/data/rig_six_cameras.json", "--backend=cpu",
+                     "--json", "--no-floor"),
+                 0, "%s", err);
+    cr_expect_eq(number(out, "points"), number(again, "points"));
+
+    FILE *f = fopen(file, "wb");
+    cr_assert(f != NULL && fwrite(map, sizeof map, 1, f) == 1 && fclose(f) == 0);
+    cr_assert_eq(RUN("plan", file, "--backend", "cpu", "--json", "--no-floor"), 0, "%s", err);
+    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; ++i)
+        cr_expect_eq(number(out, keys[i]), expected[i], "%s", keys[i]);
+    cr_assert_eq(RUN("plan", file, "--backend", "cpu", "--no-floor"), 0, "%s", err);
+    cr_expect_not_null(strstr(out, "points of a cell"));
+    remove_directory(directory);
+}
+
+Test(tool, plan_refuses_damaged_files)
+{
+    static const int32_t maps[][7] = {
+        {1, 5, 3, 6, 0, 0, 5}, // the cell is past the last
+        {1, 5, 3, 6, 6, 0, 0}, // so is the depth element
+        {1, 5, 3, 6, 0, 3, 0}, // and the row
+        {1, 0, 3, 6, 0, 0, 0}, // no cells
+        {1, 5, 0, 6, 0, 0, 0}, // no rows
+        {1, 5, 4, 6, 0, 0, 0}, // no whole number of depths
+        {2, 5, 3, 6, 0, 0, 0}, // shorter than it says: no map, and no saved plan either
+        {-1, 5, 3, 6, 0, 0, 0},
+    };
+    char directory[4096], file[4200], out[8192], err[8192];
+    make_directory(directory, sizeof directory);
+    snprintf(file, sizeof file, "%s/map", directory);
+    for (size_t i = 0; i < sizeof maps / sizeof maps[0]; ++i) {
+        FILE *f = fopen(file, "wb");
+        cr_assert(f != NULL && fwrite(maps[i], sizeof maps[i], 1, f) == 1 && fclose(f) == 0);
+        cr_expect_eq(RUN("plan", file, "--backend", "cpu", "--no-floor"), 1, "map %zu", i);
+        cr_expect(strncmp(err, "spops plan: ", 12) == 0 && strstr(err, file) != NULL, "%s", err);
+        cr_expect_str_eq(out, "");
+    }
+    snprintf(file, sizeof file, "%s/rig.json", directory);
+    FILE *f = fopen(file, "wb");
+    cr_assert(f != NULL && fputs("  {\"cameras\": 1}", f) >= 0 && fclose(f) == 0);
+    cr_expect_eq(RUN("plan", file, "--backend", "cpu"), 1);
+    cr_expect_not_null(strstr(err, "cameras is an integer, expected an array"), "%s", err);
+    remove_directory(directory);
+}
+
+Test(tool, wrong_usage_ends_with_2)
+{
+    static const char *const wrong[][4] = {
+        {"frob"},
+        {"demo", "--size", "c"},
+        {"demo", "--size"},
+        {"demo", "--cols", "3"},
+        {"demo", "--cols", "80x"},
+        {"demo", "--backend", "gpu"},
+        {"demo", "--dtype", "f64"},
+        {"demo", "--out="},
+        {"demo", "extra"},
+        {"plan", "--setting", "z"},
+        {"plan", "--frame", "world"},
+        {"plan", "--frob"},
+        {"plan", "a", "b"},
+        {"info", "--verbose"},
+    };
+    char directory[4096], out[8192], err[8192];
+    make_directory(directory, sizeof directory);
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; ++i) {
+        int argc = 0;
+        while (argc < 4 && wrong[i][argc] != NULL)
+            ++argc;
+        cr_expect_eq(run_tool(directory, out, err, sizeof out, argc, wrong[i]), 2, "case %zu", i);
+        cr_expect_str_eq(out, "");
+        cr_expect_not_null(strstr(err, "--help'"), "case %zu: %s", i, err);
+    }
+    cr_expect_eq(run_tool(directory, out, err, sizeof out, 0, wrong[0]), 2);
+    cr_expect_eq(RUN("demo", "--out", "/nonexistent/x"), 1);
+    cr_expect_not_null(strstr(err, "/nonexistent/x: "), "%s", err);
+    remove_directory(directory);
+}
+
+Test(tool, help_and_info)
+{
+    static const char *const commands[] = {"demo", "plan", "info"};
+    char directory[4096], out[8192], err[8192];
+    make_directory(directory, sizeof directory);
+    for (int i = 0; i < 3; ++i) {
+        cr_expect_eq(RUN(commands[i], "--help"), 0);
+        cr_expect(strncmp(out, "usage: spops ", 13) == 0, "%s", out);
+        cr_expect_str_eq(err, "");
+    }
+    cr_expect_eq(RUN("--help"), 0);
+    cr_expect_eq(RUN("--version"), 0);
+    cr_expect_not_null(strstr(out, spops_version()));
+    cr_expect_eq(RUN("info"), 0);
+    cr_expect_not_null(strstr(out, "cpu  0"), "%s", out);
+    cr_expect_eq(RUN("info", "--json"), 0);
+    json_t *line = json_loads(out, 0, NULL);
+    cr_assert_not_null(line, "%s", out);
+    cr_expect_geq(json_array_size(json_object_get(line, "devices")), 1);
+    cr_expect_eq(json_boolean_value(json_object_get(line, "cuda_backend")), spops_has_cuda() != 0);
+    json_decref(line);
+    remove_directory(directory);
+}

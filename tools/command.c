@@ -1,0 +1,319 @@
+#include "tools/command.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "support/device.h"
+#include "tools/rig_default.h"
+
+// ---- Arguments --------------------------------------------------------------------------------
+
+int arguments_error(arguments *a, const char *format, ...)
+{
+    va_list args;
+    if (a->bad) return COMMAND_USAGE; // one message is enough
+    a->bad = true;
+    va_start(args, format);
+    fprintf(stderr, "%s: ", a->command);
+    vfprintf(stderr, format, args);
+    fprintf(stderr, "\nTry '%s --help'.\n", a->command);
+    va_end(args);
+    return COMMAND_USAGE;
+}
+
+bool arguments_next(arguments *a)
+{
+    return !a->bad && ++a->at < a->argc;
+}
+
+bool arguments_flag(arguments *a, const char *name)
+{
+    return strcmp(a->argv[a->at], name) == 0;
+}
+
+bool arguments_value(arguments *a, const char *name, const char **value)
+{
+    const char *argument = a->argv[a->at];
+    const size_t length = strlen(name);
+    if (strncmp(argument, name, length) != 0) return false;
+    if (argument[length] == '=') {
+        *value = argument + length + 1;
+        return true;
+    }
+    if (argument[length] != '\0') return false;
+    if (a->at + 1 >= a->argc) {
+        arguments_error(a, "%s needs a value", name);
+        *value = "";
+        return true;
+    }
+    *value = a->argv[++a->at];
+    return true;
+}
+
+bool arguments_integer(arguments *a, const char *name, int64_t low, int64_t high, int64_t *value)
+{
+    const char *text;
+    char *end;
+    if (!arguments_value(a, name, &text)) return false;
+    errno = 0;
+    const long long parsed = strtoll(text, &end, 10);
+    if (end == text || *end != '\0' || errno != 0 || parsed < low || parsed > high)
+        arguments_error(a, "%s is '%s', expected a number from %lld to %lld", name, text,
+                        (long long)low, (long long)high);
+    else
+        *value = parsed;
+    return true;
+}
+
+bool arguments_backend(arguments *a, spops_backend_kind *value)
+{
+    static const char *const names[] = {"auto", "cpu", "cuda"};
+    const char *text;
+    if (!arguments_value(a, "--backend", &text)) return false;
+    for (int i = 0; i < 3; ++i)
+        if (strcmp(text, names[i]) == 0) {
+            *value = (spops_backend_kind)i;
+            return true;
+        }
+    arguments_error(a, "--backend is '%s', expected auto, cpu or cuda", text);
+    return true;
+}
+
+bool arguments_dtype(arguments *a, spops_dtype *value)
+{
+    const char *text;
+    if (!arguments_value(a, "--dtype", &text)) return false;
+    for (int i = SPOPS_DTYPE_F32; i <= SPOPS_DTYPE_BF16; ++i)
+        if (strcmp(text, spops_dtype_name((spops_dtype)i)) == 0) {
+            *value = (spops_dtype)i;
+            return true;
+        }
+    arguments_error(a, "--dtype is '%s', expected f32, f16 or bf16", text);
+    return true;
+}
+
+const char *arguments_operand(const arguments *a)
+{
+    const char *argument = a->argv[a->at];
+    return argument[0] == '-' && argument[1] != '\0' ? NULL : argument;
+}
+
+int command_fail(const char *command, const char *format, ...)
+{
+    va_list args;
+    progress_clear();
+    va_start(args, format);
+    fprintf(stderr, "%s: ", command);
+    vfprintf(stderr, format, args);
+    fputc('\n', stderr);
+    va_end(args);
+    return COMMAND_FAILED;
+}
+
+// ---- A context on a stream of its own ---------------------------------------------------------
+
+bool session_open(const char *command, spops_backend_kind backend, session *out)
+{
+    spops_context_options options = spops_context_options_default();
+    memset(out, 0, sizeof *out);
+    out->backend = backend;
+    if (backend == SPOPS_BACKEND_AUTO)
+        out->backend =
+            spops_has_cuda() && device_has_cuda() ? SPOPS_BACKEND_CUDA : SPOPS_BACKEND_CPU;
+    // Asked for by name, a device that is not there is for the library to explain.
+    if (out->backend == SPOPS_BACKEND_CUDA && device_has_cuda() &&
+        !device_stream_create(out->backend, &out->stream)) {
+        command_fail(command, "%s", device_error());
+        return false;
+    }
+    options.backend = out->backend;
+    options.stream = out->stream;
+    if (spops_context_create(&options, &out->ctx) != SPOPS_STATUS_OK) {
+        command_fail(command, "%s", spops_last_error(NULL));
+        session_close(out);
+        return false;
+    }
+    out->device.struct_size = sizeof out->device;
+    if (spops_context_get_device_info(out->ctx, &out->device) != SPOPS_STATUS_OK) {
+        command_fail(command, "%s", spops_last_error(out->ctx));
+        session_close(out);
+        return false;
+    }
+    return true;
+}
+
+void session_close(session *s)
+{
+    spops_context_destroy(s->ctx);
+    if (s->stream != NULL) device_stream_destroy(s->backend, s->stream);
+    s->ctx = NULL;
+    s->stream = NULL;
+}
+
+void session_describe(const session *s, char *text, size_t bytes)
+{
+    snprintf(text, bytes, "%s, %s, %d %s", s->device.name, s->device.isa, s->device.num_processors,
+             s->backend == SPOPS_BACKEND_CUDA ? "multiprocessors" : "threads");
+}
+
+bool command_rig(const char *command, const char *path, rig *out)
+{
+    char error[RIG_ERROR_BYTES];
+    const bool ok = path != NULL ? rig_load(path, out, error, sizeof error)
+                                 : rig_parse((const char *)rig_six_cameras_json,
+                                             rig_six_cameras_json_bytes, out, error, sizeof error);
+    if (!ok) command_fail(command, "%s", error);
+    return ok;
+}
+
+// ---- Output -----------------------------------------------------------------------------------
+
+static bool progress_is_shown;
+
+void progress_show(const char *what, int done, int all)
+{
+    enum { WIDTH = 24 };
+    char bar[WIDTH + 1];
+    if (!isatty(STDERR_FILENO)) return;
+    const int full = all > 0 ? done * WIDTH / all : 0;
+    for (int i = 0; i < WIDTH; ++i)
+        bar[i] = i < full ? '#' : '.';
+    bar[WIDTH] = '\0';
+    fprintf(stderr, "\r\033[K[%s] %s", bar, what);
+    fflush(stderr);
+    progress_is_shown = true;
+}
+
+void progress_clear(void)
+{
+    if (!progress_is_shown) return;
+    fputs("\r\033[K", stderr);
+    fflush(stderr);
+    progress_is_shown = false;
+}
+
+const char *in_groups(int64_t value, char *text)
+{
+    char digits[COMMAND_NUMBER_BYTES];
+    const int length = snprintf(digits, sizeof digits, "%lld", (long long)value);
+    int at = 0;
+    for (int i = 0; i < length; ++i) {
+        if (i > 0 && (length - i) % 3 == 0 && digits[i - 1] != '-') text[at++] = ',';
+        text[at++] = digits[i];
+    }
+    text[at] = '\0';
+    return text;
+}
+
+const char *in_bytes(double value, char *text)
+{
+    static const char *const units[] = {"bytes", "kB", "MB", "GB", "TB"};
+    int unit = 0;
+    while (fabs(value) >= 1000.0 && unit < 4)
+        value /= 1000.0, ++unit;
+    snprintf(text, COMMAND_NUMBER_BYTES, unit == 0 ? "%.0f %s" : "%.3g %s", value, units[unit]);
+    return text;
+}
+
+const char *in_time(double us, char *text)
+{
+    if (us < 1000.0)
+        snprintf(text, COMMAND_NUMBER_BYTES, "%.3g us", us);
+    else if (us < 1e6)
+        snprintf(text, COMMAND_NUMBER_BYTES, "%.3g ms", us / 1e3);
+    else
+        snprintf(text, COMMAND_NUMBER_BYTES, "%.3g s", us / 1e6);
+    return text;
+}
+
+double clock_s(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+// ---- Elements ---------------------------------------------------------------------------------
+
+static uint32_t bits_of(float value)
+{
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+
+static float float_of(uint32_t bits)
+{
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+static uint16_t to_bf16(float value)
+{
+    const uint32_t bits = bits_of(value);
+    if (value != value) return (uint16_t)(bits >> 16 | 0x40u);
+    return (uint16_t)((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
+}
+
+static uint16_t to_f16(float value)
+{
+    const uint32_t bits = bits_of(value);
+    const uint16_t sign = (uint16_t)(bits >> 16 & 0x8000u);
+    const float magnitude = float_of(bits & 0x7fffffffu);
+    if (magnitude != magnitude) return (uint16_t)(sign | 0x7e00u);
+    if (magnitude >= 65520.0f) return (uint16_t)(sign | 0x7c00u);
+    if (magnitude < 0x1p-14f) // subnormal: multiples of 2^-24
+        return (uint16_t)(sign | (uint16_t)lrintf(magnitude * 0x1p24f));
+    const uint32_t m = bits & 0x7fffffffu;
+    return (uint16_t)(sign | (uint16_t)((m - (112u << 23) + 0xfffu + (m >> 13 & 1u)) >> 13));
+}
+
+static float from_f16(uint16_t h)
+{
+    const uint32_t sign = (uint32_t)(h & 0x8000u) << 16, exponent = h >> 10 & 31u, m = h & 0x3ffu;
+    if (exponent == 31) return float_of(sign | 0x7f800000u | m << 13);
+    if (exponent == 0) return sign != 0 ? -(float)m * 0x1p-24f : (float)m * 0x1p-24f;
+    return float_of(sign | (exponent + 112u) << 23 | m << 13);
+}
+
+void elements_encode(spops_dtype dtype, const float *from, int64_t count, void *to)
+{
+    if (dtype == SPOPS_DTYPE_F32) {
+        memcpy(to, from, (size_t)count * sizeof *from);
+        return;
+    }
+    uint16_t *out = to;
+    for (int64_t i = 0; i < count; ++i)
+        out[i] = dtype == SPOPS_DTYPE_F16 ? to_f16(from[i]) : to_bf16(from[i]);
+}
+
+void elements_decode(spops_dtype dtype, const void *from, int64_t count, double *to)
+{
+    const float *wide = from;
+    const uint16_t *narrow = from;
+    for (int64_t i = 0; i < count; ++i)
+        to[i] = dtype == SPOPS_DTYPE_F32   ? wide[i]
+                : dtype == SPOPS_DTYPE_F16 ? from_f16(narrow[i])
+                                           : float_of((uint32_t)narrow[i] << 16);
+}
+
+double elements_sum_bound(spops_dtype dtype, int64_t num_terms, double magnitude, double sum)
+{
+    const double steps = ((double)num_terms + 1.0) * 0x1p-24;
+    if (steps >= 1.0) return INFINITY;
+    const double in_f32 = steps / (1.0 - steps) * magnitude + (double)num_terms * 0x1p-149;
+    const double unit = dtype == SPOPS_DTYPE_F16    ? 0x1p-11
+                        : dtype == SPOPS_DTYPE_BF16 ? 0x1p-8
+                                                    : 0.0;
+    const double least = dtype == SPOPS_DTYPE_F16    ? 0x1p-25
+                         : dtype == SPOPS_DTYPE_BF16 ? 0x1p-134
+                                                     : 0.0;
+    return in_f32 + unit * (fabs(sum) + in_f32) + least;
+}

@@ -1,0 +1,97 @@
+// The commands of `spops`, and what they share: arguments, an open context, progress, numbers in
+// words.
+#ifndef SPOPS_TOOLS_COMMAND_H
+#define SPOPS_TOOLS_COMMAND_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "spops/spops.h"
+#include "tools/rig_json.h"
+
+// Exit statuses.
+#define COMMAND_OK     0
+#define COMMAND_FAILED 1
+#define COMMAND_USAGE  2
+
+// argv[0] is the command's own name.
+int command_info(int argc, char **argv);
+int command_plan(int argc, char **argv);
+int command_demo(int argc, char **argv);
+
+// The whole tool; argv as main gets it.
+int command_main(int argc, char **argv);
+
+// ---- Arguments --------------------------------------------------------------------------------
+
+typedef struct arguments {
+    const char *command;
+    int argc;
+    char **argv;
+    int at;   // the argument being looked at
+    bool bad; // a message was printed
+} arguments;
+
+// Move to the next argument; false at the end and once something was wrong.
+bool arguments_next(arguments *a);
+// Whether the argument is `--name`.
+bool arguments_flag(arguments *a, const char *name);
+// Whether it is `--name VALUE` or `--name=VALUE`; *value is then set (a missing value is reported).
+bool arguments_value(arguments *a, const char *name, const char **value);
+bool arguments_integer(arguments *a, const char *name, int64_t low, int64_t high, int64_t *value);
+bool arguments_backend(arguments *a, spops_backend_kind *value);
+bool arguments_dtype(arguments *a, spops_dtype *value);
+// The argument itself when it is no option, else NULL.
+const char *arguments_operand(const arguments *a);
+// Say on stderr what is wrong, and where help is. Returns COMMAND_USAGE.
+__attribute__((format(printf, 2, 3))) int arguments_error(arguments *a, const char *format, ...);
+
+// "command: message" on stderr. Returns COMMAND_FAILED.
+__attribute__((format(printf, 2, 3))) int command_fail(const char *command, const char *format,
+                                                       ...);
+
+// ---- A context on a stream of its own ---------------------------------------------------------
+
+typedef struct session {
+    spops_context *ctx;
+    void *stream;
+    spops_backend_kind backend;
+    spops_device_info device;
+} session;
+
+// False with a message on stderr.
+bool session_open(const char *command, spops_backend_kind backend, session *out);
+void session_close(session *s);
+// "AMD EPYC 9V74, avx512, 2 threads" or "NVIDIA H200, sm_90, 132 multiprocessors".
+void session_describe(const session *s, char *text, size_t bytes);
+
+// The rig of `path`, or the one that is built in where path is NULL. False with a message on
+// stderr.
+bool command_rig(const char *command, const char *path, rig *out);
+
+// ---- Output -----------------------------------------------------------------------------------
+
+// A bar on stderr where that is a terminal; nothing otherwise.
+void progress_show(const char *what, int done, int all);
+void progress_clear(void);
+
+// "1,656,117"; "12.3 MB"; "12.3 ms". text holds COMMAND_NUMBER_BYTES.
+#define COMMAND_NUMBER_BYTES 32
+const char *in_groups(int64_t value, char *text);
+const char *in_bytes(double value, char *text);
+const char *in_time(double us, char *text);
+
+// Seconds of a monotonic clock.
+double clock_s(void);
+
+// ---- Elements ---------------------------------------------------------------------------------
+
+// Round to dtype (f32, f16, bf16; to nearest, ties to even) and back.
+void elements_encode(spops_dtype dtype, const float *from, int64_t count, void *to);
+void elements_decode(spops_dtype dtype, const void *from, int64_t count, double *to);
+
+// How far a sum of num_terms products, accumulated in f32 and rounded to dtype, may be from the
+// exact one: every product and addition rounds once in f32, the result once in dtype.
+double elements_sum_bound(spops_dtype dtype, int64_t num_terms, double magnitude, double sum);
+
+#endif

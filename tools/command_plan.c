@@ -1,0 +1,540 @@
+// spops plan: what a scatter map asks of the machine.
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <jansson.h>
+
+#include "spops/device/schedule.h"
+#include "support/device.h"
+#include "tools/command.h"
+#include "tools/settings.h"
+
+static const char usage[] =
+    "usage: spops plan [FILE] [OPTIONS]\n"
+    "\n"
+    "Print the sizes, the balance, the memory regime and the traffic of a BEV pooling plan.\n"
+    "\n"
+    "FILE is one of\n"
+    "  a rig as JSON            planned with --setting; left out: the rig this program ships\n"
+    "  a saved plan             as --save and spops_bev_plan_save write it\n"
+    "  a scatter map (raw)      int32 numbers: points, cells, feature rows, depth elements, then\n"
+    "                           ranks_depth, ranks_feat, ranks_bev, each [points]\n"
+    "\n"
+    "  --setting a|b|c          sizes for a rig (default a)\n"
+    "                             a  16 x 44 features, 59 depths, 128 x 128 cells of 0.8 m\n"
+    "                             b  32 x 88 features, 118 depths, 360 x 360 cells of 0.3 m\n"
+    "                             c  16 x 44 features, 118 depths, 200 x 200 cells of 0.512 m\n"
+    "  --frame ego|lidar        frame of a rig's grid (default: b lidar where the rig has one, "
+    "else ego)\n"
+    "  --backend auto|cpu|cuda  where to plan (default auto)\n"
+    "  --cols C                 channels (default 80)\n"
+    "  --dtype f32|f16|bf16     of features, depths and output (default f16)\n"
+    "  --backward               plan for gradients as well\n"
+    "  --save OUT               write the plan to OUT\n"
+    "  --no-floor               do not measure the copy rate\n"
+    "  --json                   one JSON object on one line\n"
+    "  --help                   this text\n";
+
+#define MAX_FILE_BYTES ((size_t)1 << 34)
+#define NUM_BINS       31 // interval lengths from 2^i on
+
+typedef struct plan_job {
+    const char *command, *file, *setting, *frame, *save;
+    spops_backend_kind backend;
+    spops_dtype dtype;
+    int64_t cols;
+    bool backward, no_floor, as_json;
+} plan_job;
+
+static const char *const class_names[SPOPS_NUM_CLASSES] = {
+    "short (up to 16 points)", "team of 2 (up to 32)",  "team of 4 (up to 64)",
+    "team of 8 (up to 128)",   "block (up to a piece)", "empty",
+    "split into pieces",
+};
+
+// ---- Where a plan comes from ------------------------------------------------------------------
+
+static bool read_file(const char *command, const char *path, unsigned char **data, size_t *bytes)
+{
+    size_t capacity = 0;
+    *data = NULL;
+    *bytes = 0;
+    FILE *file = fopen(path, "rb");
+    if (file == NULL) {
+        command_fail(command, "%s: %s", path, strerror(errno));
+        return false;
+    }
+    for (;;) {
+        if (*bytes == capacity) {
+            capacity = capacity == 0 ? 65536 : 2 * capacity;
+            unsigned char *grown = capacity <= MAX_FILE_BYTES ? realloc(*data, capacity) : NULL;
+            if (grown == NULL) {
+                command_fail(command, "%s: too large", path);
+                goto fail;
+            }
+            *data = grown;
+        }
+        const size_t got = fread(*data + *bytes, 1, capacity - *bytes, file);
+        *bytes += got;
+        if (got == 0) break;
+    }
+    if (!ferror(file)) {
+        fclose(file);
+        return true;
+    }
+    command_fail(command, "%s: %s", path, strerror(errno));
+
+fail:
+    fclose(file);
+    free(*data);
+    *data = NULL;
+    return false;
+}
+
+static bool looks_like_json(const unsigned char *data, size_t bytes)
+{
+    for (size_t i = 0; i < bytes; ++i) {
+        if (data[i] == ' ' || data[i] == '\t' || data[i] == '\r' || data[i] == '\n') continue;
+        return data[i] == '{';
+    }
+    return false;
+}
+
+static bool looks_like_map(const unsigned char *data, size_t bytes)
+{
+    int32_t header[4];
+    if (bytes < sizeof header) return false;
+    memcpy(header, data, sizeof header);
+    return header[0] >= 0 && bytes == sizeof header + 12 * (size_t)header[0];
+}
+
+static bool upload(const session *s, const int32_t *from, int64_t count, int32_t **to)
+{
+    const size_t bytes = (size_t)count * sizeof *from;
+    void *at = NULL;
+    if (!device_alloc(s->backend, bytes, &at)) return false;
+    *to = at;
+    return bytes == 0 || device_upload(s->backend, at, from, bytes);
+}
+
+// A map has no shape of its own: all pixels in one row, all cells in one row.
+static spops_bev_plan *plan_of_map(const plan_job *job, const session *s, const unsigned char *data)
+{
+    int32_t header[4];
+    spops_bev_shape shape = {1, 1, 0, 1, 0, 0, 1, 1};
+    spops_bev_ranks ranks;
+    spops_bev_options options = spops_bev_options_default();
+    spops_bev_plan *plan = NULL;
+    int32_t *starts = NULL, *lengths = NULL;
+
+    memset(&ranks, 0, sizeof ranks);
+    memcpy(header, data, sizeof header);
+    const int64_t num_points = header[0];
+    if (header[1] < 1 || header[2] < 1 || header[3] < 1 || header[3] % header[2] != 0) {
+        command_fail(
+            job->command,
+            "%s: the header says %d cells, %d feature rows, %d depth elements, expected at least "
+            "1 each, and depth elements to be a multiple of feature rows",
+            job->file, (int)header[1], (int)header[2], (int)header[3]);
+        return NULL;
+    }
+    shape.num_cells_x = header[1];
+    shape.feature_width = header[2];
+    shape.num_depths = header[3] / header[2];
+    const int32_t *arrays = (const int32_t *)(const void *)(data + sizeof header);
+    const int32_t *bev = arrays + 2 * num_points;
+    starts = malloc(((size_t)num_points + 1) * sizeof *starts);
+    lengths = malloc(((size_t)num_points + 1) * sizeof *lengths);
+    if (starts == NULL || lengths == NULL) {
+        command_fail(job->command, "%s: no memory for its intervals", job->file);
+        goto done;
+    }
+    for (int64_t i = 0; i < num_points; ++i) {
+        if (i == 0 || bev[i] != bev[i - 1]) {
+            starts[ranks.num_intervals] = (int32_t)i;
+            lengths[ranks.num_intervals++] = 0;
+        }
+        ++lengths[ranks.num_intervals - 1];
+    }
+    ranks.num_points = num_points;
+    options.max_cols = job->cols;
+    options.backward = job->backward;
+    if (!upload(s, arrays, num_points, &ranks.ranks_depth) ||
+        !upload(s, arrays + num_points, num_points, &ranks.ranks_feat) ||
+        !upload(s, bev, num_points, &ranks.ranks_bev) ||
+        !upload(s, starts, ranks.num_intervals, &ranks.interval_starts) ||
+        !upload(s, lengths, ranks.num_intervals, &ranks.interval_lengths)) {
+        command_fail(job->command, "%s", device_error());
+        goto done;
+    }
+    if (spops_bev_plan_create_from_ranks(s->ctx, &shape, &ranks, &options, &plan) !=
+        SPOPS_STATUS_OK)
+        command_fail(job->command, "%s: %s", job->file, spops_last_error(s->ctx));
+
+done:
+    device_free(s->backend, ranks.ranks_depth);
+    device_free(s->backend, ranks.ranks_feat);
+    device_free(s->backend, ranks.ranks_bev);
+    device_free(s->backend, ranks.interval_starts);
+    device_free(s->backend, ranks.interval_lengths);
+    free(starts);
+    free(lengths);
+    return plan;
+}
+
+static spops_bev_plan *plan_of_rig(const plan_job *job, const session *s, const rig *r)
+{
+    const bev_setting *setting = setting_find(job->setting);
+    spops_bev_options options = spops_bev_options_default();
+    spops_bev_geometry geometry;
+    spops_bev_plan *plan = NULL;
+    char error[RIG_ERROR_BYTES];
+    const bool lidar = job->frame != NULL ? strcmp(job->frame, "lidar") == 0
+                                          : setting->lidar_frame && rig_has_lidar(r);
+    const rig_frame frame = lidar ? RIG_FRAME_LIDAR : rig_best_ego_frame(r);
+    spops_bev_camera *cameras = calloc((size_t)r->num_cameras, sizeof *cameras);
+    if (cameras == NULL) {
+        command_fail(job->command, "no memory for %d cameras", r->num_cameras);
+        return NULL;
+    }
+    options.max_cols = job->cols;
+    options.backward = job->backward;
+    if (!setting_geometry(setting, r, frame, cameras, &geometry, error, sizeof error))
+        command_fail(job->command, "%s", error);
+    else if (spops_bev_plan_create(s->ctx, &geometry, &options, &plan) != SPOPS_STATUS_OK)
+        command_fail(job->command, "%s", spops_last_error(s->ctx));
+    free(cameras);
+    return plan;
+}
+
+// NULL with a message when there is none. *kind says what the file was.
+static spops_bev_plan *make_plan(const plan_job *job, const session *s, const char **kind)
+{
+    unsigned char *data = NULL;
+    size_t bytes = 0;
+    spops_bev_plan *plan = NULL;
+    char error[RIG_ERROR_BYTES];
+    rig r;
+
+    *kind = "rig";
+    if (job->file == NULL) {
+        if (!command_rig(job->command, NULL, &r)) return NULL;
+        plan = plan_of_rig(job, s, &r);
+        rig_free(&r);
+        return plan;
+    }
+    if (!read_file(job->command, job->file, &data, &bytes)) return NULL;
+    if (looks_like_json(data, bytes)) {
+        if (!rig_parse((const char *)data, bytes, &r, error, sizeof error)) {
+            command_fail(job->command, "%s: %s", job->file, error);
+        } else {
+            plan = plan_of_rig(job, s, &r);
+            rig_free(&r);
+        }
+    } else if (looks_like_map(data, bytes)) {
+        *kind = "scatter map";
+        plan = plan_of_map(job, s, data);
+    } else {
+        *kind = "saved plan";
+        if (spops_bev_plan_load(s->ctx, data, bytes, &plan) != SPOPS_STATUS_OK)
+            command_fail(job->command, "%s: %s", job->file, spops_last_error(s->ctx));
+    }
+    free(data);
+    return plan;
+}
+
+static bool save_plan(const plan_job *job, const session *s, const spops_bev_plan *plan,
+                      size_t *bytes)
+{
+    unsigned char *buffer = NULL;
+    FILE *file = NULL;
+    bool ok = false;
+
+    if (spops_bev_plan_save(s->ctx, plan, NULL, 0, bytes) != SPOPS_STATUS_OK) {
+        command_fail(job->command, "%s", spops_last_error(s->ctx));
+        return false;
+    }
+    buffer = malloc(*bytes > 0 ? *bytes : 1);
+    if (buffer == NULL) {
+        command_fail(job->command, "no memory for %zu bytes", *bytes);
+        return false;
+    }
+    if (spops_bev_plan_save(s->ctx, plan, buffer, *bytes, bytes) != SPOPS_STATUS_OK) {
+        command_fail(job->command, "%s", spops_last_error(s->ctx));
+        goto done;
+    }
+    file = fopen(job->save, "wb");
+    ok = file != NULL && fwrite(buffer, 1, *bytes, file) == *bytes;
+    if (file != NULL && fclose(file) != 0) ok = false;
+    if (!ok) command_fail(job->command, "%s: %s", job->save, strerror(errno));
+
+done:
+    free(buffer);
+    return ok;
+}
+
+// ---- What is told about it --------------------------------------------------------------------
+
+typedef struct plan_facts {
+    spops_bev_plan_info info;
+    spops_traffic traffic;
+    spops_schedule schedule;
+    int64_t num_pieces;
+    int64_t histogram[NUM_BINS]; // cells by floor(log2(points))
+    int64_t points_in[NUM_BINS];
+    size_t scratch_bytes;
+    double copy_bytes_per_s, floor_us; // 0: not measured
+    double build_ms;
+} plan_facts;
+
+static bool read_lengths(const plan_job *job, const session *s, const spops_lists_view *view,
+                         plan_facts *facts)
+{
+    const size_t bytes = ((size_t)view->num_owners + 1) * sizeof(int32_t);
+    int32_t *offsets = malloc(bytes);
+    if (offsets == NULL) {
+        command_fail(job->command, "no memory for %zu bytes", bytes);
+        return false;
+    }
+    if (!device_download(s->backend, offsets, view->offsets, bytes)) {
+        command_fail(job->command, "%s", device_error());
+        free(offsets);
+        return false;
+    }
+    for (int64_t i = 0; i < view->num_owners; ++i) {
+        const int32_t length = offsets[i + 1] - offsets[i];
+        int bin = 0;
+        if (length == 0) continue;
+        while (length >> (bin + 1) != 0)
+            ++bin;
+        facts->histogram[bin] += 1;
+        facts->points_in[bin] += length;
+    }
+    free(offsets);
+    return true;
+}
+
+static bool read_facts(const plan_job *job, const session *s, const spops_bev_plan *plan,
+                       plan_facts *facts)
+{
+    const spops_segments *segments = spops_bev_plan_segments(plan);
+    spops_lists_view view;
+    facts->info.struct_size = sizeof facts->info;
+    if (spops_bev_plan_get_info_sync(s->ctx, plan, &facts->info) != SPOPS_STATUS_OK ||
+        spops_segments_get_traffic_sync(s->ctx, segments, job->dtype, job->cols, 1,
+                                        &facts->traffic) != SPOPS_STATUS_OK ||
+        spops_segments_get_view(s->ctx, segments, &view) != SPOPS_STATUS_OK) {
+        command_fail(job->command, "%s", spops_last_error(s->ctx));
+        return false;
+    }
+    if (!device_download(s->backend, &facts->schedule, view.schedule, sizeof facts->schedule)) {
+        command_fail(job->command, "%s", device_error());
+        return false;
+    }
+    facts->scratch_bytes = spops_bev_plan_scratch_bytes(plan);
+    if (!read_lengths(job, s, &view, facts)) return false;
+    if (job->no_floor) return true;
+    progress_show("measuring the copy rate", 1, 2);
+    const bool ok = device_copy_rate(s->backend, &facts->copy_bytes_per_s);
+    progress_clear();
+    if (!ok) {
+        command_fail(job->command, "%s", device_error());
+        return false;
+    }
+    facts->floor_us = 1e6 * (double)facts->traffic.compulsory_bytes / facts->copy_bytes_per_s;
+    return true;
+}
+
+static int64_t class_size(const spops_schedule *schedule, int c)
+{
+    if (c == SPOPS_CLASS_SPLIT) return schedule->num_splits;
+    return schedule->class_begin[c + 1] - schedule->class_begin[c];
+}
+
+static void print_json(const plan_job *job, const session *s, const char *kind, const plan_facts *f)
+{
+    const spops_traffic *t = &f->traffic;
+    json_t *classes = json_object(), *histogram = json_array();
+    static const char *const keys[SPOPS_NUM_CLASSES] = {"short", "team2", "team4", "team8",
+                                                        "block", "empty", "split"};
+    for (int c = 0; c < SPOPS_NUM_CLASSES; ++c)
+        json_object_set_new(classes, keys[c], json_integer(class_size(&f->schedule, c)));
+    for (int i = 0; i < NUM_BINS; ++i)
+        if (f->histogram[i] > 0)
+            json_array_append_new(histogram, json_pack("{s:I, s:I, s:I}", "from",
+                                                       (json_int_t)((int64_t)1 << i), "cells",
+                                                       (json_int_t)f->histogram[i], "points",
+                                                       (json_int_t)f->points_in[i]));
+    json_t *line = json_pack(
+        "{s:s, s:s?, s:s, s:s, s:I, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:I, s:o, s:I, s:I, "
+        "s:o}",
+        "kind", kind, "file", job->file, "backend",
+        s->backend == SPOPS_BACKEND_CUDA ? "cuda" : "cpu", "device", s->device.name, "cols",
+        (json_int_t)job->cols, "dtype", spops_dtype_name(job->dtype), "points",
+        (json_int_t)f->info.num_points, "depth_elements", (json_int_t)f->info.num_depths,
+        "feature_rows", (json_int_t)f->info.num_features, "cells", (json_int_t)f->info.num_cells,
+        "intervals", (json_int_t)f->info.num_intervals, "longest", (json_int_t)f->info.longest,
+        "build_ms", f->build_ms, "scratch_bytes", (json_int_t)f->scratch_bytes, "classes", classes,
+        "pieces", (json_int_t)f->schedule.num_pieces, "piece_points",
+        (json_int_t)f->schedule.split_terms, "lengths", histogram);
+    json_t *bytes = json_pack(
+        "{s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "indices", (json_int_t)t->index_bytes, "depth",
+        (json_int_t)t->weight_bytes, "features", (json_int_t)t->input_bytes, "output",
+        (json_int_t)t->output_bytes, "compulsory", (json_int_t)t->compulsory_bytes, "gathered",
+        (json_int_t)t->gather_bytes, "working_set", (json_int_t)t->working_set_bytes);
+    if (line != NULL) {
+        json_object_set_new(line, "bytes", bytes);
+        json_object_set_new(line, "regime", json_string(spops_regime_name(t->regime)));
+        json_object_set_new(line, "cache_bytes", json_integer(s->device.cache_bytes));
+        if (!job->no_floor) {
+            json_object_set_new(line, "copy_bytes_per_s", json_real(f->copy_bytes_per_s));
+            json_object_set_new(line, "floor_us", json_real(f->floor_us));
+        }
+        json_dumpf(line, stdout, JSON_COMPACT);
+        fputc('\n', stdout);
+    }
+    json_decref(line);
+}
+
+static void print_share(const char *what, int64_t count, int64_t all)
+{
+    char text[COMMAND_NUMBER_BYTES];
+    printf("  %-28s %14s  %5.1f %%\n", what, in_groups(count, text),
+           all > 0 ? 100.0 * (double)count / (double)all : 0.0);
+}
+
+static void print_bytes(const char *what, int64_t bytes)
+{
+    char text[COMMAND_NUMBER_BYTES];
+    printf("  %-28s %14s\n", what, in_bytes((double)bytes, text));
+}
+
+static void print_text(const plan_job *job, const session *s, const char *kind, const plan_facts *f)
+{
+    const spops_traffic *t = &f->traffic;
+    char device[256], a[COMMAND_NUMBER_BYTES], b[COMMAND_NUMBER_BYTES];
+    session_describe(s, device, sizeof device);
+    printf("%s %s on %s\n", kind, job->file != NULL ? job->file : "(shipped)", device);
+    if (job->file == NULL || strcmp(kind, "rig") == 0)
+        printf("setting %s: %s\n", job->setting, setting_find(job->setting)->what);
+    printf("plan made in %s, scratch %s\n", in_time(1e3 * f->build_ms, a),
+           in_bytes((double)f->scratch_bytes, b));
+
+    printf("\nsizes\n");
+    print_share("points in the grid", f->info.num_points, f->info.num_depths);
+    print_share("cells that hold a point", f->info.num_intervals, f->info.num_cells);
+    printf("  %-28s %14s\n", "feature rows", in_groups(f->info.num_features, a));
+    printf("  %-28s %14s\n", "points of the fullest cell", in_groups(f->info.longest, a));
+    if (f->info.num_intervals > 0)
+        printf("  %-28s %14.1f\n", "points of a cell, mean",
+               (double)f->info.num_points / (double)f->info.num_intervals);
+
+    printf("\npoints of a cell        cells            share of cells\n");
+    int64_t most = 1;
+    for (int i = 0; i < NUM_BINS; ++i)
+        if (f->histogram[i] > most) most = f->histogram[i];
+    for (int i = 0; i < NUM_BINS; ++i) {
+        char range[48];
+        if (f->histogram[i] == 0) continue;
+        snprintf(range, sizeof range, i == 0 ? "1" : "%lld - %lld", 1LL << i, (2LL << i) - 1);
+        printf("  %-15s %12s  %5.1f %% ", range, in_groups(f->histogram[i], a),
+               100.0 * (double)f->histogram[i] / (double)f->info.num_intervals);
+        const int length = (int)(40.0 * (double)f->histogram[i] / (double)most + 0.5);
+        for (int k = 0; k < length; ++k)
+            putchar('#');
+        putchar('\n');
+    }
+
+    printf("\nschedule\n");
+    int64_t classed = 0;
+    for (int c = 0; c < SPOPS_NUM_CLASSES; ++c)
+        classed += class_size(&f->schedule, c);
+    for (int c = 0; c < SPOPS_NUM_CLASSES && classed > 0; ++c)
+        print_share(class_names[c], class_size(&f->schedule, c), f->info.num_cells);
+    if (classed == 0)
+        printf("  cells in order, shared out by points (this backend has no classes)\n");
+    printf("  %-28s %14d  of up to %d points\n", "pieces", (int)f->schedule.num_pieces,
+           (int)f->schedule.split_terms);
+
+    printf("\nbytes of one run, C = %lld, %s\n", (long long)job->cols,
+           spops_dtype_name(job->dtype));
+    print_bytes("indices", t->index_bytes);
+    print_bytes("depth weights", t->weight_bytes);
+    print_bytes("features", t->input_bytes);
+    print_bytes("output", t->output_bytes);
+    print_bytes("together, each once", t->compulsory_bytes);
+    print_bytes("rows gathered", t->gather_bytes);
+    printf("\nworking set %s, last-level cache %s: %s\n", in_bytes((double)t->working_set_bytes, a),
+           in_bytes((double)s->device.cache_bytes, b), spops_regime_name(t->regime));
+    if (!job->no_floor)
+        printf("floor       %s at %s/s (a copy on this device)\n", in_time(f->floor_us, a),
+               in_bytes(f->copy_bytes_per_s, b));
+}
+
+static int run(const plan_job *job)
+{
+    session s;
+    plan_facts facts;
+    const char *kind;
+    char text[COMMAND_NUMBER_BYTES];
+    size_t saved = 0;
+    int status = COMMAND_FAILED;
+
+    memset(&facts, 0, sizeof facts);
+    if (!session_open(job->command, job->backend, &s)) return COMMAND_FAILED;
+    const double start = clock_s();
+    spops_bev_plan *plan = make_plan(job, &s, &kind);
+    facts.build_ms = 1e3 * (clock_s() - start);
+    if (plan == NULL || !read_facts(job, &s, plan, &facts)) goto done;
+    if (job->save != NULL && !save_plan(job, &s, plan, &saved)) goto done;
+    if (job->as_json)
+        print_json(job, &s, kind, &facts);
+    else
+        print_text(job, &s, kind, &facts);
+    if (job->save != NULL && !job->as_json)
+        printf("saved       %s, %s\n", job->save, in_bytes((double)saved, text));
+    status = COMMAND_OK;
+
+done:
+    spops_bev_plan_destroy(plan);
+    session_close(&s);
+    return status;
+}
+
+int command_plan(int argc, char **argv)
+{
+    arguments a = {"spops plan", argc, argv, 0, false};
+    plan_job job = {"spops plan",    NULL, "a",   NULL,  NULL, SPOPS_BACKEND_AUTO,
+                    SPOPS_DTYPE_F16, 80,   false, false, false};
+    while (arguments_next(&a)) {
+        if (arguments_flag(&a, "--help")) {
+            fputs(usage, stdout);
+            return COMMAND_OK;
+        }
+        if (arguments_flag(&a, "--json"))
+            job.as_json = true;
+        else if (arguments_flag(&a, "--backward"))
+            job.backward = true;
+        else if (arguments_flag(&a, "--no-floor"))
+            job.no_floor = true;
+        else if (arguments_value(&a, "--setting", &job.setting)) {
+            if (setting_find(job.setting) == NULL)
+                arguments_error(&a, "--setting is '%s', expected a, b or c", job.setting);
+        } else if (arguments_value(&a, "--frame", &job.frame)) {
+            if (strcmp(job.frame, "ego") != 0 && strcmp(job.frame, "lidar") != 0)
+                arguments_error(&a, "--frame is '%s', expected ego or lidar", job.frame);
+        } else if (arguments_integer(&a, "--cols", 1, 65536, &job.cols) ||
+                   arguments_backend(&a, &job.backend) || arguments_dtype(&a, &job.dtype) ||
+                   arguments_value(&a, "--save", &job.save)) {
+            continue;
+        } else if (arguments_operand(&a) == NULL)
+            arguments_error(&a, "unknown option '%s'", argv[a.at]);
+        else if (job.file != NULL)
+            arguments_error(&a, "one FILE only, found '%s' and '%s'", job.file, argv[a.at]);
+        else
+            job.file = argv[a.at];
+    }
+    return a.bad ? COMMAND_USAGE : run(&job);
+}

@@ -1,0 +1,33 @@
+// The BEV settings the tool knows by name, and the geometry they make of a rig.
+#ifndef SPOPS_TOOLS_SETTINGS_H
+#define SPOPS_TOOLS_SETTINGS_H
+
+#include "tools/rig_json.h"
+#include "spops/bevpool.h"
+
+typedef struct bev_setting {
+    const char *name;
+    const char *what;
+    int feature_height, feature_width, num_depths;
+    double depth_start_m, depth_step_m;
+    int num_cells_x, num_cells_y;
+    double lower_m[3], cell_size_m[3];
+    bool lidar_frame; // the grid is in the lidar frame where the rig has one
+} bev_setting;
+
+// Network input of all settings: images resized by 0.48, cropped at (32, 176) to 704 x 256.
+#define SETTING_INPUT_WIDTH  704
+#define SETTING_INPUT_HEIGHT 256
+#define SETTING_SCALE        0.48
+#define SETTING_CROP_X       32.0
+#define SETTING_CROP_Y       176.0
+
+// NULL if there is no setting of that name.
+const bev_setting *setting_find(const char *name);
+
+// Fill geometry and the rig's num_cameras cameras, which the geometry points to.
+bool setting_geometry(const bev_setting *setting, const rig *r, rig_frame frame,
+                      spops_bev_camera *cameras, spops_bev_geometry *geometry, char *error,
+                      size_t error_bytes);
+
+#endif
