@@ -104,7 +104,8 @@ void name_kernel(const char *op, int index, char *name, size_t bytes)
 }
 
 // The first line of the compiler's log that speaks of an error goes into the message.
-spops_status report_log(spops_context *ctx, const nvrtc_api *api, nvrtcProgram program)
+spops_status report_log(spops_context *ctx, const nvrtc_api *api, const char *name,
+                        nvrtcProgram program)
 {
     size_t bytes = 0;
     char *log = nullptr;
@@ -115,7 +116,7 @@ spops_status report_log(spops_context *ctx, const nvrtc_api *api, nvrtcProgram p
     if (log == nullptr || api->log(program, log) != NVRTC_SUCCESS) {
         spops_host_free(ctx, log, bytes + 1, 1);
         return spops_fail(ctx, SPOPS_STATUS_COMPILE_FAILED,
-                          "reduce_create: cuda_source does not compile");
+                          "reduce_create: %s: cuda_source does not compile", name);
     }
     const char *line = strstr(log, "error");
     while (line != nullptr && line > log && line[-1] != '\n')
@@ -124,7 +125,7 @@ spops_status report_log(spops_context *ctx, const nvrtc_api *api, nvrtcProgram p
     const int length = (int)strcspn(line, "\n");
     const spops_status status =
         spops_fail(ctx, SPOPS_STATUS_COMPILE_FAILED,
-                   "reduce_create: cuda_source does not compile: %.*s", length, line);
+                   "reduce_create: %s: cuda_source does not compile: %.*s", name, length, line);
     spops_host_free(ctx, log, bytes + 1, 1);
     return status;
 }
@@ -179,7 +180,7 @@ spops_status compile_kernels(spops_context *ctx, const nvrtc_api *api,
         api->add_name(program, name);
     }
     if (api->compile(program, 3, options) != NVRTC_SUCCESS) {
-        if (!quiet) status = report_log(ctx, api, program);
+        if (!quiet) status = report_log(ctx, api, desc->name, program);
         goto done;
     }
     if (api->cubin_size(program, &cubin_bytes) != NVRTC_SUCCESS || cubin_bytes == 0) {

@@ -33,6 +33,18 @@ __device__ __forceinline__ walk_place place_in_warp(const sumgrad_params &p)
     return here;
 }
 
+// The largest of a warp's counts.
+__device__ __forceinline__ int32_t warp_max(int32_t count)
+{
+#if __CUDA_ARCH__ >= 800
+    return __reduce_max_sync(0xffffffffu, count);
+#else
+    for (int step = warp / 2; step > 0; step /= 2)
+        count = max(count, __shfl_xor_sync(0xffffffffu, count, step));
+    return count;
+#endif
+}
+
 // Sums of v[u] over the lanes of a group, valid in lane 0. The whole warp comes here.
 __device__ __forceinline__ void sum_over_group(float (&v)[unroll], int32_t lane, int32_t lanes)
 {
@@ -81,7 +93,7 @@ __device__ __forceinline__ void fold_both(const sumgrad_params &params, int32_t 
     const T *grad_out = static_cast<const T *>(p.grad_out) + col;
     W *grad_w = static_cast<W *>(params.grad_w);
     const int32_t count = n > 0 ? end - begin : 0;
-    const int32_t steps = (int32_t)__reduce_max_sync(0xffffffffu, (uint32_t)count);
+    const int32_t steps = warp_max(count);
     row_chunk<T, VEC, FULL> x_row;
     float x[VEC];
     int2 pair[unroll];

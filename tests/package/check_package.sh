@@ -42,6 +42,7 @@ find_package)
     done
     ;;
 pkg_config)
+    command -v pkg-config >/dev/null || { echo "skipped: no pkg-config here"; exit 77; }
     libdir=$(dirname "$(find "$prefix" -name spops.pc)")
     export PKG_CONFIG_PATH="$libdir"
     mkdir -p "$work/pkg_config"

@@ -56,7 +56,11 @@ template <int THREADS, int UNROLL, int RESIDENT, bool FULL, bool COUNTS_KNOWN>
 struct segreduce_policy {
     static constexpr int threads = THREADS;
     static constexpr int unroll = UNROLL;
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800 // these hold 1,024 threads
+    static constexpr int resident = RESIDENT * THREADS > 1024 ? 1024 / THREADS : RESIDENT;
+#else
     static constexpr int resident = RESIDENT;
+#endif
     static constexpr bool full = FULL;
     static constexpr bool counts_known = COUNTS_KNOWN;
 };
@@ -264,6 +268,23 @@ __device__ __forceinline__ void fold_pieces(const segreduce_params &p, const spo
     }
 }
 
+template <class Policy, class Op, class T, int WEIGHT, int VEC>
+__device__ __forceinline__ void fold_share(const segreduce_params &p, const walk_share &share,
+                                           int32_t col, int n, typename Op::state (&acc)[VEC])
+{
+#pragma unroll
+    for (int j = 0; j < VEC; ++j)
+        acc[j] = Op::identity();
+    if (!share.active || n <= 0)
+        walk_wait_previous();
+    else if (p.pairs != nullptr)
+        fold_terms<Op, T, WEIGHT, VEC, Policy::full, Policy::unroll, true>(p, share.begin,
+                                                                           share.end, col, n, acc);
+    else
+        fold_terms<Op, T, WEIGHT, VEC, Policy::full, Policy::unroll, false>(p, share.begin,
+                                                                            share.end, col, n, acc);
+}
+
 // The owners of one block of the schedule.
 template <class Policy, class Op, class T, int WEIGHT, int VEC, bool TRACED>
 __device__ __forceinline__ void reduce_block(const segreduce_params &p, const walk_params &w,
@@ -273,47 +294,34 @@ __device__ __forceinline__ void reduce_block(const segreduce_params &p, const wa
     const int32_t col = (int32_t)((blockIdx.y * w.lanes + here.lane) * VEC);
     const int n = min(p.cols - col, VEC); // <= 0 in lanes behind the last column
     const walk_task task = walk_locate(w, block);
+    typename Op::state acc[VEC];
     if (Policy::counts_known) walk_release_next();
-    const int32_t rounds = task.shift == 0 && !task.empty ? w.short_rounds : 1;
-    for (int32_t round = 0; round < rounds; ++round) {
-        typename Op::state acc[VEC];
+    if (task.empty) {
 #pragma unroll
         for (int j = 0; j < VEC; ++j)
             acc[j] = Op::identity();
-        if (task.empty) {
-            walk_wait_previous();
-            for (int32_t i = here.group; i < task.owners && here.group < w.groups; i += w.groups)
-                if (n > 0)
-                    write_owner<Op, T, VEC, Policy::full, TRACED>(p, task.first[i].owner, 0, col, n,
-                                                                  acc);
-            return;
-        }
-        const walk_share share = walk_divide(w, task, here.group, round);
-        if (share.active && n > 0) {
-            if (p.pairs != nullptr)
-                fold_terms<Op, T, WEIGHT, VEC, Policy::full, Policy::unroll, true>(
-                    p, share.begin, share.end, col, n, acc);
-            else
-                fold_terms<Op, T, WEIGHT, VEC, Policy::full, Policy::unroll, false>(
-                    p, share.begin, share.end, col, n, acc);
-        } else {
-            walk_wait_previous();
-        }
-        combine_team<VEC, Op>(acc, shared, w, task, here, share);
-        const bool writer = share.active && share.member == 0 && n > 0;
-        int32_t owner = share.entry.owner, count = share.entry.count;
-        if (task.piece >= 0) {
-            const int32_t split_index = task.first->split;
-            const spops_split split = w.splits[split_index];
-            if (!leave_piece<Op, VEC>(p, task.piece, split, split_index, writer, col, n, acc))
-                return;
-            fold_pieces<Op, VEC>(p, split, here.group, col, n, acc);
-            combine_team<VEC, Op>(acc, shared, w, task, here, share);
-            owner = split.owner;
-            count = split.count;
-        }
-        if (writer) write_owner<Op, T, VEC, Policy::full, TRACED>(p, owner, count, col, n, acc);
+        walk_wait_previous();
+        for (int32_t i = here.group; i < task.owners && here.group < w.groups; i += w.groups)
+            if (n > 0)
+                write_owner<Op, T, VEC, Policy::full, TRACED>(p, task.first[i].owner, 0, col, n,
+                                                              acc);
+        return;
     }
+    const walk_share share = walk_divide(w, task, here.group);
+    fold_share<Policy, Op, T, WEIGHT, VEC>(p, share, col, n, acc);
+    combine_team<VEC, Op>(acc, shared, w, task, here, share);
+    const bool writer = share.active && share.member == 0 && n > 0;
+    int32_t owner = share.entry.owner, count = share.entry.count;
+    if (task.piece >= 0) {
+        const int32_t split_index = task.first->split;
+        const spops_split split = w.splits[split_index];
+        if (!leave_piece<Op, VEC>(p, task.piece, split, split_index, writer, col, n, acc)) return;
+        fold_pieces<Op, VEC>(p, split, here.group, col, n, acc);
+        combine_team<VEC, Op>(acc, shared, w, task, here, share);
+        owner = split.owner;
+        count = split.count;
+    }
+    if (writer) write_owner<Op, T, VEC, Policy::full, TRACED>(p, owner, count, col, n, acc);
 }
 
 template <class Policy, class Op, class T, int WEIGHT, int VEC, bool TRACED>
@@ -371,7 +379,6 @@ inline walk_launch walk_plan(const spops_lists_view &view, const spops_schedule 
     w.lanes = (int32_t)(vectors < unit ? vectors : unit);
     w.lanes_inverse = (65536 + w.lanes - 1) / w.lanes;
     w.groups = threads / unit * (unit / w.lanes);
-    w.short_rounds = 1;
     w.groups_inverse = (uint32_t)(((uint64_t)1 << 32) / (uint64_t)w.groups) + 1;
     const int64_t tiles = (vectors + w.lanes - 1) / w.lanes;
     int64_t blocks;

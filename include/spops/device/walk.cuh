@@ -26,18 +26,16 @@ struct walk_params {
     int32_t lanes_inverse;                  // ceil(65536 / lanes): tid / lanes without a division
     int32_t groups;                         // threads / lanes
     uint32_t groups_inverse;                // above 2^32 / groups, for groups > 1
-    int32_t short_rounds;                   // owners of class SHORT that a group takes in turn
     int32_t slot_begin[WALK_NUM_SLOTS + 1]; // first block of a slot
     int32_t class_begin[SPOPS_NUM_CLASSES + 1];
 };
 
 // Owners that a block of class c serves.
-__host__ __device__ __forceinline__ int32_t walk_owners_per_block(const walk_params &w, int c)
+__host__ __device__ __forceinline__ int32_t walk_owners_per_block(int32_t groups, int c)
 {
-    if (c == SPOPS_CLASS_EMPTY) return w.groups * WALK_EMPTY_PER_GROUP;
-    if (c == SPOPS_CLASS_SHORT) return w.groups * w.short_rounds;
-    if (c == SPOPS_CLASS_BLOCK || w.groups >> c <= 1) return 1;
-    return w.groups >> c;
+    if (c == SPOPS_CLASS_EMPTY) return groups * WALK_EMPTY_PER_GROUP;
+    if (c == SPOPS_CLASS_BLOCK || groups >> c <= 1) return 1;
+    return groups >> c;
 }
 __host__ __device__ __forceinline__ int walk_slot_class(int slot)
 {
@@ -55,7 +53,7 @@ __host__ __device__ __forceinline__ void walk_fill(walk_params &w, const spops_s
     for (int slot = 1; slot < WALK_NUM_SLOTS; ++slot) {
         const int c = walk_slot_class(slot);
         const int32_t owners = s.class_begin[c + 1] - s.class_begin[c];
-        const int32_t per_block = walk_owners_per_block(w, c);
+        const int32_t per_block = walk_owners_per_block(w.groups, c);
         w.slot_begin[slot] = begin;
         begin += (owners + per_block - 1) / per_block;
     }
@@ -141,8 +139,6 @@ __device__ __forceinline__ walk_task walk_locate(const walk_params &w, int32_t b
     if (task.empty) {
         task.shift = 0;
         per_block = w.groups * WALK_EMPTY_PER_GROUP;
-    } else if (c == SPOPS_CLASS_SHORT) {
-        per_block = w.groups * w.short_rounds;
     } else if (c == SPOPS_CLASS_BLOCK || per_block <= 1) {
         task.shift = WALK_WHOLE_BLOCK;
         per_block = 1;
@@ -167,8 +163,7 @@ __device__ __forceinline__ walk_place walk_here(const walk_params &w)
     return here;
 }
 
-// This group's part of its team's owner: positions begin .. end - 1 of `entry`, in team order. Of
-// class SHORT a group takes owners in turn: `round` counts them.
+// This group's part of its team's owner: positions begin .. end - 1 of `entry`, in team order.
 struct walk_share {
     spops_entry entry;
     int32_t begin, end;
@@ -177,12 +172,11 @@ struct walk_share {
 };
 
 __device__ __forceinline__ walk_share walk_divide(const walk_params &w, const walk_task &task,
-                                                  int32_t group, int32_t round = 0)
+                                                  int32_t group)
 {
     walk_share share;
-    const int32_t place = group >> task.shift;
-    const int32_t team = place + round * w.groups;
-    share.member = group - (place << task.shift);
+    const int32_t team = group >> task.shift;
+    share.member = group - (team << task.shift);
     share.active = team < task.owners && group < w.groups;
     if (!share.active) {
         share.entry.owner = share.entry.begin = share.entry.count = 0;
