@@ -5,7 +5,7 @@
 
 #include <cuda_runtime.h>
 
-#include "backends/backend_cuda.h"
+#include "kernels/launchers.h"
 
 namespace spops
 {

@@ -2,7 +2,7 @@
 // in kernels/. Every slot makes the context's device current and gives the caller's back, and reads
 // the status of its own calls only, so that earlier CUDA errors of the caller's stay where they
 // are.
-#include "backends/backend_cuda.h"
+#include "kernels/launchers.h"
 
 #include <cuda_runtime_api.h>
 #include <stdio.h>

@@ -31,45 +31,6 @@ spops_status spops_gather_execute(spops_context *ctx, const spops_segments *rows
     return ctx->backend->gather(ctx, &args);
 }
 
-// grad_x is the segmented sum of grad_out over the plan itself.
-static spops_status run_grad_x(spops_context *ctx, const spops_segments *rows,
-                               spops_matrix grad_out, spops_matrix w, spops_matrix grad_x,
-                               spops_segments_scratch scratch)
-{
-    spops_segreduce_args args;
-    args.lists = &rows->forward;
-    args.reduce = SPOPS_REDUCE_SUM;
-    args.custom = NULL;
-    args.x = grad_out;
-    args.w = w;
-    args.out = grad_x;
-    args.arg = absent;
-    args.states = NULL;
-    args.partials = scratch.partials;
-    args.tickets = ctx->tickets;
-    return ctx->backend->segreduce(ctx, &args);
-}
-
-// grad_w is that of a segmented sum whose rows are grad_out and whose output's gradient is x.
-static spops_status run_grad_w(spops_context *ctx, const spops_segments *rows,
-                               spops_matrix grad_out, spops_matrix x, spops_matrix w,
-                               spops_matrix grad_w, spops_segments_scratch scratch)
-{
-    spops_segdot_args args;
-    args.lists = &rows->by_weight;
-    args.reduce = SPOPS_REDUCE_SUM;
-    args.custom = NULL;
-    args.grad_out = x;
-    args.x = grad_out;
-    args.w = w;
-    args.grad_w = grad_w;
-    args.states = NULL;
-    args.segment_offsets = NULL;
-    args.partials = scratch.partials;
-    args.tickets = ctx->tickets;
-    return ctx->backend->segdot(ctx, &args);
-}
-
 spops_status spops_gather_execute_backward(spops_context *ctx, const spops_segments *rows,
                                            spops_matrix grad_out, spops_matrix x,
                                            const spops_matrix *w, const spops_matrix *grad_x,
@@ -112,11 +73,14 @@ spops_status spops_gather_execute_backward(spops_context *ctx, const spops_segme
     SPOPS_TRY(spops_segments_check_cols(ctx, call, "x", rows, false, x.cols));
     SPOPS_TRY(spops_segments_get_scratch(ctx, call, rows, &scratch));
 
+    // The adjoint of the segmented sum over the same plan: grad_x is that sum of grad_out, and
+    // grad_w that of a sum whose rows are grad_out and whose output's gradient is x.
     if (grad_x != NULL && rows->num_segments > 0 && x.cols > 0)
-        SPOPS_TRY(run_grad_x(ctx, rows, grad_out, w == NULL ? absent : *w, *grad_x, scratch));
+        SPOPS_TRY(spops_segments_run_sum(ctx, &rows->forward, grad_out, w == NULL ? absent : *w,
+                                         *grad_x, scratch));
     if (grad_w != NULL && rows->num_weights > 0)
         SPOPS_TRY(x.cols == 0
                       ? ctx->backend->fill_zero(ctx, grad_w->data, spops_matrix_bytes(*grad_w))
-                      : run_grad_w(ctx, rows, grad_out, x, *w, *grad_w, scratch));
+                      : spops_segments_run_dot(ctx, rows, x, grad_out, *w, *grad_w, scratch));
     return SPOPS_STATUS_OK;
 }

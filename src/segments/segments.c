@@ -297,6 +297,35 @@ spops_status spops_segments_finish(spops_context *ctx, spops_segments *segments)
     return SPOPS_STATUS_OK;
 }
 
+spops_status spops_segments_run_sum(spops_context *ctx, const spops_lists *lists, spops_matrix x,
+                                    spops_matrix w, spops_matrix out,
+                                    spops_segments_scratch scratch)
+{
+    const spops_segreduce_args args = {.lists = lists,
+                                       .reduce = SPOPS_REDUCE_SUM,
+                                       .x = x,
+                                       .w = w,
+                                       .out = out,
+                                       .partials = scratch.partials,
+                                       .tickets = ctx->tickets};
+    return ctx->backend->segreduce(ctx, &args);
+}
+
+spops_status spops_segments_run_dot(spops_context *ctx, const spops_segments *segments,
+                                    spops_matrix grad_out, spops_matrix x, spops_matrix w,
+                                    spops_matrix grad_w, spops_segments_scratch scratch)
+{
+    const spops_segdot_args args = {.lists = &segments->by_weight,
+                                    .reduce = SPOPS_REDUCE_SUM,
+                                    .grad_out = grad_out,
+                                    .x = x,
+                                    .w = w,
+                                    .grad_w = grad_w,
+                                    .partials = scratch.partials,
+                                    .tickets = ctx->tickets};
+    return ctx->backend->segdot(ctx, &args);
+}
+
 static spops_status build(spops_context *ctx, const char *call, const spops_segments_sizes *sizes,
                           const spops_lists_source *source, spops_segments **out)
 {

@@ -138,43 +138,24 @@ static spops_status run_states(spops_context *ctx, const spops_segments *segment
     return ctx->backend->segreduce(ctx, &args);
 }
 
-// The gradient of a sum is a sum: rows of grad_out, over the lists by row.
-static spops_status run_sum_grad_x(spops_context *ctx, const spops_segments *segments,
-                                   spops_matrix grad_out, spops_matrix w, spops_matrix grad_x,
-                                   spops_segments_scratch scratch)
-{
-    spops_segreduce_args args;
-    args.lists = &segments->by_row;
-    args.reduce = SPOPS_REDUCE_SUM;
-    args.custom = NULL;
-    args.x = grad_out;
-    args.w = w;
-    args.out = grad_x;
-    args.arg = absent;
-    args.states = NULL;
-    args.partials = scratch.partials;
-    args.tickets = ctx->tickets;
-    return ctx->backend->segreduce(ctx, &args);
-}
-
 static spops_status run_grad_x(spops_context *ctx, const spops_segments *segments,
                                spops_reduce reduce, spops_matrix grad_out, spops_matrix x,
                                spops_matrix w, spops_matrix grad_x, spops_segments_scratch scratch)
 {
-    spops_seggrad_args args;
+    const spops_seggrad_args args = {.lists = &segments->by_row,
+                                     .reduce = reduce,
+                                     .custom = spops_context_custom(ctx, reduce),
+                                     .grad_out = grad_out,
+                                     .x = x,
+                                     .w = w,
+                                     .grad_x = grad_x,
+                                     .states = needs_states(reduce) ? scratch.states : NULL,
+                                     .segment_offsets = segments->forward.offsets,
+                                     .partials = scratch.partials,
+                                     .tickets = ctx->tickets};
+    // The gradient of a sum is a sum: rows of grad_out, over the lists by row.
     if (reduce == SPOPS_REDUCE_SUM)
-        return run_sum_grad_x(ctx, segments, grad_out, w, grad_x, scratch);
-    args.lists = &segments->by_row;
-    args.reduce = reduce;
-    args.custom = spops_context_custom(ctx, reduce);
-    args.grad_out = grad_out;
-    args.x = x;
-    args.w = w;
-    args.grad_x = grad_x;
-    args.states = needs_states(reduce) ? scratch.states : NULL;
-    args.segment_offsets = segments->forward.offsets;
-    args.partials = scratch.partials;
-    args.tickets = ctx->tickets;
+        return spops_segments_run_sum(ctx, &segments->by_row, grad_out, w, grad_x, scratch);
     return ctx->backend->seggrad(ctx, &args);
 }
 
@@ -182,18 +163,19 @@ static spops_status run_grad_w(spops_context *ctx, const spops_segments *segment
                                spops_reduce reduce, spops_matrix grad_out, spops_matrix x,
                                spops_matrix w, spops_matrix grad_w, spops_segments_scratch scratch)
 {
-    spops_segdot_args args;
-    args.lists = &segments->by_weight;
-    args.reduce = reduce;
-    args.custom = spops_context_custom(ctx, reduce);
-    args.grad_out = grad_out;
-    args.x = x;
-    args.w = w;
-    args.grad_w = grad_w;
-    args.states = needs_states(reduce) ? scratch.states : NULL;
-    args.segment_offsets = reduce == SPOPS_REDUCE_SUM ? NULL : segments->forward.offsets;
-    args.partials = scratch.partials;
-    args.tickets = ctx->tickets;
+    const spops_segdot_args args = {.lists = &segments->by_weight,
+                                    .reduce = reduce,
+                                    .custom = spops_context_custom(ctx, reduce),
+                                    .grad_out = grad_out,
+                                    .x = x,
+                                    .w = w,
+                                    .grad_w = grad_w,
+                                    .states = needs_states(reduce) ? scratch.states : NULL,
+                                    .segment_offsets = segments->forward.offsets,
+                                    .partials = scratch.partials,
+                                    .tickets = ctx->tickets};
+    if (reduce == SPOPS_REDUCE_SUM)
+        return spops_segments_run_dot(ctx, segments, grad_out, x, w, grad_w, scratch);
     return ctx->backend->segdot(ctx, &args);
 }
 

@@ -3,8 +3,8 @@
 //
 // The launchers have their slot's signature and contract (core/backend.h). backend_cuda.c calls
 // them with the context's device current, so they need not set it.
-#ifndef SPOPS_BACKENDS_BACKEND_CUDA_H
-#define SPOPS_BACKENDS_BACKEND_CUDA_H
+#ifndef SPOPS_KERNELS_LAUNCHERS_H
+#define SPOPS_KERNELS_LAUNCHERS_H
 
 #include "core/backend.h"
 
