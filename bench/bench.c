@@ -23,7 +23,8 @@ const char *bench_usage(void)
            "  --maps LIST          bev: a,b,c\n"
            "  --rig FILE           bev: a rig as JSON instead of the shipped one\n"
            "  --frame NAME         bev: ego or lidar instead of the map's own\n"
-           "  --passes LIST        bev: forward,backward,plan; gather: forward,backward\n"
+           "  --passes LIST        forward,backward; bev: also plan\n"
+           "  --layouts LIST       bev, forward: channels last,first (default: last)\n"
            "  --shapes LIST        segreduce: uniform,powerlaw,huge\n"
            "  --all-ops            segreduce: every reduction, not only the sum\n"
            "  --cols LIST          row widths\n"
@@ -118,6 +119,12 @@ static bool check_pass(const char *item, bench_options *o)
     return known(item, "forward,backward,plan");
 }
 
+static bool check_layout(const char *item, bench_options *o)
+{
+    (void)o;
+    return known(item, "last,first");
+}
+
 static bool read_backend(const char *text, bench_options *o)
 {
     if (strcmp(text, "auto") == 0)
@@ -141,6 +148,7 @@ static bool read_value(const char *name, const char *value, bench_options *o, bo
     if (strcmp(name, "--maps") == 0) return read_list(o->maps = value, check_map, o);
     if (strcmp(name, "--shapes") == 0) return read_list(o->shapes = value, check_shape, o);
     if (strcmp(name, "--passes") == 0) return read_list(o->passes = value, check_pass, o);
+    if (strcmp(name, "--layouts") == 0) return read_list(o->layouts = value, check_layout, o);
     if (strcmp(name, "--cols") == 0) return read_list(value, read_cols, o);
     if (strcmp(name, "--dtypes") == 0) return read_list(value, read_dtype, o);
     if (strcmp(name, "--modes") == 0) return read_list(value, read_mode, o);
@@ -178,6 +186,7 @@ static bool read_options(int argc, char **argv, bench_options *o)
 {
     memset(o, 0, sizeof *o);
     o->baselines = true;
+    o->layouts = "last";
     o->commit = SPOPS_COMMIT;
     for (int i = 1; i < argc; ++i) {
         const char *arg = argv[i];

@@ -156,7 +156,8 @@ typedef struct bev_data {
     int64_t cols;
     float *depth_values, *feat_values, *grad_out_values;
     spops_matrix depth, feat, out, grad_out, grad_depth, grad_feat;
-    spops_status status; // of the first call that failed
+    spops_matrix out_first; // the memory of out, with channels first
+    spops_status status;    // of the first call that failed
 } bev_data;
 
 static void free_data(bev_data *d)
@@ -204,13 +205,18 @@ static bool make_output(bev_data *d, int64_t rows, int64_t cols, spops_matrix *m
 static bool make_data(bev_data *d)
 {
     const spops_bev_plan_info *info = &d->map->info;
-    return make_input(d, info->num_depths, 1, 1, 0.0f, 0.1f, &d->depth, &d->depth_values) &&
-           make_input(d, info->num_features, d->cols, 2, -1.0f, 1.0f, &d->feat, &d->feat_values) &&
-           make_input(d, info->num_cells, d->cols, 3, -1.0f, 1.0f, &d->grad_out,
-                      &d->grad_out_values) &&
-           make_output(d, info->num_cells, d->cols, &d->out) &&
-           make_output(d, info->num_depths, 1, &d->grad_depth) &&
-           make_output(d, info->num_features, d->cols, &d->grad_feat);
+    const int64_t batches = info->shape.num_batches;
+    const bool ok =
+        make_input(d, info->num_depths, 1, 1, 0.0f, 0.1f, &d->depth, &d->depth_values) &&
+        make_input(d, info->num_features, d->cols, 2, -1.0f, 1.0f, &d->feat, &d->feat_values) &&
+        make_input(d, info->num_cells, d->cols, 3, -1.0f, 1.0f, &d->grad_out,
+                   &d->grad_out_values) &&
+        make_output(d, info->num_cells, d->cols, &d->out) &&
+        make_output(d, info->num_depths, 1, &d->grad_depth) &&
+        make_output(d, info->num_features, d->cols, &d->grad_feat);
+    d->out_first =
+        spops_matrix_dense(d->out.data, batches * d->cols, info->num_cells / batches, d->dtype);
+    return ok;
 }
 
 static void note_status(bev_data *d, spops_status status)
@@ -223,6 +229,13 @@ static void enqueue_forward(void *user)
     bev_data *d = user;
     note_status(d, spops_bevpool_execute(d->b->ctx, d->map->plan, SPOPS_BEV_CHANNELS_LAST, d->depth,
                                          d->feat, d->out));
+}
+
+static void enqueue_forward_first(void *user)
+{
+    bev_data *d = user;
+    note_status(d, spops_bevpool_execute(d->b->ctx, d->map->plan, SPOPS_BEV_CHANNELS_FIRST,
+                                         d->depth, d->feat, d->out_first));
 }
 
 static void enqueue_backward(void *user)
@@ -251,7 +264,15 @@ static bool reject(bench *b, const bev_map *m, const char *name, const char *arr
                       (long long)(first % cols));
 }
 
-static bool check_forward(bev_data *d, const char *name)
+// Where an element of a cell lies in out.
+static int64_t out_index(const bev_data *d, spops_bev_layout layout, int64_t cell, int64_t c)
+{
+    const int64_t area = d->out_first.cols; // cells of a batch element
+    if (layout == SPOPS_BEV_CHANNELS_LAST) return cell * d->cols + c;
+    return (cell / area * d->cols + c) * area + cell % area;
+}
+
+static bool check_forward(bev_data *d, spops_bev_layout layout, const char *name)
 {
     const bev_map *m = d->map;
     const int64_t cols = d->cols;
@@ -277,7 +298,7 @@ static bool check_forward(bev_data *d, const char *name)
             }
         }
         for (int64_t c = 0; c < cols; ++c) {
-            const double value = bench_get(out, d->dtype, cell * cols + c);
+            const double value = bench_get(out, d->dtype, out_index(d, layout, cell, c));
             const double bound =
                 count == 0 ? 0.0 : bench_sum_bound(d->dtype, count, magnitude[c], sum[c]);
             if (fabs(value - sum[c]) <= bound) continue;
@@ -388,47 +409,65 @@ static bool measure_baseline(bev_data *d, const bev_baseline *baseline, bev_base
         !run_once(b, baseline->enqueue, args))
         return false;
     if (args->failed) return bench_fail(b, "%s: could not be launched", baseline->name);
-    return check_forward(d, baseline->name) &&
+    return check_forward(d, SPOPS_BEV_CHANNELS_LAST, baseline->name) &&
            bench_case_time(b, c, baseline->name, true, baseline->enqueue, args);
 }
 
-static void measure_forward(bev_data *d)
+static void measure_baselines(bev_data *d, bench_case *c)
 {
     bench *b = d->b;
-    const bev_map *m = d->map;
-    const spops_bev_plan_info *info = &m->info;
-    const int64_t element = (int64_t)spops_dtype_bytes(d->dtype);
+    const spops_bev_plan_info *info = &d->map->info;
     const bool cuda = b->backend == SPOPS_BACKEND_CUDA;
     const bev_baseline *baselines = cuda ? bev_baselines_cuda : bev_baselines_cpu;
     const int num_baselines = cuda ? num_bev_baselines_cuda : num_bev_baselines_cpu;
-    bench_case c;
     bev_baseline_args args = {.dtype = d->dtype,
                               .cols = (int32_t)d->cols,
                               .num_cells = info->num_cells,
                               .num_depths = info->shape.num_depths,
                               .feature_area =
                                   info->shape.feature_height * info->shape.feature_width,
-                              .ranks = m->device,
-                              .intervals = m->intervals,
+                              .ranks = d->map->device,
+                              .intervals = d->map->intervals,
                               .depth = d->depth.data,
                               .feat = d->feat.data,
                               .out = d->out.data,
                               .stream = b->stream};
+    for (int i = 0; i < num_baselines; ++i)
+        (void)measure_baseline(d, &baselines[i], &args, c);
+}
 
-    begin_case(d, "forward", &c);
+static void measure_forward(bev_data *d, spops_bev_layout layout)
+{
+    bench *b = d->b;
+    const bev_map *m = d->map;
+    const spops_bev_plan_info *info = &m->info;
+    const int64_t element = (int64_t)spops_dtype_bytes(d->dtype);
+    const bool last = layout == SPOPS_BEV_CHANNELS_LAST;
+    const char *pass = last ? "forward" : "forward, channels first";
+    void (*const enqueue)(void *) = last ? enqueue_forward : enqueue_forward_first;
+    bench_case c;
+
+    begin_case(d, pass, &c);
     // A pair of indices a point, where each cell begins, each depth, pixel and cell once.
     c.bytes = 8 * info->num_points + 4 * info->num_cells + element * info->num_points +
               element * d->cols * (m->num_rows_used + info->num_cells);
     c.gather_bytes = element * d->cols * info->num_points;
     bench_progress("bev %s: checking", c.name);
-    if (!bench_poison(b, d->out.data, matrix_bytes(&d->out)) || !run_once(b, enqueue_forward, d) ||
-        !bench_check(b, c.name, d->status) || !check_forward(d, "forward") ||
-        !bench_case_time(b, &c, "spops", false, enqueue_forward, d) ||
-        !bench_check(b, c.name, d->status))
+    d->status = SPOPS_STATUS_OK;
+    if (!bench_poison(b, d->out.data, matrix_bytes(&d->out)) || !run_once(b, enqueue, d) ||
+        !bench_check(b, c.name, d->status) || !check_forward(d, layout, pass) ||
+        !bench_case_time(b, &c, "spops", false, enqueue, d) || !bench_check(b, c.name, d->status))
         return;
-    for (int i = 0; b->options.baselines && i < num_baselines; ++i)
-        (void)measure_baseline(d, &baselines[i], &args, &c);
+    if (b->options.baselines && last) measure_baselines(d, &c); // they know no other layout
     bench_case_print(b, &c);
+}
+
+static void measure_forwards(bev_data *d)
+{
+    const bench_options *o = &d->b->options;
+    if (!bench_wants(o->passes, "forward")) return;
+    if (bench_wants(o->layouts, "last")) measure_forward(d, SPOPS_BEV_CHANNELS_LAST);
+    if (bench_wants(o->layouts, "first")) measure_forward(d, SPOPS_BEV_CHANNELS_FIRST);
 }
 
 static void measure_backward(bev_data *d)
@@ -446,6 +485,7 @@ static void measure_backward(bev_data *d)
         element * d->cols * (info->num_intervals + d->map->num_rows_used + info->num_features);
     c.gather_bytes = element * d->cols * info->num_points;
     bench_progress("bev %s: checking", c.name);
+    d->status = SPOPS_STATUS_OK;
     if (!bench_poison(b, d->grad_depth.data, matrix_bytes(&d->grad_depth)) ||
         !bench_poison(b, d->grad_feat.data, matrix_bytes(&d->grad_feat)) ||
         !run_once(b, enqueue_backward, d) || !bench_check(b, c.name, d->status) ||
@@ -563,8 +603,7 @@ static void measure_map(bench *b, const bev_map *m, const int64_t *cols, int num
         for (int i = 0; i < num_cols; ++i) {
             bev_data d = {.b = b, .map = m, .dtype = (spops_dtype)dtype, .cols = cols[i]};
             if (make_data(&d)) {
-                if (bench_wants(b->options.passes, "forward")) measure_forward(&d);
-                d.status = SPOPS_STATUS_OK;
+                measure_forwards(&d);
                 if (bench_wants(b->options.passes, "backward")) measure_backward(&d);
             }
             free_data(&d);

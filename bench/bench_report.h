@@ -17,7 +17,7 @@ typedef enum bench_mode { BENCH_HOT = 0, BENCH_COLD = 1, BENCH_NUM_MODES = 2 } b
 
 typedef struct bench_options {
     spops_backend_kind backend;
-    const char *suites, *maps, *shapes, *passes; // comma-separated lists
+    const char *suites, *maps, *shapes, *passes, *layouts; // comma-separated lists
     int64_t cols[BENCH_MAX_COLS];
     int num_cols;    // 0: the suite's own
     unsigned dtypes; // bit mask of 1 << dtype; 0: the suite's own

@@ -7,8 +7,7 @@
 
 #include "bench/baselines/cusparse_spmm.h"
 #include "bench/baselines/segreduce_baselines.h"
-#include "bench/bench_data.h"
-#include "bench/bench_report.h"
+#include "bench/bench_segreduce.h"
 
 #define NUM_SEGMENTS 100000
 #define NUM_TERMS    1600000
@@ -25,26 +24,7 @@ static const bench_op ops[] = {
 #undef SPOPS_REDUCE_OP
 };
 
-// What one shape, dtype and width share.
-typedef struct segreduce_data {
-    bench *b;
-    const char *shape;
-    int64_t num_segments, num_terms, longest, num_nonempty;
-    int32_t *offsets, *idx; // host
-    void *device_offsets, *device_idx;
-    spops_segments *ordered, *gathering;
-    const bench_block *values, *weights;
-    int64_t cols;
-    spops_matrix x, w, out;
-
-    // The case being measured.
-    const spops_segments *plan;
-    spops_reduce reduce;
-    bool weighted;
-    spops_status status; // of the first call that failed
-} segreduce_data;
-
-static size_t matrix_bytes(const spops_matrix *m)
+size_t segreduce_matrix_bytes(const spops_matrix *m)
 {
     return (size_t)m->rows * (size_t)m->cols * spops_dtype_bytes(m->dtype);
 }
@@ -59,7 +39,7 @@ static void enqueue_segreduce(void *user)
 
 // ---- The reference, in f64 ----------------------------------------------------------------------
 
-static bool has_reference(spops_reduce reduce)
+bool segreduce_has_reference(spops_reduce reduce)
 {
     return reduce >= SPOPS_REDUCE_SUM && reduce <= SPOPS_REDUCE_PROD;
 }
@@ -136,7 +116,7 @@ static bool check_output(const segreduce_data *d, const char *name, bool loose)
     int64_t wrong = 0, first = 0;
     void *out = bench_host(b, d->out.rows * d->cols, spops_dtype_bytes(d->out.dtype));
 
-    if (out == NULL || !bench_download(b, out, d->out.data, matrix_bytes(&d->out))) {
+    if (out == NULL || !bench_download(b, out, d->out.data, segreduce_matrix_bytes(&d->out))) {
         free(out);
         return false;
     }
@@ -158,24 +138,30 @@ static bool check_output(const segreduce_data *d, const char *name, bool loose)
 static bool run_once(segreduce_data *d, void (*enqueue)(void *user), void *user)
 {
     bench *b = d->b;
-    if (!bench_poison(b, d->out.data, matrix_bytes(&d->out))) return false;
+    if (!bench_poison(b, d->out.data, segreduce_matrix_bytes(&d->out))) return false;
     enqueue(user);
     if (device_stream_wait(b->backend, b->stream)) return true;
     return bench_fail(b, "run: %s", device_error());
 }
 
-static void begin_case(const segreduce_data *d, const char *op, bench_case *c)
+void segreduce_begin_case(const segreduce_data *d, const char *what, bench_case *c)
 {
-    const int64_t element = (int64_t)spops_dtype_bytes(d->x.dtype);
     memset(c, 0, sizeof *c);
     c->suite = "segreduce";
-    snprintf(c->name, sizeof c->name, "%s %s%s", d->shape, op,
+    snprintf(c->name, sizeof c->name, "%s %s%s", d->shape, what,
              d->weighted ? ", weighted, gathering" : "");
     snprintf(c->what, sizeof c->what, "%lld terms in %lld of %lld segments, longest %lld%s",
              (long long)d->num_terms, (long long)d->num_nonempty, (long long)d->num_segments,
-             (long long)d->longest, has_reference(d->reduce) ? "" : " (result not checked)");
+             (long long)d->longest,
+             segreduce_has_reference(d->reduce) ? "" : " (result not checked)");
     c->dtype = d->x.dtype;
     c->cols = d->cols;
+}
+
+static void begin_forward(const segreduce_data *d, const char *op, bench_case *c)
+{
+    const int64_t element = (int64_t)spops_dtype_bytes(d->x.dtype);
+    segreduce_begin_case(d, op, c);
     // Offsets, every row (each is named once), every output; and an index and a weight a term.
     c->bytes = 4 * (d->num_segments + 1) + element * d->cols * (d->num_terms + d->num_segments);
     if (d->weighted) {
@@ -191,7 +177,7 @@ static bool measure_own(segreduce_data *d, bench_case *c)
     bench_progress("segreduce %s, %s, %lld columns: checking", c->name, spops_dtype_name(c->dtype),
                    (long long)c->cols);
     return run_once(d, enqueue_segreduce, d) && bench_check(b, c->name, d->status) &&
-           (!has_reference(d->reduce) || check_output(d, "spops", false)) &&
+           (!segreduce_has_reference(d->reduce) || check_output(d, "spops", false)) &&
            bench_case_time(b, c, "spops", false, enqueue_segreduce, d) &&
            bench_check(b, c->name, d->status);
 }
@@ -249,6 +235,11 @@ static void measure_cusparse(segreduce_data *d, bench_case *c)
     }
 }
 
+static bool wants_op(const bench *b, spops_reduce reduce)
+{
+    return b->options.all_ops || reduce == SPOPS_REDUCE_SUM;
+}
+
 static void measure_ordered(segreduce_data *d)
 {
     const bool cpu = d->b->backend == SPOPS_BACKEND_CPU;
@@ -256,9 +247,9 @@ static void measure_ordered(segreduce_data *d)
     d->weighted = false;
     for (size_t i = 0; i < sizeof ops / sizeof ops[0]; ++i) {
         bench_case c;
-        if (ops[i].reduce != SPOPS_REDUCE_SUM && !d->b->options.all_ops) continue;
+        if (!wants_op(d->b, ops[i].reduce)) continue;
         d->reduce = ops[i].reduce;
-        begin_case(d, ops[i].name, &c);
+        begin_forward(d, ops[i].name, &c);
         if (!measure_own(d, &c)) continue;
         if (cpu && d->b->options.baselines && d->reduce == SPOPS_REDUCE_SUM) measure_naive(d, &c);
         bench_case_print(d->b, &c);
@@ -271,7 +262,7 @@ static void measure_gathering(segreduce_data *d)
     d->plan = d->gathering;
     d->weighted = true;
     d->reduce = SPOPS_REDUCE_SUM;
-    begin_case(d, "sum", &c);
+    begin_forward(d, "sum", &c);
     if (!measure_own(d, &c)) return;
     if (d->b->options.baselines) {
         if (d->b->backend == SPOPS_BACKEND_CPU)
@@ -280,6 +271,18 @@ static void measure_gathering(segreduce_data *d)
             measure_cusparse(d, &c);
     }
     bench_case_print(d->b, &c);
+}
+
+static void measure_passes(segreduce_data *d)
+{
+    const char *passes = d->b->options.passes;
+    if (bench_wants(passes, "forward")) {
+        measure_ordered(d);
+        measure_gathering(d);
+    }
+    for (size_t i = 0; bench_wants(passes, "backward") && i < sizeof ops / sizeof ops[0]; ++i)
+        if (wants_op(d->b, ops[i].reduce))
+            segreduce_measure_backward(d, ops[i].reduce, ops[i].name);
 }
 
 // ---- The suite ----------------------------------------------------------------------------------
@@ -327,62 +330,96 @@ static bool make_shape(bench *b, const char *shape, int64_t num_segments, int64_
         return false;
     options.idx = d->device_idx;
     options.num_rows = num_terms;
+    if (bench_wants(b->options.passes, "backward"))
+        options.gradients = b->options.all_ops ? SPOPS_GRADIENTS_ALL : SPOPS_GRADIENTS_LINEAR;
     return bench_check(
         b, shape,
         spops_segments_create(b->ctx, num_segments, d->device_offsets, &options, &d->gathering));
 }
 
-// All shapes and widths of one dtype; they share the values, narrower rows taking fewer of them.
+// Arrays of one dtype for the widest rows. Narrower rows take fewer of the values.
+typedef struct segreduce_arrays {
+    bench_block values, weights, grads;
+    void *x, *w, *out, *grad_out, *grad_x, *grad_w;
+} segreduce_arrays;
+
+static bool fill_array(bench *b, const bench_block *block, int64_t count, void **array)
+{
+    if (!bench_alloc(b, (size_t)count * spops_dtype_bytes(block->dtype), array)) return false;
+    return bench_block_upload(block, b->backend, *array, count) ||
+           bench_fail(b, "upload: %s", device_error());
+}
+
+static bool make_arrays(bench *b, spops_dtype dtype, int64_t num_segments, int64_t num_terms,
+                        int64_t cols, segreduce_arrays *a)
+{
+    const size_t element = spops_dtype_bytes(dtype);
+    bench_progress("segreduce %s: making values", spops_dtype_name(dtype));
+    memset(a, 0, sizeof *a);
+    if (!bench_block_create(dtype, 4, -0.5f, 1.0f, &a->values) ||
+        !bench_block_create(dtype, 5, 0.0f, 1.0f, &a->weights) ||
+        !bench_block_create(dtype, 6, -1.0f, 1.0f, &a->grads))
+        return bench_fail(b, "no host memory for values");
+    if (!fill_array(b, &a->values, num_terms * cols, &a->x) ||
+        !fill_array(b, &a->weights, num_terms, &a->w) ||
+        !bench_alloc(b, (size_t)(num_segments * cols) * element, &a->out))
+        return false;
+    if (!bench_wants(b->options.passes, "backward")) return true;
+    return fill_array(b, &a->grads, num_segments * cols, &a->grad_out) &&
+           bench_alloc(b, (size_t)(num_terms * cols) * element, &a->grad_x) &&
+           bench_alloc(b, (size_t)num_terms * element, &a->grad_w);
+}
+
+static void free_arrays(bench *b, segreduce_arrays *a)
+{
+    bench_free(b, a->x);
+    bench_free(b, a->w);
+    bench_free(b, a->out);
+    bench_free(b, a->grad_out);
+    bench_free(b, a->grad_x);
+    bench_free(b, a->grad_w);
+    bench_block_destroy(&a->values);
+    bench_block_destroy(&a->weights);
+    bench_block_destroy(&a->grads);
+}
+
+static void set_width(segreduce_data *d, const segreduce_arrays *a, int64_t cols)
+{
+    const spops_dtype dtype = a->values.dtype;
+    d->values = &a->values;
+    d->weights = &a->weights;
+    d->grads = &a->grads;
+    d->cols = cols;
+    d->x = spops_matrix_dense(a->x, d->num_terms, cols, dtype);
+    d->w = spops_matrix_dense(a->w, d->num_terms, 1, dtype);
+    d->out = spops_matrix_dense(a->out, d->num_segments, cols, dtype);
+    d->grad_out = spops_matrix_dense(a->grad_out, d->num_segments, cols, dtype);
+    d->grad_x = spops_matrix_dense(a->grad_x, d->num_terms, cols, dtype);
+    d->grad_w = spops_matrix_dense(a->grad_w, d->num_terms, 1, dtype);
+}
+
+// All shapes and widths of one dtype.
 static void measure_dtype(bench *b, spops_dtype dtype, const int64_t *cols, int num_cols,
                           int64_t num_segments, int64_t num_terms)
 {
     static const char *const shapes[] = {"uniform", "powerlaw", "huge"};
-    const size_t element = spops_dtype_bytes(dtype);
     int64_t max_cols = 0;
-    bench_block values = {0}, weights = {0};
-    void *x = NULL, *w = NULL, *out = NULL;
+    segreduce_arrays arrays;
 
     for (int i = 0; i < num_cols; ++i)
         max_cols = cols[i] > max_cols ? cols[i] : max_cols;
-    bench_progress("segreduce %s: making values", spops_dtype_name(dtype));
-    if (!bench_block_create(dtype, 4, -0.5f, 1.0f, &values) ||
-        !bench_block_create(dtype, 5, 0.0f, 1.0f, &weights)) {
-        bench_fail(b, "no host memory for values");
-        goto done;
-    }
-    if (!bench_alloc(b, (size_t)num_terms * (size_t)max_cols * element, &x) ||
-        !bench_alloc(b, (size_t)num_terms * element, &w) ||
-        !bench_alloc(b, (size_t)num_segments * (size_t)max_cols * element, &out))
-        goto done;
-    if (!bench_block_upload(&values, b->backend, x, num_terms * max_cols) ||
-        !bench_block_upload(&weights, b->backend, w, num_terms)) {
-        bench_fail(b, "upload: %s", device_error());
-        goto done;
-    }
-    for (size_t s = 0; s < sizeof shapes / sizeof shapes[0]; ++s) {
+    const bool ready = make_arrays(b, dtype, num_segments, num_terms, max_cols, &arrays);
+    for (size_t s = 0; ready && s < sizeof shapes / sizeof shapes[0]; ++s) {
         segreduce_data d;
         if (!bench_wants(b->options.shapes, shapes[s])) continue;
-        if (make_shape(b, shapes[s], num_segments, num_terms, max_cols, &d)) {
-            d.values = &values;
-            d.weights = &weights;
+        if (make_shape(b, shapes[s], num_segments, num_terms, max_cols, &d))
             for (int i = 0; i < num_cols; ++i) {
-                d.cols = cols[i];
-                d.x = spops_matrix_dense(x, num_terms, cols[i], dtype);
-                d.w = spops_matrix_dense(w, num_terms, 1, dtype);
-                d.out = spops_matrix_dense(out, num_segments, cols[i], dtype);
-                measure_ordered(&d);
-                measure_gathering(&d);
+                set_width(&d, &arrays, cols[i]);
+                measure_passes(&d);
             }
-        }
         free_shape(&d);
     }
-
-done:
-    bench_free(b, x);
-    bench_free(b, w);
-    bench_free(b, out);
-    bench_block_destroy(&values);
-    bench_block_destroy(&weights);
+    free_arrays(b, &arrays);
 }
 
 void bench_segreduce(bench *b)

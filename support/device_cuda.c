@@ -278,7 +278,9 @@ bool device_cuda_copy_rate(double *bytes_per_s)
     if (rate > 0.0) return true;
     if (!device_cuda_stream_create(&stream)) return false;
     if (!TRY(cudaEventCreate(&begin)) || !TRY(cudaEventCreate(&end))) goto done;
-    if (!device_cuda_alloc(bytes, &from) || !device_cuda_alloc(bytes, &to)) goto done;
+    if (!device_cuda_alloc(bytes, &from) || !device_cuda_alloc(bytes, &to) ||
+        !device_cuda_fill(from, 1, bytes))
+        goto done;
     for (int i = -2; i < NUM_COPIES; ++i) {
         float ms = 0.0f;
         if (!TRY(cudaEventRecord(begin, stream)) ||
