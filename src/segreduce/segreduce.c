@@ -47,18 +47,16 @@ spops_status spops_segreduce_run(spops_context *ctx, const char *call,
                                  spops_matrix x, spops_matrix w, spops_matrix out, spops_matrix arg,
                                  spops_segments_scratch scratch)
 {
-    spops_segreduce_args args;
+    const spops_segreduce_args args = {.lists = &segments->forward,
+                                       .reduce = reduce,
+                                       .custom = spops_context_custom(ctx, reduce),
+                                       .x = x,
+                                       .w = w,
+                                       .out = out,
+                                       .arg = arg,
+                                       .partials = scratch.partials,
+                                       .tickets = ctx->tickets};
     SPOPS_TRY(spops_check_slot(ctx, call, ctx->backend->segreduce != NULL, "segreduce"));
-    args.lists = &segments->forward;
-    args.reduce = reduce;
-    args.custom = spops_context_custom(ctx, reduce);
-    args.x = x;
-    args.w = w;
-    args.out = out;
-    args.arg = arg;
-    args.states = NULL;
-    args.partials = scratch.partials;
-    args.tickets = ctx->tickets;
     return ctx->backend->segreduce(ctx, &args);
 }
 
@@ -123,18 +121,15 @@ static spops_status run_states(spops_context *ctx, const spops_segments *segment
                                spops_reduce reduce, spops_matrix x, spops_matrix w,
                                spops_segments_scratch scratch)
 {
-    spops_segreduce_args args;
+    const spops_segreduce_args args = {.lists = &segments->forward,
+                                       .reduce = reduce,
+                                       .custom = spops_context_custom(ctx, reduce),
+                                       .x = x,
+                                       .w = w,
+                                       .states = scratch.states,
+                                       .partials = scratch.partials,
+                                       .tickets = ctx->tickets};
     if (segments->num_segments == 0) return SPOPS_STATUS_OK;
-    args.lists = &segments->forward;
-    args.reduce = reduce;
-    args.custom = spops_context_custom(ctx, reduce);
-    args.x = x;
-    args.w = w;
-    args.out = absent;
-    args.arg = absent;
-    args.states = scratch.states;
-    args.partials = scratch.partials;
-    args.tickets = ctx->tickets;
     return ctx->backend->segreduce(ctx, &args);
 }
 
@@ -142,6 +137,9 @@ static spops_status run_grad_x(spops_context *ctx, const spops_segments *segment
                                spops_reduce reduce, spops_matrix grad_out, spops_matrix x,
                                spops_matrix w, spops_matrix grad_x, spops_segments_scratch scratch)
 {
+    // The gradient of a sum is a sum: rows of grad_out, over the lists by row.
+    if (reduce == SPOPS_REDUCE_SUM)
+        return spops_segments_run_sum(ctx, &segments->by_row, grad_out, w, grad_x, scratch);
     const spops_seggrad_args args = {.lists = &segments->by_row,
                                      .reduce = reduce,
                                      .custom = spops_context_custom(ctx, reduce),
@@ -153,9 +151,6 @@ static spops_status run_grad_x(spops_context *ctx, const spops_segments *segment
                                      .segment_offsets = segments->forward.offsets,
                                      .partials = scratch.partials,
                                      .tickets = ctx->tickets};
-    // The gradient of a sum is a sum: rows of grad_out, over the lists by row.
-    if (reduce == SPOPS_REDUCE_SUM)
-        return spops_segments_run_sum(ctx, &segments->by_row, grad_out, w, grad_x, scratch);
     return ctx->backend->seggrad(ctx, &args);
 }
 
@@ -163,6 +158,8 @@ static spops_status run_grad_w(spops_context *ctx, const spops_segments *segment
                                spops_reduce reduce, spops_matrix grad_out, spops_matrix x,
                                spops_matrix w, spops_matrix grad_w, spops_segments_scratch scratch)
 {
+    if (reduce == SPOPS_REDUCE_SUM)
+        return spops_segments_run_dot(ctx, segments, grad_out, x, w, grad_w, scratch);
     const spops_segdot_args args = {.lists = &segments->by_weight,
                                     .reduce = reduce,
                                     .custom = spops_context_custom(ctx, reduce),
@@ -174,8 +171,6 @@ static spops_status run_grad_w(spops_context *ctx, const spops_segments *segment
                                     .segment_offsets = segments->forward.offsets,
                                     .partials = scratch.partials,
                                     .tickets = ctx->tickets};
-    if (reduce == SPOPS_REDUCE_SUM)
-        return spops_segments_run_dot(ctx, segments, grad_out, x, w, grad_w, scratch);
     return ctx->backend->segdot(ctx, &args);
 }
 

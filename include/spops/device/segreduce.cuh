@@ -268,6 +268,7 @@ __device__ __forceinline__ void fold_pieces(const segreduce_params &p, const spo
     }
 }
 
+// What this group adds to its owner; the identity where it has none.
 template <class Policy, class Op, class T, int WEIGHT, int VEC>
 __device__ __forceinline__ void fold_share(const segreduce_params &p, const walk_share &share,
                                            int32_t col, int n, typename Op::state (&acc)[VEC])
