@@ -7,20 +7,23 @@
 #include <time.h>
 
 #include "bench/bench_report.h"
+#include "tools/settings.h"
 
 #ifndef SPOPS_COMMIT
 #define SPOPS_COMMIT "unknown"
 #endif
 
-#define ALL_SUITES "bev,segreduce,gather"
+#define ALL_SUITES "bev,segreduce,gather,maps"
 
 const char *bench_usage(void)
 {
     return "usage: bench [SUITE[,SUITE]] [options]\n"
-           "  SUITE                bev, segreduce, gather or all (default: all)\n"
+           "  SUITE                bev, segreduce, gather, maps or all (default: all)\n"
            "  --backend NAME       auto, cpu or cuda (default: auto)\n"
            "  --threads N          CPU threads (default: all)\n"
-           "  --maps LIST          bev: a,b,c\n"
+           "  --maps LIST          bev: " SETTING_NAMES " or all (default: a,c,b)\n"
+           "  --article            bev: 105k to 1280k at 80 columns, 209k also at 128 and 256\n"
+           "  --streams N          bev: also N contexts at once, beside N runs in a row\n"
            "  --rig FILE           bev: a rig as JSON instead of the shipped one\n"
            "  --frame NAME         bev: ego or lidar instead of the map's own\n"
            "  --passes LIST        forward,backward; bev: also plan\n"
@@ -28,9 +31,14 @@ const char *bench_usage(void)
            "  --shapes LIST        segreduce: uniform,powerlaw,huge\n"
            "  --all-ops            segreduce: every reduction, not only the sum\n"
            "  --cols LIST          row widths\n"
-           "  --dtypes LIST        f32,f16,bf16\n"
+           "  --dtypes LIST        f32,f16,bf16; bev, forward: also f8e4m3,f8e5m2,nvfp4 features\n"
+           "  --kernel NAME        bev: auto, lists or spans (auto)\n"
+           "  --depth-dtype NAME   bev: beside 8- and 4-bit features, f16,f8e4m3,f8e5m2 (f16)\n"
+           "  --out-dtype NAME     bev: likewise, f16,f32,f8e4m3,f8e5m2 (f16)\n"
            "  --modes LIST         hot,cold\n"
            "  --samples N          samples a measurement (default: 50, on the CPU 15)\n"
+           "  --ablation           maps: search strategies, symmetry, output coordinates in "
+           "stages\n"
            "  --no-baselines       only the library's own\n"
            "  --quick              small shapes, one width, few samples\n"
            "  --json               one JSON object a line instead of tables\n"
@@ -73,14 +81,25 @@ static bool read_cols(const char *item, bench_options *o)
     return true;
 }
 
+// Any float dtype; f4e2m1 with its block scales is called nvfp4.
+static bool find_dtype(const char *item, spops_dtype *found)
+{
+    for (int dtype = SPOPS_DTYPE_F32; dtype <= SPOPS_DTYPE_F4E2M1; ++dtype) {
+        const char *name =
+            dtype == SPOPS_DTYPE_F4E2M1 ? "nvfp4" : spops_dtype_name((spops_dtype)dtype);
+        if (strcmp(item, name) != 0) continue;
+        *found = (spops_dtype)dtype;
+        return true;
+    }
+    return false;
+}
+
 static bool read_dtype(const char *item, bench_options *o)
 {
-    for (int dtype = SPOPS_DTYPE_F32; dtype <= SPOPS_DTYPE_BF16; ++dtype)
-        if (strcmp(item, spops_dtype_name((spops_dtype)dtype)) == 0) {
-            o->dtypes |= 1u << dtype;
-            return true;
-        }
-    return false;
+    spops_dtype dtype;
+    if (!find_dtype(item, &dtype)) return false;
+    o->dtypes |= 1u << (unsigned)dtype;
+    return true;
 }
 
 static bool read_mode(const char *item, bench_options *o)
@@ -104,7 +123,7 @@ static bool check_suite(const char *item, bench_options *o)
 static bool check_map(const char *item, bench_options *o)
 {
     (void)o;
-    return known(item, "a,b,c");
+    return known(item, SETTING_NAMES ",all");
 }
 
 static bool check_shape(const char *item, bench_options *o)
@@ -123,6 +142,17 @@ static bool check_layout(const char *item, bench_options *o)
 {
     (void)o;
     return known(item, "last,first");
+}
+
+static bool read_kernel(const char *text, bench_options *o)
+{
+    static const char *const names[] = {"auto", "lists", "spans"};
+    for (int k = SPOPS_BEV_KERNEL_AUTO; k <= SPOPS_BEV_KERNEL_SPANS; ++k)
+        if (strcmp(text, names[k]) == 0) {
+            o->kernel = (spops_bev_kernel)k;
+            return true;
+        }
+    return false;
 }
 
 static bool read_backend(const char *text, bench_options *o)
@@ -151,6 +181,9 @@ static bool read_value(const char *name, const char *value, bench_options *o, bo
     if (strcmp(name, "--layouts") == 0) return read_list(o->layouts = value, check_layout, o);
     if (strcmp(name, "--cols") == 0) return read_list(value, read_cols, o);
     if (strcmp(name, "--dtypes") == 0) return read_list(value, read_dtype, o);
+    if (strcmp(name, "--kernel") == 0) return read_kernel(value, o);
+    if (strcmp(name, "--depth-dtype") == 0) return find_dtype(value, &o->depth_dtype);
+    if (strcmp(name, "--out-dtype") == 0) return find_dtype(value, &o->out_dtype);
     if (strcmp(name, "--modes") == 0) return read_list(value, read_mode, o);
     if (strcmp(name, "--frame") == 0) return known(o->frame = value, "ego,lidar");
     if (strcmp(name, "--rig") == 0) return (o->rig = value) != NULL;
@@ -159,6 +192,11 @@ static bool read_value(const char *name, const char *value, bench_options *o, bo
     if (strcmp(name, "--samples") == 0) {
         if (!read_int(value, &number)) return false;
         o->num_samples = (int)number;
+        return true;
+    }
+    if (strcmp(name, "--streams") == 0) {
+        if (!read_int(value, &number) || number > DEVICE_MAX_TOGETHER) return false;
+        o->num_streams = (int)number;
         return true;
     }
     if (strcmp(name, "--threads") == 0) {
@@ -173,6 +211,8 @@ static bool read_value(const char *name, const char *value, bench_options *o, bo
 static bool read_switch(const char *name, bench_options *o)
 {
     if (strcmp(name, "--all-ops") == 0) return o->all_ops = true;
+    if (strcmp(name, "--article") == 0) return o->article = true;
+    if (strcmp(name, "--ablation") == 0) return o->ablation = true;
     if (strcmp(name, "--quick") == 0) return o->quick = true;
     if (strcmp(name, "--json") == 0) return o->json = true;
     if (strcmp(name, "--no-baselines") == 0) {
@@ -187,6 +227,7 @@ static bool read_options(int argc, char **argv, bench_options *o)
     memset(o, 0, sizeof *o);
     o->baselines = true;
     o->layouts = "last";
+    o->depth_dtype = o->out_dtype = SPOPS_DTYPE_F16;
     o->commit = SPOPS_COMMIT;
     for (int i = 1; i < argc; ++i) {
         const char *arg = argv[i];
@@ -255,10 +296,22 @@ static bool open_bench(bench *b)
         b->output = fopen(b->options.output, "a");
         if (b->output == NULL) return bench_fail(b, "%s: %s", b->options.output, strerror(errno));
     }
-    bench_progress("measuring the copy rate");
+    bench_progress("measuring the rates of memory and cache");
     if (!device_copy_rate(b->backend, &b->copy_bytes_per_s))
         return bench_fail(b, "copy rate: %s", device_error());
+    if (!device_cache_rate(b->backend, &b->cache_bytes_per_s))
+        return bench_fail(b, "cache rate: %s", device_error());
     return true;
+}
+
+static void print_device(const bench *b)
+{
+    printf("%s (%s, %d %s), copies at %.4g GB/s, ", b->device.name, b->device.isa,
+           (int)b->device.num_processors,
+           b->backend == SPOPS_BACKEND_CUDA ? "multiprocessors" : "threads",
+           1e-9 * b->copy_bytes_per_s);
+    if (b->cache_bytes_per_s > 0.0) printf("L2 delivers %.4g GB/s, ", 1e-9 * b->cache_bytes_per_s);
+    printf("commit %s\n", b->options.commit);
 }
 
 int bench_main(int argc, char **argv)
@@ -276,14 +329,11 @@ int bench_main(int argc, char **argv)
     }
     note_command(&b, argc, argv);
     if (open_bench(&b)) {
-        if (!b.options.json)
-            printf("%s (%s, %d %s), copies at %.4g GB/s, commit %s\n", b.device.name, b.device.isa,
-                   (int)b.device.num_processors,
-                   b.backend == SPOPS_BACKEND_CUDA ? "multiprocessors" : "threads",
-                   1e-9 * b.copy_bytes_per_s, b.options.commit);
+        if (!b.options.json) print_device(&b);
         if (bench_wants(b.options.suites, "bev")) bench_bev(&b);
         if (bench_wants(b.options.suites, "segreduce")) bench_segreduce(&b);
         if (bench_wants(b.options.suites, "gather")) bench_gather(&b);
+        if (bench_wants(b.options.suites, "maps")) bench_maps(&b);
     }
     bench_progress("%s", "");
     if (b.output != NULL && fclose(b.output) != 0)

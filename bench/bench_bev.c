@@ -17,6 +17,7 @@ typedef struct bev_map {
     char name[32]; // "map A"
     char what[200];
     const bev_setting *setting;
+    spops_bev_camera *cameras; // of geometry
     spops_bev_geometry geometry;
     spops_bev_plan *plan;
     spops_bev_plan_info info;
@@ -31,6 +32,7 @@ typedef struct bev_map {
 static void free_map(bench *b, bev_map *m)
 {
     spops_bev_plan_destroy(m->plan);
+    free(m->cameras);
     free(m->host.ranks_depth);
     free(m->host.ranks_feat);
     free(m->host.ranks_bev);
@@ -112,28 +114,42 @@ static bool index_map(bench *b, bev_map *m)
     return true;
 }
 
-static bool make_map(bench *b, const char *letter, const rig *r, spops_bev_camera *cameras,
-                     int64_t max_cols, bev_map *m)
+static bool set_geometry(bench *b, const rig *r, bev_map *m, bool *lidar)
 {
     char error[RIG_ERROR_BYTES];
+    *lidar = b->options.frame != NULL ? strcmp(b->options.frame, "lidar") == 0
+                                      : m->setting->lidar_frame && rig_has_lidar(r);
+    m->cameras = bench_host(b, setting_num_cameras(m->setting, r), sizeof *m->cameras);
+    if (m->cameras == NULL) return false;
+    return setting_geometry(m->setting, r, *lidar ? RIG_FRAME_LIDAR : rig_best_ego_frame(r),
+                            m->cameras, &m->geometry, error, sizeof error) ||
+           bench_fail(b, "%s: %s", m->name, error);
+}
+
+// A plan for up to `cols` columns, in place of the one before: how it is made may depend on them,
+// what it holds does not.
+static bool make_plan(bench *b, bev_map *m, int64_t cols)
+{
     spops_bev_options options = spops_bev_options_default();
-    rig_frame frame = rig_best_ego_frame(r);
+    spops_bev_plan_destroy(m->plan);
+    m->plan = NULL;
+    options.max_cols = cols;
+    options.backward = bench_wants(b->options.passes, "backward");
+    options.kernel = b->options.kernel;
+    return bench_check(b, m->name, spops_bev_plan_create(b->ctx, &m->geometry, &options, &m->plan));
+}
+
+static bool make_map(bench *b, const bev_setting *setting, const rig *r, int64_t cols, bev_map *m)
+{
+    bool lidar;
 
     memset(m, 0, sizeof *m);
-    m->setting = setting_find(letter);
-    if (m->setting == NULL) return bench_fail(b, "there is no setting '%s'", letter);
-    snprintf(m->name, sizeof m->name, "map %c", toupper((unsigned char)letter[0]));
-    if (b->options.frame != NULL ? strcmp(b->options.frame, "lidar") == 0
-                                 : m->setting->lidar_frame && rig_has_lidar(r))
-        frame = RIG_FRAME_LIDAR;
-    if (!setting_geometry(m->setting, r, frame, cameras, &m->geometry, error, sizeof error))
-        return bench_fail(b, "%s: %s", m->name, error);
-    options.max_cols = max_cols;
-    options.backward = 1;
-    if (!bench_check(b, m->name, spops_bev_plan_create(b->ctx, &m->geometry, &options, &m->plan)))
-        return false;
+    m->setting = setting;
+    snprintf(m->name, sizeof m->name, "map %s", setting->name);
+    if (setting->name[1] == '\0') m->name[4] = (char)toupper((unsigned char)m->name[4]);
     m->info.struct_size = sizeof m->info;
-    if (!bench_check(b, m->name, spops_bev_plan_get_info_sync(b->ctx, m->plan, &m->info)) ||
+    if (!set_geometry(b, r, m, &lidar) || !make_plan(b, m, cols) ||
+        !bench_check(b, m->name, spops_bev_plan_get_info_sync(b->ctx, m->plan, &m->info)) ||
         !export_map(b, m) || !index_map(b, m)) {
         free_map(b, m);
         return false;
@@ -142,13 +158,13 @@ static bool make_map(bench *b, const char *letter, const rig *r, spops_bev_camer
              "%lld of %lld points in %lld of %lld cells, longest %lld, %s frame",
              (long long)m->info.num_points, (long long)m->info.num_depths,
              (long long)m->info.num_intervals, (long long)m->info.num_cells,
-             (long long)m->info.longest, frame == RIG_FRAME_LIDAR ? "lidar" : "ego");
+             (long long)m->info.longest, lidar ? "lidar" : "ego");
     return true;
 }
 
 // ---- One dtype and width ------------------------------------------------------------------------
 
-// Host arrays hold what the device's hold, in dtype and decoded.
+// Host arrays hold what the device's hold, decoded and scaled.
 typedef struct bev_data {
     bench *b;
     const bev_map *map;
@@ -156,8 +172,10 @@ typedef struct bev_data {
     int64_t cols;
     float *depth_values, *feat_values, *grad_out_values;
     spops_matrix depth, feat, out, grad_out, grad_depth, grad_feat;
-    spops_matrix out_first; // the memory of out, with channels first
-    spops_status status;    // of the first call that failed
+    spops_matrix out_first;                 // the memory of out, with channels first
+    spops_matrix feat_scales, depth_scales; // block scales, of nvfp4 features; else data NULL
+    void *feat_scale, *depth_scale;         // of 8- and 4-bit ones; else NULL
+    spops_status status;                    // of the first call that failed
 } bev_data;
 
 static void free_data(bev_data *d)
@@ -171,51 +189,108 @@ static void free_data(bev_data *d)
     bench_free(d->b, d->grad_out.data);
     bench_free(d->b, d->grad_depth.data);
     bench_free(d->b, d->grad_feat.data);
+    bench_free(d->b, d->feat_scales.data);
+    bench_free(d->b, d->feat_scale);
+    bench_free(d->b, d->depth_scale);
+}
+
+static bool is_quantized(const bev_data *d)
+{
+    return d->dtype > SPOPS_DTYPE_BF16;
 }
 
 static size_t matrix_bytes(const spops_matrix *m)
 {
-    return (size_t)m->rows * (size_t)m->cols * spops_dtype_bytes(m->dtype);
+    const size_t elements = (size_t)m->rows * (size_t)m->cols;
+    return m->dtype == SPOPS_DTYPE_F4E2M1 ? elements / 2 : elements * spops_dtype_bytes(m->dtype);
 }
 
 // A random matrix on the device; *values gets its elements.
-static bool make_input(bev_data *d, int64_t rows, int64_t cols, uint64_t seed, float low,
-                       float high, spops_matrix *matrix, float **values)
+static bool make_input(bev_data *d, spops_dtype dtype, int64_t rows, int64_t cols, uint64_t seed,
+                       float low, float high, spops_matrix *matrix, float **values)
 {
     bool ok = false;
-    void *encoded = bench_host(d->b, rows * cols, spops_dtype_bytes(d->dtype));
+    void *encoded = bench_host(d->b, rows * cols, spops_dtype_bytes(dtype));
     *values = bench_host(d->b, rows * cols, sizeof **values);
-    *matrix = spops_matrix_dense(NULL, rows, cols, d->dtype);
+    *matrix = spops_matrix_dense(NULL, rows, cols, dtype);
     if (encoded != NULL && *values != NULL) {
-        bench_fill_uniform(encoded, d->dtype, rows * cols, seed, low, high);
+        bench_fill_uniform(encoded, dtype, rows * cols, seed, low, high);
         for (int64_t i = 0; i < rows * cols; ++i)
-            (*values)[i] = bench_get(encoded, d->dtype, i);
+            (*values)[i] = bench_get(encoded, dtype, i);
         ok = bench_upload(d->b, encoded, matrix_bytes(matrix), &matrix->data);
     }
     free(encoded);
     return ok;
 }
 
-static bool make_output(bev_data *d, int64_t rows, int64_t cols, spops_matrix *matrix)
+static bool make_output(bev_data *d, spops_dtype dtype, int64_t rows, int64_t cols,
+                        spops_matrix *matrix)
 {
-    *matrix = spops_matrix_dense(NULL, rows, cols, d->dtype);
+    *matrix = spops_matrix_dense(NULL, rows, cols, dtype);
     return bench_alloc(d->b, matrix_bytes(matrix), &matrix->data);
+}
+
+// A random matrix that was quantised: *values gets what it stands for, so that a result is measured
+// against its own inputs.
+static bool make_quantized(bev_data *d, spops_dtype dtype, int64_t rows, int64_t cols,
+                           uint64_t seed, float low, float high, spops_matrix *q,
+                           spops_matrix *block_scales, void **scale, float **values)
+{
+    bench *b = d->b;
+    const bool blocks = dtype == SPOPS_DTYPE_F4E2M1;
+    const int64_t block_cols = (cols + SPOPS_QUANTIZE_BLOCK_COLS - 1) / SPOPS_QUANTIZE_BLOCK_COLS;
+    spops_matrix x = {0};
+    const bool ok =
+        make_input(d, SPOPS_DTYPE_F32, rows, cols, seed, low, high, &x, values) &&
+        make_output(d, dtype, rows, cols, q) &&
+        (!blocks || make_output(d, SPOPS_DTYPE_F8E4M3, rows, block_cols, block_scales)) &&
+        bench_alloc(b, sizeof(float), scale) &&
+        bench_check(b, "scale", spops_quantize_scale_execute(b->ctx, x, dtype, *scale)) &&
+        bench_check(b, "quantize",
+                    spops_quantize_execute(b->ctx, x, *scale, *q, blocks ? block_scales : NULL)) &&
+        bench_check(
+            b, "dequantize",
+            spops_dequantize_execute(b->ctx, *q, *scale, blocks ? block_scales : NULL, x)) &&
+        bench_check(b, "wait", spops_context_wait_sync(b->ctx)) &&
+        bench_download(b, *values, x.data, matrix_bytes(&x));
+    bench_free(b, x.data);
+    return ok;
+}
+
+// Without the gradients', which 8- and 4-bit dtypes have none of.
+static bool make_quantized_data(bev_data *d)
+{
+    const spops_bev_plan_info *info = &d->map->info;
+    const spops_dtype depth = d->b->options.depth_dtype, out = d->b->options.out_dtype;
+    const bool depth_ok =
+        depth <= SPOPS_DTYPE_BF16
+            ? make_input(d, depth, info->num_depths, 1, 1, 0.0f, 0.1f, &d->depth, &d->depth_values)
+            : make_quantized(d, depth, info->num_depths, 1, 1, 0.0f, 0.1f, &d->depth,
+                             &d->depth_scales, &d->depth_scale, &d->depth_values);
+    return depth_ok &&
+           make_quantized(d, d->dtype, info->num_features, d->cols, 2, -1.0f, 1.0f, &d->feat,
+                          &d->feat_scales, &d->feat_scale, &d->feat_values) &&
+           make_output(d, out, info->num_cells, d->cols, &d->out);
 }
 
 static bool make_data(bev_data *d)
 {
     const spops_bev_plan_info *info = &d->map->info;
     const int64_t batches = info->shape.num_batches;
+    const spops_dtype t = d->dtype;
     const bool ok =
-        make_input(d, info->num_depths, 1, 1, 0.0f, 0.1f, &d->depth, &d->depth_values) &&
-        make_input(d, info->num_features, d->cols, 2, -1.0f, 1.0f, &d->feat, &d->feat_values) &&
-        make_input(d, info->num_cells, d->cols, 3, -1.0f, 1.0f, &d->grad_out,
-                   &d->grad_out_values) &&
-        make_output(d, info->num_cells, d->cols, &d->out) &&
-        make_output(d, info->num_depths, 1, &d->grad_depth) &&
-        make_output(d, info->num_features, d->cols, &d->grad_feat);
+        is_quantized(d)
+            ? make_quantized_data(d)
+            : make_input(d, t, info->num_depths, 1, 1, 0.0f, 0.1f, &d->depth, &d->depth_values) &&
+                  make_input(d, t, info->num_features, d->cols, 2, -1.0f, 1.0f, &d->feat,
+                             &d->feat_values) &&
+                  make_input(d, t, info->num_cells, d->cols, 3, -1.0f, 1.0f, &d->grad_out,
+                             &d->grad_out_values) &&
+                  make_output(d, t, info->num_cells, d->cols, &d->out) &&
+                  make_output(d, t, info->num_depths, 1, &d->grad_depth) &&
+                  make_output(d, t, info->num_features, d->cols, &d->grad_feat);
     d->out_first =
-        spops_matrix_dense(d->out.data, batches * d->cols, info->num_cells / batches, d->dtype);
+        spops_matrix_dense(d->out.data, batches * d->cols, info->num_cells / batches, d->out.dtype);
     return ok;
 }
 
@@ -224,18 +299,29 @@ static void note_status(bev_data *d, spops_status status)
     if (d->status == SPOPS_STATUS_OK) d->status = status;
 }
 
+static void enqueue_pool(bev_data *d, spops_bev_layout layout, spops_matrix out)
+{
+    spops_bev_pool pool = spops_bev_pool_default();
+    pool.layout = layout;
+    pool.depth = d->depth;
+    pool.feat = d->feat;
+    pool.out = out;
+    pool.feat_scales = d->feat_scales.data != NULL ? &d->feat_scales : NULL;
+    pool.feat_scale = d->feat_scale;
+    pool.depth_scale = d->depth_scale;
+    note_status(d, spops_bevpool_execute_with(d->b->ctx, d->map->plan, &pool));
+}
+
 static void enqueue_forward(void *user)
 {
     bev_data *d = user;
-    note_status(d, spops_bevpool_execute(d->b->ctx, d->map->plan, SPOPS_BEV_CHANNELS_LAST, d->depth,
-                                         d->feat, d->out));
+    enqueue_pool(d, SPOPS_BEV_CHANNELS_LAST, d->out);
 }
 
 static void enqueue_forward_first(void *user)
 {
     bev_data *d = user;
-    note_status(d, spops_bevpool_execute(d->b->ctx, d->map->plan, SPOPS_BEV_CHANNELS_FIRST,
-                                         d->depth, d->feat, d->out_first));
+    enqueue_pool(d, SPOPS_BEV_CHANNELS_FIRST, d->out_first);
 }
 
 static void enqueue_backward(void *user)
@@ -277,7 +363,10 @@ static bool check_forward(bev_data *d, spops_bev_layout layout, const char *name
     const bev_map *m = d->map;
     const int64_t cols = d->cols;
     int64_t wrong = 0, first = 0;
-    void *out = bench_host(d->b, d->out.rows * cols, spops_dtype_bytes(d->dtype));
+    void *out = bench_host(d->b, d->out.rows * cols, spops_dtype_bytes(d->out.dtype));
+    // Scales, and what they were decoded with, round a few times more; sums of low precision may
+    // run on matrix units, which truncate.
+    const int64_t factor = is_quantized(d) ? 2 : 1, more = is_quantized(d) ? 8 : 0;
 
     if (out == NULL || !bench_download(d->b, out, d->out.data, matrix_bytes(&d->out))) {
         free(out);
@@ -298,9 +387,10 @@ static bool check_forward(bev_data *d, spops_bev_layout layout, const char *name
             }
         }
         for (int64_t c = 0; c < cols; ++c) {
-            const double value = bench_get(out, d->dtype, out_index(d, layout, cell, c));
-            const double bound =
-                count == 0 ? 0.0 : bench_sum_bound(d->dtype, count, magnitude[c], sum[c]);
+            const double value = bench_get(out, d->out.dtype, out_index(d, layout, cell, c));
+            const double bound = count == 0 ? 0.0
+                                            : bench_sum_bound(d->out.dtype, factor * count + more,
+                                                              magnitude[c], sum[c]);
             if (fabs(value - sum[c]) <= bound) continue;
             ++wrong;
             first = cell * cols + c;
@@ -390,14 +480,29 @@ static bool check_grad_feat(bev_data *d)
 
 // ---- Cases --------------------------------------------------------------------------------------
 
-static void begin_case(const bev_data *d, const char *pass, bench_case *c)
+static void describe_map(const bev_map *m, const char *pass, bench_case *c)
 {
     memset(c, 0, sizeof *c);
     c->suite = "bev";
-    snprintf(c->name, sizeof c->name, "%s %s", d->map->name, pass);
-    snprintf(c->what, sizeof c->what, "%s", d->map->what);
+    snprintf(c->name, sizeof c->name, "%s %s", m->name, pass);
+    snprintf(c->what, sizeof c->what, "%s", m->what);
+    c->num_points = m->info.num_points;
+    c->num_intervals = m->info.num_intervals;
+    c->num_cells = m->info.num_cells;
+    c->longest = m->info.longest;
+}
+
+static void begin_case(const bev_data *d, const char *pass, bench_case *c)
+{
+    describe_map(d->map, pass, c);
     c->dtype = d->dtype;
     c->cols = d->cols;
+    if (!is_quantized(d)) return;
+    const size_t used = strlen(c->what);
+    c->depth_dtype = spops_dtype_name(d->depth.dtype);
+    c->out_dtype = spops_dtype_name(d->out.dtype);
+    snprintf(c->what + used, sizeof c->what - used, ", depth %s, out %s", c->depth_dtype,
+             c->out_dtype);
 }
 
 static bool measure_baseline(bev_data *d, const bev_baseline *baseline, bev_baseline_args *args,
@@ -436,29 +541,38 @@ static void measure_baselines(bev_data *d, bench_case *c)
         (void)measure_baseline(d, &baselines[i], &args, c);
 }
 
+// A pair of indices a point, where each cell begins, each depth, pixel and cell once.
+static void count_forward(const bev_data *d, bench_case *c)
+{
+    const spops_bev_plan_info *info = &d->map->info;
+    const int64_t row =
+        (int64_t)(matrix_bytes(&d->feat) +
+                  (d->feat_scales.data != NULL ? matrix_bytes(&d->feat_scales) : 0)) /
+        info->num_features;
+    c->bytes = 8 * info->num_points + 4 * info->num_cells +
+               (int64_t)spops_dtype_bytes(d->depth.dtype) * info->num_points +
+               row * d->map->num_rows_used + (int64_t)matrix_bytes(&d->out);
+    c->gather_bytes = row * info->num_points;
+}
+
 static void measure_forward(bev_data *d, spops_bev_layout layout)
 {
     bench *b = d->b;
-    const bev_map *m = d->map;
-    const spops_bev_plan_info *info = &m->info;
-    const int64_t element = (int64_t)spops_dtype_bytes(d->dtype);
     const bool last = layout == SPOPS_BEV_CHANNELS_LAST;
     const char *pass = last ? "forward" : "forward, channels first";
     void (*const enqueue)(void *) = last ? enqueue_forward : enqueue_forward_first;
     bench_case c;
 
     begin_case(d, pass, &c);
-    // A pair of indices a point, where each cell begins, each depth, pixel and cell once.
-    c.bytes = 8 * info->num_points + 4 * info->num_cells + element * info->num_points +
-              element * d->cols * (m->num_rows_used + info->num_cells);
-    c.gather_bytes = element * d->cols * info->num_points;
+    count_forward(d, &c);
     bench_progress("bev %s: checking", c.name);
     d->status = SPOPS_STATUS_OK;
     if (!bench_poison(b, d->out.data, matrix_bytes(&d->out)) || !run_once(b, enqueue, d) ||
         !bench_check(b, c.name, d->status) || !check_forward(d, layout, pass) ||
         !bench_case_time(b, &c, "spops", false, enqueue, d) || !bench_check(b, c.name, d->status))
         return;
-    if (b->options.baselines && last) measure_baselines(d, &c); // they know no other layout
+    // They know no other layout, and none of the 8- and 4-bit dtypes.
+    if (b->options.baselines && last && !is_quantized(d)) measure_baselines(d, &c);
     bench_case_print(b, &c);
 }
 
@@ -494,6 +608,139 @@ static void measure_backward(bev_data *d)
         !bench_check(b, c.name, d->status))
         return;
     bench_case_print(b, &c);
+}
+
+// ---- Contexts side by side ----------------------------------------------------------------------
+
+// A context with its own stream, plan and data. Seen through `own` it is a bench and a map like any
+// other, so that everything above works on it.
+typedef struct bev_lane {
+    bench own;
+    bev_map map;
+    bev_data data; // of own
+    bev_data turn; // the same data and plan on the suite's own context
+} bev_lane;
+
+static void close_lane(bev_lane *lane)
+{
+    if (lane->data.b != NULL) free_data(&lane->data);
+    spops_bev_plan_destroy(lane->map.plan);
+    spops_context_destroy(lane->own.ctx);
+    device_stream_destroy(lane->own.backend, lane->own.stream);
+}
+
+static bool open_lane(const bev_data *d, int num_lanes, bev_lane *lane)
+{
+    bench *b = d->b;
+    spops_context_options options = spops_context_options_default();
+    const int threads = (int)b->device.num_processors / num_lanes;
+
+    lane->own = *b;
+    lane->own.ctx = NULL;
+    lane->own.stream = NULL;
+    lane->map = *d->map;
+    lane->map.plan = NULL;
+    if (!device_stream_create(b->backend, &lane->own.stream))
+        return bench_fail(b, "no stream: %s", device_error());
+    options.backend = b->backend;
+    options.stream = lane->own.stream;
+    options.num_threads = b->backend == SPOPS_BACKEND_CUDA ? 0 : threads < 1 ? 1 : threads;
+    if (spops_context_create(&options, &lane->own.ctx) != SPOPS_STATUS_OK)
+        return bench_fail(b, "%s", spops_last_error(NULL));
+    if (!make_plan(&lane->own, &lane->map, d->cols)) return false;
+    lane->data = (bev_data){.b = &lane->own, .map = &lane->map, .dtype = d->dtype, .cols = d->cols};
+    if (!make_data(&lane->data)) return false;
+    lane->turn = lane->data;
+    lane->turn.b = b;
+    return bench_check(b, d->map->name,
+                       spops_context_reserve(b->ctx, spops_bev_plan_scratch_bytes(lane->map.plan)));
+}
+
+typedef struct lane_turns {
+    bev_lane *lanes;
+    int num;
+} lane_turns;
+
+static void enqueue_turns(void *user)
+{
+    const lane_turns *t = user;
+    for (int i = 0; i < t->num; ++i)
+        enqueue_forward(&t->lanes[i].turn);
+}
+
+// All lanes at once from poisoned outputs, then each result against the reference.
+static bool check_lanes(bench *b, bev_lane *lanes, int num, const char *pass)
+{
+    for (int i = 0; i < num; ++i) {
+        bev_data *d = &lanes[i].data;
+        d->status = SPOPS_STATUS_OK;
+        if (!bench_poison(b, d->out.data, matrix_bytes(&d->out))) return false;
+    }
+    for (int i = 0; i < num; ++i)
+        enqueue_forward(&lanes[i].data);
+    for (int i = 0; i < num; ++i)
+        if (!device_stream_wait(b->backend, lanes[i].own.stream))
+            return bench_fail(b, "run: %s", device_error());
+    for (int i = 0; i < num; ++i)
+        if (!bench_check(&lanes[i].own, pass, lanes[i].data.status) ||
+            !check_forward(&lanes[i].data, SPOPS_BEV_CHANNELS_LAST, pass))
+            return false;
+    return true;
+}
+
+static bool measure_lanes(bench *b, bench_case *c, bev_lane *lanes, int num)
+{
+    void *streams[DEVICE_MAX_TOGETHER], *users[DEVICE_MAX_TOGETHER];
+    lane_turns turns = {lanes, num};
+    bench_variant *v = bench_case_add(c, "spops", false);
+
+    for (int i = 0; i < num; ++i) {
+        streams[i] = lanes[i].own.stream;
+        users[i] = &lanes[i].data;
+    }
+    for (int mode = 0; mode < BENCH_NUM_MODES; ++mode) {
+        if (!b->options.modes[mode]) continue;
+        bench_progress("bev %s: %s", c->name, mode == BENCH_HOT ? "hot" : "cold");
+        if (!bench_time_together(b, num, streams, enqueue_forward, users, (bench_mode)mode,
+                                 &v->timing[mode]))
+            return false;
+        v->has[mode] = true;
+    }
+    if (!bench_case_time(b, c, "one_after_another", true, enqueue_turns, &turns)) return false;
+    for (int i = 0; i < num; ++i)
+        if (!bench_check(&lanes[i].own, c->name, lanes[i].data.status) ||
+            !bench_check(b, c->name, lanes[i].turn.status))
+            return false;
+    return true;
+}
+
+// num_streams contexts, each pooling data of its own with a plan of its own, all at once; beside
+// the same work on one context in a row.
+static void measure_streams(const bev_data *d)
+{
+    bench *b = d->b;
+    const int num = b->options.num_streams;
+    bev_lane *lanes = bench_host(b, num, sizeof *lanes);
+    char pass[48];
+    bool ok = lanes != NULL;
+    bench_case c;
+
+    snprintf(pass, sizeof pass, "forward, %d streams", num);
+    begin_case(d, pass, &c);
+    count_forward(d, &c);
+    c.num_streams = num;
+    c.bytes *= num;
+    c.gather_bytes *= num;
+    bench_progress("bev %s: checking", c.name);
+    for (int i = 0; ok && i < num; ++i)
+        ok = open_lane(d, num, &lanes[i]);
+    if (ok && check_lanes(b, lanes, num, pass) && measure_lanes(b, &c, lanes, num))
+        bench_case_print(b, &c);
+    for (int i = 0; lanes != NULL && i < num; ++i) {
+        b->failed |= lanes[i].own.failed;
+        close_lane(&lanes[i]);
+    }
+    free(lanes);
 }
 
 // ---- Building plans -----------------------------------------------------------------------------
@@ -566,11 +813,10 @@ static bool measure_set(plan_run *run, bench_case *c, const char *name)
 
 static void measure_plans(bench *b, const bev_map *m, int64_t max_cols)
 {
-    bench_case c = {.suite = "bev"};
+    bench_case c;
     plan_run run = {.b = b, .geometry = &m->geometry};
 
-    snprintf(c.name, sizeof c.name, "%s plan", m->name);
-    snprintf(c.what, sizeof c.what, "%s", m->what);
+    describe_map(m, "plan", &c);
     run.options = spops_bev_options_default();
     run.options.max_cols = max_cols;
     if (!measure_create(&run, &c, "create+destroy") || !measure_set(&run, &c, "set")) return;
@@ -595,49 +841,67 @@ static bool load_rig(bench *b, rig *r)
                       error);
 }
 
-static void measure_map(bench *b, const bev_map *m, const int64_t *cols, int num_cols,
-                        unsigned dtypes)
+static void measure_map(bench *b, bev_map *m, const int64_t *cols, int num_cols, unsigned dtypes)
 {
-    for (int dtype = SPOPS_DTYPE_F32; dtype <= SPOPS_DTYPE_BF16; ++dtype) {
-        if (!bench_wants_dtype(b, dtypes, (spops_dtype)dtype)) continue;
-        for (int i = 0; i < num_cols; ++i) {
+    for (int i = 0; i < num_cols; ++i) {
+        if (!make_plan(b, m, cols[i])) return;
+        for (int dtype = SPOPS_DTYPE_F32; dtype <= SPOPS_DTYPE_F4E2M1; ++dtype) {
+            if (!bench_wants_dtype(b, dtypes, (spops_dtype)dtype)) continue;
             bev_data d = {.b = b, .map = m, .dtype = (spops_dtype)dtype, .cols = cols[i]};
             if (make_data(&d)) {
                 measure_forwards(&d);
-                if (bench_wants(b->options.passes, "backward")) measure_backward(&d);
+                if (bench_wants(b->options.passes, "backward") && !is_quantized(&d))
+                    measure_backward(&d);
+                if (b->options.num_streams > 0) measure_streams(&d);
             }
             free_data(&d);
         }
     }
 }
 
+// The maps that --article or --maps names, or the suite's own.
+static bool wants_map(const bench *b, const char *name)
+{
+    const bench_options *o = &b->options;
+    const char *own = o->quick ? "a" : o->article ? "105k,209k,572k,1280k" : "a,c,b";
+    if (o->maps == NULL) return bench_wants(own, name);
+    return bench_wants(o->maps, "all") || bench_wants(o->maps, name);
+}
+
+// The widths of a map: the options', the article's, or the suite's own.
+static int widths_of(const bench *b, const char *name, int64_t cols[BENCH_MAX_COLS])
+{
+    static const int64_t own[] = {80, 128, 256};
+    const bool small = b->options.quick || b->backend == SPOPS_BACKEND_CPU;
+    const bool all = b->options.article ? strcmp(name, "209k") == 0 : !small;
+    return bench_cols(b, own, all ? 3 : 1, cols);
+}
+
 void bench_bev(bench *b)
 {
-    static const char *const letters[] = {"a", "c", "b"};
+    static const char names[] = SETTING_NAMES;
     const bool small = b->options.quick || b->backend == SPOPS_BACKEND_CPU;
-    const int64_t own_cols[] = {80, 128, 256};
     const unsigned own_dtypes =
         1u << SPOPS_DTYPE_F32 | 1u << SPOPS_DTYPE_F16 | (small ? 0u : 1u << SPOPS_DTYPE_BF16);
-    int64_t cols[BENCH_MAX_COLS], max_cols = 0;
-    const int num_cols = bench_cols(b, own_cols, small ? 1 : 3, cols);
-    spops_bev_camera *cameras = NULL;
     rig r;
 
     if (!load_rig(b, &r)) return;
-    for (int i = 0; i < num_cols; ++i)
-        max_cols = cols[i] > max_cols ? cols[i] : max_cols;
-    cameras = bench_host(b, r.num_cameras, sizeof *cameras);
-    for (size_t i = 0; cameras != NULL && i < sizeof letters / sizeof letters[0]; ++i) {
+    for (const char *at = names; *at != '\0'; at += strspn(at, ",")) {
+        char name[16];
+        int64_t cols[BENCH_MAX_COLS], max_cols = 0;
         bev_map m;
-        const char *own = b->options.quick ? "a" : NULL;
-        if (!bench_wants(b->options.maps != NULL ? b->options.maps : own, letters[i])) continue;
-        bench_progress("bev map %s", letters[i]);
-        if (!make_map(b, letters[i], &r, cameras, max_cols, &m)) continue;
+        snprintf(name, sizeof name, "%.*s", (int)strcspn(at, ","), at);
+        at += strcspn(at, ",");
+        if (!wants_map(b, name)) continue;
+        bench_progress("bev map %s", name);
+        const int num_cols = widths_of(b, name, cols);
+        for (int i = 0; i < num_cols; ++i)
+            max_cols = cols[i] > max_cols ? cols[i] : max_cols;
+        if (!make_map(b, setting_find(name), &r, max_cols, &m)) continue;
         if (bench_wants(b->options.passes, "plan")) measure_plans(b, &m, max_cols);
         if (bench_wants(b->options.passes, "forward") || bench_wants(b->options.passes, "backward"))
             measure_map(b, &m, cols, num_cols, own_dtypes);
         free_map(b, &m);
     }
-    free(cameras);
     rig_free(&r);
 }

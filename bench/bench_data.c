@@ -149,13 +149,29 @@ bool bench_block_upload(const bench_block *block, spops_backend_kind backend, vo
     return true;
 }
 
+float bench_f8_to_float(uint8_t code, spops_dtype dtype)
+{
+    const int m = code & 0x7f, exponent = m >> 3, fraction = m & 7;
+    float magnitude;
+    if (dtype == SPOPS_DTYPE_F8E5M2) return bench_f16_to_float((uint16_t)(code << 8)); // its head
+    if (m == 0x7f) return NAN;
+    magnitude =
+        exponent == 0 ? ldexpf((float)fraction, -9) : ldexpf((float)(fraction + 8), exponent - 10);
+    return code & 0x80 ? -magnitude : magnitude;
+}
+
 double bench_sum_bound(spops_dtype dtype, int64_t num_terms, double magnitude, double reference)
 {
     const double f32 = 0x1p-24;
-    const double element = dtype == SPOPS_DTYPE_F16    ? 0x1p-11
-                           : dtype == SPOPS_DTYPE_BF16 ? 0x1p-8
-                                                       : 0.0;
-    const double smallest = dtype == SPOPS_DTYPE_F16 ? 0x1p-25 : 0x1p-133; // half a subnormal step
+    const double element = dtype == SPOPS_DTYPE_F16      ? 0x1p-11
+                           : dtype == SPOPS_DTYPE_BF16   ? 0x1p-8
+                           : dtype == SPOPS_DTYPE_F8E4M3 ? 0x1p-4
+                           : dtype == SPOPS_DTYPE_F8E5M2 ? 0x1p-3
+                                                         : 0.0;
+    const double smallest = dtype == SPOPS_DTYPE_F16      ? 0x1p-25 // half a subnormal step
+                            : dtype == SPOPS_DTYPE_F8E4M3 ? 0x1p-10
+                            : dtype == SPOPS_DTYPE_F8E5M2 ? 0x1p-17
+                                                          : 0x1p-133;
     const double n = (double)num_terms + 1.0;
     const double sum = fmin(n, 8.0 * sqrt(n)) * f32 / (1.0 - n * f32) * magnitude;
     return sum + element * (fabs(reference) + sum) + smallest * (1.0 + n);

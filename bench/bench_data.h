@@ -58,9 +58,15 @@ static inline float bench_f16_to_float(uint16_t h)
 uint16_t bench_float_to_f16(float value);
 uint16_t bench_float_to_bf16(float value);
 
+// Of F8E4M3 or F8E5M2.
+float bench_f8_to_float(uint8_t code, spops_dtype dtype);
+
+// set does not know the 8-bit dtypes.
 static inline float bench_get(const void *data, spops_dtype dtype, int64_t i)
 {
     if (dtype == SPOPS_DTYPE_F32) return ((const float *)data)[i];
+    if (dtype == SPOPS_DTYPE_F8E4M3 || dtype == SPOPS_DTYPE_F8E5M2)
+        return bench_f8_to_float(((const uint8_t *)data)[i], dtype);
     if (dtype == SPOPS_DTYPE_F16) return bench_f16_to_float(((const uint16_t *)data)[i]);
     return bench_bits_to_float((uint32_t)((const uint16_t *)data)[i] << 16);
 }

@@ -130,6 +130,17 @@ bool bench_time(bench *b, void (*enqueue)(void *user), void *user, bench_mode mo
     return bench_fail(b, "timing: %s", device_error());
 }
 
+bool bench_time_together(bench *b, int num, void *const *streams, void (*enqueue)(void *user),
+                         void *const *users, bench_mode mode, device_timing *timing)
+{
+    int num_samples = samples_for(b, enqueue, users[0]);
+    if (b->backend == SPOPS_BACKEND_CPU && num_samples > MIN_SAMPLES * num) num_samples /= num;
+    if (device_time_together(b->backend, num, streams, enqueue, users, mode == BENCH_COLD,
+                             num_samples, timing))
+        return true;
+    return bench_fail(b, "timing: %s", device_error());
+}
+
 bench_variant *bench_case_add(bench_case *c, const char *name, bool is_baseline)
 {
     if (c->num_variants == BENCH_MAX_VARIANTS) return NULL;
@@ -163,6 +174,12 @@ bool bench_case_time(bench *b, bench_case *c, const char *name, bool is_baseline
 static double floor_us(const bench *b, const bench_case *c)
 {
     return 1e6 * (double)c->bytes / b->copy_bytes_per_s;
+}
+
+// The gathered rows at the rate of the cache; 0: not known.
+static double gather_floor_us(const bench *b, const bench_case *c)
+{
+    return b->cache_bytes_per_s > 0.0 ? 1e6 * (double)c->gather_bytes / b->cache_bytes_per_s : 0.0;
 }
 
 // How many times faster than baseline v the library is in this mode; 0: not known.
@@ -212,7 +229,14 @@ static void print_json(const bench *b, FILE *f, const bench_case *c, const bench
     print_member(f, "suite", c->suite);
     print_member(f, "case", c->name);
     print_member(f, "dtype", dtype_name(c));
+    if (c->depth_dtype != NULL) print_member(f, "depth_dtype", c->depth_dtype);
+    if (c->out_dtype != NULL) print_member(f, "out_dtype", c->out_dtype);
     fprintf(f, "\"cols\": %lld, ", (long long)c->cols);
+    if (c->num_cells > 0)
+        fprintf(f, "\"points\": %lld, \"intervals\": %lld, \"cells\": %lld, \"longest\": %lld, ",
+                (long long)c->num_points, (long long)c->num_intervals, (long long)c->num_cells,
+                (long long)c->longest);
+    if (c->num_streams > 0) fprintf(f, "\"streams\": %d, ", c->num_streams);
     print_member(f, "variant", v->name);
     print_member(f, "mode", mode == BENCH_HOT ? "hot" : "cold");
     fprintf(f, "\"median_us\": %.4g, \"p10_us\": %.4g, \"p90_us\": %.4g, \"min_us\": %.4g",
@@ -224,6 +248,10 @@ static void print_json(const bench *b, FILE *f, const bench_case *c, const bench
                 (long long)c->bytes, (long long)c->gather_bytes,
                 1e-3 * (double)c->bytes / t->median_us, 1e-9 * b->copy_bytes_per_s, floor_us(b, c),
                 t->median_us / floor_us(b, c));
+    if (gather_floor_us(b, c) > 0.0)
+        fprintf(f, ", \"cache_gbps\": %.4g, \"gather_floor_us\": %.4g, \"gather_ratio\": %.4g",
+                1e-9 * b->cache_bytes_per_s, gather_floor_us(b, c),
+                t->median_us / gather_floor_us(b, c));
     if (!v->is_baseline) {
         const char *separator = "";
         fputs(", \"speedups\": {", f);
@@ -261,6 +289,10 @@ static void print_table(const bench *b, const bench_case *c)
                format_us(floor_us(b, c), number, sizeof number), 1e-6 * (double)c->bytes,
                1e-9 * b->copy_bytes_per_s);
         if (c->gather_bytes > 0) printf("; gathers %.4g MB", 1e-6 * (double)c->gather_bytes);
+        if (gather_floor_us(b, c) > 0.0)
+            printf(", %s us at %.4g GB/s of L2",
+                   format_us(gather_floor_us(b, c), number, sizeof number),
+                   1e-9 * b->cache_bytes_per_s);
         putchar('\n');
     }
     printf("  %-24s", "");

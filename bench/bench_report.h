@@ -19,11 +19,14 @@ typedef struct bench_options {
     spops_backend_kind backend;
     const char *suites, *maps, *shapes, *passes, *layouts; // comma-separated lists
     int64_t cols[BENCH_MAX_COLS];
-    int num_cols;    // 0: the suite's own
-    unsigned dtypes; // bit mask of 1 << dtype; 0: the suite's own
+    int num_cols;                       // 0: the suite's own
+    unsigned dtypes;                    // bit mask of 1 << dtype; 0: the suite's own
+    spops_dtype depth_dtype, out_dtype; // beside 8- and 4-bit features
+    spops_bev_kernel kernel;
     bool modes[BENCH_NUM_MODES];
-    bool all_ops, quick, json, baselines;
+    bool all_ops, ablation, article, quick, json, baselines;
     int num_samples, num_threads;
+    int num_streams; // 0: none side by side
     const char *rig, *frame, *output, *commit;
 } bench_options;
 
@@ -34,7 +37,8 @@ typedef struct bench {
     void *stream;
     spops_device_info device;
     double copy_bytes_per_s;
-    FILE *output; // JSON lines besides stdout, or NULL
+    double cache_bytes_per_s; // 0: not known
+    FILE *output;             // JSON lines besides stdout, or NULL
     char date[32];
     char command[512];
     bool failed; // something was wrong; goes on with the next case
@@ -67,6 +71,10 @@ void *bench_host(bench *b, int64_t count, size_t size);
 bool bench_time(bench *b, void (*enqueue)(void *user), void *user, bench_mode mode,
                 device_timing *timing);
 
+// The same for `num` callers side by side, each on its stream.
+bool bench_time_together(bench *b, int num, void *const *streams, void (*enqueue)(void *user),
+                         void *const *users, bench_mode mode, device_timing *timing);
+
 // One way to do a case's work, in the modes that were measured.
 typedef struct bench_variant {
     const char *name;
@@ -82,9 +90,13 @@ typedef struct bench_case {
     char name[96];  // such as "map A forward"
     char what[200]; // sizes, for the table
     spops_dtype dtype;
-    int64_t cols;         // 0: neither rows nor a dtype
-    int64_t bytes;        // compulsory: each needed element once; 0: no floor
-    int64_t gather_bytes; // 0: nothing is gathered
+    const char *depth_dtype, *out_dtype; // where they are not dtype; else NULL
+    int64_t cols;                        // 0: neither rows nor a dtype
+    int64_t bytes;                       // compulsory: each needed element once; 0: no floor
+    int64_t gather_bytes;                // 0: nothing is gathered
+    // Of a scatter map; num_cells 0: the case has none.
+    int64_t num_points, num_intervals, num_cells, longest;
+    int num_streams; // contexts that share the work; 0: one
     int num_variants;
     bench_variant variants[BENCH_MAX_VARIANTS];
 } bench_case;
@@ -99,5 +111,6 @@ void bench_case_print(bench *b, const bench_case *c);
 void bench_bev(bench *b);
 void bench_segreduce(bench *b);
 void bench_gather(bench *b);
+void bench_maps(bench *b);
 
 #endif

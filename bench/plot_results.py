@@ -2,17 +2,26 @@
 """Draw the time of every case against its floor from the JSON lines of `spops bench`.
 
 One panel per suite and mode: a point per line of the file, at (floor, median), coloured by variant.
-Diagonals mark the floor and multiples of it. Needs matplotlib.
+Diagonals mark the floor and multiples of it.
+
+With --configurations, BEV pooling alone: a row per map and width, in it a dot per dtype for the
+library, an upright line for its floor (bytes at the rate of memory), a dotted one for the rows it
+gathers (at the rate of the L2, where the lines have it), and a cross for the fastest baseline. Where
+lines of several runs tell the same, the latest counts. Needs matplotlib.
 """
 import argparse
 import json
+import os
+import re
 import sys
 from collections import defaultdict
 
 
-def read_lines(paths, suite, dtype):
-    panels = defaultdict(lambda: defaultdict(list))
-    devices = set()
+DTYPES = ["f32", "f16", "bf16", "f8e4m3", "f8e5m2", "f4e2m1", "nvfp4"]  # in this order, top down
+MODES = ["hot", "cold"]
+
+
+def lines_with_floor(paths):
     for path in paths:
         with open(path, encoding="utf-8") as lines:
             for number, line in enumerate(lines, 1):
@@ -22,12 +31,18 @@ def read_lines(paths, suite, dtype):
                     row = json.loads(line)
                 except ValueError as error:
                     sys.exit(f"{path}:{number}: {error}")
-                if "floor_us" not in row:  # plan building has none
-                    continue
-                if suite not in (None, row["suite"]) or dtype not in (None, row["dtype"]):
-                    continue
-                panels[row["suite"], row["mode"]][row["variant"]].append(row)
-                devices.add(row["device"])
+                if "floor_us" in row:  # plan building has none
+                    yield row
+
+
+def read_panels(paths, suite, dtype):
+    panels = defaultdict(lambda: defaultdict(list))
+    devices = set()
+    for row in lines_with_floor(paths):
+        if suite not in (None, row["suite"]) or dtype not in (None, row["dtype"]):
+            continue
+        panels[row["suite"], row["mode"]][row["variant"]].append(row)
+        devices.add(row["device"])
     return panels, devices
 
 
@@ -61,12 +76,118 @@ def draw_panel(axes, title, variants):
     axes.legend(fontsize=8)
 
 
+# ---- Configurations of BEV pooling --------------------------------------------------------------
+
+
+def rig_of(row):
+    given = re.search(r"--rig[ =](\S+)", row.get("command", ""))
+    return os.path.splitext(os.path.basename(given.group(1)))[0] if given else ""
+
+
+def read_configurations(paths, direction, dtype):
+    """{(rig, map, cols): {(mode, dtype): {variant: line}}}"""
+    cases = defaultdict(lambda: defaultdict(dict))
+    devices = set()
+    for row in lines_with_floor(paths):
+        case = re.fullmatch(r"map (\S+) " + re.escape(direction), row["case"])
+        if row["suite"] != "bev" or not case or dtype not in (None, row["dtype"]):
+            continue
+        variants = cases[rig_of(row), case.group(1), row["cols"]][row["mode"], row["dtype"]]
+        known = variants.get(row["variant"])
+        if known is None or known["date"] <= row["date"]:
+            variants[row["variant"]] = row
+        devices.add(row["device"])
+    return cases, devices
+
+
+def floor_of(lines):
+    return max(line["floor_us"] for variants in lines.values() for line in variants.values())
+
+
+def label_of(case):
+    rig, name, cols = case
+    return "%s, C = %d%s" % (name, cols, " (%s)" % rig if rig else "")
+
+
+def draw_case(axes, top, variants_of, dtypes, mode, colours, seen):
+    """One row: dtypes one below the other, the first at `top`."""
+    for i, dtype in enumerate(dtypes):
+        variants = variants_of.get((mode, dtype))
+        if not variants:
+            continue
+        y = top - i
+        own = variants.get("spops")
+        others = [line for name, line in variants.items() if name != "spops"]
+        any_line = own or others[0]
+        axes.plot([any_line["floor_us"]] * 2, [y - 0.45, y + 0.45], color=colours[dtype])
+        if any_line.get("gather_floor_us"):
+            axes.plot(
+                [any_line["gather_floor_us"]] * 2, [y - 0.45, y + 0.45], ":", color=colours[dtype]
+            )
+        if own:
+            axes.plot(own["median_us"], y, "o", markersize=4, color=colours[dtype])
+        if others:
+            best = min(line["median_us"] for line in others)
+            axes.plot(best, y, "x", markersize=4, color="0.55")
+        seen.add(dtype)
+
+
+def draw_configurations(plt, cases, output, title):
+    order = sorted(cases, key=lambda case: (floor_of(cases[case]), case), reverse=True)
+    modes = [m for m in MODES if any(m == mode for case in cases.values() for mode, _ in case)]
+    used = {dtype for case in cases.values() for _, dtype in case}
+    dtypes = [d for d in DTYPES if d in used] + sorted(used - set(DTYPES))
+    colours = {dtype: "C%d" % i for i, dtype in enumerate(dtypes)}
+    step = len(dtypes) + 1
+    figure, axes = plt.subplots(
+        1,
+        len(modes),
+        figsize=(5.5 * len(modes), 1.2 + 0.1 * step * len(order)),
+        squeeze=False,
+        sharex=True,
+        sharey=True,
+        layout="constrained",
+    )
+    seen = set()
+    for ax, mode in zip(axes[0], modes):
+        for k, case in enumerate(order):
+            top = k * step + len(dtypes)
+            draw_case(ax, top, cases[case], dtypes, mode, colours, seen)
+            if k % 2:
+                ax.axhspan(k * step + 0.5, (k + 1) * step + 0.5, color="0.95", zorder=0)
+        ax.set_xscale("log")
+        ax.set_xlabel("us, %s" % mode)
+        ax.grid(axis="x", color="0.85", linewidth=0.5)
+        ax.set_yticks([k * step + (step + 1) / 2 for k in range(len(order))])
+        ax.set_yticklabels([label_of(case) for case in order], fontsize=8)
+        ax.set_ylim(0.5, len(order) * step + 0.5)
+    marks = [
+        plt.Line2D([], [], color=colours[d], marker="o", markersize=4, label=d)
+        for d in dtypes
+        if d in seen
+    ]
+    marks += [
+        plt.Line2D([], [], color="0.3", label="floor: memory"),
+        plt.Line2D([], [], color="0.3", linestyle=":", label="rows from L2"),
+        plt.Line2D([], [], color="0.55", marker="x", linestyle="", label="best baseline"),
+    ]
+    figure.legend(handles=marks, loc="outside lower center", ncols=len(marks), fontsize=8)
+    figure.suptitle(title, fontsize=10)
+    figure.savefig(output, dpi=120)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("files", nargs="+", help="JSON lines of `spops bench --json` or --output")
     parser.add_argument("--output", default="bench.png", help="PNG, SVG or PDF (default: bench.png)")
     parser.add_argument("--suite", help="only this suite")
     parser.add_argument("--dtype", help="only this dtype")
+    parser.add_argument(
+        "--configurations", action="store_true", help="BEV pooling, a row per map and width"
+    )
+    parser.add_argument(
+        "--direction", default="forward", help="with --configurations: forward or backward"
+    )
     args = parser.parse_args()
 
     try:
@@ -76,7 +197,15 @@ def main():
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    panels, devices = read_lines(args.files, args.suite, args.dtype)
+    if args.configurations:
+        cases, devices = read_configurations(args.files, args.direction, args.dtype)
+        if not cases:
+            sys.exit("no line of BEV pooling %s matches" % args.direction)
+        title = "BEV pooling %s, %s" % (args.direction, ", ".join(sorted(devices)))
+        draw_configurations(plt, cases, args.output, title)
+        print(args.output)
+        return
+    panels, devices = read_panels(args.files, args.suite, args.dtype)
     if not panels:
         sys.exit("no line with a floor matches")
     figure, axes = plt.subplots(

@@ -34,6 +34,7 @@ void spops_cuda_reduce_destroy(spops_context *ctx, spops_custom_reduce *custom);
 
 // kernels/segreduce/
 spops_status spops_cuda_segreduce(spops_context *ctx, const spops_segreduce_args *args);
+spops_status spops_cuda_segsum_mixed(spops_context *ctx, const spops_segreduce_args *args);
 spops_status spops_cuda_seggrad(spops_context *ctx, const spops_seggrad_args *args);
 spops_status spops_cuda_segdot(spops_context *ctx, const spops_segdot_args *args);
 bool spops_cuda_sumgrad_fits(const spops_sumgrad_args *args);
@@ -45,6 +46,42 @@ spops_status spops_cuda_transpose(spops_context *ctx, const spops_transpose_args
 
 // kernels/bevpool/bev_points.cu
 spops_status spops_cuda_bev_points(spops_context *ctx, const spops_bev_points_args *args);
+
+// kernels/bevpool/bev_spans_build.cu, bev_spans_pool.cu
+size_t spops_cuda_bev_spans_workspace_bytes(spops_context *ctx, const spops_bev_spans *spans,
+                                            const spops_bev_shape *shape);
+spops_status spops_cuda_bev_spans_build(spops_context *ctx, const spops_bev_spans_args *args);
+spops_status spops_cuda_bev_spans_pool(spops_context *ctx, const spops_bev_spans_pool_args *args);
+
+// kernels/coords/
+spops_search spops_cuda_coords_search(const spops_context *ctx, const spops_key_layout *layout,
+                                      int64_t max_rows, size_t max_grid_bytes);
+size_t spops_cuda_coords_index_bytes(spops_context *ctx, const spops_key_layout *layout,
+                                     spops_search search, int64_t max_rows);
+spops_status spops_cuda_coords_bounds(spops_context *ctx, const spops_coords_source *source,
+                                      const spops_coords_box *box, spops_coords_bounds *bounds);
+size_t spops_cuda_coords_workspace_bytes(spops_context *ctx, const spops_coords_arrays *coords,
+                                         int64_t max_candidates);
+spops_status spops_cuda_coords_build(spops_context *ctx, const spops_coords_source *source,
+                                     const spops_coords_arrays *coords, void *workspace);
+spops_status spops_cuda_voxel_points(spops_context *ctx, const spops_voxel_points_args *args);
+spops_status spops_cuda_devoxelize(spops_context *ctx, const spops_devoxelize_args *args);
+size_t spops_cuda_map_workspace_bytes(spops_context *ctx, const spops_map_arrays *map,
+                                      int32_t parts);
+spops_status spops_cuda_map_search(spops_context *ctx, const spops_coords_arrays *in,
+                                   const spops_coords_arrays *out, const spops_map_arrays *map,
+                                   void *workspace);
+spops_status spops_cuda_map_reverse(spops_context *ctx, const spops_map_arrays *map,
+                                    const spops_map_side *from, const spops_map_side *to,
+                                    void *workspace);
+spops_status spops_cuda_map_order(spops_context *ctx, const spops_map_arrays *map,
+                                  const spops_map_side *side, void *workspace);
+spops_status spops_cuda_map_pairs(spops_context *ctx, const spops_map_arrays *map, void *workspace);
+
+// kernels/quantize/quantize.cu
+spops_status spops_cuda_quantize_scale(spops_context *ctx, const spops_quantize_scale_args *args);
+spops_status spops_cuda_quantize(spops_context *ctx, const spops_quantize_args *args);
+spops_status spops_cuda_dequantize(spops_context *ctx, const spops_quantize_args *args);
 
 #ifdef __cplusplus
 }

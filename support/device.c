@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <math.h>
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -174,6 +175,24 @@ static void sweep(unsigned char *buffer, size_t bytes)
         ++((volatile unsigned char *)buffer)[i * CACHE_LINE];
 }
 
+static size_t sweep_bytes(void)
+{
+    const size_t bytes = 2 * last_level_cache_bytes();
+    if (bytes < MIN_SWEEP_BYTES) return MIN_SWEEP_BYTES;
+    return bytes > MAX_SWEEP_BYTES ? MAX_SWEEP_BYTES : bytes;
+}
+
+// *buffer is NULL for 0 bytes.
+static bool sweep_create(size_t bytes, unsigned char **buffer)
+{
+    *buffer = NULL;
+    if (bytes == 0) return true;
+    *buffer = malloc(bytes);
+    if (*buffer == NULL) return device_fail("no host memory for a sweep of %zu bytes", bytes);
+    memset(*buffer, 1, bytes);
+    return true;
+}
+
 static double time_runs(void (*enqueue)(void *user), void *user, int num_runs)
 {
     const double start = now_us();
@@ -182,32 +201,35 @@ static double time_runs(void (*enqueue)(void *user), void *user, int num_runs)
     return now_us() - start;
 }
 
+// The fastest of a few runs.
+static double warm_up(void (*enqueue)(void *user), void *user)
+{
+    double once_us = time_runs(enqueue, user, 1);
+    for (int i = 1; i < NUM_WARMUP && once_us < MAX_WARMUP_US; ++i)
+        once_us = fmin(once_us, time_runs(enqueue, user, 1));
+    return once_us;
+}
+
+// How often to repeat a run of `once_us` within a hot sample.
+static int inner_runs(double once_us)
+{
+    if (once_us >= MIN_HOT_SAMPLE_US) return 1;
+    return (int)fmin(MIN_HOT_SAMPLE_US / fmax(once_us, 1e-3) + 1.0, MAX_HOT_INNER);
+}
+
 static bool cpu_time(void (*enqueue)(void *user), void *user, bool cold, int num_samples,
                      device_timing *timing)
 {
     bool ok = false;
     unsigned char *buffer = NULL;
-    size_t buffer_bytes = 0;
+    const size_t buffer_bytes = cold ? sweep_bytes() : 0;
     int inner = 1;
     double *samples = malloc((size_t)num_samples * sizeof *samples);
 
     if (samples == NULL) return device_fail("no host memory for %d samples", num_samples);
-    if (cold) {
-        buffer_bytes = 2 * last_level_cache_bytes();
-        if (buffer_bytes < MIN_SWEEP_BYTES) buffer_bytes = MIN_SWEEP_BYTES;
-        if (buffer_bytes > MAX_SWEEP_BYTES) buffer_bytes = MAX_SWEEP_BYTES;
-        buffer = malloc(buffer_bytes);
-        if (buffer == NULL) {
-            device_fail("no host memory for a sweep of %zu bytes", buffer_bytes);
-            goto done;
-        }
-        memset(buffer, 1, buffer_bytes);
-    }
-    double once_us = time_runs(enqueue, user, 1);
-    for (int i = 1; i < NUM_WARMUP && once_us < MAX_WARMUP_US; ++i)
-        once_us = fmin(once_us, time_runs(enqueue, user, 1));
-    if (!cold && once_us < MIN_HOT_SAMPLE_US)
-        inner = (int)fmin(MIN_HOT_SAMPLE_US / fmax(once_us, 1e-3) + 1.0, MAX_HOT_INNER);
+    if (!sweep_create(buffer_bytes, &buffer)) goto done;
+    const double once_us = warm_up(enqueue, user);
+    if (!cold) inner = inner_runs(once_us);
     for (int i = 0; i < num_samples; ++i) {
         if (cold) sweep(buffer, buffer_bytes);
         samples[i] = time_runs(enqueue, user, inner) / inner;
@@ -231,6 +253,117 @@ bool device_time(spops_backend_kind backend, void *stream, void (*enqueue)(void 
     if (num_samples < 1) return device_fail("num_samples is %d, expected 1 or more", num_samples);
     if (cpu) return cpu_time(enqueue, user, cold, num_samples, timing);
     return device_cuda_time(stream, enqueue, user, cold, num_samples, timing);
+}
+
+// Callers side by side, a thread each. They start each sample together and wait for each other at
+// its end; a sample lasts from the first that began to the last that ended, whenever the thread
+// that measures wakes up.
+typedef struct together {
+    void (*enqueue)(void *user);
+    int num, inner, num_samples;
+    bool cancelled; // under gate: not every thread could be made
+    pthread_mutex_t gate;
+    pthread_barrier_t begin, end;
+} together;
+
+typedef struct caller {
+    together *all;
+    void *user;
+    double begun_us, ended_us; // of the last sample
+    pthread_t thread;
+} caller;
+
+static void *call_repeatedly(void *argument)
+{
+    caller *c = argument;
+    together *t = c->all;
+    pthread_mutex_lock(&t->gate);
+    const bool cancelled = t->cancelled;
+    pthread_mutex_unlock(&t->gate);
+    for (int i = 0; !cancelled && i < t->num_samples; ++i) {
+        pthread_barrier_wait(&t->begin);
+        c->begun_us = now_us();
+        for (int k = 0; k < t->inner; ++k)
+            t->enqueue(c->user);
+        c->ended_us = now_us();
+        pthread_barrier_wait(&t->end);
+    }
+    return NULL;
+}
+
+static bool run_together(together *t, void *const *users, unsigned char *buffer,
+                         size_t buffer_bytes, double *samples)
+{
+    caller callers[DEVICE_MAX_TOGETHER];
+    int made = 0;
+    pthread_mutex_init(&t->gate, NULL);
+    pthread_barrier_init(&t->begin, NULL, (unsigned)t->num + 1);
+    pthread_barrier_init(&t->end, NULL, (unsigned)t->num + 1);
+    pthread_mutex_lock(&t->gate);
+    for (; made < t->num; ++made) {
+        callers[made].all = t;
+        callers[made].user = users[made];
+        if (pthread_create(&callers[made].thread, NULL, call_repeatedly, &callers[made]) != 0)
+            break;
+    }
+    t->cancelled = made < t->num;
+    pthread_mutex_unlock(&t->gate);
+    for (int i = 0; !t->cancelled && i < t->num_samples; ++i) {
+        if (buffer != NULL) sweep(buffer, buffer_bytes);
+        double begun_us = HUGE_VAL, ended_us = 0.0;
+        pthread_barrier_wait(&t->begin);
+        pthread_barrier_wait(&t->end);
+        for (int k = 0; k < t->num; ++k) {
+            begun_us = fmin(begun_us, callers[k].begun_us);
+            ended_us = fmax(ended_us, callers[k].ended_us);
+        }
+        samples[i] = (ended_us - begun_us) / t->inner;
+    }
+    for (int i = 0; i < made; ++i)
+        pthread_join(callers[i].thread, NULL);
+    pthread_barrier_destroy(&t->begin);
+    pthread_barrier_destroy(&t->end);
+    pthread_mutex_destroy(&t->gate);
+    return !t->cancelled || device_fail("no thread for caller %d of %d", made + 1, t->num);
+}
+
+static bool cpu_time_together(int num, void (*enqueue)(void *user), void *const *users, bool cold,
+                              int num_samples, device_timing *timing)
+{
+    bool ok = false;
+    together t = {.enqueue = enqueue, .num = num, .inner = 1, .num_samples = num_samples};
+    unsigned char *buffer = NULL;
+    const size_t buffer_bytes = cold ? sweep_bytes() : 0;
+    double once_us = 0.0, *samples = malloc((size_t)num_samples * sizeof *samples);
+
+    if (samples == NULL) return device_fail("no host memory for %d samples", num_samples);
+    if (!sweep_create(buffer_bytes, &buffer)) goto done;
+    for (int i = 0; i < num; ++i)
+        once_us = fmax(once_us, warm_up(enqueue, users[i]));
+    if (!cold) t.inner = inner_runs(once_us);
+    if (!run_together(&t, users, buffer, buffer_bytes, samples)) goto done;
+    device_summarize(samples, num_samples, timing);
+    ok = true;
+
+done:
+    free(buffer);
+    free(samples);
+    return ok;
+}
+
+bool device_time_together(spops_backend_kind backend, int num, void *const *streams,
+                          void (*enqueue)(void *user), void *const *users, bool cold,
+                          int num_samples, device_timing *timing)
+{
+    bool known;
+    const bool cpu = is_cpu(backend, &known);
+    memset(timing, 0, sizeof *timing);
+    if (!known) return false;
+    if (num_samples < 1) return device_fail("num_samples is %d, expected 1 or more", num_samples);
+    if (num < 1 || num > DEVICE_MAX_TOGETHER)
+        return device_fail("num is %d, expected 1 to %d", num, DEVICE_MAX_TOGETHER);
+    if (cpu) return cpu_time_together(num, enqueue, users, cold, num_samples, timing);
+    return device_cuda_time_together(num, streams, enqueue, users, cold, num_samples, timing);
 }
 
 static bool cpu_copy_rate(double *bytes_per_s)
@@ -279,4 +412,13 @@ bool device_copy_rate(spops_backend_kind backend, double *bytes_per_s)
     *bytes_per_s = 0.0;
     if (!known) return false;
     return cpu ? cpu_copy_rate(bytes_per_s) : device_cuda_copy_rate(bytes_per_s);
+}
+
+bool device_cache_rate(spops_backend_kind backend, double *bytes_per_s)
+{
+    bool known;
+    const bool cpu = is_cpu(backend, &known);
+    *bytes_per_s = 0.0;
+    if (!known) return false;
+    return cpu || device_cuda_cache_rate(bytes_per_s);
 }

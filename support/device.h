@@ -45,9 +45,10 @@ bool device_graph_count(const device_graph *graph, int *kernels, int *copies, in
 void device_graph_destroy(device_graph *graph);
 
 // Run `enqueue(user)` on `stream` and time it. hot: run back to back. cold: the last-level cache is
-// flushed before each run. On CUDA each sample is a graph replay between two events (hot: `inner`
-// repetitions in one graph, the sample divided by them); on the CPU a monotonic clock. warmup runs
-// are not counted.
+// flushed before each run (written over, then read over, so that no one else's lines have to be
+// written back during the run). On CUDA each sample is a graph replay between two events (hot:
+// `inner` repetitions in one graph, the sample divided by them); on the CPU a monotonic clock.
+// warmup runs are not counted.
 typedef struct device_timing {
     double median_us;
     double min_us;
@@ -56,9 +57,22 @@ typedef struct device_timing {
 bool device_time(spops_backend_kind backend, void *stream, void (*enqueue)(void *user), void *user,
                  bool cold, int num_samples, device_timing *timing);
 
+// The same for `num` callers (up to DEVICE_MAX_TOGETHER) side by side: enqueue(users[i]) enqueues
+// on streams[i]; on the CPU each has a thread of its own. A sample runs from a common start until
+// the last caller is done.
+#define DEVICE_MAX_TOGETHER 64
+bool device_time_together(spops_backend_kind backend, int num, void *const *streams,
+                          void (*enqueue)(void *user), void *const *users, bool cold,
+                          int num_samples, device_timing *timing);
+
 // Rate of a large copy on this device (bytes read plus written per second), measured on first use:
 // what a memory floor is computed with.
 bool device_copy_rate(spops_backend_kind backend, double *bytes_per_s);
+
+// Rate at which the GPU's L2 delivers a buffer of a third of its size to all multiprocessors,
+// measured on first use: what a floor for gathered rows is computed with. 0 on the CPU, whose last
+// level no gather is bound by.
+bool device_cache_rate(spops_backend_kind backend, double *bytes_per_s);
 
 #ifdef __cplusplus
 }

@@ -20,7 +20,14 @@ void device_cuda_stream_destroy(void *stream);
 bool device_cuda_stream_wait(void *stream);
 bool device_cuda_time(void *stream, void (*enqueue)(void *user), void *user, bool cold,
                       int num_samples, device_timing *timing);
+bool device_cuda_time_together(int num, void *const *streams, void (*enqueue)(void *user),
+                               void *const *users, bool cold, int num_samples,
+                               device_timing *timing);
 bool device_cuda_copy_rate(double *bytes_per_s);
+bool device_cuda_cache_rate(double *bytes_per_s);
+
+// In device_read.cu: read `bytes` bytes `passes` times, past L1.
+bool device_cuda_read(const void *data, size_t bytes, int passes, int num_processors, void *stream);
 
 // For both halves, in device.c. Keeps the message for device_error() and returns false.
 __attribute__((format(printf, 1, 2))) bool device_fail(const char *format, ...);

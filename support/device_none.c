@@ -102,3 +102,18 @@ bool device_cuda_copy_rate(double *bytes_per_s)
     *bytes_per_s = 0.0;
     return refuse();
 }
+
+bool device_cuda_time_together(int num, void *const *streams, void (*enqueue)(void *user),
+                               void *const *users, bool cold, int num_samples,
+                               device_timing *timing)
+{
+    (void)num, (void)streams, (void)enqueue, (void)users, (void)cold, (void)num_samples;
+    (void)timing;
+    return refuse();
+}
+
+bool device_cuda_cache_rate(double *bytes_per_s)
+{
+    *bytes_per_s = 0.0;
+    return refuse();
+}

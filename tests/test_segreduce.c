@@ -396,6 +396,8 @@ ParameterizedTest(struct backend_param *p, segreduce, refuses)
     m = e.x.view, m.dtype = (spops_dtype)99;
     REFUSED(invalid, "x", sum, m, NULL, e.out.view, NULL);
     m = e.x.view, m.dtype = SPOPS_DTYPE_F8E4M3;
+    REFUSED(invalid, "x.dtype is f8e4m3", sum, m, NULL, e.out.view, NULL);
+    m = e.x.view, m.dtype = SPOPS_DTYPE_I8;
     REFUSED(SPOPS_STATUS_NOT_SUPPORTED, "x", sum, m, NULL, e.out.view, NULL);
     // w.
     m = e.w.view, m.rows = 7;

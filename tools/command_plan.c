@@ -14,7 +14,9 @@
 static const char usage[] =
     "usage: spops plan [FILE] [OPTIONS]\n"
     "\n"
-    "Print the sizes, the balance, the memory regime and the traffic of a BEV pooling plan.\n"
+    "Print what a BEV pooling plan asks of the machine: sizes, balance, working set and regime, "
+    "bytes\n"
+    "by array here and in the published kernels, the floor, the kernel chosen and why.\n"
     "\n"
     "FILE is one of\n"
     "  a rig as JSON            planned with --setting; left out: the rig this program ships\n"
@@ -22,10 +24,12 @@ static const char usage[] =
     "  a scatter map (raw)      int32 numbers: points, cells, feature rows, depth elements, then\n"
     "                           ranks_depth, ranks_feat, ranks_bev, each [points]\n"
     "\n"
-    "  --setting a|b|c          sizes for a rig (default a)\n"
+    "  --setting NAME           sizes for a rig (default a)\n"
     "                             a  16 x 44 features, 59 depths, 128 x 128 cells of 0.8 m\n"
     "                             b  32 x 88 features, 118 depths, 360 x 360 cells of 0.3 m\n"
     "                             c  16 x 44 features, 118 depths, 200 x 200 cells of 0.512 m\n"
+    "                             a8  a batch of eight a\n"
+    "                             105k, 209k, 572k, 1280k  so many points, from the shipped rig\n"
     "  --frame ego|lidar        frame of a rig's grid (default: b lidar where the rig has one, "
     "else ego)\n"
     "  --backend auto|cpu|cuda  where to plan (default auto)\n"
@@ -33,7 +37,7 @@ static const char usage[] =
     "  --dtype f32|f16|bf16     of features, depths and output (default f16)\n"
     "  --backward               plan for gradients as well\n"
     "  --save OUT               write the plan to OUT\n"
-    "  --no-floor               do not measure the copy rate\n"
+    "  --no-floor               do not measure the rates of memory and cache\n"
     "  --json                   one JSON object on one line\n"
     "  --help                   this text\n";
 
@@ -194,9 +198,10 @@ static spops_bev_plan *plan_of_rig(const plan_job *job, const session *s, const 
     const bool lidar = job->frame != NULL ? strcmp(job->frame, "lidar") == 0
                                           : setting->lidar_frame && rig_has_lidar(r);
     const rig_frame frame = lidar ? RIG_FRAME_LIDAR : rig_best_ego_frame(r);
-    spops_bev_camera *cameras = calloc((size_t)r->num_cameras, sizeof *cameras);
+    const int num_cameras = setting_num_cameras(setting, r);
+    spops_bev_camera *cameras = calloc((size_t)num_cameras, sizeof *cameras);
     if (cameras == NULL) {
-        command_fail(job->command, "no memory for %d cameras", r->num_cameras);
+        command_fail(job->command, "no memory for %d cameras", num_cameras);
         return NULL;
     }
     options.max_cols = job->cols;
@@ -277,15 +282,25 @@ done:
 
 // ---- What is told about it --------------------------------------------------------------------
 
+// Bytes that one run asks its loads and stores for, however often a cache serves them.
+typedef struct form_bytes {
+    const char *key, *what;
+    int64_t indices, depth, features, output;
+} form_bytes;
+
+enum { NUM_FORMS = 3 };
+
 typedef struct plan_facts {
     spops_bev_plan_info info;
     spops_traffic traffic;
+    form_bytes forms[NUM_FORMS];
     spops_schedule schedule;
     int64_t num_pieces;
     int64_t histogram[NUM_BINS]; // cells by floor(log2(points))
     int64_t points_in[NUM_BINS];
     size_t scratch_bytes;
-    double copy_bytes_per_s, floor_us; // 0: not measured
+    double copy_bytes_per_s, floor_us;         // 0: not measured
+    double cache_bytes_per_s, gather_floor_us; // 0: not known
     double build_ms;
 } plan_facts;
 
@@ -316,6 +331,51 @@ static bool read_lengths(const plan_job *job, const session *s, const spops_list
     return true;
 }
 
+#define V2_TILE_COLS 8
+
+// The published forms, as their kernels load (bench/baselines has them): V2 walks its indices again
+// for each tile of channels; depth-outer walks them once and works the feature row out; both clear
+// the output first. Here a pair of indices serves all channels, and empty cells are written as part
+// of the run.
+static void count_forms(const plan_job *job, plan_facts *facts)
+{
+    const spops_traffic *t = &facts->traffic;
+    const int64_t points = facts->info.num_points, intervals = facts->info.num_intervals;
+    const int64_t tiles = (job->cols + V2_TILE_COLS - 1) / V2_TILE_COLS;
+    const int64_t written =
+        facts->info.num_cells > 0 ? t->output_bytes / facts->info.num_cells * intervals : 0;
+    const form_bytes forms[NUM_FORMS] = {
+        {"v2_tile_outer", "V2, tiles", tiles * (8 * points + 12 * intervals),
+         tiles * t->weight_bytes, t->gather_bytes, t->output_bytes + written},
+        {"v2_depth_outer", "V2, depth outer", 4 * points + 12 * intervals, t->weight_bytes,
+         t->gather_bytes, t->output_bytes + written},
+        {"spops", "this plan", t->index_bytes, t->weight_bytes, t->gather_bytes, t->output_bytes},
+    };
+    memcpy(facts->forms, forms, sizeof forms);
+}
+
+static int64_t form_sum(const form_bytes *form)
+{
+    return form->indices + form->depth + form->features + form->output;
+}
+
+static bool measure_floors(const plan_job *job, const session *s, plan_facts *facts)
+{
+    progress_show("measuring the rates of memory and cache", 1, 2);
+    const bool ok = device_copy_rate(s->backend, &facts->copy_bytes_per_s) &&
+                    device_cache_rate(s->backend, &facts->cache_bytes_per_s);
+    progress_clear();
+    if (!ok) {
+        command_fail(job->command, "%s", device_error());
+        return false;
+    }
+    facts->floor_us = 1e6 * (double)facts->traffic.compulsory_bytes / facts->copy_bytes_per_s;
+    if (facts->cache_bytes_per_s > 0.0)
+        facts->gather_floor_us =
+            1e6 * (double)facts->traffic.gather_bytes / facts->cache_bytes_per_s;
+    return true;
+}
+
 static bool read_facts(const plan_job *job, const session *s, const spops_bev_plan *plan,
                        plan_facts *facts)
 {
@@ -334,17 +394,9 @@ static bool read_facts(const plan_job *job, const session *s, const spops_bev_pl
         return false;
     }
     facts->scratch_bytes = spops_bev_plan_scratch_bytes(plan);
+    count_forms(job, facts);
     if (!read_lengths(job, s, &view, facts)) return false;
-    if (job->no_floor) return true;
-    progress_show("measuring the copy rate", 1, 2);
-    const bool ok = device_copy_rate(s->backend, &facts->copy_bytes_per_s);
-    progress_clear();
-    if (!ok) {
-        command_fail(job->command, "%s", device_error());
-        return false;
-    }
-    facts->floor_us = 1e6 * (double)facts->traffic.compulsory_bytes / facts->copy_bytes_per_s;
-    return true;
+    return job->no_floor || measure_floors(job, s, facts);
 }
 
 static int64_t class_size(const spops_schedule *schedule, int c)
@@ -353,10 +405,73 @@ static int64_t class_size(const spops_schedule *schedule, int c)
     return schedule->class_begin[c + 1] - schedule->class_begin[c];
 }
 
+// ---- The kernel, and why it is this one ---------------------------------------------------------
+
+typedef struct kernel_choice {
+    const char *name;
+    char why[320];
+} kernel_choice;
+
+// Both outputs take it from here: what the forward pass runs.
+static void describe_kernel(const session *s, spops_dtype dtype, const plan_facts *f,
+                            kernel_choice *k)
+{
+    const bool cuda = s->backend == SPOPS_BACKEND_CUDA;
+    const bool resident = f->traffic.regime == SPOPS_REGIME_L2_RESIDENT;
+    const double mean = f->info.num_intervals > 0
+                            ? (double)f->info.num_points / (double)f->info.num_intervals
+                            : 0.0;
+    const bool skewed = (double)f->info.longest > 4.0 * mean;
+    char balance[160];
+
+    if (f->info.kernel == SPOPS_BEV_KERNEL_SPANS && dtype != SPOPS_DTYPE_F32) {
+        k->name = "spans, on tensor cores";
+        snprintf(k->why, sizeof k->why,
+                 "neighbouring pixels share cells: %lld spans of %.1f points, "
+                 "%lld products of 16 cells by 32 pixels",
+                 (long long)f->info.num_spans,
+                 (double)f->info.num_points / (double)f->info.num_spans,
+                 (long long)f->info.num_steps);
+        return;
+    }
+    k->name = "segreduce, interval-owned sum";
+    if (f->schedule.num_splits > 0)
+        snprintf(balance, sizeof balance, "the %d fullest cells are cut into %d pieces",
+                 (int)f->schedule.num_splits, (int)f->schedule.num_pieces);
+    else if (cuda && skewed)
+        snprintf(balance, sizeof balance,
+                 "the fullest cell has %.0f times the mean: teams by class of length",
+                 (double)f->info.longest / mean);
+    else if (cuda)
+        snprintf(balance, sizeof balance, "cells are of like length: few classes are in use");
+    else
+        snprintf(balance, sizeof balance, "threads take runs of cells with like numbers of points");
+    snprintf(k->why, sizeof k->why, "%s; %s", balance,
+             !cuda      ? "vector code for this processor"
+             : resident ? "the working set stays in L2, so gathered rows and instructions bind"
+                        : "the working set does not stay in L2, so compulsory bytes count");
+}
+
+// {"v2_tile_outer": {"indices": ..., "depth": ..., ...}, ...}
+static json_t *forms_object(const plan_facts *f)
+{
+    json_t *forms = json_object();
+    for (int i = 0; i < NUM_FORMS; ++i) {
+        const form_bytes *b = &f->forms[i];
+        json_object_set_new(forms, b->key,
+                            json_pack("{s:I, s:I, s:I, s:I, s:I}", "indices",
+                                      (json_int_t)b->indices, "depth", (json_int_t)b->depth,
+                                      "features", (json_int_t)b->features, "output",
+                                      (json_int_t)b->output, "together", (json_int_t)form_sum(b)));
+    }
+    return forms;
+}
+
 static void print_json(const plan_job *job, const session *s, const char *kind, const plan_facts *f)
 {
     const spops_traffic *t = &f->traffic;
     json_t *classes = json_object(), *histogram = json_array();
+    kernel_choice kernel;
     static const char *const keys[SPOPS_NUM_CLASSES] = {"short", "team2", "team4", "team8",
                                                         "block", "empty", "split"};
     for (int c = 0; c < SPOPS_NUM_CLASSES; ++c)
@@ -392,6 +507,14 @@ static void print_json(const plan_job *job, const session *s, const char *kind, 
             json_object_set_new(line, "copy_bytes_per_s", json_real(f->copy_bytes_per_s));
             json_object_set_new(line, "floor_us", json_real(f->floor_us));
         }
+        if (f->gather_floor_us > 0.0) {
+            json_object_set_new(line, "cache_bytes_per_s", json_real(f->cache_bytes_per_s));
+            json_object_set_new(line, "gather_floor_us", json_real(f->gather_floor_us));
+        }
+        json_object_set_new(line, "requested", forms_object(f));
+        describe_kernel(s, job->dtype, f, &kernel);
+        json_object_set_new(line, "kernel",
+                            json_pack("{s:s, s:s}", "name", kernel.name, "why", kernel.why));
         json_dumpf(line, stdout, JSON_COMPACT);
         fputc('\n', stdout);
     }
@@ -411,10 +534,43 @@ static void print_bytes(const char *what, int64_t bytes)
     printf("  %-28s %14s\n", what, in_bytes((double)bytes, text));
 }
 
+static void print_forms(const plan_job *job, const plan_facts *f)
+{
+    char text[COMMAND_NUMBER_BYTES];
+    printf("\nbytes asked for in one run, C = %lld, %s\n  %-28s", (long long)job->cols,
+           spops_dtype_name(job->dtype), "");
+    for (int i = 0; i < NUM_FORMS; ++i)
+        printf(" %16s", f->forms[i].what);
+    for (int row = 0; row < 5; ++row) {
+        static const char *const rows[] = {"indices", "depth weights", "rows gathered", "output",
+                                           "together"};
+        printf("\n  %-28s", rows[row]);
+        for (int i = 0; i < NUM_FORMS; ++i) {
+            const form_bytes *b = &f->forms[i];
+            const int64_t bytes[] = {b->indices, b->depth, b->features, b->output, form_sum(b)};
+            printf(" %16s", in_bytes((double)bytes[row], text));
+        }
+    }
+    putchar('\n');
+}
+
+static void print_floors(const plan_job *job, const plan_facts *f)
+{
+    char a[COMMAND_NUMBER_BYTES], b[COMMAND_NUMBER_BYTES];
+    if (job->no_floor) return;
+    printf("floor       %s: what must move at %s/s (a copy on this device)\n",
+           in_time(f->floor_us, a), in_bytes(f->copy_bytes_per_s, b));
+    if (f->gather_floor_us > 0.0)
+        printf("            %s: rows gathered at %s/s (reads from its L2), unless rows are used "
+               "again closer by\n",
+               in_time(f->gather_floor_us, a), in_bytes(f->cache_bytes_per_s, b));
+}
+
 static void print_text(const plan_job *job, const session *s, const char *kind, const plan_facts *f)
 {
     const spops_traffic *t = &f->traffic;
     char device[256], a[COMMAND_NUMBER_BYTES], b[COMMAND_NUMBER_BYTES];
+    kernel_choice kernel;
     session_describe(s, device, sizeof device);
     printf("%s %s on %s\n", kind, job->file != NULL ? job->file : "(shipped)", device);
     if (job->file == NULL || strcmp(kind, "rig") == 0)
@@ -458,19 +614,18 @@ static void print_text(const plan_job *job, const session *s, const char *kind, 
     printf("  %-28s %14d  of up to %d points\n", "pieces", (int)f->schedule.num_pieces,
            (int)f->schedule.split_terms);
 
-    printf("\nbytes of one run, C = %lld, %s\n", (long long)job->cols,
-           spops_dtype_name(job->dtype));
+    print_forms(job, f);
+    printf("\nbytes that must move, each once\n");
     print_bytes("indices", t->index_bytes);
     print_bytes("depth weights", t->weight_bytes);
     print_bytes("features", t->input_bytes);
     print_bytes("output", t->output_bytes);
-    print_bytes("together, each once", t->compulsory_bytes);
-    print_bytes("rows gathered", t->gather_bytes);
+    print_bytes("together", t->compulsory_bytes);
     printf("\nworking set %s, last-level cache %s: %s\n", in_bytes((double)t->working_set_bytes, a),
            in_bytes((double)s->device.cache_bytes, b), spops_regime_name(t->regime));
-    if (!job->no_floor)
-        printf("floor       %s at %s/s (a copy on this device)\n", in_time(f->floor_us, a),
-               in_bytes(f->copy_bytes_per_s, b));
+    print_floors(job, f);
+    describe_kernel(s, job->dtype, f, &kernel);
+    printf("kernel      %s\n            %s\n", kernel.name, kernel.why);
 }
 
 static int run(const plan_job *job)
@@ -521,7 +676,8 @@ int command_plan(int argc, char **argv)
             job.no_floor = true;
         else if (arguments_value(&a, "--setting", &job.setting)) {
             if (setting_find(job.setting) == NULL)
-                arguments_error(&a, "--setting is '%s', expected a, b or c", job.setting);
+                arguments_error(&a, "--setting is '%s', expected one of " SETTING_NAMES,
+                                job.setting);
         } else if (arguments_value(&a, "--frame", &job.frame)) {
             if (strcmp(job.frame, "ego") != 0 && strcmp(job.frame, "lidar") != 0)
                 arguments_error(&a, "--frame is '%s', expected ego or lidar", job.frame);

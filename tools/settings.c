@@ -3,6 +3,9 @@
 #include <stdio.h>
 #include <string.h>
 
+// a, b and c are what BEVDet and BEVFusion ship. Those with a number are sized so that the shipped
+// rig has about that many points in the grid (104,927, 209,066, 573,075 and 1,292,343), as the
+// configurations that BEVPoolV3 was published with.
 static const bev_setting settings[] = {
     {"a",
      "16 x 44 features, 59 depths of 1 m, 128 x 128 cells of 0.8 m",
@@ -15,7 +18,8 @@ static const bev_setting settings[] = {
      128,
      {-51.2, -51.2, -5.0},
      {0.8, 0.8, 8.0},
-     false},
+     false,
+     1},
     {"b",
      "32 x 88 features, 118 depths of 0.5 m, 360 x 360 cells of 0.3 m",
      32,
@@ -27,7 +31,8 @@ static const bev_setting settings[] = {
      360,
      {-54.0, -54.0, -10.0},
      {0.3, 0.3, 20.0},
-     true},
+     true,
+     1},
     {"c",
      "16 x 44 features, 118 depths of 0.5 m, 200 x 200 cells of 0.512 m",
      16,
@@ -39,7 +44,73 @@ static const bev_setting settings[] = {
      200,
      {-51.2, -51.2, -10.0},
      {0.512, 0.512, 20.0},
-     false},
+     false,
+     1},
+    {"a8",
+     "8 of a: 16 x 44 features, 59 depths of 1 m, 128 x 128 cells of 0.8 m",
+     16,
+     44,
+     59,
+     1.0,
+     1.0,
+     128,
+     128,
+     {-51.2, -51.2, -5.0},
+     {0.8, 0.8, 8.0},
+     false,
+     8},
+    {"105k",
+     "16 x 44 features, 30 depths of 2 m, 128 x 128 cells of 0.85 m",
+     16,
+     44,
+     30,
+     1.0,
+     2.0,
+     128,
+     128,
+     {-54.4, -54.4, -10.0},
+     {0.85, 0.85, 20.0},
+     false,
+     1},
+    {"209k",
+     "16 x 44 features, 59 depths of 1 m, 200 x 200 cells of 0.55 m",
+     16,
+     44,
+     59,
+     1.0,
+     1.0,
+     200,
+     200,
+     {-55.0, -55.0, -10.0},
+     {0.55, 0.55, 20.0},
+     false,
+     1},
+    {"572k",
+     "32 x 88 features, 44 depths of 1.5 m, 200 x 200 cells of 0.55 m",
+     32,
+     88,
+     44,
+     1.0,
+     1.5,
+     200,
+     200,
+     {-55.0, -55.0, -10.0},
+     {0.55, 0.55, 20.0},
+     false,
+     1},
+    {"1280k",
+     "32 x 88 features, 118 depths of 0.5 m, 360 x 360 cells of 0.3 m, 9 m high",
+     32,
+     88,
+     118,
+     1.0,
+     0.5,
+     360,
+     360,
+     {-54.0, -54.0, -5.0},
+     {0.3, 0.3, 9.0},
+     false,
+     1},
 };
 
 const bev_setting *setting_find(const char *name)
@@ -47,6 +118,11 @@ const bev_setting *setting_find(const char *name)
     for (size_t i = 0; i < sizeof settings / sizeof settings[0]; ++i)
         if (strcmp(settings[i].name, name) == 0) return &settings[i];
     return NULL;
+}
+
+int setting_num_cameras(const bev_setting *setting, const rig *r)
+{
+    return setting->num_batches * r->num_cameras;
 }
 
 bool setting_geometry(const bev_setting *setting, const rig *r, rig_frame frame,
@@ -59,9 +135,11 @@ bool setting_geometry(const bev_setting *setting, const rig *r, rig_frame frame,
         spops_bev_camera_set_resize_crop(&cameras[i], SETTING_SCALE, SETTING_CROP_X,
                                          SETTING_CROP_Y);
     }
+    for (int i = r->num_cameras; i < setting_num_cameras(setting, r); ++i)
+        cameras[i] = cameras[i - r->num_cameras];
     memset(geometry, 0, sizeof *geometry);
     geometry->struct_size = sizeof *geometry;
-    geometry->shape.num_batches = 1;
+    geometry->shape.num_batches = setting->num_batches;
     geometry->shape.num_cameras = r->num_cameras;
     geometry->shape.num_depths = setting->num_depths;
     geometry->shape.feature_height = setting->feature_height;

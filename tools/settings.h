@@ -13,6 +13,7 @@ typedef struct bev_setting {
     int num_cells_x, num_cells_y;
     double lower_m[3], cell_size_m[3];
     bool lidar_frame; // the grid is in the lidar frame where the rig has one
+    int num_batches;  // every batch element is the same rig
 } bev_setting;
 
 // Network input of all settings: images resized by 0.48, cropped at (32, 176) to 704 x 256.
@@ -22,10 +23,16 @@ typedef struct bev_setting {
 #define SETTING_CROP_X       32.0
 #define SETTING_CROP_Y       176.0
 
+// Their names in the order of size, separated by commas.
+#define SETTING_NAMES "105k,a,209k,c,572k,a8,1280k,b"
+
 // NULL if there is no setting of that name.
 const bev_setting *setting_find(const char *name);
 
-// Fill geometry and the rig's num_cameras cameras, which the geometry points to.
+// Cameras of all batch elements.
+int setting_num_cameras(const bev_setting *setting, const rig *r);
+
+// Fill geometry and setting_num_cameras cameras, which the geometry points to.
 bool setting_geometry(const bev_setting *setting, const rig *r, rig_frame frame,
                       spops_bev_camera *cameras, spops_bev_geometry *geometry, char *error,
                       size_t error_bytes);

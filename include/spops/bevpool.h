@@ -62,11 +62,20 @@ typedef struct spops_bev_geometry {
     const spops_bev_camera *cameras; /* [num_batches * num_cameras], host */
 } spops_bev_geometry;
 
+/** How a plan pools. Every plan has lists; they serve the calls that spans do not. */
+typedef enum spops_bev_kernel {
+    SPOPS_BEV_KERNEL_AUTO = 0,  /* spans where they are likely to be faster */
+    SPOPS_BEV_KERNEL_LISTS = 1, /* a list of points per cell: any map, dtype and device */
+    SPOPS_BEV_KERNEL_SPANS = 2  /* runs of pixels that share a cell, on tensor cores: f16 depth with
+                                   f16 feat, bf16 with bf16, and 8- and 4-bit feat; CUDA, sm_80 and
+                                   later, not plans made by reserve */
+} spops_bev_kernel;
+
 typedef struct spops_bev_options {
     size_t struct_size;
-    int64_t max_cols; /* widest feature row (channels) it will meet; 0: 256 */
-    int32_t backward; /* 1: build what spops_bevpool_execute_backward needs */
-    int32_t reserved; /* 0 */
+    int64_t max_cols;        /* widest feature row (channels) it will meet; 0: 256 */
+    int32_t backward;        /* 1: build what spops_bevpool_execute_backward needs */
+    spops_bev_kernel kernel; /* SPANS where there can be none: NOT_SUPPORTED */
 } spops_bev_options;
 
 static inline spops_bev_options spops_bev_options_default(void)
@@ -166,12 +175,16 @@ SPOPS_API spops_status spops_bev_plan_create_from_intervals(spops_context *ctx,
 typedef struct spops_bev_plan_info {
     size_t struct_size; /* set by the caller */
     spops_bev_shape shape;
-    int64_t num_points;    /* inside the grid */
-    int64_t num_intervals; /* cells that hold a point */
-    int64_t num_cells;     /* B * Z * Y * X */
-    int64_t longest;       /* points of the fullest cell */
-    int64_t num_features;  /* B * N * H * W */
-    int64_t num_depths;    /* B * N * D * H * W */
+    int64_t num_points;      /* inside the grid */
+    int64_t num_intervals;   /* cells that hold a point */
+    int64_t num_cells;       /* B * Z * Y * X */
+    int64_t longest;         /* points of the fullest cell */
+    int64_t num_features;    /* B * N * H * W */
+    int64_t num_depths;      /* B * N * D * H * W */
+    spops_bev_kernel kernel; /* LISTS or SPANS: what calls that both serve run */
+    int32_t reserved;
+    int64_t num_spans; /* 0 without */
+    int64_t num_steps; /* multiplications of 16 cells by 32 pixels; 0 without */
 } spops_bev_plan_info;
 
 /** Fill info; waits for ctx's stream. */
@@ -209,19 +222,58 @@ typedef enum spops_bev_layout {
 } spops_bev_layout;
 
 /**
- * Pool:  out[cell, :] = sum over points p of cell of  depth[p] * feat[pixel(p), :]
+ * What to pool, and how. All memory lies where the context runs.
  *
- * layout    Of out.
- * depth     [B, N, D, H, W] as a matrix [B*N*D*H*W, 1] with row_stride 1; f32 or feat's dtype.
- * feat      [B, N, H, W, C] as a matrix [B*N*H*W, C]; f32, f16, bf16.
- * out       Dtype of feat. Every element is written, empty cells with 0. Must not overlap.
+ *     feat      depth          out                An element of feat, depth or out stands for its
+ *     f32       f32            f32                value times feat_scale, depth_scale or out_scale,
+ *     f16       f16 f32        f16 f32            and an element of an f4e2m1 feat also times the
+ *     bf16      bf16 f32       bf16 f32           block scale of its 16 channels: what
+ *     f8e4m3    f16 f8e4m3     f16 f32 f8e4m3     spops/quantize.h makes.
+ *     f8e5m2    f16 f8e5m2     f16 f32 f8e5m2
+ *     f4e2m1    f16 f8e4m3     f16 f32 f8e4m3
+ */
+typedef struct spops_bev_pool {
+    size_t struct_size;          /* sizeof(spops_bev_pool) */
+    spops_bev_layout layout;     /* of out */
+    spops_accumulate accumulate; /* see spops_accumulate */
+    spops_matrix depth;          /* [B, N, D, H, W] as [B*N*D*H*W, 1], row_stride 1 */
+    spops_matrix feat;           /* [B, N, H, W, C] as [B*N*H*W, C]; C even for f4e2m1, and at most
+                                    the plan's max_cols for 8 and 4 bits */
+    spops_matrix out;            /* see spops_bev_layout */
+    const spops_matrix
+        *feat_scales; /* f8e4m3 [B*N*H*W, ceil(C / 16)], for f4e2m1 only; else NULL */
+    const float *feat_scale, *depth_scale, *out_scale; /* one f32 each, or NULL for 1 */
+} spops_bev_pool;
+
+static inline spops_bev_pool spops_bev_pool_default(void)
+{
+    spops_bev_pool pool = SPOPS_ZERO_INIT;
+    pool.struct_size = sizeof pool;
+    return pool;
+}
+
+/**
+ * Pool:
  *
- * Memory    Where ctx runs. No pointer is kept.
+ *     out[cell, :] = sum over points p of cell of  depth[p] * feat[pixel(p), :]
+ *                    * feat_scale * depth_scale / out_scale
+ *
+ * pool      Every element of out is written, empty cells with 0. out overlaps no input.
+ *
+ * Memory    Where ctx runs. No pointer is kept; scales are read when the stream gets there.
  * Stream    Enqueues on ctx's stream and returns. Allocates nothing, waits for nothing, capturable.
  * Scratch   spops_bev_plan_scratch_bytes(plan), reserved in ctx beforehand.
- * Numerics  Accumulates in f32 in an order the plan fixes; same bits on every run.
- * Errors    INVALID_ARGUMENT (shape, dtype, stride), SCRATCH_TOO_SMALL, CUDA.
+ * Numerics  Accumulates in f32, unless asked for less, in an order the plan fixes; same bits on
+ *           every run. The factor feat_scale * depth_scale / out_scale is made in f32 and applied
+ *           once, to the sum. Rounds to nearest even; an 8-bit out saturates (infinities too, NaN
+ *           stays NaN), an f16 out overflows to infinity.
+ * Errors    INVALID_ARGUMENT (shape, dtype, stride), SCRATCH_TOO_SMALL, NOT_SUPPORTED, CUDA.
+ *           After any but CUDA, nothing was enqueued and out is untouched.
  */
+SPOPS_API spops_status spops_bevpool_execute_with(spops_context *ctx, const spops_bev_plan *plan,
+                                                  const spops_bev_pool *pool);
+
+/** spops_bevpool_execute_with these and no scales. */
 SPOPS_API spops_status spops_bevpool_execute(spops_context *ctx, const spops_bev_plan *plan,
                                              spops_bev_layout layout, spops_matrix depth,
                                              spops_matrix feat, spops_matrix out);
@@ -232,7 +284,8 @@ SPOPS_API spops_status spops_bevpool_execute(spops_context *ctx, const spops_bev
  *     grad_depth[p]   = <feat[pixel(p), :], grad_out[cell(p), :]>   (0 for points outside the grid)
  *     grad_feat[j, :] = sum over points p of pixel j of  depth[p] * grad_out[cell(p), :]
  *
- * layout      Of grad_out, whose shape and dtype are those of out.
+ * layout      Of grad_out, whose shape is that of out.
+ * feat        f32, f16 or bf16; grad_out has its dtype.
  * grad_depth  Shape and dtype of depth, or NULL. Every element is written.
  * grad_feat   Shape and dtype of feat (own row_stride), or NULL. Every element is written.
  *

@@ -25,8 +25,27 @@ enum {
     SPOPS_DLPACK_CUDA_MANAGED = 13,
     SPOPS_DLPACK_INT = 0,
     SPOPS_DLPACK_FLOAT = 2,
-    SPOPS_DLPACK_BFLOAT = 4
+    SPOPS_DLPACK_BFLOAT = 4,
+    SPOPS_DLPACK_F8E4M3FN = 10,
+    SPOPS_DLPACK_F8E5M2 = 12,
+    SPOPS_DLPACK_F4E2M1FN = 17 /* two lanes of four bits: DLPack counts pairs of columns */
 };
+
+/* The dtypes that both sides have, by DLPack's code, bits and lanes. */
+static inline spops_dtype spops_dlpack_get_dtype(DLDataType type, int *found)
+{
+    const int code = (int)type.code, bits = (int)type.bits;
+    *found = 1;
+    if (type.lanes == 1 && code == SPOPS_DLPACK_FLOAT && bits == 32) return SPOPS_DTYPE_F32;
+    if (type.lanes == 1 && code == SPOPS_DLPACK_FLOAT && bits == 16) return SPOPS_DTYPE_F16;
+    if (type.lanes == 1 && code == SPOPS_DLPACK_BFLOAT && bits == 16) return SPOPS_DTYPE_BF16;
+    if (type.lanes == 1 && code == SPOPS_DLPACK_F8E4M3FN && bits == 8) return SPOPS_DTYPE_F8E4M3;
+    if (type.lanes == 1 && code == SPOPS_DLPACK_F8E5M2 && bits == 8) return SPOPS_DTYPE_F8E5M2;
+    if (type.lanes == 2 && code == SPOPS_DLPACK_F4E2M1FN && bits == 4) return SPOPS_DTYPE_F4E2M1;
+    if (type.lanes == 1 && code == SPOPS_DLPACK_INT && bits == 32) return SPOPS_DTYPE_I32;
+    *found = 0;
+    return SPOPS_DTYPE_F32;
+}
 
 static inline spops_status spops_dlpack_fail(spops_status status, const char *text,
                                              const char **message)
@@ -70,9 +89,10 @@ static inline spops_status spops_dlpack_collapse(const DLTensor *tensor, int64_t
  *     shape [r, c]        -> [r, c]
  *     shape [a, ..., b, c] -> [a * ... * b, c]          where the leading dimensions leave no gaps
  *
- * tensor   f32, f16, bf16 or i32, one lane. Its last dimension is contiguous, its rows do not
- *          overlap (no broadcast, no negative stride); strides NULL means compact; byte_offset is
- *          added.
+ * tensor   f32, f16, bf16, f8e4m3fn, f8e5m2 or i32, one lane; or f4e2m1fn, two lanes, of which each
+ *          pair becomes two columns (so that c above is twice DLPack's). Its last dimension is
+ *          contiguous, its rows do not overlap (no broadcast, no negative stride); strides NULL
+ *          means compact; byte_offset is added.
  * backend  Of the context that will run on it. CPU takes CPU, pinned and managed memory; CUDA takes
  *          CUDA memory of `device`, pinned and managed memory.
  * device   CUDA device ordinal of that context; ignored for the CPU.
@@ -89,9 +109,9 @@ static inline spops_status spops_matrix_from_dlpack(const DLTensor *tensor,
 {
     const spops_status invalid = SPOPS_STATUS_INVALID_ARGUMENT;
     spops_matrix m;
-    size_t element_bytes;
+    size_t element_bytes, alignment;
     int64_t elements = 1, rows = 1, cols = 1, row_stride = 0;
-    int type, last, empty = 0;
+    int type, last, packed, found, empty = 0;
 
     if (tensor == NULL) {
         return spops_dlpack_fail(invalid, "matrix_from_dlpack: tensor is NULL", message);
@@ -126,28 +146,16 @@ static inline spops_status spops_matrix_from_dlpack(const DLTensor *tensor,
                                  message);
     }
 
-    if (tensor->dtype.lanes == 1 && tensor->dtype.code == SPOPS_DLPACK_FLOAT &&
-        tensor->dtype.bits == 32) {
-        m.dtype = SPOPS_DTYPE_F32;
-        element_bytes = 4;
-    } else if (tensor->dtype.lanes == 1 && tensor->dtype.code == SPOPS_DLPACK_FLOAT &&
-               tensor->dtype.bits == 16) {
-        m.dtype = SPOPS_DTYPE_F16;
-        element_bytes = 2;
-    } else if (tensor->dtype.lanes == 1 && tensor->dtype.code == SPOPS_DLPACK_BFLOAT &&
-               tensor->dtype.bits == 16) {
-        m.dtype = SPOPS_DTYPE_BF16;
-        element_bytes = 2;
-    } else if (tensor->dtype.lanes == 1 && tensor->dtype.code == SPOPS_DLPACK_INT &&
-               tensor->dtype.bits == 32) {
-        m.dtype = SPOPS_DTYPE_I32;
-        element_bytes = 4;
-    } else {
+    m.dtype = spops_dlpack_get_dtype(tensor->dtype, &found);
+    if (!found) {
         return spops_dlpack_fail(SPOPS_STATUS_NOT_SUPPORTED,
-                                 "matrix_from_dlpack: tensor->dtype is none of f32 f16 bf16 i32 "
-                                 "with one lane",
+                                 "matrix_from_dlpack: tensor->dtype is none of f32 f16 bf16 f8e4m3 "
+                                 "f8e5m2 i32 with one lane, f4e2m1 with two",
                                  message);
     }
+    packed = m.dtype == SPOPS_DTYPE_F4E2M1;
+    alignment = (size_t)tensor->dtype.bits * tensor->dtype.lanes / 8;
+    element_bytes = packed ? 2 : alignment; /* 2: so that single columns can be counted too */
 
     if (tensor->ndim < 1) {
         return spops_dlpack_fail(invalid,
@@ -220,15 +228,15 @@ static inline spops_status spops_matrix_from_dlpack(const DLTensor *tensor,
                                  "tensor that is not empty",
                                  message);
     }
-    if (!empty && (uintptr_t)m.data % element_bytes != 0) {
+    if (!empty && (uintptr_t)m.data % alignment != 0) {
         return spops_dlpack_fail(invalid,
                                  "matrix_from_dlpack: tensor->data plus byte_offset is not a "
                                  "multiple of the element's size",
                                  message);
     }
     m.rows = rows;
-    m.cols = cols;
-    m.row_stride = row_stride;
+    m.cols = packed ? 2 * cols : cols;
+    m.row_stride = packed ? 2 * row_stride : row_stride;
     *out = m;
     return SPOPS_STATUS_OK;
 }
@@ -242,8 +250,9 @@ static inline spops_status spops_matrix_from_dlpack(const DLTensor *tensor,
  * out      The tensor; untouched after a failure.
  * message  As spops_matrix_from_dlpack.
  *
- * Errors   INVALID_ARGUMENT (NULL, negative sizes, no such backend), NOT_SUPPORTED (a dtype that is
- *          not f32 f16 bf16 i32).
+ * Errors   INVALID_ARGUMENT (NULL, negative sizes, no such backend, odd sizes of f4e2m1, which
+ *          becomes pairs: two lanes), NOT_SUPPORTED (a dtype that is not f32 f16 bf16 f8e4m3 f8e5m2
+ *          f4e2m1 i32).
  * Threads  Any.
  */
 static inline spops_status spops_matrix_to_dlpack(spops_matrix m, spops_backend_kind backend,
@@ -283,13 +292,34 @@ static inline spops_status spops_matrix_to_dlpack(spops_matrix m, spops_backend_
         tensor.dtype.code = SPOPS_DLPACK_INT;
         tensor.dtype.bits = 32;
         break;
+    case SPOPS_DTYPE_F8E4M3:
+        tensor.dtype.code = SPOPS_DLPACK_F8E4M3FN;
+        tensor.dtype.bits = 8;
+        break;
+    case SPOPS_DTYPE_F8E5M2:
+        tensor.dtype.code = SPOPS_DLPACK_F8E5M2;
+        tensor.dtype.bits = 8;
+        break;
+    case SPOPS_DTYPE_F4E2M1:
+        tensor.dtype.code = SPOPS_DLPACK_F4E2M1FN;
+        tensor.dtype.bits = 4;
+        tensor.dtype.lanes = 2;
+        break;
     default:
         return spops_dlpack_fail(SPOPS_STATUS_NOT_SUPPORTED,
-                                 "matrix_to_dlpack: m.dtype is none of f32 f16 bf16 i32", message);
+                                 "matrix_to_dlpack: m.dtype is none of f32 f16 bf16 f8e4m3 f8e5m2 "
+                                 "f4e2m1 i32",
+                                 message);
+    }
+    if (tensor.dtype.lanes == 2 && (m.cols % 2 != 0 || (m.rows > 1 && m.row_stride % 2 != 0))) {
+        return spops_dlpack_fail(invalid,
+                                 "matrix_to_dlpack: m has an odd number of columns or row_stride, "
+                                 "expected even ones for f4e2m1",
+                                 message);
     }
     shape[0] = m.rows;
-    shape[1] = m.cols;
-    strides[0] = m.rows > 1 ? m.row_stride : m.cols;
+    shape[1] = m.cols / tensor.dtype.lanes;
+    strides[0] = (m.rows > 1 ? m.row_stride : m.cols) / tensor.dtype.lanes;
     strides[1] = 1;
     tensor.data = m.data;
     tensor.device.device_type =

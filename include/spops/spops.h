@@ -8,5 +8,8 @@
 #include "spops/segreduce.h"
 #include "spops/gather.h"
 #include "spops/bevpool.h"
+#include "spops/quantize.h"
+#include "spops/coords.h"
+#include "spops/kernel_map.h"
 
 #endif

@@ -52,18 +52,39 @@ typedef enum spops_backend_kind {
     SPOPS_BACKEND_CUDA = 2
 } spops_backend_kind;
 
-/** Element types. Arithmetic accumulates in f32 whatever the element type. */
+/**
+ * Element types. Arithmetic accumulates in f32 whatever the element type, unless a call is asked
+ * for less (spops_accumulate). Which operator takes which is in its header.
+ *
+ * F8E4M3 is the OCP form: no infinity, NaN is 0x7f and 0xff, the largest value is 448. F8E5M2 has
+ * infinities and NaN as IEEE would; its largest value is 57344. F4E2M1 holds 0, 0.5, 1, 1.5, 2, 3,
+ * 4, 6 and their negatives, two elements to a byte, the even column in the low four bits; rows
+ * begin on a byte, so cols and row_stride, which count elements, are even.
+ */
 typedef enum spops_dtype {
     SPOPS_DTYPE_F32 = 0,
     SPOPS_DTYPE_F16 = 1,
     SPOPS_DTYPE_BF16 = 2,
-    SPOPS_DTYPE_F8E4M3 = 3, /* named for later operators; refused with NOT_SUPPORTED today */
-    SPOPS_DTYPE_F8E5M2 = 4, /* likewise */
-    SPOPS_DTYPE_F4E2M1 = 5, /* likewise */
-    SPOPS_DTYPE_I8 = 6,     /* likewise */
-    SPOPS_DTYPE_I32 = 7,    /* indices */
-    SPOPS_DTYPE_I64 = 8     /* named for later operators */
+    SPOPS_DTYPE_F8E4M3 = 3,
+    SPOPS_DTYPE_F8E5M2 = 4,
+    SPOPS_DTYPE_F4E2M1 = 5,
+    SPOPS_DTYPE_I8 = 6,  /* named for later operators; refused with NOT_SUPPORTED today */
+    SPOPS_DTYPE_I32 = 7, /* indices */
+    SPOPS_DTYPE_I64 = 8  /* named for later operators */
 } spops_dtype;
+
+/**
+ * How sums are carried, where a call lets the caller choose.
+ *
+ * F16 permits f16: a backend may then sum in f16 where that is faster, or in anything more precise.
+ * With S the sum of the magnitudes of n terms (as stored, before any scale), the error of their sum
+ * is at most n 2^-11 S / (1 - n 2^-11) + n 2^-24, where no partial sum exceeds f16's 65504; one
+ * that does may become an infinity.
+ */
+typedef enum spops_accumulate {
+    SPOPS_ACCUMULATE_F32 = 0,
+    SPOPS_ACCUMULATE_F16 = 1
+} spops_accumulate;
 
 /**
  * Reductions of a segment's terms v[0..n-1] (v[t] = w[t] * x[idx[t]], rounded to f32), per column.
@@ -85,7 +106,7 @@ typedef enum spops_reduce {
  * A row-major matrix seen by value; it never owns its data. Element (r, c) is at
  * data + (r * row_stride + c) elements. row_stride >= cols (it is not looked at when rows <= 1).
  * data lives where the context runs: host memory for CPU, device memory for CUDA; it is aligned to
- * its element. data may be NULL when rows or cols is 0.
+ * its element. data may be NULL when rows or cols is 0. Elements of F4E2M1 are half a byte each.
  */
 typedef struct spops_matrix {
     void *data;

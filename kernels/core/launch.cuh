@@ -19,9 +19,10 @@ inline cudaStream_t stream_of(const spops_context *ctx)
 // themselves (walk_wait_previous) may.
 enum launch_order { AFTER_PREVIOUS, WAITS_FOR_PREVIOUS };
 
-template <launch_order ORDER = AFTER_PREVIOUS, class... Params, class... Args>
-spops_status launch(spops_context *ctx, const char *what, void (*kernel)(Params...), dim3 grid,
-                    unsigned threads, Args... args)
+// With `shared` bytes of dynamic shared memory.
+template <launch_order ORDER, class... Params, class... Args>
+spops_status launch_shared(spops_context *ctx, const char *what, void (*kernel)(Params...),
+                           dim3 grid, unsigned threads, size_t shared, Args... args)
 {
     if (grid.x == 0 || grid.y == 0) return SPOPS_STATUS_OK;
     cudaLaunchAttribute early = {};
@@ -30,6 +31,7 @@ spops_status launch(spops_context *ctx, const char *what, void (*kernel)(Params.
     cudaLaunchConfig_t config = {};
     config.gridDim = grid;
     config.blockDim = dim3(threads);
+    config.dynamicSmemBytes = shared;
     config.stream = stream_of(ctx);
     if (ORDER == WAITS_FOR_PREVIOUS && ctx->info.compute_capability >= 90) {
         config.attrs = &early;
@@ -40,6 +42,22 @@ spops_status launch(spops_context *ctx, const char *what, void (*kernel)(Params.
     if (error == cudaSuccess) error = cudaStreamSynchronize(config.stream);
 #endif
     return spops_cuda_status(ctx, what, (int)error);
+}
+
+template <launch_order ORDER = AFTER_PREVIOUS, class... Params, class... Args>
+spops_status launch(spops_context *ctx, const char *what, void (*kernel)(Params...), dim3 grid,
+                    unsigned threads, Args... args)
+{
+    return launch_shared<ORDER>(ctx, what, kernel, grid, threads, (size_t)0, args...);
+}
+
+// Bits that numbers up to max_value need: of the keys of a radix sort.
+inline int bits_for(uint64_t max_value)
+{
+    int bits = 1;
+    while (bits < 64 && max_value >> bits != 0)
+        ++bits;
+    return bits;
 }
 
 // Blocks of `threads` that give every one of n items a thread.

@@ -49,8 +49,10 @@ extern "C" spops_status spops_cuda_transpose(spops_context *ctx, const spops_tra
     transpose_params p = {args->rows,          args->cols,     args->in.data,
                           args->in.row_stride, args->out.data, args->out.row_stride};
     const dim3 grid((unsigned)row_tiles, (unsigned)col_tiles, (unsigned)args->batches);
-    if (spops_dtype_bytes(args->in.dtype) == 2)
-        return spops::launch(ctx, "transpose: launch", transpose_kernel<uint16_t>, grid, threads,
-                             p);
-    return spops::launch(ctx, "transpose: launch", transpose_kernel<uint32_t>, grid, threads, p);
+    const char *what = "transpose: launch";
+    switch (spops_dtype_bytes(args->in.dtype)) {
+    case 1: return spops::launch(ctx, what, transpose_kernel<uint8_t>, grid, threads, p);
+    case 2: return spops::launch(ctx, what, transpose_kernel<uint16_t>, grid, threads, p);
+    default: return spops::launch(ctx, what, transpose_kernel<uint32_t>, grid, threads, p);
+    }
 }

@@ -9,6 +9,7 @@
 namespace
 {
 
+using spops::bits_for;
 using spops::blocks_for;
 using spops::launch;
 using spops::stream_of;
@@ -45,14 +46,6 @@ struct build_workspace {
     void *sort;
     size_t sort_bytes;
 };
-
-int bits_for(int64_t max_value)
-{
-    int bits = 1;
-    while (max_value >> bits != 0)
-        ++bits;
-    return bits;
-}
 
 cudaError_t sort_terms(void *temp, size_t &bytes, cub::DoubleBuffer<uint32_t> &keys,
                        cub::DoubleBuffer<int32_t> &values, int64_t n, int64_t num_owners,

@@ -97,11 +97,21 @@ template <class T> spops_status launch_reduce(spops_context *ctx, const spops_se
     return spops_fail(ctx, SPOPS_STATUS_NOT_SUPPORTED, "segreduce: reduce is %d", args->reduce);
 }
 
+// Whether SUM is asked for dtypes or scales that segsum_mixed.cu has.
+bool is_mixed(const spops_segreduce_args *args)
+{
+    const spops_dtype x = args->x.dtype, w = args->w.dtype;
+    return x > SPOPS_DTYPE_BF16 || (args->w.data != nullptr && w != SPOPS_DTYPE_F32 && w != x) ||
+           (args->out.data != nullptr && args->out.dtype != x) || args->x_scale != nullptr ||
+           args->w_scale != nullptr || args->out_scale != nullptr;
+}
+
 } // namespace
 
 extern "C" spops_status spops_cuda_segreduce(spops_context *ctx, const spops_segreduce_args *args)
 {
     if (args->lists->num_owners == 0 || args->x.cols == 0) return SPOPS_STATUS_OK;
+    if (is_mixed(args)) return spops_cuda_segsum_mixed(ctx, args);
     if (args->custom != nullptr) {
         dim3 grid;
         const int vec = common_chunk({args->x, args->out});

@@ -27,4 +27,40 @@ spops_status spops_cpu_transpose(spops_context *ctx, const spops_transpose_args 
 // src/bevpool/bevpool_cpu.c
 spops_status spops_cpu_bev_points(spops_context *ctx, const spops_bev_points_args *args);
 
+// src/quantize/quantize_cpu.c
+spops_status spops_cpu_quantize_scale(spops_context *ctx, const spops_quantize_scale_args *args);
+spops_status spops_cpu_quantize(spops_context *ctx, const spops_quantize_args *args);
+spops_status spops_cpu_dequantize(spops_context *ctx, const spops_quantize_args *args);
+
+// src/coords/coord_index_cpu.c
+spops_search spops_cpu_coords_search(const spops_context *ctx, const spops_key_layout *layout,
+                                     int64_t max_rows, size_t max_grid_bytes);
+size_t spops_cpu_coords_index_bytes(spops_context *ctx, const spops_key_layout *layout,
+                                    spops_search search, int64_t max_rows);
+
+// src/coords/coords_cpu.c
+spops_status spops_cpu_coords_bounds(spops_context *ctx, const spops_coords_source *source,
+                                     const spops_coords_box *box, spops_coords_bounds *bounds);
+size_t spops_cpu_coords_workspace_bytes(spops_context *ctx, const spops_coords_arrays *coords,
+                                        int64_t max_candidates);
+spops_status spops_cpu_coords_build(spops_context *ctx, const spops_coords_source *source,
+                                    const spops_coords_arrays *coords, void *workspace);
+
+// src/coords/voxels_cpu.c
+spops_status spops_cpu_voxel_points(spops_context *ctx, const spops_voxel_points_args *args);
+spops_status spops_cpu_devoxelize(spops_context *ctx, const spops_devoxelize_args *args);
+
+// src/coords/kernel_map_cpu.c
+size_t spops_cpu_map_workspace_bytes(spops_context *ctx, const spops_map_arrays *map,
+                                     int32_t parts);
+spops_status spops_cpu_map_search(spops_context *ctx, const spops_coords_arrays *in,
+                                  const spops_coords_arrays *out, const spops_map_arrays *map,
+                                  void *workspace);
+spops_status spops_cpu_map_reverse(spops_context *ctx, const spops_map_arrays *map,
+                                   const spops_map_side *from, const spops_map_side *to,
+                                   void *workspace);
+spops_status spops_cpu_map_order(spops_context *ctx, const spops_map_arrays *map,
+                                 const spops_map_side *side, void *workspace);
+spops_status spops_cpu_map_pairs(spops_context *ctx, const spops_map_arrays *map, void *workspace);
+
 #endif

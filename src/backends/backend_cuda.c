@@ -337,6 +337,28 @@ static size_t lists_workspace_bytes_cuda(spops_context *ctx, int64_t num_owners,
     return bytes;
 }
 
+static size_t coords_workspace_bytes_cuda(spops_context *ctx, const spops_coords_arrays *coords,
+                                          int64_t max_candidates)
+{
+    device_guard guard;
+    size_t bytes;
+    if (enter_device(ctx, &guard) != SPOPS_STATUS_OK) return SIZE_MAX;
+    bytes = spops_cuda_coords_workspace_bytes(ctx, coords, max_candidates);
+    leave_device(&guard);
+    return bytes;
+}
+
+static size_t map_workspace_bytes_cuda(spops_context *ctx, const spops_map_arrays *map,
+                                       int32_t parts)
+{
+    device_guard guard;
+    size_t bytes;
+    if (enter_device(ctx, &guard) != SPOPS_STATUS_OK) return SIZE_MAX;
+    bytes = spops_cuda_map_workspace_bytes(ctx, map, parts);
+    leave_device(&guard);
+    return bytes;
+}
+
 static void reduce_destroy_cuda(spops_context *ctx, spops_custom_reduce *custom)
 {
     device_guard guard;
@@ -389,6 +411,25 @@ ON_DEVICE(check_cuda, spops_cuda_check,
           (spops_context *ctx, spops_check_rule rule, const int32_t *a, int64_t n, int64_t low, int64_t high, spops_check_result *result),
           (ctx, rule, a, n, low, high, result))
 ON_DEVICE(reduce_create_cuda, spops_cuda_reduce_create, (spops_context *ctx, spops_custom_reduce *custom), (ctx, custom))
+ON_DEVICE(coords_bounds_cuda, spops_cuda_coords_bounds,
+          (spops_context *ctx, const spops_coords_source *source, const spops_coords_box *box, spops_coords_bounds *bounds),
+          (ctx, source, box, bounds))
+ON_DEVICE(coords_build_cuda, spops_cuda_coords_build,
+          (spops_context *ctx, const spops_coords_source *source, const spops_coords_arrays *coords, void *workspace),
+          (ctx, source, coords, workspace))
+ON_DEVICE(map_search_cuda, spops_cuda_map_search,
+          (spops_context *ctx, const spops_coords_arrays *in, const spops_coords_arrays *out, const spops_map_arrays *map, void *workspace),
+          (ctx, in, out, map, workspace))
+ON_DEVICE(map_reverse_cuda, spops_cuda_map_reverse,
+          (spops_context *ctx, const spops_map_arrays *map, const spops_map_side *from, const spops_map_side *to, void *workspace),
+          (ctx, map, from, to, workspace))
+ON_DEVICE(map_order_cuda, spops_cuda_map_order,
+          (spops_context *ctx, const spops_map_arrays *map, const spops_map_side *side, void *workspace),
+          (ctx, map, side, workspace))
+ON_DEVICE(map_pairs_cuda, spops_cuda_map_pairs,
+          (spops_context *ctx, const spops_map_arrays *map, void *workspace), (ctx, map, workspace))
+ON_DEVICE_RANGE(voxel_points_cuda, "spops_voxel_points", spops_cuda_voxel_points, spops_voxel_points_args)
+ON_DEVICE_RANGE(devoxelize_cuda, "spops_devoxelize", spops_cuda_devoxelize, spops_devoxelize_args)
 ON_DEVICE_RANGE(segreduce_cuda, "spops_segreduce", spops_cuda_segreduce, spops_segreduce_args)
 ON_DEVICE_RANGE(seggrad_cuda, "spops_seggrad", spops_cuda_seggrad, spops_seggrad_args)
 ON_DEVICE_RANGE(segdot_cuda, "spops_segdot", spops_cuda_segdot, spops_segdot_args)
@@ -396,6 +437,13 @@ ON_DEVICE_RANGE(sumgrad_cuda, "spops_sumgrad", spops_cuda_sumgrad, spops_sumgrad
 ON_DEVICE_RANGE(gather_cuda, "spops_gather", spops_cuda_gather, spops_gather_args)
 ON_DEVICE_RANGE(transpose_cuda, "spops_transpose", spops_cuda_transpose, spops_transpose_args)
 ON_DEVICE_RANGE(bev_points_cuda, "spops_bev_points", spops_cuda_bev_points, spops_bev_points_args)
+ON_DEVICE_RANGE(bev_spans_build_cuda, "spops_bev_spans_build", spops_cuda_bev_spans_build,
+                spops_bev_spans_args)
+ON_DEVICE_RANGE(bev_spans_pool_cuda, "spops_bev_spans_pool", spops_cuda_bev_spans_pool,
+                spops_bev_spans_pool_args)
+ON_DEVICE_RANGE(quantize_scale_cuda, "spops_quantize_scale", spops_cuda_quantize_scale, spops_quantize_scale_args)
+ON_DEVICE_RANGE(quantize_cuda, "spops_quantize", spops_cuda_quantize, spops_quantize_args)
+ON_DEVICE_RANGE(dequantize_cuda, "spops_dequantize", spops_cuda_dequantize, spops_quantize_args)
 // clang-format on
 
 static const spops_backend backend_cuda = {
@@ -429,6 +477,25 @@ static const spops_backend backend_cuda = {
     .gather = gather_cuda,
     .transpose = transpose_cuda,
     .bev_points = bev_points_cuda,
+    .bev_spans_workspace_bytes = spops_cuda_bev_spans_workspace_bytes,
+    .bev_spans_build = bev_spans_build_cuda,
+    .bev_spans_pool = bev_spans_pool_cuda,
+
+    .coords_search = spops_cuda_coords_search,
+    .coords_index_bytes = spops_cuda_coords_index_bytes,
+    .coords_bounds = coords_bounds_cuda,
+    .coords_workspace_bytes = coords_workspace_bytes_cuda,
+    .coords_build = coords_build_cuda,
+    .voxel_points = voxel_points_cuda,
+    .devoxelize = devoxelize_cuda,
+    .map_workspace_bytes = map_workspace_bytes_cuda,
+    .map_search = map_search_cuda,
+    .map_reverse = map_reverse_cuda,
+    .map_order = map_order_cuda,
+    .map_pairs = map_pairs_cuda,
+    .quantize_scale = quantize_scale_cuda,
+    .quantize = quantize_cuda,
+    .dequantize = dequantize_cuda,
 };
 
 const spops_backend *spops_backend_cuda(void)

@@ -4,13 +4,6 @@
 
 #include "bevpool/bev_plan.h"
 
-// The pixel row that a depth element lies on.
-static int64_t pixel_of(const spops_bev_shape *shape, int64_t point)
-{
-    const int64_t image = (int64_t)shape->feature_height * shape->feature_width;
-    return point / (image * shape->num_depths) * image + point % image;
-}
-
 // Host copies of either form: which points an interval holds, and what a point is.
 typedef struct import {
     int64_t num_points, num_intervals;
@@ -129,8 +122,9 @@ static spops_status build_import(spops_context *ctx, const char *call, const imp
         const int32_t *interval = in->intervals + 3 * i;
         int64_t at = image.offsets[interval[2]];
         for (int64_t p = interval[0]; p < interval[1]; ++p, ++at) {
-            image.a[at] =
-                in->feat != NULL ? in->feat[p] : (int32_t)pixel_of(&plan->shape, in->depth[p]);
+            image.a[at] = in->feat != NULL
+                              ? in->feat[p]
+                              : (int32_t)spops_bev_pixel_of(&plan->shape, in->depth[p]);
             image.b[at] = in->depth[p];
         }
     }
@@ -151,7 +145,7 @@ static spops_status create_from_import(spops_context *ctx, const char *call,
     spops_bev_plan *plan = NULL;
 
     SPOPS_TRY(check_cells(ctx, call, counts, in));
-    SPOPS_TRY(spops_bev_plan_alloc(ctx, shape, counts, &plan));
+    SPOPS_TRY(spops_bev_plan_alloc(ctx, shape, counts, options->kernel, &plan));
     SPOPS_TRY_GOTO(build_import(ctx, call, in, options, plan), status, fail);
     *out = plan;
     return SPOPS_STATUS_OK;
@@ -429,12 +423,12 @@ spops_status spops_bev_plan_get_intervals_sync(spops_context *ctx, const spops_b
     memset(&image, 0, sizeof image);
     SPOPS_TRY_GOTO(fetch_plan(ctx, call, plan, n, m, &image), status, done);
     for (int64_t p = 0; p < n; ++p)
-        if (image.a[p] != pixel_of(&plan->shape, image.b[p])) {
+        if (image.a[p] != spops_bev_pixel_of(&plan->shape, image.b[p])) {
             status = spops_fail(
                 ctx, SPOPS_STATUS_NOT_SUPPORTED,
                 "%s: point %" PRId64 " takes feature row %" PRId32 ", where depth element %" PRId32
                 " lies on row %" PRId64 ", and this form cannot say so",
-                call, p, image.a[p], image.b[p], pixel_of(&plan->shape, image.b[p]));
+                call, p, image.a[p], image.b[p], spops_bev_pixel_of(&plan->shape, image.b[p]));
             goto done;
         }
     list = alloc_i32(ctx, 3 * m);

@@ -20,8 +20,14 @@ spops_status spops_bev_read_options(spops_context *ctx, const char *call,
     SPOPS_TRY(spops_check_max_cols(ctx, call, &read->max_cols));
     SPOPS_REQUIRE(ctx, read->backward == 0 || read->backward == 1,
                   "%s: backward is %" PRId32 ", expected 0 or 1", call, read->backward);
-    SPOPS_REQUIRE(ctx, read->reserved == 0, "%s: reserved is %" PRId32 ", expected 0", call,
-                  read->reserved);
+    SPOPS_REQUIRE(ctx,
+                  read->kernel >= SPOPS_BEV_KERNEL_AUTO && read->kernel <= SPOPS_BEV_KERNEL_SPANS,
+                  "%s: kernel is %d, expected %d to %d", call, (int)read->kernel,
+                  (int)SPOPS_BEV_KERNEL_AUTO, (int)SPOPS_BEV_KERNEL_SPANS);
+    if (read->kernel == SPOPS_BEV_KERNEL_SPANS && ctx->backend->bev_spans_build == NULL)
+        return spops_fail(ctx, SPOPS_STATUS_NOT_SUPPORTED,
+                          "%s: kernel is spans, which the %s backend does not have", call,
+                          ctx->backend->name);
     return SPOPS_STATUS_OK;
 }
 
@@ -30,32 +36,40 @@ spops_gradients spops_bev_gradients(const spops_bev_options *options)
     return options->backward ? SPOPS_GRADIENTS_LINEAR : SPOPS_GRADIENTS_NONE;
 }
 
-static void *carve_rows(int64_t num_cells, int64_t max_cols, spops_carver *carver)
+// What calls need besides the scratch of the segments.
+static void carve_rows(spops_backend_kind backend, const spops_bev_counts *counts, int64_t max_cols,
+                       spops_carver *carver, spops_bev_scratch *scratch)
 {
-    return spops_carve(carver, num_cells, max_cols, SCRATCH_ELEMENT_BYTES);
+    scratch->rows = spops_carve(carver, counts->num_cells, max_cols, SCRATCH_ELEMENT_BYTES);
+    scratch->feat_f16 = backend == SPOPS_BACKEND_CPU
+                            ? spops_carve(carver, counts->num_features, max_cols, sizeof(uint16_t))
+                            : NULL;
 }
 
 spops_bev_scratch spops_bev_carve_scratch(const spops_bev_plan *plan, spops_carver *carver)
 {
     spops_bev_scratch scratch;
     scratch.segments = spops_segments_carve_scratch(plan->segments, carver);
-    scratch.rows = carve_rows(plan->counts.num_cells, plan->segments->max_cols, carver);
+    carve_rows(plan->ctx->backend->kind, &plan->counts, plan->segments->max_cols, carver, &scratch);
     return scratch;
 }
 
-static size_t rows_bytes(const spops_bev_counts *counts, int64_t max_cols)
+static size_t rows_bytes(const spops_context *ctx, const spops_bev_counts *counts, int64_t max_cols)
 {
     spops_carver carver = {NULL, 0};
-    (void)carve_rows(counts->num_cells, max_cols, &carver);
+    spops_bev_scratch scratch;
+    carve_rows(ctx->backend->kind, counts, max_cols, &carver, &scratch);
     return carver.used;
 }
 
 spops_status spops_bev_plan_alloc(spops_context *ctx, const spops_bev_shape *shape,
-                                  const spops_bev_counts *counts, spops_bev_plan **out)
+                                  const spops_bev_counts *counts, spops_bev_kernel kernel,
+                                  spops_bev_plan **out)
 {
     spops_bev_plan *plan = spops_host_alloc(ctx, 1, sizeof *plan);
     if (plan == NULL) return SPOPS_STATUS_OUT_OF_MEMORY;
     plan->ctx = ctx;
+    plan->kernel = kernel;
     plan->shape = *shape;
     plan->counts = *counts;
     *out = plan;
@@ -71,17 +85,67 @@ static spops_status reserve_scratch(spops_context *ctx, spops_bev_plan *plan)
     return spops_context_reserve(ctx, plan->scratch_bytes);
 }
 
+// The cell, or -1, of every frustum point of an image; false where spans cannot say what it does:
+// a point twice, or with another pixel's features.
+static bool cells_of_image(const spops_bev_plan *plan, const spops_segments_image *image,
+                           int32_t *cells)
+{
+    memset(cells, 0xff, (size_t)plan->counts.num_points * sizeof *cells);
+    for (int64_t cell = 0; cell < image->num_segments; ++cell)
+        for (int32_t i = image->offsets[cell]; i < image->offsets[cell + 1]; ++i) {
+            const int32_t point = image->b[i];
+            if (cells[point] >= 0 || image->a[i] != spops_bev_pixel_of(&plan->shape, point))
+                return false;
+            cells[point] = (int32_t)cell;
+        }
+    return true;
+}
+
+static spops_status build_image_spans(spops_context *ctx, const char *call,
+                                      const spops_segments_image *image, spops_bev_plan *plan)
+{
+    spops_status status = SPOPS_STATUS_OK;
+    const size_t n = (size_t)plan->counts.num_points;
+    int32_t *cells = NULL;
+    void *device_cells = NULL;
+
+    if (!spops_bev_wants_spans(ctx, &plan->counts, plan->kernel))
+        return spops_bev_spans_finish(ctx, call, plan);
+    cells = spops_host_alloc(ctx, n, sizeof *cells);
+    if (cells == NULL) return SPOPS_STATUS_OUT_OF_MEMORY;
+    if (cells_of_image(plan, image, cells)) {
+        SPOPS_TRY_GOTO(spops_backend_alloc(ctx, n * sizeof *cells, &device_cells), status, done);
+        SPOPS_TRY_GOTO(ctx->backend->upload(ctx, device_cells, cells, n * sizeof *cells), status,
+                       done);
+        SPOPS_TRY_GOTO(spops_bev_spans_enqueue(ctx, call, plan, device_cells), status, done);
+    } else if (plan->kernel == SPOPS_BEV_KERNEL_SPANS) {
+        status = spops_fail(ctx, SPOPS_STATUS_NOT_SUPPORTED,
+                            "%s: kernel is spans, and some point is used twice or with the "
+                            "features of another pixel",
+                            call);
+        goto done;
+    }
+    status = spops_bev_spans_finish(ctx, call, plan);
+
+done:
+    spops_backend_free(ctx, device_cells, n * sizeof *cells);
+    spops_host_free(ctx, cells, n, sizeof *cells);
+    return status;
+}
+
 spops_status spops_bev_plan_build_image(spops_context *ctx, const char *call,
                                         const spops_segments_image *image, spops_bev_plan *plan)
 {
     SPOPS_TRY(spops_segments_image_build(
-        ctx, call, image, rows_bytes(&plan->counts, image->max_cols), &plan->segments));
+        ctx, call, image, rows_bytes(ctx, &plan->counts, image->max_cols), &plan->segments));
+    SPOPS_TRY(build_image_spans(ctx, call, image, plan));
     return reserve_scratch(ctx, plan);
 }
 
 void spops_bev_plan_destroy(spops_bev_plan *plan)
 {
     if (plan == NULL) return;
+    spops_bev_spans_free(plan);
     spops_segments_destroy(plan->segments);
     spops_host_free(plan->ctx, plan, 1, sizeof *plan);
 }
@@ -204,7 +268,7 @@ static spops_status alloc_segments(spops_context *ctx, const char *call,
     sizes.pairs = sizes.order = true;
     (void)carve_frustum(g, counts, &carver);
     sizes.extra_bytes = carver.used;
-    sizes.extra_scratch_bytes = rows_bytes(counts, options->max_cols);
+    sizes.extra_scratch_bytes = rows_bytes(ctx, counts, options->max_cols);
     SPOPS_TRY(spops_segments_alloc(ctx, call, &sizes, &plan->segments));
     return reserve_scratch(ctx, plan);
 }
@@ -233,7 +297,11 @@ static spops_status create_from_geometry(spops_context *ctx, const char *call,
                   "%s: cameras is NULL, expected %" PRId64 " cameras", call, counts.num_transforms);
     SPOPS_TRY(spops_bev_read_options(ctx, call, options, &o));
 
-    SPOPS_TRY(spops_bev_plan_alloc(ctx, &g.shape, &counts, &plan));
+    if (refillable && o.kernel == SPOPS_BEV_KERNEL_SPANS)
+        return spops_fail(ctx, SPOPS_STATUS_NOT_SUPPORTED,
+                          "%s: kernel is spans, which a plan that is refilled does not have", call);
+
+    SPOPS_TRY(spops_bev_plan_alloc(ctx, &g.shape, &counts, o.kernel, &plan));
     SPOPS_TRY_GOTO(alloc_segments(ctx, call, &g, &o, refillable, plan), status, fail);
     carver.base = plan->segments->extra;
     f = carve_frustum(&g, &counts, &carver);
@@ -245,9 +313,12 @@ static spops_status create_from_geometry(spops_context *ctx, const char *call,
         memset(&nothing, 0, sizeof nothing);
         SPOPS_TRY_GOTO(spops_segments_enqueue_build(ctx, plan->segments, &nothing), status, fail);
     }
+    if (!refillable && spops_bev_wants_spans(ctx, &counts, o.kernel))
+        SPOPS_TRY_GOTO(spops_bev_spans_enqueue(ctx, call, plan, f.keys), status, fail);
     SPOPS_TRY_GOTO(refillable ? ctx->backend->wait(ctx)
                               : spops_segments_finish(ctx, plan->segments),
                    status, fail);
+    SPOPS_TRY_GOTO(spops_bev_spans_finish(ctx, call, plan), status, fail);
     *out = plan;
     return SPOPS_STATUS_OK;
 
@@ -310,6 +381,13 @@ spops_status spops_bev_plan_get_info_sync(spops_context *ctx, const spops_bev_pl
     found.longest = schedule.longest;
     found.num_features = plan->counts.num_features;
     found.num_depths = plan->counts.num_points;
+    found.kernel = plan->kernel;
+    if (plan->kernel == SPOPS_BEV_KERNEL_SPANS) {
+        found.num_spans = plan->spans.host_counts.num_spans;
+        found.num_steps = plan->spans.host_counts.num_more;
+        for (int team = 0; team < SPOPS_BEV_NUM_TEAMS; ++team)
+            found.num_steps += plan->spans.host_counts.num_bundles[team];
+    }
     return spops_write_info(ctx, call, info, &found, sizeof found);
 }
 
@@ -434,7 +512,8 @@ spops_status spops_bev_plan_load(spops_context *ctx, const void *data, size_t by
     SPOPS_TRY(read_shape(ctx, call, &reader, &shape, &counts));
     SPOPS_TRY_GOTO(spops_segments_image_read(ctx, call, &reader, &image), status, fail);
     SPOPS_TRY_GOTO(check_image(ctx, call, &counts, &image), status, fail);
-    SPOPS_TRY_GOTO(spops_bev_plan_alloc(ctx, &shape, &counts, &plan), status, fail);
+    SPOPS_TRY_GOTO(spops_bev_plan_alloc(ctx, &shape, &counts, SPOPS_BEV_KERNEL_AUTO, &plan), status,
+                   fail);
     SPOPS_TRY_GOTO(spops_bev_plan_build_image(ctx, call, &image, plan), status, fail);
     spops_segments_image_free(ctx, &image);
     *out = plan;

@@ -18,6 +18,10 @@ struct spops_bev_plan {
     spops_bev_counts counts;
     spops_segments *segments;
     spops_bev_points_args points; // of a refillable plan; without transforms
+    spops_bev_kernel kernel;      // as asked for; once the plan is finished, LISTS or SPANS
+    spops_bev_spans spans;        // of SPANS
+    void *spans_block, *spans_workspace;
+    size_t spans_block_bytes, spans_workspace_bytes;
     size_t scratch_bytes;
 };
 
@@ -33,13 +37,38 @@ spops_gradients spops_bev_gradients(const spops_bev_options *options);
 // plan is there and lies where ctx runs.
 spops_status spops_bev_check_plan(spops_context *ctx, const char *call, const spops_bev_plan *plan);
 
-// A plan without segments yet.
+// A plan without segments yet; `kernel` as the caller asked.
 spops_status spops_bev_plan_alloc(spops_context *ctx, const spops_bev_shape *shape,
-                                  const spops_bev_counts *counts, spops_bev_plan **out);
+                                  const spops_bev_counts *counts, spops_bev_kernel kernel,
+                                  spops_bev_plan **out);
 
-// Its segments from an image that is known to be right (waits).
+// The pixel row that a depth element lies on.
+static inline int64_t spops_bev_pixel_of(const spops_bev_shape *shape, int64_t point)
+{
+    const int64_t image = (int64_t)shape->feature_height * shape->feature_width;
+    return point / (image * shape->num_depths) * image + point % image;
+}
+
+// Its segments, and spans, from an image that is known to be right (waits).
 spops_status spops_bev_plan_build_image(spops_context *ctx, const char *call,
                                         const spops_segments_image *image, spops_bev_plan *plan);
+
+// bev_spans.c
+
+// Whether a plan that asked for `kernel` should have spans.
+bool spops_bev_wants_spans(const spops_context *ctx, const spops_bev_counts *counts,
+                           spops_bev_kernel kernel);
+
+// Enqueue the build of the plan's spans from the cell (or -1) of each frustum point, in the
+// backend's memory; then finish it (waits) and settle plan->kernel. Without an enqueue before,
+// finish settles it to LISTS.
+spops_status spops_bev_spans_enqueue(spops_context *ctx, const char *call, spops_bev_plan *plan,
+                                     const int32_t *cells);
+spops_status spops_bev_spans_finish(spops_context *ctx, const char *call, spops_bev_plan *plan);
+void spops_bev_spans_free(spops_bev_plan *plan);
+
+// Whether the plan's spans pool matrices like these.
+bool spops_bev_spans_serve(const spops_bev_plan *plan, spops_matrix depth, spops_matrix feat);
 
 // bev_geometry.c
 
@@ -60,7 +89,8 @@ spops_status spops_bev_make_transforms(spops_context *ctx, const char *call,
 // Scratch of a plan's calls, measured and carved by one function.
 typedef struct spops_bev_scratch {
     spops_segments_scratch segments;
-    void *rows; // [num_cells][max_cols] of 4 bytes: out, or grad_out, with channels last
+    void *rows;     // [num_cells][max_cols] of 4 bytes: out, or grad_out, with channels last
+    void *feat_f16; // [num_features][max_cols] f16: an 8- or 4-bit feat; NULL but on the CPU
 } spops_bev_scratch;
 spops_bev_scratch spops_bev_carve_scratch(const spops_bev_plan *plan, spops_carver *carver);
 

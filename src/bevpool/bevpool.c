@@ -1,10 +1,26 @@
 // BEV pooling: argument checks, then the segmented sum over the plan's relation, forward and
 // backward. Channels-first outputs go through scratch rows and the backend's transpose.
+#include <string.h>
+
 #include "bevpool/bev_plan.h"
 #include "core/matrix.h"
 #include "segreduce/segreduce.h"
 
 static const spops_matrix absent; // data NULL
+
+// The dtypes that depth and out may have, by that of feat; the rest is refused.
+#define DTYPE(name) (1u << SPOPS_DTYPE_##name)
+static const struct {
+    unsigned depth, out;
+} allowed[] = {
+    [SPOPS_DTYPE_F32] = {DTYPE(F32), DTYPE(F32)},
+    [SPOPS_DTYPE_F16] = {DTYPE(F32) | DTYPE(F16), DTYPE(F32) | DTYPE(F16)},
+    [SPOPS_DTYPE_BF16] = {DTYPE(F32) | DTYPE(BF16), DTYPE(F32) | DTYPE(BF16)},
+    [SPOPS_DTYPE_F8E4M3] = {DTYPE(F16) | DTYPE(F8E4M3), DTYPE(F32) | DTYPE(F16) | DTYPE(F8E4M3)},
+    [SPOPS_DTYPE_F8E5M2] = {DTYPE(F16) | DTYPE(F8E5M2), DTYPE(F32) | DTYPE(F16) | DTYPE(F8E5M2)},
+    [SPOPS_DTYPE_F4E2M1] = {DTYPE(F16) | DTYPE(F8E4M3), DTYPE(F32) | DTYPE(F16) | DTYPE(F8E4M3)},
+};
+#define FEAT_DTYPES (SPOPS_DTYPES_FLOAT | DTYPE(F8E4M3) | DTYPE(F8E5M2) | DTYPE(F4E2M1))
 
 static spops_status check_plan(spops_context *ctx, const char *call, const spops_bev_plan *plan,
                                spops_bev_layout layout)
@@ -17,6 +33,7 @@ static spops_status check_plan(spops_context *ctx, const char *call, const spops
     return spops_check_slot(ctx, call, ctx->backend->transpose != NULL, "transpose");
 }
 
+// depth and feat of the gradients, which have fewer dtypes.
 static spops_status check_inputs(spops_context *ctx, const char *call, const spops_bev_plan *plan,
                                  spops_matrix depth, spops_matrix feat)
 {
@@ -25,13 +42,12 @@ static spops_status check_inputs(spops_context *ctx, const char *call, const spo
     return spops_check_weights(ctx, call, "depth", depth, plan->counts.num_points, feat.dtype);
 }
 
-// m, named `name`, has one column vector of feat's width and dtype per cell, laid out as said.
+// m, named `name`, has one column vector of feat's width per cell, laid out as said.
 static spops_status check_cells(spops_context *ctx, const char *call, const char *name,
                                 const spops_bev_plan *plan, spops_bev_layout layout, spops_matrix m,
-                                spops_matrix feat)
+                                spops_matrix feat, unsigned dtypes)
 {
     const int64_t batches = plan->shape.num_batches, cells = plan->counts.num_cells;
-    const unsigned dtypes = 1u << (unsigned)feat.dtype;
     if (layout == SPOPS_BEV_CHANNELS_LAST)
         return spops_check_matrix(ctx, call, name, m, cells, feat.cols, dtypes);
     SPOPS_REQUIRE(ctx, feat.cols <= plan->segments->max_cols,
@@ -52,36 +68,142 @@ static spops_status get_scratch(spops_context *ctx, const char *call, const spop
     return SPOPS_STATUS_OK;
 }
 
+// A scale is one aligned f32, apart from out; or absent.
+static spops_status check_scale(spops_context *ctx, const char *call, const char *name,
+                                const float *scale, spops_matrix out)
+{
+    const spops_matrix m = spops_matrix_dense((void *)(uintptr_t)scale, 1, 1, SPOPS_DTYPE_F32);
+    if (scale == NULL) return SPOPS_STATUS_OK;
+    SPOPS_TRY(spops_check_matrix(ctx, call, name, m, 1, 1, DTYPE(F32)));
+    return spops_check_no_overlap(ctx, call, "out", out, name, m);
+}
+
+static spops_status check_feat_scales(spops_context *ctx, const char *call,
+                                      const spops_bev_pool *pool)
+{
+    const spops_matrix feat = pool->feat;
+    if (feat.dtype != SPOPS_DTYPE_F4E2M1) {
+        SPOPS_REQUIRE(ctx, pool->feat_scales == NULL,
+                      "%s: feat_scales is given, and feat.dtype is %s: only f4e2m1 has them", call,
+                      spops_dtype_name(feat.dtype));
+        return SPOPS_STATUS_OK;
+    }
+    SPOPS_REQUIRE(ctx, pool->feat_scales != NULL,
+                  "%s: feat_scales is NULL, and feat.dtype is f4e2m1, which needs them", call);
+    SPOPS_TRY(spops_check_matrix(ctx, call, "feat_scales", *pool->feat_scales, feat.rows,
+                                 (feat.cols + SPOPS_BLOCK_COLS - 1) / SPOPS_BLOCK_COLS,
+                                 DTYPE(F8E4M3)));
+    return spops_check_no_overlap(ctx, call, "out", pool->out, "feat_scales", *pool->feat_scales);
+}
+
+static spops_status check_pool(spops_context *ctx, const char *call, const spops_bev_plan *plan,
+                               const spops_bev_pool *pool)
+{
+    const spops_matrix depth = pool->depth, feat = pool->feat, out = pool->out;
+
+    SPOPS_REQUIRE(
+        ctx, pool->accumulate == SPOPS_ACCUMULATE_F32 || pool->accumulate == SPOPS_ACCUMULATE_F16,
+        "%s: accumulate is %d, expected %d or %d", call, (int)pool->accumulate,
+        (int)SPOPS_ACCUMULATE_F32, (int)SPOPS_ACCUMULATE_F16);
+    SPOPS_TRY(spops_check_matrix(ctx, call, "feat", feat, plan->counts.num_features, feat.cols,
+                                 FEAT_DTYPES));
+    SPOPS_REQUIRE(ctx, feat.dtype <= SPOPS_DTYPE_BF16 || feat.cols <= plan->segments->max_cols,
+                  "%s: feat is %s with %" PRId64
+                  " columns, the plan was built for max_cols = %" PRId64,
+                  call, spops_dtype_name(feat.dtype), feat.cols, plan->segments->max_cols);
+    SPOPS_TRY(spops_check_matrix(ctx, call, "depth", depth, plan->counts.num_points, 1,
+                                 allowed[feat.dtype].depth));
+    SPOPS_REQUIRE(ctx, depth.rows <= 1 || depth.row_stride == 1,
+                  "%s: depth.row_stride is %" PRId64 ", expected 1", call, depth.row_stride);
+    SPOPS_TRY(
+        check_cells(ctx, call, "out", plan, pool->layout, out, feat, allowed[feat.dtype].out));
+    SPOPS_TRY(spops_check_no_overlap(ctx, call, "out", out, "depth", depth));
+    SPOPS_TRY(spops_check_no_overlap(ctx, call, "out", out, "feat", feat));
+    SPOPS_TRY(check_feat_scales(ctx, call, pool));
+    SPOPS_TRY(check_scale(ctx, call, "feat_scale", pool->feat_scale, out));
+    SPOPS_TRY(check_scale(ctx, call, "depth_scale", pool->depth_scale, out));
+    return check_scale(ctx, call, "out_scale", pool->out_scale, out);
+}
+
+// The sums of what->x, over the plan's spans where they serve, else over its lists.
+static spops_status sum_cells(spops_context *ctx, const char *call, const spops_bev_plan *plan,
+                              const spops_segreduce_args *what, spops_segments_scratch scratch)
+{
+    spops_bev_spans_pool_args pool;
+    if (!spops_bev_spans_serve(plan, what->w, what->x))
+        return spops_segreduce_run(ctx, call, plan->segments, what, scratch);
+    pool.spans = &plan->spans;
+    pool.num_cells = plan->counts.num_cells;
+    pool.feature_width = plan->shape.feature_width;
+    pool.depth = what->w;
+    pool.feat = what->x;
+    pool.out = what->out;
+    pool.feat_scales = what->x_scales;
+    pool.feat_scale = what->x_scale;
+    pool.depth_scale = what->w_scale;
+    pool.out_scale = what->out_scale;
+    return ctx->backend->bev_spans_pool(ctx, &pool);
+}
+
+static spops_status run_pool(spops_context *ctx, const char *call, const spops_bev_plan *plan,
+                             const spops_bev_pool *pool)
+{
+    const spops_matrix feat = pool->feat, out = pool->out;
+    spops_segreduce_args what = {.reduce = SPOPS_REDUCE_SUM,
+                                 .x = feat,
+                                 .w = pool->depth,
+                                 .out = out,
+                                 .x_scales =
+                                     pool->feat_scales == NULL ? absent : *pool->feat_scales,
+                                 .x_scale = pool->feat_scale,
+                                 .w_scale = pool->depth_scale,
+                                 .out_scale = pool->out_scale,
+                                 .accumulate = pool->accumulate};
+    spops_bev_scratch scratch;
+    spops_transpose_args transpose;
+
+    SPOPS_TRY(check_plan(ctx, call, plan, pool->layout));
+    SPOPS_TRY(check_pool(ctx, call, plan, pool));
+    SPOPS_TRY(spops_segments_check_cols(ctx, call, "feat", plan->segments, false, feat.cols));
+    if (feat.cols == 0) return SPOPS_STATUS_OK;
+    SPOPS_TRY(get_scratch(ctx, call, plan, &scratch));
+    what.x_f16 = scratch.feat_f16;
+
+    if (pool->layout == SPOPS_BEV_CHANNELS_LAST)
+        return sum_cells(ctx, call, plan, &what, scratch.segments);
+    what.out = spops_matrix_dense(scratch.rows, plan->counts.num_cells, feat.cols, out.dtype);
+    SPOPS_TRY(sum_cells(ctx, call, plan, &what, scratch.segments));
+    transpose.batches = plan->shape.num_batches;
+    transpose.rows = plan->counts.num_cells / plan->shape.num_batches;
+    transpose.cols = feat.cols;
+    transpose.in = what.out;
+    transpose.out = out;
+    return ctx->backend->transpose(ctx, &transpose);
+}
+
+spops_status spops_bevpool_execute_with(spops_context *ctx, const spops_bev_plan *plan,
+                                        const spops_bev_pool *pool)
+{
+    static const char call[] = "bevpool_execute_with";
+    spops_bev_pool read;
+
+    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_REQUIRE(ctx, pool != NULL, "%s: pool is NULL", call);
+    memset(&read, 0, sizeof read);
+    SPOPS_TRY(spops_read_options(ctx, call, pool, &read, sizeof read));
+    return run_pool(ctx, call, plan, &read);
+}
+
 spops_status spops_bevpool_execute(spops_context *ctx, const spops_bev_plan *plan,
                                    spops_bev_layout layout, spops_matrix depth, spops_matrix feat,
                                    spops_matrix out)
 {
     static const char call[] = "bevpool_execute";
-    spops_bev_scratch scratch;
-    spops_transpose_args transpose;
-    spops_matrix rows = out; // where the sums go
+    const spops_bev_pool pool = {
+        .struct_size = sizeof pool, .layout = layout, .depth = depth, .feat = feat, .out = out};
 
     SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
-    SPOPS_TRY(check_plan(ctx, call, plan, layout));
-    SPOPS_TRY(check_inputs(ctx, call, plan, depth, feat));
-    SPOPS_TRY(check_cells(ctx, call, "out", plan, layout, out, feat));
-    SPOPS_TRY(spops_check_no_overlap(ctx, call, "out", out, "depth", depth));
-    SPOPS_TRY(spops_check_no_overlap(ctx, call, "out", out, "feat", feat));
-    SPOPS_TRY(spops_segments_check_cols(ctx, call, "feat", plan->segments, false, feat.cols));
-    if (feat.cols == 0) return SPOPS_STATUS_OK;
-    SPOPS_TRY(get_scratch(ctx, call, plan, &scratch));
-
-    if (layout == SPOPS_BEV_CHANNELS_FIRST)
-        rows = spops_matrix_dense(scratch.rows, plan->counts.num_cells, feat.cols, feat.dtype);
-    SPOPS_TRY(spops_segreduce_run(ctx, call, plan->segments, SPOPS_REDUCE_SUM, feat, depth, rows,
-                                  absent, scratch.segments));
-    if (layout == SPOPS_BEV_CHANNELS_LAST) return SPOPS_STATUS_OK;
-    transpose.batches = plan->shape.num_batches;
-    transpose.rows = plan->counts.num_cells / plan->shape.num_batches;
-    transpose.cols = feat.cols;
-    transpose.in = rows;
-    transpose.out = out;
-    return ctx->backend->transpose(ctx, &transpose);
+    return run_pool(ctx, call, plan, &pool);
 }
 
 static spops_status check_grad_apart(spops_context *ctx, const char *call, const char *name,
@@ -107,7 +229,8 @@ spops_status spops_bevpool_execute_backward(spops_context *ctx, const spops_bev_
     SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
     SPOPS_TRY(check_plan(ctx, call, plan, layout));
     SPOPS_TRY(check_inputs(ctx, call, plan, depth, feat));
-    SPOPS_TRY(check_cells(ctx, call, "grad_out", plan, layout, grad_out, feat));
+    SPOPS_TRY(check_cells(ctx, call, "grad_out", plan, layout, grad_out, feat,
+                          1u << (unsigned)feat.dtype));
     if (grad_feat != NULL) {
         SPOPS_TRY(spops_check_matrix(ctx, call, "grad_feat", *grad_feat, feat.rows, feat.cols,
                                      1u << (unsigned)feat.dtype));

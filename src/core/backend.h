@@ -4,7 +4,9 @@
 #ifndef SPOPS_CORE_BACKEND_H
 #define SPOPS_CORE_BACKEND_H
 
+#include "core/bev_spans.h"
 #include "core/context.h"
+#include "core/coord_arrays.h"
 #include "core/lists.h"
 #include "spops/bevpool.h"
 
@@ -13,6 +15,13 @@ extern "C" {
 #endif
 
 // out[o] = reduce over positions p of owner o of w[b(p)] * x[a(p)].
+//
+// What SUM may be asked for beyond that (all zero for every other use): an x of F8E4M3, F8E5M2 or
+// F4E2M1, w and out of other dtypes than x (those of bevpool.h's table), and scales:
+//     out[o, c] = sum * x_scale * w_scale / out_scale,
+// where the factor is (x_scale * w_scale) / out_scale in f32, owners without positions get 0, and
+// an element of an F4E2M1 x counts as its value times x_scales[row, c / 16]. An out of an 8-bit
+// dtype saturates.
 typedef struct spops_segreduce_args {
     const spops_lists *lists;
     spops_reduce reduce;
@@ -24,7 +33,11 @@ typedef struct spops_segreduce_args {
     void *states;     // [num_owners][x.cols] states of the reduction's traced op (reduce_ops.h), or
                       // NULL. With states or arg the traced op runs, else the plain one.
     void *partials;   // [lists->max_pieces][x.cols] states of at most 8 bytes
-    uint32_t *tickets; // zero; left zero
+    uint32_t *tickets;     // zero; left zero
+    spops_matrix x_scales; // F8E4M3 [x.rows, ceil(x.cols / 16)] of an F4E2M1 x; else data NULL
+    const float *x_scale, *w_scale, *out_scale; // backend memory, one each; NULL: 1
+    spops_accumulate accumulate;
+    void *x_f16; // scratch for an 8- or 4-bit x on the CPU: [x.rows][x.cols] f16; else NULL
 } spops_segreduce_args;
 
 // grad_x[o] = sum over positions p of owner (row) o, with s = a(p), m = b(p), t = order(p), of
@@ -79,11 +92,25 @@ typedef struct spops_gather_args {
 } spops_gather_args;
 
 // out[c, r] = in[r, c] for each of `batches` slices: in [batches * rows, cols] -> out
-// [batches * cols, rows].
+// [batches * cols, rows]. Any dtype of 1, 2 or 4 bytes, the same on both sides.
 typedef struct spops_transpose_args {
     int64_t batches, rows, cols;
     spops_matrix in, out;
 } spops_transpose_args;
+
+// scale[0] = max |x| / the largest value of dtype, as spops/quantize.h has it. x may be empty.
+typedef struct spops_quantize_scale_args {
+    spops_matrix x;
+    spops_dtype dtype;
+    float *scale; // backend memory
+} spops_quantize_scale_args;
+
+// x (f32, f16, bf16) to q (f8e4m3, f8e5m2, f4e2m1) and block_scales, or back. Not empty.
+typedef struct spops_quantize_args {
+    spops_matrix x, q;
+    spops_matrix block_scales; // of an f4e2m1 q; else data NULL
+    const float *scale;        // backend memory; NULL: 1
+} spops_quantize_args;
 
 // keys[p] = cell of frustum point p, or -1 outside; feat[p] = its pixel row (bev_geometry.h).
 typedef struct spops_bev_points_args {
@@ -156,6 +183,55 @@ typedef struct spops_backend {
     spops_status (*gather)(spops_context *ctx, const spops_gather_args *args);
     spops_status (*transpose)(spops_context *ctx, const spops_transpose_args *args);
     spops_status (*bev_points)(spops_context *ctx, const spops_bev_points_args *args);
+
+    // The span form of BEV plans (core/bev_spans.h); all three or none.
+    size_t (*bev_spans_workspace_bytes)(spops_context *ctx, const spops_bev_spans *spans,
+                                        const spops_bev_shape *shape);
+    spops_status (*bev_spans_build)(spops_context *ctx, const spops_bev_spans_args *args);
+    spops_status (*bev_spans_pool)(spops_context *ctx, const spops_bev_spans_pool_args *args);
+    spops_status (*quantize_scale)(spops_context *ctx, const spops_quantize_scale_args *args);
+    spops_status (*quantize)(spops_context *ctx, const spops_quantize_args *args);
+    spops_status (*dequantize)(spops_context *ctx, const spops_quantize_args *args);
+
+    // Coordinates (core/coord_arrays.h). search never returns AUTO: the strategy for a set of this
+    // layout and capacity, where the grid may take max_grid_bytes.
+    spops_search (*coords_search)(const spops_context *ctx, const spops_key_layout *layout,
+                                  int64_t max_rows, size_t max_grid_bytes);
+    // Bytes of the index of such a set; SIZE_MAX: too large to count.
+    size_t (*coords_index_bytes)(spops_context *ctx, const spops_key_layout *layout,
+                                 spops_search search, int64_t max_rows);
+    // Of the first bad item, and of the box, of ROWS or POINTS; box NULL: none. Waits.
+    spops_status (*coords_bounds)(spops_context *ctx, const spops_coords_source *source,
+                                  const spops_coords_box *box, spops_coords_bounds *bounds);
+    // Workspace of coords_build for up to max_candidates candidates; coords holds layout, order,
+    // search, max_rows and max_items. Enough for every kind of source with no more candidates.
+    size_t (*coords_workspace_bytes)(spops_context *ctx, const spops_coords_arrays *coords,
+                                     int64_t max_candidates);
+    // Fill every array of coords from source. Candidates outside the box are left out, and counted
+    // except for DOWN and UP, and for items that KEPT leaves out. Rows are in coords->order;
+    // where more are found than fit, the first max_rows are kept. Enqueues.
+    spops_status (*coords_build)(spops_context *ctx, const spops_coords_source *source,
+                                 const spops_coords_arrays *coords, void *workspace);
+    spops_status (*voxel_points)(spops_context *ctx, const spops_voxel_points_args *args);
+    spops_status (*devoxelize)(spops_context *ctx, const spops_devoxelize_args *args);
+
+    // Kernel maps. workspace_bytes: of any of the four; map holds sizes and which parts are wanted
+    // (arrays not NULL need not be true yet). All four enqueue.
+    size_t (*map_workspace_bytes)(spops_context *ctx, const spops_map_arrays *map, int32_t parts);
+    // out.table, out.masks, tap_counts and the state's num_out, num_in and num_pairs.
+    spops_status (*map_search)(spops_context *ctx, const spops_coords_arrays *in,
+                               const spops_coords_arrays *out, const spops_map_arrays *map,
+                               void *workspace);
+    // to's table and masks from from's: to[j][k] = i where from[i][k] = j, -1 elsewhere.
+    spops_status (*map_reverse)(spops_context *ctx, const spops_map_arrays *map,
+                                const spops_map_side *from, const spops_map_side *to,
+                                void *workspace);
+    // order, tile_masks and tile_order of a side from its masks.
+    spops_status (*map_order)(spops_context *ctx, const spops_map_arrays *map,
+                              const spops_map_side *side, void *workspace);
+    // tap_offsets, in_rows, out_rows and the state's overflow; then offsets, list and positions of
+    // the sides that want them. Needs tables and tap_counts.
+    spops_status (*map_pairs)(spops_context *ctx, const spops_map_arrays *map, void *workspace);
 } spops_backend;
 
 extern const spops_backend spops_backend_cpu;

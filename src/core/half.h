@@ -1,26 +1,29 @@
 // f16 and bf16 as bits, without a branch, so that loops over rows vectorise on any processor. Both
-// round to nearest even, keep subnormals, overflow to infinity and keep NaN a NaN.
+// round to nearest even, keep subnormals, overflow to infinity and keep NaN a NaN. In the common
+// subset of C and CUDA C++.
 #ifndef SPOPS_CORE_HALF_H
 #define SPOPS_CORE_HALF_H
 
 #include <stdint.h>
 #include <string.h>
 
-static inline float spops_float_of_bits(uint32_t bits)
+#include "spops/device/reduce_ops.h" // SPOPS_HD
+
+SPOPS_HD float spops_float_of_bits(uint32_t bits)
 {
     float f;
     memcpy(&f, &bits, sizeof f);
     return f;
 }
 
-static inline uint32_t spops_bits_of_float(float f)
+SPOPS_HD uint32_t spops_bits_of_float(float f)
 {
     uint32_t bits;
     memcpy(&bits, &f, sizeof bits);
     return bits;
 }
 
-static inline float spops_float_of_f16(uint16_t h)
+SPOPS_HD float spops_float_of_f16(uint16_t h)
 {
     const uint32_t magnitude = (uint32_t)(h & 0x7fffu) << 13;
     // The exponent is 112 too small; a product with 2^112 mends it, for subnormals as well.
@@ -30,7 +33,7 @@ static inline float spops_float_of_f16(uint16_t h)
     return spops_float_of_bits(bits | (uint32_t)(h & 0x8000u) << 16);
 }
 
-static inline uint16_t spops_f16_of_float(float f)
+SPOPS_HD uint16_t spops_f16_of_float(float f)
 {
     const uint32_t bits = spops_bits_of_float(f);
     const uint32_t m = bits & 0x7fffffffu;
@@ -45,12 +48,12 @@ static inline uint16_t spops_f16_of_float(float f)
     return (uint16_t)(h | (bits >> 16 & 0x8000u));
 }
 
-static inline float spops_float_of_bf16(uint16_t b)
+SPOPS_HD float spops_float_of_bf16(uint16_t b)
 {
     return spops_float_of_bits((uint32_t)b << 16);
 }
 
-static inline uint16_t spops_bf16_of_float(float f)
+SPOPS_HD uint16_t spops_bf16_of_float(float f)
 {
     const uint32_t bits = spops_bits_of_float(f);
     const uint32_t rounded = (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16;

@@ -22,8 +22,7 @@ static void list_dtypes(unsigned dtypes, char *text, size_t text_bytes)
 // Which dtypes exist in name only, so far.
 static bool is_later_dtype(unsigned dtype)
 {
-    return dtype == SPOPS_DTYPE_F8E4M3 || dtype == SPOPS_DTYPE_F8E5M2 ||
-           dtype == SPOPS_DTYPE_F4E2M1 || dtype == SPOPS_DTYPE_I8 || dtype == SPOPS_DTYPE_I64;
+    return dtype == SPOPS_DTYPE_I8 || dtype == SPOPS_DTYPE_I64;
 }
 
 // Bytes from the first to behind the last element of a matrix that is not empty; INT64_MAX or more
@@ -33,6 +32,10 @@ static bool span_overflows(spops_matrix m, int64_t *bytes)
     int64_t elements = 0;
     if (m.rows > 1 && __builtin_mul_overflow(m.rows - 1, m.row_stride, &elements)) return true;
     if (__builtin_add_overflow(elements, m.cols, &elements)) return true;
+    if (m.dtype == SPOPS_DTYPE_F4E2M1) {
+        *bytes = elements / 2;
+        return false;
+    }
     return __builtin_mul_overflow(elements, (int64_t)spops_dtype_bytes(m.dtype), bytes);
 }
 
@@ -40,6 +43,7 @@ spops_status spops_check_matrix(spops_context *ctx, const char *call, const char
                                 spops_matrix m, int64_t rows, int64_t cols, unsigned dtypes)
 {
     const unsigned dtype = (unsigned)m.dtype;
+    size_t alignment;
     int64_t bytes = 0;
 
     if (dtype > SPOPS_DTYPE_I64 || (dtypes & 1u << dtype) == 0) {
@@ -63,13 +67,20 @@ spops_status spops_check_matrix(spops_context *ctx, const char *call, const char
     SPOPS_REQUIRE(ctx, m.rows <= 1 || m.row_stride >= m.cols,
                   "%s: %s.row_stride is %" PRId64 ", less than its %" PRId64 " columns", call, name,
                   m.row_stride, m.cols);
+    SPOPS_REQUIRE(ctx,
+                  m.dtype != SPOPS_DTYPE_F4E2M1 ||
+                      (m.cols % 2 == 0 && (m.rows <= 1 || m.row_stride % 2 == 0)),
+                  "%s: %s has %" PRId64 " columns and row_stride %" PRId64
+                  ", expected even numbers for f4e2m1",
+                  call, name, m.cols, m.row_stride);
     if (m.rows == 0 || m.cols == 0) return SPOPS_STATUS_OK;
     SPOPS_REQUIRE(ctx, m.data != NULL,
                   "%s: %s.data is NULL, expected memory for [%" PRId64 ", %" PRId64 "]", call, name,
                   m.rows, m.cols);
-    SPOPS_REQUIRE(ctx, (uintptr_t)m.data % spops_dtype_bytes(m.dtype) == 0,
+    alignment = m.dtype == SPOPS_DTYPE_F4E2M1 ? 1 : spops_dtype_bytes(m.dtype);
+    SPOPS_REQUIRE(ctx, (uintptr_t)m.data % alignment == 0,
                   "%s: %s.data is %p, expected a multiple of %zu for %s", call, name, m.data,
-                  spops_dtype_bytes(m.dtype), spops_dtype_name(m.dtype));
+                  alignment, spops_dtype_name(m.dtype));
     SPOPS_REQUIRE(ctx,
                   !span_overflows(m, &bytes) && (uint64_t)bytes <= UINTPTR_MAX - (uintptr_t)m.data,
                   "%s: %s is [%" PRId64 ", %" PRId64 "] with row_stride %" PRId64
@@ -94,12 +105,11 @@ typedef struct row_ranges {
 
 static row_ranges ranges_of(spops_matrix m)
 {
-    const size_t element_bytes = spops_dtype_bytes(m.dtype);
     row_ranges r;
     r.begin = (uintptr_t)m.data;
     r.end = r.begin + spops_matrix_bytes(m);
-    r.row_bytes = (uintptr_t)m.cols * element_bytes;
-    r.stride_bytes = m.rows > 1 ? (uintptr_t)m.row_stride * element_bytes : 0;
+    r.row_bytes = (uintptr_t)spops_elements_bytes(m.dtype, m.cols);
+    r.stride_bytes = m.rows > 1 ? (uintptr_t)spops_elements_bytes(m.dtype, m.row_stride) : 0;
     return r;
 }
 

@@ -102,6 +102,7 @@ spops_status spops_cpu_gather(spops_context *ctx, const spops_gather_args *args)
 
 typedef uint32_t vec_u32 __attribute__((vector_size(16)));
 typedef uint16_t vec_u16 __attribute__((vector_size(16)));
+typedef uint8_t vec_u8 __attribute__((vector_size(16)));
 
 // out[c][r] = in[r][c] for 4 x 4 elements of 4 bytes; strides in elements.
 static void transpose_block_uint32_t(const uint32_t *in, int64_t in_stride, uint32_t *out,
@@ -140,6 +141,26 @@ static void transpose_block_uint16_t(const uint16_t *in, int64_t in_stride, uint
         memcpy(out + i * out_stride, &r[i], sizeof r[i]);
 }
 
+// And for 16 x 16 elements of 1 byte, four times.
+static void transpose_block_uint8_t(const uint8_t *in, int64_t in_stride, uint8_t *out,
+                                    int64_t out_stride)
+{
+    vec_u8 r[16], t[16];
+    for (int i = 0; i < 16; ++i)
+        memcpy(&r[i], in + i * in_stride, sizeof r[i]);
+    for (int step = 0; step < 4; ++step) {
+        for (int i = 0; i < 8; ++i) {
+            t[2 * i] = __builtin_shufflevector(r[i], r[i + 8], 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5,
+                                               21, 6, 22, 7, 23);
+            t[2 * i + 1] = __builtin_shufflevector(r[i], r[i + 8], 8, 24, 9, 25, 10, 26, 11, 27, 12,
+                                                   28, 13, 29, 14, 30, 15, 31);
+        }
+        memcpy(r, t, sizeof r);
+    }
+    for (int i = 0; i < 16; ++i)
+        memcpy(out + i * out_stride, &r[i], sizeof r[i]);
+}
+
 #define DEFINE_TRANSPOSE_TILE(type, side)                                                          \
     static void transpose_tile_##type(const spops_transpose_args *args, int64_t batch,             \
                                       int64_t first_row, int64_t first_col)                        \
@@ -166,6 +187,7 @@ static void transpose_block_uint16_t(const uint16_t *in, int64_t in_stride, uint
     }
 DEFINE_TRANSPOSE_TILE(uint32_t, 4)
 DEFINE_TRANSPOSE_TILE(uint16_t, 8)
+DEFINE_TRANSPOSE_TILE(uint8_t, 16)
 
 spops_status spops_cpu_transpose(spops_context *ctx, const spops_transpose_args *args)
 {
@@ -174,16 +196,18 @@ spops_status spops_cpu_transpose(spops_context *ctx, const spops_transpose_args 
     const int64_t num_tiles = args->batches * row_tiles * col_tiles;
     const int num_threads =
         spops_threads_for(ctx->num_threads, args->batches * args->rows * args->cols);
-    const bool wide = args->in.dtype == SPOPS_DTYPE_F32 || args->in.dtype == SPOPS_DTYPE_I32;
+    const size_t bytes = spops_dtype_bytes(args->in.dtype);
 
 #pragma omp parallel for num_threads(num_threads) if (num_threads > 1) schedule(static)
     for (int64_t tile = 0; tile < num_tiles; ++tile) {
         const int64_t batch = tile / (row_tiles * col_tiles);
         const int64_t row = tile / col_tiles % row_tiles * TILE, col = tile % col_tiles * TILE;
-        if (wide)
+        if (bytes == 4)
             transpose_tile_uint32_t(args, batch, row, col);
-        else
+        else if (bytes == 2)
             transpose_tile_uint16_t(args, batch, row, col);
+        else
+            transpose_tile_uint8_t(args, batch, row, col);
     }
     return SPOPS_STATUS_OK;
 }

@@ -43,20 +43,16 @@ static spops_status check_arg(spops_context *ctx, const char *call, spops_reduce
 }
 
 spops_status spops_segreduce_run(spops_context *ctx, const char *call,
-                                 const spops_segments *segments, spops_reduce reduce,
-                                 spops_matrix x, spops_matrix w, spops_matrix out, spops_matrix arg,
+                                 const spops_segments *segments, const spops_segreduce_args *what,
                                  spops_segments_scratch scratch)
 {
-    const spops_segreduce_args args = {.lists = &segments->forward,
-                                       .reduce = reduce,
-                                       .custom = spops_context_custom(ctx, reduce),
-                                       .x = x,
-                                       .w = w,
-                                       .out = out,
-                                       .arg = arg,
-                                       .partials = scratch.partials,
-                                       .tickets = ctx->tickets};
+    spops_segreduce_args args = *what;
+
     SPOPS_TRY(spops_check_slot(ctx, call, ctx->backend->segreduce != NULL, "segreduce"));
+    args.lists = &segments->forward;
+    args.custom = spops_context_custom(ctx, what->reduce);
+    args.partials = scratch.partials;
+    args.tickets = ctx->tickets;
     return ctx->backend->segreduce(ctx, &args);
 }
 
@@ -65,6 +61,11 @@ spops_status spops_segreduce_execute(spops_context *ctx, const spops_segments *s
                                      spops_matrix out, const spops_matrix *arg)
 {
     static const char call[] = "segreduce_execute";
+    const spops_segreduce_args what = {.reduce = reduce,
+                                       .x = x,
+                                       .w = w == NULL ? absent : *w,
+                                       .out = out,
+                                       .arg = arg == NULL ? absent : *arg};
     spops_segments_scratch scratch;
 
     SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
@@ -89,8 +90,7 @@ spops_status spops_segreduce_execute(spops_context *ctx, const spops_segments *s
     SPOPS_TRY(spops_segments_check_cols(ctx, call, "x", segments, false, x.cols));
     if (segments->num_segments == 0 || x.cols == 0) return SPOPS_STATUS_OK;
     SPOPS_TRY(spops_segments_get_scratch(ctx, call, segments, &scratch));
-    return spops_segreduce_run(ctx, call, segments, reduce, x, w == NULL ? absent : *w, out,
-                               arg == NULL ? absent : *arg, scratch);
+    return spops_segreduce_run(ctx, call, segments, &what, scratch);
 }
 
 // Gradients

@@ -5,10 +5,10 @@
 
 #include "segments/segments.h"
 
-// Enqueue the reduction. Matrices with data NULL are absent (w: all ones; arg: not wanted).
+// Enqueue the reduction. `what` says what to reduce and how; its lists, custom, partials and
+// tickets are filled in here. Matrices with data NULL are absent (w: all ones; arg: not wanted).
 spops_status spops_segreduce_run(spops_context *ctx, const char *call,
-                                 const spops_segments *segments, spops_reduce reduce,
-                                 spops_matrix x, spops_matrix w, spops_matrix out, spops_matrix arg,
+                                 const spops_segments *segments, const spops_segreduce_args *what,
                                  spops_segments_scratch scratch);
 
 // Whether the plan, the reduction and the backend can do gradients at all.

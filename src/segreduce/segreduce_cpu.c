@@ -6,6 +6,7 @@
 
 #include "backends/backend_cpu.h"
 #include "core/cpu_isa.h"
+#include "core/matrix.h"
 #include "core/runs.h"
 #include "segreduce/segreduce_isa.h"
 
@@ -38,7 +39,7 @@ typedef struct walk {
 
 static int64_t element_bytes(spops_matrix m)
 {
-    return m.dtype == SPOPS_DTYPE_F32 ? 4 : 2;
+    return m.dtype == SPOPS_DTYPE_F32 ? 4 : m.dtype <= SPOPS_DTYPE_BF16 ? 2 : 1;
 }
 
 static void set_output(walk *work, spops_matrix out)
@@ -259,20 +260,65 @@ static void custom_split(const walk *work, const spops_split *split)
     }
 }
 
-spops_status spops_cpu_segreduce(spops_context *ctx, const spops_segreduce_args *args)
+static void choose_reduce(const spops_segreduce_args *args, const spops_isa_table *table,
+                          reduce_kernels *kernels)
+{
+    const int traced = args->states != NULL || args->arg.data != NULL;
+    const int dtype = (int)args->x.dtype;
+    kernels->range =
+        table->reduce_range[args->reduce][traced][dtype][weights_like_rows(args->x, args->w)];
+    kernels->split = table->reduce_split[args->reduce][traced][dtype];
+    kernels->piece_bytes = (size_t)args->x.cols * table->state_bytes[args->reduce][traced];
+}
+
+// Whether SUM is asked for more than one dtype of rows and outputs.
+static bool is_extended_sum(const spops_segreduce_args *args)
+{
+    return (args->w.data != NULL && args->w.dtype > SPOPS_DTYPE_BF16) ||
+           (args->out.data != NULL && args->out.dtype != args->x.dtype) || args->x_scale != NULL ||
+           args->w_scale != NULL || args->out_scale != NULL;
+}
+
+static void choose_sum(const spops_segreduce_args *args, const spops_isa_table *table,
+                       reduce_kernels *kernels)
+{
+    const spops_dtype w = args->w.data != NULL ? args->w.dtype : SPOPS_DTYPE_F32;
+    kernels->range = table->sum_range[args->x.dtype][w];
+    kernels->split = table->sum_split;
+    kernels->piece_bytes = (size_t)args->x.cols * sizeof(float);
+}
+
+// Rows of 8 or 4 bits as f16, once for all the terms that name them.
+static spops_matrix decode_rows(const spops_context *ctx, const spops_segreduce_args *args,
+                                const spops_isa_table *table)
+{
+    const spops_matrix x = args->x, scales = args->x_scales;
+    const spops_matrix rows = spops_matrix_dense(args->x_f16, x.rows, x.cols, SPOPS_DTYPE_F16);
+    const int num_threads = spops_threads_for(ctx->num_threads, x.rows * x.cols);
+#pragma omp parallel for num_threads(num_threads) if (num_threads > 1) schedule(static)
+    for (int64_t r = 0; r < x.rows; ++r)
+        table->decode(
+            x.dtype, (const char *)x.data + spops_elements_bytes(x.dtype, r * x.row_stride),
+            scales.data == NULL ? NULL : (const uint8_t *)scales.data + r * scales.row_stride,
+            x.cols, (uint16_t *)args->x_f16 + r * x.cols);
+    return rows;
+}
+
+spops_status spops_cpu_segreduce(spops_context *ctx, const spops_segreduce_args *given)
 {
     const spops_isa_table *table = table_of(ctx);
+    spops_segreduce_args decoded = *given;
+    const spops_segreduce_args *args = &decoded;
     walk work = {args, table, custom_owner, custom_piece, custom_split, NULL, 0, 0};
     reduce_kernels kernels;
 
     if (args->x.cols == 0) return SPOPS_STATUS_OK;
+    if (args->x.dtype > SPOPS_DTYPE_BF16) decoded.x = decode_rows(ctx, given, table);
     if (args->custom == NULL) {
-        const int traced = args->states != NULL || args->arg.data != NULL;
-        const int dtype = (int)args->x.dtype;
-        kernels.range =
-            table->reduce_range[args->reduce][traced][dtype][weights_like_rows(args->x, args->w)];
-        kernels.split = table->reduce_split[args->reduce][traced][dtype];
-        kernels.piece_bytes = (size_t)args->x.cols * table->state_bytes[args->reduce][traced];
+        if (is_extended_sum(args))
+            choose_sum(args, table, &kernels);
+        else
+            choose_reduce(args, table, &kernels);
         work.kernels = &kernels;
         work.owner = reduce_owner;
         work.piece = reduce_piece;

@@ -28,7 +28,8 @@
 #include <immintrin.h>
 #endif
 
-#include "core/half.h"
+#include "core/float8.h"
+#include "core/matrix.h"
 #include "spops/device/reduce_ops.h"
 
 // A sanitizer multiplies this code; instances then share functions, with the choices made at run
@@ -200,7 +201,7 @@ INLINE void store_state(int op, state a, char *dst)
 
 INLINE size_t element_bytes(int dtype)
 {
-    return dtype == SPOPS_DTYPE_F32 ? 4 : 2;
+    return dtype == SPOPS_DTYPE_F32 ? 4 : dtype <= SPOPS_DTYPE_BF16 ? 2 : 1;
 }
 
 INLINE const char *element(int dtype, spops_matrix m, int64_t row, int64_t col)
@@ -216,6 +217,8 @@ INLINE float load_1(int dtype, const char *src)
         memcpy(&f, src, sizeof f);
         return f;
     }
+    if (dtype == SPOPS_DTYPE_F8E4M3) return spops_float_of_f8e4m3((uint8_t)*src);
+    if (dtype == SPOPS_DTYPE_F8E5M2) return spops_float_of_f8e5m2((uint8_t)*src);
     memcpy(&half, src, sizeof half);
     if (dtype == SPOPS_DTYPE_BF16) return spops_float_of_bf16(half);
 #ifdef __F16C__
@@ -232,6 +235,11 @@ INLINE void store_1(int dtype, float f, char *dst)
         memcpy(dst, &f, sizeof f);
         return;
     }
+    if (dtype == SPOPS_DTYPE_F8E4M3 || dtype == SPOPS_DTYPE_F8E5M2) {
+        *dst = (char)(dtype == SPOPS_DTYPE_F8E4M3 ? spops_f8e4m3_of_float(f)
+                                                  : spops_f8e5m2_of_float(f));
+        return;
+    }
     if (dtype == SPOPS_DTYPE_BF16)
         half = spops_bf16_of_float(f);
     else
@@ -242,6 +250,41 @@ INLINE void store_1(int dtype, float f, char *dst)
 #endif
     memcpy(dst, &half, sizeof half);
 }
+
+#ifdef __F16C__
+// f8 by way of f16, whose exponent is as wide as that of e5m2 and wider than that of e4m3. Sixteen
+// f16 of as many codes; for e4m3 they are 2^-8 of the values.
+INLINE __m256i f16_of_f8(int dtype, const char *src)
+{
+    const __m128i codes = _mm_loadu_si128((const __m128i *)(const void *)src);
+    if (dtype == SPOPS_DTYPE_F8E5M2) return _mm256_slli_epi16(_mm256_cvtepu8_epi16(codes), 8);
+    const __m256i moved = _mm256_slli_epi16(_mm256_cvtepi8_epi16(codes), 7);
+    const __m256i finite = _mm256_and_si256(moved, _mm256_set1_epi16((int16_t)0xbf80));
+    const __m128i nan =
+        _mm_cmpeq_epi8(_mm_or_si128(codes, _mm_set1_epi8((char)0x80)), _mm_set1_epi8((char)0xff));
+    const __m256i exponent = _mm256_and_si256(_mm256_cvtepi8_epi16(nan), _mm256_set1_epi16(0x7e00));
+    return _mm256_or_si256(finite, exponent);
+}
+
+INLINE void load_16_f8(int dtype, const char *src, float *dst)
+{
+    const __m256i half = f16_of_f8(dtype, src);
+#ifdef __AVX512F__
+    __m512 v = _mm512_cvtph_ps(half);
+    if (dtype == SPOPS_DTYPE_F8E4M3) v = _mm512_mul_ps(v, _mm512_set1_ps(0x1p8f));
+    _mm512_storeu_ps(dst, v);
+#else
+    __m256 low = _mm256_cvtph_ps(_mm256_castsi256_si128(half));
+    __m256 high = _mm256_cvtph_ps(_mm256_extracti128_si256(half, 1));
+    if (dtype == SPOPS_DTYPE_F8E4M3) {
+        low = _mm256_mul_ps(low, _mm256_set1_ps(0x1p8f));
+        high = _mm256_mul_ps(high, _mm256_set1_ps(0x1p8f));
+    }
+    _mm256_storeu_ps(dst, low);
+    _mm256_storeu_ps(dst + 8, high);
+#endif
+}
+#endif
 
 INLINE void load_lanes(int dtype, int width, const char *src, float *dst)
 {
@@ -260,10 +303,72 @@ INLINE void load_lanes(int dtype, int width, const char *src, float *dst)
             _mm256_storeu_ps(dst + c, _mm256_cvtph_ps(half));
         }
     }
+    if (dtype == SPOPS_DTYPE_F8E4M3 || dtype == SPOPS_DTYPE_F8E5M2) {
+        for (; c + 16 <= width; c += 16)
+            load_16_f8(dtype, src + c, dst + c);
+    }
 #endif
 #pragma omp simd
     for (int i = c; i < width; ++i)
         dst[i] = load_1(dtype, src + (size_t)i * bytes);
+}
+
+#ifdef __AVX512F__
+// Sixteen codes of an f8 dtype, as float8.h has them. A power of two that is 2^23 of the codes'
+// spacing at v, added, leaves v rounded in the last bits of the sum.
+INLINE __m128i f8_of_16(int dtype, __m512 v)
+{
+    const int fraction = dtype == SPOPS_DTYPE_F8E4M3 ? 3 : 2;
+    const float largest = dtype == SPOPS_DTYPE_F8E4M3 ? SPOPS_F8E4M3_MAX : SPOPS_F8E5M2_MAX;
+    const float least = dtype == SPOPS_DTYPE_F8E4M3 ? 0x1p-6f : 0x1p-14f; // normal number
+    const __m512i bits = _mm512_castps_si512(v);
+    const __m512i least_bits = _mm512_castps_si512(_mm512_set1_ps(least));
+    const __m512i m = _mm512_min_epu32(_mm512_and_si512(bits, _mm512_set1_epi32(0x7fffffff)),
+                                       _mm512_castps_si512(_mm512_set1_ps(largest)));
+    const __m512i exponent =
+        _mm512_max_epu32(_mm512_and_si512(m, _mm512_set1_epi32(0x7f800000)), least_bits);
+    const __m512i magic = _mm512_add_epi32(exponent, _mm512_set1_epi32((23 - fraction) << 23));
+    const __m512i sum =
+        _mm512_castps_si512(_mm512_add_ps(_mm512_castsi512_ps(m), _mm512_castsi512_ps(magic)));
+    const __m512i binade =
+        _mm512_srli_epi32(_mm512_sub_epi32(exponent, least_bits), 23 - (unsigned)fraction);
+    const __m512i code = _mm512_add_epi32(binade, _mm512_sub_epi32(sum, magic));
+    const __m512i sign = _mm512_and_si512(_mm512_srli_epi32(bits, 24), _mm512_set1_epi32(0x80));
+    const __mmask16 nan = _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q);
+    return _mm512_cvtepi32_epi8(
+        _mm512_mask_mov_epi32(_mm512_or_si512(code, sign), nan, _mm512_set1_epi32(0x7f)));
+}
+#endif
+
+// Sixteen at a time, first to words and then narrowed: loops over wider blocks of narrow elements
+// would leave the rest of a block to scalar code.
+INLINE void store_16(int dtype, const float *src, char *dst)
+{
+    uint32_t codes[16];
+    uint16_t halves[16];
+    uint8_t bytes[16];
+#ifdef __AVX512F__
+    if (dtype != SPOPS_DTYPE_BF16) {
+        _mm_storeu_si128((__m128i *)(void *)dst, f8_of_16(dtype, _mm512_loadu_ps(src)));
+        return;
+    }
+#endif
+#pragma omp simd
+    for (int c = 0; c < 16; ++c)
+        codes[c] = dtype == SPOPS_DTYPE_BF16     ? spops_bf16_of_float(src[c])
+                   : dtype == SPOPS_DTYPE_F8E4M3 ? spops_f8e4m3_of_float(src[c])
+                                                 : spops_f8e5m2_of_float(src[c]);
+    if (dtype == SPOPS_DTYPE_BF16) {
+#pragma omp simd
+        for (int c = 0; c < 16; ++c)
+            halves[c] = (uint16_t)codes[c];
+        memcpy(dst, halves, sizeof halves);
+    } else {
+#pragma omp simd
+        for (int c = 0; c < 16; ++c)
+            bytes[c] = (uint8_t)codes[c];
+        memcpy(dst, bytes, sizeof bytes);
+    }
 }
 
 INLINE void store_lanes(int dtype, int width, const float *src, char *dst)
@@ -285,9 +390,49 @@ INLINE void store_lanes(int dtype, int width, const float *src, char *dst)
         }
     }
 #endif
+    if (dtype == SPOPS_DTYPE_BF16 || element_bytes(dtype) == 1) {
+        for (; c + 16 <= width; c += 16)
+            store_16(dtype, src + c, dst + (size_t)c * bytes);
+    }
 #pragma omp simd
     for (int i = c; i < width; ++i)
         store_1(dtype, src[i], dst + (size_t)i * bytes);
+}
+
+// 16 columns of an f4e2m1 row, times their block scale.
+INLINE void load_16_f4(const char *src, float scale, float *dst)
+{
+#ifdef __AVX512F__
+    // Lane i holds the word with its code, shifted by its place; of an index only the last four
+    // bits count.
+    static const float values[16] = {0.0f,  0.5f,  1.0f,  1.5f,  2.0f,  3.0f,  4.0f,  6.0f,
+                                     -0.0f, -0.5f, -1.0f, -1.5f, -2.0f, -3.0f, -4.0f, -6.0f};
+    const __m512i word = _mm512_set_epi32(1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0);
+    const __m512i place =
+        _mm512_set_epi32(28, 24, 20, 16, 12, 8, 4, 0, 28, 24, 20, 16, 12, 8, 4, 0);
+    const __m128i codes = _mm_loadl_epi64((const __m128i *)(const void *)src);
+    const __m512i index =
+        _mm512_srlv_epi32(_mm512_permutexvar_epi32(word, _mm512_castsi128_si512(codes)), place);
+    const __m512 v = _mm512_permutexvar_ps(index, _mm512_loadu_ps(values));
+    _mm512_storeu_ps(dst, _mm512_mul_ps(v, _mm512_set1_ps(scale)));
+#elif defined(__F16C__)
+    // The upper halves of f16: their lower ones are zero.
+    const __m128i values =
+        _mm_set_epi8((char)0xc6, (char)0xc4, (char)0xc2, (char)0xc0, (char)0xbe, (char)0xbc,
+                     (char)0xb8, (char)0x80, 0x46, 0x44, 0x42, 0x40, 0x3e, 0x3c, 0x38, 0x00);
+    const __m128i codes = _mm_loadl_epi64((const __m128i *)(const void *)src);
+    const __m128i mask = _mm_set1_epi8(0x0f);
+    const __m128i even = _mm_and_si128(codes, mask);
+    const __m128i odd = _mm_and_si128(_mm_srli_epi16(codes, 4), mask);
+    const __m128i upper = _mm_shuffle_epi8(values, _mm_unpacklo_epi8(even, odd));
+    const __m128i zero = _mm_setzero_si128();
+    const __m256 s = _mm256_set1_ps(scale);
+    _mm256_storeu_ps(dst, _mm256_mul_ps(_mm256_cvtph_ps(_mm_unpacklo_epi8(zero, upper)), s));
+    _mm256_storeu_ps(dst + 8, _mm256_mul_ps(_mm256_cvtph_ps(_mm_unpackhi_epi8(zero, upper)), s));
+#else
+    for (int c = 0; c < SPOPS_BLOCK_COLS; ++c)
+        dst[c] = scale * spops_float_of_f4e2m1((uint8_t)((uint8_t)src[c / 2] >> c % 2 * 4));
+#endif
 }
 
 static void load(spops_dtype dtype, const void *src, int64_t n, float *dst)
@@ -551,6 +696,168 @@ INLINE void reduce_split(int op, int dtype, const spops_segreduce_args *args,
 #undef BLOCK
 }
 
+// Weights of 8 bits, one at a time: from tables.
+#define CODES_1(f, c) f(c), f((c) + 1), f((c) + 2), f((c) + 3)
+#define CODES_2(f, c) CODES_1(f, c), CODES_1(f, (c) + 4), CODES_1(f, (c) + 8), CODES_1(f, (c) + 12)
+#define CODES_3(f, c)                                                                              \
+    CODES_2(f, c), CODES_2(f, (c) + 16), CODES_2(f, (c) + 32), CODES_2(f, (c) + 48)
+#define CODES(f) CODES_3(f, 0), CODES_3(f, 64), CODES_3(f, 128), CODES_3(f, 192)
+#define SIGN(c)  ((c) < 128 ? 1.0f : -1.0f)
+// Fraction, with its leading one, and exponent as a product of powers of two that no step
+// overflows.
+#define E4M3(c)                                                                                    \
+    (((c)&127) == 127 ? __builtin_nanf("")                                                         \
+                      : SIGN(c) * 0x1p-10f * (float)(((c)&7) + ((c)&120 ? 8 : 0)) *                \
+                            (float)(1 << ((c)&120 ? (c) >> 3 & 15 : 1)))
+#define E5M2(c)                                                                                    \
+    (((c)&127) > 124    ? __builtin_nanf("")                                                       \
+     : ((c)&127) == 124 ? SIGN(c) * __builtin_inff()                                               \
+                        : SIGN(c) * 0x1p-17f * (float)(((c)&3) + ((c)&124 ? 4 : 0)) *              \
+                              (float)(1u << ((c)&124 ? (c) >> 2 & 31 : 1)))
+static const float e4m3_values[256] = {CODES(E4M3)}, e5m2_values[256] = {CODES(E5M2)};
+
+INLINE float load_weight(int dtype, const char *src)
+{
+    if (dtype == SPOPS_DTYPE_F8E4M3) return e4m3_values[(uint8_t)*src];
+    if (dtype == SPOPS_DTYPE_F8E5M2) return e5m2_values[(uint8_t)*src];
+    return load_1(dtype, src);
+}
+
+// ---- segreduce: sums of other dtypes and scales (core/backend.h)
+// ---------------------------------
+
+// Scale and store the sums of an owner.
+INLINE void finish_sum(int width, const spops_segreduce_args *args, int64_t owner, int64_t col,
+                       const float *acc)
+{
+    const int dtype = (int)args->out.dtype;
+    char *dst = (char *)element(dtype, args->out, owner, col);
+    float factor = args->x_scale != NULL ? *args->x_scale : 1.0f;
+    float v[MAX_WIDTH];
+
+    if (args->w_scale != NULL) factor *= *args->w_scale;
+    if (args->out_scale != NULL) factor /= *args->out_scale;
+#pragma omp simd
+    for (int c = 0; c < width; ++c)
+        v[c] = acc[c] * factor;
+    switch (dtype) {
+    case SPOPS_DTYPE_F32: store_lanes(SPOPS_DTYPE_F32, width, v, dst); break;
+    case SPOPS_DTYPE_F16: store_lanes(SPOPS_DTYPE_F16, width, v, dst); break;
+    case SPOPS_DTYPE_BF16: store_lanes(SPOPS_DTYPE_BF16, width, v, dst); break;
+    case SPOPS_DTYPE_F8E4M3: store_lanes(SPOPS_DTYPE_F8E4M3, width, v, dst); break;
+    default: store_lanes(SPOPS_DTYPE_F8E5M2, width, v, dst); break;
+    }
+}
+
+// A row of 8- or 4-bit codes as f16, which has all their values, and all products of an f4e2m1 with
+// its block scale.
+static void decode(spops_dtype dtype, const void *src, const uint8_t *scales, int64_t n,
+                   uint16_t *dst)
+{
+    const char *from = (const char *)src;
+    int64_t c = 0;
+
+    if (dtype == SPOPS_DTYPE_F4E2M1) {
+        float v[SPOPS_BLOCK_COLS];
+        for (; c + SPOPS_BLOCK_COLS <= n; c += SPOPS_BLOCK_COLS) {
+            load_16_f4(from + c / 2, e4m3_values[scales[c / SPOPS_BLOCK_COLS]], v);
+            store_lanes(SPOPS_DTYPE_F16, SPOPS_BLOCK_COLS, v, (char *)(dst + c));
+        }
+        if (c < n) {
+            char codes[SPOPS_BLOCK_COLS / 2] = {0};
+            memcpy(codes, from + c / 2, (size_t)(n - c) / 2);
+            load_16_f4(codes, e4m3_values[scales[c / SPOPS_BLOCK_COLS]], v);
+            for (int64_t i = 0; c < n; ++i, ++c)
+                store_1(SPOPS_DTYPE_F16, v[i], (char *)(dst + c));
+        }
+        return;
+    }
+#define DECODE(name)                                                                               \
+    for (; c + 16 <= n; c += 16) {                                                                 \
+        float v[16];                                                                               \
+        load_lanes(SPOPS_DTYPE_##name, 16, from + c, v);                                           \
+        store_lanes(SPOPS_DTYPE_F16, 16, v, (char *)(dst + c));                                    \
+    }                                                                                              \
+    for (; c < n; ++c)                                                                             \
+    store_1(SPOPS_DTYPE_F16, load_1(SPOPS_DTYPE_##name, from + c), (char *)(dst + c))
+    if (dtype == SPOPS_DTYPE_F8E4M3) {
+        DECODE(F8E4M3);
+    } else {
+        DECODE(F8E5M2);
+    }
+#undef DECODE
+}
+
+INLINE void sum_block(int xtype, int wtype, int width, const spops_segreduce_args *args,
+                      int64_t owner, int64_t begin, int64_t end, int64_t col, float *partial)
+{
+    const int64_t row_bytes = args->x.row_stride * (int64_t)element_bytes(xtype);
+    const char *x = element(xtype, args->x, 0, col);
+    const weights w = weights_of(wtype, args->w);
+    cursor at = cursor_at(args->lists, begin);
+    float acc[MAX_WIDTH];
+
+#pragma omp simd
+    for (int c = 0; c < width; ++c)
+        acc[c] = 0.0f;
+    for (int64_t p = begin; p < end; ++p, cursor_step(&at)) {
+        const float weight = load_weight(wtype, w.data + cursor_b(&at) * w.stride);
+        float v[MAX_WIDTH];
+        load_lanes(xtype, width, x + cursor_a(&at) * row_bytes, v);
+#pragma omp simd
+        for (int c = 0; c < width; ++c)
+            acc[c] += weight * v[c];
+    }
+    if (partial == NULL) {
+        finish_sum(width, args, owner, col, acc);
+        return;
+    }
+#pragma omp simd
+    for (int c = 0; c < width; ++c)
+        partial[col + c] = acc[c];
+}
+
+INLINE void sum_range(int xtype, int wtype, const spops_segreduce_args *args, int64_t owner,
+                      int64_t begin, int64_t end, float *partial)
+{
+    const int64_t cols = args->x.cols;
+    if (begin == end && partial == NULL) { // zero, whatever the scales
+        const int dtype = (int)args->out.dtype;
+        memset((char *)element(dtype, args->out, owner, 0), 0, (size_t)cols * element_bytes(dtype));
+        return;
+    }
+#define BLOCK(width, col) sum_block(xtype, wtype, width, args, owner, begin, end, col, partial)
+    FOR_EACH_BLOCK(cols, WIDE_1, BLOCK)
+#undef BLOCK
+}
+
+INLINE void sum_split_block(int width, const spops_segreduce_args *args, const spops_split *split,
+                            int64_t col)
+{
+    const int64_t cols = args->x.cols;
+    const float *partial = (const float *)args->partials + split->first_piece * cols + col;
+    float acc[MAX_WIDTH];
+
+#pragma omp simd
+    for (int c = 0; c < width; ++c)
+        acc[c] = partial[c];
+    for (int32_t i = 1; i < split->num_pieces; ++i) {
+        partial += cols;
+#pragma omp simd
+        for (int c = 0; c < width; ++c)
+            acc[c] += partial[c];
+    }
+    finish_sum(width, args, split->owner, col, acc);
+}
+
+static void sum_split(const spops_segreduce_args *args, const spops_split *split)
+{
+    const int64_t cols = args->x.cols;
+#define BLOCK(width, col) sum_split_block(width, args, split, col)
+    FOR_EACH_BLOCK(cols, 16, BLOCK)
+#undef BLOCK
+}
+
 // ---- seggrad ------------------------------------------------------------------------------------
 
 INLINE const char *states_of(int op, const void *states, int64_t segment, int64_t cols, int64_t col)
@@ -691,6 +998,20 @@ INLINE float dot_range(int op, int xtype, const spops_segdot_args *args, int64_t
         reduce_range(op, SPOPS_DTYPE_##xtype, SPOPS_DTYPE_##wtype, args, owner, begin, end,        \
                      (char *)partial);                                                             \
     }
+#define SUM(xtype, wtype)                                                                          \
+    static void sum_range_##xtype##_##wtype(const spops_segreduce_args *args, int64_t owner,       \
+                                            int64_t begin, int64_t end, void *partial)             \
+    {                                                                                              \
+        sum_range(SPOPS_DTYPE_##xtype, SPOPS_DTYPE_##wtype, args, owner, begin, end,               \
+                  (float *)partial);                                                               \
+    }
+SUM(F32, F32)
+SUM(F16, F32)
+SUM(F16, F16)
+SUM(F16, F8E4M3)
+SUM(F16, F8E5M2)
+SUM(BF16, F32)
+SUM(BF16, BF16)
 #define SPLIT(name, op, tag, dtype)                                                                \
     static void reduce_split_##name##_##tag##_##dtype(const spops_segreduce_args *args,            \
                                                       const spops_split *split)                    \
@@ -784,6 +1105,16 @@ const spops_isa_table TABLE(SPOPS_ISA_NAME) = {
 #include "core/reduce_ops.def"
 #undef SPOPS_REDUCE_OP
         },
+    .sum_range =
+        {[SPOPS_DTYPE_F32] = {[SPOPS_DTYPE_F32] = sum_range_F32_F32},
+         [SPOPS_DTYPE_F16] = {[SPOPS_DTYPE_F32] = sum_range_F16_F32,
+                              [SPOPS_DTYPE_F16] = sum_range_F16_F16,
+                              [SPOPS_DTYPE_F8E4M3] = sum_range_F16_F8E4M3,
+                              [SPOPS_DTYPE_F8E5M2] = sum_range_F16_F8E5M2},
+         [SPOPS_DTYPE_BF16] =
+             {[SPOPS_DTYPE_F32] = sum_range_BF16_F32, [SPOPS_DTYPE_BF16] = sum_range_BF16_BF16}},
+    .decode = decode,
+    .sum_split = sum_split,
     .load = load,
     .store = store,
 };

@@ -36,6 +36,12 @@ typedef struct spops_isa_table {
     spops_grad_range grad_range[SPOPS_NUM_BUILTINS][SPOPS_NUM_FLOATS][2];
     spops_dot_range dot_range[SPOPS_NUM_BUILTINS][SPOPS_NUM_FLOATS];
     size_t state_bytes[SPOPS_NUM_BUILTINS][2]; // [..][traced]
+    // Sums of other dtypes and scales: [dtype of x][dtype of w]. 8- and 4-bit rows are decoded to
+    // f16 beforehand: n elements of a row, with the block scales of f4e2m1.
+    spops_reduce_range sum_range[SPOPS_NUM_FLOATS][SPOPS_DTYPE_F8E5M2 + 1];
+    void (*decode)(spops_dtype dtype, const void *src, const uint8_t *scales, int64_t n,
+                   uint16_t *dst);
+    spops_reduce_split sum_split;
     // n elements of a float dtype to f32 and back
     void (*load)(spops_dtype dtype, const void *src, int64_t n, float *dst);
     void (*store)(spops_dtype dtype, const float *src, int64_t n, void *dst);

@@ -1,9 +1,9 @@
 // make_seeds DIR RIG_JSON: the fuzzers' seed corpus, from valid plans, into DIR/{ranks,intervals,
-// load,rig}.
+// load,rig,coords,kernel_map}.
 #include <errno.h>
 #include <sys/stat.h>
 
-#include "fuzz.h"
+#include "fuzz_map_sets.h"
 
 static const char *root;
 
@@ -185,6 +185,52 @@ static void put_rigs(const char *shipped)
     put_file("rig", "small.json", small, sizeof small - 1);
 }
 
+// Maps between the fixed sets, behind the byte that names them.
+static void put_maps(spops_context *ctx)
+{
+    fuzz_map_sets sets = fuzz_map_sets_create(ctx);
+    for (int which = 0; which < FUZZ_MAP_SETS; ++which) {
+        char name[32];
+        size_t bytes = 0;
+        const spops_coords *in = fuzz_map_in(&sets, which), *out = fuzz_map_out(&sets, which);
+        const spops_kernel_shape *kernel = which == 0 ? &sets.cube : &sets.window;
+        spops_kernel_map_options options = spops_kernel_map_options_default();
+        spops_kernel_map *map = NULL;
+        options.parts = which == 1 ? SPOPS_MAP_TABLE : 31;
+        FUZZ_REQUIRE(spops_kernel_map_create(ctx, (spops_kernel_map_kind)which, kernel, in, out,
+                                             &options, &map) == SPOPS_STATUS_OK,
+                     "%s", spops_last_error(ctx));
+        bytes_out.data[0] = (uint8_t)which;
+        FUZZ_REQUIRE(spops_kernel_map_save(ctx, map, in, out, bytes_out.data + 1,
+                                           sizeof bytes_out.data - 1, &bytes) == SPOPS_STATUS_OK,
+                     "%s", spops_last_error(ctx));
+        snprintf(name, sizeof name, "map_%d", which);
+        put_file("kernel_map", name, bytes_out.data, bytes + 1);
+        spops_kernel_map_destroy(map);
+    }
+    fuzz_map_sets_destroy(&sets);
+}
+
+// Heads as fuzz_coords.c reads them, each before rows.
+static void put_coords(void)
+{
+    for (int32_t i = 0; i < 6; ++i) {
+        char name[32];
+        const int32_t dims = 1 + i % 4, kind = i % 3, size = kind == 0 ? 3 : 2 + i % 2;
+        const int32_t head[9] = {dims, 40, 1, i % 4, i % 4, 1, kind, i < 3 ? 31 : 1, 16};
+        bytes_out.used = 0;
+        put_i32s(head, 9);
+        for (int a = 0; a < SPOPS_MAX_DIMS; ++a)
+            put_i32s(
+                (const int32_t[]){size, kind == 0 ? 1 : 2, kind == 0 ? 0 : size - 2, 1 + i / 5}, 4);
+        put_i32s((const int32_t[]){0, i & 1}, 2);
+        for (int32_t r = 0; r < 40 * (dims + 1); ++r)
+            put_i32s((const int32_t[]){r * 29 / 3 + r * r % 13}, 1);
+        snprintf(name, sizeof name, "rows_%d", i);
+        put_file("coords", name, bytes_out.data, bytes_out.used);
+    }
+}
+
 int main(int argc, char **argv)
 {
     fuzz_memory memory;
@@ -203,6 +249,8 @@ int main(int argc, char **argv)
         spops_bev_plan_destroy(plan);
     }
     put_segments(ctx);
+    put_maps(ctx);
+    put_coords();
     fuzz_context_destroy(ctx, &memory);
     put_rigs(argv[2]);
     return 0;

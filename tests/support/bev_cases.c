@@ -213,12 +213,38 @@ bev_map bev_map_of_plan(test_device *d, const spops_bev_plan *plan)
     return m;
 }
 
+// Whether plans of these options are to have spans if they can; `forced` then says so.
+static bool force_spans(const spops_bev_options *options, spops_bev_options *forced)
+{
+    const char *kernel = getenv("SPOPS_TEST_BEV_KERNEL");
+    *forced = options == NULL ? spops_bev_options_default() : *options;
+    if (kernel == NULL || strcmp(kernel, "spans") != 0) return false;
+    if (forced->kernel != SPOPS_BEV_KERNEL_AUTO) return false;
+    forced->kernel = SPOPS_BEV_KERNEL_SPANS;
+    return true;
+}
+
+spops_status bev_plan_create(test_device *d, const spops_bev_geometry *geometry,
+                             const spops_bev_options *options, spops_bev_plan **out)
+{
+    spops_bev_options forced;
+    if (force_spans(options, &forced)) {
+        const spops_status status = spops_bev_plan_create(d->ctx, geometry, &forced, out);
+        if (status != SPOPS_STATUS_NOT_SUPPORTED) return status;
+    }
+    return spops_bev_plan_create(d->ctx, geometry, options, out);
+}
+
 spops_status bev_map_plan(test_device *d, const bev_map *map, const spops_bev_options *options,
                           spops_bev_plan **out)
 {
     spops_bev_ranks r = upload_map(d, map);
-    const spops_status status =
-        spops_bev_plan_create_from_ranks(d->ctx, &map->shape, &r, options, out);
+    spops_bev_options forced;
+    spops_status status = SPOPS_STATUS_NOT_SUPPORTED;
+    if (force_spans(options, &forced))
+        status = spops_bev_plan_create_from_ranks(d->ctx, &map->shape, &r, &forced, out);
+    if (status == SPOPS_STATUS_NOT_SUPPORTED)
+        status = spops_bev_plan_create_from_ranks(d->ctx, &map->shape, &r, options, out);
     free_ranks(d, &r);
     return status;
 }

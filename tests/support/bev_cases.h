@@ -36,6 +36,10 @@ bev_map bev_map_random(const spops_bev_shape *shape, int64_t num_points, bool fo
 bev_map bev_map_of_plan(test_device *d, const spops_bev_plan *plan);
 void bev_map_free(bev_map *map);
 
+// Plans. SPOPS_TEST_BEV_KERNEL=spans makes them with spans where there can be any and the options
+// do not say otherwise.
+spops_status bev_plan_create(test_device *d, const spops_bev_geometry *geometry,
+                             const spops_bev_options *options, spops_bev_plan **out);
 // The plan of a map.
 spops_status bev_map_plan(test_device *d, const bev_map *map, const spops_bev_options *options,
                           spops_bev_plan **out);

@@ -13,12 +13,11 @@ guarded guarded_create(spops_backend_kind backend, const char *name, int64_t row
                        int64_t padding, int64_t shift, spops_dtype dtype)
 {
     guarded g;
-    const size_t element = test_dtype_bytes(dtype);
     memset(&g, 0, sizeof g);
     g.backend = backend;
     g.name = name;
-    g.first = GUARD_BYTES + (size_t)shift * element;
-    g.bytes = g.first + (size_t)rows * (size_t)(cols + padding) * element + GUARD_BYTES;
+    g.first = GUARD_BYTES + test_elements_bytes(dtype, shift);
+    g.bytes = g.first + test_elements_bytes(dtype, rows * (cols + padding)) + GUARD_BYTES;
     void *base = NULL;
     cr_assert(device_alloc(backend, g.bytes, &base), "%s: no memory: %s", name, device_error());
     g.base = (unsigned char *)base;
@@ -43,17 +42,33 @@ void guarded_destroy(guarded *g)
 
 static size_t offset_of(const guarded *g, int64_t r, int64_t c)
 {
-    return g->first + (size_t)(r * g->view.row_stride + c) * test_dtype_bytes(g->view.dtype);
+    return g->first + test_elements_bytes(g->view.dtype, r * g->view.row_stride + c);
+}
+
+// The odd elements of F4E2M1, which are the upper half of a byte.
+static bool is_upper(const guarded *g, int64_t c)
+{
+    return g->view.dtype == SPOPS_DTYPE_F4E2M1 && c % 2 != 0;
+}
+
+static unsigned char swap_halves(unsigned char byte)
+{
+    return (unsigned char)(byte << 4 | byte >> 4);
 }
 
 void guarded_set(guarded *g, int64_t r, int64_t c, double v)
 {
-    test_store(g->host + offset_of(g, r, c), g->view.dtype, v);
+    unsigned char *p = g->host + offset_of(g, r, c);
+    if (is_upper(g, c)) *p = swap_halves(*p);
+    test_store(p, g->view.dtype, v);
+    if (is_upper(g, c)) *p = swap_halves(*p);
 }
 
 double guarded_get(const guarded *g, int64_t r, int64_t c)
 {
-    return test_load(g->host + offset_of(g, r, c), g->view.dtype);
+    const unsigned char *p = g->host + offset_of(g, r, c);
+    const unsigned char swapped = swap_halves(*p);
+    return test_load(is_upper(g, c) ? &swapped : p, g->view.dtype);
 }
 
 void guarded_poison(guarded *g, int byte)
@@ -120,7 +135,7 @@ void guarded_check_padding(const guarded *g, const char *what)
 
 unsigned char *guarded_elements(const guarded *g)
 {
-    const size_t row_bytes = (size_t)g->view.cols * test_dtype_bytes(g->view.dtype);
+    const size_t row_bytes = test_elements_bytes(g->view.dtype, g->view.cols);
     unsigned char *elements = (unsigned char *)malloc((size_t)g->view.rows * row_bytes + 1);
     cr_assert(elements != NULL, "no memory");
     for (int64_t r = 0; r < g->view.rows; ++r) {
@@ -131,14 +146,14 @@ unsigned char *guarded_elements(const guarded *g)
 
 void guarded_check_bits(const guarded *g, const unsigned char *elements, const char *what)
 {
-    const size_t element = test_dtype_bytes(g->view.dtype);
-    const size_t row_bytes = (size_t)g->view.cols * element;
+    const size_t row_bytes = test_elements_bytes(g->view.dtype, g->view.cols);
+    const size_t element = (test_dtype_bits(g->view.dtype) + 7) / 8;
     for (int64_t r = 0; r < g->view.rows; ++r) {
         const unsigned char *was = elements + (size_t)r * row_bytes;
         const unsigned char *is = g->host + offset_of(g, r, 0);
         if (memcmp(was, is, row_bytes) == 0) continue;
         for (int64_t c = 0; c < g->view.cols; ++c) {
-            const size_t i = (size_t)c * element;
+            const size_t i = test_elements_bytes(g->view.dtype, c);
             cr_assert(memcmp(was + i, is + i, element) == 0,
                       "%s: %s[%lld, %lld] is %g in one run and %g in the next", what, g->name,
                       (long long)r, (long long)c, test_load(was + i, g->view.dtype),
@@ -149,7 +164,12 @@ void guarded_check_bits(const guarded *g, const unsigned char *elements, const c
 
 void guarded_check(const guarded *g, const ref_tensor *expected, bool exact, const char *what)
 {
-    const double u = 0x1p-24;
+    guarded_check_unit(g, expected, exact, 0x1p-24, what);
+}
+
+void guarded_check_unit(const guarded *g, const ref_tensor *expected, bool exact, double u,
+                        const char *what)
+{
     cr_assert(expected->rows == g->view.rows && expected->cols == g->view.cols,
               "%s: the reference of %s has another shape", what, g->name);
     for (int64_t r = 0; r < g->view.rows; ++r) {

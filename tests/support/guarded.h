@@ -21,7 +21,8 @@ typedef struct guarded {
     size_t bytes, first; // of the allocation; of element (0, 0) in it
 } guarded;
 
-// rows x cols elements with `padding` elements between rows, shifted by `shift` elements.
+// rows x cols elements with `padding` elements between rows, shifted by `shift` elements. Of F4E2M1
+// all three are even in number.
 guarded guarded_create(spops_backend_kind backend, const char *name, int64_t rows, int64_t cols,
                        int64_t padding, int64_t shift, spops_dtype dtype);
 void guarded_destroy(guarded *g);
@@ -58,6 +59,9 @@ void guarded_check_bits(const guarded *g, const unsigned char *elements, const c
 // between the rounded ends of that interval. With `exact` inputs no rounding happens before the
 // last f32 one: b = 0.
 void guarded_check(const guarded *g, const ref_tensor *expected, bool exact, const char *what);
+// The same with another u: for sums whose additions are less precise than f32's.
+void guarded_check_unit(const guarded *g, const ref_tensor *expected, bool exact, double u,
+                        const char *what);
 // Integer elements, exactly.
 void guarded_check_i32(const guarded *g, const int32_t *expected, const char *what);
 

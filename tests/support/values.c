@@ -14,25 +14,52 @@ static float_format format_of(spops_dtype dtype)
 {
     if (dtype == SPOPS_DTYPE_F16) return (float_format){11, -14, 65504.0};
     if (dtype == SPOPS_DTYPE_BF16) return (float_format){8, -126, 0x1.fep127};
+    if (dtype == SPOPS_DTYPE_F8E4M3) return (float_format){4, -6, 448.0};
+    if (dtype == SPOPS_DTYPE_F8E5M2) return (float_format){3, -14, 57344.0};
+    if (dtype == SPOPS_DTYPE_F4E2M1) return (float_format){2, 0, 6.0};
     return (float_format){24, -126, (double)FLT_MAX};
+}
+
+static bool saturates(spops_dtype dtype)
+{
+    return test_dtype_bits(dtype) <= 8;
 }
 
 double test_round(double v, spops_dtype dtype)
 {
     if (dtype == SPOPS_DTYPE_F32) return (double)(float)v;
-    if (v == 0.0 || !isfinite(v)) return v;
     const float_format f = format_of(dtype);
+    if (isinf(v) && saturates(dtype)) return copysign(f.largest, v);
+    if (v == 0.0 || !isfinite(v)) return v;
     int exponent = ilogb(v);
     if (exponent < f.min_exponent) exponent = f.min_exponent;
     // Scaled by powers of two, the candidates are the integers; nearbyint rounds ties to even.
     const int quantum = exponent - (f.precision - 1);
     const double r = scalbn(nearbyint(scalbn(v, -quantum)), quantum);
-    return fabs(r) > f.largest ? copysign((double)INFINITY, v) : r;
+    if (fabs(r) <= f.largest) return r;
+    return copysign(saturates(dtype) ? f.largest : (double)INFINITY, v);
+}
+
+size_t test_dtype_bits(spops_dtype dtype)
+{
+    switch (dtype) {
+    case SPOPS_DTYPE_F16:
+    case SPOPS_DTYPE_BF16: return 16;
+    case SPOPS_DTYPE_F8E4M3:
+    case SPOPS_DTYPE_F8E5M2: return 8;
+    case SPOPS_DTYPE_F4E2M1: return 4;
+    default: return 32;
+    }
+}
+
+size_t test_elements_bytes(spops_dtype dtype, int64_t n)
+{
+    return (size_t)n * test_dtype_bits(dtype) / 8;
 }
 
 size_t test_dtype_bytes(spops_dtype dtype)
 {
-    return dtype == SPOPS_DTYPE_F16 || dtype == SPOPS_DTYPE_BF16 ? 2 : 4;
+    return test_dtype_bits(dtype) / 8;
 }
 
 const char *test_dtype_name(spops_dtype dtype)
@@ -41,6 +68,9 @@ const char *test_dtype_name(spops_dtype dtype)
     case SPOPS_DTYPE_F32: return "f32";
     case SPOPS_DTYPE_F16: return "f16";
     case SPOPS_DTYPE_BF16: return "bf16";
+    case SPOPS_DTYPE_F8E4M3: return "f8e4m3";
+    case SPOPS_DTYPE_F8E5M2: return "f8e5m2";
+    case SPOPS_DTYPE_F4E2M1: return "f4e2m1";
     case SPOPS_DTYPE_I32: return "i32";
     default: return "other";
     }
@@ -58,8 +88,57 @@ const char *test_reduce_name(spops_reduce reduce)
     }
 }
 
+// A code of sign, exponent and fraction, as its format has them; without infinity and NaN.
+static double decode(unsigned code, spops_dtype dtype)
+{
+    const float_format f = format_of(dtype);
+    const int fraction_bits = f.precision - 1;
+    const unsigned sign = 1u << (test_dtype_bits(dtype) - 1), m = code & (sign - 1);
+    const int exponent = (int)(m >> fraction_bits);
+    const double fraction = (double)(m & ((1u << fraction_bits) - 1));
+    const double value = exponent == 0 ? scalbn(fraction, f.min_exponent - fraction_bits)
+                                       : scalbn(fraction + (double)(1u << fraction_bits),
+                                                f.min_exponent + exponent - 1 - fraction_bits);
+    return code & sign ? -value : value;
+}
+
+// The code of a value that the format has.
+static unsigned encode(double v, spops_dtype dtype)
+{
+    const float_format f = format_of(dtype);
+    const int fraction_bits = f.precision - 1;
+    const unsigned sign = signbit(v) ? 1u << (test_dtype_bits(dtype) - 1) : 0u;
+    const double magnitude = fabs(v);
+    const int exponent = magnitude == 0.0 ? f.min_exponent : ilogb(magnitude);
+    if (exponent < f.min_exponent || magnitude == 0.0)
+        return sign | (unsigned)scalbn(magnitude, fraction_bits - f.min_exponent);
+    // The leading one of the fraction counts as one more in the exponent.
+    return sign + ((unsigned)(exponent - f.min_exponent) << fraction_bits) +
+           (unsigned)scalbn(magnitude, fraction_bits - exponent);
+}
+
+static double load_small(unsigned char byte, spops_dtype dtype)
+{
+    const unsigned m = byte & 0x7fu;
+    if (dtype == SPOPS_DTYPE_F4E2M1) return decode(byte & 15u, dtype);
+    if (dtype == SPOPS_DTYPE_F8E5M2 && m == 0x7c)
+        return byte & 0x80u ? -(double)INFINITY : (double)INFINITY;
+    if (m == 0x7f || (dtype == SPOPS_DTYPE_F8E5M2 && m > 0x7c)) return (double)NAN;
+    return decode(byte, dtype);
+}
+
+static void store_small(unsigned char *p, spops_dtype dtype, double v)
+{
+    const double r = test_round(v, dtype);
+    if (dtype == SPOPS_DTYPE_F4E2M1)
+        *p = (unsigned char)((*p & 0xf0u) | (isnan(r) ? 7u : encode(r, dtype)));
+    else
+        *p = (unsigned char)(isnan(r) ? 0x7fu : encode(r, dtype));
+}
+
 double test_load(const void *p, spops_dtype dtype)
 {
+    if (test_dtype_bits(dtype) <= 8) return load_small(*(const unsigned char *)p, dtype);
     if (dtype == SPOPS_DTYPE_I32) {
         int32_t i;
         memcpy(&i, p, sizeof i);
@@ -90,6 +169,10 @@ void test_store(void *p, spops_dtype dtype, double v)
     if (dtype == SPOPS_DTYPE_I32) {
         const int32_t i = (int32_t)v;
         memcpy(p, &i, sizeof i);
+        return;
+    }
+    if (test_dtype_bits(dtype) <= 8) {
+        store_small((unsigned char *)p, dtype, v);
         return;
     }
     const double r = test_round(v, dtype);
@@ -145,7 +228,7 @@ double test_value(test_rng *rng, test_values kind, spops_dtype dtype, bool for_p
         }
         if (kind == VALUES_ZEROS && test_rng_below(rng, 4) == 0) return sign * 0.0;
         if (kind == VALUES_INFINITE && test_rng_below(rng, 16) == 0) {
-            return sign * (double)INFINITY;
+            return test_round(sign * (double)INFINITY, dtype);
         }
         if (kind == VALUES_NAN && test_rng_below(rng, 32) == 0) return (double)NAN;
         const double spread = longest > 40 ? 20.0 / (double)longest : 0.5;
@@ -155,22 +238,25 @@ double test_value(test_rng *rng, test_values kind, spops_dtype dtype, bool for_p
     switch (kind) {
     case VALUES_EXACT: return (double)(test_rng_below(rng, 9) - 4);
     case VALUES_CANCEL: {
-        const double large = dtype == SPOPS_DTYPE_F16 ? 0x1p14 : 0x1p20;
+        const double large = dtype == SPOPS_DTYPE_F16 || dtype == SPOPS_DTYPE_F8E5M2 ? 0x1p14
+                             : dtype == SPOPS_DTYPE_F8E4M3                           ? 0x1p8
+                             : dtype == SPOPS_DTYPE_F4E2M1                           ? 6.0
+                                                                                     : 0x1p20;
         return test_round(test_rng_below(rng, 2) == 0 ? sign * large : unit, dtype);
     }
     case VALUES_ZEROS:
         return test_rng_below(rng, 2) == 0 ? sign * 0.0 : sign * (double)test_rng_below(rng, 3);
     case VALUES_SUBNORMAL: {
-        const double smallest = dtype == SPOPS_DTYPE_F16    ? 0x1p-24
-                                : dtype == SPOPS_DTYPE_BF16 ? 0x1p-133
-                                                            : 0x1p-149;
-        return sign * smallest * (double)test_rng_below(rng, dtype == SPOPS_DTYPE_BF16 ? 64 : 512);
+        const float_format f = format_of(dtype);
+        const double smallest = scalbn(1.0, f.min_exponent - f.precision + 1);
+        return test_round(sign * smallest * (double)test_rng_below(rng, f.precision > 8 ? 512 : 64),
+                          dtype);
     }
     case VALUES_INFINITE:
-        if (test_rng_below(rng, 32) == 0) return sign * (double)INFINITY;
+        if (test_rng_below(rng, 32) == 0) return test_round(sign * (double)INFINITY, dtype);
         break;
     case VALUES_NAN:
-        if (test_rng_below(rng, 32) == 0) return (double)NAN;
+        if (test_rng_below(rng, 32) == 0 && dtype != SPOPS_DTYPE_F4E2M1) return (double)NAN;
         break;
     default: break;
     }

@@ -1,5 +1,5 @@
-// Element types and values for tests: exact rounding to f32, f16 and bf16, loads and stores, and
-// the kinds of values that inputs are filled with. Written without the library's own conversions.
+// Element types and values for tests: exact rounding to the float dtypes, loads and stores, and the
+// kinds of values that inputs are filled with. Written without the library's own conversions.
 #ifndef SPOPS_TESTS_SUPPORT_VALUES_H
 #define SPOPS_TESTS_SUPPORT_VALUES_H
 
@@ -9,14 +9,19 @@
 #include "spops/types.h"
 #include "tests/support/random.h"
 
-// Nearest value of dtype, ties to even, overflow to infinity.
+// Nearest value of dtype, ties to even. Overflows to infinity; the 8- and 4-bit dtypes saturate,
+// infinities too. NaN stays NaN (also for F4E2M1, which has none).
 double test_round(double v, spops_dtype dtype);
 
-size_t test_dtype_bytes(spops_dtype dtype);
+size_t test_dtype_bits(spops_dtype dtype); // of an element
+// Bytes of n elements, which are even in number for F4E2M1.
+size_t test_elements_bytes(spops_dtype dtype, int64_t n);
+size_t test_dtype_bytes(spops_dtype dtype); // of an element of at least 8 bits
 const char *test_dtype_name(spops_dtype dtype);
 const char *test_reduce_name(spops_reduce reduce);
 
-// Element of dtype (also I32) at p. store rounds.
+// Element of dtype (also I32) at p; one of F4E2M1 is the low half of the byte there, and store
+// leaves the other half as it is. store rounds; a NaN becomes 0x7f in the 8-bit dtypes.
 double test_load(const void *p, spops_dtype dtype);
 void test_store(void *p, spops_dtype dtype, double v);
 
@@ -26,7 +31,7 @@ typedef enum test_values {
     VALUES_CANCEL = 2,    // large values of alternating sign around small ones
     VALUES_ZEROS = 3,     // many +0 and -0, many ties
     VALUES_SUBNORMAL = 4, // around the smallest numbers of the dtype
-    VALUES_INFINITE = 5,  // some infinities of both signs
+    VALUES_INFINITE = 5,  // some infinities of both signs; in 8 and 4 bits, the largest values
     VALUES_NAN = 6,       // some NaN
     NUM_VALUES = 7
 } test_values;

@@ -864,13 +864,13 @@ Test(core, matrix_checks)
         {{memory, 3, 4, 4, SPOPS_DTYPE_F8E4M3},
          3,
          4,
-         SPOPS_STATUS_NOT_SUPPORTED,
+         invalid,
          "f: x.dtype is f8e4m3, expected f32 f16 bf16"},
-        {{memory, 3, 4, 4, SPOPS_DTYPE_F4E2M1},
+        {{memory, 3, 4, 4, SPOPS_DTYPE_I8},
          3,
          4,
          SPOPS_STATUS_NOT_SUPPORTED,
-         "f: x.dtype is f4e2m1, expected f32 f16 bf16"},
+         "f: x.dtype is i8, expected f32 f16 bf16"},
     };
     char line[160];
 
@@ -891,6 +891,18 @@ Test(core, matrix_checks)
                 spops_check_matrix(ctx, "f", "arg", spops_matrix_dense(memory, 2, 2, f32), 2, 2,
                                    1u << SPOPS_DTYPE_I32),
                 invalid, "f: arg.dtype is f32, expected i32");
+    // Two elements to a byte: even sizes, any address.
+    const unsigned four = 1u << SPOPS_DTYPE_F4E2M1;
+    const spops_matrix packed = {memory + 1, 3, 4, 6, SPOPS_DTYPE_F4E2M1};
+    const spops_matrix odd_cols = {memory + 1, 3, 5, 6, SPOPS_DTYPE_F4E2M1};
+    const spops_matrix odd_stride = {memory + 1, 3, 4, 7, SPOPS_DTYPE_F4E2M1};
+    const spops_matrix odd_but_one_row = {memory + 1, 1, 4, 7, SPOPS_DTYPE_F4E2M1};
+    cr_assert_eq(spops_check_matrix(ctx, "f", "x", packed, 3, 4, four), SPOPS_STATUS_OK);
+    cr_assert_eq(spops_check_matrix(ctx, "f", "x", odd_but_one_row, 1, 4, four), SPOPS_STATUS_OK);
+    expect_line(ctx, spops_check_matrix(ctx, "f", "x", odd_cols, 3, 5, four), invalid,
+                "f: x has 5 columns and row_stride 6, expected even numbers for f4e2m1");
+    expect_line(ctx, spops_check_matrix(ctx, "f", "x", odd_stride, 3, 4, four), invalid,
+                "f: x has 4 columns and row_stride 7, expected even numbers for f4e2m1");
     spops_context_destroy(ctx);
 }
 
@@ -900,6 +912,8 @@ Test(core, matrix_bytes)
     const spops_matrix one_row = {NULL, 1, 4, 0, SPOPS_DTYPE_F32};
     const spops_matrix empty = {NULL, 0, 4, 4, SPOPS_DTYPE_F32};
     const spops_matrix huge = {NULL, INT64_MAX, 4, 4, SPOPS_DTYPE_F32};
+    const spops_matrix packed = {NULL, 3, 4, 10, SPOPS_DTYPE_F4E2M1};
+    cr_assert_eq(spops_matrix_bytes(packed), 12);
     cr_assert_eq(spops_matrix_bytes(strided), 48);
     cr_assert_eq(spops_matrix_bytes(one_row), 16);
     cr_assert_eq(spops_matrix_bytes(empty), 0);
@@ -1135,22 +1149,26 @@ Test(core, dlpack_memory)
 
 Test(core, dlpack_round_trip)
 {
-    static const spops_dtype dtypes[] = {SPOPS_DTYPE_F32, SPOPS_DTYPE_F16, SPOPS_DTYPE_BF16,
-                                         SPOPS_DTYPE_I32};
+    static const spops_dtype dtypes[] = {SPOPS_DTYPE_F32,   SPOPS_DTYPE_F16,    SPOPS_DTYPE_BF16,
+                                         SPOPS_DTYPE_I32,   SPOPS_DTYPE_F8E4M3, SPOPS_DTYPE_F8E5M2,
+                                         SPOPS_DTYPE_F4E2M1};
     int64_t shape[2], strides[2];
     DLTensor t;
     const char *message = NULL;
 
-    for (int i = 0; i < 4 * 2 * 4 * 3; ++i) {
-        const spops_backend_kind backend = i / 4 % 2 == 0 ? SPOPS_BACKEND_CPU : SPOPS_BACKEND_CUDA;
-        const int64_t rows = i / 8 % 4, cols = i / 32 % 3;
-        const spops_matrix m = {dl_memory + 1, rows, cols, cols + 2, dtypes[i % 4]};
+    for (int i = 0; i < 7 * 2 * 4 * 3; ++i) {
+        const spops_backend_kind backend = i / 7 % 2 == 0 ? SPOPS_BACKEND_CPU : SPOPS_BACKEND_CUDA;
+        const bool pairs = dtypes[i % 7] == SPOPS_DTYPE_F4E2M1;
+        const int64_t rows = i / 14 % 4, cols = (i / 56 % 3) * (pairs ? 2 : 1);
+        const spops_matrix m = {dl_memory + 1, rows, cols, cols + 2, dtypes[i % 7]};
         spops_matrix back;
         cr_assert_eq(spops_matrix_to_dlpack(m, backend, 3, shape, strides, &t, &message),
                      SPOPS_STATUS_OK);
         cr_assert_eq((int)t.device.device_type, backend == SPOPS_BACKEND_CPU ? 1 : 2);
         cr_assert_eq(t.device.device_id, backend == SPOPS_BACKEND_CPU ? 0 : 3);
         cr_assert_eq(t.ndim, 2);
+        cr_assert_eq((int)t.dtype.lanes, pairs ? 2 : 1);
+        cr_assert_eq(t.shape[1] * t.dtype.lanes, cols);
         cr_assert(t.shape == shape && t.strides == strides && t.byte_offset == 0);
         cr_assert_eq(spops_matrix_from_dlpack(&t, backend, 3, &back, &message), SPOPS_STATUS_OK);
         cr_assert_eq(back.data, m.data);
@@ -1158,6 +1176,11 @@ Test(core, dlpack_round_trip)
         if (rows > 1 && cols > 0) cr_assert_eq(back.row_stride, m.row_stride);
     }
     cr_assert_null(message);
+    cr_assert_eq(spops_matrix_to_dlpack(spops_matrix_dense(dl_memory, 2, 3, SPOPS_DTYPE_F4E2M1),
+                                        SPOPS_BACKEND_CPU, 0, shape, strides, &t, &message),
+                 SPOPS_STATUS_INVALID_ARGUMENT);
+    cr_assert_not_null(strstr(message, "odd number of columns"));
+    message = NULL;
     memset(&t, 0x3c, sizeof t);
     cr_assert_eq(spops_matrix_to_dlpack(spops_matrix_dense(dl_memory, 2, 2, SPOPS_DTYPE_I8),
                                         SPOPS_BACKEND_CPU, 0, shape, strides, &t, &message),

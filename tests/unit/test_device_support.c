@@ -161,6 +161,78 @@ Test(device_support, short_runs_are_repeated_within_a_sample)
     cr_assert(!device_time(SPOPS_BACKEND_CPU, NULL, count_run, &num_runs, false, 0, &t));
 }
 
+Test(device_support, callers_on_the_cpu_run_side_by_side)
+{
+    enum { NUM = 8 };
+    for (int cold = 0; cold < 2; ++cold) {
+        pause p[NUM];
+        void *users[NUM];
+        device_timing t;
+        for (int i = 0; i < NUM; ++i) {
+            p[i] = (pause){0, 5000000};
+            users[i] = &p[i];
+        }
+        cr_assert(
+            device_time_together(SPOPS_BACKEND_CPU, NUM, NULL, sleep_once, users, cold != 0, 5, &t),
+            "%s", device_error());
+        for (int i = 0; i < NUM; ++i)
+            cr_assert(p[i].num_runs >= 5 + 1, "caller %d: %d runs", i, p[i].num_runs);
+        // At least as long as one of them; the fastest sample is far from all in a row.
+        cr_assert(t.min_us >= 5000.0 && t.min_us < 0.75 * NUM * 5000.0, "%g", t.min_us);
+    }
+}
+
+Test(device_support, callers_side_by_side_are_counted)
+{
+    int runs[2] = {0, 0};
+    void *users[] = {&runs[0], &runs[1]};
+    device_timing t;
+    cr_assert(device_time_together(SPOPS_BACKEND_CPU, 2, NULL, count_run, users, false, 4, &t));
+    cr_assert(runs[0] >= 4 * 100 && runs[0] == runs[1], "%d and %d runs", runs[0], runs[1]);
+    cr_assert(!device_time_together(SPOPS_BACKEND_CPU, 0, NULL, count_run, users, false, 4, &t));
+    cr_assert(!device_time_together(SPOPS_BACKEND_CPU, DEVICE_MAX_TOGETHER + 1, NULL, count_run,
+                                    users, false, 4, &t));
+    cr_assert(strstr(device_error(), "num is 65") != NULL, "%s", device_error());
+    cr_assert(!device_time_together(SPOPS_BACKEND_CPU, 2, NULL, count_run, users, false, 0, &t));
+}
+
+Test(device_support, callers_on_cuda_have_a_stream_each)
+{
+    enum { NUM = 3 };
+    void *streams[NUM], *users[NUM];
+    int runs[NUM] = {0, 0, 0};
+    device_timing t;
+    if (!device_has_cuda()) cr_skip("no CUDA device: %s", device_error());
+    for (int i = 0; i < NUM; ++i) {
+        cr_assert(device_stream_create(SPOPS_BACKEND_CUDA, &streams[i]), "%s", device_error());
+        users[i] = &runs[i];
+    }
+    for (int cold = 0; cold < 2; ++cold) {
+        cr_assert(device_time_together(SPOPS_BACKEND_CUDA, NUM, streams, count_run, users,
+                                       cold != 0, 3, &t),
+                  "%s", device_error());
+        cr_assert(t.min_us >= 0.0 && t.min_us <= t.median_us && t.median_us < 1e5, "%g",
+                  t.median_us);
+    }
+    for (int i = 0; i < NUM; ++i) {
+        cr_assert(runs[i] >= 4, "caller %d: %d runs", i, runs[i]);
+        device_stream_destroy(SPOPS_BACKEND_CUDA, streams[i]);
+    }
+}
+
+Test(device_support, the_cache_delivers_faster_than_memory)
+{
+    double rate = 1.0, again = 0.0, copy = 0.0;
+    cr_assert(device_cache_rate(SPOPS_BACKEND_CPU, &rate));
+    cr_assert(rate == 0.0, "%g", rate); // not known
+    if (!device_has_cuda()) cr_skip("no CUDA device: %s", device_error());
+    cr_assert(device_cache_rate(SPOPS_BACKEND_CUDA, &rate), "%s", device_error());
+    cr_assert(device_copy_rate(SPOPS_BACKEND_CUDA, &copy), "%s", device_error());
+    cr_assert(rate > 0.8 * copy && rate < 1e14, "%g, copies %g", rate, copy);
+    cr_assert(device_cache_rate(SPOPS_BACKEND_CUDA, &again));
+    cr_assert(again == rate, "measured twice");
+}
+
 Test(device_support, copy_rates_are_plausible)
 {
     for (size_t i = 0; i < NUM_BACKENDS; ++i) {

@@ -273,6 +273,22 @@ Test(rig_json, settings)
                        0.48 * 1600.0 - 32.0, 1e-9);
     cr_expect_float_eq(cameras[0].image_to_input[4] * 900.0 + cameras[0].image_to_input[5],
                        0.48 * 900.0 - 176.0, 1e-9);
+    // Every name that is listed is there; batch elements have the same cameras.
+    for (const char *at = SETTING_NAMES; *at != '\0'; at += strspn(at, ",")) {
+        char name[16];
+        snprintf(name, sizeof name, "%.*s", (int)strcspn(at, ","), at);
+        at += strcspn(at, ",");
+        const bev_setting *listed = setting_find(name);
+        cr_assert_not_null(listed, "%s", name);
+        cr_expect_eq(setting_num_cameras(listed, &r), strcmp(name, "a8") == 0 ? 48 : 6);
+    }
+    spops_bev_camera batch[48];
+    cr_assert(
+        setting_geometry(setting_find("a8"), &r, RIG_FRAME_EGO, batch, &g, error, sizeof error));
+    cr_expect_eq(g.shape.num_batches, 8);
+    cr_expect_eq(g.shape.num_cameras, 6);
+    for (int i = 6; i < 48; ++i)
+        cr_expect_eq(memcmp(&batch[i], &batch[i % 6], sizeof batch[i]), 0, "camera %d", i);
     cr_expect_not(setting_geometry(b, &r, RIG_FRAME_LIDAR, cameras, &g, error, sizeof error));
     cr_expect_str_eq(error, "cameras[0].cam2lidar is missing");
     rig_free(&r);

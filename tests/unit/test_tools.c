@@ -646,6 +646,71 @@ Test(tool, plan_reads_rigs_maps_and_saved_plans, .timeout = 600)
     remove_directory(directory);
 }
 
+Test(tool, plan_has_the_settings_of_the_published_figures, .timeout = 600)
+{
+    static const struct {
+        const char *setting;
+        double points;
+    } table[] = {{"105k", 105e3}, {"209k", 209e3}, {"572k", 572e3}, {"1280k", 1.28e6}};
+    char directory[4096], out[8192], err[8192];
+    make_directory(directory, sizeof directory);
+    for (size_t i = 0; i < sizeof table / sizeof table[0]; ++i) {
+        cr_assert_eq(
+            RUN("plan", "--setting", table[i].setting, "--backend", "cpu", "--json", "--no-floor"),
+            0, "%s", err);
+        cr_expect_float_eq((double)number(out, "points") / table[i].points, 1.0, 0.03, "%s: %s",
+                           table[i].setting, out);
+    }
+    cr_assert_eq(RUN("plan", "--backend", "cpu", "--json", "--no-floor"), 0, "%s", err);
+    const int64_t one = number(out, "points");
+    cr_assert_eq(RUN("plan", "--setting", "a8", "--backend", "cpu", "--json", "--no-floor"), 0,
+                 "%s", err);
+    cr_expect_eq(number(out, "points"), 8 * one);
+    cr_expect_eq(number(out, "cells"), 8 * 128 * 128);
+    remove_directory(directory);
+}
+
+static int64_t requested(const char *text, const char *form, const char *array)
+{
+    json_t *line = json_loads(text, 0, NULL);
+    json_t *value =
+        json_object_get(json_object_get(json_object_get(line, "requested"), form), array);
+    cr_assert(json_is_integer(value), "no %s of %s in %s", array, form, text);
+    const int64_t result = json_integer_value(value);
+    json_decref(line);
+    return result;
+}
+
+Test(tool, plan_counts_bytes_by_array_and_form)
+{
+    // As above: 4 points in 3 of 5 cells.
+    static const int32_t map[4 + 3 * 4] = {4, 5, 3, 6, 0, 1, 4, 5, 0, 1, 1, 2, 1, 1, 3, 4};
+    char directory[4096], file[4200], out[8192], err[8192];
+    make_directory(directory, sizeof directory);
+    snprintf(file, sizeof file, "%s/map", directory);
+    FILE *f = fopen(file, "wb");
+    cr_assert(f != NULL && fwrite(map, sizeof map, 1, f) == 1 && fclose(f) == 0);
+    cr_assert_eq(RUN("plan", file, "--backend", "cpu", "--json", "--no-floor", "--cols", "20",
+                     "--dtype", "f16"),
+                 0, "%s", err);
+    // 20 channels are 3 tiles of 8 at most; a row is 40 bytes.
+    cr_expect_eq(requested(out, "v2_tile_outer", "indices"), 3 * (8 * 4 + 12 * 3));
+    cr_expect_eq(requested(out, "v2_tile_outer", "depth"), 3 * 4 * 2);
+    cr_expect_eq(requested(out, "v2_tile_outer", "features"), 4 * 40);
+    cr_expect_eq(requested(out, "v2_tile_outer", "output"), (5 + 3) * 40);
+    cr_expect_eq(requested(out, "v2_depth_outer", "indices"), 4 * 4 + 12 * 3);
+    cr_expect_eq(requested(out, "v2_depth_outer", "depth"), 4 * 2);
+    cr_expect_eq(requested(out, "v2_depth_outer", "output"), (5 + 3) * 40);
+    cr_expect_eq(requested(out, "spops", "features"), 4 * 40);
+    cr_expect_eq(requested(out, "spops", "output"), 5 * 40);
+    cr_expect_not_null(strstr(out, "\"kernel\":{\"name\":"));
+    cr_assert_eq(RUN("plan", file, "--backend", "cpu"), 0, "%s", err);
+    cr_expect_not_null(strstr(out, "\nkernel "));
+    cr_expect_not_null(strstr(out, "\nfloor "));
+    cr_expect_not_null(strstr(out, "V2, depth outer"));
+    remove_directory(directory);
+}
+
 Test(tool, plan_refuses_damaged_files)
 {
     static const int32_t maps[][7] = {

@@ -286,30 +286,29 @@ __device__ __forceinline__ void fold_share(const segreduce_params &p, const walk
                                                                             share.end, col, n, acc);
 }
 
-// The owners of one block of the schedule.
-template <class Policy, class Op, class T, int WEIGHT, int VEC, bool TRACED>
-__device__ __forceinline__ void reduce_block(const segreduce_params &p, const walk_params &w,
-                                             int32_t block, typename Op::state *shared)
+// The owners of one block of the schedule. fold(share, col, n, acc) makes acc what a group adds to
+// its owner, and calls walk_wait_previous; write(owner, count, col, n, acc) writes the result.
+template <class Op, int VEC, class Fold, class Write>
+__device__ __forceinline__ void reduce_block_with(const segreduce_params &p, const walk_params &w,
+                                                  int32_t block, typename Op::state *shared,
+                                                  const Fold &fold, const Write &write)
 {
     const walk_place here = walk_here(w);
     const int32_t col = (int32_t)((blockIdx.y * w.lanes + here.lane) * VEC);
     const int n = min(p.cols - col, VEC); // <= 0 in lanes behind the last column
     const walk_task task = walk_locate(w, block);
     typename Op::state acc[VEC];
-    if (Policy::counts_known) walk_release_next();
     if (task.empty) {
 #pragma unroll
         for (int j = 0; j < VEC; ++j)
             acc[j] = Op::identity();
         walk_wait_previous();
         for (int32_t i = here.group; i < task.owners && here.group < w.groups; i += w.groups)
-            if (n > 0)
-                write_owner<Op, T, VEC, Policy::full, TRACED>(p, task.first[i].owner, 0, col, n,
-                                                              acc);
+            if (n > 0) write(task.first[i].owner, 0, col, n, acc);
         return;
     }
     const walk_share share = walk_divide(w, task, here.group);
-    fold_share<Policy, Op, T, WEIGHT, VEC>(p, share, col, n, acc);
+    fold(share, col, n, acc);
     combine_team<VEC, Op>(acc, shared, w, task, here, share);
     const bool writer = share.active && share.member == 0 && n > 0;
     int32_t owner = share.entry.owner, count = share.entry.count;
@@ -322,7 +321,23 @@ __device__ __forceinline__ void reduce_block(const segreduce_params &p, const wa
         owner = split.owner;
         count = split.count;
     }
-    if (writer) write_owner<Op, T, VEC, Policy::full, TRACED>(p, owner, count, col, n, acc);
+    if (writer) write(owner, count, col, n, acc);
+}
+
+template <class Policy, class Op, class T, int WEIGHT, int VEC, bool TRACED>
+__device__ __forceinline__ void reduce_block(const segreduce_params &p, const walk_params &w,
+                                             int32_t block, typename Op::state *shared)
+{
+    typedef typename Op::state state;
+    if (Policy::counts_known) walk_release_next();
+    reduce_block_with<Op, VEC>(
+        p, w, block, shared,
+        [&](const walk_share &share, int32_t col, int n, state(&acc)[VEC]) {
+            fold_share<Policy, Op, T, WEIGHT, VEC>(p, share, col, n, acc);
+        },
+        [&](int32_t owner, int32_t count, int32_t col, int n, const state(&acc)[VEC]) {
+            write_owner<Op, T, VEC, Policy::full, TRACED>(p, owner, count, col, n, acc);
+        });
 }
 
 template <class Policy, class Op, class T, int WEIGHT, int VEC, bool TRACED>

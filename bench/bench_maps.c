@@ -1,0 +1,687 @@
+// Coordinates and kernel maps: from int32 coordinates on the stream, into capacities, to all that
+// a convolution by neighbour table needs; output coordinates; voxels with mean features. With
+// --ablation: one choice changed at a time.
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bench/baselines/map_baselines.h"
+#include "bench/bench_data.h"
+#include "bench/bench_report.h"
+
+#define NPY_HEADER_BYTES 128
+#define QUICK_ROWS       20000
+
+// ---- Scenes -------------------------------------------------------------------------------------
+
+// Voxels [num_rows][4] (batch 0), lexicographic; from a file of the test data where it is there.
+typedef struct map_scene {
+    const char *name, *file;
+    int64_t most_rows; // of a made one
+    bool from_file;
+    int64_t num_rows;
+    int32_t *rows;
+    spops_coords_box box;
+} map_scene;
+
+static FILE *open_data(const char *file)
+{
+    const char *dir = getenv("SPOPS_TEST_DATA");
+    char path[600];
+    snprintf(path, sizeof path, "%s/%s",
+             dir != NULL && dir[0] != '\0' ? dir : SPOPS_SOURCE_DIR "/../shared/data", file);
+    return fopen(path, "rb");
+}
+
+// Values of 4 bytes in version 1 files with a header of 128 bytes; NULL where there is no file.
+static void *load_npy(bench *b, const char *file, const char *type, int64_t *rows, int64_t *cols)
+{
+    char header[NPY_HEADER_BYTES + 1] = "";
+    long long n = 0, m = 0;
+    void *values = NULL;
+    FILE *f = open_data(file);
+    if (f == NULL) return NULL;
+    if (fread(header, 1, NPY_HEADER_BYTES, f) == NPY_HEADER_BYTES) {
+        const char *shape = strstr(header + 10, "'shape': (");
+        if (shape != NULL && strstr(header + 10, type) != NULL &&
+            sscanf(shape, "'shape': (%lld, %lld)", &n, &m) == 2 && n > 0 && m > 0 && m <= 4 &&
+            (values = bench_host(b, n * m, 4)) != NULL &&
+            fread(values, 4, (size_t)(n * m), f) != (size_t)(n * m)) {
+            free(values);
+            values = NULL;
+        }
+    }
+    fclose(f);
+    if (values == NULL) bench_fail(b, "%s: expected %s [n, 1 to 4]", file, type);
+    *rows = n;
+    *cols = m;
+    return values;
+}
+
+static int by_row(const void *a, const void *b)
+{
+    const int32_t *x = a, *y = b;
+    for (int c = 0; c < 4; ++c)
+        if (x[c] != y[c]) return x[c] < y[c] ? -1 : 1;
+    return 0;
+}
+
+static void sort_unique(map_scene *s)
+{
+    int64_t kept = 0;
+    qsort(s->rows, (size_t)s->num_rows, 4 * sizeof *s->rows, by_row);
+    for (int64_t i = 0; i < s->num_rows; ++i) {
+        if (i > 0 && by_row(s->rows + 4 * i, s->rows + 4 * (i - 1)) == 0) continue;
+        memmove(s->rows + 4 * kept++, s->rows + 4 * i, 4 * sizeof *s->rows);
+    }
+    s->num_rows = kept;
+}
+
+static void put_voxel(map_scene *s, double x, double y, double z, double size)
+{
+    int32_t *row = s->rows + 4 * s->num_rows++;
+    row[0] = 0;
+    row[1] = (int32_t)floor(x / size);
+    row[2] = (int32_t)floor(y / size);
+    row[3] = (int32_t)floor(z / size);
+}
+
+// Sum of three uniform numbers, about normal with deviation 1.
+static double noise(uint64_t seed, uint64_t i)
+{
+    double sum = 0.0;
+    for (uint64_t k = 0; k < 3; ++k)
+        sum += (double)bench_uniform(seed, 3 * i + k, -1.0f, 1.0f);
+    return sum;
+}
+
+// A sweep of 64 beams over ground, a wall on either side, and posts.
+static void make_lidar(map_scene *s)
+{
+    enum { BEAMS = 64, AZIMUTHS = 2083, POSTS = 60 };
+    for (int i = 0; i < BEAMS * AZIMUTHS; ++i) {
+        const double azimuth = 6.283185307179586 * (i / BEAMS) / AZIMUTHS;
+        const double up = (2.0 - 26.3 * (i % BEAMS) / (BEAMS - 1)) * 0.017453292519943295;
+        const double d[3] = {cos(up) * cos(azimuth), cos(up) * sin(azimuth), sin(up)};
+        double range = 1e9;
+        if (d[2] < 0) range = 1.73 / -d[2];
+        if (fabs(d[1]) > 1e-6) range = fmin(range, (d[1] > 0 ? 14.0 : 17.0) / fabs(d[1]));
+        for (int p = 0; p < POSTS; ++p) {
+            const double x = (double)bench_uniform(31, (uint64_t)(2 * p), -50.0f, 50.0f);
+            const double y =
+                (p % 2 ? 1 : -1) * (double)bench_uniform(31, (uint64_t)(2 * p + 1), 3.0f, 12.0f);
+            const double along = x * d[0] + y * d[1], flat = d[0] * d[0] + d[1] * d[1];
+            const double aside = fabs(x * d[1] - y * d[0]) / sqrt(flat);
+            if (along > 0 && aside < 0.3) range = fmin(range, along / flat);
+        }
+        if (range > 70.0 || range < 1.5) continue;
+        range += 0.012 * noise(32, (uint64_t)i);
+        put_voxel(s, d[0] * range, d[1] * range, d[2] * range, 0.05);
+    }
+}
+
+// Points on the faces of a room and of seven boxes in it, 9,000 a square metre.
+static void make_indoor(map_scene *s, int64_t most)
+{
+    uint64_t point = 0;
+    for (int box = 0; box < 8; ++box) {
+        double corner[3] = {0, 0, 0}, edge[3] = {4.0, 3.6, 2.5};
+        for (int a = 0; a < 3 && box > 0; ++a) {
+            edge[a] = (double)bench_uniform(41, (uint64_t)(6 * box + a), 0.4f, 1.4f);
+            if (a < 2)
+                corner[a] =
+                    (double)bench_uniform(41, (uint64_t)(6 * box + 3 + a), 0.0f, 1.0f) * 2.2;
+        }
+        for (int face = 0; face < 5; ++face) { // not the ceiling, nor the floor under a box
+            const int flat = face < 2   ? 0
+                             : face < 4 ? 1
+                                        : 2,
+                      u = (flat + 1) % 3, v = (flat + 2) % 3;
+            const double at = face == 4 ? (box > 0 ? edge[2] : 0.0) : face % 2 ? edge[flat] : 0.0;
+            const int64_t n = (int64_t)(9000.0 * edge[u] * edge[v]);
+            for (int64_t i = 0; i < n && s->num_rows < most; ++i, ++point) {
+                double p[3];
+                p[flat] = corner[flat] + at + 0.002 * noise(42, point);
+                p[u] = corner[u] + edge[u] * (double)bench_uniform(43, point, 0.0f, 1.0f);
+                p[v] = corner[v] + edge[v] * (double)bench_uniform(44, point, 0.0f, 1.0f);
+                put_voxel(s, p[0], p[1], p[2], 0.02);
+            }
+        }
+    }
+}
+
+// The surface of a sphere in a grid of 256 cells a side.
+static void make_shell(map_scene *s)
+{
+    for (int x = 0; x < 256; ++x)
+        for (int y = 0; y < 256; ++y)
+            for (int z = 0; z < 256; ++z) {
+                const double d = sqrt((x - 127.5) * (x - 127.5) + (y - 127.5) * (y - 127.5) +
+                                      (z - 127.5) * (z - 127.5));
+                if (d <= 128.0 && d >= 126.75) put_voxel(s, x, y, z, 1.0);
+            }
+}
+
+static bool load_scene(bench *b, map_scene *s)
+{
+    int64_t n = 0, cols = 0;
+    int32_t *values = load_npy(b, s->file, "<i4", &n, &cols);
+    s->from_file = values != NULL;
+    if (values == NULL) n = 1 << 20;
+    s->rows = bench_host(b, 4 * n, sizeof *s->rows);
+    s->num_rows = 0;
+    if (s->rows == NULL || (values != NULL && cols != 3)) {
+        free(values);
+        return s->rows != NULL && bench_fail(b, "%s: expected 3 columns", s->file);
+    }
+    if (values != NULL) {
+        for (int64_t i = 0; i < n; ++i)
+            for (int a = 0; a < 3; ++a)
+                s->rows[4 * i + 1 + a] = values[3 * i + a];
+        s->num_rows = n;
+    } else if (strcmp(s->name, "lidar") == 0) {
+        make_lidar(s);
+    } else if (strcmp(s->name, "indoor") == 0) {
+        make_indoor(s, n);
+    } else {
+        make_shell(s);
+    }
+    free(values);
+    sort_unique(s);
+    if (!s->from_file && s->num_rows > s->most_rows) s->num_rows = s->most_rows;
+    if (b->options.quick && s->num_rows > QUICK_ROWS) s->num_rows = QUICK_ROWS;
+    memset(&s->box, 0, sizeof s->box);
+    for (int a = 1; a < 4; ++a) {
+        s->box.lower[a] = INT32_MAX;
+        s->box.upper[a] = INT32_MIN;
+        for (int64_t i = 0; i < s->num_rows; ++i) {
+            const int32_t v = s->rows[4 * i + a];
+            if (v < s->box.lower[a]) s->box.lower[a] = v;
+            if (v > s->box.upper[a]) s->box.upper[a] = v;
+        }
+    }
+    return true;
+}
+
+// ---- Maps ---------------------------------------------------------------------------------------
+
+// Coordinates and a map of theirs, refilled by every run.
+typedef struct map_run {
+    bench *b;
+    const int32_t *rows, *num_rows; // device
+    spops_coords *coords, *outputs; // outputs NULL: submanifold
+    spops_kernel_map *map;
+    spops_kernel_shape kernel;
+    map_stages stages;
+    const int32_t *num_candidates; // device
+    spops_status status;           // of the first call that failed
+} map_run;
+
+static void note(map_run *r, spops_status status)
+{
+    if (r->status == SPOPS_STATUS_OK) r->status = status;
+}
+
+static void enqueue_coords(void *user)
+{
+    map_run *r = user;
+    note(r, spops_coords_set(r->b->ctx, r->coords, r->num_rows, r->rows));
+}
+
+static void enqueue_map(void *user)
+{
+    map_run *r = user;
+    note(r, spops_kernel_map_set(r->b->ctx, r->map, r->coords,
+                                 r->outputs != NULL ? r->outputs : r->coords));
+}
+
+static void enqueue_both(void *user)
+{
+    enqueue_coords(user);
+    enqueue_map(user);
+}
+
+static void enqueue_fused(void *user)
+{
+    map_run *r = user;
+    note(r, spops_coords_set_downsampled(r->b->ctx, r->outputs, r->coords, &r->kernel));
+}
+
+static void enqueue_staged(void *user)
+{
+    map_run *r = user;
+    if (r->b->backend == SPOPS_BACKEND_CUDA)
+        map_stages_cuda(&r->stages);
+    else
+        map_stages_cpu(&r->stages);
+    note(r, spops_coords_set(r->b->ctx, r->outputs, r->num_candidates, r->stages.candidates));
+}
+
+static void enqueue_sorted(void *user)
+{
+    map_sorted_cpu(user);
+}
+
+static spops_coords_options coords_options(const spops_coords_box *box, spops_search search)
+{
+    spops_coords_options options = spops_coords_options_default();
+    options.search = search;
+    options.duplicates = SPOPS_DUPLICATES_MERGE;
+    options.box = box;
+    return options;
+}
+
+static void close_run(map_run *r)
+{
+    spops_kernel_map_destroy(r->map);
+    spops_coords_destroy(r->outputs);
+    spops_coords_destroy(r->coords);
+    r->map = NULL;
+    r->coords = r->outputs = NULL;
+}
+
+// Coordinates and a submanifold map of `parts`, filled once.
+static bool open_run(bench *b, const map_scene *s, const void *rows, const void *num_rows,
+                     int32_t size, spops_search search, int32_t parts, int32_t plain, map_run *r)
+{
+    const spops_coords_options coords = coords_options(&s->box, search);
+    spops_kernel_map_options options = spops_kernel_map_options_default();
+
+    memset(r, 0, sizeof *r);
+    r->b = b;
+    r->rows = rows;
+    r->num_rows = num_rows;
+    r->kernel = spops_kernel_shape_cube(3, size, 1, 1);
+    options.parts = parts;
+    options.plain = plain;
+    options.max_pairs = s->num_rows * spops_kernel_shape_num_taps(&r->kernel);
+    if (options.max_pairs > INT32_MAX - 1) options.max_pairs = INT32_MAX - 1;
+    if (!bench_check(
+            b, "coords_reserve",
+            spops_coords_reserve(b->ctx, 3, s->num_rows, s->num_rows, &coords, &r->coords)) ||
+        !bench_check(b, "kernel_map_reserve",
+                     spops_kernel_map_reserve(b->ctx, SPOPS_MAP_SUBMANIFOLD, &r->kernel, r->coords,
+                                              r->coords, &options, &r->map)))
+        return false;
+    enqueue_both(r);
+    if (!device_stream_wait(b->backend, b->stream)) return bench_fail(b, "%s", device_error());
+    return bench_check(b, "kernel_map_set", r->status);
+}
+
+// Pairs of every tap, counted by sort and search on the host.
+static bool check_run(const map_run *r, const map_scene *s, const map_sorted *reference)
+{
+    bench *b = r->b;
+    const int64_t taps = spops_kernel_shape_num_taps(&r->kernel);
+    spops_kernel_map_view view;
+    int32_t counts[SPOPS_MAX_KERNEL_SIZE * SPOPS_MAX_KERNEL_SIZE * SPOPS_MAX_KERNEL_SIZE];
+
+    if (!bench_check(b, "view", spops_kernel_map_get_view(b->ctx, r->map, &view)) ||
+        !bench_download(b, counts, view.tap_counts, (size_t)taps * sizeof *counts))
+        return false;
+    for (int64_t k = 0; k < taps; ++k)
+        if (counts[k] != reference->counts[k])
+            return bench_fail(b, "maps %s: tap %lld has %d pairs, expected %lld", s->name,
+                              (long long)k, counts[k], (long long)reference->counts[k]);
+    return true;
+}
+
+static void open_case(const map_scene *s, const char *name, int64_t num_pairs, bench_case *c)
+{
+    memset(c, 0, sizeof *c);
+    c->suite = "maps";
+    snprintf(c->name, sizeof c->name, "%s%s %s", s->from_file ? "conv_" : "made_", s->name, name);
+    snprintf(c->what, sizeof c->what, "%lld voxels, %lld pairs", (long long)s->num_rows,
+             (long long)num_pairs);
+}
+
+// What a map of TABLE and ORDER must move: coordinates in, and out table, masks and order.
+static int64_t map_bytes(const map_scene *s, int64_t taps)
+{
+    return s->num_rows * (16 + 4 * ((taps + 3) / 4 * 4) + 4 * ((taps + 31) / 32) + 4);
+}
+
+// One kernel size: the whole, and its parts.
+static void measure_map(bench *b, const map_scene *s, const void *rows, const void *num_rows,
+                        map_sorted *reference, int64_t num_pairs)
+{
+    const int32_t table = SPOPS_MAP_TABLE, order = SPOPS_MAP_TABLE | SPOPS_MAP_ORDER;
+    const int32_t all = order | SPOPS_MAP_PAIRS | SPOPS_MAP_LISTS | SPOPS_MAP_REVERSE;
+    char name[32];
+    bench_case c;
+    map_run r;
+
+    snprintf(name, sizeof name, "%dx%dx%d", reference->size, reference->size, reference->size);
+    open_case(s, name, num_pairs, &c);
+    c.bytes = map_bytes(s, (int64_t)reference->size * reference->size * reference->size);
+    if (open_run(b, s, rows, num_rows, reference->size, SPOPS_SEARCH_AUTO, order, 0, &r) &&
+        check_run(&r, s, reference) &&
+        bench_case_time(b, &c, "coordinates to order", false, enqueue_both, &r) &&
+        bench_case_time(b, &c, "coordinates alone", false, enqueue_coords, &r) &&
+        bench_case_time(b, &c, "table and order", false, enqueue_map, &r))
+        (void)bench_check(b, c.name, r.status);
+    close_run(&r);
+    if (open_run(b, s, rows, num_rows, reference->size, SPOPS_SEARCH_AUTO, table, 0, &r) &&
+        bench_case_time(b, &c, "table alone", false, enqueue_map, &r))
+        (void)bench_check(b, c.name, r.status);
+    close_run(&r);
+    if (open_run(b, s, rows, num_rows, reference->size, SPOPS_SEARCH_AUTO, all, 0, &r) &&
+        bench_case_time(b, &c, "every part", false, enqueue_map, &r))
+        (void)bench_check(b, c.name, r.status);
+    close_run(&r);
+    if (b->backend == SPOPS_BACKEND_CPU && b->options.baselines)
+        (void)bench_case_time(b, &c, "sort and search", true, enqueue_sorted, reference);
+    bench_case_print(b, &c);
+}
+
+// Search strategies, with and without the symmetry of the map.
+static void measure_searches(bench *b, const map_scene *s, const void *rows, const void *num_rows,
+                             const map_sorted *reference, int64_t num_pairs)
+{
+    static const char *const names[3][2] = {{"hash, symmetric", "hash, plain"},
+                                            {"grid, symmetric", "grid, plain"},
+                                            {"sorted, symmetric", "sorted, plain"}};
+    char name[64];
+    bench_case c;
+
+    snprintf(name, sizeof name, "%dx%dx%d search, coordinates to table", reference->size,
+             reference->size, reference->size);
+    open_case(s, name, num_pairs, &c);
+    for (int search = 0; search < 3; ++search)
+        for (int plain = 0; plain < 2; ++plain) {
+            map_run r;
+            if (open_run(b, s, rows, num_rows, reference->size, (spops_search)(search + 1),
+                         SPOPS_MAP_TABLE, plain, &r) &&
+                check_run(&r, s, reference) &&
+                bench_case_time(b, &c, names[search][plain], false, enqueue_both, &r))
+                (void)bench_check(b, c.name, r.status);
+            close_run(&r);
+        }
+    bench_case_print(b, &c);
+}
+
+// Output coordinates in one pass, beside the same in stages.
+static void measure_downsampled(bench *b, const map_scene *s, const void *rows,
+                                const void *num_rows, int32_t size)
+{
+    spops_kernel_shape kernel = spops_kernel_shape_cube(3, size, 2, 1);
+    const int64_t taps = spops_kernel_shape_num_taps(&kernel);
+    const spops_coords_options in = coords_options(&s->box, SPOPS_SEARCH_AUTO);
+    const int32_t num_candidates = (int32_t)(s->num_rows * taps);
+    spops_coords_box box = s->box;
+    spops_coords_options out = coords_options(&box, SPOPS_SEARCH_AUTO);
+    spops_coords_info fused = {.struct_size = sizeof fused},
+                      staged = {.struct_size = sizeof staged};
+    spops_coords *staged_outputs = NULL, *fused_outputs = NULL;
+    void *count = NULL, *candidates = NULL, *keep = NULL;
+    char name[64];
+    bench_case c;
+    map_run r;
+
+    for (int a = 0; a < 3; ++a) {
+        kernel.padding[a] = (size - 1) / 2;
+        box.lower[a + 1] = (int32_t)floor((box.lower[a + 1] - size) / 2.0);
+        box.upper[a + 1] = (int32_t)ceil((box.upper[a + 1] + size) / 2.0);
+    }
+    memset(&r, 0, sizeof r);
+    r.b = b;
+    r.rows = rows;
+    r.num_rows = num_rows;
+    r.kernel = kernel;
+    snprintf(name, sizeof name, "%dx%dx%d stride 2, output coordinates", size, size, size);
+    if (!bench_upload(b, &num_candidates, sizeof num_candidates, &count) ||
+        !bench_alloc(b, (size_t)num_candidates * 16, &candidates) ||
+        !bench_alloc(b, (size_t)num_candidates * 4, &keep) ||
+        !bench_check(b, "coords_reserve",
+                     spops_coords_reserve(b->ctx, 3, s->num_rows, s->num_rows, &in, &r.coords)) ||
+        !bench_check(b, "coords_reserve",
+                     spops_coords_reserve(
+                         b->ctx, 3, s->num_rows * spops_kernel_shape_num_candidates(&kernel, 0),
+                         s->num_rows * spops_kernel_shape_num_candidates(&kernel, 0), &out,
+                         &fused_outputs)) ||
+        !bench_check(
+            b, "coords_reserve",
+            spops_coords_reserve(b->ctx, 3, num_candidates, num_candidates, &out, &staged_outputs)))
+        goto done;
+    r.num_candidates = count;
+    r.stages = (map_stages){.kernel = kernel,
+                            .box = box,
+                            .num_rows = s->num_rows,
+                            .rows = rows,
+                            .candidates = candidates,
+                            .keep = keep,
+                            .stream = b->stream};
+    enqueue_coords(&r);
+    r.outputs = fused_outputs;
+    enqueue_fused(&r);
+    r.outputs = staged_outputs;
+    enqueue_staged(&r);
+    if (!bench_check(b, name, r.status) ||
+        !bench_check(b, name, spops_coords_get_info_sync(b->ctx, fused_outputs, &fused)) ||
+        !bench_check(b, name, spops_coords_get_info_sync(b->ctx, staged_outputs, &staged)))
+        goto done;
+    if (fused.num_rows != staged.num_rows || r.stages.failed) {
+        bench_fail(b, "maps %s %s: %lld rows, in stages %lld", s->name, name,
+                   (long long)fused.num_rows, (long long)staged.num_rows);
+        goto done;
+    }
+    open_case(s, name, 0, &c);
+    snprintf(c.what, sizeof c.what, "%lld voxels to %lld", (long long)s->num_rows,
+             (long long)fused.num_rows);
+    r.outputs = fused_outputs;
+    if (!bench_case_time(b, &c, "fused", false, enqueue_fused, &r)) goto done;
+    r.outputs = staged_outputs;
+    if (!bench_case_time(b, &c, "in stages", true, enqueue_staged, &r) ||
+        !bench_check(b, name, r.status))
+        goto done;
+    bench_case_print(b, &c);
+
+done:
+    r.outputs = NULL;
+    close_run(&r);
+    spops_coords_destroy(fused_outputs);
+    spops_coords_destroy(staged_outputs);
+    bench_free(b, count);
+    bench_free(b, candidates);
+    bench_free(b, keep);
+}
+
+static void measure_scene(bench *b, map_scene *s, bool large)
+{
+    void *rows = NULL, *num_rows = NULL;
+    const int32_t count = (int32_t)s->num_rows;
+    map_sorted reference = {.num_rows = s->num_rows, .rows = s->rows};
+
+    reference.keys = bench_host(b, s->num_rows, sizeof *reference.keys);
+    reference.order = bench_host(b, s->num_rows, sizeof *reference.order);
+    reference.spare = bench_host(b, s->num_rows, sizeof *reference.spare);
+    reference.counts = bench_host(b, 343, sizeof *reference.counts);
+    if (reference.keys == NULL || reference.order == NULL || reference.spare == NULL ||
+        reference.counts == NULL || !bench_upload(b, s->rows, (size_t)s->num_rows * 16, &rows) ||
+        !bench_upload(b, &count, sizeof count, &num_rows))
+        goto done;
+    for (int32_t size = 3; size <= (large ? 5 : 3); size += 2) {
+        const int64_t taps = (int64_t)size * size * size;
+        int64_t num_pairs = 0;
+        reference.size = size;
+        reference.table = bench_host(b, s->num_rows * taps, sizeof *reference.table);
+        if (reference.table == NULL) goto done;
+        bench_progress("maps %s: counting pairs on the host", s->name);
+        map_sorted_cpu(&reference);
+        for (int64_t k = 0; k < taps; ++k)
+            num_pairs += reference.counts[k];
+        measure_map(b, s, rows, num_rows, &reference, num_pairs);
+        if (b->options.ablation) measure_searches(b, s, rows, num_rows, &reference, num_pairs);
+        free(reference.table);
+        reference.table = NULL;
+    }
+    if (b->options.ablation) {
+        measure_downsampled(b, s, rows, num_rows, 2);
+        measure_downsampled(b, s, rows, num_rows, 3);
+    }
+
+done:
+    bench_free(b, rows);
+    bench_free(b, num_rows);
+    free(reference.table);
+    free(reference.keys);
+    free(reference.order);
+    free(reference.spare);
+    free(reference.counts);
+}
+
+// ---- Voxels -------------------------------------------------------------------------------------
+
+typedef struct voxel_run {
+    bench *b;
+    spops_voxels *voxels;
+    const int32_t *num_points;
+    spops_matrix points, features, means; // points: the first three columns of features
+    spops_status status;
+} voxel_run;
+
+static void enqueue_voxels(void *user)
+{
+    voxel_run *r = user;
+    const spops_status status =
+        spops_voxels_set(r->b->ctx, r->voxels, r->num_points, r->points, NULL);
+    if (r->status == SPOPS_STATUS_OK) r->status = status;
+}
+
+static void enqueue_means(void *user)
+{
+    voxel_run *r = user;
+    enqueue_voxels(user);
+    const spops_status status =
+        spops_segreduce_execute(r->b->ctx, spops_voxels_segments(r->voxels), SPOPS_REDUCE_MEAN,
+                                r->features, NULL, r->means, NULL);
+    if (r->status == SPOPS_STATUS_OK) r->status = status;
+}
+
+// The file's scan, or a made one: points of a sweep, noisy enough to fall into as many voxels.
+static float *load_points(bench *b, int64_t *num_points, bool *from_file)
+{
+    int64_t cols = 0;
+    float *values = load_npy(b, "kitti_odom_a.npy", "<f4", num_points, &cols);
+    map_scene made = {.name = "lidar"};
+    *from_file = values != NULL;
+    if (values != NULL && cols == 4) return values;
+    free(values);
+    *from_file = false;
+    made.rows = bench_host(b, 4 << 18, sizeof *made.rows);
+    if (made.rows == NULL) return NULL;
+    make_lidar(&made);
+    values = bench_host(b, 4 * made.num_rows, sizeof *values);
+    for (int64_t i = 0; values != NULL && i < made.num_rows; ++i)
+        for (int a = 0; a < 4; ++a)
+            values[4 * i + a] =
+                a == 3 ? 0.5f
+                       : 0.05f * ((float)made.rows[4 * i + 1 + a] +
+                                  bench_uniform(51, (uint64_t)(3 * i + a), 0.0f, 1.0f));
+    free(made.rows);
+    *num_points = made.num_rows;
+    return values;
+}
+
+// Voxels that hold a point, counted on the host.
+static int64_t count_voxels(bench *b, const float *values, int64_t n, spops_coords_box *box)
+{
+    const double size = 0.05;
+    map_scene s = {.num_rows = n};
+    s.rows = bench_host(b, 4 * n, sizeof *s.rows);
+    if (s.rows == NULL) return -1;
+    memset(box, 0, sizeof *box);
+    for (int a = 0; a < 3; ++a) {
+        box->lower[a + 1] = INT32_MAX;
+        box->upper[a + 1] = INT32_MIN;
+    }
+    for (int64_t i = 0; i < n; ++i)
+        for (int a = 0; a < 3; ++a) {
+            const int32_t v = (int32_t)floor((double)values[4 * i + a] / size);
+            s.rows[4 * i + 1 + a] = v;
+            if (v < box->lower[a + 1]) box->lower[a + 1] = v;
+            if (v > box->upper[a + 1]) box->upper[a + 1] = v;
+        }
+    sort_unique(&s);
+    free(s.rows);
+    return s.num_rows;
+}
+
+static bool check_means(const voxel_run *r, int64_t expected)
+{
+    bench *b = r->b;
+    spops_coords_info info = {.struct_size = sizeof info};
+    if (!bench_check(b, "voxels",
+                     spops_coords_get_info_sync(b->ctx, spops_voxels_coords(r->voxels), &info)))
+        return false;
+    return info.num_rows == expected || bench_fail(b, "maps voxelize: %lld voxels, expected %lld",
+                                                   (long long)info.num_rows, (long long)expected);
+}
+
+static void measure_voxels(bench *b)
+{
+    int64_t n = 0, num_voxels;
+    bool from_file = false;
+    float *values = load_points(b, &n, &from_file);
+    void *features = NULL, *means = NULL, *num_points = NULL;
+    spops_coords_box box;
+    bench_case c = {.suite = "maps"};
+
+    if (values == NULL) return;
+    if (b->options.quick && n > QUICK_ROWS) n = QUICK_ROWS;
+    const int32_t count = (int32_t)n;
+    num_voxels = count_voxels(b, values, n, &box);
+    if (num_voxels < 0 || !bench_upload(b, values, (size_t)n * 16, &features) ||
+        !bench_alloc(b, (size_t)n * 16, &means) ||
+        !bench_upload(b, &count, sizeof count, &num_points))
+        goto done;
+    snprintf(c.name, sizeof c.name, "%s voxels of 0.05 m",
+             from_file ? "kitti_odom_a" : "made_lidar");
+    snprintf(c.what, sizeof c.what, "%lld points in %lld voxels, means of 4 columns of f32",
+             (long long)n, (long long)num_voxels);
+    c.bytes = 16 * n + num_voxels * (16 + 16) + 4 * n;
+    for (int order = SPOPS_ORDER_GIVEN; order <= SPOPS_ORDER_LEXICOGRAPHIC; ++order) {
+        const bool given = order == SPOPS_ORDER_GIVEN;
+        spops_voxels_options options = spops_voxels_options_default();
+        voxel_run r = {.b = b, .num_points = num_points};
+        for (int a = 0; a < 3; ++a)
+            options.size_m[a] = 0.05;
+        options.coords.order = (spops_coords_order)order;
+        options.coords.box = &box;
+        options.max_cols = 4;
+        r.features = spops_matrix_dense(features, n, 4, SPOPS_DTYPE_F32);
+        r.points = r.features;
+        r.points.cols = 3;
+        r.means = spops_matrix_dense(means, n, 4, SPOPS_DTYPE_F32);
+        if (bench_check(b, "voxels_reserve",
+                        spops_voxels_reserve(b->ctx, 3, n, n, &options, &r.voxels))) {
+            enqueue_means(&r);
+            if (bench_check(b, c.name, r.status) && check_means(&r, num_voxels) &&
+                bench_case_time(b, &c, given ? "voxels and means" : "the same, sorted", false,
+                                enqueue_means, &r) &&
+                bench_case_time(b, &c, given ? "voxels alone" : "voxels, sorted", false,
+                                enqueue_voxels, &r))
+                (void)bench_check(b, c.name, r.status);
+        }
+        spops_voxels_destroy(r.voxels);
+    }
+    bench_case_print(b, &c);
+
+done:
+    free(values);
+    bench_free(b, features);
+    bench_free(b, means);
+    bench_free(b, num_points);
+}
+
+void bench_maps(bench *b)
+{
+    map_scene scenes[] = {{.name = "lidar", .file = "conv_lidar.npy", .most_rows = 82329},
+                          {.name = "indoor", .file = "conv_indoor.npy", .most_rows = 200000},
+                          {.name = "shell", .file = "conv_shell.npy", .most_rows = 252392}};
+    for (int i = 0; i < 3; ++i) {
+        if (load_scene(b, &scenes[i])) measure_scene(b, &scenes[i], i == 1 && !b->options.quick);
+        free(scenes[i].rows);
+    }
+    measure_voxels(b);
+}

@@ -1,0 +1,388 @@
+/*
+ * Coordinates: sets of unique voxel coordinates (batch and 1 to 4 spatial axes), made from arrays,
+ * from points, and from other sets; and the relations between points and voxels.
+ *
+ * A set's rows are what features are rows for: row r of a feature matrix belongs to row r of its
+ * spops_coords. Kernel maps between two sets are in spops/kernel_map.h.
+ */
+#ifndef SPOPS_COORDS_H
+#define SPOPS_COORDS_H
+
+#include "spops/segreduce.h"
+
+SPOPS_EXTERN_C_BEGIN
+
+#define SPOPS_MAX_DIMS        4 /* spatial axes */
+#define SPOPS_MAX_KERNEL_SIZE 7 /* taps along an axis */
+#define SPOPS_MAX_KERNEL_TAPS 2401
+
+typedef struct spops_coords spops_coords;
+
+/** In which order a set's rows lie. */
+typedef enum spops_coords_order {
+    SPOPS_ORDER_GIVEN = 0,         /* of first appearance in what the set is made from */
+    SPOPS_ORDER_LEXICOGRAPHIC = 1, /* by batch, then axis 0, 1, ...; the last runs fastest */
+    SPOPS_ORDER_MORTON = 2,        /* by batch, then along a Z-order curve */
+    SPOPS_ORDER_HILBERT = 3        /* by batch, then along a Hilbert curve */
+} spops_coords_order;
+
+/** How rows are found by coordinate. Every strategy finds the same. */
+typedef enum spops_search {
+    SPOPS_SEARCH_AUTO = 0,  /* chosen from the box, the capacity and the backend */
+    SPOPS_SEARCH_HASH = 1,  /* open addressing over packed keys */
+    SPOPS_SEARCH_GRID = 2,  /* dense over the box; refused where it exceeds max_grid_bytes */
+    SPOPS_SEARCH_SORTED = 3 /* binary search and merges over sorted keys */
+} spops_search;
+
+typedef enum spops_duplicates {
+    SPOPS_DUPLICATES_REFUSE = 0, /* two equal rows are an error, which names both */
+    SPOPS_DUPLICATES_MERGE = 1   /* they become one row */
+} spops_duplicates;
+
+/** A box of coordinates, both ends inclusive. Element 0 is the batch, 1 to 4 are the axes. */
+typedef struct spops_coords_box {
+    int32_t lower[1 + SPOPS_MAX_DIMS];
+    int32_t upper[1 + SPOPS_MAX_DIMS];
+} spops_coords_box;
+
+typedef struct spops_coords_options {
+    size_t struct_size;
+    spops_coords_order order;
+    spops_search search;
+    spops_duplicates duplicates; /* of arrays; sets made from points or other sets merge */
+    int32_t reserved;            /* 0 */
+    const spops_coords_box *box; /* NULL: from what the set is made from. Needed by reserve */
+    size_t max_grid_bytes;       /* of SPOPS_SEARCH_GRID; 0: 256 MiB */
+} spops_coords_options;
+
+static inline spops_coords_options spops_coords_options_default(void)
+{
+    spops_coords_options options = SPOPS_ZERO_INIT;
+    options.struct_size = sizeof options;
+    return options;
+}
+
+/**
+ * Make a set from an array.
+ *
+ * dims      Spatial axes, 1 to 4.
+ * num_rows  0 to INT32_MAX - 1.
+ * rows      [num_rows][1 + dims]: batch (0 or more), then the coordinates, of any sign. Rows
+ *           outside options->box are refused, and named, as are duplicates unless they are merged.
+ * options   NULL: defaults.
+ * out       The set; NULL after a failure.
+ *
+ * A row is packed into a key of at most 63 bits, with as many for each column as the box needs: a
+ * box that needs more is refused.
+ *
+ * Memory    rows where ctx runs; read during the call, copied.
+ * Stream    Works on ctx's stream and waits for it. Not capturable.
+ * Errors    INVALID_ARGUMENT (names the first bad element), OUT_OF_MEMORY, NOT_SUPPORTED, CUDA.
+ * Threads   One thread at a time per ctx. ctx must outlive the set.
+ * Source    TorchSparse, section 4.4 (grid and hash, chosen per layer); keys of fitted widths and
+ *           sorted search are ours: docs/coords.md.
+ */
+SPOPS_API spops_status spops_coords_create(spops_context *ctx, int32_t dims, int64_t num_rows,
+                                           const int32_t *rows, const spops_coords_options *options,
+                                           spops_coords **out);
+
+/**
+ * A convolution's window. Tap k = (t_0, ..., t_{dims-1}), 0 <= t_a < size[a], is numbered with the
+ * last axis fastest. It joins an input at p and an output at q with
+ *
+ *     p = stride * q - padding + dilation * t        per axis (a transposed one: p and q swapped)
+ */
+typedef struct spops_kernel_shape {
+    size_t struct_size;
+    int32_t dims;
+    int32_t size[SPOPS_MAX_DIMS];     /* 1 to SPOPS_MAX_KERNEL_SIZE */
+    int32_t stride[SPOPS_MAX_DIMS];   /* 1 or more */
+    int32_t padding[SPOPS_MAX_DIMS];  /* any sign */
+    int32_t dilation[SPOPS_MAX_DIMS]; /* 1 or more */
+} spops_kernel_shape;
+
+/** size, stride and dilation alike on every axis; padding 0. */
+static inline spops_kernel_shape spops_kernel_shape_cube(int32_t dims, int32_t size, int32_t stride,
+                                                         int32_t dilation)
+{
+    spops_kernel_shape shape = SPOPS_ZERO_INIT;
+    int32_t a;
+    shape.struct_size = sizeof shape;
+    shape.dims = dims;
+    for (a = 0; a < SPOPS_MAX_DIMS; ++a) {
+        shape.size[a] = size;
+        shape.stride[a] = stride;
+        shape.dilation[a] = dilation;
+    }
+    return shape;
+}
+
+/** Taps of a kernel (0 if its sizes are wrong). */
+SPOPS_API int64_t spops_kernel_shape_num_taps(const spops_kernel_shape *kernel);
+
+/**
+ * The outputs of a convolution: every q that some tap joins to a row of `in`, within options->box
+ * where there is one. With size = stride and padding 0 this is q = floor(p / stride).
+ *
+ * ORDER_GIVEN is the order of first appearance by row of `in`, then tap.
+ *
+ * The rest as spops_coords_create.
+ * Source    TorchSparse, Appendix A and section 4.4 (its stages fused).
+ */
+SPOPS_API spops_status spops_coords_create_downsampled(spops_context *ctx, const spops_coords *in,
+                                                       const spops_kernel_shape *kernel,
+                                                       const spops_coords_options *options,
+                                                       spops_coords **out);
+
+/** The outputs of a generative transposed convolution: stride * p - padding + dilation * t. */
+SPOPS_API spops_status spops_coords_create_upsampled(spops_context *ctx, const spops_coords *in,
+                                                     const spops_kernel_shape *kernel,
+                                                     const spops_coords_options *options,
+                                                     spops_coords **out);
+
+/** The rows of a, then those of b that are not in a. */
+SPOPS_API spops_status spops_coords_create_union(spops_context *ctx, const spops_coords *a,
+                                                 const spops_coords *b,
+                                                 const spops_coords_options *options,
+                                                 spops_coords **out);
+
+/** The rows of `in` whose keep is not 0. keep: [rows of in], where ctx runs. */
+SPOPS_API spops_status spops_coords_create_pruned(spops_context *ctx, const spops_coords *in,
+                                                  const uint8_t *keep,
+                                                  const spops_coords_options *options,
+                                                  spops_coords **out);
+
+/**
+ * A set into a capacity, filled by spops_coords_set and its sisters, as often as wanted, on the
+ * stream, also inside a captured graph. Until then it is empty.
+ *
+ * max_rows   Rows it can hold.
+ * max_items  Candidates a fill may bring, duplicates included: the rows of the array; those of both
+ *            sets of a union; for down- and upsampling, the capacity of `in` times
+ *            spops_kernel_shape_num_candidates.
+ * options    Its box is needed: what lies outside is left out and counted. Duplicates are merged
+ *            and counted.
+ */
+SPOPS_API spops_status spops_coords_reserve(spops_context *ctx, int32_t dims, int64_t max_rows,
+                                            int64_t max_items, const spops_coords_options *options,
+                                            spops_coords **out);
+
+/** Most outputs that one row can have; upsampled: of spops_coords_create_upsampled. */
+SPOPS_API int64_t spops_kernel_shape_num_candidates(const spops_kernel_shape *kernel,
+                                                    int upsampled);
+
+/**
+ * Refill a set made by spops_coords_reserve.
+ *
+ * num_rows  One int32 where ctx runs: how many rows count. More than max_items sets the overflow
+ *           flag, and only max_items are taken.
+ * rows      [max_items][1 + dims].
+ *
+ * Where more unique rows come than fit, the first max_rows in the set's order are kept and the
+ * overflow flag is set. Nothing is written past a capacity.
+ *
+ * Stream    Enqueues on ctx's stream and returns. Allocates nothing, waits for nothing, capturable.
+ * Errors    INVALID_ARGUMENT (not such a set, NULL, capacities), CUDA.
+ */
+SPOPS_API spops_status spops_coords_set(spops_context *ctx, spops_coords *coords,
+                                        const int32_t *num_rows, const int32_t *rows);
+SPOPS_API spops_status spops_coords_set_downsampled(spops_context *ctx, spops_coords *coords,
+                                                    const spops_coords *in,
+                                                    const spops_kernel_shape *kernel);
+SPOPS_API spops_status spops_coords_set_upsampled(spops_context *ctx, spops_coords *coords,
+                                                  const spops_coords *in,
+                                                  const spops_kernel_shape *kernel);
+SPOPS_API spops_status spops_coords_set_union(spops_context *ctx, spops_coords *coords,
+                                              const spops_coords *a, const spops_coords *b);
+SPOPS_API spops_status spops_coords_set_pruned(spops_context *ctx, spops_coords *coords,
+                                               const spops_coords *in, const uint8_t *keep);
+
+typedef struct spops_coords_info {
+    size_t struct_size; /* set by the caller */
+    int32_t dims;
+    int32_t key_bits; /* of a packed row */
+    spops_coords_order order;
+    spops_search search; /* as chosen */
+    spops_coords_box box;
+    int64_t num_rows;
+    int64_t max_rows;    /* the capacity */
+    int64_t num_dropped; /* items left out: outside the box, or not finite */
+    int64_t num_merged;  /* items that are further appearances of a row */
+    int64_t overflow;    /* 1: more rows or items came than the capacity */
+} spops_coords_info;
+
+/** Fill info; waits for ctx's stream. CAPACITY_EXCEEDED (info still filled) if overflow is 1. */
+SPOPS_API spops_status spops_coords_get_info_sync(spops_context *ctx, const spops_coords *coords,
+                                                  spops_coords_info *info);
+
+/** A set's arrays where its context runs; valid while it lives. */
+typedef struct spops_coords_view {
+    int32_t dims;
+    int32_t reserved;
+    int64_t max_rows;        /* for a set not made by reserve: its rows */
+    const int32_t *num_rows; /* [1] rows in use */
+    const int32_t *rows;     /* [max_rows][1 + dims] */
+    const int32_t *row_item; /* [max_rows] the first item that a row was made from: row of the
+                                array, of `in` or of a and then b (counted from the capacity of a),
+                                point */
+    /* [max_items] the row an item became, -1 for one left out. NULL after down- and upsampling,
+       where an item can become several rows. */
+    const int32_t *item_row;
+    int64_t max_items;
+} spops_coords_view;
+
+SPOPS_API spops_status spops_coords_get_view(spops_context *ctx, const spops_coords *coords,
+                                             spops_coords_view *view);
+
+/** Free a set; NULL is fine. Waits for its context; nothing else may be using it. */
+SPOPS_API void spops_coords_destroy(spops_coords *coords);
+
+/* ---- Voxels of points ------------------------------------------------------------------------ */
+
+typedef struct spops_voxels spops_voxels;
+
+/** Which of a voxel's points its segment holds. */
+typedef enum spops_voxel_points {
+    SPOPS_VOXEL_POINTS_ALL = 0,
+    SPOPS_VOXEL_POINTS_FIRST = 1,  /* the earliest alone */
+    SPOPS_VOXEL_POINTS_NEAREST = 2 /* the one nearest to the voxel's centre; the earliest on ties */
+} spops_voxel_points;
+
+typedef struct spops_voxels_options {
+    size_t struct_size;
+    double size_m[SPOPS_MAX_DIMS];   /* of a voxel, more than 0: no default */
+    double origin_m[SPOPS_MAX_DIMS]; /* lower corner of the voxel at 0 */
+    spops_coords_options coords;     /* order, search, box (reserve needs it) */
+    spops_voxel_points points;
+    spops_gradients gradients; /* of the segments */
+    int64_t max_cols;          /* of the segments; 0: 256 */
+} spops_voxels_options;
+
+static inline spops_voxels_options spops_voxels_options_default(void)
+{
+    spops_voxels_options options = SPOPS_ZERO_INIT;
+    options.struct_size = sizeof options;
+    options.coords.struct_size = sizeof options.coords;
+    return options;
+}
+
+/**
+ * Voxelize points: voxel = floor((p - origin) / size) per axis, in f64.
+ *
+ * points    [num_points, dims] f32, m, any row stride; dims = points.cols is 1 to 4.
+ * batch     [num_points], 0 or more; NULL: all 0.
+ * options   size_m is needed.
+ *
+ * Refused, and named: points that are not finite, whose voxel is not an int32, or which lie
+ * outside options->coords.box.
+ *
+ * The voxels' features are a reduction over spops_voxels_segments: SUM, MEAN, MAX, with gradients;
+ * with POINTS_FIRST and POINTS_NEAREST, the chosen point's own (SUM).
+ *
+ * Memory, Stream, Errors, Threads as spops_coords_create.
+ */
+SPOPS_API spops_status spops_voxels_create(spops_context *ctx, spops_matrix points,
+                                           const int32_t *batch,
+                                           const spops_voxels_options *options, spops_voxels **out);
+
+/** Into a capacity, as spops_coords_reserve. The segments' plan has max_voxels segments. */
+SPOPS_API spops_status spops_voxels_reserve(spops_context *ctx, int32_t dims, int64_t max_points,
+                                            int64_t max_voxels, const spops_voxels_options *options,
+                                            spops_voxels **out);
+
+/**
+ * Refill voxels made by spops_voxels_reserve.
+ *
+ * num_points  One int32 where ctx runs; as num_rows of spops_coords_set.
+ * points      [max_points, dims]; points that are not finite, or outside the box, or of a batch
+ *             outside it, are left out and counted.
+ * batch       [max_points] or NULL.
+ *
+ * Stream    Enqueues on ctx's stream and returns. Allocates nothing, waits for nothing, capturable.
+ */
+SPOPS_API spops_status spops_voxels_set(spops_context *ctx, spops_voxels *voxels,
+                                        const int32_t *num_points, spops_matrix points,
+                                        const int32_t *batch);
+
+/** The voxels; row_item is a voxel's first point, item_row a point's voxel. Owned by `voxels`. */
+SPOPS_API const spops_coords *spops_voxels_coords(const spops_voxels *voxels);
+
+/** Segments are voxels, rows are points. Owned by `voxels`. */
+SPOPS_API const spops_segments *spops_voxels_segments(const spops_voxels *voxels);
+
+typedef struct spops_voxels_view {
+    int64_t max_points, max_voxels;
+    const int32_t *point_voxel;  /* [max_points] -1 for a point left out */
+    const int32_t *num_points;   /* [max_voxels] points of a voxel */
+    const int32_t *chosen_point; /* [max_voxels] with POINTS_FIRST and POINTS_NEAREST, else NULL */
+} spops_voxels_view;
+
+SPOPS_API spops_status spops_voxels_get_view(spops_context *ctx, const spops_voxels *voxels,
+                                             spops_voxels_view *view);
+
+SPOPS_API void spops_voxels_destroy(spops_voxels *voxels);
+
+/* ---- Voxels to points ------------------------------------------------------------------------ */
+
+typedef struct spops_devoxels spops_devoxels;
+
+typedef enum spops_interpolation {
+    SPOPS_INTERPOLATION_NEAREST = 0, /* the voxel a point lies in, if there is one */
+    SPOPS_INTERPOLATION_LINEAR = 1   /* the 2^dims voxels whose centres surround it, weighted */
+} spops_interpolation;
+
+/** What becomes of the weights of voxels that are not there. */
+typedef enum spops_missing {
+    SPOPS_MISSING_ZERO = 0,   /* they count as voxels whose features are 0 */
+    SPOPS_MISSING_RESCALE = 1 /* the other weights are divided by their sum */
+} spops_missing;
+
+typedef struct spops_devoxels_options {
+    size_t struct_size;
+    double size_m[SPOPS_MAX_DIMS];
+    double origin_m[SPOPS_MAX_DIMS];
+    spops_interpolation interpolation;
+    spops_missing missing;
+    spops_gradients gradients;
+    int32_t reserved;
+    int64_t max_cols;
+} spops_devoxels_options;
+
+static inline spops_devoxels_options spops_devoxels_options_default(void)
+{
+    spops_devoxels_options options = SPOPS_ZERO_INIT;
+    options.struct_size = sizeof options;
+    return options;
+}
+
+/**
+ * The relation that brings features of voxels to points: segments are points, rows are voxels,
+ * element p * C + c of the weights belongs to corner c of point p (C = 1 or 2^dims; corner bits,
+ * the last axis lowest). Features of points are its weighted SUM; gradients are segreduce's.
+ *
+ * points, batch  As spops_voxels_create. A point that is not finite is refused; one outside the
+ *                set's box has no voxels.
+ */
+SPOPS_API spops_status spops_devoxels_create(spops_context *ctx, const spops_coords *coords,
+                                             spops_matrix points, const int32_t *batch,
+                                             const spops_devoxels_options *options,
+                                             spops_devoxels **out);
+SPOPS_API spops_status spops_devoxels_reserve(spops_context *ctx, const spops_coords *coords,
+                                              int64_t max_points,
+                                              const spops_devoxels_options *options,
+                                              spops_devoxels **out);
+/** coords: of the capacity that spops_devoxels_reserve was told. Points not finite have none. */
+SPOPS_API spops_status spops_devoxels_set(spops_context *ctx, spops_devoxels *devoxels,
+                                          const spops_coords *coords, const int32_t *num_points,
+                                          spops_matrix points, const int32_t *batch);
+
+SPOPS_API const spops_segments *spops_devoxels_segments(const spops_devoxels *devoxels);
+
+/** [num_points * C, 1] f32, for spops_segreduce_execute's w; all 1 with NEAREST. */
+SPOPS_API spops_matrix spops_devoxels_weights(const spops_devoxels *devoxels);
+
+SPOPS_API void spops_devoxels_destroy(spops_devoxels *devoxels);
+
+SPOPS_EXTERN_C_END
+
+#endif

@@ -1,0 +1,82 @@
+/*
+ * Quantising: from f32, f16 or bf16 to 8- and 4-bit floats and back, with one scale per matrix and,
+ * for f4e2m1, one more per 16 columns (NVFP4).
+ *
+ *     f8e4m3, f8e5m2   x[r, c] ~ scale * q[r, c]
+ *     f4e2m1           x[r, c] ~ scale * block_scales[r, c / 16] * q[r, c]
+ *
+ *     scale_execute ---> scale ---> quantize_execute ---> q, block_scales ---> bevpool, dequantize
+ */
+#ifndef SPOPS_QUANTIZE_H
+#define SPOPS_QUANTIZE_H
+
+#include "spops/context.h"
+
+SPOPS_EXTERN_C_BEGIN
+
+#define SPOPS_QUANTIZE_BLOCK_COLS 16 /* columns of an f4e2m1 row that share a block scale */
+
+/**
+ * The scale that makes the largest magnitude of x the largest value of dtype:
+ *
+ *     scale = max |x| / 448 for f8e4m3,  / 57344 for f8e5m2,  / (6 * 448) for f4e2m1
+ *
+ * and at least 2^-126. Infinities and NaN in x do not count; 1 where nothing but them and zeros is
+ * left.
+ *
+ * x         f32, f16 or bf16.
+ * dtype     Of what x will be quantised to: f8e4m3, f8e5m2 or f4e2m1.
+ * scale     One f32 where ctx runs; written. Apart from x.
+ *
+ * Memory    Where ctx runs: device memory for CUDA, host memory for CPU. No pointer is kept.
+ * Stream    Enqueues on ctx's stream and returns. Allocates nothing, waits for nothing, capturable.
+ * Numerics  The same bits on every run and backend.
+ * Errors    INVALID_ARGUMENT (shape, dtype, stride), NOT_SUPPORTED, CUDA. After any but CUDA,
+ * nothing was enqueued and scale is untouched. Threads   One thread at a time per ctx.
+ */
+SPOPS_API spops_status spops_quantize_scale_execute(spops_context *ctx, spops_matrix x,
+                                                    spops_dtype dtype, float *scale);
+
+/**
+ * Quantise:
+ *
+ *     f8      out[r, c] = round(x[r, c] / scale)
+ *     f4      block_scales[r, b] = round_f8e4m3(max |x[r, 16 b ...]| / scale / 6)
+ *             out[r, c] = round(x[r, c] / (block_scales[r, c / 16] * scale)),  0 for a block scale
+ * 0
+ *
+ * x             f32, f16 or bf16.
+ * scale         One f32 where ctx runs, read when the stream gets there; NULL for 1.
+ * out           Shape of x; f8e4m3, f8e5m2 or f4e2m1. Every element is written. Overlaps no input.
+ * block_scales  f8e4m3 [rows, ceil(cols / 16)], written, where out is f4e2m1; else NULL.
+ *
+ * Numerics  In f32, rounded to nearest even; the same bits on every run and backend. Saturates:
+ * what is too large, infinities included, becomes the largest value. NaN stays NaN in the f8 dtypes
+ * (0x7f); in f4e2m1 the block's scale becomes NaN, so that its 16 columns all read as NaN, and the
+ * elements 0.
+ *
+ * Otherwise as spops_quantize_scale_execute.
+ */
+SPOPS_API spops_status spops_quantize_execute(spops_context *ctx, spops_matrix x,
+                                              const float *scale, spops_matrix out,
+                                              const spops_matrix *block_scales);
+
+/**
+ * Back to floats:  out[r, c] = scale * q[r, c], or (block_scales[r, c / 16] * q[r, c]) * scale.
+ *
+ * q             f8e4m3, f8e5m2 or f4e2m1.
+ * scale         As for spops_quantize_execute.
+ * block_scales  f8e4m3 [rows, ceil(cols / 16)] where q is f4e2m1; else NULL.
+ * out           Shape of q; f32, f16 or bf16, rounded to nearest even. Overlaps no input.
+ *
+ * Numerics  The same bits on every run and backend, but for the payload of a NaN.
+ *
+ * Otherwise as spops_quantize_execute.
+ */
+SPOPS_API spops_status spops_dequantize_execute(spops_context *ctx, spops_matrix q,
+                                                const float *scale,
+                                                const spops_matrix *block_scales, spops_matrix out);
+
+SPOPS_EXTERN_C_END
+
+#endif

@@ -1,0 +1,798 @@
+// Sets of coordinates on the GPU: the box of a source, and a set from its source with the index
+// that finds its rows. Counts stay on the device.
+//
+//     by number:  keys of candidates -> table (the earliest candidate of each key) -> those are
+//                 counted, and numbered in their order -> rows, index
+//     by order:   keys of candidates -> sorted along the set's order (CUB, stable) -> the first of
+//                 each run is counted, and numbered -> rows, index
+#include <cub/device/device_radix_sort.cuh>
+
+#include "kernels/coords/coord_index.cuh"
+#include "kernels/coords/coords_source.cuh"
+
+namespace
+{
+
+using spops::blocks_for;
+using spops::coord_index;
+using spops::hash_table;
+using spops::launch;
+using spops::stream_of;
+using spops::WAITS_FOR_PREVIOUS;
+
+constexpr int threads = 256;
+constexpr int tile = 1024;             // candidates that a block numbers, one a thread
+constexpr int max_summed_tiles = 2048; // more of them are scanned by a launch of its own
+constexpr uint64_t no_duplicate = ~0ull;
+
+// ---- Bounds -------------------------------------------------------------------------------------
+
+struct found_bounds {
+    unsigned long long bad; // item << 8 | column of the first bad item
+    int32_t lower[SPOPS_KEY_COLUMNS];
+    int32_t upper[SPOPS_KEY_COLUMNS];
+};
+
+__global__ void clear_bounds(found_bounds *found)
+{
+    found->bad = ~0ull;
+    for (int c = 0; c < SPOPS_KEY_COLUMNS; ++c) {
+        found->lower[c] = INT32_MAX;
+        found->upper[c] = INT32_MIN;
+    }
+}
+
+// Column c of an item, if it has one.
+__device__ bool item_column(const spops_coords_source &s, int64_t i, int c, int32_t *v)
+{
+    if (s.kind != SPOPS_COORDS_POINTS) {
+        *v = spops::source_row(s, i)[c];
+        return c > 0 || *v >= 0;
+    }
+    if (c == 0) {
+        *v = s.batch != nullptr ? s.batch[i] : 0;
+        return *v >= 0;
+    }
+    const double u =
+        spops_voxel_position(spops::source_point(s, i)[c - 1], s.origin[c - 1], s.size[c - 1], 0.0);
+    return spops_voxel_floor(u, v);
+}
+
+__global__ void __launch_bounds__(threads)
+    find_bounds(const __grid_constant__ spops_coords_source s,
+                const __grid_constant__ spops_coords_box box, bool has_box, found_bounds *found)
+{
+    int32_t lower[SPOPS_KEY_COLUMNS], upper[SPOPS_KEY_COLUMNS];
+    unsigned long long bad = ~0ull;
+    const int64_t n = spops::source_items(s.num_items, s.max_items);
+#pragma unroll
+    for (int c = 0; c < SPOPS_KEY_COLUMNS; ++c) {
+        lower[c] = INT32_MAX;
+        upper[c] = INT32_MIN;
+    }
+    for (int64_t i = (int64_t)blockIdx.x * threads + threadIdx.x; i < n;
+         i += (int64_t)gridDim.x * threads) {
+        int32_t v[SPOPS_KEY_COLUMNS];
+        int bad_column = -1;
+#pragma unroll
+        for (int c = 0; c < SPOPS_KEY_COLUMNS; ++c) {
+            if (c > s.dims) break;
+            if (bad_column < 0 && (!item_column(s, i, c, &v[c]) ||
+                                   (has_box && (v[c] < box.lower[c] || v[c] > box.upper[c]))))
+                bad_column = c;
+        }
+        if (bad_column >= 0) {
+            const unsigned long long mine = (unsigned long long)i << 8 | (unsigned)bad_column;
+            if (mine < bad) bad = mine;
+            continue;
+        }
+#pragma unroll
+        for (int c = 0; c < SPOPS_KEY_COLUMNS; ++c) {
+            if (c > s.dims) break;
+            lower[c] = min(lower[c], v[c]);
+            upper[c] = max(upper[c], v[c]);
+        }
+    }
+    if (bad != ~0ull) atomicMin(&found->bad, bad);
+#pragma unroll
+    for (int c = 0; c < SPOPS_KEY_COLUMNS; ++c) {
+        if (c > s.dims) break;
+        for (int step = 16; step > 0; step /= 2) {
+            lower[c] = min(lower[c], __shfl_xor_sync(~0u, lower[c], step));
+            upper[c] = max(upper[c], __shfl_xor_sync(~0u, upper[c], step));
+        }
+        if (threadIdx.x % 32 == 0 && lower[c] <= upper[c]) {
+            atomicMin(&found->lower[c], lower[c]);
+            atomicMax(&found->upper[c], upper[c]);
+        }
+    }
+}
+
+// ---- A build ------------------------------------------------------------------------------------
+
+// Everything a build keeps between its steps. One carving measures and places it.
+struct build_workspace {
+    uint64_t *keys;                // [candidates] NONE: no candidate
+    unsigned long long *duplicate; // [1] candidate << 32 | earliest candidate of its key
+    int32_t *tile_counts;   // [tiles] candidates that become rows; then those before the tile
+    uint32_t *slots;        // [candidates] by number: of the table
+    int32_t *firsts;        // [candidates] by number: earliest of its key; by order: of the rank
+    hash_table table;       // of candidates; entries NULL: the set's own index serves
+    uint64_t *codes[2];     // [candidates] places along the order
+    int32_t *candidates[2]; // [candidates]
+    int32_t *ranks;         // [candidates] by order: of the sorted position
+    uint64_t *index_keys;   // [max_rows] of a SORTED index, before its sort
+    int32_t *index_rows;
+    void *sort;
+    size_t sort_bytes;
+};
+
+cudaError_t sort_codes(void *temp, size_t &bytes, const uint64_t *codes_in, uint64_t *codes_out,
+                       const int32_t *in, int32_t *out, int64_t n, int end_bit, cudaStream_t stream)
+{
+    return cub::DeviceRadixSort::SortPairs(temp, bytes, codes_in, codes_out, in, out, (int)n, 0,
+                                           end_bit, stream);
+}
+
+bool has_sorted_index(const spops_coords_arrays *c)
+{
+    return c->search == SPOPS_SEARCH_SORTED && c->order != SPOPS_ORDER_LEXICOGRAPHIC;
+}
+
+// Whether the set's own table has room for all candidates.
+bool dedupes_in_index(const spops_coords_arrays *c, int64_t max_candidates)
+{
+    return c->search == SPOPS_SEARCH_HASH && max_candidates <= c->max_rows;
+}
+
+// Bits of the sort keys: the place along the order, and above it one for "none".
+int code_bits(const spops_coords_arrays *c)
+{
+    const spops_key_layout *l = &c->layout;
+    const int bits =
+        c->order == SPOPS_ORDER_HILBERT ? l->bits[0] + l->dims * l->max_axis_bits : l->key_bits;
+    return bits < 64 ? bits : 63;
+}
+
+// The most that the tiles of a source with n candidates, or the words of a grid, need.
+int64_t tile_counts_of(const spops_coords_arrays *c, int64_t n)
+{
+    uint64_t step[SPOPS_KEY_COLUMNS];
+    int64_t tiles = (n + tile - 1) / tile;
+    if (c->search == SPOPS_SEARCH_GRID) {
+        const uint64_t cells = spops::grid_steps(&c->layout, step);
+        const int64_t words = (int64_t)((cells / 64 + tile) / tile + 1);
+        if (words > tiles) tiles = words;
+    }
+    return tiles;
+}
+
+build_workspace carve_workspace(const spops_coords_arrays *c, int64_t n, spops_carver *carver)
+{
+    build_workspace ws = {};
+    ws.duplicate = (unsigned long long *)spops_carve(carver, 1, 1, sizeof *ws.duplicate);
+    ws.keys = (uint64_t *)spops_carve(carver, n, 1, sizeof *ws.keys);
+    ws.tile_counts =
+        (int32_t *)spops_carve(carver, tile_counts_of(c, n), 1, sizeof *ws.tile_counts);
+    ws.slots = (uint32_t *)spops_carve(carver, n, 1, sizeof *ws.slots);
+    ws.firsts = (int32_t *)spops_carve(carver, n, 1, sizeof *ws.firsts);
+    if (!dedupes_in_index(c, n)) {
+        void *entries = spops_carve(carver, (int64_t)spops::hash_entries(n), 1, sizeof(uint64_t));
+        ws.table = spops::hash_of(entries, c->layout.key_bits, n);
+    }
+    size_t code_bytes = 0, index_bytes = 0;
+    if (c->order != SPOPS_ORDER_GIVEN && n > 0) {
+        for (int i = 0; i < 2; ++i) {
+            ws.codes[i] = (uint64_t *)spops_carve(carver, n, 1, sizeof(uint64_t));
+            ws.candidates[i] = (int32_t *)spops_carve(carver, n, 1, sizeof(int32_t));
+        }
+        ws.ranks = (int32_t *)spops_carve(carver, n, 1, sizeof(int32_t));
+        sort_codes(nullptr, code_bytes, ws.codes[0], ws.codes[1], ws.candidates[0],
+                   ws.candidates[1], n, code_bits(c) + 1, 0);
+    }
+    if (has_sorted_index(c) && c->max_rows > 0) {
+        ws.index_keys = (uint64_t *)spops_carve(carver, c->max_rows, 1, sizeof(uint64_t));
+        ws.index_rows = (int32_t *)spops_carve(carver, c->max_rows, 1, sizeof(int32_t));
+        sort_codes(nullptr, index_bytes, ws.index_keys, ws.index_keys, ws.index_rows, ws.index_rows,
+                   c->max_rows, c->layout.key_bits + 1, 0);
+    }
+    ws.sort_bytes = code_bytes > index_bytes ? code_bytes : index_bytes;
+    ws.sort = spops_carve(carver, (int64_t)ws.sort_bytes, 1, 1);
+    return ws;
+}
+
+// What the kernels of a build know.
+struct build_params {
+    spops_coords_source source;
+    spops_coords_arrays coords;
+    coord_index index;
+    build_workspace ws;
+    hash_table table;          // that finds equal candidates; entries NULL: none is needed
+    const uint64_t *clear_end; // of `clear`
+    uint64_t *clear;           // the index's table, or the words of its grid
+    uint64_t clear_value;
+    uint64_t *clear_table_end; // of ws.table
+    int32_t per_item;          // candidates
+    int32_t num_tiles;
+    bool tiles_scanned; // tile_counts holds what is before a tile
+    bool by_order;
+    bool fill_table; // the kernel that makes keys enters them as well
+};
+
+__device__ __forceinline__ void fill_words(uint64_t *begin, const uint64_t *end, uint64_t value)
+{
+    // Tables are of 64 entries at least and aligned; a grid's words may be odd in number.
+    const int64_t n = begin == nullptr ? 0 : end - begin;
+    ulonglong2 *pairs = (ulonglong2 *)begin;
+    const int64_t stride = (int64_t)gridDim.x * threads;
+    const int64_t first = (int64_t)blockIdx.x * threads + threadIdx.x;
+    for (int64_t i = first; i < n / 2; i += stride)
+        pairs[i] = make_ulonglong2(value, value);
+    if (first == 0 && n % 2 != 0) begin[n - 1] = value;
+}
+
+__global__ void __launch_bounds__(threads) start_build(const __grid_constant__ build_params p)
+{
+    spops::walk_wait_previous();
+    spops::walk_release_next();
+    fill_words(p.clear, p.clear_end, p.clear_value);
+    fill_words(p.ws.table.entries, p.clear_table_end, spops::hash_empty);
+    if (blockIdx.x != 0 || threadIdx.x != 0) return;
+    const spops_coords_source &s = p.source;
+    spops_coords_state state = {};
+    state.duplicate = state.duplicate_of = -1;
+    if (s.kind == SPOPS_COORDS_UNION)
+        state.overflow = (s.num_items != nullptr && *s.num_items > s.max_items_a) ||
+                         (s.num_items_b != nullptr && *s.num_items_b > s.max_items - s.max_items_a);
+    else
+        state.overflow = s.num_items != nullptr && *s.num_items > s.max_items;
+    *p.coords.state = state;
+    *p.ws.duplicate = no_duplicate;
+}
+
+__device__ __forceinline__ uint64_t order_code(const spops_coords_arrays &c, uint64_t key,
+                                               uint64_t none)
+{
+    if (key == SPOPS_KEY_NONE) return none;
+    if (c.order == SPOPS_ORDER_MORTON) return spops_key_morton(&c.layout, key);
+    if (c.order == SPOPS_ORDER_HILBERT) return spops_key_hilbert(&c.layout, key);
+    return key;
+}
+
+__device__ __forceinline__ void put_candidate(const build_params &p, int64_t c, uint64_t key,
+                                              uint64_t none)
+{
+    p.ws.keys[c] = key;
+    if (p.by_order) {
+        p.ws.codes[0][c] = order_code(p.coords, key, none);
+        p.ws.candidates[0][c] = (int32_t)c;
+    } else if (p.fill_table && key != SPOPS_KEY_NONE) {
+        p.ws.slots[c] = spops::hash_insert(p.table, key, (int32_t)c, nullptr);
+    }
+}
+
+// Keys of candidates; where there is one an item.
+__global__ void __launch_bounds__(threads)
+    make_keys(const __grid_constant__ build_params p, uint64_t none)
+{
+    spops::walk_wait_previous();
+    spops::walk_release_next();
+    const spops_coords_source &s = p.source;
+    const int64_t i = (int64_t)blockIdx.x * threads + threadIdx.x;
+    int dropped = 0;
+    if (i < s.max_items) {
+        uint64_t key = SPOPS_KEY_NONE;
+        if (spops::source_has_item(s, i) && (s.kind != SPOPS_COORDS_KEPT || s.keep[i] != 0)) {
+            key = spops::source_key(s, p.coords.layout, i);
+            dropped = key == SPOPS_KEY_NONE;
+        }
+        put_candidate(p, i, key, none);
+    }
+    dropped = __syncthreads_count(dropped);
+    if (threadIdx.x == 0 && dropped > 0) atomicAdd(&p.coords.state->num_dropped, dropped);
+}
+
+// Keys of candidates; all taps of an item, the steps of the paper's Appendix A, in one thread.
+__global__ void __launch_bounds__(threads)
+    make_tap_keys(const __grid_constant__ build_params p, uint64_t none)
+{
+    spops::walk_wait_previous();
+    spops::walk_release_next();
+    const spops_coords_source &s = p.source;
+    const int64_t i = (int64_t)blockIdx.x * threads + threadIdx.x;
+    if (i >= s.max_items) return;
+    int64_t at = i * p.per_item;
+    const int64_t end = at + p.per_item;
+    if (spops::source_has_item(s, i)) {
+        spops::source_candidates(s, p.coords.layout, spops::source_row(s, i), [&](uint64_t key) {
+            if (at < end) put_candidate(p, at++, key, none);
+        });
+    }
+    while (at < end)
+        put_candidate(p, at++, SPOPS_KEY_NONE, none);
+}
+
+// Into a table that has to look at keys written before.
+__global__ void __launch_bounds__(threads) fill_table(const __grid_constant__ build_params p)
+{
+    spops::walk_wait_previous();
+    spops::walk_release_next();
+    const int64_t c = (int64_t)blockIdx.x * threads + threadIdx.x;
+    if (c >= p.source.max_candidates) return;
+    const uint64_t key = p.ws.keys[c];
+    if (key != SPOPS_KEY_NONE)
+        p.ws.slots[c] = spops::hash_insert(p.table, key, (int32_t)c, p.ws.keys);
+}
+
+// Does position c (a candidate, or a place in their order) begin a row? And is it a candidate?
+__device__ __forceinline__ bool begins_row(const build_params &p, int64_t c, bool *valid)
+{
+    *valid = false;
+    if (c >= p.source.max_candidates) return false;
+    if (p.by_order) {
+        const uint64_t code = p.ws.codes[1][c];
+        *valid = p.ws.keys[p.ws.candidates[1][c]] != SPOPS_KEY_NONE;
+        return *valid && (c == 0 || p.ws.codes[1][c - 1] != code);
+    }
+    *valid = p.ws.keys[c] != SPOPS_KEY_NONE;
+    if (p.table.entries == nullptr) return *valid;
+    return *valid && p.ws.firsts[c] == c;
+}
+
+// Rows that begin in each tile; and, by number, which candidate is the first of its key.
+__global__ void __launch_bounds__(tile) count_rows(const __grid_constant__ build_params p)
+{
+    __shared__ int32_t first_duplicate;
+    spops::walk_wait_previous();
+    spops::walk_release_next();
+    const int64_t c = (int64_t)blockIdx.x * tile + threadIdx.x;
+    const bool by_table = !p.by_order && p.table.entries != nullptr;
+    if (threadIdx.x == 0) first_duplicate = tile;
+    if (by_table && c < p.source.max_candidates && p.ws.keys[c] != SPOPS_KEY_NONE)
+        p.ws.firsts[c] = spops::hash_value(p.table, p.table.entries[p.ws.slots[c]]);
+    bool valid;
+    const bool begins = begins_row(p, c, &valid);
+    const int rows = __syncthreads_count(begins);
+    const int merged = __syncthreads_count(valid && !begins);
+    if (merged > 0 && by_table) {
+        if (valid && !begins) atomicMin(&first_duplicate, (int32_t)threadIdx.x);
+        __syncthreads();
+        if (first_duplicate == (int32_t)threadIdx.x)
+            atomicMin(p.ws.duplicate, (unsigned long long)c << 32 | (uint32_t)p.ws.firsts[c]);
+    }
+    if (threadIdx.x != 0) return;
+    p.ws.tile_counts[blockIdx.x] = rows;
+    if (merged > 0) atomicAdd(&p.coords.state->num_merged, merged);
+}
+
+// Counts to what is before each, in one block.
+__global__ void __launch_bounds__(1024) scan_counts(int32_t *counts, int32_t n)
+{
+    __shared__ int32_t warp_sums[32];
+    __shared__ int32_t before;
+    spops::walk_wait_previous();
+    spops::walk_release_next();
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    if (threadIdx.x == 0) before = 0;
+    for (int32_t base = 0; base < n; base += 1024) {
+        const int32_t i = base + (int32_t)threadIdx.x;
+        const int32_t count = i < n ? counts[i] : 0;
+        int32_t sum = count;
+        for (int step = 1; step < 32; step *= 2) {
+            const int32_t other = __shfl_up_sync(~0u, sum, step);
+            if (lane >= step) sum += other;
+        }
+        if (lane == 31) warp_sums[warp] = sum;
+        __syncthreads();
+        if (warp == 0) {
+            int32_t total = warp_sums[lane];
+            for (int step = 1; step < 32; step *= 2) {
+                const int32_t other = __shfl_up_sync(~0u, total, step);
+                if (lane >= step) total += other;
+            }
+            warp_sums[lane] = total;
+        }
+        __syncthreads();
+        const int32_t start = before + (warp > 0 ? warp_sums[warp - 1] : 0) + sum - count;
+        if (i < n) counts[i] = start;
+        __syncthreads();
+        if (threadIdx.x == 0) before += warp_sums[31];
+        __syncthreads();
+    }
+}
+
+// Of a block of `tile` threads: how many before this one in the whole grid have `flag` set. The
+// block sums the tiles before it where nobody has. All threads of the block call it.
+__device__ __forceinline__ int32_t rank_of(bool flag, const int32_t *tile_counts, bool scanned)
+{
+    __shared__ int32_t warp_counts[tile / 32], base;
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const uint32_t votes = __ballot_sync(~0u, flag);
+    if (threadIdx.x == 0) base = scanned ? tile_counts[blockIdx.x] : 0;
+    if (lane == 0) warp_counts[warp] = __popc(votes);
+    __syncthreads();
+    if (!scanned) {
+        int32_t sum = 0;
+        for (unsigned b = threadIdx.x; b < blockIdx.x; b += tile)
+            sum += tile_counts[b];
+        for (int step = 16; step > 0; step /= 2)
+            sum += __shfl_xor_sync(~0u, sum, step);
+        if (lane == 0 && sum != 0) atomicAdd(&base, sum);
+    }
+    int32_t before = lane < warp ? warp_counts[lane] : 0;
+    for (int step = 16; step > 0; step /= 2)
+        before += __shfl_xor_sync(~0u, before, step);
+    __syncthreads();
+    return base + before + __popc(votes & ((1u << lane) - 1));
+}
+
+__device__ __forceinline__ void put_row(const build_params &p, int32_t r, uint64_t key,
+                                        int64_t candidate)
+{
+    const spops_key_layout &layout = p.coords.layout;
+    int32_t *row = p.coords.rows + (int64_t)r * (1 + layout.dims);
+    for (int c = 0; c <= layout.dims; ++c)
+        row[c] = spops_key_unpack(&layout, key, c);
+    p.coords.keys[r] = key;
+    p.coords.row_item[r] = (int32_t)(candidate / p.per_item);
+}
+
+// The rows, the places they get in the index, and the counts of the set.
+__global__ void __launch_bounds__(tile) put_rows(const __grid_constant__ build_params p)
+{
+    spops::walk_wait_previous();
+    spops::walk_release_next();
+    const int64_t c = (int64_t)blockIdx.x * tile + threadIdx.x;
+    bool valid;
+    const bool begins = begins_row(p, c, &valid);
+    const int32_t r = rank_of(begins, p.ws.tile_counts, p.tiles_scanned);
+    const spops_coords_arrays &coords = p.coords;
+    if (p.by_order && valid) p.ws.ranks[c] = begins ? r : r - 1;
+    if (begins) {
+        const int64_t candidate = p.by_order ? p.ws.candidates[1][c] : c;
+        const uint64_t key = p.ws.keys[candidate];
+        if (p.by_order) p.ws.firsts[r] = (int32_t)candidate;
+        if (r < coords.max_rows) {
+            put_row(p, r, key, candidate);
+            if (coords.search == SPOPS_SEARCH_GRID) {
+                uint64_t cell = 0;
+                for (int k = 0; k <= coords.layout.dims; ++k)
+                    cell += (uint64_t)((int64_t)spops_key_unpack(&coords.layout, key, k) -
+                                       coords.layout.lower[k]) *
+                            p.index.grid.step[k];
+                atomicOr((unsigned long long *)p.index.grid.words + (cell >> 6),
+                         1ull << (cell & 63));
+            } else if (coords.search == SPOPS_SEARCH_HASH &&
+                       p.table.entries != p.index.hash.entries) {
+                // Keys come once here: none has to be compared.
+                spops::hash_insert(p.index.hash, key, r, nullptr);
+            }
+        }
+        // From now on the table says the row. Nobody else reads it in this launch.
+        if (!p.by_order && p.table.entries != nullptr)
+            p.table.entries[p.ws.slots[c]] =
+                spops::hash_entry(p.table, spops::hash_begin(p.table, key).tag, r);
+    }
+    // Without a table an item's row is known here.
+    if (coords.item_row != nullptr && !p.by_order && p.table.entries == nullptr &&
+        c < p.source.max_candidates)
+        coords.item_row[c] = valid && r < coords.max_rows ? r : -1;
+    if (blockIdx.x != (unsigned)p.num_tiles - 1 || threadIdx.x != tile - 1) return;
+    const int32_t found = r + (begins ? 1 : 0);
+    spops_coords_state *state = coords.state;
+    state->num_rows = found < coords.max_rows ? found : (int32_t)coords.max_rows;
+    if (found > coords.max_rows) state->overflow = 1;
+    const uint64_t duplicate = *p.ws.duplicate;
+    if (p.by_order || duplicate == no_duplicate) return;
+    state->duplicate = (int32_t)((duplicate >> 32) / (uint64_t)p.per_item);
+    state->duplicate_of = (int32_t)((duplicate & 0xffffffffu) / (uint64_t)p.per_item);
+}
+
+// The row that each item became; by order, also the first duplicate.
+__global__ void __launch_bounds__(tile) put_item_rows(const __grid_constant__ build_params p)
+{
+    spops::walk_wait_previous();
+    spops::walk_release_next();
+    const int64_t c = (int64_t)blockIdx.x * tile + threadIdx.x;
+    const spops_coords_arrays &coords = p.coords;
+    if (!p.by_order) {
+        if (c >= p.source.max_candidates) return;
+        int32_t r = INT32_MAX;
+        if (p.ws.keys[c] != SPOPS_KEY_NONE)
+            r = spops::hash_value(p.table, p.table.entries[p.ws.slots[c]]);
+        coords.item_row[c] = r < coords.max_rows ? r : -1;
+        return;
+    }
+    bool valid;
+    const bool begins = begins_row(p, c, &valid);
+    const int64_t candidate = c < p.source.max_candidates ? p.ws.candidates[1][c] : 0;
+    const int32_t r = valid ? p.ws.ranks[c] : INT32_MAX;
+    if (coords.item_row != nullptr && c < p.source.max_candidates)
+        coords.item_row[candidate] = r < coords.max_rows ? r : -1;
+    unsigned long long mine = no_duplicate;
+    if (valid && !begins) mine = (unsigned long long)candidate << 32 | (uint32_t)p.ws.firsts[r];
+    for (int step = 16; step > 0; step /= 2) {
+        const unsigned long long other = __shfl_xor_sync(~0u, mine, step);
+        mine = other < mine ? other : mine;
+    }
+    if (threadIdx.x % 32 == 0 && mine < spops::load_relaxed((uint64_t *)p.ws.duplicate))
+        atomicMin(p.ws.duplicate, mine);
+}
+
+__global__ void put_duplicate(spops_coords_state *state, const unsigned long long *duplicate,
+                              int32_t per_item)
+{
+    spops::walk_wait_previous();
+    spops::walk_release_next();
+    if (*duplicate == no_duplicate) return;
+    state->duplicate = (int32_t)((*duplicate >> 32) / (uint64_t)per_item);
+    state->duplicate_of = (int32_t)((*duplicate & 0xffffffffu) / (uint64_t)per_item);
+}
+
+// ---- Grid and sorted indexes --------------------------------------------------------------------
+
+__global__ void __launch_bounds__(tile)
+    count_words(const __grid_constant__ spops::grid_index grid, int32_t *tile_counts)
+{
+    __shared__ int32_t sum;
+    spops::walk_wait_previous();
+    spops::walk_release_next();
+    const int64_t w = (int64_t)blockIdx.x * tile + threadIdx.x;
+    if (threadIdx.x == 0) sum = 0;
+    __syncthreads();
+    int32_t count = w < grid.num_words ? __popcll(grid.words[w]) : 0;
+    for (int step = 16; step > 0; step /= 2)
+        count += __shfl_xor_sync(~0u, count, step);
+    if (threadIdx.x % 32 == 0 && count > 0) atomicAdd(&sum, count);
+    __syncthreads();
+    if (threadIdx.x == 0) tile_counts[blockIdx.x] = sum;
+}
+
+__global__ void __launch_bounds__(tile) put_words(const __grid_constant__ spops::grid_index grid,
+                                                  const int32_t *tile_counts, bool scanned)
+{
+    __shared__ int32_t warp_sums[tile / 32], base;
+    spops::walk_wait_previous();
+    spops::walk_release_next();
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const int64_t w = (int64_t)blockIdx.x * tile + threadIdx.x;
+    const int32_t count = w < grid.num_words ? __popcll(grid.words[w]) : 0;
+    int32_t sum = count;
+    for (int step = 1; step < 32; step *= 2) {
+        const int32_t other = __shfl_up_sync(~0u, sum, step);
+        if (lane >= step) sum += other;
+    }
+    if (threadIdx.x == 0) base = scanned ? tile_counts[blockIdx.x] : 0;
+    if (lane == 31) warp_sums[warp] = sum;
+    __syncthreads();
+    if (!scanned) {
+        int32_t tiles = 0;
+        for (unsigned b = threadIdx.x; b < blockIdx.x; b += tile)
+            tiles += tile_counts[b];
+        for (int step = 16; step > 0; step /= 2)
+            tiles += __shfl_xor_sync(~0u, tiles, step);
+        if (lane == 0 && tiles != 0) atomicAdd(&base, tiles);
+    }
+    int32_t before = lane < warp ? warp_sums[lane] : 0;
+    for (int step = 16; step > 0; step /= 2)
+        before += __shfl_xor_sync(~0u, before, step);
+    __syncthreads();
+    if (w < grid.num_words) grid.before[w] = base + before + sum - count;
+}
+
+__global__ void __launch_bounds__(threads) put_grid_rows(const __grid_constant__ coord_index x)
+{
+    spops::walk_wait_previous();
+    spops::walk_release_next();
+    const int32_t r = (int32_t)(blockIdx.x * threads + threadIdx.x);
+    if (r >= *x.num_rows) return;
+    const uint64_t key = x.keys[r];
+    uint64_t cell = 0;
+    for (int c = 0; c <= x.layout.dims; ++c)
+        cell += (uint64_t)((int64_t)spops_key_unpack(&x.layout, key, c) - x.layout.lower[c]) *
+                x.grid.step[c];
+    const uint64_t below = ((uint64_t)1 << (cell & 63)) - 1;
+    x.grid.rows[x.grid.before[cell >> 6] + __popcll(x.grid.words[cell >> 6] & below)] = r;
+}
+
+__global__ void __launch_bounds__(threads)
+    prepare_sorted(const uint64_t *keys, const int32_t *num_rows, int64_t max_rows, uint64_t none,
+                   uint64_t *index_keys, int32_t *index_rows)
+{
+    spops::walk_wait_previous();
+    spops::walk_release_next();
+    const int32_t r = (int32_t)(blockIdx.x * threads + threadIdx.x);
+    if (r >= max_rows) return;
+    index_keys[r] = r < *num_rows ? keys[r] : none;
+    index_rows[r] = r;
+}
+
+// tile_counts of n tiles: left alone where they are few, else scanned.
+spops_status scan_tiles(spops_context *ctx, int32_t *counts, int64_t n, bool *scanned)
+{
+    *scanned = n > max_summed_tiles;
+    if (!*scanned) return SPOPS_STATUS_OK;
+    return launch<WAITS_FOR_PREVIOUS>(ctx, "coords: scan_counts", scan_counts, dim3(1), 1024,
+                                      counts, (int32_t)n);
+}
+
+spops_status build_index(spops_context *ctx, const build_params &p)
+{
+    const spops_coords_arrays &c = p.coords;
+    if (c.max_rows == 0) return SPOPS_STATUS_OK;
+    if (c.search == SPOPS_SEARCH_GRID) {
+        const int64_t tiles = (p.index.grid.num_words + tile - 1) / tile;
+        bool scanned;
+        SPOPS_TRY(launch<WAITS_FOR_PREVIOUS>(ctx, "coords: count_words", count_words,
+                                             dim3((unsigned)tiles), tile, p.index.grid,
+                                             p.ws.tile_counts));
+        SPOPS_TRY(scan_tiles(ctx, p.ws.tile_counts, tiles, &scanned));
+        SPOPS_TRY(launch<WAITS_FOR_PREVIOUS>(ctx, "coords: put_words", put_words,
+                                             dim3((unsigned)tiles), tile, p.index.grid,
+                                             p.ws.tile_counts, scanned));
+        return launch<WAITS_FOR_PREVIOUS>(ctx, "coords: put_grid_rows", put_grid_rows,
+                                          blocks_for(c.max_rows, threads), threads, p.index);
+    }
+    if (!has_sorted_index(&c)) return SPOPS_STATUS_OK;
+    size_t bytes = p.ws.sort_bytes;
+    SPOPS_TRY(launch<WAITS_FOR_PREVIOUS>(
+        ctx, "coords: prepare_sorted", prepare_sorted, blocks_for(c.max_rows, threads), threads,
+        c.keys, &c.state->num_rows, c.max_rows, (uint64_t)1 << c.layout.key_bits, p.ws.index_keys,
+        p.ws.index_rows));
+    return spops_cuda_status(ctx, "coords: sort of keys",
+                             (int)sort_codes(p.ws.sort, bytes, p.ws.index_keys, p.index.sorted_keys,
+                                             p.ws.index_rows, p.index.sorted_rows, c.max_rows,
+                                             c.layout.key_bits + 1, stream_of(ctx)));
+}
+
+} // namespace
+
+// ---- Slots --------------------------------------------------------------------------------------
+
+extern "C" spops_search spops_cuda_coords_search(const spops_context *ctx,
+                                                 const spops_key_layout *layout, int64_t max_rows,
+                                                 size_t max_grid_bytes)
+{
+    // A table is filled in the pass that finds duplicates, and costs no more for a large box. A
+    // grid is faster to look into as long as it is small beside the rows: H200, to the table of
+    // 3x3x3 taps, 32 and 66 cells a row: 97 and 106 us (hash: 108 and 142); 2,830: 91 us (hash:
+    // 69).
+    coord_index x;
+    spops_carver c = {nullptr, 0};
+    double cells = 1.0;
+    for (int k = 0; k <= layout->dims; ++k)
+        cells *= (double)layout->upper[k] - (double)layout->lower[k] + 1.0;
+    (void)ctx;
+    if (cells > 256.0 * (double)max_rows ||
+        !spops::carve_index(layout, SPOPS_SEARCH_GRID, max_rows, &c, &x) || c.used > max_grid_bytes)
+        return SPOPS_SEARCH_HASH;
+    return SPOPS_SEARCH_GRID;
+}
+
+extern "C" size_t spops_cuda_coords_index_bytes(spops_context *ctx, const spops_key_layout *layout,
+                                                spops_search search, int64_t max_rows)
+{
+    (void)ctx;
+    spops_carver c = {nullptr, 0};
+    coord_index x;
+    // The order is not known here; what it could save is little.
+    return spops::carve_index(layout, search, max_rows, &c, &x) ? c.used : SIZE_MAX;
+}
+
+extern "C" spops_status spops_cuda_coords_bounds(spops_context *ctx,
+                                                 const spops_coords_source *source,
+                                                 const spops_coords_box *box,
+                                                 spops_coords_bounds *bounds)
+{
+    spops_status status = SPOPS_STATUS_OK;
+    const spops_coords_box none = {};
+    const int64_t blocks = (source->max_items + threads - 1) / threads;
+    found_bounds found;
+    int32_t num_items = 0;
+    void *device = nullptr;
+
+    SPOPS_TRY(spops_backend_alloc(ctx, sizeof found, &device));
+    SPOPS_TRY_GOTO(
+        launch(ctx, "coords: clear_bounds", clear_bounds, dim3(1), 1u, (found_bounds *)device),
+        status, done);
+    SPOPS_TRY_GOTO(launch(ctx, "coords: find_bounds", find_bounds,
+                          dim3((unsigned)(blocks < 1024 ? blocks : 1024)), threads, *source,
+                          box != nullptr ? *box : none, box != nullptr, (found_bounds *)device),
+                   status, done);
+    SPOPS_TRY_GOTO(ctx->backend->download(ctx, &found, device, sizeof found), status, done);
+    bounds->num_items = source->max_items;
+    if (source->num_items != nullptr) {
+        SPOPS_TRY_GOTO(ctx->backend->download(ctx, &num_items, source->num_items, sizeof num_items),
+                       status, done);
+        if (num_items < source->max_items) bounds->num_items = num_items < 0 ? 0 : num_items;
+    }
+    for (int c = 0; c < SPOPS_KEY_COLUMNS; ++c) {
+        bounds->lower[c] = c <= source->dims ? found.lower[c] : 0;
+        bounds->upper[c] = c <= source->dims ? found.upper[c] : 0;
+    }
+    bounds->bad_item = found.bad == ~0ull ? -1 : (int64_t)(found.bad >> 8);
+    bounds->bad_column = found.bad == ~0ull ? 0 : (int32_t)(found.bad & 0xff);
+
+done:
+    spops_backend_free(ctx, device, sizeof found);
+    return status;
+}
+
+extern "C" size_t spops_cuda_coords_workspace_bytes(spops_context *ctx,
+                                                    const spops_coords_arrays *coords,
+                                                    int64_t max_candidates)
+{
+    (void)ctx;
+    spops_carver c = {nullptr, 0};
+    if (max_candidates > INT32_MAX) return SIZE_MAX; // their numbers are 32-bit
+    carve_workspace(coords, max_candidates, &c);
+    return c.used;
+}
+
+extern "C" spops_status spops_cuda_coords_build(spops_context *ctx,
+                                                const spops_coords_source *source,
+                                                const spops_coords_arrays *coords, void *workspace)
+{
+    const int64_t n = source->max_candidates;
+    const bool taps = source->kind == SPOPS_COORDS_DOWN || source->kind == SPOPS_COORDS_UP;
+    spops_carver carver = {(char *)workspace, 0};
+    build_params p = {};
+    p.source = *source;
+    p.coords = *coords;
+    p.index = spops::index_of(coords);
+    p.ws = carve_workspace(coords, n, &carver);
+    p.per_item = taps && source->max_items > 0 ? (int32_t)(n / source->max_items) : 1;
+    // A matrix of one row may have any row_stride.
+    if (p.source.points.rows <= 1) p.source.points.row_stride = 0;
+    p.by_order = coords->order != SPOPS_ORDER_GIVEN && !source->ordered && n > 0;
+    if (!p.by_order && !source->unique)
+        p.table = p.ws.table.entries != nullptr ? p.ws.table : p.index.hash;
+    if (p.table.entries == nullptr || p.table.entries == p.index.hash.entries)
+        p.ws.table.entries = nullptr; // not to be cleared
+    p.fill_table = p.table.entries != nullptr && p.table.exact;
+    if (coords->search == SPOPS_SEARCH_HASH) {
+        p.clear = p.index.hash.entries;
+        p.clear_end = p.clear + (uint64_t)p.index.hash.mask + 1;
+        p.clear_value = spops::hash_empty;
+    } else if (coords->search == SPOPS_SEARCH_GRID) {
+        p.clear = p.index.grid.words;
+        p.clear_end = p.clear + p.index.grid.num_words;
+    }
+    if (p.ws.table.entries != nullptr)
+        p.clear_table_end = p.ws.table.entries + (uint64_t)p.ws.table.mask + 1;
+
+    const int64_t blocks = 4 * (int64_t)ctx->info.num_processors;
+    SPOPS_TRY(launch<WAITS_FOR_PREVIOUS>(ctx, "coords: start_build", start_build,
+                                         dim3((unsigned)blocks), threads, p));
+    if (n > 0) {
+        const uint64_t none = (uint64_t)1 << code_bits(coords);
+        const int64_t tiles = (n + tile - 1) / tile;
+        p.num_tiles = (int32_t)tiles;
+        SPOPS_TRY(
+            launch<WAITS_FOR_PREVIOUS>(ctx, "coords: make_keys", taps ? make_tap_keys : make_keys,
+                                       blocks_for(source->max_items, threads), threads, p, none));
+        if (p.table.entries != nullptr && !p.fill_table)
+            SPOPS_TRY(launch<WAITS_FOR_PREVIOUS>(ctx, "coords: fill_table", fill_table,
+                                                 blocks_for(n, threads), threads, p));
+        if (p.by_order) {
+            size_t bytes = p.ws.sort_bytes;
+            SPOPS_TRY(spops_cuda_status(
+                ctx, "coords: sort of candidates",
+                (int)sort_codes(p.ws.sort, bytes, p.ws.codes[0], p.ws.codes[1], p.ws.candidates[0],
+                                p.ws.candidates[1], n, code_bits(coords) + 1, stream_of(ctx))));
+        }
+        SPOPS_TRY(launch<WAITS_FOR_PREVIOUS>(ctx, "coords: count_rows", count_rows,
+                                             dim3((unsigned)tiles), tile, p));
+        SPOPS_TRY(scan_tiles(ctx, p.ws.tile_counts, tiles, &p.tiles_scanned));
+        SPOPS_TRY(launch<WAITS_FOR_PREVIOUS>(ctx, "coords: put_rows", put_rows,
+                                             dim3((unsigned)tiles), tile, p));
+        if (p.by_order || (coords->item_row != nullptr && p.table.entries != nullptr))
+            SPOPS_TRY(launch<WAITS_FOR_PREVIOUS>(ctx, "coords: put_item_rows", put_item_rows,
+                                                 dim3((unsigned)tiles), tile, p));
+        if (p.by_order)
+            SPOPS_TRY(launch<WAITS_FOR_PREVIOUS>(ctx, "coords: put_duplicate", put_duplicate,
+                                                 dim3(1), 1u, coords->state, p.ws.duplicate,
+                                                 p.per_item));
+    }
+    return build_index(ctx, p);
+}

@@ -1,0 +1,435 @@
+// What follows from the tables of kernel maps on the GPU: rows ordered by their masks and tiles by
+// their taps; pairs in tap order, and each row's list of them.
+#include <cub/block/block_radix_sort.cuh>
+#include <cub/device/device_radix_sort.cuh>
+#include <cub/device/device_scan.cuh>
+
+#include "kernels/core/launch.cuh"
+#include "spops/device/walk.cuh"
+
+namespace
+{
+
+using spops::blocks_for;
+using spops::launch;
+using spops::stream_of;
+using spops::WAITS_FOR_PREVIOUS;
+
+constexpr int threads = 256;
+
+// ---- Order --------------------------------------------------------------------------------------
+
+struct order_workspace {
+    uint32_t *keys[2];      // [rows]
+    int32_t *rows;          // [rows] 0, 1, ..
+    uint32_t *tile_keys[2]; // [tiles]
+    int32_t *tiles;         // [tiles] 0, 1, ..
+    void *sort;
+    size_t sort_bytes;
+};
+
+cudaError_t sort_keys(void *temp, size_t &bytes, const uint32_t *in, uint32_t *out,
+                      const int32_t *values, int32_t *values_out, int64_t n, int end_bit,
+                      cudaStream_t stream)
+{
+    return cub::DeviceRadixSort::SortPairs(temp, bytes, in, out, values, values_out, (int)n, 0,
+                                           end_bit, stream);
+}
+
+int rank_bits(const spops_map_arrays *map)
+{
+    return map->taps.num_taps < 32 ? map->taps.num_taps : 32;
+}
+
+// Of a tile's key: 0 to num_taps taps are missing.
+int tile_bits(const spops_map_arrays *map)
+{
+    int bits = 1;
+    while (map->taps.num_taps >> bits != 0)
+        ++bits;
+    return bits;
+}
+
+order_workspace carve_order(const spops_map_arrays *map, int64_t rows, int64_t tiles,
+                            spops_carver *c)
+{
+    order_workspace ws = {};
+    size_t row_bytes = 0, tile_bytes = 0;
+    for (int i = 0; i < 2; ++i) {
+        ws.keys[i] = (uint32_t *)spops_carve(c, rows, 1, sizeof(uint32_t));
+        ws.tile_keys[i] = (uint32_t *)spops_carve(c, tiles, 1, sizeof(uint32_t));
+    }
+    ws.rows = (int32_t *)spops_carve(c, rows, 1, sizeof(int32_t));
+    ws.tiles = (int32_t *)spops_carve(c, tiles, 1, sizeof(int32_t));
+    if (rows > 0) {
+        sort_keys(nullptr, row_bytes, ws.keys[0], ws.keys[1], ws.rows, ws.rows, rows,
+                  rank_bits(map), 0);
+        sort_keys(nullptr, tile_bytes, ws.tile_keys[0], ws.tile_keys[1], ws.tiles, ws.tiles, tiles,
+                  tile_bits(map), 0);
+    }
+    ws.sort_bytes = row_bytes > tile_bytes ? row_bytes : tile_bytes;
+    ws.sort = spops_carve(c, (int64_t)ws.sort_bytes, 1, 1);
+    return ws;
+}
+
+// As spops_mask_fold, with the bit that a tap folds to counted along: k * 32 / num_taps grows by at
+// most one a tap where there are more than 32.
+__device__ __forceinline__ uint32_t fold_mask(const uint32_t *mask, int32_t num_taps)
+{
+    if (num_taps <= 32) return mask[0];
+    uint32_t folded = 0;
+    int32_t bit = 0, part = 0; // part: k * 32 - bit * num_taps
+    for (int32_t base = 0; base < num_taps; base += 32) {
+        const uint32_t word = mask[base / 32];
+        const int32_t taps = min(32, num_taps - base);
+        for (int32_t k = 0; k < taps; ++k) {
+            folded |= (word >> k & 1u) << bit;
+            part += 32;
+            if (part >= num_taps) {
+                part -= num_taps;
+                ++bit;
+            }
+        }
+    }
+    return folded;
+}
+
+// Rows not in use come last: no key is larger, and they stand behind all others to begin with.
+__global__ void __launch_bounds__(threads)
+    rank_masks(const uint32_t *masks, const int32_t *num_rows, int64_t max_rows, int32_t num_taps,
+               int32_t mask_words, uint32_t *keys, int32_t *rows)
+{
+    spops::walk_wait_previous();
+    spops::walk_release_next();
+    const int64_t r = (int64_t)blockIdx.x * threads + threadIdx.x;
+    if (r >= max_rows) return;
+    keys[r] =
+        r < *num_rows ? spops_mask_rank(fold_mask(masks + r * mask_words, num_taps)) : UINT32_MAX;
+    rows[r] = (int32_t)r;
+}
+
+// A warp ors the masks of a tile's rows.
+__global__ void __launch_bounds__(threads)
+    join_masks(const uint32_t *masks, const int32_t *order, const int32_t *num_rows,
+               int64_t num_tiles, int32_t tile_rows, int32_t num_taps, int32_t mask_words,
+               uint32_t *tile_masks, uint32_t *tile_keys, int32_t *tiles)
+{
+    spops::walk_wait_previous();
+    spops::walk_release_next();
+    const int lane = threadIdx.x % 32;
+    const int64_t t = ((int64_t)blockIdx.x * threads + threadIdx.x) / 32;
+    if (t >= num_tiles) return;
+    const int64_t n = *num_rows, begin = t * tile_rows;
+    const int64_t end = begin + tile_rows < n ? begin + tile_rows : n;
+    int32_t taps = 0;
+    for (int32_t w = 0; w < mask_words; ++w) {
+        uint32_t joined = 0;
+        for (int64_t i = begin + lane; i < end; i += 32)
+            joined |= masks[(int64_t)order[i] * mask_words + w];
+        for (int step = 16; step > 0; step /= 2)
+            joined |= __shfl_xor_sync(~0u, joined, step);
+        taps += __popc(joined);
+        if (lane == 0) tile_masks[t * mask_words + w] = joined;
+    }
+    if (lane != 0) return;
+    tile_keys[t] = (uint32_t)(num_taps - taps);
+    tiles[t] = (int32_t)t;
+}
+
+// All tiles sorted by one block: for few of them cheaper than a sort of several launches.
+constexpr int sort_threads = 512;
+
+template <int ITEMS>
+__global__ void __launch_bounds__(sort_threads)
+    sort_tiles(const uint32_t *tile_keys, int32_t num_tiles, int end_bit, int32_t *tile_order)
+{
+    typedef cub::BlockRadixSort<uint32_t, sort_threads, ITEMS, int32_t> block_sort;
+    __shared__ typename block_sort::TempStorage storage;
+    uint32_t keys[ITEMS];
+    int32_t tiles[ITEMS];
+    spops::walk_wait_previous();
+    spops::walk_release_next();
+#pragma unroll
+    for (int i = 0; i < ITEMS; ++i) {
+        tiles[i] = (int32_t)threadIdx.x * ITEMS + i;
+        keys[i] = tiles[i] < num_tiles ? tile_keys[tiles[i]] : UINT32_MAX;
+    }
+    // Places without a tile stand last already, and no key is larger.
+    block_sort(storage).SortBlockedToStriped(keys, tiles, 0, end_bit);
+#pragma unroll
+    for (int i = 0; i < ITEMS; ++i) {
+        const int32_t at = i * sort_threads + (int32_t)threadIdx.x;
+        if (at < num_tiles) tile_order[at] = tiles[i];
+    }
+}
+
+// ---- Pairs --------------------------------------------------------------------------------------
+
+struct pairs_workspace {
+    int32_t *counts;     // [taps][groups] + 1 pairs of 32 rows, by tap
+    int32_t *starts;     // [taps][groups] + 1 those before
+    int32_t *row_counts; // [rows + 1] pairs of a row, of either side
+    void *scan;
+    size_t scan_bytes;
+};
+
+// Rows are looked at in groups of a warp.
+int64_t groups_of(int64_t rows)
+{
+    return (rows + 31) / 32;
+}
+
+cudaError_t scan_counts(void *temp, size_t &bytes, const int32_t *in, int32_t *out, int64_t n,
+                        cudaStream_t stream)
+{
+    return cub::DeviceScan::ExclusiveSum(temp, bytes, in, out, n, stream);
+}
+
+pairs_workspace carve_pairs(const spops_map_arrays *map, spops_carver *c)
+{
+    pairs_workspace ws = {};
+    const int64_t most =
+        map->out.max_rows > map->in.max_rows ? map->out.max_rows : map->in.max_rows;
+    const int64_t n = groups_of(map->out.max_rows) * map->taps.num_taps + 1;
+    size_t tap_bytes = 0, row_bytes = 0;
+    ws.counts = (int32_t *)spops_carve(c, n, 1, sizeof(int32_t));
+    ws.starts = (int32_t *)spops_carve(c, n, 1, sizeof(int32_t));
+    ws.row_counts = (int32_t *)spops_carve(c, most + 1, 1, sizeof(int32_t));
+    scan_counts(nullptr, tap_bytes, ws.counts, ws.starts, n, 0);
+    scan_counts(nullptr, row_bytes, ws.counts, ws.starts, most + 1, 0);
+    ws.scan_bytes = tap_bytes > row_bytes ? tap_bytes : row_bytes;
+    ws.scan = spops_carve(c, (int64_t)ws.scan_bytes, 1, 1);
+    return ws;
+}
+
+struct pairs_params {
+    spops_map_state *state;
+    const int32_t *table;
+    const uint32_t *masks, *in_masks;
+    int32_t num_taps, mask_words, table_stride;
+    bool in_mirrored;
+    int64_t num_groups, max_rows, max_pairs;
+    int32_t *counts;
+    const int32_t *starts;
+    int32_t *tap_offsets, *in_rows, *out_rows;
+    const int32_t *out_offsets, *in_offsets; // NULL: no lists
+    int2 *out_list, *in_list;
+    int32_t *out_positions, *in_positions;
+};
+
+// Pairs of each tap and group of rows; none at all where there are more than fit.
+__global__ void __launch_bounds__(threads) count_pairs(const __grid_constant__ pairs_params p)
+{
+    spops::walk_wait_previous();
+    spops::walk_release_next();
+    const int lane = threadIdx.x % 32;
+    const int64_t group = ((int64_t)blockIdx.x * threads + threadIdx.x) / 32;
+    const bool overflow = p.state->num_pairs > p.max_pairs;
+    if (group == 0 && lane == 0) {
+        p.state->overflow = overflow;
+        p.counts[p.num_groups * p.num_taps] = 0;
+    }
+    if (group >= p.num_groups) return;
+    const int64_t r = group * 32 + lane;
+    const bool used = !overflow && r < p.state->num_out;
+    for (int32_t w = 0; w < p.mask_words; ++w) {
+        const uint32_t mask = used ? p.masks[r * p.mask_words + w] : 0;
+        const int32_t taps = min(32, p.num_taps - 32 * w);
+        int32_t mine = 0;
+        for (int32_t k = 0; k < taps; ++k) {
+            const int32_t count = __popc(__ballot_sync(~0u, mask >> k & 1));
+            if (lane == k) mine = count;
+        }
+        if (lane < taps) p.counts[(32 * w + lane) * p.num_groups + group] = mine;
+    }
+}
+
+// Pairs of each row of a side; element max_rows and rows not in use: 0.
+__global__ void __launch_bounds__(threads)
+    count_row_pairs(const spops_map_state *state, const int32_t *num_rows, int64_t max_rows,
+                    int64_t max_pairs, const uint32_t *masks, int32_t mask_words, int32_t *counts)
+{
+    spops::walk_wait_previous();
+    spops::walk_release_next();
+    const int64_t r = (int64_t)blockIdx.x * threads + threadIdx.x;
+    if (r > max_rows) return;
+    int32_t count = 0;
+    if (r < *num_rows && state->num_pairs <= max_pairs)
+        for (int32_t w = 0; w < mask_words; ++w)
+            count += __popc(masks[r * mask_words + w]);
+    counts[r] = count;
+}
+
+// Set bits of a row's mask below bit k, or above it.
+__device__ __forceinline__ int32_t bits_below(const uint32_t *mask, int32_t k)
+{
+    int32_t count = __popc(mask[k / 32] & ((1u << k % 32) - 1));
+    for (int32_t w = 0; w < k / 32; ++w)
+        count += __popc(mask[w]);
+    return count;
+}
+__device__ __forceinline__ int32_t bits_above(const uint32_t *mask, int32_t words, int32_t k)
+{
+    int32_t count = __popc(mask[k / 32] >> k % 32 >> 1);
+    for (int32_t w = k / 32 + 1; w < words; ++w)
+        count += __popc(mask[w]);
+    return count;
+}
+
+// A warp takes 32 rows tap by tap: within a tap, pairs are by ascending row.
+__global__ void __launch_bounds__(threads) put_pairs(const __grid_constant__ pairs_params p)
+{
+    spops::walk_wait_previous();
+    spops::walk_release_next();
+    const int lane = threadIdx.x % 32;
+    const int64_t thread = (int64_t)blockIdx.x * threads + threadIdx.x, group = thread / 32;
+    for (int64_t k = thread; k <= p.num_taps; k += (int64_t)gridDim.x * threads)
+        p.tap_offsets[k] = p.starts[k * p.num_groups];
+    if (group >= p.num_groups || p.state->num_pairs > p.max_pairs) return;
+    const int64_t r = group * 32 + lane;
+    const bool used = r < p.state->num_out;
+    int32_t at = used && p.out_offsets != nullptr ? p.out_offsets[r] : 0;
+    for (int32_t w = 0; w < p.mask_words; ++w) {
+        const uint32_t mask = used ? p.masks[r * p.mask_words + w] : 0;
+        const int32_t taps = min(32, p.num_taps - 32 * w);
+        for (int32_t bit = 0; bit < taps; ++bit) {
+            const bool joined = mask >> bit & 1;
+            const uint32_t votes = __ballot_sync(~0u, joined);
+            if (!joined) continue;
+            const int32_t k = 32 * w + bit;
+            const int32_t position =
+                p.starts[k * p.num_groups + group] + __popc(votes & ((1u << lane) - 1));
+            const int32_t j = p.table[r * p.table_stride + k];
+            p.in_rows[position] = j;
+            p.out_rows[position] = (int32_t)r;
+            if (p.out_offsets != nullptr) {
+                p.out_list[at] = make_int2(j, k);
+                p.out_positions[at] = position;
+                ++at;
+            }
+            if (p.in_offsets != nullptr) {
+                // A mirrored side's tap k is bit num_taps - 1 - k.
+                const uint32_t *in_mask = p.in_masks + (int64_t)j * p.mask_words;
+                const int32_t before = p.in_mirrored
+                                           ? bits_above(in_mask, p.mask_words, p.num_taps - 1 - k)
+                                           : bits_below(in_mask, k);
+                const int32_t in_at = p.in_offsets[j] + before;
+                p.in_list[in_at] = make_int2((int32_t)r, k);
+                p.in_positions[in_at] = position;
+            }
+        }
+    }
+}
+
+spops_status scan_rows(spops_context *ctx, const spops_map_arrays *map, const spops_map_side *side,
+                       const uint32_t *masks, const pairs_workspace &ws)
+{
+    size_t bytes = ws.scan_bytes;
+    SPOPS_TRY(launch<WAITS_FOR_PREVIOUS>(ctx, "kernel_map: count_row_pairs", count_row_pairs,
+                                         blocks_for(side->max_rows + 1, threads), threads,
+                                         map->state, side->num_rows, side->max_rows, map->max_pairs,
+                                         masks, map->mask_words, ws.row_counts));
+    return spops_cuda_status(ctx, "kernel_map: scan of a side's pairs",
+                             (int)scan_counts(ws.scan, bytes, ws.row_counts, side->offsets,
+                                              side->max_rows + 1, stream_of(ctx)));
+}
+
+} // namespace
+
+extern "C" size_t spops_cuda_map_workspace_bytes(spops_context *ctx, const spops_map_arrays *map,
+                                                 int32_t parts)
+{
+    size_t most = 0;
+    (void)ctx;
+    if (parts & SPOPS_MAP_ORDER) {
+        for (int i = 0; i < 2; ++i) {
+            const spops_map_side *side = i == 0 ? &map->out : &map->in;
+            spops_carver c = {nullptr, 0};
+            carve_order(map, side->max_rows, side->num_tiles, &c);
+            if (c.used > most) most = c.used;
+        }
+    }
+    if (parts & SPOPS_MAP_PAIRS) {
+        spops_carver c = {nullptr, 0};
+        carve_pairs(map, &c);
+        if (c.used > most) most = c.used;
+    }
+    return most;
+}
+
+extern "C" spops_status spops_cuda_map_order(spops_context *ctx, const spops_map_arrays *map,
+                                             const spops_map_side *side, void *workspace)
+{
+    spops_carver c = {(char *)workspace, 0};
+    const order_workspace ws = carve_order(map, side->max_rows, side->num_tiles, &c);
+    const int32_t num_tiles = (int32_t)side->num_tiles;
+    size_t bytes = ws.sort_bytes;
+    if (side->max_rows == 0) return SPOPS_STATUS_OK;
+    SPOPS_TRY(launch<WAITS_FOR_PREVIOUS>(ctx, "kernel_map: rank_masks", rank_masks,
+                                         blocks_for(side->max_rows, threads), threads, side->masks,
+                                         side->num_rows, side->max_rows, map->taps.num_taps,
+                                         map->mask_words, ws.keys[0], ws.rows));
+    SPOPS_TRY(spops_cuda_status(ctx, "kernel_map: sort of rows by mask",
+                                (int)sort_keys(ws.sort, bytes, ws.keys[0], ws.keys[1], ws.rows,
+                                               side->order, side->max_rows, rank_bits(map),
+                                               stream_of(ctx))));
+    SPOPS_TRY(launch<WAITS_FOR_PREVIOUS>(
+        ctx, "kernel_map: join_masks", join_masks, blocks_for(32 * side->num_tiles, threads),
+        threads, side->masks, side->order, side->num_rows, side->num_tiles, map->tile_rows,
+        map->taps.num_taps, map->mask_words, side->tile_masks, ws.tile_keys[0], ws.tiles));
+    if (num_tiles <= 4 * sort_threads)
+        return launch<WAITS_FOR_PREVIOUS>(ctx, "kernel_map: sort_tiles", sort_tiles<4>, dim3(1),
+                                          sort_threads, ws.tile_keys[0], num_tiles, tile_bits(map),
+                                          side->tile_order);
+    if (num_tiles <= 16 * sort_threads)
+        return launch<WAITS_FOR_PREVIOUS>(ctx, "kernel_map: sort_tiles", sort_tiles<16>, dim3(1),
+                                          sort_threads, ws.tile_keys[0], num_tiles, tile_bits(map),
+                                          side->tile_order);
+    bytes = ws.sort_bytes;
+    return spops_cuda_status(ctx, "kernel_map: sort of tiles",
+                             (int)sort_keys(ws.sort, bytes, ws.tile_keys[0], ws.tile_keys[1],
+                                            ws.tiles, side->tile_order, side->num_tiles,
+                                            tile_bits(map), stream_of(ctx)));
+}
+
+extern "C" spops_status spops_cuda_map_pairs(spops_context *ctx, const spops_map_arrays *map,
+                                             void *workspace)
+{
+    spops_carver c = {(char *)workspace, 0};
+    const pairs_workspace ws = carve_pairs(map, &c);
+    const int64_t n = groups_of(map->out.max_rows) * map->taps.num_taps + 1;
+    size_t bytes = ws.scan_bytes;
+    pairs_params p = {};
+    p.state = map->state;
+    p.table = map->out.table;
+    p.masks = map->out.masks;
+    p.in_mirrored = map->in.mirrored;
+    p.in_masks = map->in.mirrored ? map->out.masks : map->in.masks;
+    p.num_taps = map->taps.num_taps;
+    p.mask_words = map->mask_words;
+    p.table_stride = map->table_stride;
+    p.num_groups = groups_of(map->out.max_rows);
+    p.max_rows = map->out.max_rows;
+    p.max_pairs = map->max_pairs;
+    p.counts = ws.counts;
+    p.starts = ws.starts;
+    p.tap_offsets = map->tap_offsets;
+    p.in_rows = map->in_rows;
+    p.out_rows = map->out_rows;
+    p.out_offsets = map->out.offsets;
+    p.in_offsets = map->in.offsets;
+    p.out_list = (int2 *)map->out.list;
+    p.in_list = (int2 *)map->in.list;
+    p.out_positions = map->out.positions;
+    p.in_positions = map->in.positions;
+    // One block also without a row: it writes the offsets, which are then all 0.
+    const dim3 blocks = blocks_for(p.num_groups > 0 ? 32 * p.num_groups : 1, threads);
+    SPOPS_TRY(launch<WAITS_FOR_PREVIOUS>(ctx, "kernel_map: count_pairs", count_pairs, blocks,
+                                         threads, p));
+    SPOPS_TRY(spops_cuda_status(
+        ctx, "kernel_map: scan of pairs",
+        (int)scan_counts(ws.scan, bytes, ws.counts, ws.starts, n, stream_of(ctx))));
+    if (p.out_offsets != nullptr) SPOPS_TRY(scan_rows(ctx, map, &map->out, p.masks, ws));
+    if (p.in_offsets != nullptr) SPOPS_TRY(scan_rows(ctx, map, &map->in, p.in_masks, ws));
+    return launch<WAITS_FOR_PREVIOUS>(ctx, "kernel_map: put_pairs", put_pairs, blocks, threads, p);
+}

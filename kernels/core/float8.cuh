@@ -1,0 +1,285 @@
+// Rows of 16, 8 and 4 bits an element, widened to pairs of f16 (or kept as pairs of bf16) for
+// tensor cores and for arithmetic, and rows of any float dtype stored from f32. Every code of an
+// 8- or 4-bit dtype is an f16, so widening is exact.
+#ifndef SPOPS_KERNELS_CORE_FLOAT8_CUH
+#define SPOPS_KERNELS_CORE_FLOAT8_CUH
+
+#include "core/float8.h"
+#include "core/matrix.h"
+#include "spops/device/dtypes.cuh"
+#include "spops/types.h"
+
+namespace spops
+{
+
+// Element types that have no arithmetic of their own.
+struct f8e4m3 {
+    uint8_t bits;
+};
+struct f8e5m2 {
+    uint8_t bits;
+};
+struct f4e2m1 {
+    uint8_t bits; // of two elements, the even one low
+};
+
+__device__ __forceinline__ uint32_t multiply2(uint32_t a, uint32_t b)
+{
+    uint32_t product;
+    asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(product) : "r"(a), "r"(b));
+    return product;
+}
+
+// Two neighbouring codes, the lower one in the low bits, as two f16.
+__device__ __forceinline__ uint32_t widen2(f8e4m3, uint32_t codes)
+{
+#if __CUDA_ARCH__ >= 890
+    uint32_t word;
+    asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(word) : "h"((uint16_t)codes));
+    return word;
+#else
+    // As f16 the exponent is 8 too small; 0x7f is NaN.
+    const uint32_t low = codes & 0x7fu, high = codes >> 8 & 0x7fu;
+    uint32_t word = multiply2(low << 7 | high << 23, 0x5c005c00u);
+    if (low == 0x7fu) word = (word & 0xffff0000u) | 0x7fffu;
+    if (high == 0x7fu) word = (word & 0xffffu) | 0x7fff0000u;
+    return word | (codes & 0x80u) << 8 | (codes & 0x8000u) << 16;
+#endif
+}
+__device__ __forceinline__ uint32_t widen2(f8e5m2, uint32_t codes)
+{
+    return __byte_perm(codes, 0, 0x1404); // the upper half of an f16
+}
+__device__ __forceinline__ uint32_t widen2(f4e2m1, uint32_t codes)
+{
+    const uint32_t word =
+        (codes & 0x7u) << 9 | (codes & 0x70u) << 21 | (codes & 0x8u) << 12 | (codes & 0x80u) << 24;
+    return multiply2(word, 0x74007400u); // the exponent is 14 too small
+}
+
+// How rows of X are read: eight (or, where COUNT is 2 or 16, so many) neighbouring channels as
+// loaded, a `codes` of them, and widened to words of two. `at` is the first one's place, which is
+// even; n says how many exist where not FULL: the rest are 0. Loading and widening are apart so
+// that a kernel can have many loads on their way before it touches what the first one brought.
+template <class X> struct row_words {
+    typedef X half_type; // of the words
+    static constexpr int bits = 8 * sizeof(X);
+    typedef uint4 codes8;
+    typedef uint32_t codes2;
+
+    template <bool FULL>
+    static __device__ __forceinline__ codes8 load8(const uint8_t *row, int at, int n)
+    {
+        if (FULL) return __ldg(reinterpret_cast<const uint4 *>(row + at * 2));
+        uint32_t words[4] = {};
+        const uint16_t *from = reinterpret_cast<const uint16_t *>(row) + at;
+        for (int j = 0; j < 8; ++j)
+            if (j < n) words[j / 2] |= (uint32_t)from[j] << 16 * (j % 2);
+        return make_uint4(words[0], words[1], words[2], words[3]);
+    }
+    static __device__ __forceinline__ codes2 load2(const uint8_t *row, int at)
+    {
+        return __ldg(reinterpret_cast<const uint32_t *>(row + at * 2));
+    }
+    // scale2: the block scale of these channels, twice, as f16; f4e2m1 alone has one.
+    static __device__ __forceinline__ uint4 widen8(codes8 codes, uint32_t) { return codes; }
+    static __device__ __forceinline__ uint32_t widen2_of(codes2 codes, uint32_t) { return codes; }
+};
+
+template <class X> struct narrow_row_words {
+    typedef f16 half_type;
+    static constexpr int bits = 8;
+    typedef uint2 codes8;
+    typedef uint16_t codes2;
+
+    template <bool FULL>
+    static __device__ __forceinline__ codes8 load8(const uint8_t *row, int at, int n)
+    {
+        if (FULL) return __ldg(reinterpret_cast<const uint2 *>(row + at));
+        uint2 codes = make_uint2(0, 0);
+        for (int j = 0; j < 8; ++j)
+            if (j < n) (j < 4 ? codes.x : codes.y) |= (uint32_t)row[at + j] << 8 * (j % 4);
+        return codes;
+    }
+    static __device__ __forceinline__ codes2 load2(const uint8_t *row, int at)
+    {
+        return __ldg(reinterpret_cast<const uint16_t *>(row + at));
+    }
+    static __device__ __forceinline__ uint4 widen8(codes8 codes, uint32_t)
+    {
+        return make_uint4(widen2(X(), codes.x), widen2(X(), codes.x >> 16), widen2(X(), codes.y),
+                          widen2(X(), codes.y >> 16));
+    }
+    static __device__ __forceinline__ uint32_t widen2_of(codes2 codes, uint32_t)
+    {
+        return widen2(X(), codes);
+    }
+};
+template <> struct row_words<f8e4m3> : narrow_row_words<f8e4m3> {
+};
+template <> struct row_words<f8e5m2> : narrow_row_words<f8e5m2> {
+};
+
+template <> struct row_words<f4e2m1> {
+    typedef f16 half_type;
+    static constexpr int bits = 4;
+    typedef uint32_t codes8;
+    typedef uint8_t codes2;
+
+    template <bool FULL>
+    static __device__ __forceinline__ codes8 load8(const uint8_t *row, int at, int n)
+    {
+        if (FULL) return __ldg(reinterpret_cast<const uint32_t *>(row + at / 2));
+        uint32_t codes = 0;
+        for (int j = 0; j < 8; j += 2)
+            if (j < n) codes |= (uint32_t)row[(at + j) / 2] << 4 * j;
+        return codes;
+    }
+    static __device__ __forceinline__ codes2 load2(const uint8_t *row, int at)
+    {
+        return __ldg(row + at / 2);
+    }
+    static __device__ __forceinline__ uint4 widen8(codes8 codes, uint32_t scale2)
+    {
+        return make_uint4(multiply2(widen2(f4e2m1(), codes), scale2),
+                          multiply2(widen2(f4e2m1(), codes >> 8), scale2),
+                          multiply2(widen2(f4e2m1(), codes >> 16), scale2),
+                          multiply2(widen2(f4e2m1(), codes >> 24), scale2));
+    }
+    static __device__ __forceinline__ uint32_t widen2_of(codes2 codes, uint32_t scale2)
+    {
+        return multiply2(widen2(f4e2m1(), codes), scale2);
+    }
+};
+
+// The code of the block scale that counts for channel `at`, and that scale as two f16.
+template <class X> __device__ __forceinline__ uint32_t load_scale(const uint8_t *scales, int at)
+{
+    return row_words<X>::bits == 4 ? __ldg(scales + at / 16) : 0;
+}
+__device__ __forceinline__ uint32_t widen_scale(uint32_t code)
+{
+    return widen2(f8e4m3(), code | code << 8);
+}
+
+// Two f32 as codes of an 8-bit dtype, saturating; NaN is 0x7f, whatever an instruction makes of it.
+__device__ __forceinline__ uint32_t narrow2(f8e4m3, float low, float high)
+{
+#if __CUDA_ARCH__ >= 890
+    uint16_t codes;
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(codes) : "f"(high), "f"(low));
+    return (low == low ? codes & 0xffu : 0x7fu) | (high == high ? codes & 0xff00u : 0x7f00u);
+#else
+    return spops_f8e4m3_of_float(low) | (uint32_t)spops_f8e4m3_of_float(high) << 8;
+#endif
+}
+__device__ __forceinline__ uint32_t narrow2(f8e5m2, float low, float high)
+{
+#if __CUDA_ARCH__ >= 890
+    uint16_t codes;
+    asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(codes) : "f"(high), "f"(low));
+    return (low == low ? codes & 0xffu : 0x7fu) | (high == high ? codes & 0xff00u : 0x7f00u);
+#else
+    return spops_f8e5m2_of_float(low) | (uint32_t)spops_f8e5m2_of_float(high) << 8;
+#endif
+}
+
+// COUNT (4 or 8) f32 to a row of a dtype that the kernel is told, at once or, where not FULL, the
+// first n one by one.
+template <bool FULL, class T, int COUNT>
+__device__ __forceinline__ void store_words(uint8_t *row, int at, int n, const float (&v)[COUNT])
+{
+    if constexpr (FULL) {
+        uint32_t words[COUNT / 2];
+#pragma unroll
+        for (int j = 0; j < COUNT / 2; ++j)
+            words[j] = pack2<T>(v[2 * j], v[2 * j + 1]);
+        if constexpr (COUNT == 8)
+            *reinterpret_cast<uint4 *>(row + at * 2) =
+                make_uint4(words[0], words[1], words[2], words[3]);
+        else
+            *reinterpret_cast<uint2 *>(row + at * 2) = make_uint2(words[0], words[1]);
+    } else {
+        for (int j = 0; j < COUNT; ++j)
+            if (j < n) reinterpret_cast<T *>(row)[at + j] = from_f32<T>(v[j]);
+    }
+}
+template <bool FULL, class T, int COUNT>
+__device__ __forceinline__ void store_codes(uint8_t *row, int at, int n, const float (&v)[COUNT])
+{
+    uint32_t words[COUNT / 4];
+#pragma unroll
+    for (int j = 0; j < COUNT / 4; ++j)
+        words[j] = narrow2(T(), v[4 * j], v[4 * j + 1]) | narrow2(T(), v[4 * j + 2], v[4 * j + 3])
+                                                              << 16;
+    if constexpr (!FULL) {
+        for (int j = 0; j < COUNT; ++j)
+            if (j < n) row[at + j] = (uint8_t)(words[j / 4] >> 8 * (j % 4));
+    } else if constexpr (COUNT == 8) {
+        *reinterpret_cast<uint2 *>(row + at) = make_uint2(words[0], words[1]);
+    } else {
+        *reinterpret_cast<uint32_t *>(row + at) = words[0];
+    }
+}
+
+template <bool FULL, int COUNT>
+__device__ __forceinline__ void store_row(int dtype, uint8_t *row, int at, int n,
+                                          const float (&v)[COUNT])
+{
+    if (dtype == SPOPS_DTYPE_F16) {
+        store_words<FULL, f16>(row, at, n, v);
+    } else if (dtype == SPOPS_DTYPE_BF16) {
+        store_words<FULL, bf16>(row, at, n, v);
+    } else if (dtype == SPOPS_DTYPE_F32) {
+        float *to = reinterpret_cast<float *>(row) + at;
+#pragma unroll
+        for (int j = 0; j < COUNT; j += 4) {
+            if (FULL)
+                *reinterpret_cast<float4 *>(to + j) =
+                    make_float4(v[j], v[j + 1], v[j + 2], v[j + 3]);
+            else
+                for (int k = j; k < j + 4; ++k)
+                    if (k < n) to[k] = v[k];
+        }
+    } else if (dtype == SPOPS_DTYPE_F8E4M3) {
+        store_codes<FULL, f8e4m3>(row, at, n, v);
+    } else {
+        store_codes<FULL, f8e5m2>(row, at, n, v);
+    }
+}
+
+// A weight of a dtype that the kernel is told.
+__device__ __forceinline__ float load_weight_f32(const void *w, int dtype, int64_t i)
+{
+    if (dtype == SPOPS_DTYPE_F32) return __ldg(static_cast<const float *>(w) + i);
+    if (dtype == SPOPS_DTYPE_F16) return to_f32(static_cast<const f16 *>(w)[i]);
+    if (dtype == SPOPS_DTYPE_BF16) return to_f32(static_cast<const bf16 *>(w)[i]);
+    const uint32_t code = __ldg(static_cast<const uint8_t *>(w) + i);
+    float value, other;
+    unpack2<f16>(dtype == SPOPS_DTYPE_F8E4M3 ? widen2(f8e4m3(), code) : widen2(f8e5m2(), code),
+                 value, other);
+    return value;
+}
+
+// out = sum * feat_scale * depth_scale / out_scale.
+__device__ __forceinline__ float scale_of(const float *x, const float *w, const float *out)
+{
+    float scale = (x != nullptr ? *x : 1.0f) * (w != nullptr ? *w : 1.0f);
+    return out != nullptr ? scale / *out : scale;
+}
+
+// Whether rows of x and out can be loaded and stored eight columns at a time.
+inline bool rows_in_eights(const spops_matrix &x, const spops_matrix &out)
+{
+    const uint64_t x_chunk = (uint64_t)spops_elements_bytes(x.dtype, 8);
+    const uint64_t out_chunk = spops_dtype_bytes(out.dtype) == 1 ? 8 : 16;
+    const uint64_t x_align = x_chunk < 16 ? x_chunk : 16;
+    return x.cols % 8 == 0 && (uintptr_t)x.data % x_align == 0 &&
+           (uint64_t)spops_elements_bytes(x.dtype, x.row_stride) % x_align == 0 &&
+           (uintptr_t)out.data % out_chunk == 0 &&
+           (uint64_t)spops_elements_bytes(out.dtype, out.row_stride) % out_chunk == 0;
+}
+
+} // namespace spops
+
+#endif

@@ -1,0 +1,130 @@
+// The span form of a plan: whether it has one, its memory, and whether a call can use it.
+#include "bevpool/bev_plan.h"
+#include "core/matrix.h"
+
+#define MAX_TILE_BYTES ((int64_t)INT32_MAX) // between the first and the last row of a tile
+
+static int32_t ceil_div(int32_t a, int32_t b)
+{
+    return (a + b - 1) / b;
+}
+
+// Tiles are as high as the feature map allows: the pixels above each other at one depth mostly fall
+// in one cell.
+static void set_tiles(const spops_bev_shape *shape, spops_bev_spans *s)
+{
+    s->tile_height = SPOPS_BEV_TILE_PIXELS;
+    while (s->tile_height > 8 && s->tile_height / 2 >= shape->feature_height)
+        s->tile_height /= 2;
+    s->tile_width = SPOPS_BEV_TILE_PIXELS / s->tile_height;
+    s->group_tiles = 8;
+    s->warp_steps = 3;
+    s->num_tiles = (int64_t)shape->num_batches * shape->num_cameras *
+                   ceil_div(shape->feature_height, s->tile_height) *
+                   ceil_div(shape->feature_width, s->tile_width);
+}
+
+static void carve_spans(const spops_bev_counts *counts, spops_bev_spans *s, spops_carver *carver)
+{
+    const int64_t bundles = SPOPS_BEV_NUM_TEAMS * s->max_bundles, steps = bundles + s->max_more;
+    s->counts = spops_carve(carver, 1, 1, sizeof *s->counts);
+    s->bundles = spops_carve(carver, bundles, 1, sizeof *s->bundles);
+    s->cells = spops_carve(carver, bundles, SPOPS_BEV_BUNDLE_CELLS, sizeof *s->cells);
+    s->steps = spops_carve(carver, steps, 1, sizeof *s->steps);
+    s->spans = spops_carve(carver, steps, SPOPS_BEV_BUNDLE_CELLS, sizeof *s->spans);
+    s->covered = spops_carve(carver, (counts->num_cells + 31) / 32, 1, sizeof *s->covered);
+}
+
+bool spops_bev_wants_spans(const spops_context *ctx, const spops_bev_counts *counts,
+                           spops_bev_kernel kernel)
+{
+    if (kernel == SPOPS_BEV_KERNEL_LISTS || ctx->backend->bev_spans_build == NULL ||
+        ctx->info.compute_capability < 80)
+        return false;
+    return kernel == SPOPS_BEV_KERNEL_SPANS || counts->num_points >= SPOPS_BEV_SPANS_POINTS;
+}
+
+spops_status spops_bev_spans_enqueue(spops_context *ctx, const char *call, spops_bev_plan *plan,
+                                     const int32_t *cells)
+{
+    const spops_bev_shape *shape = &plan->shape;
+    spops_bev_spans *s = &plan->spans;
+    spops_bev_spans_args args;
+    spops_carver carver = {NULL, 0};
+
+    set_tiles(shape, s);
+    s->max_spans = s->num_tiles * shape->num_depths * SPOPS_BEV_PLANE_SPANS;
+    if (s->max_spans < plan->counts.num_points && s->max_spans < SPOPS_BEV_SMALL_SPANS)
+        s->max_spans = plan->counts.num_points < SPOPS_BEV_SMALL_SPANS ? plan->counts.num_points
+                                                                       : SPOPS_BEV_SMALL_SPANS;
+    // A cell is in one bundle; the last one of the cells of several tiles, and two of each tile's,
+    // may not be full.
+    s->max_bundles = plan->counts.num_cells / SPOPS_BEV_BUNDLE_CELLS + 1 + 2 * s->num_tiles;
+    s->max_more = s->max_spans <= SPOPS_BEV_SMALL_SPANS ? s->max_spans : s->max_spans / 4;
+    if (s->max_spans > INT32_MAX / 2 ||
+        SPOPS_BEV_NUM_TEAMS * s->max_bundles + s->max_more > INT32_MAX / SPOPS_BEV_BUNDLE_CELLS) {
+        SPOPS_REQUIRE(ctx, plan->kernel != SPOPS_BEV_KERNEL_SPANS,
+                      "%s: kernel is spans, and the frustum is too large for them", call);
+        return SPOPS_STATUS_OK;
+    }
+    carve_spans(&plan->counts, s, &carver);
+    SPOPS_TRY(spops_backend_alloc(ctx, carver.used, &plan->spans_block));
+    plan->spans_block_bytes = carver.used;
+    carver = (spops_carver){plan->spans_block, 0};
+    carve_spans(&plan->counts, s, &carver);
+
+    plan->spans_workspace_bytes = ctx->backend->bev_spans_workspace_bytes(ctx, s, shape);
+    SPOPS_TRY(spops_backend_alloc(ctx, plan->spans_workspace_bytes, &plan->spans_workspace));
+    args.shape = *shape;
+    args.cells = cells;
+    args.spans = s;
+    args.workspace = plan->spans_workspace;
+    return ctx->backend->bev_spans_build(ctx, &args);
+}
+
+static void free_workspace(spops_bev_plan *plan)
+{
+    spops_backend_free(plan->ctx, plan->spans_workspace, plan->spans_workspace_bytes);
+    plan->spans_workspace = NULL;
+    plan->spans_workspace_bytes = 0;
+}
+
+void spops_bev_spans_free(spops_bev_plan *plan)
+{
+    free_workspace(plan);
+    spops_backend_free(plan->ctx, plan->spans_block, plan->spans_block_bytes);
+    plan->spans_block = NULL;
+    plan->spans_block_bytes = 0;
+}
+
+spops_status spops_bev_spans_finish(spops_context *ctx, const char *call, spops_bev_plan *plan)
+{
+    const bool forced = plan->kernel == SPOPS_BEV_KERNEL_SPANS;
+    const spops_bev_span_counts *counts = &plan->spans.host_counts;
+
+    plan->kernel = SPOPS_BEV_KERNEL_LISTS;
+    if (plan->spans_block == NULL) return SPOPS_STATUS_OK;
+    free_workspace(plan);
+    SPOPS_TRY(ctx->backend->download(ctx, &plan->spans.host_counts, plan->spans.counts,
+                                     sizeof plan->spans.host_counts));
+    if (!counts->overflow) {
+        plan->kernel = SPOPS_BEV_KERNEL_SPANS;
+        return SPOPS_STATUS_OK;
+    }
+    spops_bev_spans_free(plan);
+    if (!forced) return SPOPS_STATUS_OK;
+    return spops_fail(ctx, SPOPS_STATUS_NOT_SUPPORTED,
+                      "%s: kernel is spans, and the plan has %" PRId32 " spans (at most %" PRId64
+                      ") and up to %" PRId32
+                      " steps a bundle (at most %d): neighbouring pixels do not share cells",
+                      call, counts->num_spans, plan->spans.max_spans, counts->longest,
+                      SPOPS_BEV_MAX_STEPS);
+}
+
+bool spops_bev_spans_serve(const spops_bev_plan *plan, spops_matrix depth, spops_matrix feat)
+{
+    const int64_t stride = spops_elements_bytes(feat.dtype, feat.row_stride);
+    if (plan->kernel != SPOPS_BEV_KERNEL_SPANS || depth.dtype == SPOPS_DTYPE_F32) return false;
+    if (feat.dtype == SPOPS_DTYPE_F32) return false;
+    return stride <= MAX_TILE_BYTES / SPOPS_BEV_TILE_PIXELS / plan->shape.feature_width;
+}

@@ -1,0 +1,523 @@
+// Sets of coordinates: argument checks, allocation, the order in which the backend fills them, and
+// what can be asked of a set. The rows themselves are made in coords_cpu.c and kernels/coords.
+#include "coords/coords.h"
+
+#include <string.h>
+
+// ---- Checks -------------------------------------------------------------------------------------
+
+spops_status spops_coords_check_dims(spops_context *ctx, const char *call, int64_t dims)
+{
+    SPOPS_REQUIRE(ctx, dims >= 1 && dims <= SPOPS_MAX_DIMS,
+                  "%s: dims is %" PRId64 ", expected 1 to %d", call, dims, SPOPS_MAX_DIMS);
+    return SPOPS_STATUS_OK;
+}
+
+spops_status spops_check_gradients(spops_context *ctx, const char *call, spops_gradients gradients)
+{
+    SPOPS_REQUIRE(ctx, gradients >= SPOPS_GRADIENTS_NONE && gradients <= SPOPS_GRADIENTS_ALL,
+                  "%s: gradients is %d, expected %d to %d", call, (int)gradients,
+                  (int)SPOPS_GRADIENTS_NONE, (int)SPOPS_GRADIENTS_ALL);
+    return SPOPS_STATUS_OK;
+}
+
+spops_status spops_coords_check(spops_context *ctx, const char *call, const char *name,
+                                const spops_coords *coords)
+{
+    SPOPS_REQUIRE(ctx, coords != NULL, "%s: %s is NULL", call, name);
+    SPOPS_REQUIRE(ctx, coords->ctx->backend == ctx->backend,
+                  "%s: %s was made for the %s backend, ctx runs on %s", call, name,
+                  coords->ctx->backend->name, ctx->backend->name);
+    SPOPS_REQUIRE(ctx, coords->ctx->info.device == ctx->info.device,
+                  "%s: %s lies on device %" PRId32 ", ctx runs on device %" PRId32, call, name,
+                  coords->ctx->info.device, ctx->info.device);
+    return SPOPS_STATUS_OK;
+}
+
+static spops_status read_box(spops_context *ctx, const char *call, int32_t dims,
+                             const spops_coords_box *box, spops_coords_box *read)
+{
+    for (int c = 0; c <= dims; ++c) {
+        SPOPS_REQUIRE(ctx, box->lower[c] <= box->upper[c],
+                      "%s: box.lower[%d] is %" PRId32 ", more than box.upper[%d] = %" PRId32, call,
+                      c, box->lower[c], c, box->upper[c]);
+        read->lower[c] = box->lower[c];
+        read->upper[c] = box->upper[c];
+    }
+    SPOPS_REQUIRE(ctx, box->lower[0] >= 0,
+                  "%s: box.lower[0] is %" PRId32 ", expected a batch of at least 0", call,
+                  box->lower[0]);
+    return SPOPS_STATUS_OK;
+}
+
+spops_status spops_coords_read_options(spops_context *ctx, const char *call, int32_t dims,
+                                       const spops_coords_options *options,
+                                       spops_coords_choices *choices)
+{
+    spops_coords_options o;
+    memset(&o, 0, sizeof o);
+    memset(choices, 0, sizeof *choices);
+    SPOPS_TRY(spops_read_options(ctx, call, options, &o, sizeof o));
+    SPOPS_REQUIRE(ctx, o.order >= SPOPS_ORDER_GIVEN && o.order <= SPOPS_ORDER_HILBERT,
+                  "%s: order is %d, expected %d to %d", call, (int)o.order, (int)SPOPS_ORDER_GIVEN,
+                  (int)SPOPS_ORDER_HILBERT);
+    SPOPS_REQUIRE(ctx, o.search >= SPOPS_SEARCH_AUTO && o.search <= SPOPS_SEARCH_SORTED,
+                  "%s: search is %d, expected %d to %d", call, (int)o.search,
+                  (int)SPOPS_SEARCH_AUTO, (int)SPOPS_SEARCH_SORTED);
+    SPOPS_REQUIRE(ctx,
+                  o.duplicates == SPOPS_DUPLICATES_REFUSE || o.duplicates == SPOPS_DUPLICATES_MERGE,
+                  "%s: duplicates is %d, expected %d or %d", call, (int)o.duplicates,
+                  (int)SPOPS_DUPLICATES_REFUSE, (int)SPOPS_DUPLICATES_MERGE);
+    SPOPS_REQUIRE(ctx, o.reserved == 0, "%s: reserved is %" PRId32 ", expected 0", call,
+                  o.reserved);
+    choices->order = o.order;
+    choices->search = o.search;
+    choices->duplicates = o.duplicates;
+    choices->max_grid_bytes = o.max_grid_bytes > 0 ? o.max_grid_bytes : SPOPS_DEFAULT_GRID_BYTES;
+    choices->has_box = o.box != NULL;
+    if (o.box != NULL) SPOPS_TRY(read_box(ctx, call, dims, o.box, &choices->box));
+    return SPOPS_STATUS_OK;
+}
+
+// Refuse the item that bounds name, with what is wrong with it (waits).
+static spops_status refuse_row(spops_context *ctx, const char *call,
+                               const spops_coords_source *source,
+                               const spops_coords_choices *choices,
+                               const spops_coords_bounds *bounds)
+{
+    const int64_t item = bounds->bad_item;
+    const int c = bounds->bad_column;
+    const int64_t at = item * (source->dims + 1) + c;
+    int32_t value;
+    SPOPS_TRY(ctx->backend->download(ctx, &value, source->rows + at, sizeof value));
+    if (choices->has_box)
+        return spops_fail(ctx, SPOPS_STATUS_INVALID_ARGUMENT,
+                          "%s: rows[%" PRId64 "][%d] is %" PRId32 ", expected %" PRId32
+                          " to %" PRId32 " by the box",
+                          call, item, c, value, choices->box.lower[c], choices->box.upper[c]);
+    return spops_fail(ctx, SPOPS_STATUS_INVALID_ARGUMENT,
+                      "%s: rows[%" PRId64 "][%d] is %" PRId32 ", expected a batch of at least 0",
+                      call, item, c, value);
+}
+
+static spops_status refuse_point(spops_context *ctx, const char *call,
+                                 const spops_coords_source *source,
+                                 const spops_coords_choices *choices,
+                                 const spops_coords_bounds *bounds)
+{
+    const int64_t item = bounds->bad_item;
+    const int axis = bounds->bad_column - 1;
+    const spops_matrix *m = &source->points;
+    float p;
+    double u;
+    int32_t value;
+    if (axis < 0) {
+        SPOPS_TRY(ctx->backend->download(ctx, &value, source->batch + item, sizeof value));
+        return spops_fail(ctx, SPOPS_STATUS_INVALID_ARGUMENT,
+                          "%s: batch[%" PRId64 "] is %" PRId32 ", expected %" PRId32 " to %" PRId32,
+                          call, item, value, choices->has_box ? choices->box.lower[0] : 0,
+                          choices->has_box ? choices->box.upper[0] : INT32_MAX);
+    }
+    SPOPS_TRY(ctx->backend->download(
+        ctx, &p, (const float *)m->data + item * (m->rows > 1 ? m->row_stride : 0) + axis,
+        sizeof p));
+    SPOPS_REQUIRE(ctx, p - p == 0.0f, "%s: points[%" PRId64 "][%d] is %g, expected a finite number",
+                  call, item, axis, (double)p);
+    u = spops_voxel_position(p, source->origin[axis], source->size[axis], 0.0);
+    SPOPS_REQUIRE(ctx, spops_voxel_floor(u, &value),
+                  "%s: points[%" PRId64 "][%d] is %g, in voxel %.0f, expected one of 32 bits", call,
+                  item, axis, (double)p, u);
+    return spops_fail(ctx, SPOPS_STATUS_INVALID_ARGUMENT,
+                      "%s: points[%" PRId64 "][%d] is %g, in voxel %" PRId32 ", expected %" PRId32
+                      " to %" PRId32 " by the box",
+                      call, item, axis, (double)p, value, choices->box.lower[axis + 1],
+                      choices->box.upper[axis + 1]);
+}
+
+spops_status spops_coords_find_box(spops_context *ctx, const char *call,
+                                   const spops_coords_source *source,
+                                   const spops_coords_choices *choices, spops_coords_box *box)
+{
+    spops_coords_bounds bounds;
+    memset(box, 0, sizeof *box);
+    if (choices->has_box) *box = choices->box;
+    if (source->max_items == 0) return SPOPS_STATUS_OK;
+    SPOPS_TRY(spops_check_slot(ctx, call, ctx->backend->coords_bounds != NULL, "coords_bounds"));
+    memset(&bounds, 0, sizeof bounds);
+    SPOPS_TRY(
+        ctx->backend->coords_bounds(ctx, source, choices->has_box ? &choices->box : NULL, &bounds));
+    if (bounds.bad_item >= 0)
+        return source->kind == SPOPS_COORDS_POINTS
+                   ? refuse_point(ctx, call, source, choices, &bounds)
+                   : refuse_row(ctx, call, source, choices, &bounds);
+    if (choices->has_box) return SPOPS_STATUS_OK;
+    for (int c = 0; c <= source->dims; ++c) {
+        box->lower[c] = bounds.lower[c];
+        box->upper[c] = bounds.upper[c];
+    }
+    return SPOPS_STATUS_OK;
+}
+
+// ---- Making a set -------------------------------------------------------------------------------
+
+static void carve_block(spops_coords_arrays *a, bool item_rows, spops_carver *c)
+{
+    a->state = spops_carve(c, 1, 1, sizeof *a->state);
+    a->rows = spops_carve(c, a->max_rows, a->layout.dims + 1, sizeof *a->rows);
+    a->keys = spops_carve(c, a->max_rows, 1, sizeof *a->keys);
+    a->row_item = spops_carve(c, a->max_rows, 1, sizeof *a->row_item);
+    a->item_row = item_rows ? spops_carve(c, a->max_items, 1, sizeof *a->item_row) : NULL;
+    a->index = spops_carve(c, 1, 1, a->index_bytes);
+}
+
+static spops_status too_large(spops_context *ctx, const char *call)
+{
+    return spops_fail(ctx, SPOPS_STATUS_OUT_OF_MEMORY,
+                      "%s: the set needs more bytes than an address can count", call);
+}
+
+static spops_status choose_search(spops_context *ctx, const char *call,
+                                  const spops_coords_choices *choices, spops_coords_arrays *a)
+{
+    const spops_backend *backend = ctx->backend;
+    a->search = choices->search;
+    if (a->search == SPOPS_SEARCH_AUTO)
+        a->search = backend->coords_search(ctx, &a->layout, a->max_rows, choices->max_grid_bytes);
+    a->index_bytes = backend->coords_index_bytes(ctx, &a->layout, a->search, a->max_rows);
+    SPOPS_REQUIRE(ctx, a->search != SPOPS_SEARCH_GRID || a->index_bytes <= choices->max_grid_bytes,
+                  "%s: a grid over the box of the coordinates takes %zu bytes, expected at most "
+                  "max_grid_bytes = %zu",
+                  call, a->index_bytes, choices->max_grid_bytes);
+    return SPOPS_STATUS_OK;
+}
+
+static spops_status alloc_workspace(spops_context *ctx, const char *call, int64_t max_candidates,
+                                    spops_coords *s)
+{
+    const size_t bytes = ctx->backend->coords_workspace_bytes(ctx, &s->arrays, max_candidates);
+    if (bytes == SIZE_MAX) return too_large(ctx, call);
+    SPOPS_TRY(spops_backend_alloc(ctx, bytes, &s->workspace));
+    s->workspace_bytes = bytes;
+    s->max_candidates = max_candidates;
+    return SPOPS_STATUS_OK;
+}
+
+// A set with its arrays and workspace, nothing in them.
+static spops_status alloc_set(spops_context *ctx, const char *call, int32_t dims,
+                              const spops_coords_box *box, const spops_coords_choices *choices,
+                              int64_t max_rows, int64_t max_items, bool item_rows,
+                              int64_t max_candidates, spops_coords **out)
+{
+    spops_status status = SPOPS_STATUS_OK;
+    spops_carver carver = {NULL, 0};
+    spops_coords *s = NULL;
+
+    *out = NULL;
+    SPOPS_TRY(spops_check_slot(ctx, call, ctx->backend->coords_build != NULL, "coords_build"));
+    s = spops_host_alloc(ctx, 1, sizeof *s);
+    if (s == NULL) return SPOPS_STATUS_OUT_OF_MEMORY;
+    s->ctx = ctx;
+    s->arrays.order = choices->order;
+    s->arrays.max_rows = max_rows;
+    s->arrays.max_items = max_items;
+    SPOPS_TRY_GOTO(spops_key_layout_make(ctx, call, dims, box, choices->order, &s->arrays.layout),
+                   status, fail);
+    SPOPS_TRY_GOTO(choose_search(ctx, call, choices, &s->arrays), status, fail);
+    carve_block(&s->arrays, item_rows, &carver);
+    if (carver.used == SIZE_MAX) {
+        status = too_large(ctx, call);
+        goto fail;
+    }
+    SPOPS_TRY_GOTO(spops_backend_alloc(ctx, carver.used, &s->block), status, fail);
+    s->block_bytes = carver.used;
+    carver = (spops_carver){s->block, 0};
+    carve_block(&s->arrays, item_rows, &carver);
+    SPOPS_TRY_GOTO(alloc_workspace(ctx, call, max_candidates, s), status, fail);
+    *out = s;
+    return SPOPS_STATUS_OK;
+
+fail:
+    spops_coords_destroy(s);
+    return status;
+}
+
+static void free_workspace(spops_context *ctx, spops_coords *s)
+{
+    spops_backend_free(ctx, s->workspace, s->workspace_bytes);
+    s->workspace = NULL;
+    s->workspace_bytes = 0;
+    s->max_candidates = 0;
+}
+
+static spops_status check_duplicates(spops_context *ctx, const char *call,
+                                     const spops_coords_source *source,
+                                     const spops_coords_choices *choices,
+                                     const spops_coords_state *state)
+{
+    if (source->kind != SPOPS_COORDS_ROWS || choices->duplicates == SPOPS_DUPLICATES_MERGE ||
+        state->duplicate < 0)
+        return SPOPS_STATUS_OK;
+    return spops_fail(ctx, SPOPS_STATUS_INVALID_ARGUMENT,
+                      "%s: rows[%" PRId32 "] equals rows[%" PRId32 "], expected no duplicates",
+                      call, state->duplicate, state->duplicate_of);
+}
+
+static bool one_candidate(spops_coords_kind kind)
+{
+    return kind != SPOPS_COORDS_DOWN && kind != SPOPS_COORDS_UP;
+}
+
+// The set that `wide`, whose capacity was not reached, is once it is made to measure.
+static spops_status fit_set(spops_context *ctx, const char *call, const spops_coords *wide,
+                            const spops_coords_choices *choices, spops_coords **out)
+{
+    spops_status status = SPOPS_STATUS_OK;
+    const spops_coords_arrays *from = &wide->arrays;
+    const spops_coords_box box = spops_box_of(&from->layout);
+    const int64_t n = wide->state.num_rows;
+    const bool item_rows = from->item_row != NULL;
+    const spops_coords_source source = {.kind = SPOPS_COORDS_ROWS,
+                                        .dims = from->layout.dims,
+                                        .unique = true,
+                                        .ordered = true,
+                                        .max_items = n,
+                                        .rows = from->rows,
+                                        .max_candidates = n};
+    spops_coords_arrays filled;
+    spops_coords *s = NULL;
+
+    SPOPS_TRY(
+        alloc_set(ctx, call, source.dims, &box, choices, n, from->max_items, item_rows, n, &s));
+    filled = s->arrays;
+    filled.max_items = n;
+    filled.item_row = NULL; // the numbers of items are those of `wide`
+    SPOPS_TRY_GOTO(ctx->backend->coords_build(ctx, &source, &filled, s->workspace), status, fail);
+    SPOPS_TRY_GOTO(ctx->backend->copy(ctx, s->arrays.row_item, from->row_item,
+                                      (size_t)n * sizeof *from->row_item),
+                   status, fail);
+    if (item_rows)
+        SPOPS_TRY_GOTO(ctx->backend->copy(ctx, s->arrays.item_row, from->item_row,
+                                          (size_t)from->max_items * sizeof *from->item_row),
+                       status, fail);
+    // The counts of the fill that `wide` had.
+    SPOPS_TRY_GOTO(ctx->backend->copy(ctx, s->arrays.state, from->state, sizeof *from->state),
+                   status, fail);
+    SPOPS_TRY_GOTO(ctx->backend->wait(ctx), status, fail);
+    s->state = wide->state;
+    *out = s;
+    return SPOPS_STATUS_OK;
+
+fail:
+    spops_coords_destroy(s);
+    return status;
+}
+
+spops_status spops_coords_make(spops_context *ctx, const char *call,
+                               const spops_coords_source *source,
+                               const spops_coords_choices *choices, const spops_coords_box *box,
+                               spops_coords **out)
+{
+    spops_status status = SPOPS_STATUS_OK;
+    const bool item_rows = one_candidate(source->kind);
+    spops_coords *s = NULL, *fitted = NULL;
+
+    SPOPS_TRY(alloc_set(ctx, call, source->dims, box, choices, source->max_candidates,
+                        source->max_items, item_rows, source->max_candidates, &s));
+    SPOPS_TRY_GOTO(ctx->backend->coords_build(ctx, source, &s->arrays, s->workspace), status, fail);
+    SPOPS_TRY_GOTO(ctx->backend->download(ctx, &s->state, s->arrays.state, sizeof s->state), status,
+                   fail);
+    free_workspace(ctx, s);
+    SPOPS_TRY_GOTO(check_duplicates(ctx, call, source, choices, &s->state), status, fail);
+    if (s->state.num_rows < s->arrays.max_rows) {
+        SPOPS_TRY_GOTO(fit_set(ctx, call, s, choices, &fitted), status, fail);
+        spops_coords_destroy(s);
+        s = fitted;
+        free_workspace(ctx, s);
+    }
+    s->has_item_row = item_rows;
+    s->last_items = source->max_items;
+    *out = s;
+    return SPOPS_STATUS_OK;
+
+fail:
+    spops_coords_destroy(s);
+    return status;
+}
+
+spops_status spops_coords_make_empty(spops_context *ctx, const char *call, int32_t dims,
+                                     int64_t max_rows, int64_t max_items,
+                                     const spops_coords_choices *choices, spops_coords **out)
+{
+    spops_status status = SPOPS_STATUS_OK;
+    spops_coords_source nothing;
+    spops_coords *s = NULL;
+
+    SPOPS_REQUIRE(ctx, choices->has_box, "%s: box is NULL, expected the box of all coordinates",
+                  call);
+    SPOPS_TRY(alloc_set(ctx, call, dims, &choices->box, choices, max_rows, max_items, true,
+                        max_items, &s));
+    s->refillable = true;
+    memset(&nothing, 0, sizeof nothing);
+    nothing.kind = SPOPS_COORDS_ROWS;
+    nothing.dims = dims;
+    SPOPS_TRY_GOTO(spops_coords_fill(ctx, call, s, &nothing), status, fail);
+    SPOPS_TRY_GOTO(ctx->backend->wait(ctx), status, fail);
+    *out = s;
+    return SPOPS_STATUS_OK;
+
+fail:
+    spops_coords_destroy(s);
+    return status;
+}
+
+spops_status spops_coords_fill(spops_context *ctx, const char *call, spops_coords *coords,
+                               const spops_coords_source *source)
+{
+    spops_coords_arrays arrays = coords->arrays;
+    SPOPS_REQUIRE(ctx, coords->refillable, "%s: the set was not made by coords_reserve", call);
+    SPOPS_REQUIRE(ctx, source->dims == arrays.layout.dims,
+                  "%s: the set has %" PRId32 " axes, expected %" PRId32, call, arrays.layout.dims,
+                  source->dims);
+    SPOPS_REQUIRE(ctx, source->max_candidates <= coords->max_candidates,
+                  "%s: the set was reserved for max_items = %" PRId64
+                  ", expected at least %" PRId64,
+                  call, coords->max_candidates, source->max_candidates);
+    arrays.max_items = source->max_items;
+    if (!one_candidate(source->kind)) arrays.item_row = NULL;
+    SPOPS_TRY(ctx->backend->coords_build(ctx, source, &arrays, coords->workspace));
+    coords->has_item_row = arrays.item_row != NULL;
+    coords->last_items = source->max_items;
+    return SPOPS_STATUS_OK;
+}
+
+void spops_coords_destroy(spops_coords *coords)
+{
+    spops_context *ctx;
+    if (coords == NULL) return;
+    ctx = coords->ctx;
+    if (coords->block != NULL) (void)ctx->backend->wait(ctx);
+    free_workspace(ctx, coords);
+    spops_backend_free(ctx, coords->block, coords->block_bytes);
+    spops_host_free(ctx, coords, 1, sizeof *coords);
+}
+
+// ---- From the caller's rows ---------------------------------------------------------------------
+
+static spops_coords_source rows_source(int32_t dims, int64_t max_items, const int32_t *rows)
+{
+    spops_coords_source source;
+    memset(&source, 0, sizeof source);
+    source.kind = SPOPS_COORDS_ROWS;
+    source.dims = dims;
+    source.max_items = source.max_candidates = max_items;
+    source.rows = rows;
+    return source;
+}
+
+spops_status spops_coords_create(spops_context *ctx, int32_t dims, int64_t num_rows,
+                                 const int32_t *rows, const spops_coords_options *options,
+                                 spops_coords **out)
+{
+    static const char call[] = "coords_create";
+    spops_coords_choices choices;
+    spops_coords_source source;
+    spops_coords_box box;
+
+    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_REQUIRE(ctx, out != NULL, "%s: out is NULL", call);
+    *out = NULL;
+    SPOPS_TRY(spops_check_not_capturing(ctx, call));
+    SPOPS_TRY(spops_coords_check_dims(ctx, call, dims));
+    SPOPS_TRY(spops_check_count(ctx, call, "num_rows", num_rows));
+    SPOPS_TRY(spops_coords_read_options(ctx, call, dims, options, &choices));
+    SPOPS_TRY(spops_check_indices(ctx, call, "rows", rows, num_rows));
+    source = rows_source(dims, num_rows, rows);
+    SPOPS_TRY(spops_coords_find_box(ctx, call, &source, &choices, &box));
+    return spops_coords_make(ctx, call, &source, &choices, &box, out);
+}
+
+spops_status spops_coords_reserve(spops_context *ctx, int32_t dims, int64_t max_rows,
+                                  int64_t max_items, const spops_coords_options *options,
+                                  spops_coords **out)
+{
+    static const char call[] = "coords_reserve";
+    spops_coords_choices choices;
+
+    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_REQUIRE(ctx, out != NULL, "%s: out is NULL", call);
+    *out = NULL;
+    SPOPS_TRY(spops_check_not_capturing(ctx, call));
+    SPOPS_TRY(spops_coords_check_dims(ctx, call, dims));
+    SPOPS_TRY(spops_check_count(ctx, call, "max_rows", max_rows));
+    SPOPS_TRY(spops_check_count(ctx, call, "max_items", max_items));
+    SPOPS_TRY(spops_coords_read_options(ctx, call, dims, options, &choices));
+    return spops_coords_make_empty(ctx, call, dims, max_rows, max_items, &choices, out);
+}
+
+spops_status spops_coords_set(spops_context *ctx, spops_coords *coords, const int32_t *num_rows,
+                              const int32_t *rows)
+{
+    static const char call[] = "coords_set";
+    spops_coords_source source;
+
+    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_TRY(spops_coords_check(ctx, call, "coords", coords));
+    SPOPS_TRY(spops_check_indices(ctx, call, "num_rows", num_rows, 1));
+    SPOPS_TRY(spops_check_indices(ctx, call, "rows", rows, coords->arrays.max_items));
+    source = rows_source(coords->arrays.layout.dims, coords->arrays.max_items, rows);
+    source.num_items = num_rows;
+    return spops_coords_fill(ctx, call, coords, &source);
+}
+
+// ---- What can be asked of a set -----------------------------------------------------------------
+
+spops_status spops_coords_get_info_sync(spops_context *ctx, const spops_coords *coords,
+                                        spops_coords_info *info)
+{
+    static const char call[] = "coords_get_info_sync";
+    spops_coords_info found;
+    spops_coords_state state;
+
+    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_TRY(spops_coords_check(ctx, call, "coords", coords));
+    SPOPS_TRY(spops_check_not_capturing(ctx, call));
+    SPOPS_TRY(ctx->backend->wait(ctx));
+    SPOPS_TRY(ctx->backend->download(ctx, &state, coords->arrays.state, sizeof state));
+    memset(&found, 0, sizeof found);
+    found.dims = coords->arrays.layout.dims;
+    found.key_bits = coords->arrays.layout.key_bits;
+    found.order = coords->arrays.order;
+    found.search = coords->arrays.search;
+    found.box = spops_box_of(&coords->arrays.layout);
+    found.num_rows = state.num_rows;
+    found.max_rows = coords->arrays.max_rows;
+    found.num_dropped = state.num_dropped;
+    found.num_merged = state.num_merged;
+    found.overflow = state.overflow;
+    SPOPS_TRY(spops_write_info(ctx, call, info, &found, sizeof found));
+    if (state.overflow == 0) return SPOPS_STATUS_OK;
+    return spops_fail(ctx, SPOPS_STATUS_CAPACITY_EXCEEDED,
+                      "%s: more rows or items came than max_rows = %" PRId64
+                      " and max_items = %" PRId64 " hold",
+                      call, coords->arrays.max_rows, coords->arrays.max_items);
+}
+
+spops_status spops_coords_get_view(spops_context *ctx, const spops_coords *coords,
+                                   spops_coords_view *view)
+{
+    static const char call[] = "coords_get_view";
+    const spops_coords_arrays *a;
+    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_TRY(spops_coords_check(ctx, call, "coords", coords));
+    SPOPS_REQUIRE(ctx, view != NULL, "%s: view is NULL", call);
+    a = &coords->arrays;
+    memset(view, 0, sizeof *view);
+    view->dims = a->layout.dims;
+    view->max_rows = a->max_rows;
+    view->num_rows = &a->state->num_rows;
+    view->rows = a->rows;
+    view->row_item = a->row_item;
+    view->item_row = coords->has_item_row ? a->item_row : NULL;
+    view->max_items = coords->last_items;
+    return SPOPS_STATUS_OK;
+}

@@ -1,0 +1,99 @@
+// Sets of coordinates: what they hold, and what the modules beside them build and check them with.
+// Arrays are filled by the backend (slot coords_build).
+#ifndef SPOPS_COORDS_COORDS_H
+#define SPOPS_COORDS_COORDS_H
+
+#include "core/backend.h"
+#include "segments/segments.h"
+
+#define SPOPS_DEFAULT_GRID_BYTES ((size_t)256 << 20)
+
+struct spops_coords {
+    spops_context *ctx; // made it, frees it
+    spops_coords_arrays arrays;
+    bool refillable;          // counts stay on the device, the workspace is kept
+    bool has_item_row;        // after the last fill
+    int64_t last_items;       // max_items of the last fill
+    int64_t max_candidates;   // the workspace serves
+    spops_coords_state state; // of a set that is not refillable
+    void *block;
+    size_t block_bytes;
+    void *workspace;
+    size_t workspace_bytes;
+};
+
+// Options, read and checked; 0 became the default.
+typedef struct spops_coords_choices {
+    spops_coords_order order;
+    spops_search search;
+    spops_duplicates duplicates;
+    bool has_box;
+    spops_coords_box box; // columns behind the last axis are 0
+    size_t max_grid_bytes;
+} spops_coords_choices;
+
+spops_status spops_coords_read_options(spops_context *ctx, const char *call, int32_t dims,
+                                       const spops_coords_options *options,
+                                       spops_coords_choices *choices);
+
+// A gradients choice of an options struct.
+spops_status spops_check_gradients(spops_context *ctx, const char *call, spops_gradients gradients);
+
+spops_status spops_coords_check_dims(spops_context *ctx, const char *call, int64_t dims);
+
+// The set, named `name`, is there and lies where ctx runs.
+spops_status spops_coords_check(spops_context *ctx, const char *call, const char *name,
+                                const spops_coords *coords);
+
+// A kernel, checked, for a set of `dims` axes.
+spops_status spops_kernel_shape_read(spops_context *ctx, const char *call,
+                                     const spops_kernel_shape *kernel, int32_t dims,
+                                     spops_taps *taps);
+
+// coords_layout.c: fields of a box, INVALID_ARGUMENT where they do not fit a key; and the boxes of
+// sets made from others (INVALID_ARGUMENT where they leave int32).
+spops_status spops_key_layout_make(spops_context *ctx, const char *call, int32_t dims,
+                                   const spops_coords_box *box, spops_coords_order order,
+                                   spops_key_layout *layout);
+spops_status spops_box_downsampled(spops_context *ctx, const char *call, const spops_key_layout *in,
+                                   const spops_taps *taps, spops_coords_box *box);
+spops_status spops_box_upsampled(spops_context *ctx, const char *call, const spops_key_layout *in,
+                                 const spops_taps *taps, spops_coords_box *box);
+spops_coords_box spops_box_union(const spops_key_layout *a, const spops_key_layout *b);
+spops_coords_box spops_box_of(const spops_key_layout *layout);
+
+// Bounds of ROWS or POINTS, whose first bad item is refused and named; box as choices have it, else
+// from the items. Waits.
+spops_status spops_coords_find_box(spops_context *ctx, const char *call,
+                                   const spops_coords_source *source,
+                                   const spops_coords_choices *choices, spops_coords_box *box);
+
+// A set of exactly what source holds, in a box. Duplicates are refused where choices say so. Waits.
+spops_status spops_coords_make(spops_context *ctx, const char *call,
+                               const spops_coords_source *source,
+                               const spops_coords_choices *choices, const spops_coords_box *box,
+                               spops_coords **out);
+
+// A set with capacities, empty.
+spops_status spops_coords_make_empty(spops_context *ctx, const char *call, int32_t dims,
+                                     int64_t max_rows, int64_t max_items,
+                                     const spops_coords_choices *choices, spops_coords **out);
+
+// Enqueue a fill of a refillable set.
+spops_status spops_coords_fill(spops_context *ctx, const char *call, spops_coords *coords,
+                               const spops_coords_source *source);
+
+// Rows in use where the host knows them, else the capacity; and the device's count.
+static inline const int32_t *spops_coords_num_rows(const spops_coords *coords)
+{
+    return &coords->arrays.state->num_rows;
+}
+
+// voxels.c: a source of points, its matrix and sizes checked. points.rows is max_items.
+spops_status spops_points_source(spops_context *ctx, const char *call, spops_matrix points,
+                                 const int32_t *batch, const double *size_m, const double *origin_m,
+                                 spops_coords_source *source);
+spops_status spops_check_voxel_size(spops_context *ctx, const char *call, int32_t dims,
+                                    const double *size_m, const double *origin_m);
+
+#endif

@@ -1,0 +1,256 @@
+// From voxels back to points: the relation whose weighted sum interpolates features at points.
+#include <string.h>
+
+#include "coords/coords.h"
+
+struct spops_devoxels {
+    spops_context *ctx;
+    int64_t max_points;
+    int64_t max_rows; // of the coordinates
+    int32_t dims, corners;
+    spops_interpolation interpolation;
+    spops_missing missing;
+    double size[SPOPS_MAX_DIMS], origin[SPOPS_MAX_DIMS];
+    spops_segments *segments;
+    // In backend memory; one block.
+    float *weights;     // [max_points * corners]
+    int32_t *points;    // likewise: the terms
+    int32_t *voxels;    // likewise
+    int32_t *num_terms; // [1]
+    void *block;
+    size_t block_bytes;
+};
+
+static spops_status read_options(spops_context *ctx, const char *call, int32_t dims,
+                                 const spops_devoxels_options *options, spops_devoxels_options *o)
+{
+    memset(o, 0, sizeof *o);
+    SPOPS_TRY(spops_read_options(ctx, call, options, o, sizeof *o));
+    SPOPS_TRY(spops_check_voxel_size(ctx, call, dims, o->size_m, o->origin_m));
+    SPOPS_REQUIRE(ctx,
+                  o->interpolation == SPOPS_INTERPOLATION_NEAREST ||
+                      o->interpolation == SPOPS_INTERPOLATION_LINEAR,
+                  "%s: interpolation is %d, expected %d or %d", call, (int)o->interpolation,
+                  (int)SPOPS_INTERPOLATION_NEAREST, (int)SPOPS_INTERPOLATION_LINEAR);
+    SPOPS_REQUIRE(ctx, o->missing == SPOPS_MISSING_ZERO || o->missing == SPOPS_MISSING_RESCALE,
+                  "%s: missing is %d, expected %d or %d", call, (int)o->missing,
+                  (int)SPOPS_MISSING_ZERO, (int)SPOPS_MISSING_RESCALE);
+    SPOPS_REQUIRE(ctx, o->reserved == 0, "%s: reserved is %" PRId32 ", expected 0", call,
+                  o->reserved);
+    SPOPS_TRY(spops_check_gradients(ctx, call, o->gradients));
+    return spops_check_max_cols(ctx, call, &o->max_cols);
+}
+
+static void carve(spops_devoxels *d, spops_carver *c)
+{
+    d->num_terms = spops_carve(c, 1, 1, sizeof *d->num_terms);
+    d->weights = spops_carve(c, d->max_points, d->corners, sizeof *d->weights);
+    d->points = spops_carve(c, d->max_points, d->corners, sizeof *d->points);
+    d->voxels = spops_carve(c, d->max_points, d->corners, sizeof *d->voxels);
+}
+
+static spops_status alloc_devoxels(spops_context *ctx, const char *call, const spops_coords *coords,
+                                   int64_t max_points, const spops_devoxels_options *o,
+                                   bool refillable, spops_devoxels **out)
+{
+    spops_status status = SPOPS_STATUS_OK;
+    spops_carver carver = {NULL, 0};
+    spops_segments_sizes sizes;
+    spops_devoxels *d;
+    const int32_t dims = coords->arrays.layout.dims;
+    const int32_t corners = o->interpolation == SPOPS_INTERPOLATION_LINEAR ? 1 << dims : 1;
+
+    SPOPS_TRY(spops_check_slot(ctx, call, ctx->backend->devoxelize != NULL, "devoxelize"));
+    SPOPS_REQUIRE(ctx, max_points <= SPOPS_MAX_COUNT / corners,
+                  "%s: %" PRId64 " points with %" PRId32 " corners each, expected at most %" PRId64
+                  " corners",
+                  call, max_points, corners, SPOPS_MAX_COUNT);
+    d = spops_host_alloc(ctx, 1, sizeof *d);
+    if (d == NULL) return SPOPS_STATUS_OUT_OF_MEMORY;
+    d->ctx = ctx;
+    d->max_points = max_points;
+    d->max_rows = coords->arrays.max_rows;
+    d->dims = dims;
+    d->corners = corners;
+    d->interpolation = o->interpolation;
+    d->missing = o->missing;
+    memcpy(d->size, o->size_m, sizeof d->size);
+    memcpy(d->origin, o->origin_m, sizeof d->origin);
+    carve(d, &carver);
+    SPOPS_TRY_GOTO(spops_backend_alloc(ctx, carver.used, &d->block), status, fail);
+    d->block_bytes = carver.used;
+    carver = (spops_carver){d->block, 0};
+    carve(d, &carver);
+
+    memset(&sizes, 0, sizeof sizes);
+    sizes.num_segments = max_points;
+    sizes.max_terms = sizes.num_weights = sizes.num_sources = max_points * corners;
+    sizes.num_rows = d->max_rows;
+    sizes.max_cols = o->max_cols;
+    sizes.gradients = o->gradients;
+    sizes.refillable = refillable;
+    sizes.weights_unique = true; // a corner of a point is its own weight
+    sizes.pairs = sizes.order = true;
+    SPOPS_TRY_GOTO(spops_segments_alloc(ctx, call, &sizes, &d->segments), status, fail);
+    *out = d;
+    return SPOPS_STATUS_OK;
+
+fail:
+    spops_devoxels_destroy(d);
+    return status;
+}
+
+static spops_status enqueue(spops_context *ctx, const spops_devoxels *d, const spops_coords *coords,
+                            const spops_coords_source *source)
+{
+    spops_devoxelize_args args;
+    spops_lists_source terms;
+
+    memset(&args, 0, sizeof args);
+    args.source = source;
+    args.coords = &coords->arrays;
+    args.interpolation = d->interpolation;
+    args.missing = d->missing;
+    args.corners = d->corners;
+    args.points = d->points;
+    args.voxels = d->voxels;
+    args.weights = d->weights;
+    args.num_terms = d->num_terms;
+    SPOPS_TRY(ctx->backend->devoxelize(ctx, &args));
+    memset(&terms, 0, sizeof terms);
+    terms.keys = d->points;
+    terms.num_terms = d->max_points * d->corners;
+    terms.num_terms_device = terms.num_terms > 0 ? d->num_terms : NULL;
+    terms.a = d->voxels;
+    terms.drop_invalid = true;
+    terms.a_limit = d->max_rows;
+    terms.b_limit = terms.num_terms;
+    return spops_segments_enqueue_build(ctx, d->segments, &terms);
+}
+
+// Points must be finite, wherever they are.
+static spops_status check_points(spops_context *ctx, const char *call,
+                                 const spops_coords_source *source)
+{
+    spops_coords_choices choices;
+    spops_coords_box box;
+    memset(&choices, 0, sizeof choices);
+    return spops_coords_find_box(ctx, call, source, &choices, &box);
+}
+
+spops_status spops_devoxels_create(spops_context *ctx, const spops_coords *coords,
+                                   spops_matrix points, const int32_t *batch,
+                                   const spops_devoxels_options *options, spops_devoxels **out)
+{
+    static const char call[] = "devoxels_create";
+    spops_status status = SPOPS_STATUS_OK;
+    spops_devoxels_options o;
+    spops_coords_source source;
+    spops_devoxels *d = NULL;
+
+    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_REQUIRE(ctx, out != NULL, "%s: out is NULL", call);
+    *out = NULL;
+    SPOPS_TRY(spops_check_not_capturing(ctx, call));
+    SPOPS_TRY(spops_coords_check(ctx, call, "coords", coords));
+    SPOPS_TRY(read_options(ctx, call, coords->arrays.layout.dims, options, &o));
+    SPOPS_REQUIRE(ctx, points.cols == coords->arrays.layout.dims,
+                  "%s: points.cols is %" PRId64 ", expected %" PRId32 " as the coordinates have",
+                  call, points.cols, coords->arrays.layout.dims);
+    SPOPS_TRY(spops_points_source(ctx, call, points, batch, o.size_m, o.origin_m, &source));
+    SPOPS_TRY(check_points(ctx, call, &source));
+
+    SPOPS_TRY(alloc_devoxels(ctx, call, coords, points.rows, &o, false, &d));
+    SPOPS_TRY_GOTO(enqueue(ctx, d, coords, &source), status, fail);
+    SPOPS_TRY_GOTO(spops_segments_finish(ctx, d->segments), status, fail);
+    *out = d;
+    return SPOPS_STATUS_OK;
+
+fail:
+    spops_devoxels_destroy(d);
+    return status;
+}
+
+spops_status spops_devoxels_reserve(spops_context *ctx, const spops_coords *coords,
+                                    int64_t max_points, const spops_devoxels_options *options,
+                                    spops_devoxels **out)
+{
+    static const char call[] = "devoxels_reserve";
+    spops_status status = SPOPS_STATUS_OK;
+    spops_devoxels_options o;
+    spops_lists_source nothing;
+    spops_devoxels *d = NULL;
+
+    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_REQUIRE(ctx, out != NULL, "%s: out is NULL", call);
+    *out = NULL;
+    SPOPS_TRY(spops_check_not_capturing(ctx, call));
+    SPOPS_TRY(spops_coords_check(ctx, call, "coords", coords));
+    SPOPS_TRY(spops_check_count(ctx, call, "max_points", max_points));
+    SPOPS_TRY(read_options(ctx, call, coords->arrays.layout.dims, options, &o));
+
+    SPOPS_TRY(alloc_devoxels(ctx, call, coords, max_points, &o, true, &d));
+    memset(&nothing, 0, sizeof nothing);
+    SPOPS_TRY_GOTO(spops_segments_enqueue_build(ctx, d->segments, &nothing), status, fail);
+    SPOPS_TRY_GOTO(ctx->backend->fill_zero(ctx, d->block, d->block_bytes), status, fail);
+    SPOPS_TRY_GOTO(ctx->backend->wait(ctx), status, fail);
+    *out = d;
+    return SPOPS_STATUS_OK;
+
+fail:
+    spops_devoxels_destroy(d);
+    return status;
+}
+
+spops_status spops_devoxels_set(spops_context *ctx, spops_devoxels *devoxels,
+                                const spops_coords *coords, const int32_t *num_points,
+                                spops_matrix points, const int32_t *batch)
+{
+    static const char call[] = "devoxels_set";
+    spops_coords_source source;
+
+    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_REQUIRE(ctx, devoxels != NULL, "%s: devoxels is NULL", call);
+    SPOPS_TRY(spops_segments_check(ctx, call, "devoxels", devoxels->segments));
+    SPOPS_TRY(spops_coords_check(ctx, call, "coords", coords));
+    SPOPS_REQUIRE(ctx, devoxels->segments->refillable, "%s: it was not made by devoxels_reserve",
+                  call);
+    SPOPS_REQUIRE(ctx,
+                  coords->arrays.max_rows == devoxels->max_rows &&
+                      coords->arrays.layout.dims == devoxels->dims,
+                  "%s: coords has %" PRId32 " axes and a capacity of %" PRId64
+                  " rows, expected %" PRId32 " and %" PRId64,
+                  call, coords->arrays.layout.dims, coords->arrays.max_rows, devoxels->dims,
+                  devoxels->max_rows);
+    SPOPS_TRY(spops_check_indices(ctx, call, "num_points", num_points, 1));
+    SPOPS_REQUIRE(ctx, points.rows == devoxels->max_points && points.cols == devoxels->dims,
+                  "%s: points is %" PRId64 " x %" PRId64 ", expected %" PRId64 " x %" PRId32, call,
+                  points.rows, points.cols, devoxels->max_points, devoxels->dims);
+    SPOPS_TRY(
+        spops_points_source(ctx, call, points, batch, devoxels->size, devoxels->origin, &source));
+    source.num_items = num_points;
+    return enqueue(ctx, devoxels, coords, &source);
+}
+
+const spops_segments *spops_devoxels_segments(const spops_devoxels *devoxels)
+{
+    return devoxels == NULL ? NULL : devoxels->segments;
+}
+
+spops_matrix spops_devoxels_weights(const spops_devoxels *devoxels)
+{
+    if (devoxels == NULL) return spops_matrix_dense(NULL, 0, 1, SPOPS_DTYPE_F32);
+    return spops_matrix_dense(devoxels->weights, devoxels->max_points * devoxels->corners, 1,
+                              SPOPS_DTYPE_F32);
+}
+
+void spops_devoxels_destroy(spops_devoxels *devoxels)
+{
+    spops_context *ctx;
+    if (devoxels == NULL) return;
+    ctx = devoxels->ctx;
+    spops_segments_destroy(devoxels->segments);
+    if (devoxels->block != NULL) (void)ctx->backend->wait(ctx);
+    spops_backend_free(ctx, devoxels->block, devoxels->block_bytes);
+    spops_host_free(ctx, devoxels, 1, sizeof *devoxels);
+}

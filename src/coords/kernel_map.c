@@ -1,0 +1,562 @@
+// Kernel maps: argument checks, allocation, the order in which the backend builds a map's parts,
+// and what can be asked of a map.
+#include <string.h>
+
+#include "coords/kernel_maps.h"
+
+#define ALL_PARTS                                                                                  \
+    (SPOPS_MAP_TABLE | SPOPS_MAP_ORDER | SPOPS_MAP_PAIRS | SPOPS_MAP_LISTS | SPOPS_MAP_REVERSE)
+#define DEFAULT_TILE_ROWS 128
+
+// ---- Checks -------------------------------------------------------------------------------------
+
+spops_status spops_map_check(spops_context *ctx, const char *call, const char *name,
+                             const spops_kernel_map *map)
+{
+    SPOPS_REQUIRE(ctx, map != NULL, "%s: %s is NULL", call, name);
+    SPOPS_REQUIRE(ctx, map->ctx->backend == ctx->backend,
+                  "%s: %s was made for the %s backend, ctx runs on %s", call, name,
+                  map->ctx->backend->name, ctx->backend->name);
+    SPOPS_REQUIRE(ctx, map->ctx->info.device == ctx->info.device,
+                  "%s: %s lies on device %" PRId32 ", ctx runs on device %" PRId32, call, name,
+                  map->ctx->info.device, ctx->info.device);
+    return SPOPS_STATUS_OK;
+}
+
+// A submanifold's taps surround their centre.
+static spops_status centre_taps(spops_context *ctx, const char *call, spops_taps *taps)
+{
+    for (int a = 0; a < taps->dims; ++a) {
+        const int64_t centre = (int64_t)taps->dilation[a] * (taps->size[a] / 2);
+        SPOPS_REQUIRE(ctx, taps->size[a] % 2 == 1,
+                      "%s: kernel.size[%d] is %" PRId32 ", expected an odd number (submanifold)",
+                      call, a, taps->size[a]);
+        SPOPS_REQUIRE(ctx, taps->stride[a] == 1,
+                      "%s: kernel.stride[%d] is %" PRId32 ", expected 1 (submanifold)", call, a,
+                      taps->stride[a]);
+        SPOPS_REQUIRE(ctx, taps->padding[a] == 0 || taps->padding[a] == centre,
+                      "%s: kernel.padding[%d] is %" PRId32 ", expected 0 or %" PRId64
+                      " (submanifold)",
+                      call, a, taps->padding[a], centre);
+        SPOPS_REQUIRE(ctx, centre <= INT32_MAX,
+                      "%s: kernel.dilation[%d] is %" PRId32 ", expected at most %d (submanifold)",
+                      call, a, taps->dilation[a], INT32_MAX / (SPOPS_MAX_KERNEL_SIZE / 2));
+        taps->padding[a] = (int32_t)centre;
+    }
+    return SPOPS_STATUS_OK;
+}
+
+static bool is_power_of_two(int32_t n)
+{
+    return n > 0 && (n & (n - 1)) == 0;
+}
+
+static spops_status read_options(spops_context *ctx, const char *call,
+                                 const spops_kernel_map_options *options, spops_map_choices *c)
+{
+    spops_kernel_map_options o;
+    memset(&o, 0, sizeof o);
+    SPOPS_TRY(spops_read_options(ctx, call, options, &o, sizeof o));
+    SPOPS_REQUIRE(ctx, (o.parts & ~ALL_PARTS) == 0,
+                  "%s: parts is %" PRId32 ", expected a sum of SPOPS_MAP_* (0 to %d)", call,
+                  o.parts, ALL_PARTS);
+    c->parts = (o.parts & ~SPOPS_MAP_REVERSE) == 0 ? o.parts | SPOPS_MAP_TABLE : o.parts;
+    if (c->parts & SPOPS_MAP_ORDER) c->parts |= SPOPS_MAP_TABLE;
+    if (c->parts & SPOPS_MAP_LISTS) c->parts |= SPOPS_MAP_PAIRS;
+    c->tile_rows = o.tile_rows == 0 ? DEFAULT_TILE_ROWS : o.tile_rows;
+    SPOPS_REQUIRE(ctx, c->tile_rows >= 8 && c->tile_rows <= 1024 && is_power_of_two(c->tile_rows),
+                  "%s: tile_rows is %" PRId32 ", expected a power of two from 8 to 1024", call,
+                  o.tile_rows);
+    SPOPS_TRY(spops_check_count(ctx, call, "max_pairs", o.max_pairs));
+    SPOPS_REQUIRE(ctx, o.plain == 0 || o.plain == 1, "%s: plain is %" PRId32 ", expected 0 or 1",
+                  call, o.plain);
+    SPOPS_REQUIRE(ctx, o.reserved == 0, "%s: reserved is %" PRId32 ", expected 0", call,
+                  o.reserved);
+    c->max_pairs = o.max_pairs;
+    c->plain = o.plain != 0;
+    return SPOPS_STATUS_OK;
+}
+
+spops_status spops_map_read_choices(spops_context *ctx, const char *call,
+                                    spops_kernel_map_kind kind, const spops_kernel_shape *kernel,
+                                    int32_t dims, const spops_kernel_map_options *options,
+                                    spops_map_choices *choices)
+{
+    memset(choices, 0, sizeof *choices);
+    SPOPS_REQUIRE(ctx, kind >= SPOPS_MAP_SUBMANIFOLD && kind <= SPOPS_MAP_TRANSPOSED,
+                  "%s: kind is %d, expected %d to %d", call, (int)kind, (int)SPOPS_MAP_SUBMANIFOLD,
+                  (int)SPOPS_MAP_TRANSPOSED);
+    SPOPS_TRY(spops_kernel_shape_read(ctx, call, kernel, dims, &choices->taps));
+    choices->kind = kind;
+    choices->kernel.struct_size = sizeof choices->kernel;
+    choices->kernel.dims = dims;
+    for (int a = 0; a < dims; ++a) {
+        choices->kernel.size[a] = choices->taps.size[a];
+        choices->kernel.stride[a] = choices->taps.stride[a];
+        choices->kernel.padding[a] = choices->taps.padding[a];
+        choices->kernel.dilation[a] = choices->taps.dilation[a];
+    }
+    if (kind == SPOPS_MAP_SUBMANIFOLD) SPOPS_TRY(centre_taps(ctx, call, &choices->taps));
+    return read_options(ctx, call, options, choices);
+}
+
+// ---- Making a map -------------------------------------------------------------------------------
+
+// What a side needs of its own: tables where they are a part or lead to one.
+static bool reverse_lists(const spops_kernel_map *map)
+{
+    return (map->parts & SPOPS_MAP_REVERSE) && (map->parts & SPOPS_MAP_LISTS);
+}
+
+static bool needs_reverse_table(const spops_kernel_map *map)
+{
+    return !map->arrays.in.mirrored && (map->parts & SPOPS_MAP_REVERSE) &&
+           (map->parts & (SPOPS_MAP_TABLE | SPOPS_MAP_LISTS));
+}
+
+static void carve_table(const spops_map_arrays *a, spops_map_side *side, spops_carver *c)
+{
+    side->table = spops_carve(c, side->max_rows, a->table_stride, sizeof *side->table);
+    side->masks = spops_carve(c, side->max_rows, a->mask_words, sizeof *side->masks);
+}
+
+static void carve_tables(spops_kernel_map *map, spops_carver *c)
+{
+    carve_table(&map->arrays, &map->arrays.out, c);
+    if (needs_reverse_table(map)) carve_table(&map->arrays, &map->arrays.in, c);
+}
+
+static void carve_order(const spops_map_arrays *a, spops_map_side *side, spops_carver *c)
+{
+    side->order = spops_carve(c, side->max_rows, 1, sizeof *side->order);
+    side->tile_masks = spops_carve(c, side->num_tiles, a->mask_words, sizeof *side->tile_masks);
+    side->tile_order = spops_carve(c, side->num_tiles, 1, sizeof *side->tile_order);
+}
+
+static void carve_block(spops_kernel_map *map, spops_carver *c)
+{
+    spops_map_arrays *a = &map->arrays;
+    a->state = spops_carve(c, 1, 1, sizeof *a->state);
+    a->out.num_rows = a->state == NULL ? NULL : &a->state->num_out;
+    a->in.num_rows = a->state == NULL ? NULL : &a->state->num_in;
+    a->tap_counts = spops_carve(c, a->taps.num_taps, 1, sizeof *a->tap_counts);
+    if (map->parts & SPOPS_MAP_TABLE) carve_tables(map, c);
+    if (map->parts & SPOPS_MAP_ORDER) {
+        carve_order(a, &a->out, c);
+        if (needs_reverse_table(map)) carve_order(a, &a->in, c);
+    }
+    if (map->parts & SPOPS_MAP_PAIRS)
+        a->tap_offsets = spops_carve(c, a->taps.num_taps + 1, 1, sizeof *a->tap_offsets);
+    if (map->parts & SPOPS_MAP_LISTS)
+        a->out.offsets = spops_carve(c, a->out.max_rows + 1, 1, sizeof *a->out.offsets);
+    if (reverse_lists(map))
+        a->in.offsets = spops_carve(c, a->in.max_rows + 1, 1, sizeof *a->in.offsets);
+}
+
+static void carve_pairs(spops_kernel_map *map, spops_carver *c)
+{
+    spops_map_arrays *a = &map->arrays;
+    a->in_rows = spops_carve(c, a->max_pairs, 1, sizeof *a->in_rows);
+    a->out_rows = spops_carve(c, a->max_pairs, 1, sizeof *a->out_rows);
+    if (!(map->parts & SPOPS_MAP_LISTS)) return;
+    a->out.list = spops_carve(c, a->max_pairs, 2, sizeof *a->out.list);
+    a->out.positions = spops_carve(c, a->max_pairs, 1, sizeof *a->out.positions);
+    if (!reverse_lists(map)) return;
+    a->in.list = spops_carve(c, a->max_pairs, 2, sizeof *a->in.list);
+    a->in.positions = spops_carve(c, a->max_pairs, 1, sizeof *a->in.positions);
+}
+
+static void carve_workspace(spops_kernel_map *map, size_t backend_bytes, spops_carver *c)
+{
+    if (!(map->parts & SPOPS_MAP_TABLE)) carve_tables(map, c);
+    map->backend_workspace = spops_carve(c, 1, 1, backend_bytes);
+}
+
+// Measure, allocate and carve one of a map's blocks.
+typedef void (*carve_function)(spops_kernel_map *map, size_t bytes, spops_carver *c);
+
+static void carve_block_of(spops_kernel_map *map, size_t bytes, spops_carver *c)
+{
+    (void)bytes;
+    carve_block(map, c);
+}
+
+static void carve_pairs_of(spops_kernel_map *map, size_t bytes, spops_carver *c)
+{
+    (void)bytes;
+    carve_pairs(map, c);
+}
+
+static spops_status alloc_block(spops_context *ctx, const char *call, carve_function carve,
+                                size_t inner_bytes, spops_kernel_map *map, void **block,
+                                size_t *block_bytes)
+{
+    spops_carver carver = {NULL, 0};
+    carve(map, inner_bytes, &carver);
+    if (carver.used == SIZE_MAX)
+        return spops_fail(ctx, SPOPS_STATUS_OUT_OF_MEMORY,
+                          "%s: the map needs more bytes than an address can count", call);
+    SPOPS_TRY(spops_backend_alloc(ctx, carver.used, block));
+    *block_bytes = carver.used;
+    carver = (spops_carver){*block, 0};
+    if (*block != NULL) carve(map, inner_bytes, &carver);
+    return SPOPS_STATUS_OK;
+}
+
+static spops_map_side side_of(int64_t max_rows, int32_t tile_rows)
+{
+    spops_map_side side;
+    memset(&side, 0, sizeof side);
+    side.max_rows = max_rows;
+    side.num_tiles = (max_rows + tile_rows - 1) / tile_rows;
+    return side;
+}
+
+spops_status spops_map_alloc(spops_context *ctx, const char *call, const spops_map_choices *choices,
+                             int64_t num_in, int64_t num_out, bool refillable,
+                             spops_kernel_map **out)
+{
+    spops_status status = SPOPS_STATUS_OK;
+    spops_kernel_map *map = NULL;
+    spops_map_arrays *a;
+    size_t backend_bytes;
+
+    *out = NULL;
+    SPOPS_TRY(spops_check_slot(ctx, call, ctx->backend->map_search != NULL, "map_search"));
+    map = spops_host_alloc(ctx, 1, sizeof *map);
+    if (map == NULL) return SPOPS_STATUS_OUT_OF_MEMORY;
+    map->ctx = ctx;
+    map->kind = choices->kind;
+    map->kernel = choices->kernel;
+    map->parts = choices->parts;
+    map->refillable = refillable;
+    a = &map->arrays;
+    a->taps = choices->taps;
+    a->transposed = choices->kind == SPOPS_MAP_TRANSPOSED;
+    a->symmetric = choices->kind == SPOPS_MAP_SUBMANIFOLD;
+    a->plain = choices->plain;
+    a->mask_words = (a->taps.num_taps + 31) / 32;
+    a->table_stride = (a->taps.num_taps + 3) / 4 * 4;
+    a->tile_rows = choices->tile_rows;
+    a->max_pairs = refillable && (map->parts & SPOPS_MAP_PAIRS) ? choices->max_pairs : 0;
+    a->out = side_of(num_out, a->tile_rows);
+    a->in = side_of(num_in, a->tile_rows);
+    a->in.mirrored = a->symmetric;
+    SPOPS_TRY_GOTO(alloc_block(ctx, call, carve_block_of, 0, map, &map->block, &map->block_bytes),
+                   status, fail);
+    if (refillable)
+        SPOPS_TRY_GOTO(
+            alloc_block(ctx, call, carve_pairs_of, 0, map, &map->pairs_block, &map->pairs_bytes),
+            status, fail);
+    backend_bytes = ctx->backend->map_workspace_bytes(ctx, a, map->parts);
+    SPOPS_TRY_GOTO(alloc_block(ctx, call, carve_workspace, backend_bytes, map, &map->workspace,
+                               &map->workspace_bytes),
+                   status, fail);
+    if ((map->parts & SPOPS_MAP_REVERSE) && a->in.mirrored) {
+        a->in.table = a->out.table;
+        a->in.masks = a->out.masks;
+        a->in.order = a->out.order;
+        a->in.tile_masks = a->out.tile_masks;
+        a->in.tile_order = a->out.tile_order;
+    }
+    *out = map;
+    return SPOPS_STATUS_OK;
+
+fail:
+    spops_kernel_map_destroy(map);
+    return status;
+}
+
+spops_status spops_map_enqueue_sides(spops_context *ctx, const spops_kernel_map *map)
+{
+    const spops_backend *backend = ctx->backend;
+    const spops_map_arrays *a = &map->arrays;
+    void *workspace = map->backend_workspace;
+    const bool reverse = needs_reverse_table(map);
+
+    if (reverse) SPOPS_TRY(backend->map_reverse(ctx, a, &a->out, &a->in, workspace));
+    if (!(map->parts & SPOPS_MAP_ORDER)) return SPOPS_STATUS_OK;
+    SPOPS_TRY(backend->map_order(ctx, a, &a->out, workspace));
+    return reverse ? backend->map_order(ctx, a, &a->in, workspace) : SPOPS_STATUS_OK;
+}
+
+static void free_workspace(spops_context *ctx, spops_kernel_map *map)
+{
+    spops_backend_free(ctx, map->workspace, map->workspace_bytes);
+    map->workspace = map->backend_workspace = NULL;
+    map->workspace_bytes = 0;
+    if (map->parts & SPOPS_MAP_TABLE) return;
+    map->arrays.out.table = map->arrays.in.table = NULL;
+    map->arrays.out.masks = map->arrays.in.masks = NULL;
+}
+
+spops_status spops_map_finish(spops_context *ctx, const char *call, spops_kernel_map *map)
+{
+    if (map->parts & SPOPS_MAP_PAIRS) {
+        if (map->state.num_pairs > SPOPS_MAX_COUNT)
+            return spops_fail(ctx, SPOPS_STATUS_NOT_SUPPORTED,
+                              "%s: the map has %" PRId64 " pairs, expected at most %" PRId64, call,
+                              map->state.num_pairs, SPOPS_MAX_COUNT);
+        map->arrays.max_pairs = map->state.num_pairs;
+        SPOPS_TRY(
+            alloc_block(ctx, call, carve_pairs_of, 0, map, &map->pairs_block, &map->pairs_bytes));
+        SPOPS_TRY(ctx->backend->map_pairs(ctx, &map->arrays, map->backend_workspace));
+    }
+    SPOPS_TRY(ctx->backend->wait(ctx));
+    free_workspace(ctx, map);
+    return SPOPS_STATUS_OK;
+}
+
+// in and out of a call, checked; *out becomes in where it may be left out.
+static spops_status check_sets(spops_context *ctx, const char *call, spops_kernel_map_kind kind,
+                               const spops_coords *in, const spops_coords **out)
+{
+    SPOPS_TRY(spops_coords_check(ctx, call, "in", in));
+    if (kind == SPOPS_MAP_SUBMANIFOLD) {
+        SPOPS_REQUIRE(ctx, *out == NULL || *out == in,
+                      "%s: out is another set than in, expected in or NULL (submanifold)", call);
+        *out = in;
+        return SPOPS_STATUS_OK;
+    }
+    SPOPS_TRY(spops_coords_check(ctx, call, "out", *out));
+    SPOPS_REQUIRE(ctx, (*out)->arrays.layout.dims == in->arrays.layout.dims,
+                  "%s: out has %" PRId32 " axes, expected %" PRId32 " as in has", call,
+                  (*out)->arrays.layout.dims, in->arrays.layout.dims);
+    return SPOPS_STATUS_OK;
+}
+
+static spops_status begin_make(spops_context *ctx, const char *call, spops_kernel_map **map)
+{
+    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_REQUIRE(ctx, map != NULL, "%s: map is NULL", call);
+    *map = NULL;
+    return spops_check_not_capturing(ctx, call);
+}
+
+spops_status spops_kernel_map_create(spops_context *ctx, spops_kernel_map_kind kind,
+                                     const spops_kernel_shape *kernel, const spops_coords *in,
+                                     const spops_coords *out,
+                                     const spops_kernel_map_options *options,
+                                     spops_kernel_map **map)
+{
+    static const char call[] = "kernel_map_create";
+    spops_status status = SPOPS_STATUS_OK;
+    spops_map_choices choices;
+    spops_kernel_map *m = NULL;
+
+    SPOPS_TRY(begin_make(ctx, call, map));
+    SPOPS_TRY(check_sets(ctx, call, kind, in, &out));
+    SPOPS_TRY(
+        spops_map_read_choices(ctx, call, kind, kernel, in->arrays.layout.dims, options, &choices));
+    SPOPS_TRY(
+        spops_map_alloc(ctx, call, &choices, in->arrays.max_rows, out->arrays.max_rows, false, &m));
+    SPOPS_TRY_GOTO(
+        ctx->backend->map_search(ctx, &in->arrays, &out->arrays, &m->arrays, m->backend_workspace),
+        status, fail);
+    SPOPS_TRY_GOTO(spops_map_enqueue_sides(ctx, m), status, fail);
+    SPOPS_TRY_GOTO(ctx->backend->download(ctx, &m->state, m->arrays.state, sizeof m->state), status,
+                   fail);
+    SPOPS_TRY_GOTO(spops_map_finish(ctx, call, m), status, fail);
+    *map = m;
+    return SPOPS_STATUS_OK;
+
+fail:
+    spops_kernel_map_destroy(m);
+    return status;
+}
+
+// Kind of the map whose inputs are another's outputs. A submanifold's mirrored taps are a
+// transposed layer's.
+static spops_kernel_map_kind inverse_kind(spops_kernel_map_kind kind)
+{
+    return kind == SPOPS_MAP_TRANSPOSED ? SPOPS_MAP_CONVOLUTION : SPOPS_MAP_TRANSPOSED;
+}
+
+spops_status spops_kernel_map_create_inverse(spops_context *ctx, const spops_kernel_map *of,
+                                             const spops_kernel_map_options *options,
+                                             spops_kernel_map **map)
+{
+    static const char call[] = "kernel_map_create_inverse";
+    spops_status status = SPOPS_STATUS_OK;
+    spops_map_choices choices;
+    spops_kernel_map *m = NULL;
+    const spops_map_arrays *from;
+
+    SPOPS_TRY(begin_make(ctx, call, map));
+    SPOPS_TRY(spops_map_check(ctx, call, "of", of));
+    SPOPS_REQUIRE(ctx, !of->refillable, "%s: of was made by kernel_map_reserve", call);
+    SPOPS_REQUIRE(ctx, of->parts & SPOPS_MAP_TABLE, "%s: of has no table, expected SPOPS_MAP_TABLE",
+                  call);
+    from = &of->arrays;
+    memset(&choices, 0, sizeof choices);
+    SPOPS_TRY(read_options(ctx, call, options, &choices));
+    choices.kind = inverse_kind(of->kind);
+    choices.taps = from->taps;
+    choices.kernel = of->kernel;
+    for (int a = 0; a < from->taps.dims; ++a)
+        choices.kernel.padding[a] = from->taps.padding[a];
+
+    SPOPS_TRY(
+        spops_map_alloc(ctx, call, &choices, from->out.max_rows, from->in.max_rows, false, &m));
+    m->state = of->state;
+    m->state.num_in = of->state.num_out;
+    m->state.num_out = of->state.num_in;
+    m->state.overflow = 0;
+    SPOPS_TRY_GOTO(ctx->backend->upload(ctx, m->arrays.state, &m->state, sizeof m->state), status,
+                   fail);
+    SPOPS_TRY_GOTO(ctx->backend->copy(ctx, m->arrays.tap_counts, from->tap_counts,
+                                      (size_t)from->taps.num_taps * sizeof *from->tap_counts),
+                   status, fail);
+    SPOPS_TRY_GOTO(ctx->backend->map_reverse(ctx, &m->arrays, &from->out, &m->arrays.out,
+                                             m->backend_workspace),
+                   status, fail);
+    SPOPS_TRY_GOTO(spops_map_enqueue_sides(ctx, m), status, fail);
+    SPOPS_TRY_GOTO(spops_map_finish(ctx, call, m), status, fail);
+    *map = m;
+    return SPOPS_STATUS_OK;
+
+fail:
+    spops_kernel_map_destroy(m);
+    return status;
+}
+
+// ---- Into capacities ----------------------------------------------------------------------------
+
+spops_status spops_kernel_map_reserve(spops_context *ctx, spops_kernel_map_kind kind,
+                                      const spops_kernel_shape *kernel, const spops_coords *in,
+                                      const spops_coords *out,
+                                      const spops_kernel_map_options *options,
+                                      spops_kernel_map **map)
+{
+    static const char call[] = "kernel_map_reserve";
+    spops_status status = SPOPS_STATUS_OK;
+    spops_map_choices choices;
+    spops_kernel_map *m = NULL;
+
+    SPOPS_TRY(begin_make(ctx, call, map));
+    SPOPS_TRY(check_sets(ctx, call, kind, in, &out));
+    SPOPS_TRY(
+        spops_map_read_choices(ctx, call, kind, kernel, in->arrays.layout.dims, options, &choices));
+    SPOPS_TRY(
+        spops_map_alloc(ctx, call, &choices, in->arrays.max_rows, out->arrays.max_rows, true, &m));
+    SPOPS_TRY_GOTO(ctx->backend->fill_zero(ctx, m->block, m->block_bytes), status, fail);
+    SPOPS_TRY_GOTO(ctx->backend->wait(ctx), status, fail);
+    *map = m;
+    return SPOPS_STATUS_OK;
+
+fail:
+    spops_kernel_map_destroy(m);
+    return status;
+}
+
+spops_status spops_kernel_map_set(spops_context *ctx, spops_kernel_map *map, const spops_coords *in,
+                                  const spops_coords *out)
+{
+    static const char call[] = "kernel_map_set";
+    const spops_map_arrays *a;
+
+    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_TRY(spops_map_check(ctx, call, "map", map));
+    SPOPS_REQUIRE(ctx, map->refillable, "%s: the map was not made by kernel_map_reserve", call);
+    SPOPS_TRY(check_sets(ctx, call, map->kind, in, &out));
+    a = &map->arrays;
+    SPOPS_REQUIRE(ctx, in->arrays.layout.dims == a->taps.dims,
+                  "%s: in has %" PRId32 " axes, expected %" PRId32, call, in->arrays.layout.dims,
+                  a->taps.dims);
+    SPOPS_REQUIRE(ctx,
+                  in->arrays.max_rows == a->in.max_rows && out->arrays.max_rows == a->out.max_rows,
+                  "%s: in and out have capacities of %" PRId64 " and %" PRId64
+                  " rows, expected %" PRId64 " and %" PRId64,
+                  call, in->arrays.max_rows, out->arrays.max_rows, a->in.max_rows, a->out.max_rows);
+    SPOPS_TRY(ctx->backend->map_search(ctx, &in->arrays, &out->arrays, a, map->backend_workspace));
+    SPOPS_TRY(spops_map_enqueue_sides(ctx, map));
+    if (!(map->parts & SPOPS_MAP_PAIRS)) return SPOPS_STATUS_OK;
+    return ctx->backend->map_pairs(ctx, a, map->backend_workspace);
+}
+
+void spops_kernel_map_destroy(spops_kernel_map *map)
+{
+    spops_context *ctx;
+    if (map == NULL) return;
+    ctx = map->ctx;
+    if (map->block != NULL) (void)ctx->backend->wait(ctx);
+    free_workspace(ctx, map);
+    spops_backend_free(ctx, map->pairs_block, map->pairs_bytes);
+    spops_backend_free(ctx, map->block, map->block_bytes);
+    spops_host_free(ctx, map, 1, sizeof *map);
+}
+
+// ---- What can be asked of a map -----------------------------------------------------------------
+
+static spops_kernel_map_side view_side(const spops_kernel_map *map, const spops_map_side *side)
+{
+    const bool table = (map->parts & SPOPS_MAP_TABLE) != 0;
+    spops_kernel_map_side view;
+    memset(&view, 0, sizeof view);
+    view.max_rows = side->max_rows;
+    view.num_rows = side->num_rows;
+    view.table = table ? side->table : NULL;
+    view.masks = table ? side->masks : NULL;
+    view.mirrored = side->mirrored && side->table != NULL;
+    view.num_tiles = (int32_t)side->num_tiles;
+    view.order = side->order;
+    view.tile_masks = side->tile_masks;
+    view.tile_order = side->tile_order;
+    view.offsets = side->offsets;
+    view.list = side->list;
+    view.positions = side->positions;
+    return view;
+}
+
+spops_status spops_kernel_map_get_view(spops_context *ctx, const spops_kernel_map *map,
+                                       spops_kernel_map_view *view)
+{
+    static const char call[] = "kernel_map_get_view";
+    const spops_map_arrays *a;
+    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_TRY(spops_map_check(ctx, call, "map", map));
+    SPOPS_REQUIRE(ctx, view != NULL, "%s: view is NULL", call);
+    a = &map->arrays;
+    memset(view, 0, sizeof *view);
+    view->num_taps = a->taps.num_taps;
+    view->mask_words = a->mask_words;
+    view->table_stride = a->table_stride;
+    view->tile_rows = a->tile_rows;
+    view->out = view_side(map, &a->out);
+    view->in = view_side(map, &a->in);
+    view->tap_offsets = a->tap_offsets;
+    view->in_rows = a->in_rows;
+    view->out_rows = a->out_rows;
+    view->max_pairs = a->max_pairs;
+    view->tap_counts = a->tap_counts;
+    return SPOPS_STATUS_OK;
+}
+
+spops_status spops_kernel_map_get_info_sync(spops_context *ctx, const spops_kernel_map *map,
+                                            spops_kernel_map_info *info)
+{
+    static const char call[] = "kernel_map_get_info_sync";
+    spops_kernel_map_info found;
+    spops_map_state state;
+
+    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_TRY(spops_map_check(ctx, call, "map", map));
+    SPOPS_TRY(spops_check_not_capturing(ctx, call));
+    SPOPS_TRY(ctx->backend->wait(ctx));
+    SPOPS_TRY(ctx->backend->download(ctx, &state, map->arrays.state, sizeof state));
+    memset(&found, 0, sizeof found);
+    found.kind = map->kind;
+    found.parts = map->parts;
+    found.kernel = map->kernel;
+    found.num_taps = map->arrays.taps.num_taps;
+    found.num_in = state.num_in;
+    found.num_out = state.num_out;
+    found.num_pairs = state.num_pairs;
+    found.max_pairs = map->arrays.max_pairs;
+    found.overflow = state.overflow;
+    SPOPS_TRY(spops_write_info(ctx, call, info, &found, sizeof found));
+    if (state.overflow == 0) return SPOPS_STATUS_OK;
+    return spops_fail(ctx, SPOPS_STATUS_CAPACITY_EXCEEDED,
+                      "%s: the map has %" PRId64 " pairs, max_pairs is %" PRId64, call,
+                      state.num_pairs, map->arrays.max_pairs);
+}

@@ -1,0 +1,285 @@
+// Voxels of points: the set of voxels that points lie in, and the plan that reduces points to them.
+#include <math.h>
+#include <string.h>
+
+#include "coords/coords.h"
+#include "core/matrix.h"
+
+struct spops_voxels {
+    spops_context *ctx;
+    int64_t max_points, max_voxels;
+    spops_voxel_points points;
+    double size[SPOPS_MAX_DIMS], origin[SPOPS_MAX_DIMS];
+    spops_coords *coords;
+    spops_segments *segments;
+    // In backend memory; one block.
+    int32_t *num_points; // [max_voxels]
+    int32_t *chosen;     // [max_voxels], not with ALL
+    int32_t *keys;       // [max_points], not with ALL
+    void *nearest;       // [max_voxels] of 8 bytes
+    void *block;
+    size_t block_bytes;
+};
+
+// ---- Points -------------------------------------------------------------------------------------
+
+spops_status spops_check_voxel_size(spops_context *ctx, const char *call, int32_t dims,
+                                    const double *size_m, const double *origin_m)
+{
+    for (int a = 0; a < dims; ++a) {
+        SPOPS_REQUIRE(ctx, isfinite(size_m[a]) && size_m[a] > 0.0,
+                      "%s: size_m[%d] is %g, expected more than 0", call, a, size_m[a]);
+        SPOPS_REQUIRE(ctx, isfinite(origin_m[a]),
+                      "%s: origin_m[%d] is %g, expected a finite number", call, a, origin_m[a]);
+    }
+    return SPOPS_STATUS_OK;
+}
+
+spops_status spops_points_source(spops_context *ctx, const char *call, spops_matrix points,
+                                 const int32_t *batch, const double *size_m, const double *origin_m,
+                                 spops_coords_source *source)
+{
+    SPOPS_TRY(spops_coords_check_dims(ctx, call, points.cols));
+    SPOPS_TRY(spops_check_count(ctx, call, "points.rows", points.rows));
+    SPOPS_TRY(spops_check_matrix(ctx, call, "points", points, points.rows, points.cols,
+                                 1u << SPOPS_DTYPE_F32));
+    if (batch != NULL) SPOPS_TRY(spops_check_indices(ctx, call, "batch", batch, points.rows));
+    memset(source, 0, sizeof *source);
+    source->kind = SPOPS_COORDS_POINTS;
+    source->dims = (int32_t)points.cols;
+    source->max_items = source->max_candidates = points.rows;
+    source->points = points;
+    source->batch = batch;
+    for (int a = 0; a < SPOPS_MAX_DIMS; ++a) {
+        source->size[a] = a < source->dims ? size_m[a] : 1.0;
+        source->origin[a] = a < source->dims ? origin_m[a] : 0.0;
+    }
+    return SPOPS_STATUS_OK;
+}
+
+static spops_status read_options(spops_context *ctx, const char *call, int32_t dims,
+                                 const spops_voxels_options *options, spops_voxels_options *o,
+                                 spops_coords_choices *choices)
+{
+    memset(o, 0, sizeof *o);
+    SPOPS_TRY(spops_read_options(ctx, call, options, o, sizeof *o));
+    SPOPS_TRY(spops_check_voxel_size(ctx, call, dims, o->size_m, o->origin_m));
+    SPOPS_REQUIRE(ctx,
+                  o->points >= SPOPS_VOXEL_POINTS_ALL && o->points <= SPOPS_VOXEL_POINTS_NEAREST,
+                  "%s: points is %d, expected %d to %d", call, (int)o->points,
+                  (int)SPOPS_VOXEL_POINTS_ALL, (int)SPOPS_VOXEL_POINTS_NEAREST);
+    SPOPS_TRY(spops_check_gradients(ctx, call, o->gradients));
+    SPOPS_TRY(spops_check_max_cols(ctx, call, &o->max_cols));
+    if (o->coords.struct_size == 0) o->coords.struct_size = sizeof o->coords;
+    return spops_coords_read_options(ctx, call, dims, &o->coords, choices);
+}
+
+// ---- Making voxels ------------------------------------------------------------------------------
+
+static void carve(spops_voxels *v, spops_carver *c)
+{
+    const bool choose = v->points != SPOPS_VOXEL_POINTS_ALL;
+    v->num_points = spops_carve(c, v->max_voxels, 1, sizeof *v->num_points);
+    v->chosen = choose ? spops_carve(c, v->max_voxels, 1, sizeof *v->chosen) : NULL;
+    v->keys = choose ? spops_carve(c, v->max_points, 1, sizeof *v->keys) : NULL;
+    v->nearest = choose ? spops_carve(c, v->max_voxels, 1, sizeof(uint64_t)) : NULL;
+}
+
+static spops_status alloc_voxels(spops_context *ctx, const char *call,
+                                 const spops_voxels_options *o, int64_t max_points,
+                                 spops_voxels **out)
+{
+    spops_voxels *v;
+    SPOPS_TRY(spops_check_slot(ctx, call, ctx->backend->voxel_points != NULL, "voxel_points"));
+    v = spops_host_alloc(ctx, 1, sizeof *v);
+    if (v == NULL) return SPOPS_STATUS_OUT_OF_MEMORY;
+    v->ctx = ctx;
+    v->max_points = max_points;
+    v->points = o->points;
+    memcpy(v->size, o->size_m, sizeof v->size);
+    memcpy(v->origin, o->origin_m, sizeof v->origin);
+    *out = v;
+    return SPOPS_STATUS_OK;
+}
+
+// Arrays and segments of voxels that have their coordinates.
+static spops_status alloc_segments(spops_context *ctx, const char *call,
+                                   const spops_voxels_options *o, bool refillable, spops_voxels *v)
+{
+    spops_carver carver = {NULL, 0};
+    spops_segments_sizes sizes;
+
+    v->max_voxels = v->coords->arrays.max_rows;
+    carve(v, &carver);
+    SPOPS_TRY(spops_backend_alloc(ctx, carver.used, &v->block));
+    v->block_bytes = carver.used;
+    carver = (spops_carver){v->block, 0};
+    if (v->block != NULL) carve(v, &carver);
+
+    memset(&sizes, 0, sizeof sizes);
+    sizes.num_segments = v->max_voxels;
+    sizes.max_terms = sizes.num_rows = sizes.num_weights = sizes.num_sources = v->max_points;
+    sizes.max_cols = o->max_cols;
+    sizes.gradients = o->gradients;
+    sizes.refillable = refillable;
+    sizes.weights_unique = true; // a point is its own weight
+    sizes.pairs = sizes.order = true;
+    return spops_segments_alloc(ctx, call, &sizes, &v->segments);
+}
+
+// Enqueue what follows the coordinates: the points that count, and the lists.
+static spops_status enqueue_segments(spops_context *ctx, const spops_coords_source *source,
+                                     const spops_voxels *v)
+{
+    spops_voxel_points_args args;
+    spops_lists_source terms;
+
+    memset(&args, 0, sizeof args);
+    args.source = source;
+    args.coords = &v->coords->arrays;
+    args.points = v->points;
+    args.num_points = v->num_points;
+    args.chosen = v->chosen;
+    args.keys = v->keys;
+    args.workspace = v->nearest;
+    SPOPS_TRY(ctx->backend->voxel_points(ctx, &args));
+    memset(&terms, 0, sizeof terms);
+    terms.keys = v->keys != NULL ? v->keys : v->coords->arrays.item_row;
+    terms.num_terms = v->max_points;
+    terms.drop_invalid = true;
+    terms.a_limit = terms.b_limit = v->max_points;
+    return spops_segments_enqueue_build(ctx, v->segments, &terms);
+}
+
+spops_status spops_voxels_create(spops_context *ctx, spops_matrix points, const int32_t *batch,
+                                 const spops_voxels_options *options, spops_voxels **out)
+{
+    static const char call[] = "voxels_create";
+    spops_status status = SPOPS_STATUS_OK;
+    spops_voxels_options o;
+    spops_coords_choices choices;
+    spops_coords_source source;
+    spops_coords_box box;
+    spops_voxels *v = NULL;
+
+    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_REQUIRE(ctx, out != NULL, "%s: out is NULL", call);
+    *out = NULL;
+    SPOPS_TRY(spops_check_not_capturing(ctx, call));
+    SPOPS_TRY(spops_coords_check_dims(ctx, call, points.cols));
+    SPOPS_TRY(read_options(ctx, call, (int32_t)points.cols, options, &o, &choices));
+    SPOPS_TRY(spops_points_source(ctx, call, points, batch, o.size_m, o.origin_m, &source));
+    SPOPS_TRY(spops_coords_find_box(ctx, call, &source, &choices, &box));
+
+    SPOPS_TRY(alloc_voxels(ctx, call, &o, points.rows, &v));
+    SPOPS_TRY_GOTO(spops_coords_make(ctx, call, &source, &choices, &box, &v->coords), status, fail);
+    SPOPS_TRY_GOTO(alloc_segments(ctx, call, &o, false, v), status, fail);
+    SPOPS_TRY_GOTO(enqueue_segments(ctx, &source, v), status, fail);
+    SPOPS_TRY_GOTO(spops_segments_finish(ctx, v->segments), status, fail);
+    *out = v;
+    return SPOPS_STATUS_OK;
+
+fail:
+    spops_voxels_destroy(v);
+    return status;
+}
+
+spops_status spops_voxels_reserve(spops_context *ctx, int32_t dims, int64_t max_points,
+                                  int64_t max_voxels, const spops_voxels_options *options,
+                                  spops_voxels **out)
+{
+    static const char call[] = "voxels_reserve";
+    spops_status status = SPOPS_STATUS_OK;
+    spops_voxels_options o;
+    spops_coords_choices choices;
+    spops_lists_source nothing;
+    spops_voxels *v = NULL;
+
+    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_REQUIRE(ctx, out != NULL, "%s: out is NULL", call);
+    *out = NULL;
+    SPOPS_TRY(spops_check_not_capturing(ctx, call));
+    SPOPS_TRY(spops_coords_check_dims(ctx, call, dims));
+    SPOPS_TRY(spops_check_count(ctx, call, "max_points", max_points));
+    SPOPS_TRY(spops_check_count(ctx, call, "max_voxels", max_voxels));
+    SPOPS_TRY(read_options(ctx, call, dims, options, &o, &choices));
+
+    SPOPS_TRY(alloc_voxels(ctx, call, &o, max_points, &v));
+    SPOPS_TRY_GOTO(
+        spops_coords_make_empty(ctx, call, dims, max_voxels, max_points, &choices, &v->coords),
+        status, fail);
+    SPOPS_TRY_GOTO(alloc_segments(ctx, call, &o, true, v), status, fail);
+    memset(&nothing, 0, sizeof nothing);
+    SPOPS_TRY_GOTO(spops_segments_enqueue_build(ctx, v->segments, &nothing), status, fail);
+    SPOPS_TRY_GOTO(ctx->backend->fill_zero(ctx, v->block, v->block_bytes), status, fail);
+    SPOPS_TRY_GOTO(ctx->backend->wait(ctx), status, fail);
+    *out = v;
+    return SPOPS_STATUS_OK;
+
+fail:
+    spops_voxels_destroy(v);
+    return status;
+}
+
+static spops_status check_voxels(spops_context *ctx, const char *call, const spops_voxels *voxels)
+{
+    SPOPS_REQUIRE(ctx, voxels != NULL, "%s: voxels is NULL", call);
+    return spops_coords_check(ctx, call, "voxels", voxels->coords);
+}
+
+spops_status spops_voxels_set(spops_context *ctx, spops_voxels *voxels, const int32_t *num_points,
+                              spops_matrix points, const int32_t *batch)
+{
+    static const char call[] = "voxels_set";
+    spops_coords_source source;
+
+    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_TRY(check_voxels(ctx, call, voxels));
+    SPOPS_REQUIRE(ctx, voxels->segments->refillable,
+                  "%s: the voxels were not made by voxels_reserve", call);
+    SPOPS_TRY(spops_check_indices(ctx, call, "num_points", num_points, 1));
+    SPOPS_REQUIRE(ctx, points.rows == voxels->max_points,
+                  "%s: points.rows is %" PRId64 ", expected max_points = %" PRId64, call,
+                  points.rows, voxels->max_points);
+    SPOPS_TRY(spops_points_source(ctx, call, points, batch, voxels->size, voxels->origin, &source));
+    source.num_items = num_points;
+    SPOPS_TRY(spops_coords_fill(ctx, call, voxels->coords, &source));
+    return enqueue_segments(ctx, &source, voxels);
+}
+
+const spops_coords *spops_voxels_coords(const spops_voxels *voxels)
+{
+    return voxels == NULL ? NULL : voxels->coords;
+}
+
+const spops_segments *spops_voxels_segments(const spops_voxels *voxels)
+{
+    return voxels == NULL ? NULL : voxels->segments;
+}
+
+spops_status spops_voxels_get_view(spops_context *ctx, const spops_voxels *voxels,
+                                   spops_voxels_view *view)
+{
+    static const char call[] = "voxels_get_view";
+    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_TRY(check_voxels(ctx, call, voxels));
+    SPOPS_REQUIRE(ctx, view != NULL, "%s: view is NULL", call);
+    view->max_points = voxels->max_points;
+    view->max_voxels = voxels->max_voxels;
+    view->point_voxel = voxels->coords->arrays.item_row;
+    view->num_points = voxels->num_points;
+    view->chosen_point = voxels->chosen;
+    return SPOPS_STATUS_OK;
+}
+
+void spops_voxels_destroy(spops_voxels *voxels)
+{
+    spops_context *ctx;
+    if (voxels == NULL) return;
+    ctx = voxels->ctx;
+    spops_segments_destroy(voxels->segments);
+    spops_coords_destroy(voxels->coords);
+    if (voxels->block != NULL) (void)ctx->backend->wait(ctx);
+    spops_backend_free(ctx, voxels->block, voxels->block_bytes);
+    spops_host_free(ctx, voxels, 1, sizeof *voxels);
+}

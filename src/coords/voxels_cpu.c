@@ -1,0 +1,164 @@
+// Points and voxels on the CPU: which points of a voxel count, and which voxels a point takes.
+#include <string.h>
+
+#include "backends/backend_cpu.h"
+#include "coords/coord_index_cpu.h"
+#include "core/half.h"
+#include "core/runs.h"
+
+static const float *point_of(const spops_coords_source *source, int64_t i)
+{
+    return (const float *)source->points.data + i * source->points.row_stride;
+}
+
+static int64_t points_in_use(const spops_coords_source *source)
+{
+    int64_t n = source->max_items;
+    if (source->num_items != NULL && *source->num_items < n)
+        n = *source->num_items < 0 ? 0 : *source->num_items;
+    return n;
+}
+
+// ---- Points of voxels ---------------------------------------------------------------------------
+
+// What the smallest of a voxel's points wins by: the distance's bits, then the point's number.
+static uint64_t rank_of(const spops_voxel_points_args *args, int64_t i, int32_t voxel)
+{
+    const spops_coords_source *source = args->source;
+    const spops_coords_arrays *coords = args->coords;
+    const int32_t *row = coords->rows + (int64_t)voxel * (source->dims + 1);
+    const float *p = point_of(source, i);
+    double distance2 = 0.0;
+    if (args->points == SPOPS_VOXEL_POINTS_FIRST) return (uint64_t)i;
+    for (int a = 0; a < source->dims; ++a) {
+        const double u = spops_voxel_position(p[a], source->origin[a], source->size[a], 0.0);
+        distance2 = SPOPS_ADD_F64(distance2, spops_voxel_distance2(u, row[a + 1], source->size[a]));
+    }
+    return (uint64_t)spops_bits_of_float((float)distance2) << 32 | (uint64_t)i;
+}
+
+spops_status spops_cpu_voxel_points(spops_context *ctx, const spops_voxel_points_args *args)
+{
+    const spops_coords_arrays *coords = args->coords;
+    const int32_t *item_row = coords->item_row;
+    const int64_t n = args->source->max_items, num_voxels = coords->max_rows;
+    const int num_threads = spops_threads_for(ctx->num_threads, n);
+    uint64_t *best = (uint64_t *)args->workspace;
+
+    // Counting goes from point to voxel in one thread: it costs a fraction of what brought the
+    // points here, and needs no atomic operations.
+    if (num_voxels > 0) memset(args->num_points, 0, (size_t)num_voxels * sizeof *args->num_points);
+    for (int64_t i = 0; i < n; ++i)
+        if (item_row[i] >= 0) ++args->num_points[item_row[i]];
+    if (args->points == SPOPS_VOXEL_POINTS_ALL) return SPOPS_STATUS_OK;
+
+    for (int64_t v = 0; v < num_voxels; ++v)
+        best[v] = UINT64_MAX;
+    for (int64_t i = 0; i < n; ++i) {
+        const int32_t voxel = item_row[i];
+        if (voxel < 0) continue;
+        const uint64_t rank = rank_of(args, i, voxel);
+        if (rank < best[voxel]) best[voxel] = rank;
+    }
+    for (int64_t v = 0; v < num_voxels; ++v)
+        args->chosen[v] = best[v] == UINT64_MAX ? -1 : (int32_t)(best[v] & 0xffffffffu);
+#pragma omp parallel for num_threads(num_threads) if (num_threads > 1) schedule(static)
+    for (int64_t i = 0; i < n; ++i) {
+        const int32_t voxel = item_row[i];
+        args->keys[i] = voxel >= 0 && args->chosen[voxel] == i ? voxel : -1;
+    }
+    return SPOPS_STATUS_OK;
+}
+
+// ---- Voxels of points ---------------------------------------------------------------------------
+
+// Where a point lies on each axis: the coordinate below it, and how far it is on the way to the
+// next. False if it has no voxels.
+static bool place_point(const spops_devoxelize_args *args, int64_t i, int32_t *below, double *on)
+{
+    const spops_coords_source *source = args->source;
+    const double shift = args->interpolation == SPOPS_INTERPOLATION_LINEAR ? 0.5 : 0.0;
+    const float *p = point_of(source, i);
+    for (int a = 0; a < source->dims; ++a) {
+        const double u = spops_voxel_position(p[a], source->origin[a], source->size[a], shift);
+        if (!spops_voxel_floor(u, &below[a])) return false;
+        on[a] = SPOPS_ADD_F64(u, -(double)below[a]);
+    }
+    return true;
+}
+
+static double corner_weight(const spops_devoxelize_args *args, int32_t corner, const double *on)
+{
+    const int dims = args->source->dims;
+    double weight = 1.0;
+    if (args->interpolation == SPOPS_INTERPOLATION_NEAREST) return weight;
+    for (int a = 0; a < dims; ++a)
+        weight = SPOPS_MUL_F64(weight,
+                               corner >> (dims - 1 - a) & 1 ? on[a] : SPOPS_ADD_F64(1.0, -on[a]));
+    return weight;
+}
+
+static uint64_t corner_key(const spops_devoxelize_args *args, int32_t batch, int32_t corner,
+                           const int32_t *below)
+{
+    const spops_key_layout *layout = &args->coords->layout;
+    const int dims = layout->dims;
+    uint64_t key;
+    if (!spops_key_fits(layout, 0, batch)) return SPOPS_KEY_NONE;
+    key = spops_key_column(layout, 0, batch);
+    for (int a = 0; a < dims; ++a) {
+        const int64_t v = (int64_t)below[a] + (corner >> (dims - 1 - a) & 1);
+        if (!spops_key_fits(layout, a + 1, v)) return SPOPS_KEY_NONE;
+        key |= spops_key_column(layout, a + 1, v);
+    }
+    return key;
+}
+
+static void devoxelize_point(const spops_devoxelize_args *args, const spops_cpu_index *index,
+                             int64_t i)
+{
+    const int32_t batch = args->source->batch != NULL ? args->source->batch[i] : 0;
+    int32_t *voxels = args->voxels + i * args->corners;
+    float *weights = args->weights + i * args->corners;
+    double exact[1 << SPOPS_MAX_DIMS], on[SPOPS_MAX_DIMS], sum = 0.0;
+    int32_t below[SPOPS_MAX_DIMS];
+    const bool placed = place_point(args, i, below, on);
+
+    for (int32_t c = 0; c < args->corners; ++c) {
+        uint64_t key;
+        exact[c] = placed ? corner_weight(args, c, on) : 0.0;
+        key = exact[c] > 0.0 ? corner_key(args, batch, c, below) : SPOPS_KEY_NONE;
+        voxels[c] =
+            key == SPOPS_KEY_NONE ? -1 : spops_index_find(index, &args->coords->layout, key);
+        if (voxels[c] < 0) exact[c] = 0.0;
+        sum = SPOPS_ADD_F64(sum, exact[c]);
+        args->points[i * args->corners + c] = (int32_t)i;
+    }
+    for (int32_t c = 0; c < args->corners; ++c)
+        weights[c] = (float)(args->missing == SPOPS_MISSING_RESCALE && sum > 0.0 ? exact[c] / sum
+                                                                                 : exact[c]);
+}
+
+spops_status spops_cpu_devoxelize(spops_context *ctx, const spops_devoxelize_args *args)
+{
+    const spops_cpu_index index = spops_cpu_index_of(args->coords);
+    const spops_coords_source *source = args->source;
+    const int64_t n = source->max_items, used = points_in_use(source);
+    const int num_threads = spops_threads_for(ctx->num_threads, n * args->corners);
+    const int64_t given = source->num_items == NULL ? n : *source->num_items;
+    const int64_t terms = given * args->corners;
+
+#pragma omp parallel for num_threads(num_threads) if (num_threads > 1) schedule(static)
+    for (int64_t i = 0; i < n; ++i) {
+        if (i < used) {
+            devoxelize_point(args, &index, i);
+            continue;
+        }
+        for (int64_t t = i * args->corners; t < (i + 1) * args->corners; ++t) {
+            args->points[t] = args->voxels[t] = -1;
+            args->weights[t] = 0.0f;
+        }
+    }
+    *args->num_terms = terms < 0 ? 0 : terms > INT32_MAX ? INT32_MAX : (int32_t)terms;
+    return SPOPS_STATUS_OK;
+}

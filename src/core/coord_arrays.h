@@ -1,0 +1,150 @@
+// Coordinates and kernel maps as the backends see them: which arrays there are, what they are made
+// from, and what their slots (core/backend.h) fill. All arrays lie in the backend's memory.
+#ifndef SPOPS_CORE_COORD_ARRAYS_H
+#define SPOPS_CORE_COORD_ARRAYS_H
+
+#include <stdbool.h>
+
+#include "spops/device/coord_keys.h"
+#include "spops/kernel_map.h"
+
+// ---- Coordinates --------------------------------------------------------------------------------
+
+// What only the backend knows of a set.
+typedef struct spops_coords_state {
+    int32_t num_rows;     // in use, at most max_rows
+    int32_t num_dropped;  // items left out: outside the box, or not finite
+    int32_t num_merged;   // candidates that are further appearances of a row, found also past
+                          // max_rows
+    int32_t overflow;     // 1: more unique rows than max_rows, or more items than max_items
+    int32_t duplicate;    // the first item that is a further appearance (kinds of one candidate per
+                          // item; else anything non-negative if there is one); -1: none
+    int32_t duplicate_of; // the item whose row it is
+} spops_coords_state;
+
+typedef struct spops_coords_arrays {
+    spops_key_layout layout;
+    spops_coords_order order;
+    spops_search search; // not AUTO
+    int64_t max_rows;
+    int64_t max_items;         // of the source it is filled from
+    spops_coords_state *state; // [1]
+    int32_t *rows;             // [max_rows][1 + dims]
+    uint64_t *keys;            // [max_rows] packed (coord_keys.h)
+    int32_t *row_item;         // [max_rows] first item of a row
+    int32_t *item_row;         // [max_items] row of an item, -1: none; NULL where not wanted
+    void *index;               // by which rows are found: the backend's own
+    size_t index_bytes;
+} spops_coords_arrays;
+
+// What a set is made from. Items are numbered 0 .. max_items - 1; where num_items is given, only so
+// many of them count. An item gives candidates; equal candidates become one row.
+typedef enum spops_coords_kind {
+    SPOPS_COORDS_ROWS = 0,   // item: rows[i]
+    SPOPS_COORDS_POINTS = 1, // item: voxel of point i
+    SPOPS_COORDS_DOWN = 2,   // item: rows[i]; candidates: every coarse q of which it is a fine p
+    SPOPS_COORDS_UP = 3,     // item: rows[i]; candidates: every fine p of which it is the coarse q
+    SPOPS_COORDS_UNION = 4,  // items: rows[i], then rows_b[i - max_items_a]
+    SPOPS_COORDS_KEPT = 5    // item: rows[i] where keep[i] != 0; else it is left out, not counted
+} spops_coords_kind;
+
+typedef struct spops_coords_source {
+    spops_coords_kind kind;
+    int32_t dims;
+    bool unique;  // no two candidates are equal: nothing needs to be looked for
+    bool ordered; // candidates come in the set's order already
+    int64_t max_items;
+    const int32_t *num_items; // [1] in backend memory; NULL: max_items. More is an overflow
+    const int32_t *rows;      // [max_items][1 + dims] (UNION: [max_items_a][1 + dims])
+    int64_t max_items_a;      // UNION: max_items = max_items_a + max_items_b
+    const int32_t *num_items_b;
+    const int32_t *rows_b;
+    const uint8_t *keep;           // KEPT
+    spops_matrix points;           // POINTS: f32 [max_items, dims]
+    const int32_t *batch;          // POINTS: [max_items], or NULL
+    double origin[SPOPS_MAX_DIMS]; // POINTS
+    double size[SPOPS_MAX_DIMS];
+    spops_taps taps;        // DOWN, UP
+    int64_t max_candidates; // max_items times the most candidates an item can have
+} spops_coords_source;
+
+// What a pass over ROWS or POINTS finds, before there is a layout.
+typedef struct spops_coords_bounds {
+    int64_t num_items;
+    int32_t lower[SPOPS_KEY_COLUMNS]; // of all items that are not bad; lower > upper without any
+    int32_t upper[SPOPS_KEY_COLUMNS];
+    // The first bad item: a point whose element `column` - 1 is not finite or gives no int32, or
+    // (column 0) a batch below 0; or any column outside the box, where there is one. -1: none.
+    int64_t bad_item;
+    int32_t bad_column; // the lowest bad one of that item
+} spops_coords_bounds;
+
+// Which of a voxel's points count, once item_row says which voxel they are in.
+typedef struct spops_voxel_points_args {
+    const spops_coords_source *source; // POINTS
+    const spops_coords_arrays *coords; // filled from it
+    spops_voxel_points points;
+    int32_t *num_points; // [max_rows] points of a voxel; rows not in use get 0
+    int32_t *chosen;     // [max_rows] FIRST, NEAREST: a voxel's point, -1 for rows not in use
+    int32_t *keys;       // [max_items] segment of a point: its voxel if it counts, else -1.
+                         // NULL with ALL, where item_row serves
+    void *workspace;     // [max_rows] of 8 bytes
+} spops_voxel_points_args;
+
+// Terms of a devoxelization: term p * C + c is corner c of point p; points that do not count (from
+// num_items on, or not finite) have none.
+typedef struct spops_devoxelize_args {
+    const spops_coords_source *source; // POINTS
+    const spops_coords_arrays *coords; // the voxels
+    spops_interpolation interpolation;
+    spops_missing missing;
+    int32_t corners;    // C
+    int32_t *points;    // [max_items * C] p
+    int32_t *voxels;    // [max_items * C] row, or -1: no such voxel, weight 0, or no such point
+    float *weights;     // [max_items * C] 0 where voxels is -1
+    int32_t *num_terms; // [1] C times the given number of points, also where that is more than fit
+                        // (INT32_MAX at most): the plan then flags the overflow
+} spops_devoxelize_args;
+
+// ---- Kernel maps --------------------------------------------------------------------------------
+
+// In backend memory. Rows in use are the states' of in and out at the time of the build.
+typedef struct spops_map_state {
+    int32_t num_out, num_in;
+    int64_t num_pairs; // found, also past the capacity
+    int32_t overflow;  // 1: more pairs than max_pairs; PAIRS and LISTS are then empty
+    int32_t reserved;
+} spops_map_state;
+
+// As spops_kernel_map_side, to be filled. Arrays not wanted are NULL.
+typedef struct spops_map_side {
+    int64_t max_rows;
+    int32_t *num_rows; // in the state
+    int32_t *table;    // [max_rows][table_stride]
+    uint32_t *masks;   // [max_rows][mask_words]
+    bool mirrored;     // table, masks, order and tiles are those of the other side
+    int64_t num_tiles;
+    int32_t *order;       // [max_rows]
+    uint32_t *tile_masks; // [num_tiles][mask_words]
+    int32_t *tile_order;  // [num_tiles]
+    int32_t *offsets;     // [max_rows + 1]
+    int32_t *list;        // [max_pairs][2]
+    int32_t *positions;   // [max_pairs]
+} spops_map_side;
+
+typedef struct spops_map_arrays {
+    spops_taps taps;
+    bool transposed; // outputs are the fine side
+    bool symmetric;  // submanifold: tap k of row i is j if and only if tap num_taps-1-k of j is i
+    bool plain;      // do not make use of it
+    int32_t mask_words, table_stride, tile_rows;
+    int64_t max_pairs;
+    spops_map_state *state; // [1]
+    int32_t *tap_counts;    // [num_taps]
+    int32_t *tap_offsets;   // [num_taps + 1]; NULL without PAIRS
+    int32_t *in_rows;       // [max_pairs]
+    int32_t *out_rows;      // [max_pairs]
+    spops_map_side out, in;
+} spops_map_arrays;
+
+#endif

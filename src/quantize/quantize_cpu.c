@@ -1,0 +1,209 @@
+// Quantising on the CPU: strips of a row at a time, by way of a buffer of f32.
+#include "backends/backend_cpu.h"
+#include "core/float8.h"
+#include "core/half.h"
+#include "core/matrix.h"
+#include "core/runs.h"
+
+#define STRIP        512 // columns; whole blocks of an f4e2m1 row
+#define BLOCK        SPOPS_BLOCK_COLS
+#define SMALLEST     0x1p-126f   // scale
+#define LARGEST_BITS 0x7f7fffffu // of a finite f32
+
+// ---- Strips -------------------------------------------------------------------------------------
+
+typedef struct strips {
+    int64_t rows, cols, per_row;
+    int num_threads;
+} strips;
+
+// Rows without gaps between them count as one, unless they begin with a block of their own.
+static strips strips_of(const spops_context *ctx, bool one_row, int64_t rows, int64_t cols)
+{
+    strips s;
+    s.rows = one_row ? 1 : rows;
+    s.cols = one_row ? rows * cols : cols;
+    s.per_row = (s.cols + STRIP - 1) / STRIP;
+    s.num_threads = spops_threads_for(ctx->num_threads, rows * cols);
+    return s;
+}
+
+static bool is_dense(spops_matrix m)
+{
+    return m.rows <= 1 || m.row_stride == m.cols;
+}
+
+// Where strip i begins, and how many columns it has.
+static int strip_at(const strips *s, int64_t i, int64_t *row, int64_t *col)
+{
+    *row = i / s->per_row;
+    *col = i % s->per_row * STRIP;
+    return s->cols - *col < STRIP ? (int)(s->cols - *col) : STRIP;
+}
+
+static char *element(spops_matrix m, int64_t row, int64_t col)
+{
+    return (char *)m.data + spops_elements_bytes(m.dtype, row * m.row_stride + col);
+}
+
+static void load_strip(spops_matrix x, int64_t row, int64_t col, int n, float *v)
+{
+    const void *from = element(x, row, col);
+    if (x.dtype == SPOPS_DTYPE_F32) {
+        memcpy(v, from, (size_t)n * sizeof *v);
+    } else if (x.dtype == SPOPS_DTYPE_F16) {
+        for (int i = 0; i < n; ++i)
+            v[i] = spops_float_of_f16(((const uint16_t *)from)[i]);
+    } else {
+        for (int i = 0; i < n; ++i)
+            v[i] = spops_float_of_bf16(((const uint16_t *)from)[i]);
+    }
+}
+
+static void store_strip(spops_matrix x, int64_t row, int64_t col, int n, const float *v)
+{
+    void *to = element(x, row, col);
+    if (x.dtype == SPOPS_DTYPE_F32) {
+        memcpy(to, v, (size_t)n * sizeof *v);
+    } else if (x.dtype == SPOPS_DTYPE_F16) {
+        for (int i = 0; i < n; ++i)
+            ((uint16_t *)to)[i] = spops_f16_of_float(v[i]);
+    } else {
+        for (int i = 0; i < n; ++i)
+            ((uint16_t *)to)[i] = spops_bf16_of_float(v[i]);
+    }
+}
+
+// ---- Scale --------------------------------------------------------------------------------------
+
+static float largest_of(spops_dtype dtype)
+{
+    if (dtype == SPOPS_DTYPE_F8E4M3) return SPOPS_F8E4M3_MAX;
+    if (dtype == SPOPS_DTYPE_F8E5M2) return SPOPS_F8E5M2_MAX;
+    return SPOPS_F4E2M1_MAX * SPOPS_F8E4M3_MAX;
+}
+
+spops_status spops_cpu_quantize_scale(spops_context *ctx, const spops_quantize_scale_args *args)
+{
+    const spops_matrix x = args->x;
+    const strips s = strips_of(ctx, is_dense(x), x.rows, x.cols);
+    uint32_t largest = 0; // bits of magnitudes are in the order of the magnitudes
+    float scale = 1.0f;
+
+    if (x.rows > 0 && x.cols > 0) {
+#pragma omp parallel for num_threads(s.num_threads) if (s.num_threads > 1) schedule(static)        \
+    reduction(max                                                                                  \
+              : largest)
+        for (int64_t i = 0; i < s.rows * s.per_row; ++i) {
+            int64_t row, col;
+            float v[STRIP];
+            uint32_t most = 0;
+            const int n = strip_at(&s, i, &row, &col);
+            load_strip(x, row, col, n, v);
+            for (int c = 0; c < n; ++c) {
+                const uint32_t magnitude = spops_bits_of_float(v[c]) & 0x7fffffffu;
+                const uint32_t counted = magnitude > LARGEST_BITS ? 0 : magnitude;
+                most = counted > most ? counted : most;
+            }
+            largest = most > largest ? most : largest;
+        }
+    }
+    if (largest > 0) {
+        scale = spops_float_of_bits(largest) / largest_of(args->dtype);
+        scale = scale < SMALLEST ? SMALLEST : scale;
+    }
+    *args->scale = scale;
+    return SPOPS_STATUS_OK;
+}
+
+// ---- Quantise -----------------------------------------------------------------------------------
+
+// The largest magnitude of a block, an infinity before all numbers and NaN before that.
+static float block_magnitude(const float *v, int n)
+{
+    uint32_t most = 0;
+    for (int c = 0; c < n; ++c) {
+        const uint32_t magnitude = spops_bits_of_float(v[c]) & 0x7fffffffu;
+        most = magnitude > most ? magnitude : most;
+    }
+    return spops_float_of_bits(most);
+}
+
+// n columns, an even number, to codes and one scale.
+static void quantize_block(const float *v, int n, float scale, uint8_t *codes, uint8_t *block_scale)
+{
+    const uint8_t s = spops_f8e4m3_of_float(block_magnitude(v, n) / scale / SPOPS_F4E2M1_MAX);
+    const float decoded = spops_float_of_f8e4m3(s), divisor = decoded * scale;
+    const uint8_t mask = decoded > 0.0f ? 0xff : 0; // neither 0 nor NaN
+    for (int c = 0; c < n / 2; ++c) {
+        const uint8_t even = spops_f4e2m1_of_float(v[2 * c] / divisor);
+        const uint8_t odd = spops_f4e2m1_of_float(v[2 * c + 1] / divisor);
+        codes[c] = (uint8_t)((even | odd << 4) & mask);
+    }
+    *block_scale = s;
+}
+
+spops_status spops_cpu_quantize(spops_context *ctx, const spops_quantize_args *args)
+{
+    const spops_matrix x = args->x, q = args->q;
+    const bool blocks = q.dtype == SPOPS_DTYPE_F4E2M1;
+    const strips s = strips_of(ctx, !blocks && is_dense(x) && is_dense(q), x.rows, x.cols);
+    const float scale = args->scale != NULL ? *args->scale : 1.0f;
+
+#pragma omp parallel for num_threads(s.num_threads) if (s.num_threads > 1) schedule(static)
+    for (int64_t i = 0; i < s.rows * s.per_row; ++i) {
+        int64_t row, col;
+        float v[STRIP];
+        const int n = strip_at(&s, i, &row, &col);
+        uint8_t *codes = (uint8_t *)element(q, row, col);
+        load_strip(x, row, col, n, v);
+        if (blocks) {
+            uint8_t *scales = (uint8_t *)element(args->block_scales, row, col / BLOCK);
+            for (int c = 0; c < n; c += BLOCK)
+                quantize_block(v + c, n - c < BLOCK ? n - c : BLOCK, scale, codes + c / 2,
+                               scales + c / BLOCK);
+        } else if (q.dtype == SPOPS_DTYPE_F8E4M3) {
+            for (int c = 0; c < n; ++c)
+                codes[c] = spops_f8e4m3_of_float(v[c] / scale);
+        } else {
+            for (int c = 0; c < n; ++c)
+                codes[c] = spops_f8e5m2_of_float(v[c] / scale);
+        }
+    }
+    return SPOPS_STATUS_OK;
+}
+
+// ---- Dequantise ---------------------------------------------------------------------------------
+
+spops_status spops_cpu_dequantize(spops_context *ctx, const spops_quantize_args *args)
+{
+    const spops_matrix x = args->x, q = args->q;
+    const bool blocks = q.dtype == SPOPS_DTYPE_F4E2M1;
+    const strips s = strips_of(ctx, !blocks && is_dense(x) && is_dense(q), x.rows, x.cols);
+    const float scale = args->scale != NULL ? *args->scale : 1.0f;
+
+#pragma omp parallel for num_threads(s.num_threads) if (s.num_threads > 1) schedule(static)
+    for (int64_t i = 0; i < s.rows * s.per_row; ++i) {
+        int64_t row, col;
+        float v[STRIP];
+        const int n = strip_at(&s, i, &row, &col);
+        const uint8_t *codes = (const uint8_t *)element(q, row, col);
+        if (blocks) {
+            const uint8_t *scales = (const uint8_t *)element(args->block_scales, row, col / BLOCK);
+            for (int c = 0; c < n; ++c) {
+                const uint8_t code = (uint8_t)(codes[c / 2] >> c % 2 * 4);
+                v[c] = spops_float_of_f8e4m3(scales[c / BLOCK]) * spops_float_of_f4e2m1(code);
+            }
+        } else if (q.dtype == SPOPS_DTYPE_F8E4M3) {
+            for (int c = 0; c < n; ++c)
+                v[c] = spops_float_of_f8e4m3(codes[c]);
+        } else {
+            for (int c = 0; c < n; ++c)
+                v[c] = spops_float_of_f8e5m2(codes[c]);
+        }
+        for (int c = 0; c < n; ++c)
+            v[c] *= scale;
+        store_strip(x, row, col, n, v);
+    }
+    return SPOPS_STATUS_OK;
+}

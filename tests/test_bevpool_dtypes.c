@@ -1,0 +1,718 @@
+// BEV pooling over the table of dtypes in spops/bevpool.h: every combination of feat, depth and out
+// against FP64 on the very numbers the inputs hold, with and without scales, in both layouts;
+// values that must stay where they are; and what spops_bevpool_execute_with refuses.
+#include <criterion/criterion.h>
+#include <criterion/parameterized.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "support/device.h"
+#include "tests/support/bev_cases.h"
+#include "tests/support/relation.h"
+
+enum { BLOCK = 16 };
+
+#define BIT(name) (1u << SPOPS_DTYPE_##name)
+typedef struct allowed_row {
+    spops_dtype feat;
+    unsigned depth, out;
+} allowed_row;
+static const allowed_row table[] = {
+    {SPOPS_DTYPE_F32, BIT(F32), BIT(F32)},
+    {SPOPS_DTYPE_F16, BIT(F16) | BIT(F32), BIT(F16) | BIT(F32)},
+    {SPOPS_DTYPE_BF16, BIT(BF16) | BIT(F32), BIT(BF16) | BIT(F32)},
+    {SPOPS_DTYPE_F8E4M3, BIT(F16) | BIT(F8E4M3), BIT(F16) | BIT(F32) | BIT(F8E4M3)},
+    {SPOPS_DTYPE_F8E5M2, BIT(F16) | BIT(F8E5M2), BIT(F16) | BIT(F32) | BIT(F8E5M2)},
+    {SPOPS_DTYPE_F4E2M1, BIT(F16) | BIT(F8E4M3), BIT(F16) | BIT(F32) | BIT(F8E4M3)},
+};
+enum { NUM_ROWS = 6, NUM_FLOATS = SPOPS_DTYPE_F4E2M1 + 1 };
+
+static const allowed_row *row_of(spops_dtype feat)
+{
+    return &table[feat]; // the table is in the order of the dtypes
+}
+
+// ---- One call against the reference ----
+
+typedef struct pool_case {
+    spops_bev_plan *plan;
+    const bev_map *map;
+    spops_bev_layout layout;
+    spops_dtype feat_dtype, depth_dtype, out_dtype;
+    spops_accumulate accumulate;
+    int64_t cols;
+    bool scaled;
+    test_values feat_values, depth_values;
+    uint64_t stream;
+    guarded depth, feat, feat_scales, scales, out; // scales: feat's, depth's, out's
+    ref_tensor expected;
+} pool_case;
+
+static const double scale_values[3] = {0.3712345, 1.9287, 1.33333}; // a product below 1
+
+// As guarded_fill. Nothing is rounded to an infinity of f8e5m2, but it has them: here they are put
+// in by their code.
+static double *fill(guarded *g, test_rng *rng, test_values kind)
+{
+    double *values = guarded_fill(g, rng, kind, false, 1);
+    if (g->view.dtype != SPOPS_DTYPE_F8E5M2 || kind != VALUES_INFINITE) return values;
+    for (int64_t r = 0; r < g->view.rows; ++r) {
+        for (int64_t c = 0; c < g->view.cols; ++c) {
+            double *v = &values[r * g->view.cols + c];
+            if (fabs(*v) < 57344.0) continue;
+            g->host[g->first + (size_t)(r * g->view.row_stride + c)] = *v > 0.0 ? 0x7c : 0xfc;
+            *v = copysign((double)INFINITY, *v);
+        }
+    }
+    return values;
+}
+
+static void prepare(void *user, int version)
+{
+    pool_case *c = (pool_case *)user;
+    const ref_bev_map *map = &c->map->ref;
+    const int64_t blocks = c->feat_scales.view.cols;
+    test_rng rng = test_rng_make(c->stream * 2 + (uint64_t)version);
+    double *depth = fill(&c->depth, &rng, c->depth_values);
+    double *feat = fill(&c->feat, &rng, c->feat_values);
+    for (int64_t i = 0; i < map->num_features * blocks; ++i) {
+        // Exact: one, two and four. NaN and large ones where features are special.
+        const bool special = c->feat_values == VALUES_NAN && test_rng_below(&rng, 16) == 0;
+        const double s = c->feat_values == VALUES_EXACT
+                             ? (double)(1 << test_rng_below(&rng, 3))
+                             : fabs(test_value(&rng, VALUES_RANDOM, SPOPS_DTYPE_F8E4M3, false, 1));
+        guarded_set(&c->feat_scales, i / blocks, i % blocks, special ? (double)NAN : s);
+    }
+    for (int64_t i = 0; blocks > 0 && i < map->num_features * c->cols; ++i)
+        feat[i] *= guarded_get(&c->feat_scales, i / c->cols, i % c->cols / BLOCK);
+    guarded_upload(&c->depth), guarded_upload(&c->feat), guarded_upload(&c->feat_scales);
+    // Other scales in the second version: a captured graph reads them anew.
+    double factor = 1.0;
+    for (int i = 0; i < 3; ++i) {
+        guarded_set(&c->scales, i, 0, scale_values[i] / (1 + version));
+        const double scale = c->scaled ? guarded_get(&c->scales, i, 0) : 1.0;
+        factor *= i == 2 ? 1.0 / scale : scale;
+    }
+    guarded_upload(&c->scales);
+
+    ref_tensor_destroy(&c->expected);
+    c->expected = ref_tensor_create(map->num_cells, c->cols);
+    ref_bevpool_forward(map, c->cols, depth, feat, &c->expected);
+    for (int64_t i = 0; c->scaled && i < map->num_cells * c->cols; ++i) {
+        c->expected.value[i] *= factor;
+        c->expected.scale[i] *= factor;
+        c->expected.roundings[i] += 3.0; // two in the factor, one in its product
+    }
+    if (c->layout == SPOPS_BEV_CHANNELS_FIRST) {
+        ref_tensor first = ref_bev_channels_first(&c->expected, c->map->shape.num_batches);
+        ref_tensor_destroy(&c->expected);
+        c->expected = first;
+    }
+    free(depth), free(feat);
+}
+
+static spops_bev_pool pool_of(pool_case *c)
+{
+    const float *scales = (const float *)c->scales.view.data;
+    spops_bev_pool pool = spops_bev_pool_default();
+    pool.layout = c->layout;
+    pool.accumulate = c->accumulate;
+    pool.depth = c->depth.view;
+    pool.feat = c->feat.view;
+    pool.out = c->out.view;
+    if (c->feat_dtype == SPOPS_DTYPE_F4E2M1) pool.feat_scales = &c->feat_scales.view;
+    if (c->scaled) {
+        pool.feat_scale = scales;
+        pool.depth_scale = scales + c->scales.view.row_stride;
+        pool.out_scale = scales + 2 * c->scales.view.row_stride;
+    }
+    return pool;
+}
+
+static spops_status enqueue(void *user, spops_context *ctx)
+{
+    pool_case *c = (pool_case *)user;
+    const spops_bev_pool pool = pool_of(c);
+    return spops_bevpool_execute_with(ctx, c->plan, &pool);
+}
+
+// f32 sums round to nearest; those of the lesser dtypes may run on matrix units, which truncate:
+// twice the unit. f16 sums, where they are allowed, have f16's.
+static double unit_of(const pool_case *c)
+{
+    if (c->accumulate == SPOPS_ACCUMULATE_F16) return 0x1p-11;
+    return c->feat_dtype == SPOPS_DTYPE_F32 ? 0x1p-24 : 0x1p-23;
+}
+
+static void verify(void *user, int version, const char *what)
+{
+    pool_case *c = (pool_case *)user;
+    const bool exact = c->feat_values == VALUES_EXACT && c->depth_values == VALUES_EXACT &&
+                       !c->scaled && c->accumulate == SPOPS_ACCUMULATE_F32;
+    (void)version;
+    guarded_check_unit(&c->out, &c->expected, exact, unit_of(c), what);
+}
+
+static void check_pool(test_device *d, pool_case *c, int64_t padding, int64_t shift,
+                       const char *map_name)
+{
+    char text[256];
+    const ref_bev_map *map = &c->map->ref;
+    const spops_bev_shape *s = &c->map->shape;
+    const bool first = c->layout == SPOPS_BEV_CHANNELS_FIRST;
+    const int64_t rows = first ? s->num_batches * c->cols : map->num_cells;
+    const int64_t cols = first ? map->num_cells / s->num_batches : c->cols;
+    const bool blocks = c->feat_dtype == SPOPS_DTYPE_F4E2M1;
+    const char *what = test_describe(
+        text, "%s, %s, %s, %s x %s -> %s, %lld + %lld cols, channels %s, scales %d, f%d, %s x %s",
+        test_backend_name(d->backend), map_name, test_launch_name(d->launch),
+        test_dtype_name(c->feat_dtype), test_dtype_name(c->depth_dtype),
+        test_dtype_name(c->out_dtype), (long long)c->cols, (long long)padding,
+        first ? "first" : "last", c->scaled, c->accumulate == SPOPS_ACCUMULATE_F16 ? 16 : 32,
+        test_values_name(c->feat_values), test_values_name(c->depth_values));
+    c->depth = guarded_create(d->backend, "depth", map->num_depths, 1, 0, shift, c->depth_dtype);
+    c->feat = guarded_create(d->backend, "feat", map->num_features, c->cols, 2 * padding, 2 * shift,
+                             c->feat_dtype);
+    c->feat_scales = guarded_create(d->backend, "feat_scales", map->num_features,
+                                    blocks ? (c->cols + BLOCK - 1) / BLOCK : 0, padding, shift,
+                                    SPOPS_DTYPE_F8E4M3);
+    c->scales = guarded_create(d->backend, "scales", 3, 1, padding, 0, SPOPS_DTYPE_F32);
+    c->out = guarded_create(d->backend, "out", rows, cols, padding, shift, c->out_dtype);
+    test_call call = {.user = c,
+                      .prepare = prepare,
+                      .enqueue = enqueue,
+                      .verify = verify,
+                      .scratch_bytes = spops_bev_plan_scratch_bytes(c->plan),
+                      .inputs = {&c->depth, &c->feat, &c->feat_scales, &c->scales},
+                      .outputs = {&c->out},
+                      .what = what};
+    test_run(d, &call);
+    guarded_destroy(&c->depth), guarded_destroy(&c->feat), guarded_destroy(&c->feat_scales);
+    guarded_destroy(&c->scales), guarded_destroy(&c->out);
+    ref_tensor_destroy(&c->expected);
+}
+
+struct param {
+    int backend, dtype, launch;
+};
+
+static struct criterion_test_params every_combination(void)
+{
+    static struct param params[NUM_ROWS * (1 + NUM_LAUNCHES)];
+    size_t n = 0;
+    for (int t = 0; t < NUM_ROWS; ++t) {
+        params[n++] = (struct param){SPOPS_BACKEND_CPU, (int)table[t].feat, LAUNCH_DEFAULT};
+        for (int l = 0; l < NUM_LAUNCHES; ++l)
+            params[n++] = (struct param){SPOPS_BACKEND_CUDA, (int)table[t].feat, l};
+    }
+    return cr_make_param_array(struct param, params, n);
+}
+
+struct backend_param {
+    int backend;
+};
+
+static struct criterion_test_params every_backend(void)
+{
+    static struct backend_param params[] = {{SPOPS_BACKEND_CPU}, {SPOPS_BACKEND_CUDA}};
+    return cr_make_param_array(struct backend_param, params, 2);
+}
+
+// Channel counts of f4e2m1 are even.
+static int64_t cols_of(spops_dtype feat, int64_t cols)
+{
+    return feat == SPOPS_DTYPE_F4E2M1 ? cols + cols % 2 : cols;
+}
+
+// Every depth and out dtype that goes with `feat`, in both layouts.
+static void check_map(test_device *d, const bev_map *map, spops_bev_plan *plan, spops_dtype feat,
+                      int64_t cols, test_values feat_values, test_values depth_values,
+                      uint64_t stream, const char *name)
+{
+    const allowed_row *row = row_of(feat);
+    for (int depth = 0; depth < NUM_FLOATS; ++depth) {
+        for (int out = 0; out < NUM_FLOATS; ++out) {
+            if ((row->depth & 1u << depth) == 0 || (row->out & 1u << out) == 0) continue;
+            for (int i = 0; i < 2; ++i) {
+                test_rng rng = test_rng_make(++stream * 977);
+                pool_case c = {.plan = plan, .map = map, .cols = cols, .stream = stream};
+                c.feat_dtype = feat;
+                c.depth_dtype = (spops_dtype)depth;
+                c.out_dtype = (spops_dtype)out;
+                c.layout = i == 0 ? SPOPS_BEV_CHANNELS_LAST : SPOPS_BEV_CHANNELS_FIRST;
+                c.scaled = test_rng_below(&rng, 2) == 0;
+                c.feat_values = feat_values;
+                c.depth_values = depth_values;
+                check_pool(d, &c, test_rng_below(&rng, 2) * 3, test_rng_below(&rng, 2), name);
+            }
+        }
+    }
+}
+
+ParameterizedTestParameters(bevpool_dtypes, agree_on_maps)
+{
+    return every_combination();
+}
+ParameterizedTest(struct param *p, bevpool_dtypes, agree_on_maps, .timeout = 900)
+{
+    static const int64_t all_cols[] = {1, 3, 16, 17, 33, 80, 100, 128, 200};
+    static const test_values kinds[] = {VALUES_RANDOM, VALUES_EXACT, VALUES_CANCEL,
+                                        VALUES_SUBNORMAL, VALUES_ZEROS};
+    static const spops_bev_shape shape = {2, 2, 6, 3, 5, 9, 7, 1};
+    test_device d;
+    if (!test_open(&d, (spops_backend_kind)p->backend, (test_launch)p->launch)) return;
+    uint64_t stream = (uint64_t)(p->dtype * 8 + p->launch) << 32;
+    for (int k = 0; k < 9; ++k) {
+        char text[256];
+        if (test_quick() && k % 3 != 1) continue;
+        test_rng rng = test_rng_make(stream += 100);
+        const int64_t cols = cols_of((spops_dtype)p->dtype, all_cols[k]);
+        bev_map map = bev_map_random(&shape, 100 + 150 * k, k % 2 == 0, &rng);
+        spops_bev_plan *plan = NULL;
+        spops_bev_options options = spops_bev_options_default();
+        options.max_cols = k % 2 == 0 ? 0 : cols;
+        const char *name = test_describe(text, "random map %d", k);
+        test_expect_ok(d.ctx, bev_map_plan(&d, &map, &options, &plan), name);
+        check_map(&d, &map, plan, (spops_dtype)p->dtype, cols, kinds[k % 5], kinds[(k + k / 5) % 5],
+                  stream, name);
+        spops_bev_plan_destroy(plan);
+        bev_map_free(&map);
+    }
+    test_close(&d);
+}
+
+// One cell owns all points but one: its owner is split in many pieces.
+ParameterizedTestParameters(bevpool_dtypes, agree_on_one_full_cell)
+{
+    return every_combination();
+}
+ParameterizedTest(struct param *p, bevpool_dtypes, agree_on_one_full_cell, .timeout = 900)
+{
+    enum { POINTS = 7000 };
+    static const spops_bev_shape shape = {1, 1, 50, 10, 14, 4, 3, 1};
+    test_device d;
+    if (!test_open(&d, (spops_backend_kind)p->backend, (test_launch)p->launch)) return;
+    static int32_t depth_of[POINTS], feat_of[POINTS], cell_of[POINTS];
+    static int32_t starts[] = {0, POINTS - 1}, lengths[] = {POINTS - 1, 1};
+    test_rng rng = test_rng_make(4711);
+    for (int i = 0; i < POINTS; ++i) {
+        depth_of[i] = i;
+        feat_of[i] = (int32_t)test_rng_below(&rng, 140);
+        cell_of[i] = i < POINTS - 1 ? 7 : 2;
+    }
+    bev_map map = {.shape = shape,
+                   .num_intervals = 2,
+                   .depth_of = depth_of,
+                   .feat_of = feat_of,
+                   .cell_of = cell_of,
+                   .starts = starts,
+                   .lengths = lengths,
+                   .ref = {POINTS, 12, 140, POINTS, depth_of, feat_of, cell_of}};
+    spops_bev_plan *plan = NULL;
+    test_expect_ok(d.ctx, bev_map_plan(&d, &map, NULL, &plan), "one full cell");
+    static const int64_t all_cols[] = {80, 17, 130};
+    for (int k = 0; k < 3; ++k)
+        check_map(&d, &map, plan, (spops_dtype)p->dtype,
+                  cols_of((spops_dtype)p->dtype, all_cols[k]),
+                  k == 1 ? VALUES_EXACT : VALUES_RANDOM, k == 1 ? VALUES_EXACT : VALUES_RANDOM,
+                  (uint64_t)(p->dtype * 64 + p->launch * 8 + k) << 20, "one full cell");
+    spops_bev_plan_destroy(plan);
+    test_close(&d);
+}
+
+// Infinities and NaN of a point stay in its cell and column, and a depth of zero does not hide
+// them.
+ParameterizedTestParameters(bevpool_dtypes, keep_special_values_apart)
+{
+    return every_combination();
+}
+ParameterizedTest(struct param *p, bevpool_dtypes, keep_special_values_apart, .timeout = 900)
+{
+    static const spops_bev_shape shape = {1, 3, 8, 4, 6, 16, 12, 1};
+    static const int64_t all_cols[] = {17, 80, 128};
+    static const struct {
+        test_values feat, depth;
+    } kinds[] = {{VALUES_INFINITE, VALUES_ZEROS},
+                 {VALUES_NAN, VALUES_ZEROS},
+                 {VALUES_RANDOM, VALUES_NAN},
+                 {VALUES_EXACT, VALUES_INFINITE}};
+    test_device d;
+    if (!test_open(&d, (spops_backend_kind)p->backend, (test_launch)p->launch)) return;
+    uint64_t stream = (uint64_t)(p->dtype * 8 + p->launch + 1000) << 32;
+    for (int i = 0; i < 3; ++i) {
+        test_rng rng = test_rng_make(stream += 100);
+        bev_map map = bev_map_random(&shape, 500, true, &rng);
+        spops_bev_plan *plan = NULL;
+        test_expect_ok(d.ctx, bev_map_plan(&d, &map, NULL, &plan), "special values");
+        for (int k = 0; k < 4; ++k)
+            check_map(&d, &map, plan, (spops_dtype)p->dtype,
+                      cols_of((spops_dtype)p->dtype, all_cols[i]), kinds[k].feat, kinds[k].depth,
+                      stream += 100, "special values");
+        spops_bev_plan_destroy(plan);
+        bev_map_free(&map);
+    }
+    test_close(&d);
+}
+
+ParameterizedTestParameters(bevpool_dtypes, agree_on_real_map)
+{
+    return every_combination();
+}
+ParameterizedTest(struct param *p, bevpool_dtypes, agree_on_real_map, .timeout = 900)
+{
+    test_device d;
+    bev_geometry_case g;
+    if (test_quick() || !bev_geometry_real('a', 'A', &g)) return;
+    if (!test_open(&d, (spops_backend_kind)p->backend, (test_launch)p->launch)) {
+        bev_geometry_free(&g);
+        return;
+    }
+    spops_bev_plan *plan = NULL;
+    test_expect_ok(d.ctx, bev_plan_create(&d, &g.geometry, NULL, &plan), "create");
+    bev_map map = bev_map_of_plan(&d, plan);
+    const allowed_row *row = row_of((spops_dtype)p->dtype);
+    uint64_t stream = (uint64_t)(p->dtype * 8 + p->launch + 2000) << 32;
+    int i = 0;
+    for (int depth = 0; depth < NUM_FLOATS; ++depth) {
+        for (int out = 0; out < NUM_FLOATS; ++out) {
+            if ((row->depth & 1u << depth) == 0 || (row->out & 1u << out) == 0) continue;
+            pool_case c = {.plan = plan, .map = &map, .cols = i == 0 ? 80 : 18, .stream = ++stream};
+            c.layout = i % 2 == 0 ? SPOPS_BEV_CHANNELS_LAST : SPOPS_BEV_CHANNELS_FIRST;
+            c.feat_dtype = row->feat;
+            c.depth_dtype = (spops_dtype)depth;
+            c.out_dtype = (spops_dtype)out;
+            c.scaled = i % 2 == 0;
+            c.feat_values = c.depth_values = i == 1 ? VALUES_EXACT : VALUES_RANDOM;
+            check_pool(&d, &c, 0, 0, "nuscenes_a, setting A");
+            ++i;
+        }
+    }
+    spops_bev_plan_destroy(plan);
+    bev_map_free(&map), bev_geometry_free(&g);
+    test_close(&d);
+}
+
+// SPOPS_ACCUMULATE_F16 is held to its own bound. No sum here comes near f16's largest number.
+ParameterizedTestParameters(bevpool_dtypes, accumulate_in_f16)
+{
+    return every_combination();
+}
+ParameterizedTest(struct param *p, bevpool_dtypes, accumulate_in_f16)
+{
+    static const spops_bev_shape shape = {1, 2, 6, 4, 5, 9, 7, 2};
+    test_device d;
+    if (!test_open(&d, (spops_backend_kind)p->backend, (test_launch)p->launch)) return;
+    test_rng rng = test_rng_make(16);
+    bev_map map = bev_map_random(&shape, 400, true, &rng);
+    spops_bev_plan *plan = NULL;
+    test_expect_ok(d.ctx, bev_map_plan(&d, &map, NULL, &plan), "f16");
+    const allowed_row *row = row_of((spops_dtype)p->dtype);
+    for (int depth = 0; depth < NUM_FLOATS; ++depth) {
+        for (int i = 0; i < 4; ++i) {
+            if ((row->depth & 1u << depth) == 0) continue;
+            pool_case c = {.plan = plan, .map = &map, .cols = i < 2 ? 80 : 18};
+            c.stream = (uint64_t)(3000 + p->dtype * 100 + depth * 10 + i);
+            c.accumulate = SPOPS_ACCUMULATE_F16;
+            c.feat_dtype = row->feat;
+            c.depth_dtype = (spops_dtype)depth;
+            c.out_dtype = SPOPS_DTYPE_F32;
+            c.layout = i % 2 == 0 ? SPOPS_BEV_CHANNELS_LAST : SPOPS_BEV_CHANNELS_FIRST;
+            c.scaled = i % 2 == 1;
+            c.feat_values = c.depth_values = VALUES_RANDOM;
+            check_pool(&d, &c, 0, 0, "random map");
+        }
+    }
+    spops_bev_plan_destroy(plan);
+    bev_map_free(&map);
+    test_close(&d);
+}
+
+// Each f16 value is a cell's only depth, and every feature is one: 8-bit outputs must be the
+// nearest to it, in every column, whole vectors or not.
+ParameterizedTestParameters(bevpool_dtypes, round_every_f16)
+{
+    return every_backend();
+}
+ParameterizedTest(struct backend_param *p, bevpool_dtypes, round_every_f16)
+{
+    enum { POINTS = 65536, PIXELS = 256, WIDTH = 17 };
+    static const spops_bev_shape shape = {1, 1, POINTS / PIXELS, 16, 16, 256, 256, 1};
+    static const spops_dtype outs[] = {SPOPS_DTYPE_F8E4M3, SPOPS_DTYPE_F8E5M2, SPOPS_DTYPE_F16};
+    static int32_t feat_of[POINTS], same[POINTS], ones[POINTS];
+    test_device d;
+    if (!test_open(&d, (spops_backend_kind)p->backend, LAUNCH_DEFAULT)) return;
+    for (int32_t i = 0; i < POINTS; ++i) {
+        feat_of[i] = i % PIXELS;
+        same[i] = i;
+        ones[i] = 1;
+    }
+    const bev_map map = {.shape = shape,
+                         .num_intervals = POINTS,
+                         .depth_of = same,
+                         .feat_of = feat_of,
+                         .cell_of = same,
+                         .starts = same,
+                         .lengths = ones,
+                         .ref = {POINTS, POINTS, PIXELS, POINTS, same, feat_of, same}};
+    spops_bev_plan *plan = NULL;
+    test_expect_ok(d.ctx, bev_map_plan(&d, &map, NULL, &plan), "plan");
+    guarded depth = guarded_create(d.backend, "depth", POINTS, 1, 0, 0, SPOPS_DTYPE_F16);
+    for (int32_t i = 0; i < POINTS; ++i) {
+        const uint16_t bits = (uint16_t)i;
+        memcpy(depth.host + depth.first + sizeof bits * (size_t)i, &bits, sizeof bits);
+    }
+    guarded_upload(&depth);
+    for (int t = 0; t < 3; ++t) {
+        const spops_dtype feat_dtype =
+            outs[t] == SPOPS_DTYPE_F8E5M2 ? SPOPS_DTYPE_F8E5M2 : SPOPS_DTYPE_F8E4M3;
+        guarded feat = guarded_create(d.backend, "feat", PIXELS, WIDTH, 0, 0, feat_dtype);
+        guarded out = guarded_create(d.backend, "out", POINTS, WIDTH, 0, 0, outs[t]);
+        for (int64_t i = 0; i < (int64_t)PIXELS * WIDTH; ++i)
+            guarded_set(&feat, i / WIDTH, i % WIDTH, 1.0);
+        guarded_upload(&feat), guarded_upload(&out);
+        test_expect_ok(d.ctx,
+                       spops_bevpool_execute(d.ctx, plan, SPOPS_BEV_CHANNELS_LAST, depth.view,
+                                             feat.view, out.view),
+                       "execute");
+        test_wait(&d);
+        guarded_download(&out);
+        for (int64_t i = 0; i < POINTS; ++i) {
+            const double v = guarded_get(&depth, i, 0), expected = test_round(v, outs[t]);
+            for (int64_t c = 0; c < WIDTH; ++c) {
+                const double got = guarded_get(&out, i, c);
+                cr_assert(isnan(v) ? isnan(got) : got == expected,
+                          "%s: %.9g is stored as %g, expected %g", test_dtype_name(outs[t]), v, got,
+                          expected);
+            }
+        }
+        guarded_destroy(&feat), guarded_destroy(&out);
+    }
+    guarded_destroy(&depth);
+    spops_bev_plan_destroy(plan);
+    test_close(&d);
+}
+
+// ---- The two calls, and what they refuse ----
+
+enum { COLS = 34, BLOCKS = 3 };
+
+// A small plan and matrices of every kind that fit it.
+typedef struct pool_setup {
+    bev_map map;
+    spops_bev_plan *plan;
+    guarded feat[NUM_FLOATS], depth[NUM_FLOATS], out[NUM_FLOATS], feat_scales, scale;
+} pool_setup;
+
+static pool_setup set_up(test_device *d)
+{
+    static const spops_bev_shape shape = {1, 1, 4, 3, 3, 5, 4, 1};
+    pool_setup s;
+    test_rng rng = test_rng_make(5);
+    memset(&s, 0, sizeof s);
+    s.map = bev_map_random(&shape, 30, true, &rng);
+    spops_bev_options options = spops_bev_options_default();
+    options.backward = 1;
+    options.max_cols = COLS;
+    test_expect_ok(d->ctx, bev_map_plan(d, &s.map, &options, &s.plan), "plan");
+    const ref_bev_map *m = &s.map.ref;
+    for (int t = 0; t < NUM_FLOATS; ++t) {
+        const spops_dtype dtype = (spops_dtype)t;
+        s.feat[t] = guarded_create(d->backend, "feat", m->num_features, COLS, 0, 0, dtype);
+        const bool four = dtype == SPOPS_DTYPE_F4E2M1;
+        s.depth[t] = guarded_create(d->backend, "depth", m->num_depths, four ? 2 : 1, 0, 0, dtype);
+        s.out[t] = guarded_create(d->backend, "out", m->num_cells, COLS, 0, 0, dtype);
+        free(guarded_fill(&s.feat[t], &rng, VALUES_RANDOM, false, 1));
+        free(guarded_fill(&s.depth[t], &rng, VALUES_RANDOM, false, 1));
+        guarded_upload(&s.feat[t]), guarded_upload(&s.depth[t]), guarded_upload(&s.out[t]);
+    }
+    s.feat_scales = guarded_create(d->backend, "feat_scales", m->num_features, BLOCKS, 0, 0,
+                                   SPOPS_DTYPE_F8E4M3);
+    s.scale = guarded_create(d->backend, "scale", 2, 1, 0, 0, SPOPS_DTYPE_F32);
+    free(guarded_fill(&s.feat_scales, &rng, VALUES_RANDOM, false, 1));
+    guarded_upload(&s.feat_scales), guarded_upload(&s.scale);
+    return s;
+}
+
+static void tear_down(pool_setup *s)
+{
+    for (int t = 0; t < NUM_FLOATS; ++t)
+        guarded_destroy(&s->feat[t]), guarded_destroy(&s->depth[t]), guarded_destroy(&s->out[t]);
+    guarded_destroy(&s->feat_scales), guarded_destroy(&s->scale);
+    spops_bev_plan_destroy(s->plan);
+    bev_map_free(&s->map);
+}
+
+// spops_bevpool_execute is spops_bevpool_execute_with and defaults, bit for bit; a struct without
+// its tail is one whose tail is zero.
+ParameterizedTestParameters(bevpool_dtypes, execute_is_execute_with)
+{
+    return every_backend();
+}
+ParameterizedTest(struct backend_param *p, bevpool_dtypes, execute_is_execute_with)
+{
+    test_device d;
+    if (!test_open(&d, (spops_backend_kind)p->backend, LAUNCH_DEFAULT)) return;
+    pool_setup s = set_up(&d);
+    for (int t = 0; t < SPOPS_DTYPE_F4E2M1; ++t) {
+        for (int out = 0; out < NUM_FLOATS; ++out) {
+            const allowed_row *row = row_of((spops_dtype)t);
+            if ((row->out & 1u << out) == 0) continue;
+            const int w = (row->depth & 1u << t) != 0 ? t : SPOPS_DTYPE_F16;
+            guarded *o = &s.out[out];
+            guarded_poison(o, 0xff);
+            guarded_upload(o);
+            test_expect_ok(d.ctx,
+                           spops_bevpool_execute(d.ctx, s.plan, SPOPS_BEV_CHANNELS_LAST,
+                                                 s.depth[w].view, s.feat[t].view, o->view),
+                           "execute");
+            test_wait(&d);
+            guarded_download(o);
+            unsigned char *elements = guarded_elements(o);
+            spops_bev_pool pool = spops_bev_pool_default();
+            pool.depth = s.depth[w].view;
+            pool.feat = s.feat[t].view;
+            pool.out = o->view;
+            for (int shorter = 0; shorter < 2; ++shorter) {
+                if (shorter) { // the garbage behind is not looked at
+                    pool.struct_size = offsetof(spops_bev_pool, feat_scales);
+                    pool.feat_scales = (const spops_matrix *)(const void *)&pool;
+                    pool.feat_scale = pool.depth_scale = pool.out_scale =
+                        (const float *)(const void *)((const char *)&pool + 1);
+                }
+                guarded_poison(o, 0xa5);
+                guarded_upload(o);
+                test_expect_ok(d.ctx, spops_bevpool_execute_with(d.ctx, s.plan, &pool), "with");
+                test_wait(&d);
+                guarded_download(o);
+                guarded_check_bits(o, elements, "execute and execute_with");
+            }
+            free(elements);
+        }
+    }
+    tear_down(&s);
+    test_close(&d);
+}
+
+ParameterizedTestParameters(bevpool_dtypes, refuse)
+{
+    return every_backend();
+}
+ParameterizedTest(struct backend_param *p, bevpool_dtypes, refuse)
+{
+    const spops_status invalid = SPOPS_STATUS_INVALID_ARGUMENT;
+    test_device d;
+    if (!test_open(&d, (spops_backend_kind)p->backend, LAUNCH_DEFAULT)) return;
+    pool_setup s = set_up(&d);
+    spops_context *ctx = d.ctx;
+    char text[256];
+
+    // Every combination that is not in the table, by the name of what does not fit.
+    for (int t = 0; t < NUM_FLOATS; ++t) {
+        for (int w = 0; w < NUM_FLOATS; ++w) {
+            for (int o = 0; o < NUM_FLOATS; ++o) {
+                const allowed_row *row = row_of((spops_dtype)t);
+                const bool depth_fits = (row->depth & 1u << w) != 0;
+                if (depth_fits && (row->out & 1u << o) != 0) continue;
+                spops_bev_pool pool = spops_bev_pool_default();
+                pool.depth = s.depth[w].view;
+                pool.feat = s.feat[t].view;
+                pool.out = s.out[o].view;
+                if (t == SPOPS_DTYPE_F4E2M1) pool.feat_scales = &s.feat_scales.view;
+                char fragment[64];
+                (void)snprintf(fragment, sizeof fragment, "%s.dtype is %s, expected",
+                               depth_fits ? "out" : "depth",
+                               test_dtype_name((spops_dtype)(depth_fits ? o : w)));
+                test_describe(text, "%s x %s -> %s", test_dtype_name((spops_dtype)t),
+                              test_dtype_name((spops_dtype)w), test_dtype_name((spops_dtype)o));
+                test_expect(ctx, spops_bevpool_execute_with(ctx, s.plan, &pool), invalid, fragment,
+                            text);
+            }
+        }
+    }
+
+    // One wrong thing at a time in calls that are right without it.
+    const int f8 = SPOPS_DTYPE_F8E4M3, f4 = SPOPS_DTYPE_F4E2M1, f16 = SPOPS_DTYPE_F16;
+    spops_bev_pool eight = spops_bev_pool_default(), four;
+    eight.depth = s.depth[f16].view;
+    eight.feat = s.feat[f8].view;
+    eight.out = s.out[f8].view;
+    four = eight;
+    four.feat = s.feat[f4].view;
+    four.feat_scales = &s.feat_scales.view;
+    spops_bev_pool pool;
+    spops_matrix m;
+    float *scale = (float *)s.scale.view.data;
+    const float *in_out = (const float *)s.out[f8].view.data;
+    const float *odd = (const float *)(const void *)((const char *)scale + 1);
+#define REFUSED(base, change, expected, fragment)                                                  \
+    pool = base;                                                                                   \
+    change;                                                                                        \
+    test_expect(ctx, spops_bevpool_execute_with(ctx, s.plan, &pool), expected, fragment, #change)
+#define BAD(base, change, fragment) REFUSED(base, change, invalid, fragment)
+    test_expect(NULL, spops_bevpool_execute_with(NULL, s.plan, &eight), invalid, "ctx is NULL", "");
+    test_expect(ctx, spops_bevpool_execute_with(ctx, NULL, &eight), invalid, "plan is NULL", "");
+    test_expect(ctx, spops_bevpool_execute_with(ctx, s.plan, NULL), invalid, "pool is NULL", "");
+    BAD(eight, pool.struct_size = 0, "struct_size is 0");
+    BAD(eight, pool.struct_size = sizeof pool + 1, "struct_size is");
+    BAD(eight, pool.layout = (spops_bev_layout)2, "layout is 2");
+    BAD(eight, pool.accumulate = (spops_accumulate)2, "accumulate is 2, expected 0 or 1");
+    BAD(eight, pool.feat.dtype = SPOPS_DTYPE_I32,
+        "feat.dtype is i32, expected f32 f16 bf16 f8e4m3");
+    REFUSED(eight, pool.feat.dtype = SPOPS_DTYPE_I8, SPOPS_STATUS_NOT_SUPPORTED,
+            "feat.dtype is i8");
+    BAD(eight, pool.feat.dtype = (spops_dtype)77, "feat.dtype is 77, which is no dtype");
+    BAD(eight, pool.feat.rows = 8, "feat is [8, 34], expected [9, 34]");
+    BAD(eight, pool.feat.cols = pool.feat.row_stride = 35,
+        "feat is f8e4m3 with 35 columns, the plan was built for max_cols = 34");
+    BAD(eight, pool.feat.row_stride = 33, "feat.row_stride is 33");
+    BAD(eight, pool.feat.data = NULL, "feat.data is NULL");
+    BAD(eight, pool.depth.rows = 35, "depth is [35, 1], expected [36, 1]");
+    BAD(eight, pool.depth.row_stride = 2, "depth.row_stride is 2, expected 1");
+    BAD(eight, pool.out.cols = 33, "out is [20, 33], expected [20, 34]");
+    BAD(eight, pool.layout = SPOPS_BEV_CHANNELS_FIRST, "out is [20, 34], expected [34, 20]");
+    BAD(eight, pool.out.data = pool.feat.data, "out overlaps feat");
+    BAD(eight, pool.out.data = pool.depth.data, "out overlaps depth");
+    BAD(eight, pool.feat_scales = &s.feat_scales.view, "feat_scales is given, and feat.dtype is");
+    BAD(four, pool.feat_scales = NULL, "feat_scales is NULL, and feat.dtype is f4e2m1");
+    BAD(four, (m = s.feat_scales.view, m.cols = 2, pool.feat_scales = &m),
+        "feat_scales is [9, 2], expected [9, 3]");
+    BAD(four, (m = s.feat_scales.view, m.dtype = SPOPS_DTYPE_F8E5M2, pool.feat_scales = &m),
+        "feat_scales.dtype is f8e5m2, expected f8e4m3");
+    BAD(four, (m = s.feat_scales.view, m.data = pool.out.data, pool.feat_scales = &m),
+        "out overlaps feat_scales");
+    BAD(four, (pool.feat.cols = 33, pool.out.cols = 33), "expected even numbers for f4e2m1");
+    BAD(four, pool.feat.row_stride = 35, "expected even numbers for f4e2m1");
+    BAD(eight, pool.feat_scale = odd, "feat_scale.data is");
+    BAD(eight, pool.depth_scale = odd, "depth_scale.data is");
+    BAD(eight, pool.out_scale = odd, "out_scale.data is");
+    BAD(eight, pool.feat_scale = in_out, "out overlaps feat_scale");
+    BAD(eight, pool.depth_scale = in_out, "out overlaps depth_scale");
+    BAD(eight, pool.out_scale = in_out, "out overlaps out_scale");
+
+    // Gradients have fewer dtypes.
+    for (int t = SPOPS_DTYPE_F8E4M3; t <= SPOPS_DTYPE_F4E2M1; ++t) {
+        char fragment[64];
+        (void)snprintf(fragment, sizeof fragment, "feat.dtype is %s, expected f32 f16 bf16",
+                       test_dtype_name((spops_dtype)t));
+        test_expect(ctx,
+                    spops_bevpool_execute_backward(ctx, s.plan, SPOPS_BEV_CHANNELS_LAST,
+                                                   s.out[t].view, s.depth[f16].view, s.feat[t].view,
+                                                   NULL, &s.feat[t].view),
+                    invalid, fragment, "backward");
+    }
+    test_expect(ctx,
+                spops_bevpool_execute_backward(ctx, s.plan, SPOPS_BEV_CHANNELS_LAST,
+                                               s.out[SPOPS_DTYPE_F32].view, s.depth[f16].view,
+                                               s.feat[f16].view, NULL, &s.feat[f16].view),
+                invalid, "grad_out.dtype is f32, expected f16", "backward");
+
+    test_wait(&d);
+    for (int t = 0; t < NUM_FLOATS; ++t) {
+        guarded_download(&s.out[t]);
+        guarded_check_untouched(&s.out[t], "after refusals");
+    }
+    tear_down(&s);
+    test_close(&d);
+}

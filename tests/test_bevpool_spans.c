@@ -1,0 +1,141 @@
+// The span form of BEV plans: when a plan has it, what it says of itself, and that its sums are
+// those of the lists. (Its sums against FP64: test_bevpool and test_bevpool_dtypes, which run once
+// more with SPOPS_TEST_BEV_KERNEL=spans.)
+#include <criterion/criterion.h>
+#include <criterion/parameterized.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/bev_spans.h"
+#include "support/device.h"
+#include "tests/support/bev_cases.h"
+#include "tests/support/relation.h"
+
+static spops_bev_options with_kernel(spops_bev_kernel kernel)
+{
+    spops_bev_options options = spops_bev_options_default();
+    options.kernel = kernel;
+    return options;
+}
+
+// Points of a plan's map that lie in one tile, at one depth and in one cell are one span.
+static int64_t count_spans(const bev_map *map)
+{
+    const spops_bev_shape *s = &map->shape;
+    const int32_t image = s->feature_height * s->feature_width;
+    int32_t height = SPOPS_BEV_TILE_PIXELS;
+    while (height > 8 && height / 2 >= s->feature_height)
+        height /= 2;
+    const int32_t width = SPOPS_BEV_TILE_PIXELS / height;
+    const int64_t tiles_x = (s->feature_width + width - 1) / width;
+    const int64_t tiles = (s->feature_height + height - 1) / height * tiles_x;
+    const int64_t planes = map->ref.num_depths / image * tiles;
+    int64_t num_spans = 0, begin = 0;
+    char *seen = (char *)calloc((size_t)planes, 1);
+    for (int64_t i = 0; i < map->ref.num_points; ++i) {
+        if (i > 0 && map->cell_of[i] != map->cell_of[i - 1]) { // another cell: forget
+            for (int64_t k = begin; k < i; ++k) {
+                const int32_t p = map->depth_of[k], pixel = p % image;
+                seen[p / image * tiles + pixel / s->feature_width / height * tiles_x +
+                     pixel % s->feature_width / width] = 0;
+            }
+            begin = i;
+        }
+        const int32_t p = map->depth_of[i], pixel = p % image;
+        char *plane = &seen[p / image * tiles + pixel / s->feature_width / height * tiles_x +
+                            pixel % s->feature_width / width];
+        num_spans += !*plane;
+        *plane = 1;
+    }
+    free(seen);
+    return num_spans;
+}
+
+static void check_choice(test_device *d, const spops_bev_geometry *g, spops_bev_kernel asked,
+                         spops_bev_kernel expected, const char *what)
+{
+    const spops_bev_options options = with_kernel(asked);
+    spops_bev_plan *plan = NULL;
+    test_expect_ok(d->ctx, spops_bev_plan_create(d->ctx, g, &options, &plan), what);
+    const spops_bev_plan_info info = bev_info(d, plan);
+    cr_assert(info.kernel == expected, "%s: kernel is %d, expected %d", what, (int)info.kernel,
+              (int)expected);
+    if (expected == SPOPS_BEV_KERNEL_SPANS) {
+        bev_map map = bev_map_of_plan(d, plan);
+        const int64_t spans = count_spans(&map);
+        cr_assert(info.num_spans == spans, "%s: %lld spans, expected %lld", what,
+                  (long long)info.num_spans, (long long)spans);
+        cr_assert(info.num_steps * SPOPS_BEV_BUNDLE_CELLS >= spans && info.num_steps <= spans,
+                  "%s: %lld steps of %lld spans", what, (long long)info.num_steps,
+                  (long long)spans);
+        bev_map_free(&map);
+    } else {
+        cr_assert(info.num_spans == 0 && info.num_steps == 0, "%s", what);
+    }
+    spops_bev_plan_destroy(plan);
+}
+
+struct backend_param {
+    int backend;
+};
+
+ParameterizedTestParameters(bevpool_spans, choice)
+{
+    static struct backend_param params[] = {{SPOPS_BACKEND_CPU}, {SPOPS_BACKEND_CUDA}};
+    return cr_make_param_array(struct backend_param, params, 2);
+}
+ParameterizedTest(struct backend_param *p, bevpool_spans, choice)
+{
+    test_device d;
+    if (!test_open(&d, (spops_backend_kind)p->backend, LAUNCH_DEFAULT)) return;
+    const spops_bev_options forced = with_kernel(SPOPS_BEV_KERNEL_SPANS);
+    spops_bev_plan *plan = NULL;
+    bev_geometry_case g = bev_geometry_simulate(2, 4, 0.3);
+    check_choice(&d, &g.geometry, SPOPS_BEV_KERNEL_AUTO, SPOPS_BEV_KERNEL_LISTS, "small: lists");
+    check_choice(&d, &g.geometry, SPOPS_BEV_KERNEL_LISTS, SPOPS_BEV_KERNEL_LISTS, "lists");
+    test_expect(d.ctx, spops_bev_plan_reserve(d.ctx, &g.geometry, &forced, &plan),
+                SPOPS_STATUS_NOT_SUPPORTED, "spans", "a plan that is refilled");
+    if (p->backend == SPOPS_BACKEND_CPU) {
+        test_expect(d.ctx, spops_bev_plan_create(d.ctx, &g.geometry, &forced, &plan),
+                    SPOPS_STATUS_NOT_SUPPORTED, "spans", "no spans on the CPU");
+        cr_assert(plan == NULL);
+    } else {
+        check_choice(&d, &g.geometry, SPOPS_BEV_KERNEL_SPANS, SPOPS_BEV_KERNEL_SPANS, "simulated");
+        // A point twice, which a mask cannot say.
+        static const spops_bev_shape shape = {1, 1, 3, 2, 2, 3, 2, 1};
+        static int32_t depth[] = {3, 7, 7, 0}, feat[] = {3, 3, 3, 0}, cell[] = {4, 4, 4, 5};
+        static int32_t starts[] = {0, 3}, lengths[] = {3, 1};
+        spops_bev_ranks ranks = {4,
+                                 2,
+                                 test_upload_i32(&d, depth, 4),
+                                 test_upload_i32(&d, feat, 4),
+                                 test_upload_i32(&d, cell, 4),
+                                 test_upload_i32(&d, starts, 2),
+                                 test_upload_i32(&d, lengths, 2)};
+        test_expect(d.ctx, spops_bev_plan_create_from_ranks(d.ctx, &shape, &ranks, &forced, &plan),
+                    SPOPS_STATUS_NOT_SUPPORTED, "some point is used twice", "a point twice");
+        test_free(&d, ranks.ranks_depth), test_free(&d, ranks.ranks_feat);
+        test_free(&d, ranks.ranks_bev), test_free(&d, ranks.interval_starts);
+        test_free(&d, ranks.interval_lengths);
+        // One cell with the whole frustum: more steps than a bundle may have.
+        g.geometry.shape.num_cells_x = g.geometry.shape.num_cells_y = 1;
+        g.geometry.shape.num_cells_z = 1;
+        for (int i = 0; i < 3; ++i) {
+            g.geometry.grid_lower_m[i] = -1e3;
+            g.geometry.cell_size_m[i] = 2e3;
+        }
+        test_expect(d.ctx, spops_bev_plan_create(d.ctx, &g.geometry, &forced, &plan),
+                    SPOPS_STATUS_NOT_SUPPORTED, "steps a bundle", "one cell for all");
+        check_choice(&d, &g.geometry, SPOPS_BEV_KERNEL_AUTO, SPOPS_BEV_KERNEL_LISTS, "one cell");
+    }
+    bev_geometry_free(&g);
+    for (int i = 0; i < 2 && p->backend == SPOPS_BACKEND_CUDA; ++i) {
+        if (!bev_geometry_real('a', i == 0 ? 'A' : 'B', &g)) break;
+        check_choice(&d, &g.geometry, SPOPS_BEV_KERNEL_SPANS, SPOPS_BEV_KERNEL_SPANS, "real rig");
+        check_choice(&d, &g.geometry, SPOPS_BEV_KERNEL_AUTO,
+                     i == 0 ? SPOPS_BEV_KERNEL_LISTS : SPOPS_BEV_KERNEL_SPANS, "real rig, auto");
+        bev_geometry_free(&g);
+    }
+    test_close(&d);
+}

@@ -1,0 +1,444 @@
+// Quantising against the definitions in spops/quantize.h, code for code on every backend; the error
+// that it makes; and everything that is refused.
+#include <criterion/criterion.h>
+#include <criterion/logging.h>
+#include <criterion/parameterized.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "support/device.h"
+#include "tests/support/launch.h"
+
+static const spops_dtype floats[] = {SPOPS_DTYPE_F32, SPOPS_DTYPE_F16, SPOPS_DTYPE_BF16};
+static const spops_dtype quantized[] = {SPOPS_DTYPE_F8E4M3, SPOPS_DTYPE_F8E5M2, SPOPS_DTYPE_F4E2M1};
+enum { NUM_FLOATS = 3, NUM_QUANTIZED = 3, BLOCK = SPOPS_QUANTIZE_BLOCK_COLS };
+
+static int64_t blocks_of(int64_t cols)
+{
+    return (cols + BLOCK - 1) / BLOCK;
+}
+
+// ---- The definitions, each step rounded to f32 ----
+
+static double largest_of(spops_dtype dtype)
+{
+    return dtype == SPOPS_DTYPE_F8E4M3   ? 448.0
+           : dtype == SPOPS_DTYPE_F8E5M2 ? 57344.0
+                                         : 6.0 * 448.0;
+}
+
+// One rounding to f32: a quotient in f64, rounded again, is the same.
+static double divide(double a, double b)
+{
+    return (double)(float)(a / b);
+}
+
+static double ref_scale(const double *x, int64_t n, spops_dtype dtype)
+{
+    double largest = 0.0;
+    for (int64_t i = 0; i < n; ++i)
+        if (isfinite(x[i])) largest = fmax(largest, fabs(x[i]));
+    return largest == 0.0 ? 1.0 : fmax(divide(largest, largest_of(dtype)), 0x1p-126);
+}
+
+static double ref_block_scale(const double *x, int64_t n, double scale)
+{
+    double largest = 0.0;
+    for (int64_t i = 0; i < n; ++i) {
+        if (isnan(x[i])) return (double)NAN;
+        largest = fmax(largest, fabs(x[i]));
+    }
+    return test_round(divide(divide(largest, scale), 6.0), SPOPS_DTYPE_F8E4M3);
+}
+
+static double ref_element(double x, double block_scale, double scale, spops_dtype dtype)
+{
+    if (dtype != SPOPS_DTYPE_F4E2M1) return test_round(divide(x, scale), dtype);
+    if (isnan(block_scale) || block_scale == 0.0) return 0.0;
+    return test_round(divide(x, (double)(float)(block_scale * scale)), dtype);
+}
+
+// ---- Round trips ----
+
+typedef struct quantize_case {
+    spops_dtype dtype, q_dtype;
+    bool given_scale; // else NULL
+    test_values values;
+    uint64_t stream;
+    guarded x, scale, q, block_scales, back;
+    double *values_of_x; // what prepare drew
+} quantize_case;
+
+static void prepare(void *user, int version)
+{
+    quantize_case *c = (quantize_case *)user;
+    test_rng rng = test_rng_make(c->stream * 2 + (uint64_t)version);
+    free(c->values_of_x);
+    c->values_of_x = guarded_fill(&c->x, &rng, c->values, false, 1);
+    // A row of zeros, one that is tiny beside the others, one that is not.
+    for (int64_t r = 0; r < c->x.view.rows; ++r) {
+        for (int64_t i = 0; i < c->x.view.cols; ++i) {
+            double *v = &c->values_of_x[r * c->x.view.cols + i];
+            *v *= r % 4 == 1 ? 0.0 : r % 4 == 2 ? 0x1p-14 : 1.0;
+            *v = test_round(*v, c->dtype);
+            guarded_set(&c->x, r, i, *v);
+        }
+    }
+    guarded_upload(&c->x);
+}
+
+static spops_status enqueue(void *user, spops_context *ctx)
+{
+    quantize_case *c = (quantize_case *)user;
+    float *scale = c->given_scale ? (float *)c->scale.view.data : NULL;
+    const bool blocks = c->q_dtype == SPOPS_DTYPE_F4E2M1;
+    const spops_matrix *block_scales = blocks ? &c->block_scales.view : NULL;
+    spops_status status = SPOPS_STATUS_OK;
+    // All three calls, one after the other on the stream.
+    if (c->given_scale) status = spops_quantize_scale_execute(ctx, c->x.view, c->q_dtype, scale);
+    if (status == SPOPS_STATUS_OK)
+        status = spops_quantize_execute(ctx, c->x.view, scale, c->q.view, block_scales);
+    if (status == SPOPS_STATUS_OK)
+        status = spops_dequantize_execute(ctx, c->q.view, scale, block_scales, c->back.view);
+    return status;
+}
+
+static bool same(double a, double b)
+{
+    return (isnan(a) && isnan(b)) || (a == b && !signbit(a) == !signbit(b));
+}
+
+static void verify(void *user, int version, const char *what)
+{
+    quantize_case *c = (quantize_case *)user;
+    const int64_t rows = c->x.view.rows, cols = c->x.view.cols;
+    double scale = 1.0;
+    (void)version;
+    if (c->given_scale) {
+        scale = ref_scale(c->values_of_x, rows * cols, c->q_dtype);
+        cr_assert(guarded_get(&c->scale, 0, 0) == scale, "%s: scale is %.9g, expected %.9g", what,
+                  guarded_get(&c->scale, 0, 0), scale);
+    }
+    for (int64_t r = 0; r < rows; ++r) {
+        double s = 1.0;
+        for (int64_t i = 0; i < cols; ++i) {
+            const double *x = c->values_of_x + r * cols + i;
+            if (c->q_dtype == SPOPS_DTYPE_F4E2M1 && i % BLOCK == 0) {
+                s = ref_block_scale(x, cols - i < BLOCK ? cols - i : BLOCK, scale);
+                cr_assert(same(guarded_get(&c->block_scales, r, i / BLOCK), s),
+                          "%s: block_scales[%lld, %lld] is %g, expected %g", what, (long long)r,
+                          (long long)(i / BLOCK), guarded_get(&c->block_scales, r, i / BLOCK), s);
+            }
+            const double q = ref_element(*x, s, scale, c->q_dtype);
+            cr_assert(same(guarded_get(&c->q, r, i), q),
+                      "%s: q[%lld, %lld] is %g, expected %g (x is %.9g, scale %.9g)", what,
+                      (long long)r, (long long)i, guarded_get(&c->q, r, i), q, *x, scale);
+            const double back = test_round((double)(float)(s * q * scale), c->dtype);
+            cr_assert(same(guarded_get(&c->back, r, i), back),
+                      "%s: dequantised[%lld, %lld] is %.9g, expected %.9g", what, (long long)r,
+                      (long long)i, guarded_get(&c->back, r, i), back);
+        }
+    }
+}
+
+static void check_quantize(test_device *d, quantize_case *c, int64_t rows, int64_t cols,
+                           int64_t padding, int64_t shift)
+{
+    char text[256];
+    const bool blocks = c->q_dtype == SPOPS_DTYPE_F4E2M1;
+    const char *what = test_describe(
+        text, "%s quantize, %s, %s to %s, [%lld, %lld] + %lld, shift %lld, %s scale, %s",
+        test_backend_name(d->backend), test_launch_name(d->launch), test_dtype_name(c->dtype),
+        test_dtype_name(c->q_dtype), (long long)rows, (long long)cols, (long long)padding,
+        (long long)shift, c->given_scale ? "own" : "no", test_values_name(c->values));
+    c->x = guarded_create(d->backend, "x", rows, cols, padding, shift, c->dtype);
+    c->q = guarded_create(d->backend, "q", rows, cols, padding * 2, shift * 2, c->q_dtype);
+    c->back = guarded_create(d->backend, "dequantised", rows, cols, padding, shift, c->dtype);
+    c->scale = guarded_create(d->backend, "scale", 1, 1, 0, shift, SPOPS_DTYPE_F32);
+    c->block_scales = guarded_create(d->backend, "block_scales", rows, blocks ? blocks_of(cols) : 0,
+                                     padding, shift, SPOPS_DTYPE_F8E4M3);
+    c->values_of_x = NULL;
+    test_call call = {.user = c,
+                      .prepare = prepare,
+                      .enqueue = enqueue,
+                      .verify = verify,
+                      .inputs = {&c->x},
+                      .what = what};
+    int outputs = 0;
+    call.outputs[outputs++] = &c->q;
+    call.outputs[outputs++] = &c->back;
+    if (c->given_scale) call.outputs[outputs++] = &c->scale;
+    if (blocks) call.outputs[outputs++] = &c->block_scales;
+    test_run(d, &call);
+    free(c->values_of_x);
+    guarded_destroy(&c->x), guarded_destroy(&c->q), guarded_destroy(&c->back);
+    guarded_destroy(&c->scale), guarded_destroy(&c->block_scales);
+}
+
+struct param {
+    int backend, q_dtype, launch;
+};
+
+static struct criterion_test_params every_combination(void)
+{
+    static struct param params[NUM_QUANTIZED * (1 + NUM_LAUNCHES)];
+    size_t n = 0;
+    for (int t = 0; t < NUM_QUANTIZED; ++t) {
+        params[n++] = (struct param){SPOPS_BACKEND_CPU, (int)quantized[t], LAUNCH_DEFAULT};
+        for (int l = 0; l < NUM_LAUNCHES; ++l)
+            params[n++] = (struct param){SPOPS_BACKEND_CUDA, (int)quantized[t], l};
+    }
+    return cr_make_param_array(struct param, params, n);
+}
+
+ParameterizedTestParameters(quantize, follows_its_definition)
+{
+    return every_combination();
+}
+ParameterizedTest(struct param *p, quantize, follows_its_definition, .timeout = 600)
+{
+    static const int64_t shapes[][2] = {{0, 4},  {4, 0},   {1, 2},    {1000, 1}, {7, 16},
+                                        {5, 17}, {33, 34}, {64, 128}, {9, 80},   {3, 1030}};
+    static const test_values kinds[] = {VALUES_RANDOM,    VALUES_EXACT,    VALUES_ZEROS,
+                                        VALUES_SUBNORMAL, VALUES_INFINITE, VALUES_NAN,
+                                        VALUES_CANCEL};
+    test_device d;
+    if (!test_open(&d, (spops_backend_kind)p->backend, (test_launch)p->launch)) return;
+    uint64_t stream = (uint64_t)(p->q_dtype * 8 + p->launch) << 32;
+    for (int s = 0; s < 10; ++s) {
+        for (int t = 0; t < NUM_FLOATS; ++t) {
+            for (int k = 0; k < 7; ++k) {
+                quantize_case c = {.dtype = floats[t],
+                                   .q_dtype = (spops_dtype)p->q_dtype,
+                                   .given_scale = (k + s) % 4 != 0,
+                                   .values = kinds[k],
+                                   .stream = ++stream};
+                const bool even = c.q_dtype == SPOPS_DTYPE_F4E2M1;
+                const int64_t cols = even ? shapes[s][1] + shapes[s][1] % 2 : shapes[s][1];
+                check_quantize(&d, &c, shapes[s][0], cols, (k + s) % 3 == 0 ? 0 : 2 * k,
+                               (k + t) % 2);
+            }
+        }
+    }
+    test_close(&d);
+}
+
+// The scale of matrices that say nothing, and of the largest and smallest that say something.
+struct backend_param {
+    int backend;
+};
+
+static struct criterion_test_params every_backend(void)
+{
+    static struct backend_param params[] = {{SPOPS_BACKEND_CPU}, {SPOPS_BACKEND_CUDA}};
+    return cr_make_param_array(struct backend_param, params, 2);
+}
+
+ParameterizedTestParameters(quantize, scale_of_special_values)
+{
+    return every_backend();
+}
+ParameterizedTest(struct backend_param *p, quantize, scale_of_special_values)
+{
+    const double inf = (double)INFINITY, nan = (double)NAN;
+    const struct {
+        double x[3], largest;
+    } table[] = {{{0.0, -0.0, 0.0}, 0.0},       {{inf, -inf, nan}, 0.0},
+                 {{nan, -2.5, inf}, 2.5},       {{0x1.fffffep127, 1.0, 0.0}, 0x1.fffffep127},
+                 {{0x1p-149, 0.0, 0.0}, 1e-45}, {{-0x1p-118, 0.0, 0.0}, 0x1p-118}};
+    test_device d;
+    if (!test_open(&d, (spops_backend_kind)p->backend, LAUNCH_STREAM)) return;
+    for (int i = 0; i < 6; ++i) {
+        for (int t = 0; t < NUM_QUANTIZED; ++t) {
+            guarded x = guarded_create(d.backend, "x", 3, 1, 1, 0, SPOPS_DTYPE_F32);
+            guarded scale = guarded_create(d.backend, "scale", 1, 1, 0, 0, SPOPS_DTYPE_F32);
+            guarded_fill_from(&x, table[i].x);
+            guarded_upload(&x), guarded_upload(&scale);
+            test_expect_ok(
+                d.ctx,
+                spops_quantize_scale_execute(d.ctx, x.view, quantized[t], (float *)scale.view.data),
+                "special values");
+            test_wait(&d);
+            guarded_download(&scale);
+            const double expected =
+                table[i].largest == 0.0
+                    ? 1.0
+                    : fmax((double)(float)(table[i].largest / largest_of(quantized[t])), 0x1p-126);
+            cr_assert(guarded_get(&scale, 0, 0) == expected, "case %d, %s: scale is %g, not %g", i,
+                      test_dtype_name(quantized[t]), guarded_get(&scale, 0, 0), expected);
+            guarded_destroy(&x), guarded_destroy(&scale);
+        }
+    }
+    test_close(&d);
+}
+
+// Only what quantising costs, from its definition. With t = |x| / scale:
+// f8: half the spacing around t, at most t 2^-4 (e4m3) or t 2^-3 (e5m2), or half the smallest
+// number. f4: with b = max t of the block / 6, the block scale s is off by at most b 2^-4 or 2^-10.
+// Up to 6 s
+//     codes are at most 2 s apart, so t is off by at most s; beyond, by t - 6 s <= 6 (b - s).
+// A last 2^-20 covers the divisions and products, which round in f32.
+ParameterizedTestParameters(quantize, error_is_bounded)
+{
+    return every_backend();
+}
+ParameterizedTest(struct backend_param *p, quantize, error_is_bounded)
+{
+    enum { ROWS = 200, COLS = 80 };
+    test_device d;
+    if (!test_open(&d, (spops_backend_kind)p->backend, LAUNCH_STREAM)) return;
+    for (int t = 0; t < NUM_QUANTIZED; ++t) {
+        const spops_dtype dtype = quantized[t];
+        quantize_case c = {.dtype = SPOPS_DTYPE_F32, .q_dtype = dtype, .given_scale = true};
+        test_rng rng = test_rng_make(77 + (uint64_t)t);
+        c.x = guarded_create(d.backend, "x", ROWS, COLS, 0, 0, SPOPS_DTYPE_F32);
+        c.q = guarded_create(d.backend, "q", ROWS, COLS, 0, 0, dtype);
+        c.back = guarded_create(d.backend, "back", ROWS, COLS, 0, 0, SPOPS_DTYPE_F32);
+        c.scale = guarded_create(d.backend, "scale", 1, 1, 0, 0, SPOPS_DTYPE_F32);
+        c.block_scales =
+            guarded_create(d.backend, "block_scales", ROWS, COLS / BLOCK, 0, 0, SPOPS_DTYPE_F8E4M3);
+        // About a normal distribution, as features are: a sum of uniform ones.
+        for (int64_t i = 0; i < (int64_t)ROWS * COLS; ++i) {
+            double v = -6.0;
+            for (int k = 0; k < 12; ++k)
+                v += test_rng_unit(&rng);
+            guarded_set(&c.x, i / COLS, i % COLS, v);
+        }
+        guarded_upload(&c.x);
+        test_expect_ok(d.ctx, enqueue(&c, d.ctx), "quantise");
+        test_wait(&d);
+        guarded_download(&c.back), guarded_download(&c.scale), guarded_download(&c.block_scales);
+        const double scale = guarded_get(&c.scale, 0, 0);
+        double square_error = 0.0, square = 0.0;
+        for (int64_t r = 0; r < ROWS; ++r) {
+            for (int64_t i = 0; i < COLS; ++i) {
+                const double x = guarded_get(&c.x, r, i), v = fabs(x) / scale;
+                const double error = fabs(guarded_get(&c.back, r, i) - x);
+                double bound = dtype == SPOPS_DTYPE_F8E4M3 ? fmax(v * 0x1p-4, 0x1p-10)
+                                                           : fmax(v * 0x1p-3, 0x1p-17);
+                if (dtype == SPOPS_DTYPE_F4E2M1) {
+                    double b = 0.0;
+                    for (int64_t k = i / BLOCK * BLOCK; k < i / BLOCK * BLOCK + BLOCK; ++k)
+                        b = fmax(b, fabs(guarded_get(&c.x, r, k)) / scale / 6.0);
+                    bound = fmax(guarded_get(&c.block_scales, r, i / BLOCK),
+                                 6.0 * fmax(b * 0x1p-4, 0x1p-10));
+                }
+                cr_assert(error <= (bound + v * 0x1p-20) * scale,
+                          "%s: x[%lld, %lld] = %g is off by %g, at most %g expected",
+                          test_dtype_name(dtype), (long long)r, (long long)i, x, error,
+                          bound * scale);
+                square_error += error * error;
+                square += x * x;
+            }
+        }
+        // Root mean square: a spacing of relative size e, met evenly, gives about e / sqrt(12).
+        const double relative = sqrt(square_error / square);
+        cr_log_info("%s: relative error of normal features %.4f (root mean square)",
+                    test_dtype_name(dtype), relative);
+        const double expected = dtype == SPOPS_DTYPE_F8E4M3   ? 0.04
+                                : dtype == SPOPS_DTYPE_F8E5M2 ? 0.08
+                                                              : 0.14;
+        cr_assert(relative < expected && relative > expected / 4, "%s: relative error %g",
+                  test_dtype_name(dtype), relative);
+        guarded_destroy(&c.x), guarded_destroy(&c.q), guarded_destroy(&c.back);
+        guarded_destroy(&c.scale), guarded_destroy(&c.block_scales);
+    }
+    test_close(&d);
+}
+
+// ---- What is refused ----
+
+static const spops_matrix *with(spops_matrix *room, spops_matrix m, int64_t rows, int64_t cols,
+                                spops_dtype dtype)
+{
+    *room = m;
+    room->rows = rows, room->cols = cols, room->dtype = dtype;
+    return room;
+}
+
+ParameterizedTestParameters(quantize, refuses)
+{
+    return every_backend();
+}
+ParameterizedTest(struct backend_param *p, quantize, refuses)
+{
+    enum { ROWS = 4, COLS = 34, BLOCKS = 3 };
+    const spops_status invalid = SPOPS_STATUS_INVALID_ARGUMENT;
+    const spops_dtype f4 = SPOPS_DTYPE_F4E2M1, f8 = SPOPS_DTYPE_F8E4M3, f32 = SPOPS_DTYPE_F32;
+    test_device d;
+    if (!test_open(&d, (spops_backend_kind)p->backend, LAUNCH_DEFAULT)) return;
+    spops_context *ctx = d.ctx;
+    guarded x = guarded_create(d.backend, "x", ROWS, COLS, 2, 0, f32);
+    guarded q = guarded_create(d.backend, "q", ROWS, COLS, 2, 0, f8);
+    guarded q4 = guarded_create(d.backend, "q4", ROWS, COLS, 2, 0, f4);
+    guarded s4 = guarded_create(d.backend, "block_scales", ROWS, BLOCKS, 0, 0, f8);
+    guarded scale = guarded_create(d.backend, "scale", 2, 1, 0, 0, f32);
+    guarded *all[] = {&x, &q, &q4, &s4, &scale};
+    for (int i = 0; i < 5; ++i)
+        guarded_upload(all[i]);
+    float *s = (float *)scale.view.data;
+    float *odd = (float *)(void *)((char *)scale.view.data + 2);
+    float *in_x = (float *)x.view.data, *in_q = (float *)q.view.data;
+    const spops_matrix X = x.view, Q = q.view, Q4 = q4.view, *B = &s4.view;
+    spops_matrix m, m2;
+    const spops_dtype i8 = SPOPS_DTYPE_I8, none = (spops_dtype)42;
+
+#define REFUSED(call, status, fragment) test_expect(ctx, call, status, fragment, #call)
+#define SCALE                           spops_quantize_scale_execute
+#define QUANT                           spops_quantize_execute
+#define DEQUANT                         spops_dequantize_execute
+    test_expect(NULL, SCALE(NULL, X, f8, s), invalid, "ctx is NULL", "no context");
+    test_expect(NULL, QUANT(NULL, X, s, Q, NULL), invalid, "ctx is NULL", "no context");
+    test_expect(NULL, DEQUANT(NULL, Q, s, NULL, X), invalid, "ctx is NULL", "no context");
+    REFUSED(SCALE(ctx, X, f32, s), invalid, "dtype is f32, expected f8e4m3, f8e5m2 or f4e2m1");
+    REFUSED(SCALE(ctx, X, none, s), invalid, "dtype is ?");
+    REFUSED(SCALE(ctx, Q, f8, s), invalid, "x.dtype is f8e4m3, expected f32 f16 bf16");
+    REFUSED(SCALE(ctx, *with(&m, X, ROWS, COLS, i8), f8, s), SPOPS_STATUS_NOT_SUPPORTED, "is i8");
+    REFUSED(SCALE(ctx, X, f8, NULL), invalid, "scale.data is NULL");
+    REFUSED(SCALE(ctx, X, f8, odd), invalid, "scale.data is");
+    REFUSED(SCALE(ctx, X, f8, in_x + 1), invalid, "scale overlaps x");
+    REFUSED(SCALE(ctx, *with(&m, X, -1, COLS, f32), f8, s), invalid, "x is [-1, 34]");
+
+    REFUSED(QUANT(ctx, Q, s, Q4, B), invalid, "x.dtype is f8e4m3");
+    REFUSED(QUANT(ctx, X, s, X, NULL), invalid, "out.dtype is f32, expected f8e4m3 f8e5m2 f4e2m1");
+    REFUSED(QUANT(ctx, X, s, *with(&m, Q, ROWS, COLS - 1, f8), NULL), invalid, "out is [4, 33]");
+    REFUSED(QUANT(ctx, *with(&m, X, ROWS, 33, f32), s, *with(&m2, Q4, ROWS, 33, f4), B), invalid,
+            "even numbers for f4e2m1");
+    REFUSED(QUANT(ctx, X, s, Q, B), invalid, "block_scales is given, and out.dtype is f8e4m3");
+    REFUSED(QUANT(ctx, X, s, Q4, NULL), invalid, "block_scales is NULL, and out.dtype is f4e2m1");
+    REFUSED(QUANT(ctx, X, s, Q4, with(&m, *B, ROWS, 2, f8)), invalid,
+            "block_scales is [4, 2], expected [4, 3]");
+    REFUSED(QUANT(ctx, X, s, Q4, with(&m, *B, ROWS, BLOCKS, SPOPS_DTYPE_F8E5M2)), invalid,
+            "block_scales.dtype is f8e5m2, expected f8e4m3");
+    REFUSED(QUANT(ctx, X, odd, Q, NULL), invalid, "scale.data is");
+    REFUSED(QUANT(ctx, X, in_q, Q, NULL), invalid, "out overlaps scale");
+    REFUSED(QUANT(ctx, X, s, *with(&m, X, ROWS, COLS, f8), NULL), invalid, "out overlaps x");
+    REFUSED(QUANT(ctx, X, s, Q4, with(&m, X, ROWS, BLOCKS, f8)), invalid,
+            "block_scales overlaps x");
+    REFUSED(QUANT(ctx, X, s, Q4, with(&m, Q4, ROWS, BLOCKS, f8)), invalid,
+            "block_scales overlaps out");
+    REFUSED(QUANT(ctx, X, (float *)B->data, Q4, B), invalid, "block_scales overlaps scale");
+    m = Q4;
+    m.row_stride = COLS + 1;
+    REFUSED(QUANT(ctx, X, s, m, B), invalid, "row_stride 35, expected even numbers");
+
+    REFUSED(DEQUANT(ctx, X, s, NULL, X), invalid, "q.dtype is f32");
+    REFUSED(DEQUANT(ctx, Q, s, NULL, Q), invalid, "out.dtype is f8e4m3, expected f32 f16 bf16");
+    REFUSED(DEQUANT(ctx, Q, s, B, X), invalid, "block_scales is given, and q.dtype is f8e4m3");
+    REFUSED(DEQUANT(ctx, Q4, s, NULL, X), invalid, "block_scales is NULL, and q.dtype is f4e2m1");
+    REFUSED(DEQUANT(ctx, Q, s, NULL, *with(&m, X, ROWS, 33, f32)), invalid, "out is [4, 33]");
+    REFUSED(DEQUANT(ctx, *with(&m, X, ROWS, COLS, f8), s, NULL, X), invalid, "out overlaps q");
+    REFUSED(DEQUANT(ctx, Q4, s, with(&m, X, ROWS, BLOCKS, f8), X), invalid,
+            "out overlaps block_scales");
+    REFUSED(DEQUANT(ctx, Q, in_x, NULL, X), invalid, "out overlaps scale");
+    REFUSED(DEQUANT(ctx, Q, odd, NULL, X), invalid, "scale.data is");
+
+    test_wait(&d);
+    for (int i = 0; i < 5; ++i) {
+        guarded_download(all[i]);
+        guarded_check_untouched(all[i], "after refusals");
+        guarded_destroy(all[i]);
+    }
+    test_close(&d);
+}
