@@ -108,9 +108,8 @@ template <class X, int COLS, bool FULL> struct bundle_sums {
           tile(-1)
     {
 #pragma unroll
-        for (int i = 0; i < 2 * pixel_pairs; ++i) {
+        for (int i = 0; i < 2 * pixel_pairs; ++i)
             pixel[i] = pixel_offset(p, i / 2 * 8 + 2 * q + i % 2);
-        }
 #pragma unroll
         for (int j = 0; j < parts; ++j)
 #pragma unroll
@@ -241,8 +240,8 @@ template <class X, int COLS, bool FULL> struct bundle_sums {
             load_weights<T, false>(span, weights);
     }
 
-    // Steps `first` to `end` - 1 of a bundle. Where step 0 is, the bundle's own place says; the
-    // others' comes with the bundle, so it is not waited for before step 0.
+    // Steps `first` to `end` - 1 of a bundle: step 0 lies at the bundle's own place, the others from
+    // `more` on.
     __device__ __forceinline__ void add_steps(int32_t bundle, int32_t more, int first, int end)
     {
         int2 step, span[2];
