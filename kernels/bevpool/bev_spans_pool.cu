@@ -240,8 +240,8 @@ template <class X, int COLS, bool FULL> struct bundle_sums {
             load_weights<T, false>(span, weights);
     }
 
-    // Steps `first` to `end` - 1 of a bundle: step 0 lies at the bundle's own place, the others from
-    // `more` on.
+    // Steps `first` to `end` - 1 of a bundle: step 0 lies at the bundle's own place, the others
+    // from `more` on.
     __device__ __forceinline__ void add_steps(int32_t bundle, int32_t more, int first, int end)
     {
         int2 step, span[2];
