@@ -880,8 +880,8 @@ ParameterizedTest(struct backend_param *p, bevpool, refuses_geometry)
     test_expect(d.ctx, spops_bev_plan_create(d.ctx, &g.geometry, &options, &out), invalid,
                 "backward", "backward");
     options.backward = 0, options.kernel = (spops_bev_kernel)3;
-    test_expect(d.ctx, spops_bev_plan_create(d.ctx, &g.geometry, &options, &out), invalid,
-                "kernel", "kernel");
+    test_expect(d.ctx, spops_bev_plan_create(d.ctx, &g.geometry, &options, &out), invalid, "kernel",
+                "kernel");
     test_expect(d.ctx, spops_bev_plan_create(d.ctx, NULL, NULL, &out), invalid, "geometry",
                 "geometry NULL");
     test_expect(d.ctx, spops_bev_plan_create(d.ctx, &g.geometry, NULL, NULL), invalid, "out",
