@@ -303,6 +303,19 @@ INLINE void load_lanes(int dtype, int width, const char *src, float *dst)
             _mm256_storeu_ps(dst + c, _mm256_cvtph_ps(half));
         }
     }
+    if (dtype == SPOPS_DTYPE_BF16) { // the upper halves of f32
+#ifdef __AVX512F__
+        for (; c + 16 <= width; c += 16) {
+            const __m256i half = _mm256_loadu_si256((const __m256i *)(const void *)(src + 2 * c));
+            _mm512_storeu_si512(dst + c, _mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
+        }
+#endif
+        for (; c + 8 <= width; c += 8) {
+            const __m128i half = _mm_loadu_si128((const __m128i *)(const void *)(src + 2 * c));
+            _mm256_storeu_si256((__m256i *)(void *)(dst + c),
+                                _mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16));
+        }
+    }
     if (dtype == SPOPS_DTYPE_F8E4M3 || dtype == SPOPS_DTYPE_F8E5M2) {
         for (; c + 16 <= width; c += 16)
             load_16_f8(dtype, src + c, dst + c);
