@@ -24,10 +24,12 @@ spops_status spops_bev_read_options(spops_context *ctx, const char *call,
                   read->kernel >= SPOPS_BEV_KERNEL_AUTO && read->kernel <= SPOPS_BEV_KERNEL_SPANS,
                   "%s: kernel is %d, expected %d to %d", call, (int)read->kernel,
                   (int)SPOPS_BEV_KERNEL_AUTO, (int)SPOPS_BEV_KERNEL_SPANS);
-    if (read->kernel == SPOPS_BEV_KERNEL_SPANS && ctx->backend->bev_spans_build == NULL)
-        return spops_fail(ctx, SPOPS_STATUS_NOT_SUPPORTED,
-                          "%s: kernel is spans, which the %s backend does not have", call,
-                          ctx->backend->name);
+    if (read->kernel == SPOPS_BEV_KERNEL_SPANS && !spops_bev_has_spans(ctx))
+        return spops_fail(
+            ctx, SPOPS_STATUS_NOT_SUPPORTED,
+            "%s: kernel is spans, which need the CUDA backend and a device of compute "
+            "capability 8.0 or more",
+            call);
     return SPOPS_STATUS_OK;
 }
 

@@ -55,6 +55,9 @@ spops_status spops_bev_plan_build_image(spops_context *ctx, const char *call,
 
 // bev_spans.c
 
+// Whether plans can have spans where ctx runs.
+bool spops_bev_has_spans(const spops_context *ctx);
+
 // Whether a plan that asked for `kernel` should have spans.
 bool spops_bev_wants_spans(const spops_context *ctx, const spops_bev_counts *counts,
                            spops_bev_kernel kernel);

@@ -35,12 +35,15 @@ static void carve_spans(const spops_bev_counts *counts, spops_bev_spans *s, spop
     s->covered = spops_carve(carver, (counts->num_cells + 31) / 32, 1, sizeof *s->covered);
 }
 
+bool spops_bev_has_spans(const spops_context *ctx)
+{
+    return ctx->backend->bev_spans_build != NULL && ctx->info.compute_capability >= 80;
+}
+
 bool spops_bev_wants_spans(const spops_context *ctx, const spops_bev_counts *counts,
                            spops_bev_kernel kernel)
 {
-    if (kernel == SPOPS_BEV_KERNEL_LISTS || ctx->backend->bev_spans_build == NULL ||
-        ctx->info.compute_capability < 80)
-        return false;
+    if (kernel == SPOPS_BEV_KERNEL_LISTS || !spops_bev_has_spans(ctx)) return false;
     return kernel == SPOPS_BEV_KERNEL_SPANS || counts->num_points >= SPOPS_BEV_SPANS_POINTS;
 }
 
