@@ -8,20 +8,11 @@
 
 #include "support/device.h"
 #include "tests/support/bev_cases.h"
+#include "tests/support/params.h"
 #include "tests/support/relation.h"
 
 static const spops_dtype dtypes[] = {SPOPS_DTYPE_F32, SPOPS_DTYPE_F16, SPOPS_DTYPE_BF16};
 enum { NUM_DTYPES = 3 };
-
-struct backend_param {
-    int backend;
-};
-
-static struct criterion_test_params every_backend(void)
-{
-    static struct backend_param params[] = {{SPOPS_BACKEND_CPU}, {SPOPS_BACKEND_CUDA}};
-    return cr_make_param_array(struct backend_param, params, 2);
-}
 
 static spops_bev_plan *plan_of(test_device *d, const spops_bev_geometry *geometry, int backward)
 {
@@ -636,11 +627,7 @@ ParameterizedTest(struct backend_param *p, bevpool, ignores_points_between)
 
 // ---- refilling on the stream ----
 
-struct launch_param {
-    int backend, launch;
-};
-
-static struct criterion_test_params every_launch(void)
+static struct criterion_test_params every_refill_launch(void)
 {
     static struct launch_param params[] = {{SPOPS_BACKEND_CPU, LAUNCH_DEFAULT},
                                            {SPOPS_BACKEND_CUDA, LAUNCH_DEFAULT},
@@ -671,7 +658,7 @@ static void enqueue_refill(test_device *d, refill *r)
 
 ParameterizedTestParameters(bevpool, refill_on_the_stream)
 {
-    return every_launch();
+    return every_refill_launch();
 }
 ParameterizedTest(struct launch_param *p, bevpool, refill_on_the_stream)
 {

@@ -10,6 +10,7 @@
 
 #include "support/device.h"
 #include "tests/support/bev_cases.h"
+#include "tests/support/params.h"
 #include "tests/support/relation.h"
 
 enum { BLOCK = 16 };
@@ -208,16 +209,6 @@ static struct criterion_test_params every_combination(void)
             params[n++] = (struct param){SPOPS_BACKEND_CUDA, (int)table[t].feat, l};
     }
     return cr_make_param_array(struct param, params, n);
-}
-
-struct backend_param {
-    int backend;
-};
-
-static struct criterion_test_params every_backend(void)
-{
-    static struct backend_param params[] = {{SPOPS_BACKEND_CPU}, {SPOPS_BACKEND_CUDA}};
-    return cr_make_param_array(struct backend_param, params, 2);
 }
 
 // Channel counts of f4e2m1 are even.

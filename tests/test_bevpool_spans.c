@@ -10,6 +10,7 @@
 #include "core/bev_spans.h"
 #include "support/device.h"
 #include "tests/support/bev_cases.h"
+#include "tests/support/params.h"
 #include "tests/support/relation.h"
 
 static spops_bev_options with_kernel(spops_bev_kernel kernel)
@@ -76,14 +77,9 @@ static void check_choice(test_device *d, const spops_bev_geometry *g, spops_bev_
     spops_bev_plan_destroy(plan);
 }
 
-struct backend_param {
-    int backend;
-};
-
 ParameterizedTestParameters(bevpool_spans, choice)
 {
-    static struct backend_param params[] = {{SPOPS_BACKEND_CPU}, {SPOPS_BACKEND_CUDA}};
-    return cr_make_param_array(struct backend_param, params, 2);
+    return every_backend();
 }
 ParameterizedTest(struct backend_param *p, bevpool_spans, choice)
 {

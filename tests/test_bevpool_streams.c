@@ -9,6 +9,7 @@
 
 #include "support/device.h"
 #include "tests/support/bev_cases.h"
+#include "tests/support/params.h"
 
 enum { NUM_LANES = 7, NUM_OUTPUTS = 3, NUM_ROUNDS = 30 };
 
@@ -44,16 +45,6 @@ typedef struct lane {
     spops_status status;
     int64_t wrong; // rounds with other bits, counted by the lane's own thread
 } lane;
-
-struct backend_param {
-    int backend;
-};
-
-static struct criterion_test_params every_backend(void)
-{
-    static struct backend_param params[] = {{SPOPS_BACKEND_CPU}, {SPOPS_BACKEND_CUDA}};
-    return cr_make_param_array(struct backend_param, params, 2);
-}
 
 // ---- Lanes ----
 

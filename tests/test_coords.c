@@ -7,29 +7,8 @@
 
 #include "support/device.h"
 #include "tests/support/coord_cases.h"
+#include "tests/support/params.h"
 #include "tests/support/relation.h"
-
-struct backend_param {
-    int backend;
-};
-
-static struct criterion_test_params every_backend(void)
-{
-    static struct backend_param params[] = {{SPOPS_BACKEND_CPU}, {SPOPS_BACKEND_CUDA}};
-    return cr_make_param_array(struct backend_param, params, 2);
-}
-
-struct launch_param {
-    int backend, launch;
-};
-
-static struct criterion_test_params every_launch(void)
-{
-    static struct launch_param params[] = {{SPOPS_BACKEND_CPU, LAUNCH_DEFAULT},
-                                           {SPOPS_BACKEND_CUDA, LAUNCH_STREAM},
-                                           {SPOPS_BACKEND_CUDA, LAUNCH_CAPTURED}};
-    return cr_make_param_array(struct launch_param, params, 3);
-}
 
 static const spops_search searches[] = {SPOPS_SEARCH_AUTO, SPOPS_SEARCH_HASH, SPOPS_SEARCH_GRID,
                                         SPOPS_SEARCH_SORTED};

@@ -9,16 +9,7 @@
 
 #include "support/device.h"
 #include "tests/support/coord_cases.h"
-
-struct backend_param {
-    int backend;
-};
-
-static struct criterion_test_params every_backend(void)
-{
-    static struct backend_param params[] = {{SPOPS_BACKEND_CPU}, {SPOPS_BACKEND_CUDA}};
-    return cr_make_param_array(struct backend_param, params, 2);
-}
+#include "tests/support/params.h"
 
 // What the calls work on, made before memory runs out.
 typedef struct setting {

@@ -7,11 +7,8 @@
 
 #include "support/device.h"
 #include "tests/support/coord_cases.h"
+#include "tests/support/params.h"
 #include "tests/support/relation.h"
-
-struct launch_param {
-    int backend, launch;
-};
 
 static const char *const scans[] = {"kitti_odom_a.npy",         "indoor_redkitchen_a.npy",
                                     "kitti_det_000008_fov.npy", "argoverse2_a.npy",

@@ -8,6 +8,7 @@
 
 #include "support/device.h"
 #include "tests/support/launch.h"
+#include "tests/support/params.h"
 #include "tests/support/relation.h"
 
 // ---- log-sum-exp: (maximum, sum of exp(v - maximum)) ----
@@ -545,16 +546,6 @@ ParameterizedTest(struct param *p, custom_reduce, agrees, .timeout = 600)
         cr_assert(user > 0, "user was not handed on");
     spops_context_destroy(other.ctx);
     test_close(&d);
-}
-
-struct backend_param {
-    int backend;
-};
-
-static struct criterion_test_params every_backend(void)
-{
-    static struct backend_param params[] = {{SPOPS_BACKEND_CPU}, {SPOPS_BACKEND_CUDA}};
-    return cr_make_param_array(struct backend_param, params, 2);
 }
 
 ParameterizedTestParameters(custom_reduce, refuses)

@@ -8,6 +8,7 @@
 #include "support/device.h"
 #include "tests/ref/ref_gather.h"
 #include "tests/support/launch.h"
+#include "tests/support/params.h"
 #include "tests/support/relation.h"
 
 static const spops_dtype dtypes[] = {SPOPS_DTYPE_F32, SPOPS_DTYPE_F16, SPOPS_DTYPE_BF16};
@@ -185,16 +186,6 @@ ParameterizedTest(struct param *p, gather, agrees, .timeout = 600)
         }
     }
     test_close(&d);
-}
-
-struct backend_param {
-    int backend;
-};
-
-static struct criterion_test_params every_backend(void)
-{
-    static struct backend_param params[] = {{SPOPS_BACKEND_CPU}, {SPOPS_BACKEND_CUDA}};
-    return cr_make_param_array(struct backend_param, params, 2);
 }
 
 // Copies keep every bit, also NaN payloads, and rows that no term names are left as they are.

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "support/device.h"
-#include "tests/support/launch.h"
+#include "tests/support/params.h"
 
 static const spops_dtype floats[] = {SPOPS_DTYPE_F32, SPOPS_DTYPE_F16, SPOPS_DTYPE_BF16};
 static const spops_dtype quantized[] = {SPOPS_DTYPE_F8E4M3, SPOPS_DTYPE_F8E5M2, SPOPS_DTYPE_F4E2M1};
@@ -225,16 +225,6 @@ ParameterizedTest(struct param *p, quantize, follows_its_definition, .timeout = 
 }
 
 // The scale of matrices that say nothing, and of the largest and smallest that say something.
-struct backend_param {
-    int backend;
-};
-
-static struct criterion_test_params every_backend(void)
-{
-    static struct backend_param params[] = {{SPOPS_BACKEND_CPU}, {SPOPS_BACKEND_CUDA}};
-    return cr_make_param_array(struct backend_param, params, 2);
-}
-
 ParameterizedTestParameters(quantize, scale_of_special_values)
 {
     return every_backend();

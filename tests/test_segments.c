@@ -8,17 +8,8 @@
 
 #include "support/device.h"
 #include "tests/support/launch.h"
+#include "tests/support/params.h"
 #include "tests/support/relation.h"
-
-struct backend_param {
-    int backend;
-};
-
-static struct criterion_test_params every_backend(void)
-{
-    static struct backend_param params[] = {{SPOPS_BACKEND_CPU}, {SPOPS_BACKEND_CUDA}};
-    return cr_make_param_array(struct backend_param, params, 2);
-}
 
 static spops_segments *const untouched = (spops_segments *)16; // what *out holds before a call
 

@@ -8,6 +8,7 @@
 
 #include "support/device.h"
 #include "tests/support/launch.h"
+#include "tests/support/params.h"
 #include "tests/support/relation.h"
 
 static const spops_reduce reduces[] = {
@@ -220,16 +221,6 @@ ParameterizedTest(struct param *p, segreduce, agrees_on_options, .timeout = 600)
         }
     }
     test_close(&d);
-}
-
-struct backend_param {
-    int backend;
-};
-
-static struct criterion_test_params every_backend(void)
-{
-    static struct backend_param params[] = {{SPOPS_BACKEND_CPU}, {SPOPS_BACKEND_CUDA}};
-    return cr_make_param_array(struct backend_param, params, 2);
 }
 
 // Worked by hand, apart from the reference: ties, zeros of both signs, NaN, infinities.

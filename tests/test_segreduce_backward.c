@@ -7,6 +7,7 @@
 
 #include "support/device.h"
 #include "tests/support/launch.h"
+#include "tests/support/params.h"
 #include "tests/support/relation.h"
 
 static const spops_reduce reduces[] = {
@@ -237,16 +238,6 @@ ParameterizedTest(struct param *p, segreduce_backward, agrees_on_options, .timeo
         }
     }
     test_close(&d);
-}
-
-struct backend_param {
-    int backend;
-};
-
-static struct criterion_test_params every_backend(void)
-{
-    static struct backend_param params[] = {{SPOPS_BACKEND_CPU}, {SPOPS_BACKEND_CUDA}};
-    return cr_make_param_array(struct backend_param, params, 2);
 }
 
 // By hand: d(product) / d(factor) with no zero, one zero and two zeros in a segment.
