@@ -398,6 +398,7 @@ ParameterizedTest(struct param *p, bevpool, agrees_on_maps, .timeout = 600)
     bev_geometry_case g = bev_geometry_simulate(2, 4, 0.1);
     spops_bev_plan *plan = plan_of(&d, &g.geometry, 1);
     bev_map map = bev_map_of_plan(&d, plan);
+    bev_expect_forced(&d, plan, "simulated rig");
     check_map(&d, &map, plan, (spops_dtype)p->dtype, 24, stream + 7, "simulated rig");
     spops_bev_plan_destroy(plan);
     bev_map_free(&map), bev_geometry_free(&g);
@@ -420,6 +421,7 @@ ParameterizedTest(struct param *p, bevpool, agrees_on_real_map, .timeout = 600)
     }
     spops_bev_plan *plan = plan_of(&d, &g.geometry, 1);
     bev_map map = bev_map_of_plan(&d, plan);
+    bev_expect_forced(&d, plan, "nuscenes_a, setting A");
     for (int i = 0; i < 4; ++i) {
         pool_case c = {.plan = plan, .map = &map, .cols = i == 0 ? 80 : 17};
         c.stream = (uint64_t)(p->dtype * 64 + p->launch * 8 + i);

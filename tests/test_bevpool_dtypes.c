@@ -255,17 +255,21 @@ ParameterizedTest(struct param *p, bevpool_dtypes, agree_on_maps, .timeout = 900
     test_device d;
     if (!test_open(&d, (spops_backend_kind)p->backend, (test_launch)p->launch)) return;
     uint64_t stream = (uint64_t)(p->dtype * 8 + p->launch) << 32;
-    for (int k = 0; k < 9; ++k) {
+    for (int i = 0; i < 18; ++i) {
         char text[256];
+        const int k = i / 2;
+        const bool distinct = i % 2 == 1;
         if (test_quick() && k % 3 != 1) continue;
         test_rng rng = test_rng_make(stream += 100);
         const int64_t cols = cols_of((spops_dtype)p->dtype, all_cols[k]);
-        bev_map map = bev_map_random(&shape, 100 + 150 * k, k % 2 == 0, &rng);
+        bev_map map = distinct ? bev_map_distinct(&shape, 120 + 30 * k, &rng)
+                               : bev_map_random(&shape, 100 + 150 * k, k % 2 == 0, &rng);
         spops_bev_plan *plan = NULL;
         spops_bev_options options = spops_bev_options_default();
         options.max_cols = k % 2 == 0 ? 0 : cols;
-        const char *name = test_describe(text, "random map %d", k);
+        const char *name = test_describe(text, "%s map %d", distinct ? "distinct" : "random", k);
         test_expect_ok(d.ctx, bev_map_plan(&d, &map, &options, &plan), name);
+        if (distinct) bev_expect_forced(&d, plan, name);
         check_map(&d, &map, plan, (spops_dtype)p->dtype, cols, kinds[k % 5], kinds[(k + k / 5) % 5],
                   stream, name);
         spops_bev_plan_destroy(plan);
@@ -332,15 +336,18 @@ ParameterizedTest(struct param *p, bevpool_dtypes, keep_special_values_apart, .t
     test_device d;
     if (!test_open(&d, (spops_backend_kind)p->backend, (test_launch)p->launch)) return;
     uint64_t stream = (uint64_t)(p->dtype * 8 + p->launch + 1000) << 32;
-    for (int i = 0; i < 3; ++i) {
+    for (int i = 0; i < 6; ++i) {
+        const bool distinct = i % 2 == 1;
         test_rng rng = test_rng_make(stream += 100);
-        bev_map map = bev_map_random(&shape, 500, true, &rng);
+        bev_map map = distinct ? bev_map_distinct(&shape, 500, &rng)
+                               : bev_map_random(&shape, 500, true, &rng);
         spops_bev_plan *plan = NULL;
         test_expect_ok(d.ctx, bev_map_plan(&d, &map, NULL, &plan), "special values");
+        if (distinct) bev_expect_forced(&d, plan, "special values");
         for (int k = 0; k < 4; ++k)
             check_map(&d, &map, plan, (spops_dtype)p->dtype,
-                      cols_of((spops_dtype)p->dtype, all_cols[i]), kinds[k].feat, kinds[k].depth,
-                      stream += 100, "special values");
+                      cols_of((spops_dtype)p->dtype, all_cols[i / 2]), kinds[k].feat,
+                      kinds[k].depth, stream += 100, "special values");
         spops_bev_plan_destroy(plan);
         bev_map_free(&map);
     }
@@ -363,6 +370,7 @@ ParameterizedTest(struct param *p, bevpool_dtypes, agree_on_real_map, .timeout =
     spops_bev_plan *plan = NULL;
     test_expect_ok(d.ctx, bev_plan_create(&d, &g.geometry, NULL, &plan), "create");
     bev_map map = bev_map_of_plan(&d, plan);
+    bev_expect_forced(&d, plan, "nuscenes_a, setting A");
     const allowed_row *row = row_of((spops_dtype)p->dtype);
     uint64_t stream = (uint64_t)(p->dtype * 8 + p->launch + 2000) << 32;
     int i = 0;

@@ -143,7 +143,9 @@ void bev_map_free(bev_map *m)
     memset(m, 0, sizeof *m);
 }
 
-bev_map bev_map_random(const spops_bev_shape *shape, int64_t num_points, bool follow, test_rng *rng)
+// points: which depth elements to take, in order; NULL: any, also more than once.
+static bev_map draw_map(const spops_bev_shape *shape, int64_t num_points, const int32_t *points,
+                        bool follow, test_rng *rng)
 {
     bev_map m = map_create(shape, num_points, num_points);
     // Cells in random order, each at most once: every second one is left empty.
@@ -159,7 +161,8 @@ bev_map bev_map_random(const spops_bev_shape *shape, int64_t num_points, bool fo
         m.starts[m.num_intervals] = (int32_t)p;
         m.lengths[m.num_intervals] = (int32_t)length;
         for (int64_t i = 0; i < length; ++i, ++p) {
-            m.depth_of[p] = (int32_t)test_rng_below(rng, m.ref.num_depths);
+            m.depth_of[p] =
+                points != NULL ? points[p] : (int32_t)test_rng_below(rng, m.ref.num_depths);
             m.feat_of[p] = (int32_t)(follow ? ref_bev_pixel(shape, m.depth_of[p])
                                             : test_rng_below(rng, m.ref.num_features));
             m.cell_of[p] = cells[m.num_intervals];
@@ -168,6 +171,26 @@ bev_map bev_map_random(const spops_bev_shape *shape, int64_t num_points, bool fo
         m.ref.num_points = p;
     }
     free(cells);
+    return m;
+}
+
+bev_map bev_map_random(const spops_bev_shape *shape, int64_t num_points, bool follow, test_rng *rng)
+{
+    return draw_map(shape, num_points, NULL, follow, rng);
+}
+
+bev_map bev_map_distinct(const spops_bev_shape *shape, int64_t num_points, test_rng *rng)
+{
+    const int64_t num_depths = (int64_t)shape->num_batches * shape->num_cameras *
+                               shape->num_depths * shape->feature_height * shape->feature_width;
+    int32_t *points = (int32_t *)allocate(num_depths, sizeof(int32_t));
+    cr_assert(num_points <= num_depths, "%lld points of %lld", (long long)num_points,
+              (long long)num_depths);
+    for (int64_t i = 0; i < num_depths; ++i)
+        points[i] = (int32_t)i;
+    test_rng_shuffle_i32(rng, points, num_depths);
+    bev_map m = draw_map(shape, num_points, points, true, rng);
+    free(points);
     return m;
 }
 
@@ -222,6 +245,14 @@ static bool force_spans(const spops_bev_options *options, spops_bev_options *for
     if (forced->kernel != SPOPS_BEV_KERNEL_AUTO) return false;
     forced->kernel = SPOPS_BEV_KERNEL_SPANS;
     return true;
+}
+
+void bev_expect_forced(test_device *d, const spops_bev_plan *plan, const char *what)
+{
+    spops_bev_options forced;
+    if (d->backend != SPOPS_BACKEND_CUDA || !force_spans(NULL, &forced)) return;
+    cr_assert(bev_info(d, plan).kernel == SPOPS_BEV_KERNEL_SPANS, "%s: the plan has no spans",
+              what);
 }
 
 spops_status bev_plan_create(test_device *d, const spops_bev_geometry *geometry,

@@ -32,6 +32,8 @@ typedef struct bev_map {
 // intervals, empty cells and cells far fuller than others are among them.
 bev_map bev_map_random(const spops_bev_shape *shape, int64_t num_points, bool follow,
                        test_rng *rng);
+// The same with feature rows that follow and no point twice: maps that can have spans.
+bev_map bev_map_distinct(const spops_bev_shape *shape, int64_t num_points, test_rng *rng);
 // What a plan holds.
 bev_map bev_map_of_plan(test_device *d, const spops_bev_plan *plan);
 void bev_map_free(bev_map *map);
@@ -40,6 +42,8 @@ void bev_map_free(bev_map *map);
 // do not say otherwise.
 spops_status bev_plan_create(test_device *d, const spops_bev_geometry *geometry,
                              const spops_bev_options *options, spops_bev_plan **out);
+// With that variable, on CUDA: the plan has spans. For maps that must not fall back unseen.
+void bev_expect_forced(test_device *d, const spops_bev_plan *plan, const char *what);
 // The plan of a map.
 spops_status bev_map_plan(test_device *d, const bev_map *map, const spops_bev_options *options,
                           spops_bev_plan **out);
