@@ -17,8 +17,8 @@ static void set_tiles(const spops_bev_shape *shape, spops_bev_spans *s)
     while (s->tile_height > 8 && s->tile_height / 2 >= shape->feature_height)
         s->tile_height /= 2;
     s->tile_width = SPOPS_BEV_TILE_PIXELS / s->tile_height;
-    s->group_tiles = 8;
-    s->warp_steps = 3;
+    s->group_tiles = 8; // H200, map B, f16, C = 80, 2 steps a warp: 32.1 us; 1: 32.4
+    s->warp_steps = 3;  // 31.1 us
     s->num_tiles = (int64_t)shape->num_batches * shape->num_cameras *
                    ceil_div(shape->feature_height, s->tile_height) *
                    ceil_div(shape->feature_width, s->tile_width);

@@ -25,13 +25,7 @@ spops_status spops_coords_check(spops_context *ctx, const char *call, const char
                                 const spops_coords *coords)
 {
     SPOPS_REQUIRE(ctx, coords != NULL, "%s: %s is NULL", call, name);
-    SPOPS_REQUIRE(ctx, coords->ctx->backend == ctx->backend,
-                  "%s: %s was made for the %s backend, ctx runs on %s", call, name,
-                  coords->ctx->backend->name, ctx->backend->name);
-    SPOPS_REQUIRE(ctx, coords->ctx->info.device == ctx->info.device,
-                  "%s: %s lies on device %" PRId32 ", ctx runs on device %" PRId32, call, name,
-                  coords->ctx->info.device, ctx->info.device);
-    return SPOPS_STATUS_OK;
+    return spops_check_home(ctx, call, name, coords->ctx);
 }
 
 static spops_status read_box(spops_context *ctx, const char *call, int32_t dims,

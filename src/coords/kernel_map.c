@@ -14,13 +14,7 @@ spops_status spops_map_check(spops_context *ctx, const char *call, const char *n
                              const spops_kernel_map *map)
 {
     SPOPS_REQUIRE(ctx, map != NULL, "%s: %s is NULL", call, name);
-    SPOPS_REQUIRE(ctx, map->ctx->backend == ctx->backend,
-                  "%s: %s was made for the %s backend, ctx runs on %s", call, name,
-                  map->ctx->backend->name, ctx->backend->name);
-    SPOPS_REQUIRE(ctx, map->ctx->info.device == ctx->info.device,
-                  "%s: %s lies on device %" PRId32 ", ctx runs on device %" PRId32, call, name,
-                  map->ctx->info.device, ctx->info.device);
-    return SPOPS_STATUS_OK;
+    return spops_check_home(ctx, call, name, map->ctx);
 }
 
 // A submanifold's taps surround their centre.
@@ -333,6 +327,20 @@ static spops_status begin_make(spops_context *ctx, const char *call, spops_kerne
     return spops_check_not_capturing(ctx, call);
 }
 
+// A map between two sets, checked and allocated. *out becomes in where the kind has one set.
+static spops_status alloc_between(spops_context *ctx, const char *call, spops_kernel_map_kind kind,
+                                  const spops_kernel_shape *kernel, const spops_coords *in,
+                                  const spops_coords **out, const spops_kernel_map_options *options,
+                                  bool refillable, spops_kernel_map **map)
+{
+    spops_map_choices choices;
+    SPOPS_TRY(check_sets(ctx, call, kind, in, out));
+    SPOPS_TRY(
+        spops_map_read_choices(ctx, call, kind, kernel, in->arrays.layout.dims, options, &choices));
+    return spops_map_alloc(ctx, call, &choices, in->arrays.max_rows, (*out)->arrays.max_rows,
+                           refillable, map);
+}
+
 spops_status spops_kernel_map_create(spops_context *ctx, spops_kernel_map_kind kind,
                                      const spops_kernel_shape *kernel, const spops_coords *in,
                                      const spops_coords *out,
@@ -341,15 +349,10 @@ spops_status spops_kernel_map_create(spops_context *ctx, spops_kernel_map_kind k
 {
     static const char call[] = "kernel_map_create";
     spops_status status = SPOPS_STATUS_OK;
-    spops_map_choices choices;
     spops_kernel_map *m = NULL;
 
     SPOPS_TRY(begin_make(ctx, call, map));
-    SPOPS_TRY(check_sets(ctx, call, kind, in, &out));
-    SPOPS_TRY(
-        spops_map_read_choices(ctx, call, kind, kernel, in->arrays.layout.dims, options, &choices));
-    SPOPS_TRY(
-        spops_map_alloc(ctx, call, &choices, in->arrays.max_rows, out->arrays.max_rows, false, &m));
+    SPOPS_TRY(alloc_between(ctx, call, kind, kernel, in, &out, options, false, &m));
     SPOPS_TRY_GOTO(
         ctx->backend->map_search(ctx, &in->arrays, &out->arrays, &m->arrays, m->backend_workspace),
         status, fail);
@@ -430,15 +433,10 @@ spops_status spops_kernel_map_reserve(spops_context *ctx, spops_kernel_map_kind 
 {
     static const char call[] = "kernel_map_reserve";
     spops_status status = SPOPS_STATUS_OK;
-    spops_map_choices choices;
     spops_kernel_map *m = NULL;
 
     SPOPS_TRY(begin_make(ctx, call, map));
-    SPOPS_TRY(check_sets(ctx, call, kind, in, &out));
-    SPOPS_TRY(
-        spops_map_read_choices(ctx, call, kind, kernel, in->arrays.layout.dims, options, &choices));
-    SPOPS_TRY(
-        spops_map_alloc(ctx, call, &choices, in->arrays.max_rows, out->arrays.max_rows, true, &m));
+    SPOPS_TRY(alloc_between(ctx, call, kind, kernel, in, &out, options, true, &m));
     SPOPS_TRY_GOTO(ctx->backend->fill_zero(ctx, m->block, m->block_bytes), status, fail);
     SPOPS_TRY_GOTO(ctx->backend->wait(ctx), status, fail);
     *map = m;

@@ -9,17 +9,23 @@
 
 // Shared checks
 
+spops_status spops_check_home(spops_context *ctx, const char *call, const char *name,
+                              const spops_context *home)
+{
+    SPOPS_REQUIRE(ctx, home->backend == ctx->backend,
+                  "%s: %s was made for the %s backend, ctx runs on %s", call, name,
+                  home->backend->name, ctx->backend->name);
+    SPOPS_REQUIRE(ctx, home->info.device == ctx->info.device,
+                  "%s: %s lies on device %" PRId32 ", ctx runs on device %" PRId32, call, name,
+                  home->info.device, ctx->info.device);
+    return SPOPS_STATUS_OK;
+}
+
 spops_status spops_segments_check(spops_context *ctx, const char *call, const char *name,
                                   const spops_segments *segments)
 {
     SPOPS_REQUIRE(ctx, segments != NULL, "%s: %s is NULL", call, name);
-    SPOPS_REQUIRE(ctx, segments->ctx->backend == ctx->backend,
-                  "%s: %s was made for the %s backend, ctx runs on %s", call, name,
-                  segments->ctx->backend->name, ctx->backend->name);
-    SPOPS_REQUIRE(ctx, segments->ctx->info.device == ctx->info.device,
-                  "%s: %s lies on device %" PRId32 ", ctx runs on device %" PRId32, call, name,
-                  segments->ctx->info.device, ctx->info.device);
-    return SPOPS_STATUS_OK;
+    return spops_check_home(ctx, call, name, segments->ctx);
 }
 
 spops_status spops_segments_check_cols(spops_context *ctx, const char *call, const char *name,

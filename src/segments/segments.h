@@ -86,6 +86,10 @@ spops_status spops_segments_run_dot(spops_context *ctx, const spops_segments *se
 
 // Checks that several entries share. They report on ctx.
 
+// What is called `name` was made by home, and lies where ctx runs.
+spops_status spops_check_home(spops_context *ctx, const char *call, const char *name,
+                              const spops_context *home);
+
 // The plan, named `name`, is there and lies where ctx runs.
 spops_status spops_segments_check(spops_context *ctx, const char *call, const char *name,
                                   const spops_segments *segments);
