@@ -3,6 +3,7 @@
 #include <criterion/criterion.h>
 #include <criterion/parameterized.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -308,6 +309,7 @@ ParameterizedTest(struct backend_param *p, kernel_map, workloads)
                 cr_assert(held.tap_counts[k] == counts[k], "%s: tap %d has %d pairs, expected %lld",
                           files[f].name, k, held.tap_counts[k], (long long)counts[k]);
             spops_coords_destroy(coords);
+            held_map_check_order(&held, &held.out, files[f].name);
             if (s == 0 || test_quick()) {
                 first = held;
                 continue;
@@ -329,6 +331,122 @@ ParameterizedTest(struct backend_param *p, kernel_map, workloads)
         held_map_free(&first);
         free(rows), free(xyz);
     }
+    test_close(&d);
+}
+
+// ---- the order of rows, around the sizes at which it is made in another way ----
+
+// Row i of n: one of two neighbouring places along a line that is folded into space.
+static int32_t *scattered_rows(int64_t n, test_rng *rng)
+{
+    int32_t *rows = (int32_t *)calloc((size_t)(n > 0 ? n : 1), 16);
+    for (int64_t i = 0; i < n; ++i) {
+        const int64_t place = 2 * i + (int64_t)test_rng_below(rng, 2);
+        rows[4 * i + 1] = (int32_t)(place / (64 * 64)) - 5;
+        rows[4 * i + 2] = (int32_t)(place / 64 % 64);
+        rows[4 * i + 3] = (int32_t)(place % 64);
+    }
+    return rows;
+}
+
+static void check_order_of(test_device *d, int64_t n, const int32_t *rows, const map_case *c)
+{
+    char text[256], size[32];
+    snprintf(size, sizeof size, "of %lld rows", (long long)n);
+    const char *what = describe(text, c, "a folded line", size);
+    spops_coords *set = create_set(d, d->ctx, 3, n, rows, SPOPS_SEARCH_HASH, false);
+    held_map held = build(d, d->ctx, c, set, c->kind == SPOPS_MAP_SUBMANIFOLD ? NULL : set, what);
+    cr_assert(held.out.n == n && held.info.num_pairs >= n / 4, "%s", what);
+    held_map_check_order(&held, &held.out, what);
+    held_map_free(&held);
+    spops_coords_destroy(set);
+    checked_alloc_check(&d->memory, what);
+}
+
+ParameterizedTestParameters(kernel_map, orders)
+{
+    return every_backend();
+}
+ParameterizedTest(struct backend_param *p, kernel_map, orders)
+{
+    static const int64_t sizes[] = {0,    1,    31,     2047,   2048,   2049,
+                                    4097, 9000, 131072, 131073, 524288, 524289};
+    test_device d;
+    test_rng rng = test_rng_make(506);
+    if (!test_open(&d, (spops_backend_kind)p->backend, LAUNCH_STREAM)) return;
+    int32_t *rows = scattered_rows(sizes[11], &rng);
+    map_case c = {SPOPS_MAP_SUBMANIFOLD, spops_kernel_shape_cube(3, 3, 1, 1), SPOPS_MAP_ORDER, 0,
+                  0};
+    for (int i = 0; i < 12; ++i)
+        if (sizes[i] < 100000 || !test_quick()) check_order_of(&d, sizes[i], rows, &c);
+    for (int32_t size = 1; size <= 5; ++size) {
+        c.kind = SPOPS_MAP_CONVOLUTION;
+        fill_kernel(&c.kernel, 3, size, 1, 1, size / 2);
+        check_order_of(&d, 9000, rows, &c);
+        c.kernel.size[0] = 1; // ranks of 1, 4, 9, 16 and 25 bits
+        check_order_of(&d, 9000, rows, &c);
+    }
+    free(rows);
+    test_close(&d);
+}
+
+// Into a capacity: fewer rows than there is room for, after more of them.
+ParameterizedTestParameters(kernel_map, orders_set)
+{
+    return every_launch();
+}
+ParameterizedTest(struct launch_param *p, kernel_map, orders_set)
+{
+    enum { CAPACITY = 140000 };
+    static const spops_coords_box box = {{0, -8, 0, 0, 0}, {0, 100, 63, 63, 0}};
+    static const int32_t counts[] = {20000, CAPACITY, 60, 5000, 0};
+    test_device d;
+    test_rng rng = test_rng_make(507);
+    spops_coords *set = NULL;
+    spops_kernel_map *map = NULL;
+    device_graph *graph = NULL;
+    void *given = NULL;
+    spops_coords_options o = spops_coords_options_default();
+    spops_kernel_map_options m = spops_kernel_map_options_default();
+    const spops_kernel_shape kernel = spops_kernel_shape_cube(3, 3, 1, 1);
+    if (!test_open(&d, (spops_backend_kind)p->backend, (test_launch)p->launch)) return;
+    int32_t *rows = scattered_rows(CAPACITY, &rng);
+    int32_t *on_device = test_upload_i32(&d, rows, 4 * CAPACITY);
+    o.box = &box;
+    m.parts = SPOPS_MAP_ORDER;
+    test_expect_ok(d.ctx, spops_coords_reserve(d.ctx, 3, CAPACITY, CAPACITY, &o, &set), "set");
+    test_expect_ok(
+        d.ctx, spops_kernel_map_reserve(d.ctx, SPOPS_MAP_SUBMANIFOLD, &kernel, set, NULL, &m, &map),
+        "map");
+    cr_assert(device_alloc(d.backend, sizeof counts[0], &given), "%s", device_error());
+    if (d.launch == LAUNCH_CAPTURED) {
+        cr_assert(device_capture_begin(d.stream), "%s", device_error());
+        spops_status status = spops_coords_set(d.ctx, set, (int32_t *)given, on_device);
+        if (status == SPOPS_STATUS_OK) status = spops_kernel_map_set(d.ctx, map, set, NULL);
+        cr_assert(device_capture_end(d.stream, &graph), "%s", device_error());
+        test_expect_ok(d.ctx, status, "captured");
+    }
+    for (int i = 0; i < 5; ++i) {
+        char text[256];
+        const char *what = test_describe(text, "%d rows of %d", counts[i], CAPACITY);
+        cr_assert(device_upload(d.backend, given, &counts[i], sizeof counts[i]), "%s",
+                  device_error());
+        if (graph != NULL) {
+            cr_assert(device_graph_launch(graph, d.stream), "%s", device_error());
+        } else {
+            test_expect_ok(d.ctx, spops_coords_set(d.ctx, set, (int32_t *)given, on_device), what);
+            test_expect_ok(d.ctx, spops_kernel_map_set(d.ctx, map, set, NULL), what);
+        }
+        test_wait(&d);
+        held_map held = held_map_of(&d, map, SPOPS_STATUS_OK, what);
+        cr_assert(held.out.n == counts[i], "%s: %lld in use", what, (long long)held.out.n);
+        held_map_check_order(&held, &held.out, what);
+        held_map_free(&held);
+    }
+    device_graph_destroy(graph);
+    spops_kernel_map_destroy(map), spops_coords_destroy(set);
+    test_free(&d, given), test_free(&d, on_device);
+    free(rows);
     test_close(&d);
 }
 

@@ -4,14 +4,14 @@
 #include <cub/device/device_radix_sort.cuh>
 #include <cub/device/device_scan.cuh>
 
-#include "kernels/core/launch.cuh"
-#include "spops/device/walk.cuh"
+#include "kernels/coords/row_sort.cuh"
 
 namespace
 {
 
 using spops::blocks_for;
 using spops::launch;
+using spops::row_sort;
 using spops::stream_of;
 using spops::WAITS_FOR_PREVIOUS;
 
@@ -20,6 +20,7 @@ constexpr int threads = 256;
 // ---- Order --------------------------------------------------------------------------------------
 
 struct order_workspace {
+    row_sort sort_rows;     // of few rows; of more:
     uint32_t *keys[2];      // [rows]
     int32_t *rows;          // [rows] 0, 1, ..
     uint32_t *tile_keys[2]; // [tiles]
@@ -36,9 +37,9 @@ cudaError_t sort_keys(void *temp, size_t &bytes, const uint32_t *in, uint32_t *o
                                            end_bit, stream);
 }
 
-int rank_bits(const spops_map_arrays *map)
+bool sorts_in_tiles(int64_t rows)
 {
-    return map->taps.num_taps < 32 ? map->taps.num_taps : 32;
+    return rows <= spops::row_sort_most;
 }
 
 // Of a tile's key: 0 to num_taps taps are missing.
@@ -55,56 +56,39 @@ order_workspace carve_order(const spops_map_arrays *map, int64_t rows, int64_t t
 {
     order_workspace ws = {};
     size_t row_bytes = 0, tile_bytes = 0;
-    for (int i = 0; i < 2; ++i) {
-        ws.keys[i] = (uint32_t *)spops_carve(c, rows, 1, sizeof(uint32_t));
+    if (rows == 0) return ws;
+    for (int i = 0; i < 2; ++i)
         ws.tile_keys[i] = (uint32_t *)spops_carve(c, tiles, 1, sizeof(uint32_t));
-    }
-    ws.rows = (int32_t *)spops_carve(c, rows, 1, sizeof(int32_t));
     ws.tiles = (int32_t *)spops_carve(c, tiles, 1, sizeof(int32_t));
-    if (rows > 0) {
+    sort_keys(nullptr, tile_bytes, ws.tile_keys[0], ws.tile_keys[1], ws.tiles, ws.tiles, tiles,
+              tile_bits(map), 0);
+    if (sorts_in_tiles(rows)) {
+        ws.sort_rows = spops::carve_row_sort(rows, map->mask_order.num_bits, c);
+    } else {
+        for (int i = 0; i < 2; ++i)
+            ws.keys[i] = (uint32_t *)spops_carve(c, rows, 1, sizeof(uint32_t));
+        ws.rows = (int32_t *)spops_carve(c, rows, 1, sizeof(int32_t));
         sort_keys(nullptr, row_bytes, ws.keys[0], ws.keys[1], ws.rows, ws.rows, rows,
-                  rank_bits(map), 0);
-        sort_keys(nullptr, tile_bytes, ws.tile_keys[0], ws.tile_keys[1], ws.tiles, ws.tiles, tiles,
-                  tile_bits(map), 0);
+                  map->mask_order.num_bits, 0);
     }
     ws.sort_bytes = row_bytes > tile_bytes ? row_bytes : tile_bytes;
     ws.sort = spops_carve(c, (int64_t)ws.sort_bytes, 1, 1);
     return ws;
 }
 
-// As spops_mask_fold, with the bit that a tap folds to counted along: k * 32 / num_taps grows by at
-// most one a tap where there are more than 32.
-__device__ __forceinline__ uint32_t fold_mask(const uint32_t *mask, int32_t num_taps)
-{
-    if (num_taps <= 32) return mask[0];
-    uint32_t folded = 0;
-    int32_t bit = 0, part = 0; // part: k * 32 - bit * num_taps
-    for (int32_t base = 0; base < num_taps; base += 32) {
-        const uint32_t word = mask[base / 32];
-        const int32_t taps = min(32, num_taps - base);
-        for (int32_t k = 0; k < taps; ++k) {
-            folded |= (word >> k & 1u) << bit;
-            part += 32;
-            if (part >= num_taps) {
-                part -= num_taps;
-                ++bit;
-            }
-        }
-    }
-    return folded;
-}
-
 // Rows not in use come last: no key is larger, and they stand behind all others to begin with.
 __global__ void __launch_bounds__(threads)
-    rank_masks(const uint32_t *masks, const int32_t *num_rows, int64_t max_rows, int32_t num_taps,
-               int32_t mask_words, uint32_t *keys, int32_t *rows)
+    rank_masks(const __grid_constant__ spops_mask_order order, const uint32_t *masks,
+               const int32_t *num_rows, int64_t max_rows, int32_t num_taps, int32_t mask_words,
+               uint32_t *keys, int32_t *rows)
 {
     spops::walk_wait_previous();
     spops::walk_release_next();
     const int64_t r = (int64_t)blockIdx.x * threads + threadIdx.x;
     if (r >= max_rows) return;
-    keys[r] =
-        r < *num_rows ? spops_mask_rank(fold_mask(masks + r * mask_words, num_taps)) : UINT32_MAX;
+    keys[r] = r < *num_rows
+                  ? spops_mask_rank(&order, spops::fold_mask(masks + r * mask_words, num_taps))
+                  : UINT32_MAX;
     rows[r] = (int32_t)r;
 }
 
@@ -161,6 +145,24 @@ __global__ void __launch_bounds__(sort_threads)
         const int32_t at = i * sort_threads + (int32_t)threadIdx.x;
         if (at < num_tiles) tile_order[at] = tiles[i];
     }
+}
+
+spops_status order_rows(spops_context *ctx, const spops_map_arrays *map, const spops_map_side *side,
+                        const order_workspace &ws)
+{
+    size_t bytes = ws.sort_bytes;
+    if (sorts_in_tiles(side->max_rows))
+        return spops::row_sort_items(side->max_rows) == 2
+                   ? spops::enqueue_row_sort<2>(ctx, ws.sort_rows, map, side)
+                   : spops::enqueue_row_sort<4>(ctx, ws.sort_rows, map, side);
+    SPOPS_TRY(launch<WAITS_FOR_PREVIOUS>(
+        ctx, "kernel_map: rank_masks", rank_masks, blocks_for(side->max_rows, threads), threads,
+        map->mask_order, side->masks, side->num_rows, side->max_rows, map->taps.num_taps,
+        map->mask_words, ws.keys[0], ws.rows));
+    return spops_cuda_status(ctx, "kernel_map: sort of rows by mask",
+                             (int)sort_keys(ws.sort, bytes, ws.keys[0], ws.keys[1], ws.rows,
+                                            side->order, side->max_rows, map->mask_order.num_bits,
+                                            stream_of(ctx)));
 }
 
 // ---- Pairs --------------------------------------------------------------------------------------
@@ -363,16 +365,8 @@ extern "C" spops_status spops_cuda_map_order(spops_context *ctx, const spops_map
     spops_carver c = {(char *)workspace, 0};
     const order_workspace ws = carve_order(map, side->max_rows, side->num_tiles, &c);
     const int32_t num_tiles = (int32_t)side->num_tiles;
-    size_t bytes = ws.sort_bytes;
     if (side->max_rows == 0) return SPOPS_STATUS_OK;
-    SPOPS_TRY(launch<WAITS_FOR_PREVIOUS>(ctx, "kernel_map: rank_masks", rank_masks,
-                                         blocks_for(side->max_rows, threads), threads, side->masks,
-                                         side->num_rows, side->max_rows, map->taps.num_taps,
-                                         map->mask_words, ws.keys[0], ws.rows));
-    SPOPS_TRY(spops_cuda_status(ctx, "kernel_map: sort of rows by mask",
-                                (int)sort_keys(ws.sort, bytes, ws.keys[0], ws.keys[1], ws.rows,
-                                               side->order, side->max_rows, rank_bits(map),
-                                               stream_of(ctx))));
+    SPOPS_TRY(order_rows(ctx, map, side, ws));
     SPOPS_TRY(launch<WAITS_FOR_PREVIOUS>(
         ctx, "kernel_map: join_masks", join_masks, blocks_for(32 * side->num_tiles, threads),
         threads, side->masks, side->order, side->num_rows, side->num_tiles, map->tile_rows,
@@ -385,7 +379,7 @@ extern "C" spops_status spops_cuda_map_order(spops_context *ctx, const spops_map
         return launch<WAITS_FOR_PREVIOUS>(ctx, "kernel_map: sort_tiles", sort_tiles<16>, dim3(1),
                                           sort_threads, ws.tile_keys[0], num_tiles, tile_bits(map),
                                           side->tile_order);
-    bytes = ws.sort_bytes;
+    size_t bytes = ws.sort_bytes;
     return spops_cuda_status(ctx, "kernel_map: sort of tiles",
                              (int)sort_keys(ws.sort, bytes, ws.tile_keys[0], ws.tile_keys[1],
                                             ws.tiles, side->tile_order, side->num_tiles,

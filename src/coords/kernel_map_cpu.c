@@ -306,6 +306,14 @@ static void order_tiles(const spops_map_arrays *map, const spops_map_side *side,
     }
 }
 
+// Ranks of masks with one byte in use: that of a mask is the exclusive or of its bytes' four.
+static void fill_ranks(const spops_mask_order *order, uint32_t ranks[4][256])
+{
+    for (int byte = 0; byte < 4; ++byte)
+        for (uint32_t value = 0; value < 256; ++value)
+            ranks[byte][value] = spops_mask_rank(order, value << 8 * byte);
+}
+
 spops_status spops_cpu_map_order(spops_context *ctx, const spops_map_arrays *map,
                                  const spops_map_side *side, void *workspace)
 {
@@ -314,17 +322,21 @@ spops_status spops_cpu_map_order(spops_context *ctx, const spops_map_arrays *map
     const int num_parts = parts_for(ctx, n, num_taps);
     spops_carver carver = {(char *)workspace, 0};
     const map_workspace w = carve_workspace(map, SPOPS_MAP_ORDER, &carver);
+    uint32_t ranks[4][256];
     int sorted;
 
+    fill_ranks(&map->mask_order, ranks);
 #pragma omp parallel for num_threads(num_parts) if (num_parts > 1) schedule(static, 1)
     for (int part = 0; part < num_parts; ++part) {
         const int64_t end = spops_part_begin(n, part + 1, num_parts);
         for (int64_t i = spops_part_begin(n, part, num_parts); i < end; ++i) {
-            w.sort.keys[0][i] = spops_mask_rank(spops_mask_fold(side->masks + i * words, num_taps));
+            const uint32_t mask = spops_mask_fold(side->masks + i * words, num_taps);
+            w.sort.keys[0][i] = ranks[0][mask & 255] ^ ranks[1][mask >> 8 & 255] ^
+                                ranks[2][mask >> 16 & 255] ^ ranks[3][mask >> 24];
             w.sort.values[0][i] = (int32_t)i;
         }
     }
-    sorted = spops_radix_sort(num_parts, num_taps < 32 ? num_taps : 32, n, &w.sort, 0);
+    sorted = spops_radix_sort(num_parts, map->mask_order.num_bits, n, &w.sort, 0);
     if (n > 0) memcpy(side->order, w.sort.values[sorted], (size_t)n * sizeof *side->order);
 #pragma omp parallel for num_threads(num_parts) if (num_parts > 1) schedule(static)
     for (int64_t t = 0; t < side->num_tiles; ++t) {

@@ -138,6 +138,7 @@ typedef struct spops_map_arrays {
     bool symmetric;  // submanifold: tap k of row i is j if and only if tap num_taps-1-k of j is i
     bool plain;      // do not make use of it
     int32_t mask_words, table_stride, tile_rows;
+    spops_mask_order mask_order;
     int64_t max_pairs;
     spops_map_state *state; // [1]
     int32_t *tap_counts;    // [num_taps]

@@ -3,6 +3,7 @@
 #include <criterion/criterion.h>
 #include <criterion/logging.h>
 #include <stdio.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -330,16 +331,42 @@ static bool has_bit(const uint32_t *mask, int32_t k)
     return mask[k / 32] >> (k % 32) & 1;
 }
 
-// Binary rank of a Gray code, bit by bit; of masks folded to 32 groups of taps.
-static uint32_t gray_rank(const uint32_t *mask, int32_t taps)
+// Groups of a map's taps, the one that counts most in the order of rows first: single taps by their
+// distance from the kernel's centre, ties by number; of more than 32 taps, 32 groups from the last.
+typedef struct tap_groups {
+    int num;
+    int32_t group[32];
+} tap_groups;
+
+static tap_groups tap_groups_of(const spops_kernel_shape *kernel, int32_t taps)
+{
+    tap_groups g = {taps < 32 ? taps : 32, {0}};
+    double distance[32] = {0};
+    for (int32_t k = 0; k < g.num; ++k) {
+        int32_t below = 1;
+        for (int a = kernel->dims - 1; a >= 0; below *= kernel->size[a--])
+            distance[k] += fabs(k / below % kernel->size[a] - (kernel->size[a] - 1) / 2.0);
+        if (taps > 32) distance[k] = k;
+    }
+    for (int32_t k = 0; k < g.num; ++k) {
+        int place = 0;
+        for (int32_t other = 0; other < g.num; ++other)
+            place += distance[other] > distance[k] || (distance[other] == distance[k] && other < k);
+        g.group[place] = k;
+    }
+    return g;
+}
+
+// Binary rank of a Gray code, bit by bit.
+static uint32_t gray_rank(const tap_groups *g, const uint32_t *mask, int32_t taps)
 {
     bool folded[32] = {false};
     uint32_t rank = 0;
     bool parity = false;
     for (int32_t k = 0; k < taps; ++k)
         if (has_bit(mask, k)) folded[taps <= 32 ? k : k * 32 / taps] = true;
-    for (int bit = 31; bit >= 0; --bit) {
-        parity ^= folded[bit];
+    for (int i = 0; i < g->num; ++i) {
+        parity ^= folded[g->group[i]];
         rank = rank << 1 | parity;
     }
     return rank;
@@ -353,20 +380,21 @@ static int32_t num_bits(const uint32_t *mask, int32_t taps)
     return n;
 }
 
-static void check_order_part(const held_map *h, const held_side *s, const char *what)
+void held_map_check_order(const held_map *h, const held_side *s, const char *what)
 {
     const int32_t words = h->view.mask_words, taps = h->view.num_taps, tile = h->view.tile_rows;
+    const tap_groups groups = tap_groups_of(&h->info.kernel, taps);
     unsigned char *seen = (unsigned char *)allocate(s->n + s->num_tiles, 1);
+    uint32_t before = 0;
     for (int64_t p = 0; p < s->n; ++p) {
         const int32_t row = s->order[p];
         cr_assert(row >= 0 && row < s->n && !seen[row], "%s: order[%lld] is %d", what, (long long)p,
                   row);
         seen[row] = 1;
-        if (p == 0) continue;
-        const uint32_t before = gray_rank(s->masks + (int64_t)s->order[p - 1] * words, taps);
-        const uint32_t here = gray_rank(s->masks + (int64_t)row * words, taps);
-        cr_assert(before < here || (before == here && s->order[p - 1] < row),
+        const uint32_t rank = gray_rank(&groups, s->masks + (int64_t)row * words, taps);
+        cr_assert(p == 0 || before < rank || (before == rank && s->order[p - 1] < row),
                   "%s: order[%lld] does not ascend", what, (long long)p);
+        before = rank;
     }
     for (int64_t t = 0; t < s->num_tiles; ++t) {
         const uint32_t *mask = s->tile_masks + t * words;
@@ -384,10 +412,9 @@ static void check_order_part(const held_map *h, const held_side *s, const char *
                   (long long)i);
         seen[t] = 1;
         if (i == 0) continue;
-        const int32_t before =
-            num_bits(s->tile_masks + (int64_t)s->tile_order[i - 1] * words, taps);
+        const int32_t above = num_bits(s->tile_masks + (int64_t)s->tile_order[i - 1] * words, taps);
         const int32_t here = num_bits(s->tile_masks + (int64_t)t * words, taps);
-        cr_assert(before > here || (before == here && s->tile_order[i - 1] < t),
+        cr_assert(above > here || (above == here && s->tile_order[i - 1] < t),
                   "%s: tile_order[%lld]", what, (long long)i);
     }
     free(seen);
@@ -413,7 +440,7 @@ static void check_side(const held_map *h, const held_side *s, int64_t n, const i
         }
     if (s->order != NULL) {
         cr_assert(s->num_tiles >= (n + tiles - 1) / tiles, "%s", what);
-        check_order_part(h, s, what);
+        held_map_check_order(h, s, what);
     }
     if (s->offsets == NULL) return;
     int64_t p = 0;

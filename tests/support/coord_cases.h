@@ -73,6 +73,8 @@ void held_map_free(held_map *held);
 // All parts against table[num_out][num_taps], and against each other.
 void held_map_check(const held_map *held, int64_t num_in, int64_t num_out, const int32_t *table,
                     const char *what);
+// The order of a side and its tiles, against its masks.
+void held_map_check_order(const held_map *held, const held_side *side, const char *what);
 // Bit for bit.
 void held_map_check_same(const held_map *a, const held_map *b, const char *what);
 
