@@ -100,27 +100,58 @@ __device__ __forceinline__ uint64_t load_relaxed(const uint64_t *p)
     return *(const volatile uint64_t *)p;
 }
 
+// Four entries that lie in one sector, as they are now.
+__device__ __forceinline__ void load_bucket(const uint64_t *p, uint64_t entry[4])
+{
+    asm volatile("ld.volatile.global.v2.u64 {%0, %1}, [%2];"
+                 : "=l"(entry[0]), "=l"(entry[1])
+                 : "l"(p)
+                 : "memory");
+    asm volatile("ld.volatile.global.v2.u64 {%0, %1}, [%2];"
+                 : "=l"(entry[2]), "=l"(entry[3])
+                 : "l"(p + 2)
+                 : "memory");
+}
+
 // Enter key with value, or lower the value it has. keys[v] is the key of value v, written before
 // this kernel (read only where the table is not exact; NULL: no key comes twice). Returns the slot.
+//
+// Whole buckets are loaded: of the keys of a frame one is always 25 to 31 slots from where its
+// search begins (counted on the workloads), and a kernel ends no sooner than that one.
 __device__ __forceinline__ uint32_t hash_insert(const hash_table &t, uint64_t key, int32_t value,
                                                 const uint64_t *keys)
 {
     const hash_probe p = hash_begin(t, key);
     const uint64_t mine = hash_entry(t, p.tag, value);
     const int shift = hash_shift(t);
-    for (uint32_t slot = p.slot;; slot = (slot + 1) & t.mask) {
-        uint64_t *entry = t.entries + slot;
-        uint64_t found = load_relaxed(entry);
+    uint32_t slot = p.slot;
+    for (;;) {
+        // The first slot from here on that is free or may be the key's. A slot keeps its key and
+        // its value only falls, so what was passed over need not be looked at again.
+        const uint32_t bucket = slot & ~3u;
+        uint64_t entry[4], found = 0;
+        uint32_t at = 4;
+        load_bucket(t.entries + bucket, entry);
+#pragma unroll
+        for (uint32_t i = 4; i-- > 0;) {
+            if (i < (slot & 3u) || (entry[i] != hash_empty && entry[i] >> shift != p.tag)) continue;
+            at = i;
+            found = entry[i];
+        }
+        slot = (bucket + at) & t.mask;
+        if (at == 4) continue;
+        uint64_t *const place = t.entries + slot;
         if (found == hash_empty) {
-            found = atomicCAS((unsigned long long *)entry, (unsigned long long)hash_empty,
+            found = atomicCAS((unsigned long long *)place, (unsigned long long)hash_empty,
                               (unsigned long long)mine);
             if (found == hash_empty) return slot;
         }
-        // A slot keeps its key; its value only falls.
-        if (found >> shift != p.tag) continue;
-        if (!t.exact && (keys == nullptr || keys[hash_value(t, found)] != key)) continue;
-        if (found > mine) atomicMin((unsigned long long *)entry, (unsigned long long)mine);
-        return slot;
+        if (found >> shift == p.tag &&
+            (t.exact || (keys != nullptr && keys[hash_value(t, found)] == key))) {
+            if (found > mine) atomicMin((unsigned long long *)place, (unsigned long long)mine);
+            return slot;
+        }
+        slot = (slot + 1) & t.mask;
     }
 }
 
