@@ -309,9 +309,12 @@ static void order_tiles(const spops_map_arrays *map, const spops_map_side *side,
 // Ranks of masks with one byte in use: that of a mask is the exclusive or of its bytes' four.
 static void fill_ranks(const spops_mask_order *order, uint32_t ranks[4][256])
 {
-    for (int byte = 0; byte < 4; ++byte)
-        for (uint32_t value = 0; value < 256; ++value)
-            ranks[byte][value] = spops_mask_rank(order, value << 8 * byte);
+    for (int byte = 0; byte < 4; ++byte) {
+        ranks[byte][0] = 0;
+        for (uint32_t value = 1; value < 256; ++value)
+            ranks[byte][value] =
+                ranks[byte][value & (value - 1)] ^ order->bit_rank[8 * byte + __builtin_ctz(value)];
+    }
 }
 
 spops_status spops_cpu_map_order(spops_context *ctx, const spops_map_arrays *map,
