@@ -2,7 +2,7 @@
 // it:
 //
 //     1. each block counts the digits of its tile,
-//     2. the counts of a digit are summed up over the tiles before each (a block a digit),
+//     2. a block a digit sums its counts up over the tiles,
 //     3. each block ranks the items of its tile and puts them where they belong.
 //
 // CUB's sorts make one launch of these, in which a tile waits for the tiles before it one after the
@@ -49,11 +49,12 @@ __device__ __forceinline__ void begin_count(int32_t (&found)[max_digits], int32_
     if ((int32_t)threadIdx.x < num_digits) found[threadIdx.x] = 0;
     __syncthreads();
 }
-__device__ __forceinline__ void end_count(const int32_t (&found)[max_digits], const digit_counts &c)
+__device__ __forceinline__ void end_count(const int32_t (&found)[max_digits], const digit_counts &c,
+                                          int32_t tile)
 {
     __syncthreads();
     if ((int32_t)threadIdx.x < c.num_digits)
-        c.tiles[(int64_t)threadIdx.x * c.num_tiles + blockIdx.x] = found[threadIdx.x];
+        c.tiles[(int64_t)threadIdx.x * c.num_tiles + tile] = found[threadIdx.x];
 }
 
 // How many lanes of the warp have this key, told to the first of them; 0 to the others. All lanes
@@ -62,6 +63,26 @@ __device__ __forceinline__ int32_t count_equal(uint32_t key)
 {
     const unsigned peers = __match_any_sync(~0u, key);
     return (peers & lanes_below()) == 0 ? __popc(peers) : 0;
+}
+
+// ---- 2. Sums over tiles -------------------------------------------------------------------------
+
+// The counts of digit d become those of the tiles before.
+__device__ __forceinline__ void scan_tiles(const digit_counts &c, int32_t d)
+{
+    typedef cub::BlockScan<int32_t, tile_threads> block_scan;
+    __shared__ typename block_scan::TempStorage storage;
+    int32_t *row = c.tiles + (int64_t)d * c.num_tiles;
+    int32_t done = 0;
+    for (int32_t base = 0; base < c.num_tiles; base += tile_threads) {
+        const int32_t i = base + (int32_t)threadIdx.x;
+        int32_t before, sum;
+        block_scan(storage).ExclusiveSum(i < c.num_tiles ? row[i] : 0, before, sum);
+        if (i < c.num_tiles) row[i] = done + before;
+        done += sum;
+        __syncthreads();
+    }
+    if (threadIdx.x == 0) c.totals[d] = done;
 }
 
 // ---- 3. Places ----------------------------------------------------------------------------------
@@ -73,13 +94,14 @@ struct partition_storage {
     uint16_t before[tile_warps][max_digits]; // items of a digit: of a warp, then of warps before
 };
 
-// Where the digits of this tile begin; returns the number of items in all tiles. What it wrote may
-// be read behind the next barrier.
-__device__ __forceinline__ int32_t find_begins(partition_storage &s, const digit_counts &c)
+// Where the digits of a tile begin; returns the number of items in all tiles. What it wrote may be
+// read behind the next barrier.
+__device__ __forceinline__ int32_t find_begins(partition_storage &s, const digit_counts &c,
+                                               int32_t tile)
 {
     const int32_t d = (int32_t)threadIdx.x;
     const bool used = d < c.num_digits;
-    const int32_t in_tiles_before = used ? c.tiles[(int64_t)d * c.num_tiles + blockIdx.x] : 0;
+    const int32_t in_tiles_before = used ? c.tiles[(int64_t)d * c.num_tiles + tile] : 0;
     int32_t begin, total;
     partition_storage::block_scan(s.scan).ExclusiveSum(used ? c.totals[d] : 0, begin, total);
     if (used) s.begin[d] = begin + in_tiles_before;

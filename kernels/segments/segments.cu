@@ -4,7 +4,9 @@
 //     terms of each owner are counted  ->  owners get their offsets, and are sorted by class
 //                                      ->  terms are sorted by owner
 //
-// Both sorts are stable partitions by digits (partition.cuh); of many terms, CUB's radix sort.
+// Both sorts are stable partitions by digits (partition.cuh); of many terms, CUB's radix sort. The
+// two sorts do not need each other, so most launches do a step of each: the first blocks have one
+// job, the others another.
 #include <cub/block/block_reduce.cuh>
 #include <cub/device/device_radix_sort.cuh>
 
@@ -139,6 +141,24 @@ __device__ __forceinline__ void take_turn()
     spops::walk_wait_previous();
     spops::walk_release_next();
 }
+
+// A launch with two jobs: a is called with the numbers of the first num_a blocks, b with those of
+// the rest, from 0. All threads of a block call.
+template <class A, class B>
+__global__ void __launch_bounds__(tile_threads)
+    run_jobs(const __grid_constant__ A a, const __grid_constant__ B b, int32_t num_a)
+{
+    take_turn();
+    const int32_t block = (int32_t)blockIdx.x;
+    if (block < num_a)
+        a(block);
+    else
+        b(block - num_a);
+}
+
+struct no_job {
+    __device__ void operator()(int32_t) const {}
+};
 
 // No schedule yet, and owners without terms: their counts lie where the offsets will.
 __global__ void __launch_bounds__(threads)
@@ -290,76 +310,62 @@ __global__ void __launch_bounds__(tile_threads)
         }
         num_dropped += __syncthreads_count(dropped[i]);
     }
-    spops::end_count(found, p.digits);
+    spops::end_count(found, p.digits, (int32_t)blockIdx.x);
     if (threadIdx.x == 0) source.add_dropped(num_dropped);
 }
 
 // Digits of a later pass, in which all items count.
-__global__ void __launch_bounds__(tile_threads) count_digits(const __grid_constant__ pass_params p)
-{
-    __shared__ int32_t found[max_digits];
-    take_turn();
-    const int64_t base = (int64_t)blockIdx.x * term_tile;
-    const int32_t num_items = *p.num_kept;
-    spops::begin_count(found, p.digits.num_digits);
+struct count_digits {
+    pass_params p;
+    __device__ void operator()(int32_t tile) const
+    {
+        __shared__ int32_t found[max_digits];
+        const int64_t base = (int64_t)tile * term_tile;
+        const int32_t num_items = *p.num_kept;
+        spops::begin_count(found, p.digits.num_digits);
 #pragma unroll
-    for (int i = 0; i < term_items; ++i) {
-        const int64_t t = base + spops::tile_item<term_items>(i);
-        const bool used = t < num_items;
-        const int32_t digit = used ? digit_of(p, p.items[t].x) : -1;
-        const int32_t equal = spops::count_equal((uint32_t)digit);
-        if (used && equal > 0) atomicAdd(found + digit, equal);
+        for (int i = 0; i < term_items; ++i) {
+            const int64_t t = base + spops::tile_item<term_items>(i);
+            const bool used = t < num_items;
+            const int32_t digit = used ? digit_of(p, p.items[t].x) : -1;
+            const int32_t equal = spops::count_equal((uint32_t)digit);
+            if (used && equal > 0) atomicAdd(found + digit, equal);
+        }
+        spops::end_count(found, p.digits, tile);
     }
-    spops::end_count(found, p.digits);
-}
+};
 
-// The counts of each row become those of the tiles before. A block a row; a's rows, then b's.
-__global__ void __launch_bounds__(threads) scan_counts(const digit_counts a, const digit_counts b)
-{
-    typedef cub::BlockScan<int32_t, threads> block_scan;
-    __shared__ typename block_scan::TempStorage storage;
-    take_turn();
-    const bool first = (int32_t)blockIdx.x < a.num_digits;
-    const int32_t d = first ? (int32_t)blockIdx.x : (int32_t)blockIdx.x - a.num_digits;
-    const int32_t num_tiles = first ? a.num_tiles : b.num_tiles;
-    int32_t *row = (first ? a.tiles : b.tiles) + (int64_t)d * num_tiles;
-    int32_t done = 0;
-    for (int32_t base = 0; base < num_tiles; base += threads) {
-        const int32_t i = base + (int32_t)threadIdx.x;
-        int32_t before, sum;
-        block_scan(storage).ExclusiveSum(i < num_tiles ? row[i] : 0, before, sum);
-        if (i < num_tiles) row[i] = done + before;
-        done += sum;
-        __syncthreads();
-    }
-    if (threadIdx.x == 0) (first ? a.totals : b.totals)[d] = done;
-}
+// A block a digit.
+struct scan_digits {
+    digit_counts digits;
+    __device__ void operator()(int32_t d) const { spops::scan_tiles(digits, d); }
+};
 
 // Put items where their digit belongs, in the order they have.
-template <class Put>
-__global__ void __launch_bounds__(tile_threads)
-    place_items(const __grid_constant__ pass_params p, const __grid_constant__ Put put)
-{
-    __shared__ partition_storage storage;
-    take_turn();
-    const int64_t base = (int64_t)blockIdx.x * term_tile;
-    const int64_t num_items = p.num_kept != nullptr ? *p.num_kept : p.num_items;
-    uint2 item[term_items];
-    int32_t digit[term_items], place[term_items];
+template <class Put> struct place_items {
+    pass_params p;
+    Put put;
+    __device__ void operator()(int32_t tile) const
+    {
+        __shared__ partition_storage storage;
+        const int64_t base = (int64_t)tile * term_tile;
+        const int64_t num_items = p.num_kept != nullptr ? *p.num_kept : p.num_items;
+        uint2 item[term_items];
+        int32_t digit[term_items], place[term_items];
 #pragma unroll
-    for (int i = 0; i < term_items; ++i) {
-        const int64_t t = base + spops::tile_item<term_items>(i);
-        item[i] = t < num_items ? p.items[t] : make_uint2(no_owner, 0u);
-        digit[i] = item[i].x != no_owner ? digit_of(p, item[i].x) : -1;
+        for (int i = 0; i < term_items; ++i) {
+            const int64_t t = base + spops::tile_item<term_items>(i);
+            item[i] = t < num_items ? p.items[t] : make_uint2(no_owner, 0u);
+            digit[i] = item[i].x != no_owner ? digit_of(p, item[i].x) : -1;
+        }
+        const int32_t num_kept = spops::find_begins(storage, p.digits, tile);
+        if (p.put_num_kept != nullptr && tile == 0 && threadIdx.x == 0) *p.put_num_kept = num_kept;
+        spops::find_places(storage, p.digits.num_digits, digit, place);
+#pragma unroll
+        for (int i = 0; i < term_items; ++i)
+            if (digit[i] >= 0) put(place[i], item[i]);
     }
-    const int32_t num_kept = spops::find_begins(storage, p.digits);
-    if (p.put_num_kept != nullptr && blockIdx.x == 0 && threadIdx.x == 0)
-        *p.put_num_kept = num_kept;
-    spops::find_places(storage, p.digits.num_digits, digit, place);
-#pragma unroll
-    for (int i = 0; i < term_items; ++i)
-        if (digit[i] >= 0) put(place[i], item[i]);
-}
+};
 
 struct put_item {
     uint2 *items;
@@ -432,119 +438,127 @@ __device__ __forceinline__ int32_t count_of(const owner_params &p, int64_t o)
 }
 
 // Classes and terms of a tile's owners.
-__global__ void __launch_bounds__(tile_threads)
-    classify_owners(const __grid_constant__ owner_params p)
-{
-    typedef cub::BlockReduce<int32_t, tile_threads> block_reduce;
-    __shared__ typename block_reduce::TempStorage sum_storage, longest_storage;
-    __shared__ int32_t found[max_digits];
-    take_turn();
-    const int64_t o = (int64_t)blockIdx.x * tile_threads + threadIdx.x;
-    const int32_t count = count_of(p, o);
-    const int32_t c = o < p.num_owners ? owner_class(count, p.split_terms) : -1;
-    spops::begin_count(found, class_digits);
-    const int32_t equal = spops::count_equal((uint32_t)c);
-    if (c >= 0 && equal > 0) atomicAdd(found + c, equal);
-    const int32_t sum = block_reduce(sum_storage).Sum(count);
-    const int32_t longest = block_reduce(longest_storage).Reduce(count, [](int32_t x, int32_t y) {
-        return x > y ? x : y;
-    });
-    if (threadIdx.x == 0) {
-        found[class_digits] = sum;
-        atomicMax(&p.schedule->longest, longest);
+struct classify_owners {
+    owner_params p;
+    __device__ void operator()(int32_t tile) const
+    {
+        typedef cub::BlockReduce<int32_t, tile_threads> block_reduce;
+        __shared__ typename block_reduce::TempStorage sum_storage, longest_storage;
+        __shared__ int32_t found[max_digits];
+        const int64_t o = (int64_t)tile * tile_threads + threadIdx.x;
+        const int32_t count = count_of(p, o);
+        const int32_t c = o < p.num_owners ? owner_class(count, p.split_terms) : -1;
+        spops::begin_count(found, class_digits);
+        const int32_t equal = spops::count_equal((uint32_t)c);
+        if (c >= 0 && equal > 0) atomicAdd(found + c, equal);
+        const int32_t sum = block_reduce(sum_storage).Sum(count);
+        const int32_t longest =
+            block_reduce(longest_storage).Reduce(count, [](int32_t x, int32_t y) {
+                return x > y ? x : y;
+            });
+        if (threadIdx.x == 0) {
+            found[class_digits] = sum;
+            atomicMax(&p.schedule->longest, longest);
+        }
+        spops::end_count(found, p.classes, tile);
     }
-    spops::end_count(found, p.classes);
-}
+};
 
 // Offsets; entries in class order, and where each class begins.
-__global__ void __launch_bounds__(tile_threads) fill_entries(const __grid_constant__ owner_params p)
-{
-    __shared__ partition_storage storage;
-    __shared__ partition_storage::block_scan::TempStorage offset_storage;
-    take_turn();
-    const int64_t o = (int64_t)blockIdx.x * tile_threads + threadIdx.x;
-    const int32_t count = count_of(p, o);
-    const int32_t c[1] = {o < p.num_owners ? owner_class(count, p.split_terms) : -1};
-    const int64_t terms_row = (int64_t)class_digits * p.classes.num_tiles;
-    digit_counts classes = p.classes;
-    int32_t before, place[1];
-    classes.num_digits = class_digits;
-    partition_storage::block_scan(offset_storage).ExclusiveSum(count, before);
-    (void)spops::find_begins(storage, classes);
-    spops::find_places(storage, class_digits, c, place);
-    if (o < p.num_owners) {
-        const int32_t begin = p.classes.tiles[terms_row + blockIdx.x] + before;
-        p.offsets[o] = begin;
-        if (o == p.num_owners - 1) p.offsets[o + 1] = begin + count;
-        *reinterpret_cast<int4 *>(p.entries + place[0]) = make_int4((int32_t)o, begin, count, -1);
+struct fill_entries {
+    owner_params p;
+    __device__ void operator()(int32_t tile) const
+    {
+        __shared__ partition_storage storage;
+        __shared__ partition_storage::block_scan::TempStorage offset_storage;
+        const int64_t o = (int64_t)tile * tile_threads + threadIdx.x;
+        const int32_t count = count_of(p, o);
+        const int32_t c[1] = {o < p.num_owners ? owner_class(count, p.split_terms) : -1};
+        const int64_t terms_row = (int64_t)class_digits * p.classes.num_tiles;
+        digit_counts classes = p.classes;
+        int32_t before, place[1];
+        classes.num_digits = class_digits;
+        partition_storage::block_scan(offset_storage).ExclusiveSum(count, before);
+        (void)spops::find_begins(storage, classes, tile);
+        spops::find_places(storage, class_digits, c, place);
+        if (o < p.num_owners) {
+            const int32_t begin = p.classes.tiles[terms_row + tile] + before;
+            const int4 entry = make_int4((int32_t)o, begin, count, -1);
+            p.offsets[o] = begin;
+            if (o == p.num_owners - 1) p.offsets[o + 1] = begin + count;
+            *reinterpret_cast<int4 *>(p.entries + place[0]) = entry;
+        }
+        if (tile != 0) return;
+        const int k = (int)threadIdx.x;
+        if (k < SPOPS_NUM_CLASSES) // no tile is before this one
+            p.schedule->class_begin[k] = storage.begin[k << length_bits];
+        if (k == SPOPS_NUM_CLASSES) {
+            p.schedule->class_begin[k] = (int32_t)p.num_owners;
+            p.schedule->num_terms = p.classes.totals[class_digits];
+            p.schedule->num_nonempty =
+                (int32_t)p.num_owners - p.classes.totals[SPOPS_CLASS_EMPTY << length_bits];
+        }
     }
-    if (blockIdx.x != 0) return;
-    const int k = (int)threadIdx.x;
-    if (k < SPOPS_NUM_CLASSES) // no tile is before this one
-        p.schedule->class_begin[k] = storage.begin[k << length_bits];
-    if (k == SPOPS_NUM_CLASSES) {
-        p.schedule->class_begin[k] = (int32_t)p.num_owners;
-        p.schedule->num_terms = p.classes.totals[class_digits];
-        p.schedule->num_nonempty =
-            (int32_t)p.num_owners - p.classes.totals[SPOPS_CLASS_EMPTY << length_bits];
-    }
-}
+};
 
 // The owners to split, and their pieces. One block: there are at most max_terms / split_terms of
-// them, and twice as many pieces; max_terms / 2048 is the least that split_terms can be.
-constexpr int split_threads = 1024;
+// them, and twice as many pieces; split_terms is at least max_terms / 2048.
+struct fill_splits {
+    const spops_entry *entries;
+    spops_split *splits;
+    spops_entry *pieces;
+    spops_schedule *schedule;
 
-__global__ void __launch_bounds__(split_threads)
-    fill_splits(const spops_entry *entries, spops_split *splits, spops_entry *pieces,
-                spops_schedule *schedule)
-{
-    typedef cub::BlockScan<int32_t, split_threads> block_scan;
-    __shared__ typename block_scan::TempStorage storage;
-    take_turn();
-    const int32_t begin = schedule->class_begin[SPOPS_CLASS_SPLIT];
-    const int32_t num_splits = schedule->class_begin[SPOPS_NUM_CLASSES] - begin;
-    const int32_t split_terms = schedule->split_terms;
-    int32_t num_pieces = 0;
-    for (int32_t base = 0; base < num_splits; base += split_threads) {
-        const int32_t i = base + (int32_t)threadIdx.x;
-        spops_split split = {};
-        if (i < num_splits) {
-            const spops_entry entry = entries[begin + i];
-            split.owner = entry.owner;
-            split.count = entry.count;
-            split.num_pieces = (entry.count + split_terms - 1) / split_terms;
+    __device__ void operator()(int32_t) const
+    {
+        typedef cub::BlockScan<int32_t, tile_threads> block_scan;
+        __shared__ typename block_scan::TempStorage storage;
+        const spops_entry *first_split = entries + schedule->class_begin[SPOPS_CLASS_SPLIT];
+        const int32_t num_splits =
+            schedule->class_begin[SPOPS_NUM_CLASSES] - schedule->class_begin[SPOPS_CLASS_SPLIT];
+        const int32_t split_terms = schedule->split_terms;
+        int32_t num_pieces = 0;
+        for (int32_t base = 0; base < num_splits; base += tile_threads) {
+            const int32_t i = base + (int32_t)threadIdx.x;
+            spops_split split = {};
+            if (i < num_splits) {
+                const spops_entry entry = first_split[i];
+                split.owner = entry.owner;
+                split.count = entry.count;
+                split.num_pieces = (entry.count + split_terms - 1) / split_terms;
+            }
+            int32_t first, total;
+            block_scan(storage).ExclusiveSum(split.num_pieces, first, total);
+            split.first_piece = num_pieces + first;
+            if (i < num_splits) splits[i] = split;
+            num_pieces += total;
+            __syncthreads();
         }
-        int32_t first, total;
-        block_scan(storage).ExclusiveSum(split.num_pieces, first, total);
-        split.first_piece = num_pieces + first;
-        if (i < num_splits) splits[i] = split;
-        num_pieces += total;
-        __syncthreads();
-    }
-    if (threadIdx.x == 0) {
-        schedule->num_splits = num_splits;
-        schedule->num_pieces = num_pieces;
-    }
-    for (int32_t i = (int32_t)threadIdx.x; i < num_pieces; i += split_threads) {
-        int32_t low = 0, high = num_splits; // the last split that begins at or before i
-        while (high - low > 1) {
-            const int32_t middle = (low + high) / 2;
-            if (splits[middle].first_piece <= i)
-                low = middle;
-            else
-                high = middle;
+        if (threadIdx.x == 0) {
+            schedule->num_splits = num_splits;
+            schedule->num_pieces = num_pieces;
         }
-        const spops_split split = splits[low];
-        const int32_t part = (split.count + split.num_pieces - 1) / split.num_pieces;
-        const int32_t skip = min((i - split.first_piece) * part, split.count);
-        spops_entry piece;
-        piece.owner = split.owner;
-        piece.begin = entries[begin + low].begin + skip;
-        piece.count = min(part, split.count - skip);
-        piece.split = low;
-        pieces[i] = piece;
+        for (int32_t i = (int32_t)threadIdx.x; i < num_pieces; i += tile_threads) {
+            int32_t low = 0, high = num_splits; // the last split that begins at or before i
+            while (high - low > 1) {
+                const int32_t middle = (low + high) / 2;
+                if (splits[middle].first_piece <= i)
+                    low = middle;
+                else
+                    high = middle;
+            }
+            const spops_split split = splits[low];
+            const int32_t part = (split.count + split.num_pieces - 1) / split.num_pieces;
+            const int32_t skip = min((i - split.first_piece) * part, split.count);
+            spops_entry piece;
+            piece.owner = split.owner;
+            piece.begin = first_split[low].begin + skip;
+            piece.count = min(part, split.count - skip);
+            piece.split = low;
+            pieces[i] = piece;
+        }
     }
-}
+};
 
 // ---- Launches -----------------------------------------------------------------------------------
 
@@ -555,11 +569,32 @@ spops_status clear(spops_context *ctx, const spops_lists *lists)
         threads, lists->schedule, lists->split_terms, lists->offsets, lists->num_owners);
 }
 
-// Offsets, entries, pieces and splits, from given offsets or from counts. The digits of terms,
-// where there are any, are scanned by the way.
-spops_status build_schedule(spops_context *ctx, const int32_t *given, spops_lists *lists,
-                            const build_workspace &ws, digit_counts digits)
+// A launch of num_a blocks with job a, and num_b with job b.
+template <class A, class B>
+spops_status run(spops_context *ctx, const char *what, const A &a, int32_t num_a, const B &b,
+                 int32_t num_b)
 {
+    return launch<WAITS_FOR_PREVIOUS>(ctx, what, run_jobs<A, B>, dim3((unsigned)(num_a + num_b)),
+                                      tile_threads, a, b, num_a);
+}
+template <class A> spops_status run(spops_context *ctx, const char *what, const A &a, int32_t num_a)
+{
+    return run(ctx, what, a, num_a, no_job(), 0);
+}
+
+// The jobs that make offsets, entries, pieces and splits, from given offsets or from counts, one
+// after the other; a job without blocks has nothing to do.
+struct schedule_jobs {
+    classify_owners classify;
+    scan_digits scan;
+    fill_entries entries;
+    fill_splits splits;
+    int32_t num_tiles, num_rows, num_splits; // blocks
+};
+
+schedule_jobs schedule_of(const int32_t *given, const spops_lists *lists, const build_workspace &ws)
+{
+    schedule_jobs jobs;
     owner_params p;
     p.given = given;
     p.offsets = lists->offsets;
@@ -568,19 +603,25 @@ spops_status build_schedule(spops_context *ctx, const int32_t *given, spops_list
     p.classes = ws.classes;
     p.entries = lists->entries;
     p.schedule = lists->schedule;
-    const dim3 tiles((unsigned)ws.classes.num_tiles);
-    if (p.num_owners == 0) return SPOPS_STATUS_OK;
-    SPOPS_TRY(launch<WAITS_FOR_PREVIOUS>(ctx, "segments: classify_owners", classify_owners, tiles,
-                                         tile_threads, p));
-    SPOPS_TRY(launch<WAITS_FOR_PREVIOUS>(
-        ctx, "segments: scan_counts", scan_counts,
-        dim3((unsigned)(digits.num_digits + ws.classes.num_digits)), threads, digits, ws.classes));
-    SPOPS_TRY(launch<WAITS_FOR_PREVIOUS>(ctx, "segments: fill_entries", fill_entries, tiles,
-                                         tile_threads, p));
-    if (lists->max_splits == 0) return SPOPS_STATUS_OK;
-    return launch<WAITS_FOR_PREVIOUS>(ctx, "segments: fill_splits", fill_splits, dim3(1),
-                                      split_threads, lists->entries, lists->splits, lists->pieces,
-                                      lists->schedule);
+    jobs.classify.p = p;
+    jobs.scan.digits = ws.classes;
+    jobs.entries.p = p;
+    jobs.splits = {lists->entries, lists->splits, lists->pieces, lists->schedule};
+    jobs.num_tiles = p.num_owners > 0 ? ws.classes.num_tiles : 0;
+    jobs.num_rows = p.num_owners > 0 ? ws.classes.num_digits : 0;
+    jobs.num_splits = p.num_owners > 0 && lists->max_splits > 0 ? 1 : 0;
+    return jobs;
+}
+
+// All of them, alone.
+spops_status build_schedule(spops_context *ctx, const int32_t *given, const spops_lists *lists,
+                            const build_workspace &ws)
+{
+    const schedule_jobs jobs = schedule_of(given, lists, ws);
+    SPOPS_TRY(run(ctx, "segments: classify owners", jobs.classify, jobs.num_tiles));
+    SPOPS_TRY(run(ctx, "segments: scan classes", jobs.scan, jobs.num_rows));
+    SPOPS_TRY(run(ctx, "segments: fill entries", jobs.entries, jobs.num_tiles));
+    return run(ctx, "segments: fill splits", jobs.splits, jobs.num_splits);
 }
 
 // pairs and order, where the sort has not written them.
@@ -594,43 +635,53 @@ spops_status fill(spops_context *ctx, const Put &put, const int32_t *term_at, in
                                       lists->offsets + lists->num_owners);
 }
 
-// Lists of n terms with these keys, sorted in tiles.
+// Lists of n terms with these keys, sorted in tiles while owners get their schedule.
 template <class Keys, class Put>
 spops_status build_tiled(spops_context *ctx, const Keys &keys, const Put &put, int64_t n,
                          spops_lists *lists, const build_workspace &ws)
 {
-    const digit_counts none = {};
+    const schedule_jobs jobs = schedule_of(nullptr, lists, ws);
     // Also without room for any term: it is what notices an overflow.
-    const dim3 tiles((unsigned)(n > 0 ? (n + term_tile - 1) / term_tile : 1));
+    const int32_t tiles = n > 0 ? (int32_t)((n + term_tile - 1) / term_tile) : 1;
+    const int passes = ws.plan.passes;
+    int32_t num_tiles, num_digits;
     pass_params p = {};
     p.items = ws.items[0];
     p.num_items = n;
     p.digits = ws.digits;
-    p.digits.num_tiles = (int32_t)tiles.x;
-    SPOPS_TRY(launch<WAITS_FOR_PREVIOUS>(ctx, "segments: prepare_items", prepare_items<Keys>, tiles,
-                                         tile_threads, keys, p, lists->offsets));
-    SPOPS_TRY(build_schedule(ctx, nullptr, lists, ws, p.digits));
-    if (lists->num_owners == 0 || n == 0) return SPOPS_STATUS_OK;
+    p.digits.num_tiles = tiles;
+    SPOPS_TRY(launch<WAITS_FOR_PREVIOUS>(ctx, "segments: prepare_items", prepare_items<Keys>,
+                                         dim3((unsigned)tiles), tile_threads, keys, p,
+                                         lists->offsets));
+    if (lists->num_owners == 0) return SPOPS_STATUS_OK;
+    num_tiles = n > 0 ? tiles : 0;
+    num_digits = n > 0 ? p.digits.num_digits : 0;
+    SPOPS_TRY(run(ctx, "segments: classify owners, scan digits", jobs.classify, jobs.num_tiles,
+                  scan_digits{p.digits}, num_digits));
     p.put_num_kept = ws.num_kept;
-    for (int pass = 0; pass < ws.plan.passes; ++pass) {
-        if (pass > 0) {
-            p.items = ws.items[pass % 2];
-            p.num_kept = ws.num_kept;
-            p.put_num_kept = nullptr;
-            p.shift = pass * ws.plan.digit_bits;
-            SPOPS_TRY(launch<WAITS_FOR_PREVIOUS>(ctx, "segments: count_digits", count_digits, tiles,
-                                                 tile_threads, p));
-            SPOPS_TRY(launch<WAITS_FOR_PREVIOUS>(ctx, "segments: scan_counts", scan_counts,
-                                                 dim3((unsigned)p.digits.num_digits), threads,
-                                                 p.digits, none));
-        }
-        if (pass < ws.plan.passes - 1)
-            SPOPS_TRY(launch<WAITS_FOR_PREVIOUS>(ctx, "segments: place_items",
-                                                 place_items<put_item>, tiles, tile_threads, p,
-                                                 put_item{ws.items[(pass + 1) % 2]}));
+    if (passes == 1) {
+        SPOPS_TRY(run(ctx, "segments: scan classes, place terms", jobs.scan, jobs.num_rows,
+                      place_items<Put>{p, put}, num_tiles));
+        SPOPS_TRY(run(ctx, "segments: fill entries", jobs.entries, jobs.num_tiles));
+        return run(ctx, "segments: fill splits", jobs.splits, jobs.num_splits);
+    }
+    SPOPS_TRY(run(ctx, "segments: scan classes, place items", jobs.scan, jobs.num_rows,
+                  place_items<put_item>{p, {ws.items[1]}}, num_tiles));
+    p.put_num_kept = nullptr;
+    p.num_kept = ws.num_kept;
+    for (int pass = 1; pass < passes; ++pass) {
+        p.items = ws.items[pass % 2];
+        p.shift = pass * ws.plan.digit_bits;
+        const bool first = pass == 1, last = pass == passes - 1;
+        SPOPS_TRY(run(ctx, "segments: fill entries, count digits", jobs.entries,
+                      first ? jobs.num_tiles : 0, count_digits{p}, num_tiles));
+        SPOPS_TRY(run(ctx, "segments: fill splits, scan digits", jobs.splits,
+                      first ? jobs.num_splits : 0, scan_digits{p.digits}, num_digits));
+        if (last)
+            SPOPS_TRY(run(ctx, "segments: place terms", place_items<Put>{p, put}, num_tiles));
         else
-            SPOPS_TRY(launch<WAITS_FOR_PREVIOUS>(ctx, "segments: place_terms", place_items<Put>,
-                                                 tiles, tile_threads, p, put));
+            SPOPS_TRY(run(ctx, "segments: place items",
+                          place_items<put_item>{p, {ws.items[(pass + 1) % 2]}}, num_tiles));
     }
     return SPOPS_STATUS_OK;
 }
@@ -640,7 +691,6 @@ template <class Keys, class Put>
 spops_status build_sorted(spops_context *ctx, const Keys &source, const Put &put, int64_t n,
                           spops_lists *lists, const build_workspace &ws)
 {
-    const digit_counts none = {};
     cub::DoubleBuffer<uint32_t> keys(ws.keys[0], ws.keys[1]);
     cub::DoubleBuffer<int32_t> values(ws.values[0], ws.values[1]);
     size_t bytes = ws.sort_bytes;
@@ -655,7 +705,7 @@ spops_status build_sorted(spops_context *ctx, const Keys &source, const Put &put
                                              blocks_for(n, threads), threads, keys.Current(), n,
                                              lists->num_owners, lists->offsets));
     }
-    SPOPS_TRY(build_schedule(ctx, nullptr, lists, ws, none));
+    SPOPS_TRY(build_schedule(ctx, nullptr, lists, ws));
     return fill(ctx, put, values.Current(), n, lists);
 }
 
@@ -717,7 +767,6 @@ extern "C" spops_status spops_cuda_lists_build(spops_context *ctx, const spops_l
                                                spops_lists *lists, void *workspace)
 {
     const int64_t n = source->num_terms, owners = lists->num_owners;
-    const digit_counts none = {};
     spops_carver c = {(char *)workspace, 0};
     const build_workspace ws = carve_workspace(owners, lists->max_terms, &c);
     const put_term put = {source->a, source->b, source->term, (int2 *)lists->pairs, lists->order};
@@ -729,7 +778,7 @@ extern "C" spops_status spops_cuda_lists_build(spops_context *ctx, const spops_l
         SPOPS_TRY(launch<WAITS_FOR_PREVIOUS>(ctx, "segments: count_sorted", count_sorted<int32_t>,
                                              blocks_for(n, threads), threads, source->keys, n,
                                              owners, lists->offsets));
-    SPOPS_TRY(build_schedule(ctx, source->offsets, lists, ws, none));
+    SPOPS_TRY(build_schedule(ctx, source->offsets, lists, ws));
     return fill(ctx, put, nullptr, n, lists);
 }
 
