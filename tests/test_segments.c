@@ -378,6 +378,19 @@ ParameterizedTest(struct backend_param *p, segments, info_and_traffic)
         cr_assert(t.working_set_bytes >= t.index_bytes + 9 * cols * 2 + t.output_bytes);
         cr_assert(t.regime == SPOPS_REGIME_L2_RESIDENT);
     }
+    // Narrow rows: 20 columns are 20 bytes of f8, and 10 of f4 with 2 block scales.
+    for (int dtype = SPOPS_DTYPE_F8E4M3; dtype <= SPOPS_DTYPE_F4E2M1; ++dtype) {
+        const int64_t row = dtype == SPOPS_DTYPE_F4E2M1 ? 12 : 20;
+        spops_traffic t;
+        test_expect_ok(d.ctx,
+                       spops_segments_get_traffic_sync(d.ctx, plan, (spops_dtype)dtype, 20, 1, &t),
+                       "traffic of a narrow dtype");
+        cr_assert(t.input_bytes == 4 * row, "%lld", (long long)t.input_bytes);
+        cr_assert(t.gather_bytes == TERMS * row, "%lld", (long long)t.gather_bytes);
+        cr_assert(t.weight_bytes == 4 * 2, "%lld", (long long)t.weight_bytes);
+        cr_assert(t.output_bytes == SEGMENTS * 20 * 2, "%lld", (long long)t.output_bytes);
+        cr_assert(t.working_set_bytes >= t.index_bytes + 9 * row + t.output_bytes);
+    }
     spops_traffic t;
     test_expect(d.ctx, spops_segments_get_traffic_sync(d.ctx, plan, SPOPS_DTYPE_I32, cols, 0, &t),
                 invalid, "dtype", "dtype");

@@ -89,12 +89,12 @@ bool arguments_dtype(arguments *a, spops_dtype *value)
 {
     const char *text;
     if (!arguments_value(a, "--dtype", &text)) return false;
-    for (int i = SPOPS_DTYPE_F32; i <= SPOPS_DTYPE_BF16; ++i)
-        if (strcmp(text, spops_dtype_name((spops_dtype)i)) == 0) {
+    for (int i = SPOPS_DTYPE_F32; i <= SPOPS_DTYPE_F4E2M1; ++i)
+        if (strcmp(text, elements_name((spops_dtype)i)) == 0) {
             *value = (spops_dtype)i;
             return true;
         }
-    arguments_error(a, "--dtype is '%s', expected f32, f16 or bf16", text);
+    arguments_error(a, "--dtype is '%s', expected f32, f16, bf16, f8e4m3, f8e5m2 or nvfp4", text);
     return true;
 }
 
@@ -240,6 +240,16 @@ double clock_s(void)
 }
 
 // ---- Elements ---------------------------------------------------------------------------------
+
+const char *elements_name(spops_dtype dtype)
+{
+    return dtype == SPOPS_DTYPE_F4E2M1 ? "nvfp4" : spops_dtype_name(dtype);
+}
+
+bool elements_narrow(spops_dtype dtype)
+{
+    return dtype >= SPOPS_DTYPE_F8E4M3 && dtype <= SPOPS_DTYPE_F4E2M1;
+}
 
 static uint32_t bits_of(float value)
 {

@@ -26,8 +26,9 @@ static const char usage[] =
     "                             a  16 x 44 features, 59 depths, 128 x 128 cells of 0.8 m\n"
     "                             b  32 x 88 features, 118 depths, 360 x 360 cells of 0.3 m\n"
     "  --backend auto|cpu|cuda  where to pool (default auto)\n"
-    "  --dtype f32|f16|bf16     of features, depths and output (default f32)\n"
-    "  --cols C                 channels, 14 to 1024 (default 80)\n"
+    "  --dtype NAME             of features, depths and output: f32, f16, bf16 (default f32);\n"
+    "                             f8e4m3, f8e5m2, nvfp4: of features, the others being f16\n"
+    "  --cols C                 channels, 14 to 1024 (default 80); even for nvfp4\n"
     "  --rig FILE               another rig, as JSON (default: the one this program ships)\n"
     "  --seed N                 another street (default 3)\n"
     "  --width PX               width of a camera's picture, 64 to 1600 (default 480)\n"
@@ -63,6 +64,10 @@ typedef struct demo {
     void *device_depth, *device_feat, *device_out;
     void *host_depth, *host_feat, *host_out;
     spops_matrix depth, feat, out;
+    // Of 8- and 4-bit features; host_feat then holds what they stand for but for feat_scale, f32.
+    void *device_scale, *device_block_scales;
+    spops_matrix block_scales;
+    float feat_scale;
     spops_status enqueued; // of the timed runs
     // Results.
     double plan_ms, simulate_s, copy_bytes_per_s, floor_us, worst_ratio, worst_error;
@@ -195,39 +200,101 @@ static bool make_plan(demo *d)
     return true;
 }
 
+// Of depths and output.
+static spops_dtype wide_dtype(const demo *d)
+{
+    return elements_narrow(d->job->dtype) ? SPOPS_DTYPE_F16 : d->job->dtype;
+}
+
+// Of host_feat.
+static spops_dtype host_feat_dtype(const demo *d)
+{
+    return elements_narrow(d->job->dtype) ? SPOPS_DTYPE_F32 : d->job->dtype;
+}
+
+// Features of 8 or 4 bits on the device, and in host_feat what became of them.
+static bool quantize_features(demo *d)
+{
+    const int64_t rows = d->info.num_features, cols = d->job->cols;
+    const int64_t blocks = (cols + SPOPS_QUANTIZE_BLOCK_COLS - 1) / SPOPS_QUANTIZE_BLOCK_COLS;
+    const bool in_blocks = d->job->dtype == SPOPS_DTYPE_F4E2M1;
+    const size_t bytes = (size_t)(rows * cols) * sizeof(float);
+    const spops_backend_kind backend = d->s.backend;
+    void *given = NULL;
+    bool ok = false;
+
+    if (!device_alloc(backend, bytes, &given) ||
+        !device_upload(backend, given, d->sim.feat, bytes) ||
+        !device_alloc(backend, sizeof(float), &d->device_scale) ||
+        (in_blocks && !device_alloc(backend, (size_t)(rows * blocks), &d->device_block_scales))) {
+        fail(d, device_error());
+        goto done;
+    }
+    const spops_matrix x = spops_matrix_dense(given, rows, cols, SPOPS_DTYPE_F32);
+    d->block_scales = spops_matrix_dense(d->device_block_scales, rows, blocks, SPOPS_DTYPE_F8E4M3);
+    const spops_matrix *block_scales = in_blocks ? &d->block_scales : NULL;
+    if (spops_quantize_scale_execute(d->s.ctx, x, d->job->dtype, d->device_scale) !=
+            SPOPS_STATUS_OK ||
+        spops_quantize_execute(d->s.ctx, x, d->device_scale, d->feat, block_scales) !=
+            SPOPS_STATUS_OK ||
+        spops_dequantize_execute(d->s.ctx, d->feat, NULL, block_scales, x) != SPOPS_STATUS_OK ||
+        spops_context_wait_sync(d->s.ctx) != SPOPS_STATUS_OK) {
+        fail(d, spops_last_error(d->s.ctx));
+        goto done;
+    }
+    ok = (device_download(backend, d->host_feat, given, bytes) &&
+          device_download(backend, &d->feat_scale, d->device_scale, sizeof d->feat_scale)) ||
+         fail(d, device_error());
+
+done:
+    device_free(backend, given);
+    return ok;
+}
+
 static bool make_matrices(demo *d)
 {
-    const spops_dtype dtype = d->job->dtype;
-    const int64_t cols = d->job->cols;
-    const size_t size = spops_dtype_bytes(dtype);
-    const size_t depth_bytes = (size_t)d->info.num_depths * size;
-    const size_t feat_bytes = (size_t)(d->info.num_features * cols) * size;
-    const size_t out_bytes = (size_t)(d->info.num_cells * cols) * size;
+    const spops_dtype dtype = d->job->dtype, wide = wide_dtype(d);
+    const int64_t cols = d->job->cols, num_feat = d->info.num_features * cols;
+    const bool narrow = elements_narrow(dtype);
+    const size_t depth_bytes = (size_t)d->info.num_depths * spops_dtype_bytes(wide);
+    const size_t feat_bytes = dtype == SPOPS_DTYPE_F4E2M1
+                                  ? (size_t)num_feat / 2 // two to a byte, cols is even
+                                  : (size_t)num_feat * spops_dtype_bytes(dtype);
+    const size_t host_feat_bytes = (size_t)num_feat * spops_dtype_bytes(host_feat_dtype(d));
+    const size_t out_bytes = (size_t)(d->info.num_cells * cols) * spops_dtype_bytes(wide);
 
     d->host_depth = malloc(depth_bytes);
-    d->host_feat = malloc(feat_bytes);
+    d->host_feat = malloc(host_feat_bytes);
     d->host_out = malloc(out_bytes);
     if (d->host_depth == NULL || d->host_feat == NULL || d->host_out == NULL)
         return fail(d, "no memory for depths, features and output");
-    elements_encode(dtype, d->sim.depth, d->info.num_depths, d->host_depth);
-    elements_encode(dtype, d->sim.feat, d->info.num_features * cols, d->host_feat);
+    elements_encode(wide, d->sim.depth, d->info.num_depths, d->host_depth);
     if (!device_alloc(d->s.backend, depth_bytes, &d->device_depth) ||
         !device_alloc(d->s.backend, feat_bytes, &d->device_feat) ||
         !device_alloc(d->s.backend, out_bytes, &d->device_out) ||
-        !device_upload(d->s.backend, d->device_depth, d->host_depth, depth_bytes) ||
-        !device_upload(d->s.backend, d->device_feat, d->host_feat, feat_bytes))
+        !device_upload(d->s.backend, d->device_depth, d->host_depth, depth_bytes))
         return fail(d, device_error());
-    d->depth = spops_matrix_dense(d->device_depth, d->info.num_depths, 1, dtype);
+    d->depth = spops_matrix_dense(d->device_depth, d->info.num_depths, 1, wide);
     d->feat = spops_matrix_dense(d->device_feat, d->info.num_features, cols, dtype);
-    d->out = spops_matrix_dense(d->device_out, d->info.num_cells, cols, dtype);
-    return true;
+    d->out = spops_matrix_dense(d->device_out, d->info.num_cells, cols, wide);
+    d->feat_scale = 1.0f;
+    if (narrow) return quantize_features(d);
+    elements_encode(dtype, d->sim.feat, num_feat, d->host_feat);
+    return device_upload(d->s.backend, d->device_feat, d->host_feat, feat_bytes) ||
+           fail(d, device_error());
 }
 
 static void enqueue(void *user)
 {
     demo *d = user;
-    const spops_status status = spops_bevpool_execute(d->s.ctx, d->plan, SPOPS_BEV_CHANNELS_LAST,
-                                                      d->depth, d->feat, d->out);
+    spops_bev_pool pool = spops_bev_pool_default();
+    pool.layout = SPOPS_BEV_CHANNELS_LAST;
+    pool.depth = d->depth;
+    pool.feat = d->feat;
+    pool.out = d->out;
+    pool.feat_scale = d->device_scale;
+    if (d->device_block_scales != NULL) pool.feat_scales = &d->block_scales;
+    const spops_status status = spops_bevpool_execute_with(d->s.ctx, d->plan, &pool);
     if (status != SPOPS_STATUS_OK) d->enqueued = status;
 }
 
@@ -235,7 +302,7 @@ static void enqueue(void *user)
 static bool pool(demo *d)
 {
     const size_t bytes =
-        (size_t)(d->info.num_cells * d->job->cols) * spops_dtype_bytes(d->job->dtype);
+        (size_t)(d->info.num_cells * d->job->cols) * spops_dtype_bytes(wide_dtype(d));
     void *first = malloc(bytes);
     bool ok = first != NULL || fail(d, "no memory for the output");
     for (int i = 0; ok && i < 2; ++i) {
@@ -325,9 +392,9 @@ static bool check(demo *d)
         goto done;
     }
     if (!read_cells(d, cell_of_point)) goto done;
-    elements_decode(d->job->dtype, d->host_depth, d->info.num_depths, depth);
-    elements_decode(d->job->dtype, d->host_feat, num_feat, feat);
-    elements_decode(d->job->dtype, d->host_out, num_out, out);
+    elements_decode(wide_dtype(d), d->host_depth, d->info.num_depths, depth);
+    elements_decode(host_feat_dtype(d), d->host_feat, num_feat, feat);
+    elements_decode(wide_dtype(d), d->host_out, num_out, out);
     if (!reference_pool(&d->geometry, cols, depth, feat, cell_of_point, &ref, error,
                         sizeof error)) {
         fail(d, error);
@@ -336,10 +403,14 @@ static bool check(demo *d)
     d->num_border = ref.num_border;
     d->right =
         d->same_bits && ref.num_points == d->info.num_points && ref.longest == d->info.longest;
+    // A scale is applied to the sum and rounds once more, like another term.
+    const double scale = d->feat_scale;
+    const int64_t more = elements_narrow(d->job->dtype) ? 1 : 0;
     for (int64_t i = 0; i < num_out; ++i) {
-        const double bound =
-            elements_sum_bound(d->job->dtype, ref.count[i / cols], ref.magnitude[i], ref.sum[i]);
-        const double off = fabs(out[i] - ref.sum[i]);
+        const double sum = scale * ref.sum[i];
+        const double bound = elements_sum_bound(wide_dtype(d), ref.count[i / cols] + more,
+                                                scale * ref.magnitude[i], sum);
+        const double off = fabs(out[i] - sum);
         if (!(off <= bound)) d->right = false;
         if (off > d->worst_error) d->worst_error = off;
         if (bound > 0.0 && off / bound > d->worst_ratio) d->worst_ratio = off / bound;
@@ -369,7 +440,7 @@ static bool draw_grid(demo *d)
     bool ok = (wide != NULL && pooled != NULL) || fail(d, "no memory for the grid's pictures");
 
     if (ok) {
-        elements_decode(d->job->dtype, d->host_out, num_out, wide);
+        elements_decode(wide_dtype(d), d->host_out, num_out, wide);
         for (int64_t i = 0; i < num_out; ++i)
             pooled[i] = (float)wide[i];
     }
@@ -378,7 +449,7 @@ static bool draw_grid(demo *d)
              "neighbouring cells blended",
              d->r.num_cameras, in_groups(d->info.num_points, points),
              (int)d->geometry.shape.num_cells_x, (int)d->geometry.shape.num_cells_y,
-             (int)d->job->cols, spops_dtype_name(d->job->dtype));
+             (int)d->job->cols, elements_name(d->job->dtype));
     for (int i = 0; ok && i < 2; ++i) {
         static const char *const titles[2][2] = {{"pooled features", "the street itself"},
                                                  {"pooled colours", "pooled depth weights"}};
@@ -411,7 +482,7 @@ static json_t *as_json(const demo *d)
                   "depths", (int)shape->num_depths, "feature_height", (int)shape->feature_height,
                   "feature_width", (int)shape->feature_width, "cells", (int)shape->num_cells_x,
                   (int)shape->num_cells_y, (int)shape->num_cells_z, "cols",
-                  (json_int_t)d->job->cols, "dtype", spops_dtype_name(d->job->dtype));
+                  (json_int_t)d->job->cols, "dtype", elements_name(d->job->dtype));
     json_t *plan = json_pack(
         "{s:I, s:I, s:I, s:I, s:I, s:f}", "frustum_points", (json_int_t)d->info.num_depths,
         "points", (json_int_t)d->info.num_points, "intervals", (json_int_t)d->info.num_intervals,
@@ -452,7 +523,7 @@ static void print_report(const demo *d)
            (long long)d->job->seed, scene_num_objects(d->street), d->r.num_cameras, d->simulate_s);
     printf("sizes     %d x %d features of %d channels %s, %d depths -> %d x %d x %d cells\n",
            (int)shape->feature_height, (int)shape->feature_width, (int)d->job->cols,
-           spops_dtype_name(d->job->dtype), (int)shape->num_depths, (int)shape->num_cells_x,
+           elements_name(d->job->dtype), (int)shape->num_depths, (int)shape->num_cells_x,
            (int)shape->num_cells_y, (int)shape->num_cells_z);
     printf(
         "plan      %s of %s points in the grid, in %s of %s cells, up to %lld in one; made in %s\n",
@@ -515,6 +586,8 @@ static int run(const demo_job *job)
     device_free(d.s.backend, d.device_depth);
     device_free(d.s.backend, d.device_feat);
     device_free(d.s.backend, d.device_out);
+    device_free(d.s.backend, d.device_scale);
+    device_free(d.s.backend, d.device_block_scales);
     session_close(&d.s);
     simulation_free(&d.sim);
     scene_destroy(d.street);
@@ -553,5 +626,8 @@ int command_demo(int argc, char **argv)
         }
     }
     if (!a.bad && job.out[0] == '\0') arguments_error(&a, "--out is empty");
+    if (!a.bad && job.dtype == SPOPS_DTYPE_F4E2M1 && job.cols % 2 != 0)
+        arguments_error(&a, "--cols is %lld, expected an even number for nvfp4",
+                        (long long)job.cols);
     return a.bad ? COMMAND_USAGE : run(&job);
 }

@@ -34,7 +34,8 @@ static const char usage[] =
     "else ego)\n"
     "  --backend auto|cpu|cuda  where to plan (default auto)\n"
     "  --cols C                 channels (default 80)\n"
-    "  --dtype f32|f16|bf16     of features, depths and output (default f16)\n"
+    "  --dtype NAME             of features, depths and output: f32, f16, bf16 (default f16);\n"
+    "                             f8e4m3, f8e5m2, nvfp4: of features, the others being f16\n"
     "  --backward               plan for gradients as well\n"
     "  --save OUT               write the plan to OUT\n"
     "  --no-floor               do not measure the rates of memory and cache\n"
@@ -487,7 +488,7 @@ static void print_json(const plan_job *job, const session *s, const char *kind, 
         "s:o}",
         "kind", kind, "file", job->file, "backend",
         s->backend == SPOPS_BACKEND_CUDA ? "cuda" : "cpu", "device", s->device.name, "cols",
-        (json_int_t)job->cols, "dtype", spops_dtype_name(job->dtype), "points",
+        (json_int_t)job->cols, "dtype", elements_name(job->dtype), "points",
         (json_int_t)f->info.num_points, "depth_elements", (json_int_t)f->info.num_depths,
         "feature_rows", (json_int_t)f->info.num_features, "cells", (json_int_t)f->info.num_cells,
         "intervals", (json_int_t)f->info.num_intervals, "longest", (json_int_t)f->info.longest,
@@ -538,7 +539,7 @@ static void print_forms(const plan_job *job, const plan_facts *f)
 {
     char text[COMMAND_NUMBER_BYTES];
     printf("\nbytes asked for in one run, C = %lld, %s\n  %-28s", (long long)job->cols,
-           spops_dtype_name(job->dtype), "");
+           elements_name(job->dtype), "");
     for (int i = 0; i < NUM_FORMS; ++i)
         printf(" %16s", f->forms[i].what);
     for (int row = 0; row < 5; ++row) {

@@ -131,7 +131,11 @@ SPOPS_API void spops_segments_destroy(spops_segments *segments);
 /** Scratch that every call with this plan fits in, up to max_cols columns. */
 SPOPS_API size_t spops_segments_scratch_bytes(const spops_segments *segments);
 
-/** Bytes one spops_segreduce_execute moves with rows of cols elements of dtype; waits once. */
+/**
+ * Bytes one spops_segreduce_execute moves with rows of cols elements of dtype; waits once. For the
+ * 8- and 4-bit dtypes, bytes of a pooling of such rows (spops/bevpool.h) with weights and output of
+ * f16; rows of f4e2m1 come with their block scales.
+ */
 SPOPS_API spops_status spops_segments_get_traffic_sync(spops_context *ctx,
                                                        const spops_segments *segments,
                                                        spops_dtype dtype, int64_t cols,

@@ -1,6 +1,7 @@
 // From a camera rig to keys: the grid cell and the feature pixel of every frustum point.
 #include "kernels/core/launch.cuh"
 #include "spops/device/bev_geometry.h"
+#include "spops/device/walk.cuh"
 
 namespace
 {
@@ -16,6 +17,8 @@ struct bev_points_params {
 __global__ void __launch_bounds__(threads)
     bev_points_kernel(const __grid_constant__ bev_points_params p)
 {
+    spops::walk_wait_previous();
+    spops::walk_release_next();
     const spops_bev_points_args &a = p.args;
     const spops_bev_shape &s = a.shape;
     const int32_t pixels = s.feature_height * s.feature_width;
@@ -60,5 +63,6 @@ extern "C" spops_status spops_cuda_bev_points(spops_context *ctx, const spops_be
     p.grid.num_cells[2] = s.num_cells_z;
     const dim3 grid((unsigned)((pixels + threads - 1) / threads),
                     (unsigned)(planes < 65535 ? planes : 65535));
-    return spops::launch(ctx, "bev_points: launch", bev_points_kernel, grid, threads, p);
+    return spops::launch<spops::WAITS_FOR_PREVIOUS>(ctx, "bev_points: launch", bev_points_kernel,
+                                                    grid, threads, p);
 }

@@ -1,26 +1,45 @@
 // Plan building on the GPU: from keys or offsets to lists with their schedule, on the stream, with
-// counts that never leave the device. Sorting is CUB's.
-#include <cub/device/device_radix_sort.cuh>
-#include <cub/block/block_scan.cuh>
+// counts that never leave the device. Three steps:
+//
+//     terms of each owner are counted  ->  owners get their offsets, and are sorted by class
+//                                      ->  terms are sorted by owner
+//
+// Both sorts are stable partitions by digits (partition.cuh); of many terms, CUB's radix sort. The
+// two sorts do not need each other, so most launches do a step of each: the first blocks have one
+// job, the others another.
 #include <cub/block/block_reduce.cuh>
+#include <cub/device/device_radix_sort.cuh>
 
-#include "kernels/core/launch.cuh"
+#include "kernels/core/partition.cuh"
+#include "spops/device/walk.cuh"
 
 namespace
 {
 
 using spops::bits_for;
 using spops::blocks_for;
+using spops::digit_counts;
 using spops::launch;
+using spops::max_digits;
+using spops::partition_storage;
 using spops::stream_of;
+using spops::tile_threads;
+using spops::WAITS_FOR_PREVIOUS;
 
 constexpr int threads = 256;
 
+// Terms are sorted in tiles up to this many: a pass is three short launches, none of which waits
+// for a block before it. Beyond, CUB's passes of 8 bits have enough tiles to be busy.
+constexpr int64_t most_tiled_terms = 1 << 20;
+constexpr int term_items = 2, term_tile = tile_threads * term_items;
+constexpr uint32_t no_owner = ~0u; // key of a term that does not count
+
 // Owners are sorted by class and, within one, from long to short in 16 steps: the groups of a warp
 // then have equal work.
-constexpr int length_bits = 4, class_bits = 3 + length_bits;
+constexpr int length_bits = 4, class_digits = SPOPS_NUM_CLASSES << length_bits;
+static_assert(class_digits <= max_digits, "owners are sorted in one pass");
 
-__device__ uint8_t owner_class(int32_t count, int32_t split_terms)
+__device__ int32_t owner_class(int32_t count, int32_t split_terms)
 {
     if (count == 0) return SPOPS_CLASS_EMPTY << length_bits;
     if (count > split_terms) return SPOPS_CLASS_SPLIT << length_bits;
@@ -32,17 +51,39 @@ __device__ uint8_t owner_class(int32_t count, int32_t split_terms)
         above = most;
         most = c == SPOPS_CLASS_BLOCK ? split_terms : 2 * most;
     }
-    const int step = (int)((int64_t)(most - count) * (1 << length_bits) / (most - above));
-    return (uint8_t)(c << length_bits | step);
+    // split_terms is 2^20 at most (spops_cuda_split_terms), so 32 bits hold the product.
+    const int32_t step = (most - count) * (1 << length_bits) / (most - above);
+    return c << length_bits | step;
+}
+
+// ---- Workspace ----------------------------------------------------------------------------------
+
+// How terms are sorted by owner.
+struct sort_plan {
+    bool tiled;
+    int passes, digit_bits; // of a sort in tiles
+};
+
+sort_plan plan_sort(int64_t num_owners, int64_t max_terms)
+{
+    sort_plan plan;
+    const int bits = bits_for(num_owners > 0 ? (uint64_t)num_owners - 1 : 0);
+    plan.tiled = max_terms <= most_tiled_terms;
+    plan.passes = (bits + spops::max_digit_bits - 1) / spops::max_digit_bits;
+    plan.digit_bits = (bits + plan.passes - 1) / plan.passes;
+    return plan;
 }
 
 // Everything a build keeps between its steps. One carving measures and places it.
 struct build_workspace {
-    uint32_t *keys[2];   // [max_terms], double buffer of the sort by owner
-    int32_t *values[2];  // [max_terms]
-    int32_t *owner_of;   // [max_terms] owner of a forward position, for inversion
-    uint8_t *classes[2]; // [num_owners]
-    int32_t *owners[2];  // [num_owners]
+    sort_plan plan;
+    digit_counts digits;  // of a pass of terms in tiles
+    digit_counts classes; // of owners; a row more: their terms
+    uint2 *items[2];      // [max_terms] key and term; in tiles
+    int32_t *num_kept;    // [1] terms that count; in tiles
+    uint32_t *keys[2];    // [max_terms], double buffer of CUB's sort
+    int32_t *values[2];   // [max_terms]
+    int32_t *owner_of;    // [max_terms] owner of a forward position, for inversion
     void *sort;
     size_t sort_bytes;
 };
@@ -51,270 +92,629 @@ cudaError_t sort_terms(void *temp, size_t &bytes, cub::DoubleBuffer<uint32_t> &k
                        cub::DoubleBuffer<int32_t> &values, int64_t n, int64_t num_owners,
                        cudaStream_t stream)
 {
+    // One value more than there are owners: terms that do not count come last.
     return cub::DeviceRadixSort::SortPairs(temp, bytes, keys, values, (int)n, 0,
                                            bits_for(num_owners), stream);
 }
 
-cudaError_t sort_owners(void *temp, size_t &bytes, cub::DoubleBuffer<uint8_t> &classes,
-                        cub::DoubleBuffer<int32_t> &owners, int64_t n, cudaStream_t stream)
+digit_counts carve_counts(int64_t num_items, int64_t per_tile, int rows, spops_carver *c)
 {
-    return cub::DeviceRadixSort::SortPairs(temp, bytes, classes, owners, (int)n, 0, class_bits,
-                                           stream);
+    digit_counts counts;
+    const int64_t tiles = num_items > 0 ? (num_items + per_tile - 1) / per_tile : 1;
+    counts.num_digits = rows;
+    counts.num_tiles = (int32_t)tiles;
+    counts.tiles = (int32_t *)spops_carve(c, rows, tiles, sizeof(int32_t));
+    counts.totals = (int32_t *)spops_carve(c, rows, 1, sizeof(int32_t));
+    return counts;
 }
 
 build_workspace carve_workspace(int64_t num_owners, int64_t max_terms, spops_carver *c)
 {
     build_workspace ws = {};
+    ws.plan = plan_sort(num_owners, max_terms);
+    ws.classes = carve_counts(num_owners, tile_threads, class_digits + 1, c);
+    ws.owner_of = (int32_t *)spops_carve(c, max_terms, 1, sizeof(int32_t));
+    if (ws.plan.tiled) {
+        ws.digits = carve_counts(max_terms, term_tile, 1 << ws.plan.digit_bits, c);
+        for (int i = 0; i < 2; ++i)
+            ws.items[i] = (uint2 *)spops_carve(c, max_terms, 1, sizeof(uint2));
+        ws.num_kept = (int32_t *)spops_carve(c, 1, 1, sizeof(int32_t));
+        return ws;
+    }
+    cub::DoubleBuffer<uint32_t> keys;
+    cub::DoubleBuffer<int32_t> values;
     for (int i = 0; i < 2; ++i) {
         ws.keys[i] = (uint32_t *)spops_carve(c, max_terms, 1, sizeof(uint32_t));
         ws.values[i] = (int32_t *)spops_carve(c, max_terms, 1, sizeof(int32_t));
-        ws.classes[i] = (uint8_t *)spops_carve(c, num_owners, 1, 1);
-        ws.owners[i] = (int32_t *)spops_carve(c, num_owners, 1, sizeof(int32_t));
     }
-    ws.owner_of = (int32_t *)spops_carve(c, max_terms, 1, sizeof(int32_t));
-    size_t term_bytes = 0, owner_bytes = 0;
-    cub::DoubleBuffer<uint32_t> keys;
-    cub::DoubleBuffer<uint8_t> classes;
-    cub::DoubleBuffer<int32_t> values;
-    if (max_terms > 0) sort_terms(nullptr, term_bytes, keys, values, max_terms, num_owners, 0);
-    if (num_owners > 0) sort_owners(nullptr, owner_bytes, classes, values, num_owners, 0);
-    ws.sort_bytes = term_bytes > owner_bytes ? term_bytes : owner_bytes;
+    sort_terms(nullptr, ws.sort_bytes, keys, values, max_terms, num_owners, 0);
     ws.sort = spops_carve(c, (int64_t)ws.sort_bytes, 1, 1);
     return ws;
 }
 
-__global__ void clear_schedule(spops_schedule *schedule, int32_t split_terms)
+// ---- Keys of terms ------------------------------------------------------------------------------
+
+// Every kernel of a build waits for the one before it, and then lets the next one start: so a
+// kernel that may run has all earlier ones behind it.
+__device__ __forceinline__ void take_turn()
 {
+    spops::walk_wait_previous();
+    spops::walk_release_next();
+}
+
+// A launch with two jobs: a is called with the numbers of the first num_a blocks, b with those of
+// the rest, from 0. All threads of a block call.
+template <class A, class B>
+__global__ void __launch_bounds__(tile_threads)
+    run_jobs(const __grid_constant__ A a, const __grid_constant__ B b, int32_t num_a)
+{
+    take_turn();
+    const int32_t block = (int32_t)blockIdx.x;
+    if (block < num_a)
+        a(block);
+    else
+        b(block - num_a);
+}
+
+struct no_job {
+    __device__ void operator()(int32_t) const {}
+};
+
+// No schedule yet, and owners without terms: their counts lie where the offsets will.
+__global__ void __launch_bounds__(threads)
+    clear_lists(spops_schedule *schedule, int32_t split_terms, int32_t *counts, int64_t num_owners)
+{
+    take_turn();
+    const int64_t o = (int64_t)blockIdx.x * threads + threadIdx.x;
+    if (o <= num_owners) counts[o] = 0;
+    if (o > 0) return;
     const spops_schedule empty = {};
     *schedule = empty;
     schedule->split_terms = split_terms;
 }
 
-// Sort keys of terms: the owner, or num_owners (sorts last) for terms that do not count.
-__global__ void prepare_keys(const spops_lists_source source, int64_t num_owners, uint32_t *keys,
-                             int32_t *values, spops_schedule *schedule)
-{
-    const int64_t t = (int64_t)blockIdx.x * threads + threadIdx.x;
-    int64_t num_terms = source.num_terms;
-    if (source.num_terms_device != nullptr) {
+// Keys of a source: the owner of a term, or no_owner.
+struct source_keys {
+    spops_lists_source source;
+    int64_t num_owners;
+    spops_schedule *schedule;
+
+    // How many terms come; one thread of the grid sees to the overflow.
+    __device__ int64_t count(bool first) const
+    {
+        if (source.num_terms_device == nullptr) return source.num_terms;
         const int32_t given = *source.num_terms_device;
-        if (given < num_terms) num_terms = max(given, 0);
-        if (t == 0 && given > source.num_terms) schedule->overflow = 1;
+        if (first && given > source.num_terms) schedule->overflow = 1;
+        return given < source.num_terms ? max(given, 0) : source.num_terms;
     }
-    int dropped = 0;
-    if (t < source.num_terms) {
-        bool valid = t < num_terms;
-        const int32_t key = valid ? source.keys[t] : -1;
-        if (valid && source.drop_invalid) {
+    __device__ uint32_t key(int64_t t, bool &dropped) const
+    {
+        const int32_t key = source.keys[t];
+        if (source.drop_invalid) {
             const int64_t a = source.a != nullptr ? source.a[t] : t;
             const int64_t b = source.b != nullptr ? source.b[t] : t;
             dropped = !(key >= 0 && key < num_owners && a >= 0 && a < source.a_limit && b >= 0 &&
                         b < source.b_limit);
-            valid = !dropped;
         }
-        keys[t] = valid ? (uint32_t)key : (uint32_t)num_owners;
+        return dropped ? no_owner : (uint32_t)key;
+    }
+    __device__ void add_dropped(int32_t dropped) const
+    {
+        if (dropped > 0) atomicAdd(&schedule->num_dropped, dropped);
+    }
+};
+
+// Keys for inversion: the forward position's row or weight. Notes the owner each position has.
+struct inverse_keys {
+    const int32_t *offsets;
+    int64_t num_segments;
+    const int2 *pairs;
+    spops_inverse inverse;
+    int32_t *owner_of;
+
+    __device__ int64_t count(bool) const { return offsets[num_segments]; }
+    __device__ uint32_t key(int64_t p, bool &) const
+    {
+        const int2 pair = pairs != nullptr ? pairs[p] : make_int2((int)p, (int)p);
+        int64_t low = 0, high = num_segments; // the last segment that begins at or before p
+        while (high - low > 1) {
+            const int64_t middle = (low + high) / 2;
+            if (offsets[middle] <= p)
+                low = middle;
+            else
+                high = middle;
+        }
+        owner_of[p] = (int32_t)low;
+        return (uint32_t)(inverse == SPOPS_BY_ROW ? pair.x : pair.y);
+    }
+    __device__ void add_dropped(int32_t) const {}
+};
+
+// For CUB: keys of terms, num_owners (which sorts last) for those that do not count.
+template <class Keys>
+__global__ void __launch_bounds__(threads)
+    prepare_keys(const __grid_constant__ Keys source, int64_t num_items, int64_t num_owners,
+                 uint32_t *keys, int32_t *values)
+{
+    take_turn();
+    const int64_t t = (int64_t)blockIdx.x * threads + threadIdx.x;
+    const int64_t count = source.count(t == 0);
+    bool dropped = false;
+    if (t < num_items) {
+        const uint32_t key = t < count ? source.key(t, dropped) : no_owner;
+        keys[t] = key != no_owner ? key : (uint32_t)num_owners;
         values[t] = (int32_t)t;
     }
-    dropped = __syncthreads_count(dropped);
-    if (threadIdx.x == 0 && dropped > 0) atomicAdd(&schedule->num_dropped, dropped);
+    const int32_t sum = __syncthreads_count(dropped);
+    if (threadIdx.x == 0) source.add_dropped(sum);
 }
 
-// offsets[o] = number of sorted keys below o, for o in 0 .. num_owners.
+// Terms of each owner from n ascending keys: where a run ends, less where it begins.
 template <class Key>
-__global__ void offsets_from_keys(const Key *keys, int64_t n, int64_t num_owners, int32_t *offsets)
+__global__ void __launch_bounds__(threads)
+    count_sorted(const Key *keys, int64_t n, int64_t num_owners, int32_t *counts)
 {
-    const int64_t o = (int64_t)blockIdx.x * threads + threadIdx.x;
-    if (o > num_owners) return;
-    int64_t low = 0, high = n;
-    while (low < high) {
-        const int64_t middle = (low + high) / 2;
-        if ((int64_t)keys[middle] < o)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    offsets[o] = (int32_t)low;
+    take_turn();
+    const int64_t p = (int64_t)blockIdx.x * threads + threadIdx.x;
+    if (p >= n) return;
+    const Key key = keys[p];
+    if ((int64_t)key >= num_owners) return; // terms that do not count
+    if (p == 0 || keys[p - 1] != key) atomicSub(counts + key, (int32_t)p);
+    if (p == n - 1 || keys[p + 1] != key) atomicAdd(counts + key, (int32_t)(p + 1));
 }
+
+// ---- A sort in tiles ----------------------------------------------------------------------------
+
+struct pass_params {
+    uint2 *items;            // key, value
+    int64_t num_items;       // or their capacity,
+    const int32_t *num_kept; // where the pass before found out
+    int32_t *put_num_kept;   // NULL: known already
+    digit_counts digits;
+    int32_t shift;
+};
+
+__device__ __forceinline__ int32_t digit_of(const pass_params &p, uint32_t key)
+{
+    return (int32_t)(key >> p.shift) & (p.digits.num_digits - 1);
+}
+
+// Items of the source, terms of each owner, and the digits of the first pass.
+template <class Keys>
+__global__ void __launch_bounds__(tile_threads)
+    prepare_items(const __grid_constant__ Keys source, const __grid_constant__ pass_params p,
+                  int32_t *counts)
+{
+    __shared__ int32_t found[max_digits];
+    take_turn();
+    const int64_t base = (int64_t)blockIdx.x * term_tile;
+    const int64_t count = source.count(blockIdx.x == 0 && threadIdx.x == 0);
+    uint32_t key[term_items];
+    bool dropped[term_items];
+#pragma unroll
+    for (int i = 0; i < term_items; ++i) {
+        const int64_t t = base + spops::tile_item<term_items>(i);
+        key[i] = no_owner;
+        dropped[i] = false;
+        if (t < p.num_items && t < count) key[i] = source.key(t, dropped[i]);
+        if (t < p.num_items) p.items[t] = make_uint2(key[i], (uint32_t)t);
+    }
+    spops::begin_count(found, p.digits.num_digits);
+    int32_t num_dropped = 0;
+#pragma unroll
+    for (int i = 0; i < term_items; ++i) {
+        const int32_t equal = spops::count_equal(key[i]);
+        if (equal > 0 && key[i] != no_owner) {
+            atomicAdd(counts + key[i], equal);
+            atomicAdd(found + digit_of(p, key[i]), equal);
+        }
+        num_dropped += __syncthreads_count(dropped[i]);
+    }
+    spops::end_count(found, p.digits, (int32_t)blockIdx.x);
+    if (threadIdx.x == 0) source.add_dropped(num_dropped);
+}
+
+// Digits of a later pass, in which all items count.
+struct count_digits {
+    pass_params p;
+    __device__ void operator()(int32_t tile) const
+    {
+        __shared__ int32_t found[max_digits];
+        const int64_t base = (int64_t)tile * term_tile;
+        const int32_t num_items = *p.num_kept;
+        spops::begin_count(found, p.digits.num_digits);
+#pragma unroll
+        for (int i = 0; i < term_items; ++i) {
+            const int64_t t = base + spops::tile_item<term_items>(i);
+            const bool used = t < num_items;
+            const int32_t digit = used ? digit_of(p, p.items[t].x) : -1;
+            const int32_t equal = spops::count_equal((uint32_t)digit);
+            if (used && equal > 0) atomicAdd(found + digit, equal);
+        }
+        spops::end_count(found, p.digits, tile);
+    }
+};
+
+// A block a digit.
+struct scan_digits {
+    digit_counts digits;
+    __device__ void operator()(int32_t d) const { spops::scan_tiles(digits, d); }
+};
+
+// Put items where their digit belongs, in the order they have.
+template <class Put> struct place_items {
+    pass_params p;
+    Put put;
+    __device__ void operator()(int32_t tile) const
+    {
+        __shared__ partition_storage storage;
+        const int64_t base = (int64_t)tile * term_tile;
+        const int64_t num_items = p.num_kept != nullptr ? *p.num_kept : p.num_items;
+        uint2 item[term_items];
+        int32_t digit[term_items], place[term_items];
+#pragma unroll
+        for (int i = 0; i < term_items; ++i) {
+            const int64_t t = base + spops::tile_item<term_items>(i);
+            item[i] = t < num_items ? p.items[t] : make_uint2(no_owner, 0u);
+            digit[i] = item[i].x != no_owner ? digit_of(p, item[i].x) : -1;
+        }
+        const int32_t num_kept = spops::find_begins(storage, p.digits, tile);
+        if (p.put_num_kept != nullptr && tile == 0 && threadIdx.x == 0) *p.put_num_kept = num_kept;
+        spops::find_places(storage, p.digits.num_digits, digit, place);
+#pragma unroll
+        for (int i = 0; i < term_items; ++i)
+            if (digit[i] >= 0) put(place[i], item[i]);
+    }
+};
+
+struct put_item {
+    uint2 *items;
+    __device__ void operator()(int32_t p, uint2 item) const { items[p] = item; }
+};
+
+// ---- Positions ----------------------------------------------------------------------------------
 
 // pairs and order of a position from the term that landed there.
-__global__ void fill_terms(const int32_t *term_at, const int32_t *a, const int32_t *b,
-                           const int32_t *term, const int32_t *num_terms, int2 *pairs,
-                           int32_t *order)
+struct put_term {
+    const int32_t *a, *b, *term;
+    int2 *pairs;
+    int32_t *order;
+
+    __device__ void operator()(int32_t p, uint2 item) const
+    {
+        const int32_t t = (int32_t)item.y;
+        if (pairs != nullptr)
+            pairs[p] = make_int2(a != nullptr ? a[t] : t, b != nullptr ? b[t] : t);
+        if (order != nullptr) order[p] = term != nullptr ? term[t] : t;
+    }
+};
+
+// Likewise from the forward position.
+struct put_inverse {
+    const int2 *pairs;
+    const int32_t *order, *owner_of;
+    spops_inverse inverse;
+    int2 *out_pairs;
+    int32_t *out_order;
+
+    __device__ void operator()(int32_t p, uint2 item) const
+    {
+        const int32_t from = (int32_t)item.y;
+        const int2 pair = pairs != nullptr ? pairs[from] : make_int2(from, from);
+        const int32_t segment = owner_of[from];
+        out_pairs[p] =
+            inverse == SPOPS_BY_ROW ? make_int2(segment, pair.y) : make_int2(pair.x, segment);
+        out_order[p] = order != nullptr ? order[from] : from;
+    }
+};
+
+// Positions whose terms are known; term_at NULL: they are the terms.
+template <class Put>
+__global__ void __launch_bounds__(threads)
+    fill_terms(const __grid_constant__ Put put, const int32_t *term_at, const int32_t *num_terms)
 {
+    take_turn();
     const int32_t p = (int32_t)(blockIdx.x * threads + threadIdx.x);
     if (p >= *num_terms) return;
-    const int32_t t = term_at != nullptr ? term_at[p] : p;
-    if (pairs != nullptr) pairs[p] = make_int2(a != nullptr ? a[t] : t, b != nullptr ? b[t] : t);
-    if (order != nullptr) order[p] = term != nullptr ? term[t] : t;
+    put(p, make_uint2(no_owner, (uint32_t)(term_at != nullptr ? term_at[p] : p)));
 }
 
-// Keys for inversion: the forward position's row or weight; and the owner each position has.
-__global__ void invert_keys(const int32_t *offsets, int64_t num_segments, const int2 *pairs,
-                            spops_inverse inverse, int64_t max_terms, int64_t num_owners,
-                            uint32_t *keys, int32_t *values, int32_t *owner_of)
+// ---- Schedule -----------------------------------------------------------------------------------
+
+struct owner_params {
+    const int32_t *given; // offsets of the source, or NULL
+    int32_t *offsets;     // of the lists; without given ones: counts, until fill_entries
+    int64_t num_owners;
+    int32_t split_terms;
+    digit_counts classes; // row class_digits: terms of all owners
+    spops_entry *entries;
+    spops_schedule *schedule;
+};
+
+__device__ __forceinline__ int32_t count_of(const owner_params &p, int64_t o)
 {
-    const int32_t p = (int32_t)(blockIdx.x * threads + threadIdx.x);
-    if (p >= max_terms) return;
-    values[p] = p;
-    if (p >= offsets[num_segments]) {
-        keys[p] = (uint32_t)num_owners;
-        return;
-    }
-    const int2 pair = pairs != nullptr ? pairs[p] : make_int2(p, p);
-    keys[p] = (uint32_t)(inverse == SPOPS_BY_ROW ? pair.x : pair.y);
-    int64_t low = 0, high = num_segments; // the last segment that begins at or before p
-    while (high - low > 1) {
-        const int64_t middle = (low + high) / 2;
-        if (offsets[middle] <= p)
-            low = middle;
-        else
-            high = middle;
-    }
-    owner_of[p] = (int32_t)low;
+    if (o >= p.num_owners) return 0;
+    return p.given != nullptr ? p.given[o + 1] - p.given[o] : p.offsets[o];
 }
 
-__global__ void fill_inverse(const int32_t *position_at, const int2 *pairs, const int32_t *order,
-                             const int32_t *owner_of, spops_inverse inverse,
-                             const int32_t *num_terms, int2 *out_pairs, int32_t *out_order)
-{
-    const int32_t p = (int32_t)(blockIdx.x * threads + threadIdx.x);
-    if (p >= *num_terms) return;
-    const int32_t from = position_at[p];
-    const int2 pair = pairs != nullptr ? pairs[from] : make_int2(from, from);
-    const int32_t segment = owner_of[from];
-    out_pairs[p] =
-        inverse == SPOPS_BY_ROW ? make_int2(segment, pair.y) : make_int2(pair.x, segment);
-    out_order[p] = order != nullptr ? order[from] : from;
-}
-
-// Class of each owner by its number of terms, and the plan's statistics.
-__global__ void classify_owners(const int32_t *offsets, int64_t num_owners, int32_t split_terms,
-                                uint8_t *classes, int32_t *owners, spops_schedule *schedule)
-{
-    typedef cub::BlockReduce<int32_t, threads> block_max;
-    __shared__ typename block_max::TempStorage storage;
-    const int64_t o = (int64_t)blockIdx.x * threads + threadIdx.x;
-    int32_t count = 0;
-    if (o < num_owners) {
-        count = offsets[o + 1] - offsets[o];
-        classes[o] = owner_class(count, split_terms);
-        owners[o] = (int32_t)o;
-    }
-    const int nonempty = __syncthreads_count(count > 0);
-    const int32_t longest =
-        block_max(storage).Reduce(count, [](int32_t x, int32_t y) { return x > y ? x : y; });
-    if (threadIdx.x == 0) {
-        if (nonempty > 0) atomicAdd(&schedule->num_nonempty, nonempty);
-        atomicMax(&schedule->longest, longest);
-        if (blockIdx.x == 0) schedule->num_terms = offsets[num_owners];
-    }
-}
-
-// Entries in class order, and where each class begins.
-__global__ void fill_entries(const uint8_t *classes, const int32_t *owners, const int32_t *offsets,
-                             int64_t num_owners, spops_entry *entries, spops_schedule *schedule)
-{
-    const int64_t i = (int64_t)blockIdx.x * threads + threadIdx.x;
-    if (i >= num_owners) return;
-    const int32_t o = owners[i];
-    const int4 entry = make_int4(o, offsets[o], offsets[o + 1] - offsets[o], -1);
-    *reinterpret_cast<int4 *>(entries + i) = entry;
-    const int c = classes[i] >> length_bits;
-    const int before = i == 0 ? -1 : classes[i - 1] >> length_bits;
-    for (int k = before + 1; k <= c; ++k)
-        schedule->class_begin[k] = (int32_t)i;
-    if (i == num_owners - 1)
-        for (int k = c + 1; k <= SPOPS_NUM_CLASSES; ++k)
-            schedule->class_begin[k] = (int32_t)num_owners;
-}
-
-// The owners to split, with their pieces counted. One block: there are at most
-// max_terms / split_terms of them.
-constexpr int split_threads = 1024;
-
-__global__ void __launch_bounds__(split_threads)
-    fill_splits(const spops_entry *entries, spops_split *splits, spops_schedule *schedule)
-{
-    typedef cub::BlockScan<int32_t, split_threads> block_scan;
-    __shared__ typename block_scan::TempStorage storage;
-    const int32_t begin = schedule->class_begin[SPOPS_CLASS_SPLIT];
-    const int32_t num_splits = schedule->class_begin[SPOPS_NUM_CLASSES] - begin;
-    const int32_t split_terms = schedule->split_terms;
-    int32_t done = 0;
-    for (int32_t base = 0; base < num_splits; base += split_threads) {
-        const int32_t i = base + (int32_t)threadIdx.x;
-        spops_split split = {};
-        if (i < num_splits) {
-            const spops_entry entry = entries[begin + i];
-            split.owner = entry.owner;
-            split.count = entry.count;
-            split.num_pieces = (entry.count + split_terms - 1) / split_terms;
+// Classes and terms of a tile's owners.
+struct classify_owners {
+    owner_params p;
+    __device__ void operator()(int32_t tile) const
+    {
+        typedef cub::BlockReduce<int32_t, tile_threads> block_reduce;
+        __shared__ typename block_reduce::TempStorage sum_storage, longest_storage;
+        __shared__ int32_t found[max_digits];
+        const int64_t o = (int64_t)tile * tile_threads + threadIdx.x;
+        const int32_t count = count_of(p, o);
+        const int32_t c = o < p.num_owners ? owner_class(count, p.split_terms) : -1;
+        spops::begin_count(found, class_digits);
+        const int32_t equal = spops::count_equal((uint32_t)c);
+        if (c >= 0 && equal > 0) atomicAdd(found + c, equal);
+        const int32_t sum = block_reduce(sum_storage).Sum(count);
+        const int32_t longest =
+            block_reduce(longest_storage).Reduce(count, [](int32_t x, int32_t y) {
+                return x > y ? x : y;
+            });
+        if (threadIdx.x == 0) {
+            found[class_digits] = sum;
+            atomicMax(&p.schedule->longest, longest);
         }
-        int32_t first, total;
-        block_scan(storage).ExclusiveSum(split.num_pieces, first, total);
-        split.first_piece = done + first;
-        if (i < num_splits) splits[i] = split;
-        done += total;
-        __syncthreads();
+        spops::end_count(found, p.classes, tile);
     }
-    if (threadIdx.x == 0) {
-        schedule->num_splits = num_splits;
-        schedule->num_pieces = done;
+};
+
+// Offsets; entries in class order, and where each class begins.
+struct fill_entries {
+    owner_params p;
+    __device__ void operator()(int32_t tile) const
+    {
+        __shared__ partition_storage storage;
+        __shared__ partition_storage::block_scan::TempStorage offset_storage;
+        const int64_t o = (int64_t)tile * tile_threads + threadIdx.x;
+        const int32_t count = count_of(p, o);
+        const int32_t c[1] = {o < p.num_owners ? owner_class(count, p.split_terms) : -1};
+        const int64_t terms_row = (int64_t)class_digits * p.classes.num_tiles;
+        digit_counts classes = p.classes;
+        int32_t before, place[1];
+        classes.num_digits = class_digits;
+        partition_storage::block_scan(offset_storage).ExclusiveSum(count, before);
+        (void)spops::find_begins(storage, classes, tile);
+        spops::find_places(storage, class_digits, c, place);
+        if (o < p.num_owners) {
+            const int32_t begin = p.classes.tiles[terms_row + tile] + before;
+            const int4 entry = make_int4((int32_t)o, begin, count, -1);
+            p.offsets[o] = begin;
+            if (o == p.num_owners - 1) p.offsets[o + 1] = begin + count;
+            *reinterpret_cast<int4 *>(p.entries + place[0]) = entry;
+        }
+        if (tile != 0) return;
+        const int k = (int)threadIdx.x;
+        if (k < SPOPS_NUM_CLASSES) // no tile is before this one
+            p.schedule->class_begin[k] = storage.begin[k << length_bits];
+        if (k == SPOPS_NUM_CLASSES) {
+            p.schedule->class_begin[k] = (int32_t)p.num_owners;
+            p.schedule->num_terms = p.classes.totals[class_digits];
+            p.schedule->num_nonempty =
+                (int32_t)p.num_owners - p.classes.totals[SPOPS_CLASS_EMPTY << length_bits];
+        }
     }
+};
+
+// The owners to split, and their pieces. One block: there are at most max_terms / split_terms of
+// them, and twice as many pieces; split_terms is at least max_terms / 2048.
+struct fill_splits {
+    const spops_entry *entries;
+    spops_split *splits;
+    spops_entry *pieces;
+    spops_schedule *schedule;
+
+    __device__ void operator()(int32_t) const
+    {
+        typedef cub::BlockScan<int32_t, tile_threads> block_scan;
+        __shared__ typename block_scan::TempStorage storage;
+        const spops_entry *first_split = entries + schedule->class_begin[SPOPS_CLASS_SPLIT];
+        const int32_t num_splits =
+            schedule->class_begin[SPOPS_NUM_CLASSES] - schedule->class_begin[SPOPS_CLASS_SPLIT];
+        const int32_t split_terms = schedule->split_terms;
+        int32_t num_pieces = 0;
+        for (int32_t base = 0; base < num_splits; base += tile_threads) {
+            const int32_t i = base + (int32_t)threadIdx.x;
+            spops_split split = {};
+            if (i < num_splits) {
+                const spops_entry entry = first_split[i];
+                split.owner = entry.owner;
+                split.count = entry.count;
+                split.num_pieces = (entry.count + split_terms - 1) / split_terms;
+            }
+            int32_t first, total;
+            block_scan(storage).ExclusiveSum(split.num_pieces, first, total);
+            split.first_piece = num_pieces + first;
+            if (i < num_splits) splits[i] = split;
+            num_pieces += total;
+            __syncthreads();
+        }
+        if (threadIdx.x == 0) {
+            schedule->num_splits = num_splits;
+            schedule->num_pieces = num_pieces;
+        }
+        for (int32_t i = (int32_t)threadIdx.x; i < num_pieces; i += tile_threads) {
+            int32_t low = 0, high = num_splits; // the last split that begins at or before i
+            while (high - low > 1) {
+                const int32_t middle = (low + high) / 2;
+                if (splits[middle].first_piece <= i)
+                    low = middle;
+                else
+                    high = middle;
+            }
+            const spops_split split = splits[low];
+            const int32_t part = (split.count + split.num_pieces - 1) / split.num_pieces;
+            const int32_t skip = min((i - split.first_piece) * part, split.count);
+            spops_entry piece;
+            piece.owner = split.owner;
+            piece.begin = first_split[low].begin + skip;
+            piece.count = min(part, split.count - skip);
+            piece.split = low;
+            pieces[i] = piece;
+        }
+    }
+};
+
+// ---- Launches -----------------------------------------------------------------------------------
+
+spops_status clear(spops_context *ctx, const spops_lists *lists)
+{
+    return launch<WAITS_FOR_PREVIOUS>(
+        ctx, "segments: clear_lists", clear_lists, blocks_for(lists->num_owners + 1, threads),
+        threads, lists->schedule, lists->split_terms, lists->offsets, lists->num_owners);
 }
 
-__global__ void fill_pieces(const spops_split *splits, const int32_t *offsets,
-                            const spops_schedule *schedule, spops_entry *pieces)
+// A launch of num_a blocks with job a, and num_b with job b.
+template <class A, class B>
+spops_status run(spops_context *ctx, const char *what, const A &a, int32_t num_a, const B &b,
+                 int32_t num_b)
 {
-    const int32_t i = (int32_t)(blockIdx.x * threads + threadIdx.x);
-    if (i >= schedule->num_pieces) return;
-    int32_t low = 0, high = schedule->num_splits; // the last split that begins at or before i
-    while (high - low > 1) {
-        const int32_t middle = (low + high) / 2;
-        if (splits[middle].first_piece <= i)
-            low = middle;
+    return launch<WAITS_FOR_PREVIOUS>(ctx, what, run_jobs<A, B>, dim3((unsigned)(num_a + num_b)),
+                                      tile_threads, a, b, num_a);
+}
+template <class A> spops_status run(spops_context *ctx, const char *what, const A &a, int32_t num_a)
+{
+    return run(ctx, what, a, num_a, no_job(), 0);
+}
+
+// The jobs that make offsets, entries, pieces and splits, from given offsets or from counts, one
+// after the other; a job without blocks has nothing to do.
+struct schedule_jobs {
+    classify_owners classify;
+    scan_digits scan;
+    fill_entries entries;
+    fill_splits splits;
+    int32_t num_tiles, num_rows, num_splits; // blocks
+};
+
+schedule_jobs schedule_of(const int32_t *given, const spops_lists *lists, const build_workspace &ws)
+{
+    schedule_jobs jobs;
+    owner_params p;
+    p.given = given;
+    p.offsets = lists->offsets;
+    p.num_owners = lists->num_owners;
+    p.split_terms = lists->split_terms;
+    p.classes = ws.classes;
+    p.entries = lists->entries;
+    p.schedule = lists->schedule;
+    jobs.classify.p = p;
+    jobs.scan.digits = ws.classes;
+    jobs.entries.p = p;
+    jobs.splits = {lists->entries, lists->splits, lists->pieces, lists->schedule};
+    jobs.num_tiles = p.num_owners > 0 ? ws.classes.num_tiles : 0;
+    jobs.num_rows = p.num_owners > 0 ? ws.classes.num_digits : 0;
+    jobs.num_splits = p.num_owners > 0 && lists->max_splits > 0 ? 1 : 0;
+    return jobs;
+}
+
+// All of them, alone.
+spops_status build_schedule(spops_context *ctx, const int32_t *given, const spops_lists *lists,
+                            const build_workspace &ws)
+{
+    const schedule_jobs jobs = schedule_of(given, lists, ws);
+    SPOPS_TRY(run(ctx, "segments: classify owners", jobs.classify, jobs.num_tiles));
+    SPOPS_TRY(run(ctx, "segments: scan classes", jobs.scan, jobs.num_rows));
+    SPOPS_TRY(run(ctx, "segments: fill entries", jobs.entries, jobs.num_tiles));
+    return run(ctx, "segments: fill splits", jobs.splits, jobs.num_splits);
+}
+
+// pairs and order, where the sort has not written them.
+template <class Put>
+spops_status fill(spops_context *ctx, const Put &put, const int32_t *term_at, int64_t n,
+                  const spops_lists *lists)
+{
+    if (lists->pairs == nullptr && lists->order == nullptr) return SPOPS_STATUS_OK;
+    return launch<WAITS_FOR_PREVIOUS>(ctx, "segments: fill_terms", fill_terms<Put>,
+                                      blocks_for(n, threads), threads, put, term_at,
+                                      lists->offsets + lists->num_owners);
+}
+
+// Lists of n terms with these keys, sorted in tiles while owners get their schedule.
+template <class Keys, class Put>
+spops_status build_tiled(spops_context *ctx, const Keys &keys, const Put &put, int64_t n,
+                         spops_lists *lists, const build_workspace &ws)
+{
+    const schedule_jobs jobs = schedule_of(nullptr, lists, ws);
+    // Also without room for any term: it is what notices an overflow.
+    const int32_t tiles = n > 0 ? (int32_t)((n + term_tile - 1) / term_tile) : 1;
+    const int passes = ws.plan.passes;
+    int32_t num_tiles, num_digits;
+    pass_params p = {};
+    p.items = ws.items[0];
+    p.num_items = n;
+    p.digits = ws.digits;
+    p.digits.num_tiles = tiles;
+    SPOPS_TRY(launch<WAITS_FOR_PREVIOUS>(ctx, "segments: prepare_items", prepare_items<Keys>,
+                                         dim3((unsigned)tiles), tile_threads, keys, p,
+                                         lists->offsets));
+    if (lists->num_owners == 0) return SPOPS_STATUS_OK;
+    num_tiles = n > 0 ? tiles : 0;
+    num_digits = n > 0 ? p.digits.num_digits : 0;
+    SPOPS_TRY(run(ctx, "segments: classify owners, scan digits", jobs.classify, jobs.num_tiles,
+                  scan_digits{p.digits}, num_digits));
+    p.put_num_kept = ws.num_kept;
+    if (passes == 1) {
+        SPOPS_TRY(run(ctx, "segments: scan classes, place terms", jobs.scan, jobs.num_rows,
+                      place_items<Put>{p, put}, num_tiles));
+        SPOPS_TRY(run(ctx, "segments: fill entries", jobs.entries, jobs.num_tiles));
+        return run(ctx, "segments: fill splits", jobs.splits, jobs.num_splits);
+    }
+    SPOPS_TRY(run(ctx, "segments: scan classes, place items", jobs.scan, jobs.num_rows,
+                  place_items<put_item>{p, {ws.items[1]}}, num_tiles));
+    p.put_num_kept = nullptr;
+    p.num_kept = ws.num_kept;
+    for (int pass = 1; pass < passes; ++pass) {
+        p.items = ws.items[pass % 2];
+        p.shift = pass * ws.plan.digit_bits;
+        const bool first = pass == 1, last = pass == passes - 1;
+        SPOPS_TRY(run(ctx, "segments: fill entries, count digits", jobs.entries,
+                      first ? jobs.num_tiles : 0, count_digits{p}, num_tiles));
+        SPOPS_TRY(run(ctx, "segments: fill splits, scan digits", jobs.splits,
+                      first ? jobs.num_splits : 0, scan_digits{p.digits}, num_digits));
+        if (last)
+            SPOPS_TRY(run(ctx, "segments: place terms", place_items<Put>{p, put}, num_tiles));
         else
-            high = middle;
+            SPOPS_TRY(run(ctx, "segments: place items",
+                          place_items<put_item>{p, {ws.items[(pass + 1) % 2]}}, num_tiles));
     }
-    const spops_split split = splits[low];
-    const int32_t part = (split.count + split.num_pieces - 1) / split.num_pieces;
-    const int32_t skip = min((i - split.first_piece) * part, split.count);
-    spops_entry piece;
-    piece.owner = split.owner;
-    piece.begin = offsets[split.owner] + skip;
-    piece.count = min(part, split.count - skip);
-    piece.split = low;
-    pieces[i] = piece;
+    return SPOPS_STATUS_OK;
 }
 
-// Entries, pieces and splits from offsets.
-spops_status build_schedule(spops_context *ctx, spops_lists *lists, const build_workspace &ws)
+// Likewise, sorted by CUB.
+template <class Keys, class Put>
+spops_status build_sorted(spops_context *ctx, const Keys &source, const Put &put, int64_t n,
+                          spops_lists *lists, const build_workspace &ws)
 {
-    const int64_t n = lists->num_owners;
-    if (n == 0) return SPOPS_STATUS_OK;
-    SPOPS_TRY(launch(ctx, "segments: classify_owners", classify_owners, blocks_for(n, threads),
-                     threads, lists->offsets, n, lists->split_terms, ws.classes[0], ws.owners[0],
-                     lists->schedule));
-    cub::DoubleBuffer<uint8_t> classes(ws.classes[0], ws.classes[1]);
-    cub::DoubleBuffer<int32_t> owners(ws.owners[0], ws.owners[1]);
+    cub::DoubleBuffer<uint32_t> keys(ws.keys[0], ws.keys[1]);
+    cub::DoubleBuffer<int32_t> values(ws.values[0], ws.values[1]);
     size_t bytes = ws.sort_bytes;
-    SPOPS_TRY(
-        spops_cuda_status(ctx, "segments: sort of owners by class",
-                          (int)sort_owners(ws.sort, bytes, classes, owners, n, stream_of(ctx))));
-    SPOPS_TRY(launch(ctx, "segments: fill_entries", fill_entries, blocks_for(n, threads), threads,
-                     classes.Current(), owners.Current(), lists->offsets, n, lists->entries,
-                     lists->schedule));
-    if (lists->max_splits == 0) return SPOPS_STATUS_OK;
-    SPOPS_TRY(launch(ctx, "segments: fill_splits", fill_splits, dim3(1), split_threads,
-                     lists->entries, lists->splits, lists->schedule));
-    return launch(ctx, "segments: fill_pieces", fill_pieces, blocks_for(lists->max_pieces, threads),
-                  threads, lists->splits, lists->offsets, lists->schedule, lists->pieces);
+    SPOPS_TRY(launch<WAITS_FOR_PREVIOUS>(ctx, "segments: prepare_keys", prepare_keys<Keys>,
+                                         blocks_for(n > 0 ? n : 1, threads), threads, source, n,
+                                         lists->num_owners, ws.keys[0], ws.values[0]));
+    if (n > 0) {
+        SPOPS_TRY(spops_cuda_status(
+            ctx, "segments: sort of terms",
+            (int)sort_terms(ws.sort, bytes, keys, values, n, lists->num_owners, stream_of(ctx))));
+        SPOPS_TRY(launch<WAITS_FOR_PREVIOUS>(ctx, "segments: count_sorted", count_sorted<uint32_t>,
+                                             blocks_for(n, threads), threads, keys.Current(), n,
+                                             lists->num_owners, lists->offsets));
+    }
+    SPOPS_TRY(build_schedule(ctx, nullptr, lists, ws));
+    return fill(ctx, put, values.Current(), n, lists);
 }
 
-// Where the last offset, the number of terms in use, lies.
-const int32_t *num_terms_of(const spops_lists *lists)
+template <class Keys, class Put>
+spops_status build_from_keys(spops_context *ctx, const Keys &keys, const Put &put, int64_t n,
+                             spops_lists *lists, const build_workspace &ws)
 {
-    return lists->offsets + lists->num_owners;
+    return ws.plan.tiled ? build_tiled(ctx, keys, put, n, lists, ws)
+                         : build_sorted(ctx, keys, put, n, lists, ws);
 }
 
 __global__ void find_violation(spops_check_rule rule, const int32_t *a, int64_t n, int64_t low,
@@ -336,7 +736,7 @@ __global__ void find_violation(spops_check_rule rule, const int32_t *a, int64_t 
 extern "C" int spops_cuda_probe(void)
 {
     cudaFuncAttributes attributes;
-    return (int)cudaFuncGetAttributes(&attributes, clear_schedule);
+    return (int)cudaFuncGetAttributes(&attributes, clear_lists);
 }
 
 extern "C" int32_t spops_cuda_split_terms(const spops_context *ctx, int64_t max_terms,
@@ -369,73 +769,32 @@ extern "C" spops_status spops_cuda_lists_build(spops_context *ctx, const spops_l
     const int64_t n = source->num_terms, owners = lists->num_owners;
     spops_carver c = {(char *)workspace, 0};
     const build_workspace ws = carve_workspace(owners, lists->max_terms, &c);
-    const int32_t *term_at = nullptr; // term of a position, where that is not the position
-    SPOPS_TRY(launch(ctx, "segments: clear_schedule", clear_schedule, dim3(1), 1u, lists->schedule,
-                     lists->split_terms));
-    if (source->offsets != nullptr) {
-        SPOPS_TRY(
-            spops_cuda_status(ctx, "segments: copy of offsets",
-                              (int)cudaMemcpyAsync(lists->offsets, source->offsets,
-                                                   (size_t)(owners + 1) * sizeof(int32_t),
-                                                   cudaMemcpyDeviceToDevice, stream_of(ctx))));
-    } else if (source->keys_sorted) {
-        SPOPS_TRY(launch(ctx, "segments: offsets_from_keys", offsets_from_keys<int32_t>,
-                         blocks_for(owners + 1, threads), threads, source->keys, n, owners,
-                         lists->offsets));
-    } else {
-        cub::DoubleBuffer<uint32_t> keys(ws.keys[0], ws.keys[1]);
-        cub::DoubleBuffer<int32_t> values(ws.values[0], ws.values[1]);
-        // Also without room for any term: it is what notices an overflow.
-        if (n > 0 || source->num_terms_device != nullptr)
-            SPOPS_TRY(launch(ctx, "segments: prepare_keys", prepare_keys,
-                             blocks_for(n > 0 ? n : 1, threads), threads, *source, owners,
-                             ws.keys[0], ws.values[0], lists->schedule));
-        if (n > 0) {
-            size_t bytes = ws.sort_bytes;
-            SPOPS_TRY(spops_cuda_status(
-                ctx, "segments: sort of terms by owner",
-                (int)sort_terms(ws.sort, bytes, keys, values, n, owners, stream_of(ctx))));
-        }
-        SPOPS_TRY(launch(ctx, "segments: offsets_from_keys", offsets_from_keys<uint32_t>,
-                         blocks_for(owners + 1, threads), threads, keys.Current(), n, owners,
-                         lists->offsets));
-        term_at = values.Current();
-    }
-    if (lists->pairs != nullptr || lists->order != nullptr)
-        SPOPS_TRY(launch(ctx, "segments: fill_terms", fill_terms, blocks_for(n, threads), threads,
-                         term_at, source->a, source->b, source->term, num_terms_of(lists),
-                         (int2 *)lists->pairs, lists->order));
-    return build_schedule(ctx, lists, ws);
+    const put_term put = {source->a, source->b, source->term, (int2 *)lists->pairs, lists->order};
+    SPOPS_TRY(clear(ctx, lists));
+    if (source->offsets == nullptr && !source->keys_sorted)
+        return build_from_keys(ctx, source_keys{*source, owners, lists->schedule}, put, n, lists,
+                               ws);
+    if (source->offsets == nullptr)
+        SPOPS_TRY(launch<WAITS_FOR_PREVIOUS>(ctx, "segments: count_sorted", count_sorted<int32_t>,
+                                             blocks_for(n, threads), threads, source->keys, n,
+                                             owners, lists->offsets));
+    SPOPS_TRY(build_schedule(ctx, source->offsets, lists, ws));
+    return fill(ctx, put, nullptr, n, lists);
 }
 
 extern "C" spops_status spops_cuda_lists_invert(spops_context *ctx, const spops_lists *forward,
                                                 spops_inverse inverse, spops_lists *lists,
                                                 void *workspace)
 {
-    const int64_t n = forward->max_terms, owners = lists->num_owners;
-    spops_carver c = {(char *)workspace, 0};
-    const build_workspace ws = carve_workspace(owners, lists->max_terms, &c);
+    const int64_t n = forward->max_terms;
     const int2 *pairs = (const int2 *)forward->pairs;
-    cub::DoubleBuffer<uint32_t> keys(ws.keys[0], ws.keys[1]);
-    cub::DoubleBuffer<int32_t> values(ws.values[0], ws.values[1]);
-    SPOPS_TRY(launch(ctx, "segments: clear_schedule", clear_schedule, dim3(1), 1u, lists->schedule,
-                     lists->split_terms));
-    if (n > 0) {
-        SPOPS_TRY(launch(ctx, "segments: invert_keys", invert_keys, blocks_for(n, threads), threads,
-                         forward->offsets, forward->num_owners, pairs, inverse, n, owners,
-                         ws.keys[0], ws.values[0], ws.owner_of));
-        size_t bytes = ws.sort_bytes;
-        SPOPS_TRY(spops_cuda_status(
-            ctx, "segments: sort of terms by row or weight",
-            (int)sort_terms(ws.sort, bytes, keys, values, n, owners, stream_of(ctx))));
-    }
-    SPOPS_TRY(launch(ctx, "segments: offsets_from_keys", offsets_from_keys<uint32_t>,
-                     blocks_for(owners + 1, threads), threads, keys.Current(), n, owners,
-                     lists->offsets));
-    SPOPS_TRY(launch(ctx, "segments: fill_inverse", fill_inverse, blocks_for(n, threads), threads,
-                     values.Current(), pairs, forward->order, ws.owner_of, inverse,
-                     num_terms_of(lists), (int2 *)lists->pairs, lists->order));
-    return build_schedule(ctx, lists, ws);
+    spops_carver c = {(char *)workspace, 0};
+    const build_workspace ws = carve_workspace(lists->num_owners, lists->max_terms, &c);
+    const inverse_keys keys = {forward->offsets, forward->num_owners, pairs, inverse, ws.owner_of};
+    const put_inverse put = {pairs,   forward->order,       ws.owner_of,
+                             inverse, (int2 *)lists->pairs, lists->order};
+    SPOPS_TRY(clear(ctx, lists));
+    return build_from_keys(ctx, keys, put, n, lists, ws);
 }
 
 extern "C" spops_status spops_cuda_check(spops_context *ctx, spops_check_rule rule,

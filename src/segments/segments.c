@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "core/matrix.h"
+#include "spops/quantize.h"
 
 // Shared checks
 
@@ -679,13 +680,22 @@ done:
     return status;
 }
 
+// Bytes of a row of cols elements, with what scales its blocks.
+static size_t row_bytes(spops_dtype dtype, size_t cols)
+{
+    const size_t block = SPOPS_QUANTIZE_BLOCK_COLS;
+    if (dtype == SPOPS_DTYPE_F4E2M1) return cols / 2 + cols % 2 + cols / block + (cols % block > 0);
+    return spops_mul_bytes(cols, spops_dtype_bytes(dtype));
+}
+
 spops_status spops_segments_get_traffic_sync(spops_context *ctx, const spops_segments *segments,
                                              spops_dtype dtype, int64_t cols, int weighted,
                                              spops_traffic *traffic)
 {
     static const char call[] = "segments_get_traffic_sync";
     const spops_segments *s = segments;
-    const size_t element = spops_dtype_bytes(dtype);
+    const bool narrow = dtype >= SPOPS_DTYPE_F8E4M3 && dtype <= SPOPS_DTYPE_F4E2M1;
+    const size_t wide = spops_dtype_bytes(narrow ? SPOPS_DTYPE_F16 : dtype); // weights and output
     size_t row, index, input, output, weight, gather, floor, all_rows, all_weights, working_set;
     int64_t num_a, num_b, num_entries;
     spops_schedule schedule;
@@ -694,8 +704,10 @@ spops_status spops_segments_get_traffic_sync(spops_context *ctx, const spops_seg
     SPOPS_TRY(spops_segments_check(ctx, call, "segments", s));
     SPOPS_REQUIRE(ctx, traffic != NULL, "%s: traffic is NULL", call);
     SPOPS_REQUIRE(ctx,
-                  dtype == SPOPS_DTYPE_F32 || dtype == SPOPS_DTYPE_F16 || dtype == SPOPS_DTYPE_BF16,
-                  "%s: dtype is %s, expected f32, f16 or bf16", call, spops_dtype_name(dtype));
+                  narrow || dtype == SPOPS_DTYPE_F32 || dtype == SPOPS_DTYPE_F16 ||
+                      dtype == SPOPS_DTYPE_BF16,
+                  "%s: dtype is %s, expected f32, f16, bf16, f8e4m3, f8e5m2 or f4e2m1", call,
+                  spops_dtype_name(dtype));
     SPOPS_REQUIRE(ctx, cols >= 0, "%s: cols is %" PRId64 ", expected at least 0", call, cols);
     SPOPS_TRY(spops_check_not_capturing(ctx, call));
     SPOPS_TRY(spops_segments_schedule_sync(ctx, s, &schedule));
@@ -708,13 +720,13 @@ spops_status spops_segments_get_traffic_sync(spops_context *ctx, const spops_seg
             (size_t)(num_entries + schedule.num_pieces) * sizeof(spops_entry) +
             (size_t)schedule.num_splits * sizeof(spops_split);
     if (s->forward.pairs != NULL) index += (size_t)schedule.num_terms * 2 * sizeof(int32_t);
-    row = spops_mul_bytes((size_t)cols, element);
+    row = row_bytes(dtype, (size_t)cols);
     input = spops_mul_bytes((size_t)num_a, row);
     all_rows = spops_mul_bytes((size_t)s->num_rows, row);
-    output = spops_mul_bytes((size_t)s->num_segments, row);
+    output = spops_mul_bytes((size_t)s->num_segments, spops_mul_bytes((size_t)cols, wide));
     gather = spops_mul_bytes((size_t)schedule.num_terms, row);
-    weight = weighted ? (size_t)num_b * element : 0;
-    all_weights = weighted ? (size_t)s->num_weights * element : 0;
+    weight = weighted ? (size_t)num_b * wide : 0;
+    all_weights = weighted ? (size_t)s->num_weights * wide : 0;
     floor = spops_add_bytes(spops_add_bytes(index, weight), spops_add_bytes(input, output));
     working_set =
         spops_add_bytes(spops_add_bytes(index, all_weights), spops_add_bytes(all_rows, output));

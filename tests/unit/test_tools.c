@@ -545,12 +545,15 @@ Test(tool, demo_runs_and_its_pictures_decode, .timeout = 600)
                     {"demo_density.png", 0, 0},
                     {"demo_cameras.png", 3 * 96 + 16, 2 * 54 + 12},
                     {"demo_depth.png", 3 * 96 + 16, 2 * 54 + 12}};
-    static const char *const dtypes[] = {"f32", "f16", "bf16"};
+    static const struct {
+        const char *dtype, *cols;
+    } runs[] = {{"f8e4m3", "17"}, {"f8e5m2", "16"}, {"nvfp4", "18"},
+                {"f32", "17"},    {"f16", "17"},    {"bf16", "17"}};
     char directory[4096], path[4200], out[8192], err[8192], error[256];
     make_directory(directory, sizeof directory);
-    for (int i = 0; i < 3; ++i) {
+    for (size_t i = 0; i < sizeof runs / sizeof runs[0]; ++i) {
         const int status = RUN("demo", "--out", directory, "--size=a", "--width", "96", "--backend",
-                               "cpu", "--cols", "17", "--dtype", dtypes[i], "--json");
+                               "cpu", "--cols", runs[i].cols, "--dtype", runs[i].dtype, "--json");
         cr_assert_eq(status, 0, "%s", err);
         cr_expect_str_eq(err, "", "progress is for terminals");
         json_t *line = json_loads(out, 0, NULL);
@@ -751,6 +754,7 @@ Test(tool, wrong_usage_ends_with_2)
         {"demo", "--cols", "80x"},
         {"demo", "--backend", "gpu"},
         {"demo", "--dtype", "f64"},
+        {"demo", "--dtype", "nvfp4", "--cols=17"},
         {"demo", "--out="},
         {"demo", "extra"},
         {"plan", "--setting", "z"},
