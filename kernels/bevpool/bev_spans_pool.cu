@@ -1,14 +1,17 @@
 // BEV pooling over spans (core/bev_spans.h) on tensor cores. A warp has a bundle of 16 cells, or
 // some of its steps: it gathers the step's weights into a 16 x 32 matrix, zero where a pixel is not
-// the cell's, and the tile's 32 rows of features, and multiplies. Sums are f32.
+// the cell's, copies the tile's 32 rows of features to shared memory while the step before is
+// multiplied, and multiplies. Sums are f32.
 //
 // A zero weight times an infinity would be NaN in cells that the pixel is not in: a bundle whose
 // sums are not all finite is summed again, term by term.
 //
-// Registers of a multiplication (mma.m16n8k16), for lane = 4 g + q:
-//     weights    cells g, g + 8; pixels 2 q, 2 q + 1 (+ 8) of each 16
-//     features   the same pixels; channel chunk_of(g) of the block's eight, a channel each time
-//     sums       cells g, g + 8; chunks q and q + 4, whose 8 channels are 8 multiplications
+// Registers of a multiplication (mma.m16n8k16), for lane = 4 g + q, and what they stand for here:
+//     weights    cells g, g + 8; of each 16 pixels 2 q, 2 q + 1, 2 q + 8, 2 q + 9
+//     features   the same pixels; one of the channels that lie at g in a chunk
+//     sums       cells g, g + 8; channels at 2 q, 2 q + 1 in a chunk
+// A chunk is 16 bytes of a row: 8 channels of 16 bits, which are one multiplication of 8 columns,
+// 16 of 8 bits, which are two (first those at even places), or 32 of 4 bits.
 #include "kernels/core/float8.cuh"
 #include "kernels/core/functors.cuh"
 #include "spops/device/walk.cuh"
@@ -20,7 +23,9 @@ using namespace spops;
 
 constexpr int warp = 32, warps_log2 = 2, warps = 1 << warps_log2, threads = warps * warp;
 constexpr uint32_t whole_warp = 0xffffffffu;
-constexpr int pixel_pairs = 4; // that a lane has of a tile
+constexpr int lane_pixels = 8;                            // that a lane has the weights of
+constexpr int blocks_held = SPOPS_BEV_HELD_WARPS / warps; // by a multiprocessor
+constexpr int stages = 2;                                 // tiles of a warp in shared memory
 
 struct pool_params {
     const spops_bev_bundle *bundles;
@@ -30,17 +35,16 @@ struct pool_params {
     const uint32_t *covered;
     int32_t max_bundles;
     int32_t num_bundles[SPOPS_BEV_NUM_TEAMS];
+    int32_t warp_bundles;                        // of a warp that shares none
     int32_t slot_begin[SPOPS_BEV_NUM_TEAMS + 1]; // first block of a class; then of empty cells
     int64_t num_cells;
     int32_t feature_width, tile_width_log2;
     int32_t cols;
     const uint8_t *feat;
-    int64_t feat_stride; // bytes, as all strides here
+    int32_t feat_stride; // bytes, as all strides here
     const uint8_t *feat_scales;
-    int64_t feat_scales_stride;
-    const void *depth;
-    int32_t depth_dtype;
-    bool depth_pairs; // the weights of pixels 2 k, 2 k + 1 can be loaded at once
+    int32_t feat_scales_stride;
+    const uint16_t *weights; // spops_bev_spans_pool_args
     uint8_t *out;
     int64_t out_stride;
     int32_t out_dtype;
@@ -48,10 +52,74 @@ struct pool_params {
 };
 
 // Where pixel k of a tile lies, in rows of feat from the tile's first.
-__device__ __forceinline__ int32_t pixel_offset(const pool_params &p, int32_t k)
+__host__ __device__ __forceinline__ int32_t pixel_offset(const pool_params &p, int32_t k)
 {
     return (k >> p.tile_width_log2) * p.feature_width + (k & ((1 << p.tile_width_log2) - 1));
 }
+
+// Hide how a value came to be: one that is cheap to keep is not to be computed again.
+template <class T> __device__ __forceinline__ void keep(T &value)
+{
+    asm volatile("" : "+r"(value));
+}
+
+// Pixel i of the eight that a lane multiplies with its q.
+__device__ __forceinline__ int lane_pixel(int q, int i)
+{
+    return i / 2 * 8 + 2 * q + i % 2;
+}
+
+// Where the weight of pixel k lies among its tile's: those of one lane lie together.
+__device__ __forceinline__ int weight_place(int k)
+{
+    return k % 8 / 2 * 8 + k / 8 * 2 + k % 2;
+}
+
+#if __CUDA_ARCH__ >= 800
+// BYTES, 8 or 16, or as many zeros where `there` is 0.
+template <int BYTES>
+__device__ __forceinline__ void copy_async(uint32_t shared, const void *from, uint32_t there)
+{
+    if constexpr (BYTES == 16)
+        asm volatile("{\n\t.reg .pred absent;\n\tsetp.eq.u32 absent, %2, 0;\n\t"
+                     "cp.async.cg.shared.global [%0], [%1], 16, absent;\n\t}" ::"r"(shared),
+                     "l"(from), "r"(there)
+                     : "memory");
+    else
+        asm volatile("{\n\t.reg .pred absent;\n\tsetp.eq.u32 absent, %2, 0;\n\t"
+                     "cp.async.ca.shared.global [%0], [%1], 8, absent;\n\t}" ::"r"(shared),
+                     "l"(from), "r"(there)
+                     : "memory");
+}
+__device__ __forceinline__ void commit_copies()
+{
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+template <int LATER> __device__ __forceinline__ void wait_copies()
+{
+    asm volatile("cp.async.wait_group %0;" ::"n"(LATER) : "memory");
+}
+__device__ __forceinline__ void load_transposed(uint32_t (&r)[4], uint32_t shared)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(shared)
+                 : "memory");
+}
+__device__ __forceinline__ void load_transposed(uint32_t (&r)[2], uint32_t shared)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
+                 : "=r"(r[0]), "=r"(r[1])
+                 : "r"(shared)
+                 : "memory");
+}
+#else
+// Plans have no spans on such devices.
+template <int BYTES> __device__ __forceinline__ void copy_async(uint32_t, const void *, uint32_t) {}
+__device__ __forceinline__ void commit_copies() {}
+template <int LATER> __device__ __forceinline__ void wait_copies() {}
+template <int N> __device__ __forceinline__ void load_transposed(uint32_t (&)[N], uint32_t) {}
+#endif
 
 template <class T>
 __device__ __forceinline__ void multiply(float (&sum)[4], const uint32_t *a, uint32_t b0,
@@ -87,243 +155,13 @@ __device__ __forceinline__ void multiply<bf16>(float (&)[4], const uint32_t *, u
 }
 #endif
 
-// COLS columns of 16 cells: panels of 64 columns, of which a lane loads 8 a row, and one of 16, of
-// which it loads 2. FULL: there are all eight columns of a chunk, or none; and rows are aligned.
-template <class X, int COLS, bool FULL> struct bundle_sums {
-    typedef row_words<X> words;
-    typedef typename words::half_type half_type;
-    static constexpr int panels = COLS / 64, rest = COLS % 64 / 16, parts = panels * 8 + rest * 2;
-    static_assert(COLS == panels * 64 + rest * 16 && rest <= 1, "");
-
-    const pool_params &p;
-    int32_t col; // first column
-    int g, q;
-    int32_t pixel[2 * pixel_pairs]; // of this lane, as rows of feat from the tile's first
-    float sum[parts][4];
-    uint32_t rows[panels * 32 + rest * 8]; // features of the tile
-    int32_t tile;                          // that rows are of
-
-    __device__ __forceinline__ bundle_sums(const pool_params &params, int32_t column)
-        : p(params), col(column), g((int)(threadIdx.x % warp) / 4), q((int)(threadIdx.x % 4)),
-          tile(-1)
-    {
-#pragma unroll
-        for (int i = 0; i < 2 * pixel_pairs; ++i)
-            pixel[i] = pixel_offset(p, i / 2 * 8 + 2 * q + i % 2);
-#pragma unroll
-        for (int j = 0; j < parts; ++j)
-#pragma unroll
-            for (int i = 0; i < 4; ++i)
-                sum[j][i] = 0.0f;
-    }
-
-    static __device__ __forceinline__ int chunk_of(int column)
-    {
-        return column / 2 + column % 2 * 4;
-    }
-
-    // The tile's rows of this lane's pixels: all loads first.
-    __device__ __forceinline__ void load_tile(int32_t feature, uint32_t inside)
-    {
-        tile = feature;
-        const uint8_t *base = p.feat + (int64_t)feature * p.feat_stride;
-        const uint8_t *scale_base = p.feat_scales + (int64_t)feature * p.feat_scales_stride;
-        const int32_t stride = (int32_t)p.feat_stride;
-        const int32_t scales_stride = (int32_t)p.feat_scales_stride;
-        typename words::codes8 chunk[2 * pixel_pairs][panels > 0 ? panels : 1];
-        typename words::codes2 pair[2 * pixel_pairs];
-        uint32_t scale[2 * pixel_pairs][panels + rest];
-        // Bits of this lane's pixels, for each panel: none where it has no column.
-        uint32_t loads[panels + rest];
-        int32_t at[panels + rest];
-#pragma unroll
-        for (int panel = 0; panel < panels + rest; ++panel) {
-            at[panel] = col + panel * 64 + (panel < panels ? chunk_of(g) * 8 : g * 2);
-            loads[panel] = at[panel] < p.cols ? inside >> 2 * q : 0u;
-        }
-#pragma unroll
-        for (int k = 0; k < 2 * pixel_pairs; ++k) {
-            const uint8_t *row = base + pixel[k] * stride;
-            const uint8_t *scales = scale_base + pixel[k] * scales_stride;
-            const uint32_t bit = 1u << (k / 2 * 8 + k % 2);
-#pragma unroll
-            for (int panel = 0; panel < panels; ++panel) {
-                chunk[k][panel] = typename words::codes8();
-                scale[k][panel] = 0;
-                if (loads[panel] & bit) {
-                    chunk[k][panel] =
-                        words::template load8<FULL>(row, at[panel], p.cols - at[panel]);
-                    scale[k][panel] = load_scale<X>(scales, at[panel]);
-                }
-            }
-            if constexpr (rest > 0) {
-                pair[k] = 0;
-                scale[k][panels] = 0;
-                if (loads[panels] & bit) {
-                    pair[k] = words::load2(row, at[panels]);
-                    scale[k][panels] = load_scale<X>(scales, at[panels]);
-                }
-            }
-        }
-#pragma unroll
-        for (int i = 0; i < pixel_pairs; ++i) {
-#pragma unroll
-            for (int panel = 0; panel < panels; ++panel) {
-                const uint4 x0 =
-                    words::widen8(chunk[2 * i][panel], widen_scale(scale[2 * i][panel]));
-                const uint4 x1 =
-                    words::widen8(chunk[2 * i + 1][panel], widen_scale(scale[2 * i + 1][panel]));
-                uint32_t *r = rows + panel * 32 + i * 8;
-                interleave(x0.x, x1.x, r);
-                interleave(x0.y, x1.y, r + 2);
-                interleave(x0.z, x1.z, r + 4);
-                interleave(x0.w, x1.w, r + 6);
-            }
-            if constexpr (rest > 0)
-                interleave(words::widen2_of(pair[2 * i], widen_scale(scale[2 * i][panels])),
-                           words::widen2_of(pair[2 * i + 1], widen_scale(scale[2 * i + 1][panels])),
-                           rows + panels * 32 + i * 2);
-        }
-    }
-
-    // Two channels of two pixels: from a word a pixel to a word a channel.
-    static __device__ __forceinline__ void interleave(uint32_t x0, uint32_t x1, uint32_t *to)
-    {
-        to[0] = __byte_perm(x0, x1, 0x5410);
-        to[1] = __byte_perm(x0, x1, 0x7632);
-    }
-
-    // Weights of pixels 2 k, 2 k + 1 as a word of two; 0 where the mask has no bit.
-    template <class T, bool PAIRS>
-    __device__ __forceinline__ void load_weights(const int2 (&span)[2],
-                                                 uint32_t (&weights)[2 * pixel_pairs])
-    {
-        typedef typename std::conditional<sizeof(T) == 2, uint16_t, uint8_t>::type code;
-        typedef typename std::conditional<sizeof(T) == 2, uint32_t, uint16_t>::type pair;
-        constexpr int bits = 8 * sizeof(T);
-        constexpr uint32_t low = (1u << bits) - 1, high = low << bits;
-#pragma unroll
-        for (int r = 0; r < 2; ++r) {
-            const code *w = static_cast<const code *>(p.depth) + span[r].x;
-            const uint32_t mask = (uint32_t)span[r].y >> 2 * q;
-#pragma unroll
-            for (int i = 0; i < pixel_pairs; ++i) {
-                const uint32_t first = 1u << 8 * i, second = first << 1;
-                uint32_t word = 0;
-                if (PAIRS) {
-                    if (mask & (first | second))
-                        word = *reinterpret_cast<const pair *>(w + pixel[2 * i]);
-                    if (!(mask & first)) word &= high;
-                    if (!(mask & second)) word &= low;
-                } else {
-                    uint32_t next = 0;
-                    if (mask & first) word = w[pixel[2 * i]];
-                    if (mask & second) next = w[pixel[2 * i + 1]];
-                    word |= next << bits;
-                }
-                weights[2 * i + r] = word;
-            }
-        }
-        if constexpr (sizeof(T) == 1) {
-#pragma unroll
-            for (int i = 0; i < 2 * pixel_pairs; ++i)
-                weights[i] = widen2(T(), weights[i]);
-        }
-    }
-    template <class T>
-    __device__ __forceinline__ void load_weights(const int2 (&span)[2],
-                                                 uint32_t (&weights)[2 * pixel_pairs])
-    {
-        if (p.depth_pairs)
-            load_weights<T, true>(span, weights);
-        else
-            load_weights<T, false>(span, weights);
-    }
-
-    // Steps `first` to `end` - 1 of a bundle: step 0 lies at the bundle's own place, the others
-    // from `more` on.
-    __device__ __forceinline__ void add_steps(int32_t bundle, int32_t more, int first, int end)
-    {
-        int2 step, span[2];
-        load_step(first == 0 ? bundle : more + first - 1, step, span);
-        walk_wait_previous(); // weights and features may come from the kernel before
-        for (int i = first; i < end; ++i) {
-            uint32_t weights[2 * pixel_pairs];
-            if (sizeof(X) == 2 || p.depth_dtype == SPOPS_DTYPE_F16)
-                load_weights<f16>(span, weights); // bits of a bf16 as well
-            else if (p.depth_dtype == SPOPS_DTYPE_F8E4M3)
-                load_weights<f8e4m3>(span, weights);
-            else
-                load_weights<f8e5m2>(span, weights);
-            if (step.x != tile) load_tile(step.x, (uint32_t)step.y);
-            if (i + 1 < end) load_step(more + i, step, span);
-#pragma unroll
-            for (int half = 0; half < 2; ++half) {
-#pragma unroll
-                for (int j = 0; j < parts; ++j) {
-                    const bool in_rest = j >= panels * 8;
-                    const uint32_t *r = in_rest ? rows + panels * 32 + half * 4 + (j - panels * 8)
-                                                : rows + j / 8 * 32 + half * 16 + j % 8;
-                    multiply<half_type>(sum[j], weights + half * 4, r[0], r[in_rest ? 2 : 8]);
-                }
-            }
-        }
-    }
-
-    __device__ __forceinline__ void load_step(int64_t at, int2 &step, int2 (&span)[2])
-    {
-        step = __ldg(p.steps + at);
-        span[0] = __ldg(p.spans + at * SPOPS_BEV_BUNDLE_CELLS + g);
-        span[1] = __ldg(p.spans + at * SPOPS_BEV_BUNDLE_CELLS + g + 8);
-    }
-
-    __device__ __forceinline__ bool all_finite() const
-    {
-        float zero[4] = {};
-#pragma unroll
-        for (int j = 0; j < parts; ++j)
-#pragma unroll
-            for (int i = 0; i < 4; ++i)
-                zero[i] += sum[j][i] * 0.0f;
-        return __all_sync(whole_warp, zero[0] + zero[1] + (zero[2] + zero[3]) == 0.0f);
-    }
-
-    __device__ __forceinline__ void store(const int32_t (&cell)[2], float scale) const
-    {
-#pragma unroll
-        for (int r = 0; r < 2; ++r) {
-            if (cell[r] < 0) continue;
-            uint8_t *row = p.out + (int64_t)cell[r] * p.out_stride;
-#pragma unroll
-            for (int panel = 0; panel < panels; ++panel) {
-#pragma unroll
-                for (int h = 0; h < 2; ++h) {
-                    const int32_t at = col + panel * 64 + chunk_of(2 * q + h) * 8;
-                    float v[8];
-#pragma unroll
-                    for (int j = 0; j < 8; ++j)
-                        v[j] = sum[panel * 8 + j][2 * r + h] * scale;
-                    if (at < p.cols) store_row<FULL>(p.out_dtype, row, at, p.cols - at, v);
-                }
-            }
-            if constexpr (rest > 0) {
-                const int32_t at = col + panels * 64 + q * 4;
-                constexpr int j = panels * 8;
-                const float v[4] = {sum[j][2 * r] * scale, sum[j + 1][2 * r] * scale,
-                                    sum[j][2 * r + 1] * scale, sum[j + 1][2 * r + 1] * scale};
-                if (at < p.cols) store_row<FULL>(p.out_dtype, row, at, p.cols - at, v);
-            }
-        }
-    }
-};
-
 // One value of feat.
 template <class X>
 __device__ __forceinline__ float feature(const pool_params &p, int64_t row, int32_t at)
 {
     typedef row_words<X> words;
-    const uint8_t *from = p.feat + row * p.feat_stride;
-    const uint8_t *scales = p.feat_scales + row * p.feat_scales_stride;
+    const uint8_t *from = p.feat + row * (int64_t)p.feat_stride;
+    const uint8_t *scales = p.feat_scales + row * (int64_t)p.feat_scales_stride;
     const int32_t even = at / 2 * 2;
     const uint4 two = words::widen8(words::template load8<false>(from, even, min(p.cols - even, 2)),
                                     widen_scale(load_scale<X>(scales, even)));
@@ -332,11 +170,19 @@ __device__ __forceinline__ float feature(const pool_params &p, int64_t row, int3
     return at % 2 != 0 ? v[1] : v[0];
 }
 
+template <class X> __device__ __forceinline__ float weight_of(uint16_t bits)
+{
+    float value, other;
+    unpack2<typename row_words<X>::half_type>(bits, value, other);
+    return value;
+}
+
 // A bundle's columns col to end - 1 term by term, with nothing from pixels outside a cell.
 template <class X>
-__device__ __noinline__ void sum_apart(const pool_params &p, int32_t bundle, spops_bev_bundle b,
-                                       int32_t col, int32_t end, float scale)
+__device__ __noinline__ void sum_apart(const pool_params &p, int32_t bundle, int32_t col,
+                                       int32_t end, float scale)
 {
+    const spops_bev_bundle b = p.bundles[bundle];
     for (int i = 0; i < SPOPS_BEV_BUNDLE_CELLS; ++i) {
         const int32_t cell = p.cells[(int64_t)bundle * SPOPS_BEV_BUNDLE_CELLS + i];
         if (cell < 0) continue;
@@ -349,15 +195,448 @@ __device__ __noinline__ void sum_apart(const pool_params &p, int32_t bundle, spo
                 for (uint32_t mask = (uint32_t)span.y; mask != 0; mask &= mask - 1) {
                     const int32_t k = __ffs((int)mask) - 1;
                     const int32_t off = pixel_offset(p, k);
-                    total += load_weight_f32(p.depth, p.depth_dtype, span.x + off) *
-                             feature<X>(p, (int64_t)first + off, at);
+                    const int64_t w = (int64_t)span.x * SPOPS_BEV_TILE_PIXELS + weight_place(k);
+                    total += weight_of<X>(p.weights[w]) * feature<X>(p, (int64_t)first + off, at);
                 }
             }
-            const float v[4] = {total * scale};
+            const float v[1] = {total * scale};
             store_row<false>(p.out_dtype, p.out + (int64_t)cell * p.out_stride, at, 1, v);
         }
     }
 }
+
+// What a warp multiplies next.
+struct walk_step {
+    int2 step;    // .x -1: nothing
+    int2 span[2]; // of cells g and g + 8
+    int32_t bundle;
+    bool completes; // it is the last of the bundle, or of the warp's share
+};
+
+// A warp's way through its steps: those of whole bundles, `warps` places apart, or a team's share
+// of one bundle.
+struct bundle_walk {
+    const pool_params &p;
+    int g;
+    int32_t bundle, bundles_left;
+    int32_t more;
+    int i, end; // steps of the bundle
+
+    // num of them, `warps` places apart.
+    __device__ __forceinline__ void take_bundles(int32_t first, int32_t num)
+    {
+        bundle = first - warps;
+        bundles_left = num;
+        i = -1;
+        end = 0;
+    }
+    // The part of one bundle that falls to one of 1 << team_log2 warps.
+    __device__ __forceinline__ void take_part(int32_t its_bundle, int part, int team_log2)
+    {
+        const spops_bev_bundle b = p.bundles[its_bundle];
+        const int each = (b.num_steps + (1 << team_log2) - 1) >> team_log2;
+        bundle = its_bundle;
+        bundles_left = 0;
+        more = b.more;
+        i = part * each - 1;
+        end = min(part * each + each, b.num_steps);
+    }
+    // Step 0 of a bundle lies at the bundle's own place: loading it need not wait for the record.
+    __device__ __forceinline__ walk_step take()
+    {
+        walk_step next;
+        next.step = make_int2(-1, 0);
+        next.bundle = bundle;
+        next.completes = true;
+        if (++i >= end) {
+            if (--bundles_left < 0) return next;
+            bundle += warps;
+            const spops_bev_bundle b = p.bundles[bundle];
+            i = 0;
+            end = b.num_steps;
+            more = b.more;
+        }
+        const int64_t at = i == 0 ? bundle : more + i - 1;
+        next.step = __ldg(p.steps + at);
+        next.span[0] = __ldg(p.spans + at * SPOPS_BEV_BUNDLE_CELLS + g);
+        next.span[1] = __ldg(p.spans + at * SPOPS_BEV_BUNDLE_CELLS + g + 8);
+        next.bundle = bundle;
+        next.completes = i + 1 == end;
+        return next;
+    }
+};
+
+// Bytes of two words with what they are chosen by, of which bit 3 asks for a byte's sign, eight
+// times; __byte_perm ignores that bit.
+__device__ __forceinline__ uint32_t spread_signs(uint32_t low, uint32_t high, uint32_t selector)
+{
+    uint32_t word;
+    asm("prmt.b32 %0, %1, %2, %3;" : "=r"(word) : "r"(low), "r"(high), "r"(selector));
+    return word;
+}
+
+// Weights of a step as they were loaded: of this lane's pixels, for cells g and g + 8.
+struct loaded_weights {
+    uint4 pixels[2];
+    uint32_t mask[2];
+};
+
+// COLS columns of 16 cells.
+template <class X, int COLS> struct bundle_sums {
+    typedef typename row_words<X>::half_type half_type;
+    static constexpr int bits = row_words<X>::bits;
+    static constexpr int chunk_cols = 128 / bits, chunks = COLS / chunk_cols;
+    static constexpr int parts = chunk_cols / 8; // multiplications of a chunk
+    static constexpr int piece_bytes = bits == 4 ? 8 : 16, piece_cols = piece_bytes * 8 / bits;
+    static constexpr int pieces = COLS / piece_cols;
+    static constexpr int pitch = (chunks | 1) * 16; // odd: eight rows in different banks
+    static constexpr int stage_bytes = SPOPS_BEV_TILE_PIXELS * pitch;
+    static constexpr int values = chunks * parts * 4;
+    // Of a block: stages of each warp, or the sums that half of a team's warps hand over.
+    static constexpr int stages_bytes = warps * stages * stage_bytes;
+    static constexpr int handed_bytes = warps / 2 * warp * values * (int)sizeof(float);
+    static constexpr int shared_bytes = stages_bytes > handed_bytes ? stages_bytes : handed_bytes;
+    static_assert(COLS % chunk_cols == 0, "");
+
+    // Scales of this lane's channels and pixels in a tile: f4e2m1 alone has any.
+    struct tile_scales {
+        uint32_t code[bits == 4 ? chunks : 1][lane_pixels];
+    };
+    const pool_params &p;
+    int32_t col; // first column
+    int lane, g, q;
+    float sum[chunks][parts][4];
+    uint32_t stage, matrix; // in shared memory: this warp's first; where this lane loads matrices
+    // What this lane copies of a tile, by log2 of the pieces that lie side by side: bytes from the
+    // tile's first row, to where, and the row.
+    uint32_t copy_from[4], copy_to[4];
+    // The step that is multiplied next: its weights, scales and tile, which is in stage `slot` and
+    // has the rows `copied`; its bundle, and whether that is complete with it. Then the one after.
+    loaded_weights weights;
+    tile_scales scales;
+    int32_t tile, bundle;
+    uint32_t copied;
+    int slot;
+    bool completes, more = false;
+    walk_step next;
+
+    __device__ __forceinline__ bundle_sums(const pool_params &params, int32_t column, void *shared)
+        : p(params), col(column), lane((int)(threadIdx.x % warp)), g(lane / 4), q(lane % 4)
+    {
+        stage = (uint32_t)__cvta_generic_to_shared(shared) +
+                threadIdx.x / warp * (stages * stage_bytes);
+        matrix = stage + lane % 16 * pitch + lane / 16 * 16;
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            const int row = lane >> i, piece = lane & ((1 << i) - 1);
+            copy_from[i] = (uint32_t)(pixel_offset(p, row) * p.feat_stride + col * bits / 8 +
+                                      piece * piece_bytes);
+            copy_to[i] = stage + row * pitch + piece * piece_bytes;
+            keep(copy_from[i]);
+            keep(copy_to[i]);
+        }
+        keep(matrix);
+        clear();
+    }
+
+    // Pieces FIRST and on of the tile's rows: in each go 32 / WIDTH rows of WIDTH neighbours.
+    template <int FIRST>
+    __device__ __forceinline__ void copy_rows(const uint8_t *tile, uint32_t inside, int slot)
+    {
+        if constexpr (FIRST < pieces) {
+            constexpr int rest = pieces - FIRST;
+            constexpr int log2 = rest >= 8 ? 3 : rest >= 4 ? 2 : rest >= 2 ? 1 : 0;
+            constexpr int width = 1 << log2;
+            constexpr int rows = warp / width; // of four at least: whole rows of a tile
+            const int32_t ahead = (rows >> p.tile_width_log2) * p.feature_width * p.feat_stride;
+            const uint8_t *x = tile + copy_from[log2] + FIRST * piece_bytes;
+            const uint32_t to = copy_to[log2] + slot * stage_bytes + FIRST * piece_bytes;
+            const int32_t at = col + (FIRST + (lane & (width - 1))) * piece_cols;
+            const uint32_t there = at < p.cols ? inside >> (lane >> log2) : 0u;
+#pragma unroll
+            for (int i = 0; i < width; ++i, x += ahead)
+                copy_async<piece_bytes>(to + i * rows * pitch, x, there & 1u << i * rows % warp);
+            copy_rows<FIRST + width>(tile, inside, slot);
+        }
+    }
+    __device__ __forceinline__ void copy_tile(int2 step, int slot)
+    {
+        copy_rows<0>(p.feat + (int64_t)step.x * p.feat_stride, (uint32_t)step.y, slot);
+    }
+
+    __device__ __forceinline__ void load_weights(const int2 (&span)[2])
+    {
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+            weights.mask[r] = (uint32_t)span[r].y >> 2 * q & 0x03030303u;
+            weights.pixels[r] = make_uint4(0, 0, 0, 0);
+            if (weights.mask[r] != 0)
+                weights.pixels[r] = *reinterpret_cast<const uint4 *>(
+                    p.weights + (int64_t)span[r].x * SPOPS_BEV_TILE_PIXELS + lane_pixels * q);
+        }
+    }
+
+    // As words of two pixels, in the order of a multiplication for each half of the tile.
+    __device__ __forceinline__ void mask_weights(uint32_t (&a)[lane_pixels]) const
+    {
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+            const uint4 w = weights.pixels[r];
+            const uint32_t word[4] = {w.x, w.y, w.z, w.w};
+            // Two bits a byte: the highest bits of bytes, spread over two bytes each.
+            const uint32_t even = weights.mask[r] << 7, odd = weights.mask[r] << 6;
+#pragma unroll
+            for (int i = 0; i < 4; ++i)
+                a[2 * i + r] = word[i] & spread_signs(even, odd, 0xcc88u + 0x1111u * i);
+        }
+    }
+
+    __device__ __forceinline__ void load_scales(int2 step, tile_scales &scales)
+    {
+        if constexpr (bits == 4) {
+            const uint8_t *from = p.feat_scales + (int64_t)step.x * p.feat_scales_stride;
+            const uint32_t used = (uint32_t)step.y >> 2 * q;
+#pragma unroll
+            for (int c = 0; c < chunks; ++c) {
+                const int32_t at = col + c * chunk_cols + g * parts;
+#pragma unroll
+                for (int i = 0; i < lane_pixels; ++i) {
+                    scales.code[c][i] = 0;
+                    if (at < p.cols && (used & 1u << lane_pixel(0, i)))
+                        scales.code[c][i] = load_scale<X>(
+                            from + pixel_offset(p, lane_pixel(q, i)) * p.feat_scales_stride, at);
+                }
+            }
+        }
+    }
+
+    // A lane's part of a matrix, `parts` channels of two pixels, as a word of two pixels for each.
+    __device__ __forceinline__ void widen(uint32_t codes, uint32_t scale0, uint32_t scale1,
+                                          uint32_t (&b)[parts])
+    {
+        if constexpr (bits == 16) {
+            b[0] = codes;
+        } else if constexpr (bits == 8) {
+            interleave(widen2(X(), codes & 0xffffu), widen2(X(), codes >> 16), b[0], b[1]);
+        } else {
+            scale0 = widen_scale(scale0);
+            scale1 = widen_scale(scale1);
+#pragma unroll
+            for (int i = 0; i < 2; ++i)
+                interleave(multiply2(widen2(X(), codes >> 8 * i & 0xffu), scale0),
+                           multiply2(widen2(X(), codes >> (16 + 8 * i) & 0xffu), scale1), b[2 * i],
+                           b[2 * i + 1]);
+        }
+    }
+    __device__ __forceinline__ float &value(int i)
+    {
+        return sum[i / 4 / parts][i / 4 % parts][i % 4];
+    }
+    static __device__ __forceinline__ void interleave(uint32_t x0, uint32_t x1, uint32_t &low,
+                                                      uint32_t &high)
+    {
+        low = __byte_perm(x0, x1, 0x5410);
+        high = __byte_perm(x0, x1, 0x7632);
+    }
+
+    __device__ __forceinline__ void multiply_chunk(int c, int half,
+                                                   const uint32_t (&a)[lane_pixels],
+                                                   uint32_t codes0, uint32_t codes1,
+                                                   const tile_scales &scales)
+    {
+        const uint32_t(&scale)[lane_pixels] = scales.code[bits == 4 ? c : 0];
+        uint32_t b0[parts], b1[parts];
+        widen(codes0, scale[4 * half], scale[4 * half + 1], b0);
+        widen(codes1, scale[4 * half + 2], scale[4 * half + 3], b1);
+#pragma unroll
+        for (int i = 0; i < parts; ++i)
+            multiply<half_type>(sum[c][i], a + 4 * half, b0[i], b1[i]);
+    }
+    __device__ __forceinline__ void multiply_tile(const uint32_t (&a)[lane_pixels], int slot,
+                                                  const tile_scales &scales)
+    {
+        const uint32_t from = matrix + slot * stage_bytes;
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+#pragma unroll
+            for (int c = 0; c + 1 < chunks; c += 2) {
+                uint32_t r[4];
+                load_transposed(r, from + half * 16 * pitch + c * 16);
+                multiply_chunk(c, half, a, r[0], r[1], scales);
+                multiply_chunk(c + 1, half, a, r[2], r[3], scales);
+            }
+            if constexpr (chunks % 2 != 0) {
+                uint32_t r[2];
+                load_transposed(r, from + half * 16 * pitch + (chunks - 1) * 16);
+                multiply_chunk(chunks - 1, half, a, r[0], r[1], scales);
+            }
+        }
+    }
+
+    // The first step's tile and weights are on their way, and the next one is known.
+    __device__ __forceinline__ void begin(bundle_walk &walk)
+    {
+        next = walk.take();
+        tile = next.step.x;
+        copied = (uint32_t)next.step.y;
+        slot = 0;
+        bundle = next.bundle;
+        completes = next.completes;
+        if (tile < 0) return;
+        copy_tile(next.step, slot);
+        commit_copies();
+        load_weights(next.span);
+        load_scales(next.step, scales);
+        next = walk.take();
+    }
+
+    // Multiply steps up to the end of a bundle or of the walk. Meanwhile the next one's tile and
+    // weights come.
+    __device__ __forceinline__ void add_bundle(bundle_walk &walk)
+    {
+        for (bool complete = false; !complete;) {
+            const int now = slot;
+            const int2 step = next.step;
+            uint32_t a[lane_pixels];
+            complete = completes;
+            more = step.x >= 0;
+            if (more && (step.x != tile || ((uint32_t)step.y & ~copied) != 0)) {
+                slot ^= 1;
+                copy_tile(step, slot);
+                tile = step.x;
+                copied = (uint32_t)step.y;
+            }
+            commit_copies();
+            mask_weights(a);
+            if (more) {
+                load_weights(next.span);
+                bundle = next.bundle;
+                completes = next.completes;
+                next = walk.take();
+            }
+            wait_copies<1>();
+            __syncwarp();
+            multiply_tile(a, now, scales);
+            if (more) load_scales(step, scales);
+            __syncwarp();
+        }
+    }
+
+    __device__ __forceinline__ void load_cells(int32_t bundle, int32_t (&cell)[2]) const
+    {
+        const int32_t *cells = p.cells + (int64_t)bundle * SPOPS_BEV_BUNDLE_CELLS + g;
+        cell[0] = __ldg(cells);
+        cell[1] = __ldg(cells + 8);
+    }
+
+    // Store a bundle whose sums are complete.
+    __device__ __forceinline__ void finish(int32_t bundle, const int32_t (&cell)[2])
+    {
+        const float scale = scale_of(p.feat_scale, p.depth_scale, p.out_scale);
+        if (all_finite())
+            store(cell, scale);
+        else
+            sum_apart<X>(p, bundle, col, min(col + COLS, p.cols), scale);
+    }
+
+    __device__ __forceinline__ void clear()
+    {
+#pragma unroll
+        for (int i = 0; i < values; ++i)
+            value(i) = 0.0f;
+    }
+
+    __device__ __forceinline__ bool all_finite()
+    {
+        float zero[4] = {};
+#pragma unroll
+        for (int i = 0; i < values; ++i)
+            zero[i % 4] += value(i) * 0.0f;
+        return __all_sync(whole_warp, zero[0] + zero[1] + (zero[2] + zero[3]) == 0.0f);
+    }
+
+    template <class T> __device__ __forceinline__ void store(const int32_t (&cell)[2], float scale)
+    {
+        constexpr int count = 2 * parts; // neighbouring channels of a chunk
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+            uint8_t *row = p.out + (int64_t)cell[r] * p.out_stride;
+#pragma unroll
+            for (int c = 0; c < chunks; ++c) {
+#pragma unroll
+                for (int i = 0; i < count; ++i)
+                    sum[c][i % parts][2 * r + i / parts] *= scale;
+            }
+            int c = 0;
+            if constexpr (count * sizeof(T) == 4) {
+                // A word a chunk: four lanes trade them, so that each stores a chunk of 16 bytes.
+#pragma unroll
+                for (; c + 4 <= chunks; c += 4) {
+                    uint32_t word[4];
+#pragma unroll
+                    for (int i = 0; i < 4; ++i)
+                        word[i] = store_word<T>(channels<count>(c + i, r));
+                    transpose_words(word);
+                    const int32_t at = col + (c + q) * chunk_cols;
+                    if (cell[r] >= 0 && at < p.cols) store_aligned(row + at * (int)sizeof(T), word);
+                }
+            }
+#pragma unroll
+            for (; c < chunks; ++c) {
+                const int32_t at = col + c * chunk_cols + q * count;
+                if (cell[r] >= 0 && at < p.cols)
+                    store_values<T>(row, at, channels<count>(c, r).value);
+            }
+        }
+    }
+    // This lane's channels of a chunk, for cell g + 8 r.
+    template <int COUNT> struct lane_channels {
+        float value[COUNT];
+    };
+    template <int COUNT>
+    __device__ __forceinline__ lane_channels<COUNT> channels(int c, int r) const
+    {
+        lane_channels<COUNT> v;
+#pragma unroll
+        for (int i = 0; i < COUNT; ++i)
+            v.value[i] = sum[c][i % parts][2 * r + i / parts];
+        return v;
+    }
+    template <class T, int COUNT>
+    static __device__ __forceinline__ uint32_t store_word(const lane_channels<COUNT> &v)
+    {
+        if constexpr (COUNT == 2)
+            return pack2<T>(v.value[0], v.value[1]);
+        else
+            return narrow2(T(), v.value[0], v.value[1]) | narrow2(T(), v.value[2], v.value[3])
+                                                              << 16;
+    }
+    // Word i of lane q to word q of lane i, among four lanes.
+    __device__ __forceinline__ void transpose_words(uint32_t (&word)[4]) const
+    {
+#pragma unroll
+        for (int bit = 1; bit < 4; bit *= 2) {
+            const bool upper = (q & bit) != 0;
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                if (i & bit) continue;
+                uint32_t &low = word[i], &high = word[i | bit];
+                const uint32_t got = __shfl_xor_sync(whole_warp, upper ? low : high, bit);
+                (upper ? low : high) = got;
+            }
+        }
+    }
+    __device__ __forceinline__ void store(const int32_t (&cell)[2], float scale)
+    {
+        switch (p.out_dtype) {
+        case SPOPS_DTYPE_F16: return store<f16>(cell, scale);
+        case SPOPS_DTYPE_BF16: return store<bf16>(cell, scale);
+        case SPOPS_DTYPE_F32: return store<float>(cell, scale);
+        case SPOPS_DTYPE_F8E4M3: return store<f8e4m3>(cell, scale);
+        default: return store<f8e5m2>(cell, scale);
+        }
+    }
+};
 
 // Add the sums of a team's warps in the first one's, half by half. All warps of the block come
 // here.
@@ -366,108 +645,221 @@ __device__ __forceinline__ void combine_team(Sums &sums, float *shared, int part
                                              int team_warps)
 {
     const int lane = (int)(threadIdx.x % warp);
-    constexpr int values = Sums::parts * 4;
+    constexpr int values = Sums::values;
+    __syncthreads(); // no warp copies or reads features any more
     for (int half = team_warps / 2; half > 0; half /= 2) {
         float *s = shared + (team * (team_warps / 2) + (part & (half - 1))) * values * warp + lane;
         if (part >= half && part < 2 * half) {
 #pragma unroll
             for (int i = 0; i < values; ++i)
-                s[i * warp] = sums.sum[i / 4][i % 4];
+                s[i * warp] = sums.value(i);
         }
         __syncthreads();
         if (part < half) {
 #pragma unroll
             for (int i = 0; i < values; ++i)
-                sums.sum[i / 4][i % 4] += s[i * warp];
+                sums.value(i) += s[i * warp];
         }
         if (half > 1) __syncthreads();
     }
 }
 
 // Rows of cells that no span is in: 32 cells a warp.
-template <int COLS, bool FULL> __device__ void clear_cells(const pool_params &p, int32_t block)
+__device__ void clear_cells(const pool_params &p, int32_t block, int32_t col, int32_t num_cols,
+                            int32_t *shared)
 {
     const int lane = (int)(threadIdx.x % warp);
     const int64_t word = (int64_t)block * warps + threadIdx.x / warp;
-    if (word * 32 >= p.num_cells) return;
-    const int32_t col = (int32_t)blockIdx.y * COLS;
     const int32_t bytes = p.out_dtype == SPOPS_DTYPE_F32                                      ? 4
                           : p.out_dtype == SPOPS_DTYPE_F16 || p.out_dtype == SPOPS_DTYPE_BF16 ? 2
                                                                                               : 1;
-    const int32_t n = min(COLS, p.cols - col) * bytes;
-    uint32_t empty = ~__ldg(p.covered + word);
+    const int64_t cell = word * 32 + lane;
+    const bool clears = cell < p.num_cells && !(__ldg(p.covered + word) >> lane & 1u);
+    const uint32_t empty = __ballot_sync(whole_warp, clears);
+    int32_t *cells = shared + threadIdx.x / warp * warp;
+    if (clears) cells[__popc(empty & ((1u << lane) - 1))] = lane;
+    __syncwarp();
+    const int32_t row_pieces = min(num_cols, p.cols - col) * bytes / 8,
+                  pieces = __popc(empty) * row_pieces;
+    const float each = 1.0f / (float)row_pieces;
+    uint8_t *rows = p.out + word * 32 * p.out_stride + (int64_t)col * bytes;
     walk_wait_previous();
-    for (; empty != 0; empty &= empty - 1) {
-        const int64_t cell = word * 32 + __ffs((int)empty) - 1;
-        if (cell >= p.num_cells) return;
-        uint8_t *row = p.out + cell * p.out_stride + (int64_t)col * bytes;
-        if (FULL) {
-            for (int32_t i = lane * 8; i < n; i += warp * 8)
-                *reinterpret_cast<uint2 *>(row + i) = make_uint2(0, 0);
-        } else {
-            for (int32_t i = lane; i < n; i += warp)
-                row[i] = 0;
-        }
+    for (int32_t i = lane; i < pieces; i += warp) {
+        const int32_t row = (int32_t)(((float)i + 0.5f) * each); // i is less than 2^15
+        uint8_t *to = rows + cells[row] * p.out_stride + (i - row * row_pieces) * 8;
+        *reinterpret_cast<uint2 *>(to) = make_uint2(0, 0);
     }
 }
 
-template <class X, int COLS, bool FULL>
-__global__ void __launch_bounds__(threads, 4) pool_kernel(const __grid_constant__ pool_params p)
+template <class X, int COLS>
+__global__ void __launch_bounds__(threads, blocks_held)
+    pool_kernel(const __grid_constant__ pool_params p)
 {
-    typedef bundle_sums<X, COLS, FULL> sums_type;
-    __shared__ float shared[warps / 2 * warp * sums_type::parts * 4];
-    const int32_t block = (int32_t)blockIdx.x;
+    extern __shared__ float4 shared[];
+    const int32_t block = (int32_t)blockIdx.x, col = (int32_t)blockIdx.y * COLS;
     walk_release_next();
     if (block >= p.slot_begin[SPOPS_BEV_NUM_TEAMS]) {
-        clear_cells<COLS, FULL>(p, block - p.slot_begin[SPOPS_BEV_NUM_TEAMS]);
+        clear_cells(p, block - p.slot_begin[SPOPS_BEV_NUM_TEAMS], col, COLS,
+                    reinterpret_cast<int32_t *>(shared));
         return;
     }
     const int c = block >= p.slot_begin[SPOPS_BEV_TEAM1]   ? SPOPS_BEV_TEAM1
                   : block >= p.slot_begin[SPOPS_BEV_TEAM2] ? SPOPS_BEV_TEAM2
                                                            : SPOPS_BEV_TEAM4;
-    const int team_log2 = warps_log2 - c, team_warps = 1 << team_log2;
+    const int32_t in_class = block - p.slot_begin[c];
     const int at = (int)(threadIdx.x / warp);
+    const int team_log2 = warps_log2 - c, team_warps = 1 << team_log2;
     const int part = at & (team_warps - 1), team = at >> team_log2;
-    const int32_t in_class = ((block - p.slot_begin[c]) << c) + team;
-    const bool there = in_class < p.num_bundles[c];
-    const int32_t bundle = c * p.max_bundles + in_class;
-
-    sums_type sums(p, (int32_t)blockIdx.y * COLS);
-    spops_bev_bundle b = {};
-    int32_t cell[2] = {-1, -1};
-    if (there) {
-        b = p.bundles[bundle];
-        cell[0] = __ldg(p.cells + (int64_t)bundle * SPOPS_BEV_BUNDLE_CELLS + sums.g);
-        cell[1] = __ldg(p.cells + (int64_t)bundle * SPOPS_BEV_BUNDLE_CELLS + sums.g + 8);
-        const int each = (b.num_steps + team_warps - 1) >> team_log2;
-        const int first = part * each, end = min(first + each, b.num_steps);
-        if (first < end) sums.add_steps(bundle, b.more, first, end);
+    bundle_sums<X, COLS> sums(p, col, shared);
+    bundle_walk walk = {p, sums.g};
+    bool there = true;
+    if (c == SPOPS_BEV_TEAM1) {
+        const int32_t first = in_class * p.warp_bundles * warps + at;
+        const int32_t rest = p.num_bundles[c] - first;
+        there = rest > 0;
+        walk.take_bundles(c * p.max_bundles + first,
+                          min(p.warp_bundles, (rest + warps - 1) / warps));
+    } else {
+        there = (in_class << c) + team < p.num_bundles[c];
+        walk.take_part(c * p.max_bundles + (in_class << c) + (there ? team : 0), part, team_log2);
+        if (!there) walk.end = 0;
     }
-    walk_wait_previous();
-    combine_team(sums, shared, part, team, team_warps);
-    if (part != 0 || !there) return;
-    const float scale = scale_of(p.feat_scale, p.depth_scale, p.out_scale);
-    if (sums.all_finite())
-        sums.store(cell, scale);
-    else
-        sum_apart<X>(p, bundle, b, sums.col, min(sums.col + COLS, p.cols), scale);
+    walk_wait_previous(); // weights and features may come from the kernel before
+    sums.begin(walk);
+    do {
+        int32_t cell[2] = {-1, -1};
+        const int32_t bundle = sums.bundle;
+        if (part == 0 && there) sums.load_cells(bundle, cell);
+        if (sums.tile >= 0) sums.add_bundle(walk);
+        if (c != SPOPS_BEV_TEAM1)
+            combine_team(sums, reinterpret_cast<float *>(shared), part, team, team_warps);
+        if (part == 0 && there) sums.finish(bundle, cell);
+        sums.clear();
+    } while (sums.more);
 }
 
-template <class X, int COLS, bool FULL>
+// ---- Weights by tile ----------------------------------------------------------------------------
+
+struct weights_params {
+    const void *depth;
+    uint16_t *weights; // [tiles][num_depths][TILE_PIXELS]
+    int32_t num_depths, height, width;
+    int32_t tile_height, tile_width_log2, tiles_x, tiles_y;
+};
+
+constexpr int strip_cols = 128, strip_threads = 256; // a block has one row of tiles at one depth
+
+// Two neighbouring weights; n: of which so many are there.
+template <bool PAIRS> __device__ __forceinline__ uint32_t load_two(const uint16_t *from, int n)
+{
+    if (PAIRS) return __ldg(reinterpret_cast<const uint32_t *>(from));
+    return from[0] | (n > 1 ? (uint32_t)from[1] << 16 : 0u);
+}
+template <bool PAIRS, class T> __device__ __forceinline__ uint32_t load_two(const T *from, int n)
+{
+    if (PAIRS) return widen2(T(), __ldg(reinterpret_cast<const uint16_t *>(from)));
+    return widen2(T(), from[0].bits | (n > 1 ? (uint32_t)from[1].bits << 8 : 0u));
+}
+
+template <class T, bool PAIRS>
+__global__ void __launch_bounds__(strip_threads)
+    tile_weights(const __grid_constant__ weights_params p)
+{
+    __shared__ uint32_t strip[SPOPS_BEV_TILE_PIXELS][strip_cols / 2 + 1]; // rows in all banks
+    const int32_t plane = (int32_t)blockIdx.x; // of depth: a camera and a depth
+    const int32_t camera = plane / p.num_depths, d = plane - camera * p.num_depths;
+    const int32_t first_col = (int32_t)blockIdx.y * strip_cols;
+    const int32_t tile_y = (int32_t)blockIdx.z, first_row = tile_y * p.tile_height;
+    const int32_t rows = min(p.tile_height, p.height - first_row);
+    const int32_t cols = min(strip_cols, p.width - first_col);
+    const int32_t width_log2 = p.tile_width_log2, width = 1 << width_log2;
+    const int32_t tiles = (cols + width - 1) >> width_log2;
+    const T *from = static_cast<const T *>(p.depth) +
+                    ((int64_t)plane * p.height + first_row) * p.width + first_col;
+    walk_release_next();
+    walk_wait_previous(); // depth comes from the kernel before, and one before that reads weights
+    const int lane = (int)threadIdx.x % warp;
+    for (int32_t row = (int32_t)threadIdx.x / warp; row < p.tile_height;
+         row += strip_threads / warp) {
+        for (int32_t col = 2 * lane; col < tiles << width_log2; col += 2 * warp)
+            strip[row][col / 2] = row < rows && col < cols
+                                      ? load_two<PAIRS>(from + row * p.width + col, cols - col)
+                                      : 0u;
+    }
+    __syncthreads();
+    const int32_t tile = (camera * p.tiles_y + tile_y) * p.tiles_x + (first_col >> width_log2);
+    for (int32_t i = (int32_t)threadIdx.x; i < tiles * 4; i += strip_threads) {
+        const int32_t t = i / 4, q = i % 4;
+        uint32_t word[4];
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+            const int k = j * 8 + 2 * q;
+            if (width == 1) {
+                word[j] =
+                    __byte_perm(strip[k][t / 2], strip[k + 1][t / 2], t % 2 != 0 ? 0x7632 : 0x5410);
+            } else {
+                const int32_t col = (t << width_log2) + (k & (width - 1));
+                word[j] = strip[k >> width_log2][col / 2];
+            }
+        }
+        const int64_t at = ((int64_t)(tile + t) * p.num_depths + d) * SPOPS_BEV_TILE_PIXELS;
+        store_aligned(reinterpret_cast<uint8_t *>(p.weights + at + lane_pixels * q), word);
+    }
+}
+
+template <class T>
+spops_status launch_tile_weights(spops_context *ctx, const weights_params &p, dim3 grid)
+{
+    const char *what = "bev_spans: tile_weights";
+    if (p.width % 2 == 0 && (uintptr_t)p.depth % (2 * sizeof(T)) == 0)
+        return launch<WAITS_FOR_PREVIOUS>(ctx, what, tile_weights<T, true>, grid, strip_threads, p);
+    return launch<WAITS_FOR_PREVIOUS>(ctx, what, tile_weights<T, false>, grid, strip_threads, p);
+}
+
+spops_status launch_tile_weights(spops_context *ctx, const spops_bev_spans_pool_args *args)
+{
+    const spops_bev_spans &s = *args->spans;
+    const spops_bev_shape &shape = args->shape;
+    weights_params p = {};
+    p.depth = args->depth.data;
+    p.weights = (uint16_t *)args->weights;
+    p.num_depths = shape.num_depths;
+    p.height = shape.feature_height;
+    p.width = shape.feature_width;
+    p.tile_height = s.tile_height;
+    while (1 << p.tile_width_log2 < s.tile_width)
+        ++p.tile_width_log2;
+    p.tiles_x = (p.width + s.tile_width - 1) / s.tile_width;
+    p.tiles_y = (p.height + s.tile_height - 1) / s.tile_height;
+    const dim3 grid((unsigned)(shape.num_batches * shape.num_cameras * shape.num_depths),
+                    (unsigned)((p.width + strip_cols - 1) / strip_cols), (unsigned)p.tiles_y);
+    switch (args->depth.dtype) {
+    case SPOPS_DTYPE_F8E4M3: return launch_tile_weights<f8e4m3>(ctx, p, grid);
+    case SPOPS_DTYPE_F8E5M2: return launch_tile_weights<f8e5m2>(ctx, p, grid);
+    default: return launch_tile_weights<uint16_t>(ctx, p, grid);
+    }
+}
+
+template <class X, int COLS>
 spops_status launch_pool(spops_context *ctx, const pool_params &p, int32_t blocks)
 {
     const dim3 grid((unsigned)blocks, (unsigned)((p.cols + COLS - 1) / COLS));
-    return launch<WAITS_FOR_PREVIOUS>(ctx, "bev_spans: pool", pool_kernel<X, COLS, FULL>, grid,
-                                      threads, p);
+    return launch_shared<WAITS_FOR_PREVIOUS>(ctx, "bev_spans: pool", pool_kernel<X, COLS>, grid,
+                                             threads, (size_t)bundle_sums<X, COLS>::shared_bytes,
+                                             p);
 }
 
+// With the widest kernel that has the fewest columns to spare.
 template <class X>
-spops_status launch_features(spops_context *ctx, const pool_params &p, bool full, int32_t blocks)
+spops_status launch_features(spops_context *ctx, const pool_params &p, int32_t blocks)
 {
-    if (!full) return launch_pool<X, 64, false>(ctx, p, blocks);
-    if (p.cols % 80 == 0) return launch_pool<X, 80, true>(ctx, p, blocks);
-    if (p.cols <= 16) return launch_pool<X, 16, true>(ctx, p, blocks);
-    return launch_pool<X, 64, true>(ctx, p, blocks);
+    constexpr int rest = row_words<X>::bits == 4 ? 96 : 80;
+    const auto spare = [&p](int cols) { return (p.cols + cols - 1) / cols * cols; };
+    if (spare(rest) < spare(64)) return launch_pool<X, rest>(ctx, p, blocks);
+    if constexpr (row_words<X>::bits > 4) {
+        if (spare(128) <= spare(64)) return launch_pool<X, 128>(ctx, p, blocks);
+    }
+    return launch_pool<X, 64>(ctx, p, blocks);
 }
 
 } // namespace
@@ -476,7 +868,7 @@ extern "C" spops_status spops_cuda_bev_spans_pool(spops_context *ctx,
                                                   const spops_bev_spans_pool_args *args)
 {
     const spops_bev_spans &s = *args->spans;
-    const spops_matrix feat = args->feat, out = args->out, depth = args->depth;
+    const spops_matrix feat = args->feat, out = args->out;
     if (feat.cols == 0 || args->num_cells == 0) return SPOPS_STATUS_OK;
     pool_params p = {};
     p.bundles = s.bundles;
@@ -485,8 +877,12 @@ extern "C" spops_status spops_cuda_bev_spans_pool(spops_context *ctx,
     p.spans = (const int2 *)s.spans;
     p.covered = s.covered;
     p.max_bundles = (int32_t)s.max_bundles;
+    // A warp's second bundle finds its way prepared by the first one; but first every warp that the
+    // device holds has one.
+    const int64_t held = (int64_t)ctx->info.num_processors * SPOPS_BEV_HELD_WARPS;
+    p.warp_bundles = s.host_counts.num_bundles[SPOPS_BEV_TEAM1] >= 2 * held ? 2 : 1;
     for (int c = 0; c < SPOPS_BEV_NUM_TEAMS; ++c) {
-        const int32_t per_block = 1 << c; // bundles
+        const int32_t per_block = c == SPOPS_BEV_TEAM1 ? warps * p.warp_bundles : 1 << c; // bundles
         p.num_bundles[c] = s.host_counts.num_bundles[c];
         p.slot_begin[c + 1] = p.slot_begin[c] + (p.num_bundles[c] + per_block - 1) / per_block;
     }
@@ -494,32 +890,28 @@ extern "C" spops_status spops_cuda_bev_spans_pool(spops_context *ctx,
     const int32_t blocks =
         p.slot_begin[SPOPS_BEV_NUM_TEAMS] + (int32_t)((words + warps - 1) / warps);
     p.num_cells = args->num_cells;
-    p.feature_width = args->feature_width;
+    p.feature_width = args->shape.feature_width;
     while (1 << p.tile_width_log2 < s.tile_width)
         ++p.tile_width_log2;
     p.cols = (int32_t)feat.cols;
     p.feat = (const uint8_t *)feat.data;
-    p.feat_stride = spops_elements_bytes(feat.dtype, feat.row_stride);
+    p.feat_stride = (int32_t)spops_elements_bytes(feat.dtype, feat.row_stride);
     p.feat_scales = (const uint8_t *)args->feat_scales.data;
-    p.feat_scales_stride = args->feat_scales.row_stride;
-    p.depth = depth.data;
-    p.depth_dtype = depth.dtype;
-    const size_t pair = 2 * spops_dtype_bytes(depth.dtype);
-    p.depth_pairs =
-        s.tile_width % 2 == 0 && args->feature_width % 2 == 0 && (uintptr_t)depth.data % pair == 0;
+    p.feat_scales_stride = (int32_t)args->feat_scales.row_stride;
+    p.weights = (const uint16_t *)args->weights;
     p.out = (uint8_t *)out.data;
     p.out_stride = spops_elements_bytes(out.dtype, out.row_stride);
     p.out_dtype = out.dtype;
     p.feat_scale = args->feat_scale;
     p.depth_scale = args->depth_scale;
     p.out_scale = args->out_scale;
-    const bool full = rows_in_eights(feat, out);
+    SPOPS_TRY(launch_tile_weights(ctx, args));
     switch (feat.dtype) {
-    case SPOPS_DTYPE_F16: return launch_features<f16>(ctx, p, full, blocks);
-    case SPOPS_DTYPE_BF16: return launch_features<bf16>(ctx, p, full, blocks);
-    case SPOPS_DTYPE_F8E4M3: return launch_features<f8e4m3>(ctx, p, full, blocks);
-    case SPOPS_DTYPE_F8E5M2: return launch_features<f8e5m2>(ctx, p, full, blocks);
-    case SPOPS_DTYPE_F4E2M1: return launch_features<f4e2m1>(ctx, p, full, blocks);
+    case SPOPS_DTYPE_F16: return launch_features<f16>(ctx, p, blocks);
+    case SPOPS_DTYPE_BF16: return launch_features<bf16>(ctx, p, blocks);
+    case SPOPS_DTYPE_F8E4M3: return launch_features<f8e4m3>(ctx, p, blocks);
+    case SPOPS_DTYPE_F8E5M2: return launch_features<f8e5m2>(ctx, p, blocks);
+    case SPOPS_DTYPE_F4E2M1: return launch_features<f4e2m1>(ctx, p, blocks);
     default: break;
     }
     return spops_fail(ctx, SPOPS_STATUS_NOT_SUPPORTED, "bev_spans: feat is %s",

@@ -184,67 +184,76 @@ __device__ __forceinline__ uint32_t narrow2(f8e5m2, float low, float high)
 #endif
 }
 
-// COUNT (4 or 8) f32 to a row of a dtype that the kernel is told, at once or, where not FULL, the
-// first n one by one.
-template <bool FULL, class T, int COUNT>
-__device__ __forceinline__ void store_words(uint8_t *row, int at, int n, const float (&v)[COUNT])
+template <int WORDS>
+__device__ __forceinline__ void store_aligned(uint8_t *to, const uint32_t (&word)[WORDS])
 {
-    if constexpr (FULL) {
+    if constexpr (WORDS == 1)
+        *reinterpret_cast<uint32_t *>(to) = word[0];
+    else if constexpr (WORDS == 2)
+        *reinterpret_cast<uint2 *>(to) = make_uint2(word[0], word[1]);
+    else
+#pragma unroll
+        for (int i = 0; i < WORDS; i += 4)
+            *reinterpret_cast<uint4 *>(to + 4 * i) =
+                make_uint4(word[i], word[i + 1], word[i + 2], word[i + 3]);
+}
+
+// COUNT (2, 4 or 8) f32 to places `at` and on of a row of T, which are aligned to them (or to 16
+// bytes).
+template <class T, int COUNT>
+__device__ __forceinline__ void store_values(uint8_t *row, int at, const float (&v)[COUNT])
+{
+    if constexpr (sizeof(T) == 4) {
+        uint32_t words[COUNT];
+#pragma unroll
+        for (int i = 0; i < COUNT; ++i)
+            words[i] = __float_as_uint(v[i]);
+        store_aligned(row + at * 4, words);
+    } else if constexpr (sizeof(T) == 2) {
         uint32_t words[COUNT / 2];
 #pragma unroll
-        for (int j = 0; j < COUNT / 2; ++j)
-            words[j] = pack2<T>(v[2 * j], v[2 * j + 1]);
-        if constexpr (COUNT == 8)
-            *reinterpret_cast<uint4 *>(row + at * 2) =
-                make_uint4(words[0], words[1], words[2], words[3]);
-        else
-            *reinterpret_cast<uint2 *>(row + at * 2) = make_uint2(words[0], words[1]);
+        for (int i = 0; i < COUNT / 2; ++i)
+            words[i] = pack2<T>(v[2 * i], v[2 * i + 1]);
+        store_aligned(row + at * 2, words);
+    } else if constexpr (COUNT == 2) {
+        *reinterpret_cast<uint16_t *>(row + at) = (uint16_t)narrow2(T(), v[0], v[1]);
     } else {
-        for (int j = 0; j < COUNT; ++j)
-            if (j < n) reinterpret_cast<T *>(row)[at + j] = from_f32<T>(v[j]);
+        uint32_t words[COUNT / 4];
+#pragma unroll
+        for (int i = 0; i < COUNT / 4; ++i)
+            words[i] = narrow2(T(), v[4 * i], v[4 * i + 1]) |
+                       narrow2(T(), v[4 * i + 2], v[4 * i + 3]) << 16;
+        store_aligned(row + at, words);
     }
 }
+// The same where FULL; else the first n of them, one by one.
 template <bool FULL, class T, int COUNT>
-__device__ __forceinline__ void store_codes(uint8_t *row, int at, int n, const float (&v)[COUNT])
+__device__ __forceinline__ void store_some(uint8_t *row, int at, int n, const float (&v)[COUNT])
 {
-    uint32_t words[COUNT / 4];
-#pragma unroll
-    for (int j = 0; j < COUNT / 4; ++j)
-        words[j] = narrow2(T(), v[4 * j], v[4 * j + 1]) | narrow2(T(), v[4 * j + 2], v[4 * j + 3])
-                                                              << 16;
-    if constexpr (!FULL) {
-        for (int j = 0; j < COUNT; ++j)
-            if (j < n) row[at + j] = (uint8_t)(words[j / 4] >> 8 * (j % 4));
-    } else if constexpr (COUNT == 8) {
-        *reinterpret_cast<uint2 *>(row + at) = make_uint2(words[0], words[1]);
+    if constexpr (FULL) {
+        store_values<T>(row, at, v);
     } else {
-        *reinterpret_cast<uint32_t *>(row + at) = words[0];
+        for (int i = 0; i < COUNT; ++i) {
+            if (i >= n) return;
+            if constexpr (sizeof(T) == 1)
+                row[at + i] = (uint8_t)narrow2(T(), v[i], 0.0f);
+            else
+                reinterpret_cast<T *>(row)[at + i] = from_f32<T>(v[i]);
+        }
     }
 }
 
+// To a row of a dtype that the kernel is told.
 template <bool FULL, int COUNT>
 __device__ __forceinline__ void store_row(int dtype, uint8_t *row, int at, int n,
                                           const float (&v)[COUNT])
 {
-    if (dtype == SPOPS_DTYPE_F16) {
-        store_words<FULL, f16>(row, at, n, v);
-    } else if (dtype == SPOPS_DTYPE_BF16) {
-        store_words<FULL, bf16>(row, at, n, v);
-    } else if (dtype == SPOPS_DTYPE_F32) {
-        float *to = reinterpret_cast<float *>(row) + at;
-#pragma unroll
-        for (int j = 0; j < COUNT; j += 4) {
-            if (FULL)
-                *reinterpret_cast<float4 *>(to + j) =
-                    make_float4(v[j], v[j + 1], v[j + 2], v[j + 3]);
-            else
-                for (int k = j; k < j + 4; ++k)
-                    if (k < n) to[k] = v[k];
-        }
-    } else if (dtype == SPOPS_DTYPE_F8E4M3) {
-        store_codes<FULL, f8e4m3>(row, at, n, v);
-    } else {
-        store_codes<FULL, f8e5m2>(row, at, n, v);
+    switch (dtype) {
+    case SPOPS_DTYPE_F16: return store_some<FULL, f16>(row, at, n, v);
+    case SPOPS_DTYPE_BF16: return store_some<FULL, bf16>(row, at, n, v);
+    case SPOPS_DTYPE_F32: return store_some<FULL, float>(row, at, n, v);
+    case SPOPS_DTYPE_F8E4M3: return store_some<FULL, f8e4m3>(row, at, n, v);
+    default: return store_some<FULL, f8e5m2>(row, at, n, v);
     }
 }
 

@@ -53,6 +53,10 @@ spops_bev_scratch spops_bev_carve_scratch(const spops_bev_plan *plan, spops_carv
     spops_bev_scratch scratch;
     scratch.segments = spops_segments_carve_scratch(plan->segments, carver);
     carve_rows(plan->ctx->backend->kind, &plan->counts, plan->segments->max_cols, carver, &scratch);
+    scratch.weights = plan->spans_block == NULL
+                          ? NULL
+                          : spops_carve(carver, plan->spans.num_tiles * plan->shape.num_depths,
+                                        SPOPS_BEV_TILE_PIXELS, sizeof(uint16_t));
     return scratch;
 }
 
@@ -271,8 +275,7 @@ static spops_status alloc_segments(spops_context *ctx, const char *call,
     (void)carve_frustum(g, counts, &carver);
     sizes.extra_bytes = carver.used;
     sizes.extra_scratch_bytes = rows_bytes(ctx, counts, options->max_cols);
-    SPOPS_TRY(spops_segments_alloc(ctx, call, &sizes, &plan->segments));
-    return reserve_scratch(ctx, plan);
+    return spops_segments_alloc(ctx, call, &sizes, &plan->segments);
 }
 
 static spops_status create_from_geometry(spops_context *ctx, const char *call,
@@ -321,6 +324,7 @@ static spops_status create_from_geometry(spops_context *ctx, const char *call,
                               : spops_segments_finish(ctx, plan->segments),
                    status, fail);
     SPOPS_TRY_GOTO(spops_bev_spans_finish(ctx, call, plan), status, fail);
+    SPOPS_TRY_GOTO(reserve_scratch(ctx, plan), status, fail);
     *out = plan;
     return SPOPS_STATUS_OK;
 

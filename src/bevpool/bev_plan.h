@@ -71,7 +71,8 @@ spops_status spops_bev_spans_finish(spops_context *ctx, const char *call, spops_
 void spops_bev_spans_free(spops_bev_plan *plan);
 
 // Whether the plan's spans pool matrices like these.
-bool spops_bev_spans_serve(const spops_bev_plan *plan, spops_matrix depth, spops_matrix feat);
+bool spops_bev_spans_serve(const spops_bev_plan *plan, spops_matrix depth, spops_matrix feat,
+                           spops_matrix out);
 
 // bev_geometry.c
 
@@ -93,6 +94,7 @@ spops_status spops_bev_make_transforms(spops_context *ctx, const char *call,
 typedef struct spops_bev_scratch {
     spops_segments_scratch segments;
     void *rows;     // [num_cells][max_cols] of 4 bytes: out, or grad_out, with channels last
+    void *weights;  // spops_bev_spans_pool_args; NULL without spans
     void *feat_f16; // [num_features][max_cols] f16: an 8- or 4-bit feat; NULL but on the CPU
 } spops_bev_scratch;
 spops_bev_scratch spops_bev_carve_scratch(const spops_bev_plan *plan, spops_carver *carver);

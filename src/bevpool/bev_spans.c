@@ -2,6 +2,7 @@
 #include "bevpool/bev_plan.h"
 #include "core/matrix.h"
 
+#define SPANS_A_STEP   10                   // seen on real maps
 #define MAX_TILE_BYTES ((int64_t)INT32_MAX) // between the first and the last row of a tile
 
 static int32_t ceil_div(int32_t a, int32_t b)
@@ -11,14 +12,14 @@ static int32_t ceil_div(int32_t a, int32_t b)
 
 // Tiles are as high as the feature map allows: the pixels above each other at one depth mostly fall
 // in one cell.
-static void set_tiles(const spops_bev_shape *shape, spops_bev_spans *s)
+static void set_tiles(const spops_context *ctx, const spops_bev_shape *shape, spops_bev_spans *s)
 {
     s->tile_height = SPOPS_BEV_TILE_PIXELS;
     while (s->tile_height > 8 && s->tile_height / 2 >= shape->feature_height)
         s->tile_height /= 2;
     s->tile_width = SPOPS_BEV_TILE_PIXELS / s->tile_height;
-    s->group_tiles = 8; // H200, map B, f16, C = 80, 2 steps a warp: 32.1 us; 1: 32.4
-    s->warp_steps = 3;  // 31.1 us
+    s->group_tiles = 4;
+    s->full_spans = SPANS_A_STEP * SPOPS_BEV_HELD_WARPS * ctx->info.num_processors;
     s->num_tiles = (int64_t)shape->num_batches * shape->num_cameras *
                    ceil_div(shape->feature_height, s->tile_height) *
                    ceil_div(shape->feature_width, s->tile_width);
@@ -55,7 +56,7 @@ spops_status spops_bev_spans_enqueue(spops_context *ctx, const char *call, spops
     spops_bev_spans_args args;
     spops_carver carver = {NULL, 0};
 
-    set_tiles(shape, s);
+    set_tiles(ctx, shape, s);
     s->max_spans = s->num_tiles * shape->num_depths * SPOPS_BEV_PLANE_SPANS;
     if (s->max_spans < plan->counts.num_points && s->max_spans < SPOPS_BEV_SMALL_SPANS)
         s->max_spans = plan->counts.num_points < SPOPS_BEV_SMALL_SPANS ? plan->counts.num_points
@@ -124,10 +125,22 @@ spops_status spops_bev_spans_finish(spops_context *ctx, const char *call, spops_
                       SPOPS_BEV_MAX_STEPS);
 }
 
-bool spops_bev_spans_serve(const spops_bev_plan *plan, spops_matrix depth, spops_matrix feat)
+// Rows that can be copied 16 bytes at a time (of 4 bits: 8 bytes), and stored likewise.
+static bool has_aligned_rows(spops_matrix x, int64_t bytes)
+{
+    return (uintptr_t)x.data % (uint64_t)bytes == 0 &&
+           spops_elements_bytes(x.dtype, x.row_stride) % bytes == 0;
+}
+
+bool spops_bev_spans_serve(const spops_bev_plan *plan, spops_matrix depth, spops_matrix feat,
+                           spops_matrix out)
 {
     const int64_t stride = spops_elements_bytes(feat.dtype, feat.row_stride);
     if (plan->kernel != SPOPS_BEV_KERNEL_SPANS || depth.dtype == SPOPS_DTYPE_F32) return false;
     if (feat.dtype == SPOPS_DTYPE_F32) return false;
+    const int64_t copied = feat.dtype == SPOPS_DTYPE_F4E2M1 ? 8 : 16;
+    if (spops_elements_bytes(feat.dtype, feat.cols) % copied != 0) return false;
+    if (!has_aligned_rows(feat, copied)) return false;
+    if (!has_aligned_rows(out, spops_dtype_bytes(out.dtype) == 1 ? 8 : 16)) return false;
     return stride <= MAX_TILE_BYTES / SPOPS_BEV_TILE_PIXELS / plan->shape.feature_width;
 }

@@ -127,14 +127,15 @@ static spops_status check_pool(spops_context *ctx, const char *call, const spops
 
 // The sums of what->x, over the plan's spans where they serve, else over its lists.
 static spops_status sum_cells(spops_context *ctx, const char *call, const spops_bev_plan *plan,
-                              const spops_segreduce_args *what, spops_segments_scratch scratch)
+                              const spops_segreduce_args *what, spops_bev_scratch scratch)
 {
     spops_bev_spans_pool_args pool;
-    if (!spops_bev_spans_serve(plan, what->w, what->x))
-        return spops_segreduce_run(ctx, call, plan->segments, what, scratch);
+    if (!spops_bev_spans_serve(plan, what->w, what->x, what->out))
+        return spops_segreduce_run(ctx, call, plan->segments, what, scratch.segments);
     pool.spans = &plan->spans;
     pool.num_cells = plan->counts.num_cells;
-    pool.feature_width = plan->shape.feature_width;
+    pool.shape = plan->shape;
+    pool.weights = scratch.weights;
     pool.depth = what->w;
     pool.feat = what->x;
     pool.out = what->out;
@@ -169,10 +170,9 @@ static spops_status run_pool(spops_context *ctx, const char *call, const spops_b
     SPOPS_TRY(get_scratch(ctx, call, plan, &scratch));
     what.x_f16 = scratch.feat_f16;
 
-    if (pool->layout == SPOPS_BEV_CHANNELS_LAST)
-        return sum_cells(ctx, call, plan, &what, scratch.segments);
+    if (pool->layout == SPOPS_BEV_CHANNELS_LAST) return sum_cells(ctx, call, plan, &what, scratch);
     what.out = spops_matrix_dense(scratch.rows, plan->counts.num_cells, feat.cols, out.dtype);
-    SPOPS_TRY(sum_cells(ctx, call, plan, &what, scratch.segments));
+    SPOPS_TRY(sum_cells(ctx, call, plan, &what, scratch));
     transpose.batches = plan->shape.num_batches;
     transpose.rows = plan->counts.num_cells / plan->shape.num_batches;
     transpose.cols = feat.cols;

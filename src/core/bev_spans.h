@@ -6,8 +6,9 @@
 //     bundle  16 cells pooled together
 //     step    one tile of a bundle: a 16 x 32 matrix of weights times the tile's 32 x C features
 //
-// The weights of a span lie in a depth plane as its pixels lie in the feature map, so one number
-// says where. 8 bytes a span stand for 8 bytes for each of its up to 32 points.
+// Each call first puts the weights in the order of tiles, [tiles][num_depths][32]: those of a span
+// then lie side by side, and one number says where. 8 bytes a span stand for 8 bytes for each of
+// its up to 32 points.
 #ifndef SPOPS_CORE_BEV_SPANS_H
 #define SPOPS_CORE_BEV_SPANS_H
 
@@ -16,6 +17,7 @@
 
 #define SPOPS_BEV_TILE_PIXELS  32
 #define SPOPS_BEV_BUNDLE_CELLS 16
+#define SPOPS_BEV_HELD_WARPS   16    // of a multiprocessor, by the kernel that pools
 #define SPOPS_BEV_MAX_STEPS    128   // of a bundle; a plan that needs more keeps its lists
 #define SPOPS_BEV_PLANE_SPANS  4     // room for so many cells, on average, in a tile at a depth
 #define SPOPS_BEV_SMALL_SPANS  65536 // room for as many as there can be, up to this
@@ -24,13 +26,13 @@
 // What one cell adds in a step. Pixel k of a tile lies k / tile_width rows below and k % tile_width
 // columns right of its first.
 typedef struct spops_bev_span {
-    int32_t weight; // element of depth of the tile's first pixel, at the span's depth
-    uint32_t mask;  // bit k: pixel k falls in the cell; 0: no span
+    int32_t plane; // tile * num_depths + depth
+    uint32_t mask; // bit k: pixel k falls in the cell; 0: no span
 } spops_bev_span;
 
 typedef struct spops_bev_step {
     int32_t feature; // row of feat of the tile's first pixel
-    uint32_t inside; // bit k: pixel k is in the feature map
+    uint32_t used;   // bit k: pixel k is in some cell of the bundle
 } spops_bev_step;
 
 // Step 0 of bundle b is step b; steps 1, 2, ... are `more`, more + 1, ...
@@ -54,7 +56,7 @@ typedef struct spops_bev_span_counts {
 typedef struct spops_bev_spans {
     int32_t tile_width, tile_height;
     int32_t group_tiles; // neighbouring tiles whose bundles follow each other
-    int32_t warp_steps;  // steps of a warp, as long as four warps are enough
+    int32_t full_spans;  // with so many, every warp that the device holds has about one step
     int64_t num_tiles;   // of all feature maps
     int64_t max_spans;   // of the build
     int64_t max_bundles; // of a class
@@ -79,10 +81,11 @@ typedef struct spops_bev_spans_args {
 // Slot bev_spans_pool: as segreduce's SUM over the plan's lists, in another order of terms.
 typedef struct spops_bev_spans_pool_args {
     const spops_bev_spans *spans;
+    spops_bev_shape shape;
     int64_t num_cells;
-    int32_t feature_width;
-    spops_matrix depth, feat, out;                     // channels last
-    spops_matrix feat_scales;                          // of F4E2M1; else data NULL
+    void *weights;                 // scratch: [num_tiles][num_depths][TILE_PIXELS] of 16 bits
+    spops_matrix depth, feat, out; // channels last
+    spops_matrix feat_scales;      // of F4E2M1; else data NULL
     const float *feat_scale, *depth_scale, *out_scale; // NULL: 1
 } spops_bev_spans_pool_args;
 
