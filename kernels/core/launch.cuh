@@ -19,6 +19,8 @@ inline cudaStream_t stream_of(const spops_context *ctx)
 // themselves (walk_wait_previous) may.
 enum launch_order { AFTER_PREVIOUS, WAITS_FOR_PREVIOUS };
 
+constexpr size_t default_shared_bytes = 48 << 10; // a kernel has to ask for more
+
 // With `shared` bytes of dynamic shared memory.
 template <launch_order ORDER, class... Params, class... Args>
 spops_status launch_shared(spops_context *ctx, const char *what, void (*kernel)(Params...),
@@ -37,7 +39,12 @@ spops_status launch_shared(spops_context *ctx, const char *what, void (*kernel)(
         config.attrs = &early;
         config.numAttrs = 1;
     }
-    cudaError_t error = cudaLaunchKernelEx(&config, kernel, static_cast<Params>(args)...);
+    cudaError_t error = cudaSuccess;
+    if (shared > default_shared_bytes)
+        error =
+            cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
+    if (error == cudaSuccess)
+        error = cudaLaunchKernelEx(&config, kernel, static_cast<Params>(args)...);
 #ifdef SPOPS_DEBUG_SYNC
     if (error == cudaSuccess) error = cudaStreamSynchronize(config.stream);
 #endif

@@ -1,0 +1,95 @@
+// Instructions of sm_80 and later: copies from memory to shared memory that a thread does not wait
+// for, and products of small matrices of f16 or bf16 in shared memory, summed in f32. On older
+// devices they do nothing; whoever uses them must not run there.
+//
+// Registers of a product (mma.m16n8k16), for lane = 4 g + q:
+//     a      rows g, g + 8; columns 2 q, 2 q + 1 (+ 8)
+//     b      columns (of b) g; rows 2 q, 2 q + 1 (+ 8)
+//     sum    rows g, g + 8; columns 2 q, 2 q + 1
+#ifndef SPOPS_KERNELS_CORE_MATRIX_UNITS_CUH
+#define SPOPS_KERNELS_CORE_MATRIX_UNITS_CUH
+
+#include "spops/device/dtypes.cuh"
+
+namespace spops
+{
+
+__device__ __forceinline__ uint32_t shared_address(const void *p)
+{
+    return (uint32_t)__cvta_generic_to_shared(p);
+}
+
+#if __CUDA_ARCH__ >= 800
+// BYTES (4, 8 or 16) from an address aligned to them; zeros, and nothing is read, unless `there`.
+template <int BYTES>
+__device__ __forceinline__ void copy_async(uint32_t to, const void *from, bool there)
+{
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(from), "n"(BYTES),
+                 "r"(there ? BYTES : 0)
+                 : "memory");
+}
+// Copies since the last close form a batch; wait until at most PENDING batches are not there yet.
+__device__ __forceinline__ void close_copies()
+{
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+template <int PENDING> __device__ __forceinline__ void wait_copies()
+{
+    asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
+}
+
+// Four 8 x 8 matrices; lane 8 i + r says where row r of the i-th lies. The second form transposes
+// each.
+__device__ __forceinline__ void load_matrices(uint32_t (&m)[4], uint32_t from)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3])
+                 : "r"(from)
+                 : "memory");
+}
+__device__ __forceinline__ void load_transposed(uint32_t (&m)[4], uint32_t from)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3])
+                 : "r"(from)
+                 : "memory");
+}
+
+__device__ __forceinline__ void add_product(f16, float (&sum)[4], const uint32_t (&a)[4],
+                                            uint32_t b0, uint32_t b1)
+{
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, "
+                 "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                 : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+__device__ __forceinline__ void add_product(bf16, float (&sum)[4], const uint32_t (&a)[4],
+                                            uint32_t b0, uint32_t b1)
+{
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, "
+                 "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                 : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+#else
+template <int BYTES> __device__ __forceinline__ void copy_async(uint32_t, const void *, bool) {}
+__device__ __forceinline__ void close_copies() {}
+template <int PENDING> __device__ __forceinline__ void wait_copies() {}
+__device__ __forceinline__ void load_matrices(uint32_t (&m)[4], uint32_t)
+{
+    m[0] = m[1] = m[2] = m[3] = 0;
+}
+__device__ __forceinline__ void load_transposed(uint32_t (&m)[4], uint32_t)
+{
+    m[0] = m[1] = m[2] = m[3] = 0;
+}
+template <class T>
+__device__ __forceinline__ void add_product(T, float (&)[4], const uint32_t (&)[4], uint32_t,
+                                            uint32_t)
+{
+}
+#endif
+
+} // namespace spops
+
+#endif
