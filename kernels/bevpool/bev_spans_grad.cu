@@ -20,8 +20,7 @@ namespace
 
 using namespace spops;
 
-constexpr int warp = 32, team_threads = 128, max_tiles_log2 = 2;
-constexpr int max_threads = team_threads << max_tiles_log2;
+constexpr int warp = 32, team_threads = 128;
 constexpr int batch_spans = 32, pixels = SPOPS_BEV_TILE_PIXELS, pixels_log2 = 5;
 constexpr int max_cols = 256, group_cols = 16; // the columns of a product
 constexpr int max_depths = 1 << 16;            // far more than shared memory has room for
@@ -39,11 +38,10 @@ struct grad_params {
     int32_t num_depths, height, width;
     int32_t tiles_x, tiles_y;
     int32_t tile_width_log2;
-    int32_t tiles_log2;   // neighbouring tiles of a block
-    int32_t blocks_x;     // of a row of tiles
-    int32_t chunk_log2;   // neighbouring depth elements that are moved together
-    int32_t cols, groups; // of group_cols columns
-    int32_t row_bytes;    // of a row of grad_out or feat in shared memory
+    int32_t tiles_log2; // neighbouring tiles of a block
+    int32_t blocks_x;   // of a row of tiles
+    int32_t chunk_log2; // neighbouring depth elements that are moved together
+    int32_t cols;
     const uint8_t *grad_out, *feat;
     int64_t grad_out_stride, feat_stride, grad_feat_stride; // bytes
     const uint16_t *depth;
@@ -55,22 +53,42 @@ struct grad_params {
 struct grad_layout {
     int32_t rows;     // [tiles][stages][batch_spans] gradient rows
     int32_t weights;  // [tiles][2][batch_spans] masked weights of 32 pixels
-    int32_t spans;    // [tiles][stages][batch_spans] pixels of the span's depth in `depth`; mask
+    int32_t spans;    // [tiles][stages][batch_spans] bytes from `depth` to the span's plane; mask
     int32_t features; // [tiles][pixels]
     int32_t depth;    // [num_depths][pixels of the block, row by row] weights, then gradients
     int32_t masks;    // [tiles][num_depths] pixels that have a cell
     int32_t bytes;    // of all
 };
 
-__host__ __device__ __forceinline__ grad_layout layout_of(const grad_params &p, int stages)
+// A row of so many groups of columns in shared memory.
+__host__ __device__ constexpr int32_t row_bytes_of(int groups)
 {
-    const int32_t tiles = 1 << p.tiles_log2;
+    return groups * group_cols * 2 + 16;
+}
+
+// Batches of rows in shared memory, one in use and the others on their way: wide rows leave room
+// for fewer.
+__host__ __device__ constexpr int stages_of(int groups)
+{
+    return groups > 8 ? 3 : 4;
+}
+
+// Neighbouring tiles that a block has at most; of wide rows no more fit.
+__host__ __device__ constexpr int max_tiles_log2(int groups)
+{
+    return groups > 8 ? 1 : 2;
+}
+
+__host__ __device__ __forceinline__ grad_layout layout_of(const grad_params &p, int groups)
+{
+    const int32_t tiles = 1 << p.tiles_log2, row_bytes = row_bytes_of(groups);
+    const int32_t staged = tiles * stages_of(groups) * batch_spans;
     grad_layout l;
     l.rows = 0;
-    l.weights = l.rows + tiles * stages * batch_spans * p.row_bytes;
+    l.weights = l.rows + staged * row_bytes;
     l.spans = l.weights + tiles * 2 * batch_spans * weights_bytes;
-    l.features = l.spans + tiles * stages * batch_spans * (int32_t)sizeof(int2);
-    l.depth = l.features + tiles * pixels * p.row_bytes;
+    l.features = l.spans + staged * (int32_t)sizeof(int2);
+    l.depth = l.features + tiles * pixels * row_bytes;
     l.masks = l.depth + tiles * p.num_depths * pixels * (int32_t)sizeof(uint16_t);
     l.bytes = l.masks + tiles * p.num_depths * (int32_t)sizeof(uint32_t);
     return l;
@@ -99,50 +117,46 @@ __device__ __forceinline__ grad_block block_of(const grad_params &p)
     return b;
 }
 
-// Chunks of neighbouring depth elements of a block, over all depths; in shared memory they follow
-// each other.
+// Chunks of neighbouring depth elements of a block. A thread has the same chunk of several planes.
 struct depth_chunks {
-    const grad_params &p;
-    const grad_block &b;
-    int32_t in_plane_log2, in_row_log2, count;
+    int32_t row, column; // of the chunk, in the block
+    bool inside;
+    int32_t bin, bins;         // the first, and from one to the next
+    int64_t element, elements; // of depth: of the first bin, and from one to the next
+    int32_t place, places;     // in shared memory, where chunks follow each other
 
-    __device__ __forceinline__ depth_chunks(const grad_params &params, const grad_block &block)
-        : p(params), b(block), in_plane_log2(pixels_log2 + p.tiles_log2 - p.chunk_log2),
-          in_row_log2(p.tile_width_log2 + p.tiles_log2 - p.chunk_log2),
-          count(p.num_depths << in_plane_log2)
+    __device__ __forceinline__ depth_chunks(const grad_params &p, const grad_block &b)
     {
-    }
-    __device__ __forceinline__ int32_t bin(int32_t i) const { return i >> in_plane_log2; }
-    __device__ __forceinline__ int32_t row(int32_t i) const
-    {
-        return (i & ((1 << in_plane_log2) - 1)) >> in_row_log2;
-    }
-    __device__ __forceinline__ int32_t column(int32_t i) const
-    {
-        return (i & ((1 << in_row_log2) - 1)) << p.chunk_log2;
-    }
-    __device__ __forceinline__ bool inside(int32_t i) const
-    {
-        return b.row + row(i) < p.height && b.column + column(i) < p.width;
-    }
-    __device__ __forceinline__ int64_t element(int32_t i) const
-    {
-        return (int64_t)b.weight + bin(i) * p.height * p.width + row(i) * p.width + column(i);
+        const int32_t in_row_log2 = p.tile_width_log2 + p.tiles_log2 - p.chunk_log2;
+        const int32_t in_plane_log2 = pixels_log2 + p.tiles_log2 - p.chunk_log2;
+        const int32_t i = (int32_t)threadIdx.x, image = p.height * p.width;
+        row = (i & ((1 << in_plane_log2) - 1)) >> in_row_log2;
+        column = (i & ((1 << in_row_log2) - 1)) << p.chunk_log2;
+        inside = b.row + row < p.height && b.column + column < p.width;
+        bin = i >> in_plane_log2;
+        bins = team_threads / pixels
+               << p.chunk_log2; // a block has as many threads as chunks in so many
+        element = (int64_t)b.weight + bin * image + row * p.width + column;
+        elements = (int64_t)bins * image;
+        place = i << p.chunk_log2;
+        places = (int32_t)blockDim.x << p.chunk_log2;
     }
 };
 
 template <int BYTES>
-__device__ __forceinline__ void load_chunks(const depth_chunks &chunks, const uint16_t *from,
+__device__ __forceinline__ void load_chunks(const grad_params &p, const depth_chunks &c,
                                             uint16_t *to)
 {
-    constexpr int elements = BYTES / 2;
-    for (int32_t i = (int32_t)threadIdx.x; i < chunks.count; i += (int32_t)blockDim.x) {
-        if (!chunks.inside(i)) continue;
-        const uint16_t *source = from + chunks.element(i);
+    if (!c.inside) return;
+    const uint16_t *from = p.depth + c.element;
+    to += c.place;
+    for (int32_t bin = c.bin; bin < p.num_depths; bin += c.bins) {
         if constexpr (BYTES == 2)
-            to[i] = *source;
+            *to = *from;
         else
-            copy_async<BYTES>(shared_address(to + i * elements), source, true);
+            copy_async<BYTES>(shared_address(to), from, true);
+        from += c.elements;
+        to += c.places;
     }
 }
 
@@ -175,26 +189,27 @@ template <int BYTES> __device__ __forceinline__ void write_chunk(uint16_t *to, c
 
 // Gradients; 0 where a point has no cell.
 template <int BYTES>
-__device__ __forceinline__ void store_chunks(const depth_chunks &chunks, const uint32_t *masks,
-                                             const uint16_t *from, uint16_t *to)
+__device__ __forceinline__ void store_chunks(const grad_params &p, const depth_chunks &c,
+                                             const uint32_t *masks, const uint16_t *from)
 {
     constexpr int elements = BYTES / 2;
-    const grad_params &p = chunks.p;
+    if (!c.inside) return;
     const int32_t column_mask = (1 << p.tile_width_log2) - 1;
-    for (int32_t i = (int32_t)threadIdx.x; i < chunks.count; i += (int32_t)blockDim.x) {
-        if (!chunks.inside(i)) continue;
-        const uint32_t *plane = masks + chunks.bin(i);
-        const int32_t first = chunks.row(i) << p.tile_width_log2;
+    uint16_t *to = p.grad_depth + c.element;
+    from += c.place;
+    for (int32_t bin = c.bin; bin < p.num_depths; bin += c.bins) {
         uint32_t words[(elements + 1) / 2];
-        read_chunk<BYTES>(from + i * elements, words);
+        read_chunk<BYTES>(from, words);
 #pragma unroll
         for (int e = 0; e < elements; ++e) {
-            const int32_t x = chunks.column(i) + e;
-            const uint32_t mask = plane[(x >> p.tile_width_log2) * p.num_depths];
-            if ((mask >> (first + (x & column_mask)) & 1u) == 0)
+            const int32_t x = c.column + e;
+            const uint32_t mask = masks[(x >> p.tile_width_log2) * p.num_depths + bin];
+            if ((mask >> ((c.row << p.tile_width_log2) + (x & column_mask)) & 1u) == 0)
                 words[e / 2] &= e % 2 == 0 ? 0xffff0000u : 0xffffu;
         }
-        write_chunk<BYTES>(to + chunks.element(i), words);
+        write_chunk<BYTES>(to, words);
+        to += c.elements;
+        from += c.places;
     }
 }
 
@@ -231,7 +246,7 @@ struct warp_share {
 };
 
 // A warp's pixels and columns term by term, with nothing from spans that a pixel is not in.
-template <class T>
+template <class T, int GROUPS>
 __device__ __noinline__ void sum_apart(const grad_params &p, grad_block b, warp_share has)
 {
     const T *w = reinterpret_cast<const T *>(p.depth);
@@ -240,7 +255,7 @@ __device__ __noinline__ void sum_apart(const grad_params &p, grad_block b, warp_
         if (!has.inside(p, b, k)) continue;
         T *row = reinterpret_cast<T *>(has.grad_row(p, b, k));
         const int64_t weight = (int64_t)b.weight + has.pixel_offset(p, k);
-        for (int32_t c = lane; c < (p.groups + 1) / 2 * group_cols; c += warp) {
+        for (int32_t c = lane; c < (GROUPS + 1) / 2 * group_cols; c += warp) {
             const int32_t at = (has.part + c / group_cols * 2) * group_cols + c % group_cols;
             if (at >= p.cols) continue;
             float total = 0.0f;
@@ -256,19 +271,23 @@ __device__ __noinline__ void sum_apart(const grad_params &p, grad_block b, warp_
     }
 }
 
-// GROUPS: of columns, of a warp at most: half of all. STAGES: batches of rows in shared memory, one
-// in use and the others on their way.
-template <class T, int GROUPS, int STAGES> struct tile_grads {
-    static_assert(STAGES >= 3, "a batch's spans are read one batch before its rows");
+// GROUPS: of columns, those behind the last one zeros.
+template <class T, int GROUPS> struct tile_grads {
+    static constexpr int stages = stages_of(GROUPS);
+    static constexpr int32_t row_bytes = row_bytes_of(GROUPS);
+    static constexpr int own = (GROUPS + 1) / 2;    // groups of a warp: part, part + 2, ...
+    static constexpr int copies = (GROUPS + 1) / 2; // of 16 bytes, of a thread's quarter of a row
+    static_assert(stages >= 3, "a batch's spans are read one batch before its rows");
     const grad_params &p;
     const grad_block &b;
     warp_share has;
     int lane;
-    int32_t span, quarter;            // of a batch, and of a row, that this thread loads
-    uint32_t rows, weights, features; // shared memory of the team
+    int32_t span, quarter;                   // of a batch, and of a row, that this thread loads
+    uint32_t rows, weights, features, depth; // shared memory, of the team but for depth
     int2 *spans;
-    uint16_t *depth;
-    float sum[GROUPS][2][4]; // gradients of features: pixels 16 half + ..., groups part + 2 ...
+    uint32_t pixel_place[8],
+        dot_place[4];     // bytes in a plane of depth: see lay_out_weights, add_depths
+    float sum[own][2][4]; // gradients of features: pixels 16 half + ...
 
     __device__ __forceinline__ tile_grads(const grad_params &params, const grad_block &block,
                                           const grad_layout &l, uint8_t *shared)
@@ -280,27 +299,34 @@ template <class T, int GROUPS, int STAGES> struct tile_grads {
         has.half = (int32_t)threadIdx.x / warp & 1;
         has.part = (int32_t)threadIdx.x / (2 * warp) & 1;
         has.begin = has.end = 0;
-        rows = shared_address(shared + l.rows) + team * STAGES * batch_spans * p.row_bytes;
+        rows = shared_address(shared + l.rows) + team * stages * batch_spans * row_bytes;
         weights = shared_address(shared + l.weights) + team * 2 * batch_spans * weights_bytes;
-        features = shared_address(shared + l.features) + team * pixels * p.row_bytes;
-        spans = reinterpret_cast<int2 *>(shared + l.spans) + team * STAGES * batch_spans;
-        depth = reinterpret_cast<uint16_t *>(shared + l.depth);
+        features = shared_address(shared + l.features) + team * pixels * row_bytes;
+        spans = reinterpret_cast<int2 *>(shared + l.spans) + team * stages * batch_spans;
+        depth = shared_address(shared + l.depth);
         if (team < b.num_tiles) {
             has.begin = __ldg(p.tile_begin + b.tile + team);
             has.end = __ldg(p.tile_begin + b.tile + team + 1);
         }
 #pragma unroll
-        for (int n = 0; n < GROUPS; ++n)
+        for (int j = 0; j < 8; ++j)
+            pixel_place[j] = place_of(8 * quarter + j);
+#pragma unroll
+        for (int j = 0; j < 4; ++j)
+            dot_place[j] = place_of(has.part * 16 + j / 2 * 8 + 2 * (lane % 4) + j % 2);
+#pragma unroll
+        for (int n = 0; n < own; ++n)
 #pragma unroll
             for (int i = 0; i < 8; ++i)
                 sum[n][i / 4][i % 4] = 0.0f;
     }
 
-    // Where pixel k lies in a plane of `depth`.
-    __device__ __forceinline__ int32_t place_of(int32_t k) const
+    // Where pixel k lies in a plane of depth.
+    __device__ __forceinline__ uint32_t place_of(int32_t k) const
     {
-        return (k >> p.tile_width_log2 << (p.tile_width_log2 + p.tiles_log2)) +
-               (has.team << p.tile_width_log2) + (k & ((1 << p.tile_width_log2) - 1));
+        return (uint32_t)((k >> p.tile_width_log2 << (p.tile_width_log2 + p.tiles_log2)) +
+                          (has.team << p.tile_width_log2) + (k & ((1 << p.tile_width_log2) - 1))) *
+               sizeof(uint16_t);
     }
 
     __device__ __forceinline__ int32_t num_batches() const
@@ -325,42 +351,43 @@ template <class T, int GROUPS, int STAGES> struct tile_grads {
     // A quarter of a row to shared memory, zeros behind its columns, or all zeros.
     __device__ __forceinline__ void copy_row(uint32_t to, const uint8_t *from, bool there) const
     {
-        for (int32_t c = quarter; c < 2 * p.groups; c += 4) {
-            const bool reads = there && c * 8 < p.cols;
-            copy_async<16>(to + c * 16, reads ? from + c * 16 : p.grad_out, reads);
+        const int32_t last = (p.cols - 8) * 2;
+#pragma unroll
+        for (int i = 0; i < copies; ++i) {
+            const int32_t at = (quarter + 4 * i) * 16;
+            if (2 * GROUPS % 4 == 0 || i + 1 < copies || quarter < 2)
+                copy_async<16>(to + at, from + min(at, last), there && at <= last);
         }
     }
 
     __device__ __forceinline__ void load_features() const
     {
-        copy_row(features + span * p.row_bytes,
-                 p.feat + ((int64_t)b.feature + has.pixel_offset(p, span)) * p.feat_stride,
-                 has.team < b.num_tiles && has.inside(p, b, span));
+        const bool there = has.team < b.num_tiles && has.inside(p, b, span);
+        const int64_t row = (int64_t)b.feature + (there ? has.pixel_offset(p, span) : 0);
+        copy_row(features + span * row_bytes, p.feat + row * p.feat_stride, there);
     }
 
     __device__ __forceinline__ void load_batch(int stage, const spops_bev_tile_span &s) const
     {
         const int32_t place = stage * batch_spans + span;
-        copy_row(rows + place * p.row_bytes, p.grad_out + (int64_t)s.cell * p.grad_out_stride,
+        copy_row(rows + place * row_bytes, p.grad_out + (int64_t)max(s.cell, 0) * p.grad_out_stride,
                  s.cell >= 0);
         if (quarter == 0)
-            spans[place] = make_int2(s.depth << (pixels_log2 + p.tiles_log2), (int)s.mask);
+            spans[place] = make_int2(s.depth << (pixels_log2 + p.tiles_log2 + 1), (int)s.mask);
     }
 
     // The weights of a batch as a matrix [span][pixel].
     __device__ __forceinline__ void lay_out_weights(int stage, int parity) const
     {
         const int2 s = spans[stage * batch_spans + span];
-        const uint32_t mask = (uint32_t)s.y >> 8 * quarter;
-        uint32_t words[4] = {};
+        const uint32_t mask = (uint32_t)s.y >> 8 * quarter, plane = depth + (uint32_t)s.x;
+        uint32_t v[8];
 #pragma unroll
         for (int j = 0; j < 8; ++j)
-            if (mask >> j & 1u)
-                words[j / 2] |= (uint32_t)depth[s.x + place_of(8 * quarter + j)] << 16 * (j % 2);
+            v[j] = load_shared_if(mask & 1u << j, plane + pixel_place[j]);
         const uint32_t to = weights + (parity * batch_spans + span) * weights_bytes + quarter * 16;
-        asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(words[0]),
-                     "r"(words[1]), "r"(words[2]), "r"(words[3])
-                     : "memory");
+        store_shared(to, make_uint4(v[0] | v[1] << 16, v[2] | v[3] << 16, v[4] | v[5] << 16,
+                                    v[6] | v[7] << 16));
     }
 
     // Spans 16 half + ..., pixels 16 part + ...
@@ -368,28 +395,27 @@ template <class T, int GROUPS, int STAGES> struct tile_grads {
     {
         const int i = lane / 8, r = lane % 8, g = lane / 4, q = lane % 4;
         const uint32_t row =
-            rows + (stage * batch_spans + has.half * 16 + i % 2 * 8 + r) * p.row_bytes;
-        const uint32_t pixel = features + (has.part * 16 + i / 2 * 8 + r) * p.row_bytes;
+            rows + (stage * batch_spans + has.half * 16 + i % 2 * 8 + r) * row_bytes + i / 2 * 16;
+        const uint32_t pixel = features + (has.part * 16 + i / 2 * 8 + r) * row_bytes + i % 2 * 16;
         float dot[2][4] = {};
         __syncwarp();
 #pragma unroll
-        for (int k = 0; k < 2 * GROUPS; ++k) {
-            if (k >= p.groups) break;
+        for (int k = 0; k < GROUPS; ++k) {
             uint32_t x[4], y[4];
-            load_matrices(x, row + k * 32 + i / 2 * 16);
-            load_matrices(y, pixel + k * 32 + i % 2 * 16);
+            load_matrices(x, row + k * 32);
+            load_matrices(y, pixel + k * 32);
             add_product(T(), dot[0], x, y[0], y[1]);
             add_product(T(), dot[1], x, y[2], y[3]);
         }
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
             const int2 s = spans[stage * batch_spans + has.half * 16 + g + 8 * h];
+            const uint32_t mask = (uint32_t)s.y >> (has.part * 16 + 2 * q);
+            const uint32_t plane = depth + (uint32_t)s.x;
 #pragma unroll
-            for (int j = 0; j < 4; ++j) {
-                const int32_t k = has.part * 16 + j / 2 * 8 + 2 * q + j % 2;
-                if ((uint32_t)s.y >> k & 1u)
-                    depth[s.x + place_of(k)] = from_f32<T>(dot[j / 2][2 * h + j % 2]).bits;
-            }
+            for (int j = 0; j < 4; ++j)
+                store_shared_if(mask & 1u << (j / 2 * 8 + j % 2), plane + dot_place[j],
+                                from_f32<T>(dot[j / 2][2 * h + j % 2]).bits);
         }
     }
 
@@ -403,13 +429,13 @@ template <class T, int GROUPS, int STAGES> struct tile_grads {
             load_transposed(w, weights +
                                    (parity * batch_spans + k + i / 2 * 8 + r) * weights_bytes +
                                    has.half * 32 + i % 2 * 16);
-            const uint32_t row =
-                rows + (stage * batch_spans + k + i % 2 * 8 + r) * p.row_bytes + i / 2 * 16;
+            const uint32_t row = rows + (stage * batch_spans + k + i % 2 * 8 + r) * row_bytes +
+                                 i / 2 * 16 + has.part * 32;
 #pragma unroll
-            for (int n = 0; n < GROUPS; ++n) {
-                if (has.part + 2 * n >= p.groups) break;
+            for (int n = 0; n < own; ++n) {
+                if (2 * n + 1 >= GROUPS && has.part != 0) break; // an odd number of groups
                 uint32_t x[4];
-                load_transposed(x, row + (has.part + 2 * n) * 32);
+                load_transposed(x, row + n * 64);
                 add_product(T(), sum[n][0], w, x[0], x[1]);
                 add_product(T(), sum[n][1], w, x[2], x[3]);
             }
@@ -420,7 +446,7 @@ template <class T, int GROUPS, int STAGES> struct tile_grads {
     {
         float zero = 0.0f;
 #pragma unroll
-        for (int n = 0; n < GROUPS; ++n)
+        for (int n = 0; n < own; ++n)
 #pragma unroll
             for (int i = 0; i < 8; ++i)
                 zero += sum[n][i / 4][i % 4] * 0.0f;
@@ -436,7 +462,7 @@ template <class T, int GROUPS, int STAGES> struct tile_grads {
             if (!has.inside(p, b, k)) continue;
             uint8_t *row = has.grad_row(p, b, k);
 #pragma unroll
-            for (int n = 0; n < GROUPS; ++n) {
+            for (int n = 0; n < own; ++n) {
 #pragma unroll
                 for (int j = 0; j < 2; ++j) {
                     const int32_t at = (has.part + 2 * n) * group_cols + j * 8 + 2 * q;
@@ -449,11 +475,13 @@ template <class T, int GROUPS, int STAGES> struct tile_grads {
     }
 };
 
-template <class T, int GROUPS, int STAGES>
-__global__ void __launch_bounds__(max_threads) grad_kernel(const __grid_constant__ grad_params p)
+template <class T, int GROUPS>
+__global__ void __launch_bounds__(team_threads << max_tiles_log2(GROUPS))
+    grad_kernel(const __grid_constant__ grad_params p)
 {
     extern __shared__ __align__(16) uint8_t shared[];
-    const grad_layout l = layout_of(p, STAGES);
+    constexpr int stages = stages_of(GROUPS);
+    const grad_layout l = layout_of(p, GROUPS);
     const grad_block b = block_of(p);
     const depth_chunks chunks(p, b);
     uint16_t *depth = reinterpret_cast<uint16_t *>(shared + l.depth);
@@ -461,12 +489,12 @@ __global__ void __launch_bounds__(max_threads) grad_kernel(const __grid_constant
     const bool wants_depth = p.grad_depth != nullptr, wants_feat = p.grad_feat != nullptr;
     walk_release_next();
 
-    tile_grads<T, GROUPS, STAGES> tile(p, b, l, shared);
-    spops_bev_tile_span first[STAGES - 1];
+    tile_grads<T, GROUPS> tile(p, b, l, shared);
+    spops_bev_tile_span first[stages - 1];
 #pragma unroll
-    for (int i = 0; i < STAGES - 1; ++i)
+    for (int i = 0; i < stages - 1; ++i)
         first[i] = tile.load_span(i);
-    spops_bev_tile_span next = tile.load_span(STAGES - 1);
+    spops_bev_tile_span next = tile.load_span(stages - 1);
     if (wants_depth)
         for (int32_t i = (int32_t)threadIdx.x; i < b.num_tiles * p.num_depths;
              i += (int32_t)blockDim.x)
@@ -475,32 +503,32 @@ __global__ void __launch_bounds__(max_threads) grad_kernel(const __grid_constant
     if (wants_depth) tile.load_features();
     if (wants_feat) {
         switch (p.chunk_log2) {
-        case 0: load_chunks<2>(chunks, p.depth, depth); break;
-        case 1: load_chunks<4>(chunks, p.depth, depth); break;
-        case 2: load_chunks<8>(chunks, p.depth, depth); break;
-        default: load_chunks<16>(chunks, p.depth, depth); break;
+        case 0: load_chunks<2>(p, chunks, depth); break;
+        case 1: load_chunks<4>(p, chunks, depth); break;
+        case 2: load_chunks<8>(p, chunks, depth); break;
+        default: load_chunks<16>(p, chunks, depth); break;
         }
     }
     close_copies();
 #pragma unroll
-    for (int i = 0; i < STAGES - 1; ++i) {
+    for (int i = 0; i < stages - 1; ++i) {
         tile.load_batch(i, first[i]);
         close_copies();
     }
-    wait_copies<STAGES - 1>(); // all but the rows
+    wait_copies<stages - 1>(); // all but the rows
     __syncthreads();
 
     const int32_t num_batches = tile.num_batches();
-    int stage = 0, free_stage = STAGES - 1;
+    int stage = 0, free_stage = stages - 1;
     if (wants_feat) tile.lay_out_weights(0, 0);
     for (int32_t batch = 0; batch < num_batches; ++batch) {
-        const int next_stage = stage + 1 == STAGES ? 0 : stage + 1;
-        wait_copies<STAGES - 2>();
+        const int next_stage = stage + 1 == stages ? 0 : stage + 1;
+        wait_copies<stages - 2>();
         // This batch's rows and weights are there, and no warp is in the batch before any more.
         wait_team(tile.has.team);
         tile.load_batch(free_stage, next);
         close_copies();
-        next = tile.load_span(batch + STAGES);
+        next = tile.load_span(batch + stages);
         if (wants_feat) tile.lay_out_weights(next_stage, (batch + 1) & 1);
         if (wants_depth) tile.add_depths(stage);
         if (wants_feat) tile.add_features(stage, batch & 1);
@@ -513,28 +541,22 @@ __global__ void __launch_bounds__(max_threads) grad_kernel(const __grid_constant
         if (tile.all_finite())
             tile.store_features();
         else
-            sum_apart<T>(p, b, tile.has);
+            sum_apart<T, GROUPS>(p, b, tile.has);
     }
     if (!wants_depth) return;
     __syncthreads();
     switch (p.chunk_log2) {
-    case 0: store_chunks<2>(chunks, masks, depth, p.grad_depth); break;
-    case 1: store_chunks<4>(chunks, masks, depth, p.grad_depth); break;
-    case 2: store_chunks<8>(chunks, masks, depth, p.grad_depth); break;
-    default: store_chunks<16>(chunks, masks, depth, p.grad_depth); break;
+    case 0: store_chunks<2>(p, chunks, masks, depth); break;
+    case 1: store_chunks<4>(p, chunks, masks, depth); break;
+    case 2: store_chunks<8>(p, chunks, masks, depth); break;
+    default: store_chunks<16>(p, chunks, masks, depth); break;
     }
 }
 
-// Wide rows leave room for fewer batches.
-constexpr int stages_of(int groups)
+// Groups of columns as compiled: the least that serve.
+int groups_of(int32_t cols)
 {
-    return groups > 4 ? 3 : 4;
-}
-
-// Groups of columns that half of the warps sum: as compiled, the least that serve.
-int groups_of(int32_t groups)
-{
-    return groups <= 2 ? 1 : groups <= 6 ? 3 : groups <= 8 ? 4 : 8;
+    return cols <= 32 ? 2 : cols <= 80 ? 5 : cols <= 128 ? 8 : 16;
 }
 
 bool rows_of_16(const spops_matrix &m)
@@ -568,8 +590,6 @@ bool choose_params(const spops_context *ctx, const spops_bev_spans_grad_args *ar
     while (1 << p.tile_width_log2 < s.tile_width)
         ++p.tile_width_log2;
     p.cols = (int32_t)args->feat.cols;
-    p.groups = (p.cols + group_cols - 1) / group_cols;
-    p.row_bytes = p.groups * group_cols * 2 + 16;
     p.grad_out = (const uint8_t *)args->grad_out.data;
     p.grad_out_stride = args->grad_out.row_stride * 2;
     p.feat = (const uint8_t *)args->feat.data;
@@ -579,11 +599,11 @@ bool choose_params(const spops_context *ctx, const spops_bev_spans_grad_args *ar
     p.grad_feat = (uint8_t *)args->grad_feat.data;
     p.grad_feat_stride = args->grad_feat.row_stride * 2;
     const uintptr_t both = (uintptr_t)p.depth | (uintptr_t)p.grad_depth;
-    for (p.tiles_log2 = max_tiles_log2; p.tiles_log2 >= 0; --p.tiles_log2) {
+    for (p.tiles_log2 = max_tiles_log2(groups_of(p.cols)); p.tiles_log2 >= 0; --p.tiles_log2) {
         const int32_t tiles = 1 << p.tiles_log2;
         p.blocks_x = (p.tiles_x + tiles - 1) / tiles;
         if (p.tiles_log2 > 0 && num_strips * p.blocks_x < ctx->info.num_processors) continue;
-        if (layout_of(p, stages_of(groups_of(p.groups))).bytes > max_shared) continue;
+        if (layout_of(p, groups_of(p.cols)).bytes > max_shared) continue;
         for (p.chunk_log2 = 3; p.chunk_log2 > 0; --p.chunk_log2) {
             const int32_t chunk = 1 << p.chunk_log2;
             if (tiles * s.tile_width % chunk == 0 && p.width % chunk == 0 &&
@@ -599,20 +619,19 @@ bool choose_params(const spops_context *ctx, const spops_bev_spans_grad_args *ar
 template <class T, int GROUPS>
 spops_status launch_grad(spops_context *ctx, const grad_params &p, int64_t blocks)
 {
-    constexpr int stages = stages_of(GROUPS);
     return launch_shared<WAITS_FOR_PREVIOUS>(
-        ctx, "bev_spans: grad", grad_kernel<T, GROUPS, stages>, dim3((unsigned)blocks),
-        (unsigned)team_threads << p.tiles_log2, (size_t)layout_of(p, stages).bytes, p);
+        ctx, "bev_spans: grad", grad_kernel<T, GROUPS>, dim3((unsigned)blocks),
+        (unsigned)team_threads << p.tiles_log2, (size_t)layout_of(p, GROUPS).bytes, p);
 }
 
 template <class T>
 spops_status launch_groups(spops_context *ctx, const grad_params &p, int64_t blocks)
 {
-    switch (groups_of(p.groups)) {
-    case 1: return launch_grad<T, 1>(ctx, p, blocks);
-    case 3: return launch_grad<T, 3>(ctx, p, blocks);
-    case 4: return launch_grad<T, 4>(ctx, p, blocks);
-    default: return launch_grad<T, 8>(ctx, p, blocks);
+    switch (groups_of(p.cols)) {
+    case 2: return launch_grad<T, 2>(ctx, p, blocks);
+    case 5: return launch_grad<T, 5>(ctx, p, blocks);
+    case 8: return launch_grad<T, 8>(ctx, p, blocks);
+    default: return launch_grad<T, 16>(ctx, p, blocks);
     }
 }
 

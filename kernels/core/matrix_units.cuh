@@ -19,6 +19,40 @@ __device__ __forceinline__ uint32_t shared_address(const void *p)
     return (uint32_t)__cvta_generic_to_shared(p);
 }
 
+// An element of 16 bits, or 0; and into shared memory, or nothing. Without branches.
+__device__ __forceinline__ uint32_t load_shared_if(uint32_t wanted, uint32_t from)
+{
+    uint32_t v;
+    asm volatile("{\n"
+                 ".reg .pred p;\n"
+                 ".reg .b16 h;\n"
+                 "setp.ne.u32 p, %1, 0;\n"
+                 "mov.b16 h, 0;\n"
+                 "@p ld.shared.b16 h, [%2];\n"
+                 "cvt.u32.u16 %0, h;\n"
+                 "}"
+                 : "=r"(v)
+                 : "r"(wanted), "r"(from)
+                 : "memory");
+    return v;
+}
+__device__ __forceinline__ void store_shared_if(uint32_t wanted, uint32_t to, uint16_t v)
+{
+    asm volatile("{\n"
+                 ".reg .pred p;\n"
+                 "setp.ne.u32 p, %0, 0;\n"
+                 "@p st.shared.b16 [%1], %2;\n"
+                 "}" ::"r"(wanted),
+                 "r"(to), "h"(v)
+                 : "memory");
+}
+__device__ __forceinline__ void store_shared(uint32_t to, uint4 v)
+{
+    asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(v.x), "r"(v.y), "r"(v.z),
+                 "r"(v.w)
+                 : "memory");
+}
+
 #if __CUDA_ARCH__ >= 800
 // BYTES (4, 8 or 16) from an address aligned to them; zeros, and nothing is read, unless `there`.
 template <int BYTES>
@@ -58,18 +92,18 @@ __device__ __forceinline__ void load_transposed(uint32_t (&m)[4], uint32_t from)
 __device__ __forceinline__ void add_product(f16, float (&sum)[4], const uint32_t (&a)[4],
                                             uint32_t b0, uint32_t b1)
 {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, "
-                 "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-                 : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, "
+        "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 __device__ __forceinline__ void add_product(bf16, float (&sum)[4], const uint32_t (&a)[4],
                                             uint32_t b0, uint32_t b1)
 {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, "
-                 "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-                 : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, "
+        "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 #else
 template <int BYTES> __device__ __forceinline__ void copy_async(uint32_t, const void *, bool) {}
