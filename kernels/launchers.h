@@ -47,11 +47,14 @@ spops_status spops_cuda_transpose(spops_context *ctx, const spops_transpose_args
 // kernels/bevpool/bev_points.cu
 spops_status spops_cuda_bev_points(spops_context *ctx, const spops_bev_points_args *args);
 
-// kernels/bevpool/bev_spans_build.cu, bev_spans_pool.cu
+// kernels/bevpool/bev_spans_build.cu, bev_spans_pool.cu, bev_spans_grad.cu
 size_t spops_cuda_bev_spans_workspace_bytes(spops_context *ctx, const spops_bev_spans *spans,
                                             const spops_bev_shape *shape);
 spops_status spops_cuda_bev_spans_build(spops_context *ctx, const spops_bev_spans_args *args);
 spops_status spops_cuda_bev_spans_pool(spops_context *ctx, const spops_bev_spans_pool_args *args);
+bool spops_cuda_bev_spans_grad_fits(const spops_context *ctx,
+                                    const spops_bev_spans_grad_args *args);
+spops_status spops_cuda_bev_spans_grad(spops_context *ctx, const spops_bev_spans_grad_args *args);
 
 // kernels/coords/
 spops_search spops_cuda_coords_search(const spops_context *ctx, const spops_key_layout *layout,

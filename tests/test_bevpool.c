@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/backend.h"
 #include "support/device.h"
 #include "tests/support/bev_cases.h"
 #include "tests/support/params.h"
@@ -208,6 +209,9 @@ typedef struct pool_case {
     bool backward, want_depth, want_feat;
     int64_t cols;
     test_values values;
+    test_values grad_values; // of grad_out, where not EXACT; else as values
+    int64_t depth_shift;     // of depth and its gradient, elements more than the others'
+    spops_context *home;     // the plan's, where calls over spans are to be counted; or NULL
     uint64_t stream;
     guarded depth, feat, cells, grad_depth, grad_feat; // cells: out, or grad_out
     ref_tensor expected, expected_depth;               // out or grad_feat; grad_depth
@@ -234,8 +238,9 @@ static void prepare(void *user, int version)
     } else {
         // grad_out is drawn channels last; the call gets it in its layout.
         ref_tensor grad_out = ref_tensor_create(map->num_cells, c->cols);
+        const test_values kind = c->grad_values != VALUES_EXACT ? c->grad_values : c->values;
         for (int64_t i = 0; i < map->num_cells * c->cols; ++i) {
-            grad_out.value[i] = test_value(&rng, c->values, c->cells.view.dtype, false, 1);
+            grad_out.value[i] = test_value(&rng, kind, c->cells.view.dtype, false, 1);
         }
         if (c->layout == SPOPS_BEV_CHANNELS_FIRST) {
             ref_tensor first = ref_bev_channels_first(&grad_out, batches);
@@ -254,16 +259,39 @@ static void prepare(void *user, int version)
     free(depth), free(feat);
 }
 
-static spops_status enqueue(void *user, spops_context *ctx)
+// Calls of the backend's gradients over spans are counted: what took another way is seen.
+static const spops_backend *counted_backend;
+static int num_span_grads;
+
+static spops_status count_span_grad(spops_context *ctx, const spops_bev_spans_grad_args *args)
 {
-    pool_case *c = (pool_case *)user;
-    if (!c->backward) {
-        return spops_bevpool_execute(ctx, c->plan, c->layout, c->depth.view, c->feat.view,
-                                     c->cells.view);
-    }
+    ++num_span_grads;
+    return counted_backend->bev_spans_grad(ctx, args);
+}
+
+static spops_status enqueue_backward(pool_case *c, spops_context *ctx)
+{
     return spops_bevpool_execute_backward(ctx, c->plan, c->layout, c->cells.view, c->depth.view,
                                           c->feat.view, c->want_depth ? &c->grad_depth.view : NULL,
                                           c->want_feat ? &c->grad_feat.view : NULL);
+}
+
+static spops_status enqueue(void *user, spops_context *ctx)
+{
+    pool_case *c = (pool_case *)user;
+    spops_context *home = c->home; // a plan's context and the call's must agree on the backend
+    spops_backend counting = *ctx->backend;
+    spops_status status;
+    if (!c->backward)
+        return spops_bevpool_execute(ctx, c->plan, c->layout, c->depth.view, c->feat.view,
+                                     c->cells.view);
+    if (home == NULL || counting.bev_spans_grad == NULL) return enqueue_backward(c, ctx);
+    counted_backend = ctx->backend;
+    counting.bev_spans_grad = count_span_grad;
+    home->backend = ctx->backend = &counting;
+    status = enqueue_backward(c, ctx);
+    home->backend = ctx->backend = counted_backend;
+    return status;
 }
 
 static void verify(void *user, int version, const char *what)
@@ -271,14 +299,16 @@ static void verify(void *user, int version, const char *what)
     pool_case *c = (pool_case *)user;
     const bool exact = c->values == VALUES_EXACT;
     (void)version;
+    // Sums of f16 and bf16 may run on matrix units, whose additions truncate. In a gradient a term
+    // may be added to others before it is added to the sum.
+    const bool single = c->feat.view.dtype == SPOPS_DTYPE_F32;
+    const double unit = single ? 0x1p-24 : c->backward ? 0x1p-22 : 0x1p-23;
     if (!c->backward) {
-        // Sums of f16 and bf16 may run on matrix units, whose additions truncate.
-        const double unit = c->feat.view.dtype == SPOPS_DTYPE_F32 ? 0x1p-24 : 0x1p-23;
         guarded_check_unit(&c->cells, &c->expected, exact, unit, what);
         return;
     }
-    if (c->want_feat) guarded_check(&c->grad_feat, &c->expected, exact, what);
-    if (c->want_depth) guarded_check(&c->grad_depth, &c->expected_depth, exact, what);
+    if (c->want_feat) guarded_check_unit(&c->grad_feat, &c->expected, exact, unit, what);
+    if (c->want_depth) guarded_check_unit(&c->grad_depth, &c->expected_depth, exact, unit, what);
 }
 
 static void check_pool(test_device *d, pool_case *c, spops_dtype dtype, spops_dtype depth_dtype,
@@ -296,12 +326,13 @@ static void check_pool(test_device *d, pool_case *c, spops_dtype dtype, spops_dt
         test_launch_name(d->launch), test_dtype_name(dtype), test_dtype_name(depth_dtype),
         (long long)c->cols, (long long)padding, first ? "first" : "last",
         test_values_name(c->values));
-    c->depth = guarded_create(d->backend, "depth", map->num_depths, 1, 0, shift, depth_dtype);
+    const int64_t depth_shift = shift + c->depth_shift;
+    c->depth = guarded_create(d->backend, "depth", map->num_depths, 1, 0, depth_shift, depth_dtype);
     c->feat = guarded_create(d->backend, "feat", map->num_features, c->cols, padding, shift, dtype);
     c->cells = guarded_create(d->backend, c->backward ? "grad_out" : "out", rows, cols, padding,
                               shift, dtype);
     c->grad_depth =
-        guarded_create(d->backend, "grad_depth", map->num_depths, 1, 0, shift, depth_dtype);
+        guarded_create(d->backend, "grad_depth", map->num_depths, 1, 0, depth_shift, depth_dtype);
     c->grad_feat = guarded_create(d->backend, "grad_feat", map->num_features, c->cols, padding * 2,
                                   shift, dtype);
     test_call call = {.user = c,
@@ -434,6 +465,152 @@ ParameterizedTest(struct param *p, bevpool, agrees_on_real_map, .timeout = 600)
     spops_bev_plan_destroy(plan);
     bev_map_free(&map), bev_geometry_free(&g);
     test_close(&d);
+}
+
+// ---- gradients over spans ----
+
+static spops_bev_options span_options(const test_device *d)
+{
+    spops_bev_options options = spops_bev_options_default();
+    options.backward = 1;
+    if (d->backend == SPOPS_BACKEND_CUDA) options.kernel = SPOPS_BEV_KERNEL_SPANS;
+    return options;
+}
+
+// One call, which must (on CUDA) or must not go by spans.
+static void check_span_grads(test_device *d, pool_case *c, spops_dtype dtype,
+                             spops_dtype depth_dtype, int64_t padding, int64_t depth_shift,
+                             bool by_spans, const char *name)
+{
+    num_span_grads = 0;
+    c->home = d->ctx;
+    c->backward = true;
+    c->depth_shift = depth_shift;
+    check_pool(d, c, dtype, depth_dtype, padding, 0, name);
+    cr_assert((num_span_grads > 0) == (by_spans && d->backend == SPOPS_BACKEND_CUDA),
+              "%s: %d calls went by spans, cols %lld, padding %lld", name, num_span_grads,
+              (long long)c->cols, (long long)padding);
+}
+
+// Each gradient and both, both layouts, values of every kind.
+static void check_map_span_grads(test_device *d, const bev_map *map, spops_bev_plan *plan,
+                                 spops_dtype dtype, int64_t cols, uint64_t stream, const char *name)
+{
+    static const struct {
+        test_values values, grad_values;
+    } kinds[] = {{VALUES_RANDOM, VALUES_EXACT},    {VALUES_EXACT, VALUES_EXACT},
+                 {VALUES_CANCEL, VALUES_EXACT},    {VALUES_RANDOM, VALUES_INFINITE},
+                 {VALUES_RANDOM, VALUES_NAN},      {VALUES_ZEROS, VALUES_INFINITE},
+                 {VALUES_SUBNORMAL, VALUES_EXACT}, {VALUES_NAN, VALUES_RANDOM}};
+    for (int i = 0; i < 8; ++i) {
+        pool_case c = {.plan = plan, .map = map, .cols = cols, .stream = ++stream};
+        c.layout = i % 2 == 1 ? SPOPS_BEV_CHANNELS_FIRST : SPOPS_BEV_CHANNELS_LAST;
+        c.want_depth = i % 3 != 1;
+        c.want_feat = i % 3 != 2;
+        c.values = kinds[i].values;
+        c.grad_values = kinds[i].grad_values;
+        check_span_grads(d, &c, dtype, dtype, i % 4 == 0 ? 8 : 0, i / 2 % 2,
+                         dtype != SPOPS_DTYPE_F32, name);
+    }
+}
+
+ParameterizedTestParameters(bevpool, span_gradients_agree)
+{
+    return every_combination();
+}
+ParameterizedTest(struct param *p, bevpool, span_gradients_agree, .timeout = 900)
+{
+    // Tiles of 32 x 1, 16 x 2 and 8 x 4 pixels, with tails; blocks of one tile, and, where a device
+    // has fewer than 140 processors, of two and four; batches enough to use buffers again.
+    static const struct {
+        spops_bev_shape shape;
+        int64_t cols[2];
+    } cases[] = {
+        {{1, 1, 2, 1, 1, 4, 2, 1}, {8, 16}},       {{2, 2, 24, 5, 9, 32, 31, 1}, {24, 80}},
+        {{1, 2, 40, 33, 5, 32, 30, 1}, {80, 40}},  {{2, 1, 30, 16, 12, 32, 24, 1}, {128, 136}},
+        {{1, 3, 20, 40, 6, 30, 24, 1}, {256, 8}},  {{1, 34, 3, 33, 9, 51, 40, 1}, {80, 96}},
+        {{1, 48, 3, 5, 40, 96, 120, 1}, {80, 16}}, {{1, 20, 3, 9, 28, 60, 56, 1}, {128, 32}},
+        {{2, 24, 4, 12, 20, 96, 40, 1}, {80, 64}}, {{1, 20, 4, 20, 14, 40, 56, 1}, {256, 80}},
+    };
+    test_device d;
+    if (!test_open(&d, (spops_backend_kind)p->backend, (test_launch)p->launch)) return;
+    const spops_bev_options options = span_options(&d);
+    uint64_t stream = (uint64_t)(p->dtype * 8 + p->launch + 4000) << 32;
+    for (int i = 0; i < 20; ++i) {
+        char text[256];
+        const int k = i / 2;
+        if (test_quick() && i % 3 != 0) continue;
+        if ((p->backend == SPOPS_BACKEND_CPU || p->dtype == SPOPS_DTYPE_F32) && i % 7 != 0)
+            continue; // by lists
+        test_rng rng = test_rng_make(stream += 100);
+        bev_map map = bev_map_dense(&cases[k].shape, &rng);
+        const char *name = test_describe(text, "dense map %d", k);
+        spops_bev_plan *plan = NULL;
+        test_expect_ok(d.ctx, bev_map_plan(&d, &map, &options, &plan), name);
+        check_map_span_grads(&d, &map, plan, (spops_dtype)p->dtype, cases[k].cols[i % 2], stream,
+                             name);
+        spops_bev_plan_destroy(plan);
+        bev_map_free(&map);
+    }
+    bev_geometry_case g = bev_geometry_simulate(2, 4, 0.1);
+    spops_bev_plan *plan = NULL;
+    test_expect_ok(d.ctx, spops_bev_plan_create(d.ctx, &g.geometry, &options, &plan), "simulated");
+    bev_map map = bev_map_of_plan(&d, plan);
+    check_map_span_grads(&d, &map, plan, (spops_dtype)p->dtype, 80, stream += 100, "simulated rig");
+    // What spans do not serve goes by lists: rows and widths that are no multiples of 16 bytes, and
+    // depths of another dtype.
+    static const struct {
+        int64_t cols, padding;
+        bool single;
+    } others[] = {{80, 3, false}, {12, 0, false}, {80, 0, true}};
+    for (int i = 0; i < 3; ++i) {
+        pool_case c = {.plan = plan, .map = &map, .cols = others[i].cols, .stream = ++stream};
+        c.want_depth = c.want_feat = true;
+        c.values = VALUES_RANDOM;
+        check_span_grads(&d, &c, (spops_dtype)p->dtype,
+                         others[i].single ? SPOPS_DTYPE_F32 : (spops_dtype)p->dtype,
+                         others[i].padding, 0, false, "simulated rig, by lists");
+    }
+    spops_bev_plan_destroy(plan);
+    bev_map_free(&map), bev_geometry_free(&g);
+    test_close(&d);
+}
+
+ParameterizedTestParameters(bevpool, span_gradients_agree_on_real_maps)
+{
+    return every_combination();
+}
+ParameterizedTest(struct param *p, bevpool, span_gradients_agree_on_real_maps, .timeout = 900)
+{
+    if (test_quick() || p->dtype == SPOPS_DTYPE_F32 || p->backend == SPOPS_BACKEND_CPU) return;
+    for (int setting = 'A'; setting <= 'B'; ++setting) {
+        test_device d;
+        bev_geometry_case g;
+        char text[256];
+        if (!bev_geometry_real('a', (char)setting, &g)) return;
+        if (!test_open(&d, (spops_backend_kind)p->backend, (test_launch)p->launch)) {
+            bev_geometry_free(&g);
+            return;
+        }
+        const spops_bev_options options = span_options(&d);
+        const char *name = test_describe(text, "nuscenes_a, setting %c", setting);
+        spops_bev_plan *plan = NULL;
+        test_expect_ok(d.ctx, spops_bev_plan_create(d.ctx, &g.geometry, &options, &plan), name);
+        bev_map map = bev_map_of_plan(&d, plan);
+        for (int i = 0; i < 2; ++i) {
+            pool_case c = {.plan = plan, .map = &map, .cols = i == 0 ? 80 : 256};
+            if (setting == 'B' && i == 1) c.cols = 128;
+            c.stream = (uint64_t)(p->dtype * 64 + p->launch * 8 + i);
+            c.layout = i == 1 ? SPOPS_BEV_CHANNELS_FIRST : SPOPS_BEV_CHANNELS_LAST;
+            c.want_depth = c.want_feat = true;
+            c.values = VALUES_RANDOM;
+            check_span_grads(&d, &c, (spops_dtype)p->dtype, (spops_dtype)p->dtype, 0, 0, true,
+                             name);
+        }
+        spops_bev_plan_destroy(plan);
+        bev_map_free(&map), bev_geometry_free(&g);
+        test_close(&d);
+    }
 }
 
 // The relation a plan shows is the map.

@@ -67,8 +67,9 @@ typedef enum spops_bev_kernel {
     SPOPS_BEV_KERNEL_AUTO = 0,  /* spans where they are likely to be faster */
     SPOPS_BEV_KERNEL_LISTS = 1, /* a list of points per cell: any map, dtype and device */
     SPOPS_BEV_KERNEL_SPANS = 2  /* runs of pixels that share a cell, on tensor cores: f16 depth with
-                                   f16 feat, bf16 with bf16, and 8- and 4-bit feat; CUDA, sm_80 and
-                                   later, not plans made by reserve */
+                                   f16 feat, bf16 with bf16, and 8- and 4-bit feat; gradients where
+                                   depth has feat's dtype, up to 256 columns, rows of multiples of
+                                   16 bytes; CUDA, sm_80 and later, not plans made by reserve */
 } spops_bev_kernel;
 
 typedef struct spops_bev_options {
@@ -289,7 +290,8 @@ SPOPS_API spops_status spops_bevpool_execute(spops_context *ctx, const spops_bev
  * grad_depth  Shape and dtype of depth, or NULL. Every element is written.
  * grad_feat   Shape and dtype of feat (own row_stride), or NULL. Every element is written.
  *
- * The plan must have been built with backward = 1. Otherwise as spops_bevpool_execute.
+ * The plan must have been built with backward = 1. Products of f16 and bf16 may be added on tensor
+ * cores, in f32. Otherwise as spops_bevpool_execute.
  */
 SPOPS_API spops_status spops_bevpool_execute_backward(
     spops_context *ctx, const spops_bev_plan *plan, spops_bev_layout layout, spops_matrix grad_out,

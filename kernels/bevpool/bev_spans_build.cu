@@ -62,11 +62,11 @@ struct add_bundles {
     }
 };
 
-// A span of the build, by itself: 16 bytes.
+// A span of the build, by itself.
 struct loose_span {
-    int32_t feature, weight;
-    uint32_t mask;
+    int32_t feature;
     int32_t plane; // tile * num_depths + depth
+    uint32_t mask;
 };
 
 struct build_workspace {
@@ -156,10 +156,13 @@ struct plane_params {
     int32_t num_depths, height, width;
     int32_t tile_height, tile_width, tiles_x, tiles_per_camera;
     int64_t num_planes, max_spans;
+    spops_bev_tile_span *tile_spans; // or NULL
+    uint32_t *plane_masks;           // or NULL
 };
 
 // A tile at a depth, seen by one lane: its pixel and that one's cell (-1: none).
 struct plane_pixel {
+    int32_t depth;           // bin
     int32_t feature, weight; // of the tile's first pixel
     bool inside;
     int32_t cell;
@@ -175,6 +178,7 @@ __device__ plane_pixel pixel_of(const plane_params &p, int64_t plane, int lane)
     const int32_t image = p.height * p.width, first = h * p.width + w;
     const int32_t row = lane / p.tile_width, column = lane % p.tile_width;
     plane_pixel pixel;
+    pixel.depth = d;
     pixel.feature = camera * image + first;
     pixel.weight = (camera * p.num_depths + d) * image + first;
     pixel.inside = h + row < p.height && w + column < p.width;
@@ -207,12 +211,16 @@ __global__ void __launch_bounds__(threads)
     if (plane >= p.num_planes) return;
     const plane_pixel pixel = pixel_of(p, plane, lane);
     const uint32_t alike = __match_any_sync(whole_warp, pixel.cell);
+    const uint32_t covered = __ballot_sync(whole_warp, pixel.cell >= 0);
+    if (lane == 0 && p.plane_masks != nullptr) p.plane_masks[plane] = covered;
     const bool leads = pixel.cell >= 0 && __ffs((int)alike) - 1 == lane;
     const uint32_t leaders = __ballot_sync(whole_warp, leads);
     const int64_t at = (int64_t)plane_begin[plane] + __popc(leaders & ((1u << lane) - 1));
     if (!leads || at >= p.max_spans) return;
     cells[at] = (uint32_t)pixel.cell;
-    loose[at] = loose_span{pixel.feature, pixel.weight, alike, (int32_t)plane};
+    loose[at] = loose_span{pixel.feature, (int32_t)plane, alike};
+    if (p.tile_spans != nullptr)
+        p.tile_spans[at] = spops_bev_tile_span{pixel.cell, pixel.depth, alike};
 }
 
 // What the sort and the scans find where there is no span; counts; no cell covered, no bundle full.
@@ -279,6 +287,7 @@ __global__ void __launch_bounds__(threads)
     if (i > s.num_tiles) return;
     const int64_t at = min((int64_t)ws.plane_begin[i * num_depths], s.max_spans);
     const kind_counts before = ws.before[at];
+    if (s.tile_begin != nullptr) s.tile_begin[i] = (int32_t)at;
     ws.tile_begin[i] = kind_begin[SEVERAL] + before.n[SEVERAL];
     ws.tile_begin[s.num_tiles + 1 + i] = kind_begin[ONE] + before.n[ONE];
 }
@@ -355,7 +364,7 @@ struct span_cursor {
 
 __device__ void advance(const loose_span *sorted, span_cursor &at)
 {
-    at.span = loose_span{INT_MAX, 0, 0, 0};
+    at.span = loose_span{INT_MAX, 0, 0};
     if (at.next < at.end) at.span = sorted[at.next++];
 }
 
@@ -474,11 +483,6 @@ __global__ void __launch_bounds__(threads)
     }
 }
 
-int64_t planes_of(const spops_bev_spans &s, const spops_bev_shape &shape)
-{
-    return s.num_tiles * shape.num_depths;
-}
-
 int64_t cells_of(const spops_bev_shape &shape)
 {
     return (int64_t)shape.num_batches * shape.num_cells_z * shape.num_cells_y * shape.num_cells_x;
@@ -497,8 +501,10 @@ plane_params params_of(const spops_bev_spans_args *args)
     p.tile_width = s.tile_width;
     p.tiles_x = (shape.feature_width + s.tile_width - 1) / s.tile_width;
     p.tiles_per_camera = p.tiles_x * ((shape.feature_height + s.tile_height - 1) / s.tile_height);
-    p.num_planes = planes_of(s, shape);
+    p.num_planes = s.num_planes;
     p.max_spans = s.max_spans;
+    p.tile_spans = s.tile_spans;
+    p.plane_masks = s.plane_masks;
     return p;
 }
 
@@ -510,7 +516,7 @@ extern "C" size_t spops_cuda_bev_spans_workspace_bytes(spops_context *ctx,
 {
     (void)ctx;
     spops_carver c = {nullptr, 0};
-    carve_workspace(*spans, planes_of(*spans, *shape), cells_of(*shape), &c);
+    carve_workspace(*spans, spans->num_planes, cells_of(*shape), &c);
     return c.used;
 }
 

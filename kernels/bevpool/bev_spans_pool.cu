@@ -6,14 +6,15 @@
 // A zero weight times an infinity would be NaN in cells that the pixel is not in: a bundle whose
 // sums are not all finite is summed again, term by term.
 //
-// Registers of a multiplication (mma.m16n8k16), for lane = 4 g + q, and what they stand for here:
-//     weights    cells g, g + 8; of each 16 pixels 2 q, 2 q + 1, 2 q + 8, 2 q + 9
-//     features   the same pixels; one of the channels that lie at g in a chunk
-//     sums       cells g, g + 8; channels at 2 q, 2 q + 1 in a chunk
+// Operands of a multiplication (kernels/core/matrix_units.cuh), for lane = 4 g + q:
+//     a      weights of cells g, g + 8; of each 16 pixels 2 q, 2 q + 1, 2 q + 8, 2 q + 9
+//     b      features of these pixels; one of the channels that lie at g in a chunk
+//     sum    cells g, g + 8; channels at 2 q, 2 q + 1 in a chunk
 // A chunk is 16 bytes of a row: 8 channels of 16 bits, which are one multiplication of 8 columns,
 // 16 of 8 bits, which are two (first those at even places), or 32 of 4 bits.
 #include "kernels/core/float8.cuh"
 #include "kernels/core/functors.cuh"
+#include "kernels/core/matrix_units.cuh"
 #include "spops/device/walk.cuh"
 
 namespace
@@ -74,86 +75,6 @@ __device__ __forceinline__ int weight_place(int k)
 {
     return k % 8 / 2 * 8 + k / 8 * 2 + k % 2;
 }
-
-#if __CUDA_ARCH__ >= 800
-// BYTES, 8 or 16, or as many zeros where `there` is 0.
-template <int BYTES>
-__device__ __forceinline__ void copy_async(uint32_t shared, const void *from, uint32_t there)
-{
-    if constexpr (BYTES == 16)
-        asm volatile("{\n\t.reg .pred absent;\n\tsetp.eq.u32 absent, %2, 0;\n\t"
-                     "cp.async.cg.shared.global [%0], [%1], 16, absent;\n\t}" ::"r"(shared),
-                     "l"(from), "r"(there)
-                     : "memory");
-    else
-        asm volatile("{\n\t.reg .pred absent;\n\tsetp.eq.u32 absent, %2, 0;\n\t"
-                     "cp.async.ca.shared.global [%0], [%1], 8, absent;\n\t}" ::"r"(shared),
-                     "l"(from), "r"(there)
-                     : "memory");
-}
-__device__ __forceinline__ void commit_copies()
-{
-    asm volatile("cp.async.commit_group;" ::: "memory");
-}
-template <int LATER> __device__ __forceinline__ void wait_copies()
-{
-    asm volatile("cp.async.wait_group %0;" ::"n"(LATER) : "memory");
-}
-__device__ __forceinline__ void load_transposed(uint32_t (&r)[4], uint32_t shared)
-{
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(shared)
-                 : "memory");
-}
-__device__ __forceinline__ void load_transposed(uint32_t (&r)[2], uint32_t shared)
-{
-    asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
-                 : "=r"(r[0]), "=r"(r[1])
-                 : "r"(shared)
-                 : "memory");
-}
-#else
-// Plans have no spans on such devices.
-template <int BYTES> __device__ __forceinline__ void copy_async(uint32_t, const void *, uint32_t) {}
-__device__ __forceinline__ void commit_copies() {}
-template <int LATER> __device__ __forceinline__ void wait_copies() {}
-template <int N> __device__ __forceinline__ void load_transposed(uint32_t (&)[N], uint32_t) {}
-#endif
-
-template <class T>
-__device__ __forceinline__ void multiply(float (&sum)[4], const uint32_t *a, uint32_t b0,
-                                         uint32_t b1);
-#if __CUDA_ARCH__ >= 800
-template <>
-__device__ __forceinline__ void multiply<f16>(float (&sum)[4], const uint32_t *a, uint32_t b0,
-                                              uint32_t b1)
-{
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, "
-                 "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-                 : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-template <>
-__device__ __forceinline__ void multiply<bf16>(float (&sum)[4], const uint32_t *a, uint32_t b0,
-                                               uint32_t b1)
-{
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, "
-                 "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-                 : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-#else
-// Plans have no spans on such devices.
-template <>
-__device__ __forceinline__ void multiply<f16>(float (&)[4], const uint32_t *, uint32_t, uint32_t)
-{
-}
-template <>
-__device__ __forceinline__ void multiply<bf16>(float (&)[4], const uint32_t *, uint32_t, uint32_t)
-{
-}
-#endif
 
 // One value of feat.
 template <class X>
@@ -323,8 +244,7 @@ template <class X, int COLS> struct bundle_sums {
     __device__ __forceinline__ bundle_sums(const pool_params &params, int32_t column, void *shared)
         : p(params), col(column), lane((int)(threadIdx.x % warp)), g(lane / 4), q(lane % 4)
     {
-        stage = (uint32_t)__cvta_generic_to_shared(shared) +
-                threadIdx.x / warp * (stages * stage_bytes);
+        stage = shared_address(shared) + threadIdx.x / warp * (stages * stage_bytes);
         matrix = stage + lane % 16 * pitch + lane / 16 * 16;
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
@@ -377,7 +297,7 @@ template <class X, int COLS> struct bundle_sums {
     }
 
     // As words of two pixels, in the order of a multiplication for each half of the tile.
-    __device__ __forceinline__ void mask_weights(uint32_t (&a)[lane_pixels]) const
+    __device__ __forceinline__ void mask_weights(uint32_t (&a)[2][4]) const
     {
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
@@ -387,7 +307,7 @@ template <class X, int COLS> struct bundle_sums {
             const uint32_t even = weights.mask[r] << 7, odd = weights.mask[r] << 6;
 #pragma unroll
             for (int i = 0; i < 4; ++i)
-                a[2 * i + r] = word[i] & spread_signs(even, odd, 0xcc88u + 0x1111u * i);
+                a[i / 2][i % 2 * 2 + r] = word[i] & spread_signs(even, odd, 0xcc88u + 0x1111u * i);
         }
     }
 
@@ -439,8 +359,7 @@ template <class X, int COLS> struct bundle_sums {
         high = __byte_perm(x0, x1, 0x7632);
     }
 
-    __device__ __forceinline__ void multiply_chunk(int c, int half,
-                                                   const uint32_t (&a)[lane_pixels],
+    __device__ __forceinline__ void multiply_chunk(int c, int half, const uint32_t (&a)[2][4],
                                                    uint32_t codes0, uint32_t codes1,
                                                    const tile_scales &scales)
     {
@@ -450,9 +369,9 @@ template <class X, int COLS> struct bundle_sums {
         widen(codes1, scale[4 * half + 2], scale[4 * half + 3], b1);
 #pragma unroll
         for (int i = 0; i < parts; ++i)
-            multiply<half_type>(sum[c][i], a + 4 * half, b0[i], b1[i]);
+            add_product(half_type(), sum[c][i], a[half], b0[i], b1[i]);
     }
-    __device__ __forceinline__ void multiply_tile(const uint32_t (&a)[lane_pixels], int slot,
+    __device__ __forceinline__ void multiply_tile(const uint32_t (&a)[2][4], int slot,
                                                   const tile_scales &scales)
     {
         const uint32_t from = matrix + slot * stage_bytes;
@@ -484,7 +403,7 @@ template <class X, int COLS> struct bundle_sums {
         completes = next.completes;
         if (tile < 0) return;
         copy_tile(next.step, slot);
-        commit_copies();
+        close_copies();
         load_weights(next.span);
         load_scales(next.step, scales);
         next = walk.take();
@@ -497,7 +416,7 @@ template <class X, int COLS> struct bundle_sums {
         for (bool complete = false; !complete;) {
             const int now = slot;
             const int2 step = next.step;
-            uint32_t a[lane_pixels];
+            uint32_t a[2][4];
             complete = completes;
             more = step.x >= 0;
             if (more && (step.x != tile || ((uint32_t)step.y & ~copied) != 0)) {
@@ -506,7 +425,7 @@ template <class X, int COLS> struct bundle_sums {
                 tile = step.x;
                 copied = (uint32_t)step.y;
             }
-            commit_copies();
+            close_copies();
             mask_weights(a);
             if (more) {
                 load_weights(next.span);

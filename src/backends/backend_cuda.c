@@ -441,6 +441,8 @@ ON_DEVICE_RANGE(bev_spans_build_cuda, "spops_bev_spans_build", spops_cuda_bev_sp
                 spops_bev_spans_args)
 ON_DEVICE_RANGE(bev_spans_pool_cuda, "spops_bev_spans_pool", spops_cuda_bev_spans_pool,
                 spops_bev_spans_pool_args)
+ON_DEVICE_RANGE(bev_spans_grad_cuda, "spops_bev_spans_grad", spops_cuda_bev_spans_grad,
+                spops_bev_spans_grad_args)
 ON_DEVICE_RANGE(quantize_scale_cuda, "spops_quantize_scale", spops_cuda_quantize_scale, spops_quantize_scale_args)
 ON_DEVICE_RANGE(quantize_cuda, "spops_quantize", spops_cuda_quantize, spops_quantize_args)
 ON_DEVICE_RANGE(dequantize_cuda, "spops_dequantize", spops_cuda_dequantize, spops_quantize_args)
@@ -480,6 +482,8 @@ static const spops_backend backend_cuda = {
     .bev_spans_workspace_bytes = spops_cuda_bev_spans_workspace_bytes,
     .bev_spans_build = bev_spans_build_cuda,
     .bev_spans_pool = bev_spans_pool_cuda,
+    .bev_spans_grad_fits = spops_cuda_bev_spans_grad_fits,
+    .bev_spans_grad = bev_spans_grad_cuda,
 
     .coords_search = spops_cuda_coords_search,
     .coords_index_bytes = spops_cuda_coords_index_bytes,

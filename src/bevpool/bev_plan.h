@@ -70,9 +70,11 @@ spops_status spops_bev_spans_enqueue(spops_context *ctx, const char *call, spops
 spops_status spops_bev_spans_finish(spops_context *ctx, const char *call, spops_bev_plan *plan);
 void spops_bev_spans_free(spops_bev_plan *plan);
 
-// Whether the plan's spans pool matrices like these.
+// Whether the plan's spans pool matrices like these, and make gradients of them.
 bool spops_bev_spans_serve(const spops_bev_plan *plan, spops_matrix depth, spops_matrix feat,
                            spops_matrix out);
+bool spops_bev_spans_serve_gradients(const spops_context *ctx, const spops_bev_plan *plan,
+                                     const spops_bev_spans_grad_args *args);
 
 // bev_geometry.c
 

@@ -23,17 +23,23 @@ static void set_tiles(const spops_context *ctx, const spops_bev_shape *shape, sp
     s->num_tiles = (int64_t)shape->num_batches * shape->num_cameras *
                    ceil_div(shape->feature_height, s->tile_height) *
                    ceil_div(shape->feature_width, s->tile_width);
+    s->num_planes = s->num_tiles * shape->num_depths;
 }
 
 static void carve_spans(const spops_bev_counts *counts, spops_bev_spans *s, spops_carver *carver)
 {
     const int64_t bundles = SPOPS_BEV_NUM_TEAMS * s->max_bundles, steps = bundles + s->max_more;
+    const int64_t tile_spans = s->backward ? s->max_spans : 0;
+    const int64_t tile_ends = s->backward ? s->num_tiles + 1 : 0;
     s->counts = spops_carve(carver, 1, 1, sizeof *s->counts);
     s->bundles = spops_carve(carver, bundles, 1, sizeof *s->bundles);
     s->cells = spops_carve(carver, bundles, SPOPS_BEV_BUNDLE_CELLS, sizeof *s->cells);
     s->steps = spops_carve(carver, steps, 1, sizeof *s->steps);
     s->spans = spops_carve(carver, steps, SPOPS_BEV_BUNDLE_CELLS, sizeof *s->spans);
     s->covered = spops_carve(carver, (counts->num_cells + 31) / 32, 1, sizeof *s->covered);
+    s->tile_spans = spops_carve(carver, tile_spans, 1, sizeof *s->tile_spans);
+    s->tile_begin = spops_carve(carver, tile_ends, 1, sizeof *s->tile_begin);
+    s->plane_masks = spops_carve(carver, s->backward ? s->num_planes : 0, 1, sizeof(uint32_t));
 }
 
 bool spops_bev_has_spans(const spops_context *ctx)
@@ -57,7 +63,8 @@ spops_status spops_bev_spans_enqueue(spops_context *ctx, const char *call, spops
     spops_carver carver = {NULL, 0};
 
     set_tiles(ctx, shape, s);
-    s->max_spans = s->num_tiles * shape->num_depths * SPOPS_BEV_PLANE_SPANS;
+    s->backward = plan->segments->gradients != SPOPS_GRADIENTS_NONE;
+    s->max_spans = s->num_planes * SPOPS_BEV_PLANE_SPANS;
     if (s->max_spans < plan->counts.num_points && s->max_spans < SPOPS_BEV_SMALL_SPANS)
         s->max_spans = plan->counts.num_points < SPOPS_BEV_SMALL_SPANS ? plan->counts.num_points
                                                                        : SPOPS_BEV_SMALL_SPANS;
@@ -141,6 +148,15 @@ bool spops_bev_spans_serve(const spops_bev_plan *plan, spops_matrix depth, spops
     const int64_t copied = feat.dtype == SPOPS_DTYPE_F4E2M1 ? 8 : 16;
     if (spops_elements_bytes(feat.dtype, feat.cols) % copied != 0) return false;
     if (!has_aligned_rows(feat, copied)) return false;
-    if (!has_aligned_rows(out, spops_dtype_bytes(out.dtype) == 1 ? 8 : 16)) return false;
+    if (!has_aligned_rows(out, 16)) return false;
     return stride <= MAX_TILE_BYTES / SPOPS_BEV_TILE_PIXELS / plan->shape.feature_width;
+}
+
+bool spops_bev_spans_serve_gradients(const spops_context *ctx, const spops_bev_plan *plan,
+                                     const spops_bev_spans_grad_args *args)
+{
+    const spops_dtype dtype = args->feat.dtype;
+    if (plan->kernel != SPOPS_BEV_KERNEL_SPANS || !plan->spans.backward) return false;
+    if (dtype == SPOPS_DTYPE_F32 || args->depth.dtype != dtype) return false;
+    return ctx->backend->bev_spans_grad_fits(ctx, args);
 }

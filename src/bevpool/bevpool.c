@@ -224,6 +224,7 @@ spops_status spops_bevpool_execute_backward(spops_context *ctx, const spops_bev_
     static const char call[] = "bevpool_execute_backward";
     spops_bev_scratch scratch;
     spops_transpose_args transpose;
+    spops_bev_spans_grad_args spans;
     spops_matrix rows = grad_out; // its gradients with channels last
 
     SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
@@ -261,8 +262,15 @@ spops_status spops_bevpool_execute_backward(spops_context *ctx, const spops_bev_
         transpose.out = rows;
         SPOPS_TRY(ctx->backend->transpose(ctx, &transpose));
     }
+    spans.spans = &plan->spans;
+    spans.shape = plan->shape;
+    spans.grad_out = rows;
+    spans.depth = depth;
+    spans.feat = feat;
+    spans.grad_depth = grad_depth == NULL ? absent : *grad_depth;
+    spans.grad_feat = grad_feat == NULL ? absent : *grad_feat;
+    if (spops_bev_spans_serve_gradients(ctx, plan, &spans))
+        return ctx->backend->bev_spans_grad(ctx, &spans);
     return spops_segreduce_run_backward(ctx, plan->segments, SPOPS_REDUCE_SUM, rows, feat, depth,
-                                        grad_feat == NULL ? absent : *grad_feat,
-                                        grad_depth == NULL ? absent : *grad_depth,
-                                        scratch.segments);
+                                        spans.grad_feat, spans.grad_depth, scratch.segments);
 }

@@ -184,11 +184,13 @@ typedef struct spops_backend {
     spops_status (*transpose)(spops_context *ctx, const spops_transpose_args *args);
     spops_status (*bev_points)(spops_context *ctx, const spops_bev_points_args *args);
 
-    // The span form of BEV plans (core/bev_spans.h); all three or none.
+    // The span form of BEV plans (core/bev_spans.h); all five or none.
     size_t (*bev_spans_workspace_bytes)(spops_context *ctx, const spops_bev_spans *spans,
                                         const spops_bev_shape *shape);
     spops_status (*bev_spans_build)(spops_context *ctx, const spops_bev_spans_args *args);
     spops_status (*bev_spans_pool)(spops_context *ctx, const spops_bev_spans_pool_args *args);
+    bool (*bev_spans_grad_fits)(const spops_context *ctx, const spops_bev_spans_grad_args *args);
+    spops_status (*bev_spans_grad)(spops_context *ctx, const spops_bev_spans_grad_args *args);
     spops_status (*quantize_scale)(spops_context *ctx, const spops_quantize_scale_args *args);
     spops_status (*quantize)(spops_context *ctx, const spops_quantize_args *args);
     spops_status (*dequantize)(spops_context *ctx, const spops_quantize_args *args);

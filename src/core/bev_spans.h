@@ -9,6 +9,9 @@
 // Each call first puts the weights in the order of tiles, [tiles][num_depths][32]: those of a span
 // then lie side by side, and one number says where. 8 bytes a span stand for 8 bytes for each of
 // its up to 32 points.
+//
+// The backward pass takes the same spans tile by tile: a span's gradient row is multiplied with the
+// tile's features for the gradient of its depths, and with its depths for that of the features.
 #ifndef SPOPS_CORE_BEV_SPANS_H
 #define SPOPS_CORE_BEV_SPANS_H
 
@@ -35,6 +38,13 @@ typedef struct spops_bev_step {
     uint32_t used;   // bit k: pixel k is in some cell of the bundle
 } spops_bev_step;
 
+// A span in the order of tiles, then depths: what its tile adds up in the backward pass.
+typedef struct spops_bev_tile_span {
+    int32_t cell;
+    int32_t depth; // bin
+    uint32_t mask;
+} spops_bev_tile_span;
+
 // Step 0 of bundle b is step b; steps 1, 2, ... are `more`, more + 1, ...
 typedef struct spops_bev_bundle {
     int32_t num_steps;
@@ -58,15 +68,21 @@ typedef struct spops_bev_spans {
     int32_t group_tiles; // neighbouring tiles whose bundles follow each other
     int32_t full_spans;  // with so many, every warp that the device holds has about one step
     int64_t num_tiles;   // of all feature maps
+    int64_t num_planes;  // tiles at each depth
+    bool backward;       // has the arrays of the backward pass
     int64_t max_spans;   // of the build
     int64_t max_bundles; // of a class
     int64_t max_more;
-    spops_bev_bundle *bundles;     // [NUM_TEAMS][max_bundles]
-    int32_t *cells;                // [NUM_TEAMS][max_bundles][BUNDLE_CELLS]; -1: none
-    spops_bev_step *steps;         // [NUM_TEAMS * max_bundles + max_more]
-    spops_bev_span *spans;         // [NUM_TEAMS * max_bundles + max_more][BUNDLE_CELLS]
-    uint32_t *covered;             // [ceil(num_cells / 32)] bit: some span is the cell's
-    spops_bev_span_counts *counts; // [1]
+    spops_bev_bundle *bundles; // [NUM_TEAMS][max_bundles]
+    int32_t *cells;            // [NUM_TEAMS][max_bundles][BUNDLE_CELLS]; -1: none
+    spops_bev_step *steps;     // [NUM_TEAMS * max_bundles + max_more]
+    spops_bev_span *spans;     // [NUM_TEAMS * max_bundles + max_more][BUNDLE_CELLS]
+    uint32_t *covered;         // [ceil(num_cells / 32)] bit: some span is the cell's
+    // With backward; else NULL.
+    spops_bev_tile_span *tile_spans; // [max_spans]
+    int32_t *tile_begin;             // [num_tiles + 1] first span of a tile
+    uint32_t *plane_masks;           // [num_tiles][depths] bit k: pixel k falls in some cell
+    spops_bev_span_counts *counts;   // [1]
     spops_bev_span_counts host_counts;
 } spops_bev_spans;
 
@@ -88,5 +104,15 @@ typedef struct spops_bev_spans_pool_args {
     spops_matrix feat_scales;      // of F4E2M1; else data NULL
     const float *feat_scale, *depth_scale, *out_scale; // NULL: 1
 } spops_bev_spans_pool_args;
+
+// Slot bev_spans_grad: both gradients of SUM, or one (data NULL: not wanted). All of one dtype, f16
+// or bf16; every element of a gradient is written. Slot bev_spans_grad_fits says whether the rows
+// suit it.
+typedef struct spops_bev_spans_grad_args {
+    const spops_bev_spans *spans;
+    spops_bev_shape shape;
+    spops_matrix grad_out, depth, feat; // grad_out channels last
+    spops_matrix grad_depth, grad_feat;
+} spops_bev_spans_grad_args;
 
 #endif

@@ -194,6 +194,48 @@ bev_map bev_map_distinct(const spops_bev_shape *shape, int64_t num_points, test_
     return m;
 }
 
+bev_map bev_map_dense(const spops_bev_shape *shape, test_rng *rng)
+{
+    enum { CHOICES = 4 };
+    const int32_t image = shape->feature_height * shape->feature_width;
+    const int32_t planes = shape->num_batches * shape->num_cameras * shape->num_depths;
+    const int32_t pairs = (shape->feature_width + 1) / 2, num_used = planes * pairs * CHOICES;
+    bev_map m = map_create(shape, (int64_t)planes * image, num_used);
+    cr_assert(num_used <= m.ref.num_cells, "%d cells are needed", num_used);
+    // Points of each used cell, ascending; then the cells in any order.
+    int32_t *used_of = (int32_t *)allocate((int64_t)planes * image, sizeof(int32_t));
+    int32_t *begin = (int32_t *)allocate(num_used + 1, sizeof(int32_t));
+    int32_t *cells = (int32_t *)allocate(m.ref.num_cells, sizeof(int32_t));
+    for (int64_t i = 0; i < m.ref.num_cells; ++i)
+        cells[i] = (int32_t)i;
+    test_rng_shuffle_i32(rng, cells, m.ref.num_cells);
+    for (int32_t p = 0; p < planes * image; ++p) {
+        const int32_t pair = p % shape->feature_width / 2;
+        used_of[p] = -1;
+        if (test_rng_below(rng, 5) == 0) continue;
+        used_of[p] = (p / image * pairs + pair) * CHOICES + (int32_t)test_rng_below(rng, CHOICES);
+        ++begin[used_of[p] + 1];
+    }
+    for (int32_t u = 0; u < num_used; ++u)
+        begin[u + 1] += begin[u];
+    m.ref.num_points = begin[num_used];
+    m.num_intervals = 0;
+    for (int32_t u = 0; u < num_used; ++u) {
+        if (begin[u + 1] == begin[u]) continue;
+        m.starts[m.num_intervals] = begin[u];
+        m.lengths[m.num_intervals++] = begin[u + 1] - begin[u];
+    }
+    for (int32_t p = 0; p < planes * image; ++p) {
+        if (used_of[p] < 0) continue;
+        const int32_t at = begin[used_of[p]]++;
+        m.depth_of[at] = p;
+        m.feat_of[at] = (int32_t)ref_bev_pixel(shape, p);
+        m.cell_of[at] = cells[used_of[p]];
+    }
+    free(used_of), free(begin), free(cells);
+    return m;
+}
+
 spops_bev_plan_info bev_info(test_device *d, const spops_bev_plan *plan)
 {
     spops_bev_plan_info info;

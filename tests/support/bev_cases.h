@@ -34,6 +34,9 @@ bev_map bev_map_random(const spops_bev_shape *shape, int64_t num_points, bool fo
                        test_rng *rng);
 // The same with feature rows that follow and no point twice: maps that can have spans.
 bev_map bev_map_distinct(const spops_bev_shape *shape, int64_t num_points, test_rng *rng);
+// Four of five points of the frustum, in cells of neighbouring pixels at one depth: maps with many
+// spans a tile. The grid must have four cells for every two columns of pixels at each depth.
+bev_map bev_map_dense(const spops_bev_shape *shape, test_rng *rng);
 // What a plan holds.
 bev_map bev_map_of_plan(test_device *d, const spops_bev_plan *plan);
 void bev_map_free(bev_map *map);

@@ -1,0 +1,142 @@
+// Instructions of sm_80 and later: copies from memory to shared memory that a thread does not wait
+// for, and products of small matrices of f16 or bf16 in shared memory, summed in f32. On older
+// devices they do nothing; whoever uses them must not run there.
+//
+// Registers of a product (mma.m16n8k16), for lane = 4 g + q:
+//     a      rows g, g + 8; columns 2 q, 2 q + 1 (+ 8)
+//     b      columns (of b) g; rows 2 q, 2 q + 1 (+ 8)
+//     sum    rows g, g + 8; columns 2 q, 2 q + 1
+#ifndef SPOPS_KERNELS_CORE_MATRIX_UNITS_CUH
+#define SPOPS_KERNELS_CORE_MATRIX_UNITS_CUH
+
+#include "spops/device/dtypes.cuh"
+
+namespace spops
+{
+
+__device__ __forceinline__ uint32_t shared_address(const void *p)
+{
+    return (uint32_t)__cvta_generic_to_shared(p);
+}
+
+// An element of 16 bits, or 0; and into shared memory, or nothing. Without branches.
+__device__ __forceinline__ uint32_t load_shared_if(uint32_t wanted, uint32_t from)
+{
+    uint32_t v;
+    asm volatile("{\n"
+                 ".reg .pred p;\n"
+                 ".reg .b16 h;\n"
+                 "setp.ne.u32 p, %1, 0;\n"
+                 "mov.b16 h, 0;\n"
+                 "@p ld.shared.b16 h, [%2];\n"
+                 "cvt.u32.u16 %0, h;\n"
+                 "}"
+                 : "=r"(v)
+                 : "r"(wanted), "r"(from)
+                 : "memory");
+    return v;
+}
+__device__ __forceinline__ void store_shared_if(uint32_t wanted, uint32_t to, uint16_t v)
+{
+    asm volatile("{\n"
+                 ".reg .pred p;\n"
+                 "setp.ne.u32 p, %0, 0;\n"
+                 "@p st.shared.b16 [%1], %2;\n"
+                 "}" ::"r"(wanted),
+                 "r"(to), "h"(v)
+                 : "memory");
+}
+__device__ __forceinline__ void store_shared(uint32_t to, uint4 v)
+{
+    asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(v.x), "r"(v.y), "r"(v.z),
+                 "r"(v.w)
+                 : "memory");
+}
+
+#if __CUDA_ARCH__ >= 800
+// BYTES (4, 8 or 16) from an address aligned to them; zeros, and nothing is read, where `there` is
+// 0.
+template <int BYTES>
+__device__ __forceinline__ void copy_async(uint32_t to, const void *from, uint32_t there)
+{
+    asm volatile("{\n"
+                 ".reg .pred absent;\n"
+                 "setp.eq.u32 absent, %3, 0;\n"
+                 "cp.async.ca.shared.global [%0], [%1], %2, absent;\n"
+                 "}" ::"r"(to),
+                 "l"(from), "n"(BYTES), "r"(there)
+                 : "memory");
+}
+// Copies since the last close form a batch; wait until at most PENDING batches are not there yet.
+__device__ __forceinline__ void close_copies()
+{
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+template <int PENDING> __device__ __forceinline__ void wait_copies()
+{
+    asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
+}
+
+// Four (or two) 8 x 8 matrices; lane 8 i + r says where row r of the i-th lies. The second form
+// transposes each.
+__device__ __forceinline__ void load_matrices(uint32_t (&m)[4], uint32_t from)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3])
+                 : "r"(from)
+                 : "memory");
+}
+__device__ __forceinline__ void load_transposed(uint32_t (&m)[4], uint32_t from)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3])
+                 : "r"(from)
+                 : "memory");
+}
+__device__ __forceinline__ void load_transposed(uint32_t (&m)[2], uint32_t from)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
+                 : "=r"(m[0]), "=r"(m[1])
+                 : "r"(from)
+                 : "memory");
+}
+
+__device__ __forceinline__ void add_product(f16, float (&sum)[4], const uint32_t (&a)[4],
+                                            uint32_t b0, uint32_t b1)
+{
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, "
+        "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+__device__ __forceinline__ void add_product(bf16, float (&sum)[4], const uint32_t (&a)[4],
+                                            uint32_t b0, uint32_t b1)
+{
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, "
+        "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+#else
+template <int BYTES> __device__ __forceinline__ void copy_async(uint32_t, const void *, uint32_t) {}
+__device__ __forceinline__ void close_copies() {}
+template <int PENDING> __device__ __forceinline__ void wait_copies() {}
+__device__ __forceinline__ void load_matrices(uint32_t (&m)[4], uint32_t)
+{
+    m[0] = m[1] = m[2] = m[3] = 0;
+}
+template <int N> __device__ __forceinline__ void load_transposed(uint32_t (&m)[N], uint32_t)
+{
+    for (int i = 0; i < N; ++i)
+        m[i] = 0;
+}
+template <class T>
+__device__ __forceinline__ void add_product(T, float (&)[4], const uint32_t (&)[4], uint32_t,
+                                            uint32_t)
+{
+}
+#endif
+
+} // namespace spops
+
+#endif
