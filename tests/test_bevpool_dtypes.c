@@ -44,7 +44,7 @@ typedef struct pool_case {
     spops_dtype feat_dtype, depth_dtype, out_dtype;
     spops_accumulate accumulate;
     int64_t cols;
-    bool scaled;
+    bool scaled, spans;
     test_values feat_values, depth_values;
     uint64_t stream;
     guarded depth, feat, feat_scales, scales, out; // scales: feat's, depth's, out's
@@ -139,13 +139,22 @@ static spops_status enqueue(void *user, spops_context *ctx)
     return spops_bevpool_execute_with(ctx, c->plan, &pool);
 }
 
-// f32 sums round to nearest. Those of the lesser dtypes may run on matrix units, which align the
-// terms of a product to its largest and cut off what lies below: four times the unit. f16 sums,
-// where they are allowed, have f16's.
+// f32 sums round to nearest. Tensor cores align the terms of a product to its largest and cut off
+// what lies below: four times the unit, of terms in which a subnormal factor counts as the dtype's
+// smallest normal number, up to 2^10 times as large (f16) or 2^7 (bf16); 8 bits are widened to f16,
+// where they are not subnormal. f16 sums, where they are allowed, have f16's unit.
 static double unit_of(const pool_case *c)
 {
+    const double subnormal = c->depth_dtype == SPOPS_DTYPE_F16    ? 0x1p10
+                             : c->depth_dtype == SPOPS_DTYPE_BF16 ? 0x1p7
+                                                                  : 1.0;
+    double unit = 0x1p-22;
     if (c->accumulate == SPOPS_ACCUMULATE_F16) return 0x1p-11;
-    return c->feat_dtype == SPOPS_DTYPE_F32 ? 0x1p-24 : 0x1p-22;
+    if (c->feat_dtype == SPOPS_DTYPE_F32) return 0x1p-24;
+    if (!c->spans) return 0x1p-23;
+    if (c->depth_values == VALUES_SUBNORMAL) unit *= subnormal;
+    if (c->feat_values == VALUES_SUBNORMAL && c->feat_dtype == c->depth_dtype) unit *= subnormal;
+    return unit;
 }
 
 static void verify(void *user, int version, const char *what)
@@ -163,6 +172,7 @@ static void check_pool(test_device *d, pool_case *c, int64_t padding, int64_t sh
     char text[256];
     const ref_bev_map *map = &c->map->ref;
     const spops_bev_shape *s = &c->map->shape;
+    c->spans = bev_info(d, c->plan).kernel == SPOPS_BEV_KERNEL_SPANS;
     const bool first = c->layout == SPOPS_BEV_CHANNELS_FIRST;
     const int64_t rows = first ? s->num_batches * c->cols : map->num_cells;
     const int64_t cols = first ? map->num_cells / s->num_batches : c->cols;
@@ -378,7 +388,7 @@ ParameterizedTest(struct param *p, bevpool_dtypes, agree_on_real_map, .timeout =
     for (int depth = 0; depth < NUM_FLOATS; ++depth) {
         for (int out = 0; out < NUM_FLOATS; ++out) {
             if ((row->depth & 1u << depth) == 0 || (row->out & 1u << out) == 0) continue;
-            pool_case c = {.plan = plan, .map = &map, .cols = i == 0 ? 80 : 18, .stream = ++stream};
+            pool_case c = {.plan = plan, .map = &map, .cols = i == 0 ? 80 : 48, .stream = ++stream};
             c.layout = i % 2 == 0 ? SPOPS_BEV_CHANNELS_LAST : SPOPS_BEV_CHANNELS_FIRST;
             c.feat_dtype = row->feat;
             c.depth_dtype = (spops_dtype)depth;

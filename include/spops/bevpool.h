@@ -184,7 +184,7 @@ typedef struct spops_bev_plan_info {
     int64_t num_depths;      /* B * N * D * H * W */
     spops_bev_kernel kernel; /* LISTS or SPANS: what calls that both serve run */
     int32_t reserved;
-    int64_t num_spans; /* 0 without */
+    int64_t num_spans; /* 0 without. With kernel LISTS: only the gradients take them */
     int64_t num_steps; /* multiplications of 16 cells by 32 pixels; 0 without */
 } spops_bev_plan_info;
 
@@ -267,7 +267,10 @@ static inline spops_bev_pool spops_bev_pool_default(void)
  * Numerics  Accumulates in f32, unless asked for less, in an order the plan fixes; same bits on
  *           every run. The factor feat_scale * depth_scale / out_scale is made in f32 and applied
  *           once, to the sum. Rounds to nearest even; an 8-bit out saturates (infinities too, NaN
- *           stays NaN), an f16 out overflows to infinity.
+ *           stays NaN), an f16 out overflows to infinity. Error of a sum of n points before that
+ *           rounding: at most n * 2^-24 * sum |depth * feat| by lists, n * 2^-22 over spans, where
+ *           tensor cores cut terms off below the largest of 16; there a |depth| below the dtype's
+ *           smallest normal number counts as that number, and terms below 2^-126 may be lost.
  * Errors    INVALID_ARGUMENT (shape, dtype, stride), SCRATCH_TOO_SMALL, NOT_SUPPORTED, CUDA.
  *           After any but CUDA, nothing was enqueued and out is untouched.
  */

@@ -42,9 +42,8 @@ struct pool_params {
     int32_t feature_width, tile_width_log2;
     int32_t cols;
     const uint8_t *feat;
-    int32_t feat_stride; // bytes, as all strides here
-    const uint8_t *feat_scales;
-    int32_t feat_scales_stride;
+    int32_t feat_dtype;
+    int32_t feat_stride;     // bytes, as all strides here
     const uint16_t *weights; // spops_bev_spans_pool_args
     uint8_t *out;
     int64_t out_stride;
@@ -64,31 +63,10 @@ template <class T> __device__ __forceinline__ void keep(T &value)
     asm volatile("" : "+r"(value));
 }
 
-// Pixel i of the eight that a lane multiplies with its q.
-__device__ __forceinline__ int lane_pixel(int q, int i)
-{
-    return i / 2 * 8 + 2 * q + i % 2;
-}
-
 // Where the weight of pixel k lies among its tile's: those of one lane lie together.
 __device__ __forceinline__ int weight_place(int k)
 {
     return k % 8 / 2 * 8 + k / 8 * 2 + k % 2;
-}
-
-// One value of feat.
-template <class X>
-__device__ __forceinline__ float feature(const pool_params &p, int64_t row, int32_t at)
-{
-    typedef row_words<X> words;
-    const uint8_t *from = p.feat + row * (int64_t)p.feat_stride;
-    const uint8_t *scales = p.feat_scales + row * (int64_t)p.feat_scales_stride;
-    const int32_t even = at / 2 * 2;
-    const uint4 two = words::widen8(words::template load8<false>(from, even, min(p.cols - even, 2)),
-                                    widen_scale(load_scale<X>(scales, even)));
-    float v[2];
-    unpack2<typename words::half_type>(two.x, v[0], v[1]);
-    return at % 2 != 0 ? v[1] : v[0];
 }
 
 template <class X> __device__ __forceinline__ float weight_of(uint16_t bits)
@@ -117,7 +95,9 @@ __device__ __noinline__ void sum_apart(const pool_params &p, int32_t bundle, int
                     const int32_t k = __ffs((int)mask) - 1;
                     const int32_t off = pixel_offset(p, k);
                     const int64_t w = (int64_t)span.x * SPOPS_BEV_TILE_PIXELS + weight_place(k);
-                    total += weight_of<X>(p.weights[w]) * feature<X>(p, (int64_t)first + off, at);
+                    total += weight_of<X>(p.weights[w]) *
+                             load_weight_f32(p.feat + ((int64_t)first + off) * p.feat_stride,
+                                             p.feat_dtype, at);
                 }
             }
             const float v[1] = {total * scale};
@@ -207,9 +187,7 @@ template <class X, int COLS> struct bundle_sums {
     typedef typename row_words<X>::half_type half_type;
     static constexpr int bits = row_words<X>::bits;
     static constexpr int chunk_cols = 128 / bits, chunks = COLS / chunk_cols;
-    static constexpr int parts = chunk_cols / 8; // multiplications of a chunk
-    static constexpr int piece_bytes = bits == 4 ? 8 : 16, piece_cols = piece_bytes * 8 / bits;
-    static constexpr int pieces = COLS / piece_cols;
+    static constexpr int parts = chunk_cols / 8;    // multiplications of a chunk
     static constexpr int pitch = (chunks | 1) * 16; // odd: eight rows in different banks
     static constexpr int stage_bytes = SPOPS_BEV_TILE_PIXELS * pitch;
     static constexpr int values = chunks * parts * 4;
@@ -219,22 +197,17 @@ template <class X, int COLS> struct bundle_sums {
     static constexpr int shared_bytes = stages_bytes > handed_bytes ? stages_bytes : handed_bytes;
     static_assert(COLS % chunk_cols == 0, "");
 
-    // Scales of this lane's channels and pixels in a tile: f4e2m1 alone has any.
-    struct tile_scales {
-        uint32_t code[bits == 4 ? chunks : 1][lane_pixels];
-    };
     const pool_params &p;
     int32_t col; // first column
     int lane, g, q;
     float sum[chunks][parts][4];
     uint32_t stage, matrix; // in shared memory: this warp's first; where this lane loads matrices
-    // What this lane copies of a tile, by log2 of the pieces that lie side by side: bytes from the
+    // What this lane copies of a tile, by log2 of the chunks that lie side by side: bytes from the
     // tile's first row, to where, and the row.
     uint32_t copy_from[4], copy_to[4];
     // The step that is multiplied next: its weights, scales and tile, which is in stage `slot` and
     // has the rows `copied`; its bundle, and whether that is complete with it. Then the one after.
     loaded_weights weights;
-    tile_scales scales;
     int32_t tile, bundle;
     uint32_t copied;
     int slot;
@@ -248,10 +221,10 @@ template <class X, int COLS> struct bundle_sums {
         matrix = stage + lane % 16 * pitch + lane / 16 * 16;
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-            const int row = lane >> i, piece = lane & ((1 << i) - 1);
-            copy_from[i] = (uint32_t)(pixel_offset(p, row) * p.feat_stride + col * bits / 8 +
-                                      piece * piece_bytes);
-            copy_to[i] = stage + row * pitch + piece * piece_bytes;
+            const int row = lane >> i, chunk = lane & ((1 << i) - 1);
+            copy_from[i] =
+                (uint32_t)(pixel_offset(p, row) * p.feat_stride + col * bits / 8 + chunk * 16);
+            copy_to[i] = stage + row * pitch + chunk * 16;
             keep(copy_from[i]);
             keep(copy_to[i]);
         }
@@ -259,23 +232,23 @@ template <class X, int COLS> struct bundle_sums {
         clear();
     }
 
-    // Pieces FIRST and on of the tile's rows: in each go 32 / WIDTH rows of WIDTH neighbours.
+    // Chunks FIRST and on of the tile's rows: in each go 32 / WIDTH rows of WIDTH neighbours.
     template <int FIRST>
     __device__ __forceinline__ void copy_rows(const uint8_t *tile, uint32_t inside, int slot)
     {
-        if constexpr (FIRST < pieces) {
-            constexpr int rest = pieces - FIRST;
+        if constexpr (FIRST < chunks) {
+            constexpr int rest = chunks - FIRST;
             constexpr int log2 = rest >= 8 ? 3 : rest >= 4 ? 2 : rest >= 2 ? 1 : 0;
             constexpr int width = 1 << log2;
             constexpr int rows = warp / width; // of four at least: whole rows of a tile
             const int32_t ahead = (rows >> p.tile_width_log2) * p.feature_width * p.feat_stride;
-            const uint8_t *x = tile + copy_from[log2] + FIRST * piece_bytes;
-            const uint32_t to = copy_to[log2] + slot * stage_bytes + FIRST * piece_bytes;
-            const int32_t at = col + (FIRST + (lane & (width - 1))) * piece_cols;
+            const uint8_t *x = tile + copy_from[log2] + FIRST * 16;
+            const uint32_t to = copy_to[log2] + slot * stage_bytes + FIRST * 16;
+            const int32_t at = col + (FIRST + (lane & (width - 1))) * chunk_cols;
             const uint32_t there = at < p.cols ? inside >> (lane >> log2) : 0u;
 #pragma unroll
             for (int i = 0; i < width; ++i, x += ahead)
-                copy_async<piece_bytes>(to + i * rows * pitch, x, there & 1u << i * rows % warp);
+                copy_async<16>(to + i * rows * pitch, x, there & 1u << i * rows % warp);
             copy_rows<FIRST + width>(tile, inside, slot);
         }
     }
@@ -311,68 +284,34 @@ template <class X, int COLS> struct bundle_sums {
         }
     }
 
-    __device__ __forceinline__ void load_scales(int2 step, tile_scales &scales)
-    {
-        if constexpr (bits == 4) {
-            const uint8_t *from = p.feat_scales + (int64_t)step.x * p.feat_scales_stride;
-            const uint32_t used = (uint32_t)step.y >> 2 * q;
-#pragma unroll
-            for (int c = 0; c < chunks; ++c) {
-                const int32_t at = col + c * chunk_cols + g * parts;
-#pragma unroll
-                for (int i = 0; i < lane_pixels; ++i) {
-                    scales.code[c][i] = 0;
-                    if (at < p.cols && (used & 1u << lane_pixel(0, i)))
-                        scales.code[c][i] = load_scale<X>(
-                            from + pixel_offset(p, lane_pixel(q, i)) * p.feat_scales_stride, at);
-                }
-            }
-        }
-    }
-
     // A lane's part of a matrix, `parts` channels of two pixels, as a word of two pixels for each.
-    __device__ __forceinline__ void widen(uint32_t codes, uint32_t scale0, uint32_t scale1,
-                                          uint32_t (&b)[parts])
+    static __device__ __forceinline__ void widen(uint32_t codes, uint32_t (&b)[parts])
     {
         if constexpr (bits == 16) {
             b[0] = codes;
-        } else if constexpr (bits == 8) {
-            interleave(widen2(X(), codes & 0xffffu), widen2(X(), codes >> 16), b[0], b[1]);
         } else {
-            scale0 = widen_scale(scale0);
-            scale1 = widen_scale(scale1);
-#pragma unroll
-            for (int i = 0; i < 2; ++i)
-                interleave(multiply2(widen2(X(), codes >> 8 * i & 0xffu), scale0),
-                           multiply2(widen2(X(), codes >> (16 + 8 * i) & 0xffu), scale1), b[2 * i],
-                           b[2 * i + 1]);
+            const uint32_t x0 = widen2(X(), codes & 0xffffu), x1 = widen2(X(), codes >> 16);
+            b[0] = __byte_perm(x0, x1, 0x5410);
+            b[1] = __byte_perm(x0, x1, 0x7632);
         }
     }
+
     __device__ __forceinline__ float &value(int i)
     {
         return sum[i / 4 / parts][i / 4 % parts][i % 4];
     }
-    static __device__ __forceinline__ void interleave(uint32_t x0, uint32_t x1, uint32_t &low,
-                                                      uint32_t &high)
-    {
-        low = __byte_perm(x0, x1, 0x5410);
-        high = __byte_perm(x0, x1, 0x7632);
-    }
 
     __device__ __forceinline__ void multiply_chunk(int c, int half, const uint32_t (&a)[2][4],
-                                                   uint32_t codes0, uint32_t codes1,
-                                                   const tile_scales &scales)
+                                                   uint32_t codes0, uint32_t codes1)
     {
-        const uint32_t(&scale)[lane_pixels] = scales.code[bits == 4 ? c : 0];
         uint32_t b0[parts], b1[parts];
-        widen(codes0, scale[4 * half], scale[4 * half + 1], b0);
-        widen(codes1, scale[4 * half + 2], scale[4 * half + 3], b1);
+        widen(codes0, b0);
+        widen(codes1, b1);
 #pragma unroll
         for (int i = 0; i < parts; ++i)
             add_product(half_type(), sum[c][i], a[half], b0[i], b1[i]);
     }
-    __device__ __forceinline__ void multiply_tile(const uint32_t (&a)[2][4], int slot,
-                                                  const tile_scales &scales)
+    __device__ __forceinline__ void multiply_tile(const uint32_t (&a)[2][4], int slot)
     {
         const uint32_t from = matrix + slot * stage_bytes;
 #pragma unroll
@@ -381,13 +320,13 @@ template <class X, int COLS> struct bundle_sums {
             for (int c = 0; c + 1 < chunks; c += 2) {
                 uint32_t r[4];
                 load_transposed(r, from + half * 16 * pitch + c * 16);
-                multiply_chunk(c, half, a, r[0], r[1], scales);
-                multiply_chunk(c + 1, half, a, r[2], r[3], scales);
+                multiply_chunk(c, half, a, r[0], r[1]);
+                multiply_chunk(c + 1, half, a, r[2], r[3]);
             }
             if constexpr (chunks % 2 != 0) {
                 uint32_t r[2];
                 load_transposed(r, from + half * 16 * pitch + (chunks - 1) * 16);
-                multiply_chunk(chunks - 1, half, a, r[0], r[1], scales);
+                multiply_chunk(chunks - 1, half, a, r[0], r[1]);
             }
         }
     }
@@ -405,7 +344,6 @@ template <class X, int COLS> struct bundle_sums {
         copy_tile(next.step, slot);
         close_copies();
         load_weights(next.span);
-        load_scales(next.step, scales);
         next = walk.take();
     }
 
@@ -435,8 +373,7 @@ template <class X, int COLS> struct bundle_sums {
             }
             wait_copies<1>();
             __syncwarp();
-            multiply_tile(a, now, scales);
-            if (more) load_scales(step, scales);
+            multiply_tile(a, now);
             __syncwarp();
         }
     }
@@ -772,12 +709,9 @@ spops_status launch_pool(spops_context *ctx, const pool_params &p, int32_t block
 template <class X>
 spops_status launch_features(spops_context *ctx, const pool_params &p, int32_t blocks)
 {
-    constexpr int rest = row_words<X>::bits == 4 ? 96 : 80;
     const auto spare = [&p](int cols) { return (p.cols + cols - 1) / cols * cols; };
-    if (spare(rest) < spare(64)) return launch_pool<X, rest>(ctx, p, blocks);
-    if constexpr (row_words<X>::bits > 4) {
-        if (spare(128) <= spare(64)) return launch_pool<X, 128>(ctx, p, blocks);
-    }
+    if (spare(80) < spare(64)) return launch_pool<X, 80>(ctx, p, blocks);
+    if (spare(128) <= spare(64)) return launch_pool<X, 128>(ctx, p, blocks);
     return launch_pool<X, 64>(ctx, p, blocks);
 }
 
@@ -814,9 +748,8 @@ extern "C" spops_status spops_cuda_bev_spans_pool(spops_context *ctx,
         ++p.tile_width_log2;
     p.cols = (int32_t)feat.cols;
     p.feat = (const uint8_t *)feat.data;
+    p.feat_dtype = feat.dtype;
     p.feat_stride = (int32_t)spops_elements_bytes(feat.dtype, feat.row_stride);
-    p.feat_scales = (const uint8_t *)args->feat_scales.data;
-    p.feat_scales_stride = (int32_t)args->feat_scales.row_stride;
     p.weights = (const uint16_t *)args->weights;
     p.out = (uint8_t *)out.data;
     p.out_stride = spops_elements_bytes(out.dtype, out.row_stride);
@@ -830,7 +763,6 @@ extern "C" spops_status spops_cuda_bev_spans_pool(spops_context *ctx,
     case SPOPS_DTYPE_BF16: return launch_features<bf16>(ctx, p, blocks);
     case SPOPS_DTYPE_F8E4M3: return launch_features<f8e4m3>(ctx, p, blocks);
     case SPOPS_DTYPE_F8E5M2: return launch_features<f8e5m2>(ctx, p, blocks);
-    case SPOPS_DTYPE_F4E2M1: return launch_features<f4e2m1>(ctx, p, blocks);
     default: break;
     }
     return spops_fail(ctx, SPOPS_STATUS_NOT_SUPPORTED, "bev_spans: feat is %s",

@@ -4,6 +4,7 @@
 #include "kernels/core/float8.cuh"
 #include "kernels/core/functors.cuh"
 #include "kernels/core/launch.cuh"
+#include "spops/device/walk.cuh"
 
 namespace
 {
@@ -175,6 +176,8 @@ __global__ void __launch_bounds__(threads)
 {
     const int64_t i = (int64_t)blockIdx.x * threads + threadIdx.x;
     if (i >= p.rows * p.chunks_per_row) return;
+    walk_release_next();
+    walk_wait_previous();
     const position at = position_of(p, i);
     const float scale = p.scale != nullptr ? __ldg(p.scale) : 1.0f;
     float v[chunk];
@@ -232,6 +235,8 @@ __global__ void __launch_bounds__(threads)
     constexpr int per_word = chunk / (chunk_bytes<Q> / 4), code_bits = 32 / per_word;
     const int64_t i = (int64_t)blockIdx.x * threads + threadIdx.x;
     if (i >= p.rows * p.chunks_per_row) return;
+    walk_release_next();
+    walk_wait_previous();
     const position at = position_of(p, i);
     const float scale = p.scale != nullptr ? __ldg(p.scale) : 1.0f;
     float v[chunk], block_scale = 1.0f;
@@ -341,9 +346,9 @@ extern "C" spops_status spops_cuda_dequantize(spops_context *ctx, const spops_qu
     return with_dtype(args->x.dtype, [&](auto tag) {
         return with_codes(args->q.dtype, [&](auto codes) {
             typedef decltype(codes) Q;
-            return launch(ctx, "dequantize: launch",
-                          dequantize_kernel<typename decltype(tag)::type, Q>, grid, threads, p,
-                          is_aligned(args->x, 16) && is_aligned(args->q, chunk_bytes<Q>));
+            return launch<WAITS_FOR_PREVIOUS>(
+                ctx, "dequantize: launch", dequantize_kernel<typename decltype(tag)::type, Q>, grid,
+                threads, p, is_aligned(args->x, 16) && is_aligned(args->q, chunk_bytes<Q>));
         });
     });
 }

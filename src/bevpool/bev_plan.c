@@ -39,20 +39,18 @@ spops_gradients spops_bev_gradients(const spops_bev_options *options)
 }
 
 // What calls need besides the scratch of the segments.
-static void carve_rows(spops_backend_kind backend, const spops_bev_counts *counts, int64_t max_cols,
-                       spops_carver *carver, spops_bev_scratch *scratch)
+static void carve_rows(const spops_bev_counts *counts, int64_t max_cols, spops_carver *carver,
+                       spops_bev_scratch *scratch)
 {
     scratch->rows = spops_carve(carver, counts->num_cells, max_cols, SCRATCH_ELEMENT_BYTES);
-    scratch->feat_f16 = backend == SPOPS_BACKEND_CPU
-                            ? spops_carve(carver, counts->num_features, max_cols, sizeof(uint16_t))
-                            : NULL;
+    scratch->feat_f16 = spops_carve(carver, counts->num_features, max_cols, sizeof(uint16_t));
 }
 
 spops_bev_scratch spops_bev_carve_scratch(const spops_bev_plan *plan, spops_carver *carver)
 {
     spops_bev_scratch scratch;
     scratch.segments = spops_segments_carve_scratch(plan->segments, carver);
-    carve_rows(plan->ctx->backend->kind, &plan->counts, plan->segments->max_cols, carver, &scratch);
+    carve_rows(&plan->counts, plan->segments->max_cols, carver, &scratch);
     scratch.weights = plan->spans_block == NULL
                           ? NULL
                           : spops_carve(carver, plan->spans.num_tiles * plan->shape.num_depths,
@@ -60,11 +58,11 @@ spops_bev_scratch spops_bev_carve_scratch(const spops_bev_plan *plan, spops_carv
     return scratch;
 }
 
-static size_t rows_bytes(const spops_context *ctx, const spops_bev_counts *counts, int64_t max_cols)
+static size_t rows_bytes(const spops_bev_counts *counts, int64_t max_cols)
 {
     spops_carver carver = {NULL, 0};
     spops_bev_scratch scratch;
-    carve_rows(ctx->backend->kind, counts, max_cols, &carver, &scratch);
+    carve_rows(counts, max_cols, &carver, &scratch);
     return carver.used;
 }
 
@@ -115,7 +113,8 @@ static spops_status build_image_spans(spops_context *ctx, const char *call,
     int32_t *cells = NULL;
     void *device_cells = NULL;
 
-    if (!spops_bev_wants_spans(ctx, &plan->counts, plan->kernel))
+    if (!spops_bev_wants_spans(ctx, &plan->counts, plan->kernel,
+                               plan->segments->gradients != SPOPS_GRADIENTS_NONE))
         return spops_bev_spans_finish(ctx, call, plan);
     cells = spops_host_alloc(ctx, n, sizeof *cells);
     if (cells == NULL) return SPOPS_STATUS_OUT_OF_MEMORY;
@@ -143,7 +142,7 @@ spops_status spops_bev_plan_build_image(spops_context *ctx, const char *call,
                                         const spops_segments_image *image, spops_bev_plan *plan)
 {
     SPOPS_TRY(spops_segments_image_build(
-        ctx, call, image, rows_bytes(ctx, &plan->counts, image->max_cols), &plan->segments));
+        ctx, call, image, rows_bytes(&plan->counts, image->max_cols), &plan->segments));
     SPOPS_TRY(build_image_spans(ctx, call, image, plan));
     return reserve_scratch(ctx, plan);
 }
@@ -274,7 +273,7 @@ static spops_status alloc_segments(spops_context *ctx, const char *call,
     sizes.pairs = sizes.order = true;
     (void)carve_frustum(g, counts, &carver);
     sizes.extra_bytes = carver.used;
-    sizes.extra_scratch_bytes = rows_bytes(ctx, counts, options->max_cols);
+    sizes.extra_scratch_bytes = rows_bytes(counts, options->max_cols);
     return spops_segments_alloc(ctx, call, &sizes, &plan->segments);
 }
 
@@ -318,7 +317,7 @@ static spops_status create_from_geometry(spops_context *ctx, const char *call,
         memset(&nothing, 0, sizeof nothing);
         SPOPS_TRY_GOTO(spops_segments_enqueue_build(ctx, plan->segments, &nothing), status, fail);
     }
-    if (!refillable && spops_bev_wants_spans(ctx, &counts, o.kernel))
+    if (!refillable && spops_bev_wants_spans(ctx, &counts, o.kernel, o.backward))
         SPOPS_TRY_GOTO(spops_bev_spans_enqueue(ctx, call, plan, f.keys), status, fail);
     SPOPS_TRY_GOTO(refillable ? ctx->backend->wait(ctx)
                               : spops_segments_finish(ctx, plan->segments),
@@ -388,7 +387,7 @@ spops_status spops_bev_plan_get_info_sync(spops_context *ctx, const spops_bev_pl
     found.num_features = plan->counts.num_features;
     found.num_depths = plan->counts.num_points;
     found.kernel = plan->kernel;
-    if (plan->kernel == SPOPS_BEV_KERNEL_SPANS) {
+    if (plan->spans_block != NULL) {
         found.num_spans = plan->spans.host_counts.num_spans;
         found.num_steps = plan->spans.host_counts.num_more;
         for (int team = 0; team < SPOPS_BEV_NUM_TEAMS; ++team)

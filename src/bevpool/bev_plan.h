@@ -60,7 +60,7 @@ bool spops_bev_has_spans(const spops_context *ctx);
 
 // Whether a plan that asked for `kernel` should have spans.
 bool spops_bev_wants_spans(const spops_context *ctx, const spops_bev_counts *counts,
-                           spops_bev_kernel kernel);
+                           spops_bev_kernel kernel, bool backward);
 
 // Enqueue the build of the plan's spans from the cell (or -1) of each frustum point, in the
 // backend's memory; then finish it (waits) and settle plan->kernel. Without an enqueue before,
@@ -97,7 +97,7 @@ typedef struct spops_bev_scratch {
     spops_segments_scratch segments;
     void *rows;     // [num_cells][max_cols] of 4 bytes: out, or grad_out, with channels last
     void *weights;  // spops_bev_spans_pool_args; NULL without spans
-    void *feat_f16; // [num_features][max_cols] f16: an 8- or 4-bit feat; NULL but on the CPU
+    void *feat_f16; // [num_features][max_cols] f16: an 8- or 4-bit feat, widened
 } spops_bev_scratch;
 spops_bev_scratch spops_bev_carve_scratch(const spops_bev_plan *plan, spops_carver *carver);
 

@@ -48,9 +48,10 @@ bool spops_bev_has_spans(const spops_context *ctx)
 }
 
 bool spops_bev_wants_spans(const spops_context *ctx, const spops_bev_counts *counts,
-                           spops_bev_kernel kernel)
+                           spops_bev_kernel kernel, bool backward)
 {
     if (kernel == SPOPS_BEV_KERNEL_LISTS || !spops_bev_has_spans(ctx)) return false;
+    if (backward && counts->num_points >= SPOPS_BEV_GRAD_POINTS) return true;
     return kernel == SPOPS_BEV_KERNEL_SPANS || counts->num_points >= SPOPS_BEV_SPANS_POINTS;
 }
 
@@ -119,7 +120,8 @@ spops_status spops_bev_spans_finish(spops_context *ctx, const char *call, spops_
     SPOPS_TRY(ctx->backend->download(ctx, &plan->spans.host_counts, plan->spans.counts,
                                      sizeof plan->spans.host_counts));
     if (!counts->overflow) {
-        plan->kernel = SPOPS_BEV_KERNEL_SPANS;
+        if (forced || plan->counts.num_points >= SPOPS_BEV_SPANS_POINTS)
+            plan->kernel = SPOPS_BEV_KERNEL_SPANS;
         return SPOPS_STATUS_OK;
     }
     spops_bev_spans_free(plan);
@@ -132,23 +134,20 @@ spops_status spops_bev_spans_finish(spops_context *ctx, const char *call, spops_
                       SPOPS_BEV_MAX_STEPS);
 }
 
-// Rows that can be copied 16 bytes at a time (of 4 bits: 8 bytes), and stored likewise.
-static bool has_aligned_rows(spops_matrix x, int64_t bytes)
+// Rows that can be copied and stored 16 bytes at a time.
+static bool has_aligned_rows(spops_matrix x)
 {
-    return (uintptr_t)x.data % (uint64_t)bytes == 0 &&
-           spops_elements_bytes(x.dtype, x.row_stride) % bytes == 0;
+    return (uintptr_t)x.data % 16 == 0 && spops_elements_bytes(x.dtype, x.row_stride) % 16 == 0;
 }
 
 bool spops_bev_spans_serve(const spops_bev_plan *plan, spops_matrix depth, spops_matrix feat,
                            spops_matrix out)
 {
     const int64_t stride = spops_elements_bytes(feat.dtype, feat.row_stride);
-    if (plan->kernel != SPOPS_BEV_KERNEL_SPANS || depth.dtype == SPOPS_DTYPE_F32) return false;
-    if (feat.dtype == SPOPS_DTYPE_F32) return false;
-    const int64_t copied = feat.dtype == SPOPS_DTYPE_F4E2M1 ? 8 : 16;
-    if (spops_elements_bytes(feat.dtype, feat.cols) % copied != 0) return false;
-    if (!has_aligned_rows(feat, copied)) return false;
-    if (!has_aligned_rows(out, 16)) return false;
+    if (plan->kernel != SPOPS_BEV_KERNEL_SPANS) return false;
+    if (depth.dtype == SPOPS_DTYPE_F32 || feat.dtype == SPOPS_DTYPE_F32) return false;
+    if (spops_elements_bytes(feat.dtype, feat.cols) % 16 != 0) return false;
+    if (!has_aligned_rows(feat) || !has_aligned_rows(out)) return false;
     return stride <= MAX_TILE_BYTES / SPOPS_BEV_TILE_PIXELS / plan->shape.feature_width;
 }
 
@@ -156,7 +155,7 @@ bool spops_bev_spans_serve_gradients(const spops_context *ctx, const spops_bev_p
                                      const spops_bev_spans_grad_args *args)
 {
     const spops_dtype dtype = args->feat.dtype;
-    if (plan->kernel != SPOPS_BEV_KERNEL_SPANS || !plan->spans.backward) return false;
+    if (plan->spans_block == NULL || !plan->spans.backward) return false;
     if (dtype == SPOPS_DTYPE_F32 || args->depth.dtype != dtype) return false;
     return ctx->backend->bev_spans_grad_fits(ctx, args);
 }

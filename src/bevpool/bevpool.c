@@ -125,6 +125,22 @@ static spops_status check_pool(spops_context *ctx, const char *call, const spops
     return check_scale(ctx, call, "out_scale", pool->out_scale, out);
 }
 
+// CUDA takes 4-bit features as f16, which holds every one of them: widened once, for all the points
+// that name a row.
+static spops_status widen_feat(spops_context *ctx, spops_segreduce_args *what)
+{
+    spops_quantize_args widen;
+    if (what->x.dtype != SPOPS_DTYPE_F4E2M1 || ctx->backend->kind != SPOPS_BACKEND_CUDA)
+        return SPOPS_STATUS_OK;
+    widen.x = spops_matrix_dense(what->x_f16, what->x.rows, what->x.cols, SPOPS_DTYPE_F16);
+    widen.q = what->x;
+    widen.block_scales = what->x_scales;
+    widen.scale = NULL;
+    what->x = widen.x;
+    what->x_scales = absent;
+    return ctx->backend->dequantize(ctx, &widen);
+}
+
 // The sums of what->x, over the plan's spans where they serve, else over its lists.
 static spops_status sum_cells(spops_context *ctx, const char *call, const spops_bev_plan *plan,
                               const spops_segreduce_args *what, spops_bev_scratch scratch)
@@ -139,7 +155,6 @@ static spops_status sum_cells(spops_context *ctx, const char *call, const spops_
     pool.depth = what->w;
     pool.feat = what->x;
     pool.out = what->out;
-    pool.feat_scales = what->x_scales;
     pool.feat_scale = what->x_scale;
     pool.depth_scale = what->w_scale;
     pool.out_scale = what->out_scale;
@@ -169,6 +184,7 @@ static spops_status run_pool(spops_context *ctx, const char *call, const spops_b
     if (feat.cols == 0) return SPOPS_STATUS_OK;
     SPOPS_TRY(get_scratch(ctx, call, plan, &scratch));
     what.x_f16 = scratch.feat_f16;
+    SPOPS_TRY(widen_feat(ctx, &what));
 
     if (pool->layout == SPOPS_BEV_CHANNELS_LAST) return sum_cells(ctx, call, plan, &what, scratch);
     what.out = spops_matrix_dense(scratch.rows, plan->counts.num_cells, feat.cols, out.dtype);

@@ -25,6 +25,7 @@
 #define SPOPS_BEV_PLANE_SPANS  4     // room for so many cells, on average, in a tile at a depth
 #define SPOPS_BEV_SMALL_SPANS  65536 // room for as many as there can be, up to this
 #define SPOPS_BEV_SPANS_POINTS ((int64_t)1 << 18) // fewer points are pooled faster by lists
+#define SPOPS_BEV_GRAD_POINTS  ((int64_t)1 << 16) // with fewer, gradients are not worth the build
 
 // What one cell adds in a step. Pixel k of a tile lies k / tile_width rows below and k % tile_width
 // columns right of its first.
@@ -100,8 +101,7 @@ typedef struct spops_bev_spans_pool_args {
     spops_bev_shape shape;
     int64_t num_cells;
     void *weights;                 // scratch: [num_tiles][num_depths][TILE_PIXELS] of 16 bits
-    spops_matrix depth, feat, out; // channels last
-    spops_matrix feat_scales;      // of F4E2M1; else data NULL
+    spops_matrix depth, feat, out; // channels last; feat of 8 or 16 bits
     const float *feat_scale, *depth_scale, *out_scale; // NULL: 1
 } spops_bev_spans_pool_args;
 
