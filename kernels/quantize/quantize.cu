@@ -228,6 +228,20 @@ __device__ __forceinline__ float decode(f4e2m1, uint32_t code)
     return spops_float_of_f4e2m1((uint8_t)code);
 }
 
+// A whole chunk to f16, which holds every code and its product with a block's scale.
+template <class Q>
+__device__ __forceinline__ void widen_chunk(const quantize_params &p, const position &at)
+{
+    typedef row_words<Q> words;
+    const uint8_t *from = p.q + at.row * p.q_stride + at.col * words::bits / 8;
+    const uint32_t scale = widen_scale(
+        load_scale<Q>(p.block_scales + at.row * p.block_scales_stride + at.col / chunk, 0));
+    uint4 *to = reinterpret_cast<uint4 *>(static_cast<f16 *>(p.x) + at.row * p.x_stride + at.col);
+#pragma unroll
+    for (int c = 0; c < chunk; c += 8)
+        to[c / 8] = words::widen8(words::template load8<true>(from, c, 8), scale);
+}
+
 template <class T, class Q>
 __global__ void __launch_bounds__(threads)
     dequantize_kernel(const __grid_constant__ quantize_params p, bool wide)
@@ -238,6 +252,9 @@ __global__ void __launch_bounds__(threads)
     walk_release_next();
     walk_wait_previous();
     const position at = position_of(p, i);
+    if constexpr (std::is_same<T, f16>::value) {
+        if (p.scale == nullptr && wide && at.n == chunk) return widen_chunk<Q>(p, at);
+    }
     const float scale = p.scale != nullptr ? __ldg(p.scale) : 1.0f;
     float v[chunk], block_scale = 1.0f;
     codes16<Q> codes;

@@ -212,7 +212,7 @@ extern "C" spops_status spops_cuda_segsum_mixed(spops_context *ctx,
     const bool full = rows_in_eights(args->x, args->out);
     switch (args->x.dtype) {
     case SPOPS_DTYPE_F32: return launch_any<float>(ctx, args, p, full);
-    case SPOPS_DTYPE_F16: return launch_any<f16>(ctx, args, p, full);
+    case SPOPS_DTYPE_F16: return launch_narrow<f16>(ctx, args, p, full);
     case SPOPS_DTYPE_BF16: return launch_any<bf16>(ctx, args, p, full);
     case SPOPS_DTYPE_F8E4M3: return launch_narrow<f8e4m3>(ctx, args, p, full);
     case SPOPS_DTYPE_F8E5M2: return launch_narrow<f8e5m2>(ctx, args, p, full);
