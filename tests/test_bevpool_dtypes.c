@@ -418,17 +418,20 @@ ParameterizedTest(struct param *p, bevpool_dtypes, agree_on_real_map, .timeout =
 }
 
 // SPOPS_ACCUMULATE_F16 is held to its own bound. No sum here comes near f16's largest number.
-static void check_packed_map(test_device *d, const bev_map *map, const spops_bev_options *options,
+static void check_packed_map(test_device *d, const bev_map *map, spops_bev_plan *plan,
                              spops_dtype feat, int64_t cols, uint64_t stream, const char *name)
 {
     static const spops_dtype outs[] = {SPOPS_DTYPE_F32, SPOPS_DTYPE_F16};
-    static const test_values kinds[] = {VALUES_RANDOM, VALUES_CANCEL, VALUES_SUBNORMAL};
+    enum { KINDS = 5 };
+    static const test_values kinds[KINDS][2] = {{VALUES_RANDOM, VALUES_RANDOM},
+                                                {VALUES_EXACT, VALUES_EXACT},
+                                                {VALUES_SUBNORMAL, VALUES_SUBNORMAL},
+                                                {VALUES_NAN, VALUES_ZEROS},
+                                                {VALUES_INFINITE, VALUES_RANDOM}};
     const allowed_row *row = row_of(feat);
-    spops_bev_plan *plan = NULL;
     int i = 0;
-    test_expect_ok(d->ctx, bev_map_plan(d, map, options, &plan), name);
     for (int depth = 0; depth < NUM_FLOATS; ++depth) {
-        for (int k = 0; k < 3; ++k, ++i) {
+        for (int k = 0; k < KINDS; ++k, ++i) {
             if ((row->depth & 1u << depth) == 0) continue;
             const spops_dtype out = outs[i % 2];
             pool_case c = {.plan = plan, .map = map, .cols = cols, .stream = stream + i};
@@ -439,12 +442,11 @@ static void check_packed_map(test_device *d, const bev_map *map, const spops_bev
             if ((row->out & 1u << c.out_dtype) == 0) c.out_dtype = feat;
             c.layout = i / 2 % 2 == 0 ? SPOPS_BEV_CHANNELS_LAST : SPOPS_BEV_CHANNELS_FIRST;
             c.scaled = i % 3 == 1;
-            c.feat_values = kinds[k];
-            c.depth_values = kinds[k == 1 ? 0 : k];
+            c.feat_values = kinds[k][0];
+            c.depth_values = kinds[k][1];
             check_pool(d, &c, 0, 0, name);
         }
     }
-    spops_bev_plan_destroy(plan);
 }
 
 ParameterizedTestParameters(bevpool_dtypes, accumulate_in_f16)
@@ -462,16 +464,43 @@ ParameterizedTest(struct param *p, bevpool_dtypes, accumulate_in_f16, .timeout =
     bev_map small = bev_map_random(&shape, 400, true, &rng);
     bev_map full = bev_map_random(&few_cells, 3000, true, &rng); // runs end within a cell
     const uint64_t stream = (uint64_t)(p->dtype * 8 + p->launch + 3000) << 32;
-    for (int i = 0; i < 5; ++i) {
+    for (int i = 0; i < 10; ++i) {
+        const bev_map *map = i % 2 == 0 ? &small : &full;
+        const int64_t cols = all_cols[i / 2];
+        const char *name = i % 2 == 0 ? "random map" : "full cells";
+        spops_bev_plan *plan = NULL;
         spops_bev_options options = spops_bev_options_default();
-        options.max_cols = i % 2 == 0 ? 0 : all_cols[i];
-        const int64_t cols = all_cols[i];
-        check_packed_map(&d, &small, &options, (spops_dtype)p->dtype, cols,
-                         stream + 100 * (uint64_t)i, "random map");
-        check_packed_map(&d, &full, &options, (spops_dtype)p->dtype, cols,
-                         stream + 100 * (uint64_t)i + 50, "full cells");
+        options.max_cols = i % 4 < 2 ? 0 : cols;
+        test_expect_ok(d.ctx, bev_map_plan(&d, map, &options, &plan), name);
+        check_packed_map(&d, map, plan, (spops_dtype)p->dtype, cols, stream + 50 * (uint64_t)i,
+                         name);
+        spops_bev_plan_destroy(plan);
     }
     bev_map_free(&small), bev_map_free(&full);
+    test_close(&d);
+}
+
+// Plans whose counts only the device knows run other kernels.
+ParameterizedTestParameters(bevpool_dtypes, agree_in_plans_of_a_capacity)
+{
+    return every_combination();
+}
+ParameterizedTest(struct param *p, bevpool_dtypes, agree_in_plans_of_a_capacity, .timeout = 900)
+{
+    test_device d;
+    if (!test_open(&d, (spops_backend_kind)p->backend, (test_launch)p->launch)) return;
+    bev_geometry_case g = bev_geometry_simulate(1, 3, 0.3);
+    spops_bev_plan *plan = NULL;
+    test_expect_ok(d.ctx, spops_bev_plan_reserve(d.ctx, &g.geometry, NULL, &plan), "reserve");
+    bev_map map = bev_map_of_plan(&d, plan);
+    const spops_dtype feat = (spops_dtype)p->dtype;
+    const uint64_t stream = (uint64_t)(p->dtype * 8 + p->launch + 5000) << 32;
+    cr_assert(map.ref.num_points > 0, "the plan is empty");
+    check_map(&d, &map, plan, feat, 80, VALUES_RANDOM, VALUES_RANDOM, stream, "capacity");
+    check_map(&d, &map, plan, feat, 16, VALUES_EXACT, VALUES_EXACT, stream + 1000, "capacity");
+    check_packed_map(&d, &map, plan, feat, 48, stream + 2000, "capacity");
+    spops_bev_plan_destroy(plan);
+    bev_map_free(&map), bev_geometry_free(&g);
     test_close(&d);
 }
 

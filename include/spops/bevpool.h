@@ -265,11 +265,11 @@ static inline spops_bev_pool spops_bev_pool_default(void)
  * Scratch   spops_bev_plan_scratch_bytes(plan), reserved in ctx beforehand.
  * Numerics  Accumulates in f32, unless asked for less, in an order the plan fixes; same bits on
  *           every run. SPOPS_ACCUMULATE_F16 is used by CUDA for f16 and 8-bit feat with f16 depth
- *           where C is a multiple of 16 and rows start on 16 bytes, over lists whose plan was not
- *           made by reserve. All else, so plans with spans and the CPU, accumulates in f32, within
- *           the same bound. The factor feat_scale * depth_scale / out_scale is made in f32 and
- *           applied once, to the sum. Rounds to nearest even; an 8-bit out saturates (infinities
- *           too, NaN stays NaN), an f16 out overflows to infinity.
+ *           where C is a multiple of 16 and rows start on 16 bytes, in plans without spans. All
+ *           else, so spans and the CPU, accumulates in f32, within the same bound. The factor
+ *           feat_scale * depth_scale / out_scale is made in f32 and applied once, to the sum.
+ *           Rounds to nearest even; an 8-bit out saturates (infinities too, NaN stays NaN), an f16
+ *           out overflows to infinity.
  * Errors    INVALID_ARGUMENT (shape, dtype, stride), SCRATCH_TOO_SMALL, NOT_SUPPORTED, CUDA.
  *           After any but CUDA, nothing was enqueued and out is untouched.
  */

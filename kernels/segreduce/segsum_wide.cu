@@ -225,50 +225,58 @@ __device__ __forceinline__ void fold_wide(const mixed_params &p, const wide_sour
     }
 }
 
-template <class X, bool PACKED>
+template <class X, bool PACKED, bool KNOWN>
 __global__ void __launch_bounds__(threads, resident)
     segsum_wide_kernel(const __grid_constant__ mixed_params p)
 {
     static_assert(run_terms % unroll == 0, "a run ends with a batch");
     typedef wide_row<X> row_type;
     __shared__ op::state shared[threads * columns];
-    walk_release_next();
-    reduce_block_with<op, columns>(
-        p.sums, p.sums.walk, (int32_t)blockIdx.x, shared,
-        [&](const walk_share &share, int32_t col, int n, sums &acc) {
+    walk_blocks<KNOWN>(p.sums.walk, [&](const walk_params &w, int32_t block) {
+        if (KNOWN) walk_release_next();
+        reduce_block_with<op, columns>(
+            p.sums, w, block, shared,
+            [&](const walk_share &share, int32_t col, int n, sums &acc) {
 #pragma unroll
-            for (int j = 0; j < columns; ++j)
-                acc[j] = op::identity();
-            if (!share.active || n <= 0) {
-                walk_wait_previous();
-                return;
-            }
-            wide_source from;
-            from.x = static_cast<const uint8_t *>(p.sums.x) + col / columns * row_type::bytes;
-            from.scales = p.x_scales + col / columns;
-            from.x_stride = (uint32_t)p.x_stride;
-            from.scales_stride = (uint32_t)p.x_scales_stride;
-            from.half_bytes = p.sums.cols;
-            from.w = static_cast<const f16 *>(p.sums.w);
-            // Else the compiler adds base and column again for every row.
-            asm volatile("" : "+l"(from.x), "+l"(from.scales));
-            fold_wide<X, PACKED>(p, from, share.begin, share.end, acc);
-        },
-        [&](int32_t owner, int32_t, int32_t col, int, const sums &acc) {
-            const int32_t first = row_type::halves ? col / 2 : col;
-            const int32_t second = row_type::halves ? first + p.sums.cols / 2 : first + 8;
-            write_scaled<true, columns>(p, owner, {first, second}, 8, acc);
-        });
+                for (int j = 0; j < columns; ++j)
+                    acc[j] = op::identity();
+                if (!share.active || n <= 0) {
+                    walk_wait_previous();
+                    return;
+                }
+                wide_source from;
+                from.x = static_cast<const uint8_t *>(p.sums.x) + col / columns * row_type::bytes;
+                from.scales = p.x_scales + col / columns;
+                from.x_stride = (uint32_t)p.x_stride;
+                from.scales_stride = (uint32_t)p.x_scales_stride;
+                from.half_bytes = p.sums.cols;
+                from.w = static_cast<const f16 *>(p.sums.w);
+                // Else the compiler adds base and column again for every row.
+                asm volatile("" : "+l"(from.x), "+l"(from.scales));
+                fold_wide<X, PACKED>(p, from, share.begin, share.end, acc);
+            },
+            [&](int32_t owner, int32_t, int32_t col, int, const sums &acc) {
+                const int32_t first = row_type::halves ? col / 2 : col;
+                const int32_t second = row_type::halves ? first + p.sums.cols / 2 : first + 8;
+                write_scaled<true, columns>(p, owner, {first, second}, 8, acc);
+            });
+    });
 }
 
 template <class X, bool PACKED>
 spops_status launch_wide(spops_context *ctx, const spops_segreduce_args *args)
 {
+    const bool known = !args->lists->counts_on_device;
+    const char *what = "segreduce: launch";
     mixed_params p = mixed_params_of(args);
-    const walk_launch shape = walk_plan(ctx, args->lists, args->x.cols / columns, threads);
+    const walk_launch shape =
+        walk_plan(spops_lists_view_of(args->lists), known ? &args->lists->host_schedule : nullptr,
+                  args->x.cols / columns, threads, ctx->info.num_processors * resident, threads);
     p.sums.walk = shape.walk;
-    return launch<WAITS_FOR_PREVIOUS>(ctx, "segreduce: launch", segsum_wide_kernel<X, PACKED>,
-                                      shape.grid, threads, p);
+    return known ? launch<WAITS_FOR_PREVIOUS>(ctx, what, segsum_wide_kernel<X, PACKED, true>,
+                                              shape.grid, threads, p)
+                 : launch<AFTER_PREVIOUS>(ctx, what, segsum_wide_kernel<X, PACKED, false>,
+                                          shape.grid, threads, p);
 }
 
 bool is_packed(const spops_segreduce_args *args)
@@ -284,8 +292,7 @@ bool spops::segsum_wide_fits(const spops_segreduce_args *args)
     const bool rows = (x == SPOPS_DTYPE_F16 && is_packed(args)) ||
                       (x >= SPOPS_DTYPE_F8E4M3 && x <= SPOPS_DTYPE_F4E2M1);
     return rows && args->w.data != nullptr && args->w.dtype == SPOPS_DTYPE_F16 &&
-           args->lists->pairs != nullptr && !args->lists->counts_on_device &&
-           rows_in_chunks(args->x, args->out, columns) &&
+           args->lists->pairs != nullptr && rows_in_chunks(args->x, args->out, columns) &&
            spops_elements_bytes(x, args->x.row_stride) <= UINT32_MAX &&
            args->x_scales.row_stride <= UINT32_MAX;
 }
