@@ -35,6 +35,7 @@ const char *bench_usage(void)
            "  --kernel NAME        bev: auto, lists or spans (auto)\n"
            "  --depth-dtype NAME   bev: beside 8- and 4-bit features, f16,f8e4m3,f8e5m2 (f16)\n"
            "  --out-dtype NAME     bev: likewise, f16,f32,f8e4m3,f8e5m2 (f16)\n"
+           "  --accumulate NAME    bev: f32 or f16, what sums may be carried in (f32)\n"
            "  --modes LIST         hot,cold\n"
            "  --samples N          samples a measurement (default: 50, on the CPU 15)\n"
            "  --ablation           maps: search strategies, symmetry, output coordinates in "
@@ -155,6 +156,12 @@ static bool read_kernel(const char *text, bench_options *o)
     return false;
 }
 
+static bool read_accumulate(const char *text, bench_options *o)
+{
+    o->accumulate = strcmp(text, "f16") == 0 ? SPOPS_ACCUMULATE_F16 : SPOPS_ACCUMULATE_F32;
+    return known(text, "f32,f16");
+}
+
 static bool read_backend(const char *text, bench_options *o)
 {
     if (strcmp(text, "auto") == 0)
@@ -182,6 +189,7 @@ static bool read_value(const char *name, const char *value, bench_options *o, bo
     if (strcmp(name, "--cols") == 0) return read_list(value, read_cols, o);
     if (strcmp(name, "--dtypes") == 0) return read_list(value, read_dtype, o);
     if (strcmp(name, "--kernel") == 0) return read_kernel(value, o);
+    if (strcmp(name, "--accumulate") == 0) return read_accumulate(value, o);
     if (strcmp(name, "--depth-dtype") == 0) return find_dtype(value, &o->depth_dtype);
     if (strcmp(name, "--out-dtype") == 0) return find_dtype(value, &o->out_dtype);
     if (strcmp(name, "--modes") == 0) return read_list(value, read_mode, o);

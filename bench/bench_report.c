@@ -231,6 +231,7 @@ static void print_json(const bench *b, FILE *f, const bench_case *c, const bench
     print_member(f, "dtype", dtype_name(c));
     if (c->depth_dtype != NULL) print_member(f, "depth_dtype", c->depth_dtype);
     if (c->out_dtype != NULL) print_member(f, "out_dtype", c->out_dtype);
+    if (c->accumulate != NULL) print_member(f, "accumulate", c->accumulate);
     fprintf(f, "\"cols\": %lld, ", (long long)c->cols);
     if (c->num_cells > 0)
         fprintf(f, "\"points\": %lld, \"intervals\": %lld, \"cells\": %lld, \"longest\": %lld, ",

@@ -23,6 +23,7 @@ typedef struct bench_options {
     unsigned dtypes;                    // bit mask of 1 << dtype; 0: the suite's own
     spops_dtype depth_dtype, out_dtype; // beside 8- and 4-bit features
     spops_bev_kernel kernel;
+    spops_accumulate accumulate;
     bool modes[BENCH_NUM_MODES];
     bool all_ops, ablation, article, quick, json, baselines;
     int num_samples, num_threads;
@@ -91,6 +92,7 @@ typedef struct bench_case {
     char what[200]; // sizes, for the table
     spops_dtype dtype;
     const char *depth_dtype, *out_dtype; // where they are not dtype; else NULL
+    const char *accumulate;              // likewise, f32
     int64_t cols;                        // 0: neither rows nor a dtype
     int64_t bytes;                       // compulsory: each needed element once; 0: no floor
     int64_t gather_bytes;                // 0: nothing is gathered

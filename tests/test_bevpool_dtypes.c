@@ -45,6 +45,7 @@ typedef struct pool_case {
     spops_accumulate accumulate;
     int64_t cols;
     bool scaled, spans;
+    double factor; // of the sums, where scaled; else 1
     test_values feat_values, depth_values;
     uint64_t stream;
     guarded depth, feat, feat_scales, scales, out; // scales: feat's, depth's, out's
@@ -98,6 +99,7 @@ static void prepare(void *user, int version)
     }
     guarded_upload(&c->scales);
 
+    c->factor = factor;
     ref_tensor_destroy(&c->expected);
     c->expected = ref_tensor_create(map->num_cells, c->cols);
     ref_bevpool_forward(map, c->cols, depth, feat, &c->expected);
@@ -142,12 +144,11 @@ static spops_status enqueue(void *user, spops_context *ctx)
 // f32 sums round to nearest. Tensor cores align the terms of a product to its largest and cut off
 // what lies below: four times the unit, of terms in which a subnormal factor counts as the dtype's
 // smallest normal number, up to 2^10 times as large (f16) or 2^7 (bf16); 8 bits are widened to f16,
-// where they are not subnormal. f16 sums, where they are allowed, have f16's unit.
+// where they are not subnormal.
 static double unit_of(const pool_case *c)
 {
     const bool subnormal = c->depth_values == VALUES_SUBNORMAL ||
                            (c->feat_values == VALUES_SUBNORMAL && c->feat_dtype == c->depth_dtype);
-    if (c->accumulate == SPOPS_ACCUMULATE_F16) return 0x1p-11;
     if (c->feat_dtype == SPOPS_DTYPE_F32) return 0x1p-24;
     if (!c->spans) return 0x1p-23;
     if (subnormal && c->depth_dtype == SPOPS_DTYPE_F16) return 0x1p-12;
@@ -155,12 +156,35 @@ static double unit_of(const pool_case *c)
     return 0x1p-22;
 }
 
+// What spops_accumulate promises, and the roundings of the scale, which it leaves out.
+static double packed_bound(double n, double magnitude, double factor, double more)
+{
+    const double s = fmin(n, 16.0) * 0x1p-11 + (n + more) * 0x1p-23;
+    return s / (1.0 - s) * magnitude + n * 0x1p-24 * factor + (n + more) * 0x1p-149;
+}
+
+static void check_packed(const pool_case *c, const char *what)
+{
+    const ref_tensor *e = &c->expected;
+    const double more = c->scaled ? 3.0 : 0.0;
+    double *bounds = (double *)calloc((size_t)(e->rows * e->cols) + 1, sizeof *bounds);
+    cr_assert(bounds != NULL, "out of memory");
+    for (int64_t i = 0; i < e->rows * e->cols; ++i)
+        bounds[i] = packed_bound(e->roundings[i] - more, e->scale[i], c->factor, more);
+    guarded_check_bounds(&c->out, e, bounds, what);
+    free(bounds);
+}
+
 static void verify(void *user, int version, const char *what)
 {
     pool_case *c = (pool_case *)user;
-    const bool exact = c->feat_values == VALUES_EXACT && c->depth_values == VALUES_EXACT &&
-                       !c->scaled && c->accumulate == SPOPS_ACCUMULATE_F32;
+    const bool exact =
+        c->feat_values == VALUES_EXACT && c->depth_values == VALUES_EXACT && !c->scaled;
     (void)version;
+    if (c->accumulate == SPOPS_ACCUMULATE_F16) {
+        check_packed(c, what);
+        return;
+    }
     guarded_check_unit(&c->out, &c->expected, exact, unit_of(c), what);
 }
 
@@ -405,37 +429,161 @@ ParameterizedTest(struct param *p, bevpool_dtypes, agree_on_real_map, .timeout =
 }
 
 // SPOPS_ACCUMULATE_F16 is held to its own bound. No sum here comes near f16's largest number.
+static void check_packed_map(test_device *d, const bev_map *map, spops_bev_plan *plan,
+                             spops_dtype feat, int64_t cols, uint64_t stream, const char *name)
+{
+    static const spops_dtype outs[] = {SPOPS_DTYPE_F32, SPOPS_DTYPE_F16};
+    enum { KINDS = 5 };
+    static const test_values kinds[KINDS][2] = {{VALUES_RANDOM, VALUES_RANDOM},
+                                                {VALUES_EXACT, VALUES_EXACT},
+                                                {VALUES_SUBNORMAL, VALUES_SUBNORMAL},
+                                                {VALUES_NAN, VALUES_ZEROS},
+                                                {VALUES_INFINITE, VALUES_RANDOM}};
+    const allowed_row *row = row_of(feat);
+    int i = 0;
+    for (int depth = 0; depth < NUM_FLOATS; ++depth) {
+        for (int k = 0; k < KINDS; ++k, ++i) {
+            if ((row->depth & 1u << depth) == 0) continue;
+            const spops_dtype out = outs[i % 2];
+            pool_case c = {.plan = plan, .map = map, .cols = cols, .stream = stream + i};
+            c.accumulate = SPOPS_ACCUMULATE_F16;
+            c.feat_dtype = feat;
+            c.depth_dtype = (spops_dtype)depth;
+            c.out_dtype = (row->out & 1u << out) != 0 ? out : SPOPS_DTYPE_F32;
+            if ((row->out & 1u << c.out_dtype) == 0) c.out_dtype = feat;
+            c.layout = i / 2 % 2 == 0 ? SPOPS_BEV_CHANNELS_LAST : SPOPS_BEV_CHANNELS_FIRST;
+            c.scaled = i % 3 == 1;
+            c.feat_values = kinds[k][0];
+            c.depth_values = kinds[k][1];
+            check_pool(d, &c, 0, 0, name);
+        }
+    }
+}
+
 ParameterizedTestParameters(bevpool_dtypes, accumulate_in_f16)
 {
     return every_combination();
 }
-ParameterizedTest(struct param *p, bevpool_dtypes, accumulate_in_f16)
+ParameterizedTest(struct param *p, bevpool_dtypes, accumulate_in_f16, .timeout = 900)
 {
-    static const spops_bev_shape shape = {1, 2, 6, 4, 5, 9, 7, 2};
+    static const spops_bev_shape shape = {1, 2, 6, 4, 5, 9, 7, 2},
+                                 few_cells = {1, 2, 40, 4, 5, 5, 3, 1};
+    static const int64_t all_cols[] = {80, 18, 256, 24, 16};
     test_device d;
     if (!test_open(&d, (spops_backend_kind)p->backend, (test_launch)p->launch)) return;
     test_rng rng = test_rng_make(16);
-    bev_map map = bev_map_random(&shape, 400, true, &rng);
+    bev_map small = bev_map_random(&shape, 400, true, &rng);
+    bev_map full = bev_map_random(&few_cells, 3000, true, &rng); // runs end within a cell
+    const uint64_t stream = (uint64_t)(p->dtype * 8 + p->launch + 3000) << 32;
+    for (int i = 0; i < 10; ++i) {
+        const bev_map *map = i % 2 == 0 ? &small : &full;
+        const int64_t cols = all_cols[i / 2];
+        const char *name = i % 2 == 0 ? "random map" : "full cells";
+        spops_bev_plan *plan = NULL;
+        spops_bev_options options = spops_bev_options_default();
+        options.max_cols = i % 4 < 2 ? 0 : cols;
+        test_expect_ok(d.ctx, bev_map_plan(&d, map, &options, &plan), name);
+        check_packed_map(&d, map, plan, (spops_dtype)p->dtype, cols, stream + 50 * (uint64_t)i,
+                         name);
+        spops_bev_plan_destroy(plan);
+    }
+    bev_map_free(&small), bev_map_free(&full);
+    test_close(&d);
+}
+
+// Plans whose counts only the device knows run other kernels.
+ParameterizedTestParameters(bevpool_dtypes, agree_in_plans_of_a_capacity)
+{
+    return every_combination();
+}
+ParameterizedTest(struct param *p, bevpool_dtypes, agree_in_plans_of_a_capacity, .timeout = 900)
+{
+    test_device d;
+    if (!test_open(&d, (spops_backend_kind)p->backend, (test_launch)p->launch)) return;
+    bev_geometry_case g = bev_geometry_simulate(1, 3, 0.3);
     spops_bev_plan *plan = NULL;
-    test_expect_ok(d.ctx, bev_map_plan(&d, &map, NULL, &plan), "f16");
-    const allowed_row *row = row_of((spops_dtype)p->dtype);
-    for (int depth = 0; depth < NUM_FLOATS; ++depth) {
-        for (int i = 0; i < 4; ++i) {
-            if ((row->depth & 1u << depth) == 0) continue;
-            pool_case c = {.plan = plan, .map = &map, .cols = i < 2 ? 80 : 18};
-            c.stream = (uint64_t)(3000 + p->dtype * 100 + depth * 10 + i);
-            c.accumulate = SPOPS_ACCUMULATE_F16;
-            c.feat_dtype = row->feat;
-            c.depth_dtype = (spops_dtype)depth;
-            c.out_dtype = SPOPS_DTYPE_F32;
-            c.layout = i % 2 == 0 ? SPOPS_BEV_CHANNELS_LAST : SPOPS_BEV_CHANNELS_FIRST;
-            c.scaled = i % 2 == 1;
-            c.feat_values = c.depth_values = VALUES_RANDOM;
-            check_pool(&d, &c, 0, 0, "random map");
+    test_expect_ok(d.ctx, spops_bev_plan_reserve(d.ctx, &g.geometry, NULL, &plan), "reserve");
+    bev_map map = bev_map_of_plan(&d, plan);
+    const spops_dtype feat = (spops_dtype)p->dtype;
+    const uint64_t stream = (uint64_t)(p->dtype * 8 + p->launch + 5000) << 32;
+    cr_assert(map.ref.num_points > 0, "the plan is empty");
+    check_map(&d, &map, plan, feat, 80, VALUES_RANDOM, VALUES_RANDOM, stream, "capacity");
+    check_map(&d, &map, plan, feat, 16, VALUES_EXACT, VALUES_EXACT, stream + 1000, "capacity");
+    check_packed_map(&d, &map, plan, feat, 48, stream + 2000, "capacity");
+    spops_bev_plan_destroy(plan);
+    bev_map_free(&map), bev_geometry_free(&g);
+    test_close(&d);
+}
+
+// One cell, so wide that one group of lanes adds up all of its terms: a 2048 and then ones, which
+// an f16 that holds 2048 is too coarse for. Only a sum whose runs end meets its bound. Then terms
+// that overflow f16 together: an infinity or the sum; and the sum where a scale keeps them small.
+ParameterizedTestParameters(bevpool_dtypes, runs_in_f16_end)
+{
+    return every_backend();
+}
+ParameterizedTest(struct backend_param *p, bevpool_dtypes, runs_in_f16_end)
+{
+    enum { POINTS = 256, COLS = 2048 };
+    static const spops_bev_shape shape = {1, 1, POINTS / 16, 4, 4, 1, 1, 1};
+    static int32_t point[POINTS], pixel[POINTS], cell[POINTS], starts[] = {0}, lengths[] = {POINTS};
+    static const struct {
+        double first, other, scale; // depth of the first point and of the others
+    } cases[] = {{2048.0, 1.0, 1.0}, {30000.0, 30000.0, 1.0}, {234.375, 234.375, 128.0}};
+    test_device d;
+    if (!test_open(&d, (spops_backend_kind)p->backend, LAUNCH_DEFAULT)) return;
+    for (int32_t i = 0; i < POINTS; ++i) {
+        point[i] = i;
+        pixel[i] = i % 16;
+    }
+    const bev_map map = {.shape = shape,
+                         .num_intervals = 1,
+                         .depth_of = point,
+                         .feat_of = pixel,
+                         .cell_of = cell,
+                         .starts = starts,
+                         .lengths = lengths,
+                         .ref = {POINTS, 1, 16, POINTS, point, pixel, cell}};
+    spops_bev_plan *plan = NULL;
+    spops_bev_options options = spops_bev_options_default();
+    options.max_cols = COLS;
+    options.kernel = SPOPS_BEV_KERNEL_LISTS;
+    test_expect_ok(d.ctx, bev_map_plan(&d, &map, &options, &plan), "plan");
+    static const spops_dtype feats[] = {SPOPS_DTYPE_F16, SPOPS_DTYPE_F8E4M3, SPOPS_DTYPE_F8E5M2};
+    for (int t = 0; t < 3; ++t) {
+        guarded depth = guarded_create(d.backend, "depth", POINTS, 1, 0, 0, SPOPS_DTYPE_F16);
+        guarded feat = guarded_create(d.backend, "feat", 16, COLS, 0, 0, feats[t]);
+        guarded scale = guarded_create(d.backend, "scale", 1, 1, 0, 0, SPOPS_DTYPE_F32);
+        guarded out = guarded_create(d.backend, "out", 1, COLS, 0, 0, SPOPS_DTYPE_F32);
+        for (int64_t i = 0; i < 16 * COLS; ++i)
+            guarded_set(&feat, i / COLS, i % COLS, 1.0);
+        guarded_upload(&feat);
+        for (int k = 0; k < 3; ++k) {
+            for (int32_t i = 0; i < POINTS; ++i)
+                guarded_set(&depth, i, 0, i == 0 ? cases[k].first : cases[k].other);
+            guarded_set(&scale, 0, 0, cases[k].scale);
+            guarded_upload(&depth), guarded_upload(&scale), guarded_upload(&out);
+            spops_bev_pool pool = spops_bev_pool_default();
+            pool.accumulate = SPOPS_ACCUMULATE_F16;
+            pool.depth = depth.view, pool.feat = feat.view, pool.out = out.view;
+            pool.depth_scale = (const float *)scale.view.data;
+            test_expect_ok(d.ctx, spops_bevpool_execute_with(d.ctx, plan, &pool), "ends");
+            test_wait(&d);
+            guarded_download(&out);
+            const double sum = (cases[k].first + (POINTS - 1) * cases[k].other) * cases[k].scale;
+            const double bound = packed_bound(POINTS, sum, cases[k].scale, 1.0);
+            for (int64_t i = 0; i < COLS; ++i) {
+                const double got = guarded_get(&out, 0, i);
+                const bool overflowed = k == 1 && isinf(got) && got > 0.0;
+                cr_assert(overflowed || fabs(got - sum) <= bound,
+                          "%s, case %d, column %d is %g, expected %g +- %g",
+                          test_dtype_name(feats[t]), k, (int)i, got, sum, bound);
+            }
         }
+        guarded_destroy(&depth), guarded_destroy(&feat);
+        guarded_destroy(&scale), guarded_destroy(&out);
     }
     spops_bev_plan_destroy(plan);
-    bev_map_free(&map);
     test_close(&d);
 }
 

@@ -236,7 +236,7 @@ typedef enum spops_bev_layout {
 typedef struct spops_bev_pool {
     size_t struct_size;          /* sizeof(spops_bev_pool) */
     spops_bev_layout layout;     /* of out */
-    spops_accumulate accumulate; /* see spops_accumulate */
+    spops_accumulate accumulate; /* see spops_accumulate, and Numerics below */
     spops_matrix depth;          /* [B, N, D, H, W] as [B*N*D*H*W, 1], row_stride 1 */
     spops_matrix feat;           /* [B, N, H, W, C] as [B*N*H*W, C]; C even for f4e2m1, and at most
                                     the plan's max_cols for 8 and 4 bits */
@@ -265,12 +265,16 @@ static inline spops_bev_pool spops_bev_pool_default(void)
  * Stream    Enqueues on ctx's stream and returns. Allocates nothing, waits for nothing, capturable.
  * Scratch   spops_bev_plan_scratch_bytes(plan), reserved in ctx beforehand.
  * Numerics  Accumulates in f32, unless asked for less, in an order the plan fixes; same bits on
- *           every run. The factor feat_scale * depth_scale / out_scale is made in f32 and applied
- *           once, to the sum. Rounds to nearest even; an 8-bit out saturates (infinities too, NaN
- *           stays NaN), an f16 out overflows to infinity. Error of a sum of n points before that
- *           rounding: at most n * 2^-24 * sum |depth * feat| by lists, n * 2^-22 over spans, where
- *           tensor cores cut terms off below the largest of 16; there a |depth| below the dtype's
- *           smallest normal number counts as that number, and terms below 2^-126 may be lost.
+ *           every run. SPOPS_ACCUMULATE_F16 is used by CUDA for f16 and 8-bit feat with f16 depth
+ *           where C is a multiple of 16 and rows start on 16 bytes, in plans without spans. All
+ *           else, so spans and the CPU, accumulates in f32, within the same bound. The factor
+ *           feat_scale * depth_scale / out_scale is made in f32 and applied once, to the sum.
+ *           Rounds to nearest even; an 8-bit out saturates (infinities too, NaN stays NaN), an f16
+ *           out overflows to infinity.
+ *           Error of an f32 sum of n points before that rounding: at most
+ *           n * 2^-24 * sum |depth * feat| by lists, n * 2^-22 over spans, where tensor cores cut
+ *           terms off below the largest of 16; there a factor below its dtype's smallest normal
+ *           number counts as that number, and terms below 2^-126 may be lost.
  * Errors    INVALID_ARGUMENT (shape, dtype, stride), SCRATCH_TOO_SMALL, NOT_SUPPORTED, CUDA.
  *           After any but CUDA, nothing was enqueued and out is untouched.
  */

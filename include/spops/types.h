@@ -76,10 +76,21 @@ typedef enum spops_dtype {
 /**
  * How sums are carried, where a call lets the caller choose.
  *
- * F16 permits f16: a backend may then sum in f16 where that is faster, or in anything more precise.
- * With S the sum of the magnitudes of n terms (as stored, before any scale), the error of their sum
- * is at most n 2^-11 S / (1 - n 2^-11) + n 2^-24, where no partial sum exceeds f16's 65504; one
- * that does may become an infinity.
+ * F16 permits f16 where that is faster: up to 16 terms in a row, a run, may be multiplied and added
+ * in f16, each rounded once; sums of runs are added in f32. A backend may also be more precise.
+ *
+ * Error     Let S be the sum of the magnitudes of n terms as stored, before any scale, and
+ *           s = min(n, 16) 2^-11 + n 2^-23. The error of their sum is at most
+ *           s / (1 - s) S + n 2^-24, where s <= 1/2 (4 million terms). A term meets at most
+ *           min(n, 16) roundings of f16 and n of f32 (matrix units truncate: 2^-23); a product that
+ *           is subnormal in f16 loses at most 2^-25, which what follows may double. From 16 to some
+ *           thousand terms that is 0.8 % of S.
+ *
+ * Overflow  A run whose partial sums exceed f16's 65504 may become an infinity, and with another of
+ *           the other sign NaN, although the whole sum is small. That cannot happen where the
+ *           magnitudes of any 16 terms add up to at most 64000. A caller whose terms are larger
+ *           stores them smaller, by a power of two, and gives that back as a scale: scales are
+ *           applied in f32, to the whole sum.
  */
 typedef enum spops_accumulate {
     SPOPS_ACCUMULATE_F32 = 0,

@@ -57,6 +57,32 @@ __device__ __forceinline__ uint32_t widen2(f4e2m1, uint32_t codes)
     return multiply2(word, 0x74007400u); // the exponent is 14 too small
 }
 
+// Four neighbouring codes as two words; halves of a register cost no shift this way.
+template <class X>
+__device__ __forceinline__ void widen4(X, uint32_t codes, uint32_t &low, uint32_t &high)
+{
+    low = widen2(X(), codes);
+    high = widen2(X(), codes >> 16);
+}
+template <>
+__device__ __forceinline__ void widen4(f8e5m2, uint32_t codes, uint32_t &low, uint32_t &high)
+{
+    low = __byte_perm(codes, 0, 0x1404);
+    high = __byte_perm(codes, 0, 0x3424);
+}
+#if __CUDA_ARCH__ >= 890
+template <>
+__device__ __forceinline__ void widen4(f8e4m3, uint32_t codes, uint32_t &low, uint32_t &high)
+{
+    asm("{\n\t.reg .b16 a, b;\n\t"
+        "mov.b32 {a, b}, %2;\n\t"
+        "cvt.rn.f16x2.e4m3x2 %0, a;\n\t"
+        "cvt.rn.f16x2.e4m3x2 %1, b;\n\t}"
+        : "=r"(low), "=r"(high)
+        : "r"(codes));
+}
+#endif
+
 // How rows of X are read: eight (or, where COUNT is 2 or 16, so many) neighbouring channels as
 // loaded, a `codes` of them, and widened to words of two. `at` is the first one's place, which is
 // even; n says how many exist where not FULL: the rest are 0. Loading and widening are apart so
@@ -107,8 +133,10 @@ template <class X> struct narrow_row_words {
     }
     static __device__ __forceinline__ uint4 widen8(codes8 codes, uint32_t)
     {
-        return make_uint4(widen2(X(), codes.x), widen2(X(), codes.x >> 16), widen2(X(), codes.y),
-                          widen2(X(), codes.y >> 16));
+        uint4 words;
+        widen4(X(), codes.x, words.x, words.y);
+        widen4(X(), codes.y, words.z, words.w);
+        return words;
     }
     static __device__ __forceinline__ uint32_t widen2_of(codes2 codes, uint32_t)
     {
@@ -277,16 +305,21 @@ __device__ __forceinline__ float scale_of(const float *x, const float *w, const 
     return out != nullptr ? scale / *out : scale;
 }
 
-// Whether rows of x and out can be loaded and stored eight columns at a time.
-inline bool rows_in_eights(const spops_matrix &x, const spops_matrix &out)
+// Whether rows of x can be loaded `columns` (8 or 16) at a time, and those of out be stored eight
+// at a time.
+inline bool rows_in_chunks(const spops_matrix &x, const spops_matrix &out, int columns)
 {
-    const uint64_t x_chunk = (uint64_t)spops_elements_bytes(x.dtype, 8);
+    const uint64_t x_chunk = (uint64_t)spops_elements_bytes(x.dtype, columns);
     const uint64_t out_chunk = spops_dtype_bytes(out.dtype) == 1 ? 8 : 16;
     const uint64_t x_align = x_chunk < 16 ? x_chunk : 16;
-    return x.cols % 8 == 0 && (uintptr_t)x.data % x_align == 0 &&
+    return x.cols % columns == 0 && (uintptr_t)x.data % x_align == 0 &&
            (uint64_t)spops_elements_bytes(x.dtype, x.row_stride) % x_align == 0 &&
            (uintptr_t)out.data % out_chunk == 0 &&
            (uint64_t)spops_elements_bytes(out.dtype, out.row_stride) % out_chunk == 0;
+}
+inline bool rows_in_eights(const spops_matrix &x, const spops_matrix &out)
+{
+    return rows_in_chunks(x, out, 8);
 }
 
 } // namespace spops

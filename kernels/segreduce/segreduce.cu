@@ -5,6 +5,7 @@
 #include "kernels/core/custom_reduce.h"
 #include "kernels/core/functors.cuh"
 #include "kernels/segreduce/segreduce_tuning.h"
+#include "kernels/segreduce/segsum_mixed.cuh"
 
 namespace
 {
@@ -97,13 +98,14 @@ template <class T> spops_status launch_reduce(spops_context *ctx, const spops_se
     return spops_fail(ctx, SPOPS_STATUS_NOT_SUPPORTED, "segreduce: reduce is %d", args->reduce);
 }
 
-// Whether SUM is asked for dtypes or scales that segsum_mixed.cu has.
+// Whether SUM is asked for dtypes or scales that segsum_mixed.cu has, or for sums in f16 that
+// segsum_wide.cu has.
 bool is_mixed(const spops_segreduce_args *args)
 {
     const spops_dtype x = args->x.dtype, w = args->w.dtype;
     return x > SPOPS_DTYPE_BF16 || (args->w.data != nullptr && w != SPOPS_DTYPE_F32 && w != x) ||
            (args->out.data != nullptr && args->out.dtype != x) || args->x_scale != nullptr ||
-           args->w_scale != nullptr || args->out_scale != nullptr;
+           args->w_scale != nullptr || args->out_scale != nullptr || segsum_wide_fits(args);
 }
 
 } // namespace

@@ -1,8 +1,7 @@
 // The segmented sum where x, w and out differ in dtype, or x has 8 or 4 bits an element, or there
 // are scales: rows are widened to f16 (bf16 as they are), products and sums are f32. A thread has
-// 8 columns (16 of narrow elements were slower: H200, map A, f8e4m3, C = 128: 9.1 us).
-#include "kernels/core/float8.cuh"
-#include "kernels/core/functors.cuh"
+// 8 columns. Calls whose rows allow 16 go on to segsum_wide.cu.
+#include "kernels/segreduce/segsum_mixed.cuh"
 
 namespace
 {
@@ -49,15 +48,6 @@ template <bool FULL> struct thread_row<float, FULL> {
         for (int j = 0; j < columns; ++j)
             v[j] = values[j];
     }
-};
-
-struct mixed_params {
-    segreduce_params sums;        // x, w and out as bytes
-    int64_t x_stride, out_stride; // bytes
-    int32_t out_dtype;
-    const uint8_t *x_scales;
-    int64_t x_scales_stride;
-    const float *x_scale, *w_scale, *out_scale;
 };
 
 // How a kernel reads its weights: of the one dtype that most calls have, or of any.
@@ -108,11 +98,11 @@ template <bool PAIRS, class X, bool FULL, int WEIGHTS>
 __device__ __forceinline__ void fold_mixed(const mixed_params &p, int32_t begin, int32_t end,
                                            int32_t col, int n, typename op::state (&acc)[columns])
 {
-    int2 pair[unroll];
+    int2 pair[unroll] = {};
     mixed_batch<X, FULL, WEIGHTS> batch;
     int32_t i = begin;
     load_pairs<PAIRS>(p.sums.pairs, i, end, pair);
-    walk_wait_previous();
+    wait_with_pairs(pair);
     for (; i + unroll <= end; i += unroll) {
         batch.load(p, pair, col, n, unroll);
         load_pairs<PAIRS>(p.sums.pairs, i + unroll, end, pair);
@@ -146,13 +136,7 @@ __global__ void __launch_bounds__(threads, 4)
                     fold_mixed<false, X, FULL, WEIGHTS>(p, share.begin, share.end, col, n, acc);
             },
             [&](int32_t owner, int32_t, int32_t col, int n, const state(&acc)[columns]) {
-                const float scale = scale_of(p.x_scale, p.w_scale, p.out_scale);
-                uint8_t *row = static_cast<uint8_t *>(p.sums.out) + owner * p.out_stride;
-                float v[columns];
-#pragma unroll
-                for (int j = 0; j < columns; ++j)
-                    v[j] = acc[j].v * scale;
-                store_row<FULL>(p.out_dtype, row, col, n, v);
+                write_scaled<FULL, columns>(p, owner, {col}, n, acc);
             });
     });
 }
@@ -192,23 +176,8 @@ spops_status launch_narrow(spops_context *ctx, const spops_segreduce_args *args,
 extern "C" spops_status spops_cuda_segsum_mixed(spops_context *ctx,
                                                 const spops_segreduce_args *args)
 {
-    mixed_params p = {};
-    p.sums.pairs = (const int2 *)args->lists->pairs;
-    p.sums.x = args->x.data;
-    p.sums.w = args->w.data;
-    p.sums.w_dtype = args->w.dtype;
-    p.sums.cols = (int32_t)args->x.cols;
-    p.sums.out = args->out.data;
-    p.sums.partials = args->partials;
-    p.sums.tickets = args->tickets;
-    p.x_stride = spops_elements_bytes(args->x.dtype, args->x.row_stride);
-    p.out_stride = spops_elements_bytes(args->out.dtype, args->out.row_stride);
-    p.out_dtype = args->out.dtype;
-    p.x_scales = (const uint8_t *)args->x_scales.data;
-    p.x_scales_stride = args->x_scales.row_stride;
-    p.x_scale = args->x_scale;
-    p.w_scale = args->w_scale;
-    p.out_scale = args->out_scale;
+    if (segsum_wide_fits(args)) return segsum_wide(ctx, args);
+    const mixed_params p = mixed_params_of(args);
     const bool full = rows_in_eights(args->x, args->out);
     switch (args->x.dtype) {
     case SPOPS_DTYPE_F32: return launch_any<float>(ctx, args, p, full);

@@ -125,19 +125,11 @@ static spops_status check_pool(spops_context *ctx, const char *call, const spops
     return check_scale(ctx, call, "out_scale", pool->out_scale, out);
 }
 
-// CUDA takes 4-bit features as f16, which holds every one of them: widened once, for all the points
-// that name a row.
-static spops_status widen_feat(spops_context *ctx, spops_segreduce_args *what)
+// 4-bit features as f16, which holds every one of them: once, for all the points that name a row.
+static spops_status widen_feat(spops_context *ctx, const spops_segreduce_args *what,
+                               spops_matrix widened)
 {
-    spops_quantize_args widen;
-    if (what->x.dtype != SPOPS_DTYPE_F4E2M1 || ctx->backend->kind != SPOPS_BACKEND_CUDA)
-        return SPOPS_STATUS_OK;
-    widen.x = spops_matrix_dense(what->x_f16, what->x.rows, what->x.cols, SPOPS_DTYPE_F16);
-    widen.q = what->x;
-    widen.block_scales = what->x_scales;
-    widen.scale = NULL;
-    what->x = widen.x;
-    what->x_scales = absent;
+    const spops_quantize_args widen = {widened, what->x, what->x_scales, NULL};
     return ctx->backend->dequantize(ctx, &widen);
 }
 
@@ -145,15 +137,20 @@ static spops_status widen_feat(spops_context *ctx, spops_segreduce_args *what)
 static spops_status sum_cells(spops_context *ctx, const char *call, const spops_bev_plan *plan,
                               const spops_segreduce_args *what, spops_bev_scratch scratch)
 {
+    const bool widens = what->x.dtype == SPOPS_DTYPE_F4E2M1;
     spops_bev_spans_pool_args pool;
-    if (!spops_bev_spans_serve(plan, what->w, what->x, what->out))
+    pool.feat = what->x;
+    if (widens)
+        pool.feat =
+            spops_matrix_dense(scratch.feat_f16, what->x.rows, what->x.cols, SPOPS_DTYPE_F16);
+    if (!spops_bev_spans_serve(plan, what->w, pool.feat, what->out))
         return spops_segreduce_run(ctx, call, plan->segments, what, scratch.segments);
+    if (widens) SPOPS_TRY(widen_feat(ctx, what, pool.feat));
     pool.spans = &plan->spans;
     pool.num_cells = plan->counts.num_cells;
     pool.shape = plan->shape;
     pool.weights = scratch.weights;
     pool.depth = what->w;
-    pool.feat = what->x;
     pool.out = what->out;
     pool.feat_scale = what->x_scale;
     pool.depth_scale = what->w_scale;
@@ -184,7 +181,6 @@ static spops_status run_pool(spops_context *ctx, const char *call, const spops_b
     if (feat.cols == 0) return SPOPS_STATUS_OK;
     SPOPS_TRY(get_scratch(ctx, call, plan, &scratch));
     what.x_f16 = scratch.feat_f16;
-    SPOPS_TRY(widen_feat(ctx, &what));
 
     if (pool->layout == SPOPS_BEV_CHANNELS_LAST) return sum_cells(ctx, call, plan, &what, scratch);
     what.out = spops_matrix_dense(scratch.rows, plan->counts.num_cells, feat.cols, out.dtype);

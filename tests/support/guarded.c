@@ -167,34 +167,51 @@ void guarded_check(const guarded *g, const ref_tensor *expected, bool exact, con
     guarded_check_unit(g, expected, exact, 0x1p-24, what);
 }
 
-void guarded_check_unit(const guarded *g, const ref_tensor *expected, bool exact, double u,
-                        const char *what)
+static void check_within(const guarded *g, int64_t r, int64_t c, double value, double bound,
+                         const char *what)
+{
+    const double got = guarded_get(g, r, c);
+    if (isnan(value)) {
+        cr_assert(isnan(got), "%s: %s[%lld, %lld] is %.9g, expected NaN", what, g->name,
+                  (long long)r, (long long)c, got);
+        return;
+    }
+    const double low = test_round(value - bound, g->view.dtype);
+    const double high = test_round(value + bound, g->view.dtype);
+    // The comparison is false for NaN, which must fail here.
+    const bool inside = low <= got && got <= high;
+    cr_assert(inside, "%s: %s[%lld, %lld] is %.9g, expected %.9g to %.9g (value %.17g)", what,
+              g->name, (long long)r, (long long)c, got, low, high, value);
+}
+
+static void check_shape(const guarded *g, const ref_tensor *expected, const char *what)
 {
     cr_assert(expected->rows == g->view.rows && expected->cols == g->view.cols,
               "%s: the reference of %s has another shape", what, g->name);
-    for (int64_t r = 0; r < g->view.rows; ++r) {
-        for (int64_t c = 0; c < g->view.cols; ++c) {
-            const int64_t i = r * g->view.cols + c;
-            const double got = guarded_get(g, r, c), k = expected->roundings[i];
-            const double value = exact ? (double)(float)expected->value[i] : expected->value[i];
-            if (isnan(value)) {
-                cr_assert(isnan(got), "%s: %s[%lld, %lld] is %.9g, expected NaN", what, g->name,
-                          (long long)r, (long long)c, got);
-                continue;
-            }
-            double low = value, high = value;
-            if (!exact && isfinite(value)) {
-                const double bound = k * u / (1.0 - k * u) * expected->scale[i] + k * 0x1p-149;
-                low -= bound;
-                high += bound;
-            }
-            low = test_round(low, g->view.dtype);
-            high = test_round(high, g->view.dtype);
-            // The comparison is false for NaN, which must fail here.
-            const bool inside = low <= got && got <= high;
-            cr_assert(inside, "%s: %s[%lld, %lld] is %.9g, expected %.9g to %.9g (value %.17g)",
-                      what, g->name, (long long)r, (long long)c, got, low, high, value);
-        }
+}
+
+void guarded_check_unit(const guarded *g, const ref_tensor *expected, bool exact, double u,
+                        const char *what)
+{
+    check_shape(g, expected, what);
+    for (int64_t i = 0; i < expected->rows * expected->cols; ++i) {
+        const double k = expected->roundings[i];
+        const double value = exact ? (double)(float)expected->value[i] : expected->value[i];
+        const double bound = !exact && isfinite(value)
+                                 ? k * u / (1.0 - k * u) * expected->scale[i] + k * 0x1p-149
+                                 : 0.0;
+        check_within(g, i / expected->cols, i % expected->cols, value, bound, what);
+    }
+}
+
+void guarded_check_bounds(const guarded *g, const ref_tensor *expected, const double *bounds,
+                          const char *what)
+{
+    check_shape(g, expected, what);
+    for (int64_t i = 0; i < expected->rows * expected->cols; ++i) {
+        const double value = expected->value[i];
+        check_within(g, i / expected->cols, i % expected->cols, value,
+                     isfinite(value) ? bounds[i] : 0.0, what);
     }
 }
 

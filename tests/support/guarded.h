@@ -62,6 +62,9 @@ void guarded_check(const guarded *g, const ref_tensor *expected, bool exact, con
 // The same with another u: for sums whose additions are less precise than f32's.
 void guarded_check_unit(const guarded *g, const ref_tensor *expected, bool exact, double u,
                         const char *what);
+// The same with a bound b of each element, rows * cols of them.
+void guarded_check_bounds(const guarded *g, const ref_tensor *expected, const double *bounds,
+                          const char *what);
 // Integer elements, exactly.
 void guarded_check_i32(const guarded *g, const int32_t *expected, const char *what);
 

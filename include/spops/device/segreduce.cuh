@@ -118,6 +118,16 @@ __device__ __forceinline__ void load_pairs(const int2 *pairs, int32_t begin, int
     }
 }
 
+// walk_wait_previous, not before these pairs are here (unread ones are 0).
+template <int UNROLL> __device__ __forceinline__ void wait_with_pairs(const int2 (&pair)[UNROLL])
+{
+    int32_t here = 0;
+#pragma unroll
+    for (int u = 0; u < UNROLL; ++u)
+        here |= pair[u].x;
+    walk_wait_previous(here);
+}
+
 // Row of a matrix. Wide chunks imply a stride of less than 2^32 bytes (chunk_elements).
 template <int VEC, class T>
 __device__ __forceinline__ T *row_at(T *base, int32_t row, int64_t stride)
@@ -176,11 +186,11 @@ __device__ __forceinline__ void fold_terms(const segreduce_params &p, int32_t be
                                            int32_t col, int n, typename Op::state (&acc)[VEC])
 {
     const T *x = static_cast<const T *>(p.x) + col;
-    int2 pair[UNROLL];
+    int2 pair[UNROLL] = {};
     term_batch<T, VEC, FULL, UNROLL> batch;
     int32_t i = begin;
     load_pairs<PAIRS>(p.pairs, i, end, pair);
-    walk_wait_previous(); // x and w may come from the kernel before
+    wait_with_pairs(pair); // x and w may come from the kernel before
     for (; i + UNROLL <= end; i += UNROLL) {
         load_batch<WEIGHT>(p, x, pair, UNROLL, n, batch);
         load_pairs<PAIRS>(p.pairs, i + UNROLL, end, pair);

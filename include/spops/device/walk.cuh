@@ -76,6 +76,19 @@ __device__ __forceinline__ void walk_wait_previous()
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
+// The same, not before `loaded` is here, which is never INT32_MIN: of what may be read while the
+// kernel before is running, the assembler would else put the loads behind the wait.
+__device__ __forceinline__ void walk_wait_previous(int32_t loaded)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("{\n\t.reg .pred here;\n\t"
+                 "setp.ne.s32 here, %0, -2147483648;\n\t"
+                 "@here griddepcontrol.wait;\n\t}" ::"r"(loaded)
+                 : "memory");
+#else
+    (void)loaded;
+#endif
+}
 __device__ __forceinline__ void walk_release_next()
 {
 #if __CUDA_ARCH__ >= 900
