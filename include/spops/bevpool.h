@@ -265,9 +265,9 @@ static inline spops_bev_pool spops_bev_pool_default(void)
  * Stream    Enqueues on ctx's stream and returns. Allocates nothing, waits for nothing, capturable.
  * Scratch   spops_bev_plan_scratch_bytes(plan), reserved in ctx beforehand.
  * Numerics  Accumulates in f32, unless asked for less, in an order the plan fixes; same bits on
- *           every run. SPOPS_ACCUMULATE_F16 is used by CUDA for f16 and 8-bit feat with f16 depth
- *           where C is a multiple of 16 and rows start on 16 bytes, in plans without spans. All
- *           else, so spans and the CPU, accumulates in f32, within the same bound. The factor
+ *           every run. SPOPS_ACCUMULATE_F16 is used by CUDA where it is not slower: for f16 and
+ *           8-bit feat with f16 depth, C >= 256 and a multiple of 16, rows that start on 16 bytes,
+ *           in plans without spans. All else accumulates in f32, within the same bound. The factor
  *           feat_scale * depth_scale / out_scale is made in f32 and applied once, to the sum.
  *           Rounds to nearest even; an 8-bit out saturates (infinities too, NaN stays NaN), an f16
  *           out overflows to infinity.
