@@ -1,7 +1,7 @@
-// BEV pooling over spans (core/bev_spans.h) on tensor cores. A warp has a bundle of 16 cells, or
-// some of its steps: it gathers the step's weights into a 16 x 32 matrix, zero where a pixel is not
-// the cell's, copies the tile's 32 rows of features to shared memory while the step before is
-// multiplied, and multiplies. Sums are f32.
+// BEV pooling over spans (core/bev_spans.h) on tensor cores, in two launches. The first puts the
+// weights in the order of tiles. In the second a warp has a bundle of 16 cells, or some of its
+// steps: it loads the step's weights as a 16 x 32 matrix, zero where a pixel is not the cell's, and
+// the tile's 32 rows of features, both while the step before is multiplied. Sums are f32.
 //
 // A zero weight times an infinity would be NaN in cells that the pixel is not in: a bundle whose
 // sums are not all finite is summed again, term by term.
@@ -11,7 +11,7 @@
 //     b      features of these pixels; one of the channels that lie at g in a chunk
 //     sum    cells g, g + 8; channels at 2 q, 2 q + 1 in a chunk
 // A chunk is 16 bytes of a row: 8 channels of 16 bits, which are one multiplication of 8 columns,
-// 16 of 8 bits, which are two (first those at even places), or 32 of 4 bits.
+// or 16 of 8 bits, which are two: of those at even places, then of those at odd ones.
 #include "kernels/core/float8.cuh"
 #include "kernels/core/functors.cuh"
 #include "kernels/core/matrix_units.cuh"
@@ -203,7 +203,7 @@ template <class X, int COLS> struct bundle_sums {
     float sum[chunks][parts][4];
     uint32_t stage, matrix; // in shared memory: this warp's first; where this lane loads matrices
     // What this lane copies of a tile, by log2 of the chunks that lie side by side: bytes from the
-    // tile's first row, to where, and the row.
+    // tile's first row, and where they go.
     uint32_t copy_from[4], copy_to[4];
     // The step that is multiplied next: its weights, scales and tile, which is in stage `slot` and
     // has the rows `copied`; its bundle, and whether that is complete with it. Then the one after.
@@ -234,7 +234,7 @@ template <class X, int COLS> struct bundle_sums {
 
     // Chunks FIRST and on of the tile's rows: in each go 32 / WIDTH rows of WIDTH neighbours.
     template <int FIRST>
-    __device__ __forceinline__ void copy_rows(const uint8_t *tile, uint32_t inside, int slot)
+    __device__ __forceinline__ void copy_rows(const uint8_t *tile, uint32_t used, int slot)
     {
         if constexpr (FIRST < chunks) {
             constexpr int rest = chunks - FIRST;
@@ -245,11 +245,11 @@ template <class X, int COLS> struct bundle_sums {
             const uint8_t *x = tile + copy_from[log2] + FIRST * 16;
             const uint32_t to = copy_to[log2] + slot * stage_bytes + FIRST * 16;
             const int32_t at = col + (FIRST + (lane & (width - 1))) * chunk_cols;
-            const uint32_t there = at < p.cols ? inside >> (lane >> log2) : 0u;
+            const uint32_t there = at < p.cols ? used >> (lane >> log2) : 0u;
 #pragma unroll
             for (int i = 0; i < width; ++i, x += ahead)
                 copy_async<16>(to + i * rows * pitch, x, there & 1u << i * rows % warp);
-            copy_rows<FIRST + width>(tile, inside, slot);
+            copy_rows<FIRST + width>(tile, used, slot);
         }
     }
     __device__ __forceinline__ void copy_tile(int2 step, int slot)
@@ -683,8 +683,7 @@ spops_status launch_tile_weights(spops_context *ctx, const spops_bev_spans_pool_
     p.height = shape.feature_height;
     p.width = shape.feature_width;
     p.tile_height = s.tile_height;
-    while (1 << p.tile_width_log2 < s.tile_width)
-        ++p.tile_width_log2;
+    p.tile_width_log2 = bits_for((uint64_t)s.tile_width) - 1;
     p.tiles_x = (p.width + s.tile_width - 1) / s.tile_width;
     p.tiles_y = (p.height + s.tile_height - 1) / s.tile_height;
     const dim3 grid((unsigned)(shape.num_batches * shape.num_cameras * shape.num_depths),
@@ -744,8 +743,7 @@ extern "C" spops_status spops_cuda_bev_spans_pool(spops_context *ctx,
         p.slot_begin[SPOPS_BEV_NUM_TEAMS] + (int32_t)((words + warps - 1) / warps);
     p.num_cells = args->num_cells;
     p.feature_width = args->shape.feature_width;
-    while (1 << p.tile_width_log2 < s.tile_width)
-        ++p.tile_width_log2;
+    p.tile_width_log2 = bits_for((uint64_t)s.tile_width) - 1;
     p.cols = (int32_t)feat.cols;
     p.feat = (const uint8_t *)feat.data;
     p.feat_dtype = feat.dtype;
