@@ -53,16 +53,15 @@ static int64_t count_spans(const bev_map *map)
     return num_spans;
 }
 
-static void check_choice(test_device *d, const spops_bev_geometry *g, spops_bev_kernel asked,
-                         spops_bev_kernel expected, const char *what)
+static void check_plan(test_device *d, const spops_bev_geometry *g, const spops_bev_options *asked,
+                       spops_bev_kernel expected, bool has_spans, const char *what)
 {
-    const spops_bev_options options = with_kernel(asked);
     spops_bev_plan *plan = NULL;
-    test_expect_ok(d->ctx, spops_bev_plan_create(d->ctx, g, &options, &plan), what);
+    test_expect_ok(d->ctx, spops_bev_plan_create(d->ctx, g, asked, &plan), what);
     const spops_bev_plan_info info = bev_info(d, plan);
     cr_assert(info.kernel == expected, "%s: kernel is %d, expected %d", what, (int)info.kernel,
               (int)expected);
-    if (expected == SPOPS_BEV_KERNEL_SPANS) {
+    if (has_spans) {
         bev_map map = bev_map_of_plan(d, plan);
         const int64_t spans = count_spans(&map);
         cr_assert(info.num_spans == spans, "%s: %lld spans, expected %lld", what,
@@ -75,6 +74,13 @@ static void check_choice(test_device *d, const spops_bev_geometry *g, spops_bev_
         cr_assert(info.num_spans == 0 && info.num_steps == 0, "%s", what);
     }
     spops_bev_plan_destroy(plan);
+}
+
+static void check_choice(test_device *d, const spops_bev_geometry *g, spops_bev_kernel asked,
+                         spops_bev_kernel expected, const char *what)
+{
+    const spops_bev_options options = with_kernel(asked);
+    check_plan(d, g, &options, expected, expected == SPOPS_BEV_KERNEL_SPANS, what);
 }
 
 ParameterizedTestParameters(bevpool_spans, choice)
@@ -131,6 +137,11 @@ ParameterizedTest(struct backend_param *p, bevpool_spans, choice)
         check_choice(&d, &g.geometry, SPOPS_BEV_KERNEL_SPANS, SPOPS_BEV_KERNEL_SPANS, "real rig");
         check_choice(&d, &g.geometry, SPOPS_BEV_KERNEL_AUTO,
                      i == 0 ? SPOPS_BEV_KERNEL_LISTS : SPOPS_BEV_KERNEL_SPANS, "real rig, auto");
+        spops_bev_options backward = with_kernel(SPOPS_BEV_KERNEL_AUTO);
+        backward.backward = 1; // the gradients take spans of smaller maps too
+        check_plan(&d, &g.geometry, &backward,
+                   i == 0 ? SPOPS_BEV_KERNEL_LISTS : SPOPS_BEV_KERNEL_SPANS, true,
+                   "real rig, with gradients");
         bev_geometry_free(&g);
     }
     test_close(&d);
