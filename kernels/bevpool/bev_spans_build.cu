@@ -164,7 +164,6 @@ struct plane_params {
 struct plane_pixel {
     int32_t depth;           // bin
     int32_t feature, weight; // of the tile's first pixel
-    bool inside;
     int32_t cell;
 };
 
@@ -181,8 +180,8 @@ __device__ plane_pixel pixel_of(const plane_params &p, int64_t plane, int lane)
     pixel.depth = d;
     pixel.feature = camera * image + first;
     pixel.weight = (camera * p.num_depths + d) * image + first;
-    pixel.inside = h + row < p.height && w + column < p.width;
-    pixel.cell = pixel.inside ? p.cells[pixel.weight + row * p.width + column] : -1;
+    const bool inside = h + row < p.height && w + column < p.width;
+    pixel.cell = inside ? p.cells[pixel.weight + row * p.width + column] : -1;
     return pixel;
 }
 

@@ -83,15 +83,13 @@ __device__ __forceinline__ void widen4(f8e4m3, uint32_t codes, uint32_t &low, ui
 }
 #endif
 
-// How rows of X are read: eight (or, where COUNT is 2 or 16, so many) neighbouring channels as
-// loaded, a `codes` of them, and widened to words of two. `at` is the first one's place, which is
+// How rows of X are read: eight neighbouring channels as loaded, and widened to words of two. `at` is the first one's place, which is
 // even; n says how many exist where not FULL: the rest are 0. Loading and widening are apart so
 // that a kernel can have many loads on their way before it touches what the first one brought.
 template <class X> struct row_words {
     typedef X half_type; // of the words
     static constexpr int bits = 8 * sizeof(X);
     typedef uint4 codes8;
-    typedef uint32_t codes2;
 
     template <bool FULL>
     static __device__ __forceinline__ codes8 load8(const uint8_t *row, int at, int n)
@@ -103,20 +101,14 @@ template <class X> struct row_words {
             if (j < n) words[j / 2] |= (uint32_t)from[j] << 16 * (j % 2);
         return make_uint4(words[0], words[1], words[2], words[3]);
     }
-    static __device__ __forceinline__ codes2 load2(const uint8_t *row, int at)
-    {
-        return __ldg(reinterpret_cast<const uint32_t *>(row + at * 2));
-    }
     // scale2: the block scale of these channels, twice, as f16; f4e2m1 alone has one.
     static __device__ __forceinline__ uint4 widen8(codes8 codes, uint32_t) { return codes; }
-    static __device__ __forceinline__ uint32_t widen2_of(codes2 codes, uint32_t) { return codes; }
 };
 
 template <class X> struct narrow_row_words {
     typedef f16 half_type;
     static constexpr int bits = 8;
     typedef uint2 codes8;
-    typedef uint16_t codes2;
 
     template <bool FULL>
     static __device__ __forceinline__ codes8 load8(const uint8_t *row, int at, int n)
@@ -127,20 +119,12 @@ template <class X> struct narrow_row_words {
             if (j < n) (j < 4 ? codes.x : codes.y) |= (uint32_t)row[at + j] << 8 * (j % 4);
         return codes;
     }
-    static __device__ __forceinline__ codes2 load2(const uint8_t *row, int at)
-    {
-        return __ldg(reinterpret_cast<const uint16_t *>(row + at));
-    }
     static __device__ __forceinline__ uint4 widen8(codes8 codes, uint32_t)
     {
         uint4 words;
         widen4(X(), codes.x, words.x, words.y);
         widen4(X(), codes.y, words.z, words.w);
         return words;
-    }
-    static __device__ __forceinline__ uint32_t widen2_of(codes2 codes, uint32_t)
-    {
-        return widen2(X(), codes);
     }
 };
 template <> struct row_words<f8e4m3> : narrow_row_words<f8e4m3> {
@@ -152,7 +136,6 @@ template <> struct row_words<f4e2m1> {
     typedef f16 half_type;
     static constexpr int bits = 4;
     typedef uint32_t codes8;
-    typedef uint8_t codes2;
 
     template <bool FULL>
     static __device__ __forceinline__ codes8 load8(const uint8_t *row, int at, int n)
@@ -163,20 +146,12 @@ template <> struct row_words<f4e2m1> {
             if (j < n) codes |= (uint32_t)row[(at + j) / 2] << 4 * j;
         return codes;
     }
-    static __device__ __forceinline__ codes2 load2(const uint8_t *row, int at)
-    {
-        return __ldg(row + at / 2);
-    }
     static __device__ __forceinline__ uint4 widen8(codes8 codes, uint32_t scale2)
     {
         return make_uint4(multiply2(widen2(f4e2m1(), codes), scale2),
                           multiply2(widen2(f4e2m1(), codes >> 8), scale2),
                           multiply2(widen2(f4e2m1(), codes >> 16), scale2),
                           multiply2(widen2(f4e2m1(), codes >> 24), scale2));
-    }
-    static __device__ __forceinline__ uint32_t widen2_of(codes2 codes, uint32_t scale2)
-    {
-        return multiply2(widen2(f4e2m1(), codes), scale2);
     }
 };
 

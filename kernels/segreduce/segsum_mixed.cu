@@ -161,9 +161,10 @@ spops_status launch_any(spops_context *ctx, const spops_segreduce_args *args, co
                 : launch_mixed<X, false, WEIGHTS_ANY, false>(ctx, args, p);
 }
 
+// Where the host knows the plan's counts and rows are whole chunks, a kernel that knows it too.
 template <class X>
-spops_status launch_narrow(spops_context *ctx, const spops_segreduce_args *args,
-                           const mixed_params &p, bool full)
+spops_status launch_rows(spops_context *ctx, const spops_segreduce_args *args,
+                         const mixed_params &p, bool full)
 {
     if (!full || args->lists->counts_on_device) return launch_any<X>(ctx, args, p, full);
     const bool f16_weights = p.sums.w != nullptr && p.sums.w_dtype == SPOPS_DTYPE_F16;
@@ -181,11 +182,11 @@ extern "C" spops_status spops_cuda_segsum_mixed(spops_context *ctx,
     const bool full = rows_in_eights(args->x, args->out);
     switch (args->x.dtype) {
     case SPOPS_DTYPE_F32: return launch_any<float>(ctx, args, p, full);
-    case SPOPS_DTYPE_F16: return launch_narrow<f16>(ctx, args, p, full);
+    case SPOPS_DTYPE_F16: return launch_rows<f16>(ctx, args, p, full);
     case SPOPS_DTYPE_BF16: return launch_any<bf16>(ctx, args, p, full);
-    case SPOPS_DTYPE_F8E4M3: return launch_narrow<f8e4m3>(ctx, args, p, full);
-    case SPOPS_DTYPE_F8E5M2: return launch_narrow<f8e5m2>(ctx, args, p, full);
-    case SPOPS_DTYPE_F4E2M1: return launch_narrow<f4e2m1>(ctx, args, p, full);
+    case SPOPS_DTYPE_F8E4M3: return launch_rows<f8e4m3>(ctx, args, p, full);
+    case SPOPS_DTYPE_F8E5M2: return launch_rows<f8e5m2>(ctx, args, p, full);
+    case SPOPS_DTYPE_F4E2M1: return launch_rows<f4e2m1>(ctx, args, p, full);
     default: break;
     }
     return spops_fail(ctx, SPOPS_STATUS_NOT_SUPPORTED, "segreduce: x is %s, out is %s",
