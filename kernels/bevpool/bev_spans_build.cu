@@ -498,8 +498,8 @@ plane_params params_of(const spops_bev_spans_args *args)
     p.width = shape.feature_width;
     p.tile_height = s.tile_height;
     p.tile_width = s.tile_width;
-    p.tiles_x = (shape.feature_width + s.tile_width - 1) / s.tile_width;
-    p.tiles_per_camera = p.tiles_x * ((shape.feature_height + s.tile_height - 1) / s.tile_height);
+    p.tiles_x = s.tiles_x;
+    p.tiles_per_camera = s.tiles_x * s.tiles_y;
     p.num_planes = s.num_planes;
     p.max_spans = s.max_spans;
     p.tile_spans = s.tile_spans;

@@ -574,8 +574,7 @@ bool choose_params(const spops_context *ctx, const spops_bev_spans_grad_args *ar
 {
     const spops_bev_spans &s = *args->spans;
     const spops_bev_shape &shape = args->shape;
-    const int64_t num_strips =
-        s.num_tiles / ((shape.feature_width + s.tile_width - 1) / s.tile_width);
+    const int64_t num_strips = s.num_tiles / s.tiles_x;
     int max_shared = 0;
     if (cudaDeviceGetAttribute(&max_shared, cudaDevAttrMaxSharedMemoryPerBlockOptin,
                                ctx->info.device) != cudaSuccess)
@@ -587,10 +586,9 @@ bool choose_params(const spops_context *ctx, const spops_bev_spans_grad_args *ar
     p.num_depths = shape.num_depths;
     p.height = shape.feature_height;
     p.width = shape.feature_width;
-    p.tiles_x = (shape.feature_width + s.tile_width - 1) / s.tile_width;
-    p.tiles_y = (shape.feature_height + s.tile_height - 1) / s.tile_height;
-    while (1 << p.tile_width_log2 < s.tile_width)
-        ++p.tile_width_log2;
+    p.tiles_x = s.tiles_x;
+    p.tiles_y = s.tiles_y;
+    p.tile_width_log2 = s.tile_width_log2;
     p.cols = (int32_t)args->feat.cols;
     p.grad_out = (const uint8_t *)args->grad_out.data;
     p.grad_out_stride = args->grad_out.row_stride * 2;

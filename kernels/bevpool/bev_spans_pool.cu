@@ -683,9 +683,9 @@ spops_status launch_tile_weights(spops_context *ctx, const spops_bev_spans_pool_
     p.height = shape.feature_height;
     p.width = shape.feature_width;
     p.tile_height = s.tile_height;
-    p.tile_width_log2 = bits_for((uint64_t)s.tile_width) - 1;
-    p.tiles_x = (p.width + s.tile_width - 1) / s.tile_width;
-    p.tiles_y = (p.height + s.tile_height - 1) / s.tile_height;
+    p.tile_width_log2 = s.tile_width_log2;
+    p.tiles_x = s.tiles_x;
+    p.tiles_y = s.tiles_y;
     const dim3 grid((unsigned)(shape.num_batches * shape.num_cameras * shape.num_depths),
                     (unsigned)((p.width + strip_cols - 1) / strip_cols), (unsigned)p.tiles_y);
     switch (args->depth.dtype) {
@@ -743,7 +743,7 @@ extern "C" spops_status spops_cuda_bev_spans_pool(spops_context *ctx,
         p.slot_begin[SPOPS_BEV_NUM_TEAMS] + (int32_t)((words + warps - 1) / warps);
     p.num_cells = args->num_cells;
     p.feature_width = args->shape.feature_width;
-    p.tile_width_log2 = bits_for((uint64_t)s.tile_width) - 1;
+    p.tile_width_log2 = s.tile_width_log2;
     p.cols = (int32_t)feat.cols;
     p.feat = (const uint8_t *)feat.data;
     p.feat_dtype = feat.dtype;

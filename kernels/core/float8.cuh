@@ -83,9 +83,10 @@ __device__ __forceinline__ void widen4(f8e4m3, uint32_t codes, uint32_t &low, ui
 }
 #endif
 
-// How rows of X are read: eight neighbouring channels as loaded, and widened to words of two. `at` is the first one's place, which is
-// even; n says how many exist where not FULL: the rest are 0. Loading and widening are apart so
-// that a kernel can have many loads on their way before it touches what the first one brought.
+// How rows of X are read: eight neighbouring channels as loaded, and widened to words of two. `at`
+// is the first one's place, which is even; n says how many exist where not FULL: the rest are 0.
+// Loading and widening are apart so that a kernel can have many loads on their way before it
+// touches what the first one brought.
 template <class X> struct row_words {
     typedef X half_type; // of the words
     static constexpr int bits = 8 * sizeof(X);

@@ -18,11 +18,14 @@ static void set_tiles(const spops_context *ctx, const spops_bev_shape *shape, sp
     while (s->tile_height > 8 && s->tile_height / 2 >= shape->feature_height)
         s->tile_height /= 2;
     s->tile_width = SPOPS_BEV_TILE_PIXELS / s->tile_height;
+    s->tile_width_log2 = 0;
+    while (1 << s->tile_width_log2 < s->tile_width)
+        ++s->tile_width_log2;
+    s->tiles_x = ceil_div(shape->feature_width, s->tile_width);
+    s->tiles_y = ceil_div(shape->feature_height, s->tile_height);
     s->group_tiles = 4;
     s->full_spans = SPANS_A_STEP * SPOPS_BEV_HELD_WARPS * ctx->info.num_processors;
-    s->num_tiles = (int64_t)shape->num_batches * shape->num_cameras *
-                   ceil_div(shape->feature_height, s->tile_height) *
-                   ceil_div(shape->feature_width, s->tile_width);
+    s->num_tiles = (int64_t)shape->num_batches * shape->num_cameras * s->tiles_y * s->tiles_x;
     s->num_planes = s->num_tiles * shape->num_depths;
 }
 

@@ -66,13 +66,15 @@ typedef struct spops_bev_span_counts {
 // Arrays lie in the backend's memory, in one block.
 typedef struct spops_bev_spans {
     int32_t tile_width, tile_height;
-    int32_t group_tiles; // neighbouring tiles whose bundles follow each other
-    int32_t full_spans;  // with so many, every warp that the device holds has about one step
-    int64_t num_tiles;   // of all feature maps
-    int64_t num_planes;  // tiles at each depth
-    bool backward;       // has the arrays of the backward pass
-    int64_t max_spans;   // of the build
-    int64_t max_bundles; // of a class
+    int32_t tile_width_log2;
+    int32_t tiles_x, tiles_y; // of a feature map
+    int32_t group_tiles;      // neighbouring tiles whose bundles follow each other
+    int32_t full_spans;       // with so many, every warp that the device holds has about one step
+    int64_t num_tiles;        // of all feature maps
+    int64_t num_planes;       // tiles at each depth
+    bool backward;            // has the arrays of the backward pass
+    int64_t max_spans;        // of the build
+    int64_t max_bundles;      // of a class
     int64_t max_more;
     spops_bev_bundle *bundles; // [NUM_TEAMS][max_bundles]
     int32_t *cells;            // [NUM_TEAMS][max_bundles][BUNDLE_CELLS]; -1: none
