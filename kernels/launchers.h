@@ -51,6 +51,8 @@ spops_status spops_cuda_bev_points(spops_context *ctx, const spops_bev_points_ar
 size_t spops_cuda_bev_spans_workspace_bytes(spops_context *ctx, const spops_bev_spans *spans,
                                             const spops_bev_shape *shape);
 spops_status spops_cuda_bev_spans_build(spops_context *ctx, const spops_bev_spans_args *args);
+bool spops_cuda_bev_spans_pool_fits(const spops_context *ctx,
+                                    const spops_bev_spans_pool_args *args);
 spops_status spops_cuda_bev_spans_pool(spops_context *ctx, const spops_bev_spans_pool_args *args);
 bool spops_cuda_bev_spans_grad_fits(const spops_context *ctx,
                                     const spops_bev_spans_grad_args *args);

@@ -120,28 +120,31 @@ ParameterizedTest(struct backend_param *p, bevpool_spans, choice)
         test_free(&d, ranks.ranks_depth), test_free(&d, ranks.ranks_feat);
         test_free(&d, ranks.ranks_bev), test_free(&d, ranks.interval_starts);
         test_free(&d, ranks.interval_lengths);
-        // One cell with the whole frustum: more steps than a bundle may have.
+        // One cell with the whole frustum: more spans than a part may have.
         g.geometry.shape.num_cells_x = g.geometry.shape.num_cells_y = 1;
         g.geometry.shape.num_cells_z = 1;
+        g.geometry.shape.num_depths = SPOPS_BEV_MAX_SPANS + 1;
         for (int i = 0; i < 3; ++i) {
             g.geometry.grid_lower_m[i] = -1e3;
             g.geometry.cell_size_m[i] = 2e3;
         }
         test_expect(d.ctx, spops_bev_plan_create(d.ctx, &g.geometry, &forced, &plan),
-                    SPOPS_STATUS_NOT_SUPPORTED, "steps a bundle", "one cell for all");
+                    SPOPS_STATUS_NOT_SUPPORTED, "of a cell in a window", "one cell for all");
         check_choice(&d, &g.geometry, SPOPS_BEV_KERNEL_AUTO, SPOPS_BEV_KERNEL_LISTS, "one cell");
     }
     bev_geometry_free(&g);
     for (int i = 0; i < 2 && p->backend == SPOPS_BACKEND_CUDA; ++i) {
         if (!bev_geometry_real('a', i == 0 ? 'A' : 'B', &g)) break;
         check_choice(&d, &g.geometry, SPOPS_BEV_KERNEL_SPANS, SPOPS_BEV_KERNEL_SPANS, "real rig");
-        check_choice(&d, &g.geometry, SPOPS_BEV_KERNEL_AUTO,
-                     i == 0 ? SPOPS_BEV_KERNEL_LISTS : SPOPS_BEV_KERNEL_SPANS, "real rig, auto");
+        check_choice(&d, &g.geometry, SPOPS_BEV_KERNEL_AUTO, SPOPS_BEV_KERNEL_SPANS,
+                     "real rig, auto");
+        // Few depths: only the gradients take spans.
         spops_bev_options backward = with_kernel(SPOPS_BEV_KERNEL_AUTO);
-        backward.backward = 1; // the gradients take spans of smaller maps too
-        check_plan(&d, &g.geometry, &backward,
-                   i == 0 ? SPOPS_BEV_KERNEL_LISTS : SPOPS_BEV_KERNEL_SPANS, true,
-                   "real rig, with gradients");
+        backward.backward = 1;
+        g.geometry.shape.num_depths = i == 0 ? 24 : 6;
+        check_choice(&d, &g.geometry, SPOPS_BEV_KERNEL_AUTO, SPOPS_BEV_KERNEL_LISTS, "few depths");
+        check_plan(&d, &g.geometry, &backward, SPOPS_BEV_KERNEL_LISTS, true,
+                   "few depths, with gradients");
         bev_geometry_free(&g);
     }
     test_close(&d);

@@ -1,10 +1,11 @@
 // From the cell of every frustum point to the span form of a plan (core/bev_spans.h), on the
-// stream. Scans and the sort are CUB's. Nothing depends on the order in which threads run: spans
-// are numbered by tile and depth, cells by their first span.
+// stream. Scans and sorts are CUB's. Nothing depends on the order in which threads run: spans are
+// numbered by tile and depth, parts by wedge, kind and first span.
 #include <cub/device/device_radix_sort.cuh>
 #include <cub/device/device_scan.cuh>
 #include <cub/block/block_scan.cuh>
 
+#include <algorithm>
 #include <climits>
 
 #include "kernels/core/launch.cuh"
@@ -20,133 +21,115 @@ using spops::stream_of;
 constexpr int threads = 256, warp = 32;
 constexpr uint32_t whole_warp = 0xffffffffu;
 
-// Cells are ordered by kind, and within one by their first span. SEVERAL and ONE lie in a single
-// tile, with several spans or one.
-enum { MULTI = 0, SEVERAL = 1, ONE = 2, num_kinds = 3 };
+// The parts of a wedge are ordered by kind. SEVERAL and ONE have spans in several tiles, or one.
+enum { SHARED = 0, SEVERAL = 1, ONE = 2, num_kinds = 3 };
 
-// The cell that begins with a provisional span, and its spans in sorted order.
-struct cell_head {
-    int32_t cell; // -1: no cell begins here
-    int32_t first, count;
-    int32_t kind;
-};
-
-// How many cells of each kind begin before a place.
-struct kind_counts {
-    int32_t n[num_kinds];
-};
-struct add_counts {
-    __host__ __device__ kind_counts operator()(const kind_counts &a, const kind_counts &b) const
-    {
-        kind_counts sum;
-        for (int k = 0; k < num_kinds; ++k)
-            sum.n[k] = a.n[k] + b.n[k];
-        return sum;
-    }
-};
-
-// Bundles of each class of teams, and steps behind the first ones, before a bundle; and of itself.
-struct bundle_counts {
-    int32_t teams[SPOPS_BEV_NUM_TEAMS];
-    int32_t more;
-};
-struct add_bundles {
-    __host__ __device__ bundle_counts operator()(const bundle_counts &a,
-                                                 const bundle_counts &b) const
-    {
-        bundle_counts sum;
-        for (int c = 0; c < SPOPS_BEV_NUM_TEAMS; ++c)
-            sum.teams[c] = a.teams[c] + b.teams[c];
-        sum.more = a.more + b.more;
-        return sum;
-    }
-};
-
-// A span of the build, by itself.
+// A span of the build, by itself; planes are numbered tile * num_depths + depth.
 struct loose_span {
-    int32_t feature;
-    int32_t plane; // tile * num_depths + depth
+    int32_t plane;
     uint32_t mask;
 };
 
+// Spans of one cell and one window, in sorted order.
+struct part_spans {
+    int32_t cell, first, count;
+};
+
+// Shared parts and shared cells that begin before a span in sorted order.
+struct shared_counts {
+    int32_t parts, cells;
+};
+struct add_shared {
+    __host__ __device__ shared_counts operator()(const shared_counts &a,
+                                                 const shared_counts &b) const
+    {
+        return shared_counts{a.parts + b.parts, a.cells + b.cells};
+    }
+};
+
+// What is found out about a wedge while its bundles are counted.
+struct wedge_limits {
+    int32_t first_depth, last_depth;
+};
+
 struct build_workspace {
-    int32_t *plane_begin;     // [num_planes + 1] first provisional span of a tile at a depth
-    uint32_t *cells[2];       // [max_spans] of provisional spans, double buffer of the sort
-    int32_t *places[2];       // [max_spans]
-    loose_span *loose;        // [max_spans] by tile and depth
-    loose_span *sorted;       // [max_spans] by cell, then tile and depth
-    cell_head *heads;         // [max_spans]
-    kind_counts *before;      // [max_spans + 1]
-    int4 *owners;             // [max_spans] cell, first sorted span, their count; by kind
-    int32_t *tile_begin;      // [2][num_tiles + 1] first owner of a tile, of SEVERAL and ONE
-    int32_t *group_begin;     // [2 * num_groups + 1] first bundle of a group of tiles
-    bundle_counts *places_of; // [max_bundles + 1] in the plan, of a bundle
-    int32_t *num_steps;       // [max_bundles]
-    void *temp;               // of CUB
+    int32_t *plane_begin;    // [num_planes + 1] first provisional span of a tile at a depth
+    int32_t *bands;          // [num_windows][num_depths] wedge of its window
+    int32_t *wedge_begin;    // [num_windows + 1] first wedge of a window
+    uint32_t *cells[2];      // [max_spans] of provisional spans, double buffer of the sort
+    int32_t *places[2];      // [max_spans]
+    loose_span *loose;       // [max_spans] by tile and depth
+    loose_span *sorted;      // [max_spans] by cell, then tile and depth
+    part_spans *parts;       // [max_spans] at the part's first span in sorted order
+    shared_counts *shared;   // [max_spans + 1]
+    uint32_t *part_keys[2];  // [max_spans] wedge * num_kinds + kind, at the provisional first span
+    int32_t *part_places[2]; // [max_spans] in `parts`
+    int32_t *kind_begin;     // [max_wedges * num_kinds + 1] first part
+    int32_t *bundle_begin;   // [max_wedges + 1]
+    wedge_limits *limits;    // [max_wedges]
+    int32_t *step_begin;     // [max_bundles + 1]
+    uint32_t *costs[2];      // [max_wedges] to sort wedges by
+    int32_t *wedge_order[2]; // [max_wedges]
+    void *temp;              // of CUB
     size_t temp_bytes;
 };
 
-int64_t groups_of(const spops_bev_spans &s)
-{
-    return (s.num_tiles + s.group_tiles - 1) / s.group_tiles;
-}
-
-cudaError_t scan_planes(void *temp, size_t &bytes, int32_t *counts, int64_t n, cudaStream_t stream)
+cudaError_t scan_counts(void *temp, size_t &bytes, int32_t *counts, int64_t n, cudaStream_t stream)
 {
     return cub::DeviceScan::ExclusiveSum(temp, bytes, counts, counts, (int)n, stream);
 }
 
-cudaError_t scan_heads(void *temp, size_t &bytes, kind_counts *counts, int64_t n,
+cudaError_t scan_shared(void *temp, size_t &bytes, shared_counts *counts, int64_t n,
+                        cudaStream_t stream)
+{
+    return cub::DeviceScan::ExclusiveScan(temp, bytes, counts, counts, add_shared(),
+                                          shared_counts(), (int)n, stream);
+}
+
+cudaError_t sort_pairs(void *temp, size_t &bytes, cub::DoubleBuffer<uint32_t> &keys,
+                       cub::DoubleBuffer<int32_t> &values, int64_t n, uint64_t max_key,
                        cudaStream_t stream)
 {
-    return cub::DeviceScan::ExclusiveScan(temp, bytes, counts, counts, add_counts(), kind_counts(),
-                                          (int)n, stream);
+    return cub::DeviceRadixSort::SortPairs(temp, bytes, keys, values, (int)n, 0, bits_for(max_key),
+                                           stream);
 }
 
-cudaError_t scan_bundles(void *temp, size_t &bytes, bundle_counts *counts, int64_t n,
-                         cudaStream_t stream)
-{
-    return cub::DeviceScan::ExclusiveScan(temp, bytes, counts, counts, add_bundles(),
-                                          bundle_counts(), (int)n, stream);
-}
-
-cudaError_t sort_spans(void *temp, size_t &bytes, cub::DoubleBuffer<uint32_t> &cells,
-                       cub::DoubleBuffer<int32_t> &places, int64_t n, int64_t num_cells,
-                       cudaStream_t stream)
-{
-    return cub::DeviceRadixSort::SortPairs(temp, bytes, cells, places, (int)n, 0,
-                                           bits_for(num_cells), stream);
-}
-
-build_workspace carve_workspace(const spops_bev_spans &s, int64_t num_planes, int64_t num_cells,
+build_workspace carve_workspace(const spops_bev_spans &s, int32_t num_depths, int64_t num_cells,
                                 spops_carver *c)
 {
     build_workspace ws = {};
     const int64_t n = s.max_spans;
-    ws.plane_begin = (int32_t *)spops_carve(c, num_planes + 1, 1, sizeof(int32_t));
+    ws.plane_begin = (int32_t *)spops_carve(c, s.num_planes + 1, 1, sizeof(int32_t));
+    ws.bands = (int32_t *)spops_carve(c, s.num_windows, num_depths, sizeof(int32_t));
+    ws.wedge_begin = (int32_t *)spops_carve(c, s.num_windows + 1, 1, sizeof(int32_t));
     for (int i = 0; i < 2; ++i) {
         ws.cells[i] = (uint32_t *)spops_carve(c, n, 1, sizeof(uint32_t));
         ws.places[i] = (int32_t *)spops_carve(c, n, 1, sizeof(int32_t));
+        ws.part_keys[i] = (uint32_t *)spops_carve(c, n, 1, sizeof(uint32_t));
+        ws.part_places[i] = (int32_t *)spops_carve(c, n, 1, sizeof(int32_t));
+        ws.costs[i] = (uint32_t *)spops_carve(c, s.max_wedges, 1, sizeof(uint32_t));
+        ws.wedge_order[i] = (int32_t *)spops_carve(c, s.max_wedges, 1, sizeof(int32_t));
     }
     ws.loose = (loose_span *)spops_carve(c, n, 1, sizeof(loose_span));
     ws.sorted = (loose_span *)spops_carve(c, n, 1, sizeof(loose_span));
-    ws.heads = (cell_head *)spops_carve(c, n, 1, sizeof(cell_head));
-    ws.before = (kind_counts *)spops_carve(c, n + 1, 1, sizeof(kind_counts));
-    ws.owners = (int4 *)spops_carve(c, n, 1, sizeof(int4));
-    ws.tile_begin = (int32_t *)spops_carve(c, 2 * (s.num_tiles + 1), 1, sizeof(int32_t));
-    ws.group_begin = (int32_t *)spops_carve(c, 2 * groups_of(s) + 1, 1, sizeof(int32_t));
-    ws.places_of = (bundle_counts *)spops_carve(c, s.max_bundles + 1, 1, sizeof(bundle_counts));
-    ws.num_steps = (int32_t *)spops_carve(c, s.max_bundles, 1, sizeof(int32_t));
-    size_t planes = 0, heads = 0, sort = 0, bundles = 0;
-    cub::DoubleBuffer<uint32_t> cells;
-    cub::DoubleBuffer<int32_t> places;
-    scan_planes(nullptr, planes, nullptr, num_planes + 1, 0);
-    scan_heads(nullptr, heads, nullptr, n + 1, 0);
-    scan_bundles(nullptr, bundles, nullptr, s.max_bundles + 1, 0);
-    sort_spans(nullptr, sort, cells, places, n, num_cells, 0);
-    ws.temp_bytes = planes > heads ? planes : heads;
-    if (sort > ws.temp_bytes) ws.temp_bytes = sort;
-    if (bundles > ws.temp_bytes) ws.temp_bytes = bundles;
+    ws.parts = (part_spans *)spops_carve(c, n, 1, sizeof(part_spans));
+    ws.shared = (shared_counts *)spops_carve(c, n + 1, 1, sizeof(shared_counts));
+    ws.kind_begin = (int32_t *)spops_carve(c, s.max_wedges * num_kinds + 1, 1, sizeof(int32_t));
+    ws.bundle_begin = (int32_t *)spops_carve(c, s.max_wedges + 1, 1, sizeof(int32_t));
+    ws.limits = (wedge_limits *)spops_carve(c, s.max_wedges, 1, sizeof(wedge_limits));
+    ws.step_begin = (int32_t *)spops_carve(c, s.max_bundles + 1, 1, sizeof(int32_t));
+
+    size_t needed[6] = {};
+    cub::DoubleBuffer<uint32_t> keys;
+    cub::DoubleBuffer<int32_t> values;
+    scan_counts(nullptr, needed[0], nullptr, s.num_planes + 1, 0);
+    scan_counts(nullptr, needed[1], nullptr, s.max_bundles + 1, 0);
+    scan_shared(nullptr, needed[2], nullptr, n + 1, 0);
+    sort_pairs(nullptr, needed[3], keys, values, n, (uint64_t)num_cells, 0);
+    sort_pairs(nullptr, needed[4], keys, values, n, (uint64_t)s.max_wedges * num_kinds, 0);
+    sort_pairs(nullptr, needed[5], keys, values, s.max_wedges, UINT32_MAX, 0);
+    for (const size_t bytes : needed)
+        if (bytes > ws.temp_bytes) ws.temp_bytes = bytes;
     ws.temp = spops_carve(c, (int64_t)ws.temp_bytes, 1, 1);
     return ws;
 }
@@ -162,8 +145,8 @@ struct plane_params {
 
 // A tile at a depth, seen by one lane: its pixel and that one's cell (-1: none).
 struct plane_pixel {
-    int32_t depth;           // bin
-    int32_t feature, weight; // of the tile's first pixel
+    int32_t depth;  // bin
+    int32_t weight; // element of depth of the tile's first pixel
     int32_t cell;
 };
 
@@ -178,7 +161,6 @@ __device__ plane_pixel pixel_of(const plane_params &p, int64_t plane, int lane)
     const int32_t row = lane / p.tile_width, column = lane % p.tile_width;
     plane_pixel pixel;
     pixel.depth = d;
-    pixel.feature = camera * image + first;
     pixel.weight = (camera * p.num_depths + d) * image + first;
     const bool inside = h + row < p.height && w + column < p.width;
     pixel.cell = inside ? p.cells[pixel.weight + row * p.width + column] : -1;
@@ -217,18 +199,97 @@ __global__ void __launch_bounds__(threads)
     const int64_t at = (int64_t)plane_begin[plane] + __popc(leaders & ((1u << lane) - 1));
     if (!leads || at >= p.max_spans) return;
     cells[at] = (uint32_t)pixel.cell;
-    loose[at] = loose_span{pixel.feature, (int32_t)plane, alike};
+    loose[at] = loose_span{(int32_t)plane, alike};
     if (p.tile_spans != nullptr)
         p.tile_spans[at] = spops_bev_tile_span{pixel.cell, pixel.depth, alike};
 }
 
-// What the sort and the scans find where there is no span; counts; no cell covered, no bundle full.
+// Windows of one feature map or another, and what lies in them.
+struct window_params {
+    int32_t num_depths, height, width;
+    int32_t tile_height, tile_width_log2, tiles_x, tiles_y, windows_x;
+    int32_t num_processors;
+    bool wide; // rows of features
+};
+
+__device__ int32_t tiles_per_window(const window_params &p)
+{
+    return SPOPS_BEV_WINDOW_COLUMNS >> p.tile_width_log2;
+}
+__device__ int32_t first_tile(const window_params &p, int32_t window)
+{
+    return window / p.windows_x * p.tiles_x + window % p.windows_x * tiles_per_window(p);
+}
+__device__ int32_t window_of(const window_params &p, int32_t tile)
+{
+    return tile / p.tiles_x * p.windows_x + tile % p.tiles_x / tiles_per_window(p);
+}
+
+// Spans that a wedge should have. Blocks of the kernel that pools should fill each multiprocessor
+// once or, where there is enough to do, twice; and windows should be cut evenly.
+constexpr int spans_worth_two = 600, wide_cols = 96;
+
+__device__ float wanted_spans(const window_params &p, int32_t num_spans, int32_t num_windows)
+{
+    int32_t blocks = p.wide || num_spans < p.num_processors * spans_worth_two ? 1 : 2;
+    blocks = max(blocks, 2 * num_windows / p.num_processors);
+    // A window's last wedge is half a wedge too small, on average; a block more than fit at once
+    // costs more than a few that are missing.
+    const float wanted = 0.97f * (float)(blocks * p.num_processors);
+    return (float)num_spans / fmaxf(wanted - 0.5f * (float)num_windows, 0.5f * wanted);
+}
+
+// Cut each window into wedges of about equally many spans. One block a window.
+constexpr int cut_threads = 128;
+
+__global__ void __launch_bounds__(cut_threads)
+    cut_windows(const __grid_constant__ window_params p, const build_workspace ws,
+                const spops_bev_spans s)
+{
+    typedef cub::BlockScan<int32_t, cut_threads> block_scan;
+    __shared__ typename block_scan::TempStorage storage;
+    const int32_t window = (int32_t)blockIdx.x;
+    const int32_t tile = first_tile(p, window);
+    const int32_t end = min(tile + tiles_per_window(p), (tile / p.tiles_x + 1) * p.tiles_x);
+    const int32_t *begin = ws.plane_begin + (int64_t)tile * p.num_depths;
+    const int32_t in_window = ws.plane_begin[(int64_t)end * p.num_depths] - begin[0];
+    const float wanted = wanted_spans(p, ws.plane_begin[s.num_planes], (int32_t)s.num_windows);
+    const int32_t wedges = (int32_t)ceilf((float)in_window / wanted);
+    const float scale = (float)wedges / (float)max(in_window, 1);
+    int32_t done = 0;
+    for (int32_t base = 0; base < p.num_depths; base += cut_threads) {
+        const int32_t d = base + (int32_t)threadIdx.x;
+        int32_t spans = 0;
+        for (int32_t t = 0; d < p.num_depths && t < end - tile; ++t)
+            spans += begin[t * p.num_depths + d + 1] - begin[t * p.num_depths + d];
+        int32_t before, total;
+        block_scan(storage).ExclusiveSum(spans, before, total);
+        if (d < p.num_depths) {
+            const float middle = (float)(done + before) + 0.5f * (float)spans;
+            ws.bands[(int64_t)window * p.num_depths + d] =
+                max(min((int32_t)(middle * scale), wedges - 1), 0);
+        }
+        done += total;
+        __syncthreads();
+    }
+    if (threadIdx.x != 0) return;
+    ws.wedge_begin[window] = wedges;
+    if (window == 0) ws.wedge_begin[s.num_windows] = 0;
+}
+
+// What sorts and scans find where there is nothing; counts; no cell covered.
 __global__ void __launch_bounds__(threads)
     clear_rest(const int32_t *num_spans, const build_workspace ws, const spops_bev_spans s,
                int64_t num_cells)
 {
     const int64_t i = (int64_t)blockIdx.x * threads + threadIdx.x;
+    if (i <= s.max_bundles) ws.step_begin[i] = 0;
     if (i < (num_cells + 31) / 32) s.covered[i] = 0;
+    if (i < s.max_wedges) {
+        ws.limits[i] = wedge_limits{INT_MAX, 0};
+        ws.costs[0][i] = UINT_MAX;
+        ws.wedge_order[0][i] = (int32_t)i;
+    }
     if (i == 0) {
         spops_bev_span_counts counts = {};
         counts.num_spans = *num_spans;
@@ -236,250 +297,297 @@ __global__ void __launch_bounds__(threads)
         *s.counts = counts;
     }
     if (i > s.max_spans) return;
-    ws.before[i] = kind_counts();
+    ws.shared[i] = shared_counts{0, 0};
     if (i == s.max_spans) return;
     ws.places[0][i] = (int32_t)i;
-    ws.heads[i].cell = -1;
+    ws.part_keys[0][i] = (uint32_t)(s.max_wedges * num_kinds);
     if (i >= *num_spans) ws.cells[0][i] = (uint32_t)num_cells;
 }
 
-// Spans in sorted order; and where a cell's run begins, the cell's head at its first span.
+// Spans in sorted order; and where those of a cell in one window begin, the part they are.
 __global__ void __launch_bounds__(threads)
-    find_cells(const uint32_t *cells, const int32_t *places, const build_workspace ws,
-               const spops_bev_spans s, int64_t num_cells)
+    find_parts(const __grid_constant__ window_params p, const uint32_t *cells,
+               const int32_t *places, const build_workspace ws, const spops_bev_spans s,
+               int64_t num_cells)
 {
     const int64_t i = (int64_t)blockIdx.x * threads + threadIdx.x;
     if (i >= s.max_spans) return;
     const uint32_t cell = cells[i];
     if (cell == (uint32_t)num_cells) return;
     const loose_span span = ws.loose[places[i]];
+    const int32_t tile = span.plane / p.num_depths, window = window_of(p, tile);
     ws.sorted[i] = span;
-    if (i > 0 && cells[i - 1] == cell) return;
-    // A longer run than a bundle may have steps need not be counted to its end.
-    int32_t count = 1;
-    while (i + count < s.max_spans && cells[i + count] == cell && count <= SPOPS_BEV_MAX_STEPS)
-        ++count;
-    if (count > SPOPS_BEV_MAX_STEPS) s.counts->overflow = 1;
-    const bool one_tile = ws.loose[places[i + count - 1]].feature == span.feature;
-    const int kind = !one_tile ? MULTI : count > 1 ? SEVERAL : ONE;
-    ws.heads[places[i]] = cell_head{(int32_t)cell, (int32_t)i, count, kind};
-    ws.before[places[i]].n[kind] = 1;
-    atomicOr(s.covered + cell / 32, 1u << cell % 32);
+    const auto plane_at = [&](int64_t k) { return ws.loose[places[k]].plane; };
+    const bool first_of_cell = i == 0 || cells[i - 1] != cell;
+    if (!first_of_cell && window_of(p, plane_at(i - 1) / p.num_depths) == window) return;
+
+    const int32_t *bands = ws.bands + (int64_t)window * p.num_depths;
+    int32_t band = bands[span.plane % p.num_depths], last_tile = tile, count = 1;
+    bool last_of_cell = true;
+    for (; i + count < s.max_spans && cells[i + count] == cell; ++count) {
+        const int32_t plane = plane_at(i + count), its_tile = plane / p.num_depths;
+        last_of_cell = window_of(p, its_tile) == window;
+        // A longer part than there may be need not be counted to its end.
+        if (!last_of_cell || count > SPOPS_BEV_MAX_SPANS) break;
+        last_tile = its_tile;
+        band = min(band, bands[plane % p.num_depths]);
+    }
+    atomicMax(&s.counts->longest, count);
+    const bool shared = !first_of_cell || !last_of_cell;
+    const int kind = shared ? SHARED : last_tile != tile ? SEVERAL : ONE;
+    const int32_t wedge = ws.wedge_begin[window] + band;
+    if (wedge >= s.max_wedges) return; // make_wedges says so
+    ws.parts[i] = part_spans{(int32_t)cell, (int32_t)i, count};
+    ws.part_keys[0][places[i]] = (uint32_t)(wedge * num_kinds + kind);
+    ws.part_places[0][places[i]] = (int32_t)i;
+    ws.shared[i] = shared_counts{shared, shared && first_of_cell};
+    if (first_of_cell) atomicOr(s.covered + cell / 32, 1u << cell % 32);
 }
 
-// Owners by kind, and where each tile's begin.
+// Where each wedge's parts of each kind begin; and the shared cells.
 __global__ void __launch_bounds__(threads)
-    place_cells(const build_workspace ws, const spops_bev_spans s, int32_t num_depths)
+    place_parts(const uint32_t *keys, const build_workspace ws, const spops_bev_spans s)
 {
     const int64_t i = (int64_t)blockIdx.x * threads + threadIdx.x;
-    const kind_counts total = ws.before[s.max_spans];
-    const int32_t kind_begin[num_kinds] = {0, total.n[MULTI], total.n[MULTI] + total.n[SEVERAL]};
-    if (i < s.max_spans && ws.heads[i].cell >= 0) {
-        const cell_head head = ws.heads[i];
-        const kind_counts before = ws.before[i];
-#pragma unroll
-        for (int k = 0; k < num_kinds; ++k)
-            if (k == head.kind)
-                ws.owners[kind_begin[k] + before.n[k]] =
-                    make_int4(head.cell, head.first, head.count, 0);
+    if (i > s.max_spans) return;
+    const int64_t num_keys = s.max_wedges * num_kinds;
+    const int64_t key = i < s.max_spans ? keys[i] : num_keys;
+    for (int64_t k = i > 0 ? (int64_t)keys[i - 1] + 1 : 0; k <= key; ++k)
+        ws.kind_begin[k] = (int32_t)i;
+    const shared_counts shared = ws.shared[i];
+    if (i == s.max_spans) {
+        s.shared_cells[shared.cells] = spops_bev_shared_cell{-1, shared.parts};
+        s.counts->num_shared_parts = shared.parts;
+        s.counts->num_shared_cells = shared.cells;
+    } else if (ws.shared[i + 1].cells > shared.cells) {
+        s.shared_cells[shared.cells] = spops_bev_shared_cell{ws.parts[i].cell, shared.parts};
     }
-    if (i > s.num_tiles) return;
-    const int64_t at = min((int64_t)ws.plane_begin[i * num_depths], s.max_spans);
-    const kind_counts before = ws.before[at];
-    if (s.tile_begin != nullptr) s.tile_begin[i] = (int32_t)at;
-    ws.tile_begin[i] = kind_begin[SEVERAL] + before.n[SEVERAL];
-    ws.tile_begin[s.num_tiles + 1 + i] = kind_begin[ONE] + before.n[ONE];
 }
 
-__device__ int32_t bundles_of(int32_t cells)
+__device__ int32_t bundles_of(int32_t parts)
 {
-    return (cells + SPOPS_BEV_BUNDLE_CELLS - 1) / SPOPS_BEV_BUNDLE_CELLS;
+    return (parts + SPOPS_BEV_BUNDLE_CELLS - 1) / SPOPS_BEV_BUNDLE_CELLS;
 }
 
-// Bundles before each group of tiles: those of MULTI cells come first. One block.
-constexpr int group_threads = 1024;
-
-__global__ void __launch_bounds__(group_threads)
-    count_groups(const build_workspace ws, const spops_bev_spans s, int64_t num_groups)
+__device__ int32_t bundles_of_kind(const build_workspace &ws, int32_t wedge, int kind)
 {
-    typedef cub::BlockScan<int32_t, group_threads> block_scan;
+    const int32_t *begin = ws.kind_begin + wedge * num_kinds + kind;
+    return bundles_of(begin[1] - begin[0]);
+}
+
+// Bundles before each wedge. One block.
+constexpr int count_threads = 1024;
+
+__global__ void __launch_bounds__(count_threads)
+    count_bundles(const build_workspace ws, const spops_bev_spans s)
+{
+    typedef cub::BlockScan<int32_t, count_threads> block_scan;
     __shared__ typename block_scan::TempStorage storage;
-    int32_t done = bundles_of(ws.before[s.max_spans].n[MULTI]);
-    for (int64_t base = 0; base < 2 * num_groups; base += group_threads) {
-        const int64_t i = base + threadIdx.x;
+    int32_t done = 0;
+    for (int64_t base = 0; base < s.max_wedges; base += count_threads) {
+        const int64_t wedge = base + threadIdx.x;
         int32_t bundles = 0;
-        if (i < 2 * num_groups) {
-            const int32_t *begin = ws.tile_begin + i / num_groups * (s.num_tiles + 1);
-            const int64_t first = i % num_groups * s.group_tiles;
-            for (int64_t t = first; t < min(first + s.group_tiles, s.num_tiles); ++t)
-                bundles += bundles_of(begin[t + 1] - begin[t]);
-        }
+        for (int kind = 0; wedge < s.max_wedges && kind < num_kinds; ++kind)
+            bundles += bundles_of_kind(ws, (int32_t)wedge, kind);
         int32_t before, total;
         block_scan(storage).ExclusiveSum(bundles, before, total);
-        if (i < 2 * num_groups) ws.group_begin[i] = done + before;
+        if (wedge < s.max_wedges) ws.bundle_begin[wedge] = done + before;
         done += total;
         __syncthreads();
     }
-    if (threadIdx.x == 0) ws.group_begin[2 * num_groups] = done;
+    if (threadIdx.x == 0) ws.bundle_begin[s.max_wedges] = done;
 }
 
-// The owners of a bundle, first and end. Bundles of neighbouring tiles at about the same depth
-// follow each other: their weights share sectors of memory.
-__device__ int2 owners_of(const build_workspace &ws, const spops_bev_spans &s, int64_t num_groups,
-                          int32_t bundle)
+// A lane's place in the spans of its part, which ascend by tile.
+struct span_cursor {
+    int32_t next, end;
+    int32_t tile; // of the step that comes; INT_MAX: none
+    loose_span span;
+};
+
+__device__ void advance(const window_params &p, const loose_span *sorted, span_cursor &at)
 {
-    const int32_t multi = ws.before[s.max_spans].n[MULTI];
-    if (bundle < bundles_of(multi)) {
-        const int32_t first = bundle * SPOPS_BEV_BUNDLE_CELLS;
-        return make_int2(first, min(first + SPOPS_BEV_BUNDLE_CELLS, multi));
-    }
-    int64_t low = 0, high = 2 * num_groups; // the last group that begins at or before the bundle
+    at.tile = INT_MAX;
+    if (at.next >= at.end) return;
+    at.span = sorted[at.next++];
+    at.tile = at.span.plane / p.num_depths;
+}
+
+template <class Combine> __device__ int32_t over_parts(int32_t value, const Combine &combine)
+{
+    for (int distance = SPOPS_BEV_BUNDLE_CELLS / 2; distance > 0; distance /= 2)
+        value = combine(value, __shfl_xor_sync(whole_warp, value, distance));
+    return value;
+}
+struct smallest {
+    __device__ int32_t operator()(int32_t a, int32_t b) const { return min(a, b); }
+};
+struct largest {
+    __device__ int32_t operator()(int32_t a, int32_t b) const { return max(a, b); }
+};
+
+// A warp's bundle: lanes 0 to 15 (and, doing the same, 16 to 31) have a part each. A step takes,
+// from every part that has one, its next span in the first tile that any has.
+struct bundle_walk {
+    int32_t wedge;
+    int kind;
+    part_spans part; // cell -1: none
+    span_cursor at;
+};
+
+__device__ bundle_walk begin_walk(const window_params &p, const build_workspace &ws,
+                                  const spops_bev_spans &s, int32_t bundle)
+{
+    int32_t low = 0, high = (int32_t)s.max_wedges; // the last wedge that begins at or before it
     while (high - low > 1) {
-        const int64_t middle = (low + high) / 2;
-        if (ws.group_begin[middle] <= bundle)
+        const int32_t middle = (low + high) / 2;
+        if (ws.bundle_begin[middle] <= bundle)
             low = middle;
         else
             high = middle;
     }
-    const int32_t *begin = ws.tile_begin + low / num_groups * (s.num_tiles + 1);
-    const int64_t tile = low % num_groups * s.group_tiles;
-    const int64_t end = min(tile + s.group_tiles, s.num_tiles);
-    int32_t rest = bundle - ws.group_begin[low];
-    for (int32_t first = 0;; first += SPOPS_BEV_BUNDLE_CELLS) {
-        for (int64_t t = tile; t < end; ++t) {
-            const int32_t from = begin[t] + first;
-            if (from >= begin[t + 1]) continue;
-            if (rest-- == 0)
-                return make_int2(from, min(from + SPOPS_BEV_BUNDLE_CELLS, begin[t + 1]));
-        }
-    }
-}
-
-// A lane's place in the spans of its cell, which ascend by tile.
-struct span_cursor {
-    int32_t next, end;
-    loose_span span; // of the step that comes; feature INT_MAX: none
-};
-
-__device__ void advance(const loose_span *sorted, span_cursor &at)
-{
-    at.span = loose_span{INT_MAX, 0, 0};
-    if (at.next < at.end) at.span = sorted[at.next++];
-}
-
-__device__ int32_t next_tile(const span_cursor &at)
-{
-    int32_t tile = at.span.feature;
-    for (int step = SPOPS_BEV_BUNDLE_CELLS / 2; step > 0; step /= 2)
-        tile = min(tile, __shfl_xor_sync(whole_warp, tile, step));
-    return tile;
-}
-
-// A warp's bundle: lanes 0 to 15 (and, doing the same, 16 to 31) have a cell each. A step takes,
-// from every cell that has one, its next span in the first tile that any has.
-struct bundle_walk {
-    int4 owner; // cell -1: none
-    span_cursor at;
-};
-
-__device__ bundle_walk begin_walk(const build_workspace &ws, const spops_bev_spans &s,
-                                  int64_t num_groups, int32_t bundle, int cell_lane)
-{
-    const int2 range = owners_of(ws, s, num_groups, bundle);
     bundle_walk walk = {};
-    walk.owner = make_int4(-1, 0, 0, 0);
-    if (range.x + cell_lane < range.y) walk.owner = ws.owners[range.x + cell_lane];
-    walk.at.next = walk.owner.y;
-    walk.at.end = walk.owner.y + walk.owner.z;
-    advance(ws.sorted, walk.at);
+    walk.wedge = low;
+    int32_t rest = bundle - ws.bundle_begin[low];
+    for (walk.kind = 0; rest >= bundles_of_kind(ws, low, walk.kind); ++walk.kind)
+        rest -= bundles_of_kind(ws, low, walk.kind);
+    const int32_t *begin = ws.kind_begin + low * num_kinds + walk.kind;
+    const int32_t i =
+        begin[0] + rest * SPOPS_BEV_BUNDLE_CELLS + (int32_t)threadIdx.x % SPOPS_BEV_BUNDLE_CELLS;
+    walk.part = part_spans{-1, 0, 0};
+    if (i < begin[1]) walk.part = ws.parts[ws.part_places[0][i]];
+    walk.at.next = walk.part.first;
+    walk.at.end = walk.part.first + walk.part.count;
+    advance(p, ws.sorted, walk.at);
     return walk;
 }
 
-// Steps of a warp, as long as four warps are enough: few where the device would not be full, more
-// where a warp's start is to be paid for less often. H200, f16, C = 80: map C (34,285 spans) 8.7 us
-// with 2, 10.1 with 5; B (121,192) 24.1 and 22.7.
-__device__ int warp_steps_of(const spops_bev_spans &s)
-{
-    return min(max(s.counts->num_spans / s.full_spans, 2), 5);
-}
-
-__device__ int team_of(int32_t num_steps, int32_t warp_steps)
-{
-    if (num_steps > 2 * warp_steps) return SPOPS_BEV_TEAM4;
-    return num_steps > warp_steps ? SPOPS_BEV_TEAM2 : SPOPS_BEV_TEAM1;
-}
-
 __global__ void __launch_bounds__(threads)
-    count_steps(const build_workspace ws, const spops_bev_spans s, int64_t num_groups)
+    count_steps(const __grid_constant__ window_params p, const build_workspace ws,
+                const spops_bev_spans s)
 {
     const int64_t bundle = ((int64_t)blockIdx.x * threads + threadIdx.x) / warp;
     const int lane = (int)(threadIdx.x % warp);
-    if (bundle > s.max_bundles) return;
-    bundle_counts counts = {};
-    if (bundle < ws.group_begin[2 * num_groups] && bundle < s.max_bundles) {
-        bundle_walk walk =
-            begin_walk(ws, s, num_groups, (int32_t)bundle, lane % SPOPS_BEV_BUNDLE_CELLS);
-        int32_t num_steps = 0;
-        for (int32_t tile; (tile = next_tile(walk.at)) != INT_MAX; ++num_steps)
-            if (walk.at.span.feature == tile) advance(ws.sorted, walk.at);
-        const int team = team_of(num_steps, warp_steps_of(s));
-#pragma unroll
-        for (int c = 0; c < SPOPS_BEV_NUM_TEAMS; ++c)
-            counts.teams[c] = c == team;
-        counts.more = num_steps - 1;
-        if (lane == 0) {
-            ws.num_steps[bundle] = num_steps;
-            atomicMax(&s.counts->longest, num_steps);
-        }
+    if (bundle >= ws.bundle_begin[s.max_wedges] || bundle >= s.max_bundles) return;
+    bundle_walk walk = begin_walk(p, ws, s, (int32_t)bundle);
+    int32_t num_steps = 0, nearest = INT_MAX, farthest = 0;
+    for (int32_t tile; (tile = over_parts(walk.at.tile, smallest())) != INT_MAX; ++num_steps) {
+        if (walk.at.tile != tile) continue;
+        const int32_t depth = walk.at.span.plane % p.num_depths;
+        nearest = min(nearest, depth);
+        farthest = max(farthest, depth);
+        advance(p, ws.sorted, walk.at);
     }
-    if (lane == 0) ws.places_of[bundle] = counts;
+    nearest = over_parts(nearest, smallest());
+    farthest = over_parts(farthest, largest());
+    if (lane != 0) return;
+    ws.step_begin[bundle] = num_steps;
+    atomicMin(&ws.limits[walk.wedge].first_depth, nearest);
+    atomicMax(&ws.limits[walk.wedge].last_depth, farthest);
 }
 
 __global__ void __launch_bounds__(threads)
-    make_bundles(const build_workspace ws, const spops_bev_spans s, int64_t num_groups)
+    make_bundles(const __grid_constant__ window_params p, const build_workspace ws,
+                 const spops_bev_spans s)
 {
     const int64_t bundle = ((int64_t)blockIdx.x * threads + threadIdx.x) / warp;
     const int lane = (int)(threadIdx.x % warp);
-    const int32_t num_bundles = ws.group_begin[2 * num_groups];
-    const bundle_counts total = ws.places_of[s.max_bundles];
-    const bool fits = num_bundles <= s.max_bundles && total.more <= s.max_more &&
-                      s.counts->longest <= SPOPS_BEV_MAX_STEPS;
-    if (bundle == 0 && lane == 0) {
-        for (int c = 0; c < SPOPS_BEV_NUM_TEAMS; ++c)
-            s.counts->num_bundles[c] = total.teams[c];
-        s.counts->num_more = total.more;
+    if (bundle >= ws.bundle_begin[s.max_wedges] || bundle >= s.max_bundles) return;
+    const int32_t first_step = ws.step_begin[bundle], end_step = ws.step_begin[bundle + 1];
+    if (end_step > s.max_steps) return; // make_wedges says so
+    bundle_walk walk = begin_walk(p, ws, s, (int32_t)bundle);
+    if (lane == 0)
+        s.bundles[bundle] = spops_bev_bundle{
+            first_step - ws.step_begin[ws.bundle_begin[walk.wedge]], end_step - first_step};
+    const bool writes = lane < SPOPS_BEV_BUNDLE_CELLS;
+    int32_t row = walk.part.cell;
+    if (row >= 0 && walk.kind == SHARED) row = ws.shared[walk.part.first].parts;
+    if (writes) s.rows[bundle * SPOPS_BEV_BUNDLE_CELLS + lane] = row;
+    const int32_t first_depth = ws.limits[walk.wedge].first_depth;
+    for (int32_t step = first_step; step < end_step; ++step) {
+        const int32_t tile = over_parts(walk.at.tile, smallest());
+        const bool takes = walk.at.tile == tile;
+        const loose_span span = walk.at.span;
+        const uint32_t in_window = (uint32_t)(tile - first_tile(p, window_of(p, tile))) << 16;
+        const uint32_t depth = (uint32_t)(span.plane % p.num_depths - first_depth);
+        if (writes)
+            s.spans[(int64_t)step * SPOPS_BEV_BUNDLE_CELLS + lane] =
+                spops_bev_span{in_window | (takes ? depth : 0u), takes ? span.mask : 0u};
+        if (takes) advance(p, ws.sorted, walk.at);
+    }
+}
+
+// About what a block's time is made of; from large to small, as the sort sees it.
+__global__ void __launch_bounds__(threads)
+    weigh_wedges(const build_workspace ws, const spops_bev_spans s)
+{
+    const int64_t wedge = (int64_t)blockIdx.x * threads + threadIdx.x;
+    if (wedge >= s.max_wedges || wedge >= ws.wedge_begin[s.num_windows]) return;
+    const int32_t first = ws.bundle_begin[wedge], end = ws.bundle_begin[wedge + 1];
+    if (end > s.max_bundles) return;
+    const int32_t steps = ws.step_begin[end] - ws.step_begin[first];
+    ws.costs[0][wedge] = UINT_MAX - 1 - (uint32_t)(steps + 2 * (end - first));
+}
+
+// Wedges from the one with most to do to the one with least, but the second round of blocks the
+// other way around: a multiprocessor's two blocks have about equally much to do together.
+__global__ void __launch_bounds__(threads)
+    make_wedges(const __grid_constant__ window_params p, const int32_t *order,
+                const build_workspace ws, const spops_bev_spans s)
+{
+    const int32_t rank = (int32_t)(blockIdx.x * threads + threadIdx.x);
+    const int32_t num_wedges = ws.wedge_begin[s.num_windows];
+    const int32_t num_bundles = ws.bundle_begin[s.max_wedges];
+    const bool fits = num_wedges <= s.max_wedges && num_bundles <= s.max_bundles &&
+                      ws.step_begin[min((int64_t)num_bundles, s.max_bundles)] <= s.max_steps &&
+                      s.counts->longest <= SPOPS_BEV_MAX_SPANS;
+    if (rank == 0) {
+        s.counts->num_wedges = num_wedges;
+        s.counts->num_bundles = num_bundles;
+        s.counts->num_steps = ws.step_begin[min((int64_t)num_bundles, s.max_bundles)];
         if (!fits) s.counts->overflow = 1;
     }
-    if (!fits || bundle >= num_bundles) return;
-
-    const int32_t num_steps = ws.num_steps[bundle];
-    const int team = team_of(num_steps, warp_steps_of(s));
-    const bundle_counts before = ws.places_of[bundle];
-    int32_t place = team * (int32_t)s.max_bundles;
-#pragma unroll
-    for (int c = 0; c < SPOPS_BEV_NUM_TEAMS; ++c)
-        if (c == team) place += before.teams[c];
-    const int32_t more = SPOPS_BEV_NUM_TEAMS * (int32_t)s.max_bundles + before.more;
-    if (lane == 0) s.bundles[place] = spops_bev_bundle{num_steps, more};
-
-    bundle_walk walk =
-        begin_walk(ws, s, num_groups, (int32_t)bundle, lane % SPOPS_BEV_BUNDLE_CELLS);
-    const bool writes = lane < SPOPS_BEV_BUNDLE_CELLS;
-    if (writes) s.cells[(int64_t)place * SPOPS_BEV_BUNDLE_CELLS + lane] = walk.owner.x;
-    for (int32_t i = 0; i < num_steps; ++i) {
-        const int64_t step = i == 0 ? place : more + i - 1;
-        const int32_t tile = next_tile(walk.at);
-        const loose_span span = walk.at.span;
-        const bool takes = span.feature == tile;
-        uint32_t used = takes ? span.mask : 0u;
-        for (int distance = SPOPS_BEV_BUNDLE_CELLS / 2; distance > 0; distance /= 2)
-            used |= __shfl_xor_sync(whole_warp, used, distance);
-        if (lane == 0) s.steps[step] = spops_bev_step{tile, used};
-        if (writes)
-            s.spans[step * SPOPS_BEV_BUNDLE_CELLS + lane] =
-                spops_bev_span{takes ? span.plane : 0, takes ? span.mask : 0u};
-        if (takes) advance(ws.sorted, walk.at);
+    if (!fits || rank >= num_wedges) return;
+    const int32_t wedge = order[rank], second = min(num_wedges, 2 * p.num_processors);
+    const int32_t place =
+        rank >= p.num_processors && rank < second ? p.num_processors + second - 1 - rank : rank;
+    int32_t low = 0, high = (int32_t)s.num_windows; // the window it is of
+    while (high - low > 1) {
+        const int32_t middle = (low + high) / 2;
+        if (ws.wedge_begin[middle] <= wedge)
+            low = middle;
+        else
+            high = middle;
     }
+    const int32_t row_of_tiles = low / p.windows_x, camera = row_of_tiles / p.tiles_y;
+    const int32_t h = row_of_tiles % p.tiles_y * p.tile_height;
+    const int32_t x = low % p.windows_x * SPOPS_BEV_WINDOW_COLUMNS;
+    const wedge_limits limits = ws.limits[wedge];
+    const bool empty = limits.first_depth > limits.last_depth;
+    spops_bev_wedge made = {};
+    made.feature = (camera * p.height + h) * p.width + x;
+    made.depth =
+        ((camera * p.num_depths + (empty ? 0 : limits.first_depth)) * p.height + h) * p.width + x;
+    made.num_depths = empty ? 0 : limits.last_depth - limits.first_depth + 1;
+    made.rows = (uint8_t)min(p.tile_height, p.height - h);
+    made.columns = (uint8_t)min(SPOPS_BEV_WINDOW_COLUMNS, p.width - x);
+    made.num_shared = (uint16_t)bundles_of_kind(ws, wedge, SHARED);
+    made.first_bundle = ws.bundle_begin[wedge];
+    made.num_bundles = ws.bundle_begin[wedge + 1] - made.first_bundle;
+    made.first_step = ws.step_begin[made.first_bundle];
+    made.num_steps = ws.step_begin[made.first_bundle + made.num_bundles] - made.first_step;
+    s.wedges[place] = made;
+    atomicMax(&s.counts->max_depths, made.num_depths);
+    atomicMax(&s.counts->max_bundles, made.num_bundles);
+    atomicMax(&s.counts->max_steps, made.num_steps);
+}
+
+__global__ void __launch_bounds__(threads)
+    begin_tiles(const build_workspace ws, const spops_bev_spans s, int32_t num_depths)
+{
+    const int64_t i = (int64_t)blockIdx.x * threads + threadIdx.x;
+    if (i <= s.num_tiles)
+        s.tile_begin[i] = (int32_t)min((int64_t)ws.plane_begin[i * num_depths], s.max_spans);
 }
 
 int64_t cells_of(const spops_bev_shape &shape)
@@ -487,7 +595,7 @@ int64_t cells_of(const spops_bev_shape &shape)
     return (int64_t)shape.num_batches * shape.num_cells_z * shape.num_cells_y * shape.num_cells_x;
 }
 
-plane_params params_of(const spops_bev_spans_args *args)
+plane_params planes_of(const spops_bev_spans_args *args)
 {
     const spops_bev_spans &s = *args->spans;
     const spops_bev_shape &shape = args->shape;
@@ -507,6 +615,32 @@ plane_params params_of(const spops_bev_spans_args *args)
     return p;
 }
 
+window_params windows_of(const spops_context *ctx, const spops_bev_spans_args *args)
+{
+    const spops_bev_spans &s = *args->spans;
+    window_params p = {};
+    p.num_depths = args->shape.num_depths;
+    p.height = args->shape.feature_height;
+    p.width = args->shape.feature_width;
+    p.tile_height = s.tile_height;
+    p.tile_width_log2 = s.tile_width_log2;
+    p.tiles_x = s.tiles_x;
+    p.tiles_y = s.tiles_y;
+    p.windows_x = s.windows_x;
+    p.num_processors = ctx->info.num_processors;
+    p.wide = args->max_cols > wide_cols;
+    return p;
+}
+
+// One of CUB's functions with the workspace's memory.
+template <class F, class... Args>
+spops_status run_cub(spops_context *ctx, const char *what, const build_workspace &ws, F function,
+                     Args &&...args)
+{
+    size_t bytes = ws.temp_bytes;
+    return spops_cuda_status(ctx, what, (int)function(ws.temp, bytes, args..., stream_of(ctx)));
+}
+
 } // namespace
 
 extern "C" size_t spops_cuda_bev_spans_workspace_bytes(spops_context *ctx,
@@ -515,7 +649,7 @@ extern "C" size_t spops_cuda_bev_spans_workspace_bytes(spops_context *ctx,
 {
     (void)ctx;
     spops_carver c = {nullptr, 0};
-    carve_workspace(*spans, spans->num_planes, cells_of(*shape), &c);
+    carve_workspace(*spans, shape->num_depths, cells_of(*shape), &c);
     return c.used;
 }
 
@@ -523,50 +657,60 @@ extern "C" spops_status spops_cuda_bev_spans_build(spops_context *ctx,
                                                    const spops_bev_spans_args *args)
 {
     const spops_bev_spans s = *args->spans;
-    const plane_params p = params_of(args);
-    const int64_t num_cells = cells_of(args->shape), num_groups = groups_of(s);
-    const cudaStream_t stream = stream_of(ctx);
+    const plane_params p = planes_of(args);
+    const window_params w = windows_of(ctx, args);
+    const int64_t num_cells = cells_of(args->shape);
     spops_carver c = {(char *)args->workspace, 0};
-    const build_workspace ws = carve_workspace(s, p.num_planes, num_cells, &c);
-    const int32_t *num_spans = ws.plane_begin + p.num_planes;
-    size_t bytes = ws.temp_bytes;
+    build_workspace ws = carve_workspace(s, p.num_depths, num_cells, &c);
+    const dim3 for_spans = blocks_for(s.max_spans + 1, threads);
+    const dim3 for_bundles = blocks_for(s.max_bundles * warp, threads);
+    const dim3 for_wedges = blocks_for(s.max_wedges, threads);
 
     SPOPS_TRY(launch(ctx, "bev_spans: count_planes", count_planes,
                      blocks_for((p.num_planes + 1) * warp, threads), threads, p, ws.plane_begin));
-    SPOPS_TRY(spops_cuda_status(
-        ctx, "bev_spans: scan of planes",
-        (int)scan_planes(ws.temp, bytes, ws.plane_begin, p.num_planes + 1, stream)));
+    SPOPS_TRY(run_cub(ctx, "bev_spans: scan of planes", ws, scan_counts, ws.plane_begin,
+                      p.num_planes + 1));
     SPOPS_TRY(launch(ctx, "bev_spans: emit_spans", emit_spans,
                      blocks_for(p.num_planes * warp, threads), threads, p, ws.plane_begin,
                      ws.cells[0], ws.loose));
-    const int64_t covered_words = (num_cells + 31) / 32;
-    SPOPS_TRY(
-        launch(ctx, "bev_spans: clear_rest", clear_rest,
-               blocks_for(s.max_spans >= covered_words ? s.max_spans + 1 : covered_words, threads),
-               threads, num_spans, ws, s, num_cells));
+    if (s.tile_begin != nullptr)
+        SPOPS_TRY(launch(ctx, "bev_spans: begin_tiles", begin_tiles,
+                         blocks_for(s.num_tiles + 1, threads), threads, ws, s, p.num_depths));
+    SPOPS_TRY(launch(ctx, "bev_spans: cut_windows", cut_windows, dim3((unsigned)s.num_windows),
+                     cut_threads, w, ws, s));
+    SPOPS_TRY(run_cub(ctx, "bev_spans: scan of windows", ws, scan_counts, ws.wedge_begin,
+                      s.num_windows + 1));
+    const int64_t most =
+        std::max({s.max_spans, s.max_bundles, (num_cells + 31) / 32, s.max_wedges});
+    SPOPS_TRY(launch(ctx, "bev_spans: clear_rest", clear_rest, blocks_for(most + 1, threads),
+                     threads, ws.plane_begin + p.num_planes, ws, s, num_cells));
+
     cub::DoubleBuffer<uint32_t> cells(ws.cells[0], ws.cells[1]);
     cub::DoubleBuffer<int32_t> places(ws.places[0], ws.places[1]);
-    bytes = ws.temp_bytes;
-    SPOPS_TRY(spops_cuda_status(
-        ctx, "bev_spans: sort by cell",
-        (int)sort_spans(ws.temp, bytes, cells, places, s.max_spans, num_cells, stream)));
-    SPOPS_TRY(launch(ctx, "bev_spans: find_cells", find_cells, blocks_for(s.max_spans, threads),
-                     threads, cells.Current(), places.Current(), ws, s, num_cells));
-    bytes = ws.temp_bytes;
+    SPOPS_TRY(run_cub(ctx, "bev_spans: sort by cell", ws, sort_pairs, cells, places, s.max_spans,
+                      (uint64_t)num_cells));
+    SPOPS_TRY(launch(ctx, "bev_spans: find_parts", find_parts, for_spans, threads, w,
+                     cells.Current(), places.Current(), ws, s, num_cells));
+    SPOPS_TRY(run_cub(ctx, "bev_spans: scan of shared parts", ws, scan_shared, ws.shared,
+                      s.max_spans + 1));
+    cub::DoubleBuffer<uint32_t> keys(ws.part_keys[0], ws.part_keys[1]);
+    cub::DoubleBuffer<int32_t> parts(ws.part_places[0], ws.part_places[1]);
+    SPOPS_TRY(run_cub(ctx, "bev_spans: sort by wedge", ws, sort_pairs, keys, parts, s.max_spans,
+                      (uint64_t)s.max_wedges * num_kinds));
+    ws.part_places[0] = parts.Current();
+    SPOPS_TRY(launch(ctx, "bev_spans: place_parts", place_parts, for_spans, threads, keys.Current(),
+                     ws, s));
     SPOPS_TRY(
-        spops_cuda_status(ctx, "bev_spans: scan of cells",
-                          (int)scan_heads(ws.temp, bytes, ws.before, s.max_spans + 1, stream)));
-    SPOPS_TRY(launch(ctx, "bev_spans: place_cells", place_cells,
-                     blocks_for(s.max_spans > s.num_tiles ? s.max_spans : s.num_tiles + 1, threads),
-                     threads, ws, s, p.num_depths));
-    SPOPS_TRY(launch(ctx, "bev_spans: count_groups", count_groups, dim3(1), group_threads, ws, s,
-                     num_groups));
-    SPOPS_TRY(launch(ctx, "bev_spans: count_steps", count_steps,
-                     blocks_for((s.max_bundles + 1) * warp, threads), threads, ws, s, num_groups));
-    bytes = ws.temp_bytes;
-    SPOPS_TRY(spops_cuda_status(
-        ctx, "bev_spans: scan of bundles",
-        (int)scan_bundles(ws.temp, bytes, ws.places_of, s.max_bundles + 1, stream)));
-    return launch(ctx, "bev_spans: make_bundles", make_bundles,
-                  blocks_for(s.max_bundles * warp, threads), threads, ws, s, num_groups);
+        launch(ctx, "bev_spans: count_bundles", count_bundles, dim3(1), count_threads, ws, s));
+    SPOPS_TRY(launch(ctx, "bev_spans: count_steps", count_steps, for_bundles, threads, w, ws, s));
+    SPOPS_TRY(run_cub(ctx, "bev_spans: scan of steps", ws, scan_counts, ws.step_begin,
+                      s.max_bundles + 1));
+    SPOPS_TRY(launch(ctx, "bev_spans: make_bundles", make_bundles, for_bundles, threads, w, ws, s));
+    SPOPS_TRY(launch(ctx, "bev_spans: weigh_wedges", weigh_wedges, for_wedges, threads, ws, s));
+    cub::DoubleBuffer<uint32_t> costs(ws.costs[0], ws.costs[1]);
+    cub::DoubleBuffer<int32_t> order(ws.wedge_order[0], ws.wedge_order[1]);
+    SPOPS_TRY(run_cub(ctx, "bev_spans: sort by cost", ws, sort_pairs, costs, order, s.max_wedges,
+                      (uint64_t)UINT32_MAX));
+    return launch(ctx, "bev_spans: make_wedges", make_wedges, for_wedges, threads, w,
+                  order.Current(), ws, s);
 }

@@ -481,6 +481,7 @@ static const spops_backend backend_cuda = {
     .bev_points = bev_points_cuda,
     .bev_spans_workspace_bytes = spops_cuda_bev_spans_workspace_bytes,
     .bev_spans_build = bev_spans_build_cuda,
+    .bev_spans_pool_fits = spops_cuda_bev_spans_pool_fits,
     .bev_spans_pool = bev_spans_pool_cuda,
     .bev_spans_grad_fits = spops_cuda_bev_spans_grad_fits,
     .bev_spans_grad = bev_spans_grad_cuda,

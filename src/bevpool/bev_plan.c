@@ -51,10 +51,10 @@ spops_bev_scratch spops_bev_carve_scratch(const spops_bev_plan *plan, spops_carv
     spops_bev_scratch scratch;
     scratch.segments = spops_segments_carve_scratch(plan->segments, carver);
     carve_rows(&plan->counts, plan->segments->max_cols, carver, &scratch);
-    scratch.weights = plan->spans_block == NULL
-                          ? NULL
-                          : spops_carve(carver, plan->spans.num_tiles * plan->shape.num_depths,
-                                        SPOPS_BEV_TILE_PIXELS, sizeof(uint16_t));
+    scratch.parts = plan->kernel != SPOPS_BEV_KERNEL_SPANS
+                        ? NULL
+                        : spops_carve(carver, plan->spans.host_counts.num_shared_parts,
+                                      spops_bev_part_cols(plan->segments->max_cols), sizeof(float));
     return scratch;
 }
 
@@ -389,9 +389,7 @@ spops_status spops_bev_plan_get_info_sync(spops_context *ctx, const spops_bev_pl
     found.kernel = plan->kernel;
     if (plan->spans_block != NULL) {
         found.num_spans = plan->spans.host_counts.num_spans;
-        found.num_steps = plan->spans.host_counts.num_more;
-        for (int team = 0; team < SPOPS_BEV_NUM_TEAMS; ++team)
-            found.num_steps += plan->spans.host_counts.num_bundles[team];
+        found.num_steps = plan->spans.host_counts.num_steps;
     }
     return spops_write_info(ctx, call, info, &found, sizeof found);
 }

@@ -71,8 +71,8 @@ spops_status spops_bev_spans_finish(spops_context *ctx, const char *call, spops_
 void spops_bev_spans_free(spops_bev_plan *plan);
 
 // Whether the plan's spans pool matrices like these, and make gradients of them.
-bool spops_bev_spans_serve(const spops_bev_plan *plan, spops_matrix depth, spops_matrix feat,
-                           spops_matrix out);
+bool spops_bev_spans_serve(const spops_context *ctx, const spops_bev_plan *plan,
+                           const spops_bev_spans_pool_args *args);
 bool spops_bev_spans_serve_gradients(const spops_context *ctx, const spops_bev_plan *plan,
                                      const spops_bev_spans_grad_args *args);
 
@@ -96,7 +96,7 @@ spops_status spops_bev_make_transforms(spops_context *ctx, const char *call,
 typedef struct spops_bev_scratch {
     spops_segments_scratch segments;
     void *rows;     // [num_cells][max_cols] of 4 bytes: out, or grad_out, with channels last
-    void *weights;  // spops_bev_spans_pool_args; NULL without spans
+    float *parts;   // spops_bev_spans_pool_args; NULL without spans
     void *feat_f16; // [num_features][max_cols] f16: an 8- or 4-bit feat, widened
 } spops_bev_scratch;
 spops_bev_scratch spops_bev_carve_scratch(const spops_bev_plan *plan, spops_carver *carver);

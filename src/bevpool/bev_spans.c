@@ -1,9 +1,8 @@
 // The span form of a plan: whether it has one, its memory, and whether a call can use it.
 #include "bevpool/bev_plan.h"
-#include "core/matrix.h"
 
-#define SPANS_A_STEP   10                   // seen on real maps
-#define MAX_TILE_BYTES ((int64_t)INT32_MAX) // between the first and the last row of a tile
+#define MAX_BLOCKS_A_PROCESSOR 2 // that the wedges of few windows are cut for
+#define KINDS_OF_PARTS         3 // of which each has bundles of its own
 
 static int32_t ceil_div(int32_t a, int32_t b)
 {
@@ -12,7 +11,7 @@ static int32_t ceil_div(int32_t a, int32_t b)
 
 // Tiles are as high as the feature map allows: the pixels above each other at one depth mostly fall
 // in one cell.
-static void set_tiles(const spops_context *ctx, const spops_bev_shape *shape, spops_bev_spans *s)
+static void set_tiles(const spops_bev_shape *shape, spops_bev_spans *s)
 {
     s->tile_height = SPOPS_BEV_TILE_PIXELS;
     while (s->tile_height > 8 && s->tile_height / 2 >= shape->feature_height)
@@ -23,22 +22,39 @@ static void set_tiles(const spops_context *ctx, const spops_bev_shape *shape, sp
         ++s->tile_width_log2;
     s->tiles_x = ceil_div(shape->feature_width, s->tile_width);
     s->tiles_y = ceil_div(shape->feature_height, s->tile_height);
-    s->group_tiles = 4;
-    s->full_spans = SPANS_A_STEP * SPOPS_BEV_HELD_WARPS * ctx->info.num_processors;
-    s->num_tiles = (int64_t)shape->num_batches * shape->num_cameras * s->tiles_y * s->tiles_x;
+    s->windows_x = ceil_div(s->tiles_x, SPOPS_BEV_WINDOW_COLUMNS / s->tile_width);
+    const int64_t rows_of_tiles = (int64_t)shape->num_batches * shape->num_cameras * s->tiles_y;
+    s->num_tiles = rows_of_tiles * s->tiles_x;
+    s->num_windows = rows_of_tiles * s->windows_x;
     s->num_planes = s->num_tiles * shape->num_depths;
+}
+
+// Room for the most that there can be, where that is not much.
+static void set_room(const spops_context *ctx, const spops_bev_counts *counts, spops_bev_spans *s)
+{
+    const int64_t processors = ctx->info.num_processors;
+    s->max_spans = s->num_planes * SPOPS_BEV_PLANE_SPANS;
+    if (s->max_spans < counts->num_points && s->max_spans < SPOPS_BEV_SMALL_SPANS)
+        s->max_spans =
+            counts->num_points < SPOPS_BEV_SMALL_SPANS ? counts->num_points : SPOPS_BEV_SMALL_SPANS;
+    s->max_wedges = MAX_BLOCKS_A_PROCESSOR * processors;
+    if (s->max_wedges < 2 * s->num_windows) s->max_wedges = 2 * s->num_windows;
+    s->max_wedges += s->num_windows;
+    s->max_bundles = s->max_spans / SPOPS_BEV_BUNDLE_CELLS + KINDS_OF_PARTS * s->max_wedges;
+    s->max_steps =
+        s->max_bundles + (s->max_spans <= SPOPS_BEV_SMALL_SPANS ? s->max_spans : s->max_spans / 4);
 }
 
 static void carve_spans(const spops_bev_counts *counts, spops_bev_spans *s, spops_carver *carver)
 {
-    const int64_t bundles = SPOPS_BEV_NUM_TEAMS * s->max_bundles, steps = bundles + s->max_more;
     const int64_t tile_spans = s->backward ? s->max_spans : 0;
     const int64_t tile_ends = s->backward ? s->num_tiles + 1 : 0;
     s->counts = spops_carve(carver, 1, 1, sizeof *s->counts);
-    s->bundles = spops_carve(carver, bundles, 1, sizeof *s->bundles);
-    s->cells = spops_carve(carver, bundles, SPOPS_BEV_BUNDLE_CELLS, sizeof *s->cells);
-    s->steps = spops_carve(carver, steps, 1, sizeof *s->steps);
-    s->spans = spops_carve(carver, steps, SPOPS_BEV_BUNDLE_CELLS, sizeof *s->spans);
+    s->wedges = spops_carve(carver, s->max_wedges, 1, sizeof *s->wedges);
+    s->bundles = spops_carve(carver, s->max_bundles, 1, sizeof *s->bundles);
+    s->rows = spops_carve(carver, s->max_bundles, SPOPS_BEV_BUNDLE_CELLS, sizeof *s->rows);
+    s->spans = spops_carve(carver, s->max_steps, SPOPS_BEV_BUNDLE_CELLS, sizeof *s->spans);
+    s->shared_cells = spops_carve(carver, s->max_spans / 2 + 1, 1, sizeof *s->shared_cells);
     s->covered = spops_carve(carver, (counts->num_cells + 31) / 32, 1, sizeof *s->covered);
     s->tile_spans = spops_carve(carver, tile_spans, 1, sizeof *s->tile_spans);
     s->tile_begin = spops_carve(carver, tile_ends, 1, sizeof *s->tile_begin);
@@ -66,18 +82,11 @@ spops_status spops_bev_spans_enqueue(spops_context *ctx, const char *call, spops
     spops_bev_spans_args args;
     spops_carver carver = {NULL, 0};
 
-    set_tiles(ctx, shape, s);
+    set_tiles(shape, s);
+    set_room(ctx, &plan->counts, s);
     s->backward = plan->segments->gradients != SPOPS_GRADIENTS_NONE;
-    s->max_spans = s->num_planes * SPOPS_BEV_PLANE_SPANS;
-    if (s->max_spans < plan->counts.num_points && s->max_spans < SPOPS_BEV_SMALL_SPANS)
-        s->max_spans = plan->counts.num_points < SPOPS_BEV_SMALL_SPANS ? plan->counts.num_points
-                                                                       : SPOPS_BEV_SMALL_SPANS;
-    // A cell is in one bundle; the last one of the cells of several tiles, and two of each tile's,
-    // may not be full.
-    s->max_bundles = plan->counts.num_cells / SPOPS_BEV_BUNDLE_CELLS + 1 + 2 * s->num_tiles;
-    s->max_more = s->max_spans <= SPOPS_BEV_SMALL_SPANS ? s->max_spans : s->max_spans / 4;
-    if (s->max_spans > INT32_MAX / 2 ||
-        SPOPS_BEV_NUM_TEAMS * s->max_bundles + s->max_more > INT32_MAX / SPOPS_BEV_BUNDLE_CELLS) {
+    if (s->max_spans > INT32_MAX / 2 || s->max_steps > INT32_MAX / SPOPS_BEV_BUNDLE_CELLS ||
+        s->max_wedges > INT32_MAX / KINDS_OF_PARTS) {
         SPOPS_REQUIRE(ctx, plan->kernel != SPOPS_BEV_KERNEL_SPANS,
                       "%s: kernel is spans, and the frustum is too large for them", call);
         return SPOPS_STATUS_OK;
@@ -92,6 +101,7 @@ spops_status spops_bev_spans_enqueue(spops_context *ctx, const char *call, spops
     SPOPS_TRY(spops_backend_alloc(ctx, plan->spans_workspace_bytes, &plan->spans_workspace));
     args.shape = *shape;
     args.cells = cells;
+    args.max_cols = plan->segments->max_cols;
     args.spans = s;
     args.workspace = plan->spans_workspace;
     return ctx->backend->bev_spans_build(ctx, &args);
@@ -131,27 +141,16 @@ spops_status spops_bev_spans_finish(spops_context *ctx, const char *call, spops_
     if (!forced) return SPOPS_STATUS_OK;
     return spops_fail(ctx, SPOPS_STATUS_NOT_SUPPORTED,
                       "%s: kernel is spans, and the plan has %" PRId32 " spans (at most %" PRId64
-                      ") and up to %" PRId32
-                      " steps a bundle (at most %d): neighbouring pixels do not share cells",
+                      "), up to %" PRId32
+                      " of a cell in a window (at most %d): neighbouring pixels do not share cells",
                       call, counts->num_spans, plan->spans.max_spans, counts->longest,
-                      SPOPS_BEV_MAX_STEPS);
+                      SPOPS_BEV_MAX_SPANS);
 }
 
-// Rows that can be copied and stored 16 bytes at a time.
-static bool has_aligned_rows(spops_matrix x)
+bool spops_bev_spans_serve(const spops_context *ctx, const spops_bev_plan *plan,
+                           const spops_bev_spans_pool_args *args)
 {
-    return (uintptr_t)x.data % 16 == 0 && spops_elements_bytes(x.dtype, x.row_stride) % 16 == 0;
-}
-
-bool spops_bev_spans_serve(const spops_bev_plan *plan, spops_matrix depth, spops_matrix feat,
-                           spops_matrix out)
-{
-    const int64_t stride = spops_elements_bytes(feat.dtype, feat.row_stride);
-    if (plan->kernel != SPOPS_BEV_KERNEL_SPANS) return false;
-    if (depth.dtype == SPOPS_DTYPE_F32 || feat.dtype == SPOPS_DTYPE_F32) return false;
-    if (spops_elements_bytes(feat.dtype, feat.cols) % 16 != 0) return false;
-    if (!has_aligned_rows(feat) || !has_aligned_rows(out)) return false;
-    return stride <= MAX_TILE_BYTES / SPOPS_BEV_TILE_PIXELS / plan->shape.feature_width;
+    return plan->kernel == SPOPS_BEV_KERNEL_SPANS && ctx->backend->bev_spans_pool_fits(ctx, args);
 }
 
 bool spops_bev_spans_serve_gradients(const spops_context *ctx, const spops_bev_plan *plan,

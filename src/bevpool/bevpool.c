@@ -125,37 +125,23 @@ static spops_status check_pool(spops_context *ctx, const char *call, const spops
     return check_scale(ctx, call, "out_scale", pool->out_scale, out);
 }
 
-// 4-bit features as f16, which holds every one of them: once, for all the points that name a row.
-static spops_status widen_feat(spops_context *ctx, const spops_segreduce_args *what,
-                               spops_matrix widened)
-{
-    const spops_quantize_args widen = {widened, what->x, what->x_scales, NULL};
-    return ctx->backend->dequantize(ctx, &widen);
-}
-
 // The sums of what->x, over the plan's spans where they serve, else over its lists.
 static spops_status sum_cells(spops_context *ctx, const char *call, const spops_bev_plan *plan,
                               const spops_segreduce_args *what, spops_bev_scratch scratch)
 {
-    const bool widens = what->x.dtype == SPOPS_DTYPE_F4E2M1;
-    spops_bev_spans_pool_args pool;
-    pool.feat = what->x;
-    if (widens)
-        pool.feat =
-            spops_matrix_dense(scratch.feat_f16, what->x.rows, what->x.cols, SPOPS_DTYPE_F16);
-    if (!spops_bev_spans_serve(plan, what->w, pool.feat, what->out))
-        return spops_segreduce_run(ctx, call, plan->segments, what, scratch.segments);
-    if (widens) SPOPS_TRY(widen_feat(ctx, what, pool.feat));
-    pool.spans = &plan->spans;
-    pool.num_cells = plan->counts.num_cells;
-    pool.shape = plan->shape;
-    pool.weights = scratch.weights;
-    pool.depth = what->w;
-    pool.out = what->out;
-    pool.feat_scale = what->x_scale;
-    pool.depth_scale = what->w_scale;
-    pool.out_scale = what->out_scale;
-    return ctx->backend->bev_spans_pool(ctx, &pool);
+    const spops_bev_spans_pool_args pool = {.spans = &plan->spans,
+                                            .shape = plan->shape,
+                                            .num_cells = plan->counts.num_cells,
+                                            .parts = scratch.parts,
+                                            .depth = what->w,
+                                            .feat = what->x,
+                                            .out = what->out,
+                                            .feat_scales = what->x_scales,
+                                            .feat_scale = what->x_scale,
+                                            .depth_scale = what->w_scale,
+                                            .out_scale = what->out_scale};
+    if (spops_bev_spans_serve(ctx, plan, &pool)) return ctx->backend->bev_spans_pool(ctx, &pool);
+    return spops_segreduce_run(ctx, call, plan->segments, what, scratch.segments);
 }
 
 static spops_status run_pool(spops_context *ctx, const char *call, const spops_bev_plan *plan,

@@ -184,10 +184,11 @@ typedef struct spops_backend {
     spops_status (*transpose)(spops_context *ctx, const spops_transpose_args *args);
     spops_status (*bev_points)(spops_context *ctx, const spops_bev_points_args *args);
 
-    // The span form of BEV plans (core/bev_spans.h); all five or none.
+    // The span form of BEV plans (core/bev_spans.h); all six or none.
     size_t (*bev_spans_workspace_bytes)(spops_context *ctx, const spops_bev_spans *spans,
                                         const spops_bev_shape *shape);
     spops_status (*bev_spans_build)(spops_context *ctx, const spops_bev_spans_args *args);
+    bool (*bev_spans_pool_fits)(const spops_context *ctx, const spops_bev_spans_pool_args *args);
     spops_status (*bev_spans_pool)(spops_context *ctx, const spops_bev_spans_pool_args *args);
     bool (*bev_spans_grad_fits)(const spops_context *ctx, const spops_bev_spans_grad_args *args);
     spops_status (*bev_spans_grad)(spops_context *ctx, const spops_bev_spans_grad_args *args);

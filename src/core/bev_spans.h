@@ -3,12 +3,14 @@
 //
 //     tile    32 pixels of one camera's feature map: a narrow upright strip
 //     span    the pixels of a tile that fall in one cell at one depth: a mask of 32 bits
-//     bundle  16 cells pooled together
+//     window  tiles side by side, 8 columns of pixels
+//     wedge   a window between two depths: what one block loads, its features and its weights
+//     part    the spans of a cell in a window, all of them in the wedge of the nearest; cells seen
+//             through several windows, few on real rigs, have several parts and share their row
+//     bundle  16 parts of a wedge, pooled together
 //     step    one tile of a bundle: a 16 x 32 matrix of weights times the tile's 32 x C features
 //
-// Each call first puts the weights in the order of tiles, [tiles][num_depths][32]: those of a span
-// then lie side by side, and one number says where. 8 bytes a span stand for 8 bytes for each of
-// its up to 32 points.
+// 8 bytes a span stand for 8 bytes for each of its up to 32 points.
 //
 // The backward pass takes the same spans tile by tile: a span's gradient row is multiplied with the
 // tile's features for the gradient of its depths, and with its depths for that of the features.
@@ -18,26 +20,44 @@
 #include "core/context.h"
 #include "spops/bevpool.h"
 
-#define SPOPS_BEV_TILE_PIXELS  32
-#define SPOPS_BEV_BUNDLE_CELLS 16
-#define SPOPS_BEV_HELD_WARPS   16    // of a multiprocessor, by the kernel that pools
-#define SPOPS_BEV_MAX_STEPS    128   // of a bundle; a plan that needs more keeps its lists
-#define SPOPS_BEV_PLANE_SPANS  4     // room for so many cells, on average, in a tile at a depth
-#define SPOPS_BEV_SMALL_SPANS  65536 // room for as many as there can be, up to this
-#define SPOPS_BEV_SPANS_POINTS ((int64_t)1 << 18) // fewer points are pooled faster by lists
-#define SPOPS_BEV_GRAD_POINTS  ((int64_t)1 << 16) // with fewer, gradients are not worth the build
+#define SPOPS_BEV_TILE_PIXELS    32
+#define SPOPS_BEV_WINDOW_COLUMNS 8
+#define SPOPS_BEV_BUNDLE_CELLS   16
+#define SPOPS_BEV_MAX_SPANS      128   // of a part; a plan that needs more keeps its lists
+#define SPOPS_BEV_PLANE_SPANS    4     // room for so many cells, on average, in a tile at a depth
+#define SPOPS_BEV_SMALL_SPANS    65536 // room for as many as there can be, up to this
+#define SPOPS_BEV_SPANS_POINTS   ((int64_t)1 << 17) // fewer points are pooled faster by lists
+#define SPOPS_BEV_GRAD_POINTS    ((int64_t)1 << 16) // with fewer, gradients are not worth the build
 
-// What one cell adds in a step. Pixel k of a tile lies k / tile_width rows below and k % tile_width
+// What one part adds in a step. Pixel k of a tile lies k / tile_width rows below and k % tile_width
 // columns right of its first.
 typedef struct spops_bev_span {
-    int32_t plane; // tile * num_depths + depth
+    uint32_t
+        plane;     // tile of the window << 16 | depth, from the wedge's first; also where mask is 0
     uint32_t mask; // bit k: pixel k falls in the cell; 0: no span
 } spops_bev_span;
 
-typedef struct spops_bev_step {
-    int32_t feature; // row of feat of the tile's first pixel
-    uint32_t used;   // bit k: pixel k is in some cell of the bundle
-} spops_bev_step;
+// Bundles of shared parts come first.
+typedef struct spops_bev_wedge {
+    int32_t feature;                   // row of feat of its first pixel
+    int32_t depth;                     // element of depth: that pixel at the first depth
+    int32_t num_depths;                // that are loaded
+    uint8_t rows, columns;             // of pixels
+    uint16_t num_shared;               // bundles
+    int32_t first_bundle, num_bundles; // of the plan
+    int32_t first_step, num_steps;
+} spops_bev_wedge;
+
+typedef struct spops_bev_bundle {
+    int32_t first_step; // from the wedge's first
+    int32_t num_steps;
+} spops_bev_bundle;
+
+// The parts of a shared cell follow each other, up to where those of the next cell begin.
+typedef struct spops_bev_shared_cell {
+    int32_t cell;
+    int32_t first_part;
+} spops_bev_shared_cell;
 
 // A span in the order of tiles, then depths: what its tile adds up in the backward pass.
 typedef struct spops_bev_tile_span {
@@ -46,21 +66,12 @@ typedef struct spops_bev_tile_span {
     uint32_t mask;
 } spops_bev_tile_span;
 
-// Step 0 of bundle b is step b; steps 1, 2, ... are `more`, more + 1, ...
-typedef struct spops_bev_bundle {
-    int32_t num_steps;
-    int32_t more;
-} spops_bev_bundle;
-
-// Bundles lie by how many warps share one, each class in a stretch of max_bundles.
-enum { SPOPS_BEV_TEAM4 = 0, SPOPS_BEV_TEAM2 = 1, SPOPS_BEV_TEAM1 = 2, SPOPS_BEV_NUM_TEAMS = 3 };
-
 typedef struct spops_bev_span_counts {
-    int32_t num_spans;
-    int32_t num_bundles[SPOPS_BEV_NUM_TEAMS];
-    int32_t num_more; // steps behind the first ones
-    int32_t longest;  // steps of a bundle
-    int32_t overflow; // 1: more spans or steps than there is room for
+    int32_t num_spans, num_wedges, num_bundles, num_steps;
+    int32_t num_shared_parts, num_shared_cells;
+    int32_t longest;                            // spans of a part
+    int32_t max_depths, max_bundles, max_steps; // of a wedge
+    int32_t overflow;                           // 1: more of something than there is room for
 } spops_bev_span_counts;
 
 // Arrays lie in the backend's memory, in one block.
@@ -68,19 +79,19 @@ typedef struct spops_bev_spans {
     int32_t tile_width, tile_height;
     int32_t tile_width_log2;
     int32_t tiles_x, tiles_y; // of a feature map
-    int32_t group_tiles;      // neighbouring tiles whose bundles follow each other
-    int32_t full_spans;       // with so many, every warp that the device holds has about one step
+    int32_t windows_x;        // of a row of tiles
     int64_t num_tiles;        // of all feature maps
-    int64_t num_planes;       // tiles at each depth
-    bool backward;            // has the arrays of the backward pass
-    int64_t max_spans;        // of the build
-    int64_t max_bundles;      // of a class
-    int64_t max_more;
-    spops_bev_bundle *bundles; // [NUM_TEAMS][max_bundles]
-    int32_t *cells;            // [NUM_TEAMS][max_bundles][BUNDLE_CELLS]; -1: none
-    spops_bev_step *steps;     // [NUM_TEAMS * max_bundles + max_more]
-    spops_bev_span *spans;     // [NUM_TEAMS * max_bundles + max_more][BUNDLE_CELLS]
-    uint32_t *covered;         // [ceil(num_cells / 32)] bit: some span is the cell's
+    int64_t num_windows;
+    int64_t num_planes; // tiles at each depth
+    bool backward;      // has the arrays of the backward pass
+    int64_t max_spans;  // of the build, as all of these
+    int64_t max_wedges, max_bundles, max_steps;
+    spops_bev_wedge *wedges;   // [max_wedges] in the order in which blocks take them
+    spops_bev_bundle *bundles; // [max_bundles]
+    int32_t *rows;             // [max_bundles][BUNDLE_CELLS] cell, or shared part; -1: none
+    spops_bev_span *spans;     // [max_steps][BUNDLE_CELLS]
+    spops_bev_shared_cell *shared_cells; // [max_spans / 2 + 1]
+    uint32_t *covered;                   // [ceil(num_cells / 32)] bit: some span is the cell's
     // With backward; else NULL.
     spops_bev_tile_span *tile_spans; // [max_spans]
     int32_t *tile_begin;             // [num_tiles + 1] first span of a tile
@@ -93,19 +104,28 @@ typedef struct spops_bev_spans {
 typedef struct spops_bev_spans_args {
     spops_bev_shape shape;
     const int32_t *cells; // [B*N*D*H*W]
+    int64_t max_cols;
     const spops_bev_spans *spans;
     void *workspace; // bev_spans_workspace_bytes
 } spops_bev_spans_args;
 
-// Slot bev_spans_pool: as segreduce's SUM over the plan's lists, in another order of terms.
+// Slot bev_spans_pool: as segreduce's SUM over the plan's lists, in another order of terms. Slot
+// bev_spans_pool_fits says whether the matrices suit it; it does not look at `parts`.
 typedef struct spops_bev_spans_pool_args {
     const spops_bev_spans *spans;
     spops_bev_shape shape;
     int64_t num_cells;
-    void *weights;                 // scratch: [num_tiles][num_depths][TILE_PIXELS] of 16 bits
-    spops_matrix depth, feat, out; // channels last; feat of 8 or 16 bits
+    float *parts;                  // scratch: [num_shared_parts][spops_bev_part_cols]
+    spops_matrix depth, feat, out; // channels last; feat of at most 16 bits
+    spops_matrix feat_scales;      // of 4-bit feat
     const float *feat_scale, *depth_scale, *out_scale; // NULL: 1
 } spops_bev_spans_pool_args;
+
+// Columns of a shared part in scratch, which holds 16 channels together.
+static inline int64_t spops_bev_part_cols(int64_t cols)
+{
+    return (cols + 15) / 16 * 16;
+}
 
 // Slot bev_spans_grad: both gradients of SUM, or one (data NULL: not wanted). All of one dtype, f16
 // or bf16; every element of a gradient is written. Slot bev_spans_grad_fits says whether the rows
