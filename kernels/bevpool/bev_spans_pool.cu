@@ -212,11 +212,6 @@ __device__ __forceinline__ void load_row(weight_row<T> &row, const T *from, int 
     }
 }
 
-__device__ __forceinline__ void store_word(uint32_t to, uint32_t word)
-{
-    asm volatile("st.shared.b32 [%0], %1;" ::"r"(to), "r"(word) : "memory");
-}
-
 // Where pair m of a tile's pixels lies, in words from its first: the pairs of one lane side by
 // side.
 __host__ __device__ __forceinline__ int pair_place(int m)
@@ -284,11 +279,11 @@ template <class T, int RUN, int WIDTH_LOG2> struct weight_copier {
                 if constexpr (WIDTH_LOG2 == 0) {
                     const uint32_t b = pair_of(lower[i], c);
                     const uint32_t pair = plane + pair_place(row) * 4 + 2 * c * tile_bytes;
-                    store_word(pair, __byte_perm(a, b, 0x5410));
-                    store_word(pair + tile_bytes, __byte_perm(a, b, 0x7632));
+                    store_shared(pair, __byte_perm(a, b, 0x5410));
+                    store_shared(pair + tile_bytes, __byte_perm(a, b, 0x7632));
                 } else {
                     const int m = row * pairs + c % pairs;
-                    store_word(plane + pair_place(m) * 4 + c / pairs * tile_bytes, a);
+                    store_shared(plane + pair_place(m) * 4 + c / pairs * tile_bytes, a);
                 }
             }
         }
@@ -335,28 +330,6 @@ __device__ __forceinline__ void load_wedge(const pool_params &p, const spops_bev
 
 // ---- Multiplying --------------------------------------------------------------------------------
 
-__device__ __forceinline__ int32_t load_shared1(uint32_t from)
-{
-    int32_t v;
-    asm volatile("ld.shared.b32 %0, [%1];" : "=r"(v) : "r"(from) : "memory");
-    return v;
-}
-__device__ __forceinline__ uint2 load_shared2(uint32_t from)
-{
-    uint2 v;
-    asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(from) : "memory");
-    return v;
-}
-__device__ __forceinline__ uint4 load_shared4(uint32_t from)
-{
-    uint4 v;
-    asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-                 : "r"(from)
-                 : "memory");
-    return v;
-}
-
 // Bytes of two words with what they are chosen by, of which bit 3 asks for a byte's sign, eight
 // times; __byte_perm ignores that bit.
 __device__ __forceinline__ uint32_t spread_signs(uint32_t low, uint32_t high, uint32_t selector)
@@ -373,7 +346,7 @@ struct step_weights {
     uint4 pixels[2];
 };
 
-// COLS columns of 16 parts.
+// COLS columns of 16 parts. H: what features and weights are in shared memory, f16 or bf16.
 template <class H, int COLS> struct bundle_sums {
     typedef wedge_layout<COLS> layout;
     static constexpr int chunks = layout::chunks;
@@ -618,6 +591,17 @@ template <class H, int COLS> struct bundle_sums {
     }
 };
 
+// Where a channel lies in a shared part: four lanes have 16 channels, each two of either chunk.
+__device__ __forceinline__ int channel_place(int c)
+{
+    return c / 16 * 16 + c % 8 / 2 * 4 + c % 16 / 8 * 2 + c % 2;
+}
+// The first of the two chunks' channels that lie at the item-th four places.
+__device__ __forceinline__ int channel_of_item(int item)
+{
+    return item / 4 * 16 + item % 4 * 2;
+}
+
 template <class H> __device__ __forceinline__ float load_element(uint32_t at)
 {
     float value, other;
@@ -640,7 +624,7 @@ __device__ __noinline__ void store_apart(const pool_params &p, const bundle_plac
     constexpr int pitch = wedge_layout<COLS>::pitch;
     const int lane = (int)(threadIdx.x % warp);
     for (int part = 0; part < bundle_parts; ++part) {
-        const int32_t row = load_shared1(at.rows + part * 4);
+        const int32_t row = load_shared_word(at.rows + part * 4);
         if (row < 0) continue;
         for (int c = lane; c < COLS && col + c < p.cols; c += warp) {
             float total = 0.0f;
@@ -657,8 +641,7 @@ __device__ __noinline__ void store_apart(const pool_params &p, const bundle_plac
                 }
             }
             if (at.shared) {
-                const int32_t place = c / 16 * 16 + c % 8 / 2 * 4 + c % 16 / 8 * 2 + c % 2;
-                p.parts[(int64_t)row * p.part_cols + col + place] = total;
+                p.parts[(int64_t)row * p.part_cols + col + channel_place(c)] = total;
             } else {
                 const float v[1] = {total * scale};
                 store_row<false>(p.out_dtype, p.out + (int64_t)row * p.out_stride, col + c, 1, v);
@@ -667,7 +650,6 @@ __device__ __noinline__ void store_apart(const pool_params &p, const bundle_plac
     }
 }
 
-// H: what features and weights are in shared memory, f16 or bf16.
 template <class X, int COLS>
 __global__ void __launch_bounds__(threads, blocks_held)
     pool_kernel(const __grid_constant__ pool_params p)
@@ -722,7 +704,8 @@ __global__ void __launch_bounds__(threads, blocks_held)
         const uint2 bundle = load_shared2(bundles + b * 8);
         const uint32_t spans = all_spans + bundle.x * bundle_parts * (int)sizeof(spops_bev_span);
         const uint32_t rows = all_rows + b * bundle_parts * (int)sizeof(int32_t);
-        const int32_t row[2] = {load_shared1(rows + g * 4), load_shared1(rows + g * 4 + 32)};
+        const int32_t row[2] = {load_shared_word(rows + g * 4),
+                                load_shared_word(rows + g * 4 + 32)};
         const bool is_shared = b < w.num_shared;
         sums.add_steps(spans, (int)bundle.y);
         const bool stored =
@@ -845,7 +828,7 @@ __global__ void __launch_bounds__(threads) finish_kernel(const __grid_constant__
         for (int32_t k = 4; k < count; ++k)
             add_parts(total, __ldcg(part + (int64_t)k * ahead));
         total.x *= scale, total.y *= scale, total.z *= scale, total.w *= scale;
-        const int32_t at = item / 4 * 16 + item % 4 * 2;
+        const int32_t at = channel_of_item(item);
         if (at < p.cols) store_shared_cell(p, out, at, total);
     }
 }

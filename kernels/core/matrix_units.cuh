@@ -53,6 +53,32 @@ __device__ __forceinline__ void store_shared(uint32_t to, uint4 v)
                  : "memory");
 }
 
+__device__ __forceinline__ void store_shared(uint32_t to, uint32_t word)
+{
+    asm volatile("st.shared.b32 [%0], %1;" ::"r"(to), "r"(word) : "memory");
+}
+__device__ __forceinline__ int32_t load_shared_word(uint32_t from)
+{
+    int32_t v;
+    asm volatile("ld.shared.b32 %0, [%1];" : "=r"(v) : "r"(from) : "memory");
+    return v;
+}
+__device__ __forceinline__ uint2 load_shared2(uint32_t from)
+{
+    uint2 v;
+    asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(from) : "memory");
+    return v;
+}
+__device__ __forceinline__ uint4 load_shared4(uint32_t from)
+{
+    uint4 v;
+    asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "r"(from)
+                 : "memory");
+    return v;
+}
+
 #if __CUDA_ARCH__ >= 800
 // BYTES (4, 8 or 16) from an address aligned to them; zeros, and nothing is read, where `there` is
 // 0.
@@ -77,7 +103,7 @@ template <int PENDING> __device__ __forceinline__ void wait_copies()
     asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
 }
 
-// Four (or two) 8 x 8 matrices; lane 8 i + r says where row r of the i-th lies. The second form
+// Four 8 x 8 matrices; lane 8 i + r says where row r of the i-th lies. The second form
 // transposes each.
 __device__ __forceinline__ void load_matrices(uint32_t (&m)[4], uint32_t from)
 {
@@ -93,14 +119,6 @@ __device__ __forceinline__ void load_transposed(uint32_t (&m)[4], uint32_t from)
                  : "r"(from)
                  : "memory");
 }
-__device__ __forceinline__ void load_transposed(uint32_t (&m)[2], uint32_t from)
-{
-    asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
-                 : "=r"(m[0]), "=r"(m[1])
-                 : "r"(from)
-                 : "memory");
-}
-
 __device__ __forceinline__ void add_product(f16, float (&sum)[4], const uint32_t (&a)[4],
                                             uint32_t b0, uint32_t b1)
 {
@@ -125,10 +143,9 @@ __device__ __forceinline__ void load_matrices(uint32_t (&m)[4], uint32_t)
 {
     m[0] = m[1] = m[2] = m[3] = 0;
 }
-template <int N> __device__ __forceinline__ void load_transposed(uint32_t (&m)[N], uint32_t)
+__device__ __forceinline__ void load_transposed(uint32_t (&m)[4], uint32_t)
 {
-    for (int i = 0; i < N; ++i)
-        m[i] = 0;
+    m[0] = m[1] = m[2] = m[3] = 0;
 }
 template <class T>
 __device__ __forceinline__ void add_product(T, float (&)[4], const uint32_t (&)[4], uint32_t,
