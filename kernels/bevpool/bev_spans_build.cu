@@ -426,6 +426,21 @@ struct largest {
     __device__ int32_t operator()(int32_t a, int32_t b) const { return max(a, b); }
 };
 
+// Of n ranges, which begin at ascending places: the last that begins at or before a place, which is
+// the one that has it where ranges may be empty.
+__device__ int32_t last_at_or_before(const int32_t *begin, int32_t n, int32_t place)
+{
+    int32_t low = 0, high = n;
+    while (high - low > 1) {
+        const int32_t middle = (low + high) / 2;
+        if (begin[middle] <= place)
+            low = middle;
+        else
+            high = middle;
+    }
+    return low;
+}
+
 // A warp's bundle: lanes 0 to 15 (and, doing the same, 16 to 31) have a part each. A step takes,
 // from every part that has one, its next span in the first tile that any has.
 struct bundle_walk {
@@ -438,20 +453,13 @@ struct bundle_walk {
 __device__ bundle_walk begin_walk(const window_params &p, const build_workspace &ws,
                                   const spops_bev_spans &s, int32_t bundle)
 {
-    int32_t low = 0, high = (int32_t)s.max_wedges; // the last wedge that begins at or before it
-    while (high - low > 1) {
-        const int32_t middle = (low + high) / 2;
-        if (ws.bundle_begin[middle] <= bundle)
-            low = middle;
-        else
-            high = middle;
-    }
+    const int32_t wedge = last_at_or_before(ws.bundle_begin, (int32_t)s.max_wedges, bundle);
     bundle_walk walk = {};
-    walk.wedge = low;
-    int32_t rest = bundle - ws.bundle_begin[low];
-    for (walk.kind = 0; rest >= bundles_of_kind(ws, low, walk.kind); ++walk.kind)
-        rest -= bundles_of_kind(ws, low, walk.kind);
-    const int32_t *begin = ws.kind_begin + low * num_kinds + walk.kind;
+    walk.wedge = wedge;
+    int32_t rest = bundle - ws.bundle_begin[wedge];
+    for (walk.kind = 0; rest >= bundles_of_kind(ws, wedge, walk.kind); ++walk.kind)
+        rest -= bundles_of_kind(ws, wedge, walk.kind);
+    const int32_t *begin = ws.kind_begin + wedge * num_kinds + walk.kind;
     const int32_t i =
         begin[0] + rest * SPOPS_BEV_BUNDLE_CELLS + (int32_t)threadIdx.x % SPOPS_BEV_BUNDLE_CELLS;
     walk.part = part_spans{-1, 0, 0};
@@ -551,17 +559,10 @@ __global__ void __launch_bounds__(threads)
     const int32_t wedge = order[rank], second = min(num_wedges, 2 * p.num_processors);
     const int32_t place =
         rank >= p.num_processors && rank < second ? p.num_processors + second - 1 - rank : rank;
-    int32_t low = 0, high = (int32_t)s.num_windows; // the window it is of
-    while (high - low > 1) {
-        const int32_t middle = (low + high) / 2;
-        if (ws.wedge_begin[middle] <= wedge)
-            low = middle;
-        else
-            high = middle;
-    }
-    const int32_t row_of_tiles = low / p.windows_x, camera = row_of_tiles / p.tiles_y;
+    const int32_t window = last_at_or_before(ws.wedge_begin, (int32_t)s.num_windows, wedge);
+    const int32_t row_of_tiles = window / p.windows_x, camera = row_of_tiles / p.tiles_y;
     const int32_t h = row_of_tiles % p.tiles_y * p.tile_height;
-    const int32_t x = low % p.windows_x * SPOPS_BEV_WINDOW_COLUMNS;
+    const int32_t x = window % p.windows_x * SPOPS_BEV_WINDOW_COLUMNS;
     const wedge_limits limits = ws.limits[wedge];
     const bool empty = limits.first_depth > limits.last_depth;
     spops_bev_wedge made = {};
