@@ -66,7 +66,7 @@ static void check_plan(test_device *d, const spops_bev_geometry *g, const spops_
         const int64_t spans = count_spans(&map);
         cr_assert(info.num_spans == spans, "%s: %lld spans, expected %lld", what,
                   (long long)info.num_spans, (long long)spans);
-        cr_assert(info.num_steps * SPOPS_BEV_BUNDLE_CELLS >= spans && info.num_steps <= spans,
+        cr_assert(info.num_steps * SPOPS_BEV_BUNDLE_PARTS >= spans && info.num_steps <= spans,
                   "%s: %lld steps of %lld spans", what, (long long)info.num_steps,
                   (long long)spans);
         bev_map_free(&map);
@@ -147,5 +147,74 @@ ParameterizedTest(struct backend_param *p, bevpool_spans, choice)
                    "few depths, with gradients");
         bev_geometry_free(&g);
     }
+    test_close(&d);
+}
+
+// A plan's call on poisoned rows: the elements of out (to be freed).
+static unsigned char *pool_rows(test_device *d, const spops_bev_geometry *g,
+                                const spops_bev_options *options, const guarded *depth,
+                                const guarded *feat, guarded *out)
+{
+    spops_bev_plan *plan = NULL;
+    test_expect_ok(d->ctx, spops_bev_plan_create(d->ctx, g, options, &plan), "plan");
+    guarded_poison(out, 0xa5);
+    guarded_upload(out);
+    test_expect_ok(d->ctx,
+                   spops_bevpool_execute(d->ctx, plan, SPOPS_BEV_CHANNELS_LAST, depth->view,
+                                         feat->view, out->view),
+                   "execute");
+    test_wait(d);
+    guarded_download(out);
+    guarded_check_padding(out, "out");
+    spops_bev_plan_destroy(plan);
+    return guarded_elements(out);
+}
+
+// Rows wider than a plan of spans was built for go by its lists; and a plan of spans without any
+// clears every cell.
+ParameterizedTestParameters(bevpool_spans, limits)
+{
+    return every_backend();
+}
+ParameterizedTest(struct backend_param *p, bevpool_spans, limits)
+{
+    enum { COLS = 80 };
+    test_device d;
+    if (!test_open(&d, (spops_backend_kind)p->backend, LAUNCH_DEFAULT)) return;
+    const spops_bev_kernel forced =
+        p->backend == SPOPS_BACKEND_CUDA ? SPOPS_BEV_KERNEL_SPANS : SPOPS_BEV_KERNEL_AUTO;
+    spops_bev_options narrow = with_kernel(forced), lists = with_kernel(SPOPS_BEV_KERNEL_LISTS);
+    narrow.max_cols = lists.max_cols = COLS / 5;
+    test_rng rng = test_rng_make(7);
+    bev_geometry_case g = bev_geometry_simulate(1, 4, 0.3);
+    const spops_bev_shape *s = &g.geometry.shape;
+    const int64_t rows = (int64_t)s->num_cameras * s->feature_height * s->feature_width;
+    const int64_t cells = (int64_t)s->num_cells_x * s->num_cells_y * s->num_cells_z;
+    guarded depth =
+        guarded_create(d.backend, "depth", rows * s->num_depths, 1, 0, 0, SPOPS_DTYPE_F16);
+    guarded feat = guarded_create(d.backend, "feat", rows, COLS, 0, 0, SPOPS_DTYPE_F16);
+    guarded out = guarded_create(d.backend, "out", cells, COLS, 0, 0, SPOPS_DTYPE_F16);
+    free(guarded_fill(&depth, &rng, VALUES_RANDOM, true, rows));
+    free(guarded_fill(&feat, &rng, VALUES_RANDOM, true, rows));
+    guarded_upload(&depth);
+    guarded_upload(&feat);
+
+    unsigned char *expected = pool_rows(&d, &g.geometry, &lists, &depth, &feat, &out);
+    unsigned char *wide = pool_rows(&d, &g.geometry, &narrow, &depth, &feat, &out);
+    guarded_check_bits(&out, expected, "rows wider than planned");
+    bool any = false;
+    for (int64_t i = 0; i < cells * COLS * 2; ++i)
+        any = any || expected[i] != 0;
+    cr_assert(any, "nothing was summed");
+
+    const spops_bev_options spans = with_kernel(forced);
+    g.geometry.grid_lower_m[1] = -1e6; // nothing inside
+    unsigned char *empty = pool_rows(&d, &g.geometry, &spans, &depth, &feat, &out);
+    for (int64_t i = 0; i < cells * COLS * 2; ++i)
+        cr_assert(empty[i] == 0, "byte %lld of a map without points is %d", (long long)i, empty[i]);
+
+    free(expected), free(wide), free(empty);
+    guarded_destroy(&depth), guarded_destroy(&feat), guarded_destroy(&out);
+    bev_geometry_free(&g);
     test_close(&d);
 }

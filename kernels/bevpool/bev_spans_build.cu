@@ -22,7 +22,7 @@ constexpr int threads = 256, warp = 32;
 constexpr uint32_t whole_warp = 0xffffffffu;
 
 // The parts of a wedge are ordered by kind. SEVERAL and ONE have spans in several tiles, or one.
-enum { SHARED = 0, SEVERAL = 1, ONE = 2, num_kinds = 3 };
+enum { SHARED = 0, SEVERAL = 1, ONE = 2, num_kinds = SPOPS_BEV_PART_KINDS };
 
 // A span of the build, by itself; planes are numbered tile * num_depths + depth.
 struct loose_span {
@@ -226,7 +226,8 @@ __device__ int32_t window_of(const window_params &p, int32_t tile)
 }
 
 // Spans that a wedge should have. Blocks of the kernel that pools should fill each multiprocessor
-// once or, where there is enough to do, twice; and windows should be cut evenly.
+// once or, where there is enough to do, twice; and windows should be cut evenly. The plan has room
+// for two blocks a multiprocessor, or two wedges a window, and one more wedge a window.
 constexpr int spans_worth_two = 600, wide_cols = 96;
 
 __device__ float wanted_spans(const window_params &p, int32_t num_spans, int32_t num_windows)
@@ -366,7 +367,7 @@ __global__ void __launch_bounds__(threads)
 
 __device__ int32_t bundles_of(int32_t parts)
 {
-    return (parts + SPOPS_BEV_BUNDLE_CELLS - 1) / SPOPS_BEV_BUNDLE_CELLS;
+    return (parts + SPOPS_BEV_BUNDLE_PARTS - 1) / SPOPS_BEV_BUNDLE_PARTS;
 }
 
 __device__ int32_t bundles_of_kind(const build_workspace &ws, int32_t wedge, int kind)
@@ -415,7 +416,7 @@ __device__ void advance(const window_params &p, const loose_span *sorted, span_c
 
 template <class Combine> __device__ int32_t over_parts(int32_t value, const Combine &combine)
 {
-    for (int distance = SPOPS_BEV_BUNDLE_CELLS / 2; distance > 0; distance /= 2)
+    for (int distance = SPOPS_BEV_BUNDLE_PARTS / 2; distance > 0; distance /= 2)
         value = combine(value, __shfl_xor_sync(whole_warp, value, distance));
     return value;
 }
@@ -461,7 +462,7 @@ __device__ bundle_walk begin_walk(const window_params &p, const build_workspace 
         rest -= bundles_of_kind(ws, wedge, walk.kind);
     const int32_t *begin = ws.kind_begin + wedge * num_kinds + walk.kind;
     const int32_t i =
-        begin[0] + rest * SPOPS_BEV_BUNDLE_CELLS + (int32_t)threadIdx.x % SPOPS_BEV_BUNDLE_CELLS;
+        begin[0] + rest * SPOPS_BEV_BUNDLE_PARTS + (int32_t)threadIdx.x % SPOPS_BEV_BUNDLE_PARTS;
     walk.part = part_spans{-1, 0, 0};
     if (i < begin[1]) walk.part = ws.parts[ws.part_places[0][i]];
     walk.at.next = walk.part.first;
@@ -507,10 +508,10 @@ __global__ void __launch_bounds__(threads)
     if (lane == 0)
         s.bundles[bundle] = spops_bev_bundle{
             first_step - ws.step_begin[ws.bundle_begin[walk.wedge]], end_step - first_step};
-    const bool writes = lane < SPOPS_BEV_BUNDLE_CELLS;
+    const bool writes = lane < SPOPS_BEV_BUNDLE_PARTS;
     int32_t row = walk.part.cell;
     if (row >= 0 && walk.kind == SHARED) row = ws.shared[walk.part.first].parts;
-    if (writes) s.rows[bundle * SPOPS_BEV_BUNDLE_CELLS + lane] = row;
+    if (writes) s.rows[bundle * SPOPS_BEV_BUNDLE_PARTS + lane] = row;
     const int32_t first_depth = ws.limits[walk.wedge].first_depth;
     for (int32_t step = first_step; step < end_step; ++step) {
         const int32_t tile = over_parts(walk.at.tile, smallest());
@@ -519,7 +520,7 @@ __global__ void __launch_bounds__(threads)
         const uint32_t in_window = (uint32_t)(tile - first_tile(p, window_of(p, tile))) << 16;
         const uint32_t depth = (uint32_t)(span.plane % p.num_depths - first_depth);
         if (writes)
-            s.spans[(int64_t)step * SPOPS_BEV_BUNDLE_CELLS + lane] =
+            s.spans[(int64_t)step * SPOPS_BEV_BUNDLE_PARTS + lane] =
                 spops_bev_span{in_window | (takes ? depth : 0u), takes ? span.mask : 0u};
         if (takes) advance(p, ws.sorted, walk.at);
     }

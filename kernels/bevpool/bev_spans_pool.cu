@@ -29,7 +29,7 @@ constexpr int warp = 32, warps = 8, threads = warps * warp;
 constexpr uint32_t whole_warp = 0xffffffffu;
 constexpr int blocks_held = 2; // by a multiprocessor
 constexpr int tile_pixels = SPOPS_BEV_TILE_PIXELS, window_columns = SPOPS_BEV_WINDOW_COLUMNS;
-constexpr int bundle_parts = SPOPS_BEV_BUNDLE_CELLS;
+constexpr int bundle_parts = SPOPS_BEV_BUNDLE_PARTS;
 constexpr int plane_bytes = tile_pixels * 2; // weights of a tile at one depth
 constexpr int chunk_cols = 8;
 
@@ -934,9 +934,11 @@ spops_status launch_finish(spops_context *ctx, const spops_bev_spans_pool_args *
     p.feat_scale = pool.feat_scale;
     p.depth_scale = pool.depth_scale;
     p.out_scale = pool.out_scale;
-    const dim3 clear = blocks_for(args->num_cells, threads);
-    return launch<WAITS_FOR_PREVIOUS>(ctx, "bev_spans: finish", finish_kernel,
-                                      dim3((unsigned)p.shared_blocks + clear.x), threads, p);
+    const dim3 blocks((unsigned)p.shared_blocks + blocks_for(args->num_cells, threads).x);
+    // It clears before it waits, which only the kernel that pools makes safe.
+    if (s.host_counts.num_wedges == 0)
+        return launch(ctx, "bev_spans: finish", finish_kernel, blocks, threads, p);
+    return launch<WAITS_FOR_PREVIOUS>(ctx, "bev_spans: finish", finish_kernel, blocks, threads, p);
 }
 
 // Rows that can be copied and stored 16 bytes at a time; of 4 bits 8 bytes.
@@ -958,7 +960,6 @@ extern "C" bool spops_cuda_bev_spans_pool_fits(const spops_context *ctx,
     if (feat.cols % (spops_dtype_bytes(feat.dtype) == 2 ? 8 : 16) != 0) return false;
     if (!has_aligned_rows(feat) || !has_aligned_rows(args->out)) return false;
     if (stride > INT32_MAX || feat.cols > INT32_MAX / 4) return false;
-
     return shared_bytes(params_of(args), columns_of((int32_t)feat.cols)) < max_shared_bytes(ctx);
 }
 

@@ -1,9 +1,6 @@
 // The span form of a plan: whether it has one, its memory, and whether a call can use it.
 #include "bevpool/bev_plan.h"
 
-#define MAX_BLOCKS_A_PROCESSOR 2 // that the wedges of few windows are cut for
-#define KINDS_OF_PARTS         3 // of which each has bundles of its own
-
 static int32_t ceil_div(int32_t a, int32_t b)
 {
     return (a + b - 1) / b;
@@ -37,10 +34,11 @@ static void set_room(const spops_context *ctx, const spops_bev_counts *counts, s
     if (s->max_spans < counts->num_points && s->max_spans < SPOPS_BEV_SMALL_SPANS)
         s->max_spans =
             counts->num_points < SPOPS_BEV_SMALL_SPANS ? counts->num_points : SPOPS_BEV_SMALL_SPANS;
-    s->max_wedges = MAX_BLOCKS_A_PROCESSOR * processors;
+    // The build cuts for at most so many blocks, and a window's wedges are rounded up.
+    s->max_wedges = 2 * processors;
     if (s->max_wedges < 2 * s->num_windows) s->max_wedges = 2 * s->num_windows;
     s->max_wedges += s->num_windows;
-    s->max_bundles = s->max_spans / SPOPS_BEV_BUNDLE_CELLS + KINDS_OF_PARTS * s->max_wedges;
+    s->max_bundles = s->max_spans / SPOPS_BEV_BUNDLE_PARTS + SPOPS_BEV_PART_KINDS * s->max_wedges;
     s->max_steps =
         s->max_bundles + (s->max_spans <= SPOPS_BEV_SMALL_SPANS ? s->max_spans : s->max_spans / 4);
 }
@@ -52,8 +50,8 @@ static void carve_spans(const spops_bev_counts *counts, spops_bev_spans *s, spop
     s->counts = spops_carve(carver, 1, 1, sizeof *s->counts);
     s->wedges = spops_carve(carver, s->max_wedges, 1, sizeof *s->wedges);
     s->bundles = spops_carve(carver, s->max_bundles, 1, sizeof *s->bundles);
-    s->rows = spops_carve(carver, s->max_bundles, SPOPS_BEV_BUNDLE_CELLS, sizeof *s->rows);
-    s->spans = spops_carve(carver, s->max_steps, SPOPS_BEV_BUNDLE_CELLS, sizeof *s->spans);
+    s->rows = spops_carve(carver, s->max_bundles, SPOPS_BEV_BUNDLE_PARTS, sizeof *s->rows);
+    s->spans = spops_carve(carver, s->max_steps, SPOPS_BEV_BUNDLE_PARTS, sizeof *s->spans);
     s->shared_cells = spops_carve(carver, s->max_spans / 2 + 1, 1, sizeof *s->shared_cells);
     s->covered = spops_carve(carver, (counts->num_cells + 31) / 32, 1, sizeof *s->covered);
     s->tile_spans = spops_carve(carver, tile_spans, 1, sizeof *s->tile_spans);
@@ -85,8 +83,8 @@ spops_status spops_bev_spans_enqueue(spops_context *ctx, const char *call, spops
     set_tiles(shape, s);
     set_room(ctx, &plan->counts, s);
     s->backward = plan->segments->gradients != SPOPS_GRADIENTS_NONE;
-    if (s->max_spans > INT32_MAX / 2 || s->max_steps > INT32_MAX / SPOPS_BEV_BUNDLE_CELLS ||
-        s->max_wedges > INT32_MAX / KINDS_OF_PARTS) {
+    if (s->max_spans > INT32_MAX / 2 || s->max_steps > INT32_MAX / SPOPS_BEV_BUNDLE_PARTS ||
+        s->max_wedges > INT32_MAX / SPOPS_BEV_PART_KINDS) {
         SPOPS_REQUIRE(ctx, plan->kernel != SPOPS_BEV_KERNEL_SPANS,
                       "%s: kernel is spans, and the frustum is too large for them", call);
         return SPOPS_STATUS_OK;
@@ -150,7 +148,9 @@ spops_status spops_bev_spans_finish(spops_context *ctx, const char *call, spops_
 bool spops_bev_spans_serve(const spops_context *ctx, const spops_bev_plan *plan,
                            const spops_bev_spans_pool_args *args)
 {
-    return plan->kernel == SPOPS_BEV_KERNEL_SPANS && ctx->backend->bev_spans_pool_fits(ctx, args);
+    // Lists may meet wider rows than the plan was built for; the scratch of shared parts may not.
+    return plan->kernel == SPOPS_BEV_KERNEL_SPANS && args->feat.cols <= plan->segments->max_cols &&
+           ctx->backend->bev_spans_pool_fits(ctx, args);
 }
 
 bool spops_bev_spans_serve_gradients(const spops_context *ctx, const spops_bev_plan *plan,

@@ -22,7 +22,8 @@
 
 #define SPOPS_BEV_TILE_PIXELS    32
 #define SPOPS_BEV_WINDOW_COLUMNS 8
-#define SPOPS_BEV_BUNDLE_CELLS   16
+#define SPOPS_BEV_BUNDLE_PARTS   16
+#define SPOPS_BEV_PART_KINDS     3     // each in bundles of its own
 #define SPOPS_BEV_MAX_SPANS      128   // of a part; a plan that needs more keeps its lists
 #define SPOPS_BEV_PLANE_SPANS    4     // room for so many cells, on average, in a tile at a depth
 #define SPOPS_BEV_SMALL_SPANS    65536 // room for as many as there can be, up to this
@@ -32,9 +33,8 @@
 // What one part adds in a step. Pixel k of a tile lies k / tile_width rows below and k % tile_width
 // columns right of its first.
 typedef struct spops_bev_span {
-    uint32_t
-        plane;     // tile of the window << 16 | depth, from the wedge's first; also where mask is 0
-    uint32_t mask; // bit k: pixel k falls in the cell; 0: no span
+    uint32_t plane; // tile of the window << 16 | depth from the wedge's first; tile without mask
+    uint32_t mask;  // bit k: pixel k falls in the cell; 0: no span
 } spops_bev_span;
 
 // Bundles of shared parts come first.
@@ -88,8 +88,8 @@ typedef struct spops_bev_spans {
     int64_t max_wedges, max_bundles, max_steps;
     spops_bev_wedge *wedges;   // [max_wedges] in the order in which blocks take them
     spops_bev_bundle *bundles; // [max_bundles]
-    int32_t *rows;             // [max_bundles][BUNDLE_CELLS] cell, or shared part; -1: none
-    spops_bev_span *spans;     // [max_steps][BUNDLE_CELLS]
+    int32_t *rows;             // [max_bundles][BUNDLE_PARTS] cell, or shared part; -1: none
+    spops_bev_span *spans;     // [max_steps][BUNDLE_PARTS]
     spops_bev_shared_cell *shared_cells; // [max_spans / 2 + 1]
     uint32_t *covered;                   // [ceil(num_cells / 32)] bit: some span is the cell's
     // With backward; else NULL.
@@ -104,7 +104,7 @@ typedef struct spops_bev_spans {
 typedef struct spops_bev_spans_args {
     spops_bev_shape shape;
     const int32_t *cells; // [B*N*D*H*W]
-    int64_t max_cols;
+    int64_t max_cols;     // of feat: wide rows are worth larger wedges
     const spops_bev_spans *spans;
     void *workspace; // bev_spans_workspace_bytes
 } spops_bev_spans_args;
