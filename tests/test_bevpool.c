@@ -397,7 +397,7 @@ ParameterizedTestParameters(bevpool, agrees_on_maps)
 }
 ParameterizedTest(struct param *p, bevpool, agrees_on_maps, .timeout = 600)
 {
-    static const int64_t all_cols[] = {1, 3, 4, 5, 31, 32, 33, 80, 256};
+    static const int64_t all_cols[] = {1, 3, 4, 5, 31, 32, 33, 80, 256, 320};
     static const spops_bev_shape shapes[] = {{1, 1, 1, 1, 1, 1, 1, 1},
                                              {1, 2, 5, 3, 4, 9, 7, 1},
                                              {2, 1, 6, 4, 5, 8, 5, 3},
@@ -409,7 +409,7 @@ ParameterizedTest(struct param *p, bevpool, agrees_on_maps, .timeout = 600)
     spops_bev_options options = spops_bev_options_default();
     options.backward = 1;
     for (int s = 0; s < 5; ++s) {
-        for (int k = 0; k < 9; ++k) {
+        for (int k = 0; k < 10; ++k) {
             char text[256];
             if (s == 4 && all_cols[k] > 80) continue;
             if (test_quick() && (s + k) % 3 != 0) continue;

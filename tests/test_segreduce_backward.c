@@ -16,8 +16,8 @@ static const spops_reduce reduces[] = {
 #undef SPOPS_REDUCE_OP
 };
 static const spops_dtype dtypes[] = {SPOPS_DTYPE_F32, SPOPS_DTYPE_F16, SPOPS_DTYPE_BF16};
-static const int64_t all_cols[] = {1, 3, 4, 5, 31, 32, 33, 80, 256};
-enum { NUM_REDUCES = sizeof reduces / sizeof *reduces, NUM_DTYPES = 3, NUM_COLS = 9 };
+static const int64_t all_cols[] = {1, 3, 4, 5, 31, 32, 33, 80, 160, 256};
+enum { NUM_REDUCES = sizeof reduces / sizeof *reduces, NUM_DTYPES = 3, NUM_COLS = 10 };
 
 struct param {
     int backend, reduce, dtype, launch;

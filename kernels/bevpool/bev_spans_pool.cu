@@ -431,16 +431,19 @@ template <class H, int COLS> struct bundle_sums {
         }
     }
 
+    // False, besides, where products of two sums are too large for an f32: one multiplication looks
+    // at both.
     __device__ __forceinline__ bool all_finite() const
     {
-        float zero[4] = {};
+        float product[4] = {};
 #pragma unroll
         for (int c = 0; c < chunks; ++c) {
-#pragma unroll
-            for (int i = 0; i < 4; ++i)
-                zero[i] += sum[c][i] * 0.0f;
+            float *const its = product + c % 2 * 2;
+            its[0] = fmaf(sum[c][0], sum[c][1], its[0]);
+            its[1] = fmaf(sum[c][2], sum[c][3], its[1]);
         }
-        return __all_sync(whole_warp, zero[0] + zero[1] + (zero[2] + zero[3]) == 0.0f);
+        const float zero = (product[0] + product[1]) * 0.0f + (product[2] + product[3]) * 0.0f;
+        return __all_sync(whole_warp, zero == 0.0f);
     }
 
     // Rows of a shared bundle: 16 channels side by side as the four lanes of a part have them.
@@ -474,16 +477,18 @@ template <class H, int COLS> struct bundle_sums {
         uint8_t *const to[2] = {p.out + (int64_t)row[0] * p.out_stride,
                                 p.out + (int64_t)row[1] * p.out_stride};
         if constexpr (sizeof(T) == 2) {
-            uint32_t word[2][chunks], zeros = 0;
+            uint32_t word[2][chunks], zeros[4] = {};
 #pragma unroll
             for (int c = 0; c < chunks; ++c) {
 #pragma unroll
                 for (int r = 0; r < 2; ++r) {
+                    uint32_t &its = zeros[c % 2 * 2 + r]; // short chains
                     word[r][c] = pack2<T>(sum[c][2 * r], sum[c][2 * r + 1]);
-                    zeros = add_zeros(T(), word[r][c], zeros);
+                    its = add_zeros(T(), word[r][c], its);
                 }
             }
-            if (!__all_sync(whole_warp, (zeros & 0x7fff7fffu) == 0)) return false;
+            const uint32_t all = (zeros[0] | zeros[1]) | (zeros[2] | zeros[3]);
+            if (!__all_sync(whole_warp, (all & 0x7fff7fffu) == 0)) return false;
 #pragma unroll
             for (int r = 0; r < 2; ++r)
                 store_words<T>(to[r], row[r] >= 0, word[r]);
@@ -535,7 +540,7 @@ template <class H, int COLS> struct bundle_sums {
                 uint32_t half[4], word[2];
 #pragma unroll
                 for (int i = 0; i < 4; ++i)
-                    half[i] = narrow2(T(), sum[c + i][2 * r], sum[c + i][2 * r + 1]);
+                    half[i] = narrow_finite2(T(), sum[c + i][2 * r], sum[c + i][2 * r + 1]);
                 transpose_halves(half, word);
                 const int32_t at = col + (c + q) * chunk_cols;
                 if (there && at < p.cols) store_aligned(to + at, word);
@@ -700,7 +705,8 @@ __global__ void __launch_bounds__(threads, blocks_held)
         return __shfl_sync(whole_warp, b, 0);
     };
     const int32_t first = (int32_t)threadIdx.x / warp;
-    for (int32_t b = first < w.num_shared ? first : take(); b < w.num_bundles;) {
+    int32_t next;
+    for (int32_t b = first < w.num_shared ? first : take(); b < w.num_bundles; b = next) {
         const uint2 bundle = load_shared2(bundles + b * 8);
         const uint32_t spans = all_spans + bundle.x * bundle_parts * (int)sizeof(spops_bev_span);
         const uint32_t rows = all_rows + b * bundle_parts * (int)sizeof(int32_t);
@@ -708,6 +714,7 @@ __global__ void __launch_bounds__(threads, blocks_held)
                                 load_shared_word(rows + g * 4 + 32)};
         const bool is_shared = b < w.num_shared;
         sums.add_steps(spans, (int)bundle.y);
+        next = is_shared && b + warps < w.num_shared ? b + warps : take(); // while sums are stored
         const bool stored =
             is_shared ? sums.store_parts_if_finite(row) : sums.store_if_finite(row, scale);
         if (!stored) {
@@ -715,7 +722,6 @@ __global__ void __launch_bounds__(threads, blocks_held)
                                         w.num_depths, (int32_t)bundle.y, is_shared};
             store_apart<H, COLS>(p, place, col, scale);
         }
-        b = is_shared && b + warps < w.num_shared ? b + warps : take();
     }
 }
 

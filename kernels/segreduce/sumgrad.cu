@@ -11,7 +11,7 @@ namespace
 
 using namespace spops;
 
-constexpr int threads = 256, warp = 32, unroll = 4;
+constexpr int threads = 256, warp = 32;
 
 struct sumgrad_params {
     walk_params walk; // groups do not straddle warps
@@ -46,37 +46,68 @@ __device__ __forceinline__ int32_t warp_max(int32_t count)
 }
 
 // Sums of v[u] over the lanes of a group, valid in lane 0. The whole warp comes here.
-__device__ __forceinline__ void sum_over_group(float (&v)[unroll], int32_t lane, int32_t lanes)
+template <int UNROLL>
+__device__ __forceinline__ void sum_over_group(float (&v)[UNROLL], int32_t lane, int32_t lanes)
 {
 #pragma unroll
     for (int step = 1; step < warp; step *= 2) {
         if (step >= lanes) break;
         const bool takes = lane % (2 * step) == 0 && lane + step < lanes;
 #pragma unroll
-        for (int u = 0; u < unroll; ++u) {
+        for (int u = 0; u < UNROLL; ++u) {
             const float other = __shfl_down_sync(0xffffffffu, v[u], (unsigned)step);
             v[u] += takes ? other : 0.0f;
         }
     }
 }
 
+// VEC columns of a row: a chunk, or of wide rows, which have no tail, two.
+template <class T, int VEC, bool FULL> struct row_part {
+    static constexpr int chunks = VEC * sizeof(T) > 16 ? 2 : 1, columns = VEC / chunks;
+    static_assert(FULL || chunks == 1, "");
+    static constexpr int unroll = 4 / chunks; // terms on their way at once
+    row_chunk<T, columns, FULL> chunk[chunks];
+
+    __device__ __forceinline__ void clear()
+    {
+        for (int c = 0; c < chunks; ++c)
+            chunk[c].clear();
+    }
+    __device__ __forceinline__ void load(const T *p, int n)
+    {
+        for (int c = 0; c < chunks; ++c)
+            chunk[c].load(p + c * columns, n);
+    }
+    __device__ __forceinline__ void get(float (&v)[VEC]) const
+    {
+        for (int c = 0; c < chunks; ++c) {
+            float its[columns];
+            chunk[c].get(its);
+            for (int j = 0; j < columns; ++j)
+                v[c * columns + j] = its[j];
+        }
+    }
+};
+
 // What a step reads: absent terms have weight 0 and a row of zeros, so that they add nothing.
 template <class T, int VEC, bool FULL> struct term_rows {
-    row_chunk<T, VEC, FULL> row[unroll];
+    static constexpr int unroll = row_part<T, VEC, FULL>::unroll;
+    row_part<T, VEC, FULL> row[unroll];
     float weight[unroll];
 };
 
-template <int WEIGHT, class T, int VEC, bool FULL>
+template <int WEIGHT, class T, int VEC, bool FULL, int UNROLL>
 __device__ __forceinline__ void load_terms(const backward_params &p, const T *grad_out,
-                                           const int2 (&pair)[unroll], int32_t count, int n,
+                                           const int2 (&pair)[UNROLL], int32_t count, int n,
                                            term_rows<T, VEC, FULL> &terms)
 {
 #pragma unroll
-    for (int u = 0; u < unroll; ++u) {
+    for (int u = 0; u < UNROLL; ++u) {
         terms.row[u].clear();
         terms.weight[u] = 0.0f;
         if (u < count) {
-            terms.row[u].load(row_at<VEC>(grad_out, pair[u].x, p.grad_out_stride), n);
+            terms.row[u].load(
+                row_at<row_part<T, VEC, FULL>::columns>(grad_out, pair[u].x, p.grad_out_stride), n);
             terms.weight[u] = load_weight<WEIGHT, T>(p.w, p.w_dtype, pair[u].y);
         }
     }
@@ -89,17 +120,21 @@ __device__ __forceinline__ void fold_both(const sumgrad_params &params, int32_t 
                                           int32_t begin, int32_t end, int32_t lane, int32_t col,
                                           int n, spops_sum (&acc)[VEC])
 {
+    constexpr int unroll = row_part<T, VEC, FULL>::unroll;
     const backward_params &p = params.sums;
     const T *grad_out = static_cast<const T *>(p.grad_out) + col;
     W *grad_w = static_cast<W *>(params.grad_w);
     const int32_t count = n > 0 ? end - begin : 0;
     const int32_t steps = warp_max(count);
-    row_chunk<T, VEC, FULL> x_row;
+    row_part<T, VEC, FULL> x_row;
     float x[VEC];
     int2 pair[unroll];
     load_pairs<true>(p.pairs, begin, begin + count, pair);
     x_row.clear();
-    if (count > 0) x_row.load(row_at<VEC>(static_cast<const T *>(p.x) + col, owner, p.x_stride), n);
+    if (count > 0)
+        x_row.load(row_at<row_part<T, VEC, FULL>::columns>(static_cast<const T *>(p.x) + col, owner,
+                                                           p.x_stride),
+                   n);
     x_row.get(x);
     for (int32_t i = 0; i < steps; i += unroll) {
         term_rows<T, VEC, FULL> terms;
@@ -128,6 +163,21 @@ __device__ __forceinline__ void fold_both(const sumgrad_params &params, int32_t 
     }
 }
 
+template <class T, int VEC, bool FULL>
+__device__ __forceinline__ void write_part(const backward_params &p, int32_t owner, int32_t col,
+                                           int n, const float (&v)[VEC])
+{
+    constexpr int columns = row_part<T, VEC, FULL>::columns;
+#pragma unroll
+    for (int c = 0; c < VEC; c += columns) {
+        float its[columns];
+#pragma unroll
+        for (int j = 0; j < columns; ++j)
+            its[j] = v[c + j];
+        write_row<T, columns>(p, owner, col + c, n, its);
+    }
+}
+
 template <class T, class W, int WEIGHT, int VEC, bool FULL>
 __global__ void __launch_bounds__(threads, 3)
     sumgrad_kernel(const __grid_constant__ sumgrad_params params)
@@ -142,7 +192,7 @@ __global__ void __launch_bounds__(threads, 3)
         if (task.empty) {
             const float zeros[VEC] = {};
             for (int32_t i = here.group; i < task.owners && here.group < w.groups; i += w.groups)
-                if (n > 0) write_row<T, VEC>(p, task.first[i].owner, col, n, zeros);
+                if (n > 0) write_part<T, VEC, FULL>(p, task.first[i].owner, col, n, zeros);
             return;
         }
         const walk_share share = walk_divide(w, task, here.group);
@@ -167,7 +217,7 @@ __global__ void __launch_bounds__(threads, 3)
 #pragma unroll
         for (int j = 0; j < VEC; ++j)
             v[j] = acc[j].v;
-        write_row<T, VEC>(p, owner, col, n, v);
+        write_part<T, VEC, FULL>(p, owner, col, n, v);
     });
 }
 
@@ -176,6 +226,8 @@ spops_status launch_types(spops_context *ctx, const sumgrad_params &p, int vec, 
 {
     constexpr int wide = 16 / sizeof(T);
     const char *what = "sumgrad: launch";
+    if (vec == 2 * wide)
+        return launch(ctx, what, sumgrad_kernel<T, W, WEIGHT, 2 * wide, true>, grid, threads, p);
     if (vec == 1)
         return launch(ctx, what, sumgrad_kernel<T, W, WEIGHT, 1, false>, grid, threads, p);
     if (p.sums.cols % wide != 0)
@@ -183,18 +235,25 @@ spops_status launch_types(spops_context *ctx, const sumgrad_params &p, int vec, 
     return launch(ctx, what, sumgrad_kernel<T, W, WEIGHT, wide, true>, grid, threads, p);
 }
 
+// Columns of a lane: a chunk, or two where a warp would not have a row else.
+int columns_of_lane(const spops_sumgrad_args *args)
+{
+    const int vec = common_chunk({args->x, args->grad_out, args->grad_x});
+    const bool wide = args->x.cols > (int64_t)vec * warp && args->x.cols % (2 * vec) == 0;
+    return wide && vec > 1 ? 2 * vec : vec;
+}
+
 } // namespace
 
 extern "C" bool spops_cuda_sumgrad_fits(const spops_sumgrad_args *args)
 {
-    const int vec = spops::common_chunk({args->x, args->grad_out, args->grad_x});
-    return args->x.cols <= (int64_t)vec * warp;
+    return args->x.cols <= (int64_t)columns_of_lane(args) * warp;
 }
 
 extern "C" spops_status spops_cuda_sumgrad(spops_context *ctx, const spops_sumgrad_args *args)
 {
     if (args->lists->num_owners == 0 || args->x.cols == 0) return SPOPS_STATUS_OK;
-    const int vec = common_chunk({args->x, args->grad_out, args->grad_x});
+    const int vec = columns_of_lane(args);
     walk_launch shape = walk_plan(ctx, args->lists, (args->x.cols + vec - 1) / vec, threads, warp);
     sumgrad_params p = {};
     p.walk = shape.walk;
