@@ -221,10 +221,10 @@ __host__ __device__ __forceinline__ int pair_place(int m)
 
 // The wedge's weights. A thread has rows of eight columns at one depth; where tiles are one pixel
 // wide two rows of pixels above each other, as a word has two pixels of a tile. Loading and storing
-// are apart so that features are on their way between them. Rows that are not there leave words
-// that no span has a mask for.
+// are apart so that features are on their way between them, and most wedges load all at once. Rows
+// that are not there leave words that no span has a mask for.
 template <class T, int RUN, int WIDTH_LOG2> struct weight_copier {
-    static constexpr int at_once = 2, rows_apart = WIDTH_LOG2 == 0 ? 2 : 1;
+    static constexpr int at_once = 4, rows_apart = WIDTH_LOG2 == 0 ? 2 : 1;
     static constexpr int rows_log2 = WIDTH_LOG2 == 2 ? 3 : 4; // a thread's rows at one depth
     const pool_params &p;
     const spops_bev_wedge &w;
@@ -683,17 +683,18 @@ __global__ void __launch_bounds__(threads, blocks_held)
 #pragma unroll 1
     for (int i = (int)threadIdx.x; i < w.num_bundles; i += threads)
         copy_async<8>(bundles + i * 8, p.bundles + w.first_bundle + i, 1u);
-    if (threadIdx.x == 0) next_bundle = w.num_shared;
+    if (threadIdx.x == 0) next_bundle = max((int)w.num_shared, warps); // each warp has its first
     walk_wait_previous(); // weights and features may come from the kernel before
     walk_release_next();  // not sooner: the next one clears cells before it waits
 
+    const loaded_scales scales = load_scales(p.feat_scale, p.depth_scale, p.out_scale);
     if (sizeof(X) == 2 || p.depth_dtype == SPOPS_DTYPE_F16)
         load_wedge<X, COLS, uint16_t>(p, w, col, features, weights);
     else
         load_wedge<X, COLS, uint8_t>(p, w, col, features, weights);
     __syncthreads();
 
-    const float scale = scale_of(p.feat_scale, p.depth_scale, p.out_scale);
+    const float scale = scales.product();
     bundle_sums<H, COLS> sums(p, w, col, features, weights);
     const auto take = [&] {
         int32_t b = 0;
@@ -706,7 +707,7 @@ __global__ void __launch_bounds__(threads, blocks_held)
     };
     const int32_t first = (int32_t)threadIdx.x / warp;
     int32_t next;
-    for (int32_t b = first < w.num_shared ? first : take(); b < w.num_bundles; b = next) {
+    for (int32_t b = first; b < w.num_bundles; b = next) {
         const uint2 bundle = load_shared2(bundles + b * 8);
         const uint32_t spans = all_spans + bundle.x * bundle_parts * (int)sizeof(spops_bev_span);
         const uint32_t rows = all_rows + b * bundle_parts * (int)sizeof(int32_t);
@@ -818,9 +819,10 @@ __global__ void __launch_bounds__(threads) finish_kernel(const __grid_constant__
     const int32_t ahead = p.part_cols / 4;
     const float4 *row = reinterpret_cast<const float4 *>(p.parts) + (int64_t)first * ahead;
     uint8_t *out = p.out + (int64_t)cell * p.out_stride;
+    // What was there before the kernel that pools may be read, as the cells may be cleared.
+    const float scale = scale_of(p.feat_scale, p.depth_scale, p.out_scale);
     walk_wait_previous();
     if (!there) return;
-    const float scale = scale_of(p.feat_scale, p.depth_scale, p.out_scale);
     for (int32_t item = (int32_t)threadIdx.x - sub * ahead; item < ahead; item += threads) {
         const float4 *part = row + item;
         const float4 none = make_float4(0, 0, 0, 0);

@@ -280,11 +280,31 @@ __device__ __forceinline__ float load_weight_f32(const void *w, int dtype, int64
     return value;
 }
 
-// out = sum * feat_scale * depth_scale / out_scale.
+// out = sum * feat_scale * depth_scale / out_scale. A kernel loads scales together with other
+// things that it waits for, so that it does not wait for them alone.
+struct loaded_scales {
+    float x, w, out;
+
+    __device__ __forceinline__ float product() const
+    {
+        const float scale = x * w;
+        return out != 1.0f ? scale / out : scale;
+    }
+};
+__device__ __forceinline__ float load_scale_or_one(const float *scale)
+{
+    float value = 1.0f;
+    if (scale != nullptr) asm volatile("ld.global.cg.f32 %0, [%1];" : "=f"(value) : "l"(scale));
+    return value;
+}
+__device__ __forceinline__ loaded_scales load_scales(const float *x, const float *w,
+                                                     const float *out)
+{
+    return loaded_scales{load_scale_or_one(x), load_scale_or_one(w), load_scale_or_one(out)};
+}
 __device__ __forceinline__ float scale_of(const float *x, const float *w, const float *out)
 {
-    float scale = (x != nullptr ? *x : 1.0f) * (w != nullptr ? *w : 1.0f);
-    return out != nullptr ? scale / *out : scale;
+    return load_scales(x, w, out).product();
 }
 
 // Whether rows of x can be loaded `columns` (8 or 16) at a time, and those of out be stored eight
