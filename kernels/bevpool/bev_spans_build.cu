@@ -535,7 +535,8 @@ __global__ void __launch_bounds__(threads)
     const int32_t first = ws.bundle_begin[wedge], end = ws.bundle_begin[wedge + 1];
     if (end > s.max_bundles) return;
     const int32_t steps = ws.step_begin[end] - ws.step_begin[first];
-    ws.costs[0][wedge] = UINT_MAX - 1 - (uint32_t)(steps + 2 * (end - first));
+    const int32_t shared = bundles_of_kind(ws, (int32_t)wedge, SHARED); // rows of f32 to store
+    ws.costs[0][wedge] = UINT_MAX - 1 - (uint32_t)(steps + 2 * (end - first) + 5 * shared);
 }
 
 // Wedges from the one with most to do to the one with least, but the second round of blocks the
