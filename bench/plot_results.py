@@ -84,15 +84,20 @@ def rig_of(row):
     return os.path.splitext(os.path.basename(given.group(1)))[0] if given else ""
 
 
+def series_of(row):
+    """The dtype of features, and that depth and output have the same one where they have not f16"""
+    return row["dtype"] + (" throughout" if row.get("out_dtype") == row["dtype"] else "")
+
+
 def read_configurations(paths, direction, dtype):
-    """{(rig, map, cols): {(mode, dtype): {variant: line}}}"""
+    """{(rig, map, cols): {(mode, series): {variant: line}}}"""
     cases = defaultdict(lambda: defaultdict(dict))
     devices = set()
     for row in lines_with_floor(paths):
         case = re.fullmatch(r"map (\S+) " + re.escape(direction), row["case"])
         if row["suite"] != "bev" or not case or dtype not in (None, row["dtype"]):
             continue
-        variants = cases[rig_of(row), case.group(1), row["cols"]][row["mode"], row["dtype"]]
+        variants = cases[rig_of(row), case.group(1), row["cols"]][row["mode"], series_of(row)]
         known = variants.get(row["variant"])
         if known is None or known["date"] <= row["date"]:
             variants[row["variant"]] = row
