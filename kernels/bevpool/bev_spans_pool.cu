@@ -661,7 +661,7 @@ __global__ void __launch_bounds__(threads, blocks_held)
 {
     typedef typename row_words<X>::half_type H; // what features and weights are, once loaded
     extern __shared__ float4 shared[];
-    __shared__ int32_t next_bundle; // of those that are not shared
+    __shared__ int32_t next_bundle; // that a warp takes; not shared
     const wedge_layout<COLS> at(p);
     const uint32_t base = shared_address(shared);
     const uint32_t features = kept(base + at.features), weights = kept(base + at.weights);

@@ -206,8 +206,8 @@ void test_store(void *p, spops_dtype dtype, double v)
 
 const char *test_values_name(test_values kind)
 {
-    static const char *names[NUM_VALUES] = {"exact",     "random",   "cancel", "zeros",
-                                            "subnormal", "infinite", "nan"};
+    static const char *names[] = {"exact",     "random",   "cancel", "zeros",
+                                  "subnormal", "infinite", "nan",    "large"};
     return names[kind];
 }
 
@@ -258,6 +258,9 @@ double test_value(test_rng *rng, test_values kind, spops_dtype dtype, bool for_p
     case VALUES_NAN:
         if (test_rng_below(rng, 32) == 0 && dtype != SPOPS_DTYPE_F4E2M1) return (double)NAN;
         break;
+    case VALUES_LARGE:
+        return test_round(scalbn(sign * (1.0 + unit), -3 * format_of(dtype).min_exponent / 4),
+                          dtype);
     default: break;
     }
     return test_round(scalbn(sign * (1.0 + unit), (int)test_rng_below(rng, 7) - 3), dtype);

@@ -33,7 +33,8 @@ typedef enum test_values {
     VALUES_SUBNORMAL = 4, // around the smallest numbers of the dtype
     VALUES_INFINITE = 5,  // some infinities of both signs; in 8 and 4 bits, the largest values
     VALUES_NAN = 6,       // some NaN
-    NUM_VALUES = 7
+    NUM_VALUES = 7,       // that may be drawn for any reduction
+    VALUES_LARGE = 7      // whose squares are too large for the dtype
 } test_values;
 
 const char *test_values_name(test_values kind);
