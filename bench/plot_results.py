@@ -85,7 +85,7 @@ def rig_of(row):
 
 
 def series_of(row):
-    """The dtype of features, and that depth and output have the same one where they have not f16"""
+    """The dtype of features, and whether the output has the same 8 bits"""
     return row["dtype"] + (" throughout" if row.get("out_dtype") == row["dtype"] else "")
 
 

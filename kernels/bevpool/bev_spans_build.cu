@@ -526,7 +526,7 @@ __global__ void __launch_bounds__(threads)
     }
 }
 
-// About what a block's time is made of; from large to small, as the sort sees it.
+// About what a block's time is made of, in steps; from large to small, as the sort sees it.
 __global__ void __launch_bounds__(threads)
     weigh_wedges(const build_workspace ws, const spops_bev_spans s)
 {

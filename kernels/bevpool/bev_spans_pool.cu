@@ -661,7 +661,7 @@ __global__ void __launch_bounds__(threads, blocks_held)
 {
     typedef typename row_words<X>::half_type H; // what features and weights are, once loaded
     extern __shared__ float4 shared[];
-    __shared__ int32_t next_bundle; // that a warp takes; not shared
+    __shared__ int32_t next_bundle; // of those that are not shared, nor any warp's first
     const wedge_layout<COLS> at(p);
     const uint32_t base = shared_address(shared);
     const uint32_t features = kept(base + at.features), weights = kept(base + at.weights);
@@ -683,7 +683,7 @@ __global__ void __launch_bounds__(threads, blocks_held)
 #pragma unroll 1
     for (int i = (int)threadIdx.x; i < w.num_bundles; i += threads)
         copy_async<8>(bundles + i * 8, p.bundles + w.first_bundle + i, 1u);
-    if (threadIdx.x == 0) next_bundle = max((int)w.num_shared, warps); // each warp has its first
+    if (threadIdx.x == 0) next_bundle = max((int)w.num_shared, warps);
     walk_wait_previous(); // weights and features may come from the kernel before
     walk_release_next();  // not sooner: the next one clears cells before it waits
 
@@ -820,7 +820,7 @@ __global__ void __launch_bounds__(threads) finish_kernel(const __grid_constant__
     const float4 *row = reinterpret_cast<const float4 *>(p.parts) + (int64_t)first * ahead;
     uint8_t *out = p.out + (int64_t)cell * p.out_stride;
     // What was there before the kernel that pools may be read, as the cells may be cleared.
-    const float scale = scale_of(p.feat_scale, p.depth_scale, p.out_scale);
+    const float scale = load_scales(p.feat_scale, p.depth_scale, p.out_scale).product();
     walk_wait_previous();
     if (!there) return;
     for (int32_t item = (int32_t)threadIdx.x - sub * ahead; item < ahead; item += threads) {

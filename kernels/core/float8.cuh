@@ -166,7 +166,7 @@ __device__ __forceinline__ uint32_t widen_scale(uint32_t code)
     return widen2(f8e4m3(), code | code << 8);
 }
 
-// Two f32 as codes of an 8-bit dtype, saturating. Neither is NaN.
+// Two f32 as codes of an 8-bit dtype, saturating. What becomes of NaN is left open.
 __device__ __forceinline__ uint32_t narrow_finite2(f8e4m3, float low, float high)
 {
 #if __CUDA_ARCH__ >= 890
@@ -187,7 +187,7 @@ __device__ __forceinline__ uint32_t narrow_finite2(f8e5m2, float low, float high
     return spops_f8e5m2_of_float(low) | (uint32_t)spops_f8e5m2_of_float(high) << 8;
 #endif
 }
-// The same; NaN is 0x7f, whatever an instruction makes of it.
+// The same; NaN is 0x7f.
 template <class T> __device__ __forceinline__ uint32_t narrow2(T, float low, float high)
 {
     const uint32_t codes = narrow_finite2(T(), low, high);
@@ -280,8 +280,16 @@ __device__ __forceinline__ float load_weight_f32(const void *w, int dtype, int64
     return value;
 }
 
-// out = sum * feat_scale * depth_scale / out_scale. A kernel loads scales together with other
-// things that it waits for, so that it does not wait for them alone.
+// out = sum * feat_scale * depth_scale / out_scale, by a kernel that reads scales where it needs
+// them, and so from L1 in most cases.
+__device__ __forceinline__ float scale_of(const float *x, const float *w, const float *out)
+{
+    float scale = (x != nullptr ? *x : 1.0f) * (w != nullptr ? *w : 1.0f);
+    return out != nullptr ? scale / *out : scale;
+}
+
+// The same by a kernel that loads scales long before: with other things that it waits for, or
+// before it waits for the kernel that its own depends on. From L2, as L1 may have those of before.
 struct loaded_scales {
     float x, w, out;
 
@@ -301,10 +309,6 @@ __device__ __forceinline__ loaded_scales load_scales(const float *x, const float
                                                      const float *out)
 {
     return loaded_scales{load_scale_or_one(x), load_scale_or_one(w), load_scale_or_one(out)};
-}
-__device__ __forceinline__ float scale_of(const float *x, const float *w, const float *out)
-{
-    return load_scales(x, w, out).product();
 }
 
 // Whether rows of x can be loaded `columns` (8 or 16) at a time, and those of out be stored eight

@@ -91,9 +91,8 @@ template <class T, int VEC, bool FULL> struct row_part {
 
 // What a step reads: absent terms have weight 0 and a row of zeros, so that they add nothing.
 template <class T, int VEC, bool FULL> struct term_rows {
-    static constexpr int unroll = row_part<T, VEC, FULL>::unroll;
-    row_part<T, VEC, FULL> row[unroll];
-    float weight[unroll];
+    row_part<T, VEC, FULL> row[row_part<T, VEC, FULL>::unroll];
+    float weight[row_part<T, VEC, FULL>::unroll];
 };
 
 template <int WEIGHT, class T, int VEC, bool FULL, int UNROLL>
@@ -106,8 +105,7 @@ __device__ __forceinline__ void load_terms(const backward_params &p, const T *gr
         terms.row[u].clear();
         terms.weight[u] = 0.0f;
         if (u < count) {
-            terms.row[u].load(
-                row_at<row_part<T, VEC, FULL>::columns>(grad_out, pair[u].x, p.grad_out_stride), n);
+            terms.row[u].load(row_at<VEC>(grad_out, pair[u].x, p.grad_out_stride), n);
             terms.weight[u] = load_weight<WEIGHT, T>(p.w, p.w_dtype, pair[u].y);
         }
     }
@@ -131,10 +129,7 @@ __device__ __forceinline__ void fold_both(const sumgrad_params &params, int32_t 
     int2 pair[unroll];
     load_pairs<true>(p.pairs, begin, begin + count, pair);
     x_row.clear();
-    if (count > 0)
-        x_row.load(row_at<row_part<T, VEC, FULL>::columns>(static_cast<const T *>(p.x) + col, owner,
-                                                           p.x_stride),
-                   n);
+    if (count > 0) x_row.load(row_at<VEC>(static_cast<const T *>(p.x) + col, owner, p.x_stride), n);
     x_row.get(x);
     for (int32_t i = 0; i < steps; i += unroll) {
         term_rows<T, VEC, FULL> terms;
