@@ -7,14 +7,19 @@
 // Features of 8 and 4 bits are widened to f16, which is exact, where they are loaded: behind that
 // all dtypes are one.
 //
-// A zero weight times an infinity would be NaN in cells that the pixel is not in: a bundle whose
-// sums are not all finite is summed again, term by term.
+// A zero weight times an infinity would be NaN in cells that the pixel is not in: a wedge that has
+// something that is not finite is summed term by term.
 //
 // Operands of a multiplication (kernels/core/matrix_units.cuh), for lane = 4 g + q:
 //     a      weights of parts g, g + 8; of each 16 pixels 2 q, 2 q + 1, 2 q + 8, 2 q + 9
 //     b      features of these pixels; channel g of a chunk
 //     sum    parts g, g + 8; channels 2 q, 2 q + 1 of a chunk
-// A chunk is 8 channels: 16 bytes in shared memory, and a multiplication of 8 columns.
+// A chunk is 8 channels: 16 bytes in shared memory, and a multiplication of 8 columns. Which
+// channels these are is chosen so that a lane's sums are neighbours in a row of the output: of each
+// four chunks a lane has eight channels, of two that are left over four (channel_order).
+#include <algorithm>
+#include <type_traits>
+
 #include "kernels/core/float8.cuh"
 #include "kernels/core/functors.cuh"
 #include "kernels/core/matrix_units.cuh"
@@ -81,6 +86,53 @@ template <int COLS> struct wedge_layout {
     }
 };
 
+// Where channels lie among COLS columns. Four lanes have, of each group of four chunks (or two, at
+// the end), `lane_channels` neighbouring channels each, two of a chunk.
+template <int COLS> struct channel_order {
+    static constexpr int chunks = COLS / chunk_cols, grouped = chunks / 4 * 4;
+    static_assert(chunks % 2 == 0, "");
+
+    static __host__ __device__ constexpr int lane_channels(int chunk)
+    {
+        return chunk < grouped ? 8 : 4;
+    }
+    // The first of lane q's channels in the group that begins with a chunk.
+    static __host__ __device__ constexpr int first_channel(int first_chunk, int q)
+    {
+        return first_chunk * chunk_cols + q * lane_channels(first_chunk);
+    }
+    // Where a channel is, as chunk, lane and one of two.
+    struct place {
+        int chunk, lane, side;
+    };
+    static __device__ __forceinline__ place of(int c)
+    {
+        const int first = c < grouped * chunk_cols ? c / 32 * 4 : grouped;
+        const int in_group = c - first * chunk_cols, each = lane_channels(first);
+        return place{first + in_group % each / 2, in_group / each, c % 2};
+    }
+    // Bytes from a pixel's first in shared memory.
+    static __device__ __forceinline__ int byte_of(int c)
+    {
+        const place at = of(c);
+        return at.chunk * 16 + at.lane * 4 + at.side * 2;
+    }
+    // Place in a shared part: a lane stores what it has of two chunks together, four channels.
+    static __device__ __forceinline__ int part_place(int c)
+    {
+        const place at = of(c);
+        return at.chunk / 2 * 16 + at.lane * 4 + at.chunk % 2 * 2 + at.side;
+    }
+};
+// The first of the four channels that lie at the item-th four places of a shared part.
+__device__ __forceinline__ int channel_of_item(int item, int columns)
+{
+    const int pass = item * 4 / columns * columns, in_pass = item - pass / 4;
+    const int pair = in_pass / 4, q = in_pass % 4;
+    const bool grouped = pair < columns / 32 * 2;
+    return pass + pair / 2 * 2 * 16 + (grouped ? q * 8 + pair % 2 * 4 : q * 4);
+}
+
 // ---- Loading a wedge ----------------------------------------------------------------------------
 
 __device__ __forceinline__ void copy_plan(uint32_t to, const void *from, int bytes)
@@ -96,94 +148,123 @@ template <int WIDTH_LOG2> __device__ __forceinline__ int place_of(int r, int x)
     return (x >> WIDTH_LOG2) * tile_pixels + (r << WIDTH_LOG2) + (x & ((1 << WIDTH_LOG2) - 1));
 }
 
-// Features of 16 bits: columns col and on of the window, by copies that nobody waits for yet.
-template <int COLS, int WIDTH_LOG2>
-__device__ __forceinline__ void copy_features(const pool_params &p, const spops_bev_wedge &w,
-                                              int32_t col, uint32_t to)
+// Words that are zeros times the words they were added, and so zeros while these are finite.
+template <class H> struct finite_check {
+    uint32_t zeros = 0;
+
+    __device__ __forceinline__ void add(uint32_t word)
+    {
+        if constexpr (is_f16)
+            asm("fma.rn.f16x2 %0, %1, %2, %0;" : "+r"(zeros) : "r"(word), "r"(0u));
+        else
+            asm("fma.rn.bf16x2 %0, %1, %2, %0;" : "+r"(zeros) : "r"(word), "r"(0u));
+    }
+    __device__ __forceinline__ bool finite() const { return (zeros & 0x7fff7fffu) == 0; }
+
+  private:
+    static constexpr bool is_f16 = std::is_same<H, f16>::value;
+};
+
+// Neighbouring channels, as they are read: 16 bytes of them, or 8 of 4 bits each.
+template <class X> struct feature_item {
+    static constexpr int cols = sizeof(typename row_words<X>::codes8) == 16 ? 8 : 16;
+    static constexpr int codes = cols * row_words<X>::bits / 32, words = cols / 2;
+    uint32_t code[codes], scale; // of 4 bits: the block's
+
+    // Zeros where it is not there.
+    __device__ __forceinline__ void load(const uint8_t *from, bool there, const uint8_t *scales)
+    {
+        scale = there ? load_scale<X>(scales, 0) : 0;
+        if constexpr (codes == 2) {
+            const uint2 v = there ? __ldg(reinterpret_cast<const uint2 *>(from)) : make_uint2(0, 0);
+            code[0] = v.x, code[1] = v.y;
+        } else {
+            const uint4 v = load_global_if(there, from);
+            code[0] = v.x, code[1] = v.y, code[2] = v.z, code[3] = v.w;
+        }
+    }
+    // As words of two channels of 16 bits.
+    __device__ __forceinline__ void widen(uint32_t (&word)[words]) const
+    {
+        const uint32_t scale2 = codes == 2 ? widen_scale(scale) : 0;
+#pragma unroll
+        for (int i = 0; i < words; i += 4) {
+            uint4 v;
+            if constexpr (words == 4)
+                v = make_uint4(code[0], code[1], code[2], code[3]);
+            else if constexpr (codes == 4)
+                v = row_words<X>::widen8(make_uint2(code[i / 2], code[i / 2 + 1]), scale2);
+            else
+                v = row_words<X>::widen8(code[i / 4], scale2);
+            word[i] = v.x, word[i + 1] = v.y, word[i + 2] = v.z, word[i + 3] = v.w;
+        }
+    }
+};
+
+// Words of neighbouring channels into chunks: `to` is where the first one goes, and the next chunk
+// takes the next one, in turn.
+template <int CHUNKS, int WORDS>
+__device__ __forceinline__ void deal_words(uint32_t to, const uint32_t (&word)[WORDS])
 {
-    typedef wedge_layout<COLS> layout;
-    constexpr int row_items = window_columns * layout::chunks, rows = threads / row_items;
-    static_assert(rows > 0, "");
-    const int first = (int)threadIdx.x / row_items, item = (int)threadIdx.x - first * row_items;
-    const int x = item / layout::chunks, chunk = item - x * layout::chunks;
-    if (first >= rows) return;
-    const uint8_t *from = p.feat + ((int64_t)w.feature + first * p.width + x) * p.feat_stride +
-                          (col + chunk * chunk_cols) * 2;
-    const int64_t ahead = (int64_t)rows * p.width * p.feat_stride;
-    const int ahead_to = (rows << WIDTH_LOG2) * layout::pitch;
-    const bool there = x < w.columns && col + chunk * chunk_cols < p.cols;
-    to += place_of<WIDTH_LOG2>(first, x) * layout::pitch + chunk * 16;
-#pragma unroll 4
-    for (int r = first; r < tile_pixels >> WIDTH_LOG2; r += rows, from += ahead, to += ahead_to)
-        copy_async<16>(to, from, there && r < w.rows);
+#pragma unroll
+    for (int i = 0; i < CHUNKS; ++i, to += 16) {
+        if constexpr (WORDS / CHUNKS == 1)
+            store_shared(to, word[i]);
+        else if constexpr (WORDS / CHUNKS == 2)
+            store_shared(to, make_uint2(word[i], word[CHUNKS + i]));
+        else
+            store_shared(to, make_uint4(word[i], word[2 + i], word[4 + i], word[6 + i]));
+    }
 }
 
-__device__ __forceinline__ void load_aligned(uint32_t (&word)[4], const uint8_t *from)
-{
-    const uint4 v = __ldg(reinterpret_cast<const uint4 *>(from));
-    word[0] = v.x, word[1] = v.y, word[2] = v.z, word[3] = v.w;
-}
-__device__ __forceinline__ void load_aligned(uint32_t (&word)[2], const uint8_t *from)
-{
-    const uint2 v = __ldg(reinterpret_cast<const uint2 *>(from));
-    word[0] = v.x, word[1] = v.y;
-}
-// Eight channels of the sixteen.
-__device__ __forceinline__ uint2 codes_of(const uint32_t (&word)[4], int half)
-{
-    return make_uint2(word[2 * half], word[2 * half + 1]);
-}
-__device__ __forceinline__ uint32_t codes_of(const uint32_t (&word)[2], int half)
-{
-    return word[half];
-}
-
-// Features of 8 or 4 bits, widened: 16 channels a thread, which are two chunks.
+// Features of columns col and on, into shared memory in the order of channel_order.
 template <class X, int COLS, int WIDTH_LOG2>
-__device__ __forceinline__ void widen_features(const pool_params &p, const spops_bev_wedge &w,
-                                               int32_t col, uint32_t to)
+__device__ __forceinline__ void load_features(const pool_params &p, const spops_bev_wedge &w,
+                                              int32_t col, uint32_t to,
+                                              finite_check<typename row_words<X>::half_type> &check)
 {
     typedef wedge_layout<COLS> layout;
-    constexpr int bits = row_words<X>::bits, item_cols = 16, at_once = 8;
-    constexpr int row_items = window_columns * COLS / item_cols, rows = threads / row_items;
+    typedef channel_order<COLS> order;
+    typedef feature_item<X> item_of;
+    constexpr int column_items = COLS / item_of::cols, row_items = window_columns * column_items;
+    constexpr int rows = threads / row_items, tile_rows = tile_pixels >> WIDTH_LOG2;
+    constexpr int at_once = (tile_rows + rows - 1) / rows;
     const int first = (int)threadIdx.x / row_items, item = (int)threadIdx.x - first * row_items;
-    const int x = item / (COLS / item_cols), at = col + (item % (COLS / item_cols)) * item_cols;
+    const int x = item / column_items, channel = (item - x * column_items) * item_of::cols;
+    const int at = col + channel;
     if (first >= rows) return;
     const int64_t row = (int64_t)w.feature + first * p.width + x;
-    const uint8_t *from = p.feat + row * p.feat_stride, *scales = p.feat_scales;
-    if (bits == 4) scales += row * p.scales_stride;
+    const uint8_t *from = p.feat + row * p.feat_stride + at * row_words<X>::bits / 8;
+    const uint8_t *scales = p.feat_scales;
+    if (row_words<X>::bits == 4) scales += row * p.scales_stride + at / 16;
     const int64_t ahead = (int64_t)rows * p.width * p.feat_stride;
     const int64_t ahead_scales = (int64_t)rows * p.width * p.scales_stride;
-    const int ahead_to = (rows << WIDTH_LOG2) * layout::pitch;
-    const bool there = x < w.columns && at < p.cols;
-    to += place_of<WIDTH_LOG2>(first, x) * layout::pitch + (at - col) * 2;
-    for (int r = first; r < tile_pixels >> WIDTH_LOG2; r += at_once * rows) {
-        uint32_t codes[at_once][item_cols * bits / 32] = {};
-        uint32_t scale[at_once] = {};
+    const int height = x < w.columns && at < p.cols ? w.rows : 0;
+    item_of items[at_once];
 #pragma unroll
-        for (int i = 0; i < at_once; ++i) {
-            if (!there || r + i * rows >= w.rows) continue;
-            scale[i] = load_scale<X>(scales + i * ahead_scales, at);
-            load_aligned(codes[i], from + i * ahead + at * bits / 8);
-        }
+    for (int i = 0; i < at_once; ++i)
+        items[i].load(from + i * ahead, first + i * rows < height, scales + i * ahead_scales);
+
+    to += place_of<WIDTH_LOG2>(first, x) * layout::pitch + order::byte_of(channel);
 #pragma unroll
-        for (int i = 0; i < at_once; ++i) {
-            if (r + i * rows >= tile_pixels >> WIDTH_LOG2) continue;
+    for (int i = 0; i < at_once; ++i, to += (rows << WIDTH_LOG2) * layout::pitch) {
+        if (first + i * rows >= tile_rows) continue;
+        uint32_t word[item_of::words];
+        items[i].widen(word);
 #pragma unroll
-            for (int half = 0; half < 2; ++half)
-                store_shared(to + i * ahead_to + 16 * half,
-                             row_words<X>::widen8(codes_of(codes[i], half), widen_scale(scale[i])));
-        }
-        from += at_once * ahead;
-        scales += at_once * ahead_scales;
-        to += at_once * ahead_to;
+        for (int j = 0; j < item_of::words; ++j)
+            check.add(word[j]);
+        if (channel < order::grouped * chunk_cols)
+            deal_words<4>(to, word);
+        else
+            deal_words<2>(to, word);
     }
 }
 
 // Weights of eight neighbouring columns of a row, as they are read: words of two of 16 bits, or of
 // four codes of 8.
 template <class T> struct weight_row {
-    static constexpr int words = 2 * sizeof(T);
+    static constexpr int words = window_columns * sizeof(T) / 4;
     uint32_t word[words];
 };
 
@@ -224,7 +305,7 @@ __host__ __device__ __forceinline__ int pair_place(int m)
 // are apart so that features are on their way between them, and most wedges load all at once. Rows
 // that are not there leave words that no span has a mask for.
 template <class T, int RUN, int WIDTH_LOG2> struct weight_copier {
-    static constexpr int at_once = 4, rows_apart = WIDTH_LOG2 == 0 ? 2 : 1;
+    static constexpr int at_once = 32 / window_columns, rows_apart = WIDTH_LOG2 == 0 ? 2 : 1;
     static constexpr int rows_log2 = WIDTH_LOG2 == 2 ? 3 : 4; // a thread's rows at one depth
     const pool_params &p;
     const spops_bev_wedge &w;
@@ -274,7 +355,7 @@ template <class T, int RUN, int WIDTH_LOG2> struct weight_copier {
             const int d = item >> rows_log2, row = item & ((1 << rows_log2) - 1);
             const uint32_t plane = to + d * plane_bytes;
 #pragma unroll
-            for (int c = 0; c < 4; ++c) {
+            for (int c = 0; c < window_columns / 2; ++c) {
                 const uint32_t a = pair_of(upper[i], c);
                 if constexpr (WIDTH_LOG2 == 0) {
                     const uint32_t b = pair_of(lower[i], c);
@@ -291,27 +372,25 @@ template <class T, int RUN, int WIDTH_LOG2> struct weight_copier {
 };
 
 // Everything that a wedge's bundles read, in the order in which one waits for another the least.
+// False: something that this thread loaded is not finite.
 template <class X, int COLS, class T, int RUN, int WIDTH_LOG2>
-__device__ __forceinline__ void load_wedge(const pool_params &p, const spops_bev_wedge &w,
+__device__ __forceinline__ bool load_wedge(const pool_params &p, const spops_bev_wedge &w,
                                            int32_t col, uint32_t features, uint32_t weights)
 {
     weight_copier<T, RUN, WIDTH_LOG2> copier(p, w);
+    finite_check<typename row_words<X>::half_type> check;
     int item = (int)threadIdx.x;
     copier.load(item);
-    if constexpr (sizeof(X) == 2)
-        copy_features<COLS, WIDTH_LOG2>(p, w, col, features);
-    else
-        widen_features<X, COLS, WIDTH_LOG2>(p, w, col, features);
-    close_copies();
+    load_features<X, COLS, WIDTH_LOG2>(p, w, col, features, check);
     while (copier.there(item)) {
         copier.store(item, weights);
         item += copier.at_once * threads;
         copier.load(item);
     }
-    wait_copies<0>();
+    return check.finite();
 }
 template <class X, int COLS, class T, int RUN>
-__device__ __forceinline__ void load_wedge(const pool_params &p, const spops_bev_wedge &w,
+__device__ __forceinline__ bool load_wedge(const pool_params &p, const spops_bev_wedge &w,
                                            int32_t col, uint32_t features, uint32_t weights)
 {
     switch (p.tile_width_log2) {
@@ -321,11 +400,11 @@ __device__ __forceinline__ void load_wedge(const pool_params &p, const spops_bev
     }
 }
 template <class X, int COLS, class T>
-__device__ __forceinline__ void load_wedge(const pool_params &p, const spops_bev_wedge &w,
+__device__ __forceinline__ bool load_wedge(const pool_params &p, const spops_bev_wedge &w,
                                            int32_t col, uint32_t features, uint32_t weights)
 {
     if (p.depth_run == 1) return load_wedge<X, COLS, T, 1>(p, w, col, features, weights);
-    load_wedge<X, COLS, T, 4>(p, w, col, features, weights);
+    return load_wedge<X, COLS, T, 4>(p, w, col, features, weights);
 }
 
 // ---- Multiplying --------------------------------------------------------------------------------
@@ -349,6 +428,7 @@ struct step_weights {
 // COLS columns of 16 parts. H: what features and weights are in shared memory, f16 or bf16.
 template <class H, int COLS> struct bundle_sums {
     typedef wedge_layout<COLS> layout;
+    typedef channel_order<COLS> order;
     static constexpr int chunks = layout::chunks;
 
     const pool_params &p;
@@ -431,40 +511,55 @@ template <class H, int COLS> struct bundle_sums {
         }
     }
 
-    // False, besides, where products of two sums are too large for an f32: one multiplication looks
-    // at both.
-    __device__ __forceinline__ bool all_finite() const
+    // Rows of a shared bundle (channel_order::part_place).
+    __device__ __forceinline__ void store_parts(const int32_t (&row)[2]) const
     {
-        float product[4] = {};
-#pragma unroll
-        for (int c = 0; c < chunks; ++c) {
-            float *const its = product + c % 2 * 2;
-            its[0] = fmaf(sum[c][0], sum[c][1], its[0]);
-            its[1] = fmaf(sum[c][2], sum[c][3], its[1]);
-        }
-        const float zero = (product[0] + product[1]) * 0.0f + (product[2] + product[3]) * 0.0f;
-        return __all_sync(whole_warp, zero == 0.0f);
-    }
-
-    // Rows of a shared bundle: 16 channels side by side as the four lanes of a part have them.
-    __device__ __forceinline__ bool store_parts_if_finite(const int32_t (&row)[2]) const
-    {
-        if (!all_finite()) return false;
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
             float *to = p.parts + (int64_t)row[r] * p.part_cols + col + q * 4;
 #pragma unroll
             for (int c = 0; c < chunks; c += 2)
-                if (row[r] >= 0 && col + c * chunk_cols < p.cols)
+                if (row[r] >= 0 && col + order::first_channel(c / 4 * 4, q) < p.cols)
                     *reinterpret_cast<float4 *>(to + c * chunk_cols) = make_float4(
                         sum[c][2 * r], sum[c][2 * r + 1], sum[c + 1][2 * r], sum[c + 1][2 * r + 1]);
         }
-        return true;
     }
 
-    // Store the bundle's rows, unless something is not finite: then false, and nothing is stored.
-    template <class T>
-    __device__ __forceinline__ bool store_if_finite(const int32_t (&row)[2], float scale)
+    // Rows of the output.
+    template <class T> __device__ __forceinline__ void store(const int32_t (&row)[2])
+    {
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+            uint8_t *const to = p.out + (int64_t)row[r] * p.out_stride;
+#pragma unroll
+            for (int c = 0; c < order::grouped; c += 4)
+                store_group<T, 8>(to, row[r] >= 0, c, r);
+            if constexpr (order::grouped < chunks)
+                store_group<T, 4>(to, row[r] >= 0, order::grouped, r);
+        }
+    }
+    // What this lane has of the group of chunks from c on.
+    template <class T, int CHANNELS>
+    __device__ __forceinline__ void store_group(uint8_t *to, bool there, int c, int r) const
+    {
+        constexpr int words = CHANNELS * sizeof(T) / 4;
+        const int32_t at = col + order::first_channel(c, q);
+        uint32_t word[words];
+#pragma unroll
+        for (int i = 0; i < CHANNELS; i += 2) {
+            const float low = sum[c + i / 2][2 * r], high = sum[c + i / 2][2 * r + 1];
+            if constexpr (sizeof(T) == 4) {
+                word[i] = __float_as_uint(low), word[i + 1] = __float_as_uint(high);
+            } else if constexpr (sizeof(T) == 2) {
+                word[i / 2] = pack2<T>(low, high);
+            } else {
+                const uint32_t codes = narrow2(T(), low, high);
+                word[i / 4] = i % 4 == 0 ? codes : word[i / 4] | codes << 16;
+            }
+        }
+        if (there && at < p.cols) store_aligned(to + at * sizeof(T), word);
+    }
+    __device__ __forceinline__ void store(const int32_t (&row)[2], float scale)
     {
         if (scale != 1.0f) {
 #pragma unroll
@@ -474,138 +569,15 @@ template <class H, int COLS> struct bundle_sums {
                     sum[c][i] *= scale;
             }
         }
-        uint8_t *const to[2] = {p.out + (int64_t)row[0] * p.out_stride,
-                                p.out + (int64_t)row[1] * p.out_stride};
-        if constexpr (sizeof(T) == 2) {
-            uint32_t word[2][chunks], zeros[4] = {};
-#pragma unroll
-            for (int c = 0; c < chunks; ++c) {
-#pragma unroll
-                for (int r = 0; r < 2; ++r) {
-                    uint32_t &its = zeros[c % 2 * 2 + r]; // short chains
-                    word[r][c] = pack2<T>(sum[c][2 * r], sum[c][2 * r + 1]);
-                    its = add_zeros(T(), word[r][c], its);
-                }
-            }
-            const uint32_t all = (zeros[0] | zeros[1]) | (zeros[2] | zeros[3]);
-            if (!__all_sync(whole_warp, (all & 0x7fff7fffu) == 0)) return false;
-#pragma unroll
-            for (int r = 0; r < 2; ++r)
-                store_words<T>(to[r], row[r] >= 0, word[r]);
-        } else {
-            if (!all_finite()) return false;
-#pragma unroll
-            for (int r = 0; r < 2; ++r)
-                store_values_of<T>(to[r], row[r] >= 0, r);
-        }
-        return true;
-    }
-    // zeros + 0 * word, which is not zero where a half of the word is not finite.
-    static __device__ __forceinline__ uint32_t add_zeros(f16, uint32_t word, uint32_t zeros)
-    {
-        asm("fma.rn.f16x2 %0, %1, %2, %0;" : "+r"(zeros) : "r"(word), "r"(0u));
-        return zeros;
-    }
-    static __device__ __forceinline__ uint32_t add_zeros(bf16, uint32_t word, uint32_t zeros)
-    {
-        asm("fma.rn.bf16x2 %0, %1, %2, %0;" : "+r"(zeros) : "r"(word), "r"(0u));
-        return zeros;
-    }
-    // Four lanes trade what they have of four chunks, so that each stores one of them.
-    template <class T>
-    __device__ __forceinline__ void store_words(uint8_t *to, bool there,
-                                                const uint32_t (&words)[chunks]) const
-    {
-        int c = 0;
-#pragma unroll
-        for (; c + 4 <= chunks; c += 4) {
-            uint32_t word[4] = {words[c], words[c + 1], words[c + 2], words[c + 3]};
-            transpose_words(word);
-            const int32_t at = col + (c + q) * chunk_cols;
-            if (there && at < p.cols) store_aligned(to + at * 2, word);
-        }
-#pragma unroll
-        for (; c < chunks; ++c) {
-            const int32_t at = col + c * chunk_cols + q * 2;
-            if (there && at < p.cols) *reinterpret_cast<uint32_t *>(to + at * 2) = words[c];
-        }
-    }
-    template <class T>
-    __device__ __forceinline__ void store_values_of(uint8_t *to, bool there, int r) const
-    {
-        int c = 0;
-        if constexpr (sizeof(T) == 1) {
-#pragma unroll
-            for (; c + 4 <= chunks; c += 4) {
-                uint32_t half[4], word[2];
-#pragma unroll
-                for (int i = 0; i < 4; ++i)
-                    half[i] = narrow_finite2(T(), sum[c + i][2 * r], sum[c + i][2 * r + 1]);
-                transpose_halves(half, word);
-                const int32_t at = col + (c + q) * chunk_cols;
-                if (there && at < p.cols) store_aligned(to + at, word);
-            }
-        }
-#pragma unroll
-        for (; c < chunks; ++c) {
-            const int32_t at = col + c * chunk_cols + q * 2;
-            const float v[2] = {sum[c][2 * r], sum[c][2 * r + 1]};
-            if (there && at < p.cols) store_values<T>(to, at, v);
-        }
-    }
-    // Word i of lane q to word q of lane i, among four lanes.
-    __device__ __forceinline__ void transpose_words(uint32_t (&word)[4]) const
-    {
-#pragma unroll
-        for (int bit = 1; bit < 4; bit *= 2) {
-            const bool upper = (q & bit) != 0;
-#pragma unroll
-            for (int i = 0; i < 4; ++i) {
-                if (i & bit) continue;
-                uint32_t &low = word[i], &high = word[i | bit];
-                const uint32_t got = __shfl_xor_sync(whole_warp, upper ? low : high, bit);
-                (upper ? low : high) = got;
-            }
-        }
-    }
-    // The same for halves of a word, two of which are put together by each trade.
-    __device__ __forceinline__ void transpose_halves(const uint32_t (&half)[4],
-                                                     uint32_t (&word)[2]) const
-    {
-        const bool odd = (q & 1) != 0, upper = (q & 2) != 0;
-        const uint32_t even_chunks = half[0] | half[2] << 16, odd_chunks = half[1] | half[3] << 16;
-        const uint32_t kept = odd ? odd_chunks : even_chunks;
-        const uint32_t got = __shfl_xor_sync(whole_warp, odd ? even_chunks : odd_chunks, 1);
-        const uint32_t low = odd ? got : kept, high = odd ? kept : got; // of even, odd lane
-        const uint32_t first = __byte_perm(low, high, 0x5410),
-                       second = __byte_perm(low, high, 0x7632);
-        const uint32_t mine = upper ? second : first;
-        const uint32_t other = __shfl_xor_sync(whole_warp, upper ? first : second, 2);
-        word[0] = upper ? other : mine;
-        word[1] = upper ? mine : other;
-    }
-    __device__ __forceinline__ bool store_if_finite(const int32_t (&row)[2], float scale)
-    {
         switch (p.out_dtype) {
-        case SPOPS_DTYPE_F16: return store_if_finite<f16>(row, scale);
-        case SPOPS_DTYPE_BF16: return store_if_finite<bf16>(row, scale);
-        case SPOPS_DTYPE_F32: return store_if_finite<float>(row, scale);
-        case SPOPS_DTYPE_F8E4M3: return store_if_finite<f8e4m3>(row, scale);
-        default: return store_if_finite<f8e5m2>(row, scale);
+        case SPOPS_DTYPE_F16: return store<f16>(row);
+        case SPOPS_DTYPE_BF16: return store<bf16>(row);
+        case SPOPS_DTYPE_F32: return store<float>(row);
+        case SPOPS_DTYPE_F8E4M3: return store<f8e4m3>(row);
+        default: return store<f8e5m2>(row);
         }
     }
 };
-
-// Where a channel lies in a shared part: four lanes have 16 channels, each two of either chunk.
-__device__ __forceinline__ int channel_place(int c)
-{
-    return c / 16 * 16 + c % 8 / 2 * 4 + c % 16 / 8 * 2 + c % 2;
-}
-// The first of the two chunks' channels that lie at the item-th four places.
-__device__ __forceinline__ int channel_of_item(int item)
-{
-    return item / 4 * 16 + item % 4 * 2;
-}
 
 template <class H> __device__ __forceinline__ float load_element(uint32_t at)
 {
@@ -637,7 +609,8 @@ __device__ __noinline__ void store_apart(const pool_params &p, const bundle_plac
                 const uint2 span = load_shared2(at.spans + (step * bundle_parts + part) *
                                                                (int)sizeof(spops_bev_span));
                 const uint32_t tile = span.x >> 16, depth = span.x & 0xffffu;
-                const uint32_t pixels = at.features + tile * tile_pixels * pitch + c * 2;
+                const uint32_t pixels =
+                    at.features + tile * tile_pixels * pitch + channel_order<COLS>::byte_of(c);
                 const uint32_t plane = at.weights + (tile * at.num_depths + depth) * plane_bytes;
                 for (uint32_t mask = span.y; mask != 0; mask &= mask - 1) {
                     const int k = __ffs((int)mask) - 1;
@@ -646,7 +619,8 @@ __device__ __noinline__ void store_apart(const pool_params &p, const bundle_plac
                 }
             }
             if (at.shared) {
-                p.parts[(int64_t)row * p.part_cols + col + channel_place(c)] = total;
+                p.parts[(int64_t)row * p.part_cols + col + channel_order<COLS>::part_place(c)] =
+                    total;
             } else {
                 const float v[1] = {total * scale};
                 store_row<false>(p.out_dtype, p.out + (int64_t)row * p.out_stride, col + c, 1, v);
@@ -687,14 +661,14 @@ __global__ void __launch_bounds__(threads, blocks_held)
     walk_wait_previous(); // weights and features may come from the kernel before
     walk_release_next();  // not sooner: the next one clears cells before it waits
 
+    close_copies();
     const loaded_scales scales = load_scales(p.feat_scale, p.depth_scale, p.out_scale);
-    if (sizeof(X) == 2 || p.depth_dtype == SPOPS_DTYPE_F16)
-        load_wedge<X, COLS, uint16_t>(p, w, col, features, weights);
-    else
-        load_wedge<X, COLS, uint8_t>(p, w, col, features, weights);
-    __syncthreads();
-
+    const bool loaded = sizeof(X) == 2 || p.depth_dtype == SPOPS_DTYPE_F16
+                            ? load_wedge<X, COLS, uint16_t>(p, w, col, features, weights)
+                            : load_wedge<X, COLS, uint8_t>(p, w, col, features, weights);
     const float scale = scales.product();
+    wait_copies<0>();
+    const bool finite = __syncthreads_and(loaded);
     bundle_sums<H, COLS> sums(p, w, col, features, weights);
     const auto take = [&] {
         int32_t b = 0;
@@ -714,15 +688,19 @@ __global__ void __launch_bounds__(threads, blocks_held)
         const int32_t row[2] = {load_shared_word(rows + g * 4),
                                 load_shared_word(rows + g * 4 + 32)};
         const bool is_shared = b < w.num_shared;
-        sums.add_steps(spans, (int)bundle.y);
-        next = is_shared && b + warps < w.num_shared ? b + warps : take(); // while sums are stored
-        const bool stored =
-            is_shared ? sums.store_parts_if_finite(row) : sums.store_if_finite(row, scale);
-        if (!stored) {
+        if (!finite) {
+            next = b + warps;
             const bundle_place place = {features,     weights,           spans,    rows,
                                         w.num_depths, (int32_t)bundle.y, is_shared};
             store_apart<H, COLS>(p, place, col, scale);
+            continue;
         }
+        sums.add_steps(spans, (int)bundle.y);
+        next = is_shared && b + warps < w.num_shared ? b + warps : take(); // while sums are stored
+        if (is_shared)
+            sums.store_parts(row);
+        else
+            sums.store(row, scale);
     }
 }
 
@@ -733,11 +711,13 @@ struct finish_params {
     int32_t num_shared_cells;
     int32_t block_cells;    // shared cells of a block
     uint32_t items_inverse; // threads of a shared cell: tid / threads by a multiplication
-    int32_t shared_blocks;
+    int32_t clear_blocks;   // before those of shared cells
     const uint32_t *covered;
     int64_t num_cells;
     const float *parts;
     int32_t part_cols, cols;
+    int32_t pool_cols; // of a block that pools
+    int32_t items;     // of four columns in a part
     uint8_t *out;
     int64_t out_stride;
     int32_t out_dtype;
@@ -770,25 +750,11 @@ __device__ void clear_cells(const finish_params &p, int32_t block)
     }
 }
 
-template <class T>
 __device__ __forceinline__ void store_shared_cell(const finish_params &p, uint8_t *row, int at,
                                                   const float4 &v)
 {
-    const float low[2] = {v.x, v.y}, high[2] = {v.z, v.w};
-    store_values<T>(row, at, low);
-    if (at + chunk_cols < p.cols) store_values<T>(row, at + chunk_cols, high);
-}
-
-__device__ __forceinline__ void store_shared_cell(const finish_params &p, uint8_t *row, int at,
-                                                  const float4 &v)
-{
-    switch (p.out_dtype) {
-    case SPOPS_DTYPE_F16: return store_shared_cell<f16>(p, row, at, v);
-    case SPOPS_DTYPE_BF16: return store_shared_cell<bf16>(p, row, at, v);
-    case SPOPS_DTYPE_F32: return store_shared_cell<float>(p, row, at, v);
-    case SPOPS_DTYPE_F8E4M3: return store_shared_cell<f8e4m3>(p, row, at, v);
-    default: return store_shared_cell<f8e5m2>(p, row, at, v);
-    }
+    const float values[4] = {v.x, v.y, v.z, v.w};
+    store_row<true>(p.out_dtype, row, at, 4, values);
 }
 
 __device__ __forceinline__ void add_parts(float4 &total, const float4 &v)
@@ -799,16 +765,16 @@ __device__ __forceinline__ void add_parts(float4 &total, const float4 &v)
 __global__ void __launch_bounds__(threads) finish_kernel(const __grid_constant__ finish_params p)
 {
     walk_release_next();
-    if ((int32_t)blockIdx.x >= p.shared_blocks) {
+    if ((int32_t)blockIdx.x < p.clear_blocks) {
         // Every kernel before the one that pools has ended: that one waited before it released this
         // one.
-        clear_cells(p, (int32_t)blockIdx.x - p.shared_blocks);
+        clear_cells(p, (int32_t)blockIdx.x);
         walk_wait_previous(); // whoever waits for this kernel waits for that one too
         return;
     }
     // A thread adds up four columns of a cell; of wide rows, every so many.
     const int32_t sub = (int32_t)(threadIdx.x * p.items_inverse >> 16);
-    const int32_t m = (int32_t)blockIdx.x * p.block_cells + sub;
+    const int32_t m = ((int32_t)blockIdx.x - p.clear_blocks) * p.block_cells + sub;
     const bool there = sub < p.block_cells && m < p.num_shared_cells;
     int32_t cell = 0, first = 0, count = 0;
     if (there) {
@@ -823,7 +789,8 @@ __global__ void __launch_bounds__(threads) finish_kernel(const __grid_constant__
     const float scale = load_scales(p.feat_scale, p.depth_scale, p.out_scale).product();
     walk_wait_previous();
     if (!there) return;
-    for (int32_t item = (int32_t)threadIdx.x - sub * ahead; item < ahead; item += threads) {
+    const int32_t sub_threads = min(p.items, threads);
+    for (int32_t item = (int32_t)threadIdx.x - sub * sub_threads; item < p.items; item += threads) {
         const float4 *part = row + item;
         const float4 none = make_float4(0, 0, 0, 0);
         float4 total = __ldcg(part), v[3];
@@ -836,7 +803,7 @@ __global__ void __launch_bounds__(threads) finish_kernel(const __grid_constant__
         for (int32_t k = 4; k < count; ++k)
             add_parts(total, __ldcg(part + (int64_t)k * ahead));
         total.x *= scale, total.y *= scale, total.z *= scale, total.w *= scale;
-        const int32_t at = channel_of_item(item);
+        const int32_t at = channel_of_item(item, p.pool_cols);
         if (at < p.cols) store_shared_cell(p, out, at, total);
     }
 }
@@ -902,12 +869,17 @@ int shared_bytes(const pool_params &p, int columns)
     return columns == 128 ? wedge_layout<128>(p).bytes : wedge_layout<64>(p).bytes;
 }
 
+// No more blocks than multiprocessors should have one each. But they start early, and those that
+// are done with the kernel before might get two: each asks for so much that no second one fits.
 template <class X, int COLS>
 spops_status launch_pool(spops_context *ctx, const pool_params &p, int32_t num_wedges)
 {
     const dim3 grid((unsigned)num_wedges, (unsigned)((p.cols + COLS - 1) / COLS));
+    int bytes = shared_bytes(p, COLS);
+    if (grid.x * grid.y <= (unsigned)ctx->info.num_processors)
+        bytes = std::max(bytes, max_shared_bytes(ctx) / 2 + 1);
     return launch_shared<WAITS_FOR_PREVIOUS>(ctx, "bev_spans: pool", pool_kernel<X, COLS>, grid,
-                                             threads, (size_t)shared_bytes(p, COLS), p);
+                                             threads, (size_t)bytes, p);
 }
 
 template <class X>
@@ -928,10 +900,14 @@ spops_status launch_finish(spops_context *ctx, const spops_bev_spans_pool_args *
     p.shared_cells = s.shared_cells;
     p.num_shared_cells = s.host_counts.num_shared_cells;
     p.part_cols = (int32_t)pool.part_cols;
-    const int32_t items = p.part_cols / 4 < threads ? p.part_cols / 4 : threads;
+    p.pool_cols = columns_of(pool.cols);
+    const int32_t passes = (pool.cols + p.pool_cols - 1) / p.pool_cols;
+    p.items = std::min(p.part_cols, passes * p.pool_cols) / 4;
+    const int32_t items = std::min(p.items, threads);
     p.block_cells = threads / items;
     p.items_inverse = (uint32_t)((65536 + items - 1) / items);
-    p.shared_blocks = (p.num_shared_cells + p.block_cells - 1) / p.block_cells;
+    const int32_t shared_blocks = (p.num_shared_cells + p.block_cells - 1) / p.block_cells;
+    p.clear_blocks = (int32_t)blocks_for(args->num_cells, threads).x;
     p.covered = s.covered;
     p.num_cells = args->num_cells;
     p.parts = pool.parts;
@@ -942,7 +918,7 @@ spops_status launch_finish(spops_context *ctx, const spops_bev_spans_pool_args *
     p.feat_scale = pool.feat_scale;
     p.depth_scale = pool.depth_scale;
     p.out_scale = pool.out_scale;
-    const dim3 blocks((unsigned)p.shared_blocks + blocks_for(args->num_cells, threads).x);
+    const dim3 blocks((unsigned)(p.clear_blocks + shared_blocks));
     // It clears before it waits, which only the kernel that pools makes safe.
     if (s.host_counts.num_wedges == 0)
         return launch(ctx, "bev_spans: finish", finish_kernel, blocks, threads, p);

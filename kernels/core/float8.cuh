@@ -166,8 +166,8 @@ __device__ __forceinline__ uint32_t widen_scale(uint32_t code)
     return widen2(f8e4m3(), code | code << 8);
 }
 
-// Two f32 as codes of an 8-bit dtype, saturating. What becomes of NaN is left open.
-__device__ __forceinline__ uint32_t narrow_finite2(f8e4m3, float low, float high)
+// Two f32 as codes of an 8-bit dtype, saturating; NaN is 0x7f.
+__device__ __forceinline__ uint32_t narrow2(f8e4m3, float low, float high)
 {
 #if __CUDA_ARCH__ >= 890
     uint16_t codes;
@@ -177,7 +177,7 @@ __device__ __forceinline__ uint32_t narrow_finite2(f8e4m3, float low, float high
     return spops_f8e4m3_of_float(low) | (uint32_t)spops_f8e4m3_of_float(high) << 8;
 #endif
 }
-__device__ __forceinline__ uint32_t narrow_finite2(f8e5m2, float low, float high)
+__device__ __forceinline__ uint32_t narrow2(f8e5m2, float low, float high)
 {
 #if __CUDA_ARCH__ >= 890
     uint16_t codes;
@@ -186,12 +186,6 @@ __device__ __forceinline__ uint32_t narrow_finite2(f8e5m2, float low, float high
 #else
     return spops_f8e5m2_of_float(low) | (uint32_t)spops_f8e5m2_of_float(high) << 8;
 #endif
-}
-// The same; NaN is 0x7f.
-template <class T> __device__ __forceinline__ uint32_t narrow2(T, float low, float high)
-{
-    const uint32_t codes = narrow_finite2(T(), low, high);
-    return (low == low ? codes & 0xffu : 0x7fu) | (high == high ? codes & 0xff00u : 0x7f00u);
 }
 
 template <int WORDS>

@@ -19,6 +19,24 @@ __device__ __forceinline__ uint32_t shared_address(const void *p)
     return (uint32_t)__cvta_generic_to_shared(p);
 }
 
+// 16 bytes that no kernel writes meanwhile, or zeros. Without branches.
+__device__ __forceinline__ uint4 load_global_if(uint32_t wanted, const void *from)
+{
+    uint4 v;
+    asm volatile("{\n"
+                 ".reg .pred p;\n"
+                 "setp.ne.u32 p, %4, 0;\n"
+                 "mov.b32 %0, 0;\n"
+                 "mov.b32 %1, 0;\n"
+                 "mov.b32 %2, 0;\n"
+                 "mov.b32 %3, 0;\n"
+                 "@p ld.global.nc.v4.b32 {%0, %1, %2, %3}, [%5];\n"
+                 "}"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "r"(wanted), "l"(from));
+    return v;
+}
+
 // An element of 16 bits, or 0; and into shared memory, or nothing. Without branches.
 __device__ __forceinline__ uint32_t load_shared_if(uint32_t wanted, uint32_t from)
 {
@@ -53,6 +71,10 @@ __device__ __forceinline__ void store_shared(uint32_t to, uint4 v)
                  : "memory");
 }
 
+__device__ __forceinline__ void store_shared(uint32_t to, uint2 v)
+{
+    asm volatile("st.shared.v2.b32 [%0], {%1, %2};" ::"r"(to), "r"(v.x), "r"(v.y) : "memory");
+}
 __device__ __forceinline__ void store_shared(uint32_t to, uint32_t word)
 {
     asm volatile("st.shared.b32 [%0], %1;" ::"r"(to), "r"(word) : "memory");

@@ -121,10 +121,10 @@ typedef struct spops_bev_spans_pool_args {
     const float *feat_scale, *depth_scale, *out_scale; // NULL: 1
 } spops_bev_spans_pool_args;
 
-// Columns of a shared part in scratch, which holds 16 channels together.
+// Columns of a shared part in scratch, which holds 32 channels together.
 static inline int64_t spops_bev_part_cols(int64_t cols)
 {
-    return (cols + 15) / 16 * 16;
+    return (cols + 31) / 32 * 32;
 }
 
 // Slot bev_spans_grad: both gradients of SUM, or one (data NULL: not wanted). All of one dtype, f16
