@@ -74,8 +74,9 @@ typedef enum spops_bev_kernel {
 
 typedef struct spops_bev_options {
     size_t struct_size;
-    int64_t max_cols;        /* widest feature row (channels) it will meet; 0: 256. Spans are laid
-                                out for it, and serve no wider rows */
+    int64_t max_cols;        /* widest feature row (channels) it will meet; 0: 256. Spans serve no
+                                wider rows; above 96 columns they are laid out twice, for wide rows
+                                and for others */
     int32_t backward;        /* 1: build what spops_bevpool_execute_backward needs */
     spops_bev_kernel kernel; /* SPANS where there can be none: NOT_SUPPORTED */
 } spops_bev_options;
@@ -185,8 +186,8 @@ typedef struct spops_bev_plan_info {
     int64_t num_depths;      /* B * N * D * H * W */
     spops_bev_kernel kernel; /* LISTS or SPANS: what calls that both serve run */
     int32_t reserved;
-    int64_t num_spans; /* 0 without. With kernel LISTS: only the gradients take them */
-    int64_t num_steps; /* multiplications of 16 cells by 32 pixels; 0 without */
+    int64_t num_spans; /* with kernel SPANS; else 0 */
+    int64_t num_steps; /* multiplications of 16 cells by 32 pixels, for rows of up to 96 columns */
 } spops_bev_plan_info;
 
 /** Fill info; waits for ctx's stream. */

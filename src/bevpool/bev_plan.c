@@ -53,7 +53,7 @@ spops_bev_scratch spops_bev_carve_scratch(const spops_bev_plan *plan, spops_carv
     carve_rows(&plan->counts, plan->segments->max_cols, carver, &scratch);
     scratch.parts = plan->kernel != SPOPS_BEV_KERNEL_SPANS
                         ? NULL
-                        : spops_carve(carver, plan->spans.host_counts.num_shared_parts,
+                        : spops_carve(carver, plan->spans[0].host_counts.num_shared_parts,
                                       spops_bev_part_cols(plan->segments->max_cols), sizeof(float));
     return scratch;
 }
@@ -113,8 +113,7 @@ static spops_status build_image_spans(spops_context *ctx, const char *call,
     int32_t *cells = NULL;
     void *device_cells = NULL;
 
-    if (!spops_bev_wants_spans(ctx, &plan->counts, plan->kernel,
-                               plan->segments->gradients != SPOPS_GRADIENTS_NONE))
+    if (!spops_bev_wants_spans(ctx, &plan->counts, plan->kernel))
         return spops_bev_spans_finish(ctx, call, plan);
     cells = spops_host_alloc(ctx, n, sizeof *cells);
     if (cells == NULL) return SPOPS_STATUS_OUT_OF_MEMORY;
@@ -317,7 +316,7 @@ static spops_status create_from_geometry(spops_context *ctx, const char *call,
         memset(&nothing, 0, sizeof nothing);
         SPOPS_TRY_GOTO(spops_segments_enqueue_build(ctx, plan->segments, &nothing), status, fail);
     }
-    if (!refillable && spops_bev_wants_spans(ctx, &counts, o.kernel, o.backward))
+    if (!refillable && spops_bev_wants_spans(ctx, &counts, o.kernel))
         SPOPS_TRY_GOTO(spops_bev_spans_enqueue(ctx, call, plan, f.keys), status, fail);
     SPOPS_TRY_GOTO(refillable ? ctx->backend->wait(ctx)
                               : spops_segments_finish(ctx, plan->segments),
@@ -388,8 +387,8 @@ spops_status spops_bev_plan_get_info_sync(spops_context *ctx, const spops_bev_pl
     found.num_depths = plan->counts.num_points;
     found.kernel = plan->kernel;
     if (plan->spans_block != NULL) {
-        found.num_spans = plan->spans.host_counts.num_spans;
-        found.num_steps = plan->spans.host_counts.num_steps;
+        found.num_spans = plan->spans[SPOPS_BEV_CUT_NARROW].host_counts.num_spans;
+        found.num_steps = plan->spans[SPOPS_BEV_CUT_NARROW].host_counts.num_steps;
     }
     return spops_write_info(ctx, call, info, &found, sizeof found);
 }

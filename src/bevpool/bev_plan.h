@@ -12,6 +12,14 @@ typedef struct spops_bev_counts {
     int64_t num_transforms; // B * N
 } spops_bev_counts;
 
+// Spans are cut into wedges twice, as it depends on the rows which wedges are best.
+enum { SPOPS_BEV_CUT_NARROW, SPOPS_BEV_CUT_WIDE, SPOPS_BEV_NUM_CUTS };
+
+static inline int spops_bev_cut_for(int64_t cols)
+{
+    return cols > SPOPS_BEV_NARROW_COLS ? SPOPS_BEV_CUT_WIDE : SPOPS_BEV_CUT_NARROW;
+}
+
 struct spops_bev_plan {
     spops_context *ctx; // made it, frees it
     spops_bev_shape shape;
@@ -19,7 +27,7 @@ struct spops_bev_plan {
     spops_segments *segments;
     spops_bev_points_args points; // of a refillable plan; without transforms
     spops_bev_kernel kernel;      // as asked for; once the plan is finished, LISTS or SPANS
-    spops_bev_spans spans;        // of SPANS
+    spops_bev_spans spans[SPOPS_BEV_NUM_CUTS]; // of SPANS; WIDE where max_cols asks for it
     void *spans_block, *spans_workspace;
     size_t spans_block_bytes, spans_workspace_bytes;
     size_t scratch_bytes;
@@ -60,7 +68,7 @@ bool spops_bev_has_spans(const spops_context *ctx);
 
 // Whether a plan that asked for `kernel` should have spans.
 bool spops_bev_wants_spans(const spops_context *ctx, const spops_bev_counts *counts,
-                           spops_bev_kernel kernel, bool backward);
+                           spops_bev_kernel kernel);
 
 // Enqueue the build of the plan's spans from the cell (or -1) of each frustum point, in the
 // backend's memory; then finish it (waits) and settle plan->kernel. Without an enqueue before,

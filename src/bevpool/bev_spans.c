@@ -65,44 +65,59 @@ bool spops_bev_has_spans(const spops_context *ctx)
 }
 
 bool spops_bev_wants_spans(const spops_context *ctx, const spops_bev_counts *counts,
-                           spops_bev_kernel kernel, bool backward)
+                           spops_bev_kernel kernel)
 {
     if (kernel == SPOPS_BEV_KERNEL_LISTS || !spops_bev_has_spans(ctx)) return false;
-    if (backward && counts->num_points >= SPOPS_BEV_GRAD_POINTS) return true;
     return kernel == SPOPS_BEV_KERNEL_SPANS || counts->num_points >= SPOPS_BEV_SPANS_POINTS;
+}
+
+static int num_cuts(const spops_bev_plan *plan)
+{
+    return spops_bev_cut_for(plan->segments->max_cols) + 1;
+}
+
+static void carve_cuts(spops_bev_plan *plan, spops_carver *carver)
+{
+    for (int i = 0; i < num_cuts(plan); ++i)
+        carve_spans(&plan->counts, &plan->spans[i], carver);
 }
 
 spops_status spops_bev_spans_enqueue(spops_context *ctx, const char *call, spops_bev_plan *plan,
                                      const int32_t *cells)
 {
     const spops_bev_shape *shape = &plan->shape;
-    spops_bev_spans *s = &plan->spans;
+    spops_bev_spans s = {0};
     spops_bev_spans_args args;
     spops_carver carver = {NULL, 0};
 
-    set_tiles(shape, s);
-    set_room(ctx, &plan->counts, s);
-    s->backward = plan->segments->gradients != SPOPS_GRADIENTS_NONE;
-    if (s->max_spans > INT32_MAX / 2 || s->max_steps > INT32_MAX / SPOPS_BEV_BUNDLE_PARTS ||
-        s->max_wedges > INT32_MAX / SPOPS_BEV_PART_KINDS) {
+    set_tiles(shape, &s);
+    set_room(ctx, &plan->counts, &s);
+    if (s.max_spans > INT32_MAX / 2 || s.max_steps > INT32_MAX / SPOPS_BEV_BUNDLE_PARTS ||
+        s.max_wedges > INT32_MAX / SPOPS_BEV_PART_KINDS) {
         SPOPS_REQUIRE(ctx, plan->kernel != SPOPS_BEV_KERNEL_SPANS,
                       "%s: kernel is spans, and the frustum is too large for them", call);
         return SPOPS_STATUS_OK;
     }
-    carve_spans(&plan->counts, s, &carver);
+    plan->spans[SPOPS_BEV_CUT_WIDE] = s;
+    s.backward = plan->segments->gradients != SPOPS_GRADIENTS_NONE;
+    plan->spans[SPOPS_BEV_CUT_NARROW] = s;
+    carve_cuts(plan, &carver);
     SPOPS_TRY(spops_backend_alloc(ctx, carver.used, &plan->spans_block));
     plan->spans_block_bytes = carver.used;
     carver = (spops_carver){plan->spans_block, 0};
-    carve_spans(&plan->counts, s, &carver);
+    carve_cuts(plan, &carver);
 
-    plan->spans_workspace_bytes = ctx->backend->bev_spans_workspace_bytes(ctx, s, shape);
+    plan->spans_workspace_bytes = ctx->backend->bev_spans_workspace_bytes(ctx, &s, shape);
     SPOPS_TRY(spops_backend_alloc(ctx, plan->spans_workspace_bytes, &plan->spans_workspace));
     args.shape = *shape;
     args.cells = cells;
-    args.max_cols = plan->segments->max_cols;
-    args.spans = s;
     args.workspace = plan->spans_workspace;
-    return ctx->backend->bev_spans_build(ctx, &args);
+    for (int i = 0; i < num_cuts(plan); ++i) {
+        args.spans = &plan->spans[i];
+        args.wide = i == SPOPS_BEV_CUT_WIDE;
+        SPOPS_TRY(ctx->backend->bev_spans_build(ctx, &args));
+    }
+    return SPOPS_STATUS_OK;
 }
 
 static void free_workspace(spops_bev_plan *plan)
@@ -123,16 +138,18 @@ void spops_bev_spans_free(spops_bev_plan *plan)
 spops_status spops_bev_spans_finish(spops_context *ctx, const char *call, spops_bev_plan *plan)
 {
     const bool forced = plan->kernel == SPOPS_BEV_KERNEL_SPANS;
-    const spops_bev_span_counts *counts = &plan->spans.host_counts;
+    bool overflow = false;
 
     plan->kernel = SPOPS_BEV_KERNEL_LISTS;
     if (plan->spans_block == NULL) return SPOPS_STATUS_OK;
     free_workspace(plan);
-    SPOPS_TRY(ctx->backend->download(ctx, &plan->spans.host_counts, plan->spans.counts,
-                                     sizeof plan->spans.host_counts));
-    if (!counts->overflow) {
-        if (forced || plan->counts.num_points >= SPOPS_BEV_SPANS_POINTS)
-            plan->kernel = SPOPS_BEV_KERNEL_SPANS;
+    for (int i = 0; i < num_cuts(plan); ++i) {
+        spops_bev_spans *s = &plan->spans[i];
+        SPOPS_TRY(ctx->backend->download(ctx, &s->host_counts, s->counts, sizeof s->host_counts));
+        overflow = overflow || s->host_counts.overflow;
+    }
+    if (!overflow) {
+        plan->kernel = SPOPS_BEV_KERNEL_SPANS;
         return SPOPS_STATUS_OK;
     }
     spops_bev_spans_free(plan);
@@ -141,8 +158,8 @@ spops_status spops_bev_spans_finish(spops_context *ctx, const char *call, spops_
                       "%s: kernel is spans, and the plan has %" PRId32 " spans (at most %" PRId64
                       "), up to %" PRId32
                       " of a cell in a window (at most %d): neighbouring pixels do not share cells",
-                      call, counts->num_spans, plan->spans.max_spans, counts->longest,
-                      SPOPS_BEV_MAX_SPANS);
+                      call, plan->spans[0].host_counts.num_spans, plan->spans[0].max_spans,
+                      plan->spans[0].host_counts.longest, SPOPS_BEV_MAX_SPANS);
 }
 
 bool spops_bev_spans_serve(const spops_context *ctx, const spops_bev_plan *plan,
@@ -157,7 +174,7 @@ bool spops_bev_spans_serve_gradients(const spops_context *ctx, const spops_bev_p
                                      const spops_bev_spans_grad_args *args)
 {
     const spops_dtype dtype = args->feat.dtype;
-    if (plan->spans_block == NULL || !plan->spans.backward) return false;
+    if (plan->spans_block == NULL || !plan->spans[SPOPS_BEV_CUT_NARROW].backward) return false;
     if (dtype == SPOPS_DTYPE_F32 || args->depth.dtype != dtype) return false;
     return ctx->backend->bev_spans_grad_fits(ctx, args);
 }

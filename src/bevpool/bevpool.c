@@ -129,7 +129,7 @@ static spops_status check_pool(spops_context *ctx, const char *call, const spops
 static spops_status sum_cells(spops_context *ctx, const char *call, const spops_bev_plan *plan,
                               const spops_segreduce_args *what, spops_bev_scratch scratch)
 {
-    const spops_bev_spans_pool_args pool = {.spans = &plan->spans,
+    const spops_bev_spans_pool_args pool = {.spans = &plan->spans[spops_bev_cut_for(what->x.cols)],
                                             .shape = plan->shape,
                                             .num_cells = plan->counts.num_cells,
                                             .parts = scratch.parts,
@@ -260,7 +260,7 @@ spops_status spops_bevpool_execute_backward(spops_context *ctx, const spops_bev_
         transpose.out = rows;
         SPOPS_TRY(ctx->backend->transpose(ctx, &transpose));
     }
-    spans.spans = &plan->spans;
+    spans.spans = &plan->spans[SPOPS_BEV_CUT_NARROW];
     spans.shape = plan->shape;
     spans.grad_out = rows;
     spans.depth = depth;

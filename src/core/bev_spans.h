@@ -27,8 +27,8 @@
 #define SPOPS_BEV_MAX_SPANS      128   // of a part; a plan that needs more keeps its lists
 #define SPOPS_BEV_PLANE_SPANS    4     // room for so many cells, on average, in a tile at a depth
 #define SPOPS_BEV_SMALL_SPANS    65536 // room for as many as there can be, up to this
-#define SPOPS_BEV_SPANS_POINTS   ((int64_t)1 << 17) // fewer points are pooled faster by lists
-#define SPOPS_BEV_GRAD_POINTS    ((int64_t)1 << 16) // with fewer, gradients are not worth the build
+#define SPOPS_BEV_SPANS_POINTS   ((int64_t)1 << 16) // fewer are not worth the build
+#define SPOPS_BEV_NARROW_COLS    96                 // of feat; wider rows are worth larger wedges
 
 // What one part adds in a step. Pixel k of a tile lies k / tile_width rows below and k % tile_width
 // columns right of its first.
@@ -104,7 +104,7 @@ typedef struct spops_bev_spans {
 typedef struct spops_bev_spans_args {
     spops_bev_shape shape;
     const int32_t *cells; // [B*N*D*H*W]
-    int64_t max_cols;     // of feat: wide rows are worth larger wedges
+    bool wide;            // are rows of feat
     const spops_bev_spans *spans;
     void *workspace; // bev_spans_workspace_bytes
 } spops_bev_spans_args;
