@@ -75,8 +75,8 @@ typedef enum spops_bev_kernel {
 typedef struct spops_bev_options {
     size_t struct_size;
     int64_t max_cols;        /* widest feature row (channels) it will meet; 0: 256. Spans serve no
-                                wider rows; above 96 columns they are laid out twice, for wide rows
-                                and for others */
+                                wider rows; above 96 columns those of large maps are laid out
+                                twice, for wide rows and for others */
     int32_t backward;        /* 1: build what spops_bevpool_execute_backward needs */
     spops_bev_kernel kernel; /* SPANS where there can be none: NOT_SUPPORTED */
 } spops_bev_options;

@@ -12,13 +12,8 @@ typedef struct spops_bev_counts {
     int64_t num_transforms; // B * N
 } spops_bev_counts;
 
-// Spans are cut into wedges twice, as it depends on the rows which wedges are best.
+// Spans of many points are cut into wedges twice, as it depends on the rows which wedges are best.
 enum { SPOPS_BEV_CUT_NARROW, SPOPS_BEV_CUT_WIDE, SPOPS_BEV_NUM_CUTS };
-
-static inline int spops_bev_cut_for(int64_t cols)
-{
-    return cols > SPOPS_BEV_NARROW_COLS ? SPOPS_BEV_CUT_WIDE : SPOPS_BEV_CUT_NARROW;
-}
 
 struct spops_bev_plan {
     spops_context *ctx; // made it, frees it
@@ -69,6 +64,9 @@ bool spops_bev_has_spans(const spops_context *ctx);
 // Whether a plan that asked for `kernel` should have spans.
 bool spops_bev_wants_spans(const spops_context *ctx, const spops_bev_counts *counts,
                            spops_bev_kernel kernel);
+
+// Which of the plan's spans rows of `cols` columns take.
+int spops_bev_cut_for(const spops_bev_plan *plan, int64_t cols);
 
 // Enqueue the build of the plan's spans from the cell (or -1) of each frustum point, in the
 // backend's memory; then finish it (waits) and settle plan->kernel. Without an enqueue before,

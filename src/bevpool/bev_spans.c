@@ -71,9 +71,16 @@ bool spops_bev_wants_spans(const spops_context *ctx, const spops_bev_counts *cou
     return kernel == SPOPS_BEV_KERNEL_SPANS || counts->num_points >= SPOPS_BEV_SPANS_POINTS;
 }
 
+int spops_bev_cut_for(const spops_bev_plan *plan, int64_t cols)
+{
+    const bool wide = cols > SPOPS_BEV_NARROW_COLS;
+    return wide && plan->counts.num_points >= SPOPS_BEV_WIDE_POINTS ? SPOPS_BEV_CUT_WIDE
+                                                                    : SPOPS_BEV_CUT_NARROW;
+}
+
 static int num_cuts(const spops_bev_plan *plan)
 {
-    return spops_bev_cut_for(plan->segments->max_cols) + 1;
+    return spops_bev_cut_for(plan, plan->segments->max_cols) + 1;
 }
 
 static void carve_cuts(spops_bev_plan *plan, spops_carver *carver)

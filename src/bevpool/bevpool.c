@@ -129,7 +129,8 @@ static spops_status check_pool(spops_context *ctx, const char *call, const spops
 static spops_status sum_cells(spops_context *ctx, const char *call, const spops_bev_plan *plan,
                               const spops_segreduce_args *what, spops_bev_scratch scratch)
 {
-    const spops_bev_spans_pool_args pool = {.spans = &plan->spans[spops_bev_cut_for(what->x.cols)],
+    const spops_bev_spans *spans = &plan->spans[spops_bev_cut_for(plan, what->x.cols)];
+    const spops_bev_spans_pool_args pool = {.spans = spans,
                                             .shape = plan->shape,
                                             .num_cells = plan->counts.num_cells,
                                             .parts = scratch.parts,

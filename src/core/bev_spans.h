@@ -29,6 +29,7 @@
 #define SPOPS_BEV_SMALL_SPANS    65536 // room for as many as there can be, up to this
 #define SPOPS_BEV_SPANS_POINTS   ((int64_t)1 << 16) // fewer are not worth the build
 #define SPOPS_BEV_NARROW_COLS    96                 // of feat; wider rows are worth larger wedges
+#define SPOPS_BEV_WIDE_POINTS    ((int64_t)1 << 19) // with fewer, the same wedges suit all rows
 
 // What one part adds in a step. Pixel k of a tile lies k / tile_width rows below and k % tile_width
 // columns right of its first.
