@@ -21,8 +21,7 @@ using spops::stream_of;
 constexpr int threads = 256, warp = 32;
 constexpr uint32_t whole_warp = 0xffffffffu;
 
-// The parts of a wedge are ordered by kind. SEVERAL and ONE have spans in several tiles, or one,
-// and follow each other in bundles.
+// The parts of a wedge are ordered by kind. SEVERAL and ONE have spans in several tiles, or one.
 enum { SHARED = 0, SEVERAL = 1, ONE = 2, num_kinds = SPOPS_BEV_PART_KINDS };
 
 // A span of the build, by itself; planes are numbered tile * num_depths + depth.
@@ -366,21 +365,15 @@ __global__ void __launch_bounds__(threads)
     }
 }
 
-// A wedge's parts that are shared, or those that are not, which fill bundles of their own.
-struct part_range {
-    int32_t first, end;
-
-    __device__ int32_t bundles() const
-    {
-        return (end - first + SPOPS_BEV_BUNDLE_PARTS - 1) / SPOPS_BEV_BUNDLE_PARTS;
-    }
-};
-
-__device__ part_range parts_of(const build_workspace &ws, int32_t wedge, bool shared)
+__device__ int32_t bundles_of(int32_t parts)
 {
-    const int32_t *begin = ws.kind_begin + wedge * num_kinds;
-    return shared ? part_range{begin[SHARED], begin[SHARED + 1]}
-                  : part_range{begin[SHARED + 1], begin[num_kinds]};
+    return (parts + SPOPS_BEV_BUNDLE_PARTS - 1) / SPOPS_BEV_BUNDLE_PARTS;
+}
+
+__device__ int32_t bundles_of_kind(const build_workspace &ws, int32_t wedge, int kind)
+{
+    const int32_t *begin = ws.kind_begin + wedge * num_kinds + kind;
+    return bundles_of(begin[1] - begin[0]);
 }
 
 // Bundles before each wedge. One block.
@@ -395,8 +388,8 @@ __global__ void __launch_bounds__(count_threads)
     for (int64_t base = 0; base < s.max_wedges; base += count_threads) {
         const int64_t wedge = base + threadIdx.x;
         int32_t bundles = 0;
-        for (int shared = 0; wedge < s.max_wedges && shared < 2; ++shared)
-            bundles += parts_of(ws, (int32_t)wedge, shared).bundles();
+        for (int kind = 0; wedge < s.max_wedges && kind < num_kinds; ++kind)
+            bundles += bundles_of_kind(ws, (int32_t)wedge, kind);
         int32_t before, total;
         block_scan(storage).ExclusiveSum(bundles, before, total);
         if (wedge < s.max_wedges) ws.bundle_begin[wedge] = done + before;
@@ -453,7 +446,7 @@ __device__ int32_t last_at_or_before(const int32_t *begin, int32_t n, int32_t pl
 // from every part that has one, its next span in the first tile that any has.
 struct bundle_walk {
     int32_t wedge;
-    bool shared;
+    int kind;
     part_spans part; // cell -1: none
     span_cursor at;
 };
@@ -465,16 +458,13 @@ __device__ bundle_walk begin_walk(const window_params &p, const build_workspace 
     bundle_walk walk = {};
     walk.wedge = wedge;
     int32_t rest = bundle - ws.bundle_begin[wedge];
-    part_range parts = parts_of(ws, wedge, true);
-    walk.shared = rest < parts.bundles();
-    if (!walk.shared) {
-        rest -= parts.bundles();
-        parts = parts_of(ws, wedge, false);
-    }
+    for (walk.kind = 0; rest >= bundles_of_kind(ws, wedge, walk.kind); ++walk.kind)
+        rest -= bundles_of_kind(ws, wedge, walk.kind);
+    const int32_t *begin = ws.kind_begin + wedge * num_kinds + walk.kind;
     const int32_t i =
-        parts.first + rest * SPOPS_BEV_BUNDLE_PARTS + (int32_t)threadIdx.x % SPOPS_BEV_BUNDLE_PARTS;
+        begin[0] + rest * SPOPS_BEV_BUNDLE_PARTS + (int32_t)threadIdx.x % SPOPS_BEV_BUNDLE_PARTS;
     walk.part = part_spans{-1, 0, 0};
-    if (i < parts.end) walk.part = ws.parts[ws.part_places[0][i]];
+    if (i < begin[1]) walk.part = ws.parts[ws.part_places[0][i]];
     walk.at.next = walk.part.first;
     walk.at.end = walk.part.first + walk.part.count;
     advance(p, ws.sorted, walk.at);
@@ -520,7 +510,7 @@ __global__ void __launch_bounds__(threads)
             first_step - ws.step_begin[ws.bundle_begin[walk.wedge]], end_step - first_step};
     const bool writes = lane < SPOPS_BEV_BUNDLE_PARTS;
     int32_t row = walk.part.cell;
-    if (row >= 0 && walk.shared) row = ws.shared[walk.part.first].parts;
+    if (row >= 0 && walk.kind == SHARED) row = ws.shared[walk.part.first].parts;
     if (writes) s.rows[bundle * SPOPS_BEV_BUNDLE_PARTS + lane] = row;
     const int32_t first_depth = ws.limits[walk.wedge].first_depth;
     for (int32_t step = first_step; step < end_step; ++step) {
@@ -545,8 +535,8 @@ __global__ void __launch_bounds__(threads)
     const int32_t first = ws.bundle_begin[wedge], end = ws.bundle_begin[wedge + 1];
     if (end > s.max_bundles) return;
     const int32_t steps = ws.step_begin[end] - ws.step_begin[first];
-    const int32_t shared = parts_of(ws, (int32_t)wedge, true).bundles(); // rows of f32 to store
-    ws.costs[0][wedge] = UINT_MAX - 1 - (uint32_t)(steps + 4 * (end - first) + 5 * shared);
+    const int32_t shared = bundles_of_kind(ws, (int32_t)wedge, SHARED); // rows of f32 to store
+    ws.costs[0][wedge] = UINT_MAX - 1 - (uint32_t)(steps + 2 * (end - first) + 5 * shared);
 }
 
 // Wedges from the one with most to do to the one with least, but the second round of blocks the
@@ -584,7 +574,7 @@ __global__ void __launch_bounds__(threads)
     made.num_depths = empty ? 0 : limits.last_depth - limits.first_depth + 1;
     made.rows = (uint8_t)min(p.tile_height, p.height - h);
     made.columns = (uint8_t)min(SPOPS_BEV_WINDOW_COLUMNS, p.width - x);
-    made.num_shared = (uint16_t)parts_of(ws, wedge, true).bundles();
+    made.num_shared = (uint16_t)bundles_of_kind(ws, wedge, SHARED);
     made.first_bundle = ws.bundle_begin[wedge];
     made.num_bundles = ws.bundle_begin[wedge + 1] - made.first_bundle;
     made.first_step = ws.step_begin[made.first_bundle];

@@ -7,8 +7,8 @@
 // Features of 8 and 4 bits are widened to f16, which is exact, where they are loaded: behind that
 // all dtypes are one.
 //
-// A zero weight times an infinity would be NaN in cells that the pixel is not in: a wedge that has
-// something that is not finite is summed term by term.
+// A zero weight times an infinity would be NaN in cells that the pixel is not in: a wedge with a
+// feature that is not finite is summed term by term.
 //
 // Operands of a multiplication (kernels/core/matrix_units.cuh), for lane = 4 g + q:
 //     a      weights of parts g, g + 8; of each 16 pixels 2 q, 2 q + 1, 2 q + 8, 2 q + 9
@@ -130,7 +130,7 @@ __device__ __forceinline__ int channel_of_item(int item, int columns)
     const int pass = item * 4 / columns * columns, in_pass = item - pass / 4;
     const int pair = in_pass / 4, q = in_pass % 4;
     const bool grouped = pair < columns / 32 * 2;
-    return pass + pair / 2 * 2 * 16 + (grouped ? q * 8 + pair % 2 * 4 : q * 4);
+    return pass + pair / 2 * 32 + (grouped ? q * 8 + pair % 2 * 4 : q * 4);
 }
 
 // ---- Loading a wedge ----------------------------------------------------------------------------
@@ -148,21 +148,18 @@ template <int WIDTH_LOG2> __device__ __forceinline__ int place_of(int r, int x)
     return (x >> WIDTH_LOG2) * tile_pixels + (r << WIDTH_LOG2) + (x & ((1 << WIDTH_LOG2) - 1));
 }
 
-// Words that are zeros times the words they were added, and so zeros while these are finite.
+// A sum of zeros times words of two f16 or bf16, which is zeros while all words are finite.
 template <class H> struct finite_check {
     uint32_t zeros = 0;
 
     __device__ __forceinline__ void add(uint32_t word)
     {
-        if constexpr (is_f16)
+        if constexpr (std::is_same<H, f16>::value)
             asm("fma.rn.f16x2 %0, %1, %2, %0;" : "+r"(zeros) : "r"(word), "r"(0u));
         else
             asm("fma.rn.bf16x2 %0, %1, %2, %0;" : "+r"(zeros) : "r"(word), "r"(0u));
     }
     __device__ __forceinline__ bool finite() const { return (zeros & 0x7fff7fffu) == 0; }
-
-  private:
-    static constexpr bool is_f16 = std::is_same<H, f16>::value;
 };
 
 // Neighbouring channels, as they are read: 16 bytes of them, or 8 of 4 bits each.
@@ -305,7 +302,7 @@ __host__ __device__ __forceinline__ int pair_place(int m)
 // are apart so that features are on their way between them, and most wedges load all at once. Rows
 // that are not there leave words that no span has a mask for.
 template <class T, int RUN, int WIDTH_LOG2> struct weight_copier {
-    static constexpr int at_once = 32 / window_columns, rows_apart = WIDTH_LOG2 == 0 ? 2 : 1;
+    static constexpr int at_once = 4, rows_apart = WIDTH_LOG2 == 0 ? 2 : 1;
     static constexpr int rows_log2 = WIDTH_LOG2 == 2 ? 3 : 4; // a thread's rows at one depth
     const pool_params &p;
     const spops_bev_wedge &w;
@@ -372,7 +369,7 @@ template <class T, int RUN, int WIDTH_LOG2> struct weight_copier {
 };
 
 // Everything that a wedge's bundles read, in the order in which one waits for another the least.
-// False: something that this thread loaded is not finite.
+// False: some feature that this thread loaded is not finite.
 template <class X, int COLS, class T, int RUN, int WIDTH_LOG2>
 __device__ __forceinline__ bool load_wedge(const pool_params &p, const spops_bev_wedge &w,
                                            int32_t col, uint32_t features, uint32_t weights)
@@ -593,7 +590,7 @@ struct bundle_place {
     bool shared;
 };
 
-// A bundle's rows again, term by term, with nothing from pixels outside a cell.
+// A bundle's rows, term by term, with nothing from pixels outside a cell.
 template <class H, int COLS>
 __device__ __noinline__ void store_apart(const pool_params &p, const bundle_place at, int32_t col,
                                          float scale)
@@ -717,7 +714,7 @@ struct finish_params {
     const float *parts;
     int32_t part_cols, cols;
     int32_t pool_cols; // of a block that pools
-    int32_t items;     // of four columns in a part
+    int32_t items;     // groups of four columns in a part
     uint8_t *out;
     int64_t out_stride;
     int32_t out_dtype;
