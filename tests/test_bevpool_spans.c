@@ -170,6 +170,59 @@ static unsigned char *pool_rows(test_device *d, const spops_bev_geometry *g,
     return guarded_elements(out);
 }
 
+static void check_some(const unsigned char *sums, int64_t bytes)
+{
+    bool any = false;
+    for (int64_t i = 0; i < bytes; ++i)
+        any = any || sums[i] != 0;
+    cr_assert(any, "nothing was summed");
+}
+
+// A plan of a map that is cut twice: rows for one cut and for the other, of sums that are exact in
+// any order.
+ParameterizedTestParameters(bevpool_spans, narrow_and_wide_rows)
+{
+    return every_backend();
+}
+ParameterizedTest(struct backend_param *p, bevpool_spans, narrow_and_wide_rows)
+{
+    static const int64_t all_cols[] = {SPOPS_BEV_NARROW_COLS, SPOPS_BEV_NARROW_COLS + 32, 256};
+    test_device d;
+    if (!test_open(&d, (spops_backend_kind)p->backend, LAUNCH_DEFAULT)) return;
+    const spops_bev_kernel expected =
+        p->backend == SPOPS_BACKEND_CUDA ? SPOPS_BEV_KERNEL_SPANS : SPOPS_BEV_KERNEL_LISTS;
+    const spops_bev_options any = with_kernel(SPOPS_BEV_KERNEL_AUTO),
+                            lists = with_kernel(SPOPS_BEV_KERNEL_LISTS);
+    test_rng rng = test_rng_make(11);
+    bev_geometry_case g = bev_geometry_simulate(1, 8, 0.2);
+    spops_bev_shape *s = &g.geometry.shape;
+    s->num_depths = 64, s->feature_height = 32, s->feature_width = 32;
+    g.geometry.depth_step_m = 0.15;
+    const int64_t rows = (int64_t)s->num_cameras * s->feature_height * s->feature_width;
+    const int64_t cells = (int64_t)s->num_cells_x * s->num_cells_y * s->num_cells_z;
+    cr_assert(rows * s->num_depths >= SPOPS_BEV_WIDE_POINTS);
+    check_choice(&d, &g.geometry, SPOPS_BEV_KERNEL_AUTO, expected, "two cuts");
+    guarded depth =
+        guarded_create(d.backend, "depth", rows * s->num_depths, 1, 0, 0, SPOPS_DTYPE_F16);
+    free(guarded_fill(&depth, &rng, VALUES_EXACT, true, rows));
+    guarded_upload(&depth);
+    for (int i = 0; i < 3; ++i) {
+        guarded feat = guarded_create(d.backend, "feat", rows, all_cols[i], 0, 0, SPOPS_DTYPE_F16);
+        guarded out = guarded_create(d.backend, "out", cells, all_cols[i], 0, 0, SPOPS_DTYPE_F32);
+        free(guarded_fill(&feat, &rng, VALUES_EXACT, true, rows));
+        guarded_upload(&feat);
+        unsigned char *sums = pool_rows(&d, &g.geometry, &lists, &depth, &feat, &out);
+        unsigned char *found = pool_rows(&d, &g.geometry, &any, &depth, &feat, &out);
+        guarded_check_bits(&out, sums, "rows of either cut");
+        check_some(sums, cells * all_cols[i] * 4);
+        free(sums), free(found);
+        guarded_destroy(&feat), guarded_destroy(&out);
+    }
+    guarded_destroy(&depth);
+    bev_geometry_free(&g);
+    test_close(&d);
+}
+
 // Rows wider than a plan of spans was built for go by its lists; and a plan of spans without any
 // clears every cell.
 ParameterizedTestParameters(bevpool_spans, limits)
@@ -202,10 +255,7 @@ ParameterizedTest(struct backend_param *p, bevpool_spans, limits)
     unsigned char *expected = pool_rows(&d, &g.geometry, &lists, &depth, &feat, &out);
     unsigned char *wide = pool_rows(&d, &g.geometry, &narrow, &depth, &feat, &out);
     guarded_check_bits(&out, expected, "rows wider than planned");
-    bool any = false;
-    for (int64_t i = 0; i < cells * COLS * 2; ++i)
-        any = any || expected[i] != 0;
-    cr_assert(any, "nothing was summed");
+    check_some(expected, cells * COLS * 2);
 
     const spops_bev_options spans = with_kernel(forced);
     g.geometry.grid_lower_m[1] = -1e6; // nothing inside

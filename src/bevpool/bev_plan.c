@@ -48,13 +48,15 @@ static void carve_rows(const spops_bev_counts *counts, int64_t max_cols, spops_c
 
 spops_bev_scratch spops_bev_carve_scratch(const spops_bev_plan *plan, spops_carver *carver)
 {
+    const bool spans = plan->kernel == SPOPS_BEV_KERNEL_SPANS;
+    const spops_bev_span_counts *counts = &plan->spans[SPOPS_BEV_CUT_NARROW].host_counts;
     spops_bev_scratch scratch;
     scratch.segments = spops_segments_carve_scratch(plan->segments, carver);
     carve_rows(&plan->counts, plan->segments->max_cols, carver, &scratch);
-    scratch.parts = plan->kernel != SPOPS_BEV_KERNEL_SPANS
-                        ? NULL
-                        : spops_carve(carver, plan->spans[0].host_counts.num_shared_parts,
-                                      spops_bev_part_cols(plan->segments->max_cols), sizeof(float));
+    scratch.parts = NULL;
+    if (spans) // either cut has as many shared parts
+        scratch.parts = spops_carve(carver, counts->num_shared_parts,
+                                    spops_bev_part_cols(plan->segments->max_cols), sizeof(float));
     return scratch;
 }
 

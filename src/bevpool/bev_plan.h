@@ -22,7 +22,7 @@ struct spops_bev_plan {
     spops_segments *segments;
     spops_bev_points_args points; // of a refillable plan; without transforms
     spops_bev_kernel kernel;      // as asked for; once the plan is finished, LISTS or SPANS
-    spops_bev_spans spans[SPOPS_BEV_NUM_CUTS]; // of SPANS; WIDE where max_cols asks for it
+    spops_bev_spans spans[SPOPS_BEV_NUM_CUTS]; // of SPANS; see spops_bev_cut_for
     void *spans_block, *spans_workspace;
     size_t spans_block_bytes, spans_workspace_bytes;
     size_t scratch_bytes;

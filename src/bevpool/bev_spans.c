@@ -145,6 +145,7 @@ void spops_bev_spans_free(spops_bev_plan *plan)
 spops_status spops_bev_spans_finish(spops_context *ctx, const char *call, spops_bev_plan *plan)
 {
     const bool forced = plan->kernel == SPOPS_BEV_KERNEL_SPANS;
+    const spops_bev_spans *narrow = &plan->spans[SPOPS_BEV_CUT_NARROW];
     bool overflow = false;
 
     plan->kernel = SPOPS_BEV_KERNEL_LISTS;
@@ -165,8 +166,8 @@ spops_status spops_bev_spans_finish(spops_context *ctx, const char *call, spops_
                       "%s: kernel is spans, and the plan has %" PRId32 " spans (at most %" PRId64
                       "), up to %" PRId32
                       " of a cell in a window (at most %d): neighbouring pixels do not share cells",
-                      call, plan->spans[0].host_counts.num_spans, plan->spans[0].max_spans,
-                      plan->spans[0].host_counts.longest, SPOPS_BEV_MAX_SPANS);
+                      call, narrow->host_counts.num_spans, narrow->max_spans,
+                      narrow->host_counts.longest, SPOPS_BEV_MAX_SPANS);
 }
 
 bool spops_bev_spans_serve(const spops_context *ctx, const spops_bev_plan *plan,

@@ -105,7 +105,7 @@ typedef struct spops_bev_spans {
 typedef struct spops_bev_spans_args {
     spops_bev_shape shape;
     const int32_t *cells; // [B*N*D*H*W]
-    bool wide;            // are rows of feat
+    bool wide;            // wedges for rows of feat above SPOPS_BEV_NARROW_COLS
     const spops_bev_spans *spans;
     void *workspace; // bev_spans_workspace_bytes
 } spops_bev_spans_args;
