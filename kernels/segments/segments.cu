@@ -189,7 +189,7 @@ struct source_keys {
     }
     __device__ uint32_t key(int64_t t, bool &dropped) const
     {
-        const int32_t key = source.keys[t];
+        const int32_t key = source.keys != nullptr ? source.keys[t] : (int32_t)t;
         if (source.drop_invalid) {
             const int64_t a = source.a != nullptr ? source.a[t] : t;
             const int64_t b = source.b != nullptr ? source.b[t] : t;
@@ -261,6 +261,19 @@ __global__ void __launch_bounds__(threads)
     if ((int64_t)key >= num_owners) return; // terms that do not count
     if (p == 0 || keys[p - 1] != key) atomicSub(counts + key, (int32_t)p);
     if (p == n - 1 || keys[p + 1] != key) atomicAdd(counts + key, (int32_t)(p + 1));
+}
+
+// Where a term is its own owner: whether it counts. One thread an owner.
+__global__ void __launch_bounds__(threads)
+    count_own(const __grid_constant__ source_keys source, int32_t *counts)
+{
+    take_turn();
+    const int64_t t = (int64_t)blockIdx.x * threads + threadIdx.x;
+    const int64_t count = source.count(t == 0);
+    bool dropped = false;
+    if (t < source.num_owners) counts[t] = t < count && source.key(t, dropped) != no_owner;
+    const int32_t sum = __syncthreads_count(dropped);
+    if (threadIdx.x == 0) source.add_dropped(sum);
 }
 
 // ---- A sort in tiles ----------------------------------------------------------------------------
@@ -417,6 +430,18 @@ __global__ void __launch_bounds__(threads)
     const int32_t p = (int32_t)(blockIdx.x * threads + threadIdx.x);
     if (p >= *num_terms) return;
     put(p, make_uint2(no_owner, (uint32_t)(term_at != nullptr ? term_at[p] : p)));
+}
+
+// Terms that are their own owners.
+template <class Put>
+__global__ void __launch_bounds__(threads)
+    place_own(const __grid_constant__ Put put, const int32_t *offsets, int64_t num_owners)
+{
+    take_turn();
+    const int64_t t = (int64_t)blockIdx.x * threads + threadIdx.x;
+    if (t >= num_owners) return;
+    const int32_t p = offsets[t];
+    if (offsets[t + 1] > p) put(p, make_uint2(no_owner, (uint32_t)t));
 }
 
 // ---- Schedule -----------------------------------------------------------------------------------
@@ -709,6 +734,18 @@ spops_status build_sorted(spops_context *ctx, const Keys &source, const Put &put
     return fill(ctx, put, values.Current(), n, lists);
 }
 
+// Likewise, where a term is its own owner: there is nothing to sort.
+spops_status build_own(spops_context *ctx, const source_keys &source, const put_term &put,
+                       spops_lists *lists, const build_workspace &ws)
+{
+    const dim3 blocks = blocks_for(lists->num_owners > 0 ? lists->num_owners : 1, threads);
+    SPOPS_TRY(launch<WAITS_FOR_PREVIOUS>(ctx, "segments: count_own", count_own, blocks, threads,
+                                         source, lists->offsets));
+    SPOPS_TRY(build_schedule(ctx, nullptr, lists, ws));
+    return launch<WAITS_FOR_PREVIOUS>(ctx, "segments: place_own", place_own<put_term>, blocks,
+                                      threads, put, lists->offsets, lists->num_owners);
+}
+
 template <class Keys, class Put>
 spops_status build_from_keys(spops_context *ctx, const Keys &keys, const Put &put, int64_t n,
                              spops_lists *lists, const build_workspace &ws)
@@ -771,9 +808,11 @@ extern "C" spops_status spops_cuda_lists_build(spops_context *ctx, const spops_l
     const build_workspace ws = carve_workspace(owners, lists->max_terms, &c);
     const put_term put = {source->a, source->b, source->term, (int2 *)lists->pairs, lists->order};
     SPOPS_TRY(clear(ctx, lists));
+    const source_keys keys = {*source, owners, lists->schedule};
+    if (source->offsets == nullptr && source->keys == nullptr)
+        return build_own(ctx, keys, put, lists, ws);
     if (source->offsets == nullptr && !source->keys_sorted)
-        return build_from_keys(ctx, source_keys{*source, owners, lists->schedule}, put, n, lists,
-                               ws);
+        return build_from_keys(ctx, keys, put, n, lists, ws);
     if (source->offsets == nullptr)
         SPOPS_TRY(launch<WAITS_FOR_PREVIOUS>(ctx, "segments: count_sorted", count_sorted<int32_t>,
                                              blocks_for(n, threads), threads, source->keys, n,

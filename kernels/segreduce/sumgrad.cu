@@ -61,11 +61,13 @@ __device__ __forceinline__ void sum_over_group(float (&v)[UNROLL], int32_t lane,
     }
 }
 
-// VEC columns of a row: a chunk, or of wide rows, which have no tail, two.
+// VEC columns of a row: a chunk, or of rows without a tail two.
 template <class T, int VEC, bool FULL> struct row_part {
     static constexpr int chunks = VEC * sizeof(T) > 16 ? 2 : 1, columns = VEC / chunks;
     static_assert(FULL || chunks == 1, "");
     static constexpr int unroll = 4 / chunks; // terms on their way at once
+    // Blocks of a multiprocessor that leave enough registers.
+    static constexpr int blocks_held = columns > 4 && chunks > 1 ? 3 : 4;
     row_chunk<T, columns, FULL> chunk[chunks];
 
     __device__ __forceinline__ void clear()
@@ -174,7 +176,7 @@ __device__ __forceinline__ void write_part(const backward_params &p, int32_t own
 }
 
 template <class T, class W, int WEIGHT, int VEC, bool FULL>
-__global__ void __launch_bounds__(threads, 3)
+__global__ void __launch_bounds__(threads, (row_part<T, VEC, FULL>::blocks_held))
     sumgrad_kernel(const __grid_constant__ sumgrad_params params)
 {
     __shared__ spops_sum shared[threads * VEC];
@@ -230,12 +232,15 @@ spops_status launch_types(spops_context *ctx, const sumgrad_params &p, int vec, 
     return launch(ctx, what, sumgrad_kernel<T, W, WEIGHT, wide, true>, grid, threads, p);
 }
 
-// Columns of a lane: a chunk, or two where a warp would not have a row else.
+// A row of more chunks takes two a lane: a warp has more rows, and fewer sums over lanes.
+constexpr int max_single_chunks = 8;
+
 int columns_of_lane(const spops_sumgrad_args *args)
 {
     const int vec = common_chunk({args->x, args->grad_out, args->grad_x});
-    const bool wide = args->x.cols > (int64_t)vec * warp && args->x.cols % (2 * vec) == 0;
-    return wide && vec > 1 ? 2 * vec : vec;
+    const bool two =
+        args->x.cols > (int64_t)vec * max_single_chunks && args->x.cols % (2 * vec) == 0;
+    return two && vec > 1 ? 2 * vec : vec;
 }
 
 } // namespace

@@ -34,7 +34,7 @@ typedef struct spops_lists {
 // a and b, that land in pairs.
 typedef struct spops_lists_source {
     const int32_t *offsets; // [num_owners + 1] of terms in owner order; NULL when keys are given
-    const int32_t *keys;    // [num_terms] owner of a term
+    const int32_t *keys;    // [num_terms] owner of a term; NULL without offsets: the term itself
     bool keys_sorted;
     int64_t num_terms;               // the capacity, where num_terms_device is given
     const int32_t *num_terms_device; // [1] how many of them count; NULL: all

@@ -279,6 +279,14 @@ spops_status spops_segments_enqueue_build(spops_context *ctx, spops_segments *se
     if (segments->gradients == SPOPS_GRADIENTS_NONE) return SPOPS_STATUS_OK;
     SPOPS_TRY(backend->lists_invert(ctx, &segments->forward, SPOPS_BY_ROW, &segments->by_row,
                                     segments->lists_workspace));
+    if (source->keys != NULL && source->b == NULL) { // a term is its own weight: nothing to sort
+        spops_lists_source by_weight = *source;
+        by_weight.keys = NULL;
+        by_weight.b = source->keys;
+        by_weight.b_limit = segments->num_segments;
+        return backend->lists_build(ctx, &by_weight, &segments->by_weight,
+                                    segments->lists_workspace);
+    }
     return backend->lists_invert(ctx, &segments->forward, SPOPS_BY_WEIGHT, &segments->by_weight,
                                  segments->lists_workspace);
 }

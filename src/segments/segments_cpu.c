@@ -318,6 +318,15 @@ static void fill_positions(int num_threads, const spops_lists_source *source, in
     }
 }
 
+static bool term_counts(const spops_lists_source *source, int64_t num_owners, int64_t t)
+{
+    const int32_t key = number_of(source->keys, t);
+    const int32_t a = number_of(source->a, t), b = number_of(source->b, t);
+    if (!source->drop_invalid) return true;
+    return key >= 0 && key < num_owners && a >= 0 && a < source->a_limit && b >= 0 &&
+           b < source->b_limit;
+}
+
 // Keys and term numbers of the source into the workspace; a term that is to be dropped gets the key
 // num_owners, which sorts behind all others. Returns how many there are.
 static int64_t fill_keys(int num_threads, const spops_lists_source *source, int64_t num_owners,
@@ -327,18 +336,43 @@ static int64_t fill_keys(int num_threads, const spops_lists_source *source, int6
 #pragma omp parallel for num_threads(num_threads) if (num_threads > 1) schedule(static)               \
     reduction(+ : num_dropped)
     for (int64_t t = 0; t < n; ++t) {
-        const int32_t key = source->keys[t];
-        bool valid = true;
-        if (source->drop_invalid) {
-            const int32_t a = number_of(source->a, t), b = number_of(source->b, t);
-            valid = key >= 0 && key < num_owners && a >= 0 && a < source->a_limit && b >= 0 &&
-                    b < source->b_limit;
-        }
-        w->keys[0][t] = valid ? (uint32_t)key : (uint32_t)num_owners;
+        const bool counts = term_counts(source, num_owners, t);
+        w->keys[0][t] = counts ? (uint32_t)source->keys[t] : (uint32_t)num_owners;
         w->terms[0][t] = (int32_t)t;
-        num_dropped += !valid;
+        num_dropped += !counts;
     }
     return num_dropped;
+}
+
+// Likewise, where a term is its own owner: those that count are in order, and the others left out.
+static int64_t keep_own(int num_threads, const spops_lists_source *source, int64_t num_owners,
+                        int64_t n, int num_parts, const sort_workspace *w)
+{
+    int64_t num_kept = 0;
+#pragma omp parallel for num_threads(num_threads) if (num_threads > 1) schedule(static)
+    for (int part = 0; part < num_parts; ++part) {
+        const int64_t end = part_begin(n, part + 1, num_parts);
+        int32_t count = 0;
+        for (int64_t t = part_begin(n, part, num_parts); t < end; ++t)
+            count += term_counts(source, num_owners, t);
+        w->counts[part] = count;
+    }
+    for (int part = 0; part < num_parts; ++part) {
+        const int32_t count = w->counts[part];
+        w->counts[part] = (int32_t)num_kept;
+        num_kept += count;
+    }
+#pragma omp parallel for num_threads(num_threads) if (num_threads > 1) schedule(static)
+    for (int part = 0; part < num_parts; ++part) {
+        const int64_t end = part_begin(n, part + 1, num_parts);
+        int32_t p = w->counts[part];
+        for (int64_t t = part_begin(n, part, num_parts); t < end; ++t)
+            if (term_counts(source, num_owners, t)) {
+                w->keys[0][p] = (uint32_t)t;
+                w->terms[0][p++] = (int32_t)t;
+            }
+    }
+    return n - num_kept;
 }
 
 spops_status spops_cpu_lists_build(spops_context *ctx, const spops_lists_source *source,
@@ -361,14 +395,18 @@ spops_status spops_cpu_lists_build(spops_context *ctx, const spops_lists_source 
         assert(!source->drop_invalid);
         memcpy(lists->offsets, source->offsets, (size_t)(num_owners + 1) * sizeof(int32_t));
         fill_positions(num_threads, source, n, NULL, lists);
-    } else if (source->keys_sorted && !source->drop_invalid) {
+    } else if (source->keys != NULL && source->keys_sorted && !source->drop_invalid) {
         offsets_of_keys(num_threads, num_owners, n, (const uint32_t *)source->keys, lists->offsets);
         fill_positions(num_threads, source, n, NULL, lists);
     } else {
         const sort_plan plan = plan_sort(num_owners, lists->max_terms);
-        int sorted;
-        num_dropped = fill_keys(num_threads, source, num_owners, n, &w);
-        sorted = sort_terms(num_threads, plan, n, &w);
+        int sorted = 0;
+        if (source->keys != NULL) {
+            num_dropped = fill_keys(num_threads, source, num_owners, n, &w);
+            sorted = sort_terms(num_threads, plan, n, &w);
+        } else {
+            num_dropped = keep_own(num_threads, source, num_owners, n, plan.num_parts, &w);
+        }
         n -= num_dropped;
         offsets_of_keys(num_threads, num_owners, n, w.keys[sorted], lists->offsets);
         fill_positions(num_threads, source, n, w.terms[sorted], lists);
