@@ -278,10 +278,21 @@ __global__ void __launch_bounds__(cut_threads)
     if (window == 0) ws.wedge_begin[s.num_windows] = 0;
 }
 
-// What sorts and scans find where there is nothing; counts; no cell covered.
+// What the sort by cell finds besides spans.
 __global__ void __launch_bounds__(threads)
-    clear_rest(const int32_t *num_spans, const build_workspace ws, const spops_bev_spans s,
-               int64_t num_cells)
+    fill_rest(const int32_t *num_spans, const build_workspace ws, int64_t max_spans,
+              int64_t num_cells)
+{
+    const int64_t i = (int64_t)blockIdx.x * threads + threadIdx.x;
+    if (i >= max_spans) return;
+    ws.places[0][i] = (int32_t)i;
+    if (i >= *num_spans) ws.cells[0][i] = (uint32_t)num_cells;
+}
+
+// What the sorts and scans of a cut find where there is nothing; counts; no cell covered.
+__global__ void __launch_bounds__(threads)
+    clear_cut(const int32_t *num_spans, const build_workspace ws, const spops_bev_spans s,
+              int64_t num_cells)
 {
     const int64_t i = (int64_t)blockIdx.x * threads + threadIdx.x;
     if (i <= s.max_bundles) ws.step_begin[i] = 0;
@@ -300,9 +311,7 @@ __global__ void __launch_bounds__(threads)
     if (i > s.max_spans) return;
     ws.shared[i] = shared_counts{0, 0};
     if (i == s.max_spans) return;
-    ws.places[0][i] = (int32_t)i;
     ws.part_keys[0][i] = (uint32_t)(s.max_wedges * num_kinds);
-    if (i >= *num_spans) ws.cells[0][i] = (uint32_t)num_cells;
 }
 
 // Spans in sorted order; and where those of a cell in one window begin, the part they are.
@@ -618,7 +627,7 @@ plane_params planes_of(const spops_bev_spans_args *args)
     return p;
 }
 
-window_params windows_of(const spops_context *ctx, const spops_bev_spans_args *args)
+window_params windows_of(const spops_context *ctx, const spops_bev_spans_args *args, bool wide)
 {
     const spops_bev_spans &s = *args->spans;
     window_params p = {};
@@ -631,7 +640,7 @@ window_params windows_of(const spops_context *ctx, const spops_bev_spans_args *a
     p.tiles_y = s.tiles_y;
     p.windows_x = s.windows_x;
     p.num_processors = ctx->info.num_processors;
-    p.wide = args->wide;
+    p.wide = wide;
     return p;
 }
 
@@ -644,56 +653,24 @@ spops_status run_cub(spops_context *ctx, const char *what, const build_workspace
     return spops_cuda_status(ctx, what, (int)function(ws.temp, bytes, args..., stream_of(ctx)));
 }
 
-} // namespace
-
-extern "C" size_t spops_cuda_bev_spans_workspace_bytes(spops_context *ctx,
-                                                       const spops_bev_spans *spans,
-                                                       const spops_bev_shape *shape)
+// A cut of the spans, from them in the order of cells.
+spops_status cut_spans(spops_context *ctx, const window_params &w, const spops_bev_spans &s,
+                       build_workspace ws, const uint32_t *cells, const int32_t *places,
+                       int64_t num_cells)
 {
-    (void)ctx;
-    spops_carver c = {nullptr, 0};
-    carve_workspace(*spans, shape->num_depths, cells_of(*shape), &c);
-    return c.used;
-}
-
-extern "C" spops_status spops_cuda_bev_spans_build(spops_context *ctx,
-                                                   const spops_bev_spans_args *args)
-{
-    const spops_bev_spans s = *args->spans;
-    const plane_params p = planes_of(args);
-    const window_params w = windows_of(ctx, args);
-    const int64_t num_cells = cells_of(args->shape);
-    spops_carver c = {(char *)args->workspace, 0};
-    build_workspace ws = carve_workspace(s, p.num_depths, num_cells, &c);
     const dim3 for_spans = blocks_for(s.max_spans + 1, threads);
     const dim3 for_bundles = blocks_for(s.max_bundles * warp, threads);
     const dim3 for_wedges = blocks_for(s.max_wedges, threads);
-
-    SPOPS_TRY(launch(ctx, "bev_spans: count_planes", count_planes,
-                     blocks_for((p.num_planes + 1) * warp, threads), threads, p, ws.plane_begin));
-    SPOPS_TRY(run_cub(ctx, "bev_spans: scan of planes", ws, scan_counts, ws.plane_begin,
-                      p.num_planes + 1));
-    SPOPS_TRY(launch(ctx, "bev_spans: emit_spans", emit_spans,
-                     blocks_for(p.num_planes * warp, threads), threads, p, ws.plane_begin,
-                     ws.cells[0], ws.loose));
-    if (s.tile_begin != nullptr)
-        SPOPS_TRY(launch(ctx, "bev_spans: begin_tiles", begin_tiles,
-                         blocks_for(s.num_tiles + 1, threads), threads, ws, s, p.num_depths));
     SPOPS_TRY(launch(ctx, "bev_spans: cut_windows", cut_windows, dim3((unsigned)s.num_windows),
                      cut_threads, w, ws, s));
     SPOPS_TRY(run_cub(ctx, "bev_spans: scan of windows", ws, scan_counts, ws.wedge_begin,
                       s.num_windows + 1));
     const int64_t most =
         std::max({s.max_spans, s.max_bundles, (num_cells + 31) / 32, s.max_wedges});
-    SPOPS_TRY(launch(ctx, "bev_spans: clear_rest", clear_rest, blocks_for(most + 1, threads),
-                     threads, ws.plane_begin + p.num_planes, ws, s, num_cells));
-
-    cub::DoubleBuffer<uint32_t> cells(ws.cells[0], ws.cells[1]);
-    cub::DoubleBuffer<int32_t> places(ws.places[0], ws.places[1]);
-    SPOPS_TRY(run_cub(ctx, "bev_spans: sort by cell", ws, sort_pairs, cells, places, s.max_spans,
-                      (uint64_t)num_cells));
-    SPOPS_TRY(launch(ctx, "bev_spans: find_parts", find_parts, for_spans, threads, w,
-                     cells.Current(), places.Current(), ws, s, num_cells));
+    SPOPS_TRY(launch(ctx, "bev_spans: clear_cut", clear_cut, blocks_for(most + 1, threads), threads,
+                     ws.plane_begin + s.num_planes, ws, s, num_cells));
+    SPOPS_TRY(launch(ctx, "bev_spans: find_parts", find_parts, for_spans, threads, w, cells, places,
+                     ws, s, num_cells));
     SPOPS_TRY(run_cub(ctx, "bev_spans: scan of shared parts", ws, scan_shared, ws.shared,
                       s.max_spans + 1));
     cub::DoubleBuffer<uint32_t> keys(ws.part_keys[0], ws.part_keys[1]);
@@ -716,4 +693,47 @@ extern "C" spops_status spops_cuda_bev_spans_build(spops_context *ctx,
                       (uint64_t)UINT32_MAX));
     return launch(ctx, "bev_spans: make_wedges", make_wedges, for_wedges, threads, w,
                   order.Current(), ws, s);
+}
+
+} // namespace
+
+extern "C" size_t spops_cuda_bev_spans_workspace_bytes(spops_context *ctx,
+                                                       const spops_bev_spans *spans,
+                                                       const spops_bev_shape *shape)
+{
+    (void)ctx;
+    spops_carver c = {nullptr, 0};
+    carve_workspace(*spans, shape->num_depths, cells_of(*shape), &c);
+    return c.used;
+}
+
+extern "C" spops_status spops_cuda_bev_spans_build(spops_context *ctx,
+                                                   const spops_bev_spans_args *args)
+{
+    const spops_bev_spans &s = args->spans[0];
+    const plane_params p = planes_of(args);
+    const int64_t num_cells = cells_of(args->shape);
+    spops_carver c = {(char *)args->workspace, 0};
+    const build_workspace ws = carve_workspace(s, p.num_depths, num_cells, &c);
+
+    SPOPS_TRY(launch(ctx, "bev_spans: count_planes", count_planes,
+                     blocks_for((p.num_planes + 1) * warp, threads), threads, p, ws.plane_begin));
+    SPOPS_TRY(run_cub(ctx, "bev_spans: scan of planes", ws, scan_counts, ws.plane_begin,
+                      p.num_planes + 1));
+    SPOPS_TRY(launch(ctx, "bev_spans: emit_spans", emit_spans,
+                     blocks_for(p.num_planes * warp, threads), threads, p, ws.plane_begin,
+                     ws.cells[0], ws.loose));
+    if (s.tile_begin != nullptr)
+        SPOPS_TRY(launch(ctx, "bev_spans: begin_tiles", begin_tiles,
+                         blocks_for(s.num_tiles + 1, threads), threads, ws, s, p.num_depths));
+    SPOPS_TRY(launch(ctx, "bev_spans: fill_rest", fill_rest, blocks_for(s.max_spans, threads),
+                     threads, ws.plane_begin + p.num_planes, ws, s.max_spans, num_cells));
+    cub::DoubleBuffer<uint32_t> cells(ws.cells[0], ws.cells[1]);
+    cub::DoubleBuffer<int32_t> places(ws.places[0], ws.places[1]);
+    SPOPS_TRY(run_cub(ctx, "bev_spans: sort by cell", ws, sort_pairs, cells, places, s.max_spans,
+                      (uint64_t)num_cells));
+    for (int i = 0; i < args->num_cuts; ++i)
+        SPOPS_TRY(cut_spans(ctx, windows_of(ctx, args, i > 0), args->spans[i], ws, cells.Current(),
+                            places.Current(), num_cells));
+    return SPOPS_STATUS_OK;
 }

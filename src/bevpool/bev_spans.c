@@ -119,12 +119,9 @@ spops_status spops_bev_spans_enqueue(spops_context *ctx, const char *call, spops
     args.shape = *shape;
     args.cells = cells;
     args.workspace = plan->spans_workspace;
-    for (int i = 0; i < num_cuts(plan); ++i) {
-        args.spans = &plan->spans[i];
-        args.wide = i == SPOPS_BEV_CUT_WIDE;
-        SPOPS_TRY(ctx->backend->bev_spans_build(ctx, &args));
-    }
-    return SPOPS_STATUS_OK;
+    args.spans = plan->spans;
+    args.num_cuts = num_cuts(plan);
+    return ctx->backend->bev_spans_build(ctx, &args);
 }
 
 static void free_workspace(spops_bev_plan *plan)

@@ -101,12 +101,14 @@ typedef struct spops_bev_spans {
     spops_bev_span_counts host_counts;
 } spops_bev_spans;
 
-// Slot bev_spans_build: fill spans from the cell (or -1) of each frustum point. Enqueues.
+// Slot bev_spans_build: fill spans from the cell (or -1) of each frustum point. Enqueues. Cuts are
+// of equal sizes; the first one has wedges for narrow rows of feat and, if any has, the arrays of
+// the backward pass; a second one has wedges for rows above SPOPS_BEV_NARROW_COLS.
 typedef struct spops_bev_spans_args {
     spops_bev_shape shape;
-    const int32_t *cells; // [B*N*D*H*W]
-    bool wide;            // wedges for rows of feat above SPOPS_BEV_NARROW_COLS
-    const spops_bev_spans *spans;
+    const int32_t *cells;         // [B*N*D*H*W]
+    const spops_bev_spans *spans; // [num_cuts]
+    int num_cuts;
     void *workspace; // bev_spans_workspace_bytes
 } spops_bev_spans_args;
 
