@@ -539,21 +539,13 @@ template <class H, int COLS> struct bundle_sums {
     template <class T, int CHANNELS>
     __device__ __forceinline__ void store_group(uint8_t *to, bool there, int c, int r) const
     {
-        constexpr int words = CHANNELS * sizeof(T) / 4;
         const int32_t at = col + order::first_channel(c, q);
-        uint32_t word[words];
+        float v[CHANNELS];
+        uint32_t word[CHANNELS * sizeof(T) / 4];
 #pragma unroll
-        for (int i = 0; i < CHANNELS; i += 2) {
-            const float low = sum[c + i / 2][2 * r], high = sum[c + i / 2][2 * r + 1];
-            if constexpr (sizeof(T) == 4) {
-                word[i] = __float_as_uint(low), word[i + 1] = __float_as_uint(high);
-            } else if constexpr (sizeof(T) == 2) {
-                word[i / 2] = pack2<T>(low, high);
-            } else {
-                const uint32_t codes = narrow2(T(), low, high);
-                word[i / 4] = i % 4 == 0 ? codes : word[i / 4] | codes << 16;
-            }
-        }
+        for (int i = 0; i < CHANNELS; ++i)
+            v[i] = sum[c + i / 2][2 * r + i % 2];
+        pack_values<T>(v, word); // before the branch, which costs less
         if (there && at < p.cols) store_aligned(to + at * sizeof(T), word);
     }
     __device__ __forceinline__ void store(const int32_t (&row)[2], float scale)

@@ -202,32 +202,35 @@ __device__ __forceinline__ void store_aligned(uint8_t *to, const uint32_t (&word
                 make_uint4(word[i], word[i + 1], word[i + 2], word[i + 3]);
 }
 
+// COUNT f32 as words of T.
+template <class T, int COUNT>
+__device__ __forceinline__ void pack_values(const float (&v)[COUNT],
+                                            uint32_t (&word)[COUNT * sizeof(T) / 4])
+{
+    constexpr int each = 4 / sizeof(T);
+#pragma unroll
+    for (int i = 0; i < COUNT / each; ++i) {
+        if constexpr (each == 1)
+            word[i] = __float_as_uint(v[i]);
+        else if constexpr (each == 2)
+            word[i] = pack2<T>(v[2 * i], v[2 * i + 1]);
+        else
+            word[i] = narrow2(T(), v[4 * i], v[4 * i + 1]) |
+                      narrow2(T(), v[4 * i + 2], v[4 * i + 3]) << 16;
+    }
+}
+
 // COUNT (2, 4 or 8) f32 to places `at` and on of a row of T, which are aligned to them (or to 16
 // bytes).
 template <class T, int COUNT>
 __device__ __forceinline__ void store_values(uint8_t *row, int at, const float (&v)[COUNT])
 {
-    if constexpr (sizeof(T) == 4) {
-        uint32_t words[COUNT];
-#pragma unroll
-        for (int i = 0; i < COUNT; ++i)
-            words[i] = __float_as_uint(v[i]);
-        store_aligned(row + at * 4, words);
-    } else if constexpr (sizeof(T) == 2) {
-        uint32_t words[COUNT / 2];
-#pragma unroll
-        for (int i = 0; i < COUNT / 2; ++i)
-            words[i] = pack2<T>(v[2 * i], v[2 * i + 1]);
-        store_aligned(row + at * 2, words);
-    } else if constexpr (COUNT == 2) {
+    if constexpr (COUNT * sizeof(T) == 2) {
         *reinterpret_cast<uint16_t *>(row + at) = (uint16_t)narrow2(T(), v[0], v[1]);
     } else {
-        uint32_t words[COUNT / 4];
-#pragma unroll
-        for (int i = 0; i < COUNT / 4; ++i)
-            words[i] = narrow2(T(), v[4 * i], v[4 * i + 1]) |
-                       narrow2(T(), v[4 * i + 2], v[4 * i + 3]) << 16;
-        store_aligned(row + at, words);
+        uint32_t word[COUNT * sizeof(T) / 4];
+        pack_values<T>(v, word);
+        store_aligned(row + at * sizeof(T), word);
     }
 }
 // The same where FULL; else the first n of them, one by one.
