@@ -55,7 +55,7 @@ spops_status launch_op(spops_context *ctx, const segreduce_params &p, int vec, d
 }
 
 // The sum is what BEV pooling and most operators run, so it alone has kernels for each weight
-// dtype, for counts that the host knows, and in several variants.
+// dtype, and in several variants.
 template <int WEIGHT, class T>
 spops_status launch_sum(spops_context *ctx, const segreduce_params &p, int vec, dim3 grid,
                         bool known)
@@ -69,6 +69,15 @@ spops_status launch_sum(spops_context *ctx, const segreduce_params &p, int vec, 
 #undef X
     default: return spops_fail(ctx, SPOPS_STATUS_NOT_SUPPORTED, "segreduce: no such variant");
     }
+}
+
+template <class Plain, class Traced, class T>
+spops_status launch_other(spops_context *ctx, const segreduce_params &p, int vec, dim3 grid,
+                          bool known, bool traced)
+{
+    if (traced) return launch_op<2, 2, false, Traced, T, WEIGHT_ANY, true>(ctx, p, vec, grid);
+    if (known) return launch_op<2, 4, true, Plain, T, WEIGHT_ANY, false>(ctx, p, vec, grid);
+    return launch_op<2, 4, false, Plain, T, WEIGHT_ANY, false>(ctx, p, vec, grid);
 }
 
 template <class T> spops_status launch_reduce(spops_context *ctx, const spops_segreduce_args *args)
@@ -87,10 +96,9 @@ template <class T> spops_status launch_reduce(spops_context *ctx, const spops_se
     switch (args->reduce) {
 #define SPOPS_REDUCE_OP(NAME, plain, traced_op)                                                    \
     case SPOPS_REDUCE_##NAME:                                                                      \
-        return traced                                                                              \
-                   ? launch_op<2, 2, false, traced_##NAME, T, WEIGHT_ANY, true>(ctx, p, vec, grid) \
-                   : launch_op<2, 4, false, plain_##NAME, T, WEIGHT_ANY, false>(ctx, p, vec,       \
-                                                                                grid);
+        if constexpr (SPOPS_REDUCE_##NAME != SPOPS_REDUCE_SUM)                                     \
+            return launch_other<plain_##NAME, traced_##NAME, T>(ctx, p, vec, grid, known, traced); \
+        break;
 #include "core/reduce_ops.def"
 #undef SPOPS_REDUCE_OP
     default: break;
