@@ -161,9 +161,10 @@ static void check_lists(test_device *d, const spops_lists *lists, const terms *s
     free(s), free(found), free(pairs), free(order);
 }
 
-// All three lists of a plan of these terms, which are in the order of their numbers.
+// All three lists of a plan of these terms, which are in the order of their numbers. Where a term
+// is its own weight, the lists by weight are made without the forward ones.
 static void check_plan(test_device *d, const spops_segments *plan, const terms *t, int64_t dropped,
-                       const char *what)
+                       bool own_weights, const char *what)
 {
     const int64_t most_owners = plan->num_segments + plan->num_rows + plan->num_weights;
     int32_t *offsets = (int32_t *)malloc((size_t)(most_owners + 1) * sizeof *offsets);
@@ -177,7 +178,7 @@ static void check_plan(test_device *d, const spops_segments *plan, const terms *
     free_terms(&sorted);
     by = (terms){forward.n, forward.b, forward.a, forward.owner, forward.term};
     sorted = sort_terms(&by, plan->num_weights, offsets);
-    check_lists(d, &plan->by_weight, &sorted, offsets, 0,
+    check_lists(d, &plan->by_weight, &sorted, offsets, own_weights ? dropped : 0,
                 test_describe(text, "%s, by weight", what));
     free_terms(&sorted);
     free_terms(&forward);
@@ -201,17 +202,19 @@ static const struct {
     {1000, (1 << 20) + 1, 300000, 70000, true},
 };
 
-static void check_case(test_device *d, size_t i, bool refilled)
+static void check_case(test_device *d, size_t i, bool refilled, bool own_weights)
 {
     const int64_t n = cases[i].terms;
+    const int64_t num_weights = own_weights ? n + 77 : cases[i].weights;
     test_rng rng = test_rng_make(i);
     terms given = make_terms(n), kept = make_terms(n);
     spops_segments_options options = spops_segments_options_default();
     spops_segments *plan = NULL;
     int64_t dropped = 0;
     char text[256];
-    const char *what = test_describe(text, "%s, case %zu%s", test_backend_name(d->backend), i,
-                                     refilled ? ", refilled" : "");
+    const char *what =
+        test_describe(text, "%s, case %zu%s%s", test_backend_name(d->backend), i,
+                      refilled ? ", refilled" : "", own_weights ? ", own weights" : "");
     // A refilled plan is given fewer terms than fit, and some that name nothing.
     const int32_t num_terms = (int32_t)(refilled ? n - n / 10 : n);
     kept.n = 0;
@@ -221,7 +224,7 @@ static void check_case(test_device *d, size_t i, bool refilled)
         given.owner[t] = hot ? (int32_t)(cases[i].segments / 2)
                              : (int32_t)test_rng_below(&rng, cases[i].segments);
         given.a[t] = (int32_t)test_rng_below(&rng, cases[i].rows);
-        given.b[t] = (int32_t)test_rng_below(&rng, cases[i].weights);
+        given.b[t] = own_weights ? (int32_t)t : (int32_t)test_rng_below(&rng, num_weights);
         if (bad) given.owner[t] = t % 2 == 0 ? -1 : (int32_t)cases[i].segments;
         if (t >= num_terms) continue;
         dropped += bad;
@@ -233,10 +236,10 @@ static void check_case(test_device *d, size_t i, bool refilled)
     }
     int32_t *keys = test_upload_i32(d, given.owner, n);
     int32_t *idx = test_upload_i32(d, given.a, n);
-    int32_t *weight_idx = test_upload_i32(d, given.b, n);
+    int32_t *weight_idx = own_weights ? NULL : test_upload_i32(d, given.b, n);
     int32_t *count = test_upload_i32(d, &num_terms, 1);
     options.num_rows = cases[i].rows;
-    options.num_weights = cases[i].weights;
+    options.num_weights = num_weights;
     options.max_cols = 64;
     options.gradients = SPOPS_GRADIENTS_LINEAR;
     if (refilled) {
@@ -253,7 +256,7 @@ static void check_case(test_device *d, size_t i, bool refilled)
                                                        SPOPS_KEYS_UNSORTED, &options, &plan),
                        what);
     }
-    check_plan(d, plan, &kept, dropped, what);
+    check_plan(d, plan, &kept, dropped, own_weights, what);
     spops_segments_destroy(plan);
     test_free(d, keys), test_free(d, idx), test_free(d, weight_idx), test_free(d, count);
     free_terms(&given), free_terms(&kept);
@@ -269,8 +272,10 @@ ParameterizedTest(struct backend_param *p, lists, hold_every_term, .timeout = 60
     if (!test_open(&d, (spops_backend_kind)p->backend, LAUNCH_STREAM)) return;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; ++i) {
         if (test_quick() && cases[i].terms > 100000) continue;
-        check_case(&d, i, false);
-        check_case(&d, i, true);
+        for (int own_weights = 0; own_weights <= 1; ++own_weights) {
+            check_case(&d, i, false, own_weights != 0);
+            check_case(&d, i, true, own_weights != 0);
+        }
     }
     test_close(&d);
 }
