@@ -7,9 +7,8 @@
 #include <string.h>
 
 #include "support/device.h"
-#include "tests/support/launch.h"
 #include "tests/support/params.h"
-#include "tests/support/relation.h"
+#include "tests/support/reduce_cases.h"
 
 static const spops_reduce reduces[] = {
 #define SPOPS_REDUCE_OP(name, plain, traced) SPOPS_REDUCE_##name,
@@ -17,46 +16,15 @@ static const spops_reduce reduces[] = {
 #undef SPOPS_REDUCE_OP
 };
 static const spops_dtype dtypes[] = {SPOPS_DTYPE_F32, SPOPS_DTYPE_F16, SPOPS_DTYPE_BF16};
-static const int64_t all_cols[] = {1, 3, 4, 5, 31, 32, 33, 80, 256};
-enum { NUM_REDUCES = sizeof reduces / sizeof *reduces, NUM_DTYPES = 3, NUM_COLS = 9 };
-
-struct param {
-    int backend, reduce, dtype, launch;
-};
-
-static struct criterion_test_params every_combination(void)
-{
-    static struct param params[NUM_REDUCES * NUM_DTYPES * (1 + NUM_LAUNCHES)];
-    size_t n = 0;
-    for (int r = 0; r < NUM_REDUCES; ++r) {
-        for (int t = 0; t < NUM_DTYPES; ++t) {
-            params[n++] =
-                (struct param){SPOPS_BACKEND_CPU, (int)reduces[r], (int)dtypes[t], LAUNCH_DEFAULT};
-            for (int l = 0; l < NUM_LAUNCHES; ++l) {
-                params[n++] =
-                    (struct param){SPOPS_BACKEND_CUDA, (int)reduces[r], (int)dtypes[t], l};
-            }
-        }
-    }
-    return cr_make_param_array(struct param, params, n);
-}
-
-typedef enum weighting { WEIGHTS_NONE, WEIGHTS_F32, WEIGHTS_SAME, NUM_WEIGHTINGS } weighting;
-
-// What is chosen for one case beside its parameters.
-typedef struct choices {
-    int64_t cols, padding, shift, max_cols;
-    weighting weights;
-    test_values values;
-    bool with_arg;
-    uint64_t stream; // of its random numbers
-} choices;
+enum { NUM_REDUCES = sizeof reduces / sizeof *reduces, NUM_DTYPES = 3 };
 
 typedef struct segreduce_case {
     const test_relation *relation;
     spops_segments *plan;
     spops_reduce reduce;
-    choices choice;
+    reduce_choices choice;
+    test_values values;
+    bool with_arg;
     guarded x, w, out, arg;
     ref_tensor expected;
     int32_t *expected_arg;
@@ -68,18 +36,18 @@ static void prepare(void *user, int version)
     const ref_relation *r = &c->relation->ref;
     const bool product = c->reduce == SPOPS_REDUCE_PROD;
     test_rng rng = test_rng_make(c->choice.stream * 2 + (uint64_t)version);
-    double *x = guarded_fill(&c->x, &rng, c->choice.values, product, c->relation->longest);
+    double *x = guarded_fill(&c->x, &rng, c->values, product, c->relation->longest);
     double *w = NULL;
     guarded_upload(&c->x);
     if (c->choice.weights != WEIGHTS_NONE) {
-        const test_values kind = c->choice.values == VALUES_EXACT ? VALUES_EXACT : VALUES_RANDOM;
+        const test_values kind = c->values == VALUES_EXACT ? VALUES_EXACT : VALUES_RANDOM;
         w = guarded_fill(&c->w, &rng, kind, product, c->relation->longest);
         guarded_upload(&c->w);
     }
     ref_tensor_destroy(&c->expected);
     c->expected = ref_tensor_create(r->num_segments, c->choice.cols);
     ref_reduce_forward(r, c->reduce, c->choice.cols, x, w, &c->expected,
-                       c->choice.with_arg ? c->expected_arg : NULL);
+                       c->with_arg ? c->expected_arg : NULL);
     free(x), free(w);
 }
 
@@ -88,32 +56,40 @@ static spops_status enqueue(void *user, spops_context *ctx)
     segreduce_case *c = (segreduce_case *)user;
     return spops_segreduce_execute(ctx, c->plan, c->reduce, c->x.view,
                                    c->choice.weights != WEIGHTS_NONE ? &c->w.view : NULL,
-                                   c->out.view, c->choice.with_arg ? &c->arg.view : NULL);
+                                   c->out.view, c->with_arg ? &c->arg.view : NULL);
 }
 
 static void verify(void *user, int version, const char *what)
 {
     segreduce_case *c = (segreduce_case *)user;
     (void)version;
-    const bool exact = c->choice.values == VALUES_EXACT && ref_reduce_is_exact(c->reduce, false);
+    const bool exact = c->values == VALUES_EXACT && ref_reduce_is_exact(c->reduce, false);
     guarded_check(&c->out, &c->expected, exact, what);
-    if (c->choice.with_arg) guarded_check_i32(&c->arg, c->expected_arg, what);
+    if (c->with_arg) guarded_check_i32(&c->arg, c->expected_arg, what);
+}
+
+static bool has_arg(int reduce)
+{
+    return reduce == SPOPS_REDUCE_MIN || reduce == SPOPS_REDUCE_MAX;
 }
 
 static void check_case(test_device *d, const test_shape *shape, const test_relation *relation,
-                       const struct param *p, const choices *choice)
+                       const struct reduce_param *p, const reduce_choices *choice, test_rng *rng)
 {
     char text[256];
     const spops_dtype dtype = (spops_dtype)p->dtype;
     const ref_relation *r = &relation->ref;
     segreduce_case c = {.relation = relation, .reduce = (spops_reduce)p->reduce, .choice = *choice};
+    c.values = (test_values)test_rng_below(rng, NUM_VALUES + 3);
+    if (c.values >= NUM_VALUES) c.values = VALUES_EXACT;
+    c.with_arg = has_arg(p->reduce) && test_rng_below(rng, 2) == 0;
     const char *what = test_describe(
         text,
         "%s %s %s, %s, %s: cols %lld + %lld, shift %lld, form %d, indexing %d, weights %d, %s",
         test_backend_name(d->backend), test_reduce_name(c.reduce), test_dtype_name(dtype),
         test_launch_name(d->launch), shape->name, (long long)choice->cols,
         (long long)choice->padding, (long long)choice->shift, relation->form, relation->indexing,
-        choice->weights, test_values_name(choice->values));
+        choice->weights, test_values_name(c.values));
 
     const spops_status status =
         test_relation_plan(relation, d->ctx, choice->max_cols, SPOPS_GRADIENTS_NONE, &c.plan);
@@ -138,7 +114,7 @@ static void check_case(test_device *d, const test_shape *shape, const test_relat
     call.inputs[0] = &c.x;
     if (choice->weights != WEIGHTS_NONE) call.inputs[1] = &c.w;
     call.outputs[0] = &c.out;
-    if (choice->with_arg) call.outputs[1] = &c.arg;
+    if (c.with_arg) call.outputs[1] = &c.arg;
     test_run(d, &call);
 
     guarded_destroy(&c.x), guarded_destroy(&c.w);
@@ -148,79 +124,22 @@ static void check_case(test_device *d, const test_shape *shape, const test_relat
     spops_segments_destroy(c.plan);
 }
 
-static bool has_arg(int reduce)
-{
-    return reduce == SPOPS_REDUCE_MIN || reduce == SPOPS_REDUCE_MAX;
-}
-
-// Every shape and column count, with the rest drawn at random.
 ParameterizedTestParameters(segreduce, agrees_on_shapes)
 {
-    return every_combination();
+    return every_reduction();
 }
-ParameterizedTest(struct param *p, segreduce, agrees_on_shapes, .timeout = 600)
+ParameterizedTest(struct reduce_param *p, segreduce, agrees_on_shapes, .timeout = 600)
 {
-    test_device d;
-    if (!test_open(&d, (spops_backend_kind)p->backend, (test_launch)p->launch)) return;
-    uint64_t stream = (uint64_t)(p->reduce * 64 + p->dtype * 8 + p->launch) << 32;
-    for (int s = 0; s < test_num_shapes(); ++s) {
-        for (int k = 0; k < NUM_COLS; ++k) {
-            const test_shape *shape = &test_shapes[s];
-            test_rng rng = test_rng_make(++stream);
-            const test_form form = (test_form)test_rng_below(&rng, NUM_FORMS);
-            const test_indexing indexing = (test_indexing)test_rng_below(&rng, NUM_INDEXINGS);
-            choices choice = {.cols = all_cols[k], .stream = stream};
-            choice.padding = test_rng_below(&rng, 2) * (1 + test_rng_below(&rng, 7));
-            choice.shift = test_rng_below(&rng, 2);
-            choice.max_cols = test_rng_below(&rng, 2) * choice.cols; // 0: the default
-            choice.weights = (weighting)test_rng_below(&rng, NUM_WEIGHTINGS);
-            choice.values = (test_values)test_rng_below(&rng, NUM_VALUES + 3);
-            if (choice.values >= NUM_VALUES) choice.values = VALUES_EXACT;
-            choice.with_arg = has_arg(p->reduce) && test_rng_below(&rng, 2) == 0;
-            if (choice.cols > shape->max_cols) continue;
-            test_relation relation = test_relation_create(shape, form, indexing, &rng);
-            check_case(&d, shape, &relation, p, &choice);
-            test_relation_destroy(&relation);
-        }
-    }
-    test_close(&d);
+    reduce_over_shapes(p, check_case);
 }
 
-// One small shape, with every combination of form, indexing, weights, padding and shift.
 ParameterizedTestParameters(segreduce, agrees_on_options)
 {
-    return every_combination();
+    return every_reduction();
 }
-ParameterizedTest(struct param *p, segreduce, agrees_on_options, .timeout = 600)
+ParameterizedTest(struct reduce_param *p, segreduce, agrees_on_options, .timeout = 600)
 {
-    static const test_shape shape = {"small ramp", 23, LENGTHS_RAMP, 21, 256};
-    test_device d;
-    if (!test_open(&d, (spops_backend_kind)p->backend, (test_launch)p->launch)) return;
-    uint64_t stream = (uint64_t)(p->reduce * 64 + p->dtype * 8 + p->launch) << 40;
-    int number = 0;
-    for (int form = 0; form < NUM_FORMS; ++form) {
-        for (int indexing = 0; indexing < NUM_INDEXINGS; ++indexing) {
-            test_rng rng = test_rng_make(++stream);
-            test_relation relation =
-                test_relation_create(&shape, (test_form)form, (test_indexing)indexing, &rng);
-            for (int weights = 0; weights < NUM_WEIGHTINGS; ++weights) {
-                for (int placed = 0; placed < 4; ++placed, ++number) {
-                    const choices choice = {.cols = all_cols[number % 5],
-                                            .padding = placed & 1 ? 3 : 0,
-                                            .shift = placed >> 1,
-                                            .max_cols = 0,
-                                            .weights = (weighting)weights,
-                                            .values = (test_values)(number % NUM_VALUES),
-                                            .with_arg = has_arg(p->reduce) && number % 2 == 0,
-                                            .stream = ++stream};
-                    if (test_quick() && number % 5 != 0) continue;
-                    check_case(&d, &shape, &relation, p, &choice);
-                }
-            }
-            test_relation_destroy(&relation);
-        }
-    }
-    test_close(&d);
+    reduce_over_options(p, check_case);
 }
 
 // Worked by hand, apart from the reference: ties, zeros of both signs, NaN, infinities.

@@ -6,57 +6,18 @@
 #include <string.h>
 
 #include "support/device.h"
-#include "tests/support/launch.h"
 #include "tests/support/params.h"
-#include "tests/support/relation.h"
+#include "tests/support/reduce_cases.h"
 
-static const spops_reduce reduces[] = {
-#define SPOPS_REDUCE_OP(name, plain, traced) SPOPS_REDUCE_##name,
-#include "src/core/reduce_ops.def"
-#undef SPOPS_REDUCE_OP
-};
-static const spops_dtype dtypes[] = {SPOPS_DTYPE_F32, SPOPS_DTYPE_F16, SPOPS_DTYPE_BF16};
-static const int64_t all_cols[] = {1, 3, 4, 5, 31, 32, 33, 80, 160, 256};
-enum { NUM_REDUCES = sizeof reduces / sizeof *reduces, NUM_DTYPES = 3, NUM_COLS = 10 };
-
-struct param {
-    int backend, reduce, dtype, launch;
-};
-
-static struct criterion_test_params every_combination(void)
-{
-    static struct param params[NUM_REDUCES * NUM_DTYPES * (1 + NUM_LAUNCHES)];
-    size_t n = 0;
-    for (int r = 0; r < NUM_REDUCES; ++r) {
-        for (int t = 0; t < NUM_DTYPES; ++t) {
-            params[n++] =
-                (struct param){SPOPS_BACKEND_CPU, (int)reduces[r], (int)dtypes[t], LAUNCH_DEFAULT};
-            for (int l = 0; l < NUM_LAUNCHES; ++l) {
-                params[n++] =
-                    (struct param){SPOPS_BACKEND_CUDA, (int)reduces[r], (int)dtypes[t], l};
-            }
-        }
-    }
-    return cr_make_param_array(struct param, params, n);
-}
-
-typedef enum weighting { WEIGHTS_NONE, WEIGHTS_F32, WEIGHTS_SAME, NUM_WEIGHTINGS } weighting;
 enum { WANT_X = 1, WANT_W = 2 };
-
-typedef struct choices {
-    int64_t cols, padding, shift, max_cols;
-    weighting weights;
-    test_values values; // EXACT, RANDOM, CANCEL or ZEROS: what has a gradient everywhere
-    int wanted;         // WANT_X, WANT_W
-    spops_gradients gradients;
-    uint64_t stream;
-} choices;
 
 typedef struct backward_case {
     const test_relation *relation;
     spops_segments *plan;
     spops_reduce reduce;
-    choices choice;
+    reduce_choices choice;
+    test_values values; // EXACT, RANDOM, CANCEL or ZEROS: what has a gradient everywhere
+    int wanted;         // WANT_X, WANT_W
     guarded x, w, grad_out, grad_x, grad_w;
     ref_tensor expected_x, expected_w;
 } backward_case;
@@ -66,11 +27,11 @@ static void prepare(void *user, int version)
     backward_case *c = (backward_case *)user;
     const ref_relation *r = &c->relation->ref;
     const bool product = c->reduce == SPOPS_REDUCE_PROD;
-    const bool exact = c->choice.values == VALUES_EXACT;
+    const bool exact = c->values == VALUES_EXACT;
     const int64_t longest = c->relation->longest;
     test_rng rng = test_rng_make(c->choice.stream * 2 + (uint64_t)version);
     double *w = NULL;
-    double *x = guarded_fill(&c->x, &rng, c->choice.values, product, longest);
+    double *x = guarded_fill(&c->x, &rng, c->values, product, longest);
     double *grad_out =
         guarded_fill(&c->grad_out, &rng, exact ? VALUES_EXACT : VALUES_RANDOM, false, longest);
     guarded_upload(&c->x), guarded_upload(&c->grad_out);
@@ -82,8 +43,8 @@ static void prepare(void *user, int version)
     c->expected_x = ref_tensor_create(r->num_rows, c->choice.cols);
     c->expected_w = ref_tensor_create(r->num_weights, 1);
     ref_reduce_backward(r, c->reduce, c->choice.cols, x, w, grad_out,
-                        c->choice.wanted & WANT_X ? &c->expected_x : NULL,
-                        c->choice.wanted & WANT_W ? &c->expected_w : NULL);
+                        c->wanted & WANT_X ? &c->expected_x : NULL,
+                        c->wanted & WANT_W ? &c->expected_w : NULL);
     free(x), free(w), free(grad_out);
 }
 
@@ -92,26 +53,42 @@ static spops_status enqueue(void *user, spops_context *ctx)
     backward_case *c = (backward_case *)user;
     return spops_segreduce_execute_backward(ctx, c->plan, c->reduce, c->grad_out.view, c->x.view,
                                             c->choice.weights != WEIGHTS_NONE ? &c->w.view : NULL,
-                                            c->choice.wanted & WANT_X ? &c->grad_x.view : NULL,
-                                            c->choice.wanted & WANT_W ? &c->grad_w.view : NULL);
+                                            c->wanted & WANT_X ? &c->grad_x.view : NULL,
+                                            c->wanted & WANT_W ? &c->grad_w.view : NULL);
 }
 
 static void verify(void *user, int version, const char *what)
 {
     backward_case *c = (backward_case *)user;
     (void)version;
-    const bool exact = c->choice.values == VALUES_EXACT && ref_reduce_is_exact(c->reduce, true);
-    if (c->choice.wanted & WANT_X) guarded_check(&c->grad_x, &c->expected_x, exact, what);
-    if (c->choice.wanted & WANT_W) guarded_check(&c->grad_w, &c->expected_w, exact, what);
+    const bool exact = c->values == VALUES_EXACT && ref_reduce_is_exact(c->reduce, true);
+    if (c->wanted & WANT_X) guarded_check(&c->grad_x, &c->expected_x, exact, what);
+    if (c->wanted & WANT_W) guarded_check(&c->grad_w, &c->expected_w, exact, what);
+}
+
+static spops_gradients gradients_for(int reduce, test_rng *rng)
+{
+    const bool linear = reduce == SPOPS_REDUCE_SUM || reduce == SPOPS_REDUCE_MEAN;
+    return linear && test_rng_below(rng, 2) == 0 ? SPOPS_GRADIENTS_LINEAR : SPOPS_GRADIENTS_ALL;
+}
+
+static test_values values_for(test_rng *rng)
+{
+    static const test_values kinds[] = {VALUES_EXACT, VALUES_EXACT, VALUES_RANDOM, VALUES_CANCEL,
+                                        VALUES_ZEROS};
+    return kinds[test_rng_below(rng, 5)];
 }
 
 static void check_case(test_device *d, const test_shape *shape, const test_relation *relation,
-                       const struct param *p, const choices *choice)
+                       const struct reduce_param *p, const reduce_choices *choice, test_rng *rng)
 {
     char text[256];
     const spops_dtype dtype = (spops_dtype)p->dtype;
     const ref_relation *r = &relation->ref;
     backward_case c = {.relation = relation, .reduce = (spops_reduce)p->reduce, .choice = *choice};
+    c.values = values_for(rng);
+    c.wanted = choice->weights == WEIGHTS_NONE ? WANT_X : 1 + (int)test_rng_below(rng, 3);
+    const spops_gradients gradients = gradients_for(p->reduce, rng);
     const char *what = test_describe(
         text,
         "%s %s %s backward, %s, %s: cols %lld + %lld, shift %lld, form %d, indexing %d, weights "
@@ -119,10 +96,10 @@ static void check_case(test_device *d, const test_shape *shape, const test_relat
         test_backend_name(d->backend), test_reduce_name(c.reduce), test_dtype_name(dtype),
         test_launch_name(d->launch), shape->name, (long long)choice->cols,
         (long long)choice->padding, (long long)choice->shift, relation->form, relation->indexing,
-        choice->weights, choice->wanted, test_values_name(choice->values));
+        choice->weights, c.wanted, test_values_name(c.values));
 
     const spops_status status =
-        test_relation_plan(relation, d->ctx, choice->max_cols, choice->gradients, &c.plan);
+        test_relation_plan(relation, d->ctx, choice->max_cols, gradients, &c.plan);
     test_expect_ok(d->ctx, status, what);
     const spops_dtype w_dtype = choice->weights == WEIGHTS_SAME ? dtype : SPOPS_DTYPE_F32;
     c.x = guarded_create(d->backend, "x", r->num_rows, choice->cols, choice->padding, choice->shift,
@@ -144,8 +121,8 @@ static void check_case(test_device *d, const test_shape *shape, const test_relat
     call.inputs[1] = &c.grad_out;
     if (choice->weights != WEIGHTS_NONE) call.inputs[2] = &c.w;
     int outputs = 0;
-    if (choice->wanted & WANT_X) call.outputs[outputs++] = &c.grad_x;
-    if (choice->wanted & WANT_W) call.outputs[outputs++] = &c.grad_w;
+    if (c.wanted & WANT_X) call.outputs[outputs++] = &c.grad_x;
+    if (c.wanted & WANT_W) call.outputs[outputs++] = &c.grad_w;
     test_run(d, &call);
 
     guarded_destroy(&c.x), guarded_destroy(&c.w), guarded_destroy(&c.grad_out);
@@ -154,90 +131,22 @@ static void check_case(test_device *d, const test_shape *shape, const test_relat
     spops_segments_destroy(c.plan);
 }
 
-static spops_gradients gradients_for(int reduce, test_rng *rng)
-{
-    const bool linear = reduce == SPOPS_REDUCE_SUM || reduce == SPOPS_REDUCE_MEAN;
-    return linear && test_rng_below(rng, 2) == 0 ? SPOPS_GRADIENTS_LINEAR : SPOPS_GRADIENTS_ALL;
-}
-
-static test_values values_for(test_rng *rng)
-{
-    static const test_values kinds[] = {VALUES_EXACT, VALUES_EXACT, VALUES_RANDOM, VALUES_CANCEL,
-                                        VALUES_ZEROS};
-    return kinds[test_rng_below(rng, 5)];
-}
-
-// Every shape and column count, with the rest drawn at random.
 ParameterizedTestParameters(segreduce_backward, agrees_on_shapes)
 {
-    return every_combination();
+    return every_reduction();
 }
-ParameterizedTest(struct param *p, segreduce_backward, agrees_on_shapes, .timeout = 600)
+ParameterizedTest(struct reduce_param *p, segreduce_backward, agrees_on_shapes, .timeout = 600)
 {
-    test_device d;
-    if (!test_open(&d, (spops_backend_kind)p->backend, (test_launch)p->launch)) return;
-    uint64_t stream = (uint64_t)(p->reduce * 64 + p->dtype * 8 + p->launch) << 32;
-    for (int s = 0; s < test_num_shapes(); ++s) {
-        for (int k = 0; k < NUM_COLS; ++k) {
-            const test_shape *shape = &test_shapes[s];
-            test_rng rng = test_rng_make(++stream);
-            const test_form form = (test_form)test_rng_below(&rng, NUM_FORMS);
-            const test_indexing indexing = (test_indexing)test_rng_below(&rng, NUM_INDEXINGS);
-            choices choice = {.cols = all_cols[k], .stream = stream};
-            choice.padding = test_rng_below(&rng, 2) * (1 + test_rng_below(&rng, 7));
-            choice.shift = test_rng_below(&rng, 2);
-            choice.max_cols = test_rng_below(&rng, 2) * choice.cols;
-            choice.weights = (weighting)test_rng_below(&rng, NUM_WEIGHTINGS);
-            choice.values = values_for(&rng);
-            choice.wanted =
-                choice.weights == WEIGHTS_NONE ? WANT_X : 1 + (int)test_rng_below(&rng, 3);
-            choice.gradients = gradients_for(p->reduce, &rng);
-            if (choice.cols > shape->max_cols) continue;
-            test_relation relation = test_relation_create(shape, form, indexing, &rng);
-            check_case(&d, shape, &relation, p, &choice);
-            test_relation_destroy(&relation);
-        }
-    }
-    test_close(&d);
+    reduce_over_shapes(p, check_case);
 }
 
-// One small shape, with every combination of form, indexing, weights, padding and shift.
 ParameterizedTestParameters(segreduce_backward, agrees_on_options)
 {
-    return every_combination();
+    return every_reduction();
 }
-ParameterizedTest(struct param *p, segreduce_backward, agrees_on_options, .timeout = 600)
+ParameterizedTest(struct reduce_param *p, segreduce_backward, agrees_on_options, .timeout = 600)
 {
-    static const test_shape shape = {"small ramp", 23, LENGTHS_RAMP, 21, 256};
-    test_device d;
-    if (!test_open(&d, (spops_backend_kind)p->backend, (test_launch)p->launch)) return;
-    uint64_t stream = (uint64_t)(p->reduce * 64 + p->dtype * 8 + p->launch) << 40;
-    int number = 0;
-    for (int form = 0; form < NUM_FORMS; ++form) {
-        for (int indexing = 0; indexing < NUM_INDEXINGS; ++indexing) {
-            test_rng rng = test_rng_make(++stream);
-            test_relation relation =
-                test_relation_create(&shape, (test_form)form, (test_indexing)indexing, &rng);
-            for (int weights = 0; weights < NUM_WEIGHTINGS; ++weights) {
-                for (int placed = 0; placed < 4; ++placed, ++number) {
-                    const choices choice = {.cols = all_cols[number % 5],
-                                            .padding = placed & 1 ? 3 : 0,
-                                            .shift = placed >> 1,
-                                            .max_cols = 0,
-                                            .weights = (weighting)weights,
-                                            .values = values_for(&rng),
-                                            .wanted =
-                                                weights == WEIGHTS_NONE ? WANT_X : 1 + number % 3,
-                                            .gradients = gradients_for(p->reduce, &rng),
-                                            .stream = ++stream};
-                    if (test_quick() && number % 5 != 0) continue;
-                    check_case(&d, &shape, &relation, p, &choice);
-                }
-            }
-            test_relation_destroy(&relation);
-        }
-    }
-    test_close(&d);
+    reduce_over_options(p, check_case);
 }
 
 // By hand: d(product) / d(factor) with no zero, one zero and two zeros in a segment.

@@ -1,0 +1,40 @@
+// The cases of the tests that run every reduction: each with each dtype and launch mode, over
+// shapes and columns, and over forms of the plan, weights and places of rows in memory.
+#ifndef SPOPS_TESTS_SUPPORT_REDUCE_CASES_H
+#define SPOPS_TESTS_SUPPORT_REDUCE_CASES_H
+
+#include <criterion/parameterized.h>
+
+#include "tests/support/launch.h"
+#include "tests/support/relation.h"
+
+struct reduce_param {
+    int backend, reduce, dtype, launch;
+};
+struct criterion_test_params every_reduction(void);
+
+typedef enum test_weighting {
+    WEIGHTS_NONE,
+    WEIGHTS_F32,
+    WEIGHTS_SAME, // of the dtype of the rows
+    NUM_WEIGHTINGS
+} test_weighting;
+
+typedef struct reduce_choices {
+    int64_t cols, padding, shift;
+    int64_t max_cols; // of the plan; 0: the default
+    test_weighting weights;
+    uint64_t stream; // of the case's random numbers
+} reduce_choices;
+
+// One case; what a test chooses besides comes from rng.
+typedef void reduce_check(test_device *d, const test_shape *shape, const test_relation *relation,
+                          const struct reduce_param *p, const reduce_choices *choices,
+                          test_rng *rng);
+
+// Every shape and column count, with the rest drawn at random.
+void reduce_over_shapes(const struct reduce_param *p, reduce_check *check);
+// One small shape, with every combination of form, indexing, weights, padding and shift.
+void reduce_over_options(const struct reduce_param *p, reduce_check *check);
+
+#endif
