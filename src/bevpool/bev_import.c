@@ -233,10 +233,7 @@ spops_status spops_bev_plan_create_from_ranks(spops_context *ctx, const spops_be
     int32_t *starts = NULL, *lengths = NULL;
 import in;
 
-    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
-    SPOPS_REQUIRE(ctx, out != NULL, "%s: out is NULL", call);
-    *out = NULL;
-    SPOPS_TRY(spops_check_not_capturing(ctx, call));
+    SPOPS_BEGIN_CREATE(ctx, call, out);
     SPOPS_TRY(spops_bev_check_shape(ctx, call, shape, &counts));
     SPOPS_TRY(spops_bev_read_options(ctx, call, options, &o));
     SPOPS_TRY(check_ranks_struct(ctx, call, ranks));
@@ -304,10 +301,7 @@ spops_status spops_bev_plan_create_from_intervals(spops_context *ctx, const spop
     spops_bev_options o;
 import in;
 
-    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
-    SPOPS_REQUIRE(ctx, out != NULL, "%s: out is NULL", call);
-    *out = NULL;
-    SPOPS_TRY(spops_check_not_capturing(ctx, call));
+    SPOPS_BEGIN_CREATE(ctx, call, out);
     SPOPS_TRY(spops_bev_check_shape(ctx, call, shape, &counts));
     SPOPS_TRY(spops_bev_read_options(ctx, call, options, &o));
     SPOPS_TRY(check_intervals_struct(ctx, call, intervals));

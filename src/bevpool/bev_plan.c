@@ -292,10 +292,7 @@ static spops_status create_from_geometry(spops_context *ctx, const char *call,
     spops_lists_source nothing;
     frustum f;
 
-    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
-    SPOPS_REQUIRE(ctx, out != NULL, "%s: out is NULL", call);
-    *out = NULL;
-    SPOPS_TRY(spops_check_not_capturing(ctx, call));
+    SPOPS_BEGIN_CREATE(ctx, call, out);
     SPOPS_TRY(spops_check_slot(ctx, call, ctx->backend->bev_points != NULL, "bev_points"));
     SPOPS_TRY(spops_bev_read_geometry(ctx, call, geometry, &g, &counts));
     SPOPS_REQUIRE(ctx, g.cameras != NULL || refillable,
@@ -508,10 +505,7 @@ spops_status spops_bev_plan_load(spops_context *ctx, const void *data, size_t by
     spops_blob_reader reader;
     spops_segments_image image;
 
-    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
-    SPOPS_REQUIRE(ctx, out != NULL, "%s: out is NULL", call);
-    *out = NULL;
-    SPOPS_TRY(spops_check_not_capturing(ctx, call));
+    SPOPS_BEGIN_CREATE(ctx, call, out);
     SPOPS_TRY(spops_blob_open(ctx, call, data, bytes, plan_magic, PLAN_VERSION, &reader));
     SPOPS_TRY(read_shape(ctx, call, &reader, &shape, &counts));
     SPOPS_TRY_GOTO(spops_segments_image_read(ctx, call, &reader, &image), status, fail);

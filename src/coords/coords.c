@@ -417,10 +417,7 @@ spops_status spops_coords_create(spops_context *ctx, int32_t dims, int64_t num_r
     spops_coords_source source;
     spops_coords_box box;
 
-    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
-    SPOPS_REQUIRE(ctx, out != NULL, "%s: out is NULL", call);
-    *out = NULL;
-    SPOPS_TRY(spops_check_not_capturing(ctx, call));
+    SPOPS_BEGIN_CREATE(ctx, call, out);
     SPOPS_TRY(spops_coords_check_dims(ctx, call, dims));
     SPOPS_TRY(spops_check_count(ctx, call, "num_rows", num_rows));
     SPOPS_TRY(spops_coords_read_options(ctx, call, dims, options, &choices));
@@ -437,10 +434,7 @@ spops_status spops_coords_reserve(spops_context *ctx, int32_t dims, int64_t max_
     static const char call[] = "coords_reserve";
     spops_coords_choices choices;
 
-    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
-    SPOPS_REQUIRE(ctx, out != NULL, "%s: out is NULL", call);
-    *out = NULL;
-    SPOPS_TRY(spops_check_not_capturing(ctx, call));
+    SPOPS_BEGIN_CREATE(ctx, call, out);
     SPOPS_TRY(spops_coords_check_dims(ctx, call, dims));
     SPOPS_TRY(spops_check_count(ctx, call, "max_rows", max_rows));
     SPOPS_TRY(spops_check_count(ctx, call, "max_items", max_items));

@@ -158,14 +158,6 @@ static spops_status kept_source(spops_context *ctx, const char *call, const spop
 
 // ---- Create -------------------------------------------------------------------------------------
 
-static spops_status begin_create(spops_context *ctx, const char *call, spops_coords **out)
-{
-    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
-    SPOPS_REQUIRE(ctx, out != NULL, "%s: out is NULL", call);
-    *out = NULL;
-    return spops_check_not_capturing(ctx, call);
-}
-
 // From a checked source, in the box of choices or, without one, in `box`.
 static spops_status create(spops_context *ctx, const char *call, const spops_coords_source *source,
                            const spops_coords_choices *choices, const spops_coords_box *box,
@@ -183,7 +175,7 @@ static spops_status create_window(spops_context *ctx, const char *call, spops_co
     spops_coords_choices choices;
     spops_coords_box box;
 
-    SPOPS_TRY(begin_create(ctx, call, out));
+    SPOPS_BEGIN_CREATE(ctx, call, out);
     SPOPS_TRY(window_source(ctx, call, kind, in, kernel, &source));
     SPOPS_TRY(spops_coords_read_options(ctx, call, source.dims, options, &choices));
     memset(&box, 0, sizeof box);
@@ -219,7 +211,7 @@ spops_status spops_coords_create_union(spops_context *ctx, const spops_coords *a
     spops_coords_choices choices;
     spops_coords_box box;
 
-    SPOPS_TRY(begin_create(ctx, call, out));
+    SPOPS_BEGIN_CREATE(ctx, call, out);
     SPOPS_TRY(union_source(ctx, call, a, b, &source));
     SPOPS_TRY(spops_coords_read_options(ctx, call, source.dims, options, &choices));
     if (a->arrays.max_rows == 0)
@@ -240,7 +232,7 @@ spops_status spops_coords_create_pruned(spops_context *ctx, const spops_coords *
     spops_coords_choices choices;
     spops_coords_box box;
 
-    SPOPS_TRY(begin_create(ctx, call, out));
+    SPOPS_BEGIN_CREATE(ctx, call, out);
     SPOPS_TRY(kept_source(ctx, call, in, keep, &source));
     SPOPS_TRY(spops_coords_read_options(ctx, call, source.dims, options, &choices));
     box = spops_box_of(&in->arrays.layout);

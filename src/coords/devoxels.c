@@ -148,10 +148,7 @@ spops_status spops_devoxels_create(spops_context *ctx, const spops_coords *coord
     spops_coords_source source;
     spops_devoxels *d = NULL;
 
-    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
-    SPOPS_REQUIRE(ctx, out != NULL, "%s: out is NULL", call);
-    *out = NULL;
-    SPOPS_TRY(spops_check_not_capturing(ctx, call));
+    SPOPS_BEGIN_CREATE(ctx, call, out);
     SPOPS_TRY(spops_coords_check(ctx, call, "coords", coords));
     SPOPS_TRY(read_options(ctx, call, coords->arrays.layout.dims, options, &o));
     SPOPS_REQUIRE(ctx, points.cols == coords->arrays.layout.dims,
@@ -181,10 +178,7 @@ spops_status spops_devoxels_reserve(spops_context *ctx, const spops_coords *coor
     spops_lists_source nothing;
     spops_devoxels *d = NULL;
 
-    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
-    SPOPS_REQUIRE(ctx, out != NULL, "%s: out is NULL", call);
-    *out = NULL;
-    SPOPS_TRY(spops_check_not_capturing(ctx, call));
+    SPOPS_BEGIN_CREATE(ctx, call, out);
     SPOPS_TRY(spops_coords_check(ctx, call, "coords", coords));
     SPOPS_TRY(spops_check_count(ctx, call, "max_points", max_points));
     SPOPS_TRY(read_options(ctx, call, coords->arrays.layout.dims, options, &o));

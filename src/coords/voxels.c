@@ -162,10 +162,7 @@ spops_status spops_voxels_create(spops_context *ctx, spops_matrix points, const 
     spops_coords_box box;
     spops_voxels *v = NULL;
 
-    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
-    SPOPS_REQUIRE(ctx, out != NULL, "%s: out is NULL", call);
-    *out = NULL;
-    SPOPS_TRY(spops_check_not_capturing(ctx, call));
+    SPOPS_BEGIN_CREATE(ctx, call, out);
     SPOPS_TRY(spops_coords_check_dims(ctx, call, points.cols));
     SPOPS_TRY(read_options(ctx, call, (int32_t)points.cols, options, &o, &choices));
     SPOPS_TRY(spops_points_source(ctx, call, points, batch, o.size_m, o.origin_m, &source));
@@ -195,10 +192,7 @@ spops_status spops_voxels_reserve(spops_context *ctx, int32_t dims, int64_t max_
     spops_lists_source nothing;
     spops_voxels *v = NULL;
 
-    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
-    SPOPS_REQUIRE(ctx, out != NULL, "%s: out is NULL", call);
-    *out = NULL;
-    SPOPS_TRY(spops_check_not_capturing(ctx, call));
+    SPOPS_BEGIN_CREATE(ctx, call, out);
     SPOPS_TRY(spops_coords_check_dims(ctx, call, dims));
     SPOPS_TRY(spops_check_count(ctx, call, "max_points", max_points));
     SPOPS_TRY(spops_check_count(ctx, call, "max_voxels", max_voxels));

@@ -472,10 +472,7 @@ spops_status spops_segments_create(spops_context *ctx, int64_t num_segments, con
     spops_segments_options o;
     spops_lists_source source;
 
-    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
-    SPOPS_REQUIRE(ctx, out != NULL, "%s: out is NULL", call);
-    *out = NULL;
-    SPOPS_TRY(spops_check_not_capturing(ctx, call));
+    SPOPS_BEGIN_CREATE(ctx, call, out);
     memset(&o, 0, sizeof o);
     SPOPS_TRY(spops_read_options(ctx, call, options, &o, sizeof o));
     SPOPS_TRY(spops_check_count(ctx, call, "num_segments", num_segments));
@@ -495,10 +492,7 @@ spops_status spops_segments_create_from_keys(spops_context *ctx, int64_t num_seg
     spops_segments_options o;
     spops_lists_source source;
 
-    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
-    SPOPS_REQUIRE(ctx, out != NULL, "%s: out is NULL", call);
-    *out = NULL;
-    SPOPS_TRY(spops_check_not_capturing(ctx, call));
+    SPOPS_BEGIN_CREATE(ctx, call, out);
     memset(&o, 0, sizeof o);
     SPOPS_TRY(spops_read_options(ctx, call, options, &o, sizeof o));
     SPOPS_TRY(spops_check_count(ctx, call, "num_segments", num_segments));
@@ -529,10 +523,7 @@ spops_status spops_segments_reserve(spops_context *ctx, int64_t num_segments, in
     spops_lists_source nothing;
     spops_segments *s = NULL;
 
-    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
-    SPOPS_REQUIRE(ctx, out != NULL, "%s: out is NULL", call);
-    *out = NULL;
-    SPOPS_TRY(spops_check_not_capturing(ctx, call));
+    SPOPS_BEGIN_CREATE(ctx, call, out);
     memset(&o, 0, sizeof o);
     SPOPS_TRY(spops_read_options(ctx, call, options, &o, sizeof o));
     SPOPS_TRY(spops_check_count(ctx, call, "num_segments", num_segments));

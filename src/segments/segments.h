@@ -108,6 +108,16 @@ spops_status spops_check_slot(spops_context *ctx, const char *call, bool filled,
 // ctx's stream is not being captured; `call` allocates or waits.
 spops_status spops_check_not_capturing(spops_context *ctx, const char *call);
 
+// What every call that makes something begins with: ctx is there, and out, where nothing is yet;
+// ctx's stream is not being captured.
+#define SPOPS_BEGIN_CREATE(ctx, call, out)                                                         \
+    do {                                                                                           \
+        SPOPS_REQUIRE(NULL, (ctx) != NULL, "%s: ctx is NULL", (call));                             \
+        SPOPS_REQUIRE((ctx), (out) != NULL, "%s: out is NULL", (call));                            \
+        *(out) = NULL;                                                                             \
+        SPOPS_TRY(spops_check_not_capturing((ctx), (call)));                                       \
+    } while (0)
+
 // An index array of n elements is there (unless n is 0) and aligned.
 spops_status spops_check_indices(spops_context *ctx, const char *call, const char *name,
                                  const int32_t *array, int64_t n);

@@ -357,10 +357,7 @@ spops_status spops_segments_load(spops_context *ctx, const void *data, size_t by
     spops_blob_reader reader;
     spops_segments_image image;
 
-    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
-    SPOPS_REQUIRE(ctx, out != NULL, "%s: out is NULL", call);
-    *out = NULL;
-    SPOPS_TRY(spops_check_not_capturing(ctx, call));
+    SPOPS_BEGIN_CREATE(ctx, call, out);
     SPOPS_TRY(spops_blob_open(ctx, call, data, bytes, image_magic, IMAGE_VERSION, &reader));
     SPOPS_TRY_GOTO(spops_segments_image_read(ctx, call, &reader, &image), status, done);
     SPOPS_TRY_GOTO(spops_segments_image_build(ctx, call, &image, 0, out), status, done);
