@@ -374,6 +374,7 @@ ParameterizedTest(struct param *p, bevpool_dtypes, keep_special_values_apart, .t
     uint64_t stream = (uint64_t)(p->dtype * 8 + p->launch + 1000) << 32;
     for (int i = 0; i < 6; ++i) {
         const bool distinct = i % 2 == 1;
+        if (test_quick() && i != 0 && i != 3) continue; // one map of either kind
         test_rng rng = test_rng_make(stream += 100);
         bev_map map = distinct ? bev_map_distinct(&shape, 500, &rng)
                                : bev_map_random(&shape, 500, true, &rng);
