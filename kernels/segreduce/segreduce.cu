@@ -71,6 +71,7 @@ spops_status launch_sum(spops_context *ctx, const segreduce_params &p, int vec, 
     }
 }
 
+// Any other reduction: what index outputs and gradients need is traced.
 template <class Plain, class Traced, class T>
 spops_status launch_other(spops_context *ctx, const segreduce_params &p, int vec, dim3 grid,
                           bool known, bool traced)

@@ -8,6 +8,12 @@
 #include "tests/support/launch.h"
 #include "tests/support/relation.h"
 
+// Every built-in reduction, and the dtypes of rows.
+extern const spops_reduce test_reduces[];
+extern const int test_num_reduces;
+enum { NUM_ROW_DTYPES = 3 };
+extern const spops_dtype test_row_dtypes[NUM_ROW_DTYPES];
+
 struct reduce_param {
     int backend, reduce, dtype, launch;
 };
@@ -24,7 +30,8 @@ typedef struct reduce_choices {
     int64_t cols, padding, shift;
     int64_t max_cols; // of the plan; 0: the default
     test_weighting weights;
-    uint64_t stream; // of the case's random numbers
+    int number;      // of the case, among those that are run
+    uint64_t stream; // of its random numbers
 } reduce_choices;
 
 // One case; what a test chooses besides comes from rng.
