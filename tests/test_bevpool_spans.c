@@ -178,48 +178,73 @@ static void check_some(const unsigned char *sums, int64_t bytes)
     cr_assert(any, "nothing was summed");
 }
 
-// A plan of a map that is cut twice: rows for one cut and for the other, of sums that are exact in
-// any order.
+// A map, with rows of every width that `cols` names, against its lists: sums that are exact in any
+// order.
+static void check_rows(test_device *d, const spops_bev_geometry *g, const int64_t *cols,
+                       int num_cols)
+{
+    const spops_bev_options any = with_kernel(SPOPS_BEV_KERNEL_AUTO),
+                            lists = with_kernel(SPOPS_BEV_KERNEL_LISTS);
+    const spops_bev_shape *s = &g->shape;
+    const int64_t rows = (int64_t)s->num_cameras * s->feature_height * s->feature_width;
+    const int64_t cells = (int64_t)s->num_cells_x * s->num_cells_y * s->num_cells_z;
+    test_rng rng = test_rng_make(11);
+    cr_assert(rows * s->num_depths >= SPOPS_BEV_WIDE_POINTS);
+    check_choice(d, g, SPOPS_BEV_KERNEL_AUTO,
+                 d->backend == SPOPS_BACKEND_CUDA ? SPOPS_BEV_KERNEL_SPANS : SPOPS_BEV_KERNEL_LISTS,
+                 "two cuts");
+    guarded depth =
+        guarded_create(d->backend, "depth", rows * s->num_depths, 1, 0, 0, SPOPS_DTYPE_F16);
+    free(guarded_fill(&depth, &rng, VALUES_EXACT, true, rows));
+    guarded_upload(&depth);
+    for (int i = 0; i < num_cols; ++i) {
+        guarded feat = guarded_create(d->backend, "feat", rows, cols[i], 0, 0, SPOPS_DTYPE_F16);
+        guarded out = guarded_create(d->backend, "out", cells, cols[i], 0, 0, SPOPS_DTYPE_F32);
+        free(guarded_fill(&feat, &rng, VALUES_EXACT, true, rows));
+        guarded_upload(&feat);
+        unsigned char *sums = pool_rows(d, g, &lists, &depth, &feat, &out);
+        unsigned char *found = pool_rows(d, g, &any, &depth, &feat, &out);
+        guarded_check_bits(&out, sums, "rows of either cut");
+        check_some(sums, cells * cols[i] * 4);
+        free(sums), free(found);
+        guarded_destroy(&feat), guarded_destroy(&out);
+    }
+    guarded_destroy(&depth);
+}
+
+// The kernel has blocks of three sizes: how many fit on a multiprocessor decides, and so how wide
+// rows are and how many depths a wedge has: many in the second map, few in the third. The first two
+// are cut twice.
 ParameterizedTestParameters(bevpool_spans, narrow_and_wide_rows)
 {
     return every_backend();
 }
 ParameterizedTest(struct backend_param *p, bevpool_spans, narrow_and_wide_rows)
 {
-    static const int64_t all_cols[] = {SPOPS_BEV_NARROW_COLS, SPOPS_BEV_NARROW_COLS + 32, 256};
+    static const int64_t all_cols[] = {SPOPS_BEV_NARROW_COLS, SPOPS_BEV_NARROW_COLS + 32, 192, 240,
+                                       256};
     test_device d;
     if (!test_open(&d, (spops_backend_kind)p->backend, LAUNCH_DEFAULT)) return;
-    const spops_bev_kernel expected =
-        p->backend == SPOPS_BACKEND_CUDA ? SPOPS_BEV_KERNEL_SPANS : SPOPS_BEV_KERNEL_LISTS;
-    const spops_bev_options any = with_kernel(SPOPS_BEV_KERNEL_AUTO),
-                            lists = with_kernel(SPOPS_BEV_KERNEL_LISTS);
-    test_rng rng = test_rng_make(11);
     bev_geometry_case g = bev_geometry_simulate(1, 8, 0.2);
     spops_bev_shape *s = &g.geometry.shape;
     s->num_depths = 64, s->feature_height = 32, s->feature_width = 32;
     g.geometry.depth_step_m = 0.15;
-    const int64_t rows = (int64_t)s->num_cameras * s->feature_height * s->feature_width;
-    const int64_t cells = (int64_t)s->num_cells_x * s->num_cells_y * s->num_cells_z;
-    cr_assert(rows * s->num_depths >= SPOPS_BEV_WIDE_POINTS);
-    check_choice(&d, &g.geometry, SPOPS_BEV_KERNEL_AUTO, expected, "two cuts");
-    guarded depth =
-        guarded_create(d.backend, "depth", rows * s->num_depths, 1, 0, 0, SPOPS_DTYPE_F16);
-    free(guarded_fill(&depth, &rng, VALUES_EXACT, true, rows));
-    guarded_upload(&depth);
-    for (int i = 0; i < 3; ++i) {
-        guarded feat = guarded_create(d.backend, "feat", rows, all_cols[i], 0, 0, SPOPS_DTYPE_F16);
-        guarded out = guarded_create(d.backend, "out", cells, all_cols[i], 0, 0, SPOPS_DTYPE_F32);
-        free(guarded_fill(&feat, &rng, VALUES_EXACT, true, rows));
-        guarded_upload(&feat);
-        unsigned char *sums = pool_rows(&d, &g.geometry, &lists, &depth, &feat, &out);
-        unsigned char *found = pool_rows(&d, &g.geometry, &any, &depth, &feat, &out);
-        guarded_check_bits(&out, sums, "rows of either cut");
-        check_some(sums, cells * all_cols[i] * 4);
-        free(sums), free(found);
-        guarded_destroy(&feat), guarded_destroy(&out);
-    }
-    guarded_destroy(&depth);
+    check_rows(&d, &g.geometry, all_cols, 5);
     bev_geometry_free(&g);
+    if (p->backend == SPOPS_BACKEND_CUDA) {
+        g = bev_geometry_simulate(1, 16, 0.2);
+        s->num_depths = 192, s->feature_height = 32, s->feature_width = 32;
+        s->num_cells_x *= 6, s->num_cells_y *= 6;
+        g.geometry.cell_size_m[0] /= 6.0, g.geometry.cell_size_m[1] /= 6.0;
+        g.geometry.depth_step_m = 0.035;
+        check_rows(&d, &g.geometry, all_cols + 4, 1);
+        bev_geometry_free(&g);
+
+        g = bev_geometry_simulate(1, 16, 0.2);
+        s->num_depths = 4, s->feature_height = 32, s->feature_width = 64;
+        check_rows(&d, &g.geometry, all_cols + 3, 1);
+        bev_geometry_free(&g);
+    }
     test_close(&d);
 }
 

@@ -535,7 +535,8 @@ __global__ void __launch_bounds__(threads)
     }
 }
 
-// About what a block's time is made of, in steps; from large to small, as the sort sees it.
+// What a block's time is made of (a fit over the blocks of a plan that noted the time: 30 ns a
+// step, 48 a bundle, 39 more a shared one); from large to small, as the sort sees it.
 __global__ void __launch_bounds__(threads)
     weigh_wedges(const build_workspace ws, const spops_bev_spans s)
 {

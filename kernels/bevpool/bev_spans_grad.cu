@@ -575,10 +575,6 @@ bool choose_params(const spops_context *ctx, const spops_bev_spans_grad_args *ar
     const spops_bev_spans &s = *args->spans;
     const spops_bev_shape &shape = args->shape;
     const int64_t num_strips = s.num_tiles / s.tiles_x;
-    int max_shared = 0;
-    if (cudaDeviceGetAttribute(&max_shared, cudaDevAttrMaxSharedMemoryPerBlockOptin,
-                               ctx->info.device) != cudaSuccess)
-        return false;
     grad_params p = {};
     p.spans = s.tile_spans;
     p.tile_begin = s.tile_begin;
@@ -603,7 +599,7 @@ bool choose_params(const spops_context *ctx, const spops_bev_spans_grad_args *ar
         const int32_t tiles = 1 << p.tiles_log2;
         p.blocks_x = (p.tiles_x + tiles - 1) / tiles;
         if (p.tiles_log2 > 0 && num_strips * p.blocks_x < ctx->info.num_processors) continue;
-        if (layout_of(p, groups_of(p.cols)).bytes > max_shared) continue;
+        if (layout_of(p, groups_of(p.cols)).bytes > ctx->block_shared_bytes) continue;
         for (p.chunk_log2 = 3; p.chunk_log2 > 0; --p.chunk_log2) {
             const int32_t chunk = 1 << p.chunk_log2;
             if (tiles * s.tile_width % chunk == 0 && p.width % chunk == 0 &&

@@ -30,9 +30,8 @@ namespace
 
 using namespace spops;
 
-constexpr int warp = 32, warps = 8, threads = warps * warp;
+constexpr int warp = 32;
 constexpr uint32_t whole_warp = 0xffffffffu;
-constexpr int blocks_held = 2; // by a multiprocessor
 constexpr int tile_pixels = SPOPS_BEV_TILE_PIXELS, window_columns = SPOPS_BEV_WINDOW_COLUMNS;
 constexpr int bundle_parts = SPOPS_BEV_BUNDLE_PARTS;
 constexpr int plane_bytes = tile_pixels * 2; // weights of a tile at one depth
@@ -51,13 +50,20 @@ struct pool_params {
     int32_t feat_stride, scales_stride; // bytes, as all strides here
     const uint8_t *depth;
     int32_t depth_dtype;
-    int32_t depth_run; // neighbouring columns that can be loaded at once: 4 or 1
+    int32_t depth_run; // neighbouring columns that can be loaded at once: 8, 4 or 1
     uint8_t *out;
     int64_t out_stride;
     int32_t out_dtype;
     float *parts;
     int64_t part_cols;
+    bool turned; // every other round of columns takes the wedges from the last to the first
     const float *feat_scale, *depth_scale, *out_scale;
+};
+
+// A block that pools: the columns that it has of its wedge's rows, and its warps.
+template <int COLS, int WARPS> struct pool_block {
+    static constexpr int cols = COLS, warps = WARPS, threads = WARPS * warp;
+    static constexpr int held = 20 / WARPS; // by a multiprocessor, for which it has registers
 };
 
 // A value that is cheap to keep, as one whose origin the compiler does not see: it is not to be
@@ -68,17 +74,28 @@ __device__ __forceinline__ uint32_t kept(uint32_t value)
     return value;
 }
 
-// Where things lie in a block's shared memory, in bytes.
+// Where things lie in a block's shared memory, in bytes. Gaps see to it that a warp finds in
+// different banks what it loads of eight pixels above each other, and what it stores of
+// neighbouring ones.
 template <int COLS> struct wedge_layout {
     static constexpr int chunks = COLS / chunk_cols;
-    static constexpr int pitch = (chunks | 1) * 16; // of a pixel; odd: eight in different banks
+    static constexpr int gap = chunks < 16 ? 0 : 2;         // before chunk 8, in chunks
+    static constexpr int pitch = ((chunks | 1) + gap) * 16; // of a pixel
     int features, weights, spans, rows, bundles, bytes;
 
+    static __host__ __device__ __forceinline__ constexpr int chunk_at(int chunk)
+    {
+        return (chunk + (chunk < 8 ? 0 : gap)) * 16;
+    }
+    static __host__ __device__ __forceinline__ int tile_bytes(int width_log2)
+    {
+        return tile_pixels * pitch + (width_log2 == 0 ? 16 : width_log2 == 1 ? 32 : 0);
+    }
     __host__ __device__ __forceinline__ wedge_layout(const pool_params &p)
     {
         const int tiles = window_columns >> p.tile_width_log2;
         features = 0;
-        weights = features + tiles * tile_pixels * pitch;
+        weights = features + tiles * tile_bytes(p.tile_width_log2);
         spans = weights + tiles * p.max_depths * plane_bytes;
         rows = spans + p.max_steps * bundle_parts * (int)sizeof(spops_bev_span);
         bundles = rows + p.max_bundles * bundle_parts * (int)sizeof(int32_t);
@@ -115,7 +132,7 @@ template <int COLS> struct channel_order {
     static __device__ __forceinline__ int byte_of(int c)
     {
         const place at = of(c);
-        return at.chunk * 16 + at.lane * 4 + at.side * 2;
+        return wedge_layout<COLS>::chunk_at(at.chunk) + at.lane * 4 + at.side * 2;
     }
     // Place in a shared part: a lane stores what it has of two chunks together, four channels.
     static __device__ __forceinline__ int part_place(int c)
@@ -135,17 +152,20 @@ __device__ __forceinline__ int channel_of_item(int item, int columns)
 
 // ---- Loading a wedge ----------------------------------------------------------------------------
 
+template <int THREADS>
 __device__ __forceinline__ void copy_plan(uint32_t to, const void *from, int bytes)
 {
 #pragma unroll 1
-    for (int i = (int)threadIdx.x * 16; i < bytes; i += threads * 16)
+    for (int i = (int)threadIdx.x * 16; i < bytes; i += THREADS * 16)
         copy_async<16>(to + i, static_cast<const uint8_t *>(from) + i, 1u);
 }
 
-// Pixel row r, column x of a window: its place among the pixels of the window's tiles.
-template <int WIDTH_LOG2> __device__ __forceinline__ int place_of(int r, int x)
+// Where pixel row r, column x of a window lies among its features.
+template <int COLS, int WIDTH_LOG2> __device__ __forceinline__ int pixel_at(int r, int x)
 {
-    return (x >> WIDTH_LOG2) * tile_pixels + (r << WIDTH_LOG2) + (x & ((1 << WIDTH_LOG2) - 1));
+    typedef wedge_layout<COLS> layout;
+    const int k = (r << WIDTH_LOG2) + (x & ((1 << WIDTH_LOG2) - 1));
+    return (x >> WIDTH_LOG2) * layout::tile_bytes(WIDTH_LOG2) + k * layout::pitch;
 }
 
 // A sum of zeros times words of two f16 or bf16, which is zeros while all words are finite.
@@ -215,16 +235,16 @@ __device__ __forceinline__ void deal_words(uint32_t to, const uint32_t (&word)[W
 }
 
 // Features of columns col and on, into shared memory in the order of channel_order.
-template <class X, int COLS, int WIDTH_LOG2>
+template <class X, class B, int WIDTH_LOG2>
 __device__ __forceinline__ void load_features(const pool_params &p, const spops_bev_wedge &w,
                                               int32_t col, uint32_t to,
                                               finite_check<typename row_words<X>::half_type> &check)
 {
-    typedef wedge_layout<COLS> layout;
-    typedef channel_order<COLS> order;
+    typedef wedge_layout<B::cols> layout;
+    typedef channel_order<B::cols> order;
     typedef feature_item<X> item_of;
-    constexpr int column_items = COLS / item_of::cols, row_items = window_columns * column_items;
-    constexpr int rows = threads / row_items, tile_rows = tile_pixels >> WIDTH_LOG2;
+    constexpr int column_items = B::cols / item_of::cols, row_items = window_columns * column_items;
+    constexpr int rows = B::threads / row_items, tile_rows = tile_pixels >> WIDTH_LOG2;
     constexpr int at_once = (tile_rows + rows - 1) / rows;
     const int first = (int)threadIdx.x / row_items, item = (int)threadIdx.x - first * row_items;
     const int x = item / column_items, channel = (item - x * column_items) * item_of::cols;
@@ -242,7 +262,7 @@ __device__ __forceinline__ void load_features(const pool_params &p, const spops_
     for (int i = 0; i < at_once; ++i)
         items[i].load(from + i * ahead, first + i * rows < height, scales + i * ahead_scales);
 
-    to += place_of<WIDTH_LOG2>(first, x) * layout::pitch + order::byte_of(channel);
+    to += pixel_at<B::cols, WIDTH_LOG2>(first, x) + order::byte_of(channel);
 #pragma unroll
     for (int i = 0; i < at_once; ++i, to += (rows << WIDTH_LOG2) * layout::pitch) {
         if (first + i * rows >= tile_rows) continue;
@@ -265,7 +285,7 @@ template <class T> struct weight_row {
     uint32_t word[words];
 };
 
-// RUN (4 or 1) of them can be loaded at once; `columns` are there.
+// RUN (8, 4 or 1) of them can be loaded at once; `columns` are there.
 template <class T, int RUN>
 __device__ __forceinline__ void load_row(weight_row<T> &row, const T *from, int columns)
 {
@@ -279,7 +299,10 @@ __device__ __forceinline__ void load_row(weight_row<T> &row, const T *from, int 
     for (int at = 0; at < window_columns; at += RUN) {
         if (at >= columns) continue;
         uint32_t *word = row.word + at / word_columns;
-        if constexpr (run_words == 2) {
+        if constexpr (run_words == 4) {
+            const uint4 v = __ldg(reinterpret_cast<const uint4 *>(from + at));
+            word[0] = v.x, word[1] = v.y, word[2] = v.z, word[3] = v.w;
+        } else if constexpr (run_words == 2) {
             const uint2 v = __ldg(reinterpret_cast<const uint2 *>(from + at));
             word[0] = v.x, word[1] = v.y;
         } else if constexpr (run_words == 1) {
@@ -301,7 +324,7 @@ __host__ __device__ __forceinline__ int pair_place(int m)
 // wide two rows of pixels above each other, as a word has two pixels of a tile. Loading and storing
 // are apart so that features are on their way between them, and most wedges load all at once. Rows
 // that are not there leave words that no span has a mask for.
-template <class T, int RUN, int WIDTH_LOG2> struct weight_copier {
+template <class T, int THREADS, int RUN, int WIDTH_LOG2> struct weight_copier {
     static constexpr int at_once = 4, rows_apart = WIDTH_LOG2 == 0 ? 2 : 1;
     static constexpr int rows_log2 = WIDTH_LOG2 == 2 ? 3 : 4; // a thread's rows at one depth
     const pool_params &p;
@@ -321,7 +344,7 @@ template <class T, int RUN, int WIDTH_LOG2> struct weight_copier {
     {
         const T *from = reinterpret_cast<const T *>(p.depth) + w.depth;
 #pragma unroll
-        for (int i = 0; i < at_once; ++i, item += threads) {
+        for (int i = 0; i < at_once; ++i, item += THREADS) {
             if (!there(item)) return;
             const int d = item >> rows_log2;
             const int row = (item & ((1 << rows_log2) - 1)) * rows_apart;
@@ -347,7 +370,7 @@ template <class T, int RUN, int WIDTH_LOG2> struct weight_copier {
         constexpr int pairs = 1 << WIDTH_LOG2 >> 1; // of a tile's row, if it is wider than a pixel
         const int tile_bytes = w.num_depths * plane_bytes;
 #pragma unroll
-        for (int i = 0; i < at_once; ++i, item += threads) {
+        for (int i = 0; i < at_once; ++i, item += THREADS) {
             if (!there(item)) return;
             const int d = item >> rows_log2, row = item & ((1 << rows_log2) - 1);
             const uint32_t plane = to + d * plane_bytes;
@@ -370,38 +393,41 @@ template <class T, int RUN, int WIDTH_LOG2> struct weight_copier {
 
 // Everything that a wedge's bundles read, in the order in which one waits for another the least.
 // False: some feature that this thread loaded is not finite.
-template <class X, int COLS, class T, int RUN, int WIDTH_LOG2>
+template <class X, class B, class T, int RUN, int WIDTH_LOG2>
 __device__ __forceinline__ bool load_wedge(const pool_params &p, const spops_bev_wedge &w,
                                            int32_t col, uint32_t features, uint32_t weights)
 {
-    weight_copier<T, RUN, WIDTH_LOG2> copier(p, w);
+    weight_copier<T, B::threads, RUN, WIDTH_LOG2> copier(p, w);
     finite_check<typename row_words<X>::half_type> check;
     int item = (int)threadIdx.x;
     copier.load(item);
-    load_features<X, COLS, WIDTH_LOG2>(p, w, col, features, check);
+    load_features<X, B, WIDTH_LOG2>(p, w, col, features, check);
     while (copier.there(item)) {
         copier.store(item, weights);
-        item += copier.at_once * threads;
+        item += copier.at_once * B::threads;
         copier.load(item);
     }
     return check.finite();
 }
-template <class X, int COLS, class T, int RUN>
+template <class X, class B, class T, int RUN>
 __device__ __forceinline__ bool load_wedge(const pool_params &p, const spops_bev_wedge &w,
                                            int32_t col, uint32_t features, uint32_t weights)
 {
     switch (p.tile_width_log2) {
-    case 0: return load_wedge<X, COLS, T, RUN, 0>(p, w, col, features, weights);
-    case 1: return load_wedge<X, COLS, T, RUN, 1>(p, w, col, features, weights);
-    default: return load_wedge<X, COLS, T, RUN, 2>(p, w, col, features, weights);
+    case 0: return load_wedge<X, B, T, RUN, 0>(p, w, col, features, weights);
+    case 1: return load_wedge<X, B, T, RUN, 1>(p, w, col, features, weights);
+    default: return load_wedge<X, B, T, RUN, 2>(p, w, col, features, weights);
     }
 }
-template <class X, int COLS, class T>
+template <class X, class B, class T>
 __device__ __forceinline__ bool load_wedge(const pool_params &p, const spops_bev_wedge &w,
                                            int32_t col, uint32_t features, uint32_t weights)
 {
-    if (p.depth_run == 1) return load_wedge<X, COLS, T, 1>(p, w, col, features, weights);
-    return load_wedge<X, COLS, T, 4>(p, w, col, features, weights);
+    switch (p.depth_run) {
+    case 1: return load_wedge<X, B, T, 1>(p, w, col, features, weights);
+    case 4: return load_wedge<X, B, T, 4>(p, w, col, features, weights);
+    default: return load_wedge<X, B, T, 8>(p, w, col, features, weights);
+    }
 }
 
 // ---- Multiplying --------------------------------------------------------------------------------
@@ -422,6 +448,14 @@ struct step_weights {
     uint4 pixels[2];
 };
 
+// As one store: the compiler would rather make four of some than move their registers.
+__device__ __forceinline__ void store_global4(float *to, float a, float b, float c, float d)
+{
+    asm volatile("st.global.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(a), "f"(b), "f"(c),
+                 "f"(d)
+                 : "memory");
+}
+
 // COLS columns of 16 parts. H: what features and weights are in shared memory, f16 or bf16.
 template <class H, int COLS> struct bundle_sums {
     typedef wedge_layout<COLS> layout;
@@ -429,7 +463,7 @@ template <class H, int COLS> struct bundle_sums {
     static constexpr int chunks = layout::chunks;
 
     const pool_params &p;
-    const int num_depths;
+    const int num_depths, tile_bytes;
     const int32_t col; // first column
     const int lane, g, q;
     uint32_t matrix, weights; // in shared memory: where this lane loads matrices, and weights
@@ -438,8 +472,9 @@ template <class H, int COLS> struct bundle_sums {
     __device__ __forceinline__ bundle_sums(const pool_params &params, const spops_bev_wedge &w,
                                            int32_t column, uint32_t features_at,
                                            uint32_t weights_at)
-        : p(params), num_depths(w.num_depths), col(column), lane((int)(threadIdx.x % warp)),
-          g(lane / 4), q(lane % 4),
+        : p(params), num_depths(w.num_depths),
+          tile_bytes(layout::tile_bytes(params.tile_width_log2)), col(column),
+          lane((int)(threadIdx.x % warp)), g(lane / 4), q(lane % 4),
           matrix(kept(features_at + lane % 16 * layout::pitch + lane / 16 * 16)),
           weights(kept(weights_at + q * 16))
     {
@@ -478,13 +513,13 @@ template <class H, int COLS> struct bundle_sums {
 
     __device__ __forceinline__ void multiply(const uint32_t (&a)[2][4], int tile)
     {
-        const uint32_t from = matrix + tile * (tile_pixels * layout::pitch);
+        const uint32_t from = matrix + tile * tile_bytes;
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
 #pragma unroll
             for (int c = 0; c < chunks; c += 2) {
                 uint32_t b[4];
-                load_transposed(b, from + half * 16 * layout::pitch + c * 16);
+                load_transposed(b, from + half * 16 * layout::pitch + layout::chunk_at(c));
                 add_product(H(), sum[c], a[half], b[0], b[1]);
                 add_product(H(), sum[c + 1], a[half], b[2], b[3]);
             }
@@ -517,8 +552,8 @@ template <class H, int COLS> struct bundle_sums {
 #pragma unroll
             for (int c = 0; c < chunks; c += 2)
                 if (row[r] >= 0 && col + order::first_channel(c / 4 * 4, q) < p.cols)
-                    *reinterpret_cast<float4 *>(to + c * chunk_cols) = make_float4(
-                        sum[c][2 * r], sum[c][2 * r + 1], sum[c + 1][2 * r], sum[c + 1][2 * r + 1]);
+                    store_global4(to + c * chunk_cols, sum[c][2 * r], sum[c][2 * r + 1],
+                                  sum[c + 1][2 * r], sum[c + 1][2 * r + 1]);
         }
     }
 
@@ -587,7 +622,7 @@ template <class H, int COLS>
 __device__ __noinline__ void store_apart(const pool_params &p, const bundle_place at, int32_t col,
                                          float scale)
 {
-    constexpr int pitch = wedge_layout<COLS>::pitch;
+    typedef wedge_layout<COLS> layout;
     const int lane = (int)(threadIdx.x % warp);
     for (int part = 0; part < bundle_parts; ++part) {
         const int32_t row = load_shared_word(at.rows + part * 4);
@@ -598,13 +633,13 @@ __device__ __noinline__ void store_apart(const pool_params &p, const bundle_plac
                 const uint2 span = load_shared2(at.spans + (step * bundle_parts + part) *
                                                                (int)sizeof(spops_bev_span));
                 const uint32_t tile = span.x >> 16, depth = span.x & 0xffffu;
-                const uint32_t pixels =
-                    at.features + tile * tile_pixels * pitch + channel_order<COLS>::byte_of(c);
+                const uint32_t pixels = at.features + tile * layout::tile_bytes(p.tile_width_log2) +
+                                        channel_order<COLS>::byte_of(c);
                 const uint32_t plane = at.weights + (tile * at.num_depths + depth) * plane_bytes;
                 for (uint32_t mask = span.y; mask != 0; mask &= mask - 1) {
                     const int k = __ffs((int)mask) - 1;
                     total += load_element<H>(plane + pair_place(k / 2) * 4 + k % 2 * 2) *
-                             load_element<H>(pixels + k * pitch);
+                             load_element<H>(pixels + k * layout::pitch);
                 }
             }
             if (at.shared) {
@@ -618,10 +653,11 @@ __device__ __noinline__ void store_apart(const pool_params &p, const bundle_plac
     }
 }
 
-template <class X, int COLS>
-__global__ void __launch_bounds__(threads, blocks_held)
+template <class X, class B>
+__global__ void __launch_bounds__(B::threads, B::held)
     pool_kernel(const __grid_constant__ pool_params p)
 {
+    constexpr int warps = B::warps, COLS = B::cols;
     typedef typename row_words<X>::half_type H; // what features and weights are, once loaded
     extern __shared__ float4 shared[];
     __shared__ int32_t next_bundle; // of those that are not shared, nor any warp's first
@@ -636,15 +672,17 @@ __global__ void __launch_bounds__(threads, blocks_held)
         int4 words[2];
         spops_bev_wedge wedge;
     };
-    words[0] = __ldg(reinterpret_cast<const int4 *>(p.wedges + blockIdx.x));
-    words[1] = __ldg(reinterpret_cast<const int4 *>(p.wedges + blockIdx.x) + 1);
+    const bool turned = p.turned && blockIdx.y % 2 != 0;
+    const spops_bev_wedge *its = p.wedges + (turned ? gridDim.x - 1 - blockIdx.x : blockIdx.x);
+    words[0] = __ldg(reinterpret_cast<const int4 *>(its));
+    words[1] = __ldg(reinterpret_cast<const int4 *>(its) + 1);
     const spops_bev_wedge w = wedge;
-    copy_plan(all_spans, p.spans + (int64_t)w.first_step * bundle_parts,
-              w.num_steps * bundle_parts * (int)sizeof(spops_bev_span));
-    copy_plan(all_rows, p.rows + (int64_t)w.first_bundle * bundle_parts,
-              w.num_bundles * bundle_parts * (int)sizeof(int32_t));
+    copy_plan<B::threads>(all_spans, p.spans + (int64_t)w.first_step * bundle_parts,
+                          w.num_steps * bundle_parts * (int)sizeof(spops_bev_span));
+    copy_plan<B::threads>(all_rows, p.rows + (int64_t)w.first_bundle * bundle_parts,
+                          w.num_bundles * bundle_parts * (int)sizeof(int32_t));
 #pragma unroll 1
-    for (int i = (int)threadIdx.x; i < w.num_bundles; i += threads)
+    for (int i = (int)threadIdx.x; i < w.num_bundles; i += B::threads)
         copy_async<8>(bundles + i * 8, p.bundles + w.first_bundle + i, 1u);
     if (threadIdx.x == 0) next_bundle = max((int)w.num_shared, warps);
     walk_wait_previous(); // weights and features may come from the kernel before
@@ -653,8 +691,8 @@ __global__ void __launch_bounds__(threads, blocks_held)
     close_copies();
     const loaded_scales scales = load_scales(p.feat_scale, p.depth_scale, p.out_scale);
     const bool loaded = sizeof(X) == 2 || p.depth_dtype == SPOPS_DTYPE_F16
-                            ? load_wedge<X, COLS, uint16_t>(p, w, col, features, weights)
-                            : load_wedge<X, COLS, uint8_t>(p, w, col, features, weights);
+                            ? load_wedge<X, B, uint16_t>(p, w, col, features, weights)
+                            : load_wedge<X, B, uint8_t>(p, w, col, features, weights);
     const float scale = scales.product();
     wait_copies<0>();
     const bool finite = __syncthreads_and(loaded);
@@ -695,6 +733,8 @@ __global__ void __launch_bounds__(threads, blocks_held)
 
 // ---- Shared and empty cells ---------------------------------------------------------------------
 
+constexpr int finish_threads = 256;
+
 struct finish_params {
     const spops_bev_shared_cell *shared_cells;
     int32_t num_shared_cells;
@@ -716,9 +756,9 @@ struct finish_params {
 // Rows of cells that no span is in: 32 cells a warp, 16 bytes a lane.
 __device__ void clear_cells(const finish_params &p, int32_t block)
 {
-    __shared__ int32_t empty_cells[threads];
+    __shared__ int32_t empty_cells[finish_threads];
     const int lane = (int)(threadIdx.x % warp);
-    const int64_t word = (int64_t)block * warps + threadIdx.x / warp;
+    const int64_t word = (int64_t)block * (finish_threads / warp) + threadIdx.x / warp;
     const int64_t cell = word * 32 + lane;
     const bool clears = cell < p.num_cells && !(__ldg(p.covered + word) >> lane & 1u);
     const uint32_t empty = __ballot_sync(whole_warp, clears);
@@ -751,7 +791,8 @@ __device__ __forceinline__ void add_parts(float4 &total, const float4 &v)
     total.x += v.x, total.y += v.y, total.z += v.z, total.w += v.w;
 }
 
-__global__ void __launch_bounds__(threads) finish_kernel(const __grid_constant__ finish_params p)
+__global__ void __launch_bounds__(finish_threads)
+    finish_kernel(const __grid_constant__ finish_params p)
 {
     walk_release_next();
     if ((int32_t)blockIdx.x < p.clear_blocks) {
@@ -778,8 +819,9 @@ __global__ void __launch_bounds__(threads) finish_kernel(const __grid_constant__
     const float scale = load_scales(p.feat_scale, p.depth_scale, p.out_scale).product();
     walk_wait_previous();
     if (!there) return;
-    const int32_t sub_threads = min(p.items, threads);
-    for (int32_t item = (int32_t)threadIdx.x - sub * sub_threads; item < p.items; item += threads) {
+    const int32_t sub_threads = min(p.items, finish_threads);
+    for (int32_t item = (int32_t)threadIdx.x - sub * sub_threads; item < p.items;
+         item += finish_threads) {
         const float4 *part = row + item;
         const float4 none = make_float4(0, 0, 0, 0);
         float4 total = __ldcg(part), v[3];
@@ -798,6 +840,16 @@ __global__ void __launch_bounds__(threads) finish_kernel(const __grid_constant__
 }
 
 // ---- Launching ----------------------------------------------------------------------------------
+
+// Columns of a window that one load can have: all of them, half or one.
+int32_t depth_run(int32_t width, const spops_matrix &depth)
+{
+    for (int32_t run = window_columns; run > 1; run -= 4)
+        if (width % run == 0 &&
+            (uint64_t)(uintptr_t)depth.data % (uint64_t)spops_elements_bytes(depth.dtype, run) == 0)
+            return run;
+    return 1;
+}
 
 pool_params params_of(const spops_bev_spans_pool_args *args)
 {
@@ -822,8 +874,7 @@ pool_params params_of(const spops_bev_spans_pool_args *args)
     p.scales_stride = (int32_t)args->feat_scales.row_stride;
     p.depth = (const uint8_t *)depth.data;
     p.depth_dtype = depth.dtype;
-    const uintptr_t run_bytes = (uintptr_t)spops_elements_bytes(depth.dtype, 4);
-    p.depth_run = p.width % 4 == 0 && (uintptr_t)depth.data % run_bytes == 0 ? 4 : 1;
+    p.depth_run = depth_run(p.width, depth);
     p.out = (uint8_t *)out.data;
     p.out_stride = spops_elements_bytes(out.dtype, out.row_stride);
     p.out_dtype = out.dtype;
@@ -843,32 +894,55 @@ int columns_of(int32_t cols)
     return spare(128) <= spare(64) ? 128 : 64;
 }
 
-// That a block can have; 0: unknown.
-int max_shared_bytes(const spops_context *ctx)
-{
-    int bytes = 0;
-    const cudaError_t error =
-        cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, ctx->info.device);
-    return error == cudaSuccess ? bytes : 0;
-}
-
 int shared_bytes(const pool_params &p, int columns)
 {
     if (columns == 80) return wedge_layout<80>(p).bytes;
     return columns == 128 ? wedge_layout<128>(p).bytes : wedge_layout<64>(p).bytes;
 }
 
-// No more blocks than multiprocessors should have one each. But they start early, and those that
-// are done with the kernel before might get two: each asks for so much that no second one fits.
-template <class X, int COLS>
-spops_status launch_pool(spops_context *ctx, const pool_params &p, int32_t num_wedges)
+// What a multiprocessor can give each of so many blocks; a kilobyte of a block's is the driver's.
+int shared_bytes_of(const spops_context *ctx, int blocks)
 {
-    const dim3 grid((unsigned)num_wedges, (unsigned)((p.cols + COLS - 1) / COLS));
-    int bytes = shared_bytes(p, COLS);
-    if (grid.x * grid.y <= (unsigned)ctx->info.num_processors)
-        bytes = std::max(bytes, max_shared_bytes(ctx) / 2 + 1);
-    return launch_shared<WAITS_FOR_PREVIOUS>(ctx, "bev_spans: pool", pool_kernel<X, COLS>, grid,
-                                             threads, (size_t)bytes, p);
+    return ctx->processor_shared_bytes / blocks - (1 << 10);
+}
+
+// Blocks that share a wedge's columns.
+int32_t rounds(const pool_params &p, int columns)
+{
+    return (p.cols + columns - 1) / columns;
+}
+
+template <class X, class B>
+spops_status launch_pool(spops_context *ctx, const pool_params &p, int32_t num_wedges, int bytes)
+{
+    const dim3 grid((unsigned)num_wedges, (unsigned)rounds(p, B::cols));
+    return launch_shared<WAITS_FOR_PREVIOUS>(ctx, "bev_spans: pool", pool_kernel<X, B>, grid,
+                                             B::threads, (size_t)bytes, p);
+}
+
+// Two blocks of eight warps a multiprocessor, where there is nothing better.
+template <class X, int COLS>
+spops_status launch_pool(spops_context *ctx, pool_params p, int32_t num_wedges)
+{
+    const int bytes = shared_bytes(p, COLS);
+    const int64_t blocks = (int64_t)num_wedges * rounds(p, COLS);
+    const int32_t processors = ctx->info.num_processors;
+    const bool two_fit = bytes <= shared_bytes_of(ctx, 2);
+    if constexpr (COLS == 128) {
+        // Two do not fit: one with more warps.
+        if (!two_fit) return launch_pool<X, pool_block<COLS, 12>>(ctx, p, num_wedges, bytes);
+    } else {
+        // Four fit, and two would leave blocks that begin to load when others have ended.
+        if (bytes <= shared_bytes_of(ctx, 4) && blocks > 2 * processors)
+            return launch_pool<X, pool_block<COLS, 5>>(ctx, p, num_wedges, bytes);
+    }
+    // No more blocks than multiprocessors should have one each. But they start early, and those
+    // that are done with the kernel before might get two: each asks for so much that no second one
+    // fits. Otherwise a multiprocessor's two blocks should have about equally much to do together.
+    p.turned = num_wedges <= processors && two_fit;
+    return launch_pool<X, pool_block<COLS, 8>>(
+        ctx, p, num_wedges,
+        blocks <= processors ? std::max(bytes, shared_bytes_of(ctx, 2) + 1) : bytes);
 }
 
 template <class X>
@@ -892,11 +966,11 @@ spops_status launch_finish(spops_context *ctx, const spops_bev_spans_pool_args *
     p.pool_cols = columns_of(pool.cols);
     const int32_t passes = (pool.cols + p.pool_cols - 1) / p.pool_cols;
     p.items = std::min(p.part_cols, passes * p.pool_cols) / 4;
-    const int32_t items = std::min(p.items, threads);
-    p.block_cells = threads / items;
+    const int32_t items = std::min(p.items, finish_threads);
+    p.block_cells = finish_threads / items;
     p.items_inverse = (uint32_t)((65536 + items - 1) / items);
     const int32_t shared_blocks = (p.num_shared_cells + p.block_cells - 1) / p.block_cells;
-    p.clear_blocks = (int32_t)blocks_for(args->num_cells, threads).x;
+    p.clear_blocks = (int32_t)blocks_for(args->num_cells, finish_threads).x;
     p.covered = s.covered;
     p.num_cells = args->num_cells;
     p.parts = pool.parts;
@@ -910,8 +984,9 @@ spops_status launch_finish(spops_context *ctx, const spops_bev_spans_pool_args *
     const dim3 blocks((unsigned)(p.clear_blocks + shared_blocks));
     // It clears before it waits, which only the kernel that pools makes safe.
     if (s.host_counts.num_wedges == 0)
-        return launch(ctx, "bev_spans: finish", finish_kernel, blocks, threads, p);
-    return launch<WAITS_FOR_PREVIOUS>(ctx, "bev_spans: finish", finish_kernel, blocks, threads, p);
+        return launch(ctx, "bev_spans: finish", finish_kernel, blocks, finish_threads, p);
+    return launch<WAITS_FOR_PREVIOUS>(ctx, "bev_spans: finish", finish_kernel, blocks,
+                                      finish_threads, p);
 }
 
 // Rows that can be copied and stored 16 bytes at a time; of 4 bits 8 bytes.
@@ -933,7 +1008,7 @@ extern "C" bool spops_cuda_bev_spans_pool_fits(const spops_context *ctx,
     if (feat.cols % (spops_dtype_bytes(feat.dtype) == 2 ? 8 : 16) != 0) return false;
     if (!has_aligned_rows(feat) || !has_aligned_rows(args->out)) return false;
     if (stride > INT32_MAX || feat.cols > INT32_MAX / 4) return false;
-    return shared_bytes(params_of(args), columns_of((int32_t)feat.cols)) < max_shared_bytes(ctx);
+    return shared_bytes(params_of(args), columns_of((int32_t)feat.cols)) <= ctx->block_shared_bytes;
 }
 
 extern "C" spops_status spops_cuda_bev_spans_pool(spops_context *ctx,

@@ -124,6 +124,8 @@ static spops_status read_info(spops_context *ctx, int device)
     info->num_processors = properties.multiProcessorCount;
     info->cache_bytes = properties.l2CacheSize;
     info->memory_bytes = (int64_t)properties.totalGlobalMem;
+    ctx->block_shared_bytes = (int)properties.sharedMemPerBlockOptin;
+    ctx->processor_shared_bytes = (int)properties.sharedMemPerMultiprocessor;
     snprintf(info->name, sizeof info->name, "%.127s", properties.name);
     snprintf(info->isa, sizeof info->isa, "sm_%d", (int)info->compute_capability);
     return SPOPS_STATUS_OK;

@@ -30,6 +30,8 @@ struct spops_context {
     int num_threads;
     enum spops_cpu_isa cpu_isa; // BASELINE on CUDA
     spops_device_info info;
+    // Shared memory that one block can ask for, and that a multiprocessor has; 0 on the CPU.
+    int block_shared_bytes, processor_shared_bytes;
     void *backend_state; // the backend's own (CUDA: memory pool); NULL on the CPU
 
     // Scratch of execute calls. Grown by spops_context_reserve; a block that was handed out is kept
