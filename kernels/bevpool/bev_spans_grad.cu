@@ -40,7 +40,7 @@ struct grad_params {
     int32_t tile_width_log2;
     int32_t tiles_log2; // neighbouring tiles of a block
     int32_t blocks_x;   // of a row of tiles
-    int32_t chunk_log2; // neighbouring depth elements that are moved together
+    int32_t chunk_log2; // neighbouring depth elements that are moved together, up to 4
     int32_t cols;
     const uint8_t *grad_out, *feat;
     int64_t grad_out_stride, feat_stride, grad_feat_stride; // bytes
@@ -49,13 +49,20 @@ struct grad_params {
     uint8_t *grad_feat;   // NULL: not wanted
 };
 
+// From a plane of depth in shared memory to the next, in elements. Spans of neighbouring bins are
+// to find their weights in different banks; planes of one tile are small enough for that.
+__host__ __device__ __forceinline__ int32_t plane_elements(const grad_params &p)
+{
+    return (pixels << p.tiles_log2) + (p.tiles_log2 > 0 ? 4 : 0);
+}
+
 // What a block has in shared memory: all of a kind, tile by tile.
 struct grad_layout {
     int32_t rows;     // [tiles][stages][batch_spans] gradient rows
     int32_t weights;  // [tiles][2][batch_spans] masked weights of 32 pixels
     int32_t spans;    // [tiles][stages][batch_spans] bytes from `depth` to the span's plane; mask
     int32_t features; // [tiles][pixels]
-    int32_t depth;    // [num_depths][pixels of the block, row by row] weights, then gradients
+    int32_t depth;    // [num_depths] planes, row by row: weights, then gradients
     int32_t masks;    // [tiles][num_depths] pixels that have a cell
     int32_t bytes;    // of all
 };
@@ -89,7 +96,7 @@ __host__ __device__ __forceinline__ grad_layout layout_of(const grad_params &p, 
     l.spans = l.weights + tiles * 2 * batch_spans * weights_bytes;
     l.features = l.spans + staged * (int32_t)sizeof(int2);
     l.depth = l.features + tiles * pixels * row_bytes;
-    l.masks = l.depth + tiles * p.num_depths * pixels * (int32_t)sizeof(uint16_t);
+    l.masks = l.depth + p.num_depths * plane_elements(p) * (int32_t)sizeof(uint16_t);
     l.bytes = l.masks + tiles * p.num_depths * (int32_t)sizeof(uint32_t);
     return l;
 }
@@ -123,14 +130,15 @@ struct depth_chunks {
     bool inside;
     int32_t bin, bins;         // the first, and from one to the next
     int64_t element, elements; // of depth: of the first bin, and from one to the next
-    int32_t place, places;     // in shared memory, where chunks follow each other
+    int32_t place, places;     // in shared memory
 
     __device__ __forceinline__ depth_chunks(const grad_params &p, const grad_block &b)
     {
         const int32_t in_row_log2 = p.tile_width_log2 + p.tiles_log2 - p.chunk_log2;
         const int32_t in_plane_log2 = pixels_log2 + p.tiles_log2 - p.chunk_log2;
         const int32_t i = (int32_t)threadIdx.x, image = p.height * p.width;
-        row = (i & ((1 << in_plane_log2) - 1)) >> in_row_log2;
+        const int32_t in_plane = i & ((1 << in_plane_log2) - 1);
+        row = in_plane >> in_row_log2;
         column = (i & ((1 << in_row_log2) - 1)) << p.chunk_log2;
         inside = b.row + row < p.height && b.column + column < p.width;
         bin = i >> in_plane_log2;
@@ -138,8 +146,8 @@ struct depth_chunks {
                << p.chunk_log2; // a block has as many threads as chunks in so many
         element = (int64_t)b.weight + bin * image + row * p.width + column;
         elements = (int64_t)bins * image;
-        place = i << p.chunk_log2;
-        places = (int32_t)blockDim.x << p.chunk_log2;
+        place = bin * plane_elements(p) + (in_plane << p.chunk_log2);
+        places = bins * plane_elements(p);
     }
 };
 
@@ -167,12 +175,9 @@ template <int BYTES> __device__ __forceinline__ void read_chunk(const uint16_t *
         v[0] = *from;
     } else if constexpr (BYTES == 4) {
         v[0] = *reinterpret_cast<const uint32_t *>(from);
-    } else if constexpr (BYTES == 8) {
+    } else {
         const uint2 two = *reinterpret_cast<const uint2 *>(from);
         v[0] = two.x, v[1] = two.y;
-    } else {
-        const uint4 four = *reinterpret_cast<const uint4 *>(from);
-        v[0] = four.x, v[1] = four.y, v[2] = four.z, v[3] = four.w;
     }
 }
 template <int BYTES> __device__ __forceinline__ void write_chunk(uint16_t *to, const uint32_t *v)
@@ -181,10 +186,8 @@ template <int BYTES> __device__ __forceinline__ void write_chunk(uint16_t *to, c
         *to = (uint16_t)v[0];
     else if constexpr (BYTES == 4)
         *reinterpret_cast<uint32_t *>(to) = v[0];
-    else if constexpr (BYTES == 8)
-        *reinterpret_cast<uint2 *>(to) = make_uint2(v[0], v[1]);
     else
-        *reinterpret_cast<uint4 *>(to) = make_uint4(v[0], v[1], v[2], v[3]);
+        *reinterpret_cast<uint2 *>(to) = make_uint2(v[0], v[1]);
 }
 
 // Gradients; 0 where a point has no cell.
@@ -282,6 +285,10 @@ template <class T, int GROUPS> struct tile_grads {
     uint32_t pixel_place[8],
         dot_place[4];     // bytes in a plane of depth: see lay_out_weights, add_depths
     float sum[own][2][4]; // gradients of features: pixels 16 half + ...
+    // Wide rows leave room for few warps, and these have registers for the features of their
+    // pixels.
+    static constexpr bool holds = GROUPS > 8;
+    uint32_t held[holds ? GROUPS : 1][4];
 
     __device__ __forceinline__ tile_grads(const grad_params &params, const grad_block &block,
                                           const grad_layout &l, uint8_t *shared)
@@ -375,7 +382,8 @@ template <class T, int GROUPS> struct tile_grads {
         copy_row(rows + place * row_bytes, p.grad_out + (int64_t)max(s.cell, 0) * p.grad_out_stride,
                  s.cell >= 0);
         if (quarter == 0)
-            spans[place] = make_int2(s.depth << (pixels_log2 + p.tiles_log2 + 1), (int)s.mask);
+            spans[place] =
+                make_int2(s.depth * plane_elements(p) * (int)sizeof(uint16_t), (int)s.mask);
     }
 
     // The weights of a batch as a matrix [span][pixel].
@@ -392,22 +400,38 @@ template <class T, int GROUPS> struct tile_grads {
                                     v[6] | v[7] << 16));
     }
 
+    // Features of pixels 16 part + ..., a group of columns.
+    __device__ __forceinline__ void load_pixels(uint32_t (&y)[4], int group) const
+    {
+        const int i = lane / 8, r = lane % 8;
+        load_matrices(y, features + (has.part * 16 + i / 2 * 8 + r) * row_bytes + i % 2 * 16 +
+                             group * group_cols * 2);
+    }
+    __device__ __forceinline__ void hold_features()
+    {
+        if constexpr (holds) {
+#pragma unroll
+            for (int k = 0; k < GROUPS; ++k)
+                load_pixels(held[k], k);
+        }
+    }
+
     // Spans 16 half + ..., pixels 16 part + ...
     __device__ __forceinline__ void add_depths(int stage) const
     {
         const int i = lane / 8, r = lane % 8, g = lane / 4, q = lane % 4;
         const uint32_t row =
             rows + (stage * batch_spans + has.half * 16 + i % 2 * 8 + r) * row_bytes + i / 2 * 16;
-        const uint32_t pixel = features + (has.part * 16 + i / 2 * 8 + r) * row_bytes + i % 2 * 16;
         float dot[2][4] = {};
         __syncwarp();
 #pragma unroll
         for (int k = 0; k < GROUPS; ++k) {
             uint32_t x[4], y[4];
             load_matrices(x, row + k * 32);
-            load_matrices(y, pixel + k * 32);
-            add_product(T(), dot[0], x, y[0], y[1]);
-            add_product(T(), dot[1], x, y[2], y[3]);
+            if constexpr (!holds) load_pixels(y, k);
+            const uint32_t *pixel = holds ? held[holds ? k : 0] : y;
+            add_product(T(), dot[0], x, pixel[0], pixel[1]);
+            add_product(T(), dot[1], x, pixel[2], pixel[3]);
         }
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
@@ -507,8 +531,7 @@ __global__ void __launch_bounds__(team_threads << max_tiles_log2(GROUPS))
         switch (p.chunk_log2) {
         case 0: load_chunks<2>(p, chunks, depth); break;
         case 1: load_chunks<4>(p, chunks, depth); break;
-        case 2: load_chunks<8>(p, chunks, depth); break;
-        default: load_chunks<16>(p, chunks, depth); break;
+        default: load_chunks<8>(p, chunks, depth); break;
         }
     }
     close_copies();
@@ -523,6 +546,7 @@ __global__ void __launch_bounds__(team_threads << max_tiles_log2(GROUPS))
     const int32_t num_batches = tile.num_batches();
     int stage = 0, free_stage = stages - 1;
     if (wants_feat) tile.lay_out_weights(0, 0);
+    if (wants_depth) tile.hold_features();
     for (int32_t batch = 0; batch < num_batches; ++batch) {
         const int next_stage = stage + 1 == stages ? 0 : stage + 1;
         wait_copies<stages - 2>();
@@ -550,8 +574,7 @@ __global__ void __launch_bounds__(team_threads << max_tiles_log2(GROUPS))
     switch (p.chunk_log2) {
     case 0: store_chunks<2>(p, chunks, masks, depth); break;
     case 1: store_chunks<4>(p, chunks, masks, depth); break;
-    case 2: store_chunks<8>(p, chunks, masks, depth); break;
-    default: store_chunks<16>(p, chunks, masks, depth); break;
+    default: store_chunks<8>(p, chunks, masks, depth); break;
     }
 }
 
@@ -600,7 +623,7 @@ bool choose_params(const spops_context *ctx, const spops_bev_spans_grad_args *ar
         p.blocks_x = (p.tiles_x + tiles - 1) / tiles;
         if (p.tiles_log2 > 0 && num_strips * p.blocks_x < ctx->info.num_processors) continue;
         if (layout_of(p, groups_of(p.cols)).bytes > ctx->block_shared_bytes) continue;
-        for (p.chunk_log2 = 3; p.chunk_log2 > 0; --p.chunk_log2) {
+        for (p.chunk_log2 = 2; p.chunk_log2 > 0; --p.chunk_log2) {
             const int32_t chunk = 1 << p.chunk_log2;
             if (tiles * s.tile_width % chunk == 0 && p.width % chunk == 0 &&
                 both % (uintptr_t)(2 * chunk) == 0)
