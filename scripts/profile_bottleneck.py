@@ -27,6 +27,12 @@ MEMORY = {  # name: counter, percent of peak
     "L2": "lts__throughput.avg.pct_of_peak_sustained_elapsed",
     "L1": "l1tex__throughput.avg.pct_of_peak_sustained_active",
 }
+# Shared memory is a part of L1: turns that its requests take there, as a share of the kernel's time,
+# and how many of them wait for another word of the same bank.
+SHARED = "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_%s.sum"
+SHARED_SHARE = SHARED + ".pct_of_peak_sustained_elapsed"
+CONFLICTS = "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_%s.sum"
+SHARED_REQUESTS = {"loads": "ld", "stores": "st"}
 ISSUE = {
     "issue slots": "smsp__issue_active.avg.pct_of_peak_sustained_active",
     "ALU pipe": "sm__inst_executed_pipe_alu.avg.pct_of_peak_sustained_active",
@@ -71,6 +77,7 @@ def all_metrics():
         own
         + [REGISTERS]
         + [metric for table in tables for metric in table.values()]
+        + [m % op for m in (SHARED, SHARED_SHARE, CONFLICTS) for op in SHARED_REQUESTS.values()]
         + [STALL % reason for reason in STALLS]
     )
 
@@ -170,6 +177,18 @@ def judge(metrics):
 # ---- Telling ------------------------------------------------------------------------------------
 
 
+def shared_requests(metrics):
+    """Per kind of request, percent of L1's rate while processors work, and of that bank conflicts."""
+    found = {}
+    for name, op in SHARED_REQUESTS.items():
+        if SHARED_SHARE % op in metrics and metrics.get(SHARED % op, 0.0) > 0.0:
+            found[name] = {
+                "percent": 100.0 * metrics[SHARED_SHARE % op] / processors_active(metrics),
+                "conflicts": 100.0 * metrics.get(CONFLICTS % op, 0.0) / metrics[SHARED % op],
+            }
+    return found
+
+
 def describe(kernel):
     metrics = kernel["metrics"]
     kind, where, value, why = judge(metrics)
@@ -184,6 +203,7 @@ def describe(kernel):
         "value": value,
         "why": why,
         "memory": {n: metrics[m] for n, m in MEMORY.items()},
+        "shared": shared_requests(metrics),
         "issue": {n: metrics[m] for n, m in ISSUE.items()},
         "hit_rates": {n: metrics[m] for n, m in HIT_RATES.items() if m in metrics},
         "warps_active": metrics[WARPS_ACTIVE],
@@ -209,6 +229,12 @@ def print_text(d):
     print("  bottleneck  %s (%s): %s" % (d["bottleneck"], d["where"], d["why"]))
     print("  memory      %s of peak" % percents(d["memory"]), end="")
     print("; hits %s" % percents(d["hit_rates"]) if d["hit_rates"] else "")
+    if d["shared"]:
+        parts = [
+            "%s %.0f %% (%.0f %% of it bank conflicts)" % (name, s["percent"], s["conflicts"])
+            for name, s in d["shared"].items()
+        ]
+        print("  shared      of L1's peak: " + ", ".join(parts))
     print("  issue       %s" % percents(d["issue"]), end="")
     print(optional("; %.2f warps ready a cycle", d["warps_eligible"]))
     print("  occupancy   warps %.0f %%" % d["warps_active"], end="")

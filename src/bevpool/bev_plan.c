@@ -39,11 +39,13 @@ spops_gradients spops_bev_gradients(const spops_bev_options *options)
 }
 
 // What calls need besides the scratch of the segments.
-static void carve_rows(const spops_bev_counts *counts, int64_t max_cols, spops_carver *carver,
-                       spops_bev_scratch *scratch)
+static void carve_rows(const spops_context *ctx, const spops_bev_counts *counts, int64_t max_cols,
+                       spops_carver *carver, spops_bev_scratch *scratch)
 {
     scratch->rows = spops_carve(carver, counts->num_cells, max_cols, SCRATCH_ELEMENT_BYTES);
-    scratch->feat_f16 = spops_carve(carver, counts->num_features, max_cols, sizeof(uint16_t));
+    scratch->feat_f16 = NULL;
+    if (ctx->info.backend == SPOPS_BACKEND_CPU) // on a GPU rows are widened where they are read
+        scratch->feat_f16 = spops_carve(carver, counts->num_features, max_cols, sizeof(uint16_t));
 }
 
 spops_bev_scratch spops_bev_carve_scratch(const spops_bev_plan *plan, spops_carver *carver)
@@ -52,7 +54,7 @@ spops_bev_scratch spops_bev_carve_scratch(const spops_bev_plan *plan, spops_carv
     const spops_bev_span_counts *counts = &plan->spans[SPOPS_BEV_CUT_NARROW].host_counts;
     spops_bev_scratch scratch;
     scratch.segments = spops_segments_carve_scratch(plan->segments, carver);
-    carve_rows(&plan->counts, plan->segments->max_cols, carver, &scratch);
+    carve_rows(plan->ctx, &plan->counts, plan->segments->max_cols, carver, &scratch);
     scratch.parts = NULL;
     if (spans) // either cut has as many shared parts
         scratch.parts = spops_carve(carver, counts->num_shared_parts,
@@ -60,11 +62,11 @@ spops_bev_scratch spops_bev_carve_scratch(const spops_bev_plan *plan, spops_carv
     return scratch;
 }
 
-static size_t rows_bytes(const spops_bev_counts *counts, int64_t max_cols)
+static size_t rows_bytes(const spops_context *ctx, const spops_bev_counts *counts, int64_t max_cols)
 {
     spops_carver carver = {NULL, 0};
     spops_bev_scratch scratch;
-    carve_rows(counts, max_cols, &carver, &scratch);
+    carve_rows(ctx, counts, max_cols, &carver, &scratch);
     return carver.used;
 }
 
@@ -143,7 +145,7 @@ spops_status spops_bev_plan_build_image(spops_context *ctx, const char *call,
                                         const spops_segments_image *image, spops_bev_plan *plan)
 {
     SPOPS_TRY(spops_segments_image_build(
-        ctx, call, image, rows_bytes(&plan->counts, image->max_cols), &plan->segments));
+        ctx, call, image, rows_bytes(ctx, &plan->counts, image->max_cols), &plan->segments));
     SPOPS_TRY(build_image_spans(ctx, call, image, plan));
     return reserve_scratch(ctx, plan);
 }
@@ -274,7 +276,7 @@ static spops_status alloc_segments(spops_context *ctx, const char *call,
     sizes.pairs = sizes.order = true;
     (void)carve_frustum(g, counts, &carver);
     sizes.extra_bytes = carver.used;
-    sizes.extra_scratch_bytes = rows_bytes(counts, options->max_cols);
+    sizes.extra_scratch_bytes = rows_bytes(ctx, counts, options->max_cols);
     return spops_segments_alloc(ctx, call, &sizes, &plan->segments);
 }
 

@@ -103,7 +103,7 @@ typedef struct spops_bev_scratch {
     spops_segments_scratch segments;
     void *rows;     // [num_cells][max_cols] of 4 bytes: out, or grad_out, with channels last
     float *parts;   // spops_bev_spans_pool_args; NULL without spans
-    void *feat_f16; // [num_features][max_cols] f16: an 8- or 4-bit feat, widened
+    void *feat_f16; // CPU: [num_features][max_cols] f16, an 8- or 4-bit feat, widened; else NULL
 } spops_bev_scratch;
 spops_bev_scratch spops_bev_carve_scratch(const spops_bev_plan *plan, spops_carver *carver);
 

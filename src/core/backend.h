@@ -37,7 +37,7 @@ typedef struct spops_segreduce_args {
     spops_matrix x_scales; // F8E4M3 [x.rows, ceil(x.cols / 16)] of an F4E2M1 x; else data NULL
     const float *x_scale, *w_scale, *out_scale; // backend memory, one each; NULL: 1
     spops_accumulate accumulate;
-    void *x_f16; // scratch for an 8- or 4-bit x, which may be widened to it: [x.rows][x.cols] f16
+    void *x_f16; // CPU: scratch that an 8- or 4-bit x is widened to, [x.rows][x.cols] f16
 } spops_segreduce_args;
 
 // grad_x[o] = sum over positions p of owner (row) o, with s = a(p), m = b(p), t = order(p), of

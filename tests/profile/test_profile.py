@@ -42,7 +42,16 @@ class Judge(unittest.TestCase):
         self.assertAlmostEqual(d["time_us"], 45.92)  # "45,920" ns
         self.assertEqual(d["grid"], "(4160, 1, 1)")
         self.assertEqual(d["hit_rates"], {"L1": 22.3, "L2": 91.6})
+        self.assertEqual(d["shared"], {})  # these counters are not in that file
         self.expect("memory_dram.csv", "memory", "DRAM", 88.4, "DRAM moves at 88 %")
+
+    def test_shared_memory(self):
+        """As Nsight Compute wrote it on an H200, with every column it adds by itself."""
+        d = self.expect("memory_h200.csv", "memory", "L1", 61.5, "L1 moves at 62 %")
+        self.assertAlmostEqual(d["shared"]["stores"]["percent"], 7.4, places=1)
+        self.assertAlmostEqual(d["shared"]["stores"]["conflicts"], 47.0, places=1)
+        text = run(sys.executable, JUDGE, HERE / "memory_h200.csv").stdout
+        self.assertIn("stores 7 % (47 % of it bank conflicts)", text)
 
     def test_both_layouts_say_the_same(self):
         self.assertEqual(judged("memory_l1.csv"), judged("memory_l1_rows.csv"))
@@ -74,7 +83,8 @@ class Judge(unittest.TestCase):
     def test_collects_what_it_judges(self):
         collected = run(sys.executable, JUDGE, "--metrics").stdout.strip().split(",")
         self.assertEqual(len(collected), len(set(collected)))
-        header = (HERE / "memory_l1.csv").read_text().splitlines()[2]
+        lines = (HERE / "memory_h200.csv").read_text().splitlines()
+        header = next(line for line in lines if line.startswith('"ID"'))
         for metric in collected:
             self.assertIn('"%s"' % metric, header)
 
