@@ -35,8 +35,8 @@ void spops_cuda_reduce_destroy(spops_context *ctx, spops_custom_reduce *custom);
 // kernels/segreduce/
 spops_status spops_cuda_segreduce(spops_context *ctx, const spops_segreduce_args *args);
 spops_status spops_cuda_segsum_mixed(spops_context *ctx, const spops_segreduce_args *args);
-spops_status spops_cuda_seggrad(spops_context *ctx, const spops_seggrad_args *args);
-spops_status spops_cuda_segdot(spops_context *ctx, const spops_segdot_args *args);
+spops_status spops_cuda_seggrad(spops_context *ctx, const spops_grad_args *args);
+spops_status spops_cuda_segdot(spops_context *ctx, const spops_grad_args *args);
 bool spops_cuda_sumgrad_fits(const spops_sumgrad_args *args);
 spops_status spops_cuda_sumgrad(spops_context *ctx, const spops_sumgrad_args *args);
 

@@ -1,4 +1,4 @@
-// Arguments of the two backward kernels, from the two backends' slots.
+// The two backward kernels, from the backend's two slots: their arguments and their choice.
 #ifndef SPOPS_KERNELS_SEGREDUCE_BACKWARD_CUH
 #define SPOPS_KERNELS_SEGREDUCE_BACKWARD_CUH
 
@@ -14,8 +14,7 @@ namespace spops
 constexpr int backward_threads = 256;
 static_assert(backward_threads == SPOPS_CUSTOM_THREADS, "compiled for the same block");
 
-template <class Args>
-backward_params backward_params_of(const Args *args, const walk_launch &launch, spops_matrix grad)
+inline backward_params backward_params_of(const spops_grad_args *args, const walk_launch &launch)
 {
     backward_params p = {};
     p.walk = launch.walk;
@@ -30,11 +29,37 @@ backward_params backward_params_of(const Args *args, const walk_launch &launch, 
     p.cols = (int32_t)args->x.cols;
     p.states = args->states;
     p.segment_offsets = args->segment_offsets;
-    p.grad = grad.data;
-    p.grad_stride = grad.row_stride;
+    p.grad = args->grad.data;
+    p.grad_stride = args->grad.row_stride;
     p.partials = args->partials;
     p.tickets = args->tickets;
     return p;
+}
+
+// Launch the kernel that Kernels has for the call's reduction and dtype, with chunks of 16 bytes of
+// a row where `wide`; a reduction of the caller's was compiled as `custom`.
+template <class Kernels>
+spops_status launch_backward(spops_context *ctx, const spops_grad_args *args, const char *what,
+                             spops_custom_kernel custom, backward_params p, bool wide, dim3 grid)
+{
+    if (args->custom != nullptr)
+        return spops_custom_launch(ctx, args->custom, custom, args->x.dtype, wide, grid, &p);
+    return with_dtype(args->x.dtype, [&](auto tag) {
+        typedef typename decltype(tag)::type T;
+        constexpr int vec = 16 / sizeof(T);
+        switch (args->reduce) {
+#define SPOPS_REDUCE_OP(NAME, plain, traced)                                                       \
+    case SPOPS_REDUCE_##NAME:                                                                      \
+        return wide ? launch(ctx, what, Kernels::template of<traced_##NAME, T, vec>(), grid,       \
+                             backward_threads, p)                                                  \
+                    : launch(ctx, what, Kernels::template of<traced_##NAME, T, 1>(), grid,         \
+                             backward_threads, p);
+#include "core/reduce_ops.def"
+#undef SPOPS_REDUCE_OP
+        default: break;
+        }
+        return spops_fail(ctx, SPOPS_STATUS_NOT_SUPPORTED, "%s: reduce is %d", what, args->reduce);
+    });
 }
 
 } // namespace spops

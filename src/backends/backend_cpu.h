@@ -17,8 +17,8 @@ spops_status spops_cpu_check(spops_context *ctx, spops_check_rule rule, const in
 
 // src/segreduce/segreduce_cpu.c
 spops_status spops_cpu_segreduce(spops_context *ctx, const spops_segreduce_args *args);
-spops_status spops_cpu_seggrad(spops_context *ctx, const spops_seggrad_args *args);
-spops_status spops_cpu_segdot(spops_context *ctx, const spops_segdot_args *args);
+spops_status spops_cpu_seggrad(spops_context *ctx, const spops_grad_args *args);
+spops_status spops_cpu_segdot(spops_context *ctx, const spops_grad_args *args);
 
 // src/gather/gather_cpu.c
 spops_status spops_cpu_gather(spops_context *ctx, const spops_gather_args *args);

@@ -40,37 +40,28 @@ typedef struct spops_segreduce_args {
     void *x_f16; // CPU: scratch that an 8- or 4-bit x is widened to, [x.rows][x.cols] f16
 } spops_segreduce_args;
 
-// grad_x[o] = sum over positions p of owner (row) o, with s = a(p), m = b(p), t = order(p), of
-//             w[m] * grad(w[m] * x[o], t, states[s], count(s)) * grad_out[s]
-// Runs over the by-row lists. SUM goes to segreduce instead.
-typedef struct spops_seggrad_args {
-    const spops_lists *lists; // by row: pairs = segment, weight
+// A gradient of a reduction, with t = order(p).
+//
+// Slot seggrad, with respect to rows, over the by-row lists (SUM goes to segreduce instead):
+//     grad[o] = sum over positions p of owner (row) o, with s = a(p), m = b(p), of
+//               w[m] * grad(w[m] * x[o], t, states[s], count(s)) * grad_out[s]
+//
+// Slot segdot, with respect to weights, over the by-weight lists:
+//     grad[o] = sum over positions p of owner (weight) o, with j = a(p), s = b(p), of
+//               sum over c of x[j, c] * grad(w[o] * x[j, c], t, states[s, c], count(s)) *
+//               grad_out[s, c]
+typedef struct spops_grad_args {
+    const spops_lists *lists; // by row: pairs = segment, weight; by weight: row, segment
     spops_reduce reduce;
     const spops_custom_reduce *custom;
     spops_matrix grad_out, x;
     spops_matrix w; // data NULL: all ones
-    spops_matrix grad_x;
-    const void *states;             // traced states of the forward pass; NULL for MEAN
+    spops_matrix grad;
+    const void *states;             // traced states of the forward pass; NULL for SUM and MEAN
     const int32_t *segment_offsets; // of the forward lists: count(s)
-    void *partials;                 // [lists->max_pieces][x.cols] f32
+    void *partials;                 // [lists->max_pieces] f32, each as wide as a row of grad
     uint32_t *tickets;
-} spops_seggrad_args;
-
-// grad_w[o] = sum over positions p of owner (weight) o, with j = a(p), s = b(p), t = order(p), of
-//             sum over c of x[j, c] * grad(w[o] * x[j, c], t, states[s, c], count(s)) * grad_out[s,
-//             c]
-// Runs over the by-weight lists.
-typedef struct spops_segdot_args {
-    const spops_lists *lists; // by weight: pairs = row, segment
-    spops_reduce reduce;
-    const spops_custom_reduce *custom;
-    spops_matrix grad_out, x, w; // w.data NULL: ones (never for SUM and MEAN, which do not read it)
-    spops_matrix grad_w;
-    const void *states;             // NULL for SUM and MEAN
-    const int32_t *segment_offsets; // NULL for SUM
-    void *partials;                 // [lists->max_pieces] f32
-    uint32_t *tickets;
-} spops_segdot_args;
+} spops_grad_args;
 
 // Both gradients of SUM in one walk over the by-row lists, for plans whose weights are each named
 // once (segments.h, weights_unique):
@@ -174,8 +165,8 @@ typedef struct spops_backend {
 
     // Core patterns: enqueue and return.
     spops_status (*segreduce)(spops_context *ctx, const spops_segreduce_args *args);
-    spops_status (*seggrad)(spops_context *ctx, const spops_seggrad_args *args);
-    spops_status (*segdot)(spops_context *ctx, const spops_segdot_args *args);
+    spops_status (*seggrad)(spops_context *ctx, const spops_grad_args *args);
+    spops_status (*segdot)(spops_context *ctx, const spops_grad_args *args);
     // A fused way to the two gradients of SUM; without it (empty slot, or arguments that do not
     // fit) segreduce and segdot do the same.
     bool (*sumgrad_fits)(const spops_sumgrad_args *args);

@@ -330,14 +330,14 @@ spops_status spops_segments_run_dot(spops_context *ctx, const spops_segments *se
                                     spops_matrix grad_out, spops_matrix x, spops_matrix w,
                                     spops_matrix grad_w, spops_segments_scratch scratch)
 {
-    const spops_segdot_args args = {.lists = &segments->by_weight,
-                                    .reduce = SPOPS_REDUCE_SUM,
-                                    .grad_out = grad_out,
-                                    .x = x,
-                                    .w = w,
-                                    .grad_w = grad_w,
-                                    .partials = scratch.partials,
-                                    .tickets = ctx->tickets};
+    const spops_grad_args args = {.lists = &segments->by_weight,
+                                  .reduce = SPOPS_REDUCE_SUM,
+                                  .grad_out = grad_out,
+                                  .x = x,
+                                  .w = w,
+                                  .grad = grad_w,
+                                  .partials = scratch.partials,
+                                  .tickets = ctx->tickets};
     return ctx->backend->segdot(ctx, &args);
 }
 

@@ -133,45 +133,25 @@ static spops_status run_states(spops_context *ctx, const spops_segments *segment
     return ctx->backend->segreduce(ctx, &args);
 }
 
-static spops_status run_grad_x(spops_context *ctx, const spops_segments *segments,
-                               spops_reduce reduce, spops_matrix grad_out, spops_matrix x,
-                               spops_matrix w, spops_matrix grad_x, spops_segments_scratch scratch)
+// The gradient with respect to rows or, over the lists by weight, to weights.
+static spops_status run_grad(spops_context *ctx, const spops_segments *segments,
+                             const spops_lists *lists, spops_reduce reduce, spops_matrix grad_out,
+                             spops_matrix x, spops_matrix w, spops_matrix grad,
+                             spops_segments_scratch scratch)
 {
-    // The gradient of a sum is a sum: rows of grad_out, over the lists by row.
-    if (reduce == SPOPS_REDUCE_SUM)
-        return spops_segments_run_sum(ctx, &segments->by_row, grad_out, w, grad_x, scratch);
-    const spops_seggrad_args args = {.lists = &segments->by_row,
-                                     .reduce = reduce,
-                                     .custom = spops_context_custom(ctx, reduce),
-                                     .grad_out = grad_out,
-                                     .x = x,
-                                     .w = w,
-                                     .grad_x = grad_x,
-                                     .states = needs_states(reduce) ? scratch.states : NULL,
-                                     .segment_offsets = segments->forward.offsets,
-                                     .partials = scratch.partials,
-                                     .tickets = ctx->tickets};
-    return ctx->backend->seggrad(ctx, &args);
-}
-
-static spops_status run_grad_w(spops_context *ctx, const spops_segments *segments,
-                               spops_reduce reduce, spops_matrix grad_out, spops_matrix x,
-                               spops_matrix w, spops_matrix grad_w, spops_segments_scratch scratch)
-{
-    if (reduce == SPOPS_REDUCE_SUM)
-        return spops_segments_run_dot(ctx, segments, grad_out, x, w, grad_w, scratch);
-    const spops_segdot_args args = {.lists = &segments->by_weight,
-                                    .reduce = reduce,
-                                    .custom = spops_context_custom(ctx, reduce),
-                                    .grad_out = grad_out,
-                                    .x = x,
-                                    .w = w,
-                                    .grad_w = grad_w,
-                                    .states = needs_states(reduce) ? scratch.states : NULL,
-                                    .segment_offsets = segments->forward.offsets,
-                                    .partials = scratch.partials,
-                                    .tickets = ctx->tickets};
-    return ctx->backend->segdot(ctx, &args);
+    const spops_grad_args args = {.lists = lists,
+                                  .reduce = reduce,
+                                  .custom = spops_context_custom(ctx, reduce),
+                                  .grad_out = grad_out,
+                                  .x = x,
+                                  .w = w,
+                                  .grad = grad,
+                                  .states = needs_states(reduce) ? scratch.states : NULL,
+                                  .segment_offsets = segments->forward.offsets,
+                                  .partials = scratch.partials,
+                                  .tickets = ctx->tickets};
+    return lists == &segments->by_row ? ctx->backend->seggrad(ctx, &args)
+                                      : ctx->backend->segdot(ctx, &args);
 }
 
 // Whether one fused walk can give both gradients.
@@ -211,9 +191,13 @@ spops_status spops_segreduce_run_backward(spops_context *ctx, const spops_segmen
         return ctx->backend->sumgrad(ctx, &both);
     }
     if (needs_states(reduce)) SPOPS_TRY(run_states(ctx, segments, reduce, x, w, scratch));
-    if (want_x) SPOPS_TRY(run_grad_x(ctx, segments, reduce, grad_out, x, w, grad_x, scratch));
-    if (want_w) SPOPS_TRY(run_grad_w(ctx, segments, reduce, grad_out, x, w, grad_w, scratch));
-    return SPOPS_STATUS_OK;
+    if (want_x && reduce == SPOPS_REDUCE_SUM) // it is a sum itself: of rows of grad_out
+        SPOPS_TRY(spops_segments_run_sum(ctx, &segments->by_row, grad_out, w, grad_x, scratch));
+    else if (want_x)
+        SPOPS_TRY(
+            run_grad(ctx, segments, &segments->by_row, reduce, grad_out, x, w, grad_x, scratch));
+    if (!want_w) return SPOPS_STATUS_OK;
+    return run_grad(ctx, segments, &segments->by_weight, reduce, grad_out, x, w, grad_w, scratch);
 }
 
 // A gradient must not share memory with what it is computed from.

@@ -336,7 +336,7 @@ typedef struct grad_kernels {
     spops_grad_range range;
 } grad_kernels;
 
-static void custom_grad_range(const spops_seggrad_args *args, const spops_isa_table *table,
+static void custom_grad_range(const spops_grad_args *args, const spops_isa_table *table,
                               int64_t owner, int64_t begin, int64_t end, float *partial)
 {
     const spops_reduce_desc *desc = &args->custom->desc;
@@ -364,13 +364,13 @@ static void custom_grad_range(const spops_seggrad_args *args, const spops_isa_ta
         if (partial != NULL)
             memcpy(partial + col, acc, (size_t)n * sizeof(float));
         else
-            table->store(args->grad_x.dtype, acc, n, element(args->grad_x, owner, col));
+            table->store(args->grad.dtype, acc, n, element(args->grad, owner, col));
     }
 }
 
 static void grad_range(const walk *work, int64_t owner, int64_t begin, int64_t end, float *partial)
 {
-    const spops_seggrad_args *args = (const spops_seggrad_args *)work->args;
+    const spops_grad_args *args = (const spops_grad_args *)work->args;
     const grad_kernels *k = (const grad_kernels *)work->kernels;
     if (args->custom != NULL)
         custom_grad_range(args, k->table, owner, begin, end, partial);
@@ -385,14 +385,14 @@ static void grad_owner(const walk *work, int64_t owner, int64_t begin, int64_t e
 
 static void grad_piece(const walk *work, int64_t piece, const spops_entry *entry)
 {
-    const spops_seggrad_args *args = (const spops_seggrad_args *)work->args;
+    const spops_grad_args *args = (const spops_grad_args *)work->args;
     grad_range(work, entry->owner, entry->begin, (int64_t)entry->begin + entry->count,
                (float *)args->partials + piece * args->x.cols);
 }
 
 static void grad_split(const walk *work, const spops_split *split)
 {
-    const spops_seggrad_args *args = (const spops_seggrad_args *)work->args;
+    const spops_grad_args *args = (const spops_grad_args *)work->args;
     const grad_kernels *k = (const grad_kernels *)work->kernels;
     for (int64_t col = 0; col < args->x.cols; col += CUSTOM_COLS) {
         const int64_t left = args->x.cols - col, n = left < CUSTOM_COLS ? left : CUSTOM_COLS;
@@ -405,11 +405,11 @@ static void grad_split(const walk *work, const spops_split *split)
             for (int64_t c = 0; c < n; ++c)
                 acc[c] += partial[c];
         }
-        k->table->store(args->grad_x.dtype, acc, n, element(args->grad_x, split->owner, col));
+        k->table->store(args->grad.dtype, acc, n, element(args->grad, split->owner, col));
     }
 }
 
-spops_status spops_cpu_seggrad(spops_context *ctx, const spops_seggrad_args *args)
+spops_status spops_cpu_seggrad(spops_context *ctx, const spops_grad_args *args)
 {
     const spops_isa_table *table = table_of(ctx);
     grad_kernels kernels = {table, NULL};
@@ -419,7 +419,7 @@ spops_status spops_cpu_seggrad(spops_context *ctx, const spops_seggrad_args *arg
     if (args->custom == NULL)
         kernels.range =
             table->grad_range[args->reduce][args->x.dtype][weights_like_rows(args->x, args->w)];
-    set_output(&work, args->grad_x);
+    set_output(&work, args->grad);
     walk_lists(&work, args->lists, args->x.cols, ctx->num_threads);
     return SPOPS_STATUS_OK;
 }
@@ -441,7 +441,7 @@ static float sum_by_halves(float *v, int64_t n)
     return v[0];
 }
 
-static float custom_dot_range(const spops_segdot_args *args, const spops_isa_table *table,
+static float custom_dot_range(const spops_grad_args *args, const spops_isa_table *table,
                               int64_t owner, int64_t begin, int64_t end)
 {
     const spops_reduce_desc *desc = &args->custom->desc;
@@ -472,7 +472,7 @@ static float custom_dot_range(const spops_segdot_args *args, const spops_isa_tab
 
 static float dot_range(const walk *work, int64_t owner, int64_t begin, int64_t end)
 {
-    const spops_segdot_args *args = (const spops_segdot_args *)work->args;
+    const spops_grad_args *args = (const spops_grad_args *)work->args;
     const dot_kernels *k = (const dot_kernels *)work->kernels;
     return args->custom != NULL ? custom_dot_range(args, k->table, owner, begin, end)
                                 : k->range(args, owner, begin, end);
@@ -480,11 +480,11 @@ static float dot_range(const walk *work, int64_t owner, int64_t begin, int64_t e
 
 static void store_weight_gradient(const walk *work, int64_t owner, float value)
 {
-    const spops_segdot_args *args = (const spops_segdot_args *)work->args;
+    const spops_grad_args *args = (const spops_grad_args *)work->args;
     const dot_kernels *k = (const dot_kernels *)work->kernels;
-    spops_matrix grad_w = args->grad_w;
-    grad_w.row_stride = 1;
-    k->table->store(grad_w.dtype, &value, 1, element(grad_w, owner, 0));
+    spops_matrix grad = args->grad;
+    grad.row_stride = 1;
+    k->table->store(grad.dtype, &value, 1, element(grad, owner, 0));
 }
 
 static void dot_owner(const walk *work, int64_t owner, int64_t begin, int64_t end)
@@ -494,14 +494,14 @@ static void dot_owner(const walk *work, int64_t owner, int64_t begin, int64_t en
 
 static void dot_piece(const walk *work, int64_t piece, const spops_entry *entry)
 {
-    const spops_segdot_args *args = (const spops_segdot_args *)work->args;
+    const spops_grad_args *args = (const spops_grad_args *)work->args;
     ((float *)args->partials)[piece] =
         dot_range(work, entry->owner, entry->begin, (int64_t)entry->begin + entry->count);
 }
 
 static void dot_split(const walk *work, const spops_split *split)
 {
-    const spops_segdot_args *args = (const spops_segdot_args *)work->args;
+    const spops_grad_args *args = (const spops_grad_args *)work->args;
     const float *partial = (const float *)args->partials + split->first_piece;
     float sum = partial[0];
     for (int32_t i = 1; i < split->num_pieces; ++i)
@@ -509,7 +509,7 @@ static void dot_split(const walk *work, const spops_split *split)
     store_weight_gradient(work, split->owner, sum);
 }
 
-spops_status spops_cpu_segdot(spops_context *ctx, const spops_segdot_args *args)
+spops_status spops_cpu_segdot(spops_context *ctx, const spops_grad_args *args)
 {
     const spops_isa_table *table = table_of(ctx);
     dot_kernels kernels = {table, NULL};

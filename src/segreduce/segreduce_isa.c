@@ -903,7 +903,7 @@ INLINE void term_gradients(int op, int xtype, int width, spops_matrix grad_out, 
     }
 }
 
-INLINE void grad_block(int op, int xtype, int wtype, int width, const spops_seggrad_args *args,
+INLINE void grad_block(int op, int xtype, int wtype, int width, const spops_grad_args *args,
                        int64_t owner, int64_t begin, int64_t end, int64_t col, float *partial)
 {
     const weights w = weights_of(wtype, args->w);
@@ -931,11 +931,11 @@ INLINE void grad_block(int op, int xtype, int wtype, int width, const spops_segg
         for (int c = 0; c < width; ++c)
             partial[col + c] = acc[c];
     } else {
-        store_lanes(xtype, width, acc, (char *)element(xtype, args->grad_x, owner, col));
+        store_lanes(xtype, width, acc, (char *)element(xtype, args->grad, owner, col));
     }
 }
 
-INLINE void grad_range(int op, int xtype, int wtype, const spops_seggrad_args *args, int64_t owner,
+INLINE void grad_range(int op, int xtype, int wtype, const spops_grad_args *args, int64_t owner,
                        int64_t begin, int64_t end, float *partial)
 {
     const int64_t cols = args->x.cols;
@@ -949,7 +949,7 @@ INLINE void grad_range(int op, int xtype, int wtype, const spops_seggrad_args *a
 #define DOT_WIDTH 16
 
 // acc[c] gathers the products of columns c, c + 16, c + 32 ... of every term.
-INLINE void dot_block(int op, int xtype, int width, const spops_segdot_args *args, float weight,
+INLINE void dot_block(int op, int xtype, int width, const spops_grad_args *args, float weight,
                       int64_t row, int64_t segment, int32_t term, int64_t col, float *acc)
 {
     float x[MAX_WIDTH], v[MAX_WIDTH], grad[MAX_WIDTH];
@@ -965,8 +965,8 @@ INLINE void dot_block(int op, int xtype, int width, const spops_segdot_args *arg
         acc[c] += x[c] * grad[c];
 }
 
-INLINE float dot_range(int op, int xtype, const spops_segdot_args *args, int64_t owner,
-                       int64_t begin, int64_t end)
+INLINE float dot_range(int op, int xtype, const spops_grad_args *args, int64_t owner, int64_t begin,
+                       int64_t end)
 {
     const int64_t cols = args->x.cols;
     cursor at = cursor_at(args->lists, begin);
@@ -1032,14 +1032,14 @@ SUM(BF16, BF16)
         reduce_split(op, SPOPS_DTYPE_##dtype, args, split);                                        \
     }
 #define GRAD(name, xtype, wtype)                                                                   \
-    static void grad_range_##name##_##xtype##_##wtype(                                             \
-        const spops_seggrad_args *args, int64_t owner, int64_t begin, int64_t end, float *partial) \
+    static void grad_range_##name##_##xtype##_##wtype(const spops_grad_args *args, int64_t owner,  \
+                                                      int64_t begin, int64_t end, float *partial)  \
     {                                                                                              \
         grad_range(SPOPS_REDUCE_##name + TRACED, SPOPS_DTYPE_##xtype, SPOPS_DTYPE_##wtype, args,   \
                    owner, begin, end, partial);                                                    \
     }
 #define DOT(name, dtype)                                                                           \
-    static float dot_range_##name##_##dtype(const spops_segdot_args *args, int64_t owner,          \
+    static float dot_range_##name##_##dtype(const spops_grad_args *args, int64_t owner,            \
                                             int64_t begin, int64_t end)                            \
     {                                                                                              \
         return dot_range(SPOPS_REDUCE_##name + TRACED, SPOPS_DTYPE_##dtype, args, owner, begin,    \

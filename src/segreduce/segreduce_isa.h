@@ -22,11 +22,11 @@ typedef void (*spops_reduce_range)(const spops_segreduce_args *args, int64_t own
                                    int64_t end, void *partial);
 // Combine the pieces of a split owner, whose states lie in args->partials, and finalize.
 typedef void (*spops_reduce_split)(const spops_segreduce_args *args, const spops_split *split);
-// The gradient of an owner's row from positions begin .. end - 1: into grad_x, or partial as f32.
-typedef void (*spops_grad_range)(const spops_seggrad_args *args, int64_t owner, int64_t begin,
+// The gradient of an owner's row from positions begin .. end - 1: into grad, or partial as f32.
+typedef void (*spops_grad_range)(const spops_grad_args *args, int64_t owner, int64_t begin,
                                  int64_t end, float *partial);
 // The gradient of an owner's weight from positions begin .. end - 1.
-typedef float (*spops_dot_range)(const spops_segdot_args *args, int64_t owner, int64_t begin,
+typedef float (*spops_dot_range)(const spops_grad_args *args, int64_t owner, int64_t begin,
                                  int64_t end);
 
 typedef struct spops_isa_table {
