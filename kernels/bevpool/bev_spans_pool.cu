@@ -758,8 +758,7 @@ __device__ void clear_cells(const finish_params &p, int32_t block)
 {
     __shared__ int32_t empty_cells[finish_threads];
     const int lane = (int)(threadIdx.x % warp);
-    // Empty cells lie together: a block has some from everywhere.
-    const int64_t word = (int64_t)(threadIdx.x / warp) * p.clear_blocks + block;
+    const int64_t word = (int64_t)block * (finish_threads / warp) + threadIdx.x / warp;
     const int64_t cell = word * 32 + lane;
     const bool clears = cell < p.num_cells && !(__ldg(p.covered + word) >> lane & 1u);
     const uint32_t empty = __ballot_sync(whole_warp, clears);
@@ -792,9 +791,7 @@ __device__ __forceinline__ void add_parts(float4 &total, const float4 &v)
     total.x += v.x, total.y += v.y, total.z += v.z, total.w += v.w;
 }
 
-// HELD: blocks that a multiprocessor has registers for.
-template <int HELD>
-__global__ void __launch_bounds__(finish_threads, HELD)
+__global__ void __launch_bounds__(finish_threads)
     finish_kernel(const __grid_constant__ finish_params p)
 {
     walk_release_next();
@@ -808,30 +805,31 @@ __global__ void __launch_bounds__(finish_threads, HELD)
     // A thread adds up four columns of a cell; of wide rows, every so many.
     const int32_t sub = (int32_t)(threadIdx.x * p.items_inverse >> 16);
     const int32_t m = ((int32_t)blockIdx.x - p.clear_blocks) * p.block_cells + sub;
-    const int32_t ahead = p.part_cols / 4;
+    const bool there = sub < p.block_cells && m < p.num_shared_cells;
     int32_t cell = 0, first = 0, count = 0;
-    if (sub < p.block_cells && m < p.num_shared_cells) {
+    if (there) {
         cell = __ldg(&p.shared_cells[m].cell);
         first = __ldg(&p.shared_cells[m].first_part);
         count = __ldg(&p.shared_cells[m + 1].first_part) - first;
     }
+    const int32_t ahead = p.part_cols / 4;
     const float4 *row = reinterpret_cast<const float4 *>(p.parts) + (int64_t)first * ahead;
     uint8_t *out = p.out + (int64_t)cell * p.out_stride;
     // What was there before the kernel that pools may be read, as the cells may be cleared.
     const float scale = load_scales(p.feat_scale, p.depth_scale, p.out_scale).product();
     walk_wait_previous();
-    if (count == 0) return;
+    if (!there) return;
     const int32_t sub_threads = min(p.items, finish_threads);
     for (int32_t item = (int32_t)threadIdx.x - sub * sub_threads; item < p.items;
          item += finish_threads) {
         const float4 *part = row + item;
-        float4 v[4]; // a shared cell has two parts at least
+        const float4 none = make_float4(0, 0, 0, 0);
+        float4 total = __ldcg(part), v[3];
+        v[0] = __ldcg(part + ahead); // a shared cell has two parts at least
+        v[1] = count > 2 ? __ldcg(part + 2 * ahead) : none;
+        v[2] = count > 3 ? __ldcg(part + 3 * ahead) : none;
 #pragma unroll
-        for (int k = 0; k < 4; ++k)
-            v[k] = k < 2 || k < count ? __ldcg(part + k * ahead) : make_float4(0, 0, 0, 0);
-        float4 total = v[0];
-#pragma unroll
-        for (int k = 1; k < 4; ++k)
+        for (int k = 0; k < 3; ++k)
             add_parts(total, v[k]);
         for (int32_t k = 4; k < count; ++k)
             add_parts(total, __ldcg(part + (int64_t)k * ahead));
@@ -984,13 +982,11 @@ spops_status launch_finish(spops_context *ctx, const spops_bev_spans_pool_args *
     p.depth_scale = pool.depth_scale;
     p.out_scale = pool.out_scale;
     const dim3 blocks((unsigned)(p.clear_blocks + shared_blocks));
-    // Of wide rows, fewer blocks at once are better, as long as there are not too many to wait for.
-    const bool few = passes > 1 && blocks.x <= 5 * (unsigned)ctx->info.num_processors;
-    const auto kernel = few ? finish_kernel<4> : finish_kernel<6>;
     // It clears before it waits, which only the kernel that pools makes safe.
     if (s.host_counts.num_wedges == 0)
-        return launch(ctx, "bev_spans: finish", kernel, blocks, finish_threads, p);
-    return launch<WAITS_FOR_PREVIOUS>(ctx, "bev_spans: finish", kernel, blocks, finish_threads, p);
+        return launch(ctx, "bev_spans: finish", finish_kernel, blocks, finish_threads, p);
+    return launch<WAITS_FOR_PREVIOUS>(ctx, "bev_spans: finish", finish_kernel, blocks,
+                                      finish_threads, p);
 }
 
 // Rows that can be copied and stored 16 bytes at a time; of 4 bits 8 bytes.
