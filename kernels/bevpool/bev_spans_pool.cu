@@ -87,6 +87,9 @@ template <int COLS> struct wedge_layout {
     {
         return (chunk + (chunk < 8 ? 0 : gap)) * 16;
     }
+    // A warp stores words of up to four columns of pixels, 16 bytes in each 64: the gap behind
+    // tiles of one and of two columns lets the next ones fall between them (a pixel's pitch does in
+    // a tile).
     static __host__ __device__ __forceinline__ int tile_bytes(int width_log2)
     {
         return tile_pixels * pitch + (width_log2 == 0 ? 16 : width_log2 == 1 ? 32 : 0);
