@@ -967,8 +967,7 @@ spops_status launch_finish(spops_context *ctx, const spops_bev_spans_pool_args *
     p.num_shared_cells = s.host_counts.num_shared_cells;
     p.part_cols = (int32_t)pool.part_cols;
     p.pool_cols = columns_of(pool.cols);
-    const int32_t passes = (pool.cols + p.pool_cols - 1) / p.pool_cols;
-    p.items = std::min(p.part_cols, passes * p.pool_cols) / 4;
+    p.items = std::min(p.part_cols, rounds(pool, p.pool_cols) * p.pool_cols) / 4;
     const int32_t items = std::min(p.items, finish_threads);
     p.block_cells = finish_threads / items;
     p.items_inverse = (uint32_t)((65536 + items - 1) / items);
