@@ -11,5 +11,6 @@
 #include "spops/quantize.h"
 #include "spops/coords.h"
 #include "spops/kernel_map.h"
+#include "spops/weights.h"
 
 #endif
