@@ -243,8 +243,7 @@ typedef struct spops_bev_pool {
     spops_matrix feat;           /* [B, N, H, W, C] as [B*N*H*W, C]; C even for f4e2m1, and at most
                                     the plan's max_cols for 8 and 4 bits */
     spops_matrix out;            /* see spops_bev_layout */
-    const spops_matrix
-        *feat_scales; /* f8e4m3 [B*N*H*W, ceil(C / 16)], for f4e2m1 only; else NULL */
+    const spops_matrix *feat_scales; /* f8e4m3 [B*N*H*W, ceil(C / 16)] for f4e2m1; else NULL */
     const float *feat_scale, *depth_scale, *out_scale; /* one f32 each, or NULL for 1 */
 } spops_bev_pool;
 

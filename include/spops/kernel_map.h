@@ -105,8 +105,7 @@ typedef struct spops_kernel_map_side {
      */
     const int32_t *table;
     const uint32_t *masks;
-    int32_t
-        mirrored; /* 1: the table's tap k is tap num_taps - 1 - k; only by input (submanifold) */
+    int32_t mirrored;  /* 1: the table's tap k is tap num_taps - 1 - k; by input, submanifold */
     int32_t num_tiles; /* ceil(max_rows / tile_rows) */
     /*
      * ORDER. order[i]: rows by their masks in Gray-code order (stable), so that neighbours miss the

@@ -21,8 +21,8 @@ SPOPS_EXTERN_C_BEGIN
  *
  *     scale = max |x| / 448 for f8e4m3,  / 57344 for f8e5m2,  / (6 * 448) for f4e2m1
  *
- * and at least 2^-126. Infinities and NaN in x do not count; 1 where nothing but them and zeros is
- * left.
+ * and at least 2^-126. Infinities and NaN in x do not count; 1 where nothing but them and zeros
+ * is left.
  *
  * x         f32, f16 or bf16.
  * dtype     Of what x will be quantised to: f8e4m3, f8e5m2 or f4e2m1.
@@ -31,8 +31,9 @@ SPOPS_EXTERN_C_BEGIN
  * Memory    Where ctx runs: device memory for CUDA, host memory for CPU. No pointer is kept.
  * Stream    Enqueues on ctx's stream and returns. Allocates nothing, waits for nothing, capturable.
  * Numerics  The same bits on every run and backend.
- * Errors    INVALID_ARGUMENT (shape, dtype, stride), NOT_SUPPORTED, CUDA. After any but CUDA,
- * nothing was enqueued and scale is untouched. Threads   One thread at a time per ctx.
+ * Errors    INVALID_ARGUMENT (shape, dtype, stride), NOT_SUPPORTED, CUDA.
+ *           After any but CUDA, nothing was enqueued and scale is untouched.
+ * Threads   One thread at a time per ctx.
  */
 SPOPS_API spops_status spops_quantize_scale_execute(spops_context *ctx, spops_matrix x,
                                                     spops_dtype dtype, float *scale);
@@ -42,8 +43,8 @@ SPOPS_API spops_status spops_quantize_scale_execute(spops_context *ctx, spops_ma
  *
  *     f8      out[r, c] = round(x[r, c] / scale)
  *     f4      block_scales[r, b] = round_f8e4m3(max |x[r, 16 b ...]| / scale / 6)
- *             out[r, c] = round(x[r, c] / (block_scales[r, c / 16] * scale)),  0 for a block scale
- * 0
+ *             out[r, c] = round(x[r, c] / (block_scales[r, c / 16] * scale)),
+ *                         0 where the block scale is 0
  *
  * x             f32, f16 or bf16.
  * scale         One f32 where ctx runs, read when the stream gets there; NULL for 1.
@@ -51,9 +52,9 @@ SPOPS_API spops_status spops_quantize_scale_execute(spops_context *ctx, spops_ma
  * block_scales  f8e4m3 [rows, ceil(cols / 16)], written, where out is f4e2m1; else NULL.
  *
  * Numerics  In f32, rounded to nearest even; the same bits on every run and backend. Saturates:
- * what is too large, infinities included, becomes the largest value. NaN stays NaN in the f8 dtypes
- * (0x7f); in f4e2m1 the block's scale becomes NaN, so that its 16 columns all read as NaN, and the
- * elements 0.
+ *           what is too large, infinities included, becomes the largest value. NaN stays NaN in the
+ *           f8 dtypes (0x7f); in f4e2m1 the block's scale becomes NaN, so that its 16 columns all
+ *           read as NaN, and the elements 0.
  *
  * Otherwise as spops_quantize_scale_execute.
  */

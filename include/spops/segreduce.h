@@ -173,8 +173,7 @@ SPOPS_API spops_status spops_segreduce_execute(spops_context *ctx, const spops_s
  *
  *     grad_x[j, c] = sum over terms t with idx[t] = j         of w grad(t, c) grad_out[s(t), c]
  *     grad_w[m]    = sum over terms t with weight_idx[t] = m,
- *                    over c                                    of x[idx[t], c] grad(t, c)
- * grad_out[s(t), c]
+ *                    over c               of x[idx[t], c] grad(t, c) grad_out[s(t), c]
  *
  * where grad is the reduction's own (see spops_reduce). What the forward pass knew (winners,
  * products) is computed again from x and w.

@@ -2,8 +2,8 @@
 // have a tile and take its spans in batches of 32, with the 32 gradient rows G of their cells:
 //
 //     gradient of depths     G [spans x channels] times features [channels x pixels]
-//     gradient of features   weights [pixels x spans], zero where a pixel is not the span's, times
-//     G
+//     gradient of features   weights [pixels x spans] times G; a weight is zero where the pixel is
+//                            not the span's
 //
 // so that a row is read once a span and not once a point. A block has one to four neighbouring
 // tiles, whose weights it holds at all depths: the pixels beside each other are read, and their

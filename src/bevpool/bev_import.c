@@ -5,13 +5,13 @@
 #include "bevpool/bev_plan.h"
 
 // Host copies of either form: which points an interval holds, and what a point is.
-typedef struct import {
+typedef struct bev_arrays {
     int64_t num_points, num_intervals;
     int32_t *depth;     // [num_points]
     int32_t *feat;      // [num_points]; NULL: follows from depth
     int32_t *bev;       // [num_points]; NULL: intervals say the cell
     int32_t *intervals; // [num_intervals][3]: first point, end, cell
-} import;
+} bev_arrays;
 
 static int32_t *alloc_i32(spops_context *ctx, int64_t n)
 {
@@ -32,7 +32,7 @@ static spops_status fetch_i32(spops_context *ctx, const int32_t *array, int64_t 
     return ctx->backend->download(ctx, *copy, array, (size_t)n * sizeof *array);
 }
 
-static void free_import(spops_context *ctx, import *in)
+static void free_import(spops_context *ctx, bev_arrays *in)
 {
     free_i32(ctx, in->intervals, 3 * in->num_intervals);
     free_i32(ctx, in->bev, in->num_points);
@@ -52,7 +52,7 @@ static spops_status check_in_range(spops_context *ctx, const char *call, const c
 
 // The points of interval i, whose bounds are known to be right.
 static spops_status check_points(spops_context *ctx, const char *call, const char *depth_name,
-                                 const spops_bev_counts *counts, const import *in, int64_t i)
+                                 const spops_bev_counts *counts, const bev_arrays *in, int64_t i)
 {
     const int32_t *interval = in->intervals + 3 * i;
     for (int64_t p = interval[0]; p < interval[1]; ++p) {
@@ -74,7 +74,7 @@ static spops_status check_points(spops_context *ctx, const char *call, const cha
 
 // Each cell belongs to one interval at most.
 static spops_status check_cells(spops_context *ctx, const char *call,
-                                const spops_bev_counts *counts, const import *in)
+                                const spops_bev_counts *counts, const bev_arrays *in)
 {
     spops_status status = SPOPS_STATUS_OK;
     int32_t *owner = alloc_i32(ctx, counts->num_cells); // interval + 1
@@ -95,7 +95,7 @@ static spops_status check_cells(spops_context *ctx, const char *call,
 }
 
 // The plan of an import that is known to be right: terms in the order of cells.
-static spops_status build_import(spops_context *ctx, const char *call, const import *in,
+static spops_status build_import(spops_context *ctx, const char *call, const bev_arrays *in,
                                  const spops_bev_options *options, spops_bev_plan *plan)
 {
     spops_status status = SPOPS_STATUS_OK;
@@ -138,7 +138,7 @@ done:
 // The common rest of both imports.
 static spops_status create_from_import(spops_context *ctx, const char *call,
                                        const spops_bev_shape *shape, const spops_bev_counts *counts,
-                                       const import *in, const spops_bev_options *options,
+                                       const bev_arrays *in, const spops_bev_options *options,
                                        spops_bev_plan **out)
 {
     spops_status status = SPOPS_STATUS_OK;
@@ -155,7 +155,7 @@ fail:
     return status;
 }
 
-static spops_status fetch_ranks(spops_context *ctx, const spops_bev_ranks *ranks, import *in,
+static spops_status fetch_ranks(spops_context *ctx, const spops_bev_ranks *ranks, bev_arrays *in,
                                 int32_t **starts, int32_t **lengths)
 {
     SPOPS_TRY(fetch_i32(ctx, ranks->ranks_depth, in->num_points, &in->depth));
@@ -168,7 +168,7 @@ static spops_status fetch_ranks(spops_context *ctx, const spops_bev_ranks *ranks
 }
 
 static spops_status check_ranks(spops_context *ctx, const char *call,
-                                const spops_bev_counts *counts, const import *in,
+                                const spops_bev_counts *counts, const bev_arrays *in,
                                 const int32_t *starts, const int32_t *lengths)
 {
     int64_t end = 0; // of the interval before
@@ -231,7 +231,7 @@ spops_status spops_bev_plan_create_from_ranks(spops_context *ctx, const spops_be
     spops_bev_counts counts;
     spops_bev_options o;
     int32_t *starts = NULL, *lengths = NULL;
-import in;
+    bev_arrays in;
 
     SPOPS_BEGIN_CREATE(ctx, call, out);
     SPOPS_TRY(spops_bev_check_shape(ctx, call, shape, &counts));
@@ -252,7 +252,7 @@ done:
 }
 
 static spops_status check_intervals(spops_context *ctx, const char *call,
-                                    const spops_bev_counts *counts, const import *in)
+                                    const spops_bev_counts *counts, const bev_arrays *in)
 {
     int64_t before = 0; // end of the interval before
     for (int64_t i = 0; i < in->num_intervals; ++i) {
@@ -299,7 +299,7 @@ spops_status spops_bev_plan_create_from_intervals(spops_context *ctx, const spop
     spops_status status = SPOPS_STATUS_OK;
     spops_bev_counts counts;
     spops_bev_options o;
-import in;
+    bev_arrays in;
 
     SPOPS_BEGIN_CREATE(ctx, call, out);
     SPOPS_TRY(spops_bev_check_shape(ctx, call, shape, &counts));

@@ -736,8 +736,7 @@ INLINE float load_weight(int dtype, const char *src)
     return load_1(dtype, src);
 }
 
-// ---- segreduce: sums of other dtypes and scales (core/backend.h)
-// ---------------------------------
+// ---- segreduce: sums of other dtypes and scales (core/backend.h) --------------------------------
 
 // Scale and store the sums of an owner.
 INLINE void finish_sum(int width, const spops_segreduce_args *args, int64_t owner, int64_t col,

@@ -344,8 +344,7 @@ Test(elements, the_bound_holds_and_is_not_loose)
     cr_expect_gt(elements_sum_bound(SPOPS_DTYPE_F16, 1, 1.0, 1.0), 0x1p-12);
 }
 
-// ---- The simulated network and the reference
-// -----------------------------------------------------
+// ---- The simulated network and the reference ----------------------------------------------------
 
 // One camera at the origin, 1.5 m up, that looks along x.
 static void make_geometry(spops_bev_camera *camera, spops_bev_geometry *g)
