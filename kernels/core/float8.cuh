@@ -6,6 +6,7 @@
 
 #include "core/float8.h"
 #include "core/matrix.h"
+#include "kernels/core/with_dtype.cuh"
 #include "spops/device/dtypes.cuh"
 #include "spops/types.h"
 
@@ -255,13 +256,9 @@ template <bool FULL, int COUNT>
 __device__ __forceinline__ void store_row(int dtype, uint8_t *row, int at, int n,
                                           const float (&v)[COUNT])
 {
-    switch (dtype) {
-    case SPOPS_DTYPE_F16: return store_some<FULL, f16>(row, at, n, v);
-    case SPOPS_DTYPE_BF16: return store_some<FULL, bf16>(row, at, n, v);
-    case SPOPS_DTYPE_F32: return store_some<FULL, float>(row, at, n, v);
-    case SPOPS_DTYPE_F8E4M3: return store_some<FULL, f8e4m3>(row, at, n, v);
-    default: return store_some<FULL, f8e5m2>(row, at, n, v);
-    }
+    constexpr unsigned stored = SPOPS_DTYPES_FLOAT | SPOPS_DTYPES_FLOAT8;
+    with_device_dtype<stored>(
+        dtype, [&](auto tag) { store_some<FULL, typename decltype(tag)::type>(row, at, n, v); });
 }
 
 // A weight of a dtype that the kernel is told.

@@ -1,9 +1,10 @@
-// The built-in reductions as the structs that spops/device/segreduce.cuh takes, and how launchers
-// go from run-time dtypes and reductions to types.
+// The built-in reductions as the structs that spops/device/segreduce.cuh takes, and what launchers
+// share.
 #ifndef SPOPS_KERNELS_CORE_FUNCTORS_CUH
 #define SPOPS_KERNELS_CORE_FUNCTORS_CUH
 
 #include "kernels/core/launch.cuh"
+#include "kernels/core/with_dtype.cuh"
 #include "spops/device/segreduce.cuh"
 
 namespace spops
@@ -53,20 +54,6 @@ namespace spops
     };
 #include "core/reduce_ops.def"
 #undef SPOPS_REDUCE_OP
-
-template <class T> struct type_tag {
-    typedef T type;
-};
-
-// Call f with a type_tag of the element type of a checked float dtype.
-template <class F> spops_status with_dtype(spops_dtype dtype, F f)
-{
-    switch (dtype) {
-    case SPOPS_DTYPE_F16: return f(type_tag<f16>());
-    case SPOPS_DTYPE_BF16: return f(type_tag<bf16>());
-    default: return f(type_tag<float>());
-    }
-}
 
 // Elements of the widest chunk (16 bytes or one element) that every row of all the matrices, which
 // have one dtype, allows. Absent matrices (data NULL) do not count.

@@ -215,18 +215,15 @@ __global__ void __launch_bounds__(threads)
 
 // ---- Dequantise ---------------------------------------------------------------------------------
 
-__device__ __forceinline__ float decode(f8e4m3, uint32_t code)
-{
-    return spops_float_of_f8e4m3((uint8_t)code);
-}
-__device__ __forceinline__ float decode(f8e5m2, uint32_t code)
-{
-    return spops_float_of_f8e5m2((uint8_t)code);
-}
-__device__ __forceinline__ float decode(f4e2m1, uint32_t code)
-{
-    return spops_float_of_f4e2m1((uint8_t)code);
-}
+#define DECODE(NAME, name, bits, c_type, device_type)                                              \
+    __device__ __forceinline__ float decode(device_type, uint32_t code)                            \
+    {                                                                                              \
+        return spops_float_of_##name((uint8_t)code);                                               \
+    }
+#define SPOPS_DTYPE_FLOAT8 DECODE
+#define SPOPS_DTYPE_FLOAT4 DECODE
+#include "core/dtypes.def"
+#undef DECODE
 
 // A whole chunk to f16, which holds every code and its product with a block's scale.
 template <class Q>
@@ -305,23 +302,6 @@ quantize_params params_of(spops_matrix x, spops_matrix q, spops_matrix block_sca
     return p;
 }
 
-// Call f with a tag of the codes' dtype.
-template <class F> spops_status with_codes(spops_dtype dtype, F f)
-{
-    switch (dtype) {
-    case SPOPS_DTYPE_F8E4M3: return f(f8e4m3());
-    case SPOPS_DTYPE_F8E5M2: return f(f8e5m2());
-    default: return f(f4e2m1());
-    }
-}
-
-float largest_of(spops_dtype dtype)
-{
-    if (dtype == SPOPS_DTYPE_F8E4M3) return SPOPS_F8E4M3_MAX;
-    if (dtype == SPOPS_DTYPE_F8E5M2) return SPOPS_F8E5M2_MAX;
-    return SPOPS_F4E2M1_MAX * SPOPS_F8E4M3_MAX;
-}
-
 } // namespace
 
 extern "C" spops_status spops_cuda_quantize_scale(spops_context *ctx,
@@ -339,7 +319,7 @@ extern "C" spops_status spops_cuda_quantize_scale(spops_context *ctx,
                       reinterpret_cast<uint32_t *>(args->scale));
     }));
     return launch(ctx, "quantize_scale: launch", scale_kernel, dim3(1), 1, args->scale,
-                  largest_of(args->dtype));
+                  spops_largest_narrow(args->dtype));
 }
 
 extern "C" spops_status spops_cuda_quantize(spops_context *ctx, const spops_quantize_args *args)
@@ -347,8 +327,8 @@ extern "C" spops_status spops_cuda_quantize(spops_context *ctx, const spops_quan
     const quantize_params p = params_of(args->x, args->q, args->block_scales, args->scale);
     const dim3 grid = blocks_for(p.rows * p.chunks_per_row, threads);
     return with_dtype(args->x.dtype, [&](auto tag) {
-        return with_codes(args->q.dtype, [&](auto codes) {
-            typedef decltype(codes) Q;
+        return with_dtype<SPOPS_DTYPES_NARROW>(args->q.dtype, [&](auto codes) {
+            typedef typename decltype(codes)::type Q;
             return launch(ctx, "quantize: launch", quantize_kernel<typename decltype(tag)::type, Q>,
                           grid, threads, p,
                           is_aligned(args->x, 16) && is_aligned(args->q, chunk_bytes<Q>));
@@ -361,8 +341,8 @@ extern "C" spops_status spops_cuda_dequantize(spops_context *ctx, const spops_qu
     const quantize_params p = params_of(args->x, args->q, args->block_scales, args->scale);
     const dim3 grid = blocks_for(p.rows * p.chunks_per_row, threads);
     return with_dtype(args->x.dtype, [&](auto tag) {
-        return with_codes(args->q.dtype, [&](auto codes) {
-            typedef decltype(codes) Q;
+        return with_dtype<SPOPS_DTYPES_NARROW>(args->q.dtype, [&](auto codes) {
+            typedef typename decltype(codes)::type Q;
             return launch<WAITS_FOR_PREVIOUS>(
                 ctx, "dequantize: launch", dequantize_kernel<typename decltype(tag)::type, Q>, grid,
                 threads, p, is_aligned(args->x, 16) && is_aligned(args->q, chunk_bytes<Q>));

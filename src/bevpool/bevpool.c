@@ -8,19 +8,20 @@
 
 static const spops_matrix absent; // data NULL
 
-// The dtypes that depth and out may have, by that of feat; the rest is refused.
 #define DTYPE(name) (1u << SPOPS_DTYPE_##name)
-static const struct {
-    unsigned depth, out;
-} allowed[] = {
-    [SPOPS_DTYPE_F32] = {DTYPE(F32), DTYPE(F32)},
-    [SPOPS_DTYPE_F16] = {DTYPE(F32) | DTYPE(F16), DTYPE(F32) | DTYPE(F16)},
-    [SPOPS_DTYPE_BF16] = {DTYPE(F32) | DTYPE(BF16), DTYPE(F32) | DTYPE(BF16)},
-    [SPOPS_DTYPE_F8E4M3] = {DTYPE(F16) | DTYPE(F8E4M3), DTYPE(F32) | DTYPE(F16) | DTYPE(F8E4M3)},
-    [SPOPS_DTYPE_F8E5M2] = {DTYPE(F16) | DTYPE(F8E5M2), DTYPE(F32) | DTYPE(F16) | DTYPE(F8E5M2)},
-    [SPOPS_DTYPE_F4E2M1] = {DTYPE(F16) | DTYPE(F8E4M3), DTYPE(F32) | DTYPE(F16) | DTYPE(F8E4M3)},
-};
-#define FEAT_DTYPES (SPOPS_DTYPES_FLOAT | DTYPE(F8E4M3) | DTYPE(F8E5M2) | DTYPE(F4E2M1))
+
+// The dtypes that depth may have, by that of feat: f32 beside other floats, f16 beside codes, or
+// the same; 8 bits beside 4, those of the block scales. out may be f32 besides.
+static unsigned depth_dtypes(spops_dtype feat)
+{
+    if (spops_dtype_is_packed(feat)) return DTYPE(F16) | DTYPE(F8E4M3);
+    return (spops_dtype_is_narrow(feat) ? DTYPE(F16) : DTYPE(F32)) | 1u << feat;
+}
+
+static unsigned out_dtypes(spops_dtype feat)
+{
+    return depth_dtypes(feat) | DTYPE(F32);
+}
 
 static spops_status check_plan(spops_context *ctx, const char *call, const spops_bev_plan *plan,
                                spops_bev_layout layout)
@@ -82,7 +83,7 @@ static spops_status check_feat_scales(spops_context *ctx, const char *call,
                                       const spops_bev_pool *pool)
 {
     const spops_matrix feat = pool->feat;
-    if (feat.dtype != SPOPS_DTYPE_F4E2M1) {
+    if (!spops_dtype_is_packed(feat.dtype)) {
         SPOPS_REQUIRE(ctx, pool->feat_scales == NULL,
                       "%s: feat_scales is given, and feat.dtype is %s: only f4e2m1 has them", call,
                       spops_dtype_name(feat.dtype));
@@ -106,17 +107,16 @@ static spops_status check_pool(spops_context *ctx, const char *call, const spops
         "%s: accumulate is %d, expected %d or %d", call, (int)pool->accumulate,
         (int)SPOPS_ACCUMULATE_F32, (int)SPOPS_ACCUMULATE_F16);
     SPOPS_TRY(spops_check_matrix(ctx, call, "feat", feat, plan->counts.num_features, feat.cols,
-                                 FEAT_DTYPES));
-    SPOPS_REQUIRE(ctx, feat.dtype <= SPOPS_DTYPE_BF16 || feat.cols <= plan->segments->max_cols,
+                                 SPOPS_DTYPES_FLOAT | SPOPS_DTYPES_NARROW));
+    SPOPS_REQUIRE(ctx, spops_dtype_is_float(feat.dtype) || feat.cols <= plan->segments->max_cols,
                   "%s: feat is %s with %" PRId64
                   " columns, the plan was built for max_cols = %" PRId64,
                   call, spops_dtype_name(feat.dtype), feat.cols, plan->segments->max_cols);
     SPOPS_TRY(spops_check_matrix(ctx, call, "depth", depth, plan->counts.num_points, 1,
-                                 allowed[feat.dtype].depth));
+                                 depth_dtypes(feat.dtype)));
     SPOPS_REQUIRE(ctx, depth.rows <= 1 || depth.row_stride == 1,
                   "%s: depth.row_stride is %" PRId64 ", expected 1", call, depth.row_stride);
-    SPOPS_TRY(
-        check_cells(ctx, call, "out", plan, pool->layout, out, feat, allowed[feat.dtype].out));
+    SPOPS_TRY(check_cells(ctx, call, "out", plan, pool->layout, out, feat, out_dtypes(feat.dtype)));
     SPOPS_TRY(spops_check_no_overlap(ctx, call, "out", out, "depth", depth));
     SPOPS_TRY(spops_check_no_overlap(ctx, call, "out", out, "feat", feat));
     SPOPS_TRY(check_feat_scales(ctx, call, pool));

@@ -5,6 +5,7 @@
 #ifndef SPOPS_CORE_FLOAT8_H
 #define SPOPS_CORE_FLOAT8_H
 
+#include "core/dtypes.h"
 #include "core/half.h"
 
 #define SPOPS_F8E4M3_MAX 448.0f
@@ -78,6 +79,21 @@ SPOPS_HD float spops_float_of_f4e2m1(uint8_t code) // of the low four bits
     const uint32_t twice = 0xc8643210u >> 4 * (code & 0x7u) & 0xfu;
     const uint32_t bits = spops_bits_of_float((float)(int32_t)twice * 0.5f);
     return spops_float_of_bits(bits | (uint32_t)(code & 0x8u) << 28);
+}
+
+// The largest value of a narrow dtype; of 4-bit codes, times that of their block scales.
+static inline float spops_largest_narrow(spops_dtype dtype)
+{
+    switch (dtype) {
+#define SPOPS_DTYPE_FLOAT8(NAME, name, bits, c_type, device_type)                                  \
+    case SPOPS_DTYPE_##NAME:                                                                       \
+        return SPOPS_##NAME##_MAX;
+#define SPOPS_DTYPE_FLOAT4(NAME, name, bits, c_type, device_type)                                  \
+    case SPOPS_DTYPE_##NAME:                                                                       \
+        return SPOPS_##NAME##_MAX * SPOPS_F8E4M3_MAX;
+#include "core/dtypes.def"
+    default: return 0.0f;
+    }
 }
 
 #endif

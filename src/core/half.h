@@ -1,6 +1,6 @@
-// f16 and bf16 as bits, without a branch, so that loops over rows vectorise on any processor. Both
-// round to nearest even, keep subnormals, overflow to infinity and keep NaN a NaN. In the common
-// subset of C and CUDA C++.
+// f32, f16 and bf16 as their C types hold them (core/dtypes.def). f16 and bf16 as bits, without a
+// branch, so that loops over rows vectorise on any processor. Both round to nearest even, keep
+// subnormals, overflow to infinity and keep NaN a NaN. In the common subset of C and CUDA C++.
 #ifndef SPOPS_CORE_HALF_H
 #define SPOPS_CORE_HALF_H
 
@@ -21,6 +21,16 @@ SPOPS_HD uint32_t spops_bits_of_float(float f)
     uint32_t bits;
     memcpy(&bits, &f, sizeof bits);
     return bits;
+}
+
+SPOPS_HD float spops_float_of_f32(float f)
+{
+    return f;
+}
+
+SPOPS_HD float spops_f32_of_float(float f)
+{
+    return f;
 }
 
 SPOPS_HD float spops_float_of_f16(uint16_t h)

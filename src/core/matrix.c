@@ -10,7 +10,7 @@ static void list_dtypes(unsigned dtypes, char *text, size_t text_bytes)
 {
     size_t used = 0;
     text[0] = '\0';
-    for (int i = SPOPS_DTYPE_F32; i <= SPOPS_DTYPE_I64; ++i) {
+    for (int i = 0; i < SPOPS_NUM_DTYPES; ++i) {
         if ((dtypes & 1u << i) == 0) continue;
         const int n = snprintf(text + used, text_bytes - used, "%s%s", used > 0 ? " " : "",
                                spops_dtype_name((spops_dtype)i));
@@ -20,7 +20,7 @@ static void list_dtypes(unsigned dtypes, char *text, size_t text_bytes)
 }
 
 // Which dtypes exist in name only, so far.
-static bool is_later_dtype(unsigned dtype)
+static bool is_later_dtype(spops_dtype dtype)
 {
     return dtype == SPOPS_DTYPE_I8 || dtype == SPOPS_DTYPE_I64;
 }
@@ -32,31 +32,39 @@ static bool span_overflows(spops_matrix m, int64_t *bytes)
     int64_t elements = 0;
     if (m.rows > 1 && __builtin_mul_overflow(m.rows - 1, m.row_stride, &elements)) return true;
     if (__builtin_add_overflow(elements, m.cols, &elements)) return true;
-    if (m.dtype == SPOPS_DTYPE_F4E2M1) {
+    if (spops_dtype_is_packed(m.dtype)) {
         *bytes = elements / 2;
         return false;
     }
     return __builtin_mul_overflow(elements, (int64_t)spops_dtype_bytes(m.dtype), bytes);
 }
 
+spops_status spops_check_dtype(spops_context *ctx, const char *call, const char *what,
+                               spops_dtype found, unsigned dtypes)
+{
+    char expected[80];
+
+    if (spops_dtype_in(found, dtypes)) return SPOPS_STATUS_OK;
+    list_dtypes(dtypes, expected, sizeof expected);
+    if ((unsigned)found >= SPOPS_NUM_DTYPES)
+        return spops_fail(ctx, SPOPS_STATUS_INVALID_ARGUMENT,
+                          "%s: %s is %u, which is no dtype, expected %s", call, what,
+                          (unsigned)found, expected);
+    return spops_fail(
+        ctx, is_later_dtype(found) ? SPOPS_STATUS_NOT_SUPPORTED : SPOPS_STATUS_INVALID_ARGUMENT,
+        "%s: %s is %s, expected %s", call, what, spops_dtype_name(found), expected);
+}
+
 spops_status spops_check_matrix(spops_context *ctx, const char *call, const char *name,
                                 spops_matrix m, int64_t rows, int64_t cols, unsigned dtypes)
 {
-    const unsigned dtype = (unsigned)m.dtype;
     size_t alignment;
     int64_t bytes = 0;
 
-    if (dtype > SPOPS_DTYPE_I64 || (dtypes & 1u << dtype) == 0) {
-        char expected[80];
-        list_dtypes(dtypes, expected, sizeof expected);
-        if (dtype > SPOPS_DTYPE_I64) {
-            return spops_fail(ctx, SPOPS_STATUS_INVALID_ARGUMENT,
-                              "%s: %s.dtype is %u, which is no dtype, expected %s", call, name,
-                              dtype, expected);
-        }
-        return spops_fail(
-            ctx, is_later_dtype(dtype) ? SPOPS_STATUS_NOT_SUPPORTED : SPOPS_STATUS_INVALID_ARGUMENT,
-            "%s: %s.dtype is %s, expected %s", call, name, spops_dtype_name(m.dtype), expected);
+    if (!spops_dtype_in(m.dtype, dtypes)) {
+        char what[80];
+        snprintf(what, sizeof what, "%s.dtype", name);
+        return spops_check_dtype(ctx, call, what, m.dtype, dtypes);
     }
     SPOPS_REQUIRE(ctx, m.rows >= 0 && m.cols >= 0,
                   "%s: %s is [%" PRId64 ", %" PRId64 "], expected sizes of at least 0", call, name,
@@ -68,16 +76,16 @@ spops_status spops_check_matrix(spops_context *ctx, const char *call, const char
                   "%s: %s.row_stride is %" PRId64 ", less than its %" PRId64 " columns", call, name,
                   m.row_stride, m.cols);
     SPOPS_REQUIRE(ctx,
-                  m.dtype != SPOPS_DTYPE_F4E2M1 ||
+                  !spops_dtype_is_packed(m.dtype) ||
                       (m.cols % 2 == 0 && (m.rows <= 1 || m.row_stride % 2 == 0)),
                   "%s: %s has %" PRId64 " columns and row_stride %" PRId64
-                  ", expected even numbers for f4e2m1",
-                  call, name, m.cols, m.row_stride);
+                  ", expected even numbers for %s",
+                  call, name, m.cols, m.row_stride, spops_dtype_name(m.dtype));
     if (m.rows == 0 || m.cols == 0) return SPOPS_STATUS_OK;
     SPOPS_REQUIRE(ctx, m.data != NULL,
                   "%s: %s.data is NULL, expected memory for [%" PRId64 ", %" PRId64 "]", call, name,
                   m.rows, m.cols);
-    alignment = m.dtype == SPOPS_DTYPE_F4E2M1 ? 1 : spops_dtype_bytes(m.dtype);
+    alignment = spops_dtype_is_packed(m.dtype) ? 1 : spops_dtype_bytes(m.dtype);
     SPOPS_REQUIRE(ctx, (uintptr_t)m.data % alignment == 0,
                   "%s: %s.data is %p, expected a multiple of %zu for %s", call, name, m.data,
                   alignment, spops_dtype_name(m.dtype));

@@ -4,10 +4,11 @@
 
 #include <stdbool.h>
 
+#include "core/dtypes.h"
 #include "core/status.h"
 
 // m is named `name` in messages of `call`: shape rows x cols, data not NULL unless empty, data
-// aligned to its element, row_stride >= cols when rows > 1, both even for F4E2M1, sizes that do not
+// aligned to its element, row_stride >= cols when rows > 1, both even for 4 bits, sizes that do not
 // overflow 64 bits, and a dtype among those of `dtypes` (a bit mask of 1 << dtype).
 spops_status spops_check_matrix(spops_context *ctx, const char *call, const char *name,
                                 spops_matrix m, int64_t rows, int64_t cols, unsigned dtypes);
@@ -19,15 +20,18 @@ size_t spops_matrix_bytes(spops_matrix m);
 spops_status spops_check_no_overlap(spops_context *ctx, const char *call, const char *out_name,
                                     spops_matrix out, const char *in_name, spops_matrix in);
 
-// Bytes of n elements, which are even in number for F4E2M1.
+// dtype is `found`, which must be one of `dtypes`: the check above as it stands alone.
+spops_status spops_check_dtype(spops_context *ctx, const char *call, const char *what,
+                               spops_dtype found, unsigned dtypes);
+
+// Bytes of n elements, which are even in number for 4 bits.
 static inline int64_t spops_elements_bytes(spops_dtype dtype, int64_t n)
 {
-    return dtype == SPOPS_DTYPE_F4E2M1 ? n / 2 : n * (int64_t)spops_dtype_bytes(dtype);
+    const int bits = spops_dtype_bits(dtype);
+    return bits < 8 ? n / 2 : n * (bits / 8);
 }
 
-// Columns of an F4E2M1 row that share a scale.
+// Columns of a row of 4-bit codes that share a scale.
 #define SPOPS_BLOCK_COLS 16
-
-#define SPOPS_DTYPES_FLOAT (1u << SPOPS_DTYPE_F32 | 1u << SPOPS_DTYPE_F16 | 1u << SPOPS_DTYPE_BF16)
 
 #endif

@@ -1,36 +1,18 @@
 // Names and sizes of the public enumerations.
-#include "spops/types.h"
+#include "core/dtypes.h"
 
 size_t spops_dtype_bytes(spops_dtype dtype)
 {
-    switch (dtype) {
-    case SPOPS_DTYPE_F32: return 4;
-    case SPOPS_DTYPE_F16: return 2;
-    case SPOPS_DTYPE_BF16: return 2;
-    case SPOPS_DTYPE_F8E4M3: return 1;
-    case SPOPS_DTYPE_F8E5M2: return 1;
-    case SPOPS_DTYPE_F4E2M1: return 0; // two to a byte
-    case SPOPS_DTYPE_I8: return 1;
-    case SPOPS_DTYPE_I32: return 4;
-    case SPOPS_DTYPE_I64: return 8;
-    }
-    return 0;
+    return (size_t)spops_dtype_bits(dtype) / 8; // 0 where two share a byte
 }
 
 const char *spops_dtype_name(spops_dtype dtype)
 {
-    switch (dtype) {
-    case SPOPS_DTYPE_F32: return "f32";
-    case SPOPS_DTYPE_F16: return "f16";
-    case SPOPS_DTYPE_BF16: return "bf16";
-    case SPOPS_DTYPE_F8E4M3: return "f8e4m3";
-    case SPOPS_DTYPE_F8E5M2: return "f8e5m2";
-    case SPOPS_DTYPE_F4E2M1: return "f4e2m1";
-    case SPOPS_DTYPE_I8: return "i8";
-    case SPOPS_DTYPE_I32: return "i32";
-    case SPOPS_DTYPE_I64: return "i64";
-    }
-    return "?";
+    static const char *const names[] = {
+#define SPOPS_DTYPE(NAME, name, bits, c_type, device_type) #name,
+#include "core/dtypes.def"
+    };
+    return (unsigned)dtype < SPOPS_NUM_DTYPES ? names[dtype] : "?";
 }
 
 const char *spops_status_name(spops_status status)

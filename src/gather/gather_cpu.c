@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "backends/backend_cpu.h"
+#include "core/dtypes.h"
 #include "core/half.h"
 #include "core/runs.h"
 
@@ -10,7 +11,7 @@
 
 static size_t element_bytes(spops_dtype dtype)
 {
-    return dtype == SPOPS_DTYPE_F32 ? 4 : 2;
+    return (size_t)spops_dtype_bits(dtype) / 8;
 }
 
 static char *row_of(spops_matrix m, int64_t row)
@@ -21,29 +22,27 @@ static char *row_of(spops_matrix m, int64_t row)
 static float weight_at(spops_matrix w, int64_t index)
 {
     switch (w.dtype) {
-    case SPOPS_DTYPE_F16: return spops_float_of_f16(((const uint16_t *)w.data)[index]);
-    case SPOPS_DTYPE_BF16: return spops_float_of_bf16(((const uint16_t *)w.data)[index]);
-    default: return ((const float *)w.data)[index];
+#define SPOPS_DTYPE_FLOAT(NAME, name, bits, c_type, device_type)                                   \
+    case SPOPS_DTYPE_##NAME:                                                                       \
+        return spops_float_of_##name(((const c_type *)w.data)[index]);
+#include "core/dtypes.def"
+    default: return 1.0f;
     }
 }
 
 static void scale_row(spops_dtype dtype, int64_t cols, float weight, const char *from, char *to)
 {
-    if (dtype == SPOPS_DTYPE_F32) {
-        const float *x = (const float *)(const void *)from;
-        float *out = (float *)(void *)to;
-        for (int64_t c = 0; c < cols; ++c)
-            out[c] = weight * x[c];
-    } else if (dtype == SPOPS_DTYPE_F16) {
-        const uint16_t *x = (const uint16_t *)(const void *)from;
-        uint16_t *out = (uint16_t *)(void *)to;
-        for (int64_t c = 0; c < cols; ++c)
-            out[c] = spops_f16_of_float(weight * spops_float_of_f16(x[c]));
-    } else {
-        const uint16_t *x = (const uint16_t *)(const void *)from;
-        uint16_t *out = (uint16_t *)(void *)to;
-        for (int64_t c = 0; c < cols; ++c)
-            out[c] = spops_bf16_of_float(weight * spops_float_of_bf16(x[c]));
+    switch (dtype) {
+#define SPOPS_DTYPE_FLOAT(NAME, name, bits, c_type, device_type)                                   \
+    case SPOPS_DTYPE_##NAME: {                                                                     \
+        const c_type *x = (const c_type *)(const void *)from;                                      \
+        c_type *out = (c_type *)(void *)to;                                                        \
+        for (int64_t c = 0; c < cols; ++c)                                                         \
+            out[c] = spops_##name##_of_float(weight * spops_float_of_##name(x[c]));                \
+        break;                                                                                     \
+    }
+#include "core/dtypes.def"
+    default: break;
     }
 }
 

@@ -6,9 +6,6 @@
 
 static const spops_matrix absent; // data NULL
 
-#define DTYPES_QUANTIZED                                                                           \
-    (1u << SPOPS_DTYPE_F8E4M3 | 1u << SPOPS_DTYPE_F8E5M2 | 1u << SPOPS_DTYPE_F4E2M1)
-
 static spops_status check_slot(spops_context *ctx, const char *call, bool filled)
 {
     if (filled) return SPOPS_STATUS_OK;
@@ -27,11 +24,11 @@ static spops_status check_scale(spops_context *ctx, const char *call, const floa
                               1u << SPOPS_DTYPE_F32);
 }
 
-// The scales that an f4e2m1 matrix q, named q_name, has and no other may have.
+// The scales that a matrix q of 4-bit codes, named q_name, has and no other may have.
 static spops_status check_blocks(spops_context *ctx, const char *call, const char *q_name,
                                  spops_matrix q, const spops_matrix *block_scales)
 {
-    if (q.dtype != SPOPS_DTYPE_F4E2M1) {
+    if (!spops_dtype_is_packed(q.dtype)) {
         SPOPS_REQUIRE(ctx, block_scales == NULL,
                       "%s: block_scales is given, and %s.dtype is %s: only f4e2m1 has them", call,
                       q_name, spops_dtype_name(q.dtype));
@@ -53,9 +50,7 @@ spops_status spops_quantize_scale_execute(spops_context *ctx, spops_matrix x, sp
 
     SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
     SPOPS_TRY(spops_check_matrix(ctx, call, "x", x, x.rows, x.cols, SPOPS_DTYPES_FLOAT));
-    SPOPS_REQUIRE(
-        ctx, (unsigned)dtype <= SPOPS_DTYPE_I64 && (DTYPES_QUANTIZED & 1u << (unsigned)dtype),
-        "%s: dtype is %s, expected f8e4m3, f8e5m2 or f4e2m1", call, spops_dtype_name(dtype));
+    SPOPS_TRY(spops_check_dtype(ctx, call, "dtype", dtype, SPOPS_DTYPES_NARROW));
     SPOPS_TRY(check_scale(ctx, call, scale));
     SPOPS_TRY(spops_check_no_overlap(ctx, call, "scale", matrix_of_scale(scale), "x", x));
     SPOPS_TRY(check_slot(ctx, call, ctx->backend->quantize_scale != NULL));
@@ -70,7 +65,7 @@ spops_status spops_quantize_execute(spops_context *ctx, spops_matrix x, const fl
 
     SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
     SPOPS_TRY(spops_check_matrix(ctx, call, "x", x, x.rows, x.cols, SPOPS_DTYPES_FLOAT));
-    SPOPS_TRY(spops_check_matrix(ctx, call, "out", out, x.rows, x.cols, DTYPES_QUANTIZED));
+    SPOPS_TRY(spops_check_matrix(ctx, call, "out", out, x.rows, x.cols, SPOPS_DTYPES_NARROW));
     SPOPS_TRY(check_blocks(ctx, call, "out", out, block_scales));
     SPOPS_TRY(spops_check_no_overlap(ctx, call, "out", out, "x", x));
     if (block_scales != NULL) {
@@ -95,7 +90,7 @@ spops_status spops_dequantize_execute(spops_context *ctx, spops_matrix q, const 
     const spops_quantize_args args = {out, q, block_scales == NULL ? absent : *block_scales, scale};
 
     SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
-    SPOPS_TRY(spops_check_matrix(ctx, call, "q", q, q.rows, q.cols, DTYPES_QUANTIZED));
+    SPOPS_TRY(spops_check_matrix(ctx, call, "q", q, q.rows, q.cols, SPOPS_DTYPES_NARROW));
     SPOPS_TRY(check_blocks(ctx, call, "q", q, block_scales));
     SPOPS_TRY(spops_check_matrix(ctx, call, "out", out, q.rows, q.cols, SPOPS_DTYPES_FLOAT));
     SPOPS_TRY(spops_check_no_overlap(ctx, call, "out", out, "q", q));

@@ -49,39 +49,32 @@ static char *element(spops_matrix m, int64_t row, int64_t col)
 static void load_strip(spops_matrix x, int64_t row, int64_t col, int n, float *v)
 {
     const void *from = element(x, row, col);
-    if (x.dtype == SPOPS_DTYPE_F32) {
-        memcpy(v, from, (size_t)n * sizeof *v);
-    } else if (x.dtype == SPOPS_DTYPE_F16) {
-        for (int i = 0; i < n; ++i)
-            v[i] = spops_float_of_f16(((const uint16_t *)from)[i]);
-    } else {
-        for (int i = 0; i < n; ++i)
-            v[i] = spops_float_of_bf16(((const uint16_t *)from)[i]);
+    switch (x.dtype) {
+#define SPOPS_DTYPE_FLOAT(NAME, name, bits, c_type, device_type)                                   \
+    case SPOPS_DTYPE_##NAME:                                                                       \
+        for (int i = 0; i < n; ++i)                                                                \
+            v[i] = spops_float_of_##name(((const c_type *)from)[i]);                               \
+        break;
+#include "core/dtypes.def"
+    default: break;
     }
 }
 
 static void store_strip(spops_matrix x, int64_t row, int64_t col, int n, const float *v)
 {
     void *to = element(x, row, col);
-    if (x.dtype == SPOPS_DTYPE_F32) {
-        memcpy(to, v, (size_t)n * sizeof *v);
-    } else if (x.dtype == SPOPS_DTYPE_F16) {
-        for (int i = 0; i < n; ++i)
-            ((uint16_t *)to)[i] = spops_f16_of_float(v[i]);
-    } else {
-        for (int i = 0; i < n; ++i)
-            ((uint16_t *)to)[i] = spops_bf16_of_float(v[i]);
+    switch (x.dtype) {
+#define SPOPS_DTYPE_FLOAT(NAME, name, bits, c_type, device_type)                                   \
+    case SPOPS_DTYPE_##NAME:                                                                       \
+        for (int i = 0; i < n; ++i)                                                                \
+            ((c_type *)to)[i] = spops_##name##_of_float(v[i]);                                     \
+        break;
+#include "core/dtypes.def"
+    default: break;
     }
 }
 
 // ---- Scale --------------------------------------------------------------------------------------
-
-static float largest_of(spops_dtype dtype)
-{
-    if (dtype == SPOPS_DTYPE_F8E4M3) return SPOPS_F8E4M3_MAX;
-    if (dtype == SPOPS_DTYPE_F8E5M2) return SPOPS_F8E5M2_MAX;
-    return SPOPS_F4E2M1_MAX * SPOPS_F8E4M3_MAX;
-}
 
 spops_status spops_cpu_quantize_scale(spops_context *ctx, const spops_quantize_scale_args *args)
 {
@@ -109,7 +102,7 @@ spops_status spops_cpu_quantize_scale(spops_context *ctx, const spops_quantize_s
         }
     }
     if (largest > 0) {
-        scale = spops_float_of_bits(largest) / largest_of(args->dtype);
+        scale = spops_float_of_bits(largest) / spops_largest_narrow(args->dtype);
         scale = scale < SMALLEST ? SMALLEST : scale;
     }
     *args->scale = scale;
@@ -129,6 +122,19 @@ static float block_magnitude(const float *v, int n)
     return spops_float_of_bits(most);
 }
 
+static void quantize_strip(spops_dtype dtype, const float *v, int n, float scale, uint8_t *codes)
+{
+    switch (dtype) {
+#define SPOPS_DTYPE_FLOAT8(NAME, name, bits, c_type, device_type)                                  \
+    case SPOPS_DTYPE_##NAME:                                                                       \
+        for (int c = 0; c < n; ++c)                                                                \
+            codes[c] = spops_##name##_of_float(v[c] / scale);                                      \
+        break;
+#include "core/dtypes.def"
+    default: break;
+    }
+}
+
 // n columns, an even number, to codes and one scale.
 static void quantize_block(const float *v, int n, float scale, uint8_t *codes, uint8_t *block_scale)
 {
@@ -146,7 +152,7 @@ static void quantize_block(const float *v, int n, float scale, uint8_t *codes, u
 spops_status spops_cpu_quantize(spops_context *ctx, const spops_quantize_args *args)
 {
     const spops_matrix x = args->x, q = args->q;
-    const bool blocks = q.dtype == SPOPS_DTYPE_F4E2M1;
+    const bool blocks = spops_dtype_is_packed(q.dtype);
     const strips s = strips_of(ctx, !blocks && is_dense(x) && is_dense(q), x.rows, x.cols);
     const float scale = args->scale != NULL ? *args->scale : 1.0f;
 
@@ -162,12 +168,8 @@ spops_status spops_cpu_quantize(spops_context *ctx, const spops_quantize_args *a
             for (int c = 0; c < n; c += BLOCK)
                 quantize_block(v + c, n - c < BLOCK ? n - c : BLOCK, scale, codes + c / 2,
                                scales + c / BLOCK);
-        } else if (q.dtype == SPOPS_DTYPE_F8E4M3) {
-            for (int c = 0; c < n; ++c)
-                codes[c] = spops_f8e4m3_of_float(v[c] / scale);
         } else {
-            for (int c = 0; c < n; ++c)
-                codes[c] = spops_f8e5m2_of_float(v[c] / scale);
+            quantize_strip(q.dtype, v, n, scale, codes);
         }
     }
     return SPOPS_STATUS_OK;
@@ -175,10 +177,23 @@ spops_status spops_cpu_quantize(spops_context *ctx, const spops_quantize_args *a
 
 // ---- Dequantise ---------------------------------------------------------------------------------
 
+static void dequantize_strip(spops_dtype dtype, const uint8_t *codes, int n, float *v)
+{
+    switch (dtype) {
+#define SPOPS_DTYPE_FLOAT8(NAME, name, bits, c_type, device_type)                                  \
+    case SPOPS_DTYPE_##NAME:                                                                       \
+        for (int c = 0; c < n; ++c)                                                                \
+            v[c] = spops_float_of_##name(codes[c]);                                                \
+        break;
+#include "core/dtypes.def"
+    default: break;
+    }
+}
+
 spops_status spops_cpu_dequantize(spops_context *ctx, const spops_quantize_args *args)
 {
     const spops_matrix x = args->x, q = args->q;
-    const bool blocks = q.dtype == SPOPS_DTYPE_F4E2M1;
+    const bool blocks = spops_dtype_is_packed(q.dtype);
     const strips s = strips_of(ctx, !blocks && is_dense(x) && is_dense(q), x.rows, x.cols);
     const float scale = args->scale != NULL ? *args->scale : 1.0f;
 
@@ -194,12 +209,8 @@ spops_status spops_cpu_dequantize(spops_context *ctx, const spops_quantize_args 
                 const uint8_t code = (uint8_t)(codes[c / 2] >> c % 2 * 4);
                 v[c] = spops_float_of_f8e4m3(scales[c / BLOCK]) * spops_float_of_f4e2m1(code);
             }
-        } else if (q.dtype == SPOPS_DTYPE_F8E4M3) {
-            for (int c = 0; c < n; ++c)
-                v[c] = spops_float_of_f8e4m3(codes[c]);
         } else {
-            for (int c = 0; c < n; ++c)
-                v[c] = spops_float_of_f8e5m2(codes[c]);
+            dequantize_strip(q.dtype, codes, n, v);
         }
         for (int c = 0; c < n; ++c)
             v[c] *= scale;

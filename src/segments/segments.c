@@ -683,7 +683,8 @@ done:
 static size_t row_bytes(spops_dtype dtype, size_t cols)
 {
     const size_t block = SPOPS_QUANTIZE_BLOCK_COLS;
-    if (dtype == SPOPS_DTYPE_F4E2M1) return cols / 2 + cols % 2 + cols / block + (cols % block > 0);
+    if (spops_dtype_is_packed(dtype))
+        return cols / 2 + cols % 2 + cols / block + (cols % block > 0);
     return spops_mul_bytes(cols, spops_dtype_bytes(dtype));
 }
 
@@ -693,8 +694,8 @@ spops_status spops_segments_get_traffic_sync(spops_context *ctx, const spops_seg
 {
     static const char call[] = "segments_get_traffic_sync";
     const spops_segments *s = segments;
-    const bool narrow = dtype >= SPOPS_DTYPE_F8E4M3 && dtype <= SPOPS_DTYPE_F4E2M1;
-    const size_t wide = spops_dtype_bytes(narrow ? SPOPS_DTYPE_F16 : dtype); // weights and output
+    // Of weights and output; rows of codes have them in f16.
+    const size_t wide = spops_dtype_bytes(spops_dtype_is_narrow(dtype) ? SPOPS_DTYPE_F16 : dtype);
     size_t row, index, input, output, weight, gather, floor, all_rows, all_weights, working_set;
     int64_t num_a, num_b, num_entries;
     spops_schedule schedule;
@@ -702,11 +703,8 @@ spops_status spops_segments_get_traffic_sync(spops_context *ctx, const spops_seg
     SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
     SPOPS_TRY(spops_segments_check(ctx, call, "segments", s));
     SPOPS_REQUIRE(ctx, traffic != NULL, "%s: traffic is NULL", call);
-    SPOPS_REQUIRE(ctx,
-                  narrow || dtype == SPOPS_DTYPE_F32 || dtype == SPOPS_DTYPE_F16 ||
-                      dtype == SPOPS_DTYPE_BF16,
-                  "%s: dtype is %s, expected f32, f16, bf16, f8e4m3, f8e5m2 or f4e2m1", call,
-                  spops_dtype_name(dtype));
+    SPOPS_TRY(
+        spops_check_dtype(ctx, call, "dtype", dtype, SPOPS_DTYPES_FLOAT | SPOPS_DTYPES_NARROW));
     SPOPS_REQUIRE(ctx, cols >= 0, "%s: cols is %" PRId64 ", expected at least 0", call, cols);
     SPOPS_TRY(spops_check_not_capturing(ctx, call));
     SPOPS_TRY(spops_segments_schedule_sync(ctx, s, &schedule));

@@ -39,7 +39,7 @@ typedef struct walk {
 
 static int64_t element_bytes(spops_matrix m)
 {
-    return m.dtype == SPOPS_DTYPE_F32 ? 4 : m.dtype <= SPOPS_DTYPE_BF16 ? 2 : 1;
+    return spops_dtype_bits(m.dtype) / 8;
 }
 
 static void set_output(walk *work, spops_matrix out)
@@ -274,7 +274,7 @@ static void choose_reduce(const spops_segreduce_args *args, const spops_isa_tabl
 // Whether SUM is asked for more than one dtype of rows and outputs.
 static bool is_extended_sum(const spops_segreduce_args *args)
 {
-    return (args->w.data != NULL && args->w.dtype > SPOPS_DTYPE_BF16) ||
+    return (args->w.data != NULL && !spops_dtype_is_float(args->w.dtype)) ||
            (args->out.data != NULL && args->out.dtype != args->x.dtype) || args->x_scale != NULL ||
            args->w_scale != NULL || args->out_scale != NULL;
 }
@@ -313,7 +313,7 @@ spops_status spops_cpu_segreduce(spops_context *ctx, const spops_segreduce_args 
     reduce_kernels kernels;
 
     if (args->x.cols == 0) return SPOPS_STATUS_OK;
-    if (args->x.dtype > SPOPS_DTYPE_BF16) decoded.x = decode_rows(ctx, given, table);
+    if (!spops_dtype_is_float(args->x.dtype)) decoded.x = decode_rows(ctx, given, table);
     if (args->custom == NULL) {
         if (is_extended_sum(args))
             choose_sum(args, table, &kernels);
