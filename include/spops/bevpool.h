@@ -12,7 +12,7 @@
 #ifndef SPOPS_BEVPOOL_H
 #define SPOPS_BEVPOOL_H
 
-#include "spops/segreduce.h"
+#include "spops/segments.h"
 
 SPOPS_EXTERN_C_BEGIN
 

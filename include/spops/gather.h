@@ -8,7 +8,7 @@
 #ifndef SPOPS_GATHER_H
 #define SPOPS_GATHER_H
 
-#include "spops/segreduce.h"
+#include "spops/segments.h"
 
 SPOPS_EXTERN_C_BEGIN
 

@@ -5,11 +5,13 @@
 #include "spops/types.h"
 #include "spops/context.h"
 #include "spops/regime.h"
+#include "spops/segments.h"
 #include "spops/segreduce.h"
 #include "spops/gather.h"
 #include "spops/bevpool.h"
 #include "spops/quantize.h"
 #include "spops/coords.h"
+#include "spops/voxels.h"
 #include "spops/kernel_map.h"
 #include "spops/weights.h"
 

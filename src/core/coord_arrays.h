@@ -7,6 +7,7 @@
 
 #include "spops/device/coord_keys.h"
 #include "spops/kernel_map.h"
+#include "spops/voxels.h"
 
 // ---- Coordinates --------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@
 
 #include "core/memory.h"
 #include "spops/device/schedule.h"
-#include "spops/segreduce.h"
+#include "spops/segments.h"
 
 // All arrays lie in the memory of the backend that built them. "Position" counts the terms in owner
 // order; "term" is the caller's own number of the same thing.

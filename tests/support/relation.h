@@ -5,7 +5,7 @@
 
 #include <stdbool.h>
 
-#include "spops/segreduce.h"
+#include "spops/segments.h"
 #include "tests/ref/ref_reduce.h"
 #include "tests/support/random.h"
 

@@ -370,7 +370,7 @@ __global__ void __launch_bounds__(Policy::threads, Policy::resident)
 
 #include <cuda_runtime.h>
 
-#include "spops/segreduce.h"
+#include "spops/segments.h"
 
 namespace spops
 {
