@@ -1,5 +1,6 @@
 // From a camera rig to keys: the grid cell and the feature pixel of every frustum point.
 #include "kernels/core/launch.cuh"
+#include "bevpool/bev_points.h"
 #include "spops/device/bev_geometry.h"
 #include "spops/device/walk.cuh"
 

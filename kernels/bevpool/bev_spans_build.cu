@@ -9,6 +9,7 @@
 #include <climits>
 
 #include "kernels/core/launch.cuh"
+#include "core/bev_spans.h"
 
 namespace
 {
@@ -699,12 +700,11 @@ spops_status cut_spans(spops_context *ctx, const window_params &w, const spops_b
 } // namespace
 
 extern "C" size_t spops_cuda_bev_spans_workspace_bytes(spops_context *ctx,
-                                                       const spops_bev_spans *spans,
-                                                       const spops_bev_shape *shape)
+                                                       const spops_bev_spans_args *args)
 {
     (void)ctx;
     spops_carver c = {nullptr, 0};
-    carve_workspace(*spans, shape->num_depths, cells_of(*shape), &c);
+    carve_workspace(args->spans[0], args->shape.num_depths, cells_of(args->shape), &c);
     return c.used;
 }
 

@@ -12,6 +12,7 @@
 // A zero weight times an infinity would be NaN in pixels that are not the span's: a warp whose sums
 // are not all finite sums its pixels again, term by term.
 #include "kernels/core/functors.cuh"
+#include "core/bev_spans.h"
 #include "kernels/core/matrix_units.cuh"
 #include "spops/device/walk.cuh"
 

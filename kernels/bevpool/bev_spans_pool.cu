@@ -22,6 +22,7 @@
 
 #include "kernels/core/float8.cuh"
 #include "kernels/core/functors.cuh"
+#include "core/bev_spans.h"
 #include "kernels/core/matrix_units.cuh"
 #include "spops/device/walk.cuh"
 

@@ -15,6 +15,7 @@
 #define SPOPS_KERNELS_COORDS_COORD_INDEX_CUH
 
 #include "kernels/core/launch.cuh"
+#include "core/coord_arrays.h"
 #include "spops/device/walk.cuh"
 
 namespace spops

@@ -649,10 +649,11 @@ spops_status build_index(spops_context *ctx, const build_params &p)
 
 // ---- Slots --------------------------------------------------------------------------------------
 
-extern "C" spops_search spops_cuda_coords_search(const spops_context *ctx,
-                                                 const spops_key_layout *layout, int64_t max_rows,
-                                                 size_t max_grid_bytes)
+extern "C" int32_t spops_cuda_coords_search(const spops_context *ctx,
+                                            const spops_coords_search_args *args)
 {
+    const spops_key_layout *layout = args->layout;
+    const int64_t max_rows = args->max_rows;
     // A table is filled in the pass that finds duplicates, and costs no more for a large box. A
     // grid is faster to look into as long as it is small beside the rows: H200, to the table of
     // 3x3x3 taps, 32 and 66 cells a row: 97 and 106 us (hash: 108 and 142); 2,830: 91 us (hash:
@@ -664,26 +665,29 @@ extern "C" spops_search spops_cuda_coords_search(const spops_context *ctx,
         cells *= (double)layout->upper[k] - (double)layout->lower[k] + 1.0;
     (void)ctx;
     if (cells > 256.0 * (double)max_rows ||
-        !spops::carve_index(layout, SPOPS_SEARCH_GRID, max_rows, &c, &x) || c.used > max_grid_bytes)
+        !spops::carve_index(layout, SPOPS_SEARCH_GRID, max_rows, &c, &x) ||
+        c.used > args->max_grid_bytes)
         return SPOPS_SEARCH_HASH;
     return SPOPS_SEARCH_GRID;
 }
 
-extern "C" size_t spops_cuda_coords_index_bytes(spops_context *ctx, const spops_key_layout *layout,
-                                                spops_search search, int64_t max_rows)
+extern "C" size_t spops_cuda_coords_index_bytes(spops_context *ctx,
+                                                const spops_coords_arrays *coords)
 {
     (void)ctx;
     spops_carver c = {nullptr, 0};
     coord_index x;
     // The order is not known here; what it could save is little.
-    return spops::carve_index(layout, search, max_rows, &c, &x) ? c.used : SIZE_MAX;
+    return spops::carve_index(&coords->layout, coords->search, coords->max_rows, &c, &x) ? c.used
+                                                                                         : SIZE_MAX;
 }
 
 extern "C" spops_status spops_cuda_coords_bounds(spops_context *ctx,
-                                                 const spops_coords_source *source,
-                                                 const spops_coords_box *box,
-                                                 spops_coords_bounds *bounds)
+                                                 const spops_coords_bounds_args *args)
 {
+    const spops_coords_source *source = args->source;
+    const spops_coords_box *box = args->box;
+    spops_coords_bounds *bounds = args->bounds;
     spops_status status = SPOPS_STATUS_OK;
     const spops_coords_box none = {};
     const int64_t blocks = (source->max_items + threads - 1) / threads;
@@ -719,23 +723,23 @@ done:
 }
 
 extern "C" size_t spops_cuda_coords_workspace_bytes(spops_context *ctx,
-                                                    const spops_coords_arrays *coords,
-                                                    int64_t max_candidates)
+                                                    const spops_coords_workspace_args *args)
 {
     (void)ctx;
     spops_carver c = {nullptr, 0};
-    if (max_candidates > INT32_MAX) return SIZE_MAX; // their numbers are 32-bit
-    carve_workspace(coords, max_candidates, &c);
+    if (args->max_candidates > INT32_MAX) return SIZE_MAX; // their numbers are 32-bit
+    carve_workspace(args->coords, args->max_candidates, &c);
     return c.used;
 }
 
 extern "C" spops_status spops_cuda_coords_build(spops_context *ctx,
-                                                const spops_coords_source *source,
-                                                const spops_coords_arrays *coords, void *workspace)
+                                                const spops_coords_build_args *args)
 {
+    const spops_coords_source *source = args->source;
+    const spops_coords_arrays *coords = args->coords;
     const int64_t n = source->max_candidates;
     const bool taps = source->kind == SPOPS_COORDS_DOWN || source->kind == SPOPS_COORDS_UP;
-    spops_carver carver = {(char *)workspace, 0};
+    spops_carver carver = {(char *)args->workspace, 0};
     build_params p = {};
     p.source = *source;
     p.coords = *coords;

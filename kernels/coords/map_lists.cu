@@ -338,9 +338,11 @@ spops_status scan_rows(spops_context *ctx, const spops_map_arrays *map, const sp
 
 } // namespace
 
-extern "C" size_t spops_cuda_map_workspace_bytes(spops_context *ctx, const spops_map_arrays *map,
-                                                 int32_t parts)
+extern "C" size_t spops_cuda_map_workspace_bytes(spops_context *ctx,
+                                                 const spops_map_workspace_args *args)
 {
+    const spops_map_arrays *map = args->map;
+    const int32_t parts = args->parts;
     size_t most = 0;
     (void)ctx;
     if (parts & SPOPS_MAP_ORDER) {
@@ -359,10 +361,11 @@ extern "C" size_t spops_cuda_map_workspace_bytes(spops_context *ctx, const spops
     return most;
 }
 
-extern "C" spops_status spops_cuda_map_order(spops_context *ctx, const spops_map_arrays *map,
-                                             const spops_map_side *side, void *workspace)
+extern "C" spops_status spops_cuda_map_order(spops_context *ctx, const spops_map_order_args *args)
 {
-    spops_carver c = {(char *)workspace, 0};
+    const spops_map_arrays *map = args->map;
+    const spops_map_side *side = args->side;
+    spops_carver c = {(char *)args->workspace, 0};
     const order_workspace ws = carve_order(map, side->max_rows, side->num_tiles, &c);
     const int32_t num_tiles = (int32_t)side->num_tiles;
     if (side->max_rows == 0) return SPOPS_STATUS_OK;
@@ -386,10 +389,10 @@ extern "C" spops_status spops_cuda_map_order(spops_context *ctx, const spops_map
                                             tile_bits(map), stream_of(ctx)));
 }
 
-extern "C" spops_status spops_cuda_map_pairs(spops_context *ctx, const spops_map_arrays *map,
-                                             void *workspace)
+extern "C" spops_status spops_cuda_map_pairs(spops_context *ctx, const spops_map_pairs_args *args)
 {
-    spops_carver c = {(char *)workspace, 0};
+    const spops_map_arrays *map = args->map;
+    spops_carver c = {(char *)args->workspace, 0};
     const pairs_workspace ws = carve_pairs(map, &c);
     const int64_t n = groups_of(map->out.max_rows) * map->taps.num_taps + 1;
     size_t bytes = ws.scan_bytes;

@@ -269,11 +269,10 @@ spops_status launch_search(spops_context *ctx, const search_params &p)
 
 } // namespace
 
-extern "C" spops_status spops_cuda_map_search(spops_context *ctx, const spops_coords_arrays *in,
-                                              const spops_coords_arrays *out,
-                                              const spops_map_arrays *map, void *workspace)
+extern "C" spops_status spops_cuda_map_search(spops_context *ctx, const spops_map_search_args *args)
 {
-    (void)workspace;
+    const spops_coords_arrays *in = args->in, *out = args->out;
+    const spops_map_arrays *map = args->map;
     search_params p = {};
     p.index = spops::index_of(in);
     p.taps = map->taps;
@@ -310,11 +309,11 @@ extern "C" spops_status spops_cuda_map_search(spops_context *ctx, const spops_co
     });
 }
 
-extern "C" spops_status spops_cuda_map_reverse(spops_context *ctx, const spops_map_arrays *map,
-                                               const spops_map_side *from, const spops_map_side *to,
-                                               void *workspace)
+extern "C" spops_status spops_cuda_map_reverse(spops_context *ctx,
+                                               const spops_map_reverse_args *args)
 {
-    (void)workspace;
+    const spops_map_arrays *map = args->map;
+    const spops_map_side *from = args->from, *to = args->to;
     reverse_params p = {};
     p.num_from = from->num_rows;
     p.num_to = to->num_rows;

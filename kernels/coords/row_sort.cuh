@@ -11,6 +11,7 @@
 #define SPOPS_KERNELS_COORDS_ROW_SORT_CUH
 
 #include "kernels/core/launch.cuh"
+#include "core/coord_arrays.h"
 #include "spops/device/walk.cuh"
 
 namespace spops

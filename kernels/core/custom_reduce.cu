@@ -7,6 +7,7 @@
 
 #include "kernels/core/custom_reduce.h"
 #include "kernels/core/launch.cuh"
+#include "segreduce/segreduce_args.h"
 
 extern "C" {
 extern const char *const spops_embedded_header_names[];
@@ -215,8 +216,10 @@ done:
 
 } // namespace
 
-extern "C" spops_status spops_cuda_reduce_create(spops_context *ctx, spops_custom_reduce *custom)
+extern "C" spops_status spops_cuda_reduce_create(spops_context *ctx,
+                                                 const spops_reduce_create_args *args)
 {
+    spops_custom_reduce *custom = args->custom;
     spops_status status = SPOPS_STATUS_OK;
     nvrtc_api api;
     bool ok = false;
@@ -240,17 +243,19 @@ extern "C" spops_status spops_cuda_reduce_create(spops_context *ctx, spops_custo
 
 fail:
     dlclose(api.handle);
-    spops_cuda_reduce_destroy(ctx, custom);
+    (void)spops_cuda_reduce_destroy(ctx, args);
     return status;
 }
 
-extern "C" void spops_cuda_reduce_destroy(spops_context *ctx, spops_custom_reduce *custom)
+extern "C" spops_status spops_cuda_reduce_destroy(spops_context *ctx,
+                                                  const spops_reduce_create_args *args)
 {
-    custom_kernels *kernels = static_cast<custom_kernels *>(custom->kernels);
-    if (kernels == nullptr) return;
+    custom_kernels *kernels = static_cast<custom_kernels *>(args->custom->kernels);
+    if (kernels == nullptr) return SPOPS_STATUS_OK;
     if (kernels->library != nullptr) cudaLibraryUnload(kernels->library);
     spops_host_free(ctx, kernels, 1, sizeof *kernels);
-    custom->kernels = nullptr;
+    args->custom->kernels = nullptr;
+    return SPOPS_STATUS_OK;
 }
 
 spops_status spops_custom_launch(spops_context *ctx, const spops_custom_reduce *custom,

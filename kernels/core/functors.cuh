@@ -5,6 +5,7 @@
 
 #include "kernels/core/launch.cuh"
 #include "kernels/core/with_dtype.cuh"
+#include "segreduce/segreduce_args.h"
 #include "spops/device/segreduce.cuh"
 
 namespace spops

@@ -2,6 +2,7 @@
 #include <initializer_list>
 
 #include "kernels/core/functors.cuh"
+#include "gather/gather_args.h"
 
 namespace
 {

@@ -1,5 +1,6 @@
 // Transpose of batched matrices by way of shared memory, for channels-first outputs.
 #include "kernels/core/launch.cuh"
+#include "gather/gather_args.h"
 
 namespace
 {

@@ -4,6 +4,7 @@
 #include "kernels/core/float8.cuh"
 #include "kernels/core/functors.cuh"
 #include "kernels/core/launch.cuh"
+#include "quantize/quantize_args.h"
 #include "spops/device/walk.cuh"
 
 namespace

@@ -11,6 +11,7 @@
 #include <cub/device/device_radix_sort.cuh>
 
 #include "kernels/core/partition.cuh"
+#include "core/lists.h"
 #include "spops/device/walk.cuh"
 
 namespace
@@ -776,35 +777,36 @@ extern "C" int spops_cuda_probe(void)
     return (int)cudaFuncGetAttributes(&attributes, clear_lists);
 }
 
-extern "C" int32_t spops_cuda_split_terms(const spops_context *ctx, int64_t max_terms,
-                                          int64_t max_cols)
+extern "C" int32_t spops_cuda_split_terms(const spops_context *ctx,
+                                          const spops_split_terms_args *args)
 {
     (void)ctx;
     // A piece should keep each lane group of a block busy with some 64 terms; and a plan of one
     // huge owner should not need more than about 2,048 pieces, which one block has to combine.
-    const int64_t lanes = (max_cols + 3) / 4;
+    const int64_t lanes = (args->max_cols + 3) / 4;
     const int64_t groups = lanes < threads ? threads / lanes : 1;
     int64_t terms = 64 * groups;
     if (terms < 256) terms = 256;
     if (terms > 4096) terms = 4096;
-    if (terms < max_terms / 2048) terms = max_terms / 2048;
+    if (terms < args->max_terms / 2048) terms = args->max_terms / 2048;
     return (int32_t)terms;
 }
 
-extern "C" size_t spops_cuda_lists_workspace_bytes(spops_context *ctx, int64_t num_owners,
-                                                   int64_t max_terms)
+extern "C" size_t spops_cuda_lists_workspace_bytes(spops_context *ctx, const spops_lists *lists)
 {
     (void)ctx;
     spops_carver c = {nullptr, 0};
-    carve_workspace(num_owners, max_terms, &c);
+    carve_workspace(lists->num_owners, lists->max_terms, &c);
     return c.used;
 }
 
-extern "C" spops_status spops_cuda_lists_build(spops_context *ctx, const spops_lists_source *source,
-                                               spops_lists *lists, void *workspace)
+extern "C" spops_status spops_cuda_lists_build(spops_context *ctx,
+                                               const spops_lists_build_args *args)
 {
+    const spops_lists_source *source = args->source;
+    spops_lists *lists = args->lists;
     const int64_t n = source->num_terms, owners = lists->num_owners;
-    spops_carver c = {(char *)workspace, 0};
+    spops_carver c = {(char *)args->workspace, 0};
     const build_workspace ws = carve_workspace(owners, lists->max_terms, &c);
     const put_term put = {source->a, source->b, source->term, (int2 *)lists->pairs, lists->order};
     SPOPS_TRY(clear(ctx, lists));
@@ -821,13 +823,15 @@ extern "C" spops_status spops_cuda_lists_build(spops_context *ctx, const spops_l
     return fill(ctx, put, nullptr, n, lists);
 }
 
-extern "C" spops_status spops_cuda_lists_invert(spops_context *ctx, const spops_lists *forward,
-                                                spops_inverse inverse, spops_lists *lists,
-                                                void *workspace)
+extern "C" spops_status spops_cuda_lists_invert(spops_context *ctx,
+                                                const spops_lists_invert_args *args)
 {
+    const spops_lists *forward = args->forward;
+    const spops_inverse inverse = args->inverse;
+    spops_lists *lists = args->lists;
     const int64_t n = forward->max_terms;
     const int2 *pairs = (const int2 *)forward->pairs;
-    spops_carver c = {(char *)workspace, 0};
+    spops_carver c = {(char *)args->workspace, 0};
     const build_workspace ws = carve_workspace(lists->num_owners, lists->max_terms, &c);
     const inverse_keys keys = {forward->offsets, forward->num_owners, pairs, inverse, ws.owner_of};
     const put_inverse put = {pairs,   forward->order,       ws.owner_of,
@@ -836,10 +840,12 @@ extern "C" spops_status spops_cuda_lists_invert(spops_context *ctx, const spops_
     return build_from_keys(ctx, keys, put, n, lists, ws);
 }
 
-extern "C" spops_status spops_cuda_check(spops_context *ctx, spops_check_rule rule,
-                                         const int32_t *a, int64_t n, int64_t low, int64_t high,
-                                         spops_check_result *result)
+extern "C" spops_status spops_cuda_check_indices(spops_context *ctx,
+                                                 const spops_check_indices_args *args)
 {
+    const int32_t *a = args->a;
+    const int64_t n = args->n;
+    spops_check_result *result = args->result;
     const unsigned long long none = ~0ull;
     unsigned long long first = none;
     void *device_first = nullptr;
@@ -852,7 +858,8 @@ extern "C" spops_status spops_cuda_check(spops_context *ctx, spops_check_rule ru
     SPOPS_TRY_GOTO(backend->upload(ctx, device_first, &first, sizeof first), status, done);
     SPOPS_TRY_GOTO(launch(ctx, "segments: find_violation", find_violation,
                           dim3((unsigned)(n < 1024 * threads ? (n + threads - 1) / threads : 1024)),
-                          threads, rule, a, n, low, high, (unsigned long long *)device_first),
+                          threads, args->rule, a, n, args->low, args->high,
+                          (unsigned long long *)device_first),
                    status, done);
     SPOPS_TRY_GOTO(backend->download(ctx, &first, device_first, sizeof first), status, done);
     if (first != none) {

@@ -122,7 +122,7 @@ bool is_mixed(const spops_segreduce_args *args)
 extern "C" spops_status spops_cuda_segreduce(spops_context *ctx, const spops_segreduce_args *args)
 {
     if (args->lists->num_owners == 0 || args->x.cols == 0) return SPOPS_STATUS_OK;
-    if (is_mixed(args)) return spops_cuda_segsum_mixed(ctx, args);
+    if (is_mixed(args)) return spops::segsum_mixed(ctx, args);
     if (args->custom != nullptr) {
         dim3 grid;
         const int vec = common_chunk({args->x, args->out});

@@ -174,8 +174,7 @@ spops_status launch_rows(spops_context *ctx, const spops_segreduce_args *args,
 
 } // namespace
 
-extern "C" spops_status spops_cuda_segsum_mixed(spops_context *ctx,
-                                                const spops_segreduce_args *args)
+spops_status spops::segsum_mixed(spops_context *ctx, const spops_segreduce_args *args)
 {
     if (segsum_wide_fits(args)) return segsum_wide(ctx, args);
     const mixed_params p = mixed_params_of(args);

@@ -59,6 +59,9 @@ __device__ __forceinline__ void write_scaled(const mixed_params &p, int32_t owne
     }
 }
 
+// segsum_mixed.cu: the segmented sum of dtypes and scales that segreduce.cu does not have.
+spops_status segsum_mixed(spops_context *ctx, const spops_segreduce_args *args);
+
 // segsum_wide.cu: whether its kernels serve a call, and the launch.
 bool segsum_wide_fits(const spops_segreduce_args *args);
 spops_status segsum_wide(spops_context *ctx, const spops_segreduce_args *args);

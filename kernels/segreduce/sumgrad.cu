@@ -245,8 +245,9 @@ int columns_of_lane(const spops_sumgrad_args *args)
 
 } // namespace
 
-extern "C" bool spops_cuda_sumgrad_fits(const spops_sumgrad_args *args)
+extern "C" bool spops_cuda_sumgrad_fits(const spops_context *ctx, const spops_sumgrad_args *args)
 {
+    (void)ctx;
     return args->x.cols <= (int64_t)columns_of_lane(args) * warp;
 }
 

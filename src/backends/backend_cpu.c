@@ -159,34 +159,11 @@ const spops_backend spops_backend_cpu = {
     .wait = wait_cpu,
     .is_capturing = is_capturing_cpu,
 
-    .split_terms = spops_cpu_split_terms,
-    .lists_workspace_bytes = spops_cpu_lists_workspace_bytes,
-    .lists_build = spops_cpu_lists_build,
-    .lists_invert = spops_cpu_lists_invert,
-    .check = spops_cpu_check,
-    .reduce_create = NULL, // C functions need no compiling
-    .reduce_destroy = NULL,
-
-    .segreduce = spops_cpu_segreduce,
-    .seggrad = spops_cpu_seggrad,
-    .segdot = spops_cpu_segdot,
-    .gather = spops_cpu_gather,
-    .transpose = spops_cpu_transpose,
-    .bev_points = spops_cpu_bev_points,
-
-    .coords_search = spops_cpu_coords_search,
-    .coords_index_bytes = spops_cpu_coords_index_bytes,
-    .coords_bounds = spops_cpu_coords_bounds,
-    .coords_workspace_bytes = spops_cpu_coords_workspace_bytes,
-    .coords_build = spops_cpu_coords_build,
-    .voxel_points = spops_cpu_voxel_points,
-    .devoxelize = spops_cpu_devoxelize,
-    .map_workspace_bytes = spops_cpu_map_workspace_bytes,
-    .map_search = spops_cpu_map_search,
-    .map_reverse = spops_cpu_map_reverse,
-    .map_order = spops_cpu_map_order,
-    .map_pairs = spops_cpu_map_pairs,
-    .quantize_scale = spops_cpu_quantize_scale,
-    .quantize = spops_cpu_quantize,
-    .dequantize = spops_cpu_dequantize,
+#define FILL_BOTH(name) .name = spops_cpu_##name,
+#define FILL_CPU(name)  .name = spops_cpu_##name,
+#define FILL_CUDA(name)
+#define SPOPS_SLOT(name, type, where)                FILL_##where(name)
+#define SPOPS_SLOT_BYTES(name, type, where)          FILL_##where(name)
+#define SPOPS_SLOT_HOST(returned, name, type, where) FILL_##where(name)
+#include "core/backend_slots.def"
 };

@@ -329,50 +329,9 @@ static bool is_capturing_cuda(spops_context *ctx)
     return captured;
 }
 
-static size_t lists_workspace_bytes_cuda(spops_context *ctx, int64_t num_owners, int64_t max_terms)
-{
-    device_guard guard;
-    size_t bytes;
-    if (enter_device(ctx, &guard) != SPOPS_STATUS_OK) return SIZE_MAX;
-    bytes = spops_cuda_lists_workspace_bytes(ctx, num_owners, max_terms);
-    leave_device(&guard);
-    return bytes;
-}
-
-static size_t coords_workspace_bytes_cuda(spops_context *ctx, const spops_coords_arrays *coords,
-                                          int64_t max_candidates)
-{
-    device_guard guard;
-    size_t bytes;
-    if (enter_device(ctx, &guard) != SPOPS_STATUS_OK) return SIZE_MAX;
-    bytes = spops_cuda_coords_workspace_bytes(ctx, coords, max_candidates);
-    leave_device(&guard);
-    return bytes;
-}
-
-static size_t map_workspace_bytes_cuda(spops_context *ctx, const spops_map_arrays *map,
-                                       int32_t parts)
-{
-    device_guard guard;
-    size_t bytes;
-    if (enter_device(ctx, &guard) != SPOPS_STATUS_OK) return SIZE_MAX;
-    bytes = spops_cuda_map_workspace_bytes(ctx, map, parts);
-    leave_device(&guard);
-    return bytes;
-}
-
-static void reduce_destroy_cuda(spops_context *ctx, spops_custom_reduce *custom)
-{
-    device_guard guard;
-    if (enter_device(ctx, &guard) != SPOPS_STATUS_OK) return;
-    spops_cuda_reduce_destroy(ctx, custom);
-    leave_device(&guard);
-}
-
 // ---- The table ----------------------------------------------------------------------------------
 
-// Defines slot `name`: `function` with the context's device current. ON_DEVICE_RANGE also shows it
-// to profilers (NVTX finds one at run time or does nothing).
+// Defines `name`: `function` with the context's device current.
 #define ON_DEVICE(name, function, parameters, arguments)                                           \
     static spops_status name parameters                                                            \
     {                                                                                              \
@@ -383,19 +342,6 @@ static void reduce_destroy_cuda(spops_context *ctx, spops_custom_reduce *custom)
         leave_device(&guard);                                                                      \
         return status;                                                                             \
     }
-#define ON_DEVICE_RANGE(name, range, function, args_type)                                          \
-    static spops_status name(spops_context *ctx, const args_type *args)                            \
-    {                                                                                              \
-        device_guard guard;                                                                        \
-        spops_status status;                                                                       \
-        SPOPS_TRY(enter_device(ctx, &guard));                                                      \
-        PUSH_RANGE(range);                                                                         \
-        status = function(ctx, args);                                                              \
-        POP_RANGE();                                                                               \
-        leave_device(&guard);                                                                      \
-        return status;                                                                             \
-    }
-
 // clang-format off
 ON_DEVICE(alloc_cuda, alloc_here, (spops_context *ctx, size_t bytes, void **ptr), (ctx, bytes, ptr))
 ON_DEVICE(upload_cuda, upload_here, (spops_context *ctx, void *dst, const void *src, size_t bytes), (ctx, dst, src, bytes))
@@ -403,52 +349,37 @@ ON_DEVICE(download_cuda, download_here, (spops_context *ctx, void *dst, const vo
 ON_DEVICE(copy_cuda, copy_here, (spops_context *ctx, void *dst, const void *src, size_t bytes), (ctx, dst, src, bytes))
 ON_DEVICE(fill_zero_cuda, fill_zero_here, (spops_context *ctx, void *dst, size_t bytes), (ctx, dst, bytes))
 ON_DEVICE(wait_cuda, wait_here, (spops_context *ctx), (ctx))
-ON_DEVICE(lists_build_cuda, spops_cuda_lists_build,
-          (spops_context *ctx, const spops_lists_source *source, spops_lists *lists, void *workspace),
-          (ctx, source, lists, workspace))
-ON_DEVICE(lists_invert_cuda, spops_cuda_lists_invert,
-          (spops_context *ctx, const spops_lists *forward, spops_inverse inverse, spops_lists *lists, void *workspace),
-          (ctx, forward, inverse, lists, workspace))
-ON_DEVICE(check_cuda, spops_cuda_check,
-          (spops_context *ctx, spops_check_rule rule, const int32_t *a, int64_t n, int64_t low, int64_t high, spops_check_result *result),
-          (ctx, rule, a, n, low, high, result))
-ON_DEVICE(reduce_create_cuda, spops_cuda_reduce_create, (spops_context *ctx, spops_custom_reduce *custom), (ctx, custom))
-ON_DEVICE(coords_bounds_cuda, spops_cuda_coords_bounds,
-          (spops_context *ctx, const spops_coords_source *source, const spops_coords_box *box, spops_coords_bounds *bounds),
-          (ctx, source, box, bounds))
-ON_DEVICE(coords_build_cuda, spops_cuda_coords_build,
-          (spops_context *ctx, const spops_coords_source *source, const spops_coords_arrays *coords, void *workspace),
-          (ctx, source, coords, workspace))
-ON_DEVICE(map_search_cuda, spops_cuda_map_search,
-          (spops_context *ctx, const spops_coords_arrays *in, const spops_coords_arrays *out, const spops_map_arrays *map, void *workspace),
-          (ctx, in, out, map, workspace))
-ON_DEVICE(map_reverse_cuda, spops_cuda_map_reverse,
-          (spops_context *ctx, const spops_map_arrays *map, const spops_map_side *from, const spops_map_side *to, void *workspace),
-          (ctx, map, from, to, workspace))
-ON_DEVICE(map_order_cuda, spops_cuda_map_order,
-          (spops_context *ctx, const spops_map_arrays *map, const spops_map_side *side, void *workspace),
-          (ctx, map, side, workspace))
-ON_DEVICE(map_pairs_cuda, spops_cuda_map_pairs,
-          (spops_context *ctx, const spops_map_arrays *map, void *workspace), (ctx, map, workspace))
-ON_DEVICE_RANGE(voxel_points_cuda, "spops_voxel_points", spops_cuda_voxel_points, spops_voxel_points_args)
-ON_DEVICE_RANGE(devoxelize_cuda, "spops_devoxelize", spops_cuda_devoxelize, spops_devoxelize_args)
-ON_DEVICE_RANGE(segreduce_cuda, "spops_segreduce", spops_cuda_segreduce, spops_segreduce_args)
-ON_DEVICE_RANGE(seggrad_cuda, "spops_seggrad", spops_cuda_seggrad, spops_grad_args)
-ON_DEVICE_RANGE(segdot_cuda, "spops_segdot", spops_cuda_segdot, spops_grad_args)
-ON_DEVICE_RANGE(sumgrad_cuda, "spops_sumgrad", spops_cuda_sumgrad, spops_sumgrad_args)
-ON_DEVICE_RANGE(gather_cuda, "spops_gather", spops_cuda_gather, spops_gather_args)
-ON_DEVICE_RANGE(transpose_cuda, "spops_transpose", spops_cuda_transpose, spops_transpose_args)
-ON_DEVICE_RANGE(bev_points_cuda, "spops_bev_points", spops_cuda_bev_points, spops_bev_points_args)
-ON_DEVICE_RANGE(bev_spans_build_cuda, "spops_bev_spans_build", spops_cuda_bev_spans_build,
-                spops_bev_spans_args)
-ON_DEVICE_RANGE(bev_spans_pool_cuda, "spops_bev_spans_pool", spops_cuda_bev_spans_pool,
-                spops_bev_spans_pool_args)
-ON_DEVICE_RANGE(bev_spans_grad_cuda, "spops_bev_spans_grad", spops_cuda_bev_spans_grad,
-                spops_bev_spans_grad_args)
-ON_DEVICE_RANGE(quantize_scale_cuda, "spops_quantize_scale", spops_cuda_quantize_scale, spops_quantize_scale_args)
-ON_DEVICE_RANGE(quantize_cuda, "spops_quantize", spops_cuda_quantize, spops_quantize_args)
-ON_DEVICE_RANGE(dequantize_cuda, "spops_dequantize", spops_cuda_dequantize, spops_quantize_args)
 // clang-format on
+
+// The slots: launchers with the context's device current, each a range in a profiler's timeline.
+#define DEFINE_CPU(definition)
+#define DEFINE_CUDA(definition)       definition
+#define DEFINE_BOTH(definition)       definition
+#define SPOPS_SLOT(name, type, where) DEFINE_##where(DEFINE_SLOT(name, type))
+#define DEFINE_SLOT(name, type)                                                                    \
+    static spops_status name##_cuda(spops_context *ctx, const struct type *args)                   \
+    {                                                                                              \
+        device_guard guard;                                                                        \
+        spops_status status;                                                                       \
+        SPOPS_TRY(enter_device(ctx, &guard));                                                      \
+        PUSH_RANGE("spops_" #name);                                                                \
+        status = spops_cuda_##name(ctx, args);                                                     \
+        POP_RANGE();                                                                               \
+        leave_device(&guard);                                                                      \
+        return status;                                                                             \
+    }
+#define SPOPS_SLOT_BYTES(name, type, where) DEFINE_##where(DEFINE_BYTES(name, type))
+#define DEFINE_BYTES(name, type)                                                                   \
+    static size_t name##_cuda(spops_context *ctx, const struct type *args)                         \
+    {                                                                                              \
+        device_guard guard;                                                                        \
+        size_t bytes;                                                                              \
+        if (enter_device(ctx, &guard) != SPOPS_STATUS_OK) return SIZE_MAX;                         \
+        bytes = spops_cuda_##name(ctx, args);                                                      \
+        leave_device(&guard);                                                                      \
+        return bytes;                                                                              \
+    }
+#include "core/backend_slots.def"
 
 static const spops_backend backend_cuda = {
     .kind = SPOPS_BACKEND_CUDA,
@@ -465,44 +396,13 @@ static const spops_backend backend_cuda = {
     .wait = wait_cuda,
     .is_capturing = is_capturing_cuda,
 
-    .split_terms = spops_cuda_split_terms,
-    .lists_workspace_bytes = lists_workspace_bytes_cuda,
-    .lists_build = lists_build_cuda,
-    .lists_invert = lists_invert_cuda,
-    .check = check_cuda,
-    .reduce_create = reduce_create_cuda,
-    .reduce_destroy = reduce_destroy_cuda,
-
-    .segreduce = segreduce_cuda,
-    .seggrad = seggrad_cuda,
-    .segdot = segdot_cuda,
-    .sumgrad_fits = spops_cuda_sumgrad_fits,
-    .sumgrad = sumgrad_cuda,
-    .gather = gather_cuda,
-    .transpose = transpose_cuda,
-    .bev_points = bev_points_cuda,
-    .bev_spans_workspace_bytes = spops_cuda_bev_spans_workspace_bytes,
-    .bev_spans_build = bev_spans_build_cuda,
-    .bev_spans_pool_fits = spops_cuda_bev_spans_pool_fits,
-    .bev_spans_pool = bev_spans_pool_cuda,
-    .bev_spans_grad_fits = spops_cuda_bev_spans_grad_fits,
-    .bev_spans_grad = bev_spans_grad_cuda,
-
-    .coords_search = spops_cuda_coords_search,
-    .coords_index_bytes = spops_cuda_coords_index_bytes,
-    .coords_bounds = coords_bounds_cuda,
-    .coords_workspace_bytes = coords_workspace_bytes_cuda,
-    .coords_build = coords_build_cuda,
-    .voxel_points = voxel_points_cuda,
-    .devoxelize = devoxelize_cuda,
-    .map_workspace_bytes = map_workspace_bytes_cuda,
-    .map_search = map_search_cuda,
-    .map_reverse = map_reverse_cuda,
-    .map_order = map_order_cuda,
-    .map_pairs = map_pairs_cuda,
-    .quantize_scale = quantize_scale_cuda,
-    .quantize = quantize_cuda,
-    .dequantize = dequantize_cuda,
+#define FILL_CPU(name, function)
+#define FILL_CUDA(name, function)                    .name = function,
+#define FILL_BOTH(name, function)                    .name = function,
+#define SPOPS_SLOT(name, type, where)                FILL_##where(name, name##_cuda)
+#define SPOPS_SLOT_BYTES(name, type, where)          FILL_##where(name, name##_cuda)
+#define SPOPS_SLOT_HOST(returned, name, type, where) FILL_##where(name, spops_cuda_##name)
+#include "core/backend_slots.def"
 };
 
 const spops_backend *spops_backend_cuda(void)

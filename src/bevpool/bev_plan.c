@@ -295,7 +295,7 @@ static spops_status create_from_geometry(spops_context *ctx, const char *call,
     frustum f;
 
     SPOPS_BEGIN_CREATE(ctx, call, out);
-    SPOPS_TRY(spops_check_slot(ctx, call, ctx->backend->bev_points != NULL, "bev_points"));
+    SPOPS_REQUIRE_SLOT(ctx, call, bev_points);
     SPOPS_TRY(spops_bev_read_geometry(ctx, call, geometry, &g, &counts));
     SPOPS_REQUIRE(ctx, g.cameras != NULL || refillable,
                   "%s: cameras is NULL, expected %" PRId64 " cameras", call, counts.num_transforms);

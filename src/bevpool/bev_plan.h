@@ -2,6 +2,8 @@
 #ifndef SPOPS_BEVPOOL_BEV_PLAN_H
 #define SPOPS_BEVPOOL_BEV_PLAN_H
 
+#include "bevpool/bev_points.h"
+#include "core/bev_spans.h"
 #include "segments/segments.h"
 
 // Sizes that follow from a shape.

@@ -114,13 +114,14 @@ spops_status spops_bev_spans_enqueue(spops_context *ctx, const char *call, spops
     carver = (spops_carver){plan->spans_block, 0};
     carve_cuts(plan, &carver);
 
-    plan->spans_workspace_bytes = ctx->backend->bev_spans_workspace_bytes(ctx, &s, shape);
-    SPOPS_TRY(spops_backend_alloc(ctx, plan->spans_workspace_bytes, &plan->spans_workspace));
     args.shape = *shape;
     args.cells = cells;
-    args.workspace = plan->spans_workspace;
     args.spans = plan->spans;
     args.num_cuts = num_cuts(plan);
+    args.workspace = NULL;
+    plan->spans_workspace_bytes = ctx->backend->bev_spans_workspace_bytes(ctx, &args);
+    SPOPS_TRY(spops_backend_alloc(ctx, plan->spans_workspace_bytes, &plan->spans_workspace));
+    args.workspace = plan->spans_workspace;
     return ctx->backend->bev_spans_build(ctx, &args);
 }
 

@@ -4,6 +4,7 @@
 
 #include "bevpool/bev_plan.h"
 #include "core/matrix.h"
+#include "gather/gather_args.h"
 #include "segreduce/segreduce.h"
 
 static const spops_matrix absent; // data NULL
@@ -31,7 +32,8 @@ static spops_status check_plan(spops_context *ctx, const char *call, const spops
                   "%s: layout is %d, expected %d or %d", call, (int)layout,
                   (int)SPOPS_BEV_CHANNELS_LAST, (int)SPOPS_BEV_CHANNELS_FIRST);
     if (layout == SPOPS_BEV_CHANNELS_LAST) return SPOPS_STATUS_OK;
-    return spops_check_slot(ctx, call, ctx->backend->transpose != NULL, "transpose");
+    SPOPS_REQUIRE_SLOT(ctx, call, transpose);
+    return SPOPS_STATUS_OK;
 }
 
 // depth and feat of the gradients, which have fewer dtypes.

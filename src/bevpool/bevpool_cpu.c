@@ -2,6 +2,7 @@
 // contraction of a * b + c, as bev_geometry.h asks, so that the GPU finds the same cells.
 
 #include "backends/backend_cpu.h"
+#include "bevpool/bev_points.h"
 #include "core/runs.h"
 #include "spops/device/bev_geometry.h"
 

@@ -59,20 +59,18 @@ spops_cpu_index spops_cpu_index_of(const spops_coords_arrays *coords)
     return index;
 }
 
-size_t spops_cpu_coords_index_bytes(spops_context *ctx, const spops_key_layout *layout,
-                                    spops_search search, int64_t max_rows)
+size_t spops_cpu_coords_index_bytes(spops_context *ctx, const spops_coords_arrays *coords)
 {
     spops_carver carver = {NULL, 0};
     (void)ctx;
-    (void)spops_cpu_index_carve(layout, search, max_rows, &carver);
+    (void)spops_cpu_index_carve(&coords->layout, coords->search, coords->max_rows, &carver);
     return carver.used;
 }
 
 // Sorted keys: a map is then a few merges, which run at the speed of the memory; they need no table
 // larger than the rows, and a sort by a few digits to build. docs/coords.md has the figures.
-spops_search spops_cpu_coords_search(const spops_context *ctx, const spops_key_layout *layout,
-                                     int64_t max_rows, size_t max_grid_bytes)
+int32_t spops_cpu_coords_search(const spops_context *ctx, const spops_coords_search_args *args)
 {
-    (void)ctx, (void)layout, (void)max_rows, (void)max_grid_bytes;
+    (void)ctx, (void)args;
     return SPOPS_SEARCH_SORTED;
 }

@@ -133,13 +133,14 @@ spops_status spops_coords_find_box(spops_context *ctx, const char *call,
                                    const spops_coords_choices *choices, spops_coords_box *box)
 {
     spops_coords_bounds bounds;
+    const spops_coords_bounds_args args = {
+        .source = source, .box = choices->has_box ? &choices->box : NULL, .bounds = &bounds};
     memset(box, 0, sizeof *box);
     if (choices->has_box) *box = choices->box;
     if (source->max_items == 0) return SPOPS_STATUS_OK;
-    SPOPS_TRY(spops_check_slot(ctx, call, ctx->backend->coords_bounds != NULL, "coords_bounds"));
+    SPOPS_REQUIRE_SLOT(ctx, call, coords_bounds);
     memset(&bounds, 0, sizeof bounds);
-    SPOPS_TRY(
-        ctx->backend->coords_bounds(ctx, source, choices->has_box ? &choices->box : NULL, &bounds));
+    SPOPS_TRY(ctx->backend->coords_bounds(ctx, &args));
     if (bounds.bad_item >= 0)
         return source->kind == SPOPS_COORDS_POINTS
                    ? refuse_point(ctx, call, source, choices, &bounds)
@@ -173,11 +174,12 @@ static spops_status too_large(spops_context *ctx, const char *call)
 static spops_status choose_search(spops_context *ctx, const char *call,
                                   const spops_coords_choices *choices, spops_coords_arrays *a)
 {
-    const spops_backend *backend = ctx->backend;
+    const spops_coords_search_args args = {
+        .layout = &a->layout, .max_rows = a->max_rows, .max_grid_bytes = choices->max_grid_bytes};
     a->search = choices->search;
     if (a->search == SPOPS_SEARCH_AUTO)
-        a->search = backend->coords_search(ctx, &a->layout, a->max_rows, choices->max_grid_bytes);
-    a->index_bytes = backend->coords_index_bytes(ctx, &a->layout, a->search, a->max_rows);
+        a->search = (spops_search)ctx->backend->coords_search(ctx, &args);
+    a->index_bytes = ctx->backend->coords_index_bytes(ctx, a);
     SPOPS_REQUIRE(ctx, a->search != SPOPS_SEARCH_GRID || a->index_bytes <= choices->max_grid_bytes,
                   "%s: a grid over the box of the coordinates takes %zu bytes, expected at most "
                   "max_grid_bytes = %zu",
@@ -188,7 +190,8 @@ static spops_status choose_search(spops_context *ctx, const char *call,
 static spops_status alloc_workspace(spops_context *ctx, const char *call, int64_t max_candidates,
                                     spops_coords *s)
 {
-    const size_t bytes = ctx->backend->coords_workspace_bytes(ctx, &s->arrays, max_candidates);
+    const spops_coords_workspace_args args = {&s->arrays, max_candidates};
+    const size_t bytes = ctx->backend->coords_workspace_bytes(ctx, &args);
     if (bytes == SIZE_MAX) return too_large(ctx, call);
     SPOPS_TRY(spops_backend_alloc(ctx, bytes, &s->workspace));
     s->workspace_bytes = bytes;
@@ -207,7 +210,7 @@ static spops_status alloc_set(spops_context *ctx, const char *call, int32_t dims
     spops_coords *s = NULL;
 
     *out = NULL;
-    SPOPS_TRY(spops_check_slot(ctx, call, ctx->backend->coords_build != NULL, "coords_build"));
+    SPOPS_REQUIRE_SLOT(ctx, call, coords_build);
     s = spops_host_alloc(ctx, 1, sizeof *s);
     if (s == NULL) return SPOPS_STATUS_OUT_OF_MEMORY;
     s->ctx = ctx;
@@ -261,6 +264,13 @@ static bool one_candidate(spops_coords_kind kind)
     return kind != SPOPS_COORDS_DOWN && kind != SPOPS_COORDS_UP;
 }
 
+static spops_status build_set(spops_context *ctx, const spops_coords_source *source,
+                              const spops_coords_arrays *coords, void *workspace)
+{
+    const spops_coords_build_args args = {source, coords, workspace};
+    return ctx->backend->coords_build(ctx, &args);
+}
+
 // The set that `wide`, whose capacity was not reached, is once it is made to measure.
 static spops_status fit_set(spops_context *ctx, const char *call, const spops_coords *wide,
                             const spops_coords_choices *choices, spops_coords **out)
@@ -285,7 +295,7 @@ static spops_status fit_set(spops_context *ctx, const char *call, const spops_co
     filled = s->arrays;
     filled.max_items = n;
     filled.item_row = NULL; // the numbers of items are those of `wide`
-    SPOPS_TRY_GOTO(ctx->backend->coords_build(ctx, &source, &filled, s->workspace), status, fail);
+    SPOPS_TRY_GOTO(build_set(ctx, &source, &filled, s->workspace), status, fail);
     SPOPS_TRY_GOTO(ctx->backend->copy(ctx, s->arrays.row_item, from->row_item,
                                       (size_t)n * sizeof *from->row_item),
                    status, fail);
@@ -317,7 +327,7 @@ spops_status spops_coords_make(spops_context *ctx, const char *call,
 
     SPOPS_TRY(alloc_set(ctx, call, source->dims, box, choices, source->max_candidates,
                         source->max_items, item_rows, source->max_candidates, &s));
-    SPOPS_TRY_GOTO(ctx->backend->coords_build(ctx, source, &s->arrays, s->workspace), status, fail);
+    SPOPS_TRY_GOTO(build_set(ctx, source, &s->arrays, s->workspace), status, fail);
     SPOPS_TRY_GOTO(ctx->backend->download(ctx, &s->state, s->arrays.state, sizeof s->state), status,
                    fail);
     free_workspace(ctx, s);
@@ -378,7 +388,7 @@ spops_status spops_coords_fill(spops_context *ctx, const char *call, spops_coord
                   call, coords->max_candidates, source->max_candidates);
     arrays.max_items = source->max_items;
     if (!one_candidate(source->kind)) arrays.item_row = NULL;
-    SPOPS_TRY(ctx->backend->coords_build(ctx, source, &arrays, coords->workspace));
+    SPOPS_TRY(build_set(ctx, source, &arrays, coords->workspace));
     coords->has_item_row = arrays.item_row != NULL;
     coords->last_items = source->max_items;
     return SPOPS_STATUS_OK;

@@ -87,9 +87,11 @@ static void bounds_of_part(const spops_coords_source *source, const spops_coords
     }
 }
 
-spops_status spops_cpu_coords_bounds(spops_context *ctx, const spops_coords_source *source,
-                                     const spops_coords_box *box, spops_coords_bounds *bounds)
+spops_status spops_cpu_coords_bounds(spops_context *ctx, const spops_coords_bounds_args *args)
 {
+    const spops_coords_source *source = args->source;
+    const spops_coords_box *box = args->box;
+    spops_coords_bounds *bounds = args->bounds;
     const int64_t n = source->max_items;
     const int num_parts = parts_for(ctx, n);
     spops_coords_bounds found[MAX_PARTS];
@@ -133,11 +135,11 @@ static build_workspace carve_workspace(int64_t max_candidates, spops_carver *c)
     return w;
 }
 
-size_t spops_cpu_coords_workspace_bytes(spops_context *ctx, const spops_coords_arrays *coords,
-                                        int64_t max_candidates)
+size_t spops_cpu_coords_workspace_bytes(spops_context *ctx, const spops_coords_workspace_args *args)
 {
     spops_carver c = {NULL, 0};
-    const int64_t most = max_candidates > coords->max_rows ? max_candidates : coords->max_rows;
+    const int64_t max_rows = args->coords->max_rows;
+    const int64_t most = args->max_candidates > max_rows ? args->max_candidates : max_rows;
     (void)ctx;
     carve_workspace(most, &c);
     return c.used;
@@ -562,12 +564,13 @@ static void fill_sorted(const spops_context *ctx, const spops_coords_arrays *coo
 
 // ---- Build --------------------------------------------------------------------------------------
 
-spops_status spops_cpu_coords_build(spops_context *ctx, const spops_coords_source *source,
-                                    const spops_coords_arrays *coords, void *workspace)
+spops_status spops_cpu_coords_build(spops_context *ctx, const spops_coords_build_args *args)
 {
+    const spops_coords_source *source = args->source;
+    const spops_coords_arrays *coords = args->coords;
     const int64_t most =
         source->max_candidates > coords->max_rows ? source->max_candidates : coords->max_rows;
-    spops_carver carver = {(char *)workspace, 0};
+    spops_carver carver = {(char *)args->workspace, 0};
     const build_workspace w = carve_workspace(most, &carver);
     spops_coords_state state;
     spops_cpu_index index;

@@ -60,7 +60,7 @@ static spops_status alloc_devoxels(spops_context *ctx, const char *call, const s
     const int32_t dims = coords->arrays.layout.dims;
     const int32_t corners = o->interpolation == SPOPS_INTERPOLATION_LINEAR ? 1 << dims : 1;
 
-    SPOPS_TRY(spops_check_slot(ctx, call, ctx->backend->devoxelize != NULL, "devoxelize"));
+    SPOPS_REQUIRE_SLOT(ctx, call, devoxelize);
     SPOPS_REQUIRE(ctx, max_points <= SPOPS_MAX_COUNT / corners,
                   "%s: %" PRId64 " points with %" PRId32 " corners each, expected at most %" PRId64
                   " corners",

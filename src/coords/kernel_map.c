@@ -244,7 +244,7 @@ spops_status spops_map_alloc(spops_context *ctx, const char *call, const spops_m
     size_t backend_bytes;
 
     *out = NULL;
-    SPOPS_TRY(spops_check_slot(ctx, call, ctx->backend->map_search != NULL, "map_search"));
+    SPOPS_REQUIRE_SLOT(ctx, call, map_search);
     map = spops_host_alloc(ctx, 1, sizeof *map);
     if (map == NULL) return SPOPS_STATUS_OUT_OF_MEMORY;
     map->ctx = ctx;
@@ -271,7 +271,8 @@ spops_status spops_map_alloc(spops_context *ctx, const char *call, const spops_m
         SPOPS_TRY_GOTO(
             alloc_block(ctx, call, carve_pairs_of, 0, map, &map->pairs_block, &map->pairs_bytes),
             status, fail);
-    backend_bytes = ctx->backend->map_workspace_bytes(ctx, a, map->parts);
+    backend_bytes = ctx->backend->map_workspace_bytes(
+        ctx, &(const spops_map_workspace_args){.map = a, .parts = map->parts});
     SPOPS_TRY_GOTO(alloc_block(ctx, call, carve_workspace, backend_bytes, map, &map->workspace,
                                &map->workspace_bytes),
                    status, fail);
@@ -290,17 +291,48 @@ fail:
     return status;
 }
 
+// The slots, into a map's own arrays.
+static spops_status search_taps(spops_context *ctx, const spops_kernel_map *map,
+                                const spops_coords *in, const spops_coords *out)
+{
+    const spops_map_search_args args = {.in = &in->arrays,
+                                        .out = &out->arrays,
+                                        .map = &map->arrays,
+                                        .workspace = map->backend_workspace};
+    return ctx->backend->map_search(ctx, &args);
+}
+
+static spops_status reverse_side(spops_context *ctx, const spops_kernel_map *map,
+                                 const spops_map_side *from, const spops_map_side *to)
+{
+    const spops_map_reverse_args args = {
+        .map = &map->arrays, .from = from, .to = to, .workspace = map->backend_workspace};
+    return ctx->backend->map_reverse(ctx, &args);
+}
+
+static spops_status order_side(spops_context *ctx, const spops_kernel_map *map,
+                               const spops_map_side *side)
+{
+    const spops_map_order_args args = {
+        .map = &map->arrays, .side = side, .workspace = map->backend_workspace};
+    return ctx->backend->map_order(ctx, &args);
+}
+
+static spops_status put_pairs(spops_context *ctx, const spops_kernel_map *map)
+{
+    const spops_map_pairs_args args = {.map = &map->arrays, .workspace = map->backend_workspace};
+    return ctx->backend->map_pairs(ctx, &args);
+}
+
 spops_status spops_map_enqueue_sides(spops_context *ctx, const spops_kernel_map *map)
 {
-    const spops_backend *backend = ctx->backend;
     const spops_map_arrays *a = &map->arrays;
-    void *workspace = map->backend_workspace;
     const bool reverse = needs_reverse_table(map);
 
-    if (reverse) SPOPS_TRY(backend->map_reverse(ctx, a, &a->out, &a->in, workspace));
+    if (reverse) SPOPS_TRY(reverse_side(ctx, map, &a->out, &a->in));
     if (!(map->parts & SPOPS_MAP_ORDER)) return SPOPS_STATUS_OK;
-    SPOPS_TRY(backend->map_order(ctx, a, &a->out, workspace));
-    return reverse ? backend->map_order(ctx, a, &a->in, workspace) : SPOPS_STATUS_OK;
+    SPOPS_TRY(order_side(ctx, map, &a->out));
+    return reverse ? order_side(ctx, map, &a->in) : SPOPS_STATUS_OK;
 }
 
 static void free_workspace(spops_context *ctx, spops_kernel_map *map)
@@ -323,7 +355,7 @@ spops_status spops_map_finish(spops_context *ctx, const char *call, spops_kernel
         map->arrays.max_pairs = map->state.num_pairs;
         SPOPS_TRY(
             alloc_block(ctx, call, carve_pairs_of, 0, map, &map->pairs_block, &map->pairs_bytes));
-        SPOPS_TRY(ctx->backend->map_pairs(ctx, &map->arrays, map->backend_workspace));
+        SPOPS_TRY(put_pairs(ctx, map));
     }
     SPOPS_TRY(ctx->backend->wait(ctx));
     free_workspace(ctx, map);
@@ -382,9 +414,7 @@ spops_status spops_kernel_map_create(spops_context *ctx, spops_kernel_map_kind k
 
     SPOPS_TRY(begin_make(ctx, call, map));
     SPOPS_TRY(alloc_between(ctx, call, kind, kernel, in, &out, options, false, &m));
-    SPOPS_TRY_GOTO(
-        ctx->backend->map_search(ctx, &in->arrays, &out->arrays, &m->arrays, m->backend_workspace),
-        status, fail);
+    SPOPS_TRY_GOTO(search_taps(ctx, m, in, out), status, fail);
     SPOPS_TRY_GOTO(spops_map_enqueue_sides(ctx, m), status, fail);
     SPOPS_TRY_GOTO(ctx->backend->download(ctx, &m->state, m->arrays.state, sizeof m->state), status,
                    fail);
@@ -439,9 +469,7 @@ spops_status spops_kernel_map_create_inverse(spops_context *ctx, const spops_ker
     SPOPS_TRY_GOTO(ctx->backend->copy(ctx, m->arrays.tap_counts, from->tap_counts,
                                       (size_t)from->taps.num_taps * sizeof *from->tap_counts),
                    status, fail);
-    SPOPS_TRY_GOTO(ctx->backend->map_reverse(ctx, &m->arrays, &from->out, &m->arrays.out,
-                                             m->backend_workspace),
-                   status, fail);
+    SPOPS_TRY_GOTO(reverse_side(ctx, m, &from->out, &m->arrays.out), status, fail);
     SPOPS_TRY_GOTO(spops_map_enqueue_sides(ctx, m), status, fail);
     SPOPS_TRY_GOTO(spops_map_finish(ctx, call, m), status, fail);
     *map = m;
@@ -495,10 +523,10 @@ spops_status spops_kernel_map_set(spops_context *ctx, spops_kernel_map *map, con
                   "%s: in and out have capacities of %" PRId64 " and %" PRId64
                   " rows, expected %" PRId64 " and %" PRId64,
                   call, in->arrays.max_rows, out->arrays.max_rows, a->in.max_rows, a->out.max_rows);
-    SPOPS_TRY(ctx->backend->map_search(ctx, &in->arrays, &out->arrays, a, map->backend_workspace));
+    SPOPS_TRY(search_taps(ctx, map, in, out));
     SPOPS_TRY(spops_map_enqueue_sides(ctx, map));
     if (!(map->parts & SPOPS_MAP_PAIRS)) return SPOPS_STATUS_OK;
-    return ctx->backend->map_pairs(ctx, a, map->backend_workspace);
+    return put_pairs(ctx, map);
 }
 
 void spops_kernel_map_destroy(spops_kernel_map *map)

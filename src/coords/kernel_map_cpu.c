@@ -33,11 +33,11 @@ static map_workspace carve_workspace(const spops_map_arrays *map, int32_t parts,
     return w;
 }
 
-size_t spops_cpu_map_workspace_bytes(spops_context *ctx, const spops_map_arrays *map, int32_t parts)
+size_t spops_cpu_map_workspace_bytes(spops_context *ctx, const spops_map_workspace_args *args)
 {
     spops_carver c = {NULL, 0};
     (void)ctx;
-    carve_workspace(map, parts, &c);
+    carve_workspace(args->map, args->parts, &c);
     return c.used;
 }
 
@@ -203,14 +203,14 @@ static map_search search_of(const spops_coords_arrays *in, const spops_coords_ar
     return s;
 }
 
-spops_status spops_cpu_map_search(spops_context *ctx, const spops_coords_arrays *in,
-                                  const spops_coords_arrays *out, const spops_map_arrays *map,
-                                  void *workspace)
+spops_status spops_cpu_map_search(spops_context *ctx, const spops_map_search_args *args)
 {
+    const spops_coords_arrays *in = args->in, *out = args->out;
+    const spops_map_arrays *map = args->map;
     const int32_t num_taps = map->taps.num_taps;
     const int64_t n = out->state->num_rows;
     const int num_parts = parts_for(ctx, n, num_taps);
-    spops_carver carver = {(char *)workspace, 0};
+    spops_carver carver = {(char *)args->workspace, 0};
     const map_workspace w = carve_workspace(map, 0, &carver);
     const map_search s = search_of(in, out, map);
     spops_map_state state;
@@ -249,15 +249,14 @@ spops_status spops_cpu_map_search(spops_context *ctx, const spops_coords_arrays 
     return SPOPS_STATUS_OK;
 }
 
-spops_status spops_cpu_map_reverse(spops_context *ctx, const spops_map_arrays *map,
-                                   const spops_map_side *from, const spops_map_side *to,
-                                   void *workspace)
+spops_status spops_cpu_map_reverse(spops_context *ctx, const spops_map_reverse_args *args)
 {
+    const spops_map_arrays *map = args->map;
+    const spops_map_side *from = args->from, *to = args->to;
     const int64_t num_from = *from->num_rows, num_to = *to->num_rows;
     const int64_t stride = map->table_stride;
     const int from_parts = parts_for(ctx, num_from, map->taps.num_taps);
     const int to_parts = parts_for(ctx, num_to, map->taps.num_taps);
-    (void)workspace;
 #pragma omp parallel for num_threads(to_parts) if (to_parts > 1) schedule(static, 1)
     for (int part = 0; part < to_parts; ++part)
         clear_table(map, to, spops_part_begin(num_to, part, to_parts),
@@ -317,13 +316,14 @@ static void fill_ranks(const spops_mask_order *order, uint32_t ranks[4][256])
     }
 }
 
-spops_status spops_cpu_map_order(spops_context *ctx, const spops_map_arrays *map,
-                                 const spops_map_side *side, void *workspace)
+spops_status spops_cpu_map_order(spops_context *ctx, const spops_map_order_args *args)
 {
+    const spops_map_arrays *map = args->map;
+    const spops_map_side *side = args->side;
     const int32_t num_taps = map->taps.num_taps, words = map->mask_words;
     const int64_t n = *side->num_rows;
     const int num_parts = parts_for(ctx, n, num_taps);
-    spops_carver carver = {(char *)workspace, 0};
+    spops_carver carver = {(char *)args->workspace, 0};
     const map_workspace w = carve_workspace(map, SPOPS_MAP_ORDER, &carver);
     uint32_t ranks[4][256];
     int sorted;
@@ -444,13 +444,14 @@ static void write_reverse(const spops_map_arrays *map, int64_t begin, int64_t en
     }
 }
 
-spops_status spops_cpu_map_pairs(spops_context *ctx, const spops_map_arrays *map, void *workspace)
+spops_status spops_cpu_map_pairs(spops_context *ctx, const spops_map_pairs_args *args)
 {
+    const spops_map_arrays *map = args->map;
     const int32_t num_taps = map->taps.num_taps;
     const int64_t n = map->state->num_out, num_in = map->state->num_in;
     const int num_parts = parts_for(ctx, n, num_taps);
     const int in_parts = parts_for(ctx, num_in, num_taps);
-    spops_carver carver = {(char *)workspace, 0};
+    spops_carver carver = {(char *)args->workspace, 0};
     const map_workspace w = carve_workspace(map, 0, &carver);
 
     map->state->overflow = map->state->num_pairs > map->max_pairs;

@@ -90,7 +90,7 @@ static spops_status alloc_voxels(spops_context *ctx, const char *call,
                                  spops_voxels **out)
 {
     spops_voxels *v;
-    SPOPS_TRY(spops_check_slot(ctx, call, ctx->backend->voxel_points != NULL, "voxel_points"));
+    SPOPS_REQUIRE_SLOT(ctx, call, voxel_points);
     v = spops_host_alloc(ctx, 1, sizeof *v);
     if (v == NULL) return SPOPS_STATUS_OUT_OF_MEMORY;
     v->ctx = ctx;

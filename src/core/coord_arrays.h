@@ -1,5 +1,5 @@
 // Coordinates and kernel maps as the backends see them: which arrays there are, what they are made
-// from, and what their slots (core/backend.h) fill. All arrays lie in the backend's memory.
+// from, and what their slots (core/backend_slots.def) fill. All arrays lie in the backend's memory.
 #ifndef SPOPS_CORE_COORD_ARRAYS_H
 #define SPOPS_CORE_COORD_ARRAYS_H
 
@@ -69,6 +69,23 @@ typedef struct spops_coords_source {
     int64_t max_candidates; // max_items times the most candidates an item can have
 } spops_coords_source;
 
+typedef struct spops_coords_search_args {
+    const spops_key_layout *layout;
+    int64_t max_rows;
+    size_t max_grid_bytes; // that a grid may take
+} spops_coords_search_args;
+
+typedef struct spops_coords_workspace_args {
+    const spops_coords_arrays *coords;
+    int64_t max_candidates;
+} spops_coords_workspace_args;
+
+typedef struct spops_coords_build_args {
+    const spops_coords_source *source;
+    const spops_coords_arrays *coords;
+    void *workspace; // coords_workspace_bytes
+} spops_coords_build_args;
+
 // What a pass over ROWS or POINTS finds, before there is a layout.
 typedef struct spops_coords_bounds {
     int64_t num_items;
@@ -79,6 +96,12 @@ typedef struct spops_coords_bounds {
     int64_t bad_item;
     int32_t bad_column; // the lowest bad one of that item
 } spops_coords_bounds;
+
+typedef struct spops_coords_bounds_args {
+    const spops_coords_source *source; // ROWS or POINTS
+    const spops_coords_box *box;       // NULL: none
+    spops_coords_bounds *bounds;       // host memory
+} spops_coords_bounds_args;
 
 // Which of a voxel's points count, once item_row says which voxel they are in.
 typedef struct spops_voxel_points_args {
@@ -148,5 +171,34 @@ typedef struct spops_map_arrays {
     int32_t *out_rows;      // [max_pairs]
     spops_map_side out, in;
 } spops_map_arrays;
+
+// What the slots of kernel maps are given; workspace: map_workspace_bytes.
+typedef struct spops_map_workspace_args {
+    const spops_map_arrays *map;
+    int32_t parts; // that are wanted, SPOPS_MAP_*
+} spops_map_workspace_args;
+
+typedef struct spops_map_search_args {
+    const spops_coords_arrays *in, *out;
+    const spops_map_arrays *map;
+    void *workspace;
+} spops_map_search_args;
+
+typedef struct spops_map_reverse_args {
+    const spops_map_arrays *map;
+    const spops_map_side *from, *to;
+    void *workspace;
+} spops_map_reverse_args;
+
+typedef struct spops_map_order_args {
+    const spops_map_arrays *map;
+    const spops_map_side *side;
+    void *workspace;
+} spops_map_order_args;
+
+typedef struct spops_map_pairs_args {
+    const spops_map_arrays *map;
+    void *workspace;
+} spops_map_pairs_args;
 
 #endif

@@ -4,6 +4,7 @@
 #include "core/backend.h"
 #include "core/context.h"
 #include "core/custom_reduce.h"
+#include "segreduce/segreduce_args.h"
 
 // *copy = text in the context's memory; NULL stays NULL.
 static spops_status copy_text(spops_context *ctx, const char *text, const char **copy)
@@ -25,9 +26,8 @@ static void free_text(spops_context *ctx, const char *text)
 void spops_custom_reduce_destroy(spops_context *ctx, spops_custom_reduce *custom)
 {
     if (custom == NULL) return;
-    if (custom->kernels != NULL && ctx->backend->reduce_destroy != NULL) {
-        ctx->backend->reduce_destroy(ctx, custom);
-    }
+    if (custom->kernels != NULL && ctx->backend->reduce_destroy != NULL)
+        (void)ctx->backend->reduce_destroy(ctx, &(const spops_reduce_create_args){custom});
     free_text(ctx, custom->desc.name);
     free_text(ctx, custom->desc.cuda_source);
     free_text(ctx, custom->desc.cuda_op);
@@ -95,7 +95,8 @@ spops_status spops_reduce_create(spops_context *ctx, const spops_reduce_desc *de
     SPOPS_TRY_GOTO(copy_text(ctx, read.cuda_source, &custom->desc.cuda_source), status, fail);
     SPOPS_TRY_GOTO(copy_text(ctx, read.cuda_op, &custom->desc.cuda_op), status, fail);
     if (ctx->backend->reduce_create != NULL) {
-        SPOPS_TRY_GOTO(ctx->backend->reduce_create(ctx, custom), status, fail);
+        const spops_reduce_create_args args = {custom};
+        SPOPS_TRY_GOTO(ctx->backend->reduce_create(ctx, &args), status, fail);
     }
     *out = (spops_reduce)(SPOPS_REDUCE_FIRST_CUSTOM + ctx->num_custom);
     ctx->custom[ctx->num_custom++] = custom;

@@ -90,4 +90,50 @@ static inline spops_lists_view spops_lists_view_of(const spops_lists *lists)
     return view;
 }
 
+// ---- What the slots of lists are given (core/backend_slots.def) ---------------------------------
+
+typedef struct spops_split_terms_args {
+    int64_t max_terms, max_cols;
+} spops_split_terms_args;
+
+// workspace: backend memory of at least lists_workspace_bytes.
+typedef struct spops_lists_build_args {
+    const spops_lists_source *source;
+    spops_lists *lists;
+    void *workspace;
+} spops_lists_build_args;
+
+// Which of the forward lists' numbers becomes the owner of inverted lists.
+typedef enum spops_inverse {
+    SPOPS_BY_ROW = 0,   // owner a(p); pairs = segment, b(p)
+    SPOPS_BY_WEIGHT = 1 // owner b(p); pairs = a(p), segment
+} spops_inverse;
+
+typedef struct spops_lists_invert_args {
+    const spops_lists *forward;
+    spops_inverse inverse;
+    spops_lists *lists;
+    void *workspace;
+} spops_lists_invert_args;
+
+// A rule for the elements of an index array, and the first that breaks it.
+typedef enum spops_check_rule {
+    SPOPS_CHECK_RANGE = 0,    // low <= a[i] < high
+    SPOPS_CHECK_ASCENDING = 1 // a[i - 1] <= a[i]
+} spops_check_rule;
+
+typedef struct spops_check_result {
+    int64_t index;    // -1: all are fine
+    int32_t value;    // a[index]
+    int32_t previous; // a[index - 1], for ASCENDING
+} spops_check_result;
+
+typedef struct spops_check_indices_args {
+    spops_check_rule rule;
+    const int32_t *a; // [n] backend memory
+    int64_t n;
+    int64_t low, high;          // of RANGE
+    spops_check_result *result; // host memory
+} spops_check_indices_args;
+
 #endif

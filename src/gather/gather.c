@@ -3,6 +3,7 @@
 #include "segments/segments.h"
 
 #include "core/matrix.h"
+#include "gather/gather_args.h"
 #include "spops/gather.h"
 
 static const spops_matrix absent; // data NULL
@@ -22,7 +23,7 @@ spops_status spops_gather_execute(spops_context *ctx, const spops_segments *rows
         spops_check_matrix(ctx, call, "out", out, rows->num_rows, x.cols, 1u << (unsigned)x.dtype));
     SPOPS_TRY(spops_check_no_overlap(ctx, call, "out", out, "x", x));
     if (w != NULL) SPOPS_TRY(spops_check_no_overlap(ctx, call, "out", out, "w", *w));
-    SPOPS_TRY(spops_check_slot(ctx, call, ctx->backend->gather != NULL, "gather"));
+    SPOPS_REQUIRE_SLOT(ctx, call, gather);
     if (rows->num_segments == 0 || rows->max_terms == 0 || x.cols == 0) return SPOPS_STATUS_OK;
     args.lists = &rows->forward;
     args.x = x;
@@ -52,7 +53,7 @@ spops_status spops_gather_execute_backward(spops_context *ctx, const spops_segme
         SPOPS_TRY(spops_check_no_overlap(ctx, call, "grad_x", *grad_x, "grad_out", grad_out));
         SPOPS_TRY(spops_check_no_overlap(ctx, call, "grad_x", *grad_x, "x", x));
         if (w != NULL) SPOPS_TRY(spops_check_no_overlap(ctx, call, "grad_x", *grad_x, "w", *w));
-        SPOPS_TRY(spops_check_slot(ctx, call, ctx->backend->segreduce != NULL, "segreduce"));
+        SPOPS_REQUIRE_SLOT(ctx, call, segreduce);
     }
     if (grad_w != NULL) {
         SPOPS_REQUIRE(ctx, w != NULL, "%s: grad_w is given, and w is NULL", call);
@@ -68,7 +69,7 @@ spops_status spops_gather_execute_backward(spops_context *ctx, const spops_segme
                       "%s: the plan was built with gradients = 0, expected SPOPS_GRADIENTS_LINEAR "
                       "or ALL for grad_w",
                       call);
-        SPOPS_TRY(spops_check_slot(ctx, call, ctx->backend->segdot != NULL, "segdot"));
+        SPOPS_REQUIRE_SLOT(ctx, call, segdot);
     }
     SPOPS_TRY(spops_segments_check_cols(ctx, call, "x", rows, false, x.cols));
     SPOPS_TRY(spops_segments_get_scratch(ctx, call, rows, &scratch));

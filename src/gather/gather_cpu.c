@@ -6,6 +6,7 @@
 #include "core/dtypes.h"
 #include "core/half.h"
 #include "core/runs.h"
+#include "gather/gather_args.h"
 
 // ---- gather -------------------------------------------------------------------------------------
 

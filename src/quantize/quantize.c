@@ -1,17 +1,11 @@
 // Quantising: argument checks, then the backend's slots.
 #include "spops/quantize.h"
 
-#include "core/backend.h"
+#include "core/check.h"
 #include "core/matrix.h"
+#include "quantize/quantize_args.h"
 
 static const spops_matrix absent; // data NULL
-
-static spops_status check_slot(spops_context *ctx, const char *call, bool filled)
-{
-    if (filled) return SPOPS_STATUS_OK;
-    return spops_fail(ctx, SPOPS_STATUS_NOT_SUPPORTED, "%s: the %s backend has no quantize", call,
-                      ctx->backend->name);
-}
 
 static spops_matrix matrix_of_scale(const float *scale)
 {
@@ -53,7 +47,7 @@ spops_status spops_quantize_scale_execute(spops_context *ctx, spops_matrix x, sp
     SPOPS_TRY(spops_check_dtype(ctx, call, "dtype", dtype, SPOPS_DTYPES_NARROW));
     SPOPS_TRY(check_scale(ctx, call, scale));
     SPOPS_TRY(spops_check_no_overlap(ctx, call, "scale", matrix_of_scale(scale), "x", x));
-    SPOPS_TRY(check_slot(ctx, call, ctx->backend->quantize_scale != NULL));
+    SPOPS_REQUIRE_SLOT(ctx, call, quantize_scale);
     return ctx->backend->quantize_scale(ctx, &args);
 }
 
@@ -78,7 +72,7 @@ spops_status spops_quantize_execute(spops_context *ctx, spops_matrix x, const fl
         SPOPS_TRY(spops_check_no_overlap(ctx, call, "out", out, "scale", m));
         SPOPS_TRY(spops_check_no_overlap(ctx, call, "block_scales", args.block_scales, "scale", m));
     }
-    SPOPS_TRY(check_slot(ctx, call, ctx->backend->quantize != NULL));
+    SPOPS_REQUIRE_SLOT(ctx, call, quantize);
     if (x.rows == 0 || x.cols == 0) return SPOPS_STATUS_OK;
     return ctx->backend->quantize(ctx, &args);
 }
@@ -100,7 +94,7 @@ spops_status spops_dequantize_execute(spops_context *ctx, spops_matrix q, const 
         SPOPS_TRY(check_scale(ctx, call, scale));
         SPOPS_TRY(spops_check_no_overlap(ctx, call, "out", out, "scale", matrix_of_scale(scale)));
     }
-    SPOPS_TRY(check_slot(ctx, call, ctx->backend->dequantize != NULL));
+    SPOPS_REQUIRE_SLOT(ctx, call, dequantize);
     if (q.rows == 0 || q.cols == 0) return SPOPS_STATUS_OK;
     return ctx->backend->dequantize(ctx, &args);
 }

@@ -4,6 +4,7 @@
 #include "core/half.h"
 #include "core/matrix.h"
 #include "core/runs.h"
+#include "quantize/quantize_args.h"
 
 #define STRIP        512 // columns; whole blocks of an f4e2m1 row
 #define BLOCK        SPOPS_BLOCK_COLS

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "core/matrix.h"
+#include "segreduce/segreduce_args.h"
 #include "spops/quantize.h"
 
 // Shared checks
@@ -48,13 +49,6 @@ spops_status spops_check_weights(spops_context *ctx, const char *call, const cha
     SPOPS_REQUIRE(ctx, rows <= 1 || m.row_stride == 1,
                   "%s: %s.row_stride is %" PRId64 ", expected 1", call, name, m.row_stride);
     return SPOPS_STATUS_OK;
-}
-
-spops_status spops_check_slot(spops_context *ctx, const char *call, bool filled, const char *name)
-{
-    if (filled) return SPOPS_STATUS_OK;
-    return spops_fail(ctx, SPOPS_STATUS_NOT_SUPPORTED, "%s: the %s backend has no %s", call,
-                      ctx->backend->name, name);
 }
 
 spops_status spops_check_not_capturing(spops_context *ctx, const char *call)
@@ -142,15 +136,14 @@ static void carve_workspace(spops_segments *s, size_t lists_bytes, size_t extra_
 
 static size_t lists_workspace_bytes(spops_context *ctx, const spops_segments *s)
 {
-    const spops_backend *backend = ctx->backend;
-    size_t bytes = backend->lists_workspace_bytes(ctx, s->num_segments, s->max_terms);
-    if (s->gradients != SPOPS_GRADIENTS_NONE) {
-        const size_t row = backend->lists_workspace_bytes(ctx, s->num_rows, s->max_terms);
-        const size_t weight = backend->lists_workspace_bytes(ctx, s->num_weights, s->max_terms);
-        if (row > bytes) bytes = row;
-        if (weight > bytes) bytes = weight;
+    const spops_lists *lists[NUM_LISTS] = {&s->forward, &s->by_row, &s->by_weight};
+    const int num_lists = s->gradients == SPOPS_GRADIENTS_NONE ? 1 : NUM_LISTS;
+    size_t most = 0;
+    for (int i = 0; i < num_lists; ++i) {
+        const size_t bytes = ctx->backend->lists_workspace_bytes(ctx, lists[i]);
+        if (bytes > most) most = bytes;
     }
-    return bytes;
+    return most;
 }
 
 spops_segments_scratch spops_segments_carve_scratch(const spops_segments *segments,
@@ -198,10 +191,8 @@ spops_status spops_segments_alloc(spops_context *ctx, const char *call,
     int32_t split_terms;
 
     *out = NULL;
-    SPOPS_TRY(spops_check_slot(ctx, call, ctx->backend->lists_build != NULL, "lists_build"));
-    SPOPS_TRY(spops_check_slot(
-        ctx, call, ctx->backend->lists_invert != NULL || sizes->gradients == SPOPS_GRADIENTS_NONE,
-        "lists_invert"));
+    SPOPS_REQUIRE_SLOT(ctx, call, lists_build);
+    if (sizes->gradients != SPOPS_GRADIENTS_NONE) SPOPS_REQUIRE_SLOT(ctx, call, lists_invert);
     s = spops_host_alloc(ctx, 1, sizeof *s);
     if (s == NULL) return SPOPS_STATUS_OUT_OF_MEMORY;
     s->ctx = ctx;
@@ -214,7 +205,8 @@ spops_status spops_segments_alloc(spops_context *ctx, const char *call,
     s->gradients = sizes->gradients;
     s->refillable = sizes->refillable;
     s->weights_unique = sizes->weights_unique;
-    split_terms = ctx->backend->split_terms(ctx, s->max_terms, s->max_cols);
+    split_terms = ctx->backend->split_terms(
+        ctx, &(const spops_split_terms_args){.max_terms = s->max_terms, .max_cols = s->max_cols});
     s->forward = lists_of(s->num_segments, s, split_terms);
     if (s->gradients != SPOPS_GRADIENTS_NONE) {
         s->by_row = lists_of(s->num_rows, s, split_terms);
@@ -261,10 +253,27 @@ fail:
     return status;
 }
 
+static spops_status build_lists(spops_context *ctx, const spops_segments *segments,
+                                const spops_lists_source *source, spops_lists *lists)
+{
+    const spops_lists_build_args args = {
+        .source = source, .lists = lists, .workspace = segments->lists_workspace};
+    return ctx->backend->lists_build(ctx, &args);
+}
+
+static spops_status invert_lists(spops_context *ctx, const spops_segments *segments,
+                                 spops_inverse inverse, spops_lists *lists)
+{
+    const spops_lists_invert_args args = {.forward = &segments->forward,
+                                          .inverse = inverse,
+                                          .lists = lists,
+                                          .workspace = segments->lists_workspace};
+    return ctx->backend->lists_invert(ctx, &args);
+}
+
 spops_status spops_segments_enqueue_build(spops_context *ctx, spops_segments *segments,
                                           const spops_lists_source *source)
 {
-    const spops_backend *backend = ctx->backend;
     spops_lists_source empty;
 
     if (source->num_terms == 0 && source->num_terms_device == NULL) {
@@ -275,20 +284,17 @@ spops_status spops_segments_enqueue_build(spops_context *ctx, spops_segments *se
         empty.b_limit = segments->num_weights;
         source = &empty;
     }
-    SPOPS_TRY(backend->lists_build(ctx, source, &segments->forward, segments->lists_workspace));
+    SPOPS_TRY(build_lists(ctx, segments, source, &segments->forward));
     if (segments->gradients == SPOPS_GRADIENTS_NONE) return SPOPS_STATUS_OK;
-    SPOPS_TRY(backend->lists_invert(ctx, &segments->forward, SPOPS_BY_ROW, &segments->by_row,
-                                    segments->lists_workspace));
+    SPOPS_TRY(invert_lists(ctx, segments, SPOPS_BY_ROW, &segments->by_row));
     if (source->keys != NULL && source->b == NULL) { // a term is its own weight: nothing to sort
         spops_lists_source by_weight = *source;
         by_weight.keys = NULL;
         by_weight.b = source->keys;
         by_weight.b_limit = segments->num_segments;
-        return backend->lists_build(ctx, &by_weight, &segments->by_weight,
-                                    segments->lists_workspace);
+        return build_lists(ctx, segments, &by_weight, &segments->by_weight);
     }
-    return backend->lists_invert(ctx, &segments->forward, SPOPS_BY_WEIGHT, &segments->by_weight,
-                                 segments->lists_workspace);
+    return invert_lists(ctx, segments, SPOPS_BY_WEIGHT, &segments->by_weight);
 }
 
 spops_status spops_segments_finish(spops_context *ctx, spops_segments *segments)
@@ -365,10 +371,12 @@ static spops_status check_range(spops_context *ctx, const char *call, const char
                                 const char *high_name)
 {
     spops_check_result found;
+    const spops_check_indices_args args = {
+        .rule = SPOPS_CHECK_RANGE, .a = array, .n = n, .high = high, .result = &found};
     if (n == 0) return SPOPS_STATUS_OK;
     SPOPS_REQUIRE(ctx, high > 0, "%s: %s is 0, expected at least 1: %s has %" PRId64 " elements",
                   call, high_name, name, n);
-    SPOPS_TRY(ctx->backend->check(ctx, SPOPS_CHECK_RANGE, array, n, 0, high, &found));
+    SPOPS_TRY(ctx->backend->check_indices(ctx, &args));
     SPOPS_REQUIRE(ctx, found.index < 0,
                   "%s: %s[%" PRId64 "] is %" PRId32 ", expected 0 to %" PRId64 " (%s - 1)", call,
                   name, found.index, found.value, high - 1, high_name);
@@ -379,8 +387,10 @@ static spops_status check_ascending(spops_context *ctx, const char *call, const 
                                     const int32_t *array, int64_t n)
 {
     spops_check_result found;
+    const spops_check_indices_args args = {
+        .rule = SPOPS_CHECK_ASCENDING, .a = array, .n = n, .result = &found};
     if (n < 2) return SPOPS_STATUS_OK;
-    SPOPS_TRY(ctx->backend->check(ctx, SPOPS_CHECK_ASCENDING, array, n, 0, 0, &found));
+    SPOPS_TRY(ctx->backend->check_indices(ctx, &args));
     SPOPS_REQUIRE(ctx, found.index < 0,
                   "%s: %s[%" PRId64 "] is %" PRId32 ", less than %s[%" PRId64 "] = %" PRId32, call,
                   name, found.index, found.value, name, found.index - 1, found.previous);

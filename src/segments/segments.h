@@ -5,6 +5,8 @@
 
 #include "core/backend.h"
 #include "core/blob.h"
+#include "core/check.h"
+#include "core/lists.h"
 
 #define SPOPS_DEFAULT_MAX_COLS 256
 #define SPOPS_MAX_COUNT        ((int64_t)INT32_MAX - 1) // of segments, terms, rows, weights
@@ -101,9 +103,6 @@ spops_status spops_segments_check_cols(spops_context *ctx, const char *call, con
 // m is a column of `rows` weights without gaps, f32 or of x's dtype.
 spops_status spops_check_weights(spops_context *ctx, const char *call, const char *name,
                                  spops_matrix m, int64_t rows, spops_dtype x_dtype);
-
-// The slot called `name` is filled.
-spops_status spops_check_slot(spops_context *ctx, const char *call, bool filled, const char *name);
 
 // ctx's stream is not being captured; `call` allocates or waits.
 spops_status spops_check_not_capturing(spops_context *ctx, const char *call);

@@ -84,21 +84,21 @@ static sort_workspace carve_workspace(int64_t num_owners, int64_t max_terms, spo
     return w;
 }
 
-size_t spops_cpu_lists_workspace_bytes(spops_context *ctx, int64_t num_owners, int64_t max_terms)
+size_t spops_cpu_lists_workspace_bytes(spops_context *ctx, const spops_lists *lists)
 {
     spops_carver c = {NULL, 0};
     (void)ctx;
-    carve_workspace(num_owners, max_terms, &c);
+    carve_workspace(lists->num_owners, lists->max_terms, &c);
     return c.used;
 }
 
 // Never depends on the number of threads, because the order of additions depends on it.
-int32_t spops_cpu_split_terms(const spops_context *ctx, int64_t max_terms, int64_t max_cols)
+int32_t spops_cpu_split_terms(const spops_context *ctx, const spops_split_terms_args *args)
 {
     // At most 1024 pieces, so that their partial states stay small; 2048 terms are a few
     // microseconds.
-    const int64_t terms = max_terms / 512;
-    (void)ctx, (void)max_cols;
+    const int64_t terms = args->max_terms / 512;
+    (void)ctx;
     return terms < 2048 ? 2048 : (int32_t)terms;
 }
 
@@ -375,12 +375,13 @@ static int64_t keep_own(int num_threads, const spops_lists_source *source, int64
     return n - num_kept;
 }
 
-spops_status spops_cpu_lists_build(spops_context *ctx, const spops_lists_source *source,
-                                   spops_lists *lists, void *workspace)
+spops_status spops_cpu_lists_build(spops_context *ctx, const spops_lists_build_args *args)
 {
+    const spops_lists_source *source = args->source;
+    spops_lists *lists = args->lists;
     const int64_t num_owners = lists->num_owners;
     const int num_threads = spops_threads_for(ctx->num_threads, num_owners + source->num_terms);
-    spops_carver c = {(char *)workspace, 0};
+    spops_carver c = {(char *)args->workspace, 0};
     const sort_workspace w = carve_workspace(num_owners, lists->max_terms, &c);
     int64_t n = source->num_terms, num_dropped = 0;
     bool overflow = false;
@@ -431,15 +432,17 @@ static void fill_owners(int num_threads, const spops_lists *lists, int32_t *owne
     }
 }
 
-spops_status spops_cpu_lists_invert(spops_context *ctx, const spops_lists *forward,
-                                    spops_inverse inverse, spops_lists *lists, void *workspace)
+spops_status spops_cpu_lists_invert(spops_context *ctx, const spops_lists_invert_args *args)
 {
+    const spops_lists *forward = args->forward;
+    const spops_inverse inverse = args->inverse;
+    spops_lists *lists = args->lists;
     const int64_t num_owners = lists->num_owners, n = forward->schedule->num_terms;
     const int num_threads = spops_threads_for(ctx->num_threads, num_owners + n);
     const sort_plan plan = plan_sort(num_owners, lists->max_terms);
     const int32_t *pairs = forward->pairs;
     const int by = inverse == SPOPS_BY_ROW ? 0 : 1; // the number of a pair that becomes the owner
-    spops_carver c = {(char *)workspace, 0};
+    spops_carver c = {(char *)args->workspace, 0};
     const sort_workspace w = carve_workspace(num_owners, lists->max_terms, &c);
     int sorted;
 
@@ -483,9 +486,12 @@ static int64_t first_violation(spops_check_rule rule, const int32_t *a, int64_t 
     return end;
 }
 
-spops_status spops_cpu_check(spops_context *ctx, spops_check_rule rule, const int32_t *a, int64_t n,
-                             int64_t low, int64_t high, spops_check_result *result)
+spops_status spops_cpu_check_indices(spops_context *ctx, const spops_check_indices_args *args)
 {
+    const spops_check_rule rule = args->rule;
+    const int32_t *a = args->a;
+    const int64_t n = args->n, low = args->low, high = args->high;
+    spops_check_result *result = args->result;
     const int num_threads = spops_threads_for(ctx->num_threads, n);
     int64_t first = n;
 

@@ -48,7 +48,7 @@ spops_status spops_segreduce_run(spops_context *ctx, const char *call,
 {
     spops_segreduce_args args = *what;
 
-    SPOPS_TRY(spops_check_slot(ctx, call, ctx->backend->segreduce != NULL, "segreduce"));
+    SPOPS_REQUIRE_SLOT(ctx, call, segreduce);
     args.lists = &segments->forward;
     args.custom = spops_context_custom(ctx, what->reduce);
     args.partials = scratch.partials;
@@ -111,9 +111,10 @@ spops_status spops_segreduce_check_backward(spops_context *ctx, const char *call
         return spops_fail(ctx, SPOPS_STATUS_NOT_SUPPORTED,
                           "%s: the reduction \"%s\" was registered without grad", call,
                           custom->desc.name);
-    SPOPS_TRY(spops_check_slot(ctx, call, backend->segreduce != NULL, "segreduce"));
-    SPOPS_TRY(spops_check_slot(ctx, call, backend->seggrad != NULL, "seggrad"));
-    return spops_check_slot(ctx, call, backend->segdot != NULL, "segdot");
+    SPOPS_REQUIRE_SLOT(ctx, call, segreduce);
+    SPOPS_REQUIRE_SLOT(ctx, call, seggrad);
+    SPOPS_REQUIRE_SLOT(ctx, call, segdot);
+    return SPOPS_STATUS_OK;
 }
 
 // Winners, products: the states of a forward pass whose values are not asked for.
@@ -169,7 +170,7 @@ static bool fill_sumgrad(spops_context *ctx, const spops_segments *segments, spo
     args->partials = scratch.partials;
     args->tickets = ctx->tickets;
     return reduce == SPOPS_REDUCE_SUM && segments->weights_unique &&
-           ctx->backend->sumgrad != NULL && ctx->backend->sumgrad_fits(args);
+           ctx->backend->sumgrad != NULL && ctx->backend->sumgrad_fits(ctx, args);
 }
 
 spops_status spops_segreduce_run_backward(spops_context *ctx, const spops_segments *segments,

@@ -4,6 +4,7 @@
 #define SPOPS_SEGREDUCE_SEGREDUCE_H
 
 #include "segments/segments.h"
+#include "segreduce/segreduce_args.h"
 
 // Enqueue the reduction. `what` says what to reduce and how; its lists, custom, partials and
 // tickets are filled in here. Matrices with data NULL are absent (w: all ones; arg: not wanted).

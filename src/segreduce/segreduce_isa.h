@@ -4,7 +4,7 @@
 #ifndef SPOPS_SEGREDUCE_ISA_H
 #define SPOPS_SEGREDUCE_ISA_H
 
-#include "core/backend.h"
+#include "segreduce/segreduce_args.h"
 
 // Number of built-in reductions, whose ids count from 0.
 enum {

@@ -12,6 +12,7 @@
 #include "core/context.h"
 #include "core/cpu_isa.h"
 #include "core/custom_reduce.h"
+#include "segreduce/segreduce_args.h"
 #include "core/matrix.h"
 #include "core/memory.h"
 #include "core/status.h"
@@ -667,8 +668,9 @@ Test(core, reduce_registered)
 
 static int num_compiled;
 
-static spops_status compile(spops_context *ctx, spops_custom_reduce *custom)
+static spops_status compile(spops_context *ctx, const spops_reduce_create_args *args)
 {
+    spops_custom_reduce *custom = args->custom;
     custom->kernels = &num_compiled;
     ++num_compiled;
     if (strcmp(custom->desc.cuda_op, "bad") == 0) {
@@ -677,11 +679,12 @@ static spops_status compile(spops_context *ctx, spops_custom_reduce *custom)
     return SPOPS_STATUS_OK;
 }
 
-static void decompile(spops_context *ctx, spops_custom_reduce *custom)
+static spops_status decompile(spops_context *ctx, const spops_reduce_create_args *args)
 {
     (void)ctx;
-    cr_assert_eq(custom->kernels, (void *)&num_compiled);
+    cr_assert_eq(args->custom->kernels, (void *)&num_compiled);
     --num_compiled;
+    return SPOPS_STATUS_OK;
 }
 
 Test(core, reduce_on_a_device)

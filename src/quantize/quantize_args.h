@@ -1,0 +1,21 @@
+// What the backends' conversions to and from narrow dtypes are given (core/backend_slots.def).
+#ifndef SPOPS_QUANTIZE_QUANTIZE_ARGS_H
+#define SPOPS_QUANTIZE_QUANTIZE_ARGS_H
+
+#include "spops/types.h"
+
+// scale[0] = max |x| / the largest value of dtype, as spops/quantize.h has it. x may be empty.
+typedef struct spops_quantize_scale_args {
+    spops_matrix x;
+    spops_dtype dtype;
+    float *scale; // backend memory
+} spops_quantize_scale_args;
+
+// x (f32, f16, bf16) to q (f8e4m3, f8e5m2, f4e2m1) and block_scales, or back. Not empty.
+typedef struct spops_quantize_args {
+    spops_matrix x, q;
+    spops_matrix block_scales; // of an f4e2m1 q; else data NULL
+    const float *scale;        // backend memory; NULL: 1
+} spops_quantize_args;
+
+#endif
