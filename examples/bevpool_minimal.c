@@ -8,14 +8,18 @@ static float depth[D * H * W], feat[H * W * C], bev[Y * X * C];
 
 int main(void)
 {
-    spops_bev_camera camera = { /* 1.5 m above the ground, looking along x */
-        {64, 0, 64,  0, 64, 32,  0, 0, 1},                      /* intrinsics, px */
-        {0, 0, 1, 0,  -1, 0, 0, 0,  0, -1, 0, 1.5,  0, 0, 0, 1}, /* camera to ego, m */
-        {1, 0, 0,  0, 1, 0}};                                   /* image to network input */
+    spops_bev_camera camera = {/* 1.5 m above the ground, looking along x */
+        .intrinsics = {64, 0, 64,  0, 64, 32,  0, 0, 1},                        /* px */
+        .camera_to_ego = {0, 0, 1, 0,  -1, 0, 0, 0,  0, -1, 0, 1.5,  0, 0, 0, 1}, /* m */
+        .image_to_input = {1, 0, 0,  0, 1, 0}};
     spops_bev_geometry geometry = {
-        sizeof geometry, {1, 1, D, H, W, X, Y, 1}, 64, 128, /* input height and width, px */
-        1.0, 0.5, NULL,                                     /* first depth and step, m */
-        {0, -8, -5}, {1, 0.5, 10}, &camera};                /* grid's corner and cell size, m */
+        .struct_size = sizeof geometry,
+        .shape = {.num_batches = 1, .num_cameras = 1, .num_depths = D, .feature_height = H,
+                  .feature_width = W, .num_cells_x = X, .num_cells_y = Y, .num_cells_z = 1},
+        .input_height = 64, .input_width = 128, /* px */
+        .depth_start_m = 1.0, .depth_step_m = 0.5,
+        .grid_lower_m = {0, -8, -5}, .cell_size_m = {1, 0.5, 10},
+        .cameras = &camera};
     spops_context_options options = spops_context_options_default();
     spops_context *ctx = NULL;
     spops_bev_plan *plan = NULL;
