@@ -64,7 +64,7 @@ find_nvcc() {
     command -v "${CUDACXX:-nvcc}" || { [ -x /usr/local/cuda/bin/nvcc ] && echo /usr/local/cuda/bin/nvcc; } || true
 }
 
-# configure_and_build FOLDER [CMAKE ARGUMENTS]
+# configure_and_build FOLDER [CMAKE ARGUMENTS]; $build_target names what to build, if not all.
 configure_and_build() {
     local folder=$1
     shift
@@ -75,5 +75,5 @@ configure_and_build() {
         die "$folder could not be configured"
     fi
     tail -n 5 "$log" | grep '^-- spops' || true
-    cmake --build "$folder" || die "$folder could not be built"
+    cmake --build "$folder" ${build_target:+--target "$build_target"} || die "$folder could not be built"
 }
