@@ -13,6 +13,7 @@
 #include "spops/coords.h"
 #include "spops/voxels.h"
 #include "spops/kernel_map.h"
+#include "spops/norm.h"
 #include "spops/weights.h"
 
 #endif

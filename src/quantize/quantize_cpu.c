@@ -1,8 +1,7 @@
 // Quantising on the CPU: strips of a row at a time, by way of a buffer of f32.
 #include "backends/backend_cpu.h"
 #include "core/float8.h"
-#include "core/half.h"
-#include "core/matrix.h"
+#include "core/row_convert.h"
 #include "core/runs.h"
 #include "quantize/quantize_args.h"
 
@@ -42,39 +41,6 @@ static int strip_at(const strips *s, int64_t i, int64_t *row, int64_t *col)
     return s->cols - *col < STRIP ? (int)(s->cols - *col) : STRIP;
 }
 
-static char *element(spops_matrix m, int64_t row, int64_t col)
-{
-    return (char *)m.data + spops_elements_bytes(m.dtype, row * m.row_stride + col);
-}
-
-static void load_strip(spops_matrix x, int64_t row, int64_t col, int n, float *v)
-{
-    const void *from = element(x, row, col);
-    switch (x.dtype) {
-#define SPOPS_DTYPE_FLOAT(NAME, name, bits, c_type, device_type)                                   \
-    case SPOPS_DTYPE_##NAME:                                                                       \
-        for (int i = 0; i < n; ++i)                                                                \
-            v[i] = spops_float_of_##name(((const c_type *)from)[i]);                               \
-        break;
-#include "core/dtypes.def"
-    default: break;
-    }
-}
-
-static void store_strip(spops_matrix x, int64_t row, int64_t col, int n, const float *v)
-{
-    void *to = element(x, row, col);
-    switch (x.dtype) {
-#define SPOPS_DTYPE_FLOAT(NAME, name, bits, c_type, device_type)                                   \
-    case SPOPS_DTYPE_##NAME:                                                                       \
-        for (int i = 0; i < n; ++i)                                                                \
-            ((c_type *)to)[i] = spops_##name##_of_float(v[i]);                                     \
-        break;
-#include "core/dtypes.def"
-    default: break;
-    }
-}
-
 // ---- Scale --------------------------------------------------------------------------------------
 
 spops_status spops_cpu_quantize_scale(spops_context *ctx, const spops_quantize_scale_args *args)
@@ -93,7 +59,7 @@ spops_status spops_cpu_quantize_scale(spops_context *ctx, const spops_quantize_s
             float v[STRIP];
             uint32_t most = 0;
             const int n = strip_at(&s, i, &row, &col);
-            load_strip(x, row, col, n, v);
+            spops_row_load(x, row, col, n, v);
             for (int c = 0; c < n; ++c) {
                 const uint32_t magnitude = spops_bits_of_float(v[c]) & 0x7fffffffu;
                 const uint32_t counted = magnitude > LARGEST_BITS ? 0 : magnitude;
@@ -162,10 +128,10 @@ spops_status spops_cpu_quantize(spops_context *ctx, const spops_quantize_args *a
         int64_t row, col;
         float v[STRIP];
         const int n = strip_at(&s, i, &row, &col);
-        uint8_t *codes = (uint8_t *)element(q, row, col);
-        load_strip(x, row, col, n, v);
+        uint8_t *codes = (uint8_t *)spops_row_element(q, row, col);
+        spops_row_load(x, row, col, n, v);
         if (blocks) {
-            uint8_t *scales = (uint8_t *)element(args->block_scales, row, col / BLOCK);
+            uint8_t *scales = (uint8_t *)spops_row_element(args->block_scales, row, col / BLOCK);
             for (int c = 0; c < n; c += BLOCK)
                 quantize_block(v + c, n - c < BLOCK ? n - c : BLOCK, scale, codes + c / 2,
                                scales + c / BLOCK);
@@ -203,9 +169,10 @@ spops_status spops_cpu_dequantize(spops_context *ctx, const spops_quantize_args 
         int64_t row, col;
         float v[STRIP];
         const int n = strip_at(&s, i, &row, &col);
-        const uint8_t *codes = (const uint8_t *)element(q, row, col);
+        const uint8_t *codes = (const uint8_t *)spops_row_element(q, row, col);
         if (blocks) {
-            const uint8_t *scales = (const uint8_t *)element(args->block_scales, row, col / BLOCK);
+            const uint8_t *scales =
+                (const uint8_t *)spops_row_element(args->block_scales, row, col / BLOCK);
             for (int c = 0; c < n; ++c) {
                 const uint8_t code = (uint8_t)(codes[c / 2] >> c % 2 * 4);
                 v[c] = spops_float_of_f8e4m3(scales[c / BLOCK]) * spops_float_of_f4e2m1(code);
@@ -215,7 +182,7 @@ spops_status spops_cpu_dequantize(spops_context *ctx, const spops_quantize_args 
         }
         for (int c = 0; c < n; ++c)
             v[c] *= scale;
-        store_strip(x, row, col, n, v);
+        spops_row_store(x, row, col, n, v);
     }
     return SPOPS_STATUS_OK;
 }

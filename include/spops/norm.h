@@ -1,0 +1,146 @@
+/*
+ * Normalisation of rows: batch norm over the rows of a cloud and layer norm over the columns of each
+ * row, with an activation in the same pass, and their gradients.
+ *
+ * How many rows count may be known to the device alone (a voxel set inside a captured graph): the
+ * options take a pointer to that number, and the matrices are then as long as the capacity.
+ */
+#ifndef SPOPS_NORM_H
+#define SPOPS_NORM_H
+
+#include "spops/context.h"
+
+SPOPS_EXTERN_C_BEGIN
+
+/** What is done to a value behind the normalisation. */
+typedef enum spops_activation {
+    SPOPS_ACTIVATION_NONE = 0,
+    SPOPS_ACTIVATION_RELU = 1 /* max(y, 0); NaN stays; the gradient at 0 is 0 */
+} spops_activation;
+
+typedef struct spops_norm_options {
+    size_t struct_size;
+    const int32_t
+        *num_rows;  /* [1] where ctx runs: the first rows that count; NULL: all. Rows behind
+                                them are neither read nor written. A number outside 0 to x.rows
+                                is taken for the nearer end. */
+    float epsilon;  /* added to the variance; 0: 1e-5 */
+    float momentum; /* of running statistics, 0 to 1; 0: 0.1 */
+    spops_activation activation;
+    int32_t fixed_statistics; /* gradient of batch norm: 1 where mean and var are constants */
+} spops_norm_options;
+
+static inline spops_norm_options spops_norm_options_default(void)
+{
+    spops_norm_options options = SPOPS_ZERO_INIT;
+    options.struct_size = sizeof options;
+    return options;
+}
+
+/** Scratch of every call here, for matrices of at most max_rows x max_cols. */
+SPOPS_API size_t spops_norm_scratch_bytes(int64_t max_rows, int64_t max_cols);
+
+/* clang-format off */
+/**
+ * Statistics of every column over the n rows that count, and the running ones of training:
+ *
+ *     mean[c] = sum over r of x[r, c] / n
+ *     var[c]  = sum over r of (x[r, c] - mean[c])^2 / n
+ *     running_mean[c] = (1 - momentum) running_mean[c] + momentum mean[c]
+ *     running_var[c]  = (1 - momentum) running_var[c]  + momentum var[c] n / (n - 1)
+ *
+ * With n = 0 mean and var are 0 and the running statistics stay; with n = 1 the last factor is 1.
+ *
+ * x             [rows, cols], f32 f16 bf16.
+ * mean, var     [cols] f32.
+ * running_*     [cols] f32, both or neither (NULL).
+ * options       NULL: defaults.
+ *
+ * Memory    Where ctx runs. No pointer is kept. Outputs must not overlap x.
+ * Stream    Enqueues on ctx's stream and returns. Allocates nothing, waits for nothing, capturable.
+ * Scratch   spops_norm_scratch_bytes, reserved in ctx beforehand.
+ * Numerics  Rows are taken in chunks that depend on n alone; each has its mean and sum of squared
+ *           deviations updated row by row, and chunks are merged in a fixed order: no cancellation
+ *           where the mean is large, the same bits on every run and thread count.
+ * Errors    INVALID_ARGUMENT, SCRATCH_TOO_SMALL, NOT_SUPPORTED, CUDA. After any but CUDA, nothing
+ *           was enqueued.
+ * Threads   One thread at a time per ctx.
+ * Source    Ioffe and Szegedy, Batch Normalization, Algorithm 1; updating and merging after Chan,
+ *           Golub, LeVeque, Algorithms for Computing the Sample Variance.
+ */
+SPOPS_API spops_status spops_batchnorm_statistics_execute(spops_context *ctx, spops_matrix x,
+                                                          const spops_norm_options *options,
+                                                          float *mean, float *var,
+                                                          float *running_mean, float *running_var);
+
+/**
+ * Normalise columns, in training (mean and var of this batch) and inference (running ones) alike:
+ *
+ *     out[r, c] = activation((x[r, c] - mean[c]) * gamma[c] / sqrt(var[c] + epsilon) + beta[c])
+ *
+ * x, out        [rows, cols], f32 f16 bf16, of one dtype. out may be x.
+ * mean, var     [cols] f32.
+ * gamma, beta   [cols] f32, or NULL: 1 and 0.
+ *
+ * The rest as spops_batchnorm_statistics_execute; needs no scratch.
+ */
+SPOPS_API spops_status spops_batchnorm_execute(spops_context *ctx, spops_matrix x,
+                                               const float *mean, const float *var,
+                                               const float *gamma, const float *beta,
+                                               const spops_norm_options *options, spops_matrix out);
+
+/**
+ * Gradients of spops_batchnorm_execute. With h[r, c] the normalised value (x - mean) / sqrt(var +
+ * epsilon) and g the gradient behind the activation:
+ *
+ *     grad_beta[c]  = sum over r of g[r, c]
+ *     grad_gamma[c] = sum over r of g[r, c] h[r, c]
+ *     grad_x[r, c]  = gamma[c] / sqrt(var[c] + epsilon)
+ *                     * (g[r, c] - grad_beta[c] / n - h[r, c] grad_gamma[c] / n)
+ *
+ * where the two last terms are left out with options->fixed_statistics.
+ *
+ * grad_out, x, grad_x   [rows, cols], of one dtype. grad_x may be grad_out.
+ * grad_gamma, grad_beta [cols] f32, or NULL.
+ *
+ * The rest as spops_batchnorm_statistics_execute.
+ */
+SPOPS_API spops_status spops_batchnorm_execute_backward(
+    spops_context *ctx, spops_matrix grad_out, spops_matrix x, const float *mean, const float *var,
+    const float *gamma, const float *beta, const spops_norm_options *options, spops_matrix grad_x,
+    float *grad_gamma, float *grad_beta);
+
+/**
+ * Normalise every row over its columns:
+ *
+ *     out[r, c] = activation((x[r, c] - mean[r]) * gamma[c] / sqrt(var[r] + epsilon) + beta[c])
+ *
+ * with mean and variance (over cols, not cols - 1) of the row. x needs at least one column.
+ *
+ * The rest as spops_batchnorm_execute.
+ * Source    Ba, Kiros, Hinton, Layer Normalization, section 3.
+ */
+SPOPS_API spops_status spops_layernorm_execute(spops_context *ctx, spops_matrix x,
+                                               const float *gamma, const float *beta,
+                                               const spops_norm_options *options, spops_matrix out);
+
+/**
+ * Gradients of spops_layernorm_execute. With h the normalised value, g the gradient behind the
+ * activation and q = g gamma:
+ *
+ *     grad_beta[c]  = sum over r of g[r, c]
+ *     grad_gamma[c] = sum over r of g[r, c] h[r, c]
+ *     grad_x[r, c]  = (q[r, c] - mean over c of q - h[r, c] * mean over c of q h)
+ *                     / sqrt(var[r] + epsilon)
+ *
+ * The rest as spops_batchnorm_execute_backward.
+ */
+SPOPS_API spops_status spops_layernorm_execute_backward(
+    spops_context *ctx, spops_matrix grad_out, spops_matrix x, const float *gamma,
+    const float *beta, const spops_norm_options *options, spops_matrix grad_x, float *grad_gamma,
+    float *grad_beta);
+/* clang-format on */
+
+SPOPS_EXTERN_C_END
+
+#endif

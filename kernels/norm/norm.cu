@@ -1,0 +1,603 @@
+// Normalisation on the GPU. Threads of a block share columns by rows of a chunk: lane tx has one
+// 16-byte piece of a row, ty every TY-th row. Chunks depend on the number of rows alone, which the
+// device knows; what threads and chunks have is merged in a fixed order.
+#include <initializer_list>
+
+#include "core/matrix.h"
+#include "kernels/core/functors.cuh"
+#include "kernels/core/launch.cuh"
+#include "norm/norm_args.h"
+#include "spops/device/dtypes.cuh"
+
+namespace
+{
+
+using namespace spops;
+
+constexpr int threads = 256;
+
+struct norm_params {
+    const void *x, *grad_out;
+    void *out, *grad_x;
+    int64_t x_stride, out_stride, grad_out_stride, grad_x_stride;
+    int64_t max_rows;
+    int32_t cols, lanes; // lanes: threads beside each other, a power of two up to 32
+    const int32_t *num_rows;
+    const float *mean, *var, *gamma, *beta;
+    float *mean_out, *var_out, *running_mean, *running_var, *grad_gamma, *grad_beta;
+    float epsilon, momentum;
+    bool relu, fixed_statistics;
+    spops_norm_scratch scratch;
+};
+
+__device__ __forceinline__ int64_t rows_of(const norm_params &p)
+{
+    if (p.num_rows == nullptr) return p.max_rows;
+    const int64_t given = *p.num_rows < 0 ? 0 : *p.num_rows;
+    return given < p.max_rows ? given : p.max_rows;
+}
+
+// A thread's place: its columns, and its first row and step within the block's rows.
+struct place {
+    int tx, ty, step;
+    int64_t col; // of its first column
+    int n;       // columns that it has, 0 to VEC
+};
+
+template <int VEC> __device__ __forceinline__ place place_of(const norm_params &p)
+{
+    place at;
+    at.tx = threadIdx.x % p.lanes;
+    at.ty = threadIdx.x / p.lanes;
+    at.step = threads / p.lanes;
+    at.col = ((int64_t)blockIdx.y * p.lanes + at.tx) * VEC;
+    const int64_t left = p.cols - at.col;
+    at.n = left < 0 ? 0 : left < VEC ? (int)left : VEC;
+    return at;
+}
+
+template <class T, int VEC>
+__device__ __forceinline__ void load_values(const void *m, int64_t offset, int n, float (&v)[VEC])
+{
+    row_chunk<T, VEC, false> chunk;
+    chunk.load(static_cast<const T *>(m) + offset, n);
+    chunk.get(v);
+}
+
+template <class T, int VEC>
+__device__ __forceinline__ void store_values(void *m, int64_t offset, int n, const float (&v)[VEC])
+{
+    row_chunk<T, VEC, false> chunk;
+    chunk.set(v);
+    chunk.store(static_cast<T *>(m) + offset, n);
+}
+
+// ---- What threads and chunks have, and how two of them are merged -------------------------------
+
+// Rows so far, their mean and their sum of squared deviations (Chan, Golub, LeVeque).
+struct moments {
+    float count, a, b; // a: mean, b: deviations
+    __device__ __forceinline__ void merge(const moments &o)
+    {
+        const float total = count + o.count;
+        if (total == 0.0f) return;
+        const float delta = o.a - a, share = o.count / total;
+        a += delta * share;
+        b += o.b + delta * delta * (count * share);
+        count = total;
+    }
+};
+
+struct sums {
+    float count, a, b;
+    __device__ __forceinline__ void merge(const sums &o)
+    {
+        a += o.a;
+        b += o.b;
+    }
+};
+
+// Merge the states of the threads of a column, ty after ty, and leave them as the chunk's partials.
+template <class State, int VEC>
+__device__ __forceinline__ void store_partials(const norm_params &p, const place &at, float count,
+                                               float (&a)[VEC], float (&b)[VEC])
+{
+    __shared__ float shared_a[threads * VEC], shared_b[threads * VEC], shared_count[threads];
+    shared_count[threadIdx.x] = count;
+#pragma unroll
+    for (int j = 0; j < VEC; ++j) {
+        shared_a[threadIdx.x * VEC + j] = a[j];
+        shared_b[threadIdx.x * VEC + j] = b[j];
+    }
+    for (int half = at.step / 2; half > 0; half /= 2) {
+        __syncthreads();
+        if (at.ty >= half) continue;
+        const int mine = threadIdx.x, other = mine + half * p.lanes;
+#pragma unroll
+        for (int j = 0; j < VEC; ++j) {
+            State s = {shared_count[mine], shared_a[mine * VEC + j], shared_b[mine * VEC + j]};
+            s.merge({shared_count[other], shared_a[other * VEC + j], shared_b[other * VEC + j]});
+            shared_a[mine * VEC + j] = s.a;
+            shared_b[mine * VEC + j] = s.b;
+        }
+        shared_count[mine] += shared_count[other];
+    }
+    if (at.ty != 0) return;
+    float *partials = p.scratch.partials + 2 * (int64_t)blockIdx.x * p.cols + at.col;
+#pragma unroll
+    for (int j = 0; j < VEC; ++j) {
+        if (j >= at.n) continue;
+        partials[j] = shared_a[threadIdx.x * VEC + j];
+        partials[p.cols + j] = shared_b[threadIdx.x * VEC + j];
+    }
+}
+
+// The partials of all chunks of a column, by one warp: lane l merges chunks l, l + 32, ..., then
+// the lanes are merged in a tree. Lane 0 has the result.
+template <class State>
+__device__ __forceinline__ State merge_chunks(const norm_params &p, int64_t n, int c)
+{
+    const int64_t rows = spops_norm_chunk_rows(n), chunks = (n + rows - 1) / rows;
+    const int lane = threadIdx.x % 32;
+    State all = {0.0f, 0.0f, 0.0f};
+    for (int64_t chunk = lane; chunk < chunks; chunk += 32) {
+        const int64_t end = (chunk + 1) * rows;
+        const float *partials = p.scratch.partials + 2 * chunk * p.cols + c;
+        const float count = (float)((end < n ? end : n) - chunk * rows);
+        all.merge({count, partials[0], partials[p.cols]});
+    }
+#pragma unroll
+    for (int half = 16; half > 0; half /= 2) {
+        const State other = {__shfl_down_sync(~0u, all.count, half),
+                             __shfl_down_sync(~0u, all.a, half),
+                             __shfl_down_sync(~0u, all.b, half)};
+        all.merge(other);
+    }
+    return all;
+}
+
+// ---- Statistics of columns ----------------------------------------------------------------------
+
+template <class T, int VEC>
+__global__ void __launch_bounds__(threads)
+    chunk_moments_kernel(const __grid_constant__ norm_params p)
+{
+    const place at = place_of<VEC>(p);
+    const int64_t n = rows_of(p), rows = spops_norm_chunk_rows(n);
+    const int64_t begin = blockIdx.x * rows, end = begin + rows < n ? begin + rows : n;
+    float mean[VEC] = {}, deviations[VEC] = {}, count = 0.0f;
+    if (begin >= n) return;
+    if (at.n > 0) {
+#pragma unroll 4
+        for (int64_t r = begin + at.ty; r < end; r += at.step) {
+            float v[VEC];
+            load_values<T, VEC>(p.x, r * p.x_stride + at.col, at.n, v);
+            count += 1.0f;
+            const float share = 1.0f / count;
+#pragma unroll
+            for (int j = 0; j < VEC; ++j) {
+                const float delta = v[j] - mean[j];
+                mean[j] += delta * share;
+                deviations[j] += delta * (v[j] - mean[j]);
+            }
+        }
+    }
+    store_partials<moments, VEC>(p, at, count, mean, deviations);
+}
+
+// A warp a column.
+__global__ void __launch_bounds__(threads)
+    merge_moments_kernel(const __grid_constant__ norm_params p)
+{
+    const int c = (int)((blockIdx.x * threads + threadIdx.x) / 32);
+    if (c >= p.cols) return;
+    const moments all = merge_chunks<moments>(p, rows_of(p), c);
+    if (threadIdx.x % 32 != 0) return;
+    const float var = all.count > 0.0f ? all.b / all.count : 0.0f;
+    p.mean_out[c] = all.a;
+    p.var_out[c] = var;
+    if (p.running_mean == nullptr || all.count == 0.0f) return;
+    const float unbiased = all.count > 1.0f ? all.b / (all.count - 1.0f) : var;
+    p.running_mean[c] += p.momentum * (all.a - p.running_mean[c]);
+    p.running_var[c] += p.momentum * (unbiased - p.running_var[c]);
+}
+
+// ---- The value and its gradient -----------------------------------------------------------------
+
+// What a thread's columns have in common; layer norm sets mean and rstd anew for each row.
+template <int VEC> struct column_params {
+    float mean[VEC], rstd[VEC], gamma[VEC], beta[VEC];
+
+    __device__ __forceinline__ void read(const norm_params &p, const place &at)
+    {
+#pragma unroll
+        for (int j = 0; j < VEC; ++j) {
+            const bool there = j < at.n;
+            gamma[j] = there && p.gamma != nullptr ? p.gamma[at.col + j] : 1.0f;
+            beta[j] = there && p.beta != nullptr ? p.beta[at.col + j] : 0.0f;
+            if (p.mean == nullptr) continue;
+            mean[j] = there ? p.mean[at.col + j] : 0.0f;
+            rstd[j] = there ? 1.0f / sqrtf(p.var[at.col + j] + p.epsilon) : 0.0f;
+        }
+    }
+    __device__ __forceinline__ void set_row(float row_mean, float row_rstd)
+    {
+#pragma unroll
+        for (int j = 0; j < VEC; ++j) {
+            mean[j] = row_mean;
+            rstd[j] = row_rstd;
+        }
+    }
+    __device__ __forceinline__ float normalised(float x, int j) const
+    {
+        return (x - mean[j]) * rstd[j];
+    }
+    // One rounding order for the forward pass and for the mask of its gradient.
+    __device__ __forceinline__ float value(float h, int j) const
+    {
+        return __fmaf_rn(h, gamma[j], beta[j]);
+    }
+};
+
+// h, the normalised values of a piece of a row, and g, the gradient behind the activation.
+template <class T, int VEC>
+__device__ __forceinline__ void load_gradient(const norm_params &p, const column_params<VEC> &s,
+                                              int64_t r, const place &at, float (&h)[VEC],
+                                              float (&g)[VEC])
+{
+    load_values<T, VEC>(p.x, r * p.x_stride + at.col, at.n, h);
+    load_values<T, VEC>(p.grad_out, r * p.grad_out_stride + at.col, at.n, g);
+#pragma unroll
+    for (int j = 0; j < VEC; ++j) {
+        h[j] = s.normalised(h[j], j);
+        if (p.relu && s.value(h[j], j) <= 0.0f) g[j] = 0.0f;
+    }
+}
+
+// ---- Batch norm ---------------------------------------------------------------------------------
+
+template <class T, int VEC>
+__global__ void __launch_bounds__(threads)
+    batch_forward_kernel(const __grid_constant__ norm_params p)
+{
+    const place at = place_of<VEC>(p);
+    const int64_t n = rows_of(p);
+    column_params<VEC> s;
+    if (at.n == 0) return;
+    s.read(p, at);
+#pragma unroll 2
+    for (int64_t r = (int64_t)blockIdx.x * at.step + at.ty; r < n;
+         r += (int64_t)gridDim.x * at.step) {
+        float v[VEC];
+        load_values<T, VEC>(p.x, r * p.x_stride + at.col, at.n, v);
+#pragma unroll
+        for (int j = 0; j < VEC; ++j) {
+            v[j] = s.value(s.normalised(v[j], j), j);
+            if (p.relu && v[j] < 0.0f) v[j] = 0.0f;
+        }
+        store_values<T, VEC>(p.out, r * p.out_stride + at.col, at.n, v);
+    }
+}
+
+// Both norms: sums over the rows of a chunk of g and of g h.
+template <class T, int VEC>
+__global__ void __launch_bounds__(threads) chunk_sums_kernel(const __grid_constant__ norm_params p)
+{
+    const place at = place_of<VEC>(p);
+    const int64_t n = rows_of(p), rows = spops_norm_chunk_rows(n);
+    const int64_t begin = blockIdx.x * rows, end = begin + rows < n ? begin + rows : n;
+    float sum[VEC] = {}, product[VEC] = {};
+    if (begin >= n) return;
+    if (at.n > 0) {
+        column_params<VEC> s;
+        s.read(p, at);
+#pragma unroll 2
+        for (int64_t r = begin + at.ty; r < end; r += at.step) {
+            float h[VEC], g[VEC];
+            if (p.mean == nullptr) s.set_row(p.scratch.row_mean[r], p.scratch.row_rstd[r]);
+            load_gradient<T, VEC>(p, s, r, at, h, g);
+#pragma unroll
+            for (int j = 0; j < VEC; ++j) {
+                sum[j] += g[j];
+                product[j] += g[j] * h[j];
+            }
+        }
+    }
+    store_partials<sums, VEC>(p, at, 0.0f, sum, product);
+}
+
+__global__ void __launch_bounds__(threads) merge_sums_kernel(const __grid_constant__ norm_params p)
+{
+    const int c = (int)((blockIdx.x * threads + threadIdx.x) / 32);
+    if (c >= p.cols) return;
+    const sums all = merge_chunks<sums>(p, rows_of(p), c);
+    if (threadIdx.x % 32 != 0) return;
+    p.scratch.sums[c] = all.a;
+    p.scratch.sums[p.cols + c] = all.b;
+    if (p.grad_beta != nullptr) p.grad_beta[c] = all.a;
+    if (p.grad_gamma != nullptr) p.grad_gamma[c] = all.b;
+}
+
+template <class T, int VEC>
+__global__ void __launch_bounds__(threads)
+    batch_gradient_kernel(const __grid_constant__ norm_params p)
+{
+    const place at = place_of<VEC>(p);
+    const int64_t n = rows_of(p);
+    column_params<VEC> s;
+    float mean[VEC] = {}, slope[VEC] = {};
+    if (at.n == 0) return;
+    s.read(p, at);
+    if (!p.fixed_statistics && n > 0) {
+        const float share = 1.0f / (float)n;
+#pragma unroll
+        for (int j = 0; j < VEC; ++j) {
+            if (j >= at.n) continue;
+            mean[j] = p.scratch.sums[at.col + j] * share;
+            slope[j] = p.scratch.sums[p.cols + at.col + j] * share;
+        }
+    }
+    for (int64_t r = (int64_t)blockIdx.x * at.step + at.ty; r < n;
+         r += (int64_t)gridDim.x * at.step) {
+        float h[VEC], g[VEC];
+        load_gradient<T, VEC>(p, s, r, at, h, g);
+        if (!p.fixed_statistics) {
+#pragma unroll
+            for (int j = 0; j < VEC; ++j)
+                g[j] -= mean[j] + h[j] * slope[j];
+        }
+#pragma unroll
+        for (int j = 0; j < VEC; ++j)
+            g[j] *= s.gamma[j] * s.rstd[j];
+        store_values<T, VEC>(p.grad_x, r * p.grad_x_stride + at.col, at.n, g);
+    }
+}
+
+// ---- Layer norm: a warp a row -------------------------------------------------------------------
+
+__device__ __forceinline__ float warp_sum(float v)
+{
+#pragma unroll
+    for (int half = 16; half > 0; half /= 2)
+        v += __shfl_xor_sync(~0u, v, half);
+    return v;
+}
+
+// The pieces of a row that a lane has, one after the other.
+template <int VEC> struct row_pieces {
+    int64_t col = threadIdx.x % 32 * VEC;
+    __device__ __forceinline__ bool there(const norm_params &p) const { return col < p.cols; }
+    __device__ __forceinline__ void next() { col += 32 * VEC; }
+    __device__ __forceinline__ place at(const norm_params &p) const
+    {
+        const int64_t left = p.cols - col;
+        return {0, 0, 0, col, left < VEC ? (int)left : VEC};
+    }
+};
+
+// Mean and 1 / sqrt(variance + epsilon) of a row; every lane has them.
+template <class T, int VEC>
+__device__ __forceinline__ void row_statistics(const norm_params &p, int64_t r, float &mean,
+                                               float &rstd)
+{
+    float sum = 0.0f, squares = 0.0f;
+    for (row_pieces<VEC> piece; piece.there(p); piece.next()) {
+        const place at = piece.at(p);
+        float v[VEC];
+        load_values<T, VEC>(p.x, r * p.x_stride + at.col, at.n, v);
+#pragma unroll
+        for (int j = 0; j < VEC; ++j)
+            if (j < at.n) sum += v[j];
+    }
+    mean = warp_sum(sum) / (float)p.cols;
+    for (row_pieces<VEC> piece; piece.there(p); piece.next()) {
+        const place at = piece.at(p);
+        float v[VEC];
+        load_values<T, VEC>(p.x, r * p.x_stride + at.col, at.n, v);
+#pragma unroll
+        for (int j = 0; j < VEC; ++j)
+            if (j < at.n) squares += (v[j] - mean) * (v[j] - mean);
+    }
+    rstd = 1.0f / sqrtf(warp_sum(squares) / (float)p.cols + p.epsilon);
+}
+
+template <class T, int VEC>
+__global__ void __launch_bounds__(threads) row_forward_kernel(const __grid_constant__ norm_params p)
+{
+    const int64_t n = rows_of(p), warps = (int64_t)gridDim.x * (threads / 32);
+    for (int64_t r = ((int64_t)blockIdx.x * threads + threadIdx.x) / 32; r < n; r += warps) {
+        float mean, rstd;
+        row_statistics<T, VEC>(p, r, mean, rstd);
+        for (row_pieces<VEC> piece; piece.there(p); piece.next()) {
+            const place at = piece.at(p);
+            column_params<VEC> s;
+            float v[VEC];
+            s.read(p, at);
+            s.set_row(mean, rstd);
+            load_values<T, VEC>(p.x, r * p.x_stride + at.col, at.n, v);
+#pragma unroll
+            for (int j = 0; j < VEC; ++j) {
+                v[j] = s.value(s.normalised(v[j], j), j);
+                if (p.relu && v[j] < 0.0f) v[j] = 0.0f;
+            }
+            store_values<T, VEC>(p.out, r * p.out_stride + at.col, at.n, v);
+        }
+    }
+}
+
+template <class T, int VEC>
+__global__ void __launch_bounds__(threads)
+    row_statistics_kernel(const __grid_constant__ norm_params p)
+{
+    const int64_t n = rows_of(p), warps = (int64_t)gridDim.x * (threads / 32);
+    for (int64_t r = ((int64_t)blockIdx.x * threads + threadIdx.x) / 32; r < n; r += warps) {
+        float mean, rstd;
+        row_statistics<T, VEC>(p, r, mean, rstd);
+        if (threadIdx.x % 32 != 0) continue;
+        p.scratch.row_mean[r] = mean;
+        p.scratch.row_rstd[r] = rstd;
+    }
+}
+
+// grad_x may be grad_out: a lane stores what it alone has read.
+template <class T, int VEC>
+__global__ void __launch_bounds__(threads)
+    row_gradient_kernel(const __grid_constant__ norm_params p)
+{
+    const int64_t n = rows_of(p), warps = (int64_t)gridDim.x * (threads / 32);
+    for (int64_t r = ((int64_t)blockIdx.x * threads + threadIdx.x) / 32; r < n; r += warps) {
+        const float row_mean = p.scratch.row_mean[r], row_rstd = p.scratch.row_rstd[r];
+        float sum = 0.0f, product = 0.0f, h[VEC], g[VEC];
+        column_params<VEC> s;
+        for (row_pieces<VEC> piece; piece.there(p); piece.next()) {
+            const place at = piece.at(p);
+            s.read(p, at);
+            s.set_row(row_mean, row_rstd);
+            load_gradient<T, VEC>(p, s, r, at, h, g);
+#pragma unroll
+            for (int j = 0; j < VEC; ++j) {
+                if (j >= at.n) continue;
+                sum += g[j] * s.gamma[j];
+                product += g[j] * s.gamma[j] * h[j];
+            }
+        }
+        const float mean = warp_sum(sum) / (float)p.cols;
+        const float slope = warp_sum(product) / (float)p.cols;
+        for (row_pieces<VEC> piece; piece.there(p); piece.next()) {
+            const place at = piece.at(p);
+            s.read(p, at);
+            s.set_row(row_mean, row_rstd);
+            load_gradient<T, VEC>(p, s, r, at, h, g);
+#pragma unroll
+            for (int j = 0; j < VEC; ++j)
+                g[j] = (g[j] * s.gamma[j] - mean - h[j] * slope) * row_rstd;
+            store_values<T, VEC>(p.grad_x, r * p.grad_x_stride + at.col, at.n, g);
+        }
+    }
+}
+
+// ---- Launching ----------------------------------------------------------------------------------
+
+norm_params params_of(const spops_norm_args *args)
+{
+    norm_params p = {};
+    p.x = args->x.data;
+    p.x_stride = args->x.row_stride;
+    p.out = args->out.data;
+    p.out_stride = args->out.row_stride;
+    p.grad_out = args->grad_out.data;
+    p.grad_out_stride = args->grad_out.row_stride;
+    p.grad_x = args->grad_x.data;
+    p.grad_x_stride = args->grad_x.row_stride;
+    p.max_rows = args->x.rows;
+    p.cols = (int32_t)args->x.cols;
+    p.num_rows = args->num_rows;
+    p.mean = args->mean;
+    p.var = args->var;
+    p.gamma = args->gamma;
+    p.beta = args->beta;
+    p.mean_out = args->mean_out;
+    p.var_out = args->var_out;
+    p.running_mean = args->running_mean;
+    p.running_var = args->running_var;
+    p.grad_gamma = args->grad_gamma;
+    p.grad_beta = args->grad_beta;
+    p.epsilon = args->epsilon;
+    p.momentum = args->momentum;
+    p.relu = args->activation == SPOPS_ACTIVATION_RELU;
+    p.fixed_statistics = args->fixed_statistics != 0;
+    p.scratch = args->scratch;
+    return p;
+}
+
+// Blocks of a call: of the chunks of all columns, of the rows of all columns, of whole rows by
+// warps, and of columns by warps.
+struct norm_grids {
+    dim3 chunks, rows, whole_rows, columns;
+};
+
+template <int VEC>
+norm_grids grids_of(const spops_context *ctx, const spops_norm_args *args, norm_params *p)
+{
+    const int64_t pieces = (args->x.cols + VEC - 1) / VEC;
+    const int64_t resident = (int64_t)ctx->info.num_processors * 8;
+    norm_grids g;
+    for (p->lanes = 1; p->lanes < 32 && p->lanes < pieces;)
+        p->lanes *= 2;
+    const unsigned y = (unsigned)((pieces + p->lanes - 1) / p->lanes);
+    const int64_t steps = threads / p->lanes, blocks = (args->x.rows + steps - 1) / steps;
+    const int64_t warp_blocks = (args->x.rows + threads / 32 - 1) / (threads / 32);
+    // No number of rows up to the capacity has more chunks than this.
+    const int64_t most = (args->x.rows + SPOPS_NORM_MIN_CHUNK_ROWS - 1) / SPOPS_NORM_MIN_CHUNK_ROWS;
+    g.chunks = dim3((unsigned)(most < SPOPS_NORM_CHUNKS ? most : SPOPS_NORM_CHUNKS), y);
+    g.rows = dim3((unsigned)(blocks < resident ? blocks : resident), y);
+    g.whole_rows = dim3((unsigned)(warp_blocks < resident ? warp_blocks : resident));
+    g.columns = dim3((unsigned)((args->x.cols * 32 + threads - 1) / threads));
+    return g;
+}
+
+template <class T, int VEC> struct launcher {
+    static spops_status statistics(spops_context *ctx, const spops_norm_args *args)
+    {
+        norm_params p = params_of(args);
+        const norm_grids g = grids_of<VEC>(ctx, args, &p);
+        SPOPS_TRY(launch(ctx, "norm_statistics: launch of chunk_moments",
+                         chunk_moments_kernel<T, VEC>, g.chunks, threads, p));
+        return launch(ctx, "norm_statistics: launch of merge_moments", merge_moments_kernel,
+                      g.columns, threads, p);
+    }
+    static spops_status forward(spops_context *ctx, const spops_norm_args *args)
+    {
+        norm_params p = params_of(args);
+        const norm_grids g = grids_of<VEC>(ctx, args, &p);
+        if (args->mean == nullptr)
+            return launch(ctx, "norm_forward: launch of row_forward", row_forward_kernel<T, VEC>,
+                          g.whole_rows, threads, p);
+        return launch(ctx, "norm_forward: launch of batch_forward", batch_forward_kernel<T, VEC>,
+                      g.rows, threads, p);
+    }
+    static spops_status backward(spops_context *ctx, const spops_norm_args *args)
+    {
+        norm_params p = params_of(args);
+        const norm_grids g = grids_of<VEC>(ctx, args, &p);
+        if (args->mean == nullptr)
+            SPOPS_TRY(launch(ctx, "norm_backward: launch of row_statistics",
+                             row_statistics_kernel<T, VEC>, g.whole_rows, threads, p));
+        SPOPS_TRY(launch(ctx, "norm_backward: launch of chunk_sums", chunk_sums_kernel<T, VEC>,
+                         g.chunks, threads, p));
+        SPOPS_TRY(launch(ctx, "norm_backward: launch of merge_sums", merge_sums_kernel, g.columns,
+                         threads, p));
+        if (args->mean == nullptr)
+            return launch(ctx, "norm_backward: launch of row_gradient", row_gradient_kernel<T, VEC>,
+                          g.whole_rows, threads, p);
+        return launch(ctx, "norm_backward: launch of batch_gradient", batch_gradient_kernel<T, VEC>,
+                      g.rows, threads, p);
+    }
+};
+
+// Call f with a launcher for x's dtype and the widest pieces that all rows allow.
+template <class F> spops_status with_launcher(const spops_norm_args *args, F f)
+{
+    const int vec = common_chunk({args->x, args->out, args->grad_out, args->grad_x});
+    return with_dtype(args->x.dtype, [&](auto tag) {
+        typedef typename decltype(tag)::type T;
+        return vec == 1 ? f(launcher<T, 1>()) : f(launcher<T, 16 / (int)sizeof(T)>());
+    });
+}
+
+} // namespace
+
+extern "C" spops_status spops_cuda_norm_statistics(spops_context *ctx, const spops_norm_args *args)
+{
+    return with_launcher(args, [&](auto l) { return l.statistics(ctx, args); });
+}
+
+extern "C" spops_status spops_cuda_norm_forward(spops_context *ctx, const spops_norm_args *args)
+{
+    return with_launcher(args, [&](auto l) { return l.forward(ctx, args); });
+}
+
+extern "C" spops_status spops_cuda_norm_backward(spops_context *ctx, const spops_norm_args *args)
+{
+    return with_launcher(args, [&](auto l) { return l.backward(ctx, args); });
+}

@@ -1,0 +1,50 @@
+// What the backends' slots of normalisation take, checked already, and the partition of rows that
+// both follow.
+#ifndef SPOPS_NORM_NORM_ARGS_H
+#define SPOPS_NORM_NORM_ARGS_H
+
+#include "spops/norm.h"
+
+// Rows are taken in at most NORM_CHUNKS chunks of at least NORM_MIN_CHUNK_ROWS.
+#define SPOPS_NORM_CHUNKS         512
+#define SPOPS_NORM_MIN_CHUNK_ROWS 32
+
+#ifdef __CUDACC__
+#define SPOPS_NORM_INLINE __host__ __device__ __forceinline__
+#else
+#define SPOPS_NORM_INLINE static inline
+#endif
+
+// Rows of a chunk, of n rows in all.
+SPOPS_NORM_INLINE int64_t spops_norm_chunk_rows(int64_t n)
+{
+    const int64_t rows = (n + SPOPS_NORM_CHUNKS - 1) / SPOPS_NORM_CHUNKS;
+    return rows < SPOPS_NORM_MIN_CHUNK_ROWS ? SPOPS_NORM_MIN_CHUNK_ROWS : rows;
+}
+
+// Two numbers a column of a chunk, and of the whole.
+typedef struct spops_norm_scratch {
+    float *partials; // [SPOPS_NORM_CHUNKS][2][cols]
+    float *sums;     // [2][cols]: of the gradient, and of the gradient times the normalised value
+    float *row_mean; // [rows], of layer norm
+    float *row_rstd; // [rows]
+} spops_norm_scratch;
+
+typedef struct spops_norm_args {
+    spops_matrix x;
+    spops_matrix out;      // of the forward passes
+    spops_matrix grad_out; // of the gradients
+    spops_matrix grad_x;
+    const int32_t *num_rows;   // [1]; NULL: x.rows
+    const float *mean, *var;   // [cols], of batch norm; NULL: layer norm
+    const float *gamma, *beta; // [cols] or NULL
+    float *mean_out, *var_out; // of the statistics
+    float *running_mean, *running_var;
+    float *grad_gamma, *grad_beta; // or NULL
+    float epsilon, momentum;
+    spops_activation activation;
+    int32_t fixed_statistics;
+    spops_norm_scratch scratch;
+} spops_norm_args;
+
+#endif

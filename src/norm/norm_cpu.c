@@ -1,0 +1,353 @@
+// Normalisation on the CPU: strips of columns, by way of buffers of f32. Which thread takes which
+// chunk of rows changes no result.
+#include <math.h>
+#include <string.h>
+
+#include "backends/backend_cpu.h"
+#include "core/row_convert.h"
+#include "norm/norm_args.h"
+#include "core/runs.h"
+
+#define STRIP 256 // columns
+
+typedef struct rows_plan {
+    int64_t num_rows, chunk_rows, num_chunks;
+    int64_t num_strips;
+    int num_threads;
+} rows_plan;
+
+static rows_plan plan_rows(const spops_context *ctx, const spops_norm_args *args)
+{
+    rows_plan p;
+    p.num_rows = args->x.rows;
+    if (args->num_rows != NULL) {
+        const int64_t given = *args->num_rows < 0 ? 0 : *args->num_rows;
+        p.num_rows = given < p.num_rows ? given : p.num_rows;
+    }
+    p.chunk_rows = spops_norm_chunk_rows(p.num_rows);
+    p.num_chunks = (p.num_rows + p.chunk_rows - 1) / p.chunk_rows;
+    p.num_strips = (args->x.cols + STRIP - 1) / STRIP;
+    p.num_threads = spops_threads_for(ctx->num_threads, p.num_rows * args->x.cols);
+    return p;
+}
+
+static int64_t chunk_end(const rows_plan *p, int64_t chunk)
+{
+    const int64_t end = (chunk + 1) * p->chunk_rows;
+    return end < p->num_rows ? end : p->num_rows;
+}
+
+static int strip_cols(const spops_norm_args *args, int64_t col)
+{
+    return args->x.cols - col < STRIP ? (int)(args->x.cols - col) : STRIP;
+}
+
+// The two rows of partials of a chunk.
+static float *partial(const spops_norm_args *args, int64_t chunk, int which, int64_t col)
+{
+    return args->scratch.partials + (2 * chunk + which) * args->x.cols + col;
+}
+
+// ---- Statistics of columns ----------------------------------------------------------------------
+
+static void chunk_moments(const spops_norm_args *args, const rows_plan *p, int64_t chunk,
+                          int64_t col)
+{
+    const int n = strip_cols(args, col);
+    float mean[STRIP] = {0}, deviations[STRIP] = {0}, v[STRIP];
+    float count = 0.0f;
+
+    for (int64_t r = chunk * p->chunk_rows; r < chunk_end(p, chunk); ++r) {
+        spops_row_load(args->x, r, col, n, v);
+        count += 1.0f;
+        const float share = 1.0f / count;
+        for (int c = 0; c < n; ++c) {
+            const float delta = v[c] - mean[c];
+            mean[c] += delta * share;
+            deviations[c] += delta * (v[c] - mean[c]);
+        }
+    }
+    memcpy(partial(args, chunk, 0, col), mean, (size_t)n * sizeof *mean);
+    memcpy(partial(args, chunk, 1, col), deviations, (size_t)n * sizeof *deviations);
+}
+
+static void merge_moments(const spops_norm_args *args, const rows_plan *p, int64_t c)
+{
+    float mean = 0.0f, deviations = 0.0f, count = 0.0f, var;
+
+    for (int64_t chunk = 0; chunk < p->num_chunks; ++chunk) {
+        const float rows = (float)(chunk_end(p, chunk) - chunk * p->chunk_rows);
+        const float delta = *partial(args, chunk, 0, c) - mean;
+        const float total = count + rows;
+        mean += delta * (rows / total);
+        deviations += *partial(args, chunk, 1, c) + delta * delta * (count * (rows / total));
+        count = total;
+    }
+    var = count > 0.0f ? deviations / count : 0.0f;
+    args->mean_out[c] = mean;
+    args->var_out[c] = var;
+    if (args->running_mean == NULL || count == 0.0f) return;
+    const float unbiased = count > 1.0f ? deviations / (count - 1.0f) : var;
+    args->running_mean[c] += args->momentum * (mean - args->running_mean[c]);
+    args->running_var[c] += args->momentum * (unbiased - args->running_var[c]);
+}
+
+spops_status spops_cpu_norm_statistics(spops_context *ctx, const spops_norm_args *args)
+{
+    const rows_plan p = plan_rows(ctx, args);
+    const int64_t parts = p.num_chunks * p.num_strips;
+
+#pragma omp parallel for num_threads(p.num_threads) if (p.num_threads > 1) schedule(static)
+    for (int64_t i = 0; i < parts; ++i)
+        chunk_moments(args, &p, i / p.num_strips, i % p.num_strips * STRIP);
+    for (int64_t c = 0; c < args->x.cols; ++c)
+        merge_moments(args, &p, c);
+    return SPOPS_STATUS_OK;
+}
+
+// ---- Forward ------------------------------------------------------------------------------------
+
+// Mean and 1 / sqrt(variance + epsilon) of a row.
+static void row_statistics(const spops_norm_args *args, int64_t r, float *mean, float *rstd)
+{
+    const float cols = (float)args->x.cols;
+    float v[STRIP];
+    double sum = 0.0; // a row may be long, and rows are few enough of them
+
+    for (int64_t col = 0; col < args->x.cols; col += STRIP) {
+        const int n = strip_cols(args, col);
+        spops_row_load(args->x, r, col, n, v);
+        for (int c = 0; c < n; ++c)
+            sum += (double)v[c];
+    }
+    *mean = (float)(sum / (double)cols);
+    sum = 0.0;
+    for (int64_t col = 0; col < args->x.cols; col += STRIP) {
+        const int n = strip_cols(args, col);
+        spops_row_load(args->x, r, col, n, v);
+        for (int c = 0; c < n; ++c) {
+            const float d = v[c] - *mean;
+            sum += (double)(d * d);
+        }
+    }
+    *rstd = 1.0f / sqrtf((float)(sum / (double)cols) + args->epsilon);
+}
+
+// What the columns of a strip have in common: the normalised value is (x - mean) * rstd, and the
+// output is that times gamma, plus beta. Layer norm sets mean and rstd anew for each row.
+typedef struct strip_params {
+    float mean[STRIP], rstd[STRIP], gamma[STRIP], beta[STRIP];
+} strip_params;
+
+static void read_params(const spops_norm_args *args, int64_t col, int n, strip_params *s)
+{
+    for (int c = 0; c < n; ++c) {
+        s->gamma[c] = args->gamma != NULL ? args->gamma[col + c] : 1.0f;
+        s->beta[c] = args->beta != NULL ? args->beta[col + c] : 0.0f;
+        if (args->mean == NULL) continue;
+        s->mean[c] = args->mean[col + c];
+        s->rstd[c] = 1.0f / sqrtf(args->var[col + c] + args->epsilon);
+    }
+}
+
+static void set_row(strip_params *s, int n, float mean, float rstd)
+{
+    for (int c = 0; c < n; ++c) {
+        s->mean[c] = mean;
+        s->rstd[c] = rstd;
+    }
+}
+
+// max(y, 0) that keeps NaN.
+static float relu(float y)
+{
+    return y < 0.0f ? 0.0f : y;
+}
+
+static void forward_strip(const spops_norm_args *args, const strip_params *s, int64_t r,
+                          int64_t col, int n)
+{
+    float v[STRIP];
+
+    spops_row_load(args->x, r, col, n, v);
+    for (int c = 0; c < n; ++c)
+        v[c] = (v[c] - s->mean[c]) * s->rstd[c] * s->gamma[c] + s->beta[c];
+    if (args->activation == SPOPS_ACTIVATION_RELU)
+        for (int c = 0; c < n; ++c)
+            v[c] = relu(v[c]);
+    spops_row_store(args->out, r, col, n, v);
+}
+
+static void batch_forward(const spops_norm_args *args, int64_t begin, int64_t end, int64_t col)
+{
+    const int n = strip_cols(args, col);
+    strip_params s;
+
+    read_params(args, col, n, &s);
+    for (int64_t r = begin; r < end; ++r)
+        forward_strip(args, &s, r, col, n);
+}
+
+static void row_forward(const spops_norm_args *args, int64_t r)
+{
+    strip_params s;
+    float mean, rstd;
+
+    row_statistics(args, r, &mean, &rstd);
+    for (int64_t col = 0; col < args->x.cols; col += STRIP) {
+        const int n = strip_cols(args, col);
+        read_params(args, col, n, &s);
+        set_row(&s, n, mean, rstd);
+        forward_strip(args, &s, r, col, n);
+    }
+}
+
+spops_status spops_cpu_norm_forward(spops_context *ctx, const spops_norm_args *args)
+{
+    const rows_plan p = plan_rows(ctx, args);
+
+    if (args->mean == NULL) {
+#pragma omp parallel for num_threads(p.num_threads) if (p.num_threads > 1) schedule(static)
+        for (int64_t r = 0; r < p.num_rows; ++r)
+            row_forward(args, r);
+    } else {
+#pragma omp parallel for num_threads(p.num_threads) if (p.num_threads > 1) schedule(static)
+        for (int64_t i = 0; i < p.num_chunks * p.num_strips; ++i) {
+            const int64_t chunk = i / p.num_strips;
+            batch_forward(args, chunk * p.chunk_rows, chunk_end(&p, chunk),
+                          i % p.num_strips * STRIP);
+        }
+    }
+    return SPOPS_STATUS_OK;
+}
+
+// ---- Backward -----------------------------------------------------------------------------------
+
+// Of part of a row: h, the normalised values, and g, the gradient behind the activation.
+static void load_gradient(const spops_norm_args *args, const strip_params *s, int64_t r,
+                          int64_t col, int n, float *h, float *g)
+{
+    spops_row_load(args->x, r, col, n, h);
+    spops_row_load(args->grad_out, r, col, n, g);
+    for (int c = 0; c < n; ++c)
+        h[c] = (h[c] - s->mean[c]) * s->rstd[c];
+    if (args->activation == SPOPS_ACTIVATION_RELU)
+        for (int c = 0; c < n; ++c)
+            g[c] = h[c] * s->gamma[c] + s->beta[c] <= 0.0f ? 0.0f : g[c];
+}
+
+// Sums over the rows of a chunk of g and of g h.
+static void chunk_sums(const spops_norm_args *args, const rows_plan *p, int64_t chunk, int64_t col)
+{
+    const int n = strip_cols(args, col);
+    float sum[STRIP] = {0}, product[STRIP] = {0}, h[STRIP], g[STRIP];
+    strip_params s;
+
+    read_params(args, col, n, &s);
+    for (int64_t r = chunk * p->chunk_rows; r < chunk_end(p, chunk); ++r) {
+        if (args->mean == NULL)
+            set_row(&s, n, args->scratch.row_mean[r], args->scratch.row_rstd[r]);
+        load_gradient(args, &s, r, col, n, h, g);
+        for (int c = 0; c < n; ++c) {
+            sum[c] += g[c];
+            product[c] += g[c] * h[c];
+        }
+    }
+    memcpy(partial(args, chunk, 0, col), sum, (size_t)n * sizeof *sum);
+    memcpy(partial(args, chunk, 1, col), product, (size_t)n * sizeof *product);
+}
+
+static void merge_sums(const spops_norm_args *args, const rows_plan *p, int64_t c)
+{
+    float *sums = args->scratch.sums;
+    float sum = 0.0f, product = 0.0f;
+
+    for (int64_t chunk = 0; chunk < p->num_chunks; ++chunk) {
+        sum += *partial(args, chunk, 0, c);
+        product += *partial(args, chunk, 1, c);
+    }
+    sums[c] = sum;
+    sums[args->x.cols + c] = product;
+    if (args->grad_beta != NULL) args->grad_beta[c] = sum;
+    if (args->grad_gamma != NULL) args->grad_gamma[c] = product;
+}
+
+static void batch_gradient(const spops_norm_args *args, const rows_plan *p, int64_t chunk,
+                           int64_t col)
+{
+    const int n = strip_cols(args, col);
+    const float share = args->fixed_statistics ? 0.0f : 1.0f / (float)p->num_rows;
+    const float *sums = args->scratch.sums + col, *products = sums + args->x.cols;
+    strip_params s;
+    float h[STRIP], g[STRIP];
+
+    read_params(args, col, n, &s);
+    for (int64_t r = chunk * p->chunk_rows; r < chunk_end(p, chunk); ++r) {
+        load_gradient(args, &s, r, col, n, h, g);
+        if (!args->fixed_statistics)
+            for (int c = 0; c < n; ++c)
+                g[c] -= sums[c] * share + h[c] * (products[c] * share);
+        for (int c = 0; c < n; ++c)
+            g[c] *= s.gamma[c] * s.rstd[c];
+        spops_row_store(args->grad_x, r, col, n, g);
+    }
+}
+
+// Of one row: two sums over its columns first, then the gradient. grad_x may be grad_out, which is
+// why a strip is stored only behind the last reading of it.
+static void row_gradient(const spops_norm_args *args, int64_t r)
+{
+    const float cols = (float)args->x.cols;
+    double sum = 0.0, product = 0.0;
+    float h[STRIP], g[STRIP];
+    strip_params s;
+
+    for (int64_t col = 0; col < args->x.cols; col += STRIP) {
+        const int n = strip_cols(args, col);
+        read_params(args, col, n, &s);
+        set_row(&s, n, args->scratch.row_mean[r], args->scratch.row_rstd[r]);
+        load_gradient(args, &s, r, col, n, h, g);
+        for (int c = 0; c < n; ++c) {
+            sum += (double)(g[c] * s.gamma[c]);
+            product += (double)(g[c] * s.gamma[c] * h[c]);
+        }
+    }
+    const float mean = (float)(sum / (double)cols), slope = (float)(product / (double)cols);
+    for (int64_t col = 0; col < args->x.cols; col += STRIP) {
+        const int n = strip_cols(args, col);
+        read_params(args, col, n, &s);
+        set_row(&s, n, args->scratch.row_mean[r], args->scratch.row_rstd[r]);
+        load_gradient(args, &s, r, col, n, h, g);
+        for (int c = 0; c < n; ++c)
+            g[c] = (g[c] * s.gamma[c] - mean - h[c] * slope) * s.rstd[c];
+        spops_row_store(args->grad_x, r, col, n, g);
+    }
+}
+
+spops_status spops_cpu_norm_backward(spops_context *ctx, const spops_norm_args *args)
+{
+    const rows_plan p = plan_rows(ctx, args);
+    const int64_t parts = p.num_chunks * p.num_strips;
+    const bool by_row = args->mean == NULL;
+
+    if (by_row) {
+#pragma omp parallel for num_threads(p.num_threads) if (p.num_threads > 1) schedule(static)
+        for (int64_t r = 0; r < p.num_rows; ++r)
+            row_statistics(args, r, &args->scratch.row_mean[r], &args->scratch.row_rstd[r]);
+    }
+#pragma omp parallel for num_threads(p.num_threads) if (p.num_threads > 1) schedule(static)
+    for (int64_t i = 0; i < parts; ++i)
+        chunk_sums(args, &p, i / p.num_strips, i % p.num_strips * STRIP);
+    for (int64_t c = 0; c < args->x.cols; ++c)
+        merge_sums(args, &p, c);
+    if (by_row) {
+#pragma omp parallel for num_threads(p.num_threads) if (p.num_threads > 1) schedule(static)
+        for (int64_t r = 0; r < p.num_rows; ++r)
+            row_gradient(args, r);
+    } else {
+#pragma omp parallel for num_threads(p.num_threads) if (p.num_threads > 1) schedule(static)
+        for (int64_t i = 0; i < parts; ++i)
+            batch_gradient(args, &p, i / p.num_strips, i % p.num_strips * STRIP);
+    }
+    return SPOPS_STATUS_OK;
+}

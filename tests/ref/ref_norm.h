@@ -1,0 +1,29 @@
+// FP64 references of batch norm and layer norm, forward and backward, from their formulas.
+#ifndef SPOPS_TESTS_REF_NORM_H
+#define SPOPS_TESTS_REF_NORM_H
+
+#include "tests/ref/ref_reduce.h"
+
+// x, grad_out [rows * cols]. mean, var [cols] of batch norm; both NULL: layer norm, whose statistics
+// are each row's own.
+typedef struct ref_norm {
+    int64_t rows, cols;
+    const double *x, *grad_out;
+    const double *mean, *var, *gamma, *beta;
+    double epsilon;
+    bool relu, fixed_statistics;
+} ref_norm;
+
+// Mean and variance of every column, and a bound of the error of computing them in f32 by updating
+// a running mean row by row: chunk_rows rows at a time, then `merges` mergers.
+void ref_column_statistics(const ref_norm *norm, int64_t chunk_rows, int64_t merges,
+                           ref_tensor *mean, ref_tensor *var, double *mean_bound,
+                           double *var_bound);
+
+void ref_norm_forward(const ref_norm *norm, ref_tensor *out);
+
+// grad_gamma and grad_beta [1, cols].
+void ref_norm_backward(const ref_norm *norm, ref_tensor *grad_x, ref_tensor *grad_gamma,
+                       ref_tensor *grad_beta);
+
+#endif

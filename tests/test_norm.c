@@ -1,0 +1,461 @@
+// Batch norm and layer norm against FP64, forward and backward, with row counts that only the
+// device knows; running statistics; what is refused.
+#include <criterion/criterion.h>
+#include <criterion/parameterized.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "spops/norm.h"
+#include "support/device.h"
+#include "tests/ref/ref_norm.h"
+#include "tests/support/launch.h"
+#include "tests/support/params.h"
+
+typedef enum norm_kind {
+    STATISTICS,
+    BATCH_FORWARD,
+    BATCH_BACKWARD,
+    LAYER_FORWARD,
+    LAYER_BACKWARD,
+    NUM_KINDS
+} norm_kind;
+static const char *const kind_names[] = {"statistics", "batch", "batch backward", "layer",
+                                         "layer backward"};
+
+typedef struct norm_case {
+    norm_kind kind;
+    int64_t rows, capacity, cols;
+    spops_dtype dtype;
+    bool affine, relu, in_place, fixed_statistics, large_mean;
+    uint64_t stream;
+    int32_t *num_rows;        // where the backend runs, or NULL
+    guarded x, grad_out, out; // out: also grad_x
+    guarded mean, var, gamma, beta, grad_gamma, grad_beta;
+    ref_tensor expected, expected_gamma, expected_beta;
+    double *mean_bound, *var_bound;
+} norm_case;
+
+static bool is_batch(const norm_case *c)
+{
+    return c->kind == BATCH_FORWARD || c->kind == BATCH_BACKWARD;
+}
+static bool is_backward(const norm_case *c)
+{
+    return c->kind == BATCH_BACKWARD || c->kind == LAYER_BACKWARD;
+}
+
+static double uniform(test_rng *rng, double low, double high)
+{
+    return low + (high - low) * (double)test_rng_below(rng, 1 << 20) / (1 << 20);
+}
+
+// cols values of [low, high) into a vector of f32, uploaded; returned as the doubles they became.
+static double *fill_vector(guarded *v, test_rng *rng, double low, double high)
+{
+    double *values = (double *)malloc((size_t)(v->view.cols + 1) * sizeof *values);
+    for (int64_t c = 0; c < v->view.cols; ++c) {
+        guarded_set(v, 0, c, uniform(rng, low, high));
+        values[c] = guarded_get(v, 0, c);
+    }
+    guarded_upload(v);
+    return values;
+}
+
+static double *fill_matrix(guarded *m, test_rng *rng, double offset)
+{
+    double *values = (double *)malloc((size_t)(m->view.rows * m->view.cols + 1) * sizeof *values);
+    for (int64_t r = 0; r < m->view.rows; ++r) {
+        for (int64_t c = 0; c < m->view.cols; ++c) {
+            guarded_set(m, r, c, offset * (double)(c % 3) + uniform(rng, -2, 2));
+            values[r * m->view.cols + c] = guarded_get(m, r, c);
+        }
+    }
+    guarded_upload(m);
+    return values;
+}
+
+static void destroy_expected(norm_case *c)
+{
+    ref_tensor_destroy(&c->expected);
+    ref_tensor_destroy(&c->expected_gamma);
+    ref_tensor_destroy(&c->expected_beta);
+    free(c->mean_bound), free(c->var_bound);
+    c->mean_bound = c->var_bound = NULL;
+}
+
+static void prepare(void *user, int version)
+{
+    norm_case *c = (norm_case *)user;
+    test_rng rng = test_rng_make(c->stream * 2 + (uint64_t)version);
+    double *x = fill_matrix(&c->x, &rng, c->large_mean ? 1000 : 1);
+    double *grad_out = is_backward(c) ? fill_matrix(&c->grad_out, &rng, 0) : NULL;
+    double *mean = NULL, *var = NULL, *gamma = NULL, *beta = NULL;
+    ref_norm norm = {c->rows, c->cols, x,       grad_out,           NULL, NULL, NULL,
+                     NULL,    1e-5,    c->relu, c->fixed_statistics};
+
+    destroy_expected(c);
+    if (is_batch(c)) {
+        norm.mean = mean = fill_vector(&c->mean, &rng, -1, 3);
+        norm.var = var = fill_vector(&c->var, &rng, 0.5, 2);
+    }
+    // With an activation, beta alone decides the sign of the output, so that no rounding of ours
+    // can flip the mask of a gradient.
+    if (c->affine) {
+        norm.gamma = gamma = fill_vector(&c->gamma, &rng, 0.02, c->relu ? 0.06 : 2);
+        norm.beta = beta = fill_vector(&c->beta, &rng, -3, 3);
+        for (int64_t i = 0; c->relu && i < c->cols; ++i) {
+            beta[i] = i % 2 == 0 ? 3 : -3;
+            guarded_set(&c->beta, 0, i, beta[i]);
+        }
+        guarded_upload(&c->beta);
+    }
+    c->expected_gamma = ref_tensor_create(1, c->cols);
+    c->expected_beta = ref_tensor_create(1, c->cols);
+    switch (c->kind) {
+    case STATISTICS:
+        c->expected = ref_tensor_create(1, 1);
+        c->mean_bound = (double *)calloc((size_t)c->cols + 1, sizeof(double));
+        c->var_bound = (double *)calloc((size_t)c->cols + 1, sizeof(double));
+        // chunks of 32 rows up to 16,384 rows, merged one after the other
+        ref_column_statistics(&norm, 32, (c->rows + 31) / 32, &c->expected_gamma, &c->expected_beta,
+                              c->mean_bound, c->var_bound);
+        break;
+    case BATCH_FORWARD:
+    case LAYER_FORWARD:
+        c->expected = ref_tensor_create(c->rows, c->cols);
+        ref_norm_forward(&norm, &c->expected);
+        break;
+    default:
+        c->expected = ref_tensor_create(c->rows, c->cols);
+        ref_norm_backward(&norm, &c->expected, &c->expected_gamma, &c->expected_beta);
+    }
+    free(x), free(grad_out), free(mean), free(var), free(gamma), free(beta);
+}
+
+// A matrix as the library gets it: with all of its capacity.
+static spops_matrix with_capacity(const norm_case *c, const guarded *g)
+{
+    spops_matrix m = g->view;
+    m.rows = c->capacity;
+    return m;
+}
+
+static const float *vector_of(const guarded *g, bool there)
+{
+    return there ? (const float *)g->view.data : NULL;
+}
+
+static spops_status enqueue(void *user, spops_context *ctx)
+{
+    norm_case *c = (norm_case *)user;
+    const spops_matrix x = with_capacity(c, &c->x), out = with_capacity(c, &c->out);
+    const float *mean = vector_of(&c->mean, true), *var = vector_of(&c->var, true);
+    const float *gamma = vector_of(&c->gamma, c->affine), *beta = vector_of(&c->beta, c->affine);
+    float *grad_gamma = (float *)c->grad_gamma.view.data;
+    float *grad_beta = (float *)c->grad_beta.view.data;
+    spops_norm_options options = spops_norm_options_default();
+
+    options.num_rows = c->num_rows;
+    options.activation = c->relu ? SPOPS_ACTIVATION_RELU : SPOPS_ACTIVATION_NONE;
+    options.fixed_statistics = c->fixed_statistics;
+    switch (c->kind) {
+    case STATISTICS:
+        return spops_batchnorm_statistics_execute(ctx, x, &options, grad_gamma, grad_beta, NULL,
+                                                  NULL);
+    case BATCH_FORWARD:
+        return spops_batchnorm_execute(ctx, x, mean, var, gamma, beta, &options, out);
+    case LAYER_FORWARD: return spops_layernorm_execute(ctx, x, gamma, beta, &options, out);
+    case BATCH_BACKWARD:
+        return spops_batchnorm_execute_backward(ctx, with_capacity(c, &c->grad_out), x, mean, var,
+                                                gamma, beta, &options, out, grad_gamma, grad_beta);
+    default:
+        return spops_layernorm_execute_backward(ctx, with_capacity(c, &c->grad_out), x, gamma, beta,
+                                                &options, out, grad_gamma, grad_beta);
+    }
+}
+
+static void verify(void *user, int version, const char *what)
+{
+    norm_case *c = (norm_case *)user;
+    (void)version;
+    if (c->kind == STATISTICS) {
+        guarded_check_bounds(&c->grad_gamma, &c->expected_gamma, c->mean_bound, what);
+        guarded_check_bounds(&c->grad_beta, &c->expected_beta, c->var_bound, what);
+        return;
+    }
+    guarded_check(&c->out, &c->expected, false, what);
+    if (!is_backward(c)) return;
+    guarded_check(&c->grad_gamma, &c->expected_gamma, false, what);
+    guarded_check(&c->grad_beta, &c->expected_beta, false, what);
+}
+
+// A matrix of the capacity, of which the rows that count are its elements and the rest padding.
+static guarded create_rows(const test_device *d, const norm_case *c, const char *name,
+                           int64_t padding, int64_t shift)
+{
+    guarded g = guarded_create(d->backend, name, c->capacity, c->cols, padding, shift, c->dtype);
+    g.view.rows = c->rows;
+    return g;
+}
+
+static void check_case(test_device *d, norm_case *c, int64_t padding, int64_t shift)
+{
+    char text[256];
+    const int32_t rows = (int32_t)c->rows;
+    const char *what = test_describe(
+        text, "%s %s %s, %s: %lld of %lld x %lld + %lld, shift %lld, affine %d, relu %d",
+        test_backend_name(d->backend), kind_names[c->kind], test_dtype_name(c->dtype),
+        test_launch_name(d->launch), (long long)c->rows, (long long)c->capacity, (long long)c->cols,
+        (long long)padding, (long long)shift, c->affine, c->relu);
+    test_call call = {.user = c,
+                      .prepare = prepare,
+                      .enqueue = enqueue,
+                      .verify = verify,
+                      .scratch_bytes = spops_norm_scratch_bytes(c->capacity, c->cols),
+                      .what = what};
+    guarded *const vectors[] = {&c->mean, &c->var, &c->gamma, &c->beta};
+    int inputs = 0, outputs = 0;
+
+    c->num_rows = c->rows < c->capacity ? test_upload_i32(d, &rows, 1) : NULL;
+    c->x = create_rows(d, c, "x", padding, shift);
+    c->grad_out = create_rows(d, c, "grad_out", padding, shift);
+    c->out = create_rows(d, c, is_backward(c) ? "grad_x" : "out", 2 * padding, 0);
+    c->mean = guarded_create(d->backend, "mean", 1, c->cols, 0, 0, SPOPS_DTYPE_F32);
+    c->var = guarded_create(d->backend, "var", 1, c->cols, 0, 0, SPOPS_DTYPE_F32);
+    c->gamma = guarded_create(d->backend, "gamma", 1, c->cols, 0, 0, SPOPS_DTYPE_F32);
+    c->beta = guarded_create(d->backend, "beta", 1, c->cols, 0, 0, SPOPS_DTYPE_F32);
+    c->grad_gamma = guarded_create(d->backend, "grad_gamma", 1, c->cols, 0, 0, SPOPS_DTYPE_F32);
+    c->grad_beta = guarded_create(d->backend, "grad_beta", 1, c->cols, 0, 0, SPOPS_DTYPE_F32);
+    test_expect_ok(d->ctx, spops_context_reserve(d->ctx, call.scratch_bytes), what);
+
+    call.inputs[inputs++] = &c->x;
+    if (is_backward(c)) call.inputs[inputs++] = &c->grad_out;
+    for (int i = is_batch(c) ? 0 : 2; i < (c->affine ? 4 : 2); ++i)
+        call.inputs[inputs++] = vectors[i];
+    if (c->kind != STATISTICS) call.outputs[outputs++] = &c->out;
+    if (is_backward(c) || c->kind == STATISTICS) {
+        call.outputs[outputs++] = &c->grad_gamma;
+        call.outputs[outputs++] = &c->grad_beta;
+    }
+    test_run(d, &call);
+
+    guarded_destroy(&c->x), guarded_destroy(&c->grad_out), guarded_destroy(&c->out);
+    for (int i = 0; i < 4; ++i)
+        guarded_destroy(vectors[i]);
+    guarded_destroy(&c->grad_gamma), guarded_destroy(&c->grad_beta);
+    destroy_expected(c);
+    test_free(d, c->num_rows);
+}
+
+struct param {
+    int backend, dtype, launch;
+};
+
+ParameterizedTestParameters(norm, agrees)
+{
+    static struct param params[3 * (1 + NUM_LAUNCHES)];
+    size_t n = 0;
+    for (int t = SPOPS_DTYPE_F32; t <= SPOPS_DTYPE_BF16; ++t) {
+        params[n++] = (struct param){SPOPS_BACKEND_CPU, t, LAUNCH_DEFAULT};
+        for (int l = 0; l < NUM_LAUNCHES; ++l)
+            params[n++] = (struct param){SPOPS_BACKEND_CUDA, t, l};
+    }
+    return cr_make_param_array(struct param, params, n);
+}
+ParameterizedTest(struct param *p, norm, agrees, .timeout = 600)
+{
+    static const int64_t all_rows[] = {1, 2, 31, 33, 1000, 4099};
+    static const int64_t all_cols[] = {1, 3, 8, 33, 64, 300};
+    uint64_t stream = (uint64_t)(p->dtype * 8 + p->launch) << 32;
+    test_device d;
+
+    if (!test_open(&d, (spops_backend_kind)p->backend, (test_launch)p->launch)) return;
+    for (int kind = 0; kind < NUM_KINDS; ++kind) {
+        for (int r = 0; r < 6; ++r) {
+            for (int k = 0; k < 6; ++k) {
+                test_rng rng = test_rng_make(++stream);
+                norm_case c = {.kind = (norm_kind)kind,
+                               .rows = all_rows[r],
+                               .cols = all_cols[k],
+                               .dtype = (spops_dtype)p->dtype,
+                               .stream = stream};
+                if (all_rows[r] * all_cols[k] > 300000) continue;
+                c.capacity = c.rows + (test_rng_below(&rng, 2) ? test_rng_below(&rng, 5000) : 0);
+                c.relu = test_rng_below(&rng, 2) != 0;
+                c.affine = c.relu || test_rng_below(&rng, 2) != 0;
+                c.fixed_statistics = test_rng_below(&rng, 3) == 0;
+                c.large_mean = kind == STATISTICS && c.dtype == SPOPS_DTYPE_F32;
+                check_case(&d, &c, test_rng_below(&rng, 2) * (1 + test_rng_below(&rng, 7)),
+                           test_rng_below(&rng, 2));
+            }
+        }
+    }
+    test_close(&d);
+}
+
+static float *device_floats(test_device *d, const float *values, int64_t n)
+{
+    return (float *)(void *)test_upload_i32(d, (const int32_t *)(const void *)values, n);
+}
+
+static void fetch_floats(test_device *d, float *values, const float *from, int64_t n)
+{
+    test_download_i32(d, (int32_t *)(void *)values, (const int32_t *)(const void *)from, n);
+}
+
+// Two batches move the running statistics as PyTorch's would be moved; an empty one leaves them.
+ParameterizedTestParameters(norm, updates_running_statistics)
+{
+    return every_backend();
+}
+ParameterizedTest(struct backend_param *p, norm, updates_running_statistics)
+{
+    static const float x[4] = {1, 2, 3, 6}; // mean 3, variance 3.5, unbiased 14 / 3
+    float mean = 10, var = 20;
+    spops_norm_options options = spops_norm_options_default();
+    test_device d;
+
+    if (!test_open(&d, (spops_backend_kind)p->backend, LAUNCH_DEFAULT)) return;
+    float *rows = device_floats(&d, x, 4), *out = device_floats(&d, x, 2);
+    float *running_mean = device_floats(&d, &mean, 1), *running_var = device_floats(&d, &var, 1);
+    const spops_matrix m = spops_matrix_dense(rows, 4, 1, SPOPS_DTYPE_F32);
+    const spops_matrix none = spops_matrix_dense(rows, 0, 1, SPOPS_DTYPE_F32);
+    options.momentum = 0.25f;
+    test_expect_ok(d.ctx, spops_context_reserve(d.ctx, spops_norm_scratch_bytes(4, 1)), "reserve");
+    test_expect_ok(d.ctx,
+                   spops_batchnorm_statistics_execute(d.ctx, m, &options, out, out + 1,
+                                                      running_mean, running_var),
+                   "statistics");
+    fetch_floats(&d, &mean, running_mean, 1), fetch_floats(&d, &var, running_var, 1);
+    cr_assert_float_eq(mean, 10 + 0.25 * (3 - 10), 1e-6);
+    cr_assert_float_eq(var, 20 + 0.25 * (14.0 / 3 - 20), 1e-5);
+    test_expect_ok(d.ctx,
+                   spops_batchnorm_statistics_execute(d.ctx, none, &options, out, out + 1,
+                                                      running_mean, running_var),
+                   "statistics of no rows");
+    float again[2], batch[2];
+    fetch_floats(&d, &again[0], running_mean, 1), fetch_floats(&d, &again[1], running_var, 1);
+    fetch_floats(&d, batch, out, 2);
+    cr_assert(again[0] == mean && again[1] == var);
+    cr_assert(batch[0] == 0 && batch[1] == 0);
+    test_free(&d, rows), test_free(&d, out);
+    test_free(&d, running_mean), test_free(&d, running_var);
+    test_close(&d);
+}
+
+// A gradient may be written over the one it is made of, a result over its input.
+ParameterizedTestParameters(norm, works_in_place)
+{
+    return every_backend();
+}
+ParameterizedTest(struct backend_param *p, norm, works_in_place)
+{
+    enum { ROWS = 70, COLS = 40, N = ROWS * COLS };
+    float x[N], g[N], one[COLS], apart[N], in_place[N];
+    test_device d;
+
+    if (!test_open(&d, (spops_backend_kind)p->backend, LAUNCH_DEFAULT)) return;
+    for (int i = 0; i < N; ++i) {
+        x[i] = (float)((i * 37) % 101) / 50;
+        g[i] = (float)((i * 53) % 97) / 48 - 1;
+    }
+    for (int i = 0; i < COLS; ++i)
+        one[i] = 1;
+    test_expect_ok(d.ctx, spops_context_reserve(d.ctx, spops_norm_scratch_bytes(ROWS, COLS)), "");
+    for (int layer = 0; layer < 2; ++layer) {
+        for (int backward = 0; backward < 2; ++backward) {
+            float *dx = device_floats(&d, x, N), *dg = device_floats(&d, g, N);
+            float *dy = device_floats(&d, g, N), *dv = device_floats(&d, one, COLS);
+            const spops_matrix mx = spops_matrix_dense(dx, ROWS, COLS, SPOPS_DTYPE_F32);
+            const spops_matrix mg = spops_matrix_dense(dg, ROWS, COLS, SPOPS_DTYPE_F32);
+            const spops_matrix my = spops_matrix_dense(dy, ROWS, COLS, SPOPS_DTYPE_F32);
+            for (int same = 0; same < 2; ++same) {
+                const spops_matrix to = !same ? my : backward ? mg : mx;
+                const spops_status status =
+                    layer && backward ? spops_layernorm_execute_backward(d.ctx, mg, mx, NULL, NULL,
+                                                                         NULL, to, NULL, NULL)
+                    : layer           ? spops_layernorm_execute(d.ctx, mx, NULL, NULL, NULL, to)
+                    : backward ? spops_batchnorm_execute_backward(d.ctx, mg, mx, dv, dv, dv, dv,
+                                                                  NULL, to, NULL, NULL)
+                               : spops_batchnorm_execute(d.ctx, mx, dv, dv, dv, dv, NULL, to);
+                test_expect_ok(d.ctx, status, "in place");
+                fetch_floats(&d, same ? in_place : apart, (const float *)to.data, N);
+            }
+            cr_assert_arr_eq(in_place, apart, sizeof apart, "layer %d, backward %d", layer,
+                             backward);
+            cr_assert(memcmp(apart, g, sizeof g) != 0);
+            test_free(&d, dx), test_free(&d, dg), test_free(&d, dy), test_free(&d, dv);
+        }
+    }
+    test_close(&d);
+}
+
+ParameterizedTestParameters(norm, refuses)
+{
+    return every_backend();
+}
+ParameterizedTest(struct backend_param *p, norm, refuses)
+{
+    enum { ROWS = 4, COLS = 8 };
+    static const float zeros[ROWS * COLS];
+    float after[ROWS * COLS];
+    spops_norm_options options = spops_norm_options_default();
+    test_device d;
+
+    if (!test_open(&d, (spops_backend_kind)p->backend, LAUNCH_DEFAULT)) return;
+    float *x = device_floats(&d, zeros, ROWS * COLS), *y = device_floats(&d, zeros, ROWS * COLS);
+    float *v = device_floats(&d, zeros, COLS);
+    const spops_matrix mx = spops_matrix_dense(x, ROWS, COLS, SPOPS_DTYPE_F32);
+    const spops_matrix my = spops_matrix_dense(y, ROWS, COLS, SPOPS_DTYPE_F32);
+    const spops_matrix short_y = spops_matrix_dense(y, ROWS - 1, COLS, SPOPS_DTYPE_F32);
+    const spops_matrix half_y = spops_matrix_dense(y, ROWS, COLS, SPOPS_DTYPE_F16);
+    const spops_matrix shifted_x = spops_matrix_dense(x + 1, ROWS - 1, COLS, SPOPS_DTYPE_F32);
+    const spops_matrix first_x = spops_matrix_dense(x, ROWS - 1, COLS, SPOPS_DTYPE_F32);
+    const spops_status invalid = SPOPS_STATUS_INVALID_ARGUMENT;
+
+    test_expect(d.ctx, spops_batchnorm_execute(d.ctx, mx, NULL, v, v, v, NULL, my), invalid,
+                "batchnorm_execute: mean", "no mean");
+    test_expect(d.ctx, spops_batchnorm_execute(d.ctx, mx, v, NULL, v, v, NULL, my), invalid,
+                "batchnorm_execute: var", "no var");
+    test_expect(d.ctx, spops_batchnorm_execute(d.ctx, mx, v, v, v, v, NULL, short_y), invalid,
+                "batchnorm_execute: out", "too few rows");
+    test_expect(d.ctx, spops_layernorm_execute(d.ctx, mx, v, v, NULL, half_y), invalid,
+                "layernorm_execute: out", "another dtype");
+    test_expect(d.ctx, spops_layernorm_execute(d.ctx, first_x, v, v, NULL, shifted_x), invalid,
+                "layernorm_execute: out", "overlap");
+    test_expect(d.ctx,
+                spops_layernorm_execute(d.ctx, spops_matrix_dense(x, ROWS, 0, SPOPS_DTYPE_F32),
+                                        NULL, NULL, NULL,
+                                        spops_matrix_dense(y, ROWS, 0, SPOPS_DTYPE_F32)),
+                invalid, "layernorm_execute: x has no columns", "no columns");
+    test_expect(d.ctx,
+                spops_batchnorm_execute_backward(d.ctx, my, mx, v, v, v, v, NULL, mx, NULL, NULL),
+                invalid, "batchnorm_execute_backward: grad_x", "grad_x over x");
+    test_expect(d.ctx, spops_batchnorm_statistics_execute(d.ctx, mx, NULL, NULL, v, NULL, NULL),
+                invalid, "batchnorm_statistics_execute: mean is NULL", "no mean");
+    test_expect(d.ctx, spops_batchnorm_statistics_execute(d.ctx, mx, NULL, v, y, v, NULL), invalid,
+                "one of running_mean and running_var is NULL", "one running");
+    test_expect(d.ctx, spops_batchnorm_statistics_execute(d.ctx, mx, NULL, x, v, NULL, NULL),
+                invalid, "batchnorm_statistics_execute: mean", "mean over x");
+    test_expect(d.ctx, spops_batchnorm_statistics_execute(d.ctx, mx, NULL, v, y, NULL, NULL),
+                SPOPS_STATUS_SCRATCH_TOO_SMALL, "batchnorm_statistics_execute", "no scratch");
+    options.epsilon = -1;
+    test_expect(d.ctx, spops_layernorm_execute(d.ctx, mx, v, v, &options, my), invalid,
+                "options->epsilon is -1, expected 0 or more", "epsilon");
+    options.epsilon = NAN;
+    test_expect(d.ctx, spops_layernorm_execute(d.ctx, mx, v, v, &options, my), invalid,
+                "options->epsilon is", "epsilon NaN");
+    options = spops_norm_options_default();
+    options.momentum = 2;
+    test_expect(d.ctx, spops_layernorm_execute(d.ctx, mx, v, v, &options, my), invalid,
+                "options->momentum is 2, expected 0 to 1", "momentum");
+    options = spops_norm_options_default();
+    options.activation = (spops_activation)7;
+    test_expect(d.ctx, spops_layernorm_execute(d.ctx, mx, v, v, &options, my), invalid,
+                "options->activation is 7, expected 0 or 1", "activation");
+    fetch_floats(&d, after, y, ROWS * COLS);
+    cr_assert_arr_eq(after, zeros, sizeof zeros);
+    test_free(&d, x), test_free(&d, y), test_free(&d, v);
+    test_close(&d);
+}
