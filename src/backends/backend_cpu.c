@@ -2,53 +2,8 @@
 #include "backends/backend_cpu.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#if defined(__x86_64__) || defined(__i386__)
-#include <cpuid.h>
-#endif
-
-static const char *const isa_names[] = {"baseline", "avx2", "avx512"}; // by enum spops_cpu_isa
-
-static enum spops_cpu_isa detect_isa(void)
-{
-#if defined(__x86_64__) || defined(__i386__)
-    unsigned eax, ebx, ecx = 0, edx;
-    // Not every compiler knows f16c by name; the system saves its registers where it does AVX2's.
-    const bool has_f16c = __get_cpuid(1, &eax, &ebx, &ecx, &edx) && (ecx & bit_F16C) != 0;
-
-    __builtin_cpu_init();
-    if (!has_f16c || !__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) {
-        return SPOPS_ISA_BASELINE;
-    }
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq")) {
-        return SPOPS_ISA_AVX512;
-    }
-    return SPOPS_ISA_AVX2;
-#else
-    return SPOPS_ISA_BASELINE;
-#endif
-}
-
-// *isa = the processor's, or the lower one that the environment asks for.
-static spops_status choose_isa(spops_context *ctx, enum spops_cpu_isa *isa)
-{
-    const char *wanted = getenv("SPOPS_CPU_ISA");
-
-    *isa = detect_isa();
-    if (wanted == NULL || wanted[0] == '\0') return SPOPS_STATUS_OK;
-    for (int i = SPOPS_ISA_BASELINE; i <= SPOPS_ISA_AVX512; ++i) {
-        if (strcmp(wanted, isa_names[i]) != 0) continue;
-        if (i < (int)*isa) *isa = (enum spops_cpu_isa)i;
-        return SPOPS_STATUS_OK;
-    }
-    return spops_fail(ctx, SPOPS_STATUS_INVALID_ARGUMENT,
-                      "context_create: environment variable SPOPS_CPU_ISA is \"%.40s\", expected "
-                      "baseline, avx2 or avx512",
-                      wanted);
-}
 
 // The processor's name as the system gives it, or "CPU" (Arm systems give none).
 static void read_name(char *name, size_t name_bytes)
@@ -89,11 +44,11 @@ static spops_status open_cpu(spops_context *ctx, int device)
     spops_device_info *info = &ctx->info;
 
     (void)device;
-    SPOPS_TRY(choose_isa(ctx, &ctx->cpu_isa));
+    SPOPS_TRY(spops_choose_isa(ctx, &ctx->cpu_isa));
     info->struct_size = sizeof *info;
     info->backend = SPOPS_BACKEND_CPU;
     read_name(info->name, sizeof info->name);
-    snprintf(info->isa, sizeof info->isa, "%s", isa_names[ctx->cpu_isa]);
+    snprintf(info->isa, sizeof info->isa, "%s", spops_isa_name(ctx->cpu_isa));
     info->num_processors = ctx->num_threads;
     info->cache_bytes = last_level_cache_bytes();
     info->memory_bytes = host_memory_bytes();

@@ -12,6 +12,19 @@
 #define SPOPS_F8E5M2_MAX 57344.0f
 #define SPOPS_F4E2M1_MAX 6.0f
 
+// The value of an 8-bit code as a constant expression: fraction, with its leading one, and exponent
+// as a product of powers of two that no step overflows.
+#define SPOPS_F8_SIGN(c) ((c) < 128 ? 1.0f : -1.0f)
+#define SPOPS_F8E4M3_VALUE(c)                                                                      \
+    (((c)&127) == 127 ? __builtin_nanf("")                                                         \
+                      : SPOPS_F8_SIGN(c) * 0x1p-10f * (float)(((c)&7) + ((c)&120 ? 8 : 0)) *       \
+                            (float)(1 << ((c)&120 ? (c) >> 3 & 15 : 1)))
+#define SPOPS_F8E5M2_VALUE(c)                                                                      \
+    (((c)&127) > 124    ? __builtin_nanf("")                                                       \
+     : ((c)&127) == 124 ? SPOPS_F8_SIGN(c) * __builtin_inff()                                      \
+                        : SPOPS_F8_SIGN(c) * 0x1p-17f * (float)(((c)&3) + ((c)&124 ? 4 : 0)) *     \
+                              (float)(1u << ((c)&124 ? (c) >> 2 & 31 : 1)))
+
 // Code of a magnitude m (the bits of an f32) in a format with `mantissa` bits of fraction, without
 // saturation. least is the smallest normal number; magic is 2^23 times the smallest subnormal one:
 // added, it leaves m rounded in the last bits of the sum.

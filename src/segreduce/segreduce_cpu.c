@@ -5,24 +5,9 @@
 #include <string.h>
 
 #include "backends/backend_cpu.h"
-#include "core/cpu_isa.h"
 #include "core/matrix.h"
 #include "core/runs.h"
 #include "segreduce/segreduce_isa.h"
-
-static const spops_isa_table *table_of(const spops_context *ctx)
-{
-#if defined(__x86_64__)
-    switch (spops_context_isa(ctx)) {
-    case SPOPS_ISA_AVX512: return &spops_isa_table_avx512;
-    case SPOPS_ISA_AVX2: return &spops_isa_table_avx2;
-    default: break;
-    }
-#else
-    (void)ctx;
-#endif
-    return &spops_isa_table_baseline;
-}
 
 // ---- Dividing the work --------------------------------------------------------------------------
 
@@ -130,7 +115,7 @@ static char *element(spops_matrix m, int64_t row, int64_t col)
     return (char *)m.data + (row * m.row_stride + col) * element_bytes(m);
 }
 
-static float weight_at(const spops_isa_table *table, spops_matrix w, int64_t index)
+static float weight_at(const spops_segreduce_table *table, spops_matrix w, int64_t index)
 {
     float weight = 1.0f;
     if (w.data != NULL) {
@@ -181,7 +166,7 @@ static void reduce_split(const walk *work, const spops_split *split)
 // A caller's reduction works on blocks of columns that fit the stack.
 #define CUSTOM_COLS 256
 
-static void finish_custom(const spops_segreduce_args *args, const spops_isa_table *table,
+static void finish_custom(const spops_segreduce_args *args, const spops_segreduce_table *table,
                           int64_t owner, int64_t col, int64_t n, int64_t count, const void *state)
 {
     const spops_reduce_desc *desc = &args->custom->desc;
@@ -195,7 +180,7 @@ static void finish_custom(const spops_segreduce_args *args, const spops_isa_tabl
                state, (size_t)n * desc->state_bytes);
 }
 
-static void custom_range(const spops_segreduce_args *args, const spops_isa_table *table,
+static void custom_range(const spops_segreduce_args *args, const spops_segreduce_table *table,
                          int64_t owner, int64_t begin, int64_t end, char *partial)
 {
     const spops_reduce_desc *desc = &args->custom->desc;
@@ -220,8 +205,8 @@ static void custom_range(const spops_segreduce_args *args, const spops_isa_table
 
 static void custom_owner(const walk *work, int64_t owner, int64_t begin, int64_t end)
 {
-    custom_range((const spops_segreduce_args *)work->args, (const spops_isa_table *)work->kernels,
-                 owner, begin, end, NULL);
+    custom_range((const spops_segreduce_args *)work->args,
+                 (const spops_segreduce_table *)work->kernels, owner, begin, end, NULL);
 }
 
 static size_t custom_piece_bytes(const spops_segreduce_args *args)
@@ -232,7 +217,7 @@ static size_t custom_piece_bytes(const spops_segreduce_args *args)
 static void custom_piece(const walk *work, int64_t piece, const spops_entry *entry)
 {
     const spops_segreduce_args *args = (const spops_segreduce_args *)work->args;
-    custom_range(args, (const spops_isa_table *)work->kernels, entry->owner, entry->begin,
+    custom_range(args, (const spops_segreduce_table *)work->kernels, entry->owner, entry->begin,
                  (int64_t)entry->begin + entry->count,
                  (char *)args->partials + (size_t)piece * custom_piece_bytes(args));
 }
@@ -255,12 +240,12 @@ static void custom_split(const walk *work, const spops_split *split)
             memcpy(later, partial + (size_t)i * custom_piece_bytes(args), bytes);
             desc->combine(desc->user, n, state, later);
         }
-        finish_custom(args, (const spops_isa_table *)work->kernels, split->owner, col, n,
+        finish_custom(args, (const spops_segreduce_table *)work->kernels, split->owner, col, n,
                       split->count, state);
     }
 }
 
-static void choose_reduce(const spops_segreduce_args *args, const spops_isa_table *table,
+static void choose_reduce(const spops_segreduce_args *args, const spops_segreduce_table *table,
                           reduce_kernels *kernels)
 {
     const int traced = args->states != NULL || args->arg.data != NULL;
@@ -279,7 +264,7 @@ static bool is_extended_sum(const spops_segreduce_args *args)
            args->w_scale != NULL || args->out_scale != NULL;
 }
 
-static void choose_sum(const spops_segreduce_args *args, const spops_isa_table *table,
+static void choose_sum(const spops_segreduce_args *args, const spops_segreduce_table *table,
                        reduce_kernels *kernels)
 {
     const spops_dtype w = args->w.data != NULL ? args->w.dtype : SPOPS_DTYPE_F32;
@@ -290,7 +275,7 @@ static void choose_sum(const spops_segreduce_args *args, const spops_isa_table *
 
 // Rows of 8 or 4 bits as f16, once for all the terms that name them.
 static spops_matrix decode_rows(const spops_context *ctx, const spops_segreduce_args *args,
-                                const spops_isa_table *table)
+                                const spops_segreduce_table *table)
 {
     const spops_matrix x = args->x, scales = args->x_scales;
     const spops_matrix rows = spops_matrix_dense(args->x_f16, x.rows, x.cols, SPOPS_DTYPE_F16);
@@ -306,7 +291,7 @@ static spops_matrix decode_rows(const spops_context *ctx, const spops_segreduce_
 
 spops_status spops_cpu_segreduce(spops_context *ctx, const spops_segreduce_args *given)
 {
-    const spops_isa_table *table = table_of(ctx);
+    const spops_segreduce_table *table = spops_segreduce_table_of(ctx);
     spops_segreduce_args decoded = *given;
     const spops_segreduce_args *args = &decoded;
     walk work = {args, table, custom_owner, custom_piece, custom_split, NULL, 0, 0};
@@ -332,11 +317,11 @@ spops_status spops_cpu_segreduce(spops_context *ctx, const spops_segreduce_args 
 // ---- seggrad ------------------------------------------------------------------------------------
 
 typedef struct grad_kernels {
-    const spops_isa_table *table;
+    const spops_segreduce_table *table;
     spops_grad_range range;
 } grad_kernels;
 
-static void custom_grad_range(const spops_grad_args *args, const spops_isa_table *table,
+static void custom_grad_range(const spops_grad_args *args, const spops_segreduce_table *table,
                               int64_t owner, int64_t begin, int64_t end, float *partial)
 {
     const spops_reduce_desc *desc = &args->custom->desc;
@@ -411,7 +396,7 @@ static void grad_split(const walk *work, const spops_split *split)
 
 spops_status spops_cpu_seggrad(spops_context *ctx, const spops_grad_args *args)
 {
-    const spops_isa_table *table = table_of(ctx);
+    const spops_segreduce_table *table = spops_segreduce_table_of(ctx);
     grad_kernels kernels = {table, NULL};
     walk work = {args, &kernels, grad_owner, grad_piece, grad_split, NULL, 0, 0};
 
@@ -427,7 +412,7 @@ spops_status spops_cpu_seggrad(spops_context *ctx, const spops_grad_args *args)
 // ---- segdot -------------------------------------------------------------------------------------
 
 typedef struct dot_kernels {
-    const spops_isa_table *table;
+    const spops_segreduce_table *table;
     spops_dot_range range;
 } dot_kernels;
 
@@ -441,7 +426,7 @@ static float sum_by_halves(float *v, int64_t n)
     return v[0];
 }
 
-static float custom_dot_range(const spops_grad_args *args, const spops_isa_table *table,
+static float custom_dot_range(const spops_grad_args *args, const spops_segreduce_table *table,
                               int64_t owner, int64_t begin, int64_t end)
 {
     const spops_reduce_desc *desc = &args->custom->desc;
@@ -511,7 +496,7 @@ static void dot_split(const walk *work, const spops_split *split)
 
 spops_status spops_cpu_segdot(spops_context *ctx, const spops_grad_args *args)
 {
-    const spops_isa_table *table = table_of(ctx);
+    const spops_segreduce_table *table = spops_segreduce_table_of(ctx);
     dot_kernels kernels = {table, NULL};
     const walk work = {args, &kernels, dot_owner, dot_piece, dot_split, NULL, 0, 0};
 

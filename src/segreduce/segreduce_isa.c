@@ -1,5 +1,4 @@
-// The vector code of segreduce, seggrad and segdot, compiled once per instruction set
-// (SPOPS_ISA_NAME and the compiler's -m flags say which). Every function below is written for any
+// The vector code of segreduce, seggrad and segdot, compiled once per instruction set. Every function below is written for any
 // reduction, dtype and block width; these are constants where it is inlined, so that the compiler
 // sees plain loops over columns with the accumulators in vector registers. The lists at the end
 // name the instances.
@@ -7,43 +6,13 @@
 //     terms of an owner        block of columns
 //     row a(p) of x  * w --->  acc[0 .. width-1]  --->  out, arg, states or partial
 //
-// One table comes out: spops_isa_table_<SPOPS_ISA_NAME>.
+// One table comes out.
 
-#if defined(__GNUC__) && !defined(__clang__)
-// Loops over columns become straight vector code. Jamming two terms into one pass, or a copy of the
-// loop for each invariant condition, would take the accumulators out of their registers.
-// Comparisons need not keep the floating-point exception flags; no value depends on any of these.
-#pragma GCC optimize("no-loop-unroll-and-jam", "no-unswitch-loops", "no-trapping-math")
-#ifdef __AVX512F__
-#pragma GCC target("prefer-vector-width=512")
-#endif
-#elif defined(__clang__)
-// Without optimization a loop marked `omp simd` stays as it is; that is no fault.
-#pragma clang diagnostic ignored "-Wpass-failed"
-#endif
+#include "core/simd_rows.h"
 
 #include "segreduce/segreduce_isa.h"
 
-#ifdef __F16C__
-#include <immintrin.h>
-#endif
-
-#include "core/float8.h"
-#include "core/matrix.h"
 #include "spops/device/reduce_ops.h"
-
-// A sanitizer multiplies this code; instances then share functions, with the choices made at run
-// time.
-#if defined(__SANITIZE_ADDRESS__)
-#define INLINE static inline
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#define INLINE static inline
-#endif
-#endif
-#ifndef INLINE
-#define INLINE static inline __attribute__((always_inline))
-#endif
 
 // Columns whose accumulators fit the vector registers: one word per column, or two.
 #if defined(__AVX512F__)
@@ -76,7 +45,7 @@ typedef union state {
 
 _Static_assert(sizeof(state) == SPOPS_REDUCE_STATE_BYTES_MAX, "a state is one or two words");
 
-INLINE size_t state_bytes(int op)
+SPOPS_INLINE size_t state_bytes(int op)
 {
     switch (op) {
 #define SPOPS_REDUCE_OP(name, plain, traced)                                                       \
@@ -89,7 +58,7 @@ INLINE size_t state_bytes(int op)
     }
 }
 
-INLINE state identity(int op)
+SPOPS_INLINE state identity(int op)
 {
     state a = {{0.0f, 0}};
     switch (op) {
@@ -105,7 +74,7 @@ INLINE state identity(int op)
     return a;
 }
 
-INLINE state lift(int op, float v, int32_t term)
+SPOPS_INLINE state lift(int op, float v, int32_t term)
 {
     state a = {{0.0f, 0}};
     switch (op) {
@@ -121,7 +90,7 @@ INLINE state lift(int op, float v, int32_t term)
     return a;
 }
 
-INLINE state combine(int op, state a, state b)
+SPOPS_INLINE state combine(int op, state a, state b)
 {
     switch (op) {
 #define SPOPS_REDUCE_OP(name, plain, traced)                                                       \
@@ -138,7 +107,7 @@ INLINE state combine(int op, state a, state b)
     return a;
 }
 
-INLINE float finalize(int op, state a, int64_t count)
+SPOPS_INLINE float finalize(int op, state a, int64_t count)
 {
     switch (op) {
 #define SPOPS_REDUCE_OP(name, plain, traced)                                                       \
@@ -151,7 +120,7 @@ INLINE float finalize(int op, state a, int64_t count)
     }
 }
 
-INLINE int32_t winner(int op, state a)
+SPOPS_INLINE int32_t winner(int op, state a)
 {
     switch (op) {
 #define SPOPS_REDUCE_OP(name, plain, traced)                                                       \
@@ -163,7 +132,7 @@ INLINE int32_t winner(int op, state a)
     }
 }
 
-INLINE float gradient(int op, float v, int32_t term, state a, int64_t count)
+SPOPS_INLINE float gradient(int op, float v, int32_t term, state a, int64_t count)
 {
     switch (op) {
 #define SPOPS_REDUCE_OP(name, plain, traced)                                                       \
@@ -176,314 +145,61 @@ INLINE float gradient(int op, float v, int32_t term, state a, int64_t count)
 }
 
 // SUM and MEAN have gradients that read no state (core/backend.h), SUM's no count either.
-INLINE bool gradient_reads_state(int op)
+SPOPS_INLINE bool gradient_reads_state(int op)
 {
     return op != SPOPS_REDUCE_SUM + TRACED && op != SPOPS_REDUCE_MEAN + TRACED;
 }
-INLINE bool gradient_reads_count(int op)
+SPOPS_INLINE bool gradient_reads_count(int op)
 {
     return op != SPOPS_REDUCE_SUM + TRACED;
 }
 
-INLINE state load_state(int op, const char *src)
+SPOPS_INLINE state load_state(int op, const char *src)
 {
     state a = {{0.0f, 0}};
     memcpy(&a, src, state_bytes(op));
     return a;
 }
 
-INLINE void store_state(int op, state a, char *dst)
+SPOPS_INLINE void store_state(int op, state a, char *dst)
 {
     memcpy(dst, &a, state_bytes(op));
 }
 
-// ---- Rows: `width` neighbouring elements of a dtype, as f32 -------------------------------------
-
-INLINE size_t element_bytes(int dtype)
-{
-    return dtype == SPOPS_DTYPE_F32 ? 4 : dtype <= SPOPS_DTYPE_BF16 ? 2 : 1;
-}
-
-INLINE const char *element(int dtype, spops_matrix m, int64_t row, int64_t col)
-{
-    return (const char *)m.data + (size_t)(row * m.row_stride + col) * element_bytes(dtype);
-}
-
-INLINE float load_1(int dtype, const char *src)
-{
-    uint16_t half;
-    float f;
-    if (dtype == SPOPS_DTYPE_F32) {
-        memcpy(&f, src, sizeof f);
-        return f;
-    }
-    if (dtype == SPOPS_DTYPE_F8E4M3) return spops_float_of_f8e4m3((uint8_t)*src);
-    if (dtype == SPOPS_DTYPE_F8E5M2) return spops_float_of_f8e5m2((uint8_t)*src);
-    memcpy(&half, src, sizeof half);
-    if (dtype == SPOPS_DTYPE_BF16) return spops_float_of_bf16(half);
-#ifdef __F16C__
-    return _cvtsh_ss(half);
-#else
-    return spops_float_of_f16(half);
-#endif
-}
-
-INLINE void store_1(int dtype, float f, char *dst)
-{
-    uint16_t half;
-    if (dtype == SPOPS_DTYPE_F32) {
-        memcpy(dst, &f, sizeof f);
-        return;
-    }
-    if (dtype == SPOPS_DTYPE_F8E4M3 || dtype == SPOPS_DTYPE_F8E5M2) {
-        *dst = (char)(dtype == SPOPS_DTYPE_F8E4M3 ? spops_f8e4m3_of_float(f)
-                                                  : spops_f8e5m2_of_float(f));
-        return;
-    }
-    if (dtype == SPOPS_DTYPE_BF16)
-        half = spops_bf16_of_float(f);
-    else
-#ifdef __F16C__
-        half = _cvtss_sh(f, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-#else
-        half = spops_f16_of_float(f);
-#endif
-    memcpy(dst, &half, sizeof half);
-}
-
-#ifdef __F16C__
-// f8 by way of f16, whose exponent is as wide as that of e5m2 and wider than that of e4m3. Sixteen
-// f16 of as many codes; for e4m3 they are 2^-8 of the values.
-INLINE __m256i f16_of_f8(int dtype, const char *src)
-{
-    const __m128i codes = _mm_loadu_si128((const __m128i *)(const void *)src);
-    if (dtype == SPOPS_DTYPE_F8E5M2) return _mm256_slli_epi16(_mm256_cvtepu8_epi16(codes), 8);
-    const __m256i moved = _mm256_slli_epi16(_mm256_cvtepi8_epi16(codes), 7);
-    const __m256i finite = _mm256_and_si256(moved, _mm256_set1_epi16((int16_t)0xbf80));
-    const __m128i nan =
-        _mm_cmpeq_epi8(_mm_or_si128(codes, _mm_set1_epi8((char)0x80)), _mm_set1_epi8((char)0xff));
-    const __m256i exponent = _mm256_and_si256(_mm256_cvtepi8_epi16(nan), _mm256_set1_epi16(0x7e00));
-    return _mm256_or_si256(finite, exponent);
-}
-
-INLINE void load_16_f8(int dtype, const char *src, float *dst)
-{
-    const __m256i half = f16_of_f8(dtype, src);
-#ifdef __AVX512F__
-    __m512 v = _mm512_cvtph_ps(half);
-    if (dtype == SPOPS_DTYPE_F8E4M3) v = _mm512_mul_ps(v, _mm512_set1_ps(0x1p8f));
-    _mm512_storeu_ps(dst, v);
-#else
-    __m256 low = _mm256_cvtph_ps(_mm256_castsi256_si128(half));
-    __m256 high = _mm256_cvtph_ps(_mm256_extracti128_si256(half, 1));
-    if (dtype == SPOPS_DTYPE_F8E4M3) {
-        low = _mm256_mul_ps(low, _mm256_set1_ps(0x1p8f));
-        high = _mm256_mul_ps(high, _mm256_set1_ps(0x1p8f));
-    }
-    _mm256_storeu_ps(dst, low);
-    _mm256_storeu_ps(dst + 8, high);
-#endif
-}
-#endif
-
-INLINE void load_lanes(int dtype, int width, const char *src, float *dst)
-{
-    const size_t bytes = element_bytes(dtype);
-    int c = 0;
-#ifdef __F16C__
-    if (dtype == SPOPS_DTYPE_F16) {
-#ifdef __AVX512F__
-        for (; c + 16 <= width; c += 16) {
-            const __m256i half = _mm256_loadu_si256((const __m256i *)(const void *)(src + 2 * c));
-            _mm512_storeu_ps(dst + c, _mm512_cvtph_ps(half));
-        }
-#endif
-        for (; c + 8 <= width; c += 8) {
-            const __m128i half = _mm_loadu_si128((const __m128i *)(const void *)(src + 2 * c));
-            _mm256_storeu_ps(dst + c, _mm256_cvtph_ps(half));
-        }
-    }
-    if (dtype == SPOPS_DTYPE_BF16) { // the upper halves of f32
-#ifdef __AVX512F__
-        for (; c + 16 <= width; c += 16) {
-            const __m256i half = _mm256_loadu_si256((const __m256i *)(const void *)(src + 2 * c));
-            _mm512_storeu_si512(dst + c, _mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
-        }
-#endif
-        for (; c + 8 <= width; c += 8) {
-            const __m128i half = _mm_loadu_si128((const __m128i *)(const void *)(src + 2 * c));
-            _mm256_storeu_si256((__m256i *)(void *)(dst + c),
-                                _mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16));
-        }
-    }
-    if (dtype == SPOPS_DTYPE_F8E4M3 || dtype == SPOPS_DTYPE_F8E5M2) {
-        for (; c + 16 <= width; c += 16)
-            load_16_f8(dtype, src + c, dst + c);
-    }
-#endif
-#pragma omp simd
-    for (int i = c; i < width; ++i)
-        dst[i] = load_1(dtype, src + (size_t)i * bytes);
-}
-
-#ifdef __AVX512F__
-// Sixteen codes of an f8 dtype, as float8.h has them. A power of two that is 2^23 of the codes'
-// spacing at v, added, leaves v rounded in the last bits of the sum.
-INLINE __m128i f8_of_16(int dtype, __m512 v)
-{
-    const int fraction = dtype == SPOPS_DTYPE_F8E4M3 ? 3 : 2;
-    const float largest = dtype == SPOPS_DTYPE_F8E4M3 ? SPOPS_F8E4M3_MAX : SPOPS_F8E5M2_MAX;
-    const float least = dtype == SPOPS_DTYPE_F8E4M3 ? 0x1p-6f : 0x1p-14f; // normal number
-    const __m512i bits = _mm512_castps_si512(v);
-    const __m512i least_bits = _mm512_castps_si512(_mm512_set1_ps(least));
-    const __m512i m = _mm512_min_epu32(_mm512_and_si512(bits, _mm512_set1_epi32(0x7fffffff)),
-                                       _mm512_castps_si512(_mm512_set1_ps(largest)));
-    const __m512i exponent =
-        _mm512_max_epu32(_mm512_and_si512(m, _mm512_set1_epi32(0x7f800000)), least_bits);
-    const __m512i magic = _mm512_add_epi32(exponent, _mm512_set1_epi32((23 - fraction) << 23));
-    const __m512i sum =
-        _mm512_castps_si512(_mm512_add_ps(_mm512_castsi512_ps(m), _mm512_castsi512_ps(magic)));
-    const __m512i binade =
-        _mm512_srli_epi32(_mm512_sub_epi32(exponent, least_bits), 23 - (unsigned)fraction);
-    const __m512i code = _mm512_add_epi32(binade, _mm512_sub_epi32(sum, magic));
-    const __m512i sign = _mm512_and_si512(_mm512_srli_epi32(bits, 24), _mm512_set1_epi32(0x80));
-    const __mmask16 nan = _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q);
-    return _mm512_cvtepi32_epi8(
-        _mm512_mask_mov_epi32(_mm512_or_si512(code, sign), nan, _mm512_set1_epi32(0x7f)));
-}
-#endif
-
-// Sixteen at a time, first to words and then narrowed: loops over wider blocks of narrow elements
-// would leave the rest of a block to scalar code.
-INLINE void store_16(int dtype, const float *src, char *dst)
-{
-    uint32_t codes[16];
-    uint16_t halves[16];
-    uint8_t bytes[16];
-#ifdef __AVX512F__
-    if (dtype != SPOPS_DTYPE_BF16) {
-        _mm_storeu_si128((__m128i *)(void *)dst, f8_of_16(dtype, _mm512_loadu_ps(src)));
-        return;
-    }
-#endif
-#pragma omp simd
-    for (int c = 0; c < 16; ++c)
-        codes[c] = dtype == SPOPS_DTYPE_BF16     ? spops_bf16_of_float(src[c])
-                   : dtype == SPOPS_DTYPE_F8E4M3 ? spops_f8e4m3_of_float(src[c])
-                                                 : spops_f8e5m2_of_float(src[c]);
-    if (dtype == SPOPS_DTYPE_BF16) {
-#pragma omp simd
-        for (int c = 0; c < 16; ++c)
-            halves[c] = (uint16_t)codes[c];
-        memcpy(dst, halves, sizeof halves);
-    } else {
-#pragma omp simd
-        for (int c = 0; c < 16; ++c)
-            bytes[c] = (uint8_t)codes[c];
-        memcpy(dst, bytes, sizeof bytes);
-    }
-}
-
-INLINE void store_lanes(int dtype, int width, const float *src, char *dst)
-{
-    const size_t bytes = element_bytes(dtype);
-    int c = 0;
-#ifdef __F16C__
-    if (dtype == SPOPS_DTYPE_F16) {
-        enum { rounding = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC };
-#ifdef __AVX512F__
-        for (; c + 16 <= width; c += 16) {
-            const __m256i half = _mm512_cvtps_ph(_mm512_loadu_ps(src + c), rounding);
-            _mm256_storeu_si256((__m256i *)(void *)(dst + 2 * c), half);
-        }
-#endif
-        for (; c + 8 <= width; c += 8) {
-            const __m128i half = _mm256_cvtps_ph(_mm256_loadu_ps(src + c), rounding);
-            _mm_storeu_si128((__m128i *)(void *)(dst + 2 * c), half);
-        }
-    }
-#endif
-    if (dtype == SPOPS_DTYPE_BF16 || element_bytes(dtype) == 1) {
-        for (; c + 16 <= width; c += 16)
-            store_16(dtype, src + c, dst + (size_t)c * bytes);
-    }
-#pragma omp simd
-    for (int i = c; i < width; ++i)
-        store_1(dtype, src[i], dst + (size_t)i * bytes);
-}
-
-// 16 columns of an f4e2m1 row, times their block scale.
-INLINE void load_16_f4(const char *src, float scale, float *dst)
-{
-#ifdef __AVX512F__
-    // Lane i holds the word with its code, shifted by its place; of an index only the last four
-    // bits count.
-    static const float values[16] = {0.0f,  0.5f,  1.0f,  1.5f,  2.0f,  3.0f,  4.0f,  6.0f,
-                                     -0.0f, -0.5f, -1.0f, -1.5f, -2.0f, -3.0f, -4.0f, -6.0f};
-    const __m512i word = _mm512_set_epi32(1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0);
-    const __m512i place =
-        _mm512_set_epi32(28, 24, 20, 16, 12, 8, 4, 0, 28, 24, 20, 16, 12, 8, 4, 0);
-    const __m128i codes = _mm_loadl_epi64((const __m128i *)(const void *)src);
-    const __m512i index =
-        _mm512_srlv_epi32(_mm512_permutexvar_epi32(word, _mm512_castsi128_si512(codes)), place);
-    const __m512 v = _mm512_permutexvar_ps(index, _mm512_loadu_ps(values));
-    _mm512_storeu_ps(dst, _mm512_mul_ps(v, _mm512_set1_ps(scale)));
-#elif defined(__F16C__)
-    // The upper halves of f16: their lower ones are zero.
-    const __m128i values =
-        _mm_set_epi8((char)0xc6, (char)0xc4, (char)0xc2, (char)0xc0, (char)0xbe, (char)0xbc,
-                     (char)0xb8, (char)0x80, 0x46, 0x44, 0x42, 0x40, 0x3e, 0x3c, 0x38, 0x00);
-    const __m128i codes = _mm_loadl_epi64((const __m128i *)(const void *)src);
-    const __m128i mask = _mm_set1_epi8(0x0f);
-    const __m128i even = _mm_and_si128(codes, mask);
-    const __m128i odd = _mm_and_si128(_mm_srli_epi16(codes, 4), mask);
-    const __m128i upper = _mm_shuffle_epi8(values, _mm_unpacklo_epi8(even, odd));
-    const __m128i zero = _mm_setzero_si128();
-    const __m256 s = _mm256_set1_ps(scale);
-    _mm256_storeu_ps(dst, _mm256_mul_ps(_mm256_cvtph_ps(_mm_unpacklo_epi8(zero, upper)), s));
-    _mm256_storeu_ps(dst + 8, _mm256_mul_ps(_mm256_cvtph_ps(_mm_unpackhi_epi8(zero, upper)), s));
-#else
-    for (int c = 0; c < SPOPS_BLOCK_COLS; ++c)
-        dst[c] = scale * spops_float_of_f4e2m1((uint8_t)((uint8_t)src[c / 2] >> c % 2 * 4));
-#endif
-}
+// ---- Rows of any length -------------------------------------------------------------------------
 
 static void load(spops_dtype dtype, const void *src, int64_t n, float *dst)
 {
     const char *from = (const char *)src;
     int64_t i = 0;
-#define LOAD(name)                                                                                 \
-    for (; i + 16 <= n; i += 16)                                                                   \
-        load_lanes(SPOPS_DTYPE_##name, 16, from + (size_t)i * element_bytes(dtype), dst + i);      \
-    for (; i < n; ++i)                                                                             \
-    load_lanes(SPOPS_DTYPE_##name, 1, from + (size_t)i * element_bytes(dtype), dst + i)
-    if (dtype == SPOPS_DTYPE_F32) {
-        LOAD(F32);
-    } else if (dtype == SPOPS_DTYPE_F16) {
-        LOAD(F16);
-    } else {
-        LOAD(BF16);
+    switch (dtype) {
+#define SPOPS_DTYPE_FLOAT(NAME, name, bits, c_type, device_type)                                   \
+    case SPOPS_DTYPE_##NAME:                                                                       \
+        for (; i + 16 <= n; i += 16)                                                               \
+            spops_load_lanes(SPOPS_DTYPE_##NAME, 16, from + (size_t)i * sizeof(c_type), dst + i);  \
+        for (; i < n; ++i)                                                                         \
+            dst[i] = spops_load_1(SPOPS_DTYPE_##NAME, from + (size_t)i * sizeof(c_type));          \
+        break;
+#include "core/dtypes.def"
+    default: break;
     }
-#undef LOAD
 }
 
 static void store(spops_dtype dtype, const float *src, int64_t n, void *dst)
 {
     char *to = (char *)dst;
     int64_t i = 0;
-#define STORE(name)                                                                                \
-    for (; i + 16 <= n; i += 16)                                                                   \
-        store_lanes(SPOPS_DTYPE_##name, 16, src + i, to + (size_t)i * element_bytes(dtype));       \
-    for (; i < n; ++i)                                                                             \
-    store_lanes(SPOPS_DTYPE_##name, 1, src + i, to + (size_t)i * element_bytes(dtype))
-    if (dtype == SPOPS_DTYPE_F32) {
-        STORE(F32);
-    } else if (dtype == SPOPS_DTYPE_F16) {
-        STORE(F16);
-    } else {
-        STORE(BF16);
+    switch (dtype) {
+#define SPOPS_DTYPE_FLOAT(NAME, name, bits, c_type, device_type)                                   \
+    case SPOPS_DTYPE_##NAME:                                                                       \
+        for (; i + 16 <= n; i += 16)                                                               \
+            spops_store_lanes(SPOPS_DTYPE_##NAME, 16, src + i, to + (size_t)i * sizeof(c_type));   \
+        for (; i < n; ++i)                                                                         \
+            spops_store_1(SPOPS_DTYPE_##NAME, src[i], to + (size_t)i * sizeof(c_type));            \
+        break;
+#include "core/dtypes.def"
+    default: break;
     }
-#undef STORE
 }
 
 // ---- Terms: the numbers of a position, whether or not the lists store them ----------------------
@@ -498,7 +214,7 @@ typedef struct cursor {
 
 static const int32_t no_pair[2] = {0, 0};
 
-INLINE cursor cursor_at(const spops_lists *lists, int64_t position)
+SPOPS_INLINE cursor cursor_at(const spops_lists *lists, int64_t position)
 {
     const bool pairs = lists->pairs != NULL, order = lists->order != NULL;
     cursor at;
@@ -511,20 +227,20 @@ INLINE cursor cursor_at(const spops_lists *lists, int64_t position)
     return at;
 }
 
-INLINE int64_t cursor_a(const cursor *at)
+SPOPS_INLINE int64_t cursor_a(const cursor *at)
 {
     return at->pair[0] + at->pair_base;
 }
-INLINE int64_t cursor_b(const cursor *at)
+SPOPS_INLINE int64_t cursor_b(const cursor *at)
 {
     return at->pair[1] + at->pair_base;
 }
-INLINE int32_t cursor_term(const cursor *at)
+SPOPS_INLINE int32_t cursor_term(const cursor *at)
 {
     return (int32_t)(*at->order + at->order_base);
 }
 
-INLINE void cursor_step(cursor *at)
+SPOPS_INLINE void cursor_step(cursor *at)
 {
     at->pair += at->pair_step;
     at->pair_base += at->pair_step == 0;
@@ -539,16 +255,12 @@ typedef struct weights {
 } weights;
 
 static const float one = 1.0f;
-static const uint16_t one_f16 = 0x3c00, one_bf16 = 0x3f80;
 
-INLINE weights weights_of(int dtype, spops_matrix w)
+SPOPS_INLINE weights weights_of(int dtype, spops_matrix w)
 {
     weights v;
-    v.data = w.data != NULL             ? (const char *)w.data
-             : dtype == SPOPS_DTYPE_F32 ? (const char *)&one
-             : dtype == SPOPS_DTYPE_F16 ? (const char *)&one_f16
-                                        : (const char *)&one_bf16;
-    v.stride = w.data != NULL ? (int64_t)element_bytes(dtype) : 0;
+    v.data = w.data != NULL ? (const char *)w.data : (const char *)&one;
+    v.stride = w.data != NULL ? (int64_t)spops_element_bytes(dtype) : 0;
     return v;
 }
 
@@ -585,7 +297,7 @@ INLINE weights weights_of(int dtype, spops_matrix w)
 
 #define MAX_WIDTH 128
 
-INLINE int wide_of(int op)
+SPOPS_INLINE int wide_of(int op)
 {
     return state_bytes(op) > 4 ? WIDE_2 : WIDE_1;
 }
@@ -596,7 +308,7 @@ typedef struct accumulators {
     int32_t second[MAX_WIDTH];
 } accumulators;
 
-INLINE state get(const accumulators *acc, int c)
+SPOPS_INLINE state get(const accumulators *acc, int c)
 {
     state a;
     a.word.first = acc->first[c];
@@ -604,7 +316,7 @@ INLINE state get(const accumulators *acc, int c)
     return a;
 }
 
-INLINE void put(accumulators *acc, int c, state a)
+SPOPS_INLINE void put(accumulators *acc, int c, state a)
 {
     acc->first[c] = a.word.first;
     acc->second[c] = a.word.second;
@@ -613,15 +325,15 @@ INLINE void put(accumulators *acc, int c, state a)
 // ---- segreduce ----------------------------------------------------------------------------------
 
 // Where the states of an owner's block go once all its terms are in.
-INLINE void finish_block(int op, int dtype, int width, const spops_segreduce_args *args,
-                         int64_t owner, int64_t col, int64_t count, const accumulators *acc)
+SPOPS_INLINE void finish_block(int op, int dtype, int width, const spops_segreduce_args *args,
+                               int64_t owner, int64_t col, int64_t count, const accumulators *acc)
 {
     if (args->out.data != NULL) {
         float v[MAX_WIDTH];
 #pragma omp simd
         for (int c = 0; c < width; ++c)
             v[c] = finalize(op, get(acc, c), count);
-        store_lanes(dtype, width, v, (char *)element(dtype, args->out, owner, col));
+        spops_store_lanes(dtype, width, v, (char *)spops_element(dtype, args->out, owner, col));
     }
     if (op >= TRACED && args->arg.data != NULL) {
         int32_t *arg = (int32_t *)args->arg.data + owner * args->arg.row_stride + col;
@@ -638,11 +350,12 @@ INLINE void finish_block(int op, int dtype, int width, const spops_segreduce_arg
     }
 }
 
-INLINE void reduce_block(int op, int xtype, int wtype, int width, const spops_segreduce_args *args,
-                         int64_t owner, int64_t begin, int64_t end, int64_t col, char *partial)
+SPOPS_INLINE void reduce_block(int op, int xtype, int wtype, int width,
+                               const spops_segreduce_args *args, int64_t owner, int64_t begin,
+                               int64_t end, int64_t col, char *partial)
 {
-    const int64_t row_bytes = args->x.row_stride * (int64_t)element_bytes(xtype);
-    const char *x = element(xtype, args->x, 0, col);
+    const int64_t row_bytes = args->x.row_stride * (int64_t)spops_element_bytes(xtype);
+    const char *x = spops_element(xtype, args->x, 0, col);
     const weights w = weights_of(wtype, args->w);
     cursor at = cursor_at(args->lists, begin);
     accumulators acc;
@@ -651,10 +364,10 @@ INLINE void reduce_block(int op, int xtype, int wtype, int width, const spops_se
     for (int c = 0; c < width; ++c)
         put(&acc, c, identity(op));
     for (int64_t p = begin; p < end; ++p, cursor_step(&at)) {
-        const float weight = load_1(wtype, w.data + cursor_b(&at) * w.stride);
+        const float weight = spops_load_1(wtype, w.data + cursor_b(&at) * w.stride);
         const int32_t term = cursor_term(&at);
         float v[MAX_WIDTH];
-        load_lanes(xtype, width, x + cursor_a(&at) * row_bytes, v);
+        spops_load_lanes(xtype, width, x + cursor_a(&at) * row_bytes, v);
 #pragma omp simd
         for (int c = 0; c < width; ++c)
             put(&acc, c, combine(op, get(&acc, c), lift(op, weight * v[c], term)));
@@ -668,8 +381,8 @@ INLINE void reduce_block(int op, int xtype, int wtype, int width, const spops_se
     }
 }
 
-INLINE void reduce_range(int op, int xtype, int wtype, const spops_segreduce_args *args,
-                         int64_t owner, int64_t begin, int64_t end, char *partial)
+SPOPS_INLINE void reduce_range(int op, int xtype, int wtype, const spops_segreduce_args *args,
+                               int64_t owner, int64_t begin, int64_t end, char *partial)
 {
     const int64_t cols = args->x.cols;
 #define BLOCK(width, col)                                                                          \
@@ -678,8 +391,8 @@ INLINE void reduce_range(int op, int xtype, int wtype, const spops_segreduce_arg
 #undef BLOCK
 }
 
-INLINE void split_block(int op, int dtype, int width, const spops_segreduce_args *args,
-                        const spops_split *split, int64_t col)
+SPOPS_INLINE void split_block(int op, int dtype, int width, const spops_segreduce_args *args,
+                              const spops_split *split, int64_t col)
 {
     const size_t piece_bytes = (size_t)args->x.cols * state_bytes(op);
     const char *partial = (const char *)args->partials + (size_t)split->first_piece * piece_bytes +
@@ -700,8 +413,8 @@ INLINE void split_block(int op, int dtype, int width, const spops_segreduce_args
     finish_block(op, dtype, width, args, split->owner, col, split->count, &acc);
 }
 
-INLINE void reduce_split(int op, int dtype, const spops_segreduce_args *args,
-                         const spops_split *split)
+SPOPS_INLINE void reduce_split(int op, int dtype, const spops_segreduce_args *args,
+                               const spops_split *split)
 {
     const int64_t cols = args->x.cols;
 #define BLOCK(width, col) split_block(op, dtype, width, args, split, col)
@@ -709,41 +422,14 @@ INLINE void reduce_split(int op, int dtype, const spops_segreduce_args *args,
 #undef BLOCK
 }
 
-// Weights of 8 bits, one at a time: from tables.
-#define CODES_1(f, c) f(c), f((c) + 1), f((c) + 2), f((c) + 3)
-#define CODES_2(f, c) CODES_1(f, c), CODES_1(f, (c) + 4), CODES_1(f, (c) + 8), CODES_1(f, (c) + 12)
-#define CODES_3(f, c)                                                                              \
-    CODES_2(f, c), CODES_2(f, (c) + 16), CODES_2(f, (c) + 32), CODES_2(f, (c) + 48)
-#define CODES(f) CODES_3(f, 0), CODES_3(f, 64), CODES_3(f, 128), CODES_3(f, 192)
-#define SIGN(c)  ((c) < 128 ? 1.0f : -1.0f)
-// Fraction, with its leading one, and exponent as a product of powers of two that no step
-// overflows.
-#define E4M3(c)                                                                                    \
-    (((c)&127) == 127 ? __builtin_nanf("")                                                         \
-                      : SIGN(c) * 0x1p-10f * (float)(((c)&7) + ((c)&120 ? 8 : 0)) *                \
-                            (float)(1 << ((c)&120 ? (c) >> 3 & 15 : 1)))
-#define E5M2(c)                                                                                    \
-    (((c)&127) > 124    ? __builtin_nanf("")                                                       \
-     : ((c)&127) == 124 ? SIGN(c) * __builtin_inff()                                               \
-                        : SIGN(c) * 0x1p-17f * (float)(((c)&3) + ((c)&124 ? 4 : 0)) *              \
-                              (float)(1u << ((c)&124 ? (c) >> 2 & 31 : 1)))
-static const float e4m3_values[256] = {CODES(E4M3)}, e5m2_values[256] = {CODES(E5M2)};
-
-INLINE float load_weight(int dtype, const char *src)
-{
-    if (dtype == SPOPS_DTYPE_F8E4M3) return e4m3_values[(uint8_t)*src];
-    if (dtype == SPOPS_DTYPE_F8E5M2) return e5m2_values[(uint8_t)*src];
-    return load_1(dtype, src);
-}
-
 // ---- segreduce: sums of other dtypes and scales (core/backend.h) --------------------------------
 
 // Scale and store the sums of an owner.
-INLINE void finish_sum(int width, const spops_segreduce_args *args, int64_t owner, int64_t col,
-                       const float *acc)
+SPOPS_INLINE void finish_sum(int width, const spops_segreduce_args *args, int64_t owner,
+                             int64_t col, const float *acc)
 {
     const int dtype = (int)args->out.dtype;
-    char *dst = (char *)element(dtype, args->out, owner, col);
+    char *dst = (char *)spops_element(dtype, args->out, owner, col);
     float factor = args->x_scale != NULL ? *args->x_scale : 1.0f;
     float v[MAX_WIDTH];
 
@@ -753,11 +439,15 @@ INLINE void finish_sum(int width, const spops_segreduce_args *args, int64_t owne
     for (int c = 0; c < width; ++c)
         v[c] = acc[c] * factor;
     switch (dtype) {
-    case SPOPS_DTYPE_F32: store_lanes(SPOPS_DTYPE_F32, width, v, dst); break;
-    case SPOPS_DTYPE_F16: store_lanes(SPOPS_DTYPE_F16, width, v, dst); break;
-    case SPOPS_DTYPE_BF16: store_lanes(SPOPS_DTYPE_BF16, width, v, dst); break;
-    case SPOPS_DTYPE_F8E4M3: store_lanes(SPOPS_DTYPE_F8E4M3, width, v, dst); break;
-    default: store_lanes(SPOPS_DTYPE_F8E5M2, width, v, dst); break;
+#define STORE(NAME, name, bits, c_type, device_type)                                               \
+    case SPOPS_DTYPE_##NAME:                                                                       \
+        spops_store_lanes(SPOPS_DTYPE_##NAME, width, v, dst);                                      \
+        break;
+#define SPOPS_DTYPE_FLOAT  STORE
+#define SPOPS_DTYPE_FLOAT8 STORE
+#include "core/dtypes.def"
+#undef STORE
+    default: break;
     }
 }
 
@@ -769,42 +459,43 @@ static void decode(spops_dtype dtype, const void *src, const uint8_t *scales, in
     const char *from = (const char *)src;
     int64_t c = 0;
 
-    if (dtype == SPOPS_DTYPE_F4E2M1) {
+    if (spops_dtype_is_packed(dtype)) {
         float v[SPOPS_BLOCK_COLS];
         for (; c + SPOPS_BLOCK_COLS <= n; c += SPOPS_BLOCK_COLS) {
-            load_16_f4(from + c / 2, e4m3_values[scales[c / SPOPS_BLOCK_COLS]], v);
-            store_lanes(SPOPS_DTYPE_F16, SPOPS_BLOCK_COLS, v, (char *)(dst + c));
+            spops_load_16_f4(from + c / 2, spops_f8e4m3_values[scales[c / SPOPS_BLOCK_COLS]], v);
+            spops_store_lanes(SPOPS_DTYPE_F16, SPOPS_BLOCK_COLS, v, (char *)(dst + c));
         }
         if (c < n) {
             char codes[SPOPS_BLOCK_COLS / 2] = {0};
             memcpy(codes, from + c / 2, (size_t)(n - c) / 2);
-            load_16_f4(codes, e4m3_values[scales[c / SPOPS_BLOCK_COLS]], v);
+            spops_load_16_f4(codes, spops_f8e4m3_values[scales[c / SPOPS_BLOCK_COLS]], v);
             for (int64_t i = 0; c < n; ++i, ++c)
-                store_1(SPOPS_DTYPE_F16, v[i], (char *)(dst + c));
+                spops_store_1(SPOPS_DTYPE_F16, v[i], (char *)(dst + c));
         }
         return;
     }
-#define DECODE(name)                                                                               \
-    for (; c + 16 <= n; c += 16) {                                                                 \
-        float v[16];                                                                               \
-        load_lanes(SPOPS_DTYPE_##name, 16, from + c, v);                                           \
-        store_lanes(SPOPS_DTYPE_F16, 16, v, (char *)(dst + c));                                    \
-    }                                                                                              \
-    for (; c < n; ++c)                                                                             \
-    store_1(SPOPS_DTYPE_F16, load_1(SPOPS_DTYPE_##name, from + c), (char *)(dst + c))
-    if (dtype == SPOPS_DTYPE_F8E4M3) {
-        DECODE(F8E4M3);
-    } else {
-        DECODE(F8E5M2);
+    switch (dtype) {
+#define SPOPS_DTYPE_FLOAT8(NAME, name, bits, c_type, device_type)                                  \
+    case SPOPS_DTYPE_##NAME:                                                                       \
+        for (; c + 16 <= n; c += 16) {                                                             \
+            float v[16];                                                                           \
+            spops_load_lanes(SPOPS_DTYPE_##NAME, 16, from + c, v);                                 \
+            spops_store_lanes(SPOPS_DTYPE_F16, 16, v, (char *)(dst + c));                          \
+        }                                                                                          \
+        for (; c < n; ++c)                                                                         \
+            spops_store_1(SPOPS_DTYPE_F16, spops_load_1(SPOPS_DTYPE_##NAME, from + c),             \
+                          (char *)(dst + c));                                                      \
+        break;
+#include "core/dtypes.def"
+    default: break;
     }
-#undef DECODE
 }
 
-INLINE void sum_block(int xtype, int wtype, int width, const spops_segreduce_args *args,
-                      int64_t owner, int64_t begin, int64_t end, int64_t col, float *partial)
+SPOPS_INLINE void sum_block(int xtype, int wtype, int width, const spops_segreduce_args *args,
+                            int64_t owner, int64_t begin, int64_t end, int64_t col, float *partial)
 {
-    const int64_t row_bytes = args->x.row_stride * (int64_t)element_bytes(xtype);
-    const char *x = element(xtype, args->x, 0, col);
+    const int64_t row_bytes = args->x.row_stride * (int64_t)spops_element_bytes(xtype);
+    const char *x = spops_element(xtype, args->x, 0, col);
     const weights w = weights_of(wtype, args->w);
     cursor at = cursor_at(args->lists, begin);
     float acc[MAX_WIDTH];
@@ -813,9 +504,9 @@ INLINE void sum_block(int xtype, int wtype, int width, const spops_segreduce_arg
     for (int c = 0; c < width; ++c)
         acc[c] = 0.0f;
     for (int64_t p = begin; p < end; ++p, cursor_step(&at)) {
-        const float weight = load_weight(wtype, w.data + cursor_b(&at) * w.stride);
+        const float weight = spops_load_weight(wtype, w.data + cursor_b(&at) * w.stride);
         float v[MAX_WIDTH];
-        load_lanes(xtype, width, x + cursor_a(&at) * row_bytes, v);
+        spops_load_lanes(xtype, width, x + cursor_a(&at) * row_bytes, v);
 #pragma omp simd
         for (int c = 0; c < width; ++c)
             acc[c] += weight * v[c];
@@ -829,13 +520,14 @@ INLINE void sum_block(int xtype, int wtype, int width, const spops_segreduce_arg
         partial[col + c] = acc[c];
 }
 
-INLINE void sum_range(int xtype, int wtype, const spops_segreduce_args *args, int64_t owner,
-                      int64_t begin, int64_t end, float *partial)
+SPOPS_INLINE void sum_range(int xtype, int wtype, const spops_segreduce_args *args, int64_t owner,
+                            int64_t begin, int64_t end, float *partial)
 {
     const int64_t cols = args->x.cols;
     if (begin == end && partial == NULL) { // zero, whatever the scales
         const int dtype = (int)args->out.dtype;
-        memset((char *)element(dtype, args->out, owner, 0), 0, (size_t)cols * element_bytes(dtype));
+        memset((char *)spops_element(dtype, args->out, owner, 0), 0,
+               (size_t)cols * spops_element_bytes(dtype));
         return;
     }
 #define BLOCK(width, col) sum_block(xtype, wtype, width, args, owner, begin, end, col, partial)
@@ -843,8 +535,8 @@ INLINE void sum_range(int xtype, int wtype, const spops_segreduce_args *args, in
 #undef BLOCK
 }
 
-INLINE void sum_split_block(int width, const spops_segreduce_args *args, const spops_split *split,
-                            int64_t col)
+SPOPS_INLINE void sum_split_block(int width, const spops_segreduce_args *args,
+                                  const spops_split *split, int64_t col)
 {
     const int64_t cols = args->x.cols;
     const float *partial = (const float *)args->partials + split->first_piece * cols + col;
@@ -872,22 +564,24 @@ static void sum_split(const spops_segreduce_args *args, const spops_split *split
 
 // ---- seggrad ------------------------------------------------------------------------------------
 
-INLINE const char *states_of(int op, const void *states, int64_t segment, int64_t cols, int64_t col)
+SPOPS_INLINE const char *states_of(int op, const void *states, int64_t segment, int64_t cols,
+                                   int64_t col)
 {
     return (const char *)states + (size_t)(segment * cols + col) * state_bytes(op);
 }
 
 // grad[c] = grad_out[segment, col + c] * d out / d v[c]
-INLINE void term_gradients(int op, int xtype, int width, spops_matrix grad_out, const void *states,
-                           const int32_t *segment_offsets, int64_t segment, int32_t term,
-                           int64_t col, const float *v, float *grad)
+SPOPS_INLINE void term_gradients(int op, int xtype, int width, spops_matrix grad_out,
+                                 const void *states, const int32_t *segment_offsets,
+                                 int64_t segment, int32_t term, int64_t col, const float *v,
+                                 float *grad)
 {
     const int64_t count = gradient_reads_count(op)
                               ? (int64_t)segment_offsets[segment + 1] - segment_offsets[segment]
                               : 0;
     float g[MAX_WIDTH];
 
-    load_lanes(xtype, width, element(xtype, grad_out, segment, col), g);
+    spops_load_lanes(xtype, width, spops_element(xtype, grad_out, segment, col), g);
     if (gradient_reads_state(op)) {
         const char *s = states_of(op, states, segment, grad_out.cols, col);
 #pragma omp simd
@@ -902,19 +596,19 @@ INLINE void term_gradients(int op, int xtype, int width, spops_matrix grad_out, 
     }
 }
 
-INLINE void grad_block(int op, int xtype, int wtype, int width, const spops_grad_args *args,
-                       int64_t owner, int64_t begin, int64_t end, int64_t col, float *partial)
+SPOPS_INLINE void grad_block(int op, int xtype, int wtype, int width, const spops_grad_args *args,
+                             int64_t owner, int64_t begin, int64_t end, int64_t col, float *partial)
 {
     const weights w = weights_of(wtype, args->w);
     cursor at = cursor_at(args->lists, begin);
     float acc[MAX_WIDTH], x[MAX_WIDTH];
 
-    load_lanes(xtype, width, element(xtype, args->x, owner, col), x);
+    spops_load_lanes(xtype, width, spops_element(xtype, args->x, owner, col), x);
 #pragma omp simd
     for (int c = 0; c < width; ++c)
         acc[c] = 0.0f;
     for (int64_t p = begin; p < end; ++p, cursor_step(&at)) {
-        const float weight = load_1(wtype, w.data + cursor_b(&at) * w.stride);
+        const float weight = spops_load_1(wtype, w.data + cursor_b(&at) * w.stride);
         float v[MAX_WIDTH], grad[MAX_WIDTH];
 #pragma omp simd
         for (int c = 0; c < width; ++c)
@@ -930,12 +624,12 @@ INLINE void grad_block(int op, int xtype, int wtype, int width, const spops_grad
         for (int c = 0; c < width; ++c)
             partial[col + c] = acc[c];
     } else {
-        store_lanes(xtype, width, acc, (char *)element(xtype, args->grad, owner, col));
+        spops_store_lanes(xtype, width, acc, (char *)spops_element(xtype, args->grad, owner, col));
     }
 }
 
-INLINE void grad_range(int op, int xtype, int wtype, const spops_grad_args *args, int64_t owner,
-                       int64_t begin, int64_t end, float *partial)
+SPOPS_INLINE void grad_range(int op, int xtype, int wtype, const spops_grad_args *args,
+                             int64_t owner, int64_t begin, int64_t end, float *partial)
 {
     const int64_t cols = args->x.cols;
 #define BLOCK(width, col) grad_block(op, xtype, wtype, width, args, owner, begin, end, col, partial)
@@ -948,12 +642,12 @@ INLINE void grad_range(int op, int xtype, int wtype, const spops_grad_args *args
 #define DOT_WIDTH 16
 
 // acc[c] gathers the products of columns c, c + 16, c + 32 ... of every term.
-INLINE void dot_block(int op, int xtype, int width, const spops_grad_args *args, float weight,
-                      int64_t row, int64_t segment, int32_t term, int64_t col, float *acc)
+SPOPS_INLINE void dot_block(int op, int xtype, int width, const spops_grad_args *args, float weight,
+                            int64_t row, int64_t segment, int32_t term, int64_t col, float *acc)
 {
     float x[MAX_WIDTH], v[MAX_WIDTH], grad[MAX_WIDTH];
 
-    load_lanes(xtype, width, element(xtype, args->x, row, col), x);
+    spops_load_lanes(xtype, width, spops_element(xtype, args->x, row, col), x);
 #pragma omp simd
     for (int c = 0; c < width; ++c)
         v[c] = weight * x[c];
@@ -964,8 +658,8 @@ INLINE void dot_block(int op, int xtype, int width, const spops_grad_args *args,
         acc[c] += x[c] * grad[c];
 }
 
-INLINE float dot_range(int op, int xtype, const spops_grad_args *args, int64_t owner, int64_t begin,
-                       int64_t end)
+SPOPS_INLINE float dot_range(int op, int xtype, const spops_grad_args *args, int64_t owner,
+                             int64_t begin, int64_t end)
 {
     const int64_t cols = args->x.cols;
     cursor at = cursor_at(args->lists, begin);
@@ -974,8 +668,9 @@ INLINE float dot_range(int op, int xtype, const spops_grad_args *args, int64_t o
 
     if (begin == end) return 0.0f;
     if (args->w.data != NULL)
-        weight = load_1((int)args->w.dtype, (const char *)args->w.data +
-                                                (size_t)owner * element_bytes((int)args->w.dtype));
+        weight = spops_load_1((int)args->w.dtype,
+                              (const char *)args->w.data +
+                                  (size_t)owner * spops_element_bytes((int)args->w.dtype));
 #pragma omp simd
     for (int c = 0; c < 4 * DOT_WIDTH; ++c)
         acc[c] = 0.0f;
@@ -1067,8 +762,6 @@ SUM(BF16, BF16)
 #include "core/reduce_ops.def"
 #undef SPOPS_REDUCE_OP
 
-#define PASTE(a, b) a##b
-#define TABLE(isa)  PASTE(spops_isa_table_, isa)
 #define PAIRS(f)                                                                                   \
     {                                                                                              \
         {f##_F32_F32, f##_F32_F32}, {f##_F16_F32, f##_F16_F16},                                    \
@@ -1081,7 +774,7 @@ SUM(BF16, BF16)
         f##_F32, f##_F16, f##_BF16                                                                 \
     }
 
-const spops_isa_table TABLE(SPOPS_ISA_NAME) = {
+const spops_segreduce_table SPOPS_ISA_TABLE(spops_segreduce_table) = {
     .reduce_range =
         {
 #define SPOPS_REDUCE_OP(name, plain, traced)                                                       \

@@ -215,11 +215,18 @@ Test(core, cpu_isa_from_environment)
     best = spops_context_isa(ctx);
     cr_assert_str_eq(ctx->info.isa, names[best]);
     spops_context_destroy(ctx);
-    for (int i = 0; i < 3; ++i) { // it lowers, it never raises
+    for (int i = 0; i < SPOPS_NUM_ISAS; ++i) { // it lowers, it never raises
+        int expected = i < (int)best ? i : (int)best;
         setenv("SPOPS_CPU_ISA", names[i], 1);
+        while (expected >= 0 && !spops_isa_is_built((enum spops_cpu_isa)expected))
+            --expected;
+        if (expected < 0) {
+            cr_assert_eq(spops_context_create(&options, &ctx), SPOPS_STATUS_NOT_SUPPORTED);
+            continue;
+        }
         ctx = cpu_context(NULL);
-        cr_assert_eq((int)spops_context_isa(ctx), i < (int)best ? i : (int)best);
-        cr_assert_str_eq(ctx->info.isa, names[spops_context_isa(ctx)]);
+        cr_assert_eq((int)spops_context_isa(ctx), expected);
+        cr_assert_str_eq(ctx->info.isa, names[expected]);
         spops_context_destroy(ctx);
     }
     setenv("SPOPS_CPU_ISA", "", 1);
