@@ -275,8 +275,10 @@ extern "C" spops_status spops_cuda_sumgrad(spops_context *ctx, const spops_sumgr
     p.sums.tickets = args->tickets;
     return with_dtype(args->x.dtype, [&](auto tag) {
         typedef typename decltype(tag)::type T;
-        return args->w.dtype == SPOPS_DTYPE_F32
-                   ? launch_types<T, float, WEIGHT_F32>(ctx, p, vec, shape.grid)
-                   : launch_types<T, T, WEIGHT_SAME>(ctx, p, vec, shape.grid);
+        // Weights have the dtype of x, or are f32.
+        if constexpr (sizeof(T) < sizeof(float))
+            if (args->w.dtype != SPOPS_DTYPE_F32)
+                return launch_types<T, T, WEIGHT_SAME>(ctx, p, vec, shape.grid);
+        return launch_types<T, float, WEIGHT_F32>(ctx, p, vec, shape.grid);
     });
 }

@@ -1,0 +1,9 @@
+// Pooling over spans of f16 features.
+#include "kernels/bevpool/bev_spans_pool.cuh"
+
+namespace spops::pool
+{
+
+template spops_status pool_wedges<f16>(spops_context *, const pool_params &, int32_t);
+
+} // namespace spops::pool

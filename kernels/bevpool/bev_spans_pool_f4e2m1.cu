@@ -1,0 +1,9 @@
+// Pooling over spans of f4e2m1 features.
+#include "kernels/bevpool/bev_spans_pool.cuh"
+
+namespace spops::pool
+{
+
+template spops_status pool_wedges<f4e2m1>(spops_context *, const pool_params &, int32_t);
+
+} // namespace spops::pool

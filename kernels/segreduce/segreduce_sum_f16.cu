@@ -1,0 +1,9 @@
+// Sums of f16 rows.
+#include "kernels/segreduce/segreduce_launch.cuh"
+
+namespace spops
+{
+
+template spops_status launch_sum<f16>(spops_context *, const spops_segreduce_args *);
+
+} // namespace spops
