@@ -1,13 +1,12 @@
 // From the cell of every frustum point to the span form of a plan (core/bev_spans.h), on the
 // stream. Scans and sorts are CUB's. Nothing depends on the order in which threads run: spans are
 // numbered by tile and depth, parts by wedge, kind and first span.
-#include <cub/device/device_radix_sort.cuh>
-#include <cub/device/device_scan.cuh>
 #include <cub/block/block_scan.cuh>
 
 #include <algorithm>
 #include <climits>
 
+#include "kernels/core/device_wide.h"
 #include "kernels/core/launch.cuh"
 #include "core/bev_spans.h"
 
@@ -17,6 +16,7 @@ namespace
 using spops::bits_for;
 using spops::blocks_for;
 using spops::launch;
+using spops::sort_buffers;
 using spops::stream_of;
 
 constexpr int threads = 256, warp = 32;
@@ -40,13 +40,7 @@ struct part_spans {
 struct shared_counts {
     int32_t parts, cells;
 };
-struct add_shared {
-    __host__ __device__ shared_counts operator()(const shared_counts &a,
-                                                 const shared_counts &b) const
-    {
-        return shared_counts{a.parts + b.parts, a.cells + b.cells};
-    }
-};
+static_assert(sizeof(shared_counts) == sizeof(int2), "scanned as two counts");
 
 // What is found out about a wedge while its bundles are counted.
 struct wedge_limits {
@@ -77,22 +71,19 @@ struct build_workspace {
 
 cudaError_t scan_counts(void *temp, size_t &bytes, int32_t *counts, int64_t n, cudaStream_t stream)
 {
-    return cub::DeviceScan::ExclusiveSum(temp, bytes, counts, counts, (int)n, stream);
+    return spops::device_scan(temp, bytes, counts, counts, n, stream);
 }
 
 cudaError_t scan_shared(void *temp, size_t &bytes, shared_counts *counts, int64_t n,
                         cudaStream_t stream)
 {
-    return cub::DeviceScan::ExclusiveScan(temp, bytes, counts, counts, add_shared(),
-                                          shared_counts(), (int)n, stream);
+    return spops::device_scan(temp, bytes, reinterpret_cast<int2 *>(counts), n, stream);
 }
 
-cudaError_t sort_pairs(void *temp, size_t &bytes, cub::DoubleBuffer<uint32_t> &keys,
-                       cub::DoubleBuffer<int32_t> &values, int64_t n, uint64_t max_key,
+cudaError_t sort_pairs(void *temp, size_t &bytes, sort_buffers &pairs, int64_t n, uint64_t max_key,
                        cudaStream_t stream)
 {
-    return cub::DeviceRadixSort::SortPairs(temp, bytes, keys, values, (int)n, 0, bits_for(max_key),
-                                           stream);
+    return spops::device_sort(temp, bytes, pairs, n, bits_for(max_key), stream);
 }
 
 build_workspace carve_workspace(const spops_bev_spans &s, int32_t num_depths, int64_t num_cells,
@@ -121,14 +112,13 @@ build_workspace carve_workspace(const spops_bev_spans &s, int32_t num_depths, in
     ws.step_begin = (int32_t *)spops_carve(c, s.max_bundles + 1, 1, sizeof(int32_t));
 
     size_t needed[6] = {};
-    cub::DoubleBuffer<uint32_t> keys;
-    cub::DoubleBuffer<int32_t> values;
+    sort_buffers pairs = {};
     scan_counts(nullptr, needed[0], nullptr, s.num_planes + 1, 0);
     scan_counts(nullptr, needed[1], nullptr, s.max_bundles + 1, 0);
     scan_shared(nullptr, needed[2], nullptr, n + 1, 0);
-    sort_pairs(nullptr, needed[3], keys, values, n, (uint64_t)num_cells, 0);
-    sort_pairs(nullptr, needed[4], keys, values, n, (uint64_t)s.max_wedges * num_kinds, 0);
-    sort_pairs(nullptr, needed[5], keys, values, s.max_wedges, UINT32_MAX, 0);
+    sort_pairs(nullptr, needed[3], pairs, n, (uint64_t)num_cells, 0);
+    sort_pairs(nullptr, needed[4], pairs, n, (uint64_t)s.max_wedges * num_kinds, 0);
+    sort_pairs(nullptr, needed[5], pairs, s.max_wedges, UINT32_MAX, 0);
     for (const size_t bytes : needed)
         if (bytes > ws.temp_bytes) ws.temp_bytes = bytes;
     ws.temp = spops_carve(c, (int64_t)ws.temp_bytes, 1, 1);
@@ -675,13 +665,13 @@ spops_status cut_spans(spops_context *ctx, const window_params &w, const spops_b
                      ws, s, num_cells));
     SPOPS_TRY(run_cub(ctx, "bev_spans: scan of shared parts", ws, scan_shared, ws.shared,
                       s.max_spans + 1));
-    cub::DoubleBuffer<uint32_t> keys(ws.part_keys[0], ws.part_keys[1]);
-    cub::DoubleBuffer<int32_t> parts(ws.part_places[0], ws.part_places[1]);
-    SPOPS_TRY(run_cub(ctx, "bev_spans: sort by wedge", ws, sort_pairs, keys, parts, s.max_spans,
+    sort_buffers parts = {
+        {ws.part_keys[0], ws.part_keys[1]}, {ws.part_places[0], ws.part_places[1]}, 0};
+    SPOPS_TRY(run_cub(ctx, "bev_spans: sort by wedge", ws, sort_pairs, parts, s.max_spans,
                       (uint64_t)s.max_wedges * num_kinds));
-    ws.part_places[0] = parts.Current();
-    SPOPS_TRY(launch(ctx, "bev_spans: place_parts", place_parts, for_spans, threads, keys.Current(),
-                     ws, s));
+    ws.part_places[0] = parts.values[parts.current];
+    SPOPS_TRY(launch(ctx, "bev_spans: place_parts", place_parts, for_spans, threads,
+                     parts.keys[parts.current], ws, s));
     SPOPS_TRY(
         launch(ctx, "bev_spans: count_bundles", count_bundles, dim3(1), count_threads, ws, s));
     SPOPS_TRY(launch(ctx, "bev_spans: count_steps", count_steps, for_bundles, threads, w, ws, s));
@@ -689,12 +679,11 @@ spops_status cut_spans(spops_context *ctx, const window_params &w, const spops_b
                       s.max_bundles + 1));
     SPOPS_TRY(launch(ctx, "bev_spans: make_bundles", make_bundles, for_bundles, threads, w, ws, s));
     SPOPS_TRY(launch(ctx, "bev_spans: weigh_wedges", weigh_wedges, for_wedges, threads, ws, s));
-    cub::DoubleBuffer<uint32_t> costs(ws.costs[0], ws.costs[1]);
-    cub::DoubleBuffer<int32_t> order(ws.wedge_order[0], ws.wedge_order[1]);
-    SPOPS_TRY(run_cub(ctx, "bev_spans: sort by cost", ws, sort_pairs, costs, order, s.max_wedges,
+    sort_buffers order = {{ws.costs[0], ws.costs[1]}, {ws.wedge_order[0], ws.wedge_order[1]}, 0};
+    SPOPS_TRY(run_cub(ctx, "bev_spans: sort by cost", ws, sort_pairs, order, s.max_wedges,
                       (uint64_t)UINT32_MAX));
     return launch(ctx, "bev_spans: make_wedges", make_wedges, for_wedges, threads, w,
-                  order.Current(), ws, s);
+                  order.values[order.current], ws, s);
 }
 
 } // namespace
@@ -729,12 +718,11 @@ extern "C" spops_status spops_cuda_bev_spans_build(spops_context *ctx,
                          blocks_for(s.num_tiles + 1, threads), threads, ws, s, p.num_depths));
     SPOPS_TRY(launch(ctx, "bev_spans: fill_rest", fill_rest, blocks_for(s.max_spans, threads),
                      threads, ws.plane_begin + p.num_planes, ws, s.max_spans, num_cells));
-    cub::DoubleBuffer<uint32_t> cells(ws.cells[0], ws.cells[1]);
-    cub::DoubleBuffer<int32_t> places(ws.places[0], ws.places[1]);
-    SPOPS_TRY(run_cub(ctx, "bev_spans: sort by cell", ws, sort_pairs, cells, places, s.max_spans,
+    sort_buffers spans = {{ws.cells[0], ws.cells[1]}, {ws.places[0], ws.places[1]}, 0};
+    SPOPS_TRY(run_cub(ctx, "bev_spans: sort by cell", ws, sort_pairs, spans, s.max_spans,
                       (uint64_t)num_cells));
     for (int i = 0; i < args->num_cuts; ++i)
-        SPOPS_TRY(cut_spans(ctx, windows_of(ctx, args, i > 0), args->spans[i], ws, cells.Current(),
-                            places.Current(), num_cells));
+        SPOPS_TRY(cut_spans(ctx, windows_of(ctx, args, i > 0), args->spans[i], ws,
+                            spans.keys[spans.current], spans.values[spans.current], num_cells));
     return SPOPS_STATUS_OK;
 }

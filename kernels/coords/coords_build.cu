@@ -5,10 +5,10 @@
 //                 counted, and numbered in their order -> rows, index
 //     by order:   keys of candidates -> sorted along the set's order (CUB, stable) -> the first of
 //                 each run is counted, and numbered -> rows, index
-#include <cub/device/device_radix_sort.cuh>
 
 #include "kernels/coords/coord_index.cuh"
 #include "kernels/coords/coords_source.cuh"
+#include "kernels/core/device_wide.h"
 
 namespace
 {
@@ -127,13 +127,6 @@ struct build_workspace {
     size_t sort_bytes;
 };
 
-cudaError_t sort_codes(void *temp, size_t &bytes, const uint64_t *codes_in, uint64_t *codes_out,
-                       const int32_t *in, int32_t *out, int64_t n, int end_bit, cudaStream_t stream)
-{
-    return cub::DeviceRadixSort::SortPairs(temp, bytes, codes_in, codes_out, in, out, (int)n, 0,
-                                           end_bit, stream);
-}
-
 bool has_sorted_index(const spops_coords_arrays *c)
 {
     return c->search == SPOPS_SEARCH_SORTED && c->order != SPOPS_ORDER_LEXICOGRAPHIC;
@@ -187,14 +180,14 @@ build_workspace carve_workspace(const spops_coords_arrays *c, int64_t n, spops_c
             ws.candidates[i] = (int32_t *)spops_carve(carver, n, 1, sizeof(int32_t));
         }
         ws.ranks = (int32_t *)spops_carve(carver, n, 1, sizeof(int32_t));
-        sort_codes(nullptr, code_bytes, ws.codes[0], ws.codes[1], ws.candidates[0],
-                   ws.candidates[1], n, code_bits(c) + 1, 0);
+        spops::device_sort(nullptr, code_bytes, ws.codes[0], ws.codes[1], ws.candidates[0],
+                           ws.candidates[1], n, code_bits(c) + 1, 0);
     }
     if (has_sorted_index(c) && c->max_rows > 0) {
         ws.index_keys = (uint64_t *)spops_carve(carver, c->max_rows, 1, sizeof(uint64_t));
         ws.index_rows = (int32_t *)spops_carve(carver, c->max_rows, 1, sizeof(int32_t));
-        sort_codes(nullptr, index_bytes, ws.index_keys, ws.index_keys, ws.index_rows, ws.index_rows,
-                   c->max_rows, c->layout.key_bits + 1, 0);
+        spops::device_sort(nullptr, index_bytes, ws.index_keys, ws.index_keys, ws.index_rows,
+                           ws.index_rows, c->max_rows, c->layout.key_bits + 1, 0);
     }
     ws.sort_bytes = code_bytes > index_bytes ? code_bytes : index_bytes;
     ws.sort = spops_carve(carver, (int64_t)ws.sort_bytes, 1, 1);
@@ -640,9 +633,10 @@ spops_status build_index(spops_context *ctx, const build_params &p)
         c.keys, &c.state->num_rows, c.max_rows, (uint64_t)1 << c.layout.key_bits, p.ws.index_keys,
         p.ws.index_rows));
     return spops_cuda_status(ctx, "coords: sort of keys",
-                             (int)sort_codes(p.ws.sort, bytes, p.ws.index_keys, p.index.sorted_keys,
-                                             p.ws.index_rows, p.index.sorted_rows, c.max_rows,
-                                             c.layout.key_bits + 1, stream_of(ctx)));
+                             (int)spops::device_sort(p.ws.sort, bytes, p.ws.index_keys,
+                                                     p.index.sorted_keys, p.ws.index_rows,
+                                                     p.index.sorted_rows, c.max_rows,
+                                                     c.layout.key_bits + 1, stream_of(ctx)));
 }
 
 } // namespace
@@ -782,8 +776,9 @@ extern "C" spops_status spops_cuda_coords_build(spops_context *ctx,
             size_t bytes = p.ws.sort_bytes;
             SPOPS_TRY(spops_cuda_status(
                 ctx, "coords: sort of candidates",
-                (int)sort_codes(p.ws.sort, bytes, p.ws.codes[0], p.ws.codes[1], p.ws.candidates[0],
-                                p.ws.candidates[1], n, code_bits(coords) + 1, stream_of(ctx))));
+                (int)spops::device_sort(p.ws.sort, bytes, p.ws.codes[0], p.ws.codes[1],
+                                        p.ws.candidates[0], p.ws.candidates[1], n,
+                                        code_bits(coords) + 1, stream_of(ctx))));
         }
         SPOPS_TRY(launch<WAITS_FOR_PREVIOUS>(ctx, "coords: count_rows", count_rows,
                                              dim3((unsigned)tiles), tile, p));

@@ -1,10 +1,9 @@
 // What follows from the tables of kernel maps on the GPU: rows ordered by their masks and tiles by
 // their taps; pairs in tap order, and each row's list of them.
 #include <cub/block/block_radix_sort.cuh>
-#include <cub/device/device_radix_sort.cuh>
-#include <cub/device/device_scan.cuh>
 
 #include "kernels/coords/row_sort.cuh"
+#include "kernels/core/device_wide.h"
 
 namespace
 {
@@ -29,14 +28,6 @@ struct order_workspace {
     size_t sort_bytes;
 };
 
-cudaError_t sort_keys(void *temp, size_t &bytes, const uint32_t *in, uint32_t *out,
-                      const int32_t *values, int32_t *values_out, int64_t n, int end_bit,
-                      cudaStream_t stream)
-{
-    return cub::DeviceRadixSort::SortPairs(temp, bytes, in, out, values, values_out, (int)n, 0,
-                                           end_bit, stream);
-}
-
 bool sorts_in_tiles(int64_t rows)
 {
     return rows <= spops::row_sort_most;
@@ -60,16 +51,16 @@ order_workspace carve_order(const spops_map_arrays *map, int64_t rows, int64_t t
     for (int i = 0; i < 2; ++i)
         ws.tile_keys[i] = (uint32_t *)spops_carve(c, tiles, 1, sizeof(uint32_t));
     ws.tiles = (int32_t *)spops_carve(c, tiles, 1, sizeof(int32_t));
-    sort_keys(nullptr, tile_bytes, ws.tile_keys[0], ws.tile_keys[1], ws.tiles, ws.tiles, tiles,
-              tile_bits(map), 0);
+    spops::device_sort(nullptr, tile_bytes, ws.tile_keys[0], ws.tile_keys[1], ws.tiles, ws.tiles,
+                       tiles, tile_bits(map), 0);
     if (sorts_in_tiles(rows)) {
         ws.sort_rows = spops::carve_row_sort(rows, map->mask_order.num_bits, c);
     } else {
         for (int i = 0; i < 2; ++i)
             ws.keys[i] = (uint32_t *)spops_carve(c, rows, 1, sizeof(uint32_t));
         ws.rows = (int32_t *)spops_carve(c, rows, 1, sizeof(int32_t));
-        sort_keys(nullptr, row_bytes, ws.keys[0], ws.keys[1], ws.rows, ws.rows, rows,
-                  map->mask_order.num_bits, 0);
+        spops::device_sort(nullptr, row_bytes, ws.keys[0], ws.keys[1], ws.rows, ws.rows, rows,
+                           map->mask_order.num_bits, 0);
     }
     ws.sort_bytes = row_bytes > tile_bytes ? row_bytes : tile_bytes;
     ws.sort = spops_carve(c, (int64_t)ws.sort_bytes, 1, 1);
@@ -160,9 +151,9 @@ spops_status order_rows(spops_context *ctx, const spops_map_arrays *map, const s
         map->mask_order, side->masks, side->num_rows, side->max_rows, map->taps.num_taps,
         map->mask_words, ws.keys[0], ws.rows));
     return spops_cuda_status(ctx, "kernel_map: sort of rows by mask",
-                             (int)sort_keys(ws.sort, bytes, ws.keys[0], ws.keys[1], ws.rows,
-                                            side->order, side->max_rows, map->mask_order.num_bits,
-                                            stream_of(ctx)));
+                             (int)spops::device_sort(ws.sort, bytes, ws.keys[0], ws.keys[1],
+                                                     ws.rows, side->order, side->max_rows,
+                                                     map->mask_order.num_bits, stream_of(ctx)));
 }
 
 // ---- Pairs --------------------------------------------------------------------------------------
@@ -181,12 +172,6 @@ int64_t groups_of(int64_t rows)
     return (rows + 31) / 32;
 }
 
-cudaError_t scan_counts(void *temp, size_t &bytes, const int32_t *in, int32_t *out, int64_t n,
-                        cudaStream_t stream)
-{
-    return cub::DeviceScan::ExclusiveSum(temp, bytes, in, out, n, stream);
-}
-
 pairs_workspace carve_pairs(const spops_map_arrays *map, spops_carver *c)
 {
     pairs_workspace ws = {};
@@ -197,8 +182,8 @@ pairs_workspace carve_pairs(const spops_map_arrays *map, spops_carver *c)
     ws.counts = (int32_t *)spops_carve(c, n, 1, sizeof(int32_t));
     ws.starts = (int32_t *)spops_carve(c, n, 1, sizeof(int32_t));
     ws.row_counts = (int32_t *)spops_carve(c, most + 1, 1, sizeof(int32_t));
-    scan_counts(nullptr, tap_bytes, ws.counts, ws.starts, n, 0);
-    scan_counts(nullptr, row_bytes, ws.counts, ws.starts, most + 1, 0);
+    spops::device_scan(nullptr, tap_bytes, ws.counts, ws.starts, n, 0);
+    spops::device_scan(nullptr, row_bytes, ws.counts, ws.starts, most + 1, 0);
     ws.scan_bytes = tap_bytes > row_bytes ? tap_bytes : row_bytes;
     ws.scan = spops_carve(c, (int64_t)ws.scan_bytes, 1, 1);
     return ws;
@@ -332,8 +317,8 @@ spops_status scan_rows(spops_context *ctx, const spops_map_arrays *map, const sp
                                          map->state, side->num_rows, side->max_rows, map->max_pairs,
                                          masks, map->mask_words, ws.row_counts));
     return spops_cuda_status(ctx, "kernel_map: scan of a side's pairs",
-                             (int)scan_counts(ws.scan, bytes, ws.row_counts, side->offsets,
-                                              side->max_rows + 1, stream_of(ctx)));
+                             (int)spops::device_scan(ws.scan, bytes, ws.row_counts, side->offsets,
+                                                     side->max_rows + 1, stream_of(ctx)));
 }
 
 } // namespace
@@ -383,10 +368,10 @@ extern "C" spops_status spops_cuda_map_order(spops_context *ctx, const spops_map
                                           sort_threads, ws.tile_keys[0], num_tiles, tile_bits(map),
                                           side->tile_order);
     size_t bytes = ws.sort_bytes;
-    return spops_cuda_status(ctx, "kernel_map: sort of tiles",
-                             (int)sort_keys(ws.sort, bytes, ws.tile_keys[0], ws.tile_keys[1],
-                                            ws.tiles, side->tile_order, side->num_tiles,
-                                            tile_bits(map), stream_of(ctx)));
+    return spops_cuda_status(
+        ctx, "kernel_map: sort of tiles",
+        (int)spops::device_sort(ws.sort, bytes, ws.tile_keys[0], ws.tile_keys[1], ws.tiles,
+                                side->tile_order, side->num_tiles, tile_bits(map), stream_of(ctx)));
 }
 
 extern "C" spops_status spops_cuda_map_pairs(spops_context *ctx, const spops_map_pairs_args *args)
@@ -425,7 +410,7 @@ extern "C" spops_status spops_cuda_map_pairs(spops_context *ctx, const spops_map
                                          threads, p));
     SPOPS_TRY(spops_cuda_status(
         ctx, "kernel_map: scan of pairs",
-        (int)scan_counts(ws.scan, bytes, ws.counts, ws.starts, n, stream_of(ctx))));
+        (int)spops::device_scan(ws.scan, bytes, ws.counts, ws.starts, n, stream_of(ctx))));
     if (p.out_offsets != nullptr) SPOPS_TRY(scan_rows(ctx, map, &map->out, p.masks, ws));
     if (p.in_offsets != nullptr) SPOPS_TRY(scan_rows(ctx, map, &map->in, p.in_masks, ws));
     return launch<WAITS_FOR_PREVIOUS>(ctx, "kernel_map: put_pairs", put_pairs, blocks, threads, p);

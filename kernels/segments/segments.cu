@@ -8,8 +8,8 @@
 // two sorts do not need each other, so most launches do a step of each: the first blocks have one
 // job, the others another.
 #include <cub/block/block_reduce.cuh>
-#include <cub/device/device_radix_sort.cuh>
 
+#include "kernels/core/device_wide.h"
 #include "kernels/core/partition.cuh"
 #include "core/lists.h"
 #include "spops/device/walk.cuh"
@@ -23,6 +23,7 @@ using spops::digit_counts;
 using spops::launch;
 using spops::max_digits;
 using spops::partition_storage;
+using spops::sort_buffers;
 using spops::stream_of;
 using spops::tile_threads;
 using spops::WAITS_FOR_PREVIOUS;
@@ -89,13 +90,11 @@ struct build_workspace {
     size_t sort_bytes;
 };
 
-cudaError_t sort_terms(void *temp, size_t &bytes, cub::DoubleBuffer<uint32_t> &keys,
-                       cub::DoubleBuffer<int32_t> &values, int64_t n, int64_t num_owners,
-                       cudaStream_t stream)
+cudaError_t sort_terms(void *temp, size_t &bytes, sort_buffers &terms, int64_t n,
+                       int64_t num_owners, cudaStream_t stream)
 {
     // One value more than there are owners: terms that do not count come last.
-    return cub::DeviceRadixSort::SortPairs(temp, bytes, keys, values, (int)n, 0,
-                                           bits_for(num_owners), stream);
+    return spops::device_sort(temp, bytes, terms, n, bits_for(num_owners), stream);
 }
 
 digit_counts carve_counts(int64_t num_items, int64_t per_tile, int rows, spops_carver *c)
@@ -122,13 +121,12 @@ build_workspace carve_workspace(int64_t num_owners, int64_t max_terms, spops_car
         ws.num_kept = (int32_t *)spops_carve(c, 1, 1, sizeof(int32_t));
         return ws;
     }
-    cub::DoubleBuffer<uint32_t> keys;
-    cub::DoubleBuffer<int32_t> values;
     for (int i = 0; i < 2; ++i) {
         ws.keys[i] = (uint32_t *)spops_carve(c, max_terms, 1, sizeof(uint32_t));
         ws.values[i] = (int32_t *)spops_carve(c, max_terms, 1, sizeof(int32_t));
     }
-    sort_terms(nullptr, ws.sort_bytes, keys, values, max_terms, num_owners, 0);
+    sort_buffers terms = {};
+    sort_terms(nullptr, ws.sort_bytes, terms, max_terms, num_owners, 0);
     ws.sort = spops_carve(c, (int64_t)ws.sort_bytes, 1, 1);
     return ws;
 }
@@ -717,8 +715,7 @@ template <class Keys, class Put>
 spops_status build_sorted(spops_context *ctx, const Keys &source, const Put &put, int64_t n,
                           spops_lists *lists, const build_workspace &ws)
 {
-    cub::DoubleBuffer<uint32_t> keys(ws.keys[0], ws.keys[1]);
-    cub::DoubleBuffer<int32_t> values(ws.values[0], ws.values[1]);
+    sort_buffers terms = {{ws.keys[0], ws.keys[1]}, {ws.values[0], ws.values[1]}, 0};
     size_t bytes = ws.sort_bytes;
     SPOPS_TRY(launch<WAITS_FOR_PREVIOUS>(ctx, "segments: prepare_keys", prepare_keys<Keys>,
                                          blocks_for(n > 0 ? n : 1, threads), threads, source, n,
@@ -726,13 +723,13 @@ spops_status build_sorted(spops_context *ctx, const Keys &source, const Put &put
     if (n > 0) {
         SPOPS_TRY(spops_cuda_status(
             ctx, "segments: sort of terms",
-            (int)sort_terms(ws.sort, bytes, keys, values, n, lists->num_owners, stream_of(ctx))));
-        SPOPS_TRY(launch<WAITS_FOR_PREVIOUS>(ctx, "segments: count_sorted", count_sorted<uint32_t>,
-                                             blocks_for(n, threads), threads, keys.Current(), n,
-                                             lists->num_owners, lists->offsets));
+            (int)sort_terms(ws.sort, bytes, terms, n, lists->num_owners, stream_of(ctx))));
+        SPOPS_TRY(launch<WAITS_FOR_PREVIOUS>(
+            ctx, "segments: count_sorted", count_sorted<uint32_t>, blocks_for(n, threads), threads,
+            terms.keys[terms.current], n, lists->num_owners, lists->offsets));
     }
     SPOPS_TRY(build_schedule(ctx, nullptr, lists, ws));
-    return fill(ctx, put, values.Current(), n, lists);
+    return fill(ctx, put, terms.values[terms.current], n, lists);
 }
 
 // Likewise, where a term is its own owner: there is nothing to sort.
