@@ -137,21 +137,20 @@ __device__ __forceinline__ void load_features(const pool_params &p, const spops_
     }
 }
 
-// Weights of eight neighbouring columns of a row, as they are read: words of two of 16 bits, or of
-// four codes of 8.
-template <class T> struct weight_row {
-    static constexpr int words = window_columns * sizeof(T) / 4;
-    uint32_t word[words];
+// Weights of eight neighbouring columns of a row, as they are read: words of two of 16 bits, or, in
+// the first half, of four codes of 8.
+struct weight_row {
+    uint32_t word[window_columns / 2];
 };
 
 // RUN (8, 4 or 1) of them can be loaded at once; `columns` are there.
 template <class T, int RUN>
-__device__ __forceinline__ void load_row(weight_row<T> &row, const T *from, int columns)
+__device__ __forceinline__ void load_row(weight_row &row, const T *from, int columns)
 {
     constexpr int word_columns = 4 / sizeof(T), run_words = RUN / word_columns;
     if constexpr (RUN < word_columns) {
 #pragma unroll
-        for (int i = 0; i < weight_row<T>::words; ++i)
+        for (int i = 0; i < window_columns / word_columns; ++i)
             row.word[i] = 0;
     }
 #pragma unroll
@@ -183,12 +182,16 @@ __host__ __device__ __forceinline__ int pair_place(int m)
 // wide two rows of pixels above each other, as a word has two pixels of a tile. Loading and storing
 // are apart so that features are on their way between them, and most wedges load all at once. Rows
 // that are not there leave words that no span has a mask for.
-template <class T, int THREADS, int RUN, int WIDTH_LOG2> struct weight_copier {
+//
+// X says which weights there can be: of 16 bits, and beside narrow features of 8. Which there are,
+// and how many one load can have, is asked at each of the two steps, so that what lies between is
+// compiled once.
+template <class X, int THREADS, int WIDTH_LOG2> struct weight_copier {
     static constexpr int at_once = 4, rows_apart = WIDTH_LOG2 == 0 ? 2 : 1;
     static constexpr int rows_log2 = WIDTH_LOG2 == 2 ? 3 : 4; // a thread's rows at one depth
     const pool_params &p;
     const spops_bev_wedge &w;
-    weight_row<T> upper[at_once], lower[at_once];
+    weight_row upper[at_once], lower[at_once];
 
     __device__ __forceinline__ weight_copier(const pool_params &params,
                                              const spops_bev_wedge &wedge)
@@ -199,7 +202,12 @@ template <class T, int THREADS, int RUN, int WIDTH_LOG2> struct weight_copier {
     {
         return item >> rows_log2 < w.num_depths;
     }
-    __device__ __forceinline__ void load(int item)
+    __device__ __forceinline__ bool has_codes() const
+    {
+        return sizeof(X) == 1 && p.depth_dtype != SPOPS_DTYPE_F16;
+    }
+
+    template <class T, int RUN> __device__ __forceinline__ void load_as(int item)
     {
         const T *from = reinterpret_cast<const T *>(p.depth) + w.depth;
 #pragma unroll
@@ -213,8 +221,25 @@ template <class T, int THREADS, int RUN, int WIDTH_LOG2> struct weight_copier {
                 load_row<T, RUN>(lower[i], its + p.width, row + 1 < w.rows ? w.columns : 0);
         }
     }
+    template <class T> __device__ __forceinline__ void load_as(int item)
+    {
+        switch (p.depth_run) {
+        case 1: return load_as<T, 1>(item);
+        case 4: return load_as<T, 4>(item);
+        default: return load_as<T, 8>(item);
+        }
+    }
+    __device__ __forceinline__ void load(int item)
+    {
+        if (has_codes())
+            load_as<uint8_t>(item);
+        else
+            load_as<uint16_t>(item);
+    }
+
     // Columns 2 c and 2 c + 1 of a row, as f16 or bf16.
-    __device__ __forceinline__ uint32_t pair_of(const weight_row<T> &row, int c) const
+    template <class T>
+    __device__ __forceinline__ uint32_t pair_of(const weight_row &row, int c) const
     {
         if constexpr (sizeof(T) == 2) {
             return row.word[c];
@@ -224,7 +249,7 @@ template <class T, int THREADS, int RUN, int WIDTH_LOG2> struct weight_copier {
                                                        : widen2(f8e5m2(), codes);
         }
     }
-    __device__ __forceinline__ void store(int item, uint32_t to) const
+    template <class T> __device__ __forceinline__ void store_as(int item, uint32_t to) const
     {
         constexpr int pairs = 1 << WIDTH_LOG2 >> 1; // of a tile's row, if it is wider than a pixel
         const int tile_bytes = w.num_depths * plane_bytes;
@@ -235,9 +260,9 @@ template <class T, int THREADS, int RUN, int WIDTH_LOG2> struct weight_copier {
             const uint32_t plane = to + d * plane_bytes;
 #pragma unroll
             for (int c = 0; c < window_columns / 2; ++c) {
-                const uint32_t a = pair_of(upper[i], c);
+                const uint32_t a = pair_of<T>(upper[i], c);
                 if constexpr (WIDTH_LOG2 == 0) {
-                    const uint32_t b = pair_of(lower[i], c);
+                    const uint32_t b = pair_of<T>(lower[i], c);
                     const uint32_t pair = plane + pair_place(row) * 4 + 2 * c * tile_bytes;
                     store_shared(pair, __byte_perm(a, b, 0x5410));
                     store_shared(pair + tile_bytes, __byte_perm(a, b, 0x7632));
@@ -248,15 +273,22 @@ template <class T, int THREADS, int RUN, int WIDTH_LOG2> struct weight_copier {
             }
         }
     }
+    __device__ __forceinline__ void store(int item, uint32_t to) const
+    {
+        if (has_codes())
+            store_as<uint8_t>(item, to);
+        else
+            store_as<uint16_t>(item, to);
+    }
 };
 
 // Everything that a wedge's bundles read, in the order in which one waits for another the least.
 // False: some feature that this thread loaded is not finite.
-template <class X, class B, class T, int RUN, int WIDTH_LOG2>
+template <class X, class B, int WIDTH_LOG2>
 __device__ __forceinline__ bool load_wedge(const pool_params &p, const spops_bev_wedge &w,
                                            int32_t col, uint32_t features, uint32_t weights)
 {
-    weight_copier<T, B::threads, RUN, WIDTH_LOG2> copier(p, w);
+    weight_copier<X, B::threads, WIDTH_LOG2> copier(p, w);
     finite_check<typename row_words<X>::half_type> check;
     int item = (int)threadIdx.x;
     copier.load(item);
@@ -268,24 +300,14 @@ __device__ __forceinline__ bool load_wedge(const pool_params &p, const spops_bev
     }
     return check.finite();
 }
-template <class X, class B, class T, int RUN>
+template <class X, class B>
 __device__ __forceinline__ bool load_wedge(const pool_params &p, const spops_bev_wedge &w,
                                            int32_t col, uint32_t features, uint32_t weights)
 {
     switch (p.tile_width_log2) {
-    case 0: return load_wedge<X, B, T, RUN, 0>(p, w, col, features, weights);
-    case 1: return load_wedge<X, B, T, RUN, 1>(p, w, col, features, weights);
-    default: return load_wedge<X, B, T, RUN, 2>(p, w, col, features, weights);
-    }
-}
-template <class X, class B, class T>
-__device__ __forceinline__ bool load_wedge(const pool_params &p, const spops_bev_wedge &w,
-                                           int32_t col, uint32_t features, uint32_t weights)
-{
-    switch (p.depth_run) {
-    case 1: return load_wedge<X, B, T, 1>(p, w, col, features, weights);
-    case 4: return load_wedge<X, B, T, 4>(p, w, col, features, weights);
-    default: return load_wedge<X, B, T, 8>(p, w, col, features, weights);
+    case 0: return load_wedge<X, B, 0>(p, w, col, features, weights);
+    case 1: return load_wedge<X, B, 1>(p, w, col, features, weights);
+    default: return load_wedge<X, B, 2>(p, w, col, features, weights);
     }
 }
 

@@ -47,9 +47,7 @@ __global__ void __launch_bounds__(B::threads, B::held)
 
     close_copies();
     const loaded_scales scales = load_scales(p.feat_scale, p.depth_scale, p.out_scale);
-    const bool loaded = sizeof(X) == 2 || p.depth_dtype == SPOPS_DTYPE_F16
-                            ? load_wedge<X, B, uint16_t>(p, w, col, features, weights)
-                            : load_wedge<X, B, uint8_t>(p, w, col, features, weights);
+    const bool loaded = load_wedge<X, B>(p, w, col, features, weights);
     const float scale = scales.product();
     wait_copies<0>();
     const bool finite = __syncthreads_and(loaded);
