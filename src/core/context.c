@@ -17,7 +17,8 @@
 // OpenMP runtime would end the process over.
 #define MAX_THREADS 4096
 
-// One piece of scratch with its tickets behind it. Blocks are kept until the context ends.
+// One piece of scratch, with its tickets in front of it: what is written behind the scratch is behind
+// the block, where a checking allocator sees it. Blocks are kept until the context ends.
 typedef struct spops_block {
     struct spops_block *next;
     void *memory;
@@ -216,15 +217,15 @@ spops_status spops_context_reserve(spops_context *ctx, size_t bytes)
                           "stream is captured",
                           ctx->scratch_bytes, bytes);
     }
-    (void)spops_carve(&measure, (int64_t)bytes, 1, 1);
     (void)spops_carve(&measure, (int64_t)tickets_bytes, 1, 1);
+    (void)spops_carve(&measure, (int64_t)bytes, 1, 1);
     block = spops_host_alloc(ctx, 1, sizeof *block);
     if (block == NULL) return SPOPS_STATUS_OUT_OF_MEMORY;
     block->bytes = measure.used;
     SPOPS_TRY_GOTO(spops_backend_alloc(ctx, block->bytes, &block->memory), status, fail);
     carver.base = block->memory;
-    scratch = spops_carve(&carver, (int64_t)bytes, 1, 1);
     tickets = spops_carve(&carver, (int64_t)tickets_bytes, 1, 1);
+    scratch = spops_carve(&carver, (int64_t)bytes, 1, 1);
     if (tickets != NULL) {
         SPOPS_TRY_GOTO(ctx->backend->fill_zero(ctx, tickets, tickets_bytes), status, fail);
     }

@@ -450,7 +450,7 @@ Test(core, reserve)
     cr_assert_eq(ctx->tickets_bytes, 1001 / SPOPS_TICKETS_FRACTION);
     cr_assert_eq((uintptr_t)ctx->scratch % SPOPS_ALIGNMENT, 0);
     cr_assert_eq((uintptr_t)ctx->tickets % SPOPS_ALIGNMENT, 0);
-    cr_assert((char *)ctx->tickets >= ctx->scratch + 1001);
+    cr_assert(ctx->scratch >= (char *)ctx->tickets + ctx->tickets_bytes);
     for (size_t i = 0; i < ctx->tickets_bytes / 4; ++i)
         cr_assert_eq(ctx->tickets[i], 0);
     expect_line(ctx, spops_context_scratch(ctx, "f_execute", 1002, &scratch),
