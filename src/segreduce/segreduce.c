@@ -3,24 +3,31 @@
 #include "segreduce/segreduce.h"
 
 #include "core/matrix.h"
+#include "spops/device/reduce_ops.h"
 
 static const spops_matrix absent; // data NULL
 
-static bool is_builtin(spops_reduce reduce)
-{
-    switch (reduce) {
-#define SPOPS_REDUCE_OP(NAME, plain, traced) case SPOPS_REDUCE_##NAME:
+// What the list of built-in reductions says of each.
+static const struct {
+    bool is_builtin, has_arg, has_grad, is_linear;
+} builtin[] = {
+#define SPOPS_REDUCE_OP(NAME, plain, traced)                                                       \
+    [SPOPS_REDUCE_##NAME] = {true, spops_##traced##_has_arg, spops_##traced##_has_grad,            \
+                             spops_##traced##_is_linear},
 #include "core/reduce_ops.def"
 #undef SPOPS_REDUCE_OP
-        return true;
-    default: return false;
-    }
+};
+enum { NUM_BUILTIN = sizeof builtin / sizeof *builtin };
+
+static bool is_builtin(spops_reduce reduce)
+{
+    return (int)reduce >= 0 && (int)reduce < NUM_BUILTIN && builtin[reduce].is_builtin;
 }
 
 // Whether gradients need what the forward pass knew, and not only counts.
 static bool needs_states(spops_reduce reduce)
 {
-    return reduce != SPOPS_REDUCE_SUM && reduce != SPOPS_REDUCE_MEAN;
+    return !is_builtin(reduce) || !builtin[reduce].is_linear;
 }
 
 static spops_status check_reduce(spops_context *ctx, const char *call, spops_reduce reduce)
@@ -36,8 +43,9 @@ static spops_status check_arg(spops_context *ctx, const char *call, spops_reduce
     if (!is_builtin(reduce))
         return spops_fail(ctx, SPOPS_STATUS_NOT_SUPPORTED,
                           "%s: arg is given, and registered reductions have none", call);
-    SPOPS_REQUIRE(ctx, reduce == SPOPS_REDUCE_MIN || reduce == SPOPS_REDUCE_MAX,
-                  "%s: arg is given, and reduce is %d: only SPOPS_REDUCE_MIN and MAX have one",
+    SPOPS_REQUIRE(ctx, builtin[reduce].has_arg,
+                  "%s: arg is given, and reduce is %d, which has no winning term as "
+                  "SPOPS_REDUCE_MIN and MAX have",
                   call, (int)reduce);
     return SPOPS_STATUS_OK;
 }
@@ -107,6 +115,9 @@ spops_status spops_segreduce_check_backward(spops_context *ctx, const char *call
         "%s: the plan was built with gradients = %d, expected %s", call, (int)segments->gradients,
         needs_states(reduce) ? "SPOPS_GRADIENTS_ALL"
                              : "SPOPS_GRADIENTS_LINEAR (for a BEV plan, backward = 1) or ALL");
+    if (is_builtin(reduce) && !builtin[reduce].has_grad)
+        return spops_fail(ctx, SPOPS_STATUS_NOT_SUPPORTED,
+                          "%s: reduce is %d, which has no gradient", call, (int)reduce);
     if (custom != NULL && backend->kind == SPOPS_BACKEND_CPU && custom->desc.grad == NULL)
         return spops_fail(ctx, SPOPS_STATUS_NOT_SUPPORTED,
                           "%s: the reduction \"%s\" was registered without grad", call,

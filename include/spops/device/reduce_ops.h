@@ -23,14 +23,18 @@
 #define SPOPS_INFINITY (__builtin_huge_valf())
 #endif
 
-/* Traced ops say whether they know the winning term (index outputs, and lift reads its term). */
-enum {
-    spops_sum_has_arg = 0,
-    spops_mean_has_arg = 0,
-    spops_argmin_has_arg = 1,
-    spops_argmax_has_arg = 1,
-    spops_prodz_has_arg = 0
-};
+/*
+ * What a traced op says of itself:
+ *   has_arg    it knows the winning term: there are index outputs, and lift reads its term
+ *   has_grad   there is a gradient; without one grad is never asked, and backward is refused
+ *   is_linear  the gradient needs no more than the number of terms: plans of
+ *              SPOPS_GRADIENTS_LINEAR serve it
+ */
+enum { spops_sum_has_arg = 0, spops_sum_has_grad = 1, spops_sum_is_linear = 1 };
+enum { spops_mean_has_arg = 0, spops_mean_has_grad = 1, spops_mean_is_linear = 1 };
+enum { spops_argmin_has_arg = 1, spops_argmin_has_grad = 1, spops_argmin_is_linear = 0 };
+enum { spops_argmax_has_arg = 1, spops_argmax_has_grad = 1, spops_argmax_is_linear = 0 };
+enum { spops_prodz_has_arg = 0, spops_prodz_has_grad = 1, spops_prodz_is_linear = 0 };
 
 /* Sum: 0 + terms. */
 typedef struct spops_sum {
