@@ -10,11 +10,9 @@
 #include "core/bev_spans.h"
 #include "support/device.h"
 #include "tests/support/bev_cases.h"
+#include "tests/support/operator.h"
 #include "tests/support/params.h"
 #include "tests/support/relation.h"
-
-static const spops_dtype dtypes[] = {SPOPS_DTYPE_F32, SPOPS_DTYPE_F16, SPOPS_DTYPE_BF16};
-enum { NUM_DTYPES = 3 };
 
 static spops_bev_plan *plan_of(test_device *d, const spops_bev_geometry *geometry, int backward)
 {
@@ -214,50 +212,40 @@ typedef struct pool_case {
     int64_t depth_shift;     // of depth and its gradient, elements more than the others'
     spops_context *home;     // the plan's, where calls over spans are to be counted; or NULL
     uint64_t stream;
-    guarded depth, feat, cells, grad_depth, grad_feat; // cells: out, or grad_out
-    ref_tensor expected, expected_depth;               // out or grad_feat; grad_depth
 } pool_case;
 
-static void prepare(void *user, int version)
+enum { DEPTH, FEAT, GRAD_OUT }; // inputs
+enum { OUT };                   // outputs, forward
+enum { GRAD_DEPTH, GRAD_FEAT }; // outputs, backward
+
+static spops_status run_forward(void *user, spops_context *ctx, const spops_matrix *const *in,
+                                const spops_matrix *const *out)
 {
-    pool_case *c = (pool_case *)user;
+    const pool_case *c = (const pool_case *)user;
+    return spops_bevpool_execute(ctx, c->plan, c->layout, *in[DEPTH], *in[FEAT], *out[OUT]);
+}
+
+static void reference_forward(void *user, const double *const *in, ref_tensor *const *out)
+{
+    const pool_case *c = (const pool_case *)user;
+    ref_tensor last = ref_tensor_create(c->map->ref.num_cells, c->cols);
+    ref_bevpool_forward(&c->map->ref, c->cols, in[DEPTH], in[FEAT], &last);
+    ref_bev_to_layout(&last, c->layout, c->map->shape.num_batches, out[OUT]);
+    ref_tensor_destroy(&last);
+}
+
+static void reference_backward(void *user, const double *const *in, ref_tensor *const *out)
+{
+    const pool_case *c = (const pool_case *)user;
     const ref_bev_map *map = &c->map->ref;
-    const int64_t batches = c->map->shape.num_batches;
-    test_rng rng = test_rng_make(c->stream * 2 + (uint64_t)version);
-    double *depth = guarded_fill(&c->depth, &rng, c->values, false, 1);
-    double *feat = guarded_fill(&c->feat, &rng, c->values, false, 1);
-    guarded_upload(&c->depth), guarded_upload(&c->feat);
-    ref_tensor_destroy(&c->expected), ref_tensor_destroy(&c->expected_depth);
-    if (!c->backward) {
-        c->expected = ref_tensor_create(map->num_cells, c->cols);
-        ref_bevpool_forward(map, c->cols, depth, feat, &c->expected);
-        if (c->layout == SPOPS_BEV_CHANNELS_FIRST) {
-            ref_tensor first = ref_bev_channels_first(&c->expected, batches);
-            ref_tensor_destroy(&c->expected);
-            c->expected = first;
-        }
-    } else {
-        // grad_out is drawn channels last; the call gets it in its layout.
-        ref_tensor grad_out = ref_tensor_create(map->num_cells, c->cols);
-        const test_values kind = c->grad_values != VALUES_EXACT ? c->grad_values : c->values;
-        for (int64_t i = 0; i < map->num_cells * c->cols; ++i) {
-            grad_out.value[i] = test_value(&rng, kind, c->cells.view.dtype, false, 1);
-        }
-        if (c->layout == SPOPS_BEV_CHANNELS_FIRST) {
-            ref_tensor first = ref_bev_channels_first(&grad_out, batches);
-            guarded_fill_from(&c->cells, first.value);
-            ref_tensor_destroy(&first);
-        } else {
-            guarded_fill_from(&c->cells, grad_out.value);
-        }
-        guarded_upload(&c->cells);
-        c->expected = ref_tensor_create(map->num_features, c->cols);
-        c->expected_depth = ref_tensor_create(map->num_depths, 1);
-        ref_bevpool_backward(map, c->cols, depth, feat, grad_out.value, &c->expected_depth,
-                             &c->expected);
-        ref_tensor_destroy(&grad_out);
-    }
-    free(depth), free(feat);
+    ref_tensor grad_out = ref_tensor_create(map->num_cells, c->cols);
+    ref_tensor grad_depth = ref_tensor_create(map->num_depths, 1);
+    ref_tensor grad_feat = ref_tensor_create(map->num_features, c->cols);
+    ref_bev_from_layout(in[GRAD_OUT], c->layout, c->map->shape.num_batches, &grad_out);
+    ref_bevpool_backward(map, c->cols, in[DEPTH], in[FEAT], grad_out.value,
+                         c->want_depth ? out[GRAD_DEPTH] : &grad_depth,
+                         c->want_feat ? out[GRAD_FEAT] : &grad_feat);
+    ref_tensor_destroy(&grad_out), ref_tensor_destroy(&grad_depth), ref_tensor_destroy(&grad_feat);
 }
 
 // Calls of the backend's gradients over spans are counted: what took another way is seen.
@@ -270,46 +258,23 @@ static spops_status count_span_grad(spops_context *ctx, const spops_bev_spans_gr
     return counted_backend->bev_spans_grad(ctx, args);
 }
 
-static spops_status enqueue_backward(pool_case *c, spops_context *ctx)
+static spops_status run_backward(void *user, spops_context *ctx, const spops_matrix *const *in,
+                                 const spops_matrix *const *out)
 {
-    return spops_bevpool_execute_backward(ctx, c->plan, c->layout, c->cells.view, c->depth.view,
-                                          c->feat.view, c->want_depth ? &c->grad_depth.view : NULL,
-                                          c->want_feat ? &c->grad_feat.view : NULL);
-}
-
-static spops_status enqueue(void *user, spops_context *ctx)
-{
-    pool_case *c = (pool_case *)user;
+    const pool_case *c = (const pool_case *)user;
     spops_context *home = c->home; // a plan's context and the call's must agree on the backend
     spops_backend counting = *ctx->backend;
-    spops_status status;
-    if (!c->backward)
-        return spops_bevpool_execute(ctx, c->plan, c->layout, c->depth.view, c->feat.view,
-                                     c->cells.view);
-    if (home == NULL || counting.bev_spans_grad == NULL) return enqueue_backward(c, ctx);
-    counted_backend = ctx->backend;
-    counting.bev_spans_grad = count_span_grad;
-    home->backend = ctx->backend = &counting;
-    status = enqueue_backward(c, ctx);
-    home->backend = ctx->backend = counted_backend;
-    return status;
-}
-
-static void verify(void *user, int version, const char *what)
-{
-    pool_case *c = (pool_case *)user;
-    const bool exact = c->values == VALUES_EXACT;
-    (void)version;
-    // Sums of f16 and bf16 may run on matrix units, whose additions truncate. In a gradient a term
-    // may be added to others before it is added to the sum.
-    const bool single = c->feat.view.dtype == SPOPS_DTYPE_F32;
-    const double unit = single ? 0x1p-24 : c->backward ? 0x1p-22 : 0x1p-23;
-    if (!c->backward) {
-        guarded_check_unit(&c->cells, &c->expected, exact, unit, what);
-        return;
+    const bool counts = home != NULL && counting.bev_spans_grad != NULL;
+    if (counts) {
+        counted_backend = ctx->backend;
+        counting.bev_spans_grad = count_span_grad;
+        home->backend = ctx->backend = &counting;
     }
-    if (c->want_feat) guarded_check_unit(&c->grad_feat, &c->expected, exact, unit, what);
-    if (c->want_depth) guarded_check_unit(&c->grad_depth, &c->expected_depth, exact, unit, what);
+    const spops_status status =
+        spops_bevpool_execute_backward(ctx, c->plan, c->layout, *in[GRAD_OUT], *in[DEPTH],
+                                       *in[FEAT], out[GRAD_DEPTH], out[GRAD_FEAT]);
+    if (counts) home->backend = ctx->backend = counted_backend;
+    return status;
 }
 
 static void check_pool(test_device *d, pool_case *c, spops_dtype dtype, spops_dtype depth_dtype,
@@ -321,57 +286,37 @@ static void check_pool(test_device *d, pool_case *c, spops_dtype dtype, spops_dt
     const bool first = c->layout == SPOPS_BEV_CHANNELS_FIRST;
     const int64_t rows = first ? s->num_batches * c->cols : map->num_cells;
     const int64_t cols = first ? map->num_cells / s->num_batches : c->cols;
-    const char *what = test_describe(
-        text, "%s bevpool%s, %s, %s, feat %s, depth %s, cols %lld + %lld, channels %s, %s",
-        test_backend_name(d->backend), c->backward ? " backward" : "", map_name,
-        test_launch_name(d->launch), test_dtype_name(dtype), test_dtype_name(depth_dtype),
-        (long long)c->cols, (long long)padding, first ? "first" : "last",
-        test_values_name(c->values));
     const int64_t depth_shift = shift + c->depth_shift;
-    c->depth = guarded_create(d->backend, "depth", map->num_depths, 1, 0, depth_shift, depth_dtype);
-    c->feat = guarded_create(d->backend, "feat", map->num_features, c->cols, padding, shift, dtype);
-    c->cells = guarded_create(d->backend, c->backward ? "grad_out" : "out", rows, cols, padding,
-                              shift, dtype);
-    c->grad_depth =
-        guarded_create(d->backend, "grad_depth", map->num_depths, 1, 0, depth_shift, depth_dtype);
-    c->grad_feat = guarded_create(d->backend, "grad_feat", map->num_features, c->cols, padding * 2,
-                                  shift, dtype);
-    test_call call = {.user = c,
-                      .prepare = prepare,
-                      .enqueue = enqueue,
-                      .verify = verify,
-                      .scratch_bytes = spops_bev_plan_scratch_bytes(c->plan),
-                      .what = what};
-    int inputs = 0, outputs = 0;
-    call.inputs[inputs++] = &c->depth;
-    call.inputs[inputs++] = &c->feat;
+    const test_values grad_values = c->grad_values != VALUES_EXACT ? c->grad_values : c->values;
+    const test_check check = c->values == VALUES_EXACT ? CHECK_EXACT : CHECK_BOUND;
+    test_operator op = {.what = test_describe(text, "bevpool%s, %s, channels %s",
+                                              c->backward ? " backward" : "", map_name,
+                                              first ? "first" : "last"),
+                        .stream = c->stream,
+                        .scratch_bytes = spops_bev_plan_scratch_bytes(c->plan),
+                        .user = c,
+                        .run = c->backward ? run_backward : run_forward,
+                        .reference = c->backward ? reference_backward : reference_forward};
+    op.in[DEPTH] =
+        test_view(test_input("depth", map->num_depths, 1, depth_dtype, c->values), 0, depth_shift);
+    op.in[FEAT] =
+        test_view(test_input("feat", map->num_features, c->cols, dtype, c->values), padding, shift);
     if (c->backward)
-        call.inputs[inputs++] = &c->cells;
+        op.in[GRAD_OUT] =
+            test_view(test_input("grad_out", rows, cols, dtype, grad_values), padding, shift);
     else
-        call.outputs[outputs++] = &c->cells;
-    if (c->backward && c->want_depth) call.outputs[outputs++] = &c->grad_depth;
-    if (c->backward && c->want_feat) call.outputs[outputs++] = &c->grad_feat;
-    test_run(d, &call);
-    guarded_destroy(&c->depth), guarded_destroy(&c->feat), guarded_destroy(&c->cells);
-    guarded_destroy(&c->grad_depth), guarded_destroy(&c->grad_feat);
-    ref_tensor_destroy(&c->expected), ref_tensor_destroy(&c->expected_depth);
-}
-
-struct param {
-    int backend, dtype, launch;
-};
-
-static struct criterion_test_params every_combination(void)
-{
-    static struct param params[NUM_DTYPES * (1 + NUM_LAUNCHES)];
-    size_t n = 0;
-    for (int t = 0; t < NUM_DTYPES; ++t) {
-        params[n++] = (struct param){SPOPS_BACKEND_CPU, (int)dtypes[t], LAUNCH_DEFAULT};
-        for (int l = 0; l < NUM_LAUNCHES; ++l) {
-            params[n++] = (struct param){SPOPS_BACKEND_CUDA, (int)dtypes[t], l};
-        }
-    }
-    return cr_make_param_array(struct param, params, n);
+        op.out[OUT] = test_view(test_output("out", rows, cols, dtype, check), padding, shift);
+    if (c->backward && c->want_depth)
+        op.out[GRAD_DEPTH] = test_view(
+            test_output("grad_depth", map->num_depths, 1, depth_dtype, check), 0, depth_shift);
+    if (c->backward && c->want_feat)
+        op.out[GRAD_FEAT] = test_view(
+            test_output("grad_feat", map->num_features, c->cols, dtype, check), padding * 2, shift);
+    // Sums of f16 and bf16 may run on matrix units, whose additions truncate. In a gradient a term
+    // may be added to others before it is added to the sum.
+    const bool single = dtype == SPOPS_DTYPE_F32;
+    op.out[0].unit = op.out[1].unit = single ? 0x1p-24 : c->backward ? 0x1p-22 : 0x1p-23;
+    test_operator_run(d, &op);
 }
 
 // Forward, and backward with each and both gradients, in both layouts.
@@ -394,9 +339,9 @@ static void check_map(test_device *d, const bev_map *map, spops_bev_plan *plan, 
 
 ParameterizedTestParameters(bevpool, agrees_on_maps)
 {
-    return every_combination();
+    return every_case(test_row_dtypes, NUM_ROW_DTYPES, NULL, 0);
 }
-ParameterizedTest(struct param *p, bevpool, agrees_on_maps, .timeout = 600)
+ParameterizedTest(struct case_param *p, bevpool, agrees_on_maps, .timeout = 600)
 {
     static const int64_t all_cols[] = {1, 3, 4, 5, 31, 32, 33, 80, 256, 320};
     static const spops_bev_shape shapes[] = {{1, 1, 1, 1, 1, 1, 1, 1},
@@ -439,9 +384,9 @@ ParameterizedTest(struct param *p, bevpool, agrees_on_maps, .timeout = 600)
 
 ParameterizedTestParameters(bevpool, agrees_on_real_map)
 {
-    return every_combination();
+    return every_case(test_row_dtypes, NUM_ROW_DTYPES, NULL, 0);
 }
-ParameterizedTest(struct param *p, bevpool, agrees_on_real_map, .timeout = 600)
+ParameterizedTest(struct case_param *p, bevpool, agrees_on_real_map, .timeout = 600)
 {
     test_device d;
     bev_geometry_case g;
@@ -517,9 +462,9 @@ static void check_map_span_grads(test_device *d, const bev_map *map, spops_bev_p
 
 ParameterizedTestParameters(bevpool, span_gradients_agree)
 {
-    return every_combination();
+    return every_case(test_row_dtypes, NUM_ROW_DTYPES, NULL, 0);
 }
-ParameterizedTest(struct param *p, bevpool, span_gradients_agree, .timeout = 900)
+ParameterizedTest(struct case_param *p, bevpool, span_gradients_agree, .timeout = 900)
 {
     // Tiles of 32 x 1, 16 x 2 and 8 x 4 pixels, with tails; blocks of one tile, and, where a device
     // has fewer than 140 processors, of two and four; batches enough to use buffers again.
@@ -579,9 +524,9 @@ ParameterizedTest(struct param *p, bevpool, span_gradients_agree, .timeout = 900
 
 ParameterizedTestParameters(bevpool, span_gradients_agree_on_real_maps)
 {
-    return every_combination();
+    return every_case(test_row_dtypes, NUM_ROW_DTYPES, NULL, 0);
 }
-ParameterizedTest(struct param *p, bevpool, span_gradients_agree_on_real_maps, .timeout = 900)
+ParameterizedTest(struct case_param *p, bevpool, span_gradients_agree_on_real_maps, .timeout = 900)
 {
     if (test_quick() || p->dtype == SPOPS_DTYPE_F32 || p->backend == SPOPS_BACKEND_CPU) return;
     for (int setting = 'A'; setting <= 'B'; ++setting) {
@@ -909,7 +854,8 @@ ParameterizedTest(struct launch_param *p, bevpool, refill_on_the_stream)
         bev_map_check_same(&expected, &got, what);
         ref_tensor last = ref_tensor_create(cells, COLS);
         ref_bevpool_forward(&expected.ref, COLS, depth, feat, &last);
-        ref_tensor out = ref_bev_channels_first(&last, BATCHES);
+        ref_tensor out = ref_tensor_create(BATCHES * COLS, last.rows / BATCHES);
+        ref_bev_to_layout(&last, SPOPS_BEV_CHANNELS_FIRST, BATCHES, &out);
         ref_tensor grad_depth = ref_tensor_create(info.num_depths, 1);
         ref_tensor grad_feat = ref_tensor_create(info.num_features, COLS);
         ref_bevpool_backward(&expected.ref, COLS, depth, feat, last.value, &grad_depth, &grad_feat);

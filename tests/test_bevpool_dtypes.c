@@ -10,6 +10,7 @@
 
 #include "support/device.h"
 #include "tests/support/bev_cases.h"
+#include "tests/support/operator.h"
 #include "tests/support/params.h"
 #include "tests/support/relation.h"
 
@@ -48,18 +49,15 @@ typedef struct pool_case {
     double factor; // of the sums, where scaled; else 1
     test_values feat_values, depth_values;
     uint64_t stream;
-    guarded depth, feat, feat_scales, scales, out; // scales: feat's, depth's, out's
-    ref_tensor expected;
 } pool_case;
+
+enum { DEPTH, FEAT, FEAT_SCALES, SCALES }; // inputs; scales: feat's, depth's, out's
 
 static const double scale_values[3] = {0.3712345, 1.9287, 1.33333}; // a product below 1
 
-// As guarded_fill. Nothing is rounded to an infinity of f8e5m2, but it has them: here they are put
-// in by their code.
-static double *fill(guarded *g, test_rng *rng, test_values kind)
+// Nothing is rounded to an infinity of f8e5m2, but it has them: here they are put in by their code.
+static void put_infinities(guarded *g, double *values)
 {
-    double *values = guarded_fill(g, rng, kind, false, 1);
-    if (g->view.dtype != SPOPS_DTYPE_F8E5M2 || kind != VALUES_INFINITE) return values;
     for (int64_t r = 0; r < g->view.rows; ++r) {
         for (int64_t c = 0; c < g->view.cols; ++c) {
             double *v = &values[r * g->view.cols + c];
@@ -68,76 +66,76 @@ static double *fill(guarded *g, test_rng *rng, test_values kind)
             *v = copysign((double)INFINITY, *v);
         }
     }
-    return values;
 }
 
-static void prepare(void *user, int version)
+static void adjust(void *user, int version, test_rng *rng, guarded *const *in,
+                   double *const *values)
+{
+    const pool_case *c = (const pool_case *)user;
+    if (c->depth_dtype == SPOPS_DTYPE_F8E5M2 && c->depth_values == VALUES_INFINITE)
+        put_infinities(in[DEPTH], values[DEPTH]);
+    if (c->feat_dtype == SPOPS_DTYPE_F8E5M2 && c->feat_values == VALUES_INFINITE)
+        put_infinities(in[FEAT], values[FEAT]);
+    // Other scales in the second version: a captured graph reads them anew.
+    for (int i = 0; i < 3; ++i) {
+        guarded_set(in[SCALES], i, 0, scale_values[i] / (1 + version));
+        values[SCALES][i] = guarded_get(in[SCALES], i, 0);
+    }
+    if (in[FEAT_SCALES] == NULL) return;
+    const spops_matrix *m = &in[FEAT_SCALES]->view;
+    for (int64_t i = 0; i < m->rows * m->cols; ++i) {
+        // Exact: one, two and four. NaN and large ones where features are special.
+        const bool special = c->feat_values == VALUES_NAN && test_rng_below(rng, 16) == 0;
+        const double s = c->feat_values == VALUES_EXACT
+                             ? (double)(1 << test_rng_below(rng, 3))
+                             : fabs(test_value(rng, VALUES_RANDOM, SPOPS_DTYPE_F8E4M3, false, 1));
+        guarded_set(in[FEAT_SCALES], i / m->cols, i % m->cols, special ? (double)NAN : s);
+        values[FEAT_SCALES][i] = guarded_get(in[FEAT_SCALES], i / m->cols, i % m->cols);
+    }
+}
+
+static void reference(void *user, const double *const *in, ref_tensor *const *out)
 {
     pool_case *c = (pool_case *)user;
     const ref_bev_map *map = &c->map->ref;
-    const int64_t blocks = c->feat_scales.view.cols;
-    test_rng rng = test_rng_make(c->stream * 2 + (uint64_t)version);
-    double *depth = fill(&c->depth, &rng, c->depth_values);
-    double *feat = fill(&c->feat, &rng, c->feat_values);
-    for (int64_t i = 0; i < map->num_features * blocks; ++i) {
-        // Exact: one, two and four. NaN and large ones where features are special.
-        const bool special = c->feat_values == VALUES_NAN && test_rng_below(&rng, 16) == 0;
-        const double s = c->feat_values == VALUES_EXACT
-                             ? (double)(1 << test_rng_below(&rng, 3))
-                             : fabs(test_value(&rng, VALUES_RANDOM, SPOPS_DTYPE_F8E4M3, false, 1));
-        guarded_set(&c->feat_scales, i / blocks, i % blocks, special ? (double)NAN : s);
-    }
-    for (int64_t i = 0; blocks > 0 && i < map->num_features * c->cols; ++i)
-        feat[i] *= guarded_get(&c->feat_scales, i / c->cols, i % c->cols / BLOCK);
-    guarded_upload(&c->depth), guarded_upload(&c->feat), guarded_upload(&c->feat_scales);
-    // Other scales in the second version: a captured graph reads them anew.
-    double factor = 1.0;
-    for (int i = 0; i < 3; ++i) {
-        guarded_set(&c->scales, i, 0, scale_values[i] / (1 + version));
-        const double scale = c->scaled ? guarded_get(&c->scales, i, 0) : 1.0;
-        factor *= i == 2 ? 1.0 / scale : scale;
-    }
-    guarded_upload(&c->scales);
-
-    c->factor = factor;
-    ref_tensor_destroy(&c->expected);
-    c->expected = ref_tensor_create(map->num_cells, c->cols);
-    ref_bevpool_forward(map, c->cols, depth, feat, &c->expected);
+    const int64_t blocks = (c->cols + BLOCK - 1) / BLOCK, num_values = map->num_features * c->cols;
+    const double *scales = in[SCALES];
+    double *feat = (double *)malloc((size_t)(num_values + 1) * sizeof *feat);
+    ref_tensor expected = ref_tensor_create(map->num_cells, c->cols);
+    cr_assert(feat != NULL, "out of memory");
+    for (int64_t i = 0; i < num_values; ++i)
+        feat[i] = in[FEAT_SCALES] == NULL
+                      ? in[FEAT][i]
+                      : in[FEAT][i] * in[FEAT_SCALES][i / c->cols * blocks + i % c->cols / BLOCK];
+    ref_bevpool_forward(map, c->cols, in[DEPTH], feat, &expected);
+    c->factor = c->scaled ? scales[0] * scales[1] * (1.0 / scales[2]) : 1.0;
     for (int64_t i = 0; c->scaled && i < map->num_cells * c->cols; ++i) {
-        c->expected.value[i] *= factor;
-        c->expected.scale[i] *= factor;
-        c->expected.roundings[i] += 3.0; // two in the factor, one in its product
+        expected.value[i] *= c->factor;
+        expected.scale[i] *= c->factor;
+        expected.roundings[i] += 3.0; // two in the factor, one in its product
     }
-    if (c->layout == SPOPS_BEV_CHANNELS_FIRST) {
-        ref_tensor first = ref_bev_channels_first(&c->expected, c->map->shape.num_batches);
-        ref_tensor_destroy(&c->expected);
-        c->expected = first;
-    }
-    free(depth), free(feat);
+    ref_bev_to_layout(&expected, c->layout, c->map->shape.num_batches, out[0]);
+    ref_tensor_destroy(&expected);
+    free(feat);
 }
 
-static spops_bev_pool pool_of(pool_case *c)
+static spops_status run(void *user, spops_context *ctx, const spops_matrix *const *in,
+                        const spops_matrix *const *out)
 {
-    const float *scales = (const float *)c->scales.view.data;
+    const pool_case *c = (const pool_case *)user;
+    const float *scales = (const float *)in[SCALES]->data;
     spops_bev_pool pool = spops_bev_pool_default();
     pool.layout = c->layout;
     pool.accumulate = c->accumulate;
-    pool.depth = c->depth.view;
-    pool.feat = c->feat.view;
-    pool.out = c->out.view;
-    if (c->feat_dtype == SPOPS_DTYPE_F4E2M1) pool.feat_scales = &c->feat_scales.view;
+    pool.depth = *in[DEPTH];
+    pool.feat = *in[FEAT];
+    pool.out = *out[0];
+    pool.feat_scales = in[FEAT_SCALES];
     if (c->scaled) {
         pool.feat_scale = scales;
-        pool.depth_scale = scales + c->scales.view.row_stride;
-        pool.out_scale = scales + 2 * c->scales.view.row_stride;
+        pool.depth_scale = scales + in[SCALES]->row_stride;
+        pool.out_scale = scales + 2 * in[SCALES]->row_stride;
     }
-    return pool;
-}
-
-static spops_status enqueue(void *user, spops_context *ctx)
-{
-    pool_case *c = (pool_case *)user;
-    const spops_bev_pool pool = pool_of(c);
     return spops_bevpool_execute_with(ctx, c->plan, &pool);
 }
 
@@ -163,29 +161,19 @@ static double packed_bound(double n, double magnitude, double factor, double mor
     return s / (1.0 - s) * magnitude + n * 0x1p-24 * factor + (n + more) * 0x1p-149;
 }
 
-static void check_packed(const pool_case *c, const char *what)
+// The bound of SPOPS_ACCUMULATE_F16.
+static void verify_packed(void *user, const guarded *const *out, const ref_tensor *const *expected,
+                          const char *what)
 {
-    const ref_tensor *e = &c->expected;
+    const pool_case *c = (const pool_case *)user;
+    const ref_tensor *e = expected[0];
     const double more = c->scaled ? 3.0 : 0.0;
     double *bounds = (double *)calloc((size_t)(e->rows * e->cols) + 1, sizeof *bounds);
     cr_assert(bounds != NULL, "out of memory");
     for (int64_t i = 0; i < e->rows * e->cols; ++i)
         bounds[i] = packed_bound(e->roundings[i] - more, e->scale[i], c->factor, more);
-    guarded_check_bounds(&c->out, e, bounds, what);
+    guarded_check_bounds(out[0], e, bounds, what);
     free(bounds);
-}
-
-static void verify(void *user, int version, const char *what)
-{
-    pool_case *c = (pool_case *)user;
-    const bool exact =
-        c->feat_values == VALUES_EXACT && c->depth_values == VALUES_EXACT && !c->scaled;
-    (void)version;
-    if (c->accumulate == SPOPS_ACCUMULATE_F16) {
-        check_packed(c, what);
-        return;
-    }
-    guarded_check_unit(&c->out, &c->expected, exact, unit_of(c), what);
 }
 
 static void check_pool(test_device *d, pool_case *c, int64_t padding, int64_t shift,
@@ -198,52 +186,47 @@ static void check_pool(test_device *d, pool_case *c, int64_t padding, int64_t sh
     const int64_t rows = first ? s->num_batches * c->cols : map->num_cells;
     const int64_t cols = first ? map->num_cells / s->num_batches : c->cols;
     const bool blocks = c->feat_dtype == SPOPS_DTYPE_F4E2M1;
+    const bool packed = c->accumulate == SPOPS_ACCUMULATE_F16;
+    const bool exact =
+        c->feat_values == VALUES_EXACT && c->depth_values == VALUES_EXACT && !c->scaled;
     // Spans serve rows of multiples of 16 bytes, 4 bits as f16.
     const int64_t row_bytes = c->cols * (blocks ? 2 : (int64_t)test_dtype_bytes(c->feat_dtype));
     c->spans = row_bytes % 16 == 0 && bev_info(d, c->plan).kernel == SPOPS_BEV_KERNEL_SPANS;
-    const char *what = test_describe(
-        text, "%s, %s, %s, %s x %s -> %s, %lld + %lld cols, channels %s, scales %d, f%d, %s x %s",
-        test_backend_name(d->backend), map_name, test_launch_name(d->launch),
-        test_dtype_name(c->feat_dtype), test_dtype_name(c->depth_dtype),
-        test_dtype_name(c->out_dtype), (long long)c->cols, (long long)padding,
-        first ? "first" : "last", c->scaled, c->accumulate == SPOPS_ACCUMULATE_F16 ? 16 : 32,
-        test_values_name(c->feat_values), test_values_name(c->depth_values));
-    c->depth = guarded_create(d->backend, "depth", map->num_depths, 1, 0, shift, c->depth_dtype);
-    c->feat = guarded_create(d->backend, "feat", map->num_features, c->cols, 2 * padding, 2 * shift,
-                             c->feat_dtype);
-    c->feat_scales = guarded_create(d->backend, "feat_scales", map->num_features,
-                                    blocks ? (c->cols + BLOCK - 1) / BLOCK : 0, padding, shift,
-                                    SPOPS_DTYPE_F8E4M3);
-    c->scales = guarded_create(d->backend, "scales", 3, 1, padding, 0, SPOPS_DTYPE_F32);
-    c->out = guarded_create(d->backend, "out", rows, cols, padding, shift, c->out_dtype);
-    test_call call = {.user = c,
-                      .prepare = prepare,
-                      .enqueue = enqueue,
-                      .verify = verify,
-                      .scratch_bytes = spops_bev_plan_scratch_bytes(c->plan),
-                      .inputs = {&c->depth, &c->feat, &c->feat_scales, &c->scales},
-                      .outputs = {&c->out},
-                      .what = what};
-    test_run(d, &call);
-    guarded_destroy(&c->depth), guarded_destroy(&c->feat), guarded_destroy(&c->feat_scales);
-    guarded_destroy(&c->scales), guarded_destroy(&c->out);
-    ref_tensor_destroy(&c->expected);
+    test_operator op = {.what = test_describe(text, "%s, channels %s, scales %d, f%d, features %s",
+                                              map_name, first ? "first" : "last", c->scaled,
+                                              packed ? 16 : 32, test_values_name(c->feat_values)),
+                        .stream = c->stream,
+                        .scratch_bytes = spops_bev_plan_scratch_bytes(c->plan),
+                        .user = c,
+                        .run = run,
+                        .reference = reference,
+                        .adjust = adjust,
+                        .verify = packed ? verify_packed : NULL};
+    op.in[DEPTH] = test_view(
+        test_input("depth", map->num_depths, 1, c->depth_dtype, c->depth_values), 0, shift);
+    op.in[FEAT] =
+        test_view(test_input("feat", map->num_features, c->cols, c->feat_dtype, c->feat_values),
+                  2 * padding, 2 * shift);
+    if (blocks)
+        op.in[FEAT_SCALES] =
+            test_view(test_input("feat_scales", map->num_features, (c->cols + BLOCK - 1) / BLOCK,
+                                 SPOPS_DTYPE_F8E4M3, VALUES_EXACT),
+                      padding, shift);
+    op.in[SCALES] =
+        test_view(test_input("scales", 3, 1, SPOPS_DTYPE_F32, VALUES_EXACT), padding, 0);
+    op.out[0] =
+        test_view(test_output("out", rows, cols, c->out_dtype, exact ? CHECK_EXACT : CHECK_BOUND),
+                  padding, shift);
+    op.out[0].unit = unit_of(c);
+    test_operator_run(d, &op);
 }
 
-struct param {
-    int backend, dtype, launch;
-};
-
-static struct criterion_test_params every_combination(void)
+static struct criterion_test_params every_feature_dtype(void)
 {
-    static struct param params[NUM_ROWS * (1 + NUM_LAUNCHES)];
-    size_t n = 0;
-    for (int t = 0; t < NUM_ROWS; ++t) {
-        params[n++] = (struct param){SPOPS_BACKEND_CPU, (int)table[t].feat, LAUNCH_DEFAULT};
-        for (int l = 0; l < NUM_LAUNCHES; ++l)
-            params[n++] = (struct param){SPOPS_BACKEND_CUDA, (int)table[t].feat, l};
-    }
-    return cr_make_param_array(struct param, params, n);
+    spops_dtype dtypes[NUM_ROWS];
+    for (int t = 0; t < NUM_ROWS; ++t)
+        dtypes[t] = table[t].feat;
+    return every_case(dtypes, NUM_ROWS, NULL, 0);
 }
 
 // Channel counts of f4e2m1 are even.
@@ -279,9 +262,9 @@ static void check_map(test_device *d, const bev_map *map, spops_bev_plan *plan, 
 
 ParameterizedTestParameters(bevpool_dtypes, agree_on_maps)
 {
-    return every_combination();
+    return every_feature_dtype();
 }
-ParameterizedTest(struct param *p, bevpool_dtypes, agree_on_maps, .timeout = 900)
+ParameterizedTest(struct case_param *p, bevpool_dtypes, agree_on_maps, .timeout = 900)
 {
     static const int64_t all_cols[] = {1, 3, 16, 17, 33, 80, 128, 200, 256};
     static const test_values kinds[] = {VALUES_RANDOM, VALUES_EXACT, VALUES_CANCEL,
@@ -316,9 +299,9 @@ ParameterizedTest(struct param *p, bevpool_dtypes, agree_on_maps, .timeout = 900
 // One cell owns all points but one: its owner is split in many pieces.
 ParameterizedTestParameters(bevpool_dtypes, agree_on_one_full_cell)
 {
-    return every_combination();
+    return every_feature_dtype();
 }
-ParameterizedTest(struct param *p, bevpool_dtypes, agree_on_one_full_cell, .timeout = 900)
+ParameterizedTest(struct case_param *p, bevpool_dtypes, agree_on_one_full_cell, .timeout = 900)
 {
     enum { POINTS = 7000 };
     static const spops_bev_shape shape = {1, 1, 50, 10, 14, 4, 3, 1};
@@ -356,9 +339,9 @@ ParameterizedTest(struct param *p, bevpool_dtypes, agree_on_one_full_cell, .time
 // them.
 ParameterizedTestParameters(bevpool_dtypes, keep_special_values_apart)
 {
-    return every_combination();
+    return every_feature_dtype();
 }
-ParameterizedTest(struct param *p, bevpool_dtypes, keep_special_values_apart, .timeout = 900)
+ParameterizedTest(struct case_param *p, bevpool_dtypes, keep_special_values_apart, .timeout = 900)
 {
     static const spops_bev_shape shape = {1, 3, 8, 4, 6, 16, 12, 1};
     static const int64_t all_cols[] = {17, 80, 128};
@@ -395,9 +378,9 @@ ParameterizedTest(struct param *p, bevpool_dtypes, keep_special_values_apart, .t
 
 ParameterizedTestParameters(bevpool_dtypes, agree_on_real_map)
 {
-    return every_combination();
+    return every_feature_dtype();
 }
-ParameterizedTest(struct param *p, bevpool_dtypes, agree_on_real_map, .timeout = 900)
+ParameterizedTest(struct case_param *p, bevpool_dtypes, agree_on_real_map, .timeout = 900)
 {
     test_device d;
     bev_geometry_case g;
@@ -466,9 +449,9 @@ static void check_packed_map(test_device *d, const bev_map *map, spops_bev_plan 
 
 ParameterizedTestParameters(bevpool_dtypes, accumulate_in_f16)
 {
-    return every_combination();
+    return every_feature_dtype();
 }
-ParameterizedTest(struct param *p, bevpool_dtypes, accumulate_in_f16, .timeout = 900)
+ParameterizedTest(struct case_param *p, bevpool_dtypes, accumulate_in_f16, .timeout = 900)
 {
     static const spops_bev_shape shape = {1, 2, 6, 4, 5, 9, 7, 2},
                                  few_cells = {1, 2, 40, 4, 5, 5, 3, 1};
@@ -498,9 +481,10 @@ ParameterizedTest(struct param *p, bevpool_dtypes, accumulate_in_f16, .timeout =
 // Plans whose counts only the device knows run other kernels.
 ParameterizedTestParameters(bevpool_dtypes, agree_in_plans_of_a_capacity)
 {
-    return every_combination();
+    return every_feature_dtype();
 }
-ParameterizedTest(struct param *p, bevpool_dtypes, agree_in_plans_of_a_capacity, .timeout = 900)
+ParameterizedTest(struct case_param *p, bevpool_dtypes, agree_in_plans_of_a_capacity,
+                  .timeout = 900)
 {
     test_device d;
     if (!test_open(&d, (spops_backend_kind)p->backend, (test_launch)p->launch)) return;

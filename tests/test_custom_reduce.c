@@ -8,6 +8,7 @@
 
 #include "support/device.h"
 #include "tests/support/launch.h"
+#include "tests/support/operator.h"
 #include "tests/support/params.h"
 #include "tests/support/relation.h"
 
@@ -340,172 +341,96 @@ static void reference_backward(which kind, const ref_relation *r, int64_t cols, 
 
 // ---- cases ----
 
-struct param {
-    int backend, custom, dtype, launch;
-};
-
-static struct criterion_test_params every_combination(void)
-{
-    static struct param params[64];
-    size_t n = 0;
-    for (int w = 0; w < NUM_CUSTOM; ++w) {
-        for (int dtype = SPOPS_DTYPE_F32; dtype <= SPOPS_DTYPE_BF16; ++dtype) {
-            params[n++] = (struct param){SPOPS_BACKEND_CPU, w, dtype, LAUNCH_DEFAULT};
-            for (int l = 0; l < NUM_LAUNCHES; ++l) {
-                params[n++] = (struct param){SPOPS_BACKEND_CUDA, w, dtype, l};
-            }
-        }
-    }
-    return cr_make_param_array(struct param, params, n);
-}
+enum { X, W, GRAD_OUT }; // inputs
+enum { OUT };            // outputs, forward
+enum { GRAD_X, GRAD_W }; // outputs, backward
 
 typedef struct custom_case {
-    const test_relation *relation;
+    const ref_relation *relation;
     spops_segments *plan;
     which kind;
-    spops_reduce reduce;
+    spops_context *other;              // a second context, which has an id of its own
+    spops_reduce reduce, other_reduce; // for the same reduction
     int64_t cols;
-    bool backward;
-    uint64_t stream;
-    guarded x, w, cells, grad_x, grad_w; // cells: out, or grad_out
-    ref_tensor expected, expected_w;
 } custom_case;
 
-static void prepare(void *user, int version)
+static spops_reduce id_on(const custom_case *c, const spops_context *ctx)
 {
-    custom_case *c = (custom_case *)user;
-    const ref_relation *r = &c->relation->ref;
-    test_rng rng = test_rng_make(c->stream * 2 + (uint64_t)version);
-    const test_values kind = c->kind == LSE ? VALUES_RANDOM : VALUES_EXACT;
-    double *x = guarded_fill(&c->x, &rng, kind, false, 1);
-    double *w = guarded_fill(&c->w, &rng, VALUES_EXACT, false, 1);
-    guarded_upload(&c->x), guarded_upload(&c->w);
-    ref_tensor_destroy(&c->expected), ref_tensor_destroy(&c->expected_w);
-    if (c->backward) {
-        double *grad_out = guarded_fill(&c->cells, &rng, VALUES_EXACT, false, 1);
-        guarded_upload(&c->cells);
-        c->expected = ref_tensor_create(r->num_rows, c->cols);
-        c->expected_w = ref_tensor_create(r->num_weights, 1);
-        reference_backward(c->kind, r, c->cols, x, w, grad_out, &c->expected, &c->expected_w);
-        free(grad_out);
-    } else {
-        c->expected = ref_tensor_create(r->num_segments, c->cols);
-        reference(c->kind, r, c->cols, x, w, &c->expected);
-    }
-    free(x), free(w);
+    return ctx == c->other ? c->other_reduce : c->reduce;
 }
 
-static spops_status enqueue(void *user, spops_context *ctx)
+static spops_status run_forward(void *user, spops_context *ctx, const spops_matrix *const *in,
+                                const spops_matrix *const *out)
 {
-    custom_case *c = (custom_case *)user;
-    if (c->backward) {
-        return spops_segreduce_execute_backward(ctx, c->plan, c->reduce, c->cells.view, c->x.view,
-                                                &c->w.view, &c->grad_x.view, &c->grad_w.view);
-    }
-    return spops_segreduce_execute(ctx, c->plan, c->reduce, c->x.view, &c->w.view, c->cells.view,
-                                   NULL);
+    const custom_case *c = (const custom_case *)user;
+    return spops_segreduce_execute(ctx, c->plan, id_on(c, ctx), *in[X], in[W], *out[OUT], NULL);
 }
 
-static void verify(void *user, int version, const char *what)
+static void reference_forward(void *user, const double *const *in, ref_tensor *const *out)
 {
-    custom_case *c = (custom_case *)user;
-    const bool exact = c->kind != LSE;
-    (void)version;
-    if (!c->backward) {
-        guarded_check(&c->cells, &c->expected, exact, what);
-        return;
-    }
-    guarded_check(&c->grad_x, &c->expected, exact, what);
-    guarded_check(&c->grad_w, &c->expected_w, exact, what);
+    const custom_case *c = (const custom_case *)user;
+    reference(c->kind, c->relation, c->cols, in[X], in[W], out[OUT]);
 }
 
-// A second context with an id of its own for the same reduction; made once, because a GPU's has to
-// compile.
-typedef struct second {
-    spops_context *ctx;
-    spops_reduce reduce;
-} second;
+static spops_status run_backward(void *user, spops_context *ctx, const spops_matrix *const *in,
+                                 const spops_matrix *const *out)
+{
+    const custom_case *c = (const custom_case *)user;
+    return spops_segreduce_execute_backward(ctx, c->plan, id_on(c, ctx), *in[GRAD_OUT], *in[X],
+                                            in[W], out[GRAD_X], out[GRAD_W]);
+}
 
-// As test_run, but with the second context's own id.
-static void check_case(test_device *d, const second *other, const test_shape *shape,
-                       const test_relation *relation, which kind, spops_reduce reduce,
-                       spops_dtype dtype, int64_t cols, bool backward, uint64_t stream)
+static void backward_of_reference(void *user, const double *const *in, ref_tensor *const *out)
+{
+    const custom_case *c = (const custom_case *)user;
+    reference_backward(c->kind, c->relation, c->cols, in[X], in[W], in[GRAD_OUT], out[GRAD_X],
+                       out[GRAD_W]);
+}
+
+static void check_case(test_device *d, custom_case *c, const test_shape *shape,
+                       const test_relation *relation, spops_dtype dtype, bool backward,
+                       uint64_t stream)
 {
     char text[256];
     const ref_relation *r = &relation->ref;
-    custom_case c = {.relation = relation,
-                     .kind = kind,
-                     .reduce = reduce,
-                     .cols = cols,
-                     .backward = backward,
-                     .stream = stream};
-    const char *what = test_describe(
-        text, "%s custom %d%s %s, %s, %s, cols %lld, form %d", test_backend_name(d->backend), kind,
-        backward ? " backward" : "", test_dtype_name(dtype), test_launch_name(d->launch),
-        shape->name, (long long)cols, relation->form);
-    test_expect_ok(d->ctx,
-                   test_relation_plan(relation, d->ctx, cols,
-                                      backward ? SPOPS_GRADIENTS_ALL : SPOPS_GRADIENTS_NONE,
-                                      &c.plan),
-                   what);
-    c.x = guarded_create(d->backend, "x", r->num_rows, cols, 3, 1, dtype);
-    c.w = guarded_create(d->backend, "w", r->num_weights, 1, 0, 0, SPOPS_DTYPE_F32);
-    c.cells = guarded_create(d->backend, backward ? "grad_out" : "out", r->num_segments, cols, 1, 1,
-                             dtype);
-    c.grad_x = guarded_create(d->backend, "grad_x", r->num_rows, cols, 0, 1, dtype);
-    c.grad_w = guarded_create(d->backend, "grad_w", r->num_weights, 1, 0, 0, SPOPS_DTYPE_F32);
-    guarded *out[2] = {backward ? &c.grad_x : &c.cells, backward ? &c.grad_w : NULL};
-    unsigned char *first[2] = {NULL, NULL};
-
-    device_graph *graph = NULL;
-    if (d->launch == LAUNCH_CAPTURED) {
-        int kernels, copies, memsets, others;
-        cr_assert(device_capture_begin(d->stream), "%s", device_error());
-        test_expect_ok(d->ctx, enqueue(&c, d->ctx), what);
-        cr_assert(device_capture_end(d->stream, &graph), "%s: %s", what, device_error());
-        cr_assert(device_graph_count(graph, &kernels, &copies, &memsets, &others));
-        cr_assert(others == 0, "%s: %d nodes are no kernel, memset or copy", what, others);
+    const spops_dtype f32 = SPOPS_DTYPE_F32;
+    const test_values exact = VALUES_EXACT;
+    const test_check check = c->kind == LSE ? CHECK_BOUND : CHECK_EXACT;
+    test_operator op = {.stream = stream,
+                        .other = c->other,
+                        .user = c,
+                        .run = backward ? run_backward : run_forward,
+                        .reference = backward ? backward_of_reference : reference_forward};
+    op.in[X] = test_view(
+        test_input("x", r->num_rows, c->cols, dtype, c->kind == LSE ? VALUES_RANDOM : exact), 3, 1);
+    op.in[W] = test_input("w", r->num_weights, 1, f32, exact);
+    if (backward) {
+        op.in[GRAD_OUT] =
+            test_view(test_input("grad_out", r->num_segments, c->cols, dtype, exact), 1, 1);
+        op.out[GRAD_X] = test_view(test_output("grad_x", r->num_rows, c->cols, dtype, check), 0, 1);
+        op.out[GRAD_W] = test_output("grad_w", r->num_weights, 1, f32, check);
+    } else {
+        op.out[OUT] = test_view(test_output("out", r->num_segments, c->cols, dtype, check), 1, 1);
     }
-    for (int version = 0; version < 3; ++version) {
-        // 0, 1: two sets of inputs. 2: the second again, on another context.
-        if (version < 2) prepare(&c, version);
-        for (int i = 0; i < 2 && out[i] != NULL; ++i) {
-            guarded_poison(out[i], version < 2 ? 0xff : 0xa5);
-            guarded_upload(out[i]);
-        }
-        if (version == 2) {
-            test_expect_ok(other->ctx,
-                           spops_context_reserve(other->ctx, spops_segments_scratch_bytes(c.plan)),
-                           what);
-            c.reduce = other->reduce;
-            test_expect_ok(other->ctx, enqueue(&c, other->ctx), what);
-        } else if (graph != NULL) {
-            cr_assert(device_graph_launch(graph, d->stream), "%s", device_error());
-        } else {
-            test_expect_ok(d->ctx, enqueue(&c, d->ctx), what);
-        }
-        test_wait(d);
-        for (int i = 0; i < 2 && out[i] != NULL; ++i) {
-            guarded_download(out[i]);
-            guarded_check_padding(out[i], what);
-            if (version == 1) first[i] = guarded_elements(out[i]);
-            if (version == 2) guarded_check_bits(out[i], first[i], what);
-        }
-        if (version < 2) verify(&c, version, what);
-    }
-    free(first[0]), free(first[1]);
-    device_graph_destroy(graph);
-    guarded_destroy(&c.x), guarded_destroy(&c.w), guarded_destroy(&c.cells);
-    guarded_destroy(&c.grad_x), guarded_destroy(&c.grad_w);
-    ref_tensor_destroy(&c.expected), ref_tensor_destroy(&c.expected_w);
-    spops_segments_destroy(c.plan);
+    op.what = test_describe(text, "custom %d%s, %s, form %d", c->kind, backward ? " backward" : "",
+                            shape->name, relation->form);
+    const spops_gradients gradients = backward ? SPOPS_GRADIENTS_ALL : SPOPS_GRADIENTS_NONE;
+    test_expect_ok(d->ctx, test_relation_plan(relation, d->ctx, c->cols, gradients, &c->plan),
+                   op.what);
+    op.scratch_bytes = spops_segments_scratch_bytes(c->plan);
+    c->relation = r;
+    test_operator_run(d, &op);
+    spops_segments_destroy(c->plan);
 }
 
 ParameterizedTestParameters(custom_reduce, agrees)
 {
-    return every_combination();
+    int kinds[NUM_CUSTOM];
+    for (int k = 0; k < NUM_CUSTOM; ++k)
+        kinds[k] = k;
+    return every_case(test_row_dtypes, NUM_ROW_DTYPES, kinds, NUM_CUSTOM);
 }
-ParameterizedTest(struct param *p, custom_reduce, agrees, .timeout = 600)
+ParameterizedTest(struct case_param *p, custom_reduce, agrees, .timeout = 600)
 {
     static const test_shape shapes[] = {{"nothing", 0, LENGTHS_EMPTY, 0, 0},
                                         {"edges", 40, LENGTHS_EDGES, 0, 0},
@@ -515,36 +440,33 @@ ParameterizedTest(struct param *p, custom_reduce, agrees, .timeout = 600)
     static const int64_t all_cols[] = {1, 3, 8, 33};
     test_device d;
     int user = 0;
-    spops_reduce reduce = SPOPS_REDUCE_SUM;
-    const which kind = (which)p->custom;
-    const spops_reduce_desc desc = describe(kind, &user);
+    custom_case c = {.kind = (which)p->op};
+    const spops_reduce_desc desc = describe(c.kind, &user);
     if (!test_open(&d, (spops_backend_kind)p->backend, (test_launch)p->launch)) return;
-    test_expect_ok(d.ctx, spops_reduce_create(d.ctx, &desc, &reduce), "reduce_create");
-    cr_assert((int)reduce >= SPOPS_REDUCE_FIRST_CUSTOM);
-    second other = {test_context(&d, 3), SPOPS_REDUCE_SUM};
-    const spops_reduce_desc before = describe((which)((kind + 1) % NUM_CUSTOM), &user);
+    test_expect_ok(d.ctx, spops_reduce_create(d.ctx, &desc, &c.reduce), "reduce_create");
+    cr_assert((int)c.reduce >= SPOPS_REDUCE_FIRST_CUSTOM);
+    // Made once, because a GPU's reduction has to compile.
+    c.other = test_context(&d, 3);
+    const spops_reduce_desc before = describe((which)((c.kind + 1) % NUM_CUSTOM), &user);
     if (d.backend == SPOPS_BACKEND_CPU) { // so that the ids differ
-        test_expect_ok(other.ctx, spops_reduce_create(other.ctx, &before, &other.reduce), "before");
+        test_expect_ok(c.other, spops_reduce_create(c.other, &before, &c.other_reduce), "before");
     }
-    test_expect_ok(other.ctx, spops_reduce_create(other.ctx, &desc, &other.reduce), "second");
-    uint64_t stream = (uint64_t)(p->custom * 64 + p->dtype * 8 + p->launch) << 32;
+    test_expect_ok(c.other, spops_reduce_create(c.other, &desc, &c.other_reduce), "second");
+    uint64_t stream = case_number(p) << 32;
     for (int s = 0; s < 5; ++s) {
-        const int k = (s + p->dtype) % 4;
         test_rng rng = test_rng_make(++stream);
         test_relation relation =
             test_relation_create(&shapes[s], (test_form)(s % NUM_FORMS),
                                  s % 2 == 0 ? INDEXING_BOTH : INDEXING_NONE, &rng);
-        check_case(&d, &other, &shapes[s], &relation, kind, reduce, (spops_dtype)p->dtype,
-                   all_cols[k], false, ++stream);
-        if (kind != ALTERNATING) {
-            check_case(&d, &other, &shapes[s], &relation, kind, reduce, (spops_dtype)p->dtype,
-                       all_cols[k], true, ++stream);
-        }
+        c.cols = all_cols[(s + p->dtype) % 4];
+        for (int backward = 0; backward < (c.kind == ALTERNATING ? 1 : 2); ++backward)
+            check_case(&d, &c, &shapes[s], &relation, (spops_dtype)p->dtype, backward != 0,
+                       ++stream);
         test_relation_destroy(&relation);
     }
-    if (kind == LSE && d.backend == SPOPS_BACKEND_CPU)
+    if (c.kind == LSE && d.backend == SPOPS_BACKEND_CPU)
         cr_assert(user > 0, "user was not handed on");
-    spops_context_destroy(other.ctx);
+    spops_context_destroy(c.other);
     test_close(&d);
 }
 

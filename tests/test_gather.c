@@ -7,139 +7,94 @@
 
 #include "support/device.h"
 #include "tests/ref/ref_gather.h"
-#include "tests/support/launch.h"
+#include "tests/support/operator.h"
 #include "tests/support/params.h"
-#include "tests/support/relation.h"
+#include "tests/support/reduce_cases.h"
 
-static const spops_dtype dtypes[] = {SPOPS_DTYPE_F32, SPOPS_DTYPE_F16, SPOPS_DTYPE_BF16};
 static const int64_t all_cols[] = {1, 3, 4, 5, 31, 32, 33, 80, 256};
-enum { NUM_DTYPES = 3, NUM_COLS = 9 };
+enum { NUM_COLS = 9 };
 
-struct param {
-    int backend, dtype, launch;
-};
-
-static struct criterion_test_params every_combination(void)
-{
-    static struct param params[NUM_DTYPES * (1 + NUM_LAUNCHES)];
-    size_t n = 0;
-    for (int t = 0; t < NUM_DTYPES; ++t) {
-        params[n++] = (struct param){SPOPS_BACKEND_CPU, (int)dtypes[t], LAUNCH_DEFAULT};
-        for (int l = 0; l < NUM_LAUNCHES; ++l) {
-            params[n++] = (struct param){SPOPS_BACKEND_CUDA, (int)dtypes[t], l};
-        }
-    }
-    return cr_make_param_array(struct param, params, n);
-}
-
-typedef enum weighting { WEIGHTS_NONE, WEIGHTS_F32, WEIGHTS_SAME, NUM_WEIGHTINGS } weighting;
+enum { X, W, GRAD_OUT }; // inputs
+enum { OUT };            // outputs, forward
+enum { GRAD_X, GRAD_W }; // outputs, backward
 
 typedef struct gather_case {
-    const test_relation *relation;
+    const ref_relation *relation;
     spops_segments *plan;
-    bool backward, want_x, want_w;
     int64_t cols;
-    weighting weights;
-    test_values values;
-    uint64_t stream;
-    guarded x, w, rows, grad_x, grad_w; // rows: out, or grad_out
-    ref_tensor expected, expected_w;
 } gather_case;
 
-static void prepare(void *user, int version)
+static spops_status run_forward(void *user, spops_context *ctx, const spops_matrix *const *in,
+                                const spops_matrix *const *out)
 {
-    gather_case *c = (gather_case *)user;
-    const ref_relation *r = &c->relation->ref;
-    const test_values kind = c->values == VALUES_EXACT ? VALUES_EXACT : VALUES_RANDOM;
-    test_rng rng = test_rng_make(c->stream * 2 + (uint64_t)version);
-    double *x = guarded_fill(&c->x, &rng, c->values, false, 1), *w = NULL;
-    guarded_upload(&c->x);
-    if (c->weights != WEIGHTS_NONE) {
-        w = guarded_fill(&c->w, &rng, kind, false, 1);
-        guarded_upload(&c->w);
-    }
-    ref_tensor_destroy(&c->expected), ref_tensor_destroy(&c->expected_w);
-    if (c->backward) {
-        double *grad_out = guarded_fill(&c->rows, &rng, kind, false, 1);
-        guarded_upload(&c->rows);
-        c->expected = ref_tensor_create(r->num_segments, c->cols);
-        c->expected_w = ref_tensor_create(r->num_weights, 1);
-        ref_gather_backward(r, c->cols, x, w, grad_out, &c->expected,
-                            c->want_w ? &c->expected_w : NULL);
-        free(grad_out);
-    } else {
-        c->expected = ref_tensor_create(r->num_rows, c->cols);
-        ref_gather_forward(r, c->cols, x, w, &c->expected);
-    }
-    free(x), free(w);
+    const gather_case *c = (const gather_case *)user;
+    return spops_gather_execute(ctx, c->plan, *in[X], in[W], *out[OUT]);
 }
 
-static spops_status enqueue(void *user, spops_context *ctx)
+static void reference_forward(void *user, const double *const *in, ref_tensor *const *out)
 {
-    gather_case *c = (gather_case *)user;
-    const spops_matrix *w = c->weights != WEIGHTS_NONE ? &c->w.view : NULL;
-    if (!c->backward) return spops_gather_execute(ctx, c->plan, c->x.view, w, c->rows.view);
-    return spops_gather_execute_backward(ctx, c->plan, c->rows.view, c->x.view, w,
-                                         c->want_x ? &c->grad_x.view : NULL,
-                                         c->want_w ? &c->grad_w.view : NULL);
+    const gather_case *c = (const gather_case *)user;
+    ref_gather_forward(c->relation, c->cols, in[X], in[W], out[OUT]);
 }
 
-static void verify(void *user, int version, const char *what)
+static spops_status run_backward(void *user, spops_context *ctx, const spops_matrix *const *in,
+                                 const spops_matrix *const *out)
 {
-    gather_case *c = (gather_case *)user;
-    const bool exact = c->values == VALUES_EXACT;
-    (void)version;
-    if (!c->backward) {
-        guarded_check(&c->rows, &c->expected, true, what); // one rounding: always exact
-        return;
-    }
-    if (c->want_x) guarded_check(&c->grad_x, &c->expected, exact, what);
-    if (c->want_w) guarded_check(&c->grad_w, &c->expected_w, exact, what);
+    const gather_case *c = (const gather_case *)user;
+    return spops_gather_execute_backward(ctx, c->plan, *in[GRAD_OUT], *in[X], in[W], out[GRAD_X],
+                                         out[GRAD_W]);
 }
 
-static void check_case(test_device *d, const test_shape *shape, gather_case *c, spops_dtype dtype,
-                       int64_t padding, int64_t shift)
+static void reference_backward(void *user, const double *const *in, ref_tensor *const *out)
+{
+    const gather_case *c = (const gather_case *)user;
+    ref_gather_backward(c->relation, c->cols, in[X], in[W], in[GRAD_OUT], out[GRAD_X], out[GRAD_W]);
+}
+
+// A call, with weights, values, wanted gradients and views that rng draws.
+static void check_case(test_device *d, const test_shape *shape, const test_relation *relation,
+                       bool backward, spops_dtype dtype, int64_t cols, uint64_t stream,
+                       test_rng *rng)
 {
     char text[256];
-    const ref_relation *r = &c->relation->ref;
-    const char *what = test_describe(
-        text,
-        "%s gather%s %s, %s, %s: cols %lld + %lld, shift %lld, form %d, indexing %d, weights %d",
-        test_backend_name(d->backend), c->backward ? " backward" : "", test_dtype_name(dtype),
-        test_launch_name(d->launch), shape->name, (long long)c->cols, (long long)padding,
-        (long long)shift, c->relation->form, c->relation->indexing, c->weights);
-    const spops_gradients gradients =
-        c->backward && c->want_w ? SPOPS_GRADIENTS_LINEAR : SPOPS_GRADIENTS_NONE;
-    const spops_dtype w_dtype = c->weights == WEIGHTS_SAME ? dtype : SPOPS_DTYPE_F32;
-    test_expect_ok(d->ctx, test_relation_plan(c->relation, d->ctx, c->cols, gradients, &c->plan),
-                   what);
-    c->x = guarded_create(d->backend, "x", r->num_segments, c->cols, padding, shift, dtype);
-    c->w = guarded_create(d->backend, "w", r->num_weights, 1, 0, shift, w_dtype);
-    c->rows = guarded_create(d->backend, c->backward ? "grad_out" : "out", r->num_rows, c->cols,
-                             padding * 2, shift, dtype);
-    c->grad_x =
-        guarded_create(d->backend, "grad_x", r->num_segments, c->cols, padding, shift, dtype);
-    c->grad_w = guarded_create(d->backend, "grad_w", r->num_weights, 1, 0, 0, w_dtype);
-    test_call call = {.user = c,
-                      .prepare = prepare,
-                      .enqueue = enqueue,
-                      .verify = verify,
-                      .scratch_bytes = spops_segments_scratch_bytes(c->plan),
-                      .what = what};
-    int inputs = 0, outputs = 0;
-    call.inputs[inputs++] = &c->x;
-    if (c->weights != WEIGHTS_NONE) call.inputs[inputs++] = &c->w;
-    if (c->backward)
-        call.inputs[inputs++] = &c->rows;
+    const ref_relation *r = &relation->ref;
+    gather_case c = {.relation = r, .cols = cols};
+    test_operator op = {.stream = stream,
+                        .user = &c,
+                        .run = backward ? run_backward : run_forward,
+                        .reference = backward ? reference_backward : reference_forward};
+    const test_weighting weights = (test_weighting)test_rng_below(rng, NUM_WEIGHTINGS);
+    const test_values values = (test_values)test_rng_below(rng, backward ? 3 : NUM_VALUES);
+    const test_values others = values == VALUES_EXACT ? VALUES_EXACT : VALUES_RANDOM;
+    const bool want_w = backward && weights != WEIGHTS_NONE && test_rng_below(rng, 3) != 0;
+    const bool want_x = backward && (!want_w || test_rng_below(rng, 2) == 0);
+    const int64_t padding = test_rng_below(rng, 2) * (1 + test_rng_below(rng, 7));
+    const int64_t shift = test_rng_below(rng, 2);
+    const spops_dtype w_dtype = weights == WEIGHTS_SAME ? dtype : SPOPS_DTYPE_F32;
+    // A copy and a product are rounded once.
+    const test_check check = !backward || values == VALUES_EXACT ? CHECK_EXACT : CHECK_BOUND;
+
+    op.in[X] = test_view(test_input("x", r->num_segments, cols, dtype, values), padding, shift);
+    if (weights != WEIGHTS_NONE)
+        op.in[W] = test_view(test_input("w", r->num_weights, 1, w_dtype, others), 0, shift);
+    if (backward)
+        op.in[GRAD_OUT] =
+            test_view(test_input("grad_out", r->num_rows, cols, dtype, others), padding * 2, shift);
     else
-        call.outputs[outputs++] = &c->rows;
-    if (c->backward && c->want_x) call.outputs[outputs++] = &c->grad_x;
-    if (c->backward && c->want_w) call.outputs[outputs++] = &c->grad_w;
-    test_run(d, &call);
-    guarded_destroy(&c->x), guarded_destroy(&c->w), guarded_destroy(&c->rows);
-    guarded_destroy(&c->grad_x), guarded_destroy(&c->grad_w);
-    ref_tensor_destroy(&c->expected), ref_tensor_destroy(&c->expected_w);
-    spops_segments_destroy(c->plan);
+        op.out[OUT] =
+            test_view(test_output("out", r->num_rows, cols, dtype, check), padding * 2, shift);
+    if (want_x)
+        op.out[GRAD_X] =
+            test_view(test_output("grad_x", r->num_segments, cols, dtype, check), padding, shift);
+    if (want_w) op.out[GRAD_W] = test_output("grad_w", r->num_weights, 1, w_dtype, check);
+
+    op.what = test_describe(text, "gather%s, %s, form %d, indexing %d", backward ? " backward" : "",
+                            shape->name, relation->form, relation->indexing);
+    const spops_gradients gradients = want_w ? SPOPS_GRADIENTS_LINEAR : SPOPS_GRADIENTS_NONE;
+    test_expect_ok(d->ctx, test_relation_plan(relation, d->ctx, cols, gradients, &c.plan), op.what);
+    op.scratch_bytes = spops_segments_scratch_bytes(c.plan);
+    test_operator_run(d, &op);
+    spops_segments_destroy(c.plan);
 }
 
 // Every row written by one term: the terms' own order, or an idx that is a permutation.
@@ -154,36 +109,25 @@ static void permute_rows(test_relation *relation, test_rng *rng)
 
 ParameterizedTestParameters(gather, agrees)
 {
-    return every_combination();
+    return every_case(test_row_dtypes, NUM_ROW_DTYPES, NULL, 0);
 }
-ParameterizedTest(struct param *p, gather, agrees, .timeout = 600)
+ParameterizedTest(struct case_param *p, gather, agrees, .timeout = 600)
 {
     test_device d;
     if (!test_open(&d, (spops_backend_kind)p->backend, (test_launch)p->launch)) return;
-    uint64_t stream = (uint64_t)(p->dtype * 8 + p->launch) << 32;
-    for (int s = 0; s < test_num_shapes(); ++s) {
-        for (int k = 0; k < NUM_COLS; ++k) {
-            const test_shape *shape = &test_shapes[s];
-            if (all_cols[k] > shape->max_cols) continue;
-            for (int backward = 0; backward < 2; ++backward) {
-                test_rng rng = test_rng_make(++stream);
-                gather_case c = {.backward = backward != 0, .cols = all_cols[k], .stream = stream};
-                const bool permuted = test_rng_below(&rng, 2) == 0;
-                test_relation relation = test_relation_create(
-                    shape, (test_form)test_rng_below(&rng, NUM_FORMS),
-                    test_rng_below(&rng, 2) == 0 ? INDEXING_WEIGHTS : INDEXING_NONE, &rng);
-                if (permuted) permute_rows(&relation, &rng);
-                c.relation = &relation;
-                c.weights = (weighting)test_rng_below(&rng, NUM_WEIGHTINGS);
-                c.values = (test_values)test_rng_below(&rng, backward ? 3 : NUM_VALUES);
-                c.want_w = c.weights != WEIGHTS_NONE && test_rng_below(&rng, 3) != 0;
-                c.want_x = !c.want_w || test_rng_below(&rng, 2) == 0;
-                check_case(&d, shape, &c, (spops_dtype)p->dtype,
-                           test_rng_below(&rng, 2) * (1 + test_rng_below(&rng, 7)),
-                           test_rng_below(&rng, 2));
-                test_relation_destroy(&relation);
-            }
-        }
+    uint64_t stream = case_number(p) << 32;
+    for (int i = 0; i < test_num_shapes() * NUM_COLS * 2; ++i) {
+        const test_shape *shape = &test_shapes[i / 2 / NUM_COLS];
+        const int64_t cols = all_cols[i / 2 % NUM_COLS];
+        if (cols > shape->max_cols) continue;
+        test_rng rng = test_rng_make(++stream);
+        const bool permuted = test_rng_below(&rng, 2) == 0;
+        test_relation relation = test_relation_create(
+            shape, (test_form)test_rng_below(&rng, NUM_FORMS),
+            test_rng_below(&rng, 2) == 0 ? INDEXING_WEIGHTS : INDEXING_NONE, &rng);
+        if (permuted) permute_rows(&relation, &rng);
+        check_case(&d, shape, &relation, i % 2 == 1, (spops_dtype)p->dtype, cols, stream, &rng);
+        test_relation_destroy(&relation);
     }
     test_close(&d);
 }
@@ -200,12 +144,13 @@ ParameterizedTest(struct backend_param *p, gather, copies_bits)
     static const int32_t idx[TERMS] = {8, 0, 3, 4, 1, 7, 6}; // rows 2 and 5 are not named
     test_device d;
     if (!test_open(&d, (spops_backend_kind)p->backend, LAUNCH_DEFAULT)) return;
-    for (int t = 0; t < NUM_DTYPES; ++t) {
+    for (int t = 0; t < NUM_ROW_DTYPES; ++t) {
         for (int k = 0; k < NUM_COLS; ++k) {
             char text[256];
-            const char *what = test_describe(text, "%s copies of %lld columns",
-                                             test_dtype_name(dtypes[t]), (long long)all_cols[k]);
-            const size_t row_bytes = (size_t)all_cols[k] * test_dtype_bytes(dtypes[t]);
+            const char *what =
+                test_describe(text, "%s copies of %lld columns",
+                              test_dtype_name(test_row_dtypes[t]), (long long)all_cols[k]);
+            const size_t row_bytes = (size_t)all_cols[k] * test_dtype_bytes(test_row_dtypes[t]);
             test_rng rng = test_rng_make((uint64_t)(t * 16 + k));
             spops_segments *plan = NULL;
             spops_segments_options options = spops_segments_options_default();
@@ -217,8 +162,10 @@ ParameterizedTest(struct backend_param *p, gather, copies_bits)
                            spops_segments_create_from_keys(d.ctx, SOURCES, TERMS, device_keys,
                                                            SPOPS_KEYS_UNSORTED, &options, &plan),
                            what);
-            guarded x = guarded_create(d.backend, "x", SOURCES, all_cols[k], 0, 0, dtypes[t]);
-            guarded out = guarded_create(d.backend, "out", ROWS, all_cols[k], 0, 0, dtypes[t]);
+            guarded x =
+                guarded_create(d.backend, "x", SOURCES, all_cols[k], 0, 0, test_row_dtypes[t]);
+            guarded out =
+                guarded_create(d.backend, "out", ROWS, all_cols[k], 0, 0, test_row_dtypes[t]);
             for (size_t i = 0; i < SOURCES * row_bytes; ++i) {
                 x.host[x.first + i] =
                     (unsigned char)(test_rng_next(&rng) | (i % 3 == 0 ? 0xff : 0));

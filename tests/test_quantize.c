@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "support/device.h"
+#include "tests/support/operator.h"
 #include "tests/support/params.h"
 
 static const spops_dtype floats[] = {SPOPS_DTYPE_F32, SPOPS_DTYPE_F16, SPOPS_DTYPE_BF16};
@@ -61,142 +62,93 @@ static double ref_element(double x, double block_scale, double scale, spops_dtyp
 
 // ---- Round trips ----
 
-typedef struct quantize_case {
-    spops_dtype dtype, q_dtype;
-    bool given_scale; // else NULL
-    test_values values;
-    uint64_t stream;
-    guarded x, scale, q, block_scales, back;
-    double *values_of_x; // what prepare drew
-} quantize_case;
+enum { IN = 0 };                           // input
+enum { CODES, BACK, SCALE, BLOCK_SCALES }; // outputs
 
-static void prepare(void *user, int version)
+// All three calls, one after the other on the stream.
+static spops_status run(void *user, spops_context *ctx, const spops_matrix *const *in,
+                        const spops_matrix *const *out)
 {
-    quantize_case *c = (quantize_case *)user;
-    test_rng rng = test_rng_make(c->stream * 2 + (uint64_t)version);
-    free(c->values_of_x);
-    c->values_of_x = guarded_fill(&c->x, &rng, c->values, false, 1);
-    // A row of zeros, one that is tiny beside the others, one that is not.
-    for (int64_t r = 0; r < c->x.view.rows; ++r) {
-        for (int64_t i = 0; i < c->x.view.cols; ++i) {
-            double *v = &c->values_of_x[r * c->x.view.cols + i];
-            *v *= r % 4 == 1 ? 0.0 : r % 4 == 2 ? 0x1p-14 : 1.0;
-            *v = test_round(*v, c->dtype);
-            guarded_set(&c->x, r, i, *v);
-        }
-    }
-    guarded_upload(&c->x);
-}
-
-static spops_status enqueue(void *user, spops_context *ctx)
-{
-    quantize_case *c = (quantize_case *)user;
-    float *scale = c->given_scale ? (float *)c->scale.view.data : NULL;
-    const bool blocks = c->q_dtype == SPOPS_DTYPE_F4E2M1;
-    const spops_matrix *block_scales = blocks ? &c->block_scales.view : NULL;
+    float *scale = out[SCALE] != NULL ? (float *)out[SCALE]->data : NULL;
     spops_status status = SPOPS_STATUS_OK;
-    // All three calls, one after the other on the stream.
-    if (c->given_scale) status = spops_quantize_scale_execute(ctx, c->x.view, c->q_dtype, scale);
+    (void)user;
+    if (scale != NULL)
+        status = spops_quantize_scale_execute(ctx, *in[IN], out[CODES]->dtype, scale);
     if (status == SPOPS_STATUS_OK)
-        status = spops_quantize_execute(ctx, c->x.view, scale, c->q.view, block_scales);
+        status = spops_quantize_execute(ctx, *in[IN], scale, *out[CODES], out[BLOCK_SCALES]);
     if (status == SPOPS_STATUS_OK)
-        status = spops_dequantize_execute(ctx, c->q.view, scale, block_scales, c->back.view);
+        status = spops_dequantize_execute(ctx, *out[CODES], scale, out[BLOCK_SCALES], *out[BACK]);
     return status;
 }
 
-static bool same(double a, double b)
+typedef struct quantize_case {
+    spops_dtype dtype, q_dtype;
+} quantize_case;
+
+static void reference(void *user, const double *const *in, ref_tensor *const *out)
 {
-    return (isnan(a) && isnan(b)) || (a == b && !signbit(a) == !signbit(b));
+    const quantize_case *c = (const quantize_case *)user;
+    const int64_t rows = out[CODES]->rows, cols = out[CODES]->cols;
+    double scale = 1.0;
+    if (out[SCALE] != NULL)
+        scale = out[SCALE]->value[0] = ref_scale(in[IN], rows * cols, c->q_dtype);
+    for (int64_t i = 0; i < rows * cols; ++i) {
+        const int64_t col = i % cols, block = col / BLOCK, left = cols - block * BLOCK;
+        double s = 1.0;
+        if (out[BLOCK_SCALES] != NULL) {
+            s = ref_block_scale(in[IN] + i - col % BLOCK, left < BLOCK ? left : BLOCK, scale);
+            out[BLOCK_SCALES]->value[i / cols * blocks_of(cols) + block] = s;
+        }
+        out[CODES]->value[i] = ref_element(in[IN][i], s, scale, c->q_dtype);
+        out[BACK]->value[i] =
+            test_round((double)(float)(s * out[CODES]->value[i] * scale), c->dtype);
+    }
 }
 
-static void verify(void *user, int version, const char *what)
+// A row of zeros, one that is tiny beside the others, one that is not.
+static void adjust(void *user, int version, test_rng *rng, guarded *const *in,
+                   double *const *values)
 {
-    quantize_case *c = (quantize_case *)user;
-    const int64_t rows = c->x.view.rows, cols = c->x.view.cols;
-    double scale = 1.0;
-    (void)version;
-    if (c->given_scale) {
-        scale = ref_scale(c->values_of_x, rows * cols, c->q_dtype);
-        cr_assert(guarded_get(&c->scale, 0, 0) == scale, "%s: scale is %.9g, expected %.9g", what,
-                  guarded_get(&c->scale, 0, 0), scale);
+    const spops_matrix *x = &in[IN]->view;
+    (void)user, (void)version, (void)rng;
+    for (int64_t i = 0; i < x->rows * x->cols; ++i) {
+        const int64_t r = i / x->cols;
+        const double factor = r % 4 == 1 ? 0.0 : r % 4 == 2 ? 0x1p-14 : 1.0;
+        values[IN][i] = test_round(values[IN][i] * factor, x->dtype);
     }
-    for (int64_t r = 0; r < rows; ++r) {
-        double s = 1.0;
-        for (int64_t i = 0; i < cols; ++i) {
-            const double *x = c->values_of_x + r * cols + i;
-            if (c->q_dtype == SPOPS_DTYPE_F4E2M1 && i % BLOCK == 0) {
-                s = ref_block_scale(x, cols - i < BLOCK ? cols - i : BLOCK, scale);
-                cr_assert(same(guarded_get(&c->block_scales, r, i / BLOCK), s),
-                          "%s: block_scales[%lld, %lld] is %g, expected %g", what, (long long)r,
-                          (long long)(i / BLOCK), guarded_get(&c->block_scales, r, i / BLOCK), s);
-            }
-            const double q = ref_element(*x, s, scale, c->q_dtype);
-            cr_assert(same(guarded_get(&c->q, r, i), q),
-                      "%s: q[%lld, %lld] is %g, expected %g (x is %.9g, scale %.9g)", what,
-                      (long long)r, (long long)i, guarded_get(&c->q, r, i), q, *x, scale);
-            const double back = test_round((double)(float)(s * q * scale), c->dtype);
-            cr_assert(same(guarded_get(&c->back, r, i), back),
-                      "%s: dequantised[%lld, %lld] is %.9g, expected %.9g", what, (long long)r,
-                      (long long)i, guarded_get(&c->back, r, i), back);
-        }
-    }
+    guarded_fill_from(in[IN], values[IN]);
 }
 
 static void check_quantize(test_device *d, quantize_case *c, int64_t rows, int64_t cols,
-                           int64_t padding, int64_t shift)
+                           test_values values, bool with_scale, int64_t padding, int64_t shift,
+                           uint64_t stream)
 {
-    char text[256];
-    const bool blocks = c->q_dtype == SPOPS_DTYPE_F4E2M1;
-    const char *what = test_describe(
-        text, "%s quantize, %s, %s to %s, [%lld, %lld] + %lld, shift %lld, %s scale, %s",
-        test_backend_name(d->backend), test_launch_name(d->launch), test_dtype_name(c->dtype),
-        test_dtype_name(c->q_dtype), (long long)rows, (long long)cols, (long long)padding,
-        (long long)shift, c->given_scale ? "own" : "no", test_values_name(c->values));
-    c->x = guarded_create(d->backend, "x", rows, cols, padding, shift, c->dtype);
-    c->q = guarded_create(d->backend, "q", rows, cols, padding * 2, shift * 2, c->q_dtype);
-    c->back = guarded_create(d->backend, "dequantised", rows, cols, padding, shift, c->dtype);
-    c->scale = guarded_create(d->backend, "scale", 1, 1, 0, shift, SPOPS_DTYPE_F32);
-    c->block_scales = guarded_create(d->backend, "block_scales", rows, blocks ? blocks_of(cols) : 0,
-                                     padding, shift, SPOPS_DTYPE_F8E4M3);
-    c->values_of_x = NULL;
-    test_call call = {.user = c,
-                      .prepare = prepare,
-                      .enqueue = enqueue,
-                      .verify = verify,
-                      .inputs = {&c->x},
-                      .what = what};
-    int outputs = 0;
-    call.outputs[outputs++] = &c->q;
-    call.outputs[outputs++] = &c->back;
-    if (c->given_scale) call.outputs[outputs++] = &c->scale;
-    if (blocks) call.outputs[outputs++] = &c->block_scales;
-    test_run(d, &call);
-    free(c->values_of_x);
-    guarded_destroy(&c->x), guarded_destroy(&c->q), guarded_destroy(&c->back);
-    guarded_destroy(&c->scale), guarded_destroy(&c->block_scales);
-}
-
-struct param {
-    int backend, q_dtype, launch;
-};
-
-static struct criterion_test_params every_combination(void)
-{
-    static struct param params[NUM_QUANTIZED * (1 + NUM_LAUNCHES)];
-    size_t n = 0;
-    for (int t = 0; t < NUM_QUANTIZED; ++t) {
-        params[n++] = (struct param){SPOPS_BACKEND_CPU, (int)quantized[t], LAUNCH_DEFAULT};
-        for (int l = 0; l < NUM_LAUNCHES; ++l)
-            params[n++] = (struct param){SPOPS_BACKEND_CUDA, (int)quantized[t], l};
-    }
-    return cr_make_param_array(struct param, params, n);
+    test_operator op = {.what = "quantize and back",
+                        .stream = stream,
+                        .user = c,
+                        .run = run,
+                        .reference = reference,
+                        .adjust = adjust};
+    op.in[IN] = test_view(test_input("x", rows, cols, c->dtype, values), padding, shift);
+    op.out[CODES] =
+        test_view(test_output("q", rows, cols, c->q_dtype, CHECK_SAME), padding * 2, shift * 2);
+    op.out[BACK] =
+        test_view(test_output("dequantised", rows, cols, c->dtype, CHECK_SAME), padding, shift);
+    if (with_scale)
+        op.out[SCALE] =
+            test_view(test_output("scale", 1, 1, SPOPS_DTYPE_F32, CHECK_SAME), 0, shift);
+    if (c->q_dtype == SPOPS_DTYPE_F4E2M1)
+        op.out[BLOCK_SCALES] = test_view(
+            test_output("block_scales", rows, blocks_of(cols), SPOPS_DTYPE_F8E4M3, CHECK_SAME),
+            padding, shift);
+    test_operator_run(d, &op);
 }
 
 ParameterizedTestParameters(quantize, follows_its_definition)
 {
-    return every_combination();
+    return every_case(quantized, NUM_QUANTIZED, NULL, 0);
 }
-ParameterizedTest(struct param *p, quantize, follows_its_definition, .timeout = 600)
+ParameterizedTest(struct case_param *p, quantize, follows_its_definition, .timeout = 600)
 {
     static const int64_t shapes[][2] = {{0, 4},  {4, 0},   {1, 2},    {1000, 1}, {7, 16},
                                         {5, 17}, {33, 34}, {64, 128}, {9, 80},   {3, 1030}};
@@ -205,19 +157,15 @@ ParameterizedTest(struct param *p, quantize, follows_its_definition, .timeout = 
                                         VALUES_CANCEL};
     test_device d;
     if (!test_open(&d, (spops_backend_kind)p->backend, (test_launch)p->launch)) return;
-    uint64_t stream = (uint64_t)(p->q_dtype * 8 + p->launch) << 32;
+    uint64_t stream = case_number(p) << 32;
     for (int s = 0; s < 10; ++s) {
         for (int t = 0; t < NUM_FLOATS; ++t) {
             for (int k = 0; k < 7; ++k) {
-                quantize_case c = {.dtype = floats[t],
-                                   .q_dtype = (spops_dtype)p->q_dtype,
-                                   .given_scale = (k + s) % 4 != 0,
-                                   .values = kinds[k],
-                                   .stream = ++stream};
+                quantize_case c = {.dtype = floats[t], .q_dtype = (spops_dtype)p->dtype};
                 const bool even = c.q_dtype == SPOPS_DTYPE_F4E2M1;
                 const int64_t cols = even ? shapes[s][1] + shapes[s][1] % 2 : shapes[s][1];
-                check_quantize(&d, &c, shapes[s][0], cols, (k + s) % 3 == 0 ? 0 : 2 * k,
-                               (k + t) % 2);
+                check_quantize(&d, &c, shapes[s][0], cols, kinds[k], (k + s) % 4 != 0,
+                               (k + s) % 3 == 0 ? 0 : 2 * k, (k + t) % 2, ++stream);
             }
         }
     }
@@ -280,46 +228,48 @@ ParameterizedTest(struct backend_param *p, quantize, error_is_bounded)
     if (!test_open(&d, (spops_backend_kind)p->backend, LAUNCH_STREAM)) return;
     for (int t = 0; t < NUM_QUANTIZED; ++t) {
         const spops_dtype dtype = quantized[t];
-        quantize_case c = {.dtype = SPOPS_DTYPE_F32, .q_dtype = dtype, .given_scale = true};
         test_rng rng = test_rng_make(77 + (uint64_t)t);
-        c.x = guarded_create(d.backend, "x", ROWS, COLS, 0, 0, SPOPS_DTYPE_F32);
-        c.q = guarded_create(d.backend, "q", ROWS, COLS, 0, 0, dtype);
-        c.back = guarded_create(d.backend, "back", ROWS, COLS, 0, 0, SPOPS_DTYPE_F32);
-        c.scale = guarded_create(d.backend, "scale", 1, 1, 0, 0, SPOPS_DTYPE_F32);
-        c.block_scales =
+        guarded x = guarded_create(d.backend, "x", ROWS, COLS, 0, 0, SPOPS_DTYPE_F32);
+        guarded q = guarded_create(d.backend, "q", ROWS, COLS, 0, 0, dtype);
+        guarded back = guarded_create(d.backend, "back", ROWS, COLS, 0, 0, SPOPS_DTYPE_F32);
+        guarded scales = guarded_create(d.backend, "scale", 1, 1, 0, 0, SPOPS_DTYPE_F32);
+        guarded block_scales =
             guarded_create(d.backend, "block_scales", ROWS, COLS / BLOCK, 0, 0, SPOPS_DTYPE_F8E4M3);
         // About a normal distribution, as features are: a sum of uniform ones.
         for (int64_t i = 0; i < (int64_t)ROWS * COLS; ++i) {
             double v = -6.0;
             for (int k = 0; k < 12; ++k)
                 v += test_rng_unit(&rng);
-            guarded_set(&c.x, i / COLS, i % COLS, v);
+            guarded_set(&x, i / COLS, i % COLS, v);
         }
-        guarded_upload(&c.x);
-        test_expect_ok(d.ctx, enqueue(&c, d.ctx), "quantise");
+        guarded_upload(&x);
+        const spops_matrix *in[] = {&x.view};
+        const spops_matrix *out[] = {&q.view, &back.view, &scales.view,
+                                     dtype == SPOPS_DTYPE_F4E2M1 ? &block_scales.view : NULL};
+        test_expect_ok(d.ctx, run(NULL, d.ctx, in, out), "quantise");
         test_wait(&d);
-        guarded_download(&c.back), guarded_download(&c.scale), guarded_download(&c.block_scales);
-        const double scale = guarded_get(&c.scale, 0, 0);
+        guarded_download(&back), guarded_download(&scales), guarded_download(&block_scales);
+        const double scale = guarded_get(&scales, 0, 0);
         double square_error = 0.0, square = 0.0;
         for (int64_t r = 0; r < ROWS; ++r) {
             for (int64_t i = 0; i < COLS; ++i) {
-                const double x = guarded_get(&c.x, r, i), v = fabs(x) / scale;
-                const double error = fabs(guarded_get(&c.back, r, i) - x);
+                const double value = guarded_get(&x, r, i), v = fabs(value) / scale;
+                const double error = fabs(guarded_get(&back, r, i) - value);
                 double bound = dtype == SPOPS_DTYPE_F8E4M3 ? fmax(v * 0x1p-4, 0x1p-10)
                                                            : fmax(v * 0x1p-3, 0x1p-17);
                 if (dtype == SPOPS_DTYPE_F4E2M1) {
                     double b = 0.0;
                     for (int64_t k = i / BLOCK * BLOCK; k < i / BLOCK * BLOCK + BLOCK; ++k)
-                        b = fmax(b, fabs(guarded_get(&c.x, r, k)) / scale / 6.0);
-                    bound = fmax(guarded_get(&c.block_scales, r, i / BLOCK),
+                        b = fmax(b, fabs(guarded_get(&x, r, k)) / scale / 6.0);
+                    bound = fmax(guarded_get(&block_scales, r, i / BLOCK),
                                  6.0 * fmax(b * 0x1p-4, 0x1p-10));
                 }
                 cr_assert(error <= (bound + v * 0x1p-20) * scale,
                           "%s: x[%lld, %lld] = %g is off by %g, at most %g expected",
-                          test_dtype_name(dtype), (long long)r, (long long)i, x, error,
+                          test_dtype_name(dtype), (long long)r, (long long)i, value, error,
                           bound * scale);
                 square_error += error * error;
-                square += x * x;
+                square += value * value;
             }
         }
         // Root mean square: a spacing of relative size e, met evenly, gives about e / sqrt(12).
@@ -331,8 +281,8 @@ ParameterizedTest(struct backend_param *p, quantize, error_is_bounded)
                                                               : 0.14;
         cr_assert(relative < expected && relative > expected / 4, "%s: relative error %g",
                   test_dtype_name(dtype), relative);
-        guarded_destroy(&c.x), guarded_destroy(&c.q), guarded_destroy(&c.back);
-        guarded_destroy(&c.scale), guarded_destroy(&c.block_scales);
+        guarded_destroy(&x), guarded_destroy(&q), guarded_destroy(&back);
+        guarded_destroy(&scales), guarded_destroy(&block_scales);
     }
     test_close(&d);
 }

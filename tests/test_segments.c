@@ -712,29 +712,12 @@ static void run_frame(test_device *d, refill *r, device_graph *graph, const fram
     free(x), free(w);
 }
 
-struct refill_param {
-    int backend, launch, reduce;
-};
-
-static struct criterion_test_params every_refill(void)
-{
-    static struct refill_param params[16];
-    static const int reduces[] = {SPOPS_REDUCE_SUM, SPOPS_REDUCE_MEAN, SPOPS_REDUCE_MAX};
-    size_t n = 0;
-    for (int r = 0; r < 3; ++r) {
-        params[n++] = (struct refill_param){SPOPS_BACKEND_CPU, LAUNCH_DEFAULT, reduces[r]};
-        for (int l = 0; l < NUM_LAUNCHES; ++l) {
-            params[n++] = (struct refill_param){SPOPS_BACKEND_CUDA, l, reduces[r]};
-        }
-    }
-    return cr_make_param_array(struct refill_param, params, n);
-}
-
 ParameterizedTestParameters(segments, refill_on_the_stream)
 {
-    return every_refill();
+    static const int reduces[] = {SPOPS_REDUCE_SUM, SPOPS_REDUCE_MEAN, SPOPS_REDUCE_MAX};
+    return every_case(NULL, 0, reduces, 3);
 }
-ParameterizedTest(struct refill_param *p, segments, refill_on_the_stream)
+ParameterizedTest(struct case_param *p, segments, refill_on_the_stream)
 {
     static const struct {
         int32_t num_terms;
@@ -754,7 +737,7 @@ ParameterizedTest(struct refill_param *p, segments, refill_on_the_stream)
     const spops_backend_kind b = d.backend;
     refill r;
     memset(&r, 0, sizeof r);
-    r.reduce = (spops_reduce)p->reduce;
+    r.reduce = (spops_reduce)p->op;
     spops_segments_options options = spops_segments_options_default();
     options.num_rows = SET_ROWS;
     options.num_weights = SET_WEIGHTS;

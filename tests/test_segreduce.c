@@ -10,112 +10,78 @@
 #include "tests/support/params.h"
 #include "tests/support/reduce_cases.h"
 
+enum { X, W };     // inputs
+enum { OUT, ARG }; // outputs
+
 typedef struct segreduce_case {
-    const test_relation *relation;
+    const ref_relation *relation;
     spops_segments *plan;
     spops_reduce reduce;
-    reduce_choices choice;
-    test_values values;
-    bool with_arg;
-    guarded x, w, out, arg;
-    ref_tensor expected;
-    int32_t *expected_arg;
+    int64_t cols;
 } segreduce_case;
 
-static void prepare(void *user, int version)
+static spops_status run(void *user, spops_context *ctx, const spops_matrix *const *in,
+                        const spops_matrix *const *out)
 {
-    segreduce_case *c = (segreduce_case *)user;
-    const ref_relation *r = &c->relation->ref;
-    const bool product = c->reduce == SPOPS_REDUCE_PROD;
-    test_rng rng = test_rng_make(c->choice.stream * 2 + (uint64_t)version);
-    double *x = guarded_fill(&c->x, &rng, c->values, product, c->relation->longest);
-    double *w = NULL;
-    guarded_upload(&c->x);
-    if (c->choice.weights != WEIGHTS_NONE) {
-        const test_values kind = c->values == VALUES_EXACT ? VALUES_EXACT : VALUES_RANDOM;
-        w = guarded_fill(&c->w, &rng, kind, product, c->relation->longest);
-        guarded_upload(&c->w);
-    }
-    ref_tensor_destroy(&c->expected);
-    c->expected = ref_tensor_create(r->num_segments, c->choice.cols);
-    ref_reduce_forward(r, c->reduce, c->choice.cols, x, w, &c->expected,
-                       c->with_arg ? c->expected_arg : NULL);
-    free(x), free(w);
+    const segreduce_case *c = (const segreduce_case *)user;
+    return spops_segreduce_execute(ctx, c->plan, c->reduce, *in[X], in[W], *out[OUT], out[ARG]);
 }
 
-static spops_status enqueue(void *user, spops_context *ctx)
+static void reference(void *user, const double *const *in, ref_tensor *const *out)
 {
-    segreduce_case *c = (segreduce_case *)user;
-    return spops_segreduce_execute(ctx, c->plan, c->reduce, c->x.view,
-                                   c->choice.weights != WEIGHTS_NONE ? &c->w.view : NULL,
-                                   c->out.view, c->with_arg ? &c->arg.view : NULL);
-}
-
-static void verify(void *user, int version, const char *what)
-{
-    segreduce_case *c = (segreduce_case *)user;
-    (void)version;
-    const bool exact = c->values == VALUES_EXACT && ref_reduce_is_exact(c->reduce, false);
-    guarded_check(&c->out, &c->expected, exact, what);
-    if (c->with_arg) guarded_check_i32(&c->arg, c->expected_arg, what);
-}
-
-static bool has_arg(int reduce)
-{
-    return reduce == SPOPS_REDUCE_MIN || reduce == SPOPS_REDUCE_MAX;
+    const segreduce_case *c = (const segreduce_case *)user;
+    const int64_t n = c->relation->num_segments * c->cols;
+    int32_t *arg = (int32_t *)calloc((size_t)n + 1, sizeof *arg);
+    cr_assert(arg != NULL, "out of memory");
+    ref_reduce_forward(c->relation, c->reduce, c->cols, in[X], in[W], out[OUT],
+                       out[ARG] != NULL ? arg : NULL);
+    for (int64_t i = 0; out[ARG] != NULL && i < n; ++i)
+        out[ARG]->value[i] = arg[i];
+    free(arg);
 }
 
 static void check_case(test_device *d, const test_shape *shape, const test_relation *relation,
-                       const struct reduce_param *p, const reduce_choices *choice, test_rng *rng)
+                       const struct case_param *p, const reduce_choices *choice, test_rng *rng)
 {
     char text[256];
     const spops_dtype dtype = (spops_dtype)p->dtype;
     const ref_relation *r = &relation->ref;
-    segreduce_case c = {.relation = relation, .reduce = (spops_reduce)p->reduce, .choice = *choice};
+    segreduce_case c = {.relation = r, .reduce = (spops_reduce)p->op, .cols = choice->cols};
+    test_operator op = {.stream = choice->stream, .user = &c, .run = run, .reference = reference};
     // Every kind in turn, exact ones more often; with other column counts the next time, and for
     // other parameters.
-    const int shift = choice->number / 10 + p->reduce + 5 * p->dtype;
-    const int turn = (choice->number + shift) % (NUM_VALUES + 3);
-    c.values = turn < NUM_VALUES ? (test_values)turn : VALUES_EXACT;
-    c.with_arg = has_arg(p->reduce) && test_rng_below(rng, 2) == 0;
-    const char *what = test_describe(
-        text,
-        "%s %s %s, %s, %s: cols %lld + %lld, shift %lld, form %d, indexing %d, weights %d, %s",
-        test_backend_name(d->backend), test_reduce_name(c.reduce), test_dtype_name(dtype),
-        test_launch_name(d->launch), shape->name, (long long)choice->cols,
-        (long long)choice->padding, (long long)choice->shift, relation->form, relation->indexing,
-        choice->weights, test_values_name(c.values));
+    const int turn =
+        (choice->number + choice->number / 10 + p->op + 5 * p->dtype) % (NUM_VALUES + 3);
+    const test_values values = turn < NUM_VALUES ? (test_values)turn : VALUES_EXACT;
+    const test_values w_values = values == VALUES_EXACT ? VALUES_EXACT : VALUES_RANDOM;
+    const bool exact = values == VALUES_EXACT && ref_reduce_is_exact(c.reduce, false);
+    const bool with_arg = test_reduce_has_arg(c.reduce) && test_rng_below(rng, 2) == 0;
 
-    const spops_status status =
-        test_relation_plan(relation, d->ctx, choice->max_cols, SPOPS_GRADIENTS_NONE, &c.plan);
-    test_expect_ok(d->ctx, status, what);
-    c.x = guarded_create(d->backend, "x", r->num_rows, choice->cols, choice->padding, choice->shift,
-                         dtype);
-    c.w = guarded_create(d->backend, "w", r->num_weights, 1, 0, choice->shift,
-                         choice->weights == WEIGHTS_SAME ? dtype : SPOPS_DTYPE_F32);
-    c.out = guarded_create(d->backend, "out", r->num_segments, choice->cols, choice->padding,
-                           choice->shift, dtype);
-    c.arg = guarded_create(d->backend, "arg", r->num_segments, choice->cols, choice->padding,
-                           choice->shift, SPOPS_DTYPE_I32);
-    c.expected_arg =
-        (int32_t *)calloc((size_t)(r->num_segments * choice->cols) + 1, sizeof(int32_t));
+    op.in[X] = test_view(test_input("x", r->num_rows, c.cols, dtype, values), choice->padding,
+                         choice->shift);
+    op.out[OUT] = test_view(
+        test_output("out", r->num_segments, c.cols, dtype, exact ? CHECK_EXACT : CHECK_BOUND),
+        choice->padding, choice->shift);
+    if (choice->weights != WEIGHTS_NONE)
+        op.in[W] = test_view(test_input("w", r->num_weights, 1,
+                                        choice->weights == WEIGHTS_SAME ? dtype : SPOPS_DTYPE_F32,
+                                        w_values),
+                             0, choice->shift);
+    if (with_arg)
+        op.out[ARG] =
+            test_view(test_output("arg", r->num_segments, c.cols, SPOPS_DTYPE_I32, CHECK_SAME),
+                      choice->padding, choice->shift);
+    op.in[X].num_factors = op.in[W].num_factors =
+        ref_reduce_multiplies(c.reduce) ? relation->longest : 0;
 
-    test_call call = {.user = &c,
-                      .prepare = prepare,
-                      .enqueue = enqueue,
-                      .verify = verify,
-                      .scratch_bytes = spops_segments_scratch_bytes(c.plan),
-                      .what = what};
-    call.inputs[0] = &c.x;
-    if (choice->weights != WEIGHTS_NONE) call.inputs[1] = &c.w;
-    call.outputs[0] = &c.out;
-    if (c.with_arg) call.outputs[1] = &c.arg;
-    test_run(d, &call);
-
-    guarded_destroy(&c.x), guarded_destroy(&c.w);
-    guarded_destroy(&c.out), guarded_destroy(&c.arg);
-    ref_tensor_destroy(&c.expected);
-    free(c.expected_arg);
+    op.what = test_describe(text, "%s, %s, form %d, indexing %d", test_reduce_name(c.reduce),
+                            shape->name, relation->form, relation->indexing);
+    test_expect_ok(
+        d->ctx,
+        test_relation_plan(relation, d->ctx, choice->max_cols, SPOPS_GRADIENTS_NONE, &c.plan),
+        op.what);
+    op.scratch_bytes = spops_segments_scratch_bytes(c.plan);
+    test_operator_run(d, &op);
     spops_segments_destroy(c.plan);
 }
 
@@ -123,7 +89,7 @@ ParameterizedTestParameters(segreduce, agrees_on_shapes)
 {
     return every_reduction();
 }
-ParameterizedTest(struct reduce_param *p, segreduce, agrees_on_shapes, .timeout = 600)
+ParameterizedTest(struct case_param *p, segreduce, agrees_on_shapes, .timeout = 600)
 {
     reduce_over_shapes(p, check_case);
 }
@@ -132,7 +98,7 @@ ParameterizedTestParameters(segreduce, agrees_on_options)
 {
     return every_reduction();
 }
-ParameterizedTest(struct reduce_param *p, segreduce, agrees_on_options, .timeout = 600)
+ParameterizedTest(struct case_param *p, segreduce, agrees_on_options, .timeout = 600)
 {
     reduce_over_options(p, check_case);
 }

@@ -9,69 +9,39 @@
 #include "tests/support/params.h"
 #include "tests/support/reduce_cases.h"
 
-enum { WANT_X = 1, WANT_W = 2 };
+enum { X, GRAD_OUT, W }; // inputs
+enum { GRAD_X, GRAD_W }; // outputs
 
 typedef struct backward_case {
-    const test_relation *relation;
+    const ref_relation *relation;
     spops_segments *plan;
     spops_reduce reduce;
-    reduce_choices choice;
-    test_values values; // EXACT, RANDOM, CANCEL or ZEROS: what has a gradient everywhere
-    int wanted;         // WANT_X, WANT_W
-    guarded x, w, grad_out, grad_x, grad_w;
-    ref_tensor expected_x, expected_w;
+    int64_t cols;
 } backward_case;
 
-static void prepare(void *user, int version)
+static spops_status run(void *user, spops_context *ctx, const spops_matrix *const *in,
+                        const spops_matrix *const *out)
 {
-    backward_case *c = (backward_case *)user;
-    const ref_relation *r = &c->relation->ref;
-    const bool product = c->reduce == SPOPS_REDUCE_PROD;
-    const bool exact = c->values == VALUES_EXACT;
-    const int64_t longest = c->relation->longest;
-    test_rng rng = test_rng_make(c->choice.stream * 2 + (uint64_t)version);
-    double *w = NULL;
-    double *x = guarded_fill(&c->x, &rng, c->values, product, longest);
-    double *grad_out =
-        guarded_fill(&c->grad_out, &rng, exact ? VALUES_EXACT : VALUES_RANDOM, false, longest);
-    guarded_upload(&c->x), guarded_upload(&c->grad_out);
-    if (c->choice.weights != WEIGHTS_NONE) {
-        w = guarded_fill(&c->w, &rng, exact ? VALUES_EXACT : VALUES_RANDOM, product, longest);
-        guarded_upload(&c->w);
-    }
-    ref_tensor_destroy(&c->expected_x), ref_tensor_destroy(&c->expected_w);
-    c->expected_x = ref_tensor_create(r->num_rows, c->choice.cols);
-    c->expected_w = ref_tensor_create(r->num_weights, 1);
-    ref_reduce_backward(r, c->reduce, c->choice.cols, x, w, grad_out,
-                        c->wanted & WANT_X ? &c->expected_x : NULL,
-                        c->wanted & WANT_W ? &c->expected_w : NULL);
-    free(x), free(w), free(grad_out);
+    const backward_case *c = (const backward_case *)user;
+    return spops_segreduce_execute_backward(ctx, c->plan, c->reduce, *in[GRAD_OUT], *in[X], in[W],
+                                            out[GRAD_X], out[GRAD_W]);
 }
 
-static spops_status enqueue(void *user, spops_context *ctx)
+static void reference(void *user, const double *const *in, ref_tensor *const *out)
 {
-    backward_case *c = (backward_case *)user;
-    return spops_segreduce_execute_backward(ctx, c->plan, c->reduce, c->grad_out.view, c->x.view,
-                                            c->choice.weights != WEIGHTS_NONE ? &c->w.view : NULL,
-                                            c->wanted & WANT_X ? &c->grad_x.view : NULL,
-                                            c->wanted & WANT_W ? &c->grad_w.view : NULL);
+    const backward_case *c = (const backward_case *)user;
+    ref_reduce_backward(c->relation, c->reduce, c->cols, in[X], in[W], in[GRAD_OUT], out[GRAD_X],
+                        out[GRAD_W]);
 }
 
-static void verify(void *user, int version, const char *what)
+// Of a plan: what the reduction needs, and at times more.
+static spops_gradients gradients_for(spops_reduce reduce, test_rng *rng)
 {
-    backward_case *c = (backward_case *)user;
-    (void)version;
-    const bool exact = c->values == VALUES_EXACT && ref_reduce_is_exact(c->reduce, true);
-    if (c->wanted & WANT_X) guarded_check(&c->grad_x, &c->expected_x, exact, what);
-    if (c->wanted & WANT_W) guarded_check(&c->grad_w, &c->expected_w, exact, what);
+    return test_reduce_is_linear(reduce) && test_rng_below(rng, 2) == 0 ? SPOPS_GRADIENTS_LINEAR
+                                                                        : SPOPS_GRADIENTS_ALL;
 }
 
-static spops_gradients gradients_for(int reduce, test_rng *rng)
-{
-    const bool linear = reduce == SPOPS_REDUCE_SUM || reduce == SPOPS_REDUCE_MEAN;
-    return linear && test_rng_below(rng, 2) == 0 ? SPOPS_GRADIENTS_LINEAR : SPOPS_GRADIENTS_ALL;
-}
-
+// What has a gradient everywhere.
 static test_values values_for(test_rng *rng)
 {
     static const test_values kinds[] = {VALUES_EXACT, VALUES_EXACT, VALUES_RANDOM, VALUES_CANCEL,
@@ -80,71 +50,62 @@ static test_values values_for(test_rng *rng)
 }
 
 static void check_case(test_device *d, const test_shape *shape, const test_relation *relation,
-                       const struct reduce_param *p, const reduce_choices *choice, test_rng *rng)
+                       const struct case_param *p, const reduce_choices *choice, test_rng *rng)
 {
     char text[256];
     const spops_dtype dtype = (spops_dtype)p->dtype;
     const ref_relation *r = &relation->ref;
-    backward_case c = {.relation = relation, .reduce = (spops_reduce)p->reduce, .choice = *choice};
-    c.values = values_for(rng);
-    c.wanted = choice->weights == WEIGHTS_NONE ? WANT_X : 1 + (int)test_rng_below(rng, 3);
-    const spops_gradients gradients = gradients_for(p->reduce, rng);
-    const char *what = test_describe(
-        text,
-        "%s %s %s backward, %s, %s: cols %lld + %lld, shift %lld, form %d, indexing %d, weights "
-        "%d, wanted %d, %s",
-        test_backend_name(d->backend), test_reduce_name(c.reduce), test_dtype_name(dtype),
-        test_launch_name(d->launch), shape->name, (long long)choice->cols,
-        (long long)choice->padding, (long long)choice->shift, relation->form, relation->indexing,
-        choice->weights, c.wanted, test_values_name(c.values));
-
-    const spops_status status =
-        test_relation_plan(relation, d->ctx, choice->max_cols, gradients, &c.plan);
-    test_expect_ok(d->ctx, status, what);
+    const int64_t padding = choice->padding, shift = choice->shift;
+    backward_case c = {.relation = r, .reduce = (spops_reduce)p->op, .cols = choice->cols};
+    test_operator op = {.stream = choice->stream, .user = &c, .run = run, .reference = reference};
     const spops_dtype w_dtype = choice->weights == WEIGHTS_SAME ? dtype : SPOPS_DTYPE_F32;
-    c.x = guarded_create(d->backend, "x", r->num_rows, choice->cols, choice->padding, choice->shift,
-                         dtype);
-    c.w = guarded_create(d->backend, "w", r->num_weights, 1, 0, choice->shift, w_dtype);
-    c.grad_out = guarded_create(d->backend, "grad_out", r->num_segments, choice->cols,
-                                choice->padding / 2, choice->shift, dtype);
-    c.grad_x = guarded_create(d->backend, "grad_x", r->num_rows, choice->cols, choice->padding * 2,
-                              choice->shift, dtype);
-    c.grad_w = guarded_create(d->backend, "grad_w", r->num_weights, 1, 0, choice->shift, w_dtype);
+    const test_values values = values_for(rng);
+    const test_values others = values == VALUES_EXACT ? VALUES_EXACT : VALUES_RANDOM;
+    const bool exact = values == VALUES_EXACT && ref_reduce_is_exact(c.reduce, true);
+    const test_check check = exact ? CHECK_EXACT : CHECK_BOUND;
+    const bool weighted = choice->weights != WEIGHTS_NONE;
+    const int64_t wanted = weighted ? test_rng_below(rng, 3) : 0; // grad_x, grad_w, both
+    const spops_gradients gradients = gradients_for(c.reduce, rng);
 
-    test_call call = {.user = &c,
-                      .prepare = prepare,
-                      .enqueue = enqueue,
-                      .verify = verify,
-                      .scratch_bytes = spops_segments_scratch_bytes(c.plan),
-                      .what = what};
-    call.inputs[0] = &c.x;
-    call.inputs[1] = &c.grad_out;
-    if (choice->weights != WEIGHTS_NONE) call.inputs[2] = &c.w;
-    int outputs = 0;
-    if (c.wanted & WANT_X) call.outputs[outputs++] = &c.grad_x;
-    if (c.wanted & WANT_W) call.outputs[outputs++] = &c.grad_w;
-    test_run(d, &call);
+    op.in[X] = test_view(test_input("x", r->num_rows, c.cols, dtype, values), padding, shift);
+    op.in[GRAD_OUT] = test_view(test_input("grad_out", r->num_segments, c.cols, dtype, others),
+                                padding / 2, shift);
+    if (weighted)
+        op.in[W] = test_view(test_input("w", r->num_weights, 1, w_dtype, others), 0, shift);
+    if (wanted != 1)
+        op.out[GRAD_X] =
+            test_view(test_output("grad_x", r->num_rows, c.cols, dtype, check), padding * 2, shift);
+    if (wanted != 0)
+        op.out[GRAD_W] =
+            test_view(test_output("grad_w", r->num_weights, 1, w_dtype, check), 0, shift);
+    op.in[X].num_factors = op.in[W].num_factors =
+        ref_reduce_multiplies(c.reduce) ? relation->longest : 0;
 
-    guarded_destroy(&c.x), guarded_destroy(&c.w), guarded_destroy(&c.grad_out);
-    guarded_destroy(&c.grad_x), guarded_destroy(&c.grad_w);
-    ref_tensor_destroy(&c.expected_x), ref_tensor_destroy(&c.expected_w);
+    op.what =
+        test_describe(text, "%s backward, %s, form %d, indexing %d", test_reduce_name(c.reduce),
+                      shape->name, relation->form, relation->indexing);
+    test_expect_ok(d->ctx,
+                   test_relation_plan(relation, d->ctx, choice->max_cols, gradients, &c.plan),
+                   op.what);
+    op.scratch_bytes = spops_segments_scratch_bytes(c.plan);
+    test_operator_run(d, &op);
     spops_segments_destroy(c.plan);
 }
 
 ParameterizedTestParameters(segreduce_backward, agrees_on_shapes)
 {
-    return every_reduction();
+    return every_reduction_with_gradient();
 }
-ParameterizedTest(struct reduce_param *p, segreduce_backward, agrees_on_shapes, .timeout = 600)
+ParameterizedTest(struct case_param *p, segreduce_backward, agrees_on_shapes, .timeout = 600)
 {
     reduce_over_shapes(p, check_case);
 }
 
 ParameterizedTestParameters(segreduce_backward, agrees_on_options)
 {
-    return every_reduction();
+    return every_reduction_with_gradient();
 }
-ParameterizedTest(struct reduce_param *p, segreduce_backward, agrees_on_options, .timeout = 600)
+ParameterizedTest(struct case_param *p, segreduce_backward, agrees_on_options, .timeout = 600)
 {
     reduce_over_options(p, check_case);
 }

@@ -150,19 +150,29 @@ void ref_bevpool_backward(const ref_bev_map *map, int64_t cols, const double *de
     }
 }
 
-ref_tensor ref_bev_channels_first(const ref_tensor *last, int64_t num_batches)
+// Where in a layout the element i of a tensor with channels last is.
+static int64_t place_of(const ref_tensor *last, spops_bev_layout layout, int64_t num_batches,
+                        int64_t i)
 {
-    const int64_t cells = last->rows / num_batches, cols = last->cols;
-    ref_tensor first = ref_tensor_create(num_batches * cols, cells);
-    for (int64_t b = 0; b < num_batches; ++b) {
-        for (int64_t s = 0; s < cells; ++s) {
-            for (int64_t c = 0; c < cols; ++c) {
-                const int64_t from = (b * cells + s) * cols + c, to = (b * cols + c) * cells + s;
-                first.value[to] = last->value[from];
-                first.scale[to] = last->scale[from];
-                first.roundings[to] = last->roundings[from];
-            }
-        }
+    const int64_t cells = last->rows / num_batches, row = i / last->cols, c = i % last->cols;
+    if (layout == SPOPS_BEV_CHANNELS_LAST) return i;
+    return (row / cells * last->cols + c) * cells + row % cells;
+}
+
+void ref_bev_to_layout(const ref_tensor *last, spops_bev_layout layout, int64_t num_batches,
+                       ref_tensor *out)
+{
+    for (int64_t i = 0; i < last->rows * last->cols; ++i) {
+        const int64_t to = place_of(last, layout, num_batches, i);
+        out->value[to] = last->value[i];
+        out->scale[to] = last->scale[i];
+        out->roundings[to] = last->roundings[i];
     }
-    return first;
+}
+
+void ref_bev_from_layout(const double *values, spops_bev_layout layout, int64_t num_batches,
+                         ref_tensor *last)
+{
+    for (int64_t i = 0; i < last->rows * last->cols; ++i)
+        last->value[i] = values[place_of(last, layout, num_batches, i)];
 }

@@ -29,7 +29,10 @@ void ref_bevpool_backward(const ref_bev_map *map, int64_t cols, const double *de
                           const double *feat, const double *grad_out, ref_tensor *grad_depth,
                           ref_tensor *grad_feat);
 
-// [B * cells, cols] as [B * cols, cells]: SPOPS_BEV_CHANNELS_FIRST of what is channels last.
-ref_tensor ref_bev_channels_first(const ref_tensor *last, int64_t num_batches);
+// Channels last, [B * cells, cols], to a layout; CHANNELS_FIRST is [B * cols, cells]. And back.
+void ref_bev_to_layout(const ref_tensor *last, spops_bev_layout layout, int64_t num_batches,
+                       ref_tensor *out);
+void ref_bev_from_layout(const double *values, spops_bev_layout layout, int64_t num_batches,
+                         ref_tensor *last);
 
 #endif

@@ -119,6 +119,11 @@ bool ref_reduce_is_exact(spops_reduce reduce, bool backward)
     }
 }
 
+bool ref_reduce_multiplies(spops_reduce reduce)
+{
+    return reduce == SPOPS_REDUCE_PROD;
+}
+
 // What d out / d v of a term needs to know about its segment's column.
 typedef struct segment_facts {
     int64_t *count;  // [num_segments]

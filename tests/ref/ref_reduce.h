@@ -37,5 +37,7 @@ void ref_reduce_backward(const ref_relation *relation, spops_reduce reduce, int6
 // Whether whole numbers (for PROD: ones and twos) reduce, or have gradients, with no rounding but
 // that of a final division.
 bool ref_reduce_is_exact(spops_reduce reduce, bool backward);
+// Whether terms are multiplied with each other, so that their products must stay in f32's range.
+bool ref_reduce_multiplies(spops_reduce reduce);
 
 #endif

@@ -215,6 +215,19 @@ void guarded_check_bounds(const guarded *g, const ref_tensor *expected, const do
     }
 }
 
+void guarded_check_same(const guarded *g, const ref_tensor *expected, const char *what)
+{
+    check_shape(g, expected, what);
+    for (int64_t i = 0; i < expected->rows * expected->cols; ++i) {
+        const int64_t r = i / expected->cols, c = i % expected->cols;
+        const double value = expected->value[i], got = guarded_get(g, r, c);
+        const bool same =
+            isnan(value) ? isnan(got) : got == value && !signbit(got) == !signbit(value);
+        cr_assert(same, "%s: %s[%lld, %lld] is %.9g, expected %.9g", what, g->name, (long long)r,
+                  (long long)c, got, value);
+    }
+}
+
 void guarded_check_i32(const guarded *g, const int32_t *expected, const char *what)
 {
     for (int64_t r = 0; r < g->view.rows; ++r) {

@@ -65,6 +65,8 @@ void guarded_check_unit(const guarded *g, const ref_tensor *expected, bool exact
 // The same with a bound b of each element, rows * cols of them.
 void guarded_check_bounds(const guarded *g, const ref_tensor *expected, const double *bounds,
                           const char *what);
+// The very numbers, with the signs of zeros; also integers. NaN is NaN.
+void guarded_check_same(const guarded *g, const ref_tensor *expected, const char *what);
 // Integer elements, exactly.
 void guarded_check_i32(const guarded *g, const int32_t *expected, const char *what);
 

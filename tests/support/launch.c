@@ -96,9 +96,12 @@ static void fetch_outputs(test_device *d, const test_call *call)
     }
 }
 
-static void enqueue(const test_call *call, spops_context *ctx)
+// Scratch is there: the call asks for no memory.
+static void enqueue(const test_device *d, const test_call *call, spops_context *ctx)
 {
+    const int64_t requests = d->memory.requests;
     test_expect_ok(ctx, call->enqueue(call->user, ctx), call->what);
+    cr_assert(d->memory.requests == requests, "%s: the call asked for memory", call->what);
 }
 
 static device_graph *capture(test_device *d, const test_call *call)
@@ -128,7 +131,7 @@ void test_run(test_device *d, const test_call *call)
         if (graph != NULL) {
             cr_assert(device_graph_launch(graph, d->stream), "%s", device_error());
         } else {
-            enqueue(call, d->ctx);
+            enqueue(d, call, d->ctx);
         }
         fetch_outputs(d, call);
         call->verify(call->user, version, call->what);
@@ -137,17 +140,17 @@ void test_run(test_device *d, const test_call *call)
     // the scratch the plan asks for.
     for (int i = 0; call->outputs[i] != NULL; ++i)
         first_run[i] = guarded_elements(call->outputs[i]);
-    const int repeats = d->backend == SPOPS_BACKEND_CPU ? 3 : 1;
+    const int repeats = d->backend == SPOPS_BACKEND_CPU && call->other == NULL ? 3 : 1;
     for (int repeat = 0; repeat < repeats; ++repeat) {
-        spops_context *ctx = test_context(d, 1 + repeat);
+        spops_context *ctx = call->other != NULL ? call->other : test_context(d, 1 + repeat);
         test_expect_ok(ctx, spops_context_reserve(ctx, call->scratch_bytes), call->what);
         poison_outputs(call, 0xa5);
-        enqueue(call, ctx);
+        enqueue(d, call, ctx);
         fetch_outputs(d, call);
         for (int i = 0; call->outputs[i] != NULL; ++i) {
             guarded_check_bits(call->outputs[i], first_run[i], call->what);
         }
-        spops_context_destroy(ctx);
+        if (call->other == NULL) spops_context_destroy(ctx);
     }
     for (int i = 0; call->outputs[i] != NULL; ++i)
         free(first_run[i]);

@@ -46,7 +46,8 @@ typedef struct test_call {
     void (*prepare)(void *user, int version);
     spops_status (*enqueue)(void *user, spops_context *ctx);
     void (*verify)(void *user, int version, const char *what);
-    size_t scratch_bytes; // what a second context must reserve
+    size_t scratch_bytes; // what another context must reserve
+    spops_context *other; // where the call is repeated; NULL: on new contexts
     guarded *inputs[8];
     guarded *outputs[8]; // both lists end with NULL
     const char *what;    // in failure messages

@@ -1,5 +1,10 @@
 #include "tests/support/params.h"
 
+#include <criterion/alloc.h>
+
+const spops_dtype test_row_dtypes[NUM_ROW_DTYPES] = {SPOPS_DTYPE_F32, SPOPS_DTYPE_F16,
+                                                     SPOPS_DTYPE_BF16};
+
 struct criterion_test_params every_backend(void)
 {
     static struct backend_param params[] = {{SPOPS_BACKEND_CPU}, {SPOPS_BACKEND_CUDA}};
@@ -12,4 +17,35 @@ struct criterion_test_params every_launch(void)
                                            {SPOPS_BACKEND_CUDA, LAUNCH_STREAM},
                                            {SPOPS_BACKEND_CUDA, LAUNCH_CAPTURED}};
     return cr_make_param_array(struct launch_param, params, 3);
+}
+
+static void free_params(struct criterion_test_params *params)
+{
+    cr_free(params->params);
+}
+
+struct criterion_test_params every_case(const spops_dtype *dtypes, int num_dtypes, const int *ops,
+                                        int num_ops)
+{
+    static const spops_dtype f32[] = {SPOPS_DTYPE_F32};
+    static const int no_op[] = {0};
+    if (num_dtypes == 0) dtypes = f32, num_dtypes = 1;
+    if (num_ops == 0) ops = no_op, num_ops = 1;
+    const size_t most = (size_t)num_dtypes * (size_t)num_ops * (1 + NUM_LAUNCHES);
+    struct case_param *params = (struct case_param *)cr_calloc(most, sizeof *params);
+    size_t n = 0;
+    for (int o = 0; o < num_ops; ++o) {
+        for (int t = 0; t < num_dtypes; ++t) {
+            const int dtype = (int)dtypes[t];
+            params[n++] = (struct case_param){SPOPS_BACKEND_CPU, LAUNCH_DEFAULT, dtype, ops[o]};
+            for (int l = 0; l < NUM_LAUNCHES; ++l)
+                params[n++] = (struct case_param){SPOPS_BACKEND_CUDA, l, dtype, ops[o]};
+        }
+    }
+    return cr_make_param_array(struct case_param, params, n, free_params);
+}
+
+uint64_t case_number(const struct case_param *p)
+{
+    return (uint64_t)(p->op * 64 + p->dtype * 8 + p->launch);
 }

@@ -1,11 +1,21 @@
 #include "tests/support/reduce_cases.h"
 
+#include "spops/device/reduce_ops.h"
+
 const spops_reduce test_reduces[] = {
 #define SPOPS_REDUCE_OP(name, plain, traced) SPOPS_REDUCE_##name,
 #include "src/core/reduce_ops.def"
 #undef SPOPS_REDUCE_OP
 };
-const spops_dtype test_row_dtypes[] = {SPOPS_DTYPE_F32, SPOPS_DTYPE_F16, SPOPS_DTYPE_BF16};
+static const struct {
+    bool has_arg, has_grad, is_linear;
+} properties[] = {
+#define SPOPS_REDUCE_OP(name, plain, traced)                                                       \
+    [SPOPS_REDUCE_##                                                                               \
+        name] = {spops_##traced##_has_arg, spops_##traced##_has_grad, spops_##traced##_is_linear},
+#include "src/core/reduce_ops.def"
+#undef SPOPS_REDUCE_OP
+};
 static const int64_t all_cols[] = {1, 3, 4, 5, 31, 32, 33, 80, 160, 256};
 enum {
     NUM_REDUCES = sizeof test_reduces / sizeof *test_reduces,
@@ -14,33 +24,40 @@ enum {
 };
 const int test_num_reduces = NUM_REDUCES;
 
+static struct criterion_test_params reductions(bool with_gradient)
+{
+    int reduces[NUM_REDUCES], num_reduces = 0;
+    for (int r = 0; r < NUM_REDUCES; ++r)
+        if (properties[test_reduces[r]].has_grad || !with_gradient)
+            reduces[num_reduces++] = (int)test_reduces[r];
+    return every_case(test_row_dtypes, NUM_ROW_DTYPES, reduces, num_reduces);
+}
+
 struct criterion_test_params every_reduction(void)
 {
-    static struct reduce_param params[NUM_REDUCES * NUM_ROW_DTYPES * (1 + NUM_LAUNCHES)];
-    size_t n = 0;
-    for (int r = 0; r < NUM_REDUCES; ++r) {
-        for (int t = 0; t < NUM_ROW_DTYPES; ++t) {
-            params[n++] = (struct reduce_param){SPOPS_BACKEND_CPU, (int)test_reduces[r],
-                                                (int)test_row_dtypes[t], LAUNCH_DEFAULT};
-            for (int l = 0; l < NUM_LAUNCHES; ++l)
-                params[n++] = (struct reduce_param){SPOPS_BACKEND_CUDA, (int)test_reduces[r],
-                                                    (int)test_row_dtypes[t], l};
-        }
-    }
-    return cr_make_param_array(struct reduce_param, params, n);
+    return reductions(false);
 }
 
-// Streams of random numbers of a parameter's cases, apart from those of other parameters.
-static uint64_t first_stream(const struct reduce_param *p)
+struct criterion_test_params every_reduction_with_gradient(void)
 {
-    return (uint64_t)(p->reduce * 64 + p->dtype * 8 + p->launch);
+    return reductions(true);
 }
 
-void reduce_over_shapes(const struct reduce_param *p, reduce_check *check)
+bool test_reduce_has_arg(spops_reduce reduce)
+{
+    return properties[reduce].has_arg;
+}
+
+bool test_reduce_is_linear(spops_reduce reduce)
+{
+    return properties[reduce].is_linear;
+}
+
+void reduce_over_shapes(const struct case_param *p, reduce_check *check)
 {
     test_device d;
     if (!test_open(&d, (spops_backend_kind)p->backend, (test_launch)p->launch)) return;
-    uint64_t stream = first_stream(p) << 32;
+    uint64_t stream = case_number(p) << 32;
     int num_run = 0;
     for (int s = 0; s < test_num_shapes(); ++s) {
         for (int k = 0; k < NUM_COLS; ++k) {
@@ -63,12 +80,12 @@ void reduce_over_shapes(const struct reduce_param *p, reduce_check *check)
     test_close(&d);
 }
 
-void reduce_over_options(const struct reduce_param *p, reduce_check *check)
+void reduce_over_options(const struct case_param *p, reduce_check *check)
 {
     static const test_shape shape = {"small ramp", 23, LENGTHS_RAMP, 21, 256};
     test_device d;
     if (!test_open(&d, (spops_backend_kind)p->backend, (test_launch)p->launch)) return;
-    uint64_t stream = first_stream(p) << 40;
+    uint64_t stream = case_number(p) << 40;
     int number = 0, num_run = 0;
     for (int form = 0; form < NUM_FORMS; ++form) {
         for (int indexing = 0; indexing < NUM_INDEXINGS; ++indexing) {

@@ -3,21 +3,21 @@
 #ifndef SPOPS_TESTS_SUPPORT_REDUCE_CASES_H
 #define SPOPS_TESTS_SUPPORT_REDUCE_CASES_H
 
-#include <criterion/parameterized.h>
-
-#include "tests/support/launch.h"
+#include "tests/support/operator.h"
+#include "tests/support/params.h"
 #include "tests/support/relation.h"
 
-// Every built-in reduction, and the dtypes of rows.
+// Every built-in reduction.
 extern const spops_reduce test_reduces[];
 extern const int test_num_reduces;
-enum { NUM_ROW_DTYPES = 3 };
-extern const spops_dtype test_row_dtypes[NUM_ROW_DTYPES];
 
-struct reduce_param {
-    int backend, reduce, dtype, launch;
-};
+// As the op of every_case: all of them, and those that have a gradient.
 struct criterion_test_params every_reduction(void);
+struct criterion_test_params every_reduction_with_gradient(void);
+
+// What the list says of a built-in reduction.
+bool test_reduce_has_arg(spops_reduce reduce);
+bool test_reduce_is_linear(spops_reduce reduce);
 
 typedef enum test_weighting {
     WEIGHTS_NONE,
@@ -36,12 +36,11 @@ typedef struct reduce_choices {
 
 // One case; what a test chooses besides comes from rng.
 typedef void reduce_check(test_device *d, const test_shape *shape, const test_relation *relation,
-                          const struct reduce_param *p, const reduce_choices *choices,
-                          test_rng *rng);
+                          const struct case_param *p, const reduce_choices *choices, test_rng *rng);
 
 // Every shape and column count, with the rest drawn at random.
-void reduce_over_shapes(const struct reduce_param *p, reduce_check *check);
+void reduce_over_shapes(const struct case_param *p, reduce_check *check);
 // One small shape, with every combination of form, indexing, weights, padding and shift.
-void reduce_over_options(const struct reduce_param *p, reduce_check *check);
+void reduce_over_options(const struct case_param *p, reduce_check *check);
 
 #endif
