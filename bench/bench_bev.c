@@ -22,8 +22,8 @@ typedef struct bev_map {
     spops_bev_plan *plan;
     spops_bev_plan_info info;
     int64_t num_rows_used; // pixels that have a point
-    spops_bev_ranks host, device;
-    spops_bev_intervals intervals;
+    spops_bev_ranks_out host, device;
+    spops_bev_intervals_out intervals;
     int32_t *interval_of_cell; // -1: no point
     int32_t *row_begin;        // [num_features + 1] into row_points
     int32_t *row_points;       // [num_points] points of a pixel
@@ -70,8 +70,10 @@ static bool download_indices(bench *b, int32_t *host, const int32_t *device, int
 static bool export_map(bench *b, bev_map *m)
 {
     const int64_t points = m->info.num_points, intervals = m->info.num_intervals;
-    spops_bev_ranks *d = &m->device, *h = &m->host;
+    spops_bev_ranks_out *d = &m->device, *h = &m->host;
 
+    d->struct_size = sizeof *d;
+    m->intervals.struct_size = sizeof m->intervals;
     d->num_points = h->num_points = m->intervals.num_points = points;
     d->num_intervals = h->num_intervals = m->intervals.num_intervals = intervals;
     return alloc_indices(b, points, &d->ranks_depth, &h->ranks_depth) &&
@@ -546,8 +548,8 @@ static void measure_baselines(bev_data *d, bench_case *c)
                               .num_depths = info->shape.num_depths,
                               .feature_area =
                                   info->shape.feature_height * info->shape.feature_width,
-                              .ranks = d->map->device,
-                              .intervals = d->map->intervals,
+                              .ranks = spops_bev_ranks_of(&d->map->device),
+                              .intervals = spops_bev_intervals_of(&d->map->intervals),
                               .depth = d->depth.data,
                               .feat = d->feat.data,
                               .out = d->out.data,

@@ -313,7 +313,7 @@ static bool check_run(const map_run *r, const map_scene *s, const map_sorted *re
 {
     bench *b = r->b;
     const int64_t taps = spops_kernel_shape_num_taps(&r->kernel);
-    spops_kernel_map_view view;
+    spops_kernel_map_view view = spops_kernel_map_view_default();
     int32_t counts[SPOPS_MAX_KERNEL_SIZE * SPOPS_MAX_KERNEL_SIZE * SPOPS_MAX_KERNEL_SIZE];
 
     if (!bench_check(b, "view", spops_kernel_map_get_view(b->ctx, r->map, &view)) ||
@@ -643,11 +643,13 @@ static void measure_voxels(bench *b)
     for (int order = SPOPS_ORDER_GIVEN; order <= SPOPS_ORDER_LEXICOGRAPHIC; ++order) {
         const bool given = order == SPOPS_ORDER_GIVEN;
         spops_voxels_options options = spops_voxels_options_default();
+        spops_coords_options coords = spops_coords_options_default();
         voxel_run r = {.b = b, .num_points = num_points};
         for (int a = 0; a < 3; ++a)
             options.size_m[a] = 0.05;
-        options.coords.order = (spops_coords_order)order;
-        options.coords.box = &box;
+        coords.order = (spops_coords_order)order;
+        coords.box = &box;
+        options.coords = &coords;
         options.max_cols = 4;
         r.features = spops_matrix_dense(features, n, 4, SPOPS_DTYPE_F32);
         r.points = r.features;

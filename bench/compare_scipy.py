@@ -64,6 +64,7 @@ class BevShape(ctypes.Structure):
 
 class BevRanks(ctypes.Structure):
     _fields_ = [
+        ("struct_size", ctypes.c_size_t),
         ("num_points", ctypes.c_int64),
         ("num_intervals", ctypes.c_int64),
         ("ranks_depth", ctypes.c_void_p),
@@ -171,7 +172,9 @@ class Library:
         starts = np.flatnonzero(np.diff(ranks_bev, prepend=-1)).astype(np.int32)
         lengths = np.diff(starts, append=len(ranks_bev)).astype(np.int32)
         arrays = (ranks_depth, ranks_feat, ranks_bev, starts, lengths)
-        ranks = BevRanks(len(ranks_bev), len(starts), *(a.ctypes.data for a in arrays))
+        ranks = BevRanks(
+            ctypes.sizeof(BevRanks), len(ranks_bev), len(starts), *(a.ctypes.data for a in arrays)
+        )
         options = BevOptions(struct_size=ctypes.sizeof(BevOptions), max_cols=num_cols)
         plan = ctypes.c_void_p()
         self.call(

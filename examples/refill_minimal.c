@@ -22,7 +22,7 @@ int main(void)
     float mean_m[NUM_VOXELS];
     spops_context_options context_options = spops_context_options_default();
     spops_segments_options options = spops_segments_options_default();
-    spops_segments_info info;
+    spops_segments_info info = spops_segments_info_default();
     spops_context *ctx = NULL;
     spops_segments *voxels = NULL;
     int result = 1;
@@ -37,7 +37,6 @@ int main(void)
             ctx, voxels, SPOPS_REDUCE_MEAN,
             spops_matrix_dense(height_m[f], MAX_POINTS, 1, SPOPS_DTYPE_F32), NULL,
             spops_matrix_dense(mean_m, NUM_VOXELS, 1, SPOPS_DTYPE_F32), NULL));
-        info.struct_size = sizeof info;
         TRY(spops_segments_get_info_sync(ctx, voxels, &info));
         printf("frame %d: %d points in %d voxels, mean heights", f, (int)info.num_terms,
                (int)info.num_nonempty);

@@ -44,8 +44,8 @@ int main(void)
     spops_context *ctx = NULL;
     spops_voxels *voxels = NULL;
     spops_kernel_map *map = NULL;
-    spops_coords_info info;
-    spops_kernel_map_view view;
+    spops_coords_info info = spops_coords_info_default();
+    spops_kernel_map_view view = spops_kernel_map_view_default();
     int result = 1;
 
     context_options.backend = SPOPS_BACKEND_CPU;
@@ -54,7 +54,6 @@ int main(void)
         options.size_m[a] = 0.2;
     options.max_cols = DIMS;
     TRY(spops_voxels_create(ctx, points, NULL, &options, &voxels));
-    info.struct_size = sizeof info;
     TRY(spops_coords_get_info_sync(ctx, spops_voxels_coords(voxels), &info));
     TRY(spops_segreduce_execute(ctx, spops_voxels_segments(voxels), SPOPS_REDUCE_MEAN, points, NULL,
                                 spops_matrix_dense(mean_m, info.num_rows, DIMS, SPOPS_DTYPE_F32),

@@ -20,8 +20,8 @@ typedef struct setting {
     size_t saved_bytes, saved_bev_bytes;
     bev_geometry_case geometry;
     bev_map map;
-    spops_bev_ranks ranks;
-    spops_bev_intervals intervals;
+    spops_bev_ranks_out ranks;
+    spops_bev_intervals_out intervals;
     spops_segments *segments;
     spops_bev_plan *bev;
 } setting;
@@ -103,14 +103,16 @@ static spops_status reserve_bev(setting *s, spops_context *ctx, void **made)
 static spops_status create_bev_from_ranks(setting *s, spops_context *ctx, void **made)
 {
     const spops_bev_options o = bev_options();
-    return spops_bev_plan_create_from_ranks(ctx, &s->map.shape, &s->ranks, &o,
+    const spops_bev_ranks ranks = spops_bev_ranks_of(&s->ranks);
+    return spops_bev_plan_create_from_ranks(ctx, &s->map.shape, &ranks, &o,
                                             (spops_bev_plan **)made);
 }
 
 static spops_status create_bev_from_intervals(setting *s, spops_context *ctx, void **made)
 {
     const spops_bev_options o = bev_options();
-    return spops_bev_plan_create_from_intervals(ctx, &s->map.shape, &s->intervals, &o,
+    const spops_bev_intervals intervals = spops_bev_intervals_of(&s->intervals);
+    return spops_bev_plan_create_from_intervals(ctx, &s->map.shape, &intervals, &o,
                                                 (spops_bev_plan **)made);
 }
 
@@ -165,7 +167,7 @@ static spops_status get_intervals(setting *s, spops_context *ctx, void **made)
 
 static spops_status get_traffic(setting *s, spops_context *ctx, void **made)
 {
-    spops_traffic traffic;
+    spops_traffic traffic = spops_traffic_default();
     *made = NULL;
     return spops_segments_get_traffic_sync(ctx, s->segments, SPOPS_DTYPE_F32, 8, 1, &traffic);
 }
@@ -288,16 +290,18 @@ static void make_setting(setting *s)
         triples[3 * i + 1] = m->starts[i] + m->lengths[i];
         triples[3 * i + 2] = m->cell_of[m->starts[i]];
     }
-    s->ranks = (spops_bev_ranks){m->ref.num_points,
-                                 m->num_intervals,
-                                 test_upload_i32(d, m->depth_of, m->ref.num_points),
-                                 test_upload_i32(d, m->feat_of, m->ref.num_points),
-                                 test_upload_i32(d, m->cell_of, m->ref.num_points),
-                                 test_upload_i32(d, m->starts, m->num_intervals),
-                                 test_upload_i32(d, m->lengths, m->num_intervals)};
-    s->intervals = (spops_bev_intervals){m->ref.num_points, m->num_intervals,
-                                         test_upload_i32(d, m->depth_of, m->ref.num_points),
-                                         test_upload_i32(d, triples, m->num_intervals * 3)};
+    s->ranks = (spops_bev_ranks_out){sizeof s->ranks,
+                                     m->ref.num_points,
+                                     m->num_intervals,
+                                     test_upload_i32(d, m->depth_of, m->ref.num_points),
+                                     test_upload_i32(d, m->feat_of, m->ref.num_points),
+                                     test_upload_i32(d, m->cell_of, m->ref.num_points),
+                                     test_upload_i32(d, m->starts, m->num_intervals),
+                                     test_upload_i32(d, m->lengths, m->num_intervals)};
+    s->intervals =
+        (spops_bev_intervals_out){sizeof s->intervals, m->ref.num_points, m->num_intervals,
+                                  test_upload_i32(d, m->depth_of, m->ref.num_points),
+                                  test_upload_i32(d, triples, m->num_intervals * 3)};
     free(triples);
     test_expect_ok(d->ctx, spops_bev_plan_save(d->ctx, s->bev, NULL, 0, &s->saved_bev_bytes), "");
     s->saved_bev = (unsigned char *)malloc(s->saved_bev_bytes);

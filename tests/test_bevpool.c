@@ -590,7 +590,7 @@ ParameterizedTest(struct backend_param *p, bevpool, shows_its_relation)
 // ---- import and export ----
 
 typedef struct interval_arrays {
-    spops_bev_intervals device;
+    spops_bev_intervals_out device;
     int32_t *indices, *intervals;
 } interval_arrays;
 
@@ -600,9 +600,9 @@ static interval_arrays intervals_of_plan(test_device *d, const spops_bev_plan *p
     interval_arrays a;
     a.indices = (int32_t *)calloc((size_t)info.num_points + 1, sizeof(int32_t));
     a.intervals = (int32_t *)calloc((size_t)info.num_intervals * 3 + 1, sizeof(int32_t));
-    a.device = (spops_bev_intervals){info.num_points, info.num_intervals,
-                                     test_upload_i32(d, a.indices, info.num_points),
-                                     test_upload_i32(d, a.intervals, info.num_intervals * 3)};
+    a.device = (spops_bev_intervals_out){sizeof a.device, info.num_points, info.num_intervals,
+                                         test_upload_i32(d, a.indices, info.num_points),
+                                         test_upload_i32(d, a.intervals, info.num_intervals * 3)};
     test_expect_ok(d->ctx, spops_bev_plan_get_intervals_sync(d->ctx, plan, &a.device),
                    "get_intervals");
     test_download_i32(d, a.indices, a.device.indices, info.num_points);
@@ -639,6 +639,7 @@ static void check_round_trips(test_device *d, const spops_bev_plan *plan, const 
 
     // The depth-outer form says the same as the five arrays.
     interval_arrays a = intervals_of_plan(d, plan);
+    const spops_bev_intervals given = spops_bev_intervals_of(&a.device);
     for (int64_t i = 0; i < map.num_intervals; ++i) {
         const int32_t begin = map.starts[i];
         cr_assert(a.intervals[3 * i] == begin && a.intervals[3 * i + 1] == begin + map.lengths[i] &&
@@ -648,10 +649,10 @@ static void check_round_trips(test_device *d, const spops_bev_plan *plan, const 
     for (int64_t i = 0; i < map.ref.num_points; ++i) {
         cr_assert(a.indices[i] == map.depth_of[i], "%s: index %lld", what, (long long)i);
     }
-    test_expect_ok(d->ctx,
-                   spops_bev_plan_create_from_intervals(d->ctx, &map.shape, &a.device, &options,
-                                                        &from_intervals),
-                   what);
+    test_expect_ok(
+        d->ctx,
+        spops_bev_plan_create_from_intervals(d->ctx, &map.shape, &given, &options, &from_intervals),
+        what);
     bev_map intervals_map = bev_map_of_plan(d, from_intervals);
     bev_map_check_same(&map, &intervals_map, what);
 
@@ -705,9 +706,9 @@ ParameterizedTest(struct backend_param *p, bevpool, round_trips)
     test_expect_ok(d.ctx, bev_map_plan(&d, &map, NULL, &plan), "random map");
     const spops_bev_plan_info info = bev_info(&d, plan);
     int32_t *room = (int32_t *)calloc((size_t)info.num_points * 3, sizeof(int32_t));
-    spops_bev_intervals a = {info.num_points, info.num_intervals,
-                             test_upload_i32(&d, room, info.num_points),
-                             test_upload_i32(&d, room, info.num_points * 3)};
+    spops_bev_intervals_out a = {sizeof a, info.num_points, info.num_intervals,
+                                 test_upload_i32(&d, room, info.num_points),
+                                 test_upload_i32(&d, room, info.num_points * 3)};
     test_expect(d.ctx, spops_bev_plan_get_intervals_sync(d.ctx, plan, &a),
                 SPOPS_STATUS_NOT_SUPPORTED, "bev_plan_get_intervals_sync", "rows of its own");
     test_free(&d, a.indices), test_free(&d, a.intervals);
@@ -1043,9 +1044,10 @@ static spops_status call_map(test_device *d, const map_args *a, bool as_interval
     int32_t *starts = a->missing == 4 ? NULL : test_upload_i32(d, a->starts, INTERVALS);
     int32_t *lengths = a->missing == 5 ? NULL : test_upload_i32(d, a->lengths, INTERVALS);
     int32_t *intervals = a->missing == 4 ? NULL : test_upload_i32(d, a->intervals, 3 * INTERVALS);
-    const spops_bev_ranks ranks = {a->num_points, a->num_intervals, depth,  feat,
-                                   cell,          starts,           lengths};
-    const spops_bev_intervals outer = {a->num_points, a->num_intervals, depth, intervals};
+    const spops_bev_ranks ranks = {sizeof ranks, a->num_points, a->num_intervals, depth,
+                                   feat,         cell,          starts,           lengths};
+    const spops_bev_intervals outer = {sizeof outer, a->num_points, a->num_intervals, depth,
+                                       intervals};
     const spops_status status =
         as_intervals ? spops_bev_plan_create_from_intervals(d->ctx, &a->shape, &outer, NULL, out)
                      : spops_bev_plan_create_from_ranks(d->ctx, &a->shape, &ranks, NULL, out);
@@ -1136,7 +1138,7 @@ ParameterizedTest(struct backend_param *p, bevpool, refuses_maps)
     spops_bev_plan_destroy(out);
     test_expect_ok(d.ctx, call_map(&d, &a, false, &out), "the good map");
     int32_t *room = test_upload_i32(&d, a.depth, POINTS);
-    spops_bev_ranks ranks = {POINTS - 1, INTERVALS, room, room, room, room, room};
+    spops_bev_ranks_out ranks = {sizeof ranks, POINTS - 1, INTERVALS, room, room, room, room, room};
     test_expect(d.ctx, spops_bev_plan_get_ranks_sync(d.ctx, out, &ranks), invalid, "num_points",
                 "other counts");
     ranks.num_points = POINTS, ranks.num_intervals = INTERVALS + 1;
@@ -1147,7 +1149,7 @@ ParameterizedTest(struct backend_param *p, bevpool, refuses_maps)
                 "no array");
     test_expect(d.ctx, spops_bev_plan_get_ranks_sync(d.ctx, out, NULL), invalid, "ranks", "NULL");
     test_expect(d.ctx, spops_bev_plan_get_ranks_sync(d.ctx, NULL, &ranks), invalid, "plan", "NULL");
-    spops_bev_intervals outer = {POINTS, INTERVALS - 1, room, room};
+    spops_bev_intervals_out outer = {sizeof outer, POINTS, INTERVALS - 1, room, room};
     test_expect(d.ctx, spops_bev_plan_get_intervals_sync(d.ctx, out, &outer), invalid,
                 "num_intervals", "other counts");
     spops_bev_plan_info info;

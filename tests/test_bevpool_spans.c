@@ -108,18 +108,19 @@ ParameterizedTest(struct backend_param *p, bevpool_spans, choice)
         static const spops_bev_shape shape = {1, 1, 3, 2, 2, 3, 2, 1};
         static int32_t depth[] = {3, 7, 7, 0}, feat[] = {3, 3, 3, 0}, cell[] = {4, 4, 4, 5};
         static int32_t starts[] = {0, 3}, lengths[] = {3, 1};
-        spops_bev_ranks ranks = {4,
-                                 2,
-                                 test_upload_i32(&d, depth, 4),
-                                 test_upload_i32(&d, feat, 4),
-                                 test_upload_i32(&d, cell, 4),
-                                 test_upload_i32(&d, starts, 2),
-                                 test_upload_i32(&d, lengths, 2)};
+        const spops_bev_ranks_out r = {sizeof r,
+                                       4,
+                                       2,
+                                       test_upload_i32(&d, depth, 4),
+                                       test_upload_i32(&d, feat, 4),
+                                       test_upload_i32(&d, cell, 4),
+                                       test_upload_i32(&d, starts, 2),
+                                       test_upload_i32(&d, lengths, 2)};
+        const spops_bev_ranks ranks = spops_bev_ranks_of(&r);
         test_expect(d.ctx, spops_bev_plan_create_from_ranks(d.ctx, &shape, &ranks, &forced, &plan),
                     SPOPS_STATUS_NOT_SUPPORTED, "some point is used twice", "a point twice");
-        test_free(&d, ranks.ranks_depth), test_free(&d, ranks.ranks_feat);
-        test_free(&d, ranks.ranks_bev), test_free(&d, ranks.interval_starts);
-        test_free(&d, ranks.interval_lengths);
+        test_free(&d, r.ranks_depth), test_free(&d, r.ranks_feat), test_free(&d, r.ranks_bev);
+        test_free(&d, r.interval_starts), test_free(&d, r.interval_lengths);
         // One cell with the whole frustum: more spans than a part may have.
         g.geometry.shape.num_cells_x = g.geometry.shape.num_cells_y = 1;
         g.geometry.shape.num_cells_z = 1;

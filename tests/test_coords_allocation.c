@@ -88,8 +88,10 @@ static spops_status create_voxels(setting *s, spops_context *ctx, void **made)
 
 static spops_status reserve_voxels(setting *s, spops_context *ctx, void **made)
 {
+    spops_coords_options coords = spops_coords_options_default();
     spops_voxels_options o = voxel_options();
-    o.coords.box = &box;
+    coords.box = &box;
+    o.coords = &coords;
     return spops_voxels_reserve(ctx, 3, s->num_rows, s->num_rows, &o, (spops_voxels **)made);
 }
 
@@ -317,7 +319,8 @@ ParameterizedTest(struct backend_param *p, coords_allocation, set_allocates_noth
     spops_voxels *voxels = NULL;
     spops_devoxels *devoxels = NULL;
     spops_kernel_map *flat = NULL, *down = NULL;
-    o.box = vo.coords.box = &box;
+    o.box = &box;
+    vo.coords = &o;
     const int64_t n = s.num_rows;
     const spops_matrix points = spops_matrix_dense(s.points, n, 3, SPOPS_DTYPE_F32);
     int32_t *num = test_upload_i32(d, (int32_t[]){(int32_t)n}, 1);

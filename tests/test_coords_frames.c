@@ -28,11 +28,19 @@ typedef struct frame {
     void *mean; // [voxels][COLS]
 } frame;
 
+static const spops_coords_options *coords_options(void)
+{
+    static spops_coords_options o;
+    o = spops_coords_options_default();
+    o.box = &box;
+    return &o;
+}
+
 static spops_voxels_options voxel_options(void)
 {
     spops_voxels_options o = spops_voxels_options_default();
     o.size_m[0] = o.size_m[1] = o.size_m[2] = 0.5;
-    o.coords.box = &box;
+    o.coords = coords_options();
     o.max_cols = COLS;
     return o;
 }
@@ -76,7 +84,7 @@ static frame reserve_frame(test_device *d)
                    "voxels");
     f.coords = spops_voxels_coords(f.voxels);
     test_expect_ok(d->ctx,
-                   spops_coords_reserve(d->ctx, 3, MAX_COARSE, MAX_VOXELS, &vo.coords, &f.coarse),
+                   spops_coords_reserve(d->ctx, 3, MAX_COARSE, MAX_VOXELS, vo.coords, &f.coarse),
                    "coarse");
     test_expect_ok(d->ctx,
                    spops_kernel_map_reserve(d->ctx, SPOPS_MAP_SUBMANIFOLD, cube(), f.coords, NULL,
@@ -107,14 +115,14 @@ static frame create_frame(test_device *d, int64_t n, spops_matrix points, spops_
     frame f;
     const spops_voxels_options vo = voxel_options();
     const spops_kernel_map_options mo = map_options();
-    spops_coords_view view;
+    spops_coords_view view = spops_coords_view_default();
     memset(&f, 0, sizeof f);
     points.rows = x.rows = n;
     test_expect_ok(d->ctx, spops_voxels_create(d->ctx, points, NULL, &vo, &f.voxels), "voxels");
     f.coords = spops_voxels_coords(f.voxels);
     test_expect_ok(d->ctx, spops_coords_get_view(d->ctx, f.coords, &view), "view");
     test_expect_ok(
-        d->ctx, spops_coords_create_downsampled(d->ctx, f.coords, window(), &vo.coords, &f.coarse),
+        d->ctx, spops_coords_create_downsampled(d->ctx, f.coords, window(), vo.coords, &f.coarse),
         "coarse");
     test_expect_ok(d->ctx,
                    spops_kernel_map_create(d->ctx, SPOPS_MAP_SUBMANIFOLD, cube(), f.coords, NULL,

@@ -111,6 +111,7 @@ ParameterizedTest(struct backend_param *p, voxels, counts_of_scans)
         m.row_stride = cols;
         for (int s = 0; s < 5; ++s) {
             spops_voxels_options o = spops_voxels_options_default();
+            spops_coords_options coords = spops_coords_options_default();
             spops_voxels *voxels = NULL;
             for (int a = 0; a < 3; ++a) {
                 float low = values[a];
@@ -119,7 +120,8 @@ ParameterizedTest(struct backend_param *p, voxels, counts_of_scans)
                 o.origin_m[a] = (double)low;
                 o.size_m[a] = sizes[s];
             }
-            o.coords.order = (spops_coords_order)(s % 4);
+            coords.order = (spops_coords_order)(s % 4);
+            o.coords = &coords;
             test_expect_ok(d.ctx, spops_voxels_create(d.ctx, m, NULL, &o, &voxels), scans[f].name);
             spops_coords_info info;
             info.struct_size = sizeof info;
@@ -144,9 +146,8 @@ ParameterizedTest(struct backend_param *p, voxels, counts_of_scans)
 static void fetch_segments(test_device *d, const spops_segments *segments, int64_t max_segments,
                            int32_t **offsets, int32_t **pairs, int64_t *num_terms, const char *what)
 {
-    spops_lists_view view;
-    spops_segments_info info;
-    info.struct_size = sizeof info;
+    spops_lists_view view = spops_lists_view_default();
+    spops_segments_info info = spops_segments_info_default();
     test_expect_ok(d->ctx, spops_segments_get_info_sync(d->ctx, segments, &info), what);
     test_expect_ok(d->ctx, spops_segments_get_view(d->ctx, segments, &view), what);
     cr_assert(view.num_owners == max_segments, "%s", what);
@@ -179,7 +180,7 @@ static void check_voxels(test_device *d, const spops_voxels *voxels, const point
 {
     const int32_t columns = p->dims + 1;
     held_set held = held_set_of(d, spops_voxels_coords(voxels), what);
-    spops_voxels_view view;
+    spops_voxels_view view = spops_voxels_view_default();
     held_set_check(&held, expected, what);
     test_expect_ok(d->ctx, spops_voxels_get_view(d->ctx, voxels, &view), what);
     const int64_t n = held.info.num_rows;
@@ -251,12 +252,14 @@ ParameterizedTest(struct backend_param *p, voxels, hold_their_points)
                                       (long long)counts[c], dims, order, choice);
                     point_cloud cloud = points_make(dims, counts[c], &rng);
                     spops_voxels_options o = voxel_options(0.1, dims);
+                    spops_coords_options coords = spops_coords_options_default();
                     spops_voxels *voxels = untouched;
                     float *given = test_upload_f32(&d, cloud.points, cloud.n * cloud.stride);
                     int32_t *batch = test_upload_i32(&d, cloud.batch, cloud.n);
                     const bool use_batch = (order + choice) % 2 == 0;
-                    o.coords.order = (spops_coords_order)order;
-                    o.coords.search = (spops_search)(1 + (order + choice) % 3);
+                    coords.order = (spops_coords_order)order;
+                    coords.search = (spops_search)(1 + (order + choice) % 3);
+                    o.coords = &coords;
                     o.points = (spops_voxel_points)choice;
                     test_expect_ok(d.ctx,
                                    spops_voxels_create(d.ctx, matrix_of(given, &cloud),
@@ -380,6 +383,8 @@ ParameterizedTest(struct backend_param *p, voxels, refuse)
     test_device d;
     if (!test_open(&d, (spops_backend_kind)p->backend, LAUNCH_DEFAULT)) return;
     const int64_t live = d.memory.live;
+    spops_coords_options boxed = spops_coords_options_default();
+    boxed.box = &box;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; ++i) {
         float points[N * 5] = {0};
         int32_t batch[N] = {0, 1, 2, 3, 0};
@@ -391,7 +396,7 @@ ParameterizedTest(struct backend_param *p, voxels, refuse)
         if (cases[i].batch_at >= 0) batch[cases[i].batch_at] = cases[i].batch;
         for (int a = 0; a < 4; ++a)
             o.size_m[a] = cases[i].size, o.origin_m[a] = cases[i].origin;
-        if (cases[i].box) o.coords.box = &box;
+        if (cases[i].box) o.coords = &boxed;
         o.points = (spops_voxel_points)cases[i].points;
         o.gradients = (spops_gradients)cases[i].gradients;
         o.max_cols = cases[i].max_cols;
@@ -424,7 +429,7 @@ ParameterizedTest(struct backend_param *p, voxels, refuse)
                 "no options");
     test_expect(d.ctx, spops_voxels_reserve(d.ctx, 3, 5, 5, &o, &voxels), invalid, "box is NULL",
                 "no box");
-    o.coords.box = &box;
+    o.coords = &boxed;
     test_expect(d.ctx, spops_voxels_reserve(d.ctx, 3, -5, 5, &o, &voxels), invalid, "max_points",
                 "max_points");
     test_expect(d.ctx, spops_voxels_reserve(d.ctx, 3, 5, INT64_MAX, &o, &voxels), invalid,
@@ -459,7 +464,9 @@ static void check_refills(test_device *d, spops_voxel_points choice, test_rng *r
     spops_voxels *voxels = NULL;
     device_graph *graph = NULL;
     void *num = NULL, *points = NULL, *batch = NULL;
-    o.coords.box = &box;
+    spops_coords_options boxed = spops_coords_options_default();
+    boxed.box = &box;
+    o.coords = &boxed;
     o.points = choice;
     test_expect_ok(d->ctx, spops_voxels_reserve(d->ctx, 3, MAX_POINTS, MAX_VOXELS, &o, &voxels),
                    "reserve");
@@ -620,14 +627,16 @@ ParameterizedTest(struct launch_param *p, voxels, back_to_points)
         for (int mode = 0; mode < 8; ++mode) {
             point_cloud from = points_make(dims, 300, &rng), to = points_make(dims, 250, &rng);
             spops_voxels_options vo = voxel_options(0.1, dims);
+            spops_coords_options co = spops_coords_options_default();
             spops_devoxels_options o = spops_devoxels_options_default();
             memcpy(o.size_m, vo.size_m, sizeof o.size_m);
             memcpy(o.origin_m, vo.origin_m, sizeof o.origin_m);
             o.interpolation = (spops_interpolation)(mode & 1);
             o.missing = (spops_missing)(mode >> 1 & 1);
             o.gradients = SPOPS_GRADIENTS_LINEAR;
-            vo.coords.search = (spops_search)(1 + mode % 3);
-            vo.coords.order = (spops_coords_order)(mode % 4);
+            co.search = (spops_search)(1 + mode % 3);
+            co.order = (spops_coords_order)(mode % 4);
+            vo.coords = &co;
             const bool refill = mode >= 4;
             const char *what = test_describe(text, "devoxelize, %d axes, mode %d", dims, mode);
             to.points[0] = 4e4f; // far from all voxels

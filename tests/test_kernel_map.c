@@ -730,7 +730,7 @@ static void check_frame_map(test_device *d, const spops_kernel_map *map, spops_k
     int64_t pairs = 0;
     for (int64_t i = 0; i < out->n * ref_num_taps(kernel); ++i)
         pairs += table[i] >= 0;
-    spops_kernel_map_view view;
+    spops_kernel_map_view view = spops_kernel_map_view_default();
     test_expect_ok(d->ctx, spops_kernel_map_get_view(d->ctx, map, &view), what);
     const bool overflow = pairs > view.max_pairs;
     held_map held =
@@ -739,9 +739,9 @@ static void check_frame_map(test_device *d, const spops_kernel_map *map, spops_k
     if (overflow) { // tables hold, pairs and lists are empty
         for (int32_t k = 0; k <= held.view.num_taps; ++k)
             cr_assert(held.tap_offsets[k] == 0, "%s", what);
-        for (int64_t i = 0; i <= held.view.out.max_rows; ++i)
+        for (int64_t i = 0; i <= held.out.max_rows; ++i)
             cr_assert(held.out.offsets[i] == 0, "%s", what);
-        for (int64_t i = 0; i <= held.view.in.max_rows; ++i)
+        for (int64_t i = 0; i <= held.in.max_rows; ++i)
             cr_assert(held.in.offsets[i] == 0, "%s", what);
         free(held.tap_offsets), free(held.out.offsets), free(held.in.offsets);
         free(held.in_rows), free(held.out_rows);

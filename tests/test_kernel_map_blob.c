@@ -108,7 +108,7 @@ ParameterizedTest(struct backend_param *p, kernel_map_blob, round_trip)
                 held_map a = held_map_of(&d, s.map, SPOPS_STATUS_OK, "saved");
                 held_map b = held_map_of(&d, loaded, SPOPS_STATUS_OK, "loaded");
                 cr_assert(a.info.kind == b.info.kind && a.info.parts == b.info.parts);
-                cr_assert(memcmp(&a.info.kernel, &b.info.kernel, sizeof a.info.kernel) == 0);
+                cr_assert(memcmp(&a.kernel, &b.kernel, sizeof a.kernel) == 0);
                 cr_assert(a.view.tile_rows == b.view.tile_rows);
                 held_map_check_same(&a, &b, cloud_name(cloud));
                 // And its bytes are the same again.

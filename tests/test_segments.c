@@ -257,8 +257,7 @@ static void check_view(test_device *d, const spops_segments *plan, const test_re
 {
     const ref_relation *r = &relation->ref;
     const int64_t n = r->num_terms;
-    spops_lists_view view;
-    memset(&view, 0, sizeof view);
+    spops_lists_view view = spops_lists_view_default();
     test_expect_ok(d->ctx, spops_segments_get_view(d->ctx, plan, &view), what);
     cr_assert(view.num_owners == r->num_segments, "%s", what);
     cr_assert(view.max_terms >= n, "%s", what);
@@ -361,6 +360,7 @@ ParameterizedTest(struct backend_param *p, segments, info_and_traffic)
     for (int weighted = 0; weighted < 2; ++weighted) {
         spops_traffic t;
         memset(&t, 0x5a, sizeof t);
+        t.struct_size = sizeof t;
         test_expect_ok(
             d.ctx,
             spops_segments_get_traffic_sync(d.ctx, plan, SPOPS_DTYPE_F16, cols, weighted, &t),
@@ -381,7 +381,7 @@ ParameterizedTest(struct backend_param *p, segments, info_and_traffic)
     // Narrow rows: 20 columns are 20 bytes of f8, and 10 of f4 with 2 block scales.
     for (int dtype = SPOPS_DTYPE_F8E4M3; dtype <= SPOPS_DTYPE_F4E2M1; ++dtype) {
         const int64_t row = dtype == SPOPS_DTYPE_F4E2M1 ? 12 : 20;
-        spops_traffic t;
+        spops_traffic t = spops_traffic_default();
         test_expect_ok(d.ctx,
                        spops_segments_get_traffic_sync(d.ctx, plan, (spops_dtype)dtype, 20, 1, &t),
                        "traffic of a narrow dtype");
@@ -391,7 +391,7 @@ ParameterizedTest(struct backend_param *p, segments, info_and_traffic)
         cr_assert(t.output_bytes == SEGMENTS * 20 * 2, "%lld", (long long)t.output_bytes);
         cr_assert(t.working_set_bytes >= t.index_bytes + 9 * row + t.output_bytes);
     }
-    spops_traffic t;
+    spops_traffic t = spops_traffic_default();
     test_expect(d.ctx, spops_segments_get_traffic_sync(d.ctx, plan, SPOPS_DTYPE_I32, cols, 0, &t),
                 invalid, "dtype", "dtype");
     test_expect(d.ctx, spops_segments_get_traffic_sync(d.ctx, plan, SPOPS_DTYPE_F32, -1, 0, &t),
@@ -402,7 +402,7 @@ ParameterizedTest(struct backend_param *p, segments, info_and_traffic)
                 invalid, "segments is NULL", "segments NULL");
     cr_assert(spops_context_regime(d.ctx, 1) == SPOPS_REGIME_L2_RESIDENT);
     cr_assert(spops_context_regime(d.ctx, (int64_t)1 << 50) == SPOPS_REGIME_DRAM_BOUND);
-    spops_lists_view view;
+    spops_lists_view view = spops_lists_view_default();
     test_expect(d.ctx, spops_segments_get_view(d.ctx, NULL, &view), invalid, "segments is NULL",
                 "view");
     test_expect(d.ctx, spops_segments_get_view(d.ctx, plan, NULL), invalid, "view", "view");

@@ -192,7 +192,8 @@ static bool make_plan(demo *d)
     if (spops_bev_plan_create(d->s.ctx, &d->geometry, &options, &d->plan) != SPOPS_STATUS_OK)
         return fail(d, spops_last_error(d->s.ctx));
     d->plan_ms = 1e3 * (clock_s() - start);
-    d->info.struct_size = sizeof d->info;
+    d->info = spops_bev_plan_info_default();
+    d->traffic = spops_traffic_default();
     if (spops_bev_plan_get_info_sync(d->s.ctx, d->plan, &d->info) != SPOPS_STATUS_OK ||
         spops_segments_get_traffic_sync(d->s.ctx, spops_bev_plan_segments(d->plan), d->job->dtype,
                                         d->job->cols, 1, &d->traffic) != SPOPS_STATUS_OK)
@@ -352,9 +353,9 @@ static bool read_cells(demo *d, int32_t *cell_of_point)
     for (int i = 0; ok && i < 5; ++i)
         ok = device_alloc(d->s.backend, sizes[i], &arrays[i]) || fail(d, device_error());
     if (ok) {
-        const spops_bev_ranks ranks = {
-            d->info.num_points, d->info.num_intervals, arrays[0], arrays[1], arrays[2], arrays[3],
-            arrays[4]};
+        const spops_bev_ranks_out ranks = {sizeof ranks, d->info.num_points, d->info.num_intervals,
+                                           arrays[0],    arrays[1],          arrays[2],
+                                           arrays[3],    arrays[4]};
         ok = spops_bev_plan_get_ranks_sync(d->s.ctx, d->plan, &ranks) == SPOPS_STATUS_OK ||
              fail(d, spops_last_error(d->s.ctx));
     }

@@ -129,12 +129,12 @@ static spops_bev_plan *plan_of_map(const plan_job *job, const session *s, const 
 {
     int32_t header[4];
     spops_bev_shape shape = {1, 1, 0, 1, 0, 0, 1, 1};
-    spops_bev_ranks ranks;
+    spops_bev_ranks_out ranks = spops_bev_ranks_out_default();
+    spops_bev_ranks given;
     spops_bev_options options = spops_bev_options_default();
     spops_bev_plan *plan = NULL;
     int32_t *starts = NULL, *lengths = NULL;
 
-    memset(&ranks, 0, sizeof ranks);
     memcpy(header, data, sizeof header);
     const int64_t num_points = header[0];
     if (header[1] < 1 || header[2] < 1 || header[3] < 1 || header[3] % header[2] != 0) {
@@ -174,7 +174,8 @@ static spops_bev_plan *plan_of_map(const plan_job *job, const session *s, const 
         command_fail(job->command, "%s", device_error());
         goto done;
     }
-    if (spops_bev_plan_create_from_ranks(s->ctx, &shape, &ranks, &options, &plan) !=
+    given = spops_bev_ranks_of(&ranks);
+    if (spops_bev_plan_create_from_ranks(s->ctx, &shape, &given, &options, &plan) !=
         SPOPS_STATUS_OK)
         command_fail(job->command, "%s: %s", job->file, spops_last_error(s->ctx));
 
@@ -381,8 +382,9 @@ static bool read_facts(const plan_job *job, const session *s, const spops_bev_pl
                        plan_facts *facts)
 {
     const spops_segments *segments = spops_bev_plan_segments(plan);
-    spops_lists_view view;
-    facts->info.struct_size = sizeof facts->info;
+    spops_lists_view view = spops_lists_view_default();
+    facts->info = spops_bev_plan_info_default();
+    facts->traffic = spops_traffic_default();
     if (spops_bev_plan_get_info_sync(s->ctx, plan, &facts->info) != SPOPS_STATUS_OK ||
         spops_segments_get_traffic_sync(s->ctx, segments, job->dtype, job->cols, 1,
                                         &facts->traffic) != SPOPS_STATUS_OK ||

@@ -16,6 +16,7 @@
 
 SPOPS_EXTERN_C_BEGIN
 
+/** A plan of BEV pooling: a relation of pixels, depth elements and cells, and how it is summed. */
 typedef struct spops_bev_plan spops_bev_plan;
 
 /** One camera of one batch element. Matrices are row-major; X_to_Y maps column vectors. */
@@ -62,6 +63,8 @@ typedef struct spops_bev_geometry {
     const spops_bev_camera *cameras; /* [num_batches * num_cameras], host */
 } spops_bev_geometry;
 
+SPOPS_DEFINE_DEFAULT(spops_bev_geometry)
+
 /** How a plan pools. Every plan has lists; they serve the calls that spans do not. */
 typedef enum spops_bev_kernel {
     SPOPS_BEV_KERNEL_AUTO = 0,  /* spans where they are likely to be faster */
@@ -73,7 +76,7 @@ typedef enum spops_bev_kernel {
 } spops_bev_kernel;
 
 typedef struct spops_bev_options {
-    size_t struct_size;
+    size_t struct_size;      /* sizeof(spops_bev_options) */
     int64_t max_cols;        /* widest feature row (channels) it will meet; 0: 256. Spans serve no
                                 wider rows; above 96 columns those of large maps are laid out
                                 twice, for wide rows and for others */
@@ -81,12 +84,7 @@ typedef struct spops_bev_options {
     spops_bev_kernel kernel; /* SPANS where there can be none: NOT_SUPPORTED */
 } spops_bev_options;
 
-static inline spops_bev_options spops_bev_options_default(void)
-{
-    spops_bev_options options = SPOPS_ZERO_INIT;
-    options.struct_size = sizeof options;
-    return options;
-}
+SPOPS_DEFINE_DEFAULT(spops_bev_options)
 
 /**
  * Plan from geometry. Frustum, ranks and schedule are computed where ctx runs.
@@ -94,8 +92,11 @@ static inline spops_bev_options spops_bev_options_default(void)
  * geometry  Refused: non-finite or singular calibration, non-positive sizes, depths that do not
  *           ascend, more than INT32_MAX - 1 points or cells.
  * options   NULL: defaults.
+ * out       The plan; NULL after a failure.
  *
+ * Memory    geometry and what it points to are host memory; read during the call.
  * Stream    Works on ctx's stream and waits for it. Not capturable.
+ * Scratch   Reserved in ctx for the plan's own needs.
  * Errors    INVALID_ARGUMENT, OUT_OF_MEMORY, NOT_SUPPORTED, CUDA.
  * Threads   One thread at a time per ctx. ctx must outlive the plan.
  * Source    BEVPoolV2 (precomputed ranks), V2 depth-outer, BEVPoolV3 (interval-owned).
@@ -107,7 +108,8 @@ SPOPS_API spops_status spops_bev_plan_create(spops_context *ctx, const spops_bev
 /**
  * Plan into a capacity from geometry that changes from frame to frame: all B*N*D*H*W points fit.
  * The geometry's cameras may be NULL (then the plan is empty until set). The calibration goes to
- * the device as `transforms`, made on the host by spops_bev_geometry_get_transforms.
+ * the device as `transforms`, made on the host by spops_bev_geometry_get_transforms. The rest as
+ * spops_bev_plan_create.
  */
 SPOPS_API spops_status spops_bev_plan_reserve(spops_context *ctx,
                                               const spops_bev_geometry *geometry,
@@ -121,7 +123,9 @@ SPOPS_API spops_status spops_bev_plan_reserve(spops_context *ctx,
  * p = T (u d, v d, d, 1) in metres for input px (u, v) and depth d.
  *
  * transforms  host memory, [num_batches * num_cameras][SPOPS_BEV_TRANSFORM_DOUBLES].
- * Errors      INVALID_ARGUMENT as spops_bev_plan_create, reported on ctx (which may be NULL).
+ *
+ * Errors    INVALID_ARGUMENT as spops_bev_plan_create, reported on ctx (which may be NULL).
+ * Threads   One thread at a time per ctx; any without one.
  */
 SPOPS_API spops_status spops_bev_geometry_get_transforms(spops_context *ctx,
                                                          const spops_bev_geometry *geometry,
@@ -135,25 +139,34 @@ SPOPS_API spops_status spops_bev_geometry_get_transforms(spops_context *ctx,
  *             that are not finite put no point into the grid.
  *
  * Stream    Enqueues on ctx's stream and returns. Allocates nothing, waits for nothing, capturable.
- * Errors    INVALID_ARGUMENT, CUDA.
+ * Errors    INVALID_ARGUMENT (not such a plan, NULL), CUDA.
+ * Threads   One thread at a time per ctx and per plan.
  */
 SPOPS_API spops_status spops_bev_plan_set(spops_context *ctx, spops_bev_plan *plan,
                                           const double *transforms);
 
 /** BEVDet's five arrays, where ctx runs. Term t of interval i is interval_starts[i] + t. */
 typedef struct spops_bev_ranks {
+    size_t struct_size; /* sizeof(spops_bev_ranks) */
     int64_t num_points;
     int64_t num_intervals;
-    int32_t *ranks_depth;      /* [num_points] element of depth, 0 to B*N*D*H*W - 1 */
-    int32_t *ranks_feat;       /* [num_points] row of feat, 0 to B*N*H*W - 1 */
-    int32_t *ranks_bev;        /* [num_points] cell, the same within an interval */
-    int32_t *interval_starts;  /* [num_intervals] ascending */
-    int32_t *interval_lengths; /* [num_intervals] > 0; intervals do not overlap */
+    const int32_t *ranks_depth;      /* [num_points] element of depth, 0 to B*N*D*H*W - 1 */
+    const int32_t *ranks_feat;       /* [num_points] row of feat, 0 to B*N*H*W - 1 */
+    const int32_t *ranks_bev;        /* [num_points] cell, the same within an interval */
+    const int32_t *interval_starts;  /* [num_intervals] ascending */
+    const int32_t *interval_lengths; /* [num_intervals] > 0; intervals do not overlap */
 } spops_bev_ranks;
+
+SPOPS_DEFINE_DEFAULT(spops_bev_ranks)
 
 /**
  * Plan from the five arrays, checked. Points outside every interval are ignored. No two intervals
- * may own the same cell. Errors as spops_bev_plan_create; the message names array and element.
+ * may have the same cell.
+ *
+ * Memory    The arrays where ctx runs; read during the call, copied.
+ * Errors    As spops_bev_plan_create; the message names array and element.
+ *
+ * The rest as spops_bev_plan_create.
  */
 SPOPS_API spops_status spops_bev_plan_create_from_ranks(spops_context *ctx,
                                                         const spops_bev_shape *shape,
@@ -163,12 +176,16 @@ SPOPS_API spops_status spops_bev_plan_create_from_ranks(spops_context *ctx,
 
 /** The depth-outer form, as CUDA-BEVFusion keeps it, where ctx runs. */
 typedef struct spops_bev_intervals {
+    size_t struct_size; /* sizeof(spops_bev_intervals) */
     int64_t num_points;
     int64_t num_intervals;
-    int32_t *indices;   /* [num_points] element of depth; its pixel follows from D, H, W */
-    int32_t *intervals; /* [num_intervals][3]: first point, end (exclusive), cell */
+    const int32_t *indices;   /* [num_points] element of depth; its pixel follows from D, H, W */
+    const int32_t *intervals; /* [num_intervals][3]: first point, end (exclusive), cell */
 } spops_bev_intervals;
 
+SPOPS_DEFINE_DEFAULT(spops_bev_intervals)
+
+/** Plan from the depth-outer form, checked. The rest as spops_bev_plan_create_from_ranks. */
 SPOPS_API spops_status spops_bev_plan_create_from_intervals(spops_context *ctx,
                                                             const spops_bev_shape *shape,
                                                             const spops_bev_intervals *intervals,
@@ -190,30 +207,103 @@ typedef struct spops_bev_plan_info {
     int64_t num_steps; /* multiplications of 16 cells by 32 pixels, for rows of up to 96 columns */
 } spops_bev_plan_info;
 
-/** Fill info; waits for ctx's stream. */
+SPOPS_DEFINE_DEFAULT(spops_bev_plan_info)
+
+/**
+ * Fill info; waits for ctx's stream.
+ *
+ * Errors    INVALID_ARGUMENT, NOT_SUPPORTED (the stream is being captured), CUDA.
+ * Threads   One thread at a time per ctx; plan may be shared.
+ */
 SPOPS_API spops_status spops_bev_plan_get_info_sync(spops_context *ctx, const spops_bev_plan *plan,
                                                     spops_bev_plan_info *info);
 
+/** Where spops_bev_plan_get_ranks_sync writes to: spops_bev_ranks, writable. */
+typedef struct spops_bev_ranks_out {
+    size_t struct_size;        /* sizeof(spops_bev_ranks_out) */
+    int64_t num_points;        /* of the plan; other counts are refused */
+    int64_t num_intervals;     /* likewise */
+    int32_t *ranks_depth;      /* [num_points] */
+    int32_t *ranks_feat;       /* [num_points] */
+    int32_t *ranks_bev;        /* [num_points] */
+    int32_t *interval_starts;  /* [num_intervals] */
+    int32_t *interval_lengths; /* [num_intervals] */
+} spops_bev_ranks_out;
+
+SPOPS_DEFINE_DEFAULT(spops_bev_ranks_out)
+
+/** Arrays that were written, as spops_bev_plan_create_from_ranks takes them. */
+static inline spops_bev_ranks spops_bev_ranks_of(const spops_bev_ranks_out *written)
+{
+    spops_bev_ranks ranks = spops_bev_ranks_default();
+    ranks.num_points = written->num_points;
+    ranks.num_intervals = written->num_intervals;
+    ranks.ranks_depth = written->ranks_depth;
+    ranks.ranks_feat = written->ranks_feat;
+    ranks.ranks_bev = written->ranks_bev;
+    ranks.interval_starts = written->interval_starts;
+    ranks.interval_lengths = written->interval_lengths;
+    return ranks;
+}
+
 /**
- * Write the plan out as five arrays, or in the depth-outer form (feature rows must then follow
- * from the depth elements, else NOT_SUPPORTED). The caller provides the arrays where ctx runs, with
- * num_points and num_intervals as in spops_bev_plan_info; other counts are refused. Waits.
+ * Write the plan out as BEVDet's five arrays.
+ *
+ * ranks     Its num_points and num_intervals are those of spops_bev_plan_info.
+ *
+ * Memory    The arrays where ctx runs.
+ * Stream    Waits for ctx's stream. Not capturable.
+ * Errors    INVALID_ARGUMENT, OUT_OF_MEMORY, NOT_SUPPORTED, CUDA.
+ * Threads   One thread at a time per ctx; plan may be shared.
  */
 SPOPS_API spops_status spops_bev_plan_get_ranks_sync(spops_context *ctx, const spops_bev_plan *plan,
-                                                     const spops_bev_ranks *ranks);
+                                                     const spops_bev_ranks_out *ranks);
+
+/** Where spops_bev_plan_get_intervals_sync writes to: spops_bev_intervals, writable. */
+typedef struct spops_bev_intervals_out {
+    size_t struct_size;    /* sizeof(spops_bev_intervals_out) */
+    int64_t num_points;    /* of the plan; other counts are refused */
+    int64_t num_intervals; /* likewise */
+    int32_t *indices;      /* [num_points] */
+    int32_t *intervals;    /* [num_intervals][3] */
+} spops_bev_intervals_out;
+
+SPOPS_DEFINE_DEFAULT(spops_bev_intervals_out)
+
+/** Arrays that were written, as spops_bev_plan_create_from_intervals takes them. */
+static inline spops_bev_intervals spops_bev_intervals_of(const spops_bev_intervals_out *written)
+{
+    spops_bev_intervals intervals = spops_bev_intervals_default();
+    intervals.num_points = written->num_points;
+    intervals.num_intervals = written->num_intervals;
+    intervals.indices = written->indices;
+    intervals.intervals = written->intervals;
+    return intervals;
+}
+
+/**
+ * Write the plan out in the depth-outer form. Feature rows must follow from the depth elements,
+ * else NOT_SUPPORTED. The rest as spops_bev_plan_get_ranks_sync.
+ */
 SPOPS_API spops_status spops_bev_plan_get_intervals_sync(spops_context *ctx,
                                                          const spops_bev_plan *plan,
-                                                         const spops_bev_intervals *intervals);
+                                                         const spops_bev_intervals_out *intervals);
 
-/** As spops_segments_save and spops_segments_load. */
+/** Save a plan not made by reserve as bytes, for spops_bev_plan_load. As spops_segments_save. */
 SPOPS_API spops_status spops_bev_plan_save(spops_context *ctx, const spops_bev_plan *plan,
                                            void *buffer, size_t capacity, size_t *bytes);
+
+/** Load a plan that spops_bev_plan_save wrote, on any backend. As spops_segments_load. */
 SPOPS_API spops_status spops_bev_plan_load(spops_context *ctx, const void *data, size_t bytes,
                                            spops_bev_plan **out);
 
+/** Free a plan; NULL is fine. Waits for the creating context; nothing else may be running it. */
 SPOPS_API void spops_bev_plan_destroy(spops_bev_plan *plan);
 
-/** The plan's relation: segments are cells, rows are pixels, weights are depth elements. */
+/**
+ * The plan's relation: segments are cells, rows are pixels, weights are depth elements. Owned by
+ * `plan`.
+ */
 SPOPS_API const spops_segments *spops_bev_plan_segments(const spops_bev_plan *plan);
 
 /** Scratch for forward and backward in either layout, up to max_cols channels. */
@@ -247,12 +337,7 @@ typedef struct spops_bev_pool {
     const float *feat_scale, *depth_scale, *out_scale; /* one f32 each, or NULL for 1 */
 } spops_bev_pool;
 
-static inline spops_bev_pool spops_bev_pool_default(void)
-{
-    spops_bev_pool pool = SPOPS_ZERO_INIT;
-    pool.struct_size = sizeof pool;
-    return pool;
-}
+SPOPS_DEFINE_DEFAULT(spops_bev_pool)
 
 /**
  * Pool:
@@ -278,6 +363,7 @@ static inline spops_bev_pool spops_bev_pool_default(void)
  *           number counts as that number, and terms below 2^-126 may be lost.
  * Errors    INVALID_ARGUMENT (shape, dtype, stride), SCRATCH_TOO_SMALL, NOT_SUPPORTED, CUDA.
  *           After any but CUDA, nothing was enqueued and out is untouched.
+ * Threads   One thread at a time per ctx; plan may be shared.
  */
 SPOPS_API spops_status spops_bevpool_execute_with(spops_context *ctx, const spops_bev_plan *plan,
                                                   const spops_bev_pool *pool);
@@ -298,8 +384,14 @@ SPOPS_API spops_status spops_bevpool_execute(spops_context *ctx, const spops_bev
  * grad_depth  Shape and dtype of depth, or NULL. Every element is written.
  * grad_feat   Shape and dtype of feat (own row_stride), or NULL. Every element is written.
  *
- * The plan must have been built with backward = 1. Products of f16 and bf16 may be added on tensor
- * cores, in f32. Otherwise as spops_bevpool_execute.
+ * The plan must have been built with backward = 1.
+ *
+ * Scratch   spops_bev_plan_scratch_bytes(plan), reserved in ctx beforehand.
+ * Numerics  Accumulates in f32 in an order the plan fixes, products of f16 and bf16 on tensor cores
+ *           where spans serve; same bits on every run.
+ * Errors    As spops_bevpool_execute; INVALID_ARGUMENT also for a plan without gradients.
+ *
+ * Memory, Stream and Threads as spops_bevpool_execute.
  */
 SPOPS_API spops_status spops_bevpool_execute_backward(
     spops_context *ctx, const spops_bev_plan *plan, spops_bev_layout layout, spops_matrix grad_out,

@@ -9,6 +9,11 @@
 
 SPOPS_EXTERN_C_BEGIN
 
+/**
+ * A context. Calls on a CUDA context enqueue on its stream and return; their results are there once
+ * the stream has run, for the host after spops_context_wait_sync(). On a CPU context there is
+ * nothing to wait for: a call is finished, and its results may be read, when it returns.
+ */
 typedef struct spops_context spops_context;
 
 /**
@@ -36,12 +41,7 @@ typedef struct spops_context_options {
     spops_allocator allocator;
 } spops_context_options;
 
-static inline spops_context_options spops_context_options_default(void)
-{
-    spops_context_options options = SPOPS_ZERO_INIT;
-    options.struct_size = sizeof options;
-    return options;
-}
+SPOPS_DEFINE_DEFAULT(spops_context_options)
 
 /** What a context runs on. All sizes in bytes. */
 typedef struct spops_device_info {
@@ -56,6 +56,8 @@ typedef struct spops_device_info {
     int64_t cache_bytes;  /* L2 of the GPU, last-level cache of the CPU */
     int64_t memory_bytes; /* device memory, or the host's */
 } spops_device_info;
+
+SPOPS_DEFINE_DEFAULT(spops_device_info)
 
 /**
  * Open a backend.
@@ -77,7 +79,12 @@ SPOPS_API spops_status spops_context_create(const spops_context_options *options
  */
 SPOPS_API void spops_context_destroy(spops_context *ctx);
 
-/** Fill info (its struct_size set by the caller; only that many bytes are written). */
+/**
+ * Fill info (its struct_size set by the caller; only that many bytes are written).
+ *
+ * Errors    INVALID_ARGUMENT (NULL, struct_size).
+ * Threads   One thread at a time per ctx.
+ */
 SPOPS_API spops_status spops_context_get_device_info(spops_context *ctx, spops_device_info *info);
 
 /** The backend that was opened, never AUTO. */
@@ -92,10 +99,17 @@ SPOPS_API void *spops_context_stream(const spops_context *ctx);
  * plan on another one. Never moves scratch that a captured graph may hold. May allocate and wait.
  *
  * Errors    INVALID_ARGUMENT, OUT_OF_MEMORY, NOT_SUPPORTED (the stream is being captured), CUDA.
+ * Threads   One thread at a time per ctx.
  */
 SPOPS_API spops_status spops_context_reserve(spops_context *ctx, size_t bytes);
 
-/** Wait until everything enqueued on ctx's stream has run, and report its errors. */
+/**
+ * Wait until everything enqueued on ctx's stream has run, and report its errors. On a CPU context
+ * there is nothing to wait for.
+ *
+ * Errors    INVALID_ARGUMENT (ctx is NULL), NOT_SUPPORTED (the stream is being captured), CUDA.
+ * Threads   One thread at a time per ctx.
+ */
 SPOPS_API spops_status spops_context_wait_sync(spops_context *ctx);
 
 /**
@@ -105,8 +119,10 @@ SPOPS_API spops_status spops_context_wait_sync(spops_context *ctx);
  */
 SPOPS_API const char *spops_last_error(const spops_context *ctx);
 
-/** "0.1.0", and whether this build contains the CUDA backend (1) or not (0). */
+/** Version of the library that runs, such as "0.1.0"; SPOPS_VERSION_* is that of the headers. */
 SPOPS_API const char *spops_version(void);
+
+/** 1 if this build contains the CUDA backend, else 0. */
 SPOPS_API int spops_has_cuda(void);
 
 SPOPS_EXTERN_C_END

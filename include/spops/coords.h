@@ -47,7 +47,7 @@ typedef struct spops_coords_box {
 } spops_coords_box;
 
 typedef struct spops_coords_options {
-    size_t struct_size;
+    size_t struct_size; /* sizeof(spops_coords_options) */
     spops_coords_order order;
     spops_search search;
     spops_duplicates duplicates; /* of arrays; sets made from points or other sets merge */
@@ -56,12 +56,7 @@ typedef struct spops_coords_options {
     size_t max_grid_bytes;       /* of SPOPS_SEARCH_GRID; 0: 256 MiB */
 } spops_coords_options;
 
-static inline spops_coords_options spops_coords_options_default(void)
-{
-    spops_coords_options options = SPOPS_ZERO_INIT;
-    options.struct_size = sizeof options;
-    return options;
-}
+SPOPS_DEFINE_DEFAULT(spops_coords_options)
 
 /**
  * Make a set from an array.
@@ -88,13 +83,14 @@ SPOPS_API spops_status spops_coords_create(spops_context *ctx, int32_t dims, int
                                            spops_coords **out);
 
 /**
- * A convolution's window. Tap k = (t_0, ..., t_{dims-1}), 0 <= t_a < size[a], is numbered with the
+ * A convolution's window. A tap is one of its places, what others call a kernel offset; their
+ * number is the kernel volume. Tap k = (t_0, ..., t_{dims-1}), 0 <= t_a < size[a], is numbered with the
  * last axis fastest. It joins an input at p and an output at q with
  *
  *     p = stride * q - padding + dilation * t        per axis (a transposed one: p and q swapped)
  */
 typedef struct spops_kernel_shape {
-    size_t struct_size;
+    size_t struct_size; /* sizeof(spops_kernel_shape) */
     int32_t dims;
     int32_t size[SPOPS_MAX_DIMS];     /* 1 to SPOPS_MAX_KERNEL_SIZE */
     int32_t stride[SPOPS_MAX_DIMS];   /* 1 or more */
@@ -102,13 +98,14 @@ typedef struct spops_kernel_shape {
     int32_t dilation[SPOPS_MAX_DIMS]; /* 1 or more */
 } spops_kernel_shape;
 
+SPOPS_DEFINE_DEFAULT(spops_kernel_shape)
+
 /** size, stride and dilation alike on every axis; padding 0. */
 static inline spops_kernel_shape spops_kernel_shape_cube(int32_t dims, int32_t size, int32_t stride,
                                                          int32_t dilation)
 {
-    spops_kernel_shape shape = SPOPS_ZERO_INIT;
+    spops_kernel_shape shape = spops_kernel_shape_default();
     int32_t a;
-    shape.struct_size = sizeof shape;
     shape.dims = dims;
     for (a = 0; a < SPOPS_MAX_DIMS; ++a) {
         shape.size[a] = size;
@@ -127,7 +124,7 @@ SPOPS_API int64_t spops_kernel_shape_num_taps(const spops_kernel_shape *kernel);
  *
  * ORDER_GIVEN is the order of first appearance by row of `in`, then tap.
  *
- * The rest as spops_coords_create.
+ * Memory, Stream, Errors and Threads as spops_coords_create.
  * Source    TorchSparse, Appendix A and section 4.4 (its stages fused).
  */
 SPOPS_API spops_status spops_coords_create_downsampled(spops_context *ctx, const spops_coords *in,
@@ -135,19 +132,32 @@ SPOPS_API spops_status spops_coords_create_downsampled(spops_context *ctx, const
                                                        const spops_coords_options *options,
                                                        spops_coords **out);
 
-/** The outputs of a generative transposed convolution: stride * p - padding + dilation * t. */
+/**
+ * The outputs of a generative transposed convolution: every stride * p - padding + dilation * t of
+ * a row p of `in`, within options->box where there is one. The rest as
+ * spops_coords_create_downsampled.
+ */
 SPOPS_API spops_status spops_coords_create_upsampled(spops_context *ctx, const spops_coords *in,
                                                      const spops_kernel_shape *kernel,
                                                      const spops_coords_options *options,
                                                      spops_coords **out);
 
-/** The rows of a, then those of b that are not in a. */
+/**
+ * The rows of a, then those of b that are not in a. The rest as spops_coords_create; a and b have
+ * the same dims.
+ */
 SPOPS_API spops_status spops_coords_create_union(spops_context *ctx, const spops_coords *a,
                                                  const spops_coords *b,
                                                  const spops_coords_options *options,
                                                  spops_coords **out);
 
-/** The rows of `in` whose keep is not 0. keep: [rows of in], where ctx runs. */
+/**
+ * The rows of `in` whose keep is not 0.
+ *
+ * keep      [rows of in], where ctx runs; read during the call.
+ *
+ * The rest as spops_coords_create.
+ */
 SPOPS_API spops_status spops_coords_create_pruned(spops_context *ctx, const spops_coords *in,
                                                   const uint8_t *keep,
                                                   const spops_coords_options *options,
@@ -163,6 +173,11 @@ SPOPS_API spops_status spops_coords_create_pruned(spops_context *ctx, const spop
  *            spops_kernel_shape_num_candidates.
  * options    Its box is needed: what lies outside is left out and counted. Duplicates are merged
  *            and counted.
+ *
+ * Memory    All that a fill needs is allocated here.
+ * Stream    Works on ctx's stream and waits for it. Not capturable.
+ * Errors    INVALID_ARGUMENT, OUT_OF_MEMORY, NOT_SUPPORTED, CUDA.
+ * Threads   One thread at a time per ctx. ctx must outlive the set.
  */
 SPOPS_API spops_status spops_coords_reserve(spops_context *ctx, int32_t dims, int64_t max_rows,
                                             int64_t max_items, const spops_coords_options *options,
@@ -182,19 +197,32 @@ SPOPS_API int64_t spops_kernel_shape_num_candidates(const spops_kernel_shape *ke
  * Where more unique rows come than fit, the first max_rows in the set's order are kept and the
  * overflow flag is set. Nothing is written past a capacity.
  *
+ * Memory    Arrays and sets where ctx runs; read when the stream gets there.
  * Stream    Enqueues on ctx's stream and returns. Allocates nothing, waits for nothing, capturable.
  * Errors    INVALID_ARGUMENT (not such a set, NULL, capacities), CUDA.
+ * Threads   One thread at a time per ctx and per set.
  */
 SPOPS_API spops_status spops_coords_set(spops_context *ctx, spops_coords *coords,
                                         const int32_t *num_rows, const int32_t *rows);
+
+/** Refill with the outputs of a convolution over `in`. The rest as spops_coords_set. */
 SPOPS_API spops_status spops_coords_set_downsampled(spops_context *ctx, spops_coords *coords,
                                                     const spops_coords *in,
                                                     const spops_kernel_shape *kernel);
+
+/** Refill with the outputs of a generative transposed convolution. The rest as spops_coords_set. */
 SPOPS_API spops_status spops_coords_set_upsampled(spops_context *ctx, spops_coords *coords,
                                                   const spops_coords *in,
                                                   const spops_kernel_shape *kernel);
+
+/** Refill with the rows of a, then those of b that are not in a. The rest as spops_coords_set. */
 SPOPS_API spops_status spops_coords_set_union(spops_context *ctx, spops_coords *coords,
                                               const spops_coords *a, const spops_coords *b);
+
+/**
+ * Refill with the rows of `in` whose keep is not 0; keep is [max_rows of in]. The rest as
+ * spops_coords_set.
+ */
 SPOPS_API spops_status spops_coords_set_pruned(spops_context *ctx, spops_coords *coords,
                                                const spops_coords *in, const uint8_t *keep);
 
@@ -212,12 +240,21 @@ typedef struct spops_coords_info {
     int64_t overflow;    /* 1: more rows or items came than the capacity */
 } spops_coords_info;
 
-/** Fill info; waits for ctx's stream. CAPACITY_EXCEEDED (info still filled) if overflow is 1. */
+SPOPS_DEFINE_DEFAULT(spops_coords_info)
+
+/**
+ * Fill info; waits for ctx's stream.
+ *
+ * Errors    INVALID_ARGUMENT, NOT_SUPPORTED (the stream is being captured), CUDA;
+ *           CAPACITY_EXCEEDED, with info filled, if overflow is 1.
+ * Threads   One thread at a time per ctx; coords may be shared.
+ */
 SPOPS_API spops_status spops_coords_get_info_sync(spops_context *ctx, const spops_coords *coords,
                                                   spops_coords_info *info);
 
 /** A set's arrays where its context runs; valid while it lives. */
 typedef struct spops_coords_view {
+    size_t struct_size; /* set by the caller: sizeof(spops_coords_view) */
     int32_t dims;
     int32_t reserved;
     int64_t max_rows;        /* for a set not made by reserve: its rows */
@@ -232,6 +269,14 @@ typedef struct spops_coords_view {
     int64_t max_items;
 } spops_coords_view;
 
+SPOPS_DEFINE_DEFAULT(spops_coords_view)
+
+/**
+ * Fill view. For a set made by reserve its item_row and max_items are those of the last fill.
+ *
+ * Errors    INVALID_ARGUMENT (NULL, struct_size).
+ * Threads   One thread at a time per ctx; coords may be shared.
+ */
 SPOPS_API spops_status spops_coords_get_view(spops_context *ctx, const spops_coords *coords,
                                              spops_coords_view *view);
 

@@ -26,7 +26,10 @@ SPOPS_EXTERN_C_BEGIN
  * Memory    Where ctx runs. No pointer is kept.
  * Stream    Enqueues on ctx's stream and returns. Allocates nothing, waits for nothing, capturable.
  * Numerics  Without w bit-exact copies (NaN payloads too); with w one f32 product rounded once.
- * Errors    INVALID_ARGUMENT (shape, dtype, stride), CUDA.
+ * Scratch   None.
+ * Errors    INVALID_ARGUMENT (shape, dtype, stride), NOT_SUPPORTED, CUDA.
+ *           After any but CUDA, nothing was enqueued and out is untouched.
+ * Threads   One thread at a time per ctx; the plan may be shared.
  * Source    Input-stationary gather after TorchSparse, section 4.3.2 (locality-aware access).
  */
 SPOPS_API spops_status spops_gather_execute(spops_context *ctx, const spops_segments *rows,
@@ -41,8 +44,13 @@ SPOPS_API spops_status spops_gather_execute(spops_context *ctx, const spops_segm
  *
  * grad_x    [num_segments, cols] or NULL; every element is written.
  * grad_w    [num_weights, 1], dtype of w, or NULL; needs a plan with SPOPS_GRADIENTS_LINEAR.
- * Scratch   spops_segments_scratch_bytes(rows).
- * The rest as spops_gather_execute; sums accumulate in f32, deterministically.
+ *
+ * Scratch   spops_segments_scratch_bytes(rows), reserved in ctx beforehand.
+ * Numerics  Sums accumulate in f32 in an order the plan fixes: same bits on every run.
+ * Errors    As spops_gather_execute, and SCRATCH_TOO_SMALL; INVALID_ARGUMENT also where grad_w is
+ *           given and the plan has no gradients.
+ *
+ * Memory, Stream and Threads as spops_gather_execute.
  */
 SPOPS_API spops_status spops_gather_execute_backward(spops_context *ctx, const spops_segments *rows,
                                                      spops_matrix grad_out, spops_matrix x,

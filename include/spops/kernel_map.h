@@ -3,7 +3,7 @@
  *
  * A map is built once from two sets of coordinates and serves the forward pass and both gradients
  * of every layer with that geometry. It offers what each way of running a convolution needs; the
- * caller names these parts when the map is made.
+ * caller says what it shall hold when the map is made.
  */
 #ifndef SPOPS_KERNEL_MAP_H
 #define SPOPS_KERNEL_MAP_H
@@ -21,30 +21,37 @@ typedef enum spops_kernel_map_kind {
                                   convolution, and generative layers */
 } spops_kernel_map_kind;
 
-/** Parts of a map, to be or-ed. */
+/**
+ * What a map holds, to be or-ed. Other libraries' names of the same thing are in brackets.
+ *
+ * TABLE     For every output row and tap the input row, or -1, and a mask of the taps that are
+ *           there [implicit GEMM's pair table and pair mask; neighbour map].
+ * ORDER     The output rows sorted by mask, cut into tiles of rows that miss the same taps
+ *           [argsort of masks, mask splits; reordering]. Brings TABLE.
+ * PAIRS     For every tap its pairs (input row, output row) [rulebook, indice pairs; in-out map].
+ * LISTS     For every output row its pairs, as compressed sparse rows [CSR], and the places of
+ *           these pairs among PAIRS. Brings PAIRS.
+ * REVERSE   TABLE, ORDER and LISTS, as far as they are asked for, also of the inputs [transposed
+ *           map; backward map], which gradients of features need.
+ */
 typedef enum spops_kernel_map_parts {
-    SPOPS_MAP_TABLE = 1,   /* neighbour table and tap masks of the outputs */
-    SPOPS_MAP_ORDER = 2,   /* their rows ordered by mask, in tiles; brings TABLE */
-    SPOPS_MAP_PAIRS = 4,   /* pairs (input, output) in tap order */
-    SPOPS_MAP_LISTS = 8,   /* the pairs of each output, and where they are in tap order; PAIRS */
-    SPOPS_MAP_REVERSE = 16 /* TABLE, ORDER, LISTS also by input, for gradients: those asked for */
+    SPOPS_MAP_TABLE = 1,
+    SPOPS_MAP_ORDER = 2,
+    SPOPS_MAP_PAIRS = 4,
+    SPOPS_MAP_LISTS = 8,
+    SPOPS_MAP_REVERSE = 16
 } spops_kernel_map_parts;
 
 typedef struct spops_kernel_map_options {
-    size_t struct_size;
-    int32_t parts;     /* SPOPS_MAP_*; 0: TABLE */
-    int32_t tile_rows; /* of ORDER: 8 to 1024, a power of two; 0: 128 */
-    int64_t max_pairs; /* of a map made by reserve, with PAIRS */
-    int32_t plain;     /* 1: search every tap, also where a map is its own mirror image */
+    size_t struct_size; /* sizeof(spops_kernel_map_options) */
+    int32_t parts;      /* SPOPS_MAP_*; 0: TABLE */
+    int32_t tile_rows;  /* of ORDER: 8 to 1024, a power of two; 0: 128 */
+    int64_t max_pairs;  /* of a map made by reserve, with PAIRS */
+    int32_t plain;      /* 1: search every tap, also where a map is its own mirror image */
     int32_t reserved;
 } spops_kernel_map_options;
 
-static inline spops_kernel_map_options spops_kernel_map_options_default(void)
-{
-    spops_kernel_map_options options = SPOPS_ZERO_INIT;
-    options.struct_size = sizeof options;
-    return options;
-}
+SPOPS_DEFINE_DEFAULT(spops_kernel_map_options)
 
 /**
  * Build a map.
@@ -53,6 +60,9 @@ static inline spops_kernel_map_options spops_kernel_map_options_default(void)
  *           sizes where kind is SUBMANIFOLD. A SUBMANIFOLD's padding is 0 or that of its centre.
  * in, out   The sets that features are rows of; with SUBMANIFOLD, out is `in` or NULL. Not needed
  *           once the map is made.
+ *
+ * options   NULL: defaults, a map with its TABLE.
+ * map       The map; NULL after a failure.
  *
  * Memory    Where ctx runs.
  * Stream    Works on ctx's stream and waits for it. Not capturable.
@@ -70,14 +80,27 @@ SPOPS_API spops_status spops_kernel_map_create(spops_context *ctx, spops_kernel_
 
 /**
  * The map of the layer that undoes another's: outputs and inputs change places, taps stay. For
- * inverse convolution with the map of the layer that went down. `of` must have its TABLE.
+ * inverse convolution with the map of the layer that went down.
+ *
+ * of        Must hold its TABLE. Not needed once the map is made.
+ * options   As spops_kernel_map_create.
+ *
+ * Memory, Stream, Numerics, Errors and Threads as spops_kernel_map_create.
  */
 SPOPS_API spops_status spops_kernel_map_create_inverse(spops_context *ctx,
                                                        const spops_kernel_map *of,
                                                        const spops_kernel_map_options *options,
                                                        spops_kernel_map **map);
 
-/** A map into capacities: those of in and out, and max_pairs. Empty until it is set. */
+/**
+ * A map into capacities, those of in and out and options->max_pairs, filled by spops_kernel_map_set
+ * as often as wanted. Until then it is empty.
+ *
+ * in, out   Their capacities count, and their boxes; what they hold does not yet.
+ *
+ * Memory    All that a set needs is allocated here.
+ * Kernel, options, Stream, Errors and Threads as spops_kernel_map_create.
+ */
 SPOPS_API spops_status spops_kernel_map_reserve(spops_context *ctx, spops_kernel_map_kind kind,
                                                 const spops_kernel_shape *kernel,
                                                 const spops_coords *in, const spops_coords *out,
@@ -89,13 +112,17 @@ SPOPS_API spops_status spops_kernel_map_reserve(spops_context *ctx, spops_kernel
  * there. Their capacities must be those that the map was reserved with. Where there are more pairs
  * than max_pairs, the overflow flag is set, and PAIRS and LISTS are empty; TABLE and ORDER hold.
  *
+ * Memory    in and out where ctx runs; read when the stream gets there.
  * Stream    Enqueues on ctx's stream and returns. Allocates nothing, waits for nothing, capturable.
+ * Errors    INVALID_ARGUMENT (not such a map, NULL, capacities), CUDA.
+ * Threads   One thread at a time per ctx and per map.
  */
 SPOPS_API spops_status spops_kernel_map_set(spops_context *ctx, spops_kernel_map *map,
                                             const spops_coords *in, const spops_coords *out);
 
-/** A map seen from its outputs, or from its inputs. Arrays of parts not asked for are NULL. */
+/** A map seen from its outputs, or from its inputs. Arrays of what was not asked for are NULL. */
 typedef struct spops_kernel_map_side {
+    size_t struct_size;      /* what the library that made the map has of it */
     int64_t max_rows;        /* for a map not made by reserve: the rows */
     const int32_t *num_rows; /* [1] rows in use; arrays hold nothing of use behind them */
     /*
@@ -127,12 +154,14 @@ typedef struct spops_kernel_map_side {
 } spops_kernel_map_side;
 
 typedef struct spops_kernel_map_view {
+    size_t struct_size; /* set by the caller: sizeof(spops_kernel_map_view) */
     int32_t num_taps;
     int32_t mask_words;   /* ceil(num_taps / 32) */
     int32_t table_stride; /* num_taps rounded up to 4 */
     int32_t tile_rows;
-    spops_kernel_map_side out; /* the forward pass */
-    spops_kernel_map_side in;  /* the reverse, with SPOPS_MAP_REVERSE; else its arrays are NULL */
+    const spops_kernel_map_side *out; /* the forward pass; host memory, belongs to the map */
+    const spops_kernel_map_side *in;  /* the reverse; without SPOPS_MAP_REVERSE its arrays are
+                                         NULL */
     /* PAIRS. Tap k has the pairs tap_offsets[k] .. tap_offsets[k + 1] - 1, by ascending output. */
     const int32_t *tap_offsets; /* [num_taps + 1] */
     const int32_t *in_rows;     /* [max_pairs] */
@@ -141,7 +170,15 @@ typedef struct spops_kernel_map_view {
     const int32_t *tap_counts; /* [num_taps] pairs of a tap, found also past a capacity; always */
 } spops_kernel_map_view;
 
-/** Fill view; its arrays are where the map's context runs and valid while the map lives. */
+SPOPS_DEFINE_DEFAULT(spops_kernel_map_view)
+
+/**
+ * Fill view; its arrays are where the map's context runs and valid while the map lives. What a map
+ * made by reserve holds changes with every set, the addresses do not.
+ *
+ * Errors    INVALID_ARGUMENT (NULL, struct_size).
+ * Threads   One thread at a time per ctx; the map may be shared.
+ */
 SPOPS_API spops_status spops_kernel_map_get_view(spops_context *ctx, const spops_kernel_map *map,
                                                  spops_kernel_map_view *view);
 
@@ -149,7 +186,7 @@ typedef struct spops_kernel_map_info {
     size_t struct_size; /* set by the caller */
     spops_kernel_map_kind kind;
     int32_t parts;
-    spops_kernel_shape kernel;
+    const spops_kernel_shape *kernel; /* belongs to the map */
     int64_t num_taps;
     int64_t num_in, num_out; /* rows in use */
     int64_t num_pairs;       /* found, also where they exceed the capacity */
@@ -157,26 +194,50 @@ typedef struct spops_kernel_map_info {
     int64_t overflow; /* 1: more pairs than max_pairs */
 } spops_kernel_map_info;
 
-/** Fill info; waits for ctx's stream. CAPACITY_EXCEEDED (info still filled) if overflow is 1. */
+SPOPS_DEFINE_DEFAULT(spops_kernel_map_info)
+
+/**
+ * Fill info; waits for ctx's stream.
+ *
+ * Errors    INVALID_ARGUMENT, NOT_SUPPORTED (the stream is being captured), CUDA;
+ *           CAPACITY_EXCEEDED, with info filled, if overflow is 1.
+ * Threads   One thread at a time per ctx; the map may be shared.
+ */
 SPOPS_API spops_status spops_kernel_map_get_info_sync(spops_context *ctx,
                                                       const spops_kernel_map *map,
                                                       spops_kernel_map_info *info);
 
 /**
- * Save a map made by create or create_inverse as bytes, and load it back, on any backend.
+ * Save a map made by create or create_inverse as bytes, for spops_kernel_map_load.
  *
- * in, out   The sets it was made from (out NULL: in). load checks that the bytes belong to them.
- * save      buffer NULL: only *bytes is set, to what is needed. Otherwise buffer (host memory)
- *           holds `capacity` bytes, and *bytes is set to what was written. Needs TABLE. Waits.
- * load      Damaged or hostile bytes, or those of a map between other sets, give CORRUPT_DATA. The
- *           map gets the parts that the saved one had.
+ * map       Must hold its TABLE.
+ * in, out   The sets it was made from (out NULL: in).
+ * buffer    Host memory of `capacity` bytes, written; NULL: nothing is, and *bytes says what would
+ *           be.
+ * bytes     Set to the bytes written, or needed.
  *
+ * Stream    Waits for ctx's stream. Not capturable.
  * Errors    INVALID_ARGUMENT (buffer too small, a map made by reserve, sets of other sizes),
- *           CORRUPT_DATA, OUT_OF_MEMORY, CUDA.
+ *           OUT_OF_MEMORY, NOT_SUPPORTED, CUDA.
+ * Threads   One thread at a time per ctx; map and sets may be shared.
  */
 SPOPS_API spops_status spops_kernel_map_save(spops_context *ctx, const spops_kernel_map *map,
                                              const spops_coords *in, const spops_coords *out,
                                              void *buffer, size_t capacity, size_t *bytes);
+
+/**
+ * Load a map that spops_kernel_map_save wrote, on any backend. It holds what the saved one held.
+ *
+ * in, out   Sets with the rows of those that the map was made from (out NULL: in). The rows of a
+ *           set can be stored (spops_coords_get_view) and made a set again (spops_coords_create).
+ * data      [bytes] host memory, checked like a caller's indices.
+ * map       The map; NULL after a failure.
+ *
+ * Stream    Works on ctx's stream and waits for it. Not capturable.
+ * Errors    CORRUPT_DATA (truncated, damaged or hostile bytes, or a map between other sets),
+ *           INVALID_ARGUMENT, OUT_OF_MEMORY, NOT_SUPPORTED, CUDA.
+ * Threads   One thread at a time per ctx. ctx must outlive the map.
+ */
 SPOPS_API spops_status spops_kernel_map_load(spops_context *ctx, const spops_coords *in,
                                              const spops_coords *out, const void *data,
                                              size_t bytes, spops_kernel_map **map);

@@ -56,7 +56,7 @@ SPOPS_API spops_status spops_quantize_scale_execute(spops_context *ctx, spops_ma
  *           f8 dtypes (0x7f); in f4e2m1 the block's scale becomes NaN, so that its 16 columns all
  *           read as NaN, and the elements 0.
  *
- * Otherwise as spops_quantize_scale_execute.
+ * Memory, Stream, Errors and Threads as spops_quantize_scale_execute.
  */
 SPOPS_API spops_status spops_quantize_execute(spops_context *ctx, spops_matrix x,
                                               const float *scale, spops_matrix out,
@@ -72,7 +72,7 @@ SPOPS_API spops_status spops_quantize_execute(spops_context *ctx, spops_matrix x
  *
  * Numerics  The same bits on every run and backend, but for the payload of a NaN.
  *
- * Otherwise as spops_quantize_execute.
+ * Memory, Stream, Errors and Threads as spops_quantize_scale_execute.
  */
 SPOPS_API spops_status spops_dequantize_execute(spops_context *ctx, spops_matrix q,
                                                 const float *scale,

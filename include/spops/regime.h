@@ -19,6 +19,7 @@ typedef enum spops_regime {
  * written once), `gather_bytes` what the cache must deliver when no row is reused closer by.
  */
 typedef struct spops_traffic {
+    size_t struct_size;        /* set by the caller: sizeof(spops_traffic) */
     int64_t index_bytes;       /* offsets, terms and schedule entries, each once */
     int64_t weight_bytes;      /* distinct weights, each once */
     int64_t input_bytes;       /* distinct input rows, each once */
@@ -28,6 +29,8 @@ typedef struct spops_traffic {
     int64_t working_set_bytes; /* whole arrays, referenced or not */
     spops_regime regime;       /* working set against the context's cache_bytes */
 } spops_traffic;
+
+SPOPS_DEFINE_DEFAULT(spops_traffic)
 
 /** L2_RESIDENT if working_set_bytes fits in ctx's last-level cache, else DRAM_BOUND. */
 SPOPS_API spops_regime spops_context_regime(const spops_context *ctx, int64_t working_set_bytes);

@@ -10,6 +10,7 @@
 #define SPOPS_SEGMENTS_H
 
 #include "spops/context.h"
+#include "spops/device/schedule.h"
 #include "spops/regime.h"
 
 SPOPS_EXTERN_C_BEGIN
@@ -33,12 +34,7 @@ typedef struct spops_segments_options {
     spops_gradients gradients;
 } spops_segments_options;
 
-static inline spops_segments_options spops_segments_options_default(void)
-{
-    spops_segments_options options = SPOPS_ZERO_INIT;
-    options.struct_size = sizeof options;
-    return options;
-}
+SPOPS_DEFINE_DEFAULT(spops_segments_options)
 
 /**
  * Plan segments given by offsets: segment s holds the terms offsets[s] .. offsets[s+1] - 1.
@@ -84,6 +80,12 @@ SPOPS_API spops_status spops_segments_create_from_keys(spops_context *ctx, int64
  * Plan into a capacity: room for max_terms unsorted keys, filled by spops_segments_set, as often as
  * wanted, on the stream, also inside a captured graph. Until the first set it has no terms. The
  * options' idx and weight_idx must be NULL (spops_segments_set takes them); their num_* count.
+ *
+ * Memory    All that a set needs is allocated here.
+ * Stream    Works on ctx's stream and waits for it. Not capturable.
+ * Scratch   Reserved in ctx for the plan's own needs.
+ * Errors    INVALID_ARGUMENT, OUT_OF_MEMORY, NOT_SUPPORTED, CUDA.
+ * Threads   One thread at a time per ctx. ctx must outlive the plan.
  */
 SPOPS_API spops_status spops_segments_reserve(spops_context *ctx, int64_t num_segments,
                                               int64_t max_terms,
@@ -101,7 +103,9 @@ SPOPS_API spops_status spops_segments_reserve(spops_context *ctx, int64_t num_se
  *
  * Stream    Enqueues on ctx's stream and returns. Allocates nothing, waits for nothing, capturable.
  *           Runs of the plan on other streams must be ordered by the caller.
+ * Scratch   None: the plan has its own.
  * Errors    INVALID_ARGUMENT (not such a plan, NULL), CUDA.
+ * Threads   One thread at a time per ctx and per plan.
  */
 SPOPS_API spops_status spops_segments_set(spops_context *ctx, spops_segments *segments,
                                           const int32_t *num_terms, const int32_t *keys,
@@ -121,7 +125,15 @@ typedef struct spops_segments_info {
     int64_t overflow;    /* 1: spops_segments_set met more terms than the capacity */
 } spops_segments_info;
 
-/** Fill info; waits for ctx's stream. CAPACITY_EXCEEDED (info still filled) if overflow is 1. */
+SPOPS_DEFINE_DEFAULT(spops_segments_info)
+
+/**
+ * Fill info; waits for ctx's stream.
+ *
+ * Errors    INVALID_ARGUMENT, NOT_SUPPORTED (the stream is being captured), CUDA;
+ *           CAPACITY_EXCEEDED, with info filled, if overflow is 1.
+ * Threads   One thread at a time per ctx; segments may be shared.
+ */
 SPOPS_API spops_status spops_segments_get_info_sync(spops_context *ctx,
                                                     const spops_segments *segments,
                                                     spops_segments_info *info);
@@ -136,6 +148,12 @@ SPOPS_API size_t spops_segments_scratch_bytes(const spops_segments *segments);
  * Bytes one spops_segreduce_execute moves with rows of cols elements of dtype; waits once. For the
  * 8- and 4-bit dtypes, bytes of a pooling of such rows (spops/bevpool.h) with weights and output of
  * f16; rows of f4e2m1 come with their block scales.
+ *
+ * weighted  Whether weights are read (1) or not (0).
+ * traffic   Filled; its struct_size set by the caller.
+ *
+ * Errors    INVALID_ARGUMENT, NOT_SUPPORTED (the stream is being captured), OUT_OF_MEMORY, CUDA.
+ * Threads   One thread at a time per ctx; segments may be shared.
  */
 SPOPS_API spops_status spops_segments_get_traffic_sync(spops_context *ctx,
                                                        const spops_segments *segments,
@@ -143,17 +161,32 @@ SPOPS_API spops_status spops_segments_get_traffic_sync(spops_context *ctx,
                                                        int weighted, spops_traffic *traffic);
 
 /**
- * Save a plan made by create or create_from_keys as bytes, and load it back on any backend.
+ * Save a plan made by create or create_from_keys as bytes, for spops_segments_load.
  *
- * save      buffer NULL: only *bytes is set, to what is needed. Otherwise buffer (host memory)
- *           holds `capacity` bytes, and *bytes is set to what was written. Waits.
- * load      data is checked like a caller's indices: damaged or hostile bytes give CORRUPT_DATA.
+ * buffer    Host memory of `capacity` bytes, written; NULL: nothing is, and *bytes says what would
+ *           be.
+ * bytes     Set to the bytes written, or needed.
  *
- * Errors    INVALID_ARGUMENT (buffer too small, a plan made by reserve), CORRUPT_DATA,
- *           OUT_OF_MEMORY, CUDA.
+ * Stream    Waits for ctx's stream. Not capturable.
+ * Errors    INVALID_ARGUMENT (buffer too small, a plan made by reserve), OUT_OF_MEMORY,
+ *           NOT_SUPPORTED, CUDA.
+ * Threads   One thread at a time per ctx; segments may be shared.
  */
 SPOPS_API spops_status spops_segments_save(spops_context *ctx, const spops_segments *segments,
                                            void *buffer, size_t capacity, size_t *bytes);
+
+/**
+ * Load a plan that spops_segments_save wrote, on any backend.
+ *
+ * data      [bytes] host memory, checked like a caller's indices.
+ * out       The plan; NULL after a failure.
+ *
+ * Stream    Works on ctx's stream and waits for it. Not capturable.
+ * Scratch   Reserved in ctx for the plan's own needs.
+ * Errors    CORRUPT_DATA (truncated, damaged or hostile bytes), INVALID_ARGUMENT, OUT_OF_MEMORY,
+ *           NOT_SUPPORTED, CUDA.
+ * Threads   One thread at a time per ctx. ctx must outlive the plan.
+ */
 SPOPS_API spops_status spops_segments_load(spops_context *ctx, const void *data, size_t bytes,
                                            spops_segments **out);
 
@@ -162,21 +195,30 @@ SPOPS_API spops_status spops_segments_load(spops_context *ctx, const void *data,
  * (spops/device/segreduce.cuh). Owner o holds positions offsets[o] .. offsets[o+1] - 1.
  */
 typedef struct spops_lists_view {
+    size_t struct_size; /* set by the caller: sizeof(spops_lists_view) */
     int64_t num_owners;
     int64_t max_terms;
     const int32_t *offsets; /* [num_owners + 1] */
     const int32_t *pairs;   /* [max_terms][2]: row, weight; NULL: both are the position itself */
     const int32_t *order;   /* [max_terms] term number of a position; NULL: the position itself */
-    const void *schedule;   /* spops_schedule of spops/device/schedule.h, where ctx runs */
-    const void *entries;    /* spops_entry[]: whole owners by class, see schedule.h */
-    const void *pieces;     /* spops_entry[]: pieces of split owners */
-    const void *splits;     /* spops_split[] */
+    const spops_schedule *schedule; /* [1] counts of what follows, see schedule.h */
+    const spops_entry *entries;     /* [max_entries] whole owners by class */
+    const spops_entry *pieces;      /* [max_pieces] pieces of split owners */
+    const spops_split *splits;      /* [max_splits] split owners */
     int64_t max_entries;
     int64_t max_pieces;
     int64_t max_splits;
 } spops_lists_view;
 
-/** Fill view with the plan's forward lists; valid while the plan lives. */
+SPOPS_DEFINE_DEFAULT(spops_lists_view)
+
+/**
+ * Fill view with the plan's forward lists; valid while the plan lives. What a plan made by reserve
+ * holds changes with every set, the addresses do not.
+ *
+ * Errors    INVALID_ARGUMENT (NULL, struct_size).
+ * Threads   One thread at a time per ctx; segments may be shared.
+ */
 SPOPS_API spops_status spops_segments_get_view(spops_context *ctx, const spops_segments *segments,
                                                spops_lists_view *view);
 

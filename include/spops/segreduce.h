@@ -52,8 +52,14 @@ SPOPS_API spops_status spops_segreduce_execute(spops_context *ctx, const spops_s
  * grad_w    [num_weights, 1], dtype of w, row_stride 1, or NULL (always when w is NULL). Every
  *           element is written.
  *
- * The plan must have been built with the gradients asked for. Otherwise as
- * spops_segreduce_execute; deterministic, without atomics on outputs.
+ * The plan must have been built with the gradients asked for.
+ *
+ * Scratch   spops_segments_scratch_bytes(segments), reserved in ctx beforehand.
+ * Numerics  Accumulates in f32 in an order the plan fixes, without atomics on outputs.
+ * Errors    As spops_segreduce_execute; INVALID_ARGUMENT also for a plan without these gradients,
+ *           NOT_SUPPORTED also for a reduction registered without grad.
+ *
+ * Memory, Stream and Threads as spops_segreduce_execute.
  */
 SPOPS_API spops_status spops_segreduce_execute_backward(
     spops_context *ctx, const spops_segments *segments, spops_reduce reduce, spops_matrix grad_out,
@@ -70,7 +76,7 @@ SPOPS_API spops_status spops_segreduce_execute_backward(
 #define SPOPS_REDUCE_STATE_BYTES_MAX 8
 
 typedef struct spops_reduce_desc {
-    size_t struct_size;
+    size_t struct_size; /* sizeof(spops_reduce_desc) */
     const char *name;   /* for messages */
     size_t state_bytes; /* 1 to SPOPS_REDUCE_STATE_BYTES_MAX */
     void *user;         /* handed to the CPU functions */
@@ -91,12 +97,15 @@ typedef struct spops_reduce_desc {
     const char *cuda_op;
 } spops_reduce_desc;
 
+SPOPS_DEFINE_DEFAULT(spops_reduce_desc)
+
 /**
  * Register a reduction with ctx. *out is an id that spops_segreduce_execute and its backward take,
  * on this context only, until the context is destroyed. May compile (seconds) and wait.
  *
  * Errors    INVALID_ARGUMENT, OUT_OF_MEMORY, COMPILE_FAILED (with the compiler's first line), CUDA,
  *           NOT_SUPPORTED (the stream is being captured, or ctx has 64 reductions already).
+ * Threads   One thread at a time per ctx.
  */
 SPOPS_API spops_status spops_reduce_create(spops_context *ctx, const spops_reduce_desc *desc,
                                            spops_reduce *out);

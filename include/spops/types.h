@@ -27,6 +27,20 @@
     }
 #endif
 
+/*
+ * A struct whose first field is struct_size may grow at its end. Define T_default(): every field is
+ * 0, which is its default, and struct_size is set. The library reads a shorter struct as if what is
+ * missing were 0 and fills only what is there; a longer one is refused. docs/architecture.md has
+ * the rule.
+ */
+#define SPOPS_DEFINE_DEFAULT(T)                                                                    \
+    static inline T T##_default(void)                                                              \
+    {                                                                                              \
+        T value = SPOPS_ZERO_INIT;                                                                 \
+        value.struct_size = sizeof value;                                                          \
+        return value;                                                                              \
+    }
+
 /* The library is compiled with hidden visibility; only what carries SPOPS_API is exported. */
 #define SPOPS_API __attribute__((visibility("default")))
 
@@ -127,7 +141,7 @@ typedef struct spops_matrix {
     spops_dtype dtype;
 } spops_matrix;
 
-/** A matrix whose rows follow each other without a gap. */
+/** A matrix whose rows follow each other without a gap. For inputs that are const, see below. */
 static inline spops_matrix spops_matrix_dense(void *data, int64_t rows, int64_t cols,
                                               spops_dtype dtype)
 {
@@ -138,6 +152,20 @@ static inline spops_matrix spops_matrix_dense(void *data, int64_t rows, int64_t 
     m.row_stride = cols;
     m.dtype = dtype;
     return m;
+}
+
+/**
+ * The same of elements that the caller may only read. It is for a call's inputs: no call writes to
+ * a matrix that its contract does not name as written.
+ */
+static inline spops_matrix spops_matrix_dense_const(const void *data, int64_t rows, int64_t cols,
+                                                    spops_dtype dtype)
+{
+#ifdef __cplusplus
+    return spops_matrix_dense(const_cast<void *>(data), rows, cols, dtype);
+#else
+    return spops_matrix_dense((void *)(uintptr_t)data, rows, cols, dtype);
+#endif
 }
 
 /** Bytes of one element; 0 for a value that is no dtype (and for F4E2M1, which packs two). */

@@ -12,6 +12,7 @@ SPOPS_EXTERN_C_BEGIN
 
 /* ---- Voxels of points ------------------------------------------------------------------------ */
 
+/** The voxels that points lie in, and which points lie in which. */
 typedef struct spops_voxels spops_voxels;
 
 /** Which of a voxel's points its segment holds. */
@@ -22,22 +23,16 @@ typedef enum spops_voxel_points {
 } spops_voxel_points;
 
 typedef struct spops_voxels_options {
-    size_t struct_size;
-    double size_m[SPOPS_MAX_DIMS];   /* of a voxel, more than 0: no default */
-    double origin_m[SPOPS_MAX_DIMS]; /* lower corner of the voxel at 0 */
-    spops_coords_options coords;     /* order, search, box (reserve needs it) */
+    size_t struct_size;                 /* sizeof(spops_voxels_options) */
+    double size_m[SPOPS_MAX_DIMS];      /* of a voxel, more than 0: no default */
+    double origin_m[SPOPS_MAX_DIMS];    /* lower corner of the voxel at 0 */
+    const spops_coords_options *coords; /* order, search, box (reserve needs it); NULL: defaults */
     spops_voxel_points points;
     spops_gradients gradients; /* of the segments */
     int64_t max_cols;          /* of the segments; 0: 256 */
 } spops_voxels_options;
 
-static inline spops_voxels_options spops_voxels_options_default(void)
-{
-    spops_voxels_options options = SPOPS_ZERO_INIT;
-    options.struct_size = sizeof options;
-    options.coords.struct_size = sizeof options.coords;
-    return options;
-}
+SPOPS_DEFINE_DEFAULT(spops_voxels_options)
 
 /**
  * Voxelize points: voxel = floor((p - origin) / size) per axis, in f64.
@@ -47,18 +42,30 @@ static inline spops_voxels_options spops_voxels_options_default(void)
  * options   size_m is needed.
  *
  * Refused, and named: points that are not finite, whose voxel is not an int32, or which lie
- * outside options->coords.box.
+ * outside the box of options->coords.
  *
  * The voxels' features are a reduction over spops_voxels_segments: SUM, MEAN, MAX, with gradients;
  * with POINTS_FIRST and POINTS_NEAREST, the chosen point's own (SUM).
  *
- * Memory, Stream, Errors, Threads as spops_coords_create.
+ * Memory, Stream, Errors and Threads as spops_coords_create.
+ * Scratch   Reserved in ctx for the segments' own needs.
  */
 SPOPS_API spops_status spops_voxels_create(spops_context *ctx, spops_matrix points,
                                            const int32_t *batch,
                                            const spops_voxels_options *options, spops_voxels **out);
 
-/** Into a capacity, as spops_coords_reserve. The segments' plan has max_voxels segments. */
+/**
+ * Voxels into a capacity, filled by spops_voxels_set as often as wanted. Until then there are none.
+ * The segments' plan has max_voxels segments.
+ *
+ * dims        1 to 4.
+ * max_points  Points a fill may bring.
+ * max_voxels  Voxels it can hold.
+ * options     size_m and the box of coords are needed.
+ *
+ * Memory, Stream, Errors and Threads as spops_coords_reserve.
+ * Scratch   Reserved in ctx for the segments' own needs.
+ */
 SPOPS_API spops_status spops_voxels_reserve(spops_context *ctx, int32_t dims, int64_t max_points,
                                             int64_t max_voxels, const spops_voxels_options *options,
                                             spops_voxels **out);
@@ -71,7 +78,10 @@ SPOPS_API spops_status spops_voxels_reserve(spops_context *ctx, int32_t dims, in
  *             outside it, are left out and counted.
  * batch       [max_points] or NULL.
  *
+ * Memory    Where ctx runs; read when the stream gets there.
  * Stream    Enqueues on ctx's stream and returns. Allocates nothing, waits for nothing, capturable.
+ * Errors    INVALID_ARGUMENT (not made by reserve, NULL, shapes), CUDA.
+ * Threads   One thread at a time per ctx and per voxels.
  */
 SPOPS_API spops_status spops_voxels_set(spops_context *ctx, spops_voxels *voxels,
                                         const int32_t *num_points, spops_matrix points,
@@ -83,20 +93,32 @@ SPOPS_API const spops_coords *spops_voxels_coords(const spops_voxels *voxels);
 /** Segments are voxels, rows are points. Owned by `voxels`. */
 SPOPS_API const spops_segments *spops_voxels_segments(const spops_voxels *voxels);
 
+/** Arrays of voxels where their context runs; valid while they live. */
 typedef struct spops_voxels_view {
+    size_t struct_size; /* set by the caller: sizeof(spops_voxels_view) */
     int64_t max_points, max_voxels;
     const int32_t *point_voxel;  /* [max_points] -1 for a point left out */
     const int32_t *num_points;   /* [max_voxels] points of a voxel */
     const int32_t *chosen_point; /* [max_voxels] with POINTS_FIRST and POINTS_NEAREST, else NULL */
 } spops_voxels_view;
 
+SPOPS_DEFINE_DEFAULT(spops_voxels_view)
+
+/**
+ * Fill view.
+ *
+ * Errors    INVALID_ARGUMENT (NULL, struct_size).
+ * Threads   One thread at a time per ctx; voxels may be shared.
+ */
 SPOPS_API spops_status spops_voxels_get_view(spops_context *ctx, const spops_voxels *voxels,
                                              spops_voxels_view *view);
 
+/** Free voxels; NULL is fine. Waits for their context; nothing else may be using them. */
 SPOPS_API void spops_voxels_destroy(spops_voxels *voxels);
 
 /* ---- Voxels to points ------------------------------------------------------------------------ */
 
+/** Which voxels a point takes its features from, and with which weights. */
 typedef struct spops_devoxels spops_devoxels;
 
 typedef enum spops_interpolation {
@@ -111,22 +133,17 @@ typedef enum spops_missing {
 } spops_missing;
 
 typedef struct spops_devoxels_options {
-    size_t struct_size;
-    double size_m[SPOPS_MAX_DIMS];
-    double origin_m[SPOPS_MAX_DIMS];
+    size_t struct_size;              /* sizeof(spops_devoxels_options) */
+    double size_m[SPOPS_MAX_DIMS];   /* of a voxel, more than 0: no default */
+    double origin_m[SPOPS_MAX_DIMS]; /* lower corner of the voxel at 0 */
     spops_interpolation interpolation;
     spops_missing missing;
-    spops_gradients gradients;
-    int32_t reserved;
-    int64_t max_cols;
+    spops_gradients gradients; /* of the segments */
+    int32_t reserved;          /* 0 */
+    int64_t max_cols;          /* of the segments; 0: 256 */
 } spops_devoxels_options;
 
-static inline spops_devoxels_options spops_devoxels_options_default(void)
-{
-    spops_devoxels_options options = SPOPS_ZERO_INIT;
-    options.struct_size = sizeof options;
-    return options;
-}
+SPOPS_DEFINE_DEFAULT(spops_devoxels_options)
 
 /**
  * The relation that brings features of voxels to points: segments are points, rows are voxels,
@@ -135,25 +152,52 @@ static inline spops_devoxels_options spops_devoxels_options_default(void)
  *
  * points, batch  As spops_voxels_create. A point that is not finite is refused; one outside the
  *                set's box has no voxels.
+ * options        size_m is needed.
+ * out            NULL after a failure. coords is not needed once it is made.
+ *
+ * Memory, Stream, Errors and Threads as spops_voxels_create.
+ * Scratch   Reserved in ctx for the segments' own needs.
  */
 SPOPS_API spops_status spops_devoxels_create(spops_context *ctx, const spops_coords *coords,
                                              spops_matrix points, const int32_t *batch,
                                              const spops_devoxels_options *options,
                                              spops_devoxels **out);
+
+/**
+ * The relation into a capacity of max_points, filled by spops_devoxels_set as often as wanted.
+ * Until then no point has a voxel. coords gives dims and the capacity of voxels; what it holds does
+ * not count yet. The rest as spops_voxels_reserve.
+ */
 SPOPS_API spops_status spops_devoxels_reserve(spops_context *ctx, const spops_coords *coords,
                                               int64_t max_points,
                                               const spops_devoxels_options *options,
                                               spops_devoxels **out);
-/** coords: of the capacity that spops_devoxels_reserve was told. Points not finite have none. */
+
+/**
+ * Refill a relation made by spops_devoxels_reserve, from what coords holds when the stream gets
+ * there.
+ *
+ * coords      Of the capacity that spops_devoxels_reserve was told.
+ * num_points  One int32 where ctx runs; as num_rows of spops_coords_set.
+ * points      [max_points, dims]. Points that are not finite, or outside the box, have no voxels.
+ * batch       [max_points] or NULL.
+ *
+ * Memory, Stream, Errors and Threads as spops_voxels_set.
+ */
 SPOPS_API spops_status spops_devoxels_set(spops_context *ctx, spops_devoxels *devoxels,
                                           const spops_coords *coords, const int32_t *num_points,
                                           spops_matrix points, const int32_t *batch);
 
+/** Segments are points, rows are voxels. Owned by `devoxels`. */
 SPOPS_API const spops_segments *spops_devoxels_segments(const spops_devoxels *devoxels);
 
-/** [num_points * C, 1] f32, for spops_segreduce_execute's w; all 1 with NEAREST. */
+/**
+ * [num_points * C, 1] f32, for spops_segreduce_execute's w; all 1 with NEAREST. Owned by
+ * `devoxels`, and to be read only.
+ */
 SPOPS_API spops_matrix spops_devoxels_weights(const spops_devoxels *devoxels);
 
+/** Free a relation; NULL is fine. Waits for its context; nothing else may be using it. */
 SPOPS_API void spops_devoxels_destroy(spops_devoxels *devoxels);
 
 SPOPS_EXTERN_C_END

@@ -208,10 +208,9 @@ static spops_status check_interval_count(spops_context *ctx, const char *call, i
     return SPOPS_STATUS_OK;
 }
 
-static spops_status check_ranks_struct(spops_context *ctx, const char *call,
+static spops_status check_ranks_arrays(spops_context *ctx, const char *call,
                                        const spops_bev_ranks *ranks)
 {
-    SPOPS_REQUIRE(ctx, ranks != NULL, "%s: ranks is NULL", call);
     const int64_t n = ranks->num_points, m = ranks->num_intervals;
     SPOPS_TRY(check_interval_count(ctx, call, n, m));
     SPOPS_TRY(spops_check_indices(ctx, call, "ranks_depth", ranks->ranks_depth, n));
@@ -230,17 +229,20 @@ spops_status spops_bev_plan_create_from_ranks(spops_context *ctx, const spops_be
     spops_status status = SPOPS_STATUS_OK;
     spops_bev_counts counts;
     spops_bev_options o;
+    spops_bev_ranks r = {0};
     int32_t *starts = NULL, *lengths = NULL;
     bev_arrays in;
 
     SPOPS_BEGIN_CREATE(ctx, call, out);
     SPOPS_TRY(spops_bev_check_shape(ctx, call, shape, &counts));
     SPOPS_TRY(spops_bev_read_options(ctx, call, options, &o));
-    SPOPS_TRY(check_ranks_struct(ctx, call, ranks));
+    SPOPS_REQUIRE(ctx, ranks != NULL, "%s: ranks is NULL", call);
+    SPOPS_TRY(spops_read_options(ctx, call, ranks, &r, sizeof r));
+    SPOPS_TRY(check_ranks_arrays(ctx, call, &r));
     memset(&in, 0, sizeof in);
-    in.num_points = ranks->num_points;
-    in.num_intervals = ranks->num_intervals;
-    SPOPS_TRY_GOTO(fetch_ranks(ctx, ranks, &in, &starts, &lengths), status, done);
+    in.num_points = r.num_points;
+    in.num_intervals = r.num_intervals;
+    SPOPS_TRY_GOTO(fetch_ranks(ctx, &r, &in, &starts, &lengths), status, done);
     SPOPS_TRY_GOTO(check_ranks(ctx, call, &counts, &in, starts, lengths), status, done);
     SPOPS_TRY_GOTO(create_from_import(ctx, call, shape, &counts, &in, &o, out), status, done);
 
@@ -280,10 +282,9 @@ static spops_status check_intervals(spops_context *ctx, const char *call,
     return SPOPS_STATUS_OK;
 }
 
-static spops_status check_intervals_struct(spops_context *ctx, const char *call,
+static spops_status check_intervals_arrays(spops_context *ctx, const char *call,
                                            const spops_bev_intervals *intervals)
 {
-    SPOPS_REQUIRE(ctx, intervals != NULL, "%s: intervals is NULL", call);
     SPOPS_TRY(check_interval_count(ctx, call, intervals->num_points, intervals->num_intervals));
     SPOPS_TRY(spops_check_indices(ctx, call, "indices", intervals->indices, intervals->num_points));
     return spops_check_indices(ctx, call, "intervals", intervals->intervals,
@@ -299,18 +300,21 @@ spops_status spops_bev_plan_create_from_intervals(spops_context *ctx, const spop
     spops_status status = SPOPS_STATUS_OK;
     spops_bev_counts counts;
     spops_bev_options o;
+    spops_bev_intervals outer = {0};
     bev_arrays in;
 
     SPOPS_BEGIN_CREATE(ctx, call, out);
     SPOPS_TRY(spops_bev_check_shape(ctx, call, shape, &counts));
     SPOPS_TRY(spops_bev_read_options(ctx, call, options, &o));
-    SPOPS_TRY(check_intervals_struct(ctx, call, intervals));
+    SPOPS_REQUIRE(ctx, intervals != NULL, "%s: intervals is NULL", call);
+    SPOPS_TRY(spops_read_options(ctx, call, intervals, &outer, sizeof outer));
+    SPOPS_TRY(check_intervals_arrays(ctx, call, &outer));
     memset(&in, 0, sizeof in);
-    in.num_points = intervals->num_points;
-    in.num_intervals = intervals->num_intervals;
-    SPOPS_TRY_GOTO(fetch_i32(ctx, intervals->indices, in.num_points, &in.depth), status, done);
-    SPOPS_TRY_GOTO(fetch_i32(ctx, intervals->intervals, 3 * in.num_intervals, &in.intervals),
-                   status, done);
+    in.num_points = outer.num_points;
+    in.num_intervals = outer.num_intervals;
+    SPOPS_TRY_GOTO(fetch_i32(ctx, outer.indices, in.num_points, &in.depth), status, done);
+    SPOPS_TRY_GOTO(fetch_i32(ctx, outer.intervals, 3 * in.num_intervals, &in.intervals), status,
+                   done);
     SPOPS_TRY_GOTO(check_intervals(ctx, call, &counts, &in), status, done);
     SPOPS_TRY_GOTO(create_from_import(ctx, call, shape, &counts, &in, &o, out), status, done);
 
@@ -360,21 +364,46 @@ static void list_intervals(const spops_segments_image *image, int32_t *starts, i
     }
 }
 
+// The caller's arrays to write to, read and checked.
+static spops_status read_ranks_out(spops_context *ctx, const char *call,
+                                   const spops_bev_ranks_out *ranks, spops_bev_ranks_out *read)
+{
+    spops_bev_ranks arrays;
+    SPOPS_REQUIRE(ctx, ranks != NULL, "%s: ranks is NULL", call);
+    memset(read, 0, sizeof *read);
+    SPOPS_TRY(spops_read_options(ctx, call, ranks, read, sizeof *read));
+    arrays = spops_bev_ranks_of(read);
+    return check_ranks_arrays(ctx, call, &arrays);
+}
+
+static spops_status read_intervals_out(spops_context *ctx, const char *call,
+                                       const spops_bev_intervals_out *intervals,
+                                       spops_bev_intervals_out *read)
+{
+    spops_bev_intervals arrays;
+    SPOPS_REQUIRE(ctx, intervals != NULL, "%s: intervals is NULL", call);
+    memset(read, 0, sizeof *read);
+    SPOPS_TRY(spops_read_options(ctx, call, intervals, read, sizeof *read));
+    arrays = spops_bev_intervals_of(read);
+    return check_intervals_arrays(ctx, call, &arrays);
+}
+
 spops_status spops_bev_plan_get_ranks_sync(spops_context *ctx, const spops_bev_plan *plan,
-                                           const spops_bev_ranks *ranks)
+                                           const spops_bev_ranks_out *ranks)
 {
     static const char call[] = "bev_plan_get_ranks_sync";
     spops_status status = SPOPS_STATUS_OK;
+    spops_bev_ranks_out to;
     int32_t *starts = NULL, *lengths = NULL, *bev = NULL;
     spops_segments_image image;
     int64_t n, m;
 
     SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
     SPOPS_TRY(spops_bev_check_plan(ctx, call, plan));
-    SPOPS_TRY(check_ranks_struct(ctx, call, ranks));
+    SPOPS_TRY(read_ranks_out(ctx, call, ranks, &to));
     SPOPS_TRY(spops_check_not_capturing(ctx, call));
-    n = ranks->num_points;
-    m = ranks->num_intervals;
+    n = to.num_points;
+    m = to.num_intervals;
     memset(&image, 0, sizeof image);
     SPOPS_TRY_GOTO(fetch_plan(ctx, call, plan, n, m, &image), status, done);
     starts = alloc_i32(ctx, m);
@@ -385,11 +414,11 @@ spops_status spops_bev_plan_get_ranks_sync(spops_context *ctx, const spops_bev_p
         goto done;
     }
     list_intervals(&image, starts, lengths, bev);
-    SPOPS_TRY_GOTO(send_i32(ctx, ranks->ranks_depth, image.b, n), status, done);
-    SPOPS_TRY_GOTO(send_i32(ctx, ranks->ranks_feat, image.a, n), status, done);
-    SPOPS_TRY_GOTO(send_i32(ctx, ranks->ranks_bev, bev, n), status, done);
-    SPOPS_TRY_GOTO(send_i32(ctx, ranks->interval_starts, starts, m), status, done);
-    SPOPS_TRY_GOTO(send_i32(ctx, ranks->interval_lengths, lengths, m), status, done);
+    SPOPS_TRY_GOTO(send_i32(ctx, to.ranks_depth, image.b, n), status, done);
+    SPOPS_TRY_GOTO(send_i32(ctx, to.ranks_feat, image.a, n), status, done);
+    SPOPS_TRY_GOTO(send_i32(ctx, to.ranks_bev, bev, n), status, done);
+    SPOPS_TRY_GOTO(send_i32(ctx, to.interval_starts, starts, m), status, done);
+    SPOPS_TRY_GOTO(send_i32(ctx, to.interval_lengths, lengths, m), status, done);
 
 done:
     free_i32(ctx, bev, n);
@@ -400,20 +429,21 @@ done:
 }
 
 spops_status spops_bev_plan_get_intervals_sync(spops_context *ctx, const spops_bev_plan *plan,
-                                               const spops_bev_intervals *intervals)
+                                               const spops_bev_intervals_out *intervals)
 {
     static const char call[] = "bev_plan_get_intervals_sync";
     spops_status status = SPOPS_STATUS_OK;
+    spops_bev_intervals_out to;
     int32_t *list = NULL;
     spops_segments_image image;
     int64_t n, m, i = 0;
 
     SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
     SPOPS_TRY(spops_bev_check_plan(ctx, call, plan));
-    SPOPS_TRY(check_intervals_struct(ctx, call, intervals));
+    SPOPS_TRY(read_intervals_out(ctx, call, intervals, &to));
     SPOPS_TRY(spops_check_not_capturing(ctx, call));
-    n = intervals->num_points;
-    m = intervals->num_intervals;
+    n = to.num_points;
+    m = to.num_intervals;
     memset(&image, 0, sizeof image);
     SPOPS_TRY_GOTO(fetch_plan(ctx, call, plan, n, m, &image), status, done);
     for (int64_t p = 0; p < n; ++p)
@@ -436,8 +466,8 @@ spops_status spops_bev_plan_get_intervals_sync(spops_context *ctx, const spops_b
         list[i++] = image.offsets[cell + 1];
         list[i++] = (int32_t)cell;
     }
-    SPOPS_TRY_GOTO(send_i32(ctx, intervals->indices, image.b, n), status, done);
-    SPOPS_TRY_GOTO(send_i32(ctx, intervals->intervals, list, 3 * m), status, done);
+    SPOPS_TRY_GOTO(send_i32(ctx, to.indices, image.b, n), status, done);
+    SPOPS_TRY_GOTO(send_i32(ctx, to.intervals, list, 3 * m), status, done);
 
 done:
     free_i32(ctx, list, 3 * m);

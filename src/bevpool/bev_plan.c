@@ -391,7 +391,7 @@ spops_status spops_bev_plan_get_info_sync(spops_context *ctx, const spops_bev_pl
         found.num_spans = plan->spans[SPOPS_BEV_CUT_NARROW].host_counts.num_spans;
         found.num_steps = plan->spans[SPOPS_BEV_CUT_NARROW].host_counts.num_steps;
     }
-    return spops_write_info(ctx, call, info, &found, sizeof found);
+    return spops_write_struct(ctx, call, "info", info, &found, sizeof found);
 }
 
 const spops_segments *spops_bev_plan_segments(const spops_bev_plan *plan)

@@ -492,7 +492,7 @@ spops_status spops_coords_get_info_sync(spops_context *ctx, const spops_coords *
     found.num_dropped = state.num_dropped;
     found.num_merged = state.num_merged;
     found.overflow = state.overflow;
-    SPOPS_TRY(spops_write_info(ctx, call, info, &found, sizeof found));
+    SPOPS_TRY(spops_write_struct(ctx, call, "info", info, &found, sizeof found));
     if (state.overflow == 0) return SPOPS_STATUS_OK;
     return spops_fail(ctx, SPOPS_STATUS_CAPACITY_EXCEEDED,
                       "%s: more rows or items came than max_rows = %" PRId64
@@ -504,18 +504,17 @@ spops_status spops_coords_get_view(spops_context *ctx, const spops_coords *coord
                                    spops_coords_view *view)
 {
     static const char call[] = "coords_get_view";
+    spops_coords_view found = spops_coords_view_default();
     const spops_coords_arrays *a;
     SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
     SPOPS_TRY(spops_coords_check(ctx, call, "coords", coords));
-    SPOPS_REQUIRE(ctx, view != NULL, "%s: view is NULL", call);
     a = &coords->arrays;
-    memset(view, 0, sizeof *view);
-    view->dims = a->layout.dims;
-    view->max_rows = a->max_rows;
-    view->num_rows = &a->state->num_rows;
-    view->rows = a->rows;
-    view->row_item = a->row_item;
-    view->item_row = coords->has_item_row ? a->item_row : NULL;
-    view->max_items = coords->last_items;
-    return SPOPS_STATUS_OK;
+    found.dims = a->layout.dims;
+    found.max_rows = a->max_rows;
+    found.num_rows = &a->state->num_rows;
+    found.rows = a->rows;
+    found.row_item = a->row_item;
+    found.item_row = coords->has_item_row ? a->item_row : NULL;
+    found.max_items = coords->last_items;
+    return spops_write_struct(ctx, call, "view", view, &found, sizeof found);
 }

@@ -197,6 +197,34 @@ static spops_status alloc_block(spops_context *ctx, const char *call, carve_func
     return SPOPS_STATUS_OK;
 }
 
+static spops_kernel_map_side view_side(const spops_kernel_map *map, const spops_map_side *side)
+{
+    const bool table = (map->parts & SPOPS_MAP_TABLE) != 0;
+    spops_kernel_map_side view;
+    memset(&view, 0, sizeof view);
+    view.struct_size = sizeof view;
+    view.max_rows = side->max_rows;
+    view.num_rows = side->num_rows;
+    view.table = table ? side->table : NULL;
+    view.masks = table ? side->masks : NULL;
+    view.mirrored = side->mirrored && side->table != NULL;
+    view.num_tiles = (int32_t)side->num_tiles;
+    view.order = side->order;
+    view.tile_masks = side->tile_masks;
+    view.tile_order = side->tile_order;
+    view.offsets = side->offsets;
+    view.list = side->list;
+    view.positions = side->positions;
+    return view;
+}
+
+// After arrays were carved: what views of the map show.
+static void set_views(spops_kernel_map *map)
+{
+    map->out = view_side(map, &map->arrays.out);
+    map->in = view_side(map, &map->arrays.in);
+}
+
 static spops_map_side side_of(int64_t max_rows, int32_t tile_rows)
 {
     spops_map_side side;
@@ -283,6 +311,7 @@ spops_status spops_map_alloc(spops_context *ctx, const char *call, const spops_m
         a->in.tile_masks = a->out.tile_masks;
         a->in.tile_order = a->out.tile_order;
     }
+    set_views(map);
     *out = map;
     return SPOPS_STATUS_OK;
 
@@ -359,6 +388,7 @@ spops_status spops_map_finish(spops_context *ctx, const char *call, spops_kernel
     }
     SPOPS_TRY(ctx->backend->wait(ctx));
     free_workspace(ctx, map);
+    set_views(map);
     return SPOPS_STATUS_OK;
 }
 
@@ -543,48 +573,27 @@ void spops_kernel_map_destroy(spops_kernel_map *map)
 
 // ---- What can be asked of a map -----------------------------------------------------------------
 
-static spops_kernel_map_side view_side(const spops_kernel_map *map, const spops_map_side *side)
-{
-    const bool table = (map->parts & SPOPS_MAP_TABLE) != 0;
-    spops_kernel_map_side view;
-    memset(&view, 0, sizeof view);
-    view.max_rows = side->max_rows;
-    view.num_rows = side->num_rows;
-    view.table = table ? side->table : NULL;
-    view.masks = table ? side->masks : NULL;
-    view.mirrored = side->mirrored && side->table != NULL;
-    view.num_tiles = (int32_t)side->num_tiles;
-    view.order = side->order;
-    view.tile_masks = side->tile_masks;
-    view.tile_order = side->tile_order;
-    view.offsets = side->offsets;
-    view.list = side->list;
-    view.positions = side->positions;
-    return view;
-}
-
 spops_status spops_kernel_map_get_view(spops_context *ctx, const spops_kernel_map *map,
                                        spops_kernel_map_view *view)
 {
     static const char call[] = "kernel_map_get_view";
+    spops_kernel_map_view found = spops_kernel_map_view_default();
     const spops_map_arrays *a;
     SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
     SPOPS_TRY(spops_map_check(ctx, call, "map", map));
-    SPOPS_REQUIRE(ctx, view != NULL, "%s: view is NULL", call);
     a = &map->arrays;
-    memset(view, 0, sizeof *view);
-    view->num_taps = a->taps.num_taps;
-    view->mask_words = a->mask_words;
-    view->table_stride = a->table_stride;
-    view->tile_rows = a->tile_rows;
-    view->out = view_side(map, &a->out);
-    view->in = view_side(map, &a->in);
-    view->tap_offsets = a->tap_offsets;
-    view->in_rows = a->in_rows;
-    view->out_rows = a->out_rows;
-    view->max_pairs = a->max_pairs;
-    view->tap_counts = a->tap_counts;
-    return SPOPS_STATUS_OK;
+    found.num_taps = a->taps.num_taps;
+    found.mask_words = a->mask_words;
+    found.table_stride = a->table_stride;
+    found.tile_rows = a->tile_rows;
+    found.out = &map->out;
+    found.in = &map->in;
+    found.tap_offsets = a->tap_offsets;
+    found.in_rows = a->in_rows;
+    found.out_rows = a->out_rows;
+    found.max_pairs = a->max_pairs;
+    found.tap_counts = a->tap_counts;
+    return spops_write_struct(ctx, call, "view", view, &found, sizeof found);
 }
 
 spops_status spops_kernel_map_get_info_sync(spops_context *ctx, const spops_kernel_map *map,
@@ -602,14 +611,14 @@ spops_status spops_kernel_map_get_info_sync(spops_context *ctx, const spops_kern
     memset(&found, 0, sizeof found);
     found.kind = map->kind;
     found.parts = map->parts;
-    found.kernel = map->kernel;
+    found.kernel = &map->kernel;
     found.num_taps = map->arrays.taps.num_taps;
     found.num_in = state.num_in;
     found.num_out = state.num_out;
     found.num_pairs = state.num_pairs;
     found.max_pairs = map->arrays.max_pairs;
     found.overflow = state.overflow;
-    SPOPS_TRY(spops_write_info(ctx, call, info, &found, sizeof found));
+    SPOPS_TRY(spops_write_struct(ctx, call, "info", info, &found, sizeof found));
     if (state.overflow == 0) return SPOPS_STATUS_OK;
     return spops_fail(ctx, SPOPS_STATUS_CAPACITY_EXCEEDED,
                       "%s: the map has %" PRId64 " pairs, max_pairs is %" PRId64, call,

@@ -12,8 +12,9 @@ struct spops_kernel_map {
     int32_t parts;             // with those that others bring
     bool refillable;
     spops_map_arrays arrays;
-    spops_map_state state; // of a map that is not refillable
-    void *block;           // all but the pairs
+    spops_kernel_map_side out, in; // the arrays' sides, as a view shows them
+    spops_map_state state;         // of a map that is not refillable
+    void *block;                   // all but the pairs
     size_t block_bytes;
     void *pairs_block; // arrays of max_pairs
     size_t pairs_bytes;

@@ -70,8 +70,7 @@ static spops_status read_options(spops_context *ctx, const char *call, int32_t d
                   (int)SPOPS_VOXEL_POINTS_ALL, (int)SPOPS_VOXEL_POINTS_NEAREST);
     SPOPS_TRY(spops_check_gradients(ctx, call, o->gradients));
     SPOPS_TRY(spops_check_max_cols(ctx, call, &o->max_cols));
-    if (o->coords.struct_size == 0) o->coords.struct_size = sizeof o->coords;
-    return spops_coords_read_options(ctx, call, dims, &o->coords, choices);
+    return spops_coords_read_options(ctx, call, dims, o->coords, choices);
 }
 
 // ---- Making voxels ------------------------------------------------------------------------------
@@ -255,15 +254,15 @@ spops_status spops_voxels_get_view(spops_context *ctx, const spops_voxels *voxel
                                    spops_voxels_view *view)
 {
     static const char call[] = "voxels_get_view";
+    spops_voxels_view found = spops_voxels_view_default();
     SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
     SPOPS_TRY(check_voxels(ctx, call, voxels));
-    SPOPS_REQUIRE(ctx, view != NULL, "%s: view is NULL", call);
-    view->max_points = voxels->max_points;
-    view->max_voxels = voxels->max_voxels;
-    view->point_voxel = voxels->coords->arrays.item_row;
-    view->num_points = voxels->num_points;
-    view->chosen_point = voxels->chosen;
-    return SPOPS_STATUS_OK;
+    found.max_points = voxels->max_points;
+    found.max_voxels = voxels->max_voxels;
+    found.point_voxel = voxels->coords->arrays.item_row;
+    found.num_points = voxels->num_points;
+    found.chosen_point = voxels->chosen;
+    return spops_write_struct(ctx, call, "view", view, &found, sizeof found);
 }
 
 void spops_voxels_destroy(spops_voxels *voxels)

@@ -52,6 +52,19 @@ spops_status spops_read_options(spops_context *ctx, const char *call, const void
     return SPOPS_STATUS_OK;
 }
 
+spops_status spops_write_struct(spops_context *ctx, const char *call, const char *name, void *dst,
+                                const void *src, size_t size)
+{
+    size_t given;
+    SPOPS_REQUIRE(ctx, dst != NULL, "%s: %s is NULL", call, name);
+    memcpy(&given, dst, sizeof given);
+    SPOPS_REQUIRE(ctx, given >= sizeof given && given <= size,
+                  "%s: %s.struct_size is %zu, expected %zu to %zu", call, name, given, sizeof given,
+                  size);
+    memcpy((char *)dst + sizeof given, (const char *)src + sizeof given, given - sizeof given);
+    return SPOPS_STATUS_OK;
+}
+
 static spops_status check_options(const spops_context_options *options)
 {
     const spops_allocator *a = &options->allocator;
@@ -170,17 +183,9 @@ void spops_context_destroy(spops_context *ctx)
 
 spops_status spops_context_get_device_info(spops_context *ctx, spops_device_info *info)
 {
-    size_t struct_size;
-
-    SPOPS_REQUIRE(NULL, ctx != NULL, "context_get_device_info: ctx is NULL");
-    SPOPS_REQUIRE(ctx, info != NULL, "context_get_device_info: info is NULL");
-    struct_size = info->struct_size;
-    SPOPS_REQUIRE(ctx, struct_size >= sizeof struct_size && struct_size <= sizeof *info,
-                  "context_get_device_info: info.struct_size is %zu, expected %zu to %zu",
-                  struct_size, sizeof struct_size, sizeof *info);
-    memcpy((char *)info + sizeof struct_size, (const char *)&ctx->info + sizeof struct_size,
-           struct_size - sizeof struct_size);
-    return SPOPS_STATUS_OK;
+    static const char call[] = "context_get_device_info";
+    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    return spops_write_struct(ctx, call, "info", info, &ctx->info, sizeof *info);
 }
 
 spops_backend_kind spops_context_backend(const spops_context *ctx)

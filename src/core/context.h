@@ -62,6 +62,11 @@ spops_status spops_context_scratch(spops_context *ctx, const char *call, size_t 
 spops_status spops_read_options(spops_context *ctx, const char *call, const void *options,
                                 void *dst, size_t size);
 
+// Copy src, a struct of `size` bytes that begins with its struct_size, to the caller's dst, called
+// `name` in messages. The caller's may be shorter, and keeps its struct_size.
+spops_status spops_write_struct(spops_context *ctx, const char *call, const char *name, void *dst,
+                                const void *src, size_t size);
+
 // The registered reduction, or NULL if reduce is not a custom id of ctx.
 const spops_custom_reduce *spops_context_custom(const spops_context *ctx, spops_reduce reduce);
 

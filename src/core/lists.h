@@ -74,7 +74,7 @@ static inline void spops_lists_carve(spops_lists *lists, bool pairs, bool order,
 
 static inline spops_lists_view spops_lists_view_of(const spops_lists *lists)
 {
-    spops_lists_view view;
+    spops_lists_view view = spops_lists_view_default();
     view.num_owners = lists->num_owners;
     view.max_terms = lists->max_terms;
     view.offsets = lists->offsets;

@@ -86,19 +86,6 @@ spops_status spops_check_max_cols(spops_context *ctx, const char *call, int64_t 
     return SPOPS_STATUS_OK;
 }
 
-spops_status spops_write_info(spops_context *ctx, const char *call, void *info, const void *src,
-                              size_t size)
-{
-    size_t given;
-    SPOPS_REQUIRE(ctx, info != NULL, "%s: info is NULL", call);
-    memcpy(&given, info, sizeof given);
-    SPOPS_REQUIRE(ctx, given >= sizeof given && given <= size,
-                  "%s: info.struct_size is %zu, expected %zu to %zu", call, given, sizeof given,
-                  size);
-    memcpy((char *)info + sizeof given, (const char *)src + sizeof given, given - sizeof given);
-    return SPOPS_STATUS_OK;
-}
-
 // Making a plan
 
 static spops_lists lists_of(int64_t num_owners, const spops_segments *s, int32_t split_terms)
@@ -631,7 +618,7 @@ spops_status spops_segments_get_info_sync(spops_context *ctx, const spops_segmen
     found.num_pieces = schedule.num_pieces;
     found.num_dropped = schedule.num_dropped;
     found.overflow = schedule.overflow;
-    SPOPS_TRY(spops_write_info(ctx, call, info, &found, sizeof found));
+    SPOPS_TRY(spops_write_struct(ctx, call, "info", info, &found, sizeof found));
     if (schedule.overflow == 0) return SPOPS_STATUS_OK;
     return spops_fail(ctx, SPOPS_STATUS_CAPACITY_EXCEEDED,
                       "%s: segments_set met more terms than max_terms = %" PRId64, call,
@@ -647,11 +634,11 @@ spops_status spops_segments_get_view(spops_context *ctx, const spops_segments *s
                                      spops_lists_view *view)
 {
     static const char call[] = "segments_get_view";
+    spops_lists_view found;
     SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
     SPOPS_TRY(spops_segments_check(ctx, call, "segments", segments));
-    SPOPS_REQUIRE(ctx, view != NULL, "%s: view is NULL", call);
-    *view = spops_lists_view_of(&segments->forward);
-    return SPOPS_STATUS_OK;
+    found = spops_lists_view_of(&segments->forward);
+    return spops_write_struct(ctx, call, "view", view, &found, sizeof found);
 }
 
 // How many different numbers a and b a plan's pairs name (waits).
@@ -709,10 +696,10 @@ spops_status spops_segments_get_traffic_sync(spops_context *ctx, const spops_seg
     size_t row, index, input, output, weight, gather, floor, all_rows, all_weights, working_set;
     int64_t num_a, num_b, num_entries;
     spops_schedule schedule;
+    spops_traffic found;
 
     SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
     SPOPS_TRY(spops_segments_check(ctx, call, "segments", s));
-    SPOPS_REQUIRE(ctx, traffic != NULL, "%s: traffic is NULL", call);
     SPOPS_TRY(
         spops_check_dtype(ctx, call, "dtype", dtype, SPOPS_DTYPES_FLOAT | SPOPS_DTYPES_NARROW));
     SPOPS_REQUIRE(ctx, cols >= 0, "%s: cols is %" PRId64 ", expected at least 0", call, cols);
@@ -740,14 +727,14 @@ spops_status spops_segments_get_traffic_sync(spops_context *ctx, const spops_seg
     SPOPS_REQUIRE(ctx, working_set <= INT64_MAX && gather <= INT64_MAX,
                   "%s: cols is %" PRId64 ", and the matrices exceed 64-bit sizes", call, cols);
 
-    memset(traffic, 0, sizeof *traffic);
-    traffic->index_bytes = (int64_t)index;
-    traffic->weight_bytes = (int64_t)weight;
-    traffic->input_bytes = (int64_t)input;
-    traffic->output_bytes = (int64_t)output;
-    traffic->gather_bytes = (int64_t)gather;
-    traffic->compulsory_bytes = (int64_t)floor;
-    traffic->working_set_bytes = (int64_t)working_set;
-    traffic->regime = spops_context_regime(ctx, traffic->working_set_bytes);
-    return SPOPS_STATUS_OK;
+    memset(&found, 0, sizeof found);
+    found.index_bytes = (int64_t)index;
+    found.weight_bytes = (int64_t)weight;
+    found.input_bytes = (int64_t)input;
+    found.output_bytes = (int64_t)output;
+    found.gather_bytes = (int64_t)gather;
+    found.compulsory_bytes = (int64_t)floor;
+    found.working_set_bytes = (int64_t)working_set;
+    found.regime = spops_context_regime(ctx, found.working_set_bytes);
+    return spops_write_struct(ctx, call, "traffic", traffic, &found, sizeof found);
 }

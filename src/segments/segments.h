@@ -128,11 +128,6 @@ spops_status spops_check_count(spops_context *ctx, const char *call, const char 
 // max_cols of an options struct; 0 becomes the default.
 spops_status spops_check_max_cols(spops_context *ctx, const char *call, int64_t *max_cols);
 
-// Copy src, an info struct of `size` bytes that begins with its struct_size, to the caller's, which
-// may be shorter and keeps its struct_size.
-spops_status spops_write_info(spops_context *ctx, const char *call, void *info, const void *src,
-                              size_t size);
-
 // Forward lists in host memory, as plans are saved, loaded, imported and exported.
 typedef struct spops_segments_image {
     int64_t num_segments, num_terms, num_rows, num_weights, num_sources, max_cols;

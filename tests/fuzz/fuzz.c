@@ -167,7 +167,8 @@ static void give_back_as_arrays(spops_context *ctx, const spops_bev_plan *plan,
                                 const spops_bev_plan_info *info)
 {
     fuzz_input input = {NULL, 0, 0}; // zeros
-    spops_bev_ranks ranks;
+    spops_bev_ranks_out ranks = spops_bev_ranks_out_default();
+    spops_bev_ranks given;
     spops_bev_plan *again = NULL;
     ranks.num_points = info->num_points;
     ranks.num_intervals = info->num_intervals;
@@ -176,9 +177,10 @@ static void give_back_as_arrays(spops_context *ctx, const spops_bev_plan *plan,
     ranks.ranks_bev = fuzz_i32s(&input, info->num_points);
     ranks.interval_starts = fuzz_i32s(&input, info->num_intervals);
     ranks.interval_lengths = fuzz_i32s(&input, info->num_intervals);
+    given = spops_bev_ranks_of(&ranks);
     // What a plan gives out is a plan.
     if (had_memory(ctx, spops_bev_plan_get_ranks_sync(ctx, plan, &ranks)) &&
-        had_memory(ctx, spops_bev_plan_create_from_ranks(ctx, &info->shape, &ranks, NULL, &again)))
+        had_memory(ctx, spops_bev_plan_create_from_ranks(ctx, &info->shape, &given, NULL, &again)))
         spops_bev_plan_destroy(again);
     free(ranks.ranks_depth);
     free(ranks.ranks_feat);

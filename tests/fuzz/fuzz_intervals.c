@@ -7,17 +7,19 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     const fuzz_bev_head head = fuzz_read_bev_head(&input);
     fuzz_memory memory;
     spops_bev_plan *plan = NULL;
-    spops_bev_intervals intervals;
+    spops_bev_intervals_out intervals = spops_bev_intervals_out_default();
+    spops_bev_intervals given;
     if (head.num_points > FUZZ_MAX_COUNT || head.num_intervals > FUZZ_MAX_COUNT) return 0;
     intervals.num_points = head.num_points;
     intervals.num_intervals = head.num_intervals;
     intervals.indices = fuzz_i32s(&input, head.num_points);
     intervals.intervals = fuzz_i32s(&input, 3 * head.num_intervals);
+    given = spops_bev_intervals_of(&intervals);
 
     spops_context *ctx = fuzz_context_create(&memory, head.num_threads);
     if (head.fail_at > 0) memory.fail_at = memory.num_allocs + head.fail_at;
     const spops_status status =
-        spops_bev_plan_create_from_intervals(ctx, &head.shape, &intervals, &head.options, &plan);
+        spops_bev_plan_create_from_intervals(ctx, &head.shape, &given, &head.options, &plan);
     fuzz_finish_bev_plan(ctx, &memory, status, plan);
     fuzz_context_destroy(ctx, &memory);
 

@@ -8,18 +8,17 @@ static void check_map(spops_context *ctx, const fuzz_map_sets *sets, int which,
                       const spops_kernel_map *map)
 {
     const spops_coords *in = fuzz_map_in(sets, which), *out = fuzz_map_out(sets, which);
-    spops_kernel_map_view v;
-    spops_kernel_map_info info;
+    spops_kernel_map_view v = spops_kernel_map_view_default();
+    spops_kernel_map_info info = spops_kernel_map_info_default();
     spops_kernel_map *again = NULL;
     size_t bytes = 0;
     int64_t pairs = 0;
-    info.struct_size = sizeof info;
     FUZZ_REQUIRE(spops_kernel_map_get_info_sync(ctx, map, &info) == SPOPS_STATUS_OK, "info");
     FUZZ_REQUIRE(spops_kernel_map_get_view(ctx, map, &v) == SPOPS_STATUS_OK, "view");
     for (int64_t i = 0; i < info.num_out; ++i)
         for (int32_t k = 0; k < v.num_taps; ++k) {
-            const int32_t j = v.out.table[i * v.table_stride + k];
-            const uint32_t bit = v.out.masks[i * v.mask_words + k / 32] >> (k % 32) & 1;
+            const int32_t j = v.out->table[i * v.table_stride + k];
+            const uint32_t bit = v.out->masks[i * v.mask_words + k / 32] >> (k % 32) & 1;
             FUZZ_REQUIRE(j >= -1 && j < info.num_in && (j >= 0) == (bit != 0), "table");
             pairs += j >= 0;
         }
@@ -28,7 +27,7 @@ static void check_map(spops_context *ctx, const fuzz_map_sets *sets, int which,
         FUZZ_REQUIRE(v.in_rows[i] >= 0 && v.in_rows[i] < info.num_in && v.out_rows[i] >= 0 &&
                          v.out_rows[i] < info.num_out,
                      "pair %lld", (long long)i);
-    if (v.in.offsets != NULL) FUZZ_REQUIRE(v.in.offsets[info.num_in] == pairs, "reverse lists");
+    if (v.in->offsets != NULL) FUZZ_REQUIRE(v.in->offsets[info.num_in] == pairs, "reverse lists");
     FUZZ_REQUIRE(spops_kernel_map_save(ctx, map, in, out, NULL, 0, &bytes) == SPOPS_STATUS_OK,
                  "save");
     void *buffer = malloc(bytes);

@@ -7,7 +7,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     const fuzz_bev_head head = fuzz_read_bev_head(&input);
     fuzz_memory memory;
     spops_bev_plan *plan = NULL;
-    spops_bev_ranks ranks;
+    spops_bev_ranks_out ranks = spops_bev_ranks_out_default();
+    spops_bev_ranks given;
     if (head.num_points > FUZZ_MAX_COUNT || head.num_intervals > FUZZ_MAX_COUNT) return 0;
     ranks.num_points = head.num_points;
     ranks.num_intervals = head.num_intervals;
@@ -16,11 +17,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     ranks.ranks_bev = fuzz_i32s(&input, head.num_points);
     ranks.interval_starts = fuzz_i32s(&input, head.num_intervals);
     ranks.interval_lengths = fuzz_i32s(&input, head.num_intervals);
+    given = spops_bev_ranks_of(&ranks);
 
     spops_context *ctx = fuzz_context_create(&memory, head.num_threads);
     if (head.fail_at > 0) memory.fail_at = memory.num_allocs + head.fail_at;
     const spops_status status =
-        spops_bev_plan_create_from_ranks(ctx, &head.shape, &ranks, &head.options, &plan);
+        spops_bev_plan_create_from_ranks(ctx, &head.shape, &given, &head.options, &plan);
     fuzz_finish_bev_plan(ctx, &memory, status, plan);
     fuzz_context_destroy(ctx, &memory);
 

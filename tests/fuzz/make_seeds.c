@@ -90,8 +90,8 @@ static void put_bev_plan(spops_context *ctx, const spops_bev_plan *plan, const c
 {
     fuzz_input input = {NULL, 0, 0}; // zeros
     spops_bev_plan_info info;
-    spops_bev_ranks ranks;
-    spops_bev_intervals intervals;
+    spops_bev_ranks_out ranks = spops_bev_ranks_out_default();
+    spops_bev_intervals_out intervals = spops_bev_intervals_out_default();
     size_t bytes = 0;
     memset(&info, 0, sizeof info);
     info.struct_size = sizeof info;

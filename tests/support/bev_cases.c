@@ -245,19 +245,20 @@ spops_bev_plan_info bev_info(test_device *d, const spops_bev_plan *plan)
     return info;
 }
 
-static spops_bev_ranks upload_map(test_device *d, const bev_map *m)
+static spops_bev_ranks_out upload_map(test_device *d, const bev_map *m)
 {
-    spops_bev_ranks r = {m->ref.num_points,
-                         m->num_intervals,
-                         test_upload_i32(d, m->depth_of, m->ref.num_points),
-                         test_upload_i32(d, m->feat_of, m->ref.num_points),
-                         test_upload_i32(d, m->cell_of, m->ref.num_points),
-                         test_upload_i32(d, m->starts, m->num_intervals),
-                         test_upload_i32(d, m->lengths, m->num_intervals)};
+    spops_bev_ranks_out r = {sizeof r,
+                             m->ref.num_points,
+                             m->num_intervals,
+                             test_upload_i32(d, m->depth_of, m->ref.num_points),
+                             test_upload_i32(d, m->feat_of, m->ref.num_points),
+                             test_upload_i32(d, m->cell_of, m->ref.num_points),
+                             test_upload_i32(d, m->starts, m->num_intervals),
+                             test_upload_i32(d, m->lengths, m->num_intervals)};
     return r;
 }
 
-static void free_ranks(test_device *d, spops_bev_ranks *r)
+static void free_ranks(test_device *d, spops_bev_ranks_out *r)
 {
     test_free(d, r->ranks_depth), test_free(d, r->ranks_feat), test_free(d, r->ranks_bev);
     test_free(d, r->interval_starts), test_free(d, r->interval_lengths);
@@ -267,7 +268,7 @@ bev_map bev_map_of_plan(test_device *d, const spops_bev_plan *plan)
 {
     const spops_bev_plan_info info = bev_info(d, plan);
     bev_map m = map_create(&info.shape, info.num_points, info.num_intervals);
-    spops_bev_ranks r = upload_map(d, &m);
+    spops_bev_ranks_out r = upload_map(d, &m);
     test_expect_ok(d->ctx, spops_bev_plan_get_ranks_sync(d->ctx, plan, &r), "get_ranks");
     test_download_i32(d, m.depth_of, r.ranks_depth, info.num_points);
     test_download_i32(d, m.feat_of, r.ranks_feat, info.num_points);
@@ -311,13 +312,14 @@ spops_status bev_plan_create(test_device *d, const spops_bev_geometry *geometry,
 spops_status bev_map_plan(test_device *d, const bev_map *map, const spops_bev_options *options,
                           spops_bev_plan **out)
 {
-    spops_bev_ranks r = upload_map(d, map);
+    spops_bev_ranks_out r = upload_map(d, map);
+    const spops_bev_ranks ranks = spops_bev_ranks_of(&r);
     spops_bev_options forced;
     spops_status status = SPOPS_STATUS_NOT_SUPPORTED;
     if (force_spans(options, &forced))
-        status = spops_bev_plan_create_from_ranks(d->ctx, &map->shape, &r, &forced, out);
+        status = spops_bev_plan_create_from_ranks(d->ctx, &map->shape, &ranks, &forced, out);
     if (status == SPOPS_STATUS_NOT_SUPPORTED)
-        status = spops_bev_plan_create_from_ranks(d->ctx, &map->shape, &r, options, out);
+        status = spops_bev_plan_create_from_ranks(d->ctx, &map->shape, &ranks, options, out);
     free_ranks(d, &r);
     return status;
 }

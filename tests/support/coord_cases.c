@@ -191,7 +191,8 @@ held_set held_set_of(test_device *d, const spops_coords *coords, const char *wha
 {
     held_set h;
     memset(&h, 0, sizeof h);
-    h.info.struct_size = sizeof h.info;
+    h.info = spops_coords_info_default();
+    h.view = spops_coords_view_default();
     const spops_status status = spops_coords_get_info_sync(d->ctx, coords, &h.info);
     cr_assert(status == (h.info.overflow ? SPOPS_STATUS_CAPACITY_EXCEEDED : SPOPS_STATUS_OK),
               "%s: %s", what, spops_last_error(d->ctx));
@@ -278,6 +279,7 @@ static held_side held_side_of(test_device *d, const spops_kernel_map_side *side,
     memset(&s, 0, sizeof s);
     const int32_t words = h->view.mask_words;
     s.n = n;
+    s.max_rows = side->max_rows;
     s.mirrored = side->mirrored != 0;
     s.num_tiles = side->num_tiles;
     s.table = fetch(d, side->table, n * h->view.table_stride);
@@ -296,16 +298,18 @@ held_map held_map_of(test_device *d, const spops_kernel_map *map, spops_status e
 {
     held_map h;
     memset(&h, 0, sizeof h);
-    h.info.struct_size = sizeof h.info;
+    h.info = spops_kernel_map_info_default();
+    h.view = spops_kernel_map_view_default();
     const spops_status status = spops_kernel_map_get_info_sync(d->ctx, map, &h.info);
     cr_assert(status == expected_status, "%s: %s: %s", what, spops_status_name(status),
               spops_last_error(d->ctx));
     test_expect_ok(d->ctx, spops_kernel_map_get_view(d->ctx, map, &h.view), what);
+    h.kernel = *h.info.kernel;
     cr_assert(h.view.num_taps == h.info.num_taps && h.view.max_pairs == h.info.max_pairs, "%s",
               what);
     const int64_t pairs = h.info.overflow ? 0 : h.info.num_pairs;
-    h.out = held_side_of(d, &h.view.out, &h, h.info.num_out, pairs);
-    h.in = held_side_of(d, &h.view.in, &h, h.info.num_in, pairs);
+    h.out = held_side_of(d, h.view.out, &h, h.info.num_out, pairs);
+    h.in = held_side_of(d, h.view.in, &h, h.info.num_in, pairs);
     h.tap_offsets = fetch(d, h.view.tap_offsets, h.view.num_taps + 1);
     h.in_rows = fetch(d, h.view.in_rows, pairs);
     h.out_rows = fetch(d, h.view.out_rows, pairs);
@@ -383,7 +387,7 @@ static int32_t num_bits(const uint32_t *mask, int32_t taps)
 void held_map_check_order(const held_map *h, const held_side *s, const char *what)
 {
     const int32_t words = h->view.mask_words, taps = h->view.num_taps, tile = h->view.tile_rows;
-    const tap_groups groups = tap_groups_of(&h->info.kernel, taps);
+    const tap_groups groups = tap_groups_of(&h->kernel, taps);
     unsigned char *seen = (unsigned char *)allocate(s->n + s->num_tiles, 1);
     uint32_t before = 0;
     for (int64_t p = 0; p < s->n; ++p) {
@@ -458,7 +462,7 @@ static void check_side(const held_map *h, const held_side *s, int64_t n, const i
             cr_assert(h->out_rows[at] == (by_input ? other : i), "%s: position %d", what, at);
         }
     }
-    const int64_t max_rows = by_input ? h->view.in.max_rows : h->view.out.max_rows;
+    const int64_t max_rows = by_input ? h->in.max_rows : h->out.max_rows;
     for (int64_t i = n; i <= max_rows; ++i)
         cr_assert(s->offsets[i] == p, "%s: offsets[%lld]", what, (long long)i);
 }

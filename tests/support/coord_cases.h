@@ -54,7 +54,7 @@ ref_set ref_set_in_order(const held_set *held);
 
 // A side of a map; arrays of rows in use, NULL where the map has none.
 typedef struct held_side {
-    int64_t n, num_tiles;
+    int64_t n, max_rows, num_tiles;
     bool mirrored;
     int32_t *table, *order, *tile_order, *offsets, *list, *positions;
     uint32_t *masks, *tile_masks;
@@ -62,7 +62,8 @@ typedef struct held_side {
 
 typedef struct held_map {
     spops_kernel_map_info info;
-    spops_kernel_map_view view;
+    spops_kernel_map_view view; // its sides belong to the map
+    spops_kernel_shape kernel;
     held_side out, in;
     int32_t *tap_offsets, *in_rows, *out_rows, *tap_counts;
 } held_map;

@@ -1,0 +1,487 @@
+// Structs that may grow: a shorter one than today's is read as if the rest were zero, or filled as
+// far as it goes; a longer one, or one that forgot its size, is refused.
+#include <criterion/criterion.h>
+#include <string.h>
+
+#include "spops/spops.h"
+
+#define ROWS 6
+
+// Something of every kind, on the CPU.
+typedef struct fixture {
+    spops_context *ctx;
+    spops_segments *segments;
+    spops_coords *coords;
+    spops_voxels *voxels;
+    spops_kernel_map *map;
+    spops_bev_plan *bev;
+} fixture;
+
+static const int32_t offsets[] = {0, 2, 2, 5, 6};
+static const int32_t rows[ROWS][4] = {{0, 0, 0, 0}, {0, 0, 0, 1}, {0, 0, 1, 1},
+                                      {0, 5, 1, 1}, {1, 0, 0, 0}, {1, 0, 0, 2}};
+static const float points[ROWS][3] = {{0.5f, 0.5f, 0.5f}, {0.6f, 0.5f, 0.5f}, {1.5f, 0.5f, 0.5f},
+                                      {9.5f, 0.5f, 2.5f}, {3.5f, 3.5f, 3.5f}, {0.5f, 0.2f, 0.5f}};
+static const spops_coords_box box = {{0, -8, -8, -8, 0}, {3, 32, 32, 32, 0}};
+static const spops_bev_shape bev_shape = {1, 1, 3, 2, 2, 3, 2, 1};
+static const int32_t ranks_depth[] = {3, 7, 0}, ranks_feat[] = {3, 3, 0}, ranks_bev[] = {4, 4, 5};
+static const int32_t starts[] = {0, 2}, lengths[] = {2, 1};
+static const int32_t intervals[2][3] = {{0, 2, 4}, {2, 3, 5}};
+static const float ones[16] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
+static float out_rows[16];
+static int32_t written[5][8];
+
+static spops_matrix points_matrix(void)
+{
+    return spops_matrix_dense_const(points, ROWS, 3, SPOPS_DTYPE_F32);
+}
+
+// ---- What calls read ----------------------------------------------------------------------------
+
+// A struct that is good, and a call that reads it; what the call makes is destroyed.
+static spops_context_options good_context(void)
+{
+    spops_context_options o = spops_context_options_default();
+    o.backend = SPOPS_BACKEND_CPU;
+    o.num_threads = 2;
+    return o;
+}
+static spops_status read_context(fixture *f, const void *s)
+{
+    spops_context *made = NULL;
+    const spops_status status = spops_context_create((const spops_context_options *)s, &made);
+    (void)f;
+    spops_context_destroy(made);
+    return status;
+}
+
+static spops_status read_segments(fixture *f, const void *s)
+{
+    spops_segments *made = NULL;
+    const spops_status status =
+        spops_segments_create(f->ctx, 4, offsets, (const spops_segments_options *)s, &made);
+    spops_segments_destroy(made);
+    return status;
+}
+
+static spops_status read_coords(fixture *f, const void *s)
+{
+    spops_coords *made = NULL;
+    const spops_status status =
+        spops_coords_create(f->ctx, 3, ROWS, &rows[0][0], (const spops_coords_options *)s, &made);
+    spops_coords_destroy(made);
+    return status;
+}
+
+static spops_status read_kernel(fixture *f, const void *s)
+{
+    spops_coords *made = NULL;
+    const spops_status status = spops_coords_create_downsampled(
+        f->ctx, f->coords, (const spops_kernel_shape *)s, NULL, &made);
+    spops_coords_destroy(made);
+    return status;
+}
+
+static spops_voxels_options good_voxels(void)
+{
+    spops_voxels_options o = spops_voxels_options_default();
+    for (int a = 0; a < 3; ++a)
+        o.size_m[a] = 0.5;
+    return o;
+}
+static spops_status read_voxels(fixture *f, const void *s)
+{
+    spops_voxels *made = NULL;
+    const spops_status status =
+        spops_voxels_create(f->ctx, points_matrix(), NULL, (const spops_voxels_options *)s, &made);
+    spops_voxels_destroy(made);
+    return status;
+}
+
+static spops_devoxels_options good_devoxels(void)
+{
+    spops_devoxels_options o = spops_devoxels_options_default();
+    for (int a = 0; a < 3; ++a)
+        o.size_m[a] = 0.5;
+    return o;
+}
+static spops_status read_devoxels(fixture *f, const void *s)
+{
+    spops_devoxels *made = NULL;
+    const spops_status status = spops_devoxels_create(f->ctx, f->coords, points_matrix(), NULL,
+                                                      (const spops_devoxels_options *)s, &made);
+    spops_devoxels_destroy(made);
+    return status;
+}
+
+static spops_status read_map(fixture *f, const void *s)
+{
+    const spops_kernel_shape kernel = spops_kernel_shape_cube(3, 3, 1, 1);
+    spops_kernel_map *made = NULL;
+    const spops_status status =
+        spops_kernel_map_create(f->ctx, SPOPS_MAP_SUBMANIFOLD, &kernel, f->coords, NULL,
+                                (const spops_kernel_map_options *)s, &made);
+    spops_kernel_map_destroy(made);
+    return status;
+}
+
+static spops_bev_geometry good_geometry(void)
+{
+    static spops_bev_camera camera = {{4, 0, 1, 0, 4, 1, 0, 0, 1},
+                                      {0, 0, 1, 0, -1, 0, 0, 0, 0, -1, 0, 0, 0, 0, 0, 1},
+                                      {1, 0, 0, 0, 1, 0}};
+    spops_bev_geometry g = spops_bev_geometry_default();
+    g.shape = bev_shape;
+    g.input_height = g.input_width = 2;
+    g.depth_start_m = g.depth_step_m = 1.0;
+    for (int a = 0; a < 3; ++a)
+        g.grid_lower_m[a] = -4.0, g.cell_size_m[a] = 4.0;
+    g.cameras = &camera;
+    return g;
+}
+static spops_status read_geometry(fixture *f, const void *s)
+{
+    spops_bev_plan *made = NULL;
+    const spops_status status =
+        spops_bev_plan_create(f->ctx, (const spops_bev_geometry *)s, NULL, &made);
+    spops_bev_plan_destroy(made);
+    return status;
+}
+
+static spops_bev_ranks good_ranks(void)
+{
+    const spops_bev_ranks r = {sizeof r, 3, 2, ranks_depth, ranks_feat, ranks_bev, starts, lengths};
+    return r;
+}
+static spops_status read_ranks(fixture *f, const void *s)
+{
+    spops_bev_plan *made = NULL;
+    const spops_status status = spops_bev_plan_create_from_ranks(
+        f->ctx, &bev_shape, (const spops_bev_ranks *)s, NULL, &made);
+    spops_bev_plan_destroy(made);
+    return status;
+}
+static spops_status read_bev_options(fixture *f, const void *s)
+{
+    const spops_bev_ranks r = good_ranks();
+    spops_bev_plan *made = NULL;
+    const spops_status status = spops_bev_plan_create_from_ranks(
+        f->ctx, &bev_shape, &r, (const spops_bev_options *)s, &made);
+    spops_bev_plan_destroy(made);
+    return status;
+}
+
+static spops_bev_intervals good_intervals(void)
+{
+    const spops_bev_intervals i = {sizeof i, 3, 2, ranks_depth, &intervals[0][0]};
+    return i;
+}
+static spops_status read_intervals(fixture *f, const void *s)
+{
+    spops_bev_plan *made = NULL;
+    const spops_status status = spops_bev_plan_create_from_intervals(
+        f->ctx, &bev_shape, (const spops_bev_intervals *)s, NULL, &made);
+    spops_bev_plan_destroy(made);
+    return status;
+}
+
+static spops_bev_ranks_out good_ranks_out(void)
+{
+    const spops_bev_ranks_out r = {sizeof r,   3,          2,          written[0],
+                                   written[1], written[2], written[3], written[4]};
+    return r;
+}
+static spops_status read_ranks_out(fixture *f, const void *s)
+{
+    return spops_bev_plan_get_ranks_sync(f->ctx, f->bev, (const spops_bev_ranks_out *)s);
+}
+
+static spops_bev_intervals_out good_intervals_out(void)
+{
+    const spops_bev_intervals_out i = {sizeof i, 3, 2, written[0], written[1]};
+    return i;
+}
+static spops_status read_intervals_out(fixture *f, const void *s)
+{
+    return spops_bev_plan_get_intervals_sync(f->ctx, f->bev, (const spops_bev_intervals_out *)s);
+}
+
+static spops_bev_pool good_pool(void)
+{
+    spops_bev_pool pool = spops_bev_pool_default();
+    pool.depth = spops_matrix_dense_const(ones, 12, 1, SPOPS_DTYPE_F32);
+    pool.feat = spops_matrix_dense_const(ones, 4, 2, SPOPS_DTYPE_F32);
+    pool.out = spops_matrix_dense(out_rows, 6, 2, SPOPS_DTYPE_F32);
+    return pool;
+}
+static spops_status read_pool(fixture *f, const void *s)
+{
+    return spops_bevpool_execute_with(f->ctx, f->bev, (const spops_bev_pool *)s);
+}
+
+static void identity(void *user, int64_t n, void *state)
+{
+    (void)user;
+    memset(state, 0, (size_t)n * sizeof(float));
+}
+static void fold(void *user, int64_t n, void *state, const float *v, int32_t term)
+{
+    (void)user, (void)term;
+    for (int64_t i = 0; i < n; ++i)
+        ((float *)state)[i] += v[i];
+}
+static void combine(void *user, int64_t n, void *a, const void *b)
+{
+    (void)user;
+    for (int64_t i = 0; i < n; ++i)
+        ((float *)a)[i] += ((const float *)b)[i];
+}
+static void finalize(void *user, int64_t n, const void *state, int64_t count, float *out)
+{
+    (void)user, (void)count;
+    memcpy(out, state, (size_t)n * sizeof *out);
+}
+static spops_reduce_desc good_desc(void)
+{
+    spops_reduce_desc d = spops_reduce_desc_default();
+    d.name = "sum";
+    d.state_bytes = sizeof(float);
+    d.identity = identity, d.fold = fold, d.combine = combine, d.finalize = finalize;
+    return d;
+}
+static spops_status read_desc(fixture *f, const void *s)
+{
+    spops_reduce id;
+    return spops_reduce_create(f->ctx, (const spops_reduce_desc *)s, &id);
+}
+
+// ---- What calls fill ----------------------------------------------------------------------------
+
+static spops_status fill_device_info(fixture *f, void *s)
+{
+    return spops_context_get_device_info(f->ctx, (spops_device_info *)s);
+}
+static spops_status fill_segments_info(fixture *f, void *s)
+{
+    return spops_segments_get_info_sync(f->ctx, f->segments, (spops_segments_info *)s);
+}
+static spops_status fill_segments_view(fixture *f, void *s)
+{
+    return spops_segments_get_view(f->ctx, f->segments, (spops_lists_view *)s);
+}
+static spops_status fill_traffic(fixture *f, void *s)
+{
+    return spops_segments_get_traffic_sync(f->ctx, f->segments, SPOPS_DTYPE_F32, 8, 1,
+                                           (spops_traffic *)s);
+}
+static spops_status fill_coords_info(fixture *f, void *s)
+{
+    return spops_coords_get_info_sync(f->ctx, f->coords, (spops_coords_info *)s);
+}
+static spops_status fill_coords_view(fixture *f, void *s)
+{
+    return spops_coords_get_view(f->ctx, f->coords, (spops_coords_view *)s);
+}
+static spops_status fill_voxels_view(fixture *f, void *s)
+{
+    return spops_voxels_get_view(f->ctx, f->voxels, (spops_voxels_view *)s);
+}
+static spops_status fill_map_info(fixture *f, void *s)
+{
+    return spops_kernel_map_get_info_sync(f->ctx, f->map, (spops_kernel_map_info *)s);
+}
+static spops_status fill_map_view(fixture *f, void *s)
+{
+    return spops_kernel_map_get_view(f->ctx, f->map, (spops_kernel_map_view *)s);
+}
+static spops_status fill_bev_info(fixture *f, void *s)
+{
+    return spops_bev_plan_get_info_sync(f->ctx, f->bev, (spops_bev_plan_info *)s);
+}
+
+// ---- The rules ----------------------------------------------------------------------------------
+
+static fixture open_fixture(void)
+{
+    const spops_context_options options = good_context();
+    const spops_voxels_options voxels = good_voxels();
+    const spops_bev_ranks ranks = good_ranks();
+    const spops_kernel_shape kernel = spops_kernel_shape_cube(3, 3, 1, 1);
+    fixture f;
+    memset(&f, 0, sizeof f);
+    cr_assert_eq(spops_context_create(&options, &f.ctx), SPOPS_STATUS_OK);
+    cr_assert_eq(spops_segments_create(f.ctx, 4, offsets, NULL, &f.segments), SPOPS_STATUS_OK);
+    cr_assert_eq(spops_coords_create(f.ctx, 3, ROWS, &rows[0][0], NULL, &f.coords),
+                 SPOPS_STATUS_OK);
+    cr_assert_eq(spops_voxels_create(f.ctx, points_matrix(), NULL, &voxels, &f.voxels),
+                 SPOPS_STATUS_OK);
+    cr_assert_eq(spops_kernel_map_create(f.ctx, SPOPS_MAP_SUBMANIFOLD, &kernel, f.coords, NULL,
+                                         NULL, &f.map),
+                 SPOPS_STATUS_OK);
+    cr_assert_eq(spops_bev_plan_create_from_ranks(f.ctx, &bev_shape, &ranks, NULL, &f.bev),
+                 SPOPS_STATUS_OK);
+    return f;
+}
+
+static void close_fixture(fixture *f)
+{
+    spops_bev_plan_destroy(f->bev);
+    spops_kernel_map_destroy(f->map);
+    spops_voxels_destroy(f->voxels);
+    spops_coords_destroy(f->coords);
+    spops_segments_destroy(f->segments);
+    spops_context_destroy(f->ctx);
+}
+
+typedef union room { // a struct and what lies behind it
+    size_t struct_size;
+    unsigned char bytes[1024];
+} room;
+
+static void refuse_sizes(fixture *f, const char *name, const room *good, size_t size,
+                         spops_status (*call)(fixture *f, const void *s))
+{
+    const size_t bad[] = {0, 4, sizeof(size_t) - 1, size + 1, size + 8, SIZE_MAX};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; ++i) {
+        room s = *good;
+        s.struct_size = bad[i];
+        cr_assert_eq(call(f, &s), SPOPS_STATUS_INVALID_ARGUMENT, "%s of %zu bytes", name, bad[i]);
+    }
+}
+
+// What lies behind a shorter struct is not the library's to read: here it is nonsense, where the
+// longer struct that must read the same has zeros.
+static void check_read(fixture *f, const char *name, const void *value, size_t size,
+                       spops_status (*call)(fixture *f, const void *s))
+{
+    room good;
+    memset(&good, 0, sizeof good);
+    memcpy(&good, value, size);
+    cr_assert_eq(good.struct_size, size, "%s_default() has no size", name);
+    cr_assert_eq(call(f, &good), SPOPS_STATUS_OK, "%s: %s", name, spops_last_error(f->ctx));
+    for (size_t part = sizeof(size_t); part < size; part += 8) {
+        room cut = good, zeros = good;
+        memset(cut.bytes + part, 0xee, sizeof cut - part);
+        memset(zeros.bytes + part, 0, sizeof zeros - part);
+        cut.struct_size = part;
+        zeros.struct_size = size;
+        const spops_status expected = call(f, &zeros), status = call(f, &cut);
+        cr_assert_eq(status, expected, "%s cut at %zu: %s, expected %s", name, part,
+                     spops_status_name(status), spops_status_name(expected));
+    }
+    refuse_sizes(f, name, &good, size, call);
+}
+
+#define CHECK_READ(type, value, call)                                                              \
+    do {                                                                                           \
+        const type value_of_it = (value);                                                          \
+        check_read(&f, #type, &value_of_it, sizeof value_of_it, (call));                           \
+    } while (0)
+
+Test(struct_sizes, read)
+{
+    fixture f = open_fixture();
+    CHECK_READ(spops_context_options, good_context(), read_context);
+    CHECK_READ(spops_segments_options, spops_segments_options_default(), read_segments);
+    CHECK_READ(spops_coords_options, spops_coords_options_default(), read_coords);
+    CHECK_READ(spops_kernel_shape, spops_kernel_shape_cube(3, 2, 2, 1), read_kernel);
+    CHECK_READ(spops_voxels_options, good_voxels(), read_voxels);
+    CHECK_READ(spops_devoxels_options, good_devoxels(), read_devoxels);
+    CHECK_READ(spops_kernel_map_options, spops_kernel_map_options_default(), read_map);
+    CHECK_READ(spops_bev_geometry, good_geometry(), read_geometry);
+    CHECK_READ(spops_bev_options, spops_bev_options_default(), read_bev_options);
+    CHECK_READ(spops_bev_ranks, good_ranks(), read_ranks);
+    CHECK_READ(spops_bev_intervals, good_intervals(), read_intervals);
+    CHECK_READ(spops_bev_ranks_out, good_ranks_out(), read_ranks_out);
+    CHECK_READ(spops_bev_intervals_out, good_intervals_out(), read_intervals_out);
+    CHECK_READ(spops_bev_pool, good_pool(), read_pool);
+    CHECK_READ(spops_reduce_desc, good_desc(), read_desc);
+    close_fixture(&f);
+}
+
+// Options within options follow the same rule.
+Test(struct_sizes, read_inside)
+{
+    fixture f = open_fixture();
+    spops_voxels_options o = good_voxels();
+    spops_coords_options coords = spops_coords_options_default();
+    coords.box = &box;
+    o.coords = &coords;
+    cr_assert_eq(read_voxels(&f, &o), SPOPS_STATUS_OK, "%s", spops_last_error(f.ctx));
+    coords.struct_size += 8;
+    cr_assert_eq(read_voxels(&f, &o), SPOPS_STATUS_INVALID_ARGUMENT);
+    close_fixture(&f);
+}
+
+static void check_filled(fixture *f, const char *name, const void *value, size_t size,
+                         spops_status (*call)(fixture *f, void *s))
+{
+    room full, untouched;
+    memset(&full, 0x5a, sizeof full);
+    memset(&untouched, 0x5a, sizeof untouched);
+    memcpy(&full, value, size);
+    cr_assert_eq(full.struct_size, size, "%s_default() has no size", name);
+    cr_assert_eq(call(f, &full), SPOPS_STATUS_OK, "%s: %s", name, spops_last_error(f->ctx));
+    cr_assert_eq(full.struct_size, size, "%s: its size was written", name);
+    cr_assert_eq(memcmp(full.bytes + size, untouched.bytes + size, sizeof full - size), 0,
+                 "%s: written past its end", name);
+    for (size_t part = sizeof(size_t); part < size; part += 8) {
+        room cut = untouched;
+        cut.struct_size = part;
+        cr_assert_eq(call(f, &cut), SPOPS_STATUS_OK, "%s of %zu bytes: %s", name, part,
+                     spops_last_error(f->ctx));
+        cr_assert_eq(cut.struct_size, part, "%s: its size was written", name);
+        cr_assert_eq(memcmp(cut.bytes + sizeof part, full.bytes + sizeof part, part - sizeof part),
+                     0, "%s of %zu bytes is filled otherwise", name, part);
+        cr_assert_eq(memcmp(cut.bytes + part, untouched.bytes + part, sizeof cut - part), 0,
+                     "%s of %zu bytes: written past its end", name, part);
+    }
+    const size_t bad[] = {0, 4, sizeof(size_t) - 1, size + 1, size + 8, SIZE_MAX};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; ++i) {
+        room s = untouched;
+        s.struct_size = bad[i];
+        cr_assert_eq(call(f, &s), SPOPS_STATUS_INVALID_ARGUMENT, "%s of %zu bytes", name, bad[i]);
+        cr_assert_eq(memcmp(s.bytes + sizeof(size_t), untouched.bytes + sizeof(size_t),
+                            sizeof s - sizeof(size_t)),
+                     0, "%s of %zu bytes was written", name, bad[i]);
+    }
+}
+
+#define CHECK_FILLED(type, call)                                                                   \
+    do {                                                                                           \
+        const type empty = type##_default();                                                       \
+        check_filled(&f, #type, &empty, sizeof empty, (call));                                     \
+    } while (0)
+
+Test(struct_sizes, filled)
+{
+    fixture f = open_fixture();
+    CHECK_FILLED(spops_device_info, fill_device_info);
+    CHECK_FILLED(spops_segments_info, fill_segments_info);
+    CHECK_FILLED(spops_lists_view, fill_segments_view);
+    CHECK_FILLED(spops_traffic, fill_traffic);
+    CHECK_FILLED(spops_coords_info, fill_coords_info);
+    CHECK_FILLED(spops_coords_view, fill_coords_view);
+    CHECK_FILLED(spops_voxels_view, fill_voxels_view);
+    CHECK_FILLED(spops_kernel_map_info, fill_map_info);
+    CHECK_FILLED(spops_kernel_map_view, fill_map_view);
+    CHECK_FILLED(spops_bev_plan_info, fill_bev_info);
+    close_fixture(&f);
+}
+
+// What a view or an info points to says how much of it there is.
+Test(struct_sizes, pointed_to)
+{
+    fixture f = open_fixture();
+    spops_kernel_map_view view = spops_kernel_map_view_default();
+    spops_kernel_map_info info = spops_kernel_map_info_default();
+    cr_assert_eq(fill_map_view(&f, &view), SPOPS_STATUS_OK);
+    cr_assert_eq(fill_map_info(&f, &info), SPOPS_STATUS_OK);
+    cr_assert_eq(view.out->struct_size, sizeof *view.out);
+    cr_assert_eq(view.in->struct_size, sizeof *view.in);
+    cr_assert_eq(view.out->max_rows, ROWS);
+    cr_assert_eq(view.in->max_rows, ROWS);
+    cr_assert_eq(info.kernel->struct_size, sizeof *info.kernel);
+    cr_assert_eq(info.kernel->size[2], 3);
+    close_fixture(&f);
+}
