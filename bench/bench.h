@@ -6,13 +6,10 @@
 extern "C" {
 #endif
 
-// argv[0] is the program's name, the rest as bench_usage() describes. Prints results on stdout,
+// argv[0] is the program's name, the rest as --help describes. Prints results on stdout,
 // progress on stderr where that is a terminal. Returns the exit status: 0, 1 when a result was
 // wrong or a call failed, 2 for arguments that make no sense.
 int bench_main(int argc, char **argv);
-
-// What `bench_main` accepts, for a help text.
-const char *bench_usage(void);
 
 #ifdef __cplusplus
 }

@@ -12,6 +12,54 @@
 #include "tools/rig_json.h"
 #include "tools/settings.h"
 
+// The suite's own options.
+static struct {
+    const char *maps, *rig, *frame, *layouts, *kernel, *depth_dtype, *out_dtype, *accumulate;
+    int num_streams;
+    bool article;
+} asked;
+static const bench_option suite_options[] = {
+    {"--maps", "LIST", SETTING_NAMES " or all (default: a,c,b)", SETTING_NAMES ",all",
+     .text = &asked.maps},
+    {"--article", NULL, "105k to 1280k at 80 columns, 209k also at 128 and 256",
+     .on = &asked.article},
+    {"--streams", "N", "also N contexts at once, beside N runs in a row",
+     .number = &asked.num_streams, .most = DEVICE_MAX_TOGETHER},
+    {"--rig", "FILE", "a rig as JSON instead of the shipped one", .text = &asked.rig},
+    {"--frame", "NAME", "ego or lidar instead of the map's own", "ego,lidar", .text = &asked.frame},
+    {"--layouts", "LIST", "forward: channels last,first (default: last)", "last,first",
+     .text = &asked.layouts},
+    {"--kernel", "NAME", "auto, lists or spans (default: auto)", "auto,lists,spans",
+     .text = &asked.kernel},
+    {"--depth-dtype", "NAME", "beside 8- and 4-bit features, f16,f8e4m3,f8e5m2 (default: f16)",
+     .accepts = bench_is_dtype, .text = &asked.depth_dtype},
+    {"--out-dtype", "NAME", "likewise, f16,f32,f8e4m3,f8e5m2 (default: f16)",
+     .accepts = bench_is_dtype, .text = &asked.out_dtype},
+    {"--accumulate", "NAME", "f32 or f16, what sums may be carried in (default: f32)", "f32,f16",
+     .text = &asked.accumulate},
+    {0}};
+
+static spops_dtype dtype_asked(const char *name)
+{
+    spops_dtype dtype = SPOPS_DTYPE_F16;
+    if (name != NULL) (void)bench_read_dtype(name, &dtype);
+    return dtype;
+}
+
+static spops_bev_kernel kernel_asked(void)
+{
+    const char *name = asked.kernel != NULL ? asked.kernel : "auto";
+    return strcmp(name, "lists") == 0   ? SPOPS_BEV_KERNEL_LISTS
+           : strcmp(name, "spans") == 0 ? SPOPS_BEV_KERNEL_SPANS
+                                        : SPOPS_BEV_KERNEL_AUTO;
+}
+
+static spops_accumulate accumulate_asked(void)
+{
+    return asked.accumulate != NULL && strcmp(asked.accumulate, "f16") == 0 ? SPOPS_ACCUMULATE_F16
+                                                                            : SPOPS_ACCUMULATE_F32;
+}
+
 // One scatter map, on the host for the reference and where the context runs for the baselines.
 typedef struct bev_map {
     char name[32]; // "map A"
@@ -119,8 +167,8 @@ static bool index_map(bench *b, bev_map *m)
 static bool set_geometry(bench *b, const rig *r, bev_map *m, bool *lidar)
 {
     char error[RIG_ERROR_BYTES];
-    *lidar = b->options.frame != NULL ? strcmp(b->options.frame, "lidar") == 0
-                                      : m->setting->lidar_frame && rig_has_lidar(r);
+    *lidar = asked.frame != NULL ? strcmp(asked.frame, "lidar") == 0
+                                 : m->setting->lidar_frame && rig_has_lidar(r);
     m->cameras = bench_host(b, setting_num_cameras(m->setting, r), sizeof *m->cameras);
     if (m->cameras == NULL) return false;
     return setting_geometry(m->setting, r, *lidar ? RIG_FRAME_LIDAR : rig_best_ego_frame(r),
@@ -137,7 +185,7 @@ static bool make_plan(bench *b, bev_map *m, int64_t cols)
     m->plan = NULL;
     options.max_cols = cols;
     options.backward = bench_wants(b->options.passes, "backward");
-    options.kernel = b->options.kernel;
+    options.kernel = kernel_asked();
     return bench_check(b, m->name, spops_bev_plan_create(b->ctx, &m->geometry, &options, &m->plan));
 }
 
@@ -263,7 +311,7 @@ static bool make_quantized(bev_data *d, spops_dtype dtype, int64_t rows, int64_t
 static bool make_quantized_data(bev_data *d)
 {
     const spops_bev_plan_info *info = &d->map->info;
-    const spops_dtype depth = d->b->options.depth_dtype, out = d->b->options.out_dtype;
+    const spops_dtype depth = dtype_asked(asked.depth_dtype), out = dtype_asked(asked.out_dtype);
     const bool depth_ok =
         depth <= SPOPS_DTYPE_BF16
             ? make_input(d, depth, info->num_depths, 1, 1, 0.0f, 0.1f, &d->depth, &d->depth_values)
@@ -305,7 +353,7 @@ static void enqueue_pool(bev_data *d, spops_bev_layout layout, spops_matrix out)
 {
     spops_bev_pool pool = spops_bev_pool_default();
     pool.layout = layout;
-    pool.accumulate = d->b->options.accumulate;
+    pool.accumulate = accumulate_asked();
     pool.depth = d->depth;
     pool.feat = d->feat;
     pool.out = out;
@@ -362,10 +410,10 @@ static int64_t out_index(const bev_data *d, spops_bev_layout layout, int64_t cel
 }
 
 // What sums in f16 may add to the error (spops_accumulate). Scales are below one here.
-static double packed_bound(const bev_data *d, int64_t count, double magnitude)
+static double packed_bound(int64_t count, double magnitude)
 {
     const double s = (double)(count < 16 ? count : 16) * 0x1p-11;
-    if (d->b->options.accumulate != SPOPS_ACCUMULATE_F16) return 0.0;
+    if (accumulate_asked() != SPOPS_ACCUMULATE_F16) return 0.0;
     return s / (1.0 - s) * magnitude + (double)count * 0x1p-24;
 }
 
@@ -402,7 +450,7 @@ static bool check_forward(bev_data *d, spops_bev_layout layout, const char *name
             const double bound = count == 0 ? 0.0
                                             : bench_sum_bound(d->out.dtype, factor * count + more,
                                                               magnitude[c], sum[c]) +
-                                                  packed_bound(d, count, magnitude[c]);
+                                                  packed_bound(count, magnitude[c]);
             if (fabs(value - sum[c]) <= bound) continue;
             ++wrong;
             first = cell * cols + c;
@@ -498,10 +546,10 @@ static void describe_map(const bev_map *m, const char *pass, bench_case *c)
     c->suite = "bev";
     snprintf(c->name, sizeof c->name, "%s %s", m->name, pass);
     snprintf(c->what, sizeof c->what, "%s", m->what);
-    c->num_points = m->info.num_points;
-    c->num_intervals = m->info.num_intervals;
-    c->num_cells = m->info.num_cells;
-    c->longest = m->info.longest;
+    bench_case_note(c, "points", m->info.num_points);
+    bench_case_note(c, "intervals", m->info.num_intervals);
+    bench_case_note(c, "cells", m->info.num_cells);
+    bench_case_note(c, "longest", m->info.longest);
 }
 
 static void begin_case(const bev_data *d, const char *pass, bench_case *c)
@@ -509,17 +557,17 @@ static void begin_case(const bev_data *d, const char *pass, bench_case *c)
     describe_map(d->map, pass, c);
     c->dtype = d->dtype;
     c->cols = d->cols;
-    if (strstr(pass, "forward") != NULL && d->b->options.accumulate == SPOPS_ACCUMULATE_F16) {
+    if (strstr(pass, "forward") != NULL && accumulate_asked() == SPOPS_ACCUMULATE_F16) {
         const size_t used = strlen(c->what);
         snprintf(c->what + used, sizeof c->what - used, ", sums in f16");
-        c->accumulate = "f16";
+        bench_case_note_text(c, "accumulate", "f16");
     }
     if (!is_quantized(d)) return;
     const size_t used = strlen(c->what);
-    c->depth_dtype = spops_dtype_name(d->depth.dtype);
-    c->out_dtype = spops_dtype_name(d->out.dtype);
-    snprintf(c->what + used, sizeof c->what - used, ", depth %s, out %s", c->depth_dtype,
-             c->out_dtype);
+    const char *depth = spops_dtype_name(d->depth.dtype), *out = spops_dtype_name(d->out.dtype);
+    bench_case_note_text(c, "depth_dtype", depth);
+    bench_case_note_text(c, "out_dtype", out);
+    snprintf(c->what + used, sizeof c->what - used, ", depth %s, out %s", depth, out);
 }
 
 static bool measure_baseline(bev_data *d, const bev_baseline *baseline, bev_baseline_args *args,
@@ -595,10 +643,10 @@ static void measure_forward(bev_data *d, spops_bev_layout layout)
 
 static void measure_forwards(bev_data *d)
 {
-    const bench_options *o = &d->b->options;
-    if (!bench_wants(o->passes, "forward")) return;
-    if (bench_wants(o->layouts, "last")) measure_forward(d, SPOPS_BEV_CHANNELS_LAST);
-    if (bench_wants(o->layouts, "first")) measure_forward(d, SPOPS_BEV_CHANNELS_FIRST);
+    const char *layouts = asked.layouts != NULL ? asked.layouts : "last";
+    if (!bench_wants(d->b->options.passes, "forward")) return;
+    if (bench_wants(layouts, "last")) measure_forward(d, SPOPS_BEV_CHANNELS_LAST);
+    if (bench_wants(layouts, "first")) measure_forward(d, SPOPS_BEV_CHANNELS_FIRST);
 }
 
 static void measure_backward(bev_data *d)
@@ -736,7 +784,7 @@ static bool measure_lanes(bench *b, bench_case *c, bev_lane *lanes, int num)
 static void measure_streams(const bev_data *d)
 {
     bench *b = d->b;
-    const int num = b->options.num_streams;
+    const int num = asked.num_streams;
     bev_lane *lanes = bench_host(b, num, sizeof *lanes);
     char pass[48];
     bool ok = lanes != NULL;
@@ -745,7 +793,7 @@ static void measure_streams(const bev_data *d)
     snprintf(pass, sizeof pass, "forward, %d streams", num);
     begin_case(d, pass, &c);
     count_forward(d, &c);
-    c.num_streams = num;
+    bench_case_note(&c, "streams", num);
     c.bytes *= num;
     c.gather_bytes *= num;
     bench_progress("bev %s: checking", c.name);
@@ -849,13 +897,12 @@ static void measure_plans(bench *b, const bev_map *m, int64_t max_cols)
 static bool load_rig(bench *b, rig *r)
 {
     char error[RIG_ERROR_BYTES];
-    const bool ok = b->options.rig != NULL
-                        ? rig_load(b->options.rig, r, error, sizeof error)
+    const bool ok = asked.rig != NULL
+                        ? rig_load(asked.rig, r, error, sizeof error)
                         : rig_parse((const char *)rig_six_cameras_json, rig_six_cameras_json_bytes,
                                     r, error, sizeof error);
     if (ok) return true;
-    return bench_fail(b, "%s: %s", b->options.rig != NULL ? b->options.rig : "the shipped rig",
-                      error);
+    return bench_fail(b, "%s: %s", asked.rig != NULL ? asked.rig : "the shipped rig", error);
 }
 
 static void measure_map(bench *b, bev_map *m, const int64_t *cols, int num_cols, unsigned dtypes)
@@ -869,7 +916,7 @@ static void measure_map(bench *b, bev_map *m, const int64_t *cols, int num_cols,
                 measure_forwards(&d);
                 if (bench_wants(b->options.passes, "backward") && !is_quantized(&d))
                     measure_backward(&d);
-                if (b->options.num_streams > 0) measure_streams(&d);
+                if (asked.num_streams > 0) measure_streams(&d);
             }
             free_data(&d);
         }
@@ -879,10 +926,9 @@ static void measure_map(bench *b, bev_map *m, const int64_t *cols, int num_cols,
 // The maps that --article or --maps names, or the suite's own.
 static bool wants_map(const bench *b, const char *name)
 {
-    const bench_options *o = &b->options;
-    const char *own = o->quick ? "a" : o->article ? "105k,209k,572k,1280k" : "a,c,b";
-    if (o->maps == NULL) return bench_wants(own, name);
-    return bench_wants(o->maps, "all") || bench_wants(o->maps, name);
+    const char *own = b->options.quick ? "a" : asked.article ? "105k,209k,572k,1280k" : "a,c,b";
+    if (asked.maps == NULL) return bench_wants(own, name);
+    return bench_wants(asked.maps, "all") || bench_wants(asked.maps, name);
 }
 
 // The widths of a map: the options', the article's, or the suite's own.
@@ -890,11 +936,11 @@ static int widths_of(const bench *b, const char *name, int64_t cols[BENCH_MAX_CO
 {
     static const int64_t own[] = {80, 128, 256};
     const bool small = b->options.quick || b->backend == SPOPS_BACKEND_CPU;
-    const bool all = b->options.article ? strcmp(name, "209k") == 0 : !small;
+    const bool all = asked.article ? strcmp(name, "209k") == 0 : !small;
     return bench_cols(b, own, all ? 3 : 1, cols);
 }
 
-void bench_bev(bench *b)
+static void run_suite(bench *b)
 {
     static const char names[] = SETTING_NAMES;
     const bool small = b->options.quick || b->backend == SPOPS_BACKEND_CPU;
@@ -922,3 +968,6 @@ void bench_bev(bench *b)
     }
     rig_free(&r);
 }
+
+const bench_suite bench_suite_bev = {
+    .name = "bev", .passes = "forward,backward,plan", .options = suite_options, .run = run_suite};

@@ -205,7 +205,7 @@ done:
     bench_block_destroy(&values);
 }
 
-void bench_gather(bench *b)
+static void run_suite(bench *b)
 {
     const bool cpu = b->backend == SPOPS_BACKEND_CPU;
     const int64_t factor = b->options.quick ? QUICK_FACTOR : 1;
@@ -232,3 +232,6 @@ void bench_gather(bench *b)
     free(d.row_begin);
     free(d.row_terms);
 }
+
+const bench_suite bench_suite_gather = {
+    .name = "gather", .passes = "forward,backward", .run = run_suite};

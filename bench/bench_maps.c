@@ -12,6 +12,14 @@
 #define NPY_HEADER_BYTES 128
 #define QUICK_ROWS       20000
 
+static struct {
+    bool ablation;
+} asked;
+static const bench_option suite_options[] = {
+    {"--ablation", NULL, "search strategies, symmetry, output coordinates in stages",
+     .on = &asked.ablation},
+    {0}};
+
 // ---- Scenes -------------------------------------------------------------------------------------
 
 // Voxels [num_rows][4] (batch 0), lexicographic; from a file of the test data where it is there.
@@ -511,11 +519,11 @@ static void measure_scene(bench *b, map_scene *s, bool large)
         for (int64_t k = 0; k < taps; ++k)
             num_pairs += reference.counts[k];
         measure_map(b, s, rows, num_rows, &reference, num_pairs);
-        if (b->options.ablation) measure_searches(b, s, rows, num_rows, &reference, num_pairs);
+        if (asked.ablation) measure_searches(b, s, rows, num_rows, &reference, num_pairs);
         free(reference.table);
         reference.table = NULL;
     }
-    if (b->options.ablation) {
+    if (asked.ablation) {
         measure_downsampled(b, s, rows, num_rows, 2);
         measure_downsampled(b, s, rows, num_rows, 3);
     }
@@ -676,7 +684,7 @@ done:
     bench_free(b, num_points);
 }
 
-void bench_maps(bench *b)
+static void run_suite(bench *b)
 {
     map_scene scenes[] = {{.name = "lidar", .file = "conv_lidar.npy", .most_rows = 82329},
                           {.name = "indoor", .file = "conv_indoor.npy", .most_rows = 200000},
@@ -687,3 +695,5 @@ void bench_maps(bench *b)
     }
     measure_voxels(b);
 }
+
+const bench_suite bench_suite_maps = {.name = "maps", .options = suite_options, .run = run_suite};

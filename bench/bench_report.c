@@ -11,17 +11,6 @@
 #define CPU_CASE_BUDGET_US 1.5e6 // slow CPU runs get fewer samples
 #define MIN_SAMPLES        3
 
-bool bench_wants(const char *list, const char *name)
-{
-    const size_t length = strlen(name);
-    if (list == NULL) return true;
-    for (const char *p = list; *p != '\0'; p += strcspn(p, ",")) {
-        if (*p == ',') ++p;
-        if (strcspn(p, ",") == length && strncmp(p, name, length) == 0) return true;
-    }
-    return false;
-}
-
 int bench_cols(const bench *b, const int64_t *own, int num_own, int64_t cols[BENCH_MAX_COLS])
 {
     const int num = b->options.num_cols > 0 ? b->options.num_cols : num_own;
@@ -193,6 +182,21 @@ static double speedup(const bench_case *c, const bench_variant *v, int mode)
     return 0.0;
 }
 
+static void add_note(bench_case *c, bench_note note)
+{
+    if (c->num_notes < BENCH_MAX_NOTES) c->notes[c->num_notes++] = note;
+}
+
+void bench_case_note(bench_case *c, const char *key, int64_t number)
+{
+    add_note(c, (bench_note){key, NULL, number});
+}
+
+void bench_case_note_text(bench_case *c, const char *key, const char *text)
+{
+    add_note(c, (bench_note){key, text, 0});
+}
+
 static void print_text(FILE *f, const char *text)
 {
     fputc('"', f);
@@ -229,15 +233,13 @@ static void print_json(const bench *b, FILE *f, const bench_case *c, const bench
     print_member(f, "suite", c->suite);
     print_member(f, "case", c->name);
     print_member(f, "dtype", dtype_name(c));
-    if (c->depth_dtype != NULL) print_member(f, "depth_dtype", c->depth_dtype);
-    if (c->out_dtype != NULL) print_member(f, "out_dtype", c->out_dtype);
-    if (c->accumulate != NULL) print_member(f, "accumulate", c->accumulate);
     fprintf(f, "\"cols\": %lld, ", (long long)c->cols);
-    if (c->num_cells > 0)
-        fprintf(f, "\"points\": %lld, \"intervals\": %lld, \"cells\": %lld, \"longest\": %lld, ",
-                (long long)c->num_points, (long long)c->num_intervals, (long long)c->num_cells,
-                (long long)c->longest);
-    if (c->num_streams > 0) fprintf(f, "\"streams\": %d, ", c->num_streams);
+    for (const bench_note *n = c->notes; n < c->notes + c->num_notes; ++n) {
+        if (n->text != NULL)
+            print_member(f, n->key, n->text);
+        else
+            fprintf(f, "\"%s\": %lld, ", n->key, (long long)n->number);
+    }
     print_member(f, "variant", v->name);
     print_member(f, "mode", mode == BENCH_HOT ? "hot" : "cold");
     fprintf(f, "\"median_us\": %.4g, \"p10_us\": %.4g, \"p90_us\": %.4g, \"min_us\": %.4g",

@@ -7,6 +7,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
+#include "bench/bench_options.h"
 #include "spops/spops.h"
 #include "support/device.h"
 
@@ -15,20 +16,17 @@
 
 typedef enum bench_mode { BENCH_HOT = 0, BENCH_COLD = 1, BENCH_NUM_MODES = 2 } bench_mode;
 
+// What every suite goes by. What only one goes by is in its own file.
 typedef struct bench_options {
     spops_backend_kind backend;
-    const char *suites, *maps, *shapes, *passes, *layouts; // comma-separated lists
+    const char *suites, *passes; // comma-separated; NULL: all
     int64_t cols[BENCH_MAX_COLS];
-    int num_cols;                       // 0: the suite's own
-    unsigned dtypes;                    // bit mask of 1 << dtype; 0: the suite's own
-    spops_dtype depth_dtype, out_dtype; // beside 8- and 4-bit features
-    spops_bev_kernel kernel;
-    spops_accumulate accumulate;
+    int num_cols;    // 0: the suite's own
+    unsigned dtypes; // bit mask of 1 << dtype; 0: the suite's own
     bool modes[BENCH_NUM_MODES];
-    bool all_ops, ablation, article, quick, json, baselines;
+    bool quick, json, baselines;
     int num_samples, num_threads;
-    int num_streams; // 0: none side by side
-    const char *rig, *frame, *output, *commit;
+    const char *output, *commit;
 } bench_options;
 
 typedef struct bench {
@@ -44,9 +42,6 @@ typedef struct bench {
     char command[512];
     bool failed; // something was wrong; goes on with the next case
 } bench;
-
-// True if `name` is in the comma-separated `list`, or list is NULL.
-bool bench_wants(const char *list, const char *name);
 
 // The columns and dtypes to walk: the options' or the suite's own.
 int bench_cols(const bench *b, const int64_t *own, int num_own, int64_t cols[BENCH_MAX_COLS]);
@@ -84,35 +79,42 @@ typedef struct bench_variant {
     device_timing timing[BENCH_NUM_MODES];
 } bench_variant;
 
-#define BENCH_MAX_VARIANTS 8
+// Something a suite says of a case in its JSON line, besides what all of them say.
+typedef struct bench_note {
+    const char *key;
+    const char *text; // NULL: the number
+    int64_t number;
+} bench_note;
+
+enum { BENCH_MAX_VARIANTS = 8, BENCH_MAX_NOTES = 8 };
 
 typedef struct bench_case {
     const char *suite;
     char name[96];  // such as "map A forward"
     char what[200]; // sizes, for the table
     spops_dtype dtype;
-    const char *depth_dtype, *out_dtype; // where they are not dtype; else NULL
-    const char *accumulate;              // likewise, f32
-    int64_t cols;                        // 0: neither rows nor a dtype
-    int64_t bytes;                       // compulsory: each needed element once; 0: no floor
-    int64_t gather_bytes;                // 0: nothing is gathered
-    // Of a scatter map; num_cells 0: the case has none.
-    int64_t num_points, num_intervals, num_cells, longest;
-    int num_streams; // contexts that share the work; 0: one
-    int num_variants;
+    int64_t cols;         // 0: neither rows nor a dtype
+    int64_t bytes;        // compulsory: each needed element once; 0: no floor
+    int64_t gather_bytes; // 0: nothing is gathered
+    int num_notes, num_variants;
+    bench_note notes[BENCH_MAX_NOTES];
     bench_variant variants[BENCH_MAX_VARIANTS];
 } bench_case;
 
+void bench_case_note(bench_case *c, const char *key, int64_t number);
+void bench_case_note_text(bench_case *c, const char *key, const char *text);
 bench_variant *bench_case_add(bench_case *c, const char *name, bool is_baseline);
 // Time a variant in every wanted mode.
 bool bench_case_time(bench *b, bench_case *c, const char *name, bool is_baseline,
                      void (*enqueue)(void *user), void *user);
 void bench_case_print(bench *b, const bench_case *c);
 
-// The suites. Each walks its cases and reports; failures are in b->failed.
-void bench_bev(bench *b);
-void bench_segreduce(bench *b);
-void bench_gather(bench *b);
-void bench_maps(bench *b);
+// A suite, listed in suites.def.
+typedef struct bench_suite {
+    const char *name;
+    const char *passes;          // what --passes may name of it, separated by commas; NULL: nothing
+    const bench_option *options; // its own; NULL, or ended by a row without a name
+    void (*run)(bench *b);       // walks its cases and reports; failures are in b->failed
+} bench_suite;
 
 #endif

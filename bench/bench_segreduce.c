@@ -24,6 +24,16 @@ static const bench_op ops[] = {
 #undef SPOPS_REDUCE_OP
 };
 
+static struct {
+    const char *shapes;
+    bool all_ops;
+} asked;
+static const bench_option suite_options[] = {
+    {"--shapes", "LIST", "uniform,powerlaw,huge (default: all)", "uniform,powerlaw,huge",
+     .text = &asked.shapes},
+    {"--all-ops", NULL, "every reduction, not only the sum", .on = &asked.all_ops},
+    {0}};
+
 size_t segreduce_matrix_bytes(const spops_matrix *m)
 {
     return (size_t)m->rows * (size_t)m->cols * spops_dtype_bytes(m->dtype);
@@ -241,9 +251,9 @@ static void measure_cusparse(segreduce_data *d, bench_case *c)
     }
 }
 
-static bool wants_op(const bench *b, spops_reduce reduce)
+static bool wants_op(spops_reduce reduce)
 {
-    return b->options.all_ops || reduce == SPOPS_REDUCE_SUM;
+    return asked.all_ops || reduce == SPOPS_REDUCE_SUM;
 }
 
 static void measure_ordered(segreduce_data *d)
@@ -253,7 +263,7 @@ static void measure_ordered(segreduce_data *d)
     d->weighted = false;
     for (size_t i = 0; i < sizeof ops / sizeof ops[0]; ++i) {
         bench_case c;
-        if (!wants_op(d->b, ops[i].reduce)) continue;
+        if (!wants_op(ops[i].reduce)) continue;
         d->reduce = ops[i].reduce;
         begin_forward(d, ops[i].name, &c);
         if (!measure_own(d, &c)) continue;
@@ -287,8 +297,7 @@ static void measure_passes(segreduce_data *d)
         measure_gathering(d);
     }
     for (size_t i = 0; bench_wants(passes, "backward") && i < sizeof ops / sizeof ops[0]; ++i)
-        if (wants_op(d->b, ops[i].reduce))
-            segreduce_measure_backward(d, ops[i].reduce, ops[i].name);
+        if (wants_op(ops[i].reduce)) segreduce_measure_backward(d, ops[i].reduce, ops[i].name);
 }
 
 // ---- The suite ----------------------------------------------------------------------------------
@@ -337,7 +346,7 @@ static bool make_shape(bench *b, const char *shape, int64_t num_segments, int64_
     options.idx = d->device_idx;
     options.num_rows = num_terms;
     if (bench_wants(b->options.passes, "backward"))
-        options.gradients = b->options.all_ops ? SPOPS_GRADIENTS_ALL : SPOPS_GRADIENTS_LINEAR;
+        options.gradients = asked.all_ops ? SPOPS_GRADIENTS_ALL : SPOPS_GRADIENTS_LINEAR;
     return bench_check(
         b, shape,
         spops_segments_create(b->ctx, num_segments, d->device_offsets, &options, &d->gathering));
@@ -417,7 +426,7 @@ static void measure_dtype(bench *b, spops_dtype dtype, const int64_t *cols, int 
     const bool ready = make_arrays(b, dtype, num_segments, num_terms, max_cols, &arrays);
     for (size_t s = 0; ready && s < sizeof shapes / sizeof shapes[0]; ++s) {
         segreduce_data d;
-        if (!bench_wants(b->options.shapes, shapes[s])) continue;
+        if (!bench_wants(asked.shapes, shapes[s])) continue;
         if (make_shape(b, shapes[s], num_segments, num_terms, max_cols, &d))
             for (int i = 0; i < num_cols; ++i) {
                 set_width(&d, &arrays, cols[i]);
@@ -428,7 +437,7 @@ static void measure_dtype(bench *b, spops_dtype dtype, const int64_t *cols, int 
     free_arrays(b, &arrays);
 }
 
-void bench_segreduce(bench *b)
+static void run_suite(bench *b)
 {
     const bool cpu = b->backend == SPOPS_BACKEND_CPU;
     const int64_t factor = b->options.quick ? QUICK_FACTOR : 1;
@@ -442,3 +451,6 @@ void bench_segreduce(bench *b)
             measure_dtype(b, (spops_dtype)dtype, cols, num_cols, NUM_SEGMENTS / factor,
                           NUM_TERMS / factor);
 }
+
+const bench_suite bench_suite_segreduce = {
+    .name = "segreduce", .passes = "forward,backward", .options = suite_options, .run = run_suite};

@@ -21,14 +21,8 @@ static const char usage[] =
 static int command_bench(int argc, char **argv)
 {
     char name[] = "spops bench";
-    for (int i = 1; i < argc; ++i)
-        if (strcmp(argv[i], "--help") == 0) {
-            fputs(bench_usage(), stdout);
-            return COMMAND_OK;
-        }
     argv[0] = name;
-    const int status = bench_main(argc, argv);
-    return status;
+    return bench_main(argc, argv);
 }
 #else
 static int command_bench(int argc, char **argv)
