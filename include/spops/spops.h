@@ -8,6 +8,7 @@
 #include "spops/segments.h"
 #include "spops/segreduce.h"
 #include "spops/gather.h"
+#include "spops/mvmr.h"
 #include "spops/bevpool.h"
 #include "spops/quantize.h"
 #include "spops/coords.h"

@@ -353,7 +353,7 @@ fail:
 
 // From the caller's indices
 
-static spops_status check_range(spops_context *ctx, const char *call, const char *name,
+spops_status spops_check_range(spops_context *ctx, const char *call, const char *name,
                                 const int32_t *array, int64_t n, int64_t high,
                                 const char *high_name)
 {
@@ -370,7 +370,7 @@ static spops_status check_range(spops_context *ctx, const char *call, const char
     return SPOPS_STATUS_OK;
 }
 
-static spops_status check_ascending(spops_context *ctx, const char *call, const char *name,
+spops_status spops_check_ascending(spops_context *ctx, const char *call, const char *name,
                                     const int32_t *array, int64_t n)
 {
     spops_check_result found;
@@ -384,14 +384,14 @@ static spops_status check_ascending(spops_context *ctx, const char *call, const 
     return SPOPS_STATUS_OK;
 }
 
-static spops_status check_offsets(spops_context *ctx, const char *call, const int32_t *offsets,
+spops_status spops_check_offsets(spops_context *ctx, const char *call, const int32_t *offsets,
                                   int64_t num_segments, int64_t *num_terms)
 {
     int32_t first, last;
     SPOPS_TRY(spops_check_indices(ctx, call, "offsets", offsets, num_segments + 1));
     SPOPS_TRY(ctx->backend->download(ctx, &first, offsets, sizeof first));
     SPOPS_REQUIRE(ctx, first == 0, "%s: offsets[0] is %" PRId32 ", expected 0", call, first);
-    SPOPS_TRY(check_ascending(ctx, call, "offsets", offsets, num_segments + 1));
+    SPOPS_TRY(spops_check_ascending(ctx, call, "offsets", offsets, num_segments + 1));
     SPOPS_TRY(ctx->backend->download(ctx, &last, offsets + num_segments, sizeof last));
     SPOPS_REQUIRE(ctx, last <= SPOPS_MAX_COUNT,
                   "%s: offsets[%" PRId64 "] is %" PRId32 ", expected at most %" PRId64, call,
@@ -438,7 +438,7 @@ static spops_status check_taken(spops_context *ctx, const char *call, const char
         return SPOPS_STATUS_OK;
     }
     SPOPS_TRY(spops_check_indices(ctx, call, name, array, num_terms));
-    return check_range(ctx, call, name, array, num_terms, limit, limit_name);
+    return spops_check_range(ctx, call, name, array, num_terms, limit, limit_name);
 }
 
 // The common rest of create and create_from_keys; source holds offsets or keys.
@@ -474,7 +474,7 @@ spops_status spops_segments_create(spops_context *ctx, int64_t num_segments, con
     SPOPS_TRY(spops_read_options(ctx, call, options, &o, sizeof o));
     SPOPS_TRY(spops_check_count(ctx, call, "num_segments", num_segments));
     memset(&source, 0, sizeof source);
-    SPOPS_TRY(check_offsets(ctx, call, offsets, num_segments, &source.num_terms));
+    SPOPS_TRY(spops_check_offsets(ctx, call, offsets, num_segments, &source.num_terms));
     source.offsets = offsets;
     return create(ctx, call, num_segments, &o, &source, out);
 }
@@ -498,8 +498,8 @@ spops_status spops_segments_create_from_keys(spops_context *ctx, int64_t num_seg
                   "%s: order is %d, expected %d or %d", call, (int)order, (int)SPOPS_KEYS_UNSORTED,
                   (int)SPOPS_KEYS_SORTED);
     SPOPS_TRY(spops_check_indices(ctx, call, "keys", keys, num_terms));
-    SPOPS_TRY(check_range(ctx, call, "keys", keys, num_terms, num_segments, "num_segments"));
-    if (order == SPOPS_KEYS_SORTED) SPOPS_TRY(check_ascending(ctx, call, "keys", keys, num_terms));
+    SPOPS_TRY(spops_check_range(ctx, call, "keys", keys, num_terms, num_segments, "num_segments"));
+    if (order == SPOPS_KEYS_SORTED) SPOPS_TRY(spops_check_ascending(ctx, call, "keys", keys, num_terms));
 
     memset(&source, 0, sizeof source);
     source.num_terms = num_terms;

@@ -121,6 +121,20 @@ spops_status spops_check_not_capturing(spops_context *ctx, const char *call);
 spops_status spops_check_indices(spops_context *ctx, const char *call, const char *name,
                                  const int32_t *array, int64_t n);
 
+// The first n elements of an index array are there and 0 to high - 1 (waits). high_name is what the
+// caller knows the limit by.
+spops_status spops_check_range(spops_context *ctx, const char *call, const char *name,
+                               const int32_t *array, int64_t n, int64_t high,
+                               const char *high_name);
+
+// They ascend (waits).
+spops_status spops_check_ascending(spops_context *ctx, const char *call, const char *name,
+                                   const int32_t *array, int64_t n);
+
+// offsets [num_segments + 1] ascend from 0; *num_terms is the last (waits).
+spops_status spops_check_offsets(spops_context *ctx, const char *call, const int32_t *offsets,
+                                 int64_t num_segments, int64_t *num_terms);
+
 // A count is 0 to SPOPS_MAX_COUNT.
 spops_status spops_check_count(spops_context *ctx, const char *call, const char *name,
                                int64_t count);

@@ -1,0 +1,357 @@
+// MVMR and VVOR: argument checks, then the backend's slots. Gradients are the same two patterns.
+#include "mvmr/mvmr.h"
+
+#include <string.h>
+
+#include "core/matrix.h"
+#include "segments/segments.h"
+
+static const spops_matrix absent; // data NULL
+
+// The options of a call, and the shapes they make of its matrices.
+typedef struct mvmr_choice {
+    int32_t groups;
+    bool diagonal, transposed, reversed, accumulate;
+    spops_math math;
+    int64_t x_cols, out_cols; // of one group
+    int64_t w_rows, w_cols;   // of one matrix, as stored
+    int64_t num_matrices;
+} mvmr_choice;
+
+static spops_status check_flag(spops_context *ctx, const char *call, const char *name, int32_t flag)
+{
+    SPOPS_REQUIRE(ctx, flag == 0 || flag == 1, "%s: %s is %" PRId32 ", expected 0 or 1", call, name,
+                  flag);
+    return SPOPS_STATUS_OK;
+}
+
+static spops_status check_plan(spops_context *ctx, const char *call, const spops_triplets *triplets)
+{
+    SPOPS_REQUIRE(ctx, triplets != NULL, "%s: triplets is NULL", call);
+    return spops_check_home(ctx, call, "triplets", triplets->ctx);
+}
+
+static spops_status read_options(spops_context *ctx, const char *call,
+                                 const spops_mvmr_options *options, mvmr_choice *choice)
+{
+    spops_mvmr_options o;
+
+    memset(&o, 0, sizeof o);
+    memset(choice, 0, sizeof *choice);
+    SPOPS_TRY(spops_read_options(ctx, call, options, &o, sizeof o));
+    SPOPS_TRY(check_flag(ctx, call, "diagonal", o.diagonal));
+    SPOPS_TRY(check_flag(ctx, call, "transposed", o.transposed));
+    SPOPS_TRY(check_flag(ctx, call, "reversed", o.reversed));
+    SPOPS_TRY(check_flag(ctx, call, "accumulate", o.accumulate));
+    SPOPS_REQUIRE(ctx, o.math == SPOPS_MATH_EXACT || o.math == SPOPS_MATH_TF32,
+                  "%s: math is %d, expected %d or %d", call, (int)o.math, (int)SPOPS_MATH_EXACT,
+                  (int)SPOPS_MATH_TF32);
+    SPOPS_REQUIRE(ctx, o.groups >= 0, "%s: groups is %" PRId32 ", expected at least 0", call,
+                  o.groups);
+    SPOPS_REQUIRE(ctx, o.diagonal == 0 || o.groups <= 1,
+                  "%s: groups is %" PRId32 ", expected 0 or 1 for diagonal matrices", call,
+                  o.groups);
+    choice->groups = o.groups > 1 ? o.groups : 1;
+    choice->diagonal = o.diagonal == 1;
+    choice->transposed = o.transposed == 1;
+    choice->reversed = o.reversed == 1;
+    choice->accumulate = o.accumulate == 1;
+    choice->math = o.math;
+    return SPOPS_STATUS_OK;
+}
+
+static spops_status check_cols(spops_context *ctx, const char *call, const char *name, int64_t cols,
+                               int32_t groups)
+{
+    SPOPS_REQUIRE(ctx, cols >= 1 && cols <= SPOPS_MAX_COUNT,
+                  "%s: %s has %" PRId64 " columns, expected 1 to %" PRId64, call, name, cols,
+                  SPOPS_MAX_COUNT);
+    SPOPS_REQUIRE(ctx, cols % groups == 0,
+                  "%s: %s has %" PRId64 " columns, expected a multiple of groups = %" PRId32, call,
+                  name, cols, groups);
+    return SPOPS_STATUS_OK;
+}
+
+// The shapes that rows of x_cols and out_cols columns give the matrices.
+static spops_status shape_matrices(spops_context *ctx, const char *call,
+                                   const spops_triplets *triplets, const char *x_name,
+                                   int64_t x_cols, const char *out_name, int64_t out_cols,
+                                   mvmr_choice *choice)
+{
+    SPOPS_TRY(check_cols(ctx, call, x_name, x_cols, choice->groups));
+    SPOPS_TRY(check_cols(ctx, call, out_name, out_cols, choice->groups));
+    SPOPS_REQUIRE(ctx, !choice->diagonal || x_cols == out_cols,
+                  "%s: %s has %" PRId64 " columns, expected %" PRId64
+                  " as %s has (the matrices are diagonal)",
+                  call, out_name, out_cols, x_cols, x_name);
+    choice->x_cols = x_cols / choice->groups;
+    choice->out_cols = out_cols / choice->groups;
+    choice->w_rows = choice->diagonal ? 1 : choice->transposed ? choice->out_cols : choice->x_cols;
+    choice->w_cols = choice->transposed ? x_cols : out_cols;
+    choice->num_matrices = triplets->shape.num_matrices;
+    return SPOPS_STATUS_OK;
+}
+
+// The matrices themselves. Both factors of their rows are below 2^31.
+static spops_status check_matrices(spops_context *ctx, const char *call, const char *name,
+                                   spops_matrix w, const mvmr_choice *choice, unsigned dtypes)
+{
+    return spops_check_matrix(ctx, call, name, w, choice->num_matrices * choice->w_rows,
+                              choice->w_cols, dtypes);
+}
+
+static spops_status check_scalars(spops_context *ctx, const char *call, const char *name,
+                                  const spops_triplets *triplets, spops_matrix s, unsigned dtypes)
+{
+    const int64_t rows = triplets->shape.num_triplets;
+    SPOPS_TRY(spops_check_matrix(ctx, call, name, s, rows, 1, dtypes));
+    SPOPS_REQUIRE(ctx, rows <= 1 || s.row_stride == 1,
+                  "%s: %s.row_stride is %" PRId64 ", expected 1", call, name, s.row_stride);
+    return SPOPS_STATUS_OK;
+}
+
+static unsigned same_or_f32(spops_dtype dtype)
+{
+    return 1u << SPOPS_DTYPE_F32 | 1u << (unsigned)dtype;
+}
+
+// The tiles of the rows that the result has. check_side says whether the plan has them.
+static const spops_triplet_tiles *tiles_of(const spops_triplets *triplets, bool reversed)
+{
+    return &triplets->sides[reversed && !triplets->mirrored ? SPOPS_SIDE_IN : SPOPS_SIDE_OUT];
+}
+
+static spops_status check_side(spops_context *ctx, const char *call, const spops_triplets *triplets,
+                               bool reversed)
+{
+    SPOPS_REQUIRE(ctx, !reversed || triplets->mirrored || triplets->backward,
+                  "%s: the plan was built with backward = 0, expected 1 for results by input row",
+                  call);
+    return SPOPS_STATUS_OK;
+}
+
+static spops_mvmr_args mvmr_args(const spops_triplet_tiles *tiles, const mvmr_choice *choice,
+                                 spops_matrix x, spops_matrix w)
+{
+    spops_mvmr_args args;
+    memset(&args, 0, sizeof args);
+    args.tiles = tiles;
+    args.num_matrices = choice->num_matrices;
+    args.x = x;
+    args.w = w;
+    args.x_cols = choice->x_cols;
+    args.out_cols = choice->out_cols;
+    args.groups = choice->groups;
+    args.diagonal = choice->diagonal;
+    args.transposed = choice->transposed;
+    args.accumulate = choice->accumulate;
+    args.math = choice->math;
+    return args;
+}
+
+spops_status spops_mvmr_execute(spops_context *ctx, const spops_triplets *triplets, spops_matrix x,
+                                spops_matrix w, const spops_matrix *s,
+                                const spops_mvmr_options *options, spops_matrix out)
+{
+    static const char call[] = "mvmr_execute";
+    const spops_triplet_tiles *tiles;
+    mvmr_choice choice;
+    spops_mvmr_args args;
+
+    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_TRY(check_plan(ctx, call, triplets));
+    SPOPS_TRY(read_options(ctx, call, options, &choice));
+    SPOPS_TRY(check_side(ctx, call, triplets, choice.reversed));
+    tiles = tiles_of(triplets, choice.reversed);
+    SPOPS_TRY(shape_matrices(ctx, call, triplets, "x", x.cols, "out", out.cols, &choice));
+    SPOPS_TRY(spops_check_matrix(ctx, call, "x", x, tiles->num_from, x.cols, SPOPS_DTYPES_FLOAT));
+    SPOPS_TRY(check_matrices(ctx, call, "w", w, &choice, 1u << (unsigned)x.dtype));
+    if (s != NULL) SPOPS_TRY(check_scalars(ctx, call, "s", triplets, *s, same_or_f32(x.dtype)));
+    SPOPS_TRY(
+        spops_check_matrix(ctx, call, "out", out, tiles->num_rows, out.cols, same_or_f32(x.dtype)));
+    SPOPS_TRY(spops_check_no_overlap(ctx, call, "out", out, "x", x));
+    SPOPS_TRY(spops_check_no_overlap(ctx, call, "out", out, "w", w));
+    if (s != NULL) SPOPS_TRY(spops_check_no_overlap(ctx, call, "out", out, "s", *s));
+    SPOPS_REQUIRE_SLOT(ctx, call, mvmr);
+    if (tiles->num_rows == 0) return SPOPS_STATUS_OK;
+    args = mvmr_args(tiles, &choice, x, w);
+    args.s = s == NULL ? absent : *s;
+    args.out = out;
+    return ctx->backend->mvmr(ctx, &args);
+}
+
+// Gradients
+
+static spops_status check_backward(spops_context *ctx, const char *call,
+                                   const spops_triplets *triplets)
+{
+    SPOPS_REQUIRE(ctx, triplets->backward,
+                  "%s: the plan was built with backward = 0, expected 1 for gradients of matrices",
+                  call);
+    return SPOPS_STATUS_OK;
+}
+
+static spops_status check_elements(spops_context *ctx, const char *call,
+                                   const spops_triplets *triplets, const mvmr_choice *choice)
+{
+    // Both factors are below 2^31.
+    const int64_t elements = choice->w_rows * choice->w_cols;
+    SPOPS_REQUIRE(ctx,
+                  elements <= triplets->max_matrix_elements || triplets->by_matrix.max_pieces == 0,
+                  "%s: a matrix has %" PRId64
+                  " elements, the plan was built for max_matrix_elements = %" PRId64,
+                  call, elements, triplets->max_matrix_elements);
+    return SPOPS_STATUS_OK;
+}
+
+static spops_status get_partials(spops_context *ctx, const char *call,
+                                 const spops_triplets *triplets, float **partials)
+{
+    spops_carver carver = {NULL, 0};
+    void *base = NULL;
+    *partials = NULL;
+    if (triplets->scratch_bytes == 0) return SPOPS_STATUS_OK;
+    SPOPS_TRY(spops_context_scratch(ctx, call, triplets->scratch_bytes, &base));
+    carver.base = base;
+    *partials = spops_triplets_carve_scratch(triplets, &carver);
+    return SPOPS_STATUS_OK;
+}
+
+static spops_status run_vvor(spops_context *ctx, const spops_triplets *triplets,
+                             const mvmr_choice *choice, spops_matrix x, spops_matrix g,
+                             const spops_matrix *s, spops_matrix out, float *partials)
+{
+    spops_vvor_args args;
+    if (out.rows == 0) return SPOPS_STATUS_OK;
+    memset(&args, 0, sizeof args);
+    args.by_matrix = &triplets->by_matrix;
+    args.side = choice->reversed ? SPOPS_SIDE_IN : SPOPS_SIDE_OUT;
+    args.x = x;
+    args.g = g;
+    args.s = s == NULL ? absent : *s;
+    args.out = out;
+    args.x_cols = choice->x_cols;
+    args.g_cols = choice->out_cols;
+    args.groups = choice->groups;
+    args.diagonal = choice->diagonal;
+    args.transposed = choice->transposed;
+    args.accumulate = choice->accumulate;
+    args.math = choice->math;
+    args.partials = partials;
+    return ctx->backend->vvor(ctx, &args);
+}
+
+spops_status spops_vvor_execute(spops_context *ctx, const spops_triplets *triplets, spops_matrix x,
+                                spops_matrix g, const spops_matrix *s,
+                                const spops_mvmr_options *options, spops_matrix out)
+{
+    static const char call[] = "vvor_execute";
+    const spops_triplet_tiles *tiles;
+    mvmr_choice choice;
+    float *partials;
+
+    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_TRY(check_plan(ctx, call, triplets));
+    SPOPS_TRY(read_options(ctx, call, options, &choice));
+    SPOPS_TRY(check_backward(ctx, call, triplets));
+    tiles = tiles_of(triplets, choice.reversed);
+    SPOPS_TRY(shape_matrices(ctx, call, triplets, "x", x.cols, "g", g.cols, &choice));
+    SPOPS_TRY(spops_check_matrix(ctx, call, "x", x, tiles->num_from, x.cols, SPOPS_DTYPES_FLOAT));
+    SPOPS_TRY(
+        spops_check_matrix(ctx, call, "g", g, tiles->num_rows, g.cols, 1u << (unsigned)x.dtype));
+    if (s != NULL) SPOPS_TRY(check_scalars(ctx, call, "s", triplets, *s, same_or_f32(x.dtype)));
+    SPOPS_TRY(check_matrices(ctx, call, "out", out, &choice, same_or_f32(x.dtype)));
+    SPOPS_TRY(check_elements(ctx, call, triplets, &choice));
+    SPOPS_TRY(spops_check_no_overlap(ctx, call, "out", out, "x", x));
+    SPOPS_TRY(spops_check_no_overlap(ctx, call, "out", out, "g", g));
+    if (s != NULL) SPOPS_TRY(spops_check_no_overlap(ctx, call, "out", out, "s", *s));
+    SPOPS_REQUIRE_SLOT(ctx, call, vvor);
+    SPOPS_TRY(get_partials(ctx, call, triplets, &partials));
+    return run_vvor(ctx, triplets, &choice, x, g, s, out, partials);
+}
+
+// A gradient must not share memory with what it is computed from.
+static spops_status check_grad_apart(spops_context *ctx, const char *call, const char *name,
+                                     spops_matrix grad, spops_matrix grad_out, spops_matrix x,
+                                     spops_matrix w, const spops_matrix *s)
+{
+    SPOPS_TRY(spops_check_no_overlap(ctx, call, name, grad, "grad_out", grad_out));
+    SPOPS_TRY(spops_check_no_overlap(ctx, call, name, grad, "x", x));
+    SPOPS_TRY(spops_check_no_overlap(ctx, call, name, grad, "w", w));
+    if (s != NULL) SPOPS_TRY(spops_check_no_overlap(ctx, call, name, grad, "s", *s));
+    return SPOPS_STATUS_OK;
+}
+
+// The options for the gradient of x: rows and columns change places.
+static mvmr_choice backward_of(const mvmr_choice *choice)
+{
+    mvmr_choice back = *choice;
+    back.reversed = !choice->reversed;
+    back.transposed = !choice->transposed;
+    back.x_cols = choice->out_cols;
+    back.out_cols = choice->x_cols;
+    return back;
+}
+
+spops_status spops_mvmr_execute_backward(spops_context *ctx, const spops_triplets *triplets,
+                                         spops_matrix grad_out, spops_matrix x, spops_matrix w,
+                                         const spops_matrix *s, const spops_mvmr_options *options,
+                                         const spops_matrix *grad_x, const spops_matrix *grad_w,
+                                         const spops_matrix *grad_s)
+{
+    static const char call[] = "mvmr_execute_backward";
+    const spops_triplet_tiles *tiles;
+    mvmr_choice choice, back;
+    float *partials;
+
+    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_TRY(check_plan(ctx, call, triplets));
+    SPOPS_TRY(read_options(ctx, call, options, &choice));
+    SPOPS_TRY(check_backward(ctx, call, triplets));
+    tiles = tiles_of(triplets, choice.reversed);
+    SPOPS_TRY(shape_matrices(ctx, call, triplets, "x", x.cols, "grad_out", grad_out.cols, &choice));
+    SPOPS_TRY(spops_check_matrix(ctx, call, "x", x, tiles->num_from, x.cols, SPOPS_DTYPES_FLOAT));
+    SPOPS_TRY(check_matrices(ctx, call, "w", w, &choice, 1u << (unsigned)x.dtype));
+    if (s != NULL) SPOPS_TRY(check_scalars(ctx, call, "s", triplets, *s, same_or_f32(x.dtype)));
+    SPOPS_TRY(spops_check_matrix(ctx, call, "grad_out", grad_out, tiles->num_rows, grad_out.cols,
+                                 1u << (unsigned)x.dtype));
+    back = backward_of(&choice);
+    if (grad_x != NULL) {
+        SPOPS_TRY(spops_check_matrix(ctx, call, "grad_x", *grad_x, tiles->num_from, x.cols,
+                                     same_or_f32(x.dtype)));
+        SPOPS_TRY(check_grad_apart(ctx, call, "grad_x", *grad_x, grad_out, x, w, s));
+    }
+    if (grad_w != NULL) {
+        SPOPS_TRY(check_matrices(ctx, call, "grad_w", *grad_w, &choice, same_or_f32(x.dtype)));
+        SPOPS_TRY(check_elements(ctx, call, triplets, &choice));
+        SPOPS_TRY(check_grad_apart(ctx, call, "grad_w", *grad_w, grad_out, x, w, s));
+        if (grad_x != NULL)
+            SPOPS_TRY(spops_check_no_overlap(ctx, call, "grad_w", *grad_w, "grad_x", *grad_x));
+    }
+    if (grad_s != NULL) {
+        SPOPS_TRY(check_scalars(ctx, call, "grad_s", triplets, *grad_s, 1u << SPOPS_DTYPE_F32));
+        SPOPS_TRY(check_grad_apart(ctx, call, "grad_s", *grad_s, grad_out, x, w, s));
+        if (grad_x != NULL)
+            SPOPS_TRY(spops_check_no_overlap(ctx, call, "grad_s", *grad_s, "grad_x", *grad_x));
+        if (grad_w != NULL)
+            SPOPS_TRY(spops_check_no_overlap(ctx, call, "grad_s", *grad_s, "grad_w", *grad_w));
+    }
+    SPOPS_REQUIRE_SLOT(ctx, call, mvmr);
+    SPOPS_REQUIRE_SLOT(ctx, call, vvor);
+    SPOPS_TRY(get_partials(ctx, call, triplets, &partials));
+
+    if (grad_x != NULL && grad_x->rows > 0) {
+        spops_mvmr_args args = mvmr_args(tiles_of(triplets, back.reversed), &back, grad_out, w);
+        args.s = s == NULL ? absent : *s;
+        args.out = *grad_x;
+        SPOPS_TRY(ctx->backend->mvmr(ctx, &args));
+    }
+    if (grad_s != NULL && grad_s->rows > 0) {
+        spops_mvmr_args args = mvmr_args(tiles, &choice, x, w);
+        args.g = grad_out;
+        args.grad_s = *grad_s;
+        SPOPS_TRY(ctx->backend->mvmr(ctx, &args));
+    }
+    if (grad_w == NULL) return SPOPS_STATUS_OK;
+    return run_vvor(ctx, triplets, &choice, x, grad_out, s, *grad_w, partials);
+}

@@ -1,0 +1,384 @@
+// MVMR and VVOR on the CPU. A thread takes a tile of output rows and some columns, keeps their sums
+// on its stack, and walks the tile's triplets: a run of triplets with one matrix is a product of
+// gathered rows with a block of that matrix. Each row has one owner and each owner goes through its
+// triplets in order, so that threads change no result.
+#include <string.h>
+
+#include "backends/backend_cpu.h"
+#include "core/half.h"
+#include "core/matrix.h"
+#include "core/runs.h"
+#include "mvmr/mvmr_isa.h"
+
+#define PANEL     SPOPS_MVMR_PANEL
+#define DEPTH     SPOPS_MVMR_DEPTH
+#define TILE_ROWS 512 // of the largest tile; spops_cpu_triplets_tile_rows
+#define BATCH     48 // rows that are gathered at once: with a block of a matrix they fit the L1 cache
+
+static int64_t least(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+static int64_t ceil_div(int64_t a, int64_t b)
+{
+    return (a + b - 1) / b;
+}
+
+static float scalar_at(spops_matrix s, int64_t i)
+{
+    switch (s.dtype) {
+#define SPOPS_DTYPE_FLOAT(NAME, name, bits, c_type, device_type)                                   \
+    case SPOPS_DTYPE_##NAME:                                                                       \
+        return spops_float_of_##name(((const c_type *)s.data)[i]);
+#include "core/dtypes.def"
+    default: return 1.0f;
+    }
+}
+
+// ---- MVMR ---------------------------------------------------------------------------------------
+
+// A panel: columns of the result, at most PANEL, of one group.
+typedef struct panel {
+    int64_t col, cols; // of the result
+    int64_t x_col;     // first column of x of the group
+    int64_t w_col;     // along the result, in the matrix: a column, or a row where transposed
+} panel;
+
+static int64_t num_panels(const spops_mvmr_args *args)
+{
+    return args->groups * ceil_div(args->out_cols, PANEL);
+}
+
+static panel panel_at(const spops_mvmr_args *args, int64_t index)
+{
+    const int64_t in_group = ceil_div(args->out_cols, PANEL), group = index / in_group;
+    const int64_t first = index % in_group * PANEL;
+    panel p;
+    p.cols = least(PANEL, args->out_cols - first);
+    p.col = group * args->out_cols + first;
+    p.x_col = group * args->x_cols;
+    p.w_col = args->transposed ? first : p.col;
+    return p;
+}
+
+// Gathered rows of one matrix.
+typedef struct batch {
+    int64_t n;
+    int32_t from[BATCH], to[BATCH];
+    float scale[BATCH];
+    bool scaled;
+    _Alignas(64) float rows[BATCH * DEPTH];
+} batch;
+
+// The block of a matrix that a batch is multiplied by.
+typedef struct block {
+    _Alignas(64) float w[DEPTH * PANEL];
+} block;
+
+// The batch of triplets at p .. q - 1, at most BATCH of them.
+static void fill_batch(const spops_mvmr_args *args, int64_t first_row, int64_t begin, int64_t p,
+                       int64_t q, batch *b)
+{
+    const spops_triplet_tiles *tiles = args->tiles;
+    b->n = least(q - p, BATCH);
+    b->scaled = args->s.data != NULL;
+    for (int64_t i = 0; i < b->n; ++i) {
+        const spops_triplet *t = &tiles->triplets[p + i];
+        b->from[i] = t->from;
+        b->to[i] = (int32_t)(tiles->direct ? p + i - begin : t->row - first_row);
+        if (b->scaled) b->scale[i] = scalar_at(args->s, t->number);
+    }
+}
+
+// sums[to] += the batch's rows times columns of matrix k. `loaded` says whether the block of a
+// matrix that needs only one is there already.
+static void multiply_batch(const spops_mvmr_table *table, const spops_mvmr_args *args, panel p,
+                           int32_t k, batch *b, block *w, bool loaded, float *sums)
+{
+    const float *scale = b->scaled ? b->scale : NULL;
+    if (args->diagonal) {
+        if (!loaded) table->load_matrix(args->w, k, p.col, 1, p.cols, false, w->w);
+        table->load_rows(args->x, b->from, b->n, p.col, p.cols, scale, b->rows, DEPTH);
+        table->multiply_diagonal(b->rows, b->n, w->w, p.cols, b->to, sums);
+        return;
+    }
+    for (int64_t d = 0; d < args->x_cols; d += DEPTH) {
+        const int64_t depth = least(DEPTH, args->x_cols - d);
+        if (!loaded && args->transposed)
+            table->load_matrix(args->w, p.x_col + d, k * args->out_cols + p.w_col, depth, p.cols,
+                               true, w->w);
+        else if (!loaded)
+            table->load_matrix(args->w, k * args->x_cols + d, p.w_col, depth, p.cols, false, w->w);
+        table->load_rows(args->x, b->from, b->n, p.x_col + d, depth, scale, b->rows, DEPTH);
+        table->multiply(b->rows, b->n, depth, w->w, p.cols, b->to, sums);
+    }
+}
+
+// The first triplet behind p, before end, with another matrix.
+static int64_t run_end(const spops_triplet *triplets, int64_t p, int64_t end)
+{
+    const int32_t k = triplets[p].matrix;
+    while (p < end && triplets[p].matrix == k)
+        ++p;
+    return p;
+}
+
+static void sum_tile(const spops_mvmr_table *table, const spops_mvmr_args *args, int64_t tile,
+                     panel p)
+{
+    const spops_triplet_tiles *tiles = args->tiles;
+    const int64_t begin = tiles->offsets[tile], end = tiles->offsets[tile + 1];
+    const int64_t first_row = tile * tiles->tile_rows;
+    const int64_t num_rows =
+        tiles->direct ? end - begin : least(tiles->tile_rows, tiles->num_rows - first_row);
+    const bool one_block = args->diagonal || args->x_cols <= DEPTH;
+    _Alignas(64) float sums[TILE_ROWS * PANEL];
+    block w;
+    batch b;
+
+    memset(sums, 0, (size_t)(num_rows * PANEL) * sizeof *sums);
+    for (int64_t t = begin; t < end;) {
+        const int64_t last = run_end(tiles->triplets, t, end);
+        const int32_t k = tiles->triplets[t].matrix;
+        for (bool loaded = false; t < last; loaded = one_block, t += b.n) {
+            fill_batch(args, first_row, begin, t, last, &b);
+            multiply_batch(table, args, p, k, &b, &w, loaded, sums);
+        }
+    }
+    for (int64_t r = 0; r < num_rows; ++r) {
+        const int64_t row = tiles->direct ? tiles->triplets[begin + r].row : first_row + r;
+        table->store_row(args->out, row, p.col, p.cols, args->accumulate, sums + r * PANEL);
+    }
+}
+
+// Rows of the result that no triplet names.
+static void zero_rows(const spops_mvmr_args *args, int num_threads)
+{
+    const int64_t cols = args->out.cols, stride = args->out.row_stride;
+    const size_t bytes = spops_dtype_bytes(args->out.dtype);
+#pragma omp parallel for num_threads(num_threads) if (num_threads > 1) schedule(static)
+    for (int64_t r = 0; r < args->out.rows; ++r)
+        memset((char *)args->out.data + (size_t)(r * stride) * bytes, 0, (size_t)cols * bytes);
+}
+
+// <g[row], x[from] w> of every triplet of a tile.
+static void dot_tile(const spops_mvmr_table *table, const spops_mvmr_args *args, int64_t tile)
+{
+    const spops_triplet_tiles *tiles = args->tiles;
+    const int64_t begin = tiles->offsets[tile], end = tiles->offsets[tile + 1];
+    const int64_t panels = num_panels(args);
+    _Alignas(64) float sums[BATCH * PANEL], g[BATCH * PANEL];
+    float dots[BATCH];
+    int32_t rows[BATCH];
+    block w;
+    batch b;
+
+    for (int64_t t = begin; t < end; t += b.n) {
+        const int32_t k = tiles->triplets[t].matrix;
+        fill_batch(args, 0, begin, t, run_end(tiles->triplets, t, end), &b);
+        for (int64_t i = 0; i < b.n; ++i) {
+            b.to[i] = (int32_t)i;
+            rows[i] = tiles->triplets[t + i].row;
+            dots[i] = 0.0f;
+        }
+        for (int64_t index = 0; index < panels; ++index) {
+            const panel p = panel_at(args, index);
+            memset(sums, 0, sizeof sums);
+            multiply_batch(table, args, p, k, &b, &w, false, sums);
+            table->load_rows(args->g, rows, b.n, p.col, p.cols, NULL, g, PANEL);
+            for (int64_t i = 0; i < b.n; ++i)
+                dots[i] += table->dot(sums + i * PANEL, g + i * PANEL, p.cols);
+        }
+        for (int64_t i = 0; i < b.n; ++i)
+            ((float *)args->grad_s.data)[tiles->triplets[t + i].number] = dots[i];
+    }
+}
+
+spops_status spops_cpu_mvmr(spops_context *ctx, const spops_mvmr_args *args)
+{
+    const spops_mvmr_table *table = spops_mvmr_table_of(ctx);
+    const spops_triplet_tiles *tiles = args->tiles;
+    const int64_t panels = num_panels(args);
+    const int64_t elements = (tiles->offsets[tiles->num_tiles] + tiles->num_rows) * args->x.cols;
+    const int num_threads = spops_threads_for(ctx->num_threads, elements);
+
+    if (args->grad_s.data != NULL) {
+#pragma omp parallel for num_threads(num_threads) if (num_threads > 1) schedule(dynamic, 1)
+        for (int64_t tile = 0; tile < tiles->num_tiles; ++tile)
+            dot_tile(table, args, tile);
+        return SPOPS_STATUS_OK;
+    }
+    if (tiles->direct && !tiles->complete && !args->accumulate) zero_rows(args, num_threads);
+    // All panels of a tile by one thread, whose cache has its rows then, where there are tiles
+    // enough.
+    const int64_t together = tiles->num_tiles >= 4 * num_threads ? panels : 1;
+    const int64_t items = tiles->num_tiles * (panels / together);
+#pragma omp parallel for num_threads(num_threads) if (num_threads > 1) schedule(dynamic, 1)
+    for (int64_t item = 0; item < items; ++item)
+        for (int64_t i = item * together; i < (item + 1) * together; ++i)
+            sum_tile(table, args, i / panels, panel_at(args, i % panels));
+    return SPOPS_STATUS_OK;
+}
+
+// ---- VVOR ---------------------------------------------------------------------------------------
+
+// Two panels of sums: each row that is gathered serves VVOR_ROWS x OUTER_COLS of them.
+#define OUTER_PANELS 2
+#define OUTER_COLS   (OUTER_PANELS * PANEL)
+#define OUTER_ROWS   SPOPS_VVOR_ROWS
+
+// The factors of a matrix, as it is stored: its rows and its columns, of one group.
+typedef struct outer {
+    spops_matrix rows, cols;
+    int row_side; // which number of a pair names a row of `rows`
+    int64_t num_rows, num_cols;
+} outer;
+
+static outer outer_of(const spops_vvor_args *args)
+{
+    const int x_side = args->side == SPOPS_SIDE_OUT ? 1 : 0; // pairs are (output row, input row)
+    outer o;
+    o.rows = args->transposed ? args->g : args->x;
+    o.cols = args->transposed ? args->x : args->g;
+    o.row_side = args->transposed ? 1 - x_side : x_side;
+    o.num_rows = args->diagonal ? 1 : args->transposed ? args->g_cols : args->x_cols;
+    o.num_cols = args->transposed ? args->x_cols : args->g_cols;
+    return o;
+}
+
+// The blocks that a matrix is cut into.
+typedef struct outer_blocks {
+    int64_t in_rows, in_cols, total; // in_cols: of one group
+} outer_blocks;
+
+static outer_blocks blocks_of(const spops_vvor_args *args, const outer *o)
+{
+    outer_blocks blocks;
+    blocks.in_rows = ceil_div(o->num_rows, OUTER_ROWS);
+    blocks.in_cols = ceil_div(o->num_cols, OUTER_COLS);
+    blocks.total = args->groups * blocks.in_rows * blocks.in_cols;
+    return blocks;
+}
+
+// sums [OUTER_PANELS][OUTER_ROWS][PANEL] of a block over positions begin .. end - 1; row, col and
+// group say which block it is.
+static void sum_outer(const spops_mvmr_table *table, const spops_vvor_args *args, const outer *o,
+                      int64_t group, int64_t row, int64_t col, int64_t begin, int64_t end,
+                      float *sums)
+{
+    const spops_lists *lists = args->by_matrix;
+    const int64_t num_rows = least(OUTER_ROWS, o->num_rows - row);
+    const int64_t num_cols = least(OUTER_COLS, o->num_cols - col);
+    const bool scaled = args->s.data != NULL;
+    _Alignas(64) float a[DEPTH * OUTER_ROWS], b[DEPTH * PANEL];
+    int32_t row_index[DEPTH], col_index[DEPTH], to[OUTER_ROWS];
+    float scale[DEPTH];
+
+    for (int32_t r = 0; r < OUTER_ROWS; ++r)
+        to[r] = r;
+    memset(sums, 0, OUTER_PANELS * OUTER_ROWS * PANEL * sizeof *sums);
+    for (int64_t p = begin; p < end; p += DEPTH) {
+        const int64_t depth = least(DEPTH, end - p);
+        for (int64_t d = 0; d < depth; ++d) {
+            row_index[d] = lists->pairs[2 * (p + d) + o->row_side];
+            col_index[d] = lists->pairs[2 * (p + d) + 1 - o->row_side];
+            if (scaled) scale[d] = scalar_at(args->s, lists->order[p + d]);
+        }
+        if (!args->diagonal)
+            table->load_rows(o->rows, row_index, depth, group * o->num_rows + row, num_rows,
+                             scaled ? scale : NULL, a, OUTER_ROWS);
+        for (int64_t c = 0; c < num_cols; c += PANEL) {
+            const int64_t cols = least(PANEL, num_cols - c);
+            const int64_t at = group * o->num_cols + col + c;
+            float *panel_sums = sums + c / PANEL * OUTER_ROWS * PANEL;
+            table->load_rows(o->cols, col_index, depth, at, cols, NULL, b, PANEL);
+            if (args->diagonal) {
+                table->load_rows(o->rows, row_index, depth, at, cols, scaled ? scale : NULL, a,
+                                 PANEL);
+                table->multiply_elements(a, b, depth, cols, panel_sums);
+            } else {
+                table->multiply_columns(a, num_rows, depth, b, cols, to, panel_sums);
+            }
+        }
+    }
+}
+
+// One block of one matrix, or of one piece of it.
+static void outer_block(const spops_mvmr_table *table, const spops_vvor_args *args, const outer *o,
+                        outer_blocks blocks, int64_t index, int64_t unit)
+{
+    const spops_lists *lists = args->by_matrix;
+    const int64_t group = index / (blocks.in_rows * blocks.in_cols);
+    const int64_t row = index / blocks.in_cols % blocks.in_rows * OUTER_ROWS;
+    const int64_t col = index % blocks.in_cols * OUTER_COLS;
+    const int64_t num_rows = least(OUTER_ROWS, o->num_rows - row);
+    const int64_t num_cols = least(OUTER_COLS, o->num_cols - col);
+    const int64_t piece = unit - lists->num_owners;
+    int64_t begin, end, first_row;
+    bool accumulate = args->accumulate;
+    spops_matrix to = args->out;
+    _Alignas(64) float sums[OUTER_PANELS * OUTER_ROWS * PANEL];
+
+    if (piece >= 0) {
+        begin = lists->pieces[piece].begin;
+        end = begin + lists->pieces[piece].count;
+        first_row = piece * o->num_rows;
+        to = spops_matrix_dense(args->partials, lists->max_pieces * o->num_rows, args->out.cols,
+                                SPOPS_DTYPE_F32);
+        accumulate = false;
+    } else {
+        begin = lists->offsets[unit];
+        end = lists->offsets[unit + 1];
+        first_row = unit * o->num_rows;
+        if (end - begin > lists->schedule->split_terms) return; // the pieces' work
+    }
+    sum_outer(table, args, o, group, row, col, begin, end, sums);
+    for (int64_t c = 0; c < num_cols; c += PANEL)
+        for (int64_t r = 0; r < num_rows; ++r)
+            table->store_row(to, first_row + row + r, group * o->num_cols + col + c,
+                             least(PANEL, num_cols - c), accumulate,
+                             sums + (c / PANEL * OUTER_ROWS + r) * PANEL);
+}
+
+// A row of a matrix that was cut: the sum of its pieces, in order.
+static void join_row(const spops_mvmr_table *table, const spops_vvor_args *args, const outer *o,
+                     const spops_split *split, int64_t row)
+{
+    const int64_t width = args->out.cols;
+    _Alignas(64) float sums[PANEL];
+    for (int64_t col = 0; col < width; col += PANEL) {
+        const int64_t cols = least(PANEL, width - col);
+        memset(sums, 0, sizeof sums);
+        for (int32_t i = 0; i < split->num_pieces; ++i) {
+            const float *from =
+                args->partials + ((split->first_piece + i) * o->num_rows + row) * width + col;
+            for (int64_t c = 0; c < cols; ++c)
+                sums[c] += from[c];
+        }
+        table->store_row(args->out, split->owner * o->num_rows + row, col, cols, args->accumulate,
+                         sums);
+    }
+}
+
+spops_status spops_cpu_vvor(spops_context *ctx, const spops_vvor_args *args)
+{
+    const spops_mvmr_table *table = spops_mvmr_table_of(ctx);
+    const spops_lists *lists = args->by_matrix;
+    const outer o = outer_of(args);
+    const outer_blocks blocks = blocks_of(args, &o);
+    const int64_t num_units = lists->num_owners + lists->schedule->num_pieces;
+    const int64_t joins = lists->schedule->num_splits * o.num_rows;
+    const int64_t elements =
+        lists->schedule->num_terms * o.num_cols + num_units * o.num_rows * args->out.cols;
+    const int num_threads = spops_threads_for(ctx->num_threads, elements);
+
+    // Pieces first: they are the longest.
+#pragma omp parallel for num_threads(num_threads) if (num_threads > 1) schedule(dynamic, 1)
+    for (int64_t item = num_units * blocks.total - 1; item >= 0; --item)
+        outer_block(table, args, &o, blocks, item % blocks.total, item / blocks.total);
+#pragma omp parallel for num_threads(num_threads) if (num_threads > 1) schedule(dynamic, 1)
+    for (int64_t i = 0; i < joins; ++i)
+        join_row(table, args, &o, &lists->splits[i / o.num_rows], i % o.num_rows);
+    return SPOPS_STATUS_OK;
+}

@@ -1,0 +1,549 @@
+// Plans of triplets: argument checks, memory, and the order in which the backend builds the lists
+// by matrix and the tiles of each side.
+#include <string.h>
+
+#include "mvmr/mvmr.h"
+#include "segments/segments.h"
+
+#define DEFAULT_MATRIX_ELEMENTS (INT64_C(256) * 256)
+
+// What a plan is built from; arrays where ctx runs.
+typedef struct triplets_source {
+    int64_t num_triplets;
+    const int32_t *num_device; // [1] how many count; NULL: all
+    const int32_t *out_rows, *in_rows, *matrices;
+    const int32_t *offsets; // of rows in the order of their groups, instead of the three
+    bool sorted, drop_invalid;
+} triplets_source;
+
+// Choices that are made once, before the plan's memory is.
+typedef struct triplets_choice {
+    bool backward, refillable, mirrored;
+    bool direct[SPOPS_NUM_SIDES];
+    int64_t max_matrix_elements;
+} triplets_choice;
+
+// ---- Memory -------------------------------------------------------------------------------------
+
+// Lists that sort the triplets by tile; only offsets, which are the tiles', outlive the build.
+typedef struct build_workspace {
+    void *lists;   // for slot lists_build
+    int32_t *keys; // [max_triplets]
+    spops_lists by_tile;
+} build_workspace;
+
+static bool has_side(const spops_triplets *plan, int side)
+{
+    return side == SPOPS_SIDE_OUT || (plan->backward && !plan->mirrored);
+}
+
+static void carve_block(spops_triplets *plan, spops_carver *c)
+{
+    spops_lists_carve(&plan->by_matrix, true, true, c);
+    for (int side = 0; side < SPOPS_NUM_SIDES; ++side) {
+        spops_triplet_tiles *tiles = &plan->sides[side];
+        if (!has_side(plan, side)) continue;
+        tiles->offsets = spops_carve(c, tiles->num_tiles + 1, 1, sizeof *tiles->offsets);
+        tiles->triplets = spops_carve(c, plan->shape.num_triplets, 1, sizeof *tiles->triplets);
+    }
+}
+
+static build_workspace carve_workspace(spops_context *ctx, const spops_triplets *plan,
+                                       spops_carver *c)
+{
+    const spops_backend *backend = ctx->backend;
+    const int64_t max_triplets = plan->shape.num_triplets;
+    size_t bytes = backend->lists_workspace_bytes(ctx, &plan->by_matrix);
+    size_t tile_bytes;
+    build_workspace w;
+
+    memset(&w, 0, sizeof w);
+    w.by_tile.max_terms = max_triplets;
+    w.by_tile.split_terms = INT32_MAX; // a tile is one owner's, however long
+    for (int side = 0; side < SPOPS_NUM_SIDES; ++side) {
+        const spops_triplet_tiles *tiles = &plan->sides[side];
+        if (!has_side(plan, side) || tiles->direct) continue;
+        if (tiles->num_tiles > w.by_tile.num_owners) w.by_tile.num_owners = tiles->num_tiles;
+    }
+    tile_bytes = backend->lists_workspace_bytes(ctx, &w.by_tile);
+    if (tile_bytes > bytes) bytes = tile_bytes;
+    w.lists = spops_carve(c, 1, 1, bytes);
+    w.keys = spops_carve(c, max_triplets, 1, sizeof *w.keys);
+    spops_lists_carve(&w.by_tile, false, true, c);
+    return w;
+}
+
+// Scratch of VVOR, measured and carved here.
+float *spops_triplets_carve_scratch(const spops_triplets *plan, spops_carver *c)
+{
+    return spops_carve(c, plan->backward ? plan->by_matrix.max_pieces : 0,
+                       plan->max_matrix_elements, sizeof(float));
+}
+
+static spops_status too_large(spops_context *ctx, const char *call, const char *what)
+{
+    return spops_fail(ctx, SPOPS_STATUS_OUT_OF_MEMORY,
+                      "%s: the plan's %s needs more bytes than an address can count", call, what);
+}
+
+static spops_status alloc_plan(spops_context *ctx, const char *call,
+                               const spops_triplets_shape *shape, const triplets_choice *choice,
+                               spops_triplets **out)
+{
+    spops_status status = SPOPS_STATUS_OK;
+    spops_carver carver = {NULL, 0};
+    const spops_triplets_layout_args sizes = {shape->num_triplets, choice->max_matrix_elements};
+    const int32_t tile_rows = ctx->backend->triplets_tile_rows(ctx, &sizes);
+    spops_triplets *plan = NULL;
+
+    *out = NULL;
+    plan = spops_host_alloc(ctx, 1, sizeof *plan);
+    if (plan == NULL) return SPOPS_STATUS_OUT_OF_MEMORY;
+    plan->ctx = ctx;
+    plan->shape = *shape;
+    plan->max_matrix_elements = choice->max_matrix_elements;
+    plan->backward = choice->backward;
+    plan->refillable = choice->refillable;
+    plan->mirrored = choice->mirrored;
+    plan->by_matrix.num_owners = shape->num_matrices;
+    plan->by_matrix.max_terms = shape->num_triplets;
+    plan->by_matrix.split_terms = ctx->backend->triplets_split_terms(ctx, &sizes);
+    plan->by_matrix.counts_on_device = true; // until finish
+    for (int side = 0; side < SPOPS_NUM_SIDES; ++side) {
+        spops_triplet_tiles *tiles = &plan->sides[side];
+        int64_t items;
+        tiles->num_rows = side == SPOPS_SIDE_OUT ? shape->num_out : shape->num_in;
+        tiles->num_from = side == SPOPS_SIDE_OUT ? shape->num_in : shape->num_out;
+        tiles->tile_rows = tile_rows;
+        tiles->direct = choice->direct[side];
+        tiles->complete = tiles->direct && shape->num_triplets == tiles->num_rows;
+        items = tiles->direct ? shape->num_triplets : tiles->num_rows;
+        tiles->num_tiles = (items + tile_rows - 1) / tile_rows;
+    }
+
+    carve_block(plan, &carver);
+    if (carver.used == SIZE_MAX) {
+        status = too_large(ctx, call, "lists");
+        goto fail;
+    }
+    SPOPS_TRY_GOTO(spops_backend_alloc(ctx, carver.used, &plan->block), status, fail);
+    plan->block_bytes = carver.used;
+    carver = (spops_carver){plan->block, 0};
+    carve_block(plan, &carver);
+
+    carver = (spops_carver){NULL, 0};
+    (void)carve_workspace(ctx, plan, &carver);
+    if (carver.used == SIZE_MAX) {
+        status = too_large(ctx, call, "workspace");
+        goto fail;
+    }
+    SPOPS_TRY_GOTO(spops_backend_alloc(ctx, carver.used, &plan->workspace), status, fail);
+    plan->workspace_bytes = carver.used;
+
+    carver = (spops_carver){NULL, 0};
+    (void)spops_triplets_carve_scratch(plan, &carver);
+    if (carver.used > PTRDIFF_MAX / 2) {
+        status = too_large(ctx, call, "scratch");
+        goto fail;
+    }
+    plan->scratch_bytes = carver.used;
+    if (carver.used > 0) SPOPS_TRY_GOTO(spops_context_reserve(ctx, carver.used), status, fail);
+    *out = plan;
+    return SPOPS_STATUS_OK;
+
+fail:
+    spops_triplets_destroy(plan);
+    return status;
+}
+
+void spops_triplets_destroy(spops_triplets *triplets)
+{
+    spops_context *ctx;
+    if (triplets == NULL) return;
+    ctx = triplets->ctx;
+    if (triplets->block != NULL) (void)ctx->backend->wait(ctx);
+    spops_backend_free(ctx, triplets->workspace, triplets->workspace_bytes);
+    spops_backend_free(ctx, triplets->block, triplets->block_bytes);
+    spops_host_free(ctx, triplets, 1, sizeof *triplets);
+}
+
+// ---- Building -----------------------------------------------------------------------------------
+
+static spops_status enqueue_by_matrix(spops_context *ctx, spops_triplets *plan,
+                                      const triplets_source *source, const build_workspace *w)
+{
+    spops_lists_source lists;
+
+    memset(&lists, 0, sizeof lists);
+    lists.a_limit = plan->shape.num_out;
+    lists.b_limit = plan->shape.num_in;
+    lists.num_terms = source->num_triplets;
+    lists.num_terms_device = source->num_device;
+    lists.a = source->out_rows;
+    lists.b = source->in_rows;
+    lists.drop_invalid = source->drop_invalid;
+    if (source->num_triplets == 0 && source->num_device == NULL) {
+        lists.keys = plan->by_matrix.offsets; // not NULL: keys are given, though none is read
+        lists.drop_invalid = true;
+    } else if (source->offsets == NULL) {
+        lists.keys = source->matrices;
+        lists.keys_sorted = source->sorted;
+    } else if (!source->drop_invalid) { // checked
+        lists.offsets = source->offsets;
+    } else {
+        const spops_triplets_args args = {.offsets = source->offsets,
+                                          .num_matrices = plan->shape.num_matrices,
+                                          .num_rows = source->num_triplets,
+                                          .keys = w->keys};
+        SPOPS_TRY(ctx->backend->group_keys(ctx, &args));
+        lists.keys = w->keys;
+    }
+    return ctx->backend->lists_build(ctx,
+                                     &(spops_lists_build_args){&lists, &plan->by_matrix, w->lists});
+}
+
+static spops_status enqueue_side(spops_context *ctx, spops_triplets *plan, int side,
+                                 const build_workspace *w)
+{
+    spops_triplet_tiles *tiles = &plan->sides[side];
+    spops_triplets_args args = {
+        .by_matrix = &plan->by_matrix, .side = side, .tiles = tiles, .keys = w->keys};
+    spops_lists by_tile = w->by_tile;
+    spops_lists_source lists;
+
+    if (tiles->direct) return ctx->backend->triplets_fill(ctx, &args);
+    SPOPS_TRY(ctx->backend->tile_keys(ctx, &args));
+    by_tile.num_owners = tiles->num_tiles;
+    by_tile.offsets = tiles->offsets;
+    memset(&lists, 0, sizeof lists);
+    lists.keys = w->keys;
+    lists.num_terms = plan->shape.num_triplets;
+    lists.num_terms_device = &plan->by_matrix.schedule->num_terms;
+    SPOPS_TRY(
+        ctx->backend->lists_build(ctx, &(spops_lists_build_args){&lists, &by_tile, w->lists}));
+    args.order = by_tile.order;
+    return ctx->backend->triplets_fill(ctx, &args);
+}
+
+// Neither allocates nor waits.
+static spops_status enqueue_build(spops_context *ctx, spops_triplets *plan,
+                                  const triplets_source *source)
+{
+    spops_carver carver = {plan->workspace, 0};
+    const build_workspace w = carve_workspace(ctx, plan, &carver);
+
+    SPOPS_TRY(enqueue_by_matrix(ctx, plan, source, &w));
+    for (int side = 0; side < SPOPS_NUM_SIDES; ++side)
+        if (has_side(plan, side)) SPOPS_TRY(enqueue_side(ctx, plan, side, &w));
+    return SPOPS_STATUS_OK;
+}
+
+// Of a plan that is not refillable: free the workspace, wait, fetch the counts.
+static spops_status finish(spops_context *ctx, spops_triplets *plan)
+{
+    spops_backend_free(ctx, plan->workspace, plan->workspace_bytes);
+    plan->workspace = NULL;
+    plan->workspace_bytes = 0;
+    SPOPS_TRY(ctx->backend->download(ctx, &plan->by_matrix.host_schedule, plan->by_matrix.schedule,
+                                     sizeof plan->by_matrix.host_schedule));
+    plan->by_matrix.counts_on_device = false;
+    return SPOPS_STATUS_OK;
+}
+
+static spops_status build(spops_context *ctx, const char *call, const spops_triplets_shape *shape,
+                          const triplets_choice *choice, const triplets_source *source,
+                          spops_triplets **out)
+{
+    spops_status status = SPOPS_STATUS_OK;
+    spops_triplets *plan = NULL;
+
+    SPOPS_TRY(alloc_plan(ctx, call, shape, choice, &plan));
+    SPOPS_TRY_GOTO(enqueue_build(ctx, plan, source), status, fail);
+    SPOPS_TRY_GOTO(finish(ctx, plan), status, fail);
+    *out = plan;
+    return SPOPS_STATUS_OK;
+
+fail:
+    spops_triplets_destroy(plan);
+    return status;
+}
+
+// ---- Checks -------------------------------------------------------------------------------------
+
+static spops_status check_slots(spops_context *ctx, const char *call)
+{
+    SPOPS_REQUIRE_SLOT(ctx, call, lists_build);
+    SPOPS_REQUIRE_SLOT(ctx, call, triplets_fill);
+    return SPOPS_STATUS_OK;
+}
+
+static spops_status check_shape(spops_context *ctx, const char *call,
+                                const spops_triplets_shape *shape)
+{
+    SPOPS_REQUIRE(ctx, shape != NULL, "%s: shape is NULL", call);
+    SPOPS_TRY(spops_check_count(ctx, call, "shape.num_out", shape->num_out));
+    SPOPS_TRY(spops_check_count(ctx, call, "shape.num_in", shape->num_in));
+    SPOPS_TRY(spops_check_count(ctx, call, "shape.num_matrices", shape->num_matrices));
+    return spops_check_count(ctx, call, "shape.num_triplets", shape->num_triplets);
+}
+
+static spops_status read_options(spops_context *ctx, const char *call,
+                                 const spops_triplets_options *options, bool *sorted,
+                                 triplets_choice *choice)
+{
+    spops_triplets_options o;
+
+    memset(&o, 0, sizeof o);
+    memset(choice, 0, sizeof *choice);
+    SPOPS_TRY(spops_read_options(ctx, call, options, &o, sizeof o));
+    SPOPS_REQUIRE(ctx, o.matrix_order == SPOPS_KEYS_UNSORTED || o.matrix_order == SPOPS_KEYS_SORTED,
+                  "%s: matrix_order is %d, expected %d or %d", call, (int)o.matrix_order,
+                  (int)SPOPS_KEYS_UNSORTED, (int)SPOPS_KEYS_SORTED);
+    SPOPS_REQUIRE(ctx, o.backward == 0 || o.backward == 1,
+                  "%s: backward is %" PRId32 ", expected 0 or 1", call, o.backward);
+    SPOPS_TRY(spops_check_count(ctx, call, "max_matrix_elements", o.max_matrix_elements));
+    *sorted = o.matrix_order == SPOPS_KEYS_SORTED;
+    choice->backward = o.backward == 1;
+    choice->max_matrix_elements =
+        o.max_matrix_elements > 0 ? o.max_matrix_elements : DEFAULT_MATRIX_ELEMENTS;
+    return SPOPS_STATUS_OK;
+}
+
+// Which output or input row a triplet has: by an array, or its own number.
+static spops_status check_rows(spops_context *ctx, const char *call, const char *name,
+                               const int32_t *array, int64_t n, int64_t limit,
+                               const char *limit_name)
+{
+    if (array != NULL) {
+        SPOPS_TRY(spops_check_indices(ctx, call, name, array, n));
+        return spops_check_range(ctx, call, name, array, n, limit, limit_name);
+    }
+    SPOPS_REQUIRE(ctx, limit >= n,
+                  "%s: %s is %" PRId64 ", expected at least %" PRId64
+                  " (one per triplet, as %s is NULL)",
+                  call, limit_name, limit, n, name);
+    return SPOPS_STATUS_OK;
+}
+
+// Whether no number comes twice among n of `rows` (NULL: their own). Waits.
+static spops_status find_direct(spops_context *ctx, const int32_t *rows, int64_t n,
+                                int64_t num_rows, bool *direct)
+{
+    const spops_backend *backend = ctx->backend;
+    spops_status status = SPOPS_STATUS_OK;
+    spops_carver carver = {NULL, 0};
+    spops_lists lists = {.num_owners = num_rows, .max_terms = n, .split_terms = INT32_MAX};
+    const spops_lists_source source = {.num_terms = n, .keys = rows};
+    spops_lists_build_args build_args = {.source = &source};
+    spops_schedule schedule;
+    size_t bytes, lists_bytes;
+    void *block = NULL;
+
+    *direct = rows == NULL;
+    if (rows == NULL || n > num_rows) return SPOPS_STATUS_OK;
+    *direct = true;
+    if (n == 0) return SPOPS_STATUS_OK;
+    build_args.lists = &lists;
+    lists_bytes = backend->lists_workspace_bytes(ctx, &lists);
+    spops_lists_carve(&lists, false, false, &carver);
+    (void)spops_carve(&carver, 1, 1, lists_bytes);
+    bytes = carver.used;
+    SPOPS_TRY(spops_backend_alloc(ctx, bytes, &block));
+    carver = (spops_carver){block, 0};
+    spops_lists_carve(&lists, false, false, &carver);
+    build_args.workspace = spops_carve(&carver, 1, 1, lists_bytes);
+    SPOPS_TRY_GOTO(backend->lists_build(ctx, &build_args), status, done);
+    SPOPS_TRY_GOTO(backend->download(ctx, &schedule, lists.schedule, sizeof schedule), status,
+                   done);
+    *direct = schedule.longest <= 1;
+
+done:
+    spops_backend_free(ctx, block, bytes);
+    return status;
+}
+
+// ---- From the caller's indices ------------------------------------------------------------------
+
+spops_status spops_triplets_create(spops_context *ctx, const spops_triplets_shape *shape,
+                                   const int32_t *out_rows, const int32_t *in_rows,
+                                   const int32_t *matrices, const spops_triplets_options *options,
+                                   spops_triplets **out)
+{
+    static const char call[] = "triplets_create";
+    triplets_choice choice;
+    triplets_source source;
+
+    SPOPS_BEGIN_CREATE(ctx, call, out);
+    SPOPS_TRY(check_slots(ctx, call));
+    SPOPS_TRY(check_shape(ctx, call, shape));
+    memset(&source, 0, sizeof source);
+    SPOPS_TRY(read_options(ctx, call, options, &source.sorted, &choice));
+    source.num_triplets = shape->num_triplets;
+    source.out_rows = out_rows;
+    source.in_rows = in_rows;
+    source.matrices = matrices;
+    SPOPS_TRY(check_rows(ctx, call, "out_rows", out_rows, shape->num_triplets, shape->num_out,
+                         "num_out"));
+    SPOPS_TRY(
+        check_rows(ctx, call, "in_rows", in_rows, shape->num_triplets, shape->num_in, "num_in"));
+    SPOPS_TRY(spops_check_indices(ctx, call, "matrices", matrices, shape->num_triplets));
+    SPOPS_TRY(spops_check_range(ctx, call, "matrices", matrices, shape->num_triplets,
+                                shape->num_matrices, "num_matrices"));
+    if (source.sorted)
+        SPOPS_TRY(spops_check_ascending(ctx, call, "matrices", matrices, shape->num_triplets));
+    SPOPS_TRY(find_direct(ctx, out_rows, shape->num_triplets, shape->num_out,
+                          &choice.direct[SPOPS_SIDE_OUT]));
+    if (choice.backward)
+        SPOPS_TRY(find_direct(ctx, in_rows, shape->num_triplets, shape->num_in,
+                              &choice.direct[SPOPS_SIDE_IN]));
+    return build(ctx, call, shape, &choice, &source, out);
+}
+
+spops_status spops_triplets_create_from_offsets(spops_context *ctx, int64_t num_matrices,
+                                                const int32_t *offsets,
+                                                const spops_triplets_options *options,
+                                                spops_triplets **out)
+{
+    static const char call[] = "triplets_create_from_offsets";
+    spops_triplets_shape shape;
+    triplets_choice choice;
+    triplets_source source;
+
+    SPOPS_BEGIN_CREATE(ctx, call, out);
+    SPOPS_TRY(check_slots(ctx, call));
+    SPOPS_TRY(spops_check_count(ctx, call, "num_matrices", num_matrices));
+    memset(&source, 0, sizeof source);
+    SPOPS_TRY(read_options(ctx, call, options, &source.sorted, &choice));
+    SPOPS_TRY(spops_check_offsets(ctx, call, offsets, num_matrices, &source.num_triplets));
+    source.offsets = offsets;
+    shape.num_matrices = num_matrices;
+    shape.num_out = shape.num_in = shape.num_triplets = source.num_triplets;
+    choice.mirrored = true;
+    choice.direct[SPOPS_SIDE_OUT] = choice.direct[SPOPS_SIDE_IN] = true;
+    return build(ctx, call, &shape, &choice, &source, out);
+}
+
+// ---- Into a capacity ----------------------------------------------------------------------------
+
+spops_status spops_triplets_reserve(spops_context *ctx, const spops_triplets_shape *shape,
+                                    const spops_triplets_options *options, spops_triplets **out)
+{
+    static const char call[] = "triplets_reserve";
+    spops_status status = SPOPS_STATUS_OK;
+    const triplets_source nothing = {0};
+    triplets_choice choice;
+    spops_triplets *plan = NULL;
+    bool sorted;
+
+    SPOPS_BEGIN_CREATE(ctx, call, out);
+    SPOPS_TRY(check_slots(ctx, call));
+    SPOPS_TRY(check_shape(ctx, call, shape));
+    SPOPS_TRY(read_options(ctx, call, options, &sorted, &choice));
+    SPOPS_REQUIRE(ctx, !sorted, "%s: matrix_order is %d, expected %d (the library sorts)", call,
+                  (int)SPOPS_KEYS_SORTED, (int)SPOPS_KEYS_UNSORTED);
+    choice.refillable = true;
+    SPOPS_TRY(alloc_plan(ctx, call, shape, &choice, &plan));
+    SPOPS_TRY_GOTO(enqueue_build(ctx, plan, &nothing), status, fail);
+    SPOPS_TRY_GOTO(ctx->backend->wait(ctx), status, fail);
+    *out = plan;
+    return SPOPS_STATUS_OK;
+
+fail:
+    spops_triplets_destroy(plan);
+    return status;
+}
+
+static spops_status check_refillable(spops_context *ctx, const char *call,
+                                     const spops_triplets *triplets)
+{
+    SPOPS_REQUIRE(ctx, triplets != NULL, "%s: triplets is NULL", call);
+    SPOPS_TRY(spops_check_home(ctx, call, "triplets", triplets->ctx));
+    SPOPS_REQUIRE(ctx, triplets->refillable, "%s: the plan was not made by triplets_reserve", call);
+    return SPOPS_STATUS_OK;
+}
+
+spops_status spops_triplets_set(spops_context *ctx, spops_triplets *triplets,
+                                const int32_t *num_triplets, const int32_t *out_rows,
+                                const int32_t *in_rows, const int32_t *matrices)
+{
+    static const char call[] = "triplets_set";
+    triplets_source source;
+
+    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_TRY(check_refillable(ctx, call, triplets));
+    memset(&source, 0, sizeof source);
+    source.num_triplets = triplets->shape.num_triplets;
+    SPOPS_TRY(spops_check_indices(ctx, call, "num_triplets", num_triplets, 1));
+    SPOPS_TRY(spops_check_indices(ctx, call, "matrices", matrices, source.num_triplets));
+    if (out_rows != NULL)
+        SPOPS_TRY(spops_check_indices(ctx, call, "out_rows", out_rows, source.num_triplets));
+    if (in_rows != NULL)
+        SPOPS_TRY(spops_check_indices(ctx, call, "in_rows", in_rows, source.num_triplets));
+    source.num_device = num_triplets;
+    source.out_rows = out_rows;
+    source.in_rows = in_rows;
+    // Not NULL also where there is no room for any: keys are given, though none is read.
+    source.matrices = matrices != NULL ? matrices : triplets->by_matrix.offsets;
+    source.drop_invalid = true;
+    return enqueue_build(ctx, triplets, &source);
+}
+
+spops_status spops_triplets_set_offsets(spops_context *ctx, spops_triplets *triplets,
+                                        const int32_t *offsets)
+{
+    static const char call[] = "triplets_set_offsets";
+    triplets_source source;
+
+    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_TRY(check_refillable(ctx, call, triplets));
+    SPOPS_TRY(spops_check_indices(ctx, call, "offsets", offsets, triplets->shape.num_matrices + 1));
+    memset(&source, 0, sizeof source);
+    source.num_triplets = triplets->shape.num_triplets;
+    source.offsets = offsets;
+    source.drop_invalid = true;
+    return enqueue_build(ctx, triplets, &source);
+}
+
+// ---- What can be asked of a plan ----------------------------------------------------------------
+
+spops_status spops_triplets_get_info_sync(spops_context *ctx, const spops_triplets *triplets,
+                                          spops_triplets_info *info)
+{
+    static const char call[] = "triplets_get_info_sync";
+    const spops_lists *lists;
+    spops_triplets_info found;
+    spops_schedule schedule;
+
+    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_REQUIRE(ctx, triplets != NULL, "%s: triplets is NULL", call);
+    SPOPS_TRY(spops_check_home(ctx, call, "triplets", triplets->ctx));
+    SPOPS_TRY(spops_check_not_capturing(ctx, call));
+    SPOPS_TRY(ctx->backend->wait(ctx));
+    lists = &triplets->by_matrix;
+    schedule = lists->host_schedule;
+    if (lists->counts_on_device)
+        SPOPS_TRY(ctx->backend->download(ctx, &schedule, lists->schedule, sizeof schedule));
+    memset(&found, 0, sizeof found);
+    found.num_out = triplets->shape.num_out;
+    found.num_in = triplets->shape.num_in;
+    found.num_matrices = triplets->shape.num_matrices;
+    found.num_triplets = schedule.num_terms;
+    found.max_triplets = triplets->shape.num_triplets;
+    found.num_nonempty = schedule.num_nonempty;
+    found.longest = schedule.longest;
+    found.num_dropped = schedule.num_dropped;
+    found.overflow = schedule.overflow;
+    found.bytes = (int64_t)(triplets->block_bytes + triplets->workspace_bytes);
+    found.scratch_bytes = (int64_t)triplets->scratch_bytes;
+    found.direct = triplets->sides[SPOPS_SIDE_OUT].direct;
+    SPOPS_TRY(spops_write_struct(ctx, call, "info", info, &found, sizeof found));
+    if (schedule.overflow == 0) return SPOPS_STATUS_OK;
+    return spops_fail(ctx, SPOPS_STATUS_CAPACITY_EXCEEDED,
+                      "%s: triplets_set met more triplets than the capacity of %" PRId64, call,
+                      triplets->shape.num_triplets);
+}
+
+size_t spops_triplets_scratch_bytes(const spops_triplets *triplets)
+{
+    return triplets == NULL ? 0 : triplets->scratch_bytes;
+}
