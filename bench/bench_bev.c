@@ -351,7 +351,7 @@ static void note_status(bev_data *d, spops_status status)
 
 static void enqueue_pool(bev_data *d, spops_bev_layout layout, spops_matrix out)
 {
-    spops_bev_pool pool = spops_bev_pool_default();
+    spops_bevpool_args pool = spops_bevpool_args_default();
     pool.layout = layout;
     pool.accumulate = accumulate_asked();
     pool.depth = d->depth;
@@ -360,7 +360,7 @@ static void enqueue_pool(bev_data *d, spops_bev_layout layout, spops_matrix out)
     pool.feat_scales = d->feat_scales.data != NULL ? &d->feat_scales : NULL;
     pool.feat_scale = d->feat_scale;
     pool.depth_scale = d->depth_scale;
-    note_status(d, spops_bevpool_execute_with(d->b->ctx, d->map->plan, &pool));
+    note_status(d, spops_bevpool_execute(d->b->ctx, d->map->plan, &pool));
 }
 
 static void enqueue_forward(void *user)

@@ -84,6 +84,21 @@ class BevOptions(ctypes.Structure):
     ]
 
 
+class BevpoolArgs(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", ctypes.c_size_t),
+        ("layout", ctypes.c_int),
+        ("accumulate", ctypes.c_int),
+        ("depth", Matrix),
+        ("feat", Matrix),
+        ("out", Matrix),
+        ("feat_scales", ctypes.c_void_p),
+        ("feat_scale", ctypes.c_void_p),
+        ("depth_scale", ctypes.c_void_p),
+        ("out_scale", ctypes.c_void_p),
+    ]
+
+
 class DeviceInfo(ctypes.Structure):
     _fields_ = [
         ("struct_size", ctypes.c_size_t),
@@ -188,9 +203,14 @@ class Library:
         return plan
 
     def pool(self, plan, depth, features, out):
-        self.call(
-            "spops_bevpool_execute", self.ctx, plan, CHANNELS_LAST, depth, features, out
+        args = BevpoolArgs(
+            struct_size=ctypes.sizeof(BevpoolArgs),
+            layout=CHANNELS_LAST,
+            depth=depth,
+            feat=features,
+            out=out,
         )
+        self.call("spops_bevpool_execute", self.ctx, plan, ctypes.byref(args))
 
 
 def time_us(function):

@@ -21,19 +21,21 @@ int main(void)
         .grid_lower_m = {0, -8, -5}, .cell_size_m = {1, 0.5, 10},
         .cameras = &camera};
     spops_context_options options = spops_context_options_default();
+    spops_bevpool_args pool = spops_bevpool_args_default();
     spops_context *ctx = NULL;
     spops_bev_plan *plan = NULL;
+    pool.depth = spops_matrix_dense(depth, D * H * W, 1, SPOPS_DTYPE_F32);
+    pool.feat = spops_matrix_dense(feat, H * W, C, SPOPS_DTYPE_F32);
+    pool.out = spops_matrix_dense(bev, Y * X, C, SPOPS_DTYPE_F32);
     for (int i = 0; i < D * H * W; ++i) depth[i] = 1.0f / D; /* your network's outputs */
     for (int i = 0; i < H * W * C; ++i) feat[i] = 1.0f;
 
     options.backend = SPOPS_BACKEND_CPU; /* CUDA: the same calls, with device memory */
     if (spops_context_create(&options, &ctx) ||
-        spops_bev_plan_create(ctx, &geometry, NULL, &plan) ||     /* once */
-        spops_bevpool_execute(ctx, plan, SPOPS_BEV_CHANNELS_LAST, /* for every frame */
-                              spops_matrix_dense(depth, D * H * W, 1, SPOPS_DTYPE_F32),
-                              spops_matrix_dense(feat, H * W, C, SPOPS_DTYPE_F32),
-                              spops_matrix_dense(bev, Y * X, C, SPOPS_DTYPE_F32)))
+        spops_bev_plan_create(ctx, &geometry, NULL, &plan) || /* once */
+        spops_bevpool_execute(ctx, plan, &pool))              /* for every frame */
         return fprintf(stderr, "%s\n", spops_last_error(ctx)), 1;
+    /* On the CPU a call is finished when it returns. CUDA: spops_context_wait_sync(ctx) first. */
     for (int y = Y - 1; y >= 0; --y, putchar('\n'))
         for (int x = 0; x < X; ++x) putchar(bev[(y * X + x) * C] > 0 ? '#' : '.');
     spops_bev_plan_destroy(plan);

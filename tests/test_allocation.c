@@ -434,10 +434,9 @@ ParameterizedTest(struct backend_param *p, allocation, execute_takes_none)
                                                         &gw.view),
                        "execute_backward");
     }
-    test_expect_ok(ctx,
-                   spops_bevpool_execute(ctx, bev, SPOPS_BEV_CHANNELS_FIRST, depth.view, feat.view,
-                                         cells.view),
-                   "bevpool_execute");
+    test_expect_ok(
+        ctx, bev_execute(ctx, bev, SPOPS_BEV_CHANNELS_FIRST, depth.view, feat.view, cells.view),
+        "bevpool_execute");
     test_expect_ok(ctx,
                    spops_bevpool_execute_backward(ctx, bev, SPOPS_BEV_CHANNELS_FIRST, cells.view,
                                                   depth.view, feat.view, &gd.view, &gf.view),

@@ -222,7 +222,7 @@ static spops_status run_forward(void *user, spops_context *ctx, const spops_matr
                                 const spops_matrix *const *out)
 {
     const pool_case *c = (const pool_case *)user;
-    return spops_bevpool_execute(ctx, c->plan, c->layout, *in[DEPTH], *in[FEAT], *out[OUT]);
+    return bev_execute(ctx, c->plan, c->layout, *in[DEPTH], *in[FEAT], *out[OUT]);
 }
 
 static void reference_forward(void *user, const double *const *in, ref_tensor *const *out)
@@ -772,8 +772,8 @@ static void enqueue_refill(test_device *d, refill *r)
 {
     test_expect_ok(d->ctx, spops_bev_plan_set(d->ctx, r->plan, r->transforms), "set");
     test_expect_ok(d->ctx,
-                   spops_bevpool_execute(d->ctx, r->plan, SPOPS_BEV_CHANNELS_FIRST, r->depth.view,
-                                         r->feat.view, r->out.view),
+                   bev_execute(d->ctx, r->plan, SPOPS_BEV_CHANNELS_FIRST, r->depth.view,
+                               r->feat.view, r->out.view),
                    "execute");
     test_expect_ok(d->ctx,
                    spops_bevpool_execute_backward(d->ctx, r->plan, SPOPS_BEV_CHANNELS_FIRST,
@@ -1205,32 +1205,32 @@ ParameterizedTest(struct backend_param *p, bevpool, refuses_execution)
             guarded_check_untouched(all[i], #call);                                                \
         }                                                                                          \
     } while (0)
-    test_expect(NULL, spops_bevpool_execute(NULL, plan, last, D, F, O), invalid, "ctx", "ctx");
-    REFUSED("plan", spops_bevpool_execute(ctx, NULL, last, D, F, O));
-    REFUSED("layout", spops_bevpool_execute(ctx, plan, (spops_bev_layout)2, D, F, O));
+    test_expect(NULL, bev_execute(NULL, plan, last, D, F, O), invalid, "ctx", "ctx");
+    REFUSED("plan", bev_execute(ctx, NULL, last, D, F, O));
+    REFUSED("layout", bev_execute(ctx, plan, (spops_bev_layout)2, D, F, O));
     m = D, m.rows -= 1;
-    REFUSED("depth", spops_bevpool_execute(ctx, plan, last, m, F, O));
+    REFUSED("depth", bev_execute(ctx, plan, last, m, F, O));
     m = D, m.cols = 2, m.row_stride = 2;
-    REFUSED("depth", spops_bevpool_execute(ctx, plan, last, m, F, O));
+    REFUSED("depth", bev_execute(ctx, plan, last, m, F, O));
     m = D, m.row_stride = 3;
-    REFUSED("depth", spops_bevpool_execute(ctx, plan, last, m, F, O));
+    REFUSED("depth", bev_execute(ctx, plan, last, m, F, O));
     m = D, m.dtype = SPOPS_DTYPE_F16;
-    REFUSED("depth", spops_bevpool_execute(ctx, plan, last, m, F, O));
+    REFUSED("depth", bev_execute(ctx, plan, last, m, F, O));
     m = D, m.data = NULL;
-    REFUSED("depth", spops_bevpool_execute(ctx, plan, last, m, F, O));
+    REFUSED("depth", bev_execute(ctx, plan, last, m, F, O));
     m = F, m.rows += 1;
-    REFUSED("feat", spops_bevpool_execute(ctx, plan, last, D, m, O));
+    REFUSED("feat", bev_execute(ctx, plan, last, D, m, O));
     m = F, m.row_stride = 1;
-    REFUSED("feat", spops_bevpool_execute(ctx, plan, last, D, m, O));
+    REFUSED("feat", bev_execute(ctx, plan, last, D, m, O));
     m = F, m.dtype = SPOPS_DTYPE_I32;
-    REFUSED("feat", spops_bevpool_execute(ctx, plan, last, D, m, O));
+    REFUSED("feat", bev_execute(ctx, plan, last, D, m, O));
     m = O, m.rows -= 1;
-    REFUSED("out", spops_bevpool_execute(ctx, plan, last, D, F, m));
+    REFUSED("out", bev_execute(ctx, plan, last, D, F, m));
     m = O, m.dtype = SPOPS_DTYPE_BF16;
-    REFUSED("out", spops_bevpool_execute(ctx, plan, last, D, F, m));
+    REFUSED("out", bev_execute(ctx, plan, last, D, F, m));
     m = O, m.data = feat.view.data;
-    REFUSED("out", spops_bevpool_execute(ctx, plan, last, D, F, m));
-    REFUSED("out", spops_bevpool_execute(ctx, plan, first, D, F, O)); // the other layout's shape
+    REFUSED("out", bev_execute(ctx, plan, last, D, F, m));
+    REFUSED("out", bev_execute(ctx, plan, first, D, F, O)); // the other layout's shape
     REFUSED("backward", spops_bevpool_execute_backward(ctx, forward_only, last, O, D, F, GD, NULL));
     m = O, m.cols = 3;
     REFUSED("grad_out", spops_bevpool_execute_backward(ctx, plan, last, m, D, F, GD, GF));
@@ -1250,13 +1250,13 @@ ParameterizedTest(struct backend_param *p, bevpool, refuses_execution)
     guarded cf = guarded_create(b, "out", COLS, info.num_cells, 0, 0, f32);
     guarded_upload(&cf);
     if (spops_bev_plan_scratch_bytes(plan) > 0) {
-        test_expect(other, spops_bevpool_execute(other, plan, first, D, F, cf.view),
+        test_expect(other, bev_execute(other, plan, first, D, F, cf.view),
                     SPOPS_STATUS_SCRATCH_TOO_SMALL, "bevpool_execute", "nothing reserved");
         guarded_download(&cf);
         guarded_check_untouched(&cf, "nothing reserved");
     }
     test_expect_ok(other, spops_context_reserve(other, spops_bev_plan_scratch_bytes(plan)), "");
-    test_expect_ok(other, spops_bevpool_execute(other, plan, first, D, F, cf.view), "reserved");
+    test_expect_ok(other, bev_execute(other, plan, first, D, F, cf.view), "reserved");
     test_wait(&d);
     spops_context_destroy(other);
     guarded_destroy(&cf);

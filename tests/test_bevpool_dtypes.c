@@ -1,6 +1,6 @@
 // BEV pooling over the table of dtypes in spops/bevpool.h: every combination of feat, depth and out
 // against FP64 on the very numbers the inputs hold, with and without scales, in both layouts;
-// values that must stay where they are; and what spops_bevpool_execute_with refuses.
+// values that must stay where they are; and what spops_bevpool_execute refuses.
 #include <criterion/criterion.h>
 #include <criterion/parameterized.h>
 #include <math.h>
@@ -124,7 +124,7 @@ static spops_status run(void *user, spops_context *ctx, const spops_matrix *cons
 {
     const pool_case *c = (const pool_case *)user;
     const float *scales = (const float *)in[SCALES]->data;
-    spops_bev_pool pool = spops_bev_pool_default();
+    spops_bevpool_args pool = spops_bevpool_args_default();
     pool.layout = c->layout;
     pool.accumulate = c->accumulate;
     pool.depth = *in[DEPTH];
@@ -136,7 +136,7 @@ static spops_status run(void *user, spops_context *ctx, const spops_matrix *cons
         pool.depth_scale = scales + in[SCALES]->row_stride;
         pool.out_scale = scales + 2 * in[SCALES]->row_stride;
     }
-    return spops_bevpool_execute_with(ctx, c->plan, &pool);
+    return spops_bevpool_execute(ctx, c->plan, &pool);
 }
 
 // f32 sums round to nearest. Tensor cores align the terms of a product to its largest and cut off
@@ -551,11 +551,11 @@ ParameterizedTest(struct backend_param *p, bevpool_dtypes, runs_in_f16_end)
                 guarded_set(&depth, i, 0, i == 0 ? cases[k].first : cases[k].other);
             guarded_set(&scale, 0, 0, cases[k].scale);
             guarded_upload(&depth), guarded_upload(&scale), guarded_upload(&out);
-            spops_bev_pool pool = spops_bev_pool_default();
+            spops_bevpool_args pool = spops_bevpool_args_default();
             pool.accumulate = SPOPS_ACCUMULATE_F16;
             pool.depth = depth.view, pool.feat = feat.view, pool.out = out.view;
             pool.depth_scale = (const float *)scale.view.data;
-            test_expect_ok(d.ctx, spops_bevpool_execute_with(d.ctx, plan, &pool), "ends");
+            test_expect_ok(d.ctx, spops_bevpool_execute(d.ctx, plan, &pool), "ends");
             test_wait(&d);
             guarded_download(&out);
             const double sum = (cases[k].first + (POINTS - 1) * cases[k].other) * cases[k].scale;
@@ -618,10 +618,10 @@ ParameterizedTest(struct backend_param *p, bevpool_dtypes, round_every_f16)
         for (int64_t i = 0; i < (int64_t)PIXELS * WIDTH; ++i)
             guarded_set(&feat, i / WIDTH, i % WIDTH, 1.0);
         guarded_upload(&feat), guarded_upload(&out);
-        test_expect_ok(d.ctx,
-                       spops_bevpool_execute(d.ctx, plan, SPOPS_BEV_CHANNELS_LAST, depth.view,
-                                             feat.view, out.view),
-                       "execute");
+        test_expect_ok(
+            d.ctx,
+            bev_execute(d.ctx, plan, SPOPS_BEV_CHANNELS_LAST, depth.view, feat.view, out.view),
+            "execute");
         test_wait(&d);
         guarded_download(&out);
         for (int64_t i = 0; i < POINTS; ++i) {
@@ -690,13 +690,12 @@ static void tear_down(pool_setup *s)
     bev_map_free(&s->map);
 }
 
-// spops_bevpool_execute is spops_bevpool_execute_with and defaults, bit for bit; a struct without
-// its tail is one whose tail is zero.
-ParameterizedTestParameters(bevpool_dtypes, execute_is_execute_with)
+// A struct without its tail is one whose tail is zero, bit for bit.
+ParameterizedTestParameters(bevpool_dtypes, shorter_args)
 {
     return every_backend();
 }
-ParameterizedTest(struct backend_param *p, bevpool_dtypes, execute_is_execute_with)
+ParameterizedTest(struct backend_param *p, bevpool_dtypes, shorter_args)
 {
     test_device d;
     if (!test_open(&d, (spops_backend_kind)p->backend, LAUNCH_DEFAULT)) return;
@@ -710,30 +709,27 @@ ParameterizedTest(struct backend_param *p, bevpool_dtypes, execute_is_execute_wi
             guarded_poison(o, 0xff);
             guarded_upload(o);
             test_expect_ok(d.ctx,
-                           spops_bevpool_execute(d.ctx, s.plan, SPOPS_BEV_CHANNELS_LAST,
-                                                 s.depth[w].view, s.feat[t].view, o->view),
+                           bev_execute(d.ctx, s.plan, SPOPS_BEV_CHANNELS_LAST, s.depth[w].view,
+                                       s.feat[t].view, o->view),
                            "execute");
             test_wait(&d);
             guarded_download(o);
             unsigned char *elements = guarded_elements(o);
-            spops_bev_pool pool = spops_bev_pool_default();
+            spops_bevpool_args pool = spops_bevpool_args_default();
             pool.depth = s.depth[w].view;
             pool.feat = s.feat[t].view;
             pool.out = o->view;
-            for (int shorter = 0; shorter < 2; ++shorter) {
-                if (shorter) { // the garbage behind is not looked at
-                    pool.struct_size = offsetof(spops_bev_pool, feat_scales);
-                    pool.feat_scales = (const spops_matrix *)(const void *)&pool;
-                    pool.feat_scale = pool.depth_scale = pool.out_scale =
-                        (const float *)(const void *)((const char *)&pool + 1);
-                }
-                guarded_poison(o, 0xa5);
-                guarded_upload(o);
-                test_expect_ok(d.ctx, spops_bevpool_execute_with(d.ctx, s.plan, &pool), "with");
-                test_wait(&d);
-                guarded_download(o);
-                guarded_check_bits(o, elements, "execute and execute_with");
-            }
+            // The garbage behind is not looked at.
+            pool.struct_size = offsetof(spops_bevpool_args, feat_scales);
+            pool.feat_scales = (const spops_matrix *)(const void *)&pool;
+            pool.feat_scale = pool.depth_scale = pool.out_scale =
+                (const float *)(const void *)((const char *)&pool + 1);
+            guarded_poison(o, 0xa5);
+            guarded_upload(o);
+            test_expect_ok(d.ctx, spops_bevpool_execute(d.ctx, s.plan, &pool), "shorter");
+            test_wait(&d);
+            guarded_download(o);
+            guarded_check_bits(o, elements, "shorter args");
             free(elements);
         }
     }
@@ -761,7 +757,7 @@ ParameterizedTest(struct backend_param *p, bevpool_dtypes, refuse)
                 const allowed_row *row = row_of((spops_dtype)t);
                 const bool depth_fits = (row->depth & 1u << w) != 0;
                 if (depth_fits && (row->out & 1u << o) != 0) continue;
-                spops_bev_pool pool = spops_bev_pool_default();
+                spops_bevpool_args pool = spops_bevpool_args_default();
                 pool.depth = s.depth[w].view;
                 pool.feat = s.feat[t].view;
                 pool.out = s.out[o].view;
@@ -772,7 +768,7 @@ ParameterizedTest(struct backend_param *p, bevpool_dtypes, refuse)
                                test_dtype_name((spops_dtype)(depth_fits ? o : w)));
                 test_describe(text, "%s x %s -> %s", test_dtype_name((spops_dtype)t),
                               test_dtype_name((spops_dtype)w), test_dtype_name((spops_dtype)o));
-                test_expect(ctx, spops_bevpool_execute_with(ctx, s.plan, &pool), invalid, fragment,
+                test_expect(ctx, spops_bevpool_execute(ctx, s.plan, &pool), invalid, fragment,
                             text);
             }
         }
@@ -780,14 +776,14 @@ ParameterizedTest(struct backend_param *p, bevpool_dtypes, refuse)
 
     // One wrong thing at a time in calls that are right without it.
     const int f8 = SPOPS_DTYPE_F8E4M3, f4 = SPOPS_DTYPE_F4E2M1, f16 = SPOPS_DTYPE_F16;
-    spops_bev_pool eight = spops_bev_pool_default(), four;
+    spops_bevpool_args eight = spops_bevpool_args_default(), four;
     eight.depth = s.depth[f16].view;
     eight.feat = s.feat[f8].view;
     eight.out = s.out[f8].view;
     four = eight;
     four.feat = s.feat[f4].view;
     four.feat_scales = &s.feat_scales.view;
-    spops_bev_pool pool;
+    spops_bevpool_args pool;
     spops_matrix m;
     float *scale = (float *)s.scale.view.data;
     const float *in_out = (const float *)s.out[f8].view.data;
@@ -795,11 +791,11 @@ ParameterizedTest(struct backend_param *p, bevpool_dtypes, refuse)
 #define REFUSED(base, change, expected, fragment)                                                  \
     pool = base;                                                                                   \
     change;                                                                                        \
-    test_expect(ctx, spops_bevpool_execute_with(ctx, s.plan, &pool), expected, fragment, #change)
+    test_expect(ctx, spops_bevpool_execute(ctx, s.plan, &pool), expected, fragment, #change)
 #define BAD(base, change, fragment) REFUSED(base, change, invalid, fragment)
-    test_expect(NULL, spops_bevpool_execute_with(NULL, s.plan, &eight), invalid, "ctx is NULL", "");
-    test_expect(ctx, spops_bevpool_execute_with(ctx, NULL, &eight), invalid, "plan is NULL", "");
-    test_expect(ctx, spops_bevpool_execute_with(ctx, s.plan, NULL), invalid, "pool is NULL", "");
+    test_expect(NULL, spops_bevpool_execute(NULL, s.plan, &eight), invalid, "ctx is NULL", "");
+    test_expect(ctx, spops_bevpool_execute(ctx, NULL, &eight), invalid, "plan is NULL", "");
+    test_expect(ctx, spops_bevpool_execute(ctx, s.plan, NULL), invalid, "args is NULL", "");
     BAD(eight, pool.struct_size = 0, "struct_size is 0");
     BAD(eight, pool.struct_size = sizeof pool + 1, "struct_size is");
     BAD(eight, pool.layout = (spops_bev_layout)2, "layout is 2");

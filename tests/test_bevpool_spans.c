@@ -160,10 +160,10 @@ static unsigned char *pool_rows(test_device *d, const spops_bev_geometry *g,
     test_expect_ok(d->ctx, spops_bev_plan_create(d->ctx, g, options, &plan), "plan");
     guarded_poison(out, 0xa5);
     guarded_upload(out);
-    test_expect_ok(d->ctx,
-                   spops_bevpool_execute(d->ctx, plan, SPOPS_BEV_CHANNELS_LAST, depth->view,
-                                         feat->view, out->view),
-                   "execute");
+    test_expect_ok(
+        d->ctx,
+        bev_execute(d->ctx, plan, SPOPS_BEV_CHANNELS_LAST, depth->view, feat->view, out->view),
+        "execute");
     test_wait(d);
     guarded_download(out);
     guarded_check_padding(out, "out");

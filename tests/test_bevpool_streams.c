@@ -169,8 +169,8 @@ static void enqueue(lane *l)
     spops_status status = SPOPS_STATUS_OK;
     if (k->refill) status = spops_bev_plan_set(l->ctx, l->plan, l->transforms);
     if (status == SPOPS_STATUS_OK)
-        status = spops_bevpool_execute(l->ctx, l->plan, k->layout, l->depth.view, l->feat.view,
-                                       l->outputs[0].view);
+        status = bev_execute(l->ctx, l->plan, k->layout, l->depth.view, l->feat.view,
+                             l->outputs[0].view);
     if (status == SPOPS_STATUS_OK)
         status = spops_bevpool_execute_backward(l->ctx, l->plan, k->layout, l->grad_out.view,
                                                 l->depth.view, l->feat.view, &l->outputs[1].view,

@@ -206,9 +206,9 @@ static spops_status read_intervals_out(fixture *f, const void *s)
     return spops_bev_plan_get_intervals_sync(f->ctx, f->bev, (const spops_bev_intervals_out *)s);
 }
 
-static spops_bev_pool good_pool(void)
+static spops_bevpool_args good_pool(void)
 {
-    spops_bev_pool pool = spops_bev_pool_default();
+    spops_bevpool_args pool = spops_bevpool_args_default();
     pool.depth = spops_matrix_dense_const(ones, 12, 1, SPOPS_DTYPE_F32);
     pool.feat = spops_matrix_dense_const(ones, 4, 2, SPOPS_DTYPE_F32);
     pool.out = spops_matrix_dense(out_rows, 6, 2, SPOPS_DTYPE_F32);
@@ -216,7 +216,7 @@ static spops_bev_pool good_pool(void)
 }
 static spops_status read_pool(fixture *f, const void *s)
 {
-    return spops_bevpool_execute_with(f->ctx, f->bev, (const spops_bev_pool *)s);
+    return spops_bevpool_execute(f->ctx, f->bev, (const spops_bevpool_args *)s);
 }
 
 static void identity(void *user, int64_t n, void *state)
@@ -394,7 +394,7 @@ Test(struct_sizes, read)
     CHECK_READ(spops_bev_intervals, good_intervals(), read_intervals);
     CHECK_READ(spops_bev_ranks_out, good_ranks_out(), read_ranks_out);
     CHECK_READ(spops_bev_intervals_out, good_intervals_out(), read_intervals_out);
-    CHECK_READ(spops_bev_pool, good_pool(), read_pool);
+    CHECK_READ(spops_bevpool_args, good_pool(), read_pool);
     CHECK_READ(spops_reduce_desc, good_desc(), read_desc);
     close_fixture(&f);
 }

@@ -288,14 +288,14 @@ static bool make_matrices(demo *d)
 static void enqueue(void *user)
 {
     demo *d = user;
-    spops_bev_pool pool = spops_bev_pool_default();
+    spops_bevpool_args pool = spops_bevpool_args_default();
     pool.layout = SPOPS_BEV_CHANNELS_LAST;
     pool.depth = d->depth;
     pool.feat = d->feat;
     pool.out = d->out;
     pool.feat_scale = d->device_scale;
     if (d->device_block_scales != NULL) pool.feat_scales = &d->block_scales;
-    const spops_status status = spops_bevpool_execute_with(d->s.ctx, d->plan, &pool);
+    const spops_status status = spops_bevpool_execute(d->s.ctx, d->plan, &pool);
     if (status != SPOPS_STATUS_OK) d->enqueued = status;
 }
 

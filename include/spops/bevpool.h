@@ -325,8 +325,8 @@ typedef enum spops_bev_layout {
  *     f8e5m2    f16 f8e5m2     f16 f32 f8e5m2
  *     f4e2m1    f16 f8e4m3     f16 f32 f8e4m3
  */
-typedef struct spops_bev_pool {
-    size_t struct_size;          /* sizeof(spops_bev_pool) */
+typedef struct spops_bevpool_args {
+    size_t struct_size;          /* sizeof(spops_bevpool_args) */
     spops_bev_layout layout;     /* of out */
     spops_accumulate accumulate; /* see spops_accumulate, and Numerics below */
     spops_matrix depth;          /* [B, N, D, H, W] as [B*N*D*H*W, 1], row_stride 1 */
@@ -335,9 +335,9 @@ typedef struct spops_bev_pool {
     spops_matrix out;            /* see spops_bev_layout */
     const spops_matrix *feat_scales; /* f8e4m3 [B*N*H*W, ceil(C / 16)] for f4e2m1; else NULL */
     const float *feat_scale, *depth_scale, *out_scale; /* one f32 each, or NULL for 1 */
-} spops_bev_pool;
+} spops_bevpool_args;
 
-SPOPS_DEFINE_DEFAULT(spops_bev_pool)
+SPOPS_DEFINE_DEFAULT(spops_bevpool_args)
 
 /**
  * Pool:
@@ -345,7 +345,8 @@ SPOPS_DEFINE_DEFAULT(spops_bev_pool)
  *     out[cell, :] = sum over points p of cell of  depth[p] * feat[pixel(p), :]
  *                    * feat_scale * depth_scale / out_scale
  *
- * pool      Every element of out is written, empty cells with 0. out overlaps no input.
+ * args      depth, feat and out are needed. Every element of out is written, empty cells with 0.
+ *           out overlaps no input.
  *
  * Memory    Where ctx runs. No pointer is kept; scales are read when the stream gets there.
  * Stream    Enqueues on ctx's stream and returns. Allocates nothing, waits for nothing, capturable.
@@ -365,13 +366,8 @@ SPOPS_DEFINE_DEFAULT(spops_bev_pool)
  *           After any but CUDA, nothing was enqueued and out is untouched.
  * Threads   One thread at a time per ctx; plan may be shared.
  */
-SPOPS_API spops_status spops_bevpool_execute_with(spops_context *ctx, const spops_bev_plan *plan,
-                                                  const spops_bev_pool *pool);
-
-/** spops_bevpool_execute_with these and no scales. */
 SPOPS_API spops_status spops_bevpool_execute(spops_context *ctx, const spops_bev_plan *plan,
-                                             spops_bev_layout layout, spops_matrix depth,
-                                             spops_matrix feat, spops_matrix out);
+                                             const spops_bevpool_args *args);
 
 /**
  * Gradients of spops_bevpool_execute:

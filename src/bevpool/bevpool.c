@@ -82,7 +82,7 @@ static spops_status check_scale(spops_context *ctx, const char *call, const char
 }
 
 static spops_status check_feat_scales(spops_context *ctx, const char *call,
-                                      const spops_bev_pool *pool)
+                                      const spops_bevpool_args *pool)
 {
     const spops_matrix feat = pool->feat;
     if (!spops_dtype_is_packed(feat.dtype)) {
@@ -100,7 +100,7 @@ static spops_status check_feat_scales(spops_context *ctx, const char *call,
 }
 
 static spops_status check_pool(spops_context *ctx, const char *call, const spops_bev_plan *plan,
-                               const spops_bev_pool *pool)
+                               const spops_bevpool_args *pool)
 {
     const spops_matrix depth = pool->depth, feat = pool->feat, out = pool->out;
 
@@ -148,7 +148,7 @@ static spops_status sum_cells(spops_context *ctx, const char *call, const spops_
 }
 
 static spops_status run_pool(spops_context *ctx, const char *call, const spops_bev_plan *plan,
-                             const spops_bev_pool *pool)
+                             const spops_bevpool_args *pool)
 {
     const spops_matrix feat = pool->feat, out = pool->out;
     spops_segreduce_args what = {.reduce = SPOPS_REDUCE_SUM,
@@ -182,29 +182,17 @@ static spops_status run_pool(spops_context *ctx, const char *call, const spops_b
     return ctx->backend->transpose(ctx, &transpose);
 }
 
-spops_status spops_bevpool_execute_with(spops_context *ctx, const spops_bev_plan *plan,
-                                        const spops_bev_pool *pool)
-{
-    static const char call[] = "bevpool_execute_with";
-    spops_bev_pool read;
-
-    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
-    SPOPS_REQUIRE(ctx, pool != NULL, "%s: pool is NULL", call);
-    memset(&read, 0, sizeof read);
-    SPOPS_TRY(spops_read_options(ctx, call, pool, &read, sizeof read));
-    return run_pool(ctx, call, plan, &read);
-}
-
 spops_status spops_bevpool_execute(spops_context *ctx, const spops_bev_plan *plan,
-                                   spops_bev_layout layout, spops_matrix depth, spops_matrix feat,
-                                   spops_matrix out)
+                                   const spops_bevpool_args *args)
 {
     static const char call[] = "bevpool_execute";
-    const spops_bev_pool pool = {
-        .struct_size = sizeof pool, .layout = layout, .depth = depth, .feat = feat, .out = out};
+    spops_bevpool_args read;
 
     SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
-    return run_pool(ctx, call, plan, &pool);
+    SPOPS_REQUIRE(ctx, args != NULL, "%s: args is NULL", call);
+    memset(&read, 0, sizeof read);
+    SPOPS_TRY(spops_read_options(ctx, call, args, &read, sizeof read));
+    return run_pool(ctx, call, plan, &read);
 }
 
 static spops_status check_grad_apart(spops_context *ctx, const char *call, const char *name,

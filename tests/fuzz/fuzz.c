@@ -124,11 +124,12 @@ static void pool_ones(spops_context *ctx, const spops_bev_plan *plan,
     float *depth = floats(info->num_depths, 1.0f), *feat = floats(info->num_features * cols, 1.0f);
     float *out = floats(rows * width, -1.0f);
     const double expected = (double)info->num_points * (double)cols;
-    FUZZ_OK(ctx,
-            spops_bevpool_execute(
-                ctx, plan, layout, spops_matrix_dense(depth, info->num_depths, 1, SPOPS_DTYPE_F32),
-                spops_matrix_dense(feat, info->num_features, cols, SPOPS_DTYPE_F32),
-                spops_matrix_dense(out, rows, width, SPOPS_DTYPE_F32)));
+    spops_bevpool_args args = spops_bevpool_args_default();
+    args.layout = layout;
+    args.depth = spops_matrix_dense(depth, info->num_depths, 1, SPOPS_DTYPE_F32);
+    args.feat = spops_matrix_dense(feat, info->num_features, cols, SPOPS_DTYPE_F32);
+    args.out = spops_matrix_dense(out, rows, width, SPOPS_DTYPE_F32);
+    FUZZ_OK(ctx, spops_bevpool_execute(ctx, plan, &args));
     FUZZ_OK(ctx, spops_context_wait_sync(ctx));
     FUZZ_REQUIRE(sum(out, rows * width) == expected, "pooled %g, expected %g",
                  sum(out, rows * width), expected);

@@ -345,3 +345,14 @@ void bev_map_check_same(const bev_map *a, const bev_map *b, const char *what)
     check_same_array(a->starts, b->starts, a->num_intervals, "interval_starts", what);
     check_same_array(a->lengths, b->lengths, a->num_intervals, "interval_lengths", what);
 }
+
+spops_status bev_execute(spops_context *ctx, const spops_bev_plan *plan, spops_bev_layout layout,
+                         spops_matrix depth, spops_matrix feat, spops_matrix out)
+{
+    spops_bevpool_args args = spops_bevpool_args_default();
+    args.layout = layout;
+    args.depth = depth;
+    args.feat = feat;
+    args.out = out;
+    return spops_bevpool_execute(ctx, plan, &args);
+}

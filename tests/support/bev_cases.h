@@ -54,4 +54,8 @@ void bev_map_check_same(const bev_map *a, const bev_map *b, const char *what);
 
 spops_bev_plan_info bev_info(test_device *d, const spops_bev_plan *plan);
 
+// spops_bevpool_execute of these alone.
+spops_status bev_execute(spops_context *ctx, const spops_bev_plan *plan, spops_bev_layout layout,
+                         spops_matrix depth, spops_matrix feat, spops_matrix out);
+
 #endif
