@@ -82,6 +82,10 @@ typedef struct spops_bev_options {
                                 twice, for wide rows and for others */
     int32_t backward;        /* 1: build what spops_bevpool_execute_backward needs */
     spops_bev_kernel kernel; /* SPANS where there can be none: NOT_SUPPORTED */
+    int32_t pool_variant;    /* block that pools over spans, same bits each: 0: by the tuning table;
+                                1, 2: 64 columns by 8 or 5 warps; 3, 4: 80 by 8 or 5, for rows that
+                                fewer than 64 would waste more of; 5, 6: 128 by 8 or 12. Refused
+                                where the plan pools by lists, and by calls that it does not suit */
 } spops_bev_options;
 
 SPOPS_DEFINE_DEFAULT(spops_bev_options)
@@ -202,8 +206,8 @@ typedef struct spops_bev_plan_info {
     int64_t num_features;    /* B * N * H * W */
     int64_t num_depths;      /* B * N * D * H * W */
     spops_bev_kernel kernel; /* LISTS or SPANS: what calls that both serve run */
-    int32_t reserved;
-    int64_t num_spans; /* with kernel SPANS; else 0 */
+    int32_t pool_variant;    /* with SPANS: of rows of max_cols columns; else 0 */
+    int64_t num_spans;       /* with kernel SPANS; else 0 */
     int64_t num_steps; /* multiplications of 16 cells by 32 pixels, for rows of up to 96 columns */
 } spops_bev_plan_info;
 

@@ -32,6 +32,9 @@ typedef struct spops_segments_options {
     int64_t num_weights;       /* weights; 0 with weight_idx NULL: num_terms */
     int64_t max_cols;          /* widest x it will meet (scratch, schedule); 0: 256 */
     spops_gradients gradients;
+    int32_t sum_variant; /* kernel of sums over rows of whole 16-byte chunks, of f32, f16 or bf16:
+                            0: by the tuning table, 1 or 2: that one, whatever the table says (same
+                            bits). Refused where there is no choice: on the CPU, by reserve */
 } spops_segments_options;
 
 SPOPS_DEFINE_DEFAULT(spops_segments_options)
@@ -123,6 +126,8 @@ typedef struct spops_segments_info {
     int64_t num_pieces;  /* pieces that split segments were cut into */
     int64_t num_dropped; /* terms left out by spops_segments_set */
     int64_t overflow;    /* 1: spops_segments_set met more terms than the capacity */
+    int32_t sum_variant; /* that rows of max_cols columns of f16 take; 0: there is no choice */
+    int32_t reserved;
 } spops_segments_info;
 
 SPOPS_DEFINE_DEFAULT(spops_segments_info)

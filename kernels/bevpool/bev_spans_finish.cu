@@ -128,8 +128,10 @@ spops_status finish_cells(spops_context *ctx, const spops_bev_spans_pool_args *a
     p.shared_cells = s.shared_cells;
     p.num_shared_cells = s.host_counts.num_shared_cells;
     p.part_cols = (int32_t)pool.part_cols;
-    p.pool_cols = columns_of(pool.cols);
-    p.items = std::min(p.part_cols, rounds(pool, p.pool_cols) * p.pool_cols) / 4;
+    p.pool_cols = spops_bev_pool_variant_width(args->variant);
+    p.items = std::min(p.part_cols,
+                       (int32_t)spops_bev_pool_rounds(pool.cols, p.pool_cols) * p.pool_cols) /
+              4;
     const int32_t items = std::min(p.items, finish_threads);
     p.block_cells = finish_threads / items;
     p.items_inverse = (uint32_t)((65536 + items - 1) / items);

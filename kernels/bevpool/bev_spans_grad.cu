@@ -11,6 +11,7 @@
 //
 // A zero weight times an infinity would be NaN in pixels that are not the span's: a warp whose sums
 // are not all finite sums its pixels again, term by term.
+#include "kernels/bevpool/bev_spans_layout.cuh"
 #include "kernels/core/functors.cuh"
 #include "core/bev_spans.h"
 #include "kernels/core/matrix_units.cuh"
@@ -579,12 +580,6 @@ __global__ void __launch_bounds__(team_threads << max_tiles_log2(GROUPS))
     }
 }
 
-// Groups of columns as compiled: the least that serve.
-int groups_of(int32_t cols)
-{
-    return cols <= 32 ? 2 : cols <= 80 ? 5 : cols <= 128 ? 8 : 16;
-}
-
 bool rows_of_16(const spops_matrix &m)
 {
     return m.data == nullptr ||
@@ -619,11 +614,12 @@ bool choose_params(const spops_context *ctx, const spops_bev_spans_grad_args *ar
     p.grad_feat = (uint8_t *)args->grad_feat.data;
     p.grad_feat_stride = args->grad_feat.row_stride * 2;
     const uintptr_t both = (uintptr_t)p.depth | (uintptr_t)p.grad_depth;
-    for (p.tiles_log2 = max_tiles_log2(groups_of(p.cols)); p.tiles_log2 >= 0; --p.tiles_log2) {
+    const int groups = spops_bev_grad_groups(ctx->info.compute_capability, p.cols);
+    for (p.tiles_log2 = max_tiles_log2(groups); p.tiles_log2 >= 0; --p.tiles_log2) {
         const int32_t tiles = 1 << p.tiles_log2;
         p.blocks_x = (p.tiles_x + tiles - 1) / tiles;
         if (p.tiles_log2 > 0 && num_strips * p.blocks_x < ctx->info.num_processors) continue;
-        if (layout_of(p, groups_of(p.cols)).bytes > ctx->block_shared_bytes) continue;
+        if (layout_of(p, groups).bytes > ctx->block_shared_bytes) continue;
         for (p.chunk_log2 = 2; p.chunk_log2 > 0; --p.chunk_log2) {
             const int32_t chunk = 1 << p.chunk_log2;
             if (tiles * s.tile_width % chunk == 0 && p.width % chunk == 0 &&
@@ -639,7 +635,7 @@ bool choose_params(const spops_context *ctx, const spops_bev_spans_grad_args *ar
 template <class T, int GROUPS>
 spops_status launch_grad(spops_context *ctx, const grad_params &p, int64_t blocks)
 {
-    return launch_shared<WAITS_FOR_PREVIOUS>(
+    return launch_prepared<WAITS_FOR_PREVIOUS>(
         ctx, "bev_spans: grad", grad_kernel<T, GROUPS>, dim3((unsigned)blocks),
         (unsigned)team_threads << p.tiles_log2, (size_t)layout_of(p, GROUPS).bytes, p);
 }
@@ -647,15 +643,30 @@ spops_status launch_grad(spops_context *ctx, const grad_params &p, int64_t block
 template <class T>
 spops_status launch_groups(spops_context *ctx, const grad_params &p, int64_t blocks)
 {
-    switch (groups_of(p.cols)) {
-    case 2: return launch_grad<T, 2>(ctx, p, blocks);
-    case 5: return launch_grad<T, 5>(ctx, p, blocks);
-    case 8: return launch_grad<T, 8>(ctx, p, blocks);
-    default: return launch_grad<T, 16>(ctx, p, blocks);
+    switch (spops_bev_grad_groups(ctx->info.compute_capability, p.cols)) {
+#define X(groups)                                                                                  \
+    case groups: return launch_grad<T, groups>(ctx, p, blocks);
+        SPOPS_BEV_GRAD_GROUPS(X)
+#undef X
+    default: return spops_fail(ctx, SPOPS_STATUS_NOT_SUPPORTED, "bev_spans: no such groups");
     }
 }
 
+template <class T> spops_status prepare_dtype(spops_context *ctx)
+{
+#define X(groups) SPOPS_TRY(prepare_shared(ctx, "bev_spans: prepare", grad_kernel<T, groups>));
+    SPOPS_BEV_GRAD_GROUPS(X)
+#undef X
+    return SPOPS_STATUS_OK;
+}
+
 } // namespace
+
+spops_status spops::pool::prepare_gradients(spops_context *ctx)
+{
+    SPOPS_TRY(prepare_dtype<f16>(ctx));
+    return prepare_dtype<bf16>(ctx);
+}
 
 extern "C" bool spops_cuda_bev_spans_grad_fits(const spops_context *ctx,
                                                const spops_bev_spans_grad_args *args)

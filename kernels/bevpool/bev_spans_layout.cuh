@@ -7,6 +7,7 @@
 #define SPOPS_KERNELS_BEVPOOL_BEV_SPANS_LAYOUT_CUH
 
 #include "core/bev_spans.h"
+#include "kernels/bevpool/bev_spans_tuning.h"
 #include "kernels/core/launch.cuh"
 
 namespace spops::pool
@@ -137,31 +138,23 @@ __device__ __forceinline__ int channel_of_item(int item, int columns)
 
 // ---- What a launch needs to know of it ----------------------------------------------------------
 
-// The widest kernel that has the fewest columns to spare.
-inline int columns_of(int32_t cols)
-{
-    const auto spare = [cols](int each) { return (cols + each - 1) / each * each; };
-    if (spare(80) < spare(64)) return 80;
-    return spare(128) <= spare(64) ? 128 : 64;
-}
-
 inline int shared_bytes(const pool_params &p, int columns)
 {
     if (columns == 80) return wedge_layout<80>(p).bytes;
     return columns == 128 ? wedge_layout<128>(p).bytes : wedge_layout<64>(p).bytes;
 }
 
-// Blocks that share a wedge's columns.
-inline int32_t rounds(const pool_params &p, int columns)
-{
-    return (p.cols + columns - 1) / columns;
-}
-
-// The two launches. The first has a source for each dtype of features, X (bev_spans_pool_*.cu).
+// The two launches, and what makes the kernels of the first ready for a variant. The first has a
+// source for each dtype of features, X (bev_spans_pool_*.cu).
+template <class X> spops_status prepare_pool(spops_context *ctx, int32_t variant);
 template <class X>
-spops_status pool_wedges(spops_context *ctx, const pool_params &p, int32_t num_wedges);
+spops_status pool_wedges(spops_context *ctx, const pool_params &p, int32_t variant,
+                         int32_t num_wedges);
 spops_status finish_cells(spops_context *ctx, const spops_bev_spans_pool_args *args,
                           const pool_params &pool);
+
+// bev_spans_grad.cu
+spops_status prepare_gradients(spops_context *ctx);
 
 } // namespace spops::pool
 

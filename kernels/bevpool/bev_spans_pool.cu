@@ -87,7 +87,42 @@ extern "C" bool spops_cuda_bev_spans_pool_fits(const spops_context *ctx,
     if (feat.cols % (spops_dtype_bytes(feat.dtype) == 2 ? 8 : 16) != 0) return false;
     if (!has_aligned_rows(feat) || !has_aligned_rows(args->out)) return false;
     if (stride > INT32_MAX || feat.cols > INT32_MAX / 4) return false;
-    return shared_bytes(params_of(args), columns_of((int32_t)feat.cols)) <= ctx->block_shared_bytes;
+    return shared_bytes(params_of(args), spops_bev_pool_variant_width(args->variant)) <=
+           ctx->block_shared_bytes;
+}
+
+extern "C" int32_t spops_cuda_bev_spans_choose(const spops_context *ctx,
+                                               const spops_bev_spans_choose_args *args)
+{
+    const spops_bev_spans &s = *args->spans;
+    pool_params p = {};
+    p.max_depths = s.host_counts.max_depths;
+    p.max_steps = s.host_counts.max_steps;
+    p.max_bundles = s.host_counts.max_bundles;
+    p.tile_width_log2 = s.tile_width_log2;
+    spops_bev_pool_case at = {};
+    at.compute_capability = ctx->info.compute_capability;
+    at.num_processors = ctx->info.num_processors;
+    at.processor_shared_bytes = ctx->processor_shared_bytes;
+    at.num_wedges = s.host_counts.num_wedges;
+    for (int i = 0; i < SPOPS_BEV_POOL_WIDTHS; ++i)
+        at.block_bytes[i] = shared_bytes(p, spops_bev_pool_widths[i]);
+    at.cols = args->cols;
+    return spops_bev_pool_variant(&at);
+}
+
+extern "C" spops_status spops_cuda_bev_spans_prepare(spops_context *ctx,
+                                                     const spops_bev_spans_prepare_args *args)
+{
+    for (int32_t variant = 1; variant <= SPOPS_BEV_POOL_NUM_VARIANTS; ++variant) {
+        if ((args->variants >> variant & 1u) == 0) continue;
+        SPOPS_TRY(prepare_pool<f16>(ctx, variant));
+        SPOPS_TRY(prepare_pool<bf16>(ctx, variant));
+        SPOPS_TRY(prepare_pool<f8e4m3>(ctx, variant));
+        SPOPS_TRY(prepare_pool<f8e5m2>(ctx, variant));
+        SPOPS_TRY(prepare_pool<f4e2m1>(ctx, variant));
+    }
+    return args->gradients ? prepare_gradients(ctx) : SPOPS_STATUS_OK;
 }
 
 extern "C" spops_status spops_cuda_bev_spans_pool(spops_context *ctx,
@@ -97,7 +132,7 @@ extern "C" spops_status spops_cuda_bev_spans_pool(spops_context *ctx,
     if (args->feat.cols == 0 || args->num_cells == 0) return SPOPS_STATUS_OK;
     const pool_params p = params_of(args);
     SPOPS_TRY(with_dtype<pooled_dtypes>(args->feat.dtype, [&](auto tag) {
-        return pool_wedges<typename decltype(tag)::type>(ctx, p, num_wedges);
+        return pool_wedges<typename decltype(tag)::type>(ctx, p, args->variant, num_wedges);
     }));
     return finish_cells(ctx, args, p);
 }

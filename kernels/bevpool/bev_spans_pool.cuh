@@ -88,52 +88,49 @@ __global__ void __launch_bounds__(B::threads, B::held)
 
 // ---- Launching ----------------------------------------------------------------------------------
 
-// What a multiprocessor can give each of so many blocks; a kilobyte of a block's is the driver's.
-inline int shared_bytes_of(const spops_context *ctx, int blocks)
-{
-    return ctx->processor_shared_bytes / blocks - (1 << 10);
-}
-
 template <class X, class B>
-spops_status launch_pool(spops_context *ctx, const pool_params &p, int32_t num_wedges, int bytes)
-{
-    const dim3 grid((unsigned)num_wedges, (unsigned)rounds(p, B::cols));
-    return launch_shared<WAITS_FOR_PREVIOUS>(ctx, "bev_spans: pool", pool_kernel<X, B>, grid,
-                                             B::threads, (size_t)bytes, p);
-}
-
-// Two blocks of eight warps a multiprocessor, where there is nothing better.
-template <class X, int COLS>
 spops_status launch_pool(spops_context *ctx, pool_params p, int32_t num_wedges)
 {
-    const int bytes = shared_bytes(p, COLS);
-    const int64_t blocks = (int64_t)num_wedges * rounds(p, COLS);
+    const int64_t rounds = spops_bev_pool_rounds(p.cols, B::cols);
+    const dim3 grid((unsigned)num_wedges, (unsigned)rounds);
     const int32_t processors = ctx->info.num_processors;
-    const bool two_fit = bytes <= shared_bytes_of(ctx, 2);
-    if constexpr (COLS == 128) {
-        // Two do not fit: one with more warps.
-        if (!two_fit) return launch_pool<X, pool_block<COLS, 12>>(ctx, p, num_wedges, bytes);
-    } else {
-        // Four fit, and two would leave blocks that begin to load when others have ended.
-        if (bytes <= shared_bytes_of(ctx, 4) && blocks > 2 * processors)
-            return launch_pool<X, pool_block<COLS, 5>>(ctx, p, num_wedges, bytes);
+    const int half = spops_bev_pool_share(ctx->processor_shared_bytes, 2);
+    int bytes = wedge_layout<B::cols>(p).bytes;
+    if (B::warps == 8) {
+        // No more blocks than multiprocessors should have one each. But they start early, and those
+        // that are done with the kernel before might get two: each asks for so much that no second
+        // one fits. Otherwise a multiprocessor's two blocks should have about equally much to do
+        // together.
+        p.turned = num_wedges <= processors && bytes <= half;
+        if (num_wedges * rounds <= processors) bytes = std::max(bytes, half + 1);
     }
-    // No more blocks than multiprocessors should have one each. But they start early, and those
-    // that are done with the kernel before might get two: each asks for so much that no second one
-    // fits. Otherwise a multiprocessor's two blocks should have about equally much to do together.
-    p.turned = num_wedges <= processors && two_fit;
-    return launch_pool<X, pool_block<COLS, 8>>(
-        ctx, p, num_wedges,
-        blocks <= processors ? std::max(bytes, shared_bytes_of(ctx, 2) + 1) : bytes);
+    return launch_prepared<WAITS_FOR_PREVIOUS>(ctx, "bev_spans: pool", pool_kernel<X, B>, grid,
+                                               B::threads, (size_t)bytes, p);
 }
 
-template <class X>
-spops_status pool_wedges(spops_context *ctx, const pool_params &p, int32_t num_wedges)
+template <class Feature>
+spops_status pool_wedges(spops_context *ctx, const pool_params &p, int32_t variant,
+                         int32_t num_wedges)
 {
-    switch (columns_of(p.cols)) {
-    case 64: return launch_pool<X, 64>(ctx, p, num_wedges);
-    case 80: return launch_pool<X, 80>(ctx, p, num_wedges);
-    default: return launch_pool<X, 128>(ctx, p, num_wedges);
+    switch (variant) {
+#define X(number, columns, warps)                                                                  \
+    case number: return launch_pool<Feature, pool_block<columns, warps>>(ctx, p, num_wedges);
+        SPOPS_BEV_POOL_VARIANTS(X)
+#undef X
+    default: return spops_fail(ctx, SPOPS_STATUS_NOT_SUPPORTED, "bev_spans: no such variant");
+    }
+}
+
+template <class Feature> spops_status prepare_pool(spops_context *ctx, int32_t variant)
+{
+    switch (variant) {
+#define X(number, columns, warps)                                                                  \
+    case number:                                                                                   \
+        return prepare_shared(ctx, "bev_spans: prepare",                                           \
+                              pool_kernel<Feature, pool_block<columns, warps>>);
+        SPOPS_BEV_POOL_VARIANTS(X)
+#undef X
+    default: return spops_fail(ctx, SPOPS_STATUS_NOT_SUPPORTED, "bev_spans: no such variant");
     }
 }
 

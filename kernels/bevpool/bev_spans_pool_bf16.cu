@@ -4,6 +4,7 @@
 namespace spops::pool
 {
 
-template spops_status pool_wedges<bf16>(spops_context *, const pool_params &, int32_t);
+template spops_status prepare_pool<bf16>(spops_context *, int32_t);
+template spops_status pool_wedges<bf16>(spops_context *, const pool_params &, int32_t, int32_t);
 
 } // namespace spops::pool

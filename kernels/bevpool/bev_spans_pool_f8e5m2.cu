@@ -4,6 +4,7 @@
 namespace spops::pool
 {
 
-template spops_status pool_wedges<f8e5m2>(spops_context *, const pool_params &, int32_t);
+template spops_status prepare_pool<f8e5m2>(spops_context *, int32_t);
+template spops_status pool_wedges<f8e5m2>(spops_context *, const pool_params &, int32_t, int32_t);
 
 } // namespace spops::pool

@@ -8,6 +8,7 @@
 
 #include "kernels/coords/coord_index.cuh"
 #include "kernels/coords/coords_source.cuh"
+#include "kernels/coords/coords_tuning.h"
 #include "kernels/core/device_wide.h"
 
 namespace
@@ -648,17 +649,12 @@ extern "C" int32_t spops_cuda_coords_search(const spops_context *ctx,
 {
     const spops_key_layout *layout = args->layout;
     const int64_t max_rows = args->max_rows;
-    // A table is filled in the pass that finds duplicates, and costs no more for a large box. A
-    // grid is faster to look into as long as it is small beside the rows: H200, to the table of
-    // 3x3x3 taps, 32 and 66 cells a row: 97 and 106 us (hash: 108 and 142); 2,830: 91 us (hash:
-    // 69).
     coord_index x;
     spops_carver c = {nullptr, 0};
     double cells = 1.0;
     for (int k = 0; k <= layout->dims; ++k)
         cells *= (double)layout->upper[k] - (double)layout->lower[k] + 1.0;
-    (void)ctx;
-    if (cells > 256.0 * (double)max_rows ||
+    if (spops_search_choice(ctx->info.compute_capability, cells, max_rows) == SPOPS_SEARCH_HASH ||
         !spops::carve_index(layout, SPOPS_SEARCH_GRID, max_rows, &c, &x) ||
         c.used > args->max_grid_bytes)
         return SPOPS_SEARCH_HASH;

@@ -21,10 +21,23 @@ enum launch_order { AFTER_PREVIOUS, WAITS_FOR_PREVIOUS };
 
 constexpr size_t default_shared_bytes = 48 << 10; // a kernel has to ask for more
 
-// With `shared` bytes of dynamic shared memory.
+// Let a kernel have as much dynamic shared memory as a block can: when a plan is made that runs it,
+// not at each launch. Loads the kernel.
+template <class... Params>
+spops_status prepare_shared(spops_context *ctx, const char *what, void (*kernel)(Params...))
+{
+    cudaFuncAttributes attributes = {};
+    cudaError_t error = cudaFuncGetAttributes(&attributes, kernel);
+    if (error == cudaSuccess)
+        error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                     ctx->block_shared_bytes - (int)attributes.sharedSizeBytes);
+    return spops_cuda_status(ctx, what, (int)error);
+}
+
+// With `shared` bytes of dynamic shared memory, of a kernel that is prepared for them.
 template <launch_order ORDER, class... Params, class... Args>
-spops_status launch_shared(spops_context *ctx, const char *what, void (*kernel)(Params...),
-                           dim3 grid, unsigned threads, size_t shared, Args... args)
+spops_status launch_prepared(spops_context *ctx, const char *what, void (*kernel)(Params...),
+                             dim3 grid, unsigned threads, size_t shared, Args... args)
 {
     if (grid.x == 0 || grid.y == 0) return SPOPS_STATUS_OK;
     cudaLaunchAttribute early = {};
@@ -39,23 +52,27 @@ spops_status launch_shared(spops_context *ctx, const char *what, void (*kernel)(
         config.attrs = &early;
         config.numAttrs = 1;
     }
-    cudaError_t error = cudaSuccess;
-    if (shared > default_shared_bytes)
-        error =
-            cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
-    if (error == cudaSuccess)
-        error = cudaLaunchKernelEx(&config, kernel, static_cast<Params>(args)...);
+    cudaError_t error = cudaLaunchKernelEx(&config, kernel, static_cast<Params>(args)...);
 #ifdef SPOPS_DEBUG_SYNC
     if (error == cudaSuccess) error = cudaStreamSynchronize(config.stream);
 #endif
     return spops_cuda_status(ctx, what, (int)error);
 }
 
+// The same of a kernel that needs more than every kernel may have in rare cases only.
+template <launch_order ORDER, class... Params, class... Args>
+spops_status launch_shared(spops_context *ctx, const char *what, void (*kernel)(Params...),
+                           dim3 grid, unsigned threads, size_t shared, Args... args)
+{
+    if (shared > default_shared_bytes) SPOPS_TRY(prepare_shared(ctx, what, kernel));
+    return launch_prepared<ORDER>(ctx, what, kernel, grid, threads, shared, args...);
+}
+
 template <launch_order ORDER = AFTER_PREVIOUS, class... Params, class... Args>
 spops_status launch(spops_context *ctx, const char *what, void (*kernel)(Params...), dim3 grid,
                     unsigned threads, Args... args)
 {
-    return launch_shared<ORDER>(ctx, what, kernel, grid, threads, (size_t)0, args...);
+    return launch_prepared<ORDER>(ctx, what, kernel, grid, threads, (size_t)0, args...);
 }
 
 // Bits that numbers up to max_value need: of the keys of a radix sort.

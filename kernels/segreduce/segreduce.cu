@@ -1,6 +1,7 @@
 // Launcher of the segmented reduction: from checked arguments to the source that has the kernels.
 #include "kernels/core/custom_reduce.h"
 #include "kernels/segreduce/segreduce_params.cuh"
+#include "kernels/segreduce/segreduce_tuning.h"
 #include "kernels/segreduce/segsum_mixed.cuh"
 
 namespace
@@ -20,6 +21,26 @@ bool is_mixed(const spops_segreduce_args *args)
 }
 
 } // namespace
+
+extern "C" int32_t spops_cuda_choose_sums(const spops_context *ctx,
+                                          const spops_choose_sums_args *args)
+{
+    const spops_lists *lists = args->lists;
+    for (int chunks = 1; chunks <= SPOPS_SUM_CHUNKS && lists->num_owners > 0; ++chunks) {
+        const dim3 grid = walk_plan(ctx, lists, chunks, SPOPS_SEGREDUCE_THREADS).grid;
+        const int64_t rows = args->num_rows + lists->num_owners;
+        for (int i = 0; i < SPOPS_SUM_DTYPES; ++i) {
+            spops_tuning_case at = {};
+            at.compute_capability = ctx->info.compute_capability;
+            at.regime = spops_context_regime(ctx, rows * chunks * 16);
+            at.dtype = (spops_dtype)(SPOPS_DTYPE_F32 + i);
+            at.cols = chunks * 16 / (int64_t)spops_dtype_bytes(at.dtype);
+            args->choice->variant[i][chunks - 1] = (uint8_t)spops_segreduce_variant(
+                &at, (int64_t)grid.x * grid.y, ctx->info.num_processors);
+        }
+    }
+    return SPOPS_SEGREDUCE_NUM_VARIANTS;
+}
 
 extern "C" spops_status spops_cuda_segreduce(spops_context *ctx, const spops_segreduce_args *args)
 {

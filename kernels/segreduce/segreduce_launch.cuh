@@ -20,11 +20,14 @@ struct segreduce_call {
     dim3 grid;
     int vec;    // columns of a chunk; 1: rows are not aligned
     bool known; // counts
+    int32_t variant;
 
     segreduce_call(const spops_context *ctx, const spops_segreduce_args *args)
         : vec(common_chunk({args->x, args->out})), known(!args->lists->counts_on_device)
     {
         params = segreduce_params_of(ctx, args, vec, SPOPS_SEGREDUCE_THREADS, &grid);
+        variant = spops_sum_variant(&args->lists->sum_choice, args->x.dtype,
+                                    (args->x.cols + vec - 1) / vec);
     }
     template <class T> bool whole_chunks() const
     {
@@ -64,8 +67,7 @@ template <int WEIGHT, class T>
 spops_status launch_whole_sum(spops_context *ctx, const segreduce_call &call)
 {
     if (!call.known) return launch_whole<2, 3, false, plain_SUM, T, WEIGHT, false>(ctx, call);
-    const int64_t blocks = (int64_t)call.grid.x * call.grid.y;
-    switch (spops_segreduce_variant(blocks, ctx->info.num_processors)) {
+    switch (call.variant) {
 #define X(variant, unroll, resident)                                                               \
     case variant:                                                                                  \
         return launch_whole<unroll, resident, true, plain_SUM, T, WEIGHT, false>(ctx, call);

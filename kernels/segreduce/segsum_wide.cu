@@ -2,6 +2,7 @@
 // term costs beside its columns (pair, weight, addresses) is paid once for 16 of them; and, for
 // f16 and 8 bits, the sums in f16 that SPOPS_ACCUMULATE_F16 permits. Rows that cannot be loaded so
 // are left to segsum_mixed.cu, and narrow ones, for which half the threads hide too little latency.
+#include "kernels/segreduce/segreduce_tuning.h"
 #include "kernels/segreduce/segsum_mixed.cuh"
 
 namespace
@@ -12,8 +13,6 @@ using namespace spops;
 constexpr int threads = 128, resident = 6, columns = 16; // of a block, a processor, a thread
 // Terms in flight. What a term holds until it is added: 4 registers of codes (f16: 8), 1 of weight.
 constexpr int unroll = 4;
-// H200, map A, f8e4m3: C = 80 7.9 us (8 columns a thread: 5.7), 256 11.2 (13.8).
-constexpr int64_t least_cols = 256;
 // Terms that are added in f16 before their sum goes on in f32 (types.h, spops_accumulate). A
 // multiple of `unroll`.
 constexpr int run_terms = 16;
@@ -293,7 +292,10 @@ bool spops::segsum_wide_fits(const spops_segreduce_args *args)
     const spops_dtype x = args->x.dtype;
     const bool rows = (x == SPOPS_DTYPE_F16 && is_packed(args)) ||
                       (x >= SPOPS_DTYPE_F8E4M3 && x <= SPOPS_DTYPE_F4E2M1);
-    return rows && args->x.cols >= least_cols && args->w.data != nullptr &&
+    spops_tuning_case at = {};
+    at.dtype = x;
+    at.cols = args->x.cols;
+    return rows && spops_segsum_thread_cols(&at) == columns && args->w.data != nullptr &&
            args->w.dtype == SPOPS_DTYPE_F16 && args->lists->pairs != nullptr &&
            rows_in_chunks(args->x, args->out, columns) &&
            spops_elements_bytes(x, args->x.row_stride) <= UINT32_MAX &&

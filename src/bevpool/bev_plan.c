@@ -5,6 +5,8 @@
 
 #include <string.h>
 
+#include "kernels/bevpool/bev_spans_tuning.h"
+
 #define PLAN_VERSION 1u
 static const char plan_magic[SPOPS_BLOB_MAGIC_BYTES] = "SPOPBEV";
 
@@ -24,6 +26,10 @@ spops_status spops_bev_read_options(spops_context *ctx, const char *call,
                   read->kernel >= SPOPS_BEV_KERNEL_AUTO && read->kernel <= SPOPS_BEV_KERNEL_SPANS,
                   "%s: kernel is %d, expected %d to %d", call, (int)read->kernel,
                   (int)SPOPS_BEV_KERNEL_AUTO, (int)SPOPS_BEV_KERNEL_SPANS);
+    SPOPS_REQUIRE(ctx,
+                  read->pool_variant == 0 || spops_bev_pool_variant_width(read->pool_variant) != 0,
+                  "%s: pool_variant is %" PRId32 ", expected 0 to %d", call, read->pool_variant,
+                  SPOPS_BEV_POOL_NUM_VARIANTS);
     if (read->kernel == SPOPS_BEV_KERNEL_SPANS && !spops_bev_has_spans(ctx))
         return spops_fail(
             ctx, SPOPS_STATUS_NOT_SUPPORTED,
@@ -306,6 +312,7 @@ static spops_status create_from_geometry(spops_context *ctx, const char *call,
                           "%s: kernel is spans, which a plan that is refilled does not have", call);
 
     SPOPS_TRY(spops_bev_plan_alloc(ctx, &g.shape, &counts, o.kernel, &plan));
+    plan->pool_variant = o.pool_variant;
     SPOPS_TRY_GOTO(alloc_segments(ctx, call, &g, &o, refillable, plan), status, fail);
     carver.base = plan->segments->extra;
     f = carve_frustum(&g, &counts, &carver);
@@ -390,6 +397,7 @@ spops_status spops_bev_plan_get_info_sync(spops_context *ctx, const spops_bev_pl
     if (plan->spans_block != NULL) {
         found.num_spans = plan->spans[SPOPS_BEV_CUT_NARROW].host_counts.num_spans;
         found.num_steps = plan->spans[SPOPS_BEV_CUT_NARROW].host_counts.num_steps;
+        found.pool_variant = spops_bev_variant_for(plan, plan->segments->max_cols);
     }
     return spops_write_struct(ctx, call, "info", info, &found, sizeof found);
 }

@@ -17,6 +17,10 @@ typedef struct spops_bev_counts {
 // Spans of many points are cut into wedges twice, as it depends on the rows which wedges are best.
 enum { SPOPS_BEV_CUT_NARROW, SPOPS_BEV_CUT_WIDE, SPOPS_BEV_NUM_CUTS };
 
+// Widths of rows that a plan has chosen variants for: multiples of 8 columns, the last for all
+// wider ones too.
+#define SPOPS_BEV_WIDTHS 128
+
 struct spops_bev_plan {
     spops_context *ctx; // made it, frees it
     spops_bev_shape shape;
@@ -24,7 +28,9 @@ struct spops_bev_plan {
     spops_segments *segments;
     spops_bev_points_args points; // of a refillable plan; without transforms
     spops_bev_kernel kernel;      // as asked for; once the plan is finished, LISTS or SPANS
+    int32_t pool_variant;         // asked for; 0: by the tuning table
     spops_bev_spans spans[SPOPS_BEV_NUM_CUTS]; // of SPANS; see spops_bev_cut_for
+    uint8_t pool_variants[SPOPS_BEV_WIDTHS];   // of SPANS; see spops_bev_variant_for
     void *spans_block, *spans_workspace;
     size_t spans_block_bytes, spans_workspace_bytes;
     size_t scratch_bytes;
@@ -69,6 +75,10 @@ bool spops_bev_wants_spans(const spops_context *ctx, const spops_bev_counts *cou
 
 // Which of the plan's spans rows of `cols` columns take.
 int spops_bev_cut_for(const spops_bev_plan *plan, int64_t cols);
+
+// Which variant pools rows of `cols` columns over the plan's spans; 0: the one that was asked for
+// does not suit them.
+int32_t spops_bev_variant_for(const spops_bev_plan *plan, int64_t cols);
 
 // Enqueue the build of the plan's spans from the cell (or -1) of each frustum point, in the
 // backend's memory; then finish it (waits) and settle plan->kernel. Without an enqueue before,

@@ -1,5 +1,6 @@
 // The span form of a plan: whether it has one, its memory, and whether a call can use it.
 #include "bevpool/bev_plan.h"
+#include "kernels/bevpool/bev_spans_tuning.h"
 
 static int32_t ceil_div(int32_t a, int32_t b)
 {
@@ -140,6 +141,41 @@ void spops_bev_spans_free(spops_bev_plan *plan)
     plan->spans_block_bytes = 0;
 }
 
+int32_t spops_bev_variant_for(const spops_bev_plan *plan, int64_t cols)
+{
+    const int64_t width = (cols + 7) / 8;
+    if (plan->pool_variant != 0)
+        return spops_bev_pool_accepts(plan->pool_variant, cols) ? plan->pool_variant : 0;
+    if (width < 1) return 0;
+    return plan->pool_variants[(width < SPOPS_BEV_WIDTHS ? width : SPOPS_BEV_WIDTHS) - 1];
+}
+
+// Choose the variants of all widths that the plan may meet, and prepare their kernels.
+static spops_status choose_variants(spops_context *ctx, spops_bev_plan *plan)
+{
+    const int64_t widths = (plan->segments->max_cols + 7) / 8;
+    spops_bev_spans_prepare_args prepare = {.variants = 1u << plan->pool_variant,
+                                            .gradients =
+                                                plan->segments->gradients != SPOPS_GRADIENTS_NONE};
+    for (int64_t i = 0; i < widths && i < SPOPS_BEV_WIDTHS; ++i) {
+        const int64_t cols = 8 * (i + 1);
+        const spops_bev_spans_choose_args args = {
+            .spans = &plan->spans[spops_bev_cut_for(plan, cols)], .cols = cols};
+        plan->pool_variants[i] = (uint8_t)ctx->backend->bev_spans_choose(ctx, &args);
+        if (plan->pool_variant == 0) prepare.variants |= 1u << plan->pool_variants[i];
+    }
+    return ctx->backend->bev_spans_prepare(ctx, &prepare);
+}
+
+static spops_status check_no_variant(spops_context *ctx, const char *call,
+                                     const spops_bev_plan *plan)
+{
+    SPOPS_REQUIRE(ctx, plan->pool_variant == 0,
+                  "%s: pool_variant is %" PRId32 ", and the plan pools by lists, expected 0", call,
+                  plan->pool_variant);
+    return SPOPS_STATUS_OK;
+}
+
 spops_status spops_bev_spans_finish(spops_context *ctx, const char *call, spops_bev_plan *plan)
 {
     const bool forced = plan->kernel == SPOPS_BEV_KERNEL_SPANS;
@@ -147,7 +183,7 @@ spops_status spops_bev_spans_finish(spops_context *ctx, const char *call, spops_
     bool overflow = false;
 
     plan->kernel = SPOPS_BEV_KERNEL_LISTS;
-    if (plan->spans_block == NULL) return SPOPS_STATUS_OK;
+    if (plan->spans_block == NULL) return check_no_variant(ctx, call, plan);
     free_workspace(plan);
     for (int i = 0; i < num_cuts(plan); ++i) {
         spops_bev_spans *s = &plan->spans[i];
@@ -156,10 +192,10 @@ spops_status spops_bev_spans_finish(spops_context *ctx, const char *call, spops_
     }
     if (!overflow) {
         plan->kernel = SPOPS_BEV_KERNEL_SPANS;
-        return SPOPS_STATUS_OK;
+        return choose_variants(ctx, plan);
     }
     spops_bev_spans_free(plan);
-    if (!forced) return SPOPS_STATUS_OK;
+    if (!forced) return check_no_variant(ctx, call, plan);
     return spops_fail(ctx, SPOPS_STATUS_NOT_SUPPORTED,
                       "%s: kernel is spans, and the plan has %" PRId32 " spans (at most %" PRId64
                       "), up to %" PRId32
@@ -172,7 +208,8 @@ bool spops_bev_spans_serve(const spops_context *ctx, const spops_bev_plan *plan,
                            const spops_bev_spans_pool_args *args)
 {
     // Lists may meet wider rows than the plan was built for; the scratch of shared parts may not.
-    return plan->kernel == SPOPS_BEV_KERNEL_SPANS && args->feat.cols <= plan->segments->max_cols &&
+    return plan->kernel == SPOPS_BEV_KERNEL_SPANS && args->variant != 0 &&
+           args->feat.cols <= plan->segments->max_cols &&
            ctx->backend->bev_spans_pool_fits(ctx, args);
 }
 

@@ -134,6 +134,7 @@ static spops_status sum_cells(spops_context *ctx, const char *call, const spops_
     const spops_bev_spans *spans = &plan->spans[spops_bev_cut_for(plan, what->x.cols)];
     const spops_bev_spans_pool_args pool = {.spans = spans,
                                             .shape = plan->shape,
+                                            .variant = spops_bev_variant_for(plan, what->x.cols),
                                             .num_cells = plan->counts.num_cells,
                                             .parts = scratch.parts,
                                             .depth = what->w,
@@ -144,6 +145,9 @@ static spops_status sum_cells(spops_context *ctx, const char *call, const spops_
                                             .depth_scale = what->w_scale,
                                             .out_scale = what->out_scale};
     if (spops_bev_spans_serve(ctx, plan, &pool)) return ctx->backend->bev_spans_pool(ctx, &pool);
+    SPOPS_REQUIRE(ctx, plan->pool_variant == 0,
+                  "%s: pool_variant is %" PRId32 " in the plan, and does not suit these matrices",
+                  call, plan->pool_variant);
     return spops_segreduce_run(ctx, call, plan->segments, what, scratch.segments);
 }
 

@@ -112,11 +112,23 @@ typedef struct spops_bev_spans_args {
     void *workspace; // bev_spans_workspace_bytes
 } spops_bev_spans_args;
 
+// Slots bev_spans_choose and bev_spans_prepare: variants are those of
+// kernels/bevpool/bev_spans_tuning.h.
+typedef struct spops_bev_spans_choose_args {
+    const spops_bev_spans *spans; // finished
+    int64_t cols;
+} spops_bev_spans_choose_args;
+typedef struct spops_bev_spans_prepare_args {
+    uint32_t variants; // bits 1 << variant
+    bool gradients;
+} spops_bev_spans_prepare_args;
+
 // Slot bev_spans_pool: as segreduce's SUM over the plan's lists, in another order of terms. Slot
 // bev_spans_pool_fits says whether the matrices suit it; it does not look at `parts`.
 typedef struct spops_bev_spans_pool_args {
     const spops_bev_spans *spans;
     spops_bev_shape shape;
+    int32_t variant;
     int64_t num_cells;
     float *parts;                  // scratch: [num_shared_parts][spops_bev_part_cols]
     spops_matrix depth, feat, out; // channels last; feat of at most 16 bits

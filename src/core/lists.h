@@ -11,6 +11,21 @@
 #include "spops/device/schedule.h"
 #include "spops/segments.h"
 
+// The variant (kernels/segreduce/segreduce_tuning.h) of a sum over rows of f32, f16 and bf16, by
+// their chunks of 16 bytes, one to SPOPS_SUM_CHUNKS or more; 0: there is no choice.
+#define SPOPS_SUM_DTYPES 3
+#define SPOPS_SUM_CHUNKS 64
+typedef struct spops_sum_choice {
+    uint8_t variant[SPOPS_SUM_DTYPES][SPOPS_SUM_CHUNKS];
+} spops_sum_choice;
+
+static inline int32_t spops_sum_variant(const spops_sum_choice *choice, spops_dtype dtype,
+                                        int64_t chunks)
+{
+    const int64_t most = chunks < SPOPS_SUM_CHUNKS ? chunks : SPOPS_SUM_CHUNKS;
+    return most < 1 ? 0 : choice->variant[dtype - SPOPS_DTYPE_F32][most - 1];
+}
+
 // All arrays lie in the memory of the backend that built them. "Position" counts the terms in owner
 // order; "term" is the caller's own number of the same thing.
 typedef struct spops_lists {
@@ -27,6 +42,7 @@ typedef struct spops_lists {
     int64_t max_pieces;
     int64_t max_splits;
     spops_schedule host_schedule; // copy of *schedule; launch sizes come from it
+    spops_sum_choice sum_choice;  // with it; zero where there is no choice
     bool counts_on_device;        // made by reserve: host_schedule is not valid
 } spops_lists;
 

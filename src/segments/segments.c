@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "core/matrix.h"
+#include "kernels/segreduce/segreduce_tuning.h"
 #include "segreduce/segreduce_args.h"
 #include "spops/quantize.h"
 
@@ -189,6 +190,7 @@ spops_status spops_segments_alloc(spops_context *ctx, const char *call,
     s->num_weights = sizes->num_weights;
     s->num_sources = sizes->num_sources;
     s->max_cols = sizes->max_cols;
+    s->sum_variant = sizes->sum_variant;
     s->gradients = sizes->gradients;
     s->refillable = sizes->refillable;
     s->weights_unique = sizes->weights_unique;
@@ -284,6 +286,21 @@ spops_status spops_segments_enqueue_build(spops_context *ctx, spops_segments *se
     return invert_lists(ctx, segments, SPOPS_BY_WEIGHT, &segments->by_weight);
 }
 
+// The host's copy of a schedule, and what follows from it.
+static void finish_lists(const spops_context *ctx, const spops_segments *segments,
+                         const spops_schedule *schedule, int64_t num_rows, spops_lists *lists)
+{
+    const spops_choose_sums_args args = {
+        .lists = lists, .num_rows = num_rows, .choice = &lists->sum_choice};
+    lists->host_schedule = *schedule;
+    lists->counts_on_device = false;
+    if (ctx->backend->choose_sums == NULL) return;
+    if (segments->sum_variant == 0)
+        ctx->backend->choose_sums(ctx, &args);
+    else
+        memset(&lists->sum_choice, segments->sum_variant, sizeof lists->sum_choice);
+}
+
 spops_status spops_segments_finish(spops_context *ctx, spops_segments *segments)
 {
     spops_schedule schedules[NUM_LISTS];
@@ -294,13 +311,10 @@ spops_status spops_segments_finish(spops_context *ctx, spops_segments *segments)
     segments->workspace_bytes = 0;
     SPOPS_TRY(ctx->backend->download(ctx, schedules, segments->forward.schedule,
                                      count * sizeof *schedules));
-    segments->forward.host_schedule = schedules[0];
-    segments->forward.counts_on_device = false;
+    finish_lists(ctx, segments, &schedules[0], segments->num_rows, &segments->forward);
     if (count == 1) return SPOPS_STATUS_OK;
-    segments->by_row.host_schedule = schedules[1];
-    segments->by_row.counts_on_device = false;
-    segments->by_weight.host_schedule = schedules[2];
-    segments->by_weight.counts_on_device = false;
+    finish_lists(ctx, segments, &schedules[1], segments->num_segments, &segments->by_row);
+    finish_lists(ctx, segments, &schedules[2], segments->num_rows, &segments->by_weight);
     segments->weights_unique = schedules[2].longest <= 1;
     return SPOPS_STATUS_OK;
 }
@@ -400,6 +414,14 @@ spops_status spops_check_offsets(spops_context *ctx, const char *call, const int
     return SPOPS_STATUS_OK;
 }
 
+static spops_status check_sum_variant(spops_context *ctx, const char *call, int32_t variant)
+{
+    const int32_t most = ctx->backend->choose_sums == NULL ? 0 : SPOPS_SEGREDUCE_NUM_VARIANTS;
+    SPOPS_REQUIRE(ctx, variant >= 0 && variant <= most,
+                  "%s: sum_variant is %" PRId32 ", expected 0 to %" PRId32, call, variant, most);
+    return SPOPS_STATUS_OK;
+}
+
 // The sizes that options say; the counts are checked already.
 static spops_status read_sizes(spops_context *ctx, const char *call, spops_segments_options *o,
                                int64_t num_segments, int64_t max_terms, spops_segments_sizes *sizes)
@@ -412,6 +434,7 @@ static spops_status read_sizes(spops_context *ctx, const char *call, spops_segme
                       o->gradients == SPOPS_GRADIENTS_ALL,
                   "%s: gradients is %d, expected %d to %d", call, (int)o->gradients,
                   (int)SPOPS_GRADIENTS_NONE, (int)SPOPS_GRADIENTS_ALL);
+    SPOPS_TRY(check_sum_variant(ctx, call, o->sum_variant));
     if (o->idx == NULL && o->num_rows == 0) o->num_rows = max_terms;
     if (o->weight_idx == NULL && o->num_weights == 0) o->num_weights = max_terms;
     memset(sizes, 0, sizeof *sizes);
@@ -422,6 +445,7 @@ static spops_status read_sizes(spops_context *ctx, const char *call, spops_segme
     sizes->num_sources = max_terms;
     sizes->max_cols = o->max_cols;
     sizes->gradients = o->gradients;
+    sizes->sum_variant = o->sum_variant;
     return SPOPS_STATUS_OK;
 }
 
@@ -529,6 +553,10 @@ spops_status spops_segments_reserve(spops_context *ctx, int64_t num_segments, in
                   call);
     SPOPS_REQUIRE(ctx, o.weight_idx == NULL,
                   "%s: weight_idx is not NULL, expected NULL (segments_set takes it)", call);
+    SPOPS_REQUIRE(ctx, o.sum_variant == 0,
+                  "%s: sum_variant is %" PRId32
+                  ", expected 0: the counts that a choice depends on stay on the device",
+                  call, o.sum_variant);
     SPOPS_TRY(read_sizes(ctx, call, &o, num_segments, max_terms, &sizes));
     sizes.refillable = true;
     sizes.pairs = sizes.order = true;
@@ -618,6 +646,9 @@ spops_status spops_segments_get_info_sync(spops_context *ctx, const spops_segmen
     found.num_pieces = schedule.num_pieces;
     found.num_dropped = schedule.num_dropped;
     found.overflow = schedule.overflow;
+    found.sum_variant =
+        spops_sum_variant(&segments->forward.sum_choice, SPOPS_DTYPE_F16,
+                          (segments->max_cols * spops_dtype_bytes(SPOPS_DTYPE_F16) + 15) / 16);
     SPOPS_TRY(spops_write_struct(ctx, call, "info", info, &found, sizeof found));
     if (schedule.overflow == 0) return SPOPS_STATUS_OK;
     return spops_fail(ctx, SPOPS_STATUS_CAPACITY_EXCEEDED,

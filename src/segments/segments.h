@@ -20,6 +20,7 @@ struct spops_segments {
     int64_t num_sources; // term numbers are below this
     int64_t max_cols;
     spops_gradients gradients;
+    int32_t sum_variant; // asked for; 0: by the tuning table
     bool refillable;     // counts stay on the device, the workspace is kept
     bool weights_unique; // with gradients: no two terms name the same weight
     spops_lists forward;
@@ -37,6 +38,7 @@ struct spops_segments {
 typedef struct spops_segments_sizes {
     int64_t num_segments, max_terms, num_rows, num_weights, num_sources, max_cols;
     spops_gradients gradients;
+    int32_t sum_variant;
     bool refillable;
     bool weights_unique;        // known beforehand; else found out once the lists are built
     bool pairs, order;          // whether the forward lists need them

@@ -1,0 +1,34 @@
+// How the rows of a coordinate set are found: in a grid of bits or in a hash table. Plain C.
+#ifndef SPOPS_KERNELS_COORDS_TUNING_H
+#define SPOPS_KERNELS_COORDS_TUNING_H
+
+#include <stdint.h>
+
+#include "spops/coords.h"
+
+typedef struct spops_search_row {
+    int32_t min_compute_capability;
+    double max_cells; // of the box, per row that the set has room for; 0: any number
+    spops_search search;
+} spops_search_row;
+
+static const spops_search_row spops_search_rows[] = {
+    // A table is filled in the pass that finds duplicates, and costs no more for a large box. A
+    // grid is faster to look into as long as it is small beside the rows. H200, to the table of
+    // 3x3x3 taps: 32 and 66 cells a row 97 and 106 us (hash: 108 and 142).
+    {0, 256.0, SPOPS_SEARCH_GRID},
+    // 2,830 cells a row: 69 us (grid: 91).
+    {0, 0.0, SPOPS_SEARCH_HASH},
+};
+
+static inline spops_search spops_search_choice(int32_t compute_capability, double num_cells,
+                                               int64_t max_rows)
+{
+    const spops_search_row *row = spops_search_rows;
+    while (compute_capability < row->min_compute_capability ||
+           (row->max_cells > 0.0 && num_cells > row->max_cells * (double)max_rows))
+        ++row;
+    return row->search;
+}
+
+#endif

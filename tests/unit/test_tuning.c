@@ -1,0 +1,186 @@
+// The choices of the tuning tables (kernels/X/X_tuning.h), which are functions of numbers and need no
+// device: what each architecture takes, and that every row names a variant that is compiled.
+#include <criterion/criterion.h>
+
+#include "kernels/bevpool/bev_spans_tuning.h"
+#include "kernels/coords/coords_tuning.h"
+#include "kernels/segreduce/segreduce_tuning.h"
+#include "spops/spops.h"
+
+#define COUNT(array) (sizeof(array) / sizeof((array)[0]))
+
+static const int32_t architectures[] = {75, 80, 86, 87, 89, 90, 100, 110, 120};
+
+// ---- Segmented sums -----------------------------------------------------------------------------
+
+static bool has_sum_variant(int32_t variant)
+{
+#define X(number, unroll, resident)                                                                \
+    if (variant == (number)) return true;
+    SPOPS_SEGREDUCE_VARIANTS(X)
+#undef X
+    return false;
+}
+
+Test(tuning, sum_rows_are_compiled)
+{
+    int32_t compiled = 0;
+    for (size_t i = 0; i < COUNT(spops_segreduce_rows); ++i)
+        cr_assert(has_sum_variant(spops_segreduce_rows[i].variant), "row %zu", i);
+    for (int32_t v = 1; v <= 100; ++v)
+        compiled += has_sum_variant(v);
+    cr_assert(compiled == SPOPS_SEGREDUCE_NUM_VARIANTS, "%d variants", compiled);
+    for (size_t i = 0; i < COUNT(spops_segsum_rows); ++i)
+        cr_assert(spops_segsum_rows[i].thread_cols == 8 || spops_segsum_rows[i].thread_cols == 16);
+}
+
+Test(tuning, sums_take_more_blocks_where_there_are_many)
+{
+    for (size_t a = 0; a < COUNT(architectures); ++a) {
+        for (spops_dtype dtype = SPOPS_DTYPE_F32; dtype <= SPOPS_DTYPE_BF16; ++dtype) {
+            for (int regime = 0; regime < 2; ++regime) {
+                for (int64_t cols = 4; cols <= 1024; cols *= 2) {
+                    const spops_tuning_case at = {architectures[a], (spops_regime)regime, dtype,
+                                                  cols};
+                    const int32_t many = at.compute_capability < 80 ? 1 : 2;
+                    cr_assert(spops_segreduce_variant(&at, 0, 132) == 1);
+                    cr_assert(spops_segreduce_variant(&at, 12 * 132 - 1, 132) == 1);
+                    cr_assert(spops_segreduce_variant(&at, 12 * 132, 132) == many, "sm_%d",
+                              architectures[a]);
+                    cr_assert(spops_segreduce_variant(&at, INT64_C(1) << 40, 132) == many);
+                }
+            }
+        }
+    }
+}
+
+Test(tuning, narrow_sums_take_16_columns_of_wide_rows)
+{
+    for (size_t a = 0; a < COUNT(architectures); ++a) {
+        spops_tuning_case at = {architectures[a], (spops_regime)0, SPOPS_DTYPE_F8E4M3, 255};
+        cr_assert(spops_segsum_thread_cols(&at) == 8);
+        at.cols = 256;
+        cr_assert(spops_segsum_thread_cols(&at) == 16);
+    }
+}
+
+// A row's key, one part after the other.
+Test(tuning, keys)
+{
+    const spops_tuning_key key = {80, (int32_t)SPOPS_REGIME_DRAM_BOUND, 1u << SPOPS_DTYPE_F16, 64};
+    spops_tuning_case at = {80, SPOPS_REGIME_DRAM_BOUND, SPOPS_DTYPE_F16, 64};
+    cr_assert(spops_tuning_matches(&key, &at));
+    at.compute_capability = 75;
+    cr_assert(!spops_tuning_matches(&key, &at));
+    at.compute_capability = 90;
+    at.regime = SPOPS_REGIME_L2_RESIDENT;
+    cr_assert(!spops_tuning_matches(&key, &at));
+    at.regime = SPOPS_REGIME_DRAM_BOUND;
+    at.dtype = SPOPS_DTYPE_BF16;
+    cr_assert(!spops_tuning_matches(&key, &at));
+    at.dtype = SPOPS_DTYPE_F16;
+    at.cols = 63;
+    cr_assert(!spops_tuning_matches(&key, &at));
+    at.cols = 1024;
+    cr_assert(spops_tuning_matches(&key, &at));
+}
+
+// ---- Spans --------------------------------------------------------------------------------------
+
+Test(tuning, pool_rows_are_compiled)
+{
+    int32_t compiled = 0;
+    for (size_t i = 0; i < COUNT(spops_bev_pool_rows); ++i)
+        cr_assert(spops_bev_pool_variant_width(spops_bev_pool_rows[i].variant) ==
+                      spops_bev_pool_rows[i].width,
+                  "row %zu", i);
+    for (int32_t v = 1; v <= 100; ++v)
+        compiled += spops_bev_pool_variant_width(v) != 0;
+    cr_assert(compiled == SPOPS_BEV_POOL_NUM_VARIANTS, "%d variants", compiled);
+    cr_assert(spops_bev_pool_variant_width(0) == 0);
+}
+
+// An H200's 228 KB a multiprocessor, and blocks of which so many fit.
+static int32_t pool_variant(int32_t architecture, int32_t fit, int32_t num_wedges, int64_t cols)
+{
+    const int32_t shared = 228 << 10, bytes = shared / fit - 1024;
+    const spops_bev_pool_case at = {architecture,          132, shared, num_wedges,
+                                    {bytes, bytes, bytes}, cols};
+    return spops_bev_pool_variant(&at);
+}
+
+Test(tuning, pool_blocks)
+{
+    for (size_t a = 0; a < COUNT(architectures); ++a) {
+        const int32_t sm = architectures[a];
+        if (sm < 80) continue; // such a device has no spans
+        // Four fit, and there are more than two a multiprocessor: blocks of five warps.
+        cr_assert(pool_variant(sm, 4, 265, 64) == 2, "sm_%d", sm);
+        cr_assert(pool_variant(sm, 4, 264, 64) == 1, "sm_%d", sm);
+        cr_assert(pool_variant(sm, 3, 265, 64) == 1, "sm_%d", sm);
+        cr_assert(pool_variant(sm, 4, 265, 80) == 4, "sm_%d", sm);
+        cr_assert(pool_variant(sm, 4, 264, 80) == 3, "sm_%d", sm);
+        cr_assert(pool_variant(sm, 2, 9999, 80) == 3, "sm_%d", sm);
+        // Two do not fit: one of twelve.
+        cr_assert(pool_variant(sm, 1, 132, 128) == 6, "sm_%d", sm);
+        cr_assert(pool_variant(sm, 2, 132, 128) == 5, "sm_%d", sm);
+        cr_assert(pool_variant(sm, 4, 9999, 256) == 5, "sm_%d", sm);
+    }
+    // The blocks of a launch count: 160 columns are two blocks of 80 a wedge.
+    cr_assert(pool_variant(90, 4, 133, 160) == 4);
+    cr_assert(pool_variant(90, 4, 132, 160) == 3);
+}
+
+Test(tuning, pool_widths)
+{
+    static const struct {
+        int64_t cols;
+        int32_t width;
+    } widths[] = {{8, 64},    {64, 64},  {72, 80},   {80, 80},   {88, 128},
+                  {128, 128}, {136, 80}, {160, 80},  {168, 64},  {192, 64},
+                  {200, 80},  {240, 80}, {248, 128}, {256, 128}, {320, 64}};
+    for (size_t i = 0; i < COUNT(widths); ++i) {
+        const int32_t width = spops_bev_pool_widths[spops_bev_pool_width(widths[i].cols)];
+        cr_assert(width == widths[i].width, "%d columns: %d", (int)widths[i].cols, width);
+        for (int32_t v = 1; v <= SPOPS_BEV_POOL_NUM_VARIANTS; ++v)
+            cr_assert(spops_bev_pool_accepts(v, widths[i].cols) ==
+                      (spops_bev_pool_variant_width(v) != 80 || width == 80));
+    }
+    cr_assert(!spops_bev_pool_accepts(0, 64));
+    cr_assert(!spops_bev_pool_accepts(SPOPS_BEV_POOL_NUM_VARIANTS + 1, 64));
+}
+
+static bool has_groups(int32_t groups)
+{
+#define X(number)                                                                                  \
+    if (groups == (number)) return true;
+    SPOPS_BEV_GRAD_GROUPS(X)
+#undef X
+    return false;
+}
+
+Test(tuning, gradient_groups)
+{
+    for (size_t i = 0; i < COUNT(spops_bev_grad_rows); ++i)
+        cr_assert(has_groups(spops_bev_grad_rows[i].groups), "row %zu", i);
+    for (size_t a = 0; a < COUNT(architectures); ++a) {
+        cr_assert(spops_bev_grad_groups(architectures[a], 8) == 2);
+        cr_assert(spops_bev_grad_groups(architectures[a], 32) == 2);
+        cr_assert(spops_bev_grad_groups(architectures[a], 40) == 5);
+        cr_assert(spops_bev_grad_groups(architectures[a], 80) == 5);
+        cr_assert(spops_bev_grad_groups(architectures[a], 88) == 8);
+        cr_assert(spops_bev_grad_groups(architectures[a], 128) == 8);
+        cr_assert(spops_bev_grad_groups(architectures[a], 256) == 16);
+    }
+}
+
+// ---- Coordinates --------------------------------------------------------------------------------
+
+Test(tuning, searches)
+{
+    for (size_t a = 0; a < COUNT(architectures); ++a) {
+        cr_assert(spops_search_choice(architectures[a], 256e3, 1000) == SPOPS_SEARCH_GRID);
+        cr_assert(spops_search_choice(architectures[a], 256e3 + 1, 1000) == SPOPS_SEARCH_HASH);
+        cr_assert(spops_search_choice(architectures[a], 1.0, 0) == SPOPS_SEARCH_HASH);
+    }
+}
