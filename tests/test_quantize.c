@@ -12,8 +12,16 @@
 #include "tests/support/params.h"
 
 static const spops_dtype floats[] = {SPOPS_DTYPE_F32, SPOPS_DTYPE_F16, SPOPS_DTYPE_BF16};
-static const spops_dtype quantized[] = {SPOPS_DTYPE_F8E4M3, SPOPS_DTYPE_F8E5M2, SPOPS_DTYPE_F4E2M1};
-enum { NUM_FLOATS = 3, NUM_QUANTIZED = 3, BLOCK = SPOPS_QUANTIZE_BLOCK_COLS };
+static const spops_dtype quantized[] = {
+#define SPOPS_DTYPE_FLOAT8(NAME, name, bits, c_type, device_type) SPOPS_DTYPE_##NAME,
+#define SPOPS_DTYPE_FLOAT4(NAME, name, bits, c_type, device_type) SPOPS_DTYPE_##NAME,
+#include "src/core/dtypes.def"
+};
+enum {
+    NUM_FLOATS = 3,
+    NUM_QUANTIZED = sizeof quantized / sizeof quantized[0],
+    BLOCK = SPOPS_QUANTIZE_BLOCK_COLS
+};
 
 static int64_t blocks_of(int64_t cols)
 {
@@ -24,9 +32,8 @@ static int64_t blocks_of(int64_t cols)
 
 static double largest_of(spops_dtype dtype)
 {
-    return dtype == SPOPS_DTYPE_F8E4M3   ? 448.0
-           : dtype == SPOPS_DTYPE_F8E5M2 ? 57344.0
-                                         : 6.0 * 448.0;
+    const double largest = test_format_of(dtype)->largest;
+    return dtype == SPOPS_DTYPE_F4E2M1 ? largest * 448.0 : largest; // with its block scale
 }
 
 // One rounding to f32: a quotient in f64, rounded again, is the same.
@@ -212,8 +219,7 @@ ParameterizedTest(struct backend_param *p, quantize, scale_of_special_values)
 }
 
 // Only what quantising costs, from its definition. With t = |x| / scale:
-// f8: half the spacing around t, at most t 2^-4 (e4m3) or t 2^-3 (e5m2), or half the smallest
-// number. f4: with b = max t of the block / 6, the block scale s is off by at most b 2^-4 or 2^-10.
+// f8: half the spacing around t, at most t 2^-precision, or half the smallest number. f4: with b = max t of the block / 6, the block scale s is off by at most b 2^-4 or 2^-10.
 // Up to 6 s
 //     codes are at most 2 s apart, so t is off by at most s; beyond, by t - 6 s <= 6 (b - s).
 // A last 2^-20 covers the divisions and products, which round in f32.
@@ -228,6 +234,7 @@ ParameterizedTest(struct backend_param *p, quantize, error_is_bounded)
     if (!test_open(&d, (spops_backend_kind)p->backend, LAUNCH_STREAM)) return;
     for (int t = 0; t < NUM_QUANTIZED; ++t) {
         const spops_dtype dtype = quantized[t];
+        const test_format *f = test_format_of(dtype);
         test_rng rng = test_rng_make(77 + (uint64_t)t);
         guarded x = guarded_create(d.backend, "x", ROWS, COLS, 0, 0, SPOPS_DTYPE_F32);
         guarded q = guarded_create(d.backend, "q", ROWS, COLS, 0, 0, dtype);
@@ -255,8 +262,8 @@ ParameterizedTest(struct backend_param *p, quantize, error_is_bounded)
             for (int64_t i = 0; i < COLS; ++i) {
                 const double value = guarded_get(&x, r, i), v = fabs(value) / scale;
                 const double error = fabs(guarded_get(&back, r, i) - value);
-                double bound = dtype == SPOPS_DTYPE_F8E4M3 ? fmax(v * 0x1p-4, 0x1p-10)
-                                                           : fmax(v * 0x1p-3, 0x1p-17);
+                double bound =
+                    fmax(scalbn(v, -f->precision), scalbn(1.0, f->min_exponent - f->precision));
                 if (dtype == SPOPS_DTYPE_F4E2M1) {
                     double b = 0.0;
                     for (int64_t k = i / BLOCK * BLOCK; k < i / BLOCK * BLOCK + BLOCK; ++k)
@@ -276,9 +283,7 @@ ParameterizedTest(struct backend_param *p, quantize, error_is_bounded)
         const double relative = sqrt(square_error / square);
         cr_log_info("%s: relative error of normal features %.4f (root mean square)",
                     test_dtype_name(dtype), relative);
-        const double expected = dtype == SPOPS_DTYPE_F8E4M3   ? 0.04
-                                : dtype == SPOPS_DTYPE_F8E5M2 ? 0.08
-                                                              : 0.14;
+        const double expected = scalbn(0.64, -f->precision);
         cr_assert(relative < expected && relative > expected / 4, "%s: relative error %g",
                   test_dtype_name(dtype), relative);
         guarded_destroy(&x), guarded_destroy(&q), guarded_destroy(&back);

@@ -4,20 +4,27 @@
 #include <math.h>
 #include <string.h>
 
-typedef struct float_format {
-    int precision;    // significant bits, the hidden one included
-    int min_exponent; // of the smallest normal number
-    double largest;
-} float_format;
+// clang-format off: a row is a line.
+static const test_format formats[] = {
+    {SPOPS_DTYPE_F32, "f32", 32, 24, -126, (double)FLT_MAX, true, 0x1p20},
+    {SPOPS_DTYPE_F16, "f16", 16, 11, -14, 65504.0, true, 0x1p14},
+    {SPOPS_DTYPE_BF16, "bf16", 16, 8, -126, 0x1.fep127, true, 0x1p20},
+    {SPOPS_DTYPE_F8E4M3, "f8e4m3", 8, 4, -6, 448.0, false, 0x1p8},
+    {SPOPS_DTYPE_F8E5M2, "f8e5m2", 8, 3, -14, 57344.0, true, 0x1p14},
+    {SPOPS_DTYPE_F4E2M1, "f4e2m1", 4, 2, 0, 6.0, false, 6.0}};
+// clang-format on
 
-static float_format format_of(spops_dtype dtype)
+static const test_format *find_format(spops_dtype dtype)
 {
-    if (dtype == SPOPS_DTYPE_F16) return (float_format){11, -14, 65504.0};
-    if (dtype == SPOPS_DTYPE_BF16) return (float_format){8, -126, 0x1.fep127};
-    if (dtype == SPOPS_DTYPE_F8E4M3) return (float_format){4, -6, 448.0};
-    if (dtype == SPOPS_DTYPE_F8E5M2) return (float_format){3, -14, 57344.0};
-    if (dtype == SPOPS_DTYPE_F4E2M1) return (float_format){2, 0, 6.0};
-    return (float_format){24, -126, (double)FLT_MAX};
+    for (size_t i = 0; i < sizeof formats / sizeof formats[0]; ++i)
+        if (formats[i].dtype == dtype) return &formats[i];
+    return NULL;
+}
+
+const test_format *test_format_of(spops_dtype dtype)
+{
+    const test_format *f = find_format(dtype);
+    return f != NULL ? f : &formats[0];
 }
 
 static bool saturates(spops_dtype dtype)
@@ -28,28 +35,21 @@ static bool saturates(spops_dtype dtype)
 double test_round(double v, spops_dtype dtype)
 {
     if (dtype == SPOPS_DTYPE_F32) return (double)(float)v;
-    const float_format f = format_of(dtype);
-    if (isinf(v) && saturates(dtype)) return copysign(f.largest, v);
+    const test_format *f = test_format_of(dtype);
+    if (isinf(v) && saturates(dtype)) return copysign(f->largest, v);
     if (v == 0.0 || !isfinite(v)) return v;
     int exponent = ilogb(v);
-    if (exponent < f.min_exponent) exponent = f.min_exponent;
+    if (exponent < f->min_exponent) exponent = f->min_exponent;
     // Scaled by powers of two, the candidates are the integers; nearbyint rounds ties to even.
-    const int quantum = exponent - (f.precision - 1);
+    const int quantum = exponent - (f->precision - 1);
     const double r = scalbn(nearbyint(scalbn(v, -quantum)), quantum);
-    if (fabs(r) <= f.largest) return r;
-    return copysign(saturates(dtype) ? f.largest : (double)INFINITY, v);
+    if (fabs(r) <= f->largest) return r;
+    return copysign(saturates(dtype) ? f->largest : (double)INFINITY, v);
 }
 
 size_t test_dtype_bits(spops_dtype dtype)
 {
-    switch (dtype) {
-    case SPOPS_DTYPE_F16:
-    case SPOPS_DTYPE_BF16: return 16;
-    case SPOPS_DTYPE_F8E4M3:
-    case SPOPS_DTYPE_F8E5M2: return 8;
-    case SPOPS_DTYPE_F4E2M1: return 4;
-    default: return 32;
-    }
+    return (size_t)test_format_of(dtype)->bits;
 }
 
 size_t test_elements_bytes(spops_dtype dtype, int64_t n)
@@ -64,16 +64,8 @@ size_t test_dtype_bytes(spops_dtype dtype)
 
 const char *test_dtype_name(spops_dtype dtype)
 {
-    switch (dtype) {
-    case SPOPS_DTYPE_F32: return "f32";
-    case SPOPS_DTYPE_F16: return "f16";
-    case SPOPS_DTYPE_BF16: return "bf16";
-    case SPOPS_DTYPE_F8E4M3: return "f8e4m3";
-    case SPOPS_DTYPE_F8E5M2: return "f8e5m2";
-    case SPOPS_DTYPE_F4E2M1: return "f4e2m1";
-    case SPOPS_DTYPE_I32: return "i32";
-    default: return "other";
-    }
+    const test_format *f = find_format(dtype);
+    return f != NULL ? f->name : dtype == SPOPS_DTYPE_I32 ? "i32" : "other";
 }
 
 const char *test_reduce_name(spops_reduce reduce)
@@ -91,40 +83,41 @@ const char *test_reduce_name(spops_reduce reduce)
 // A code of sign, exponent and fraction, as its format has them; without infinity and NaN.
 static double decode(unsigned code, spops_dtype dtype)
 {
-    const float_format f = format_of(dtype);
-    const int fraction_bits = f.precision - 1;
+    const test_format *f = test_format_of(dtype);
+    const int fraction_bits = f->precision - 1;
     const unsigned sign = 1u << (test_dtype_bits(dtype) - 1), m = code & (sign - 1);
     const int exponent = (int)(m >> fraction_bits);
     const double fraction = (double)(m & ((1u << fraction_bits) - 1));
-    const double value = exponent == 0 ? scalbn(fraction, f.min_exponent - fraction_bits)
+    const double value = exponent == 0 ? scalbn(fraction, f->min_exponent - fraction_bits)
                                        : scalbn(fraction + (double)(1u << fraction_bits),
-                                                f.min_exponent + exponent - 1 - fraction_bits);
+                                                f->min_exponent + exponent - 1 - fraction_bits);
     return code & sign ? -value : value;
 }
 
 // The code of a value that the format has.
 static unsigned encode(double v, spops_dtype dtype)
 {
-    const float_format f = format_of(dtype);
-    const int fraction_bits = f.precision - 1;
+    const test_format *f = test_format_of(dtype);
+    const int fraction_bits = f->precision - 1;
     const unsigned sign = signbit(v) ? 1u << (test_dtype_bits(dtype) - 1) : 0u;
     const double magnitude = fabs(v);
-    const int exponent = magnitude == 0.0 ? f.min_exponent : ilogb(magnitude);
-    if (exponent < f.min_exponent || magnitude == 0.0)
-        return sign | (unsigned)scalbn(magnitude, fraction_bits - f.min_exponent);
+    const int exponent = magnitude == 0.0 ? f->min_exponent : ilogb(magnitude);
+    if (exponent < f->min_exponent || magnitude == 0.0)
+        return sign | (unsigned)scalbn(magnitude, fraction_bits - f->min_exponent);
     // The leading one of the fraction counts as one more in the exponent.
-    return sign + ((unsigned)(exponent - f.min_exponent) << fraction_bits) +
+    return sign + ((unsigned)(exponent - f->min_exponent) << fraction_bits) +
            (unsigned)scalbn(magnitude, fraction_bits - exponent);
 }
 
 static double load_small(unsigned char byte, spops_dtype dtype)
 {
-    const unsigned m = byte & 0x7fu;
-    if (dtype == SPOPS_DTYPE_F4E2M1) return decode(byte & 15u, dtype);
-    if (dtype == SPOPS_DTYPE_F8E5M2 && m == 0x7c)
+    const test_format *f = test_format_of(dtype);
+    const unsigned m = byte & 0x7fu, largest = encode(f->largest, dtype);
+    if (f->bits == 4) return decode(byte & 15u, dtype);
+    if (m <= largest) return decode(byte, dtype);
+    if (f->has_infinity && m == largest + 1)
         return byte & 0x80u ? -(double)INFINITY : (double)INFINITY;
-    if (m == 0x7f || (dtype == SPOPS_DTYPE_F8E5M2 && m > 0x7c)) return (double)NAN;
-    return decode(byte, dtype);
+    return (double)NAN;
 }
 
 static void store_small(unsigned char *p, spops_dtype dtype, double v)
@@ -238,19 +231,16 @@ double test_value(test_rng *rng, test_values kind, spops_dtype dtype, bool for_p
     switch (kind) {
     case VALUES_EXACT: return (double)(test_rng_below(rng, 9) - 4);
     case VALUES_CANCEL: {
-        const double large = dtype == SPOPS_DTYPE_F16 || dtype == SPOPS_DTYPE_F8E5M2 ? 0x1p14
-                             : dtype == SPOPS_DTYPE_F8E4M3                           ? 0x1p8
-                             : dtype == SPOPS_DTYPE_F4E2M1                           ? 6.0
-                                                                                     : 0x1p20;
+        const double large = test_format_of(dtype)->large;
         return test_round(test_rng_below(rng, 2) == 0 ? sign * large : unit, dtype);
     }
     case VALUES_ZEROS:
         return test_rng_below(rng, 2) == 0 ? sign * 0.0 : sign * (double)test_rng_below(rng, 3);
     case VALUES_SUBNORMAL: {
-        const float_format f = format_of(dtype);
-        const double smallest = scalbn(1.0, f.min_exponent - f.precision + 1);
-        return test_round(sign * smallest * (double)test_rng_below(rng, f.precision > 8 ? 512 : 64),
-                          dtype);
+        const test_format *f = test_format_of(dtype);
+        const double smallest = scalbn(1.0, f->min_exponent - f->precision + 1);
+        return test_round(
+            sign * smallest * (double)test_rng_below(rng, f->precision > 8 ? 512 : 64), dtype);
     }
     case VALUES_INFINITE:
         if (test_rng_below(rng, 32) == 0) return test_round(sign * (double)INFINITY, dtype);
@@ -259,7 +249,7 @@ double test_value(test_rng *rng, test_values kind, spops_dtype dtype, bool for_p
         if (test_rng_below(rng, 32) == 0 && dtype != SPOPS_DTYPE_F4E2M1) return (double)NAN;
         break;
     case VALUES_LARGE:
-        return test_round(scalbn(sign * (1.0 + unit), -3 * format_of(dtype).min_exponent / 4),
+        return test_round(scalbn(sign * (1.0 + unit), -3 * test_format_of(dtype)->min_exponent / 4),
                           dtype);
     default: break;
     }

@@ -9,6 +9,19 @@
 #include "spops/types.h"
 #include "tests/support/random.h"
 
+// A float dtype by its definition. A new one is a row of the table in values.c.
+typedef struct test_format {
+    spops_dtype dtype;
+    const char *name;
+    int bits;          // of an element
+    int precision;     // significant bits, the hidden one included
+    int min_exponent;  // of the smallest normal number
+    double largest;    // finite
+    bool has_infinity; // as IEEE has it; else only the last code of 8 bits is no number: NaN
+    double large;      // what VALUES_CANCEL takes
+} test_format;
+const test_format *test_format_of(spops_dtype dtype); // that of f32 for what is no float
+
 // Nearest value of dtype, ties to even. Overflows to infinity; the 8- and 4-bit dtypes saturate,
 // infinities too. NaN stays NaN (also for F4E2M1, which has none).
 double test_round(double v, spops_dtype dtype);

@@ -16,53 +16,66 @@ typedef struct format {
     double magnitudes[128];
 } format;
 
+static const spops_dtype dtypes[] = {
+#define SPOPS_DTYPE_FLOAT8(NAME, name, bits, c_type, device_type) SPOPS_DTYPE_##NAME,
+#define SPOPS_DTYPE_FLOAT4(NAME, name, bits, c_type, device_type) SPOPS_DTYPE_##NAME,
+#include "core/dtypes.def"
+};
+enum { NUM_DTYPES = sizeof dtypes / sizeof dtypes[0] };
+
 static float decode(spops_dtype dtype, unsigned code)
 {
-    if (dtype == SPOPS_DTYPE_F8E4M3) return spops_float_of_f8e4m3((uint8_t)code);
-    if (dtype == SPOPS_DTYPE_F8E5M2) return spops_float_of_f8e5m2((uint8_t)code);
-    return spops_float_of_f4e2m1((uint8_t)code);
+    switch (dtype) {
+#define DECODE(NAME, name)                                                                         \
+    case SPOPS_DTYPE_##NAME:                                                                       \
+        return spops_float_of_##name((uint8_t)code);
+#define SPOPS_DTYPE_FLOAT8(NAME, name, bits, c_type, device_type) DECODE(NAME, name)
+#define SPOPS_DTYPE_FLOAT4(NAME, name, bits, c_type, device_type) DECODE(NAME, name)
+#include "core/dtypes.def"
+    default: return NAN;
+    }
 }
 
 static unsigned encode(spops_dtype dtype, float f)
 {
-    if (dtype == SPOPS_DTYPE_F8E4M3) return spops_f8e4m3_of_float(f);
-    if (dtype == SPOPS_DTYPE_F8E5M2) return spops_f8e5m2_of_float(f);
-    return spops_f4e2m1_of_float(f);
+    switch (dtype) {
+#define ENCODE(NAME, name)                                                                         \
+    case SPOPS_DTYPE_##NAME:                                                                       \
+        return spops_##name##_of_float(f);
+#define SPOPS_DTYPE_FLOAT8(NAME, name, bits, c_type, device_type) ENCODE(NAME, name)
+#define SPOPS_DTYPE_FLOAT4(NAME, name, bits, c_type, device_type) ENCODE(NAME, name)
+#include "core/dtypes.def"
+    default: return 0;
+    }
 }
 
 // Magnitudes from the formats' definitions, digit by digit.
 static format make_format(spops_dtype dtype)
 {
-    format f = {.dtype = dtype};
-    const int exponent_bits = dtype == SPOPS_DTYPE_F8E4M3 ? 4 : dtype == SPOPS_DTYPE_F8E5M2 ? 5 : 2;
-    const int fraction_bits = dtype == SPOPS_DTYPE_F8E4M3 ? 3 : dtype == SPOPS_DTYPE_F8E5M2 ? 2 : 1;
-    const int bias = (1 << (exponent_bits - 1)) - 1;
-    f.num_codes = 1 << (exponent_bits + fraction_bits);
+    const test_format *of = test_format_of(dtype);
+    const int fraction_bits = of->precision - 1, bias = 1 - of->min_exponent;
+    format f = {.dtype = dtype, .num_codes = 1 << (of->bits - 1)};
     f.sign = (unsigned)f.num_codes;
-    f.largest = dtype == SPOPS_DTYPE_F8E4M3 ? 0x7e : dtype == SPOPS_DTYPE_F8E5M2 ? 0x7b : 0x7;
     for (int code = 0; code < f.num_codes; ++code) {
         const int e = code >> fraction_bits, m = code & ((1 << fraction_bits) - 1);
         const double fraction = (double)m / (1 << fraction_bits);
-        f.magnitudes[code] =
+        const double value =
             e == 0 ? fraction * pow(2.0, 1 - bias) : (1.0 + fraction) * pow(2.0, e - bias);
-    }
-    if (dtype == SPOPS_DTYPE_F8E4M3) f.magnitudes[0x7f] = (double)NAN;
-    if (dtype == SPOPS_DTYPE_F8E5M2) {
-        f.magnitudes[0x7c] = (double)INFINITY;
-        for (int code = 0x7d; code < 0x80; ++code)
-            f.magnitudes[code] = (double)NAN;
+        if (value <= of->largest) f.largest = code;
+        f.magnitudes[code] = value <= of->largest                        ? value
+                             : of->has_infinity && code == f.largest + 1 ? (double)INFINITY
+                                                                         : (double)NAN;
     }
     return f;
 }
 
-static const spops_dtype dtypes[] = {SPOPS_DTYPE_F8E4M3, SPOPS_DTYPE_F8E5M2, SPOPS_DTYPE_F4E2M1};
-
 Test(float8, decodes_every_code)
 {
-    cr_assert(make_format(SPOPS_DTYPE_F8E4M3).magnitudes[0x7e] == (double)SPOPS_F8E4M3_MAX);
-    cr_assert(make_format(SPOPS_DTYPE_F8E5M2).magnitudes[0x7b] == (double)SPOPS_F8E5M2_MAX);
-    cr_assert(make_format(SPOPS_DTYPE_F4E2M1).magnitudes[0x7] == (double)SPOPS_F4E2M1_MAX);
-    for (int t = 0; t < 3; ++t) {
+    for (int t = 0; t < NUM_DTYPES; ++t)
+        cr_assert((double)spops_largest_narrow(dtypes[t]) ==
+                  test_format_of(dtypes[t])->largest *
+                      (dtypes[t] == SPOPS_DTYPE_F4E2M1 ? 448.0 : 1.0));
+    for (int t = 0; t < NUM_DTYPES; ++t) {
         const format f = make_format(dtypes[t]);
         for (unsigned code = 0; code < 2 * (unsigned)f.num_codes; ++code) {
             const double magnitude = f.magnitudes[code & (f.sign - 1)];
@@ -81,7 +94,8 @@ Test(float8, decodes_every_code)
                       magnitude);
             cr_assert(loaded == (double)got, "%s: 0x%02x, as the tests read it",
                       test_dtype_name(f.dtype), code);
-            const unsigned expected = isinf(magnitude) ? (code & f.sign) | 0x7bu : code;
+            const unsigned expected =
+                isinf(magnitude) ? (code & f.sign) | (unsigned)f.largest : code;
             cr_assert(encode(f.dtype, got) == expected, "%s: 0x%02x encodes as 0x%02x",
                       test_dtype_name(f.dtype), code, encode(f.dtype, got));
         }
@@ -125,7 +139,7 @@ static void check_encode(const format *f, uint32_t bits)
 Test(float8, encodes_to_nearest_even)
 {
     static const uint32_t tails[] = {0x0000, 0x0001, 0x7fff, 0x8000, 0x8001, 0xffff};
-    for (int t = 0; t < 3; ++t) {
+    for (int t = 0; t < NUM_DTYPES; ++t) {
         const format f = make_format(dtypes[t]);
         for (uint32_t head = 0; head < 0x10000; ++head) {
             for (int i = 0; i < 6; ++i)
@@ -138,7 +152,7 @@ Test(float8, encodes_to_nearest_even)
 Test(float8, encodes_ties_and_random_values)
 {
     test_rng rng = test_rng_make(8);
-    for (int t = 0; t < 3; ++t) {
+    for (int t = 0; t < NUM_DTYPES; ++t) {
         const format f = make_format(dtypes[t]);
         for (int code = 0; code <= f.largest; ++code) {
             const double step = code < f.largest ? f.magnitudes[code + 1] - f.magnitudes[code]
