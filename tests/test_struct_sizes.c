@@ -15,6 +15,7 @@ typedef struct fixture {
     spops_voxels *voxels;
     spops_kernel_map *map;
     spops_bev_plan *bev;
+    spops_triplets *triplets;
 } fixture;
 
 static const int32_t offsets[] = {0, 2, 2, 5, 6};
@@ -27,6 +28,8 @@ static const spops_bev_shape bev_shape = {1, 1, 3, 2, 2, 3, 2, 1};
 static const int32_t ranks_depth[] = {3, 7, 0}, ranks_feat[] = {3, 3, 0}, ranks_bev[] = {4, 4, 5};
 static const int32_t starts[] = {0, 2}, lengths[] = {2, 1};
 static const int32_t intervals[2][3] = {{0, 2, 4}, {2, 3, 5}};
+static const spops_triplets_shape triplets_shape = {3, 3, 2, 3};
+static const int32_t matrices[] = {0, 1, 0};
 static const float ones[16] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
 static float out_rows[16];
 static int32_t written[5][8];
@@ -219,6 +222,30 @@ static spops_status read_pool(fixture *f, const void *s)
     return spops_bevpool_execute(f->ctx, f->bev, (const spops_bevpool_args *)s);
 }
 
+static spops_status read_triplets(fixture *f, const void *s)
+{
+    spops_triplets *made = NULL;
+    const spops_status status = spops_triplets_create(f->ctx, &triplets_shape, NULL, NULL, matrices,
+                                                      (const spops_triplets_options *)s, &made);
+    spops_triplets_destroy(made);
+    return status;
+}
+static spops_status read_mvmr(fixture *f, const void *s)
+{
+    const spops_matrix rows_in = spops_matrix_dense_const(ones, 3, 2, SPOPS_DTYPE_F32);
+    const spops_matrix w = spops_matrix_dense_const(ones, 4, 2, SPOPS_DTYPE_F32);
+    const spops_matrix out = spops_matrix_dense(out_rows, 3, 2, SPOPS_DTYPE_F32);
+    return spops_mvmr_execute(f->ctx, f->triplets, rows_in, w, NULL, (const spops_mvmr_options *)s,
+                              out);
+}
+
+static spops_status read_norm(fixture *f, const void *s)
+{
+    const spops_matrix x = spops_matrix_dense_const(ones, 2, 4, SPOPS_DTYPE_F32);
+    const spops_matrix out = spops_matrix_dense(out_rows, 2, 4, SPOPS_DTYPE_F32);
+    return spops_layernorm_execute(f->ctx, x, NULL, NULL, (const spops_norm_options *)s, out);
+}
+
 static void identity(void *user, int64_t n, void *state)
 {
     (void)user;
@@ -294,6 +321,10 @@ static spops_status fill_map_view(fixture *f, void *s)
 {
     return spops_kernel_map_get_view(f->ctx, f->map, (spops_kernel_map_view *)s);
 }
+static spops_status fill_triplets_info(fixture *f, void *s)
+{
+    return spops_triplets_get_info_sync(f->ctx, f->triplets, (spops_triplets_info *)s);
+}
 static spops_status fill_bev_info(fixture *f, void *s)
 {
     return spops_bev_plan_get_info_sync(f->ctx, f->bev, (spops_bev_plan_info *)s);
@@ -320,11 +351,15 @@ static fixture open_fixture(void)
                  SPOPS_STATUS_OK);
     cr_assert_eq(spops_bev_plan_create_from_ranks(f.ctx, &bev_shape, &ranks, NULL, &f.bev),
                  SPOPS_STATUS_OK);
+    cr_assert_eq(
+        spops_triplets_create(f.ctx, &triplets_shape, NULL, NULL, matrices, NULL, &f.triplets),
+        SPOPS_STATUS_OK);
     return f;
 }
 
 static void close_fixture(fixture *f)
 {
+    spops_triplets_destroy(f->triplets);
     spops_bev_plan_destroy(f->bev);
     spops_kernel_map_destroy(f->map);
     spops_voxels_destroy(f->voxels);
@@ -395,6 +430,9 @@ Test(struct_sizes, read)
     CHECK_READ(spops_bev_ranks_out, good_ranks_out(), read_ranks_out);
     CHECK_READ(spops_bev_intervals_out, good_intervals_out(), read_intervals_out);
     CHECK_READ(spops_bevpool_args, good_pool(), read_pool);
+    CHECK_READ(spops_triplets_options, spops_triplets_options_default(), read_triplets);
+    CHECK_READ(spops_mvmr_options, spops_mvmr_options_default(), read_mvmr);
+    CHECK_READ(spops_norm_options, spops_norm_options_default(), read_norm);
     CHECK_READ(spops_reduce_desc, good_desc(), read_desc);
     close_fixture(&f);
 }
@@ -466,6 +504,7 @@ Test(struct_sizes, filled)
     CHECK_FILLED(spops_kernel_map_info, fill_map_info);
     CHECK_FILLED(spops_kernel_map_view, fill_map_view);
     CHECK_FILLED(spops_bev_plan_info, fill_bev_info);
+    CHECK_FILLED(spops_triplets_info, fill_triplets_info);
     close_fixture(&f);
 }
 

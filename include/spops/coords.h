@@ -84,8 +84,8 @@ SPOPS_API spops_status spops_coords_create(spops_context *ctx, int32_t dims, int
 
 /**
  * A convolution's window. A tap is one of its places, what others call a kernel offset; their
- * number is the kernel volume. Tap k = (t_0, ..., t_{dims-1}), 0 <= t_a < size[a], is numbered with the
- * last axis fastest. It joins an input at p and an output at q with
+ * number is the kernel volume. Tap k = (t_0, ..., t_{dims-1}), 0 <= t_a < size[a], is numbered with
+ * the last axis fastest. It joins an input at p and an output at q with
  *
  *     p = stride * q - padding + dilation * t        per axis (a transposed one: p and q swapped)
  */

@@ -119,7 +119,7 @@ SPOPS_API spops_status spops_triplets_set_offsets(spops_context *ctx, spops_trip
 
 /** Counts of a plan. For one made by reserve they are read from the device. */
 typedef struct spops_triplets_info {
-    size_t struct_size;
+    size_t struct_size; /* set by the caller: sizeof(spops_triplets_info) */
     int64_t num_out, num_in, num_matrices;
     int64_t num_triplets;
     int64_t max_triplets;  /* the capacity; num_triplets of a plan made by create */
@@ -154,7 +154,7 @@ typedef enum spops_math {
 
 /** How matrices apply. Zero is the default of every field. */
 typedef struct spops_mvmr_options {
-    size_t struct_size;
+    size_t struct_size; /* sizeof(spops_mvmr_options) */
     int32_t groups;     /* 0 or 1: each output column takes every input column. G: columns fall into
                            G equal groups, and outputs take the inputs of their own group */
     int32_t diagonal;   /* 1: matrices are diagonal: out[i, c] += s w[k, c] x[j, c] */

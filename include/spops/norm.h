@@ -19,23 +19,17 @@ typedef enum spops_activation {
 } spops_activation;
 
 typedef struct spops_norm_options {
-    size_t struct_size;
-    const int32_t
-        *num_rows;  /* [1] where ctx runs: the first rows that count; NULL: all. Rows behind
-                                them are neither read nor written. A number outside 0 to x.rows
-                                is taken for the nearer end. */
+    size_t struct_size; /* sizeof(spops_norm_options) */
+    /* [1] where ctx runs: the first rows that count; NULL: all. Rows behind them are neither read
+       nor written. A number outside 0 to x.rows is taken for the nearer end. */
+    const int32_t *num_rows;
     float epsilon;  /* added to the variance; 0: 1e-5 */
     float momentum; /* of running statistics, 0 to 1; 0: 0.1 */
     spops_activation activation;
     int32_t fixed_statistics; /* gradient of batch norm: 1 where mean and var are constants */
 } spops_norm_options;
 
-static inline spops_norm_options spops_norm_options_default(void)
-{
-    spops_norm_options options = SPOPS_ZERO_INIT;
-    options.struct_size = sizeof options;
-    return options;
-}
+SPOPS_DEFINE_DEFAULT(spops_norm_options)
 
 /** Scratch of every call here, for matrices of at most max_rows x max_cols. */
 SPOPS_API size_t spops_norm_scratch_bytes(int64_t max_rows, int64_t max_cols);
