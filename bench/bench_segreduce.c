@@ -13,17 +13,6 @@
 #define NUM_TERMS    1600000
 #define QUICK_FACTOR 16 // fewer of both
 
-typedef struct bench_op {
-    spops_reduce reduce;
-    const char *name;
-} bench_op;
-
-static const bench_op ops[] = {
-#define SPOPS_REDUCE_OP(name, plain, traced) {SPOPS_REDUCE_##name, #plain},
-#include "src/core/reduce_ops.def"
-#undef SPOPS_REDUCE_OP
-};
-
 static struct {
     const char *shapes;
     bool all_ops;
@@ -42,75 +31,76 @@ size_t segreduce_matrix_bytes(const spops_matrix *m)
 static void enqueue_segreduce(void *user)
 {
     segreduce_data *d = user;
-    const spops_status status = spops_segreduce_execute(d->b->ctx, d->plan, d->reduce, d->x,
+    const spops_status status = spops_segreduce_execute(d->b->ctx, d->plan, d->op->reduce, d->x,
                                                         d->weighted ? &d->w : NULL, d->out, NULL);
     if (d->status == SPOPS_STATUS_OK) d->status = status;
 }
 
 // ---- The reference, in f64 ----------------------------------------------------------------------
 
-bool segreduce_has_reference(spops_reduce reduce)
+void segreduce_values(const segreduce_data *d, int32_t term, double *v)
 {
-    return reduce >= SPOPS_REDUCE_SUM && reduce <= SPOPS_REDUCE_PROD;
+    const float w = d->weighted ? *bench_block_row(d->weights, term, 1) : 1.0f;
+    const float *x =
+        bench_block_row(d->values, d->plan == d->gathering ? d->idx[term] : term, d->cols);
+    for (int64_t c = 0; c < d->cols; ++c)
+        v[c] = (double)(w * x[c]);
 }
 
-static void fold_row(spops_reduce reduce, int64_t cols, double w, const float *x, double *state,
-                     double *magnitude)
+void segreduce_fold(const segreduce_data *d, int32_t begin, int32_t end, reduction_state *states)
 {
-    for (int64_t c = 0; c < cols; ++c) {
-        const double v = w * (double)x[c];
-        switch (reduce) {
-        case SPOPS_REDUCE_MIN: state[c] = fmin(state[c], v); break;
-        case SPOPS_REDUCE_MAX: state[c] = fmax(state[c], v); break;
-        case SPOPS_REDUCE_PROD: state[c] *= v; break;
-        default: state[c] += v; break;
-        }
-        magnitude[c] += fabs(v);
+    double v[BENCH_MAX_WIDTH];
+    d->op->clear(d->cols, states);
+    for (int32_t t = begin; t < end; ++t) {
+        segreduce_values(d, t, v);
+        d->op->fold(d->cols, states, v, t);
     }
 }
 
-static double start_value(spops_reduce reduce)
+// What one rounding of every term may move the result by: the sum of |v| |d out / d v|; of a
+// reduction without a gradient, of |v|.
+static void find_scale(const segreduce_data *d, int32_t begin, int32_t end,
+                       const reduction_state *states, double *scale)
 {
-    return reduce == SPOPS_REDUCE_MIN    ? HUGE_VAL
-           : reduce == SPOPS_REDUCE_MAX  ? -HUGE_VAL
-           : reduce == SPOPS_REDUCE_PROD ? 1.0
-                                         : 0.0;
+    double v[BENCH_MAX_WIDTH], grad[BENCH_MAX_WIDTH];
+    for (int64_t c = 0; c < d->cols; ++c) {
+        scale[c] = 0.0;
+        grad[c] = 1.0;
+    }
+    for (int32_t t = begin; t < end; ++t) {
+        segreduce_values(d, t, v);
+        if (d->op->has_grad && (t == begin || !d->op->is_linear))
+            d->op->grad(d->cols, states, end - begin, v, t, grad);
+        for (int64_t c = 0; c < d->cols; ++c)
+            scale[c] += fabs(v[c] * grad[c]);
+    }
 }
 
-// How far the result may lie from the exact one. Values are in [-0.5, 1), so that a product that
-// underflows on the way is below the smallest normal number in the end as well.
-static double bound_of(spops_reduce reduce, spops_dtype dtype, int64_t count, double magnitude,
-                       double exact)
+// How far the result of n terms may lie from the exact one. Values are
+// in [-0.5, 1): a product that underflows on the way is below the smallest normal number in the end.
+static double bound_of(const segreduce_data *d, int64_t n, double scale, double exact)
 {
-    if (count == 0 || reduce == SPOPS_REDUCE_MIN || reduce == SPOPS_REDUCE_MAX) return 0.0;
-    if (reduce == SPOPS_REDUCE_PROD)
-        return bench_sum_bound(dtype, count, fabs(exact), exact) + FLT_MIN;
-    return bench_sum_bound(dtype, count + 1, magnitude, exact);
+    if (n == 0) return 0.0;
+    return bench_sum_bound(d->out.dtype, n + 1, fmax(scale, fabs(exact)), exact) +
+           (d->op->is_linear ? 0.0 : (double)FLT_MIN);
 }
 
 static int64_t wrong_in_segment(const segreduce_data *d, const void *out, int64_t segment,
                                 bool loose)
 {
-    const int64_t cols = d->cols;
     const int32_t begin = d->offsets[segment], end = d->offsets[segment + 1];
-    const bool gathers = d->plan == d->gathering;
-    double state[BENCH_MAX_WIDTH], magnitude[BENCH_MAX_WIDTH] = {0};
+    reduction_state states[BENCH_MAX_WIDTH];
+    double result[BENCH_MAX_WIDTH], scale[BENCH_MAX_WIDTH];
     int64_t wrong = 0;
 
-    for (int64_t c = 0; c < cols; ++c)
-        state[c] = start_value(d->reduce);
-    for (int32_t t = begin; t < end; ++t)
-        fold_row(d->reduce, cols, d->weighted ? (double)*bench_block_row(d->weights, t, 1) : 1.0,
-                 bench_block_row(d->values, gathers ? d->idx[t] : t, cols), state, magnitude);
-    for (int64_t c = 0; c < cols; ++c) {
-        const double value = bench_get(out, d->out.dtype, segment * cols + c);
-        double exact = state[c], scale = magnitude[c];
-        if (d->reduce == SPOPS_REDUCE_MEAN && end > begin) {
-            exact /= end - begin;
-            scale /= end - begin;
-        }
-        double bound = bound_of(d->reduce, d->out.dtype, end - begin, scale, exact);
-        if (loose) bound += bench_sum_bound(d->out.dtype, 1, 0.0, scale);
+    segreduce_fold(d, begin, end, states);
+    d->op->finalize(d->cols, states, end - begin, result);
+    if (!d->op->has_arg) find_scale(d, begin, end, states, scale);
+    for (int64_t c = 0; c < d->cols; ++c) {
+        const double value = bench_get(out, d->out.dtype, segment * d->cols + c);
+        double exact = result[c];
+        double bound = d->op->has_arg ? 0.0 : bound_of(d, end - begin, scale[c], exact);
+        if (loose) bound += bench_sum_bound(d->out.dtype, 1, 0.0, scale[c]);
         // Long sums leave the range of f16: infinity is then the right result.
         if (d->out.dtype == SPOPS_DTYPE_F16 && fabs(exact) - bound > 65520.0)
             exact = copysign(HUGE_VAL, exact);
@@ -166,10 +156,9 @@ void segreduce_begin_case(const segreduce_data *d, const char *what, bench_case 
     c->suite = "segreduce";
     snprintf(c->name, sizeof c->name, "%s %s%s", d->shape, what,
              d->weighted ? ", weighted, gathering" : "");
-    snprintf(c->what, sizeof c->what, "%lld terms in %lld of %lld segments, longest %lld%s",
+    snprintf(c->what, sizeof c->what, "%lld terms in %lld of %lld segments, longest %lld",
              (long long)d->num_terms, (long long)d->num_nonempty, (long long)d->num_segments,
-             (long long)d->longest,
-             segreduce_has_reference(d->reduce) ? "" : " (result not checked)");
+             (long long)d->longest);
     c->dtype = d->x.dtype;
     c->cols = d->cols;
 }
@@ -193,7 +182,7 @@ static bool measure_own(segreduce_data *d, bench_case *c)
     bench_progress("segreduce %s, %s, %lld columns: checking", c->name, spops_dtype_name(c->dtype),
                    (long long)c->cols);
     return run_once(d, enqueue_segreduce, d) && bench_check(b, c->name, d->status) &&
-           (!segreduce_has_reference(d->reduce) || check_output(d, "spops", false)) &&
+           check_output(d, "spops", false) &&
            bench_case_time(b, c, "spops", false, enqueue_segreduce, d) &&
            bench_check(b, c->name, d->status);
 }
@@ -251,25 +240,22 @@ static void measure_cusparse(segreduce_data *d, bench_case *c)
     }
 }
 
-static bool wants_op(spops_reduce reduce)
+static bool wants_op(const bench_reduction *op)
 {
-    return asked.all_ops || reduce == SPOPS_REDUCE_SUM;
+    return asked.all_ops || op->reduce == SPOPS_REDUCE_SUM;
 }
 
-static void measure_ordered(segreduce_data *d)
+static void measure_ordered(segreduce_data *d, const bench_reduction *op)
 {
     const bool cpu = d->b->backend == SPOPS_BACKEND_CPU;
+    bench_case c;
     d->plan = d->ordered;
     d->weighted = false;
-    for (size_t i = 0; i < sizeof ops / sizeof ops[0]; ++i) {
-        bench_case c;
-        if (!wants_op(ops[i].reduce)) continue;
-        d->reduce = ops[i].reduce;
-        begin_forward(d, ops[i].name, &c);
-        if (!measure_own(d, &c)) continue;
-        if (cpu && d->b->options.baselines && d->reduce == SPOPS_REDUCE_SUM) measure_naive(d, &c);
-        bench_case_print(d->b, &c);
-    }
+    d->op = op;
+    begin_forward(d, op->name, &c);
+    if (!measure_own(d, &c)) return;
+    if (cpu && d->b->options.baselines && op->reduce == SPOPS_REDUCE_SUM) measure_naive(d, &c);
+    bench_case_print(d->b, &c);
 }
 
 static void measure_gathering(segreduce_data *d)
@@ -277,8 +263,8 @@ static void measure_gathering(segreduce_data *d)
     bench_case c;
     d->plan = d->gathering;
     d->weighted = true;
-    d->reduce = SPOPS_REDUCE_SUM;
-    begin_forward(d, "sum", &c);
+    d->op = bench_reduction_find(SPOPS_REDUCE_SUM);
+    begin_forward(d, d->op->name, &c);
     if (!measure_own(d, &c)) return;
     if (d->b->options.baselines) {
         if (d->b->backend == SPOPS_BACKEND_CPU)
@@ -291,13 +277,14 @@ static void measure_gathering(segreduce_data *d)
 
 static void measure_passes(segreduce_data *d)
 {
-    const char *passes = d->b->options.passes;
-    if (bench_wants(passes, "forward")) {
-        measure_ordered(d);
-        measure_gathering(d);
-    }
-    for (size_t i = 0; bench_wants(passes, "backward") && i < sizeof ops / sizeof ops[0]; ++i)
-        if (wants_op(ops[i].reduce)) segreduce_measure_backward(d, ops[i].reduce, ops[i].name);
+    const bool forward = bench_wants(d->b->options.passes, "forward");
+    const bool backward = bench_wants(d->b->options.passes, "backward");
+    const bench_reduction *all = bench_reductions;
+    for (int i = 0; forward && i < bench_num_reductions; ++i)
+        if (wants_op(&all[i])) measure_ordered(d, &all[i]);
+    if (forward) measure_gathering(d);
+    for (int i = 0; backward && i < bench_num_reductions; ++i)
+        if (wants_op(&all[i]) && all[i].has_grad) segreduce_measure_backward(d, &all[i]);
 }
 
 // ---- The suite ----------------------------------------------------------------------------------

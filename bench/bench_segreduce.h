@@ -3,6 +3,7 @@
 #define SPOPS_BENCH_SEGREDUCE_H
 
 #include "bench/bench_data.h"
+#include "bench/bench_reductions.h"
 #include "bench/bench_report.h"
 
 // What one shape, dtype and width share.
@@ -20,14 +21,16 @@ typedef struct segreduce_data {
 
     // The case being measured.
     const spops_segments *plan;
-    spops_reduce reduce;
+    const bench_reduction *op;
     bool weighted;
     bool wants_x, wants_w; // gradients
     spops_status status;   // of the first call that failed
 } segreduce_data;
 
-// Whether the suite can check a reduction.
-bool segreduce_has_reference(spops_reduce reduce);
+// v of a term's columns: weight times row, rounded to f32 once.
+void segreduce_values(const segreduce_data *d, int32_t term, double *v);
+// The reference's states of terms begin .. end - 1.
+void segreduce_fold(const segreduce_data *d, int32_t begin, int32_t end, reduction_state *states);
 
 size_t segreduce_matrix_bytes(const spops_matrix *m);
 
@@ -35,6 +38,6 @@ size_t segreduce_matrix_bytes(const spops_matrix *m);
 void segreduce_begin_case(const segreduce_data *d, const char *what, bench_case *c);
 
 // The gradients of one reduction over the gathering plan, with weights.
-void segreduce_measure_backward(segreduce_data *d, spops_reduce reduce, const char *name);
+void segreduce_measure_backward(segreduce_data *d, const bench_reduction *op);
 
 #endif

@@ -11,31 +11,12 @@ static void enqueue_backward(void *user)
 {
     segreduce_data *d = user;
     const spops_status status = spops_segreduce_execute_backward(
-        d->b->ctx, d->gathering, d->reduce, d->grad_out, d->x, &d->w,
+        d->b->ctx, d->gathering, d->op->reduce, d->grad_out, d->x, &d->w,
         d->wants_x ? &d->grad_x : NULL, d->wants_w ? &d->grad_w : NULL);
     if (d->status == SPOPS_STATUS_OK) d->status = status;
 }
 
 // ---- The reference, in f64 ----------------------------------------------------------------------
-
-// What the gradients of a segment need to know of all its terms.
-typedef struct segment_facts {
-    float best[BENCH_MAX_WIDTH];     // MIN, MAX: values are compared as f32
-    int32_t winner[BENCH_MAX_WIDTH]; // the earliest of those that tie
-    double product[BENCH_MAX_WIDTH]; // PROD: of the values that are not zero
-    int32_t num_zeros[BENCH_MAX_WIDTH];
-} segment_facts;
-
-// One term's derivatives, and how far those of the library may be off because a product on the way
-// was too small for f32.
-typedef struct term_grads {
-    double grad[BENCH_MAX_WIDTH], slack[BENCH_MAX_WIDTH];
-} term_grads;
-
-static bool needs_facts(spops_reduce reduce)
-{
-    return reduce != SPOPS_REDUCE_SUM && reduce != SPOPS_REDUCE_MEAN;
-}
 
 static const float *row_of_term(const segreduce_data *d, int32_t term)
 {
@@ -47,66 +28,10 @@ static float weight_of_term(const segreduce_data *d, int32_t term)
     return *bench_block_row(d->weights, term, 1);
 }
 
-static void fold_winner(const segreduce_data *d, int32_t term, bool first, segment_facts *f)
+// Whether a gradient is computed from the other terms' values: that value itself is then off.
+static bool uses_values(const bench_reduction *op)
 {
-    const float *x = row_of_term(d, term), w = weight_of_term(d, term);
-    const float sign = d->reduce == SPOPS_REDUCE_MIN ? -1.0f : 1.0f;
-    for (int64_t c = 0; c < d->cols; ++c) {
-        const float v = sign * (w * x[c]);
-        const bool better = first || v > f->best[c];
-        f->best[c] = better ? v : f->best[c];
-        f->winner[c] = better ? term : f->winner[c];
-    }
-}
-
-static void fold_product(const segreduce_data *d, int32_t term, bool first, segment_facts *f)
-{
-    const float *x = row_of_term(d, term), w = weight_of_term(d, term);
-    for (int64_t c = 0; c < d->cols; ++c) {
-        const double v = (double)w * (double)x[c];
-        const double before = first ? 1.0 : f->product[c];
-        f->product[c] = v == 0.0 ? before : before * v;
-        f->num_zeros[c] = (first ? 0 : f->num_zeros[c]) + (v == 0.0);
-    }
-}
-
-static void collect_facts(const segreduce_data *d, int32_t begin, int32_t end, segment_facts *f)
-{
-    for (int32_t t = begin; t < end; ++t) {
-        if (d->reduce == SPOPS_REDUCE_PROD)
-            fold_product(d, t, t == begin, f);
-        else
-            fold_winner(d, t, t == begin, f);
-    }
-}
-
-// d out / d v of every column of a term.
-static void differentiate(const segreduce_data *d, int32_t term, int32_t count,
-                          const segment_facts *f, term_grads *g)
-{
-    const float *x = row_of_term(d, term), w = weight_of_term(d, term);
-    for (int64_t c = 0; c < d->cols; ++c) {
-        const double v = (double)w * (double)x[c];
-        g->slack[c] = 0.0;
-        switch (d->reduce) {
-        case SPOPS_REDUCE_MEAN: g->grad[c] = 1.0 / count; break;
-        case SPOPS_REDUCE_MIN:
-        case SPOPS_REDUCE_MAX: g->grad[c] = f->winner[c] == term ? 1.0 : 0.0; break;
-        case SPOPS_REDUCE_PROD:
-            g->grad[c] = f->num_zeros[c] == 0               ? f->product[c] / v
-                         : f->num_zeros[c] == 1 && v == 0.0 ? f->product[c]
-                                                            : 0.0;
-            g->slack[c] = v == 0.0 ? FLT_MIN : FLT_MIN / fabs(v);
-            break;
-        default: g->grad[c] = 1.0; break;
-        }
-    }
-}
-
-// Roundings of one derivative and of what it is multiplied with.
-static int64_t num_roundings(spops_reduce reduce, int64_t count)
-{
-    return reduce == SPOPS_REDUCE_PROD ? count + 6 : 6;
+    return !op->is_linear && !op->has_arg;
 }
 
 static bool is_near(const void *array, spops_dtype dtype, int64_t i, double exact, double magnitude,
@@ -119,27 +44,33 @@ static bool is_near(const void *array, spops_dtype dtype, int64_t i, double exac
 
 static int64_t wrong_in_term(const segreduce_data *d, const void *grad_x, const void *grad_w,
                              const float *grad_out, int32_t term, int64_t count,
-                             const term_grads *g)
+                             const reduction_state *states)
 {
     const spops_dtype dtype = d->x.dtype;
     const float *x = row_of_term(d, term);
     const double w = weight_of_term(d, term);
-    const int64_t roundings = num_roundings(d->reduce, count);
+    // Roundings of one derivative and of what it is multiplied with.
+    const int64_t roundings = uses_values(d->op) ? count + 6 : 6;
+    double v[BENCH_MAX_WIDTH], grad[BENCH_MAX_WIDTH], own[BENCH_MAX_WIDTH];
     double sum = 0.0, magnitude = 0.0, slack = 0.0;
     int64_t wrong = 0;
 
+    segreduce_values(d, term, v);
+    d->op->grad(d->cols, states, count, v, term, grad);
     for (int64_t c = 0; c < d->cols; ++c) {
-        const double product = (double)x[c] * (double)grad_out[c] * g->grad[c];
+        const double product = (double)x[c] * (double)grad_out[c] * grad[c];
+        // How far the derivative may be off because a product on the way was too small for f32.
+        own[c] = !uses_values(d->op) ? 0.0 : v[c] == 0.0 ? FLT_MIN : FLT_MIN / fabs(v[c]);
         sum += product;
         magnitude += fabs(product);
-        slack += fabs((double)x[c] * (double)grad_out[c]) * g->slack[c];
+        slack += fabs((double)x[c] * (double)grad_out[c]) * own[c];
     }
     if (grad_w != NULL && !is_near(grad_w, dtype, term, sum, magnitude, slack, roundings + d->cols))
         ++wrong;
     for (int64_t c = 0; grad_x != NULL && c < d->cols; ++c) {
-        const double exact = w * (double)grad_out[c] * g->grad[c];
+        const double exact = w * (double)grad_out[c] * grad[c];
         if (!is_near(grad_x, dtype, d->idx[term] * d->cols + c, exact, fabs(exact),
-                     fabs(w * (double)grad_out[c]) * g->slack[c], roundings))
+                     fabs(w * (double)grad_out[c]) * own[c], roundings))
             ++wrong;
     }
     return wrong;
@@ -150,15 +81,12 @@ static int64_t wrong_in_segment(const segreduce_data *d, const void *grad_x, con
 {
     const int32_t begin = d->offsets[segment], end = d->offsets[segment + 1];
     const float *grad_out = bench_block_row(d->grads, segment, d->cols);
-    segment_facts facts;
-    term_grads grads;
+    reduction_state states[BENCH_MAX_WIDTH];
     int64_t wrong = 0;
 
-    if (needs_facts(d->reduce)) collect_facts(d, begin, end, &facts);
-    for (int32_t t = begin; t < end; ++t) {
-        differentiate(d, t, end - begin, &facts, &grads);
-        wrong += wrong_in_term(d, grad_x, grad_w, grad_out, t, end - begin, &grads);
-    }
+    segreduce_fold(d, begin, end, states);
+    for (int32_t t = begin; t < end; ++t)
+        wrong += wrong_in_term(d, grad_x, grad_w, grad_out, t, end - begin, states);
     return wrong;
 }
 
@@ -202,7 +130,7 @@ static bool check_gradients(const segreduce_data *d, const char *name)
 static int64_t compulsory_bytes(const segreduce_data *d)
 {
     const int64_t element = (int64_t)spops_dtype_bytes(d->x.dtype);
-    const bool values = needs_facts(d->reduce); // these need x and w for either gradient
+    const bool values = !d->op->is_linear; // these need x and w for either gradient
     const int64_t per_term = ((d->wants_x || values) + d->wants_w) * element + 4;
     const int64_t rows = d->num_nonempty + ((d->wants_w || values) + d->wants_x) * d->num_terms;
     return 4 * (d->num_segments + 1) + per_term * d->num_terms + element * d->cols * rows;
@@ -235,21 +163,20 @@ static void measure_gradients(segreduce_data *d, const char *name, const char *w
     c.gather_bytes = (int64_t)spops_dtype_bytes(d->x.dtype) * d->cols * d->num_terms;
     bench_progress("segreduce %s, %s, %lld columns: checking", c.name, spops_dtype_name(c.dtype),
                    (long long)c.cols);
-    if (run_once(d) && bench_check(b, c.name, d->status) &&
-        (!segreduce_has_reference(d->reduce) || check_gradients(d, c.name)) &&
+    if (run_once(d) && bench_check(b, c.name, d->status) && check_gradients(d, c.name) &&
         bench_case_time(b, &c, "spops", false, enqueue_backward, d) &&
         bench_check(b, c.name, d->status))
         bench_case_print(b, &c);
 }
 
-void segreduce_measure_backward(segreduce_data *d, spops_reduce reduce, const char *name)
+void segreduce_measure_backward(segreduce_data *d, const bench_reduction *op)
 {
     d->plan = d->gathering;
     d->weighted = true;
-    d->reduce = reduce;
-    measure_gradients(d, name, "backward", true, true);
+    d->op = op;
+    measure_gradients(d, op->name, "backward", true, true);
     // Both gradients of a sum may come from one walk; these are the walks for one of them.
-    if (reduce != SPOPS_REDUCE_SUM) return;
-    measure_gradients(d, name, "grad_x", true, false);
-    measure_gradients(d, name, "grad_w", false, true);
+    if (op->reduce != SPOPS_REDUCE_SUM) return;
+    measure_gradients(d, op->name, "grad_x", true, false);
+    measure_gradients(d, op->name, "grad_w", false, true);
 }
