@@ -46,7 +46,7 @@
             out[c] = spops_##traced##_grad(v[c], term, a, count);                                  \
         }                                                                                          \
     }
-#include "src/core/reduce_ops.def"
+#include "src/segreduce/reduce_ops.def"
 #undef SPOPS_REDUCE_OP
 
 const bench_reduction bench_reductions[] = {
@@ -60,7 +60,7 @@ const bench_reduction bench_reductions[] = {
      NAME##_fold,                                                                                  \
      NAME##_finalize,                                                                              \
      NAME##_grad},
-#include "src/core/reduce_ops.def"
+#include "src/segreduce/reduce_ops.def"
 #undef SPOPS_REDUCE_OP
 };
 const int bench_num_reductions = sizeof bench_reductions / sizeof *bench_reductions;

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "core/backend.h"
-#include "core/bev_spans.h"
+#include "bevpool/bev_spans.h"
 #include "support/device.h"
 #include "tests/support/bev_cases.h"
 #include "tests/support/operator.h"

@@ -1,4 +1,4 @@
-// The laws that every built-in reduction must keep, taken over src/core/reduce_ops.def: a new op is
+// The laws that every built-in reduction must keep, taken over src/segreduce/reduce_ops.def: a new op is
 // covered by being in the list. The plain and the traced form are held to the same laws.
 #include <criterion/criterion.h>
 #include <math.h>
@@ -66,7 +66,7 @@ typedef struct op {
     DEFINE_VALUES(plain_##NAME, plain)                                                             \
     DEFINE_VALUES(traced_##NAME, traced)                                                           \
     DEFINE_TRACE(traced_##NAME, traced)
-#include "core/reduce_ops.def"
+#include "segreduce/reduce_ops.def"
 #undef SPOPS_REDUCE_OP
 
 static const op plain_ops[] = {
@@ -81,7 +81,7 @@ static const op plain_ops[] = {
      NULL,                                                                                         \
      false,                                                                                        \
      false},
-#include "core/reduce_ops.def"
+#include "segreduce/reduce_ops.def"
 #undef SPOPS_REDUCE_OP
 };
 static const op traced_ops[] = {
@@ -90,7 +90,7 @@ static const op traced_ops[] = {
      traced_##NAME##_lift,     traced_##NAME##_combine, traced_##NAME##_finalize,                  \
      traced_##NAME##_arg,      traced_##NAME##_grad,    spops_##traced##_has_arg,                  \
      spops_##traced##_has_grad},
-#include "core/reduce_ops.def"
+#include "segreduce/reduce_ops.def"
 #undef SPOPS_REDUCE_OP
 };
 enum { NUM_OPS = sizeof plain_ops / sizeof plain_ops[0] };

@@ -1,8 +1,8 @@
 // From a camera rig to keys: the grid cell and the feature pixel of every frustum point.
 #include "kernels/core/launch.cuh"
 #include "bevpool/bev_points.h"
-#include "spops/device/bev_geometry.h"
-#include "spops/device/walk.cuh"
+#include "bevpool/bev_geometry.h"
+#include "spops/device/grid_dependency.cuh"
 
 namespace
 {
@@ -18,8 +18,8 @@ struct bev_points_params {
 __global__ void __launch_bounds__(threads)
     bev_points_kernel(const __grid_constant__ bev_points_params p)
 {
-    spops::walk_wait_previous();
-    spops::walk_release_next();
+    spops::grid_dependency_wait();
+    spops::grid_launch_dependents();
     const spops_bev_points_args &a = p.args;
     const spops_bev_shape &s = a.shape;
     const int32_t pixels = s.feature_height * s.feature_width;

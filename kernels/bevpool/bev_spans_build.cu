@@ -1,4 +1,4 @@
-// From the cell of every frustum point to the span form of a plan (core/bev_spans.h), on the
+// From the cell of every frustum point to the span form of a plan (bevpool/bev_spans.h), on the
 // stream. Scans and sorts are CUB's. Nothing depends on the order in which threads run: spans are
 // numbered by tile and depth, parts by wedge, kind and first span.
 #include <cub/block/block_scan.cuh>
@@ -8,7 +8,7 @@
 
 #include "kernels/core/device_wide.h"
 #include "kernels/core/launch.cuh"
-#include "core/bev_spans.h"
+#include "bevpool/bev_spans.h"
 
 namespace
 {

@@ -4,7 +4,7 @@
 
 #include "kernels/bevpool/bev_spans_layout.cuh"
 #include "kernels/core/float8.cuh"
-#include "spops/device/walk.cuh"
+#include "spops/device/grid_dependency.cuh"
 
 namespace spops::pool
 {
@@ -73,12 +73,12 @@ __device__ __forceinline__ void add_parts(float4 &total, const float4 &v)
 __global__ void __launch_bounds__(finish_threads)
     finish_kernel(const __grid_constant__ finish_params p)
 {
-    walk_release_next();
+    grid_launch_dependents();
     if ((int32_t)blockIdx.x < p.clear_blocks) {
         // Every kernel before the one that pools has ended: that one waited before it released this
         // one.
         clear_cells(p, (int32_t)blockIdx.x);
-        walk_wait_previous(); // whoever waits for this kernel waits for that one too
+        grid_dependency_wait(); // whoever waits for this kernel waits for that one too
         return;
     }
     // A thread adds up four columns of a cell; of wide rows, every so many.
@@ -96,7 +96,7 @@ __global__ void __launch_bounds__(finish_threads)
     uint8_t *out = p.out + (int64_t)cell * p.out_stride;
     // What was there before the kernel that pools may be read, as the cells may be cleared.
     const float scale = load_scales(p.feat_scale, p.depth_scale, p.out_scale).product();
-    walk_wait_previous();
+    grid_dependency_wait();
     if (!there) return;
     const int32_t sub_threads = min(p.items, finish_threads);
     for (int32_t item = (int32_t)threadIdx.x - sub * sub_threads; item < p.items;

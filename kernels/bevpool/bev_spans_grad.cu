@@ -1,4 +1,4 @@
-// Both gradients of BEV pooling over spans (core/bev_spans.h), on tensor cores. Four warps, a team,
+// Both gradients of BEV pooling over spans (bevpool/bev_spans.h), on tensor cores. Four warps, a team,
 // have a tile and take its spans in batches of 32, with the 32 gradient rows G of their cells:
 //
 //     gradient of depths     G [spans x channels] times features [channels x pixels]
@@ -12,10 +12,10 @@
 // A zero weight times an infinity would be NaN in pixels that are not the span's: a warp whose sums
 // are not all finite sums its pixels again, term by term.
 #include "kernels/bevpool/bev_spans_layout.cuh"
-#include "kernels/core/functors.cuh"
-#include "core/bev_spans.h"
+#include "kernels/core/launch.cuh"
+#include "bevpool/bev_spans.h"
 #include "kernels/core/matrix_units.cuh"
-#include "spops/device/walk.cuh"
+#include "spops/device/grid_dependency.cuh"
 
 namespace
 {
@@ -515,7 +515,7 @@ __global__ void __launch_bounds__(team_threads << max_tiles_log2(GROUPS))
     uint16_t *depth = reinterpret_cast<uint16_t *>(shared + l.depth);
     uint32_t *masks = reinterpret_cast<uint32_t *>(shared + l.masks);
     const bool wants_depth = p.grad_depth != nullptr, wants_feat = p.grad_feat != nullptr;
-    walk_release_next();
+    grid_launch_dependents();
 
     tile_grads<T, GROUPS> tile(p, b, l, shared);
     spops_bev_tile_span first[stages - 1];
@@ -527,7 +527,7 @@ __global__ void __launch_bounds__(team_threads << max_tiles_log2(GROUPS))
         for (int32_t i = (int32_t)threadIdx.x; i < b.num_tiles * p.num_depths;
              i += (int32_t)blockDim.x)
             masks[i] = __ldg(p.plane_masks + (int64_t)b.tile * p.num_depths + i);
-    walk_wait_previous(); // all else may come from the kernel before
+    grid_dependency_wait(); // all else may come from the kernel before
     if (wants_depth) tile.load_features();
     if (wants_feat) {
         switch (p.chunk_log2) {

@@ -6,7 +6,7 @@
 #ifndef SPOPS_KERNELS_BEVPOOL_BEV_SPANS_LAYOUT_CUH
 #define SPOPS_KERNELS_BEVPOOL_BEV_SPANS_LAYOUT_CUH
 
-#include "core/bev_spans.h"
+#include "bevpool/bev_spans.h"
 #include "kernels/bevpool/bev_spans_tuning.h"
 #include "kernels/core/launch.cuh"
 

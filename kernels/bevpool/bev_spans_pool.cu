@@ -1,4 +1,4 @@
-// BEV pooling over spans (core/bev_spans.h) on tensor cores, in two launches. In the first a block
+// BEV pooling over spans (bevpool/bev_spans.h) on tensor cores, in two launches. In the first a block
 // has a wedge: it loads the features of the wedge's window and the weights between its two depths
 // into shared memory, each once, and its warps multiply bundles until none is left. A step's
 // weights are a 16 x 32 matrix, zero where a pixel is not the cell's. Sums are f32. Parts of shared

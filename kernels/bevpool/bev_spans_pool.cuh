@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "kernels/bevpool/bev_spans_sums.cuh"
-#include "spops/device/walk.cuh"
+#include "spops/device/grid_dependency.cuh"
 
 namespace spops::pool
 {
@@ -42,8 +42,8 @@ __global__ void __launch_bounds__(B::threads, B::held)
     for (int i = (int)threadIdx.x; i < w.num_bundles; i += B::threads)
         copy_async<8>(bundles + i * 8, p.bundles + w.first_bundle + i, 1u);
     if (threadIdx.x == 0) next_bundle = max((int)w.num_shared, warps);
-    walk_wait_previous(); // weights and features may come from the kernel before
-    walk_release_next();  // not sooner: the next one clears cells before it waits
+    grid_dependency_wait();   // weights and features may come from the kernel before
+    grid_launch_dependents(); // not sooner: the next one clears cells before it waits
 
     close_copies();
     const loaded_scales scales = load_scales(p.feat_scale, p.depth_scale, p.out_scale);

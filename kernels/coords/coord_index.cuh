@@ -15,8 +15,8 @@
 #define SPOPS_KERNELS_COORDS_COORD_INDEX_CUH
 
 #include "kernels/core/launch.cuh"
-#include "core/coord_arrays.h"
-#include "spops/device/walk.cuh"
+#include "coords/coord_arrays.h"
+#include "spops/device/grid_dependency.cuh"
 
 namespace spops
 {

@@ -227,8 +227,8 @@ __device__ __forceinline__ void fill_words(uint64_t *begin, const uint64_t *end,
 
 __global__ void __launch_bounds__(threads) start_build(const __grid_constant__ build_params p)
 {
-    spops::walk_wait_previous();
-    spops::walk_release_next();
+    spops::grid_dependency_wait();
+    spops::grid_launch_dependents();
     fill_words(p.clear, p.clear_end, p.clear_value);
     fill_words(p.ws.table.entries, p.clear_table_end, spops::hash_empty);
     if (blockIdx.x != 0 || threadIdx.x != 0) return;
@@ -269,8 +269,8 @@ __device__ __forceinline__ void put_candidate(const build_params &p, int64_t c, 
 __global__ void __launch_bounds__(threads)
     make_keys(const __grid_constant__ build_params p, uint64_t none)
 {
-    spops::walk_wait_previous();
-    spops::walk_release_next();
+    spops::grid_dependency_wait();
+    spops::grid_launch_dependents();
     const spops_coords_source &s = p.source;
     const int64_t i = (int64_t)blockIdx.x * threads + threadIdx.x;
     int dropped = 0;
@@ -290,8 +290,8 @@ __global__ void __launch_bounds__(threads)
 __global__ void __launch_bounds__(threads)
     make_tap_keys(const __grid_constant__ build_params p, uint64_t none)
 {
-    spops::walk_wait_previous();
-    spops::walk_release_next();
+    spops::grid_dependency_wait();
+    spops::grid_launch_dependents();
     const spops_coords_source &s = p.source;
     const int64_t i = (int64_t)blockIdx.x * threads + threadIdx.x;
     if (i >= s.max_items) return;
@@ -309,8 +309,8 @@ __global__ void __launch_bounds__(threads)
 // Into a table that has to look at keys written before.
 __global__ void __launch_bounds__(threads) fill_table(const __grid_constant__ build_params p)
 {
-    spops::walk_wait_previous();
-    spops::walk_release_next();
+    spops::grid_dependency_wait();
+    spops::grid_launch_dependents();
     const int64_t c = (int64_t)blockIdx.x * threads + threadIdx.x;
     if (c >= p.source.max_candidates) return;
     const uint64_t key = p.ws.keys[c];
@@ -337,8 +337,8 @@ __device__ __forceinline__ bool begins_row(const build_params &p, int64_t c, boo
 __global__ void __launch_bounds__(tile) count_rows(const __grid_constant__ build_params p)
 {
     __shared__ int32_t first_duplicate;
-    spops::walk_wait_previous();
-    spops::walk_release_next();
+    spops::grid_dependency_wait();
+    spops::grid_launch_dependents();
     const int64_t c = (int64_t)blockIdx.x * tile + threadIdx.x;
     const bool by_table = !p.by_order && p.table.entries != nullptr;
     if (threadIdx.x == 0) first_duplicate = tile;
@@ -364,8 +364,8 @@ __global__ void __launch_bounds__(1024) scan_counts(int32_t *counts, int32_t n)
 {
     __shared__ int32_t warp_sums[32];
     __shared__ int32_t before;
-    spops::walk_wait_previous();
-    spops::walk_release_next();
+    spops::grid_dependency_wait();
+    spops::grid_launch_dependents();
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     if (threadIdx.x == 0) before = 0;
     for (int32_t base = 0; base < n; base += 1024) {
@@ -434,8 +434,8 @@ __device__ __forceinline__ void put_row(const build_params &p, int32_t r, uint64
 // The rows, the places they get in the index, and the counts of the set.
 __global__ void __launch_bounds__(tile) put_rows(const __grid_constant__ build_params p)
 {
-    spops::walk_wait_previous();
-    spops::walk_release_next();
+    spops::grid_dependency_wait();
+    spops::grid_launch_dependents();
     const int64_t c = (int64_t)blockIdx.x * tile + threadIdx.x;
     bool valid;
     const bool begins = begins_row(p, c, &valid);
@@ -485,8 +485,8 @@ __global__ void __launch_bounds__(tile) put_rows(const __grid_constant__ build_p
 // The row that each item became; by order, also the first duplicate.
 __global__ void __launch_bounds__(tile) put_item_rows(const __grid_constant__ build_params p)
 {
-    spops::walk_wait_previous();
-    spops::walk_release_next();
+    spops::grid_dependency_wait();
+    spops::grid_launch_dependents();
     const int64_t c = (int64_t)blockIdx.x * tile + threadIdx.x;
     const spops_coords_arrays &coords = p.coords;
     if (!p.by_order) {
@@ -516,8 +516,8 @@ __global__ void __launch_bounds__(tile) put_item_rows(const __grid_constant__ bu
 __global__ void put_duplicate(spops_coords_state *state, const unsigned long long *duplicate,
                               int32_t per_item)
 {
-    spops::walk_wait_previous();
-    spops::walk_release_next();
+    spops::grid_dependency_wait();
+    spops::grid_launch_dependents();
     if (*duplicate == no_duplicate) return;
     state->duplicate = (int32_t)((*duplicate >> 32) / (uint64_t)per_item);
     state->duplicate_of = (int32_t)((*duplicate & 0xffffffffu) / (uint64_t)per_item);
@@ -529,8 +529,8 @@ __global__ void __launch_bounds__(tile)
     count_words(const __grid_constant__ spops::grid_index grid, int32_t *tile_counts)
 {
     __shared__ int32_t sum;
-    spops::walk_wait_previous();
-    spops::walk_release_next();
+    spops::grid_dependency_wait();
+    spops::grid_launch_dependents();
     const int64_t w = (int64_t)blockIdx.x * tile + threadIdx.x;
     if (threadIdx.x == 0) sum = 0;
     __syncthreads();
@@ -546,8 +546,8 @@ __global__ void __launch_bounds__(tile) put_words(const __grid_constant__ spops:
                                                   const int32_t *tile_counts, bool scanned)
 {
     __shared__ int32_t warp_sums[tile / 32], base;
-    spops::walk_wait_previous();
-    spops::walk_release_next();
+    spops::grid_dependency_wait();
+    spops::grid_launch_dependents();
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int64_t w = (int64_t)blockIdx.x * tile + threadIdx.x;
     const int32_t count = w < grid.num_words ? __popcll(grid.words[w]) : 0;
@@ -576,8 +576,8 @@ __global__ void __launch_bounds__(tile) put_words(const __grid_constant__ spops:
 
 __global__ void __launch_bounds__(threads) put_grid_rows(const __grid_constant__ coord_index x)
 {
-    spops::walk_wait_previous();
-    spops::walk_release_next();
+    spops::grid_dependency_wait();
+    spops::grid_launch_dependents();
     const int32_t r = (int32_t)(blockIdx.x * threads + threadIdx.x);
     if (r >= *x.num_rows) return;
     const uint64_t key = x.keys[r];
@@ -593,8 +593,8 @@ __global__ void __launch_bounds__(threads)
     prepare_sorted(const uint64_t *keys, const int32_t *num_rows, int64_t max_rows, uint64_t none,
                    uint64_t *index_keys, int32_t *index_rows)
 {
-    spops::walk_wait_previous();
-    spops::walk_release_next();
+    spops::grid_dependency_wait();
+    spops::grid_launch_dependents();
     const int32_t r = (int32_t)(blockIdx.x * threads + threadIdx.x);
     if (r >= max_rows) return;
     index_keys[r] = r < *num_rows ? keys[r] : none;

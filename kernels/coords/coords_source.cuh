@@ -3,7 +3,7 @@
 #define SPOPS_KERNELS_COORDS_COORDS_SOURCE_CUH
 
 #include "kernels/core/launch.cuh"
-#include "core/coord_arrays.h"
+#include "coords/coord_arrays.h"
 
 namespace spops
 {

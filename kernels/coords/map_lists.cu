@@ -73,8 +73,8 @@ __global__ void __launch_bounds__(threads)
                const int32_t *num_rows, int64_t max_rows, int32_t num_taps, int32_t mask_words,
                uint32_t *keys, int32_t *rows)
 {
-    spops::walk_wait_previous();
-    spops::walk_release_next();
+    spops::grid_dependency_wait();
+    spops::grid_launch_dependents();
     const int64_t r = (int64_t)blockIdx.x * threads + threadIdx.x;
     if (r >= max_rows) return;
     keys[r] = r < *num_rows
@@ -89,8 +89,8 @@ __global__ void __launch_bounds__(threads)
                int64_t num_tiles, int32_t tile_rows, int32_t num_taps, int32_t mask_words,
                uint32_t *tile_masks, uint32_t *tile_keys, int32_t *tiles)
 {
-    spops::walk_wait_previous();
-    spops::walk_release_next();
+    spops::grid_dependency_wait();
+    spops::grid_launch_dependents();
     const int lane = threadIdx.x % 32;
     const int64_t t = ((int64_t)blockIdx.x * threads + threadIdx.x) / 32;
     if (t >= num_tiles) return;
@@ -122,8 +122,8 @@ __global__ void __launch_bounds__(sort_threads)
     __shared__ typename block_sort::TempStorage storage;
     uint32_t keys[ITEMS];
     int32_t tiles[ITEMS];
-    spops::walk_wait_previous();
-    spops::walk_release_next();
+    spops::grid_dependency_wait();
+    spops::grid_launch_dependents();
 #pragma unroll
     for (int i = 0; i < ITEMS; ++i) {
         tiles[i] = (int32_t)threadIdx.x * ITEMS + i;
@@ -207,8 +207,8 @@ struct pairs_params {
 // Pairs of each tap and group of rows; none at all where there are more than fit.
 __global__ void __launch_bounds__(threads) count_pairs(const __grid_constant__ pairs_params p)
 {
-    spops::walk_wait_previous();
-    spops::walk_release_next();
+    spops::grid_dependency_wait();
+    spops::grid_launch_dependents();
     const int lane = threadIdx.x % 32;
     const int64_t group = ((int64_t)blockIdx.x * threads + threadIdx.x) / 32;
     const bool overflow = p.state->num_pairs > p.max_pairs;
@@ -236,8 +236,8 @@ __global__ void __launch_bounds__(threads)
     count_row_pairs(const spops_map_state *state, const int32_t *num_rows, int64_t max_rows,
                     int64_t max_pairs, const uint32_t *masks, int32_t mask_words, int32_t *counts)
 {
-    spops::walk_wait_previous();
-    spops::walk_release_next();
+    spops::grid_dependency_wait();
+    spops::grid_launch_dependents();
     const int64_t r = (int64_t)blockIdx.x * threads + threadIdx.x;
     if (r > max_rows) return;
     int32_t count = 0;
@@ -266,8 +266,8 @@ __device__ __forceinline__ int32_t bits_above(const uint32_t *mask, int32_t word
 // A warp takes 32 rows tap by tap: within a tap, pairs are by ascending row.
 __global__ void __launch_bounds__(threads) put_pairs(const __grid_constant__ pairs_params p)
 {
-    spops::walk_wait_previous();
-    spops::walk_release_next();
+    spops::grid_dependency_wait();
+    spops::grid_launch_dependents();
     const int lane = threadIdx.x % 32;
     const int64_t thread = (int64_t)blockIdx.x * threads + threadIdx.x, group = thread / 32;
     for (int64_t k = thread; k <= p.num_taps; k += (int64_t)gridDim.x * threads)

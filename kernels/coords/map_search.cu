@@ -38,8 +38,8 @@ struct search_params {
 __global__ void __launch_bounds__(threads)
     start_search(const __grid_constant__ search_params p, int32_t first_tap)
 {
-    spops::walk_wait_previous();
-    spops::walk_release_next();
+    spops::grid_dependency_wait();
+    spops::grid_launch_dependents();
     const int64_t first = (int64_t)blockIdx.x * threads + threadIdx.x;
     const int64_t stride = (int64_t)gridDim.x * threads;
     const int32_t n = *p.num_rows;
@@ -117,8 +117,8 @@ __global__ void __launch_bounds__(threads) search_taps(const __grid_constant__ s
         counts[k] = 0;
     for (int32_t i = (int32_t)threadIdx.x; i < p.tile_rows * pitch; i += threads)
         tile[i] = -1;
-    spops::walk_wait_previous();
-    spops::walk_release_next();
+    spops::grid_dependency_wait();
+    spops::grid_launch_dependents();
     const int32_t n = *p.num_rows;
 
     for (int64_t first = (int64_t)blockIdx.x * p.tile_rows; first < n;
@@ -221,8 +221,8 @@ struct reverse_params {
 
 __global__ void __launch_bounds__(threads) start_reverse(const __grid_constant__ reverse_params p)
 {
-    spops::walk_wait_previous();
-    spops::walk_release_next();
+    spops::grid_dependency_wait();
+    spops::grid_launch_dependents();
     const int64_t first = (int64_t)blockIdx.x * threads + threadIdx.x;
     const int64_t stride = (int64_t)gridDim.x * threads, n = *p.num_to;
     for (int64_t i = first; i < n * (p.table_stride / 4); i += stride)
@@ -234,8 +234,8 @@ __global__ void __launch_bounds__(threads) start_reverse(const __grid_constant__
 // A tap joins a row to at most one other, so that no element is written twice.
 __global__ void __launch_bounds__(threads) reverse_taps(const __grid_constant__ reverse_params p)
 {
-    spops::walk_wait_previous();
-    spops::walk_release_next();
+    spops::grid_dependency_wait();
+    spops::grid_launch_dependents();
     const int lane = threadIdx.x % 32;
     const int64_t warps = (int64_t)gridDim.x * (threads / 32), n = *p.num_from;
     for (int64_t r = ((int64_t)blockIdx.x * threads + threadIdx.x) / 32; r < n; r += warps) {

@@ -11,8 +11,8 @@
 #define SPOPS_KERNELS_COORDS_ROW_SORT_CUH
 
 #include "kernels/core/launch.cuh"
-#include "core/coord_arrays.h"
-#include "spops/device/walk.cuh"
+#include "coords/coord_arrays.h"
+#include "spops/device/grid_dependency.cuh"
 
 namespace spops
 {
@@ -111,8 +111,8 @@ __global__ void __launch_bounds__(row_sort_threads)
     const int thread = (int)threadIdx.x;
     const uint32_t digit_mask = (1u << s.digit_bits) - 1;
     if (thread < row_sort_words) counts[thread] = 0;
-    walk_wait_previous();
-    walk_release_next();
+    grid_dependency_wait();
+    grid_launch_dependents();
     const int64_t n = *num_rows, first = (int64_t)blockIdx.x * tile;
     if (first >= n) return;
     uint32_t *mine = s.counts + (int64_t)blockIdx.x * row_sort_words;
@@ -161,8 +161,8 @@ __global__ void __launch_bounds__(row_sort_threads)
     for (int w = 0; w < row_sort_words; w += 32)
         warp_counts[warp][w + lane] = 0;
     if (thread < row_sort_digits) starts[thread] = before[thread] = 0;
-    walk_wait_previous();
-    walk_release_next();
+    grid_dependency_wait();
+    grid_launch_dependents();
     const int32_t n = *num_rows, num_tiles = (n + tile - 1) / tile;
     const int32_t here = (int32_t)blockIdx.x;
     if (here >= num_tiles) return;

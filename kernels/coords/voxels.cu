@@ -27,8 +27,8 @@ struct voxel_params {
 
 __global__ void __launch_bounds__(threads) start_voxels(const __grid_constant__ voxel_params p)
 {
-    spops::walk_wait_previous();
-    spops::walk_release_next();
+    spops::grid_dependency_wait();
+    spops::grid_launch_dependents();
     const int64_t r = (int64_t)blockIdx.x * threads + threadIdx.x;
     if (r >= p.max_rows) return;
     p.num_points[r] = 0;
@@ -58,8 +58,8 @@ __device__ unsigned long long point_rank(const voxel_params &p, int64_t i, int32
 
 __global__ void __launch_bounds__(threads) count_points(const __grid_constant__ voxel_params p)
 {
-    spops::walk_wait_previous();
-    spops::walk_release_next();
+    spops::grid_dependency_wait();
+    spops::grid_launch_dependents();
     const int64_t i = (int64_t)blockIdx.x * threads + threadIdx.x;
     if (i >= p.source.max_items) return;
     const int32_t r = p.item_row[i];
@@ -73,8 +73,8 @@ __global__ void __launch_bounds__(threads) count_points(const __grid_constant__ 
 // NEAREST: the points that won, now that all have been looked at.
 __global__ void __launch_bounds__(threads) choose_points(const __grid_constant__ voxel_params p)
 {
-    spops::walk_wait_previous();
-    spops::walk_release_next();
+    spops::grid_dependency_wait();
+    spops::grid_launch_dependents();
     const int64_t i = (int64_t)blockIdx.x * threads + threadIdx.x;
     if (i >= p.source.max_items) return;
     const int32_t r = p.item_row[i];
@@ -105,8 +105,8 @@ __device__ int32_t num_terms_of(const devoxel_params &p)
 template <class Finder>
 __global__ void __launch_bounds__(threads) devoxelize(const __grid_constant__ devoxel_params p)
 {
-    spops::walk_wait_previous();
-    spops::walk_release_next();
+    spops::grid_dependency_wait();
+    spops::grid_launch_dependents();
     const spops_coords_source &s = p.source;
     const int64_t i = (int64_t)blockIdx.x * threads + threadIdx.x;
     const int corners = p.args.corners, dims = s.dims;

@@ -16,7 +16,7 @@ inline cudaStream_t stream_of(const spops_context *ctx)
 }
 
 // May the kernel start before the one launched before it has ended? Only kernels that wait for it
-// themselves (walk_wait_previous) may.
+// themselves (grid_dependency_wait) may.
 enum launch_order { AFTER_PREVIOUS, WAITS_FOR_PREVIOUS };
 
 constexpr size_t default_shared_bytes = 48 << 10; // a kernel has to ask for more

@@ -1,7 +1,9 @@
 // Gather, input-stationary: the owner of a source row reads it once and writes it to every term.
 #include <initializer_list>
 
-#include "kernels/core/functors.cuh"
+#include "kernels/core/chunk.cuh"
+#include "kernels/core/with_dtype.cuh"
+#include "kernels/segments/walk_plan.cuh"
 #include "gather/gather_args.h"
 
 namespace

@@ -4,8 +4,9 @@
 #include <initializer_list>
 
 #include "core/matrix.h"
-#include "kernels/core/functors.cuh"
+#include "kernels/core/chunk.cuh"
 #include "kernels/core/launch.cuh"
+#include "kernels/core/with_dtype.cuh"
 #include "norm/norm_args.h"
 #include "spops/device/dtypes.cuh"
 

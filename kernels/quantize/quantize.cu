@@ -2,10 +2,10 @@
 // The same operations in the same order as quantize_cpu.c, none of which can be contracted.
 #include "core/matrix.h"
 #include "kernels/core/float8.cuh"
-#include "kernels/core/functors.cuh"
+#include "kernels/core/with_dtype.cuh"
 #include "kernels/core/launch.cuh"
 #include "quantize/quantize_args.h"
-#include "spops/device/walk.cuh"
+#include "spops/device/grid_dependency.cuh"
 
 namespace
 {
@@ -177,8 +177,8 @@ __global__ void __launch_bounds__(threads)
 {
     const int64_t i = (int64_t)blockIdx.x * threads + threadIdx.x;
     if (i >= p.rows * p.chunks_per_row) return;
-    walk_release_next();
-    walk_wait_previous();
+    grid_launch_dependents();
+    grid_dependency_wait();
     const position at = position_of(p, i);
     const float scale = p.scale != nullptr ? __ldg(p.scale) : 1.0f;
     float v[chunk];
@@ -247,8 +247,8 @@ __global__ void __launch_bounds__(threads)
     constexpr int per_word = chunk / (chunk_bytes<Q> / 4), code_bits = 32 / per_word;
     const int64_t i = (int64_t)blockIdx.x * threads + threadIdx.x;
     if (i >= p.rows * p.chunks_per_row) return;
-    walk_release_next();
-    walk_wait_previous();
+    grid_launch_dependents();
+    grid_dependency_wait();
     const position at = position_of(p, i);
     if constexpr (std::is_same<T, f16>::value) {
         if (p.scale == nullptr && wide && at.n == chunk) return widen_chunk<Q>(p, at);

@@ -10,9 +10,9 @@
 #include <cub/block/block_reduce.cuh>
 
 #include "kernels/core/device_wide.h"
-#include "kernels/core/partition.cuh"
-#include "core/lists.h"
-#include "spops/device/walk.cuh"
+#include "kernels/segments/partition.cuh"
+#include "segments/lists.h"
+#include "spops/device/grid_dependency.cuh"
 
 namespace
 {
@@ -137,8 +137,8 @@ build_workspace carve_workspace(int64_t num_owners, int64_t max_terms, spops_car
 // kernel that may run has all earlier ones behind it.
 __device__ __forceinline__ void take_turn()
 {
-    spops::walk_wait_previous();
-    spops::walk_release_next();
+    spops::grid_dependency_wait();
+    spops::grid_launch_dependents();
 }
 
 // A launch with two jobs: a is called with the numbers of the first num_a blocks, b with those of

@@ -4,8 +4,8 @@
 
 #include <initializer_list>
 
-#include "kernels/core/custom_reduce.h"
-#include "kernels/core/functors.cuh"
+#include "kernels/segreduce/custom_kernels.h"
+#include "kernels/segreduce/reduce_functors.cuh"
 #include "spops/device/segreduce_backward.cuh"
 
 namespace spops
@@ -54,7 +54,7 @@ spops_status launch_backward(spops_context *ctx, const spops_grad_args *args, co
                              backward_threads, p)                                                  \
                     : launch(ctx, what, Kernels::template of<traced_##NAME, T, 1>(), grid,         \
                              backward_threads, p);
-#include "core/reduce_ops.def"
+#include "segreduce/reduce_ops.def"
 #undef SPOPS_REDUCE_OP
         default: break;
         }

@@ -1,5 +1,5 @@
 // Launcher of the segmented reduction: from checked arguments to the source that has the kernels.
-#include "kernels/core/custom_reduce.h"
+#include "kernels/segreduce/custom_kernels.h"
 #include "kernels/segreduce/segreduce_params.cuh"
 #include "kernels/segreduce/segreduce_tuning.h"
 #include "kernels/segreduce/segsum_mixed.cuh"

@@ -122,7 +122,7 @@ template <class T> spops_status launch_other(spops_context *ctx, const spops_seg
         if constexpr (SPOPS_REDUCE_##NAME != SPOPS_REDUCE_SUM)                                     \
             return launch_op<plain_##NAME, traced_##NAME, T>(ctx, call, traced);                   \
         break;
-#include "core/reduce_ops.def"
+#include "segreduce/reduce_ops.def"
 #undef SPOPS_REDUCE_OP
     default: break;
     }

@@ -5,7 +5,7 @@
 
 #include <initializer_list>
 
-#include "kernels/core/functors.cuh"
+#include "kernels/segreduce/reduce_functors.cuh"
 
 namespace spops
 {

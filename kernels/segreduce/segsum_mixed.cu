@@ -121,7 +121,7 @@ __global__ void __launch_bounds__(threads, 4)
     typedef typename op::state state;
     __shared__ state shared[threads * columns];
     walk_blocks<KNOWN>(p.sums.walk, [&](const walk_params &w, int32_t block) {
-        if (KNOWN) walk_release_next();
+        if (KNOWN) grid_launch_dependents();
         reduce_block_with<op, columns>(
             p.sums, w, block, shared,
             [&](const walk_share &share, int32_t col, int n, state(&acc)[columns]) {
@@ -129,7 +129,7 @@ __global__ void __launch_bounds__(threads, 4)
                 for (int j = 0; j < columns; ++j)
                     acc[j] = op::identity();
                 if (!share.active || n <= 0)
-                    walk_wait_previous();
+                    grid_dependency_wait();
                 else if (p.sums.pairs != nullptr)
                     fold_mixed<true, X, FULL, WEIGHTS>(p, share.begin, share.end, col, n, acc);
                 else

@@ -4,7 +4,7 @@
 #define SPOPS_KERNELS_SEGREDUCE_SEGSUM_MIXED_CUH
 
 #include "kernels/core/float8.cuh"
-#include "kernels/core/functors.cuh"
+#include "kernels/segreduce/reduce_functors.cuh"
 
 namespace spops
 {

@@ -234,7 +234,7 @@ __global__ void __launch_bounds__(threads, resident)
     typedef wide_row<X> row_type;
     __shared__ op::state shared[threads * columns];
     walk_blocks<KNOWN>(p.sums.walk, [&](const walk_params &w, int32_t block) {
-        if (KNOWN) walk_release_next();
+        if (KNOWN) grid_launch_dependents();
         reduce_block_with<op, columns>(
             p.sums, w, block, shared,
             [&](const walk_share &share, int32_t col, int n, sums &acc) {
@@ -242,7 +242,7 @@ __global__ void __launch_bounds__(threads, resident)
                 for (int j = 0; j < columns; ++j)
                     acc[j] = op::identity();
                 if (!share.active || n <= 0) {
-                    walk_wait_previous();
+                    grid_dependency_wait();
                     return;
                 }
                 wide_source from;

@@ -3,7 +3,7 @@
 // grad_w. For plans in which no two terms share a weight, so that a dot product has one writer.
 #include <initializer_list>
 
-#include "kernels/core/functors.cuh"
+#include "kernels/segreduce/reduce_functors.cuh"
 #include "spops/device/segreduce_backward.cuh"
 
 namespace

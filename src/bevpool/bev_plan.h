@@ -3,7 +3,7 @@
 #define SPOPS_BEVPOOL_BEV_PLAN_H
 
 #include "bevpool/bev_points.h"
-#include "core/bev_spans.h"
+#include "bevpool/bev_spans.h"
 #include "segments/segments.h"
 
 // Sizes that follow from a shape.

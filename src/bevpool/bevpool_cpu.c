@@ -3,8 +3,8 @@
 
 #include "backends/backend_cpu.h"
 #include "bevpool/bev_points.h"
-#include "core/runs.h"
-#include "spops/device/bev_geometry.h"
+#include "core/threads.h"
+#include "bevpool/bev_geometry.h"
 
 spops_status spops_cpu_bev_points(spops_context *ctx, const spops_bev_points_args *args)
 {

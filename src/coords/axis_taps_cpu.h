@@ -4,7 +4,7 @@
 #ifndef SPOPS_COORDS_AXIS_TAPS_CPU_H
 #define SPOPS_COORDS_AXIS_TAPS_CPU_H
 
-#include "core/coord_arrays.h"
+#include "coords/coord_arrays.h"
 
 typedef struct spops_axis_taps {
     int32_t size;

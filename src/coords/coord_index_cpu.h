@@ -3,7 +3,7 @@
 #ifndef SPOPS_COORDS_COORD_INDEX_CPU_H
 #define SPOPS_COORDS_COORD_INDEX_CPU_H
 
-#include "core/coord_arrays.h"
+#include "coords/coord_arrays.h"
 #include "core/memory.h"
 
 // HASH: linear probing, at most half full. A slot without a row has the key SPOPS_KEY_NONE.

@@ -4,7 +4,7 @@
 #define SPOPS_COORDS_COORDS_H
 
 #include "core/backend.h"
-#include "core/coord_arrays.h"
+#include "coords/coord_arrays.h"
 #include "segments/segments.h"
 
 #define SPOPS_DEFAULT_GRID_BYTES ((size_t)256 << 20)

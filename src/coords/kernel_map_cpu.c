@@ -7,7 +7,7 @@
 #include "coords/axis_taps_cpu.h"
 #include "coords/coord_index_cpu.h"
 #include "coords/radix_sort.h"
-#include "core/runs.h"
+#include "core/threads.h"
 
 #define MAX_PARTS   16
 #define MAX_COLUMNS 343 // of taps along the last axis, in 4 dimensions

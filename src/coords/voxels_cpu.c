@@ -4,7 +4,7 @@
 #include "backends/backend_cpu.h"
 #include "coords/coord_index_cpu.h"
 #include "core/half.h"
-#include "core/runs.h"
+#include "core/threads.h"
 
 static const float *point_of(const spops_coords_source *source, int64_t i)
 {

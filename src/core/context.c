@@ -10,8 +10,8 @@
 #endif
 
 #include "core/backend.h"
+#include "spops/regime.h"
 #include "core/cpu_isa.h"
-#include "core/custom_reduce.h"
 
 // More threads than any host has processors: a larger number is a mistake, and a request that the
 // OpenMP runtime would end the process over.
@@ -168,8 +168,7 @@ void spops_context_destroy(spops_context *ctx)
 
     if (ctx == NULL) return;
     (void)ctx->backend->wait(ctx);
-    for (int i = 0; i < ctx->num_custom; ++i)
-        spops_custom_reduce_destroy(ctx, ctx->custom[i]);
+    if (ctx->custom_reduces != NULL) ctx->custom_reduces->destroy(ctx, ctx->custom_reduces);
     while (ctx->blocks != NULL) {
         spops_block *block = ctx->blocks;
         ctx->blocks = block->next;

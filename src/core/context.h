@@ -7,7 +7,7 @@
 #include "core/cpu_isa.h"
 #include "core/memory.h"
 #include "core/status.h"
-#include "spops/segreduce.h"
+#include "spops/context.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -15,13 +15,11 @@ extern "C" {
 
 struct spops_backend; // core/backend.h
 
-// A reduction registered with spops_reduce_create.
-typedef struct spops_custom_reduce {
-    spops_reduce_desc desc; // strings copied, owned
-    void *kernels;          // the CUDA backend's compiled kernels; NULL on the CPU
-} spops_custom_reduce;
-
-#define SPOPS_MAX_CUSTOM_REDUCES 64
+// What another module keeps in a context: the first field of a struct of its own, which destroy
+// frees before the backend closes.
+typedef struct spops_context_part {
+    void (*destroy)(spops_context *ctx, struct spops_context_part *part);
+} spops_context_part;
 
 struct spops_context {
     const struct spops_backend *backend;
@@ -43,8 +41,7 @@ struct spops_context {
     size_t tickets_bytes; // scratch_bytes / SPOPS_TICKETS_FRACTION
     struct spops_block *blocks;
 
-    spops_custom_reduce *custom[SPOPS_MAX_CUSTOM_REDUCES];
-    int num_custom;
+    spops_context_part *custom_reduces; // segreduce/custom_reduce.c; NULL: none is registered
 
     char error[SPOPS_ERROR_BYTES];
 };
@@ -66,9 +63,6 @@ spops_status spops_read_options(spops_context *ctx, const char *call, const void
 // `name` in messages. The caller's may be shorter, and keeps its struct_size.
 spops_status spops_write_struct(spops_context *ctx, const char *call, const char *name, void *dst,
                                 const void *src, size_t size);
-
-// The registered reduction, or NULL if reduce is not a custom id of ctx.
-const spops_custom_reduce *spops_context_custom(const spops_context *ctx, spops_reduce reduce);
 
 #ifdef __cplusplus
 }

@@ -7,7 +7,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "spops/device/reduce_ops.h" // SPOPS_HD
+#include "spops/device/common.h"
 
 SPOPS_HD float spops_float_of_bits(uint32_t bits)
 {

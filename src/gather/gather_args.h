@@ -2,7 +2,7 @@
 #ifndef SPOPS_GATHER_GATHER_ARGS_H
 #define SPOPS_GATHER_GATHER_ARGS_H
 
-#include "core/lists.h"
+#include "segments/lists.h"
 
 // out[a(p)] = w[b(p)] * x[o] for every position p of owner o.
 typedef struct spops_gather_args {

@@ -5,7 +5,8 @@
 #include "backends/backend_cpu.h"
 #include "core/dtypes.h"
 #include "core/half.h"
-#include "core/runs.h"
+#include "core/threads.h"
+#include "segments/runs.h"
 #include "gather/gather_args.h"
 
 // ---- gather -------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@
 #define SPOPS_MVMR_MVMR_H
 
 #include "core/backend.h"
-#include "core/lists.h"
+#include "segments/lists.h"
 #include "spops/mvmr.h"
 
 #ifdef __cplusplus

@@ -7,7 +7,7 @@
 #include "backends/backend_cpu.h"
 #include "core/half.h"
 #include "core/matrix.h"
-#include "core/runs.h"
+#include "core/threads.h"
 #include "mvmr/mvmr_isa.h"
 
 #define PANEL     SPOPS_MVMR_PANEL

@@ -1,7 +1,7 @@
 // Plans of triplets on the CPU: the slots that make tiles from the lists by matrix.
 #include "backends/backend_cpu.h"
 #include "mvmr/mvmr.h"
-#include "core/runs.h"
+#include "core/threads.h"
 
 // Rows of a tile: their sums, a panel of columns wide, fit the second-level cache beside the rows
 // they take; and a tile of a typical convolution has about a hundred triplets for each matrix, so

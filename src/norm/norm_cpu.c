@@ -6,7 +6,7 @@
 #include "backends/backend_cpu.h"
 #include "core/row_convert.h"
 #include "norm/norm_args.h"
-#include "core/runs.h"
+#include "core/threads.h"
 
 #define STRIP 256 // columns
 

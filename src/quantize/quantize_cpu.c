@@ -2,7 +2,7 @@
 #include "backends/backend_cpu.h"
 #include "core/float8.h"
 #include "core/row_convert.h"
-#include "core/runs.h"
+#include "core/threads.h"
 #include "quantize/quantize_args.h"
 
 #define STRIP        512 // columns; whole blocks of an f4e2m1 row

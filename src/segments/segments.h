@@ -6,7 +6,7 @@
 #include "core/backend.h"
 #include "core/blob.h"
 #include "core/check.h"
-#include "core/lists.h"
+#include "segments/lists.h"
 
 #define SPOPS_DEFAULT_MAX_COLS 256
 #define SPOPS_MAX_COUNT        ((int64_t)INT32_MAX - 1) // of segments, terms, rows, weights

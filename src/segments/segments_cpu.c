@@ -5,7 +5,8 @@
 #include <string.h>
 
 #include "backends/backend_cpu.h"
-#include "core/runs.h"
+#include "core/threads.h"
+#include "segments/runs.h"
 
 // ---- Workspace ----------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ static const struct {
 #define SPOPS_REDUCE_OP(NAME, plain, traced)                                                       \
     [SPOPS_REDUCE_##NAME] = {true, spops_##traced##_has_arg, spops_##traced##_has_grad,            \
                              spops_##traced##_is_linear},
-#include "core/reduce_ops.def"
+#include "segreduce/reduce_ops.def"
 #undef SPOPS_REDUCE_OP
 };
 enum { NUM_BUILTIN = sizeof builtin / sizeof *builtin };
@@ -32,7 +32,7 @@ static bool needs_states(spops_reduce reduce)
 
 static spops_status check_reduce(spops_context *ctx, const char *call, spops_reduce reduce)
 {
-    SPOPS_REQUIRE(ctx, is_builtin(reduce) || spops_context_custom(ctx, reduce) != NULL,
+    SPOPS_REQUIRE(ctx, is_builtin(reduce) || spops_custom_reduce_find(ctx, reduce) != NULL,
                   "%s: reduce is %d, expected SPOPS_REDUCE_* or an id from reduce_create on ctx",
                   call, (int)reduce);
     return SPOPS_STATUS_OK;
@@ -58,7 +58,7 @@ spops_status spops_segreduce_run(spops_context *ctx, const char *call,
 
     SPOPS_REQUIRE_SLOT(ctx, call, segreduce);
     args.lists = &segments->forward;
-    args.custom = spops_context_custom(ctx, what->reduce);
+    args.custom = spops_custom_reduce_find(ctx, what->reduce);
     args.partials = scratch.partials;
     args.tickets = ctx->tickets;
     return ctx->backend->segreduce(ctx, &args);
@@ -106,7 +106,7 @@ spops_status spops_segreduce_execute(spops_context *ctx, const spops_segments *s
 spops_status spops_segreduce_check_backward(spops_context *ctx, const char *call,
                                             const spops_segments *segments, spops_reduce reduce)
 {
-    const spops_custom_reduce *custom = spops_context_custom(ctx, reduce);
+    const spops_custom_reduce *custom = spops_custom_reduce_find(ctx, reduce);
     const spops_backend *backend = ctx->backend;
     const spops_gradients least =
         needs_states(reduce) ? SPOPS_GRADIENTS_ALL : SPOPS_GRADIENTS_LINEAR;
@@ -135,7 +135,7 @@ static spops_status run_states(spops_context *ctx, const spops_segments *segment
 {
     const spops_segreduce_args args = {.lists = &segments->forward,
                                        .reduce = reduce,
-                                       .custom = spops_context_custom(ctx, reduce),
+                                       .custom = spops_custom_reduce_find(ctx, reduce),
                                        .x = x,
                                        .w = w,
                                        .states = scratch.states,
@@ -153,7 +153,7 @@ static spops_status run_grad(spops_context *ctx, const spops_segments *segments,
 {
     const spops_grad_args args = {.lists = lists,
                                   .reduce = reduce,
-                                  .custom = spops_context_custom(ctx, reduce),
+                                  .custom = spops_custom_reduce_find(ctx, reduce),
                                   .grad_out = grad_out,
                                   .x = x,
                                   .w = w,

@@ -2,8 +2,8 @@
 #ifndef SPOPS_SEGREDUCE_SEGREDUCE_ARGS_H
 #define SPOPS_SEGREDUCE_SEGREDUCE_ARGS_H
 
-#include "core/context.h"
-#include "core/lists.h"
+#include "segments/lists.h"
+#include "segreduce/custom_reduce.h"
 
 // out[o] = reduce over positions p of owner o of w[b(p)] * x[a(p)].
 //

@@ -6,7 +6,8 @@
 
 #include "backends/backend_cpu.h"
 #include "core/matrix.h"
-#include "core/runs.h"
+#include "core/threads.h"
+#include "segments/runs.h"
 #include "segreduce/segreduce_isa.h"
 
 // ---- Dividing the work --------------------------------------------------------------------------

@@ -39,7 +39,7 @@ typedef union state {
 #define SPOPS_REDUCE_OP(name, plain, traced)                                                       \
     spops_##plain plain_##name;                                                                    \
     spops_##traced traced_##name;
-#include "core/reduce_ops.def"
+#include "segreduce/reduce_ops.def"
 #undef SPOPS_REDUCE_OP
 } state;
 
@@ -52,7 +52,7 @@ SPOPS_INLINE size_t state_bytes(int op)
     case SPOPS_REDUCE_##name: return sizeof(spops_##plain);                                        \
     case SPOPS_REDUCE_##name + TRACED:                                                             \
         return sizeof(spops_##traced);
-#include "core/reduce_ops.def"
+#include "segreduce/reduce_ops.def"
 #undef SPOPS_REDUCE_OP
     default: return 0;
     }
@@ -67,7 +67,7 @@ SPOPS_INLINE state identity(int op)
     case SPOPS_REDUCE_##name + TRACED:                                                             \
         a.traced_##name = spops_##traced##_identity();                                             \
         break;
-#include "core/reduce_ops.def"
+#include "segreduce/reduce_ops.def"
 #undef SPOPS_REDUCE_OP
     default: break;
     }
@@ -83,7 +83,7 @@ SPOPS_INLINE state lift(int op, float v, int32_t term)
     case SPOPS_REDUCE_##name + TRACED:                                                             \
         a.traced_##name = spops_##traced##_lift(v, term);                                          \
         break;
-#include "core/reduce_ops.def"
+#include "segreduce/reduce_ops.def"
 #undef SPOPS_REDUCE_OP
     default: break;
     }
@@ -100,7 +100,7 @@ SPOPS_INLINE state combine(int op, state a, state b)
     case SPOPS_REDUCE_##name + TRACED:                                                             \
         a.traced_##name = spops_##traced##_combine(a.traced_##name, b.traced_##name);              \
         break;
-#include "core/reduce_ops.def"
+#include "segreduce/reduce_ops.def"
 #undef SPOPS_REDUCE_OP
     default: break;
     }
@@ -114,7 +114,7 @@ SPOPS_INLINE float finalize(int op, state a, int64_t count)
     case SPOPS_REDUCE_##name: return spops_##plain##_finalize(a.plain_##name, count);              \
     case SPOPS_REDUCE_##name + TRACED:                                                             \
         return spops_##traced##_finalize(a.traced_##name, count);
-#include "core/reduce_ops.def"
+#include "segreduce/reduce_ops.def"
 #undef SPOPS_REDUCE_OP
     default: return 0.0f;
     }
@@ -126,7 +126,7 @@ SPOPS_INLINE int32_t winner(int op, state a)
 #define SPOPS_REDUCE_OP(name, plain, traced)                                                       \
     case SPOPS_REDUCE_##name + TRACED:                                                             \
         return spops_##traced##_arg(a.traced_##name);
-#include "core/reduce_ops.def"
+#include "segreduce/reduce_ops.def"
 #undef SPOPS_REDUCE_OP
     default: return -1;
     }
@@ -138,7 +138,7 @@ SPOPS_INLINE float gradient(int op, float v, int32_t term, state a, int64_t coun
 #define SPOPS_REDUCE_OP(name, plain, traced)                                                       \
     case SPOPS_REDUCE_##name + TRACED:                                                             \
         return spops_##traced##_grad(v, term, a.traced_##name, count);
-#include "core/reduce_ops.def"
+#include "segreduce/reduce_ops.def"
 #undef SPOPS_REDUCE_OP
     default: return 0.0f;
     }
@@ -759,7 +759,7 @@ SUM(BF16, BF16)
     DOT(name, F32)                                                                                 \
     DOT(name, F16)                                                                                 \
     DOT(name, BF16)
-#include "core/reduce_ops.def"
+#include "segreduce/reduce_ops.def"
 #undef SPOPS_REDUCE_OP
 
 #define PAIRS(f)                                                                                   \
@@ -780,7 +780,7 @@ const spops_segreduce_table SPOPS_ISA_TABLE(spops_segreduce_table) = {
 #define SPOPS_REDUCE_OP(name, plain, traced)                                                       \
     [SPOPS_REDUCE_##name] = {PAIRS(reduce_range_##name##_##plain),                                 \
                              PAIRS(reduce_range_##name##_##traced##_traced)},
-#include "core/reduce_ops.def"
+#include "segreduce/reduce_ops.def"
 #undef SPOPS_REDUCE_OP
         },
     .reduce_split =
@@ -788,26 +788,26 @@ const spops_segreduce_table SPOPS_ISA_TABLE(spops_segreduce_table) = {
 #define SPOPS_REDUCE_OP(name, plain, traced)                                                       \
     [SPOPS_REDUCE_##name] = {SINGLES(reduce_split_##name##_##plain),                               \
                              SINGLES(reduce_split_##name##_##traced##_traced)},
-#include "core/reduce_ops.def"
+#include "segreduce/reduce_ops.def"
 #undef SPOPS_REDUCE_OP
         },
     .grad_range =
         {
 #define SPOPS_REDUCE_OP(name, plain, traced) [SPOPS_REDUCE_##name] = PAIRS(grad_range_##name),
-#include "core/reduce_ops.def"
+#include "segreduce/reduce_ops.def"
 #undef SPOPS_REDUCE_OP
         },
     .dot_range =
         {
 #define SPOPS_REDUCE_OP(name, plain, traced) [SPOPS_REDUCE_##name] = SINGLES(dot_range_##name),
-#include "core/reduce_ops.def"
+#include "segreduce/reduce_ops.def"
 #undef SPOPS_REDUCE_OP
         },
     .state_bytes =
         {
 #define SPOPS_REDUCE_OP(name, plain, traced)                                                       \
     [SPOPS_REDUCE_##name] = {sizeof(spops_##plain), sizeof(spops_##traced)},
-#include "core/reduce_ops.def"
+#include "segreduce/reduce_ops.def"
 #undef SPOPS_REDUCE_OP
         },
     .sum_range =

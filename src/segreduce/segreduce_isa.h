@@ -11,7 +11,7 @@
 // Number of built-in reductions, whose ids count from 0.
 enum {
 #define SPOPS_REDUCE_OP(name, plain, traced) SPOPS_BUILTIN_##name,
-#include "core/reduce_ops.def"
+#include "segreduce/reduce_ops.def"
 #undef SPOPS_REDUCE_OP
     SPOPS_NUM_BUILTINS
 };

@@ -4,7 +4,7 @@
 
 const spops_reduce test_reduces[] = {
 #define SPOPS_REDUCE_OP(name, plain, traced) SPOPS_REDUCE_##name,
-#include "src/core/reduce_ops.def"
+#include "src/segreduce/reduce_ops.def"
 #undef SPOPS_REDUCE_OP
 };
 static const struct {
@@ -13,7 +13,7 @@ static const struct {
 #define SPOPS_REDUCE_OP(name, plain, traced)                                                       \
     [SPOPS_REDUCE_##                                                                               \
         name] = {spops_##traced##_has_arg, spops_##traced##_has_grad, spops_##traced##_is_linear},
-#include "src/core/reduce_ops.def"
+#include "src/segreduce/reduce_ops.def"
 #undef SPOPS_REDUCE_OP
 };
 static const int64_t all_cols[] = {1, 3, 4, 5, 31, 32, 33, 80, 160, 256};

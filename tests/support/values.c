@@ -74,7 +74,7 @@ const char *test_reduce_name(spops_reduce reduce)
 #define SPOPS_REDUCE_OP(name, plain, traced)                                                       \
     case SPOPS_REDUCE_##name:                                                                      \
         return #plain;
-#include "src/core/reduce_ops.def"
+#include "src/segreduce/reduce_ops.def"
 #undef SPOPS_REDUCE_OP
     default: return "custom";
     }

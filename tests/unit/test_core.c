@@ -11,7 +11,7 @@
 #include "core/backend.h"
 #include "core/context.h"
 #include "core/cpu_isa.h"
-#include "core/custom_reduce.h"
+#include "segreduce/custom_reduce.h"
 #include "segreduce/segreduce_args.h"
 #include "core/matrix.h"
 #include "core/memory.h"
@@ -304,7 +304,7 @@ Test(core, error_lines)
     text[sizeof text - 1] = '\0';
     spops_fail(ctx, SPOPS_STATUS_CUDA, "%s", text);
     cr_assert_eq(strlen(spops_last_error(ctx)), (size_t)SPOPS_ERROR_BYTES - 1);
-    cr_assert_eq(ctx->num_custom, 0); // what lies beside the buffer
+    cr_assert_null(ctx->custom_reduces); // what lies beside the buffer
 
     cr_assert_eq(pthread_create(&thread, NULL, fail_elsewhere, NULL), 0);
     pthread_join(thread, NULL);
@@ -632,7 +632,7 @@ Test(core, reduce_refused)
     expect_line(ctx, spops_reduce_create(ctx, &desc, NULL), SPOPS_STATUS_INVALID_ARGUMENT,
                 "reduce_create: out is NULL");
     cr_assert_eq(id, SPOPS_REDUCE_PROD);
-    cr_assert_eq(ctx->num_custom, 0);
+    cr_assert_null(spops_custom_reduce_find(ctx, SPOPS_REDUCE_FIRST_CUSTOM));
     cr_assert_eq(memory.requests, requests);
     spops_context_destroy(ctx);
     checked_alloc_finish(&memory, "reduce_refused");
@@ -649,7 +649,7 @@ Test(core, reduce_registered)
 
     desc.name = name, desc.cuda_source = source, desc.cuda_op = op;
     desc.user = &memory;
-    cr_assert_null(spops_context_custom(ctx, SPOPS_REDUCE_FIRST_CUSTOM));
+    cr_assert_null(spops_custom_reduce_find(ctx, SPOPS_REDUCE_FIRST_CUSTOM));
     for (int i = 0; i < SPOPS_MAX_CUSTOM_REDUCES; ++i) {
         cr_assert_eq(spops_reduce_create(ctx, &desc, &id), SPOPS_STATUS_OK);
         cr_assert_eq((int)id, SPOPS_REDUCE_FIRST_CUSTOM + i);
@@ -657,7 +657,7 @@ Test(core, reduce_registered)
     expect_line(ctx, spops_reduce_create(ctx, &desc, &id), SPOPS_STATUS_NOT_SUPPORTED,
                 "reduce_create: mine would be reduction 65 of the context, expected at most 64");
     name[0] = source[0] = op[0] = '#'; // ours no longer
-    custom = spops_context_custom(ctx, (spops_reduce)(SPOPS_REDUCE_FIRST_CUSTOM + 7));
+    custom = spops_custom_reduce_find(ctx, (spops_reduce)(SPOPS_REDUCE_FIRST_CUSTOM + 7));
     cr_assert_not_null(custom);
     cr_assert_str_eq(custom->desc.name, "mine");
     cr_assert_str_eq(custom->desc.cuda_source, "struct op {};");
@@ -665,10 +665,10 @@ Test(core, reduce_registered)
     cr_assert_eq(custom->desc.user, (void *)&memory);
     cr_assert_eq(custom->desc.fold, any_fold);
     cr_assert_null(custom->desc.grad);
-    cr_assert_null(spops_context_custom(ctx, SPOPS_REDUCE_SUM));
-    cr_assert_null(spops_context_custom(ctx, (spops_reduce)1023));
-    cr_assert_null(spops_context_custom(ctx, (spops_reduce)(1024 + 64)));
-    cr_assert_null(spops_context_custom(ctx, (spops_reduce)UINT32_MAX));
+    cr_assert_null(spops_custom_reduce_find(ctx, SPOPS_REDUCE_SUM));
+    cr_assert_null(spops_custom_reduce_find(ctx, (spops_reduce)1023));
+    cr_assert_null(spops_custom_reduce_find(ctx, (spops_reduce)(1024 + 64)));
+    cr_assert_null(spops_custom_reduce_find(ctx, (spops_reduce)UINT32_MAX));
     spops_context_destroy(ctx);
     checked_alloc_finish(&memory, "reduce_registered");
 }
@@ -717,7 +717,7 @@ Test(core, reduce_on_a_device)
     expect_line(ctx, spops_reduce_create(ctx, &desc, &id), SPOPS_STATUS_COMPILE_FAILED,
                 "reduce_create: broken source");
     cr_assert_eq(num_compiled, 0, "what a failed create had is given back");
-    cr_assert_eq(ctx->num_custom, 0);
+    cr_assert_null(spops_custom_reduce_find(ctx, SPOPS_REDUCE_FIRST_CUSTOM));
     desc.cuda_op = NULL;
     expect_line(ctx, spops_reduce_create(ctx, &desc, &id), SPOPS_STATUS_INVALID_ARGUMENT,
                 "reduce_create: cuda_op of dev is NULL, expected text on a CUDA context");

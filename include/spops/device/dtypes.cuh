@@ -5,7 +5,7 @@
 #ifndef SPOPS_DEVICE_DTYPES_CUH
 #define SPOPS_DEVICE_DTYPES_CUH
 
-#include "spops/device/schedule.h"
+#include "spops/device/common.h"
 
 namespace spops
 {
@@ -184,6 +184,18 @@ __device__ __forceinline__ float load_weight(const void *w, int dtype, int32_t i
         return to_f32(static_cast<const bf16 *>(w)[i]);
     }
 }
+
+#ifndef __CUDACC_RTC__
+// Columns a thread takes: 16 bytes where every row starts on 16 bytes and strides stay below 2^32
+// bytes, else one element.
+inline int chunk_elements(const void *data, int64_t row_stride, int64_t rows, size_t element_bytes)
+{
+    const uint64_t stride_bytes = rows <= 1 ? 0 : (uint64_t)row_stride * element_bytes;
+    const bool wide = reinterpret_cast<uintptr_t>(data) % 16 == 0 && stride_bytes % 16 == 0 &&
+                      stride_bytes >> 32 == 0;
+    return wide ? (int)(16 / element_bytes) : 1;
+}
+#endif
 
 } // namespace spops
 

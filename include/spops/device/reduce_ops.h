@@ -3,19 +3,13 @@
  * combine (a holds the earlier terms), finalize, and for traced ops also arg (the winning term, -1
  * for none) and grad (d out / d v of a term with value v). Meaning: spops_reduce in spops/types.h.
  *
- * C11 and CUDA C++, also under NVRTC; no other header than schedule.h. A state is at most
+ * C11 and CUDA C++, also under NVRTC; no other header than common.h. A state is at most
  * SPOPS_REDUCE_STATE_BYTES_MAX bytes.
  */
 #ifndef SPOPS_DEVICE_REDUCE_OPS_H
 #define SPOPS_DEVICE_REDUCE_OPS_H
 
-#include "spops/device/schedule.h"
-
-#ifdef __CUDACC__
-#define SPOPS_HD static __host__ __device__ __forceinline__
-#else
-#define SPOPS_HD static inline
-#endif
+#include "spops/device/common.h"
 
 #ifdef __CUDACC_RTC__
 #define SPOPS_INFINITY (__int_as_float(0x7f800000))

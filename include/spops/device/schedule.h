@@ -5,16 +5,7 @@
 #ifndef SPOPS_DEVICE_SCHEDULE_H
 #define SPOPS_DEVICE_SCHEDULE_H
 
-#ifndef __CUDACC_RTC__
-#include <stdint.h>
-#else
-typedef int int32_t;
-typedef unsigned int uint32_t;
-typedef long long int64_t;
-typedef unsigned long long uint64_t;
-typedef unsigned char uint8_t;
-typedef unsigned short uint16_t;
-#endif
+#include "spops/device/common.h"
 
 /*
  * Owners are classed by length. Within a class a CUDA block gives each owner a team of lane groups:

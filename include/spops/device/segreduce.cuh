@@ -118,14 +118,14 @@ __device__ __forceinline__ void load_pairs(const int2 *pairs, int32_t begin, int
     }
 }
 
-// walk_wait_previous, not before these pairs are here (unread ones are 0).
+// grid_dependency_wait, not before these pairs are here (unread ones are 0).
 template <int UNROLL> __device__ __forceinline__ void wait_with_pairs(const int2 (&pair)[UNROLL])
 {
     int32_t here = 0;
 #pragma unroll
     for (int u = 0; u < UNROLL; ++u)
         here |= pair[u].x;
-    walk_wait_previous(here);
+    grid_dependency_wait(here);
 }
 
 // Row of a matrix. Wide chunks imply a stride of less than 2^32 bytes (chunk_elements).
@@ -287,7 +287,7 @@ __device__ __forceinline__ void fold_share(const segreduce_params &p, const walk
     for (int j = 0; j < VEC; ++j)
         acc[j] = Op::identity();
     if (!share.active || n <= 0)
-        walk_wait_previous();
+        grid_dependency_wait();
     else if (p.pairs != nullptr)
         fold_terms<Op, T, WEIGHT, VEC, Policy::full, Policy::unroll, true>(p, share.begin,
                                                                            share.end, col, n, acc);
@@ -297,7 +297,7 @@ __device__ __forceinline__ void fold_share(const segreduce_params &p, const walk
 }
 
 // The owners of one block of the schedule. fold(share, col, n, acc) makes acc what a group adds to
-// its owner, and calls walk_wait_previous; write(owner, count, col, n, acc) writes the result.
+// its owner, and calls grid_dependency_wait; write(owner, count, col, n, acc) writes the result.
 template <class Op, int VEC, class Fold, class Write>
 __device__ __forceinline__ void reduce_block_with(const segreduce_params &p, const walk_params &w,
                                                   int32_t block, typename Op::state *shared,
@@ -312,7 +312,7 @@ __device__ __forceinline__ void reduce_block_with(const segreduce_params &p, con
 #pragma unroll
         for (int j = 0; j < VEC; ++j)
             acc[j] = Op::identity();
-        walk_wait_previous();
+        grid_dependency_wait();
         for (int32_t i = here.group; i < task.owners && here.group < w.groups; i += w.groups)
             if (n > 0) write(task.first[i].owner, 0, col, n, acc);
         return;
@@ -339,7 +339,7 @@ __device__ __forceinline__ void reduce_block(const segreduce_params &p, const wa
                                              int32_t block, typename Op::state *shared)
 {
     typedef typename Op::state state;
-    if (Policy::counts_known) walk_release_next();
+    if (Policy::counts_known) grid_launch_dependents();
     reduce_block_with<Op, VEC>(
         p, w, block, shared,
         [&](const walk_share &share, int32_t col, int n, state(&acc)[VEC]) {
@@ -374,16 +374,6 @@ __global__ void __launch_bounds__(Policy::threads, Policy::resident)
 
 namespace spops
 {
-
-// Columns a thread takes: 16 bytes where every row starts on 16 bytes and strides stay below 2^32
-// bytes, else one element.
-inline int chunk_elements(const void *data, int64_t row_stride, int64_t rows, size_t element_bytes)
-{
-    const uint64_t stride_bytes = rows <= 1 ? 0 : (uint64_t)row_stride * element_bytes;
-    const bool wide = reinterpret_cast<uintptr_t>(data) % 16 == 0 && stride_bytes % 16 == 0 &&
-                      stride_bytes >> 32 == 0;
-    return wide ? (int)(16 / element_bytes) : 1;
-}
 
 // Shape of a launch over owners: lanes for `cols` columns of `vec` per thread, blocks for the
 // schedule. `known` is the host's copy of the schedule; NULL: the device's counts are used, and the

@@ -8,6 +8,7 @@
 #ifndef SPOPS_DEVICE_WALK_CUH
 #define SPOPS_DEVICE_WALK_CUH
 
+#include "spops/device/grid_dependency.cuh"
 #include "spops/device/schedule.h"
 
 namespace spops
@@ -63,37 +64,6 @@ __host__ __device__ __forceinline__ void walk_fill(walk_params &w, const spops_s
 #endif
     for (int c = 0; c <= SPOPS_NUM_CLASSES; ++c)
         w.class_begin[c] = s.class_begin[c];
-}
-
-// Programmatic dependent launch (sm_90 and later): a kernel launched that way may start while the
-// one before it in the stream is still running. It may read what was there before both (a finished
-// plan), and must call walk_wait_previous before it touches anything else. walk_release_next lets a
-// kernel launched behind this one start in the same way. Without that launch attribute both do
-// nothing.
-__device__ __forceinline__ void walk_wait_previous()
-{
-#if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-}
-// The same, not before `loaded` is here, which is never INT32_MIN: of what may be read while the
-// kernel before is running, the assembler would else put the loads behind the wait.
-__device__ __forceinline__ void walk_wait_previous(int32_t loaded)
-{
-#if __CUDA_ARCH__ >= 900
-    asm volatile("{\n\t.reg .pred here;\n\t"
-                 "setp.ne.s32 here, %0, -2147483648;\n\t"
-                 "@here griddepcontrol.wait;\n\t}" ::"r"(loaded)
-                 : "memory");
-#else
-    (void)loaded;
-#endif
-}
-__device__ __forceinline__ void walk_release_next()
-{
-#if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-#endif
 }
 
 // Call serve(walk, block) for every block of work that this block of the grid has to do: exactly

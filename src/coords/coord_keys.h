@@ -3,10 +3,10 @@
  * packing, the order of rows, the voxel of a point, taps, and the order of tap masks. Plain C,
  * shared by both backends; f64 with one rounding per operation.
  */
-#ifndef SPOPS_DEVICE_COORD_KEYS_H
-#define SPOPS_DEVICE_COORD_KEYS_H
+#ifndef SPOPS_COORDS_COORD_KEYS_H
+#define SPOPS_COORDS_COORD_KEYS_H
 
-#include "spops/device/bev_geometry.h" /* SPOPS_HD, SPOPS_MUL_F64, SPOPS_ADD_F64 */
+#include "core/exact_f64.h"
 
 #define SPOPS_KEY_COLUMNS 5                     /* batch and at most 4 axes */
 #define SPOPS_KEY_BITS    63                    /* of a packed row, at most */

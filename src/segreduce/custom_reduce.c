@@ -2,9 +2,20 @@
 #include <string.h>
 
 #include "core/backend.h"
-#include "core/context.h"
-#include "core/custom_reduce.h"
+#include "segreduce/custom_reduce.h"
 #include "segreduce/segreduce_args.h"
+
+// Ids count from SPOPS_REDUCE_FIRST_CUSTOM.
+typedef struct custom_registry {
+    spops_context_part part;
+    int count;
+    spops_custom_reduce *reduces[SPOPS_MAX_CUSTOM_REDUCES];
+} custom_registry;
+
+static custom_registry *registry_of(const spops_context *ctx)
+{
+    return (custom_registry *)ctx->custom_reduces;
+}
 
 // *copy = text in the context's memory; NULL stays NULL.
 static spops_status copy_text(spops_context *ctx, const char *text, const char **copy)
@@ -23,7 +34,8 @@ static void free_text(spops_context *ctx, const char *text)
     if (text != NULL) spops_host_free(ctx, (void *)(uintptr_t)text, strlen(text) + 1, 1);
 }
 
-void spops_custom_reduce_destroy(spops_context *ctx, spops_custom_reduce *custom)
+// Half-built or whole; NULL is fine.
+static void destroy_reduce(spops_context *ctx, spops_custom_reduce *custom)
 {
     if (custom == NULL) return;
     if (custom->kernels != NULL && ctx->backend->reduce_destroy != NULL)
@@ -32,6 +44,27 @@ void spops_custom_reduce_destroy(spops_context *ctx, spops_custom_reduce *custom
     free_text(ctx, custom->desc.cuda_source);
     free_text(ctx, custom->desc.cuda_op);
     spops_host_free(ctx, custom, 1, sizeof *custom);
+}
+
+static void destroy_registry(spops_context *ctx, spops_context_part *part)
+{
+    custom_registry *registry = (custom_registry *)part;
+    for (int i = 0; i < registry->count; ++i)
+        destroy_reduce(ctx, registry->reduces[i]);
+    spops_host_free(ctx, registry, 1, sizeof *registry);
+}
+
+// The context's registry, made by its first reduction.
+static spops_status open_registry(spops_context *ctx, custom_registry **out)
+{
+    if (ctx->custom_reduces == NULL) {
+        custom_registry *registry = spops_host_alloc(ctx, 1, sizeof *registry);
+        if (registry == NULL) return SPOPS_STATUS_OUT_OF_MEMORY;
+        registry->part.destroy = destroy_registry;
+        ctx->custom_reduces = &registry->part;
+    }
+    *out = registry_of(ctx);
+    return SPOPS_STATUS_OK;
 }
 
 static spops_status check_desc(spops_context *ctx, const spops_reduce_desc *desc)
@@ -66,6 +99,7 @@ spops_status spops_reduce_create(spops_context *ctx, const spops_reduce_desc *de
                                  spops_reduce *out)
 {
     spops_status status = SPOPS_STATUS_OK;
+    custom_registry *registry = NULL;
     spops_custom_reduce *custom = NULL;
     spops_reduce_desc read;
 
@@ -75,11 +109,12 @@ spops_status spops_reduce_create(spops_context *ctx, const spops_reduce_desc *de
     memset(&read, 0, sizeof read);
     SPOPS_TRY(spops_read_options(ctx, "reduce_create", desc, &read, sizeof read));
     SPOPS_TRY(check_desc(ctx, &read));
-    if (ctx->num_custom == SPOPS_MAX_CUSTOM_REDUCES) {
+    SPOPS_TRY(open_registry(ctx, &registry));
+    if (registry->count == SPOPS_MAX_CUSTOM_REDUCES) {
         return spops_fail(ctx, SPOPS_STATUS_NOT_SUPPORTED,
                           "reduce_create: %s would be reduction %d of the context, expected at "
                           "most %d",
-                          read.name, ctx->num_custom + 1, SPOPS_MAX_CUSTOM_REDUCES);
+                          read.name, registry->count + 1, SPOPS_MAX_CUSTOM_REDUCES);
     }
     if (ctx->backend->reduce_create != NULL && ctx->backend->is_capturing(ctx)) {
         return spops_fail(ctx, SPOPS_STATUS_NOT_SUPPORTED,
@@ -98,17 +133,19 @@ spops_status spops_reduce_create(spops_context *ctx, const spops_reduce_desc *de
         const spops_reduce_create_args args = {custom};
         SPOPS_TRY_GOTO(ctx->backend->reduce_create(ctx, &args), status, fail);
     }
-    *out = (spops_reduce)(SPOPS_REDUCE_FIRST_CUSTOM + ctx->num_custom);
-    ctx->custom[ctx->num_custom++] = custom;
+    *out = (spops_reduce)(SPOPS_REDUCE_FIRST_CUSTOM + registry->count);
+    registry->reduces[registry->count++] = custom;
     return SPOPS_STATUS_OK;
 
 fail:
-    spops_custom_reduce_destroy(ctx, custom);
+    destroy_reduce(ctx, custom);
     return status;
 }
 
-const spops_custom_reduce *spops_context_custom(const spops_context *ctx, spops_reduce reduce)
+const spops_custom_reduce *spops_custom_reduce_find(const spops_context *ctx, spops_reduce reduce)
 {
+    const custom_registry *registry = registry_of(ctx);
     const int64_t index = (int64_t)reduce - SPOPS_REDUCE_FIRST_CUSTOM;
-    return index >= 0 && index < ctx->num_custom ? ctx->custom[index] : NULL;
+    if (registry == NULL || index < 0 || index >= registry->count) return NULL;
+    return registry->reduces[index];
 }

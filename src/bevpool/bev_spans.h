@@ -14,8 +14,8 @@
 //
 // The backward pass takes the same spans tile by tile: a span's gradient row is multiplied with the
 // tile's features for the gradient of its depths, and with its depths for that of the features.
-#ifndef SPOPS_CORE_BEV_SPANS_H
-#define SPOPS_CORE_BEV_SPANS_H
+#ifndef SPOPS_BEVPOOL_BEV_SPANS_H
+#define SPOPS_BEVPOOL_BEV_SPANS_H
 
 #include "core/context.h"
 #include "spops/bevpool.h"

@@ -1,11 +1,11 @@
 // Kernels of reductions registered at run time, compiled by NVRTC from the caller's struct and the
 // headers in spops/device/.
-#ifndef SPOPS_KERNELS_CORE_CUSTOM_REDUCE_H
-#define SPOPS_KERNELS_CORE_CUSTOM_REDUCE_H
+#ifndef SPOPS_KERNELS_SEGREDUCE_CUSTOM_KERNELS_H
+#define SPOPS_KERNELS_SEGREDUCE_CUSTOM_KERNELS_H
 
 #include <cuda_runtime.h>
 
-#include "core/context.h"
+#include "segreduce/custom_reduce.h"
 
 #define SPOPS_CUSTOM_THREADS 256
 

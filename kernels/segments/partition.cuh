@@ -8,8 +8,8 @@
 // CUB's sorts make one launch of these, in which a tile waits for the tiles before it one after the
 // other. That saves traffic where there are many tiles, but takes some 11 us where there are only
 // a few (H200, 249,216 items). Where an item lands depends on the items alone, not on timing.
-#ifndef SPOPS_KERNELS_CORE_PARTITION_CUH
-#define SPOPS_KERNELS_CORE_PARTITION_CUH
+#ifndef SPOPS_KERNELS_SEGMENTS_PARTITION_CUH
+#define SPOPS_KERNELS_SEGMENTS_PARTITION_CUH
 
 #include <cub/block/block_scan.cuh>
 

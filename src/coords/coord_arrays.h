@@ -1,11 +1,11 @@
 // Coordinates and kernel maps as the backends see them: which arrays there are, what they are made
 // from, and what their slots (core/backend_slots.def) fill. All arrays lie in the backend's memory.
-#ifndef SPOPS_CORE_COORD_ARRAYS_H
-#define SPOPS_CORE_COORD_ARRAYS_H
+#ifndef SPOPS_COORDS_COORD_ARRAYS_H
+#define SPOPS_COORDS_COORD_ARRAYS_H
 
 #include <stdbool.h>
 
-#include "spops/device/coord_keys.h"
+#include "coords/coord_keys.h"
 #include "spops/kernel_map.h"
 #include "spops/voxels.h"
 

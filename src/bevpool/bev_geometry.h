@@ -3,18 +3,10 @@
  * f64 with one rounding per operation (no fused multiply-add on either side), so that both backends
  * put every point into the same cell.
  */
-#ifndef SPOPS_DEVICE_BEV_GEOMETRY_H
-#define SPOPS_DEVICE_BEV_GEOMETRY_H
+#ifndef SPOPS_BEVPOOL_BEV_GEOMETRY_H
+#define SPOPS_BEVPOOL_BEV_GEOMETRY_H
 
-#include "spops/device/reduce_ops.h"
-
-#ifdef __CUDA_ARCH__
-#define SPOPS_MUL_F64(a, b) __dmul_rn((a), (b))
-#define SPOPS_ADD_F64(a, b) __dadd_rn((a), (b))
-#else /* compiled with -ffp-contract=off */
-#define SPOPS_MUL_F64(a, b) ((a) * (b))
-#define SPOPS_ADD_F64(a, b) ((a) + (b))
-#endif
+#include "core/exact_f64.h"
 
 typedef struct spops_bev_grid {
     double lower_m[3];

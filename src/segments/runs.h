@@ -1,22 +1,13 @@
 // How the CPU divides the owners of lists over threads: into runs of neighbouring owners that cost
 // about the same. An owner costs its terms plus one, for being written. Which thread takes a run,
 // and in which order, changes no result.
-#ifndef SPOPS_CORE_RUNS_H
-#define SPOPS_CORE_RUNS_H
+#ifndef SPOPS_SEGMENTS_RUNS_H
+#define SPOPS_SEGMENTS_RUNS_H
 
-#include "core/lists.h"
+#include "segments/lists.h"
 
-#define SPOPS_RUNS_PER_THREAD  16
-#define SPOPS_RUN_MIN_COST     64
-#define SPOPS_MIN_THREAD_ITEMS 8192 // elements below which a second thread costs more than it saves
-
-// Threads worth starting for `items` elements of work.
-static inline int spops_threads_for(int num_threads, int64_t items)
-{
-    const int64_t useful = items / SPOPS_MIN_THREAD_ITEMS;
-    if (num_threads < 1 || useful < 1) return 1;
-    return useful < num_threads ? (int)useful : num_threads;
-}
+#define SPOPS_RUNS_PER_THREAD 16
+#define SPOPS_RUN_MIN_COST    64
 
 static inline int64_t spops_runs_cost(const spops_lists *lists)
 {

@@ -1,10 +1,10 @@
-// The built-in reductions as the structs that spops/device/segreduce.cuh takes, and what launchers
-// share.
-#ifndef SPOPS_KERNELS_CORE_FUNCTORS_CUH
-#define SPOPS_KERNELS_CORE_FUNCTORS_CUH
+// The built-in reductions as the structs that spops/device/segreduce.cuh takes.
+#ifndef SPOPS_KERNELS_SEGREDUCE_REDUCE_FUNCTORS_CUH
+#define SPOPS_KERNELS_SEGREDUCE_REDUCE_FUNCTORS_CUH
 
-#include "kernels/core/launch.cuh"
+#include "kernels/core/chunk.cuh"
 #include "kernels/core/with_dtype.cuh"
+#include "kernels/segments/walk_plan.cuh"
 #include "segreduce/segreduce_args.h"
 #include "spops/device/segreduce.cuh"
 
@@ -53,35 +53,8 @@ namespace spops
             return spops_##traced##_grad(v, term, a, count);                                       \
         }                                                                                          \
     };
-#include "core/reduce_ops.def"
+#include "segreduce/reduce_ops.def"
 #undef SPOPS_REDUCE_OP
-
-// Elements of the widest chunk (16 bytes or one element) that every row of all the matrices, which
-// have one dtype, allows. Absent matrices (data NULL) do not count.
-inline int common_chunk(std::initializer_list<spops_matrix> matrices)
-{
-    int vec = 16;
-    for (const spops_matrix &m : matrices) {
-        if (m.data == nullptr) continue;
-        const int own = chunk_elements(m.data, m.row_stride, m.rows, spops_dtype_bytes(m.dtype));
-        vec = own < vec ? own : vec;
-    }
-    return vec;
-}
-
-// Blocks a kernel that reads its counts from the device is launched with, at most.
-inline int resident_blocks(const spops_context *ctx)
-{
-    return ctx->info.num_processors * 4;
-}
-
-inline walk_launch walk_plan(const spops_context *ctx, const spops_lists *lists, int64_t vectors,
-                             int threads, int unit = 0)
-{
-    return walk_plan(spops_lists_view_of(lists),
-                     lists->counts_on_device ? nullptr : &lists->host_schedule, vectors, threads,
-                     resident_blocks(ctx), unit > 0 ? unit : threads);
-}
 
 } // namespace spops
 

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "kernels/core/custom_reduce.h"
+#include "kernels/segreduce/custom_kernels.h"
 #include "kernels/core/launch.cuh"
 #include "segreduce/segreduce_args.h"
 

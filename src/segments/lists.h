@@ -1,7 +1,7 @@
 // The relation every core pattern walks: owners, each with a list of terms, and the schedule that
 // divides the walk. Forward, by row and by weight are three lists of one relation.
-#ifndef SPOPS_CORE_LISTS_H
-#define SPOPS_CORE_LISTS_H
+#ifndef SPOPS_SEGMENTS_LISTS_H
+#define SPOPS_SEGMENTS_LISTS_H
 
 #include <stdbool.h>
 #include <stddef.h>
