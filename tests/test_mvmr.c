@@ -201,7 +201,7 @@ static spops_triplets *plan_of(test_device *d, const relation_shape *s, const re
                        what);
     } else if (s->kind == GROUPED) {
         test_expect_ok(d->ctx, spops_triplets_reserve(d->ctx, &shape, &o, &plan), what);
-        test_expect_ok(d->ctx, spops_triplets_set_offsets(d->ctx, plan, offsets), what);
+        test_expect_ok(d->ctx, spops_triplets_set_offsets(d->ctx, plan, offsets, NULL, NULL), what);
     } else {
         const int32_t count = (int32_t)n;
         int32_t *num = test_upload_i32(d, &count, 1);
@@ -579,7 +579,8 @@ ParameterizedTest(struct backend_param *p, mvmr, fills)
     cr_assert(info.num_triplets == 2 && info.num_dropped == 5, "%lld kept, %lld dropped",
               (long long)info.num_triplets, (long long)info.num_dropped);
     // Of no use, but harmless.
-    test_expect_ok(ctx, spops_triplets_set_offsets(ctx, c.reserved, offsets), "wild offsets");
+    test_expect_ok(ctx, spops_triplets_set_offsets(ctx, c.reserved, offsets, NULL, NULL),
+                   "wild offsets");
     info = info_of(&c.d, c.reserved, SPOPS_STATUS_OK);
     cr_assert(info.num_triplets <= TRIPLETS);
     test_expect_ok(ctx,
@@ -624,9 +625,9 @@ ParameterizedTest(struct backend_param *p, mvmr, fills)
                 "num_triplets is NULL", "count NULL");
     test_expect(ctx, spops_triplets_set(ctx, c.reserved, num, out, in, NULL), invalid,
                 "matrices is NULL", "matrices NULL");
-    test_expect(ctx, spops_triplets_set_offsets(ctx, c.reserved, NULL), invalid, "offsets is NULL",
-                "offsets NULL");
-    test_expect(ctx, spops_triplets_set_offsets(ctx, c.plan, offsets), invalid,
+    test_expect(ctx, spops_triplets_set_offsets(ctx, c.reserved, NULL, NULL, NULL), invalid,
+                "offsets is NULL", "offsets NULL");
+    test_expect(ctx, spops_triplets_set_offsets(ctx, c.plan, offsets, NULL, NULL), invalid,
                 "not made by triplets_reserve", "created plan");
     test_free(&c.d, num), test_free(&c.d, out), test_free(&c.d, in), test_free(&c.d, matrix);
     test_free(&c.d, offsets);

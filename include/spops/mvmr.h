@@ -107,15 +107,22 @@ SPOPS_API spops_status spops_triplets_set(spops_context *ctx, spops_triplets *tr
                                           const int32_t *in_rows, const int32_t *matrices);
 
 /**
- * The same with rows times the matrix of their group, whose sizes only the device knows.
+ * The same with triplets in the order of their matrices: those of matrix k are at the positions
+ * offsets[k] .. offsets[k + 1] - 1. Rows times the matrix of their group, whose sizes only the
+ * device knows, are this with out_rows and in_rows NULL; the pairs of a kernel map are it too.
  *
- * offsets   [num_matrices + 1] where ctx runs, ascending. Rows before offsets[0], from
- *           offsets[num_matrices] on, and past the capacity belong to no group.
+ * offsets   [num_matrices + 1] where ctx runs, ascending. Positions before offsets[0], from
+ *           offsets[num_matrices] on, and past the capacity are no triplets.
+ * out_rows  [capacity], or NULL: the position. in_rows likewise. As in spops_triplets_set.
  *
  * The rest as spops_triplets_set.
  */
 SPOPS_API spops_status spops_triplets_set_offsets(spops_context *ctx, spops_triplets *triplets,
-                                                  const int32_t *offsets);
+                                                  const int32_t *offsets, const int32_t *out_rows,
+                                                  const int32_t *in_rows);
+
+/** Memory of a plan. */
+SPOPS_API size_t spops_triplets_bytes(const spops_triplets *triplets);
 
 /** Counts of a plan. For one made by reserve they are read from the device. */
 typedef struct spops_triplets_info {
@@ -162,6 +169,9 @@ typedef struct spops_mvmr_options {
     int32_t reversed;   /* 1: inputs and outputs of the triplets change places: x has num_out rows,
                            out has num_in rows. Needs a plan with backward, unless i = j */
     int32_t accumulate; /* 1: add to what out holds; 0: out is overwritten */
+    const int32_t *num_rows; /* [1] where ctx runs: rows of the result from there on are left alone,
+                                as in matrices that are as long as a capacity; NULL: all rows are
+                                written. Of a gradient: rows of grad_x */
     spops_math math;
 } spops_mvmr_options;
 

@@ -16,6 +16,7 @@ typedef struct mvmr_choice {
     int64_t x_cols, out_cols; // of one group
     int64_t w_rows, w_cols;   // of one matrix, as stored
     int64_t num_matrices;
+    const int32_t *num_rows; // of the result
 } mvmr_choice;
 
 static spops_status check_flag(spops_context *ctx, const char *call, const char *name, int32_t flag)
@@ -57,6 +58,7 @@ static spops_status read_options(spops_context *ctx, const char *call,
     choice->reversed = o.reversed == 1;
     choice->accumulate = o.accumulate == 1;
     choice->math = o.math;
+    choice->num_rows = o.num_rows;
     return SPOPS_STATUS_OK;
 }
 
@@ -146,6 +148,7 @@ static spops_mvmr_args mvmr_args(const spops_triplet_tiles *tiles, const mvmr_ch
     args.transposed = choice->transposed;
     args.accumulate = choice->accumulate;
     args.math = choice->math;
+    args.num_rows = choice->num_rows;
     return args;
 }
 

@@ -69,6 +69,7 @@ typedef struct spops_mvmr_args {
     spops_matrix s; // data NULL: all ones
     spops_matrix out;
     spops_matrix g, grad_s;   // data NULL: not wanted
+    const int32_t *num_rows;  // [1] rows of out that are written; NULL: all
     int64_t x_cols, out_cols; // of one group
     int32_t groups;
     bool diagonal, transposed, accumulate;

@@ -124,6 +124,13 @@ static int64_t run_end(const spops_triplet *triplets, int64_t p, int64_t end)
     return p;
 }
 
+// Rows of the result that are written; those behind them are left alone.
+static int64_t rows_written(const spops_mvmr_args *args)
+{
+    if (args->num_rows == NULL) return args->out.rows;
+    return *args->num_rows < 0 ? 0 : least(*args->num_rows, args->out.rows);
+}
+
 static void sum_tile(const spops_mvmr_table *table, const spops_mvmr_args *args, int64_t tile,
                      panel p)
 {
@@ -133,10 +140,12 @@ static void sum_tile(const spops_mvmr_table *table, const spops_mvmr_args *args,
     const int64_t num_rows =
         tiles->direct ? end - begin : least(tiles->tile_rows, tiles->num_rows - first_row);
     const bool one_block = args->diagonal || args->x_cols <= DEPTH;
+    const int64_t written = rows_written(args);
     _Alignas(64) float sums[TILE_ROWS * PANEL];
     block w;
     batch b;
 
+    if (!tiles->direct && first_row >= written) return;
     memset(sums, 0, (size_t)(num_rows * PANEL) * sizeof *sums);
     for (int64_t t = begin; t < end;) {
         const int64_t last = run_end(tiles->triplets, t, end);
@@ -148,6 +157,7 @@ static void sum_tile(const spops_mvmr_table *table, const spops_mvmr_args *args,
     }
     for (int64_t r = 0; r < num_rows; ++r) {
         const int64_t row = tiles->direct ? tiles->triplets[begin + r].row : first_row + r;
+        if (row >= written) continue;
         table->store_row(args->out, row, p.col, p.cols, args->accumulate, sums + r * PANEL);
     }
 }
@@ -157,8 +167,9 @@ static void zero_rows(const spops_mvmr_args *args, int num_threads)
 {
     const int64_t cols = args->out.cols, stride = args->out.row_stride;
     const size_t bytes = spops_dtype_bytes(args->out.dtype);
+    const int64_t rows = rows_written(args);
 #pragma omp parallel for num_threads(num_threads) if (num_threads > 1) schedule(static)
-    for (int64_t r = 0; r < args->out.rows; ++r)
+    for (int64_t r = 0; r < rows; ++r)
         memset((char *)args->out.data + (size_t)(r * stride) * bytes, 0, (size_t)cols * bytes);
 }
 

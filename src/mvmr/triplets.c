@@ -489,7 +489,8 @@ spops_status spops_triplets_set(spops_context *ctx, spops_triplets *triplets,
 }
 
 spops_status spops_triplets_set_offsets(spops_context *ctx, spops_triplets *triplets,
-                                        const int32_t *offsets)
+                                        const int32_t *offsets, const int32_t *out_rows,
+                                        const int32_t *in_rows)
 {
     static const char call[] = "triplets_set_offsets";
     triplets_source source;
@@ -500,6 +501,8 @@ spops_status spops_triplets_set_offsets(spops_context *ctx, spops_triplets *trip
     memset(&source, 0, sizeof source);
     source.num_triplets = triplets->shape.num_triplets;
     source.offsets = offsets;
+    source.out_rows = out_rows;
+    source.in_rows = in_rows;
     source.drop_invalid = true;
     return enqueue_build(ctx, triplets, &source);
 }
@@ -541,6 +544,11 @@ spops_status spops_triplets_get_info_sync(spops_context *ctx, const spops_triple
     return spops_fail(ctx, SPOPS_STATUS_CAPACITY_EXCEEDED,
                       "%s: triplets_set met more triplets than the capacity of %" PRId64, call,
                       triplets->shape.num_triplets);
+}
+
+size_t spops_triplets_bytes(const spops_triplets *triplets)
+{
+    return triplets == NULL ? 0 : triplets->block_bytes + triplets->workspace_bytes;
 }
 
 size_t spops_triplets_scratch_bytes(const spops_triplets *triplets)

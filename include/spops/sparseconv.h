@@ -1,0 +1,165 @@
+/*
+ * Sparse convolution on kernel maps: forward, gradients, and what a layer does behind it (bias,
+ * folded batch norm, residual, activation).
+ *
+ * A plan (spops_sparseconv) belongs to one kernel map and serves every layer with that map: any
+ * channel counts, dtypes and weights. Weights are [taps][C_in / groups][C_out]; spops/weights.h
+ * brings those of other libraries into that form.
+ */
+#ifndef SPOPS_SPARSECONV_H
+#define SPOPS_SPARSECONV_H
+
+#include "spops/kernel_map.h"
+#include "spops/mvmr.h"
+#include "spops/norm.h"
+
+SPOPS_EXTERN_C_BEGIN
+
+typedef struct spops_sparseconv spops_sparseconv;
+
+/** Ways of running a convolution. They differ in speed and memory, and in rounding. */
+typedef enum spops_dataflow {
+    SPOPS_DATAFLOW_AUTO = 0,
+    SPOPS_DATAFLOW_FETCH_ON_DEMAND = 1, /* tiles of output rows fetch the input rows of their pairs:
+                                           no buffer, every shape, dtype and backend */
+    SPOPS_DATAFLOW_IMPLICIT_GEMM = 2    /* tiles of outputs in the order of their masks, taps that a
+                                           tile lacks left out, on tensor cores: CUDA, compute
+                                           capability 8.0 or more, groups 1, maps with ORDER */
+} spops_dataflow;
+
+typedef struct spops_sparseconv_options {
+    size_t struct_size;
+    int32_t backward;         /* 1: also gradients */
+    spops_dataflow dataflow;  /* AUTO: the faster one for each call, by measured rows */
+    int64_t max_in_channels;  /* of the widest layer that the plan will meet; 0: 256 */
+    int64_t max_out_channels; /* likewise */
+} spops_sparseconv_options;
+
+SPOPS_DEFINE_DEFAULT(spops_sparseconv_options)
+
+/**
+ * Plan the convolutions of a map.
+ *
+ * map       Must have PAIRS; for IMPLICIT_GEMM also ORDER, and with backward REVERSE. Made by
+ *           create, or by reserve: then the plan is refilled by spops_sparseconv_set. The map must
+ *           outlive the plan.
+ * options   NULL: defaults. A dataflow that is named serves every call, or the call is refused.
+ * conv      The plan; NULL after a failure.
+ *
+ * Memory    Where ctx runs.
+ * Stream    Works on ctx's stream and waits for it. Not capturable.
+ * Scratch   Reserved in ctx for the plan's own needs.
+ * Errors    INVALID_ARGUMENT, NOT_SUPPORTED (a dataflow that this backend, device or map does not
+ *           have), OUT_OF_MEMORY, CUDA.
+ * Threads   One thread at a time per ctx. ctx must outlive the plan.
+ * Source    TorchSparse, section 3 (dataflows); LEADS of masked implicit GEMM are spconv 2 and
+ *           FlexGEMM: docs/sparseconv.md.
+ */
+SPOPS_API spops_status spops_sparseconv_create(spops_context *ctx, const spops_kernel_map *map,
+                                               const spops_sparseconv_options *options,
+                                               spops_sparseconv **conv);
+
+/**
+ * Refill a plan from its map, after spops_kernel_map_set.
+ *
+ * Stream    Enqueues on ctx's stream and returns. Allocates nothing, waits for nothing, capturable.
+ * Errors    INVALID_ARGUMENT, CUDA.
+ */
+SPOPS_API spops_status spops_sparseconv_set(spops_context *ctx, spops_sparseconv *conv);
+
+/** What a layer does behind the sum over taps; zero is the default of every field. */
+typedef struct spops_sparseconv_layer {
+    size_t struct_size;
+    int32_t groups;     /* 0 or 1: one; C_in = C_out = groups: depthwise */
+    const float *bias;  /* [C_out] where ctx runs, or NULL */
+    const float *scale; /* [C_out] or NULL: gamma / sqrt(var + epsilon) of a folded norm */
+    const float *shift; /* [C_out] or NULL */
+    const spops_matrix *residual; /* shape and dtype of out, apart from it; or NULL */
+    spops_activation activation;
+    spops_math math; /* of f32 features; TF32 allows tensor cores */
+} spops_sparseconv_layer;
+
+SPOPS_DEFINE_DEFAULT(spops_sparseconv_layer)
+
+/* clang-format off */
+/**
+ * Run a layer:
+ *
+ *     sum[i, o] = sum over taps k of map, with input row j = j(i, k), and c of  x[j, c] * w[k][c, o]
+ *     out[i, o] = activation((sum + bias[o]) * scale[o] + shift[o] + residual[i, o])
+ *
+ * x         [rows of in, C_in], f32 f16 bf16. Of a map made by reserve, as many rows as in's
+ *           capacity; rows behind those in use are not read.
+ * w         [taps * C_in / groups, C_out], dtype of x, row_stride C_out. In group g of the columns,
+ *           row c of a tap is for input column g C_in / groups + c.
+ * layer     NULL: defaults.
+ * out       [rows of out, C_out], dtype of x or f32. Every row in use is written; those behind them
+ *           are left alone. Must not overlap x, w or residual.
+ *
+ * Memory    Where ctx runs. No pointer is kept.
+ * Stream    Enqueues on ctx's stream and returns. Allocates nothing, waits for nothing, capturable.
+ * Scratch   spops_sparseconv_scratch_bytes, reserved in ctx beforehand.
+ * Numerics  Sums in f32, by ascending tap: same bits on every run and thread count. bias to
+ *           activation are computed in f32. FETCH_ON_DEMAND rounds the sum to out's dtype before
+ *           them; IMPLICIT_GEMM rounds once.
+ * Errors    INVALID_ARGUMENT (shape, dtype, stride, groups), SCRATCH_TOO_SMALL, NOT_SUPPORTED (a
+ *           forced dataflow that does not serve the call), CUDA. After any but CUDA, nothing was
+ *           enqueued and out is untouched.
+ * Threads   One thread at a time per ctx; conv may be shared.
+ */
+SPOPS_API spops_status spops_sparseconv_execute(spops_context *ctx, const spops_sparseconv *conv,
+                                                spops_matrix x, spops_matrix w,
+                                                const spops_sparseconv_layer *layer,
+                                                spops_matrix out);
+
+/**
+ * Gradients of the sum over taps (not of what is behind it):
+ *
+ *     grad_x[j, c]    = sum over pairs (i, j, k) and o of  grad_sum[i, o] * w[k][c, o]
+ *     grad_w[k][c, o] = sum over pairs (i, j, k) of        x[j, c] * grad_sum[i, o]
+ *
+ * grad_sum  [rows of out, C_out], dtype of x. Rows behind those in use are not read.
+ * layer     groups and math count; NULL: defaults.
+ * grad_x    [rows of in, C_in], dtype of x or f32, or NULL.
+ * grad_w    [taps * C_in / groups, C_out], f32 or the dtype of x (f16 overflows easily), row_stride
+ *           C_out, or NULL. Every element is written; taps without pairs get 0.
+ *
+ * The plan must have backward. The rest as spops_sparseconv_execute.
+ */
+SPOPS_API spops_status spops_sparseconv_execute_backward(spops_context *ctx,
+                                                         const spops_sparseconv *conv,
+                                                         spops_matrix grad_sum, spops_matrix x,
+                                                         spops_matrix w,
+                                                         const spops_sparseconv_layer *layer,
+                                                         const spops_matrix *grad_x,
+                                                         const spops_matrix *grad_w);
+/* clang-format on */
+
+/** Passes of a layer, for spops_sparseconv_dataflow. */
+typedef enum spops_sparseconv_pass {
+    SPOPS_PASS_FORWARD = 0,
+    SPOPS_PASS_GRAD_X = 1,
+    SPOPS_PASS_GRAD_W = 2
+} spops_sparseconv_pass;
+
+/** The dataflow that a pass runs on; AUTO where the plan refuses it. */
+SPOPS_API spops_dataflow spops_sparseconv_dataflow(const spops_sparseconv *conv,
+                                                   spops_sparseconv_pass pass, spops_dtype dtype,
+                                                   int64_t in_channels, int64_t out_channels,
+                                                   const spops_sparseconv_layer *layer);
+
+/** Lower-case name such as "implicit_gemm"; "?" for a value that is none. */
+SPOPS_API const char *spops_dataflow_name(spops_dataflow dataflow);
+
+/** Scratch that every call with this plan fits in, up to its channel counts. */
+SPOPS_API size_t spops_sparseconv_scratch_bytes(const spops_sparseconv *conv);
+
+/** Memory of the plan, without its map. */
+SPOPS_API size_t spops_sparseconv_bytes(const spops_sparseconv *conv);
+
+/** Free a plan; NULL is fine. Waits for the creating context; nothing else may be running it. */
+SPOPS_API void spops_sparseconv_destroy(spops_sparseconv *conv);
+
+SPOPS_EXTERN_C_END
+
+#endif

@@ -1,0 +1,45 @@
+// The epilogue of a convolution on the CPU.
+#include "backends/backend_cpu.h"
+#include "core/row_convert.h"
+#include "core/runs.h"
+#include "sparseconv/epilogue_args.h"
+
+#define STRIP 256 // columns
+
+static void finish_strip(const spops_epilogue_args *args, int64_t row, int64_t col, int n)
+{
+    float v[STRIP], residual[STRIP];
+
+    spops_row_load(args->out, row, col, n, v);
+    if (args->bias != NULL)
+        for (int c = 0; c < n; ++c)
+            v[c] += args->bias[col + c];
+    if (args->scale != NULL)
+        for (int c = 0; c < n; ++c)
+            v[c] *= args->scale[col + c];
+    if (args->shift != NULL)
+        for (int c = 0; c < n; ++c)
+            v[c] += args->shift[col + c];
+    if (args->residual.data != NULL) {
+        spops_row_load(args->residual, row, col, n, residual);
+        for (int c = 0; c < n; ++c)
+            v[c] += residual[c];
+    }
+    if (args->activation == SPOPS_ACTIVATION_RELU)
+        for (int c = 0; c < n; ++c)
+            v[c] = v[c] < 0.0f ? 0.0f : v[c]; // NaN stays
+    spops_row_store(args->out, row, col, n, v);
+}
+
+spops_status spops_cpu_epilogue(spops_context *ctx, const spops_epilogue_args *args)
+{
+    const int64_t rows = *args->num_rows < args->out.rows ? *args->num_rows : args->out.rows;
+    const int64_t cols = args->out.cols;
+    const int num_threads = spops_threads_for(ctx->num_threads, rows * cols);
+
+#pragma omp parallel for num_threads(num_threads) if (num_threads > 1) schedule(static)
+    for (int64_t row = 0; row < rows; ++row)
+        for (int64_t col = 0; col < cols; col += STRIP)
+            finish_strip(args, row, col, cols - col < STRIP ? (int)(cols - col) : STRIP);
+    return SPOPS_STATUS_OK;
+}

@@ -1,0 +1,680 @@
+// Sparse convolution on every kind of map against FP64, forward and both gradients, groups and
+// depthwise, with everything behind the sum; against a dense convolution; on a map that is refilled
+// on the stream; and what is refused.
+#include <criterion/criterion.h>
+#include <criterion/parameterized.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "spops/sparseconv.h"
+#include "support/device.h"
+#include "tests/ref/ref_sparseconv.h"
+#include "tests/support/coord_cases.h"
+#include "tests/support/operator.h"
+#include "tests/support/params.h"
+#include "tests/support/reduce_cases.h"
+
+// ---- A convolution between two sets, here and where d runs --------------------------------------
+
+typedef struct conv_case {
+    test_device *d;
+    spops_kernel_map_kind kind;
+    spops_kernel_shape kernel;
+    ref_set in, out; // as the library has them
+    spops_coords *in_coords, *out_coords;
+    spops_kernel_map *map;
+    spops_sparseconv *conv;
+    ref_sparseconv ref; // shape and table
+    int32_t *table;
+    bool has_bias, has_scale, has_residual, relu;
+} conv_case;
+
+static spops_coords *create_set(test_device *d, const ref_set *set)
+{
+    spops_coords *coords = NULL;
+    int32_t *rows = test_upload_i32(d, set->rows, set->n * (set->dims + 1));
+    test_expect_ok(d->ctx, spops_coords_create(d->ctx, set->dims, set->n, rows, NULL, &coords),
+                   "set");
+    test_free(d, rows);
+    return coords;
+}
+
+// Outputs of a layer: the inputs themselves, or the set that the kernel reaches.
+static void create_sets(conv_case *c, const cloud_rows *cloud)
+{
+    c->in = ref_unique(cloud->dims, cloud->n, cloud->rows, NULL);
+    c->out = c->kind == SPOPS_MAP_SUBMANIFOLD
+                 ? ref_unique(cloud->dims, cloud->n, cloud->rows, NULL)
+                 : ref_window(&c->in, &c->kernel, c->kind == SPOPS_MAP_TRANSPOSED, NULL);
+    c->in_coords = create_set(c->d, &c->in);
+    c->out_coords = c->kind == SPOPS_MAP_SUBMANIFOLD ? NULL : create_set(c->d, &c->out);
+}
+
+static void create_conv(conv_case *c, const spops_sparseconv_options *options)
+{
+    spops_kernel_map_options o = spops_kernel_map_options_default();
+    o.parts = SPOPS_MAP_PAIRS | SPOPS_MAP_ORDER | SPOPS_MAP_REVERSE;
+    test_expect_ok(c->d->ctx,
+                   spops_kernel_map_create(c->d->ctx, c->kind, &c->kernel, c->in_coords,
+                                           c->out_coords, &o, &c->map),
+                   "map");
+    test_expect_ok(c->d->ctx, spops_sparseconv_create(c->d->ctx, c->map, options, &c->conv),
+                   "plan");
+    c->table = ref_map(c->kind, &c->kernel, &c->in, &c->out);
+    c->ref.table = c->table;
+    c->ref.num_taps = ref_num_taps(&c->kernel);
+    c->ref.num_in = c->in.n;
+    c->ref.num_out = c->out.n;
+}
+
+static void destroy_case(conv_case *c)
+{
+    spops_sparseconv_destroy(c->conv);
+    spops_kernel_map_destroy(c->map);
+    spops_coords_destroy(c->in_coords);
+    spops_coords_destroy(c->out_coords);
+    ref_set_free(&c->in);
+    ref_set_free(&c->out);
+    free(c->table);
+}
+
+// ---- Against FP64 -------------------------------------------------------------------------------
+
+enum { X, W, BIAS, SCALE, SHIFT, RESIDUAL }; // inputs, forward
+enum { OUT };
+enum { GRAD_SUM = 2 }; // an input, backward, behind x and w
+enum { GRAD_X, GRAD_W };
+
+static const float *vector(const spops_matrix *m)
+{
+    return m == NULL ? NULL : (const float *)m->data;
+}
+
+static spops_status run_forward(void *user, spops_context *ctx, const spops_matrix *const *in,
+                                const spops_matrix *const *out)
+{
+    const conv_case *c = (const conv_case *)user;
+    spops_sparseconv_layer layer = spops_sparseconv_layer_default();
+    layer.groups = (int32_t)c->ref.groups;
+    layer.bias = vector(in[BIAS]);
+    layer.scale = vector(in[SCALE]);
+    layer.shift = vector(in[SHIFT]);
+    layer.residual = in[RESIDUAL];
+    layer.activation = c->relu ? SPOPS_ACTIVATION_RELU : SPOPS_ACTIVATION_NONE;
+    return spops_sparseconv_execute(ctx, c->conv, *in[X], *in[W], &layer, *out[OUT]);
+}
+
+static void reference_forward(void *user, const double *const *in, ref_tensor *const *out)
+{
+    const conv_case *c = (const conv_case *)user;
+    const ref_epilogue epilogue = {in[BIAS], in[SCALE], in[SHIFT], in[RESIDUAL], c->relu};
+    ref_sparseconv conv = c->ref;
+    conv.x = in[X];
+    conv.w = in[W];
+    ref_sparseconv_forward(&conv, &epilogue, out[OUT]);
+}
+
+static spops_status run_backward(void *user, spops_context *ctx, const spops_matrix *const *in,
+                                 const spops_matrix *const *out)
+{
+    const conv_case *c = (const conv_case *)user;
+    spops_sparseconv_layer layer = spops_sparseconv_layer_default();
+    layer.groups = (int32_t)c->ref.groups;
+    return spops_sparseconv_execute_backward(ctx, c->conv, *in[GRAD_SUM], *in[X], *in[W], &layer,
+                                             out[GRAD_X], out[GRAD_W]);
+}
+
+static void reference_backward(void *user, const double *const *in, ref_tensor *const *out)
+{
+    const conv_case *c = (const conv_case *)user;
+    ref_sparseconv conv = c->ref;
+    conv.x = in[X];
+    conv.w = in[W];
+    ref_sparseconv_backward(&conv, in[GRAD_SUM], out[GRAD_X], out[GRAD_W]);
+}
+
+// A layer of these channels, with all that rng draws.
+static void check_layer(conv_case *c, const char *what, bool backward, spops_dtype dtype,
+                        int64_t in_channels, int64_t out_channels, int64_t groups, uint64_t stream)
+{
+    test_rng rng = test_rng_make(stream);
+    const int64_t padding = test_rng_below(&rng, 2) * (1 + test_rng_below(&rng, 7));
+    const int64_t shift = test_rng_below(&rng, 2);
+    const test_values values = test_rng_below(&rng, 3) == 0 ? VALUES_EXACT : VALUES_RANDOM;
+    const test_check check = values == VALUES_EXACT ? CHECK_EXACT : CHECK_BOUND;
+    const int64_t taps = c->ref.num_taps;
+    const spops_dtype f32 = SPOPS_DTYPE_F32;
+    const spops_dtype wide = test_rng_below(&rng, 2) != 0 ? f32 : dtype;
+    test_operator op = {.what = what,
+                        .stream = stream,
+                        .scratch_bytes = spops_sparseconv_scratch_bytes(c->conv),
+                        .user = c,
+                        .run = backward ? run_backward : run_forward,
+                        .reference = backward ? reference_backward : reference_forward};
+
+    c->ref.in_channels = in_channels;
+    c->ref.out_channels = out_channels;
+    c->ref.groups = groups;
+    op.in[X] =
+        test_view(test_input("x", c->ref.num_in, in_channels, dtype, values), padding, shift);
+    op.in[W] = test_view(test_input("w", taps * in_channels / groups, out_channels, dtype, values),
+                         0, shift);
+    if (backward) {
+        const int wanted = 1 + (int)test_rng_below(&rng, 3);
+        op.in[GRAD_SUM] = test_view(
+            test_input("grad_sum", c->ref.num_out, out_channels, dtype, values), padding, 0);
+        if (wanted & 1)
+            op.out[GRAD_X] = test_view(
+                test_output("grad_x", c->ref.num_in, in_channels, wide, check), padding, shift);
+        if (wanted & 2)
+            op.out[GRAD_W] =
+                test_output("grad_w", taps * in_channels / groups, out_channels, wide, check);
+    } else {
+        // A sum that is rounded to a narrow dtype before what follows has no simple bound: layers
+        // with an epilogue write f32 here, and narrow ones have a test of their own.
+        const bool epilogue = test_rng_below(&rng, 2) != 0;
+        const spops_dtype out = epilogue ? f32 : wide;
+        c->relu = epilogue && test_rng_below(&rng, 2) != 0;
+        if (epilogue && test_rng_below(&rng, 2))
+            op.in[BIAS] = test_input("bias", 1, out_channels, f32, values);
+        if (epilogue && test_rng_below(&rng, 2)) {
+            op.in[SCALE] = test_input("scale", 1, out_channels, f32, values);
+            op.in[SHIFT] = test_input("shift", 1, out_channels, f32, values);
+        }
+        if (epilogue && test_rng_below(&rng, 2))
+            op.in[RESIDUAL] = test_view(
+                test_input("residual", c->ref.num_out, out_channels, out, values), padding, 0);
+        op.out[OUT] = test_view(test_output("out", c->ref.num_out, out_channels, out,
+                                            op.in[SCALE].name != NULL ? CHECK_BOUND : check),
+                                padding, shift);
+    }
+    test_operator_run(c->d, &op);
+}
+
+typedef struct geometry {
+    const char *name;
+    spops_kernel_map_kind kind;
+    int32_t dims, size, stride, dilation;
+} geometry;
+
+static const geometry geometries[] = {
+    {"submanifold 3^3", SPOPS_MAP_SUBMANIFOLD, 3, 3, 1, 1},
+    {"submanifold 3^3, dilation 2", SPOPS_MAP_SUBMANIFOLD, 3, 3, 1, 2},
+    {"submanifold 5^3", SPOPS_MAP_SUBMANIFOLD, 3, 5, 1, 1},
+    {"stride 2, 2^3", SPOPS_MAP_CONVOLUTION, 3, 2, 2, 1},
+    {"stride 2, 3^3", SPOPS_MAP_CONVOLUTION, 3, 3, 2, 1},
+    {"transposed 2^3", SPOPS_MAP_TRANSPOSED, 3, 2, 2, 1},
+    {"1^3", SPOPS_MAP_SUBMANIFOLD, 3, 1, 1, 1},
+    {"submanifold 3^2", SPOPS_MAP_SUBMANIFOLD, 2, 3, 1, 1},
+    {"submanifold 7^1", SPOPS_MAP_SUBMANIFOLD, 1, 7, 1, 1},
+};
+enum { NUM_GEOMETRIES = sizeof geometries / sizeof *geometries };
+
+static const test_cloud clouds[] = {CLOUD_EMPTY, CLOUD_ONE, CLOUD_DENSE, CLOUD_CLUMPS};
+enum { NUM_TESTED_CLOUDS = 4 };
+
+typedef struct channels {
+    int64_t in, out, groups;
+} channels;
+static const channels all_channels[] = {{1, 1, 1},    {3, 5, 1},   {16, 16, 1}, {33, 31, 1},
+                                        {64, 32, 1},  {8, 12, 4},  {7, 7, 7},   {32, 32, 32},
+                                        {128, 64, 1}, {20, 20, 5}, {4, 96, 1}};
+enum { NUM_CHANNELS = sizeof all_channels / sizeof *all_channels };
+
+ParameterizedTestParameters(sparseconv, agrees)
+{
+    return every_case(test_row_dtypes, NUM_ROW_DTYPES, NULL, 0);
+}
+ParameterizedTest(struct case_param *p, sparseconv, agrees, .timeout = 900)
+{
+    test_device d;
+    if (!test_open(&d, (spops_backend_kind)p->backend, (test_launch)p->launch)) return;
+    uint64_t stream = case_number(p) << 32;
+    for (int g = 0; g < NUM_GEOMETRIES; ++g) {
+        for (int s = 0; s < NUM_TESTED_CLOUDS; ++s) {
+            const geometry *shape = &geometries[g];
+            test_rng rng = test_rng_make(++stream);
+            cloud_rows cloud = cloud_make(clouds[s], shape->dims, false, &rng);
+            conv_case c = {.d = &d,
+                           .kind = shape->kind,
+                           .kernel = spops_kernel_shape_cube(shape->dims, shape->size,
+                                                             shape->stride, shape->dilation)};
+            spops_sparseconv_options options = spops_sparseconv_options_default();
+            char text[256];
+            options.backward = 1;
+            create_sets(&c, &cloud);
+            create_conv(&c, &options);
+            for (int n = 0; n < 3; ++n) {
+                const channels *width = &all_channels[test_rng_below(&rng, NUM_CHANNELS)];
+                for (int backward = 0; backward < 2; ++backward) {
+                    const char *what = test_describe(
+                        text, "%s%s of %s, %lld to %lld channels in %lld groups", shape->name,
+                        backward ? " backward" : "", cloud_name(clouds[s]), (long long)width->in,
+                        (long long)width->out, (long long)width->groups);
+                    check_layer(&c, what, backward != 0, (spops_dtype)p->dtype, width->in,
+                                width->out, width->groups, ++stream);
+                }
+            }
+            destroy_case(&c);
+            cloud_free(&cloud);
+        }
+    }
+    test_close(&d);
+}
+
+// ---- Against a dense convolution ----------------------------------------------------------------
+
+typedef struct dense_case {
+    conv_case sparse;
+    int32_t in_size[3], out_size[3];
+    int32_t stride, padding, dilation;
+} dense_case;
+
+static spops_status run_dense(void *user, spops_context *ctx, const spops_matrix *const *in,
+                              const spops_matrix *const *out)
+{
+    return run_forward(&((dense_case *)user)->sparse, ctx, in, out);
+}
+
+static void reference_dense(void *user, const double *const *in, ref_tensor *const *out)
+{
+    const dense_case *c = (const dense_case *)user;
+    const ref_sparseconv *ref = &c->sparse.ref;
+    ref_dense_convolution(c->in_size, c->out_size, c->sparse.kernel.size, c->stride, c->padding,
+                          c->dilation, ref->in_channels, ref->out_channels, in[X], in[W], out[OUT]);
+}
+
+// Every cell of a grid, in the order of a dense tensor.
+static ref_set full_grid(const int32_t size[3])
+{
+    const int64_t n = (int64_t)size[0] * size[1] * size[2];
+    int32_t *rows = (int32_t *)malloc((size_t)n * 4 * sizeof *rows);
+    for (int64_t i = 0; i < n; ++i) {
+        rows[4 * i] = 0;
+        rows[4 * i + 1] = (int32_t)(i / size[2] / size[1]);
+        rows[4 * i + 2] = (int32_t)(i / size[2] % size[1]);
+        rows[4 * i + 3] = (int32_t)(i % size[2]);
+    }
+    ref_set set = ref_unique(3, n, rows, NULL);
+    free(rows);
+    return set;
+}
+
+static void check_dense(test_device *d, int32_t size, int32_t stride, int32_t padding,
+                        int32_t dilation, spops_dtype dtype, uint64_t stream)
+{
+    static const int32_t grid[3] = {6, 5, 9};
+    dense_case c = {.sparse = {.d = d}, .stride = stride, .padding = padding, .dilation = dilation};
+    conv_case *s = &c.sparse;
+    char text[256];
+
+    s->kind = stride == 1 ? SPOPS_MAP_SUBMANIFOLD : SPOPS_MAP_CONVOLUTION;
+    s->kernel = spops_kernel_shape_cube(3, size, stride, dilation);
+    for (int a = 0; a < 3; ++a) {
+        s->kernel.padding[a] = padding;
+        c.in_size[a] = grid[a];
+        c.out_size[a] = (grid[a] + 2 * padding - dilation * (size - 1) - 1) / stride + 1;
+    }
+    s->in = full_grid(c.in_size);
+    s->out = full_grid(c.out_size);
+    s->in_coords = create_set(d, &s->in);
+    s->out_coords = stride == 1 ? NULL : create_set(d, &s->out);
+    create_conv(s, NULL);
+    s->ref.in_channels = 24;
+    s->ref.out_channels = 40;
+    s->ref.groups = 1;
+    test_operator op = {
+        .what = test_describe(text, "dense %d^3, stride %d, padding %d", size, stride, padding),
+        .stream = stream,
+        .scratch_bytes = spops_sparseconv_scratch_bytes(s->conv),
+        .user = &c,
+        .run = run_dense,
+        .reference = reference_dense};
+    op.in[X] = test_input("x", s->in.n, 24, dtype, VALUES_RANDOM);
+    op.in[W] = test_input("w", s->ref.num_taps * 24, 40, dtype, VALUES_RANDOM);
+    op.out[OUT] = test_output("out", s->out.n, 40, dtype, CHECK_BOUND);
+    test_operator_run(d, &op);
+    destroy_case(s);
+}
+
+ParameterizedTestParameters(sparseconv, equals_dense_convolution)
+{
+    return every_case(test_row_dtypes, NUM_ROW_DTYPES, NULL, 0);
+}
+ParameterizedTest(struct case_param *p, sparseconv, equals_dense_convolution, .timeout = 300)
+{
+    test_device d;
+    const uint64_t stream = case_number(p) << 32;
+    if (!test_open(&d, (spops_backend_kind)p->backend, (test_launch)p->launch)) return;
+    check_dense(&d, 3, 1, 1, 1, (spops_dtype)p->dtype, stream + 1);
+    check_dense(&d, 5, 1, 2, 1, (spops_dtype)p->dtype, stream + 2);
+    check_dense(&d, 3, 1, 2, 2, (spops_dtype)p->dtype, stream + 3);
+    check_dense(&d, 2, 2, 0, 1, (spops_dtype)p->dtype, stream + 4);
+    check_dense(&d, 3, 2, 1, 1, (spops_dtype)p->dtype, stream + 5);
+    test_close(&d);
+}
+
+// ---- A frame after the other, from rows to output, also in one captured graph -------------------
+
+enum { FRAME_CAPACITY = 600, FRAME_PAIRS = FRAME_CAPACITY * 27, FRAME_IN = 24, FRAME_OUT = 32 };
+
+typedef struct frame_case {
+    test_device *d;
+    spops_coords *coords;
+    spops_kernel_map *map;
+    spops_sparseconv *conv;
+    int32_t *num_rows, *rows; // where d runs
+    guarded x, w, out;
+    ref_tensor expected;
+} frame_case;
+
+static guarded capacity_rows(test_device *d, const char *name, int64_t cols)
+{
+    return guarded_create(d->backend, name, FRAME_CAPACITY, cols, 0, 0, SPOPS_DTYPE_F32);
+}
+
+static spops_matrix whole(const guarded *g)
+{
+    spops_matrix m = g->view;
+    m.rows = FRAME_CAPACITY;
+    return m;
+}
+
+// Another cloud for each version; rows behind it are NaN in x.
+static void prepare_frame(void *user, int version)
+{
+    frame_case *c = (frame_case *)user;
+    test_rng rng = test_rng_make(77 + (uint64_t)version);
+    spops_kernel_shape kernel = spops_kernel_shape_cube(3, 3, 1, 1);
+    int32_t rows[FRAME_CAPACITY * 4];
+    ref_set given;
+
+    for (int i = 0; i < FRAME_CAPACITY; ++i) {
+        rows[4 * i] = 0;
+        for (int a = 1; a < 4; ++a)
+            rows[4 * i + a] = (int32_t)test_rng_below(&rng, 12);
+    }
+    given = ref_unique(3, version == 0 ? 500 : 130, rows, NULL);
+    c->x.view.rows = c->out.view.rows = given.n;
+    guarded_poison(&c->x, 0xff);
+    double *x = guarded_fill(&c->x, &rng, VALUES_RANDOM, false, 1);
+    double *w = guarded_fill(&c->w, &rng, VALUES_RANDOM, false, 1);
+    guarded_upload(&c->x);
+    guarded_upload(&c->w);
+
+    int32_t n = (int32_t)given.n;
+    cr_assert(device_upload(c->d->backend, c->num_rows, &n, sizeof n));
+    cr_assert(device_upload(c->d->backend, c->rows, given.rows, (size_t)given.n * 4 * sizeof n));
+    int32_t *table = ref_map(SPOPS_MAP_SUBMANIFOLD, &kernel, &given, &given);
+    const ref_sparseconv conv = {given.n, given.n, 27, table, FRAME_IN, FRAME_OUT, 1, x, w};
+    ref_tensor_destroy(&c->expected);
+    c->expected = ref_tensor_create(given.n, FRAME_OUT);
+    ref_sparseconv_forward(&conv, NULL, &c->expected);
+    free(table), free(x), free(w);
+    ref_set_free(&given);
+}
+
+static spops_status enqueue_frame(void *user, spops_context *ctx)
+{
+    frame_case *c = (frame_case *)user;
+    spops_status status = spops_coords_set(ctx, c->coords, c->num_rows, c->rows);
+    if (!status) status = spops_kernel_map_set(ctx, c->map, c->coords, NULL);
+    if (!status) status = spops_sparseconv_set(ctx, c->conv);
+    if (!status)
+        status =
+            spops_sparseconv_execute(ctx, c->conv, whole(&c->x), c->w.view, NULL, whole(&c->out));
+    return status;
+}
+
+// Rows behind those in use are left alone: they are padding here, which is checked.
+static void verify_frame(void *user, int version, const char *what)
+{
+    frame_case *c = (frame_case *)user;
+    (void)version;
+    guarded_check(&c->out, &c->expected, false, what);
+}
+
+ParameterizedTestParameters(sparseconv, serves_frames)
+{
+    return every_launch();
+}
+ParameterizedTest(struct launch_param *p, sparseconv, serves_frames)
+{
+    test_device d;
+    spops_coords_options options = spops_coords_options_default();
+    spops_kernel_map_options map_options = spops_kernel_map_options_default();
+    const spops_coords_box box = {{0, 0, 0, 0, 0}, {0, 11, 11, 11, 0}};
+    const spops_kernel_shape kernel = spops_kernel_shape_cube(3, 3, 1, 1);
+    static const int32_t zeros[FRAME_CAPACITY * 4];
+
+    if (!test_open(&d, (spops_backend_kind)p->backend, (test_launch)p->launch)) return;
+    frame_case c = {.d = &d};
+    options.box = &box;
+    map_options.parts = SPOPS_MAP_PAIRS | SPOPS_MAP_ORDER;
+    map_options.max_pairs = FRAME_PAIRS;
+    test_expect_ok(
+        d.ctx, spops_coords_reserve(d.ctx, 3, FRAME_CAPACITY, FRAME_CAPACITY, &options, &c.coords),
+        "");
+    test_expect_ok(d.ctx,
+                   spops_kernel_map_reserve(d.ctx, SPOPS_MAP_SUBMANIFOLD, &kernel, c.coords, NULL,
+                                            &map_options, &c.map),
+                   "");
+    test_expect_ok(d.ctx, spops_sparseconv_create(d.ctx, c.map, NULL, &c.conv), "");
+    c.num_rows = test_upload_i32(&d, zeros, 1);
+    c.rows = test_upload_i32(&d, zeros, FRAME_CAPACITY * 4);
+    c.x = capacity_rows(&d, "x", FRAME_IN);
+    c.w = guarded_create(d.backend, "w", 27 * FRAME_IN, FRAME_OUT, 0, 0, SPOPS_DTYPE_F32);
+    c.out = capacity_rows(&d, "out", FRAME_OUT);
+    test_call call = {.user = &c,
+                      .prepare = prepare_frame,
+                      .enqueue = enqueue_frame,
+                      .verify = verify_frame,
+                      .scratch_bytes = spops_sparseconv_scratch_bytes(c.conv),
+                      .inputs = {&c.x, &c.w},
+                      .outputs = {&c.out},
+                      .what = "frames of a sparse convolution"};
+    test_run(&d, &call);
+    guarded_destroy(&c.x), guarded_destroy(&c.w), guarded_destroy(&c.out);
+    ref_tensor_destroy(&c.expected);
+    test_free(&d, c.num_rows), test_free(&d, c.rows);
+    spops_sparseconv_destroy(c.conv);
+    spops_kernel_map_destroy(c.map);
+    spops_coords_destroy(c.coords);
+    test_close(&d);
+}
+
+// ---- What is behind the sum ---------------------------------------------------------------------
+
+// A narrow output is rounded before an epilogue and behind it: two roundings of the dtype.
+ParameterizedTestParameters(sparseconv, finishes_narrow_outputs)
+{
+    return every_backend();
+}
+ParameterizedTest(struct backend_param *p, sparseconv, finishes_narrow_outputs)
+{
+    enum { ROWS = 5, COLS = 12 };
+    static const int32_t rows[ROWS * 4] = {0, 0, 0, 0, 0, 0, 0, 1, 0, 0,
+                                           1, 0, 0, 4, 4, 4, 0, 5, 4, 4};
+    test_device d;
+    if (!test_open(&d, (spops_backend_kind)p->backend, LAUNCH_DEFAULT)) return;
+    for (int t = SPOPS_DTYPE_F16; t <= SPOPS_DTYPE_BF16; ++t) {
+        conv_case c = {
+            .d = &d, .kind = SPOPS_MAP_SUBMANIFOLD, .kernel = spops_kernel_shape_cube(3, 3, 1, 1)};
+        const cloud_rows cloud = {3, ROWS, (int32_t *)(uintptr_t)rows};
+        const spops_dtype dtype = (spops_dtype)t;
+        const double step = dtype == SPOPS_DTYPE_F16 ? 0x1p-10 : 0x1p-7;
+        test_rng rng = test_rng_make(5 + (uint64_t)t);
+        guarded x, w, bias, scale, shift, residual, out;
+        spops_sparseconv_layer layer = spops_sparseconv_layer_default();
+        ref_epilogue epilogue = {NULL, NULL, NULL, NULL, true};
+
+        create_sets(&c, &cloud);
+        create_conv(&c, NULL);
+        x = guarded_create(d.backend, "x", ROWS, COLS, 0, 0, dtype);
+        w = guarded_create(d.backend, "w", 27 * COLS, COLS, 0, 0, dtype);
+        bias = guarded_create(d.backend, "bias", 1, COLS, 0, 0, SPOPS_DTYPE_F32);
+        scale = guarded_create(d.backend, "scale", 1, COLS, 0, 0, SPOPS_DTYPE_F32);
+        shift = guarded_create(d.backend, "shift", 1, COLS, 0, 0, SPOPS_DTYPE_F32);
+        residual = guarded_create(d.backend, "residual", ROWS, COLS, 0, 0, dtype);
+        out = guarded_create(d.backend, "out", ROWS, COLS, 0, 0, dtype);
+        guarded *const inputs[] = {&x, &w, &bias, &scale, &shift, &residual};
+        double *values[6];
+        for (int i = 0; i < 6; ++i) {
+            values[i] = guarded_fill(inputs[i], &rng, VALUES_RANDOM, false, 1);
+            guarded_upload(inputs[i]);
+        }
+        guarded_poison(&out, 0xff);
+        guarded_upload(&out);
+        layer.bias = vector(&bias.view);
+        layer.scale = vector(&scale.view);
+        layer.shift = vector(&shift.view);
+        layer.residual = &residual.view;
+        layer.activation = SPOPS_ACTIVATION_RELU;
+        test_expect_ok(d.ctx,
+                       spops_sparseconv_execute(d.ctx, c.conv, x.view, w.view, &layer, out.view),
+                       "narrow");
+        test_wait(&d);
+        guarded_download(&out);
+
+        c.ref.in_channels = c.ref.out_channels = COLS;
+        c.ref.groups = 1;
+        c.ref.x = values[0];
+        c.ref.w = values[1];
+        epilogue.bias = values[2];
+        epilogue.scale = values[3];
+        epilogue.shift = values[4];
+        epilogue.residual = values[5];
+        ref_tensor expected = ref_tensor_create(ROWS, COLS);
+        double bounds[ROWS * COLS];
+        ref_sparseconv_forward(&c.ref, &epilogue, &expected);
+        for (int i = 0; i < ROWS * COLS; ++i) /* f32's own errors are far below the last term */
+            bounds[i] = 2 * step * expected.scale[i];
+        guarded_check_bounds(&out, &expected, bounds, test_dtype_name(dtype));
+        guarded_check_padding(&out, test_dtype_name(dtype));
+        ref_tensor_destroy(&expected);
+        for (int i = 0; i < 6; ++i)
+            free(values[i]), guarded_destroy(inputs[i]);
+        guarded_destroy(&out);
+        destroy_case(&c);
+    }
+    test_close(&d);
+}
+
+// ---- What is refused ----------------------------------------------------------------------------
+
+ParameterizedTestParameters(sparseconv, refuses)
+{
+    return every_backend();
+}
+ParameterizedTest(struct backend_param *p, sparseconv, refuses)
+{
+    enum { ROWS = 2, TAPS = 27, C = 4 };
+    static const int32_t rows[ROWS * 4] = {0, 0, 0, 0, 0, 0, 0, 1};
+    static const int32_t zeros[TAPS * C * C];
+    static const spops_status invalid = SPOPS_STATUS_INVALID_ARGUMENT;
+    const cloud_rows cloud = {3, ROWS, (int32_t *)(uintptr_t)rows};
+    spops_kernel_map_options no_pairs = spops_kernel_map_options_default();
+    spops_sparseconv_options options = spops_sparseconv_options_default();
+    spops_sparseconv_layer layer = spops_sparseconv_layer_default();
+    spops_sparseconv *conv = NULL;
+    spops_kernel_map *map = NULL;
+    test_device d;
+
+    if (!test_open(&d, (spops_backend_kind)p->backend, LAUNCH_DEFAULT)) return;
+    conv_case c = {
+        .d = &d, .kind = SPOPS_MAP_SUBMANIFOLD, .kernel = spops_kernel_shape_cube(3, 3, 1, 1)};
+    create_sets(&c, &cloud);
+    create_conv(&c, NULL);
+    float *x = (float *)(void *)test_upload_i32(&d, zeros, ROWS * C);
+    float *y = (float *)(void *)test_upload_i32(&d, zeros, ROWS * C);
+    float *w = (float *)(void *)test_upload_i32(&d, zeros, TAPS * C * C);
+    const spops_dtype f32 = SPOPS_DTYPE_F32;
+    const spops_matrix mx = spops_matrix_dense(x, ROWS, C, f32);
+    const spops_matrix my = spops_matrix_dense(y, ROWS, C, f32);
+    const spops_matrix mw = spops_matrix_dense(w, TAPS * C, C, f32);
+    spops_context *ctx = d.ctx;
+
+    // plans
+    test_expect(ctx, spops_sparseconv_create(ctx, NULL, NULL, &conv), invalid,
+                "sparseconv_create: map is NULL", "no map");
+    no_pairs.parts = SPOPS_MAP_TABLE;
+    test_expect_ok(
+        ctx, spops_kernel_map_create(ctx, c.kind, &c.kernel, c.in_coords, NULL, &no_pairs, &map),
+        "map");
+    test_expect(ctx, spops_sparseconv_create(ctx, map, NULL, &conv), invalid,
+                "sparseconv_create: map has no pairs", "no pairs");
+    spops_kernel_map_destroy(map);
+    options.dataflow = (spops_dataflow)9;
+    test_expect(ctx, spops_sparseconv_create(ctx, c.map, &options, &conv), invalid,
+                "options->dataflow is 9, expected 0 to 2", "dataflow");
+    if (d.backend == SPOPS_BACKEND_CPU) {
+        options.dataflow = SPOPS_DATAFLOW_IMPLICIT_GEMM;
+        test_expect(ctx, spops_sparseconv_create(ctx, c.map, &options, &conv),
+                    SPOPS_STATUS_NOT_SUPPORTED, "the cpu backend has no implicit_gemm", "no GEMM");
+    }
+    options = spops_sparseconv_options_default();
+    options.max_in_channels = -1;
+    test_expect(ctx, spops_sparseconv_create(ctx, c.map, &options, &conv), invalid,
+                "options->max_in_channels is -1", "channels");
+    cr_assert_null(conv);
+
+    // layers
+    test_expect(ctx, spops_sparseconv_execute(ctx, NULL, mx, mw, NULL, my), invalid,
+                "sparseconv_execute: conv is NULL", "no plan");
+    test_expect(ctx,
+                spops_sparseconv_execute(ctx, c.conv, spops_matrix_dense(x, ROWS - 1, C, f32), mw,
+                                         NULL, my),
+                invalid, "sparseconv_execute: x", "rows of another cloud");
+    test_expect(ctx,
+                spops_sparseconv_execute(ctx, c.conv, mx,
+                                         spops_matrix_dense(w, TAPS * C - 1, C, f32), NULL, my),
+                invalid, "sparseconv_execute: w", "weights of another kernel");
+    test_expect(
+        ctx,
+        spops_sparseconv_execute(ctx, c.conv, spops_matrix_dense(x, ROWS, 0, f32), mw, NULL, my),
+        invalid, "x has no columns", "no channels");
+    test_expect(
+        ctx,
+        spops_sparseconv_execute(ctx, c.conv, mx, mw, NULL, spops_matrix_dense(y, ROWS, 0, f32)),
+        invalid, "out has no columns", "no channels");
+    test_expect(ctx,
+                spops_sparseconv_execute(ctx, c.conv, mx, mw, NULL,
+                                         spops_matrix_dense(y, ROWS, C, SPOPS_DTYPE_BF16)),
+                invalid, "sparseconv_execute: out", "dtype of out");
+    test_expect(ctx, spops_sparseconv_execute(ctx, c.conv, mx, mw, NULL, mx), invalid,
+                "sparseconv_execute: out", "in place");
+    layer.groups = 3;
+    test_expect(ctx, spops_sparseconv_execute(ctx, c.conv, mx, mw, &layer, my), invalid,
+                "expected multiples of layer->groups = 3", "groups");
+    layer = spops_sparseconv_layer_default();
+    layer.activation = (spops_activation)5;
+    test_expect(ctx, spops_sparseconv_execute(ctx, c.conv, mx, mw, &layer, my), invalid,
+                "layer->activation is 5", "activation");
+    layer = spops_sparseconv_layer_default();
+    layer.residual = &my;
+    test_expect(ctx, spops_sparseconv_execute(ctx, c.conv, mx, mw, &layer, my), invalid,
+                "sparseconv_execute: out", "residual in place");
+
+    // gradients
+    test_expect(ctx, spops_sparseconv_execute_backward(ctx, c.conv, my, mx, mw, NULL, NULL, NULL),
+                invalid, "conv was made without gradients", "no gradients");
+    options = spops_sparseconv_options_default();
+    options.backward = 1;
+    options.max_in_channels = options.max_out_channels = 2;
+    test_expect_ok(ctx, spops_sparseconv_create(ctx, c.map, &options, &conv), "small plan");
+    float *grad = (float *)(void *)test_upload_i32(&d, zeros, TAPS * C * C);
+    const spops_matrix mgrad = spops_matrix_dense(grad, TAPS * C, C, f32);
+    test_expect(ctx, spops_sparseconv_execute_backward(ctx, conv, my, mx, mw, NULL, NULL, &mgrad),
+                invalid, "w is 4 x 4 a tap, more than the 2 x 2 that conv was made for", "wide");
+    test_expect(ctx, spops_sparseconv_execute_backward(ctx, conv, my, mx, mw, NULL, &mx, NULL),
+                invalid, "sparseconv_execute_backward: grad_x", "grad_x over x");
+    spops_sparseconv_destroy(conv);
+
+    int32_t after[ROWS * C];
+    test_download_i32(&d, after, (const int32_t *)(const void *)y, ROWS * C);
+    cr_assert_arr_eq(after, zeros, sizeof after);
+    test_free(&d, x), test_free(&d, y), test_free(&d, w), test_free(&d, grad);
+    destroy_case(&c);
+    test_close(&d);
+}
