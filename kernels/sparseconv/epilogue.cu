@@ -2,10 +2,10 @@
 #include <initializer_list>
 
 #include "core/matrix.h"
-#include "kernels/core/functors.cuh"
+#include "kernels/core/chunk.cuh"
 #include "kernels/core/launch.cuh"
+#include "kernels/core/with_dtype.cuh"
 #include "sparseconv/epilogue_args.h"
-#include "spops/device/dtypes.cuh"
 
 namespace
 {

@@ -1,7 +1,7 @@
 // The epilogue of a convolution on the CPU.
 #include "backends/backend_cpu.h"
 #include "core/row_convert.h"
-#include "core/runs.h"
+#include "core/threads.h"
 #include "sparseconv/epilogue_args.h"
 
 #define STRIP 256 // columns
