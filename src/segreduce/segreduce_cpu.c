@@ -6,6 +6,7 @@
 
 #include "backends/backend_cpu.h"
 #include "core/matrix.h"
+#include "core/rows_isa.h"
 #include "core/threads.h"
 #include "segments/runs.h"
 #include "segreduce/segreduce_isa.h"
@@ -104,19 +105,13 @@ static void walk_lists(const walk *work, const spops_lists *lists, int64_t cols,
     }
 }
 
-// Index 1 where w has the dtype of x, 0 where it is f32 or absent.
-static int weights_like_rows(spops_matrix x, spops_matrix w)
-{
-    return w.data != NULL && w.dtype == x.dtype;
-}
-
 // Element (row, col) of a float matrix.
 static char *element(spops_matrix m, int64_t row, int64_t col)
 {
     return (char *)m.data + (row * m.row_stride + col) * element_bytes(m);
 }
 
-static float weight_at(const spops_segreduce_table *table, spops_matrix w, int64_t index)
+static float weight_at(const spops_rows_table *table, spops_matrix w, int64_t index)
 {
     float weight = 1.0f;
     if (w.data != NULL) {
@@ -167,7 +162,7 @@ static void reduce_split(const walk *work, const spops_split *split)
 // A caller's reduction works on blocks of columns that fit the stack.
 #define CUSTOM_COLS 256
 
-static void finish_custom(const spops_segreduce_args *args, const spops_segreduce_table *table,
+static void finish_custom(const spops_segreduce_args *args, const spops_rows_table *table,
                           int64_t owner, int64_t col, int64_t n, int64_t count, const void *state)
 {
     const spops_reduce_desc *desc = &args->custom->desc;
@@ -181,7 +176,7 @@ static void finish_custom(const spops_segreduce_args *args, const spops_segreduc
                state, (size_t)n * desc->state_bytes);
 }
 
-static void custom_range(const spops_segreduce_args *args, const spops_segreduce_table *table,
+static void custom_range(const spops_segreduce_args *args, const spops_rows_table *table,
                          int64_t owner, int64_t begin, int64_t end, char *partial)
 {
     const spops_reduce_desc *desc = &args->custom->desc;
@@ -206,8 +201,8 @@ static void custom_range(const spops_segreduce_args *args, const spops_segreduce
 
 static void custom_owner(const walk *work, int64_t owner, int64_t begin, int64_t end)
 {
-    custom_range((const spops_segreduce_args *)work->args,
-                 (const spops_segreduce_table *)work->kernels, owner, begin, end, NULL);
+    custom_range((const spops_segreduce_args *)work->args, (const spops_rows_table *)work->kernels,
+                 owner, begin, end, NULL);
 }
 
 static size_t custom_piece_bytes(const spops_segreduce_args *args)
@@ -218,7 +213,7 @@ static size_t custom_piece_bytes(const spops_segreduce_args *args)
 static void custom_piece(const walk *work, int64_t piece, const spops_entry *entry)
 {
     const spops_segreduce_args *args = (const spops_segreduce_args *)work->args;
-    custom_range(args, (const spops_segreduce_table *)work->kernels, entry->owner, entry->begin,
+    custom_range(args, (const spops_rows_table *)work->kernels, entry->owner, entry->begin,
                  (int64_t)entry->begin + entry->count,
                  (char *)args->partials + (size_t)piece * custom_piece_bytes(args));
 }
@@ -241,19 +236,18 @@ static void custom_split(const walk *work, const spops_split *split)
             memcpy(later, partial + (size_t)i * custom_piece_bytes(args), bytes);
             desc->combine(desc->user, n, state, later);
         }
-        finish_custom(args, (const spops_segreduce_table *)work->kernels, split->owner, col, n,
+        finish_custom(args, (const spops_rows_table *)work->kernels, split->owner, col, n,
                       split->count, state);
     }
 }
 
-static void choose_reduce(const spops_segreduce_args *args, const spops_segreduce_table *table,
+static void choose_reduce(const spops_context *ctx, const spops_segreduce_args *args,
                           reduce_kernels *kernels)
 {
+    const spops_segreduce_table *table = spops_segreduce_table_of(ctx);
     const int traced = args->states != NULL || args->arg.data != NULL;
-    const int dtype = (int)args->x.dtype;
-    kernels->range =
-        table->reduce_range[args->reduce][traced][dtype][weights_like_rows(args->x, args->w)];
-    kernels->split = table->reduce_split[args->reduce][traced][dtype];
+    kernels->range = table->range[args->reduce][traced][args->x.dtype];
+    kernels->split = table->split[args->reduce][traced];
     kernels->piece_bytes = (size_t)args->x.cols * table->state_bytes[args->reduce][traced];
 }
 
@@ -265,18 +259,18 @@ static bool is_extended_sum(const spops_segreduce_args *args)
            args->w_scale != NULL || args->out_scale != NULL;
 }
 
-static void choose_sum(const spops_segreduce_args *args, const spops_segreduce_table *table,
+static void choose_sum(const spops_context *ctx, const spops_segreduce_args *args,
                        reduce_kernels *kernels)
 {
-    const spops_dtype w = args->w.data != NULL ? args->w.dtype : SPOPS_DTYPE_F32;
-    kernels->range = table->sum_range[args->x.dtype][w];
-    kernels->split = table->sum_split;
+    const spops_segsum_table *table = spops_segsum_table_of(ctx);
+    kernels->range = table->range[args->x.dtype];
+    kernels->split = table->split;
     kernels->piece_bytes = (size_t)args->x.cols * sizeof(float);
 }
 
 // Rows of 8 or 4 bits as f16, once for all the terms that name them.
 static spops_matrix decode_rows(const spops_context *ctx, const spops_segreduce_args *args,
-                                const spops_segreduce_table *table)
+                                const spops_rows_table *table)
 {
     const spops_matrix x = args->x, scales = args->x_scales;
     const spops_matrix rows = spops_matrix_dense(args->x_f16, x.rows, x.cols, SPOPS_DTYPE_F16);
@@ -292,7 +286,7 @@ static spops_matrix decode_rows(const spops_context *ctx, const spops_segreduce_
 
 spops_status spops_cpu_segreduce(spops_context *ctx, const spops_segreduce_args *given)
 {
-    const spops_segreduce_table *table = spops_segreduce_table_of(ctx);
+    const spops_rows_table *table = spops_rows_table_of(ctx);
     spops_segreduce_args decoded = *given;
     const spops_segreduce_args *args = &decoded;
     walk work = {args, table, custom_owner, custom_piece, custom_split, NULL, 0, 0};
@@ -302,9 +296,9 @@ spops_status spops_cpu_segreduce(spops_context *ctx, const spops_segreduce_args 
     if (!spops_dtype_is_float(args->x.dtype)) decoded.x = decode_rows(ctx, given, table);
     if (args->custom == NULL) {
         if (is_extended_sum(args))
-            choose_sum(args, table, &kernels);
+            choose_sum(ctx, args, &kernels);
         else
-            choose_reduce(args, table, &kernels);
+            choose_reduce(ctx, args, &kernels);
         work.kernels = &kernels;
         work.owner = reduce_owner;
         work.piece = reduce_piece;
@@ -318,11 +312,11 @@ spops_status spops_cpu_segreduce(spops_context *ctx, const spops_segreduce_args 
 // ---- seggrad ------------------------------------------------------------------------------------
 
 typedef struct grad_kernels {
-    const spops_segreduce_table *table;
+    const spops_rows_table *table;
     spops_grad_range range;
 } grad_kernels;
 
-static void custom_grad_range(const spops_grad_args *args, const spops_segreduce_table *table,
+static void custom_grad_range(const spops_grad_args *args, const spops_rows_table *table,
                               int64_t owner, int64_t begin, int64_t end, float *partial)
 {
     const spops_reduce_desc *desc = &args->custom->desc;
@@ -397,14 +391,13 @@ static void grad_split(const walk *work, const spops_split *split)
 
 spops_status spops_cpu_seggrad(spops_context *ctx, const spops_grad_args *args)
 {
-    const spops_segreduce_table *table = spops_segreduce_table_of(ctx);
+    const spops_rows_table *table = spops_rows_table_of(ctx);
     grad_kernels kernels = {table, NULL};
     walk work = {args, &kernels, grad_owner, grad_piece, grad_split, NULL, 0, 0};
 
     if (args->x.cols == 0) return SPOPS_STATUS_OK;
     if (args->custom == NULL)
-        kernels.range =
-            table->grad_range[args->reduce][args->x.dtype][weights_like_rows(args->x, args->w)];
+        kernels.range = spops_seggrad_table_of(ctx)->grad_range[args->reduce][args->x.dtype];
     set_output(&work, args->grad);
     walk_lists(&work, args->lists, args->x.cols, ctx->num_threads);
     return SPOPS_STATUS_OK;
@@ -413,7 +406,7 @@ spops_status spops_cpu_seggrad(spops_context *ctx, const spops_grad_args *args)
 // ---- segdot -------------------------------------------------------------------------------------
 
 typedef struct dot_kernels {
-    const spops_segreduce_table *table;
+    const spops_rows_table *table;
     spops_dot_range range;
 } dot_kernels;
 
@@ -427,7 +420,7 @@ static float sum_by_halves(float *v, int64_t n)
     return v[0];
 }
 
-static float custom_dot_range(const spops_grad_args *args, const spops_segreduce_table *table,
+static float custom_dot_range(const spops_grad_args *args, const spops_rows_table *table,
                               int64_t owner, int64_t begin, int64_t end)
 {
     const spops_reduce_desc *desc = &args->custom->desc;
@@ -497,11 +490,12 @@ static void dot_split(const walk *work, const spops_split *split)
 
 spops_status spops_cpu_segdot(spops_context *ctx, const spops_grad_args *args)
 {
-    const spops_segreduce_table *table = spops_segreduce_table_of(ctx);
+    const spops_rows_table *table = spops_rows_table_of(ctx);
     dot_kernels kernels = {table, NULL};
     const walk work = {args, &kernels, dot_owner, dot_piece, dot_split, NULL, 0, 0};
 
-    if (args->custom == NULL) kernels.range = table->dot_range[args->reduce][args->x.dtype];
+    if (args->custom == NULL)
+        kernels.range = spops_seggrad_table_of(ctx)->dot_range[args->reduce][args->x.dtype];
     walk_lists(&work, args->lists, args->x.cols, ctx->num_threads);
     return SPOPS_STATUS_OK;
 }
