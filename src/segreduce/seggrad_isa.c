@@ -34,13 +34,14 @@ SPOPS_INLINE void term_gradients(int op, int xtype, int width, spops_matrix grad
 }
 
 SPOPS_INLINE void grad_block(int op, int xtype, int width, const spops_grad_args *args,
-                             int64_t owner, int64_t begin, int64_t end, int64_t col, float *partial)
+                             int64_t out_row, int64_t begin, int64_t end, int64_t col,
+                             float *partial)
 {
     const weights w = weights_of(args->x, args->w);
     cursor at = cursor_at(args->lists, begin);
     float acc[MAX_WIDTH], x[MAX_WIDTH];
 
-    spops_load_lanes(xtype, width, spops_element(xtype, args->x, owner, col), x);
+    spops_load_lanes(xtype, width, spops_element(xtype, args->x, out_row, col), x);
 #pragma omp simd
     for (int c = 0; c < width; ++c)
         acc[c] = 0.0f;
@@ -61,15 +62,16 @@ SPOPS_INLINE void grad_block(int op, int xtype, int width, const spops_grad_args
         for (int c = 0; c < width; ++c)
             partial[col + c] = acc[c];
     } else {
-        spops_store_lanes(xtype, width, acc, (char *)spops_element(xtype, args->grad, owner, col));
+        spops_store_lanes(xtype, width, acc,
+                          (char *)spops_element(xtype, args->grad, out_row, col));
     }
 }
 
-SPOPS_INLINE void grad_range(int op, int xtype, const spops_grad_args *args, int64_t owner,
+SPOPS_INLINE void grad_range(int op, int xtype, const spops_grad_args *args, int64_t out_row,
                              int64_t begin, int64_t end, float *partial)
 {
     const int64_t cols = args->x.cols;
-#define BLOCK(width, col) grad_block(op, xtype, width, args, owner, begin, end, col, partial)
+#define BLOCK(width, col) grad_block(op, xtype, width, args, out_row, begin, end, col, partial)
     FOR_EACH_BLOCK(cols, WIDE_2, BLOCK)
 #undef BLOCK
 }
@@ -95,7 +97,7 @@ SPOPS_INLINE void dot_block(int op, int xtype, int width, const spops_grad_args 
         acc[c] += x[c] * grad[c];
 }
 
-SPOPS_INLINE float dot_range(int op, int xtype, const spops_grad_args *args, int64_t owner,
+SPOPS_INLINE float dot_range(int op, int xtype, const spops_grad_args *args, int64_t out_row,
                              int64_t begin, int64_t end)
 {
     const int64_t cols = args->x.cols;
@@ -107,7 +109,7 @@ SPOPS_INLINE float dot_range(int op, int xtype, const spops_grad_args *args, int
     if (args->w.data != NULL)
         weight = spops_load_1((int)args->w.dtype,
                               (const char *)args->w.data +
-                                  (size_t)owner * spops_element_bytes((int)args->w.dtype));
+                                  (size_t)out_row * spops_element_bytes((int)args->w.dtype));
 #pragma omp simd
     for (int c = 0; c < 4 * DOT_WIDTH; ++c)
         acc[c] = 0.0f;
@@ -135,16 +137,16 @@ SPOPS_INLINE float dot_range(int op, int xtype, const spops_grad_args *args, int
 // ---- Instances ----------------------------------------------------------------------------------
 
 #define GRAD(name, dtype)                                                                          \
-    static void grad_range_##name##_##dtype(const spops_grad_args *args, int64_t owner,            \
+    static void grad_range_##name##_##dtype(const spops_grad_args *args, int64_t out_row,          \
                                             int64_t begin, int64_t end, float *partial)            \
     {                                                                                              \
-        grad_range(SPOPS_REDUCE_##name + TRACED, SPOPS_DTYPE_##dtype, args, owner, begin, end,     \
+        grad_range(SPOPS_REDUCE_##name + TRACED, SPOPS_DTYPE_##dtype, args, out_row, begin, end,   \
                    partial);                                                                       \
     }                                                                                              \
-    static float dot_range_##name##_##dtype(const spops_grad_args *args, int64_t owner,            \
+    static float dot_range_##name##_##dtype(const spops_grad_args *args, int64_t out_row,          \
                                             int64_t begin, int64_t end)                            \
     {                                                                                              \
-        return dot_range(SPOPS_REDUCE_##name + TRACED, SPOPS_DTYPE_##dtype, args, owner, begin,    \
+        return dot_range(SPOPS_REDUCE_##name + TRACED, SPOPS_DTYPE_##dtype, args, out_row, begin,  \
                          end);                                                                     \
     }
 #define SPOPS_REDUCE_OP(name, plain, traced) GRAD(name, F32) GRAD(name, F16) GRAD(name, BF16)

@@ -1,10 +1,10 @@
 // The vector code of segreduce, compiled once per instruction set.
 #include "segreduce/segreduce_lanes.h"
 
-// Where the states of `width` columns go once all terms of an owner are in: acc[from] and on, to
-// columns from `col` on.
+// Where the states of `width` columns go once all terms of an output row are in: acc[from] and on,
+// to columns from `col` on.
 SPOPS_INLINE void finish_lanes(int op, int dtype, int width, const spops_segreduce_args *args,
-                               int64_t owner, int64_t col, int64_t count, const accumulators *acc,
+                               int64_t out_row, int64_t col, int64_t count, const accumulators *acc,
                                int from)
 {
     if (args->out.data != NULL) {
@@ -12,17 +12,17 @@ SPOPS_INLINE void finish_lanes(int op, int dtype, int width, const spops_segredu
 #pragma omp simd
         for (int c = 0; c < width; ++c)
             v[c] = finalize(op, get(acc, from + c), count);
-        spops_store_lanes(dtype, width, v, (char *)spops_element(dtype, args->out, owner, col));
+        spops_store_lanes(dtype, width, v, (char *)spops_element(dtype, args->out, out_row, col));
     }
     if (has_arg(op) && args->arg.data != NULL) {
-        int32_t *arg = (int32_t *)args->arg.data + owner * args->arg.row_stride + col;
+        int32_t *arg = (int32_t *)args->arg.data + out_row * args->arg.row_stride + col;
 #pragma omp simd
         for (int c = 0; c < width; ++c)
             arg[c] = winner(op, get(acc, from + c));
     }
     if (gradient_reads_state(op) && args->states != NULL) {
         char *states =
-            (char *)args->states + (size_t)(owner * args->x.cols + col) * state_bytes(op);
+            (char *)args->states + (size_t)(out_row * args->x.cols + col) * state_bytes(op);
 #pragma omp simd
         for (int c = 0; c < width; ++c)
             store_state(op, get(acc, from + c), states + (size_t)c * state_bytes(op));
@@ -30,35 +30,36 @@ SPOPS_INLINE void finish_lanes(int op, int dtype, int width, const spops_segredu
 }
 
 // The same for a block of any width. One function for an op and a dtype, which is not inlined into
-// the blocks: it runs once for all the terms of an owner, and would take half the time to compile.
-typedef void (*finisher)(int width, const spops_segreduce_args *args, int64_t owner, int64_t col,
+// the blocks: it runs once for all the terms of an output row, and would take half the time to
+// compile.
+typedef void (*finisher)(int width, const spops_segreduce_args *args, int64_t out_row, int64_t col,
                          int64_t count, const accumulators *acc);
 
 SPOPS_INLINE void finish_block(int op, int dtype, int width, const spops_segreduce_args *args,
-                               int64_t owner, int64_t col, int64_t count, const accumulators *acc)
+                               int64_t out_row, int64_t col, int64_t count, const accumulators *acc)
 {
     int c = 0;
     for (; c + 16 <= width; c += 16)
-        finish_lanes(op, dtype, 16, args, owner, col + c, count, acc, c);
+        finish_lanes(op, dtype, 16, args, out_row, col + c, count, acc, c);
     for (; c + 4 <= width; c += 4)
-        finish_lanes(op, dtype, 4, args, owner, col + c, count, acc, c);
+        finish_lanes(op, dtype, 4, args, out_row, col + c, count, acc, c);
     for (; c < width; ++c)
-        finish_lanes(op, dtype, 1, args, owner, col + c, count, acc, c);
+        finish_lanes(op, dtype, 1, args, out_row, col + c, count, acc, c);
 }
 
 // A copy for the finisher: accumulators whose address left the block would lie in memory.
-SPOPS_INLINE void finish(finisher to, int width, const spops_segreduce_args *args, int64_t owner,
+SPOPS_INLINE void finish(finisher to, int width, const spops_segreduce_args *args, int64_t out_row,
                          int64_t col, int64_t count, const accumulators *acc)
 {
     accumulators copy;
 #pragma omp simd
     for (int c = 0; c < width; ++c)
         put(&copy, c, get(acc, c));
-    to(width, args, owner, col, count, &copy);
+    to(width, args, out_row, col, count, &copy);
 }
 
 SPOPS_INLINE void reduce_block(int op, int xtype, finisher to, int width,
-                               const spops_segreduce_args *args, int64_t owner, int64_t begin,
+                               const spops_segreduce_args *args, int64_t out_row, int64_t begin,
                                int64_t end, int64_t col, char *partial)
 {
     const int64_t row_bytes = args->x.row_stride * (int64_t)spops_element_bytes(xtype);
@@ -84,21 +85,22 @@ SPOPS_INLINE void reduce_block(int op, int xtype, finisher to, int width,
         for (int c = 0; c < width; ++c)
             store_state(op, get(&acc, c), partial + (size_t)(col + c) * state_bytes(op));
     } else {
-        finish(to, width, args, owner, col, end - begin, &acc);
+        finish(to, width, args, out_row, col, end - begin, &acc);
     }
 }
 
 SPOPS_INLINE void reduce_range(int op, int xtype, finisher to, const spops_segreduce_args *args,
-                               int64_t owner, int64_t begin, int64_t end, char *partial)
+                               int64_t out_row, int64_t begin, int64_t end, char *partial)
 {
     const int64_t cols = args->x.cols;
-#define BLOCK(width, col) reduce_block(op, xtype, to, width, args, owner, begin, end, col, partial)
+#define BLOCK(width, col)                                                                          \
+    reduce_block(op, xtype, to, width, args, out_row, begin, end, col, partial)
     FOR_EACH_BLOCK(cols, wide_of(op), BLOCK)
 #undef BLOCK
 }
 
 SPOPS_INLINE void split_block(int op, finisher to, int width, const spops_segreduce_args *args,
-                              const spops_split *split, int64_t col)
+                              const spops_split_segment *split, int64_t col)
 {
     const size_t piece_bytes = (size_t)args->x.cols * state_bytes(op);
     const char *partial = (const char *)args->partials + (size_t)split->first_piece * piece_bytes +
@@ -116,11 +118,11 @@ SPOPS_INLINE void split_block(int op, finisher to, int width, const spops_segred
             put(&acc, c, combine(op, get(&acc, c), b));
         }
     }
-    finish(to, width, args, split->owner, col, split->count, &acc);
+    finish(to, width, args, split->segment, col, split->count, &acc);
 }
 
 SPOPS_INLINE void reduce_split(int op, finisher to, const spops_segreduce_args *args,
-                               const spops_split *split)
+                               const spops_split_segment *split)
 {
     const int64_t cols = args->x.cols;
 #define BLOCK(width, col) split_block(op, to, width, args, split, col)
@@ -133,17 +135,17 @@ SPOPS_INLINE void reduce_split(int op, finisher to, const spops_segreduce_args *
 // A traced op is asked for winners and states; one that has neither needs no code.
 #define REDUCE(name, op, tag, dtype, used)                                                         \
     static __attribute__((noinline)) void finish_##name##_##tag##_##dtype(                         \
-        int width, const spops_segreduce_args *args, int64_t owner, int64_t col, int64_t count,    \
+        int width, const spops_segreduce_args *args, int64_t out_row, int64_t col, int64_t count,  \
         const accumulators *acc)                                                                   \
     {                                                                                              \
-        if (used) finish_block(op, SPOPS_DTYPE_##dtype, width, args, owner, col, count, acc);      \
+        if (used) finish_block(op, SPOPS_DTYPE_##dtype, width, args, out_row, col, count, acc);    \
     }                                                                                              \
     static void reduce_range_##name##_##tag##_##dtype(const spops_segreduce_args *args,            \
-                                                      int64_t owner, int64_t begin, int64_t end,   \
+                                                      int64_t out_row, int64_t begin, int64_t end, \
                                                       void *partial)                               \
     {                                                                                              \
         if (used)                                                                                  \
-            reduce_range(op, SPOPS_DTYPE_##dtype, finish_##name##_##tag##_##dtype, args, owner,    \
+            reduce_range(op, SPOPS_DTYPE_##dtype, finish_##name##_##tag##_##dtype, args, out_row,  \
                          begin, end, (char *)partial);                                             \
     }
 // Combining pieces is the same for every dtype, but for its end.
@@ -152,7 +154,7 @@ SPOPS_INLINE void reduce_split(int op, finisher to, const spops_segreduce_args *
     REDUCE(name, op, tag, F16, used)                                                               \
     REDUCE(name, op, tag, BF16, used)                                                              \
     static void reduce_split_##name##_##tag(const spops_segreduce_args *args,                      \
-                                            const spops_split *split)                              \
+                                            const spops_split_segment *split)                      \
     {                                                                                              \
         static const finisher to[] = FLOATS(finish_##name##_##tag);                                \
         if (used) reduce_split(op, to[args->x.dtype], args, split);                                \

@@ -15,17 +15,19 @@ enum {
     SPOPS_NUM_BUILTINS
 };
 
-// Reduce positions begin .. end - 1 of an owner. partial NULL: they are all it has; finalize them
-// into out, arg and states. Else they are a piece: leave its states, one per column, in partial.
-typedef void (*spops_reduce_range)(const spops_segreduce_args *args, int64_t owner, int64_t begin,
+// Reduce positions begin .. end - 1 of an output row. partial NULL: they are all it has; finalize
+// them into out, arg and states. Else they are a piece: leave its states, one per column, in
+// partial.
+typedef void (*spops_reduce_range)(const spops_segreduce_args *args, int64_t out_row, int64_t begin,
                                    int64_t end, void *partial);
-// Combine the pieces of a split owner, whose states lie in args->partials, and finalize.
-typedef void (*spops_reduce_split)(const spops_segreduce_args *args, const spops_split *split);
-// The gradient of an owner's row from positions begin .. end - 1: into grad, or partial as f32.
-typedef void (*spops_grad_range)(const spops_grad_args *args, int64_t owner, int64_t begin,
+// Combine the pieces of a split output row, whose states lie in args->partials, and finalize.
+typedef void (*spops_reduce_split)(const spops_segreduce_args *args,
+                                   const spops_split_segment *split);
+// The gradient of a row of x from positions begin .. end - 1: into grad, or partial as f32.
+typedef void (*spops_grad_range)(const spops_grad_args *args, int64_t out_row, int64_t begin,
                                  int64_t end, float *partial);
-// The gradient of an owner's weight from positions begin .. end - 1.
-typedef float (*spops_dot_range)(const spops_grad_args *args, int64_t owner, int64_t begin,
+// The gradient of a weight from positions begin .. end - 1.
+typedef float (*spops_dot_range)(const spops_grad_args *args, int64_t out_row, int64_t begin,
                                  int64_t end);
 
 typedef struct spops_segreduce_table {

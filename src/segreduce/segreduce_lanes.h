@@ -2,7 +2,7 @@
 // reduction, dtype and block width; these are constants where they are inlined, so that the compiler
 // sees plain loops over columns with the accumulators in vector registers.
 //
-//     terms of an owner        block of columns
+//     terms of an output row        block of columns
 //     row a(p) of x  * w --->  acc[0 .. width-1]  --->  out, arg, states or partial
 #ifndef SPOPS_SEGREDUCE_LANES_H
 #define SPOPS_SEGREDUCE_LANES_H

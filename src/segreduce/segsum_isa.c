@@ -25,12 +25,12 @@ static __attribute__((noinline)) void store_sums(int dtype, int width, const flo
     }
 }
 
-// Scale and store the sums of an owner.
-SPOPS_INLINE void finish_sum(int width, const spops_segreduce_args *args, int64_t owner,
+// Scale and store the sums of an output row.
+SPOPS_INLINE void finish_sum(int width, const spops_segreduce_args *args, int64_t out_row,
                              int64_t col, const float *acc)
 {
     const int dtype = (int)args->out.dtype;
-    char *dst = (char *)spops_element(dtype, args->out, owner, col);
+    char *dst = (char *)spops_element(dtype, args->out, out_row, col);
     float factor = args->x_scale != NULL ? *args->x_scale : 1.0f;
     float v[MAX_WIDTH];
 
@@ -42,7 +42,7 @@ SPOPS_INLINE void finish_sum(int width, const spops_segreduce_args *args, int64_
     store_sums(dtype, width, v, dst);
 }
 
-SPOPS_INLINE void sum_block(int xtype, int width, const spops_segreduce_args *args, int64_t owner,
+SPOPS_INLINE void sum_block(int xtype, int width, const spops_segreduce_args *args, int64_t out_row,
                             int64_t begin, int64_t end, int64_t col, float *partial)
 {
     const int64_t row_bytes = args->x.row_stride * (int64_t)spops_element_bytes(xtype);
@@ -63,7 +63,7 @@ SPOPS_INLINE void sum_block(int xtype, int width, const spops_segreduce_args *ar
             acc[c] += weight * v[c];
     }
     if (partial == NULL) {
-        finish_sum(width, args, owner, col, acc);
+        finish_sum(width, args, out_row, col, acc);
         return;
     }
 #pragma omp simd
@@ -71,23 +71,23 @@ SPOPS_INLINE void sum_block(int xtype, int width, const spops_segreduce_args *ar
         partial[col + c] = acc[c];
 }
 
-SPOPS_INLINE void sum_range(int xtype, const spops_segreduce_args *args, int64_t owner,
+SPOPS_INLINE void sum_range(int xtype, const spops_segreduce_args *args, int64_t out_row,
                             int64_t begin, int64_t end, float *partial)
 {
     const int64_t cols = args->x.cols;
     if (begin == end && partial == NULL) { // zero, whatever the scales
         const int dtype = (int)args->out.dtype;
-        memset((char *)spops_element(dtype, args->out, owner, 0), 0,
+        memset((char *)spops_element(dtype, args->out, out_row, 0), 0,
                (size_t)cols * spops_element_bytes(dtype));
         return;
     }
-#define BLOCK(width, col) sum_block(xtype, width, args, owner, begin, end, col, partial)
+#define BLOCK(width, col) sum_block(xtype, width, args, out_row, begin, end, col, partial)
     FOR_EACH_BLOCK(cols, WIDE_1, BLOCK)
 #undef BLOCK
 }
 
 SPOPS_INLINE void sum_split_block(int width, const spops_segreduce_args *args,
-                                  const spops_split *split, int64_t col)
+                                  const spops_split_segment *split, int64_t col)
 {
     const int64_t cols = args->x.cols;
     const float *partial = (const float *)args->partials + split->first_piece * cols + col;
@@ -102,10 +102,10 @@ SPOPS_INLINE void sum_split_block(int width, const spops_segreduce_args *args,
         for (int c = 0; c < width; ++c)
             acc[c] += partial[c];
     }
-    finish_sum(width, args, split->owner, col, acc);
+    finish_sum(width, args, split->segment, col, acc);
 }
 
-static void sum_split(const spops_segreduce_args *args, const spops_split *split)
+static void sum_split(const spops_segreduce_args *args, const spops_split_segment *split)
 {
     const int64_t cols = args->x.cols;
 #define BLOCK(width, col) sum_split_block(width, args, split, col)
@@ -116,10 +116,10 @@ static void sum_split(const spops_segreduce_args *args, const spops_split *split
 // ---- Instances ----------------------------------------------------------------------------------
 
 #define SPOPS_DTYPE_FLOAT(NAME, name, bits, c_type, device_type)                                   \
-    static void sum_range_##NAME(const spops_segreduce_args *args, int64_t owner, int64_t begin,   \
+    static void sum_range_##NAME(const spops_segreduce_args *args, int64_t out_row, int64_t begin, \
                                  int64_t end, void *partial)                                       \
     {                                                                                              \
-        sum_range(SPOPS_DTYPE_##NAME, args, owner, begin, end, (float *)partial);                  \
+        sum_range(SPOPS_DTYPE_##NAME, args, out_row, begin, end, (float *)partial);                \
     }
 #include "core/dtypes.def"
 
