@@ -318,6 +318,8 @@ static void check_case(test_device *d, const relation_shape *shape, operation ki
     c.options.diagonal = f.diagonal;
     c.options.transposed = f.transposed;
     c.options.reversed = f.reversed;
+    // Whole numbers as small as these are exact in tf32 too.
+    if (values == VALUES_EXACT && test_rng_below(rng, 2) == 0) c.options.math = SPOPS_MATH_TF32;
     options.backward = kind != MVMR || f.reversed;
     options.max_matrix_elements =
         f.diagonal ? f.x_cols : f.x_cols / f.groups * f.out_cols; // exactly what is needed
@@ -497,6 +499,69 @@ ParameterizedTest(struct backend_param *p, mvmr, accumulates)
         cr_assert(any, "%s: every sum is 0", result->name);
     }
     small_close(&c);
+}
+
+// Factors of f32 may be rounded to tf32, and no more than that: 11 bits of each, to nearest.
+ParameterizedTestParameters(mvmr, rounds_to_tf32)
+{
+    return every_backend();
+}
+ParameterizedTest(struct backend_param *p, mvmr, rounds_to_tf32)
+{
+    enum { N = 150, X_WIDTH = 40, OUT_WIDTH = 72 };
+    static const int32_t offsets[] = {0, 100, N};
+    static int32_t rows[N], matrix[N];
+    const ref_mvmr_form form = {X_WIDTH, OUT_WIDTH, 1, false, false, false};
+    const ref_triplets triplets = {N, N, 2, N, rows, rows, matrix};
+    const double u = 0x1p-11, product = 2 * u + u * u; // of a rounded product
+    test_device d;
+    test_rng rng = test_rng_make(11);
+    spops_triplets *plan = NULL;
+    spops_triplets_options options = spops_triplets_options_default();
+    spops_mvmr_options math = spops_mvmr_options_default();
+    if (!test_open(&d, (spops_backend_kind)p->backend, LAUNCH_DEFAULT)) return;
+    for (int32_t r = 0; r < N; ++r)
+        rows[r] = r, matrix[r] = r >= offsets[1];
+    int32_t *o = test_upload_i32(&d, offsets, 3);
+    options.backward = 1;
+    math.math = SPOPS_MATH_TF32;
+    test_expect_ok(d.ctx, spops_triplets_create_from_offsets(d.ctx, 2, o, &options, &plan), "plan");
+    guarded x = guarded_create(d.backend, "x", N, X_WIDTH, 0, 0, SPOPS_DTYPE_F32);
+    guarded w = guarded_create(d.backend, "w", 2 * X_WIDTH, OUT_WIDTH, 0, 0, SPOPS_DTYPE_F32);
+    guarded g = guarded_create(d.backend, "g", N, OUT_WIDTH, 0, 0, SPOPS_DTYPE_F32);
+    guarded out = guarded_create(d.backend, "out", N, OUT_WIDTH, 0, 0, SPOPS_DTYPE_F32);
+    guarded dw = guarded_create(d.backend, "dw", 2 * X_WIDTH, OUT_WIDTH, 0, 0, SPOPS_DTYPE_F32);
+    double *xs = guarded_fill(&x, &rng, VALUES_RANDOM, false, 1);
+    double *ws = guarded_fill(&w, &rng, VALUES_RANDOM, false, 1);
+    double *gs = guarded_fill(&g, &rng, VALUES_RANDOM, false, 1);
+    guarded_upload(&x), guarded_upload(&w), guarded_upload(&g);
+    test_expect_ok(d.ctx, spops_mvmr_execute(d.ctx, plan, x.view, w.view, NULL, &math, out.view),
+                   "mvmr");
+    test_expect_ok(d.ctx, spops_vvor_execute(d.ctx, plan, x.view, g.view, NULL, &math, dw.view),
+                   "vvor");
+    test_wait(&d);
+    for (int call = 0; call < 2; ++call) {
+        guarded *result = call == 0 ? &out : &dw;
+        const int64_t n = result->view.rows * result->view.cols;
+        ref_tensor expected = ref_tensor_create(result->view.rows, result->view.cols);
+        double *bounds = (double *)calloc((size_t)n, sizeof *bounds);
+        if (call == 0)
+            ref_mvmr(&triplets, &form, xs, ws, NULL, &expected);
+        else
+            ref_vvor(&triplets, &form, xs, gs, NULL, &expected);
+        for (int64_t i = 0; i < n; ++i)
+            bounds[i] = (product + expected.roundings[i] * 0x1p-22) * expected.scale[i];
+        guarded_download(result);
+        guarded_check_bounds(result, &expected, bounds, "tf32");
+        ref_tensor_destroy(&expected);
+        free(bounds);
+    }
+    free(xs), free(ws), free(gs);
+    guarded_destroy(&x), guarded_destroy(&w), guarded_destroy(&g);
+    guarded_destroy(&out), guarded_destroy(&dw);
+    spops_triplets_destroy(plan);
+    test_free(&d, o);
+    test_close(&d);
 }
 
 // Gradients of matrices past the range of f16: rows of f16, sums in f32.
