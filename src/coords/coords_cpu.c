@@ -9,7 +9,7 @@
 #include "backends/backend_cpu.h"
 #include "coords/axis_taps_cpu.h"
 #include "coords/coord_index_cpu.h"
-#include "coords/radix_sort.h"
+#include "core/radix_sort.h"
 #include "core/threads.h"
 
 #define MAX_PARTS 64
@@ -128,7 +128,7 @@ typedef struct build_workspace {
 static build_workspace carve_workspace(int64_t max_candidates, spops_carver *c)
 {
     build_workspace w;
-    w.sort = spops_radix_carve(max_candidates, c);
+    w.sort = spops_radix_carve(sizeof(uint64_t), max_candidates, c);
     w.packed = spops_carve(c, max_candidates, 1, sizeof *w.packed);
     w.items = spops_carve(c, max_candidates, 1, sizeof *w.items);
     w.rows = spops_carve(c, max_candidates, 1, sizeof *w.rows);
@@ -546,8 +546,11 @@ static void fill_sorted(const spops_context *ctx, const spops_coords_arrays *coo
     bool ascends = true;
     for (int64_t row = 1; row < n && ascends; ++row)
         ascends = coords->keys[row - 1] < coords->keys[row];
-    const spops_radix_buffers direct = {
-        {index->sorted_keys, sort->keys[0]}, {index->sorted_rows, sort->values[0]}, sort->counts};
+    spops_radix_buffers direct = *sort; // into the index itself, by way of the workspace
+    direct.keys[0] = index->sorted_keys;
+    direct.values[0] = index->sorted_rows;
+    direct.keys[1] = sort->keys[0];
+    direct.values[1] = sort->values[0];
 #pragma omp parallel for num_threads(num_parts) if (num_parts > 1) schedule(static, 1)
     for (int part = 0; part < num_parts; ++part) {
         const int64_t end = spops_part_begin(n, part + 1, num_parts);

@@ -6,7 +6,7 @@
 #include "backends/backend_cpu.h"
 #include "coords/axis_taps_cpu.h"
 #include "coords/coord_index_cpu.h"
-#include "coords/radix_sort.h"
+#include "core/radix_sort.h"
 #include "core/threads.h"
 
 #define MAX_PARTS   16
@@ -29,7 +29,7 @@ static map_workspace carve_workspace(const spops_map_arrays *map, int32_t parts,
         map->out.max_rows > map->in.max_rows ? map->out.max_rows : map->in.max_rows;
     map_workspace w;
     w.counts = spops_carve(c, MAX_PARTS, map->taps.num_taps, sizeof *w.counts);
-    w.sort = spops_radix_carve(parts & SPOPS_MAP_ORDER ? rows : 0, c);
+    w.sort = spops_radix_carve(sizeof(uint64_t), parts & SPOPS_MAP_ORDER ? rows : 0, c);
     return w;
 }
 
@@ -325,6 +325,7 @@ spops_status spops_cpu_map_order(spops_context *ctx, const spops_map_order_args 
     const int num_parts = parts_for(ctx, n, num_taps);
     spops_carver carver = {(char *)args->workspace, 0};
     const map_workspace w = carve_workspace(map, SPOPS_MAP_ORDER, &carver);
+    uint64_t *keys = (uint64_t *)w.sort.keys[0];
     uint32_t ranks[4][256];
     int sorted;
 
@@ -334,8 +335,8 @@ spops_status spops_cpu_map_order(spops_context *ctx, const spops_map_order_args 
         const int64_t end = spops_part_begin(n, part + 1, num_parts);
         for (int64_t i = spops_part_begin(n, part, num_parts); i < end; ++i) {
             const uint32_t mask = spops_mask_fold(side->masks + i * words, num_taps);
-            w.sort.keys[0][i] = ranks[0][mask & 255] ^ ranks[1][mask >> 8 & 255] ^
-                                ranks[2][mask >> 16 & 255] ^ ranks[3][mask >> 24];
+            keys[i] = ranks[0][mask & 255] ^ ranks[1][mask >> 8 & 255] ^
+                      ranks[2][mask >> 16 & 255] ^ ranks[3][mask >> 24];
             w.sort.values[0][i] = (int32_t)i;
         }
     }

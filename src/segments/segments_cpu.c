@@ -5,55 +5,35 @@
 #include <string.h>
 
 #include "backends/backend_cpu.h"
+#include "core/radix_sort.h"
 #include "core/threads.h"
 #include "segments/runs.h"
 
 // ---- Workspace ----------------------------------------------------------------------------------
 
-// A digit of the sort has at most 2^14 values: one pass sorts by the cells of a 128 x 128 grid, and
-// the counters of a thread still fit its L2 cache.
-#define MAX_DIGIT_BITS  14
-#define MAX_SORT_PARTS  64
+#define MAX_ORDER_PARTS 64
 #define MAX_BUCKET_BITS 12
 
-// How terms are sorted: follows from sizes alone, since a plan may be refilled by a context with
-// more threads than the one that made its workspace.
-typedef struct sort_plan {
-    int num_passes;
-    int digit_bits;
-    int num_parts; // of the terms, each counted and moved by one thread
-} sort_plan;
-
-// How owners are bucketed by their first row; follows from sizes alone too.
+// How owners are bucketed by their first row. It follows from sizes alone, since a plan may be
+// refilled by a context with more threads than the one that made its workspace.
 typedef struct order_plan {
     int bucket_bits;
     int num_parts; // of the owners
 } order_plan;
 
 typedef struct sort_workspace {
-    uint32_t *keys[2]; // [max_terms]
-    int32_t *terms[2]; // [max_terms]
-    int32_t *owners;   // [max_terms] of a forward position; lists_invert's own
-    int32_t *counts;   // [num_parts][2^digit_bits]
-    int32_t *buckets;  // [num_parts][2^bucket_bits + 1] of the order plan
+    spops_radix_buffers sort; // of 32-bit keys, which are owners; the values are terms
+    int32_t *owners;          // [max_terms] of a forward position; lists_invert's own
+    int32_t *buckets;         // [num_parts][2^bucket_bits + 1] of the order plan
 } sort_workspace;
 
-static sort_plan plan_sort(int64_t num_owners, int64_t max_terms)
+// Keys are 0 .. num_owners, the last for dropped ones.
+static int key_bits(int64_t num_owners)
 {
-    sort_plan plan;
-    int64_t parts;
-    int bits = 1, most = 8;
-    while (bits < 32 &&
-           num_owners >> bits > 0) // keys are 0 .. num_owners, the last for dropped ones
+    int bits = 1;
+    while (bits < 32 && num_owners >> bits > 0)
         ++bits;
-    // More counters than terms would cost more than another pass.
-    while (most < MAX_DIGIT_BITS && (int64_t)2 << most <= max_terms / 4)
-        ++most;
-    plan.num_passes = (bits + most - 1) / most;
-    plan.digit_bits = (bits + plan.num_passes - 1) / plan.num_passes;
-    parts = max_terms >> (plan.digit_bits + 1);
-    plan.num_parts = parts < 1 ? 1 : parts < MAX_SORT_PARTS ? (int)parts : MAX_SORT_PARTS;
-    return plan;
+    return bits;
 }
 
 static order_plan plan_order(int64_t num_owners)
@@ -64,22 +44,16 @@ static order_plan plan_order(int64_t num_owners)
     while (plan.bucket_bits < MAX_BUCKET_BITS && (int64_t)4 << plan.bucket_bits < num_owners)
         ++plan.bucket_bits;
     parts = num_owners >> (plan.bucket_bits + 2);
-    plan.num_parts = parts < 1 ? 1 : parts < MAX_SORT_PARTS ? (int)parts : MAX_SORT_PARTS;
+    plan.num_parts = parts < 1 ? 1 : parts < MAX_ORDER_PARTS ? (int)parts : MAX_ORDER_PARTS;
     return plan;
 }
 
 static sort_workspace carve_workspace(int64_t num_owners, int64_t max_terms, spops_carver *c)
 {
-    const sort_plan sort = plan_sort(num_owners, max_terms);
     const order_plan order = plan_order(num_owners);
     sort_workspace w;
-    for (int i = 0; i < 2; ++i) {
-        w.keys[i] = (uint32_t *)spops_carve(c, max_terms, 1, sizeof(uint32_t));
-        w.terms[i] = (int32_t *)spops_carve(c, max_terms, 1, sizeof(int32_t));
-    }
+    w.sort = spops_radix_carve(sizeof(uint32_t), max_terms, c);
     w.owners = (int32_t *)spops_carve(c, max_terms, 1, sizeof(int32_t));
-    w.counts =
-        (int32_t *)spops_carve(c, sort.num_parts, (int64_t)1 << sort.digit_bits, sizeof(int32_t));
     w.buckets = (int32_t *)spops_carve(c, order.num_parts, ((int64_t)1 << order.bucket_bits) + 1,
                                        sizeof(int32_t));
     return w;
@@ -103,61 +77,7 @@ int32_t spops_cpu_split_terms(const spops_context *ctx, const spops_split_terms_
     return terms < 2048 ? 2048 : (int32_t)terms;
 }
 
-// ---- Sort ---------------------------------------------------------------------------------------
-
-// Part `part` of `num_parts` of n items begins here.
-static int64_t part_begin(int64_t n, int64_t part, int64_t num_parts)
-{
-    return n / num_parts * part + (part < n % num_parts ? part : n % num_parts);
-}
-
-// Turn counts [part][digit] into where part `part` puts its first item of each digit.
-static void scan_counts(int32_t *counts, int num_parts, int64_t num_digits)
-{
-    int32_t sum = 0;
-    for (int64_t d = 0; d < num_digits; ++d) {
-        for (int part = 0; part < num_parts; ++part) {
-            int32_t *count = &counts[(int64_t)part * num_digits + d];
-            const int32_t n = *count;
-            *count = sum;
-            sum += n;
-        }
-    }
-}
-
-// Sort keys[0] stably, terms[0] along with it; the result is in the returned half of the workspace.
-static int sort_terms(int num_threads, sort_plan plan, int64_t n, const sort_workspace *w)
-{
-    const int64_t num_digits = (int64_t)1 << plan.digit_bits;
-    const uint32_t mask = (uint32_t)num_digits - 1;
-    int from = 0;
-
-    for (int pass = 0; pass < plan.num_passes; ++pass, from ^= 1) {
-        const int shift = pass * plan.digit_bits, to = from ^ 1;
-        const uint32_t *keys = w->keys[from];
-        const int32_t *terms = w->terms[from];
-#pragma omp parallel for num_threads(num_threads) if (num_threads > 1) schedule(static, 1)
-        for (int part = 0; part < plan.num_parts; ++part) {
-            int32_t *counts = w->counts + part * num_digits;
-            const int64_t end = part_begin(n, part + 1, plan.num_parts);
-            memset(counts, 0, (size_t)num_digits * sizeof *counts);
-            for (int64_t i = part_begin(n, part, plan.num_parts); i < end; ++i)
-                ++counts[keys[i] >> shift & mask];
-        }
-        scan_counts(w->counts, plan.num_parts, num_digits);
-#pragma omp parallel for num_threads(num_threads) if (num_threads > 1) schedule(static, 1)
-        for (int part = 0; part < plan.num_parts; ++part) {
-            int32_t *next = w->counts + part * num_digits;
-            const int64_t end = part_begin(n, part + 1, plan.num_parts);
-            for (int64_t i = part_begin(n, part, plan.num_parts); i < end; ++i) {
-                const int32_t place = next[keys[i] >> shift & mask]++;
-                w->keys[to][place] = keys[i];
-                w->terms[to][place] = terms[i];
-            }
-        }
-    }
-    return from;
-}
+// ---- Offsets --------------------------------------------------------------------------------------
 
 // Offsets of owners from n ascending keys; keys of num_owners (dropped) come last.
 static void offsets_of_keys(int num_threads, int64_t num_owners, int64_t n, const uint32_t *keys,
@@ -187,8 +107,8 @@ static void fill_pieces(spops_lists *lists)
         assert(split < lists->max_splits && schedule->num_pieces + num_pieces <= lists->max_pieces);
         lists->splits[split] = (spops_split){(int32_t)o, schedule->num_pieces, num_pieces, count};
         for (int32_t i = 0; i < num_pieces; ++i) {
-            const int32_t first = (int32_t)part_begin(count, i, num_pieces);
-            const int32_t last = (int32_t)part_begin(count, i + 1, num_pieces);
+            const int32_t first = (int32_t)spops_part_begin(count, i, num_pieces);
+            const int32_t last = (int32_t)spops_part_begin(count, i + 1, num_pieces);
             lists->pieces[schedule->num_pieces++] =
                 (spops_entry){(int32_t)o, begin + first, last - first, split};
         }
@@ -234,19 +154,19 @@ static void fill_entries(int num_threads, row_statistics rows, spops_lists *list
 #pragma omp parallel for num_threads(num_threads) if (num_threads > 1) schedule(static, 1)
     for (int part = 0; part < plan.num_parts; ++part) {
         int32_t *counts = buckets + part * num_buckets;
-        const int64_t end = part_begin(lists->num_owners, part + 1, plan.num_parts);
+        const int64_t end = spops_part_begin(lists->num_owners, part + 1, plan.num_parts);
         memset(counts, 0, (size_t)num_buckets * sizeof *counts);
-        for (int64_t o = part_begin(lists->num_owners, part, plan.num_parts); o < end; ++o) {
+        for (int64_t o = spops_part_begin(lists->num_owners, part, plan.num_parts); o < end; ++o) {
             const int64_t bucket = bucket_of(lists, o, shift, num_buckets);
             if (bucket >= 0) ++counts[bucket];
         }
     }
-    scan_counts(buckets, plan.num_parts, num_buckets);
+    (void)spops_radix_scan(buckets, plan.num_parts, num_buckets, lists->num_owners);
 #pragma omp parallel for num_threads(num_threads) if (num_threads > 1) schedule(static, 1)
     for (int part = 0; part < plan.num_parts; ++part) {
         int32_t *next = buckets + part * num_buckets;
-        const int64_t end = part_begin(lists->num_owners, part + 1, plan.num_parts);
-        for (int64_t o = part_begin(lists->num_owners, part, plan.num_parts); o < end; ++o) {
+        const int64_t end = spops_part_begin(lists->num_owners, part + 1, plan.num_parts);
+        for (int64_t o = spops_part_begin(lists->num_owners, part, plan.num_parts); o < end; ++o) {
             const int64_t bucket = bucket_of(lists, o, shift, num_buckets);
             const int32_t begin = lists->offsets[o];
             if (bucket >= 0)
@@ -333,13 +253,14 @@ static bool term_counts(const spops_lists_source *source, int64_t num_owners, in
 static int64_t fill_keys(int num_threads, const spops_lists_source *source, int64_t num_owners,
                          int64_t n, const sort_workspace *w)
 {
+    uint32_t *keys = (uint32_t *)w->sort.keys[0];
     int64_t num_dropped = 0;
 #pragma omp parallel for num_threads(num_threads) if (num_threads > 1) schedule(static)               \
     reduction(+ : num_dropped)
     for (int64_t t = 0; t < n; ++t) {
         const bool counts = term_counts(source, num_owners, t);
-        w->keys[0][t] = counts ? (uint32_t)source->keys[t] : (uint32_t)num_owners;
-        w->terms[0][t] = (int32_t)t;
+        keys[t] = counts ? (uint32_t)source->keys[t] : (uint32_t)num_owners;
+        w->sort.values[0][t] = (int32_t)t;
         num_dropped += !counts;
     }
     return num_dropped;
@@ -347,30 +268,33 @@ static int64_t fill_keys(int num_threads, const spops_lists_source *source, int6
 
 // Likewise, where a term is its own owner: those that count are in order, and the others left out.
 static int64_t keep_own(int num_threads, const spops_lists_source *source, int64_t num_owners,
-                        int64_t n, int num_parts, const sort_workspace *w)
+                        int64_t n, const sort_workspace *w)
 {
+    const int num_parts = w->sort.max_parts;
+    uint32_t *keys = (uint32_t *)w->sort.keys[0];
+    int32_t *counts = w->sort.counts;
     int64_t num_kept = 0;
 #pragma omp parallel for num_threads(num_threads) if (num_threads > 1) schedule(static)
     for (int part = 0; part < num_parts; ++part) {
-        const int64_t end = part_begin(n, part + 1, num_parts);
+        const int64_t end = spops_part_begin(n, part + 1, num_parts);
         int32_t count = 0;
-        for (int64_t t = part_begin(n, part, num_parts); t < end; ++t)
+        for (int64_t t = spops_part_begin(n, part, num_parts); t < end; ++t)
             count += term_counts(source, num_owners, t);
-        w->counts[part] = count;
+        counts[part] = count;
     }
     for (int part = 0; part < num_parts; ++part) {
-        const int32_t count = w->counts[part];
-        w->counts[part] = (int32_t)num_kept;
+        const int32_t count = counts[part];
+        counts[part] = (int32_t)num_kept;
         num_kept += count;
     }
 #pragma omp parallel for num_threads(num_threads) if (num_threads > 1) schedule(static)
     for (int part = 0; part < num_parts; ++part) {
-        const int64_t end = part_begin(n, part + 1, num_parts);
-        int32_t p = w->counts[part];
-        for (int64_t t = part_begin(n, part, num_parts); t < end; ++t)
+        const int64_t end = spops_part_begin(n, part + 1, num_parts);
+        int32_t p = counts[part];
+        for (int64_t t = spops_part_begin(n, part, num_parts); t < end; ++t)
             if (term_counts(source, num_owners, t)) {
-                w->keys[0][p] = (uint32_t)t;
-                w->terms[0][p++] = (int32_t)t;
+                keys[p] = (uint32_t)t;
+                w->sort.values[0][p++] = (int32_t)t;
             }
     }
     return n - num_kept;
@@ -401,17 +325,17 @@ spops_status spops_cpu_lists_build(spops_context *ctx, const spops_lists_build_a
         offsets_of_keys(num_threads, num_owners, n, (const uint32_t *)source->keys, lists->offsets);
         fill_positions(num_threads, source, n, NULL, lists);
     } else {
-        const sort_plan plan = plan_sort(num_owners, lists->max_terms);
         int sorted = 0;
         if (source->keys != NULL) {
             num_dropped = fill_keys(num_threads, source, num_owners, n, &w);
-            sorted = sort_terms(num_threads, plan, n, &w);
+            sorted = spops_radix_sort(num_threads, key_bits(num_owners), n, &w.sort, 0);
         } else {
-            num_dropped = keep_own(num_threads, source, num_owners, n, plan.num_parts, &w);
+            num_dropped = keep_own(num_threads, source, num_owners, n, &w);
         }
         n -= num_dropped;
-        offsets_of_keys(num_threads, num_owners, n, w.keys[sorted], lists->offsets);
-        fill_positions(num_threads, source, n, w.terms[sorted], lists);
+        offsets_of_keys(num_threads, num_owners, n, (const uint32_t *)w.sort.keys[sorted],
+                        lists->offsets);
+        fill_positions(num_threads, source, n, w.sort.values[sorted], lists);
     }
     fill_schedule(num_threads, lists, &w);
     lists->schedule->num_dropped = (int32_t)num_dropped;
@@ -440,11 +364,11 @@ spops_status spops_cpu_lists_invert(spops_context *ctx, const spops_lists_invert
     spops_lists *lists = args->lists;
     const int64_t num_owners = lists->num_owners, n = forward->schedule->num_terms;
     const int num_threads = spops_threads_for(ctx->num_threads, num_owners + n);
-    const sort_plan plan = plan_sort(num_owners, lists->max_terms);
     const int32_t *pairs = forward->pairs;
     const int by = inverse == SPOPS_BY_ROW ? 0 : 1; // the number of a pair that becomes the owner
     spops_carver c = {(char *)args->workspace, 0};
     const sort_workspace w = carve_workspace(num_owners, lists->max_terms, &c);
+    uint32_t *keys = (uint32_t *)w.sort.keys[0];
     int sorted;
 
     assert(n <= lists->max_terms);
@@ -452,14 +376,15 @@ spops_status spops_cpu_lists_invert(spops_context *ctx, const spops_lists_invert
     fill_owners(num_threads, forward, w.owners);
 #pragma omp parallel for num_threads(num_threads) if (num_threads > 1) schedule(static)
     for (int64_t p = 0; p < n; ++p) {
-        w.keys[0][p] = (uint32_t)(pairs != NULL ? pairs[2 * p + by] : p);
-        w.terms[0][p] = (int32_t)p;
+        keys[p] = (uint32_t)(pairs != NULL ? pairs[2 * p + by] : p);
+        w.sort.values[0][p] = (int32_t)p;
     }
-    sorted = sort_terms(num_threads, plan, n, &w);
-    offsets_of_keys(num_threads, num_owners, n, w.keys[sorted], lists->offsets);
+    sorted = spops_radix_sort(num_threads, key_bits(num_owners), n, &w.sort, 0);
+    offsets_of_keys(num_threads, num_owners, n, (const uint32_t *)w.sort.keys[sorted],
+                    lists->offsets);
 #pragma omp parallel for num_threads(num_threads) if (num_threads > 1) schedule(static)
     for (int64_t i = 0; i < n; ++i) {
-        const int32_t p = w.terms[sorted][i];
+        const int32_t p = w.sort.values[sorted][i];
         const int32_t kept = pairs != NULL ? pairs[2 * (int64_t)p + (1 - by)] : p;
         lists->pairs[2 * i] = by == 0 ? w.owners[p] : kept;
         lists->pairs[2 * i + 1] = by == 0 ? kept : w.owners[p];
@@ -500,9 +425,9 @@ spops_status spops_cpu_check_indices(spops_context *ctx, const spops_check_indic
     reduction(min                                                                                  \
               : first)
     for (int part = 0; part < num_threads; ++part) {
-        const int64_t end = part_begin(n, part + 1, num_threads);
+        const int64_t end = spops_part_begin(n, part + 1, num_threads);
         const int64_t i =
-            first_violation(rule, a, part_begin(n, part, num_threads), end, low, high);
+            first_violation(rule, a, spops_part_begin(n, part, num_threads), end, low, high);
         if (i < end && i < first) first = i;
     }
     result->index = first < n ? first : -1;
