@@ -11,7 +11,15 @@ endif()
 check_language(CUDA)
 if(CMAKE_CUDA_COMPILER)
     if(NOT CMAKE_CUDA_ARCHITECTURES)
-        set(CMAKE_CUDA_ARCHITECTURES all-major CACHE STRING "GPU architectures to compile for.")
+        # The least that we serve is sm_75, and CUDA 12 has older ones among its own.
+        execute_process(COMMAND "${CMAKE_CUDA_COMPILER}" --version OUTPUT_VARIABLE nvcc_version)
+        if(nvcc_version MATCHES "release 12\\.")
+            set(CMAKE_CUDA_ARCHITECTURES 75-real 80-real 90 CACHE STRING
+                "GPU architectures to compile for.")
+        else()
+            set(CMAKE_CUDA_ARCHITECTURES all-major CACHE STRING
+                "GPU architectures to compile for.")
+        endif()
     endif()
     enable_language(CUDA)
     find_package(CUDAToolkit 12.4 REQUIRED)

@@ -53,9 +53,14 @@ cudaError_t spops::device_sort(void *temp, size_t &bytes, const uint64_t *keys,
 cudaError_t spops::device_scan(void *temp, size_t &bytes, const int32_t *in, int32_t *out,
                                int64_t n, cudaStream_t stream)
 {
-    // Kernels that count in 32 bits where that is enough.
-    return n <= INT32_MAX ? cub::DeviceScan::ExclusiveSum(temp, bytes, in, out, (int)n, stream)
-                          : cub::DeviceScan::ExclusiveSum(temp, bytes, in, out, n, stream);
+    // Kernels that count in 32 bits where that is enough. CUB has others since 2.8 (CUDA 12.8).
+    if (n <= INT32_MAX)
+        return cub::DeviceScan::ExclusiveSum(temp, bytes, in, out, (int)n, stream);
+#if CUB_VERSION >= 200800
+    return cub::DeviceScan::ExclusiveSum(temp, bytes, in, out, n, stream);
+#else
+    return cudaErrorInvalidValue;
+#endif
 }
 
 cudaError_t spops::device_scan(void *temp, size_t &bytes, int2 *counts, int64_t n,
