@@ -10,8 +10,15 @@
 #include "support/device.h"
 #include "tests/support/bev_cases.h"
 #include "tests/support/params.h"
+#include "tests/support/relation.h"
 
-enum { NUM_LANES = 7, NUM_OUTPUTS = 3, NUM_ROUNDS = 30 };
+enum { NUM_LANES = 7, NUM_OUTPUTS = 3 };
+
+// Under a sanitizer a round takes ten times as long.
+static int num_rounds(void)
+{
+    return test_quick() ? 6 : 30;
+}
 
 typedef struct lane_kind {
     bool shared; // runs the plan of the lane before
@@ -249,9 +256,9 @@ ParameterizedTest(struct backend_param *p, bevpool_streams, side_by_side, .timeo
     run_alone(&d, lanes);
     for (int i = 0; i < NUM_LANES; ++i)
         poison(&lanes[i]);
-    for (int round = 0; round < NUM_ROUNDS; ++round)
+    for (int round = 0; round < num_rounds(); ++round)
         for (int i = 0; i < NUM_LANES; ++i) // lanes come and go in another order each round
-            if ((i + round) % 5 != 0 || round == NUM_ROUNDS - 1)
+            if ((i + round) % 5 != 0 || round == num_rounds() - 1)
                 enqueue(&lanes[(i + round) % NUM_LANES]);
     check_bits(&d, lanes, "side by side");
     close_lanes(&d, lanes);
@@ -277,7 +284,7 @@ Test(bevpool_streams, graphs_side_by_side, .timeout = 300)
     }
     for (int i = 0; i < NUM_LANES; ++i)
         poison(&lanes[i]);
-    for (int round = 0; round < NUM_ROUNDS; ++round)
+    for (int round = 0; round < num_rounds(); ++round)
         for (int i = 0; i < NUM_LANES; ++i)
             cr_assert(device_graph_launch(graphs[i], lanes[i].stream), "%s", device_error());
     check_bits(&d, lanes, "graphs side by side");
@@ -304,7 +311,7 @@ static void *run_rounds(void *argument)
     lane *l = r->l;
     const bool on_cpu = r->d->backend == SPOPS_BACKEND_CPU;
     pthread_barrier_wait(r->start);
-    for (int round = 0; round < NUM_ROUNDS; ++round) {
+    for (int round = 0; round < num_rounds(); ++round) {
         for (int k = 0; on_cpu && k < NUM_OUTPUTS; ++k) {
             const spops_matrix *m = &l->outputs[k].view;
             memset(m->data, 0xff, (size_t)(m->rows * m->cols) * spops_dtype_bytes(m->dtype));
