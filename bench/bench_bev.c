@@ -246,7 +246,7 @@ static void free_data(bev_data *d)
 
 static bool is_quantized(const bev_data *d)
 {
-    return d->dtype > SPOPS_DTYPE_BF16;
+    return elements_narrow(d->dtype);
 }
 
 static size_t matrix_bytes(const spops_matrix *m)
@@ -313,7 +313,7 @@ static bool make_quantized_data(bev_data *d)
     const spops_bev_plan_info *info = &d->map->info;
     const spops_dtype depth = dtype_asked(asked.depth_dtype), out = dtype_asked(asked.out_dtype);
     const bool depth_ok =
-        depth <= SPOPS_DTYPE_BF16
+        !elements_narrow(depth)
             ? make_input(d, depth, info->num_depths, 1, 1, 0.0f, 0.1f, &d->depth, &d->depth_values)
             : make_quantized(d, depth, info->num_depths, 1, 1, 0.0f, 0.1f, &d->depth,
                              &d->depth_scales, &d->depth_scale, &d->depth_values);

@@ -5,28 +5,6 @@
 
 #include "bench/bench_report.h"
 
-uint16_t bench_float_to_f16(float value)
-{
-    const uint32_t bits = bench_float_to_bits(value);
-    const uint32_t sign = (bits >> 16) & 0x8000u;
-    const uint32_t magnitude = bits & 0x7fffffffu;
-    if (magnitude > 0x7f800000u) return (uint16_t)(sign | 0x7e00u);  // NaN
-    if (magnitude >= 0x477ff000u) return (uint16_t)(sign | 0x7c00u); // rounds past the largest
-    if (magnitude < 0x38800000u) { // subnormal: the addition rounds to multiples of 2^-24
-        const float scaled = bench_bits_to_float(magnitude) + 0.5f;
-        return (uint16_t)(sign | (bench_float_to_bits(scaled) - 0x3f000000u));
-    }
-    const uint32_t odd = (magnitude >> 13) & 1u;
-    return (uint16_t)(sign | ((magnitude - 0x38000000u + 0xfffu + odd) >> 13));
-}
-
-uint16_t bench_float_to_bf16(float value)
-{
-    const uint32_t bits = bench_float_to_bits(value);
-    if ((bits & 0x7fffffffu) > 0x7f800000u) return (uint16_t)(bits >> 16 | 0x40u); // NaN
-    return (uint16_t)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
-}
-
 void bench_fill_uniform(void *data, spops_dtype dtype, int64_t count, uint64_t seed, float low,
                         float high)
 {
@@ -153,7 +131,8 @@ float bench_f8_to_float(uint8_t code, spops_dtype dtype)
 {
     const int m = code & 0x7f, exponent = m >> 3, fraction = m & 7;
     float magnitude;
-    if (dtype == SPOPS_DTYPE_F8E5M2) return bench_f16_to_float((uint16_t)(code << 8)); // its head
+    if (dtype == SPOPS_DTYPE_F8E5M2)
+        return elements_float_of_f16((uint16_t)(code << 8)); // its head
     if (m == 0x7f) return NAN;
     magnitude =
         exponent == 0 ? ldexpf((float)fraction, -9) : ldexpf((float)(fraction + 8), exponent - 10);

@@ -7,7 +7,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "spops/types.h"
+#include "support/elements.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -28,36 +28,6 @@ static inline float bench_uniform(uint64_t seed, uint64_t i, float low, float hi
     return low + (high - low) * (float)(bench_random(seed, i) >> 40) * 0x1p-24f;
 }
 
-static inline float bench_bits_to_float(uint32_t bits)
-{
-    float value;
-    memcpy(&value, &bits, sizeof value);
-    return value;
-}
-
-static inline uint32_t bench_float_to_bits(float value)
-{
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    return bits;
-}
-
-static inline float bench_f16_to_float(uint16_t h)
-{
-    const uint32_t sign = (uint32_t)(h & 0x8000u) << 16;
-    const uint32_t exponent = (h >> 10) & 31u, mantissa = h & 0x3ffu;
-    if (exponent == 0) { // zero and subnormal numbers
-        const float magnitude = (float)mantissa * 0x1p-24f;
-        return sign != 0 ? -magnitude : magnitude;
-    }
-    if (exponent == 31) return bench_bits_to_float(sign | 0x7f800000u | mantissa << 13);
-    return bench_bits_to_float(sign | (exponent + 112u) << 23 | mantissa << 13);
-}
-
-// Rounds to nearest, ties to even.
-uint16_t bench_float_to_f16(float value);
-uint16_t bench_float_to_bf16(float value);
-
 // Of F8E4M3 or F8E5M2.
 float bench_f8_to_float(uint8_t code, spops_dtype dtype);
 
@@ -67,8 +37,8 @@ static inline float bench_get(const void *data, spops_dtype dtype, int64_t i)
     if (dtype == SPOPS_DTYPE_F32) return ((const float *)data)[i];
     if (dtype == SPOPS_DTYPE_F8E4M3 || dtype == SPOPS_DTYPE_F8E5M2)
         return bench_f8_to_float(((const uint8_t *)data)[i], dtype);
-    if (dtype == SPOPS_DTYPE_F16) return bench_f16_to_float(((const uint16_t *)data)[i]);
-    return bench_bits_to_float((uint32_t)((const uint16_t *)data)[i] << 16);
+    if (dtype == SPOPS_DTYPE_F16) return elements_float_of_f16(((const uint16_t *)data)[i]);
+    return elements_float_of_bf16(((const uint16_t *)data)[i]);
 }
 
 static inline void bench_set(void *data, spops_dtype dtype, int64_t i, float value)
@@ -76,9 +46,9 @@ static inline void bench_set(void *data, spops_dtype dtype, int64_t i, float val
     if (dtype == SPOPS_DTYPE_F32)
         ((float *)data)[i] = value;
     else if (dtype == SPOPS_DTYPE_F16)
-        ((uint16_t *)data)[i] = bench_float_to_f16(value);
+        ((uint16_t *)data)[i] = elements_f16_of_float(value);
     else
-        ((uint16_t *)data)[i] = bench_float_to_bf16(value);
+        ((uint16_t *)data)[i] = elements_bf16_of_float(value);
 }
 
 // data[i] = number i of stream `seed`, uniform in [low, high), in dtype.

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "bench/bench_report.h"
+#include "support/elements.h"
 
 bool bench_wants(const char *list, const char *name)
 {
@@ -31,13 +32,7 @@ bool bench_item(const char *list, int i, char item[64])
 
 bool bench_read_dtype(const char *item, spops_dtype *dtype)
 {
-    for (int d = SPOPS_DTYPE_F32; d <= SPOPS_DTYPE_F4E2M1; ++d) {
-        const char *name = d == SPOPS_DTYPE_F4E2M1 ? "nvfp4" : spops_dtype_name((spops_dtype)d);
-        if (strcmp(item, name) != 0) continue;
-        *dtype = (spops_dtype)d;
-        return true;
-    }
-    return false;
+    return elements_find(item, dtype);
 }
 
 bool bench_is_dtype(const char *item)

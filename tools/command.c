@@ -89,11 +89,7 @@ bool arguments_dtype(arguments *a, spops_dtype *value)
 {
     const char *text;
     if (!arguments_value(a, "--dtype", &text)) return false;
-    for (int i = SPOPS_DTYPE_F32; i <= SPOPS_DTYPE_F4E2M1; ++i)
-        if (strcmp(text, elements_name((spops_dtype)i)) == 0) {
-            *value = (spops_dtype)i;
-            return true;
-        }
+    if (elements_find(text, value)) return true;
     arguments_error(a, "--dtype is '%s', expected f32, f16, bf16, f8e4m3, f8e5m2 or nvfp4", text);
     return true;
 }
@@ -241,58 +237,6 @@ double clock_s(void)
 
 // ---- Elements ---------------------------------------------------------------------------------
 
-const char *elements_name(spops_dtype dtype)
-{
-    return dtype == SPOPS_DTYPE_F4E2M1 ? "nvfp4" : spops_dtype_name(dtype);
-}
-
-bool elements_narrow(spops_dtype dtype)
-{
-    return dtype >= SPOPS_DTYPE_F8E4M3 && dtype <= SPOPS_DTYPE_F4E2M1;
-}
-
-static uint32_t bits_of(float value)
-{
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    return bits;
-}
-
-static float float_of(uint32_t bits)
-{
-    float value;
-    memcpy(&value, &bits, sizeof value);
-    return value;
-}
-
-static uint16_t to_bf16(float value)
-{
-    const uint32_t bits = bits_of(value);
-    if (value != value) return (uint16_t)(bits >> 16 | 0x40u);
-    return (uint16_t)((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
-}
-
-static uint16_t to_f16(float value)
-{
-    const uint32_t bits = bits_of(value);
-    const uint16_t sign = (uint16_t)(bits >> 16 & 0x8000u);
-    const float magnitude = float_of(bits & 0x7fffffffu);
-    if (magnitude != magnitude) return (uint16_t)(sign | 0x7e00u);
-    if (magnitude >= 65520.0f) return (uint16_t)(sign | 0x7c00u);
-    if (magnitude < 0x1p-14f) // subnormal: multiples of 2^-24
-        return (uint16_t)(sign | (uint16_t)lrintf(magnitude * 0x1p24f));
-    const uint32_t m = bits & 0x7fffffffu;
-    return (uint16_t)(sign | (uint16_t)((m - (112u << 23) + 0xfffu + (m >> 13 & 1u)) >> 13));
-}
-
-static float from_f16(uint16_t h)
-{
-    const uint32_t sign = (uint32_t)(h & 0x8000u) << 16, exponent = h >> 10 & 31u, m = h & 0x3ffu;
-    if (exponent == 31) return float_of(sign | 0x7f800000u | m << 13);
-    if (exponent == 0) return sign != 0 ? -(float)m * 0x1p-24f : (float)m * 0x1p-24f;
-    return float_of(sign | (exponent + 112u) << 23 | m << 13);
-}
-
 void elements_encode(spops_dtype dtype, const float *from, int64_t count, void *to)
 {
     if (dtype == SPOPS_DTYPE_F32) {
@@ -301,7 +245,8 @@ void elements_encode(spops_dtype dtype, const float *from, int64_t count, void *
     }
     uint16_t *out = to;
     for (int64_t i = 0; i < count; ++i)
-        out[i] = dtype == SPOPS_DTYPE_F16 ? to_f16(from[i]) : to_bf16(from[i]);
+        out[i] = dtype == SPOPS_DTYPE_F16 ? elements_f16_of_float(from[i])
+                                          : elements_bf16_of_float(from[i]);
 }
 
 void elements_decode(spops_dtype dtype, const void *from, int64_t count, double *to)
@@ -310,8 +255,8 @@ void elements_decode(spops_dtype dtype, const void *from, int64_t count, double 
     const uint16_t *narrow = from;
     for (int64_t i = 0; i < count; ++i)
         to[i] = dtype == SPOPS_DTYPE_F32   ? wide[i]
-                : dtype == SPOPS_DTYPE_F16 ? from_f16(narrow[i])
-                                           : float_of((uint32_t)narrow[i] << 16);
+                : dtype == SPOPS_DTYPE_F16 ? elements_float_of_f16(narrow[i])
+                                           : elements_float_of_bf16(narrow[i]);
 }
 
 double elements_sum_bound(spops_dtype dtype, int64_t num_terms, double magnitude, double sum)

@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 #include "spops/spops.h"
+#include "support/elements.h"
 #include "tools/rig_json.h"
 
 // Exit statuses.
@@ -85,11 +86,6 @@ const char *in_time(double us, char *text);
 double clock_s(void);
 
 // ---- Elements ---------------------------------------------------------------------------------
-
-// A dtype's name in commands: f4e2m1 with its block scales is nvfp4.
-const char *elements_name(spops_dtype dtype);
-// Whether features of it have 8 or 4 bits; depths and output are then f16.
-bool elements_narrow(spops_dtype dtype);
 
 // Round to dtype (f32, f16, bf16; to nearest, ties to even) and back.
 void elements_encode(spops_dtype dtype, const float *from, int64_t count, void *to);
