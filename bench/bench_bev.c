@@ -49,7 +49,7 @@ static spops_dtype dtype_asked(const char *name)
 static spops_bev_kernel kernel_asked(void)
 {
     const char *name = asked.kernel != NULL ? asked.kernel : "auto";
-    return strcmp(name, "lists") == 0   ? SPOPS_BEV_KERNEL_LISTS
+    return strcmp(name, "lists") == 0   ? SPOPS_BEV_KERNEL_INTERVALS
            : strcmp(name, "spans") == 0 ? SPOPS_BEV_KERNEL_SPANS
                                         : SPOPS_BEV_KERNEL_AUTO;
 }

@@ -270,11 +270,11 @@ static void enqueue_sorted(void *user)
     map_sorted_cpu(user);
 }
 
-static spops_coords_options coords_options(const spops_coords_box *box, spops_search search)
+static spops_coords_options coords_options(const spops_coords_box *box, spops_coords_search search)
 {
     spops_coords_options options = spops_coords_options_default();
     options.search = search;
-    options.duplicates = SPOPS_DUPLICATES_MERGE;
+    options.duplicates = SPOPS_COORDS_DUPLICATES_MERGE;
     options.box = box;
     return options;
 }
@@ -290,7 +290,8 @@ static void close_run(map_run *r)
 
 // Coordinates and a submanifold map of `parts`, filled once.
 static bool open_run(bench *b, const map_scene *s, const void *rows, const void *num_rows,
-                     int32_t size, spops_search search, int32_t parts, int32_t plain, map_run *r)
+                     int32_t size, spops_coords_search search, int32_t contents,
+                     int32_t no_symmetry, map_run *r)
 {
     const spops_coords_options coords = coords_options(&s->box, search);
     spops_kernel_map_options options = spops_kernel_map_options_default();
@@ -300,8 +301,8 @@ static bool open_run(bench *b, const map_scene *s, const void *rows, const void 
     r->rows = rows;
     r->num_rows = num_rows;
     r->kernel = spops_kernel_shape_cube(3, size, 1, 1);
-    options.parts = parts;
-    options.plain = plain;
+    options.contents = contents;
+    options.no_symmetry = no_symmetry;
     options.max_pairs = s->num_rows * spops_kernel_shape_num_taps(&r->kernel);
     if (options.max_pairs > INT32_MAX - 1) options.max_pairs = INT32_MAX - 1;
     if (!bench_check(
@@ -354,7 +355,7 @@ static void measure_map(bench *b, const map_scene *s, const void *rows, const vo
                         map_sorted *reference, int64_t num_pairs)
 {
     const int32_t table = SPOPS_MAP_TABLE, order = SPOPS_MAP_TABLE | SPOPS_MAP_ORDER;
-    const int32_t all = order | SPOPS_MAP_PAIRS | SPOPS_MAP_LISTS | SPOPS_MAP_REVERSE;
+    const int32_t all = order | SPOPS_MAP_PAIRS | SPOPS_MAP_CSR | SPOPS_MAP_REVERSE;
     char name[32];
     bench_case c;
     map_run r;
@@ -362,18 +363,18 @@ static void measure_map(bench *b, const map_scene *s, const void *rows, const vo
     snprintf(name, sizeof name, "%dx%dx%d", reference->size, reference->size, reference->size);
     open_case(s, name, num_pairs, &c);
     c.bytes = map_bytes(s, (int64_t)reference->size * reference->size * reference->size);
-    if (open_run(b, s, rows, num_rows, reference->size, SPOPS_SEARCH_AUTO, order, 0, &r) &&
+    if (open_run(b, s, rows, num_rows, reference->size, SPOPS_COORDS_SEARCH_AUTO, order, 0, &r) &&
         check_run(&r, s, reference) &&
         bench_case_time(b, &c, "coordinates to order", false, enqueue_both, &r) &&
         bench_case_time(b, &c, "coordinates alone", false, enqueue_coords, &r) &&
         bench_case_time(b, &c, "table and order", false, enqueue_map, &r))
         (void)bench_check(b, c.name, r.status);
     close_run(&r);
-    if (open_run(b, s, rows, num_rows, reference->size, SPOPS_SEARCH_AUTO, table, 0, &r) &&
+    if (open_run(b, s, rows, num_rows, reference->size, SPOPS_COORDS_SEARCH_AUTO, table, 0, &r) &&
         bench_case_time(b, &c, "table alone", false, enqueue_map, &r))
         (void)bench_check(b, c.name, r.status);
     close_run(&r);
-    if (open_run(b, s, rows, num_rows, reference->size, SPOPS_SEARCH_AUTO, all, 0, &r) &&
+    if (open_run(b, s, rows, num_rows, reference->size, SPOPS_COORDS_SEARCH_AUTO, all, 0, &r) &&
         bench_case_time(b, &c, "every part", false, enqueue_map, &r))
         (void)bench_check(b, c.name, r.status);
     close_run(&r);
@@ -396,12 +397,12 @@ static void measure_searches(bench *b, const map_scene *s, const void *rows, con
              reference->size, reference->size);
     open_case(s, name, num_pairs, &c);
     for (int search = 0; search < 3; ++search)
-        for (int plain = 0; plain < 2; ++plain) {
+        for (int no_symmetry = 0; no_symmetry < 2; ++no_symmetry) {
             map_run r;
-            if (open_run(b, s, rows, num_rows, reference->size, (spops_search)(search + 1),
-                         SPOPS_MAP_TABLE, plain, &r) &&
+            if (open_run(b, s, rows, num_rows, reference->size, (spops_coords_search)(search + 1),
+                         SPOPS_MAP_TABLE, no_symmetry, &r) &&
                 check_run(&r, s, reference) &&
-                bench_case_time(b, &c, names[search][plain], false, enqueue_both, &r))
+                bench_case_time(b, &c, names[search][no_symmetry], false, enqueue_both, &r))
                 (void)bench_check(b, c.name, r.status);
             close_run(&r);
         }
@@ -414,10 +415,10 @@ static void measure_downsampled(bench *b, const map_scene *s, const void *rows,
 {
     spops_kernel_shape kernel = spops_kernel_shape_cube(3, size, 2, 1);
     const int64_t taps = spops_kernel_shape_num_taps(&kernel);
-    const spops_coords_options in = coords_options(&s->box, SPOPS_SEARCH_AUTO);
+    const spops_coords_options in = coords_options(&s->box, SPOPS_COORDS_SEARCH_AUTO);
     const int32_t num_candidates = (int32_t)(s->num_rows * taps);
     spops_coords_box box = s->box;
-    spops_coords_options out = coords_options(&box, SPOPS_SEARCH_AUTO);
+    spops_coords_options out = coords_options(&box, SPOPS_COORDS_SEARCH_AUTO);
     spops_coords_info fused = {.struct_size = sizeof fused},
                       staged = {.struct_size = sizeof staged};
     spops_coords *staged_outputs = NULL, *fused_outputs = NULL;
@@ -648,8 +649,8 @@ static void measure_voxels(bench *b)
     snprintf(c.what, sizeof c.what, "%lld points in %lld voxels, means of 4 columns of f32",
              (long long)n, (long long)num_voxels);
     c.bytes = 16 * n + num_voxels * (16 + 16) + 4 * n;
-    for (int order = SPOPS_ORDER_GIVEN; order <= SPOPS_ORDER_LEXICOGRAPHIC; ++order) {
-        const bool given = order == SPOPS_ORDER_GIVEN;
+    for (int order = SPOPS_COORDS_ORDER_GIVEN; order <= SPOPS_COORDS_ORDER_LEXICOGRAPHIC; ++order) {
+        const bool given = order == SPOPS_COORDS_ORDER_GIVEN;
         spops_voxels_options options = spops_voxels_options_default();
         spops_coords_options coords = spops_coords_options_default();
         voxel_run r = {.b = b, .num_points = num_points};

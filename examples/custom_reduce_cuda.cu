@@ -71,7 +71,7 @@ int main()
     TRY_CUDA(upload(out, &d_out));
 
     spops_segments *segments = nullptr;
-    spops_lists_view view = spops_lists_view_default();
+    spops_segments_view view = spops_segments_view_default();
     TRY_SPOPS(spops_segments_create(ctx, num_segments, d_offsets, nullptr, &segments));
     TRY_SPOPS(spops_segments_get_view(ctx, segments, &view));
 

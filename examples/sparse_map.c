@@ -58,7 +58,7 @@ int main(void)
     TRY(spops_segreduce_execute(ctx, spops_voxels_segments(voxels), SPOPS_REDUCE_MEAN, points, NULL,
                                 spops_matrix_dense(mean_m, info.num_rows, DIMS, SPOPS_DTYPE_F32),
                                 NULL));
-    map_options.parts = SPOPS_MAP_PAIRS;
+    map_options.contents = SPOPS_MAP_PAIRS;
     TRY(spops_kernel_map_create(ctx, SPOPS_MAP_SUBMANIFOLD, &kernel, spops_voxels_coords(voxels),
                                 NULL, &map_options, &map));
     TRY(spops_kernel_map_get_view(ctx, map, &view));

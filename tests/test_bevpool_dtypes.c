@@ -296,7 +296,7 @@ ParameterizedTest(struct case_param *p, bevpool_dtypes, agree_on_maps, .timeout 
     test_close(&d);
 }
 
-// One cell owns all points but one: its owner is split in many pieces.
+// One cell owns all points but one: its segment is split in many pieces.
 ParameterizedTestParameters(bevpool_dtypes, agree_on_one_full_cell)
 {
     return every_feature_dtype();
@@ -535,7 +535,7 @@ ParameterizedTest(struct backend_param *p, bevpool_dtypes, runs_in_f16_end)
     spops_bev_plan *plan = NULL;
     spops_bev_options options = spops_bev_options_default();
     options.max_cols = COLS;
-    options.kernel = SPOPS_BEV_KERNEL_LISTS;
+    options.kernel = SPOPS_BEV_KERNEL_INTERVALS;
     test_expect_ok(d.ctx, bev_map_plan(&d, &map, &options, &plan), "plan");
     static const spops_dtype feats[] = {SPOPS_DTYPE_F16, SPOPS_DTYPE_F8E4M3, SPOPS_DTYPE_F8E5M2};
     for (int t = 0; t < 3; ++t) {

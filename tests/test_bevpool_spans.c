@@ -94,8 +94,9 @@ ParameterizedTest(struct backend_param *p, bevpool_spans, choice)
     const spops_bev_options forced = with_kernel(SPOPS_BEV_KERNEL_SPANS);
     spops_bev_plan *plan = NULL;
     bev_geometry_case g = bev_geometry_simulate(2, 4, 0.3);
-    check_choice(&d, &g.geometry, SPOPS_BEV_KERNEL_AUTO, SPOPS_BEV_KERNEL_LISTS, "small: lists");
-    check_choice(&d, &g.geometry, SPOPS_BEV_KERNEL_LISTS, SPOPS_BEV_KERNEL_LISTS, "lists");
+    check_choice(&d, &g.geometry, SPOPS_BEV_KERNEL_AUTO, SPOPS_BEV_KERNEL_INTERVALS,
+                 "small: lists");
+    check_choice(&d, &g.geometry, SPOPS_BEV_KERNEL_INTERVALS, SPOPS_BEV_KERNEL_INTERVALS, "lists");
     test_expect(d.ctx, spops_bev_plan_reserve(d.ctx, &g.geometry, &forced, &plan),
                 SPOPS_STATUS_NOT_SUPPORTED, "spans", "a plan that is refilled");
     if (p->backend == SPOPS_BACKEND_CPU) {
@@ -131,7 +132,8 @@ ParameterizedTest(struct backend_param *p, bevpool_spans, choice)
         }
         test_expect(d.ctx, spops_bev_plan_create(d.ctx, &g.geometry, &forced, &plan),
                     SPOPS_STATUS_NOT_SUPPORTED, "of a cell in a window", "one cell for all");
-        check_choice(&d, &g.geometry, SPOPS_BEV_KERNEL_AUTO, SPOPS_BEV_KERNEL_LISTS, "one cell");
+        check_choice(&d, &g.geometry, SPOPS_BEV_KERNEL_AUTO, SPOPS_BEV_KERNEL_INTERVALS,
+                     "one cell");
     }
     bev_geometry_free(&g);
     for (int i = 0; i < 2 && p->backend == SPOPS_BACKEND_CUDA; ++i) {
@@ -143,8 +145,9 @@ ParameterizedTest(struct backend_param *p, bevpool_spans, choice)
         backward.backward = 1;
         check_plan(&d, &g.geometry, &backward, SPOPS_BEV_KERNEL_SPANS, "with gradients");
         g.geometry.shape.num_depths = i == 0 ? 12 : 3;
-        check_choice(&d, &g.geometry, SPOPS_BEV_KERNEL_AUTO, SPOPS_BEV_KERNEL_LISTS, "few depths");
-        check_plan(&d, &g.geometry, &backward, SPOPS_BEV_KERNEL_LISTS,
+        check_choice(&d, &g.geometry, SPOPS_BEV_KERNEL_AUTO, SPOPS_BEV_KERNEL_INTERVALS,
+                     "few depths");
+        check_plan(&d, &g.geometry, &backward, SPOPS_BEV_KERNEL_INTERVALS,
                    "few depths, with gradients");
         bev_geometry_free(&g);
     }
@@ -185,13 +188,14 @@ static void check_rows(test_device *d, const spops_bev_geometry *g, const int64_
                        int num_cols)
 {
     const spops_bev_options any = with_kernel(SPOPS_BEV_KERNEL_AUTO),
-                            lists = with_kernel(SPOPS_BEV_KERNEL_LISTS);
+                            lists = with_kernel(SPOPS_BEV_KERNEL_INTERVALS);
     const spops_bev_shape *s = &g->shape;
     const int64_t rows = (int64_t)s->num_cameras * s->feature_height * s->feature_width;
     const int64_t cells = (int64_t)s->num_cells_x * s->num_cells_y * s->num_cells_z;
     test_rng rng = test_rng_make(11);
     check_choice(d, g, SPOPS_BEV_KERNEL_AUTO,
-                 d->backend == SPOPS_BACKEND_CUDA ? SPOPS_BEV_KERNEL_SPANS : SPOPS_BEV_KERNEL_LISTS,
+                 d->backend == SPOPS_BACKEND_CUDA ? SPOPS_BEV_KERNEL_SPANS
+                                                  : SPOPS_BEV_KERNEL_INTERVALS,
                  "large enough");
     guarded depth =
         guarded_create(d->backend, "depth", rows * s->num_depths, 1, 0, 0, SPOPS_DTYPE_F16);
@@ -261,7 +265,7 @@ ParameterizedTest(struct backend_param *p, bevpool_spans, limits)
     if (!test_open(&d, (spops_backend_kind)p->backend, LAUNCH_DEFAULT)) return;
     const spops_bev_kernel forced =
         p->backend == SPOPS_BACKEND_CUDA ? SPOPS_BEV_KERNEL_SPANS : SPOPS_BEV_KERNEL_AUTO;
-    spops_bev_options narrow = with_kernel(forced), lists = with_kernel(SPOPS_BEV_KERNEL_LISTS);
+    spops_bev_options narrow = with_kernel(forced), lists = with_kernel(SPOPS_BEV_KERNEL_INTERVALS);
     narrow.max_cols = lists.max_cols = COLS / 5;
     test_rng rng = test_rng_make(7);
     bev_geometry_case g = bev_geometry_simulate(1, 4, 0.3);

@@ -10,17 +10,19 @@
 #include "tests/support/params.h"
 #include "tests/support/relation.h"
 
-static const spops_search searches[] = {SPOPS_SEARCH_AUTO, SPOPS_SEARCH_HASH, SPOPS_SEARCH_GRID,
-                                        SPOPS_SEARCH_SORTED};
-static const spops_coords_order orders[] = {SPOPS_ORDER_GIVEN, SPOPS_ORDER_LEXICOGRAPHIC,
-                                            SPOPS_ORDER_MORTON, SPOPS_ORDER_HILBERT};
+static const spops_coords_search searches[] = {SPOPS_COORDS_SEARCH_AUTO, SPOPS_COORDS_SEARCH_HASH,
+                                               SPOPS_COORDS_SEARCH_GRID,
+                                               SPOPS_COORDS_SEARCH_SORTED};
+static const spops_coords_order orders[] = {SPOPS_COORDS_ORDER_GIVEN,
+                                            SPOPS_COORDS_ORDER_LEXICOGRAPHIC,
+                                            SPOPS_COORDS_ORDER_MORTON, SPOPS_COORDS_ORDER_HILBERT};
 static spops_coords *const untouched = (spops_coords *)16;
 
 // A grid may be too large, and a Hilbert curve too long, for coordinates that are far apart.
 static bool may_be_refused(test_cloud cloud, const spops_coords_options *o)
 {
     return (cloud == CLOUD_FAR || cloud == CLOUD_SPARSE) &&
-           (o->search == SPOPS_SEARCH_GRID || o->order == SPOPS_ORDER_HILBERT);
+           (o->search == SPOPS_COORDS_SEARCH_GRID || o->order == SPOPS_COORDS_ORDER_HILBERT);
 }
 
 // ---- what a set holds ----
@@ -45,8 +47,8 @@ static void check_created(test_device *d, test_cloud cloud, const cloud_rows *ro
     held_set held = held_set_of(d, coords, what);
     cr_assert(held.info.max_rows == expected.n, "%s: not made to measure", what);
     cr_assert(held.info.order == o->order, "%s", what);
-    cr_assert(held.info.search != SPOPS_SEARCH_AUTO, "%s", what);
-    if (o->search != SPOPS_SEARCH_AUTO) cr_assert(held.info.search == o->search, "%s", what);
+    cr_assert(held.info.search != SPOPS_COORDS_SEARCH_AUTO, "%s", what);
+    if (o->search != SPOPS_COORDS_SEARCH_AUTO) cr_assert(held.info.search == o->search, "%s", what);
     cr_assert(held.info.num_dropped == 0 && held.info.overflow == 0, "%s", what);
     held_set_check(&held, &expected, what);
     held_set_free(&held);
@@ -73,8 +75,8 @@ ParameterizedTest(struct backend_param *p, coords, hold_their_rows)
                         spops_coords_options options = spops_coords_options_default();
                         options.order = orders[o];
                         options.search = searches[s];
-                        options.duplicates =
-                            repeats ? SPOPS_DUPLICATES_MERGE : SPOPS_DUPLICATES_REFUSE;
+                        options.duplicates = repeats ? SPOPS_COORDS_DUPLICATES_MERGE
+                                                     : SPOPS_COORDS_DUPLICATES_REFUSE;
                         options.max_grid_bytes = (size_t)4 << 20;
                         check_created(&d, cloud, &rows, repeats, &options);
                     }
@@ -105,7 +107,7 @@ ParameterizedTest(struct backend_param *p, coords, hilbert_steps_to_neighbours)
                 rows[cell * columns + a] = (int32_t)(rest % side) - 7;
         }
         spops_coords_options options = spops_coords_options_default();
-        options.order = SPOPS_ORDER_HILBERT;
+        options.order = SPOPS_COORDS_ORDER_HILBERT;
         spops_coords *coords = NULL;
         int32_t *given = test_upload_i32(&d, rows, cells * columns);
         test_expect_ok(d.ctx, spops_coords_create(d.ctx, dims, cells, given, &options, &coords),
@@ -210,12 +212,13 @@ ParameterizedTest(struct backend_param *p, coords, create_refuses)
          a.rows[1][1] = a.rows[1][2] = a.rows[1][3] = INT32_MIN, a.rows[3][0] = 0);
     BEND("order is 4", a.options.order = (spops_coords_order)4);
     BEND("order is -1", a.options.order = (spops_coords_order)-1);
-    BEND("search is 4", a.options.search = (spops_search)4);
-    BEND("duplicates is 2", a.options.duplicates = (spops_duplicates)2);
+    BEND("search is 4", a.options.search = (spops_coords_search)4);
+    BEND("duplicates is 2", a.options.duplicates = (spops_coords_duplicates)2);
     BEND("reserved is 1", a.options.reserved = 1);
     BEND("struct_size", a.options.struct_size = sizeof a.options + 8);
-    BEND("max_grid_bytes = 8", a.options.search = SPOPS_SEARCH_GRID, a.options.max_grid_bytes = 8);
-    BEND("Hilbert curve", a.options.order = SPOPS_ORDER_HILBERT, a.rows[0][1] = INT32_MAX);
+    BEND("max_grid_bytes = 8", a.options.search = SPOPS_COORDS_SEARCH_GRID,
+         a.options.max_grid_bytes = 8);
+    BEND("Hilbert curve", a.options.order = SPOPS_COORDS_ORDER_HILBERT, a.rows[0][1] = INT32_MAX);
 #undef BEND
     const spops_status invalid = SPOPS_STATUS_INVALID_ARGUMENT;
     test_expect(NULL, spops_coords_create(NULL, 3, 0, NULL, NULL, &out), invalid, "ctx", "no ctx");
@@ -230,7 +233,7 @@ ParameterizedTest(struct backend_param *p, coords, create_refuses)
 
 // ---- sets from sets ----
 
-static spops_coords *create_set(test_device *d, const cloud_rows *rows, spops_search search)
+static spops_coords *create_set(test_device *d, const cloud_rows *rows, spops_coords_search search)
 {
     spops_coords_options options = spops_coords_options_default();
     spops_coords *coords = NULL;
@@ -285,8 +288,8 @@ static derived_inputs make_inputs(test_device *d, test_cloud cloud, int32_t dims
     memset(&in, 0, sizeof in);
     in.a = ref_unique(dims, a.n, a.rows, NULL);
     in.b = ref_unique(dims, b.n, b.rows, NULL);
-    in.in = create_set(d, &a, SPOPS_SEARCH_AUTO);
-    in.other = create_set(d, &b, SPOPS_SEARCH_HASH);
+    in.in = create_set(d, &a, SPOPS_COORDS_SEARCH_AUTO);
+    in.other = create_set(d, &b, SPOPS_COORDS_SEARCH_HASH);
     in.keep = (uint8_t *)calloc((size_t)a.n + 1, 1);
     for (int64_t i = 0; i < a.n; ++i)
         in.keep[i] = test_rng_below(rng, 3) == 0 ? 0 : (uint8_t)(1 + test_rng_below(rng, 255));
@@ -371,7 +374,7 @@ ParameterizedTest(struct backend_param *p, coords, derived)
                     spops_coords_options o = spops_coords_options_default();
                     in.kernel = kernels[k];
                     if (k > 0 && how >= UNION) continue; // no kernel is looked at
-                    o.order = k == 0 ? SPOPS_ORDER_GIVEN : orders[(k + how) % 3];
+                    o.order = k == 0 ? SPOPS_COORDS_ORDER_GIVEN : orders[(k + how) % 3];
                     o.search = searches[(k + dims) % 2];
                     check_derived(&d, cloud, &in, how, &o);
                     if (how >= UNION) continue;
@@ -394,7 +397,7 @@ ParameterizedTest(struct backend_param *p, coords, floor_rule)
     test_rng rng = test_rng_make(403);
     if (!test_open(&d, (spops_backend_kind)p->backend, LAUNCH_DEFAULT)) return;
     cloud_rows rows = cloud_make(CLOUD_CLUMPS, 3, false, &rng);
-    spops_coords *in = create_set(&d, &rows, SPOPS_SEARCH_AUTO), *out = NULL;
+    spops_coords *in = create_set(&d, &rows, SPOPS_COORDS_SEARCH_AUTO), *out = NULL;
     const spops_kernel_shape kernel = spops_kernel_shape_cube(3, 2, 2, 1);
     test_expect_ok(d.ctx, spops_coords_create_downsampled(d.ctx, in, &kernel, NULL, &out), "down");
     for (int64_t i = 0; i < rows.n; ++i)
@@ -436,8 +439,8 @@ ParameterizedTest(struct backend_param *p, coords, derived_refuse)
     if (!test_open(&d, (spops_backend_kind)p->backend, LAUNCH_DEFAULT)) return;
     cloud_rows rows = cloud_make(CLOUD_CLUMPS, 3, false, &rng);
     cloud_rows flat = cloud_make(CLOUD_CLUMPS, 2, false, &rng);
-    spops_coords *in = create_set(&d, &rows, SPOPS_SEARCH_AUTO);
-    spops_coords *other = create_set(&d, &flat, SPOPS_SEARCH_AUTO), *out = untouched;
+    spops_coords *in = create_set(&d, &rows, SPOPS_COORDS_SEARCH_AUTO);
+    spops_coords *other = create_set(&d, &flat, SPOPS_COORDS_SEARCH_AUTO), *out = untouched;
     spops_kernel_shape k;
 #define BEND(fragment, ...)                                                                        \
     (k = spops_kernel_shape_cube(3, 3, 2, 1), __VA_ARGS__, refused_down(&d, in, &k, fragment))
@@ -539,7 +542,7 @@ static void check_refilled(test_device *d, const spops_coords *coords, const ref
 }
 
 // From rows: several versions in one graph, among them none, more than fit, outside the box.
-static void check_set_rows(test_device *d, int32_t dims, spops_search search, test_rng *rng)
+static void check_set_rows(test_device *d, int32_t dims, spops_coords_search search, test_rng *rng)
 {
     static const spops_coords_box box = {{0, -20, -20, -20, -20}, {2, 20, 20, 20, 20}};
     static const int64_t counts[] = {300, 0, MAX_ITEMS, 5, MAX_ITEMS + 1, -3, 700};
@@ -636,7 +639,7 @@ static void check_set_derived(test_device *d, derivation how, test_rng *rng)
     for (int64_t i = 0; i < fixed.n; ++i) // within the box
         if (abs(fixed.rows[4 * i + 3]) <= 30)
             memmove(fixed.rows + 4 * clipped.n++, fixed.rows + 4 * i, 16);
-    other = create_set(d, &clipped, SPOPS_SEARCH_AUTO);
+    other = create_set(d, &clipped, SPOPS_COORDS_SEARCH_AUTO);
     ref_set b = ref_unique(3, clipped.n, clipped.rows, NULL);
     uint8_t *keep = (uint8_t *)calloc(MAX_ROWS, 1);
     for (int i = 0; i < MAX_ROWS; ++i)
@@ -722,7 +725,7 @@ ParameterizedTest(struct backend_param *p, coords, set_refuses)
     spops_coords *small = NULL, *out = untouched;
     const spops_kernel_shape kernel = spops_kernel_shape_cube(3, 3, 2, 1);
     cloud_rows rows = cloud_make(CLOUD_CLUMPS, 3, false, &rng);
-    spops_coords *fixed = create_set(&d, &rows, SPOPS_SEARCH_AUTO);
+    spops_coords *fixed = create_set(&d, &rows, SPOPS_COORDS_SEARCH_AUTO);
     int32_t *num = test_upload_i32(&d, (int32_t[]){1}, 1);
     test_expect(d.ctx, spops_coords_reserve(d.ctx, 3, 10, 10, &o, &out), invalid, "box is NULL",
                 "no box");

@@ -37,8 +37,8 @@ static const spops_coords_box box = {{0, -500, -500, -500, 0}, {4, 500, 500, 500
 static spops_status create(setting *s, spops_context *ctx, void **made)
 {
     spops_coords_options o = spops_coords_options_default();
-    o.order = SPOPS_ORDER_MORTON;
-    o.duplicates = SPOPS_DUPLICATES_MERGE; // there are some: made twice over
+    o.order = SPOPS_COORDS_ORDER_MORTON;
+    o.duplicates = SPOPS_COORDS_DUPLICATES_MERGE; // there are some: made twice over
     return spops_coords_create(ctx, 3, s->num_rows, s->rows, &o, (spops_coords **)made);
 }
 
@@ -99,7 +99,7 @@ static spops_devoxels_options devoxel_options(void)
 {
     spops_devoxels_options o = spops_devoxels_options_default();
     o.size_m[0] = o.size_m[1] = o.size_m[2] = 0.25;
-    o.interpolation = SPOPS_INTERPOLATION_LINEAR;
+    o.interpolation = SPOPS_DEVOXELS_INTERPOLATION_LINEAR;
     o.gradients = SPOPS_GRADIENTS_LINEAR;
     return o;
 }
@@ -121,7 +121,7 @@ static spops_status reserve_devoxels(setting *s, spops_context *ctx, void **made
 static spops_kernel_map_options map_options(void)
 {
     spops_kernel_map_options o = spops_kernel_map_options_default();
-    o.parts = 31;
+    o.contents = 31;
     o.max_pairs = 1000;
     return o;
 }
@@ -136,7 +136,7 @@ static spops_status create_map(setting *s, spops_context *ctx, void **made)
 static spops_status create_lists(setting *s, spops_context *ctx, void **made)
 {
     spops_kernel_map_options o = map_options();
-    o.parts = SPOPS_MAP_LISTS;
+    o.contents = SPOPS_MAP_CSR;
     return spops_kernel_map_create(ctx, SPOPS_MAP_SUBMANIFOLD, &s->cube, s->in, NULL, &o,
                                    (spops_kernel_map **)made);
 }

@@ -62,7 +62,7 @@ static const spops_kernel_shape *cube(void)
 static spops_kernel_map_options map_options(void)
 {
     spops_kernel_map_options o = spops_kernel_map_options_default();
-    o.parts = SPOPS_MAP_ORDER | SPOPS_MAP_PAIRS;
+    o.contents = SPOPS_MAP_ORDER | SPOPS_MAP_PAIRS;
     o.max_pairs = 9 * MAX_VOXELS;
     return o;
 }

@@ -146,11 +146,11 @@ ParameterizedTest(struct backend_param *p, voxels, counts_of_scans)
 static void fetch_segments(test_device *d, const spops_segments *segments, int64_t max_segments,
                            int32_t **offsets, int32_t **pairs, int64_t *num_terms, const char *what)
 {
-    spops_lists_view view = spops_lists_view_default();
+    spops_segments_view view = spops_segments_view_default();
     spops_segments_info info = spops_segments_info_default();
     test_expect_ok(d->ctx, spops_segments_get_info_sync(d->ctx, segments, &info), what);
     test_expect_ok(d->ctx, spops_segments_get_view(d->ctx, segments, &view), what);
-    cr_assert(view.num_owners == max_segments, "%s", what);
+    cr_assert(view.num_segments == max_segments, "%s", what);
     *num_terms = info.num_terms;
     *offsets = (int32_t *)calloc((size_t)max_segments + 2, sizeof(int32_t));
     *pairs = (int32_t *)calloc((size_t)info.num_terms * 2 + 2, sizeof(int32_t));
@@ -258,7 +258,7 @@ ParameterizedTest(struct backend_param *p, voxels, hold_their_points)
                     int32_t *batch = test_upload_i32(&d, cloud.batch, cloud.n);
                     const bool use_batch = (order + choice) % 2 == 0;
                     coords.order = (spops_coords_order)order;
-                    coords.search = (spops_search)(1 + (order + choice) % 3);
+                    coords.search = (spops_coords_search)(1 + (order + choice) % 3);
                     o.coords = &coords;
                     o.points = (spops_voxel_points)choice;
                     test_expect_ok(d.ctx,
@@ -557,7 +557,7 @@ ParameterizedTest(struct launch_param *p, voxels, set)
 static void ref_corners(const point_cloud *p, int64_t i, int32_t batch, const ref_set *voxels,
                         const spops_devoxels_options *o, int32_t *rows, double *weights)
 {
-    const bool linear = o->interpolation == SPOPS_INTERPOLATION_LINEAR;
+    const bool linear = o->interpolation == SPOPS_DEVOXELS_INTERPOLATION_LINEAR;
     const int32_t corners = linear ? 1 << p->dims : 1;
     double sum = 0.0;
     for (int32_t c = 0; c < corners; ++c) {
@@ -575,7 +575,7 @@ static void ref_corners(const point_cloud *p, int64_t i, int32_t batch, const re
         sum += weights[c];
     }
     for (int32_t c = 0; c < corners; ++c)
-        if (o->missing == SPOPS_MISSING_RESCALE && sum > 0.0) weights[c] /= sum;
+        if (o->missing == SPOPS_DEVOXELS_MISSING_RESCALE && sum > 0.0) weights[c] /= sum;
 }
 
 static void check_devoxels(test_device *d, const spops_devoxels *devoxels, const point_cloud *p,
@@ -583,7 +583,8 @@ static void check_devoxels(test_device *d, const spops_devoxels *devoxels, const
                            const spops_devoxels_options *o, const char *what)
 {
     const spops_matrix w = spops_devoxels_weights(devoxels);
-    const int32_t corners = o->interpolation == SPOPS_INTERPOLATION_LINEAR ? 1 << p->dims : 1;
+    const int32_t corners =
+        o->interpolation == SPOPS_DEVOXELS_INTERPOLATION_LINEAR ? 1 << p->dims : 1;
     int32_t *offsets = NULL, *pairs = NULL, rows[16];
     double weights[16];
     int64_t num_terms = 0;
@@ -631,10 +632,10 @@ ParameterizedTest(struct launch_param *p, voxels, back_to_points)
             spops_devoxels_options o = spops_devoxels_options_default();
             memcpy(o.size_m, vo.size_m, sizeof o.size_m);
             memcpy(o.origin_m, vo.origin_m, sizeof o.origin_m);
-            o.interpolation = (spops_interpolation)(mode & 1);
-            o.missing = (spops_missing)(mode >> 1 & 1);
+            o.interpolation = (spops_devoxels_interpolation)(mode & 1);
+            o.missing = (spops_devoxels_missing)(mode >> 1 & 1);
             o.gradients = SPOPS_GRADIENTS_LINEAR;
-            co.search = (spops_search)(1 + mode % 3);
+            co.search = (spops_coords_search)(1 + mode % 3);
             co.order = (spops_coords_order)(mode % 4);
             vo.coords = &co;
             const bool refill = mode >= 4;
@@ -709,7 +710,7 @@ ParameterizedTest(struct backend_param *p, voxels, interpolate_linear_functions)
             points[i][a] = (float)(0.5 + (SIDE - 1.01) * test_rng_unit(&rng));
     spops_devoxels_options o = spops_devoxels_options_default();
     o.size_m[0] = o.size_m[1] = o.size_m[2] = 1.0;
-    o.interpolation = SPOPS_INTERPOLATION_LINEAR;
+    o.interpolation = SPOPS_DEVOXELS_INTERPOLATION_LINEAR;
     o.gradients = SPOPS_GRADIENTS_LINEAR;
     o.max_cols = 1;
     int32_t *given_rows = test_upload_i32(&d, &rows[0][0], SIDE * SIDE * SIDE * 4);
@@ -795,9 +796,9 @@ ParameterizedTest(struct backend_param *p, voxels, back_to_points_refuses)
     test_expect(d.ctx, CREATE(three), invalid, "points.cols is 3, expected 2", "axes");
     o.size_m[1] = -1.0;
     test_expect(d.ctx, CREATE(two), invalid, "size_m[1] is -1", "size");
-    o = good, o.interpolation = (spops_interpolation)2;
+    o = good, o.interpolation = (spops_devoxels_interpolation)2;
     test_expect(d.ctx, CREATE(two), invalid, "interpolation is 2", "interpolation");
-    o = good, o.missing = (spops_missing)-1;
+    o = good, o.missing = (spops_devoxels_missing)-1;
     test_expect(d.ctx, CREATE(two), invalid, "missing is -1", "missing");
     o = good, o.reserved = 1;
     test_expect(d.ctx, CREATE(two), invalid, "reserved is 1", "reserved");

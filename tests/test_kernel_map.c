@@ -14,14 +14,15 @@
 #include "tests/support/relation.h"
 
 enum {
-    ALL_PARTS =
-        SPOPS_MAP_TABLE | SPOPS_MAP_ORDER | SPOPS_MAP_PAIRS | SPOPS_MAP_LISTS | SPOPS_MAP_REVERSE
+    ALL_CONTENTS =
+        SPOPS_MAP_TABLE | SPOPS_MAP_ORDER | SPOPS_MAP_PAIRS | SPOPS_MAP_CSR | SPOPS_MAP_REVERSE
 };
-static const spops_search searches[] = {SPOPS_SEARCH_HASH, SPOPS_SEARCH_GRID, SPOPS_SEARCH_SORTED};
+static const spops_coords_search searches[] = {SPOPS_COORDS_SEARCH_HASH, SPOPS_COORDS_SEARCH_GRID,
+                                               SPOPS_COORDS_SEARCH_SORTED};
 static spops_kernel_map *const untouched = (spops_kernel_map *)16;
 
 static spops_coords *create_set(test_device *d, spops_context *ctx, int32_t dims, int64_t n,
-                                const int32_t *rows, spops_search search, bool may_fail)
+                                const int32_t *rows, spops_coords_search search, bool may_fail)
 {
     spops_coords_options options = spops_coords_options_default();
     spops_coords *coords = NULL;
@@ -39,17 +40,17 @@ static spops_coords *create_set(test_device *d, spops_context *ctx, int32_t dims
 typedef struct map_case {
     spops_kernel_map_kind kind;
     spops_kernel_shape kernel;
-    int32_t parts, tile_rows, plain;
+    int32_t contents, tile_rows, no_symmetry;
 } map_case;
 
 static const char *describe(char text[256], const map_case *c, const char *cloud, const char *more)
 {
     static const char *kinds[] = {"submanifold", "convolution", "transposed"};
     const spops_kernel_shape *k = &c->kernel;
-    return test_describe(text,
-                         "%s of %s, %d axes, size %d %d %d, stride %d %d, dilation %d, parts %d %s",
-                         kinds[c->kind], cloud, k->dims, k->size[0], k->size[1], k->size[2],
-                         k->stride[0], k->stride[1], k->dilation[0], c->parts, more);
+    return test_describe(
+        text, "%s of %s, %d axes, size %d %d %d, stride %d %d, dilation %d, contents %d %s",
+        kinds[c->kind], cloud, k->dims, k->size[0], k->size[1], k->size[2], k->stride[0],
+        k->stride[1], k->dilation[0], c->contents, more);
 }
 
 static held_map build(test_device *d, spops_context *ctx, const map_case *c, const spops_coords *in,
@@ -57,12 +58,12 @@ static held_map build(test_device *d, spops_context *ctx, const map_case *c, con
 {
     spops_kernel_map_options o = spops_kernel_map_options_default();
     spops_kernel_map *map = untouched;
-    o.parts = c->parts;
+    o.contents = c->contents;
     o.tile_rows = c->tile_rows;
-    o.plain = c->plain;
+    o.no_symmetry = c->no_symmetry;
     test_expect_ok(ctx, spops_kernel_map_create(ctx, c->kind, &c->kernel, in, out, &o, &map), what);
     held_map held = held_map_of(d, map, SPOPS_STATUS_OK, what);
-    cr_assert((held.info.parts & c->parts) == c->parts, "%s", what);
+    cr_assert((held.info.contents & c->contents) == c->contents, "%s", what);
     spops_kernel_map_destroy(map);
     return held;
 }
@@ -82,7 +83,7 @@ static void check_case(test_device *d, const map_case *c, const char *cloud, con
         for (int repeat = 0; repeat < repeats; ++repeat) {
             spops_context *ctx = repeat == 0 ? d->ctx : test_context(d, s + 1);
             spops_coords *a = create_set(d, ctx, in->dims, in->n, in->rows, searches[s],
-                                         searches[s] == SPOPS_SEARCH_GRID);
+                                         searches[s] == SPOPS_COORDS_SEARCH_GRID);
             spops_coords *b = a == NULL || same ? NULL
                                                 : create_set(d, ctx, out->dims, out->n, out->rows,
                                                              searches[(s + repeat) % 2 * 2], false);
@@ -170,16 +171,16 @@ static void check_cloud(test_device *d, test_cloud cloud, int32_t dims, test_rng
     int n = submanifold_kernels(dims, kernels);
     if (dims == 4 && cloud == CLOUD_LINE) n = widest_kernel(kernels);
     for (int i = 0; i < n; ++i) {
-        const map_case c = {SPOPS_MAP_SUBMANIFOLD, kernels[i], ALL_PARTS, 8 << i, 0};
+        const map_case c = {SPOPS_MAP_SUBMANIFOLD, kernels[i], ALL_CONTENTS, 8 << i, 0};
         check_case(d, &c, cloud_name(cloud), &in, NULL);
     }
     n = other_kernels(dims, kernels);
     for (int i = 0; i < n; ++i) {
         if (cloud == CLOUD_FAR && kernels[i].stride[0] == 1) continue; // outputs leave int32
         const ref_set fewer = ref_window(&in, &kernels[i], false, NULL);
-        const map_case down = {SPOPS_MAP_CONVOLUTION, kernels[i], ALL_PARTS, 16, 0};
+        const map_case down = {SPOPS_MAP_CONVOLUTION, kernels[i], ALL_CONTENTS, 16, 0};
         check_case(d, &down, cloud_name(cloud), &in, &fewer);
-        const map_case up = {SPOPS_MAP_TRANSPOSED, kernels[i], ALL_PARTS, 0, 0};
+        const map_case up = {SPOPS_MAP_TRANSPOSED, kernels[i], ALL_CONTENTS, 0, 0};
         check_case(d, &up, cloud_name(cloud), &fewer, &in);
         ref_set_free((ref_set *)&fewer);
     }
@@ -202,31 +203,32 @@ ParameterizedTest(struct backend_param *p, kernel_map, agrees)
 }
 
 // Each part alone, and with the reverse; the search of every tap; sets that share nothing.
-ParameterizedTestParameters(kernel_map, parts)
+ParameterizedTestParameters(kernel_map, contents)
 {
     return every_backend();
 }
-ParameterizedTest(struct backend_param *p, kernel_map, parts)
+ParameterizedTest(struct backend_param *p, kernel_map, contents)
 {
-    static const int32_t parts[] = {0,
-                                    SPOPS_MAP_TABLE,
-                                    SPOPS_MAP_ORDER,
-                                    SPOPS_MAP_PAIRS,
-                                    SPOPS_MAP_LISTS,
-                                    SPOPS_MAP_REVERSE,
-                                    SPOPS_MAP_PAIRS | SPOPS_MAP_REVERSE,
-                                    SPOPS_MAP_LISTS | SPOPS_MAP_REVERSE,
-                                    SPOPS_MAP_ORDER | SPOPS_MAP_REVERSE,
-                                    ALL_PARTS};
+    static const int32_t contents[] = {0,
+                                       SPOPS_MAP_TABLE,
+                                       SPOPS_MAP_ORDER,
+                                       SPOPS_MAP_PAIRS,
+                                       SPOPS_MAP_CSR,
+                                       SPOPS_MAP_REVERSE,
+                                       SPOPS_MAP_PAIRS | SPOPS_MAP_REVERSE,
+                                       SPOPS_MAP_CSR | SPOPS_MAP_REVERSE,
+                                       SPOPS_MAP_ORDER | SPOPS_MAP_REVERSE,
+                                       ALL_CONTENTS};
     test_device d;
     test_rng rng = test_rng_make(502);
     if (!test_open(&d, (spops_backend_kind)p->backend, LAUNCH_STREAM)) return;
     ref_set in = set_of(CLOUD_CLUMPS, 3, &rng), other = set_of(CLOUD_SPARSE, 3, &rng);
     ref_set none = set_of(CLOUD_EMPTY, 3, &rng);
-    for (size_t i = 0; i < sizeof parts / sizeof *parts; ++i) {
-        map_case c = {SPOPS_MAP_SUBMANIFOLD, spops_kernel_shape_cube(3, 3, 1, 1), parts[i], 0, 0};
+    for (size_t i = 0; i < sizeof contents / sizeof *contents; ++i) {
+        map_case c = {SPOPS_MAP_SUBMANIFOLD, spops_kernel_shape_cube(3, 3, 1, 1), contents[i], 0,
+                      0};
         check_case(&d, &c, "clumps", &in, NULL);
-        c.plain = 1;
+        c.no_symmetry = 1;
         check_case(&d, &c, "clumps (plain)", &in, NULL);
         c.kind = SPOPS_MAP_CONVOLUTION;
         fill_kernel(&c.kernel, 3, 3, 2, 1, 1);
@@ -301,7 +303,7 @@ ParameterizedTest(struct backend_param *p, kernel_map, workloads)
             test_expect_ok(d.ctx, spops_coords_create(d.ctx, 3, n, given, &o, &coords), "workload");
             test_free(&d, given);
             const map_case c = {SPOPS_MAP_SUBMANIFOLD, spops_kernel_shape_cube(3, 3, 1, 1),
-                                ALL_PARTS, 0, 0};
+                                ALL_CONTENTS, 0, 0};
             held_map held = build(&d, d.ctx, &c, coords, NULL, files[f].name);
             cr_assert(held.info.num_pairs == files[f].pairs, "%s: %lld pairs", files[f].name,
                       (long long)held.info.num_pairs);
@@ -354,7 +356,7 @@ static void check_order_of(test_device *d, int64_t n, const int32_t *rows, const
     char text[256], size[32];
     snprintf(size, sizeof size, "of %lld rows", (long long)n);
     const char *what = describe(text, c, "a folded line", size);
-    spops_coords *set = create_set(d, d->ctx, 3, n, rows, SPOPS_SEARCH_HASH, false);
+    spops_coords *set = create_set(d, d->ctx, 3, n, rows, SPOPS_COORDS_SEARCH_HASH, false);
     held_map held = build(d, d->ctx, c, set, c->kind == SPOPS_MAP_SUBMANIFOLD ? NULL : set, what);
     cr_assert(held.out.n == n && held.info.num_pairs >= n / 4, "%s", what);
     held_map_check_order(&held, &held.out, what);
@@ -413,7 +415,7 @@ ParameterizedTest(struct launch_param *p, kernel_map, orders_set)
     int32_t *rows = scattered_rows(CAPACITY, &rng);
     int32_t *on_device = test_upload_i32(&d, rows, 4 * CAPACITY);
     o.box = &box;
-    m.parts = SPOPS_MAP_ORDER;
+    m.contents = SPOPS_MAP_ORDER;
     test_expect_ok(d.ctx, spops_coords_reserve(d.ctx, 3, CAPACITY, CAPACITY, &o, &set), "set");
     test_expect_ok(
         d.ctx, spops_kernel_map_reserve(d.ctx, SPOPS_MAP_SUBMANIFOLD, &kernel, set, NULL, &m, &map),
@@ -487,8 +489,8 @@ ParameterizedTest(struct backend_param *p, kernel_map, scans)
         if (test_quick() && f % 4 != 1) continue;
         if (!cloud_load_f32(scans[f], &n, &cols, &points)) continue;
         ref_set in = scan_set(n, cols, points);
-        map_case c = {SPOPS_MAP_SUBMANIFOLD, spops_kernel_shape_cube(3, 3, 1, 1 + f % 2), ALL_PARTS,
-                      0, 0};
+        map_case c = {SPOPS_MAP_SUBMANIFOLD, spops_kernel_shape_cube(3, 3, 1, 1 + f % 2),
+                      ALL_CONTENTS, 0, 0};
         check_case(&d, &c, scans[f], &in, NULL);
         static const int32_t windows[][4] = {
             {2, 2, 1, 0}, {3, 2, 1, 1}, {3, 3, 2, 1}, {4, 2, 1, 1}};
@@ -534,16 +536,16 @@ ParameterizedTest(struct backend_param *p, kernel_map, inverse)
             ref_set fewer = i == n ? ref_unique(dims, in.n, in.rows, NULL)
                                    : ref_window(&in, &c.kernel, false, NULL);
             spops_coords *fine =
-                create_set(&d, d.ctx, dims, in.n, in.rows, SPOPS_SEARCH_HASH, false);
+                create_set(&d, d.ctx, dims, in.n, in.rows, SPOPS_COORDS_SEARCH_HASH, false);
             spops_coords *coarse =
-                create_set(&d, d.ctx, dims, fewer.n, fewer.rows, SPOPS_SEARCH_SORTED, false);
+                create_set(&d, d.ctx, dims, fewer.n, fewer.rows, SPOPS_COORDS_SEARCH_SORTED, false);
             spops_kernel_map_options o = spops_kernel_map_options_default();
             spops_kernel_map *down = NULL, *up = NULL, *again = NULL;
             test_expect_ok(d.ctx,
                            spops_kernel_map_create(d.ctx, c.kind, &c.kernel, fine,
                                                    i == n ? NULL : coarse, NULL, &down),
                            what);
-            o.parts = ALL_PARTS;
+            o.contents = ALL_CONTENTS;
             test_expect_ok(d.ctx, spops_kernel_map_create_inverse(d.ctx, down, &o, &up), what);
             held_map held = held_map_of(&d, up, SPOPS_STATUS_OK, what);
             cr_assert(held.info.kind == SPOPS_MAP_TRANSPOSED, "%s", what);
@@ -590,16 +592,17 @@ ParameterizedTest(struct backend_param *p, kernel_map, refuses)
     const spops_status invalid = SPOPS_STATUS_INVALID_ARGUMENT;
     if (!test_open(&d, (spops_backend_kind)p->backend, LAUNCH_DEFAULT)) return;
     ref_set a = set_of(CLOUD_CLUMPS, 3, &rng), flat = set_of(CLOUD_CLUMPS, 2, &rng);
-    spops_coords *in = create_set(&d, d.ctx, 3, a.n, a.rows, SPOPS_SEARCH_AUTO, false);
-    spops_coords *same = create_set(&d, d.ctx, 3, a.n, a.rows, SPOPS_SEARCH_AUTO, false);
-    spops_coords *other = create_set(&d, d.ctx, 2, flat.n, flat.rows, SPOPS_SEARCH_AUTO, false);
+    spops_coords *in = create_set(&d, d.ctx, 3, a.n, a.rows, SPOPS_COORDS_SEARCH_AUTO, false);
+    spops_coords *same = create_set(&d, d.ctx, 3, a.n, a.rows, SPOPS_COORDS_SEARCH_AUTO, false);
+    spops_coords *other =
+        create_set(&d, d.ctx, 2, flat.n, flat.rows, SPOPS_COORDS_SEARCH_AUTO, false);
     const int64_t live = d.memory.live;
     struct {
         const char *fragment;
         spops_kernel_map_kind kind;
         int32_t size, stride, dilation, padding, dims;
         const spops_coords *in, *out;
-        int32_t parts, tile_rows, plain;
+        int32_t contents, tile_rows, no_symmetry;
         int64_t max_pairs;
     } cases[] = {
         {"kernel.size[0] is 4, expected an odd", SPOPS_MAP_SUBMANIFOLD, 4, 1, 1, 0, 3, in, in, 0, 0,
@@ -620,13 +623,13 @@ ParameterizedTest(struct backend_param *p, kernel_map, refuses)
         {"out is NULL", SPOPS_MAP_CONVOLUTION, 3, 1, 1, 0, 3, in, NULL, 0, 0, 0, 0},
         {"in is NULL", SPOPS_MAP_CONVOLUTION, 3, 1, 1, 0, 3, NULL, in, 0, 0, 0, 0},
         {"out has 2 axes", SPOPS_MAP_CONVOLUTION, 3, 1, 1, 0, 3, in, other, 0, 0, 0, 0},
-        {"parts is 32", SPOPS_MAP_CONVOLUTION, 3, 1, 1, 0, 3, in, same, 32, 0, 0, 0},
-        {"parts is -1", SPOPS_MAP_CONVOLUTION, 3, 1, 1, 0, 3, in, same, -1, 0, 0, 0},
+        {"contents is 32", SPOPS_MAP_CONVOLUTION, 3, 1, 1, 0, 3, in, same, 32, 0, 0, 0},
+        {"contents is -1", SPOPS_MAP_CONVOLUTION, 3, 1, 1, 0, 3, in, same, -1, 0, 0, 0},
         {"tile_rows is 100", SPOPS_MAP_CONVOLUTION, 3, 1, 1, 0, 3, in, same, 0, 100, 0, 0},
         {"tile_rows is 4", SPOPS_MAP_CONVOLUTION, 3, 1, 1, 0, 3, in, same, 0, 4, 0, 0},
         {"tile_rows is -8", SPOPS_MAP_CONVOLUTION, 3, 1, 1, 0, 3, in, same, 0, -8, 0, 0},
         {"tile_rows is 2048", SPOPS_MAP_CONVOLUTION, 3, 1, 1, 0, 3, in, same, 0, 2048, 0, 0},
-        {"plain is 2", SPOPS_MAP_CONVOLUTION, 3, 1, 1, 0, 3, in, same, 0, 0, 2, 0},
+        {"no_symmetry is 2", SPOPS_MAP_CONVOLUTION, 3, 1, 1, 0, 3, in, same, 0, 0, 2, 0},
         {"max_pairs is -1", SPOPS_MAP_CONVOLUTION, 3, 1, 1, 0, 3, in, same, 0, 0, 0, -1},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; ++i) {
@@ -635,7 +638,8 @@ ParameterizedTest(struct backend_param *p, kernel_map, refuses)
         spops_kernel_map_options o = spops_kernel_map_options_default();
         fill_kernel(&k, cases[i].dims, cases[i].size, cases[i].stride, cases[i].dilation,
                     cases[i].padding);
-        o.parts = cases[i].parts, o.tile_rows = cases[i].tile_rows, o.plain = cases[i].plain;
+        o.contents = cases[i].contents, o.tile_rows = cases[i].tile_rows,
+        o.no_symmetry = cases[i].no_symmetry;
         o.max_pairs = cases[i].max_pairs;
         test_expect(
             d.ctx,
@@ -658,7 +662,7 @@ ParameterizedTest(struct backend_param *p, kernel_map, refuses)
     test_expect(d.ctx,
                 spops_kernel_map_create(d.ctx, SPOPS_MAP_SUBMANIFOLD, &k, in, NULL, NULL, NULL),
                 invalid, "map is NULL", "no map");
-    o.parts = SPOPS_MAP_PAIRS;
+    o.contents = SPOPS_MAP_PAIRS;
     test_expect_ok(d.ctx,
                    spops_kernel_map_create(d.ctx, SPOPS_MAP_SUBMANIFOLD, &k, in, NULL, &o, &map),
                    "pairs");
@@ -688,7 +692,7 @@ ParameterizedTest(struct backend_param *p, kernel_map, too_many_pairs)
     spops_kernel_map_options o = spops_kernel_map_options_default();
     const spops_kernel_shape k = spops_kernel_shape_cube(3, 3, 1, 1);
     if (!test_open(&d, (spops_backend_kind)p->backend, LAUNCH_DEFAULT)) return;
-    o.parts = SPOPS_MAP_PAIRS;
+    o.contents = SPOPS_MAP_PAIRS;
     test_expect_ok(
         d.ctx, spops_map_read_choices(d.ctx, "test", SPOPS_MAP_SUBMANIFOLD, &k, 3, &o, &choices),
         "choices");
@@ -753,7 +757,7 @@ static void check_frame_map(test_device *d, const spops_kernel_map *map, spops_k
     free(table);
 }
 
-static void check_frames(test_device *d, spops_search search, test_rng *rng)
+static void check_frames(test_device *d, spops_coords_search search, test_rng *rng)
 {
     static const spops_coords_box box = {{0, -40, -40, -40, 0}, {2, 40, 40, 40, 0}};
     static const int32_t counts[] = {200, 0, MAX_ROWS, 1, 450};
@@ -773,7 +777,7 @@ static void check_frames(test_device *d, spops_search search, test_rng *rng)
     test_expect_ok(d->ctx, spops_coords_reserve(d->ctx, 3, MAX_ROWS, MAX_ROWS, &o, &f.in), "in");
     test_expect_ok(
         d->ctx, spops_coords_reserve(d->ctx, 3, 2 * MAX_ROWS, MAX_ROWS * each, &o, &f.out), "out");
-    m.parts = ALL_PARTS;
+    m.contents = ALL_CONTENTS;
     m.tile_rows = 32;
     m.max_pairs = 2000; // not enough for the last frame
     test_expect_ok(

@@ -29,14 +29,14 @@ static spops_coords *set_of(test_device *d, const cloud_rows *rows)
     return coords;
 }
 
-static saved_map save_map(test_device *d, spops_kernel_map_kind kind, int32_t parts,
+static saved_map save_map(test_device *d, spops_kernel_map_kind kind, int32_t contents,
                           const cloud_rows *rows)
 {
     saved_map s;
     spops_kernel_shape kernel = spops_kernel_shape_cube(rows->dims, 3, 1, 1);
     spops_kernel_map_options o = spops_kernel_map_options_default();
     memset(&s, 0, sizeof s);
-    o.parts = parts;
+    o.contents = contents;
     o.tile_rows = 16;
     s.in = set_of(d, rows);
     if (kind != SPOPS_MAP_SUBMANIFOLD) {
@@ -92,7 +92,7 @@ ParameterizedTestParameters(kernel_map_blob, round_trip)
 }
 ParameterizedTest(struct backend_param *p, kernel_map_blob, round_trip)
 {
-    static const int32_t parts[] = {SPOPS_MAP_TABLE, SPOPS_MAP_ORDER | SPOPS_MAP_REVERSE, 31};
+    static const int32_t contents[] = {SPOPS_MAP_TABLE, SPOPS_MAP_ORDER | SPOPS_MAP_REVERSE, 31};
     test_device d;
     test_rng rng = test_rng_make(601);
     if (!test_open(&d, (spops_backend_kind)p->backend, LAUNCH_STREAM)) return;
@@ -100,14 +100,14 @@ ParameterizedTest(struct backend_param *p, kernel_map_blob, round_trip)
         for (test_cloud cloud = CLOUD_EMPTY; cloud < NUM_CLOUDS; ++cloud)
             for (int kind = 0; kind < 3; ++kind) {
                 cloud_rows rows = cloud_make(cloud, dims, false, &rng);
-                saved_map s = save_map(&d, (spops_kernel_map_kind)kind, parts[kind], &rows);
+                saved_map s = save_map(&d, (spops_kernel_map_kind)kind, contents[kind], &rows);
                 spops_kernel_map *loaded = untouched;
                 test_expect_ok(
                     d.ctx, spops_kernel_map_load(d.ctx, s.in, s.out, s.bytes, s.num_bytes, &loaded),
                     cloud_name(cloud));
                 held_map a = held_map_of(&d, s.map, SPOPS_STATUS_OK, "saved");
                 held_map b = held_map_of(&d, loaded, SPOPS_STATUS_OK, "loaded");
-                cr_assert(a.info.kind == b.info.kind && a.info.parts == b.info.parts);
+                cr_assert(a.info.kind == b.info.kind && a.info.contents == b.info.contents);
                 cr_assert(memcmp(&a.kernel, &b.kernel, sizeof a.kernel) == 0);
                 cr_assert(a.view.tile_rows == b.view.tile_rows);
                 held_map_check_same(&a, &b, cloud_name(cloud));
@@ -172,8 +172,8 @@ ParameterizedTest(struct backend_param *p, kernel_map_blob, damaged)
             }
             spops_kernel_map_destroy(map);
         }
-    // One by one. The header: magic 8, version 4, then numbers of 4 (kind, parts, tile_rows, dims,
-    // 4 x 4 of the kernel) and of 8 (num_in, num_out, num_pairs, two fingerprints).
+    // One by one. The header: magic 8, version 4, then numbers of 4 (kind, contents, tile_rows,
+    // dims, 4 x 4 of the kernel) and of 8 (num_in, num_out, num_pairs, two fingerprints).
     const size_t kind = 12, numbers = 12 + 16 + 64, masks = numbers + 40;
     const size_t table = masks + 4 * (size_t)rows.n;
     struct {
@@ -181,8 +181,8 @@ ParameterizedTest(struct backend_param *p, kernel_map_blob, damaged)
         size_t at;
         int32_t value;
     } changes[] = {{"kind is 7", kind, 7},
-                   {"parts is 30", kind + 4, 30},
-                   {"parts is 64", kind + 4, 64},
+                   {"contents is 30", kind + 4, 30},
+                   {"contents is 64", kind + 4, 64},
                    {"tile_rows is 3", kind + 8, 3},
                    {"dims is 3", kind + 12, 3},
                    {"kernel.size[0] is 4", kind + 16, 4},

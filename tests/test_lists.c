@@ -14,7 +14,7 @@
 // Terms in some order, by arrays of n numbers each.
 typedef struct terms {
     int64_t n;
-    int32_t *owner, *a, *b, *term;
+    int32_t *segment, *a, *b, *term;
 } terms;
 
 static terms make_terms(int64_t n)
@@ -22,29 +22,29 @@ static terms make_terms(int64_t n)
     const size_t bytes = (size_t)(n > 0 ? n : 1) * sizeof(int32_t);
     const terms t = {n, (int32_t *)malloc(bytes), (int32_t *)malloc(bytes),
                      (int32_t *)malloc(bytes), (int32_t *)malloc(bytes)};
-    if (t.owner == NULL || t.a == NULL || t.b == NULL || t.term == NULL) abort();
+    if (t.segment == NULL || t.a == NULL || t.b == NULL || t.term == NULL) abort();
     return t;
 }
 
 static void free_terms(terms *t)
 {
-    free(t->owner), free(t->a), free(t->b), free(t->term);
+    free(t->segment), free(t->a), free(t->b), free(t->term);
 }
 
-// The same terms by owner, those of an owner in the order they had; offsets [num_owners + 1].
-static terms sort_terms(const terms *t, int64_t num_owners, int32_t *offsets)
+// The same terms by segment, those of a segment in the order they had; offsets [num_segments + 1].
+static terms sort_terms(const terms *t, int64_t num_segments, int32_t *offsets)
 {
     terms sorted = make_terms(t->n);
-    int32_t *next = (int32_t *)calloc((size_t)num_owners + 1, sizeof *next);
+    int32_t *next = (int32_t *)calloc((size_t)num_segments + 1, sizeof *next);
     if (next == NULL) abort();
     for (int64_t i = 0; i < t->n; ++i)
-        ++next[t->owner[i] + 1];
-    for (int64_t o = 0; o < num_owners; ++o)
+        ++next[t->segment[i] + 1];
+    for (int64_t o = 0; o < num_segments; ++o)
         next[o + 1] += next[o];
-    memcpy(offsets, next, (size_t)(num_owners + 1) * sizeof *next);
+    memcpy(offsets, next, (size_t)(num_segments + 1) * sizeof *next);
     for (int64_t i = 0; i < t->n; ++i) {
-        const int32_t p = next[t->owner[i]]++;
-        sorted.owner[p] = t->owner[i];
+        const int32_t p = next[t->segment[i]]++;
+        sorted.segment[p] = t->segment[i];
         sorted.a[p] = t->a[i];
         sorted.b[p] = t->b[i];
         sorted.term[p] = t->term[i];
@@ -61,7 +61,7 @@ static void *fetch(test_device *d, const void *from, size_t bytes)
     return p;
 }
 
-// Most and fewest terms of an owner of class c.
+// Most and fewest terms of a segment of class c.
 static void class_limits(int c, int32_t split_terms, int32_t *fewest, int32_t *most)
 {
     *fewest = c == SPOPS_CLASS_SHORT ? 1 : (SPOPS_SHORT_TERMS << (c - 1)) + 1;
@@ -71,16 +71,18 @@ static void class_limits(int c, int32_t split_terms, int32_t *fewest, int32_t *m
     if (c == SPOPS_CLASS_SPLIT) *fewest = split_terms + 1, *most = INT32_MAX;
 }
 
-// Entries name every owner once, in classes by length, and pieces every position of split owners.
+// Entries name every segment once, in classes by length, and pieces every position of split
+// segments.
 static void check_schedule(test_device *d, const spops_lists *lists, const spops_schedule *s,
                            const int32_t *offsets, const char *what)
 {
-    const int64_t n = lists->num_owners;
-    spops_entry *entries = (spops_entry *)fetch(d, lists->entries, (size_t)n * sizeof *entries);
-    spops_entry *pieces =
-        (spops_entry *)fetch(d, lists->pieces, (size_t)s->num_pieces * sizeof *pieces);
-    spops_split *splits =
-        (spops_split *)fetch(d, lists->splits, (size_t)s->num_splits * sizeof *splits);
+    const int64_t n = lists->num_segments;
+    spops_work_item *entries =
+        (spops_work_item *)fetch(d, lists->entries, (size_t)n * sizeof *entries);
+    spops_work_item *pieces =
+        (spops_work_item *)fetch(d, lists->pieces, (size_t)s->num_pieces * sizeof *pieces);
+    spops_split_segment *splits =
+        (spops_split_segment *)fetch(d, lists->splits, (size_t)s->num_splits * sizeof *splits);
     unsigned char *seen = (unsigned char *)calloc((size_t)n + 1, 1);
     int32_t num_pieces = 0;
     cr_assert(s->class_begin[0] == 0 && s->class_begin[SPOPS_NUM_CLASSES] == n, "%s", what);
@@ -89,21 +91,21 @@ static void check_schedule(test_device *d, const spops_lists *lists, const spops
         class_limits(c, lists->split_terms, &fewest, &most);
         cr_assert(s->class_begin[c] <= s->class_begin[c + 1], "%s: class %d", what, c);
         for (int32_t i = s->class_begin[c]; i < s->class_begin[c + 1]; ++i) {
-            const spops_entry e = entries[i];
-            cr_assert(e.owner >= 0 && e.owner < n && !seen[e.owner], "%s: entry %d is owner %d",
-                      what, i, e.owner);
-            seen[e.owner] = 1;
-            cr_assert(e.begin == offsets[e.owner] && e.begin + e.count == offsets[e.owner + 1] &&
-                          e.split == -1,
+            const spops_work_item e = entries[i];
+            cr_assert(e.segment >= 0 && e.segment < n && !seen[e.segment],
+                      "%s: entry %d is segment %d", what, i, e.segment);
+            seen[e.segment] = 1;
+            cr_assert(e.begin == offsets[e.segment] &&
+                          e.begin + e.count == offsets[e.segment + 1] && e.split == -1,
                       "%s: entry %d", what, i);
             cr_assert(e.count >= fewest && e.count <= most, "%s: entry %d of class %d has %d", what,
                       i, c, e.count);
             // Of one length, they come in their order; that also makes it the only right one where
             // a class holds 16 lengths.
-            cr_assert(e.count != length || e.owner > before, "%s: entry %d is owner %d behind %d",
-                      what, i, e.owner, before);
+            cr_assert(e.count != length || e.segment > before,
+                      "%s: entry %d is segment %d behind %d", what, i, e.segment, before);
             cr_assert(c != SPOPS_CLASS_SHORT || e.count <= length, "%s: entry %d", what, i);
-            before = e.owner;
+            before = e.segment;
             length = e.count;
         }
     }
@@ -111,19 +113,19 @@ static void check_schedule(test_device *d, const spops_lists *lists, const spops
                   s->class_begin[SPOPS_NUM_CLASSES] - s->class_begin[SPOPS_CLASS_SPLIT],
               "%s: %d splits", what, s->num_splits);
     for (int32_t i = 0; i < s->num_splits; ++i) {
-        const spops_entry e = entries[s->class_begin[SPOPS_CLASS_SPLIT] + i];
+        const spops_work_item e = entries[s->class_begin[SPOPS_CLASS_SPLIT] + i];
         int32_t position = e.begin;
-        cr_assert(splits[i].owner == e.owner && splits[i].count == e.count &&
+        cr_assert(splits[i].segment == e.segment && splits[i].count == e.count &&
                       splits[i].first_piece == num_pieces && splits[i].num_pieces > 1,
                   "%s: split %d", what, i);
         for (int32_t k = 0; k < splits[i].num_pieces; ++k, ++num_pieces) {
-            const spops_entry piece = pieces[num_pieces];
-            cr_assert(piece.owner == e.owner && piece.split == i && piece.begin == position &&
+            const spops_work_item piece = pieces[num_pieces];
+            cr_assert(piece.segment == e.segment && piece.split == i && piece.begin == position &&
                           piece.count > 0 && piece.count <= lists->split_terms,
                       "%s: piece %d", what, num_pieces);
             position += piece.count;
         }
-        cr_assert(position == offsets[e.owner + 1], "%s: split %d", what, i);
+        cr_assert(position == offsets[e.segment + 1], "%s: split %d", what, i);
     }
     cr_assert(num_pieces == s->num_pieces, "%s: %d pieces", what, s->num_pieces);
     free(entries), free(pieces), free(splits), free(seen);
@@ -132,7 +134,7 @@ static void check_schedule(test_device *d, const spops_lists *lists, const spops
 static void check_lists(test_device *d, const spops_lists *lists, const terms *sorted,
                         const int32_t *offsets, int64_t dropped, const char *what)
 {
-    const int64_t n = lists->num_owners;
+    const int64_t n = lists->num_segments;
     spops_schedule *s = (spops_schedule *)fetch(d, lists->schedule, sizeof *s);
     int32_t *found = (int32_t *)fetch(d, lists->offsets, (size_t)(n + 1) * sizeof *found);
     int32_t *pairs = (int32_t *)fetch(d, lists->pairs, (size_t)sorted->n * 2 * sizeof *pairs);
@@ -166,17 +168,17 @@ static void check_lists(test_device *d, const spops_lists *lists, const terms *s
 static void check_plan(test_device *d, const spops_segments *plan, const terms *t, int64_t dropped,
                        bool own_weights, const char *what)
 {
-    const int64_t most_owners = plan->num_segments + plan->num_rows + plan->num_weights;
-    int32_t *offsets = (int32_t *)malloc((size_t)(most_owners + 1) * sizeof *offsets);
+    const int64_t most_segments = plan->num_segments + plan->num_rows + plan->num_weights;
+    int32_t *offsets = (int32_t *)malloc((size_t)(most_segments + 1) * sizeof *offsets);
     char text[256];
     terms forward = sort_terms(t, plan->num_segments, offsets);
     check_lists(d, &plan->forward, &forward, offsets, dropped, what);
-    // By row and by weight, the number that becomes the owner gives its place to the segment.
-    terms by = {forward.n, forward.a, forward.owner, forward.b, forward.term};
+    // By row and by weight, the number that becomes the segment gives its place to the segment.
+    terms by = {forward.n, forward.a, forward.segment, forward.b, forward.term};
     terms sorted = sort_terms(&by, plan->num_rows, offsets);
     check_lists(d, &plan->by_row, &sorted, offsets, 0, test_describe(text, "%s, by row", what));
     free_terms(&sorted);
-    by = (terms){forward.n, forward.b, forward.a, forward.owner, forward.term};
+    by = (terms){forward.n, forward.b, forward.a, forward.segment, forward.term};
     sorted = sort_terms(&by, plan->num_weights, offsets);
     check_lists(d, &plan->by_weight, &sorted, offsets, own_weights ? dropped : 0,
                 test_describe(text, "%s, by weight", what));
@@ -185,8 +187,8 @@ static void check_plan(test_device *d, const spops_segments *plan, const terms *
     free(offsets);
 }
 
-// Sorts in tiles of 1,024 terms and 512 owners, by digits of up to 9 bits; more than 2^20 terms are
-// sorted by other means.
+// Sorts in tiles of 1,024 terms and 512 segments, by digits of up to 9 bits; more than 2^20 terms
+// are sorted by other means.
 static const struct {
     int64_t segments, terms, rows, weights;
     bool skewed; // half of the terms in one segment
@@ -221,20 +223,20 @@ static void check_case(test_device *d, size_t i, bool refilled, bool own_weights
     for (int64_t t = 0; t < n; ++t) {
         const bool bad = refilled && test_rng_below(&rng, 7) == 0;
         const bool hot = cases[i].skewed && test_rng_below(&rng, 2) == 0;
-        given.owner[t] = hot ? (int32_t)(cases[i].segments / 2)
-                             : (int32_t)test_rng_below(&rng, cases[i].segments);
+        given.segment[t] = hot ? (int32_t)(cases[i].segments / 2)
+                               : (int32_t)test_rng_below(&rng, cases[i].segments);
         given.a[t] = (int32_t)test_rng_below(&rng, cases[i].rows);
         given.b[t] = own_weights ? (int32_t)t : (int32_t)test_rng_below(&rng, num_weights);
-        if (bad) given.owner[t] = t % 2 == 0 ? -1 : (int32_t)cases[i].segments;
+        if (bad) given.segment[t] = t % 2 == 0 ? -1 : (int32_t)cases[i].segments;
         if (t >= num_terms) continue;
         dropped += bad;
         if (bad) continue;
-        kept.owner[kept.n] = given.owner[t];
+        kept.segment[kept.n] = given.segment[t];
         kept.a[kept.n] = given.a[t];
         kept.b[kept.n] = given.b[t];
         kept.term[kept.n++] = (int32_t)t;
     }
-    int32_t *keys = test_upload_i32(d, given.owner, n);
+    int32_t *keys = test_upload_i32(d, given.segment, n);
     int32_t *idx = test_upload_i32(d, given.a, n);
     int32_t *weight_idx = own_weights ? NULL : test_upload_i32(d, given.b, n);
     int32_t *count = test_upload_i32(d, &num_terms, 1);

@@ -257,9 +257,9 @@ static void check_view(test_device *d, const spops_segments *plan, const test_re
 {
     const ref_relation *r = &relation->ref;
     const int64_t n = r->num_terms;
-    spops_lists_view view = spops_lists_view_default();
+    spops_segments_view view = spops_segments_view_default();
     test_expect_ok(d->ctx, spops_segments_get_view(d->ctx, plan, &view), what);
-    cr_assert(view.num_owners == r->num_segments, "%s", what);
+    cr_assert(view.num_segments == r->num_segments, "%s", what);
     cr_assert(view.max_terms >= n, "%s", what);
     int32_t *offsets = (int32_t *)calloc((size_t)r->num_segments + 1, sizeof(int32_t));
     int32_t *pairs = (int32_t *)calloc((size_t)n + 1, 2 * sizeof(int32_t));
@@ -402,7 +402,7 @@ ParameterizedTest(struct backend_param *p, segments, info_and_traffic)
                 invalid, "segments is NULL", "segments NULL");
     cr_assert(spops_context_regime(d.ctx, 1) == SPOPS_REGIME_L2_RESIDENT);
     cr_assert(spops_context_regime(d.ctx, (int64_t)1 << 50) == SPOPS_REGIME_DRAM_BOUND);
-    spops_lists_view view = spops_lists_view_default();
+    spops_segments_view view = spops_segments_view_default();
     test_expect(d.ctx, spops_segments_get_view(d.ctx, NULL, &view), invalid, "segments is NULL",
                 "view");
     test_expect(d.ctx, spops_segments_get_view(d.ctx, plan, NULL), invalid, "view", "view");

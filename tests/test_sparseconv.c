@@ -54,7 +54,7 @@ static void create_sets(conv_case *c, const cloud_rows *cloud)
 static void create_conv(conv_case *c, const spops_sparseconv_options *options)
 {
     spops_kernel_map_options o = spops_kernel_map_options_default();
-    o.parts = SPOPS_MAP_PAIRS | SPOPS_MAP_ORDER | SPOPS_MAP_REVERSE;
+    o.contents = SPOPS_MAP_PAIRS | SPOPS_MAP_ORDER | SPOPS_MAP_REVERSE;
     test_expect_ok(c->d->ctx,
                    spops_kernel_map_create(c->d->ctx, c->kind, &c->kernel, c->in_coords,
                                            c->out_coords, &o, &c->map),
@@ -451,7 +451,7 @@ ParameterizedTest(struct launch_param *p, sparseconv, serves_frames)
     if (!test_open(&d, (spops_backend_kind)p->backend, (test_launch)p->launch)) return;
     frame_case c = {.d = &d};
     options.box = &box;
-    map_options.parts = SPOPS_MAP_PAIRS | SPOPS_MAP_ORDER;
+    map_options.contents = SPOPS_MAP_PAIRS | SPOPS_MAP_ORDER;
     map_options.max_pairs = FRAME_PAIRS;
     test_expect_ok(
         d.ctx, spops_coords_reserve(d.ctx, 3, FRAME_CAPACITY, FRAME_CAPACITY, &options, &c.coords),
@@ -598,7 +598,7 @@ ParameterizedTest(struct backend_param *p, sparseconv, refuses)
     // plans
     test_expect(ctx, spops_sparseconv_create(ctx, NULL, NULL, &conv), invalid,
                 "sparseconv_create: map is NULL", "no map");
-    no_pairs.parts = SPOPS_MAP_TABLE;
+    no_pairs.contents = SPOPS_MAP_TABLE;
     test_expect_ok(
         ctx, spops_kernel_map_create(ctx, c.kind, &c.kernel, c.in_coords, NULL, &no_pairs, &map),
         "map");

@@ -294,7 +294,7 @@ static spops_status fill_segments_info(fixture *f, void *s)
 }
 static spops_status fill_segments_view(fixture *f, void *s)
 {
-    return spops_segments_get_view(f->ctx, f->segments, (spops_lists_view *)s);
+    return spops_segments_get_view(f->ctx, f->segments, (spops_segments_view *)s);
 }
 static spops_status fill_traffic(fixture *f, void *s)
 {
@@ -496,7 +496,7 @@ Test(struct_sizes, filled)
     fixture f = open_fixture();
     CHECK_FILLED(spops_device_info, fill_device_info);
     CHECK_FILLED(spops_segments_info, fill_segments_info);
-    CHECK_FILLED(spops_lists_view, fill_segments_view);
+    CHECK_FILLED(spops_segments_view, fill_segments_view);
     CHECK_FILLED(spops_traffic, fill_traffic);
     CHECK_FILLED(spops_coords_info, fill_coords_info);
     CHECK_FILLED(spops_coords_view, fill_coords_view);

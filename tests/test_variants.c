@@ -210,7 +210,7 @@ ParameterizedTest(struct backend_param *p, variants, pooling)
                     SPOPS_STATUS_INVALID_ARGUMENT, "pool_variant", "no such variant");
         cr_assert(plan == NULL);
     }
-    options.kernel = SPOPS_BEV_KERNEL_LISTS;
+    options.kernel = SPOPS_BEV_KERNEL_INTERVALS;
     options.pool_variant = 1;
     test_expect(d.ctx, spops_bev_plan_create(d.ctx, &g.geometry, &options, &plan),
                 SPOPS_STATUS_INVALID_ARGUMENT, "pools by lists", "a plan without spans");

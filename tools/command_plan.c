@@ -306,10 +306,10 @@ typedef struct plan_facts {
     double build_ms;
 } plan_facts;
 
-static bool read_lengths(const plan_job *job, const session *s, const spops_lists_view *view,
+static bool read_lengths(const plan_job *job, const session *s, const spops_segments_view *view,
                          plan_facts *facts)
 {
-    const size_t bytes = ((size_t)view->num_owners + 1) * sizeof(int32_t);
+    const size_t bytes = ((size_t)view->num_segments + 1) * sizeof(int32_t);
     int32_t *offsets = malloc(bytes);
     if (offsets == NULL) {
         command_fail(job->command, "no memory for %zu bytes", bytes);
@@ -320,7 +320,7 @@ static bool read_lengths(const plan_job *job, const session *s, const spops_list
         free(offsets);
         return false;
     }
-    for (int64_t i = 0; i < view->num_owners; ++i) {
+    for (int64_t i = 0; i < view->num_segments; ++i) {
         const int32_t length = offsets[i + 1] - offsets[i];
         int bin = 0;
         if (length == 0) continue;
@@ -382,7 +382,7 @@ static bool read_facts(const plan_job *job, const session *s, const spops_bev_pl
                        plan_facts *facts)
 {
     const spops_segments *segments = spops_bev_plan_segments(plan);
-    spops_lists_view view = spops_lists_view_default();
+    spops_segments_view view = spops_segments_view_default();
     facts->info = spops_bev_plan_info_default();
     facts->traffic = spops_traffic_default();
     if (spops_bev_plan_get_info_sync(s->ctx, plan, &facts->info) != SPOPS_STATUS_OK ||

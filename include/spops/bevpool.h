@@ -67,9 +67,9 @@ SPOPS_DEFINE_DEFAULT(spops_bev_geometry)
 
 /** How a plan pools. Every plan has lists; they serve the calls that spans do not. */
 typedef enum spops_bev_kernel {
-    SPOPS_BEV_KERNEL_AUTO = 0,  /* spans where they are likely to be faster */
-    SPOPS_BEV_KERNEL_LISTS = 1, /* a list of points per cell: any map, dtype and device */
-    SPOPS_BEV_KERNEL_SPANS = 2  /* runs of pixels that share a cell, on tensor cores: f16 depth with
+    SPOPS_BEV_KERNEL_AUTO = 0,      /* spans where they are likely to be faster */
+    SPOPS_BEV_KERNEL_INTERVALS = 1, /* a list of points per cell: any map, dtype and device */
+    SPOPS_BEV_KERNEL_SPANS = 2 /* runs of pixels that share a cell, on tensor cores: f16 depth with
                                    f16 feat, bf16 with bf16, and 8- and 4-bit feat; gradients where
                                    depth has feat's dtype, up to 256 columns, rows of multiples of
                                    16 bytes; CUDA, sm_80 and later, not plans made by reserve */
@@ -205,7 +205,7 @@ typedef struct spops_bev_plan_info {
     int64_t longest;         /* points of the fullest cell */
     int64_t num_features;    /* B * N * H * W */
     int64_t num_depths;      /* B * N * D * H * W */
-    spops_bev_kernel kernel; /* LISTS or SPANS: what calls that both serve run */
+    spops_bev_kernel kernel; /* INTERVALS or SPANS: what calls that both serve run */
     int32_t pool_variant;    /* with SPANS: of rows of max_cols columns; else 0 */
     int64_t num_spans;       /* with kernel SPANS; else 0 */
     int64_t num_steps; /* multiplications of 16 cells by 32 pixels, for rows of up to 96 columns */

@@ -21,24 +21,24 @@ typedef struct spops_coords spops_coords;
 
 /** In which order a set's rows lie. */
 typedef enum spops_coords_order {
-    SPOPS_ORDER_GIVEN = 0,         /* of first appearance in what the set is made from */
-    SPOPS_ORDER_LEXICOGRAPHIC = 1, /* by batch, then axis 0, 1, ...; the last runs fastest */
-    SPOPS_ORDER_MORTON = 2,        /* by batch, then along a Z-order curve */
-    SPOPS_ORDER_HILBERT = 3        /* by batch, then along a Hilbert curve */
+    SPOPS_COORDS_ORDER_GIVEN = 0,         /* of first appearance in what the set is made from */
+    SPOPS_COORDS_ORDER_LEXICOGRAPHIC = 1, /* by batch, then axis 0, 1, ...; the last runs fastest */
+    SPOPS_COORDS_ORDER_MORTON = 2,        /* by batch, then along a Z-order curve */
+    SPOPS_COORDS_ORDER_HILBERT = 3        /* by batch, then along a Hilbert curve */
 } spops_coords_order;
 
 /** How rows are found by coordinate. Every strategy finds the same. */
-typedef enum spops_search {
-    SPOPS_SEARCH_AUTO = 0,  /* chosen from the box, the capacity and the backend */
-    SPOPS_SEARCH_HASH = 1,  /* open addressing over packed keys */
-    SPOPS_SEARCH_GRID = 2,  /* dense over the box; refused where it exceeds max_grid_bytes */
-    SPOPS_SEARCH_SORTED = 3 /* binary search and merges over sorted keys */
-} spops_search;
+typedef enum spops_coords_search {
+    SPOPS_COORDS_SEARCH_AUTO = 0,  /* chosen from the box, the capacity and the backend */
+    SPOPS_COORDS_SEARCH_HASH = 1,  /* open addressing over packed keys */
+    SPOPS_COORDS_SEARCH_GRID = 2,  /* dense over the box; refused where it exceeds max_grid_bytes */
+    SPOPS_COORDS_SEARCH_SORTED = 3 /* binary search and merges over sorted keys */
+} spops_coords_search;
 
-typedef enum spops_duplicates {
-    SPOPS_DUPLICATES_REFUSE = 0, /* two equal rows are an error, which names both */
-    SPOPS_DUPLICATES_MERGE = 1   /* they become one row */
-} spops_duplicates;
+typedef enum spops_coords_duplicates {
+    SPOPS_COORDS_DUPLICATES_REFUSE = 0, /* two equal rows are an error, which names both */
+    SPOPS_COORDS_DUPLICATES_MERGE = 1   /* they become one row */
+} spops_coords_duplicates;
 
 /** A box of coordinates, both ends inclusive. Element 0 is the batch, 1 to 4 are the axes. */
 typedef struct spops_coords_box {
@@ -49,11 +49,11 @@ typedef struct spops_coords_box {
 typedef struct spops_coords_options {
     size_t struct_size; /* sizeof(spops_coords_options) */
     spops_coords_order order;
-    spops_search search;
-    spops_duplicates duplicates; /* of arrays; sets made from points or other sets merge */
-    int32_t reserved;            /* 0 */
+    spops_coords_search search;
+    spops_coords_duplicates duplicates; /* of arrays; sets made from points or other sets merge */
+    int32_t reserved;                   /* 0 */
     const spops_coords_box *box; /* NULL: from what the set is made from. Needed by reserve */
-    size_t max_grid_bytes;       /* of SPOPS_SEARCH_GRID; 0: 256 MiB */
+    size_t max_grid_bytes;       /* of SPOPS_COORDS_SEARCH_GRID; 0: 256 MiB */
 } spops_coords_options;
 
 SPOPS_DEFINE_DEFAULT(spops_coords_options)
@@ -231,7 +231,7 @@ typedef struct spops_coords_info {
     int32_t dims;
     int32_t key_bits; /* of a packed row */
     spops_coords_order order;
-    spops_search search; /* as chosen */
+    spops_coords_search search; /* as chosen */
     spops_coords_box box;
     int64_t num_rows;
     int64_t max_rows;    /* the capacity */

@@ -29,25 +29,25 @@ typedef enum spops_kernel_map_kind {
  * ORDER     The output rows sorted by mask, cut into tiles of rows that miss the same taps
  *           [argsort of masks, mask splits; reordering]. Brings TABLE.
  * PAIRS     For every tap its pairs (input row, output row) [rulebook, indice pairs; in-out map].
- * LISTS     For every output row its pairs, as compressed sparse rows [CSR], and the places of
+ * CSR       For every output row its pairs, as compressed sparse rows, and the places of
  *           these pairs among PAIRS. Brings PAIRS.
- * REVERSE   TABLE, ORDER and LISTS, as far as they are asked for, also of the inputs [transposed
+ * REVERSE   TABLE, ORDER and CSR, as far as they are asked for, also of the inputs [transposed
  *           map; backward map], which gradients of features need.
  */
-typedef enum spops_kernel_map_parts {
+typedef enum spops_kernel_map_contents {
     SPOPS_MAP_TABLE = 1,
     SPOPS_MAP_ORDER = 2,
     SPOPS_MAP_PAIRS = 4,
-    SPOPS_MAP_LISTS = 8,
+    SPOPS_MAP_CSR = 8,
     SPOPS_MAP_REVERSE = 16
-} spops_kernel_map_parts;
+} spops_kernel_map_contents;
 
 typedef struct spops_kernel_map_options {
-    size_t struct_size; /* sizeof(spops_kernel_map_options) */
-    int32_t parts;      /* SPOPS_MAP_*; 0: TABLE */
-    int32_t tile_rows;  /* of ORDER: 8 to 1024, a power of two; 0: 128 */
-    int64_t max_pairs;  /* of a map made by reserve, with PAIRS */
-    int32_t plain;      /* 1: search every tap, also where a map is its own mirror image */
+    size_t struct_size;  /* sizeof(spops_kernel_map_options) */
+    int32_t contents;    /* SPOPS_MAP_*; 0: TABLE */
+    int32_t tile_rows;   /* of ORDER: 8 to 1024, a power of two; 0: 128 */
+    int64_t max_pairs;   /* of a map made by reserve, with PAIRS */
+    int32_t no_symmetry; /* 1: search every tap, also where a map is its own mirror image */
     int32_t reserved;
 } spops_kernel_map_options;
 
@@ -110,7 +110,7 @@ SPOPS_API spops_status spops_kernel_map_reserve(spops_context *ctx, spops_kernel
 /**
  * Rebuild a map made by spops_kernel_map_reserve from what in and out hold when the stream gets
  * there. Their capacities must be those that the map was reserved with. Where there are more pairs
- * than max_pairs, the overflow flag is set, and PAIRS and LISTS are empty; TABLE and ORDER hold.
+ * than max_pairs, the overflow flag is set, and PAIRS and CSR are empty; TABLE and ORDER hold.
  *
  * Memory    in and out where ctx runs; read when the stream gets there.
  * Stream    Enqueues on ctx's stream and returns. Allocates nothing, waits for nothing, capturable.
@@ -144,13 +144,13 @@ typedef struct spops_kernel_map_side {
     const uint32_t *tile_masks;
     const int32_t *tile_order;
     /*
-     * LISTS. Row r has the pairs offsets[r] .. offsets[r + 1] - 1, by ascending tap:
-     * list[2 * p] is the other side's row, list[2 * p + 1] the tap, positions[p] the pair's place
-     * in tap order. offsets has max_rows + 1 elements, all of them valid.
+     * CSR. Row r has the pairs offsets[r] .. offsets[r + 1] - 1, by ascending tap:
+     * row_taps[2 * p] is the other side's row, row_taps[2 * p + 1] the tap, pair_ids[p] the place
+     * of the pair in tap order. offsets has max_rows + 1 elements, all of them valid.
      */
     const int32_t *offsets;
-    const int32_t *list;
-    const int32_t *positions;
+    const int32_t *row_taps;
+    const int32_t *pair_ids;
 } spops_kernel_map_side;
 
 typedef struct spops_kernel_map_view {
@@ -185,7 +185,7 @@ SPOPS_API spops_status spops_kernel_map_get_view(spops_context *ctx, const spops
 typedef struct spops_kernel_map_info {
     size_t struct_size; /* set by the caller */
     spops_kernel_map_kind kind;
-    int32_t parts;
+    int32_t contents;
     const spops_kernel_shape *kernel; /* belongs to the map */
     int64_t num_taps;
     int64_t num_in, num_out; /* rows in use */

@@ -50,7 +50,7 @@ SPOPS_DEFINE_DEFAULT(spops_triplets_options)
  * Errors    INVALID_ARGUMENT (names the first bad element), OUT_OF_MEMORY, NOT_SUPPORTED, CUDA.
  * Threads   One thread at a time per ctx. ctx must outlive the plan.
  * Source    Triplets after PointCNN++ (MVMR, section 3.3); we sort them by tile of output rows and
- *           then by matrix, so that one owner sums a row: docs/mvmr.md.
+ *           then by matrix, so that one segment sums a row: docs/mvmr.md.
  */
 SPOPS_API spops_status spops_triplets_create(spops_context *ctx, const spops_triplets_shape *shape,
                                              const int32_t *out_rows, const int32_t *in_rows,

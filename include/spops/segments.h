@@ -52,7 +52,7 @@ SPOPS_DEFINE_DEFAULT(spops_segments_options)
  * Scratch   Reserved in ctx for the plan's own needs.
  * Errors    INVALID_ARGUMENT (names the first bad element), OUT_OF_MEMORY, NOT_SUPPORTED, CUDA.
  * Threads   One thread at a time per ctx. ctx must outlive the plan.
- * Source    One owner per interval, after BEVPoolV3; long segments split: docs/segreduce.md.
+ * Source    Interval-owned, after BEVPoolV3; long segments split: docs/segreduce.md.
  */
 SPOPS_API spops_status spops_segments_create(spops_context *ctx, int64_t num_segments,
                                              const int32_t *offsets,
@@ -197,25 +197,25 @@ SPOPS_API spops_status spops_segments_load(spops_context *ctx, const void *data,
 
 /**
  * The arrays of a plan's forward lists where its context runs, for kernels of the caller's own
- * (spops/device/segreduce.cuh). Owner o holds positions offsets[o] .. offsets[o+1] - 1.
+ * (spops/device/segreduce.cuh). Segment s holds positions offsets[s] .. offsets[s+1] - 1.
  */
-typedef struct spops_lists_view {
-    size_t struct_size; /* set by the caller: sizeof(spops_lists_view) */
-    int64_t num_owners;
+typedef struct spops_segments_view {
+    size_t struct_size; /* set by the caller: sizeof(spops_segments_view) */
+    int64_t num_segments;
     int64_t max_terms;
-    const int32_t *offsets; /* [num_owners + 1] */
+    const int32_t *offsets; /* [num_segments + 1] */
     const int32_t *pairs;   /* [max_terms][2]: row, weight; NULL: both are the position itself */
     const int32_t *order;   /* [max_terms] term number of a position; NULL: the position itself */
-    const spops_schedule *schedule; /* [1] counts of what follows, see schedule.h */
-    const spops_entry *entries;     /* [max_entries] whole owners by class */
-    const spops_entry *pieces;      /* [max_pieces] pieces of split owners */
-    const spops_split *splits;      /* [max_splits] split owners */
+    const spops_schedule *schedule;    /* [1] counts of what follows, see schedule.h */
+    const spops_work_item *entries;    /* [max_entries] whole segments by class */
+    const spops_work_item *pieces;     /* [max_pieces] pieces of split segments */
+    const spops_split_segment *splits; /* [max_splits] split segments */
     int64_t max_entries;
     int64_t max_pieces;
     int64_t max_splits;
-} spops_lists_view;
+} spops_segments_view;
 
-SPOPS_DEFINE_DEFAULT(spops_lists_view)
+SPOPS_DEFINE_DEFAULT(spops_segments_view)
 
 /**
  * Fill view with the plan's forward lists; valid while the plan lives. What a plan made by reserve
@@ -225,7 +225,7 @@ SPOPS_DEFINE_DEFAULT(spops_lists_view)
  * Threads   One thread at a time per ctx; segments may be shared.
  */
 SPOPS_API spops_status spops_segments_get_view(spops_context *ctx, const spops_segments *segments,
-                                               spops_lists_view *view);
+                                               spops_segments_view *view);
 
 SPOPS_EXTERN_C_END
 

@@ -29,7 +29,7 @@ SPOPS_EXTERN_C_BEGIN
  * Errors    INVALID_ARGUMENT (shape, dtype, stride), SCRATCH_TOO_SMALL, NOT_SUPPORTED, CUDA.
  *           After any but CUDA, nothing was enqueued and out is untouched.
  * Threads   One thread at a time per ctx; segments may be shared.
- * Source    One owner per interval, after BEVPoolV3; long segments split: docs/segreduce.md.
+ * Source    Interval-owned, after BEVPoolV3; long segments split: docs/segreduce.md.
  */
 SPOPS_API spops_status spops_segreduce_execute(spops_context *ctx, const spops_segments *segments,
                                                spops_reduce reduce, spops_matrix x,

@@ -121,23 +121,24 @@ SPOPS_API void spops_voxels_destroy(spops_voxels *voxels);
 /** Which voxels a point takes its features from, and with which weights. */
 typedef struct spops_devoxels spops_devoxels;
 
-typedef enum spops_interpolation {
-    SPOPS_INTERPOLATION_NEAREST = 0, /* the voxel a point lies in, if there is one */
-    SPOPS_INTERPOLATION_LINEAR = 1   /* the 2^dims voxels whose centres surround it, weighted */
-} spops_interpolation;
+typedef enum spops_devoxels_interpolation {
+    SPOPS_DEVOXELS_INTERPOLATION_NEAREST = 0, /* the voxel a point lies in, if there is one */
+    SPOPS_DEVOXELS_INTERPOLATION_LINEAR =
+        1 /* the 2^dims voxels whose centres surround it, weighted */
+} spops_devoxels_interpolation;
 
 /** What becomes of the weights of voxels that are not there. */
-typedef enum spops_missing {
-    SPOPS_MISSING_ZERO = 0,   /* they count as voxels whose features are 0 */
-    SPOPS_MISSING_RESCALE = 1 /* the other weights are divided by their sum */
-} spops_missing;
+typedef enum spops_devoxels_missing {
+    SPOPS_DEVOXELS_MISSING_ZERO = 0,   /* they count as voxels whose features are 0 */
+    SPOPS_DEVOXELS_MISSING_RESCALE = 1 /* the other weights are divided by their sum */
+} spops_devoxels_missing;
 
 typedef struct spops_devoxels_options {
     size_t struct_size;              /* sizeof(spops_devoxels_options) */
     double size_m[SPOPS_MAX_DIMS];   /* of a voxel, more than 0: no default */
     double origin_m[SPOPS_MAX_DIMS]; /* lower corner of the voxel at 0 */
-    spops_interpolation interpolation;
-    spops_missing missing;
+    spops_devoxels_interpolation interpolation;
+    spops_devoxels_missing missing;
     spops_gradients gradients; /* of the segments */
     int32_t reserved;          /* 0 */
     int64_t max_cols;          /* of the segments; 0: 256 */

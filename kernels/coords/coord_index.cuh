@@ -184,7 +184,7 @@ inline uint64_t grid_steps(const spops_key_layout *layout, uint64_t step[SPOPS_K
 // ---- All of them --------------------------------------------------------------------------------
 
 struct coord_index {
-    spops_search search;
+    spops_coords_search search;
     spops_key_layout layout;
     hash_table hash;
     grid_index grid;
@@ -195,17 +195,17 @@ struct coord_index {
 };
 
 // Lay the index of a set out in memory, or measure it (c->base NULL). False: too large to count.
-inline bool carve_index(const spops_key_layout *layout, spops_search search, int64_t max_rows,
-                        spops_carver *c, coord_index *x)
+inline bool carve_index(const spops_key_layout *layout, spops_coords_search search,
+                        int64_t max_rows, spops_carver *c, coord_index *x)
 {
     *x = coord_index();
     x->search = search;
     x->layout = *layout;
-    if (search == SPOPS_SEARCH_HASH) {
+    if (search == SPOPS_COORDS_SEARCH_HASH) {
         const uint64_t entries = hash_entries(max_rows);
         x->hash = hash_of(spops_carve(c, (int64_t)entries, 1, sizeof(uint64_t)), layout->key_bits,
                           max_rows);
-    } else if (search == SPOPS_SEARCH_GRID) {
+    } else if (search == SPOPS_COORDS_SEARCH_GRID) {
         const uint64_t cells = grid_steps(layout, x->grid.step);
         if (cells > (uint64_t)1 << 56) return false;
         x->grid.num_words = (int64_t)((cells + 63) / 64);
@@ -227,7 +227,8 @@ inline coord_index index_of(const spops_coords_arrays *coords)
     (void)carve_index(&coords->layout, coords->search, coords->max_rows, &c, &x);
     x.keys = coords->keys;
     x.num_rows = &coords->state->num_rows;
-    if (coords->search == SPOPS_SEARCH_SORTED && coords->order == SPOPS_ORDER_LEXICOGRAPHIC) {
+    if (coords->search == SPOPS_COORDS_SEARCH_SORTED &&
+        coords->order == SPOPS_COORDS_ORDER_LEXICOGRAPHIC) {
         x.sorted_keys = coords->keys;
         x.sorted_rows = nullptr;
     }
@@ -319,8 +320,8 @@ struct sorted_finder {
 // Calls launch(finder) with the finder of x.
 template <class Launch> spops_status with_finder(const coord_index &x, const Launch &launch)
 {
-    if (x.search == SPOPS_SEARCH_HASH) return launch(hash_finder());
-    if (x.search == SPOPS_SEARCH_GRID) return launch(grid_finder());
+    if (x.search == SPOPS_COORDS_SEARCH_HASH) return launch(hash_finder());
+    if (x.search == SPOPS_COORDS_SEARCH_GRID) return launch(grid_finder());
     return launch(sorted_finder());
 }
 

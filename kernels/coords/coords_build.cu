@@ -130,21 +130,22 @@ struct build_workspace {
 
 bool has_sorted_index(const spops_coords_arrays *c)
 {
-    return c->search == SPOPS_SEARCH_SORTED && c->order != SPOPS_ORDER_LEXICOGRAPHIC;
+    return c->search == SPOPS_COORDS_SEARCH_SORTED && c->order != SPOPS_COORDS_ORDER_LEXICOGRAPHIC;
 }
 
 // Whether the set's own table has room for all candidates.
 bool dedupes_in_index(const spops_coords_arrays *c, int64_t max_candidates)
 {
-    return c->search == SPOPS_SEARCH_HASH && max_candidates <= c->max_rows;
+    return c->search == SPOPS_COORDS_SEARCH_HASH && max_candidates <= c->max_rows;
 }
 
 // Bits of the sort keys: the place along the order, and above it one for "none".
 int code_bits(const spops_coords_arrays *c)
 {
     const spops_key_layout *l = &c->layout;
-    const int bits =
-        c->order == SPOPS_ORDER_HILBERT ? l->bits[0] + l->dims * l->max_axis_bits : l->key_bits;
+    const int bits = c->order == SPOPS_COORDS_ORDER_HILBERT
+                         ? l->bits[0] + l->dims * l->max_axis_bits
+                         : l->key_bits;
     return bits < 64 ? bits : 63;
 }
 
@@ -153,7 +154,7 @@ int64_t tile_counts_of(const spops_coords_arrays *c, int64_t n)
 {
     uint64_t step[SPOPS_KEY_COLUMNS];
     int64_t tiles = (n + tile - 1) / tile;
-    if (c->search == SPOPS_SEARCH_GRID) {
+    if (c->search == SPOPS_COORDS_SEARCH_GRID) {
         const uint64_t cells = spops::grid_steps(&c->layout, step);
         const int64_t words = (int64_t)((cells / 64 + tile) / tile + 1);
         if (words > tiles) tiles = words;
@@ -175,7 +176,7 @@ build_workspace carve_workspace(const spops_coords_arrays *c, int64_t n, spops_c
         ws.table = spops::hash_of(entries, c->layout.key_bits, n);
     }
     size_t code_bytes = 0, index_bytes = 0;
-    if (c->order != SPOPS_ORDER_GIVEN && n > 0) {
+    if (c->order != SPOPS_COORDS_ORDER_GIVEN && n > 0) {
         for (int i = 0; i < 2; ++i) {
             ws.codes[i] = (uint64_t *)spops_carve(carver, n, 1, sizeof(uint64_t));
             ws.candidates[i] = (int32_t *)spops_carve(carver, n, 1, sizeof(int32_t));
@@ -248,8 +249,8 @@ __device__ __forceinline__ uint64_t order_code(const spops_coords_arrays &c, uin
                                                uint64_t none)
 {
     if (key == SPOPS_KEY_NONE) return none;
-    if (c.order == SPOPS_ORDER_MORTON) return spops_key_morton(&c.layout, key);
-    if (c.order == SPOPS_ORDER_HILBERT) return spops_key_hilbert(&c.layout, key);
+    if (c.order == SPOPS_COORDS_ORDER_MORTON) return spops_key_morton(&c.layout, key);
+    if (c.order == SPOPS_COORDS_ORDER_HILBERT) return spops_key_hilbert(&c.layout, key);
     return key;
 }
 
@@ -448,7 +449,7 @@ __global__ void __launch_bounds__(tile) put_rows(const __grid_constant__ build_p
         if (p.by_order) p.ws.firsts[r] = (int32_t)candidate;
         if (r < coords.max_rows) {
             put_row(p, r, key, candidate);
-            if (coords.search == SPOPS_SEARCH_GRID) {
+            if (coords.search == SPOPS_COORDS_SEARCH_GRID) {
                 uint64_t cell = 0;
                 for (int k = 0; k <= coords.layout.dims; ++k)
                     cell += (uint64_t)((int64_t)spops_key_unpack(&coords.layout, key, k) -
@@ -456,7 +457,7 @@ __global__ void __launch_bounds__(tile) put_rows(const __grid_constant__ build_p
                             p.index.grid.step[k];
                 atomicOr((unsigned long long *)p.index.grid.words + (cell >> 6),
                          1ull << (cell & 63));
-            } else if (coords.search == SPOPS_SEARCH_HASH &&
+            } else if (coords.search == SPOPS_COORDS_SEARCH_HASH &&
                        p.table.entries != p.index.hash.entries) {
                 // Keys come once here: none has to be compared.
                 spops::hash_insert(p.index.hash, key, r, nullptr);
@@ -614,7 +615,7 @@ spops_status build_index(spops_context *ctx, const build_params &p)
 {
     const spops_coords_arrays &c = p.coords;
     if (c.max_rows == 0) return SPOPS_STATUS_OK;
-    if (c.search == SPOPS_SEARCH_GRID) {
+    if (c.search == SPOPS_COORDS_SEARCH_GRID) {
         const int64_t tiles = (p.index.grid.num_words + tile - 1) / tile;
         bool scanned;
         SPOPS_TRY(launch<WAITS_FOR_PREVIOUS>(ctx, "coords: count_words", count_words,
@@ -654,11 +655,12 @@ extern "C" int32_t spops_cuda_coords_search(const spops_context *ctx,
     double cells = 1.0;
     for (int k = 0; k <= layout->dims; ++k)
         cells *= (double)layout->upper[k] - (double)layout->lower[k] + 1.0;
-    if (spops_search_choice(ctx->info.compute_capability, cells, max_rows) == SPOPS_SEARCH_HASH ||
-        !spops::carve_index(layout, SPOPS_SEARCH_GRID, max_rows, &c, &x) ||
+    if (spops_search_choice(ctx->info.compute_capability, cells, max_rows) ==
+            SPOPS_COORDS_SEARCH_HASH ||
+        !spops::carve_index(layout, SPOPS_COORDS_SEARCH_GRID, max_rows, &c, &x) ||
         c.used > args->max_grid_bytes)
-        return SPOPS_SEARCH_HASH;
-    return SPOPS_SEARCH_GRID;
+        return SPOPS_COORDS_SEARCH_HASH;
+    return SPOPS_COORDS_SEARCH_GRID;
 }
 
 extern "C" size_t spops_cuda_coords_index_bytes(spops_context *ctx,
@@ -738,17 +740,17 @@ extern "C" spops_status spops_cuda_coords_build(spops_context *ctx,
     p.per_item = taps && source->max_items > 0 ? (int32_t)(n / source->max_items) : 1;
     // A matrix of one row may have any row_stride.
     if (p.source.points.rows <= 1) p.source.points.row_stride = 0;
-    p.by_order = coords->order != SPOPS_ORDER_GIVEN && !source->ordered && n > 0;
+    p.by_order = coords->order != SPOPS_COORDS_ORDER_GIVEN && !source->ordered && n > 0;
     if (!p.by_order && !source->unique)
         p.table = p.ws.table.entries != nullptr ? p.ws.table : p.index.hash;
     if (p.table.entries == nullptr || p.table.entries == p.index.hash.entries)
         p.ws.table.entries = nullptr; // not to be cleared
     p.fill_table = p.table.entries != nullptr && p.table.exact;
-    if (coords->search == SPOPS_SEARCH_HASH) {
+    if (coords->search == SPOPS_COORDS_SEARCH_HASH) {
         p.clear = p.index.hash.entries;
         p.clear_end = p.clear + (uint64_t)p.index.hash.mask + 1;
         p.clear_value = spops::hash_empty;
-    } else if (coords->search == SPOPS_SEARCH_GRID) {
+    } else if (coords->search == SPOPS_COORDS_SEARCH_GRID) {
         p.clear = p.index.grid.words;
         p.clear_end = p.clear + p.index.grid.num_words;
     }

@@ -9,20 +9,20 @@
 typedef struct spops_search_row {
     int32_t min_compute_capability;
     double max_cells; // of the box, per row that the set has room for; 0: any number
-    spops_search search;
+    spops_coords_search search;
 } spops_search_row;
 
 static const spops_search_row spops_search_rows[] = {
     // A table is filled in the pass that finds duplicates, and costs no more for a large box. A
     // grid is faster to look into as long as it is small beside the rows. H200, to the table of
     // 3x3x3 taps: 32 and 66 cells a row 97 and 106 us (hash: 108 and 142).
-    {0, 256.0, SPOPS_SEARCH_GRID},
+    {0, 256.0, SPOPS_COORDS_SEARCH_GRID},
     // 2,830 cells a row: 69 us (grid: 91).
-    {0, 0.0, SPOPS_SEARCH_HASH},
+    {0, 0.0, SPOPS_COORDS_SEARCH_HASH},
 };
 
-static inline spops_search spops_search_choice(int32_t compute_capability, double num_cells,
-                                               int64_t max_rows)
+static inline spops_coords_search spops_search_choice(int32_t compute_capability, double num_cells,
+                                                      int64_t max_rows)
 {
     const spops_search_row *row = spops_search_rows;
     while (compute_capability < row->min_compute_capability ||

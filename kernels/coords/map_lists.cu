@@ -200,8 +200,8 @@ struct pairs_params {
     const int32_t *starts;
     int32_t *tap_offsets, *in_rows, *out_rows;
     const int32_t *out_offsets, *in_offsets; // NULL: no lists
-    int2 *out_list, *in_list;
-    int32_t *out_positions, *in_positions;
+    int2 *out_row_taps, *in_row_taps;
+    int32_t *out_pair_ids, *in_pair_ids;
 };
 
 // Pairs of each tap and group of rows; none at all where there are more than fit.
@@ -290,8 +290,8 @@ __global__ void __launch_bounds__(threads) put_pairs(const __grid_constant__ pai
             p.in_rows[position] = j;
             p.out_rows[position] = (int32_t)r;
             if (p.out_offsets != nullptr) {
-                p.out_list[at] = make_int2(j, k);
-                p.out_positions[at] = position;
+                p.out_row_taps[at] = make_int2(j, k);
+                p.out_pair_ids[at] = position;
                 ++at;
             }
             if (p.in_offsets != nullptr) {
@@ -301,8 +301,8 @@ __global__ void __launch_bounds__(threads) put_pairs(const __grid_constant__ pai
                                            ? bits_above(in_mask, p.mask_words, p.num_taps - 1 - k)
                                            : bits_below(in_mask, k);
                 const int32_t in_at = p.in_offsets[j] + before;
-                p.in_list[in_at] = make_int2((int32_t)r, k);
-                p.in_positions[in_at] = position;
+                p.in_row_taps[in_at] = make_int2((int32_t)r, k);
+                p.in_pair_ids[in_at] = position;
             }
         }
     }
@@ -327,10 +327,10 @@ extern "C" size_t spops_cuda_map_workspace_bytes(spops_context *ctx,
                                                  const spops_map_workspace_args *args)
 {
     const spops_map_arrays *map = args->map;
-    const int32_t parts = args->parts;
+    const int32_t contents = args->contents;
     size_t most = 0;
     (void)ctx;
-    if (parts & SPOPS_MAP_ORDER) {
+    if (contents & SPOPS_MAP_ORDER) {
         for (int i = 0; i < 2; ++i) {
             const spops_map_side *side = i == 0 ? &map->out : &map->in;
             spops_carver c = {nullptr, 0};
@@ -338,7 +338,7 @@ extern "C" size_t spops_cuda_map_workspace_bytes(spops_context *ctx,
             if (c.used > most) most = c.used;
         }
     }
-    if (parts & SPOPS_MAP_PAIRS) {
+    if (contents & SPOPS_MAP_PAIRS) {
         spops_carver c = {nullptr, 0};
         carve_pairs(map, &c);
         if (c.used > most) most = c.used;
@@ -400,10 +400,10 @@ extern "C" spops_status spops_cuda_map_pairs(spops_context *ctx, const spops_map
     p.out_rows = map->out_rows;
     p.out_offsets = map->out.offsets;
     p.in_offsets = map->in.offsets;
-    p.out_list = (int2 *)map->out.list;
-    p.in_list = (int2 *)map->in.list;
-    p.out_positions = map->out.positions;
-    p.in_positions = map->in.positions;
+    p.out_row_taps = (int2 *)map->out.row_taps;
+    p.in_row_taps = (int2 *)map->in.row_taps;
+    p.out_pair_ids = map->out.pair_ids;
+    p.in_pair_ids = map->in.pair_ids;
     // One block also without a row: it writes the offsets, which are then all 0.
     const dim3 blocks = blocks_for(p.num_groups > 0 ? 32 * p.num_groups : 1, threads);
     SPOPS_TRY(launch<WAITS_FOR_PREVIOUS>(ctx, "kernel_map: count_pairs", count_pairs, blocks,

@@ -288,7 +288,7 @@ extern "C" spops_status spops_cuda_map_search(spops_context *ctx, const spops_ma
     p.mask_words = map->mask_words;
     p.num_columns = map->taps.num_taps / map->taps.size[map->taps.dims - 1];
     // A look into a grid costs less than to write the mirror image.
-    p.half = map->symmetric && !map->plain && in->search != SPOPS_SEARCH_GRID;
+    p.half = map->symmetric && !map->no_symmetry && in->search != SPOPS_COORDS_SEARCH_GRID;
     p.tile_rows = max_tile_rows;
     p.tile_shift = 7;
     while (p.tile_rows > min_tile_rows &&

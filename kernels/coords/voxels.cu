@@ -110,7 +110,7 @@ __global__ void __launch_bounds__(threads) devoxelize(const __grid_constant__ de
     const spops_coords_source &s = p.source;
     const int64_t i = (int64_t)blockIdx.x * threads + threadIdx.x;
     const int corners = p.args.corners, dims = s.dims;
-    const bool linear = p.args.interpolation == SPOPS_INTERPOLATION_LINEAR;
+    const bool linear = p.args.interpolation == SPOPS_DEVOXELS_INTERPOLATION_LINEAR;
     double fraction[SPOPS_MAX_DIMS], weight[max_corners], sum = 0.0;
     int32_t low[SPOPS_MAX_DIMS], row[max_corners];
 
@@ -153,7 +153,8 @@ __global__ void __launch_bounds__(threads) devoxelize(const __grid_constant__ de
     for (int c = 0; c < max_corners; ++c) {
         if (c >= corners) break;
         const int64_t at = i * corners + c;
-        const double w = p.args.missing == SPOPS_MISSING_RESCALE ? weight[c] / sum : weight[c];
+        const double w =
+            p.args.missing == SPOPS_DEVOXELS_MISSING_RESCALE ? weight[c] / sum : weight[c];
         p.args.points[at] = used ? (int32_t)i : -1;
         p.args.voxels[at] = row[c];
         p.args.weights[at] = row[c] >= 0 ? (float)w : 0.0f;

@@ -1,4 +1,4 @@
-// Gather, input-stationary: the owner of a source row reads it once and writes it to every term.
+// Gather, input-stationary: a source row is read once and written to every term.
 #include <initializer_list>
 
 #include "kernels/core/chunk.cuh"
@@ -38,7 +38,7 @@ __device__ __forceinline__ void gather_block(const gather_params &p, const walk_
     if (task.empty || !share.active || n <= 0) return;
     T *out = static_cast<T *>(p.out) + col;
     row_chunk<T, VEC, false> row;
-    row.load(static_cast<const T *>(p.x) + share.entry.owner * p.x_stride + col, n);
+    row.load(static_cast<const T *>(p.x) + share.entry.segment * p.x_stride + col, n);
     float v[VEC];
     if (WEIGHTED) row.get(v);
     for (int32_t i = share.begin; i < share.end; i += unroll) {
@@ -95,7 +95,7 @@ spops_status launch_vec(spops_context *ctx, const spops_gather_args *args)
 
 extern "C" spops_status spops_cuda_gather(spops_context *ctx, const spops_gather_args *args)
 {
-    if (args->lists->num_owners == 0 || args->x.cols == 0) return SPOPS_STATUS_OK;
+    if (args->lists->num_segments == 0 || args->x.cols == 0) return SPOPS_STATUS_OK;
     const bool wide = common_chunk({args->x, args->out}) > 1;
     return with_dtype(args->x.dtype, [&](auto tag) {
         typedef typename decltype(tag)::type T;

@@ -127,7 +127,7 @@ __global__ void __launch_bounds__(threads)
             if (unit.piece >= 0)
                 p.partials[unit.piece * (int64_t)p.num_cols + col + c] = sum;
             else
-                p.out.store<T>(&sum, unit.owner, col + c, 1, 0, 1);
+                p.out.store<T>(&sum, unit.matrix, col + c, 1, 0, 1);
         }
         __syncthreads();
     }

@@ -11,11 +11,11 @@ using namespace spops;
 
 constexpr int threads = 256;
 
-// The last of num_owners owners whose positions begin at or before p. offsets[0] <= p <
-// offsets[num_owners] holds, whatever lies between.
-__device__ int32_t owner_of(const int32_t *offsets, int64_t num_owners, int64_t p)
+// The last of num_segments segments whose positions begin at or before p. offsets[0] <= p <
+// offsets[num_segments] holds, whatever lies between.
+__device__ int32_t segment_of(const int32_t *offsets, int64_t num_segments, int64_t p)
 {
-    int64_t low = 0, high = num_owners;
+    int64_t low = 0, high = num_segments;
     while (high - low > 1) {
         const int64_t middle = low + (high - low) / 2;
         if (offsets[middle] <= p)
@@ -32,7 +32,7 @@ __global__ void fill_group_keys(const int32_t *offsets, int64_t num_matrices, in
     const int64_t r = (int64_t)blockIdx.x * threads + threadIdx.x;
     if (r >= num_rows) return;
     const bool inside = num_matrices > 0 && offsets[0] <= r && r < offsets[num_matrices];
-    keys[r] = inside ? owner_of(offsets, num_matrices, r) : -1;
+    keys[r] = inside ? segment_of(offsets, num_matrices, r) : -1;
 }
 
 __global__ void fill_tile_keys(const spops_schedule *schedule, const int2 *pairs, int side,
@@ -70,7 +70,7 @@ __global__ void fill_triplets(const __grid_constant__ fill_params f)
     const int2 pair = f.pairs[p];
     const bool out = f.side == SPOPS_SIDE_OUT;
     f.triplets[q] = make_int4(out ? pair.x : pair.y, out ? pair.y : pair.x,
-                              owner_of(f.matrix_offsets, f.num_matrices, p), f.numbers[p]);
+                              segment_of(f.matrix_offsets, f.num_matrices, p), f.numbers[p]);
 }
 
 } // namespace
@@ -121,7 +121,7 @@ extern "C" spops_status spops_cuda_triplets_fill(spops_context *ctx,
     int64_t n = lists->max_terms;
     f.schedule = lists->schedule;
     f.matrix_offsets = lists->offsets;
-    f.num_matrices = lists->num_owners;
+    f.num_matrices = lists->num_segments;
     f.pairs = (const int2 *)lists->pairs;
     f.numbers = lists->order;
     f.order = args->order;

@@ -95,7 +95,7 @@ __global__ void __launch_bounds__(product_threads)
                                   out_col,
                               cols, false, threadIdx.x % 8, 8);
             else
-                p.out.template store<T>(from, unit.owner * (int64_t)p.num_rows + row + r, out_col,
+                p.out.template store<T>(from, unit.matrix * (int64_t)p.num_rows + row + r, out_col,
                                         cols, threadIdx.x % 8, 8);
         }
         __syncthreads();
@@ -106,7 +106,7 @@ constexpr int join_threads = 256;
 
 struct join_params {
     const spops_schedule *schedule;
-    const spops_split *splits;
+    const spops_split_segment *splits;
     const float *partials;
     int64_t rows, width; // of a matrix
     product_result out;
@@ -119,12 +119,12 @@ __global__ void __launch_bounds__(join_threads) join_pieces(const __grid_constan
     const int64_t i = (int64_t)blockIdx.x * join_threads + threadIdx.x;
     if (i >= p.rows * p.width) return;
     for (int32_t n = blockIdx.y; n < p.schedule->num_splits; n += gridDim.y) {
-        const spops_split split = p.splits[n];
+        const spops_split_segment split = p.splits[n];
         const float *from = p.partials + split.first_piece * (p.rows * p.width) + i;
         float sum = 0.0f;
         for (int32_t piece = 0; piece < split.num_pieces; ++piece)
             sum += from[piece * (p.rows * p.width)];
-        p.out.template store<T>(&sum, split.owner * p.rows + i / p.width, i % p.width, 1, 0, 1);
+        p.out.template store<T>(&sum, split.segment * p.rows + i / p.width, i % p.width, 1, 0, 1);
     }
 }
 
@@ -187,7 +187,7 @@ extern "C" spops_status spops_cuda_vvor(spops_context *ctx, const spops_vvor_arg
     const spops_matrix rows = args->transposed ? args->g : args->x;
     const spops_matrix cols = args->transposed ? args->x : args->g;
     vvor_params p = {};
-    if (lists->num_owners == 0) return SPOPS_STATUS_OK;
+    if (lists->num_segments == 0) return SPOPS_STATUS_OK;
     p.units = units_of(lists);
     p.pairs = (const int2 *)lists->pairs;
     p.numbers = lists->order;

@@ -10,7 +10,7 @@ namespace spops
 
 struct vvor_units {
     const spops_schedule *schedule;
-    const spops_entry *entries, *pieces;
+    const spops_work_item *entries, *pieces;
 };
 
 inline vvor_units units_of(const spops_lists *lists)
@@ -21,13 +21,13 @@ inline vvor_units units_of(const spops_lists *lists)
 // Blocks for all of them; more than there are, where the host does not know the counts.
 inline int64_t num_units(const spops_lists *lists)
 {
-    if (lists->counts_on_device) return lists->num_owners + lists->max_pieces;
-    return lists->num_owners - lists->host_schedule.num_splits + lists->host_schedule.num_pieces;
+    if (lists->counts_on_device) return lists->num_segments + lists->max_pieces;
+    return lists->num_segments - lists->host_schedule.num_splits + lists->host_schedule.num_pieces;
 }
 
 struct vvor_unit {
     bool there;
-    int32_t owner, begin, count;
+    int32_t matrix, begin, count;
     int32_t piece; // -1: a whole matrix
 };
 
@@ -38,11 +38,11 @@ __device__ __forceinline__ vvor_unit unit_at(const vvor_units &units, int64_t in
     const bool is_piece = index < num_pieces;
     vvor_unit unit;
     unit.there = is_piece || index - num_pieces < num_entries;
-    unit.owner = unit.begin = unit.count = 0;
+    unit.matrix = unit.begin = unit.count = 0;
     unit.piece = is_piece ? (int32_t)index : -1;
     if (!unit.there) return unit;
-    const spops_entry entry = is_piece ? units.pieces[index] : units.entries[index - num_pieces];
-    unit.owner = entry.owner;
+    const spops_work_item entry = is_piece ? units.pieces[index] : units.entries[index - num_pieces];
+    unit.matrix = entry.segment;
     unit.begin = entry.begin;
     unit.count = entry.count;
     return unit;

@@ -1,8 +1,8 @@
 // Plan building on the GPU: from keys or offsets to lists with their schedule, on the stream, with
 // counts that never leave the device. Three steps:
 //
-//     terms of each owner are counted  ->  owners get their offsets, and are sorted by class
-//                                      ->  terms are sorted by owner
+//     terms of each segment are counted  ->  segments get their offsets, and are sorted by class
+//                                      ->  terms are sorted by segment
 //
 // Both sorts are stable partitions by digits (partition.cuh); of many terms, CUB's radix sort. The
 // two sorts do not need each other, so most launches do a step of each: the first blocks have one
@@ -34,14 +34,14 @@ constexpr int threads = 256;
 // for a block before it. Beyond, CUB's passes of 8 bits have enough tiles to be busy.
 constexpr int64_t most_tiled_terms = 1 << 20;
 constexpr int term_items = 2, term_tile = tile_threads * term_items;
-constexpr uint32_t no_owner = ~0u; // key of a term that does not count
+constexpr uint32_t no_segment = ~0u; // key of a term that does not count
 
-// Owners are sorted by class and, within one, from long to short in 16 steps: the groups of a warp
+// Segments are sorted by class and, within one, from long to short in 16 steps: the groups of a warp
 // then have equal work.
 constexpr int length_bits = 4, class_digits = SPOPS_NUM_CLASSES << length_bits;
-static_assert(class_digits <= max_digits, "owners are sorted in one pass");
+static_assert(class_digits <= max_digits, "segments are sorted in one pass");
 
-__device__ int32_t owner_class(int32_t count, int32_t split_terms)
+__device__ int32_t segment_class(int32_t count, int32_t split_terms)
 {
     if (count == 0) return SPOPS_CLASS_EMPTY << length_bits;
     if (count > split_terms) return SPOPS_CLASS_SPLIT << length_bits;
@@ -60,16 +60,16 @@ __device__ int32_t owner_class(int32_t count, int32_t split_terms)
 
 // ---- Workspace ----------------------------------------------------------------------------------
 
-// How terms are sorted by owner.
+// How terms are sorted by segment.
 struct sort_plan {
     bool tiled;
     int passes, digit_bits; // of a sort in tiles
 };
 
-sort_plan plan_sort(int64_t num_owners, int64_t max_terms)
+sort_plan plan_sort(int64_t num_segments, int64_t max_terms)
 {
     sort_plan plan;
-    const int bits = bits_for(num_owners > 0 ? (uint64_t)num_owners - 1 : 0);
+    const int bits = bits_for(num_segments > 0 ? (uint64_t)num_segments - 1 : 0);
     plan.tiled = max_terms <= most_tiled_terms;
     plan.passes = (bits + spops::max_digit_bits - 1) / spops::max_digit_bits;
     plan.digit_bits = (bits + plan.passes - 1) / plan.passes;
@@ -80,21 +80,21 @@ sort_plan plan_sort(int64_t num_owners, int64_t max_terms)
 struct build_workspace {
     sort_plan plan;
     digit_counts digits;  // of a pass of terms in tiles
-    digit_counts classes; // of owners; a row more: their terms
+    digit_counts classes; // of segments; a row more: their terms
     uint2 *items[2];      // [max_terms] key and term; in tiles
     int32_t *num_kept;    // [1] terms that count; in tiles
     uint32_t *keys[2];    // [max_terms], double buffer of CUB's sort
     int32_t *values[2];   // [max_terms]
-    int32_t *owner_of;    // [max_terms] owner of a forward position, for inversion
+    int32_t *segment_of;  // [max_terms] segment of a forward position, for inversion
     void *sort;
     size_t sort_bytes;
 };
 
 cudaError_t sort_terms(void *temp, size_t &bytes, sort_buffers &terms, int64_t n,
-                       int64_t num_owners, cudaStream_t stream)
+                       int64_t num_segments, cudaStream_t stream)
 {
-    // One value more than there are owners: terms that do not count come last.
-    return spops::device_sort(temp, bytes, terms, n, bits_for(num_owners), stream);
+    // One value more than there are segments: terms that do not count come last.
+    return spops::device_sort(temp, bytes, terms, n, bits_for(num_segments), stream);
 }
 
 digit_counts carve_counts(int64_t num_items, int64_t per_tile, int rows, spops_carver *c)
@@ -108,12 +108,12 @@ digit_counts carve_counts(int64_t num_items, int64_t per_tile, int rows, spops_c
     return counts;
 }
 
-build_workspace carve_workspace(int64_t num_owners, int64_t max_terms, spops_carver *c)
+build_workspace carve_workspace(int64_t num_segments, int64_t max_terms, spops_carver *c)
 {
     build_workspace ws = {};
-    ws.plan = plan_sort(num_owners, max_terms);
-    ws.classes = carve_counts(num_owners, tile_threads, class_digits + 1, c);
-    ws.owner_of = (int32_t *)spops_carve(c, max_terms, 1, sizeof(int32_t));
+    ws.plan = plan_sort(num_segments, max_terms);
+    ws.classes = carve_counts(num_segments, tile_threads, class_digits + 1, c);
+    ws.segment_of = (int32_t *)spops_carve(c, max_terms, 1, sizeof(int32_t));
     if (ws.plan.tiled) {
         ws.digits = carve_counts(max_terms, term_tile, 1 << ws.plan.digit_bits, c);
         for (int i = 0; i < 2; ++i)
@@ -126,7 +126,7 @@ build_workspace carve_workspace(int64_t num_owners, int64_t max_terms, spops_car
         ws.values[i] = (int32_t *)spops_carve(c, max_terms, 1, sizeof(int32_t));
     }
     sort_buffers terms = {};
-    sort_terms(nullptr, ws.sort_bytes, terms, max_terms, num_owners, 0);
+    sort_terms(nullptr, ws.sort_bytes, terms, max_terms, num_segments, 0);
     ws.sort = spops_carve(c, (int64_t)ws.sort_bytes, 1, 1);
     return ws;
 }
@@ -159,23 +159,24 @@ struct no_job {
     __device__ void operator()(int32_t) const {}
 };
 
-// No schedule yet, and owners without terms: their counts lie where the offsets will.
+// No schedule yet, and segments without terms: their counts lie where the offsets will.
 __global__ void __launch_bounds__(threads)
-    clear_lists(spops_schedule *schedule, int32_t split_terms, int32_t *counts, int64_t num_owners)
+    clear_lists(spops_schedule *schedule, int32_t split_terms, int32_t *counts,
+                int64_t num_segments)
 {
     take_turn();
     const int64_t o = (int64_t)blockIdx.x * threads + threadIdx.x;
-    if (o <= num_owners) counts[o] = 0;
+    if (o <= num_segments) counts[o] = 0;
     if (o > 0) return;
     const spops_schedule empty = {};
     *schedule = empty;
     schedule->split_terms = split_terms;
 }
 
-// Keys of a source: the owner of a term, or no_owner.
+// Keys of a source: the segment of a term, or no_segment.
 struct source_keys {
     spops_lists_source source;
-    int64_t num_owners;
+    int64_t num_segments;
     spops_schedule *schedule;
 
     // How many terms come; one thread of the grid sees to the overflow.
@@ -192,10 +193,10 @@ struct source_keys {
         if (source.drop_invalid) {
             const int64_t a = source.a != nullptr ? source.a[t] : t;
             const int64_t b = source.b != nullptr ? source.b[t] : t;
-            dropped = !(key >= 0 && key < num_owners && a >= 0 && a < source.a_limit && b >= 0 &&
+            dropped = !(key >= 0 && key < num_segments && a >= 0 && a < source.a_limit && b >= 0 &&
                         b < source.b_limit);
         }
-        return dropped ? no_owner : (uint32_t)key;
+        return dropped ? no_segment : (uint32_t)key;
     }
     __device__ void add_dropped(int32_t dropped) const
     {
@@ -203,13 +204,13 @@ struct source_keys {
     }
 };
 
-// Keys for inversion: the forward position's row or weight. Notes the owner each position has.
+// Keys for inversion: the forward position's row or weight. Notes the segment each position has.
 struct inverse_keys {
     const int32_t *offsets;
     int64_t num_segments;
     const int2 *pairs;
     spops_inverse inverse;
-    int32_t *owner_of;
+    int32_t *segment_of;
 
     __device__ int64_t count(bool) const { return offsets[num_segments]; }
     __device__ uint32_t key(int64_t p, bool &) const
@@ -223,16 +224,16 @@ struct inverse_keys {
             else
                 high = middle;
         }
-        owner_of[p] = (int32_t)low;
+        segment_of[p] = (int32_t)low;
         return (uint32_t)(inverse == SPOPS_BY_ROW ? pair.x : pair.y);
     }
     __device__ void add_dropped(int32_t) const {}
 };
 
-// For CUB: keys of terms, num_owners (which sorts last) for those that do not count.
+// For CUB: keys of terms, num_segments (which sorts last) for those that do not count.
 template <class Keys>
 __global__ void __launch_bounds__(threads)
-    prepare_keys(const __grid_constant__ Keys source, int64_t num_items, int64_t num_owners,
+    prepare_keys(const __grid_constant__ Keys source, int64_t num_items, int64_t num_segments,
                  uint32_t *keys, int32_t *values)
 {
     take_turn();
@@ -240,29 +241,29 @@ __global__ void __launch_bounds__(threads)
     const int64_t count = source.count(t == 0);
     bool dropped = false;
     if (t < num_items) {
-        const uint32_t key = t < count ? source.key(t, dropped) : no_owner;
-        keys[t] = key != no_owner ? key : (uint32_t)num_owners;
+        const uint32_t key = t < count ? source.key(t, dropped) : no_segment;
+        keys[t] = key != no_segment ? key : (uint32_t)num_segments;
         values[t] = (int32_t)t;
     }
     const int32_t sum = __syncthreads_count(dropped);
     if (threadIdx.x == 0) source.add_dropped(sum);
 }
 
-// Terms of each owner from n ascending keys: where a run ends, less where it begins.
+// Terms of each segment from n ascending keys: where a run ends, less where it begins.
 template <class Key>
 __global__ void __launch_bounds__(threads)
-    count_sorted(const Key *keys, int64_t n, int64_t num_owners, int32_t *counts)
+    count_sorted(const Key *keys, int64_t n, int64_t num_segments, int32_t *counts)
 {
     take_turn();
     const int64_t p = (int64_t)blockIdx.x * threads + threadIdx.x;
     if (p >= n) return;
     const Key key = keys[p];
-    if ((int64_t)key >= num_owners) return; // terms that do not count
+    if ((int64_t)key >= num_segments) return; // terms that do not count
     if (p == 0 || keys[p - 1] != key) atomicSub(counts + key, (int32_t)p);
     if (p == n - 1 || keys[p + 1] != key) atomicAdd(counts + key, (int32_t)(p + 1));
 }
 
-// Where a term is its own owner: whether it counts. One thread an owner.
+// Where a term is its own segment: whether it counts. One thread a segment.
 __global__ void __launch_bounds__(threads)
     count_own(const __grid_constant__ source_keys source, int32_t *counts)
 {
@@ -270,7 +271,7 @@ __global__ void __launch_bounds__(threads)
     const int64_t t = (int64_t)blockIdx.x * threads + threadIdx.x;
     const int64_t count = source.count(t == 0);
     bool dropped = false;
-    if (t < source.num_owners) counts[t] = t < count && source.key(t, dropped) != no_owner;
+    if (t < source.num_segments) counts[t] = t < count && source.key(t, dropped) != no_segment;
     const int32_t sum = __syncthreads_count(dropped);
     if (threadIdx.x == 0) source.add_dropped(sum);
 }
@@ -291,7 +292,7 @@ __device__ __forceinline__ int32_t digit_of(const pass_params &p, uint32_t key)
     return (int32_t)(key >> p.shift) & (p.digits.num_digits - 1);
 }
 
-// Items of the source, terms of each owner, and the digits of the first pass.
+// Items of the source, terms of each segment, and the digits of the first pass.
 template <class Keys>
 __global__ void __launch_bounds__(tile_threads)
     prepare_items(const __grid_constant__ Keys source, const __grid_constant__ pass_params p,
@@ -306,7 +307,7 @@ __global__ void __launch_bounds__(tile_threads)
 #pragma unroll
     for (int i = 0; i < term_items; ++i) {
         const int64_t t = base + spops::tile_item<term_items>(i);
-        key[i] = no_owner;
+        key[i] = no_segment;
         dropped[i] = false;
         if (t < p.num_items && t < count) key[i] = source.key(t, dropped[i]);
         if (t < p.num_items) p.items[t] = make_uint2(key[i], (uint32_t)t);
@@ -316,7 +317,7 @@ __global__ void __launch_bounds__(tile_threads)
 #pragma unroll
     for (int i = 0; i < term_items; ++i) {
         const int32_t equal = spops::count_equal(key[i]);
-        if (equal > 0 && key[i] != no_owner) {
+        if (equal > 0 && key[i] != no_segment) {
             atomicAdd(counts + key[i], equal);
             atomicAdd(found + digit_of(p, key[i]), equal);
         }
@@ -367,8 +368,8 @@ template <class Put> struct place_items {
 #pragma unroll
         for (int i = 0; i < term_items; ++i) {
             const int64_t t = base + spops::tile_item<term_items>(i);
-            item[i] = t < num_items ? p.items[t] : make_uint2(no_owner, 0u);
-            digit[i] = item[i].x != no_owner ? digit_of(p, item[i].x) : -1;
+            item[i] = t < num_items ? p.items[t] : make_uint2(no_segment, 0u);
+            digit[i] = item[i].x != no_segment ? digit_of(p, item[i].x) : -1;
         }
         const int32_t num_kept = spops::find_begins(storage, p.digits, tile);
         if (p.put_num_kept != nullptr && tile == 0 && threadIdx.x == 0) *p.put_num_kept = num_kept;
@@ -404,7 +405,7 @@ struct put_term {
 // Likewise from the forward position.
 struct put_inverse {
     const int2 *pairs;
-    const int32_t *order, *owner_of;
+    const int32_t *order, *segment_of;
     spops_inverse inverse;
     int2 *out_pairs;
     int32_t *out_order;
@@ -413,7 +414,7 @@ struct put_inverse {
     {
         const int32_t from = (int32_t)item.y;
         const int2 pair = pairs != nullptr ? pairs[from] : make_int2(from, from);
-        const int32_t segment = owner_of[from];
+        const int32_t segment = segment_of[from];
         out_pairs[p] =
             inverse == SPOPS_BY_ROW ? make_int2(segment, pair.y) : make_int2(pair.x, segment);
         out_order[p] = order != nullptr ? order[from] : from;
@@ -428,42 +429,42 @@ __global__ void __launch_bounds__(threads)
     take_turn();
     const int32_t p = (int32_t)(blockIdx.x * threads + threadIdx.x);
     if (p >= *num_terms) return;
-    put(p, make_uint2(no_owner, (uint32_t)(term_at != nullptr ? term_at[p] : p)));
+    put(p, make_uint2(no_segment, (uint32_t)(term_at != nullptr ? term_at[p] : p)));
 }
 
-// Terms that are their own owners.
+// Terms that are their own segments.
 template <class Put>
 __global__ void __launch_bounds__(threads)
-    place_own(const __grid_constant__ Put put, const int32_t *offsets, int64_t num_owners)
+    place_own(const __grid_constant__ Put put, const int32_t *offsets, int64_t num_segments)
 {
     take_turn();
     const int64_t t = (int64_t)blockIdx.x * threads + threadIdx.x;
-    if (t >= num_owners) return;
+    if (t >= num_segments) return;
     const int32_t p = offsets[t];
-    if (offsets[t + 1] > p) put(p, make_uint2(no_owner, (uint32_t)t));
+    if (offsets[t + 1] > p) put(p, make_uint2(no_segment, (uint32_t)t));
 }
 
 // ---- Schedule -----------------------------------------------------------------------------------
 
-struct owner_params {
+struct segment_params {
     const int32_t *given; // offsets of the source, or NULL
     int32_t *offsets;     // of the lists; without given ones: counts, until fill_entries
-    int64_t num_owners;
+    int64_t num_segments;
     int32_t split_terms;
-    digit_counts classes; // row class_digits: terms of all owners
-    spops_entry *entries;
+    digit_counts classes; // row class_digits: terms of all segments
+    spops_work_item *entries;
     spops_schedule *schedule;
 };
 
-__device__ __forceinline__ int32_t count_of(const owner_params &p, int64_t o)
+__device__ __forceinline__ int32_t count_of(const segment_params &p, int64_t o)
 {
-    if (o >= p.num_owners) return 0;
+    if (o >= p.num_segments) return 0;
     return p.given != nullptr ? p.given[o + 1] - p.given[o] : p.offsets[o];
 }
 
-// Classes and terms of a tile's owners.
-struct classify_owners {
-    owner_params p;
+// Classes and terms of a tile's segments.
+struct classify_segments {
+    segment_params p;
     __device__ void operator()(int32_t tile) const
     {
         typedef cub::BlockReduce<int32_t, tile_threads> block_reduce;
@@ -471,7 +472,7 @@ struct classify_owners {
         __shared__ int32_t found[max_digits];
         const int64_t o = (int64_t)tile * tile_threads + threadIdx.x;
         const int32_t count = count_of(p, o);
-        const int32_t c = o < p.num_owners ? owner_class(count, p.split_terms) : -1;
+        const int32_t c = o < p.num_segments ? segment_class(count, p.split_terms) : -1;
         spops::begin_count(found, class_digits);
         const int32_t equal = spops::count_equal((uint32_t)c);
         if (c >= 0 && equal > 0) atomicAdd(found + c, equal);
@@ -490,14 +491,14 @@ struct classify_owners {
 
 // Offsets; entries in class order, and where each class begins.
 struct fill_entries {
-    owner_params p;
+    segment_params p;
     __device__ void operator()(int32_t tile) const
     {
         __shared__ partition_storage storage;
         __shared__ partition_storage::block_scan::TempStorage offset_storage;
         const int64_t o = (int64_t)tile * tile_threads + threadIdx.x;
         const int32_t count = count_of(p, o);
-        const int32_t c[1] = {o < p.num_owners ? owner_class(count, p.split_terms) : -1};
+        const int32_t c[1] = {o < p.num_segments ? segment_class(count, p.split_terms) : -1};
         const int64_t terms_row = (int64_t)class_digits * p.classes.num_tiles;
         digit_counts classes = p.classes;
         int32_t before, place[1];
@@ -505,11 +506,11 @@ struct fill_entries {
         partition_storage::block_scan(offset_storage).ExclusiveSum(count, before);
         (void)spops::find_begins(storage, classes, tile);
         spops::find_places(storage, class_digits, c, place);
-        if (o < p.num_owners) {
+        if (o < p.num_segments) {
             const int32_t begin = p.classes.tiles[terms_row + tile] + before;
             const int4 entry = make_int4((int32_t)o, begin, count, -1);
             p.offsets[o] = begin;
-            if (o == p.num_owners - 1) p.offsets[o + 1] = begin + count;
+            if (o == p.num_segments - 1) p.offsets[o + 1] = begin + count;
             *reinterpret_cast<int4 *>(p.entries + place[0]) = entry;
         }
         if (tile != 0) return;
@@ -517,37 +518,37 @@ struct fill_entries {
         if (k < SPOPS_NUM_CLASSES) // no tile is before this one
             p.schedule->class_begin[k] = storage.begin[k << length_bits];
         if (k == SPOPS_NUM_CLASSES) {
-            p.schedule->class_begin[k] = (int32_t)p.num_owners;
+            p.schedule->class_begin[k] = (int32_t)p.num_segments;
             p.schedule->num_terms = p.classes.totals[class_digits];
             p.schedule->num_nonempty =
-                (int32_t)p.num_owners - p.classes.totals[SPOPS_CLASS_EMPTY << length_bits];
+                (int32_t)p.num_segments - p.classes.totals[SPOPS_CLASS_EMPTY << length_bits];
         }
     }
 };
 
-// The owners to split, and their pieces. One block: there are at most max_terms / split_terms of
+// The segments to split, and their pieces. One block: there are at most max_terms / split_terms of
 // them, and twice as many pieces; split_terms is at least max_terms / 2048.
 struct fill_splits {
-    const spops_entry *entries;
-    spops_split *splits;
-    spops_entry *pieces;
+    const spops_work_item *entries;
+    spops_split_segment *splits;
+    spops_work_item *pieces;
     spops_schedule *schedule;
 
     __device__ void operator()(int32_t) const
     {
         typedef cub::BlockScan<int32_t, tile_threads> block_scan;
         __shared__ typename block_scan::TempStorage storage;
-        const spops_entry *first_split = entries + schedule->class_begin[SPOPS_CLASS_SPLIT];
+        const spops_work_item *first_split = entries + schedule->class_begin[SPOPS_CLASS_SPLIT];
         const int32_t num_splits =
             schedule->class_begin[SPOPS_NUM_CLASSES] - schedule->class_begin[SPOPS_CLASS_SPLIT];
         const int32_t split_terms = schedule->split_terms;
         int32_t num_pieces = 0;
         for (int32_t base = 0; base < num_splits; base += tile_threads) {
             const int32_t i = base + (int32_t)threadIdx.x;
-            spops_split split = {};
+            spops_split_segment split = {};
             if (i < num_splits) {
-                const spops_entry entry = first_split[i];
-                split.owner = entry.owner;
+                const spops_work_item entry = first_split[i];
+                split.segment = entry.segment;
                 split.count = entry.count;
                 split.num_pieces = (entry.count + split_terms - 1) / split_terms;
             }
@@ -571,11 +572,11 @@ struct fill_splits {
                 else
                     high = middle;
             }
-            const spops_split split = splits[low];
+            const spops_split_segment split = splits[low];
             const int32_t part = (split.count + split.num_pieces - 1) / split.num_pieces;
             const int32_t skip = min((i - split.first_piece) * part, split.count);
-            spops_entry piece;
-            piece.owner = split.owner;
+            spops_work_item piece;
+            piece.segment = split.segment;
             piece.begin = first_split[low].begin + skip;
             piece.count = min(part, split.count - skip);
             piece.split = low;
@@ -589,8 +590,8 @@ struct fill_splits {
 spops_status clear(spops_context *ctx, const spops_lists *lists)
 {
     return launch<WAITS_FOR_PREVIOUS>(
-        ctx, "segments: clear_lists", clear_lists, blocks_for(lists->num_owners + 1, threads),
-        threads, lists->schedule, lists->split_terms, lists->offsets, lists->num_owners);
+        ctx, "segments: clear_lists", clear_lists, blocks_for(lists->num_segments + 1, threads),
+        threads, lists->schedule, lists->split_terms, lists->offsets, lists->num_segments);
 }
 
 // A launch of num_a blocks with job a, and num_b with job b.
@@ -609,7 +610,7 @@ template <class A> spops_status run(spops_context *ctx, const char *what, const 
 // The jobs that make offsets, entries, pieces and splits, from given offsets or from counts, one
 // after the other; a job without blocks has nothing to do.
 struct schedule_jobs {
-    classify_owners classify;
+    classify_segments classify;
     scan_digits scan;
     fill_entries entries;
     fill_splits splits;
@@ -619,10 +620,10 @@ struct schedule_jobs {
 schedule_jobs schedule_of(const int32_t *given, const spops_lists *lists, const build_workspace &ws)
 {
     schedule_jobs jobs;
-    owner_params p;
+    segment_params p;
     p.given = given;
     p.offsets = lists->offsets;
-    p.num_owners = lists->num_owners;
+    p.num_segments = lists->num_segments;
     p.split_terms = lists->split_terms;
     p.classes = ws.classes;
     p.entries = lists->entries;
@@ -631,9 +632,9 @@ schedule_jobs schedule_of(const int32_t *given, const spops_lists *lists, const 
     jobs.scan.digits = ws.classes;
     jobs.entries.p = p;
     jobs.splits = {lists->entries, lists->splits, lists->pieces, lists->schedule};
-    jobs.num_tiles = p.num_owners > 0 ? ws.classes.num_tiles : 0;
-    jobs.num_rows = p.num_owners > 0 ? ws.classes.num_digits : 0;
-    jobs.num_splits = p.num_owners > 0 && lists->max_splits > 0 ? 1 : 0;
+    jobs.num_tiles = p.num_segments > 0 ? ws.classes.num_tiles : 0;
+    jobs.num_rows = p.num_segments > 0 ? ws.classes.num_digits : 0;
+    jobs.num_splits = p.num_segments > 0 && lists->max_splits > 0 ? 1 : 0;
     return jobs;
 }
 
@@ -642,7 +643,7 @@ spops_status build_schedule(spops_context *ctx, const int32_t *given, const spop
                             const build_workspace &ws)
 {
     const schedule_jobs jobs = schedule_of(given, lists, ws);
-    SPOPS_TRY(run(ctx, "segments: classify owners", jobs.classify, jobs.num_tiles));
+    SPOPS_TRY(run(ctx, "segments: classify segments", jobs.classify, jobs.num_tiles));
     SPOPS_TRY(run(ctx, "segments: scan classes", jobs.scan, jobs.num_rows));
     SPOPS_TRY(run(ctx, "segments: fill entries", jobs.entries, jobs.num_tiles));
     return run(ctx, "segments: fill splits", jobs.splits, jobs.num_splits);
@@ -656,10 +657,10 @@ spops_status fill(spops_context *ctx, const Put &put, const int32_t *term_at, in
     if (lists->pairs == nullptr && lists->order == nullptr) return SPOPS_STATUS_OK;
     return launch<WAITS_FOR_PREVIOUS>(ctx, "segments: fill_terms", fill_terms<Put>,
                                       blocks_for(n, threads), threads, put, term_at,
-                                      lists->offsets + lists->num_owners);
+                                      lists->offsets + lists->num_segments);
 }
 
-// Lists of n terms with these keys, sorted in tiles while owners get their schedule.
+// Lists of n terms with these keys, sorted in tiles while segments get their schedule.
 template <class Keys, class Put>
 spops_status build_tiled(spops_context *ctx, const Keys &keys, const Put &put, int64_t n,
                          spops_lists *lists, const build_workspace &ws)
@@ -677,10 +678,10 @@ spops_status build_tiled(spops_context *ctx, const Keys &keys, const Put &put, i
     SPOPS_TRY(launch<WAITS_FOR_PREVIOUS>(ctx, "segments: prepare_items", prepare_items<Keys>,
                                          dim3((unsigned)tiles), tile_threads, keys, p,
                                          lists->offsets));
-    if (lists->num_owners == 0) return SPOPS_STATUS_OK;
+    if (lists->num_segments == 0) return SPOPS_STATUS_OK;
     num_tiles = n > 0 ? tiles : 0;
     num_digits = n > 0 ? p.digits.num_digits : 0;
-    SPOPS_TRY(run(ctx, "segments: classify owners, scan digits", jobs.classify, jobs.num_tiles,
+    SPOPS_TRY(run(ctx, "segments: classify segments, scan digits", jobs.classify, jobs.num_tiles,
                   scan_digits{p.digits}, num_digits));
     p.put_num_kept = ws.num_kept;
     if (passes == 1) {
@@ -719,29 +720,29 @@ spops_status build_sorted(spops_context *ctx, const Keys &source, const Put &put
     size_t bytes = ws.sort_bytes;
     SPOPS_TRY(launch<WAITS_FOR_PREVIOUS>(ctx, "segments: prepare_keys", prepare_keys<Keys>,
                                          blocks_for(n > 0 ? n : 1, threads), threads, source, n,
-                                         lists->num_owners, ws.keys[0], ws.values[0]));
+                                         lists->num_segments, ws.keys[0], ws.values[0]));
     if (n > 0) {
         SPOPS_TRY(spops_cuda_status(
             ctx, "segments: sort of terms",
-            (int)sort_terms(ws.sort, bytes, terms, n, lists->num_owners, stream_of(ctx))));
+            (int)sort_terms(ws.sort, bytes, terms, n, lists->num_segments, stream_of(ctx))));
         SPOPS_TRY(launch<WAITS_FOR_PREVIOUS>(
             ctx, "segments: count_sorted", count_sorted<uint32_t>, blocks_for(n, threads), threads,
-            terms.keys[terms.current], n, lists->num_owners, lists->offsets));
+            terms.keys[terms.current], n, lists->num_segments, lists->offsets));
     }
     SPOPS_TRY(build_schedule(ctx, nullptr, lists, ws));
     return fill(ctx, put, terms.values[terms.current], n, lists);
 }
 
-// Likewise, where a term is its own owner: there is nothing to sort.
+// Likewise, where a term is its own segment: there is nothing to sort.
 spops_status build_own(spops_context *ctx, const source_keys &source, const put_term &put,
                        spops_lists *lists, const build_workspace &ws)
 {
-    const dim3 blocks = blocks_for(lists->num_owners > 0 ? lists->num_owners : 1, threads);
+    const dim3 blocks = blocks_for(lists->num_segments > 0 ? lists->num_segments : 1, threads);
     SPOPS_TRY(launch<WAITS_FOR_PREVIOUS>(ctx, "segments: count_own", count_own, blocks, threads,
                                          source, lists->offsets));
     SPOPS_TRY(build_schedule(ctx, nullptr, lists, ws));
     return launch<WAITS_FOR_PREVIOUS>(ctx, "segments: place_own", place_own<put_term>, blocks,
-                                      threads, put, lists->offsets, lists->num_owners);
+                                      threads, put, lists->offsets, lists->num_segments);
 }
 
 template <class Keys, class Put>
@@ -779,7 +780,7 @@ extern "C" int32_t spops_cuda_split_terms(const spops_context *ctx,
 {
     (void)ctx;
     // A piece should keep each lane group of a block busy with some 64 terms; and a plan of one
-    // huge owner should not need more than about 2,048 pieces, which one block has to combine.
+    // huge segment should not need more than about 2,048 pieces, which one block has to combine.
     const int64_t lanes = (args->max_cols + 3) / 4;
     const int64_t groups = lanes < threads ? threads / lanes : 1;
     int64_t terms = 64 * groups;
@@ -793,7 +794,7 @@ extern "C" size_t spops_cuda_lists_workspace_bytes(spops_context *ctx, const spo
 {
     (void)ctx;
     spops_carver c = {nullptr, 0};
-    carve_workspace(lists->num_owners, lists->max_terms, &c);
+    carve_workspace(lists->num_segments, lists->max_terms, &c);
     return c.used;
 }
 
@@ -802,12 +803,12 @@ extern "C" spops_status spops_cuda_lists_build(spops_context *ctx,
 {
     const spops_lists_source *source = args->source;
     spops_lists *lists = args->lists;
-    const int64_t n = source->num_terms, owners = lists->num_owners;
+    const int64_t n = source->num_terms, segments = lists->num_segments;
     spops_carver c = {(char *)args->workspace, 0};
-    const build_workspace ws = carve_workspace(owners, lists->max_terms, &c);
+    const build_workspace ws = carve_workspace(segments, lists->max_terms, &c);
     const put_term put = {source->a, source->b, source->term, (int2 *)lists->pairs, lists->order};
     SPOPS_TRY(clear(ctx, lists));
-    const source_keys keys = {*source, owners, lists->schedule};
+    const source_keys keys = {*source, segments, lists->schedule};
     if (source->offsets == nullptr && source->keys == nullptr)
         return build_own(ctx, keys, put, lists, ws);
     if (source->offsets == nullptr && !source->keys_sorted)
@@ -815,7 +816,7 @@ extern "C" spops_status spops_cuda_lists_build(spops_context *ctx,
     if (source->offsets == nullptr)
         SPOPS_TRY(launch<WAITS_FOR_PREVIOUS>(ctx, "segments: count_sorted", count_sorted<int32_t>,
                                              blocks_for(n, threads), threads, source->keys, n,
-                                             owners, lists->offsets));
+                                             segments, lists->offsets));
     SPOPS_TRY(build_schedule(ctx, source->offsets, lists, ws));
     return fill(ctx, put, nullptr, n, lists);
 }
@@ -829,9 +830,10 @@ extern "C" spops_status spops_cuda_lists_invert(spops_context *ctx,
     const int64_t n = forward->max_terms;
     const int2 *pairs = (const int2 *)forward->pairs;
     spops_carver c = {(char *)args->workspace, 0};
-    const build_workspace ws = carve_workspace(lists->num_owners, lists->max_terms, &c);
-    const inverse_keys keys = {forward->offsets, forward->num_owners, pairs, inverse, ws.owner_of};
-    const put_inverse put = {pairs,   forward->order,       ws.owner_of,
+    const build_workspace ws = carve_workspace(lists->num_segments, lists->max_terms, &c);
+    const inverse_keys keys = {forward->offsets, forward->num_segments, pairs, inverse,
+                               ws.segment_of};
+    const put_inverse put = {pairs,   forward->order,       ws.segment_of,
                              inverse, (int2 *)lists->pairs, lists->order};
     SPOPS_TRY(clear(ctx, lists));
     return build_from_keys(ctx, keys, put, n, lists, ws);

@@ -18,7 +18,7 @@ inline int resident_blocks(const spops_context *ctx)
 inline walk_launch walk_plan(const spops_context *ctx, const spops_lists *lists, int64_t vectors,
                              int threads, int unit = 0)
 {
-    return walk_plan(spops_lists_view_of(lists),
+    return walk_plan(spops_segments_view_of(lists),
                      lists->counts_on_device ? nullptr : &lists->host_schedule, vectors, threads,
                      resident_blocks(ctx), unit > 0 ? unit : threads);
 }

@@ -17,7 +17,7 @@ struct segdot_kernels {
 
 extern "C" spops_status spops_cuda_segdot(spops_context *ctx, const spops_grad_args *args)
 {
-    if (args->lists->num_owners == 0) return SPOPS_STATUS_OK;
+    if (args->lists->num_segments == 0) return SPOPS_STATUS_OK;
     const bool wide = common_chunk({args->x, args->grad_out}) > 1;
     const int64_t vec = wide ? (int64_t)(16 / spops_dtype_bytes(args->x.dtype)) : 1;
     // Lanes of a group add up with shuffles: a power of two, at most a warp.

@@ -26,9 +26,9 @@ extern "C" int32_t spops_cuda_choose_sums(const spops_context *ctx,
                                           const spops_choose_sums_args *args)
 {
     const spops_lists *lists = args->lists;
-    for (int chunks = 1; chunks <= SPOPS_SUM_CHUNKS && lists->num_owners > 0; ++chunks) {
+    for (int chunks = 1; chunks <= SPOPS_SUM_CHUNKS && lists->num_segments > 0; ++chunks) {
         const dim3 grid = walk_plan(ctx, lists, chunks, SPOPS_SEGREDUCE_THREADS).grid;
-        const int64_t rows = args->num_rows + lists->num_owners;
+        const int64_t rows = args->num_rows + lists->num_segments;
         for (int i = 0; i < SPOPS_SUM_DTYPES; ++i) {
             spops_tuning_case at = {};
             at.compute_capability = ctx->info.compute_capability;
@@ -44,7 +44,7 @@ extern "C" int32_t spops_cuda_choose_sums(const spops_context *ctx,
 
 extern "C" spops_status spops_cuda_segreduce(spops_context *ctx, const spops_segreduce_args *args)
 {
-    if (args->lists->num_owners == 0 || args->x.cols == 0) return SPOPS_STATUS_OK;
+    if (args->lists->num_segments == 0 || args->x.cols == 0) return SPOPS_STATUS_OK;
     if (is_mixed(args)) return spops::segsum_mixed(ctx, args);
     if (args->custom != nullptr) {
         dim3 grid;

@@ -135,8 +135,8 @@ __global__ void __launch_bounds__(threads, 4)
                 else
                     fold_mixed<false, X, FULL, WEIGHTS>(p, share.begin, share.end, col, n, acc);
             },
-            [&](int32_t owner, int32_t, int32_t col, int n, const state(&acc)[columns]) {
-                write_scaled<FULL, columns>(p, owner, {col}, n, acc);
+            [&](int32_t segment, int32_t, int32_t col, int n, const state(&acc)[columns]) {
+                write_scaled<FULL, columns>(p, segment, {col}, n, acc);
             });
     });
 }

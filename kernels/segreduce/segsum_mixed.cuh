@@ -40,15 +40,15 @@ inline mixed_params mixed_params_of(const spops_segreduce_args *args)
     return p;
 }
 
-// The sum of `owner`, times its scale. Eight columns each at `cols`, one entry for every eight of a
-// thread; n as store_row has it.
+// The sum of `segment`, times its scale. Eight columns each at `cols`, one entry for every eight of
+// a thread; n as store_row has it.
 template <bool FULL, int COLUMNS>
-__device__ __forceinline__ void write_scaled(const mixed_params &p, int32_t owner,
+__device__ __forceinline__ void write_scaled(const mixed_params &p, int32_t segment,
                                              const int32_t (&cols)[COLUMNS / 8], int n,
                                              const plain_SUM::state (&acc)[COLUMNS])
 {
     const float scale = scale_of(p.x_scale, p.w_scale, p.out_scale);
-    uint8_t *row = static_cast<uint8_t *>(p.sums.out) + owner * p.out_stride;
+    uint8_t *row = static_cast<uint8_t *>(p.sums.out) + segment * p.out_stride;
 #pragma unroll
     for (int c = 0; c < COLUMNS / 8; ++c) {
         float v[8];

@@ -256,10 +256,10 @@ __global__ void __launch_bounds__(threads, resident)
                 asm volatile("" : "+l"(from.x), "+l"(from.scales));
                 fold_wide<X, PACKED>(p, from, share.begin, share.end, acc);
             },
-            [&](int32_t owner, int32_t, int32_t col, int, const sums &acc) {
+            [&](int32_t segment, int32_t, int32_t col, int, const sums &acc) {
                 const int32_t first = row_type::halves ? col / 2 : col;
                 const int32_t second = row_type::halves ? first + p.sums.cols / 2 : first + 8;
-                write_scaled<true, columns>(p, owner, {first, second}, 8, acc);
+                write_scaled<true, columns>(p, segment, {first, second}, 8, acc);
             });
     });
 }
@@ -270,9 +270,9 @@ spops_status launch_wide(spops_context *ctx, const spops_segreduce_args *args)
     const bool known = !args->lists->counts_on_device;
     const char *what = "segreduce: launch";
     mixed_params p = mixed_params_of(args);
-    const walk_launch shape =
-        walk_plan(spops_lists_view_of(args->lists), known ? &args->lists->host_schedule : nullptr,
-                  args->x.cols / columns, threads, ctx->info.num_processors * resident, threads);
+    const walk_launch shape = walk_plan(
+        spops_segments_view_of(args->lists), known ? &args->lists->host_schedule : nullptr,
+        args->x.cols / columns, threads, ctx->info.num_processors * resident, threads);
     p.sums.walk = shape.walk;
     return known ? launch<WAITS_FOR_PREVIOUS>(ctx, what, segsum_wide_kernel<X, PACKED, true>,
                                               shape.grid, threads, p)

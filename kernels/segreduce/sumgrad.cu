@@ -1,4 +1,4 @@
-// Both gradients of a weighted sum in one walk over the by-row lists: the owner of a row reads each
+// Both gradients of a weighted sum in one walk over the by-row lists: a row's lanes read each
 // grad_out row of its terms once, adds it up for grad_x, and takes its dot product with the row for
 // grad_w. For plans in which no two terms share a weight, so that a dot product has one writer.
 #include <initializer_list>
@@ -113,10 +113,10 @@ __device__ __forceinline__ void load_terms(const backward_params &p, const T *gr
     }
 }
 
-// The owner's terms begin .. end - 1. Every lane of the warp makes the same number of steps,
+// The output row's terms begin .. end - 1. Every lane of the warp makes the same number of steps,
 // because the dot products shuffle.
 template <class T, class W, int WEIGHT, int VEC, bool FULL>
-__device__ __forceinline__ void fold_both(const sumgrad_params &params, int32_t owner,
+__device__ __forceinline__ void fold_both(const sumgrad_params &params, int32_t out_row,
                                           int32_t begin, int32_t end, int32_t lane, int32_t col,
                                           int n, spops_sum (&acc)[VEC])
 {
@@ -131,7 +131,8 @@ __device__ __forceinline__ void fold_both(const sumgrad_params &params, int32_t 
     int2 pair[unroll];
     load_pairs<true>(p.pairs, begin, begin + count, pair);
     x_row.clear();
-    if (count > 0) x_row.load(row_at<VEC>(static_cast<const T *>(p.x) + col, owner, p.x_stride), n);
+    if (count > 0)
+        x_row.load(row_at<VEC>(static_cast<const T *>(p.x) + col, out_row, p.x_stride), n);
     x_row.get(x);
     for (int32_t i = 0; i < steps; i += unroll) {
         term_rows<T, VEC, FULL> terms;
@@ -161,7 +162,7 @@ __device__ __forceinline__ void fold_both(const sumgrad_params &params, int32_t 
 }
 
 template <class T, int VEC, bool FULL>
-__device__ __forceinline__ void write_part(const backward_params &p, int32_t owner, int32_t col,
+__device__ __forceinline__ void write_part(const backward_params &p, int32_t out_row, int32_t col,
                                            int n, const float (&v)[VEC])
 {
     constexpr int columns = row_part<T, VEC, FULL>::columns;
@@ -171,7 +172,7 @@ __device__ __forceinline__ void write_part(const backward_params &p, int32_t own
 #pragma unroll
         for (int j = 0; j < columns; ++j)
             its[j] = v[c + j];
-        write_row<T, columns>(p, owner, col + c, n, its);
+        write_row<T, columns>(p, out_row, col + c, n, its);
     }
 }
 
@@ -188,33 +189,33 @@ __global__ void __launch_bounds__(threads, (row_part<T, VEC, FULL>::blocks_held)
         const walk_task task = walk_locate(w, block);
         if (task.empty) {
             const float zeros[VEC] = {};
-            for (int32_t i = here.group; i < task.owners && here.group < w.groups; i += w.groups)
-                if (n > 0) write_part<T, VEC, FULL>(p, task.first[i].owner, col, n, zeros);
+            for (int32_t i = here.group; i < task.segments && here.group < w.groups; i += w.groups)
+                if (n > 0) write_part<T, VEC, FULL>(p, task.first[i].segment, col, n, zeros);
             return;
         }
         const walk_share share = walk_divide(w, task, here.group);
         const bool writer = share.active && share.member == 0 && n > 0;
-        int32_t owner = share.entry.owner;
+        int32_t out_row = share.entry.segment;
         spops_sum acc[VEC];
 #pragma unroll
         for (int j = 0; j < VEC; ++j)
             acc[j] = spops_sum_identity();
-        fold_both<T, W, WEIGHT, VEC, FULL>(params, owner, share.begin, share.end, here.lane, col, n,
-                                           acc);
+        fold_both<T, W, WEIGHT, VEC, FULL>(params, out_row, share.begin, share.end, here.lane, col,
+                                           n, acc);
         combine_team<VEC, grad_sum>(acc, shared, w, task, here, share);
         if (task.piece >= 0) {
-            spops_split split;
+            spops_split_segment split;
             if (!leave_partial<VEC>(p, w, task, writer, here.group, col, n, p.cols, acc, split))
                 return;
             combine_team<VEC, grad_sum>(acc, shared, w, task, here, share);
-            owner = split.owner;
+            out_row = split.segment;
         }
         if (!writer) return;
         float v[VEC];
 #pragma unroll
         for (int j = 0; j < VEC; ++j)
             v[j] = acc[j].v;
-        write_part<T, VEC, FULL>(p, owner, col, n, v);
+        write_part<T, VEC, FULL>(p, out_row, col, n, v);
     });
 }
 
@@ -253,7 +254,7 @@ extern "C" bool spops_cuda_sumgrad_fits(const spops_context *ctx, const spops_su
 
 extern "C" spops_status spops_cuda_sumgrad(spops_context *ctx, const spops_sumgrad_args *args)
 {
-    if (args->lists->num_owners == 0 || args->x.cols == 0) return SPOPS_STATUS_OK;
+    if (args->lists->num_segments == 0 || args->x.cols == 0) return SPOPS_STATUS_OK;
     const int vec = columns_of_lane(args);
     walk_launch shape = walk_plan(ctx, args->lists, (args->x.cols + vec - 1) / vec, threads, warp);
     sumgrad_params p = {};

@@ -77,20 +77,20 @@ static spops_status check_cells(spops_context *ctx, const char *call,
                                 const spops_bev_counts *counts, const bev_arrays *in)
 {
     spops_status status = SPOPS_STATUS_OK;
-    int32_t *owner = alloc_i32(ctx, counts->num_cells); // interval + 1
-    if (owner == NULL) return SPOPS_STATUS_OUT_OF_MEMORY;
+    int32_t *taken_by = alloc_i32(ctx, counts->num_cells); // interval + 1
+    if (taken_by == NULL) return SPOPS_STATUS_OUT_OF_MEMORY;
     for (int64_t i = 0; i < in->num_intervals; ++i) {
         const int32_t cell = in->intervals[3 * i + 2];
-        if (owner[cell] != 0) {
+        if (taken_by[cell] != 0) {
             status = spops_fail(ctx, SPOPS_STATUS_INVALID_ARGUMENT,
                                 "%s: interval %" PRId64 " has cell %" PRId32
                                 ", which interval %" PRId32 " has already",
-                                call, i, cell, owner[cell] - 1);
+                                call, i, cell, taken_by[cell] - 1);
             break;
         }
-        owner[cell] = (int32_t)(i + 1);
+        taken_by[cell] = (int32_t)(i + 1);
     }
-    free_i32(ctx, owner, counts->num_cells);
+    free_i32(ctx, taken_by, counts->num_cells);
     return status;
 }
 

@@ -27,7 +27,7 @@ struct spops_bev_plan {
     spops_bev_counts counts;
     spops_segments *segments;
     spops_bev_points_args points; // of a refillable plan; without transforms
-    spops_bev_kernel kernel;      // as asked for; once the plan is finished, LISTS or SPANS
+    spops_bev_kernel kernel;      // as asked for; once the plan is finished, INTERVALS or SPANS
     int32_t pool_variant;         // asked for; 0: by the tuning table
     spops_bev_spans spans[SPOPS_BEV_NUM_CUTS]; // of SPANS; see spops_bev_cut_for
     uint8_t pool_variants[SPOPS_BEV_WIDTHS];   // of SPANS; see spops_bev_variant_for
@@ -82,7 +82,7 @@ int32_t spops_bev_variant_for(const spops_bev_plan *plan, int64_t cols);
 
 // Enqueue the build of the plan's spans from the cell (or -1) of each frustum point, in the
 // backend's memory; then finish it (waits) and settle plan->kernel. Without an enqueue before,
-// finish settles it to LISTS.
+// finish settles it to INTERVALS.
 spops_status spops_bev_spans_enqueue(spops_context *ctx, const char *call, spops_bev_plan *plan,
                                      const int32_t *cells);
 spops_status spops_bev_spans_finish(spops_context *ctx, const char *call, spops_bev_plan *plan);

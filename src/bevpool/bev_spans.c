@@ -68,7 +68,7 @@ bool spops_bev_has_spans(const spops_context *ctx)
 bool spops_bev_wants_spans(const spops_context *ctx, const spops_bev_counts *counts,
                            spops_bev_kernel kernel)
 {
-    if (kernel == SPOPS_BEV_KERNEL_LISTS || !spops_bev_has_spans(ctx)) return false;
+    if (kernel == SPOPS_BEV_KERNEL_INTERVALS || !spops_bev_has_spans(ctx)) return false;
     return kernel == SPOPS_BEV_KERNEL_SPANS || counts->num_points >= SPOPS_BEV_SPANS_POINTS;
 }
 
@@ -182,7 +182,7 @@ spops_status spops_bev_spans_finish(spops_context *ctx, const char *call, spops_
     const spops_bev_spans *narrow = &plan->spans[SPOPS_BEV_CUT_NARROW];
     bool overflow = false;
 
-    plan->kernel = SPOPS_BEV_KERNEL_LISTS;
+    plan->kernel = SPOPS_BEV_KERNEL_INTERVALS;
     if (plan->spans_block == NULL) return check_no_variant(ctx, call, plan);
     free_workspace(plan);
     for (int i = 0; i < num_cuts(plan); ++i) {

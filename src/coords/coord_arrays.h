@@ -26,7 +26,7 @@ typedef struct spops_coords_state {
 typedef struct spops_coords_arrays {
     spops_key_layout layout;
     spops_coords_order order;
-    spops_search search; // not AUTO
+    spops_coords_search search; // not AUTO
     int64_t max_rows;
     int64_t max_items;         // of the source it is filled from
     spops_coords_state *state; // [1]
@@ -120,8 +120,8 @@ typedef struct spops_voxel_points_args {
 typedef struct spops_devoxelize_args {
     const spops_coords_source *source; // POINTS
     const spops_coords_arrays *coords; // the voxels
-    spops_interpolation interpolation;
-    spops_missing missing;
+    spops_devoxels_interpolation interpolation;
+    spops_devoxels_missing missing;
     int32_t corners;    // C
     int32_t *points;    // [max_items * C] p
     int32_t *voxels;    // [max_items * C] row, or -1: no such voxel, weight 0, or no such point
@@ -136,7 +136,7 @@ typedef struct spops_devoxelize_args {
 typedef struct spops_map_state {
     int32_t num_out, num_in;
     int64_t num_pairs; // found, also past the capacity
-    int32_t overflow;  // 1: more pairs than max_pairs; PAIRS and LISTS are then empty
+    int32_t overflow;  // 1: more pairs than max_pairs; PAIRS and CSR are then empty
     int32_t reserved;
 } spops_map_state;
 
@@ -152,15 +152,15 @@ typedef struct spops_map_side {
     uint32_t *tile_masks; // [num_tiles][mask_words]
     int32_t *tile_order;  // [num_tiles]
     int32_t *offsets;     // [max_rows + 1]
-    int32_t *list;        // [max_pairs][2]
-    int32_t *positions;   // [max_pairs]
+    int32_t *row_taps;    // [max_pairs][2]
+    int32_t *pair_ids;    // [max_pairs]
 } spops_map_side;
 
 typedef struct spops_map_arrays {
     spops_taps taps;
-    bool transposed; // outputs are the fine side
-    bool symmetric;  // submanifold: tap k of row i is j if and only if tap num_taps-1-k of j is i
-    bool plain;      // do not make use of it
+    bool transposed;  // outputs are the fine side
+    bool symmetric;   // submanifold: tap k of row i is j if and only if tap num_taps-1-k of j is i
+    bool no_symmetry; // do not make use of it
     int32_t mask_words, table_stride, tile_rows;
     spops_mask_order mask_order;
     int64_t max_pairs;
@@ -175,7 +175,7 @@ typedef struct spops_map_arrays {
 // What the slots of kernel maps are given; workspace: map_workspace_bytes.
 typedef struct spops_map_workspace_args {
     const spops_map_arrays *map;
-    int32_t parts; // that are wanted, SPOPS_MAP_*
+    int32_t contents; // that are wanted, SPOPS_MAP_*
 } spops_map_workspace_args;
 
 typedef struct spops_map_search_args {

@@ -24,15 +24,15 @@ static int slot_bits_for(int64_t max_rows)
     return bits;
 }
 
-spops_cpu_index spops_cpu_index_carve(const spops_key_layout *layout, spops_search search,
+spops_cpu_index spops_cpu_index_carve(const spops_key_layout *layout, spops_coords_search search,
                                       int64_t max_rows, spops_carver *c)
 {
     spops_cpu_index index = {.search = search};
     if (max_rows == 0) return index;
-    if (search == SPOPS_SEARCH_HASH) {
+    if (search == SPOPS_COORDS_SEARCH_HASH) {
         index.slot_bits = slot_bits_for(max_rows);
         index.slots = spops_carve(c, (int64_t)1 << index.slot_bits, 1, sizeof *index.slots);
-    } else if (search == SPOPS_SEARCH_GRID) {
+    } else if (search == SPOPS_COORDS_SEARCH_GRID) {
         const int64_t cells = strides_of(layout, index.stride);
         if (cells < 0) {
             c->used = SIZE_MAX;
@@ -72,5 +72,5 @@ size_t spops_cpu_coords_index_bytes(spops_context *ctx, const spops_coords_array
 int32_t spops_cpu_coords_search(const spops_context *ctx, const spops_coords_search_args *args)
 {
     (void)ctx, (void)args;
-    return SPOPS_SEARCH_SORTED;
+    return SPOPS_COORDS_SEARCH_SORTED;
 }

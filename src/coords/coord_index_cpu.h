@@ -14,7 +14,7 @@ typedef struct spops_hash_slot {
 
 // The parts of an index, by strategy; the others are NULL. A set of no rows has none.
 typedef struct spops_cpu_index {
-    spops_search search;
+    spops_coords_search search;
     int64_t num_rows; // in use
     // HASH
     spops_hash_slot *slots;
@@ -32,7 +32,7 @@ typedef struct spops_cpu_index {
 
 // Place the arrays of coords->index; with c->base NULL it only measures. Sizes that overflow make
 // c->used SIZE_MAX.
-spops_cpu_index spops_cpu_index_carve(const spops_key_layout *layout, spops_search search,
+spops_cpu_index spops_cpu_index_carve(const spops_key_layout *layout, spops_coords_search search,
                                       int64_t max_rows, spops_carver *c);
 
 // The index of a filled set.
@@ -103,8 +103,8 @@ static inline int32_t spops_index_find(const spops_cpu_index *index, const spops
 {
     int64_t at;
     if (index->num_rows == 0) return -1;
-    if (index->search == SPOPS_SEARCH_HASH) return spops_hash_find(index, key);
-    if (index->search == SPOPS_SEARCH_GRID)
+    if (index->search == SPOPS_COORDS_SEARCH_HASH) return spops_hash_find(index, key);
+    if (index->search == SPOPS_COORDS_SEARCH_GRID)
         return spops_grid_find(index, spops_grid_cell(index, layout, key));
     at = spops_sorted_from(index, 0, key);
     return at < index->num_rows && index->sorted_keys[at] == key ? index->sorted_rows[at] : -1;

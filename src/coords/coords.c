@@ -52,16 +52,18 @@ spops_status spops_coords_read_options(spops_context *ctx, const char *call, int
     memset(&o, 0, sizeof o);
     memset(choices, 0, sizeof *choices);
     SPOPS_TRY(spops_read_options(ctx, call, options, &o, sizeof o));
-    SPOPS_REQUIRE(ctx, o.order >= SPOPS_ORDER_GIVEN && o.order <= SPOPS_ORDER_HILBERT,
-                  "%s: order is %d, expected %d to %d", call, (int)o.order, (int)SPOPS_ORDER_GIVEN,
-                  (int)SPOPS_ORDER_HILBERT);
-    SPOPS_REQUIRE(ctx, o.search >= SPOPS_SEARCH_AUTO && o.search <= SPOPS_SEARCH_SORTED,
-                  "%s: search is %d, expected %d to %d", call, (int)o.search,
-                  (int)SPOPS_SEARCH_AUTO, (int)SPOPS_SEARCH_SORTED);
+    SPOPS_REQUIRE(ctx, o.order >= SPOPS_COORDS_ORDER_GIVEN && o.order <= SPOPS_COORDS_ORDER_HILBERT,
+                  "%s: order is %d, expected %d to %d", call, (int)o.order,
+                  (int)SPOPS_COORDS_ORDER_GIVEN, (int)SPOPS_COORDS_ORDER_HILBERT);
     SPOPS_REQUIRE(ctx,
-                  o.duplicates == SPOPS_DUPLICATES_REFUSE || o.duplicates == SPOPS_DUPLICATES_MERGE,
+                  o.search >= SPOPS_COORDS_SEARCH_AUTO && o.search <= SPOPS_COORDS_SEARCH_SORTED,
+                  "%s: search is %d, expected %d to %d", call, (int)o.search,
+                  (int)SPOPS_COORDS_SEARCH_AUTO, (int)SPOPS_COORDS_SEARCH_SORTED);
+    SPOPS_REQUIRE(ctx,
+                  o.duplicates == SPOPS_COORDS_DUPLICATES_REFUSE ||
+                      o.duplicates == SPOPS_COORDS_DUPLICATES_MERGE,
                   "%s: duplicates is %d, expected %d or %d", call, (int)o.duplicates,
-                  (int)SPOPS_DUPLICATES_REFUSE, (int)SPOPS_DUPLICATES_MERGE);
+                  (int)SPOPS_COORDS_DUPLICATES_REFUSE, (int)SPOPS_COORDS_DUPLICATES_MERGE);
     SPOPS_REQUIRE(ctx, o.reserved == 0, "%s: reserved is %" PRId32 ", expected 0", call,
                   o.reserved);
     choices->order = o.order;
@@ -177,13 +179,14 @@ static spops_status choose_search(spops_context *ctx, const char *call,
     const spops_coords_search_args args = {
         .layout = &a->layout, .max_rows = a->max_rows, .max_grid_bytes = choices->max_grid_bytes};
     a->search = choices->search;
-    if (a->search == SPOPS_SEARCH_AUTO)
-        a->search = (spops_search)ctx->backend->coords_search(ctx, &args);
+    if (a->search == SPOPS_COORDS_SEARCH_AUTO)
+        a->search = (spops_coords_search)ctx->backend->coords_search(ctx, &args);
     a->index_bytes = ctx->backend->coords_index_bytes(ctx, a);
-    SPOPS_REQUIRE(ctx, a->search != SPOPS_SEARCH_GRID || a->index_bytes <= choices->max_grid_bytes,
-                  "%s: a grid over the box of the coordinates takes %zu bytes, expected at most "
-                  "max_grid_bytes = %zu",
-                  call, a->index_bytes, choices->max_grid_bytes);
+    SPOPS_REQUIRE(
+        ctx, a->search != SPOPS_COORDS_SEARCH_GRID || a->index_bytes <= choices->max_grid_bytes,
+        "%s: a grid over the box of the coordinates takes %zu bytes, expected at most "
+        "max_grid_bytes = %zu",
+        call, a->index_bytes, choices->max_grid_bytes);
     return SPOPS_STATUS_OK;
 }
 
@@ -251,7 +254,7 @@ static spops_status check_duplicates(spops_context *ctx, const char *call,
                                      const spops_coords_choices *choices,
                                      const spops_coords_state *state)
 {
-    if (source->kind != SPOPS_COORDS_ROWS || choices->duplicates == SPOPS_DUPLICATES_MERGE ||
+    if (source->kind != SPOPS_COORDS_ROWS || choices->duplicates == SPOPS_COORDS_DUPLICATES_MERGE ||
         state->duplicate < 0)
         return SPOPS_STATUS_OK;
     return spops_fail(ctx, SPOPS_STATUS_INVALID_ARGUMENT,

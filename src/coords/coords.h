@@ -26,8 +26,8 @@ struct spops_coords {
 // Options, read and checked; 0 became the default.
 typedef struct spops_coords_choices {
     spops_coords_order order;
-    spops_search search;
-    spops_duplicates duplicates;
+    spops_coords_search search;
+    spops_coords_duplicates duplicates;
     bool has_box;
     spops_coords_box box; // columns behind the last axis are 0
     size_t max_grid_bytes;

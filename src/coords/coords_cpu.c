@@ -286,15 +286,15 @@ static int64_t find_candidates(const spops_context *ctx, const spops_coords_sour
 
 static uint64_t order_code(const spops_coords_arrays *coords, uint64_t key)
 {
-    if (coords->order == SPOPS_ORDER_MORTON) return spops_key_morton(&coords->layout, key);
-    if (coords->order == SPOPS_ORDER_HILBERT) return spops_key_hilbert(&coords->layout, key);
+    if (coords->order == SPOPS_COORDS_ORDER_MORTON) return spops_key_morton(&coords->layout, key);
+    if (coords->order == SPOPS_COORDS_ORDER_HILBERT) return spops_key_hilbert(&coords->layout, key);
     return key;
 }
 
 static int code_bits(const spops_coords_arrays *coords)
 {
     const spops_key_layout *layout = &coords->layout;
-    if (coords->order == SPOPS_ORDER_HILBERT)
+    if (coords->order == SPOPS_COORDS_ORDER_HILBERT)
         return layout->bits[0] + layout->dims * layout->max_axis_bits;
     return layout->key_bits;
 }
@@ -314,8 +314,8 @@ static sorted_candidates sort_candidates(const spops_context *ctx,
                                          const build_workspace *w)
 {
     const int num_parts = parts_for(ctx, n);
-    const bool needed = !(source->unique && coords->search != SPOPS_SEARCH_SORTED &&
-                          (coords->order == SPOPS_ORDER_GIVEN || source->ordered));
+    const bool needed = !(source->unique && coords->search != SPOPS_COORDS_SEARCH_SORTED &&
+                          (coords->order == SPOPS_COORDS_ORDER_GIVEN || source->ordered));
     uint64_t *codes = w->sort.keys[0];
     int32_t *candidates = w->sort.values[0];
     bool descends[MAX_PARTS];
@@ -358,7 +358,7 @@ static bool is_head(const sorted_candidates *s, int64_t p)
 static int64_t number_rows(const spops_context *ctx, const spops_coords_arrays *coords,
                            const sorted_candidates *s, int32_t *rows)
 {
-    const bool given = coords->order == SPOPS_ORDER_GIVEN && !s->in_order;
+    const bool given = coords->order == SPOPS_COORDS_ORDER_GIVEN && !s->in_order;
     const int num_parts = parts_for(ctx, s->n);
     int64_t counts[MAX_PARTS], num_rows;
 

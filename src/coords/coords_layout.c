@@ -37,7 +37,7 @@ spops_status spops_key_layout_make(spops_context *ctx, const char *call, int32_t
                   call, shift, layout->bits[0], layout->bits[1], layout->bits[2], layout->bits[3],
                   layout->bits[4], SPOPS_KEY_BITS);
     curve = layout->bits[0] + dims * layout->max_axis_bits;
-    SPOPS_REQUIRE(ctx, order != SPOPS_ORDER_HILBERT || curve <= SPOPS_KEY_BITS,
+    SPOPS_REQUIRE(ctx, order != SPOPS_COORDS_ORDER_HILBERT || curve <= SPOPS_KEY_BITS,
                   "%s: a Hilbert curve through the box of the coordinates needs %" PRId32
                   " bits (%" PRId32 " axes of %" PRId32 ", batch %" PRId32 "), expected at most %d",
                   call, curve, dims, layout->max_axis_bits, layout->bits[0], SPOPS_KEY_BITS);

@@ -8,8 +8,8 @@ struct spops_devoxels {
     int64_t max_points;
     int64_t max_rows; // of the coordinates
     int32_t dims, corners;
-    spops_interpolation interpolation;
-    spops_missing missing;
+    spops_devoxels_interpolation interpolation;
+    spops_devoxels_missing missing;
     double size[SPOPS_MAX_DIMS], origin[SPOPS_MAX_DIMS];
     spops_segments *segments;
     // In backend memory; one block.
@@ -28,13 +28,16 @@ static spops_status read_options(spops_context *ctx, const char *call, int32_t d
     SPOPS_TRY(spops_read_options(ctx, call, options, o, sizeof *o));
     SPOPS_TRY(spops_check_voxel_size(ctx, call, dims, o->size_m, o->origin_m));
     SPOPS_REQUIRE(ctx,
-                  o->interpolation == SPOPS_INTERPOLATION_NEAREST ||
-                      o->interpolation == SPOPS_INTERPOLATION_LINEAR,
+                  o->interpolation == SPOPS_DEVOXELS_INTERPOLATION_NEAREST ||
+                      o->interpolation == SPOPS_DEVOXELS_INTERPOLATION_LINEAR,
                   "%s: interpolation is %d, expected %d or %d", call, (int)o->interpolation,
-                  (int)SPOPS_INTERPOLATION_NEAREST, (int)SPOPS_INTERPOLATION_LINEAR);
-    SPOPS_REQUIRE(ctx, o->missing == SPOPS_MISSING_ZERO || o->missing == SPOPS_MISSING_RESCALE,
+                  (int)SPOPS_DEVOXELS_INTERPOLATION_NEAREST,
+                  (int)SPOPS_DEVOXELS_INTERPOLATION_LINEAR);
+    SPOPS_REQUIRE(ctx,
+                  o->missing == SPOPS_DEVOXELS_MISSING_ZERO ||
+                      o->missing == SPOPS_DEVOXELS_MISSING_RESCALE,
                   "%s: missing is %d, expected %d or %d", call, (int)o->missing,
-                  (int)SPOPS_MISSING_ZERO, (int)SPOPS_MISSING_RESCALE);
+                  (int)SPOPS_DEVOXELS_MISSING_ZERO, (int)SPOPS_DEVOXELS_MISSING_RESCALE);
     SPOPS_REQUIRE(ctx, o->reserved == 0, "%s: reserved is %" PRId32 ", expected 0", call,
                   o->reserved);
     SPOPS_TRY(spops_check_gradients(ctx, call, o->gradients));
@@ -58,7 +61,7 @@ static spops_status alloc_devoxels(spops_context *ctx, const char *call, const s
     spops_segments_sizes sizes;
     spops_devoxels *d;
     const int32_t dims = coords->arrays.layout.dims;
-    const int32_t corners = o->interpolation == SPOPS_INTERPOLATION_LINEAR ? 1 << dims : 1;
+    const int32_t corners = o->interpolation == SPOPS_DEVOXELS_INTERPOLATION_LINEAR ? 1 << dims : 1;
 
     SPOPS_REQUIRE_SLOT(ctx, call, devoxelize);
     SPOPS_REQUIRE(ctx, max_points <= SPOPS_MAX_COUNT / corners,

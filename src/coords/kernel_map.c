@@ -4,8 +4,8 @@
 
 #include "coords/kernel_maps.h"
 
-#define ALL_PARTS                                                                                  \
-    (SPOPS_MAP_TABLE | SPOPS_MAP_ORDER | SPOPS_MAP_PAIRS | SPOPS_MAP_LISTS | SPOPS_MAP_REVERSE)
+#define ALL_CONTENTS                                                                               \
+    (SPOPS_MAP_TABLE | SPOPS_MAP_ORDER | SPOPS_MAP_PAIRS | SPOPS_MAP_CSR | SPOPS_MAP_REVERSE)
 #define DEFAULT_TILE_ROWS 128
 
 // ---- Checks -------------------------------------------------------------------------------------
@@ -51,23 +51,24 @@ static spops_status read_options(spops_context *ctx, const char *call,
     spops_kernel_map_options o;
     memset(&o, 0, sizeof o);
     SPOPS_TRY(spops_read_options(ctx, call, options, &o, sizeof o));
-    SPOPS_REQUIRE(ctx, (o.parts & ~ALL_PARTS) == 0,
-                  "%s: parts is %" PRId32 ", expected a sum of SPOPS_MAP_* (0 to %d)", call,
-                  o.parts, ALL_PARTS);
-    c->parts = (o.parts & ~SPOPS_MAP_REVERSE) == 0 ? o.parts | SPOPS_MAP_TABLE : o.parts;
-    if (c->parts & SPOPS_MAP_ORDER) c->parts |= SPOPS_MAP_TABLE;
-    if (c->parts & SPOPS_MAP_LISTS) c->parts |= SPOPS_MAP_PAIRS;
+    SPOPS_REQUIRE(ctx, (o.contents & ~ALL_CONTENTS) == 0,
+                  "%s: contents is %" PRId32 ", expected a sum of SPOPS_MAP_* (0 to %d)", call,
+                  o.contents, ALL_CONTENTS);
+    c->contents =
+        (o.contents & ~SPOPS_MAP_REVERSE) == 0 ? o.contents | SPOPS_MAP_TABLE : o.contents;
+    if (c->contents & SPOPS_MAP_ORDER) c->contents |= SPOPS_MAP_TABLE;
+    if (c->contents & SPOPS_MAP_CSR) c->contents |= SPOPS_MAP_PAIRS;
     c->tile_rows = o.tile_rows == 0 ? DEFAULT_TILE_ROWS : o.tile_rows;
     SPOPS_REQUIRE(ctx, c->tile_rows >= 8 && c->tile_rows <= 1024 && is_power_of_two(c->tile_rows),
                   "%s: tile_rows is %" PRId32 ", expected a power of two from 8 to 1024", call,
                   o.tile_rows);
     SPOPS_TRY(spops_check_count(ctx, call, "max_pairs", o.max_pairs));
-    SPOPS_REQUIRE(ctx, o.plain == 0 || o.plain == 1, "%s: plain is %" PRId32 ", expected 0 or 1",
-                  call, o.plain);
+    SPOPS_REQUIRE(ctx, o.no_symmetry == 0 || o.no_symmetry == 1,
+                  "%s: no_symmetry is %" PRId32 ", expected 0 or 1", call, o.no_symmetry);
     SPOPS_REQUIRE(ctx, o.reserved == 0, "%s: reserved is %" PRId32 ", expected 0", call,
                   o.reserved);
     c->max_pairs = o.max_pairs;
-    c->plain = o.plain != 0;
+    c->no_symmetry = o.no_symmetry != 0;
     return SPOPS_STATUS_OK;
 }
 
@@ -99,13 +100,13 @@ spops_status spops_map_read_choices(spops_context *ctx, const char *call,
 // What a side needs of its own: tables where they are a part or lead to one.
 static bool reverse_lists(const spops_kernel_map *map)
 {
-    return (map->parts & SPOPS_MAP_REVERSE) && (map->parts & SPOPS_MAP_LISTS);
+    return (map->contents & SPOPS_MAP_REVERSE) && (map->contents & SPOPS_MAP_CSR);
 }
 
 static bool needs_reverse_table(const spops_kernel_map *map)
 {
-    return !map->arrays.in.mirrored && (map->parts & SPOPS_MAP_REVERSE) &&
-           (map->parts & (SPOPS_MAP_TABLE | SPOPS_MAP_LISTS));
+    return !map->arrays.in.mirrored && (map->contents & SPOPS_MAP_REVERSE) &&
+           (map->contents & (SPOPS_MAP_TABLE | SPOPS_MAP_CSR));
 }
 
 static void carve_table(const spops_map_arrays *a, spops_map_side *side, spops_carver *c)
@@ -134,14 +135,14 @@ static void carve_block(spops_kernel_map *map, spops_carver *c)
     a->out.num_rows = a->state == NULL ? NULL : &a->state->num_out;
     a->in.num_rows = a->state == NULL ? NULL : &a->state->num_in;
     a->tap_counts = spops_carve(c, a->taps.num_taps, 1, sizeof *a->tap_counts);
-    if (map->parts & SPOPS_MAP_TABLE) carve_tables(map, c);
-    if (map->parts & SPOPS_MAP_ORDER) {
+    if (map->contents & SPOPS_MAP_TABLE) carve_tables(map, c);
+    if (map->contents & SPOPS_MAP_ORDER) {
         carve_order(a, &a->out, c);
         if (needs_reverse_table(map)) carve_order(a, &a->in, c);
     }
-    if (map->parts & SPOPS_MAP_PAIRS)
+    if (map->contents & SPOPS_MAP_PAIRS)
         a->tap_offsets = spops_carve(c, a->taps.num_taps + 1, 1, sizeof *a->tap_offsets);
-    if (map->parts & SPOPS_MAP_LISTS)
+    if (map->contents & SPOPS_MAP_CSR)
         a->out.offsets = spops_carve(c, a->out.max_rows + 1, 1, sizeof *a->out.offsets);
     if (reverse_lists(map))
         a->in.offsets = spops_carve(c, a->in.max_rows + 1, 1, sizeof *a->in.offsets);
@@ -152,17 +153,17 @@ static void carve_pairs(spops_kernel_map *map, spops_carver *c)
     spops_map_arrays *a = &map->arrays;
     a->in_rows = spops_carve(c, a->max_pairs, 1, sizeof *a->in_rows);
     a->out_rows = spops_carve(c, a->max_pairs, 1, sizeof *a->out_rows);
-    if (!(map->parts & SPOPS_MAP_LISTS)) return;
-    a->out.list = spops_carve(c, a->max_pairs, 2, sizeof *a->out.list);
-    a->out.positions = spops_carve(c, a->max_pairs, 1, sizeof *a->out.positions);
+    if (!(map->contents & SPOPS_MAP_CSR)) return;
+    a->out.row_taps = spops_carve(c, a->max_pairs, 2, sizeof *a->out.row_taps);
+    a->out.pair_ids = spops_carve(c, a->max_pairs, 1, sizeof *a->out.pair_ids);
     if (!reverse_lists(map)) return;
-    a->in.list = spops_carve(c, a->max_pairs, 2, sizeof *a->in.list);
-    a->in.positions = spops_carve(c, a->max_pairs, 1, sizeof *a->in.positions);
+    a->in.row_taps = spops_carve(c, a->max_pairs, 2, sizeof *a->in.row_taps);
+    a->in.pair_ids = spops_carve(c, a->max_pairs, 1, sizeof *a->in.pair_ids);
 }
 
 static void carve_workspace(spops_kernel_map *map, size_t backend_bytes, spops_carver *c)
 {
-    if (!(map->parts & SPOPS_MAP_TABLE)) carve_tables(map, c);
+    if (!(map->contents & SPOPS_MAP_TABLE)) carve_tables(map, c);
     map->backend_workspace = spops_carve(c, 1, 1, backend_bytes);
 }
 
@@ -199,7 +200,7 @@ static spops_status alloc_block(spops_context *ctx, const char *call, carve_func
 
 static spops_kernel_map_side view_side(const spops_kernel_map *map, const spops_map_side *side)
 {
-    const bool table = (map->parts & SPOPS_MAP_TABLE) != 0;
+    const bool table = (map->contents & SPOPS_MAP_TABLE) != 0;
     spops_kernel_map_side view;
     memset(&view, 0, sizeof view);
     view.struct_size = sizeof view;
@@ -213,8 +214,8 @@ static spops_kernel_map_side view_side(const spops_kernel_map *map, const spops_
     view.tile_masks = side->tile_masks;
     view.tile_order = side->tile_order;
     view.offsets = side->offsets;
-    view.list = side->list;
-    view.positions = side->positions;
+    view.row_taps = side->row_taps;
+    view.pair_ids = side->pair_ids;
     return view;
 }
 
@@ -278,18 +279,18 @@ spops_status spops_map_alloc(spops_context *ctx, const char *call, const spops_m
     map->ctx = ctx;
     map->kind = choices->kind;
     map->kernel = choices->kernel;
-    map->parts = choices->parts;
+    map->contents = choices->contents;
     map->refillable = refillable;
     a = &map->arrays;
     a->taps = choices->taps;
     a->transposed = choices->kind == SPOPS_MAP_TRANSPOSED;
     a->symmetric = choices->kind == SPOPS_MAP_SUBMANIFOLD;
-    a->plain = choices->plain;
+    a->no_symmetry = choices->no_symmetry;
     a->mask_words = (a->taps.num_taps + 31) / 32;
     a->table_stride = (a->taps.num_taps + 3) / 4 * 4;
     a->tile_rows = choices->tile_rows;
     a->mask_order = mask_order_of(&a->taps);
-    a->max_pairs = refillable && (map->parts & SPOPS_MAP_PAIRS) ? choices->max_pairs : 0;
+    a->max_pairs = refillable && (map->contents & SPOPS_MAP_PAIRS) ? choices->max_pairs : 0;
     a->out = side_of(num_out, a->tile_rows);
     a->in = side_of(num_in, a->tile_rows);
     a->in.mirrored = a->symmetric;
@@ -300,11 +301,11 @@ spops_status spops_map_alloc(spops_context *ctx, const char *call, const spops_m
             alloc_block(ctx, call, carve_pairs_of, 0, map, &map->pairs_block, &map->pairs_bytes),
             status, fail);
     backend_bytes = ctx->backend->map_workspace_bytes(
-        ctx, &(const spops_map_workspace_args){.map = a, .parts = map->parts});
+        ctx, &(const spops_map_workspace_args){.map = a, .contents = map->contents});
     SPOPS_TRY_GOTO(alloc_block(ctx, call, carve_workspace, backend_bytes, map, &map->workspace,
                                &map->workspace_bytes),
                    status, fail);
-    if ((map->parts & SPOPS_MAP_REVERSE) && a->in.mirrored) {
+    if ((map->contents & SPOPS_MAP_REVERSE) && a->in.mirrored) {
         a->in.table = a->out.table;
         a->in.masks = a->out.masks;
         a->in.order = a->out.order;
@@ -359,7 +360,7 @@ spops_status spops_map_enqueue_sides(spops_context *ctx, const spops_kernel_map 
     const bool reverse = needs_reverse_table(map);
 
     if (reverse) SPOPS_TRY(reverse_side(ctx, map, &a->out, &a->in));
-    if (!(map->parts & SPOPS_MAP_ORDER)) return SPOPS_STATUS_OK;
+    if (!(map->contents & SPOPS_MAP_ORDER)) return SPOPS_STATUS_OK;
     SPOPS_TRY(order_side(ctx, map, &a->out));
     return reverse ? order_side(ctx, map, &a->in) : SPOPS_STATUS_OK;
 }
@@ -369,14 +370,14 @@ static void free_workspace(spops_context *ctx, spops_kernel_map *map)
     spops_backend_free(ctx, map->workspace, map->workspace_bytes);
     map->workspace = map->backend_workspace = NULL;
     map->workspace_bytes = 0;
-    if (map->parts & SPOPS_MAP_TABLE) return;
+    if (map->contents & SPOPS_MAP_TABLE) return;
     map->arrays.out.table = map->arrays.in.table = NULL;
     map->arrays.out.masks = map->arrays.in.masks = NULL;
 }
 
 spops_status spops_map_finish(spops_context *ctx, const char *call, spops_kernel_map *map)
 {
-    if (map->parts & SPOPS_MAP_PAIRS) {
+    if (map->contents & SPOPS_MAP_PAIRS) {
         if (map->state.num_pairs > SPOPS_MAX_COUNT)
             return spops_fail(ctx, SPOPS_STATUS_NOT_SUPPORTED,
                               "%s: the map has %" PRId64 " pairs, expected at most %" PRId64, call,
@@ -477,8 +478,8 @@ spops_status spops_kernel_map_create_inverse(spops_context *ctx, const spops_ker
     SPOPS_TRY(begin_make(ctx, call, map));
     SPOPS_TRY(spops_map_check(ctx, call, "of", of));
     SPOPS_REQUIRE(ctx, !of->refillable, "%s: of was made by kernel_map_reserve", call);
-    SPOPS_REQUIRE(ctx, of->parts & SPOPS_MAP_TABLE, "%s: of has no table, expected SPOPS_MAP_TABLE",
-                  call);
+    SPOPS_REQUIRE(ctx, of->contents & SPOPS_MAP_TABLE,
+                  "%s: of has no table, expected SPOPS_MAP_TABLE", call);
     from = &of->arrays;
     memset(&choices, 0, sizeof choices);
     SPOPS_TRY(read_options(ctx, call, options, &choices));
@@ -555,7 +556,7 @@ spops_status spops_kernel_map_set(spops_context *ctx, spops_kernel_map *map, con
                   call, in->arrays.max_rows, out->arrays.max_rows, a->in.max_rows, a->out.max_rows);
     SPOPS_TRY(search_taps(ctx, map, in, out));
     SPOPS_TRY(spops_map_enqueue_sides(ctx, map));
-    if (!(map->parts & SPOPS_MAP_PAIRS)) return SPOPS_STATUS_OK;
+    if (!(map->contents & SPOPS_MAP_PAIRS)) return SPOPS_STATUS_OK;
     return put_pairs(ctx, map);
 }
 
@@ -610,7 +611,7 @@ spops_status spops_kernel_map_get_info_sync(spops_context *ctx, const spops_kern
     SPOPS_TRY(ctx->backend->download(ctx, &state, map->arrays.state, sizeof state));
     memset(&found, 0, sizeof found);
     found.kind = map->kind;
-    found.parts = map->parts;
+    found.contents = map->contents;
     found.kernel = &map->kernel;
     found.num_taps = map->arrays.taps.num_taps;
     found.num_in = state.num_in;

@@ -98,7 +98,7 @@ static void write_image(const map_image *image, spops_blob_writer *w)
     const spops_map_choices *c = &image->choices;
     spops_blob_write_header(w, map_magic, MAP_VERSION);
     spops_blob_write_i32(w, (int32_t)c->kind);
-    spops_blob_write_i32(w, c->parts);
+    spops_blob_write_i32(w, c->contents);
     spops_blob_write_i32(w, c->tile_rows);
     spops_blob_write_i32(w, c->kernel.dims);
     write_axes(w, c->kernel.size);
@@ -131,7 +131,7 @@ static map_image describe(const spops_kernel_map *map)
     image.choices.kind = map->kind;
     image.choices.kernel = map->kernel;
     image.choices.taps = a->taps;
-    image.choices.parts = map->parts;
+    image.choices.contents = map->contents;
     image.choices.tile_rows = a->tile_rows;
     image.num_in = a->in.max_rows;
     image.num_out = a->out.max_rows;
@@ -155,7 +155,7 @@ spops_status spops_kernel_map_save(spops_context *ctx, const spops_kernel_map *m
     SPOPS_TRY(spops_map_check(ctx, call, "map", map));
     SPOPS_REQUIRE(ctx, bytes != NULL, "%s: bytes is NULL", call);
     SPOPS_REQUIRE(ctx, !map->refillable, "%s: the map was made by kernel_map_reserve", call);
-    SPOPS_REQUIRE(ctx, map->parts & SPOPS_MAP_TABLE,
+    SPOPS_REQUIRE(ctx, map->contents & SPOPS_MAP_TABLE,
                   "%s: the map has no table, expected SPOPS_MAP_TABLE", call);
     SPOPS_TRY(spops_check_not_capturing(ctx, call));
     if (out == NULL) out = in;
@@ -224,7 +224,7 @@ static spops_status read_head(spops_context *ctx, const char *call, const spops_
     memset(&kernel, 0, sizeof kernel);
     kernel.struct_size = sizeof kernel;
     kind = spops_blob_read_i32(r);
-    options.parts = spops_blob_read_i32(r);
+    options.contents = spops_blob_read_i32(r);
     options.tile_rows = spops_blob_read_i32(r);
     kernel.dims = spops_blob_read_i32(r);
     spops_blob_read_i32s(r, kernel.size, SPOPS_MAX_DIMS);
@@ -252,9 +252,9 @@ static spops_status read_head(spops_context *ctx, const char *call, const spops_
                                     &options, &image->choices);
     if (status != SPOPS_STATUS_OK)
         return spops_fail(ctx, SPOPS_STATUS_CORRUPT_DATA, "%s", spops_last_error(ctx));
-    if (!(options.parts & SPOPS_MAP_TABLE) || image->choices.parts != options.parts)
-        return corrupt(ctx, "%s: parts is %" PRId32 ", expected those of a saved map", call,
-                       options.parts);
+    if (!(options.contents & SPOPS_MAP_TABLE) || image->choices.contents != options.contents)
+        return corrupt(ctx, "%s: contents is %" PRId32 ", expected those of a saved map", call,
+                       options.contents);
     if (kind == SPOPS_MAP_SUBMANIFOLD && in != out)
         return corrupt(ctx, "%s: it is a submanifold's, and out is another set than in", call);
     image->mask_words = (image->choices.taps.num_taps + 31) / 32;

@@ -23,13 +23,13 @@ typedef struct map_workspace {
     spops_radix_buffers sort;
 } map_workspace;
 
-static map_workspace carve_workspace(const spops_map_arrays *map, int32_t parts, spops_carver *c)
+static map_workspace carve_workspace(const spops_map_arrays *map, int32_t contents, spops_carver *c)
 {
     const int64_t rows =
         map->out.max_rows > map->in.max_rows ? map->out.max_rows : map->in.max_rows;
     map_workspace w;
     w.counts = spops_carve(c, MAX_PARTS, map->taps.num_taps, sizeof *w.counts);
-    w.sort = spops_radix_carve(sizeof(uint64_t), parts & SPOPS_MAP_ORDER ? rows : 0, c);
+    w.sort = spops_radix_carve(sizeof(uint64_t), contents & SPOPS_MAP_ORDER ? rows : 0, c);
     return w;
 }
 
@@ -37,7 +37,7 @@ size_t spops_cpu_map_workspace_bytes(spops_context *ctx, const spops_map_workspa
 {
     spops_carver c = {NULL, 0};
     (void)ctx;
-    carve_workspace(args->map, args->parts, &c);
+    carve_workspace(args->map, args->contents, &c);
     return c.used;
 }
 
@@ -85,12 +85,12 @@ static inline void search_column(const map_search *s, int64_t i, int32_t first_t
                                  int64_t *counts)
 {
     const spops_cpu_index *index = &s->index;
-    if (index->search == SPOPS_SEARCH_HASH) {
+    if (index->search == SPOPS_COORDS_SEARCH_HASH) {
         for (int e = 0; e < num_last; ++e) {
             const int32_t j = spops_hash_find(index, id + last->id[e]);
             if (j >= 0) found(s, i, first_tap + last->tap[e], j, counts);
         }
-    } else if (index->search == SPOPS_SEARCH_GRID) {
+    } else if (index->search == SPOPS_COORDS_SEARCH_GRID) {
         for (int e = 0; e < num_last; ++e) {
             const int32_t j = spops_grid_find(index, (int64_t)(id + last->id[e]));
             if (j >= 0) found(s, i, first_tap + last->tap[e], j, counts);
@@ -187,17 +187,17 @@ static map_search search_of(const spops_coords_arrays *in, const spops_coords_ar
     s.out = out;
     s.map = map;
     s.index = spops_cpu_index_of(in);
-    if (s.index.search == SPOPS_SEARCH_SORTED && out->search == SPOPS_SEARCH_SORTED)
+    if (s.index.search == SPOPS_COORDS_SEARCH_SORTED && out->search == SPOPS_COORDS_SEARCH_SORTED)
         s.out_order = spops_cpu_index_of(out).sorted_rows;
     for (int a = 0; a < in->layout.dims; ++a) {
-        const uint64_t scale = s.index.search == SPOPS_SEARCH_GRID
+        const uint64_t scale = s.index.search == SPOPS_COORDS_SEARCH_GRID
                                    ? (uint64_t)s.index.stride[a + 1]
                                    : (uint64_t)1 << in->layout.shift[a + 1];
         s.axes[a] = spops_axis_taps_make(&map->taps, a, map->transposed, &in->layout, scale);
     }
-    s.batch_scale = s.index.search == SPOPS_SEARCH_GRID ? (uint64_t)s.index.stride[0]
-                                                        : (uint64_t)1 << in->layout.shift[0];
-    s.mirror = map->symmetric && !map->plain;
+    s.batch_scale = s.index.search == SPOPS_COORDS_SEARCH_GRID ? (uint64_t)s.index.stride[0]
+                                                               : (uint64_t)1 << in->layout.shift[0];
+    s.mirror = map->symmetric && !map->no_symmetry;
     s.last_size = map->taps.size[in->layout.dims - 1];
     s.num_columns = map->taps.num_taps / s.last_size;
     return s;
@@ -410,10 +410,10 @@ static void write_pairs(const spops_map_arrays *map, int64_t begin, int64_t end,
                 const int64_t place = next[k]++;
                 map->in_rows[place] = j;
                 map->out_rows[place] = (int32_t)i;
-                if (out->list == NULL) continue;
-                out->list[2 * p] = j;
-                out->list[2 * p + 1] = k;
-                out->positions[p++] = (int32_t)place;
+                if (out->row_taps == NULL) continue;
+                out->row_taps[2 * p] = j;
+                out->row_taps[2 * p + 1] = k;
+                out->pair_ids[p++] = (int32_t)place;
             }
         }
     }
@@ -425,7 +425,7 @@ static int32_t position_of(const spops_map_arrays *map, int32_t i, int32_t k)
     const uint32_t *mask = map->out.masks + (int64_t)i * map->mask_words;
     const uint32_t below = mask[k / 32] & (((uint32_t)1 << (k % 32)) - 1);
     return map->out
-        .positions[map->out.offsets[i] + count_bits(mask, k / 32) + __builtin_popcount(below)];
+        .pair_ids[map->out.offsets[i] + count_bits(mask, k / 32) + __builtin_popcount(below)];
 }
 
 static void write_reverse(const spops_map_arrays *map, int64_t begin, int64_t end)
@@ -438,9 +438,9 @@ static void write_reverse(const spops_map_arrays *map, int64_t begin, int64_t en
         for (int32_t k = 0; k < num_taps; ++k) {
             const int32_t i = taps[in->mirrored ? num_taps - 1 - k : k];
             if (i < 0) continue;
-            in->list[2 * p] = i;
-            in->list[2 * p + 1] = k;
-            in->positions[p++] = position_of(map, i, k);
+            in->row_taps[2 * p] = i;
+            in->row_taps[2 * p + 1] = k;
+            in->pair_ids[p++] = position_of(map, i, k);
         }
     }
 }

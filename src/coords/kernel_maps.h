@@ -9,7 +9,7 @@ struct spops_kernel_map {
     spops_context *ctx; // made it, frees it
     spops_kernel_map_kind kind;
     spops_kernel_shape kernel; // as the caller gave it
-    int32_t parts;             // with those that others bring
+    int32_t contents;          // with those that others bring
     bool refillable;
     spops_map_arrays arrays;
     spops_kernel_map_side out, in; // the arrays' sides, as a view shows them
@@ -28,9 +28,9 @@ typedef struct spops_map_choices {
     spops_kernel_map_kind kind;
     spops_kernel_shape kernel;
     spops_taps taps; // with a submanifold's padding
-    int32_t parts, tile_rows;
+    int32_t contents, tile_rows;
     int64_t max_pairs;
-    bool plain;
+    bool no_symmetry;
 } spops_map_choices;
 
 spops_status spops_map_read_choices(spops_context *ctx, const char *call,

@@ -77,7 +77,7 @@ spops_status spops_cpu_voxel_points(spops_context *ctx, const spops_voxel_points
 static bool place_point(const spops_devoxelize_args *args, int64_t i, int32_t *below, double *on)
 {
     const spops_coords_source *source = args->source;
-    const double shift = args->interpolation == SPOPS_INTERPOLATION_LINEAR ? 0.5 : 0.0;
+    const double shift = args->interpolation == SPOPS_DEVOXELS_INTERPOLATION_LINEAR ? 0.5 : 0.0;
     const float *p = point_of(source, i);
     for (int a = 0; a < source->dims; ++a) {
         const double u = spops_voxel_position(p[a], source->origin[a], source->size[a], shift);
@@ -91,7 +91,7 @@ static double corner_weight(const spops_devoxelize_args *args, int32_t corner, c
 {
     const int dims = args->source->dims;
     double weight = 1.0;
-    if (args->interpolation == SPOPS_INTERPOLATION_NEAREST) return weight;
+    if (args->interpolation == SPOPS_DEVOXELS_INTERPOLATION_NEAREST) return weight;
     for (int a = 0; a < dims; ++a)
         weight = SPOPS_MUL_F64(weight,
                                corner >> (dims - 1 - a) & 1 ? on[a] : SPOPS_ADD_F64(1.0, -on[a]));
@@ -135,7 +135,8 @@ static void devoxelize_point(const spops_devoxelize_args *args, const spops_cpu_
         args->points[i * args->corners + c] = (int32_t)i;
     }
     for (int32_t c = 0; c < args->corners; ++c)
-        weights[c] = (float)(args->missing == SPOPS_MISSING_RESCALE && sum > 0.0 ? exact[c] / sum
+        weights[c] =
+            (float)(args->missing == SPOPS_DEVOXELS_MISSING_RESCALE && sum > 0.0 ? exact[c] / sum
                                                                                  : exact[c]);
 }
 

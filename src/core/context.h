@@ -46,7 +46,7 @@ struct spops_context {
     char error[SPOPS_ERROR_BYTES];
 };
 
-// An owner that is split needs one ticket of 4 bytes per column tile, and has at least two pieces
+// A segment that is split needs one ticket of 4 bytes per column tile, and has at least two pieces
 // with 4 bytes of partial state per column: a quarter of the scratch is always enough.
 #define SPOPS_TICKETS_FRACTION 4
 

@@ -133,13 +133,13 @@ SPOPS_INLINE void spops_store_1(int dtype, float f, char *dst)
     static const float spops_##name##_values[256] = {SPOPS_CODES_256(SPOPS_##NAME##_VALUE)};
 #include "core/dtypes.def"
 
-// spops_load_1 of a weight.
-SPOPS_INLINE float spops_load_weight(int dtype, const char *src)
+// The table of an 8-bit dtype, or NULL.
+SPOPS_INLINE const float *spops_code_values(spops_dtype dtype)
 {
 #define SPOPS_DTYPE_FLOAT8(NAME, name, bits, c_type, device_type)                                  \
-    if (dtype == SPOPS_DTYPE_##NAME) return spops_##name##_values[(uint8_t)*src];
+    if (dtype == SPOPS_DTYPE_##NAME) return spops_##name##_values;
 #include "core/dtypes.def"
-    return spops_load_1(dtype, src);
+    return NULL;
 }
 
 // ---- `width` neighbouring elements of a row -----------------------------------------------------

@@ -4,7 +4,7 @@
 
 #include "segments/lists.h"
 
-// out[a(p)] = w[b(p)] * x[o] for every position p of owner o.
+// out[a(p)] = w[b(p)] * x[o] for every position p of segment o.
 typedef struct spops_gather_args {
     const spops_lists *lists;
     spops_matrix x;

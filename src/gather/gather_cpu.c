@@ -48,11 +48,11 @@ static void scale_row(spops_dtype dtype, int64_t cols, float weight, const char 
     }
 }
 
-// Row `owner` of x to the terms at positions begin .. end - 1.
-static void gather_range(const spops_gather_args *args, int64_t owner, int64_t begin, int64_t end)
+// Row `segment` of x to the terms at positions begin .. end - 1.
+static void gather_range(const spops_gather_args *args, int64_t segment, int64_t begin, int64_t end)
 {
     const int32_t *pairs = args->lists->pairs;
-    const char *from = row_of(args->x, owner);
+    const char *from = row_of(args->x, segment);
     const size_t bytes = (size_t)args->x.cols * element_bytes(args->x.dtype);
     for (int64_t p = begin; p < end; ++p) {
         char *to = row_of(args->out, pairs != NULL ? pairs[2 * p] : p);
@@ -74,13 +74,13 @@ spops_status spops_cpu_gather(spops_context *ctx, const spops_gather_args *args)
         spops_threads_for(ctx->num_threads, spops_runs_cost(lists) * args->x.cols);
     const int64_t num_runs = spops_runs_count(lists, num_threads);
 
-    if (lists->num_owners == 0 || args->x.cols == 0) return SPOPS_STATUS_OK;
+    if (lists->num_segments == 0 || args->x.cols == 0) return SPOPS_STATUS_OK;
 #pragma omp parallel num_threads(num_threads) if (num_threads > 1)
     {
 #pragma omp for schedule(dynamic, 1) nowait
         for (int64_t i = 0; i < num_pieces; ++i) {
-            const spops_entry *piece = &lists->pieces[i];
-            gather_range(args, piece->owner, piece->begin, (int64_t)piece->begin + piece->count);
+            const spops_work_item *piece = &lists->pieces[i];
+            gather_range(args, piece->segment, piece->begin, (int64_t)piece->begin + piece->count);
         }
 #pragma omp for schedule(dynamic, 1)
         for (int64_t r = 0; r < num_runs; ++r) {

@@ -42,7 +42,7 @@ typedef struct spops_triplets_layout_args {
 // The side that a result is on.
 enum { SPOPS_SIDE_OUT = 0, SPOPS_SIDE_IN = 1, SPOPS_NUM_SIDES = 2 };
 
-// Building a side from the lists by matrix, whose owners are matrices and whose pairs are (output
+// Building a side from the lists by matrix, whose segments are matrices and whose pairs are (output
 // row, input row):
 //     slot tile_keys       keys[p] = tile of the row of position p
 //     slot triplets_fill   triplets[q] = the one at position order[q]; order NULL: position q, and

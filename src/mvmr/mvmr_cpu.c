@@ -1,7 +1,7 @@
 // MVMR and VVOR on the CPU. A thread takes a tile of output rows and some columns, keeps their sums
 // on its stack, and walks the tile's triplets: a run of triplets with one matrix is a product of
-// gathered rows with a block of that matrix. Each row has one owner and each owner goes through its
-// triplets in order, so that threads change no result.
+// gathered rows with a block of that matrix. Each row has one segment and each segment goes through
+// its triplets in order, so that threads change no result.
 #include <string.h>
 
 #include "backends/backend_cpu.h"
@@ -325,7 +325,7 @@ static void outer_block(const spops_mvmr_table *table, const spops_vvor_args *ar
     const int64_t col = index % blocks.in_cols * OUTER_COLS;
     const int64_t num_rows = least(OUTER_ROWS, o->num_rows - row);
     const int64_t num_cols = least(OUTER_COLS, o->num_cols - col);
-    const int64_t piece = unit - lists->num_owners;
+    const int64_t piece = unit - lists->num_segments;
     int64_t begin, end, first_row;
     bool accumulate = args->accumulate;
     spops_matrix to = args->out;
@@ -354,7 +354,7 @@ static void outer_block(const spops_mvmr_table *table, const spops_vvor_args *ar
 
 // A row of a matrix that was cut: the sum of its pieces, in order.
 static void join_row(const spops_mvmr_table *table, const spops_vvor_args *args, const outer *o,
-                     const spops_split *split, int64_t row)
+                     const spops_split_segment *split, int64_t row)
 {
     const int64_t width = args->out.cols;
     _Alignas(64) float sums[PANEL];
@@ -367,7 +367,7 @@ static void join_row(const spops_mvmr_table *table, const spops_vvor_args *args,
             for (int64_t c = 0; c < cols; ++c)
                 sums[c] += from[c];
         }
-        table->store_row(args->out, split->owner * o->num_rows + row, col, cols, args->accumulate,
+        table->store_row(args->out, split->segment * o->num_rows + row, col, cols, args->accumulate,
                          sums);
     }
 }
@@ -378,7 +378,7 @@ spops_status spops_cpu_vvor(spops_context *ctx, const spops_vvor_args *args)
     const spops_lists *lists = args->by_matrix;
     const outer o = outer_of(args);
     const outer_blocks blocks = blocks_of(args, &o);
-    const int64_t num_units = lists->num_owners + lists->schedule->num_pieces;
+    const int64_t num_units = lists->num_segments + lists->schedule->num_pieces;
     const int64_t joins = lists->schedule->num_splits * o.num_rows;
     const int64_t elements =
         lists->schedule->num_terms * o.num_cols + num_units * o.num_rows * args->out.cols;

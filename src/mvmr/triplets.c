@@ -59,11 +59,11 @@ static build_workspace carve_workspace(spops_context *ctx, const spops_triplets 
 
     memset(&w, 0, sizeof w);
     w.by_tile.max_terms = max_triplets;
-    w.by_tile.split_terms = INT32_MAX; // a tile is one owner's, however long
+    w.by_tile.split_terms = INT32_MAX; // a tile is one segment's, however long
     for (int side = 0; side < SPOPS_NUM_SIDES; ++side) {
         const spops_triplet_tiles *tiles = &plan->sides[side];
         if (!has_side(plan, side) || tiles->direct) continue;
-        if (tiles->num_tiles > w.by_tile.num_owners) w.by_tile.num_owners = tiles->num_tiles;
+        if (tiles->num_tiles > w.by_tile.num_segments) w.by_tile.num_segments = tiles->num_tiles;
     }
     tile_bytes = backend->lists_workspace_bytes(ctx, &w.by_tile);
     if (tile_bytes > bytes) bytes = tile_bytes;
@@ -105,7 +105,7 @@ static spops_status alloc_plan(spops_context *ctx, const char *call,
     plan->backward = choice->backward;
     plan->refillable = choice->refillable;
     plan->mirrored = choice->mirrored;
-    plan->by_matrix.num_owners = shape->num_matrices;
+    plan->by_matrix.num_segments = shape->num_matrices;
     plan->by_matrix.max_terms = shape->num_triplets;
     plan->by_matrix.split_terms = ctx->backend->triplets_split_terms(ctx, &sizes);
     plan->by_matrix.counts_on_device = true; // until finish
@@ -213,7 +213,7 @@ static spops_status enqueue_side(spops_context *ctx, spops_triplets *plan, int s
 
     if (tiles->direct) return ctx->backend->triplets_fill(ctx, &args);
     SPOPS_TRY(ctx->backend->tile_keys(ctx, &args));
-    by_tile.num_owners = tiles->num_tiles;
+    by_tile.num_segments = tiles->num_tiles;
     by_tile.offsets = tiles->offsets;
     memset(&lists, 0, sizeof lists);
     // Not NULL also where there is no room for any: keys are given, though none is read.
@@ -333,7 +333,7 @@ static spops_status find_direct(spops_context *ctx, const int32_t *rows, int64_t
     const spops_backend *backend = ctx->backend;
     spops_status status = SPOPS_STATUS_OK;
     spops_carver carver = {NULL, 0};
-    spops_lists lists = {.num_owners = num_rows, .max_terms = n, .split_terms = INT32_MAX};
+    spops_lists lists = {.num_segments = num_rows, .max_terms = n, .split_terms = INT32_MAX};
     const spops_lists_source source = {.num_terms = n, .keys = rows};
     spops_lists_build_args build_args = {.source = &source};
     spops_schedule schedule;

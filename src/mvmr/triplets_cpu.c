@@ -27,10 +27,10 @@ int32_t spops_cpu_triplets_split_terms(const spops_context *ctx,
     return terms < MIN_SPLIT_TERMS ? MIN_SPLIT_TERMS : (int32_t)terms;
 }
 
-// The last of num_owners owners whose positions begin at or before p.
-static int32_t owner_of(const int32_t *offsets, int64_t num_owners, int64_t p)
+// The last of num_segments segments whose positions begin at or before p.
+static int32_t segment_of(const int32_t *offsets, int64_t num_segments, int64_t p)
 {
-    int64_t low = 0, high = num_owners; // offsets[low] <= p < offsets[high]
+    int64_t low = 0, high = num_segments; // offsets[low] <= p < offsets[high]
     while (high - low > 1) {
         const int64_t middle = low + (high - low) / 2;
         if (offsets[middle] <= p)
@@ -49,7 +49,7 @@ spops_status spops_cpu_group_keys(spops_context *ctx, const spops_triplets_args 
     for (int64_t r = 0; r < args->num_rows; ++r) {
         const bool inside =
             args->num_matrices > 0 && offsets[0] <= r && r < offsets[args->num_matrices];
-        args->keys[r] = inside ? owner_of(offsets, args->num_matrices, r) : -1;
+        args->keys[r] = inside ? segment_of(offsets, args->num_matrices, r) : -1;
     }
     return SPOPS_STATUS_OK;
 }
@@ -78,7 +78,7 @@ spops_status spops_cpu_triplets_fill(spops_context *ctx, const spops_triplets_ar
         const int32_t *pair = &lists->pairs[2 * p];
         tiles->triplets[q] =
             (spops_triplet){pair[args->side], pair[1 - args->side],
-                            owner_of(lists->offsets, lists->num_owners, p), lists->order[p]};
+                            segment_of(lists->offsets, lists->num_segments, p), lists->order[p]};
     }
     if (args->order != NULL) return SPOPS_STATUS_OK;
     for (int64_t b = 0; b <= tiles->num_tiles; ++b) {

@@ -1,5 +1,6 @@
-// The relation every core pattern walks: owners, each with a list of terms, and the schedule that
-// divides the walk. Forward, by row and by weight are three lists of one relation.
+// The relation every core pattern walks: segments, each with a list of terms, and the schedule that
+// divides the walk. Forward, by row and by weight are three lists of one relation; a segment of the
+// second is the terms of a row, of the third those of a weight.
 #ifndef SPOPS_SEGMENTS_LISTS_H
 #define SPOPS_SEGMENTS_LISTS_H
 
@@ -26,19 +27,20 @@ static inline int32_t spops_sum_variant(const spops_sum_choice *choice, spops_dt
     return most < 1 ? 0 : choice->variant[dtype - SPOPS_DTYPE_F32][most - 1];
 }
 
-// All arrays lie in the memory of the backend that built them. "Position" counts the terms in owner
-// order; "term" is the caller's own number of the same thing.
+// All arrays lie in the memory of the backend that built them. "Position" counts the terms in
+// segment order; "term" is the caller's own number of the same thing.
 typedef struct spops_lists {
-    int64_t num_owners;
+    int64_t num_segments;
     int64_t max_terms;        // capacity of pairs and order
-    int32_t *offsets;         // [num_owners + 1]
+    int32_t *offsets;         // [num_segments + 1]
     int32_t *pairs;           // [max_terms][2]: a, b of a position; NULL: both are the position
     int32_t *order;           // [max_terms] term of a position; NULL: the position itself
-    int32_t split_terms;      // owners longer than this are cut into pieces
+    int32_t split_terms;      // segments longer than this are cut into pieces
     spops_schedule *schedule; // [1]
-    spops_entry *entries;     // [num_owners] unsplit owners by class; CPU: none, or by their rows
-    spops_entry *pieces;      // [max_pieces], pieces of one owner follow each other in order
-    spops_split *splits;      // [max_splits]
+    spops_work_item
+        *entries; // [num_segments] unsplit segments by class; CPU: none, or by their rows
+    spops_work_item *pieces;     // [max_pieces], pieces of one segment follow each other in order
+    spops_split_segment *splits; // [max_splits]
     int64_t max_pieces;
     int64_t max_splits;
     spops_schedule host_schedule; // copy of *schedule; launch sizes come from it
@@ -46,11 +48,12 @@ typedef struct spops_lists {
     bool counts_on_device;        // made by reserve: host_schedule is not valid
 } spops_lists;
 
-// What lists are built from; arrays in the backend's memory. Term t has an owner and two numbers,
+// What lists are built from; arrays in the backend's memory. Term t has a segment and two numbers,
 // a and b, that land in pairs.
 typedef struct spops_lists_source {
-    const int32_t *offsets; // [num_owners + 1] of terms in owner order; NULL when keys are given
-    const int32_t *keys;    // [num_terms] owner of a term; NULL without offsets: the term itself
+    const int32_t
+        *offsets;        // [num_segments + 1] of terms in segment order; NULL when keys are given
+    const int32_t *keys; // [num_terms] segment of a term; NULL without offsets: the term itself
     bool keys_sorted;
     int64_t num_terms;               // the capacity, where num_terms_device is given
     const int32_t *num_terms_device; // [1] how many of them count; NULL: all
@@ -71,27 +74,30 @@ static inline bool spops_source_needs_order(const spops_lists_source *s)
     return s->term != NULL || (s->keys != NULL && !s->keys_sorted);
 }
 
-// Set every array of lists from c (NULL while it measures). num_owners, max_terms and split_terms
+// Set every array of lists from c (NULL while it measures). num_segments, max_terms and split_terms
 // are set before; sizes of pieces and splits follow from them.
 static inline void spops_lists_carve(spops_lists *lists, bool pairs, bool order, spops_carver *c)
 {
     lists->max_splits = lists->max_terms / lists->split_terms;
-    // An owner of n > split_terms terms gives ceil(n / split_terms) < 2 n / split_terms pieces.
+    // A segment of n > split_terms terms gives ceil(n / split_terms) < 2 n / split_terms pieces.
     lists->max_pieces = 2 * lists->max_splits;
     if (lists->max_pieces > lists->max_terms) lists->max_pieces = lists->max_terms;
     lists->schedule = (spops_schedule *)spops_carve(c, 1, 1, sizeof(spops_schedule));
-    lists->offsets = (int32_t *)spops_carve(c, lists->num_owners + 1, 1, sizeof(int32_t));
+    lists->offsets = (int32_t *)spops_carve(c, lists->num_segments + 1, 1, sizeof(int32_t));
     lists->pairs = pairs ? (int32_t *)spops_carve(c, lists->max_terms, 2, sizeof(int32_t)) : NULL;
     lists->order = order ? (int32_t *)spops_carve(c, lists->max_terms, 1, sizeof(int32_t)) : NULL;
-    lists->entries = (spops_entry *)spops_carve(c, lists->num_owners, 1, sizeof(spops_entry));
-    lists->pieces = (spops_entry *)spops_carve(c, lists->max_pieces, 1, sizeof(spops_entry));
-    lists->splits = (spops_split *)spops_carve(c, lists->max_splits, 1, sizeof(spops_split));
+    lists->entries =
+        (spops_work_item *)spops_carve(c, lists->num_segments, 1, sizeof(spops_work_item));
+    lists->pieces =
+        (spops_work_item *)spops_carve(c, lists->max_pieces, 1, sizeof(spops_work_item));
+    lists->splits =
+        (spops_split_segment *)spops_carve(c, lists->max_splits, 1, sizeof(spops_split_segment));
 }
 
-static inline spops_lists_view spops_lists_view_of(const spops_lists *lists)
+static inline spops_segments_view spops_segments_view_of(const spops_lists *lists)
 {
-    spops_lists_view view = spops_lists_view_default();
-    view.num_owners = lists->num_owners;
+    spops_segments_view view = spops_segments_view_default();
+    view.num_segments = lists->num_segments;
     view.max_terms = lists->max_terms;
     view.offsets = lists->offsets;
     view.pairs = lists->pairs;
@@ -100,7 +106,7 @@ static inline spops_lists_view spops_lists_view_of(const spops_lists *lists)
     view.entries = lists->entries;
     view.pieces = lists->pieces;
     view.splits = lists->splits;
-    view.max_entries = lists->num_owners;
+    view.max_entries = lists->num_segments;
     view.max_pieces = lists->max_pieces;
     view.max_splits = lists->max_splits;
     return view;
@@ -119,10 +125,10 @@ typedef struct spops_lists_build_args {
     void *workspace;
 } spops_lists_build_args;
 
-// Which of the forward lists' numbers becomes the owner of inverted lists.
+// Which of the forward lists' numbers becomes the segment of inverted lists.
 typedef enum spops_inverse {
-    SPOPS_BY_ROW = 0,   // owner a(p); pairs = segment, b(p)
-    SPOPS_BY_WEIGHT = 1 // owner b(p); pairs = a(p), segment
+    SPOPS_BY_ROW = 0,   // segment a(p); pairs = segment, b(p)
+    SPOPS_BY_WEIGHT = 1 // segment b(p); pairs = a(p), segment
 } spops_inverse;
 
 typedef struct spops_lists_invert_args {

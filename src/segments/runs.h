@@ -1,6 +1,6 @@
-// How the CPU divides the owners of lists over threads: into runs of neighbouring owners that cost
-// about the same. An owner costs its terms plus one, for being written. Which thread takes a run,
-// and in which order, changes no result.
+// How the CPU divides the segments of lists over threads: into runs of neighbouring segments that
+// cost about the same. A segment costs its terms plus one, for being written. Which thread takes a
+// run, and in which order, changes no result.
 #ifndef SPOPS_SEGMENTS_RUNS_H
 #define SPOPS_SEGMENTS_RUNS_H
 
@@ -11,7 +11,7 @@
 
 static inline int64_t spops_runs_cost(const spops_lists *lists)
 {
-    return lists->num_owners > 0 ? lists->num_owners + lists->offsets[lists->num_owners] : 0;
+    return lists->num_segments > 0 ? lists->num_segments + lists->offsets[lists->num_segments] : 0;
 }
 
 static inline int64_t spops_runs_count(const spops_lists *lists, int num_threads)
@@ -21,14 +21,14 @@ static inline int64_t spops_runs_count(const spops_lists *lists, int num_threads
     return num_threads == 1 || runs < 1 ? 1 : runs < most ? runs : most;
 }
 
-// First owner of run `run` of `num_runs`; of run num_runs: num_owners.
+// First segment of run `run` of `num_runs`; of run num_runs: num_segments.
 static inline int64_t spops_run_begin(const spops_lists *lists, int64_t num_runs, int64_t run)
 {
-    if (run >= num_runs) return lists->num_owners;
+    if (run >= num_runs) return lists->num_segments;
     // Costs are below 2^32 and runs are few: the product fits.
     const int64_t cost = spops_runs_cost(lists) * run / num_runs;
-    int64_t low = 0, high = lists->num_owners;
-    while (low < high) { // first owner with at least `cost` before it
+    int64_t low = 0, high = lists->num_segments;
+    while (low < high) { // first segment with at least `cost` before it
         const int64_t middle = low + (high - low) / 2;
         if (lists->offsets[middle] + middle < cost)
             low = middle + 1;

@@ -89,11 +89,11 @@ spops_status spops_check_max_cols(spops_context *ctx, const char *call, int64_t 
 
 // Making a plan
 
-static spops_lists lists_of(int64_t num_owners, const spops_segments *s, int32_t split_terms)
+static spops_lists lists_of(int64_t num_segments, const spops_segments *s, int32_t split_terms)
 {
     spops_lists lists;
     memset(&lists, 0, sizeof lists);
-    lists.num_owners = num_owners;
+    lists.num_segments = num_segments;
     lists.max_terms = s->max_terms;
     lists.split_terms = split_terms;
     lists.counts_on_device = true; // until spops_segments_finish
@@ -368,8 +368,7 @@ fail:
 // From the caller's indices
 
 spops_status spops_check_range(spops_context *ctx, const char *call, const char *name,
-                                const int32_t *array, int64_t n, int64_t high,
-                                const char *high_name)
+                               const int32_t *array, int64_t n, int64_t high, const char *high_name)
 {
     spops_check_result found;
     const spops_check_indices_args args = {
@@ -385,7 +384,7 @@ spops_status spops_check_range(spops_context *ctx, const char *call, const char 
 }
 
 spops_status spops_check_ascending(spops_context *ctx, const char *call, const char *name,
-                                    const int32_t *array, int64_t n)
+                                   const int32_t *array, int64_t n)
 {
     spops_check_result found;
     const spops_check_indices_args args = {
@@ -399,7 +398,7 @@ spops_status spops_check_ascending(spops_context *ctx, const char *call, const c
 }
 
 spops_status spops_check_offsets(spops_context *ctx, const char *call, const int32_t *offsets,
-                                  int64_t num_segments, int64_t *num_terms)
+                                 int64_t num_segments, int64_t *num_terms)
 {
     int32_t first, last;
     SPOPS_TRY(spops_check_indices(ctx, call, "offsets", offsets, num_segments + 1));
@@ -523,7 +522,8 @@ spops_status spops_segments_create_from_keys(spops_context *ctx, int64_t num_seg
                   (int)SPOPS_KEYS_SORTED);
     SPOPS_TRY(spops_check_indices(ctx, call, "keys", keys, num_terms));
     SPOPS_TRY(spops_check_range(ctx, call, "keys", keys, num_terms, num_segments, "num_segments"));
-    if (order == SPOPS_KEYS_SORTED) SPOPS_TRY(spops_check_ascending(ctx, call, "keys", keys, num_terms));
+    if (order == SPOPS_KEYS_SORTED)
+        SPOPS_TRY(spops_check_ascending(ctx, call, "keys", keys, num_terms));
 
     memset(&source, 0, sizeof source);
     source.num_terms = num_terms;
@@ -662,13 +662,13 @@ size_t spops_segments_scratch_bytes(const spops_segments *segments)
 }
 
 spops_status spops_segments_get_view(spops_context *ctx, const spops_segments *segments,
-                                     spops_lists_view *view)
+                                     spops_segments_view *view)
 {
     static const char call[] = "segments_get_view";
-    spops_lists_view found;
+    spops_segments_view found;
     SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
     SPOPS_TRY(spops_segments_check(ctx, call, "segments", segments));
-    found = spops_lists_view_of(&segments->forward);
+    found = spops_segments_view_of(&segments->forward);
     return spops_write_struct(ctx, call, "view", view, &found, sizeof found);
 }
 
@@ -738,12 +738,12 @@ spops_status spops_segments_get_traffic_sync(spops_context *ctx, const spops_seg
     SPOPS_TRY(spops_segments_schedule_sync(ctx, s, &schedule));
     SPOPS_TRY(count_distinct_sync(ctx, s, schedule.num_terms, &num_a, &num_b));
 
-    // Whole owners are listed for the GPU only; the CPU walks the offsets.
+    // Whole segments are listed for the GPU only; the CPU walks the offsets.
     num_entries =
         ctx->backend->kind == SPOPS_BACKEND_CUDA ? s->num_segments - schedule.num_splits : 0;
     index = (size_t)(s->num_segments + 1) * sizeof(int32_t) +
-            (size_t)(num_entries + schedule.num_pieces) * sizeof(spops_entry) +
-            (size_t)schedule.num_splits * sizeof(spops_split);
+            (size_t)(num_entries + schedule.num_pieces) * sizeof(spops_work_item) +
+            (size_t)schedule.num_splits * sizeof(spops_split_segment);
     if (s->forward.pairs != NULL) index += (size_t)schedule.num_terms * 2 * sizeof(int32_t);
     row = row_bytes(dtype, (size_t)cols);
     input = spops_mul_bytes((size_t)num_a, row);

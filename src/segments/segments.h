@@ -79,7 +79,7 @@ spops_status spops_segments_get_scratch(spops_context *ctx, const char *call,
 
 // The two core patterns that segreduce and gather both run, on arguments checked before.
 //
-// out = sum over each owner's positions of w[b] * x[a].
+// out = sum over each segment's positions of w[b] * x[a].
 spops_status spops_segments_run_sum(spops_context *ctx, const spops_lists *lists, spops_matrix x,
                                     spops_matrix w, spops_matrix out,
                                     spops_segments_scratch scratch);

@@ -14,46 +14,46 @@
 #define MAX_ORDER_PARTS 64
 #define MAX_BUCKET_BITS 12
 
-// How owners are bucketed by their first row. It follows from sizes alone, since a plan may be
+// How segments are bucketed by their first row. It follows from sizes alone, since a plan may be
 // refilled by a context with more threads than the one that made its workspace.
 typedef struct order_plan {
     int bucket_bits;
-    int num_parts; // of the owners
+    int num_parts; // of the segments
 } order_plan;
 
 typedef struct sort_workspace {
-    spops_radix_buffers sort; // of 32-bit keys, which are owners; the values are terms
-    int32_t *owners;          // [max_terms] of a forward position; lists_invert's own
+    spops_radix_buffers sort; // of 32-bit keys, which are segments; the values are terms
+    int32_t *segments;        // [max_terms] of a forward position; lists_invert's own
     int32_t *buckets;         // [num_parts][2^bucket_bits + 1] of the order plan
 } sort_workspace;
 
-// Keys are 0 .. num_owners, the last for dropped ones.
-static int key_bits(int64_t num_owners)
+// Keys are 0 .. num_segments, the last for dropped ones.
+static int key_bits(int64_t num_segments)
 {
     int bits = 1;
-    while (bits < 32 && num_owners >> bits > 0)
+    while (bits < 32 && num_segments >> bits > 0)
         ++bits;
     return bits;
 }
 
-static order_plan plan_order(int64_t num_owners)
+static order_plan plan_order(int64_t num_segments)
 {
     order_plan plan;
     int64_t parts;
     plan.bucket_bits = 4;
-    while (plan.bucket_bits < MAX_BUCKET_BITS && (int64_t)4 << plan.bucket_bits < num_owners)
+    while (plan.bucket_bits < MAX_BUCKET_BITS && (int64_t)4 << plan.bucket_bits < num_segments)
         ++plan.bucket_bits;
-    parts = num_owners >> (plan.bucket_bits + 2);
+    parts = num_segments >> (plan.bucket_bits + 2);
     plan.num_parts = parts < 1 ? 1 : parts < MAX_ORDER_PARTS ? (int)parts : MAX_ORDER_PARTS;
     return plan;
 }
 
-static sort_workspace carve_workspace(int64_t num_owners, int64_t max_terms, spops_carver *c)
+static sort_workspace carve_workspace(int64_t num_segments, int64_t max_terms, spops_carver *c)
 {
-    const order_plan order = plan_order(num_owners);
+    const order_plan order = plan_order(num_segments);
     sort_workspace w;
     w.sort = spops_radix_carve(sizeof(uint32_t), max_terms, c);
-    w.owners = (int32_t *)spops_carve(c, max_terms, 1, sizeof(int32_t));
+    w.segments = (int32_t *)spops_carve(c, max_terms, 1, sizeof(int32_t));
     w.buckets = (int32_t *)spops_carve(c, order.num_parts, ((int64_t)1 << order.bucket_bits) + 1,
                                        sizeof(int32_t));
     return w;
@@ -63,7 +63,7 @@ size_t spops_cpu_lists_workspace_bytes(spops_context *ctx, const spops_lists *li
 {
     spops_carver c = {NULL, 0};
     (void)ctx;
-    carve_workspace(lists->num_owners, lists->max_terms, &c);
+    carve_workspace(lists->num_segments, lists->max_terms, &c);
     return c.used;
 }
 
@@ -79,15 +79,15 @@ int32_t spops_cpu_split_terms(const spops_context *ctx, const spops_split_terms_
 
 // ---- Offsets --------------------------------------------------------------------------------------
 
-// Offsets of owners from n ascending keys; keys of num_owners (dropped) come last.
-static void offsets_of_keys(int num_threads, int64_t num_owners, int64_t n, const uint32_t *keys,
+// Offsets of segments from n ascending keys; keys of num_segments (dropped) come last.
+static void offsets_of_keys(int num_threads, int64_t num_segments, int64_t n, const uint32_t *keys,
                             int32_t *offsets)
 {
 #pragma omp parallel for num_threads(num_threads) if (num_threads > 1) schedule(static)
     for (int64_t i = 0; i <= n; ++i) {
-        // Owners after the key before, up to this one, begin here.
+        // Segments after the key before, up to this one, begin here.
         const int64_t first = i > 0 ? (int64_t)keys[i - 1] + 1 : 0;
-        const int64_t last = i < n ? (int64_t)keys[i] : num_owners;
+        const int64_t last = i < n ? (int64_t)keys[i] : num_segments;
         for (int64_t o = first; o <= last; ++o)
             offsets[o] = (int32_t)i;
     }
@@ -95,35 +95,36 @@ static void offsets_of_keys(int num_threads, int64_t num_owners, int64_t n, cons
 
 // ---- Schedule -----------------------------------------------------------------------------------
 
-// Cut owners longer than split_terms into equal pieces.
+// Cut segments longer than split_terms into equal pieces.
 static void fill_pieces(spops_lists *lists)
 {
     spops_schedule *schedule = lists->schedule;
-    for (int64_t o = 0; o < lists->num_owners; ++o) {
+    for (int64_t o = 0; o < lists->num_segments; ++o) {
         const int32_t begin = lists->offsets[o], count = lists->offsets[o + 1] - begin;
         if (count <= lists->split_terms) continue;
         const int32_t num_pieces = (count - 1) / lists->split_terms + 1;
         const int32_t split = schedule->num_splits++;
         assert(split < lists->max_splits && schedule->num_pieces + num_pieces <= lists->max_pieces);
-        lists->splits[split] = (spops_split){(int32_t)o, schedule->num_pieces, num_pieces, count};
+        lists->splits[split] =
+            (spops_split_segment){(int32_t)o, schedule->num_pieces, num_pieces, count};
         for (int32_t i = 0; i < num_pieces; ++i) {
             const int32_t first = (int32_t)spops_part_begin(count, i, num_pieces);
             const int32_t last = (int32_t)spops_part_begin(count, i + 1, num_pieces);
             lists->pieces[schedule->num_pieces++] =
-                (spops_entry){(int32_t)o, begin + first, last - first, split};
+                (spops_work_item){(int32_t)o, begin + first, last - first, split};
         }
     }
 }
 
-// How the owners' lists lie in the rows they read.
+// How the segments' lists lie in the rows they read.
 typedef struct row_statistics {
     int32_t max_row; // of first and last rows
     int64_t span;    // sum of the distances from first to last row
 } row_statistics;
 
-// Whether owners that follow each other by row find each other's rows in the cache: rows are read
-// several times, and those of one owner are near each other. Rows that are all over the place are
-// better served in the order of the owners, which is that of the output.
+// Whether segments that follow each other by row find each other's rows in the cache: rows are read
+// several times, and those of one segment are near each other. Rows that are all over the place are
+// better served in the order of the segments, which is that of the output.
 static bool rows_are_local(const spops_lists *lists, row_statistics rows)
 {
     const spops_schedule *schedule = lists->schedule;
@@ -131,19 +132,19 @@ static bool rows_are_local(const spops_lists *lists, row_statistics rows)
            rows.span <= (int64_t)schedule->num_nonempty * rows.max_row / 4; // 1/3 if random
 }
 
-// Bucket of an owner: by first row; the last one for owners without terms; -1 for split ones.
-static int64_t bucket_of(const spops_lists *lists, int64_t owner, int shift, int64_t num_buckets)
+// Bucket of a segment: by first row; the last one for segments without terms; -1 for split ones.
+static int64_t bucket_of(const spops_lists *lists, int64_t segment, int shift, int64_t num_buckets)
 {
-    const int64_t begin = lists->offsets[owner], count = lists->offsets[owner + 1] - begin;
+    const int64_t begin = lists->offsets[segment], count = lists->offsets[segment + 1] - begin;
     if (count == 0) return num_buckets - 1;
     if (count > lists->split_terms) return -1;
     return lists->pairs[2 * begin] >> shift;
 }
 
-// Entries: whole owners in order of their first row, about; then those without terms.
+// Entries: whole segments in order of their first row, about; then those without terms.
 static void fill_entries(int num_threads, row_statistics rows, spops_lists *lists, int32_t *buckets)
 {
-    const order_plan plan = plan_order(lists->num_owners);
+    const order_plan plan = plan_order(lists->num_segments);
     const int64_t num_buckets = ((int64_t)1 << plan.bucket_bits) + 1;
     spops_schedule *schedule = lists->schedule;
     const int32_t num_whole = schedule->num_nonempty - schedule->num_splits;
@@ -154,30 +155,32 @@ static void fill_entries(int num_threads, row_statistics rows, spops_lists *list
 #pragma omp parallel for num_threads(num_threads) if (num_threads > 1) schedule(static, 1)
     for (int part = 0; part < plan.num_parts; ++part) {
         int32_t *counts = buckets + part * num_buckets;
-        const int64_t end = spops_part_begin(lists->num_owners, part + 1, plan.num_parts);
+        const int64_t end = spops_part_begin(lists->num_segments, part + 1, plan.num_parts);
         memset(counts, 0, (size_t)num_buckets * sizeof *counts);
-        for (int64_t o = spops_part_begin(lists->num_owners, part, plan.num_parts); o < end; ++o) {
+        for (int64_t o = spops_part_begin(lists->num_segments, part, plan.num_parts); o < end;
+             ++o) {
             const int64_t bucket = bucket_of(lists, o, shift, num_buckets);
             if (bucket >= 0) ++counts[bucket];
         }
     }
-    (void)spops_radix_scan(buckets, plan.num_parts, num_buckets, lists->num_owners);
+    (void)spops_radix_scan(buckets, plan.num_parts, num_buckets, lists->num_segments);
 #pragma omp parallel for num_threads(num_threads) if (num_threads > 1) schedule(static, 1)
     for (int part = 0; part < plan.num_parts; ++part) {
         int32_t *next = buckets + part * num_buckets;
-        const int64_t end = spops_part_begin(lists->num_owners, part + 1, plan.num_parts);
-        for (int64_t o = spops_part_begin(lists->num_owners, part, plan.num_parts); o < end; ++o) {
+        const int64_t end = spops_part_begin(lists->num_segments, part + 1, plan.num_parts);
+        for (int64_t o = spops_part_begin(lists->num_segments, part, plan.num_parts); o < end;
+             ++o) {
             const int64_t bucket = bucket_of(lists, o, shift, num_buckets);
             const int32_t begin = lists->offsets[o];
             if (bucket >= 0)
                 lists->entries[next[bucket]++] =
-                    (spops_entry){(int32_t)o, begin, lists->offsets[o + 1] - begin, -1};
+                    (spops_work_item){(int32_t)o, begin, lists->offsets[o + 1] - begin, -1};
         }
     }
-    // One class for all that have terms: a thread takes a whole owner, however long.
+    // One class for all that have terms: a thread takes a whole segment, however long.
     schedule->class_begin[SPOPS_CLASS_EMPTY] = num_whole;
     for (int c = SPOPS_CLASS_SPLIT; c <= SPOPS_NUM_CLASSES; ++c)
-        schedule->class_begin[c] = (int32_t)(lists->num_owners - schedule->num_splits);
+        schedule->class_begin[c] = (int32_t)(lists->num_segments - schedule->num_splits);
 }
 
 // The schedule of lists whose offsets and pairs are there.
@@ -185,14 +188,14 @@ static void fill_schedule(int num_threads, spops_lists *lists, const sort_worksp
 {
     spops_schedule *schedule = lists->schedule;
     const int32_t *offsets = lists->offsets, *pairs = lists->pairs;
-    const int64_t num_owners = lists->num_owners;
+    const int64_t num_segments = lists->num_segments;
     int32_t longest = 0, num_nonempty = 0, max_row = 0;
     int64_t span = 0;
     row_statistics rows;
 
 #pragma omp parallel for num_threads(num_threads) if (num_threads > 1) schedule(static)               \
     reduction(max : longest, max_row) reduction(+ : num_nonempty, span)
-    for (int64_t o = 0; o < num_owners; ++o) {
+    for (int64_t o = 0; o < num_segments; ++o) {
         const int64_t begin = offsets[o], end = offsets[o + 1];
         const int32_t count = (int32_t)(end - begin);
         longest = count > longest ? count : longest;
@@ -205,7 +208,7 @@ static void fill_schedule(int num_threads, spops_lists *lists, const sort_worksp
         }
     }
     memset(schedule, 0, sizeof *schedule);
-    schedule->num_terms = offsets[num_owners];
+    schedule->num_terms = offsets[num_segments];
     schedule->split_terms = lists->split_terms;
     schedule->num_nonempty = num_nonempty;
     schedule->longest = longest;
@@ -239,18 +242,18 @@ static void fill_positions(int num_threads, const spops_lists_source *source, in
     }
 }
 
-static bool term_counts(const spops_lists_source *source, int64_t num_owners, int64_t t)
+static bool term_counts(const spops_lists_source *source, int64_t num_segments, int64_t t)
 {
     const int32_t key = number_of(source->keys, t);
     const int32_t a = number_of(source->a, t), b = number_of(source->b, t);
     if (!source->drop_invalid) return true;
-    return key >= 0 && key < num_owners && a >= 0 && a < source->a_limit && b >= 0 &&
+    return key >= 0 && key < num_segments && a >= 0 && a < source->a_limit && b >= 0 &&
            b < source->b_limit;
 }
 
 // Keys and term numbers of the source into the workspace; a term that is to be dropped gets the key
-// num_owners, which sorts behind all others. Returns how many there are.
-static int64_t fill_keys(int num_threads, const spops_lists_source *source, int64_t num_owners,
+// num_segments, which sorts behind all others. Returns how many there are.
+static int64_t fill_keys(int num_threads, const spops_lists_source *source, int64_t num_segments,
                          int64_t n, const sort_workspace *w)
 {
     uint32_t *keys = (uint32_t *)w->sort.keys[0];
@@ -258,16 +261,16 @@ static int64_t fill_keys(int num_threads, const spops_lists_source *source, int6
 #pragma omp parallel for num_threads(num_threads) if (num_threads > 1) schedule(static)               \
     reduction(+ : num_dropped)
     for (int64_t t = 0; t < n; ++t) {
-        const bool counts = term_counts(source, num_owners, t);
-        keys[t] = counts ? (uint32_t)source->keys[t] : (uint32_t)num_owners;
+        const bool counts = term_counts(source, num_segments, t);
+        keys[t] = counts ? (uint32_t)source->keys[t] : (uint32_t)num_segments;
         w->sort.values[0][t] = (int32_t)t;
         num_dropped += !counts;
     }
     return num_dropped;
 }
 
-// Likewise, where a term is its own owner: those that count are in order, and the others left out.
-static int64_t keep_own(int num_threads, const spops_lists_source *source, int64_t num_owners,
+// Likewise, where a term is its own segment: those that count are in order, and the others left out.
+static int64_t keep_own(int num_threads, const spops_lists_source *source, int64_t num_segments,
                         int64_t n, const sort_workspace *w)
 {
     const int num_parts = w->sort.max_parts;
@@ -279,7 +282,7 @@ static int64_t keep_own(int num_threads, const spops_lists_source *source, int64
         const int64_t end = spops_part_begin(n, part + 1, num_parts);
         int32_t count = 0;
         for (int64_t t = spops_part_begin(n, part, num_parts); t < end; ++t)
-            count += term_counts(source, num_owners, t);
+            count += term_counts(source, num_segments, t);
         counts[part] = count;
     }
     for (int part = 0; part < num_parts; ++part) {
@@ -292,7 +295,7 @@ static int64_t keep_own(int num_threads, const spops_lists_source *source, int64
         const int64_t end = spops_part_begin(n, part + 1, num_parts);
         int32_t p = counts[part];
         for (int64_t t = spops_part_begin(n, part, num_parts); t < end; ++t)
-            if (term_counts(source, num_owners, t)) {
+            if (term_counts(source, num_segments, t)) {
                 keys[p] = (uint32_t)t;
                 w->sort.values[0][p++] = (int32_t)t;
             }
@@ -304,10 +307,10 @@ spops_status spops_cpu_lists_build(spops_context *ctx, const spops_lists_build_a
 {
     const spops_lists_source *source = args->source;
     spops_lists *lists = args->lists;
-    const int64_t num_owners = lists->num_owners;
-    const int num_threads = spops_threads_for(ctx->num_threads, num_owners + source->num_terms);
+    const int64_t num_segments = lists->num_segments;
+    const int num_threads = spops_threads_for(ctx->num_threads, num_segments + source->num_terms);
     spops_carver c = {(char *)args->workspace, 0};
-    const sort_workspace w = carve_workspace(num_owners, lists->max_terms, &c);
+    const sort_workspace w = carve_workspace(num_segments, lists->max_terms, &c);
     int64_t n = source->num_terms, num_dropped = 0;
     bool overflow = false;
 
@@ -319,21 +322,22 @@ spops_status spops_cpu_lists_build(spops_context *ctx, const spops_lists_build_a
     assert(n <= lists->max_terms);
     if (source->offsets != NULL) {
         assert(!source->drop_invalid);
-        memcpy(lists->offsets, source->offsets, (size_t)(num_owners + 1) * sizeof(int32_t));
+        memcpy(lists->offsets, source->offsets, (size_t)(num_segments + 1) * sizeof(int32_t));
         fill_positions(num_threads, source, n, NULL, lists);
     } else if (source->keys != NULL && source->keys_sorted && !source->drop_invalid) {
-        offsets_of_keys(num_threads, num_owners, n, (const uint32_t *)source->keys, lists->offsets);
+        offsets_of_keys(num_threads, num_segments, n, (const uint32_t *)source->keys,
+                        lists->offsets);
         fill_positions(num_threads, source, n, NULL, lists);
     } else {
         int sorted = 0;
         if (source->keys != NULL) {
-            num_dropped = fill_keys(num_threads, source, num_owners, n, &w);
-            sorted = spops_radix_sort(num_threads, key_bits(num_owners), n, &w.sort, 0);
+            num_dropped = fill_keys(num_threads, source, num_segments, n, &w);
+            sorted = spops_radix_sort(num_threads, key_bits(num_segments), n, &w.sort, 0);
         } else {
-            num_dropped = keep_own(num_threads, source, num_owners, n, &w);
+            num_dropped = keep_own(num_threads, source, num_segments, n, &w);
         }
         n -= num_dropped;
-        offsets_of_keys(num_threads, num_owners, n, (const uint32_t *)w.sort.keys[sorted],
+        offsets_of_keys(num_threads, num_segments, n, (const uint32_t *)w.sort.keys[sorted],
                         lists->offsets);
         fill_positions(num_threads, source, n, w.sort.values[sorted], lists);
     }
@@ -343,8 +347,8 @@ spops_status spops_cpu_lists_build(spops_context *ctx, const spops_lists_build_a
     return SPOPS_STATUS_OK;
 }
 
-// owners[p] = owner of position p.
-static void fill_owners(int num_threads, const spops_lists *lists, int32_t *owners)
+// segments[p] = segment of position p.
+static void fill_segments(int num_threads, const spops_lists *lists, int32_t *segments)
 {
     const int64_t num_runs = spops_runs_count(lists, num_threads);
 #pragma omp parallel for num_threads(num_threads) if (num_threads > 1) schedule(dynamic, 1)
@@ -352,7 +356,7 @@ static void fill_owners(int num_threads, const spops_lists *lists, int32_t *owne
         const int64_t last = spops_run_begin(lists, num_runs, r + 1);
         for (int64_t o = spops_run_begin(lists, num_runs, r); o < last; ++o) {
             for (int32_t p = lists->offsets[o]; p < lists->offsets[o + 1]; ++p)
-                owners[p] = (int32_t)o;
+                segments[p] = (int32_t)o;
         }
     }
 }
@@ -362,32 +366,32 @@ spops_status spops_cpu_lists_invert(spops_context *ctx, const spops_lists_invert
     const spops_lists *forward = args->forward;
     const spops_inverse inverse = args->inverse;
     spops_lists *lists = args->lists;
-    const int64_t num_owners = lists->num_owners, n = forward->schedule->num_terms;
-    const int num_threads = spops_threads_for(ctx->num_threads, num_owners + n);
+    const int64_t num_segments = lists->num_segments, n = forward->schedule->num_terms;
+    const int num_threads = spops_threads_for(ctx->num_threads, num_segments + n);
     const int32_t *pairs = forward->pairs;
-    const int by = inverse == SPOPS_BY_ROW ? 0 : 1; // the number of a pair that becomes the owner
+    const int by = inverse == SPOPS_BY_ROW ? 0 : 1; // the number of a pair that becomes the segment
     spops_carver c = {(char *)args->workspace, 0};
-    const sort_workspace w = carve_workspace(num_owners, lists->max_terms, &c);
+    const sort_workspace w = carve_workspace(num_segments, lists->max_terms, &c);
     uint32_t *keys = (uint32_t *)w.sort.keys[0];
     int sorted;
 
     assert(n <= lists->max_terms);
     assert(n == 0 || lists->pairs != NULL);
-    fill_owners(num_threads, forward, w.owners);
+    fill_segments(num_threads, forward, w.segments);
 #pragma omp parallel for num_threads(num_threads) if (num_threads > 1) schedule(static)
     for (int64_t p = 0; p < n; ++p) {
         keys[p] = (uint32_t)(pairs != NULL ? pairs[2 * p + by] : p);
         w.sort.values[0][p] = (int32_t)p;
     }
-    sorted = spops_radix_sort(num_threads, key_bits(num_owners), n, &w.sort, 0);
-    offsets_of_keys(num_threads, num_owners, n, (const uint32_t *)w.sort.keys[sorted],
+    sorted = spops_radix_sort(num_threads, key_bits(num_segments), n, &w.sort, 0);
+    offsets_of_keys(num_threads, num_segments, n, (const uint32_t *)w.sort.keys[sorted],
                     lists->offsets);
 #pragma omp parallel for num_threads(num_threads) if (num_threads > 1) schedule(static)
     for (int64_t i = 0; i < n; ++i) {
         const int32_t p = w.sort.values[sorted][i];
         const int32_t kept = pairs != NULL ? pairs[2 * (int64_t)p + (1 - by)] : p;
-        lists->pairs[2 * i] = by == 0 ? w.owners[p] : kept;
-        lists->pairs[2 * i + 1] = by == 0 ? kept : w.owners[p];
+        lists->pairs[2 * i] = by == 0 ? w.segments[p] : kept;
+        lists->pairs[2 * i + 1] = by == 0 ? kept : w.segments[p];
         if (lists->order != NULL) lists->order[i] = number_of(forward->order, p);
     }
     fill_schedule(num_threads, lists, &w);

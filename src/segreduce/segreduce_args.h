@@ -5,13 +5,13 @@
 #include "segments/lists.h"
 #include "segreduce/custom_reduce.h"
 
-// out[o] = reduce over positions p of owner o of w[b(p)] * x[a(p)].
+// out[o] = reduce over positions p of output row o of w[b(p)] * x[a(p)].
 //
 // What SUM may be asked for beyond that (all zero for every other use): an x of F8E4M3, F8E5M2 or
 // F4E2M1, w and out of other dtypes than x (those of bevpool.h's table), and scales:
 //     out[o, c] = sum * x_scale * w_scale / out_scale,
-// where the factor is (x_scale * w_scale) / out_scale in f32, owners without positions get 0, and
-// an element of an F4E2M1 x counts as its value times x_scales[row, c / 16]. An out of an 8-bit
+// where the factor is (x_scale * w_scale) / out_scale in f32, output rows without positions get 0,
+// and an element of an F4E2M1 x counts as its value times x_scales[row, c / 16]. An out of an 8-bit
 // dtype saturates.
 typedef struct spops_segreduce_args {
     const spops_lists *lists;
@@ -21,9 +21,9 @@ typedef struct spops_segreduce_args {
     spops_matrix w;   // data NULL: all ones
     spops_matrix out; // data NULL: not wanted
     spops_matrix arg; // i32; data NULL: not wanted
-    void *states;     // [num_owners][x.cols] states of the reduction's traced op (reduce_ops.h), or
-                      // NULL. With states or arg the traced op runs, else the plain one.
-    void *partials;   // [lists->max_pieces][x.cols] states of at most 8 bytes
+    void *states;   // [num_segments][x.cols] states of the reduction's traced op (reduce_ops.h), or
+                    // NULL. With states or arg the traced op runs, else the plain one.
+    void *partials; // [lists->max_pieces][x.cols] states of at most 8 bytes
     uint32_t *tickets;     // zero; left zero
     spops_matrix x_scales; // F8E4M3 [x.rows, ceil(x.cols / 16)] of an F4E2M1 x; else data NULL
     const float *x_scale, *w_scale, *out_scale; // backend memory, one each; NULL: 1
@@ -41,11 +41,11 @@ typedef struct spops_choose_sums_args {
 // A gradient of a reduction, with t = order(p).
 //
 // Slot seggrad, with respect to rows, over the by-row lists (SUM goes to segreduce instead):
-//     grad[o] = sum over positions p of owner (row) o, with s = a(p), m = b(p), of
+//     grad[o] = sum over positions p of output row o, with s = a(p), m = b(p), of
 //               w[m] * grad(w[m] * x[o], t, states[s], count(s)) * grad_out[s]
 //
 // Slot segdot, with respect to weights, over the by-weight lists:
-//     grad[o] = sum over positions p of owner (weight) o, with j = a(p), s = b(p), of
+//     grad[o] = sum over positions p of weight o, with j = a(p), s = b(p), of
 //               sum over c of x[j, c] * grad(w[o] * x[j, c], t, states[s, c], count(s)) *
 //               grad_out[s, c]
 typedef struct spops_grad_args {
@@ -63,7 +63,7 @@ typedef struct spops_grad_args {
 
 // Both gradients of SUM in one walk over the by-row lists, for plans whose weights are each named
 // once (segments.h, weights_unique):
-//     grad_x[o] = sum over positions p of owner o of  w[b(p)] * grad_out[a(p)]
+//     grad_x[o] = sum over positions p of output row o of  w[b(p)] * grad_out[a(p)]
 //     grad_w[b(p)] = <x[o], grad_out[a(p)]>;  weights that no position names are left alone.
 typedef struct spops_sumgrad_args {
     const spops_lists *lists;

@@ -1,11 +1,13 @@
-// segreduce, seggrad and segdot on the CPU: divides owners and pieces over threads and hands each
-// range of terms to the vector code of segreduce_isa.c, or to a caller's reduction. An owner or a
-// piece is one thread's alone and pieces combine in order, so the number of threads changes no bit.
+// segreduce, seggrad and segdot on the CPU: divides output rows and pieces over threads and hands
+// each range of terms to the vector code of segreduce_isa.c, or to a caller's reduction. An output
+// row or a piece is one thread's alone and pieces combine in order, so the number of threads
+// changes no bit.
 
 #include <string.h>
 
 #include "backends/backend_cpu.h"
 #include "core/matrix.h"
+#include "core/rows_isa.h"
 #include "core/threads.h"
 #include "segments/runs.h"
 #include "segreduce/segreduce_isa.h"
@@ -16,10 +18,10 @@
 typedef struct walk {
     const void *args;
     const void *kernels;
-    void (*owner)(const struct walk *walk, int64_t owner, int64_t begin, int64_t end);
-    void (*piece)(const struct walk *walk, int64_t piece, const spops_entry *entry);
-    void (*split)(const struct walk *walk, const spops_split *split);
-    const char *out; // what an owner writes: out_bytes at out + owner * out_stride
+    void (*out_row)(const struct walk *walk, int64_t out_row, int64_t begin, int64_t end);
+    void (*piece)(const struct walk *walk, int64_t piece, const spops_work_item *entry);
+    void (*split)(const struct walk *walk, const spops_split_segment *split);
+    const char *out; // what an output row writes: out_bytes at out + output row * out_stride
     int64_t out_bytes, out_stride;
 } walk;
 
@@ -40,7 +42,7 @@ static void walk_run(const walk *work, const spops_lists *lists, int64_t first, 
     const int32_t split_terms = lists->schedule->split_terms;
     for (int64_t o = first; o < last; ++o) {
         const int32_t begin = lists->offsets[o], end = lists->offsets[o + 1];
-        if (end - begin <= split_terms) work->owner(work, o, begin, end);
+        if (end - begin <= split_terms) work->out_row(work, o, begin, end);
     }
 }
 
@@ -49,10 +51,10 @@ static void walk_run(const walk *work, const spops_lists *lists, int64_t first, 
 #define ENTRIES_AHEAD 4
 #define LINE_BYTES    64
 
-static void prefetch_entry(const walk *work, const spops_lists *lists, const spops_entry *entry)
+static void prefetch_entry(const walk *work, const spops_lists *lists, const spops_work_item *entry)
 {
     const char *pairs = (const char *)(lists->pairs + 2 * (int64_t)entry->begin);
-    const char *out = work->out + (int64_t)entry->owner * work->out_stride;
+    const char *out = work->out + (int64_t)entry->segment * work->out_stride;
     for (int64_t i = 0; i < 2 * (int64_t)sizeof(int32_t) * entry->count; i += LINE_BYTES)
         __builtin_prefetch(pairs + i, 0);
     for (int64_t i = 0; i < work->out_bytes; i += LINE_BYTES)
@@ -62,15 +64,15 @@ static void prefetch_entry(const walk *work, const spops_lists *lists, const spo
 static void walk_entries(const walk *work, const spops_lists *lists, int64_t first, int64_t last)
 {
     for (int64_t i = first; i < last; ++i) {
-        const spops_entry *entry = &lists->entries[i];
+        const spops_work_item *entry = &lists->entries[i];
         if (i + ENTRIES_AHEAD < last) prefetch_entry(work, lists, entry + ENTRIES_AHEAD);
-        work->owner(work, entry->owner, entry->begin, (int64_t)entry->begin + entry->count);
+        work->out_row(work, entry->segment, entry->begin, (int64_t)entry->begin + entry->count);
     }
 }
 
-// Every owner of the lists, cols columns each. Where the plan has put owners in the order of their
-// rows, that order is followed if an owner writes whole cache lines; neighbours in memory are
-// otherwise better written by one thread, one after the other.
+// Every output row of the lists, cols columns each. Where the plan has put output rows in the order
+// of their rows, that order is followed if an output row writes whole cache lines; neighbours in
+// memory are otherwise better written by one thread, one after the other.
 static void walk_lists(const walk *work, const spops_lists *lists, int64_t cols, int max_threads)
 {
     const spops_schedule *schedule = lists->schedule;
@@ -81,7 +83,7 @@ static void walk_lists(const walk *work, const spops_lists *lists, int64_t cols,
         work->out_bytes >= LINE_BYTES ? schedule->class_begin[SPOPS_NUM_CLASSES] : 0;
     const int64_t chunk = num_entries / (num_threads * 64) + 16; // entries differ in length
 
-    if (lists->num_owners == 0) return;
+    if (lists->num_segments == 0) return;
 #pragma omp parallel num_threads(num_threads) if (num_threads > 1)
     {
         // Pieces first: they are the largest items, and the short runs then fill the gaps.
@@ -104,19 +106,13 @@ static void walk_lists(const walk *work, const spops_lists *lists, int64_t cols,
     }
 }
 
-// Index 1 where w has the dtype of x, 0 where it is f32 or absent.
-static int weights_like_rows(spops_matrix x, spops_matrix w)
-{
-    return w.data != NULL && w.dtype == x.dtype;
-}
-
 // Element (row, col) of a float matrix.
 static char *element(spops_matrix m, int64_t row, int64_t col)
 {
     return (char *)m.data + (row * m.row_stride + col) * element_bytes(m);
 }
 
-static float weight_at(const spops_segreduce_table *table, spops_matrix w, int64_t index)
+static float weight_at(const spops_rows_table *table, spops_matrix w, int64_t index)
 {
     float weight = 1.0f;
     if (w.data != NULL) {
@@ -144,21 +140,21 @@ typedef struct reduce_kernels {
     size_t piece_bytes; // of partial states
 } reduce_kernels;
 
-static void reduce_owner(const walk *work, int64_t owner, int64_t begin, int64_t end)
+static void reduce_out_row(const walk *work, int64_t out_row, int64_t begin, int64_t end)
 {
     const reduce_kernels *k = (const reduce_kernels *)work->kernels;
-    k->range((const spops_segreduce_args *)work->args, owner, begin, end, NULL);
+    k->range((const spops_segreduce_args *)work->args, out_row, begin, end, NULL);
 }
 
-static void reduce_piece(const walk *work, int64_t piece, const spops_entry *entry)
+static void reduce_piece(const walk *work, int64_t piece, const spops_work_item *entry)
 {
     const spops_segreduce_args *args = (const spops_segreduce_args *)work->args;
     const reduce_kernels *k = (const reduce_kernels *)work->kernels;
-    k->range(args, entry->owner, entry->begin, (int64_t)entry->begin + entry->count,
+    k->range(args, entry->segment, entry->begin, (int64_t)entry->begin + entry->count,
              (char *)args->partials + (size_t)piece * k->piece_bytes);
 }
 
-static void reduce_split(const walk *work, const spops_split *split)
+static void reduce_split(const walk *work, const spops_split_segment *split)
 {
     const reduce_kernels *k = (const reduce_kernels *)work->kernels;
     k->split((const spops_segreduce_args *)work->args, split);
@@ -167,22 +163,22 @@ static void reduce_split(const walk *work, const spops_split *split)
 // A caller's reduction works on blocks of columns that fit the stack.
 #define CUSTOM_COLS 256
 
-static void finish_custom(const spops_segreduce_args *args, const spops_segreduce_table *table,
-                          int64_t owner, int64_t col, int64_t n, int64_t count, const void *state)
+static void finish_custom(const spops_segreduce_args *args, const spops_rows_table *table,
+                          int64_t out_row, int64_t col, int64_t n, int64_t count, const void *state)
 {
     const spops_reduce_desc *desc = &args->custom->desc;
     if (args->out.data != NULL) {
         float v[CUSTOM_COLS];
         desc->finalize(desc->user, n, state, count, v);
-        table->store(args->out.dtype, v, n, element(args->out, owner, col));
+        table->store(args->out.dtype, v, n, element(args->out, out_row, col));
     }
     if (args->states != NULL)
-        memcpy((char *)args->states + (size_t)(owner * args->x.cols + col) * desc->state_bytes,
+        memcpy((char *)args->states + (size_t)(out_row * args->x.cols + col) * desc->state_bytes,
                state, (size_t)n * desc->state_bytes);
 }
 
-static void custom_range(const spops_segreduce_args *args, const spops_segreduce_table *table,
-                         int64_t owner, int64_t begin, int64_t end, char *partial)
+static void custom_range(const spops_segreduce_args *args, const spops_rows_table *table,
+                         int64_t out_row, int64_t begin, int64_t end, char *partial)
 {
     const spops_reduce_desc *desc = &args->custom->desc;
     for (int64_t col = 0; col < args->x.cols; col += CUSTOM_COLS) {
@@ -200,14 +196,14 @@ static void custom_range(const spops_segreduce_args *args, const spops_segreduce
         if (partial != NULL)
             memcpy(partial + (size_t)col * desc->state_bytes, state, (size_t)n * desc->state_bytes);
         else
-            finish_custom(args, table, owner, col, n, end - begin, state);
+            finish_custom(args, table, out_row, col, n, end - begin, state);
     }
 }
 
-static void custom_owner(const walk *work, int64_t owner, int64_t begin, int64_t end)
+static void custom_out_row(const walk *work, int64_t out_row, int64_t begin, int64_t end)
 {
-    custom_range((const spops_segreduce_args *)work->args,
-                 (const spops_segreduce_table *)work->kernels, owner, begin, end, NULL);
+    custom_range((const spops_segreduce_args *)work->args, (const spops_rows_table *)work->kernels,
+                 out_row, begin, end, NULL);
 }
 
 static size_t custom_piece_bytes(const spops_segreduce_args *args)
@@ -215,15 +211,15 @@ static size_t custom_piece_bytes(const spops_segreduce_args *args)
     return (size_t)args->x.cols * args->custom->desc.state_bytes;
 }
 
-static void custom_piece(const walk *work, int64_t piece, const spops_entry *entry)
+static void custom_piece(const walk *work, int64_t piece, const spops_work_item *entry)
 {
     const spops_segreduce_args *args = (const spops_segreduce_args *)work->args;
-    custom_range(args, (const spops_segreduce_table *)work->kernels, entry->owner, entry->begin,
+    custom_range(args, (const spops_rows_table *)work->kernels, entry->segment, entry->begin,
                  (int64_t)entry->begin + entry->count,
                  (char *)args->partials + (size_t)piece * custom_piece_bytes(args));
 }
 
-static void custom_split(const walk *work, const spops_split *split)
+static void custom_split(const walk *work, const spops_split_segment *split)
 {
     const spops_segreduce_args *args = (const spops_segreduce_args *)work->args;
     const spops_reduce_desc *desc = &args->custom->desc;
@@ -241,19 +237,18 @@ static void custom_split(const walk *work, const spops_split *split)
             memcpy(later, partial + (size_t)i * custom_piece_bytes(args), bytes);
             desc->combine(desc->user, n, state, later);
         }
-        finish_custom(args, (const spops_segreduce_table *)work->kernels, split->owner, col, n,
+        finish_custom(args, (const spops_rows_table *)work->kernels, split->segment, col, n,
                       split->count, state);
     }
 }
 
-static void choose_reduce(const spops_segreduce_args *args, const spops_segreduce_table *table,
+static void choose_reduce(const spops_context *ctx, const spops_segreduce_args *args,
                           reduce_kernels *kernels)
 {
+    const spops_segreduce_table *table = spops_segreduce_table_of(ctx);
     const int traced = args->states != NULL || args->arg.data != NULL;
-    const int dtype = (int)args->x.dtype;
-    kernels->range =
-        table->reduce_range[args->reduce][traced][dtype][weights_like_rows(args->x, args->w)];
-    kernels->split = table->reduce_split[args->reduce][traced][dtype];
+    kernels->range = table->range[args->reduce][traced][args->x.dtype];
+    kernels->split = table->split[args->reduce][traced];
     kernels->piece_bytes = (size_t)args->x.cols * table->state_bytes[args->reduce][traced];
 }
 
@@ -265,18 +260,18 @@ static bool is_extended_sum(const spops_segreduce_args *args)
            args->w_scale != NULL || args->out_scale != NULL;
 }
 
-static void choose_sum(const spops_segreduce_args *args, const spops_segreduce_table *table,
+static void choose_sum(const spops_context *ctx, const spops_segreduce_args *args,
                        reduce_kernels *kernels)
 {
-    const spops_dtype w = args->w.data != NULL ? args->w.dtype : SPOPS_DTYPE_F32;
-    kernels->range = table->sum_range[args->x.dtype][w];
-    kernels->split = table->sum_split;
+    const spops_segsum_table *table = spops_segsum_table_of(ctx);
+    kernels->range = table->range[args->x.dtype];
+    kernels->split = table->split;
     kernels->piece_bytes = (size_t)args->x.cols * sizeof(float);
 }
 
 // Rows of 8 or 4 bits as f16, once for all the terms that name them.
 static spops_matrix decode_rows(const spops_context *ctx, const spops_segreduce_args *args,
-                                const spops_segreduce_table *table)
+                                const spops_rows_table *table)
 {
     const spops_matrix x = args->x, scales = args->x_scales;
     const spops_matrix rows = spops_matrix_dense(args->x_f16, x.rows, x.cols, SPOPS_DTYPE_F16);
@@ -292,21 +287,21 @@ static spops_matrix decode_rows(const spops_context *ctx, const spops_segreduce_
 
 spops_status spops_cpu_segreduce(spops_context *ctx, const spops_segreduce_args *given)
 {
-    const spops_segreduce_table *table = spops_segreduce_table_of(ctx);
+    const spops_rows_table *table = spops_rows_table_of(ctx);
     spops_segreduce_args decoded = *given;
     const spops_segreduce_args *args = &decoded;
-    walk work = {args, table, custom_owner, custom_piece, custom_split, NULL, 0, 0};
+    walk work = {args, table, custom_out_row, custom_piece, custom_split, NULL, 0, 0};
     reduce_kernels kernels;
 
     if (args->x.cols == 0) return SPOPS_STATUS_OK;
     if (!spops_dtype_is_float(args->x.dtype)) decoded.x = decode_rows(ctx, given, table);
     if (args->custom == NULL) {
         if (is_extended_sum(args))
-            choose_sum(args, table, &kernels);
+            choose_sum(ctx, args, &kernels);
         else
-            choose_reduce(args, table, &kernels);
+            choose_reduce(ctx, args, &kernels);
         work.kernels = &kernels;
-        work.owner = reduce_owner;
+        work.out_row = reduce_out_row;
         work.piece = reduce_piece;
         work.split = reduce_split;
     }
@@ -318,12 +313,12 @@ spops_status spops_cpu_segreduce(spops_context *ctx, const spops_segreduce_args 
 // ---- seggrad ------------------------------------------------------------------------------------
 
 typedef struct grad_kernels {
-    const spops_segreduce_table *table;
+    const spops_rows_table *table;
     spops_grad_range range;
 } grad_kernels;
 
-static void custom_grad_range(const spops_grad_args *args, const spops_segreduce_table *table,
-                              int64_t owner, int64_t begin, int64_t end, float *partial)
+static void custom_grad_range(const spops_grad_args *args, const spops_rows_table *table,
+                              int64_t out_row, int64_t begin, int64_t end, float *partial)
 {
     const spops_reduce_desc *desc = &args->custom->desc;
     for (int64_t col = 0; col < args->x.cols; col += CUSTOM_COLS) {
@@ -331,7 +326,7 @@ static void custom_grad_range(const spops_grad_args *args, const spops_segreduce
         _Alignas(64) char state[CUSTOM_COLS * SPOPS_REDUCE_STATE_BYTES_MAX];
         float acc[CUSTOM_COLS] = {0.0f};
         float x[CUSTOM_COLS], v[CUSTOM_COLS], dv[CUSTOM_COLS], grad_out[CUSTOM_COLS];
-        table->load(args->x.dtype, element(args->x, owner, col), n, x);
+        table->load(args->x.dtype, element(args->x, out_row, col), n, x);
         for (int64_t p = begin; p < end; ++p) {
             const int64_t s = pair_of(args->lists, p, 0);
             const float weight = weight_at(table, args->w, pair_of(args->lists, p, 1));
@@ -350,33 +345,34 @@ static void custom_grad_range(const spops_grad_args *args, const spops_segreduce
         if (partial != NULL)
             memcpy(partial + col, acc, (size_t)n * sizeof(float));
         else
-            table->store(args->grad.dtype, acc, n, element(args->grad, owner, col));
+            table->store(args->grad.dtype, acc, n, element(args->grad, out_row, col));
     }
 }
 
-static void grad_range(const walk *work, int64_t owner, int64_t begin, int64_t end, float *partial)
+static void grad_range(const walk *work, int64_t out_row, int64_t begin, int64_t end,
+                       float *partial)
 {
     const spops_grad_args *args = (const spops_grad_args *)work->args;
     const grad_kernels *k = (const grad_kernels *)work->kernels;
     if (args->custom != NULL)
-        custom_grad_range(args, k->table, owner, begin, end, partial);
+        custom_grad_range(args, k->table, out_row, begin, end, partial);
     else
-        k->range(args, owner, begin, end, partial);
+        k->range(args, out_row, begin, end, partial);
 }
 
-static void grad_owner(const walk *work, int64_t owner, int64_t begin, int64_t end)
+static void grad_out_row(const walk *work, int64_t out_row, int64_t begin, int64_t end)
 {
-    grad_range(work, owner, begin, end, NULL);
+    grad_range(work, out_row, begin, end, NULL);
 }
 
-static void grad_piece(const walk *work, int64_t piece, const spops_entry *entry)
+static void grad_piece(const walk *work, int64_t piece, const spops_work_item *entry)
 {
     const spops_grad_args *args = (const spops_grad_args *)work->args;
-    grad_range(work, entry->owner, entry->begin, (int64_t)entry->begin + entry->count,
+    grad_range(work, entry->segment, entry->begin, (int64_t)entry->begin + entry->count,
                (float *)args->partials + piece * args->x.cols);
 }
 
-static void grad_split(const walk *work, const spops_split *split)
+static void grad_split(const walk *work, const spops_split_segment *split)
 {
     const spops_grad_args *args = (const spops_grad_args *)work->args;
     const grad_kernels *k = (const grad_kernels *)work->kernels;
@@ -391,20 +387,19 @@ static void grad_split(const walk *work, const spops_split *split)
             for (int64_t c = 0; c < n; ++c)
                 acc[c] += partial[c];
         }
-        k->table->store(args->grad.dtype, acc, n, element(args->grad, split->owner, col));
+        k->table->store(args->grad.dtype, acc, n, element(args->grad, split->segment, col));
     }
 }
 
 spops_status spops_cpu_seggrad(spops_context *ctx, const spops_grad_args *args)
 {
-    const spops_segreduce_table *table = spops_segreduce_table_of(ctx);
+    const spops_rows_table *table = spops_rows_table_of(ctx);
     grad_kernels kernels = {table, NULL};
-    walk work = {args, &kernels, grad_owner, grad_piece, grad_split, NULL, 0, 0};
+    walk work = {args, &kernels, grad_out_row, grad_piece, grad_split, NULL, 0, 0};
 
     if (args->x.cols == 0) return SPOPS_STATUS_OK;
     if (args->custom == NULL)
-        kernels.range =
-            table->grad_range[args->reduce][args->x.dtype][weights_like_rows(args->x, args->w)];
+        kernels.range = spops_seggrad_table_of(ctx)->grad_range[args->reduce][args->x.dtype];
     set_output(&work, args->grad);
     walk_lists(&work, args->lists, args->x.cols, ctx->num_threads);
     return SPOPS_STATUS_OK;
@@ -413,7 +408,7 @@ spops_status spops_cpu_seggrad(spops_context *ctx, const spops_grad_args *args)
 // ---- segdot -------------------------------------------------------------------------------------
 
 typedef struct dot_kernels {
-    const spops_segreduce_table *table;
+    const spops_rows_table *table;
     spops_dot_range range;
 } dot_kernels;
 
@@ -427,11 +422,11 @@ static float sum_by_halves(float *v, int64_t n)
     return v[0];
 }
 
-static float custom_dot_range(const spops_grad_args *args, const spops_segreduce_table *table,
-                              int64_t owner, int64_t begin, int64_t end)
+static float custom_dot_range(const spops_grad_args *args, const spops_rows_table *table,
+                              int64_t out_row, int64_t begin, int64_t end)
 {
     const spops_reduce_desc *desc = &args->custom->desc;
-    const float weight = weight_at(table, args->w, owner);
+    const float weight = weight_at(table, args->w, out_row);
     float acc[CUSTOM_COLS] = {0.0f};
     for (int64_t p = begin; p < end; ++p) {
         const int64_t j = pair_of(args->lists, p, 0), s = pair_of(args->lists, p, 1);
@@ -456,52 +451,53 @@ static float custom_dot_range(const spops_grad_args *args, const spops_segreduce
     return sum_by_halves(acc, CUSTOM_COLS);
 }
 
-static float dot_range(const walk *work, int64_t owner, int64_t begin, int64_t end)
+static float dot_range(const walk *work, int64_t out_row, int64_t begin, int64_t end)
 {
     const spops_grad_args *args = (const spops_grad_args *)work->args;
     const dot_kernels *k = (const dot_kernels *)work->kernels;
-    return args->custom != NULL ? custom_dot_range(args, k->table, owner, begin, end)
-                                : k->range(args, owner, begin, end);
+    return args->custom != NULL ? custom_dot_range(args, k->table, out_row, begin, end)
+                                : k->range(args, out_row, begin, end);
 }
 
-static void store_weight_gradient(const walk *work, int64_t owner, float value)
+static void store_weight_gradient(const walk *work, int64_t out_row, float value)
 {
     const spops_grad_args *args = (const spops_grad_args *)work->args;
     const dot_kernels *k = (const dot_kernels *)work->kernels;
     spops_matrix grad = args->grad;
     grad.row_stride = 1;
-    k->table->store(grad.dtype, &value, 1, element(grad, owner, 0));
+    k->table->store(grad.dtype, &value, 1, element(grad, out_row, 0));
 }
 
-static void dot_owner(const walk *work, int64_t owner, int64_t begin, int64_t end)
+static void dot_out_row(const walk *work, int64_t out_row, int64_t begin, int64_t end)
 {
-    store_weight_gradient(work, owner, begin < end ? dot_range(work, owner, begin, end) : 0.0f);
+    store_weight_gradient(work, out_row, begin < end ? dot_range(work, out_row, begin, end) : 0.0f);
 }
 
-static void dot_piece(const walk *work, int64_t piece, const spops_entry *entry)
+static void dot_piece(const walk *work, int64_t piece, const spops_work_item *entry)
 {
     const spops_grad_args *args = (const spops_grad_args *)work->args;
     ((float *)args->partials)[piece] =
-        dot_range(work, entry->owner, entry->begin, (int64_t)entry->begin + entry->count);
+        dot_range(work, entry->segment, entry->begin, (int64_t)entry->begin + entry->count);
 }
 
-static void dot_split(const walk *work, const spops_split *split)
+static void dot_split(const walk *work, const spops_split_segment *split)
 {
     const spops_grad_args *args = (const spops_grad_args *)work->args;
     const float *partial = (const float *)args->partials + split->first_piece;
     float sum = partial[0];
     for (int32_t i = 1; i < split->num_pieces; ++i)
         sum += partial[i];
-    store_weight_gradient(work, split->owner, sum);
+    store_weight_gradient(work, split->segment, sum);
 }
 
 spops_status spops_cpu_segdot(spops_context *ctx, const spops_grad_args *args)
 {
-    const spops_segreduce_table *table = spops_segreduce_table_of(ctx);
+    const spops_rows_table *table = spops_rows_table_of(ctx);
     dot_kernels kernels = {table, NULL};
-    const walk work = {args, &kernels, dot_owner, dot_piece, dot_split, NULL, 0, 0};
+    const walk work = {args, &kernels, dot_out_row, dot_piece, dot_split, NULL, 0, 0};
 
-    if (args->custom == NULL) kernels.range = table->dot_range[args->reduce][args->x.dtype];
+    if (args->custom == NULL)
+        kernels.range = spops_seggrad_table_of(ctx)->dot_range[args->reduce][args->x.dtype];
     walk_lists(&work, args->lists, args->x.cols, ctx->num_threads);
     return SPOPS_STATUS_OK;
 }

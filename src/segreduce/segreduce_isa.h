@@ -1,6 +1,5 @@
-// The vector code of segreduce, seggrad and segdot. segreduce_isa.c is compiled once per
-// instruction set and exports one table each; segreduce_cpu.c chooses the table and divides the
-// work.
+// The vector code of segreduce (segreduce_isa.c, segsum_isa.c), seggrad and segdot (seggrad_isa.c),
+// compiled once per instruction set; segreduce_cpu.c chooses the tables and divides the work.
 #ifndef SPOPS_SEGREDUCE_ISA_H
 #define SPOPS_SEGREDUCE_ISA_H
 
@@ -16,37 +15,42 @@ enum {
     SPOPS_NUM_BUILTINS
 };
 
-// Reduce positions begin .. end - 1 of an owner. partial NULL: they are all it has; finalize them
-// into out, arg and states. Else they are a piece: leave its states, one per column, in partial.
-typedef void (*spops_reduce_range)(const spops_segreduce_args *args, int64_t owner, int64_t begin,
+// Reduce positions begin .. end - 1 of an output row. partial NULL: they are all it has; finalize
+// them into out, arg and states. Else they are a piece: leave its states, one per column, in
+// partial.
+typedef void (*spops_reduce_range)(const spops_segreduce_args *args, int64_t out_row, int64_t begin,
                                    int64_t end, void *partial);
-// Combine the pieces of a split owner, whose states lie in args->partials, and finalize.
-typedef void (*spops_reduce_split)(const spops_segreduce_args *args, const spops_split *split);
-// The gradient of an owner's row from positions begin .. end - 1: into grad, or partial as f32.
-typedef void (*spops_grad_range)(const spops_grad_args *args, int64_t owner, int64_t begin,
+// Combine the pieces of a split output row, whose states lie in args->partials, and finalize.
+typedef void (*spops_reduce_split)(const spops_segreduce_args *args,
+                                   const spops_split_segment *split);
+// The gradient of a row of x from positions begin .. end - 1: into grad, or partial as f32.
+typedef void (*spops_grad_range)(const spops_grad_args *args, int64_t out_row, int64_t begin,
                                  int64_t end, float *partial);
-// The gradient of an owner's weight from positions begin .. end - 1.
-typedef float (*spops_dot_range)(const spops_grad_args *args, int64_t owner, int64_t begin,
+// The gradient of a weight from positions begin .. end - 1.
+typedef float (*spops_dot_range)(const spops_grad_args *args, int64_t out_row, int64_t begin,
                                  int64_t end);
 
 typedef struct spops_segreduce_table {
-    // [..][traced][dtype of x][whether w has that dtype; else f32 or absent]
-    spops_reduce_range reduce_range[SPOPS_NUM_BUILTINS][2][SPOPS_NUM_FLOAT_DTYPES][2];
-    spops_reduce_split reduce_split[SPOPS_NUM_BUILTINS][2][SPOPS_NUM_FLOAT_DTYPES];
-    spops_grad_range grad_range[SPOPS_NUM_BUILTINS][SPOPS_NUM_FLOAT_DTYPES][2];
-    spops_dot_range dot_range[SPOPS_NUM_BUILTINS][SPOPS_NUM_FLOAT_DTYPES];
-    size_t state_bytes[SPOPS_NUM_BUILTINS][2]; // [..][traced]
-    // Sums of other dtypes and scales: [dtype of x][dtype of w]. 8- and 4-bit rows are decoded to
-    // f16 beforehand: n elements of a row, with the block scales of f4e2m1.
-    spops_reduce_range sum_range[SPOPS_NUM_FLOAT_DTYPES][SPOPS_NUM_DTYPES];
-    void (*decode)(spops_dtype dtype, const void *src, const uint8_t *scales, int64_t n,
-                   uint16_t *dst);
-    spops_reduce_split sum_split;
-    // n elements of a float dtype to f32 and back
-    void (*load)(spops_dtype dtype, const void *src, int64_t n, float *dst);
-    void (*store)(spops_dtype dtype, const float *src, int64_t n, void *dst);
+    // [..][traced][dtype of x]; w is absent, f32 or like x
+    spops_reduce_range range[SPOPS_NUM_BUILTINS][2][SPOPS_NUM_FLOAT_DTYPES];
+    spops_reduce_split split[SPOPS_NUM_BUILTINS][2]; // [..][traced]
+    size_t state_bytes[SPOPS_NUM_BUILTINS][2];
 } spops_segreduce_table;
 
+// Sums of other dtypes and scales: [dtype of x]; w may be of 8 bits too. Rows of 8 and 4 bits are
+// decoded to f16 beforehand.
+typedef struct spops_segsum_table {
+    spops_reduce_range range[SPOPS_NUM_FLOAT_DTYPES];
+    spops_reduce_split split;
+} spops_segsum_table;
+
+typedef struct spops_seggrad_table { // [..][dtype of x]
+    spops_grad_range grad_range[SPOPS_NUM_BUILTINS][SPOPS_NUM_FLOAT_DTYPES];
+    spops_dot_range dot_range[SPOPS_NUM_BUILTINS][SPOPS_NUM_FLOAT_DTYPES];
+} spops_seggrad_table;
+
 SPOPS_DECLARE_ISA_TABLES(spops_segreduce_table)
+SPOPS_DECLARE_ISA_TABLES(spops_segsum_table)
+SPOPS_DECLARE_ISA_TABLES(spops_seggrad_table)
 
 #endif

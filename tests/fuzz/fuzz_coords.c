@@ -24,12 +24,12 @@ static fuzz_head read_head(fuzz_input *input)
     h.near = fuzz_i32(input);
     h.options = spops_coords_options_default();
     h.options.order = (spops_coords_order)fuzz_i32(input);
-    h.options.search = (spops_search)fuzz_i32(input);
-    h.options.duplicates = (spops_duplicates)fuzz_i32(input);
+    h.options.search = (spops_coords_search)fuzz_i32(input);
+    h.options.duplicates = (spops_coords_duplicates)fuzz_i32(input);
     h.options.max_grid_bytes = 1 << 16;
     h.kind = (spops_kernel_map_kind)fuzz_i32(input);
     h.map = spops_kernel_map_options_default();
-    h.map.parts = fuzz_i32(input);
+    h.map.contents = fuzz_i32(input);
     h.map.tile_rows = fuzz_i32(input);
     h.kernel.struct_size = sizeof h.kernel;
     h.kernel.dims = h.dims;

@@ -196,7 +196,7 @@ static void put_maps(spops_context *ctx)
         const spops_kernel_shape *kernel = which == 0 ? &sets.cube : &sets.window;
         spops_kernel_map_options options = spops_kernel_map_options_default();
         spops_kernel_map *map = NULL;
-        options.parts = which == 1 ? SPOPS_MAP_TABLE : 31;
+        options.contents = which == 1 ? SPOPS_MAP_TABLE : 31;
         FUZZ_REQUIRE(spops_kernel_map_create(ctx, (spops_kernel_map_kind)which, kernel, in, out,
                                              &options, &map) == SPOPS_STATUS_OK,
                      "%s", spops_last_error(ctx));

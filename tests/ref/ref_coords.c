@@ -224,7 +224,8 @@ bool ref_before(spops_coords_order order, int32_t dims, const int32_t *lower, co
 {
     int32_t axis = 0;
     uint32_t highest = 0;
-    if (order == SPOPS_ORDER_LEXICOGRAPHIC || a[0] != b[0]) return compare_rows(dims, a, b) < 0;
+    if (order == SPOPS_COORDS_ORDER_LEXICOGRAPHIC || a[0] != b[0])
+        return compare_rows(dims, a, b) < 0;
     // On a Z-order curve the axis decides in which the highest bit differs; the first one on ties.
     for (int32_t c = 1; c <= dims; ++c) {
         const uint32_t x = (uint32_t)((int64_t)a[c] - lower[c]);

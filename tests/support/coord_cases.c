@@ -224,11 +224,11 @@ static void check_order(const held_set *held, const ref_set *expected, const cha
 {
     const int32_t dims = held->info.dims, columns = dims + 1;
     const spops_coords_order order = held->info.order;
-    if (order == SPOPS_ORDER_GIVEN)
+    if (order == SPOPS_COORDS_ORDER_GIVEN)
         cr_assert(memcmp(held->rows, expected->rows,
                          (size_t)(held->info.num_rows * columns) * sizeof(int32_t)) == 0,
                   "%s: not in the order of first appearance", what);
-    if (order != SPOPS_ORDER_LEXICOGRAPHIC && order != SPOPS_ORDER_MORTON) return;
+    if (order != SPOPS_COORDS_ORDER_LEXICOGRAPHIC && order != SPOPS_COORDS_ORDER_MORTON) return;
     for (int64_t r = 1; r < held->info.num_rows; ++r)
         cr_assert(ref_before(order, dims, held->info.box.lower, held->rows + (r - 1) * columns,
                              held->rows + r * columns),
@@ -254,7 +254,7 @@ void held_set_check(const held_set *held, const ref_set *expected, const char *w
         for (int32_t c = 0; c < columns; ++c)
             cr_assert(row[c] >= held->info.box.lower[c] && row[c] <= held->info.box.upper[c],
                       "%s: row %lld is outside the box", what, (long long)r);
-        if (r > 0 && held->info.order == SPOPS_ORDER_GIVEN)
+        if (r > 0 && held->info.order == SPOPS_COORDS_ORDER_GIVEN)
             cr_assert(held->row_item[r] >= held->row_item[r - 1], "%s", what);
     }
     if (held->item_row == NULL || expected->item_row == NULL) return;
@@ -288,8 +288,8 @@ static held_side held_side_of(test_device *d, const spops_kernel_map_side *side,
     s.tile_masks = (uint32_t *)fetch(d, side->tile_masks, s.num_tiles * words);
     s.tile_order = fetch(d, side->tile_order, s.num_tiles);
     s.offsets = fetch(d, side->offsets, side->max_rows + 1);
-    s.list = fetch(d, side->list, 2 * max_pairs);
-    s.positions = fetch(d, side->positions, max_pairs);
+    s.row_taps = fetch(d, side->row_taps, 2 * max_pairs);
+    s.pair_ids = fetch(d, side->pair_ids, max_pairs);
     return s;
 }
 
@@ -320,7 +320,7 @@ held_map held_map_of(test_device *d, const spops_kernel_map *map, spops_status e
 static void free_side(held_side *s)
 {
     free(s->table), free(s->masks), free(s->order), free(s->tile_masks), free(s->tile_order);
-    free(s->offsets), free(s->list), free(s->positions);
+    free(s->offsets), free(s->row_taps), free(s->pair_ids);
 }
 
 void held_map_free(held_map *h)
@@ -453,9 +453,9 @@ static void check_side(const held_map *h, const held_side *s, int64_t n, const i
         for (int32_t k = 0; k < taps; ++k) {
             const int32_t other = table[i * taps + k];
             if (other < 0) continue;
-            cr_assert(s->list[2 * p] == other && s->list[2 * p + 1] == k, "%s: list[%lld]", what,
-                      (long long)p);
-            const int32_t at = s->positions[p++];
+            cr_assert(s->row_taps[2 * p] == other && s->row_taps[2 * p + 1] == k,
+                      "%s: row_taps[%lld]", what, (long long)p);
+            const int32_t at = s->pair_ids[p++];
             cr_assert(at >= h->tap_offsets[k] && at < h->tap_offsets[k + 1], "%s: position %d",
                       what, at);
             cr_assert(h->in_rows[at] == (by_input ? i : other), "%s: position %d", what, at);
@@ -512,8 +512,8 @@ static void check_same_side(const held_map *h, const held_side *a, const held_si
     check_same(a->masks, b->masks, a->n * h->view.mask_words, "masks", what);
     check_same(a->order, b->order, a->n, "order", what);
     check_same(a->offsets, b->offsets, a->n + 1, "offsets", what);
-    check_same(a->list, b->list, 2 * pairs, "list", what);
-    check_same(a->positions, b->positions, pairs, "positions", what);
+    check_same(a->row_taps, b->row_taps, 2 * pairs, "row_taps", what);
+    check_same(a->pair_ids, b->pair_ids, pairs, "pair_ids", what);
     if (a->num_tiles != b->num_tiles) return; // of other capacities
     check_same(a->tile_masks, b->tile_masks, a->num_tiles * h->view.mask_words, "tile_masks", what);
     check_same(a->tile_order, b->tile_order, a->num_tiles, "tile_order", what);

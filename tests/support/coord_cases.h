@@ -56,7 +56,7 @@ ref_set ref_set_in_order(const held_set *held);
 typedef struct held_side {
     int64_t n, max_rows, num_tiles;
     bool mirrored;
-    int32_t *table, *order, *tile_order, *offsets, *list, *positions;
+    int32_t *table, *order, *tile_order, *offsets, *row_taps, *pair_ids;
     uint32_t *masks, *tile_masks;
 } held_side;
 

@@ -933,8 +933,8 @@ Test(core, matrix_bytes)
 // Whether the elements of two matrices share a byte, by looking at each of them.
 static bool share_by_hand(const char *base, spops_matrix a, spops_matrix b)
 {
-    static unsigned char owner[1024];
-    memset(owner, 0, sizeof owner);
+    static unsigned char segment[1024];
+    memset(segment, 0, sizeof segment);
     for (int pass = 0; pass < 2; ++pass) {
         const spops_matrix m = pass == 0 ? a : b;
         const size_t bytes = spops_dtype_bytes(m.dtype);
@@ -942,8 +942,8 @@ static bool share_by_hand(const char *base, spops_matrix a, spops_matrix b)
             for (size_t k = 0; k < (size_t)m.cols * bytes; ++k) {
                 const size_t at =
                     (size_t)((const char *)m.data - base) + (size_t)(r * m.row_stride) * bytes + k;
-                if (pass == 1 && owner[at] == 1) return true;
-                if (pass == 0) owner[at] = 1;
+                if (pass == 1 && segment[at] == 1) return true;
+                if (pass == 0) segment[at] = 1;
             }
         }
     }

@@ -179,8 +179,9 @@ Test(tuning, gradient_groups)
 Test(tuning, searches)
 {
     for (size_t a = 0; a < COUNT(architectures); ++a) {
-        cr_assert(spops_search_choice(architectures[a], 256e3, 1000) == SPOPS_SEARCH_GRID);
-        cr_assert(spops_search_choice(architectures[a], 256e3 + 1, 1000) == SPOPS_SEARCH_HASH);
-        cr_assert(spops_search_choice(architectures[a], 1.0, 0) == SPOPS_SEARCH_HASH);
+        cr_assert(spops_search_choice(architectures[a], 256e3, 1000) == SPOPS_COORDS_SEARCH_GRID);
+        cr_assert(spops_search_choice(architectures[a], 256e3 + 1, 1000) ==
+                  SPOPS_COORDS_SEARCH_HASH);
+        cr_assert(spops_search_choice(architectures[a], 1.0, 0) == SPOPS_COORDS_SEARCH_HASH);
     }
 }

@@ -8,10 +8,14 @@
 #include "spops/device/common.h"
 
 /*
- * Owners are classed by length. Within a class a CUDA block gives each owner a team of lane groups:
- * class c works with 2^c groups per owner (as many as the block has, for the last class). Owners
- * longer than the schedule's split_terms are cut into pieces, one block each, whose partial states
- * the block that finishes last combines in order.
+ * Segments are classed by length. Within a class a CUDA block gives each segment a team of lane
+ * groups: class c works with 2^c groups per segment (as many as the block has, for the last class).
+ * Segments longer than the schedule's split_terms are cut into pieces (chunks), one block each,
+ * whose partial states the block that finishes last combines in order. A counter per split segment,
+ * its ticket, says which block that is.
+ *
+ * A plan's lists by row and by weight have schedules too: there a segment holds the terms of a row,
+ * or of a weight.
  */
 enum {
     SPOPS_CLASS_SHORT = 0, /* 1 to SPOPS_SHORT_TERMS terms: one group */
@@ -25,24 +29,25 @@ enum {
 };
 #define SPOPS_SHORT_TERMS 16
 
-/* A whole owner (split = -1) or a piece of one (split = index into splits). */
-typedef struct spops_entry {
-    int32_t owner;
+/* What a team or a block works on: a whole segment (split = -1) or a piece of one (split = index
+   into splits). */
+typedef struct spops_work_item {
+    int32_t segment;
     int32_t begin; /* first position */
     int32_t count; /* positions */
     int32_t split;
-} spops_entry;
+} spops_work_item;
 
-/* An owner that is cut into pieces first_piece .. first_piece + num_pieces - 1, in order. */
-typedef struct spops_split {
-    int32_t owner;
+/* A segment that is cut into pieces first_piece .. first_piece + num_pieces - 1, in order. */
+typedef struct spops_split_segment {
+    int32_t segment;
     int32_t first_piece;
     int32_t num_pieces;
-    int32_t count; /* positions of the owner */
-} spops_split;
+    int32_t count; /* positions of the segment */
+} spops_split_segment;
 
-/* Entries are sorted by class; class c is entries[class_begin[c]] .. entries[class_begin[c+1]-1].
- */
+/* Work items of whole segments, `entries`, are sorted by class; class c is
+   entries[class_begin[c]] .. entries[class_begin[c+1]-1]. */
 typedef struct spops_schedule {
     int32_t num_terms;                          /* positions in use */
     int32_t class_begin[SPOPS_NUM_CLASSES + 1]; /* the SPLIT class holds no entries */
@@ -51,7 +56,7 @@ typedef struct spops_schedule {
     int32_t split_terms; /* longest piece */
     int32_t num_nonempty;
     int32_t longest;
-    int32_t num_dropped; /* keys left out because they name no owner, row or weight */
+    int32_t num_dropped; /* keys left out because they name no segment, row or weight */
     int32_t overflow;    /* 1: more terms came than the plan can hold */
 } spops_schedule;
 

@@ -19,7 +19,7 @@
  * (spops_reduce_create) give this struct as source text. Compiles under NVRTC with these headers
  * alone.
  *
- * Source: interval-owned reduction after BEVPoolV3; teams by length and split owners are ours
+ * Source: interval-owned reduction after BEVPoolV3; teams by length and split segments are ours
  * (docs/segreduce.md).
  */
 #ifndef SPOPS_DEVICE_SEGREDUCE_CUH
@@ -45,7 +45,7 @@ struct segreduce_params {
     int64_t out_stride;
     int32_t *arg; // null: not wanted
     int64_t arg_stride;
-    void *states;      // [num_owners][cols], null: not wanted
+    void *states;      // [num_segments][cols], null: not wanted
     void *partials;    // [max_pieces][cols]
     uint32_t *tickets; // one per split and column tile, zero between launches
 };
@@ -203,9 +203,9 @@ __device__ __forceinline__ void fold_terms(const segreduce_params &p, int32_t be
 }
 
 template <class Op, class T, int VEC, bool FULL, bool TRACED>
-__device__ __forceinline__ void write_owner(const segreduce_params &p, int32_t owner, int32_t count,
-                                            int32_t col, int n,
-                                            const typename Op::state (&acc)[VEC])
+__device__ __forceinline__ void write_segment(const segreduce_params &p, int32_t segment,
+                                              int32_t count, int32_t col, int n,
+                                              const typename Op::state (&acc)[VEC])
 {
     if (!TRACED || p.out != nullptr) {
         float v[VEC];
@@ -214,29 +214,30 @@ __device__ __forceinline__ void write_owner(const segreduce_params &p, int32_t o
             v[j] = Op::finalize(acc[j], count);
         row_chunk<T, VEC, FULL> chunk;
         chunk.set(v);
-        chunk.store(row_at<VEC>(static_cast<T *>(p.out) + col, owner, p.out_stride), n);
+        chunk.store(row_at<VEC>(static_cast<T *>(p.out) + col, segment, p.out_stride), n);
     }
     if constexpr (TRACED && Op::has_arg) {
         if (p.arg != nullptr) {
 #pragma unroll
             for (int j = 0; j < VEC; ++j)
-                if (j < n) p.arg[owner * p.arg_stride + col + j] = Op::arg(acc[j]);
+                if (j < n) p.arg[segment * p.arg_stride + col + j] = Op::arg(acc[j]);
         }
     }
     if (TRACED && p.states != nullptr) {
         typename Op::state *states = static_cast<typename Op::state *>(p.states);
 #pragma unroll
         for (int j = 0; j < VEC; ++j)
-            if (j < n) states[(int64_t)owner * p.cols + col + j] = acc[j];
+            if (j < n) states[(int64_t)segment * p.cols + col + j] = acc[j];
     }
 }
 
 // One block finished a piece: leave its states where the others' are, and tell whether it was the
-// last of its owner. All threads of the block get the same answer.
+// last of its segment. All threads of the block get the same answer.
 template <class Op, int VEC>
-__device__ __forceinline__ bool
-leave_piece(const segreduce_params &p, int32_t piece, const spops_split &split, int32_t split_index,
-            bool writer, int32_t col, int n, const typename Op::state (&acc)[VEC])
+__device__ __forceinline__ bool leave_piece(const segreduce_params &p, int32_t piece,
+                                            const spops_split_segment &split, int32_t split_index,
+                                            bool writer, int32_t col, int n,
+                                            const typename Op::state (&acc)[VEC])
 {
     __shared__ bool last;
     typename Op::state *partials = static_cast<typename Op::state *>(p.partials);
@@ -258,9 +259,9 @@ leave_piece(const segreduce_params &p, int32_t piece, const spops_split &split, 
 }
 
 template <class Op, int VEC>
-__device__ __forceinline__ void fold_pieces(const segreduce_params &p, const spops_split &split,
-                                            int32_t group, int32_t col, int n,
-                                            typename Op::state (&acc)[VEC])
+__device__ __forceinline__ void fold_pieces(const segreduce_params &p,
+                                            const spops_split_segment &split, int32_t group,
+                                            int32_t col, int n, typename Op::state (&acc)[VEC])
 {
     const typename Op::state *partials = static_cast<const typename Op::state *>(p.partials);
     const int32_t part = (split.num_pieces + p.walk.groups - 1) / p.walk.groups;
@@ -278,7 +279,7 @@ __device__ __forceinline__ void fold_pieces(const segreduce_params &p, const spo
     }
 }
 
-// What this group adds to its owner; the identity where it has none.
+// What this group adds to its segment; the identity where it has none.
 template <class Policy, class Op, class T, int WEIGHT, int VEC>
 __device__ __forceinline__ void fold_share(const segreduce_params &p, const walk_share &share,
                                            int32_t col, int n, typename Op::state (&acc)[VEC])
@@ -296,8 +297,9 @@ __device__ __forceinline__ void fold_share(const segreduce_params &p, const walk
                                                                             share.end, col, n, acc);
 }
 
-// The owners of one block of the schedule. fold(share, col, n, acc) makes acc what a group adds to
-// its owner, and calls grid_dependency_wait; write(owner, count, col, n, acc) writes the result.
+// The segments of one block of the schedule. fold(share, col, n, acc) makes acc what a group adds
+// to its segment, and calls grid_dependency_wait; write(segment, count, col, n, acc) writes the
+// result.
 template <class Op, int VEC, class Fold, class Write>
 __device__ __forceinline__ void reduce_block_with(const segreduce_params &p, const walk_params &w,
                                                   int32_t block, typename Op::state *shared,
@@ -313,25 +315,25 @@ __device__ __forceinline__ void reduce_block_with(const segreduce_params &p, con
         for (int j = 0; j < VEC; ++j)
             acc[j] = Op::identity();
         grid_dependency_wait();
-        for (int32_t i = here.group; i < task.owners && here.group < w.groups; i += w.groups)
-            if (n > 0) write(task.first[i].owner, 0, col, n, acc);
+        for (int32_t i = here.group; i < task.segments && here.group < w.groups; i += w.groups)
+            if (n > 0) write(task.first[i].segment, 0, col, n, acc);
         return;
     }
     const walk_share share = walk_divide(w, task, here.group);
     fold(share, col, n, acc);
     combine_team<VEC, Op>(acc, shared, w, task, here, share);
     const bool writer = share.active && share.member == 0 && n > 0;
-    int32_t owner = share.entry.owner, count = share.entry.count;
+    int32_t segment = share.entry.segment, count = share.entry.count;
     if (task.piece >= 0) {
         const int32_t split_index = task.first->split;
-        const spops_split split = w.splits[split_index];
+        const spops_split_segment split = w.splits[split_index];
         if (!leave_piece<Op, VEC>(p, task.piece, split, split_index, writer, col, n, acc)) return;
         fold_pieces<Op, VEC>(p, split, here.group, col, n, acc);
         combine_team<VEC, Op>(acc, shared, w, task, here, share);
-        owner = split.owner;
+        segment = split.segment;
         count = split.count;
     }
-    if (writer) write(owner, count, col, n, acc);
+    if (writer) write(segment, count, col, n, acc);
 }
 
 template <class Policy, class Op, class T, int WEIGHT, int VEC, bool TRACED>
@@ -345,8 +347,8 @@ __device__ __forceinline__ void reduce_block(const segreduce_params &p, const wa
         [&](const walk_share &share, int32_t col, int n, state(&acc)[VEC]) {
             fold_share<Policy, Op, T, WEIGHT, VEC>(p, share, col, n, acc);
         },
-        [&](int32_t owner, int32_t count, int32_t col, int n, const state(&acc)[VEC]) {
-            write_owner<Op, T, VEC, Policy::full, TRACED>(p, owner, count, col, n, acc);
+        [&](int32_t segment, int32_t count, int32_t col, int n, const state(&acc)[VEC]) {
+            write_segment<Op, T, VEC, Policy::full, TRACED>(p, segment, count, col, n, acc);
         });
 }
 
@@ -375,7 +377,7 @@ __global__ void __launch_bounds__(Policy::threads, Policy::resident)
 namespace spops
 {
 
-// Shape of a launch over owners: lanes for `cols` columns of `vec` per thread, blocks for the
+// Shape of a launch over segments: lanes for `cols` columns of `vec` per thread, blocks for the
 // schedule. `known` is the host's copy of the schedule; NULL: the device's counts are used, and the
 // grid is what fits on the device at once. No group straddles a border of `unit` threads.
 struct walk_launch {
@@ -383,15 +385,15 @@ struct walk_launch {
     walk_params walk;
 };
 
-inline walk_launch walk_plan(const spops_lists_view &view, const spops_schedule *known,
+inline walk_launch walk_plan(const spops_segments_view &view, const spops_schedule *known,
                              int64_t vectors, int threads, int resident_blocks, int unit)
 {
     walk_launch launch;
     walk_params &w = launch.walk;
-    w.entries = static_cast<const spops_entry *>(view.entries);
-    w.pieces = static_cast<const spops_entry *>(view.pieces);
-    w.splits = static_cast<const spops_split *>(view.splits);
-    w.schedule = static_cast<const spops_schedule *>(view.schedule);
+    w.entries = view.entries;
+    w.pieces = view.pieces;
+    w.splits = view.splits;
+    w.schedule = view.schedule;
     w.lanes = (int32_t)(vectors < unit ? vectors : unit);
     w.lanes_inverse = (65536 + w.lanes - 1) / w.lanes;
     w.groups = threads / unit * (unit / w.lanes);
@@ -402,7 +404,7 @@ inline walk_launch walk_plan(const spops_lists_view &view, const spops_schedule 
         walk_fill(w, *known);
         blocks = w.slot_begin[WALK_NUM_SLOTS];
     } else {
-        blocks = view.max_pieces + view.num_owners;
+        blocks = view.max_pieces + view.num_segments;
         if (blocks > resident_blocks) blocks = resident_blocks;
     }
     launch.grid = dim3((unsigned)blocks, (unsigned)tiles);
@@ -418,12 +420,12 @@ inline walk_launch walk_plan(const spops_lists_view &view, const spops_schedule 
  *           counters, zero before the first launch (they are zero again after each).
  */
 template <class Op>
-cudaError_t segreduce_launch(const spops_lists_view &view, const float *x, int64_t x_stride,
+cudaError_t segreduce_launch(const spops_segments_view &view, const float *x, int64_t x_stride,
                              const float *w, float *out, int64_t out_stride, int64_t cols,
                              void *scratch, uint32_t *tickets, cudaStream_t stream)
 {
     typedef segreduce_policy<256, 4, 4, false, false> policy;
-    if (view.num_owners == 0 || cols == 0) return cudaSuccess;
+    if (view.num_segments == 0 || cols == 0) return cudaSuccess;
     const int vec_x = chunk_elements(x, x_stride, 2, sizeof(float));
     const int vec_out = chunk_elements(out, out_stride, 2, sizeof(float));
     const int vec = vec_x < vec_out ? vec_x : vec_out;

@@ -10,8 +10,8 @@
 namespace spops
 {
 
-// Both kernels. Owner o of seggrad is a row of x and its pairs are (segment, weight); owner o of
-// segdot is a weight and its pairs are (row, segment).
+// Both kernels. Output row o of seggrad is a row of x and its pairs are (segment, weight); output
+// row o of segdot is a weight and its pairs are (row, segment).
 struct backward_params {
     walk_params walk;
     const int2 *pairs;
@@ -66,14 +66,14 @@ __device__ __forceinline__ void term_grad(const backward_params &p, const float 
 
 // grad_x[o] = sum over terms of w * grad * grad_out[segment]
 template <class Op, class T, int VEC>
-__device__ __forceinline__ void fold_row_grad(const backward_params &p, int32_t owner,
+__device__ __forceinline__ void fold_row_grad(const backward_params &p, int32_t out_row,
                                               int32_t begin, int32_t end, int32_t col, int n,
                                               spops_sum (&acc)[VEC])
 {
     const T *grad_out = static_cast<const T *>(p.grad_out) + col;
     row_chunk<T, VEC, false> x_row;
     float x[VEC];
-    x_row.load(static_cast<const T *>(p.x) + owner * p.x_stride + col, n);
+    x_row.load(static_cast<const T *>(p.x) + out_row * p.x_stride + col, n);
     x_row.get(x);
 #pragma unroll 2
     for (int32_t i = begin; i < end; ++i) {
@@ -93,12 +93,12 @@ __device__ __forceinline__ void fold_row_grad(const backward_params &p, int32_t 
     }
 }
 
-// One block finished a piece of a split owner; the last one adds them up (see leave_piece).
+// One block finished a piece of a split output row; the last one adds them up (see leave_piece).
 template <int VEC>
 __device__ __forceinline__ bool leave_partial(const backward_params &p, const walk_params &w,
                                               const walk_task &task, bool writer, int32_t group,
                                               int32_t col, int n, int32_t cols,
-                                              spops_sum (&acc)[VEC], spops_split &split)
+                                              spops_sum (&acc)[VEC], spops_split_segment &split)
 {
     segreduce_params r = {};
     r.walk = w;
@@ -114,12 +114,12 @@ __device__ __forceinline__ bool leave_partial(const backward_params &p, const wa
 }
 
 template <class T, int VEC>
-__device__ __forceinline__ void write_row(const backward_params &p, int32_t owner, int32_t col,
+__device__ __forceinline__ void write_row(const backward_params &p, int32_t out_row, int32_t col,
                                           int n, const float (&v)[VEC])
 {
     row_chunk<T, VEC, false> chunk;
     chunk.set(v);
-    chunk.store(static_cast<T *>(p.grad) + owner * p.grad_stride + col, n);
+    chunk.store(static_cast<T *>(p.grad) + out_row * p.grad_stride + col, n);
 }
 
 template <class Op, class T, int VEC>
@@ -132,32 +132,32 @@ __device__ __forceinline__ void seggrad_block(const backward_params &p, const wa
     const walk_task task = walk_locate(w, block);
     if (task.empty) {
         const float zeros[VEC] = {};
-        for (int32_t i = here.group; i < task.owners && here.group < w.groups; i += w.groups)
-            if (n > 0) write_row<T, VEC>(p, task.first[i].owner, col, n, zeros);
+        for (int32_t i = here.group; i < task.segments && here.group < w.groups; i += w.groups)
+            if (n > 0) write_row<T, VEC>(p, task.first[i].segment, col, n, zeros);
         return;
     }
     const walk_share share = walk_divide(w, task, here.group);
     const bool writer = share.active && share.member == 0 && n > 0;
-    int32_t owner = share.entry.owner;
+    int32_t out_row = share.entry.segment;
     spops_sum acc[VEC];
 #pragma unroll
     for (int j = 0; j < VEC; ++j)
         acc[j] = spops_sum_identity();
     if (share.active && n > 0)
-        fold_row_grad<Op, T, VEC>(p, owner, share.begin, share.end, col, n, acc);
+        fold_row_grad<Op, T, VEC>(p, out_row, share.begin, share.end, col, n, acc);
     combine_team<VEC, grad_sum>(acc, shared, w, task, here, share);
     if (task.piece >= 0) {
-        spops_split split;
+        spops_split_segment split;
         if (!leave_partial<VEC>(p, w, task, writer, here.group, col, n, p.cols, acc, split)) return;
         combine_team<VEC, grad_sum>(acc, shared, w, task, here, share);
-        owner = split.owner;
+        out_row = split.segment;
     }
     if (writer) {
         float v[VEC];
 #pragma unroll
         for (int j = 0; j < VEC; ++j)
             v[j] = acc[j].v;
-        write_row<T, VEC>(p, owner, col, n, v);
+        write_row<T, VEC>(p, out_row, col, n, v);
     }
 }
 
@@ -174,11 +174,11 @@ __global__ void __launch_bounds__(THREADS) seggrad_kernel(const __grid_constant_
 // a group (a power of two within a warp) take chunks of a row in turn.
 template <class Op, class T, int VEC>
 __device__ __forceinline__ float fold_dot(const backward_params &p, int32_t lanes, int32_t lane,
-                                          int32_t owner, int32_t begin, int32_t end)
+                                          int32_t out_row, int32_t begin, int32_t end)
 {
     const T *grad_out = static_cast<const T *>(p.grad_out);
     const T *x = static_cast<const T *>(p.x);
-    const float weight = load_weight<WEIGHT_ANY, T>(p.w, p.w_dtype, owner);
+    const float weight = load_weight<WEIGHT_ANY, T>(p.w, p.w_dtype, out_row);
     float acc[VEC] = {};
     for (int32_t i = begin; i < end; ++i) {
         const int2 pair = __ldg(p.pairs + i);
@@ -216,14 +216,14 @@ __device__ __forceinline__ float sum_over_lanes(float v, int32_t lanes)
 }
 
 // w_dtype (spops_dtype) also says what grad_w is written as.
-__device__ __forceinline__ void write_weight(const backward_params &p, int32_t owner, float v)
+__device__ __forceinline__ void write_weight(const backward_params &p, int32_t out_row, float v)
 {
     if (p.w_dtype == 0)
-        static_cast<float *>(p.grad)[owner] = v;
+        static_cast<float *>(p.grad)[out_row] = v;
     else if (p.w_dtype == 1)
-        static_cast<f16 *>(p.grad)[owner] = from_f32<f16>(v);
+        static_cast<f16 *>(p.grad)[out_row] = from_f32<f16>(v);
     else
-        static_cast<bf16 *>(p.grad)[owner] = from_f32<bf16>(v);
+        static_cast<bf16 *>(p.grad)[out_row] = from_f32<bf16>(v);
 }
 
 template <int THREADS, class Op, class T, int VEC>
@@ -233,25 +233,25 @@ __device__ __forceinline__ void segdot_block(const backward_params &p, const wal
     const walk_place here = walk_here(w);
     const walk_task task = walk_locate(w, block);
     if (task.empty) {
-        for (int32_t i = (int32_t)threadIdx.x; i < task.owners; i += THREADS)
-            write_weight(p, task.first[i].owner, 0.0f);
+        for (int32_t i = (int32_t)threadIdx.x; i < task.segments; i += THREADS)
+            write_weight(p, task.first[i].segment, 0.0f);
         return;
     }
     const walk_share share = walk_divide(w, task, here.group);
     const bool writer = share.active && share.member == 0 && here.lane == 0;
-    int32_t owner = share.entry.owner;
+    int32_t out_row = share.entry.segment;
     float sum = 0.0f;
     if (share.active)
-        sum = fold_dot<Op, T, VEC>(p, w.lanes, here.lane, owner, share.begin, share.end);
+        sum = fold_dot<Op, T, VEC>(p, w.lanes, here.lane, out_row, share.begin, share.end);
     spops_sum acc[1] = {{sum_over_lanes(sum, w.lanes)}};
     combine_team<1, grad_sum>(acc, shared, w, task, here, share);
     if (task.piece >= 0) {
-        spops_split split;
+        spops_split_segment split;
         if (!leave_partial<1>(p, w, task, writer, here.group, 0, 1, 1, acc, split)) return;
         combine_team<1, grad_sum>(acc, shared, w, task, here, share);
-        owner = split.owner;
+        out_row = split.segment;
     }
-    if (writer) write_weight(p, owner, acc[0].v);
+    if (writer) write_weight(p, out_row, acc[0].v);
 }
 
 template <int THREADS, class Op, class T, int VEC>

@@ -1,9 +1,9 @@
 /*
- * How a CUDA grid walks a schedule: which owners a block serves, and which lane group of the block
- * takes which part of an owner's terms. Every owner-by-owner kernel starts here.
+ * How a CUDA grid walks a schedule: which segments a block serves, and which lane group of the
+ * block takes which part of a segment's terms. Every segment-by-segment kernel starts here.
  *
  *     block:   groups of `lanes` threads; a group holds one stretch of a row's columns
- *     team:    neighbouring groups that share one owner's terms, in order (schedule.h, classes)
+ *     team:    neighbouring groups that share one segment's terms, in order (schedule.h, classes)
  */
 #ifndef SPOPS_DEVICE_WALK_CUH
 #define SPOPS_DEVICE_WALK_CUH
@@ -14,14 +14,14 @@
 namespace spops
 {
 
-// Blocks come in slots, longest work first: pieces of split owners, then classes BLOCK down to
-// SHORT, then empty owners, of which a group writes several.
+// Blocks come in slots, longest work first: pieces of split segments, then classes BLOCK down to
+// SHORT, then empty segments, of which a group writes several.
 enum { WALK_PIECES = 0, WALK_EMPTY = 6, WALK_NUM_SLOTS = 7, WALK_EMPTY_PER_GROUP = 4 };
 
 struct walk_params {
-    const spops_entry *entries;
-    const spops_entry *pieces;
-    const spops_split *splits;
+    const spops_work_item *entries;
+    const spops_work_item *pieces;
+    const spops_split_segment *splits;
     const spops_schedule *schedule;         // read by kernels whose counts are not known
     int32_t lanes;                          // threads of a group
     int32_t lanes_inverse;                  // ceil(65536 / lanes): tid / lanes without a division
@@ -31,8 +31,8 @@ struct walk_params {
     int32_t class_begin[SPOPS_NUM_CLASSES + 1];
 };
 
-// Owners that a block of class c serves.
-__host__ __device__ __forceinline__ int32_t walk_owners_per_block(int32_t groups, int c)
+// Segments that a block of class c serves.
+__host__ __device__ __forceinline__ int32_t walk_segments_per_block(int32_t groups, int c)
 {
     if (c == SPOPS_CLASS_EMPTY) return groups * WALK_EMPTY_PER_GROUP;
     if (c == SPOPS_CLASS_BLOCK || groups >> c <= 1) return 1;
@@ -53,10 +53,10 @@ __host__ __device__ __forceinline__ void walk_fill(walk_params &w, const spops_s
 #endif
     for (int slot = 1; slot < WALK_NUM_SLOTS; ++slot) {
         const int c = walk_slot_class(slot);
-        const int32_t owners = s.class_begin[c + 1] - s.class_begin[c];
-        const int32_t per_block = walk_owners_per_block(w.groups, c);
+        const int32_t segments = s.class_begin[c + 1] - s.class_begin[c];
+        const int32_t per_block = walk_segments_per_block(w.groups, c);
         w.slot_begin[slot] = begin;
-        begin += (owners + per_block - 1) / per_block;
+        begin += (segments + per_block - 1) / per_block;
     }
     w.slot_begin[WALK_NUM_SLOTS] = begin;
 #ifdef __CUDA_ARCH__
@@ -85,9 +85,9 @@ __device__ __forceinline__ void walk_blocks(const walk_params &given, const Serv
 
 // What one block does next. All threads of a block agree on all of it.
 struct walk_task {
-    const spops_entry *first; // of the owners served, or the one piece
-    int32_t owners;           // how many
-    int32_t piece;            // index of the piece, or -1
+    const spops_work_item *first; // of the segments served, or the one piece
+    int32_t segments;             // how many
+    int32_t piece;                // index of the piece, or -1
     int32_t shift; // teams of 1 << shift groups; WALK_WHOLE_BLOCK: one team of all groups
     bool empty;
 };
@@ -98,7 +98,7 @@ __device__ __forceinline__ walk_task walk_locate(const walk_params &w, int32_t b
     walk_task task;
     if (block < w.slot_begin[1]) {
         task.first = w.pieces + block;
-        task.owners = 1;
+        task.segments = 1;
         task.piece = block;
         task.shift = WALK_WHOLE_BLOCK;
         task.empty = false;
@@ -128,7 +128,7 @@ __device__ __forceinline__ walk_task walk_locate(const walk_params &w, int32_t b
     }
     const int32_t begin = class_begin + (block - slot_begin) * per_block;
     task.first = w.entries + begin;
-    task.owners = min(per_block, class_end - begin);
+    task.segments = min(per_block, class_end - begin);
     task.piece = -1;
     return task;
 }
@@ -146,12 +146,12 @@ __device__ __forceinline__ walk_place walk_here(const walk_params &w)
     return here;
 }
 
-// This group's part of its team's owner: positions begin .. end - 1 of `entry`, in team order.
+// This group's part of its team's segment: positions begin .. end - 1 of `entry`, in team order.
 struct walk_share {
-    spops_entry entry;
+    spops_work_item entry;
     int32_t begin, end;
     int32_t member; // of the team; 0 holds the earliest terms and writes the result
-    bool active;    // the group has an owner
+    bool active;    // the group has a segment
 };
 
 __device__ __forceinline__ walk_share walk_divide(const walk_params &w, const walk_task &task,
@@ -160,15 +160,15 @@ __device__ __forceinline__ walk_share walk_divide(const walk_params &w, const wa
     walk_share share;
     const int32_t team = group >> task.shift;
     share.member = group - (team << task.shift);
-    share.active = team < task.owners && group < w.groups;
+    share.active = team < task.segments && group < w.groups;
     if (!share.active) {
-        share.entry.owner = share.entry.begin = share.entry.count = 0;
+        share.entry.segment = share.entry.begin = share.entry.count = 0;
         share.entry.split = -1;
         share.begin = share.end = 0;
         return share;
     }
     const int4 e = __ldg(reinterpret_cast<const int4 *>(task.first + team));
-    share.entry.owner = e.x;
+    share.entry.segment = e.x;
     share.entry.begin = e.y;
     share.entry.count = e.z;
     share.entry.split = e.w;
