@@ -15,6 +15,7 @@
 #include "kernels/core/launch.cuh"
 #include "bevpool/bev_spans.h"
 #include "kernels/core/matrix_units.cuh"
+#include "kernels/core/with_dtype.cuh"
 #include "spops/device/grid_dependency.cuh"
 
 namespace
@@ -687,6 +688,8 @@ extern "C" spops_status spops_cuda_bev_spans_grad(spops_context *ctx,
                           "bev_spans: %d depths of a tile do not fit in shared memory",
                           (int)args->shape.num_depths);
     const int64_t blocks = args->spans->num_tiles / p.tiles_x * p.blocks_x;
-    if (args->feat.dtype == SPOPS_DTYPE_F16) return launch_groups<f16>(ctx, p, blocks);
-    return launch_groups<bf16>(ctx, p, blocks);
+    constexpr unsigned pooled = 1u << SPOPS_DTYPE_F16 | 1u << SPOPS_DTYPE_BF16;
+    return with_dtype<pooled>(args->feat.dtype, [&](auto tag) {
+        return launch_groups<typename decltype(tag)::type>(ctx, p, blocks);
+    });
 }

@@ -173,13 +173,9 @@ template <class H, int COLS> struct bundle_sums {
                     sum[c][i] *= scale;
             }
         }
-        switch (p.out_dtype) {
-        case SPOPS_DTYPE_F16: return store<f16>(row);
-        case SPOPS_DTYPE_BF16: return store<bf16>(row);
-        case SPOPS_DTYPE_F32: return store<float>(row);
-        case SPOPS_DTYPE_F8E4M3: return store<f8e4m3>(row);
-        default: return store<f8e5m2>(row);
-        }
+        constexpr unsigned stored = (unsigned)SPOPS_DTYPES_FLOAT | (unsigned)SPOPS_DTYPES_FLOAT8;
+        with_device_dtype<stored>(
+            p.out_dtype, [&](auto tag) { this->store<typename decltype(tag)::type>(row); });
     }
 };
 

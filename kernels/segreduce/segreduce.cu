@@ -11,13 +11,13 @@ using namespace spops;
 
 // Whether SUM is asked for dtypes or scales that segsum_mixed.cu has, or for sums in f16 that
 // segsum_wide.cu has.
-bool is_mixed(const spops_segreduce_args *args)
+bool is_mixed(const spops_context *ctx, const spops_segreduce_args *args)
 {
     const spops_dtype x = args->x.dtype, w = args->w.dtype;
     return !spops_dtype_is_float(x) ||
            (args->w.data != nullptr && w != SPOPS_DTYPE_F32 && w != x) ||
            (args->out.data != nullptr && args->out.dtype != x) || args->x_scale != nullptr ||
-           args->w_scale != nullptr || args->out_scale != nullptr || segsum_wide_fits(args);
+           args->w_scale != nullptr || args->out_scale != nullptr || segsum_wide_fits(ctx, args);
 }
 
 } // namespace
@@ -45,7 +45,7 @@ extern "C" int32_t spops_cuda_choose_sums(const spops_context *ctx,
 extern "C" spops_status spops_cuda_segreduce(spops_context *ctx, const spops_segreduce_args *args)
 {
     if (args->lists->num_segments == 0 || args->x.cols == 0) return SPOPS_STATUS_OK;
-    if (is_mixed(args)) return spops::segsum_mixed(ctx, args);
+    if (is_mixed(ctx, args)) return spops::segsum_mixed(ctx, args);
     if (args->custom != nullptr) {
         dim3 grid;
         const int vec = common_chunk({args->x, args->out});

@@ -1,6 +1,8 @@
 // The segmented sum where x, w and out differ in dtype, or x has 8 or 4 bits an element, or there
 // are scales: rows are widened to f16 (bf16 as they are), products and sums are f32. A thread has
 // 8 columns. Calls whose rows allow 16 go on to segsum_wide.cu.
+#include <type_traits>
+
 #include "kernels/segreduce/segsum_mixed.cuh"
 
 namespace
@@ -176,18 +178,16 @@ spops_status launch_rows(spops_context *ctx, const spops_segreduce_args *args,
 
 spops_status spops::segsum_mixed(spops_context *ctx, const spops_segreduce_args *args)
 {
-    if (segsum_wide_fits(args)) return segsum_wide(ctx, args);
+    if (segsum_wide_fits(ctx, args)) return segsum_wide(ctx, args);
     const mixed_params p = mixed_params_of(args);
     const bool full = rows_in_eights(args->x, args->out);
-    switch (args->x.dtype) {
-    case SPOPS_DTYPE_F32: return launch_any<float>(ctx, args, p, full);
-    case SPOPS_DTYPE_F16: return launch_rows<f16>(ctx, args, p, full);
-    case SPOPS_DTYPE_BF16: return launch_any<bf16>(ctx, args, p, full);
-    case SPOPS_DTYPE_F8E4M3: return launch_rows<f8e4m3>(ctx, args, p, full);
-    case SPOPS_DTYPE_F8E5M2: return launch_rows<f8e5m2>(ctx, args, p, full);
-    case SPOPS_DTYPE_F4E2M1: return launch_rows<f4e2m1>(ctx, args, p, full);
-    default: break;
-    }
-    return spops_fail(ctx, SPOPS_STATUS_NOT_SUPPORTED, "segreduce: x is %s, out is %s",
-                      spops_dtype_name(args->x.dtype), spops_dtype_name(args->out.dtype));
+    constexpr unsigned summed = (unsigned)SPOPS_DTYPES_FLOAT | (unsigned)SPOPS_DTYPES_NARROW;
+    return with_dtype<summed>(args->x.dtype, [&](auto tag) {
+        typedef typename decltype(tag)::type X;
+        // Rows of f32 and bf16 come here for other dtypes of w and out, or for scales alone.
+        if constexpr (std::is_same<X, float>::value || std::is_same<X, bf16>::value)
+            return launch_any<X>(ctx, args, p, full);
+        else
+            return launch_rows<X>(ctx, args, p, full);
+    });
 }

@@ -63,7 +63,7 @@ __device__ __forceinline__ void write_scaled(const mixed_params &p, int32_t segm
 spops_status segsum_mixed(spops_context *ctx, const spops_segreduce_args *args);
 
 // segsum_wide.cu: whether its kernels serve a call, and the launch.
-bool segsum_wide_fits(const spops_segreduce_args *args);
+bool segsum_wide_fits(const spops_context *ctx, const spops_segreduce_args *args);
 spops_status segsum_wide(spops_context *ctx, const spops_segreduce_args *args);
 
 } // namespace spops

@@ -2,6 +2,8 @@
 // term costs beside its columns (pair, weight, addresses) is paid once for 16 of them; and, for
 // f16 and 8 bits, the sums in f16 that SPOPS_ACCUMULATE_F16 permits. Rows that cannot be loaded so
 // are left to segsum_mixed.cu, and narrow ones, for which half the threads hide too little latency.
+#include <type_traits>
+
 #include "kernels/segreduce/segreduce_tuning.h"
 #include "kernels/segreduce/segsum_mixed.cuh"
 
@@ -280,6 +282,8 @@ spops_status launch_wide(spops_context *ctx, const spops_segreduce_args *args)
                                           shape.grid, threads, p);
 }
 
+constexpr unsigned wide_dtypes = 1u << SPOPS_DTYPE_F16 | (unsigned)SPOPS_DTYPES_NARROW;
+
 bool is_packed(const spops_segreduce_args *args)
 {
     return args->accumulate == SPOPS_ACCUMULATE_F16;
@@ -287,12 +291,12 @@ bool is_packed(const spops_segreduce_args *args)
 
 } // namespace
 
-bool spops::segsum_wide_fits(const spops_segreduce_args *args)
+bool spops::segsum_wide_fits(const spops_context *ctx, const spops_segreduce_args *args)
 {
     const spops_dtype x = args->x.dtype;
-    const bool rows = (x == SPOPS_DTYPE_F16 && is_packed(args)) ||
-                      (x >= SPOPS_DTYPE_F8E4M3 && x <= SPOPS_DTYPE_F4E2M1);
+    const bool rows = is_packed(args) ? spops_dtype_in(x, wide_dtypes) : spops_dtype_is_narrow(x);
     spops_tuning_case at = {};
+    at.compute_capability = ctx->info.compute_capability;
     at.dtype = x;
     at.cols = args->x.cols;
     return rows && spops_segsum_thread_cols(&at) == columns && args->w.data != nullptr &&
@@ -304,15 +308,14 @@ bool spops::segsum_wide_fits(const spops_segreduce_args *args)
 
 spops_status spops::segsum_wide(spops_context *ctx, const spops_segreduce_args *args)
 {
-    const bool packed = is_packed(args);
-    switch (args->x.dtype) {
-    case SPOPS_DTYPE_F16: return launch_wide<f16, true>(ctx, args);
-    case SPOPS_DTYPE_F8E4M3:
-        return packed ? launch_wide<f8e4m3, true>(ctx, args)
-                      : launch_wide<f8e4m3, false>(ctx, args);
-    case SPOPS_DTYPE_F8E5M2:
-        return packed ? launch_wide<f8e5m2, true>(ctx, args)
-                      : launch_wide<f8e5m2, false>(ctx, args);
-    default: return launch_wide<f4e2m1, false>(ctx, args);
-    }
+    return with_dtype<wide_dtypes>(args->x.dtype, [&](auto tag) {
+        typedef typename decltype(tag)::type X;
+        if constexpr (std::is_same<X, f16>::value) // f32 sums of them are segreduce_sum_f16.cu's
+            return launch_wide<X, true>(ctx, args);
+        else if constexpr (std::is_same<X, f4e2m1>::value) // would gain nothing
+            return launch_wide<X, false>(ctx, args);
+        else
+            return is_packed(args) ? launch_wide<X, true>(ctx, args)
+                                   : launch_wide<X, false>(ctx, args);
+    });
 }
