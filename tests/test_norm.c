@@ -248,26 +248,15 @@ static void check_case(test_device *d, norm_case *c, int64_t padding, int64_t sh
     test_free(d, c->num_rows);
 }
 
-struct param {
-    int backend, dtype, launch;
-};
-
 ParameterizedTestParameters(norm, agrees)
 {
-    static struct param params[3 * (1 + NUM_LAUNCHES)];
-    size_t n = 0;
-    for (int t = SPOPS_DTYPE_F32; t <= SPOPS_DTYPE_BF16; ++t) {
-        params[n++] = (struct param){SPOPS_BACKEND_CPU, t, LAUNCH_DEFAULT};
-        for (int l = 0; l < NUM_LAUNCHES; ++l)
-            params[n++] = (struct param){SPOPS_BACKEND_CUDA, t, l};
-    }
-    return cr_make_param_array(struct param, params, n);
+    return every_case(test_row_dtypes, NUM_ROW_DTYPES, NULL, 0);
 }
-ParameterizedTest(struct param *p, norm, agrees, .timeout = 600)
+ParameterizedTest(struct case_param *p, norm, agrees, .timeout = 600)
 {
     static const int64_t all_rows[] = {1, 2, 31, 33, 1000, 4099};
     static const int64_t all_cols[] = {1, 3, 8, 33, 64, 300};
-    uint64_t stream = (uint64_t)(p->dtype * 8 + p->launch) << 32;
+    uint64_t stream = case_number(p) << 32;
     test_device d;
 
     if (!test_open(&d, (spops_backend_kind)p->backend, (test_launch)p->launch)) return;
