@@ -16,7 +16,7 @@ spops_radix_buffers spops_radix_carve(int key_bytes, int64_t max_items, spops_ca
     int64_t parts;
 
     b.key_bytes = key_bytes;
-    b.digit_bits = 8;
+    b.digit_bits = key_bytes == 4 ? 8 : MAX_DIGIT_BITS_64;
     // More counters than items would cost more than another pass.
     while (b.digit_bits < most && (int64_t)2 << b.digit_bits <= max_items / 4)
         ++b.digit_bits;
