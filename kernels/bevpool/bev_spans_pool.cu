@@ -116,11 +116,12 @@ extern "C" spops_status spops_cuda_bev_spans_prepare(spops_context *ctx,
 {
     for (int32_t variant = 1; variant <= SPOPS_BEV_POOL_NUM_VARIANTS; ++variant) {
         if ((args->variants >> variant & 1u) == 0) continue;
-        SPOPS_TRY(prepare_pool<f16>(ctx, variant));
+        if (pool_is_prepared<f16>(ctx, variant)) continue; // the last one, so all are
         SPOPS_TRY(prepare_pool<bf16>(ctx, variant));
         SPOPS_TRY(prepare_pool<f8e4m3>(ctx, variant));
         SPOPS_TRY(prepare_pool<f8e5m2>(ctx, variant));
         SPOPS_TRY(prepare_pool<f4e2m1>(ctx, variant));
+        SPOPS_TRY(prepare_pool<f16>(ctx, variant));
     }
     return args->gradients ? prepare_gradients(ctx) : SPOPS_STATUS_OK;
 }
