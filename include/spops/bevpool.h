@@ -325,8 +325,7 @@ typedef enum spops_bev_layout {
  *     f32       f32            f32                value times feat_scale, depth_scale or out_scale,
  *     f16       f16 f32        f16 f32            and an element of an f4e2m1 feat also times the
  *     bf16      bf16 f32       bf16 f32           block scale of its 16 channels: what
- *     f8e4m3    f16 f8e4m3     f16 f32 f8e4m3     spops/quantize.h makes.
- *     f8e5m2    f16 f8e5m2     f16 f32 f8e5m2
+ *     8 bits    f16, as feat   f16 f32, as feat   spops/quantize.h makes.
  *     f4e2m1    f16 f8e4m3     f16 f32 f8e4m3
  */
 typedef struct spops_bevpool_args {

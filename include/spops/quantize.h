@@ -2,7 +2,7 @@
  * Quantising: from f32, f16 or bf16 to 8- and 4-bit floats and back, with one scale per matrix and,
  * for f4e2m1, one more per 16 columns (NVFP4).
  *
- *     f8e4m3, f8e5m2   x[r, c] ~ scale * q[r, c]
+ *     8 bits           x[r, c] ~ scale * q[r, c]
  *     f4e2m1           x[r, c] ~ scale * block_scales[r, c / 16] * q[r, c]
  *
  *     scale_execute ---> scale ---> quantize_execute ---> q, block_scales ---> bevpool, dequantize
@@ -19,13 +19,13 @@ SPOPS_EXTERN_C_BEGIN
 /**
  * The scale that makes the largest magnitude of x the largest value of dtype:
  *
- *     scale = max |x| / 448 for f8e4m3,  / 57344 for f8e5m2,  / (6 * 448) for f4e2m1
+ *     scale = max |x| / the largest value of dtype;  / (6 * 448) for f4e2m1
  *
  * and at least 2^-126. Infinities and NaN in x do not count; 1 where nothing but them and zeros
  * is left.
  *
  * x         f32, f16 or bf16.
- * dtype     Of what x will be quantised to: f8e4m3, f8e5m2 or f4e2m1.
+ * dtype     Of what x will be quantised to: a float of 8 or 4 bits.
  * scale     One f32 where ctx runs; written. Apart from x.
  *
  * Memory    Where ctx runs: device memory for CUDA, host memory for CPU. No pointer is kept.
@@ -48,7 +48,7 @@ SPOPS_API spops_status spops_quantize_scale_execute(spops_context *ctx, spops_ma
  *
  * x             f32, f16 or bf16.
  * scale         One f32 where ctx runs, read when the stream gets there; NULL for 1.
- * out           Shape of x; f8e4m3, f8e5m2 or f4e2m1. Every element is written. Overlaps no input.
+ * out           Shape of x; floats of 8 or 4 bits. Every element is written. Overlaps no input.
  * block_scales  f8e4m3 [rows, ceil(cols / 16)], written, where out is f4e2m1; else NULL.
  *
  * Numerics  In f32, rounded to nearest even; the same bits on every run and backend. Saturates:
@@ -65,7 +65,7 @@ SPOPS_API spops_status spops_quantize_execute(spops_context *ctx, spops_matrix x
 /**
  * Back to floats:  out[r, c] = scale * q[r, c], or (block_scales[r, c / 16] * q[r, c]) * scale.
  *
- * q             f8e4m3, f8e5m2 or f4e2m1.
+ * q             Floats of 8 or 4 bits.
  * scale         As for spops_quantize_execute.
  * block_scales  f8e4m3 [rows, ceil(cols / 16)] where q is f4e2m1; else NULL.
  * out           Shape of q; f32, f16 or bf16, rounded to nearest even. Overlaps no input.

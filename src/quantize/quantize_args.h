@@ -11,7 +11,7 @@ typedef struct spops_quantize_scale_args {
     float *scale; // backend memory
 } spops_quantize_scale_args;
 
-// x (f32, f16, bf16) to q (f8e4m3, f8e5m2, f4e2m1) and block_scales, or back. Not empty.
+// x (f32, f16, bf16) to q (8 or 4 bits) and block_scales, or back. Not empty.
 typedef struct spops_quantize_args {
     spops_matrix x, q;
     spops_matrix block_scales; // of an f4e2m1 q; else data NULL
