@@ -104,6 +104,27 @@ SPOPS_API void *spops_context_stream(const spops_context *ctx);
 SPOPS_API spops_status spops_context_reserve(spops_context *ctx, size_t bytes);
 
 /**
+ * One block of memory that a plan with capacities lives in: the option `memory` of every
+ * spops_X_reserve, and what spops_X_attach takes. The block holds all that the plan keeps, with what
+ * spops_X_set works in, and no address, so that it can be kept as a tensor, copied, and attached
+ * elsewhere on the device: spops_X_get_description says what is in it, without a pointer.
+ *
+ * Memory    Where ctx runs, SPOPS_PLAN_ALIGNMENT aligned. The library never frees it; it must
+ *           outlive every plan made in it, and captured graphs that use them. Several plans may be
+ *           attached to one block; a set of one changes all of them. Copies of a block must be
+ *           ordered after the work that fills it. Scratch stays the context's.
+ */
+typedef struct spops_plan_memory {
+    size_t struct_size; /* sizeof(spops_plan_memory) */
+    void *block;        /* NULL: reserve makes no plan (out is NULL), and sets bytes */
+    size_t bytes;       /* of the block; at least what reserve says for the same arguments */
+} spops_plan_memory;
+
+SPOPS_DEFINE_DEFAULT(spops_plan_memory)
+
+#define SPOPS_PLAN_ALIGNMENT 256
+
+/**
  * Wait until everything enqueued on ctx's stream has run, and report its errors. On a CPU context
  * there is nothing to wait for.
  *

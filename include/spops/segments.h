@@ -35,6 +35,7 @@ typedef struct spops_segments_options {
     int32_t sum_variant; /* kernel of sums over rows of whole 16-byte chunks, of f32, f16 or bf16:
                             0: by the tuning table, 1 or 2: that one, whatever the table says (same
                             bits). Refused where there is no choice: on the CPU, by reserve */
+    spops_plan_memory *memory; /* of reserve: where the plan lives; NULL: allocated */
 } spops_segments_options;
 
 SPOPS_DEFINE_DEFAULT(spops_segments_options)
@@ -95,8 +96,45 @@ SPOPS_API spops_status spops_segments_reserve(spops_context *ctx, int64_t num_se
                                               const spops_segments_options *options,
                                               spops_segments **out);
 
+/** What a plan made by spops_segments_reserve is: plain numbers, to be kept beside its block. */
+typedef struct spops_segments_description {
+    size_t struct_size;  /* set by the caller */
+    size_t memory_bytes; /* of the block that the plan needs */
+    int64_t num_segments, max_terms, num_rows, num_weights, max_cols;
+    spops_gradients gradients;
+    int32_t reserved;
+} spops_segments_description;
+
+SPOPS_DEFINE_DEFAULT(spops_segments_description)
+
 /**
- * Refill a plan made by spops_segments_reserve.
+ * Describe a plan made by spops_segments_reserve, wherever it lives.
+ *
+ * Errors    INVALID_ARGUMENT (NULL, struct_size, another plan).
+ * Threads   One thread at a time per ctx; segments may be shared.
+ */
+SPOPS_API spops_status spops_segments_get_description(spops_context *ctx,
+                                                      const spops_segments *segments,
+                                                      spops_segments_description *description);
+
+/**
+ * A plan on a block that holds what another one with this description had in its own: the same
+ * block, or a copy. On the same backend and kind of device, by the same version of the library.
+ *
+ * memory    See spops_plan_memory. What the block holds is not checked.
+ *
+ * Stream    Touches no device memory and enqueues nothing; also while the stream is captured.
+ * Scratch   None is reserved: spops_context_reserve(ctx, spops_segments_scratch_bytes(plan)).
+ * Errors    INVALID_ARGUMENT (the description; a block too small or misaligned), OUT_OF_MEMORY (host
+ *           memory of the handle), NOT_SUPPORTED.
+ * Threads   One thread at a time per ctx. ctx and the block must outlive the plan.
+ */
+SPOPS_API spops_status spops_segments_attach(spops_context *ctx,
+                                             const spops_segments_description *description,
+                                             const spops_plan_memory *memory, spops_segments **out);
+
+/**
+ * Refill a plan made by spops_segments_reserve, or attached.
  *
  * num_terms   One int32 where ctx runs (device memory for CUDA): how many keys count. More than
  *             max_terms sets the plan's overflow flag and only max_terms are taken.

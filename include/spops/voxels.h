@@ -30,6 +30,7 @@ typedef struct spops_voxels_options {
     spops_voxel_points points;
     spops_gradients gradients; /* of the segments */
     int64_t max_cols;          /* of the segments; 0: 256 */
+    spops_plan_memory *memory; /* of reserve: where the voxels live; NULL: allocated */
 } spops_voxels_options;
 
 SPOPS_DEFINE_DEFAULT(spops_voxels_options)
@@ -69,6 +70,33 @@ SPOPS_API spops_status spops_voxels_create(spops_context *ctx, spops_matrix poin
 SPOPS_API spops_status spops_voxels_reserve(spops_context *ctx, int32_t dims, int64_t max_points,
                                             int64_t max_voxels, const spops_voxels_options *options,
                                             spops_voxels **out);
+
+/** What voxels made by spops_voxels_reserve are: plain numbers, to be kept beside their block. */
+typedef struct spops_voxels_description {
+    size_t struct_size;  /* set by the caller */
+    size_t memory_bytes; /* of the block that the voxels need */
+    int32_t dims;
+    spops_coords_order order;
+    spops_coords_search search; /* as it was chosen, not AUTO */
+    int32_t reserved;
+    int64_t max_points, max_voxels;
+    spops_coords_box box;
+    double size_m[SPOPS_MAX_DIMS], origin_m[SPOPS_MAX_DIMS];
+    int64_t max_cols;
+    spops_voxel_points points;
+    spops_gradients gradients;
+} spops_voxels_description;
+
+SPOPS_DEFINE_DEFAULT(spops_voxels_description)
+
+/** Describe voxels made by spops_voxels_reserve. The rest as spops_segments_get_description. */
+SPOPS_API spops_status spops_voxels_get_description(spops_context *ctx, const spops_voxels *voxels,
+                                                    spops_voxels_description *description);
+
+/** Voxels on a block that holds what others had in theirs. The rest as spops_segments_attach. */
+SPOPS_API spops_status spops_voxels_attach(spops_context *ctx,
+                                           const spops_voxels_description *description,
+                                           const spops_plan_memory *memory, spops_voxels **out);
 
 /**
  * Refill voxels made by spops_voxels_reserve.

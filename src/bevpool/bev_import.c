@@ -237,6 +237,7 @@ spops_status spops_bev_plan_create_from_ranks(spops_context *ctx, const spops_be
     SPOPS_BEGIN_CREATE(ctx, call, out);
     SPOPS_TRY(spops_bev_check_shape(ctx, call, shape, &counts));
     SPOPS_TRY(spops_bev_read_options(ctx, call, options, &o));
+    SPOPS_TRY(spops_check_no_memory(ctx, call, o.memory));
     SPOPS_REQUIRE(ctx, ranks != NULL, "%s: ranks is NULL", call);
     SPOPS_TRY(spops_read_options(ctx, call, ranks, &r, sizeof r));
     SPOPS_TRY(check_ranks_arrays(ctx, call, &r));
@@ -307,6 +308,7 @@ spops_status spops_bev_plan_create_from_intervals(spops_context *ctx, const spop
     SPOPS_BEGIN_CREATE(ctx, call, out);
     SPOPS_TRY(spops_bev_check_shape(ctx, call, shape, &counts));
     SPOPS_TRY(spops_bev_read_options(ctx, call, options, &o));
+    SPOPS_TRY(spops_check_no_memory(ctx, call, o.memory));
     SPOPS_REQUIRE(ctx, intervals != NULL, "%s: intervals is NULL", call);
     SPOPS_TRY(spops_read_options(ctx, call, intervals, &outer, sizeof outer));
     SPOPS_TRY(check_intervals_arrays(ctx, call, &outer));

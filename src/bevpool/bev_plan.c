@@ -90,12 +90,14 @@ spops_status spops_bev_plan_alloc(spops_context *ctx, const spops_bev_shape *sha
     return SPOPS_STATUS_OK;
 }
 
-// Measure the scratch of a plan that has its segments, and reserve it.
-static spops_status reserve_scratch(spops_context *ctx, spops_bev_plan *plan)
+// Measure the scratch of a plan that has its segments, and reserve it where it will be filled.
+static spops_status reserve_scratch(spops_context *ctx, const spops_placement *place,
+                                    spops_bev_plan *plan)
 {
     spops_carver carver = {NULL, 0};
     (void)spops_bev_carve_scratch(plan, &carver);
     plan->scratch_bytes = carver.used;
+    if (!spops_placement_fills(place)) return SPOPS_STATUS_OK;
     return spops_context_reserve(ctx, plan->scratch_bytes);
 }
 
@@ -153,7 +155,7 @@ spops_status spops_bev_plan_build_image(spops_context *ctx, const char *call,
     SPOPS_TRY(spops_segments_image_build(
         ctx, call, image, rows_bytes(ctx, &plan->counts, image->max_cols), &plan->segments));
     SPOPS_TRY(build_image_spans(ctx, call, image, plan));
-    return reserve_scratch(ctx, plan);
+    return reserve_scratch(ctx, NULL, plan);
 }
 
 void spops_bev_plan_destroy(spops_bev_plan *plan)
@@ -263,7 +265,7 @@ static spops_status enqueue_points(spops_context *ctx, const spops_bev_plan *pla
 
 static spops_status alloc_segments(spops_context *ctx, const char *call,
                                    const spops_bev_geometry *g, const spops_bev_options *options,
-                                   bool refillable, spops_bev_plan *plan)
+                                   bool refillable, spops_placement *place, spops_bev_plan *plan)
 {
     const spops_bev_counts *counts = &plan->counts;
     spops_carver carver = {NULL, 0};
@@ -283,54 +285,42 @@ static spops_status alloc_segments(spops_context *ctx, const char *call,
     (void)carve_frustum(g, counts, &carver);
     sizes.extra_bytes = carver.used;
     sizes.extra_scratch_bytes = rows_bytes(ctx, counts, options->max_cols);
-    return spops_segments_alloc(ctx, call, &sizes, &plan->segments);
+    return spops_segments_alloc(ctx, call, &sizes, place, &plan->segments);
 }
 
-static spops_status create_from_geometry(spops_context *ctx, const char *call,
-                                         const spops_bev_geometry *geometry,
-                                         const spops_bev_options *options, bool refillable,
-                                         spops_bev_plan **out)
+// A plan from geometry that was checked; without memory while place measures.
+static spops_status make_plan(spops_context *ctx, const char *call, const spops_bev_geometry *g,
+                              const spops_bev_counts *counts, const spops_bev_options *o,
+                              bool refillable, spops_placement *place, spops_bev_plan **out)
 {
+    const bool fills = spops_placement_fills(place);
     spops_status status = SPOPS_STATUS_OK;
     spops_bev_plan *plan = NULL;
     spops_carver carver = {NULL, 0};
-    spops_bev_geometry g;
-    spops_bev_options o;
-    spops_bev_counts counts;
     spops_lists_source nothing;
     frustum f;
 
-    SPOPS_BEGIN_CREATE(ctx, call, out);
-    SPOPS_REQUIRE_SLOT(ctx, call, bev_points);
-    SPOPS_TRY(spops_bev_read_geometry(ctx, call, geometry, &g, &counts));
-    SPOPS_REQUIRE(ctx, g.cameras != NULL || refillable,
-                  "%s: cameras is NULL, expected %" PRId64 " cameras", call, counts.num_transforms);
-    SPOPS_TRY(spops_bev_read_options(ctx, call, options, &o));
-
-    if (refillable && o.kernel == SPOPS_BEV_KERNEL_SPANS)
-        return spops_fail(ctx, SPOPS_STATUS_NOT_SUPPORTED,
-                          "%s: kernel is spans, which a plan that is refilled does not have", call);
-
-    SPOPS_TRY(spops_bev_plan_alloc(ctx, &g.shape, &counts, o.kernel, &plan));
-    plan->pool_variant = o.pool_variant;
-    SPOPS_TRY_GOTO(alloc_segments(ctx, call, &g, &o, refillable, plan), status, fail);
+    SPOPS_TRY(spops_bev_plan_alloc(ctx, &g->shape, counts, o->kernel, &plan));
+    plan->pool_variant = o->pool_variant;
+    plan->input_height = g->input_height;
+    plan->input_width = g->input_width;
+    SPOPS_TRY_GOTO(alloc_segments(ctx, call, g, o, refillable, place, plan), status, fail);
     carver.base = plan->segments->extra;
-    f = carve_frustum(&g, &counts, &carver);
-    plan->points = points_args(&g, &counts, f);
-    SPOPS_TRY_GOTO(upload_numbers(ctx, call, &g, &counts, f.numbers), status, fail);
-    if (g.cameras != NULL) {
+    f = carve_frustum(g, counts, &carver);
+    plan->points = points_args(g, counts, f);
+    if (fills) SPOPS_TRY_GOTO(upload_numbers(ctx, call, g, counts, f.numbers), status, fail);
+    if (fills && g->cameras != NULL) {
         SPOPS_TRY_GOTO(enqueue_points(ctx, plan, f.numbers), status, fail);
-    } else {
+    } else if (fills) {
         memset(&nothing, 0, sizeof nothing);
         SPOPS_TRY_GOTO(spops_segments_enqueue_build(ctx, plan->segments, &nothing), status, fail);
     }
-    if (!refillable && spops_bev_wants_spans(ctx, &counts, o.kernel))
+    if (!refillable && spops_bev_wants_spans(ctx, counts, o->kernel))
         SPOPS_TRY_GOTO(spops_bev_spans_enqueue(ctx, call, plan, f.keys), status, fail);
-    SPOPS_TRY_GOTO(refillable ? ctx->backend->wait(ctx)
-                              : spops_segments_finish(ctx, plan->segments),
-                   status, fail);
+    if (!refillable) SPOPS_TRY_GOTO(spops_segments_finish(ctx, plan->segments), status, fail);
+    if (refillable && fills) SPOPS_TRY_GOTO(ctx->backend->wait(ctx), status, fail);
     SPOPS_TRY_GOTO(spops_bev_spans_finish(ctx, call, plan), status, fail);
-    SPOPS_TRY_GOTO(reserve_scratch(ctx, plan), status, fail);
+    SPOPS_TRY_GOTO(reserve_scratch(ctx, place, plan), status, fail);
     *out = plan;
     return SPOPS_STATUS_OK;
 
@@ -339,16 +329,117 @@ fail:
     return status;
 }
 
+static spops_status measure(spops_context *ctx, const char *call, const spops_bev_geometry *g,
+                            const spops_bev_counts *counts, const spops_bev_options *o,
+                            spops_placement *place)
+{
+    spops_bev_plan *plan = NULL;
+    *place = (spops_placement){{NULL, 0}, false};
+    SPOPS_TRY(make_plan(ctx, call, g, counts, o, true, place, &plan));
+    spops_bev_plan_destroy(plan);
+    return SPOPS_STATUS_OK;
+}
+
 spops_status spops_bev_plan_create(spops_context *ctx, const spops_bev_geometry *geometry,
                                    const spops_bev_options *options, spops_bev_plan **out)
 {
-    return create_from_geometry(ctx, "bev_plan_create", geometry, options, false, out);
+    static const char call[] = "bev_plan_create";
+    spops_bev_geometry g;
+    spops_bev_options o;
+    spops_bev_counts counts;
+
+    SPOPS_BEGIN_CREATE(ctx, call, out);
+    SPOPS_REQUIRE_SLOT(ctx, call, bev_points);
+    SPOPS_TRY(spops_bev_read_geometry(ctx, call, geometry, &g, &counts));
+    SPOPS_REQUIRE(ctx, g.cameras != NULL, "%s: cameras is NULL, expected %" PRId64 " cameras", call,
+                  counts.num_transforms);
+    SPOPS_TRY(spops_bev_read_options(ctx, call, options, &o));
+    SPOPS_TRY(spops_check_no_memory(ctx, call, o.memory));
+    return make_plan(ctx, call, &g, &counts, &o, false, NULL, out);
 }
 
 spops_status spops_bev_plan_reserve(spops_context *ctx, const spops_bev_geometry *geometry,
                                     const spops_bev_options *options, spops_bev_plan **out)
 {
-    return create_from_geometry(ctx, "bev_plan_reserve", geometry, options, true, out);
+    static const char call[] = "bev_plan_reserve";
+    spops_bev_geometry g;
+    spops_bev_options o;
+    spops_bev_counts counts;
+    spops_placement place;
+
+    SPOPS_BEGIN_CREATE(ctx, call, out);
+    SPOPS_REQUIRE_SLOT(ctx, call, bev_points);
+    SPOPS_TRY(spops_bev_read_geometry(ctx, call, geometry, &g, &counts));
+    SPOPS_TRY(spops_bev_read_options(ctx, call, options, &o));
+    if (o.kernel == SPOPS_BEV_KERNEL_SPANS)
+        return spops_fail(ctx, SPOPS_STATUS_NOT_SUPPORTED,
+                          "%s: kernel is spans, which a plan that is refilled does not have", call);
+    if (o.memory == NULL) return make_plan(ctx, call, &g, &counts, &o, true, NULL, out);
+    SPOPS_TRY(spops_check_memory(ctx, call, o.memory));
+    SPOPS_TRY(measure(ctx, call, &g, &counts, &o, &place));
+    if (o.memory->block == NULL) return spops_placement_report(ctx, call, &place, o.memory);
+    SPOPS_TRY(spops_placement_enter(ctx, call, o.memory->block, o.memory->bytes, &place));
+    return make_plan(ctx, call, &g, &counts, &o, true, &place, out);
+}
+
+spops_status spops_bev_plan_get_description(spops_context *ctx, const spops_bev_plan *plan,
+                                            spops_bev_plan_description *description)
+{
+    static const char call[] = "bev_plan_get_description";
+    spops_bev_plan_description found = spops_bev_plan_description_default();
+    const spops_segments *segments;
+
+    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_TRY(spops_bev_check_plan(ctx, call, plan));
+    segments = plan->segments;
+    SPOPS_REQUIRE(ctx, segments->refillable, "%s: the plan was not made by bev_plan_reserve", call);
+    found.memory_bytes =
+        spops_placed_bytes(segments->workspace_bytes, spops_placed_bytes(segments->block_bytes, 0));
+    found.shape = plan->shape;
+    found.input_height = plan->input_height;
+    found.input_width = plan->input_width;
+    found.has_depths = plan->points.depths_m != NULL;
+    found.depth_start_m = plan->points.depth_start_m;
+    found.depth_step_m = plan->points.depth_step_m;
+    memcpy(found.grid_lower_m, plan->points.grid_lower_m, sizeof found.grid_lower_m);
+    memcpy(found.cell_size_m, plan->points.cell_size_m, sizeof found.cell_size_m);
+    found.max_cols = segments->max_cols;
+    found.backward = segments->gradients != SPOPS_GRADIENTS_NONE;
+    return spops_write_struct(ctx, call, "description", description, &found, sizeof found);
+}
+
+spops_status spops_bev_plan_attach(spops_context *ctx,
+                                   const spops_bev_plan_description *description,
+                                   const spops_plan_memory *memory, spops_bev_plan **out)
+{
+    static const char call[] = "bev_plan_attach";
+    static const double in_the_block; // where depths lie when a geometry is only described
+    spops_bev_plan_description d = spops_bev_plan_description_default();
+    spops_bev_geometry given = spops_bev_geometry_default(), g;
+    spops_bev_options wanted = spops_bev_options_default(), o;
+    spops_bev_counts counts;
+    spops_placement place;
+
+    SPOPS_TRY(spops_begin_attach(ctx, call, description, memory, out != NULL));
+    *out = NULL;
+    SPOPS_REQUIRE_SLOT(ctx, call, bev_points);
+    SPOPS_TRY(spops_read_options(ctx, call, description, &d, sizeof d));
+    given.shape = d.shape;
+    given.input_height = d.input_height;
+    given.input_width = d.input_width;
+    given.depth_start_m = d.has_depths ? 0.0 : d.depth_start_m;
+    given.depth_step_m = d.has_depths ? 1.0 : d.depth_step_m;
+    memcpy(given.grid_lower_m, d.grid_lower_m, sizeof given.grid_lower_m);
+    memcpy(given.cell_size_m, d.cell_size_m, sizeof given.cell_size_m);
+    SPOPS_TRY(spops_bev_read_geometry(ctx, call, &given, &g, &counts));
+    if (d.has_depths) g.depths_m = &in_the_block;
+    wanted.max_cols = d.max_cols;
+    wanted.backward = d.backward;
+    SPOPS_TRY(spops_bev_read_options(ctx, call, &wanted, &o));
+    SPOPS_TRY(measure(ctx, call, &g, &counts, &o, &place));
+    SPOPS_TRY(spops_placement_enter(ctx, call, memory->block, memory->bytes, &place));
+    place.attaches = true;
+    return make_plan(ctx, call, &g, &counts, &o, true, &place, out);
 }
 
 spops_status spops_bev_check_plan(spops_context *ctx, const char *call, const spops_bev_plan *plan)

@@ -70,6 +70,7 @@ spops_status spops_coords_read_options(spops_context *ctx, const char *call, int
     choices->search = o.search;
     choices->duplicates = o.duplicates;
     choices->max_grid_bytes = o.max_grid_bytes > 0 ? o.max_grid_bytes : SPOPS_DEFAULT_GRID_BYTES;
+    choices->memory = o.memory;
     choices->has_box = o.box != NULL;
     if (o.box != NULL) SPOPS_TRY(read_box(ctx, call, dims, o.box, &choices->box));
     return SPOPS_STATUS_OK;
@@ -191,12 +192,12 @@ static spops_status choose_search(spops_context *ctx, const char *call,
 }
 
 static spops_status alloc_workspace(spops_context *ctx, const char *call, int64_t max_candidates,
-                                    spops_coords *s)
+                                    spops_placement *place, spops_coords *s)
 {
     const spops_coords_workspace_args args = {&s->arrays, max_candidates};
     const size_t bytes = ctx->backend->coords_workspace_bytes(ctx, &args);
     if (bytes == SIZE_MAX) return too_large(ctx, call);
-    SPOPS_TRY(spops_backend_alloc(ctx, bytes, &s->workspace));
+    SPOPS_TRY(spops_place(ctx, place, bytes, &s->workspace));
     s->workspace_bytes = bytes;
     s->max_candidates = max_candidates;
     return SPOPS_STATUS_OK;
@@ -206,7 +207,7 @@ static spops_status alloc_workspace(spops_context *ctx, const char *call, int64_
 static spops_status alloc_set(spops_context *ctx, const char *call, int32_t dims,
                               const spops_coords_box *box, const spops_coords_choices *choices,
                               int64_t max_rows, int64_t max_items, bool item_rows,
-                              int64_t max_candidates, spops_coords **out)
+                              int64_t max_candidates, spops_placement *place, spops_coords **out)
 {
     spops_status status = SPOPS_STATUS_OK;
     spops_carver carver = {NULL, 0};
@@ -217,6 +218,7 @@ static spops_status alloc_set(spops_context *ctx, const char *call, int32_t dims
     s = spops_host_alloc(ctx, 1, sizeof *s);
     if (s == NULL) return SPOPS_STATUS_OUT_OF_MEMORY;
     s->ctx = ctx;
+    s->placed = place != NULL;
     s->arrays.order = choices->order;
     s->arrays.max_rows = max_rows;
     s->arrays.max_items = max_items;
@@ -228,11 +230,11 @@ static spops_status alloc_set(spops_context *ctx, const char *call, int32_t dims
         status = too_large(ctx, call);
         goto fail;
     }
-    SPOPS_TRY_GOTO(spops_backend_alloc(ctx, carver.used, &s->block), status, fail);
+    SPOPS_TRY_GOTO(spops_place(ctx, place, carver.used, &s->block), status, fail);
     s->block_bytes = carver.used;
     carver = (spops_carver){s->block, 0};
     carve_block(&s->arrays, item_rows, &carver);
-    SPOPS_TRY_GOTO(alloc_workspace(ctx, call, max_candidates, s), status, fail);
+    SPOPS_TRY_GOTO(alloc_workspace(ctx, call, max_candidates, place, s), status, fail);
     *out = s;
     return SPOPS_STATUS_OK;
 
@@ -243,7 +245,7 @@ fail:
 
 static void free_workspace(spops_context *ctx, spops_coords *s)
 {
-    spops_backend_free(ctx, s->workspace, s->workspace_bytes);
+    spops_displace(ctx, s->placed, s->workspace, s->workspace_bytes);
     s->workspace = NULL;
     s->workspace_bytes = 0;
     s->max_candidates = 0;
@@ -293,8 +295,8 @@ static spops_status fit_set(spops_context *ctx, const char *call, const spops_co
     spops_coords_arrays filled;
     spops_coords *s = NULL;
 
-    SPOPS_TRY(
-        alloc_set(ctx, call, source.dims, &box, choices, n, from->max_items, item_rows, n, &s));
+    SPOPS_TRY(alloc_set(ctx, call, source.dims, &box, choices, n, from->max_items, item_rows, n,
+                        NULL, &s));
     filled = s->arrays;
     filled.max_items = n;
     filled.item_row = NULL; // the numbers of items are those of `wide`
@@ -328,8 +330,9 @@ spops_status spops_coords_make(spops_context *ctx, const char *call,
     const bool item_rows = one_candidate(source->kind);
     spops_coords *s = NULL, *fitted = NULL;
 
+    SPOPS_TRY(spops_check_no_memory(ctx, call, choices->memory));
     SPOPS_TRY(alloc_set(ctx, call, source->dims, box, choices, source->max_candidates,
-                        source->max_items, item_rows, source->max_candidates, &s));
+                        source->max_items, item_rows, source->max_candidates, NULL, &s));
     SPOPS_TRY_GOTO(build_set(ctx, source, &s->arrays, s->workspace), status, fail);
     SPOPS_TRY_GOTO(ctx->backend->download(ctx, &s->state, s->arrays.state, sizeof s->state), status,
                    fail);
@@ -353,7 +356,8 @@ fail:
 
 spops_status spops_coords_make_empty(spops_context *ctx, const char *call, int32_t dims,
                                      int64_t max_rows, int64_t max_items,
-                                     const spops_coords_choices *choices, spops_coords **out)
+                                     const spops_coords_choices *choices, spops_placement *place,
+                                     spops_coords **out)
 {
     spops_status status = SPOPS_STATUS_OK;
     spops_coords_source nothing;
@@ -362,13 +366,15 @@ spops_status spops_coords_make_empty(spops_context *ctx, const char *call, int32
     SPOPS_REQUIRE(ctx, choices->has_box, "%s: box is NULL, expected the box of all coordinates",
                   call);
     SPOPS_TRY(alloc_set(ctx, call, dims, &choices->box, choices, max_rows, max_items, true,
-                        max_items, &s));
+                        max_items, place, &s));
     s->refillable = true;
-    memset(&nothing, 0, sizeof nothing);
-    nothing.kind = SPOPS_COORDS_ROWS;
-    nothing.dims = dims;
-    SPOPS_TRY_GOTO(spops_coords_fill(ctx, call, s, &nothing), status, fail);
-    SPOPS_TRY_GOTO(ctx->backend->wait(ctx), status, fail);
+    if (spops_placement_fills(place)) {
+        memset(&nothing, 0, sizeof nothing);
+        nothing.kind = SPOPS_COORDS_ROWS;
+        nothing.dims = dims;
+        SPOPS_TRY_GOTO(spops_coords_fill(ctx, call, s, &nothing), status, fail);
+        SPOPS_TRY_GOTO(ctx->backend->wait(ctx), status, fail);
+    }
     *out = s;
     return SPOPS_STATUS_OK;
 
@@ -402,9 +408,9 @@ void spops_coords_destroy(spops_coords *coords)
     spops_context *ctx;
     if (coords == NULL) return;
     ctx = coords->ctx;
-    if (coords->block != NULL) (void)ctx->backend->wait(ctx);
+    if (coords->block != NULL && !coords->placed) (void)ctx->backend->wait(ctx);
     free_workspace(ctx, coords);
-    spops_backend_free(ctx, coords->block, coords->block_bytes);
+    spops_displace(ctx, coords->placed, coords->block, coords->block_bytes);
     spops_host_free(ctx, coords, 1, sizeof *coords);
 }
 
@@ -440,19 +446,111 @@ spops_status spops_coords_create(spops_context *ctx, int32_t dims, int64_t num_r
     return spops_coords_make(ctx, call, &source, &choices, &box, out);
 }
 
+static spops_status measure(spops_context *ctx, const char *call, int32_t dims, int64_t max_rows,
+                            int64_t max_items, const spops_coords_choices *choices,
+                            spops_placement *place)
+{
+    spops_coords *s = NULL;
+    *place = (spops_placement){{NULL, 0}, false};
+    SPOPS_TRY(spops_coords_make_empty(ctx, call, dims, max_rows, max_items, choices, place, &s));
+    spops_coords_destroy(s);
+    return SPOPS_STATUS_OK;
+}
+
 spops_status spops_coords_reserve(spops_context *ctx, int32_t dims, int64_t max_rows,
                                   int64_t max_items, const spops_coords_options *options,
                                   spops_coords **out)
 {
     static const char call[] = "coords_reserve";
     spops_coords_choices choices;
+    spops_placement place;
 
     SPOPS_BEGIN_CREATE(ctx, call, out);
     SPOPS_TRY(spops_coords_check_dims(ctx, call, dims));
     SPOPS_TRY(spops_check_count(ctx, call, "max_rows", max_rows));
     SPOPS_TRY(spops_check_count(ctx, call, "max_items", max_items));
     SPOPS_TRY(spops_coords_read_options(ctx, call, dims, options, &choices));
-    return spops_coords_make_empty(ctx, call, dims, max_rows, max_items, &choices, out);
+    if (choices.memory == NULL)
+        return spops_coords_make_empty(ctx, call, dims, max_rows, max_items, &choices, NULL, out);
+    SPOPS_TRY(spops_check_memory(ctx, call, choices.memory));
+    SPOPS_TRY(measure(ctx, call, dims, max_rows, max_items, &choices, &place));
+    if (choices.memory->block == NULL)
+        return spops_placement_report(ctx, call, &place, choices.memory);
+    SPOPS_TRY(
+        spops_placement_enter(ctx, call, choices.memory->block, choices.memory->bytes, &place));
+    return spops_coords_make_empty(ctx, call, dims, max_rows, max_items, &choices, &place, out);
+}
+
+spops_coords_description spops_coords_describe(const spops_coords *coords)
+{
+    spops_coords_description d = spops_coords_description_default();
+    d.memory_bytes =
+        spops_placed_bytes(coords->workspace_bytes, spops_placed_bytes(coords->block_bytes, 0));
+    d.dims = coords->arrays.layout.dims;
+    d.order = coords->arrays.order;
+    d.search = coords->arrays.search;
+    d.has_item_row = coords->has_item_row;
+    d.max_rows = coords->arrays.max_rows;
+    d.max_items = coords->arrays.max_items;
+    d.last_items = coords->last_items;
+    d.box = spops_box_of(&coords->arrays.layout);
+    return d;
+}
+
+spops_status spops_coords_read_description(spops_context *ctx, const char *call,
+                                           const spops_coords_description *description,
+                                           spops_coords_choices *choices)
+{
+    spops_coords_options o = spops_coords_options_default();
+    SPOPS_TRY(spops_coords_check_dims(ctx, call, description->dims));
+    SPOPS_TRY(spops_check_count(ctx, call, "max_rows", description->max_rows));
+    SPOPS_TRY(spops_check_count(ctx, call, "max_items", description->max_items));
+    SPOPS_REQUIRE(ctx,
+                  description->last_items >= 0 && description->last_items <= description->max_items,
+                  "%s: last_items is %" PRId64 ", expected 0 to max_items = %" PRId64, call,
+                  description->last_items, description->max_items);
+    SPOPS_REQUIRE(ctx, description->search != SPOPS_COORDS_SEARCH_AUTO,
+                  "%s: search is AUTO, expected the one that was chosen", call);
+    o.order = description->order;
+    o.search = description->search;
+    o.box = &description->box;
+    o.max_grid_bytes = SIZE_MAX; // it was small enough when it was chosen
+    return spops_coords_read_options(ctx, call, description->dims, &o, choices);
+}
+
+spops_status spops_coords_get_description(spops_context *ctx, const spops_coords *coords,
+                                          spops_coords_description *description)
+{
+    static const char call[] = "coords_get_description";
+    spops_coords_description found;
+
+    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_TRY(spops_coords_check(ctx, call, "coords", coords));
+    SPOPS_REQUIRE(ctx, coords->refillable, "%s: the set was not made by coords_reserve", call);
+    found = spops_coords_describe(coords);
+    return spops_write_struct(ctx, call, "description", description, &found, sizeof found);
+}
+
+spops_status spops_coords_attach(spops_context *ctx, const spops_coords_description *description,
+                                 const spops_plan_memory *memory, spops_coords **out)
+{
+    static const char call[] = "coords_attach";
+    spops_coords_description d = spops_coords_description_default();
+    spops_coords_choices choices;
+    spops_placement place;
+
+    SPOPS_TRY(spops_begin_attach(ctx, call, description, memory, out != NULL));
+    *out = NULL;
+    SPOPS_TRY(spops_read_options(ctx, call, description, &d, sizeof d));
+    SPOPS_TRY(spops_coords_read_description(ctx, call, &d, &choices));
+    SPOPS_TRY(measure(ctx, call, d.dims, d.max_rows, d.max_items, &choices, &place));
+    SPOPS_TRY(spops_placement_enter(ctx, call, memory->block, memory->bytes, &place));
+    place.attaches = true;
+    SPOPS_TRY(
+        spops_coords_make_empty(ctx, call, d.dims, d.max_rows, d.max_items, &choices, &place, out));
+    (*out)->has_item_row = d.has_item_row != 0;
+    (*out)->last_items = d.last_items;
+    return SPOPS_STATUS_OK;
 }
 
 spops_status spops_coords_set(spops_context *ctx, spops_coords *coords, const int32_t *num_rows,

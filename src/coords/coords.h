@@ -12,6 +12,7 @@
 struct spops_coords {
     spops_context *ctx; // made it, frees it
     spops_coords_arrays arrays;
+    bool placed;              // in the caller's memory
     bool refillable;          // counts stay on the device, the workspace is kept
     bool has_item_row;        // after the last fill
     int64_t last_items;       // max_items of the last fill
@@ -31,6 +32,7 @@ typedef struct spops_coords_choices {
     bool has_box;
     spops_coords_box box; // columns behind the last axis are 0
     size_t max_grid_bytes;
+    spops_plan_memory *memory; // of reserve
 } spops_coords_choices;
 
 spops_status spops_coords_read_options(spops_context *ctx, const char *call, int32_t dims,
@@ -75,10 +77,17 @@ spops_status spops_coords_make(spops_context *ctx, const char *call,
                                const spops_coords_choices *choices, const spops_coords_box *box,
                                spops_coords **out);
 
-// A set with capacities, empty.
+// A set with capacities, empty; without memory while place measures.
 spops_status spops_coords_make_empty(spops_context *ctx, const char *call, int32_t dims,
                                      int64_t max_rows, int64_t max_items,
-                                     const spops_coords_choices *choices, spops_coords **out);
+                                     const spops_coords_choices *choices, spops_placement *place,
+                                     spops_coords **out);
+
+// The description of a refillable set; the choices of one, checked, with capacities that are.
+spops_coords_description spops_coords_describe(const spops_coords *coords);
+spops_status spops_coords_read_description(spops_context *ctx, const char *call,
+                                           const spops_coords_description *description,
+                                           spops_coords_choices *choices);
 
 // Enqueue a fill of a refillable set.
 spops_status spops_coords_fill(spops_context *ctx, const char *call, spops_coords *coords,

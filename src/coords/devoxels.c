@@ -94,7 +94,7 @@ static spops_status alloc_devoxels(spops_context *ctx, const char *call, const s
     sizes.refillable = refillable;
     sizes.weights_unique = true; // a corner of a point is its own weight
     sizes.pairs = sizes.order = true;
-    SPOPS_TRY_GOTO(spops_segments_alloc(ctx, call, &sizes, &d->segments), status, fail);
+    SPOPS_TRY_GOTO(spops_segments_alloc(ctx, call, &sizes, NULL, &d->segments), status, fail);
     *out = d;
     return SPOPS_STATUS_OK;
 

@@ -68,6 +68,7 @@ static spops_status read_options(spops_context *ctx, const char *call,
     SPOPS_REQUIRE(ctx, o.reserved == 0, "%s: reserved is %" PRId32 ", expected 0", call,
                   o.reserved);
     c->max_pairs = o.max_pairs;
+    c->memory = o.memory;
     c->no_symmetry = o.no_symmetry != 0;
     return SPOPS_STATUS_OK;
 }
@@ -183,15 +184,15 @@ static void carve_pairs_of(spops_kernel_map *map, size_t bytes, spops_carver *c)
 }
 
 static spops_status alloc_block(spops_context *ctx, const char *call, carve_function carve,
-                                size_t inner_bytes, spops_kernel_map *map, void **block,
-                                size_t *block_bytes)
+                                size_t inner_bytes, spops_placement *place, spops_kernel_map *map,
+                                void **block, size_t *block_bytes)
 {
     spops_carver carver = {NULL, 0};
     carve(map, inner_bytes, &carver);
     if (carver.used == SIZE_MAX)
         return spops_fail(ctx, SPOPS_STATUS_OUT_OF_MEMORY,
                           "%s: the map needs more bytes than an address can count", call);
-    SPOPS_TRY(spops_backend_alloc(ctx, carver.used, block));
+    SPOPS_TRY(spops_place(ctx, place, carver.used, block));
     *block_bytes = carver.used;
     carver = (spops_carver){*block, 0};
     if (*block != NULL) carve(map, inner_bytes, &carver);
@@ -265,7 +266,7 @@ static spops_mask_order mask_order_of(const spops_taps *taps)
 
 spops_status spops_map_alloc(spops_context *ctx, const char *call, const spops_map_choices *choices,
                              int64_t num_in, int64_t num_out, bool refillable,
-                             spops_kernel_map **out)
+                             spops_placement *place, spops_kernel_map **out)
 {
     spops_status status = SPOPS_STATUS_OK;
     spops_kernel_map *map = NULL;
@@ -274,12 +275,14 @@ spops_status spops_map_alloc(spops_context *ctx, const char *call, const spops_m
 
     *out = NULL;
     SPOPS_REQUIRE_SLOT(ctx, call, map_search);
+    if (!refillable) SPOPS_TRY(spops_check_no_memory(ctx, call, choices->memory));
     map = spops_host_alloc(ctx, 1, sizeof *map);
     if (map == NULL) return SPOPS_STATUS_OUT_OF_MEMORY;
     map->ctx = ctx;
     map->kind = choices->kind;
     map->kernel = choices->kernel;
     map->contents = choices->contents;
+    map->placed = place != NULL;
     map->refillable = refillable;
     a = &map->arrays;
     a->taps = choices->taps;
@@ -294,16 +297,17 @@ spops_status spops_map_alloc(spops_context *ctx, const char *call, const spops_m
     a->out = side_of(num_out, a->tile_rows);
     a->in = side_of(num_in, a->tile_rows);
     a->in.mirrored = a->symmetric;
-    SPOPS_TRY_GOTO(alloc_block(ctx, call, carve_block_of, 0, map, &map->block, &map->block_bytes),
-                   status, fail);
+    SPOPS_TRY_GOTO(
+        alloc_block(ctx, call, carve_block_of, 0, place, map, &map->block, &map->block_bytes),
+        status, fail);
     if (refillable)
-        SPOPS_TRY_GOTO(
-            alloc_block(ctx, call, carve_pairs_of, 0, map, &map->pairs_block, &map->pairs_bytes),
-            status, fail);
+        SPOPS_TRY_GOTO(alloc_block(ctx, call, carve_pairs_of, 0, place, map, &map->pairs_block,
+                                   &map->pairs_bytes),
+                       status, fail);
     backend_bytes = ctx->backend->map_workspace_bytes(
         ctx, &(const spops_map_workspace_args){.map = a, .contents = map->contents});
-    SPOPS_TRY_GOTO(alloc_block(ctx, call, carve_workspace, backend_bytes, map, &map->workspace,
-                               &map->workspace_bytes),
+    SPOPS_TRY_GOTO(alloc_block(ctx, call, carve_workspace, backend_bytes, place, map,
+                               &map->workspace, &map->workspace_bytes),
                    status, fail);
     if ((map->contents & SPOPS_MAP_REVERSE) && a->in.mirrored) {
         a->in.table = a->out.table;
@@ -367,7 +371,7 @@ spops_status spops_map_enqueue_sides(spops_context *ctx, const spops_kernel_map 
 
 static void free_workspace(spops_context *ctx, spops_kernel_map *map)
 {
-    spops_backend_free(ctx, map->workspace, map->workspace_bytes);
+    spops_displace(ctx, map->placed, map->workspace, map->workspace_bytes);
     map->workspace = map->backend_workspace = NULL;
     map->workspace_bytes = 0;
     if (map->contents & SPOPS_MAP_TABLE) return;
@@ -383,8 +387,8 @@ spops_status spops_map_finish(spops_context *ctx, const char *call, spops_kernel
                               "%s: the map has %" PRId64 " pairs, expected at most %" PRId64, call,
                               map->state.num_pairs, SPOPS_MAX_COUNT);
         map->arrays.max_pairs = map->state.num_pairs;
-        SPOPS_TRY(
-            alloc_block(ctx, call, carve_pairs_of, 0, map, &map->pairs_block, &map->pairs_bytes));
+        SPOPS_TRY(alloc_block(ctx, call, carve_pairs_of, 0, NULL, map, &map->pairs_block,
+                              &map->pairs_bytes));
         SPOPS_TRY(put_pairs(ctx, map));
     }
     SPOPS_TRY(ctx->backend->wait(ctx));
@@ -419,18 +423,15 @@ static spops_status begin_make(spops_context *ctx, const char *call, spops_kerne
     return spops_check_not_capturing(ctx, call);
 }
 
-// A map between two sets, checked and allocated. *out becomes in where the kind has one set.
-static spops_status alloc_between(spops_context *ctx, const char *call, spops_kernel_map_kind kind,
-                                  const spops_kernel_shape *kernel, const spops_coords *in,
-                                  const spops_coords **out, const spops_kernel_map_options *options,
-                                  bool refillable, spops_kernel_map **map)
+// What a map between two sets is made with. *out becomes in where the kind has one set.
+static spops_status read_between(spops_context *ctx, const char *call, spops_kernel_map_kind kind,
+                                 const spops_kernel_shape *kernel, const spops_coords *in,
+                                 const spops_coords **out, const spops_kernel_map_options *options,
+                                 spops_map_choices *choices)
 {
-    spops_map_choices choices;
     SPOPS_TRY(check_sets(ctx, call, kind, in, out));
-    SPOPS_TRY(
-        spops_map_read_choices(ctx, call, kind, kernel, in->arrays.layout.dims, options, &choices));
-    return spops_map_alloc(ctx, call, &choices, in->arrays.max_rows, (*out)->arrays.max_rows,
-                           refillable, map);
+    return spops_map_read_choices(ctx, call, kind, kernel, in->arrays.layout.dims, options,
+                                  choices);
 }
 
 spops_status spops_kernel_map_create(spops_context *ctx, spops_kernel_map_kind kind,
@@ -441,10 +442,13 @@ spops_status spops_kernel_map_create(spops_context *ctx, spops_kernel_map_kind k
 {
     static const char call[] = "kernel_map_create";
     spops_status status = SPOPS_STATUS_OK;
+    spops_map_choices choices;
     spops_kernel_map *m = NULL;
 
     SPOPS_TRY(begin_make(ctx, call, map));
-    SPOPS_TRY(alloc_between(ctx, call, kind, kernel, in, &out, options, false, &m));
+    SPOPS_TRY(read_between(ctx, call, kind, kernel, in, &out, options, &choices));
+    SPOPS_TRY(spops_map_alloc(ctx, call, &choices, in->arrays.max_rows, out->arrays.max_rows, false,
+                              NULL, &m));
     SPOPS_TRY_GOTO(search_taps(ctx, m, in, out), status, fail);
     SPOPS_TRY_GOTO(spops_map_enqueue_sides(ctx, m), status, fail);
     SPOPS_TRY_GOTO(ctx->backend->download(ctx, &m->state, m->arrays.state, sizeof m->state), status,
@@ -489,8 +493,8 @@ spops_status spops_kernel_map_create_inverse(spops_context *ctx, const spops_ker
     for (int a = 0; a < from->taps.dims; ++a)
         choices.kernel.padding[a] = from->taps.padding[a];
 
-    SPOPS_TRY(
-        spops_map_alloc(ctx, call, &choices, from->out.max_rows, from->in.max_rows, false, &m));
+    SPOPS_TRY(spops_map_alloc(ctx, call, &choices, from->out.max_rows, from->in.max_rows, false,
+                              NULL, &m));
     m->state = of->state;
     m->state.num_in = of->state.num_out;
     m->state.num_out = of->state.num_in;
@@ -513,6 +517,37 @@ fail:
 
 // ---- Into capacities ----------------------------------------------------------------------------
 
+// A map with capacities, empty; without memory while place measures.
+static spops_status make_empty(spops_context *ctx, const char *call,
+                               const spops_map_choices *choices, int64_t max_in, int64_t max_out,
+                               spops_placement *place, spops_kernel_map **map)
+{
+    spops_status status = SPOPS_STATUS_OK;
+    spops_kernel_map *m = NULL;
+
+    SPOPS_TRY(spops_map_alloc(ctx, call, choices, max_in, max_out, true, place, &m));
+    if (spops_placement_fills(place)) {
+        SPOPS_TRY_GOTO(ctx->backend->fill_zero(ctx, m->block, m->block_bytes), status, fail);
+        SPOPS_TRY_GOTO(ctx->backend->wait(ctx), status, fail);
+    }
+    *map = m;
+    return SPOPS_STATUS_OK;
+
+fail:
+    spops_kernel_map_destroy(m);
+    return status;
+}
+
+static spops_status measure(spops_context *ctx, const char *call, const spops_map_choices *choices,
+                            int64_t max_in, int64_t max_out, spops_placement *place)
+{
+    spops_kernel_map *m = NULL;
+    *place = (spops_placement){{NULL, 0}, false};
+    SPOPS_TRY(make_empty(ctx, call, choices, max_in, max_out, place, &m));
+    spops_kernel_map_destroy(m);
+    return SPOPS_STATUS_OK;
+}
+
 spops_status spops_kernel_map_reserve(spops_context *ctx, spops_kernel_map_kind kind,
                                       const spops_kernel_shape *kernel, const spops_coords *in,
                                       const spops_coords *out,
@@ -520,19 +555,80 @@ spops_status spops_kernel_map_reserve(spops_context *ctx, spops_kernel_map_kind 
                                       spops_kernel_map **map)
 {
     static const char call[] = "kernel_map_reserve";
-    spops_status status = SPOPS_STATUS_OK;
-    spops_kernel_map *m = NULL;
+    spops_map_choices c;
+    spops_placement place;
+    int64_t max_in, max_out;
 
     SPOPS_TRY(begin_make(ctx, call, map));
-    SPOPS_TRY(alloc_between(ctx, call, kind, kernel, in, &out, options, true, &m));
-    SPOPS_TRY_GOTO(ctx->backend->fill_zero(ctx, m->block, m->block_bytes), status, fail);
-    SPOPS_TRY_GOTO(ctx->backend->wait(ctx), status, fail);
-    *map = m;
-    return SPOPS_STATUS_OK;
+    SPOPS_TRY(read_between(ctx, call, kind, kernel, in, &out, options, &c));
+    max_in = in->arrays.max_rows;
+    max_out = out->arrays.max_rows;
+    if (c.memory == NULL) return make_empty(ctx, call, &c, max_in, max_out, NULL, map);
+    SPOPS_TRY(spops_check_memory(ctx, call, c.memory));
+    SPOPS_TRY(measure(ctx, call, &c, max_in, max_out, &place));
+    if (c.memory->block == NULL) return spops_placement_report(ctx, call, &place, c.memory);
+    SPOPS_TRY(spops_placement_enter(ctx, call, c.memory->block, c.memory->bytes, &place));
+    return make_empty(ctx, call, &c, max_in, max_out, &place, map);
+}
 
-fail:
-    spops_kernel_map_destroy(m);
-    return status;
+spops_status spops_kernel_map_get_description(spops_context *ctx, const spops_kernel_map *map,
+                                              spops_kernel_map_description *description)
+{
+    static const char call[] = "kernel_map_get_description";
+    spops_kernel_map_description found = spops_kernel_map_description_default();
+    size_t bytes;
+
+    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_TRY(spops_map_check(ctx, call, "map", map));
+    SPOPS_REQUIRE(ctx, map->refillable, "%s: the map was not made by kernel_map_reserve", call);
+    bytes = spops_placed_bytes(map->pairs_bytes, spops_placed_bytes(map->block_bytes, 0));
+    found.memory_bytes = spops_placed_bytes(map->workspace_bytes, bytes);
+    found.max_in = map->arrays.in.max_rows;
+    found.max_out = map->arrays.out.max_rows;
+    found.max_pairs = map->arrays.max_pairs;
+    found.kind = map->kind;
+    found.contents = map->contents;
+    found.tile_rows = map->arrays.tile_rows;
+    found.no_symmetry = map->arrays.no_symmetry;
+    found.dims = map->kernel.dims;
+    memcpy(found.size, map->kernel.size, sizeof found.size);
+    memcpy(found.stride, map->kernel.stride, sizeof found.stride);
+    memcpy(found.padding, map->kernel.padding, sizeof found.padding);
+    memcpy(found.dilation, map->kernel.dilation, sizeof found.dilation);
+    return spops_write_struct(ctx, call, "description", description, &found, sizeof found);
+}
+
+spops_status spops_kernel_map_attach(spops_context *ctx,
+                                     const spops_kernel_map_description *description,
+                                     const spops_plan_memory *memory, spops_kernel_map **map)
+{
+    static const char call[] = "kernel_map_attach";
+    spops_kernel_map_description d = spops_kernel_map_description_default();
+    spops_kernel_map_options o = spops_kernel_map_options_default();
+    spops_kernel_shape kernel = spops_kernel_shape_default();
+    spops_map_choices c;
+    spops_placement place;
+
+    SPOPS_TRY(spops_begin_attach(ctx, call, description, memory, map != NULL));
+    *map = NULL;
+    SPOPS_TRY(spops_read_options(ctx, call, description, &d, sizeof d));
+    SPOPS_TRY(spops_coords_check_dims(ctx, call, d.dims));
+    kernel.dims = d.dims;
+    memcpy(kernel.size, d.size, sizeof kernel.size);
+    memcpy(kernel.stride, d.stride, sizeof kernel.stride);
+    memcpy(kernel.padding, d.padding, sizeof kernel.padding);
+    memcpy(kernel.dilation, d.dilation, sizeof kernel.dilation);
+    SPOPS_TRY(spops_check_count(ctx, call, "max_in", d.max_in));
+    SPOPS_TRY(spops_check_count(ctx, call, "max_out", d.max_out));
+    o.contents = d.contents;
+    o.tile_rows = d.tile_rows;
+    o.max_pairs = d.max_pairs;
+    o.no_symmetry = d.no_symmetry;
+    SPOPS_TRY(spops_map_read_choices(ctx, call, d.kind, &kernel, d.dims, &o, &c));
+    SPOPS_TRY(measure(ctx, call, &c, d.max_in, d.max_out, &place));
+    SPOPS_TRY(spops_placement_enter(ctx, call, memory->block, memory->bytes, &place));
+    place.attaches = true;
+    return make_empty(ctx, call, &c, d.max_in, d.max_out, &place, map);
 }
 
 spops_status spops_kernel_map_set(spops_context *ctx, spops_kernel_map *map, const spops_coords *in,
@@ -565,10 +661,10 @@ void spops_kernel_map_destroy(spops_kernel_map *map)
     spops_context *ctx;
     if (map == NULL) return;
     ctx = map->ctx;
-    if (map->block != NULL) (void)ctx->backend->wait(ctx);
+    if (map->block != NULL && !map->placed) (void)ctx->backend->wait(ctx);
     free_workspace(ctx, map);
-    spops_backend_free(ctx, map->pairs_block, map->pairs_bytes);
-    spops_backend_free(ctx, map->block, map->block_bytes);
+    spops_displace(ctx, map->placed, map->pairs_block, map->pairs_bytes);
+    spops_displace(ctx, map->placed, map->block, map->block_bytes);
     spops_host_free(ctx, map, 1, sizeof *map);
 }
 

@@ -419,8 +419,8 @@ spops_status spops_kernel_map_load(spops_context *ctx, const spops_coords *in,
     SPOPS_TRY_GOTO(check_prints(ctx, call, &image, &saved), status, fail);
     SPOPS_TRY_GOTO(check_pairs(ctx, call, &image), status, fail);
     SPOPS_TRY_GOTO(
-        spops_map_alloc(ctx, call, &image.choices, image.num_in, image.num_out, false, &m), status,
-        fail);
+        spops_map_alloc(ctx, call, &image.choices, image.num_in, image.num_out, false, NULL, &m),
+        status, fail);
     SPOPS_TRY_GOTO(upload_image(ctx, &image, m), status, fail);
     SPOPS_TRY_GOTO(spops_map_enqueue_sides(ctx, m), status, fail);
     SPOPS_TRY_GOTO(spops_map_finish(ctx, call, m), status, fail);

@@ -10,6 +10,7 @@ struct spops_kernel_map {
     spops_kernel_map_kind kind;
     spops_kernel_shape kernel; // as the caller gave it
     int32_t contents;          // with those that others bring
+    bool placed;               // in the caller's memory
     bool refillable;
     spops_map_arrays arrays;
     spops_kernel_map_side out, in; // the arrays' sides, as a view shows them
@@ -31,6 +32,7 @@ typedef struct spops_map_choices {
     int32_t contents, tile_rows;
     int64_t max_pairs;
     bool no_symmetry;
+    spops_plan_memory *memory; // of reserve
 } spops_map_choices;
 
 spops_status spops_map_read_choices(spops_context *ctx, const char *call,
@@ -41,7 +43,7 @@ spops_status spops_map_read_choices(spops_context *ctx, const char *call,
 // A map with its arrays, nothing in them; those of pairs only where it is refillable.
 spops_status spops_map_alloc(spops_context *ctx, const char *call, const spops_map_choices *choices,
                              int64_t num_in, int64_t num_out, bool refillable,
-                             spops_kernel_map **out);
+                             spops_placement *place, spops_kernel_map **out);
 
 // Enqueue all that follows from out.table, out.masks and tap_counts but the pairs.
 spops_status spops_map_enqueue_sides(spops_context *ctx, const spops_kernel_map *map);

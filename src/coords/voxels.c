@@ -7,6 +7,7 @@
 
 struct spops_voxels {
     spops_context *ctx;
+    bool placed; // in the caller's memory
     int64_t max_points, max_voxels;
     spops_voxel_points points;
     double size[SPOPS_MAX_DIMS], origin[SPOPS_MAX_DIMS];
@@ -103,14 +104,15 @@ static spops_status alloc_voxels(spops_context *ctx, const char *call,
 
 // Arrays and segments of voxels that have their coordinates.
 static spops_status alloc_segments(spops_context *ctx, const char *call,
-                                   const spops_voxels_options *o, bool refillable, spops_voxels *v)
+                                   const spops_voxels_options *o, bool refillable,
+                                   spops_placement *place, spops_voxels *v)
 {
     spops_carver carver = {NULL, 0};
     spops_segments_sizes sizes;
 
     v->max_voxels = v->coords->arrays.max_rows;
     carve(v, &carver);
-    SPOPS_TRY(spops_backend_alloc(ctx, carver.used, &v->block));
+    SPOPS_TRY(spops_place(ctx, place, carver.used, &v->block));
     v->block_bytes = carver.used;
     carver = (spops_carver){v->block, 0};
     if (v->block != NULL) carve(v, &carver);
@@ -123,7 +125,7 @@ static spops_status alloc_segments(spops_context *ctx, const char *call,
     sizes.refillable = refillable;
     sizes.weights_unique = true; // a point is its own weight
     sizes.pairs = sizes.order = true;
-    return spops_segments_alloc(ctx, call, &sizes, &v->segments);
+    return spops_segments_alloc(ctx, call, &sizes, place, &v->segments);
 }
 
 // Enqueue what follows the coordinates: the points that count, and the lists.
@@ -164,12 +166,13 @@ spops_status spops_voxels_create(spops_context *ctx, spops_matrix points, const 
     SPOPS_BEGIN_CREATE(ctx, call, out);
     SPOPS_TRY(spops_coords_check_dims(ctx, call, points.cols));
     SPOPS_TRY(read_options(ctx, call, (int32_t)points.cols, options, &o, &choices));
+    SPOPS_TRY(spops_check_no_memory(ctx, call, o.memory));
     SPOPS_TRY(spops_points_source(ctx, call, points, batch, o.size_m, o.origin_m, &source));
     SPOPS_TRY(spops_coords_find_box(ctx, call, &source, &choices, &box));
 
     SPOPS_TRY(alloc_voxels(ctx, call, &o, points.rows, &v));
     SPOPS_TRY_GOTO(spops_coords_make(ctx, call, &source, &choices, &box, &v->coords), status, fail);
-    SPOPS_TRY_GOTO(alloc_segments(ctx, call, &o, false, v), status, fail);
+    SPOPS_TRY_GOTO(alloc_segments(ctx, call, &o, false, NULL, v), status, fail);
     SPOPS_TRY_GOTO(enqueue_segments(ctx, &source, v), status, fail);
     SPOPS_TRY_GOTO(spops_segments_finish(ctx, v->segments), status, fail);
     *out = v;
@@ -180,32 +183,28 @@ fail:
     return status;
 }
 
-spops_status spops_voxels_reserve(spops_context *ctx, int32_t dims, int64_t max_points,
-                                  int64_t max_voxels, const spops_voxels_options *options,
-                                  spops_voxels **out)
+// Voxels with capacities, empty; without memory while place measures.
+static spops_status make_empty(spops_context *ctx, const char *call, int32_t dims,
+                               int64_t max_points, int64_t max_voxels,
+                               const spops_voxels_options *o, const spops_coords_choices *choices,
+                               spops_placement *place, spops_voxels **out)
 {
-    static const char call[] = "voxels_reserve";
     spops_status status = SPOPS_STATUS_OK;
-    spops_voxels_options o;
-    spops_coords_choices choices;
     spops_lists_source nothing;
     spops_voxels *v = NULL;
 
-    SPOPS_BEGIN_CREATE(ctx, call, out);
-    SPOPS_TRY(spops_coords_check_dims(ctx, call, dims));
-    SPOPS_TRY(spops_check_count(ctx, call, "max_points", max_points));
-    SPOPS_TRY(spops_check_count(ctx, call, "max_voxels", max_voxels));
-    SPOPS_TRY(read_options(ctx, call, dims, options, &o, &choices));
-
-    SPOPS_TRY(alloc_voxels(ctx, call, &o, max_points, &v));
-    SPOPS_TRY_GOTO(
-        spops_coords_make_empty(ctx, call, dims, max_voxels, max_points, &choices, &v->coords),
-        status, fail);
-    SPOPS_TRY_GOTO(alloc_segments(ctx, call, &o, true, v), status, fail);
-    memset(&nothing, 0, sizeof nothing);
-    SPOPS_TRY_GOTO(spops_segments_enqueue_build(ctx, v->segments, &nothing), status, fail);
-    SPOPS_TRY_GOTO(ctx->backend->fill_zero(ctx, v->block, v->block_bytes), status, fail);
-    SPOPS_TRY_GOTO(ctx->backend->wait(ctx), status, fail);
+    SPOPS_TRY(alloc_voxels(ctx, call, o, max_points, &v));
+    v->placed = place != NULL;
+    SPOPS_TRY_GOTO(spops_coords_make_empty(ctx, call, dims, max_voxels, max_points, choices, place,
+                                           &v->coords),
+                   status, fail);
+    SPOPS_TRY_GOTO(alloc_segments(ctx, call, o, true, place, v), status, fail);
+    if (spops_placement_fills(place)) {
+        memset(&nothing, 0, sizeof nothing);
+        SPOPS_TRY_GOTO(spops_segments_enqueue_build(ctx, v->segments, &nothing), status, fail);
+        SPOPS_TRY_GOTO(ctx->backend->fill_zero(ctx, v->block, v->block_bytes), status, fail);
+        SPOPS_TRY_GOTO(ctx->backend->wait(ctx), status, fail);
+    }
     *out = v;
     return SPOPS_STATUS_OK;
 
@@ -214,10 +213,115 @@ fail:
     return status;
 }
 
+static spops_status measure(spops_context *ctx, const char *call, int32_t dims, int64_t max_points,
+                            int64_t max_voxels, const spops_voxels_options *o,
+                            const spops_coords_choices *choices, spops_placement *place)
+{
+    spops_voxels *v = NULL;
+    *place = (spops_placement){{NULL, 0}, false};
+    SPOPS_TRY(make_empty(ctx, call, dims, max_points, max_voxels, o, choices, place, &v));
+    spops_voxels_destroy(v);
+    return SPOPS_STATUS_OK;
+}
+
+spops_status spops_voxels_reserve(spops_context *ctx, int32_t dims, int64_t max_points,
+                                  int64_t max_voxels, const spops_voxels_options *options,
+                                  spops_voxels **out)
+{
+    static const char call[] = "voxels_reserve";
+    spops_voxels_options o;
+    spops_coords_choices choices;
+    spops_placement place;
+
+    SPOPS_BEGIN_CREATE(ctx, call, out);
+    SPOPS_TRY(spops_coords_check_dims(ctx, call, dims));
+    SPOPS_TRY(spops_check_count(ctx, call, "max_points", max_points));
+    SPOPS_TRY(spops_check_count(ctx, call, "max_voxels", max_voxels));
+    SPOPS_TRY(read_options(ctx, call, dims, options, &o, &choices));
+    SPOPS_REQUIRE(ctx, choices.memory == NULL,
+                  "%s: coords.memory is given, expected NULL: memory serves all", call);
+
+    if (o.memory == NULL)
+        return make_empty(ctx, call, dims, max_points, max_voxels, &o, &choices, NULL, out);
+    SPOPS_TRY(spops_check_memory(ctx, call, o.memory));
+    SPOPS_TRY(measure(ctx, call, dims, max_points, max_voxels, &o, &choices, &place));
+    if (o.memory->block == NULL) return spops_placement_report(ctx, call, &place, o.memory);
+    SPOPS_TRY(spops_placement_enter(ctx, call, o.memory->block, o.memory->bytes, &place));
+    return make_empty(ctx, call, dims, max_points, max_voxels, &o, &choices, &place, out);
+}
+
 static spops_status check_voxels(spops_context *ctx, const char *call, const spops_voxels *voxels)
 {
     SPOPS_REQUIRE(ctx, voxels != NULL, "%s: voxels is NULL", call);
     return spops_coords_check(ctx, call, "voxels", voxels->coords);
+}
+
+spops_status spops_voxels_get_description(spops_context *ctx, const spops_voxels *voxels,
+                                          spops_voxels_description *description)
+{
+    static const char call[] = "voxels_get_description";
+    spops_voxels_description found = spops_voxels_description_default();
+    const spops_segments *segments;
+    spops_coords_description coords;
+    size_t bytes;
+
+    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_TRY(check_voxels(ctx, call, voxels));
+    segments = voxels->segments;
+    SPOPS_REQUIRE(ctx, segments->refillable, "%s: the voxels were not made by voxels_reserve",
+                  call);
+    coords = spops_coords_describe(voxels->coords);
+    bytes = spops_placed_bytes(voxels->block_bytes, coords.memory_bytes);
+    bytes = spops_placed_bytes(segments->block_bytes, bytes);
+    found.memory_bytes = spops_placed_bytes(segments->workspace_bytes, bytes);
+    found.dims = coords.dims;
+    found.order = coords.order;
+    found.search = coords.search;
+    found.max_points = voxels->max_points;
+    found.max_voxels = voxels->max_voxels;
+    found.box = coords.box;
+    memcpy(found.size_m, voxels->size, sizeof found.size_m);
+    memcpy(found.origin_m, voxels->origin, sizeof found.origin_m);
+    found.max_cols = segments->max_cols;
+    found.points = voxels->points;
+    found.gradients = segments->gradients;
+    return spops_write_struct(ctx, call, "description", description, &found, sizeof found);
+}
+
+spops_status spops_voxels_attach(spops_context *ctx, const spops_voxels_description *description,
+                                 const spops_plan_memory *memory, spops_voxels **out)
+{
+    static const char call[] = "voxels_attach";
+    spops_voxels_description d = spops_voxels_description_default();
+    spops_coords_description c = spops_coords_description_default();
+    spops_voxels_options given = spops_voxels_options_default(), o;
+    spops_coords_choices choices;
+    spops_placement place;
+
+    SPOPS_TRY(spops_begin_attach(ctx, call, description, memory, out != NULL));
+    *out = NULL;
+    SPOPS_TRY(spops_read_options(ctx, call, description, &d, sizeof d));
+    SPOPS_TRY(spops_coords_check_dims(ctx, call, d.dims));
+    c.dims = d.dims;
+    c.order = d.order;
+    c.search = d.search;
+    c.max_rows = d.max_voxels;
+    c.max_items = d.max_points;
+    c.box = d.box;
+    memcpy(given.size_m, d.size_m, sizeof given.size_m);
+    memcpy(given.origin_m, d.origin_m, sizeof given.origin_m);
+    given.max_cols = d.max_cols;
+    given.points = d.points;
+    given.gradients = d.gradients;
+    SPOPS_TRY(read_options(ctx, call, d.dims, &given, &o, &choices));
+    SPOPS_TRY(spops_coords_read_description(ctx, call, &c, &choices));
+    SPOPS_TRY(measure(ctx, call, d.dims, d.max_points, d.max_voxels, &o, &choices, &place));
+    SPOPS_TRY(spops_placement_enter(ctx, call, memory->block, memory->bytes, &place));
+    place.attaches = true;
+    SPOPS_TRY(make_empty(ctx, call, d.dims, d.max_points, d.max_voxels, &o, &choices, &place, out));
+    (*out)->coords->has_item_row = true; // points give one
+    (*out)->coords->last_items = d.max_points;
+    return SPOPS_STATUS_OK;
 }
 
 spops_status spops_voxels_set(spops_context *ctx, spops_voxels *voxels, const int32_t *num_points,
@@ -272,7 +376,7 @@ void spops_voxels_destroy(spops_voxels *voxels)
     ctx = voxels->ctx;
     spops_segments_destroy(voxels->segments);
     spops_coords_destroy(voxels->coords);
-    if (voxels->block != NULL) (void)ctx->backend->wait(ctx);
-    spops_backend_free(ctx, voxels->block, voxels->block_bytes);
+    if (voxels->block != NULL && !voxels->placed) (void)ctx->backend->wait(ctx);
+    spops_displace(ctx, voxels->placed, voxels->block, voxels->block_bytes);
     spops_host_free(ctx, voxels, 1, sizeof *voxels);
 }

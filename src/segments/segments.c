@@ -170,7 +170,8 @@ static spops_status too_large(spops_context *ctx, const char *call, const char *
 }
 
 spops_status spops_segments_alloc(spops_context *ctx, const char *call,
-                                  const spops_segments_sizes *sizes, spops_segments **out)
+                                  const spops_segments_sizes *sizes, spops_placement *place,
+                                  spops_segments **out)
 {
     spops_status status = SPOPS_STATUS_OK;
     spops_carver carver = {NULL, 0};
@@ -192,6 +193,7 @@ spops_status spops_segments_alloc(spops_context *ctx, const char *call,
     s->max_cols = sizes->max_cols;
     s->sum_variant = sizes->sum_variant;
     s->gradients = sizes->gradients;
+    s->placed = place != NULL;
     s->refillable = sizes->refillable;
     s->weights_unique = sizes->weights_unique;
     split_terms = ctx->backend->split_terms(
@@ -207,7 +209,7 @@ spops_status spops_segments_alloc(spops_context *ctx, const char *call,
         status = too_large(ctx, call, "lists");
         goto fail;
     }
-    SPOPS_TRY_GOTO(spops_backend_alloc(ctx, carver.used, &s->block), status, fail);
+    SPOPS_TRY_GOTO(spops_place(ctx, place, carver.used, &s->block), status, fail);
     s->block_bytes = carver.used;
     carver = (spops_carver){s->block, 0};
     carve_block(s, sizes, &carver);
@@ -219,7 +221,7 @@ spops_status spops_segments_alloc(spops_context *ctx, const char *call,
         status = too_large(ctx, call, "workspace");
         goto fail;
     }
-    SPOPS_TRY_GOTO(spops_backend_alloc(ctx, carver.used, &s->workspace), status, fail);
+    SPOPS_TRY_GOTO(spops_place(ctx, place, carver.used, &s->workspace), status, fail);
     s->workspace_bytes = carver.used;
     carver = (spops_carver){s->workspace, 0};
     if (s->workspace != NULL) carve_workspace(s, lists_bytes, sizes->extra_bytes, &carver);
@@ -233,7 +235,8 @@ spops_status spops_segments_alloc(spops_context *ctx, const char *call,
         goto fail;
     }
     // In one step with what the caller wants: scratch that was outgrown is kept, but of no use.
-    if (carver.used > 0) SPOPS_TRY_GOTO(spops_context_reserve(ctx, carver.used), status, fail);
+    if (carver.used > 0 && spops_placement_fills(place))
+        SPOPS_TRY_GOTO(spops_context_reserve(ctx, carver.used), status, fail);
     *out = s;
     return SPOPS_STATUS_OK;
 
@@ -354,7 +357,7 @@ static spops_status build(spops_context *ctx, const char *call, const spops_segm
     spops_status status = SPOPS_STATUS_OK;
     spops_segments *s = NULL;
 
-    SPOPS_TRY(spops_segments_alloc(ctx, call, sizes, &s));
+    SPOPS_TRY(spops_segments_alloc(ctx, call, sizes, NULL, &s));
     SPOPS_TRY_GOTO(spops_segments_enqueue_build(ctx, s, source), status, fail);
     SPOPS_TRY_GOTO(spops_segments_finish(ctx, s), status, fail);
     *out = s;
@@ -495,6 +498,7 @@ spops_status spops_segments_create(spops_context *ctx, int64_t num_segments, con
     SPOPS_BEGIN_CREATE(ctx, call, out);
     memset(&o, 0, sizeof o);
     SPOPS_TRY(spops_read_options(ctx, call, options, &o, sizeof o));
+    SPOPS_TRY(spops_check_no_memory(ctx, call, o.memory));
     SPOPS_TRY(spops_check_count(ctx, call, "num_segments", num_segments));
     memset(&source, 0, sizeof source);
     SPOPS_TRY(spops_check_offsets(ctx, call, offsets, num_segments, &source.num_terms));
@@ -516,6 +520,7 @@ spops_status spops_segments_create_from_keys(spops_context *ctx, int64_t num_seg
     memset(&o, 0, sizeof o);
     SPOPS_TRY(spops_read_options(ctx, call, options, &o, sizeof o));
     SPOPS_TRY(spops_check_count(ctx, call, "num_segments", num_segments));
+    SPOPS_TRY(spops_check_no_memory(ctx, call, o.memory));
     SPOPS_TRY(spops_check_count(ctx, call, "num_terms", num_terms));
     SPOPS_REQUIRE(ctx, order == SPOPS_KEYS_UNSORTED || order == SPOPS_KEYS_SORTED,
                   "%s: order is %d, expected %d or %d", call, (int)order, (int)SPOPS_KEYS_UNSORTED,
@@ -534,15 +539,46 @@ spops_status spops_segments_create_from_keys(spops_context *ctx, int64_t num_seg
 
 // Into a capacity
 
+// A refillable plan, empty; without memory while place measures.
+static spops_status make_empty(spops_context *ctx, const char *call,
+                               const spops_segments_sizes *sizes, spops_placement *place,
+                               spops_segments **out)
+{
+    spops_status status = SPOPS_STATUS_OK;
+    spops_lists_source nothing;
+    spops_segments *s = NULL;
+
+    SPOPS_TRY(spops_segments_alloc(ctx, call, sizes, place, &s));
+    if (spops_placement_fills(place)) {
+        memset(&nothing, 0, sizeof nothing);
+        SPOPS_TRY_GOTO(spops_segments_enqueue_build(ctx, s, &nothing), status, fail);
+        SPOPS_TRY_GOTO(ctx->backend->wait(ctx), status, fail);
+    }
+    *out = s;
+    return SPOPS_STATUS_OK;
+
+fail:
+    spops_segments_destroy(s);
+    return status;
+}
+
+static spops_status measure(spops_context *ctx, const char *call, const spops_segments_sizes *sizes,
+                            spops_placement *place)
+{
+    spops_segments *s = NULL;
+    *place = (spops_placement){{NULL, 0}, false};
+    SPOPS_TRY(make_empty(ctx, call, sizes, place, &s));
+    spops_segments_destroy(s);
+    return SPOPS_STATUS_OK;
+}
+
 spops_status spops_segments_reserve(spops_context *ctx, int64_t num_segments, int64_t max_terms,
                                     const spops_segments_options *options, spops_segments **out)
 {
     static const char call[] = "segments_reserve";
-    spops_status status = SPOPS_STATUS_OK;
     spops_segments_options o;
     spops_segments_sizes sizes;
-    spops_lists_source nothing;
-    spops_segments *s = NULL;
+    spops_placement place;
 
     SPOPS_BEGIN_CREATE(ctx, call, out);
     memset(&o, 0, sizeof o);
@@ -561,16 +597,59 @@ spops_status spops_segments_reserve(spops_context *ctx, int64_t num_segments, in
     sizes.refillable = true;
     sizes.pairs = sizes.order = true;
 
-    SPOPS_TRY(spops_segments_alloc(ctx, call, &sizes, &s));
-    memset(&nothing, 0, sizeof nothing);
-    SPOPS_TRY_GOTO(spops_segments_enqueue_build(ctx, s, &nothing), status, fail);
-    SPOPS_TRY_GOTO(ctx->backend->wait(ctx), status, fail);
-    *out = s;
-    return SPOPS_STATUS_OK;
+    if (o.memory == NULL) return make_empty(ctx, call, &sizes, NULL, out);
+    SPOPS_TRY(spops_check_memory(ctx, call, o.memory));
+    SPOPS_TRY(measure(ctx, call, &sizes, &place));
+    if (o.memory->block == NULL) return spops_placement_report(ctx, call, &place, o.memory);
+    SPOPS_TRY(spops_placement_enter(ctx, call, o.memory->block, o.memory->bytes, &place));
+    return make_empty(ctx, call, &sizes, &place, out);
+}
 
-fail:
-    spops_segments_destroy(s);
-    return status;
+spops_status spops_segments_get_description(spops_context *ctx, const spops_segments *segments,
+                                            spops_segments_description *description)
+{
+    static const char call[] = "segments_get_description";
+    spops_segments_description found = spops_segments_description_default();
+
+    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_TRY(spops_segments_check(ctx, call, "segments", segments));
+    SPOPS_REQUIRE(ctx, segments->refillable, "%s: the plan was not made by segments_reserve", call);
+    found.memory_bytes =
+        spops_placed_bytes(segments->workspace_bytes, spops_placed_bytes(segments->block_bytes, 0));
+    found.num_segments = segments->num_segments;
+    found.max_terms = segments->max_terms;
+    found.num_rows = segments->num_rows;
+    found.num_weights = segments->num_weights;
+    found.max_cols = segments->max_cols;
+    found.gradients = segments->gradients;
+    return spops_write_struct(ctx, call, "description", description, &found, sizeof found);
+}
+
+spops_status spops_segments_attach(spops_context *ctx,
+                                   const spops_segments_description *description,
+                                   const spops_plan_memory *memory, spops_segments **out)
+{
+    static const char call[] = "segments_attach";
+    spops_segments_description d = spops_segments_description_default();
+    spops_segments_options o = spops_segments_options_default();
+    spops_segments_sizes sizes;
+    spops_placement place;
+
+    SPOPS_TRY(spops_begin_attach(ctx, call, description, memory, out != NULL));
+    *out = NULL;
+    SPOPS_TRY(spops_read_options(ctx, call, description, &d, sizeof d));
+    SPOPS_TRY(spops_check_count(ctx, call, "num_segments", d.num_segments));
+    SPOPS_TRY(spops_check_count(ctx, call, "max_terms", d.max_terms));
+    o.num_rows = d.num_rows;
+    o.num_weights = d.num_weights;
+    o.max_cols = d.max_cols;
+    o.gradients = d.gradients;
+    SPOPS_TRY(read_sizes(ctx, call, &o, d.num_segments, d.max_terms, &sizes));
+    sizes.refillable = sizes.pairs = sizes.order = true;
+    SPOPS_TRY(measure(ctx, call, &sizes, &place));
+    SPOPS_TRY(spops_placement_enter(ctx, call, memory->block, memory->bytes, &place));
+    place.attaches = true;
+    return make_empty(ctx, call, &sizes, &place, out);
 }
 
 spops_status spops_segments_set(spops_context *ctx, spops_segments *segments,
@@ -606,9 +685,9 @@ void spops_segments_destroy(spops_segments *segments)
     spops_context *ctx;
     if (segments == NULL) return;
     ctx = segments->ctx;
-    if (segments->block != NULL) (void)ctx->backend->wait(ctx);
-    spops_backend_free(ctx, segments->workspace, segments->workspace_bytes);
-    spops_backend_free(ctx, segments->block, segments->block_bytes);
+    if (segments->block != NULL && !segments->placed) (void)ctx->backend->wait(ctx);
+    spops_displace(ctx, segments->placed, segments->workspace, segments->workspace_bytes);
+    spops_displace(ctx, segments->placed, segments->block, segments->block_bytes);
     spops_host_free(ctx, segments, 1, sizeof *segments);
 }
 

@@ -6,6 +6,7 @@
 #include "core/backend.h"
 #include "core/blob.h"
 #include "core/check.h"
+#include "core/placement.h"
 #include "segments/lists.h"
 
 #define SPOPS_DEFAULT_MAX_COLS 256
@@ -21,6 +22,7 @@ struct spops_segments {
     int64_t max_cols;
     spops_gradients gradients;
     int32_t sum_variant; // asked for; 0: by the tuning table
+    bool placed;         // in the caller's memory
     bool refillable;     // counts stay on the device, the workspace is kept
     bool weights_unique; // with gradients: no two terms name the same weight
     spops_lists forward;
@@ -46,10 +48,11 @@ typedef struct spops_segments_sizes {
     size_t extra_scratch_bytes; // that the caller carves behind the plan's own
 } spops_segments_sizes;
 
-// Allocate a plan: arrays carved, nothing enqueued, scratch reserved in ctx. `call` names the
-// public call in messages, here and below.
+// Allocate a plan: arrays carved, nothing enqueued, scratch reserved in ctx where the plan has to be
+// filled. `call` names the public call in messages, here and below.
 spops_status spops_segments_alloc(spops_context *ctx, const char *call,
-                                  const spops_segments_sizes *sizes, spops_segments **out);
+                                  const spops_segments_sizes *sizes, spops_placement *place,
+                                  spops_segments **out);
 
 // Enqueue the build of all lists from source. Neither allocates nor waits. A source whose num_terms
 // is 0 is taken for one without any term, whatever its arrays.

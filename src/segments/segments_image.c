@@ -148,7 +148,7 @@ spops_status spops_segments_image_build(spops_context *ctx, const char *call,
     (void)carve_image(image, &carver);
     sizes.extra_bytes = carver.used;
     sizes.extra_scratch_bytes = extra_scratch_bytes;
-    SPOPS_TRY(spops_segments_alloc(ctx, call, &sizes, &s));
+    SPOPS_TRY(spops_segments_alloc(ctx, call, &sizes, NULL, &s));
     carver = (spops_carver){s->extra, 0};
     arrays = carve_image(image, &carver);
     SPOPS_TRY_GOTO(upload_image(ctx, image, &arrays), status, fail);

@@ -1,0 +1,677 @@
+// Plans in the caller's memory: one of each kind is reserved into a block, filled and run; a copy of
+// the block is attached on another context, run, filled and run again, also in a captured graph.
+// Every run gives the bits of a plan that the library allocated. Blocks that are too small or
+// misaligned are refused.
+#include <criterion/criterion.h>
+#include <criterion/parameterized.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "support/device.h"
+#include "tests/support/bev_cases.h"
+#include "tests/support/params.h"
+
+enum {
+    COLS = 8,
+    NUM_KEYS = 300,
+    NUM_SEGMENTS = 40,
+    NUM_POINTS = 200,
+    MAX_VOXELS = 150,
+    NUM_OUT = 1 << 14
+};
+
+// What every kind is filled from and run on, where the device is.
+typedef struct fixture {
+    test_device d;
+    int32_t *keys, *num_keys, *idx, *rows, *num_rows, *num_points;
+    double *transforms;
+    float *x, *points;
+    int32_t *out; // [NUM_OUT] what a run gives
+    bev_geometry_case rig;
+    spops_coords *set;       // that maps are made between, filled
+    spops_kernel_map *probe; // of taps around every row of a set like it
+} fixture;
+
+typedef union description {
+    spops_segments_description segments;
+    spops_coords_description coords;
+    spops_voxels_description voxels;
+    spops_kernel_map_description map;
+    spops_bev_plan_description bev;
+} description;
+
+static spops_matrix matrix(const void *data, int64_t rows, int64_t cols)
+{
+    return spops_matrix_dense((void *)(uintptr_t)data, rows, cols, SPOPS_DTYPE_F32);
+}
+
+// ---- The kinds ----------------------------------------------------------------------------------
+
+static spops_status sum_rows(fixture *f, spops_context *ctx, const spops_segments *segments,
+                             int64_t num_rows, int64_t num_segments)
+{
+    return spops_segreduce_execute(ctx, segments, SPOPS_REDUCE_SUM, matrix(f->x, num_rows, COLS),
+                                   NULL, matrix(f->out, num_segments, COLS), NULL);
+}
+
+static spops_status segments_reserve(fixture *f, spops_plan_memory *memory, void **plan)
+{
+    spops_segments_options o = spops_segments_options_default();
+    spops_segments *s = NULL;
+    o.max_cols = COLS;
+    o.gradients = SPOPS_GRADIENTS_ALL;
+    o.memory = memory;
+    const spops_status status = spops_segments_reserve(f->d.ctx, NUM_SEGMENTS, NUM_KEYS, &o, &s);
+    *plan = s;
+    return status;
+}
+static spops_status segments_set(fixture *f, spops_context *ctx, void *plan)
+{
+    return spops_segments_set(ctx, plan, f->num_keys, f->keys, f->idx, NULL);
+}
+// Products: their gradient goes through every list of the plan and its states.
+static spops_status segments_run(fixture *f, spops_context *ctx, const void *plan)
+{
+    const spops_matrix x = matrix(f->x, NUM_KEYS, COLS), w = matrix(f->x, NUM_KEYS, 1);
+    const spops_matrix out = matrix(f->out, NUM_SEGMENTS, COLS);
+    const spops_matrix grad_x = matrix(f->out + 1024, NUM_KEYS, COLS);
+    const spops_matrix grad_w = matrix(f->out + 8192, NUM_KEYS, 1);
+    const spops_status status =
+        spops_segreduce_execute(ctx, plan, SPOPS_REDUCE_PROD, x, &w, out, NULL);
+    if (status != SPOPS_STATUS_OK) return status;
+    return spops_segreduce_execute_backward(
+        ctx, plan, SPOPS_REDUCE_PROD, matrix(f->x, NUM_SEGMENTS, COLS), x, &w, &grad_x, &grad_w);
+}
+static spops_status segments_describe(spops_context *ctx, const void *plan, description *d)
+{
+    d->segments = spops_segments_description_default();
+    return spops_segments_get_description(ctx, plan, &d->segments);
+}
+static spops_status segments_attach(spops_context *ctx, const description *d,
+                                    const spops_plan_memory *memory, void **plan)
+{
+    spops_segments *s = NULL;
+    const spops_status status = spops_segments_attach(ctx, &d->segments, memory, &s);
+    *plan = s;
+    return status;
+}
+static void segments_destroy(void *plan)
+{
+    spops_segments_destroy(plan);
+}
+static size_t segments_scratch(const void *plan)
+{
+    return spops_segments_scratch_bytes(plan);
+}
+
+static const spops_coords_box box = {{0, 0, 0, 0, 0}, {1, 15, 15, 15, 0}};
+
+static spops_status coords_reserve(fixture *f, spops_plan_memory *memory, void **plan)
+{
+    spops_coords_options o = spops_coords_options_default();
+    spops_coords *s = NULL;
+    o.box = &box;
+    o.order = SPOPS_COORDS_ORDER_LEXICOGRAPHIC;
+    o.memory = memory;
+    const spops_status status = spops_coords_reserve(f->d.ctx, 3, MAX_VOXELS, NUM_POINTS, &o, &s);
+    *plan = s;
+    return status;
+}
+static spops_status coords_set(fixture *f, spops_context *ctx, void *plan)
+{
+    return spops_coords_set(ctx, plan, f->num_rows, f->rows);
+}
+// What a set is run by: every row's neighbours are looked up in its index.
+static spops_status coords_run(fixture *f, spops_context *ctx, const void *plan)
+{
+    return spops_kernel_map_set(ctx, f->probe, plan, plan);
+}
+static spops_status coords_describe(spops_context *ctx, const void *plan, description *d)
+{
+    d->coords = spops_coords_description_default();
+    return spops_coords_get_description(ctx, plan, &d->coords);
+}
+static spops_status coords_attach(spops_context *ctx, const description *d,
+                                  const spops_plan_memory *memory, void **plan)
+{
+    spops_coords *s = NULL;
+    const spops_status status = spops_coords_attach(ctx, &d->coords, memory, &s);
+    *plan = s;
+    return status;
+}
+static void coords_destroy(void *plan)
+{
+    spops_coords_destroy(plan);
+}
+static size_t no_scratch(const void *plan)
+{
+    (void)plan;
+    return 0;
+}
+
+static spops_status voxels_reserve(fixture *f, spops_plan_memory *memory, void **plan)
+{
+    spops_voxels_options o = spops_voxels_options_default();
+    spops_coords_options c = spops_coords_options_default();
+    spops_voxels *v = NULL;
+    c.box = &box;
+    o.coords = &c;
+    o.size_m[0] = o.size_m[1] = o.size_m[2] = 0.5;
+    o.points = SPOPS_VOXEL_POINTS_NEAREST;
+    o.gradients = SPOPS_GRADIENTS_LINEAR;
+    o.max_cols = COLS;
+    o.memory = memory;
+    const spops_status status = spops_voxels_reserve(f->d.ctx, 3, NUM_POINTS, MAX_VOXELS, &o, &v);
+    *plan = v;
+    return status;
+}
+static spops_status voxels_set(fixture *f, spops_context *ctx, void *plan)
+{
+    return spops_voxels_set(ctx, plan, f->num_points, matrix(f->points, NUM_POINTS, 3), NULL);
+}
+static spops_status voxels_run(fixture *f, spops_context *ctx, const void *plan)
+{
+    return sum_rows(f, ctx, spops_voxels_segments(plan), NUM_POINTS, MAX_VOXELS);
+}
+static spops_status voxels_describe(spops_context *ctx, const void *plan, description *d)
+{
+    d->voxels = spops_voxels_description_default();
+    return spops_voxels_get_description(ctx, plan, &d->voxels);
+}
+static spops_status voxels_attach(spops_context *ctx, const description *d,
+                                  const spops_plan_memory *memory, void **plan)
+{
+    spops_voxels *v = NULL;
+    const spops_status status = spops_voxels_attach(ctx, &d->voxels, memory, &v);
+    *plan = v;
+    return status;
+}
+static void voxels_destroy(void *plan)
+{
+    spops_voxels_destroy(plan);
+}
+static size_t voxels_scratch(const void *plan)
+{
+    return spops_segments_scratch_bytes(spops_voxels_segments(plan));
+}
+
+static spops_kernel_shape kernel_shape(void)
+{
+    spops_kernel_shape kernel = spops_kernel_shape_default();
+    kernel.dims = 3;
+    for (int a = 0; a < 3; ++a)
+        kernel.size[a] = 3, kernel.stride[a] = 2, kernel.padding[a] = 1, kernel.dilation[a] = 1;
+    return kernel;
+}
+static spops_status map_reserve(fixture *f, spops_plan_memory *memory, void **plan)
+{
+    spops_kernel_map_options o = spops_kernel_map_options_default();
+    const spops_kernel_shape kernel = kernel_shape();
+    spops_kernel_map *m = NULL;
+    o.contents = SPOPS_MAP_TABLE | SPOPS_MAP_ORDER | SPOPS_MAP_CSR | SPOPS_MAP_REVERSE;
+    o.max_pairs = 27 * MAX_VOXELS;
+    o.memory = memory;
+    const spops_status status =
+        spops_kernel_map_reserve(f->d.ctx, SPOPS_MAP_CONVOLUTION, &kernel, f->set, f->set, &o, &m);
+    *plan = m;
+    return status;
+}
+static spops_status map_set(fixture *f, spops_context *ctx, void *plan)
+{
+    return spops_kernel_map_set(ctx, plan, f->set, f->set);
+}
+static spops_status no_run(fixture *f, spops_context *ctx, const void *plan)
+{
+    (void)f, (void)ctx, (void)plan;
+    return SPOPS_STATUS_OK;
+}
+static spops_status map_describe(spops_context *ctx, const void *plan, description *d)
+{
+    d->map = spops_kernel_map_description_default();
+    return spops_kernel_map_get_description(ctx, plan, &d->map);
+}
+static spops_status map_attach(spops_context *ctx, const description *d,
+                               const spops_plan_memory *memory, void **plan)
+{
+    spops_kernel_map *m = NULL;
+    const spops_status status = spops_kernel_map_attach(ctx, &d->map, memory, &m);
+    *plan = m;
+    return status;
+}
+static void map_destroy(void *plan)
+{
+    spops_kernel_map_destroy(plan);
+}
+
+static spops_status bev_reserve(fixture *f, spops_plan_memory *memory, void **plan)
+{
+    static const double depths[64] = {1.0, 1.7, 2.5, 3.4, 4.4, 5.5, 6.7, 8.0, 9.4};
+    spops_bev_options o = spops_bev_options_default();
+    spops_bev_geometry g = f->rig.geometry;
+    spops_bev_plan *plan_made = NULL;
+    double given[64];
+    for (int i = 0; i < g.shape.num_depths; ++i)
+        given[i] = i < 9 ? depths[i] : 2.0 * i;
+    g.cameras = NULL;
+    g.depths_m = given; // they lie in the block
+    o.max_cols = COLS;
+    o.backward = 1;
+    o.memory = memory;
+    const spops_status status = spops_bev_plan_reserve(f->d.ctx, &g, &o, &plan_made);
+    *plan = plan_made;
+    return status;
+}
+static spops_status bev_set(fixture *f, spops_context *ctx, void *plan)
+{
+    return spops_bev_plan_set(ctx, plan, f->transforms);
+}
+static spops_status bev_run(fixture *f, spops_context *ctx, const void *plan)
+{
+    const spops_bev_shape *s = &f->rig.geometry.shape;
+    const int64_t pixels =
+        (int64_t)s->num_batches * s->num_cameras * s->feature_height * s->feature_width;
+    const int64_t cells =
+        (int64_t)s->num_batches * s->num_cells_x * s->num_cells_y * s->num_cells_z;
+    spops_bevpool_args args = spops_bevpool_args_default();
+    args.layout = SPOPS_BEV_CHANNELS_LAST;
+    args.depth = matrix(f->x, pixels * s->num_depths, 1);
+    args.feat = matrix(f->x, pixels, COLS);
+    args.out = matrix(f->out, cells, COLS);
+    return spops_bevpool_execute(ctx, plan, &args);
+}
+static spops_status bev_describe(spops_context *ctx, const void *plan, description *d)
+{
+    d->bev = spops_bev_plan_description_default();
+    return spops_bev_plan_get_description(ctx, plan, &d->bev);
+}
+static spops_status bev_attach(spops_context *ctx, const description *d,
+                               const spops_plan_memory *memory, void **plan)
+{
+    spops_bev_plan *p = NULL;
+    const spops_status status = spops_bev_plan_attach(ctx, &d->bev, memory, &p);
+    *plan = p;
+    return status;
+}
+static void bev_destroy(void *plan)
+{
+    spops_bev_plan_destroy(plan);
+}
+static size_t bev_scratch(const void *plan)
+{
+    return spops_bev_plan_scratch_bytes(plan);
+}
+
+typedef struct kind {
+    const char *name;
+    spops_status (*reserve)(fixture *f, spops_plan_memory *memory, void **plan);
+    spops_status (*set)(fixture *f, spops_context *ctx, void *plan);
+    spops_status (*run)(fixture *f, spops_context *ctx, const void *plan);
+    spops_status (*describe)(spops_context *ctx, const void *plan, description *d);
+    spops_status (*attach)(spops_context *ctx, const description *d,
+                           const spops_plan_memory *memory, void **plan);
+    void (*destroy)(void *plan);
+    size_t (*scratch)(const void *plan);
+} kind;
+
+enum { SEGMENTS, COORDS, VOXELS, MAP, BEV, NUM_KINDS };
+static const kind kinds[NUM_KINDS] = {
+    [SEGMENTS] = {"segments", segments_reserve, segments_set, segments_run, segments_describe,
+                  segments_attach, segments_destroy, segments_scratch},
+    [COORDS] = {"coords", coords_reserve, coords_set, coords_run, coords_describe, coords_attach,
+                coords_destroy, no_scratch},
+    [VOXELS] = {"voxels", voxels_reserve, voxels_set, voxels_run, voxels_describe, voxels_attach,
+                voxels_destroy, voxels_scratch},
+    [MAP] = {"kernel_map", map_reserve, map_set, no_run, map_describe, map_attach, map_destroy,
+             no_scratch},
+    [BEV] = {"bev_plan", bev_reserve, bev_set, bev_run, bev_describe, bev_attach, bev_destroy,
+             bev_scratch}};
+
+// ---- What they give -----------------------------------------------------------------------------
+
+typedef struct bits {
+    int32_t *words;
+    int64_t count;
+} bits;
+
+static void append(fixture *f, bits *b, const int32_t *from, int64_t n)
+{
+    b->words = realloc(b->words, (size_t)(b->count + n + 1) * sizeof *b->words);
+    cr_assert_not_null(b->words);
+    test_download_i32(&f->d, b->words + b->count, from, n);
+    b->count += n;
+}
+
+static int32_t word(fixture *f, const int32_t *from)
+{
+    int32_t value;
+    test_download_i32(&f->d, &value, from, 1);
+    return value;
+}
+
+static void append_side(fixture *f, bits *b, const spops_kernel_map_side *side, int32_t stride)
+{
+    const int64_t n = word(f, side->num_rows);
+    append(f, b, side->table, n * stride);
+    if (side->order != NULL) append(f, b, side->order, n);
+    if (side->offsets == NULL) return;
+    append(f, b, side->offsets, n + 1);
+    append(f, b, side->row_taps, 2 * (int64_t)word(f, side->offsets + n));
+}
+
+static void append_map(fixture *f, bits *b, const spops_kernel_map *map)
+{
+    spops_kernel_map_view view = spops_kernel_map_view_default();
+    test_expect_ok(f->d.ctx, spops_kernel_map_get_view(f->d.ctx, map, &view), "view of a map");
+    append_side(f, b, view.out, view.table_stride);
+    if (view.in->table != NULL && !view.in->mirrored) append_side(f, b, view.in, view.table_stride);
+    if (view.tap_offsets != NULL)
+        append(f, b, view.in_rows, word(f, view.tap_offsets + view.num_taps));
+}
+
+static bits collect(fixture *f, int number, const void *plan)
+{
+    bits b = {NULL, 0};
+    test_wait(&f->d);
+    if (number == MAP) {
+        append_map(f, &b, plan);
+    } else if (number == COORDS) {
+        spops_coords_view view = spops_coords_view_default();
+        test_expect_ok(f->d.ctx, spops_coords_get_view(f->d.ctx, plan, &view), "view of a set");
+        const int64_t n = word(f, view.num_rows);
+        append(f, &b, view.rows, n * 4);
+        append(f, &b, view.row_item, n);
+        cr_assert_not_null(view.item_row);
+        append(f, &b, view.item_row, view.max_items);
+        append_map(f, &b, f->probe);
+    } else {
+        append(f, &b, f->out, NUM_OUT);
+    }
+    return b;
+}
+
+static void expect_same(fixture *f, int number, const void *plan, const bits *expected,
+                        const char *what)
+{
+    bits b = collect(f, number, plan);
+    cr_assert_eq(b.count, expected->count, "%s, %s: %d words, expected %d", kinds[number].name,
+                 what, (int)b.count, (int)expected->count);
+    for (int64_t i = 0; i < b.count; ++i)
+        cr_assert_eq(b.words[i], expected->words[i], "%s, %s: word %d is %#x, expected %#x",
+                     kinds[number].name, what, (int)i, (unsigned)b.words[i],
+                     (unsigned)expected->words[i]);
+    free(b.words);
+}
+
+static void poison(fixture *f)
+{
+    cr_assert(device_fill(f->d.backend, f->out, 0x7f, NUM_OUT * sizeof *f->out));
+}
+
+// ---- The fixture --------------------------------------------------------------------------------
+
+static float *upload_floats(test_device *d, const float *values, int64_t n)
+{
+    return (float *)(void *)test_upload_i32(d, (const int32_t *)(const void *)values, n);
+}
+
+static void open_fixture(fixture *f)
+{
+    test_rng rng = test_rng_make(17);
+    int32_t keys[NUM_KEYS], idx[NUM_KEYS], rows[NUM_POINTS][4], count;
+    float points[NUM_POINTS][3], x[NUM_KEYS * COLS];
+    spops_coords_options o = spops_coords_options_default();
+    spops_kernel_map_options probe = spops_kernel_map_options_default();
+    spops_kernel_shape kernel = kernel_shape();
+    double transforms[4 * SPOPS_BEV_TRANSFORM_DOUBLES];
+
+    for (int t = 0; t < NUM_KEYS; ++t) {
+        keys[t] = (int32_t)test_rng_below(&rng, NUM_SEGMENTS + 2) - 1; // some are left out
+        idx[t] = (int32_t)test_rng_below(&rng, NUM_KEYS);
+    }
+    for (int i = 0; i < NUM_KEYS * COLS; ++i)
+        x[i] = (float)test_rng_below(&rng, 1000) / 500.0f - 0.9f;
+    for (int p = 0; p < NUM_POINTS; ++p) {
+        rows[p][0] = (int32_t)test_rng_below(&rng, 2);
+        for (int a = 0; a < 3; ++a) {
+            rows[p][a + 1] = (int32_t)test_rng_below(&rng, 5);
+            points[p][a] = (float)test_rng_below(&rng, 600) / 100.0f;
+        }
+    }
+    f->keys = test_upload_i32(&f->d, keys, NUM_KEYS);
+    f->idx = test_upload_i32(&f->d, idx, NUM_KEYS);
+    f->rows = test_upload_i32(&f->d, rows[0], NUM_POINTS * 4);
+    f->x = upload_floats(&f->d, x, NUM_KEYS * COLS);
+    f->points = upload_floats(&f->d, points[0], NUM_POINTS * 3);
+    f->num_keys = test_upload_i32(&f->d, (count = NUM_KEYS - 7, &count), 1);
+    f->num_rows = test_upload_i32(&f->d, (count = NUM_POINTS - 5, &count), 1);
+    f->num_points = test_upload_i32(&f->d, (count = NUM_POINTS - 3, &count), 1);
+    cr_assert(device_alloc(f->d.backend, NUM_OUT * sizeof *f->out, (void **)&f->out));
+
+    f->rig = bev_geometry_simulate(1, 4, 0.3);
+    test_expect_ok(f->d.ctx,
+                   spops_bev_geometry_get_transforms(f->d.ctx, &f->rig.geometry, transforms),
+                   "transforms");
+    f->transforms = test_upload_f64(&f->d, transforms, 4 * SPOPS_BEV_TRANSFORM_DOUBLES);
+
+    o.box = &box;
+    test_expect_ok(f->d.ctx, spops_coords_reserve(f->d.ctx, 3, MAX_VOXELS, NUM_POINTS, &o, &f->set),
+                   "set");
+    test_expect_ok(f->d.ctx, spops_coords_set(f->d.ctx, f->set, f->num_rows, f->rows), "set");
+    for (int a = 0; a < 3; ++a)
+        kernel.stride[a] = 1;
+    probe.contents = SPOPS_MAP_TABLE;
+    test_expect_ok(f->d.ctx,
+                   spops_kernel_map_reserve(f->d.ctx, SPOPS_MAP_SUBMANIFOLD, &kernel, f->set, NULL,
+                                            &probe, &f->probe),
+                   "probe");
+}
+
+static void close_fixture(fixture *f)
+{
+    test_wait(&f->d);
+    spops_kernel_map_destroy(f->probe);
+    spops_coords_destroy(f->set);
+    bev_geometry_free(&f->rig);
+    device_free(f->d.backend, f->out);
+    void *arrays[] = {f->keys,   f->idx, f->rows,       f->num_keys,  f->num_rows,
+                      f->points, f->x,   f->num_points, f->transforms};
+    for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; ++i)
+        test_free(&f->d, arrays[i]);
+    test_close(&f->d);
+}
+
+// ---- The test -----------------------------------------------------------------------------------
+
+typedef struct block {
+    void *memory; // [bytes] and more before it, to be misaligned in
+    size_t bytes;
+} block;
+
+static block block_create(fixture *f, size_t bytes)
+{
+    block b = {NULL, bytes};
+    cr_assert(device_alloc(f->d.backend, bytes + SPOPS_PLAN_ALIGNMENT, &b.memory));
+    return b;
+}
+
+static spops_plan_memory memory_of(const block *b)
+{
+    spops_plan_memory memory = spops_plan_memory_default();
+    memory.block = b->memory;
+    memory.bytes = b->bytes;
+    return memory;
+}
+
+// reserve, or attach, refuses a block that is one byte too small, and a misaligned one.
+static void expect_refused(fixture *f, const kind *k, const description *d, const block *b)
+{
+    char text[128];
+    for (int attach = 0; attach < 2; ++attach) {
+        void *plan = f; // is set to NULL
+        spops_plan_memory memory = memory_of(b);
+        memory.bytes -= 1;
+        snprintf(text, sizeof text, "memory.bytes is %zu, expected at least %zu", memory.bytes,
+                 b->bytes);
+        spops_status status =
+            attach ? k->attach(f->d.ctx, d, &memory, &plan) : k->reserve(f, &memory, &plan);
+        test_expect(f->d.ctx, status, SPOPS_STATUS_INVALID_ARGUMENT, text, k->name);
+        cr_assert_null(plan);
+        memory = memory_of(b);
+        memory.block = (char *)b->memory + 128;
+        status = attach ? k->attach(f->d.ctx, d, &memory, &plan) : k->reserve(f, &memory, &plan);
+        test_expect(f->d.ctx, status, SPOPS_STATUS_INVALID_ARGUMENT,
+                    "expected an address aligned to 256 bytes", k->name);
+        cr_assert_null(plan);
+    }
+}
+
+static void copy_block(fixture *f, const block *to, const block *from)
+{
+    void *host = malloc(from->bytes);
+    cr_assert_not_null(host);
+    test_wait(&f->d);
+    cr_assert(device_download(f->d.backend, host, from->memory, from->bytes));
+    cr_assert(device_upload(f->d.backend, to->memory, host, from->bytes));
+    free(host);
+}
+
+// Attach, fill and run while the stream is captured; what the graph does afterwards.
+static void check_captured(fixture *f, int number, const description *d, const block *b,
+                           spops_context *other, const bits *expected)
+{
+    const kind *k = &kinds[number];
+    const spops_plan_memory memory = memory_of(b);
+    device_graph *graph = NULL;
+    void *plan = NULL;
+    cr_assert(device_capture_begin(f->d.stream));
+    test_expect_ok(other, k->attach(other, d, &memory, &plan), k->name);
+    test_expect_ok(other, k->set(f, other, plan), k->name);
+    test_expect_ok(other, k->run(f, other, plan), k->name);
+    cr_assert(device_capture_end(f->d.stream, &graph), "%s", device_error());
+    for (int replay = 0; replay < 2; ++replay) {
+        poison(f);
+        cr_assert(device_graph_launch(graph, f->d.stream));
+        expect_same(f, number, plan, expected, "in a captured graph");
+    }
+    k->destroy(plan);
+    device_graph_destroy(graph);
+}
+
+static void check_kind(fixture *f, int number)
+{
+    const kind *k = &kinds[number];
+    spops_context *ctx = f->d.ctx, *other = test_context(&f->d, 1);
+    spops_plan_memory memory = spops_plan_memory_default();
+    description d, again;
+    void *plan = NULL, *second = NULL;
+
+    // What the library's own memory gives.
+    test_expect_ok(ctx, k->reserve(f, NULL, &plan), k->name);
+    poison(f);
+    test_expect_ok(ctx, k->set(f, ctx, plan), k->name);
+    test_expect_ok(ctx, k->run(f, ctx, plan), k->name);
+    bits expected = collect(f, number, plan);
+    cr_assert(expected.count > 100);
+    test_expect_ok(ctx, k->describe(ctx, plan, &d), k->name);
+    const size_t scratch = k->scratch(plan);
+    k->destroy(plan);
+
+    // How much it takes, and in a block of exactly that.
+    plan = f;
+    test_expect_ok(ctx, k->reserve(f, &memory, &plan), k->name);
+    cr_assert_null(plan);
+    const block first = block_create(f, memory.bytes), copy = block_create(f, memory.bytes);
+    expect_refused(f, k, &d, &first);
+    memory.block = first.memory;
+    test_expect_ok(ctx, k->reserve(f, &memory, &plan), k->name);
+    poison(f);
+    test_expect_ok(ctx, k->set(f, ctx, plan), k->name);
+    test_expect_ok(ctx, k->run(f, ctx, plan), k->name);
+    expect_same(f, number, plan, &expected, "in the caller's block");
+    test_expect_ok(ctx, k->describe(ctx, plan, &again), k->name);
+    cr_assert_eq(memcmp(&again, &d, *(const size_t *)&d), 0, "%s: described otherwise", k->name);
+    cr_assert_eq(((const size_t *)&d)[1], memory.bytes, "%s: memory_bytes", k->name);
+
+    // A copy, on another context, after the first is gone.
+    copy_block(f, &copy, &first);
+    k->destroy(plan);
+    cr_assert(device_fill(f->d.backend, first.memory, 0xee, first.bytes));
+    memory = memory_of(&copy);
+    test_expect_ok(other, k->attach(other, &d, &memory, &second), k->name);
+    cr_assert_eq(k->scratch(second), scratch);
+    test_expect_ok(other, spops_context_reserve(other, scratch), k->name);
+    poison(f);
+    test_expect_ok(other, k->run(f, other, second), k->name);
+    expect_same(f, number, second, &expected, "attached to a copy");
+    poison(f);
+    test_expect_ok(other, k->set(f, other, second), k->name);
+    test_expect_ok(other, k->run(f, other, second), k->name);
+    expect_same(f, number, second, &expected, "attached and filled again");
+    k->destroy(second);
+    if (f->d.launch == LAUNCH_CAPTURED) check_captured(f, number, &d, &copy, other, &expected);
+
+    spops_context_destroy(other);
+    device_free(f->d.backend, first.memory);
+    device_free(f->d.backend, copy.memory);
+    free(expected.words);
+}
+
+static const int every_kind[NUM_KINDS] = {SEGMENTS, COORDS, VOXELS, MAP, BEV};
+
+ParameterizedTestParameters(plan_memory, same_bits)
+{
+    return every_case(NULL, 0, every_kind, NUM_KINDS);
+}
+ParameterizedTest(struct case_param *p, plan_memory, same_bits)
+{
+    fixture f;
+    memset(&f, 0, sizeof f);
+    if (!test_open(&f.d, (spops_backend_kind)p->backend, (test_launch)p->launch)) return;
+    open_fixture(&f);
+    check_kind(&f, p->op);
+    close_fixture(&f);
+}
+
+// The option is reserve's alone, and descriptions are checked like arguments.
+Test(plan_memory, refusals)
+{
+    fixture f;
+    memset(&f, 0, sizeof f);
+    cr_assert(test_open(&f.d, SPOPS_BACKEND_CPU, LAUNCH_DEFAULT));
+    open_fixture(&f);
+    spops_context *ctx = f.d.ctx;
+    spops_plan_memory memory = spops_plan_memory_default();
+    spops_segments_options o = spops_segments_options_default();
+    spops_segments *s = NULL;
+    const int32_t offsets[] = {0, 1};
+    o.memory = &memory;
+    test_expect(ctx, spops_segments_create(ctx, 1, offsets, &o, &s), SPOPS_STATUS_INVALID_ARGUMENT,
+                "segments_create: memory is given, expected NULL: reserve takes it", "create");
+    memory.struct_size = 1;
+    test_expect(ctx, spops_segments_reserve(ctx, 1, 1, &o, &s), SPOPS_STATUS_INVALID_ARGUMENT,
+                "segments_reserve: memory.struct_size is 1", "struct_size");
+    memory = spops_plan_memory_default();
+
+    spops_segments_description segments = spops_segments_description_default();
+    segments.num_segments = -1;
+    test_expect(ctx, spops_segments_attach(ctx, &segments, &memory, &s),
+                SPOPS_STATUS_INVALID_ARGUMENT, "segments_attach: num_segments is -1", "count");
+    segments.num_segments = 4;
+    test_expect(ctx, spops_segments_attach(ctx, &segments, &memory, &s),
+                SPOPS_STATUS_INVALID_ARGUMENT, "segments_attach: memory.block is NULL", "block");
+    test_expect(ctx, spops_segments_attach(ctx, NULL, &memory, &s), SPOPS_STATUS_INVALID_ARGUMENT,
+                "segments_attach: description is NULL", "description");
+
+    spops_coords_description d = spops_coords_description_default();
+    spops_coords *coords = NULL;
+    test_expect_ok(ctx, spops_coords_get_description(ctx, f.set, &d), "describe");
+    d.search = SPOPS_COORDS_SEARCH_AUTO;
+    test_expect(ctx, spops_coords_attach(ctx, &d, &memory, &coords), SPOPS_STATUS_INVALID_ARGUMENT,
+                "coords_attach: search is AUTO", "search");
+    test_expect_ok(ctx, spops_coords_get_description(ctx, f.set, &d), "describe");
+    d.last_items = d.max_items + 1;
+    test_expect(ctx, spops_coords_attach(ctx, &d, &memory, &coords), SPOPS_STATUS_INVALID_ARGUMENT,
+                "coords_attach: last_items is 201, expected 0 to max_items = 200", "last_items");
+    close_fixture(&f);
+}
