@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bevpool/bev_spans.h"
+#include "bevpool/bev_plan.h"
 #include "support/device.h"
 #include "tests/support/bev_cases.h"
 #include "tests/support/params.h"

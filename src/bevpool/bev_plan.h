@@ -14,6 +14,13 @@ typedef struct spops_bev_counts {
     int64_t num_transforms; // B * N
 } spops_bev_counts;
 
+// When a plan has spans, and how much room they get: what no kernel knows.
+#define SPOPS_BEV_PLANE_SPANS  4     // room for so many cells, on average, in a tile at a depth
+#define SPOPS_BEV_SMALL_SPANS  65536 // room for as many as there can be, up to this
+#define SPOPS_BEV_SPANS_POINTS ((int64_t)1 << 16) // a plan of fewer points has no spans
+#define SPOPS_BEV_NARROW_COLS  96                 // of feat; wider rows are worth larger wedges
+#define SPOPS_BEV_WIDE_POINTS  ((int64_t)1 << 19) // with fewer, the same wedges suit all rows
+
 // Spans of many points are cut into wedges twice, as it depends on the rows which wedges are best.
 enum { SPOPS_BEV_CUT_NARROW, SPOPS_BEV_CUT_WIDE, SPOPS_BEV_NUM_CUTS };
 

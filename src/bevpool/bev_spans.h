@@ -23,13 +23,8 @@
 #define SPOPS_BEV_TILE_PIXELS    32
 #define SPOPS_BEV_WINDOW_COLUMNS 8
 #define SPOPS_BEV_BUNDLE_PARTS   16
-#define SPOPS_BEV_PART_KINDS     3     // each in bundles of its own
-#define SPOPS_BEV_MAX_SPANS      128   // of a part; a plan that needs more keeps its lists
-#define SPOPS_BEV_PLANE_SPANS    4     // room for so many cells, on average, in a tile at a depth
-#define SPOPS_BEV_SMALL_SPANS    65536 // room for as many as there can be, up to this
-#define SPOPS_BEV_SPANS_POINTS   ((int64_t)1 << 16) // fewer are not worth the build
-#define SPOPS_BEV_NARROW_COLS    96                 // of feat; wider rows are worth larger wedges
-#define SPOPS_BEV_WIDE_POINTS    ((int64_t)1 << 19) // with fewer, the same wedges suit all rows
+#define SPOPS_BEV_PART_KINDS     3   // each in bundles of its own
+#define SPOPS_BEV_MAX_SPANS      128 // of a part; a plan that needs more keeps its lists
 
 // What one part adds in a step. Pixel k of a tile lies k / tile_width rows below and k % tile_width
 // columns right of its first.
