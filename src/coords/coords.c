@@ -13,14 +13,6 @@ spops_status spops_coords_check_dims(spops_context *ctx, const char *call, int64
     return SPOPS_STATUS_OK;
 }
 
-spops_status spops_check_gradients(spops_context *ctx, const char *call, spops_gradients gradients)
-{
-    SPOPS_REQUIRE(ctx, gradients >= SPOPS_GRADIENTS_NONE && gradients <= SPOPS_GRADIENTS_ALL,
-                  "%s: gradients is %d, expected %d to %d", call, (int)gradients,
-                  (int)SPOPS_GRADIENTS_NONE, (int)SPOPS_GRADIENTS_ALL);
-    return SPOPS_STATUS_OK;
-}
-
 spops_status spops_coords_check(spops_context *ctx, const char *call, const char *name,
                                 const spops_coords *coords)
 {

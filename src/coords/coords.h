@@ -39,9 +39,6 @@ spops_status spops_coords_read_options(spops_context *ctx, const char *call, int
                                        const spops_coords_options *options,
                                        spops_coords_choices *choices);
 
-// A gradients choice of an options struct.
-spops_status spops_check_gradients(spops_context *ctx, const char *call, spops_gradients gradients);
-
 spops_status spops_coords_check_dims(spops_context *ctx, const char *call, int64_t dims);
 
 // The set, named `name`, is there and lies where ctx runs.

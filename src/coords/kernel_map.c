@@ -415,14 +415,6 @@ static spops_status check_sets(spops_context *ctx, const char *call, spops_kerne
     return SPOPS_STATUS_OK;
 }
 
-static spops_status begin_make(spops_context *ctx, const char *call, spops_kernel_map **map)
-{
-    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
-    SPOPS_REQUIRE(ctx, map != NULL, "%s: map is NULL", call);
-    *map = NULL;
-    return spops_check_not_capturing(ctx, call);
-}
-
 // What a map between two sets is made with. *out becomes in where the kind has one set.
 static spops_status read_between(spops_context *ctx, const char *call, spops_kernel_map_kind kind,
                                  const spops_kernel_shape *kernel, const spops_coords *in,
@@ -445,7 +437,7 @@ spops_status spops_kernel_map_create(spops_context *ctx, spops_kernel_map_kind k
     spops_map_choices choices;
     spops_kernel_map *m = NULL;
 
-    SPOPS_TRY(begin_make(ctx, call, map));
+    SPOPS_BEGIN_CREATE(ctx, call, map);
     SPOPS_TRY(read_between(ctx, call, kind, kernel, in, &out, options, &choices));
     SPOPS_TRY(spops_map_alloc(ctx, call, &choices, in->arrays.max_rows, out->arrays.max_rows, false,
                               NULL, &m));
@@ -479,7 +471,7 @@ spops_status spops_kernel_map_create_inverse(spops_context *ctx, const spops_ker
     spops_kernel_map *m = NULL;
     const spops_map_arrays *from;
 
-    SPOPS_TRY(begin_make(ctx, call, map));
+    SPOPS_BEGIN_CREATE(ctx, call, map);
     SPOPS_TRY(spops_map_check(ctx, call, "of", of));
     SPOPS_REQUIRE(ctx, !of->refillable, "%s: of was made by kernel_map_reserve", call);
     SPOPS_REQUIRE(ctx, of->contents & SPOPS_MAP_TABLE,
@@ -559,7 +551,7 @@ spops_status spops_kernel_map_reserve(spops_context *ctx, spops_kernel_map_kind 
     spops_placement place;
     int64_t max_in, max_out;
 
-    SPOPS_TRY(begin_make(ctx, call, map));
+    SPOPS_BEGIN_CREATE(ctx, call, map);
     SPOPS_TRY(read_between(ctx, call, kind, kernel, in, &out, options, &c));
     max_in = in->arrays.max_rows;
     max_out = out->arrays.max_rows;

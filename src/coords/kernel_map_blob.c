@@ -400,10 +400,7 @@ spops_status spops_kernel_map_load(spops_context *ctx, const spops_coords *in,
     spops_kernel_map *m = NULL;
     map_image image, saved;
 
-    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
-    SPOPS_REQUIRE(ctx, map != NULL, "%s: map is NULL", call);
-    *map = NULL;
-    SPOPS_TRY(spops_check_not_capturing(ctx, call));
+    SPOPS_BEGIN_CREATE(ctx, call, map);
     if (out == NULL) out = in;
     SPOPS_TRY(check_set(ctx, call, "in", in));
     SPOPS_TRY(check_set(ctx, call, "out", out));

@@ -4,9 +4,44 @@
 
 #include "core/backend.h"
 
+#define SPOPS_DEFAULT_MAX_COLS 256
+#define SPOPS_MAX_COUNT        ((int64_t)INT32_MAX - 1) // of segments, terms, rows, weights
+
 // The backend of ctx fills this slot.
 #define SPOPS_REQUIRE_SLOT(ctx, call, slot)                                                        \
     SPOPS_TRY(spops_check_slot((ctx), (call), (ctx)->backend->slot != NULL, #slot))
 spops_status spops_check_slot(spops_context *ctx, const char *call, bool filled, const char *name);
+
+// What is called `name` was made by home, and lies where ctx runs.
+spops_status spops_check_home(spops_context *ctx, const char *call, const char *name,
+                              const spops_context *home);
+
+// ctx's stream is not being captured; `call` allocates or waits.
+spops_status spops_check_not_capturing(spops_context *ctx, const char *call);
+
+// What every call that makes something begins with: ctx is there, and out (a plain name), where
+// nothing is yet; ctx's stream is not being captured.
+#define SPOPS_BEGIN_CREATE(ctx, call, out)                                                         \
+    do {                                                                                           \
+        SPOPS_REQUIRE(NULL, (ctx) != NULL, "%s: ctx is NULL", (call));                             \
+        SPOPS_REQUIRE((ctx), (out) != NULL, "%s: " #out " is NULL", (call));                       \
+        *(out) = NULL;                                                                             \
+        SPOPS_TRY(spops_check_not_capturing((ctx), (call)));                                       \
+    } while (0)
+
+// An index array of n elements is there (unless n is 0) and aligned.
+spops_status spops_check_indices(spops_context *ctx, const char *call, const char *name,
+                                 const int32_t *array, int64_t n);
+
+// A count is 0 to SPOPS_MAX_COUNT.
+spops_status spops_check_count(spops_context *ctx, const char *call, const char *name,
+                               int64_t count);
+
+// max_cols of an options struct; 0 becomes the default.
+spops_status spops_check_max_cols(spops_context *ctx, const char *call, int64_t *max_cols);
+
+// m is a column of `rows` weights without gaps, f32 or of x's dtype.
+spops_status spops_check_weights(spops_context *ctx, const char *call, const char *name,
+                                 spops_matrix m, int64_t rows, spops_dtype x_dtype);
 
 #endif

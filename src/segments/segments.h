@@ -9,9 +9,6 @@
 #include "core/placement.h"
 #include "segments/lists.h"
 
-#define SPOPS_DEFAULT_MAX_COLS 256
-#define SPOPS_MAX_COUNT        ((int64_t)INT32_MAX - 1) // of segments, terms, rows, weights
-
 struct spops_segments {
     spops_context *ctx; // made it, frees it
     int64_t num_segments;
@@ -91,11 +88,7 @@ spops_status spops_segments_run_dot(spops_context *ctx, const spops_segments *se
                                     spops_matrix grad_out, spops_matrix x, spops_matrix w,
                                     spops_matrix grad_w, spops_segments_scratch scratch);
 
-// Checks that several entries share. They report on ctx.
-
-// What is called `name` was made by home, and lies where ctx runs.
-spops_status spops_check_home(spops_context *ctx, const char *call, const char *name,
-                              const spops_context *home);
+// Checks of plans and of what they are made from. They report on ctx.
 
 // The plan, named `name`, is there and lies where ctx runs.
 spops_status spops_segments_check(spops_context *ctx, const char *call, const char *name,
@@ -105,26 +98,8 @@ spops_status spops_segments_check(spops_context *ctx, const char *call, const ch
 spops_status spops_segments_check_cols(spops_context *ctx, const char *call, const char *name,
                                        const spops_segments *segments, bool states, int64_t cols);
 
-// m is a column of `rows` weights without gaps, f32 or of x's dtype.
-spops_status spops_check_weights(spops_context *ctx, const char *call, const char *name,
-                                 spops_matrix m, int64_t rows, spops_dtype x_dtype);
-
-// ctx's stream is not being captured; `call` allocates or waits.
-spops_status spops_check_not_capturing(spops_context *ctx, const char *call);
-
-// What every call that makes something begins with: ctx is there, and out, where nothing is yet;
-// ctx's stream is not being captured.
-#define SPOPS_BEGIN_CREATE(ctx, call, out)                                                         \
-    do {                                                                                           \
-        SPOPS_REQUIRE(NULL, (ctx) != NULL, "%s: ctx is NULL", (call));                             \
-        SPOPS_REQUIRE((ctx), (out) != NULL, "%s: out is NULL", (call));                            \
-        *(out) = NULL;                                                                             \
-        SPOPS_TRY(spops_check_not_capturing((ctx), (call)));                                       \
-    } while (0)
-
-// An index array of n elements is there (unless n is 0) and aligned.
-spops_status spops_check_indices(spops_context *ctx, const char *call, const char *name,
-                                 const int32_t *array, int64_t n);
+// A gradients choice of an options struct.
+spops_status spops_check_gradients(spops_context *ctx, const char *call, spops_gradients gradients);
 
 // The first n elements of an index array are there and 0 to high - 1 (waits). high_name is what the
 // caller knows the limit by.
@@ -139,13 +114,6 @@ spops_status spops_check_ascending(spops_context *ctx, const char *call, const c
 // offsets [num_segments + 1] ascend from 0; *num_terms is the last (waits).
 spops_status spops_check_offsets(spops_context *ctx, const char *call, const int32_t *offsets,
                                  int64_t num_segments, int64_t *num_terms);
-
-// A count is 0 to SPOPS_MAX_COUNT.
-spops_status spops_check_count(spops_context *ctx, const char *call, const char *name,
-                               int64_t count);
-
-// max_cols of an options struct; 0 becomes the default.
-spops_status spops_check_max_cols(spops_context *ctx, const char *call, int64_t *max_cols);
 
 // Forward lists in host memory, as plans are saved, loaded, imported and exported.
 typedef struct spops_segments_image {
