@@ -19,8 +19,9 @@ enum mvmr_mode { MODE_SUM, MODE_DIRECT, MODE_DOT };
 
 struct mvmr_params {
     const int32_t *offsets;
-    const int4 *triplets; // row, from, matrix, number
-    int64_t num_rows;     // of the result
+    const int4 *triplets;       // row, from, matrix, number
+    int64_t num_rows;           // of the result
+    const int32_t *num_written; // [1] of them that are written; null: all
     int mode;
     const void *x, *w, *s, *g;
     int64_t x_stride, w_stride, g_stride;
@@ -156,8 +157,10 @@ __device__ __forceinline__ void sum_tile(const mvmr_params &p, mvmr_panel panel,
     const int rows = (int)min((int64_t)tile_rows, p.num_rows - first_row);
     const int64_t out_col = panel.group * (int64_t)p.out_cols + panel.col;
     const bool direct = p.mode == MODE_DIRECT;
+    const int64_t written = rows_written(p.num_written, p.num_rows);
     P product;
 
+    if (!direct && first_row >= written) return;
     if (!direct)
         for (int i = threadIdx.x; i < rows * sums_stride; i += product_threads)
             sums[i] = 0.0f;
@@ -170,8 +173,9 @@ __device__ __forceinline__ void sum_tile(const mvmr_params &p, mvmr_panel panel,
             set_batch(product, batch, n, p.s != nullptr, sums);
             __syncthreads();
             for (int r = threadIdx.x / 8; r < n; r += product_threads / 8)
-                p.out.template store<T>(&sums[r * sums_stride], batch.row[r], out_col, panel.cols,
-                                        threadIdx.x % 8, 8);
+                if (batch.row[r] < written)
+                    p.out.template store<T>(&sums[r * sums_stride], batch.row[r], out_col,
+                                            panel.cols, threadIdx.x % 8, 8);
         } else {
             add_batch(product, batch, n, any_shared, sums);
         }
@@ -179,7 +183,7 @@ __device__ __forceinline__ void sum_tile(const mvmr_params &p, mvmr_panel panel,
     }
     if (direct) return;
     __syncthreads();
-    for (int r = threadIdx.x / 8; r < rows; r += product_threads / 8)
+    for (int r = threadIdx.x / 8; r < rows && first_row + r < written; r += product_threads / 8)
         p.out.template store<T>(&sums[r * sums_stride], first_row + r, out_col, panel.cols,
                                 threadIdx.x % 8, 8);
 }
@@ -239,13 +243,29 @@ __global__ void __launch_bounds__(product_threads)
 }
 
 // Rows of the result that no triplet names, and all others.
-__global__ void zero_rows(char *data, int64_t stride_bytes, int64_t row_bytes, int64_t num_rows)
+__global__ void zero_rows(char *data, int64_t stride_bytes, int64_t row_bytes, int64_t num_rows,
+                          const int32_t *num_written)
 {
     const int64_t r = (int64_t)blockIdx.x * blockDim.y + threadIdx.y;
-    if (r >= num_rows) return;
+    if (r >= rows_written(num_written, num_rows)) return;
     // Elements have two bytes or four.
     for (int64_t i = threadIdx.x * 2; i < row_bytes; i += blockDim.x * 2)
         *reinterpret_cast<uint16_t *>(data + r * stride_bytes + i) = 0;
+}
+
+spops_status zero_result(spops_context *ctx, spops_matrix m, const int32_t *num_written)
+{
+    const int64_t bytes = (int64_t)spops_dtype_bytes(m.dtype);
+    const dim3 grid((unsigned)((m.rows + 7) / 8));
+    char *data = static_cast<char *>(m.data);
+    if (m.rows == 0 || m.cols == 0) return SPOPS_STATUS_OK;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = grid;
+    config.blockDim = dim3(32, 8);
+    config.stream = stream_of(ctx);
+    return spops_cuda_status(ctx, "mvmr: zero_rows",
+                             (int)cudaLaunchKernelEx(&config, zero_rows, data, m.row_stride * bytes,
+                                                     m.cols * bytes, m.rows, num_written));
 }
 
 template <product_engine ENGINE, class T, int VEC, bool TRANSPOSED>
@@ -271,33 +291,19 @@ spops_status launch_transposed(spops_context *ctx, const spops_mvmr_args *args,
 
 } // namespace
 
-spops_status spops::zero_result(spops_context *ctx, spops_matrix m)
-{
-    const int64_t bytes = (int64_t)spops_dtype_bytes(m.dtype);
-    const dim3 grid((unsigned)((m.rows + 7) / 8));
-    char *data = static_cast<char *>(m.data);
-    if (m.rows == 0 || m.cols == 0) return SPOPS_STATUS_OK;
-    cudaLaunchConfig_t config = {};
-    config.gridDim = grid;
-    config.blockDim = dim3(32, 8);
-    config.stream = stream_of(ctx);
-    return spops_cuda_status(ctx, "mvmr: zero_rows",
-                             (int)cudaLaunchKernelEx(&config, zero_rows, data, m.row_stride * bytes,
-                                                     m.cols * bytes, m.rows));
-}
-
 extern "C" spops_status spops_cuda_mvmr(spops_context *ctx, const spops_mvmr_args *args)
 {
     const spops_triplet_tiles *tiles = args->tiles;
     const bool dot = args->grad_s.data != nullptr;
     mvmr_params p = {};
     if (!dot && tiles->direct && !tiles->complete && !args->accumulate)
-        SPOPS_TRY(zero_result(ctx, args->out));
+        SPOPS_TRY(zero_result(ctx, args->out, args->num_rows));
     if (tiles->num_tiles == 0) return SPOPS_STATUS_OK;
     if (args->diagonal) return mvmr_diagonal(ctx, args);
     p.offsets = tiles->offsets;
     p.triplets = (const int4 *)tiles->triplets;
     p.num_rows = tiles->num_rows;
+    p.num_written = args->num_rows;
     p.mode = dot ? MODE_DOT : tiles->direct ? MODE_DIRECT : MODE_SUM;
     p.x = args->x.data;
     p.x_stride = args->x.row_stride;

@@ -18,6 +18,7 @@ struct diagonal_params {
     const int32_t *offsets;
     const int4 *triplets;
     int64_t num_rows;
+    const int32_t *num_written;
     bool direct;
     const void *x, *w, *s, *g;
     int64_t x_stride, w_stride, g_stride;
@@ -36,6 +37,7 @@ __global__ void __launch_bounds__(threads) sum_diagonal(const __grid_constant__ 
     const int32_t begin = p.offsets[blockIdx.x], end = p.offsets[blockIdx.x + 1];
     const int rows = p.direct ? end - begin : (int)min((int64_t)tile_rows, p.num_rows - first_row);
     const int team = (int)threadIdx.x / cols, c = (int)threadIdx.x % cols;
+    const int64_t written = rows_written(p.num_written, p.num_rows);
 
     for (int64_t col = (int64_t)blockIdx.y * cols; col < p.num_cols;
          col += (int64_t)gridDim.y * cols) {
@@ -54,7 +56,7 @@ __global__ void __launch_bounds__(threads) sum_diagonal(const __grid_constant__ 
         }
         for (int r = team; r < rows && inside; r += teams) {
             const int64_t row = p.direct ? p.triplets[begin + r].x : first_row + r;
-            p.out.store<T>(&sums[r * cols + c], row, col + c, 1, 0, 1);
+            if (row < written) p.out.store<T>(&sums[r * cols + c], row, col + c, 1, 0, 1);
         }
     }
 }
@@ -148,6 +150,7 @@ spops_status spops::mvmr_diagonal(spops_context *ctx, const spops_mvmr_args *arg
     p.offsets = tiles->offsets;
     p.triplets = (const int4 *)tiles->triplets;
     p.num_rows = tiles->num_rows;
+    p.num_written = args->num_rows;
     p.direct = tiles->direct;
     p.x = args->x.data;
     p.x_stride = args->x.row_stride;

@@ -38,8 +38,13 @@ inline product_engine engine_for(const spops_context *ctx, spops_dtype dtype, sp
     return math == SPOPS_MATH_TF32 && wide ? ENGINE_TF32 : ENGINE_F32;
 }
 
-// Zeros to all elements of m, and to nothing between its rows.
-spops_status zero_result(spops_context *ctx, spops_matrix m);
+// Rows of a result that are written; those behind them are left alone.
+__device__ __forceinline__ int64_t rows_written(const int32_t *num_written, int64_t num_rows)
+{
+    if (num_written == nullptr) return num_rows;
+    const int64_t n = *num_written;
+    return n < 0 ? 0 : n < num_rows ? n : num_rows;
+}
 
 // The same patterns with diagonal matrices (mvmr_diagonal.cu).
 spops_status mvmr_diagonal(spops_context *ctx, const spops_mvmr_args *args);

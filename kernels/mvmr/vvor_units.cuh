@@ -41,7 +41,8 @@ __device__ __forceinline__ vvor_unit unit_at(const vvor_units &units, int64_t in
     unit.matrix = unit.begin = unit.count = 0;
     unit.piece = is_piece ? (int32_t)index : -1;
     if (!unit.there) return unit;
-    const spops_work_item entry = is_piece ? units.pieces[index] : units.entries[index - num_pieces];
+    const spops_work_item entry =
+        is_piece ? units.pieces[index] : units.entries[index - num_pieces];
     unit.matrix = entry.segment;
     unit.begin = entry.begin;
     unit.count = entry.count;

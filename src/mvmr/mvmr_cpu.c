@@ -91,25 +91,34 @@ static void fill_batch(const spops_mvmr_args *args, int64_t first_row, int64_t b
     }
 }
 
-// sums[to] += the batch's rows times columns of matrix k. `loaded` says whether the block of a
-// matrix that needs only one is there already.
+// Inputs of a block: columns of x; of a diagonal matrix, those of the panel itself.
+static int64_t num_inputs(const spops_mvmr_args *args)
+{
+    return args->diagonal ? 1 : args->x_cols;
+}
+
+// The block of matrix k for a panel and inputs d .. d + depth - 1.
+static void load_block(const spops_mvmr_table *table, const spops_mvmr_args *args, panel p,
+                       int32_t k, int64_t d, int64_t depth, block *w)
+{
+    if (args->diagonal)
+        table->load_matrix(args->w, k, p.col, 1, p.cols, false, w->w);
+    else if (args->transposed)
+        table->load_matrix(args->w, p.x_col + d, k * args->out_cols + p.w_col, depth, p.cols, true,
+                           w->w);
+    else
+        table->load_matrix(args->w, k * args->x_cols + d, p.w_col, depth, p.cols, false, w->w);
+}
+
+// sums[to] += inputs d .. d + depth - 1 of the batch's rows times the block.
 static void multiply_batch(const spops_mvmr_table *table, const spops_mvmr_args *args, panel p,
-                           int32_t k, batch *b, block *w, bool loaded, float *sums)
+                           int64_t d, int64_t depth, batch *b, const block *w, float *sums)
 {
     const float *scale = b->scaled ? b->scale : NULL;
     if (args->diagonal) {
-        if (!loaded) table->load_matrix(args->w, k, p.col, 1, p.cols, false, w->w);
         table->load_rows(args->x, b->from, b->n, p.col, p.cols, scale, b->rows, DEPTH);
         table->multiply_diagonal(b->rows, b->n, w->w, p.cols, b->to, sums);
-        return;
-    }
-    for (int64_t d = 0; d < args->x_cols; d += DEPTH) {
-        const int64_t depth = least(DEPTH, args->x_cols - d);
-        if (!loaded && args->transposed)
-            table->load_matrix(args->w, p.x_col + d, k * args->out_cols + p.w_col, depth, p.cols,
-                               true, w->w);
-        else if (!loaded)
-            table->load_matrix(args->w, k * args->x_cols + d, p.w_col, depth, p.cols, false, w->w);
+    } else {
         table->load_rows(args->x, b->from, b->n, p.x_col + d, depth, scale, b->rows, DEPTH);
         table->multiply(b->rows, b->n, depth, w->w, p.cols, b->to, sums);
     }
@@ -139,7 +148,7 @@ static void sum_tile(const spops_mvmr_table *table, const spops_mvmr_args *args,
     const int64_t first_row = tile * tiles->tile_rows;
     const int64_t num_rows =
         tiles->direct ? end - begin : least(tiles->tile_rows, tiles->num_rows - first_row);
-    const bool one_block = args->diagonal || args->x_cols <= DEPTH;
+    const int64_t inputs = num_inputs(args);
     const int64_t written = rows_written(args);
     _Alignas(64) float sums[TILE_ROWS * PANEL];
     block w;
@@ -147,12 +156,15 @@ static void sum_tile(const spops_mvmr_table *table, const spops_mvmr_args *args,
 
     if (!tiles->direct && first_row >= written) return;
     memset(sums, 0, (size_t)(num_rows * PANEL) * sizeof *sums);
-    for (int64_t t = begin; t < end;) {
-        const int64_t last = run_end(tiles->triplets, t, end);
-        const int32_t k = tiles->triplets[t].matrix;
-        for (bool loaded = false; t < last; loaded = one_block, t += b.n) {
-            fill_batch(args, first_row, begin, t, last, &b);
-            multiply_batch(table, args, p, k, &b, &w, loaded, sums);
+    for (int64_t t = begin, last; t < end; t = last) {
+        last = run_end(tiles->triplets, t, end);
+        for (int64_t d = 0; d < inputs; d += DEPTH) {
+            const int64_t depth = least(DEPTH, inputs - d);
+            load_block(table, args, p, tiles->triplets[t].matrix, d, depth, &w);
+            for (int64_t i = t; i < last; i += b.n) {
+                fill_batch(args, first_row, begin, i, last, &b);
+                multiply_batch(table, args, p, d, depth, &b, &w, sums);
+            }
         }
     }
     for (int64_t r = 0; r < num_rows; ++r) {
@@ -178,7 +190,7 @@ static void dot_tile(const spops_mvmr_table *table, const spops_mvmr_args *args,
 {
     const spops_triplet_tiles *tiles = args->tiles;
     const int64_t begin = tiles->offsets[tile], end = tiles->offsets[tile + 1];
-    const int64_t panels = num_panels(args);
+    const int64_t panels = num_panels(args), inputs = num_inputs(args);
     _Alignas(64) float sums[BATCH * PANEL], g[BATCH * PANEL];
     float dots[BATCH];
     int32_t rows[BATCH];
@@ -196,7 +208,11 @@ static void dot_tile(const spops_mvmr_table *table, const spops_mvmr_args *args,
         for (int64_t index = 0; index < panels; ++index) {
             const panel p = panel_at(args, index);
             memset(sums, 0, sizeof sums);
-            multiply_batch(table, args, p, k, &b, &w, false, sums);
+            for (int64_t d = 0; d < inputs; d += DEPTH) {
+                const int64_t depth = least(DEPTH, inputs - d);
+                load_block(table, args, p, k, d, depth, &w);
+                multiply_batch(table, args, p, d, depth, &b, &w, sums);
+            }
             table->load_rows(args->g, rows, b.n, p.col, p.cols, NULL, g, PANEL);
             for (int64_t i = 0; i < b.n; ++i)
                 dots[i] += table->dot(sums + i * PANEL, g + i * PANEL, p.cols);
