@@ -1,6 +1,7 @@
 // A build without CUDA has no GPU baselines.
 #include "bench/baselines/bev_baselines.h"
 #include "bench/baselines/map_baselines.h"
+#include "bench/baselines/mvmr_baselines.h"
 
 const bev_baseline bev_baselines_cuda[] = {{NULL, NULL, NULL}};
 const int num_bev_baselines_cuda = 0;
@@ -8,4 +9,14 @@ const int num_bev_baselines_cuda = 0;
 void map_stages_cuda(map_stages *stages)
 {
     stages->failed = true;
+}
+
+void mvmr_atomics_cuda(mvmr_atomics *m)
+{
+    m->failed = true;
+}
+
+void vvor_atomics_cuda(mvmr_atomics *m)
+{
+    m->failed = true;
 }
