@@ -127,62 +127,72 @@ static spops_status check_pool(spops_context *ctx, const char *call, const spops
     return check_scale(ctx, call, "out_scale", pool->out_scale, out);
 }
 
-// The sums of what->x, over the plan's spans where they serve, else over its lists.
-static spops_status sum_cells(spops_context *ctx, const char *call, const spops_bev_plan *plan,
-                              const spops_segreduce_args *what, spops_bev_scratch scratch)
+// The same sums over the plan's intervals: features are rows, depths are weights.
+static spops_status pool_intervals(spops_context *ctx, const char *call, const spops_bev_plan *plan,
+                                   const spops_bevpool_args *pool, spops_matrix out,
+                                   spops_bev_scratch scratch)
 {
-    const spops_bev_spans *spans = &plan->spans[spops_bev_cut_for(plan, what->x.cols)];
-    const spops_bev_spans_pool_args pool = {.spans = spans,
-                                            .shape = plan->shape,
-                                            .variant = spops_bev_variant_for(plan, what->x.cols),
-                                            .num_cells = plan->counts.num_cells,
-                                            .parts = scratch.parts,
-                                            .depth = what->w,
-                                            .feat = what->x,
-                                            .out = what->out,
-                                            .feat_scales = what->x_scales,
-                                            .feat_scale = what->x_scale,
-                                            .depth_scale = what->w_scale,
-                                            .out_scale = what->out_scale};
-    if (spops_bev_spans_serve(ctx, plan, &pool)) return ctx->backend->bev_spans_pool(ctx, &pool);
+    const spops_segreduce_args args = {.reduce = SPOPS_REDUCE_SUM,
+                                       .x = pool->feat,
+                                       .w = pool->depth,
+                                       .out = out,
+                                       .x_scales =
+                                           pool->feat_scales == NULL ? absent : *pool->feat_scales,
+                                       .x_scale = pool->feat_scale,
+                                       .w_scale = pool->depth_scale,
+                                       .out_scale = pool->out_scale,
+                                       .accumulate = pool->accumulate,
+                                       .x_f16 = scratch.feat_f16};
+    return spops_segreduce_run(ctx, call, plan->segments, &args, scratch.segments);
+}
+
+// Pool into out, channels last: over the plan's spans where they serve, else over its intervals.
+static spops_status pool_cells(spops_context *ctx, const char *call, const spops_bev_plan *plan,
+                               const spops_bevpool_args *pool, spops_matrix out,
+                               spops_bev_scratch scratch)
+{
+    const int64_t cols = pool->feat.cols;
+    const spops_bev_spans_pool_args args = {
+        .spans = &plan->spans[spops_bev_cut_for(plan, cols)],
+        .shape = plan->shape,
+        .variant = spops_bev_variant_for(plan, cols),
+        .num_cells = plan->counts.num_cells,
+        .parts = scratch.parts,
+        .depth = pool->depth,
+        .feat = pool->feat,
+        .out = out,
+        .feat_scales = pool->feat_scales == NULL ? absent : *pool->feat_scales,
+        .feat_scale = pool->feat_scale,
+        .depth_scale = pool->depth_scale,
+        .out_scale = pool->out_scale};
+    if (spops_bev_spans_serve(ctx, plan, &args)) return ctx->backend->bev_spans_pool(ctx, &args);
     SPOPS_REQUIRE(ctx, plan->pool_variant == 0,
                   "%s: pool_variant is %" PRId32 " in the plan, and does not suit these matrices",
                   call, plan->pool_variant);
-    return spops_segreduce_run(ctx, call, plan->segments, what, scratch.segments);
+    return pool_intervals(ctx, call, plan, pool, out, scratch);
 }
 
 static spops_status run_pool(spops_context *ctx, const char *call, const spops_bev_plan *plan,
                              const spops_bevpool_args *pool)
 {
-    const spops_matrix feat = pool->feat, out = pool->out;
-    spops_segreduce_args what = {.reduce = SPOPS_REDUCE_SUM,
-                                 .x = feat,
-                                 .w = pool->depth,
-                                 .out = out,
-                                 .x_scales =
-                                     pool->feat_scales == NULL ? absent : *pool->feat_scales,
-                                 .x_scale = pool->feat_scale,
-                                 .w_scale = pool->depth_scale,
-                                 .out_scale = pool->out_scale,
-                                 .accumulate = pool->accumulate};
+    const int64_t cols = pool->feat.cols;
     spops_bev_scratch scratch;
     spops_transpose_args transpose;
 
     SPOPS_TRY(check_plan(ctx, call, plan, pool->layout));
     SPOPS_TRY(check_pool(ctx, call, plan, pool));
-    SPOPS_TRY(spops_segments_check_cols(ctx, call, "feat", plan->segments, false, feat.cols));
-    if (feat.cols == 0) return SPOPS_STATUS_OK;
+    SPOPS_TRY(spops_segments_check_cols(ctx, call, "feat", plan->segments, false, cols));
+    if (cols == 0) return SPOPS_STATUS_OK;
     SPOPS_TRY(get_scratch(ctx, call, plan, &scratch));
-    what.x_f16 = scratch.feat_f16;
 
-    if (pool->layout == SPOPS_BEV_CHANNELS_LAST) return sum_cells(ctx, call, plan, &what, scratch);
-    what.out = spops_matrix_dense(scratch.rows, plan->counts.num_cells, feat.cols, out.dtype);
-    SPOPS_TRY(sum_cells(ctx, call, plan, &what, scratch));
+    if (pool->layout == SPOPS_BEV_CHANNELS_LAST)
+        return pool_cells(ctx, call, plan, pool, pool->out, scratch);
     transpose.batches = plan->shape.num_batches;
     transpose.rows = plan->counts.num_cells / plan->shape.num_batches;
-    transpose.cols = feat.cols;
-    transpose.in = what.out;
-    transpose.out = out;
+    transpose.cols = cols;
+    transpose.in = spops_matrix_dense(scratch.rows, plan->counts.num_cells, cols, pool->out.dtype);
+    transpose.out = pool->out;
+    SPOPS_TRY(pool_cells(ctx, call, plan, pool, transpose.in, scratch));
     return ctx->backend->transpose(ctx, &transpose);
 }
 
