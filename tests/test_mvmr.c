@@ -501,6 +501,64 @@ ParameterizedTest(struct backend_param *p, mvmr, accumulates)
     small_close(&c);
 }
 
+static spops_triplets_info info_of(test_device *d, const spops_triplets *plan,
+                                   spops_status expected)
+{
+    spops_triplets_info info = spops_triplets_info_default();
+    const spops_status status = spops_triplets_get_info_sync(d->ctx, plan, &info);
+    cr_assert(status == expected, "info: %s: %s", spops_status_name(status),
+              spops_last_error(d->ctx));
+    return info;
+}
+
+// Rows from a number on that only the device knows are left alone; the others are as without it.
+ParameterizedTestParameters(mvmr, leaves_rows_alone)
+{
+    return every_backend();
+}
+ParameterizedTest(struct backend_param *p, mvmr, leaves_rows_alone)
+{
+    static const int32_t counts[] = {2, 0, -3, ROWS_OUT, ROWS_OUT + 9};
+    static const int32_t different[ROWS_OUT] = {3, 0, 2, 1};
+    small_case c;
+    double all[ROWS_OUT * OUT_COLS];
+    const spops_triplets_shape half = {ROWS_OUT, ROWS_IN, MATRICES, ROWS_OUT - 1};
+    spops_mvmr_options options = spops_mvmr_options_default();
+    spops_triplets *direct = NULL;
+    if (!small_open(&c, p->backend)) return;
+    spops_context *ctx = c.d.ctx;
+    int32_t *num = test_upload_i32(&c.d, counts, 5);
+    int32_t *out = test_upload_i32(&c.d, different, ROWS_OUT);
+    test_expect_ok(ctx, spops_triplets_create(ctx, &half, out, c.in, c.matrix, NULL, &direct),
+                   "direct");
+    cr_assert(info_of(&c.d, direct, SPOPS_STATUS_OK).direct == 1);
+    for (int which = 0; which < 2; ++which) {
+        const spops_triplets *plan = which == 0 ? c.plan : direct;
+        for (int i = -1; i < 5; ++i) {
+            guarded_poison(&c.y, 0xa5);
+            guarded_upload(&c.y);
+            options.num_rows = i < 0 ? NULL : num + i;
+            test_expect_ok(
+                ctx, spops_mvmr_execute(ctx, plan, c.x.view, c.w.view, NULL, &options, c.y.view),
+                "leaves rows alone");
+            test_wait(&c.d);
+            guarded_download(&c.y);
+            if (i < 0) values_of(&c.y, all);
+            for (int64_t e = 0; e < ROWS_OUT * OUT_COLS && i >= 0; ++e) {
+                const bool written = e / OUT_COLS < counts[i];
+                const unsigned char *is = c.y.host + c.y.first + 4 * e;
+                const unsigned char *was = c.y.sent + c.y.first + 4 * e;
+                cr_assert(written ? guarded_get(&c.y, e / OUT_COLS, e % OUT_COLS) == all[e]
+                                  : memcmp(is, was, 4) == 0,
+                          "plan %d, %d rows: element %lld", which, counts[i], (long long)e);
+            }
+        }
+    }
+    spops_triplets_destroy(direct);
+    test_free(&c.d, num), test_free(&c.d, out);
+    small_close(&c);
+}
+
 // Factors of f32 may be rounded to tf32, and no more than that: 11 bits of each, to nearest.
 ParameterizedTestParameters(mvmr, rounds_to_tf32)
 {
@@ -601,16 +659,6 @@ ParameterizedTest(struct backend_param *p, mvmr, sums_beyond_f16)
     spops_triplets_destroy(plan);
     test_free(&d, o);
     test_close(&d);
-}
-
-static spops_triplets_info info_of(test_device *d, const spops_triplets *plan,
-                                   spops_status expected)
-{
-    spops_triplets_info info = spops_triplets_info_default();
-    const spops_status status = spops_triplets_get_info_sync(d->ctx, plan, &info);
-    cr_assert(status == expected, "info: %s: %s", spops_status_name(status),
-              spops_last_error(d->ctx));
-    return info;
 }
 
 // Triplets out of range are left out and counted; more than fit set the flag; a plan can be filled
