@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "bevpool/bev_plan.h"
+#include "bevpool/bev_spans_sizes.h"
 #include "support/device.h"
 #include "tests/support/bev_cases.h"
 #include "tests/support/params.h"

@@ -9,6 +9,7 @@
 #include "kernels/core/device_wide.h"
 #include "kernels/core/launch.cuh"
 #include "bevpool/bev_spans.h"
+#include "bevpool/bev_spans_sizes.h"
 
 namespace
 {

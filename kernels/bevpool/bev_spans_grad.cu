@@ -14,6 +14,7 @@
 #include "kernels/bevpool/bev_spans_layout.cuh"
 #include "kernels/core/launch.cuh"
 #include "bevpool/bev_spans.h"
+#include "bevpool/bev_spans_sizes.h"
 #include "kernels/core/matrix_units.cuh"
 #include "kernels/core/with_dtype.cuh"
 #include "spops/device/grid_dependency.cuh"

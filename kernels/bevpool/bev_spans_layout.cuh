@@ -7,6 +7,7 @@
 #define SPOPS_KERNELS_BEVPOOL_BEV_SPANS_LAYOUT_CUH
 
 #include "bevpool/bev_spans.h"
+#include "bevpool/bev_spans_sizes.h"
 #include "kernels/bevpool/bev_spans_tuning.h"
 #include "kernels/core/launch.cuh"
 

@@ -1,5 +1,6 @@
 // The span form of a plan: whether it has one, its memory, and whether a call can use it.
 #include "bevpool/bev_plan.h"
+#include "bevpool/bev_spans_sizes.h"
 #include "kernels/bevpool/bev_spans_tuning.h"
 
 static int32_t ceil_div(int32_t a, int32_t b)

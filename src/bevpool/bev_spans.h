@@ -20,12 +20,6 @@
 #include "core/context.h"
 #include "spops/bevpool.h"
 
-#define SPOPS_BEV_TILE_PIXELS    32
-#define SPOPS_BEV_WINDOW_COLUMNS 8
-#define SPOPS_BEV_BUNDLE_PARTS   16
-#define SPOPS_BEV_PART_KINDS     3   // each in bundles of its own
-#define SPOPS_BEV_MAX_SPANS      128 // of a part; a plan that needs more keeps its lists
-
 // What one part adds in a step. Pixel k of a tile lies k / tile_width rows below and k % tile_width
 // columns right of its first.
 typedef struct spops_bev_span {
