@@ -1,0 +1,10 @@
+// MVMR of f16 rows.
+#include "kernels/mvmr/mvmr_kernel.cuh"
+
+namespace spops
+{
+
+template spops_status launch_mvmr<f16>(spops_context *, const spops_mvmr_args *,
+                                       const mvmr_params &, bool);
+
+} // namespace spops

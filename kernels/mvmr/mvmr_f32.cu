@@ -1,0 +1,10 @@
+// MVMR of f32 rows.
+#include "kernels/mvmr/mvmr_kernel.cuh"
+
+namespace spops
+{
+
+template spops_status launch_mvmr<float>(spops_context *, const spops_mvmr_args *,
+                                         const mvmr_params &, bool);
+
+} // namespace spops
