@@ -59,6 +59,8 @@ static const relation_shape shapes[] = {
     {"one group", GROUPED, 0, 0, 1, 513, 64},
     {"many groups", GROUPED, 0, 0, 500, 700, 33},
     {"convolution", NEIGHBOURS, 1100, 1100, 27, 6000, 33},
+    {"few to many", RANDOM, 40000, 200, 5, 3000, 4},
+    {"many to few", RANDOM, 200, 40000, 5, 3000, 4},
     {"wide", NEIGHBOURS, 60, 60, 5, 150, 300},
     {"long matrix", ONE_MATRIX, 50, 60, 2, 20000, 8},
 };

@@ -27,8 +27,8 @@ typedef struct spops_triplets_options {
     size_t struct_size;           /* sizeof(spops_triplets_options) */
     spops_key_order matrix_order; /* whether triplets come sorted by matrix; refused if not so */
     int32_t backward;             /* 1: also what gradients need: lists by input, and scratch */
-    int64_t max_matrix_elements;  /* with backward, of the largest matrix that VVOR will meet
-                                      (scratch, schedule); 0: 65,536 */
+    int64_t max_matrix_elements;  /* with backward: of the largest matrix that VVOR will meet, for
+                                     scratch and schedule; 0: 65,536 */
 } spops_triplets_options;
 
 SPOPS_DEFINE_DEFAULT(spops_triplets_options)
@@ -50,7 +50,7 @@ SPOPS_DEFINE_DEFAULT(spops_triplets_options)
  * Errors    INVALID_ARGUMENT (names the first bad element), OUT_OF_MEMORY, NOT_SUPPORTED, CUDA.
  * Threads   One thread at a time per ctx. ctx must outlive the plan.
  * Source    Triplets after PointCNN++ (MVMR, section 3.3); we sort them by tile of output rows and
- *           then by matrix, so that one segment sums a row: docs/mvmr.md.
+ *           then by matrix, so that a row is summed where it is owned: docs/mvmr.md.
  */
 SPOPS_API spops_status spops_triplets_create(spops_context *ctx, const spops_triplets_shape *shape,
                                              const int32_t *out_rows, const int32_t *in_rows,

@@ -25,11 +25,11 @@ typedef struct triplets_choice {
 
 // ---- Memory -------------------------------------------------------------------------------------
 
-// Lists that sort the triplets by tile; only offsets, which are the tiles', outlive the build.
 typedef struct build_workspace {
     void *lists;   // for slot lists_build
     int32_t *keys; // [max_triplets]
-    spops_lists by_tile;
+    spops_lists
+        by_tile; // sort a side's triplets by tile; all but their offsets ends with the build
 } build_workspace;
 
 static bool has_side(const spops_triplets *plan, int side)
@@ -54,19 +54,23 @@ static build_workspace carve_workspace(spops_context *ctx, const spops_triplets 
     const spops_backend *backend = ctx->backend;
     const int64_t max_triplets = plan->shape.num_triplets;
     size_t bytes = backend->lists_workspace_bytes(ctx, &plan->by_matrix);
-    size_t tile_bytes;
+    int64_t most_tiles = 0;
     build_workspace w;
 
     memset(&w, 0, sizeof w);
     w.by_tile.max_terms = max_triplets;
-    w.by_tile.split_terms = INT32_MAX; // a tile is one segment's, however long
+    w.by_tile.split_terms = INT32_MAX; // nobody walks these lists
     for (int side = 0; side < SPOPS_NUM_SIDES; ++side) {
         const spops_triplet_tiles *tiles = &plan->sides[side];
+        size_t own;
         if (!has_side(plan, side) || tiles->direct) continue;
-        if (tiles->num_tiles > w.by_tile.num_segments) w.by_tile.num_segments = tiles->num_tiles;
+        // The side with fewer tiles may need more: they decide how its keys are sorted.
+        w.by_tile.num_segments = tiles->num_tiles;
+        own = backend->lists_workspace_bytes(ctx, &w.by_tile);
+        if (own > bytes) bytes = own;
+        if (tiles->num_tiles > most_tiles) most_tiles = tiles->num_tiles;
     }
-    tile_bytes = backend->lists_workspace_bytes(ctx, &w.by_tile);
-    if (tile_bytes > bytes) bytes = tile_bytes;
+    w.by_tile.num_segments = most_tiles;
     w.lists = spops_carve(c, 1, 1, bytes);
     w.keys = spops_carve(c, max_triplets, 1, sizeof *w.keys);
     spops_lists_carve(&w.by_tile, false, true, c);
