@@ -217,9 +217,9 @@ enum { NUM_TESTED_CLOUDS = 4 };
 typedef struct channels {
     int64_t in, out, groups;
 } channels;
-static const channels all_channels[] = {{1, 1, 1},    {3, 5, 1},   {16, 16, 1}, {33, 31, 1},
-                                        {64, 32, 1},  {8, 12, 4},  {7, 7, 7},   {32, 32, 32},
-                                        {128, 64, 1}, {20, 20, 5}, {4, 96, 1}};
+static const channels all_channels[] = {
+    {1, 1, 1},    {3, 5, 1},    {16, 16, 1}, {33, 31, 1}, {64, 32, 1}, {8, 12, 4},  {7, 7, 7},
+    {32, 32, 32}, {128, 64, 1}, {20, 20, 5}, {4, 96, 1},  {8, 200, 1}, {96, 128, 1}};
 enum { NUM_CHANNELS = sizeof all_channels / sizeof *all_channels };
 
 ParameterizedTestParameters(sparseconv, agrees)
@@ -243,6 +243,7 @@ ParameterizedTest(struct case_param *p, sparseconv, agrees, .timeout = 900)
             spops_sparseconv_options options = spops_sparseconv_options_default();
             char text[256];
             options.backward = 1;
+            if (test_rng_below(&rng, 3) == 0) options.dataflow = SPOPS_DATAFLOW_FETCH_ON_DEMAND;
             create_sets(&c, &cloud);
             create_conv(&c, &options);
             for (int n = 0; n < 3; ++n) {

@@ -24,7 +24,9 @@ typedef enum spops_dataflow {
                                            no buffer, every shape, dtype and backend */
     SPOPS_DATAFLOW_IMPLICIT_GEMM = 2    /* tiles of outputs in the order of their masks, taps that a
                                            tile lacks left out, on tensor cores: CUDA, compute
-                                           capability 8.0 or more, groups 1, maps with ORDER */
+                                           capability 9.0, groups 1, maps with ORDER, f16, bf16
+                                           and (but for grad_w) f32 with TF32, rows of multiples
+                                           of 16 bytes */
 } spops_dataflow;
 
 typedef struct spops_sparseconv_options {

@@ -4,10 +4,16 @@
 #include "coords/kernel_maps.h"
 #include "core/check.h"
 #include "core/matrix.h"
+#include "mvmr/igemm_args.h"
 #include "segments/segments.h"
 #include "sparseconv/epilogue_args.h"
 
 #define DEFAULT_MAX_CHANNELS 256
+
+// IMPLICIT_GEMM has a schedule for each size of tile, and for each side that is not the other's
+// mirror image.
+enum { NARROW_TILES, WIDE_TILES, NUM_TILE_SIZES };
+enum { SIDE_OUT, SIDE_IN, NUM_SIDES };
 
 struct spops_sparseconv {
     spops_context *ctx; // made it, frees it
@@ -17,6 +23,14 @@ struct spops_sparseconv {
     bool backward;
     int64_t max_in_channels, max_out_channels;
     spops_triplets *triplets; // of the map's pairs: FETCH_ON_DEMAND
+
+    bool has_igemm;   // its schedules are there, those of SIDE_IN with backward
+    bool in_mirrored; // SIDE_IN runs on the schedules of SIDE_OUT
+    spops_igemm_schedule schedules[NUM_SIDES][NUM_TILE_SIZES];
+    int32_t *workspace; // of making them
+    void *block;
+    size_t block_bytes;
+    size_t igemm_scratch_bytes;
 };
 
 const char *spops_dataflow_name(spops_dataflow dataflow)
@@ -29,7 +43,7 @@ const char *spops_dataflow_name(spops_dataflow dataflow)
     return "?";
 }
 
-// ---- Plans --------------------------------------------------------------------------------------
+// ---- Options ------------------------------------------------------------------------------------
 
 static spops_status read_plan_options(spops_context *ctx, const char *call,
                                       const spops_sparseconv_options *given,
@@ -50,12 +64,105 @@ static spops_status read_plan_options(spops_context *ctx, const char *call,
                   options->max_out_channels, INT32_MAX - 1);
     if (options->max_in_channels == 0) options->max_in_channels = DEFAULT_MAX_CHANNELS;
     if (options->max_out_channels == 0) options->max_out_channels = DEFAULT_MAX_CHANNELS;
-    if (options->dataflow == SPOPS_DATAFLOW_IMPLICIT_GEMM) {
-        return spops_fail(ctx, SPOPS_STATUS_NOT_SUPPORTED, "%s: the %s backend has no %s", call,
-                          ctx->backend->name, spops_dataflow_name(options->dataflow));
+    return SPOPS_STATUS_OK;
+}
+
+// ---- Schedules of IMPLICIT_GEMM -----------------------------------------------------------------
+
+static int32_t igemm_tile_rows(const spops_context *ctx, int64_t cols)
+{
+    const spops_igemm_tile_args args = {cols};
+    return ctx->backend->igemm_tile_rows == NULL ? 0 : ctx->backend->igemm_tile_rows(ctx, &args);
+}
+
+static const spops_kernel_map_side *side_of(const spops_sparseconv *conv, int side)
+{
+    return side == SIDE_OUT ? conv->view.out : conv->view.in;
+}
+
+static void carve_schedules(spops_sparseconv *conv, spops_carver *c)
+{
+    static const int32_t tile_rows[NUM_TILE_SIZES] = {128, 256};
+    const int sides = conv->backward && !conv->in_mirrored ? NUM_SIDES : 1;
+    int64_t most_tiles = 0;
+
+    for (int side = 0; side < sides; ++side) {
+        const int64_t max_rows = side_of(conv, side)->max_rows;
+        for (int size = 0; size < NUM_TILE_SIZES; ++size) {
+            spops_igemm_schedule *s = &conv->schedules[side][size];
+            s->tile_rows = tile_rows[size];
+            s->num_taps = conv->view.num_taps;
+            s->max_tiles = (max_rows + s->tile_rows - 1) / s->tile_rows;
+            s->max_records = s->max_tiles * s->num_taps;
+            s->num_tiles = spops_carve(c, 1, 1, sizeof *s->num_tiles);
+            s->tiles = spops_carve(c, s->max_tiles, 4, sizeof *s->tiles);
+            s->out_rows = spops_carve(c, s->max_tiles, s->tile_rows, sizeof *s->out_rows);
+            s->records = spops_carve(c, s->max_records, SPOPS_IGEMM_RECORD_HEAD + s->tile_rows,
+                                     sizeof *s->records);
+            if (s->max_tiles > most_tiles) most_tiles = s->max_tiles;
+        }
+    }
+    conv->workspace = spops_carve(c, SPOPS_IGEMM_WORKSPACE(most_tiles), 1, sizeof *conv->workspace);
+}
+
+// Whether the plan can have IMPLICIT_GEMM. If it was asked for by name, no is a failure.
+static spops_status plan_igemm(spops_context *ctx, const char *call, spops_sparseconv *conv)
+{
+    const bool forced = conv->dataflow == SPOPS_DATAFLOW_IMPLICIT_GEMM;
+    const spops_igemm_scratch_args scratch = {conv->view.num_taps, conv->max_in_channels,
+                                              conv->max_out_channels, conv->backward};
+    spops_carver c = {NULL, 0};
+
+    if (conv->dataflow == SPOPS_DATAFLOW_FETCH_ON_DEMAND) return SPOPS_STATUS_OK;
+    if (igemm_tile_rows(ctx, 1) == 0) {
+        if (!forced) return SPOPS_STATUS_OK;
+        return spops_fail(ctx, SPOPS_STATUS_NOT_SUPPORTED, "%s: the %s backend has no %s%s", call,
+                          ctx->backend->name, spops_dataflow_name(conv->dataflow),
+                          ctx->backend->kind == SPOPS_BACKEND_CPU ? "" : " for this device");
+    }
+    if (conv->view.out->order == NULL ||
+        (conv->backward && !conv->view.in->mirrored && conv->view.in->order == NULL)) {
+        if (!forced) return SPOPS_STATUS_OK;
+        return spops_fail(ctx, SPOPS_STATUS_NOT_SUPPORTED,
+                          "%s: map was made without %s, expected it for %s", call,
+                          conv->view.out->order == NULL ? "SPOPS_MAP_ORDER" : "SPOPS_MAP_REVERSE",
+                          spops_dataflow_name(SPOPS_DATAFLOW_IMPLICIT_GEMM));
+    }
+    conv->in_mirrored = conv->view.in->mirrored != 0;
+    carve_schedules(conv, &c);
+    SPOPS_TRY(spops_backend_alloc(ctx, c.used, &conv->block));
+    conv->block_bytes = c.used;
+    c.base = conv->block;
+    c.used = 0;
+    carve_schedules(conv, &c);
+    conv->has_igemm = true;
+    conv->igemm_scratch_bytes = ctx->backend->igemm_scratch_bytes(ctx, &scratch);
+    return spops_context_reserve(ctx, conv->igemm_scratch_bytes);
+}
+
+static spops_status set_schedules(spops_context *ctx, const spops_sparseconv *conv)
+{
+    const int sides = conv->backward && !conv->in_mirrored ? NUM_SIDES : 1;
+
+    for (int side = 0; conv->has_igemm && side < sides; ++side) {
+        const spops_kernel_map_side *of = side_of(conv, side);
+        for (int size = 0; size < NUM_TILE_SIZES; ++size) {
+            const spops_igemm_schedule_args args = {.schedule = &conv->schedules[side][size],
+                                                    .max_rows = of->max_rows,
+                                                    .num_rows = of->num_rows,
+                                                    .table = of->table,
+                                                    .table_stride = conv->view.table_stride,
+                                                    .mask_words = conv->view.mask_words,
+                                                    .masks = of->masks,
+                                                    .order = of->order,
+                                                    .workspace = conv->workspace};
+            SPOPS_TRY(ctx->backend->igemm_schedule(ctx, &args));
+        }
     }
     return SPOPS_STATUS_OK;
 }
+
+// ---- Plans --------------------------------------------------------------------------------------
 
 // The map is there, where ctx runs, and has pairs.
 static spops_status check_map(spops_context *ctx, const char *call, const spops_kernel_map *map)
@@ -102,6 +209,7 @@ spops_status spops_sparseconv_create(spops_context *ctx, const spops_kernel_map 
     triplets_options.max_matrix_elements = options.max_in_channels * options.max_out_channels;
     SPOPS_TRY_GOTO(spops_triplets_reserve(ctx, &shape, &triplets_options, &conv->triplets), status,
                    fail);
+    SPOPS_TRY_GOTO(plan_igemm(ctx, call, conv), status, fail);
     SPOPS_TRY_GOTO(spops_sparseconv_set(ctx, conv), status, fail);
     SPOPS_TRY_GOTO(ctx->backend->wait(ctx), status, fail);
     *out = conv;
@@ -124,24 +232,29 @@ spops_status spops_sparseconv_set(spops_context *ctx, spops_sparseconv *conv)
 
     SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
     SPOPS_TRY(check_plan(ctx, call, conv));
+    SPOPS_TRY(set_schedules(ctx, conv));
     return spops_triplets_set_offsets(ctx, conv->triplets, conv->view.tap_offsets,
                                       conv->view.out_rows, conv->view.in_rows);
 }
 
 size_t spops_sparseconv_scratch_bytes(const spops_sparseconv *conv)
 {
-    return conv == NULL ? 0 : spops_triplets_scratch_bytes(conv->triplets);
+    if (conv == NULL) return 0;
+    const size_t bytes = spops_triplets_scratch_bytes(conv->triplets);
+    return bytes > conv->igemm_scratch_bytes ? bytes : conv->igemm_scratch_bytes;
 }
 
 size_t spops_sparseconv_bytes(const spops_sparseconv *conv)
 {
-    return conv == NULL ? 0 : sizeof *conv + spops_triplets_bytes(conv->triplets);
+    if (conv == NULL) return 0;
+    return sizeof *conv + conv->block_bytes + spops_triplets_bytes(conv->triplets);
 }
 
 void spops_sparseconv_destroy(spops_sparseconv *conv)
 {
     if (conv == NULL) return;
-    spops_triplets_destroy(conv->triplets);
+    spops_triplets_destroy(conv->triplets); // waits
+    spops_backend_free(conv->ctx, conv->block, conv->block_bytes);
     spops_host_free(conv->ctx, conv, 1, sizeof *conv);
 }
 
@@ -217,14 +330,85 @@ static spops_mvmr_options mvmr_options_of(const layer_shape *shape, spops_math m
     return options;
 }
 
+// What IMPLICIT_GEMM would be called with: the sum over taps of a pass, without what is behind it.
+static spops_igemm_args igemm_args_of(const spops_context *ctx, const spops_sparseconv *conv,
+                                      int side, spops_matrix x, spops_matrix w, spops_matrix out)
+{
+    const bool mirrored = side == SIDE_IN && conv->in_mirrored;
+    const int size = igemm_tile_rows(ctx, out.cols) == 256 ? WIDE_TILES : NARROW_TILES;
+    const spops_igemm_args args = {.schedule = &conv->schedules[mirrored ? SIDE_OUT : side][size],
+                                   .x = x,
+                                   .w = w,
+                                   .out = out,
+                                   .w_transposed = side == SIDE_IN,
+                                   .mirrored = mirrored,
+                                   .tickets = ctx->tickets,
+                                   .scratch = ctx->scratch};
+    return args;
+}
+
+static bool may_use_igemm(const spops_sparseconv *conv, const layer_shape *shape, spops_dtype dtype,
+                          spops_math math)
+{
+    return conv->has_igemm && shape->groups == 1 && shape->in_channels <= conv->max_in_channels &&
+           shape->out_channels <= conv->max_out_channels &&
+           (dtype != SPOPS_DTYPE_F32 || math == SPOPS_MATH_TF32);
+}
+
+static spops_igemm_wgrad_args wgrad_args_of(const spops_context *ctx, const spops_sparseconv *conv,
+                                            spops_matrix x, spops_matrix g, spops_matrix dw)
+{
+    const spops_igemm_wgrad_args args = {.num_taps = conv->view.num_taps,
+                                         .max_pairs = conv->view.max_pairs,
+                                         .tap_offsets = conv->view.tap_offsets,
+                                         .in_rows = conv->view.in_rows,
+                                         .out_rows = conv->view.out_rows,
+                                         .x = x,
+                                         .g = g,
+                                         .dw = dw,
+                                         .scratch = ctx->scratch};
+    return args;
+}
+
+// A dataflow that was named and does not serve a call.
+static spops_status refuse_forced(spops_context *ctx, const char *call,
+                                  const spops_sparseconv *conv)
+{
+    if (conv->dataflow != SPOPS_DATAFLOW_IMPLICIT_GEMM) return SPOPS_STATUS_OK;
+    return spops_fail(ctx, SPOPS_STATUS_NOT_SUPPORTED,
+                      "%s: conv was made for %s, which does not serve this call (groups, dtype, "
+                      "math, channels, or rows not aligned to 16 bytes)",
+                      call, spops_dataflow_name(conv->dataflow));
+}
+
 spops_dataflow spops_sparseconv_dataflow(const spops_sparseconv *conv, spops_sparseconv_pass pass,
                                          spops_dtype dtype, int64_t in_channels,
                                          int64_t out_channels, const spops_sparseconv_layer *layer)
 {
-    (void)in_channels, (void)out_channels, (void)layer;
+    const layer_shape shape = {in_channels, out_channels,
+                               layer == NULL || layer->groups == 0 ? 1 : layer->groups};
+    const spops_math math = layer == NULL ? SPOPS_MATH_EXACT : layer->math;
+
     if (conv == NULL || !spops_dtype_is_float(dtype)) return SPOPS_DATAFLOW_AUTO;
     if (pass != SPOPS_PASS_FORWARD && !conv->backward) return SPOPS_DATAFLOW_AUTO;
-    return SPOPS_DATAFLOW_FETCH_ON_DEMAND;
+    if (may_use_igemm(conv, &shape, dtype, math)) {
+        // As a call with dense rows would find it.
+        const spops_matrix x =
+            spops_matrix_dense(NULL, conv->view.in->max_rows, in_channels, dtype);
+        const spops_matrix y =
+            spops_matrix_dense(NULL, conv->view.out->max_rows, out_channels, dtype);
+        const spops_matrix w = spops_matrix_dense(NULL, 0, out_channels, dtype);
+        const spops_igemm_wgrad_args wgrad = wgrad_args_of(conv->ctx, conv, x, y, w);
+        const spops_igemm_args forward = igemm_args_of(conv->ctx, conv, SIDE_OUT, x, w, y);
+        const spops_igemm_args backward = igemm_args_of(conv->ctx, conv, SIDE_IN, y, w, x);
+        const bool fits = pass == SPOPS_PASS_GRAD_W
+                              ? conv->ctx->backend->igemm_wgrad_fits(conv->ctx, &wgrad)
+                              : conv->ctx->backend->igemm_fits(
+                                    conv->ctx, pass == SPOPS_PASS_FORWARD ? &forward : &backward);
+        if (fits) return SPOPS_DATAFLOW_IMPLICIT_GEMM;
+    }
+    return conv->dataflow == SPOPS_DATAFLOW_IMPLICIT_GEMM ? SPOPS_DATAFLOW_AUTO
+                                                          : SPOPS_DATAFLOW_FETCH_ON_DEMAND;
 }
 
 static spops_matrix channel_vector(const float *v, int64_t channels)
@@ -275,6 +459,19 @@ spops_status spops_sparseconv_execute(spops_context *ctx, const spops_sparseconv
             spops_check_no_overlap(ctx, call, "out", out, "layer->residual", *layer.residual));
     }
     SPOPS_REQUIRE_SLOT(ctx, call, epilogue);
+    if (may_use_igemm(conv, &shape, x.dtype, layer.math)) {
+        spops_igemm_args args = igemm_args_of(ctx, conv, SIDE_OUT, x, w, out);
+        if (ctx->backend->igemm_fits(ctx, &args)) {
+            SPOPS_TRY(spops_context_scratch(ctx, call, conv->igemm_scratch_bytes, &args.scratch));
+            if (layer.residual != NULL) args.residual = *layer.residual;
+            args.bias = layer.bias;
+            args.scale = layer.scale;
+            args.shift = layer.shift;
+            args.relu = layer.activation == SPOPS_ACTIVATION_RELU;
+            return ctx->backend->igemm(ctx, &args);
+        }
+    }
+    SPOPS_TRY(refuse_forced(ctx, call, conv));
     if (out.rows == 0) return SPOPS_STATUS_OK;
     options = mvmr_options_of(&shape, layer.math);
     options.num_rows = conv->view.out->num_rows;
@@ -301,6 +498,42 @@ static spops_status check_gradient(spops_context *ctx, const char *call, const c
     SPOPS_TRY(spops_check_no_overlap(ctx, call, name, *grad, "grad_sum", grad_sum));
     SPOPS_TRY(spops_check_no_overlap(ctx, call, name, *grad, "x", x));
     return spops_check_no_overlap(ctx, call, name, *grad, "w", w);
+}
+
+// The gradients that IMPLICIT_GEMM serves, which become NULL.
+static spops_status backward_igemm(spops_context *ctx, const char *call,
+                                   const spops_sparseconv *conv, spops_matrix grad_sum,
+                                   spops_matrix x, spops_matrix w, const spops_matrix **grad_x,
+                                   const spops_matrix **grad_w)
+{
+    spops_igemm_args product = {0};
+    spops_igemm_wgrad_args wgrad = {0};
+    bool do_x = *grad_x != NULL, do_w = *grad_w != NULL;
+    void *scratch;
+
+    if (do_x) {
+        product = igemm_args_of(ctx, conv, SIDE_IN, grad_sum, w, **grad_x);
+        do_x = ctx->backend->igemm_fits(ctx, &product);
+    }
+    if (do_w) {
+        wgrad = wgrad_args_of(ctx, conv, x, grad_sum, **grad_w);
+        do_w = ctx->backend->igemm_wgrad_fits(ctx, &wgrad);
+    }
+    // Nothing is enqueued where a forced dataflow does not serve all of the call.
+    if ((*grad_x != NULL && !do_x) || (*grad_w != NULL && !do_w))
+        SPOPS_TRY(refuse_forced(ctx, call, conv));
+    SPOPS_TRY(spops_context_scratch(ctx, call, spops_sparseconv_scratch_bytes(conv), &scratch));
+    if (do_x) {
+        product.scratch = scratch;
+        SPOPS_TRY(ctx->backend->igemm(ctx, &product));
+        *grad_x = NULL;
+    }
+    if (do_w) {
+        wgrad.scratch = scratch;
+        SPOPS_TRY(ctx->backend->igemm_wgrad(ctx, &wgrad));
+        *grad_w = NULL;
+    }
+    return SPOPS_STATUS_OK;
 }
 
 spops_status spops_sparseconv_execute_backward(spops_context *ctx, const spops_sparseconv *conv,
@@ -337,6 +570,10 @@ spops_status spops_sparseconv_execute_backward(spops_context *ctx, const spops_s
                       call, shape.in_channels / shape.groups, shape.out_channels,
                       conv->max_in_channels, conv->max_out_channels);
     }
+    if (may_use_igemm(conv, &shape, x.dtype, layer.math))
+        SPOPS_TRY(backward_igemm(ctx, call, conv, grad_sum, x, w, &grad_x, &grad_w));
+    if (grad_x == NULL && grad_w == NULL) return SPOPS_STATUS_OK;
+    SPOPS_TRY(refuse_forced(ctx, call, conv));
     options = mvmr_options_of(&shape, layer.math);
     options.num_rows = conv->view.in->num_rows;
     return spops_mvmr_execute_backward(ctx, conv->triplets, grad_sum, x, w, NULL, &options, grad_x,

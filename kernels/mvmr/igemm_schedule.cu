@@ -1,0 +1,195 @@
+// Schedules of the matrix kernels (igemm_args.h), made from one side of a kernel map.
+#include "kernels/core/launch.cuh"
+#include "kernels/launchers.h"
+#include "mvmr/igemm_args.h"
+
+namespace
+{
+
+constexpr int head = SPOPS_IGEMM_RECORD_HEAD;
+constexpr int group_rows = SPOPS_IGEMM_GROUP_ROWS;
+constexpr int max_groups = 4;
+constexpr int max_cost = 1023; // costs above count as this one when tiles are ordered
+constexpr int scan_threads = 1024;
+constexpr int fill_threads = 256;
+
+// The sum of what the threads before this one have; *total is that of all. For whole blocks.
+__device__ int sum_before(int value, int *total)
+{
+    __shared__ int warp_sums[scan_threads / 32];
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    int sum = value;
+    for (int step = 1; step < 32; step *= 2) {
+        const int below = __shfl_up_sync(~0u, sum, step);
+        if (lane >= step) sum += below;
+    }
+    __syncthreads();
+    if (lane == 31) warp_sums[warp] = sum;
+    __syncthreads();
+    int before = 0, all = 0;
+    for (int w = 0; w < (int)blockDim.x / 32; ++w) {
+        if (w < warp) before += warp_sums[w];
+        all += warp_sums[w];
+    }
+    *total = all;
+    return before + sum - value;
+}
+
+struct map_params {
+    spops_igemm_schedule s;
+    const int *num_rows;
+    const int *table;
+    int table_stride, mask_words;
+    const uint32_t *masks;
+    const int *order;
+    int *counts, *first, *cost_begin; // [max_tiles], [max_tiles], [max_cost + 1]
+};
+
+__device__ int tiles_in_use(const map_params &p)
+{
+    return (*p.num_rows + p.s.tile_rows - 1) / p.s.tile_rows;
+}
+
+// counts[t]: records of tile t, a warp each.
+__global__ void count_records(const __grid_constant__ map_params p)
+{
+    const int tile = (blockIdx.x * blockDim.x + threadIdx.x) / 32, lane = threadIdx.x % 32;
+    if (tile >= tiles_in_use(p)) return;
+    int64_t end = (int64_t)(tile + 1) * p.s.tile_rows;
+    if (end > *p.num_rows) end = *p.num_rows;
+    int count = 0;
+    for (int w = 0; w < p.mask_words; ++w) {
+        uint32_t mask = 0;
+        for (int64_t i = (int64_t)tile * p.s.tile_rows + lane; i < end; i += 32)
+            mask |= p.masks[(int64_t)p.order[i] * p.mask_words + w];
+        count += __popc(__reduce_or_sync(~0u, mask));
+    }
+    if (lane == 0) p.counts[tile] = max(count, 1);
+}
+
+// first: sums of counts; cost_begin[c]: how many tiles have more than c records. One block.
+__global__ void __launch_bounds__(scan_threads) scan_records(const __grid_constant__ map_params p)
+{
+    __shared__ int tiles_of[max_cost + 1];
+    const int num_tiles = tiles_in_use(p);
+    for (int c = threadIdx.x; c <= max_cost; c += scan_threads)
+        tiles_of[c] = 0;
+    __syncthreads();
+    int done = 0, total;
+    for (int begin = 0; begin < num_tiles; begin += scan_threads) {
+        const int tile = begin + threadIdx.x;
+        const int count = tile < num_tiles ? p.counts[tile] : 0;
+        if (tile < num_tiles) atomicAdd(&tiles_of[min(count, max_cost)], 1);
+        const int before = sum_before(count, &total);
+        if (tile < num_tiles) p.first[tile] = done + before;
+        done += total;
+    }
+    __syncthreads();
+    static_assert(max_cost + 1 == scan_threads, "a thread for each cost");
+    const int cost = max_cost - threadIdx.x;
+    p.cost_begin[cost] = sum_before(tiles_of[cost], &total);
+    if (threadIdx.x == 0) *p.s.num_tiles = num_tiles;
+}
+
+// tiles: those with most records first, else as they lie. A warp for each cost.
+__global__ void order_tiles(const __grid_constant__ map_params p)
+{
+    const int cost = (blockIdx.x * blockDim.x + threadIdx.x) / 32 + 1, lane = threadIdx.x % 32;
+    const int num_tiles = *p.s.num_tiles;
+    if (cost > max_cost) return;
+    int at = p.cost_begin[cost];
+    const int end = p.cost_begin[cost - 1]; // those with one more begin where these end
+    int4 *tiles = reinterpret_cast<int4 *>(p.s.tiles);
+    for (int begin = 0; begin < num_tiles && at < end; begin += 32) {
+        const int tile = begin + lane;
+        const int count = tile < num_tiles ? p.counts[tile] : 0;
+        const bool mine = tile < num_tiles && min(count, max_cost) == cost;
+        const uint32_t all = __ballot_sync(~0u, mine);
+        if (mine)
+            tiles[at + __popc(all & ((1u << lane) - 1))] = make_int4(p.first[tile], count, tile, 0);
+        at += __popc(all);
+    }
+}
+
+// The records of a tile, a block each: 32 taps at a time by way of shared memory, because the table
+// has the taps of a row together and a record the rows of a tap.
+__global__ void __launch_bounds__(fill_threads) fill_records(const __grid_constant__ map_params p)
+{
+    __shared__ int rows[max_groups * group_rows];
+    __shared__ int taken[max_groups * group_rows][33];
+    __shared__ uint32_t group_taps[max_groups];
+    const int tile = blockIdx.x, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const int tile_rows = p.s.tile_rows, record_ints = head + tile_rows;
+    if (tile >= *p.s.num_tiles) return;
+
+    for (int r = threadIdx.x; r < tile_rows; r += fill_threads) {
+        const int64_t i = (int64_t)tile * tile_rows + r;
+        rows[r] = i < *p.num_rows ? p.order[i] : -1;
+        p.s.out_rows[i] = rows[r];
+    }
+    int record = p.first[tile];
+    const int first = record;
+    for (int w = 0; w < p.mask_words; ++w) {
+        if (threadIdx.x < max_groups) group_taps[threadIdx.x] = 0;
+        __syncthreads();
+        const int tap = 32 * w + lane;
+        for (int r = warp; r < tile_rows; r += fill_threads / 32) {
+            const int row = rows[r];
+            const int from =
+                row >= 0 && tap < p.s.num_taps ? p.table[(int64_t)row * p.table_stride + tap] : -1;
+            taken[r][lane] = from;
+            const uint32_t has = __ballot_sync(~0u, from >= 0);
+            if (lane == 0 && has != 0) atomicOr(&group_taps[r / group_rows], has);
+        }
+        __syncthreads();
+        uint32_t groups[max_groups], all = 0;
+        for (int g = 0; g < max_groups; ++g) {
+            groups[g] = group_taps[g];
+            all |= groups[g];
+        }
+        for (int b = warp; b < 32; b += fill_threads / 32) {
+            if ((all >> b & 1) == 0) continue;
+            int *to = p.s.records + (int64_t)(record + __popc(all & ((1u << b) - 1))) * record_ints;
+            int active = 0;
+            for (int g = 0; g < max_groups; ++g)
+                active |= (int)(groups[g] >> b & 1) << g;
+            if (lane < head) to[lane] = lane == 0 ? 32 * w + b : lane == 1 ? active : 0;
+            for (int r = lane; r < tile_rows; r += 32)
+                to[head + r] = taken[r][b];
+        }
+        record += __popc(all);
+        __syncthreads();
+    }
+    if (record == first) { // no taps at all: the rows are written all the same
+        int *to = p.s.records + (int64_t)first * record_ints;
+        for (int i = threadIdx.x; i < record_ints; i += fill_threads)
+            to[i] = i < head ? 0 : -1;
+    }
+}
+
+} // namespace
+
+extern "C" spops_status spops_cuda_igemm_schedule(spops_context *ctx,
+                                                  const spops_igemm_schedule_args *args)
+{
+    map_params p = {};
+    p.s = *args->schedule;
+    p.num_rows = args->num_rows;
+    p.table = args->table;
+    p.table_stride = args->table_stride;
+    p.mask_words = args->mask_words;
+    p.masks = args->masks;
+    p.order = args->order;
+    p.counts = args->workspace;
+    p.first = p.counts + p.s.max_tiles;
+    p.cost_begin = p.first + p.s.max_tiles;
+    const char *what = "igemm_schedule: launch";
+    if (p.s.max_tiles == 0 || p.s.num_taps == 0) return SPOPS_STATUS_OK;
+    SPOPS_TRY(spops::launch(ctx, what, count_records, spops::blocks_for(p.s.max_tiles * 32, 256),
+                            256u, p));
+    SPOPS_TRY(spops::launch(ctx, what, scan_records, dim3(1), (unsigned)scan_threads, p));
+    const int costs = p.s.num_taps < max_cost ? p.s.num_taps : max_cost;
+    SPOPS_TRY(spops::launch(ctx, what, order_tiles, dim3((unsigned)costs), 32u, p));
+    return spops::launch(ctx, what, fill_records, dim3((unsigned)p.s.max_tiles),
+                         (unsigned)fill_threads, p);
+}
