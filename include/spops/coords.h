@@ -191,7 +191,7 @@ typedef struct spops_coords_description {
     int32_t dims;
     spops_coords_order order;
     spops_coords_search search; /* as it was chosen, not AUTO */
-    int32_t has_item_row; /* 1: the last set was of rows or points, whose item_row is there */
+    int32_t has_item_row;       /* 1: the last set was of rows or points, whose item_row is there */
     int64_t max_rows, max_items;
     int64_t last_items; /* max_items of the last set */
     spops_coords_box box;

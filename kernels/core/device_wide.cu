@@ -54,8 +54,7 @@ cudaError_t spops::device_scan(void *temp, size_t &bytes, const int32_t *in, int
                                int64_t n, cudaStream_t stream)
 {
     // Kernels that count in 32 bits where that is enough. CUB has others since 2.8 (CUDA 12.8).
-    if (n <= INT32_MAX)
-        return cub::DeviceScan::ExclusiveSum(temp, bytes, in, out, (int)n, stream);
+    if (n <= INT32_MAX) return cub::DeviceScan::ExclusiveSum(temp, bytes, in, out, (int)n, stream);
 #if CUB_VERSION >= 200800
     return cub::DeviceScan::ExclusiveSum(temp, bytes, in, out, n, stream);
 #else
