@@ -2,8 +2,6 @@
 #ifndef SPOPS_KERNELS_BEVPOOL_BEV_SPANS_LOAD_CUH
 #define SPOPS_KERNELS_BEVPOOL_BEV_SPANS_LOAD_CUH
 
-#include <type_traits>
-
 #include "kernels/bevpool/bev_spans_layout.cuh"
 #include "kernels/core/float8.cuh"
 #include "kernels/core/matrix_units.cuh"
@@ -27,17 +25,25 @@ template <int COLS, int WIDTH_LOG2> __device__ __forceinline__ int pixel_at(int 
     return (x >> WIDTH_LOG2) * layout::tile_bytes(WIDTH_LOG2) + k * layout::pitch;
 }
 
-// A sum of zeros times words of two f16 or bf16, which is zeros while all words are finite.
+// Zeros plus zeros times a word of two f16 or bf16: zeros again if both are finite.
+__device__ __forceinline__ void add_zeros(f16, uint32_t &zeros, uint32_t word)
+{
+    asm("fma.rn.f16x2 %0, %1, %2, %0;" : "+r"(zeros) : "r"(word), "r"(0u));
+}
+__device__ __forceinline__ void add_zeros(bf16, uint32_t &zeros, uint32_t word)
+{
+#if __CUDA_ARCH__ >= 800
+    asm("fma.rn.bf16x2 %0, %1, %2, %0;" : "+r"(zeros) : "r"(word), "r"(0u));
+#else // no arithmetic in bf16; plans have no spans there
+    zeros |= (word & 0x7f80u) == 0x7f80u || (word & 0x7f800000u) == 0x7f800000u;
+#endif
+}
+
+// Whether all words were finite.
 template <class H> struct finite_check {
     uint32_t zeros = 0;
 
-    __device__ __forceinline__ void add(uint32_t word)
-    {
-        if constexpr (std::is_same<H, f16>::value)
-            asm("fma.rn.f16x2 %0, %1, %2, %0;" : "+r"(zeros) : "r"(word), "r"(0u));
-        else
-            asm("fma.rn.bf16x2 %0, %1, %2, %0;" : "+r"(zeros) : "r"(word), "r"(0u));
-    }
+    __device__ __forceinline__ void add(uint32_t word) { add_zeros(H(), zeros, word); }
     __device__ __forceinline__ bool finite() const { return (zeros & 0x7fff7fffu) == 0; }
 };
 
