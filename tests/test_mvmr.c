@@ -10,6 +10,7 @@
 #include "tests/ref/ref_mvmr.h"
 #include "tests/support/operator.h"
 #include "tests/support/params.h"
+#include "tests/support/relation.h"
 
 // ---- Relations ----------------------------------------------------------------------------------
 
@@ -379,7 +380,7 @@ ParameterizedTest(struct case_param *p, mvmr, agrees, .timeout = 600)
 {
     test_device d;
     if (!test_open(&d, (spops_backend_kind)p->backend, (test_launch)p->launch)) return;
-    const int rounds = getenv("SPOPS_TEST_QUICK") != NULL ? 2 : 6;
+    const int rounds = test_quick() ? 2 : 6;
     for (int i = 0; i < NUM_SHAPES * rounds; ++i) {
         const uint64_t stream = (case_number(p) << 32) + (uint64_t)i;
         test_rng rng = test_rng_make(stream);
