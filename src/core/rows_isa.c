@@ -29,6 +29,8 @@ static void store(spops_dtype dtype, const float *src, int64_t n, void *dst)
     case SPOPS_DTYPE_##NAME:                                                                       \
         for (; i + 16 <= n; i += 16)                                                               \
             spops_store_lanes(SPOPS_DTYPE_##NAME, 16, src + i, to + (size_t)i * sizeof(c_type));   \
+        for (; i + 4 <= n; i += 4)                                                                 \
+            spops_store_lanes(SPOPS_DTYPE_##NAME, 4, src + i, to + (size_t)i * sizeof(c_type));    \
         for (; i < n; ++i)                                                                         \
             spops_store_1(SPOPS_DTYPE_##NAME, src[i], to + (size_t)i * sizeof(c_type));            \
         break;

@@ -245,11 +245,13 @@ static void custom_split(const walk *work, const spops_split_segment *split)
 static void choose_reduce(const spops_context *ctx, const spops_segreduce_args *args,
                           reduce_kernels *kernels)
 {
-    const spops_segreduce_table *table = spops_segreduce_table_of(ctx);
-    const int traced = args->states != NULL || args->arg.data != NULL;
-    kernels->range = table->range[args->reduce][traced][args->x.dtype];
-    kernels->split = table->split[args->reduce][traced];
-    kernels->piece_bytes = (size_t)args->x.cols * table->state_bytes[args->reduce][traced];
+    const bool traced = args->states != NULL || args->arg.data != NULL;
+    const spops_reduce_functions *functions =
+        traced ? &spops_segreduce_traced_table_of(ctx)->of[args->reduce]
+               : &spops_segreduce_plain_table_of(ctx)->of[args->reduce];
+    kernels->range = functions->range[args->x.dtype];
+    kernels->split = functions->split;
+    kernels->piece_bytes = (size_t)args->x.cols * functions->state_bytes;
 }
 
 // Whether SUM is asked for more than one dtype of rows and outputs.

@@ -1,5 +1,5 @@
-// The vector code of segreduce (segreduce_isa.c, segsum_isa.c), seggrad and segdot (seggrad_isa.c),
-// compiled once per instruction set; segreduce_cpu.c chooses the tables and divides the work.
+// The vector code of segreduce (segreduce_plain_isa.c, segreduce_traced_isa.c, segsum_isa.c), seggrad
+// and segdot (seggrad_isa.c), compiled once per instruction set; segreduce_cpu.c chooses the tables and divides the work.
 #ifndef SPOPS_SEGREDUCE_ISA_H
 #define SPOPS_SEGREDUCE_ISA_H
 
@@ -30,12 +30,19 @@ typedef void (*spops_grad_range)(const spops_grad_args *args, int64_t out_row, i
 typedef float (*spops_dot_range)(const spops_grad_args *args, int64_t out_row, int64_t begin,
                                  int64_t end);
 
-typedef struct spops_segreduce_table {
-    // [..][traced][dtype of x]; w is absent, f32 or like x
-    spops_reduce_range range[SPOPS_NUM_BUILTINS][2][SPOPS_NUM_FLOAT_DTYPES];
-    spops_reduce_split split[SPOPS_NUM_BUILTINS][2]; // [..][traced]
-    size_t state_bytes[SPOPS_NUM_BUILTINS][2];
-} spops_segreduce_table;
+typedef struct spops_reduce_functions {
+    spops_reduce_range range[SPOPS_NUM_FLOAT_DTYPES]; // [dtype of x]; w is absent, f32 or like x
+    spops_reduce_split split;
+    size_t state_bytes;
+} spops_reduce_functions;
+
+// By plain ops for values alone, and by traced ops for winners and states.
+typedef struct spops_segreduce_plain_table {
+    spops_reduce_functions of[SPOPS_NUM_BUILTINS];
+} spops_segreduce_plain_table;
+typedef struct spops_segreduce_traced_table {
+    spops_reduce_functions of[SPOPS_NUM_BUILTINS];
+} spops_segreduce_traced_table;
 
 // Sums of other dtypes and scales: [dtype of x]; w may be of 8 bits too. Rows of 8 and 4 bits are
 // decoded to f16 beforehand.
@@ -49,7 +56,8 @@ typedef struct spops_seggrad_table { // [..][dtype of x]
     spops_dot_range dot_range[SPOPS_NUM_BUILTINS][SPOPS_NUM_FLOAT_DTYPES];
 } spops_seggrad_table;
 
-SPOPS_DECLARE_ISA_TABLES(spops_segreduce_table)
+SPOPS_DECLARE_ISA_TABLES(spops_segreduce_plain_table)
+SPOPS_DECLARE_ISA_TABLES(spops_segreduce_traced_table)
 SPOPS_DECLARE_ISA_TABLES(spops_segsum_table)
 SPOPS_DECLARE_ISA_TABLES(spops_seggrad_table)
 

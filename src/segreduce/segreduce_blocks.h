@@ -1,19 +1,21 @@
-// The vector code of segreduce, compiled once per instruction set.
+// The vector code of segreduce for any op and dtype. segreduce_plain_isa.c and
+// segreduce_traced_isa.c have its instances: together they would be the slowest source of the build.
+#ifndef SPOPS_SEGREDUCE_BLOCKS_H
+#define SPOPS_SEGREDUCE_BLOCKS_H
+
 #include "segreduce/segreduce_lanes.h"
 
+#include "core/rows_isa.h"
+
 // Where the states of `width` columns go once all terms of an output row are in: acc[from] and on,
-// to columns from `col` on.
-SPOPS_INLINE void finish_lanes(int op, int dtype, int width, const spops_segreduce_args *args,
-                               int64_t out_row, int64_t col, int64_t count, const accumulators *acc,
-                               int from)
+// to columns from `col` on. Their values go to value[0] and on.
+SPOPS_INLINE void finish_lanes(int op, int width, const spops_segreduce_args *args, int64_t out_row,
+                               int64_t col, int64_t count, const accumulators *acc, int from,
+                               float *value)
 {
-    if (args->out.data != NULL) {
-        float v[16];
 #pragma omp simd
-        for (int c = 0; c < width; ++c)
-            v[c] = finalize(op, get(acc, from + c), count);
-        spops_store_lanes(dtype, width, v, (char *)spops_element(dtype, args->out, out_row, col));
-    }
+    for (int c = 0; c < width; ++c)
+        value[c] = finalize(op, get(acc, from + c), count);
     if (has_arg(op) && args->arg.data != NULL) {
         int32_t *arg = (int32_t *)args->arg.data + out_row * args->arg.row_stride + col;
 #pragma omp simd
@@ -29,22 +31,27 @@ SPOPS_INLINE void finish_lanes(int op, int dtype, int width, const spops_segredu
     }
 }
 
-// The same for a block of any width. One function for an op and a dtype, which is not inlined into
-// the blocks: it runs once for all the terms of an output row, and would take half the time to
-// compile.
+// The same for a block of any width and dtype. One function for an op, which is not inlined into the
+// blocks: it runs once for all the terms of an output row, and an instance for each dtype would be a
+// third of the time to compile.
 typedef void (*finisher)(int width, const spops_segreduce_args *args, int64_t out_row, int64_t col,
                          int64_t count, const accumulators *acc);
 
-SPOPS_INLINE void finish_block(int op, int dtype, int width, const spops_segreduce_args *args,
-                               int64_t out_row, int64_t col, int64_t count, const accumulators *acc)
+SPOPS_INLINE void finish_block(int op, int width, const spops_segreduce_args *args, int64_t out_row,
+                               int64_t col, int64_t count, const accumulators *acc)
 {
+    float value[MAX_WIDTH];
     int c = 0;
     for (; c + 16 <= width; c += 16)
-        finish_lanes(op, dtype, 16, args, out_row, col + c, count, acc, c);
+        finish_lanes(op, 16, args, out_row, col + c, count, acc, c, value + c);
     for (; c + 4 <= width; c += 4)
-        finish_lanes(op, dtype, 4, args, out_row, col + c, count, acc, c);
+        finish_lanes(op, 4, args, out_row, col + c, count, acc, c, value + c);
     for (; c < width; ++c)
-        finish_lanes(op, dtype, 1, args, out_row, col + c, count, acc, c);
+        finish_lanes(op, 1, args, out_row, col + c, count, acc, c, value + c);
+    if (args->out.data != NULL)
+        SPOPS_ISA_TABLE(spops_rows_table)
+            .store(args->out.dtype, value, width,
+                   (char *)spops_element(args->out.dtype, args->out, out_row, col));
 }
 
 // A copy for the finisher: accumulators whose address left the block would lie in memory.
@@ -132,61 +139,29 @@ SPOPS_INLINE void reduce_split(int op, finisher to, const spops_segreduce_args *
 
 // ---- Instances ----------------------------------------------------------------------------------
 
-// A traced op is asked for winners and states; one that has neither needs no code.
-#define REDUCE(name, op, tag, dtype, used)                                                         \
-    static __attribute__((noinline)) void finish_##name##_##tag##_##dtype(                         \
+// The functions of one op; empty where no call is given them.
+#define REDUCE_DTYPE(name, op, dtype, used)                                                        \
+    static void reduce_range_##name##_##dtype(const spops_segreduce_args *args, int64_t out_row,   \
+                                              int64_t begin, int64_t end, void *partial)           \
+    {                                                                                              \
+        if (used)                                                                                  \
+            reduce_range(op, SPOPS_DTYPE_##dtype, finish_##name, args, out_row, begin, end,        \
+                         (char *)partial);                                                         \
+    }
+#define REDUCE(name, op, used)                                                                     \
+    static __attribute__((noinline)) void finish_##name(                                           \
         int width, const spops_segreduce_args *args, int64_t out_row, int64_t col, int64_t count,  \
         const accumulators *acc)                                                                   \
     {                                                                                              \
-        if (used) finish_block(op, SPOPS_DTYPE_##dtype, width, args, out_row, col, count, acc);    \
+        if (used) finish_block(op, width, args, out_row, col, count, acc);                         \
     }                                                                                              \
-    static void reduce_range_##name##_##tag##_##dtype(const spops_segreduce_args *args,            \
-                                                      int64_t out_row, int64_t begin, int64_t end, \
-                                                      void *partial)                               \
+    static void reduce_split_##name(const spops_segreduce_args *args,                              \
+                                    const spops_split_segment *split)                              \
     {                                                                                              \
-        if (used)                                                                                  \
-            reduce_range(op, SPOPS_DTYPE_##dtype, finish_##name##_##tag##_##dtype, args, out_row,  \
-                         begin, end, (char *)partial);                                             \
-    }
-// Combining pieces is the same for every dtype, but for its end.
-#define REDUCE_DTYPES(name, op, tag, used)                                                         \
-    REDUCE(name, op, tag, F32, used)                                                               \
-    REDUCE(name, op, tag, F16, used)                                                               \
-    REDUCE(name, op, tag, BF16, used)                                                              \
-    static void reduce_split_##name##_##tag(const spops_segreduce_args *args,                      \
-                                            const spops_split_segment *split)                      \
-    {                                                                                              \
-        static const finisher to[] = FLOATS(finish_##name##_##tag);                                \
-        if (used) reduce_split(op, to[args->x.dtype], args, split);                                \
-    }
-#define SPOPS_REDUCE_OP(name, plain, traced)                                                       \
-    REDUCE_DTYPES(name, SPOPS_REDUCE_##name, values, true)                                         \
-    REDUCE_DTYPES(name, SPOPS_REDUCE_##name + TRACED, traced,                                      \
-                  spops_##traced##_has_arg || !spops_##traced##_is_linear)
-#include "segreduce/reduce_ops.def"
-#undef SPOPS_REDUCE_OP
+        if (used) reduce_split(op, finish_##name, args, split);                                    \
+    }                                                                                              \
+    REDUCE_DTYPE(name, op, F32, used)                                                              \
+    REDUCE_DTYPE(name, op, F16, used)                                                              \
+    REDUCE_DTYPE(name, op, BF16, used)
 
-const spops_segreduce_table SPOPS_ISA_TABLE(spops_segreduce_table) = {
-    .range =
-        {
-#define SPOPS_REDUCE_OP(name, plain, traced)                                                       \
-    [SPOPS_REDUCE_##                                                                               \
-        name] = {FLOATS(reduce_range_##name##_values), FLOATS(reduce_range_##name##_##traced)},
-#include "segreduce/reduce_ops.def"
-#undef SPOPS_REDUCE_OP
-        },
-    .split =
-        {
-#define SPOPS_REDUCE_OP(name, plain, traced)                                                       \
-    [SPOPS_REDUCE_##name] = {reduce_split_##name##_values, reduce_split_##name##_##traced},
-#include "segreduce/reduce_ops.def"
-#undef SPOPS_REDUCE_OP
-        },
-    .state_bytes =
-        {
-#define SPOPS_REDUCE_OP(name, plain, traced)                                                       \
-    [SPOPS_REDUCE_##name] = {sizeof(spops_##plain), sizeof(spops_##traced)},
-#include "segreduce/reduce_ops.def"
-#undef SPOPS_REDUCE_OP
-        },
-};
+#endif
