@@ -117,11 +117,12 @@ extern "C" spops_status spops_cuda_bev_spans_prepare(spops_context *ctx,
     for (int32_t variant = 1; variant <= SPOPS_BEV_POOL_NUM_VARIANTS; ++variant) {
         if ((args->variants >> variant & 1u) == 0) continue;
         if (pool_is_prepared<f16>(ctx, variant)) continue; // the last one, so all are
-        SPOPS_TRY(prepare_pool<bf16>(ctx, variant));
-        SPOPS_TRY(prepare_pool<f8e4m3>(ctx, variant));
-        SPOPS_TRY(prepare_pool<f8e5m2>(ctx, variant));
-        SPOPS_TRY(prepare_pool<f4e2m1>(ctx, variant));
-        SPOPS_TRY(prepare_pool<f16>(ctx, variant));
+        for (int dtype = SPOPS_NUM_DTYPES - 1; dtype >= 0; --dtype) {
+            if (!spops_dtype_in((spops_dtype)dtype, pooled_dtypes)) continue;
+            SPOPS_TRY(with_dtype<pooled_dtypes>((spops_dtype)dtype, [&](auto tag) {
+                return prepare_pool<typename decltype(tag)::type>(ctx, variant);
+            }));
+        }
     }
     return args->gradients ? prepare_gradients(ctx) : SPOPS_STATUS_OK;
 }
