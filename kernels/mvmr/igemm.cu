@@ -19,6 +19,7 @@ constexpr bool have_sm90a = true;
 constexpr bool have_sm90a = false;
 #endif
 
+#ifdef SPOPS_SM90A
 constexpr int copy_threads = 256;
 constexpr int copy_tile = 32;
 
@@ -66,6 +67,7 @@ spops_status copy_of_weights(spops_context *ctx, const spops_igemm_args *args, c
     if (f.bytes == 2) return launch(ctx, what, copy_weights<uint16_t>, grid, copy_threads, p);
     return launch(ctx, what, copy_weights<uint32_t>, grid, copy_threads, p);
 }
+#endif
 
 } // namespace
 

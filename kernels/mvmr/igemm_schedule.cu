@@ -50,6 +50,19 @@ __device__ int tiles_in_use(const map_params &p)
     return (*p.num_rows + p.s.tile_rows - 1) / p.s.tile_rows;
 }
 
+// Every lane's bits, in every lane.
+__device__ __forceinline__ uint32_t or_across_warp(uint32_t bits)
+{
+#if __CUDA_ARCH__ >= 800
+    return __reduce_or_sync(~0u, bits);
+#else
+#pragma unroll
+    for (int half = 16; half > 0; half /= 2)
+        bits |= __shfl_xor_sync(~0u, bits, half);
+    return bits;
+#endif
+}
+
 // counts[t]: records of tile t, a warp each.
 __global__ void count_records(const __grid_constant__ map_params p)
 {
@@ -62,7 +75,7 @@ __global__ void count_records(const __grid_constant__ map_params p)
         uint32_t mask = 0;
         for (int64_t i = (int64_t)tile * p.s.tile_rows + lane; i < end; i += 32)
             mask |= p.masks[(int64_t)p.order[i] * p.mask_words + w];
-        count += __popc(__reduce_or_sync(~0u, mask));
+        count += __popc(or_across_warp(mask));
     }
     if (lane == 0) p.counts[tile] = max(count, 1);
 }

@@ -4,6 +4,7 @@
 #include "kernels/mvmr/igemm_launch.cuh"
 #include "kernels/mvmr/igemm_wgrad_launch.cuh"
 
+#ifdef SPOPS_SM90A
 namespace
 {
 
@@ -15,6 +16,7 @@ bool is_wide(spops_matrix m)
 }
 
 } // namespace
+#endif
 
 extern "C" bool spops_cuda_igemm_wgrad_fits(const spops_context *ctx,
                                             const spops_igemm_wgrad_args *args)
