@@ -14,6 +14,7 @@
 #include "tests/support/operator.h"
 #include "tests/support/params.h"
 #include "tests/support/reduce_cases.h"
+#include "tests/support/relation.h"
 
 // ---- A convolution between two sets, here and where d runs --------------------------------------
 
@@ -246,7 +247,7 @@ ParameterizedTest(struct case_param *p, sparseconv, agrees, .timeout = 900)
             if (test_rng_below(&rng, 3) == 0) options.dataflow = SPOPS_DATAFLOW_FETCH_ON_DEMAND;
             create_sets(&c, &cloud);
             create_conv(&c, &options);
-            for (int n = 0; n < 3; ++n) {
+            for (int n = 0; n < (test_quick() ? 1 : 3); ++n) {
                 const channels *width = &all_channels[test_rng_below(&rng, NUM_CHANNELS)];
                 for (int backward = 0; backward < 2; ++backward) {
                     const char *what = test_describe(

@@ -15,7 +15,9 @@ SPOPS_INLINE void term_gradients(int op, int xtype, int width, spops_matrix grad
                                  int64_t segment, int32_t term, int64_t col, const float *v,
                                  float *grad)
 {
-    const int64_t count = (int64_t)segment_offsets[segment + 1] - segment_offsets[segment];
+    const int64_t count = segment_offsets != NULL
+                              ? (int64_t)segment_offsets[segment + 1] - segment_offsets[segment]
+                              : 0;
     float g[MAX_WIDTH];
 
     spops_load_lanes(xtype, width, spops_element(xtype, grad_out, segment, col), g);

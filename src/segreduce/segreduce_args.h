@@ -55,9 +55,10 @@ typedef struct spops_grad_args {
     spops_matrix grad_out, x;
     spops_matrix w; // data NULL: all ones
     spops_matrix grad;
-    const void *states;             // traced states of the forward pass; NULL for SUM and MEAN
-    const int32_t *segment_offsets; // of the forward lists: count(s)
-    void *partials;                 // [lists->max_pieces] f32, each as wide as a row of grad
+    const void *states; // traced states of the forward pass; NULL for SUM and MEAN
+    const int32_t
+        *segment_offsets; // of the forward lists: count(s); NULL: of SUM, which asks for none
+    void *partials;       // [lists->max_pieces] f32, each as wide as a row of grad
     uint32_t *tickets;
 } spops_grad_args;
 
