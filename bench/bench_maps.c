@@ -8,9 +8,7 @@
 #include "bench/baselines/map_baselines.h"
 #include "bench/bench_data.h"
 #include "bench/bench_report.h"
-
-#define NPY_HEADER_BYTES 128
-#define QUICK_ROWS       20000
+#include "bench/bench_scenes.h"
 
 static struct {
     bool ablation;
@@ -19,197 +17,6 @@ static const bench_option suite_options[] = {
     {"--ablation", NULL, "search strategies, symmetry, output coordinates in stages",
      .on = &asked.ablation},
     {0}};
-
-// ---- Scenes -------------------------------------------------------------------------------------
-
-// Voxels [num_rows][4] (batch 0), lexicographic; from a file of the test data where it is there.
-typedef struct map_scene {
-    const char *name, *file;
-    int64_t most_rows; // of a made one
-    bool from_file;
-    int64_t num_rows;
-    int32_t *rows;
-    spops_coords_box box;
-} map_scene;
-
-static FILE *open_data(const char *file)
-{
-    const char *dir = getenv("SPOPS_TEST_DATA");
-    char path[600];
-    snprintf(path, sizeof path, "%s/%s",
-             dir != NULL && dir[0] != '\0' ? dir : SPOPS_SOURCE_DIR "/../shared/data", file);
-    return fopen(path, "rb");
-}
-
-// Values of 4 bytes in version 1 files with a header of 128 bytes; NULL where there is no file.
-static void *load_npy(bench *b, const char *file, const char *type, int64_t *rows, int64_t *cols)
-{
-    char header[NPY_HEADER_BYTES + 1] = "";
-    long long n = 0, m = 0;
-    void *values = NULL;
-    FILE *f = open_data(file);
-    if (f == NULL) return NULL;
-    if (fread(header, 1, NPY_HEADER_BYTES, f) == NPY_HEADER_BYTES) {
-        const char *shape = strstr(header + 10, "'shape': (");
-        if (shape != NULL && strstr(header + 10, type) != NULL &&
-            sscanf(shape, "'shape': (%lld, %lld)", &n, &m) == 2 && n > 0 && m > 0 && m <= 4 &&
-            (values = bench_host(b, n * m, 4)) != NULL &&
-            fread(values, 4, (size_t)(n * m), f) != (size_t)(n * m)) {
-            free(values);
-            values = NULL;
-        }
-    }
-    fclose(f);
-    if (values == NULL) bench_fail(b, "%s: expected %s [n, 1 to 4]", file, type);
-    *rows = n;
-    *cols = m;
-    return values;
-}
-
-static int by_row(const void *a, const void *b)
-{
-    const int32_t *x = a, *y = b;
-    for (int c = 0; c < 4; ++c)
-        if (x[c] != y[c]) return x[c] < y[c] ? -1 : 1;
-    return 0;
-}
-
-static void sort_unique(map_scene *s)
-{
-    int64_t kept = 0;
-    qsort(s->rows, (size_t)s->num_rows, 4 * sizeof *s->rows, by_row);
-    for (int64_t i = 0; i < s->num_rows; ++i) {
-        if (i > 0 && by_row(s->rows + 4 * i, s->rows + 4 * (i - 1)) == 0) continue;
-        memmove(s->rows + 4 * kept++, s->rows + 4 * i, 4 * sizeof *s->rows);
-    }
-    s->num_rows = kept;
-}
-
-static void put_voxel(map_scene *s, double x, double y, double z, double size)
-{
-    int32_t *row = s->rows + 4 * s->num_rows++;
-    row[0] = 0;
-    row[1] = (int32_t)floor(x / size);
-    row[2] = (int32_t)floor(y / size);
-    row[3] = (int32_t)floor(z / size);
-}
-
-// Sum of three uniform numbers, about normal with deviation 1.
-static double noise(uint64_t seed, uint64_t i)
-{
-    double sum = 0.0;
-    for (uint64_t k = 0; k < 3; ++k)
-        sum += (double)bench_uniform(seed, 3 * i + k, -1.0f, 1.0f);
-    return sum;
-}
-
-// A sweep of 64 beams over ground, a wall on either side, and posts.
-static void make_lidar(map_scene *s)
-{
-    enum { BEAMS = 64, AZIMUTHS = 2083, POSTS = 60 };
-    for (int i = 0; i < BEAMS * AZIMUTHS; ++i) {
-        const double azimuth = 6.283185307179586 * (i / BEAMS) / AZIMUTHS;
-        const double up = (2.0 - 26.3 * (i % BEAMS) / (BEAMS - 1)) * 0.017453292519943295;
-        const double d[3] = {cos(up) * cos(azimuth), cos(up) * sin(azimuth), sin(up)};
-        double range = 1e9;
-        if (d[2] < 0) range = 1.73 / -d[2];
-        if (fabs(d[1]) > 1e-6) range = fmin(range, (d[1] > 0 ? 14.0 : 17.0) / fabs(d[1]));
-        for (int p = 0; p < POSTS; ++p) {
-            const double x = (double)bench_uniform(31, (uint64_t)(2 * p), -50.0f, 50.0f);
-            const double y =
-                (p % 2 ? 1 : -1) * (double)bench_uniform(31, (uint64_t)(2 * p + 1), 3.0f, 12.0f);
-            const double along = x * d[0] + y * d[1], flat = d[0] * d[0] + d[1] * d[1];
-            const double aside = fabs(x * d[1] - y * d[0]) / sqrt(flat);
-            if (along > 0 && aside < 0.3) range = fmin(range, along / flat);
-        }
-        if (range > 70.0 || range < 1.5) continue;
-        range += 0.012 * noise(32, (uint64_t)i);
-        put_voxel(s, d[0] * range, d[1] * range, d[2] * range, 0.05);
-    }
-}
-
-// Points on the faces of a room and of seven boxes in it, 9,000 a square metre.
-static void make_indoor(map_scene *s, int64_t most)
-{
-    uint64_t point = 0;
-    for (int box = 0; box < 8; ++box) {
-        double corner[3] = {0, 0, 0}, edge[3] = {4.0, 3.6, 2.5};
-        for (int a = 0; a < 3 && box > 0; ++a) {
-            edge[a] = (double)bench_uniform(41, (uint64_t)(6 * box + a), 0.4f, 1.4f);
-            if (a < 2)
-                corner[a] =
-                    (double)bench_uniform(41, (uint64_t)(6 * box + 3 + a), 0.0f, 1.0f) * 2.2;
-        }
-        for (int face = 0; face < 5; ++face) { // not the ceiling, nor the floor under a box
-            const int flat = face < 2   ? 0
-                             : face < 4 ? 1
-                                        : 2,
-                      u = (flat + 1) % 3, v = (flat + 2) % 3;
-            const double at = face == 4 ? (box > 0 ? edge[2] : 0.0) : face % 2 ? edge[flat] : 0.0;
-            const int64_t n = (int64_t)(9000.0 * edge[u] * edge[v]);
-            for (int64_t i = 0; i < n && s->num_rows < most; ++i, ++point) {
-                double p[3];
-                p[flat] = corner[flat] + at + 0.002 * noise(42, point);
-                p[u] = corner[u] + edge[u] * (double)bench_uniform(43, point, 0.0f, 1.0f);
-                p[v] = corner[v] + edge[v] * (double)bench_uniform(44, point, 0.0f, 1.0f);
-                put_voxel(s, p[0], p[1], p[2], 0.02);
-            }
-        }
-    }
-}
-
-// The surface of a sphere in a grid of 256 cells a side.
-static void make_shell(map_scene *s)
-{
-    for (int x = 0; x < 256; ++x)
-        for (int y = 0; y < 256; ++y)
-            for (int z = 0; z < 256; ++z) {
-                const double d = sqrt((x - 127.5) * (x - 127.5) + (y - 127.5) * (y - 127.5) +
-                                      (z - 127.5) * (z - 127.5));
-                if (d <= 128.0 && d >= 126.75) put_voxel(s, x, y, z, 1.0);
-            }
-}
-
-static bool load_scene(bench *b, map_scene *s)
-{
-    int64_t n = 0, cols = 0;
-    int32_t *values = load_npy(b, s->file, "<i4", &n, &cols);
-    s->from_file = values != NULL;
-    if (values == NULL) n = 1 << 20;
-    s->rows = bench_host(b, 4 * n, sizeof *s->rows);
-    s->num_rows = 0;
-    if (s->rows == NULL || (values != NULL && cols != 3)) {
-        free(values);
-        return s->rows != NULL && bench_fail(b, "%s: expected 3 columns", s->file);
-    }
-    if (values != NULL) {
-        for (int64_t i = 0; i < n; ++i)
-            for (int a = 0; a < 3; ++a)
-                s->rows[4 * i + 1 + a] = values[3 * i + a];
-        s->num_rows = n;
-    } else if (strcmp(s->name, "lidar") == 0) {
-        make_lidar(s);
-    } else if (strcmp(s->name, "indoor") == 0) {
-        make_indoor(s, n);
-    } else {
-        make_shell(s);
-    }
-    free(values);
-    sort_unique(s);
-    if (!s->from_file && s->num_rows > s->most_rows) s->num_rows = s->most_rows;
-    if (b->options.quick && s->num_rows > QUICK_ROWS) s->num_rows = QUICK_ROWS;
-    memset(&s->box, 0, sizeof s->box);
-    for (int a = 1; a < 4; ++a) {
-        s->box.lower[a] = INT32_MAX;
-        s->box.upper[a] = INT32_MIN;
-        for (int64_t i = 0; i < s->num_rows; ++i) {
-            const int32_t v = s->rows[4 * i + a];
-            if (v < s->box.lower[a]) s->box.lower[a] = v;
-            if (v > s->box.upper[a]) s->box.upper[a] = v;
-        }
-    }
-    return true;
-}
 
 // ---- Maps ---------------------------------------------------------------------------------------
 
@@ -289,7 +96,7 @@ static void close_run(map_run *r)
 }
 
 // Coordinates and a submanifold map of `parts`, filled once.
-static bool open_run(bench *b, const map_scene *s, const void *rows, const void *num_rows,
+static bool open_run(bench *b, const bench_scene *s, const void *rows, const void *num_rows,
                      int32_t size, spops_coords_search search, int32_t contents,
                      int32_t no_symmetry, map_run *r)
 {
@@ -318,7 +125,7 @@ static bool open_run(bench *b, const map_scene *s, const void *rows, const void 
 }
 
 // Pairs of every tap, counted by sort and search on the host.
-static bool check_run(const map_run *r, const map_scene *s, const map_sorted *reference)
+static bool check_run(const map_run *r, const bench_scene *s, const map_sorted *reference)
 {
     bench *b = r->b;
     const int64_t taps = spops_kernel_shape_num_taps(&r->kernel);
@@ -335,7 +142,7 @@ static bool check_run(const map_run *r, const map_scene *s, const map_sorted *re
     return true;
 }
 
-static void open_case(const map_scene *s, const char *name, int64_t num_pairs, bench_case *c)
+static void open_case(const bench_scene *s, const char *name, int64_t num_pairs, bench_case *c)
 {
     memset(c, 0, sizeof *c);
     c->suite = "maps";
@@ -345,13 +152,13 @@ static void open_case(const map_scene *s, const char *name, int64_t num_pairs, b
 }
 
 // What a map of TABLE and ORDER must move: coordinates in, and out table, masks and order.
-static int64_t map_bytes(const map_scene *s, int64_t taps)
+static int64_t map_bytes(const bench_scene *s, int64_t taps)
 {
     return s->num_rows * (16 + 4 * ((taps + 3) / 4 * 4) + 4 * ((taps + 31) / 32) + 4);
 }
 
 // One kernel size: the whole, and its parts.
-static void measure_map(bench *b, const map_scene *s, const void *rows, const void *num_rows,
+static void measure_map(bench *b, const bench_scene *s, const void *rows, const void *num_rows,
                         map_sorted *reference, int64_t num_pairs)
 {
     const int32_t table = SPOPS_MAP_TABLE, order = SPOPS_MAP_TABLE | SPOPS_MAP_ORDER;
@@ -384,7 +191,7 @@ static void measure_map(bench *b, const map_scene *s, const void *rows, const vo
 }
 
 // Search strategies, with and without the symmetry of the map.
-static void measure_searches(bench *b, const map_scene *s, const void *rows, const void *num_rows,
+static void measure_searches(bench *b, const bench_scene *s, const void *rows, const void *num_rows,
                              const map_sorted *reference, int64_t num_pairs)
 {
     static const char *const names[3][2] = {{"hash, symmetric", "hash, plain"},
@@ -410,7 +217,7 @@ static void measure_searches(bench *b, const map_scene *s, const void *rows, con
 }
 
 // Output coordinates in one pass, beside the same in stages.
-static void measure_downsampled(bench *b, const map_scene *s, const void *rows,
+static void measure_downsampled(bench *b, const bench_scene *s, const void *rows,
                                 const void *num_rows, int32_t size)
 {
     spops_kernel_shape kernel = spops_kernel_shape_cube(3, size, 2, 1);
@@ -495,7 +302,7 @@ done:
     bench_free(b, keep);
 }
 
-static void measure_scene(bench *b, map_scene *s, bool large)
+static void measure_scene(bench *b, bench_scene *s, bool large)
 {
     void *rows = NULL, *num_rows = NULL;
     const int32_t count = (int32_t)s->num_rows;
@@ -571,15 +378,15 @@ static void enqueue_means(void *user)
 static float *load_points(bench *b, int64_t *num_points, bool *from_file)
 {
     int64_t cols = 0;
-    float *values = load_npy(b, "kitti_odom_a.npy", "<f4", num_points, &cols);
-    map_scene made = {.name = "lidar"};
+    float *values = bench_load_npy(b, "kitti_odom_a.npy", "<f4", num_points, &cols);
+    bench_scene made = {.name = "lidar"};
     *from_file = values != NULL;
     if (values != NULL && cols == 4) return values;
     free(values);
     *from_file = false;
     made.rows = bench_host(b, 4 << 18, sizeof *made.rows);
     if (made.rows == NULL) return NULL;
-    make_lidar(&made);
+    bench_scene_sweep(&made);
     values = bench_host(b, 4 * made.num_rows, sizeof *values);
     for (int64_t i = 0; values != NULL && i < made.num_rows; ++i)
         for (int a = 0; a < 4; ++a)
@@ -596,7 +403,7 @@ static float *load_points(bench *b, int64_t *num_points, bool *from_file)
 static int64_t count_voxels(bench *b, const float *values, int64_t n, spops_coords_box *box)
 {
     const double size = 0.05;
-    map_scene s = {.num_rows = n};
+    bench_scene s = {.num_rows = n};
     s.rows = bench_host(b, 4 * n, sizeof *s.rows);
     if (s.rows == NULL) return -1;
     memset(box, 0, sizeof *box);
@@ -611,7 +418,7 @@ static int64_t count_voxels(bench *b, const float *values, int64_t n, spops_coor
             if (v < box->lower[a + 1]) box->lower[a + 1] = v;
             if (v > box->upper[a + 1]) box->upper[a + 1] = v;
         }
-    sort_unique(&s);
+    bench_scene_unique(&s);
     free(s.rows);
     return s.num_rows;
 }
@@ -637,7 +444,7 @@ static void measure_voxels(bench *b)
     bench_case c = {.suite = "maps"};
 
     if (values == NULL) return;
-    if (b->options.quick && n > QUICK_ROWS) n = QUICK_ROWS;
+    if (b->options.quick && n > BENCH_QUICK_ROWS) n = BENCH_QUICK_ROWS;
     const int32_t count = (int32_t)n;
     num_voxels = count_voxels(b, values, n, &box);
     if (num_voxels < 0 || !bench_upload(b, values, (size_t)n * 16, &features) ||
@@ -687,11 +494,12 @@ done:
 
 static void run_suite(bench *b)
 {
-    map_scene scenes[] = {{.name = "lidar", .file = "conv_lidar.npy", .most_rows = 82329},
-                          {.name = "indoor", .file = "conv_indoor.npy", .most_rows = 200000},
-                          {.name = "shell", .file = "conv_shell.npy", .most_rows = 252392}};
+    bench_scene scenes[] = {{.name = "lidar", .file = "conv_lidar.npy", .most_rows = 82329},
+                            {.name = "indoor", .file = "conv_indoor.npy", .most_rows = 200000},
+                            {.name = "shell", .file = "conv_shell.npy", .most_rows = 252392}};
     for (int i = 0; i < 3; ++i) {
-        if (load_scene(b, &scenes[i])) measure_scene(b, &scenes[i], i == 1 && !b->options.quick);
+        if (bench_scene_load(b, &scenes[i]))
+            measure_scene(b, &scenes[i], i == 1 && !b->options.quick);
         free(scenes[i].rows);
     }
     measure_voxels(b);

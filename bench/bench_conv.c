@@ -1,0 +1,386 @@
+// Sparse convolution: submanifold 3 x 3 x 3 layers on three clouds, forward and both gradients, on
+// every dataflow that the device has. The map and the plan are ready; a layer is what is timed.
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bench/bench_data.h"
+#include "bench/bench_report.h"
+#include "bench/bench_scenes.h"
+
+#define NUM_SAMPLES 32 // rows whose values are checked
+
+static struct {
+    const char *clouds;
+    bool tf32;
+} own;
+static const bench_option options[] = {
+    {"--clouds", "LIST", "lidar,indoor,shell (default: all)", "lidar,indoor,shell",
+     .text = &own.clouds},
+    {"--tf32", NULL, "products of f32 rounded to tf32", .on = &own.tf32},
+    {0}};
+
+typedef struct layer_width {
+    int64_t in, out;
+} layer_width;
+static const layer_width widths[] = {{32, 32}, {64, 64}, {64, 128}, {128, 128}, {256, 256}};
+
+// A cloud with its map, here and where the benchmark runs.
+typedef struct conv_cloud {
+    bench_scene scene;
+    spops_coords *coords;
+    spops_kernel_map *map;
+    spops_kernel_map_view view;
+    int32_t *table, *tap_offsets, *in_rows, *out_rows; // host
+    int64_t num_pairs;
+    spops_sparseconv *plans[SPOPS_DATAFLOW_IMPLICIT_GEMM + 1]; // NULL: not had here
+} conv_cloud;
+
+typedef struct conv_data {
+    bench *b;
+    const conv_cloud *cloud;
+    const spops_sparseconv *plan;
+    spops_matrix x, w, g, out, grad_x, grad_w;
+    spops_sparseconv_layer layer;
+    const bench_block *values, *weights;
+    spops_status status; // of the first call that failed
+} conv_data;
+
+static void note_status(conv_data *d, spops_status status)
+{
+    if (d->status == SPOPS_STATUS_OK) d->status = status;
+}
+
+static void enqueue_forward(void *user)
+{
+    conv_data *d = user;
+    note_status(d, spops_sparseconv_execute(d->b->ctx, d->plan, d->x, d->w, &d->layer, d->out));
+}
+
+static void enqueue_grad_x(void *user)
+{
+    conv_data *d = user;
+    note_status(d, spops_sparseconv_execute_backward(d->b->ctx, d->plan, d->g, d->x, d->w,
+                                                     &d->layer, &d->grad_x, NULL));
+}
+
+static void enqueue_grad_w(void *user)
+{
+    conv_data *d = user;
+    note_status(d, spops_sparseconv_execute_backward(d->b->ctx, d->plan, d->g, d->x, d->w,
+                                                     &d->layer, NULL, &d->grad_w));
+}
+
+// All that a training step does.
+static void enqueue_step(void *user)
+{
+    enqueue_forward(user);
+    enqueue_grad_x(user);
+    enqueue_grad_w(user);
+}
+
+typedef struct conv_pass {
+    const char *name;
+    void (*enqueue)(void *user);
+    int products; // of the layer's size
+} conv_pass;
+static const conv_pass passes[] = {{"forward", enqueue_forward, 1},
+                                   {"grad_x", enqueue_grad_x, 1},
+                                   {"grad_w", enqueue_grad_w, 1},
+                                   {"step", enqueue_step, 3}};
+
+// ---- Whether results are right ------------------------------------------------------------------
+
+// A row of a result, in f64.
+typedef struct row_sum {
+    int64_t terms;
+    double value[BENCH_MAX_WIDTH], magnitude[BENCH_MAX_WIDTH];
+} row_sum;
+
+static void add_product(row_sum *s, int64_t c, float a, float b)
+{
+    s->value[c] += (double)a * (double)b;
+    s->magnitude[c] += fabs((double)a * (double)b);
+}
+
+static const float *weights_of(const conv_data *d, int64_t tap, int64_t c)
+{
+    return bench_block_row(d->weights, tap * d->x.cols + c, d->g.cols);
+}
+
+static void sum_forward(const conv_data *d, int64_t row, row_sum *s)
+{
+    const conv_cloud *m = d->cloud;
+    for (int64_t k = 0; k < m->view.num_taps; ++k) {
+        const int32_t j = m->table[row * m->view.table_stride + k];
+        if (j < 0) continue;
+        const float *x = bench_block_row(d->values, j, d->x.cols);
+        for (int64_t c = 0; c < d->x.cols; ++c)
+            for (int64_t o = 0; o < d->g.cols; ++o)
+                add_product(s, o, x[c], weights_of(d, k, c)[o]);
+        s->terms += d->x.cols;
+    }
+}
+
+// A submanifold map is its own mirror image.
+static void sum_grad_x(const conv_data *d, int64_t row, row_sum *s)
+{
+    const conv_cloud *m = d->cloud;
+    for (int64_t k = 0; k < m->view.num_taps; ++k) {
+        const int32_t i = m->table[row * m->view.table_stride + m->view.num_taps - 1 - k];
+        if (i < 0) continue;
+        const float *g = bench_block_row(d->values, i, d->g.cols);
+        for (int64_t c = 0; c < d->x.cols; ++c)
+            for (int64_t o = 0; o < d->g.cols; ++o)
+                add_product(s, c, g[o], weights_of(d, k, c)[o]);
+        s->terms += d->g.cols;
+    }
+}
+
+static void sum_grad_w(const conv_data *d, int64_t row, row_sum *s)
+{
+    const conv_cloud *m = d->cloud;
+    const int64_t k = row / d->x.cols, c = row % d->x.cols;
+    for (int32_t p = m->tap_offsets[k]; p < m->tap_offsets[k + 1]; ++p) {
+        const float x = bench_block_row(d->values, m->in_rows[p], d->x.cols)[c];
+        const float *g = bench_block_row(d->values, m->out_rows[p], d->g.cols);
+        for (int64_t o = 0; o < d->g.cols; ++o)
+            add_product(s, o, x, g[o]);
+        ++s->terms;
+    }
+}
+
+static bool check_rows(const conv_data *d, const char *what, spops_matrix result,
+                       void (*sum)(const conv_data *d, int64_t row, row_sum *s))
+{
+    const size_t row_bytes = (size_t)result.cols * spops_dtype_bytes(result.dtype);
+    row_sum *s = bench_host(d->b, 1, sizeof *s);
+    unsigned char row[BENCH_MAX_WIDTH * 4];
+    bool right = s != NULL;
+
+    for (int i = 0; i < NUM_SAMPLES && right; ++i) {
+        const int64_t r = (int64_t)(bench_random(21, (uint64_t)i) % (uint64_t)result.rows);
+        memset(s, 0, sizeof *s);
+        sum(d, r, s);
+        right =
+            bench_download(d->b, row, (const char *)result.data + (size_t)r * row_bytes, row_bytes);
+        for (int64_t c = 0; c < result.cols && right; ++c) {
+            const double value = bench_get(row, result.dtype, c);
+            // Matrix units cut off instead of rounding, which doubles the unit; tf32 rounds factors.
+            const double bound =
+                2.0 * bench_sum_bound(result.dtype, s->terms, s->magnitude[c], s->value[c]) +
+                (own.tf32 ? 0x1.01p-10 * s->magnitude[c] : 0.0);
+            if (!(fabs(value - s->value[c]) <= bound))
+                right = bench_fail(d->b, "conv %s: element [%lld, %lld] is %g, expected %g", what,
+                                   (long long)r, (long long)c, value, s->value[c]);
+        }
+    }
+    free(s);
+    return right;
+}
+
+static size_t matrix_bytes(spops_matrix m)
+{
+    return (size_t)m.rows * (size_t)m.cols * spops_dtype_bytes(m.dtype);
+}
+
+// One run of all passes, over poison.
+static bool check_plan(conv_data *d)
+{
+    bench *b = d->b;
+    d->status = SPOPS_STATUS_OK;
+    if (!bench_poison(b, d->out.data, matrix_bytes(d->out)) ||
+        !bench_poison(b, d->grad_x.data, matrix_bytes(d->grad_x)) ||
+        !bench_poison(b, d->grad_w.data, matrix_bytes(d->grad_w)))
+        return false;
+    enqueue_step(d);
+    if (!device_stream_wait(b->backend, b->stream)) return bench_fail(b, "run: %s", device_error());
+    return bench_check(b, "conv", d->status) && check_rows(d, "forward", d->out, sum_forward) &&
+           check_rows(d, "grad_x", d->grad_x, sum_grad_x) &&
+           check_rows(d, "grad_w", d->grad_w, sum_grad_w);
+}
+
+// ---- Cases --------------------------------------------------------------------------------------
+
+static void measure_pass(conv_data *d, const conv_pass *pass, const bool *right)
+{
+    bench *b = d->b;
+    const conv_cloud *m = d->cloud;
+    const double flops =
+        2.0 * pass->products * (double)m->num_pairs * (double)(d->x.cols * d->g.cols);
+    bench_case c = {.suite = "conv"};
+
+    if (!bench_wants(b->options.passes, pass->name)) return;
+    snprintf(c.name, sizeof c.name, "%s %lld to %lld %s%s", m->scene.name, (long long)d->x.cols,
+             (long long)d->g.cols, pass->name, own.tf32 ? " tf32" : "");
+    snprintf(c.what, sizeof c.what, "%lld voxels, %lld pairs, %.2f GFLOP",
+             (long long)m->scene.num_rows, (long long)m->num_pairs, flops * 1e-9);
+    c.dtype = d->x.dtype;
+    c.cols = d->x.cols;
+    c.bytes =
+        pass->products * (int64_t)(matrix_bytes(d->x) + matrix_bytes(d->w) + matrix_bytes(d->out));
+    c.gather_bytes =
+        pass->products * m->num_pairs * d->x.cols * (int64_t)spops_dtype_bytes(d->x.dtype);
+    bench_case_note(&c, "flops", (int64_t)flops);
+    bench_case_note(&c, "out_cols", d->g.cols);
+    for (int f = SPOPS_DATAFLOW_IMPLICIT_GEMM; f >= SPOPS_DATAFLOW_FETCH_ON_DEMAND; --f) {
+        if (!right[f]) continue;
+        d->plan = m->plans[f];
+        if (!bench_case_time(b, &c, spops_dataflow_name((spops_dataflow)f), false, pass->enqueue,
+                             d) ||
+            !bench_check(b, "conv", d->status))
+            return;
+    }
+    bench_case_print(b, &c);
+}
+
+static void measure_width(bench *b, const conv_cloud *m, spops_dtype dtype, layer_width width,
+                          const bench_block *values, const bench_block *weights)
+{
+    const int64_t n = m->scene.num_rows, taps = m->view.num_taps;
+    const size_t element = spops_dtype_bytes(dtype);
+    const size_t in_bytes = (size_t)(n * width.in) * element;
+    const size_t out_bytes = (size_t)(n * width.out) * element;
+    const int64_t w_elements = taps * width.in * width.out;
+    conv_data d = {.b = b, .cloud = m, .values = values, .weights = weights};
+    void *x = NULL, *w = NULL, *g = NULL, *out = NULL, *grad_x = NULL, *grad_w = NULL;
+    bool right[SPOPS_DATAFLOW_IMPLICIT_GEMM + 1] = {false};
+
+    if (!bench_alloc(b, in_bytes, &x) || !bench_alloc(b, out_bytes, &g) ||
+        !bench_alloc(b, (size_t)w_elements * element, &w) || !bench_alloc(b, out_bytes, &out) ||
+        !bench_alloc(b, in_bytes, &grad_x) ||
+        !bench_alloc(b, (size_t)w_elements * sizeof(float), &grad_w))
+        goto done;
+    if (!bench_block_upload(values, b->backend, x, n * width.in) ||
+        !bench_block_upload(values, b->backend, g, n * width.out) ||
+        !bench_block_upload(weights, b->backend, w, w_elements)) {
+        bench_fail(b, "upload: %s", device_error());
+        goto done;
+    }
+    d.x = spops_matrix_dense(x, n, width.in, dtype);
+    d.g = spops_matrix_dense(g, n, width.out, dtype);
+    d.w = spops_matrix_dense(w, taps * width.in, width.out, dtype);
+    d.out = spops_matrix_dense(out, n, width.out, dtype);
+    d.grad_x = spops_matrix_dense(grad_x, n, width.in, dtype);
+    d.grad_w = spops_matrix_dense(grad_w, taps * width.in, width.out, SPOPS_DTYPE_F32);
+    d.layer = spops_sparseconv_layer_default();
+    d.layer.math = own.tf32 ? SPOPS_MATH_TF32 : SPOPS_MATH_EXACT;
+    for (int f = SPOPS_DATAFLOW_FETCH_ON_DEMAND; f <= SPOPS_DATAFLOW_IMPLICIT_GEMM; ++f) {
+        bool serves = m->plans[f] != NULL;
+        for (int pass = SPOPS_PASS_FORWARD; pass <= SPOPS_PASS_GRAD_W && serves; ++pass)
+            serves = (int)spops_sparseconv_dataflow(m->plans[f], (spops_sparseconv_pass)pass, dtype,
+                                                    width.in, width.out, &d.layer) == f;
+        if (!serves) continue;
+        bench_progress("conv %s, %s, %lld to %lld: checking %s", m->scene.name,
+                       spops_dtype_name(dtype), (long long)width.in, (long long)width.out,
+                       spops_dataflow_name((spops_dataflow)f));
+        d.plan = m->plans[f];
+        if (!check_plan(&d)) goto done;
+        right[f] = true;
+    }
+    for (size_t p = 0; p < sizeof passes / sizeof *passes; ++p)
+        measure_pass(&d, &passes[p], right);
+
+done:
+    bench_free(b, x), bench_free(b, w), bench_free(b, g);
+    bench_free(b, out), bench_free(b, grad_x), bench_free(b, grad_w);
+}
+
+// ---- Clouds -------------------------------------------------------------------------------------
+
+static bool fetch(bench *b, const int32_t *from, int64_t n, int32_t **to)
+{
+    *to = bench_host(b, n, sizeof **to);
+    return *to != NULL && bench_download(b, *to, from, (size_t)n * sizeof **to);
+}
+
+static bool open_cloud(bench *b, conv_cloud *m)
+{
+    const spops_kernel_shape kernel = spops_kernel_shape_cube(3, 3, 1, 1);
+    spops_kernel_map_options o = spops_kernel_map_options_default();
+    void *rows = NULL;
+    bool good;
+
+    if (!bench_scene_load(b, &m->scene)) return false;
+    o.contents = SPOPS_MAP_PAIRS | SPOPS_MAP_ORDER | SPOPS_MAP_REVERSE;
+    good = bench_upload(b, m->scene.rows, (size_t)m->scene.num_rows * 4 * sizeof(int32_t), &rows) &&
+           bench_check(b, "coords",
+                       spops_coords_create(b->ctx, 3, m->scene.num_rows, rows, NULL, &m->coords)) &&
+           bench_check(b, "map",
+                       spops_kernel_map_create(b->ctx, SPOPS_MAP_SUBMANIFOLD, &kernel, m->coords,
+                                               NULL, &o, &m->map));
+    bench_free(b, rows);
+    m->view = spops_kernel_map_view_default();
+    if (!good || !bench_check(b, "map", spops_kernel_map_get_view(b->ctx, m->map, &m->view)))
+        return false;
+    m->num_pairs = m->view.max_pairs;
+    for (int f = SPOPS_DATAFLOW_FETCH_ON_DEMAND; f <= SPOPS_DATAFLOW_IMPLICIT_GEMM; ++f) {
+        spops_sparseconv_options plan = spops_sparseconv_options_default();
+        plan.backward = 1;
+        plan.dataflow = (spops_dataflow)f;
+        const spops_status status = spops_sparseconv_create(b->ctx, m->map, &plan, &m->plans[f]);
+        if (status != SPOPS_STATUS_NOT_SUPPORTED && !bench_check(b, "plan", status)) return false;
+    }
+    return fetch(b, m->view.out->table, m->scene.num_rows * m->view.table_stride, &m->table) &&
+           fetch(b, m->view.tap_offsets, m->view.num_taps + 1, &m->tap_offsets) &&
+           fetch(b, m->view.in_rows, m->num_pairs, &m->in_rows) &&
+           fetch(b, m->view.out_rows, m->num_pairs, &m->out_rows);
+}
+
+static void close_cloud(conv_cloud *m)
+{
+    for (int f = 0; f <= SPOPS_DATAFLOW_IMPLICIT_GEMM; ++f)
+        spops_sparseconv_destroy(m->plans[f]);
+    spops_kernel_map_destroy(m->map);
+    spops_coords_destroy(m->coords);
+    free(m->table), free(m->tap_offsets), free(m->in_rows), free(m->out_rows);
+    free(m->scene.rows);
+}
+
+static void measure_dtype(bench *b, const conv_cloud *m, spops_dtype dtype)
+{
+    int64_t cols[BENCH_MAX_COLS];
+    const int num_cols = bench_cols(b, NULL, 0, cols);
+    bench_block values = {0}, weights = {0};
+
+    if (!bench_block_create(dtype, 3, -1.0f, 1.0f, &values) ||
+        !bench_block_create(dtype, 4, -0.125f, 0.125f, &weights)) {
+        bench_fail(b, "out of memory");
+    } else if (num_cols > 0) {
+        for (int i = 0; i < num_cols; ++i)
+            measure_width(b, m, dtype, (layer_width){cols[i], cols[i]}, &values, &weights);
+    } else {
+        for (size_t i = 0; i < sizeof widths / sizeof *widths; ++i)
+            measure_width(b, m, dtype, widths[i], &values, &weights);
+    }
+    bench_block_destroy(&values);
+    bench_block_destroy(&weights);
+}
+
+static void run_suite(bench *b)
+{
+    static const struct {
+        const char *name, *file;
+        int64_t most_rows;
+    } clouds[] = {{"lidar", "conv_lidar.npy", 82329},
+                  {"indoor", "conv_indoor.npy", 200000},
+                  {"shell", "conv_shell.npy", 252392}};
+    const unsigned dtypes = own.tf32                           ? 1u << SPOPS_DTYPE_F32
+                            : b->backend == SPOPS_BACKEND_CUDA ? 1u << SPOPS_DTYPE_F16
+                                                               : 1u << SPOPS_DTYPE_F32;
+    for (size_t i = 0; i < sizeof clouds / sizeof *clouds; ++i) {
+        conv_cloud m = {0};
+        if (!bench_wants(own.clouds, clouds[i].name)) continue;
+        m.scene.name = clouds[i].name;
+        m.scene.file = clouds[i].file;
+        m.scene.most_rows = clouds[i].most_rows;
+        if (open_cloud(b, &m)) {
+            for (int t = SPOPS_DTYPE_F32; t <= SPOPS_DTYPE_BF16; ++t)
+                if (bench_wants_dtype(b, dtypes, (spops_dtype)t))
+                    measure_dtype(b, &m, (spops_dtype)t);
+        }
+        close_cloud(&m);
+    }
+}
+
+const bench_suite bench_suite_conv = {"conv", "forward,grad_x,grad_w,step", options, run_suite};
