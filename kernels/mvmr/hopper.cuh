@@ -55,6 +55,35 @@ __device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t parity)
                  : "memory");
 }
 
+__device__ __forceinline__ int4 load_shared_16(uint32_t from)
+{
+    int4 v;
+    asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "r"(from)
+                 : "memory");
+    return v;
+}
+
+__device__ __forceinline__ void store_shared_16(uint32_t to, int4 v)
+{
+    asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(v.x), "r"(v.y), "r"(v.z),
+                 "r"(v.w)
+                 : "memory");
+}
+
+// 16 bytes, or zeros. Aligned to 16.
+__device__ __forceinline__ void copy_async_if(uint32_t to, const void *from, bool there)
+{
+    asm volatile("{\n"
+                 ".reg .pred absent;\n"
+                 "setp.eq.u32 absent, %2, 0;\n"
+                 "cp.async.cg.shared.global [%0], [%1], 16, absent;\n"
+                 "}" ::"r"(to),
+                 "l"(from), "r"((uint32_t)there)
+                 : "memory");
+}
+
 // The first `bytes` (0 to 16) of 16; the rest becomes zero. Aligned to 16.
 __device__ __forceinline__ void copy_async(uint32_t to, const void *from, int bytes)
 {

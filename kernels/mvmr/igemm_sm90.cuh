@@ -9,8 +9,8 @@
 //
 //     warps               role
 //     4 * GROUPS          multiply: a warpgroup to each 64 rows, sums in registers, epilogue
-//     4                   gather: rows of x into a stage. Their thread 0 also fetches the weights,
-//                         and finds the next tile
+//     4                   gather: rows of x into a stage. One of their threads also fetches the
+//                         weights, another finds the next tile
 //
 // A stage is 128 bytes of k for all rows (A) and columns (B) of the tile: A is gathered by copy_async
 // into swizzled lines, one a row; B comes by box copies from W as it lies in memory, one line a
@@ -27,7 +27,7 @@
 //
 // Steady state, time downwards, one column a role:
 //
-//     gather, thread 0    gather                      multiply
+//     gather, two threads gather                      multiply
 //                         indices of stage s to       wait stage s full
 //                           registers, those of       4 wgmma on stage s
 //                           stage s+4 asked for
@@ -59,7 +59,7 @@ namespace spops
 struct igemm_sm90_params {
     CUtensorMap w; // 3D: along a line, lines, taps
     const unsigned char *x;
-    int64_t x_row_bytes;
+    uint32_t x_row_bytes;
     int row_bytes;    // of C_in numbers
     int record_bytes; // of a stage's line that one record fills: 128, 64 or 32
     int row_stages;   // stages a record makes (1 where record_bytes is below 128)
@@ -183,30 +183,45 @@ template <class P> struct igemm_tiles {
     }
 };
 
-// 128 threads, 8 to a row: thread t copies the 16 bytes t % 8 of the lines t / 8, t / 8 + 16, ...
+// 128 threads, 8 to a row: thread t copies the 16 bytes t % 8 of rows 4 * (t / 8) .. + 3 of each
+// group, so that their indices are 16 bytes of a record. Each warp has a ring of its own for the
+// indices that its threads need. Few instructions a stage matter here: each warp is alone with them.
 template <class P, operand B>
 __device__ void igemm_gather(const igemm_sm90_params &p, const igemm_sm90_block<P> &block, int t)
 {
-    const int piece = t % 8 * 16, line = t / 8;
+    constexpr int record_bytes = (4 + P::rows) * 4;
+    const int warp = t / 32, lane = t % 32;
+    const int piece = t % 8 * 16, quad = t / 8;
     const int records_a_stage = 128 / p.record_bytes;
     const int my_record = piece / p.record_bytes;
     const int my_byte = piece % p.record_bytes;
-    const uint32_t my_line = line * 128 + (piece ^ (line % 8 << 4));
-    constexpr int record_ints = 4 + P::rows;
-    const int warp = t / 32, lane = t % 32;
-    const int items = P::items_at + warp * (P::ahead + 1) * P::item_bytes;
+    const uint32_t items = block.base + P::items_at + warp * (P::ahead + 1) * P::item_bytes;
+    const uint32_t my_rows = 16 + (my_record * P::record_parts + 1 + quad % 4) * 16; // in an item
+    uint32_t my_line[4]; // in a group's part of a stage
+#pragma unroll
+    for (int q = 0; q < 4; ++q)
+        my_line[q] = (4 * quad + q) * 128 + (piece ^ ((4 * quad + q) % 8 << 4));
+    constexpr int asks = (4 * P::record_parts + 31) / 32; // of a lane, a stage
+    uint32_t my_part[asks];                               // in the stage's records
+#pragma unroll
+    for (int n = 0; n < asks; ++n) {
+        const int i = (lane + 32 * n) / P::record_parts, q = (lane + 32 * n) % P::record_parts;
+        my_part[n] =
+            i * record_bytes + (q == 0 ? 0 : 16 + (q - 1) / 4 * 256 + warp * 64 + (q - 1) % 4 * 16);
+    }
     ring_position<P::STAGES> stage;
     ring_position<P::tile_slots> slot;
     ring_position<P::ahead + 1> asked, item;
     igemm_tiles<P> tiles(p, block, *p.num_tiles * p.col_tiles);
+    const bool finds_tiles = t == 32; // not the thread that fetches the weights
     int4 tile = tiles.load(blockIdx.x);
     int record = 0; // of the tile, that is asked for next
 
     // Ask for the records of one more stage. An item: {flags, tile, column tile, records}, then the
-    // parts of each record.
+    // parts of each record: head, and 16 bytes of indices for each quad of each group.
     const auto ask = [&]() {
         if (record >= tile.y && tile.y > 0) {
-            if (t == 0) {
+            if (finds_tiles) {
                 while (tiles.state != tiles.TOLD)
                     tiles.step();
                 tiles.state = tiles.IDLE;
@@ -219,21 +234,20 @@ __device__ void igemm_gather(const igemm_sm90_params &p, const igemm_sm90_block<
             slot.advance();
             record = 0;
         }
-        const int at = items + asked.at * P::item_bytes;
+        const uint32_t at = items + asked.at * P::item_bytes;
         const int records = min(tile.y - record, records_a_stage);
         if (lane == 0) {
             const int flags = tile.y == 0 ? NOTE_STOP
                                           : (record == 0 ? NOTE_FIRST : 0) |
                                                 (record + records >= tile.y ? NOTE_LAST : 0);
-            *reinterpret_cast<int4 *>(block.shared + at) =
-                make_int4(flags, tile.z, tile.w, records);
+            store_shared_16(at, make_int4(flags, tile.z, tile.w, records));
         }
-        for (int part = lane; part < records * P::record_parts; part += 32) {
-            const int i = part / P::record_parts, q = part % P::record_parts;
-            const int *from = p.records + (int64_t)(tile.x + record + i) * record_ints;
-            copy_async(block.base + at + 16 + part * 16,
-                       from + (q == 0 ? 0 : 4 + 16 * (q - 1) + 4 * warp), 16);
-        }
+        const char *const from =
+            reinterpret_cast<const char *>(p.records) + (int64_t)(tile.x + record) * record_bytes;
+#pragma unroll
+        for (int n = 0; n < asks; ++n)
+            if (lane + 32 * n < records * P::record_parts)
+                copy_async(at + 16 + (lane + 32 * n) * 16, from + my_part[n], 16);
         record += records_a_stage;
         asked.advance();
     };
@@ -245,22 +259,23 @@ __device__ void igemm_gather(const igemm_sm90_params &p, const igemm_sm90_block<
     for (;;) {
         copy_async_wait<P::ahead - 1>(); // this stage's records, and rows of stages long before
         __syncwarp();
-        const char *const here = block.shared + items + item.at * P::item_bytes;
-        const int4 *const parts = reinterpret_cast<const int4 *>(here + 16);
-        const int4 note = *reinterpret_cast<const int4 *>(here);
+        const uint32_t here = items + item.at * P::item_bytes;
+        const int4 note = load_shared_16(here);
         if (note.x & NOTE_STOP) break;
-        int groups = 0;
-        for (int i = 0; i < note.w; ++i)
-            groups |= parts[i * P::record_parts].y;
-        // Lines of a record that is not there, where a tile's last stage is not full, are zero.
-        int rows[4 * P::GROUPS];
-        const int *const from_rows =
-            reinterpret_cast<const int *>(parts + my_record * P::record_parts + 1) + line % 4;
+        const int4 head = load_shared_16(here + 16);
+        int4 rows[P::GROUPS];
 #pragma unroll
-        for (int q = 0; q < 4 * P::GROUPS; ++q)
-            rows[q] = my_record < note.w ? from_rows[4 * q] : -1;
+        for (int g = 0; g < P::GROUPS; ++g)
+            rows[g] = load_shared_16(here + my_rows + g * 64);
+        int groups = head.y;
+        bool mine = true; // lines of a record that is not there, in a tile's last stage, are zero
+        if (records_a_stage > 1) {
+            for (int i = 1; i < note.w; ++i)
+                groups |= load_shared_16(here + 16 + i * P::record_parts * 16).y;
+            mine = my_record < note.w;
+        }
         ask();
-        if (t == 0 && tile.y - record <= 4 * records_a_stage) tiles.step();
+        if (finds_tiles && tile.y - record <= 4 * records_a_stage) tiles.step();
         for (int k = 0; k < p.row_stages; ++k) {
             const uint32_t to = block.stage(stage.at), full = block.stage_full(stage.at);
             barrier_wait(block.stage_empty(stage.at), stage.empty_parity());
@@ -274,9 +289,11 @@ __device__ void igemm_gather(const igemm_sm90_params &p, const igemm_sm90_block<
                 } else {
                     barrier_arrive_expect(full, P::b_bytes);
                     const int col = note.z * P::COLS;
+                    int tap = head.x;
                     for (int i = 0; i < records_a_stage; ++i) {
                         // Lines that are zero in A want numbers in B all the same: the last tap's.
-                        const int tap = parts[min(i, note.w - 1) * P::record_parts].x;
+                        if (i > 0 && i < note.w)
+                            tap = load_shared_16(here + 16 + i * P::record_parts * 16).x;
                         const int matrix = p.last_tap >= 0 ? p.last_tap - tap : tap;
                         const int k_bytes = k * 128, b = to + P::a_bytes;
                         if (B == ALONG_K) {
@@ -293,17 +310,17 @@ __device__ void igemm_gather(const igemm_sm90_params &p, const igemm_sm90_block<
             }
             __syncwarp();
             const int byte = k * 128 + my_byte;
-            const int bytes = min(max(p.row_bytes - byte, 0), 16);
-            const unsigned char *from = p.x + (bytes > 0 ? byte : 0);
+            const bool inside = mine && byte < p.row_bytes;
+            const unsigned char *const from = p.x + (inside ? byte : 0);
 #pragma unroll
             for (int g = 0; g < P::GROUPS; ++g) {
                 if ((groups >> g & 1) == 0) continue;
+                const int row[4] = {rows[g].x, rows[g].y, rows[g].z, rows[g].w};
 #pragma unroll
-                for (int q = 4 * g; q < 4 * g + 4; ++q) {
-                    const int row = rows[q];
-                    copy_async(to + my_line + q * 16 * 128,
-                               from + (int64_t)max(row, 0) * p.x_row_bytes, row < 0 ? 0 : bytes);
-                }
+                for (int q = 0; q < 4; ++q)
+                    copy_async_if(to + g * 64 * 128 + my_line[q],
+                                  from + (uint64_t)(uint32_t)max(row[q], 0) * p.x_row_bytes,
+                                  inside && row[q] >= 0);
             }
             barrier_arrive_copies(full);
             stage.advance();
@@ -315,9 +332,9 @@ __device__ void igemm_gather(const igemm_sm90_params &p, const igemm_sm90_block<
     if (t == 0) {
         *block.stage_note(stage.at) = make_int4(NOTE_STOP, 0, 0, 0);
         barrier_arrive(block.stage_full(stage.at));
-        tiles.leave();
     }
     barrier_arrive_copies(block.stage_full(stage.at));
+    if (finds_tiles) tiles.leave();
     copy_async_wait_all();
 }
 

@@ -38,7 +38,7 @@ spops_status launch_policy(spops_context *ctx, const spops_igemm_args *args, con
     igemm_sm90_params p = {};
     const int row_bytes = f.depth * f.bytes;
     p.x = static_cast<const unsigned char *>(args->x.data);
-    p.x_row_bytes = args->x.row_stride * f.bytes;
+    p.x_row_bytes = (uint32_t)(args->x.row_stride * f.bytes);
     p.row_bytes = row_bytes;
     p.record_bytes = row_bytes > 64 ? 128 : row_bytes > 32 ? 64 : 32;
     p.row_stages = (row_bytes + 127) / 128;
