@@ -666,7 +666,6 @@ template <class T> spops_status prepare_dtype(spops_context *ctx)
 
 spops_status spops::pool::prepare_gradients(spops_context *ctx)
 {
-    if (is_prepared(ctx, grad_kernel<bf16, 16>)) return SPOPS_STATUS_OK; // the last one
     SPOPS_TRY(prepare_dtype<f16>(ctx));
     return prepare_dtype<bf16>(ctx);
 }

@@ -145,19 +145,9 @@ inline int shared_bytes(const pool_params &p, int columns)
     return columns == 128 ? wedge_layout<128>(p).bytes : wedge_layout<64>(p).bytes;
 }
 
-// Whether prepare_shared was called: one question instead of many calls for each plan.
-template <class... Params> bool is_prepared(const spops_context *ctx, void (*kernel)(Params...))
-{
-    cudaFuncAttributes attributes = {};
-    return cudaFuncGetAttributes(&attributes, kernel) == cudaSuccess &&
-           attributes.maxDynamicSharedSizeBytes + (int)attributes.sharedSizeBytes ==
-               ctx->block_shared_bytes;
-}
-
 // The two launches, and what makes the kernels of the first ready for a variant. The first has a
 // source for each dtype of features, X (bev_spans_pool_*.cu).
 template <class X> spops_status prepare_pool(spops_context *ctx, int32_t variant);
-template <class X> bool pool_is_prepared(const spops_context *ctx, int32_t variant);
 template <class X>
 spops_status pool_wedges(spops_context *ctx, const pool_params &p, int32_t variant,
                          int32_t num_wedges);

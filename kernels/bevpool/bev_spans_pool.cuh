@@ -134,17 +134,6 @@ template <class Feature> spops_status prepare_pool(spops_context *ctx, int32_t v
     }
 }
 
-template <class Feature> bool pool_is_prepared(const spops_context *ctx, int32_t variant)
-{
-    switch (variant) {
-#define X(number, columns, warps)                                                                  \
-    case number: return is_prepared(ctx, pool_kernel<Feature, pool_block<columns, warps>>);
-        SPOPS_BEV_POOL_VARIANTS(X)
-#undef X
-    default: return false;
-    }
-}
-
 } // namespace spops::pool
 
 #endif

@@ -5,7 +5,6 @@ namespace spops::pool
 {
 
 template spops_status prepare_pool<f16>(spops_context *, int32_t);
-template bool pool_is_prepared<f16>(const spops_context *, int32_t);
 template spops_status pool_wedges<f16>(spops_context *, const pool_params &, int32_t, int32_t);
 
 } // namespace spops::pool

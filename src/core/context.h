@@ -30,6 +30,9 @@ struct spops_context {
     spops_device_info info;
     // Shared memory that one block can ask for, and that a multiprocessor has; 0 on the CPU.
     int block_shared_bytes, processor_shared_bytes;
+    // Kernels whose limits the launchers have raised, so that the next plan need not ask the driver: a
+    // bit each, which they name.
+    uint64_t prepared_kernels;
     void *backend_state; // the backend's own (CUDA: memory pool); NULL on the CPU
 
     // Scratch of execute calls. Grown by spops_context_reserve; a block that was handed out is kept
