@@ -54,7 +54,7 @@ SPOPS_DEFINE_DEFAULT(spops_sparseconv_options)
  * Errors    INVALID_ARGUMENT, NOT_SUPPORTED (a dataflow that this backend, device or map does not
  *           have), OUT_OF_MEMORY, CUDA.
  * Threads   One thread at a time per ctx. ctx must outlive the plan.
- * Source    TorchSparse, section 3 (dataflows); LEADS of masked implicit GEMM are spconv 2 and
+ * Source    TorchSparse, section 3 (dataflows); masked implicit GEMM after spconv 2 and
  *           FlexGEMM: docs/sparseconv.md.
  */
 SPOPS_API spops_status spops_sparseconv_create(spops_context *ctx, const spops_kernel_map *map,
