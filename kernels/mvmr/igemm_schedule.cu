@@ -1,6 +1,7 @@
 // Schedules of the matrix kernels (igemm_args.h), made from one side of a kernel map.
 #include "kernels/core/launch.cuh"
 #include "kernels/launchers.h"
+#include "kernels/mvmr/block_sum.cuh"
 #include "mvmr/igemm_args.h"
 
 namespace
@@ -12,28 +13,6 @@ constexpr int max_groups = 4;
 constexpr int max_cost = 1023; // costs above count as this one when tiles are ordered
 constexpr int scan_threads = 1024;
 constexpr int fill_threads = 256;
-
-// The sum of what the threads before this one have; *total is that of all. For whole blocks.
-__device__ int sum_before(int value, int *total)
-{
-    __shared__ int warp_sums[scan_threads / 32];
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    int sum = value;
-    for (int step = 1; step < 32; step *= 2) {
-        const int below = __shfl_up_sync(~0u, sum, step);
-        if (lane >= step) sum += below;
-    }
-    __syncthreads();
-    if (lane == 31) warp_sums[warp] = sum;
-    __syncthreads();
-    int before = 0, all = 0;
-    for (int w = 0; w < (int)blockDim.x / 32; ++w) {
-        if (w < warp) before += warp_sums[w];
-        all += warp_sums[w];
-    }
-    *total = all;
-    return before + sum - value;
-}
 
 struct map_params {
     spops_igemm_schedule s;
@@ -93,14 +72,14 @@ __global__ void __launch_bounds__(scan_threads) scan_records(const __grid_consta
         const int tile = begin + threadIdx.x;
         const int count = tile < num_tiles ? p.counts[tile] : 0;
         if (tile < num_tiles) atomicAdd(&tiles_of[min(count, max_cost)], 1);
-        const int before = sum_before(count, &total);
+        const int before = spops::sum_before(count, &total);
         if (tile < num_tiles) p.first[tile] = done + before;
         done += total;
     }
     __syncthreads();
     static_assert(max_cost + 1 == scan_threads, "a thread for each cost");
     const int cost = max_cost - threadIdx.x;
-    p.cost_begin[cost] = sum_before(tiles_of[cost], &total);
+    p.cost_begin[cost] = spops::sum_before(tiles_of[cost], &total);
     if (threadIdx.x == 0) *p.s.num_tiles = num_tiles;
 }
 

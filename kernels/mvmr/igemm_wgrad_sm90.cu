@@ -24,6 +24,7 @@
 #include "kernels/mvmr/igemm_epilogue.cuh"
 #include "kernels/mvmr/hopper.cuh"
 #include "kernels/mvmr/igemm_wgrad_launch.cuh"
+#include "kernels/mvmr/block_sum.cuh"
 
 namespace
 {
@@ -74,28 +75,6 @@ __device__ __forceinline__ int stages_of_tap(const wgrad_params &p, int tap)
 {
     const int pairs = 64 * p.fold;
     return (p.tap_offsets[tap + 1] - p.tap_offsets[tap] + pairs - 1) / pairs;
-}
-
-// The sum of what the threads before this one have; *total is that of all. For whole blocks.
-__device__ int sum_before(int value, int *total)
-{
-    __shared__ int warp_sums[32];
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    int sum = value;
-    for (int step = 1; step < 32; step *= 2) {
-        const int below = __shfl_up_sync(~0u, sum, step);
-        if (lane >= step) sum += below;
-    }
-    __syncthreads();
-    if (lane == 31) warp_sums[warp] = sum;
-    __syncthreads();
-    int before = 0, all = 0;
-    for (int w = 0; w < (int)blockDim.x / 32; ++w) {
-        if (w < warp) before += warp_sums[w];
-        all += warp_sums[w];
-    }
-    *total = all;
-    return before + sum - value;
 }
 
 // Stages of taps begin .. end - 1. For whole blocks.
