@@ -31,14 +31,15 @@ static bool is_pass(const char *item)
 
 // The common options, as they are given.
 static struct {
-    const char *backend, *passes, *cols, *dtypes, *modes, *output, *commit;
-    int threads, samples;
-    bool no_baselines, quick, json;
+    const char *suites, *passes, *cols, *dtypes, *modes, *output, *commit;
+    spops_backend_kind backend;
+    int64_t threads, samples;
+    bool no_baselines, quick, json, list_suites;
 } given;
-static const bench_option common[] = {
-    {"--backend", "NAME", "auto, cpu or cuda (default: auto)", "auto,cpu,cuda",
-     .text = &given.backend},
-    {"--threads", "N", "CPU threads (default: all)", .number = &given.threads, .most = 1 << 20},
+static const option_row common[] = {
+    OPTION_BACKEND(&given.backend),
+    {"--threads", "N", "CPU threads (default: all)", .number = &given.threads, .least = 1,
+     .most = 1 << 20},
     {"--passes", "LIST", "forward,backward, or what else a suite has (default: all)",
      .accepts = is_pass, .text = &given.passes},
     {"--cols", "LIST", "row widths", .accepts = bench_is_width, .text = &given.cols},
@@ -46,24 +47,42 @@ static const bench_option common[] = {
      .accepts = bench_is_dtype, .text = &given.dtypes},
     {"--modes", "LIST", "hot,cold (default: both)", "hot,cold", .text = &given.modes},
     {"--samples", "N", "samples a measurement (default: 50, on the CPU 15)",
-     .number = &given.samples, .most = 1 << 20},
+     .number = &given.samples, .least = 1, .most = 1 << 20},
     {"--no-baselines", NULL, "only the library's own", .on = &given.no_baselines},
     {"--quick", NULL, "small shapes, one width, few samples", .on = &given.quick},
     {"--json", NULL, "one JSON object a line instead of tables", .on = &given.json},
     {"--output", "FILE", "JSON lines to FILE, besides what is printed", .text = &given.output},
     {"--commit", "TEXT", "what to note as the commit", .text = &given.commit},
+    {"--list-suites", NULL, "the names of the suites, a line each", .on = &given.list_suites},
     {0}};
 
-static void print_usage(const char *program)
+const option_set *bench_options_of(const char *program)
 {
-    printf("usage: %s [SUITE[,SUITE]] [options]\n  %-20s", program, "SUITE");
-    for (int s = 0; s < NUM_SUITES; ++s)
-        printf(" %s,", suites[s]->name);
-    puts(" or all (default: all)");
-    bench_options_help(common, NULL, stdout);
-    for (int s = 0; s < NUM_SUITES; ++s)
-        bench_options_help(suites[s]->options, suites[s]->name, stdout);
-    printf("  %-20s the names of the suites, a line each\n", "--list-suites");
+    static option_group groups[NUM_SUITES + 1];
+    static char titles[NUM_SUITES][64], about[512];
+    static option_set all;
+    size_t used = (size_t)snprintf(about, sizeof about,
+                                   "Measure kernels beside baselines and the floor, the bytes that "
+                                   "must move at the rate of a copy. SUITE is some of");
+    int num_groups = 0;
+    for (int s = 0; s < NUM_SUITES; ++s) {
+        used += (size_t)snprintf(about + used, used < sizeof about ? sizeof about - used : 0,
+                                 " %s,", suites[s]->name);
+        if (suites[s]->options == NULL) continue;
+        snprintf(titles[s], sizeof titles[s], "Suite %s:", suites[s]->name);
+        groups[num_groups++] = (option_group){titles[s], suites[s]->options};
+    }
+    if (used < sizeof about)
+        snprintf(about + used, sizeof about - used, " separated by commas, or all.");
+    groups[num_groups] = (option_group){NULL, NULL};
+    all = (option_set){.program = program,
+                       .summary = "measure the kernels beside baselines and the floor",
+                       .operand = "[SUITE[,SUITE...]]",
+                       .file = &given.suites,
+                       .about = about,
+                       .rows = common,
+                       .groups = groups};
+    return &all;
 }
 
 static bool is_suite(const char *name)
@@ -73,72 +92,55 @@ static bool is_suite(const char *name)
     return strcmp(name, "all") == 0;
 }
 
-static bool read_suites(const char *program, const char *list, bench_options *o)
-{
-    char item[64];
-    int i = 0;
-    for (; bench_item(list, i, item); ++i) {
-        if (is_suite(item)) continue;
-        fprintf(stderr, "%s: there is no suite '%s'\n", program, item);
-        return false;
-    }
-    if (o->suites == NULL && i > 0) {
-        o->suites = list;
-        return true;
-    }
-    fprintf(stderr, "%s: one list of suites is expected, found '%s'\n", program, list);
-    return false;
-}
-
 // The common options as the suites need them; each item was accepted.
 static void set_options(bench_options *o)
 {
     char item[64];
     spops_dtype dtype;
-    if (o->suites != NULL && bench_wants(o->suites, "all")) o->suites = NULL;
-    o->backend = given.backend == NULL || strcmp(given.backend, "auto") == 0 ? SPOPS_BACKEND_AUTO
-                 : strcmp(given.backend, "cpu") == 0                         ? SPOPS_BACKEND_CPU
-                                                                             : SPOPS_BACKEND_CUDA;
+    o->suites = given.suites == NULL || options_wants(given.suites, "all") ? NULL : given.suites;
+    o->backend = given.backend;
     o->passes = given.passes;
-    for (int i = 0; given.cols != NULL && i < BENCH_MAX_COLS && bench_item(given.cols, i, item);
+    for (int i = 0; given.cols != NULL && i < BENCH_MAX_COLS && options_item(given.cols, i, item);
          ++i)
-        if (bench_read_number(item, BENCH_MAX_WIDTH, &o->cols[i])) o->num_cols = i + 1;
-    for (int i = 0; given.dtypes != NULL && bench_item(given.dtypes, i, item); ++i)
+        if (options_read_number(item, 1, BENCH_MAX_WIDTH, &o->cols[i])) o->num_cols = i + 1;
+    for (int i = 0; given.dtypes != NULL && options_item(given.dtypes, i, item); ++i)
         if (bench_read_dtype(item, &dtype)) o->dtypes |= 1u << (unsigned)dtype;
     o->modes[BENCH_HOT] = bench_wants(given.modes, "hot");
     o->modes[BENCH_COLD] = bench_wants(given.modes, "cold");
     o->quick = given.quick;
     o->json = given.json;
     o->baselines = !given.no_baselines;
-    o->num_samples = given.samples;
-    o->num_threads = given.threads;
+    o->num_samples = (int)given.samples;
+    o->num_threads = (int)given.threads;
     o->output = given.output;
     o->commit = given.commit != NULL ? given.commit : SPOPS_COMMIT;
 }
 
-static bool read_options(int argc, char **argv, bench_options *o)
+// Back to what nothing given means.
+static void clear_rows(const option_row *rows)
 {
-    memset(o, 0, sizeof *o);
-    bench_options_clear(common);
-    for (int s = 0; s < NUM_SUITES; ++s)
-        bench_options_clear(suites[s]->options);
-    for (int i = 1; i < argc;) {
-        int read = strncmp(argv[i], "--", 2) != 0
-                       ? (read_suites(argv[0], argv[i], o) ? 1 : -1)
-                       : bench_options_read(common, argv[0], argc - i, argv + i);
-        for (int s = 0; read == 0 && s < NUM_SUITES; ++s)
-            read = bench_options_read(suites[s]->options, argv[0], argc - i, argv + i);
-        if (read == 0) fprintf(stderr, "%s: unknown option %s\n", argv[0], argv[i]);
-        if (read <= 0) return false;
-        i += read;
+    for (; rows != NULL && rows->name != NULL; ++rows) {
+        if (rows->on != NULL) *rows->on = false;
+        if (rows->text != NULL) *rows->text = NULL;
+        if (rows->number != NULL) *rows->number = 0;
     }
+}
+
+static options_result read_options(const option_set *o, int argc, char **argv, bench_options *out)
+{
     char item[64];
-    if (given.cols != NULL && bench_item(given.cols, BENCH_MAX_COLS, item)) {
-        fprintf(stderr, "%s: --cols has more than %d widths\n", argv[0], BENCH_MAX_COLS);
-        return false;
-    }
-    set_options(o);
-    return true;
+    memset(out, 0, sizeof *out);
+    memset(&given, 0, sizeof given);
+    for (int s = 0; s < NUM_SUITES; ++s)
+        clear_rows(suites[s]->options);
+    const options_result result = options_read(o, argc, argv);
+    if (result != OPTIONS_READ) return result;
+    for (int i = 0; given.suites != NULL && options_item(given.suites, i, item); ++i)
+        if (!is_suite(item)) return options_error(o, "there is no suite '%s'", item);
+    if (given.cols != NULL && options_item(given.cols, BENCH_MAX_COLS, item))
+        return options_error(o, "--cols has more than %d widths", BENCH_MAX_COLS);
+    set_options(out);
+    return OPTIONS_READ;
 }
 
 static void note_command(bench *b, int argc, char **argv)
@@ -202,21 +204,13 @@ int bench_main(int argc, char **argv)
 {
     bench b;
     memset(&b, 0, sizeof b);
-    for (int i = 1; i < argc; ++i) {
-        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
-            print_usage(argv[0]);
-            return 0;
-        }
-        if (strcmp(argv[i], "--list-suites") == 0) {
-            for (int s = 0; s < NUM_SUITES; ++s)
-                puts(suites[s]->name);
-            return 0;
-        }
-    }
-    if (!read_options(argc, argv, &b.options)) {
-        fprintf(stderr, "Try '%s --help'.\n", argv[0]);
-        return 2;
-    }
+    const char *slash = strrchr(argv[0], '/');
+    const option_set *o = bench_options_of(slash != NULL ? slash + 1 : argv[0]);
+    const options_result result = read_options(o, argc, argv, &b.options);
+    if (result != OPTIONS_READ) return result == OPTIONS_HELPED ? 0 : 2;
+    for (int s = 0; given.list_suites && s < NUM_SUITES; ++s)
+        puts(suites[s]->name);
+    if (given.list_suites) return 0;
     note_command(&b, argc, argv);
     if (open_bench(&b)) {
         if (!b.options.json) print_device(&b);

@@ -2,6 +2,8 @@
 #ifndef SPOPS_BENCH_H
 #define SPOPS_BENCH_H
 
+#include "support/options.h"
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -10,6 +12,9 @@ extern "C" {
 // progress on stderr where that is a terminal. Returns the exit status: 0, 1 when a result was
 // wrong or a call failed, 2 for arguments that make no sense.
 int bench_main(int argc, char **argv);
+
+// What it takes.
+const option_set *bench_options_of(const char *program);
 
 #ifdef __cplusplus
 }

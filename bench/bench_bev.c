@@ -15,7 +15,7 @@
 // The suite's own options.
 static struct {
     const char *maps, *rig, *frame, *layouts, *kernel, *depth_dtype, *out_dtype, *accumulate;
-    int num_streams;
+    int64_t num_streams;
     bool article;
 } asked;
 static const bench_option suite_options[] = {
@@ -24,7 +24,7 @@ static const bench_option suite_options[] = {
     {"--article", NULL, "105k to 1280k at 80 columns, 209k also at 128 and 256",
      .on = &asked.article},
     {"--streams", "N", "also N contexts at once, beside N runs in a row",
-     .number = &asked.num_streams, .most = DEVICE_MAX_TOGETHER},
+     .number = &asked.num_streams, .least = 1, .most = DEVICE_MAX_TOGETHER},
     {"--rig", "FILE", "a rig as JSON instead of the shipped one", .text = &asked.rig},
     {"--frame", "NAME", "ego or lidar instead of the map's own", "ego,lidar", .text = &asked.frame},
     {"--layouts", "LIST", "forward: channels last,first (default: last)", "last,first",

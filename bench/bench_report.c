@@ -8,8 +8,32 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "support/elements.h"
+
 #define CPU_CASE_BUDGET_US 1.5e6 // slow CPU runs get fewer samples
 #define MIN_SAMPLES        3
+
+bool bench_wants(const char *list, const char *name)
+{
+    return options_wants(list, name);
+}
+
+bool bench_is_dtype(const char *item)
+{
+    spops_dtype dtype;
+    return elements_find(item, &dtype);
+}
+
+bool bench_read_dtype(const char *item, spops_dtype *dtype)
+{
+    return elements_find(item, dtype);
+}
+
+bool bench_is_width(const char *item)
+{
+    int64_t width;
+    return options_read_number(item, 1, BENCH_MAX_WIDTH, &width);
+}
 
 int bench_cols(const bench *b, const int64_t *own, int num_own, int64_t cols[BENCH_MAX_COLS])
 {

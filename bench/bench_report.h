@@ -7,9 +7,9 @@
 #include <stdint.h>
 #include <stdio.h>
 
-#include "bench/bench_options.h"
 #include "spops/spops.h"
 #include "support/device.h"
+#include "support/options.h"
 
 #define BENCH_MAX_COLS  16   // widths in a list
 #define BENCH_MAX_WIDTH 1024 // of a row
@@ -42,6 +42,15 @@ typedef struct bench {
     char command[512];
     bool failed; // something was wrong; goes on with the next case
 } bench;
+
+// A row of a suite's own options.
+typedef option_row bench_option;
+
+// Whether `name` is in a list that may be NULL (all), and readers of items for rows of options.
+bool bench_wants(const char *list, const char *name);
+bool bench_is_dtype(const char *item);
+bool bench_read_dtype(const char *item, spops_dtype *dtype);
+bool bench_is_width(const char *item);
 
 // The columns and dtypes to walk: the options' or the suite's own.
 int bench_cols(const bench *b, const int64_t *own, int num_own, int64_t cols[BENCH_MAX_COLS]);

@@ -1,6 +1,5 @@
 #include "tools/command.h"
 
-#include <errno.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -14,90 +13,9 @@
 
 // ---- Arguments --------------------------------------------------------------------------------
 
-int arguments_error(arguments *a, const char *format, ...)
+int command_status(options_result result)
 {
-    va_list args;
-    if (a->bad) return COMMAND_USAGE; // one message is enough
-    a->bad = true;
-    va_start(args, format);
-    fprintf(stderr, "%s: ", a->command);
-    vfprintf(stderr, format, args);
-    fprintf(stderr, "\nTry '%s --help'.\n", a->command);
-    va_end(args);
-    return COMMAND_USAGE;
-}
-
-bool arguments_next(arguments *a)
-{
-    return !a->bad && ++a->at < a->argc;
-}
-
-bool arguments_flag(arguments *a, const char *name)
-{
-    return strcmp(a->argv[a->at], name) == 0;
-}
-
-bool arguments_value(arguments *a, const char *name, const char **value)
-{
-    const char *argument = a->argv[a->at];
-    const size_t length = strlen(name);
-    if (strncmp(argument, name, length) != 0) return false;
-    if (argument[length] == '=') {
-        *value = argument + length + 1;
-        return true;
-    }
-    if (argument[length] != '\0') return false;
-    if (a->at + 1 >= a->argc) {
-        arguments_error(a, "%s needs a value", name);
-        *value = "";
-        return true;
-    }
-    *value = a->argv[++a->at];
-    return true;
-}
-
-bool arguments_integer(arguments *a, const char *name, int64_t low, int64_t high, int64_t *value)
-{
-    const char *text;
-    char *end;
-    if (!arguments_value(a, name, &text)) return false;
-    errno = 0;
-    const long long parsed = strtoll(text, &end, 10);
-    if (end == text || *end != '\0' || errno != 0 || parsed < low || parsed > high)
-        arguments_error(a, "%s is '%s', expected a number from %lld to %lld", name, text,
-                        (long long)low, (long long)high);
-    else
-        *value = parsed;
-    return true;
-}
-
-bool arguments_backend(arguments *a, spops_backend_kind *value)
-{
-    static const char *const names[] = {"auto", "cpu", "cuda"};
-    const char *text;
-    if (!arguments_value(a, "--backend", &text)) return false;
-    for (int i = 0; i < 3; ++i)
-        if (strcmp(text, names[i]) == 0) {
-            *value = (spops_backend_kind)i;
-            return true;
-        }
-    arguments_error(a, "--backend is '%s', expected auto, cpu or cuda", text);
-    return true;
-}
-
-bool arguments_dtype(arguments *a, spops_dtype *value)
-{
-    const char *text;
-    if (!arguments_value(a, "--dtype", &text)) return false;
-    if (elements_find(text, value)) return true;
-    arguments_error(a, "--dtype is '%s', expected f32, f16, bf16, f8e4m3, f8e5m2 or nvfp4", text);
-    return true;
-}
-
-const char *arguments_operand(const arguments *a)
-{
-    const char *argument = a->argv[a->at];
-    return argument[0] == '-' && argument[1] != '\0' ? NULL : argument;
+    return result == OPTIONS_WRONG ? COMMAND_USAGE : COMMAND_OK;
 }
 
 int command_fail(const char *command, const char *format, ...)

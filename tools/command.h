@@ -8,6 +8,7 @@
 
 #include "spops/spops.h"
 #include "support/elements.h"
+#include "support/options.h"
 #include "tools/rig_json.h"
 
 // Exit statuses.
@@ -19,33 +20,26 @@
 int command_info(int argc, char **argv);
 int command_plan(int argc, char **argv);
 int command_demo(int argc, char **argv);
+extern const option_set info_options, plan_options, demo_options;
 
 // The whole tool; argv as main gets it.
 int command_main(int argc, char **argv);
 
 // ---- Arguments --------------------------------------------------------------------------------
 
-typedef struct arguments {
-    const char *command;
-    int argc;
-    char **argv;
-    int at;   // the argument being looked at
-    bool bad; // a message was printed
-} arguments;
+// The options of a command are rows (support/options.h). Its run begins so:
+//
+//     const options_result result = options_read(&x_options, argc, argv);
+//     if (result != OPTIONS_READ) return command_status(result);
+int command_status(options_result result);
 
-// Move to the next argument; false at the end and once something was wrong.
-bool arguments_next(arguments *a);
-// Whether the argument is `--name`.
-bool arguments_flag(arguments *a, const char *name);
-// Whether it is `--name VALUE` or `--name=VALUE`; *value is then set (a missing value is reported).
-bool arguments_value(arguments *a, const char *name, const char **value);
-bool arguments_integer(arguments *a, const char *name, int64_t low, int64_t high, int64_t *value);
-bool arguments_backend(arguments *a, spops_backend_kind *value);
-bool arguments_dtype(arguments *a, spops_dtype *value);
-// The argument itself when it is no option, else NULL.
-const char *arguments_operand(const arguments *a);
-// Say on stderr what is wrong, and where help is. Returns COMMAND_USAGE.
-__attribute__((format(printf, 2, 3))) int arguments_error(arguments *a, const char *format, ...);
+#define OPTION_DTYPE(to, otherwise)                                                                \
+    {                                                                                              \
+        "--dtype", "NAME",                                                                         \
+            "of features, depths and output: f32, f16, bf16; f8e4m3, f8e5m2, nvfp4: of features, " \
+            "the others being f16; default: " otherwise,                                           \
+            "f32,f16,bf16,f8e4m3,f8e5m2,nvfp4", .dtype = (to)                                      \
+    }
 
 // "command: message" on stderr. Returns COMMAND_FAILED.
 __attribute__((format(printf, 2, 3))) int command_fail(const char *command, const char *format,

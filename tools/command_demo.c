@@ -14,32 +14,6 @@
 #include "tools/command.h"
 #include "tools/settings.h"
 
-static const char usage[] =
-    "usage: spops demo [OPTIONS]\n"
-    "\n"
-    "Simulate a street scene, see it with the cameras of a rig, pool per-pixel depths and features "
-    "into\n"
-    "a bird's-eye-view grid, check the result against an FP64 reference, and write pictures.\n"
-    "\n"
-    "  --out DIR                where to write (default spops-demo; made if it is not there)\n"
-    "  --size a|b               sizes (default b)\n"
-    "                             a  16 x 44 features, 59 depths, 128 x 128 cells of 0.8 m\n"
-    "                             b  32 x 88 features, 118 depths, 360 x 360 cells of 0.3 m\n"
-    "  --backend auto|cpu|cuda  where to pool (default auto)\n"
-    "  --dtype NAME             of features, depths and output: f32, f16, bf16 (default f32);\n"
-    "                             f8e4m3, f8e5m2, nvfp4: of features, the others being f16\n"
-    "  --cols C                 channels, 14 to 1024 (default 80); even for nvfp4\n"
-    "  --rig FILE               another rig, as JSON (default: the one this program ships)\n"
-    "  --seed N                 another street (default 3)\n"
-    "  --width PX               width of a camera's picture, 64 to 1600 (default 480)\n"
-    "  --json                   the numbers as one JSON object on one line instead of the report\n"
-    "  --help                   this text\n"
-    "\n"
-    "DIR receives demo_cameras.png and demo_depth.png (what the cameras see), demo_bev.png (the "
-    "pooled\n"
-    "grid beside the street itself), demo_density.png (pooled colours, pooled depth weights), and\n"
-    "demo.json (the numbers).\n";
-
 typedef struct demo_job {
     const char *command, *out, *size, *rig;
     spops_backend_kind backend;
@@ -47,6 +21,37 @@ typedef struct demo_job {
     int64_t cols, seed, width;
     bool as_json;
 } demo_job;
+
+static demo_job asked;
+static const option_row option_rows[] = {
+    {"--out", "DIR", "where to write; made if it is not there; default: spops-demo",
+     .text = &asked.out},
+    {"--size", "a|b",
+     "a: 16 x 44 features, 59 depths, 128 x 128 cells of 0.8 m; b: 32 x 88 features, 118 depths, "
+     "360 x 360 cells of 0.3 m; default: b",
+     "a,b", .text = &asked.size},
+    OPTION_BACKEND(&asked.backend),
+    OPTION_DTYPE(&asked.dtype, "f32"),
+    {"--cols", "C", "channels, 14 to 1024; even for nvfp4; default: 80", .number = &asked.cols,
+     .least = SIM_MIN_COLS, .most = 1024},
+    {"--rig", "FILE", "another rig, as JSON; default: the one this program ships",
+     .text = &asked.rig},
+    {"--seed", "N", "another street; default: 3", .number = &asked.seed, .most = INT32_MAX},
+    {"--width", "PX", "width of a camera's picture, 64 to 1600; default: 480",
+     .number = &asked.width, .least = 64, .most = 1600},
+    OPTION_JSON(&asked.as_json),
+    {0}};
+const option_set demo_options = {
+    .program = "spops demo",
+    .summary = "simulate a street, see it with six cameras, pool it, write pictures",
+    .about =
+        "Simulate a street scene, see it with the cameras of a rig, pool per-pixel depths and "
+        "features into a bird's-eye-view grid, check the result against an FP64 reference, and "
+        "write pictures.",
+    .more = "DIR receives demo_cameras.png and demo_depth.png (what the cameras see), demo_bev.png "
+            "(the pooled grid beside the street itself), demo_density.png (pooled colours, pooled "
+            "depth weights), and demo.json (the numbers).",
+    .rows = option_rows};
 
 // Everything that is made on the way; freed in one place.
 typedef struct demo {
@@ -604,31 +609,19 @@ static int run(const demo_job *job)
 
 int command_demo(int argc, char **argv)
 {
-    arguments a = {"spops demo", argc, argv, 0, false};
-    demo_job job = {"spops demo",    "spops-demo", "b", NULL, SPOPS_BACKEND_AUTO,
-                    SPOPS_DTYPE_F32, 80,           3,   480,  false};
-    while (arguments_next(&a)) {
-        if (arguments_flag(&a, "--help")) {
-            fputs(usage, stdout);
-            return COMMAND_OK;
-        }
-        if (arguments_flag(&a, "--json")) {
-            job.as_json = true;
-        } else if (arguments_value(&a, "--size", &job.size)) {
-            if (strcmp(job.size, "a") != 0 && strcmp(job.size, "b") != 0)
-                arguments_error(&a, "--size is '%s', expected a or b", job.size);
-        } else if (!arguments_value(&a, "--out", &job.out) &&
-                   !arguments_value(&a, "--rig", &job.rig) &&
-                   !arguments_backend(&a, &job.backend) && !arguments_dtype(&a, &job.dtype) &&
-                   !arguments_integer(&a, "--cols", SIM_MIN_COLS, 1024, &job.cols) &&
-                   !arguments_integer(&a, "--seed", 0, INT32_MAX, &job.seed) &&
-                   !arguments_integer(&a, "--width", 64, 1600, &job.width)) {
-            arguments_error(&a, "unknown argument '%s'", argv[a.at]);
-        }
-    }
-    if (!a.bad && job.out[0] == '\0') arguments_error(&a, "--out is empty");
-    if (!a.bad && job.dtype == SPOPS_DTYPE_F4E2M1 && job.cols % 2 != 0)
-        arguments_error(&a, "--cols is %lld, expected an even number for nvfp4",
-                        (long long)job.cols);
-    return a.bad ? COMMAND_USAGE : run(&job);
+    asked = (demo_job){.command = demo_options.program,
+                       .out = "spops-demo",
+                       .size = "b",
+                       .dtype = SPOPS_DTYPE_F32,
+                       .cols = 80,
+                       .seed = 3,
+                       .width = 480};
+    const options_result result = options_read(&demo_options, argc, argv);
+    if (result != OPTIONS_READ) return command_status(result);
+    if (asked.out[0] == '\0') return command_status(options_error(&demo_options, "--out is empty"));
+    if (asked.dtype == SPOPS_DTYPE_F4E2M1 && asked.cols % 2 != 0)
+        return command_status(options_error(&demo_options,
+                                            "--cols is %lld, expected an even number for nvfp4",
+                                            (long long)asked.cols));
+    return run(&asked);
 }

@@ -6,13 +6,14 @@
 
 #include "tools/command.h"
 
-static const char usage[] =
-    "usage: spops info [--json]\n"
-    "\n"
-    "Print the version, how the library was built, and the devices that its backends find.\n"
-    "\n"
-    "  --json   one JSON object on one line\n"
-    "  --help   this text\n";
+static bool as_json;
+static const option_row option_rows[] = {OPTION_JSON(&as_json), {0}};
+const option_set info_options = {
+    .program = "spops info",
+    .summary = "version, build, backends and devices",
+    .about =
+        "Print the version, how the library was built, and the devices that its backends find.",
+    .rows = option_rows};
 
 #if defined(__clang__)
 #define COMPILER "Clang " __clang_version__
@@ -67,23 +68,14 @@ static void print_device(const spops_device_info *d)
 int command_info(int argc, char **argv)
 {
     enum { MAX_DEVICES = 64 };
-    arguments a = {"spops info", argc, argv, 0, false};
-    bool as_json = false;
-    while (arguments_next(&a)) {
-        if (arguments_flag(&a, "--help")) {
-            fputs(usage, stdout);
-            return COMMAND_OK;
-        }
-        if (arguments_flag(&a, "--json"))
-            as_json = true;
-        else
-            return arguments_error(&a, "unknown argument '%s'", argv[a.at]);
-    }
+    as_json = false;
+    const options_result result = options_read(&info_options, argc, argv);
+    if (result != OPTIONS_READ) return command_status(result);
 
     spops_device_info cpu, cuda;
     char why[512] = "";
     if (!describe(SPOPS_BACKEND_CPU, 0, &cpu, why, sizeof why))
-        return command_fail(a.command, "%s", why);
+        return command_fail(info_options.program, "%s", why);
     json_t *devices = json_array();
     json_array_append_new(devices, device_as_json(&cpu));
     if (!as_json) {

@@ -11,37 +11,6 @@
 #include "tools/command.h"
 #include "tools/settings.h"
 
-static const char usage[] =
-    "usage: spops plan [FILE] [OPTIONS]\n"
-    "\n"
-    "Print what a BEV pooling plan asks of the machine: sizes, balance, working set and regime, "
-    "bytes\n"
-    "by array here and in the published kernels, the floor, the kernel chosen and why.\n"
-    "\n"
-    "FILE is one of\n"
-    "  a rig as JSON            planned with --setting; left out: the rig this program ships\n"
-    "  a saved plan             as --save and spops_bev_plan_save write it\n"
-    "  a scatter map (raw)      int32 numbers: points, cells, feature rows, depth elements, then\n"
-    "                           ranks_depth, ranks_feat, ranks_bev, each [points]\n"
-    "\n"
-    "  --setting NAME           sizes for a rig (default a)\n"
-    "                             a  16 x 44 features, 59 depths, 128 x 128 cells of 0.8 m\n"
-    "                             b  32 x 88 features, 118 depths, 360 x 360 cells of 0.3 m\n"
-    "                             c  16 x 44 features, 118 depths, 200 x 200 cells of 0.512 m\n"
-    "                             a8  a batch of eight a\n"
-    "                             105k, 209k, 572k, 1280k  so many points, from the shipped rig\n"
-    "  --frame ego|lidar        frame of a rig's grid (default: b lidar where the rig has one, "
-    "else ego)\n"
-    "  --backend auto|cpu|cuda  where to plan (default auto)\n"
-    "  --cols C                 channels (default 80)\n"
-    "  --dtype NAME             of features, depths and output: f32, f16, bf16 (default f16);\n"
-    "                             f8e4m3, f8e5m2, nvfp4: of features, the others being f16\n"
-    "  --backward               plan for gradients as well\n"
-    "  --save OUT               write the plan to OUT\n"
-    "  --no-floor               do not measure the rates of memory and cache\n"
-    "  --json                   one JSON object on one line\n"
-    "  --help                   this text\n";
-
 #define MAX_FILE_BYTES ((size_t)1 << 34)
 #define NUM_BINS       31 // interval lengths from 2^i on
 
@@ -52,6 +21,42 @@ typedef struct plan_job {
     int64_t cols;
     bool backward, no_floor, as_json;
 } plan_job;
+
+static plan_job asked;
+static const option_row option_rows[] = {
+    {"--setting", "NAME",
+     "sizes for a rig. a: 16 x 44 features, 59 depths, 128 x 128 cells of 0.8 m; b: 32 x 88 "
+     "features, 118 depths, 360 x 360 cells of 0.3 m; c: 16 x 44 features, 118 depths, 200 x 200 "
+     "cells of 0.512 m; a8: a batch of eight a; 105k, 209k, 572k, 1280k: so many points, from the "
+     "shipped rig; default: a",
+     SETTING_NAMES, .text = &asked.setting},
+    {"--frame", "ego|lidar",
+     "frame of a rig's grid; default: b lidar where the rig has one, else ego", "ego,lidar",
+     .text = &asked.frame},
+    OPTION_BACKEND(&asked.backend),
+    {"--cols", "C", "channels; default: 80", .number = &asked.cols, .least = 1, .most = 65536},
+    OPTION_DTYPE(&asked.dtype, "f16"),
+    {"--backward", NULL, "plan for gradients as well", .on = &asked.backward},
+    {"--save", "OUT", "write the plan to OUT", .text = &asked.save},
+    {"--no-floor", NULL, "do not measure the rates of memory and cache", .on = &asked.no_floor},
+    OPTION_JSON(&asked.as_json),
+    {0}};
+const option_set plan_options = {
+    .program = "spops plan",
+    .summary = "look into a scatter map: sizes, balance, memory regime, floor",
+    .operand = "[FILE]",
+    .file = &asked.file,
+    .about = "Print what a BEV pooling plan asks of the machine: sizes, balance, working set and "
+             "regime, bytes by array here and in the published kernels, the floor, the kernel "
+             "chosen and why.\n"
+             "\n"
+             "FILE is one of\n"
+             "  a rig as JSON       planned with --setting; left out: the shipped rig\n"
+             "  a saved plan        as --save and spops_bev_plan_save write it\n"
+             "  a scatter map       raw int32 numbers: points, cells, feature rows, depth\n"
+             "                      elements, then ranks_depth, ranks_feat, ranks_bev,\n"
+             "                      each [points]",
+    .rows = option_rows};
 
 static const char *const class_names[SPOPS_NUM_CLASSES] = {
     "short (up to 16 points)", "team of 2 (up to 32)",  "team of 4 (up to 64)",
@@ -663,37 +668,8 @@ done:
 
 int command_plan(int argc, char **argv)
 {
-    arguments a = {"spops plan", argc, argv, 0, false};
-    plan_job job = {"spops plan",    NULL, "a",   NULL,  NULL, SPOPS_BACKEND_AUTO,
-                    SPOPS_DTYPE_F16, 80,   false, false, false};
-    while (arguments_next(&a)) {
-        if (arguments_flag(&a, "--help")) {
-            fputs(usage, stdout);
-            return COMMAND_OK;
-        }
-        if (arguments_flag(&a, "--json"))
-            job.as_json = true;
-        else if (arguments_flag(&a, "--backward"))
-            job.backward = true;
-        else if (arguments_flag(&a, "--no-floor"))
-            job.no_floor = true;
-        else if (arguments_value(&a, "--setting", &job.setting)) {
-            if (setting_find(job.setting) == NULL)
-                arguments_error(&a, "--setting is '%s', expected one of " SETTING_NAMES,
-                                job.setting);
-        } else if (arguments_value(&a, "--frame", &job.frame)) {
-            if (strcmp(job.frame, "ego") != 0 && strcmp(job.frame, "lidar") != 0)
-                arguments_error(&a, "--frame is '%s', expected ego or lidar", job.frame);
-        } else if (arguments_integer(&a, "--cols", 1, 65536, &job.cols) ||
-                   arguments_backend(&a, &job.backend) || arguments_dtype(&a, &job.dtype) ||
-                   arguments_value(&a, "--save", &job.save)) {
-            continue;
-        } else if (arguments_operand(&a) == NULL)
-            arguments_error(&a, "unknown option '%s'", argv[a.at]);
-        else if (job.file != NULL)
-            arguments_error(&a, "one FILE only, found '%s' and '%s'", job.file, argv[a.at]);
-        else
-            job.file = argv[a.at];
-    }
-    return a.bad ? COMMAND_USAGE : run(&job);
+    asked = (plan_job){
+        .command = plan_options.program, .setting = "a", .dtype = SPOPS_DTYPE_F16, .cols = 80};
+    const options_result result = options_read(&plan_options, argc, argv);
+    return result != OPTIONS_READ ? command_status(result) : run(&asked);
 }

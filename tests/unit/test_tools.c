@@ -787,10 +787,19 @@ Test(tool, help_and_info)
     make_directory(directory, sizeof directory);
     for (int i = 0; i < 3; ++i) {
         cr_expect_eq(RUN(commands[i], "--help"), 0);
-        cr_expect(strncmp(out, "usage: spops ", 13) == 0, "%s", out);
+        cr_expect(strncmp(out, "Usage: spops ", 13) == 0, "%s", out);
         cr_expect_str_eq(err, "");
     }
     cr_expect_eq(RUN("--help"), 0);
+    cr_expect_eq(RUN("help", "plan"), 0);
+    cr_expect(strncmp(out, "Usage: spops plan ", 18) == 0, "%s", out);
+    cr_expect_eq(RUN("plan", "--usage"), 0);
+    cr_expect_not_null(strstr(out, "[--save=OUT]"), "%s", out);
+    cr_expect_eq(RUN("help", "frob"), 2);
+    cr_expect_eq(RUN("help", "--manual"), 0);
+    cr_expect_not_null(strstr(out, ".TP\n\\fB\\-\\-setting\\fR"), "%s", out);
+    cr_expect_eq(RUN("help", "--completion"), 0);
+    cr_expect_not_null(strstr(out, "demo:--size) words=\"a b\" ;;"), "%s", out);
     cr_expect_eq(RUN("--version"), 0);
     cr_expect_not_null(strstr(out, spops_version()));
     cr_expect_eq(RUN("info"), 0);
