@@ -167,6 +167,25 @@ static spops_status save_map(setting *s, spops_context *ctx, void **made)
     return spops_kernel_map_save(ctx, s->map, s->in, s->fewer, s->saved, s->saved_bytes, &bytes);
 }
 
+static spops_pyramid_options pyramid_options(void)
+{
+    spops_pyramid_options o = spops_pyramid_options_default();
+    o.num_levels = 2;
+    return o;
+}
+
+static spops_status create_pyramid(setting *s, spops_context *ctx, void **made)
+{
+    const spops_pyramid_options o = pyramid_options();
+    return spops_pyramid_create(ctx, s->in, &o, (spops_pyramid **)made);
+}
+
+static spops_status reserve_pyramid(setting *s, spops_context *ctx, void **made)
+{
+    const spops_pyramid_options o = pyramid_options();
+    return spops_pyramid_reserve(ctx, s->in, &o, (spops_pyramid **)made);
+}
+
 static void destroy_coords(void *made)
 {
     spops_coords_destroy((spops_coords *)made);
@@ -187,6 +206,11 @@ static void destroy_map(void *made)
     spops_kernel_map_destroy((spops_kernel_map *)made);
 }
 
+static void destroy_pyramid(void *made)
+{
+    spops_pyramid_destroy((spops_pyramid *)made);
+}
+
 static const allocating_call calls[] = {
     {"coords_create", create, destroy_coords},
     {"coords_reserve", reserve, destroy_coords},
@@ -204,6 +228,8 @@ static const allocating_call calls[] = {
     {"kernel_map_reserve", reserve_map, destroy_map},
     {"kernel_map_load", load_map, destroy_map},
     {"kernel_map_save", save_map, NULL},
+    {"pyramid_create", create_pyramid, destroy_pyramid},
+    {"pyramid_reserve", reserve_pyramid, destroy_pyramid},
 };
 
 static void make_setting(setting *s)

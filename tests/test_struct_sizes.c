@@ -14,6 +14,7 @@ typedef struct fixture {
     spops_coords *coords;
     spops_voxels *voxels;
     spops_kernel_map *map;
+    spops_pyramid *pyramid;
     spops_bev_plan *bev;
     spops_triplets *triplets;
 } fixture;
@@ -125,6 +126,15 @@ static spops_status read_map(fixture *f, const void *s)
         spops_kernel_map_create(f->ctx, SPOPS_MAP_SUBMANIFOLD, &kernel, f->coords, NULL,
                                 (const spops_kernel_map_options *)s, &made);
     spops_kernel_map_destroy(made);
+    return status;
+}
+
+static spops_status read_pyramid(fixture *f, const void *s)
+{
+    spops_pyramid *made = NULL;
+    const spops_status status =
+        spops_pyramid_create(f->ctx, f->coords, (const spops_pyramid_options *)s, &made);
+    spops_pyramid_destroy(made);
     return status;
 }
 
@@ -321,6 +331,10 @@ static spops_status fill_map_view(fixture *f, void *s)
 {
     return spops_kernel_map_get_view(f->ctx, f->map, (spops_kernel_map_view *)s);
 }
+static spops_status fill_pyramid_info(fixture *f, void *s)
+{
+    return spops_pyramid_get_info_sync(f->ctx, f->pyramid, (spops_pyramid_info *)s);
+}
 static spops_status fill_triplets_info(fixture *f, void *s)
 {
     return spops_triplets_get_info_sync(f->ctx, f->triplets, (spops_triplets_info *)s);
@@ -349,6 +363,7 @@ static fixture open_fixture(void)
     cr_assert_eq(spops_kernel_map_create(f.ctx, SPOPS_MAP_SUBMANIFOLD, &kernel, f.coords, NULL,
                                          NULL, &f.map),
                  SPOPS_STATUS_OK);
+    cr_assert_eq(spops_pyramid_create(f.ctx, f.coords, NULL, &f.pyramid), SPOPS_STATUS_OK);
     cr_assert_eq(spops_bev_plan_create_from_ranks(f.ctx, &bev_shape, &ranks, NULL, &f.bev),
                  SPOPS_STATUS_OK);
     cr_assert_eq(
@@ -361,6 +376,7 @@ static void close_fixture(fixture *f)
 {
     spops_triplets_destroy(f->triplets);
     spops_bev_plan_destroy(f->bev);
+    spops_pyramid_destroy(f->pyramid);
     spops_kernel_map_destroy(f->map);
     spops_voxels_destroy(f->voxels);
     spops_coords_destroy(f->coords);
@@ -423,6 +439,7 @@ Test(struct_sizes, read)
     CHECK_READ(spops_voxels_options, good_voxels(), read_voxels);
     CHECK_READ(spops_devoxels_options, good_devoxels(), read_devoxels);
     CHECK_READ(spops_kernel_map_options, spops_kernel_map_options_default(), read_map);
+    CHECK_READ(spops_pyramid_options, spops_pyramid_options_default(), read_pyramid);
     CHECK_READ(spops_bev_geometry, good_geometry(), read_geometry);
     CHECK_READ(spops_bev_options, spops_bev_options_default(), read_bev_options);
     CHECK_READ(spops_bev_ranks, good_ranks(), read_ranks);
@@ -503,6 +520,7 @@ Test(struct_sizes, filled)
     CHECK_FILLED(spops_voxels_view, fill_voxels_view);
     CHECK_FILLED(spops_kernel_map_info, fill_map_info);
     CHECK_FILLED(spops_kernel_map_view, fill_map_view);
+    CHECK_FILLED(spops_pyramid_info, fill_pyramid_info);
     CHECK_FILLED(spops_bev_plan_info, fill_bev_info);
     CHECK_FILLED(spops_triplets_info, fill_triplets_info);
     close_fixture(&f);

@@ -14,6 +14,7 @@
 #include "spops/coords.h"
 #include "spops/voxels.h"
 #include "spops/kernel_map.h"
+#include "spops/pyramid.h"
 #include "spops/norm.h"
 #include "spops/sparseconv.h"
 #include "spops/weights.h"

@@ -507,6 +507,38 @@ fail:
     return status;
 }
 
+spops_status spops_map_share_inverse(spops_context *ctx, const spops_kernel_map *of,
+                                     spops_kernel_map **out)
+{
+    spops_kernel_map *map = spops_host_alloc(ctx, 1, sizeof *map);
+    const spops_map_arrays *from = &of->arrays;
+    spops_map_arrays *a;
+
+    *out = NULL;
+    if (map == NULL) return SPOPS_STATUS_OUT_OF_MEMORY;
+    map->ctx = ctx;
+    map->kind = inverse_kind(of->kind);
+    map->kernel = of->kernel;
+    for (int axis = 0; axis < from->taps.dims; ++axis)
+        map->kernel.padding[axis] = from->taps.padding[axis];
+    map->contents = of->contents;
+    map->refillable = of->refillable;
+    map->shares = true;
+    map->state = of->state;
+    map->state.num_in = of->state.num_out;
+    map->state.num_out = of->state.num_in;
+    a = &map->arrays;
+    *a = *from;
+    a->transposed = map->kind == SPOPS_MAP_TRANSPOSED;
+    a->out = from->in;
+    a->in = from->out;
+    a->in_rows = from->out_rows;
+    a->out_rows = from->in_rows;
+    set_views(map);
+    *out = map;
+    return SPOPS_STATUS_OK;
+}
+
 // ---- Into capacities ----------------------------------------------------------------------------
 
 // A map with capacities, empty; without memory while place measures.
@@ -572,7 +604,8 @@ spops_status spops_kernel_map_get_description(spops_context *ctx, const spops_ke
 
     SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
     SPOPS_TRY(spops_map_check(ctx, call, "map", map));
-    SPOPS_REQUIRE(ctx, map->refillable, "%s: the map was not made by kernel_map_reserve", call);
+    SPOPS_REQUIRE(ctx, map->refillable && !map->shares,
+                  "%s: the map was not made by kernel_map_reserve", call);
     bytes = spops_placed_bytes(map->pairs_bytes, spops_placed_bytes(map->block_bytes, 0));
     found.memory_bytes = spops_placed_bytes(map->workspace_bytes, bytes);
     found.max_in = map->arrays.in.max_rows;
@@ -631,7 +664,8 @@ spops_status spops_kernel_map_set(spops_context *ctx, spops_kernel_map *map, con
 
     SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
     SPOPS_TRY(spops_map_check(ctx, call, "map", map));
-    SPOPS_REQUIRE(ctx, map->refillable, "%s: the map was not made by kernel_map_reserve", call);
+    SPOPS_REQUIRE(ctx, map->refillable && !map->shares,
+                  "%s: the map was not made by kernel_map_reserve", call);
     SPOPS_TRY(check_sets(ctx, call, map->kind, in, &out));
     a = &map->arrays;
     SPOPS_REQUIRE(ctx, in->arrays.layout.dims == a->taps.dims,
@@ -702,8 +736,8 @@ spops_status spops_kernel_map_get_info_sync(spops_context *ctx, const spops_kern
     found.contents = map->contents;
     found.kernel = &map->kernel;
     found.num_taps = map->arrays.taps.num_taps;
-    found.num_in = state.num_in;
-    found.num_out = state.num_out;
+    found.num_in = map->shares ? state.num_out : state.num_in;
+    found.num_out = map->shares ? state.num_in : state.num_out;
     found.num_pairs = state.num_pairs;
     found.max_pairs = map->arrays.max_pairs;
     found.overflow = state.overflow;

@@ -12,6 +12,7 @@ struct spops_kernel_map {
     int32_t contents;          // with those that others bring
     bool placed;               // in the caller's memory
     bool refillable;
+    bool shares; // its arrays are another map's, inputs and outputs exchanged
     spops_map_arrays arrays;
     spops_kernel_map_side out, in; // the arrays' sides, as a view shows them
     spops_map_state state;         // of a map that is not refillable
@@ -51,6 +52,11 @@ spops_status spops_map_enqueue_sides(spops_context *ctx, const spops_kernel_map 
 // After that, of a map that is not refillable and whose host state is there: its pairs. Waits, and
 // frees the workspace.
 spops_status spops_map_finish(spops_context *ctx, const char *call, spops_kernel_map *map);
+
+// The inverse of a finished or refillable map, on its arrays, which hold REVERSE and must outlive it.
+// Pairs stay as they lie.
+spops_status spops_map_share_inverse(spops_context *ctx, const spops_kernel_map *of,
+                                     spops_kernel_map **out);
 
 spops_status spops_map_check(spops_context *ctx, const char *call, const char *name,
                              const spops_kernel_map *map);

@@ -1,0 +1,429 @@
+// Pyramids against their levels and maps made one by one: created, and refilled on the stream as one
+// captured graph with clouds of different sizes; scans; what overflows and what is refused.
+#include <criterion/criterion.h>
+#include <criterion/parameterized.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "spops/pyramid.h"
+#include "support/device.h"
+#include "tests/support/coord_cases.h"
+#include "tests/support/params.h"
+#include "tests/support/relation.h"
+
+enum { MAX_LEVELS = SPOPS_PYRAMID_MAX_LEVELS };
+enum { ALL_PARTS = SPOPS_MAP_ORDER | SPOPS_MAP_PAIRS | SPOPS_MAP_CSR | SPOPS_MAP_REVERSE };
+
+// ---- What a pyramid is to hold ------------------------------------------------------------------
+
+typedef struct pyramid_case {
+    const char *name;
+    int32_t dims, num_levels, contents;
+    int32_t within; // size; 0: no maps within
+    int32_t down, down_stride, down_padding;
+    spops_coords_order order;
+    spops_coords_search search;
+} pyramid_case;
+
+static const pyramid_case cases[] = {
+    {"defaults", 3, 0, 0, 3, 2, 2, 0, SPOPS_COORDS_ORDER_GIVEN, SPOPS_COORDS_SEARCH_AUTO},
+    {"every part", 3, 3, ALL_PARTS, 3, 2, 2, 0, SPOPS_COORDS_ORDER_GIVEN, SPOPS_COORDS_SEARCH_HASH},
+    {"lexicographic, grids", 3, 4, ALL_PARTS, 3, 2, 2, 0, SPOPS_COORDS_ORDER_LEXICOGRAPHIC,
+     SPOPS_COORDS_SEARCH_GRID},
+    {"down by 3 x 3 x 3", 3, 4, SPOPS_MAP_ORDER | SPOPS_MAP_PAIRS, 3, 3, 2, 1,
+     SPOPS_COORDS_ORDER_GIVEN, SPOPS_COORDS_SEARCH_HASH},
+    {"stride 4 along Morton, sorted", 2, 3, SPOPS_MAP_TABLE, 5, 4, 4, 0, SPOPS_COORDS_ORDER_MORTON,
+     SPOPS_COORDS_SEARCH_SORTED},
+    {"a hash along Hilbert", 3, 4, SPOPS_MAP_ORDER, 3, 2, 2, 0, SPOPS_COORDS_ORDER_HILBERT,
+     SPOPS_COORDS_SEARCH_HASH},
+    {"padding, eight levels", 3, 8, SPOPS_MAP_ORDER, 1, 2, 2, 1, SPOPS_COORDS_ORDER_GIVEN,
+     SPOPS_COORDS_SEARCH_HASH},
+    {"one level", 3, 1, SPOPS_MAP_PAIRS, 3, 2, 2, 0, SPOPS_COORDS_ORDER_GIVEN,
+     SPOPS_COORDS_SEARCH_AUTO},
+    {"between levels only", 3, 3, SPOPS_MAP_PAIRS | SPOPS_MAP_CSR, 0, 2, 2, 0,
+     SPOPS_COORDS_ORDER_GIVEN, SPOPS_COORDS_SEARCH_AUTO},
+};
+enum { NUM_CASES = sizeof cases / sizeof *cases };
+
+static int32_t levels_of(const pyramid_case *c)
+{
+    return c->num_levels == 0 ? 5 : c->num_levels;
+}
+
+static spops_kernel_shape down_kernel(const pyramid_case *c)
+{
+    spops_kernel_shape kernel = spops_kernel_shape_cube(c->dims, c->down, c->down_stride, 1);
+    for (int a = 0; a < c->dims; ++a)
+        kernel.padding[a] = c->down_padding;
+    return kernel;
+}
+
+static spops_status make_pyramid(spops_context *ctx, const pyramid_case *c,
+                                 const spops_coords *finest, bool reserve, const int64_t *max_rows,
+                                 spops_pyramid **pyramid)
+{
+    const spops_kernel_shape within = spops_kernel_shape_cube(c->dims, c->within, 1, 1);
+    const spops_kernel_shape down = down_kernel(c);
+    const spops_kernel_shape *withins[MAX_LEVELS] = {0}, *downs[MAX_LEVELS];
+    spops_pyramid_options o = spops_pyramid_options_default();
+    for (int level = 0; level < MAX_LEVELS; ++level) {
+        if (c->within > 0) withins[level] = &within;
+        downs[level] = &down;
+    }
+    if (c != &cases[0]) {
+        o.num_levels = c->num_levels;
+        o.contents = c->contents;
+        o.within = withins;
+        o.down = downs;
+        o.order = c->order;
+        o.search = c->search;
+    }
+    o.max_rows = max_rows;
+    return (reserve ? spops_pyramid_reserve : spops_pyramid_create)(ctx, finest, &o, pyramid);
+}
+
+// Forget the pairs of a map and their places, so that the rest can be compared.
+static void drop_pairs(held_map *h)
+{
+    int32_t **const arrays[] = {&h->in_rows, &h->out_rows, &h->out.pair_ids, &h->in.pair_ids};
+    for (int i = 0; i < 4; ++i) {
+        free(*arrays[i]);
+        *arrays[i] = NULL;
+    }
+}
+
+// Whether maps are of no rows: their arrays may then be there or not.
+static bool check_empty(const held_map *a, const held_map *b, const char *what)
+{
+    if (b->info.num_in > 0) return false;
+    cr_assert(a->info.num_in == 0 && a->info.num_out == 0 && a->info.num_pairs == 0, "%s", what);
+    for (int32_t k = 0; a->tap_offsets != NULL && k <= a->view.num_taps; ++k)
+        cr_assert(a->tap_offsets[k] == 0, "%s: tap_offsets[%d]", what, k);
+    return true;
+}
+
+// An UP map, made on its own, has the same sides; its pairs lie by output, not by coarser row.
+static void check_up(test_device *d, const pyramid_case *c, const spops_kernel_map *up,
+                     const spops_kernel_map *down, const spops_coords *coarse,
+                     const spops_coords *fine, const spops_kernel_map_options *o, const char *what)
+{
+    const spops_kernel_shape kernel = down_kernel(c);
+    spops_kernel_map *alone = NULL;
+    test_expect_ok(
+        d->ctx,
+        spops_kernel_map_create(d->ctx, SPOPS_MAP_TRANSPOSED, &kernel, coarse, fine, o, &alone),
+        what);
+    held_map u = held_map_of(d, up, SPOPS_STATUS_OK, what);
+    held_map w = held_map_of(d, down, SPOPS_STATUS_OK, what);
+    held_map a = held_map_of(d, alone, SPOPS_STATUS_OK, what);
+    cr_assert(u.info.kind == SPOPS_MAP_TRANSPOSED && u.info.num_in == a.info.num_in &&
+                  u.info.num_out == a.info.num_out,
+              "%s: info", what);
+    if (u.in_rows != NULL) {
+        const size_t bytes = (size_t)u.info.num_pairs * sizeof *u.in_rows;
+        cr_assert(memcmp(u.in_rows, w.out_rows, bytes) == 0 &&
+                      memcmp(u.out_rows, w.in_rows, bytes) == 0,
+                  "%s: pairs", what);
+    }
+    for (int side = 0; side < 2 && u.out.pair_ids != NULL; ++side) {
+        const held_side *s = side == 0 ? &u.out : &u.in;
+        for (int64_t r = 0; r < s->n; ++r)
+            for (int32_t p = s->offsets[r]; p < s->offsets[r + 1]; ++p) {
+                const int32_t id = s->pair_ids[p], tap = s->row_taps[2 * p + 1];
+                cr_assert((side == 0 ? u.out_rows : u.in_rows)[id] == (int32_t)r &&
+                              (side == 0 ? u.in_rows : u.out_rows)[id] == s->row_taps[2 * p] &&
+                              id >= u.tap_offsets[tap] && id < u.tap_offsets[tap + 1],
+                          "%s: pair %d of row %lld", what, p, (long long)r);
+            }
+    }
+    drop_pairs(&u), drop_pairs(&a);
+    if (!check_empty(&u, &a, what)) held_map_check_same(&u, &a, what);
+    held_map_free(&u), held_map_free(&w), held_map_free(&a);
+    spops_kernel_map_destroy(alone);
+}
+
+static void check_map(test_device *d, const spops_kernel_map *held, spops_kernel_map_kind kind,
+                      const spops_kernel_shape *kernel, const spops_coords *in,
+                      const spops_coords *out, const spops_kernel_map_options *o, const char *what)
+{
+    spops_kernel_map *alone = NULL;
+    test_expect_ok(d->ctx, spops_kernel_map_create(d->ctx, kind, kernel, in, out, o, &alone), what);
+    held_map x = held_map_of(d, held, SPOPS_STATUS_OK, what);
+    held_map y = held_map_of(d, alone, SPOPS_STATUS_OK, what);
+    if (!check_empty(&x, &y, what)) held_map_check_same(&x, &y, what);
+    held_map_free(&x), held_map_free(&y);
+    spops_kernel_map_destroy(alone);
+}
+
+// All of a pyramid against levels and maps that are made one by one on `finest`.
+static void check_pyramid(test_device *d, const pyramid_case *c, const spops_pyramid *pyramid,
+                          const spops_coords *finest, const char *what)
+{
+    const spops_kernel_shape within = spops_kernel_shape_cube(c->dims, c->within, 1, 1);
+    const spops_kernel_shape down = down_kernel(c);
+    spops_coords_options co = spops_coords_options_default();
+    spops_kernel_map_options o = spops_kernel_map_options_default();
+    spops_pyramid_info info = spops_pyramid_info_default();
+    const spops_coords *level = finest;
+    spops_coords *own = NULL;
+
+    test_expect_ok(d->ctx, spops_pyramid_get_info_sync(d->ctx, pyramid, &info), what);
+    cr_assert(info.num_levels == levels_of(c) && info.overflow == 0, "%s: info", what);
+    co.order = c->order;
+    co.search = c->search;
+    for (int32_t l = 0; l < info.num_levels; ++l) {
+        held_set held = held_set_of(d, spops_pyramid_coords(pyramid, l), what);
+        held_set alone = held_set_of(d, level, what);
+        cr_assert(held.info.num_rows == alone.info.num_rows, "%s: level %d has %lld rows, not %lld",
+                  what, l, (long long)held.info.num_rows, (long long)alone.info.num_rows);
+        cr_assert(memcmp(held.rows, alone.rows,
+                         (size_t)(alone.info.num_rows * (c->dims + 1)) * sizeof *held.rows) == 0,
+                  "%s: rows of level %d", what, l);
+        cr_assert(memcmp(held.row_item, alone.row_item,
+                         (size_t)alone.info.num_rows * sizeof *held.row_item) == 0,
+                  "%s: items of level %d", what, l);
+        cr_assert(info.num_rows[l] == alone.info.num_rows, "%s: info of level %d", what, l);
+        held_set_free(&held), held_set_free(&alone);
+
+        const spops_kernel_map *map = spops_pyramid_map(pyramid, SPOPS_PYRAMID_WITHIN, l);
+        o.contents = c->contents == 0 ? SPOPS_MAP_ORDER | SPOPS_MAP_PAIRS : c->contents;
+        cr_assert((map != NULL) == (c->within > 0), "%s: map within level %d", what, l);
+        if (map != NULL) check_map(d, map, SPOPS_MAP_SUBMANIFOLD, &within, level, level, &o, what);
+        map = spops_pyramid_map(pyramid, SPOPS_PYRAMID_DOWN, l);
+        cr_assert((map != NULL) == (l + 1 < info.num_levels), "%s: map down from %d", what, l);
+        if (map == NULL) break;
+        spops_coords *next = NULL;
+        spops_coords_info box = spops_coords_info_default(); // orders along curves depend on it
+        test_expect_ok(
+            d->ctx, spops_coords_get_info_sync(d->ctx, spops_pyramid_coords(pyramid, l + 1), &box),
+            what);
+        co.box = &box.box;
+        test_expect_ok(d->ctx, spops_coords_create_downsampled(d->ctx, level, &down, &co, &next),
+                       what);
+        o.contents |= SPOPS_MAP_REVERSE;
+        check_map(d, map, SPOPS_MAP_CONVOLUTION, &down, level, next, &o, what);
+        check_up(d, c, spops_pyramid_map(pyramid, SPOPS_PYRAMID_UP, l), map, next, level, &o, what);
+        spops_coords_destroy(own);
+        level = own = next;
+    }
+    cr_assert_null(spops_pyramid_coords(pyramid, info.num_levels));
+    cr_assert_null(spops_pyramid_map(pyramid, SPOPS_PYRAMID_UP, info.num_levels - 1));
+    cr_assert_null(spops_pyramid_map(pyramid, SPOPS_PYRAMID_WITHIN, -1));
+    spops_coords_destroy(own);
+}
+
+// ---- Created, and refilled ----------------------------------------------------------------------
+
+static const spops_coords_box wide_box = {{0, -1100, -1100, -1100, 0}, {9, 1100, 1100, 1100, 0}};
+static const spops_coords_box grid_box = {{0, -80, -80, -80, 0}, {9, 80, 80, 80, 0}};
+
+static spops_coords *create_set(test_device *d, const cloud_rows *cloud)
+{
+    spops_coords *coords = NULL;
+    int32_t *rows = test_upload_i32(d, cloud->rows, cloud->n * (cloud->dims + 1));
+    test_expect_ok(d->ctx, spops_coords_create(d->ctx, cloud->dims, cloud->n, rows, NULL, &coords),
+                   "set");
+    test_free(d, rows);
+    return coords;
+}
+
+static spops_status set_all(spops_context *ctx, spops_coords *finest, spops_pyramid *pyramid,
+                            const int32_t *num_rows, const int32_t *rows)
+{
+    const spops_status status = spops_coords_set(ctx, finest, num_rows, rows);
+    return status != SPOPS_STATUS_OK ? status : spops_pyramid_set(ctx, pyramid);
+}
+
+static void check_refilled(test_device *d, const pyramid_case *c, test_rng *rng)
+{
+    static const test_cloud clouds[] = {CLOUD_CLUMPS, CLOUD_EMPTY, CLOUD_DENSE, CLOUD_ONE,
+                                        CLOUD_SPARSE};
+    enum { MAX_ROWS = 2000 };
+    const bool small = c->search == SPOPS_COORDS_SEARCH_GRID; // the sparse cloud does not fit
+    spops_coords_options o = spops_coords_options_default();
+    spops_coords *finest = NULL;
+    spops_pyramid *pyramid = NULL;
+    device_graph *graph = NULL;
+    void *num = NULL, *rows = NULL;
+    char text[256];
+
+    o.box = small ? &grid_box : &wide_box;
+    test_expect_ok(d->ctx, spops_coords_reserve(d->ctx, c->dims, MAX_ROWS, MAX_ROWS, &o, &finest),
+                   c->name);
+    test_expect_ok(d->ctx, make_pyramid(d->ctx, c, finest, true, NULL, &pyramid), c->name);
+    cr_assert(device_alloc(d->backend, 4, &num) &&
+                  device_alloc(d->backend, MAX_ROWS * 4 * (size_t)(c->dims + 1), &rows),
+              "%s", device_error());
+    if (d->launch == LAUNCH_CAPTURED) {
+        cr_assert(device_capture_begin(d->stream), "%s", device_error());
+        const spops_status status =
+            set_all(d->ctx, finest, pyramid, (const int32_t *)num, (const int32_t *)rows);
+        cr_assert(device_capture_end(d->stream, &graph), "%s", device_error());
+        test_expect_ok(d->ctx, status, "captured");
+    }
+    for (int i = 0; i < (test_quick() ? 2 : small ? 4 : 5); ++i) {
+        cloud_rows cloud = cloud_make(clouds[i], c->dims, false, rng);
+        const char *what =
+            test_describe(text, "%s, refilled with %s", c->name, cloud_name(clouds[i]));
+        const int32_t n = (int32_t)cloud.n;
+        cr_assert(n <= MAX_ROWS && device_upload(d->backend, num, &n, 4) &&
+                      device_upload(d->backend, rows, cloud.rows, (size_t)(n * (c->dims + 1)) * 4),
+                  "%s: %s", what, device_error());
+        if (graph != NULL)
+            cr_assert(device_graph_launch(graph, d->stream), "%s", device_error());
+        else
+            test_expect_ok(
+                d->ctx,
+                set_all(d->ctx, finest, pyramid, (const int32_t *)num, (const int32_t *)rows),
+                what);
+        test_wait(d);
+        spops_coords *alone = create_set(d, &cloud);
+        check_pyramid(d, c, pyramid, alone, what);
+        spops_coords_destroy(alone);
+        cloud_free(&cloud);
+    }
+    device_graph_destroy(graph);
+    spops_pyramid_destroy(pyramid);
+    spops_coords_destroy(finest);
+    test_free(d, num), test_free(d, rows);
+}
+
+ParameterizedTestParameters(pyramid, equals_one_by_one)
+{
+    return every_launch();
+}
+ParameterizedTest(struct launch_param *p, pyramid, equals_one_by_one)
+{
+    static const test_cloud clouds[] = {CLOUD_EMPTY, CLOUD_ONE, CLOUD_CLUMPS};
+    test_device d;
+    if (!test_open(&d, (spops_backend_kind)p->backend, (test_launch)p->launch)) return;
+    test_rng rng = test_rng_make(4300 + (uint64_t)p->launch);
+    for (int i = 0; i < NUM_CASES; ++i) {
+        const pyramid_case *c = &cases[i];
+        for (int s = 0; s < 3; ++s) {
+            cloud_rows cloud = cloud_make(clouds[s], c->dims, false, &rng);
+            char text[256];
+            const char *what = test_describe(text, "%s of %s", c->name, cloud_name(clouds[s]));
+            spops_coords *finest = create_set(&d, &cloud);
+            spops_pyramid *pyramid = NULL;
+            test_expect_ok(d.ctx, make_pyramid(d.ctx, c, finest, false, NULL, &pyramid), what);
+            cr_assert(spops_pyramid_coords(pyramid, 0) == finest);
+            check_pyramid(&d, c, pyramid, finest, what);
+            test_expect(d.ctx, spops_pyramid_set(d.ctx, pyramid), SPOPS_STATUS_INVALID_ARGUMENT,
+                        "not made by pyramid_reserve", what);
+            spops_pyramid_destroy(pyramid);
+            spops_coords_destroy(finest);
+            cloud_free(&cloud);
+        }
+        check_refilled(&d, c, &rng);
+    }
+    test_close(&d);
+}
+
+// ---- A scan -------------------------------------------------------------------------------------
+
+ParameterizedTestParameters(pyramid, of_a_scan)
+{
+    return every_backend();
+}
+ParameterizedTest(struct backend_param *p, pyramid, of_a_scan)
+{
+    int64_t n = 0, cols = 0;
+    int32_t *values = NULL;
+    test_device d;
+    if (test_quick() || !test_open(&d, (spops_backend_kind)p->backend, LAUNCH_STREAM)) return;
+    if (cloud_load_i32("conv_lidar.npy", &n, &cols, &values)) {
+        cloud_rows cloud = {3, n, (int32_t *)calloc((size_t)n * 4, sizeof(int32_t))};
+        for (int64_t i = 0; i < n; ++i)
+            memcpy(cloud.rows + 4 * i + (4 - cols), values + cols * i, (size_t)cols * 4);
+        spops_coords *finest = create_set(&d, &cloud);
+        spops_pyramid *pyramid = NULL;
+        test_expect_ok(d.ctx, make_pyramid(d.ctx, &cases[0], finest, true, NULL, &pyramid), "scan");
+        test_expect_ok(d.ctx, spops_pyramid_set(d.ctx, pyramid), "scan");
+        check_pyramid(&d, &cases[0], pyramid, finest, "scan");
+        spops_pyramid_destroy(pyramid);
+        spops_coords_destroy(finest);
+        cloud_free(&cloud);
+    }
+    free(values);
+    test_close(&d);
+}
+
+// ---- Capacities, and what is refused ------------------------------------------------------------
+
+ParameterizedTestParameters(pyramid, overflows_and_refuses)
+{
+    return every_backend();
+}
+ParameterizedTest(struct backend_param *p, pyramid, overflows_and_refuses)
+{
+    static const spops_status invalid = SPOPS_STATUS_INVALID_ARGUMENT;
+    const int64_t narrow[5] = {0, 0, 3, 0, 0};
+    spops_pyramid_options o = spops_pyramid_options_default();
+    spops_pyramid_info info = spops_pyramid_info_default();
+    const spops_kernel_shape *const no_down[4] = {0};
+    spops_kernel_shape even = spops_kernel_shape_cube(3, 2, 1, 1);
+    const spops_kernel_shape *const evens[5] = {&even, &even, &even, &even, &even};
+    spops_pyramid *pyramid = NULL;
+    test_device d;
+
+    if (!test_open(&d, (spops_backend_kind)p->backend, LAUNCH_DEFAULT)) return;
+    test_rng rng = test_rng_make(4400);
+    cloud_rows cloud = cloud_make(CLOUD_CLUMPS, 3, false, &rng);
+    spops_coords *finest = create_set(&d, &cloud);
+
+    // a level that is full
+    test_expect_ok(d.ctx, make_pyramid(d.ctx, &cases[0], finest, true, narrow, &pyramid), "narrow");
+    test_expect_ok(d.ctx, spops_pyramid_set(d.ctx, pyramid), "narrow");
+    test_expect(
+        d.ctx, spops_pyramid_get_info_sync(d.ctx, pyramid, &info), SPOPS_STATUS_CAPACITY_EXCEEDED,
+        "pyramid_get_info_sync: level 2 has more rows or pairs than its capacities", "narrow");
+    cr_assert(info.overflow == 1 && info.num_rows[2] == 3 && info.max_rows[2] == 3 &&
+              info.num_rows[0] == cloud.n && info.max_rows[3] == 3);
+    spops_pyramid_destroy(pyramid);
+    pyramid = NULL;
+
+    // pairs that do not fit
+    o.num_levels = 2;
+    o.max_pairs = (const int64_t[]){0, 5};
+    test_expect_ok(d.ctx, spops_pyramid_reserve(d.ctx, finest, &o, &pyramid), "pairs");
+    test_expect_ok(d.ctx, spops_pyramid_set(d.ctx, pyramid), "pairs");
+    info = spops_pyramid_info_default();
+    test_expect(d.ctx, spops_pyramid_get_info_sync(d.ctx, pyramid, &info),
+                SPOPS_STATUS_CAPACITY_EXCEEDED, "level 1", "pairs");
+    cr_assert(info.num_pairs[1] > 5 && info.max_pairs[1] == 5 && info.num_pairs[0] > 0);
+    spops_pyramid_destroy(pyramid);
+    pyramid = NULL;
+
+    // arguments
+    test_expect(d.ctx, spops_pyramid_create(d.ctx, NULL, NULL, &pyramid), invalid,
+                "pyramid_create: finest is NULL", "finest");
+    o = spops_pyramid_options_default();
+    o.num_levels = 9;
+    test_expect(d.ctx, spops_pyramid_create(d.ctx, finest, &o, &pyramid), invalid,
+                "num_levels is 9, expected 1 to 8", "levels");
+    o.num_levels = 2;
+    o.down = no_down;
+    test_expect(d.ctx, spops_pyramid_create(d.ctx, finest, &o, &pyramid), invalid,
+                "down[0] is NULL", "down");
+    o.down = NULL;
+    o.within = evens;
+    test_expect(d.ctx, spops_pyramid_create(d.ctx, finest, &o, &pyramid), invalid,
+                "expected an odd number (submanifold)", "within");
+    o.within = NULL;
+    o.max_rows = (const int64_t[]){0, -4};
+    test_expect(d.ctx, spops_pyramid_reserve(d.ctx, finest, &o, &pyramid), invalid,
+                "max_rows[1] is -4", "rows");
+    o.max_rows = NULL;
+    o.contents = 99;
+    test_expect(d.ctx, spops_pyramid_reserve(d.ctx, finest, &o, &pyramid), invalid,
+                "contents is 99", "contents");
+    cr_assert_null(pyramid);
+    test_expect(d.ctx, spops_pyramid_set(d.ctx, NULL), invalid, "pyramid is NULL", "none");
+    test_expect(d.ctx, spops_pyramid_get_info_sync(d.ctx, NULL, &info), invalid, "pyramid is NULL",
+                "none");
+    spops_pyramid_destroy(NULL);
+    spops_coords_destroy(finest);
+    cloud_free(&cloud);
+    test_close(&d);
+}
