@@ -1,10 +1,12 @@
 #include "tools/command.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -144,6 +146,13 @@ const char *in_time(double us, char *text)
     else
         snprintf(text, COMMAND_NUMBER_BYTES, "%.3g s", us / 1e6);
     return text;
+}
+
+bool command_make_directory(const char *path)
+{
+    struct stat about;
+    if (mkdir(path, 0777) == 0) return true;
+    return errno == EEXIST && stat(path, &about) == 0 && S_ISDIR(about.st_mode);
 }
 
 double clock_s(void)

@@ -20,7 +20,8 @@
 int command_info(int argc, char **argv);
 int command_plan(int argc, char **argv);
 int command_demo(int argc, char **argv);
-extern const option_set info_options, plan_options, demo_options;
+int command_scan(int argc, char **argv);
+extern const option_set info_options, plan_options, demo_options, scan_options;
 
 // The whole tool; argv as main gets it.
 int command_main(int argc, char **argv);
@@ -75,6 +76,9 @@ void progress_clear(void);
 const char *in_groups(int64_t value, char *text);
 const char *in_bytes(double value, char *text);
 const char *in_time(double us, char *text);
+
+// Make a folder unless it is there; false with errno.
+bool command_make_directory(const char *path);
 
 // Seconds of a monotonic clock.
 double clock_s(void);

@@ -5,7 +5,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include <jansson.h>
 
@@ -571,19 +570,12 @@ static bool report(const demo *d)
     return ok;
 }
 
-static bool make_directory(const char *path)
-{
-    struct stat about;
-    return mkdir(path, 0777) == 0 ||
-           (errno == EEXIST && stat(path, &about) == 0 && S_ISDIR(about.st_mode));
-}
-
 static int run(const demo_job *job)
 {
     demo d;
     memset(&d, 0, sizeof d);
     d.job = job;
-    if (!make_directory(job->out))
+    if (!command_make_directory(job->out))
         return command_fail(job->command, "%s: %s", job->out, strerror(errno));
     if (!session_open(job->command, job->backend, &d.s)) return COMMAND_FAILED;
     const bool done = prepare(&d) && draw_cameras(&d) && make_plan(&d) && make_matrices(&d) &&

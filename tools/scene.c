@@ -15,16 +15,30 @@
 #define RAY_OFFSET_M  1e-3
 #define HAZE_M        420.0
 
-// The street runs along x, the side street along y; the vehicle that looks is in the lane y = 0.
-#define ROAD_RIGHT_M  (-7.65)
-#define ROAD_LEFT_M   11.15
-#define SIDE_BACK_M   19.0
-#define SIDE_FRONT_M  29.0
-#define SIDE_MIDDLE_M (0.5 * (SIDE_BACK_M + SIDE_FRONT_M))
 #define CENTRE_LINE_M 1.75
-#define PAVEMENT_M    4.0
-#define CORNER_M      4.0
 #define BLOCK_END_M   100.0
+
+// The street runs along x, the side street along y; the vehicle that looks is in the lane y = 0.
+typedef struct layout {
+    double road_right_m, road_left_m; // edges of the street
+    double side_back_m, side_front_m; // of the side street
+    double pavement_m, corner_m;      // width, radius
+    double setback_m;                 // of the houses, behind grass
+    double kerb_m;                    // how much higher pavements and grass lie than the road
+} layout;
+
+static double side_middle_m(const layout *l)
+{
+    return 0.5 * (l->side_back_m + l->side_front_m);
+}
+
+// From a road's edge to the houses.
+static double beside_m(const layout *l)
+{
+    return l->pavement_m + l->setback_m;
+}
+
+static const layout usual_layout = {-7.65, 11.15, 19.0, 29.0, 4.0, 4.0, 0.0, 0.0};
 
 typedef enum shape { SHAPE_HULL, SHAPE_CYLINDER_Z, SHAPE_CYLINDER_Y, SHAPE_ELLIPSOID } shape;
 
@@ -54,6 +68,8 @@ typedef struct object {
 
 struct scene {
     uint64_t seed;
+    layout lay;
+    double place[3]; // of the one who looks: x, y, yaw
     int num_objects, max_objects;
     object *objects;
     object spare; // written where there is no memory; scene_create then fails
@@ -393,15 +409,17 @@ static void make_row(scene *s, dice *d, bool along_x, double from, double to, do
     }
 }
 
-static bool in_junction(double x, double margin)
+static bool in_junction(const layout *l, double x, double margin)
 {
-    return x > SIDE_BACK_M - margin && x < SIDE_FRONT_M + margin;
+    return x > l->side_back_m - margin && x < l->side_front_m + margin;
 }
 
-static void make_street(scene *s, dice *d)
+// All that the street has whatever the traffic: houses, a park, trees, lamps, parked cars.
+static void make_blocks(scene *s, dice *d)
 {
-    const double left = ROAD_LEFT_M + PAVEMENT_M, right = ROAD_RIGHT_M - PAVEMENT_M;
-    const double back = SIDE_BACK_M - PAVEMENT_M, front = SIDE_FRONT_M + PAVEMENT_M;
+    const layout *l = &s->lay;
+    const double left = l->road_left_m + beside_m(l), right = l->road_right_m - beside_m(l);
+    const double back = l->side_back_m - beside_m(l), front = l->side_front_m + beside_m(l);
     static const float bricks[3] = {0.42f, 0.20f, 0.13f};
 
     make_row(s, d, true, -BLOCK_END_M, back, left, 1.0);
@@ -423,22 +441,31 @@ static void make_street(scene *s, dice *d)
 
     // Along the kerbs: trees and lamps by turns, cars parked in their bays.
     for (int side = 0; side < 2; ++side) {
-        const double kerb = side == 0 ? ROAD_LEFT_M : ROAD_RIGHT_M, out = side == 0 ? 1.0 : -1.0;
+        const double kerb = side == 0 ? l->road_left_m : l->road_right_m,
+                     out = side == 0 ? 1.0 : -1.0;
         int i = 0;
         for (double x = -88.0 + 4.0 * side; x < 92.0; x += 9.0, ++i) {
-            if (in_junction(x, 6.5)) continue;
+            if (in_junction(l, x, 6.5)) continue;
             if (i % 3 == 1)
                 make_lamp(s, x, kerb + out * 0.7, side == 0 ? -0.5 * PI : 0.5 * PI);
             else
                 make_tree(s, d, x + roll(d, -0.6, 0.6), kerb + out * 1.0);
         }
         for (double x = -87.0; x < 90.0; x += 6.0)
-            if (!in_junction(x, 9.5) && !(x > -5.0 && x < 8.0) && roll(d, 0.0, 1.0) < 0.66)
+            if (!in_junction(l, x, 9.5) && !(x > -5.0 && x < 8.0) && roll(d, 0.0, 1.0) < 0.66)
                 make_car(s, d, x + roll(d, -0.5, 0.5), kerb - out * (1.22 + roll(d, -0.12, 0.12)),
                          (side == 0 ? PI : 0.0) + roll(d, -0.03, 0.03));
     }
 
-    // Traffic.
+    make_traffic_light(s, l->side_front_m + 5.6, l->road_left_m + 0.6, 0.0, 2);
+    make_traffic_light(s, l->side_front_m + 0.8, l->road_right_m - 4.6, -0.5 * PI, 0);
+    make_traffic_light(s, l->side_back_m - 0.8, l->road_left_m + 4.6, 0.5 * PI, 0);
+}
+
+// Around a vehicle in the lane y = 0, at x = 0.
+static void make_usual_traffic(scene *s, dice *d)
+{
+    const layout *l = &s->lay;
     make_car(s, d, 10.9, -3.5, 0.01);
     make_car(s, d, 44.0, 0.1, -0.01);
     make_car(s, d, -12.5, -0.1, 0.0);
@@ -454,22 +481,165 @@ static void make_street(scene *s, dice *d)
     make_car(s, d, 21.6, 20.0, -0.5 * PI);
     make_car(s, d, 23.8, 5.4, PI - 0.9);
 
-    // Poles and people.
-    make_traffic_light(s, 13.6, ROAD_RIGHT_M - 0.6, PI, 2);
-    make_traffic_light(s, SIDE_FRONT_M + 5.6, ROAD_LEFT_M + 0.6, 0.0, 2);
-    make_traffic_light(s, SIDE_FRONT_M + 0.8, ROAD_RIGHT_M - 4.6, -0.5 * PI, 0);
-    make_traffic_light(s, SIDE_BACK_M - 0.8, ROAD_LEFT_M + 4.6, 0.5 * PI, 0);
-    make_sign(s, 4.0, ROAD_RIGHT_M - 0.5, PI);
-    make_sign(s, -7.0, ROAD_LEFT_M + 0.5, 0.0);
+    make_traffic_light(s, 13.6, l->road_right_m - 0.6, PI, 2);
+    make_sign(s, 4.0, l->road_right_m - 0.5, PI);
+    make_sign(s, -7.0, l->road_left_m + 0.5, 0.0);
     make_person(s, d, 24.6, -10.6);
     make_person(s, d, 21.4, -10.2);
     make_person(s, d, 22.9, 13.9);
     for (int i = 0; i < 18; ++i) {
         const double x = roll(d, -50.0, 60.0);
-        const double off = roll(d, 1.8, PAVEMENT_M - 0.5);
-        if (!in_junction(x, 1.0))
-            make_person(s, d, x, i % 2 == 0 ? ROAD_LEFT_M + off : ROAD_RIGHT_M - off);
+        const double off = roll(d, 1.8, l->pavement_m - 0.5);
+        if (!in_junction(l, x, 1.0))
+            make_person(s, d, x, i % 2 == 0 ? l->road_left_m + off : l->road_right_m - off);
     }
+}
+
+// ---- Streets that differ more: other widths, other traffic, another place to look from ------------
+
+static void make_truck(scene *s, dice *d, double x, double y, double yaw_rad)
+{
+    static const float cargo[][3] = {
+        {0.62f, 0.62f, 0.60f}, {0.10f, 0.22f, 0.42f}, {0.55f, 0.42f, 0.10f}};
+    static const float cab[3] = {0.45f, 0.46f, 0.48f};
+    const float *paint = cargo[roll_int(d, (int)(sizeof cargo / sizeof cargo[0]))];
+    const double at[3] = {x, y, yaw_rad}, half = roll(d, 2.6, 3.8), top = roll(d, 2.6, 3.6);
+    const double wide = 1.12, front = half;
+    add_part(s, SHAPE_HULL, SURFACE_PAINT, SCENE_VEHICLE, at, -1.0, 0.0, 0.5 * (0.9 + top),
+             half - 1.0, wide, 0.5 * (top - 0.9), paint);
+    object *o = add_part(s, SHAPE_HULL, SURFACE_PAINT, SCENE_VEHICLE, at, front - 0.95, 0.0, 1.35,
+                         0.95, wide - 0.05, 0.95, cab);
+    o->slope[0] = 0.15;
+    add_part(s, SHAPE_HULL, SURFACE_GLASS, SCENE_VEHICLE, at, front - 0.9, 0.0, 1.75, 0.86,
+             wide - 0.03, 0.35, dark_glass);
+    make_lights(s, at, half, 0.8, 0.75, 0.15);
+    make_wheels(s, at, half - 1.1, -half + 1.3, wide - 0.1, 0.45);
+}
+
+static void make_vehicle(scene *s, dice *d, double x, double y, double yaw_rad)
+{
+    const double kind = roll(d, 0.0, 1.0);
+    if (kind < 0.78)
+        make_car(s, d, x, y, yaw_rad);
+    else if (kind < 0.92)
+        make_truck(s, d, x, y, yaw_rad);
+    else
+        make_bus(s, x, y, yaw_rad);
+}
+
+// Vehicles along a lane, from the dice, with room for the one who looks.
+static void fill_lane(scene *s, dice *d, bool along_x, double lane, double yaw_rad)
+{
+    const double density = roll(d, 10.0, 60.0); // metres of road to a vehicle, at most
+    for (double at = -95.0 + roll(d, 0.0, 20.0); at < 95.0; at += roll(d, 14.0, 14.0 + density)) {
+        const double side = lane + roll(d, -0.3, 0.3), turn = yaw_rad + roll(d, -0.04, 0.04);
+        const double x = along_x ? at : side, y = along_x ? side : at;
+        // Both streets' traffic must not meet in the junction.
+        const bool crossing = along_x
+                                  ? in_junction(&s->lay, x, 3.0)
+                                  : y > s->lay.road_right_m - 3.0 && y < s->lay.road_left_m + 3.0;
+        if (crossing && !along_x) continue;
+        if (hypot(x - s->place[0], y - s->place[1]) < 9.5) continue;
+        make_vehicle(s, d, x, y, turn);
+    }
+}
+
+static void make_varied_people(scene *s, dice *d)
+{
+    const layout *l = &s->lay;
+    const int groups = 14 + roll_int(d, 22);
+    for (int i = 0; i < groups; ++i) {
+        const bool along_x = roll(d, 0.0, 1.0) < 0.75;
+        const double along = roll(d, -80.0, 80.0);
+        // On a pavement, or now and then on the road.
+        const double off =
+            roll(d, 0.0, 1.0) < 0.85 ? roll(d, 0.6, l->pavement_m - 0.4) : -roll(d, 0.4, 5.0);
+        const bool first = roll(d, 0.0, 1.0) < 0.5;
+        const double across = along_x ? (first ? l->road_left_m + off : l->road_right_m - off)
+                                      : (first ? l->side_front_m + off : l->side_back_m - off);
+        const int people = 1 + roll_int(d, 3);
+        for (int k = 0; k < people; ++k) {
+            const double a = along + 0.9 * k + roll(d, -0.2, 0.2), b = across + roll(d, -0.4, 0.4);
+            const double x = along_x ? a : b, y = along_x ? b : a;
+            if (hypot(x - s->place[0], y - s->place[1]) > 4.0) make_person(s, d, x, y);
+        }
+    }
+}
+
+static void make_varied_signs(scene *s, dice *d)
+{
+    const layout *l = &s->lay;
+    for (int i = 0; i < 16; ++i) {
+        const double x = roll(d, -85.0, 85.0), yaw = roll(d, 0.0, 1.0) < 0.5 ? 0.0 : PI;
+        const double y = roll(d, 0.0, 1.0) < 0.5 ? l->road_left_m + 0.5 : l->road_right_m - 0.5;
+        if (in_junction(l, x, 3.0)) continue;
+        if (i % 4 == 0)
+            make_traffic_light(s, x, y, yaw, i % 3);
+        else
+            make_sign(s, x, y, yaw);
+    }
+}
+
+// Walls and hedges between the pavement and what is in front of the houses.
+static void make_front_walls(scene *s, dice *d)
+{
+    static const float bricks[3] = {0.38f, 0.18f, 0.12f}, hedge[3] = {0.05f, 0.17f, 0.04f};
+    const layout *l = &s->lay;
+    if (l->setback_m < 1.0) return;
+    for (int side = 0; side < 2; ++side) {
+        const double y = side == 0 ? l->road_left_m + l->pavement_m + 0.3
+                                   : l->road_right_m - l->pavement_m - 0.3;
+        for (double x = -95.0 + roll(d, 0.0, 20.0); x < 85.0;) {
+            const double half = roll(d, 2.0, 8.0), high = roll(d, 0.25, 0.9);
+            const bool green = roll(d, 0.0, 1.0) < 0.3;
+            if (!in_junction(l, x + half, half + beside_m(l) + 0.5))
+                add(s, SHAPE_HULL, green ? SURFACE_LEAVES : SURFACE_BRICKS,
+                    green ? SCENE_TREE : SCENE_WALL, x + half, y, high, 0.0, half, 0.18, high,
+                    green ? hedge : bricks);
+            x += 2.0 * half + roll(d, 2.0, 25.0);
+        }
+    }
+}
+
+static void roll_layout(dice *d, layout *l)
+{
+    l->road_right_m = roll(d, -8.2, -5.6);
+    l->road_left_m = roll(d, 9.1, 11.8);
+    l->side_back_m = roll(d, 13.0, 24.0);
+    l->side_front_m = l->side_back_m + roll(d, 7.0, 13.0);
+    l->pavement_m = roll(d, 2.4, 5.5);
+    l->corner_m = l->pavement_m;
+    l->setback_m = roll(d, 0.0, 1.0) < 0.35 ? 0.0 : roll(d, 1.0, 5.0);
+    l->kerb_m = roll(d, 0.10, 0.16);
+}
+
+static void roll_place(scene *s, dice *d)
+{
+    const layout *l = &s->lay;
+    if (roll(d, 0.0, 1.0) < 0.7) {
+        const int lane = roll_int(d, 4);
+        s->place[0] = roll(d, -60.0, 60.0);
+        s->place[1] = -3.5 + 3.5 * lane + roll(d, -0.3, 0.3);
+        s->place[2] = (lane < 2 ? 0.0 : PI) + roll(d, -0.1, 0.1);
+    } else {
+        const bool back = roll(d, 0.0, 1.0) < 0.5;
+        const double quarter = 0.25 * (l->side_front_m - l->side_back_m);
+        s->place[0] = side_middle_m(l) + (back ? -quarter : quarter) + roll(d, -0.3, 0.3);
+        s->place[1] = roll(d, -50.0, 50.0);
+        s->place[2] = (back ? -0.5 : 0.5) * PI + roll(d, -0.1, 0.1);
+    }
+}
+
+static void make_varied_traffic(scene *s, dice *d)
+{
+    const double quarter = 0.25 * (s->lay.side_front_m - s->lay.side_back_m);
+    for (int lane = 0; lane < 4; ++lane)
+        fill_lane(s, d, true, -3.5 + 3.5 * lane, lane < 2 ? 0.0 : PI);
+    fill_lane(s, d, false, side_middle_m(&s->lay) - quarter, -0.5 * PI);
+    fill_lane(s, d, false, side_middle_m(&s->lay) + quarter, 0.5 * PI);
+    make_front_walls(s, d);
+    make_varied_signs(s, d);
+    make_varied_people(s, d);
 }
 
 // ---- The grid that rays walk through ----------------------------------------------------------
@@ -529,22 +699,46 @@ static bool fill_grid(scene *s)
     return true;
 }
 
-scene *scene_create(uint64_t seed)
+static scene *create(uint64_t seed, bool varied)
 {
     scene *s = calloc(1, sizeof *s);
     if (s == NULL) return NULL;
     s->seed = seed;
+    s->lay = usual_layout;
     const double azimuth = 2.72, elevation = 0.92;
     s->sun[0] = cos(azimuth) * cos(elevation);
     s->sun[1] = sin(azimuth) * cos(elevation);
     s->sun[2] = sin(elevation);
     dice d = {mix64(seed)};
-    make_street(s, &d);
+    if (varied) {
+        roll_layout(&d, &s->lay);
+        roll_place(s, &d);
+    }
+    make_blocks(s, &d);
+    if (varied)
+        make_varied_traffic(s, &d);
+    else
+        make_usual_traffic(s, &d);
     if (s->out_of_memory || !fill_grid(s)) {
         scene_destroy(s);
         return NULL;
     }
     return s;
+}
+
+scene *scene_create(uint64_t seed)
+{
+    return create(seed, false);
+}
+
+scene *scene_create_varied(uint64_t seed)
+{
+    return create(seed, true);
+}
+
+void scene_place(const scene *s, double place[3])
+{
+    memcpy(place, s->place, sizeof s->place);
 }
 
 void scene_destroy(scene *s)
@@ -764,13 +958,13 @@ static bool arrow(double along, double across)
 }
 
 // Paint on the street along x (y across), whose junction is b metres away.
-static bool street_marking(double x, double y, double b)
+static bool street_marking(const layout *l, double x, double y, double b)
 {
     if (b < 1.2) return false;
     if (b < 4.6) // the crossing
-        return b > 1.4 && b < 4.4 && y > ROAD_RIGHT_M + 0.4 && y < ROAD_LEFT_M - 0.4 &&
-               phase(y - ROAD_RIGHT_M, 1.1) < 0.55;
-    const bool towards = x < SIDE_MIDDLE_M; // of the lanes right of the centre line
+        return b > 1.4 && b < 4.4 && y > l->road_right_m + 0.4 && y < l->road_left_m - 0.4 &&
+               phase(y - l->road_right_m, 1.1) < 0.55;
+    const bool towards = x < side_middle_m(l); // of the lanes right of the centre line
     const bool right = y < CENTRE_LINE_M;
     if (b < 5.9) return b > 5.3 && towards == right && y > -5.25 && y < 8.75;
     if (within(y, CENTRE_LINE_M - 0.16, 0.13) || within(y, CENTRE_LINE_M + 0.16, 0.13)) return true;
@@ -789,38 +983,37 @@ static bool street_marking(double x, double y, double b)
 }
 
 // Paint on the side street (x across), whose junction is a metres away.
-static bool side_marking(double x, double a)
+static bool side_marking(const layout *l, double x, double a)
 {
     if (a < 1.2) return false;
     if (a < 4.6)
-        return a > 1.4 && a < 4.4 && x > SIDE_BACK_M + 0.3 && x < SIDE_FRONT_M - 0.3 &&
-               phase(x - SIDE_BACK_M, 1.1) < 0.55;
-    if (within(x, SIDE_MIDDLE_M, 0.14)) return a < 14.0 || phase(a, 4.0) < 2.0;
-    return within(x, SIDE_BACK_M + 0.35, 0.11) || within(x, SIDE_FRONT_M - 0.35, 0.11);
+        return a > 1.4 && a < 4.4 && x > l->side_back_m + 0.3 && x < l->side_front_m - 0.3 &&
+               phase(x - l->side_back_m, 1.1) < 0.55;
+    if (within(x, side_middle_m(l), 0.14)) return a < 14.0 || phase(a, 4.0) < 2.0;
+    return within(x, l->side_back_m + 0.35, 0.11) || within(x, l->side_front_m - 0.35, 0.11);
 }
 
-static scene_class ground_class(double x, double y, double *kerb)
+static scene_class ground_class(const layout *l, double x, double y, double *kerb)
 {
     // Metres beyond the edges of both streets, into the block.
-    const double a = y > CENTRE_LINE_M ? y - ROAD_LEFT_M : ROAD_RIGHT_M - y;
-    const double b = x > SIDE_MIDDLE_M ? x - SIDE_FRONT_M : SIDE_BACK_M - x;
+    const double a = y > CENTRE_LINE_M ? y - l->road_left_m : l->road_right_m - y;
+    const double b = x > side_middle_m(l) ? x - l->side_front_m : l->side_back_m - x;
     double edge = a < b ? a : b;
-    if (a < CORNER_M && b < CORNER_M && a > 0.0 && b > 0.0) // rounded corners
-        edge = CORNER_M - hypot(CORNER_M - a, CORNER_M - b);
+    if (a < l->corner_m && b < l->corner_m && a > 0.0 && b > 0.0) // rounded corners
+        edge = l->corner_m - hypot(l->corner_m - a, l->corner_m - b);
     *kerb = edge;
     if (edge <= 0.0) {
-        if (a <= 0.0 && b > 0.0 && street_marking(x, y, b)) return SCENE_MARKING;
-        if (b <= 0.0 && a > 0.0 && side_marking(x, a)) return SCENE_MARKING;
+        if (a <= 0.0 && b > 0.0 && street_marking(l, x, y, b)) return SCENE_MARKING;
+        if (b <= 0.0 && a > 0.0 && side_marking(l, x, a)) return SCENE_MARKING;
         return SCENE_ROAD;
     }
-    return edge < PAVEMENT_M ? SCENE_PAVEMENT : SCENE_GRASS;
+    return edge < l->pavement_m ? SCENE_PAVEMENT : SCENE_GRASS;
 }
 
-static scene_class ground_look(double x, double y, double distance, bool colours, float rgb[3])
+static void ground_look(const layout *l, double x, double y, double distance, float rgb[3])
 {
     double kerb;
-    const scene_class what = ground_class(x, y, &kerb);
-    if (!colours) return what;
+    const scene_class what = ground_class(l, x, y, &kerb);
     const double fine = distance < 40.0 ? noise(6.0 * x, 6.0 * y) - 0.5 : 0.0;
     const double coarse = noise_octaves(0.35 * x, 0.35 * y, 3) - 0.5;
     switch (what) {
@@ -851,7 +1044,6 @@ static scene_class ground_look(double x, double y, double distance, bool colours
         break;
     }
     }
-    return what;
 }
 
 static void sky_look(const double direction[3], float rgb[3])
@@ -992,21 +1184,59 @@ static void light_up(const scene *s, const double point[3], const double normal[
         rgb[i] = (float)(clear * rgb[i] + (1.0 - clear) * haze[i]);
 }
 
+// Where a ray meets the ground before *t, and the class there; SCENE_SKY where it does not. With
+// kerbs, pavements and gardens lie higher than the road, and the step between is the pavement's.
+static scene_class meet_ground(const scene *s, const double origin[3], const double direction[3],
+                               double *t, double normal[3])
+{
+    const layout *l = &s->lay;
+    double kerb;
+    if (!(direction[2] < 0.0) || !(origin[2] > 0.0)) return SCENE_SKY;
+    double low = -origin[2] / direction[2]; // on the road's plane
+    double at = (l->kerb_m - origin[2]) / direction[2];
+    bool step = false;
+    if (l->kerb_m > 0.0 && at > 0.0 && low < 1e4) {
+        ground_class(l, origin[0] + at * direction[0], origin[1] + at * direction[1], &kerb);
+        if (kerb <= 0.0) { // over the road there: does it reach the kerb before the road?
+            ground_class(l, origin[0] + low * direction[0], origin[1] + low * direction[1], &kerb);
+            step = kerb > 0.0;
+            double over = at;
+            for (int i = 0; step && i < 24; ++i) {
+                const double middle = 0.5 * (over + low);
+                ground_class(l, origin[0] + middle * direction[0],
+                             origin[1] + middle * direction[1], &kerb);
+                *(kerb > 0.0 ? &low : &over) = middle;
+            }
+            at = low;
+        }
+    } else {
+        at = low;
+    }
+    if (!(at < *t)) return SCENE_SKY;
+    *t = at;
+    normal[0] = normal[1] = 0.0, normal[2] = 1.0;
+    if (step) { // upright, towards the ray
+        const double flat = hypot(direction[0], direction[1]);
+        normal[0] = -direction[0] / flat, normal[1] = -direction[1] / flat, normal[2] = 0.0;
+    }
+    return ground_class(l, origin[0] + at * direction[0], origin[1] + at * direction[1], &kerb);
+}
+
+static double length3(const double v[3])
+{
+    return sqrt(v[0] * v[0] + v[1] * v[1] + v[2] * v[2]);
+}
+
 scene_hit scene_cast(const scene *s, const double origin[3], const double direction[3],
                      bool colours)
 {
     scene_hit hit = {INFINITY, SCENE_SKY, {0.0f, 0.0f, 0.0f}};
-    const double sight = sqrt(direction[0] * direction[0] + direction[1] * direction[1] +
-                              direction[2] * direction[2]);
+    const double sight = length3(direction);
     if (!(sight > 0.0) || isinf(sight)) return hit;
     double t = 3000.0 / sight, normal[3] = {0.0, 0.0, 1.0};
-    bool ground = false;
-    if (direction[2] < 0.0 && origin[2] > 0.0 && -origin[2] / direction[2] < t) {
-        t = -origin[2] / direction[2];
-        ground = true;
-    }
+    const scene_class ground = meet_ground(s, origin, direction, &t, normal);
     const int found = first_object(s, origin, direction, false, &t, normal);
-    if (found < 0 && !ground) {
+    if (found < 0 && ground == SCENE_SKY) {
         if (colours) sky_look(direction, hit.rgb);
         return hit;
     }
@@ -1021,10 +1251,68 @@ scene_hit scene_cast(const scene *s, const double origin[3], const double direct
         object_look(o, point, direction, normal, hit.rgb, &shine);
         if (o->surface == SURFACE_LIGHT) return hit;
     } else {
-        normal[0] = normal[1] = 0.0, normal[2] = 1.0;
-        hit.what = ground_look(point[0], point[1], t * sight, colours, hit.rgb);
+        hit.what = ground;
         if (!colours) return hit;
+        ground_look(&s->lay, point[0], point[1], t * sight, hit.rgb);
     }
     light_up(s, point, normal, direction, t * sight, shine, hit.rgb);
     return hit;
+}
+
+// ---- Echoes of a laser --------------------------------------------------------------------------
+
+// Shares of the light that surfaces send back in the near infrared; chosen to be plausible and to
+// overlap between classes, not measured.
+static double ground_reflectance(scene_class what, double x, double y)
+{
+    const double coarse = noise_octaves(0.35 * x, 0.35 * y, 3) - 0.5;
+    switch (what) {
+    case SCENE_ROAD: return 0.14 + 0.10 * coarse;
+    case SCENE_MARKING: return 0.72 + 0.16 * coarse;
+    case SCENE_PAVEMENT: return 0.28 + 0.12 * coarse;
+    default: return 0.46 + 0.24 * coarse;
+    }
+}
+
+static double object_reflectance(const object *o)
+{
+    const double grey = 0.2126 * o->rgb[0] + 0.7152 * o->rgb[1] + 0.0722 * o->rgb[2];
+    switch (o->surface) {
+    case SURFACE_LEAVES: return 0.50 + 0.15 * o->seed;
+    case SURFACE_BRICKS: return 0.32 + 0.10 * o->seed;
+    case SURFACE_FACADE: return 0.24 + 0.30 * o->seed;
+    case SURFACE_GLASS: return 0.08;
+    case SURFACE_LIGHT: return 0.85;
+    default: return 0.10 + 0.9 * grey;
+    }
+}
+
+scene_echo scene_probe(const scene *s, const double origin[3], const double direction[3])
+{
+    scene_echo echo = {INFINITY, SCENE_SKY, 0.0, 0.0, false, false};
+    const double sight = length3(direction);
+    if (!(sight > 0.0) || isinf(sight)) return echo;
+    double t = 3000.0 / sight, normal[3] = {0.0, 0.0, 1.0};
+    const scene_class ground = meet_ground(s, origin, direction, &t, normal);
+    const int found = first_object(s, origin, direction, false, &t, normal);
+    if (found < 0 && ground == SCENE_SKY) return echo;
+    echo.distance = t;
+    if (found >= 0) {
+        const object *o = &s->objects[found];
+        const double c = o->cos_yaw, n = o->sin_yaw, nx = normal[0];
+        normal[0] = c * nx - n * normal[1];
+        normal[1] = n * nx + c * normal[1];
+        echo.what = o->what;
+        echo.reflectance = object_reflectance(o);
+        echo.leaves = o->surface == SURFACE_LEAVES;
+        echo.glass = o->surface == SURFACE_GLASS;
+    } else {
+        echo.what = ground;
+        echo.reflectance =
+            ground_reflectance(ground, origin[0] + t * direction[0], origin[1] + t * direction[1]);
+    }
+    for (int i = 0; i < 3; ++i)
+        echo.facing -= normal[i] * direction[i] / sight;
+    echo.facing = fabs(echo.facing);
+    return echo;
 }

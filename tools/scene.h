@@ -27,10 +27,27 @@ typedef struct scene_hit {
     float rgb[3]; // linear light, 0 to about 1; set where colours are asked for
 } scene_hit;
 
+// What a laser's pulse meets.
+typedef struct scene_echo {
+    double distance; // as of a hit
+    scene_class what;
+    double facing;      // cosine of the angle between the ray and the surface's normal, 0 to 1
+    double reflectance; // share of the light that is sent back, 0 to 1
+    bool leaves;        // some of the light goes further in
+    bool glass;         // most of it goes through
+} scene_echo;
+
 typedef struct scene scene;
 
 // NULL when there is no memory.
 scene *scene_create(uint64_t seed);
+
+// A street of the same kind that differs more from seed to seed: widths, kerbs, junction, traffic,
+// people, and the place to look from, which is on the road and free.
+scene *scene_create_varied(uint64_t seed);
+// x, y (m) and heading (rad) of that place.
+void scene_place(const scene *s, double place[3]);
+
 void scene_destroy(scene *s);
 
 int scene_num_objects(const scene *s);
@@ -39,6 +56,9 @@ int scene_num_objects(const scene *s);
 // number of threads may cast at the same time.
 scene_hit scene_cast(const scene *s, const double origin[3], const double direction[3],
                      bool colours);
+
+// The same for a laser, without colours.
+scene_echo scene_probe(const scene *s, const double origin[3], const double direction[3]);
 
 // Lower-case name of a class, and the colour it has on maps (sRGB).
 const char *scene_class_name(scene_class what);

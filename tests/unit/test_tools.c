@@ -782,10 +782,10 @@ Test(tool, wrong_usage_ends_with_2)
 
 Test(tool, help_and_info)
 {
-    static const char *const commands[] = {"demo", "plan", "info"};
+    static const char *const commands[] = {"demo", "scan", "plan", "info"};
     char directory[4096], out[8192], err[8192];
     make_directory(directory, sizeof directory);
-    for (int i = 0; i < 3; ++i) {
+    for (int i = 0; i < 4; ++i) {
         cr_expect_eq(RUN(commands[i], "--help"), 0);
         cr_expect(strncmp(out, "Usage: spops ", 13) == 0, "%s", out);
         cr_expect_str_eq(err, "");

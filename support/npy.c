@@ -1,0 +1,147 @@
+#include "support/npy.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MAGIC_BYTES  6
+#define HEADER_BYTES 128 // that we write: any multiple of 64 that has room
+#define HEADER_MOST  4096
+#define VALUES_MOST  ((int64_t)1 << 40)
+
+static const char magic[MAGIC_BYTES + 1] = "\x93NUMPY";
+
+static const char *descr(npy_type type)
+{
+    return type == NPY_F32 ? "<f4" : "|u1";
+}
+
+static size_t type_bytes(npy_type type)
+{
+    return type == NPY_F32 ? 4 : 1;
+}
+
+__attribute__((format(printf, 3, 4))) static bool fail(char *error, size_t bytes,
+                                                       const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    vsnprintf(error, bytes, format, args);
+    va_end(args);
+    return false;
+}
+
+bool npy_write(const char *path, npy_type type, int64_t rows, int64_t cols, const void *values,
+               char *error, size_t error_bytes)
+{
+    unsigned char header[HEADER_BYTES];
+    char shape[64];
+    const size_t all = (size_t)rows * (size_t)(cols > 0 ? cols : 1) * type_bytes(type);
+
+    memset(header, ' ', sizeof header);
+    memcpy(header, magic, MAGIC_BYTES);
+    header[6] = 1, header[7] = 0, header[8] = HEADER_BYTES - 10, header[9] = 0;
+    if (cols > 0)
+        snprintf(shape, sizeof shape, "(%" PRId64 ", %" PRId64 ")", rows, cols);
+    else
+        snprintf(shape, sizeof shape, "(%" PRId64 ",)", rows);
+    const int length =
+        snprintf((char *)header + 10, sizeof header - 10,
+                 "{'descr': '%s', 'fortran_order': False, 'shape': %s, }", descr(type), shape);
+    header[10 + length] = ' ';
+    header[HEADER_BYTES - 1] = '\n';
+
+    FILE *f = fopen(path, "wb");
+    if (f == NULL) return fail(error, error_bytes, "%s: %s", path, strerror(errno));
+    const bool wrote =
+        fwrite(header, 1, sizeof header, f) == sizeof header && fwrite(values, 1, all, f) == all;
+    const bool closed = fclose(f) == 0;
+    return (wrote && closed) || fail(error, error_bytes, "%s: cannot be written", path);
+}
+
+// The shape in a header: one or two numbers. Returns how many, 0 where it is none.
+static int parse_shape(const char *header, int64_t shape[2])
+{
+    const char *at = strstr(header, "'shape':");
+    char *end;
+    int dims = 0;
+    if (at == NULL || (at = strchr(at, '(')) == NULL) return 0;
+    for (++at; dims < 2;) {
+        errno = 0;
+        const long long value = strtoll(at, &end, 10);
+        if (end == at || errno != 0 || value < 0) return 0;
+        shape[dims++] = value;
+        at = end + strspn(end, " ");
+        if (*at == ',') at += 1 + strspn(at + 1, " ");
+        if (*at == ')') return dims;
+    }
+    return 0;
+}
+
+bool npy_read(const char *path, npy_type type, int64_t cols, int64_t *rows, void **values,
+              char *error, size_t error_bytes)
+{
+    unsigned char start[12];
+    char header[HEADER_MOST + 1];
+    int64_t shape[2] = {0, 0};
+    bool ok = false;
+
+    *values = NULL;
+    *rows = 0;
+    FILE *f = fopen(path, "rb");
+    if (f == NULL) return fail(error, error_bytes, "%s: %s", path, strerror(errno));
+    if (fread(start, 1, 10, f) != 10 || memcmp(start, magic, MAGIC_BYTES) != 0 ||
+        (start[6] != 1 && start[6] != 2)) {
+        fail(error, error_bytes, "%s: not a .npy file of format 1 or 2", path);
+        goto done;
+    }
+    size_t length = start[8] + 256u * start[9];
+    if (start[6] == 2) {
+        if (fread(start + 10, 1, 2, f) != 2) {
+            fail(error, error_bytes, "%s: its header ends early", path);
+            goto done;
+        }
+        length += 65536u * start[10] + 16777216u * start[11];
+    }
+    if (length > HEADER_MOST || fread(header, 1, length, f) != length) {
+        fail(error, error_bytes, "%s: its header ends early or is too long", path);
+        goto done;
+    }
+    header[length] = '\0';
+    const int dims = parse_shape(header, shape);
+    const int64_t wide = dims == 2 ? shape[1] : 0;
+    if (strstr(header, descr(type)) == NULL || strstr(header, "'fortran_order': False") == NULL ||
+        dims == 0 || wide != cols || shape[0] > VALUES_MOST / (cols > 0 ? cols : 1)) {
+        char wanted[32] = "";
+        if (cols > 0) snprintf(wanted, sizeof wanted, ", %" PRId64, cols);
+        fail(error, error_bytes, "%s: expected %s of shape [n%s] in C order", path, descr(type),
+             wanted);
+        goto done;
+    }
+    const size_t all = (size_t)shape[0] * (size_t)(cols > 0 ? cols : 1) * type_bytes(type);
+    // Longer than the file says: read no more memory than there is to fill.
+    long here = ftell(f), end = -1;
+    if (here >= 0 && fseek(f, 0, SEEK_END) == 0) end = ftell(f);
+    if (end < 0 || (size_t)(end - here) != all || fseek(f, here, SEEK_SET) != 0) {
+        fail(error, error_bytes, "%s: its shape asks for %zu bytes, and it has %ld", path, all,
+             end - here);
+        goto done;
+    }
+    *values = malloc(all > 0 ? all : 1);
+    if (*values == NULL || fread(*values, 1, all, f) != all) {
+        fail(error, error_bytes, "%s: %s", path,
+             *values == NULL ? "no memory for it" : "cannot be read");
+        free(*values);
+        *values = NULL;
+        goto done;
+    }
+    *rows = shape[0];
+    ok = true;
+
+done:
+    fclose(f);
+    return ok;
+}
