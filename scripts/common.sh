@@ -56,7 +56,7 @@ need_build_tools() {
     need 'command -v pkg-config' pkg-config
     install_needed # a compiler, to look for headers with
     need 'has_header jansson.h' libjansson-dev
-    need 'has_header png.h' libpng-dev
+    need 'has_header cairo/cairo.h' libcairo2-dev
 }
 
 # nvcc's path, or nothing.

@@ -7,7 +7,9 @@
 
 #define MARGIN_PX    14
 #define TITLE_PX     34
-#define LEGEND_PX    34
+#define LEGEND_PX    44
+#define TEXT_PX      13.0
+#define SMALL_PX     12.0
 #define RING_STEP_M  10.0
 #define SMOOTH_REACH 2
 #define SMOOTH_CELLS 0.7
@@ -36,16 +38,37 @@ static void pixel_of(const spops_bev_geometry *g, int side, double x, double y, 
     px[1] = side * (1.0 - (x - g->grid_lower_m[0]) / extent_x);
 }
 
-// Rings of distance and the vehicle, seen from above.
+// The vehicle from above, its origin at (x, y), looking up.
+static void draw_vehicle(picture *p, double x, double y, double px_per_m)
+{
+    static const double body[][2] = {{3.9, 0.55},  {3.6, 0.85},   {-0.6, 0.95}, {-0.9, 0.7},
+                                     {-0.9, -0.7}, {-0.6, -0.95}, {3.6, -0.85}, {3.9, -0.55}};
+    static const double glass[][2] = {{2.6, 0.72}, {1.9, 0.62}, {1.9, -0.62}, {2.6, -0.72}};
+    const double outline = 0.22;
+    double xy[8][2];
+    for (int pass = 0; pass < 2; ++pass) { // a dark rim, then the body
+        for (int i = 0; i < 8; ++i) {
+            const double grow = pass == 0 ? outline : 0.0;
+            xy[i][0] = x - px_per_m * (body[i][1] + (body[i][1] > 0.0 ? grow : -grow));
+            xy[i][1] = y - px_per_m * (body[i][0] + (body[i][0] > 1.0 ? grow : -grow));
+        }
+        const colour rim = {10, 10, 14}, vehicle = {255, 214, 10};
+        picture_polygon(p, (const double(*)[2])xy, 8, pass == 0 ? rim : vehicle, 1.0);
+    }
+    for (int i = 0; i < 4; ++i) {
+        xy[i][0] = x - px_per_m * glass[i][1];
+        xy[i][1] = y - px_per_m * glass[i][0];
+    }
+    picture_polygon(p, (const double(*)[2])xy, 4, paper, 0.9);
+}
+
+// Rings of distance, the vehicle, and a bar of scale.
 static void draw_overlay(const spops_bev_geometry *g, picture *map)
 {
     const int side = map->width;
     const double px_per_m = side / (g->shape.num_cells_x * g->cell_size_m[0]);
     const double reach = fmax(fabs(g->grid_lower_m[0]), fabs(g->grid_lower_m[1]));
-    static const double body[][2] = {{3.9, 0.55},  {3.6, 0.85},   {-0.6, 0.95}, {-0.9, 0.7},
-                                     {-0.9, -0.7}, {-0.6, -0.95}, {3.6, -0.85}, {3.9, -0.55}};
-    static const double glass[][2] = {{2.6, 0.72}, {1.9, 0.62}, {1.9, -0.62}, {2.6, -0.72}};
-    double centre[2], xy[8][2];
+    double centre[2];
 
     pixel_of(g, side, 0.0, 0.0, centre);
     for (double r = RING_STEP_M; r < reach; r += RING_STEP_M) {
@@ -54,24 +77,18 @@ static void draw_overlay(const spops_bev_geometry *g, picture *map)
         picture_ring(map, centre[0], centre[1], r * px_per_m, 1.0, white, main_ring ? 0.30 : 0.13);
         if (!main_ring) continue;
         snprintf(label, sizeof label, "%.0f m", r);
-        const int x = (int)(centre[0] + 0.7071 * r * px_per_m) + 3;
-        const int y = (int)(centre[1] - 0.7071 * r * px_per_m) - 10;
-        picture_rect(map, x - 2, y - 2, picture_text_width(1, label) + 3, 11, paper, 0.55);
-        picture_text(map, x, y, 1, white, label);
+        const double x = centre[0] + 0.7071 * r * px_per_m + 4.0;
+        const double y = centre[1] - 0.7071 * r * px_per_m - 2.0;
+        picture_rect(map, x - 3.0, y - SMALL_PX, picture_text_width(SMALL_PX, label) + 6.0,
+                     SMALL_PX + 4.0, paper, 0.55);
+        picture_text(map, x, y, SMALL_PX, white, label);
     }
-    const double outline = 0.22;
-    for (int pass = 0; pass < 2; ++pass) { // a dark rim, then the body
-        for (int i = 0; i < 8; ++i) {
-            const double grow = pass == 0 ? outline : 0.0;
-            pixel_of(g, side, body[i][0] + (body[i][0] > 1.0 ? grow : -grow),
-                     body[i][1] + (body[i][1] > 0.0 ? grow : -grow), xy[i]);
-        }
-        const colour rim = {10, 10, 14}, vehicle = {255, 214, 10};
-        picture_polygon(map, (const double(*)[2])xy, 8, pass == 0 ? rim : vehicle, 1.0);
-    }
-    for (int i = 0; i < 4; ++i)
-        pixel_of(g, side, glass[i][0], glass[i][1], xy[i]);
-    picture_polygon(map, (const double(*)[2])xy, 4, paper, 0.9);
+    draw_vehicle(map, centre[0], centre[1], px_per_m);
+    // Ten metres or, in a small grid, one.
+    const double length_m = reach >= 20.0 ? 10.0 : 1.0;
+    picture_rect(map, 8, side - 30, length_m * px_per_m + 54.0, 22, paper, 0.55);
+    picture_scale_bar(map, 14, side - 19, length_m * px_per_m, SMALL_PX, white,
+                      length_m > 1.0 ? "10 m" : "1 m");
 }
 
 // ---- From pooled cells ------------------------------------------------------------------------
@@ -137,15 +154,15 @@ static int compare_floats(const void *a, const void *b)
 }
 
 bool bev_map_pooled(const spops_bev_geometry *g, const float *pooled, int64_t cols,
-                    bev_map_kind kind, int side, picture *out)
+                    bev_map_kind kind, int side, double range[2], picture *out)
 {
     const int nx = g->shape.num_cells_x, ny = g->shape.num_cells_y;
     const int64_t area = (int64_t)nx * ny;
     double(*cells)[SIM_MIN_COLS] = malloc((size_t)area * sizeof *cells);
     float *densities = malloc((size_t)area * sizeof *densities);
-    double range[2] = {1e-3, 1.0};
     int64_t num = 0;
 
+    range[0] = 1e-3, range[1] = 1.0;
     memset(out, 0, sizeof *out);
     if (cells == NULL || densities == NULL || !picture_create(side, side, paper, out)) {
         free(cells);
@@ -173,14 +190,14 @@ bool bev_map_pooled(const spops_bev_geometry *g, const float *pooled, int64_t co
             if (kind == BEV_MAP_DENSITY) {
                 const double density = fmax(cell[SIM_CHANNEL_ONE], range[0]);
                 const double t = log(density / range[0]) / log(range[1] / range[0]);
-                picture_blend(out, x, y, picture_ramp(t), 1.0);
+                picture_set(out, x, y, picture_ramp(t));
                 continue;
             }
             cell_look(cell, kind, range, rgb);
             const colour c = {picture_srgb(rgb[0]), picture_srgb(rgb[1]), picture_srgb(rgb[2])};
             const colour lit = {c.r > paper.r ? c.r : paper.r, c.g > paper.g ? c.g : paper.g,
                                 c.b > paper.b ? c.b : paper.b};
-            picture_blend(out, x, y, lit, 1.0);
+            picture_set(out, x, y, lit);
         }
     free(cells);
     free(densities);
@@ -212,7 +229,7 @@ bool bev_map_scene(const spops_bev_geometry *g, const scene *s, int side, pictur
             const double share = 1.0 / (SAMPLES * SAMPLES);
             const colour c = {picture_srgb(share * rgb[0]), picture_srgb(share * rgb[1]),
                               picture_srgb(share * rgb[2])};
-            picture_blend(out, x, y, c, 1.0);
+            picture_set(out, x, y, c);
         }
     draw_overlay(g, out);
     return true;
@@ -225,34 +242,37 @@ static void frame(picture *sheet, int x, int y, int width, int height)
     picture_rect(sheet, x - 1, y - 1, width + 2, height + 2, faint, 0.5);
 }
 
-static void draw_class_legend(picture *sheet, int x, int y)
+static void draw_class_legend(picture *sheet, double x, double y)
 {
     for (int k = 1; k < SCENE_NUM_CLASSES; ++k) {
         const uint8_t *rgb = scene_class_colour((scene_class)k);
         const colour c = {rgb[0], rgb[1], rgb[2]};
-        const char *name = scene_class_name((scene_class)k);
-        picture_rect(sheet, x, y + 1, 12, 12, c, 1.0);
-        picture_text(sheet, x + 18, y + 4, 1, ink, name);
-        x += 18 + picture_text_width(1, name) + 16;
+        picture_rect(sheet, x, y, 13, 13, c, 1.0);
+        x += 19 +
+             picture_text(sheet, x + 19, y + 11, TEXT_PX, ink, scene_class_name((scene_class)k)) +
+             18;
     }
-    const colour vehicle = {255, 214, 10};
-    const double marker[][2] = {{x + 1.0, y + 13.0}, {x + 6.0, y + 0.0}, {x + 11.0, y + 13.0}};
-    picture_polygon(sheet, marker, 3, vehicle, 1.0);
-    picture_text(sheet, x + 18, y + 4, 1, ink, "us, looking up");
+    draw_vehicle(sheet, x + 6, y + 10, 3.6);
+    picture_text(sheet, x + 19, y + 11, TEXT_PX, ink, "us, looking up");
 }
 
-static void draw_ramp_legend(picture *sheet, int x, int y)
+// The ramp with `num` ticks, each at a place 0 to 1 with its label.
+static void draw_ramp_legend(picture *sheet, double x, double y, const char *what,
+                             const double *places, const char (*labels)[16], int num)
 {
-    enum { LENGTH = 220 };
-    picture_text(sheet, x, y + 4, 1, ink, "sparse");
-    x += picture_text_width(1, "sparse") + 8;
+    enum { LENGTH = 300 };
+    x += picture_text(sheet, x, y + 11, TEXT_PX, ink, what) + 14;
     for (int i = 0; i < LENGTH; ++i)
-        picture_rect(sheet, x + i, y + 1, 1, 12, picture_ramp((i + 0.5) / LENGTH), 1.0);
-    picture_text(sheet, x + LENGTH + 8, y + 4, 1, ink, "dense (log scale)");
+        picture_rect(sheet, x + i, y, 1, 9, picture_ramp((i + 0.5) / LENGTH), 1.0);
+    for (int i = 0; i < num; ++i) {
+        const double at = x + places[i] * LENGTH, width = picture_text_width(10.0, labels[i]);
+        picture_rect(sheet, at - 0.5, y + 9, 1, 3, ink, 1.0);
+        picture_text(sheet, at - 0.5 * width, y + 21, 10.0, ink, labels[i]);
+    }
 }
 
 bool bev_map_sheet(const picture *panels, const char *const *titles, int num_panels,
-                   const char *caption, bool classes, picture *out)
+                   const char *caption, const double *densities, picture *out)
 {
     int width = MARGIN_PX, height = 0;
     for (int i = 0; i < num_panels; ++i) {
@@ -263,38 +283,58 @@ bool bev_map_sheet(const picture *panels, const char *const *titles, int num_pan
         return false;
     int x = MARGIN_PX;
     for (int i = 0; i < num_panels; ++i) {
-        picture_text(out, x, 10, 2, ink, titles[i]);
+        picture_text(out, x, 24, 19.0, ink, titles[i]);
         frame(out, x, TITLE_PX, panels[i].width, panels[i].height);
         picture_copy(out, x, TITLE_PX, &panels[i]);
         x += panels[i].width + MARGIN_PX;
     }
     const int y = TITLE_PX + height + 10;
-    if (classes)
+    if (densities == NULL) {
         draw_class_legend(out, MARGIN_PX, y);
-    else
-        draw_ramp_legend(out, MARGIN_PX, y);
-    const int second = y + 20;
-    picture_text(out, MARGIN_PX, second, 1, faint, caption);
+    } else {
+        const double places[] = {0.0, 0.5, 1.0};
+        char labels[3][16];
+        for (int i = 0; i < 3; ++i)
+            snprintf(labels[i], sizeof labels[i], "%.2g",
+                     densities[0] * pow(densities[1] / densities[0], places[i]));
+        draw_ramp_legend(out, MARGIN_PX, y, "sum of depth weights in a cell", places,
+                         (const char(*)[16])labels, 3);
+    }
+    picture_text(out, MARGIN_PX, y + 36, SMALL_PX, faint, caption);
     return true;
 }
 
 bool camera_sheet(const picture *views, const char *const *names, int num_views, int columns,
-                  picture *out)
+                  const double *near_far, picture *out)
 {
     enum { GAP = 4 };
+    const int legend = near_far != NULL ? 28 : 0;
     int width = 1, height = 1;
     for (int i = 0; i < num_views; ++i) {
         if (views[i].width > width) width = views[i].width;
         if (views[i].height > height) height = views[i].height;
     }
     const int rows = (num_views + columns - 1) / columns;
-    if (!picture_create(columns * (width + GAP) + GAP, rows * (height + GAP) + GAP, paper, out))
+    if (!picture_create(columns * (width + GAP) + GAP, rows * (height + GAP) + GAP + legend, paper,
+                        out))
         return false;
     for (int i = 0; i < num_views; ++i) {
         const int x = GAP + i % columns * (width + GAP), y = GAP + i / columns * (height + GAP);
         picture_copy(out, x, y, &views[i]);
-        picture_rect(out, x + 4, y + 4, picture_text_width(1, names[i]) + 7, 15, paper, 0.6);
-        picture_text(out, x + 8, y + 8, 1, white, names[i]);
+        picture_rect(out, x + 4, y + 4, picture_text_width(SMALL_PX, names[i]) + 8.0, 17, paper,
+                     0.6);
+        picture_text(out, x + 8, y + 16, SMALL_PX, white, names[i]);
+    }
+    if (near_far != NULL) {
+        const double metres[] = {near_far[1], 20.0, 10.0, 5.0, near_far[0]};
+        double places[5];
+        char labels[5][16];
+        for (int i = 0; i < 5; ++i) {
+            places[i] = log(near_far[1] / metres[i]) / log(near_far[1] / near_far[0]);
+            snprintf(labels[i], sizeof labels[i], "%s%.0f m", i == 0 ? ">" : "", metres[i]);
+        }
+        draw_ramp_legend(out, GAP + 4, rows * (height + GAP) + GAP + 3, "depth", places,
+                         (const char(*)[16])labels, 5);
     }
     return true;
 }

@@ -13,18 +13,19 @@ typedef enum bev_map_kind {
 } bev_map_kind;
 
 // side px square. pooled is [B, Z, Y, X, cols] with the channels of a simulation; batch 0 is drawn,
-// its cells in z summed.
+// its cells in z summed. range gets the densities that the ramp, or the shade, runs between.
 bool bev_map_pooled(const spops_bev_geometry *geometry, const float *pooled, int64_t cols,
-                    bev_map_kind kind, int side, picture *out);
+                    bev_map_kind kind, int side, double range[2], picture *out);
 bool bev_map_scene(const spops_bev_geometry *geometry, const scene *s, int side, picture *out);
 
-// Panels side by side, each under its title, above a legend of the classes (or of the density
-// ramp).
+// Panels side by side, each under its title, above a legend: of the classes, or of the ramp between
+// two densities.
 bool bev_map_sheet(const picture *panels, const char *const *titles, int num_panels,
-                   const char *caption, bool classes, picture *out);
+                   const char *caption, const double *densities, picture *out);
 
-// Camera pictures in rows of `columns`, each with its name.
+// Camera pictures in rows of `columns`, each with its name. near_far (or NULL): they are depths,
+// and the ramp runs between these, m.
 bool camera_sheet(const picture *views, const char *const *names, int num_views, int columns,
-                  picture *out);
+                  const double *near_far, picture *out);
 
 #endif

@@ -151,7 +151,7 @@ static bool draw_cameras(demo *d)
             *depths = calloc((size_t)num, sizeof *depths);
     const char **names = calloc((size_t)num, sizeof *names);
     int *order = calloc((size_t)num, sizeof *order);
-    picture sheet = {0, 0, NULL};
+    picture sheet = {0, 0, NULL, NULL, 0};
     char error[RIG_ERROR_BYTES];
     bool ok = views != NULL && depths != NULL && names != NULL && order != NULL;
 
@@ -170,7 +170,9 @@ static bool draw_cameras(demo *d)
     }
     progress_clear();
     for (int i = 0; ok && i < 2; ++i) {
-        ok = camera_sheet(i == 0 ? views : depths, names, num, num < 3 ? num : 3, &sheet) ||
+        static const double near_far[] = {SIM_VIEW_NEAR_M, SIM_VIEW_FAR_M};
+        ok = camera_sheet(i == 0 ? views : depths, names, num, num < 3 ? num : 3,
+                          i == 0 ? NULL : near_far, &sheet) ||
              fail(d, "no memory for the cameras' pictures");
         if (ok) ok = write_picture(d, i == 0 ? "demo_cameras.png" : "demo_depth.png", &sheet);
         picture_destroy(&sheet);
@@ -438,11 +440,14 @@ static bool draw_grid(demo *d)
 {
     enum { SIDE = 720 };
     const int64_t num_out = d->info.num_cells * d->job->cols;
-    picture panels[2] = {{0, 0, NULL}, {0, 0, NULL}}, sheet = {0, 0, NULL};
+    picture panels[2], sheet;
+    double range[2];
     char caption[256], points[COMMAND_NUMBER_BYTES];
     double *wide = malloc((size_t)num_out * sizeof *wide);
     float *pooled = malloc((size_t)num_out * sizeof *pooled);
     bool ok = (wide != NULL && pooled != NULL) || fail(d, "no memory for the grid's pictures");
+    memset(panels, 0, sizeof panels);
+    memset(&sheet, 0, sizeof sheet);
 
     if (ok) {
         elements_decode(wide_dtype(d), d->host_out, num_out, wide);
@@ -456,15 +461,16 @@ static bool draw_grid(demo *d)
              (int)d->geometry.shape.num_cells_x, (int)d->geometry.shape.num_cells_y,
              (int)d->job->cols, elements_name(d->job->dtype));
     for (int i = 0; ok && i < 2; ++i) {
-        static const char *const titles[2][2] = {{"pooled features", "the street itself"},
-                                                 {"pooled colours", "pooled depth weights"}};
+        static const char *const titles[2][2] = {
+            {"features pooled into the grid", "the truth: the street from above"},
+            {"colours pooled into the grid", "depth weights pooled into the grid"}};
         progress_show("maps", i + 1, 2);
         ok = bev_map_pooled(&d->geometry, pooled, d->job->cols,
-                            i == 0 ? BEV_MAP_CLASS : BEV_MAP_COLOUR, SIDE, &panels[0]) &&
+                            i == 0 ? BEV_MAP_CLASS : BEV_MAP_COLOUR, SIDE, range, &panels[0]) &&
              (i == 0 ? bev_map_scene(&d->geometry, d->street, SIDE, &panels[1])
                      : bev_map_pooled(&d->geometry, pooled, d->job->cols, BEV_MAP_DENSITY, SIDE,
-                                      &panels[1])) &&
-             bev_map_sheet(panels, titles[i], 2, caption, i == 0, &sheet);
+                                      range, &panels[1])) &&
+             bev_map_sheet(panels, titles[i], 2, caption, i == 0 ? NULL : range, &sheet);
         if (!ok) fail(d, "no memory for the grid's pictures");
         if (ok) ok = write_picture(d, i == 0 ? "demo_bev.png" : "demo_density.png", &sheet);
         picture_destroy(&panels[0]);

@@ -1,144 +1,133 @@
 #include "tools/picture.h"
 
-#include <errno.h>
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include <png.h>
+#include <cairo.h>
 
 #define MAX_SIDE_PX 16384
-#define FONT_ROWS   9
-#define FONT_FIRST  32
-#define FONT_COUNT  95
-
-// A glyph is nine rows from the top, each five pixels as one digit to base 32 (0-9, A-V; 16 is the
-// leftmost pixel). The last two rows lie below the line.
-static const char font[FONT_COUNT][FONT_ROWS + 1] = {
-    "000000000", "444440400", "AAA000000", "AAVAVAA00", "4FKE5U400", "OP248J300", "CIK8LID00",
-    "448000000", "248884200", "842224800", "04LEL4000", "044V44000", "00000CC48", "000V00000",
-    "00000CC00", "01248G000", "EHJLPHE00", "4C4444E00", "EH1248V00", "V2421HE00", "26AIV2200",
-    "VGU11HE00", "68GUHHE00", "V12488800", "EHHEHHE00", "EHHF12C00", "0CC0CC000", "0CC0CC480",
-    "248G84200", "00V0V0000", "842124800", "EH1240400", "EH1DLLE00", "EHHVHHH00", "UHHUHHU00",
-    "EHGGGHE00", "SIHHHIS00", "VGGUGGV00", "VGGUGGG00", "EHGNHHF00", "HHHVHHH00", "E44444E00",
-    "72222IC00", "HIKOKIH00", "GGGGGGV00", "HRLLHHH00", "HHPLJHH00", "EHHHHHE00", "UHHUGGG00",
-    "EHHHLID00", "UHHUKIH00", "FGGE11U00", "V44444400", "HHHHHHE00", "HHHHHA400", "HHHLLLA00",
-    "HHA4AHH00", "HHHA44400", "V1248GV00", "E88888E00", "0G8421000", "E22222E00", "4AH000000",
-    "0000000V0", "842000000", "00E1FHF00", "GGMPHHU00", "00EGGHE00", "11DJHHF00", "00EHVGE00",
-    "698S88800", "00FHHHF1E", "GGMPHHH00", "40C444E00", "2062222IC", "GGIKOKI00", "C44444E00",
-    "00QLLHH00", "00MPHHH00", "00EHHHE00", "00UHHHUGG", "00FHHHF11", "00MPGGG00", "00FGE1U00",
-    "88S889600", "00HHHJD00", "00HHHA400", "00HHLLA00", "00HA4AH00", "00HHHHF1E", "00V248V00",
-    "244844200", "444444400", "844244800", "008L20000",
-};
+#define PI          3.14159265358979323846
 
 bool picture_create(int width, int height, colour fill, picture *out)
 {
     memset(out, 0, sizeof *out);
     if (width < 1 || height < 1 || width > MAX_SIDE_PX || height > MAX_SIDE_PX) return false;
-    out->rgb = malloc((size_t)width * (size_t)height * 3);
-    if (out->rgb == NULL) return false;
-    out->width = width, out->height = height;
-    for (size_t i = 0; i < (size_t)width * (size_t)height; ++i) {
-        out->rgb[3 * i] = fill.r, out->rgb[3 * i + 1] = fill.g, out->rgb[3 * i + 2] = fill.b;
+    out->surface = cairo_image_surface_create(CAIRO_FORMAT_RGB24, width, height);
+    if (cairo_surface_status(out->surface) != CAIRO_STATUS_SUCCESS) {
+        picture_destroy(out);
+        return false;
     }
+    out->width = width, out->height = height;
+    out->pixels = (uint32_t *)(void *)cairo_image_surface_get_data(out->surface);
+    out->stride = cairo_image_surface_get_stride(out->surface) / (int)sizeof *out->pixels;
+    picture_rect(out, 0, 0, width, height, fill, 1.0);
     return true;
 }
 
 void picture_destroy(picture *p)
 {
-    free(p->rgb);
+    if (p->surface != NULL) cairo_surface_destroy(p->surface);
     memset(p, 0, sizeof *p);
 }
 
-void picture_blend(picture *p, int x, int y, colour c, double alpha)
+// A pen on pixels that may have been written directly; lift it when done.
+static cairo_t *pen(picture *p, colour c, double alpha)
 {
-    if (x < 0 || y < 0 || x >= p->width || y >= p->height || !(alpha > 0.0)) return;
-    if (alpha > 1.0) alpha = 1.0;
-    uint8_t *at = p->rgb + 3 * ((size_t)y * (size_t)p->width + (size_t)x);
-    const uint8_t over[3] = {c.r, c.g, c.b};
-    for (int i = 0; i < 3; ++i)
-        at[i] = (uint8_t)lrint(at[i] + alpha * (over[i] - at[i]));
+    cairo_surface_mark_dirty(p->surface);
+    cairo_t *cr = cairo_create(p->surface);
+    cairo_set_source_rgba(cr, c.r / 255.0, c.g / 255.0, c.b / 255.0, alpha);
+    return cr;
 }
 
-void picture_rect(picture *p, int x, int y, int width, int height, colour c, double alpha)
+static void lift(picture *p, cairo_t *cr)
 {
-    for (int j = y; j < y + height; ++j)
-        for (int i = x; i < x + width; ++i)
-            picture_blend(p, i, j, c, alpha);
+    cairo_destroy(cr);
+    cairo_surface_flush(p->surface);
+}
+
+void picture_rect(picture *p, double x, double y, double width, double height, colour c,
+                  double alpha)
+{
+    cairo_t *cr = pen(p, c, alpha);
+    cairo_rectangle(cr, x, y, width, height);
+    cairo_fill(cr);
+    lift(p, cr);
 }
 
 void picture_ring(picture *p, double cx, double cy, double radius, double line_px, colour c,
                   double alpha)
 {
-    const double reach = radius + line_px;
-    for (int y = (int)floor(cy - reach); y <= (int)ceil(cy + reach); ++y)
-        for (int x = (int)floor(cx - reach); x <= (int)ceil(cx + reach); ++x) {
-            const double off = fabs(hypot(x + 0.5 - cx, y + 0.5 - cy) - radius);
-            const double cover = 0.5 * line_px + 0.5 - off;
-            picture_blend(p, x, y, c, alpha * (cover > 1.0 ? 1.0 : cover));
-        }
-}
-
-static bool inside_polygon(const double (*xy)[2], int num_points, double x, double y)
-{
-    bool inside = false;
-    for (int i = 0, j = num_points - 1; i < num_points; j = i++)
-        if ((xy[i][1] > y) != (xy[j][1] > y) &&
-            x < xy[i][0] + (xy[j][0] - xy[i][0]) * (y - xy[i][1]) / (xy[j][1] - xy[i][1]))
-            inside = !inside;
-    return inside;
+    cairo_t *cr = pen(p, c, alpha);
+    cairo_set_line_width(cr, line_px);
+    cairo_arc(cr, cx, cy, radius, 0.0, 2.0 * PI);
+    cairo_stroke(cr);
+    lift(p, cr);
 }
 
 void picture_polygon(picture *p, const double (*xy)[2], int num_points, colour c, double alpha)
 {
-    enum { SUB = 4 };
-    double low[2] = {INFINITY, INFINITY}, high[2] = {-INFINITY, -INFINITY};
+    cairo_t *cr = pen(p, c, alpha);
     for (int i = 0; i < num_points; ++i)
-        for (int k = 0; k < 2; ++k) {
-            low[k] = fmin(low[k], xy[i][k]);
-            high[k] = fmax(high[k], xy[i][k]);
-        }
-    const int x0 = (int)fmax(floor(low[0]), 0.0), x1 = (int)fmin(ceil(high[0]), p->width);
-    const int y0 = (int)fmax(floor(low[1]), 0.0), y1 = (int)fmin(ceil(high[1]), p->height);
-    for (int y = y0; y < y1; ++y)
-        for (int x = x0; x < x1; ++x) {
-            int covered = 0;
-            for (int k = 0; k < SUB * SUB; ++k)
-                covered += inside_polygon(xy, num_points, x + (k % SUB + 0.5) / SUB,
-                                          y + (k / SUB + 0.5) / SUB);
-            picture_blend(p, x, y, c, alpha * covered / (SUB * SUB));
-        }
+        cairo_line_to(cr, xy[i][0], xy[i][1]);
+    cairo_fill(cr);
+    lift(p, cr);
 }
 
 void picture_copy(picture *p, int x, int y, const picture *from)
 {
-    for (int j = 0; j < from->height; ++j)
-        for (int i = 0; i < from->width; ++i) {
-            const uint8_t *at = from->rgb + 3 * ((size_t)j * (size_t)from->width + (size_t)i);
-            const colour c = {at[0], at[1], at[2]};
-            picture_blend(p, x + i, y + j, c, 1.0);
-        }
+    const colour black = {0, 0, 0};
+    cairo_t *cr = pen(p, black, 1.0);
+    cairo_surface_mark_dirty(from->surface);
+    cairo_set_source_surface(cr, from->surface, x, y);
+    cairo_paint(cr);
+    lift(p, cr);
 }
 
-void picture_text(picture *p, int x, int y, int scale, colour c, const char *text)
+static double text_width(cairo_t *cr, double size_px, const char *text)
 {
-    for (; *text != '\0'; ++text, x += PICTURE_FONT_WIDTH * scale) {
-        int code = (unsigned char)*text;
-        if (code < FONT_FIRST || code >= FONT_FIRST + FONT_COUNT) code = '?';
-        const char *glyph = font[code - FONT_FIRST];
-        for (int row = 0; row < FONT_ROWS; ++row) {
-            const int bits = glyph[row] <= '9' ? glyph[row] - '0' : glyph[row] - 'A' + 10;
-            for (int col = 0; col < 5; ++col)
-                if (bits >> (4 - col) & 1)
-                    picture_rect(p, x + col * scale, y + row * scale, scale, scale, c, 1.0);
-        }
-    }
+    cairo_text_extents_t extents;
+    cairo_select_font_face(cr, "sans-serif", CAIRO_FONT_SLANT_NORMAL, CAIRO_FONT_WEIGHT_NORMAL);
+    cairo_set_font_size(cr, size_px);
+    cairo_text_extents(cr, text, &extents);
+    return cairo_status(cr) == CAIRO_STATUS_SUCCESS ? extents.x_advance : 0.0;
 }
 
-int picture_text_width(int scale, const char *text)
+double picture_text(picture *p, double x, double y, double size_px, colour c, const char *text)
 {
-    return (int)strlen(text) * PICTURE_FONT_WIDTH * scale;
+    cairo_t *cr = pen(p, c, 1.0);
+    const double width = text_width(cr, size_px, text);
+    cairo_move_to(cr, x, y);
+    cairo_show_text(cr, text);
+    lift(p, cr);
+    return width;
+}
+
+double picture_text_width(double size_px, const char *text)
+{
+    cairo_surface_t *surface = cairo_image_surface_create(CAIRO_FORMAT_RGB24, 1, 1);
+    cairo_t *cr = cairo_create(surface);
+    const double width = text_width(cr, size_px, text);
+    cairo_destroy(cr);
+    cairo_surface_destroy(surface);
+    return width;
+}
+
+void picture_scale_bar(picture *p, double x, double y, double length_px, double size_px, colour c,
+                       const char *label)
+{
+    const double tick = 0.35 * size_px;
+    cairo_t *cr = pen(p, c, 1.0);
+    cairo_set_line_width(cr, 2.0);
+    cairo_move_to(cr, x, y - tick);
+    cairo_line_to(cr, x, y + tick);
+    cairo_move_to(cr, x + length_px, y - tick);
+    cairo_line_to(cr, x + length_px, y + tick);
+    cairo_move_to(cr, x, y);
+    cairo_line_to(cr, x + length_px, y);
+    cairo_stroke(cr);
+    lift(p, cr);
+    picture_text(p, x + length_px + 0.5 * size_px, y + tick, size_px, c, label);
 }
 
 uint8_t picture_srgb(double linear)
@@ -149,58 +138,55 @@ uint8_t picture_srgb(double linear)
     return (uint8_t)lrint(255.0 * v);
 }
 
+// Every sixteenth of the map "inferno" (N. Smith, S. van der Walt, E. Firing; CC0).
 colour picture_ramp(double t)
 {
-    static const double stops[][3] = {{8, 8, 28},    {42, 28, 96},   {98, 34, 128},  {166, 50, 116},
-                                      {224, 92, 74}, {250, 160, 52}, {252, 240, 150}};
-    const int last = (int)(sizeof stops / sizeof stops[0]) - 1;
+    static const uint8_t stops[17][3] = {
+        {0, 0, 4},       {11, 7, 36},    {33, 12, 74},  {61, 9, 101},   {87, 16, 110},
+        {113, 25, 110},  {138, 34, 106}, {163, 44, 97}, {188, 55, 84},  {210, 70, 68},
+        {228, 90, 49},   {241, 115, 29}, {249, 142, 9}, {252, 172, 17}, {249, 203, 53},
+        {242, 234, 105}, {252, 255, 164}};
     if (!(t > 0.0)) t = 0.0;
     if (t > 1.0) t = 1.0;
-    const int i = t >= 1.0 ? last - 1 : (int)(t * last);
-    const double f = t * last - i;
-    const colour c = {(uint8_t)lrint(stops[i][0] + f * (stops[i + 1][0] - stops[i][0])),
-                      (uint8_t)lrint(stops[i][1] + f * (stops[i + 1][1] - stops[i][1])),
-                      (uint8_t)lrint(stops[i][2] + f * (stops[i + 1][2] - stops[i][2]))};
+    const int i = t >= 1.0 ? 15 : (int)(t * 16.0);
+    const double f = t * 16.0 - i;
+    uint8_t at[3];
+    for (int k = 0; k < 3; ++k)
+        at[k] = (uint8_t)lrint(stops[i][k] + f * (stops[i + 1][k] - stops[i][k]));
+    const colour c = {at[0], at[1], at[2]};
     return c;
 }
 
-static bool fail_png(const char *path, const char *why, char *error, size_t error_bytes)
+static bool check(const char *path, cairo_status_t status, char *error, size_t error_bytes)
 {
-    snprintf(error, error_bytes, "%s: %s", path, why);
+    if (status == CAIRO_STATUS_SUCCESS) return true;
+    snprintf(error, error_bytes, "%s: %s", path, cairo_status_to_string(status));
     return false;
 }
 
 bool picture_write_png(const picture *p, const char *path, char *error, size_t error_bytes)
 {
-    png_image image;
-    memset(&image, 0, sizeof image);
-    image.version = PNG_IMAGE_VERSION;
-    image.width = (png_uint_32)p->width;
-    image.height = (png_uint_32)p->height;
-    image.format = PNG_FORMAT_RGB;
-    if (!png_image_write_to_file(&image, path, 0, p->rgb, 0, NULL))
-        return fail_png(path, image.message, error, error_bytes);
-    return true;
+    cairo_surface_mark_dirty(p->surface);
+    return check(path, cairo_surface_write_to_png(p->surface, path), error, error_bytes);
 }
 
 bool picture_read_png(const char *path, picture *out, char *error, size_t error_bytes)
 {
     const colour black = {0, 0, 0};
-    png_image image;
-    memset(&image, 0, sizeof image);
+    picture from = {0, 0, NULL, NULL, 0};
     memset(out, 0, sizeof *out);
-    image.version = PNG_IMAGE_VERSION;
-    if (!png_image_begin_read_from_file(&image, path))
-        return fail_png(path, image.message, error, error_bytes);
-    image.format = PNG_FORMAT_RGB;
-    if (image.width > MAX_SIDE_PX || image.height > MAX_SIDE_PX ||
-        !picture_create((int)image.width, (int)image.height, black, out)) {
-        png_image_free(&image);
-        return fail_png(path, "too large", error, error_bytes);
+    from.surface = cairo_image_surface_create_from_png(path);
+    bool ok = check(path, cairo_surface_status(from.surface), error, error_bytes);
+    // A copy of the file, which cairo keeps beside the pixels.
+    if (ok) cairo_surface_set_mime_data(from.surface, CAIRO_MIME_TYPE_PNG, NULL, 0, NULL, NULL);
+    if (ok) {
+        ok = picture_create(cairo_image_surface_get_width(from.surface),
+                            cairo_image_surface_get_height(from.surface), black, out);
+        if (ok)
+            picture_copy(out, 0, 0, &from);
+        else
+            snprintf(error, error_bytes, "%s: too large", path);
     }
-    if (!png_image_finish_read(&image, NULL, out->rgb, 0, NULL)) {
-        picture_destroy(out);
-        return fail_png(path, image.message, error, error_bytes);
-    }
-    return true;
+    picture_destroy(&from);
+    return ok;
 }

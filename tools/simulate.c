@@ -230,15 +230,15 @@ bool simulate_view(const scene *s, const spops_bev_camera *camera, int image_wid
                 const scene_hit hit = look(s, &through, u - 0.5, v - 0.5);
                 for (int k = 0; k < 3; ++k)
                     rgb[k] += hit.rgb[k] < 1.0f ? hit.rgb[k] : 1.0f;
-                // 1 at 2 m, 0 from 60 m on, even steps in the logarithm.
                 if (hit.what != SCENE_SKY)
-                    near += fmin(1.0, fmax(0.0, 1.0 - log(hit.distance / 2.0) / log(30.0)));
+                    near += fmin(1.0, fmax(0.0, log(SIM_VIEW_FAR_M / hit.distance) /
+                                                    log(SIM_VIEW_FAR_M / SIM_VIEW_NEAR_M)));
             }
             const double share = 1.0 / (samples * samples);
             const colour c = {picture_srgb(share * rgb[0]), picture_srgb(share * rgb[1]),
                               picture_srgb(share * rgb[2])};
-            picture_blend(view, x, y, c, 1.0);
-            picture_blend(depths, x, y, picture_ramp(share * near), 1.0);
+            picture_set(view, x, y, c);
+            picture_set(depths, x, y, picture_ramp(share * near));
         }
     return true;
 }

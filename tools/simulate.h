@@ -26,8 +26,10 @@ bool simulate(const scene *s, const spops_bev_geometry *geometry, int64_t cols,
               size_t error_bytes);
 void simulation_free(simulation *sim);
 
-// What a camera sees, `width` pixels wide: its colours, and its depths by picture_ramp (near is
-// bright).
+// What a camera sees, `width` pixels wide: its colours, and its depths by picture_ramp from
+// SIM_VIEW_FAR_M (dark) to SIM_VIEW_NEAR_M (bright), in even steps of the logarithm.
+#define SIM_VIEW_NEAR_M 2.0
+#define SIM_VIEW_FAR_M  60.0
 bool simulate_view(const scene *s, const spops_bev_camera *camera, int image_width,
                    int image_height, int width, int samples, picture *view, picture *depths,
                    char *error, size_t error_bytes);
