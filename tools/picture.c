@@ -78,7 +78,7 @@ void picture_copy(picture *p, int x, int y, const picture *from)
 {
     const colour black = {0, 0, 0};
     cairo_t *cr = pen(p, black, 1.0);
-    cairo_surface_mark_dirty(from->surface);
+    if (from->pixels != NULL) cairo_surface_mark_dirty(from->surface); // none: as it was read
     cairo_set_source_surface(cr, from->surface, x, y);
     cairo_paint(cr);
     lift(p, cr);
@@ -177,8 +177,6 @@ bool picture_read_png(const char *path, picture *out, char *error, size_t error_
     memset(out, 0, sizeof *out);
     from.surface = cairo_image_surface_create_from_png(path);
     bool ok = check(path, cairo_surface_status(from.surface), error, error_bytes);
-    // A copy of the file, which cairo keeps beside the pixels.
-    if (ok) cairo_surface_set_mime_data(from.surface, CAIRO_MIME_TYPE_PNG, NULL, 0, NULL, NULL);
     if (ok) {
         ok = picture_create(cairo_image_surface_get_width(from.surface),
                             cairo_image_surface_get_height(from.surface), black, out);
