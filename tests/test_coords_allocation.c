@@ -186,6 +186,16 @@ static spops_status reserve_pyramid(setting *s, spops_context *ctx, void **made)
     return spops_pyramid_reserve(ctx, s->in, &o, (spops_pyramid **)made);
 }
 
+static spops_status create_pool(setting *s, spops_context *ctx, void **made)
+{
+    return spops_pool_create(ctx, s->map, NULL, (spops_pool **)made);
+}
+
+static spops_status create_global_pool(setting *s, spops_context *ctx, void **made)
+{
+    return spops_pool_create_global(ctx, s->in, 10, NULL, (spops_pool **)made);
+}
+
 static void destroy_coords(void *made)
 {
     spops_coords_destroy((spops_coords *)made);
@@ -211,6 +221,11 @@ static void destroy_pyramid(void *made)
     spops_pyramid_destroy((spops_pyramid *)made);
 }
 
+static void destroy_pool(void *made)
+{
+    spops_pool_destroy((spops_pool *)made);
+}
+
 static const allocating_call calls[] = {
     {"coords_create", create, destroy_coords},
     {"coords_reserve", reserve, destroy_coords},
@@ -228,6 +243,8 @@ static const allocating_call calls[] = {
     {"kernel_map_reserve", reserve_map, destroy_map},
     {"kernel_map_load", load_map, destroy_map},
     {"kernel_map_save", save_map, NULL},
+    {"pool_create", create_pool, destroy_pool},
+    {"pool_create_global", create_global_pool, destroy_pool},
     {"pyramid_create", create_pyramid, destroy_pyramid},
     {"pyramid_reserve", reserve_pyramid, destroy_pyramid},
 };

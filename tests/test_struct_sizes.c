@@ -138,6 +138,15 @@ static spops_status read_pyramid(fixture *f, const void *s)
     return status;
 }
 
+static spops_status read_sparse_pool(fixture *f, const void *s)
+{
+    spops_pool *made = NULL;
+    const spops_status status =
+        spops_pool_create_global(f->ctx, f->coords, 2, (const spops_pool_options *)s, &made);
+    spops_pool_destroy(made);
+    return status;
+}
+
 static spops_bev_geometry good_geometry(void)
 {
     static spops_bev_camera camera = {{4, 0, 1, 0, 4, 1, 0, 0, 1},
@@ -439,6 +448,7 @@ Test(struct_sizes, read)
     CHECK_READ(spops_voxels_options, good_voxels(), read_voxels);
     CHECK_READ(spops_devoxels_options, good_devoxels(), read_devoxels);
     CHECK_READ(spops_kernel_map_options, spops_kernel_map_options_default(), read_map);
+    CHECK_READ(spops_pool_options, spops_pool_options_default(), read_sparse_pool);
     CHECK_READ(spops_pyramid_options, spops_pyramid_options_default(), read_pyramid);
     CHECK_READ(spops_bev_geometry, good_geometry(), read_geometry);
     CHECK_READ(spops_bev_options, spops_bev_options_default(), read_bev_options);

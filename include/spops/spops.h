@@ -15,6 +15,7 @@
 #include "spops/voxels.h"
 #include "spops/kernel_map.h"
 #include "spops/pyramid.h"
+#include "spops/pool.h"
 #include "spops/norm.h"
 #include "spops/sparseconv.h"
 #include "spops/weights.h"

@@ -602,6 +602,19 @@ __global__ void __launch_bounds__(threads)
     index_rows[r] = r;
 }
 
+// ---- What is asked of a set ---------------------------------------------------------------------
+
+__global__ void __launch_bounds__(threads)
+    read_batches(const int32_t *rows, const int32_t *num_rows, int32_t columns, int32_t *batches)
+{
+    spops::grid_dependency_wait();
+    spops::grid_launch_dependents();
+    const int64_t r = (int64_t)blockIdx.x * threads + threadIdx.x;
+    if (r < *num_rows) batches[r] = rows[r * columns];
+}
+
+// ---- Steps of a build ---------------------------------------------------------------------------
+
 // tile_counts of n tiles: left alone where they are few, else scanned.
 spops_status scan_tiles(spops_context *ctx, int32_t *counts, int64_t n, bool *scanned)
 {
@@ -792,4 +805,13 @@ extern "C" spops_status spops_cuda_coords_build(spops_context *ctx,
                                                  p.per_item));
     }
     return build_index(ctx, p);
+}
+
+extern "C" spops_status spops_cuda_coords_batches(spops_context *ctx,
+                                                  const spops_coords_batches_args *args)
+{
+    const spops_coords_arrays *coords = args->coords;
+    return launch<WAITS_FOR_PREVIOUS>(
+        ctx, "coords: read_batches", read_batches, blocks_for(coords->max_rows, threads), threads,
+        coords->rows, &coords->state->num_rows, coords->layout.dims + 1, args->batches);
 }

@@ -600,3 +600,17 @@ spops_status spops_cpu_coords_build(spops_context *ctx, const spops_coords_build
     if (index.sorted_keys != NULL) fill_sorted(ctx, coords, &index, &w.sort);
     return SPOPS_STATUS_OK;
 }
+
+spops_status spops_cpu_coords_batches(spops_context *ctx, const spops_coords_batches_args *args)
+{
+    const spops_coords_arrays *coords = args->coords;
+    const int64_t n = coords->state->num_rows, columns = coords->layout.dims + 1;
+    const int num_parts = parts_for(ctx, n);
+#pragma omp parallel for num_threads(num_parts) if (num_parts > 1) schedule(static, 1)
+    for (int part = 0; part < num_parts; ++part) {
+        const int64_t end = spops_part_begin(n, part + 1, num_parts);
+        for (int64_t row = spops_part_begin(n, part, num_parts); row < end; ++row)
+            args->batches[row] = coords->rows[row * columns];
+    }
+    return SPOPS_STATUS_OK;
+}

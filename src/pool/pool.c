@@ -1,0 +1,160 @@
+// Sparse pooling: a plan of segments, filled from the pairs of a kernel map or from the batches of a
+// set. Reductions and gradients are segreduce's.
+#include "spops/pool.h"
+
+#include "coords/kernel_maps.h"
+#include "core/check.h"
+#include "segments/segments.h"
+
+struct spops_pool {
+    spops_context *ctx;          // made it, frees it
+    const spops_kernel_map *map; // of its windows; NULL: global
+    const spops_coords *coords;  // of its batches
+    const int32_t *num_terms;    // [1] what a set is made from, where ctx runs
+    const int32_t *keys, *idx;   // [max_terms]; idx NULL: term t is row t
+    int32_t *batches;            // [rows of coords]
+    size_t batches_bytes;
+    spops_segments *segments;
+};
+
+// With segments reserved and filled once.
+static spops_status finish(spops_context *ctx, int64_t num_segments, int64_t max_terms,
+                           int64_t num_rows, const spops_pool_options *options, spops_pool *pool)
+{
+    spops_segments_options o = spops_segments_options_default();
+    o.num_rows = num_rows;
+    o.max_cols = options->max_cols;
+    o.gradients = options->gradients;
+    SPOPS_TRY(spops_segments_reserve(ctx, num_segments, max_terms, &o, &pool->segments));
+    SPOPS_TRY(spops_pool_set(ctx, pool));
+    return ctx->backend->wait(ctx);
+}
+
+static spops_status read_options(spops_context *ctx, const char *call,
+                                 const spops_pool_options *given, spops_pool_options *options)
+{
+    SPOPS_TRY(spops_read_options(ctx, call, given, options, sizeof *options));
+    SPOPS_REQUIRE(ctx, options->reserved == 0, "%s: reserved is %" PRId32 ", expected 0", call,
+                  options->reserved);
+    return SPOPS_STATUS_OK;
+}
+
+spops_status spops_pool_create(spops_context *ctx, const spops_kernel_map *map,
+                               const spops_pool_options *given, spops_pool **out)
+{
+    static const char call[] = "pool_create";
+    spops_pool_options options = {0};
+    spops_status status = SPOPS_STATUS_OK;
+    const spops_map_arrays *a;
+    spops_pool *pool = NULL;
+
+    SPOPS_BEGIN_CREATE(ctx, call, out);
+    SPOPS_TRY(read_options(ctx, call, given, &options));
+    SPOPS_TRY(spops_map_check(ctx, call, "map", map));
+    SPOPS_REQUIRE(ctx, (map->contents & SPOPS_MAP_PAIRS) != 0,
+                  "%s: map has no pairs, expected one made with SPOPS_MAP_PAIRS", call);
+    pool = spops_host_alloc(ctx, 1, sizeof *pool);
+    if (pool == NULL) return SPOPS_STATUS_OUT_OF_MEMORY;
+    a = &map->arrays;
+    pool->ctx = ctx;
+    pool->map = map;
+    pool->num_terms = a->tap_offsets + a->taps.num_taps;
+    pool->keys = a->out_rows;
+    pool->idx = a->in_rows;
+    SPOPS_TRY_GOTO(finish(ctx, a->out.max_rows, a->max_pairs, a->in.max_rows, &options, pool),
+                   status, fail);
+    *out = pool;
+    return SPOPS_STATUS_OK;
+
+fail:
+    spops_pool_destroy(pool);
+    return status;
+}
+
+spops_status spops_pool_create_global(spops_context *ctx, const spops_coords *coords,
+                                      int64_t num_batches, const spops_pool_options *given,
+                                      spops_pool **out)
+{
+    static const char call[] = "pool_create_global";
+    spops_pool_options options = {0};
+    spops_status status = SPOPS_STATUS_OK;
+    const spops_coords_arrays *a;
+    spops_pool *pool = NULL;
+
+    SPOPS_BEGIN_CREATE(ctx, call, out);
+    SPOPS_TRY(read_options(ctx, call, given, &options));
+    SPOPS_TRY(spops_coords_check(ctx, call, "coords", coords));
+    SPOPS_TRY(spops_check_count(ctx, call, "num_batches", num_batches));
+    SPOPS_REQUIRE_SLOT(ctx, call, coords_batches);
+    a = &coords->arrays;
+    SPOPS_REQUIRE(ctx, a->max_rows == 0 || a->layout.upper[0] < num_batches,
+                  "%s: num_batches is %" PRId64 ", expected more than %" PRId32
+                  ", the last batch in the box of coords",
+                  call, num_batches, a->layout.upper[0]);
+    pool = spops_host_alloc(ctx, 1, sizeof *pool);
+    if (pool == NULL) return SPOPS_STATUS_OUT_OF_MEMORY;
+    pool->ctx = ctx;
+    pool->coords = coords;
+    pool->num_terms = spops_coords_num_rows(coords);
+    pool->batches_bytes = (size_t)a->max_rows * sizeof *pool->batches;
+    SPOPS_TRY_GOTO(spops_backend_alloc(ctx, pool->batches_bytes, (void **)&pool->batches), status,
+                   fail);
+    pool->keys = pool->batches;
+    SPOPS_TRY_GOTO(finish(ctx, num_batches, a->max_rows, a->max_rows, &options, pool), status,
+                   fail);
+    *out = pool;
+    return SPOPS_STATUS_OK;
+
+fail:
+    spops_pool_destroy(pool);
+    return status;
+}
+
+static spops_status check_pool(spops_context *ctx, const char *call, const spops_pool *pool)
+{
+    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_REQUIRE(ctx, pool != NULL, "%s: pool is NULL", call);
+    return spops_check_home(ctx, call, "pool", pool->ctx);
+}
+
+spops_status spops_pool_set(spops_context *ctx, spops_pool *pool)
+{
+    SPOPS_TRY(check_pool(ctx, "pool_set", pool));
+    if (pool->coords != NULL) {
+        const spops_coords_batches_args args = {&pool->coords->arrays, pool->batches};
+        SPOPS_TRY(ctx->backend->coords_batches(ctx, &args));
+    }
+    return spops_segments_set(ctx, pool->segments, pool->num_terms, pool->keys, pool->idx, NULL);
+}
+
+spops_status spops_pool_execute(spops_context *ctx, const spops_pool *pool, spops_reduce reduce,
+                                spops_matrix x, spops_matrix out)
+{
+    SPOPS_TRY(check_pool(ctx, "pool_execute", pool));
+    return spops_segreduce_execute(ctx, pool->segments, reduce, x, NULL, out, NULL);
+}
+
+spops_status spops_pool_execute_backward(spops_context *ctx, const spops_pool *pool,
+                                         spops_reduce reduce, spops_matrix grad_out, spops_matrix x,
+                                         spops_matrix grad_x)
+{
+    SPOPS_TRY(check_pool(ctx, "pool_execute_backward", pool));
+    return spops_segreduce_execute_backward(ctx, pool->segments, reduce, grad_out, x, NULL, &grad_x,
+                                            NULL);
+}
+
+const spops_segments *spops_pool_segments(const spops_pool *pool)
+{
+    return pool == NULL ? NULL : pool->segments;
+}
+
+void spops_pool_destroy(spops_pool *pool)
+{
+    spops_context *ctx;
+    if (pool == NULL) return;
+    ctx = pool->ctx;
+    if (pool->segments != NULL || pool->batches != NULL) (void)ctx->backend->wait(ctx);
+    spops_segments_destroy(pool->segments);
+    spops_backend_free(ctx, pool->batches, pool->batches_bytes);
+    spops_host_free(ctx, pool, 1, sizeof *pool);
+}
