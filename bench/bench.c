@@ -7,6 +7,7 @@
 #include <time.h>
 
 #include "bench/bench_report.h"
+#include "support/terminal.h"
 
 #ifndef SPOPS_COMMIT
 #define SPOPS_COMMIT "unknown"
@@ -217,7 +218,7 @@ int bench_main(int argc, char **argv)
         for (int s = 0; s < NUM_SUITES; ++s)
             if (bench_wants(b.options.suites, suites[s]->name)) suites[s]->run(&b);
     }
-    bench_progress("%s", "");
+    progress_end();
     if (b.output != NULL && fclose(b.output) != 0)
         bench_fail(&b, "%s: %s", b.options.output, strerror(errno));
     spops_context_destroy(b.ctx);

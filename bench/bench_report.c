@@ -6,9 +6,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-#include <unistd.h>
+
+#include <jansson.h>
 
 #include "support/elements.h"
+#include "support/terminal.h"
 
 #define CPU_CASE_BUDGET_US 1.5e6 // slow CPU runs get fewer samples
 #define MIN_SAMPLES        3
@@ -48,27 +50,22 @@ bool bench_wants_dtype(const bench *b, unsigned own, spops_dtype dtype)
     return ((b->options.dtypes != 0 ? b->options.dtypes : own) >> dtype & 1u) != 0;
 }
 
-static void clear_progress(void)
-{
-    if (isatty(STDERR_FILENO)) fprintf(stderr, "\r\033[K");
-}
-
 void bench_progress(const char *format, ...)
 {
+    char text[512];
     va_list args;
-    if (!isatty(STDERR_FILENO)) return;
-    clear_progress();
     va_start(args, format);
-    vfprintf(stderr, format, args);
+    vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    fflush(stderr);
+    // How many cases a suite has is known when it ends.
+    progress_show(text, 0, 0);
 }
 
 bool bench_fail(bench *b, const char *format, ...)
 {
     va_list args;
     b->failed = true;
-    clear_progress();
+    progress_clear();
     fflush(stdout);
     fputs("bench: ", stderr);
     va_start(args, format);
@@ -221,81 +218,60 @@ void bench_case_note_text(bench_case *c, const char *key, const char *text)
     add_note(c, (bench_note){key, text, 0});
 }
 
-static void print_text(FILE *f, const char *text)
+static json_t *speedups_of(const bench_case *c, const bench_variant *v, int mode)
 {
-    fputc('"', f);
-    for (; *text != '\0'; ++text) {
-        const unsigned char c = (unsigned char)*text;
-        if (c == '"' || c == '\\')
-            fprintf(f, "\\%c", c);
-        else if (c < 0x20)
-            fprintf(f, "\\u%04x", c);
-        else
-            fputc(c, f);
+    json_t *all = json_object();
+    for (int i = 0; i < c->num_variants; ++i) {
+        const bench_variant *other = &c->variants[i];
+        if (!other->is_baseline || !other->has[mode]) continue;
+        json_object_set_new(all, other->name,
+                            json_real(other->timing[mode].median_us / v->timing[mode].median_us));
     }
-    fputc('"', f);
+    return all;
 }
 
-static void print_member(FILE *f, const char *key, const char *text)
+static void set_real(json_t *line, const char *key, double value)
 {
-    fprintf(f, "\"%s\": ", key);
-    print_text(f, text);
-    fputs(", ", f);
+    json_object_set_new(line, key, json_real(value)); // none where it is not finite
 }
 
-static void print_json(const bench *b, FILE *f, const bench_case *c, const bench_variant *v,
-                       int mode)
+static void print_json(bench *b, FILE *f, const bench_case *c, const bench_variant *v, int mode)
 {
     const device_timing *t = &v->timing[mode];
-    fputc('{', f);
-    print_member(f, "date", b->date);
-    print_member(f, "commit", b->options.commit);
-    print_member(f, "device", b->device.name);
-    print_member(f, "isa", b->device.isa);
-    print_member(f, "backend", b->backend == SPOPS_BACKEND_CUDA ? "cuda" : "cpu");
-    fprintf(f, "\"threads\": %d, ", (int)b->device.num_processors);
-    print_member(f, "suite", c->suite);
-    print_member(f, "case", c->name);
-    print_member(f, "dtype", dtype_name(c));
-    fprintf(f, "\"cols\": %lld, ", (long long)c->cols);
-    for (const bench_note *n = c->notes; n < c->notes + c->num_notes; ++n) {
-        if (n->text != NULL)
-            print_member(f, n->key, n->text);
-        else
-            fprintf(f, "\"%s\": %lld, ", n->key, (long long)n->number);
+    json_t *line = json_pack(
+        "{s:s, s:s, s:s, s:s, s:s, s:i, s:s, s:s, s:s, s:I}", "date", b->date, "commit",
+        b->options.commit, "device", b->device.name, "isa", b->device.isa, "backend",
+        b->backend == SPOPS_BACKEND_CUDA ? "cuda" : "cpu", "threads", (int)b->device.num_processors,
+        "suite", c->suite, "case", c->name, "dtype", dtype_name(c), "cols", (json_int_t)c->cols);
+    for (const bench_note *n = c->notes; n < c->notes + c->num_notes; ++n)
+        json_object_set_new(line, n->key,
+                            n->text != NULL ? json_string(n->text) : json_integer(n->number));
+    json_object_set_new(line, "variant", json_string(v->name));
+    json_object_set_new(line, "mode", json_string(mode == BENCH_HOT ? "hot" : "cold"));
+    set_real(line, "median_us", t->median_us);
+    set_real(line, "p10_us", t->p10_us);
+    set_real(line, "p90_us", t->p90_us);
+    set_real(line, "min_us", t->min_us);
+    if (c->bytes > 0) {
+        json_object_set_new(line, "bytes", json_integer(c->bytes));
+        json_object_set_new(line, "gather_bytes", json_integer(c->gather_bytes));
+        set_real(line, "gbps", 1e-3 * (double)c->bytes / t->median_us);
+        set_real(line, "copy_gbps", 1e-9 * b->copy_bytes_per_s);
+        set_real(line, "floor_us", floor_us(b, c));
+        set_real(line, "ratio", t->median_us / floor_us(b, c));
     }
-    print_member(f, "variant", v->name);
-    print_member(f, "mode", mode == BENCH_HOT ? "hot" : "cold");
-    fprintf(f, "\"median_us\": %.4g, \"p10_us\": %.4g, \"p90_us\": %.4g, \"min_us\": %.4g",
-            t->median_us, t->p10_us, t->p90_us, t->min_us);
-    if (c->bytes > 0)
-        fprintf(f,
-                ", \"bytes\": %lld, \"gather_bytes\": %lld, \"gbps\": %.4g, \"copy_gbps\": %.4g, "
-                "\"floor_us\": %.4g, \"ratio\": %.4g",
-                (long long)c->bytes, (long long)c->gather_bytes,
-                1e-3 * (double)c->bytes / t->median_us, 1e-9 * b->copy_bytes_per_s, floor_us(b, c),
-                t->median_us / floor_us(b, c));
-    if (gather_floor_us(b, c) > 0.0)
-        fprintf(f, ", \"cache_gbps\": %.4g, \"gather_floor_us\": %.4g, \"gather_ratio\": %.4g",
-                1e-9 * b->cache_bytes_per_s, gather_floor_us(b, c),
-                t->median_us / gather_floor_us(b, c));
-    if (!v->is_baseline) {
-        const char *separator = "";
-        fputs(", \"speedups\": {", f);
-        for (int i = 0; i < c->num_variants; ++i) {
-            const bench_variant *other = &c->variants[i];
-            if (!other->is_baseline || !other->has[mode]) continue;
-            fputs(separator, f);
-            print_text(f, other->name);
-            fprintf(f, ": %.4g", other->timing[mode].median_us / t->median_us);
-            separator = ", ";
-        }
-        fputc('}', f);
+    if (gather_floor_us(b, c) > 0.0) {
+        set_real(line, "cache_gbps", 1e-9 * b->cache_bytes_per_s);
+        set_real(line, "gather_floor_us", gather_floor_us(b, c));
+        set_real(line, "gather_ratio", t->median_us / gather_floor_us(b, c));
     }
-    fputs(", \"command\": ", f);
-    print_text(f, b->command);
-    fputs("}\n", f);
+    if (!v->is_baseline) json_object_set_new(line, "speedups", speedups_of(c, v, mode));
+    json_object_set_new(line, "command", json_string(b->command));
+    if (line == NULL || json_dumpf(line, f, JSON_REAL_PRECISION(4)) != 0)
+        bench_fail(b, "%s: a line of JSON cannot be written", c->name);
+    fputc('\n', f);
     fflush(f);
+    json_decref(line);
 }
 
 // Four digits or so, never an exponent.
@@ -322,39 +298,48 @@ static void print_table(const bench *b, const bench_case *c)
                    1e-9 * b->cache_bytes_per_s);
         putchar('\n');
     }
-    printf("  %-24s", "");
-    for (int mode = 0; mode < BENCH_NUM_MODES; ++mode)
-        if (b->options.modes[mode])
-            printf("%10s us %19s %8s %8s", mode == BENCH_HOT ? "hot" : "cold", "(p10 to p90)",
-                   "x floor", "gain");
-    putchar('\n');
+    text_table t;
+    memset(&t, 0, sizeof t);
+    table_cell(&t, "%s", "");
+    for (int mode = 0; mode < BENCH_NUM_MODES; ++mode) {
+        if (!b->options.modes[mode]) continue;
+        table_cell(&t, "%s us", mode == BENCH_HOT ? "hot" : "cold");
+        table_cell(&t, "(p10 to p90)");
+        table_cell(&t, "x floor");
+        table_cell(&t, "gain");
+    }
+    table_end_row(&t);
     for (int i = 0; i < c->num_variants; ++i) {
         const bench_variant *v = &c->variants[i];
-        printf("  %-24s", v->name);
+        table_cell(&t, "%s", v->name);
         for (int mode = 0; mode < BENCH_NUM_MODES; ++mode) {
-            const device_timing *t = &v->timing[mode];
-            char spread[80], ratio[24] = "", gain[24] = "";
+            const device_timing *m = &v->timing[mode];
             if (!b->options.modes[mode]) continue;
-            if (!v->has[mode]) {
-                printf("%10s    %19s %8s %8s", "-", "", "", "");
-                continue;
-            }
-            snprintf(spread, sizeof spread, "(%s to %s)", format_us(t->p10_us, low, sizeof low),
-                     format_us(t->p90_us, high, sizeof high));
-            if (c->bytes > 0) snprintf(ratio, sizeof ratio, "%.2f", t->median_us / floor_us(b, c));
-            if (v->is_baseline && speedup(c, v, mode) > 0.0)
-                snprintf(gain, sizeof gain, "%.2f", speedup(c, v, mode));
-            printf("%10s    %19s %8s %8s", format_us(t->median_us, number, sizeof number), spread,
-                   ratio, gain);
+            const bool has = v->has[mode];
+            table_cell(&t, "%s", has ? format_us(m->median_us, number, sizeof number) : "-");
+            if (has)
+                table_cell(&t, "(%s to %s)", format_us(m->p10_us, low, sizeof low),
+                           format_us(m->p90_us, high, sizeof high));
+            else
+                table_cell(&t, "%s", "");
+            if (has && c->bytes > 0)
+                table_cell(&t, "%.2f", m->median_us / floor_us(b, c));
+            else
+                table_cell(&t, "%s", "");
+            if (has && v->is_baseline && speedup(c, v, mode) > 0.0)
+                table_cell(&t, "%.2f", speedup(c, v, mode));
+            else
+                table_cell(&t, "%s", "");
         }
-        putchar('\n');
+        table_end_row(&t);
     }
+    table_print(&t, stdout, 2, terminal_columns(stdout));
     fflush(stdout);
 }
 
 void bench_case_print(bench *b, const bench_case *c)
 {
-    clear_progress();
+    progress_clear();
     if (!b->options.json) print_table(b, c);
     for (int i = 0; i < c->num_variants; ++i)
         for (int mode = 0; mode < BENCH_NUM_MODES; ++mode) {

@@ -8,7 +8,6 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "support/device.h"
 #include "tools/rig_default.h"
@@ -89,30 +88,6 @@ bool command_rig(const char *command, const char *path, rig *out)
 }
 
 // ---- Output -----------------------------------------------------------------------------------
-
-static bool progress_is_shown;
-
-void progress_show(const char *what, int done, int all)
-{
-    enum { WIDTH = 24 };
-    char bar[WIDTH + 1];
-    if (!isatty(STDERR_FILENO)) return;
-    const int full = all > 0 ? done * WIDTH / all : 0;
-    for (int i = 0; i < WIDTH; ++i)
-        bar[i] = i < full ? '#' : '.';
-    bar[WIDTH] = '\0';
-    fprintf(stderr, "\r\033[K[%s] %s", bar, what);
-    fflush(stderr);
-    progress_is_shown = true;
-}
-
-void progress_clear(void)
-{
-    if (!progress_is_shown) return;
-    fputs("\r\033[K", stderr);
-    fflush(stderr);
-    progress_is_shown = false;
-}
 
 const char *in_groups(int64_t value, char *text)
 {

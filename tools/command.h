@@ -9,6 +9,7 @@
 #include "spops/spops.h"
 #include "support/elements.h"
 #include "support/options.h"
+#include "support/terminal.h"
 #include "tools/rig_json.h"
 
 // Exit statuses.
@@ -66,10 +67,6 @@ void session_describe(const session *s, char *text, size_t bytes);
 bool command_rig(const char *command, const char *path, rig *out);
 
 // ---- Output -----------------------------------------------------------------------------------
-
-// A bar on stderr where that is a terminal; nothing otherwise.
-void progress_show(const char *what, int done, int all);
-void progress_clear(void);
 
 // "1,656,117"; "12.3 MB"; "12.3 ms". text holds COMMAND_NUMBER_BYTES.
 #define COMMAND_NUMBER_BYTES 32

@@ -544,45 +544,55 @@ static void print_bytes(const char *what, int64_t bytes)
 
 static void print_forms(const plan_job *job, const plan_facts *f)
 {
+    static const char *const rows[] = {"indices", "depth weights", "rows gathered", "output",
+                                       "together"};
     char text[COMMAND_NUMBER_BYTES];
-    printf("\nbytes asked for in one run, C = %lld, %s\n  %-28s", (long long)job->cols,
-           elements_name(job->dtype), "");
+    text_table t;
+    memset(&t, 0, sizeof t);
+    printf("\nbytes asked for in one run, C = %lld, %s\n", (long long)job->cols,
+           elements_name(job->dtype));
+    table_cell(&t, "%s", "");
     for (int i = 0; i < NUM_FORMS; ++i)
-        printf(" %16s", f->forms[i].what);
+        table_cell(&t, "%s", f->forms[i].what);
+    table_end_row(&t);
     for (int row = 0; row < 5; ++row) {
-        static const char *const rows[] = {"indices", "depth weights", "rows gathered", "output",
-                                           "together"};
-        printf("\n  %-28s", rows[row]);
+        table_cell(&t, "%s", rows[row]);
         for (int i = 0; i < NUM_FORMS; ++i) {
             const form_bytes *b = &f->forms[i];
             const int64_t bytes[] = {b->indices, b->depth, b->features, b->output, form_sum(b)};
-            printf(" %16s", in_bytes((double)bytes[row], text));
+            table_cell(&t, "%s", in_bytes((double)bytes[row], text));
         }
+        table_end_row(&t);
     }
-    putchar('\n');
+    table_print(&t, stdout, 2, terminal_columns(stdout));
 }
 
 static void print_floors(const plan_job *job, const plan_facts *f)
 {
-    char a[COMMAND_NUMBER_BYTES], b[COMMAND_NUMBER_BYTES];
+    char a[COMMAND_NUMBER_BYTES], b[COMMAND_NUMBER_BYTES], text[256];
     if (job->no_floor) return;
-    printf("floor       %s: what must move at %s/s (a copy on this device)\n",
-           in_time(f->floor_us, a), in_bytes(f->copy_bytes_per_s, b));
-    if (f->gather_floor_us > 0.0)
-        printf("            %s: rows gathered at %s/s (reads from its L2), unless rows are used "
-               "again closer by\n",
-               in_time(f->gather_floor_us, a), in_bytes(f->cache_bytes_per_s, b));
+    snprintf(text, sizeof text, "%s: what must move at %s/s (a copy on this device)",
+             in_time(f->floor_us, a), in_bytes(f->copy_bytes_per_s, b));
+    wrapped_print(stdout, "floor       ", terminal_columns(stdout), text);
+    if (!(f->gather_floor_us > 0.0)) return;
+    snprintf(text, sizeof text,
+             "%s: rows gathered at %s/s (reads from its L2), unless rows are used again closer by",
+             in_time(f->gather_floor_us, a), in_bytes(f->cache_bytes_per_s, b));
+    wrapped_print(stdout, "            ", terminal_columns(stdout), text);
 }
 
 static void print_text(const plan_job *job, const session *s, const char *kind, const plan_facts *f)
 {
     const spops_traffic *t = &f->traffic;
-    char device[256], a[COMMAND_NUMBER_BYTES], b[COMMAND_NUMBER_BYTES];
+    const int columns = terminal_columns(stdout);
+    char device[256], text[512], a[COMMAND_NUMBER_BYTES], b[COMMAND_NUMBER_BYTES];
     kernel_choice kernel;
     session_describe(s, device, sizeof device);
     printf("%s %s on %s\n", kind, job->file != NULL ? job->file : "(shipped)", device);
-    if (job->file == NULL || strcmp(kind, "rig") == 0)
-        printf("setting %s: %s\n", job->setting, setting_find(job->setting)->what);
+    if (job->file == NULL || strcmp(kind, "rig") == 0) {
+        snprintf(text, sizeof text, "%s: %s", job->setting, setting_find(job->setting)->what);
+        wrapped_print(stdout, "setting ", columns, text);
+    }
     printf("plan made in %s, scratch %s\n", in_time(1e3 * f->build_ms, a),
            in_bytes((double)f->scratch_bytes, b));
 
@@ -597,6 +607,9 @@ static void print_text(const plan_job *job, const session *s, const char *kind, 
 
     printf("\npoints of a cell        cells            share of cells\n");
     int64_t most = 1;
+    const double widest = columns <= 0 || columns >= 80 ? 40.0
+                          : columns > 50                ? columns - 40.0
+                                                        : 1.0;
     for (int i = 0; i < NUM_BINS; ++i)
         if (f->histogram[i] > most) most = f->histogram[i];
     for (int i = 0; i < NUM_BINS; ++i) {
@@ -605,7 +618,7 @@ static void print_text(const plan_job *job, const session *s, const char *kind, 
         snprintf(range, sizeof range, i == 0 ? "1" : "%lld - %lld", 1LL << i, (2LL << i) - 1);
         printf("  %-15s %12s  %5.1f %% ", range, in_groups(f->histogram[i], a),
                100.0 * (double)f->histogram[i] / (double)f->info.num_intervals);
-        const int length = (int)(40.0 * (double)f->histogram[i] / (double)most + 0.5);
+        const int length = (int)(widest * (double)f->histogram[i] / (double)most + 0.5);
         for (int k = 0; k < length; ++k)
             putchar('#');
         putchar('\n');
@@ -616,7 +629,8 @@ static void print_text(const plan_job *job, const session *s, const char *kind, 
     for (int c = 0; c < SPOPS_NUM_CLASSES; ++c)
         classed += class_size(&f->schedule, c);
     for (int c = 0; c < SPOPS_NUM_CLASSES && classed > 0; ++c)
-        print_share(class_names[c], class_size(&f->schedule, c), f->info.num_cells);
+        if (class_size(&f->schedule, c) > 0) // a CPU has few
+            print_share(class_names[c], class_size(&f->schedule, c), f->info.num_cells);
     if (classed == 0)
         printf("  cells in order, shared out by points (this backend has no classes)\n");
     printf("  %-28s %14d  of up to %d points\n", "pieces", (int)f->schedule.num_pieces,
@@ -629,11 +643,15 @@ static void print_text(const plan_job *job, const session *s, const char *kind, 
     print_bytes("features", t->input_bytes);
     print_bytes("output", t->output_bytes);
     print_bytes("together", t->compulsory_bytes);
-    printf("\nworking set %s, last-level cache %s: %s\n", in_bytes((double)t->working_set_bytes, a),
-           in_bytes((double)s->device.cache_bytes, b), spops_regime_name(t->regime));
+    snprintf(text, sizeof text, "%s, last-level cache %s: %s",
+             in_bytes((double)t->working_set_bytes, a), in_bytes((double)s->device.cache_bytes, b),
+             spops_regime_name(t->regime));
+    putchar('\n');
+    wrapped_print(stdout, "working set ", columns, text);
     print_floors(job, f);
     describe_kernel(s, job->dtype, f, &kernel);
-    printf("kernel      %s\n            %s\n", kernel.name, kernel.why);
+    wrapped_print(stdout, "kernel      ", columns, kernel.name);
+    wrapped_print(stdout, "            ", columns, kernel.why);
 }
 
 static int run(const plan_job *job)

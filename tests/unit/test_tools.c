@@ -366,6 +366,73 @@ Test(elements, the_bound_holds_and_is_not_loose)
     cr_expect_gt(elements_sum_bound(SPOPS_DTYPE_F16, 1, 1.0, 1.0), 0x1p-12);
 }
 
+// ---- Terminals ---------------------------------------------------------------------------------
+
+// What is printed by print(f, columns); every line must fit.
+static void printed(void (*print)(FILE *f, int columns), int columns, char *text, size_t bytes)
+{
+    FILE *f = tmpfile();
+    cr_assert_not_null(f);
+    print(f, columns);
+    rewind(f);
+    text[fread(text, 1, bytes - 1, f)] = '\0';
+    fclose(f);
+    for (const char *line = text; columns > 0 && *line != '\0'; line += strcspn(line, "\n") + 1)
+        cr_expect_leq(strcspn(line, "\n"), (size_t)columns, "%.80s", line);
+}
+
+static void print_a_table(FILE *f, int columns)
+{
+    text_table t;
+    memset(&t, 0, sizeof t);
+    for (int row = 0; row < 3; ++row) {
+        table_cell(&t, "row %d", row);
+        for (int col = 0; col < 6; ++col)
+            table_cell(&t, "%0*d", 3 + col, 10 * row + col);
+        table_end_row(&t);
+    }
+    table_print(&t, f, 2, columns);
+}
+
+static void print_a_paragraph(FILE *f, int columns)
+{
+    wrapped_print(f, "label ", columns, "some words that go on for longer than a line is wide");
+}
+
+Test(terminal, tables_fold_where_they_are_too_wide)
+{
+    char text[2048];
+    printed(print_a_table, 0, text, sizeof text);
+    cr_expect(strncmp(text, "  row 0  000  0001  00002  000003  0000004  00000005\n  row 1", 56) ==
+                  0,
+              "%s", text);
+    printed(print_a_table, 30, text, sizeof text);
+    cr_expect_str_eq(text, "  row 0  000  0001  00002\n  row 1  010  0011  00012\n"
+                           "  row 2  020  0021  00022\n  row 0  000003  0000004\n"
+                           "  row 1  000013  0000014\n  row 2  000023  0000024\n"
+                           "  row 0  00000005\n  row 1  00000015\n  row 2  00000025\n");
+    printed(print_a_paragraph, 30, text, sizeof text);
+    cr_expect_str_eq(text, "label some words that go on\n      for longer than a line\n"
+                           "      is wide\n");
+    printed(print_a_paragraph, 0, text, sizeof text);
+    cr_expect_eq(strcspn(text, "\n"), strlen(text) - 1);
+}
+
+Test(terminal, progress_fits_and_tells_the_time_left)
+{
+    char line[512];
+    progress_line(line, sizeof line, 0, 0.25, 10.0, "cameras");
+    cr_expect_str_eq(line, "[######..................] 30 s left, cameras");
+    progress_line(line, sizeof line, 0, 0.01, 10.0, "cameras");
+    cr_expect_str_eq(line, "[........................] cameras");
+    progress_line(line, sizeof line, 0, -1.0, 10.0, "cases");
+    cr_expect_str_eq(line, "10 s: cases");
+    for (int columns = 1; columns < 60; ++columns) {
+        progress_line(line, sizeof line, columns, 0.5, 3.0, "a text that is rather long for it");
+        cr_expect_lt(strlen(line), (size_t)columns, "a full line would wrap");
+    }
+}
+
 // ---- The simulated network and the reference ----------------------------------------------------
 
 // One camera at the origin, 1.5 m up, that looks along x.
