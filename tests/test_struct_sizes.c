@@ -401,7 +401,9 @@ typedef union room { // a struct and what lies behind it
 static void refuse_sizes(fixture *f, const char *name, const room *good, size_t size,
                          spops_status (*call)(fixture *f, const void *s))
 {
-    const size_t bad[] = {0, 4, sizeof(size_t) - 1, size + 1, size + 8, SIZE_MAX};
+    // Those below size end within a field, which may be a pointer.
+    const size_t bad[] = {0,        4,        sizeof(size_t) - 1, size - 7, size - 4,
+                          size - 1, size + 1, size + 8,           SIZE_MAX};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; ++i) {
         room s = *good;
         s.struct_size = bad[i];
@@ -501,7 +503,8 @@ static void check_filled(fixture *f, const char *name, const void *value, size_t
         cr_assert_eq(memcmp(cut.bytes + part, untouched.bytes + part, sizeof cut - part), 0,
                      "%s of %zu bytes: written past its end", name, part);
     }
-    const size_t bad[] = {0, 4, sizeof(size_t) - 1, size + 1, size + 8, SIZE_MAX};
+    const size_t bad[] = {0,        4,        sizeof(size_t) - 1, size - 7, size - 4,
+                          size - 1, size + 1, size + 8,           SIZE_MAX};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; ++i) {
         room s = untouched;
         s.struct_size = bad[i];

@@ -87,16 +87,21 @@ SPOPS_API void spops_context_destroy(spops_context *ctx);
  */
 SPOPS_API spops_status spops_context_get_device_info(spops_context *ctx, spops_device_info *info);
 
-/** The backend that was opened, never AUTO. */
+/** The backend that was opened; AUTO, which none is, for NULL. */
 SPOPS_API spops_backend_kind spops_context_backend(const spops_context *ctx);
 
-/** The stream that was given at creation. */
+/** The stream that was given at creation; NULL for NULL. */
 SPOPS_API void *spops_context_stream(const spops_context *ctx);
 
 /**
  * Make sure that execute calls on ctx find `bytes` of scratch, as reported by a plan's
  * *_scratch_bytes. Creating a plan reserves for the creating context already; call this to run the
- * plan on another one. Never moves scratch that a captured graph may hold. May allocate and wait.
+ * plan on another one. May allocate and wait.
+ *
+ * Scratch that is outgrown is given back, in the order of ctx's stream, unless an execute call took
+ * it while the stream was captured: then it stays until ctx ends. It grows by half of what there is
+ * at least, where memory allows, so that ctx holds at most half more than the most that was asked
+ * for, and a quarter of that for counters; while it grows, the old block too.
  *
  * Errors    INVALID_ARGUMENT, OUT_OF_MEMORY, NOT_SUPPORTED (the stream is being captured), CUDA.
  * Threads   One thread at a time per ctx.

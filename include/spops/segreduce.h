@@ -101,7 +101,8 @@ SPOPS_DEFINE_DEFAULT(spops_reduce_desc)
 
 /**
  * Register a reduction with ctx. *out is an id that spops_segreduce_execute and its backward take,
- * on this context only, until the context is destroyed. May compile (seconds) and wait.
+ * on this context only, until the context is destroyed; no other reduction of the process gets it.
+ * May compile (seconds) and wait.
  *
  * Errors    INVALID_ARGUMENT, OUT_OF_MEMORY, COMPILE_FAILED (with the compiler's first line), CUDA,
  *           NOT_SUPPORTED (the stream is being captured, or ctx has 64 reductions already).

@@ -124,7 +124,8 @@ typedef enum spops_reduce {
     SPOPS_REDUCE_MIN = 2,  /* empty: +infinity.          gradient: 1 at the winner, else 0 */
     SPOPS_REDUCE_MAX = 3,  /* empty: -infinity.          gradient: 1 at the winner, else 0 */
     SPOPS_REDUCE_PROD = 4, /* empty: 1.                  gradient: product of the others */
-    SPOPS_REDUCE_FIRST_CUSTOM = 1024 /* ids from spops_reduce_create start here */
+    SPOPS_REDUCE_FIRST_CUSTOM = 1024, /* ids from spops_reduce_create start here */
+    SPOPS_REDUCE_LAST_CUSTOM = INT32_MAX
 } spops_reduce;
 
 /**

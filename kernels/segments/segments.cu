@@ -794,7 +794,7 @@ extern "C" size_t spops_cuda_lists_workspace_bytes(spops_context *ctx, const spo
 {
     (void)ctx;
     spops_carver c = {nullptr, 0};
-    carve_workspace(lists->num_segments, lists->max_terms, &c);
+    carve_workspace(lists->num_segments, spops_lists_sorted_terms(lists), &c);
     return c.used;
 }
 
@@ -805,7 +805,7 @@ extern "C" spops_status spops_cuda_lists_build(spops_context *ctx,
     spops_lists *lists = args->lists;
     const int64_t n = source->num_terms, segments = lists->num_segments;
     spops_carver c = {(char *)args->workspace, 0};
-    const build_workspace ws = carve_workspace(segments, lists->max_terms, &c);
+    const build_workspace ws = carve_workspace(segments, spops_lists_sorted_terms(lists), &c);
     const put_term put = {source->a, source->b, source->term, (int2 *)lists->pairs, lists->order};
     SPOPS_TRY(clear(ctx, lists));
     const source_keys keys = {*source, segments, lists->schedule};

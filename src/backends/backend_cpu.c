@@ -65,7 +65,7 @@ static spops_status alloc_cpu(spops_context *ctx, size_t bytes, void **ptr)
     *ptr = ctx->allocator.host_alloc(ctx->allocator.user, bytes);
     if (*ptr != NULL) return SPOPS_STATUS_OK;
     return spops_fail(ctx, SPOPS_STATUS_OUT_OF_MEMORY,
-                      "out of host memory: %zu bytes could not be allocated", bytes);
+                      "%s: out of host memory: %zu bytes could not be allocated", ctx->call, bytes);
 }
 
 static void free_cpu(spops_context *ctx, void *ptr, size_t bytes)

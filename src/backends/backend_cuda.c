@@ -243,7 +243,7 @@ static spops_status alloc_here(spops_context *ctx, size_t bytes, void **ptr)
     forget_error(error);
     return spops_fail(
         ctx, error == cudaErrorMemoryAllocation ? SPOPS_STATUS_OUT_OF_MEMORY : SPOPS_STATUS_CUDA,
-        "out of device memory: %zu bytes could not be allocated: %s", bytes,
+        "%s: out of device memory: %zu bytes could not be allocated: %s", ctx->call, bytes,
         cudaGetErrorString(error));
 }
 
@@ -323,6 +323,11 @@ static bool is_capturing_cuda(spops_context *ctx)
 {
     device_guard guard;
     bool captured;
+    // A stream knows its device; the special ones (legacy, per thread) are the current device's. This
+    // is asked by execute calls.
+    if (ctx->stream != NULL && ctx->stream != cudaStreamLegacy &&
+        ctx->stream != cudaStreamPerThread)
+        return stream_is_captured(ctx);
     if (enter_device(ctx, &guard) != SPOPS_STATUS_OK) return false;
     captured = stream_is_captured(ctx);
     leave_device(&guard);

@@ -80,6 +80,7 @@ static spops_status check_depths(spops_context *ctx, const char *call, const spo
                       call, g->depth_step_m, n);
         return SPOPS_STATUS_OK;
     }
+    SPOPS_TRY(spops_check_aligned(ctx, call, "depths_m", g->depths_m, _Alignof(double)));
     for (int32_t d = 0; d < n; ++d) {
         const double depth = g->depths_m[d];
         SPOPS_REQUIRE(ctx, isfinite(depth),
@@ -227,6 +228,7 @@ spops_status spops_bev_make_transforms(spops_context *ctx, const char *call,
 {
     SPOPS_REQUIRE(ctx, cameras != NULL, "%s: cameras is NULL, expected %" PRId64 " cameras", call,
                   num_cameras);
+    SPOPS_TRY(spops_check_aligned(ctx, call, "cameras", cameras, _Alignof(spops_bev_camera)));
     for (int64_t i = 0; i < num_cameras; ++i)
         SPOPS_TRY(make_transform(ctx, call, &cameras[i], i,
                                  transforms + i * SPOPS_BEV_TRANSFORM_DOUBLES));
@@ -243,5 +245,6 @@ spops_status spops_bev_geometry_get_transforms(spops_context *ctx,
 
     SPOPS_TRY(spops_bev_read_geometry(ctx, call, geometry, &g, &counts));
     SPOPS_REQUIRE(ctx, transforms != NULL, "%s: transforms is NULL", call);
+    SPOPS_TRY(spops_check_aligned(ctx, call, "transforms", transforms, sizeof *transforms));
     return spops_bev_make_transforms(ctx, call, g.cameras, counts.num_transforms, transforms);
 }

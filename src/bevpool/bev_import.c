@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "bevpool/bev_plan.h"
+#include "core/matrix.h"
 
 // Host copies of either form: which points an interval holds, and what a point is.
 typedef struct bev_arrays {
@@ -368,6 +369,25 @@ static void list_intervals(const spops_segments_image *image, int32_t *starts, i
 }
 
 // The caller's arrays to write to, read and checked.
+// An array that a call writes to.
+typedef struct written_array {
+    const char *name;
+    int32_t *data;
+    int64_t n;
+} written_array;
+
+static spops_status check_apart(spops_context *ctx, const char *call, const written_array *arrays,
+                                int num_arrays)
+{
+    for (int i = 0; i < num_arrays; ++i)
+        for (int j = 0; j < i; ++j)
+            SPOPS_TRY(spops_check_no_overlap(
+                ctx, call, arrays[i].name,
+                spops_matrix_dense(arrays[i].data, 1, arrays[i].n, SPOPS_DTYPE_I32), arrays[j].name,
+                spops_matrix_dense(arrays[j].data, 1, arrays[j].n, SPOPS_DTYPE_I32)));
+    return SPOPS_STATUS_OK;
+}
+
 static spops_status read_ranks_out(spops_context *ctx, const char *call,
                                    const spops_bev_ranks_out *ranks, spops_bev_ranks_out *read)
 {
@@ -409,6 +429,13 @@ spops_status spops_bev_plan_get_ranks_sync(spops_context *ctx, const spops_bev_p
     m = to.num_intervals;
     memset(&image, 0, sizeof image);
     SPOPS_TRY_GOTO(fetch_plan(ctx, call, plan, n, m, &image), status, done);
+    const written_array written[] = {{"ranks_depth", to.ranks_depth, n},
+                                     {"ranks_feat", to.ranks_feat, n},
+                                     {"ranks_bev", to.ranks_bev, n},
+                                     {"interval_starts", to.interval_starts, m},
+                                     {"interval_lengths", to.interval_lengths, m}};
+    SPOPS_TRY_GOTO(check_apart(ctx, call, written, (int)(sizeof written / sizeof *written)), status,
+                   done);
     starts = alloc_i32(ctx, m);
     lengths = starts == NULL ? NULL : alloc_i32(ctx, m);
     bev = lengths == NULL ? NULL : alloc_i32(ctx, n);
@@ -449,6 +476,10 @@ spops_status spops_bev_plan_get_intervals_sync(spops_context *ctx, const spops_b
     m = to.num_intervals;
     memset(&image, 0, sizeof image);
     SPOPS_TRY_GOTO(fetch_plan(ctx, call, plan, n, m, &image), status, done);
+    const written_array written[] = {{"indices", to.indices, n},
+                                     {"intervals", to.intervals, 3 * m}};
+    SPOPS_TRY_GOTO(check_apart(ctx, call, written, (int)(sizeof written / sizeof *written)), status,
+                   done);
     for (int64_t p = 0; p < n; ++p)
         if (image.a[p] != spops_bev_pixel_of(&plan->shape, image.b[p])) {
             status = spops_fail(

@@ -98,7 +98,7 @@ static spops_status reserve_scratch(spops_context *ctx, const spops_placement *p
     (void)spops_bev_carve_scratch(plan, &carver);
     plan->scratch_bytes = carver.used;
     if (!spops_placement_fills(place)) return SPOPS_STATUS_OK;
-    return spops_context_reserve(ctx, plan->scratch_bytes);
+    return spops_context_grow(ctx, plan->scratch_bytes);
 }
 
 // The cell, or -1, of every frustum point of an image; false where spans cannot say what it does:
@@ -420,8 +420,7 @@ spops_status spops_bev_plan_attach(spops_context *ctx,
     spops_bev_counts counts;
     spops_placement place;
 
-    SPOPS_TRY(spops_begin_attach(ctx, call, description, memory, out != NULL));
-    *out = NULL;
+    SPOPS_BEGIN_ATTACH(ctx, call, description, memory, out);
     SPOPS_REQUIRE_SLOT(ctx, call, bev_points);
     SPOPS_TRY(spops_read_options(ctx, call, description, &d, sizeof d));
     given.shape = d.shape;
@@ -456,9 +455,7 @@ spops_status spops_bev_plan_set(spops_context *ctx, spops_bev_plan *plan, const 
     SPOPS_REQUIRE(ctx, plan->segments->refillable, "%s: the plan was not made by bev_plan_reserve",
                   call);
     SPOPS_REQUIRE(ctx, transforms != NULL, "%s: transforms is NULL", call);
-    SPOPS_REQUIRE(ctx, (uintptr_t)transforms % sizeof *transforms == 0,
-                  "%s: transforms is at %p, expected an address aligned to %zu bytes", call,
-                  (const void *)transforms, sizeof *transforms);
+    SPOPS_TRY(spops_check_aligned(ctx, call, "transforms", transforms, sizeof *transforms));
     return enqueue_points(ctx, plan, transforms);
 }
 
@@ -533,6 +530,7 @@ spops_status spops_bev_plan_save(spops_context *ctx, const spops_bev_plan *plan,
     SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
     SPOPS_TRY(spops_bev_check_plan(ctx, call, plan));
     SPOPS_REQUIRE(ctx, bytes != NULL, "%s: bytes is NULL", call);
+    SPOPS_TRY(spops_check_aligned(ctx, call, "bytes", bytes, sizeof *bytes));
     SPOPS_REQUIRE(ctx, !plan->segments->refillable, "%s: the plan was made by bev_plan_reserve",
                   call);
     SPOPS_TRY(spops_check_not_capturing(ctx, call));

@@ -23,6 +23,7 @@ spops_status spops_coords_check(spops_context *ctx, const char *call, const char
 static spops_status read_box(spops_context *ctx, const char *call, int32_t dims,
                              const spops_coords_box *box, spops_coords_box *read)
 {
+    SPOPS_TRY(spops_check_aligned(ctx, call, "box", box, _Alignof(spops_coords_box)));
     for (int c = 0; c <= dims; ++c) {
         SPOPS_REQUIRE(ctx, box->lower[c] <= box->upper[c],
                       "%s: box.lower[%d] is %" PRId32 ", more than box.upper[%d] = %" PRId32, call,
@@ -100,6 +101,11 @@ static spops_status refuse_point(spops_context *ctx, const char *call,
     float p;
     double u;
     int32_t value;
+    if (axis < 0 && source->batch == NULL)
+        return spops_fail(ctx, SPOPS_STATUS_INVALID_ARGUMENT,
+                          "%s: batch is NULL, so that every point is of batch 0, expected %" PRId32
+                          " to %" PRId32 " by the box",
+                          call, choices->box.lower[0], choices->box.upper[0]);
     if (axis < 0) {
         SPOPS_TRY(ctx->backend->download(ctx, &value, source->batch + item, sizeof value));
         return spops_fail(ctx, SPOPS_STATUS_INVALID_ARGUMENT,
@@ -531,8 +537,7 @@ spops_status spops_coords_attach(spops_context *ctx, const spops_coords_descript
     spops_coords_choices choices;
     spops_placement place;
 
-    SPOPS_TRY(spops_begin_attach(ctx, call, description, memory, out != NULL));
-    *out = NULL;
+    SPOPS_BEGIN_ATTACH(ctx, call, description, memory, out);
     SPOPS_TRY(spops_read_options(ctx, call, description, &d, sizeof d));
     SPOPS_TRY(spops_coords_read_description(ctx, call, &d, &choices));
     SPOPS_TRY(measure(ctx, call, d.dims, d.max_rows, d.max_items, &choices, &place));

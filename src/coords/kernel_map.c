@@ -634,8 +634,7 @@ spops_status spops_kernel_map_attach(spops_context *ctx,
     spops_map_choices c;
     spops_placement place;
 
-    SPOPS_TRY(spops_begin_attach(ctx, call, description, memory, map != NULL));
-    *map = NULL;
+    SPOPS_BEGIN_ATTACH(ctx, call, description, memory, map);
     SPOPS_TRY(spops_read_options(ctx, call, description, &d, sizeof d));
     SPOPS_TRY(spops_coords_check_dims(ctx, call, d.dims));
     kernel.dims = d.dims;

@@ -154,6 +154,7 @@ spops_status spops_kernel_map_save(spops_context *ctx, const spops_kernel_map *m
     SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
     SPOPS_TRY(spops_map_check(ctx, call, "map", map));
     SPOPS_REQUIRE(ctx, bytes != NULL, "%s: bytes is NULL", call);
+    SPOPS_TRY(spops_check_aligned(ctx, call, "bytes", bytes, sizeof *bytes));
     SPOPS_REQUIRE(ctx, !map->refillable, "%s: the map was made by kernel_map_reserve", call);
     SPOPS_REQUIRE(ctx, map->contents & SPOPS_MAP_TABLE,
                   "%s: the map has no table, expected SPOPS_MAP_TABLE", call);
@@ -267,11 +268,14 @@ static spops_status read_arrays(spops_context *ctx, const char *call, spops_blob
 {
     const int64_t num_masks = image->num_out * image->mask_words;
     const int32_t num_taps = image->choices.taps.num_taps;
+    const int64_t most = image->num_in > 0 ? image->num_out * num_taps : 0;
     int64_t num_pairs = 0;
 
     // Nothing is allocated before it is known to fit.
-    if (image->num_pairs < 0 || image->num_pairs > image->num_out * num_taps ||
-        spops_blob_left(r) != (size_t)(num_masks + image->num_pairs) * sizeof(int32_t))
+    if (image->num_pairs < 0 || image->num_pairs > most)
+        return corrupt(ctx, "%s: num_pairs is %" PRId64 ", expected 0 to %" PRId64, call,
+                       image->num_pairs, most);
+    if (spops_blob_left(r) != (size_t)(num_masks + image->num_pairs) * sizeof(int32_t))
         return corrupt(ctx,
                        "%s: %zu bytes of arrays, expected those of %" PRId64 " masks and %" PRId64
                        " pairs",

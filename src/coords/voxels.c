@@ -298,8 +298,7 @@ spops_status spops_voxels_attach(spops_context *ctx, const spops_voxels_descript
     spops_coords_choices choices;
     spops_placement place;
 
-    SPOPS_TRY(spops_begin_attach(ctx, call, description, memory, out != NULL));
-    *out = NULL;
+    SPOPS_BEGIN_ATTACH(ctx, call, description, memory, out);
     SPOPS_TRY(spops_read_options(ctx, call, description, &d, sizeof d));
     SPOPS_TRY(spops_coords_check_dims(ctx, call, d.dims));
     c.dims = d.dims;

@@ -34,10 +34,20 @@ spops_status spops_check_weights(spops_context *ctx, const char *call, const cha
 
 spops_status spops_check_not_capturing(spops_context *ctx, const char *call)
 {
+    ctx->call = call;
     if (ctx->backend->is_capturing == NULL || !ctx->backend->is_capturing(ctx))
         return SPOPS_STATUS_OK;
     return spops_fail(ctx, SPOPS_STATUS_NOT_SUPPORTED,
                       "%s: ctx's stream is being captured, and this call waits for it", call);
+}
+
+spops_status spops_check_aligned(spops_context *ctx, const char *call, const char *name,
+                                 const void *ptr, size_t alignment)
+{
+    SPOPS_REQUIRE(ctx, (uintptr_t)ptr % alignment == 0,
+                  "%s: %s is at %p, expected an address aligned to %zu bytes", call, name, ptr,
+                  alignment);
+    return SPOPS_STATUS_OK;
 }
 
 spops_status spops_check_indices(spops_context *ctx, const char *call, const char *name,
@@ -45,10 +55,7 @@ spops_status spops_check_indices(spops_context *ctx, const char *call, const cha
 {
     SPOPS_REQUIRE(ctx, array != NULL || n == 0, "%s: %s is NULL, expected %" PRId64 " elements",
                   call, name, n);
-    SPOPS_REQUIRE(ctx, (uintptr_t)array % sizeof *array == 0,
-                  "%s: %s is at %p, expected an address aligned to %zu bytes", call, name,
-                  (const void *)array, sizeof *array);
-    return SPOPS_STATUS_OK;
+    return spops_check_aligned(ctx, call, name, array, sizeof *array);
 }
 
 spops_status spops_check_count(spops_context *ctx, const char *call, const char *name,

@@ -16,18 +16,23 @@ spops_status spops_check_slot(spops_context *ctx, const char *call, bool filled,
 spops_status spops_check_home(spops_context *ctx, const char *call, const char *name,
                               const spops_context *home);
 
-// ctx's stream is not being captured; `call` allocates or waits.
+// ctx's stream is not being captured; `call` allocates or waits. Messages about memory name it from
+// here on.
 spops_status spops_check_not_capturing(spops_context *ctx, const char *call);
 
 // What every call that makes something begins with: ctx is there, and out (a plain name), where
-// nothing is yet; ctx's stream is not being captured.
+// nothing is from here on, whatever fails; ctx's stream is not being captured.
 #define SPOPS_BEGIN_CREATE(ctx, call, out)                                                         \
     do {                                                                                           \
+        if ((out) != NULL) *(out) = NULL;                                                          \
         SPOPS_REQUIRE(NULL, (ctx) != NULL, "%s: ctx is NULL", (call));                             \
         SPOPS_REQUIRE((ctx), (out) != NULL, "%s: " #out " is NULL", (call));                       \
-        *(out) = NULL;                                                                             \
         SPOPS_TRY(spops_check_not_capturing((ctx), (call)));                                       \
     } while (0)
+
+// ptr, which is called `name`, is aligned.
+spops_status spops_check_aligned(spops_context *ctx, const char *call, const char *name,
+                                 const void *ptr, size_t alignment);
 
 // An index array of n elements is there (unless n is 0) and aligned.
 spops_status spops_check_indices(spops_context *ctx, const char *call, const char *name,

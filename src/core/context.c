@@ -18,11 +18,13 @@
 #define MAX_THREADS 4096
 
 // One piece of scratch, with its tickets in front of it: what is written behind the scratch is behind
-// the block, where a checking allocator sees it. Blocks are kept until the context ends.
+// the block, where a checking allocator sees it (unless the block was made larger, to grow into).
 typedef struct spops_block {
     struct spops_block *next;
     void *memory;
     size_t bytes;
+    size_t scratch_bytes; // what of it is scratch
+    bool captured;        // an execute call took it while the stream was captured
 } spops_block;
 
 static void *default_host_alloc(void *user, size_t bytes)
@@ -38,6 +40,13 @@ static void default_host_free(void *user, void *ptr, size_t bytes)
     free(ptr);
 }
 
+// What begins with a size_t and may hold pointers has a size of whole words, in every version of it;
+// any other number would end within a field.
+static bool is_struct_size(size_t given, size_t size)
+{
+    return given >= sizeof given && given <= size && given % sizeof given == 0;
+}
+
 spops_status spops_read_options(spops_context *ctx, const char *call, const void *options,
                                 void *dst, size_t size)
 {
@@ -45,9 +54,9 @@ spops_status spops_read_options(spops_context *ctx, const char *call, const void
 
     if (options == NULL) return SPOPS_STATUS_OK;
     memcpy(&struct_size, options, sizeof struct_size);
-    SPOPS_REQUIRE(ctx, struct_size >= sizeof struct_size && struct_size <= size,
-                  "%s: struct_size is %zu, expected %zu to %zu", call, struct_size,
-                  sizeof struct_size, size);
+    SPOPS_REQUIRE(ctx, is_struct_size(struct_size, size),
+                  "%s: struct_size is %zu, expected %zu to %zu in steps of %zu", call, struct_size,
+                  sizeof struct_size, size, sizeof struct_size);
     memcpy(dst, options, struct_size);
     return SPOPS_STATUS_OK;
 }
@@ -58,9 +67,9 @@ spops_status spops_write_struct(spops_context *ctx, const char *call, const char
     size_t given;
     SPOPS_REQUIRE(ctx, dst != NULL, "%s: %s is NULL", call, name);
     memcpy(&given, dst, sizeof given);
-    SPOPS_REQUIRE(ctx, given >= sizeof given && given <= size,
-                  "%s: %s.struct_size is %zu, expected %zu to %zu", call, name, given, sizeof given,
-                  size);
+    SPOPS_REQUIRE(ctx, is_struct_size(given, size),
+                  "%s: %s.struct_size is %zu, expected %zu to %zu in steps of %zu", call, name,
+                  given, sizeof given, size, sizeof given);
     memcpy((char *)dst + sizeof given, (const char *)src + sizeof given, given - sizeof given);
     return SPOPS_STATUS_OK;
 }
@@ -149,6 +158,7 @@ spops_status spops_context_create(const spops_context_options *options, spops_co
                           sizeof *ctx);
     }
     memset(ctx, 0, sizeof *ctx);
+    ctx->call = "context_create";
     ctx->allocator = allocator;
     ctx->stream = read.stream;
     ctx->num_threads = read.num_threads > 0 ? read.num_threads : all_threads();
@@ -162,6 +172,12 @@ fail:
     return status;
 }
 
+static void free_block(spops_context *ctx, spops_block *block)
+{
+    spops_backend_free(ctx, block->memory, block->bytes);
+    spops_host_free(ctx, block, 1, sizeof *block);
+}
+
 void spops_context_destroy(spops_context *ctx)
 {
     spops_allocator allocator;
@@ -172,8 +188,7 @@ void spops_context_destroy(spops_context *ctx)
     while (ctx->blocks != NULL) {
         spops_block *block = ctx->blocks;
         ctx->blocks = block->next;
-        spops_backend_free(ctx, block->memory, block->bytes);
-        spops_host_free(ctx, block, 1, sizeof *block);
+        free_block(ctx, block);
     }
     ctx->backend->close(ctx);
     allocator = ctx->allocator;
@@ -189,12 +204,12 @@ spops_status spops_context_get_device_info(spops_context *ctx, spops_device_info
 
 spops_backend_kind spops_context_backend(const spops_context *ctx)
 {
-    return ctx->backend->kind;
+    return ctx != NULL ? ctx->backend->kind : SPOPS_BACKEND_AUTO;
 }
 
 void *spops_context_stream(const spops_context *ctx)
 {
-    return ctx->stream;
+    return ctx != NULL ? ctx->stream : NULL;
 }
 
 enum spops_cpu_isa spops_context_isa(const spops_context *ctx)
@@ -202,57 +217,97 @@ enum spops_cpu_isa spops_context_isa(const spops_context *ctx)
     return ctx->cpu_isa;
 }
 
-spops_status spops_context_reserve(spops_context *ctx, size_t bytes)
+// Make a block the context's scratch. One that it replaces is given back, in the order of the stream,
+// unless a captured graph may hold its address.
+static void use_block(spops_context *ctx, spops_block *block, char *scratch, uint32_t *tickets)
+{
+    spops_block *outgrown = ctx->blocks;
+    if (outgrown != NULL && !outgrown->captured) {
+        ctx->blocks = outgrown->next;
+        free_block(ctx, outgrown);
+    }
+    block->next = ctx->blocks;
+    ctx->blocks = block;
+    ctx->scratch = scratch;
+    ctx->tickets = tickets;
+}
+
+// A new block with `bytes` of scratch, its tickets zero.
+static spops_status grow_scratch(spops_context *ctx, size_t bytes)
 {
     spops_status status = SPOPS_STATUS_OK;
-    spops_block *block = NULL;
     const size_t tickets_bytes = bytes / SPOPS_TICKETS_FRACTION;
     spops_carver measure = {NULL, 0}, carver = {NULL, 0};
-    char *scratch;
+    spops_block *block;
     uint32_t *tickets;
+    char *scratch;
 
-    SPOPS_REQUIRE(NULL, ctx != NULL, "context_reserve: ctx is NULL");
-    if (bytes <= ctx->scratch_bytes) return SPOPS_STATUS_OK;
-    SPOPS_REQUIRE(ctx, bytes <= PTRDIFF_MAX / 2,
-                  "context_reserve: bytes is %zu, more than the address space holds", bytes);
-    if (ctx->backend->is_capturing(ctx)) {
-        return spops_fail(ctx, SPOPS_STATUS_NOT_SUPPORTED,
-                          "context_reserve: scratch of %zu bytes cannot grow to %zu while the "
-                          "stream is captured",
-                          ctx->scratch_bytes, bytes);
-    }
     (void)spops_carve(&measure, (int64_t)tickets_bytes, 1, 1);
     (void)spops_carve(&measure, (int64_t)bytes, 1, 1);
     block = spops_host_alloc(ctx, 1, sizeof *block);
     if (block == NULL) return SPOPS_STATUS_OUT_OF_MEMORY;
     block->bytes = measure.used;
+    block->scratch_bytes = bytes;
     SPOPS_TRY_GOTO(spops_backend_alloc(ctx, block->bytes, &block->memory), status, fail);
     carver.base = block->memory;
     tickets = spops_carve(&carver, (int64_t)tickets_bytes, 1, 1);
     scratch = spops_carve(&carver, (int64_t)bytes, 1, 1);
-    if (tickets != NULL) {
+    if (tickets != NULL)
         SPOPS_TRY_GOTO(ctx->backend->fill_zero(ctx, tickets, tickets_bytes), status, fail);
-    }
     SPOPS_TRY_GOTO(ctx->backend->wait(ctx), status, fail);
-    block->next = ctx->blocks;
-    ctx->blocks = block;
-    ctx->scratch = scratch;
-    ctx->scratch_bytes = bytes;
-    ctx->tickets = tickets;
-    ctx->tickets_bytes = tickets_bytes;
+    use_block(ctx, block, scratch, tickets);
     return SPOPS_STATUS_OK;
 
 fail:
-    spops_backend_free(ctx, block->memory, block->bytes);
-    spops_host_free(ctx, block, 1, sizeof *block);
+    free_block(ctx, block);
     return status;
+}
+
+spops_status spops_context_grow(spops_context *ctx, size_t bytes)
+{
+    const size_t capacity = ctx->blocks != NULL ? ctx->blocks->scratch_bytes : 0;
+    // A scene that grows a little with every frame gets a new block for every half more.
+    const size_t ample = capacity + capacity / 2;
+    spops_status status;
+
+    if (bytes <= ctx->scratch_bytes) return SPOPS_STATUS_OK;
+    SPOPS_REQUIRE(ctx, bytes <= PTRDIFF_MAX / 2,
+                  "%s: scratch of %zu bytes is more than the address space holds", ctx->call,
+                  bytes);
+    if (bytes > capacity) {
+        if (ctx->backend->is_capturing(ctx)) {
+            return spops_fail(ctx, SPOPS_STATUS_NOT_SUPPORTED,
+                              "%s: scratch of %zu bytes cannot grow to %zu while the stream is "
+                              "captured",
+                              ctx->call, ctx->scratch_bytes, bytes);
+        }
+        status = grow_scratch(ctx, bytes < ample ? ample : bytes);
+        if (status == SPOPS_STATUS_OUT_OF_MEMORY && bytes < ample) {
+            status = grow_scratch(ctx, bytes);
+            if (status == SPOPS_STATUS_OK) ctx->error[0] = '\0'; // no failure of the caller's
+        }
+        SPOPS_TRY(status);
+    }
+    ctx->scratch_bytes = bytes;
+    return SPOPS_STATUS_OK;
+}
+
+spops_status spops_context_reserve(spops_context *ctx, size_t bytes)
+{
+    SPOPS_REQUIRE(NULL, ctx != NULL, "context_reserve: ctx is NULL");
+    ctx->call = "context_reserve";
+    return spops_context_grow(ctx, bytes);
 }
 
 spops_status spops_context_scratch(spops_context *ctx, const char *call, size_t bytes,
                                    void **scratch)
 {
     *scratch = ctx->scratch;
-    if (bytes <= ctx->scratch_bytes) return SPOPS_STATUS_OK;
+    if (bytes <= ctx->scratch_bytes) {
+        if (ctx->blocks != NULL && !ctx->blocks->captured)
+            ctx->blocks->captured = ctx->backend->is_capturing(ctx);
+        return SPOPS_STATUS_OK;
+    }
     *scratch = NULL;
     return spops_fail(ctx, SPOPS_STATUS_SCRATCH_TOO_SMALL,
                       "%s: the context's scratch is %zu bytes, expected at least %zu", call,
@@ -267,8 +322,8 @@ spops_status spops_context_wait_sync(spops_context *ctx)
 
 spops_regime spops_context_regime(const spops_context *ctx, int64_t working_set_bytes)
 {
-    return working_set_bytes <= ctx->info.cache_bytes ? SPOPS_REGIME_L2_RESIDENT
-                                                      : SPOPS_REGIME_DRAM_BOUND;
+    const int64_t cache_bytes = ctx != NULL ? ctx->info.cache_bytes : 0;
+    return working_set_bytes <= cache_bytes ? SPOPS_REGIME_L2_RESIDENT : SPOPS_REGIME_DRAM_BOUND;
 }
 
 const char *spops_regime_name(spops_regime regime)

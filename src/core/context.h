@@ -35,13 +35,17 @@ struct spops_context {
     uint64_t prepared_kernels;
     void *backend_state; // the backend's own (CUDA: memory pool); NULL on the CPU
 
-    // Scratch of execute calls. Grown by spops_context_reserve; a block that was handed out is kept
-    // until the context ends, because captured graphs hold its address. Tickets are counters that
-    // are zero between calls: kernels count pieces in them and put them back to zero.
+    // The public call that may allocate: what messages about memory name.
+    const char *call;
+
+    // Scratch of execute calls, as much as was asked for; blocks[0] may hold more. A block that was
+    // handed out while the stream was captured is kept until the context ends, because the graph
+    // holds its address; others are given back when they are outgrown. Tickets are counters that are
+    // zero between calls: kernels count pieces in them and put them back to zero. There are
+    // scratch_bytes / SPOPS_TICKETS_FRACTION bytes of them.
     char *scratch;
     size_t scratch_bytes;
     uint32_t *tickets;
-    size_t tickets_bytes; // scratch_bytes / SPOPS_TICKETS_FRACTION
     struct spops_block *blocks;
 
     spops_context_part *custom_reduces; // segreduce/custom_reduce.c; NULL: none is registered
@@ -53,7 +57,11 @@ struct spops_context {
 // with 4 bytes of partial state per column: a quarter of the scratch is always enough.
 #define SPOPS_TICKETS_FRACTION 4
 
-// Scratch of at least `bytes`, or SCRATCH_TOO_SMALL naming `call`.
+// spops_context_reserve for the needs of another call, ctx->call.
+spops_status spops_context_grow(spops_context *ctx, size_t bytes);
+
+// Scratch of at least `bytes`, or SCRATCH_TOO_SMALL naming `call`. Every address in it comes from
+// here: a call of this tells whether a captured graph may hold the block.
 spops_status spops_context_scratch(spops_context *ctx, const char *call, size_t bytes,
                                    void **scratch);
 

@@ -31,6 +31,13 @@ static inline int64_t spops_elements_bytes(spops_dtype dtype, int64_t n)
     return bits < 8 ? n / 2 : n * (bits / 8);
 }
 
+// Elements from one row to the next, for products that no row number is in: 0 where there is one row,
+// whose row_stride is not looked at and may be any number.
+static inline int64_t spops_row_step(spops_matrix m)
+{
+    return m.rows > 1 ? m.row_stride : 0;
+}
+
 // Columns of a row of 4-bit codes that share a scale.
 #define SPOPS_BLOCK_COLS 16
 

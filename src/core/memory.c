@@ -15,8 +15,8 @@ void *spops_host_alloc(spops_context *ctx, size_t count, size_t size)
     if (bytes <= PTRDIFF_MAX) ptr = ctx->allocator.host_alloc(ctx->allocator.user, bytes);
     if (ptr == NULL) {
         spops_fail(ctx, SPOPS_STATUS_OUT_OF_MEMORY,
-                   "out of host memory: %zu elements of %zu bytes could not be allocated", count,
-                   size);
+                   "%s: out of host memory: %zu elements of %zu bytes could not be allocated",
+                   ctx->call, count, size);
         return NULL;
     }
     return memset(ptr, 0, bytes);
@@ -36,8 +36,8 @@ spops_status spops_backend_alloc(spops_context *ctx, size_t bytes, void **ptr)
     if (bytes == 0) return SPOPS_STATUS_OK;
     if (bytes > PTRDIFF_MAX) {
         return spops_fail(ctx, SPOPS_STATUS_OUT_OF_MEMORY,
-                          "out of %s memory: the size asked for exceeds the address space",
-                          ctx->backend->name);
+                          "%s: out of %s memory: the size asked for exceeds the address space",
+                          ctx->call, ctx->backend->name);
     }
     return ctx->backend->alloc(ctx, bytes, ptr);
 }

@@ -1,7 +1,7 @@
 // Plans in a caller's block.
 #include "core/placement.h"
 
-#include "core/status.h"
+#include "core/check.h"
 
 spops_status spops_place(spops_context *ctx, spops_placement *place, size_t bytes, void **ptr)
 {
@@ -19,6 +19,7 @@ spops_status spops_check_memory(spops_context *ctx, const char *call,
                                 const spops_plan_memory *memory)
 {
     SPOPS_REQUIRE(ctx, memory != NULL, "%s: memory is NULL", call);
+    SPOPS_TRY(spops_check_aligned(ctx, call, "memory", memory, _Alignof(spops_plan_memory)));
     SPOPS_REQUIRE(ctx, memory->struct_size == sizeof *memory,
                   "%s: memory.struct_size is %zu, expected %zu", call, memory->struct_size,
                   sizeof *memory);
@@ -37,6 +38,7 @@ spops_status spops_begin_attach(spops_context *ctx, const char *call, const void
                                 const spops_plan_memory *memory, bool has_out)
 {
     SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    ctx->call = call;
     SPOPS_REQUIRE(ctx, has_out, "%s: out is NULL", call);
     SPOPS_REQUIRE(ctx, description != NULL, "%s: description is NULL", call);
     return spops_check_memory(ctx, call, memory);

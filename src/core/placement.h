@@ -24,7 +24,13 @@ spops_status spops_check_memory(spops_context *ctx, const char *call,
 spops_status spops_check_no_memory(spops_context *ctx, const char *call,
                                    const spops_plan_memory *memory);
 
-// What every attach begins with: its arguments are there.
+// What every attach begins with: its arguments are there, and out (a plain name), where nothing is
+// from here on, whatever fails. It may be called while the stream is captured.
+#define SPOPS_BEGIN_ATTACH(ctx, call, description, memory, out)                                    \
+    do {                                                                                           \
+        if ((out) != NULL) *(out) = NULL;                                                          \
+        SPOPS_TRY(spops_begin_attach((ctx), (call), (description), (memory), (out) != NULL));      \
+    } while (0)
 spops_status spops_begin_attach(spops_context *ctx, const char *call, const void *description,
                                 const spops_plan_memory *memory, bool has_out);
 

@@ -151,7 +151,7 @@ static spops_status alloc_plan(spops_context *ctx, const char *call,
         goto fail;
     }
     plan->scratch_bytes = carver.used;
-    if (carver.used > 0) SPOPS_TRY_GOTO(spops_context_reserve(ctx, carver.used), status, fail);
+    if (carver.used > 0) SPOPS_TRY_GOTO(spops_context_grow(ctx, carver.used), status, fail);
     *out = plan;
     return SPOPS_STATUS_OK;
 

@@ -46,6 +46,7 @@ typedef struct spops_lists {
     spops_schedule host_schedule; // copy of *schedule; launch sizes come from it
     spops_sum_choice sum_choice;  // with it; zero where there is no choice
     bool counts_on_device;        // made by reserve: host_schedule is not valid
+    bool in_order; // only ever built from terms in segment order: nothing is sorted for them
 } spops_lists;
 
 // What lists are built from; arrays in the backend's memory. Term t has a segment and two numbers,
@@ -72,6 +73,18 @@ static inline bool spops_source_needs_pairs(const spops_lists_source *s)
 static inline bool spops_source_needs_order(const spops_lists_source *s)
 {
     return s->term != NULL || (s->keys != NULL && !s->keys_sorted);
+}
+
+// Whether the terms of a source come in segment order, and all of them count.
+static inline bool spops_source_in_order(const spops_lists_source *s)
+{
+    return s->offsets != NULL || (s->keys != NULL && s->keys_sorted && !s->drop_invalid);
+}
+
+// Terms that workspace to sort must hold.
+static inline int64_t spops_lists_sorted_terms(const spops_lists *lists)
+{
+    return lists->in_order ? 0 : lists->max_terms;
 }
 
 // Set every array of lists from c (NULL while it measures). num_segments, max_terms and split_terms

@@ -150,6 +150,7 @@ spops_status spops_segments_alloc(spops_context *ctx, const char *call,
     split_terms = ctx->backend->split_terms(
         ctx, &(const spops_split_terms_args){.max_terms = s->max_terms, .max_cols = s->max_cols});
     s->forward = lists_of(s->num_segments, s, split_terms);
+    s->forward.in_order = sizes->in_order;
     if (s->gradients != SPOPS_GRADIENTS_NONE) {
         s->by_row = lists_of(s->num_rows, s, split_terms);
         s->by_weight = lists_of(s->num_weights, s, split_terms);
@@ -187,7 +188,7 @@ spops_status spops_segments_alloc(spops_context *ctx, const char *call,
     }
     // In one step with what the caller wants: scratch that was outgrown is kept, but of no use.
     if (carver.used > 0 && spops_placement_fills(place))
-        SPOPS_TRY_GOTO(spops_context_reserve(ctx, carver.used), status, fail);
+        SPOPS_TRY_GOTO(spops_context_grow(ctx, carver.used), status, fail);
     *out = s;
     return SPOPS_STATUS_OK;
 
@@ -432,6 +433,7 @@ static spops_status create(spops_context *ctx, const char *call, int64_t num_seg
     source->b_limit = o->num_weights;
     sizes.pairs = spops_source_needs_pairs(source);
     sizes.order = spops_source_needs_order(source);
+    sizes.in_order = spops_source_in_order(source);
     return build(ctx, call, &sizes, source, out);
 }
 
@@ -582,8 +584,7 @@ spops_status spops_segments_attach(spops_context *ctx,
     spops_segments_sizes sizes;
     spops_placement place;
 
-    SPOPS_TRY(spops_begin_attach(ctx, call, description, memory, out != NULL));
-    *out = NULL;
+    SPOPS_BEGIN_ATTACH(ctx, call, description, memory, out);
     SPOPS_TRY(spops_read_options(ctx, call, description, &d, sizeof d));
     SPOPS_TRY(spops_check_count(ctx, call, "num_segments", d.num_segments));
     SPOPS_TRY(spops_check_count(ctx, call, "max_terms", d.max_terms));

@@ -41,6 +41,7 @@ typedef struct spops_segments_sizes {
     bool refillable;
     bool weights_unique;        // known beforehand; else found out once the lists are built
     bool pairs, order;          // whether the forward lists need them
+    bool in_order;              // of the forward lists (lists.h)
     size_t extra_bytes;         // wanted at segments->extra
     size_t extra_scratch_bytes; // that the caller carves behind the plan's own
 } spops_segments_sizes;

@@ -48,9 +48,10 @@ static order_plan plan_order(int64_t num_segments)
     return plan;
 }
 
-static sort_workspace carve_workspace(int64_t num_segments, int64_t max_terms, spops_carver *c)
+static sort_workspace carve_workspace(const spops_lists *lists, spops_carver *c)
 {
-    const order_plan order = plan_order(num_segments);
+    const order_plan order = plan_order(lists->num_segments);
+    const int64_t max_terms = spops_lists_sorted_terms(lists);
     sort_workspace w;
     w.sort = spops_radix_carve(sizeof(uint32_t), max_terms, c);
     w.segments = (int32_t *)spops_carve(c, max_terms, 1, sizeof(int32_t));
@@ -63,7 +64,7 @@ size_t spops_cpu_lists_workspace_bytes(spops_context *ctx, const spops_lists *li
 {
     spops_carver c = {NULL, 0};
     (void)ctx;
-    carve_workspace(lists->num_segments, lists->max_terms, &c);
+    carve_workspace(lists, &c);
     return c.used;
 }
 
@@ -310,7 +311,7 @@ spops_status spops_cpu_lists_build(spops_context *ctx, const spops_lists_build_a
     const int64_t num_segments = lists->num_segments;
     const int num_threads = spops_threads_for(ctx->num_threads, num_segments + source->num_terms);
     spops_carver c = {(char *)args->workspace, 0};
-    const sort_workspace w = carve_workspace(num_segments, lists->max_terms, &c);
+    const sort_workspace w = carve_workspace(lists, &c);
     int64_t n = source->num_terms, num_dropped = 0;
     bool overflow = false;
 
@@ -320,6 +321,7 @@ spops_status spops_cpu_lists_build(spops_context *ctx, const spops_lists_build_a
         n = overflow ? n : wanted < 0 ? 0 : wanted;
     }
     assert(n <= lists->max_terms);
+    assert(!lists->in_order || n == 0 || spops_source_in_order(source));
     if (source->offsets != NULL) {
         assert(!source->drop_invalid);
         memcpy(lists->offsets, source->offsets, (size_t)(num_segments + 1) * sizeof(int32_t));
@@ -371,7 +373,7 @@ spops_status spops_cpu_lists_invert(spops_context *ctx, const spops_lists_invert
     const int32_t *pairs = forward->pairs;
     const int by = inverse == SPOPS_BY_ROW ? 0 : 1; // the number of a pair that becomes the segment
     spops_carver c = {(char *)args->workspace, 0};
-    const sort_workspace w = carve_workspace(num_segments, lists->max_terms, &c);
+    const sort_workspace w = carve_workspace(lists, &c);
     uint32_t *keys = (uint32_t *)w.sort.keys[0];
     int sorted;
 

@@ -145,6 +145,7 @@ spops_status spops_segments_image_build(spops_context *ctx, const char *call,
     sizes.gradients = image->gradients;
     sizes.pairs = image->has_pairs;
     sizes.order = image->has_term;
+    sizes.in_order = true;
     (void)carve_image(image, &carver);
     sizes.extra_bytes = carver.used;
     sizes.extra_scratch_bytes = extra_scratch_bytes;
@@ -237,6 +238,9 @@ static spops_status check_numbers(spops_context *ctx, const char *call,
 static spops_status check_elements(spops_context *ctx, const char *call, const char *name,
                                    const int32_t *array, int64_t n, int64_t high)
 {
+    if (n > 0 && high == 0)
+        return corrupt(ctx, "%s: %s has %" PRId64 " elements, and there is nothing to name", call,
+                       name, n);
     for (int64_t i = 0; i < n; ++i)
         if (array[i] < 0 || array[i] >= high)
             return corrupt(ctx, "%s: %s[%" PRId64 "] is %" PRId32 ", expected 0 to %" PRId64, call,
@@ -333,6 +337,7 @@ spops_status spops_segments_save(spops_context *ctx, const spops_segments *segme
     SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
     SPOPS_TRY(spops_segments_check(ctx, call, "segments", segments));
     SPOPS_REQUIRE(ctx, bytes != NULL, "%s: bytes is NULL", call);
+    SPOPS_TRY(spops_check_aligned(ctx, call, "bytes", bytes, sizeof *bytes));
     SPOPS_REQUIRE(ctx, !segments->refillable, "%s: the plan was made by segments_reserve", call);
     SPOPS_TRY(spops_check_not_capturing(ctx, call));
     SPOPS_TRY(spops_segments_image_describe_sync(ctx, segments, &image));

@@ -1,11 +1,15 @@
 // Reductions registered at run time. Compiling one for a device is the backend's.
+#include <stdatomic.h>
 #include <string.h>
 
 #include "core/backend.h"
 #include "segreduce/custom_reduce.h"
 #include "segreduce/segreduce_args.h"
 
-// Ids count from SPOPS_REDUCE_FIRST_CUSTOM.
+// Ids count from SPOPS_REDUCE_FIRST_CUSTOM over all contexts, so that one context never takes
+// another's for its own.
+static atomic_int next_id = SPOPS_REDUCE_FIRST_CUSTOM;
+
 typedef struct custom_registry {
     spops_context_part part;
     int count;
@@ -67,6 +71,19 @@ static spops_status open_registry(spops_context *ctx, custom_registry **out)
     return SPOPS_STATUS_OK;
 }
 
+static spops_status take_id(spops_context *ctx, const char *name, spops_reduce *id)
+{
+    int next = atomic_load(&next_id);
+    do {
+        if (next == SPOPS_REDUCE_LAST_CUSTOM)
+            return spops_fail(ctx, SPOPS_STATUS_NOT_SUPPORTED,
+                              "reduce_create: %s would be reduction %d of the process", name,
+                              SPOPS_REDUCE_LAST_CUSTOM - SPOPS_REDUCE_FIRST_CUSTOM + 1);
+    } while (!atomic_compare_exchange_weak(&next_id, &next, next + 1));
+    *id = (spops_reduce)next;
+    return SPOPS_STATUS_OK;
+}
+
 static spops_status check_desc(spops_context *ctx, const spops_reduce_desc *desc)
 {
     SPOPS_REQUIRE(ctx, desc->name != NULL && desc->name[0] != '\0',
@@ -104,6 +121,7 @@ spops_status spops_reduce_create(spops_context *ctx, const spops_reduce_desc *de
     spops_reduce_desc read;
 
     SPOPS_REQUIRE(NULL, ctx != NULL, "reduce_create: ctx is NULL");
+    ctx->call = "reduce_create";
     SPOPS_REQUIRE(ctx, desc != NULL, "reduce_create: desc is NULL");
     SPOPS_REQUIRE(ctx, out != NULL, "reduce_create: out is NULL");
     memset(&read, 0, sizeof read);
@@ -129,11 +147,12 @@ spops_status spops_reduce_create(spops_context *ctx, const spops_reduce_desc *de
     SPOPS_TRY_GOTO(copy_text(ctx, read.name, &custom->desc.name), status, fail);
     SPOPS_TRY_GOTO(copy_text(ctx, read.cuda_source, &custom->desc.cuda_source), status, fail);
     SPOPS_TRY_GOTO(copy_text(ctx, read.cuda_op, &custom->desc.cuda_op), status, fail);
+    SPOPS_TRY_GOTO(take_id(ctx, read.name, &custom->id), status, fail);
     if (ctx->backend->reduce_create != NULL) {
         const spops_reduce_create_args args = {custom};
         SPOPS_TRY_GOTO(ctx->backend->reduce_create(ctx, &args), status, fail);
     }
-    *out = (spops_reduce)(SPOPS_REDUCE_FIRST_CUSTOM + registry->count);
+    *out = custom->id;
     registry->reduces[registry->count++] = custom;
     return SPOPS_STATUS_OK;
 
@@ -145,7 +164,8 @@ fail:
 const spops_custom_reduce *spops_custom_reduce_find(const spops_context *ctx, spops_reduce reduce)
 {
     const custom_registry *registry = registry_of(ctx);
-    const int64_t index = (int64_t)reduce - SPOPS_REDUCE_FIRST_CUSTOM;
-    if (registry == NULL || index < 0 || index >= registry->count) return NULL;
-    return registry->reduces[index];
+    if (registry == NULL || reduce < SPOPS_REDUCE_FIRST_CUSTOM) return NULL;
+    for (int i = 0; i < registry->count; ++i)
+        if (registry->reduces[i]->id == reduce) return registry->reduces[i];
+    return NULL;
 }

@@ -10,6 +10,7 @@ extern "C" {
 #endif
 
 typedef struct spops_custom_reduce {
+    spops_reduce id;
     spops_reduce_desc desc; // strings copied, owned
     void *kernels;          // the CUDA backend's compiled kernels; NULL on the CPU
 } spops_custom_reduce;

@@ -69,7 +69,7 @@ SPOPS_INLINE void reduce_block(int op, int xtype, finisher to, int width,
                                const spops_segreduce_args *args, int64_t out_row, int64_t begin,
                                int64_t end, int64_t col, char *partial)
 {
-    const int64_t row_bytes = args->x.row_stride * (int64_t)spops_element_bytes(xtype);
+    const int64_t row_bytes = spops_row_step(args->x) * (int64_t)spops_element_bytes(xtype);
     const char *x = spops_element(xtype, args->x, 0, col);
     const weights w = weights_of(args->x, args->w);
     cursor at = cursor_at(args->lists, begin);

@@ -34,7 +34,7 @@ static void set_output(walk *work, spops_matrix out)
 {
     work->out = (const char *)out.data;
     work->out_bytes = out.data != NULL ? out.cols * element_bytes(out) : 0;
-    work->out_stride = out.row_stride * element_bytes(out);
+    work->out_stride = spops_row_step(out) * element_bytes(out);
 }
 
 static void walk_run(const walk *work, const spops_lists *lists, int64_t first, int64_t last)

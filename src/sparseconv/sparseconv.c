@@ -137,7 +137,7 @@ static spops_status plan_igemm(spops_context *ctx, const char *call, spops_spars
     carve_schedules(conv, &c);
     conv->has_igemm = true;
     conv->igemm_scratch_bytes = ctx->backend->igemm_scratch_bytes(ctx, &scratch);
-    return spops_context_reserve(ctx, conv->igemm_scratch_bytes);
+    return spops_context_grow(ctx, conv->igemm_scratch_bytes);
 }
 
 static spops_status set_schedules(spops_context *ctx, const spops_sparseconv *conv)

@@ -1,0 +1,443 @@
+// Callers who break a contract in ways that once crashed the library, read what was not there, went
+// unnoticed, or cost more than they should.
+#include <criterion/criterion.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "spops/spops.h"
+#include "tests/support/checked_alloc.h"
+
+static spops_context *open_context(checked_alloc *memory)
+{
+    spops_context_options options = spops_context_options_default();
+    spops_context *ctx = NULL;
+    options.backend = SPOPS_BACKEND_CPU;
+    options.num_threads = 2;
+    if (memory != NULL) {
+        checked_alloc_init(memory);
+        options.allocator = checked_alloc_hooks(memory);
+    }
+    cr_assert_eq(spops_context_create(&options, &ctx), SPOPS_STATUS_OK, "%s",
+                 spops_last_error(NULL));
+    return ctx;
+}
+
+static void expect_refused(const spops_context *ctx, spops_status found, const char *line)
+{
+    cr_assert_eq(found, SPOPS_STATUS_INVALID_ARGUMENT, "%s: %s", spops_status_name(found),
+                 spops_last_error(ctx));
+    cr_assert_str_eq(spops_last_error(ctx), line);
+}
+
+// ---- Messages -----------------------------------------------------------------------------------
+
+// Points without a batch array are of batch 0; a box without that batch refuses them.
+Test(hostile, box_without_the_batch_of_all_points)
+{
+    spops_context *ctx = open_context(NULL);
+    const float points[6] = {1, 2, 3, 4, 5, 6};
+    const spops_coords_box box = {{1, -100, -100, -100, 0}, {2, 100, 100, 100, 0}};
+    spops_voxels_options options = spops_voxels_options_default();
+    spops_coords_options coords = spops_coords_options_default();
+    spops_voxels *voxels = NULL;
+    options.size_m[0] = options.size_m[1] = options.size_m[2] = 1.0;
+    options.coords = &coords;
+    coords.box = &box;
+    expect_refused(
+        ctx,
+        spops_voxels_create(ctx, spops_matrix_dense_const(points, 2, 3, SPOPS_DTYPE_F32), NULL,
+                            &options, &voxels),
+        "voxels_create: batch is NULL, so that every point is of batch 0, expected 1 to 2 by the "
+        "box");
+    cr_assert_null(voxels);
+    spops_context_destroy(ctx);
+}
+
+// Every request of a call that fails is reported under the call's name.
+Test(hostile, out_of_memory_names_the_call)
+{
+    static const int32_t offsets[] = {0, 2, 5}, rows[][3] = {{0, 1, 2}, {0, 2, 2}, {0, 2, 3}};
+    for (int64_t n = 1; n < 200; ++n) {
+        static const char *const names[] = {
+            "segments_create: ", "coords_create: ", "kernel_map_create: ", "segments_save: "};
+        checked_alloc memory;
+        spops_context *ctx = open_context(&memory);
+        const spops_kernel_shape kernel = spops_kernel_shape_cube(2, 3, 1, 1);
+        spops_segments *segments = NULL;
+        spops_coords *coords = NULL;
+        spops_kernel_map *map = NULL;
+        spops_status status;
+        char bytes[1024];
+        size_t used = 0;
+        int call = 0;
+        memory.fail_at = memory.requests + n;
+        status = spops_segments_create(ctx, 2, offsets, NULL, &segments);
+        if (status == SPOPS_STATUS_OK)
+            ++call, status = spops_coords_create(ctx, 2, 3, &rows[0][0], NULL, &coords);
+        if (status == SPOPS_STATUS_OK)
+            ++call, status = spops_kernel_map_create(ctx, SPOPS_MAP_SUBMANIFOLD, &kernel, coords,
+                                                     NULL, NULL, &map);
+        if (status == SPOPS_STATUS_OK)
+            ++call, status = spops_segments_save(ctx, segments, bytes, sizeof bytes, &used);
+        if (status != SPOPS_STATUS_OK) {
+            cr_assert_eq(status, SPOPS_STATUS_OUT_OF_MEMORY);
+            cr_assert_eq(strncmp(spops_last_error(ctx), names[call], strlen(names[call])), 0, "%s",
+                         spops_last_error(ctx));
+        }
+        spops_kernel_map_destroy(map);
+        spops_coords_destroy(coords);
+        spops_segments_destroy(segments);
+        spops_context_destroy(ctx);
+        checked_alloc_finish(&memory, "out_of_memory_names_the_call");
+        if (status == SPOPS_STATUS_OK) return;
+    }
+    cr_assert_fail("never enough memory");
+}
+
+// ---- Memory -------------------------------------------------------------------------------------
+
+// Plans made and destroyed one after the other, each a little larger than the one before.
+Test(hostile, scratch_of_a_scene_that_grows)
+{
+    enum { FRAMES = 200 };
+    checked_alloc memory;
+    spops_context *ctx = open_context(&memory);
+    int32_t *offsets = calloc(1000 + 15 * FRAMES + 1, sizeof *offsets);
+    cr_assert_not_null(offsets);
+    for (int64_t frame = 0; frame <= FRAMES; ++frame) {
+        spops_segments_options options = spops_segments_options_default();
+        spops_segments *segments = NULL;
+        options.gradients = SPOPS_GRADIENTS_ALL;
+        options.max_cols = 16;
+        cr_assert_eq(spops_segments_create(ctx, 1000 + 15 * frame, offsets, &options, &segments),
+                     SPOPS_STATUS_OK, "%s", spops_last_error(ctx));
+        const size_t needed = spops_segments_scratch_bytes(segments);
+        spops_segments_destroy(segments);
+        // Half more, and a quarter of counters.
+        cr_assert_lt(memory.live_bytes, needed * 15 / 8 + 16384, "frame %d: %zu bytes for %zu",
+                     (int)frame, memory.live_bytes, needed);
+    }
+    free(offsets);
+    spops_context_destroy(ctx);
+    checked_alloc_finish(&memory, "scratch_of_a_scene_that_grows");
+}
+
+// Terms in segment order are not sorted, and need no memory to sort them in.
+Test(hostile, offsets_need_no_workspace)
+{
+    const int64_t n = 10000000;
+    const int32_t offsets[] = {0, (int32_t)n};
+    checked_alloc memory;
+    spops_context *ctx = open_context(&memory);
+    spops_segments *segments = NULL;
+    size_t most = 0;
+    // Refusing a request shows what is alive at it; nothing is ever as large as a byte a term.
+    for (int64_t request = 1;; ++request) {
+        memory.fail_at = memory.requests + request;
+        const spops_status status = spops_segments_create(ctx, 1, offsets, NULL, &segments);
+        most = memory.live_bytes > most ? memory.live_bytes : most;
+        if (status == SPOPS_STATUS_OK) break;
+        cr_assert_eq(status, SPOPS_STATUS_OUT_OF_MEMORY);
+    }
+    cr_assert_lt(most, (size_t)n);
+    spops_segments_destroy(segments);
+    spops_context_destroy(ctx);
+    checked_alloc_finish(&memory, "offsets_need_no_workspace");
+}
+
+// ---- NULL ---------------------------------------------------------------------------------------
+
+// Nothing was made, and the caller's pointer says so, whatever was wrong.
+#define MADE_NOTHING(type, call)                                                                   \
+    do {                                                                                           \
+        int other_thing = 0;                                                                       \
+        type *out = (type *)(void *)&other_thing;                                                  \
+        cr_assert_eq((call), SPOPS_STATUS_INVALID_ARGUMENT, "%s", #call);                          \
+        cr_assert_null(out, "%s", #call);                                                          \
+    } while (0)
+
+Test(hostile, no_context)
+{
+    static const int32_t offsets[] = {0, 1}, key[] = {0};
+    static const spops_matrix none;
+    MADE_NOTHING(spops_segments, spops_segments_create(NULL, 1, offsets, NULL, &out));
+    MADE_NOTHING(spops_segments, spops_segments_create_from_keys(NULL, 1, 1, key, 0, NULL, &out));
+    MADE_NOTHING(spops_segments, spops_segments_reserve(NULL, 1, 1, NULL, &out));
+    MADE_NOTHING(spops_segments, spops_segments_attach(NULL, NULL, NULL, &out));
+    MADE_NOTHING(spops_segments, spops_segments_load(NULL, key, 4, &out));
+    MADE_NOTHING(spops_bev_plan, spops_bev_plan_create(NULL, NULL, NULL, &out));
+    MADE_NOTHING(spops_bev_plan, spops_bev_plan_reserve(NULL, NULL, NULL, &out));
+    MADE_NOTHING(spops_bev_plan, spops_bev_plan_attach(NULL, NULL, NULL, &out));
+    MADE_NOTHING(spops_bev_plan, spops_bev_plan_create_from_ranks(NULL, NULL, NULL, NULL, &out));
+    MADE_NOTHING(spops_bev_plan,
+                 spops_bev_plan_create_from_intervals(NULL, NULL, NULL, NULL, &out));
+    MADE_NOTHING(spops_bev_plan, spops_bev_plan_load(NULL, key, 4, &out));
+    MADE_NOTHING(spops_coords, spops_coords_create(NULL, 3, 0, NULL, NULL, &out));
+    MADE_NOTHING(spops_coords, spops_coords_reserve(NULL, 3, 1, 1, NULL, &out));
+    MADE_NOTHING(spops_coords, spops_coords_attach(NULL, NULL, NULL, &out));
+    MADE_NOTHING(spops_coords, spops_coords_create_downsampled(NULL, NULL, NULL, NULL, &out));
+    MADE_NOTHING(spops_coords, spops_coords_create_upsampled(NULL, NULL, NULL, NULL, &out));
+    MADE_NOTHING(spops_coords, spops_coords_create_union(NULL, NULL, NULL, NULL, &out));
+    MADE_NOTHING(spops_voxels, spops_voxels_create(NULL, none, NULL, NULL, &out));
+    MADE_NOTHING(spops_voxels, spops_voxels_attach(NULL, NULL, NULL, &out));
+    MADE_NOTHING(spops_devoxels, spops_devoxels_create(NULL, NULL, none, NULL, NULL, &out));
+    MADE_NOTHING(spops_kernel_map, spops_kernel_map_create(NULL, 0, NULL, NULL, NULL, NULL, &out));
+    MADE_NOTHING(spops_kernel_map, spops_kernel_map_reserve(NULL, 0, NULL, NULL, NULL, NULL, &out));
+    MADE_NOTHING(spops_kernel_map, spops_kernel_map_attach(NULL, NULL, NULL, &out));
+    MADE_NOTHING(spops_kernel_map, spops_kernel_map_create_inverse(NULL, NULL, NULL, &out));
+    MADE_NOTHING(spops_kernel_map, spops_kernel_map_load(NULL, NULL, NULL, key, 4, &out));
+    MADE_NOTHING(spops_triplets, spops_triplets_create(NULL, NULL, NULL, NULL, NULL, NULL, &out));
+    MADE_NOTHING(spops_sparseconv, spops_sparseconv_create(NULL, NULL, NULL, &out));
+}
+
+Test(hostile, properties_of_no_context)
+{
+    cr_assert_eq(spops_context_backend(NULL), SPOPS_BACKEND_AUTO);
+    cr_assert_null(spops_context_stream(NULL));
+    cr_assert_eq(spops_context_regime(NULL, 1), SPOPS_REGIME_DRAM_BOUND);
+    cr_assert_eq(spops_context_regime(NULL, 0), SPOPS_REGIME_L2_RESIDENT);
+}
+
+// ---- Ids ----------------------------------------------------------------------------------------
+
+static void any_identity(void *user, int64_t n, void *state)
+{
+    (void)user;
+    memset(state, 0, (size_t)n * sizeof(float));
+}
+static void any_fold(void *user, int64_t n, void *state, const float *v, int32_t term)
+{
+    float *s = state;
+    (void)user, (void)term;
+    for (int64_t i = 0; i < n; ++i)
+        s[i] += v[i];
+}
+static void any_combine(void *user, int64_t n, void *a, const void *b)
+{
+    any_fold(user, n, a, b, 0);
+}
+static void any_finalize(void *user, int64_t n, const void *state, int64_t count, float *out)
+{
+    (void)user, (void)count;
+    memcpy(out, state, (size_t)n * sizeof *out);
+}
+
+// A context does not take another's reduction for its own.
+Test(hostile, reduction_of_another_context)
+{
+    static const int32_t offsets[] = {0, 2};
+    static const float x[2] = {1, 2};
+    spops_context *a = open_context(NULL), *b = open_context(NULL);
+    const spops_matrix rows = spops_matrix_dense_const(x, 2, 1, SPOPS_DTYPE_F32);
+    float y = -1.0f;
+    const spops_matrix out = spops_matrix_dense(&y, 1, 1, SPOPS_DTYPE_F32);
+    spops_reduce_desc desc = spops_reduce_desc_default();
+    spops_reduce of_a = SPOPS_REDUCE_SUM, of_b = SPOPS_REDUCE_SUM;
+    spops_segments *segments = NULL;
+    desc.name = "mine";
+    desc.state_bytes = sizeof(float);
+    desc.identity = any_identity;
+    desc.fold = any_fold;
+    desc.combine = any_combine;
+    desc.finalize = any_finalize;
+    cr_assert_eq(spops_segments_create(a, 1, offsets, NULL, &segments), SPOPS_STATUS_OK);
+    cr_assert_eq(spops_reduce_create(a, &desc, &of_a), SPOPS_STATUS_OK);
+    cr_assert_eq(spops_reduce_create(b, &desc, &of_b), SPOPS_STATUS_OK);
+    cr_assert_eq(spops_segreduce_execute(b, segments, of_a, rows, NULL, out, NULL),
+                 SPOPS_STATUS_INVALID_ARGUMENT);
+    cr_assert_eq(y, -1.0f);
+    cr_assert_eq(spops_segreduce_execute(b, segments, of_b, rows, NULL, out, NULL),
+                 SPOPS_STATUS_OK);
+    cr_assert_eq(y, 3.0f);
+    spops_segments_destroy(segments);
+    spops_context_destroy(b);
+    spops_context_destroy(a);
+}
+
+// ---- Addresses ----------------------------------------------------------------------------------
+
+static spops_bev_geometry geometry_of(const spops_bev_camera *camera)
+{
+    spops_bev_geometry g = spops_bev_geometry_default();
+    const spops_bev_shape shape = {1, 1, 10, 4, 8, 8, 8, 1};
+    g.shape = shape;
+    g.input_height = 64;
+    g.input_width = 128;
+    g.depth_start_m = 1.0;
+    g.depth_step_m = 0.5;
+    g.grid_lower_m[1] = -8.0;
+    g.grid_lower_m[2] = -5.0;
+    g.cell_size_m[0] = 1.0;
+    g.cell_size_m[1] = 2.0;
+    g.cell_size_m[2] = 10.0;
+    g.cameras = camera;
+    return g;
+}
+
+static const spops_bev_camera camera = {{64, 0, 64, 0, 64, 32, 0, 0, 1},
+                                        {0, 0, 1, 0, -1, 0, 0, 0, 0, -1, 0, 1.5, 0, 0, 0, 1},
+                                        {1, 0, 0, 0, 1, 0}};
+
+static void expect_misaligned(const spops_context *ctx, spops_status found, const char *name)
+{
+    cr_assert_eq(found, SPOPS_STATUS_INVALID_ARGUMENT, "%s", name);
+    cr_assert_not_null(strstr(spops_last_error(ctx), name), "%s", spops_last_error(ctx));
+    cr_assert_not_null(strstr(spops_last_error(ctx), "expected an address aligned to"), "%s",
+                       spops_last_error(ctx));
+}
+
+Test(hostile, addresses_between_elements)
+{
+    static const int32_t offsets[] = {0, 1, 2}, rows[][3] = {{0, 1, 2}, {0, 2, 2}};
+    spops_context *ctx = open_context(NULL);
+    double depths[11], numbers[13];
+    char cameras[sizeof camera + 8];
+    size_t bytes[2];
+    spops_bev_geometry g = geometry_of(&camera);
+    spops_bev_plan *plan = NULL;
+    spops_segments *segments = NULL;
+    spops_coords *coords = NULL;
+    spops_kernel_map *map = NULL;
+    const spops_kernel_shape kernel = spops_kernel_shape_cube(2, 3, 1, 1);
+
+    expect_misaligned(
+        ctx, spops_bev_geometry_get_transforms(ctx, &g, (double *)(void *)((char *)numbers + 4)),
+        "transforms");
+    memcpy(cameras + 4, &camera, sizeof camera);
+    g.cameras = (const spops_bev_camera *)(const void *)(cameras + 4);
+    expect_misaligned(ctx, spops_bev_plan_create(ctx, &g, NULL, &plan), "cameras");
+    g = geometry_of(&camera);
+    g.depths_m = (const double *)(const void *)((char *)depths + 4);
+    expect_misaligned(ctx, spops_bev_plan_create(ctx, &g, NULL, &plan), "depths_m");
+    g = geometry_of(&camera);
+    cr_assert_eq(spops_bev_plan_create(ctx, &g, NULL, &plan), SPOPS_STATUS_OK, "%s",
+                 spops_last_error(ctx));
+    cr_assert_eq(spops_segments_create(ctx, 2, offsets, NULL, &segments), SPOPS_STATUS_OK);
+    cr_assert_eq(spops_coords_create(ctx, 2, 2, &rows[0][0], NULL, &coords), SPOPS_STATUS_OK);
+    cr_assert_eq(
+        spops_kernel_map_create(ctx, SPOPS_MAP_SUBMANIFOLD, &kernel, coords, NULL, NULL, &map),
+        SPOPS_STATUS_OK, "%s", spops_last_error(ctx));
+    size_t *between = (size_t *)(void *)((char *)bytes + 4);
+    expect_misaligned(ctx, spops_segments_save(ctx, segments, NULL, 0, between), "bytes");
+    expect_misaligned(ctx, spops_bev_plan_save(ctx, plan, NULL, 0, between), "bytes");
+    expect_misaligned(ctx, spops_kernel_map_save(ctx, map, coords, coords, NULL, 0, between),
+                      "bytes");
+    spops_kernel_map_destroy(map);
+    spops_coords_destroy(coords);
+    spops_segments_destroy(segments);
+    spops_bev_plan_destroy(plan);
+    spops_context_destroy(ctx);
+}
+
+// Arrays that one call writes are apart.
+Test(hostile, written_arrays_overlap)
+{
+    spops_context *ctx = open_context(NULL);
+    const spops_bev_geometry g = geometry_of(&camera);
+    spops_bev_plan_info info = spops_bev_plan_info_default();
+    spops_bev_intervals_out intervals = spops_bev_intervals_out_default();
+    spops_bev_ranks_out ranks = spops_bev_ranks_out_default();
+    spops_bev_plan *plan = NULL;
+    int32_t a[5][400], whole[2000];
+
+    cr_assert_eq(spops_bev_plan_create(ctx, &g, NULL, &plan), SPOPS_STATUS_OK);
+    cr_assert_eq(spops_bev_plan_get_info_sync(ctx, plan, &info), SPOPS_STATUS_OK);
+    cr_assert(info.num_points > 1 && info.num_points <= 400 && info.num_intervals <= 100);
+    intervals.num_points = info.num_points;
+    intervals.num_intervals = info.num_intervals;
+    intervals.indices = whole;
+    intervals.intervals = whole + info.num_points - 1;
+    memset(whole, 0x5a, sizeof whole);
+    expect_refused(ctx, spops_bev_plan_get_intervals_sync(ctx, plan, &intervals),
+                   "bev_plan_get_intervals_sync: intervals overlaps indices, expected separate "
+                   "memory");
+    for (int i = 0; i < 2000; ++i)
+        cr_assert_eq(whole[i], 0x5a5a5a5a);
+    ++intervals.intervals;
+    cr_assert_eq(spops_bev_plan_get_intervals_sync(ctx, plan, &intervals), SPOPS_STATUS_OK);
+
+    int32_t *to[5] = {a[0], a[1], a[2], a[3], a[4]};
+    for (int i = 0; i < 5; ++i) {
+        to[i] = a[(i + 1) % 5];
+        ranks.num_points = info.num_points;
+        ranks.num_intervals = info.num_intervals;
+        ranks.ranks_depth = to[0];
+        ranks.ranks_feat = to[1];
+        ranks.ranks_bev = to[2];
+        ranks.interval_starts = to[3];
+        ranks.interval_lengths = to[4];
+        cr_assert_eq(spops_bev_plan_get_ranks_sync(ctx, plan, &ranks),
+                     SPOPS_STATUS_INVALID_ARGUMENT);
+        to[i] = a[i];
+    }
+    spops_bev_plan_destroy(plan);
+    spops_context_destroy(ctx);
+}
+
+// ---- Strides ------------------------------------------------------------------------------------
+
+// The row_stride of one row is not looked at, whatever it is; UndefinedBehaviorSanitizer tells where
+// it is multiplied.
+Test(hostile, stride_of_one_row)
+{
+    static const int64_t strides[] = {0, -1, 3, INT64_MIN, INT64_MAX};
+    static const int32_t offsets[] = {0, 1}, zero[] = {0};
+    static const spops_triplets_shape shape = {1, 1, 1, 1};
+    spops_context *ctx = open_context(NULL);
+    const spops_bev_geometry g = geometry_of(&camera);
+    spops_segments_options options = spops_segments_options_default();
+    spops_segments *segments = NULL;
+    spops_triplets *triplets = NULL;
+    spops_bev_plan *plan = NULL;
+    options.gradients = SPOPS_GRADIENTS_ALL;
+    cr_assert_eq(spops_segments_create(ctx, 1, offsets, &options, &segments), SPOPS_STATUS_OK);
+    cr_assert_eq(spops_triplets_create(ctx, &shape, zero, zero, zero, NULL, &triplets),
+                 SPOPS_STATUS_OK, "%s", spops_last_error(ctx));
+    cr_assert_eq(spops_bev_plan_create(ctx, &g, NULL, &plan), SPOPS_STATUS_OK);
+    for (size_t i = 0; i < sizeof strides / sizeof *strides; ++i) {
+        float x[4] = {1, 2, 3, 4}, w[4] = {2, 0, 0, 0}, y[4], gx[4], gw[1], square[16];
+        const spops_matrix mx = {x, 1, 4, strides[i], SPOPS_DTYPE_F32};
+        const spops_matrix my = {y, 1, 4, strides[i], SPOPS_DTYPE_F32};
+        const spops_matrix mw = {w, 1, 1, strides[i], SPOPS_DTYPE_F32};
+        const spops_matrix mgx = {gx, 1, 4, strides[i], SPOPS_DTYPE_F32};
+        const spops_matrix mgw = {gw, 1, 1, strides[i], SPOPS_DTYPE_F32};
+        const spops_matrix mw4 = spops_matrix_dense(square, 4, 4, SPOPS_DTYPE_F32);
+        for (int n = 0; n < 16; ++n)
+            square[n] = n % 5 == 0 ? 2.0f : 0.0f;
+#define SAME_AS_DENSE(call, result, expected)                                                      \
+    do {                                                                                           \
+        cr_assert_eq((call), SPOPS_STATUS_OK, "%s: %s", #call, spops_last_error(ctx));             \
+        cr_assert_eq((result), (expected), "%s: %g", #call, (double)(result));                     \
+    } while (0)
+        for (int r = SPOPS_REDUCE_SUM; r <= SPOPS_REDUCE_PROD; ++r) {
+            SAME_AS_DENSE(
+                spops_segreduce_execute(ctx, segments, (spops_reduce)r, mx, &mw, my, NULL), y[3],
+                8.0f);
+            SAME_AS_DENSE(spops_segreduce_execute_backward(ctx, segments, (spops_reduce)r, my, mx,
+                                                           &mw, &mgx, &mgw),
+                          gx[3], 16.0f);
+        }
+        SAME_AS_DENSE(spops_gather_execute(ctx, segments, mx, &mw, my), y[3], 8.0f);
+        SAME_AS_DENSE(spops_gather_execute_backward(ctx, segments, my, mx, &mw, &mgx, &mgw), gx[3],
+                      16.0f);
+        SAME_AS_DENSE(spops_mvmr_execute(ctx, triplets, mx, mw4, NULL, NULL, my), y[3], 8.0f);
+        spops_bevpool_args pool = spops_bevpool_args_default();
+        float depth[320], feat[32];
+        for (int n = 0; n < 320; ++n)
+            depth[n] = 1.0f;
+        for (int n = 0; n < 32; ++n)
+            feat[n] = 1.0f;
+        pool.depth = spops_matrix_dense(depth, 320, 1, SPOPS_DTYPE_F32);
+        pool.feat = spops_matrix_dense(feat, 32, 1, SPOPS_DTYPE_F32);
+        float cells[64];
+        pool.out = spops_matrix_dense(cells, 1, 64, SPOPS_DTYPE_F32);
+        pool.out.row_stride = strides[i];
+        pool.layout = SPOPS_BEV_CHANNELS_FIRST;
+        cr_assert_eq(spops_bevpool_execute(ctx, plan, &pool), SPOPS_STATUS_OK, "%s",
+                     spops_last_error(ctx));
+    }
+    spops_bev_plan_destroy(plan);
+    spops_triplets_destroy(triplets);
+    spops_segments_destroy(segments);
+    spops_context_destroy(ctx);
+}
