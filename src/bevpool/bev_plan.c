@@ -7,7 +7,7 @@
 
 #include "kernels/bevpool/bev_spans_tuning.h"
 
-#define PLAN_VERSION 1u
+#define PLAN_VERSION 2u // 2: the checksum is XXH3
 static const char plan_magic[SPOPS_BLOB_MAGIC_BYTES] = "SPOPBEV";
 
 #define SCRATCH_ELEMENT_BYTES 4 // the widest dtype of features

@@ -6,7 +6,7 @@
 
 #include "coords/kernel_maps.h"
 
-#define MAP_VERSION 1u
+#define MAP_VERSION 2u // 2: the checksum is XXH3
 static const char map_magic[SPOPS_BLOB_MAGIC_BYTES] = "SPOPMAP";
 
 // A map in host memory.

@@ -4,6 +4,9 @@
 
 #include <string.h>
 
+#define XXH_INLINE_ALL // its functions are this file's own
+#include "third_party/xxhash/xxhash.h"
+
 static void put_bytes(spops_blob_writer *w, const void *bytes, size_t n)
 {
     if (w->data != NULL && w->used <= w->capacity && n <= w->capacity - w->used)
@@ -136,12 +139,5 @@ size_t spops_blob_left(const spops_blob_reader *r)
 
 uint64_t spops_blob_checksum(const void *data, size_t bytes)
 {
-    const unsigned char *d = (const unsigned char *)data;
-    uint64_t hash = (UINT64_C(0xcbf29ce484222325) ^ bytes) * UINT64_C(0x100000001b3);
-    for (; bytes >= 8; bytes -= 8, d += 8) {
-        hash = (hash ^ get_u64(d, 8)) * UINT64_C(0x100000001b3);
-        hash ^= hash >> 32; // so that high bits reach low ones
-    }
-    if (bytes > 0) hash = (hash ^ get_u64(d, bytes)) * UINT64_C(0x100000001b3);
-    return hash ^ hash >> 32;
+    return XXH3_64bits(data, bytes);
 }

@@ -51,8 +51,7 @@ int64_t spops_blob_read_i64(spops_blob_reader *r);
 void spops_blob_read_i32s(spops_blob_reader *r, int32_t *values, int64_t n);
 size_t spops_blob_left(const spops_blob_reader *r);
 
-// FNV-1a over 64-bit little-endian words, the last one filled up with zeros, seeded with the
-// length.
+// XXH3, 64 bits, without a seed: the same on every processor.
 uint64_t spops_blob_checksum(const void *data, size_t bytes);
 
 #ifdef __cplusplus

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define IMAGE_VERSION 1u
+#define IMAGE_VERSION 2u // 2: the checksum is XXH3
 static const char image_magic[SPOPS_BLOB_MAGIC_BYTES] = "SPOPSEG";
 
 static int32_t *alloc_i32(spops_context *ctx, int64_t n)

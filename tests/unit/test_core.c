@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/blob.h"
 #include "core/backend.h"
 #include "core/context.h"
 #include "core/cpu_isa.h"
@@ -330,6 +331,14 @@ Test(core, byte_sums)
     cr_assert_eq(spops_add_bytes(SIZE_MAX, 0), SIZE_MAX);
     cr_assert_eq(spops_add_bytes(SIZE_MAX, 1), SIZE_MAX);
     cr_assert_eq(spops_add_bytes(SIZE_MAX - 5, 6), SIZE_MAX);
+}
+
+Test(core, checksums_are_what_xxhsum_says)
+{
+    static const unsigned char zeros[1000];
+    cr_expect_eq(spops_blob_checksum(NULL, 0), UINT64_C(0x2d06800538d394c2));
+    cr_expect_eq(spops_blob_checksum("abc", 3), UINT64_C(0x78af5f94892f3950));
+    cr_expect_eq(spops_blob_checksum(zeros, sizeof zeros), UINT64_C(0x24c1ea6074dd588c));
 }
 
 Test(core, carver)
