@@ -1,0 +1,357 @@
+/*
+ * MinkUNet, a network that names the class of every voxel of a LiDAR scan, as an inference engine:
+ * from points to scores, on the CPU or as one CUDA Graph that is captured once and launched for a
+ * scan after the other, whatever their sizes. Read it in this order:
+ *
+ *     minkunet.c             what is run and printed
+ *     minkunet/network.h, .c layers, parameters and their file
+ *     minkunet/engine.h, .c  plans, memory, and the work of a frame
+ *     minkunet/reference.c   the same in FP64, to check the output
+ *     minkunet/device.c      memory, graphs and clocks on the CPU and on a GPU; scan.c: scans
+ */
+#include "minkunet/engine.h"
+#include "minkunet/reference.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char usage[] =
+    "minkunet [OPTION]...\n"
+    "  without an option: two small simulated scans, and --check\n"
+    "  --scan FILE.npy     a scan, f32 [points][4]: x, y, z in m, reflectance. Again for more\n"
+    "                      scans, which go through the same graph. Without: simulated ones\n"
+    "  --beams N, --rays N of simulated scans: 8 and 120\n"
+    "  --voxel M           size of a voxel: 0.1\n"
+    "  --width W           1, 0.5 or another: 0.5\n"
+    "  --dtype f32|f16     of features and weights: f16 on a GPU, f32 on the CPU\n"
+    "  --backend cpu|cuda  where it runs: a GPU where there is one\n"
+    "  --weights FILE      read the parameters from a file\n"
+    "  --generate FILE     draw parameters and write them to a file\n"
+    "  --check             compare with FP64, for some thousand voxels at most\n"
+    "  --layers            time of each layer\n"
+    "  --ceilings T,G      a device's TFLOP/s and GB/s, for floors: 790,4200\n"
+    "  --json FILE         append what was measured, an object a line\n";
+
+enum { MAX_SCANS = 16 };
+
+typedef struct options {
+    const char *scans[MAX_SCANS], *weights, *generate, *json;
+    int num_scans, beams, rays, check, layers;
+    double voxel_m, width, tflops, gbs;
+    const char *dtype;
+    spops_backend_kind backend;
+} options;
+
+static int read_options(int argc, char **argv, options *o)
+{
+    const options defaults = {.beams = 8,
+                              .rays = 120,
+                              .voxel_m = 0.1,
+                              .width = 0.5,
+                              .tflops = 790,
+                              .gbs = 4200,
+                              .dtype = "",
+                              .backend = SPOPS_BACKEND_AUTO};
+    *o = defaults;
+    o->check = argc == 1;
+    for (int i = 1; i < argc; ++i) {
+        const char *name = argv[i], *value = i + 1 < argc ? argv[i + 1] : "";
+        ++i; /* most have a value */
+        if (strcmp(name, "--scan") == 0 && o->num_scans < MAX_SCANS)
+            o->scans[o->num_scans++] = value;
+        else if (strcmp(name, "--beams") == 0)
+            o->beams = atoi(value);
+        else if (strcmp(name, "--rays") == 0)
+            o->rays = atoi(value);
+        else if (strcmp(name, "--voxel") == 0)
+            o->voxel_m = atof(value);
+        else if (strcmp(name, "--width") == 0)
+            o->width = atof(value);
+        else if (strcmp(name, "--dtype") == 0)
+            o->dtype = value;
+        else if (strcmp(name, "--backend") == 0)
+            o->backend = strcmp(value, "cpu") == 0 ? SPOPS_BACKEND_CPU : SPOPS_BACKEND_CUDA;
+        else if (strcmp(name, "--weights") == 0)
+            o->weights = value;
+        else if (strcmp(name, "--generate") == 0)
+            o->generate = value;
+        else if (strcmp(name, "--json") == 0)
+            o->json = value;
+        else if (strcmp(name, "--ceilings") == 0 &&
+                 sscanf(value, "%lf,%lf", &o->tflops, &o->gbs) == 2)
+            ;
+        else if (--i, strcmp(name, "--check") == 0)
+            o->check = 1;
+        else if (strcmp(name, "--layers") == 0)
+            o->layers = 1;
+        else
+            return 1;
+    }
+    return !(o->voxel_m > 0 && o->width > 0 && o->width <= 2 && o->beams > 0 && o->rays > 0);
+}
+
+static int load_scans(const options *o, scan *scans, int *num_scans)
+{
+    *num_scans = 0;
+    for (; *num_scans < o->num_scans; ++*num_scans)
+        if (scan_load(o->scans[*num_scans], &scans[*num_scans])) return 1;
+    for (; o->num_scans == 0 && *num_scans < 2; ++*num_scans) /* the second has half the rays */
+        if (scan_simulate(o->beams, o->rays >> *num_scans, &scans[*num_scans])) return 1;
+    return 0;
+}
+
+/* ---- What a part of the work must do at least ---------------------------------------------------
+ */
+
+typedef struct work {
+    double flops, bytes;
+} work;
+
+static double floor_us(const options *o, work w)
+{
+    const double products_us = w.flops / (1e6 * o->tflops), bytes_us = w.bytes / (1e3 * o->gbs);
+    return products_us > bytes_us ? products_us : bytes_us;
+}
+
+/* A layer's products, and its rows, weights and pairs once each. */
+static work layer_work(const engine *e, const spops_pyramid_info *info, const layer *l)
+{
+    const double each = (double)spops_dtype_bytes(e->dtype);
+    const double out_rows = (double)info->num_rows[l->level];
+    double pairs = out_rows, in_rows = out_rows;
+    work w;
+    switch (l->relation) {
+    case WITHIN: pairs = (double)info->num_pairs[l->level]; break;
+    case DOWN:
+        pairs = (double)info->num_down_pairs[l->level - 1];
+        in_rows = (double)info->num_rows[l->level - 1];
+        break;
+    case UP:
+        pairs = (double)info->num_down_pairs[l->level];
+        in_rows = (double)info->num_rows[l->level + 1];
+        break;
+    case POINTWISE: break;
+    }
+    w.flops = 2 * pairs * l->in.cols * l->out.cols;
+    w.bytes = each * (in_rows * l->in.cols + out_rows * (l->out.cols + l->residual.cols) +
+                      (double)l->taps * l->in.cols * l->out.cols) +
+              (l->relation == POINTWISE ? 0 : 4 * pairs);
+    return w;
+}
+
+/* Points in, and out the coordinates of every level, a table of each map, and its order. */
+static work maps_work(const engine *e, const spops_pyramid_info *info, int64_t num_points)
+{
+    work w = {0, 16.0 * (double)num_points + 4.0 * (double)num_points};
+    for (int l = 0; l < NUM_LEVELS; ++l) {
+        const double rows = (double)info->num_rows[l];
+        w.bytes += rows * (16 + 4 * 28 + 4 + 4); /* coordinates; table, mask and order within */
+        if (l + 1 < NUM_LEVELS)                  /* tables down and up */
+            w.bytes += (rows + (double)info->num_rows[l + 1]) * (4 * 8 + 4 + 4);
+    }
+    (void)e;
+    return w;
+}
+
+/* ---- Parts, timed apart -------------------------------------------------------------------------
+ */
+
+typedef struct layer_call {
+    engine *e;
+    int i;
+} layer_call;
+
+static spops_status run_maps(void *user)
+{
+    return engine_enqueue_maps((engine *)user);
+}
+static spops_status run_layers(void *user)
+{
+    return engine_enqueue_layers((engine *)user);
+}
+static spops_status run_frame(void *user)
+{
+    return engine_enqueue_frame((engine *)user);
+}
+static spops_status run_layer(void *user)
+{
+    const layer_call *call = (const layer_call *)user;
+    return engine_enqueue_layer(call->e, call->i);
+}
+
+static int time_part(const engine *e, enqueue_function enqueue, void *user, int times, int launches,
+                     double *time_us, int *num_kernels)
+{
+    graph *g = graph_capture(e->d, enqueue, user, times);
+    const int failed = g == NULL || graph_time(g, launches, time_us);
+    if (!failed) *num_kernels = graph_num_kernels(g) / times;
+    graph_destroy(g);
+    return failed;
+}
+
+static const char *dataflow_of(const engine *e, const layer *l)
+{
+    const spops_sparseconv *conv = l->relation == WITHIN ? e->within[l->level]
+                                   : l->relation == DOWN ? e->down[l->level - 1]
+                                   : l->relation == UP   ? e->up[l->level]
+                                                         : e->pointwise[l->level];
+    return spops_dataflow_name(spops_sparseconv_dataflow(conv, SPOPS_PASS_FORWARD, e->dtype,
+                                                         l->in.cols, l->out.cols, NULL));
+}
+
+static int print_layers(engine *e, const options *o, const spops_pyramid_info *info, FILE *json,
+                        work *sum, double *sum_floor_us)
+{
+    const int gpu = e->d->backend == SPOPS_BACKEND_CUDA;
+    double sum_us = 0;
+
+    if (o->layers)
+        printf("%-18s %8s %8s %5s %5s %10s %8s %8s  %s\n", "layer", "rows", "taps", "in", "out",
+               "us", "TFLOP/s", "floor us", "dataflow");
+    for (int i = 0; i < e->net->num_layers; ++i) {
+        const layer *l = &e->net->layers[i];
+        const work w = layer_work(e, info, l);
+        layer_call call = {e, i};
+        double time_us = 0;
+        int kernels = 0;
+        sum->flops += w.flops;
+        sum->bytes += w.bytes;
+        *sum_floor_us += floor_us(o, w);
+        if (!o->layers) continue;
+        if (time_part(e, run_layer, &call, gpu ? 10 : 1, gpu ? 15 : 3, &time_us, &kernels))
+            return 1;
+        sum_us += time_us;
+        printf("%-18s %8d %8d %5d %5d %10.1f %8.2f %8.1f  %s\n", l->name,
+               (int)info->num_rows[l->level], l->taps, l->in.cols, l->out.cols, time_us,
+               w.flops / time_us * 1e-6, floor_us(o, w), dataflow_of(e, l));
+        if (json != NULL)
+            fprintf(json,
+                    "{\"layer\": \"%s\", \"rows\": %d, \"in\": %d, \"out\": %d, \"taps\": %d, "
+                    "\"us\": %.2f, \"gflop\": %.3f, \"mbytes\": %.3f, \"floor_us\": %.2f}\n",
+                    l->name, (int)info->num_rows[l->level], l->in.cols, l->out.cols, l->taps,
+                    time_us, w.flops * 1e-9, w.bytes * 1e-6, floor_us(o, w));
+    }
+    if (o->layers) printf("%-18s %39.1f\n", "all, one by one", sum_us);
+    return 0;
+}
+
+/* One scan: sizes, the whole and its parts. */
+static int measure_scan(engine *e, const options *o, graph *whole, const scan *s, const char *name,
+                        FILE *json)
+{
+    const int launches = e->d->backend == SPOPS_BACKEND_CUDA ? 50 : 3;
+    spops_pyramid_info info;
+    work layers = {0, 0};
+    double frame_us = 0, plain_us = 0, maps_us = 0, layers_us = 0, layers_floor_us = 0, rest_us;
+    int maps_kernels = 0, layers_kernels = 0;
+    graph *plain = NULL;
+
+    if (engine_upload(e, s) || graph_time(whole, launches, &frame_us) || engine_sizes(e, &info))
+        return 1;
+    if (time_part(e, run_maps, e, 1, launches, &maps_us, &maps_kernels) ||
+        time_part(e, run_layers, e, 1, launches, &layers_us, &layers_kernels) ||
+        (plain = graph_plain(e->d, run_frame, e)) == NULL || graph_time(plain, launches, &plain_us))
+        return 1;
+    graph_destroy(plain);
+    rest_us = frame_us - maps_us - layers_us;
+    printf("%s: %d points; rows", name, (int)s->num_points);
+    for (int l = 0; l < NUM_LEVELS; ++l)
+        printf(" %d", (int)info.num_rows[l]);
+    printf("\n");
+    if (print_layers(e, o, &info, json, &layers, &layers_floor_us)) return 1;
+    printf("  a frame %.0f us, %.0f a second: maps %.0f us (%.0f %%, floor %.0f), layers %.0f us "
+           "(%.0f %%, floor %.0f), rest %.0f us (%.0f %%)\n",
+           frame_us, 1e6 / frame_us, maps_us, 100 * maps_us / frame_us,
+           floor_us(o, maps_work(e, &info, s->num_points)), layers_us, 100 * layers_us / frame_us,
+           layers_floor_us, rest_us, 100 * rest_us / frame_us);
+    printf(
+        "  layers: %.2f GFLOP, %.3f TFLOP/s; %d kernels for maps, %d for layers; without a graph "
+        "%.0f us a frame\n",
+        layers.flops * 1e-9, layers.flops / layers_us * 1e-6, maps_kernels, layers_kernels,
+        plain_us);
+    if (json != NULL)
+        fprintf(json,
+                "{\"scan\": \"%s\", \"width\": %g, \"voxel_m\": %g, \"dtype\": \"%s\", "
+                "\"points\": %d, \"rows\": [%d, %d, %d, %d, %d], \"frame_us\": %.1f, "
+                "\"plain_us\": %.1f, \"maps_us\": %.1f, \"layers_us\": %.1f, \"rest_us\": %.1f, "
+                "\"gflop\": %.3f, "
+                "\"layers_floor_us\": %.1f, \"maps_floor_us\": %.1f, \"maps_kernels\": %d, "
+                "\"layers_kernels\": %d}\n",
+                name, e->net->width, o->voxel_m, spops_dtype_name(e->dtype), (int)s->num_points,
+                (int)info.num_rows[0], (int)info.num_rows[1], (int)info.num_rows[2],
+                (int)info.num_rows[3], (int)info.num_rows[4], frame_us, plain_us, maps_us,
+                layers_us, rest_us, layers.flops * 1e-9, layers_floor_us,
+                floor_us(o, maps_work(e, &info, s->num_points)), maps_kernels, layers_kernels);
+    return 0;
+}
+
+/* ---- All of it ----------------------------------------------------------------------------------
+ */
+
+/* Largest difference from FP64 that rounding explains, over the largest output. */
+static double tolerance(spops_dtype dtype)
+{
+    return dtype == SPOPS_DTYPE_F32 ? 1e-4 : 3e-2;
+}
+
+static int check_scan(engine *e, graph *whole, const scan *s, const char *name)
+{
+    double difference = 0;
+    if (engine_upload(e, s) || graph_launch(whole) || reference_compare(e, &difference)) return 1;
+    printf("%s: output agrees with FP64 to %.1e of its largest element: %s\n", name, difference,
+           difference <= tolerance(e->dtype) ? "right" : "WRONG");
+    return !(difference <= tolerance(e->dtype));
+}
+
+static int run(const options *o, const device *d, network *net, const scan *scans, int num_scans)
+{
+    const int f32 =
+        strcmp(o->dtype, "f32") == 0 || (o->dtype[0] == 0 && d->backend == SPOPS_BACKEND_CPU);
+    engine e;
+    graph *whole = NULL;
+    FILE *json = o->json == NULL ? NULL : fopen(o->json, "a");
+    int failed = engine_create(&e, d, net, f32 ? SPOPS_DTYPE_F32 : SPOPS_DTYPE_F16, o->voxel_m,
+                               scans, num_scans) ||
+                 (whole = graph_capture(d, run_frame, &e, 1)) == NULL;
+
+    for (int i = 0; i < num_scans && !failed; ++i) {
+        char name[256];
+        snprintf(name, sizeof name, "%s", o->num_scans > 0 ? o->scans[i] : "simulated scan");
+        failed = measure_scan(&e, o, whole, &scans[i], name, json) ||
+                 (o->check && check_scan(&e, whole, &scans[i], name));
+    }
+    graph_destroy(whole);
+    engine_destroy(&e);
+    if (json != NULL) fclose(json);
+    return failed;
+}
+
+int main(int argc, char **argv)
+{
+    options o;
+    device d;
+    network net;
+    scan scans[MAX_SCANS];
+    int num_scans = 0, failed;
+
+    if (read_options(argc, argv, &o)) {
+        fputs(usage, stderr);
+        return 2;
+    }
+    if (device_open(&d, o.backend)) return 1;
+    network_create(&net, o.width);
+    failed = load_scans(&o, scans, &num_scans) ||
+             (o.weights != NULL ? network_load(d.ctx, &net, o.weights) : network_generate(&net)) ||
+             (o.generate != NULL && network_save(d.ctx, &net, o.generate));
+    if (!failed) {
+        printf("MinkUNet %g: %d layers on %s\n", o.width, net.num_layers,
+               d.backend == SPOPS_BACKEND_CPU ? "the CPU" : "a GPU");
+        failed = run(&o, &d, &net, scans, num_scans);
+    }
+    for (int i = 0; i < num_scans; ++i)
+        scan_free(&scans[i]);
+    network_destroy(&net);
+    device_close(&d);
+    return failed;
+}

@@ -1,0 +1,254 @@
+/* Memory, graphs and clocks. Every CUDA call of the example is here. */
+#define _POSIX_C_SOURCE 200112L
+#include "minkunet/device.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#ifdef EXAMPLE_WITH_CUDA
+#include <cuda_runtime_api.h>
+#endif
+
+struct graph {
+    const device *d;
+    enqueue_function enqueue;
+    void *user;
+    int times, num_kernels, captured;
+#ifdef EXAMPLE_WITH_CUDA
+    cudaGraph_t cuda;
+    cudaGraphExec_t exec;
+    cudaEvent_t begin, end;
+#endif
+};
+
+#ifdef EXAMPLE_WITH_CUDA
+static int check(cudaError_t error, const char *what)
+{
+    if (error != cudaSuccess) fprintf(stderr, "%s: %s\n", what, cudaGetErrorString(error));
+    return error != cudaSuccess;
+}
+#define CHECK(call) check(call, #call)
+#endif
+
+static int on_cpu(const device *d)
+{
+    return d->backend == SPOPS_BACKEND_CPU;
+}
+
+int device_open(device *d, spops_backend_kind backend)
+{
+    spops_context_options options = spops_context_options_default();
+
+    memset(d, 0, sizeof *d);
+    options.backend = backend;
+#ifdef EXAMPLE_WITH_CUDA
+    if (backend != SPOPS_BACKEND_CPU) {
+        cudaStream_t stream = NULL; /* of its own: the legacy stream cannot be captured */
+        if (cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) == cudaSuccess) {
+            d->stream = options.stream = stream;
+            options.backend = SPOPS_BACKEND_CUDA;
+        } else if (backend == SPOPS_BACKEND_AUTO) {
+            options.backend = SPOPS_BACKEND_CPU;
+        }
+    }
+#else
+    if (backend == SPOPS_BACKEND_AUTO) options.backend = SPOPS_BACKEND_CPU;
+#endif
+    if (spops_context_create(&options, &d->ctx) != SPOPS_STATUS_OK) {
+        fprintf(stderr, "%s\n", spops_last_error(NULL));
+        return 1;
+    }
+    d->backend = spops_context_backend(d->ctx);
+    return 0;
+}
+
+void device_close(device *d)
+{
+    spops_context_destroy(d->ctx);
+#ifdef EXAMPLE_WITH_CUDA
+    if (d->stream != NULL) cudaStreamDestroy((cudaStream_t)d->stream);
+#endif
+}
+
+void *device_alloc(const device *d, size_t bytes)
+{
+    void *ptr = NULL;
+#ifdef EXAMPLE_WITH_CUDA
+    if (!on_cpu(d)) {
+        if (CHECK(cudaMalloc(&ptr, bytes))) return NULL;
+        if (!CHECK(cudaMemset(ptr, 0, bytes))) return ptr;
+        cudaFree(ptr);
+        return NULL;
+    }
+#endif
+    (void)d;
+    if (posix_memalign(&ptr, 64, bytes + 1) != 0) return NULL;
+    memset(ptr, 0, bytes);
+    return ptr;
+}
+
+void device_free(const device *d, void *ptr)
+{
+#ifdef EXAMPLE_WITH_CUDA
+    if (!on_cpu(d)) {
+        cudaFree(ptr);
+        return;
+    }
+#endif
+    (void)d;
+    free(ptr);
+}
+
+int device_upload(const device *d, void *to, const void *from, size_t bytes)
+{
+#ifdef EXAMPLE_WITH_CUDA
+    if (!on_cpu(d)) return CHECK(cudaMemcpy(to, from, bytes, cudaMemcpyHostToDevice));
+#endif
+    (void)d;
+    memcpy(to, from, bytes);
+    return 0;
+}
+
+int device_download(const device *d, void *to, const void *from, size_t bytes)
+{
+    if (spops_context_wait_sync(d->ctx) != SPOPS_STATUS_OK) return 1;
+#ifdef EXAMPLE_WITH_CUDA
+    if (!on_cpu(d)) return CHECK(cudaMemcpy(to, from, bytes, cudaMemcpyDeviceToHost));
+#endif
+    memcpy(to, from, bytes);
+    return 0;
+}
+
+static int enqueue_all(const graph *g)
+{
+    for (int i = 0; i < g->times; ++i)
+        if (g->enqueue(g->user) != SPOPS_STATUS_OK) {
+            fprintf(stderr, "%s\n", spops_last_error(g->d->ctx));
+            return 1;
+        }
+    return 0;
+}
+
+#ifdef EXAMPLE_WITH_CUDA
+static int capture(graph *g)
+{
+    const cudaStream_t stream = (cudaStream_t)g->d->stream;
+    cudaGraphNode_t *nodes;
+    size_t n = 0;
+    int failed;
+
+    if (CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal))) return 1;
+    failed = enqueue_all(g);
+    if (CHECK(cudaStreamEndCapture(stream, &g->cuda)) || failed) return 1;
+    if (CHECK(cudaGraphGetNodes(g->cuda, NULL, &n))) return 1;
+    nodes = (cudaGraphNode_t *)malloc(n * sizeof *nodes + 1);
+    if (nodes == NULL || CHECK(cudaGraphGetNodes(g->cuda, nodes, &n))) n = 0;
+    for (size_t i = 0; i < n; ++i) {
+        enum cudaGraphNodeType type = cudaGraphNodeTypeEmpty;
+        if (cudaGraphNodeGetType(nodes[i], &type) == cudaSuccess)
+            g->num_kernels += type == cudaGraphNodeTypeKernel;
+    }
+    free(nodes);
+    return CHECK(cudaGraphInstantiateWithFlags(&g->exec, g->cuda, 0));
+}
+#endif
+
+static graph *graph_create(const device *d, enqueue_function enqueue, void *user, int times,
+                           int captured)
+{
+    graph *g = (graph *)calloc(1, sizeof *g);
+    int failed = 0;
+    if (g == NULL) return NULL;
+    g->d = d;
+    g->enqueue = enqueue;
+    g->user = user;
+    g->times = times;
+    g->captured = captured && !on_cpu(d);
+#ifdef EXAMPLE_WITH_CUDA
+    if (g->captured) failed = capture(g);
+    if (!on_cpu(d)) failed |= CHECK(cudaEventCreate(&g->begin)) || CHECK(cudaEventCreate(&g->end));
+#endif
+    if (!failed) return g;
+    graph_destroy(g);
+    return NULL;
+}
+
+graph *graph_capture(const device *d, enqueue_function enqueue, void *user, int times)
+{
+    return graph_create(d, enqueue, user, times, 1);
+}
+
+graph *graph_plain(const device *d, enqueue_function enqueue, void *user)
+{
+    return graph_create(d, enqueue, user, 1, 0);
+}
+
+int graph_launch(graph *g)
+{
+#ifdef EXAMPLE_WITH_CUDA
+    if (g->captured) return CHECK(cudaGraphLaunch(g->exec, (cudaStream_t)g->d->stream));
+#endif
+    return enqueue_all(g);
+}
+
+int graph_num_kernels(const graph *g)
+{
+    return g->num_kernels;
+}
+
+void graph_destroy(graph *g)
+{
+    if (g == NULL) return;
+#ifdef EXAMPLE_WITH_CUDA
+    if (g->exec != NULL) cudaGraphExecDestroy(g->exec);
+    if (g->cuda != NULL) cudaGraphDestroy(g->cuda);
+    if (g->begin != NULL) cudaEventDestroy(g->begin);
+    if (g->end != NULL) cudaEventDestroy(g->end);
+#endif
+    free(g);
+}
+
+static int compare_doubles(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static int time_once(graph *g, double *time_us)
+{
+    struct timespec begin, end;
+#ifdef EXAMPLE_WITH_CUDA
+    if (!on_cpu(g->d)) {
+        const cudaStream_t stream = (cudaStream_t)g->d->stream;
+        float time_ms = 0;
+        if (CHECK(cudaEventRecord(g->begin, stream)) || graph_launch(g) ||
+            CHECK(cudaEventRecord(g->end, stream)) || CHECK(cudaEventSynchronize(g->end)) ||
+            CHECK(cudaEventElapsedTime(&time_ms, g->begin, g->end)))
+            return 1;
+        *time_us = 1e3 * time_ms;
+        return 0;
+    }
+#endif
+    clock_gettime(CLOCK_MONOTONIC, &begin);
+    if (graph_launch(g)) return 1;
+    clock_gettime(CLOCK_MONOTONIC, &end);
+    *time_us =
+        1e6 * (double)(end.tv_sec - begin.tv_sec) + 1e-3 * (double)(end.tv_nsec - begin.tv_nsec);
+    return 0;
+}
+
+int graph_time(graph *g, int num_launches, double *time_us)
+{
+    double *times = (double *)calloc((size_t)num_launches, sizeof *times);
+    int failed = times == NULL;
+
+    for (int i = -1; i < num_launches && !failed; ++i) /* the first does not count */
+        failed = time_once(g, &times[i < 0 ? 0 : i]);
+    if (!failed) {
+        qsort(times, (size_t)num_launches, sizeof *times, compare_doubles);
+        *time_us = times[num_launches / 2] / g->times;
+    }
+    free(times);
+    return failed;
+}

@@ -1,0 +1,37 @@
+/*
+ * Memory, graphs and clocks where a context runs, so that the rest of the example is the same on the
+ * CPU and on a GPU. Built with EXAMPLE_WITH_CUDA it knows both. Functions return 0 for success.
+ */
+#ifndef MINKUNET_DEVICE_H
+#define MINKUNET_DEVICE_H
+
+#include <spops/spops.h>
+
+typedef struct device {
+    spops_backend_kind backend;
+    spops_context *ctx;
+    void *stream; /* cudaStream_t; NULL on the CPU */
+} device;
+
+int device_open(device *d, spops_backend_kind backend);
+void device_close(device *d);
+
+void *device_alloc(const device *d, size_t bytes); /* zeroed; NULL: there is none */
+void device_free(const device *d, void *ptr);
+int device_upload(const device *d, void *to, const void *from, size_t bytes);
+int device_download(const device *d, void *to, const void *from, size_t bytes);
+
+/* What `enqueue` enqueues, `times` over: captured once into a CUDA Graph, or, plain and on the CPU,
+   enqueued anew at every launch. */
+typedef spops_status (*enqueue_function)(void *user);
+typedef struct graph graph;
+graph *graph_capture(const device *d, enqueue_function enqueue, void *user, int times);
+graph *graph_plain(const device *d, enqueue_function enqueue, void *user);
+int graph_launch(graph *g);
+int graph_num_kernels(const graph *g); /* 0 where nothing is captured */
+void graph_destroy(graph *g);
+
+/* Median time of a launch, over a number of them. */
+int graph_time(graph *g, int num_launches, double *time_us);
+
+#endif

@@ -1,0 +1,395 @@
+/* The engine: plans and memory, and the work of a frame. */
+#include "minkunet/engine.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define TRY(call)                                                                                  \
+    if ((call) != SPOPS_STATUS_OK) {                                                               \
+        fprintf(stderr, "%s\n", spops_last_error(e->d->ctx));                                      \
+        return 1;                                                                                  \
+    }
+#define PASS(call)                                                                                 \
+    if ((status = (call)) != SPOPS_STATUS_OK) return status
+
+/* ---- f16 ------------------------------------------------------------------------------------ */
+
+static uint16_t half_of_float(float f)
+{
+    uint32_t bits, sign, magnitude;
+    memcpy(&bits, &f, sizeof bits);
+    sign = bits >> 16 & 0x8000u;
+    magnitude = bits & 0x7fffffffu;
+    if (magnitude > 0x7f800000u) return (uint16_t)(sign | 0x7e00u);  /* NaN */
+    if (magnitude >= 0x477ff000u) return (uint16_t)(sign | 0x7c00u); /* rounds to infinity */
+    if (magnitude < 0x38800000u) /* subnormal: multiples of 2^-24 */
+        return (uint16_t)(sign | (uint32_t)lrintf(fabsf(f) * 0x1p24f));
+    magnitude += 0xfffu + (magnitude >> 13 & 1); /* to nearest, ties to even */
+    return (uint16_t)(sign | (magnitude - 0x38000000u) >> 13);
+}
+
+static float float_of_half(uint16_t h)
+{
+    const uint32_t sign = (h & 0x8000u) << 16, magnitude = h & 0x7fffu;
+    uint32_t bits = magnitude << 13;
+    float f;
+    if (magnitude >= 0x7c00u)
+        bits += 0x70000000u;
+    else if (magnitude >= 0x0400u)
+        bits += 0x38000000u;
+    else {
+        f = (float)magnitude * 0x1p-24f;
+        return sign != 0 ? -f : f;
+    }
+    bits |= sign;
+    memcpy(&f, &bits, sizeof f);
+    return f;
+}
+
+void engine_narrow(const engine *e, const float *from, size_t n, void *to)
+{
+    if (e->dtype == SPOPS_DTYPE_F32)
+        memcpy(to, from, n * sizeof *from);
+    else
+        for (size_t i = 0; i < n; ++i)
+            ((uint16_t *)to)[i] = half_of_float(from[i]);
+}
+
+void engine_widen(const engine *e, const void *from, size_t n, float *to)
+{
+    if (e->dtype == SPOPS_DTYPE_F32)
+        memcpy(to, from, n * sizeof *to);
+    else
+        for (size_t i = 0; i < n; ++i)
+            to[i] = float_of_half(((const uint16_t *)from)[i]);
+}
+
+/* ---- Capacities ----------------------------------------------------------------------------- */
+
+static int64_t with_room(int64_t n)
+{
+    return (n + n / 20 + 127) / 128 * 128;
+}
+
+/* All that the sensor can see, in voxels; points farther away are left out. */
+static spops_coords_box box_of(double voxel_m)
+{
+    static const double reach_m[3] = {120, 120, 20};
+    spops_coords_box box;
+    memset(&box, 0, sizeof box);
+    for (int a = 0; a < 3; ++a) {
+        box.upper[a + 1] = (int32_t)floor(reach_m[a] / voxel_m);
+        box.lower[a + 1] = -box.upper[a + 1];
+    }
+    return box;
+}
+
+static spops_voxels_options voxel_options(double voxel_m, const spops_coords_options *coords)
+{
+    spops_voxels_options options = spops_voxels_options_default();
+    for (int a = 0; a < 3; ++a)
+        options.size_m[a] = voxel_m;
+    options.coords = coords;
+    options.max_cols = NUM_INPUTS;
+    return options;
+}
+
+/* Plans a scan once, to see how many rows and pairs it has at each level. */
+static int measure(engine *e, double voxel_m, const scan *s)
+{
+    const spops_coords_box box = box_of(voxel_m);
+    spops_coords_options coords = spops_coords_options_default();
+    spops_pyramid_info info = spops_pyramid_info_default();
+    const int32_t n = (int32_t)s->num_points;
+    spops_voxels_options options = voxel_options(voxel_m, &coords);
+    spops_matrix points;
+
+    coords.box = &box;
+    e->max_points = s->num_points;
+    e->points = (float *)device_alloc(e->d, (size_t)n * 4 * sizeof *e->points);
+    e->num_points = (int32_t *)device_alloc(e->d, sizeof n);
+    if (e->points == NULL || e->num_points == NULL ||
+        device_upload(e->d, e->points, s->points, (size_t)n * 4 * sizeof *e->points) ||
+        device_upload(e->d, e->num_points, &n, sizeof n))
+        return 1;
+    points = spops_matrix_dense(e->points, n, 4, SPOPS_DTYPE_F32);
+    points.cols = 3;
+    TRY(spops_voxels_reserve(e->d->ctx, 3, n, n, &options, &e->voxels));
+    TRY(spops_pyramid_reserve(e->d->ctx, spops_voxels_coords(e->voxels), NULL, &e->pyramid));
+    TRY(spops_voxels_set(e->d->ctx, e->voxels, e->num_points, points, NULL));
+    TRY(spops_pyramid_set(e->d->ctx, e->pyramid));
+    TRY(spops_pyramid_get_info_sync(e->d->ctx, e->pyramid, &info));
+    spops_pyramid_destroy(e->pyramid);
+    spops_voxels_destroy(e->voxels);
+    device_free(e->d, e->points);
+    device_free(e->d, e->num_points);
+    e->pyramid = NULL;
+    e->voxels = NULL;
+    e->points = NULL;
+    e->num_points = NULL;
+    for (int l = 0; l < NUM_LEVELS; ++l) {
+        if (with_room(info.num_rows[l]) > e->max_rows[l])
+            e->max_rows[l] = with_room(info.num_rows[l]);
+        if (with_room(info.num_pairs[l]) > e->max_pairs[l])
+            e->max_pairs[l] = with_room(info.num_pairs[l]);
+    }
+    return 0;
+}
+
+/* ---- Plans ---------------------------------------------------------------------------------- */
+
+static int create_conv(engine *e, const spops_kernel_map *map, spops_sparseconv **conv)
+{
+    spops_sparseconv_options options = spops_sparseconv_options_default();
+    options.max_in_channels = options.max_out_channels = 512;
+    TRY(spops_sparseconv_create(e->d->ctx, map, &options, conv));
+    e->plan_bytes += spops_sparseconv_bytes(*conv);
+    return 0;
+}
+
+/* The map of level l that joins each row to itself: the rows are points on a line. */
+static int create_identity(engine *e, int l)
+{
+    const size_t n = (size_t)e->max_rows[l];
+    const spops_kernel_shape one = spops_kernel_shape_cube(1, 1, 1, 1);
+    spops_kernel_map_options options = spops_kernel_map_options_default();
+    int32_t *rows = (int32_t *)calloc(2 * n, sizeof *rows);
+    void *there = device_alloc(e->d, 2 * n * sizeof *rows);
+    int failed = rows == NULL || there == NULL;
+
+    options.contents = SPOPS_MAP_ORDER | SPOPS_MAP_PAIRS;
+    for (size_t i = 0; i < n && !failed; ++i)
+        rows[2 * i + 1] = (int32_t)i;
+    failed = failed || device_upload(e->d, there, rows, 2 * n * sizeof *rows) ||
+             spops_coords_create(e->d->ctx, 1, (int64_t)n, (const int32_t *)there, NULL,
+                                 &e->line[l]) != SPOPS_STATUS_OK ||
+             spops_kernel_map_create(e->d->ctx, SPOPS_MAP_SUBMANIFOLD, &one, e->line[l], NULL,
+                                     &options, &e->identity[l]) != SPOPS_STATUS_OK;
+    if (failed) fprintf(stderr, "%s\n", spops_last_error(e->d->ctx));
+    device_free(e->d, there);
+    free(rows);
+    return failed || create_conv(e, e->identity[l], &e->pointwise[l]);
+}
+
+static int create_plans(engine *e, double voxel_m)
+{
+    const spops_coords_box box = box_of(voxel_m);
+    spops_coords_options coords = spops_coords_options_default();
+    const spops_voxels_options voxels = voxel_options(voxel_m, &coords);
+    spops_pyramid_options levels = spops_pyramid_options_default();
+
+    coords.box = &box;
+    levels.num_levels = NUM_LEVELS;
+    levels.search = SPOPS_COORDS_SEARCH_HASH;
+    levels.max_rows = e->max_rows;
+    levels.max_pairs = e->max_pairs;
+    TRY(spops_voxels_reserve(e->d->ctx, 3, e->max_points, e->max_rows[0], &voxels, &e->voxels));
+    TRY(spops_pyramid_reserve(e->d->ctx, spops_voxels_coords(e->voxels), &levels, &e->pyramid));
+    for (int l = 0; l < NUM_LEVELS; ++l) {
+        const spops_kernel_map *down = spops_pyramid_map(e->pyramid, SPOPS_PYRAMID_DOWN, l);
+        const spops_kernel_map *up = spops_pyramid_map(e->pyramid, SPOPS_PYRAMID_UP, l);
+        if (create_conv(e, spops_pyramid_map(e->pyramid, SPOPS_PYRAMID_WITHIN, l), &e->within[l]))
+            return 1;
+        if (down != NULL && (create_conv(e, down, &e->down[l]) || create_conv(e, up, &e->up[l])))
+            return 1;
+        if (create_identity(e, l)) return 1;
+    }
+    return 0;
+}
+
+/* ---- Memory --------------------------------------------------------------------------------- */
+
+static int upload_parameters(engine *e, int i)
+{
+    const layer *l = &e->net->layers[i];
+    const size_t n = (size_t)l->taps * (size_t)l->in.cols * (size_t)l->out.cols;
+    const size_t bytes = (size_t)l->out.cols * sizeof(float);
+    const size_t each = spops_dtype_bytes(e->dtype);
+    void *narrow = malloc(n * each);
+    int failed;
+
+    e->weights[i] = device_alloc(e->d, n * each);
+    e->scale[i] = (float *)device_alloc(e->d, bytes);
+    e->shift[i] = (float *)device_alloc(e->d, bytes);
+    failed = narrow == NULL || e->weights[i] == NULL || e->scale[i] == NULL || e->shift[i] == NULL;
+    if (!failed) {
+        engine_narrow(e, l->w, n, narrow);
+        failed = device_upload(e->d, e->weights[i], narrow, n * each) ||
+                 device_upload(e->d, e->scale[i], l->scale, bytes) ||
+                 device_upload(e->d, e->shift[i], l->shift, bytes);
+    }
+    free(narrow);
+    return failed;
+}
+
+int engine_create(engine *e, const device *d, const network *net, spops_dtype dtype, double voxel_m,
+                  const scan *scans, int num_scans)
+{
+    const size_t each = spops_dtype_bytes(dtype);
+
+    memset(e, 0, sizeof *e);
+    e->d = d;
+    e->net = net;
+    e->dtype = dtype;
+    for (int i = 0; i < num_scans; ++i)
+        if (measure(e, voxel_m, &scans[i])) return 1;
+    for (int i = 0; i < num_scans; ++i)
+        if (scans[i].num_points > e->max_points) e->max_points = scans[i].num_points;
+    e->points = (float *)device_alloc(d, (size_t)e->max_points * 4 * sizeof *e->points);
+    e->features = device_alloc(d, (size_t)e->max_points * NUM_INPUTS * each);
+    e->num_points = (int32_t *)device_alloc(d, sizeof *e->num_points);
+    if (e->points == NULL || e->features == NULL || e->num_points == NULL) return 1;
+    for (int b = 0; b < net->num_buffers; ++b) {
+        e->buffers[b] = device_alloc(d, (size_t)e->max_rows[net->buffers[b].level] *
+                                            (size_t)net->buffers[b].cols * each);
+        if (e->buffers[b] == NULL) return 1;
+    }
+    for (int i = 0; i < net->num_layers; ++i)
+        if (upload_parameters(e, i)) return 1;
+    return create_plans(e, voxel_m);
+}
+
+void engine_destroy(engine *e)
+{
+    for (int l = 0; l < NUM_LEVELS; ++l) {
+        spops_sparseconv_destroy(e->pointwise[l]);
+        spops_kernel_map_destroy(e->identity[l]);
+        spops_coords_destroy(e->line[l]);
+        spops_sparseconv_destroy(e->within[l]);
+        spops_sparseconv_destroy(e->down[l]);
+        spops_sparseconv_destroy(e->up[l]);
+    }
+    spops_pyramid_destroy(e->pyramid);
+    spops_voxels_destroy(e->voxels);
+    for (int b = 0; b < MAX_BUFFERS; ++b)
+        device_free(e->d, e->buffers[b]);
+    for (int i = 0; i < MAX_LAYERS; ++i) {
+        device_free(e->d, e->weights[i]);
+        device_free(e->d, e->scale[i]);
+        device_free(e->d, e->shift[i]);
+    }
+    device_free(e->d, e->points);
+    device_free(e->d, e->features);
+    device_free(e->d, e->num_points);
+}
+
+/* ---- A frame -------------------------------------------------------------------------------- */
+
+/* What the network sees of a point: its place and reflectance, each about 1 in size. */
+static void describe_point(const float *p, float *features)
+{
+    features[0] = p[0] / 50.0f;
+    features[1] = p[1] / 50.0f;
+    features[2] = p[2] / 4.0f;
+    features[3] = p[3];
+    for (int c = NUM_FEATURES; c < NUM_INPUTS; ++c)
+        features[c] = 0.0f;
+}
+
+int engine_upload(engine *e, const scan *s)
+{
+    const size_t n = (size_t)s->num_points, each = spops_dtype_bytes(e->dtype);
+    const int32_t count = (int32_t)s->num_points;
+    char *narrow = (char *)malloc(n * NUM_INPUTS * each + 1);
+    int failed = narrow == NULL;
+
+    for (size_t i = 0; i < n && !failed; ++i) {
+        float features[NUM_INPUTS];
+        describe_point(s->points + 4 * i, features);
+        engine_narrow(e, features, NUM_INPUTS, narrow + i * NUM_INPUTS * each);
+    }
+    failed = failed || device_upload(e->d, e->points, s->points, n * 4 * sizeof *s->points) ||
+             device_upload(e->d, e->features, narrow, n * NUM_INPUTS * each) ||
+             device_upload(e->d, e->num_points, &count, sizeof count);
+    free(narrow);
+    return failed;
+}
+
+spops_status engine_enqueue_maps(engine *e)
+{
+    spops_context *ctx = e->d->ctx;
+    spops_matrix points = spops_matrix_dense(e->points, e->max_points, 4, SPOPS_DTYPE_F32);
+    spops_status status;
+
+    points.cols = 3;
+    PASS(spops_voxels_set(ctx, e->voxels, e->num_points, points, NULL));
+    PASS(spops_pyramid_set(ctx, e->pyramid));
+    for (int l = 0; l < NUM_LEVELS; ++l) {
+        PASS(spops_sparseconv_set(ctx, e->within[l]));
+        if (e->down[l] == NULL) continue;
+        PASS(spops_sparseconv_set(ctx, e->down[l]));
+        PASS(spops_sparseconv_set(ctx, e->up[l]));
+    }
+    return SPOPS_STATUS_OK;
+}
+
+/* All rows that a buffer has room for; how many count, the plans know. */
+static spops_matrix matrix_of(const engine *e, const feature_view *v)
+{
+    const feature_buffer *b = &e->net->buffers[v->buffer];
+    char *data = (char *)e->buffers[v->buffer] + (size_t)v->col * spops_dtype_bytes(e->dtype);
+    spops_matrix m = spops_matrix_dense(data, e->max_rows[b->level], b->cols, e->dtype);
+    m.cols = v->cols;
+    return m;
+}
+
+spops_status engine_enqueue_features(engine *e)
+{
+    const feature_view input = {e->net->input, 0, NUM_INPUTS};
+    return spops_segreduce_execute(
+        e->d->ctx, spops_voxels_segments(e->voxels), SPOPS_REDUCE_MEAN,
+        spops_matrix_dense(e->features, e->max_points, NUM_INPUTS, e->dtype), NULL,
+        matrix_of(e, &input), NULL);
+}
+
+static const spops_sparseconv *plan_of(const engine *e, const layer *l)
+{
+    switch (l->relation) {
+    case WITHIN: return e->within[l->level];
+    case DOWN: return e->down[l->level - 1];
+    case UP: return e->up[l->level];
+    case POINTWISE: break;
+    }
+    return e->pointwise[l->level];
+}
+
+spops_status engine_enqueue_layer(engine *e, int i)
+{
+    const layer *l = &e->net->layers[i];
+    const spops_matrix w =
+        spops_matrix_dense(e->weights[i], (int64_t)l->taps * l->in.cols, l->out.cols, e->dtype);
+    const spops_matrix residual = matrix_of(e, &l->residual);
+    spops_sparseconv_layer behind = spops_sparseconv_layer_default();
+
+    behind.scale = e->scale[i];
+    behind.shift = e->shift[i];
+    behind.residual = l->residual.cols > 0 ? &residual : NULL;
+    behind.activation = l->relu ? SPOPS_ACTIVATION_RELU : SPOPS_ACTIVATION_NONE;
+    return spops_sparseconv_execute(e->d->ctx, plan_of(e, l), matrix_of(e, &l->in), w, &behind,
+                                    matrix_of(e, &l->out));
+}
+
+spops_status engine_enqueue_layers(engine *e)
+{
+    spops_status status;
+    for (int i = 0; i < e->net->num_layers; ++i)
+        PASS(engine_enqueue_layer(e, i));
+    return SPOPS_STATUS_OK;
+}
+
+spops_status engine_enqueue_frame(engine *e)
+{
+    spops_status status;
+    PASS(engine_enqueue_maps(e));
+    PASS(engine_enqueue_features(e));
+    return engine_enqueue_layers(e);
+}
+
+int engine_sizes(const engine *e, spops_pyramid_info *info)
+{
+    *info = spops_pyramid_info_default();
+    TRY(spops_pyramid_get_info_sync(e->d->ctx, e->pyramid, info));
+    return 0;
+}

@@ -1,0 +1,59 @@
+/*
+ * The engine: a network's plans and memory for scans of up to a given size, and the work of a frame,
+ * enqueued in three parts. A graph that holds all three takes a scan after the other, whatever its
+ * size, without the host looking at a count.
+ */
+#ifndef MINKUNET_ENGINE_H
+#define MINKUNET_ENGINE_H
+
+#include "minkunet/device.h"
+#include "minkunet/network.h"
+#include "minkunet/scan.h"
+
+typedef struct engine {
+    const device *d;
+    const network *net;
+    spops_dtype dtype; /* of features and weights: f32 or f16 */
+    /* What is made for the capacities. */
+    int64_t max_points, max_rows[NUM_LEVELS], max_pairs[NUM_LEVELS];
+    spops_voxels *voxels;
+    spops_pyramid *pyramid;
+    spops_sparseconv *within[NUM_LEVELS], *down[NUM_LEVELS], *up[NUM_LEVELS];
+    /* Rows times one matrix, at every level: a map that joins each row to itself. It does not depend
+       on the scan, so that it is made once. */
+    spops_coords *line[NUM_LEVELS];
+    spops_kernel_map *identity[NUM_LEVELS];
+    spops_sparseconv *pointwise[NUM_LEVELS];
+    void *buffers[MAX_BUFFERS];
+    void *weights[MAX_LAYERS];
+    float *scale[MAX_LAYERS], *shift[MAX_LAYERS];
+    /* The scan. */
+    int32_t *num_points;
+    float *points;  /* [max_points][4] */
+    void *features; /* [max_points][NUM_INPUTS] */
+    size_t plan_bytes;
+} engine;
+
+/* Capacities are what the largest of the scans needs at each level, and a little more. */
+int engine_create(engine *e, const device *d, const network *net, spops_dtype dtype, double voxel_m,
+                  const scan *scans, int num_scans);
+void engine_destroy(engine *e);
+
+/* A scan to where the engine reads it. */
+int engine_upload(engine *e, const scan *s);
+
+/* Points to voxels, levels and maps; features of points to voxels; the layers. */
+spops_status engine_enqueue_maps(engine *e);
+spops_status engine_enqueue_features(engine *e);
+spops_status engine_enqueue_layer(engine *e, int i);
+spops_status engine_enqueue_layers(engine *e);
+spops_status engine_enqueue_frame(engine *e);
+
+/* Rows and pairs of the scan that was run last; waits. */
+int engine_sizes(const engine *e, spops_pyramid_info *info);
+
+/* Numbers of the engine's dtype from and to f32, rounded to nearest. */
+void engine_narrow(const engine *e, const float *from, size_t n, void *to);
+void engine_widen(const engine *e, const void *from, size_t n, float *to);
+
+#endif
