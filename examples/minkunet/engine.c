@@ -140,10 +140,25 @@ static int measure(engine *e, double voxel_m, const scan *s)
 
 /* ---- Plans ---------------------------------------------------------------------------------- */
 
+/* Whether the kernels of tensor cores serve every layer: maps then need no pairs, and plans no other
+   way of running. */
+static int has_implicit_gemm(const engine *e)
+{
+    spops_device_info info = spops_device_info_default();
+    if (spops_context_get_device_info(e->d->ctx, &info) != SPOPS_STATUS_OK) return 0;
+    return e->dtype == SPOPS_DTYPE_F16 && info.compute_capability == 90;
+}
+
+static int32_t contents_of_maps(const engine *e)
+{
+    return e->implicit_gemm ? SPOPS_MAP_ORDER : SPOPS_MAP_ORDER | SPOPS_MAP_PAIRS;
+}
+
 static int create_conv(engine *e, const spops_kernel_map *map, spops_sparseconv **conv)
 {
     spops_sparseconv_options options = spops_sparseconv_options_default();
-    options.max_in_channels = options.max_out_channels = 512;
+    options.max_in_channels = 512;
+    if (e->implicit_gemm) options.dataflow = SPOPS_DATAFLOW_IMPLICIT_GEMM;
     TRY(spops_sparseconv_create(e->d->ctx, map, &options, conv));
     e->plan_bytes += spops_sparseconv_bytes(*conv);
     return 0;
@@ -159,7 +174,7 @@ static int create_identity(engine *e, int l)
     void *there = device_alloc(e->d, 2 * n * sizeof *rows);
     int failed = rows == NULL || there == NULL;
 
-    options.contents = SPOPS_MAP_ORDER | SPOPS_MAP_PAIRS;
+    options.contents = contents_of_maps(e);
     for (size_t i = 0; i < n && !failed; ++i)
         rows[2 * i + 1] = (int32_t)i;
     failed = failed || device_upload(e->d, there, rows, 2 * n * sizeof *rows) ||
@@ -182,6 +197,7 @@ static int create_plans(engine *e, double voxel_m)
 
     coords.box = &box;
     levels.num_levels = NUM_LEVELS;
+    levels.contents = contents_of_maps(e);
     levels.search = SPOPS_COORDS_SEARCH_HASH;
     levels.max_rows = e->max_rows;
     levels.max_pairs = e->max_pairs;
@@ -233,6 +249,7 @@ int engine_create(engine *e, const device *d, const network *net, spops_dtype dt
     e->d = d;
     e->net = net;
     e->dtype = dtype;
+    e->implicit_gemm = has_implicit_gemm(e);
     for (int i = 0; i < num_scans; ++i)
         if (measure(e, voxel_m, &scans[i])) return 1;
     for (int i = 0; i < num_scans; ++i)

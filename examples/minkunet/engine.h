@@ -14,6 +14,7 @@ typedef struct engine {
     const device *d;
     const network *net;
     spops_dtype dtype; /* of features and weights: f32 or f16 */
+    int implicit_gemm; /* runs every layer */
     /* What is made for the capacities. */
     int64_t max_points, max_rows[NUM_LEVELS], max_pairs[NUM_LEVELS];
     spops_voxels *voxels;

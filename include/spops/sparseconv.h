@@ -42,9 +42,9 @@ SPOPS_DEFINE_DEFAULT(spops_sparseconv_options)
 /**
  * Plan the convolutions of a map.
  *
- * map       Must have PAIRS; for IMPLICIT_GEMM also ORDER, and with backward REVERSE. Made by
- *           create, or by reserve: then the plan is refilled by spops_sparseconv_set. The map must
- *           outlive the plan.
+ * map       Must have PAIRS; for IMPLICIT_GEMM also ORDER, and with backward REVERSE. A plan without
+ *           gradients that names IMPLICIT_GEMM does without PAIRS. Made by create, or by reserve:
+ *           then the plan is refilled by spops_sparseconv_set. The map must outlive the plan.
  * options   NULL: defaults. A dataflow that is named serves every call, or the call is refused.
  * conv      The plan; NULL after a failure.
  *

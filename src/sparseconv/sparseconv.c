@@ -22,7 +22,7 @@ struct spops_sparseconv {
     spops_dataflow dataflow;    // as asked for
     bool backward;
     int64_t max_in_channels, max_out_channels;
-    spops_triplets *triplets; // of the map's pairs: FETCH_ON_DEMAND
+    spops_triplets *triplets; // of the map's pairs; NULL where IMPLICIT_GEMM serves every call
 
     bool has_igemm;   // its schedules are there, those of SIDE_IN with backward
     bool in_mirrored; // SIDE_IN runs on the schedules of SIDE_OUT
@@ -164,12 +164,13 @@ static spops_status set_schedules(spops_context *ctx, const spops_sparseconv *co
 
 // ---- Plans --------------------------------------------------------------------------------------
 
-// The map is there, where ctx runs, and has pairs.
-static spops_status check_map(spops_context *ctx, const char *call, const spops_kernel_map *map)
+// The map is there, where ctx runs, and has pairs where the plan needs them.
+static spops_status check_map(spops_context *ctx, const char *call, const spops_kernel_map *map,
+                              bool needs_pairs)
 {
     SPOPS_REQUIRE(ctx, map != NULL, "%s: map is NULL", call);
     SPOPS_TRY(spops_map_check(ctx, call, "map", map));
-    SPOPS_REQUIRE(ctx, (map->contents & SPOPS_MAP_PAIRS) != 0,
+    SPOPS_REQUIRE(ctx, !needs_pairs || (map->contents & SPOPS_MAP_PAIRS) != 0,
                   "%s: map has no pairs, expected one made with SPOPS_MAP_PAIRS", call);
     return SPOPS_STATUS_OK;
 }
@@ -186,7 +187,8 @@ spops_status spops_sparseconv_create(spops_context *ctx, const spops_kernel_map 
 
     SPOPS_BEGIN_CREATE(ctx, call, out);
     SPOPS_TRY(read_plan_options(ctx, call, given, &options));
-    SPOPS_TRY(check_map(ctx, call, map));
+    SPOPS_TRY(check_map(ctx, call, map,
+                        options.dataflow != SPOPS_DATAFLOW_IMPLICIT_GEMM || options.backward));
     conv = spops_host_alloc(ctx, 1, sizeof *conv);
     if (conv == NULL) return SPOPS_STATUS_OUT_OF_MEMORY;
     conv->ctx = ctx;
@@ -207,8 +209,9 @@ spops_status spops_sparseconv_create(spops_context *ctx, const spops_kernel_map 
                   "%s: options->max_in_channels is %" PRId64 ", too many", call,
                   options.max_in_channels);
     triplets_options.max_matrix_elements = options.max_in_channels * options.max_out_channels;
-    SPOPS_TRY_GOTO(spops_triplets_reserve(ctx, &shape, &triplets_options, &conv->triplets), status,
-                   fail);
+    if (conv->dataflow != SPOPS_DATAFLOW_IMPLICIT_GEMM)
+        SPOPS_TRY_GOTO(spops_triplets_reserve(ctx, &shape, &triplets_options, &conv->triplets),
+                       status, fail);
     SPOPS_TRY_GOTO(plan_igemm(ctx, call, conv), status, fail);
     SPOPS_TRY_GOTO(spops_sparseconv_set(ctx, conv), status, fail);
     SPOPS_TRY_GOTO(ctx->backend->wait(ctx), status, fail);
@@ -233,6 +236,7 @@ spops_status spops_sparseconv_set(spops_context *ctx, spops_sparseconv *conv)
     SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
     SPOPS_TRY(check_plan(ctx, call, conv));
     SPOPS_TRY(set_schedules(ctx, conv));
+    if (conv->triplets == NULL) return SPOPS_STATUS_OK;
     return spops_triplets_set_offsets(ctx, conv->triplets, conv->view.tap_offsets,
                                       conv->view.out_rows, conv->view.in_rows);
 }
@@ -253,7 +257,8 @@ size_t spops_sparseconv_bytes(const spops_sparseconv *conv)
 void spops_sparseconv_destroy(spops_sparseconv *conv)
 {
     if (conv == NULL) return;
-    spops_triplets_destroy(conv->triplets); // waits
+    if (conv->block != NULL) (void)conv->ctx->backend->wait(conv->ctx);
+    spops_triplets_destroy(conv->triplets);
     spops_backend_free(conv->ctx, conv->block, conv->block_bytes);
     spops_host_free(conv->ctx, conv, 1, sizeof *conv);
 }
