@@ -36,7 +36,10 @@ typedef struct spops_context_options {
     size_t struct_size; /* sizeof(spops_context_options) */
     spops_backend_kind backend;
     int32_t device;      /* CUDA device ordinal; ignored on the CPU */
-    int32_t num_threads; /* CPU threads an execute call may use; 0: all the process may use */
+    int32_t num_threads; /* CPU threads a call may use, 1 to 4096; 0: as many as the processors that
+                            the process may run on, or OMP_NUM_THREADS where that is less. The
+                            context starts them when there is work for them, and fewer where the
+                            system gives no more; results do not depend on how many there are */
     void *stream;        /* cudaStream_t the context works on; NULL: the legacy default stream */
     spops_allocator allocator;
 } spops_context_options;
@@ -68,7 +71,9 @@ SPOPS_DEFINE_DEFAULT(spops_device_info)
  *
  * Errors    INVALID_ARGUMENT, BACKEND_UNAVAILABLE (CUDA asked for and no device opens; AUTO falls
  *           back to the CPU instead), OUT_OF_MEMORY, CUDA.
- * Threads   Any. A context is used by one thread at a time; several contexts run side by side.
+ * Threads   Any. A context is used by one thread at a time; several contexts run side by side. A child
+ *           after fork() may use and destroy the contexts of its parent that no thread was using,
+ *           if they are on the CPU, and may open its own.
  */
 SPOPS_API spops_status spops_context_create(const spops_context_options *options,
                                             spops_context **out);

@@ -5,6 +5,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "core/threads.h"
+
 // The processor's name as the system gives it, or "CPU" (Arm systems give none).
 static void read_name(char *name, size_t name_bytes)
 {
@@ -52,12 +54,12 @@ static spops_status open_cpu(spops_context *ctx, int device)
     info->num_processors = ctx->num_threads;
     info->cache_bytes = last_level_cache_bytes();
     info->memory_bytes = host_memory_bytes();
-    return SPOPS_STATUS_OK;
+    return spops_threads_open(ctx);
 }
 
 static void close_cpu(spops_context *ctx)
 {
-    (void)ctx;
+    spops_threads_close(ctx);
 }
 
 static spops_status alloc_cpu(spops_context *ctx, size_t bytes, void **ptr)

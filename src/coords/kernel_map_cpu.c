@@ -9,17 +9,16 @@
 #include "core/radix_sort.h"
 #include "core/threads.h"
 
-#define MAX_PARTS   16
+#define MAX_PARTS   32
 #define MAX_COLUMNS 343 // of taps along the last axis, in 4 dimensions
 
-static int parts_for(const spops_context *ctx, int64_t rows, int32_t num_taps)
+static spops_team team_for(const spops_context *ctx, int64_t rows, int32_t num_taps)
 {
-    const int threads = spops_threads_for(ctx->num_threads, rows * num_taps / 4);
-    return threads < MAX_PARTS ? threads : MAX_PARTS;
+    return spops_team_for(ctx, rows * num_taps / 4);
 }
 
 typedef struct map_workspace {
-    int64_t *counts; // [MAX_PARTS][num_taps]
+    int64_t *counts; // [part][num_taps]
     spops_radix_buffers sort;
 } map_workspace;
 
@@ -203,37 +202,62 @@ static map_search search_of(const spops_coords_arrays *in, const spops_coords_ar
     return s;
 }
 
+typedef struct search_work {
+    const map_search *s;
+    int64_t *counts; // [part][num_taps]
+} search_work;
+
+// Rows out_order[begin] .. out_order[end - 1]: all that a row needs at once, while its table is in
+// the cache. A mirrored hit writes another row's table: tables must be clear before, and masks wait.
+static void search_part(const void *work, int64_t part, int64_t begin, int64_t end)
+{
+    const search_work *w = (const search_work *)work;
+    const map_search *s = w->s;
+    const int32_t num_taps = s->map->taps.num_taps;
+    int64_t hints[MAX_COLUMNS] = {0};
+    int64_t *counts = w->counts + part * num_taps;
+    memset(counts, 0, (size_t)num_taps * sizeof *counts);
+    if (s->index.num_rows == 0) return;
+    for (int64_t p = begin; p < end; ++p)
+        search_row(s, s->out_order != NULL ? s->out_order[p] : p, hints, counts);
+}
+
+typedef struct side_work {
+    const spops_map_arrays *map;
+    const spops_map_side *side, *from; // from: the side that is reversed into this one
+} side_work;
+
+static void clear_range(const void *work, int64_t begin, int64_t end)
+{
+    const side_work *w = (const side_work *)work;
+    clear_table(w->map, w->side, begin, end);
+}
+
+static void mask_range(const void *work, int64_t begin, int64_t end)
+{
+    const side_work *w = (const side_work *)work;
+    fill_masks(w->map, w->side, begin, end);
+}
+
 spops_status spops_cpu_map_search(spops_context *ctx, const spops_map_search_args *args)
 {
     const spops_coords_arrays *in = args->in, *out = args->out;
     const spops_map_arrays *map = args->map;
     const int32_t num_taps = map->taps.num_taps;
     const int64_t n = out->state->num_rows;
-    const int num_parts = parts_for(ctx, n, num_taps);
+    const spops_team team = team_for(ctx, n, num_taps);
+    const int num_parts = spops_team_parts(team, MAX_PARTS);
     spops_carver carver = {(char *)args->workspace, 0};
     const map_workspace w = carve_workspace(map, 0, &carver);
     const map_search s = search_of(in, out, map);
+    const search_work search = {&s, w.counts};
+    const side_work side = {map, &map->out, NULL};
     spops_map_state state;
 
     memset(&state, 0, sizeof state);
-#pragma omp parallel for num_threads(num_parts) if (num_parts > 1) schedule(static, 1)
-    for (int part = 0; part < num_parts; ++part)
-        clear_table(map, &map->out, spops_part_begin(n, part, num_parts),
-                    spops_part_begin(n, part + 1, num_parts));
-#pragma omp parallel for num_threads(num_parts) if (num_parts > 1) schedule(static, 1)
-    for (int part = 0; part < num_parts; ++part) {
-        const int64_t end = spops_part_begin(n, part + 1, num_parts);
-        int64_t hints[MAX_COLUMNS] = {0};
-        int64_t *counts = w.counts + (int64_t)part * num_taps;
-        memset(counts, 0, (size_t)num_taps * sizeof *counts);
-        if (s.index.num_rows == 0) continue;
-        for (int64_t p = spops_part_begin(n, part, num_parts); p < end; ++p)
-            search_row(&s, s.out_order != NULL ? s.out_order[p] : p, hints, counts);
-    }
-#pragma omp parallel for num_threads(num_parts) if (num_parts > 1) schedule(static, 1)
-    for (int part = 0; part < num_parts; ++part)
-        fill_masks(map, &map->out, spops_part_begin(n, part, num_parts),
-                   spops_part_begin(n, part + 1, num_parts));
+    spops_parallel_for(team, n, 0, clear_range, &side);
+    spops_parallel_parts(team, num_parts, n, search_part, &search);
+    spops_parallel_for(team, n, 0, mask_range, &side);
 
     for (int32_t k = 0; k < num_taps; ++k) {
         int64_t count = 0;
@@ -249,31 +273,28 @@ spops_status spops_cpu_map_search(spops_context *ctx, const spops_map_search_arg
     return SPOPS_STATUS_OK;
 }
 
+static void reverse_range(const void *work, int64_t begin, int64_t end)
+{
+    const side_work *w = (const side_work *)work;
+    const int64_t stride = w->map->table_stride;
+    for (int64_t i = begin; i < end; ++i)
+        for (int32_t k = 0; k < w->map->taps.num_taps; ++k) {
+            const int32_t j = w->from->table[i * stride + k];
+            if (j >= 0) w->side->table[j * stride + k] = (int32_t)i; // one i for each j and k
+        }
+}
+
 spops_status spops_cpu_map_reverse(spops_context *ctx, const spops_map_reverse_args *args)
 {
     const spops_map_arrays *map = args->map;
-    const spops_map_side *from = args->from, *to = args->to;
-    const int64_t num_from = *from->num_rows, num_to = *to->num_rows;
-    const int64_t stride = map->table_stride;
-    const int from_parts = parts_for(ctx, num_from, map->taps.num_taps);
-    const int to_parts = parts_for(ctx, num_to, map->taps.num_taps);
-#pragma omp parallel for num_threads(to_parts) if (to_parts > 1) schedule(static, 1)
-    for (int part = 0; part < to_parts; ++part)
-        clear_table(map, to, spops_part_begin(num_to, part, to_parts),
-                    spops_part_begin(num_to, part + 1, to_parts));
-#pragma omp parallel for num_threads(from_parts) if (from_parts > 1) schedule(static, 1)
-    for (int part = 0; part < from_parts; ++part) {
-        const int64_t end = spops_part_begin(num_from, part + 1, from_parts);
-        for (int64_t i = spops_part_begin(num_from, part, from_parts); i < end; ++i)
-            for (int32_t k = 0; k < map->taps.num_taps; ++k) {
-                const int32_t j = from->table[i * stride + k];
-                if (j >= 0) to->table[j * stride + k] = (int32_t)i; // one i for each j and k
-            }
-    }
-#pragma omp parallel for num_threads(to_parts) if (to_parts > 1) schedule(static, 1)
-    for (int part = 0; part < to_parts; ++part)
-        fill_masks(map, to, spops_part_begin(num_to, part, to_parts),
-                   spops_part_begin(num_to, part + 1, to_parts));
+    const int64_t num_from = *args->from->num_rows, num_to = *args->to->num_rows;
+    const spops_team to_team = team_for(ctx, num_to, map->taps.num_taps);
+    const spops_team from_team = team_for(ctx, num_from, map->taps.num_taps);
+    const side_work work = {map, args->to, args->from};
+
+    spops_parallel_for(to_team, num_to, 0, clear_range, &work);
+    spops_parallel_for(from_team, num_from, 0, reverse_range, &work);
+    spops_parallel_for(to_team, num_to, 0, mask_range, &work);
     return SPOPS_STATUS_OK;
 }
 
@@ -316,42 +337,61 @@ static void fill_ranks(const spops_mask_order *order, uint32_t ranks[4][256])
     }
 }
 
+typedef struct order_work {
+    const spops_map_arrays *map;
+    const spops_map_side *side;
+    uint64_t *keys;
+    int32_t *values;
+    uint32_t ranks[4][256];
+} order_work;
+
+static void ranks_of_rows(const void *work, int64_t begin, int64_t end)
+{
+    const order_work *w = (const order_work *)work;
+    const spops_map_arrays *map = w->map;
+    for (int64_t i = begin; i < end; ++i) {
+        const uint32_t mask =
+            spops_mask_fold(w->side->masks + i * map->mask_words, map->taps.num_taps);
+        w->keys[i] = w->ranks[0][mask & 255] ^ w->ranks[1][mask >> 8 & 255] ^
+                     w->ranks[2][mask >> 16 & 255] ^ w->ranks[3][mask >> 24];
+        w->values[i] = (int32_t)i;
+    }
+}
+
+static void masks_of_tiles(const void *work, int64_t begin, int64_t end)
+{
+    const order_work *w = (const order_work *)work;
+    const spops_map_arrays *map = w->map;
+    const spops_map_side *side = w->side;
+    const int64_t n = *side->num_rows;
+    const int32_t words = map->mask_words;
+    for (int64_t t = begin; t < end; ++t) {
+        const int64_t first = t * map->tile_rows;
+        const int64_t last = first + map->tile_rows < n ? first + map->tile_rows : n;
+        uint32_t *tile = side->tile_masks + t * words;
+        memset(tile, 0, (size_t)words * sizeof *tile);
+        for (int64_t p = first; p < last; ++p)
+            for (int32_t i = 0; i < words; ++i)
+                tile[i] |= side->masks[(int64_t)side->order[p] * words + i];
+    }
+}
+
 spops_status spops_cpu_map_order(spops_context *ctx, const spops_map_order_args *args)
 {
     const spops_map_arrays *map = args->map;
     const spops_map_side *side = args->side;
-    const int32_t num_taps = map->taps.num_taps, words = map->mask_words;
     const int64_t n = *side->num_rows;
-    const int num_parts = parts_for(ctx, n, num_taps);
+    const spops_team team = team_for(ctx, n, map->taps.num_taps);
     spops_carver carver = {(char *)args->workspace, 0};
     const map_workspace w = carve_workspace(map, SPOPS_MAP_ORDER, &carver);
-    uint64_t *keys = (uint64_t *)w.sort.keys[0];
-    uint32_t ranks[4][256];
+    order_work work = {map, side, (uint64_t *)w.sort.keys[0], w.sort.values[0], {{0}}};
     int sorted;
 
-    fill_ranks(&map->mask_order, ranks);
-#pragma omp parallel for num_threads(num_parts) if (num_parts > 1) schedule(static, 1)
-    for (int part = 0; part < num_parts; ++part) {
-        const int64_t end = spops_part_begin(n, part + 1, num_parts);
-        for (int64_t i = spops_part_begin(n, part, num_parts); i < end; ++i) {
-            const uint32_t mask = spops_mask_fold(side->masks + i * words, num_taps);
-            keys[i] = ranks[0][mask & 255] ^ ranks[1][mask >> 8 & 255] ^
-                      ranks[2][mask >> 16 & 255] ^ ranks[3][mask >> 24];
-            w.sort.values[0][i] = (int32_t)i;
-        }
-    }
-    sorted = spops_radix_sort(num_parts, map->mask_order.num_bits, n, &w.sort, 0);
+    fill_ranks(&map->mask_order, work.ranks);
+    spops_parallel_for(team, n, 0, ranks_of_rows, &work);
+    sorted = spops_radix_sort(team, map->mask_order.num_bits, n, &w.sort, 0);
     if (n > 0) memcpy(side->order, w.sort.values[sorted], (size_t)n * sizeof *side->order);
-#pragma omp parallel for num_threads(num_parts) if (num_parts > 1) schedule(static)
-    for (int64_t t = 0; t < side->num_tiles; ++t) {
-        const int64_t begin = t * map->tile_rows;
-        const int64_t end = begin + map->tile_rows < n ? begin + map->tile_rows : n;
-        uint32_t *tile = side->tile_masks + t * words;
-        memset(tile, 0, (size_t)words * sizeof *tile);
-        for (int64_t p = begin; p < end; ++p)
-            for (int32_t i = 0; i < words; ++i)
-                tile[i] |= side->masks[(int64_t)side->order[p] * words + i];
-    }
+    spops_parallel_for(team, side->num_tiles, 0, masks_of_tiles, &work);
     order_tiles(map, side, w.counts); // MAX_PARTS * num_taps counters, num_taps + 1 are needed
     return SPOPS_STATUS_OK;
 }
@@ -445,44 +485,58 @@ static void write_reverse(const spops_map_arrays *map, int64_t begin, int64_t en
     }
 }
 
+typedef struct pairs_work {
+    const spops_map_arrays *map;
+    int64_t *counts; // [part][num_taps]
+} pairs_work;
+
+static void count_taps(const void *work, int64_t part, int64_t begin, int64_t end)
+{
+    const pairs_work *w = (const pairs_work *)work;
+    const spops_map_arrays *map = w->map;
+    int64_t *counts = w->counts + part * map->taps.num_taps;
+    memset(counts, 0, (size_t)map->taps.num_taps * sizeof *counts);
+    for (int64_t i = begin; i < end; ++i)
+        for (int32_t word = 0; word < map->mask_words; ++word) {
+            uint32_t bits = map->out.masks[i * map->mask_words + word];
+            for (; bits != 0; bits &= bits - 1)
+                ++counts[32 * word + __builtin_ctz(bits)];
+        }
+}
+
+static void pairs_of_part(const void *work, int64_t part, int64_t begin, int64_t end)
+{
+    const pairs_work *w = (const pairs_work *)work;
+    write_pairs(w->map, begin, end, w->counts + part * w->map->taps.num_taps);
+}
+
+static void reverse_of_range(const void *work, int64_t begin, int64_t end)
+{
+    write_reverse(((const pairs_work *)work)->map, begin, end);
+}
+
 spops_status spops_cpu_map_pairs(spops_context *ctx, const spops_map_pairs_args *args)
 {
     const spops_map_arrays *map = args->map;
     const int32_t num_taps = map->taps.num_taps;
     const int64_t n = map->state->num_out, num_in = map->state->num_in;
-    const int num_parts = parts_for(ctx, n, num_taps);
-    const int in_parts = parts_for(ctx, num_in, num_taps);
+    const spops_team team = team_for(ctx, n, num_taps);
+    const int num_parts = spops_team_parts(team, MAX_PARTS);
     spops_carver carver = {(char *)args->workspace, 0};
     const map_workspace w = carve_workspace(map, 0, &carver);
+    const pairs_work work = {map, w.counts};
 
     map->state->overflow = map->state->num_pairs > map->max_pairs;
     if (map->state->overflow) {
         clear_pairs(map);
         return SPOPS_STATUS_OK;
     }
-#pragma omp parallel for num_threads(num_parts) if (num_parts > 1) schedule(static, 1)
-    for (int part = 0; part < num_parts; ++part) {
-        const int64_t end = spops_part_begin(n, part + 1, num_parts);
-        int64_t *counts = w.counts + (int64_t)part * num_taps;
-        memset(counts, 0, (size_t)num_taps * sizeof *counts);
-        for (int64_t i = spops_part_begin(n, part, num_parts); i < end; ++i)
-            for (int32_t word = 0; word < map->mask_words; ++word) {
-                uint32_t bits = map->out.masks[i * map->mask_words + word];
-                for (; bits != 0; bits &= bits - 1)
-                    ++counts[32 * word + __builtin_ctz(bits)];
-            }
-    }
+    spops_parallel_parts(team, num_parts, n, count_taps, &work);
     place_taps(map, num_parts, w.counts);
     if (map->out.offsets != NULL) fill_offsets(map, &map->out);
-#pragma omp parallel for num_threads(num_parts) if (num_parts > 1) schedule(static, 1)
-    for (int part = 0; part < num_parts; ++part)
-        write_pairs(map, spops_part_begin(n, part, num_parts),
-                    spops_part_begin(n, part + 1, num_parts), w.counts + (int64_t)part * num_taps);
+    spops_parallel_parts(team, num_parts, n, pairs_of_part, &work);
     if (map->in.offsets == NULL) return SPOPS_STATUS_OK;
     fill_offsets(map, &map->in);
-#pragma omp parallel for num_threads(in_parts) if (in_parts > 1) schedule(static, 1)
-    for (int part = 0; part < in_parts; ++part)
-        write_reverse(map, spops_part_begin(num_in, part, in_parts),
-                      spops_part_begin(num_in, part + 1, in_parts));
+    spops_parallel_for(team_for(ctx, num_in, num_taps), num_in, 0, reverse_of_range, &work);
     return SPOPS_STATUS_OK;
 }

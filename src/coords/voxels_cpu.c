@@ -37,12 +37,21 @@ static uint64_t rank_of(const spops_voxel_points_args *args, int64_t i, int32_t 
     return (uint64_t)spops_bits_of_float((float)distance2) << 32 | (uint64_t)i;
 }
 
+static void keys_of_chosen(const void *work, int64_t begin, int64_t end)
+{
+    const spops_voxel_points_args *args = (const spops_voxel_points_args *)work;
+    const int32_t *item_row = args->coords->item_row;
+    for (int64_t i = begin; i < end; ++i) {
+        const int32_t voxel = item_row[i];
+        args->keys[i] = voxel >= 0 && args->chosen[voxel] == i ? voxel : -1;
+    }
+}
+
 spops_status spops_cpu_voxel_points(spops_context *ctx, const spops_voxel_points_args *args)
 {
     const spops_coords_arrays *coords = args->coords;
     const int32_t *item_row = coords->item_row;
     const int64_t n = args->source->max_items, num_voxels = coords->max_rows;
-    const int num_threads = spops_threads_for(ctx->num_threads, n);
     uint64_t *best = (uint64_t *)args->workspace;
 
     // Counting goes from point to voxel in one thread: it costs a fraction of what brought the
@@ -62,11 +71,7 @@ spops_status spops_cpu_voxel_points(spops_context *ctx, const spops_voxel_points
     }
     for (int64_t v = 0; v < num_voxels; ++v)
         args->chosen[v] = best[v] == UINT64_MAX ? -1 : (int32_t)(best[v] & 0xffffffffu);
-#pragma omp parallel for num_threads(num_threads) if (num_threads > 1) schedule(static)
-    for (int64_t i = 0; i < n; ++i) {
-        const int32_t voxel = item_row[i];
-        args->keys[i] = voxel >= 0 && args->chosen[voxel] == i ? voxel : -1;
-    }
+    spops_parallel_for(spops_team_for(ctx, n), n, 0, keys_of_chosen, args);
     return SPOPS_STATUS_OK;
 }
 
@@ -140,19 +145,19 @@ static void devoxelize_point(const spops_devoxelize_args *args, const spops_cpu_
                                                                                  : exact[c]);
 }
 
-spops_status spops_cpu_devoxelize(spops_context *ctx, const spops_devoxelize_args *args)
-{
-    const spops_cpu_index index = spops_cpu_index_of(args->coords);
-    const spops_coords_source *source = args->source;
-    const int64_t n = source->max_items, used = points_in_use(source);
-    const int num_threads = spops_threads_for(ctx->num_threads, n * args->corners);
-    const int64_t given = source->num_items == NULL ? n : *source->num_items;
-    const int64_t terms = given * args->corners;
+typedef struct devoxelize_work {
+    const spops_devoxelize_args *args;
+    spops_cpu_index index;
+    int64_t used;
+} devoxelize_work;
 
-#pragma omp parallel for num_threads(num_threads) if (num_threads > 1) schedule(static)
-    for (int64_t i = 0; i < n; ++i) {
-        if (i < used) {
-            devoxelize_point(args, &index, i);
+static void devoxelize_range(const void *work, int64_t begin, int64_t end)
+{
+    const devoxelize_work *w = (const devoxelize_work *)work;
+    const spops_devoxelize_args *args = w->args;
+    for (int64_t i = begin; i < end; ++i) {
+        if (i < w->used) {
+            devoxelize_point(args, &w->index, i);
             continue;
         }
         for (int64_t t = i * args->corners; t < (i + 1) * args->corners; ++t) {
@@ -160,6 +165,17 @@ spops_status spops_cpu_devoxelize(spops_context *ctx, const spops_devoxelize_arg
             args->weights[t] = 0.0f;
         }
     }
+}
+
+spops_status spops_cpu_devoxelize(spops_context *ctx, const spops_devoxelize_args *args)
+{
+    const spops_coords_source *source = args->source;
+    const int64_t n = source->max_items;
+    const int64_t given = source->num_items == NULL ? n : *source->num_items;
+    const int64_t terms = given * args->corners;
+    const devoxelize_work work = {args, spops_cpu_index_of(args->coords), points_in_use(source)};
+
+    spops_parallel_for(spops_team_for(ctx, n * args->corners), n, 0, devoxelize_range, &work);
     *args->num_terms = terms < 0 ? 0 : terms > INT32_MAX ? INT32_MAX : (int32_t)terms;
     return SPOPS_STATUS_OK;
 }

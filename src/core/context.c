@@ -5,16 +5,13 @@
 
 #include <stdlib.h>
 #include <string.h>
-#ifdef _OPENMP
-#include <omp.h>
-#endif
 
 #include "core/backend.h"
 #include "spops/regime.h"
 #include "core/cpu_isa.h"
+#include "core/threads.h"
 
-// More threads than any host has processors: a larger number is a mistake, and a request that the
-// OpenMP runtime would end the process over.
+// More threads than any host has processors: a larger number is a mistake.
 #define MAX_THREADS 4096
 
 // One piece of scratch, with its tickets in front of it: what is written behind the scratch is behind
@@ -95,16 +92,6 @@ static spops_status check_options(const spops_context_options *options)
     return SPOPS_STATUS_OK;
 }
 
-static int all_threads(void)
-{
-#ifdef _OPENMP
-    const int n = omp_get_max_threads();
-    return n < 1 ? 1 : n > MAX_THREADS ? MAX_THREADS : n;
-#else
-    return 1;
-#endif
-}
-
 static spops_status open_backend(spops_context *ctx, const spops_backend *backend, int device)
 {
     spops_status status;
@@ -161,7 +148,8 @@ spops_status spops_context_create(const spops_context_options *options, spops_co
     ctx->call = "context_create";
     ctx->allocator = allocator;
     ctx->stream = read.stream;
-    ctx->num_threads = read.num_threads > 0 ? read.num_threads : all_threads();
+    ctx->num_threads =
+        read.num_threads > 0 ? read.num_threads : spops_default_num_threads(MAX_THREADS);
     SPOPS_TRY_GOTO(choose_backend(ctx, &read), status, fail);
     *out = ctx;
     return SPOPS_STATUS_OK;

@@ -13,7 +13,8 @@
 extern "C" {
 #endif
 
-struct spops_backend; // core/backend.h
+struct spops_backend;                       // core/backend.h
+typedef struct spops_threads spops_threads; // core/threads.c
 
 // What another module keeps in a context: the first field of a struct of its own, which destroy
 // frees before the backend closes.
@@ -26,6 +27,7 @@ struct spops_context {
     spops_allocator allocator; // defaults filled in
     void *stream;
     int num_threads;
+    spops_threads *threads;     // NULL where num_threads is 1, and on CUDA
     enum spops_cpu_isa cpu_isa; // BASELINE on CUDA
     spops_device_info info;
     // Shared memory that one block can ask for, and that a multiprocessor has; 0 on the CPU.

@@ -47,57 +47,85 @@ bool spops_radix_scan(int32_t *counts, int num_parts, int64_t num_digits, int64_
     return true;
 }
 
-// For keys of either width, which is a constant where this is inlined.
-static inline __attribute__((always_inline)) int
-sort(bool wide, int num_threads, int bits, int64_t n, const spops_radix_buffers *b, int from)
+typedef struct radix_pass {
+    const void *keys;
+    const int32_t *values;
+    void *to_keys;
+    int32_t *to_values, *counts;
+    int64_t num_digits;
+    int shift;
+} radix_pass;
+
+// For keys of either width, which is a constant where these are inlined.
+#define ALWAYS_INLINE static inline __attribute__((always_inline))
+
+ALWAYS_INLINE uint32_t digit(const radix_pass *p, bool wide, int64_t i)
 {
+    const uint32_t mask = (uint32_t)p->num_digits - 1;
+    return wide ? (uint32_t)(((const uint64_t *)p->keys)[i] >> p->shift) & mask
+                : ((const uint32_t *)p->keys)[i] >> p->shift & mask;
+}
+
+ALWAYS_INLINE void count_digits(const radix_pass *p, bool wide, int64_t part, int64_t begin,
+                                int64_t end)
+{
+    int32_t *counts = p->counts + part * p->num_digits;
+    memset(counts, 0, (size_t)p->num_digits * sizeof *counts);
+    for (int64_t i = begin; i < end; ++i)
+        ++counts[digit(p, wide, i)];
+}
+
+ALWAYS_INLINE void move_items(const radix_pass *p, bool wide, int64_t part, int64_t begin,
+                              int64_t end)
+{
+    int32_t *next = p->counts + part * p->num_digits;
+    for (int64_t i = begin; i < end; ++i) {
+        const int32_t place = next[digit(p, wide, i)]++;
+        if (wide)
+            ((uint64_t *)p->to_keys)[place] = ((const uint64_t *)p->keys)[i];
+        else
+            ((uint32_t *)p->to_keys)[place] = ((const uint32_t *)p->keys)[i];
+        p->to_values[place] = p->values[i];
+    }
+}
+
+static void count_32(const void *pass, int64_t part, int64_t begin, int64_t end)
+{
+    count_digits((const radix_pass *)pass, false, part, begin, end);
+}
+
+static void count_64(const void *pass, int64_t part, int64_t begin, int64_t end)
+{
+    count_digits((const radix_pass *)pass, true, part, begin, end);
+}
+
+static void move_32(const void *pass, int64_t part, int64_t begin, int64_t end)
+{
+    move_items((const radix_pass *)pass, false, part, begin, end);
+}
+
+static void move_64(const void *pass, int64_t part, int64_t begin, int64_t end)
+{
+    move_items((const radix_pass *)pass, true, part, begin, end);
+}
+
+int spops_radix_sort(spops_team team, int bits, int64_t n, const spops_radix_buffers *b, int from)
+{
+    const bool wide = b->key_bytes == 8;
     const int num_passes = (bits + b->digit_bits - 1) / b->digit_bits;
     const int digit_bits = num_passes > 0 ? (bits + num_passes - 1) / num_passes : 0;
     const int64_t num_digits = (int64_t)1 << digit_bits, parts = n >> (digit_bits + 1);
-    const uint32_t mask = (uint32_t)num_digits - 1;
-    int num_parts = num_threads < b->max_parts ? num_threads : b->max_parts;
+    int num_parts = spops_team_parts(team, b->max_parts);
 
     if (parts < num_parts) num_parts = parts < 1 ? 1 : (int)parts;
     for (int pass = 0; pass < num_passes && n > 1; ++pass) {
-        const int shift = pass * digit_bits, to = from ^ 1;
-        const uint32_t *keys_32 = (const uint32_t *)b->keys[from];
-        const uint64_t *keys_64 = (const uint64_t *)b->keys[from];
-        uint32_t *to_32 = (uint32_t *)b->keys[to];
-        uint64_t *to_64 = (uint64_t *)b->keys[to];
-        const int32_t *values = b->values[from];
-        int32_t *to_values = b->values[to];
-#define DIGIT(i) (wide ? (uint32_t)(keys_64[i] >> shift) & mask : keys_32[i] >> shift & mask)
-#pragma omp parallel for num_threads(num_parts) if (num_parts > 1) schedule(static, 1)
-        for (int part = 0; part < num_parts; ++part) {
-            int32_t *counts = b->counts + part * num_digits;
-            const int64_t end = spops_part_begin(n, part + 1, num_parts);
-            memset(counts, 0, (size_t)num_digits * sizeof *counts);
-            for (int64_t i = spops_part_begin(n, part, num_parts); i < end; ++i)
-                ++counts[DIGIT(i)];
-        }
+        const int to = from ^ 1;
+        const radix_pass p = {b->keys[from], b->values[from], b->keys[to],      b->values[to],
+                              b->counts,     num_digits,      pass * digit_bits};
+        spops_parallel_parts(team, num_parts, n, wide ? count_64 : count_32, &p);
         if (!spops_radix_scan(b->counts, num_parts, num_digits, n)) continue;
-#pragma omp parallel for num_threads(num_parts) if (num_parts > 1) schedule(static, 1)
-        for (int part = 0; part < num_parts; ++part) {
-            int32_t *next = b->counts + part * num_digits;
-            const int64_t end = spops_part_begin(n, part + 1, num_parts);
-            for (int64_t i = spops_part_begin(n, part, num_parts); i < end; ++i) {
-                const int32_t place = next[DIGIT(i)]++;
-                if (wide)
-                    to_64[place] = keys_64[i];
-                else
-                    to_32[place] = keys_32[i];
-                to_values[place] = values[i];
-            }
-        }
-#undef DIGIT
+        spops_parallel_parts(team, num_parts, n, wide ? move_64 : move_32, &p);
         from = to;
     }
     return from;
-}
-
-int spops_radix_sort(int num_threads, int bits, int64_t n, const spops_radix_buffers *buffers,
-                     int from)
-{
-    return buffers->key_bytes == 8 ? sort(true, num_threads, bits, n, buffers, from)
-                                   : sort(false, num_threads, bits, n, buffers, from);
 }

@@ -4,6 +4,7 @@
 #define SPOPS_CORE_RADIX_SORT_H
 
 #include "core/memory.h"
+#include "core/threads.h"
 
 typedef struct spops_radix_buffers {
     void *keys[2];      // [max_items] of uint32_t or uint64_t
@@ -17,17 +18,11 @@ spops_radix_buffers spops_radix_carve(int key_bytes, int64_t max_items, spops_ca
 
 // Sort n items of keys[from], values[from] by their lowest `bits` bits. Returns where the result is
 // (0 or 1).
-int spops_radix_sort(int num_threads, int bits, int64_t n, const spops_radix_buffers *buffers,
+int spops_radix_sort(spops_team team, int bits, int64_t n, const spops_radix_buffers *buffers,
                      int from);
 
 // Turn counts [part][digit] of n items into where part `part` puts its first item of each digit.
 // False if all items have the same digit, and need not move.
 bool spops_radix_scan(int32_t *counts, int num_parts, int64_t num_digits, int64_t n);
-
-// Part `part` of `num_parts` of n items begins here.
-static inline int64_t spops_part_begin(int64_t n, int64_t part, int64_t num_parts)
-{
-    return n / num_parts * part + (part < n % num_parts ? part : n % num_parts);
-}
 
 #endif

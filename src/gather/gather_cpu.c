@@ -64,33 +64,46 @@ static void gather_range(const spops_gather_args *args, int64_t segment, int64_t
     }
 }
 
+typedef struct gather_work {
+    const spops_gather_args *args;
+    int64_t num_pieces, num_runs;
+} gather_work;
+
+static void gather_run(const gather_work *w, int64_t run)
+{
+    const spops_lists *lists = w->args->lists;
+    const int32_t *offsets = lists->offsets;
+    const int64_t last = spops_run_begin(lists, w->num_runs, run + 1);
+    for (int64_t o = spops_run_begin(lists, w->num_runs, run); o < last; ++o) {
+        if (offsets[o + 1] - offsets[o] <= lists->schedule->split_terms)
+            gather_range(w->args, o, offsets[o], offsets[o + 1]);
+    }
+}
+
+// Items are pieces of long segments, the largest first, then runs of whole ones.
+static void gather_items(const void *work, int64_t begin, int64_t end)
+{
+    const gather_work *w = (const gather_work *)work;
+    for (int64_t i = begin; i < end; ++i) {
+        if (i < w->num_pieces) {
+            const spops_work_item *piece = &w->args->lists->pieces[i];
+            gather_range(w->args, piece->segment, piece->begin,
+                         (int64_t)piece->begin + piece->count);
+        } else {
+            gather_run(w, i - w->num_pieces);
+        }
+    }
+}
+
 spops_status spops_cpu_gather(spops_context *ctx, const spops_gather_args *args)
 {
     const spops_lists *lists = args->lists;
-    const int32_t *offsets = lists->offsets;
-    const int64_t num_pieces = lists->schedule->num_pieces;
-    const int32_t split_terms = lists->schedule->split_terms;
-    const int num_threads =
-        spops_threads_for(ctx->num_threads, spops_runs_cost(lists) * args->x.cols);
-    const int64_t num_runs = spops_runs_count(lists, num_threads);
+    const spops_team team = spops_team_for(ctx, spops_runs_cost(lists) * args->x.cols);
+    const gather_work work = {args, lists->schedule->num_pieces,
+                              spops_runs_count(lists, team.size)};
 
     if (lists->num_segments == 0 || args->x.cols == 0) return SPOPS_STATUS_OK;
-#pragma omp parallel num_threads(num_threads) if (num_threads > 1)
-    {
-#pragma omp for schedule(dynamic, 1) nowait
-        for (int64_t i = 0; i < num_pieces; ++i) {
-            const spops_work_item *piece = &lists->pieces[i];
-            gather_range(args, piece->segment, piece->begin, (int64_t)piece->begin + piece->count);
-        }
-#pragma omp for schedule(dynamic, 1)
-        for (int64_t r = 0; r < num_runs; ++r) {
-            const int64_t last = spops_run_begin(lists, num_runs, r + 1);
-            for (int64_t o = spops_run_begin(lists, num_runs, r); o < last; ++o) {
-                if (offsets[o + 1] - offsets[o] <= split_terms)
-                    gather_range(args, o, offsets[o], offsets[o + 1]);
-            }
-        }
-    }
+    spops_parallel_for(team, work.num_pieces + work.num_runs, 1, gather_items, &work);
     return SPOPS_STATUS_OK;
 }
 
@@ -190,17 +203,18 @@ DEFINE_TRANSPOSE_TILE(uint32_t, 4)
 DEFINE_TRANSPOSE_TILE(uint16_t, 8)
 DEFINE_TRANSPOSE_TILE(uint8_t, 16)
 
-spops_status spops_cpu_transpose(spops_context *ctx, const spops_transpose_args *args)
+static int64_t tiles_of(int64_t n)
 {
-    const int64_t row_tiles = (args->rows + TILE - 1) / TILE;
-    const int64_t col_tiles = (args->cols + TILE - 1) / TILE;
-    const int64_t num_tiles = args->batches * row_tiles * col_tiles;
-    const int num_threads =
-        spops_threads_for(ctx->num_threads, args->batches * args->rows * args->cols);
+    return (n + TILE - 1) / TILE;
+}
+
+static void transpose_tiles(const void *work, int64_t begin, int64_t end)
+{
+    const spops_transpose_args *args = (const spops_transpose_args *)work;
+    const int64_t row_tiles = tiles_of(args->rows), col_tiles = tiles_of(args->cols);
     const size_t bytes = spops_dtype_bytes(args->in.dtype);
 
-#pragma omp parallel for num_threads(num_threads) if (num_threads > 1) schedule(static)
-    for (int64_t tile = 0; tile < num_tiles; ++tile) {
+    for (int64_t tile = begin; tile < end; ++tile) {
         const int64_t batch = tile / (row_tiles * col_tiles);
         const int64_t row = tile / col_tiles % row_tiles * TILE, col = tile % col_tiles * TILE;
         if (bytes == 4)
@@ -210,5 +224,12 @@ spops_status spops_cpu_transpose(spops_context *ctx, const spops_transpose_args 
         else
             transpose_tile_uint8_t(args, batch, row, col);
     }
+}
+
+spops_status spops_cpu_transpose(spops_context *ctx, const spops_transpose_args *args)
+{
+    const int64_t num_tiles = args->batches * tiles_of(args->rows) * tiles_of(args->cols);
+    spops_parallel_for(spops_team_for(ctx, args->batches * args->rows * args->cols), num_tiles, 0,
+                       transpose_tiles, args);
     return SPOPS_STATUS_OK;
 }

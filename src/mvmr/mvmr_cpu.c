@@ -175,13 +175,12 @@ static void sum_tile(const spops_mvmr_table *table, const spops_mvmr_args *args,
 }
 
 // Rows of the result that no triplet names.
-static void zero_rows(const spops_mvmr_args *args, int num_threads)
+static void zero_rows(const void *work, int64_t begin, int64_t end)
 {
+    const spops_mvmr_args *args = (const spops_mvmr_args *)work;
     const int64_t cols = args->out.cols, stride = args->out.row_stride;
     const size_t bytes = spops_dtype_bytes(args->out.dtype);
-    const int64_t rows = rows_written(args);
-#pragma omp parallel for num_threads(num_threads) if (num_threads > 1) schedule(static)
-    for (int64_t r = 0; r < rows; ++r)
+    for (int64_t r = begin; r < end; ++r)
         memset((char *)args->out.data + (size_t)(r * stride) * bytes, 0, (size_t)cols * bytes);
 }
 
@@ -222,29 +221,44 @@ static void dot_tile(const spops_mvmr_table *table, const spops_mvmr_args *args,
     }
 }
 
+typedef struct mvmr_work {
+    const spops_mvmr_table *table;
+    const spops_mvmr_args *args;
+    int64_t panels, together;
+} mvmr_work;
+
+static void dot_tiles(const void *work, int64_t begin, int64_t end)
+{
+    const mvmr_work *w = (const mvmr_work *)work;
+    for (int64_t tile = begin; tile < end; ++tile)
+        dot_tile(w->table, w->args, tile);
+}
+
+// An item is `together` panels of a tile.
+static void sum_tiles(const void *work, int64_t begin, int64_t end)
+{
+    const mvmr_work *w = (const mvmr_work *)work;
+    for (int64_t i = begin * w->together; i < end * w->together; ++i)
+        sum_tile(w->table, w->args, i / w->panels, panel_at(w->args, i % w->panels));
+}
+
 spops_status spops_cpu_mvmr(spops_context *ctx, const spops_mvmr_args *args)
 {
-    const spops_mvmr_table *table = spops_mvmr_table_of(ctx);
     const spops_triplet_tiles *tiles = args->tiles;
-    const int64_t panels = num_panels(args);
     const int64_t elements = (tiles->offsets[tiles->num_tiles] + tiles->num_rows) * args->x.cols;
-    const int num_threads = spops_threads_for(ctx->num_threads, elements);
+    const spops_team team = spops_team_for(ctx, elements);
+    mvmr_work work = {spops_mvmr_table_of(ctx), args, num_panels(args), 1};
 
     if (args->grad_s.data != NULL) {
-#pragma omp parallel for num_threads(num_threads) if (num_threads > 1) schedule(dynamic, 1)
-        for (int64_t tile = 0; tile < tiles->num_tiles; ++tile)
-            dot_tile(table, args, tile);
+        spops_parallel_for(team, tiles->num_tiles, 1, dot_tiles, &work);
         return SPOPS_STATUS_OK;
     }
-    if (tiles->direct && !tiles->complete && !args->accumulate) zero_rows(args, num_threads);
+    if (tiles->direct && !tiles->complete && !args->accumulate)
+        spops_parallel_for(team, rows_written(args), 0, zero_rows, args);
     // All panels of a tile by one thread, whose cache has its rows then, where there are tiles
     // enough.
-    const int64_t together = tiles->num_tiles >= 4 * num_threads ? panels : 1;
-    const int64_t items = tiles->num_tiles * (panels / together);
-#pragma omp parallel for num_threads(num_threads) if (num_threads > 1) schedule(dynamic, 1)
-    for (int64_t item = 0; item < items; ++item)
-        for (int64_t i = item * together; i < (item + 1) * together; ++i)
-            sum_tile(table, args, i / panels, panel_at(args, i % panels));
+    if (tiles->num_tiles >= 4 * team.size) work.together = work.panels;
+    spops_parallel_for(team, tiles->num_tiles * (work.panels / work.together), 1, sum_tiles, &work);
     return SPOPS_STATUS_OK;
 }
 
@@ -388,24 +402,45 @@ static void join_row(const spops_mvmr_table *table, const spops_vvor_args *args,
     }
 }
 
+typedef struct vvor_work {
+    const spops_mvmr_table *table;
+    const spops_vvor_args *args;
+    outer o;
+    outer_blocks blocks;
+    int64_t num_items;
+} vvor_work;
+
+// Blocks of the last unit first: pieces are the longest.
+static void outer_items(const void *work, int64_t begin, int64_t end)
+{
+    const vvor_work *w = (const vvor_work *)work;
+    for (int64_t i = begin; i < end; ++i) {
+        const int64_t item = w->num_items - 1 - i;
+        outer_block(w->table, w->args, &w->o, w->blocks, item % w->blocks.total,
+                    item / w->blocks.total);
+    }
+}
+
+static void join_rows(const void *work, int64_t begin, int64_t end)
+{
+    const vvor_work *w = (const vvor_work *)work;
+    for (int64_t i = begin; i < end; ++i)
+        join_row(w->table, w->args, &w->o, &w->args->by_matrix->splits[i / w->o.num_rows],
+                 i % w->o.num_rows);
+}
+
 spops_status spops_cpu_vvor(spops_context *ctx, const spops_vvor_args *args)
 {
-    const spops_mvmr_table *table = spops_mvmr_table_of(ctx);
     const spops_lists *lists = args->by_matrix;
     const outer o = outer_of(args);
     const outer_blocks blocks = blocks_of(args, &o);
     const int64_t num_units = lists->num_segments + lists->schedule->num_pieces;
-    const int64_t joins = lists->schedule->num_splits * o.num_rows;
+    const vvor_work work = {spops_mvmr_table_of(ctx), args, o, blocks, num_units * blocks.total};
     const int64_t elements =
         lists->schedule->num_terms * o.num_cols + num_units * o.num_rows * args->out.cols;
-    const int num_threads = spops_threads_for(ctx->num_threads, elements);
+    const spops_team team = spops_team_for(ctx, elements);
 
-    // Pieces first: they are the longest.
-#pragma omp parallel for num_threads(num_threads) if (num_threads > 1) schedule(dynamic, 1)
-    for (int64_t item = num_units * blocks.total - 1; item >= 0; --item)
-        outer_block(table, args, &o, blocks, item % blocks.total, item / blocks.total);
-#pragma omp parallel for num_threads(num_threads) if (num_threads > 1) schedule(dynamic, 1)
-    for (int64_t i = 0; i < joins; ++i)
-        join_row(table, args, &o, &lists->splits[i / o.num_rows], i % o.num_rows);
+    spops_parallel_for(team, work.num_items, 1, outer_items, &work);
+    spops_parallel_for(team, lists->schedule->num_splits * o.num_rows, 0, join_rows, &work);
     return SPOPS_STATUS_OK;
 }

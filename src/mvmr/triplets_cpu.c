@@ -41,45 +41,57 @@ static int32_t segment_of(const int32_t *offsets, int64_t num_segments, int64_t 
     return (int32_t)low;
 }
 
-spops_status spops_cpu_group_keys(spops_context *ctx, const spops_triplets_args *args)
+static void group_keys(const void *work, int64_t begin, int64_t end)
 {
+    const spops_triplets_args *args = (const spops_triplets_args *)work;
     const int32_t *offsets = args->offsets;
-    const int num_threads = spops_threads_for(ctx->num_threads, args->num_rows);
-#pragma omp parallel for num_threads(num_threads) if (num_threads > 1) schedule(static)
-    for (int64_t r = 0; r < args->num_rows; ++r) {
+    for (int64_t r = begin; r < end; ++r) {
         const bool inside =
             args->num_matrices > 0 && offsets[0] <= r && r < offsets[args->num_matrices];
         args->keys[r] = inside ? segment_of(offsets, args->num_matrices, r) : -1;
     }
+}
+
+spops_status spops_cpu_group_keys(spops_context *ctx, const spops_triplets_args *args)
+{
+    const int64_t n = args->num_rows;
+    spops_parallel_for(spops_team_for(ctx, n), n, 0, group_keys, args);
     return SPOPS_STATUS_OK;
+}
+
+static void tile_keys(const void *work, int64_t begin, int64_t end)
+{
+    const spops_triplets_args *args = (const spops_triplets_args *)work;
+    const int32_t *pairs = args->by_matrix->pairs;
+    for (int64_t p = begin; p < end; ++p)
+        args->keys[p] = pairs[2 * p + args->side] / args->tiles->tile_rows;
 }
 
 spops_status spops_cpu_tile_keys(spops_context *ctx, const spops_triplets_args *args)
 {
-    const spops_lists *lists = args->by_matrix;
-    const int32_t *pairs = lists->pairs;
-    const int64_t n = lists->schedule->num_terms;
-    const int num_threads = spops_threads_for(ctx->num_threads, n);
-#pragma omp parallel for num_threads(num_threads) if (num_threads > 1) schedule(static)
-    for (int64_t p = 0; p < n; ++p)
-        args->keys[p] = pairs[2 * p + args->side] / args->tiles->tile_rows;
+    const int64_t n = args->by_matrix->schedule->num_terms;
+    spops_parallel_for(spops_team_for(ctx, n), n, 0, tile_keys, args);
     return SPOPS_STATUS_OK;
+}
+
+static void fill_triplets(const void *work, int64_t begin, int64_t end)
+{
+    const spops_triplets_args *args = (const spops_triplets_args *)work;
+    const spops_lists *lists = args->by_matrix;
+    for (int64_t q = begin; q < end; ++q) {
+        const int64_t p = args->order != NULL ? args->order[q] : q;
+        const int32_t *pair = &lists->pairs[2 * p];
+        args->tiles->triplets[q] =
+            (spops_triplet){pair[args->side], pair[1 - args->side],
+                            segment_of(lists->offsets, lists->num_segments, p), lists->order[p]};
+    }
 }
 
 spops_status spops_cpu_triplets_fill(spops_context *ctx, const spops_triplets_args *args)
 {
-    const spops_lists *lists = args->by_matrix;
     const spops_triplet_tiles *tiles = args->tiles;
-    const int64_t n = lists->schedule->num_terms;
-    const int num_threads = spops_threads_for(ctx->num_threads, n);
-#pragma omp parallel for num_threads(num_threads) if (num_threads > 1) schedule(static)
-    for (int64_t q = 0; q < n; ++q) {
-        const int64_t p = args->order != NULL ? args->order[q] : q;
-        const int32_t *pair = &lists->pairs[2 * p];
-        tiles->triplets[q] =
-            (spops_triplet){pair[args->side], pair[1 - args->side],
-                            segment_of(lists->offsets, lists->num_segments, p), lists->order[p]};
-    }
+    const int64_t n = args->by_matrix->schedule->num_terms;
+    spops_parallel_for(spops_team_for(ctx, n), n, 0, fill_triplets, args);
     if (args->order != NULL) return SPOPS_STATUS_OK;
     for (int64_t b = 0; b <= tiles->num_tiles; ++b) {
         const int64_t begin = b * tiles->tile_rows;

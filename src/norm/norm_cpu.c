@@ -13,7 +13,7 @@
 typedef struct rows_plan {
     int64_t num_rows, chunk_rows, num_chunks;
     int64_t num_strips;
-    int num_threads;
+    spops_team team;
 } rows_plan;
 
 static rows_plan plan_rows(const spops_context *ctx, const spops_norm_args *args)
@@ -27,7 +27,7 @@ static rows_plan plan_rows(const spops_context *ctx, const spops_norm_args *args
     p.chunk_rows = spops_norm_chunk_rows(p.num_rows);
     p.num_chunks = (p.num_rows + p.chunk_rows - 1) / p.chunk_rows;
     p.num_strips = (args->x.cols + STRIP - 1) / STRIP;
-    p.num_threads = spops_threads_for(ctx->num_threads, p.num_rows * args->x.cols);
+    p.team = spops_team_for(ctx, p.num_rows * args->x.cols);
     return p;
 }
 
@@ -41,6 +41,26 @@ static int strip_cols(const spops_norm_args *args, int64_t col)
 {
     return args->x.cols - col < STRIP ? (int)(args->x.cols - col) : STRIP;
 }
+
+typedef struct norm_work {
+    const spops_norm_args *args;
+    const rows_plan *p;
+} norm_work;
+
+// A body of a loop over strips of chunks of rows, or over rows.
+#define DEFINE_STRIPS_BODY(name, call)                                                             \
+    static void name(const void *work, int64_t begin, int64_t end)                                 \
+    {                                                                                              \
+        const norm_work *w = (const norm_work *)work;                                              \
+        for (int64_t i = begin; i < end; ++i)                                                      \
+            call(w->args, w->p, i / w->p->num_strips, i % w->p->num_strips * STRIP);               \
+    }
+#define DEFINE_ROWS_BODY(name, call)                                                               \
+    static void name(const void *work, int64_t begin, int64_t end)                                 \
+    {                                                                                              \
+        for (int64_t r = begin; r < end; ++r)                                                      \
+            call(((const norm_work *)work)->args, r);                                              \
+    }
 
 // The two rows of partials of a chunk.
 static float *partial(const spops_norm_args *args, int64_t chunk, int which, int64_t col)
@@ -92,14 +112,14 @@ static void merge_moments(const spops_norm_args *args, const rows_plan *p, int64
     args->running_var[c] += args->momentum * (unbiased - args->running_var[c]);
 }
 
+DEFINE_STRIPS_BODY(moments_of_strips, chunk_moments)
+
 spops_status spops_cpu_norm_statistics(spops_context *ctx, const spops_norm_args *args)
 {
     const rows_plan p = plan_rows(ctx, args);
-    const int64_t parts = p.num_chunks * p.num_strips;
+    const norm_work work = {args, &p};
 
-#pragma omp parallel for num_threads(p.num_threads) if (p.num_threads > 1) schedule(static)
-    for (int64_t i = 0; i < parts; ++i)
-        chunk_moments(args, &p, i / p.num_strips, i % p.num_strips * STRIP);
+    spops_parallel_for(p.team, p.num_chunks * p.num_strips, 0, moments_of_strips, &work);
     for (int64_t c = 0; c < args->x.cols; ++c)
         merge_moments(args, &p, c);
     return SPOPS_STATUS_OK;
@@ -178,13 +198,14 @@ static void forward_strip(const spops_norm_args *args, const strip_params *s, in
     spops_row_store(args->out, r, col, n, v);
 }
 
-static void batch_forward(const spops_norm_args *args, int64_t begin, int64_t end, int64_t col)
+static void batch_forward(const spops_norm_args *args, const rows_plan *p, int64_t chunk,
+                          int64_t col)
 {
     const int n = strip_cols(args, col);
     strip_params s;
 
     read_params(args, col, n, &s);
-    for (int64_t r = begin; r < end; ++r)
+    for (int64_t r = chunk * p->chunk_rows; r < chunk_end(p, chunk); ++r)
         forward_strip(args, &s, r, col, n);
 }
 
@@ -202,22 +223,18 @@ static void row_forward(const spops_norm_args *args, int64_t r)
     }
 }
 
+DEFINE_STRIPS_BODY(forward_of_strips, batch_forward)
+DEFINE_ROWS_BODY(forward_of_rows, row_forward)
+
 spops_status spops_cpu_norm_forward(spops_context *ctx, const spops_norm_args *args)
 {
     const rows_plan p = plan_rows(ctx, args);
+    const norm_work work = {args, &p};
 
-    if (args->mean == NULL) {
-#pragma omp parallel for num_threads(p.num_threads) if (p.num_threads > 1) schedule(static)
-        for (int64_t r = 0; r < p.num_rows; ++r)
-            row_forward(args, r);
-    } else {
-#pragma omp parallel for num_threads(p.num_threads) if (p.num_threads > 1) schedule(static)
-        for (int64_t i = 0; i < p.num_chunks * p.num_strips; ++i) {
-            const int64_t chunk = i / p.num_strips;
-            batch_forward(args, chunk * p.chunk_rows, chunk_end(&p, chunk),
-                          i % p.num_strips * STRIP);
-        }
-    }
+    if (args->mean == NULL)
+        spops_parallel_for(p.team, p.num_rows, 0, forward_of_rows, &work);
+    else
+        spops_parallel_for(p.team, p.num_chunks * p.num_strips, 0, forward_of_strips, &work);
     return SPOPS_STATUS_OK;
 }
 
@@ -324,30 +341,30 @@ static void row_gradient(const spops_norm_args *args, int64_t r)
     }
 }
 
+static void keep_row_statistics(const spops_norm_args *args, int64_t r)
+{
+    row_statistics(args, r, &args->scratch.row_mean[r], &args->scratch.row_rstd[r]);
+}
+
+DEFINE_ROWS_BODY(statistics_of_rows, keep_row_statistics)
+DEFINE_STRIPS_BODY(sums_of_strips, chunk_sums)
+DEFINE_ROWS_BODY(gradient_of_rows, row_gradient)
+DEFINE_STRIPS_BODY(gradient_of_strips, batch_gradient)
+
 spops_status spops_cpu_norm_backward(spops_context *ctx, const spops_norm_args *args)
 {
     const rows_plan p = plan_rows(ctx, args);
-    const int64_t parts = p.num_chunks * p.num_strips;
+    const norm_work work = {args, &p};
+    const int64_t num_strips = p.num_chunks * p.num_strips;
     const bool by_row = args->mean == NULL;
 
-    if (by_row) {
-#pragma omp parallel for num_threads(p.num_threads) if (p.num_threads > 1) schedule(static)
-        for (int64_t r = 0; r < p.num_rows; ++r)
-            row_statistics(args, r, &args->scratch.row_mean[r], &args->scratch.row_rstd[r]);
-    }
-#pragma omp parallel for num_threads(p.num_threads) if (p.num_threads > 1) schedule(static)
-    for (int64_t i = 0; i < parts; ++i)
-        chunk_sums(args, &p, i / p.num_strips, i % p.num_strips * STRIP);
+    if (by_row) spops_parallel_for(p.team, p.num_rows, 0, statistics_of_rows, &work);
+    spops_parallel_for(p.team, num_strips, 0, sums_of_strips, &work);
     for (int64_t c = 0; c < args->x.cols; ++c)
         merge_sums(args, &p, c);
-    if (by_row) {
-#pragma omp parallel for num_threads(p.num_threads) if (p.num_threads > 1) schedule(static)
-        for (int64_t r = 0; r < p.num_rows; ++r)
-            row_gradient(args, r);
-    } else {
-#pragma omp parallel for num_threads(p.num_threads) if (p.num_threads > 1) schedule(static)
-        for (int64_t i = 0; i < parts; ++i)
-            batch_gradient(args, &p, i / p.num_strips, i % p.num_strips * STRIP);
-    }
+    if (by_row)
+        spops_parallel_for(p.team, p.num_rows, 0, gradient_of_rows, &work);
+    else
+        spops_parallel_for(p.team, num_strips, 0, gradient_of_strips, &work);
     return SPOPS_STATUS_OK;
 }

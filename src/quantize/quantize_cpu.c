@@ -14,7 +14,7 @@
 
 typedef struct strips {
     int64_t rows, cols, per_row;
-    int num_threads;
+    spops_team team;
 } strips;
 
 // Rows without gaps between them count as one, unless they begin with a block of their own.
@@ -24,7 +24,7 @@ static strips strips_of(const spops_context *ctx, bool one_row, int64_t rows, in
     s.rows = one_row ? 1 : rows;
     s.cols = one_row ? rows * cols : cols;
     s.per_row = (s.cols + STRIP - 1) / STRIP;
-    s.num_threads = spops_threads_for(ctx->num_threads, rows * cols);
+    s.team = spops_team_for(ctx, rows * cols);
     return s;
 }
 
@@ -43,30 +43,47 @@ static int strip_at(const strips *s, int64_t i, int64_t *row, int64_t *col)
 
 // ---- Scale --------------------------------------------------------------------------------------
 
+#define MAX_PARTS 64
+
+typedef struct scale_work {
+    spops_matrix x;
+    strips s;
+    uint32_t *largest; // [part], bits of magnitudes, which are in the order of the magnitudes
+} scale_work;
+
+static void largest_of_part(const void *work, int64_t part, int64_t begin, int64_t end)
+{
+    const scale_work *w = (const scale_work *)work;
+    uint32_t largest = 0;
+    for (int64_t i = begin; i < end; ++i) {
+        int64_t row, col;
+        float v[STRIP];
+        uint32_t most = 0;
+        const int n = strip_at(&w->s, i, &row, &col);
+        spops_row_load(w->x, row, col, n, v);
+        for (int c = 0; c < n; ++c) {
+            const uint32_t magnitude = spops_bits_of_float(v[c]) & 0x7fffffffu;
+            const uint32_t counted = magnitude > LARGEST_BITS ? 0 : magnitude;
+            most = counted > most ? counted : most;
+        }
+        largest = most > largest ? most : largest;
+    }
+    w->largest[part] = largest;
+}
+
 spops_status spops_cpu_quantize_scale(spops_context *ctx, const spops_quantize_scale_args *args)
 {
     const spops_matrix x = args->x;
-    const strips s = strips_of(ctx, is_dense(x), x.rows, x.cols);
-    uint32_t largest = 0; // bits of magnitudes are in the order of the magnitudes
+    uint32_t part_largest[MAX_PARTS], largest = 0;
+    const scale_work work = {x, strips_of(ctx, is_dense(x), x.rows, x.cols), part_largest};
+    const int num_parts = spops_team_parts(work.s.team, MAX_PARTS);
     float scale = 1.0f;
 
     if (x.rows > 0 && x.cols > 0) {
-#pragma omp parallel for num_threads(s.num_threads) if (s.num_threads > 1) schedule(static)        \
-    reduction(max                                                                                  \
-              : largest)
-        for (int64_t i = 0; i < s.rows * s.per_row; ++i) {
-            int64_t row, col;
-            float v[STRIP];
-            uint32_t most = 0;
-            const int n = strip_at(&s, i, &row, &col);
-            spops_row_load(x, row, col, n, v);
-            for (int c = 0; c < n; ++c) {
-                const uint32_t magnitude = spops_bits_of_float(v[c]) & 0x7fffffffu;
-                const uint32_t counted = magnitude > LARGEST_BITS ? 0 : magnitude;
-                most = counted > most ? counted : most;
-            }
-            largest = most > largest ? most : largest;
-        }
+        spops_parallel_parts(work.s.team, num_parts, work.s.rows * work.s.per_row, largest_of_part,
+                             &work);
+        for (int part = 0; part < num_parts; ++part)
+            largest = part_largest[part] > largest ? part_largest[part] : largest;
     }
     if (largest > 0) {
         scale = spops_float_of_bits(largest) / spops_largest_narrow(args->dtype);
@@ -116,21 +133,26 @@ static void quantize_block(const float *v, int n, float scale, uint8_t *codes, u
     *block_scale = s;
 }
 
-spops_status spops_cpu_quantize(spops_context *ctx, const spops_quantize_args *args)
-{
-    const spops_matrix x = args->x, q = args->q;
-    const bool blocks = spops_dtype_is_packed(q.dtype);
-    const strips s = strips_of(ctx, !blocks && is_dense(x) && is_dense(q), x.rows, x.cols);
-    const float scale = args->scale != NULL ? *args->scale : 1.0f;
+typedef struct quantize_work {
+    const spops_quantize_args *args;
+    strips s;
+    bool blocks;
+    float scale;
+} quantize_work;
 
-#pragma omp parallel for num_threads(s.num_threads) if (s.num_threads > 1) schedule(static)
-    for (int64_t i = 0; i < s.rows * s.per_row; ++i) {
+static void quantize_strips(const void *work, int64_t begin, int64_t end)
+{
+    const quantize_work *w = (const quantize_work *)work;
+    const spops_quantize_args *args = w->args;
+    const spops_matrix x = args->x, q = args->q;
+    const float scale = w->scale;
+    for (int64_t i = begin; i < end; ++i) {
         int64_t row, col;
         float v[STRIP];
-        const int n = strip_at(&s, i, &row, &col);
+        const int n = strip_at(&w->s, i, &row, &col);
         uint8_t *codes = (uint8_t *)spops_row_element(q, row, col);
         spops_row_load(x, row, col, n, v);
-        if (blocks) {
+        if (w->blocks) {
             uint8_t *scales = (uint8_t *)spops_row_element(args->block_scales, row, col / BLOCK);
             for (int c = 0; c < n; c += BLOCK)
                 quantize_block(v + c, n - c < BLOCK ? n - c : BLOCK, scale, codes + c / 2,
@@ -139,6 +161,23 @@ spops_status spops_cpu_quantize(spops_context *ctx, const spops_quantize_args *a
             quantize_strip(q.dtype, v, n, scale, codes);
         }
     }
+}
+
+// The same for both directions.
+static void run_strips(const spops_context *ctx, const spops_quantize_args *args,
+                       spops_parallel_body body)
+{
+    const spops_matrix x = args->x, q = args->q;
+    const bool blocks = spops_dtype_is_packed(q.dtype);
+    const quantize_work work = {
+        args, strips_of(ctx, !blocks && is_dense(x) && is_dense(q), x.rows, x.cols), blocks,
+        args->scale != NULL ? *args->scale : 1.0f};
+    spops_parallel_for(work.s.team, work.s.rows * work.s.per_row, 0, body, &work);
+}
+
+spops_status spops_cpu_quantize(spops_context *ctx, const spops_quantize_args *args)
+{
+    run_strips(ctx, args, quantize_strips);
     return SPOPS_STATUS_OK;
 }
 
@@ -157,20 +196,17 @@ static void dequantize_strip(spops_dtype dtype, const uint8_t *codes, int n, flo
     }
 }
 
-spops_status spops_cpu_dequantize(spops_context *ctx, const spops_quantize_args *args)
+static void dequantize_strips(const void *work, int64_t begin, int64_t end)
 {
+    const quantize_work *w = (const quantize_work *)work;
+    const spops_quantize_args *args = w->args;
     const spops_matrix x = args->x, q = args->q;
-    const bool blocks = spops_dtype_is_packed(q.dtype);
-    const strips s = strips_of(ctx, !blocks && is_dense(x) && is_dense(q), x.rows, x.cols);
-    const float scale = args->scale != NULL ? *args->scale : 1.0f;
-
-#pragma omp parallel for num_threads(s.num_threads) if (s.num_threads > 1) schedule(static)
-    for (int64_t i = 0; i < s.rows * s.per_row; ++i) {
+    for (int64_t i = begin; i < end; ++i) {
         int64_t row, col;
         float v[STRIP];
-        const int n = strip_at(&s, i, &row, &col);
+        const int n = strip_at(&w->s, i, &row, &col);
         const uint8_t *codes = (const uint8_t *)spops_row_element(q, row, col);
-        if (blocks) {
+        if (w->blocks) {
             const uint8_t *scales =
                 (const uint8_t *)spops_row_element(args->block_scales, row, col / BLOCK);
             for (int c = 0; c < n; ++c) {
@@ -181,8 +217,13 @@ spops_status spops_cpu_dequantize(spops_context *ctx, const spops_quantize_args 
             dequantize_strip(q.dtype, codes, n, v);
         }
         for (int c = 0; c < n; ++c)
-            v[c] *= scale;
+            v[c] *= w->scale;
         spops_row_store(x, row, col, n, v);
     }
+}
+
+spops_status spops_cpu_dequantize(spops_context *ctx, const spops_quantize_args *args)
+{
+    run_strips(ctx, args, dequantize_strips);
     return SPOPS_STATUS_OK;
 }

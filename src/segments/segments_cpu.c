@@ -11,7 +11,7 @@
 
 // ---- Workspace ----------------------------------------------------------------------------------
 
-#define MAX_ORDER_PARTS 64
+#define MAX_ORDER_PARTS 64 // and of other work
 #define MAX_BUCKET_BITS 12
 
 // How segments are bucketed by their first row. It follows from sizes alone, since a plan may be
@@ -80,18 +80,30 @@ int32_t spops_cpu_split_terms(const spops_context *ctx, const spops_split_terms_
 
 // ---- Offsets --------------------------------------------------------------------------------------
 
+typedef struct offsets_work {
+    int64_t num_segments, n;
+    const uint32_t *keys;
+    int32_t *offsets;
+} offsets_work;
+
+static void offsets_of_range(const void *work, int64_t begin, int64_t end)
+{
+    const offsets_work *w = (const offsets_work *)work;
+    for (int64_t i = begin; i < end; ++i) {
+        // Segments after the key before, up to this one, begin here.
+        const int64_t first = i > 0 ? (int64_t)w->keys[i - 1] + 1 : 0;
+        const int64_t last = i < w->n ? (int64_t)w->keys[i] : w->num_segments;
+        for (int64_t o = first; o <= last; ++o)
+            w->offsets[o] = (int32_t)i;
+    }
+}
+
 // Offsets of segments from n ascending keys; keys of num_segments (dropped) come last.
-static void offsets_of_keys(int num_threads, int64_t num_segments, int64_t n, const uint32_t *keys,
+static void offsets_of_keys(spops_team team, int64_t num_segments, int64_t n, const uint32_t *keys,
                             int32_t *offsets)
 {
-#pragma omp parallel for num_threads(num_threads) if (num_threads > 1) schedule(static)
-    for (int64_t i = 0; i <= n; ++i) {
-        // Segments after the key before, up to this one, begin here.
-        const int64_t first = i > 0 ? (int64_t)keys[i - 1] + 1 : 0;
-        const int64_t last = i < n ? (int64_t)keys[i] : num_segments;
-        for (int64_t o = first; o <= last; ++o)
-            offsets[o] = (int32_t)i;
-    }
+    const offsets_work work = {num_segments, n, keys, offsets};
+    spops_parallel_for(team, n + 1, 0, offsets_of_range, &work);
 }
 
 // ---- Schedule -----------------------------------------------------------------------------------
@@ -123,6 +135,11 @@ typedef struct row_statistics {
     int64_t span;    // sum of the distances from first to last row
 } row_statistics;
 
+typedef struct list_statistics {
+    int32_t longest, num_nonempty;
+    row_statistics rows;
+} list_statistics;
+
 // Whether segments that follow each other by row find each other's rows in the cache: rows are read
 // several times, and those of one segment are near each other. Rows that are all over the place are
 // better served in the order of the segments, which is that of the output.
@@ -142,81 +159,106 @@ static int64_t bucket_of(const spops_lists *lists, int64_t segment, int shift, i
     return lists->pairs[2 * begin] >> shift;
 }
 
+typedef struct entries_work {
+    const spops_lists *lists;
+    int32_t *buckets; // [part][num_buckets]
+    int64_t num_buckets;
+    int shift;
+} entries_work;
+
+static void count_buckets(const void *work, int64_t part, int64_t begin, int64_t end)
+{
+    const entries_work *w = (const entries_work *)work;
+    int32_t *counts = w->buckets + part * w->num_buckets;
+    memset(counts, 0, (size_t)w->num_buckets * sizeof *counts);
+    for (int64_t o = begin; o < end; ++o) {
+        const int64_t bucket = bucket_of(w->lists, o, w->shift, w->num_buckets);
+        if (bucket >= 0) ++counts[bucket];
+    }
+}
+
+static void place_entries(const void *work, int64_t part, int64_t begin, int64_t end)
+{
+    const entries_work *w = (const entries_work *)work;
+    const int32_t *offsets = w->lists->offsets;
+    int32_t *next = w->buckets + part * w->num_buckets;
+    for (int64_t o = begin; o < end; ++o) {
+        const int64_t bucket = bucket_of(w->lists, o, w->shift, w->num_buckets);
+        if (bucket >= 0)
+            w->lists->entries[next[bucket]++] =
+                (spops_work_item){(int32_t)o, offsets[o], offsets[o + 1] - offsets[o], -1};
+    }
+}
+
 // Entries: whole segments in order of their first row, about; then those without terms.
-static void fill_entries(int num_threads, row_statistics rows, spops_lists *lists, int32_t *buckets)
+static void fill_entries(spops_team team, row_statistics rows, spops_lists *lists, int32_t *buckets)
 {
     const order_plan plan = plan_order(lists->num_segments);
     const int64_t num_buckets = ((int64_t)1 << plan.bucket_bits) + 1;
     spops_schedule *schedule = lists->schedule;
     const int32_t num_whole = schedule->num_nonempty - schedule->num_splits;
-    int shift = 0;
+    entries_work work = {lists, buckets, num_buckets, 0};
 
-    while (rows.max_row >> shift >= num_buckets - 1)
-        ++shift;
-#pragma omp parallel for num_threads(num_threads) if (num_threads > 1) schedule(static, 1)
-    for (int part = 0; part < plan.num_parts; ++part) {
-        int32_t *counts = buckets + part * num_buckets;
-        const int64_t end = spops_part_begin(lists->num_segments, part + 1, plan.num_parts);
-        memset(counts, 0, (size_t)num_buckets * sizeof *counts);
-        for (int64_t o = spops_part_begin(lists->num_segments, part, plan.num_parts); o < end;
-             ++o) {
-            const int64_t bucket = bucket_of(lists, o, shift, num_buckets);
-            if (bucket >= 0) ++counts[bucket];
-        }
-    }
+    while (rows.max_row >> work.shift >= num_buckets - 1)
+        ++work.shift;
+    spops_parallel_parts(team, plan.num_parts, lists->num_segments, count_buckets, &work);
     (void)spops_radix_scan(buckets, plan.num_parts, num_buckets, lists->num_segments);
-#pragma omp parallel for num_threads(num_threads) if (num_threads > 1) schedule(static, 1)
-    for (int part = 0; part < plan.num_parts; ++part) {
-        int32_t *next = buckets + part * num_buckets;
-        const int64_t end = spops_part_begin(lists->num_segments, part + 1, plan.num_parts);
-        for (int64_t o = spops_part_begin(lists->num_segments, part, plan.num_parts); o < end;
-             ++o) {
-            const int64_t bucket = bucket_of(lists, o, shift, num_buckets);
-            const int32_t begin = lists->offsets[o];
-            if (bucket >= 0)
-                lists->entries[next[bucket]++] =
-                    (spops_work_item){(int32_t)o, begin, lists->offsets[o + 1] - begin, -1};
-        }
-    }
+    spops_parallel_parts(team, plan.num_parts, lists->num_segments, place_entries, &work);
     // One class for all that have terms: a thread takes a whole segment, however long.
     schedule->class_begin[SPOPS_CLASS_EMPTY] = num_whole;
     for (int c = SPOPS_CLASS_SPLIT; c <= SPOPS_NUM_CLASSES; ++c)
         schedule->class_begin[c] = (int32_t)(lists->num_segments - schedule->num_splits);
 }
 
-// The schedule of lists whose offsets and pairs are there.
-static void fill_schedule(int num_threads, spops_lists *lists, const sort_workspace *w)
-{
-    spops_schedule *schedule = lists->schedule;
-    const int32_t *offsets = lists->offsets, *pairs = lists->pairs;
-    const int64_t num_segments = lists->num_segments;
-    int32_t longest = 0, num_nonempty = 0, max_row = 0;
-    int64_t span = 0;
-    row_statistics rows;
+typedef struct statistics_work {
+    const spops_lists *lists;
+    list_statistics *parts; // [part]
+} statistics_work;
 
-#pragma omp parallel for num_threads(num_threads) if (num_threads > 1) schedule(static)               \
-    reduction(max : longest, max_row) reduction(+ : num_nonempty, span)
-    for (int64_t o = 0; o < num_segments; ++o) {
-        const int64_t begin = offsets[o], end = offsets[o + 1];
-        const int32_t count = (int32_t)(end - begin);
-        longest = count > longest ? count : longest;
-        num_nonempty += count > 0;
+static void statistics_of_part(const void *work, int64_t part, int64_t begin, int64_t end)
+{
+    const statistics_work *w = (const statistics_work *)work;
+    const int32_t *offsets = w->lists->offsets, *pairs = w->lists->pairs;
+    list_statistics s = {0};
+
+    for (int64_t o = begin; o < end; ++o) {
+        const int64_t p = offsets[o], q = offsets[o + 1];
+        const int32_t count = (int32_t)(q - p);
+        s.longest = count > s.longest ? count : s.longest;
+        s.num_nonempty += count > 0;
         if (pairs != NULL && count > 0) {
-            const int32_t first = pairs[2 * begin], last = pairs[2 * (end - 1)];
+            const int32_t first = pairs[2 * p], last = pairs[2 * (q - 1)];
             const int32_t larger = first > last ? first : last;
-            max_row = larger > max_row ? larger : max_row;
-            span += first > last ? first - last : last - first;
+            s.rows.max_row = larger > s.rows.max_row ? larger : s.rows.max_row;
+            s.rows.span += first > last ? first - last : last - first;
         }
     }
+    w->parts[part] = s;
+}
+
+// The schedule of lists whose offsets and pairs are there.
+static void fill_schedule(spops_team team, spops_lists *lists, const sort_workspace *w)
+{
+    spops_schedule *schedule = lists->schedule;
+    list_statistics parts[MAX_ORDER_PARTS], all = {0};
+    const statistics_work work = {lists, parts};
+    const int num_parts = spops_team_parts(team, MAX_ORDER_PARTS);
+
+    spops_parallel_parts(team, num_parts, lists->num_segments, statistics_of_part, &work);
+    for (int i = 0; i < num_parts; ++i) {
+        const list_statistics *s = &parts[i];
+        all.longest = s->longest > all.longest ? s->longest : all.longest;
+        all.num_nonempty += s->num_nonempty;
+        if (s->rows.max_row > all.rows.max_row) all.rows.max_row = s->rows.max_row;
+        all.rows.span += s->rows.span;
+    }
     memset(schedule, 0, sizeof *schedule);
-    schedule->num_terms = offsets[num_segments];
+    schedule->num_terms = lists->offsets[lists->num_segments];
     schedule->split_terms = lists->split_terms;
-    schedule->num_nonempty = num_nonempty;
-    schedule->longest = longest;
-    if (longest > lists->split_terms) fill_pieces(lists);
-    rows.max_row = max_row;
-    rows.span = span;
-    if (rows_are_local(lists, rows)) fill_entries(num_threads, rows, lists, w->buckets);
+    schedule->num_nonempty = all.num_nonempty;
+    schedule->longest = all.longest;
+    if (all.longest > lists->split_terms) fill_pieces(lists);
+    if (rows_are_local(lists, all.rows)) fill_entries(team, all.rows, lists, w->buckets);
 }
 
 // ---- Lists --------------------------------------------------------------------------------------
@@ -226,21 +268,34 @@ static int32_t number_of(const int32_t *array, int64_t term)
     return array != NULL ? array[term] : (int32_t)term;
 }
 
-// Pairs and order of n positions; terms[p] is the source's term at position p (NULL: p itself).
-static void fill_positions(int num_threads, const spops_lists_source *source, int64_t n,
-                           const int32_t *terms, spops_lists *lists)
+typedef struct positions_work {
+    const spops_lists_source *source;
+    const int32_t *terms;
+    const spops_lists *lists;
+} positions_work;
+
+static void fill_range(const void *work, int64_t begin, int64_t end)
 {
-    int32_t *pairs = lists->pairs, *order = lists->order;
-    if (pairs == NULL && order == NULL) return;
-#pragma omp parallel for num_threads(num_threads) if (num_threads > 1) schedule(static)
-    for (int64_t p = 0; p < n; ++p) {
-        const int32_t term = number_of(terms, p);
+    const positions_work *w = (const positions_work *)work;
+    const spops_lists_source *source = w->source;
+    int32_t *pairs = w->lists->pairs, *order = w->lists->order;
+    for (int64_t p = begin; p < end; ++p) {
+        const int32_t term = number_of(w->terms, p);
         if (pairs != NULL) {
             pairs[2 * p] = number_of(source->a, term);
             pairs[2 * p + 1] = number_of(source->b, term);
         }
         if (order != NULL) order[p] = number_of(source->term, term);
     }
+}
+
+// Pairs and order of n positions; terms[p] is the source's term at position p (NULL: p itself).
+static void fill_positions(spops_team team, const spops_lists_source *source, int64_t n,
+                           const int32_t *terms, spops_lists *lists)
+{
+    const positions_work work = {source, terms, lists};
+    if (lists->pairs == NULL && lists->order == NULL) return;
+    spops_parallel_for(team, n, 0, fill_range, &work);
 }
 
 static bool term_counts(const spops_lists_source *source, int64_t num_segments, int64_t t)
@@ -252,55 +307,80 @@ static bool term_counts(const spops_lists_source *source, int64_t num_segments, 
            b < source->b_limit;
 }
 
-// Keys and term numbers of the source into the workspace; a term that is to be dropped gets the key
-// num_segments, which sorts behind all others. Returns how many there are.
-static int64_t fill_keys(int num_threads, const spops_lists_source *source, int64_t num_segments,
-                         int64_t n, const sort_workspace *w)
+typedef struct terms_work {
+    const spops_lists_source *source;
+    int64_t num_segments;
+    const sort_workspace *w;
+    int32_t *counts; // [part]
+} terms_work;
+
+static void keys_of_part(const void *work, int64_t part, int64_t begin, int64_t end)
 {
-    uint32_t *keys = (uint32_t *)w->sort.keys[0];
-    int64_t num_dropped = 0;
-#pragma omp parallel for num_threads(num_threads) if (num_threads > 1) schedule(static)               \
-    reduction(+ : num_dropped)
-    for (int64_t t = 0; t < n; ++t) {
-        const bool counts = term_counts(source, num_segments, t);
-        keys[t] = counts ? (uint32_t)source->keys[t] : (uint32_t)num_segments;
-        w->sort.values[0][t] = (int32_t)t;
+    const terms_work *t = (const terms_work *)work;
+    uint32_t *keys = (uint32_t *)t->w->sort.keys[0];
+    int32_t *values = t->w->sort.values[0], num_dropped = 0;
+    for (int64_t i = begin; i < end; ++i) {
+        const bool counts = term_counts(t->source, t->num_segments, i);
+        keys[i] = counts ? (uint32_t)t->source->keys[i] : (uint32_t)t->num_segments;
+        values[i] = (int32_t)i;
         num_dropped += !counts;
     }
+    t->counts[part] = num_dropped;
+}
+
+// Keys and term numbers of the source into the workspace; a term that is to be dropped gets the key
+// num_segments, which sorts behind all others. Returns how many there are.
+static int64_t fill_keys(spops_team team, const spops_lists_source *source, int64_t num_segments,
+                         int64_t n, const sort_workspace *w)
+{
+    int32_t dropped[MAX_ORDER_PARTS];
+    const terms_work work = {source, num_segments, w, dropped};
+    const int num_parts = spops_team_parts(team, MAX_ORDER_PARTS);
+    int64_t num_dropped = 0;
+
+    spops_parallel_parts(team, num_parts, n, keys_of_part, &work);
+    for (int part = 0; part < num_parts; ++part)
+        num_dropped += dropped[part];
     return num_dropped;
 }
 
+static void count_kept(const void *work, int64_t part, int64_t begin, int64_t end)
+{
+    const terms_work *t = (const terms_work *)work;
+    int32_t count = 0;
+    for (int64_t i = begin; i < end; ++i)
+        count += term_counts(t->source, t->num_segments, i);
+    t->counts[part] = count;
+}
+
+static void place_kept(const void *work, int64_t part, int64_t begin, int64_t end)
+{
+    const terms_work *t = (const terms_work *)work;
+    uint32_t *keys = (uint32_t *)t->w->sort.keys[0];
+    int32_t *values = t->w->sort.values[0], p = t->counts[part];
+    for (int64_t i = begin; i < end; ++i)
+        if (term_counts(t->source, t->num_segments, i)) {
+            keys[p] = (uint32_t)i;
+            values[p++] = (int32_t)i;
+        }
+}
+
 // Likewise, where a term is its own segment: those that count are in order, and the others left out.
-static int64_t keep_own(int num_threads, const spops_lists_source *source, int64_t num_segments,
+static int64_t keep_own(spops_team team, const spops_lists_source *source, int64_t num_segments,
                         int64_t n, const sort_workspace *w)
 {
-    const int num_parts = w->sort.max_parts;
-    uint32_t *keys = (uint32_t *)w->sort.keys[0];
-    int32_t *counts = w->sort.counts;
-    int64_t num_kept = 0;
-#pragma omp parallel for num_threads(num_threads) if (num_threads > 1) schedule(static)
-    for (int part = 0; part < num_parts; ++part) {
-        const int64_t end = spops_part_begin(n, part + 1, num_parts);
-        int32_t count = 0;
-        for (int64_t t = spops_part_begin(n, part, num_parts); t < end; ++t)
-            count += term_counts(source, num_segments, t);
-        counts[part] = count;
-    }
+    int32_t counts[MAX_ORDER_PARTS];
+    const terms_work work = {source, num_segments, w, counts};
+    const int num_parts = spops_team_parts(team, MAX_ORDER_PARTS);
+    int32_t num_kept = 0;
+
+    spops_parallel_parts(team, num_parts, n, count_kept, &work);
     for (int part = 0; part < num_parts; ++part) {
         const int32_t count = counts[part];
-        counts[part] = (int32_t)num_kept;
+        counts[part] = num_kept;
         num_kept += count;
     }
-#pragma omp parallel for num_threads(num_threads) if (num_threads > 1) schedule(static)
-    for (int part = 0; part < num_parts; ++part) {
-        const int64_t end = spops_part_begin(n, part + 1, num_parts);
-        int32_t p = counts[part];
-        for (int64_t t = spops_part_begin(n, part, num_parts); t < end; ++t)
-            if (term_counts(source, num_segments, t)) {
-                keys[p] = (uint32_t)t;
-                w->sort.values[0][p++] = (int32_t)t;
-            }
-    }
+    spops_parallel_parts(team, num_parts, n, place_kept, &work);
     return n - num_kept;
 }
 
@@ -309,7 +389,7 @@ spops_status spops_cpu_lists_build(spops_context *ctx, const spops_lists_build_a
     const spops_lists_source *source = args->source;
     spops_lists *lists = args->lists;
     const int64_t num_segments = lists->num_segments;
-    const int num_threads = spops_threads_for(ctx->num_threads, num_segments + source->num_terms);
+    const spops_team team = spops_team_for(ctx, num_segments + source->num_terms);
     spops_carver c = {(char *)args->workspace, 0};
     const sort_workspace w = carve_workspace(lists, &c);
     int64_t n = source->num_terms, num_dropped = 0;
@@ -325,41 +405,71 @@ spops_status spops_cpu_lists_build(spops_context *ctx, const spops_lists_build_a
     if (source->offsets != NULL) {
         assert(!source->drop_invalid);
         memcpy(lists->offsets, source->offsets, (size_t)(num_segments + 1) * sizeof(int32_t));
-        fill_positions(num_threads, source, n, NULL, lists);
+        fill_positions(team, source, n, NULL, lists);
     } else if (source->keys != NULL && source->keys_sorted && !source->drop_invalid) {
-        offsets_of_keys(num_threads, num_segments, n, (const uint32_t *)source->keys,
-                        lists->offsets);
-        fill_positions(num_threads, source, n, NULL, lists);
+        offsets_of_keys(team, num_segments, n, (const uint32_t *)source->keys, lists->offsets);
+        fill_positions(team, source, n, NULL, lists);
     } else {
         int sorted = 0;
         if (source->keys != NULL) {
-            num_dropped = fill_keys(num_threads, source, num_segments, n, &w);
-            sorted = spops_radix_sort(num_threads, key_bits(num_segments), n, &w.sort, 0);
+            num_dropped = fill_keys(team, source, num_segments, n, &w);
+            sorted = spops_radix_sort(team, key_bits(num_segments), n, &w.sort, 0);
         } else {
-            num_dropped = keep_own(num_threads, source, num_segments, n, &w);
+            num_dropped = keep_own(team, source, num_segments, n, &w);
         }
         n -= num_dropped;
-        offsets_of_keys(num_threads, num_segments, n, (const uint32_t *)w.sort.keys[sorted],
+        offsets_of_keys(team, num_segments, n, (const uint32_t *)w.sort.keys[sorted],
                         lists->offsets);
-        fill_positions(num_threads, source, n, w.sort.values[sorted], lists);
+        fill_positions(team, source, n, w.sort.values[sorted], lists);
     }
-    fill_schedule(num_threads, lists, &w);
+    fill_schedule(team, lists, &w);
     lists->schedule->num_dropped = (int32_t)num_dropped;
     lists->schedule->overflow = overflow;
     return SPOPS_STATUS_OK;
 }
 
-// segments[p] = segment of position p.
-static void fill_segments(int num_threads, const spops_lists *lists, int32_t *segments)
+typedef struct invert_work {
+    const spops_lists *forward, *lists;
+    const sort_workspace *w;
+    int64_t num_runs;
+    int by;     // the number of a pair that becomes the segment
+    int sorted; // where the sorted keys are
+} invert_work;
+
+static void segments_of_runs(const void *work, int64_t begin, int64_t end)
 {
-    const int64_t num_runs = spops_runs_count(lists, num_threads);
-#pragma omp parallel for num_threads(num_threads) if (num_threads > 1) schedule(dynamic, 1)
-    for (int64_t r = 0; r < num_runs; ++r) {
-        const int64_t last = spops_run_begin(lists, num_runs, r + 1);
-        for (int64_t o = spops_run_begin(lists, num_runs, r); o < last; ++o) {
+    const invert_work *w = (const invert_work *)work;
+    const spops_lists *lists = w->forward;
+    for (int64_t r = begin; r < end; ++r) {
+        const int64_t last = spops_run_begin(lists, w->num_runs, r + 1);
+        for (int64_t o = spops_run_begin(lists, w->num_runs, r); o < last; ++o) {
             for (int32_t p = lists->offsets[o]; p < lists->offsets[o + 1]; ++p)
-                segments[p] = (int32_t)o;
+                w->w->segments[p] = (int32_t)o;
         }
+    }
+}
+
+static void keys_of_pairs(const void *work, int64_t begin, int64_t end)
+{
+    const invert_work *w = (const invert_work *)work;
+    const int32_t *pairs = w->forward->pairs;
+    for (int64_t p = begin; p < end; ++p) {
+        ((uint32_t *)w->w->sort.keys[0])[p] = (uint32_t)(pairs != NULL ? pairs[2 * p + w->by] : p);
+        w->w->sort.values[0][p] = (int32_t)p;
+    }
+}
+
+static void invert_range(const void *work, int64_t begin, int64_t end)
+{
+    const invert_work *w = (const invert_work *)work;
+    const spops_lists *forward = w->forward, *lists = w->lists;
+    const int32_t *pairs = forward->pairs, *segments = w->w->segments;
+    for (int64_t i = begin; i < end; ++i) {
+        const int32_t p = w->w->sort.values[w->sorted][i];
+        const int32_t kept = pairs != NULL ? pairs[2 * (int64_t)p + (1 - w->by)] : p;
+        lists->pairs[2 * i] = w->by == 0 ? segments[p] : kept;
+        lists->pairs[2 * i + 1] = w->by == 0 ? kept : segments[p];
+        if (lists->order != NULL) lists->order[i] = number_of(forward->order, p);
     }
 }
 
@@ -369,34 +479,22 @@ spops_status spops_cpu_lists_invert(spops_context *ctx, const spops_lists_invert
     const spops_inverse inverse = args->inverse;
     spops_lists *lists = args->lists;
     const int64_t num_segments = lists->num_segments, n = forward->schedule->num_terms;
-    const int num_threads = spops_threads_for(ctx->num_threads, num_segments + n);
-    const int32_t *pairs = forward->pairs;
-    const int by = inverse == SPOPS_BY_ROW ? 0 : 1; // the number of a pair that becomes the segment
+    const spops_team team = spops_team_for(ctx, num_segments + n);
     spops_carver c = {(char *)args->workspace, 0};
     const sort_workspace w = carve_workspace(lists, &c);
-    uint32_t *keys = (uint32_t *)w.sort.keys[0];
-    int sorted;
+    invert_work work = {
+        forward, lists, &w, spops_runs_count(forward, team.size), inverse == SPOPS_BY_ROW ? 0 : 1,
+        0};
 
     assert(n <= lists->max_terms);
     assert(n == 0 || lists->pairs != NULL);
-    fill_segments(num_threads, forward, w.segments);
-#pragma omp parallel for num_threads(num_threads) if (num_threads > 1) schedule(static)
-    for (int64_t p = 0; p < n; ++p) {
-        keys[p] = (uint32_t)(pairs != NULL ? pairs[2 * p + by] : p);
-        w.sort.values[0][p] = (int32_t)p;
-    }
-    sorted = spops_radix_sort(num_threads, key_bits(num_segments), n, &w.sort, 0);
-    offsets_of_keys(num_threads, num_segments, n, (const uint32_t *)w.sort.keys[sorted],
+    spops_parallel_for(team, work.num_runs, 1, segments_of_runs, &work);
+    spops_parallel_for(team, n, 0, keys_of_pairs, &work);
+    work.sorted = spops_radix_sort(team, key_bits(num_segments), n, &w.sort, 0);
+    offsets_of_keys(team, num_segments, n, (const uint32_t *)w.sort.keys[work.sorted],
                     lists->offsets);
-#pragma omp parallel for num_threads(num_threads) if (num_threads > 1) schedule(static)
-    for (int64_t i = 0; i < n; ++i) {
-        const int32_t p = w.sort.values[sorted][i];
-        const int32_t kept = pairs != NULL ? pairs[2 * (int64_t)p + (1 - by)] : p;
-        lists->pairs[2 * i] = by == 0 ? w.segments[p] : kept;
-        lists->pairs[2 * i + 1] = by == 0 ? kept : w.segments[p];
-        if (lists->order != NULL) lists->order[i] = number_of(forward->order, p);
-    }
-    fill_schedule(num_threads, lists, &w);
+    spops_parallel_for(team, n, 0, invert_range, &work);
+    fill_schedule(team, lists, &w);
     return SPOPS_STATUS_OK;
 }
 
@@ -418,24 +516,32 @@ static int64_t first_violation(spops_check_rule rule, const int32_t *a, int64_t 
     return end;
 }
 
+typedef struct check_work {
+    const spops_check_indices_args *args;
+    int64_t *first; // [part], -1 for none
+} check_work;
+
+static void check_part(const void *work, int64_t part, int64_t begin, int64_t end)
+{
+    const check_work *w = (const check_work *)work;
+    const spops_check_indices_args *args = w->args;
+    const int64_t i = first_violation(args->rule, args->a, begin, end, args->low, args->high);
+    w->first[part] = i < end ? i : -1;
+}
+
 spops_status spops_cpu_check_indices(spops_context *ctx, const spops_check_indices_args *args)
 {
-    const spops_check_rule rule = args->rule;
     const int32_t *a = args->a;
-    const int64_t n = args->n, low = args->low, high = args->high;
+    const int64_t n = args->n;
     spops_check_result *result = args->result;
-    const int num_threads = spops_threads_for(ctx->num_threads, n);
-    int64_t first = n;
+    const spops_team team = spops_team_for(ctx, n);
+    const int num_parts = spops_team_parts(team, MAX_ORDER_PARTS);
+    int64_t found[MAX_ORDER_PARTS], first = n;
+    const check_work work = {args, found};
 
-#pragma omp parallel for num_threads(num_threads) if (num_threads > 1) schedule(static, 1)         \
-    reduction(min                                                                                  \
-              : first)
-    for (int part = 0; part < num_threads; ++part) {
-        const int64_t end = spops_part_begin(n, part + 1, num_threads);
-        const int64_t i =
-            first_violation(rule, a, spops_part_begin(n, part, num_threads), end, low, high);
-        if (i < end && i < first) first = i;
-    }
+    spops_parallel_parts(team, num_parts, n, check_part, &work);
+    for (int part = num_parts - 1; part >= 0; --part)
+        if (found[part] >= 0) first = found[part];
     result->index = first < n ? first : -1;
     result->value = first < n ? a[first] : 0;
     result->previous = first < n && first > 0 ? a[first - 1] : 0;

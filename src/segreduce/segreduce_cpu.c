@@ -70,40 +70,56 @@ static void walk_entries(const walk *work, const spops_lists *lists, int64_t fir
     }
 }
 
+typedef struct walk_items {
+    const walk *work;
+    const spops_lists *lists;
+    int64_t num_pieces, num_runs;
+    int64_t num_entries, chunk; // of entries, which take the place of runs
+} walk_items;
+
+// Items are pieces, which are the largest, and then the short runs or entries that fill the gaps.
+static void walk_range(const void *items, int64_t begin, int64_t end)
+{
+    const walk_items *w = (const walk_items *)items;
+    for (int64_t i = begin; i < end; ++i) {
+        const int64_t r = i - w->num_pieces, first = r * w->chunk, last = first + w->chunk;
+        if (r < 0)
+            w->work->piece(w->work, i, &w->lists->pieces[i]);
+        else if (w->num_entries > 0)
+            walk_entries(w->work, w->lists, first, last < w->num_entries ? last : w->num_entries);
+        else
+            walk_run(w->work, w->lists, spops_run_begin(w->lists, w->num_runs, r),
+                     spops_run_begin(w->lists, w->num_runs, r + 1));
+    }
+}
+
+static void walk_splits(const void *items, int64_t begin, int64_t end)
+{
+    const walk_items *w = (const walk_items *)items;
+    for (int64_t i = begin; i < end; ++i)
+        w->work->split(w->work, &w->lists->splits[i]);
+}
+
 // Every output row of the lists, cols columns each. Where the plan has put output rows in the order
 // of their rows, that order is followed if an output row writes whole cache lines; neighbours in
 // memory are otherwise better written by one thread, one after the other.
-static void walk_lists(const walk *work, const spops_lists *lists, int64_t cols, int max_threads)
+static void walk_lists(const spops_context *ctx, const walk *work, const spops_lists *lists,
+                       int64_t cols)
 {
     const spops_schedule *schedule = lists->schedule;
-    const int64_t num_pieces = schedule->num_pieces, num_splits = schedule->num_splits;
-    const int num_threads = spops_threads_for(max_threads, spops_runs_cost(lists) * cols);
-    const int64_t num_runs = spops_runs_count(lists, num_threads);
-    const int64_t num_entries =
-        work->out_bytes >= LINE_BYTES ? schedule->class_begin[SPOPS_NUM_CLASSES] : 0;
-    const int64_t chunk = num_entries / (num_threads * 64) + 16; // entries differ in length
+    const spops_team team = spops_team_for(ctx, spops_runs_cost(lists) * cols);
+    walk_items items = {work, lists, schedule->num_pieces, spops_runs_count(lists, team.size),
+                        0,    0};
 
     if (lists->num_segments == 0) return;
-#pragma omp parallel num_threads(num_threads) if (num_threads > 1)
-    {
-        // Pieces first: they are the largest items, and the short runs then fill the gaps.
-#pragma omp for schedule(dynamic, 1) nowait
-        for (int64_t i = 0; i < num_pieces; ++i)
-            work->piece(work, i, &lists->pieces[i]);
-        if (num_entries > 0) {
-#pragma omp for schedule(dynamic, 1)
-            for (int64_t i = 0; i < num_entries; i += chunk)
-                walk_entries(work, lists, i, i + chunk < num_entries ? i + chunk : num_entries);
-        } else {
-#pragma omp for schedule(dynamic, 1)
-            for (int64_t r = 0; r < num_runs; ++r)
-                walk_run(work, lists, spops_run_begin(lists, num_runs, r),
-                         spops_run_begin(lists, num_runs, r + 1));
-        }
-#pragma omp for schedule(dynamic, 1)
-        for (int64_t i = 0; i < num_splits; ++i)
-            work->split(work, &lists->splits[i]);
+    if (work->out_bytes >= LINE_BYTES) items.num_entries = schedule->class_begin[SPOPS_NUM_CLASSES];
+    if (items.num_entries > 0) {
+        items.chunk =
+            items.num_entries / ((int64_t)team.size * 64) + 16; // entries differ in length
+        items.num_runs = (items.num_entries - 1) / items.chunk + 1;
     }
+    spops_parallel_for(team, items.num_pieces + items.num_runs, 1, walk_range, &items);
+    spops_parallel_for(team, schedule->num_splits, 1, walk_splits, &items);
 }
 
 // Element (row, col) of a float matrix.
@@ -271,20 +287,30 @@ static void choose_sum(const spops_context *ctx, const spops_segreduce_args *arg
     kernels->piece_bytes = (size_t)args->x.cols * sizeof(float);
 }
 
+typedef struct decode_work {
+    const spops_segreduce_args *args;
+    const spops_rows_table *table;
+} decode_work;
+
+static void decode_range(const void *work, int64_t begin, int64_t end)
+{
+    const decode_work *w = (const decode_work *)work;
+    const spops_matrix x = w->args->x, scales = w->args->x_scales;
+    for (int64_t r = begin; r < end; ++r)
+        w->table->decode(
+            x.dtype, (const char *)x.data + spops_elements_bytes(x.dtype, r * x.row_stride),
+            scales.data == NULL ? NULL : (const uint8_t *)scales.data + r * scales.row_stride,
+            x.cols, (uint16_t *)w->args->x_f16 + r * x.cols);
+}
+
 // Rows of 8 or 4 bits as f16, once for all the terms that name them.
 static spops_matrix decode_rows(const spops_context *ctx, const spops_segreduce_args *args,
                                 const spops_rows_table *table)
 {
-    const spops_matrix x = args->x, scales = args->x_scales;
-    const spops_matrix rows = spops_matrix_dense(args->x_f16, x.rows, x.cols, SPOPS_DTYPE_F16);
-    const int num_threads = spops_threads_for(ctx->num_threads, x.rows * x.cols);
-#pragma omp parallel for num_threads(num_threads) if (num_threads > 1) schedule(static)
-    for (int64_t r = 0; r < x.rows; ++r)
-        table->decode(
-            x.dtype, (const char *)x.data + spops_elements_bytes(x.dtype, r * x.row_stride),
-            scales.data == NULL ? NULL : (const uint8_t *)scales.data + r * scales.row_stride,
-            x.cols, (uint16_t *)args->x_f16 + r * x.cols);
-    return rows;
+    const spops_matrix x = args->x;
+    const decode_work work = {args, table};
+    spops_parallel_for(spops_team_for(ctx, x.rows * x.cols), x.rows, 0, decode_range, &work);
+    return spops_matrix_dense(args->x_f16, x.rows, x.cols, SPOPS_DTYPE_F16);
 }
 
 spops_status spops_cpu_segreduce(spops_context *ctx, const spops_segreduce_args *given)
@@ -308,7 +334,7 @@ spops_status spops_cpu_segreduce(spops_context *ctx, const spops_segreduce_args 
         work.split = reduce_split;
     }
     set_output(&work, args->out);
-    walk_lists(&work, args->lists, args->x.cols, ctx->num_threads);
+    walk_lists(ctx, &work, args->lists, args->x.cols);
     return SPOPS_STATUS_OK;
 }
 
@@ -403,7 +429,7 @@ spops_status spops_cpu_seggrad(spops_context *ctx, const spops_grad_args *args)
     if (args->custom == NULL)
         kernels.range = spops_seggrad_table_of(ctx)->grad_range[args->reduce][args->x.dtype];
     set_output(&work, args->grad);
-    walk_lists(&work, args->lists, args->x.cols, ctx->num_threads);
+    walk_lists(ctx, &work, args->lists, args->x.cols);
     return SPOPS_STATUS_OK;
 }
 
@@ -500,6 +526,6 @@ spops_status spops_cpu_segdot(spops_context *ctx, const spops_grad_args *args)
 
     if (args->custom == NULL)
         kernels.range = spops_seggrad_table_of(ctx)->dot_range[args->reduce][args->x.dtype];
-    walk_lists(&work, args->lists, args->x.cols, ctx->num_threads);
+    walk_lists(ctx, &work, args->lists, args->x.cols);
     return SPOPS_STATUS_OK;
 }

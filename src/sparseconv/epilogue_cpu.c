@@ -31,15 +31,18 @@ static void finish_strip(const spops_epilogue_args *args, int64_t row, int64_t c
     spops_row_store(args->out, row, col, n, v);
 }
 
+static void finish_rows(const void *work, int64_t begin, int64_t end)
+{
+    const spops_epilogue_args *args = (const spops_epilogue_args *)work;
+    const int64_t cols = args->out.cols;
+    for (int64_t row = begin; row < end; ++row)
+        for (int64_t col = 0; col < cols; col += STRIP)
+            finish_strip(args, row, col, cols - col < STRIP ? (int)(cols - col) : STRIP);
+}
+
 spops_status spops_cpu_epilogue(spops_context *ctx, const spops_epilogue_args *args)
 {
     const int64_t rows = *args->num_rows < args->out.rows ? *args->num_rows : args->out.rows;
-    const int64_t cols = args->out.cols;
-    const int num_threads = spops_threads_for(ctx->num_threads, rows * cols);
-
-#pragma omp parallel for num_threads(num_threads) if (num_threads > 1) schedule(static)
-    for (int64_t row = 0; row < rows; ++row)
-        for (int64_t col = 0; col < cols; col += STRIP)
-            finish_strip(args, row, col, cols - col < STRIP ? (int)(cols - col) : STRIP);
+    spops_parallel_for(spops_team_for(ctx, rows * args->out.cols), rows, 0, finish_rows, args);
     return SPOPS_STATUS_OK;
 }

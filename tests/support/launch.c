@@ -9,13 +9,6 @@
 
 #include "support/device.h"
 
-// Tests run side by side, more threads than cores: OpenMP's threads must not spin while they wait.
-// The runner starts each test as a process of its own, which reads this when it starts.
-__attribute__((constructor)) static void wait_without_spinning(void)
-{
-    (void)setenv("OMP_WAIT_POLICY", "passive", 0);
-}
-
 const char *test_launch_name(test_launch launch)
 {
     static const char *names[NUM_LAUNCHES] = {"default stream", "own stream", "captured"};
