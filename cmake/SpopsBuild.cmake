@@ -28,6 +28,19 @@ if(SPOPS_SANITIZE)
     endif()
 endif()
 
+# -O2 for a configuration whose flags have no -O at all, such as none or Debug of a project around
+# ours: its authors debug their own code, and ours would be forty times slower.
+set(spops_optimize_options "")
+if(NOT PROJECT_IS_TOP_LEVEL)
+    foreach(config IN ITEMS "${CMAKE_BUILD_TYPE}" ${CMAKE_CONFIGURATION_TYPES})
+        string(TOUPPER "${config}" upper)
+        if(NOT "${CMAKE_C_FLAGS} ${CMAKE_C_FLAGS_${upper}}" MATCHES "(^| )-O")
+            list(APPEND spops_optimize_options
+                 "$<$<AND:$<COMPILE_LANGUAGE:C>,$<CONFIG:${config}>>:-O2>")
+        endif()
+    endforeach()
+endif()
+
 # Warnings and sanitizers, for every target of ours; source paths are given from the root. Loops
 # marked `omp simd` are vectorised; without an OpenMP library the others stay serial.
 function(spops_target_options target)
@@ -42,6 +55,7 @@ endfunction()
 # The same for what becomes the library: position-independent, hidden, internal include paths.
 function(spops_library_options target)
     spops_target_options(${target})
+    target_compile_options(${target} PRIVATE ${spops_optimize_options})
     target_include_directories(${target} PRIVATE
         "${PROJECT_SOURCE_DIR}/include" "${PROJECT_SOURCE_DIR}/src" "${PROJECT_SOURCE_DIR}")
     target_compile_definitions(${target} PRIVATE $<$<BOOL:${SPOPS_DEBUG_SYNC}>:SPOPS_DEBUG_SYNC=1>

@@ -3,10 +3,22 @@
 include(CMakePackageConfigHelpers)
 set(spops_cmake_dir "${CMAKE_INSTALL_LIBDIR}/cmake/spops")
 
+# Components: library (what programs need to run), dev (what they need to be built), tools (the
+# command, its manual page and completion).
 install(DIRECTORY "${PROJECT_SOURCE_DIR}/include/spops" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}"
-        FILES_MATCHING PATTERN "*.h" PATTERN "*.cuh")
-install(TARGETS spops spops_static EXPORT spopsTargets)
-install(EXPORT spopsTargets NAMESPACE spops:: DESTINATION "${spops_cmake_dir}")
+        COMPONENT dev FILES_MATCHING PATTERN "*.h" PATTERN "*.cuh" PATTERN "*.hpp")
+set(spops_installed_forms "")
+if(spops_build_shared)
+    list(APPEND spops_installed_forms spops)
+endif()
+if(spops_install_static)
+    list(APPEND spops_installed_forms spops_static)
+endif()
+install(TARGETS ${spops_installed_forms} EXPORT spopsTargets
+        RUNTIME COMPONENT library
+        LIBRARY COMPONENT library NAMELINK_COMPONENT dev
+        ARCHIVE COMPONENT dev)
+install(EXPORT spopsTargets NAMESPACE spops:: DESTINATION "${spops_cmake_dir}" COMPONENT dev)
 
 configure_package_config_file(
     "${PROJECT_SOURCE_DIR}/cmake/spopsConfig.cmake.in" "${PROJECT_BINARY_DIR}/spopsConfig.cmake"
@@ -19,7 +31,8 @@ endif()
 write_basic_package_version_file("${PROJECT_BINARY_DIR}/spopsConfigVersion.cmake"
                                  COMPATIBILITY ${compatibility})
 install(FILES "${PROJECT_BINARY_DIR}/spopsConfig.cmake"
-              "${PROJECT_BINARY_DIR}/spopsConfigVersion.cmake" DESTINATION "${spops_cmake_dir}")
+              "${PROJECT_BINARY_DIR}/spopsConfigVersion.cmake" DESTINATION "${spops_cmake_dir}"
+        COMPONENT dev)
 
 # pkg-config: what the archive needs goes to Libs.private (pkg-config --static).
 set(spops_pc_private "")
@@ -28,16 +41,30 @@ if(spops_with_cuda)
     list(APPEND spops_pc_private "-L${cudart_dir}" -lcudart_static)
 endif()
 foreach(library IN LISTS spops_system_libraries)
-    if(IS_ABSOLUTE "${library}")
-        list(APPEND spops_pc_private "${library}")
-    else()
-        list(APPEND spops_pc_private "-l${library}")
-    endif()
+    list(APPEND spops_pc_private "-l${library}")
 endforeach()
 list(JOIN spops_pc_private " " spops_pc_private)
+set(spops_pc_public "")
+if(NOT spops_build_shared)
+    set(spops_pc_public " ${spops_pc_private}")
+endif()
 file(RELATIVE_PATH spops_pc_up "/${CMAKE_INSTALL_LIBDIR}/pkgconfig" "/")
 string(REGEX REPLACE "/$" "" spops_pc_up "${spops_pc_up}")
 configure_file("${PROJECT_SOURCE_DIR}/cmake/spops.pc.in" "${PROJECT_BINARY_DIR}/spops.pc" @ONLY)
-install(FILES "${PROJECT_BINARY_DIR}/spops.pc" DESTINATION "${CMAKE_INSTALL_LIBDIR}/pkgconfig")
+install(FILES "${PROJECT_BINARY_DIR}/spops.pc" DESTINATION "${CMAKE_INSTALL_LIBDIR}/pkgconfig"
+        COMPONENT dev)
 
-install(FILES "${PROJECT_SOURCE_DIR}/LICENSE" DESTINATION "${CMAKE_INSTALL_DOCDIR}")
+install(FILES "${PROJECT_SOURCE_DIR}/LICENSE" "${PROJECT_SOURCE_DIR}/NOTICE"
+              "${PROJECT_SOURCE_DIR}/README.md" "${PROJECT_SOURCE_DIR}/CHANGELOG.md"
+        DESTINATION "${CMAKE_INSTALL_DOCDIR}" COMPONENT dev)
+install(DIRECTORY "${PROJECT_SOURCE_DIR}/examples" DESTINATION "${CMAKE_INSTALL_DOCDIR}"
+        COMPONENT dev)
+
+# Take away what was installed last from here.
+if(PROJECT_IS_TOP_LEVEL)
+    add_custom_target(uninstall
+        COMMAND "${CMAKE_COMMAND}" "-DMANIFEST=${PROJECT_BINARY_DIR}/install_manifest.txt"
+                -P "${PROJECT_SOURCE_DIR}/cmake/uninstall.cmake"
+        VERBATIM)
+    include(cmake/SpopsPack.cmake)
+endif()

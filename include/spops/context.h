@@ -69,6 +69,9 @@ SPOPS_DEFINE_DEFAULT(spops_device_info)
  *           were zero, a longer one is refused.
  * out       The context; NULL after a failure.
  *
+ * Where AUTO falls back to the CPU although the build has CUDA, spops_last_error(*out) says why until
+ * a call fails.
+ *
  * Errors    INVALID_ARGUMENT, BACKEND_UNAVAILABLE (CUDA asked for and no device opens; AUTO falls
  *           back to the CPU instead), OUT_OF_MEMORY, CUDA.
  * Threads   Any. A context is used by one thread at a time; several contexts run side by side. A child

@@ -112,7 +112,7 @@ static spops_status choose_backend(spops_context *ctx, const spops_context_optio
     if (options->backend != SPOPS_BACKEND_CPU && cuda != NULL) {
         const spops_status status = open_backend(ctx, cuda, options->device);
         if (status == SPOPS_STATUS_OK || options->backend == SPOPS_BACKEND_CUDA) return status;
-        ctx->error[0] = '\0'; // no failure of the caller's
+        // No failure: why there is no CUDA stays to be read.
     }
     if (options->backend == SPOPS_BACKEND_CUDA) {
         return spops_fail(ctx, SPOPS_STATUS_BACKEND_UNAVAILABLE,

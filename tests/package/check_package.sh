@@ -29,6 +29,16 @@ install)
     fi
     ;;
 find_package)
+    # A component that there is not is named.
+    mkdir -p "$work/no_component"
+    printf '%s\n' 'cmake_minimum_required(VERSION 3.24)' 'project(x C)' \
+        'find_package(spops 0.1 REQUIRED COMPONENTS shared frob)' >"$work/no_component/CMakeLists.txt"
+    if cmake -S "$work/no_component" -B "$work/no_component/build" -DCMAKE_PREFIX_PATH="$prefix" \
+        >"$work/no_component.log" 2>&1; then
+        echo "a component that there is not was found"
+        exit 1
+    fi
+    tr -s ' \n' '  ' <"$work/no_component.log" | grep -q 'and no frob' || { cat "$work/no_component.log"; exit 1; }
     for language in C CXX; do
         build "$here/find_package" "find_$language" -DCONSUMER_LANGUAGE=$language
         "$work/find_$language/consumer_spops"
@@ -40,6 +50,90 @@ find_package)
             exit 1
         fi
     done
+    ;;
+components)
+    # Each component alone, then all of them away again. A manual page that roff takes, a completion
+    # that completes.
+    for component in library dev tools; do
+        cmake --install "$build_dir" --prefix "$work/$component" --component $component >/dev/null
+        (cd "$work/$component" && find . -type f -o -type l | sort) >"$work/$component.files"
+    done
+    grep -q 'libspops\.so\.' "$work/library.files"
+    ! grep -v 'libspops\.so\.' "$work/library.files" || { echo "in the component library"; exit 1; }
+    for name in libspops.so libspops.a spops.pc spops.h spopsConfig.cmake NOTICE; do
+        grep -q "/$name\$" "$work/dev.files" || { echo "dev lacks $name"; exit 1; }
+    done
+    if grep -q '/bin/spops$' "$work/tools.files"; then
+        for name in man1/spops.1 bash-completion/completions/spops; do
+            grep -q "/$name\$" "$work/tools.files" || { echo "tools lack $name"; exit 1; }
+        done
+        if command -v groff >/dev/null; then
+            troubles=$(groff -man -ww -z "$(find "$work/tools" -name spops.1)" 2>&1)
+            [ -z "$troubles" ] || { echo "$troubles"; exit 1; }
+        fi
+        if command -v bash >/dev/null; then
+            bash -euc 'source "$1"; COMP_WORDS=(spops plan --sett); COMP_CWORD=2; _spops
+                [ "${COMPREPLY[*]}" = --setting ]
+                COMP_WORDS=(spops de); COMP_CWORD=1; _spops; [ "${COMPREPLY[*]}" = demo ]
+                COMP_WORDS=(spops demo --backend cu); COMP_CWORD=3; _spops
+                [ "${COMPREPLY[*]}" = cuda ]' bash "$(find "$work/tools" -path '*completions/spops')" ||
+                { echo "the completion does not complete"; exit 1; }
+        fi
+    fi
+    # The manifest of `cmake --install` in the build is another's: uninstall from a list of this one.
+    cp -a "$prefix" "$work/uninstalled"
+    find "$work/uninstalled" -type f -o -type l >"$work/manifest"
+    cmake "-DMANIFEST=$work/manifest" -P "$source_dir/cmake/uninstall.cmake" >/dev/null
+    left=$(find "$work/uninstalled" ! -type d -o -path '*spops*' ! -path "$work/uninstalled")
+    [ -z "$left" ] || { echo "left after uninstalling:"; echo "$left"; exit 1; }
+    rm -r "$work/uninstalled"
+    ;;
+pack)
+    # Packages of what is built: the .deb hold what their names say and work where they are unpacked.
+    command -v dpkg-deb >/dev/null || { echo "skipped: no dpkg-deb here"; exit 77; }
+    rm -rf "$work/pack"
+    mkdir -p "$work/pack"
+    (cd "$build_dir" && cpack -G "DEB;TGZ" -B "$work/pack" -D CPACK_DEBIAN_COMPRESSION_TYPE=gzip \
+        -D CPACK_STRIP_FILES=OFF) >"$work/pack.log" 2>&1 || { cat "$work/pack.log"; exit 1; }
+    cd "$work/pack"
+    for deb in *.deb; do
+        dpkg-deb --field "$deb" Package Depends
+        dpkg-deb -x "$deb" root
+    done
+    ls libspops0*.deb libspops-dev*.deb spops-*.tar.gz >/dev/null
+    dpkg-deb --field libspops-dev*.deb Depends | grep -q '^libspops0[0-9.]* (= '
+    dpkg-deb --field libspops0*.deb Depends | grep -q 'libc6'
+    tar -tzf spops-*.tar.gz | grep -q '/lib.*/libspops\.so$'
+    library_dir=$(dirname "$(find root -name libspops.so)")
+    $CC -std=c99 "$here/consumer.c" -Iroot/usr/include -L"$library_dir" -lspops -o from_deb
+    LD_LIBRARY_PATH=$library_dir ./from_deb
+    ;;
+readme)
+    # The commands of README.md, one after the other, in a copy of the sources, on a home of its own.
+    # So that it takes seconds, cmake is told to leave out what the words are not about.
+    rm -rf "$work/readme"
+    mkdir -p "$work/readme/home" "$work/readme/bin" "$work/readme/tree"
+    cd "$work/readme/tree"
+    for name in "$source_dir"/*; do
+        case $(basename "$name") in build* | out) ;; *) ln -s "$name" . ;; esac
+    done
+    cp "$here/consumer.c" engine.c
+    real_cmake=$(command -v cmake)
+    cat >../bin/cmake <<END
+#!/bin/sh
+case "\$1" in
+-B) shift; folder=\$1; shift; exec "$real_cmake" -B "\$folder" "\$@" -DSPOPS_CUDA=OFF -DSPOPS_CPU_ISAS=baseline -DCMAKE_C_FLAGS_RELEASE=-O0 ;;
+esac
+exec "$real_cmake" "\$@"
+END
+    chmod +x ../bin/cmake
+    awk '/^## Build and install/ { on = 1 } /^## The `spops` command/ { on = 0 }
+         /^```$/ { code = 0 } on && code { print } /^```sh$/ { code = 1 }' README.md |
+        grep -v '^sudo ' >../commands
+    grep -q 'cmake --install' ../commands && grep -q '^\./engine' ../commands
+    HOME=$work/readme/home PATH=$work/readme/bin:$PATH sh -eux ../commands
+    [ -x "$work/readme/home/spops/bin/spops" ] || echo "(without the spops command)"
+    [ -z "$(find "$work/readme/home" -type f)" ] || { echo "not uninstalled"; exit 1; }
     ;;
 pkg_config)
     command -v pkg-config >/dev/null || { echo "skipped: no pkg-config here"; exit 77; }
@@ -63,13 +157,29 @@ subdirectory)
     # Without CUDA and without optimisation: what is tested is the build, and compiling every kernel
     # again takes minutes.
     build "$here/subdirectory" subdirectory -DSPOPS_DIR="$source_dir" -DSPOPS_CUDA=OFF \
-        -DCMAKE_C_FLAGS_RELEASE=-O0
+        -DSPOPS_CPU_ISAS=baseline -DCMAKE_C_FLAGS_RELEASE=-O0
     "$work/subdirectory/consumer_spops"
     "$work/subdirectory/consumer_spops_static"
+    # Whatever the project around ours chose, ours is optimised.
+    for type in "" Debug; do
+        cmake -S "$here/subdirectory" -B "$work/unoptimised" -DSPOPS_DIR="$source_dir" \
+            -DCMAKE_BUILD_TYPE=$type -DCMAKE_EXPORT_COMPILE_COMMANDS=ON >/dev/null
+        grep 'command.*src/core/status\.c' "$work/unoptimised/compile_commands.json" | grep -q -e ' -O2 ' ||
+            { echo "build type '$type': the library is compiled without -O2"; exit 1; }
+    done
     for option in TESTS BENCH TOOLS WERROR INSTALL; do
         grep -q "^SPOPS_$option:BOOL=OFF$" "$work/subdirectory/CMakeCache.txt" ||
             { echo "SPOPS_$option is not OFF in a subdirectory"; exit 1; }
     done
+    grep -q '^SPOPS_CUDA:STRING=OFF$' "$work/unoptimised/CMakeCache.txt" ||
+        { echo "SPOPS_CUDA is not OFF in a subdirectory"; exit 1; }
+    # And one form alone, where that is asked for.
+    cmake -S "$source_dir" -B "$work/archive" -DBUILD_SHARED_LIBS=OFF -DSPOPS_CUDA=OFF \
+        -DSPOPS_TESTS=OFF -DSPOPS_BENCH=OFF -DSPOPS_TOOLS=OFF >/dev/null
+    if cmake --build "$work/archive" --target help | grep -E '(^|[ .])spops( |:|$)'; then
+        echo "BUILD_SHARED_LIBS is OFF, and there is a shared library"
+        exit 1
+    fi
     ;;
 examples)
     build "$source_dir/examples" examples
