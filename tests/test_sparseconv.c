@@ -3,6 +3,7 @@
 // on the stream; and what is refused.
 #include <criterion/criterion.h>
 #include <criterion/parameterized.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -135,6 +136,34 @@ static void reference_backward(void *user, const double *const *in, ref_tensor *
     ref_sparseconv_backward(&conv, in[GRAD_SUM], out[GRAD_X], out[GRAD_W]);
 }
 
+// Products of taps that are rounded to out's dtype before they are summed: each product, and the sum
+// before that of the middle tap, meets a rounding of that dtype beside those in f32.
+static void check_rounded_products(const guarded *g, const ref_tensor *expected, int32_t num_taps,
+                                   const char *what)
+{
+    const bool f16 = g->view.dtype == SPOPS_DTYPE_F16;
+    const double unit = f16 ? 0x1p-11 : 0x1p-8, least = f16 ? 0x1p-25 : 0x1p-134;
+    const int64_t n = expected->rows * expected->cols;
+    double *bounds = malloc((size_t)n * sizeof *bounds + 1);
+    cr_assert_not_null(bounds);
+    for (int64_t i = 0; i < n; ++i) {
+        const double in_f32 = (double)expected->roundings[i] * 0x1.1p-24;
+        bounds[i] =
+            (in_f32 + 2 * unit) * (1 + in_f32) * expected->scale[i] + (num_taps + 1) * least;
+    }
+    guarded_check_bounds(g, expected, bounds, what);
+    free(bounds);
+}
+
+static void verify_gather_scatter(void *user, const guarded *const *out,
+                                  const ref_tensor *const *expected, const char *what)
+{
+    const conv_case *c = (const conv_case *)user;
+    if (out[OUT] != NULL) // or GRAD_X
+        check_rounded_products(out[OUT], expected[OUT], c->ref.num_taps, what);
+    if (out[GRAD_W] != NULL) guarded_check(out[GRAD_W], expected[GRAD_W], false, what);
+}
+
 // A layer of these channels, with all that rng draws.
 static void check_layer(conv_case *c, const char *what, bool backward, spops_dtype dtype,
                         int64_t in_channels, int64_t out_channels, int64_t groups, uint64_t stream)
@@ -154,6 +183,10 @@ static void check_layer(conv_case *c, const char *what, bool backward, spops_dty
                         .run = backward ? run_backward : run_forward,
                         .reference = backward ? reference_backward : reference_forward};
 
+    if (spops_sparseconv_dataflow(c->conv, SPOPS_PASS_FORWARD, dtype, in_channels, out_channels,
+                                  NULL) == SPOPS_DATAFLOW_GATHER_MATMUL_SCATTER &&
+        wide != f32)
+        op.verify = verify_gather_scatter;
     c->ref.in_channels = in_channels;
     c->ref.out_channels = out_channels;
     c->ref.groups = groups;
@@ -174,7 +207,7 @@ static void check_layer(conv_case *c, const char *what, bool backward, spops_dty
     } else {
         // A sum that is rounded to a narrow dtype before what follows has no simple bound: layers
         // with an epilogue write f32 here, and narrow ones have a test of their own.
-        const bool epilogue = test_rng_below(&rng, 2) != 0;
+        const bool epilogue = op.verify == NULL && test_rng_below(&rng, 2) != 0;
         const spops_dtype out = epilogue ? f32 : wide;
         c->relu = epilogue && test_rng_below(&rng, 2) != 0;
         if (epilogue && test_rng_below(&rng, 2))
@@ -223,6 +256,19 @@ static const channels all_channels[] = {
     {32, 32, 32}, {128, 64, 1}, {20, 20, 5}, {4, 96, 1},  {8, 200, 1}, {96, 128, 1}};
 enum { NUM_CHANNELS = sizeof all_channels / sizeof *all_channels };
 
+// A dataflow that every backend has, or the plan's choice; with any grouping.
+static void draw_dataflow(test_rng *rng, spops_sparseconv_options *options)
+{
+    static const spops_dataflow dataflows[] = {
+        SPOPS_DATAFLOW_AUTO, SPOPS_DATAFLOW_AUTO, SPOPS_DATAFLOW_FETCH_ON_DEMAND,
+        SPOPS_DATAFLOW_GATHER_MATMUL_SCATTER, SPOPS_DATAFLOW_GATHER_MATMUL_SCATTER};
+    options->dataflow = dataflows[test_rng_below(rng, 5)];
+    options->grouping = (spops_grouping)test_rng_below(rng, SPOPS_GROUPING_ADAPTIVE + 1);
+    if (options->grouping != SPOPS_GROUPING_ADAPTIVE) return;
+    options->epsilon = 0.25 * (double)test_rng_below(rng, 5);
+    options->batch_rows = test_rng_below(rng, 2) != 0 ? 1000000 : test_rng_below(rng, 100);
+}
+
 ParameterizedTestParameters(sparseconv, agrees)
 {
     return every_case(test_row_dtypes, NUM_ROW_DTYPES, NULL, 0);
@@ -245,11 +291,14 @@ ParameterizedTest(struct case_param *p, sparseconv, agrees, .timeout = 900)
             spops_sparseconv_options options = spops_sparseconv_options_default();
             char text[256];
             options.backward = 1;
-            if (test_rng_below(&rng, 3) == 0) options.dataflow = SPOPS_DATAFLOW_FETCH_ON_DEMAND;
+            draw_dataflow(&rng, &options);
             create_sets(&c, &cloud);
             create_conv(&c, &options);
             for (int n = 0; n < (test_quick() ? 1 : 3); ++n) {
                 const channels *width = &all_channels[test_rng_below(&rng, NUM_CHANNELS)];
+                while (options.dataflow == SPOPS_DATAFLOW_GATHER_MATMUL_SCATTER &&
+                       width->groups > 1)
+                    width = &all_channels[test_rng_below(&rng, NUM_CHANNELS)];
                 for (int backward = 0; backward < 2; ++backward) {
                     const char *what = test_describe(
                         text, "%s%s of %s, %lld to %lld channels in %lld groups", shape->name,
@@ -566,6 +615,51 @@ ParameterizedTest(struct backend_param *p, sparseconv, finishes_narrow_outputs)
 
 // ---- What is refused ----------------------------------------------------------------------------
 
+// Maps whose counts only the device knows, groups, and channels beyond those of the plan.
+static void refuse_gather_scatter(test_device *d, const conv_case *c, spops_matrix x,
+                                  spops_matrix w, spops_matrix out)
+{
+    spops_coords_options coords_options = spops_coords_options_default();
+    const spops_coords_box box = {{0, 0, 0, 0, 0}, {0, 11, 11, 11, 0}};
+    spops_kernel_map_options map_options = spops_kernel_map_options_default();
+    spops_sparseconv_options options = spops_sparseconv_options_default();
+    spops_sparseconv_layer layer = spops_sparseconv_layer_default();
+    spops_sparseconv *conv = NULL;
+    spops_kernel_map *map = NULL;
+    spops_coords *coords = NULL;
+
+    coords_options.box = &box;
+    map_options.contents = SPOPS_MAP_PAIRS;
+    map_options.max_pairs = 100;
+    options.dataflow = SPOPS_DATAFLOW_GATHER_MATMUL_SCATTER;
+    test_expect_ok(d->ctx, spops_coords_reserve(d->ctx, 3, 10, 10, &coords_options, &coords), "");
+    test_expect_ok(
+        d->ctx,
+        spops_kernel_map_reserve(d->ctx, c->kind, &c->kernel, coords, NULL, &map_options, &map),
+        "");
+    test_expect(d->ctx, spops_sparseconv_create(d->ctx, map, &options, &conv),
+                SPOPS_STATUS_NOT_SUPPORTED,
+                "sparseconv_create: map was made by reserve, expected one made by create for "
+                "gather_matmul_scatter",
+                "a capacity");
+    cr_assert_null(conv);
+    spops_kernel_map_destroy(map);
+    spops_coords_destroy(coords);
+
+    options.max_in_channels = 2;
+    test_expect_ok(d->ctx, spops_sparseconv_create(d->ctx, c->map, &options, &conv), "narrow");
+    test_expect(d->ctx, spops_sparseconv_execute(d->ctx, conv, x, w, NULL, out),
+                SPOPS_STATUS_NOT_SUPPORTED,
+                "conv was made for gather_matmul_scatter, which does not serve this call", "wide");
+    layer.groups = 2;
+    w.rows /= 2;
+    test_expect(d->ctx, spops_sparseconv_execute(d->ctx, conv, x, w, &layer, out),
+                SPOPS_STATUS_NOT_SUPPORTED, "does not serve this call", "groups");
+    cr_assert(spops_sparseconv_dataflow(conv, SPOPS_PASS_FORWARD, x.dtype, x.cols, out.cols,
+                                        &layer) == SPOPS_DATAFLOW_AUTO);
+    spops_sparseconv_destroy(conv);
+}
+
 ParameterizedTestParameters(sparseconv, refuses)
 {
     return every_backend();
@@ -610,12 +704,28 @@ ParameterizedTest(struct backend_param *p, sparseconv, refuses)
     spops_kernel_map_destroy(map);
     options.dataflow = (spops_dataflow)9;
     test_expect(ctx, spops_sparseconv_create(ctx, c.map, &options, &conv), invalid,
-                "options->dataflow is 9, expected 0 to 2", "dataflow");
+                "options->dataflow is 9, expected 0 to 3", "dataflow");
     if (d.backend == SPOPS_BACKEND_CPU) {
         options.dataflow = SPOPS_DATAFLOW_IMPLICIT_GEMM;
         test_expect(ctx, spops_sparseconv_create(ctx, c.map, &options, &conv),
                     SPOPS_STATUS_NOT_SUPPORTED, "the cpu backend has no implicit_gemm", "no GEMM");
     }
+    options = spops_sparseconv_options_default();
+    options.grouping = (spops_grouping)5;
+    test_expect(ctx, spops_sparseconv_create(ctx, c.map, &options, &conv), invalid,
+                "options->grouping is 5, expected 0 to 4", "grouping");
+    options.grouping = SPOPS_GROUPING_ADAPTIVE;
+    options.epsilon = 1.5;
+    test_expect(ctx, spops_sparseconv_create(ctx, c.map, &options, &conv), invalid,
+                "options->epsilon is 1.5, expected 0 to 1", "epsilon");
+    options.epsilon = NAN;
+    test_expect(ctx, spops_sparseconv_create(ctx, c.map, &options, &conv), invalid,
+                "options->epsilon is nan", "epsilon");
+    options.epsilon = 0.5;
+    options.batch_rows = -1;
+    test_expect(ctx, spops_sparseconv_create(ctx, c.map, &options, &conv), invalid,
+                "options->batch_rows is -1", "batch_rows");
+    refuse_gather_scatter(&d, &c, mx, mw, my);
     options = spops_sparseconv_options_default();
     options.max_in_channels = -1;
     test_expect(ctx, spops_sparseconv_create(ctx, c.map, &options, &conv), invalid,

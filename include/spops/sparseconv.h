@@ -22,12 +22,57 @@ typedef enum spops_dataflow {
     SPOPS_DATAFLOW_AUTO = 0,
     SPOPS_DATAFLOW_FETCH_ON_DEMAND = 1, /* tiles of output rows fetch the input rows of their pairs:
                                            no buffer, every shape, dtype and backend */
-    SPOPS_DATAFLOW_IMPLICIT_GEMM = 2    /* tiles of outputs in the order of their masks, taps that a
+    SPOPS_DATAFLOW_IMPLICIT_GEMM = 2,   /* tiles of outputs in the order of their masks, taps that a
                                            tile lacks left out, on tensor cores: CUDA, compute
                                            capability 9.0, groups 1, maps with ORDER, f16, bf16
                                            and (but for grad_w) f32 with TF32, rows of multiples
                                            of 16 bytes */
+    SPOPS_DATAFLOW_GATHER_MATMUL_SCATTER = 3 /* rows gathered into a buffer in the order of taps,
+                                           products there, summed by output row: groups 1, maps not
+                                           made by reserve; needs cuBLAS on CUDA, takes a CBLAS for
+                                           f32 on the CPU where one is installed. Scratch for all
+                                           pairs, padded in groups, on both sides */
 } spops_dataflow;
+
+/** Which taps GATHER_MATMUL_SCATTER multiplies together. Taps without pairs are passed over. */
+typedef enum spops_grouping {
+    SPOPS_GROUPING_AUTO = 0,
+    SPOPS_GROUPING_SEPARATE = 1, /* none: a product for each tap */
+    SPOPS_GROUPING_SYMMETRIC =
+        2,                      /* a tap and its mirror image, as large; of maps that are no mirror
+                                     images of themselves (all but submanifold): none */
+    SPOPS_GROUPING_FIXED = 3,   /* submanifold: the four taps farthest from the middle with their
+                                     images, and the others; else all taps, padded to the longest */
+    SPOPS_GROUPING_ADAPTIVE = 4 /* neighbouring taps (with their images) as long as
+                                     1 - shortest / longest <= epsilon; one product a tap from
+                                     batch_rows pairs on */
+} spops_grouping;
+
+/** Passes of a layer. */
+typedef enum spops_sparseconv_pass {
+    SPOPS_PASS_FORWARD = 0,
+    SPOPS_PASS_GRAD_X = 1,
+    SPOPS_PASS_GRAD_W = 2
+} spops_sparseconv_pass;
+
+/**
+ * How a pass of a layer runs: what a plan chose, or a row of a tuning. Final: nothing will be added.
+ */
+typedef struct spops_sparseconv_choice {
+    /* The layer. */
+    spops_sparseconv_pass pass;
+    spops_dtype dtype; /* of x */
+    spops_math math;
+    int32_t num_taps;
+    int64_t in_channels, out_channels;
+    int64_t num_out, num_pairs; /* of the map: output rows, pairs */
+    /* What runs. */
+    spops_dataflow dataflow;
+    spops_grouping
+        grouping; /* of GATHER_MATMUL_SCATTER, else AUTO; with what belongs to ADAPTIVE */
+    double epsilon;
+    int64_t batch_rows;
+} spops_sparseconv_choice;
 
 typedef struct spops_sparseconv_options {
     size_t struct_size;
@@ -35,6 +80,16 @@ typedef struct spops_sparseconv_options {
     spops_dataflow dataflow;  /* AUTO: the faster one for each call, by measured rows */
     int64_t max_in_channels;  /* of the widest layer that the plan will meet; 0: 256 */
     int64_t max_out_channels; /* likewise */
+    spops_grouping grouping;  /* of GATHER_MATMUL_SCATTER; AUTO: by measured rows */
+    double epsilon;           /* of ADAPTIVE: 0 to 1 */
+    int64_t batch_rows;       /* likewise: S, 0 or more */
+    /*
+     * Rows of a tuning, in host memory, read by create; NULL: none. With dataflow AUTO a layer that
+     * rows name takes the one measured on a map with the number of pairs nearest to this map's.
+     * Rows of other kernels count for nothing, nor do those of a dataflow that the plan cannot have.
+     */
+    const spops_sparseconv_choice *tuning;
+    int64_t num_tuning;
 } spops_sparseconv_options;
 
 SPOPS_DEFINE_DEFAULT(spops_sparseconv_options)
@@ -52,9 +107,9 @@ SPOPS_DEFINE_DEFAULT(spops_sparseconv_options)
  * Stream    Works on ctx's stream and waits for it. Not capturable.
  * Scratch   Reserved in ctx for the plan's own needs.
  * Errors    INVALID_ARGUMENT, NOT_SUPPORTED (a dataflow that this backend, device or map does not
- *           have), OUT_OF_MEMORY, CUDA.
+ *           have, or whose library cannot be opened), OUT_OF_MEMORY, CUDA.
  * Threads   One thread at a time per ctx. ctx must outlive the plan.
- * Source    TorchSparse, section 3 (dataflows); masked implicit GEMM after spconv 2 and
+ * Source    TorchSparse, section 4 and Algorithm 4 (gather-matmul-scatter, groupings); masked implicit GEMM after spconv 2 and
  *           FlexGEMM: docs/sparseconv.md.
  */
 SPOPS_API spops_status spops_sparseconv_create(spops_context *ctx, const spops_kernel_map *map,
@@ -103,7 +158,9 @@ SPOPS_DEFINE_DEFAULT(spops_sparseconv_layer)
  * Scratch   spops_sparseconv_scratch_bytes, reserved in ctx beforehand.
  * Numerics  Sums in f32, by ascending tap: same bits on every run and thread count. bias to
  *           activation are computed in f32. FETCH_ON_DEMAND rounds the sum to out's dtype before
- *           them; IMPLICIT_GEMM rounds once.
+ *           them; IMPLICIT_GEMM rounds once. GATHER_MATMUL_SCATTER rounds the product of each tap
+ *           to out's dtype, adds that of a submanifold map's middle tap last, with a rounding of its
+ *           own, and has the bits that the library of products gives.
  * Errors    INVALID_ARGUMENT (shape, dtype, stride, groups), SCRATCH_TOO_SMALL, NOT_SUPPORTED (a
  *           forced dataflow that does not serve the call), CUDA. After any but CUDA, nothing was
  *           enqueued and out is untouched.
@@ -137,18 +194,61 @@ SPOPS_API spops_status spops_sparseconv_execute_backward(spops_context *ctx,
                                                          const spops_matrix *grad_w);
 /* clang-format on */
 
-/** Passes of a layer, for spops_sparseconv_dataflow. */
-typedef enum spops_sparseconv_pass {
-    SPOPS_PASS_FORWARD = 0,
-    SPOPS_PASS_GRAD_X = 1,
-    SPOPS_PASS_GRAD_W = 2
-} spops_sparseconv_pass;
-
 /** The dataflow that a pass runs on; AUTO where the plan refuses it. */
 SPOPS_API spops_dataflow spops_sparseconv_dataflow(const spops_sparseconv *conv,
                                                    spops_sparseconv_pass pass, spops_dtype dtype,
                                                    int64_t in_channels, int64_t out_channels,
                                                    const spops_sparseconv_layer *layer);
+
+/**
+ * The same with all that was chosen, and why it counts: the layer and the map.
+ *
+ * choice    Written; its dataflow is AUTO where the plan refuses the pass.
+ *
+ * Errors    INVALID_ARGUMENT.
+ * Threads   One thread at a time per ctx; conv may be shared.
+ */
+SPOPS_API spops_status spops_sparseconv_get_choice(spops_context *ctx, const spops_sparseconv *conv,
+                                                   spops_sparseconv_pass pass, spops_dtype dtype,
+                                                   int64_t in_channels, int64_t out_channels,
+                                                   const spops_sparseconv_layer *layer,
+                                                   spops_sparseconv_choice *choice);
+
+/**
+ * Write rows of a tuning as the text that spops_sparseconv_load_choices reads (docs/sparseconv.md).
+ * It names ctx's device, which they were measured on.
+ *
+ * rows      [num_rows] host memory.
+ * buffer    Host memory of `capacity` bytes, written; NULL: nothing is, and *bytes says what would
+ *           be. No 0 is put behind the text.
+ * bytes     Set to the bytes written, or needed.
+ *
+ * Errors    INVALID_ARGUMENT (buffer too small, a row that makes no sense).
+ * Threads   One thread at a time per ctx.
+ */
+SPOPS_API spops_status spops_sparseconv_save_choices(spops_context *ctx,
+                                                     const spops_sparseconv_choice *rows,
+                                                     int64_t num_rows, char *buffer,
+                                                     size_t capacity, size_t *bytes);
+
+/**
+ * Read rows of a tuning, for spops_sparseconv_options::tuning.
+ *
+ * text      [bytes] host memory, as save_choices or `spops tune` wrote it; every word is checked.
+ * rows      [max_rows] host memory, written; NULL: none is, and *num_rows says how many there are.
+ * num_rows  Set to the rows of the text.
+ *
+ * Errors    CORRUPT_DATA (names the line), NOT_SUPPORTED (a tuning of another device, or of a later
+ *           version of the format), INVALID_ARGUMENT (NULL, more rows than max_rows). Nothing is
+ *           written after an error.
+ * Threads   One thread at a time per ctx.
+ */
+SPOPS_API spops_status spops_sparseconv_load_choices(spops_context *ctx, const char *text,
+                                                     size_t bytes, spops_sparseconv_choice *rows,
+                                                     int64_t max_rows, int64_t *num_rows);
+
+/** Lower-case name such as "adaptive"; "?" for a value that is none. */
+SPOPS_API const char *spops_grouping_name(spops_grouping grouping);
 
 /** Lower-case name such as "implicit_gemm"; "?" for a value that is none. */
 SPOPS_API const char *spops_dataflow_name(spops_dataflow dataflow);

@@ -173,6 +173,7 @@ void spops_context_destroy(spops_context *ctx)
     if (ctx == NULL) return;
     (void)ctx->backend->wait(ctx);
     if (ctx->custom_reduces != NULL) ctx->custom_reduces->destroy(ctx, ctx->custom_reduces);
+    if (ctx->matmul != NULL) ctx->matmul->destroy(ctx, ctx->matmul);
     while (ctx->blocks != NULL) {
         spops_block *block = ctx->blocks;
         ctx->blocks = block->next;

@@ -7,13 +7,27 @@
 #include "mvmr/igemm_args.h"
 #include "segments/segments.h"
 #include "sparseconv/epilogue_args.h"
+#include "sparseconv/gather_scatter.h"
+#include "sparseconv/tuning.h"
 
 #define DEFAULT_MAX_CHANNELS 256
+
+static const spops_tap_grouping default_grouping = {SPOPS_GROUPING_ADAPTIVE, 0.5, 65536};
 
 // IMPLICIT_GEMM has a schedule for each size of tile, and for each side that is not the other's
 // mirror image.
 enum { NARROW_TILES, WIDE_TILES, NUM_TILE_SIZES };
 enum { SIDE_OUT, SIDE_IN, NUM_SIDES };
+
+typedef struct buffer_layout {
+    spops_tap_grouping grouping;
+    spops_gather_scatter *gather_scatter;
+} buffer_layout;
+
+typedef struct tuned_row {
+    spops_sparseconv_choice choice;
+    const buffer_layout *layout; // of GATHER_MATMUL_SCATTER
+} tuned_row;
 
 struct spops_sparseconv {
     spops_context *ctx; // made it, frees it
@@ -22,7 +36,7 @@ struct spops_sparseconv {
     spops_dataflow dataflow;    // as asked for
     bool backward;
     int64_t max_in_channels, max_out_channels;
-    spops_triplets *triplets; // of the map's pairs; NULL where IMPLICIT_GEMM serves every call
+    spops_triplets *triplets; // of the map's pairs; NULL where another dataflow serves every call
 
     bool has_igemm;   // its schedules are there, those of SIDE_IN with backward
     bool in_mirrored; // SIDE_IN runs on the schedules of SIDE_OUT
@@ -31,17 +45,20 @@ struct spops_sparseconv {
     void *block;
     size_t block_bytes;
     size_t igemm_scratch_bytes;
+
+    // GATHER_MATMUL_SCATTER: a layout of its buffers for each grouping that is wanted. By name there
+    // is one; with AUTO there are those of the tuning's rows.
+    buffer_layout *layouts;
+    int32_t num_layouts, max_layouts;
+    tuned_row *tuned; // rows of the tuning that count here, one for each pass of a layer
+    int64_t num_tuned, max_tuned;
 };
 
-const char *spops_dataflow_name(spops_dataflow dataflow)
-{
-    switch (dataflow) {
-    case SPOPS_DATAFLOW_AUTO: return "auto";
-    case SPOPS_DATAFLOW_FETCH_ON_DEMAND: return "fetch_on_demand";
-    case SPOPS_DATAFLOW_IMPLICIT_GEMM: return "implicit_gemm";
-    }
-    return "?";
-}
+// A layer's numbers, checked.
+typedef struct layer_shape {
+    int64_t in_channels, out_channels;
+    int32_t groups;
+} layer_shape;
 
 // ---- Options ------------------------------------------------------------------------------------
 
@@ -52,16 +69,25 @@ static spops_status read_plan_options(spops_context *ctx, const char *call,
     SPOPS_TRY(spops_read_options(ctx, call, given, options, sizeof *options));
     SPOPS_REQUIRE(ctx, options->backward == 0 || options->backward == 1,
                   "%s: options->backward is %d, expected 0 or 1", call, (int)options->backward);
-    SPOPS_REQUIRE(ctx,
-                  (int)options->dataflow >= 0 && options->dataflow <= SPOPS_DATAFLOW_IMPLICIT_GEMM,
+    SPOPS_REQUIRE(ctx, (unsigned)options->dataflow <= SPOPS_DATAFLOW_GATHER_MATMUL_SCATTER,
                   "%s: options->dataflow is %d, expected 0 to %d", call, (int)options->dataflow,
-                  SPOPS_DATAFLOW_IMPLICIT_GEMM);
+                  SPOPS_DATAFLOW_GATHER_MATMUL_SCATTER);
+    SPOPS_REQUIRE(ctx, (unsigned)options->grouping <= SPOPS_GROUPING_ADAPTIVE,
+                  "%s: options->grouping is %d, expected 0 to %d", call, (int)options->grouping,
+                  SPOPS_GROUPING_ADAPTIVE);
+    SPOPS_REQUIRE(ctx, options->epsilon >= 0.0 && options->epsilon <= 1.0,
+                  "%s: options->epsilon is %g, expected 0 to 1", call, options->epsilon);
+    SPOPS_REQUIRE(ctx, options->batch_rows >= 0,
+                  "%s: options->batch_rows is %" PRId64 ", expected 0 or more", call,
+                  options->batch_rows);
     SPOPS_REQUIRE(ctx, options->max_in_channels >= 0 && options->max_in_channels < INT32_MAX,
                   "%s: options->max_in_channels is %" PRId64 ", expected 0 to %d", call,
                   options->max_in_channels, INT32_MAX - 1);
     SPOPS_REQUIRE(ctx, options->max_out_channels >= 0 && options->max_out_channels < INT32_MAX,
                   "%s: options->max_out_channels is %" PRId64 ", expected 0 to %d", call,
                   options->max_out_channels, INT32_MAX - 1);
+    SPOPS_TRY(spops_sparseconv_check_choices(ctx, call, "options->tuning", options->tuning,
+                                             options->num_tuning));
     if (options->max_in_channels == 0) options->max_in_channels = DEFAULT_MAX_CHANNELS;
     if (options->max_out_channels == 0) options->max_out_channels = DEFAULT_MAX_CHANNELS;
     return SPOPS_STATUS_OK;
@@ -113,7 +139,7 @@ static spops_status plan_igemm(spops_context *ctx, const char *call, spops_spars
                                               conv->max_out_channels, conv->backward};
     spops_carver c = {NULL, 0};
 
-    if (conv->dataflow == SPOPS_DATAFLOW_FETCH_ON_DEMAND) return SPOPS_STATUS_OK;
+    if (conv->dataflow != SPOPS_DATAFLOW_AUTO && !forced) return SPOPS_STATUS_OK;
     if (igemm_tile_rows(ctx, 1) == 0) {
         if (!forced) return SPOPS_STATUS_OK;
         return spops_fail(ctx, SPOPS_STATUS_NOT_SUPPORTED, "%s: the %s backend has no %s%s", call,
@@ -162,6 +188,169 @@ static spops_status set_schedules(spops_context *ctx, const spops_sparseconv *co
     return SPOPS_STATUS_OK;
 }
 
+// ---- Gather-matmul-scatter ----------------------------------------------------------------------
+
+// Room for layouts and rows, so that neither moves.
+static spops_status alloc_layouts(spops_context *ctx, spops_sparseconv *conv, int64_t num_tuning)
+{
+    if (conv->dataflow != SPOPS_DATAFLOW_AUTO) num_tuning = 0;
+    conv->max_tuned = num_tuning;
+    conv->max_layouts = (int32_t)num_tuning + 1;
+    conv->tuned = spops_host_alloc(ctx, (size_t)num_tuning + 1, sizeof *conv->tuned);
+    conv->layouts = spops_host_alloc(ctx, (size_t)conv->max_layouts, sizeof *conv->layouts);
+    return conv->tuned != NULL && conv->layouts != NULL ? SPOPS_STATUS_OK
+                                                        : SPOPS_STATUS_OUT_OF_MEMORY;
+}
+
+static bool same_grouping(const spops_tap_grouping *a, const spops_tap_grouping *b)
+{
+    return a->grouping == b->grouping &&
+           (a->grouping != SPOPS_GROUPING_ADAPTIVE ||
+            (a->epsilon == b->epsilon && a->batch_rows == b->batch_rows));
+}
+
+// The layout of a grouping, made where it is not there yet.
+static spops_status find_layout(spops_context *ctx, const char *call, spops_sparseconv *conv,
+                                const spops_tap_grouping *grouping, const buffer_layout **out)
+{
+    const spops_gather_scatter_options options = {*grouping, conv->max_in_channels,
+                                                  conv->max_out_channels};
+    buffer_layout *layout = &conv->layouts[conv->num_layouts];
+
+    for (int32_t i = 0; i < conv->num_layouts; ++i) {
+        *out = &conv->layouts[i];
+        if (same_grouping(&conv->layouts[i].grouping, grouping)) return SPOPS_STATUS_OK;
+    }
+    SPOPS_TRY(spops_gather_scatter_create(ctx, call, conv->map, &options, &layout->gather_scatter));
+    layout->grouping = *grouping;
+    ++conv->num_layouts;
+    *out = layout;
+    return spops_context_reserve(ctx, spops_gather_scatter_scratch_bytes(layout->gather_scatter));
+}
+
+static spops_status plan_gather_scatter(spops_context *ctx, const char *call,
+                                        spops_sparseconv *conv, const spops_tap_grouping *wanted)
+{
+    const buffer_layout *layout;
+
+    if (conv->dataflow != SPOPS_DATAFLOW_GATHER_MATMUL_SCATTER) return SPOPS_STATUS_OK;
+    if (conv->map->refillable)
+        return spops_fail(ctx, SPOPS_STATUS_NOT_SUPPORTED,
+                          "%s: map was made by reserve, expected one made by create for %s", call,
+                          spops_dataflow_name(conv->dataflow));
+    return find_layout(ctx, call, conv,
+                       wanted->grouping == SPOPS_GROUPING_AUTO ? &default_grouping : wanted,
+                       &layout);
+}
+
+static bool has_int_stride(spops_matrix m)
+{
+    return m.rows <= 1 || m.row_stride <= INT32_MAX;
+}
+
+// Whether it serves a call; in the products, strides and sizes are int32.
+static bool may_use_gather_scatter(const spops_sparseconv *conv, const layer_shape *shape,
+                                   spops_matrix x, spops_matrix sum)
+{
+    return shape->groups == 1 && shape->in_channels <= conv->max_in_channels &&
+           shape->out_channels <= conv->max_out_channels && has_int_stride(x) &&
+           has_int_stride(sum);
+}
+
+// ---- Rows of a tuning ---------------------------------------------------------------------------
+
+static bool same_layer(const spops_sparseconv_choice *a, const spops_sparseconv_choice *b)
+{
+    return a->pass == b->pass && a->dtype == b->dtype && a->in_channels == b->in_channels &&
+           a->out_channels == b->out_channels &&
+           (a->math == b->math || a->dtype != SPOPS_DTYPE_F32);
+}
+
+// How far a row's map is from this one: the larger number of pairs over the smaller.
+static double distance(const spops_sparseconv *conv, const spops_sparseconv_choice *row)
+{
+    const double here = (double)conv->view.max_pairs + 1.0, there = (double)row->num_pairs + 1.0;
+    return here > there ? here / there : there / here;
+}
+
+static bool row_counts(const spops_sparseconv *conv, const spops_sparseconv_choice *row)
+{
+    return row->num_taps == conv->view.num_taps && row->in_channels <= conv->max_in_channels &&
+           row->out_channels <= conv->max_out_channels &&
+           (row->pass == SPOPS_PASS_FORWARD || conv->backward) &&
+           (row->dataflow != SPOPS_DATAFLOW_IMPLICIT_GEMM || conv->has_igemm) &&
+           (row->dataflow != SPOPS_DATAFLOW_GATHER_MATMUL_SCATTER || !conv->map->refillable);
+}
+
+// Keep the rows that count, the nearest of those for the same pass of a layer.
+static spops_status plan_tuning(spops_context *ctx, const char *call, spops_sparseconv *conv,
+                                const spops_sparseconv_choice *rows, int64_t num_rows)
+{
+    const spops_matmul_open_args open = {call};
+    bool has_products = true;
+
+    if (conv->dataflow != SPOPS_DATAFLOW_AUTO) return SPOPS_STATUS_OK;
+    for (int64_t i = 0; i < num_rows && has_products; ++i)
+        if (row_counts(conv, &rows[i]) &&
+            rows[i].dataflow == SPOPS_DATAFLOW_GATHER_MATMUL_SCATTER) {
+            const spops_status status = ctx->backend->matmul_open(ctx, &open);
+            if (status != SPOPS_STATUS_OK && status != SPOPS_STATUS_NOT_SUPPORTED) return status;
+            has_products = status == SPOPS_STATUS_OK;
+            if (has_products) break;
+            ctx->error[0] = '\0'; // another dataflow serves: no failure of the caller's
+        }
+    for (int64_t i = 0; i < num_rows; ++i) {
+        int64_t at = 0;
+        if (!row_counts(conv, &rows[i])) continue;
+        if (rows[i].dataflow == SPOPS_DATAFLOW_GATHER_MATMUL_SCATTER && !has_products) continue;
+        while (at < conv->num_tuned && !same_layer(&conv->tuned[at].choice, &rows[i]))
+            ++at;
+        if (at == conv->num_tuned)
+            ++conv->num_tuned;
+        else if (distance(conv, &rows[i]) >= distance(conv, &conv->tuned[at].choice))
+            continue;
+        conv->tuned[at].choice = rows[i];
+    }
+    for (int64_t i = 0; i < conv->num_tuned; ++i) {
+        const spops_sparseconv_choice *row = &conv->tuned[i].choice;
+        const spops_tap_grouping grouping = {row->grouping, row->epsilon, row->batch_rows};
+        if (row->dataflow == SPOPS_DATAFLOW_GATHER_MATMUL_SCATTER)
+            SPOPS_TRY(find_layout(ctx, call, conv, &grouping, &conv->tuned[i].layout));
+    }
+    return SPOPS_STATUS_OK;
+}
+
+// What a pass of a layer shall run on: a dataflow that was named, or a row of the tuning, or AUTO.
+typedef struct wanted_dataflow {
+    spops_dataflow dataflow;
+    const buffer_layout *layout; // of GATHER_MATMUL_SCATTER
+} wanted_dataflow;
+
+static bool wants_igemm(wanted_dataflow wanted)
+{
+    return wanted.dataflow == SPOPS_DATAFLOW_AUTO ||
+           wanted.dataflow == SPOPS_DATAFLOW_IMPLICIT_GEMM;
+}
+
+static wanted_dataflow wanted_of(const spops_sparseconv *conv, spops_sparseconv_pass pass,
+                                 spops_dtype dtype, spops_math math, const layer_shape *shape)
+{
+    const spops_sparseconv_choice layer = {.pass = pass,
+                                           .dtype = dtype,
+                                           .math = math,
+                                           .in_channels = shape->in_channels,
+                                           .out_channels = shape->out_channels};
+    wanted_dataflow wanted = {conv->dataflow, conv->layouts};
+
+    if (conv->dataflow != SPOPS_DATAFLOW_AUTO || shape->groups > 1) return wanted;
+    for (int64_t i = 0; i < conv->num_tuned; ++i)
+        if (same_layer(&conv->tuned[i].choice, &layer)) {
+            wanted.dataflow = conv->tuned[i].choice.dataflow;
+            wanted.layout = conv->tuned[i].layout;
+        }
+    return wanted;
+}
+
 // ---- Plans --------------------------------------------------------------------------------------
 
 // The map is there, where ctx runs, and has pairs where the plan needs them.
@@ -182,11 +371,13 @@ spops_status spops_sparseconv_create(spops_context *ctx, const spops_kernel_map 
     spops_sparseconv_options options = {0};
     spops_triplets_options triplets_options = spops_triplets_options_default();
     spops_triplets_shape shape;
+    spops_tap_grouping grouping;
     spops_status status = SPOPS_STATUS_OK;
     spops_sparseconv *conv = NULL;
 
     SPOPS_BEGIN_CREATE(ctx, call, out);
     SPOPS_TRY(read_plan_options(ctx, call, given, &options));
+    grouping = (spops_tap_grouping){options.grouping, options.epsilon, options.batch_rows};
     SPOPS_TRY(check_map(ctx, call, map,
                         options.dataflow != SPOPS_DATAFLOW_IMPLICIT_GEMM || options.backward));
     conv = spops_host_alloc(ctx, 1, sizeof *conv);
@@ -209,10 +400,13 @@ spops_status spops_sparseconv_create(spops_context *ctx, const spops_kernel_map 
                   "%s: options->max_in_channels is %" PRId64 ", too many", call,
                   options.max_in_channels);
     triplets_options.max_matrix_elements = options.max_in_channels * options.max_out_channels;
-    if (conv->dataflow != SPOPS_DATAFLOW_IMPLICIT_GEMM)
+    if (conv->dataflow == SPOPS_DATAFLOW_AUTO || conv->dataflow == SPOPS_DATAFLOW_FETCH_ON_DEMAND)
         SPOPS_TRY_GOTO(spops_triplets_reserve(ctx, &shape, &triplets_options, &conv->triplets),
                        status, fail);
     SPOPS_TRY_GOTO(plan_igemm(ctx, call, conv), status, fail);
+    SPOPS_TRY_GOTO(alloc_layouts(ctx, conv, options.num_tuning), status, fail);
+    SPOPS_TRY_GOTO(plan_gather_scatter(ctx, call, conv, &grouping), status, fail);
+    SPOPS_TRY_GOTO(plan_tuning(ctx, call, conv, options.tuning, options.num_tuning), status, fail);
     SPOPS_TRY_GOTO(spops_sparseconv_set(ctx, conv), status, fail);
     SPOPS_TRY_GOTO(ctx->backend->wait(ctx), status, fail);
     *out = conv;
@@ -244,14 +438,23 @@ spops_status spops_sparseconv_set(spops_context *ctx, spops_sparseconv *conv)
 size_t spops_sparseconv_scratch_bytes(const spops_sparseconv *conv)
 {
     if (conv == NULL) return 0;
-    const size_t bytes = spops_triplets_scratch_bytes(conv->triplets);
+    size_t bytes = spops_triplets_scratch_bytes(conv->triplets);
+    for (int32_t i = 0; i < conv->num_layouts; ++i) {
+        const size_t own = spops_gather_scatter_scratch_bytes(conv->layouts[i].gather_scatter);
+        if (own > bytes) bytes = own;
+    }
     return bytes > conv->igemm_scratch_bytes ? bytes : conv->igemm_scratch_bytes;
 }
 
 size_t spops_sparseconv_bytes(const spops_sparseconv *conv)
 {
     if (conv == NULL) return 0;
-    return sizeof *conv + conv->block_bytes + spops_triplets_bytes(conv->triplets);
+    size_t bytes = sizeof *conv + conv->block_bytes + spops_triplets_bytes(conv->triplets);
+    bytes += ((size_t)conv->max_tuned + 1) * sizeof *conv->tuned;
+    bytes += (size_t)conv->max_layouts * sizeof *conv->layouts;
+    for (int32_t i = 0; i < conv->num_layouts; ++i)
+        bytes += spops_gather_scatter_bytes(conv->layouts[i].gather_scatter);
+    return bytes;
 }
 
 void spops_sparseconv_destroy(spops_sparseconv *conv)
@@ -259,17 +462,15 @@ void spops_sparseconv_destroy(spops_sparseconv *conv)
     if (conv == NULL) return;
     if (conv->block != NULL) (void)conv->ctx->backend->wait(conv->ctx);
     spops_triplets_destroy(conv->triplets);
+    for (int32_t i = 0; i < conv->num_layouts; ++i)
+        spops_gather_scatter_destroy(conv->layouts[i].gather_scatter);
+    spops_host_free(conv->ctx, conv->layouts, (size_t)conv->max_layouts, sizeof *conv->layouts);
+    spops_host_free(conv->ctx, conv->tuned, (size_t)conv->max_tuned + 1, sizeof *conv->tuned);
     spops_backend_free(conv->ctx, conv->block, conv->block_bytes);
     spops_host_free(conv->ctx, conv, 1, sizeof *conv);
 }
 
 // ---- Layers -------------------------------------------------------------------------------------
-
-// A layer's numbers, checked.
-typedef struct layer_shape {
-    int64_t in_channels, out_channels;
-    int32_t groups;
-} layer_shape;
 
 static spops_status read_layer(spops_context *ctx, const char *call,
                                const spops_sparseconv_layer *given, spops_sparseconv_layer *layer)
@@ -379,11 +580,59 @@ static spops_igemm_wgrad_args wgrad_args_of(const spops_context *ctx, const spop
 static spops_status refuse_forced(spops_context *ctx, const char *call,
                                   const spops_sparseconv *conv)
 {
-    if (conv->dataflow != SPOPS_DATAFLOW_IMPLICIT_GEMM) return SPOPS_STATUS_OK;
+    if (conv->dataflow == SPOPS_DATAFLOW_AUTO || conv->dataflow == SPOPS_DATAFLOW_FETCH_ON_DEMAND)
+        return SPOPS_STATUS_OK;
     return spops_fail(ctx, SPOPS_STATUS_NOT_SUPPORTED,
-                      "%s: conv was made for %s, which does not serve this call (groups, dtype, "
-                      "math, channels, or rows not aligned to 16 bytes)",
-                      call, spops_dataflow_name(conv->dataflow));
+                      "%s: conv was made for %s, which does not serve this call (%s)", call,
+                      spops_dataflow_name(conv->dataflow),
+                      conv->dataflow == SPOPS_DATAFLOW_IMPLICIT_GEMM
+                          ? "groups, dtype, math, channels, or rows not aligned to 16 bytes"
+                          : "groups, or more channels than it was made for");
+}
+
+// Whether IMPLICIT_GEMM takes a pass whose rows are dense.
+static bool igemm_serves(const spops_sparseconv *conv, spops_sparseconv_pass pass,
+                         spops_dtype dtype, spops_math math, const layer_shape *shape)
+{
+    const spops_context *ctx = conv->ctx;
+    const spops_matrix x =
+        spops_matrix_dense(NULL, conv->view.in->max_rows, shape->in_channels, dtype);
+    const spops_matrix y =
+        spops_matrix_dense(NULL, conv->view.out->max_rows, shape->out_channels, dtype);
+    const spops_matrix w = spops_matrix_dense(NULL, 0, shape->out_channels, dtype);
+
+    if (!may_use_igemm(conv, shape, dtype, math)) return false;
+    if (pass == SPOPS_PASS_GRAD_W) {
+        const spops_igemm_wgrad_args args = wgrad_args_of(ctx, conv, x, y, w);
+        return ctx->backend->igemm_wgrad_fits(ctx, &args);
+    }
+    const spops_igemm_args args = pass == SPOPS_PASS_FORWARD
+                                      ? igemm_args_of(ctx, conv, SIDE_OUT, x, w, y)
+                                      : igemm_args_of(ctx, conv, SIDE_IN, y, w, x);
+    return ctx->backend->igemm_fits(ctx, &args);
+}
+
+// What a pass with dense rows runs on.
+static wanted_dataflow dataflow_of(const spops_sparseconv *conv, spops_sparseconv_pass pass,
+                                   spops_dtype dtype, spops_math math, const layer_shape *shape)
+{
+    static const wanted_dataflow refused = {SPOPS_DATAFLOW_AUTO, NULL};
+    static const wanted_dataflow fetch = {SPOPS_DATAFLOW_FETCH_ON_DEMAND, NULL};
+    static const wanted_dataflow igemm = {SPOPS_DATAFLOW_IMPLICIT_GEMM, NULL};
+    const wanted_dataflow wanted = wanted_of(conv, pass, dtype, math, shape);
+    const bool forced = conv->dataflow != SPOPS_DATAFLOW_AUTO;
+
+    if (pass != SPOPS_PASS_FORWARD && !conv->backward) return refused;
+    switch (wanted.dataflow) {
+    case SPOPS_DATAFLOW_FETCH_ON_DEMAND: return fetch;
+    case SPOPS_DATAFLOW_GATHER_MATMUL_SCATTER:
+        if (may_use_gather_scatter(conv, shape, (spops_matrix){0}, (spops_matrix){0}))
+            return wanted;
+        return forced ? refused : fetch;
+    default:
+        if (igemm_serves(conv, pass, dtype, math, shape)) return igemm;
+        return forced ? refused : fetch;
+    }
 }
 
 spops_dataflow spops_sparseconv_dataflow(const spops_sparseconv *conv, spops_sparseconv_pass pass,
@@ -395,25 +644,48 @@ spops_dataflow spops_sparseconv_dataflow(const spops_sparseconv *conv, spops_spa
     const spops_math math = layer == NULL ? SPOPS_MATH_EXACT : layer->math;
 
     if (conv == NULL || !spops_dtype_is_float(dtype)) return SPOPS_DATAFLOW_AUTO;
-    if (pass != SPOPS_PASS_FORWARD && !conv->backward) return SPOPS_DATAFLOW_AUTO;
-    if (may_use_igemm(conv, &shape, dtype, math)) {
-        // As a call with dense rows would find it.
-        const spops_matrix x =
-            spops_matrix_dense(NULL, conv->view.in->max_rows, in_channels, dtype);
-        const spops_matrix y =
-            spops_matrix_dense(NULL, conv->view.out->max_rows, out_channels, dtype);
-        const spops_matrix w = spops_matrix_dense(NULL, 0, out_channels, dtype);
-        const spops_igemm_wgrad_args wgrad = wgrad_args_of(conv->ctx, conv, x, y, w);
-        const spops_igemm_args forward = igemm_args_of(conv->ctx, conv, SIDE_OUT, x, w, y);
-        const spops_igemm_args backward = igemm_args_of(conv->ctx, conv, SIDE_IN, y, w, x);
-        const bool fits = pass == SPOPS_PASS_GRAD_W
-                              ? conv->ctx->backend->igemm_wgrad_fits(conv->ctx, &wgrad)
-                              : conv->ctx->backend->igemm_fits(
-                                    conv->ctx, pass == SPOPS_PASS_FORWARD ? &forward : &backward);
-        if (fits) return SPOPS_DATAFLOW_IMPLICIT_GEMM;
+    return dataflow_of(conv, pass, dtype, math, &shape).dataflow;
+}
+
+spops_status spops_sparseconv_get_choice(spops_context *ctx, const spops_sparseconv *conv,
+                                         spops_sparseconv_pass pass, spops_dtype dtype,
+                                         int64_t in_channels, int64_t out_channels,
+                                         const spops_sparseconv_layer *given,
+                                         spops_sparseconv_choice *choice)
+{
+    static const char call[] = "sparseconv_get_choice";
+    spops_sparseconv_layer layer = {0};
+    layer_shape shape = {in_channels, out_channels, 1};
+    wanted_dataflow chosen;
+
+    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_TRY(check_plan(ctx, call, conv));
+    SPOPS_REQUIRE(ctx, choice != NULL, "%s: choice is NULL", call);
+    SPOPS_REQUIRE(ctx, (unsigned)pass <= SPOPS_PASS_GRAD_W, "%s: pass is %d, expected 0 to 2", call,
+                  (int)pass);
+    SPOPS_REQUIRE(ctx, spops_dtype_is_float(dtype), "%s: dtype is %s, expected f32, f16 or bf16",
+                  call, spops_dtype_name(dtype));
+    SPOPS_REQUIRE(ctx, in_channels > 0 && out_channels > 0,
+                  "%s: in_channels is %" PRId64 " and out_channels %" PRId64 ", expected 1 or more",
+                  call, in_channels, out_channels);
+    SPOPS_TRY(read_layer(ctx, call, given, &layer));
+    shape.groups = layer.groups;
+    chosen = dataflow_of(conv, pass, dtype, layer.math, &shape);
+    *choice = (spops_sparseconv_choice){.pass = pass,
+                                        .dtype = dtype,
+                                        .math = layer.math,
+                                        .num_taps = conv->view.num_taps,
+                                        .in_channels = in_channels,
+                                        .out_channels = out_channels,
+                                        .num_out = conv->view.out->max_rows,
+                                        .num_pairs = conv->view.max_pairs,
+                                        .dataflow = chosen.dataflow};
+    if (chosen.dataflow == SPOPS_DATAFLOW_GATHER_MATMUL_SCATTER) {
+        choice->grouping = chosen.layout->grouping.grouping;
+        choice->epsilon = chosen.layout->grouping.epsilon;
+        choice->batch_rows = chosen.layout->grouping.batch_rows;
     }
-    return conv->dataflow == SPOPS_DATAFLOW_IMPLICIT_GEMM ? SPOPS_DATAFLOW_AUTO
-                                                          : SPOPS_DATAFLOW_FETCH_ON_DEMAND;
+    return SPOPS_STATUS_OK;
 }
 
 static spops_matrix channel_vector(const float *v, int64_t channels)
@@ -437,13 +709,28 @@ static bool has_epilogue(const spops_sparseconv_layer *layer)
            layer->residual != NULL || layer->activation != SPOPS_ACTIVATION_NONE;
 }
 
+// What is behind the sum, as a pass of its own.
+static spops_status finish(spops_context *ctx, const spops_sparseconv *conv,
+                           const spops_sparseconv_layer *layer, spops_matrix out)
+{
+    spops_epilogue_args epilogue = {.out = out,
+                                    .num_rows = conv->view.out->num_rows,
+                                    .bias = layer->bias,
+                                    .scale = layer->scale,
+                                    .shift = layer->shift,
+                                    .activation = layer->activation};
+    if (!has_epilogue(layer)) return SPOPS_STATUS_OK;
+    if (layer->residual != NULL) epilogue.residual = *layer->residual;
+    return ctx->backend->epilogue(ctx, &epilogue);
+}
+
 spops_status spops_sparseconv_execute(spops_context *ctx, const spops_sparseconv *conv,
                                       spops_matrix x, spops_matrix w,
                                       const spops_sparseconv_layer *given, spops_matrix out)
 {
     static const char call[] = "sparseconv_execute";
     spops_sparseconv_layer layer = {0};
-    spops_epilogue_args epilogue = {0};
+    wanted_dataflow wanted;
     spops_mvmr_options options;
     layer_shape shape;
 
@@ -464,7 +751,8 @@ spops_status spops_sparseconv_execute(spops_context *ctx, const spops_sparseconv
             spops_check_no_overlap(ctx, call, "out", out, "layer->residual", *layer.residual));
     }
     SPOPS_REQUIRE_SLOT(ctx, call, epilogue);
-    if (may_use_igemm(conv, &shape, x.dtype, layer.math)) {
+    wanted = wanted_of(conv, SPOPS_PASS_FORWARD, x.dtype, layer.math, &shape);
+    if (wants_igemm(wanted) && may_use_igemm(conv, &shape, x.dtype, layer.math)) {
         spops_igemm_args args = igemm_args_of(ctx, conv, SIDE_OUT, x, w, out);
         if (ctx->backend->igemm_fits(ctx, &args)) {
             SPOPS_TRY(spops_context_scratch(ctx, call, conv->igemm_scratch_bytes, &args.scratch));
@@ -476,20 +764,22 @@ spops_status spops_sparseconv_execute(spops_context *ctx, const spops_sparseconv
             return ctx->backend->igemm(ctx, &args);
         }
     }
+    if (wanted.dataflow == SPOPS_DATAFLOW_GATHER_MATMUL_SCATTER &&
+        may_use_gather_scatter(conv, &shape, x, out)) {
+        spops_gather_scatter_call args = {
+            .x = x, .w = w, .out = out, .tf32 = layer.math == SPOPS_MATH_TF32};
+        SPOPS_TRY(
+            spops_context_scratch(ctx, call, spops_sparseconv_scratch_bytes(conv), &args.scratch));
+        if (out.rows == 0) return SPOPS_STATUS_OK;
+        SPOPS_TRY(spops_gather_scatter_run(ctx, wanted.layout->gather_scatter, &args));
+        return finish(ctx, conv, &layer, out);
+    }
     SPOPS_TRY(refuse_forced(ctx, call, conv));
     if (out.rows == 0) return SPOPS_STATUS_OK;
     options = mvmr_options_of(&shape, layer.math);
     options.num_rows = conv->view.out->num_rows;
     SPOPS_TRY(spops_mvmr_execute(ctx, conv->triplets, x, w, NULL, &options, out));
-    if (!has_epilogue(&layer)) return SPOPS_STATUS_OK;
-    epilogue.out = out;
-    if (layer.residual != NULL) epilogue.residual = *layer.residual;
-    epilogue.num_rows = conv->view.out->num_rows;
-    epilogue.bias = layer.bias;
-    epilogue.scale = layer.scale;
-    epilogue.shift = layer.shift;
-    epilogue.activation = layer.activation;
-    return ctx->backend->epilogue(ctx, &epilogue);
+    return finish(ctx, conv, &layer, out);
 }
 
 // A gradient that is wanted: of the shape of `of`, in its dtype or f32, apart from all inputs.
@@ -541,6 +831,31 @@ static spops_status backward_igemm(spops_context *ctx, const char *call,
     return SPOPS_STATUS_OK;
 }
 
+// The gradients that shall run by GATHER_MATMUL_SCATTER, which become NULL.
+static spops_status backward_gather_scatter(spops_context *ctx, const char *call,
+                                            const spops_sparseconv *conv, bool tf32,
+                                            spops_matrix grad_sum, spops_matrix x, spops_matrix w,
+                                            wanted_dataflow wanted_x, wanted_dataflow wanted_w,
+                                            const spops_matrix **grad_x,
+                                            const spops_matrix **grad_w)
+{
+    void *scratch;
+
+    SPOPS_TRY(spops_context_scratch(ctx, call, spops_sparseconv_scratch_bytes(conv), &scratch));
+    if (*grad_x != NULL && wanted_x.dataflow == SPOPS_DATAFLOW_GATHER_MATMUL_SCATTER) {
+        const spops_gather_scatter_call args = {grad_sum, w, **grad_x, true, tf32, scratch};
+        if ((*grad_x)->rows > 0)
+            SPOPS_TRY(spops_gather_scatter_run(ctx, wanted_x.layout->gather_scatter, &args));
+        *grad_x = NULL;
+    }
+    if (*grad_w != NULL && wanted_w.dataflow == SPOPS_DATAFLOW_GATHER_MATMUL_SCATTER) {
+        const spops_gather_scatter_weights_call args = {x, grad_sum, **grad_w, tf32, scratch};
+        SPOPS_TRY(spops_gather_scatter_run_weights(ctx, wanted_w.layout->gather_scatter, &args));
+        *grad_w = NULL;
+    }
+    return SPOPS_STATUS_OK;
+}
+
 spops_status spops_sparseconv_execute_backward(spops_context *ctx, const spops_sparseconv *conv,
                                                spops_matrix grad_sum, spops_matrix x,
                                                spops_matrix w, const spops_sparseconv_layer *given,
@@ -549,6 +864,7 @@ spops_status spops_sparseconv_execute_backward(spops_context *ctx, const spops_s
 {
     static const char call[] = "sparseconv_execute_backward";
     spops_sparseconv_layer layer = {0};
+    wanted_dataflow wanted_x, wanted_w;
     spops_mvmr_options options;
     layer_shape shape;
 
@@ -575,8 +891,20 @@ spops_status spops_sparseconv_execute_backward(spops_context *ctx, const spops_s
                       call, shape.in_channels / shape.groups, shape.out_channels,
                       conv->max_in_channels, conv->max_out_channels);
     }
-    if (may_use_igemm(conv, &shape, x.dtype, layer.math))
-        SPOPS_TRY(backward_igemm(ctx, call, conv, grad_sum, x, w, &grad_x, &grad_w));
+    wanted_x = wanted_of(conv, SPOPS_PASS_GRAD_X, x.dtype, layer.math, &shape);
+    wanted_w = wanted_of(conv, SPOPS_PASS_GRAD_W, x.dtype, layer.math, &shape);
+    if (may_use_gather_scatter(conv, &shape, x, grad_sum) &&
+        (grad_x == NULL || has_int_stride(*grad_x)))
+        SPOPS_TRY(backward_gather_scatter(ctx, call, conv, layer.math == SPOPS_MATH_TF32, grad_sum,
+                                          x, w, wanted_x, wanted_w, &grad_x, &grad_w));
+    if (may_use_igemm(conv, &shape, x.dtype, layer.math)) {
+        const spops_matrix *igemm_x = wants_igemm(wanted_x) ? grad_x : NULL;
+        const spops_matrix *igemm_w = wants_igemm(wanted_w) ? grad_w : NULL;
+        const bool tried_x = igemm_x != NULL, tried_w = igemm_w != NULL;
+        SPOPS_TRY(backward_igemm(ctx, call, conv, grad_sum, x, w, &igemm_x, &igemm_w));
+        if (tried_x) grad_x = igemm_x;
+        if (tried_w) grad_w = igemm_w;
+    }
     if (grad_x == NULL && grad_w == NULL) return SPOPS_STATUS_OK;
     SPOPS_TRY(refuse_forced(ctx, call, conv));
     options = mvmr_options_of(&shape, layer.math);

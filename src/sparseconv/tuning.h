@@ -1,0 +1,11 @@
+// Rows of a tuning, as callers give them.
+#ifndef SPOPS_SPARSECONV_TUNING_H
+#define SPOPS_SPARSECONV_TUNING_H
+
+#include "spops/sparseconv.h"
+
+// The rows are there and make sense; `name` is what the caller knows them by.
+spops_status spops_sparseconv_check_choices(spops_context *ctx, const char *call, const char *name,
+                                            const spops_sparseconv_choice *rows, int64_t num_rows);
+
+#endif
