@@ -12,6 +12,7 @@
 #include "spops/bevpool.h"
 #include "spops/quantize.h"
 #include "spops/coords.h"
+#include "spops/points.h"
 #include "spops/voxels.h"
 #include "spops/kernel_map.h"
 #include "spops/pyramid.h"

@@ -1,0 +1,251 @@
+/*
+ * Points: neighbours within a radius and nearest neighbours, exact, in clouds of one or more samples
+ * whose rows lie below each other ("jagged": nothing is padded).
+ *
+ * Points are compared by one rule, the same on every backend, each operation rounded to f32:
+ *
+ *     d = p - q per axis,   d2 = (d.x * d.x + d.y * d.y) + d.z * d.z
+ *     SPOPS_METRIC_BALL       neighbours if d2 <= r * r
+ *     SPOPS_METRIC_CHEBYSHEV  neighbours if |d.x| <= r and |d.y| <= r and |d.z| <= r
+ *
+ * Points of different samples are never neighbours.
+ */
+#ifndef SPOPS_POINTS_H
+#define SPOPS_POINTS_H
+
+#include "spops/context.h"
+
+SPOPS_EXTERN_C_BEGIN
+
+/** Points of one or more samples. Final: nothing will be added. */
+typedef struct spops_point_cloud {
+    spops_matrix points;    /* [rows, 3] f32, m, any row stride */
+    const int32_t *offsets; /* [num_samples + 1] where ctx runs, ascending from 0: sample b has rows
+                               offsets[b] .. offsets[b + 1] - 1; NULL: one sample with all rows */
+    int64_t num_samples;    /* 0 where offsets is NULL */
+} spops_point_cloud;
+
+/* ---- Neighbours within a radius ---------------------------------------------------------------- */
+
+/** Which data points ("inputs") are neighbours of which query points ("outputs"), at which tap. */
+typedef struct spops_neighbors spops_neighbors;
+
+typedef enum spops_metric { SPOPS_METRIC_BALL = 0, SPOPS_METRIC_CHEBYSHEV = 1 } spops_metric;
+
+/**
+ * What neighbours hold besides a list for every output, to be or-ed.
+ *
+ * BY_TAP    For every tap its pairs (input, output): triplets in the order of their taps.
+ * REVERSE   A list for every input of the outputs that it is a neighbour of.
+ */
+typedef enum spops_neighbors_contents {
+    SPOPS_NEIGHBORS_BY_TAP = 1,
+    SPOPS_NEIGHBORS_REVERSE = 2
+} spops_neighbors_contents;
+
+#define SPOPS_MAX_POINT_TAPS 9 /* along an axis */
+
+/**
+ * A neighbour's tap follows from its offset d = input - output. Along an axis with t taps of
+ * tap_size_m = s, all in f32, q = d / s:
+ *
+ *     t odd    the number of borders 0.5, 1.5, ... (t / 2 of them) that |q| reaches, away from the
+ *              middle tap. So an offset on a border belongs to the outer of its two taps
+ *     t even   the number of borders -(t / 2 - 1) .. t / 2 - 1 that q reaches. So an offset on a
+ *              border belongs to the upper tap
+ *
+ * An offset beyond the outermost borders belongs to the outermost tap. Taps are numbered
+ * (x * t + y) * t + z, as those of a kernel map. With odd t, tap k of (output, input) is tap
+ * t^3 - 1 - k of (input, output).
+ */
+typedef struct spops_neighbors_options {
+    size_t struct_size; /* sizeof(spops_neighbors_options) */
+    float radius_m;     /* r: 0 to 1e18 */
+    spops_metric metric;
+    int32_t taps;     /* t: along an axis, up to SPOPS_MAX_POINT_TAPS; 0: 1 */
+    float tap_size_m; /* s: more than 0 where t > 1; any size, whatever the radius */
+    int32_t contents; /* SPOPS_NEIGHBORS_* */
+} spops_neighbors_options;
+
+SPOPS_DEFINE_DEFAULT(spops_neighbors_options)
+
+/**
+ * Find neighbours.
+ *
+ * outputs   The query points; NULL: those of inputs. A point is its own neighbour.
+ * inputs    The data points, as many samples as outputs.
+ * options   NULL: radius 0, which finds points at the same place.
+ * out       The neighbours; NULL after a failure.
+ *
+ * Refused, and named: coordinates that are not finite, offsets that do not ascend from 0 to the
+ * number of rows, more than INT32_MAX - 1 pairs.
+ *
+ * Memory    The arrays where ctx runs; read during the call.
+ * Stream    Works on ctx's stream and waits for it. Not capturable.
+ * Numerics  The same neighbours, in the same order, on every backend and run.
+ * Errors    INVALID_ARGUMENT, NOT_SUPPORTED (too many pairs), OUT_OF_MEMORY, CUDA.
+ * Threads   One thread at a time per ctx. ctx must outlive the neighbours.
+ * Source    PointCNN++, section 4.1 (search by sorting) and section 3.2 (local voxelization); cells
+ *           of a radius, runs of three cells and the order of lists are ours.
+ */
+SPOPS_API spops_status spops_neighbors_create(spops_context *ctx, const spops_point_cloud *outputs,
+                                              const spops_point_cloud *inputs,
+                                              const spops_neighbors_options *options,
+                                              spops_neighbors **out);
+
+/** Capacities; each 0 to INT32_MAX - 1. Final: nothing will be added. */
+typedef struct spops_neighbors_shape {
+    int64_t max_outputs; /* rows of outputs; 0 where outputs are the inputs */
+    int64_t max_inputs;
+    int64_t max_samples; /* at least 1 */
+    int64_t max_pairs;
+} spops_neighbors_shape;
+
+/**
+ * Neighbours into capacities, filled by spops_neighbors_set as often as wanted. Until then there
+ * are none.
+ *
+ * same      1: outputs are the inputs.
+ *
+ * Memory    All that a set needs is allocated here.
+ * Stream    Works on ctx's stream and waits for it. Not capturable.
+ * Options, Errors and Threads as spops_neighbors_create.
+ */
+SPOPS_API spops_status spops_neighbors_reserve(spops_context *ctx,
+                                               const spops_neighbors_shape *shape, int32_t same,
+                                               const spops_neighbors_options *options,
+                                               spops_neighbors **out);
+
+/**
+ * Find neighbours again, from what the clouds hold when the stream gets there.
+ *
+ * outputs   [max_outputs, 3]; NULL for neighbours that were reserved with same = 1.
+ * inputs    [max_inputs, 3]. With offsets, rows from the last of them on are not in use, so the
+ *           number of points need not be known to the host.
+ *
+ * A point that is not finite has no neighbours, and counts in num_dropped. Offsets that do not
+ * ascend from 0 to at most the capacity leave everything empty, and set bad_offsets. Where there are
+ * more pairs than max_pairs, everything is empty and overflow is set.
+ *
+ * Memory    Where ctx runs; read when the stream gets there.
+ * Stream    Enqueues on ctx's stream and returns. Allocates nothing, waits for nothing, capturable.
+ * Errors    INVALID_ARGUMENT (not made by reserve, NULL, shapes), CUDA.
+ * Threads   One thread at a time per ctx and per neighbours.
+ */
+SPOPS_API spops_status spops_neighbors_set(spops_context *ctx, spops_neighbors *neighbors,
+                                           const spops_point_cloud *outputs,
+                                           const spops_point_cloud *inputs);
+
+/** Lists of one side. Arrays of what was not asked for are NULL. */
+typedef struct spops_neighbor_lists {
+    size_t struct_size;      /* what the library that made the neighbours has of it */
+    int64_t max_rows;        /* for neighbours not made by reserve: the rows */
+    const int32_t *num_rows; /* [1] rows in use */
+    /*
+     * Row r has the pairs offsets[r] .. offsets[r + 1] - 1, by ascending tap and then by ascending
+     * rows[p], the other side's row. offsets has max_rows + 1 elements, all of them valid.
+     */
+    const int32_t *offsets;
+    const int32_t *rows;  /* [max_pairs] */
+    const uint16_t *taps; /* [max_pairs] */
+} spops_neighbor_lists;
+
+typedef struct spops_neighbors_view {
+    size_t struct_size; /* set by the caller: sizeof(spops_neighbors_view) */
+    int32_t num_taps;   /* t^3 */
+    int32_t mirrored;   /* 1: outputs are inputs and t is odd. The lists of an input are then those
+                           of the output, its taps k being num_taps - 1 - k */
+    int64_t max_pairs;
+    const spops_neighbor_lists *out; /* host memory, belongs to the neighbours */
+    const spops_neighbor_lists *in;  /* arrays are NULL without SPOPS_NEIGHBORS_REVERSE */
+    /* BY_TAP. Tap k has the pairs tap_offsets[k] .. tap_offsets[k + 1] - 1, by ascending output and
+       then by ascending input. */
+    const int32_t *tap_offsets; /* [num_taps + 1] */
+    const int32_t *in_rows;     /* [max_pairs] */
+    const int32_t *out_rows;    /* [max_pairs] */
+} spops_neighbors_view;
+
+SPOPS_DEFINE_DEFAULT(spops_neighbors_view)
+
+/**
+ * Fill view; its arrays are where the neighbours' context runs and valid while they live.
+ *
+ * Errors    INVALID_ARGUMENT (NULL, struct_size).
+ * Threads   One thread at a time per ctx; the neighbours may be shared.
+ */
+SPOPS_API spops_status spops_neighbors_get_view(spops_context *ctx,
+                                                const spops_neighbors *neighbors,
+                                                spops_neighbors_view *view);
+
+typedef struct spops_neighbors_info {
+    size_t struct_size;              /* set by the caller */
+    int64_t num_outputs, num_inputs; /* rows in use */
+    int64_t num_pairs;               /* found, also where they exceed the capacity */
+    int64_t max_pairs;
+    int64_t num_dropped; /* points that are not finite, of both clouds */
+    int64_t overflow;    /* 1: more pairs than max_pairs */
+    int64_t bad_offsets; /* 1: offsets of a set did not ascend */
+    int64_t bytes;       /* memory of the neighbours */
+} spops_neighbors_info;
+
+SPOPS_DEFINE_DEFAULT(spops_neighbors_info)
+
+/**
+ * Fill info; waits for ctx's stream.
+ *
+ * Errors    INVALID_ARGUMENT, NOT_SUPPORTED (the stream is being captured), CUDA;
+ *           CAPACITY_EXCEEDED, with info filled, if overflow is 1.
+ */
+SPOPS_API spops_status spops_neighbors_get_info_sync(spops_context *ctx,
+                                                     const spops_neighbors *neighbors,
+                                                     spops_neighbors_info *info);
+
+/** Free neighbours; NULL is fine. Waits for their context; nothing else may be using them. */
+SPOPS_API void spops_neighbors_destroy(spops_neighbors *neighbors);
+
+/* ---- Nearest neighbours ------------------------------------------------------------------------ */
+
+/** Data points, arranged for finding those nearest to others. */
+typedef struct spops_nearest spops_nearest;
+
+#define SPOPS_MAX_NEAREST 64 /* neighbours of a point */
+
+/**
+ * Arrange data points.
+ *
+ * inputs    As spops_neighbors_create.
+ * out       NULL after a failure.
+ *
+ * Memory    The arrays where ctx runs; read during the call, copied.
+ * Stream    Works on ctx's stream and waits for it. Not capturable.
+ * Errors    INVALID_ARGUMENT, OUT_OF_MEMORY, CUDA.
+ * Threads   One thread at a time per ctx. ctx must outlive it.
+ */
+SPOPS_API spops_status spops_nearest_create(spops_context *ctx, const spops_point_cloud *inputs,
+                                            spops_nearest **out);
+
+/**
+ * The count nearest data points of every query point, by ascending d2 and then by ascending row.
+ *
+ * queries    [n, 3], samples as those of the data points. One that is not finite has no neighbours.
+ * count      1 to SPOPS_MAX_NEAREST.
+ * rows       [n][count] where ctx runs. Written: the rows of data points; -1 where a sample has
+ *            fewer.
+ * distances2 [n][count], written: their d2 in m^2, infinity where there is none; or NULL.
+ *
+ * Memory    Where ctx runs. No pointer is kept.
+ * Stream    Enqueues on ctx's stream and returns. Allocates nothing, waits for nothing, capturable.
+ * Numerics  Exact: the same rows on every backend and run.
+ * Errors    INVALID_ARGUMENT, CUDA.
+ * Threads   One thread at a time per ctx; nearest may be shared.
+ */
+SPOPS_API spops_status spops_nearest_execute(spops_context *ctx, const spops_nearest *nearest,
+                                             const spops_point_cloud *queries, int32_t count,
+                                             int32_t *rows, float *distances2);
+
+/** Free it; NULL is fine. Waits for its context; nothing else may be using it. */
+SPOPS_API void spops_nearest_destroy(spops_nearest *nearest);
+
+SPOPS_EXTERN_C_END
+
+#endif
