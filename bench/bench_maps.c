@@ -302,6 +302,191 @@ done:
     bench_free(b, keep);
 }
 
+// ---- Pyramids -----------------------------------------------------------------------------------
+
+enum { NUM_LEVELS = 5 };
+
+// The levels and maps of a U-Net: planned together, and, beside that, one by one.
+typedef struct pyramid_run {
+    bench *b;
+    const int32_t *rows, *num_rows; // device
+    spops_coords *finest;
+    spops_pyramid *pyramid;
+    spops_kernel_shape cube, window;
+    spops_coords *coarser[NUM_LEVELS]; // [0] is not there
+    spops_kernel_map *within[NUM_LEVELS], *down[NUM_LEVELS], *up[NUM_LEVELS];
+    spops_status status; // of the first call that failed
+} pyramid_run;
+
+static const spops_coords *level_of(const pyramid_run *r, int level)
+{
+    return level == 0 ? r->finest : r->coarser[level];
+}
+
+static void note_pyramid(pyramid_run *r, spops_status status)
+{
+    if (r->status == SPOPS_STATUS_OK) r->status = status;
+}
+
+static void enqueue_together(void *user)
+{
+    pyramid_run *r = user;
+    note_pyramid(r, spops_pyramid_set(r->b->ctx, r->pyramid));
+}
+
+static void enqueue_one_by_one(void *user)
+{
+    pyramid_run *r = user;
+    spops_context *ctx = r->b->ctx;
+    for (int l = 0; l < NUM_LEVELS; ++l) {
+        if (l > 0)
+            note_pyramid(r, spops_coords_set_downsampled(ctx, r->coarser[l], level_of(r, l - 1),
+                                                         &r->window));
+        note_pyramid(r, spops_kernel_map_set(ctx, r->within[l], level_of(r, l), NULL));
+    }
+    for (int l = 0; l + 1 < NUM_LEVELS; ++l) {
+        note_pyramid(r, spops_kernel_map_set(ctx, r->down[l], level_of(r, l), level_of(r, l + 1)));
+        note_pyramid(r, spops_kernel_map_set(ctx, r->up[l], level_of(r, l + 1), level_of(r, l)));
+    }
+}
+
+static bool reserve_together(pyramid_run *r, int32_t contents)
+{
+    spops_pyramid_options options = spops_pyramid_options_default();
+    options.num_levels = NUM_LEVELS;
+    options.contents = contents;
+    return bench_check(r->b, "pyramid_reserve",
+                       spops_pyramid_reserve(r->b->ctx, r->finest, &options, &r->pyramid));
+}
+
+// With the capacities and boxes that the pyramid's have.
+static bool reserve_one_by_one(pyramid_run *r, int32_t contents)
+{
+    spops_context *ctx = r->b->ctx;
+    spops_kernel_map_options options = spops_kernel_map_options_default();
+    options.contents = contents;
+    for (int l = 1; l < NUM_LEVELS; ++l) {
+        spops_coords_info info = spops_coords_info_default();
+        if (!bench_check(
+                r->b, "info",
+                spops_coords_get_info_sync(ctx, spops_pyramid_coords(r->pyramid, l), &info)))
+            return false;
+        const spops_coords_options coords = coords_options(&info.box, info.search);
+        if (!bench_check(r->b, "coords_reserve",
+                         spops_coords_reserve(ctx, 3, info.max_rows, info.max_rows, &coords,
+                                              &r->coarser[l])))
+            return false;
+    }
+    for (int l = 0; l < NUM_LEVELS; ++l) {
+        spops_coords_view view = spops_coords_view_default();
+        if (!bench_check(r->b, "view", spops_coords_get_view(ctx, level_of(r, l), &view)))
+            return false;
+        options.max_pairs = view.max_rows * 27;
+        if (!bench_check(r->b, "kernel_map_reserve",
+                         spops_kernel_map_reserve(ctx, SPOPS_MAP_SUBMANIFOLD, &r->cube,
+                                                  level_of(r, l), NULL, &options, &r->within[l])))
+            return false;
+        options.max_pairs = view.max_rows;
+        if (l + 1 < NUM_LEVELS &&
+            (!bench_check(r->b, "kernel_map_reserve",
+                          spops_kernel_map_reserve(ctx, SPOPS_MAP_CONVOLUTION, &r->window,
+                                                   level_of(r, l), level_of(r, l + 1), &options,
+                                                   &r->down[l])) ||
+             !bench_check(r->b, "kernel_map_reserve",
+                          spops_kernel_map_reserve(ctx, SPOPS_MAP_TRANSPOSED, &r->window,
+                                                   level_of(r, l + 1), level_of(r, l), &options,
+                                                   &r->up[l]))))
+            return false;
+    }
+    return true;
+}
+
+// Both ways find the same.
+static bool check_pyramid(const pyramid_run *r, const bench_scene *s, char *what, size_t size)
+{
+    spops_context *ctx = r->b->ctx;
+    spops_pyramid_info info = spops_pyramid_info_default();
+    size_t used = (size_t)snprintf(what, size, "levels of");
+    if (!bench_check(r->b, "pyramid", spops_pyramid_get_info_sync(ctx, r->pyramid, &info)))
+        return false;
+    for (int l = 0; l < NUM_LEVELS; ++l) {
+        spops_kernel_map_info within = spops_kernel_map_info_default(), up = within;
+        up.num_pairs = info.num_down_pairs[l];
+        if (!bench_check(r->b, "map", spops_kernel_map_get_info_sync(ctx, r->within[l], &within)) ||
+            (l + 1 < NUM_LEVELS &&
+             !bench_check(r->b, "map", spops_kernel_map_get_info_sync(ctx, r->up[l], &up))))
+            return false;
+        if (within.num_pairs != info.num_pairs[l] || up.num_pairs != info.num_down_pairs[l])
+            return bench_fail(r->b, "maps %s: pyramid and single maps differ at level %d", s->name,
+                              l);
+        used += (size_t)snprintf(what + used, size - used, "%s %lld", l == 0 ? "" : ",",
+                                 (long long)info.num_rows[l]);
+    }
+    return true;
+}
+
+// Kernels of an enqueue, 0 where nothing can be captured.
+static int count_kernels(const bench *b, void (*enqueue)(void *user), void *user)
+{
+    device_graph *graph = NULL;
+    int kernels = 0, copies, memsets, others;
+    if (b->backend != SPOPS_BACKEND_CUDA || !device_capture_begin(b->stream)) return 0;
+    enqueue(user);
+    if (!device_capture_end(b->stream, &graph) ||
+        !device_graph_count(graph, &kernels, &copies, &memsets, &others))
+        kernels = 0;
+    device_graph_destroy(graph);
+    return kernels;
+}
+
+static void close_pyramid(pyramid_run *r)
+{
+    for (int l = 0; l < NUM_LEVELS; ++l) {
+        spops_kernel_map_destroy(r->within[l]);
+        spops_kernel_map_destroy(r->down[l]);
+        spops_kernel_map_destroy(r->up[l]);
+        spops_coords_destroy(r->coarser[l]);
+    }
+    spops_pyramid_destroy(r->pyramid);
+    spops_coords_destroy(r->finest);
+}
+
+static void measure_pyramid(bench *b, const bench_scene *s, const void *rows, const void *num_rows,
+                            const char *parts, int32_t contents)
+{
+    const spops_coords_options finest = coords_options(&s->box, SPOPS_COORDS_SEARCH_AUTO);
+    pyramid_run r = {.b = b,
+                     .rows = rows,
+                     .num_rows = num_rows,
+                     .cube = spops_kernel_shape_cube(3, 3, 1, 1),
+                     .window = spops_kernel_shape_cube(3, 2, 2, 1)};
+    char name[64], together[64], one_by_one[64], what[160];
+    bench_case c;
+
+    snprintf(name, sizeof name, "pyramid of five levels, %s", parts);
+    open_case(s, name, 0, &c);
+    if (bench_check(
+            b, "coords_reserve",
+            spops_coords_reserve(b->ctx, 3, s->num_rows, s->num_rows, &finest, &r.finest)) &&
+        bench_check(b, "coords_set", spops_coords_set(b->ctx, r.finest, num_rows, rows)) &&
+        reserve_together(&r, contents) && reserve_one_by_one(&r, contents)) {
+        enqueue_together(&r);
+        enqueue_one_by_one(&r);
+        if (bench_check(b, c.name, r.status) && check_pyramid(&r, s, what, sizeof what)) {
+            snprintf(c.what, sizeof c.what, "%s", what);
+            snprintf(together, sizeof together, "in one call, %d kernels",
+                     count_kernels(b, enqueue_together, &r));
+            snprintf(one_by_one, sizeof one_by_one, "level by level, %d kernels",
+                     count_kernels(b, enqueue_one_by_one, &r));
+            if (bench_case_time(b, &c, together, false, enqueue_together, &r) &&
+                bench_case_time(b, &c, one_by_one, true, enqueue_one_by_one, &r) &&
+                bench_check(b, c.name, r.status))
+                bench_case_print(b, &c);
+        }
+    }
+    close_pyramid(&r);
+}
+
 static void measure_scene(bench *b, bench_scene *s, bool large)
 {
     void *rows = NULL, *num_rows = NULL;
@@ -331,6 +516,8 @@ static void measure_scene(bench *b, bench_scene *s, bool large)
         free(reference.table);
         reference.table = NULL;
     }
+    measure_pyramid(b, s, rows, num_rows, "tables and orders", SPOPS_MAP_ORDER);
+    measure_pyramid(b, s, rows, num_rows, "with pairs", SPOPS_MAP_ORDER | SPOPS_MAP_PAIRS);
     if (asked.ablation) {
         measure_downsampled(b, s, rows, num_rows, 2);
         measure_downsampled(b, s, rows, num_rows, 3);

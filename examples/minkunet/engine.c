@@ -211,6 +211,10 @@ static int create_plans(engine *e, double voxel_m)
         if (down != NULL && (create_conv(e, down, &e->down[l]) || create_conv(e, up, &e->up[l])))
             return 1;
         if (create_identity(e, l)) return 1;
+        e->plans[e->num_plans++] = e->within[l];
+        if (down == NULL) continue;
+        e->plans[e->num_plans++] = e->down[l];
+        e->plans[e->num_plans++] = e->up[l];
     }
     return 0;
 }
@@ -333,13 +337,7 @@ spops_status engine_enqueue_maps(engine *e)
     points.cols = 3;
     PASS(spops_voxels_set(ctx, e->voxels, e->num_points, points, NULL));
     PASS(spops_pyramid_set(ctx, e->pyramid));
-    for (int l = 0; l < NUM_LEVELS; ++l) {
-        PASS(spops_sparseconv_set(ctx, e->within[l]));
-        if (e->down[l] == NULL) continue;
-        PASS(spops_sparseconv_set(ctx, e->down[l]));
-        PASS(spops_sparseconv_set(ctx, e->up[l]));
-    }
-    return SPOPS_STATUS_OK;
+    return spops_sparseconv_set_all(ctx, e->num_plans, e->plans);
 }
 
 /* All rows that a buffer has room for; how many count, the plans know. */

@@ -20,6 +20,8 @@ typedef struct engine {
     spops_voxels *voxels;
     spops_pyramid *pyramid;
     spops_sparseconv *within[NUM_LEVELS], *down[NUM_LEVELS], *up[NUM_LEVELS];
+    spops_sparseconv *plans[3 * NUM_LEVELS]; /* all of these */
+    int num_plans;
     /* Rows times one matrix, at every level: a map that joins each row to itself. It does not depend
        on the scan, so that it is made once. */
     spops_coords *line[NUM_LEVELS];

@@ -124,6 +124,16 @@ SPOPS_API spops_status spops_sparseconv_create(spops_context *ctx, const spops_k
  */
 SPOPS_API spops_status spops_sparseconv_set(spops_context *ctx, spops_sparseconv *conv);
 
+/**
+ * Refill several plans from their maps, as spops_sparseconv_set each, in fewer launches.
+ *
+ * convs     [num_convs], each at most once.
+ *
+ * Stream and Errors as spops_sparseconv_set.
+ */
+SPOPS_API spops_status spops_sparseconv_set_all(spops_context *ctx, int32_t num_convs,
+                                                spops_sparseconv *const *convs);
+
 /** What a layer does behind the sum over taps; zero is the default of every field. */
 typedef struct spops_sparseconv_layer {
     size_t struct_size;

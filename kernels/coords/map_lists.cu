@@ -3,6 +3,7 @@
 #include <cub/block/block_radix_sort.cuh>
 
 #include "kernels/coords/row_sort.cuh"
+#include "kernels/core/batch.cuh"
 #include "kernels/core/device_wide.h"
 
 namespace
@@ -83,41 +84,55 @@ __global__ void __launch_bounds__(threads)
     rows[r] = (int32_t)r;
 }
 
+// A side with an order, and what its tiles are sorted in.
+struct tile_job {
+    const uint32_t *masks;
+    const int32_t *order, *num_rows;
+    int64_t num_tiles;
+    int32_t tile_rows, num_taps, mask_words;
+    int end_bit; // of a tile's key
+    uint32_t *tile_masks, *tile_keys;
+    int32_t *tiles, *tile_order;
+};
+
+constexpr int most_sides = 32;
+typedef spops::batch<tile_job, most_sides> tile_jobs;
+
 // A warp ors the masks of a tile's rows.
-__global__ void __launch_bounds__(threads)
-    join_masks(const uint32_t *masks, const int32_t *order, const int32_t *num_rows,
-               int64_t num_tiles, int32_t tile_rows, int32_t num_taps, int32_t mask_words,
-               uint32_t *tile_masks, uint32_t *tile_keys, int32_t *tiles)
+__global__ void __launch_bounds__(threads) join_masks(const __grid_constant__ tile_jobs jobs)
 {
+    int32_t block, num_blocks;
+    const tile_job &p = spops::job_of_block(jobs, &block, &num_blocks);
     spops::grid_dependency_wait();
     spops::grid_launch_dependents();
     const int lane = threadIdx.x % 32;
-    const int64_t t = ((int64_t)blockIdx.x * threads + threadIdx.x) / 32;
-    if (t >= num_tiles) return;
-    const int64_t n = *num_rows, begin = t * tile_rows;
-    const int64_t end = begin + tile_rows < n ? begin + tile_rows : n;
+    const int64_t t = ((int64_t)block * threads + threadIdx.x) / 32;
+    if (t >= p.num_tiles) return;
+    const int64_t n = *p.num_rows, begin = t * p.tile_rows;
+    const int64_t end = begin + p.tile_rows < n ? begin + p.tile_rows : n;
     int32_t taps = 0;
-    for (int32_t w = 0; w < mask_words; ++w) {
+    for (int32_t w = 0; w < p.mask_words; ++w) {
         uint32_t joined = 0;
         for (int64_t i = begin + lane; i < end; i += 32)
-            joined |= masks[(int64_t)order[i] * mask_words + w];
+            joined |= p.masks[(int64_t)p.order[i] * p.mask_words + w];
         for (int step = 16; step > 0; step /= 2)
             joined |= __shfl_xor_sync(~0u, joined, step);
         taps += __popc(joined);
-        if (lane == 0) tile_masks[t * mask_words + w] = joined;
+        if (lane == 0) p.tile_masks[t * p.mask_words + w] = joined;
     }
     if (lane != 0) return;
-    tile_keys[t] = (uint32_t)(num_taps - taps);
-    tiles[t] = (int32_t)t;
+    p.tile_keys[t] = (uint32_t)(p.num_taps - taps);
+    p.tiles[t] = (int32_t)t;
 }
 
-// All tiles sorted by one block: for few of them cheaper than a sort of several launches.
+// All tiles of a side sorted by one block: for few of them cheaper than a sort of several launches.
 constexpr int sort_threads = 512;
 
 template <int ITEMS>
-__global__ void __launch_bounds__(sort_threads)
-    sort_tiles(const uint32_t *tile_keys, int32_t num_tiles, int end_bit, int32_t *tile_order)
+__global__ void __launch_bounds__(sort_threads) sort_tiles(const __grid_constant__ tile_jobs jobs)
 {
+    const tile_job &p = jobs.job[blockIdx.x];
+    const int32_t num_tiles = (int32_t)p.num_tiles;
     typedef cub::BlockRadixSort<uint32_t, sort_threads, ITEMS, int32_t> block_sort;
     __shared__ typename block_sort::TempStorage storage;
     uint32_t keys[ITEMS];
@@ -127,25 +142,22 @@ __global__ void __launch_bounds__(sort_threads)
 #pragma unroll
     for (int i = 0; i < ITEMS; ++i) {
         tiles[i] = (int32_t)threadIdx.x * ITEMS + i;
-        keys[i] = tiles[i] < num_tiles ? tile_keys[tiles[i]] : UINT32_MAX;
+        keys[i] = tiles[i] < num_tiles ? p.tile_keys[tiles[i]] : UINT32_MAX;
     }
     // Places without a tile stand last already, and no key is larger.
-    block_sort(storage).SortBlockedToStriped(keys, tiles, 0, end_bit);
+    block_sort(storage).SortBlockedToStriped(keys, tiles, 0, p.end_bit);
 #pragma unroll
     for (int i = 0; i < ITEMS; ++i) {
         const int32_t at = i * sort_threads + (int32_t)threadIdx.x;
-        if (at < num_tiles) tile_order[at] = tiles[i];
+        if (at < num_tiles) p.tile_order[at] = tiles[i];
     }
 }
 
-spops_status order_rows(spops_context *ctx, const spops_map_arrays *map, const spops_map_side *side,
-                        const order_workspace &ws)
+// Rows of a side that is too large for row_sort.
+spops_status order_many_rows(spops_context *ctx, const spops_map_arrays *map,
+                             const spops_map_side *side, const order_workspace &ws)
 {
     size_t bytes = ws.sort_bytes;
-    if (sorts_in_tiles(side->max_rows))
-        return spops::row_sort_items(side->max_rows) == 2
-                   ? spops::enqueue_row_sort<2>(ctx, ws.sort_rows, map, side)
-                   : spops::enqueue_row_sort<4>(ctx, ws.sort_rows, map, side);
     SPOPS_TRY(launch<WAITS_FOR_PREVIOUS>(
         ctx, "kernel_map: rank_masks", rank_masks, blocks_for(side->max_rows, threads), threads,
         map->mask_order, side->masks, side->num_rows, side->max_rows, map->taps.num_taps,
@@ -154,6 +166,67 @@ spops_status order_rows(spops_context *ctx, const spops_map_arrays *map, const s
                              (int)spops::device_sort(ws.sort, bytes, ws.keys[0], ws.keys[1],
                                                      ws.rows, side->order, side->max_rows,
                                                      map->mask_order.num_bits, stream_of(ctx)));
+}
+
+// Where the side of args has its workspace: that of the inputs lies behind that of the outputs.
+order_workspace order_workspace_of(const spops_map_order_args *args)
+{
+    const spops_map_arrays *map = args->map;
+    spops_carver c = {(char *)args->workspace, 0};
+    order_workspace ws = carve_order(map, map->out.max_rows, map->out.num_tiles, &c);
+    if (args->side == &map->in) ws = carve_order(map, map->in.max_rows, map->in.num_tiles, &c);
+    return ws;
+}
+
+// Sort the rows of all sides whose tiles have so many items.
+template <int ITEMS> spops_status order_rows(spops_context *ctx, const spops_map_orders_args *args)
+{
+    spops::row_sort_jobs<spops::most_row_sorts> jobs = {};
+    for (int32_t i = 0; i < args->num; ++i) {
+        const spops_map_side *side = args->each[i].side;
+        if (side->max_rows > 0 && sorts_in_tiles(side->max_rows) &&
+            spops::row_sort_items(side->max_rows) == ITEMS)
+            jobs.job[jobs.num++] = spops::row_sort_of(order_workspace_of(&args->each[i]).sort_rows,
+                                                      args->each[i].map, side);
+        if (jobs.num == 0 || (jobs.num < spops::most_row_sorts && i + 1 < args->num)) continue;
+        if (jobs.num == 1) {
+            spops::row_sort_jobs<1> alone = {};
+            alone.job[0] = jobs.job[0];
+            alone.num = 1;
+            SPOPS_TRY((spops::enqueue_row_sort<ITEMS>(ctx, &alone)));
+        } else {
+            SPOPS_TRY((spops::enqueue_row_sort<ITEMS>(ctx, &jobs)));
+        }
+        jobs.num = 0;
+    }
+    return SPOPS_STATUS_OK;
+}
+
+tile_job tile_job_of(const spops_map_order_args *args, const order_workspace &ws)
+{
+    const spops_map_arrays *map = args->map;
+    const spops_map_side *side = args->side;
+    tile_job p = {};
+    p.masks = side->masks;
+    p.order = side->order;
+    p.num_rows = side->num_rows;
+    p.num_tiles = side->num_tiles;
+    p.tile_rows = map->tile_rows;
+    p.num_taps = map->taps.num_taps;
+    p.mask_words = map->mask_words;
+    p.end_bit = tile_bits(map);
+    p.tile_masks = side->tile_masks;
+    p.tile_keys = ws.tile_keys[0];
+    p.tiles = ws.tiles;
+    p.tile_order = side->tile_order;
+    return p;
+}
+
+// tile_order of jobs of at most ITEMS * sort_threads tiles.
+template <int ITEMS> spops_status order_tiles(spops_context *ctx, const tile_jobs &jobs)
+{
+    return launch<WAITS_FOR_PREVIOUS>(ctx, "kernel_map: sort_tiles", sort_tiles<ITEMS>,
+                                      dim3((unsigned)jobs.num), sort_threads, jobs);
 }
 
 // ---- Pairs --------------------------------------------------------------------------------------
@@ -330,13 +403,12 @@ extern "C" size_t spops_cuda_map_workspace_bytes(spops_context *ctx,
     const int32_t contents = args->contents;
     size_t most = 0;
     (void)ctx;
-    if (contents & SPOPS_MAP_ORDER) {
-        for (int i = 0; i < 2; ++i) {
-            const spops_map_side *side = i == 0 ? &map->out : &map->in;
-            spops_carver c = {nullptr, 0};
-            carve_order(map, side->max_rows, side->num_tiles, &c);
-            if (c.used > most) most = c.used;
-        }
+    if (contents & SPOPS_MAP_ORDER) { // of both sides at once
+        spops_carver c = {nullptr, 0};
+        carve_order(map, map->out.max_rows, map->out.num_tiles, &c);
+        if ((contents & SPOPS_MAP_REVERSE) && !map->in.mirrored)
+            carve_order(map, map->in.max_rows, map->in.num_tiles, &c);
+        most = c.used;
     }
     if (contents & SPOPS_MAP_PAIRS) {
         spops_carver c = {nullptr, 0};
@@ -346,32 +418,45 @@ extern "C" size_t spops_cuda_map_workspace_bytes(spops_context *ctx,
     return most;
 }
 
-extern "C" spops_status spops_cuda_map_order(spops_context *ctx, const spops_map_order_args *args)
+extern "C" spops_status spops_cuda_map_order(spops_context *ctx, const spops_map_orders_args *args)
 {
-    const spops_map_arrays *map = args->map;
-    const spops_map_side *side = args->side;
-    spops_carver c = {(char *)args->workspace, 0};
-    const order_workspace ws = carve_order(map, side->max_rows, side->num_tiles, &c);
-    const int32_t num_tiles = (int32_t)side->num_tiles;
-    if (side->max_rows == 0) return SPOPS_STATUS_OK;
-    SPOPS_TRY(order_rows(ctx, map, side, ws));
-    SPOPS_TRY(launch<WAITS_FOR_PREVIOUS>(
-        ctx, "kernel_map: join_masks", join_masks, blocks_for(32 * side->num_tiles, threads),
-        threads, side->masks, side->order, side->num_rows, side->num_tiles, map->tile_rows,
-        map->taps.num_taps, map->mask_words, side->tile_masks, ws.tile_keys[0], ws.tiles));
-    if (num_tiles <= 4 * sort_threads)
-        return launch<WAITS_FOR_PREVIOUS>(ctx, "kernel_map: sort_tiles", sort_tiles<4>, dim3(1),
-                                          sort_threads, ws.tile_keys[0], num_tiles, tile_bits(map),
-                                          side->tile_order);
-    if (num_tiles <= 16 * sort_threads)
-        return launch<WAITS_FOR_PREVIOUS>(ctx, "kernel_map: sort_tiles", sort_tiles<16>, dim3(1),
-                                          sort_threads, ws.tile_keys[0], num_tiles, tile_bits(map),
-                                          side->tile_order);
-    size_t bytes = ws.sort_bytes;
-    return spops_cuda_status(
-        ctx, "kernel_map: sort of tiles",
-        (int)spops::device_sort(ws.sort, bytes, ws.tile_keys[0], ws.tile_keys[1], ws.tiles,
-                                side->tile_order, side->num_tiles, tile_bits(map), stream_of(ctx)));
+    SPOPS_TRY(order_rows<2>(ctx, args));
+    SPOPS_TRY(order_rows<4>(ctx, args));
+    for (int32_t begin = 0; begin < args->num; begin += most_sides) {
+        const int32_t end = begin + most_sides < args->num ? begin + most_sides : args->num;
+        tile_jobs all = {}, few = {}, some = {};
+        for (int32_t i = begin; i < end; ++i) {
+            const spops_map_side *side = args->each[i].side;
+            const order_workspace ws = order_workspace_of(&args->each[i]);
+            const tile_job job = tile_job_of(&args->each[i], ws);
+            if (side->max_rows == 0) continue;
+            if (!sorts_in_tiles(side->max_rows))
+                SPOPS_TRY(order_many_rows(ctx, args->each[i].map, side, ws));
+            all.job[all.num++] = job;
+            if (side->num_tiles <= 4 * sort_threads)
+                few.job[few.num++] = job;
+            else if (side->num_tiles <= 16 * sort_threads)
+                some.job[some.num++] = job;
+        }
+        const dim3 blocks = spops::divide_blocks(
+            &all, [](const tile_job &job) { return (32 * job.num_tiles + threads - 1) / threads; });
+        SPOPS_TRY(launch<WAITS_FOR_PREVIOUS>(ctx, "kernel_map: join_masks", join_masks, blocks,
+                                             threads, all));
+        SPOPS_TRY(order_tiles<4>(ctx, few));
+        SPOPS_TRY(order_tiles<16>(ctx, some));
+        for (int32_t i = begin; i < end; ++i) {
+            const spops_map_side *side = args->each[i].side;
+            const order_workspace ws = order_workspace_of(&args->each[i]);
+            size_t bytes = ws.sort_bytes;
+            if (side->num_tiles <= 16 * sort_threads) continue;
+            SPOPS_TRY(spops_cuda_status(
+                ctx, "kernel_map: sort of tiles",
+                (int)spops::device_sort(ws.sort, bytes, ws.tile_keys[0], ws.tile_keys[1], ws.tiles,
+                                        side->tile_order, side->num_tiles,
+                                        tile_bits(args->each[i].map), stream_of(ctx))));
+        }
+    }
+    return SPOPS_STATUS_OK;
 }
 
 extern "C" spops_status spops_cuda_map_pairs(spops_context *ctx, const spops_map_pairs_args *args)

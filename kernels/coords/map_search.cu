@@ -2,6 +2,7 @@
 // tile of rows and a thread for a column of taps along the last axis (whose keys lie side by side);
 // or from the table of the other side.
 #include "kernels/coords/coord_index.cuh"
+#include "kernels/core/batch.cuh"
 
 namespace
 {
@@ -31,17 +32,24 @@ struct search_params {
     int32_t tile_rows;   // a power of two
     int32_t tile_shift;  // its logarithm
     bool half;           // the other half of the taps is the mirror image
+    bool transposed;
 };
 
-// The state, the counts, and what scattered writes leave out: the table's elements from first_tap
-// on, and the masks.
+template <int MOST> using search_jobs = spops::batch<search_params, MOST>;
+constexpr int most_searches = spops::jobs_at_once<search_params>();
+
+// The state, the counts, and what scattered writes leave out: the table's elements from the centre
+// tap's successor on, and the masks.
+template <int MOST>
 __global__ void __launch_bounds__(threads)
-    start_search(const __grid_constant__ search_params p, int32_t first_tap)
+    start_search(const __grid_constant__ search_jobs<MOST> jobs)
 {
+    int32_t block, num_blocks;
+    const search_params &p = spops::job_of_block(jobs, &block, &num_blocks);
     spops::grid_dependency_wait();
     spops::grid_launch_dependents();
-    const int64_t first = (int64_t)blockIdx.x * threads + threadIdx.x;
-    const int64_t stride = (int64_t)gridDim.x * threads;
+    const int64_t first = (int64_t)block * threads + threadIdx.x;
+    const int64_t stride = (int64_t)num_blocks * threads;
     const int32_t n = *p.num_rows;
     for (int64_t k = first; k < p.taps.num_taps; k += stride)
         p.tap_counts[k] = 0;
@@ -53,7 +61,7 @@ __global__ void __launch_bounds__(threads)
         p.state->reserved = 0;
     }
     if (!p.half) return;
-    const int32_t quads = p.table_stride / 4, from = first_tap / 4;
+    const int32_t quads = p.table_stride / 4, from = (p.taps.num_taps / 2 + 1) / 4;
     const uint32_t each = (uint32_t)(quads - from);
     const bool narrow = (uint64_t)n * each <= UINT32_MAX; // 64-bit divisions are slow
     for (int64_t i = first; i < (int64_t)n * each; i += stride) {
@@ -89,10 +97,13 @@ __device__ __forceinline__ bool column_code(const search_params &p, const int32_
     return true;
 }
 
-template <class Finder, bool TRANSPOSED, bool HALF>
-__global__ void __launch_bounds__(threads) search_taps(const __grid_constant__ search_params p)
+template <class Finder, bool TRANSPOSED, bool HALF, int MOST>
+__global__ void __launch_bounds__(threads)
+    search_taps(const __grid_constant__ search_jobs<MOST> jobs)
 {
     extern __shared__ int32_t shared[];
+    int32_t block, num_blocks;
+    const search_params &p = spops::job_of_block(jobs, &block, &num_blocks);
     const int32_t num_taps = p.taps.num_taps, pitch = p.table_stride + 1; // odd: no bank conflicts
     int32_t *counts = shared;                             // [num_taps] pairs of a tap
     uint32_t *columns = (uint32_t *)(counts + num_taps);  // [num_columns] taps, a byte an axis
@@ -121,8 +132,8 @@ __global__ void __launch_bounds__(threads) search_taps(const __grid_constant__ s
     spops::grid_launch_dependents();
     const int32_t n = *p.num_rows;
 
-    for (int64_t first = (int64_t)blockIdx.x * p.tile_rows; first < n;
-         first += (int64_t)gridDim.x * p.tile_rows) {
+    for (int64_t first = (int64_t)block * p.tile_rows; first < n;
+         first += (int64_t)num_blocks * p.tile_rows) {
         const int32_t rows_here = (int32_t)min((int64_t)p.tile_rows, n - first);
         __syncthreads();
         for (int32_t item = (int32_t)threadIdx.x; item < columns_here << p.tile_shift;
@@ -216,15 +227,21 @@ struct reverse_params {
     const int32_t *from;
     int32_t *to;
     uint32_t *to_masks;
+    int64_t max_from, max_to;
     int32_t num_taps, table_stride, mask_words;
 };
 
-__global__ void __launch_bounds__(threads) start_reverse(const __grid_constant__ reverse_params p)
+constexpr int most_reverses = 16;
+typedef spops::batch<reverse_params, most_reverses> reverse_jobs;
+
+__global__ void __launch_bounds__(threads) start_reverse(const __grid_constant__ reverse_jobs jobs)
 {
+    int32_t block, num_blocks;
+    const reverse_params &p = spops::job_of_block(jobs, &block, &num_blocks);
     spops::grid_dependency_wait();
     spops::grid_launch_dependents();
-    const int64_t first = (int64_t)blockIdx.x * threads + threadIdx.x;
-    const int64_t stride = (int64_t)gridDim.x * threads, n = *p.num_to;
+    const int64_t first = (int64_t)block * threads + threadIdx.x;
+    const int64_t stride = (int64_t)num_blocks * threads, n = *p.num_to;
     for (int64_t i = first; i < n * (p.table_stride / 4); i += stride)
         ((int4 *)p.to)[i] = make_int4(-1, -1, -1, -1);
     for (int64_t i = first; i < n * p.mask_words; i += stride)
@@ -232,13 +249,15 @@ __global__ void __launch_bounds__(threads) start_reverse(const __grid_constant__
 }
 
 // A tap joins a row to at most one other, so that no element is written twice.
-__global__ void __launch_bounds__(threads) reverse_taps(const __grid_constant__ reverse_params p)
+__global__ void __launch_bounds__(threads) reverse_taps(const __grid_constant__ reverse_jobs jobs)
 {
+    int32_t block, num_blocks;
+    const reverse_params &p = spops::job_of_block(jobs, &block, &num_blocks);
     spops::grid_dependency_wait();
     spops::grid_launch_dependents();
     const int lane = threadIdx.x % 32;
-    const int64_t warps = (int64_t)gridDim.x * (threads / 32), n = *p.num_from;
-    for (int64_t r = ((int64_t)blockIdx.x * threads + threadIdx.x) / 32; r < n; r += warps) {
+    const int64_t warps = (int64_t)num_blocks * (threads / 32), n = *p.num_from;
+    for (int64_t r = ((int64_t)block * threads + threadIdx.x) / 32; r < n; r += warps) {
         for (int32_t k = lane; k < p.num_taps; k += 32) {
             const int64_t j = p.from[r * p.table_stride + k];
             if (j < 0) continue;
@@ -249,27 +268,14 @@ __global__ void __launch_bounds__(threads) reverse_taps(const __grid_constant__ 
 }
 
 // Blocks for n items, no more than keep the device busy.
-dim3 busy_blocks(const spops_context *ctx, int64_t n, int each, int per_processor)
+int64_t busy_blocks(const spops_context *ctx, int64_t n, int each, int per_processor)
 {
     const int64_t most = (int64_t)per_processor * ctx->info.num_processors;
     const int64_t blocks = (n + each - 1) / each;
-    return dim3((unsigned)(blocks < 1 ? 1 : blocks < most ? blocks : most));
+    return blocks < 1 ? 1 : blocks < most ? blocks : most;
 }
 
-template <class Finder, bool TRANSPOSED, bool HALF>
-spops_status launch_search(spops_context *ctx, const search_params &p)
-{
-    const size_t bytes =
-        ((size_t)p.taps.num_taps + p.num_columns + (size_t)p.tile_rows * (p.table_stride + 1)) *
-        sizeof(int32_t);
-    return spops::launch_shared<WAITS_FOR_PREVIOUS>(
-        ctx, "kernel_map: search_taps", search_taps<Finder, TRANSPOSED, HALF>,
-        busy_blocks(ctx, p.max_rows, p.tile_rows, 8), threads, bytes, p);
-}
-
-} // namespace
-
-extern "C" spops_status spops_cuda_map_search(spops_context *ctx, const spops_map_search_args *args)
+search_params params_of(const spops_map_search_args *args)
 {
     const spops_coords_arrays *in = args->in, *out = args->out;
     const spops_map_arrays *map = args->map;
@@ -289,6 +295,7 @@ extern "C" spops_status spops_cuda_map_search(spops_context *ctx, const spops_ma
     p.num_columns = map->taps.num_taps / map->taps.size[map->taps.dims - 1];
     // A look into a grid costs less than to write the mirror image.
     p.half = map->symmetric && !map->no_symmetry && in->search != SPOPS_COORDS_SEARCH_GRID;
+    p.transposed = map->transposed;
     p.tile_rows = max_tile_rows;
     p.tile_shift = 7;
     while (p.tile_rows > min_tile_rows &&
@@ -296,39 +303,114 @@ extern "C" spops_status spops_cuda_map_search(spops_context *ctx, const spops_ma
         p.tile_rows /= 2;
         --p.tile_shift;
     }
-    const int64_t elements = p.half ? p.max_rows * (p.table_stride / 4) : p.taps.num_taps;
-    SPOPS_TRY(launch<WAITS_FOR_PREVIOUS>(ctx, "kernel_map: start_search", start_search,
-                                         busy_blocks(ctx, elements, threads, 8), threads, p,
-                                         p.taps.num_taps / 2 + 1));
-    if (p.max_rows == 0) return SPOPS_STATUS_OK;
-    return spops::with_finder(p.index, [&](auto finder) {
+    return p;
+}
+
+template <int MOST> spops_status start(spops_context *ctx, search_jobs<MOST> *jobs)
+{
+    const dim3 blocks = spops::divide_blocks(jobs, [ctx](const search_params &p) {
+        return busy_blocks(ctx, p.half ? p.max_rows * (p.table_stride / 4) : p.taps.num_taps,
+                           threads, 8);
+    });
+    return launch<WAITS_FOR_PREVIOUS>(ctx, "kernel_map: start_search", start_search<MOST>, blocks,
+                                      threads, *jobs);
+}
+
+template <class Finder, bool TRANSPOSED, bool HALF, int MOST>
+spops_status launch_search(spops_context *ctx, search_jobs<MOST> *jobs)
+{
+    size_t bytes = 0;
+    const dim3 blocks = spops::divide_blocks(jobs, [&](const search_params &p) {
+        const size_t mine =
+            ((size_t)p.taps.num_taps + p.num_columns + (size_t)p.tile_rows * (p.table_stride + 1)) *
+            sizeof(int32_t);
+        if (mine > bytes) bytes = mine;
+        return p.max_rows == 0 ? 0 : busy_blocks(ctx, p.max_rows, p.tile_rows, 8);
+    });
+    return spops::launch_shared<WAITS_FOR_PREVIOUS>(ctx, "kernel_map: search_taps",
+                                                    search_taps<Finder, TRANSPOSED, HALF, MOST>,
+                                                    blocks, threads, bytes, *jobs);
+}
+
+// Jobs that are alike: in what they look rows up in, and in how.
+template <int MOST> spops_status search_all(spops_context *ctx, search_jobs<MOST> *jobs)
+{
+    const search_params &first = jobs->job[0];
+    SPOPS_TRY(start(ctx, jobs));
+    return spops::with_finder(first.index, [&](auto finder) {
         typedef decltype(finder) F;
-        if (p.half) return launch_search<F, false, true>(ctx, p);
-        if (map->transposed) return launch_search<F, true, false>(ctx, p);
-        return launch_search<F, false, false>(ctx, p);
+        if (first.half) return launch_search<F, false, true>(ctx, jobs);
+        if (first.transposed) return launch_search<F, true, false>(ctx, jobs);
+        return launch_search<F, false, false>(ctx, jobs);
     });
 }
 
-extern "C" spops_status spops_cuda_map_reverse(spops_context *ctx,
-                                               const spops_map_reverse_args *args)
+bool alike(const search_params &a, const search_params &b)
 {
-    const spops_map_arrays *map = args->map;
-    const spops_map_side *from = args->from, *to = args->to;
-    reverse_params p = {};
-    p.num_from = from->num_rows;
-    p.num_to = to->num_rows;
-    p.from = from->table;
-    p.to = to->table;
-    p.to_masks = to->masks;
-    p.num_taps = map->taps.num_taps;
-    p.table_stride = map->table_stride;
-    p.mask_words = map->mask_words;
-    if (to->max_rows == 0) return SPOPS_STATUS_OK;
-    SPOPS_TRY(launch<WAITS_FOR_PREVIOUS>(
-        ctx, "kernel_map: start_reverse", start_reverse,
-        busy_blocks(ctx, to->max_rows * (p.table_stride / 4), threads, 8), threads, p));
-    if (from->max_rows == 0) return SPOPS_STATUS_OK;
-    return launch<WAITS_FOR_PREVIOUS>(ctx, "kernel_map: reverse_taps", reverse_taps,
-                                      busy_blocks(ctx, from->max_rows, threads / 32, 8), threads,
-                                      p);
+    return a.half == b.half && a.transposed == b.transposed && a.index.search == b.index.search;
+}
+
+} // namespace
+
+// A map alone has a kernel of its own, whose parameters need not be looked for.
+extern "C" spops_status spops_cuda_map_search(spops_context *ctx,
+                                              const spops_map_searches_args *args)
+{
+    constexpr int32_t most_args = 64;
+    bool done[most_args] = {};
+    for (int32_t i = 0; i < args->num; ++i) {
+        search_jobs<most_searches> jobs = {};
+        if (i < most_args && done[i]) continue;
+        jobs.job[jobs.num++] = params_of(&args->each[i]);
+        for (int32_t j = i + 1; j < args->num && j < most_args && jobs.num < most_searches; ++j) {
+            const search_params p = params_of(&args->each[j]);
+            if (done[j] || !alike(jobs.job[0], p)) continue;
+            jobs.job[jobs.num++] = p;
+            done[j] = true;
+        }
+        if (jobs.num > 1) {
+            SPOPS_TRY(search_all(ctx, &jobs));
+        } else {
+            search_jobs<1> alone = {};
+            alone.job[0] = jobs.job[0];
+            alone.num = 1;
+            SPOPS_TRY(search_all(ctx, &alone));
+        }
+    }
+    return SPOPS_STATUS_OK;
+}
+
+extern "C" spops_status spops_cuda_map_reverse(spops_context *ctx,
+                                               const spops_map_reverses_args *args)
+{
+    reverse_jobs jobs = {};
+    for (int32_t i = 0; i < args->num; ++i) {
+        const spops_map_arrays *map = args->each[i].map;
+        const spops_map_side *from = args->each[i].from, *to = args->each[i].to;
+        reverse_params p = {};
+        p.num_from = from->num_rows;
+        p.num_to = to->num_rows;
+        p.from = from->table;
+        p.to = to->table;
+        p.to_masks = to->masks;
+        p.max_from = from->max_rows;
+        p.max_to = to->max_rows;
+        p.num_taps = map->taps.num_taps;
+        p.table_stride = map->table_stride;
+        p.mask_words = map->mask_words;
+        if (p.max_to > 0) jobs.job[jobs.num++] = p;
+        if (jobs.num == 0 || (jobs.num < most_reverses && i + 1 < args->num)) continue;
+        dim3 blocks = spops::divide_blocks(&jobs, [ctx](const reverse_params &job) {
+            return busy_blocks(ctx, job.max_to * (job.table_stride / 4), threads, 8);
+        });
+        SPOPS_TRY(launch<WAITS_FOR_PREVIOUS>(ctx, "kernel_map: start_reverse", start_reverse,
+                                             blocks, threads, jobs));
+        blocks = spops::divide_blocks(&jobs, [ctx](const reverse_params &job) {
+            return job.max_from == 0 ? 0 : busy_blocks(ctx, job.max_from, threads / 32, 8);
+        });
+        SPOPS_TRY(launch<WAITS_FOR_PREVIOUS>(ctx, "kernel_map: reverse_taps", reverse_taps, blocks,
+                                             threads, jobs));
+        jobs.num = 0;
+    }
+    return SPOPS_STATUS_OK;
 }

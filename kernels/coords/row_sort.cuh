@@ -10,6 +10,7 @@
 #ifndef SPOPS_KERNELS_COORDS_ROW_SORT_CUH
 #define SPOPS_KERNELS_COORDS_ROW_SORT_CUH
 
+#include "kernels/core/batch.cuh"
 #include "kernels/core/launch.cuh"
 #include "coords/coord_arrays.h"
 #include "spops/device/grid_dependency.cuh"
@@ -101,21 +102,38 @@ __device__ __forceinline__ void count_digit(bool counted, uint32_t value, uint32
         atomicAdd(counts + digit / 2, (uint32_t)__popc(lanes) << digit % 2 * 16);
 }
 
-template <int ITEMS>
+// A side, and what its sort works in.
+struct row_sort_job {
+    row_sort sort;
+    spops_mask_order mask_order;
+    const uint32_t *masks;
+    const int32_t *num_rows;
+    int32_t *order;
+    int32_t num_taps, mask_words;
+};
+
+template <int MOST> using row_sort_jobs = batch<row_sort_job, MOST>;
+constexpr int most_row_sorts = jobs_at_once<row_sort_job>();
+
+template <int ITEMS, int MOST>
 __global__ void __launch_bounds__(row_sort_threads)
-    rank_rows(const __grid_constant__ row_sort s, const __grid_constant__ spops_mask_order order,
-              const uint32_t *masks, const int32_t *num_rows, int32_t num_taps, int32_t mask_words)
+    rank_rows(const __grid_constant__ row_sort_jobs<MOST> jobs)
 {
     constexpr int tile = ITEMS * row_sort_threads;
+    int32_t block, num_blocks;
+    const row_sort_job &job = job_of_block(jobs, &block, &num_blocks);
+    const row_sort &s = job.sort;
+    const uint32_t *masks = job.masks;
+    const int32_t num_taps = job.num_taps, mask_words = job.mask_words;
     __shared__ uint32_t counts[row_sort_words];
     const int thread = (int)threadIdx.x;
     const uint32_t digit_mask = (1u << s.digit_bits) - 1;
     if (thread < row_sort_words) counts[thread] = 0;
     grid_dependency_wait();
     grid_launch_dependents();
-    const int64_t n = *num_rows, first = (int64_t)blockIdx.x * tile;
+    const int64_t n = *job.num_rows, first = (int64_t)block * tile;
     if (first >= n) return;
-    uint32_t *mine = s.counts + (int64_t)blockIdx.x * row_sort_words;
+    uint32_t *mine = s.counts + (int64_t)block * row_sort_words;
     const int64_t pass_words = (int64_t)s.num_tiles * row_sort_words;
     uint32_t folded[ITEMS]; // read before anything is written, so that the loads overlap
     if (num_taps <= 32) {
@@ -135,7 +153,7 @@ __global__ void __launch_bounds__(row_sort_threads)
 #pragma unroll
     for (int i = 0; i < ITEMS; ++i) {
         const int64_t r = first + i * row_sort_threads + thread;
-        const uint32_t key = spops_mask_rank(&order, folded[i]);
+        const uint32_t key = spops_mask_rank(&job.mask_order, folded[i]);
         if (r < n) s.keys[r] = key;
         count_digit(r < n, key & digit_mask, counts, key & digit_mask);
     }
@@ -146,13 +164,16 @@ __global__ void __launch_bounds__(row_sort_threads)
         mine[pass * pass_words + thread] = 0;
 }
 
-template <int ITEMS>
+template <int ITEMS, int MOST>
 __global__ void __launch_bounds__(row_sort_threads)
-    sort_pass(const __grid_constant__ row_sort s, int pass, const int32_t *num_rows, int32_t *order)
+    sort_pass(const __grid_constant__ row_sort_jobs<MOST> jobs, int pass)
 {
     constexpr int tile = ITEMS * row_sort_threads;
     __shared__ uint32_t warp_counts[row_sort_warps][row_sort_words];
     __shared__ int32_t starts[row_sort_digits], before[row_sort_digits], sums[32];
+    int32_t here, num_blocks;
+    const row_sort_job &job = job_of_block(jobs, &here, &num_blocks);
+    const row_sort &s = job.sort;
     const int thread = (int)threadIdx.x, lane = thread % 32, warp = thread / 32;
     const bool last = pass == s.num_passes - 1;
     const int shift = pass * s.digit_bits;
@@ -163,8 +184,7 @@ __global__ void __launch_bounds__(row_sort_threads)
     if (thread < row_sort_digits) starts[thread] = before[thread] = 0;
     grid_dependency_wait();
     grid_launch_dependents();
-    const int32_t n = *num_rows, num_tiles = (n + tile - 1) / tile;
-    const int32_t here = (int32_t)blockIdx.x;
+    const int32_t n = *job.num_rows, num_tiles = (n + tile - 1) / tile;
     if (here >= num_tiles) return;
 
     // A warp's rows lie together, so that earlier items stay before later ones.
@@ -265,7 +285,7 @@ __global__ void __launch_bounds__(row_sort_threads)
         const uint32_t own = item[i].x >> shift & digit_mask;
         const int32_t to = starts[own] + mine[own] + rank[i];
         if (last) {
-            if (used) order[to] = (int32_t)item[i].y;
+            if (used) job.order[to] = (int32_t)item[i].y;
             continue;
         }
         const uint32_t following = item[i].x >> (shift + s.digit_bits) & digit_mask;
@@ -280,19 +300,32 @@ static_assert(row_sort_digits == row_sort_threads / 2, "the upper half scans a d
 static_assert(row_sort_words <= row_sort_threads / 2, "the lower half scans a word a thread");
 static_assert(4 * row_sort_threads < 1 << 16, "counts of a tile are 16-bit");
 
-// s was carved for max_rows.
-template <int ITEMS>
-spops_status enqueue_row_sort(spops_context *ctx, const row_sort &s, const spops_map_arrays *map,
-                              const spops_map_side *side)
+inline row_sort_job row_sort_of(const row_sort &sort, const spops_map_arrays *map,
+                                const spops_map_side *side)
 {
-    const dim3 tiles((unsigned)s.num_tiles);
-    SPOPS_TRY(launch<WAITS_FOR_PREVIOUS>(ctx, "kernel_map: rank_rows", rank_rows<ITEMS>, tiles,
-                                         row_sort_threads, s, map->mask_order, side->masks,
-                                         side->num_rows, map->taps.num_taps, map->mask_words));
-    for (int pass = 0; pass < s.num_passes; ++pass)
-        SPOPS_TRY(launch<WAITS_FOR_PREVIOUS>(ctx, "kernel_map: sort_pass", sort_pass<ITEMS>, tiles,
-                                             row_sort_threads, s, pass, side->num_rows,
-                                             side->order));
+    return row_sort_job{sort,        map->mask_order,    side->masks,    side->num_rows,
+                        side->order, map->taps.num_taps, map->mask_words};
+}
+
+// Sides for tiles of so many items; their sorts were carved for max_rows.
+template <int ITEMS, int MOST>
+spops_status enqueue_row_sort(spops_context *ctx, row_sort_jobs<MOST> *jobs)
+{
+    const auto tiles_from = [jobs](int pass) {
+        return divide_blocks(jobs, [pass](const row_sort_job &job) {
+            return job.sort.num_passes > pass ? job.sort.num_tiles : 0;
+        });
+    };
+    int most_passes = 0;
+    for (int j = 0; j < jobs->num; ++j)
+        if (jobs->job[j].sort.num_passes > most_passes) most_passes = jobs->job[j].sort.num_passes;
+    SPOPS_TRY(launch<WAITS_FOR_PREVIOUS>(ctx, "kernel_map: rank_rows", rank_rows<ITEMS, MOST>,
+                                         tiles_from(0), row_sort_threads, *jobs));
+    for (int pass = 0; pass < most_passes; ++pass) {
+        const dim3 tiles = tiles_from(pass);
+        SPOPS_TRY(launch<WAITS_FOR_PREVIOUS>(ctx, "kernel_map: sort_pass", sort_pass<ITEMS, MOST>,
+                                             tiles, row_sort_threads, *jobs, pass));
+    }
     return SPOPS_STATUS_OK;
 }
 

@@ -1,8 +1,10 @@
 // Schedules of the matrix kernels (igemm_args.h), made from one side of a kernel map.
+#include "kernels/core/batch.cuh"
 #include "kernels/core/launch.cuh"
 #include "kernels/launchers.h"
 #include "kernels/mvmr/block_sum.cuh"
 #include "mvmr/igemm_args.h"
+#include "spops/device/grid_dependency.cuh"
 
 namespace
 {
@@ -13,7 +15,9 @@ constexpr int max_groups = 4;
 constexpr int max_cost = 1023; // costs above count as this one when tiles are ordered
 constexpr int scan_threads = 1024;
 constexpr int fill_threads = 256;
+constexpr int count_threads = 256; // a warp for each tile
 
+// A schedule, and what it is made from.
 struct map_params {
     spops_igemm_schedule s;
     const int *num_rows;
@@ -23,6 +27,8 @@ struct map_params {
     const int *order;
     int *counts, *first, *cost_begin; // [max_tiles], [max_tiles], [max_cost + 1]
 };
+
+typedef spops::batch<map_params, spops::jobs_at_once<map_params>()> map_jobs;
 
 __device__ int tiles_in_use(const map_params &p)
 {
@@ -43,9 +49,14 @@ __device__ __forceinline__ uint32_t or_across_warp(uint32_t bits)
 }
 
 // counts[t]: records of tile t, a warp each.
-__global__ void count_records(const __grid_constant__ map_params p)
+__global__ void __launch_bounds__(count_threads)
+    count_records(const __grid_constant__ map_jobs jobs)
 {
-    const int tile = (blockIdx.x * blockDim.x + threadIdx.x) / 32, lane = threadIdx.x % 32;
+    int32_t block, num_blocks;
+    const map_params &p = spops::job_of_block(jobs, &block, &num_blocks);
+    const int tile = (block * count_threads + threadIdx.x) / 32, lane = threadIdx.x % 32;
+    spops::grid_dependency_wait();
+    spops::grid_launch_dependents();
     if (tile >= tiles_in_use(p)) return;
     int64_t end = (int64_t)(tile + 1) * p.s.tile_rows;
     if (end > *p.num_rows) end = *p.num_rows;
@@ -59,10 +70,13 @@ __global__ void count_records(const __grid_constant__ map_params p)
     if (lane == 0) p.counts[tile] = max(count, 1);
 }
 
-// first: sums of counts; cost_begin[c]: how many tiles have more than c records. One block.
-__global__ void __launch_bounds__(scan_threads) scan_records(const __grid_constant__ map_params p)
+// first: sums of counts; cost_begin[c]: how many tiles have more than c records. A block a job.
+__global__ void __launch_bounds__(scan_threads) scan_records(const __grid_constant__ map_jobs jobs)
 {
     __shared__ int tiles_of[max_cost + 1];
+    const map_params &p = jobs.job[blockIdx.x];
+    spops::grid_dependency_wait();
+    spops::grid_launch_dependents();
     const int num_tiles = tiles_in_use(p);
     for (int c = threadIdx.x; c <= max_cost; c += scan_threads)
         tiles_of[c] = 0;
@@ -84,9 +98,13 @@ __global__ void __launch_bounds__(scan_threads) scan_records(const __grid_consta
 }
 
 // tiles: those with most records first, else as they lie. A warp for each cost.
-__global__ void order_tiles(const __grid_constant__ map_params p)
+__global__ void __launch_bounds__(32) order_tiles(const __grid_constant__ map_jobs jobs)
 {
-    const int cost = (blockIdx.x * blockDim.x + threadIdx.x) / 32 + 1, lane = threadIdx.x % 32;
+    int32_t block, num_blocks;
+    const map_params &p = spops::job_of_block(jobs, &block, &num_blocks);
+    const int cost = block + 1, lane = threadIdx.x;
+    spops::grid_dependency_wait();
+    spops::grid_launch_dependents();
     const int num_tiles = *p.s.num_tiles;
     if (cost > max_cost) return;
     int at = p.cost_begin[cost];
@@ -105,13 +123,17 @@ __global__ void order_tiles(const __grid_constant__ map_params p)
 
 // The records of a tile, a block each: 32 taps at a time by way of shared memory, because the table
 // has the taps of a row together and a record the rows of a tap.
-__global__ void __launch_bounds__(fill_threads) fill_records(const __grid_constant__ map_params p)
+__global__ void __launch_bounds__(fill_threads) fill_records(const __grid_constant__ map_jobs jobs)
 {
     __shared__ int rows[max_groups * group_rows];
     __shared__ int taken[max_groups * group_rows][33];
     __shared__ uint32_t group_taps[max_groups];
-    const int tile = blockIdx.x, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    int32_t tile, num_blocks;
+    const map_params &p = spops::job_of_block(jobs, &tile, &num_blocks);
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int tile_rows = p.s.tile_rows, record_ints = head + tile_rows;
+    spops::grid_dependency_wait();
+    spops::grid_launch_dependents();
     if (tile >= *p.s.num_tiles) return;
 
     for (int r = threadIdx.x; r < tile_rows; r += fill_threads) {
@@ -161,8 +183,10 @@ __global__ void __launch_bounds__(fill_threads) fill_records(const __grid_consta
 
 } // namespace
 
-extern "C" spops_status spops_cuda_igemm_schedule(spops_context *ctx,
-                                                  const spops_igemm_schedule_args *args)
+namespace
+{
+
+map_params params_of(const spops_igemm_schedule_args *args)
 {
     map_params p = {};
     p.s = *args->schedule;
@@ -175,13 +199,43 @@ extern "C" spops_status spops_cuda_igemm_schedule(spops_context *ctx,
     p.counts = args->workspace;
     p.first = p.counts + p.s.max_tiles;
     p.cost_begin = p.first + p.s.max_tiles;
+    return p;
+}
+
+spops_status make_schedules(spops_context *ctx, map_jobs *jobs)
+{
     const char *what = "igemm_schedule: launch";
-    if (p.s.max_tiles == 0 || p.s.num_taps == 0) return SPOPS_STATUS_OK;
-    SPOPS_TRY(spops::launch(ctx, what, count_records, spops::blocks_for(p.s.max_tiles * 32, 256),
-                            256u, p));
-    SPOPS_TRY(spops::launch(ctx, what, scan_records, dim3(1), (unsigned)scan_threads, p));
-    const int costs = p.s.num_taps < max_cost ? p.s.num_taps : max_cost;
-    SPOPS_TRY(spops::launch(ctx, what, order_tiles, dim3((unsigned)costs), 32u, p));
-    return spops::launch(ctx, what, fill_records, dim3((unsigned)p.s.max_tiles),
-                         (unsigned)fill_threads, p);
+    using spops::divide_blocks;
+    using spops::launch;
+    using spops::WAITS_FOR_PREVIOUS;
+    dim3 blocks;
+    if (jobs->num == 0) return SPOPS_STATUS_OK;
+    blocks = divide_blocks(jobs, [](const map_params &p) {
+        return (p.s.max_tiles * 32 + count_threads - 1) / count_threads;
+    });
+    SPOPS_TRY(launch<WAITS_FOR_PREVIOUS>(ctx, what, count_records, blocks, count_threads, *jobs));
+    SPOPS_TRY(launch<WAITS_FOR_PREVIOUS>(ctx, what, scan_records, dim3((unsigned)jobs->num),
+                                         scan_threads, *jobs));
+    blocks = divide_blocks(jobs, [](const map_params &p) {
+        return p.s.num_taps < max_cost ? p.s.num_taps : max_cost;
+    });
+    SPOPS_TRY(launch<WAITS_FOR_PREVIOUS>(ctx, what, order_tiles, blocks, 32u, *jobs));
+    blocks = divide_blocks(jobs, [](const map_params &p) { return p.s.max_tiles; });
+    return launch<WAITS_FOR_PREVIOUS>(ctx, what, fill_records, blocks, fill_threads, *jobs);
+}
+
+} // namespace
+
+extern "C" spops_status spops_cuda_igemm_schedule(spops_context *ctx,
+                                                  const spops_igemm_schedules_args *args)
+{
+    map_jobs jobs = {};
+    for (int i = 0; i < args->num; ++i) {
+        const spops_igemm_schedule *s = args->each[i].schedule;
+        if (s->max_tiles > 0 && s->num_taps > 0) jobs.job[jobs.num++] = params_of(&args->each[i]);
+        if (jobs.num < spops::jobs_at_once<map_params>() && i + 1 < args->num) continue;
+        SPOPS_TRY(make_schedules(ctx, &jobs));
+        jobs.num = 0;
+    }
+    return SPOPS_STATUS_OK;
 }

@@ -190,17 +190,34 @@ typedef struct spops_map_search_args {
     void *workspace;
 } spops_map_search_args;
 
+// Slots that do the same for several maps take their args in a list: maps, or sides of them, that
+// have nothing in common but what they read.
+typedef struct spops_map_searches_args {
+    int32_t num;
+    const spops_map_search_args *each; // [num]
+} spops_map_searches_args;
+
 typedef struct spops_map_reverse_args {
     const spops_map_arrays *map;
     const spops_map_side *from, *to;
     void *workspace;
 } spops_map_reverse_args;
 
+typedef struct spops_map_reverses_args {
+    int32_t num;
+    const spops_map_reverse_args *each; // [num]
+} spops_map_reverses_args;
+
 typedef struct spops_map_order_args {
     const spops_map_arrays *map;
     const spops_map_side *side;
     void *workspace;
 } spops_map_order_args;
+
+typedef struct spops_map_orders_args {
+    int32_t num;
+    const spops_map_order_args *each; // [num]
+} spops_map_orders_args;
 
 typedef struct spops_map_pairs_args {
     const spops_map_arrays *map;

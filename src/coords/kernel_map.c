@@ -325,31 +325,32 @@ fail:
     return status;
 }
 
-// The slots, into a map's own arrays.
-static spops_status search_taps(spops_context *ctx, const spops_kernel_map *map,
-                                const spops_coords *in, const spops_coords *out)
+// The slots, into the maps' own arrays.
+static spops_status search_taps(spops_context *ctx, const spops_kernel_map *const *maps,
+                                const spops_coords *const *in, const spops_coords *const *out,
+                                int32_t num)
 {
-    const spops_map_search_args args = {.in = &in->arrays,
-                                        .out = &out->arrays,
-                                        .map = &map->arrays,
-                                        .workspace = map->backend_workspace};
+    spops_map_search_args each[SPOPS_MAPS_AT_ONCE];
+    const spops_map_searches_args args = {num, each};
+    for (int32_t i = 0; i < num; ++i)
+        each[i] = (spops_map_search_args){.in = &in[i]->arrays,
+                                          .out = &out[i]->arrays,
+                                          .map = &maps[i]->arrays,
+                                          .workspace = maps[i]->backend_workspace};
     return ctx->backend->map_search(ctx, &args);
 }
 
-static spops_status reverse_side(spops_context *ctx, const spops_kernel_map *map,
-                                 const spops_map_side *from, const spops_map_side *to)
+static spops_status reverse_sides(spops_context *ctx, const spops_map_reverse_args *each,
+                                  int32_t num)
 {
-    const spops_map_reverse_args args = {
-        .map = &map->arrays, .from = from, .to = to, .workspace = map->backend_workspace};
-    return ctx->backend->map_reverse(ctx, &args);
+    const spops_map_reverses_args args = {num, each};
+    return num == 0 ? SPOPS_STATUS_OK : ctx->backend->map_reverse(ctx, &args);
 }
 
-static spops_status order_side(spops_context *ctx, const spops_kernel_map *map,
-                               const spops_map_side *side)
+static spops_map_order_args order_of(const spops_kernel_map *map, const spops_map_side *side)
 {
-    const spops_map_order_args args = {
+    return (spops_map_order_args){
         .map = &map->arrays, .side = side, .workspace = map->backend_workspace};
-    return ctx->backend->map_order(ctx, &args);
 }
 
 static spops_status put_pairs(spops_context *ctx, const spops_kernel_map *map)
@@ -358,15 +359,39 @@ static spops_status put_pairs(spops_context *ctx, const spops_kernel_map *map)
     return ctx->backend->map_pairs(ctx, &args);
 }
 
-spops_status spops_map_enqueue_sides(spops_context *ctx, const spops_kernel_map *map)
+spops_status spops_maps_enqueue_sides(spops_context *ctx, const spops_kernel_map *const *maps,
+                                      int32_t num)
 {
-    const spops_map_arrays *a = &map->arrays;
-    const bool reverse = needs_reverse_table(map);
+    spops_map_reverse_args reverses[SPOPS_MAPS_AT_ONCE];
+    spops_map_order_args orders[2 * SPOPS_MAPS_AT_ONCE];
+    int32_t num_reverses = 0;
+    spops_map_orders_args args = {0, orders};
 
-    if (reverse) SPOPS_TRY(reverse_side(ctx, map, &a->out, &a->in));
-    if (!(map->contents & SPOPS_MAP_ORDER)) return SPOPS_STATUS_OK;
-    SPOPS_TRY(order_side(ctx, map, &a->out));
-    return reverse ? order_side(ctx, map, &a->in) : SPOPS_STATUS_OK;
+    for (int32_t i = 0; i < num; ++i) {
+        const spops_kernel_map *map = maps[i];
+        const spops_map_arrays *a = &map->arrays;
+        const bool reverse = needs_reverse_table(map);
+        if (reverse)
+            reverses[num_reverses++] = (spops_map_reverse_args){
+                .map = a, .from = &a->out, .to = &a->in, .workspace = map->backend_workspace};
+        if (!(map->contents & SPOPS_MAP_ORDER)) continue;
+        orders[args.num++] = order_of(map, &a->out);
+        if (reverse) orders[args.num++] = order_of(map, &a->in);
+    }
+    SPOPS_TRY(reverse_sides(ctx, reverses, num_reverses));
+    return args.num == 0 ? SPOPS_STATUS_OK : ctx->backend->map_order(ctx, &args);
+}
+
+spops_status spops_maps_enqueue(spops_context *ctx, const spops_kernel_map *const *maps,
+                                const spops_coords *const *in, const spops_coords *const *out,
+                                int32_t num)
+{
+    if (num == 0) return SPOPS_STATUS_OK;
+    SPOPS_TRY(search_taps(ctx, maps, in, out, num));
+    SPOPS_TRY(spops_maps_enqueue_sides(ctx, maps, num));
+    for (int32_t i = 0; i < num; ++i)
+        if (maps[i]->contents & SPOPS_MAP_PAIRS) SPOPS_TRY(put_pairs(ctx, maps[i]));
+    return SPOPS_STATUS_OK;
 }
 
 static void free_workspace(spops_context *ctx, spops_kernel_map *map)
@@ -435,14 +460,16 @@ spops_status spops_kernel_map_create(spops_context *ctx, spops_kernel_map_kind k
     static const char call[] = "kernel_map_create";
     spops_status status = SPOPS_STATUS_OK;
     spops_map_choices choices;
+    const spops_kernel_map *of_one;
     spops_kernel_map *m = NULL;
 
     SPOPS_BEGIN_CREATE(ctx, call, map);
     SPOPS_TRY(read_between(ctx, call, kind, kernel, in, &out, options, &choices));
     SPOPS_TRY(spops_map_alloc(ctx, call, &choices, in->arrays.max_rows, out->arrays.max_rows, false,
                               NULL, &m));
-    SPOPS_TRY_GOTO(search_taps(ctx, m, in, out), status, fail);
-    SPOPS_TRY_GOTO(spops_map_enqueue_sides(ctx, m), status, fail);
+    of_one = m;
+    SPOPS_TRY_GOTO(search_taps(ctx, &of_one, &in, &out, 1), status, fail);
+    SPOPS_TRY_GOTO(spops_maps_enqueue_sides(ctx, &of_one, 1), status, fail);
     SPOPS_TRY_GOTO(ctx->backend->download(ctx, &m->state, m->arrays.state, sizeof m->state), status,
                    fail);
     SPOPS_TRY_GOTO(spops_map_finish(ctx, call, m), status, fail);
@@ -468,6 +495,8 @@ spops_status spops_kernel_map_create_inverse(spops_context *ctx, const spops_ker
     static const char call[] = "kernel_map_create_inverse";
     spops_status status = SPOPS_STATUS_OK;
     spops_map_choices choices;
+    spops_map_reverse_args reverse;
+    const spops_kernel_map *of_one;
     spops_kernel_map *m = NULL;
     const spops_map_arrays *from;
 
@@ -496,8 +525,13 @@ spops_status spops_kernel_map_create_inverse(spops_context *ctx, const spops_ker
     SPOPS_TRY_GOTO(ctx->backend->copy(ctx, m->arrays.tap_counts, from->tap_counts,
                                       (size_t)from->taps.num_taps * sizeof *from->tap_counts),
                    status, fail);
-    SPOPS_TRY_GOTO(reverse_side(ctx, m, &from->out, &m->arrays.out), status, fail);
-    SPOPS_TRY_GOTO(spops_map_enqueue_sides(ctx, m), status, fail);
+    reverse = (spops_map_reverse_args){.map = &m->arrays,
+                                       .from = &from->out,
+                                       .to = &m->arrays.out,
+                                       .workspace = m->backend_workspace};
+    of_one = m;
+    SPOPS_TRY_GOTO(reverse_sides(ctx, &reverse, 1), status, fail);
+    SPOPS_TRY_GOTO(spops_maps_enqueue_sides(ctx, &of_one, 1), status, fail);
     SPOPS_TRY_GOTO(spops_map_finish(ctx, call, m), status, fail);
     *map = m;
     return SPOPS_STATUS_OK;
@@ -659,6 +693,7 @@ spops_status spops_kernel_map_set(spops_context *ctx, spops_kernel_map *map, con
                                   const spops_coords *out)
 {
     static const char call[] = "kernel_map_set";
+    const spops_kernel_map *of_one;
     const spops_map_arrays *a;
 
     SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
@@ -675,10 +710,8 @@ spops_status spops_kernel_map_set(spops_context *ctx, spops_kernel_map *map, con
                   "%s: in and out have capacities of %" PRId64 " and %" PRId64
                   " rows, expected %" PRId64 " and %" PRId64,
                   call, in->arrays.max_rows, out->arrays.max_rows, a->in.max_rows, a->out.max_rows);
-    SPOPS_TRY(search_taps(ctx, map, in, out));
-    SPOPS_TRY(spops_map_enqueue_sides(ctx, map));
-    if (!(map->contents & SPOPS_MAP_PAIRS)) return SPOPS_STATUS_OK;
-    return put_pairs(ctx, map);
+    of_one = map;
+    return spops_maps_enqueue(ctx, &of_one, &in, &out, 1);
 }
 
 void spops_kernel_map_destroy(spops_kernel_map *map)

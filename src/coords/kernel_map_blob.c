@@ -423,7 +423,8 @@ spops_status spops_kernel_map_load(spops_context *ctx, const spops_coords *in,
         spops_map_alloc(ctx, call, &image.choices, image.num_in, image.num_out, false, NULL, &m),
         status, fail);
     SPOPS_TRY_GOTO(upload_image(ctx, &image, m), status, fail);
-    SPOPS_TRY_GOTO(spops_map_enqueue_sides(ctx, m), status, fail);
+    SPOPS_TRY_GOTO(spops_maps_enqueue_sides(ctx, (const spops_kernel_map *const *)&m, 1), status,
+                   fail);
     SPOPS_TRY_GOTO(spops_map_finish(ctx, call, m), status, fail);
     free_image(ctx, &image);
     *map = m;

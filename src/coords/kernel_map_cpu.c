@@ -239,7 +239,7 @@ static void mask_range(const void *work, int64_t begin, int64_t end)
     fill_masks(w->map, w->side, begin, end);
 }
 
-spops_status spops_cpu_map_search(spops_context *ctx, const spops_map_search_args *args)
+static void search_one(spops_context *ctx, const spops_map_search_args *args)
 {
     const spops_coords_arrays *in = args->in, *out = args->out;
     const spops_map_arrays *map = args->map;
@@ -270,6 +270,12 @@ spops_status spops_cpu_map_search(spops_context *ctx, const spops_map_search_arg
     state.num_out = (int32_t)n;
     state.num_in = in->state->num_rows;
     *map->state = state;
+}
+
+spops_status spops_cpu_map_search(spops_context *ctx, const spops_map_searches_args *args)
+{
+    for (int32_t i = 0; i < args->num; ++i)
+        search_one(ctx, &args->each[i]);
     return SPOPS_STATUS_OK;
 }
 
@@ -284,7 +290,7 @@ static void reverse_range(const void *work, int64_t begin, int64_t end)
         }
 }
 
-spops_status spops_cpu_map_reverse(spops_context *ctx, const spops_map_reverse_args *args)
+static void reverse_one(spops_context *ctx, const spops_map_reverse_args *args)
 {
     const spops_map_arrays *map = args->map;
     const int64_t num_from = *args->from->num_rows, num_to = *args->to->num_rows;
@@ -295,6 +301,12 @@ spops_status spops_cpu_map_reverse(spops_context *ctx, const spops_map_reverse_a
     spops_parallel_for(to_team, num_to, 0, clear_range, &work);
     spops_parallel_for(from_team, num_from, 0, reverse_range, &work);
     spops_parallel_for(to_team, num_to, 0, mask_range, &work);
+}
+
+spops_status spops_cpu_map_reverse(spops_context *ctx, const spops_map_reverses_args *args)
+{
+    for (int32_t i = 0; i < args->num; ++i)
+        reverse_one(ctx, &args->each[i]);
     return SPOPS_STATUS_OK;
 }
 
@@ -376,7 +388,7 @@ static void masks_of_tiles(const void *work, int64_t begin, int64_t end)
     }
 }
 
-spops_status spops_cpu_map_order(spops_context *ctx, const spops_map_order_args *args)
+static void order_one(spops_context *ctx, const spops_map_order_args *args)
 {
     const spops_map_arrays *map = args->map;
     const spops_map_side *side = args->side;
@@ -393,6 +405,12 @@ spops_status spops_cpu_map_order(spops_context *ctx, const spops_map_order_args 
     if (n > 0) memcpy(side->order, w.sort.values[sorted], (size_t)n * sizeof *side->order);
     spops_parallel_for(team, side->num_tiles, 0, masks_of_tiles, &work);
     order_tiles(map, side, w.counts); // MAX_PARTS * num_taps counters, num_taps + 1 are needed
+}
+
+spops_status spops_cpu_map_order(spops_context *ctx, const spops_map_orders_args *args)
+{
+    for (int32_t i = 0; i < args->num; ++i)
+        order_one(ctx, &args->each[i]);
     return SPOPS_STATUS_OK;
 }
 

@@ -46,8 +46,18 @@ spops_status spops_map_alloc(spops_context *ctx, const char *call, const spops_m
                              int64_t num_in, int64_t num_out, bool refillable,
                              spops_placement *place, spops_kernel_map **out);
 
-// Enqueue all that follows from out.table, out.masks and tap_counts but the pairs.
-spops_status spops_map_enqueue_sides(spops_context *ctx, const spops_kernel_map *map);
+enum { SPOPS_MAPS_AT_ONCE = 16 };
+
+// Enqueue all that follows from out.table, out.masks and tap_counts of several maps, at most
+// SPOPS_MAPS_AT_ONCE, but the pairs.
+spops_status spops_maps_enqueue_sides(spops_context *ctx, const spops_kernel_map *const *maps,
+                                      int32_t num);
+
+// Enqueue the refills of several maps, at most SPOPS_MAPS_AT_ONCE; map i is between in[i] and out[i],
+// all of them checked.
+spops_status spops_maps_enqueue(spops_context *ctx, const spops_kernel_map *const *maps,
+                                const spops_coords *const *in, const spops_coords *const *out,
+                                int32_t num);
 
 // After that, of a map that is not refillable and whose host state is there: its pairs. Waits, and
 // frees the workspace.

@@ -11,6 +11,8 @@
 
 enum { MAX_LEVELS = SPOPS_PYRAMID_MAX_LEVELS };
 
+_Static_assert(2 * MAX_LEVELS <= SPOPS_MAPS_AT_ONCE, "a map within and one down for each level");
+
 struct spops_pyramid {
     spops_context *ctx; // made it, frees it
     int32_t num_levels;
@@ -218,6 +220,9 @@ static spops_status check_pyramid(spops_context *ctx, const char *call,
 spops_status spops_pyramid_set(spops_context *ctx, spops_pyramid *p)
 {
     static const char call[] = "pyramid_set";
+    const spops_kernel_map *maps[SPOPS_MAPS_AT_ONCE];
+    const spops_coords *in[SPOPS_MAPS_AT_ONCE], *out[SPOPS_MAPS_AT_ONCE];
+    int32_t num = 0;
 
     SPOPS_TRY(check_pyramid(ctx, call, p));
     SPOPS_REQUIRE(ctx, p->refillable, "%s: the pyramid was not made by pyramid_reserve", call);
@@ -225,13 +230,19 @@ spops_status spops_pyramid_set(spops_context *ctx, spops_pyramid *p)
         SPOPS_TRY(spops_coords_set_downsampled(ctx, p->own[level], p->levels[level - 1],
                                                &p->down_kernels[level - 1]));
     for (int32_t level = 0; level < p->num_levels; ++level) {
-        if (p->within[level] != NULL)
-            SPOPS_TRY(spops_kernel_map_set(ctx, p->within[level], p->levels[level], NULL));
-        if (p->down[level] != NULL)
-            SPOPS_TRY(
-                spops_kernel_map_set(ctx, p->down[level], p->levels[level], p->levels[level + 1]));
+        if (p->within[level] != NULL) {
+            maps[num] = p->within[level];
+            in[num] = out[num] = p->levels[level];
+            ++num;
+        }
+        if (p->down[level] != NULL) {
+            maps[num] = p->down[level];
+            in[num] = p->levels[level];
+            out[num] = p->levels[level + 1];
+            ++num;
+        }
     }
-    return SPOPS_STATUS_OK;
+    return spops_maps_enqueue(ctx, maps, in, out, num);
 }
 
 void spops_pyramid_destroy(spops_pyramid *pyramid)

@@ -56,6 +56,12 @@ typedef struct spops_igemm_schedule_args {
     int32_t *workspace;    // [SPOPS_IGEMM_WORKSPACE(max_tiles)]
 } spops_igemm_schedule_args;
 
+// Several schedules, made in the launches of one. Each has a workspace of its own.
+typedef struct spops_igemm_schedules_args {
+    int32_t num;
+    const spops_igemm_schedule_args *each; // [num]
+} spops_igemm_schedules_args;
+
 // out[i] = finish(sum over taps k of x[row of i at k] * W[k]), with
 //     finish(a)[c] = relu((a[c] + bias[c]) * scale[c] + shift[c] + residual[i, c]),
 // parts that are NULL or 0 left out. W is [num_taps][C_in][C_out], dense; the sum is in f32. With

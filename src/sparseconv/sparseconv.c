@@ -41,7 +41,7 @@ struct spops_sparseconv {
     bool has_igemm;   // its schedules are there, those of SIDE_IN with backward
     bool in_mirrored; // SIDE_IN runs on the schedules of SIDE_OUT
     spops_igemm_schedule schedules[NUM_SIDES][NUM_TILE_SIZES];
-    int32_t *workspace; // of making them
+    int32_t *workspaces[NUM_SIDES][NUM_TILE_SIZES]; // of making them
     void *block;
     size_t block_bytes;
     size_t igemm_scratch_bytes;
@@ -110,7 +110,6 @@ static void carve_schedules(spops_sparseconv *conv, spops_carver *c)
 {
     static const int32_t tile_rows[NUM_TILE_SIZES] = {128, 256};
     const int sides = conv->backward && !conv->in_mirrored ? NUM_SIDES : 1;
-    int64_t most_tiles = 0;
 
     for (int side = 0; side < sides; ++side) {
         const int64_t max_rows = side_of(conv, side)->max_rows;
@@ -125,10 +124,10 @@ static void carve_schedules(spops_sparseconv *conv, spops_carver *c)
             s->out_rows = spops_carve(c, s->max_tiles, s->tile_rows, sizeof *s->out_rows);
             s->records = spops_carve(c, s->max_records, SPOPS_IGEMM_RECORD_HEAD + s->tile_rows,
                                      sizeof *s->records);
-            if (s->max_tiles > most_tiles) most_tiles = s->max_tiles;
+            conv->workspaces[side][size] =
+                spops_carve(c, SPOPS_IGEMM_WORKSPACE(s->max_tiles), 1, sizeof(int32_t));
         }
     }
-    conv->workspace = spops_carve(c, SPOPS_IGEMM_WORKSPACE(most_tiles), 1, sizeof *conv->workspace);
 }
 
 // Whether the plan can have IMPLICIT_GEMM. If it was asked for by name, no is a failure.
@@ -166,14 +165,19 @@ static spops_status plan_igemm(spops_context *ctx, const char *call, spops_spars
     return spops_context_grow(ctx, conv->igemm_scratch_bytes);
 }
 
-static spops_status set_schedules(spops_context *ctx, const spops_sparseconv *conv)
+enum { MAX_SCHEDULES = NUM_SIDES * NUM_TILE_SIZES }; // of a plan
+
+// What a plan's schedules are made from; returns how many there are.
+static int32_t schedules_of(const spops_sparseconv *conv,
+                            spops_igemm_schedule_args args[MAX_SCHEDULES])
 {
     const int sides = conv->backward && !conv->in_mirrored ? NUM_SIDES : 1;
+    int32_t n = 0;
 
     for (int side = 0; conv->has_igemm && side < sides; ++side) {
         const spops_kernel_map_side *of = side_of(conv, side);
-        for (int size = 0; size < NUM_TILE_SIZES; ++size) {
-            const spops_igemm_schedule_args args = {.schedule = &conv->schedules[side][size],
+        for (int size = 0; size < NUM_TILE_SIZES; ++size)
+            args[n++] = (spops_igemm_schedule_args){.schedule = &conv->schedules[side][size],
                                                     .max_rows = of->max_rows,
                                                     .num_rows = of->num_rows,
                                                     .table = of->table,
@@ -181,11 +185,16 @@ static spops_status set_schedules(spops_context *ctx, const spops_sparseconv *co
                                                     .mask_words = conv->view.mask_words,
                                                     .masks = of->masks,
                                                     .order = of->order,
-                                                    .workspace = conv->workspace};
-            SPOPS_TRY(ctx->backend->igemm_schedule(ctx, &args));
-        }
+                                                    .workspace = conv->workspaces[side][size]};
     }
-    return SPOPS_STATUS_OK;
+    return n;
+}
+
+static spops_status make_schedules(spops_context *ctx, const spops_igemm_schedule_args *args,
+                                   int32_t num)
+{
+    const spops_igemm_schedules_args all = {num, args};
+    return num == 0 ? SPOPS_STATUS_OK : ctx->backend->igemm_schedule(ctx, &all);
 }
 
 // ---- Gather-matmul-scatter ----------------------------------------------------------------------
@@ -429,10 +438,35 @@ spops_status spops_sparseconv_set(spops_context *ctx, spops_sparseconv *conv)
 
     SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
     SPOPS_TRY(check_plan(ctx, call, conv));
-    SPOPS_TRY(set_schedules(ctx, conv));
-    if (conv->triplets == NULL) return SPOPS_STATUS_OK;
-    return spops_triplets_set_offsets(ctx, conv->triplets, conv->view.tap_offsets,
-                                      conv->view.out_rows, conv->view.in_rows);
+    return spops_sparseconv_set_all(ctx, 1, &conv);
+}
+
+spops_status spops_sparseconv_set_all(spops_context *ctx, int32_t num_convs,
+                                      spops_sparseconv *const *convs)
+{
+    static const char call[] = "sparseconv_set_all";
+    enum { AT_ONCE = 16 * MAX_SCHEDULES };
+    spops_igemm_schedule_args args[AT_ONCE];
+    int32_t n = 0;
+
+    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_REQUIRE(ctx, num_convs >= 0, "%s: num_convs is %" PRId32 ", expected 0 or more", call,
+                  num_convs);
+    SPOPS_REQUIRE(ctx, convs != NULL || num_convs == 0, "%s: convs is NULL", call);
+    for (int32_t i = 0; i < num_convs; ++i)
+        SPOPS_TRY(check_plan(ctx, call, convs[i]));
+    for (int32_t i = 0; i < num_convs; ++i) {
+        n += schedules_of(convs[i], args + n);
+        if (n + MAX_SCHEDULES <= AT_ONCE && i + 1 < num_convs) continue;
+        SPOPS_TRY(make_schedules(ctx, args, n));
+        n = 0;
+    }
+    for (int32_t i = 0; i < num_convs; ++i)
+        if (convs[i]->triplets != NULL)
+            SPOPS_TRY(spops_triplets_set_offsets(ctx, convs[i]->triplets,
+                                                 convs[i]->view.tap_offsets,
+                                                 convs[i]->view.out_rows, convs[i]->view.in_rows));
+    return SPOPS_STATUS_OK;
 }
 
 size_t spops_sparseconv_scratch_bytes(const spops_sparseconv *conv)
