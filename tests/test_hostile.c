@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "spops/spops.h"
+#include "support/device.h"
 #include "tests/support/checked_alloc.h"
 
 static spops_context *open_context(checked_alloc *memory)
@@ -120,6 +121,78 @@ Test(hostile, scratch_of_a_scene_that_grows)
     free(offsets);
     spops_context_destroy(ctx);
     checked_alloc_finish(&memory, "scratch_of_a_scene_that_grows");
+}
+
+// A captured graph goes on working in the scratch that it was captured with, whatever the context does
+// since; scratch that no graph holds is given back.
+Test(hostile, scratch_of_a_captured_graph)
+{
+    enum { TERMS = 100000, COLS = 32 };
+    static float x[TERMS][COLS], out[COLS];
+    static const int32_t offsets[] = {0, TERMS};
+    const spops_backend_kind cuda = SPOPS_BACKEND_CUDA;
+    spops_context_options options = spops_context_options_default();
+    spops_context *ctx = NULL;
+    spops_segments *segments = NULL;
+    device_graph *graph = NULL;
+    checked_alloc memory;
+    void *stream = NULL, *x_there = NULL, *out_there = NULL, *offsets_there = NULL, *other = NULL;
+    if (!device_has_cuda()) cr_skip_test("no CUDA device");
+    checked_alloc_init(&memory);
+    cr_assert(device_stream_create(cuda, &stream));
+    options.backend = cuda;
+    options.stream = stream;
+    options.allocator = checked_alloc_hooks(&memory);
+    cr_assert_eq(spops_context_create(&options, &ctx), SPOPS_STATUS_OK, "%s",
+                 spops_last_error(NULL));
+    for (int i = 0; i < TERMS; ++i)
+        for (int c = 0; c < COLS; ++c)
+            x[i][c] = 1.0f;
+    cr_assert(device_alloc(cuda, sizeof x, &x_there) && device_alloc(cuda, sizeof out, &out_there));
+    cr_assert(device_alloc(cuda, sizeof offsets, &offsets_there));
+    cr_assert(device_upload(cuda, x_there, x, sizeof x));
+    cr_assert(device_upload(cuda, offsets_there, offsets, sizeof offsets));
+    const int32_t *where = offsets_there;
+    cr_assert_eq(spops_segments_create(ctx, 1, where, NULL, &segments), SPOPS_STATUS_OK, "%s",
+                 spops_last_error(ctx));
+    const size_t bytes = spops_segments_scratch_bytes(segments);
+    const spops_matrix rows = spops_matrix_dense(x_there, TERMS, COLS, SPOPS_DTYPE_F32);
+    const spops_matrix sums = spops_matrix_dense(out_there, 1, COLS, SPOPS_DTYPE_F32);
+    cr_assert_gt(bytes, 0, "the segment is not split");
+
+    // Before it is captured, what is outgrown goes.
+    cr_assert_eq(spops_segreduce_execute(ctx, segments, SPOPS_REDUCE_SUM, rows, NULL, sums, NULL),
+                 SPOPS_STATUS_OK);
+    const int64_t live = memory.live;
+    cr_assert_eq(spops_context_reserve(ctx, 2 * bytes), SPOPS_STATUS_OK);
+    cr_assert_eq(memory.live, live);
+
+    cr_assert(device_capture_begin(stream));
+    cr_assert_eq(spops_segreduce_execute(ctx, segments, SPOPS_REDUCE_SUM, rows, NULL, sums, NULL),
+                 SPOPS_STATUS_OK, "%s", spops_last_error(ctx));
+    cr_assert(device_capture_end(stream, &graph));
+    for (size_t larger = 4; larger <= 64; larger *= 2)
+        cr_assert_eq(spops_context_reserve(ctx, larger * bytes), SPOPS_STATUS_OK, "%s",
+                     spops_last_error(ctx));
+    cr_assert_eq(memory.live, live + 2, "the block of the graph, and what describes it");
+    cr_assert(device_alloc(cuda, 64 * bytes, &other) && device_fill(cuda, other, 0xff, 64 * bytes));
+    for (int i = 0; i < 3; ++i) {
+        cr_assert(device_fill(cuda, out_there, 0xff, sizeof out));
+        cr_assert(device_graph_launch(graph, stream) && device_stream_wait(cuda, stream));
+        cr_assert(device_download(cuda, out, out_there, sizeof out));
+        for (int c = 0; c < COLS; ++c)
+            cr_assert_eq(out[c], (float)TERMS);
+    }
+    checked_alloc_check(&memory, "scratch_of_a_captured_graph");
+    device_graph_destroy(graph);
+    spops_segments_destroy(segments);
+    spops_context_destroy(ctx);
+    checked_alloc_finish(&memory, "scratch_of_a_captured_graph");
+    device_free(cuda, other);
+    device_free(cuda, offsets_there);
+    device_free(cuda, out_there);
+    device_free(cuda, x_there);
+    device_stream_destroy(cuda, stream);
 }
 
 // Terms in segment order are not sorted, and need no memory to sort them in.

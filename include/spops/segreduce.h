@@ -25,7 +25,15 @@ SPOPS_EXTERN_C_BEGIN
  * Memory    Where ctx runs: device memory for CUDA, host memory for CPU. No pointer is kept.
  * Stream    Enqueues on ctx's stream and returns. Allocates nothing, waits for nothing, capturable.
  * Scratch   spops_segments_scratch_bytes(segments), reserved in ctx beforehand.
- * Numerics  Accumulates in f32 in an order the plan fixes: same bits on every run and thread count.
+ * Numerics  In an order that the plan fixes: same bits on every run and thread count. Which bits other
+ *           processors give: docs/reproducibility.md.
+ *
+ *           Sums. Let S be the sum of the magnitudes of a segment's n terms. Before it is rounded to
+ *           the dtype of out, a SUM differs from the exact one by at most r 2^-24 S, and a MEAN by at
+ *           most (r + 2) 2^-24 S / n, where r counts the roundings to f32 that a term meets. On the
+ *           CPU sums of many terms go on in f64: r = 2 for rows of up to 8 columns, and
+ *           min(n, 64) + 2 for wider ones, however long a segment is. On CUDA
+ *           r = min(n, max(256, max_terms / 2048) + 4096) + 2 at most.
  * Errors    INVALID_ARGUMENT (shape, dtype, stride), SCRATCH_TOO_SMALL, NOT_SUPPORTED, CUDA.
  *           After any but CUDA, nothing was enqueued and out is untouched.
  * Threads   One thread at a time per ctx; segments may be shared.
@@ -55,7 +63,9 @@ SPOPS_API spops_status spops_segreduce_execute(spops_context *ctx, const spops_s
  * The plan must have been built with the gradients asked for.
  *
  * Scratch   spops_segments_scratch_bytes(segments), reserved in ctx beforehand.
- * Numerics  Accumulates in f32 in an order the plan fixes, without atomics on outputs.
+ * Numerics  In an order that the plan fixes, without atomics on outputs. Sums as above; a term's
+ *           gradient is computed in f32, and grad_w on the CPU sums at most 16 terms, or cols / 16
+ *           products of one, in f32 before it goes on in f64.
  * Errors    As spops_segreduce_execute; INVALID_ARGUMENT also for a plan without these gradients,
  *           NOT_SUPPORTED also for a reduction registered without grad.
  *

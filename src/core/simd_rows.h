@@ -57,6 +57,17 @@
 #define SPOPS_SIMD_LANES 4
 #endif
 
+// a * b + c, rounded once where the processor can; else twice. Sources are compiled without contraction,
+// so that this alone makes instruction sets differ: those with it from those without.
+SPOPS_INLINE float spops_multiply_add(float a, float b, float c)
+{
+#if defined(__FMA__) || defined(__ARM_FEATURE_FMA)
+    return __builtin_fmaf(a, b, c);
+#else
+    return a * b + c;
+#endif
+}
+
 // ---- One element --------------------------------------------------------------------------------
 
 SPOPS_INLINE size_t spops_element_bytes(int dtype)
@@ -194,6 +205,10 @@ SPOPS_INLINE void spops_load_lanes(int dtype, int width, const char *src, float 
         for (; c + 8 <= width; c += 8) {
             const __m128i half = _mm_loadu_si128((const __m128i *)(const void *)(src + 2 * c));
             _mm256_storeu_ps(dst + c, _mm256_cvtph_ps(half));
+        }
+        for (; c + 4 <= width; c += 4) {
+            const __m128i half = _mm_loadl_epi64((const __m128i *)(const void *)(src + 2 * c));
+            _mm_storeu_ps(dst + c, _mm_cvtph_ps(half));
         }
     }
     if (dtype == SPOPS_DTYPE_BF16) { // the upper halves of f32

@@ -73,33 +73,73 @@ SPOPS_INLINE void reduce_block(int op, int xtype, finisher to, int width,
     const char *x = spops_element(xtype, args->x, 0, col);
     const weights w = weights_of(args->x, args->w);
     cursor at = cursor_at(args->lists, begin);
+    const bool totals = is_sum(op) && (partial != NULL || end - begin > SUM_TERMS);
+    double total[MAX_WIDTH];
     accumulators acc;
+    int64_t p = begin;
 
-#pragma omp simd
-    for (int c = 0; c < width; ++c)
-        put(&acc, c, identity(op));
-    for (int64_t p = begin; p < end; ++p, cursor_step(&at)) {
-        const float weight = weight_at(xtype, false, &w, cursor_b(&at));
-        const int32_t term = cursor_term(&at);
-        float v[MAX_WIDTH];
-        spops_load_lanes(xtype, width, x + cursor_a(&at) * row_bytes, v);
+    if (totals) clear_totals(width, total);
+    do {
+        const int64_t stop = is_sum(op) ? sum_end(p, end) : end;
 #pragma omp simd
         for (int c = 0; c < width; ++c)
-            put(&acc, c, combine(op, get(&acc, c), lift(op, weight * v[c], term)));
-    }
-    if (partial != NULL) {
+            put(&acc, c, identity(op));
+        for (; p < stop; ++p, cursor_step(&at)) {
+            const float weight = weight_at(xtype, false, &w, cursor_b(&at));
+            const int32_t term = cursor_term(&at);
+            float v[MAX_WIDTH];
+            spops_load_lanes(xtype, width, x + cursor_a(&at) * row_bytes, v);
+#pragma omp simd
+            for (int c = 0; c < width; ++c) {
+                if (is_sum(op))
+                    acc.first[c] = spops_multiply_add(weight, v[c], acc.first[c]);
+                else
+                    put(&acc, c, combine(op, get(&acc, c), lift(op, weight * v[c], term)));
+            }
+        }
+        if (totals) add_totals(width, acc.first, total);
+    } while (p < end);
+    if (partial != NULL && is_sum(op)) {
+        memcpy((double *)(void *)partial + col, total, (size_t)width * sizeof *total);
+    } else if (partial != NULL) {
 #pragma omp simd
         for (int c = 0; c < width; ++c)
             store_state(op, get(&acc, c), partial + (size_t)(col + c) * state_bytes(op));
     } else {
+        if (totals) round_totals(width, total, acc.first);
         finish(to, width, args, out_row, col, end - begin, &acc);
     }
+}
+
+SPOPS_INLINE void narrow_block(int op, int xtype, finisher to, int width,
+                               const spops_segreduce_args *args, int64_t out_row, int64_t begin,
+                               int64_t end, int64_t col, char *partial)
+{
+    double total[NARROW_COLS];
+    accumulators acc;
+
+    add_narrow(xtype, false, width, args, begin, end, col, total);
+    if (partial != NULL) {
+        memcpy((double *)(void *)partial + col, total, (size_t)width * sizeof *total);
+        return;
+    }
+#pragma omp simd
+    for (int c = 0; c < width; ++c)
+        put(&acc, c, lift(op, (float)total[c], 0));
+    finish(to, width, args, out_row, col, end - begin, &acc);
 }
 
 SPOPS_INLINE void reduce_range(int op, int xtype, finisher to, const spops_segreduce_args *args,
                                int64_t out_row, int64_t begin, int64_t end, char *partial)
 {
     const int64_t cols = args->x.cols;
+    if (is_sum(op) && cols <= NARROW_COLS) {
+#define BLOCK(width, col)                                                                          \
+    narrow_block(op, xtype, to, width, args, out_row, begin, end, col, partial)
+        FOR_EACH_NARROW_BLOCK(cols, BLOCK)
+#undef BLOCK
+        return;
+    }
 #define BLOCK(width, col)                                                                          \
     reduce_block(op, xtype, to, width, args, out_row, begin, end, col, partial)
     FOR_EACH_BLOCK(cols, wide_of(op), BLOCK)
@@ -109,20 +149,31 @@ SPOPS_INLINE void reduce_range(int op, int xtype, finisher to, const spops_segre
 SPOPS_INLINE void split_block(int op, finisher to, int width, const spops_segreduce_args *args,
                               const spops_split_segment *split, int64_t col)
 {
-    const size_t piece_bytes = (size_t)args->x.cols * state_bytes(op);
+    const size_t piece_bytes = (size_t)args->x.cols * piece_bytes_of(op);
     const char *partial = (const char *)args->partials + (size_t)split->first_piece * piece_bytes +
-                          (size_t)col * state_bytes(op);
+                          (size_t)col * piece_bytes_of(op);
     accumulators acc;
 
+    if (is_sum(op)) {
+        double total[MAX_WIDTH];
+        load_totals(width, (const double *)(const void *)partial, total);
+        for (int32_t i = 1; i < split->num_pieces; ++i) {
+            partial += piece_bytes;
+            add_piece(width, (const double *)(const void *)partial, total);
+        }
+        round_totals(width, total, acc.first);
+        memset(acc.second, 0, sizeof acc.second);
+    } else {
 #pragma omp simd
-    for (int c = 0; c < width; ++c)
-        put(&acc, c, load_state(op, partial + (size_t)c * state_bytes(op)));
-    for (int32_t i = 1; i < split->num_pieces; ++i) {
-        partial += piece_bytes;
+        for (int c = 0; c < width; ++c)
+            put(&acc, c, load_state(op, partial + (size_t)c * state_bytes(op)));
+        for (int32_t i = 1; i < split->num_pieces; ++i) {
+            partial += piece_bytes;
 #pragma omp simd
-        for (int c = 0; c < width; ++c) {
-            const state b = load_state(op, partial + (size_t)c * state_bytes(op));
-            put(&acc, c, combine(op, get(&acc, c), b));
+            for (int c = 0; c < width; ++c) {
+                const state b = load_state(op, partial + (size_t)c * state_bytes(op));
+                put(&acc, c, combine(op, get(&acc, c), b));
+            }
         }
     }
     finish(to, width, args, split->segment, col, split->count, &acc);

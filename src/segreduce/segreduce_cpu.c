@@ -267,7 +267,7 @@ static void choose_reduce(const spops_context *ctx, const spops_segreduce_args *
                : &spops_segreduce_plain_table_of(ctx)->of[args->reduce];
     kernels->range = functions->range[args->x.dtype];
     kernels->split = functions->split;
-    kernels->piece_bytes = (size_t)args->x.cols * functions->state_bytes;
+    kernels->piece_bytes = (size_t)args->x.cols * functions->piece_bytes;
 }
 
 // Whether SUM is asked for more than one dtype of rows and outputs.
@@ -284,7 +284,7 @@ static void choose_sum(const spops_context *ctx, const spops_segreduce_args *arg
     const spops_segsum_table *table = spops_segsum_table_of(ctx);
     kernels->range = table->range[args->x.dtype];
     kernels->split = table->split;
-    kernels->piece_bytes = (size_t)args->x.cols * sizeof(float);
+    kernels->piece_bytes = (size_t)args->x.cols * sizeof(double);
 }
 
 typedef struct decode_work {
@@ -345,14 +345,24 @@ typedef struct grad_kernels {
     spops_grad_range range;
 } grad_kernels;
 
+// n totals, at most CUSTOM_COLS, to columns from `col` on.
+static void store_totals(const spops_rows_table *table, spops_matrix m, int64_t row, int64_t col,
+                         int64_t n, const double *total)
+{
+    float v[CUSTOM_COLS];
+    for (int64_t c = 0; c < n; ++c)
+        v[c] = (float)total[c];
+    table->store(m.dtype, v, n, element(m, row, col));
+}
+
 static void custom_grad_range(const spops_grad_args *args, const spops_rows_table *table,
-                              int64_t out_row, int64_t begin, int64_t end, float *partial)
+                              int64_t out_row, int64_t begin, int64_t end, double *partial)
 {
     const spops_reduce_desc *desc = &args->custom->desc;
     for (int64_t col = 0; col < args->x.cols; col += CUSTOM_COLS) {
         const int64_t left = args->x.cols - col, n = left < CUSTOM_COLS ? left : CUSTOM_COLS;
         _Alignas(64) char state[CUSTOM_COLS * SPOPS_REDUCE_STATE_BYTES_MAX];
-        float acc[CUSTOM_COLS] = {0.0f};
+        double acc[CUSTOM_COLS] = {0.0};
         float x[CUSTOM_COLS], v[CUSTOM_COLS], dv[CUSTOM_COLS], grad_out[CUSTOM_COLS];
         table->load(args->x.dtype, element(args->x, out_row, col), n, x);
         for (int64_t p = begin; p < end; ++p) {
@@ -368,17 +378,17 @@ static void custom_grad_range(const spops_grad_args *args, const spops_rows_tabl
             desc->grad(desc->user, n, v, term_of(args->lists, p), state, count, dv);
             table->load(args->grad_out.dtype, element(args->grad_out, s, col), n, grad_out);
             for (int64_t c = 0; c < n; ++c)
-                acc[c] += weight * (dv[c] * grad_out[c]);
+                acc[c] += (double)(weight * (dv[c] * grad_out[c]));
         }
         if (partial != NULL)
-            memcpy(partial + col, acc, (size_t)n * sizeof(float));
+            memcpy(partial + col, acc, (size_t)n * sizeof *acc);
         else
-            table->store(args->grad.dtype, acc, n, element(args->grad, out_row, col));
+            store_totals(table, args->grad, out_row, col, n, acc);
     }
 }
 
 static void grad_range(const walk *work, int64_t out_row, int64_t begin, int64_t end,
-                       float *partial)
+                       double *partial)
 {
     const spops_grad_args *args = (const spops_grad_args *)work->args;
     const grad_kernels *k = (const grad_kernels *)work->kernels;
@@ -397,7 +407,7 @@ static void grad_piece(const walk *work, int64_t piece, const spops_work_item *e
 {
     const spops_grad_args *args = (const spops_grad_args *)work->args;
     grad_range(work, entry->segment, entry->begin, (int64_t)entry->begin + entry->count,
-               (float *)args->partials + piece * args->x.cols);
+               (double *)args->partials + piece * args->x.cols);
 }
 
 static void grad_split(const walk *work, const spops_split_segment *split)
@@ -406,16 +416,16 @@ static void grad_split(const walk *work, const spops_split_segment *split)
     const grad_kernels *k = (const grad_kernels *)work->kernels;
     for (int64_t col = 0; col < args->x.cols; col += CUSTOM_COLS) {
         const int64_t left = args->x.cols - col, n = left < CUSTOM_COLS ? left : CUSTOM_COLS;
-        const float *partial =
-            (const float *)args->partials + (int64_t)split->first_piece * args->x.cols + col;
-        float acc[CUSTOM_COLS];
-        memcpy(acc, partial, (size_t)n * sizeof(float));
+        const double *partial =
+            (const double *)args->partials + (int64_t)split->first_piece * args->x.cols + col;
+        double acc[CUSTOM_COLS];
+        memcpy(acc, partial, (size_t)n * sizeof *acc);
         for (int32_t i = 1; i < split->num_pieces; ++i) {
             partial += args->x.cols;
             for (int64_t c = 0; c < n; ++c)
                 acc[c] += partial[c];
         }
-        k->table->store(args->grad.dtype, acc, n, element(args->grad, split->segment, col));
+        store_totals(k->table, args->grad, split->segment, col, n, acc);
     }
 }
 
@@ -441,7 +451,7 @@ typedef struct dot_kernels {
 } dot_kernels;
 
 // Sum of v[0 .. n-1], n a power of two, by halves. v is overwritten.
-static float sum_by_halves(float *v, int64_t n)
+static double sum_by_halves(double *v, int64_t n)
 {
     for (int64_t half = n / 2; half > 0; half /= 2) {
         for (int64_t i = 0; i < half; ++i)
@@ -450,12 +460,12 @@ static float sum_by_halves(float *v, int64_t n)
     return v[0];
 }
 
-static float custom_dot_range(const spops_grad_args *args, const spops_rows_table *table,
-                              int64_t out_row, int64_t begin, int64_t end)
+static double custom_dot_range(const spops_grad_args *args, const spops_rows_table *table,
+                               int64_t out_row, int64_t begin, int64_t end)
 {
     const spops_reduce_desc *desc = &args->custom->desc;
     const float weight = weight_at(table, args->w, out_row);
-    float acc[CUSTOM_COLS] = {0.0f};
+    double acc[CUSTOM_COLS] = {0.0};
     for (int64_t p = begin; p < end; ++p) {
         const int64_t j = pair_of(args->lists, p, 0), s = pair_of(args->lists, p, 1);
         const int64_t count = (int64_t)args->segment_offsets[s + 1] - args->segment_offsets[s];
@@ -473,13 +483,13 @@ static float custom_dot_range(const spops_grad_args *args, const spops_rows_tabl
             desc->grad(desc->user, n, v, term_of(args->lists, p), state, count, dv);
             table->load(args->grad_out.dtype, element(args->grad_out, s, col), n, grad_out);
             for (int64_t c = 0; c < n; ++c)
-                acc[c] += x[c] * (dv[c] * grad_out[c]);
+                acc[c] += (double)(x[c] * (dv[c] * grad_out[c]));
         }
     }
     return sum_by_halves(acc, CUSTOM_COLS);
 }
 
-static float dot_range(const walk *work, int64_t out_row, int64_t begin, int64_t end)
+static double dot_range(const walk *work, int64_t out_row, int64_t begin, int64_t end)
 {
     const spops_grad_args *args = (const spops_grad_args *)work->args;
     const dot_kernels *k = (const dot_kernels *)work->kernels;
@@ -487,8 +497,9 @@ static float dot_range(const walk *work, int64_t out_row, int64_t begin, int64_t
                                 : k->range(args, out_row, begin, end);
 }
 
-static void store_weight_gradient(const walk *work, int64_t out_row, float value)
+static void store_weight_gradient(const walk *work, int64_t out_row, double total)
 {
+    const float value = (float)total;
     const spops_grad_args *args = (const spops_grad_args *)work->args;
     const dot_kernels *k = (const dot_kernels *)work->kernels;
     spops_matrix grad = args->grad;
@@ -498,21 +509,21 @@ static void store_weight_gradient(const walk *work, int64_t out_row, float value
 
 static void dot_out_row(const walk *work, int64_t out_row, int64_t begin, int64_t end)
 {
-    store_weight_gradient(work, out_row, begin < end ? dot_range(work, out_row, begin, end) : 0.0f);
+    store_weight_gradient(work, out_row, begin < end ? dot_range(work, out_row, begin, end) : 0.0);
 }
 
 static void dot_piece(const walk *work, int64_t piece, const spops_work_item *entry)
 {
     const spops_grad_args *args = (const spops_grad_args *)work->args;
-    ((float *)args->partials)[piece] =
+    ((double *)args->partials)[piece] =
         dot_range(work, entry->segment, entry->begin, (int64_t)entry->begin + entry->count);
 }
 
 static void dot_split(const walk *work, const spops_split_segment *split)
 {
     const spops_grad_args *args = (const spops_grad_args *)work->args;
-    const float *partial = (const float *)args->partials + split->first_piece;
-    float sum = partial[0];
+    const double *partial = (const double *)args->partials + split->first_piece;
+    double sum = partial[0];
     for (int32_t i = 1; i < split->num_pieces; ++i)
         sum += partial[i];
     store_weight_gradient(work, split->segment, sum);

@@ -16,24 +16,24 @@ enum {
 };
 
 // Reduce positions begin .. end - 1 of an output row. partial NULL: they are all it has; finalize
-// them into out, arg and states. Else they are a piece: leave its states, one per column, in
-// partial.
+// them into out, arg and states. Else they are a piece: leave its states (of sums f64 totals), one per
+// column, in partial.
 typedef void (*spops_reduce_range)(const spops_segreduce_args *args, int64_t out_row, int64_t begin,
                                    int64_t end, void *partial);
 // Combine the pieces of a split output row, whose states lie in args->partials, and finalize.
 typedef void (*spops_reduce_split)(const spops_segreduce_args *args,
                                    const spops_split_segment *split);
-// The gradient of a row of x from positions begin .. end - 1: into grad, or partial as f32.
+// The gradient of a row of x from positions begin .. end - 1: into grad, or partial as f64.
 typedef void (*spops_grad_range)(const spops_grad_args *args, int64_t out_row, int64_t begin,
-                                 int64_t end, float *partial);
+                                 int64_t end, double *partial);
 // The gradient of a weight from positions begin .. end - 1.
-typedef float (*spops_dot_range)(const spops_grad_args *args, int64_t out_row, int64_t begin,
-                                 int64_t end);
+typedef double (*spops_dot_range)(const spops_grad_args *args, int64_t out_row, int64_t begin,
+                                  int64_t end);
 
 typedef struct spops_reduce_functions {
     spops_reduce_range range[SPOPS_NUM_FLOAT_DTYPES]; // [dtype of x]; w is absent, f32 or like x
     spops_reduce_split split;
-    size_t state_bytes;
+    size_t piece_bytes; // that a piece leaves for each column
 } spops_reduce_functions;
 
 // By plain ops for values alone, and by traced ops for winners and states.

@@ -314,6 +314,105 @@ SPOPS_INLINE void put(accumulators *acc, int c, state a)
     acc->second[c] = a.word.second;
 }
 
+// ---- Long sums ----------------------------------------------------------------------------------
+
+// The error of a sum does not grow with the number of its terms: rows of up to NARROW_COLS columns are
+// added up in f64, wider ones SUM_TERMS at a time in f32 and the sums of these in f64. What is done
+// follows from the whole width alone, so that every instruction set does the same.
+#define NARROW_COLS 8
+#define SUM_TERMS   64
+#if defined(__GNUC__) && !defined(__clang__)
+// Totals are cleared wherever they are read, which GCC does not see: clearing them for short sums
+// too would cost these a tenth of their time.
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
+
+// Of an op; a constant, for tables.
+#define IS_SUM(op) (((op) & ~TRACED) == SPOPS_REDUCE_SUM || ((op) & ~TRACED) == SPOPS_REDUCE_MEAN)
+
+// Bytes that a piece leaves for each column: a total, or a state.
+#define PIECE_BYTES(op, state_type) (IS_SUM(op) ? sizeof(double) : sizeof(state_type))
+
+SPOPS_INLINE bool is_sum(int op)
+{
+    return IS_SUM(op);
+}
+
+SPOPS_INLINE size_t piece_bytes_of(int op)
+{
+    return is_sum(op) ? sizeof(double) : state_bytes(op);
+}
+
+SPOPS_INLINE void clear_totals(int width, double *total)
+{
+#pragma omp simd
+    for (int c = 0; c < width; ++c)
+        total[c] = 0.0;
+}
+
+// total[c] += part[c]
+SPOPS_INLINE void add_totals(int width, const float *part, double *total)
+{
+#pragma omp simd
+    for (int c = 0; c < width; ++c)
+        total[c] += (double)part[c];
+}
+
+// The totals of a piece, as its partial states lie in memory, to `total`, or added to it.
+SPOPS_INLINE void load_totals(int width, const double *piece, double *total)
+{
+#pragma omp simd
+    for (int c = 0; c < width; ++c)
+        total[c] = piece[c];
+}
+SPOPS_INLINE void add_piece(int width, const double *piece, double *total)
+{
+#pragma omp simd
+    for (int c = 0; c < width; ++c)
+        total[c] += piece[c];
+}
+
+SPOPS_INLINE void round_totals(int width, const double *total, float *sum)
+{
+#pragma omp simd
+    for (int c = 0; c < width; ++c)
+        sum[c] = (float)total[c];
+}
+
+// Run `block(width, col)` over the columns of a narrow row.
+#define FOR_EACH_NARROW_BLOCK(cols, block)                                                         \
+    for (int64_t col = 0; col < (cols);) {                                                         \
+        const int64_t left = (cols)-col;                                                           \
+        LAST_BLOCK(4, cols, block)                                                                 \
+        LAST_BLOCK(1, cols, block)                                                                 \
+    }
+
+// Totals of a block of a narrow row.
+SPOPS_INLINE void add_narrow(int xtype, bool codes, int width, const spops_segreduce_args *args,
+                             int64_t begin, int64_t end, int64_t col, double *total)
+{
+    const int64_t row_bytes = spops_row_step(args->x) * (int64_t)spops_element_bytes(xtype);
+    const char *x = spops_element(xtype, args->x, 0, col);
+    const weights w = weights_of(args->x, args->w);
+    cursor at = cursor_at(args->lists, begin);
+
+    clear_totals(width, total);
+    for (int64_t p = begin; p < end; ++p, cursor_step(&at)) {
+        const float weight = weight_at(xtype, codes, &w, cursor_b(&at));
+        float v[NARROW_COLS];
+        spops_load_lanes(xtype, width, x + cursor_a(&at) * row_bytes, v);
+#pragma omp simd
+        for (int c = 0; c < width; ++c)
+            total[c] += (double)(weight * v[c]);
+    }
+}
+
+// Where the terms from p on end that are added up in f32.
+SPOPS_INLINE int64_t sum_end(int64_t p, int64_t end)
+{
+    return end - p > SUM_TERMS ? p + SUM_TERMS : end;
+}
+
 // The instances f##_F32 ... of a table, by dtype. (A list cannot be expanded within another, so the
 // dtypes stand here once more.)
 #define FLOATS(f)                                                                                  \

@@ -7,8 +7,8 @@
 
 const spops_segreduce_plain_table SPOPS_ISA_TABLE(spops_segreduce_plain_table) = {{
 #define SPOPS_REDUCE_OP(name, plain, traced)                                                       \
-    [SPOPS_REDUCE_##                                                                               \
-        name] = {FLOATS(reduce_range_##name), reduce_split_##name, sizeof(spops_##plain)},
+    [SPOPS_REDUCE_##name] = {FLOATS(reduce_range_##name), reduce_split_##name,                     \
+                             PIECE_BYTES(SPOPS_REDUCE_##name, spops_##plain)},
 #include "segreduce/reduce_ops.def"
 #undef SPOPS_REDUCE_OP
 }};

@@ -10,8 +10,8 @@
 
 const spops_segreduce_traced_table SPOPS_ISA_TABLE(spops_segreduce_traced_table) = {{
 #define SPOPS_REDUCE_OP(name, plain, traced)                                                       \
-    [SPOPS_REDUCE_##                                                                               \
-        name] = {FLOATS(reduce_range_##name), reduce_split_##name, sizeof(spops_##traced)},
+    [SPOPS_REDUCE_##name] = {FLOATS(reduce_range_##name), reduce_split_##name,                     \
+                             PIECE_BYTES(SPOPS_REDUCE_##name + TRACED, spops_##traced)},
 #include "segreduce/reduce_ops.def"
 #undef SPOPS_REDUCE_OP
 }};

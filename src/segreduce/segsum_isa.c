@@ -43,42 +43,71 @@ SPOPS_INLINE void finish_sum(int width, const spops_segreduce_args *args, int64_
 }
 
 SPOPS_INLINE void sum_block(int xtype, int width, const spops_segreduce_args *args, int64_t out_row,
-                            int64_t begin, int64_t end, int64_t col, float *partial)
+                            int64_t begin, int64_t end, int64_t col, double *partial)
 {
     const int64_t row_bytes = spops_row_step(args->x) * (int64_t)spops_element_bytes(xtype);
     const char *x = spops_element(xtype, args->x, 0, col);
     const weights w = weights_of(args->x, args->w);
     cursor at = cursor_at(args->lists, begin);
+    const bool totals = partial != NULL || end - begin > SUM_TERMS;
+    double total[MAX_WIDTH];
     float acc[MAX_WIDTH];
+    int64_t p = begin;
 
-#pragma omp simd
-    for (int c = 0; c < width; ++c)
-        acc[c] = 0.0f;
-    for (int64_t p = begin; p < end; ++p, cursor_step(&at)) {
-        const float weight = weight_at(xtype, true, &w, cursor_b(&at));
-        float v[MAX_WIDTH];
-        spops_load_lanes(xtype, width, x + cursor_a(&at) * row_bytes, v);
+    if (totals) clear_totals(width, total);
+    do {
+        const int64_t stop = sum_end(p, end);
 #pragma omp simd
         for (int c = 0; c < width; ++c)
-            acc[c] += weight * v[c];
-    }
-    if (partial == NULL) {
-        finish_sum(width, args, out_row, col, acc);
+            acc[c] = 0.0f;
+        for (; p < stop; ++p, cursor_step(&at)) {
+            const float weight = weight_at(xtype, true, &w, cursor_b(&at));
+            float v[MAX_WIDTH];
+            spops_load_lanes(xtype, width, x + cursor_a(&at) * row_bytes, v);
+#pragma omp simd
+            for (int c = 0; c < width; ++c)
+                acc[c] = spops_multiply_add(weight, v[c], acc[c]);
+        }
+        if (totals) add_totals(width, acc, total);
+    } while (p < end);
+    if (partial != NULL) {
+        memcpy(partial + col, total, (size_t)width * sizeof *total);
         return;
     }
-#pragma omp simd
-    for (int c = 0; c < width; ++c)
-        partial[col + c] = acc[c];
+    if (totals) round_totals(width, total, acc);
+    finish_sum(width, args, out_row, col, acc);
+}
+
+SPOPS_INLINE void sum_narrow_block(int xtype, int width, const spops_segreduce_args *args,
+                                   int64_t out_row, int64_t begin, int64_t end, int64_t col,
+                                   double *partial)
+{
+    double total[NARROW_COLS];
+    float sum[NARROW_COLS];
+
+    add_narrow(xtype, true, width, args, begin, end, col, total);
+    if (partial != NULL) {
+        memcpy(partial + col, total, (size_t)width * sizeof *total);
+        return;
+    }
+    round_totals(width, total, sum);
+    finish_sum(width, args, out_row, col, sum);
 }
 
 SPOPS_INLINE void sum_range(int xtype, const spops_segreduce_args *args, int64_t out_row,
-                            int64_t begin, int64_t end, float *partial)
+                            int64_t begin, int64_t end, double *partial)
 {
     const int64_t cols = args->x.cols;
     if (begin == end && partial == NULL) { // zero, whatever the scales
         const int dtype = (int)args->out.dtype;
         memset((char *)spops_element(dtype, args->out, out_row, 0), 0,
                (size_t)cols * spops_element_bytes(dtype));
+        return;
+    }
+    if (cols <= NARROW_COLS) {
+#define BLOCK(width, col) sum_narrow_block(xtype, width, args, out_row, begin, end, col, partial)
+        FOR_EACH_NARROW_BLOCK(cols, BLOCK)
+#undef BLOCK
         return;
     }
 #define BLOCK(width, col) sum_block(xtype, width, args, out_row, begin, end, col, partial)
@@ -90,18 +119,16 @@ SPOPS_INLINE void sum_split_block(int width, const spops_segreduce_args *args,
                                   const spops_split_segment *split, int64_t col)
 {
     const int64_t cols = args->x.cols;
-    const float *partial = (const float *)args->partials + split->first_piece * cols + col;
+    const double *partial = (const double *)args->partials + split->first_piece * cols + col;
+    double total[MAX_WIDTH];
     float acc[MAX_WIDTH];
 
-#pragma omp simd
-    for (int c = 0; c < width; ++c)
-        acc[c] = partial[c];
+    load_totals(width, partial, total);
     for (int32_t i = 1; i < split->num_pieces; ++i) {
         partial += cols;
-#pragma omp simd
-        for (int c = 0; c < width; ++c)
-            acc[c] += partial[c];
+        add_piece(width, partial, total);
     }
+    round_totals(width, total, acc);
     finish_sum(width, args, split->segment, col, acc);
 }
 
@@ -119,7 +146,7 @@ static void sum_split(const spops_segreduce_args *args, const spops_split_segmen
     static void sum_range_##NAME(const spops_segreduce_args *args, int64_t out_row, int64_t begin, \
                                  int64_t end, void *partial)                                       \
     {                                                                                              \
-        sum_range(SPOPS_DTYPE_##NAME, args, out_row, begin, end, (float *)partial);                \
+        sum_range(SPOPS_DTYPE_##NAME, args, out_row, begin, end, (double *)partial);               \
     }
 #include "core/dtypes.def"
 
