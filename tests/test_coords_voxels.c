@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "support/device.h"
+#include "support/elements.h"
 #include "tests/support/coord_cases.h"
 #include "tests/support/params.h"
 #include "tests/support/relation.h"
@@ -421,7 +422,7 @@ ParameterizedTest(struct backend_param *p, voxels, refuse)
     m.rows = -1;
     test_expect(d.ctx, spops_voxels_create(d.ctx, m, NULL, &o, &voxels), invalid, "points.rows",
                 "rows");
-    m.rows = 0, m.dtype = SPOPS_DTYPE_F16;
+    m.rows = 0, m.dtype = SPOPS_DTYPE_BF16;
     test_expect(d.ctx, spops_voxels_create(d.ctx, m, NULL, &o, &voxels), invalid, "points",
                 "dtype");
     m.dtype = SPOPS_DTYPE_F32;
@@ -790,10 +791,10 @@ ParameterizedTest(struct backend_param *p, voxels, back_to_points_refuses)
     good = o;
     const spops_matrix two = spops_matrix_dense(points, 3, 2, SPOPS_DTYPE_F32);
     const spops_matrix nan = spops_matrix_dense(bad, 3, 2, SPOPS_DTYPE_F32);
-    const spops_matrix three = spops_matrix_dense(points, 2, 3, SPOPS_DTYPE_F32);
+    const spops_matrix one = spops_matrix_dense(points, 6, 1, SPOPS_DTYPE_F32);
 #define CREATE(matrix) spops_devoxels_create(d.ctx, coords, matrix, NULL, &o, &devoxels)
     test_expect(d.ctx, CREATE(nan), invalid, "points[1][1] is nan", "nan");
-    test_expect(d.ctx, CREATE(three), invalid, "points.cols is 3, expected 2", "axes");
+    test_expect(d.ctx, CREATE(one), invalid, "points.cols is 1, expected at least 2", "axes");
     o.size_m[1] = -1.0;
     test_expect(d.ctx, CREATE(two), invalid, "size_m[1] is -1", "size");
     o = good, o.interpolation = (spops_devoxels_interpolation)2;
@@ -811,13 +812,248 @@ ParameterizedTest(struct backend_param *p, voxels, back_to_points_refuses)
                 "not made by devoxels_reserve", "set");
     spops_devoxels_destroy(devoxels);
     test_expect_ok(d.ctx, spops_devoxels_reserve(d.ctx, coords, 3, &o, &devoxels), "reserve");
-    test_expect(d.ctx, spops_devoxels_set(d.ctx, devoxels, coords, rows, three, NULL), invalid,
-                "points is 2 x 3, expected 3 x 2", "shape");
+    test_expect(d.ctx, spops_devoxels_set(d.ctx, devoxels, coords, rows, one, NULL), invalid,
+                "points.rows is 6, expected max_points = 3", "shape");
     spops_devoxels_destroy(devoxels);
     spops_devoxels_destroy(NULL);
     cr_assert(spops_devoxels_segments(NULL) == NULL && spops_devoxels_weights(NULL).rows == 0);
 #undef CREATE
     spops_coords_destroy(coords);
     test_free(&d, rows), test_free(&d, points), test_free(&d, bad);
+    test_close(&d);
+}
+
+// ---- points as users have them ----
+
+// A scan of rows (x, y, z, intensity, ring), some of them far off or not finite, in f32 and f16.
+typedef struct user_scan {
+    float *wide;
+    uint16_t *half;
+    void *given[2]; // where the context runs
+    int32_t *batch, *given_batch;
+} user_scan;
+enum { USER_POINTS = 700, USER_COLS = 5 };
+
+static user_scan user_scan_make(test_device *d)
+{
+    test_rng rng = test_rng_make(977);
+    user_scan s;
+    const int64_t n = USER_POINTS * USER_COLS;
+    s.wide = (float *)calloc((size_t)n, sizeof *s.wide);
+    s.half = (uint16_t *)calloc((size_t)n, sizeof *s.half);
+    s.batch = (int32_t *)calloc(USER_POINTS, sizeof *s.batch);
+    for (int64_t i = 0; i < n; ++i) {
+        s.half[i] = elements_f16_of_float((float)(12.0 * test_rng_unit(&rng) - 5.0));
+        s.wide[i] = elements_float_of_f16(s.half[i]);
+    }
+    s.half[5 * USER_COLS] = 0x7e00, s.wide[5 * USER_COLS] = NAN;
+    s.half[9 * USER_COLS + 2] = 0x7c00, s.wide[9 * USER_COLS + 2] = INFINITY;
+    for (int32_t i = 0; i < USER_POINTS; ++i)
+        s.batch[i] = (int32_t)test_rng_below(&rng, 3);
+    s.given[0] = test_upload_f32(d, s.wide, n);
+    s.given[1] = test_upload_u8(d, (const uint8_t *)s.half, n * 2);
+    s.given_batch = test_upload_i32(d, s.batch, USER_POINTS);
+    return s;
+}
+
+static void user_scan_free(test_device *d, user_scan *s)
+{
+    for (int i = 0; i < 2; ++i)
+        test_free(d, s->given[i]);
+    test_free(d, s->given_batch);
+    free(s->wide), free(s->half), free(s->batch);
+}
+
+static spops_voxels_options user_options(void)
+{
+    static const double lower[3] = {0.0, -4.0, -3.0}, upper[3] = {7.0, 4.05, 5.0};
+    static const double size[3] = {0.1, 0.05, 4.0};
+    spops_voxels_options o = spops_voxels_options_default();
+    o.dims = 3;
+    o.crop = 1;
+    for (int a = 0; a < 3; ++a) {
+        o.lower_m[a] = o.origin_m[a] = lower[a];
+        o.upper_m[a] = upper[a];
+        o.size_m[a] = size[a];
+    }
+    return o;
+}
+
+// Each point is in the voxel that it should be in, or left out.
+static void check_crop(test_device *d, const spops_voxels *voxels, const user_scan *s, bool batched,
+                       const char *what)
+{
+    const spops_voxels_options o = user_options();
+    spops_coords_info info = spops_coords_info_default();
+    spops_coords_view view = spops_coords_view_default();
+    int64_t dropped = 0, num_rows = 0;
+    test_expect_ok(d->ctx, spops_coords_get_info_sync(d->ctx, spops_voxels_coords(voxels), &info),
+                   what);
+    test_expect_ok(d->ctx,
+                   spops_coords_get_num_rows_sync(d->ctx, spops_voxels_coords(voxels), &num_rows),
+                   what);
+    cr_assert_eq(num_rows, info.num_rows);
+    test_expect_ok(d->ctx, spops_coords_get_view(d->ctx, spops_voxels_coords(voxels), &view), what);
+    cr_expect(info.box.lower[1] == 0 && info.box.upper[1] == 69 && info.box.lower[2] == 0 &&
+                  info.box.upper[2] == 160 && info.box.upper[3] == 1 &&
+                  info.box.upper[0] == (batched ? 2 : 0),
+              "%s: box", what);
+    int32_t *rows = (int32_t *)calloc((size_t)info.num_rows * 4 + 1, sizeof *rows);
+    int32_t *item_row = (int32_t *)calloc(USER_POINTS, sizeof *item_row);
+    test_download_i32(d, rows, view.rows, info.num_rows * 4);
+    test_download_i32(d, item_row, view.item_row, USER_POINTS);
+    for (int32_t i = 0; i < USER_POINTS; ++i) {
+        bool inside = true;
+        for (int a = 0; a < 3; ++a) {
+            const double x = (double)s->wide[i * USER_COLS + a];
+            inside = inside && x >= o.lower_m[a] && x < o.upper_m[a];
+        }
+        cr_assert_eq(item_row[i] >= 0, inside, "%s: point %d", what, i);
+        dropped += !inside;
+        for (int a = 0; a < 3 && inside; ++a)
+            cr_assert_eq(
+                rows[4 * item_row[i] + 1 + a],
+                (int32_t)floor(((double)s->wide[i * USER_COLS + a] - o.origin_m[a]) / o.size_m[a]));
+        if (inside) cr_assert_eq(rows[4 * item_row[i]], batched ? s->batch[i] : 0);
+    }
+    cr_assert(dropped > 100 && dropped < USER_POINTS - 100);
+    cr_expect_eq(info.num_dropped, dropped, "%s", what);
+    free(rows), free(item_row);
+}
+
+ParameterizedTestParameters(voxels, points_as_users_have_them)
+{
+    return every_backend();
+}
+ParameterizedTest(struct backend_param *p, voxels, points_as_users_have_them)
+{
+    test_device d;
+    if (!test_open(&d, (spops_backend_kind)p->backend, LAUNCH_STREAM)) return;
+    user_scan s = user_scan_make(&d);
+    const int32_t count = USER_POINTS;
+    int32_t *num_points = test_upload_i32(&d, &count, 1);
+    for (int narrow = 0; narrow < 2; ++narrow)
+        for (int batched = 0; batched < 2; ++batched) {
+            spops_voxels_options o = user_options();
+            const spops_matrix m = spops_matrix_dense(s.given[narrow], USER_POINTS, USER_COLS,
+                                                      narrow ? SPOPS_DTYPE_F16 : SPOPS_DTYPE_F32);
+            const int32_t *batch = batched ? s.given_batch : NULL;
+            spops_voxels *voxels = NULL;
+            o.points = narrow ? SPOPS_VOXEL_POINTS_NEAREST : SPOPS_VOXEL_POINTS_ALL;
+            test_expect_ok(d.ctx, spops_voxels_create(d.ctx, m, batch, &o, &voxels), "create");
+            check_crop(&d, voxels, &s, batched, "create");
+            spops_voxels_destroy(voxels);
+            if (batched) continue;
+            test_expect_ok(d.ctx,
+                           spops_voxels_reserve(d.ctx, 3, USER_POINTS, USER_POINTS, &o, &voxels),
+                           "reserve");
+            test_expect_ok(d.ctx, spops_voxels_set(d.ctx, voxels, num_points, m, NULL), "set");
+            check_crop(&d, voxels, &s, false, "set");
+            // Back to the points, whose columns are the same.
+            spops_devoxels_options back = spops_devoxels_options_default();
+            spops_devoxels *devoxels = NULL;
+            memcpy(back.size_m, o.size_m, sizeof back.size_m);
+            memcpy(back.origin_m, o.origin_m, sizeof back.origin_m);
+            const spops_status status = spops_devoxels_create(d.ctx, spops_voxels_coords(voxels), m,
+                                                              NULL, &back, &devoxels);
+            test_expect(d.ctx, status, SPOPS_STATUS_INVALID_ARGUMENT,
+                        "points[5][0] is nan, expected a finite number", "back");
+            spops_voxels_destroy(voxels);
+        }
+    test_free(&d, num_points);
+    user_scan_free(&d, &s);
+    test_close(&d);
+}
+
+ParameterizedTestParameters(voxels, bounds_of_points)
+{
+    return every_backend();
+}
+ParameterizedTest(struct backend_param *p, voxels, bounds_of_points)
+{
+    test_device d;
+    if (!test_open(&d, (spops_backend_kind)p->backend, LAUNCH_STREAM)) return;
+    user_scan s = user_scan_make(&d);
+    const int64_t live = d.memory.live;
+    for (int narrow = 0; narrow < 2; ++narrow) {
+        const spops_matrix m = spops_matrix_dense(s.given[narrow], USER_POINTS, USER_COLS,
+                                                  narrow ? SPOPS_DTYPE_F16 : SPOPS_DTYPE_F32);
+        float lower[USER_COLS], upper[USER_COLS];
+        test_expect_ok(d.ctx, spops_points_get_bounds_sync(d.ctx, m, lower, upper), "bounds");
+        for (int c = 0; c < USER_COLS; ++c) {
+            float low = INFINITY, high = -INFINITY;
+            for (int32_t i = 0; i < USER_POINTS; ++i) {
+                low = fminf(low, s.wide[i * USER_COLS + c]);
+                high = fmaxf(high, s.wide[i * USER_COLS + c]);
+            }
+            if (c == 0)
+                cr_assert(isnan(lower[c]) && isnan(upper[c]), "a NaN is seen");
+            else
+                cr_assert(lower[c] == low && upper[c] == high, "column %d", c);
+        }
+        // Some columns only, and no points.
+        const spops_matrix two = spops_matrix_columns(m, 3, 2);
+        float low[2], high[2];
+        test_expect_ok(d.ctx, spops_points_get_bounds_sync(d.ctx, two, low, high), "two columns");
+        cr_assert(two.cols == 2 && memcmp(low, lower + 3, sizeof low) == 0 &&
+                  memcmp(high, upper + 3, sizeof high) == 0);
+        test_expect_ok(
+            d.ctx,
+            spops_points_get_bounds_sync(d.ctx, spops_matrix_dense(NULL, 0, 2, m.dtype), low, high),
+            "none");
+        cr_assert(isinf(low[1]) && low[1] > 0.0f && isinf(high[1]) && high[1] < 0.0f);
+        test_expect(d.ctx, spops_points_get_bounds_sync(d.ctx, m, NULL, upper),
+                    SPOPS_STATUS_INVALID_ARGUMENT, "lower is NULL", "no lower");
+    }
+    cr_assert_eq(d.memory.live, live);
+    user_scan_free(&d, &s);
+    test_close(&d);
+}
+
+Test(voxels, crops_that_make_no_sense)
+{
+    static const struct {
+        const char *fragment;
+        int32_t dims, crop;
+        double lower, upper;
+        bool box;
+    } cases[] = {
+        {"crop is 2, expected 0 or 1", 3, 2, 0, 1, false},
+        {"the range of axis 0 is 1 to 1, expected lower_m less than upper_m", 3, 1, 1, 1, false},
+        {"the range of axis 0 is nan to 1", 3, 1, NAN, 1, false},
+        {"the range of axis 0 is voxels -4000000000 to 9, expected 32 bits", 3, 1, -4e8, 1, false},
+        {"coords.box is given, expected NULL", 3, 1, 0, 1, true},
+        {"dims is 9, expected 1 to 4", 9, 1, 0, 1, false},
+    };
+    static const float points[8] = {0};
+    const spops_coords_box box = {{0, 0, 0, 0, 0}, {0, 9, 9, 9, 0}};
+    spops_coords_options boxed = spops_coords_options_default();
+    test_device d;
+    if (!test_open(&d, SPOPS_BACKEND_CPU, LAUNCH_DEFAULT)) return;
+    boxed.box = &box;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; ++i) {
+        spops_voxels_options o = user_options();
+        spops_voxels *voxels = untouched;
+        o.dims = cases[i].dims;
+        o.crop = cases[i].crop;
+        o.lower_m[0] = cases[i].lower, o.upper_m[0] = cases[i].upper, o.origin_m[0] = 0.0;
+        if (cases[i].box) o.coords = &boxed;
+        const spops_matrix m = spops_matrix_dense_const(points, 2, 4, SPOPS_DTYPE_F32);
+        test_expect(d.ctx, spops_voxels_create(d.ctx, m, NULL, &o, &voxels),
+                    SPOPS_STATUS_INVALID_ARGUMENT, cases[i].fragment, cases[i].fragment);
+        cr_assert_null(voxels);
+    }
+    // Fewer columns than axes; a batch below 0 beside a crop.
+    spops_voxels_options o = user_options();
+    spops_voxels *voxels = untouched;
+    const spops_matrix narrow = spops_matrix_dense_const(points, 4, 2, SPOPS_DTYPE_F32);
+    test_expect(d.ctx, spops_voxels_create(d.ctx, narrow, NULL, &o, &voxels),
+                SPOPS_STATUS_INVALID_ARGUMENT, "points.cols is 2, expected at least 3", "columns");
+    const int32_t batch[2] = {0, -3};
+    const spops_matrix m = spops_matrix_dense_const(points, 2, 4, SPOPS_DTYPE_F32);
+    test_expect(d.ctx, spops_voxels_create(d.ctx, m, batch, &o, &voxels),
+                SPOPS_STATUS_INVALID_ARGUMENT, "batch[1] is -3, expected at least 0", "batch");
+    test_expect(d.ctx, spops_voxels_reserve(d.ctx, 2, 4, 4, &o, &voxels),
+                SPOPS_STATUS_INVALID_ARGUMENT, "options.dims is 3, expected 0 or 2", "reserve");
     test_close(&d);
 }

@@ -280,6 +280,14 @@ SPOPS_DEFINE_DEFAULT(spops_coords_info)
 SPOPS_API spops_status spops_coords_get_info_sync(spops_context *ctx, const spops_coords *coords,
                                                   spops_coords_info *info);
 
+/**
+ * num_rows of the info alone: rows in use, or the capacity where more came; waits for ctx's stream.
+ * The rest as spops_coords_get_info_sync.
+ */
+SPOPS_API spops_status spops_coords_get_num_rows_sync(spops_context *ctx,
+                                                      const spops_coords *coords,
+                                                      int64_t *num_rows);
+
 /** A set's arrays where its context runs; valid while it lives. */
 typedef struct spops_coords_view {
     size_t struct_size; /* set by the caller: sizeof(spops_coords_view) */

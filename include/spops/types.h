@@ -172,6 +172,14 @@ static inline spops_matrix spops_matrix_dense_const(const void *data, int64_t ro
 /** Bytes of one element; 0 for a value that is no dtype (and for F4E2M1, which packs two). */
 SPOPS_API size_t spops_dtype_bytes(spops_dtype dtype);
 
+/** Columns first to first + count - 1 of m, where they lie; m must have them. Not for F4E2M1. */
+static inline spops_matrix spops_matrix_columns(spops_matrix m, int64_t first, int64_t count)
+{
+    if (m.data != NULL) m.data = (char *)m.data + first * (int64_t)spops_dtype_bytes(m.dtype);
+    m.cols = count;
+    return m;
+}
+
 /** Lower-case name such as "f16"; "?" for a value that is no dtype. */
 SPOPS_API const char *spops_dtype_name(spops_dtype dtype);
 

@@ -31,6 +31,14 @@ typedef struct spops_voxels_options {
     spops_gradients gradients; /* of the segments */
     int64_t max_cols;          /* of the segments; 0: 256 */
     spops_plan_memory *memory; /* of reserve: where the voxels live; NULL: allocated */
+    int32_t dims;              /* axes, the first columns of points; 0: every column is one */
+    /*
+     * 1: the voxels that meet lower_m to upper_m are all there may be; points outside, or not
+     * finite, are left out and counted (num_dropped of spops_coords_info). coords has no box then.
+     * 0: points outside the box are refused by create.
+     */
+    int32_t crop;
+    double lower_m[SPOPS_MAX_DIMS], upper_m[SPOPS_MAX_DIMS];
 } spops_voxels_options;
 
 SPOPS_DEFINE_DEFAULT(spops_voxels_options)
@@ -38,7 +46,8 @@ SPOPS_DEFINE_DEFAULT(spops_voxels_options)
 /**
  * Voxelize points: voxel = floor((p - origin) / size) per axis, in f64.
  *
- * points    [num_points, dims] f32, m, any row stride; dims = points.cols is 1 to 4.
+ * points    [num_points, at least dims] f32 or f16, m, any row stride; dims is options->dims, or
+ *           points.cols where that is 0: 1 to 4.
  * batch     [num_points], 0 or more; NULL: all 0.
  * options   size_m is needed.
  *
@@ -62,7 +71,7 @@ SPOPS_API spops_status spops_voxels_create(spops_context *ctx, spops_matrix poin
  * dims        1 to 4.
  * max_points  Points a fill may bring.
  * max_voxels  Voxels it can hold.
- * options     size_m and the box of coords are needed.
+ * options     size_m, and the box of coords or a crop (of batch 0), are needed.
  *
  * Memory, Stream, Errors and Threads as spops_coords_reserve.
  * Scratch   Reserved in ctx for the segments' own needs.
@@ -102,7 +111,7 @@ SPOPS_API spops_status spops_voxels_attach(spops_context *ctx,
  * Refill voxels made by spops_voxels_reserve.
  *
  * num_points  One int32 where ctx runs; as num_rows of spops_coords_set.
- * points      [max_points, dims]; points that are not finite, or outside the box, or of a batch
+ * points      [max_points, at least dims] f32 or f16; points that are not finite, or outside the box, or of a batch
  *             outside it, are left out and counted.
  * batch       [max_points] or NULL.
  *
@@ -143,6 +152,21 @@ SPOPS_API spops_status spops_voxels_get_view(spops_context *ctx, const spops_vox
 
 /** Free voxels; NULL is fine. Waits for their context; nothing else may be using them. */
 SPOPS_API void spops_voxels_destroy(spops_voxels *voxels);
+
+/**
+ * The smallest and the largest element of each column of points; NaN where a column has one,
+ * infinity and -infinity where there are no points.
+ *
+ * points        f32 or f16, any number of columns.
+ * lower, upper  [points.cols] host memory.
+ *
+ * Memory    points where ctx runs.
+ * Stream    Waits.
+ * Errors    INVALID_ARGUMENT, OUT_OF_MEMORY, NOT_SUPPORTED (the stream is being captured), CUDA.
+ * Threads   One thread at a time per ctx.
+ */
+SPOPS_API spops_status spops_points_get_bounds_sync(spops_context *ctx, spops_matrix points,
+                                                    float *lower, float *upper);
 
 /* ---- Voxels to points ------------------------------------------------------------------------ */
 
@@ -208,7 +232,7 @@ SPOPS_API spops_status spops_devoxels_reserve(spops_context *ctx, const spops_co
  *
  * coords      Of the capacity that spops_devoxels_reserve was told.
  * num_points  One int32 where ctx runs; as num_rows of spops_coords_set.
- * points      [max_points, dims]. Points that are not finite, or outside the box, have no voxels.
+ * points      [max_points, at least dims]. Points that are not finite, or outside the box, have no voxels.
  * batch       [max_points] or NULL.
  *
  * Memory, Stream, Errors and Threads as spops_voxels_set.

@@ -55,7 +55,7 @@ __device__ bool item_column(const spops_coords_source &s, int64_t i, int c, int3
         return *v >= 0;
     }
     const double u =
-        spops_voxel_position(spops::source_point(s, i)[c - 1], s.origin[c - 1], s.size[c - 1], 0.0);
+        spops_voxel_position(spops::source_point(s, i, c - 1), s.origin[c - 1], s.size[c - 1], 0.0);
     return spops_voxel_floor(u, v);
 }
 

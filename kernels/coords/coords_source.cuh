@@ -2,6 +2,8 @@
 #ifndef SPOPS_KERNELS_COORDS_COORDS_SOURCE_CUH
 #define SPOPS_KERNELS_COORDS_COORDS_SOURCE_CUH
 
+#include <cuda_fp16.h>
+
 #include "kernels/core/launch.cuh"
 #include "coords/coord_arrays.h"
 
@@ -30,9 +32,12 @@ __device__ __forceinline__ const int32_t *source_row(const spops_coords_source &
     return s.rows + i * (1 + s.dims);
 }
 
-__device__ __forceinline__ const float *source_point(const spops_coords_source &s, int64_t i)
+// Axis a of point i, which is f32 or f16.
+__device__ __forceinline__ float source_point(const spops_coords_source &s, int64_t i, int a)
 {
-    return (const float *)s.points.data + i * s.points.row_stride;
+    const int64_t at = i * s.points.row_stride + a;
+    return s.points.dtype == SPOPS_DTYPE_F32 ? ((const float *)s.points.data)[at]
+                                             : __half2float(((const __half *)s.points.data)[at]);
 }
 
 // Key of an item of the kinds that give one candidate each; NONE: outside the box, or not finite.
@@ -40,13 +45,13 @@ __device__ __forceinline__ uint64_t source_key(const spops_coords_source &s,
                                                const spops_key_layout &layout, int64_t i)
 {
     if (s.kind != SPOPS_COORDS_POINTS) return spops_key_pack(&layout, source_row(s, i));
-    const float *p = source_point(s, i);
     const int32_t batch = s.batch != nullptr ? s.batch[i] : 0;
     if (!spops_key_fits(&layout, 0, batch)) return SPOPS_KEY_NONE;
     uint64_t key = spops_key_column(&layout, 0, batch);
     for (int a = 0; a < s.dims; ++a) {
         int32_t v;
-        if (!spops_voxel_floor(spops_voxel_position(p[a], s.origin[a], s.size[a], 0.0), &v) ||
+        if (!spops_voxel_floor(
+                spops_voxel_position(source_point(s, i, a), s.origin[a], s.size[a], 0.0), &v) ||
             !spops_key_fits(&layout, a + 1, v))
             return SPOPS_KEY_NONE;
         key |= spops_key_column(&layout, a + 1, v);

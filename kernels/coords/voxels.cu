@@ -46,11 +46,11 @@ __global__ void __launch_bounds__(threads) start_voxels(const __grid_constant__ 
 // (not negative: ordered as they are), then the point's number.
 __device__ unsigned long long point_rank(const voxel_params &p, int64_t i, int32_t r)
 {
-    const float *point = spops::source_point(p.source, i);
     const int32_t *row = p.rows + (int64_t)r * p.columns;
     double sum = 0.0;
     for (int a = 0; a < p.source.dims; ++a) {
-        const double u = spops_voxel_position(point[a], p.source.origin[a], p.source.size[a], 0.0);
+        const double u = spops_voxel_position(spops::source_point(p.source, i, a),
+                                              p.source.origin[a], p.source.size[a], 0.0);
         sum = SPOPS_ADD_F64(sum, spops_voxel_distance2(u, row[a + 1], p.source.size[a]));
     }
     return (unsigned long long)(uint32_t)__float_as_int((float)sum) << 32 | (unsigned long long)i;
@@ -124,7 +124,7 @@ __global__ void __launch_bounds__(threads) devoxelize(const __grid_constant__ de
         fraction[a] = 0.0;
         low[a] = 0;
         if (a >= dims || !inside) continue;
-        const double u = spops_voxel_position(spops::source_point(s, i)[a], s.origin[a], s.size[a],
+        const double u = spops_voxel_position(spops::source_point(s, i, a), s.origin[a], s.size[a],
                                               linear ? 0.5 : 0.0);
         inside = spops_voxel_floor(u, &low[a]);
         fraction[a] = SPOPS_ADD_F64(u, -(double)low[a]);

@@ -61,7 +61,7 @@ typedef struct spops_coords_source {
     const int32_t *num_items_b;
     const int32_t *rows_b;
     const uint8_t *keep;           // KEPT
-    spops_matrix points;           // POINTS: f32 [max_items, dims]
+    spops_matrix points;           // POINTS: f32 or f16 [max_items, dims]
     const int32_t *batch;          // POINTS: [max_items], or NULL
     double origin[SPOPS_MAX_DIMS]; // POINTS
     double size[SPOPS_MAX_DIMS];

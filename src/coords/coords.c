@@ -4,6 +4,9 @@
 
 #include <string.h>
 
+#include "core/half.h"
+#include "core/matrix.h"
+
 // ---- Checks -------------------------------------------------------------------------------------
 
 spops_status spops_coords_check_dims(spops_context *ctx, const char *call, int64_t dims)
@@ -100,6 +103,7 @@ static spops_status refuse_point(spops_context *ctx, const char *call,
     const spops_matrix *m = &source->points;
     float p;
     double u;
+    uint16_t half;
     int32_t value;
     if (axis < 0 && source->batch == NULL)
         return spops_fail(ctx, SPOPS_STATUS_INVALID_ARGUMENT,
@@ -113,9 +117,13 @@ static spops_status refuse_point(spops_context *ctx, const char *call,
                           call, item, value, choices->has_box ? choices->box.lower[0] : 0,
                           choices->has_box ? choices->box.upper[0] : INT32_MAX);
     }
-    SPOPS_TRY(ctx->backend->download(
-        ctx, &p, (const float *)m->data + item * (m->rows > 1 ? m->row_stride : 0) + axis,
-        sizeof p));
+    const int64_t at = item * spops_row_step(*m) + axis;
+    if (m->dtype == SPOPS_DTYPE_F32) {
+        SPOPS_TRY(ctx->backend->download(ctx, &p, (const float *)m->data + at, sizeof p));
+    } else {
+        SPOPS_TRY(ctx->backend->download(ctx, &half, (const uint16_t *)m->data + at, sizeof half));
+        p = spops_float_of_f16(half);
+    }
     SPOPS_REQUIRE(ctx, p - p == 0.0f, "%s: points[%" PRId64 "][%d] is %g, expected a finite number",
                   call, item, axis, (double)p);
     u = spops_voxel_position(p, source->origin[axis], source->size[axis], 0.0);
@@ -596,6 +604,18 @@ spops_status spops_coords_get_info_sync(spops_context *ctx, const spops_coords *
                       "%s: more rows or items came than max_rows = %" PRId64
                       " and max_items = %" PRId64 " hold",
                       call, coords->arrays.max_rows, coords->arrays.max_items);
+}
+
+spops_status spops_coords_get_num_rows_sync(spops_context *ctx, const spops_coords *coords,
+                                            int64_t *num_rows)
+{
+    spops_coords_info info = spops_coords_info_default();
+    SPOPS_REQUIRE(NULL, ctx != NULL, "coords_get_num_rows_sync: ctx is NULL");
+    SPOPS_REQUIRE(ctx, num_rows != NULL, "coords_get_num_rows_sync: num_rows is NULL");
+    const spops_status status = spops_coords_get_info_sync(ctx, coords, &info);
+    if (status == SPOPS_STATUS_OK || status == SPOPS_STATUS_CAPACITY_EXCEEDED)
+        *num_rows = info.num_rows;
+    return status;
 }
 
 spops_status spops_coords_get_view(spops_context *ctx, const spops_coords *coords,

@@ -96,10 +96,11 @@ static inline const int32_t *spops_coords_num_rows(const spops_coords *coords)
     return &coords->arrays.state->num_rows;
 }
 
-// voxels.c: a source of points, its matrix and sizes checked. points.rows is max_items.
-spops_status spops_points_source(spops_context *ctx, const char *call, spops_matrix points,
-                                 const int32_t *batch, const double *size_m, const double *origin_m,
-                                 spops_coords_source *source);
+// voxels.c: a source of points, its matrix and sizes checked; their axes are its first columns.
+// points.rows is max_items.
+spops_status spops_points_source(spops_context *ctx, const char *call, int32_t dims,
+                                 spops_matrix points, const int32_t *batch, const double *size_m,
+                                 const double *origin_m, spops_coords_source *source);
 spops_status spops_check_voxel_size(spops_context *ctx, const char *call, int32_t dims,
                                     const double *size_m, const double *origin_m);
 

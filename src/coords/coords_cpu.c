@@ -9,6 +9,7 @@
 #include "backends/backend_cpu.h"
 #include "coords/axis_taps_cpu.h"
 #include "coords/coord_index_cpu.h"
+#include "coords/points_cpu.h"
 #include "core/radix_sort.h"
 #include "core/threads.h"
 
@@ -28,15 +29,11 @@ static int64_t scan_parts(int64_t *counts, int num_parts)
 
 // ---- Points -------------------------------------------------------------------------------------
 
-static const float *point_of(const spops_coords_source *source, int64_t i)
-{
-    return (const float *)source->points.data + i * source->points.row_stride;
-}
-
 // The voxel of point i as a row. Returns the first column that is none, or -1.
 static int voxel_of(const spops_coords_source *source, int64_t i, int32_t *row)
 {
-    const float *p = point_of(source, i);
+    float wide[SPOPS_MAX_DIMS];
+    const float *p = spops_point_of(source, i, wide);
     row[0] = source->batch != NULL ? source->batch[i] : 0;
     if (row[0] < 0) return 0;
     for (int a = 0; a < source->dims; ++a) {

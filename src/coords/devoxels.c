@@ -154,10 +154,8 @@ spops_status spops_devoxels_create(spops_context *ctx, const spops_coords *coord
     SPOPS_BEGIN_CREATE(ctx, call, out);
     SPOPS_TRY(spops_coords_check(ctx, call, "coords", coords));
     SPOPS_TRY(read_options(ctx, call, coords->arrays.layout.dims, options, &o));
-    SPOPS_REQUIRE(ctx, points.cols == coords->arrays.layout.dims,
-                  "%s: points.cols is %" PRId64 ", expected %" PRId32 " as the coordinates have",
-                  call, points.cols, coords->arrays.layout.dims);
-    SPOPS_TRY(spops_points_source(ctx, call, points, batch, o.size_m, o.origin_m, &source));
+    SPOPS_TRY(spops_points_source(ctx, call, coords->arrays.layout.dims, points, batch, o.size_m,
+                                  o.origin_m, &source));
     SPOPS_TRY(check_points(ctx, call, &source));
 
     SPOPS_TRY(alloc_devoxels(ctx, call, coords, points.rows, &o, false, &d));
@@ -220,11 +218,11 @@ spops_status spops_devoxels_set(spops_context *ctx, spops_devoxels *devoxels,
                   call, coords->arrays.layout.dims, coords->arrays.max_rows, devoxels->dims,
                   devoxels->max_rows);
     SPOPS_TRY(spops_check_indices(ctx, call, "num_points", num_points, 1));
-    SPOPS_REQUIRE(ctx, points.rows == devoxels->max_points && points.cols == devoxels->dims,
-                  "%s: points is %" PRId64 " x %" PRId64 ", expected %" PRId64 " x %" PRId32, call,
-                  points.rows, points.cols, devoxels->max_points, devoxels->dims);
-    SPOPS_TRY(
-        spops_points_source(ctx, call, points, batch, devoxels->size, devoxels->origin, &source));
+    SPOPS_REQUIRE(ctx, points.rows == devoxels->max_points,
+                  "%s: points.rows is %" PRId64 ", expected max_points = %" PRId64, call,
+                  points.rows, devoxels->max_points);
+    SPOPS_TRY(spops_points_source(ctx, call, devoxels->dims, points, batch, devoxels->size,
+                                  devoxels->origin, &source));
     source.num_items = num_points;
     return enqueue(ctx, devoxels, coords, &source);
 }

@@ -3,7 +3,9 @@
 #include <string.h>
 
 #include "coords/coords.h"
+#include "core/half.h"
 #include "core/matrix.h"
+#include "spops/segreduce.h"
 
 struct spops_voxels {
     spops_context *ctx;
@@ -36,25 +38,58 @@ spops_status spops_check_voxel_size(spops_context *ctx, const char *call, int32_
     return SPOPS_STATUS_OK;
 }
 
-spops_status spops_points_source(spops_context *ctx, const char *call, spops_matrix points,
-                                 const int32_t *batch, const double *size_m, const double *origin_m,
-                                 spops_coords_source *source)
+spops_status spops_points_source(spops_context *ctx, const char *call, int32_t dims,
+                                 spops_matrix points, const int32_t *batch, const double *size_m,
+                                 const double *origin_m, spops_coords_source *source)
 {
-    SPOPS_TRY(spops_coords_check_dims(ctx, call, points.cols));
+    SPOPS_REQUIRE(ctx, points.cols >= dims,
+                  "%s: points.cols is %" PRId64 ", expected at least %" PRId32 ", a column an axis",
+                  call, points.cols, dims);
     SPOPS_TRY(spops_check_count(ctx, call, "points.rows", points.rows));
     SPOPS_TRY(spops_check_matrix(ctx, call, "points", points, points.rows, points.cols,
-                                 1u << SPOPS_DTYPE_F32));
+                                 1u << SPOPS_DTYPE_F32 | 1u << SPOPS_DTYPE_F16));
     if (batch != NULL) SPOPS_TRY(spops_check_indices(ctx, call, "batch", batch, points.rows));
     memset(source, 0, sizeof *source);
     source->kind = SPOPS_COORDS_POINTS;
-    source->dims = (int32_t)points.cols;
+    source->dims = dims;
     source->max_items = source->max_candidates = points.rows;
     source->points = points;
+    source->points.cols = dims;
+    source->points.row_stride = spops_row_step(points);
     source->batch = batch;
     for (int a = 0; a < SPOPS_MAX_DIMS; ++a) {
         source->size[a] = a < source->dims ? size_m[a] : 1.0;
         source->origin[a] = a < source->dims ? origin_m[a] : 0.0;
     }
+    return SPOPS_STATUS_OK;
+}
+
+// The box of the voxels that meet the range.
+static spops_status read_range(spops_context *ctx, const char *call, int32_t dims,
+                               const spops_voxels_options *o, spops_coords_choices *choices)
+{
+    memset(&choices->box, 0, sizeof choices->box);
+    for (int a = 0; a < dims; ++a) {
+        // A border that rounding puts next to a voxel's is that voxel's.
+        double side[2];
+        const double given[2] = {o->lower_m[a], o->upper_m[a]};
+        SPOPS_REQUIRE(ctx, isfinite(given[0]) && isfinite(given[1]) && given[0] < given[1],
+                      "%s: the range of axis %d is %g to %g, expected lower_m less than upper_m",
+                      call, a, given[0], given[1]);
+        for (int k = 0; k < 2; ++k) {
+            const double u = (given[k] - o->origin_m[a]) / o->size_m[a], near = rint(u);
+            const bool on_border = fabs(u - near) <= 1e-6;
+            side[k] = on_border ? near : k == 0 ? floor(u) : ceil(u);
+        }
+        side[1] -= 1.0;
+        SPOPS_REQUIRE(ctx, side[0] >= (double)INT32_MIN && side[1] <= (double)INT32_MAX,
+                      "%s: the range of axis %d is voxels %.0f to %.0f, expected 32 bits", call, a,
+                      side[0], side[1]);
+        if (side[1] < side[0]) side[1] = side[0];
+        choices->box.lower[a + 1] = (int32_t)side[0];
+        choices->box.upper[a + 1] = (int32_t)side[1];
+    }
+    choices->has_box = true;
     return SPOPS_STATUS_OK;
 }
 
@@ -71,7 +106,39 @@ static spops_status read_options(spops_context *ctx, const char *call, int32_t d
                   (int)SPOPS_VOXEL_POINTS_ALL, (int)SPOPS_VOXEL_POINTS_NEAREST);
     SPOPS_TRY(spops_check_gradients(ctx, call, o->gradients));
     SPOPS_TRY(spops_check_max_cols(ctx, call, &o->max_cols));
-    return spops_coords_read_options(ctx, call, dims, o->coords, choices);
+    SPOPS_TRY(spops_coords_read_options(ctx, call, dims, o->coords, choices));
+    SPOPS_REQUIRE(ctx, o->dims == 0 || o->dims == dims,
+                  "%s: options.dims is %" PRId32 ", expected 0 or %" PRId32, call, o->dims, dims);
+    SPOPS_REQUIRE(ctx, o->crop == 0 || o->crop == 1, "%s: crop is %" PRId32 ", expected 0 or 1",
+                  call, o->crop);
+    if (!o->crop) return SPOPS_STATUS_OK;
+    SPOPS_REQUIRE(ctx, !choices->has_box,
+                  "%s: coords.box is given, expected NULL: crop makes the box", call);
+    return read_range(ctx, call, dims, o, choices);
+}
+
+// The batches from 0 on that points are of, into the box.
+static spops_status find_batches(spops_context *ctx, const char *call, const int32_t *batch,
+                                 int64_t num_points, spops_coords_box *box)
+{
+    spops_coords_bounds bounds;
+    int32_t value;
+    // Rows without an axis, whose first column is all there is.
+    const spops_coords_source rows = {
+        .kind = SPOPS_COORDS_ROWS, .max_items = num_points, .rows = batch};
+    const spops_coords_bounds_args args = {.source = &rows, .bounds = &bounds};
+    if (num_points == 0) return SPOPS_STATUS_OK;
+    SPOPS_REQUIRE_SLOT(ctx, call, coords_bounds);
+    memset(&bounds, 0, sizeof bounds);
+    SPOPS_TRY(ctx->backend->coords_bounds(ctx, &args));
+    if (bounds.bad_item >= 0) {
+        SPOPS_TRY(ctx->backend->download(ctx, &value, batch + bounds.bad_item, sizeof value));
+        return spops_fail(ctx, SPOPS_STATUS_INVALID_ARGUMENT,
+                          "%s: batch[%" PRId64 "] is %" PRId32 ", expected at least 0", call,
+                          bounds.bad_item, value);
+    }
+    box->upper[0] = bounds.upper[0];
+    return SPOPS_STATUS_OK;
 }
 
 // ---- Making voxels ------------------------------------------------------------------------------
@@ -163,12 +230,21 @@ spops_status spops_voxels_create(spops_context *ctx, spops_matrix points, const 
     spops_coords_box box;
     spops_voxels *v = NULL;
 
+    memset(&o, 0, sizeof o);
     SPOPS_BEGIN_CREATE(ctx, call, out);
-    SPOPS_TRY(spops_coords_check_dims(ctx, call, points.cols));
-    SPOPS_TRY(read_options(ctx, call, (int32_t)points.cols, options, &o, &choices));
+    SPOPS_TRY(spops_read_options(ctx, call, options, &o, sizeof o));
+    const int64_t dims = o.dims != 0 ? o.dims : points.cols;
+    SPOPS_TRY(spops_coords_check_dims(ctx, call, dims));
+    SPOPS_TRY(read_options(ctx, call, (int32_t)dims, options, &o, &choices));
     SPOPS_TRY(spops_check_no_memory(ctx, call, o.memory));
-    SPOPS_TRY(spops_points_source(ctx, call, points, batch, o.size_m, o.origin_m, &source));
-    SPOPS_TRY(spops_coords_find_box(ctx, call, &source, &choices, &box));
+    SPOPS_TRY(spops_points_source(ctx, call, (int32_t)dims, points, batch, o.size_m, o.origin_m,
+                                  &source));
+    if (o.crop) {
+        box = choices.box;
+        if (batch != NULL) SPOPS_TRY(find_batches(ctx, call, batch, points.rows, &box));
+    } else {
+        SPOPS_TRY(spops_coords_find_box(ctx, call, &source, &choices, &box));
+    }
 
     SPOPS_TRY(alloc_voxels(ctx, call, &o, points.rows, &v));
     SPOPS_TRY_GOTO(spops_coords_make(ctx, call, &source, &choices, &box, &v->coords), status, fail);
@@ -337,7 +413,8 @@ spops_status spops_voxels_set(spops_context *ctx, spops_voxels *voxels, const in
     SPOPS_REQUIRE(ctx, points.rows == voxels->max_points,
                   "%s: points.rows is %" PRId64 ", expected max_points = %" PRId64, call,
                   points.rows, voxels->max_points);
-    SPOPS_TRY(spops_points_source(ctx, call, points, batch, voxels->size, voxels->origin, &source));
+    SPOPS_TRY(spops_points_source(ctx, call, voxels->coords->arrays.layout.dims, points, batch,
+                                  voxels->size, voxels->origin, &source));
     source.num_items = num_points;
     SPOPS_TRY(spops_coords_fill(ctx, call, voxels->coords, &source));
     return enqueue_segments(ctx, &source, voxels);
@@ -366,6 +443,65 @@ spops_status spops_voxels_get_view(spops_context *ctx, const spops_voxels *voxel
     found.num_points = voxels->num_points;
     found.chosen_point = voxels->chosen;
     return spops_write_struct(ctx, call, "view", view, &found, sizeof found);
+}
+
+spops_status spops_points_get_bounds_sync(spops_context *ctx, spops_matrix points, float *lower,
+                                          float *upper)
+{
+    static const char call[] = "points_get_bounds_sync";
+    static const spops_reduce reduces[] = {SPOPS_REDUCE_MIN, SPOPS_REDUCE_MAX};
+    spops_segments_options options = spops_segments_options_default();
+    float *const found[] = {lower, upper};
+    spops_status status = SPOPS_STATUS_OK;
+    spops_segments *all = NULL;
+    void *block = NULL;
+    uint16_t *narrow = NULL;
+    size_t bytes;
+
+    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_REQUIRE(ctx, lower != NULL, "%s: lower is NULL", call);
+    SPOPS_REQUIRE(ctx, upper != NULL, "%s: upper is NULL", call);
+    SPOPS_TRY(spops_check_count(ctx, call, "points.rows", points.rows));
+    SPOPS_TRY(spops_check_matrix(ctx, call, "points", points, points.rows, points.cols,
+                                 1u << SPOPS_DTYPE_F32 | 1u << SPOPS_DTYPE_F16));
+    SPOPS_TRY(spops_check_not_capturing(ctx, call));
+    for (int64_t c = 0; c < points.cols; ++c) {
+        lower[c] = INFINITY;
+        upper[c] = -INFINITY;
+    }
+    if (points.rows == 0 || points.cols == 0) return SPOPS_STATUS_OK;
+
+    // All points are one segment.
+    const int32_t offsets[2] = {0, (int32_t)points.rows};
+    bytes = (size_t)points.cols * spops_dtype_bytes(points.dtype);
+    options.max_cols = points.cols;
+    SPOPS_TRY_GOTO(
+        spops_backend_alloc(ctx, bytes > sizeof offsets ? bytes : sizeof offsets, &block), status,
+        done);
+    SPOPS_TRY_GOTO(ctx->backend->upload(ctx, block, offsets, sizeof offsets), status, done);
+    SPOPS_TRY_GOTO(spops_segments_create(ctx, 1, block, &options, &all), status, done);
+    narrow = spops_host_alloc(ctx, points.cols, sizeof(float));
+    if (narrow == NULL) {
+        status = SPOPS_STATUS_OUT_OF_MEMORY;
+        goto done;
+    }
+    for (int i = 0; i < 2; ++i) {
+        const spops_matrix out = spops_matrix_dense(block, 1, points.cols, points.dtype);
+        const bool wide = points.dtype == SPOPS_DTYPE_F32;
+        SPOPS_TRY_GOTO(spops_segreduce_execute(ctx, all, reduces[i], points, NULL, out, NULL),
+                       status, done);
+        SPOPS_TRY_GOTO(
+            ctx->backend->download(ctx, wide ? (void *)found[i] : (void *)narrow, block, bytes),
+            status, done);
+        for (int64_t c = 0; c < points.cols && !wide; ++c)
+            found[i][c] = spops_float_of_f16(narrow[c]);
+    }
+
+done:
+    spops_host_free(ctx, narrow, points.cols, sizeof(float));
+    spops_segments_destroy(all);
+    spops_backend_free(ctx, block, bytes > sizeof offsets ? bytes : sizeof offsets);
+    return status;
 }
 
 void spops_voxels_destroy(spops_voxels *voxels)

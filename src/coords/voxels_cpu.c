@@ -3,13 +3,9 @@
 
 #include "backends/backend_cpu.h"
 #include "coords/coord_index_cpu.h"
+#include "coords/points_cpu.h"
 #include "core/half.h"
 #include "core/threads.h"
-
-static const float *point_of(const spops_coords_source *source, int64_t i)
-{
-    return (const float *)source->points.data + i * source->points.row_stride;
-}
 
 static int64_t points_in_use(const spops_coords_source *source)
 {
@@ -27,7 +23,8 @@ static uint64_t rank_of(const spops_voxel_points_args *args, int64_t i, int32_t 
     const spops_coords_source *source = args->source;
     const spops_coords_arrays *coords = args->coords;
     const int32_t *row = coords->rows + (int64_t)voxel * (source->dims + 1);
-    const float *p = point_of(source, i);
+    float wide[SPOPS_MAX_DIMS];
+    const float *p = spops_point_of(source, i, wide);
     double distance2 = 0.0;
     if (args->points == SPOPS_VOXEL_POINTS_FIRST) return (uint64_t)i;
     for (int a = 0; a < source->dims; ++a) {
@@ -83,7 +80,8 @@ static bool place_point(const spops_devoxelize_args *args, int64_t i, int32_t *b
 {
     const spops_coords_source *source = args->source;
     const double shift = args->interpolation == SPOPS_DEVOXELS_INTERPOLATION_LINEAR ? 0.5 : 0.0;
-    const float *p = point_of(source, i);
+    float wide[SPOPS_MAX_DIMS];
+    const float *p = spops_point_of(source, i, wide);
     for (int a = 0; a < source->dims; ++a) {
         const double u = spops_voxel_position(p[a], source->origin[a], source->size[a], shift);
         if (!spops_voxel_floor(u, &below[a])) return false;
