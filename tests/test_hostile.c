@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/blob.h"
 #include "spops/spops.h"
 #include "support/device.h"
 #include "tests/support/checked_alloc.h"
@@ -216,6 +217,117 @@ Test(hostile, offsets_need_no_workspace)
     spops_segments_destroy(segments);
     spops_context_destroy(ctx);
     checked_alloc_finish(&memory, "offsets_need_no_workspace");
+}
+
+// ---- Saved plans --------------------------------------------------------------------------------
+
+// Numbers of a saved plan of segments, each of 8 bytes.
+enum { SAVED_NUM_TERMS = 12 + 8, SAVED_NUM_ROWS = 12 + 16, SAVED_NUM_WEIGHTS = 12 + 24 };
+enum { SAVED_NUM_SOURCES = 12 + 32, SAVED_MAX_COLS = 12 + 40 };
+
+static void put_number(unsigned char *bytes, int64_t value)
+{
+    for (int i = 0; i < 8; ++i)
+        bytes[i] = (unsigned char)((uint64_t)value >> (8 * i));
+}
+
+static void seal(unsigned char *bytes, size_t n)
+{
+    const size_t content = n - SPOPS_BLOB_CHECKSUM_BYTES;
+    put_number(bytes + content, (int64_t)spops_blob_checksum(bytes, content));
+}
+
+// Four segments, whose terms name neither rows nor weights.
+static size_t save_plan(spops_context *ctx, spops_gradients gradients, int64_t max_cols,
+                        unsigned char *bytes, size_t capacity)
+{
+    static const int32_t offsets[] = {0, 2, 3, 3, 6};
+    spops_segments_options options = spops_segments_options_default();
+    spops_segments *segments = NULL;
+    size_t used = 0;
+    options.gradients = gradients;
+    options.max_cols = max_cols;
+    cr_assert_eq(spops_segments_create(ctx, 4, offsets, &options, &segments), SPOPS_STATUS_OK);
+    cr_assert_eq(spops_segments_save(ctx, segments, bytes, capacity, &used), SPOPS_STATUS_OK, "%s",
+                 spops_last_error(ctx));
+    spops_segments_destroy(segments);
+    return used;
+}
+
+// What saved bytes claim costs no more than they do, times a constant.
+Test(hostile, saved_plan_that_claims_much)
+{
+    static const struct {
+        spops_gradients gradients;
+        size_t at;
+        int64_t value;
+    } claims[] = {{SPOPS_GRADIENTS_NONE, SAVED_NUM_TERMS, INT32_MAX - 1},
+                  {SPOPS_GRADIENTS_LINEAR, SAVED_NUM_ROWS, INT32_MAX - 1},
+                  {SPOPS_GRADIENTS_LINEAR, SAVED_NUM_WEIGHTS, 100000},
+                  {SPOPS_GRADIENTS_ALL, SAVED_MAX_COLS, 100000000},
+                  {SPOPS_GRADIENTS_ALL, SAVED_MAX_COLS, 10000}};
+    unsigned char bytes[4096];
+    for (size_t i = 0; i < sizeof claims / sizeof *claims; ++i) {
+        checked_alloc memory;
+        spops_context *ctx = open_context(&memory);
+        const size_t used = save_plan(ctx, claims[i].gradients, 0, bytes, sizeof bytes);
+        const int64_t requests = memory.requests;
+        spops_segments *segments = NULL;
+        put_number(bytes + claims[i].at, claims[i].value);
+        seal(bytes, used);
+        cr_assert_eq(spops_segments_load(ctx, bytes, used, &segments), SPOPS_STATUS_CORRUPT_DATA,
+                     "claim %zu: %s", i, spops_last_error(ctx));
+        cr_assert_eq(memory.requests, requests, "claim %zu", i);
+        spops_context_destroy(ctx);
+        checked_alloc_finish(&memory, "saved_plan_that_claims_much");
+    }
+}
+
+// A plan that does need much is saved with as many bytes as that takes, and comes back.
+Test(hostile, saved_plan_that_needs_much)
+{
+    spops_context *ctx = open_context(NULL);
+    unsigned char bytes[16384], again[16384];
+    spops_segments *segments = NULL;
+    size_t used_again = 0;
+    const size_t small = save_plan(ctx, SPOPS_GRADIENTS_ALL, 256, bytes, sizeof bytes);
+    const size_t used = save_plan(ctx, SPOPS_GRADIENTS_ALL, 200000, bytes, sizeof bytes);
+    cr_assert_lt(small, 256);
+    cr_assert_gt(used, 200000 * 8 * 4 / 2048);
+    cr_assert_eq(spops_segments_load(ctx, bytes, used, &segments), SPOPS_STATUS_OK, "%s",
+                 spops_last_error(ctx));
+    cr_assert_eq(spops_segments_save(ctx, segments, again, sizeof again, &used_again),
+                 SPOPS_STATUS_OK);
+    cr_assert(used_again == used && memcmp(bytes, again, used) == 0);
+    spops_segments_destroy(segments);
+    // Other bytes than zeros, and fewer of them, are damage.
+    bytes[used - 9] = 1;
+    seal(bytes, used);
+    cr_assert_eq(spops_segments_load(ctx, bytes, used, &segments), SPOPS_STATUS_CORRUPT_DATA);
+    bytes[used - 9] = 0;
+    seal(bytes, used - 1);
+    cr_assert_eq(spops_segments_load(ctx, bytes, used - 1, &segments), SPOPS_STATUS_CORRUPT_DATA);
+    spops_context_destroy(ctx);
+}
+
+// No plan has fewer terms to number than it numbers.
+Test(hostile, saved_plan_with_fewer_sources_than_terms)
+{
+    spops_context *ctx = open_context(NULL);
+    unsigned char bytes[1024];
+    spops_segments *segments = NULL;
+    const size_t used = save_plan(ctx, SPOPS_GRADIENTS_NONE, 0, bytes, sizeof bytes);
+    put_number(bytes + SAVED_NUM_SOURCES, 6);
+    seal(bytes, used);
+    cr_assert_eq(spops_segments_load(ctx, bytes, used, &segments), SPOPS_STATUS_OK, "%s",
+                 spops_last_error(ctx));
+    spops_segments_destroy(segments);
+    put_number(bytes + SAVED_NUM_SOURCES, 5);
+    seal(bytes, used);
+    cr_assert_eq(spops_segments_load(ctx, bytes, used, &segments), SPOPS_STATUS_CORRUPT_DATA);
+    cr_assert_not_null(strstr(spops_last_error(ctx), "num_sources is 5"), "%s",
+                       spops_last_error(ctx));
+    spops_context_destroy(ctx);
 }
 
 // ---- NULL ---------------------------------------------------------------------------------------

@@ -263,3 +263,44 @@ ParameterizedTest(struct backend_param *p, kernel_map_blob, other_clouds)
     free_saved(&s);
     test_close(&d);
 }
+
+// A coordinate that no pair names may have moved: nothing but the fingerprints can tell.
+Test(kernel_map_blob, other_coordinates_without_pairs)
+{
+    static const int32_t in_rows[][2] = {{0, 0}, {0, 1}, {0, 40}};
+    static const int32_t out_rows[][2] = {{0, 0}, {0, 1}, {0, 90}};
+    static const int32_t moved_in[][2] = {{0, 0}, {0, 1}, {0, 41}};
+    static const int32_t moved_out[][2] = {{0, 0}, {0, 1}, {0, 91}};
+    const int32_t *const rows[] = {&in_rows[0][0], &out_rows[0][0], &moved_in[0][0],
+                                   &moved_out[0][0]};
+    spops_kernel_shape kernel = spops_kernel_shape_cube(1, 3, 1, 1);
+    spops_coords *sets[4] = {NULL, NULL, NULL, NULL};
+    unsigned char bytes[1024];
+    saved_map s;
+    test_device d;
+    cr_assert(test_open(&d, SPOPS_BACKEND_CPU, LAUNCH_DEFAULT));
+    kernel.padding[0] = 1;
+    for (int i = 0; i < 4; ++i)
+        test_expect_ok(d.ctx, spops_coords_create(d.ctx, 1, 3, rows[i], NULL, &sets[i]), "set");
+    memset(&s, 0, sizeof s);
+    s.bytes = bytes;
+    test_expect_ok(d.ctx,
+                   spops_kernel_map_create(d.ctx, SPOPS_MAP_CONVOLUTION, &kernel, sets[0], sets[1],
+                                           NULL, &s.map),
+                   "map");
+    test_expect_ok(
+        d.ctx,
+        spops_kernel_map_save(d.ctx, s.map, sets[0], sets[1], bytes, sizeof bytes, &s.num_bytes),
+        "save");
+    spops_kernel_map_destroy(s.map);
+    test_expect_ok(
+        d.ctx, spops_kernel_map_load(d.ctx, sets[0], sets[1], bytes, s.num_bytes, &s.map), "load");
+    spops_kernel_map_destroy(s.map);
+    s.in = sets[2], s.out = sets[1];
+    load_refused(&d, &s, bytes, s.num_bytes, "other coordinates than in");
+    s.in = sets[0], s.out = sets[3];
+    load_refused(&d, &s, bytes, s.num_bytes, "other coordinates than out");
+    for (int i = 0; i < 4; ++i)
+        spops_coords_destroy(sets[i]);
+    test_close(&d);
+}

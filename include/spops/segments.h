@@ -221,7 +221,8 @@ SPOPS_API spops_status spops_segments_save(spops_context *ctx, const spops_segme
 /**
  * Load a plan that spops_segments_save wrote, on any backend.
  *
- * data      [bytes] host memory, checked like a caller's indices.
+ * data      [bytes] host memory, checked like a caller's indices. Whatever they say, loading takes
+ *           at most 2,048 * bytes of memory, scratch included.
  * out       The plan; NULL after a failure.
  *
  * Stream    Works on ctx's stream and waits for it. Not capturable.

@@ -7,7 +7,7 @@
 
 #include "kernels/bevpool/bev_spans_tuning.h"
 
-#define PLAN_VERSION 2u // 2: the checksum is XXH3
+#define PLAN_VERSION 3u // 2: the checksum is XXH3; 3: zeros behind plans that cost much
 static const char plan_magic[SPOPS_BLOB_MAGIC_BYTES] = "SPOPBEV";
 
 #define SCRATCH_ELEMENT_BYTES 4 // the widest dtype of features
@@ -535,6 +535,7 @@ spops_status spops_bev_plan_save(spops_context *ctx, const spops_bev_plan *plan,
                   call);
     SPOPS_TRY(spops_check_not_capturing(ctx, call));
     SPOPS_TRY(spops_segments_image_describe_sync(ctx, plan->segments, &image));
+    image.pools = true;
     write_blob(&plan->shape, &image, &measure);
     *bytes = measure.used;
     if (buffer == NULL) return SPOPS_STATUS_OK;
@@ -607,7 +608,7 @@ spops_status spops_bev_plan_load(spops_context *ctx, const void *data, size_t by
     SPOPS_BEGIN_CREATE(ctx, call, out);
     SPOPS_TRY(spops_blob_open(ctx, call, data, bytes, plan_magic, PLAN_VERSION, &reader));
     SPOPS_TRY(read_shape(ctx, call, &reader, &shape, &counts));
-    SPOPS_TRY_GOTO(spops_segments_image_read(ctx, call, &reader, &image), status, fail);
+    SPOPS_TRY_GOTO(spops_segments_image_read(ctx, call, &reader, true, &image), status, fail);
     SPOPS_TRY_GOTO(check_image(ctx, call, &counts, &image), status, fail);
     SPOPS_TRY_GOTO(spops_bev_plan_alloc(ctx, &shape, &counts, SPOPS_BEV_KERNEL_AUTO, &plan), status,
                    fail);

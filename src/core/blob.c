@@ -48,6 +48,17 @@ void spops_blob_write_i32s(spops_blob_writer *w, const int32_t *values, int64_t 
 #endif
 }
 
+void spops_blob_write_zeros(spops_blob_writer *w, size_t n)
+{
+    static const unsigned char zeros[256];
+    for (; w->data != NULL && n > sizeof zeros; n -= sizeof zeros)
+        put_bytes(w, zeros, sizeof zeros);
+    if (w->data != NULL)
+        put_bytes(w, zeros, n);
+    else
+        w->used += n;
+}
+
 void spops_blob_write_checksum(spops_blob_writer *w)
 {
     const bool complete = w->data != NULL && w->used <= w->capacity;
@@ -140,4 +151,15 @@ size_t spops_blob_left(const spops_blob_reader *r)
 uint64_t spops_blob_checksum(const void *data, size_t bytes)
 {
     return XXH3_64bits(data, bytes);
+}
+
+bool spops_blob_read_zeros(spops_blob_reader *r, size_t n)
+{
+    if (r->failed || n > r->bytes - r->at) {
+        r->failed = true;
+        return false;
+    }
+    for (; n > 0; --n)
+        if (r->data[r->at++] != 0) return false;
+    return true;
 }

@@ -31,6 +31,7 @@ void spops_blob_write_header(spops_blob_writer *w, const char magic[SPOPS_BLOB_M
 void spops_blob_write_i32(spops_blob_writer *w, int32_t value);
 void spops_blob_write_i64(spops_blob_writer *w, int64_t value);
 void spops_blob_write_i32s(spops_blob_writer *w, const int32_t *values, int64_t n);
+void spops_blob_write_zeros(spops_blob_writer *w, size_t n);
 void spops_blob_write_checksum(spops_blob_writer *w);
 
 // Reads; past the end it yields 0 and sets failed, which sticks.
@@ -50,6 +51,8 @@ int32_t spops_blob_read_i32(spops_blob_reader *r);
 int64_t spops_blob_read_i64(spops_blob_reader *r);
 void spops_blob_read_i32s(spops_blob_reader *r, int32_t *values, int64_t n);
 size_t spops_blob_left(const spops_blob_reader *r);
+// Whether the next n bytes are there and zero; they are skipped.
+bool spops_blob_read_zeros(spops_blob_reader *r, size_t n);
 
 // XXH3, 64 bits, without a seed: the same on every processor.
 uint64_t spops_blob_checksum(const void *data, size_t bytes);

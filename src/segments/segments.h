@@ -121,6 +121,7 @@ typedef struct spops_segments_image {
     int64_t num_segments, num_terms, num_rows, num_weights, num_sources, max_cols;
     spops_gradients gradients;
     bool has_pairs, has_term;
+    bool pools;       // of a BEV plan, which needs memory for rows and for points besides
     int32_t *offsets; // [num_segments + 1]
     int32_t *a, *b;   // [num_terms] each, where has_pairs
     int32_t *term;    // [num_terms], where has_term
@@ -144,12 +145,17 @@ spops_status spops_segments_image_build(spops_context *ctx, const char *call,
                                         const spops_segments_image *image,
                                         size_t extra_scratch_bytes, spops_segments **out);
 
-// To bytes; with a writer that only measures, the arrays are not needed.
+// Saved bytes may be hostile, so that a plan made of them must not cost more than they themselves do,
+// times this. Plans that do (of few numbers and wide rows) are saved with zeros behind them.
+#define SPOPS_SEGMENTS_IMAGE_COST 1024
+
+// To bytes; with a writer that only measures, the arrays are not needed. What it writes is the rest
+// of a blob, but for the checksum.
 void spops_segments_image_write(const spops_segments_image *image, spops_blob_writer *w);
 
 // From the rest of a blob, every number checked (CORRUPT_DATA). Free the image also after a
 // failure.
 spops_status spops_segments_image_read(spops_context *ctx, const char *call, spops_blob_reader *r,
-                                       spops_segments_image *image);
+                                       bool pools, spops_segments_image *image);
 
 #endif

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define IMAGE_VERSION 2u // 2: the checksum is XXH3
+#define IMAGE_VERSION 3u // 2: the checksum is XXH3; 3: zeros behind plans that cost much
 static const char image_magic[SPOPS_BLOB_MAGIC_BYTES] = "SPOPSEG";
 
 static int32_t *alloc_i32(spops_context *ctx, int64_t n)
@@ -176,6 +176,47 @@ fail:
 
 enum { IMAGE_PAIRS = 1, IMAGE_TERM = 2 };
 
+static size_t arrays_bytes(const spops_segments_image *image)
+{
+    // Counts are below 2^31, so this does not overflow.
+    size_t n = (size_t)image->num_segments + 1;
+    if (image->has_pairs) n += (size_t)image->num_terms * 2;
+    if (image->has_term) n += (size_t)image->num_terms;
+    return n * sizeof(int32_t);
+}
+
+// Bytes that a plan of this image takes at most, on any backend: lists with what they are sorted in,
+// and scratch, with its tickets.
+static size_t plan_bytes(const spops_segments_image *image)
+{
+    const bool inverse = image->gradients != SPOPS_GRADIENTS_NONE;
+    const size_t segments = (size_t)image->num_segments, terms = (size_t)image->num_terms;
+    const size_t others = (size_t)image->num_rows + (size_t)image->num_weights;
+    const size_t split = terms / 128; // no backend cuts shorter pieces, or more than 4,096
+    const size_t pieces = split < 4096 ? split : 4096;
+    const size_t state = spops_mul_bytes((size_t)image->max_cols, 10);
+    size_t bytes = spops_mul_bytes(segments, 64);
+    bytes = spops_add_bytes(bytes, spops_mul_bytes(terms, inverse            ? 96
+                                                          : image->has_pairs ? 32
+                                                                             : 0));
+    bytes = spops_add_bytes(bytes, spops_mul_bytes(inverse ? others : 0, 64));
+    bytes = spops_add_bytes(bytes, spops_mul_bytes(pieces, spops_add_bytes(state, 32)));
+    if (image->gradients == SPOPS_GRADIENTS_ALL)
+        bytes = spops_add_bytes(bytes, spops_mul_bytes(segments, state));
+    if (!image->pools) return bytes;
+    bytes = spops_add_bytes(
+        bytes, spops_mul_bytes(spops_add_bytes(segments, (size_t)image->num_rows), state));
+    return spops_add_bytes(bytes, spops_mul_bytes((size_t)image->num_weights, 64));
+}
+
+// Zeros behind the arrays of an image.
+static size_t padding_of(const spops_segments_image *image)
+{
+    const size_t least = plan_bytes(image) / SPOPS_SEGMENTS_IMAGE_COST;
+    const size_t arrays = arrays_bytes(image);
+    return least > arrays ? least - arrays : 0;
+}
+
 void spops_segments_image_write(const spops_segments_image *image, spops_blob_writer *w)
 {
     spops_blob_write_i64(w, image->num_segments);
@@ -193,6 +234,7 @@ void spops_segments_image_write(const spops_segments_image *image, spops_blob_wr
         spops_blob_write_i32s(w, image->b, image->num_terms);
     }
     if (image->has_term) spops_blob_write_i32s(w, image->term, image->num_terms);
+    spops_blob_write_zeros(w, padding_of(image));
 }
 
 __attribute__((format(printf, 2, 3))) static spops_status corrupt(spops_context *ctx,
@@ -280,12 +322,13 @@ static spops_status check_image(spops_context *ctx, const char *call,
 }
 
 spops_status spops_segments_image_read(spops_context *ctx, const char *call, spops_blob_reader *r,
-                                       spops_segments_image *image)
+                                       bool pools, spops_segments_image *image)
 {
     int32_t gradients, flags;
-    uint64_t expected;
+    size_t arrays, padding;
 
     memset(image, 0, sizeof *image);
+    image->pools = pools;
     image->num_segments = spops_blob_read_i64(r);
     image->num_terms = spops_blob_read_i64(r);
     image->num_rows = spops_blob_read_i64(r);
@@ -301,13 +344,12 @@ spops_status spops_segments_image_read(spops_context *ctx, const char *call, spo
     image->has_pairs = (flags & IMAGE_PAIRS) != 0;
     image->has_term = (flags & IMAGE_TERM) != 0;
 
-    // Counts are below 2^31, so this does not overflow; nothing is allocated before it fits.
-    expected = (uint64_t)(image->num_segments + 1) * sizeof(int32_t);
-    if (image->has_pairs) expected += (uint64_t)image->num_terms * 2 * sizeof(int32_t);
-    if (image->has_term) expected += (uint64_t)image->num_terms * sizeof(int32_t);
-    if (spops_blob_left(r) != expected)
-        return corrupt(ctx, "%s: %zu bytes of arrays, expected %" PRIu64, call, spops_blob_left(r),
-                       expected);
+    // Nothing is allocated before it fits.
+    arrays = arrays_bytes(image);
+    padding = padding_of(image);
+    if (spops_blob_left(r) < arrays || spops_blob_left(r) - arrays != padding)
+        return corrupt(ctx, "%s: %zu bytes of arrays, expected %zu and %zu zeros", call,
+                       spops_blob_left(r), arrays, padding);
     SPOPS_TRY(spops_segments_image_alloc(ctx, image));
     spops_blob_read_i32s(r, image->offsets, image->num_segments + 1);
     if (image->has_pairs) {
@@ -315,6 +357,8 @@ spops_status spops_segments_image_read(spops_context *ctx, const char *call, spo
         spops_blob_read_i32s(r, image->b, image->num_terms);
     }
     if (image->has_term) spops_blob_read_i32s(r, image->term, image->num_terms);
+    if (!spops_blob_read_zeros(r, padding))
+        return corrupt(ctx, "%s: something is where %zu zeros were expected", call, padding);
     return check_image(ctx, call, image);
 }
 
@@ -364,7 +408,7 @@ spops_status spops_segments_load(spops_context *ctx, const void *data, size_t by
 
     SPOPS_BEGIN_CREATE(ctx, call, out);
     SPOPS_TRY(spops_blob_open(ctx, call, data, bytes, image_magic, IMAGE_VERSION, &reader));
-    SPOPS_TRY_GOTO(spops_segments_image_read(ctx, call, &reader, &image), status, done);
+    SPOPS_TRY_GOTO(spops_segments_image_read(ctx, call, &reader, false, &image), status, done);
     SPOPS_TRY_GOTO(spops_segments_image_build(ctx, call, &image, 0, out), status, done);
 
 done:
