@@ -4,9 +4,9 @@
  * same on the CPU.
  */
 #include <cuda_runtime_api.h>
-#include <spops/spops.h>
-#include <stdio.h>
 #include <string.h>
+
+#include "try.h"
 
 enum { NUM_VOXELS = 4, MAX_POINTS = 8, NUM_FRAMES = 2 };
 
@@ -18,16 +18,9 @@ static const struct frame frames[NUM_FRAMES] = {
     {5, {2, 0, 2, 3, 2}, {1.0f, 0.5f, 4.0f, 0.25f, 4.0f}, {0.5f, 0, 3.0f, 0.25f}},
     {3, {1, 1, 0}, {2.0f, 3.0f, 1.0f}, {1.0f, 2.5f, 0, 0}}}; /* with the means expected */
 
-#define TRY(call)                                                                                  \
-    if ((call) != SPOPS_STATUS_OK) {                                                               \
-        fprintf(stderr, "%s\n", spops_last_error(ctx));                                            \
-        return 1;                                                                                  \
-    }
 #define TRY_CUDA(call)                                                                             \
-    if ((error = (call)) != cudaSuccess) {                                                         \
-        fprintf(stderr, "%s: %s\n", #call, cudaGetErrorString(error));                             \
-        return 1;                                                                                  \
-    }
+    if ((error = (call)) != cudaSuccess)                                                           \
+    return fprintf(stderr, "%s: %s\n", #call, cudaGetErrorString(error)), 1
 
 int main(void)
 {
@@ -41,12 +34,9 @@ int main(void)
     cudaGraph_t graph;
     cudaGraphExec_t exec;
 
-    error =
-        cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking); /* one that can be captured */
-    if (error == cudaErrorNoDevice || error == cudaErrorInsufficientDriver) {
-        printf("CUDA: not run: %s\n", cudaGetErrorString(error));
-        return 0;
-    }
+    error = cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking); /* can be captured */
+    if (error == cudaErrorNoDevice || error == cudaErrorInsufficientDriver)
+        return printf("CUDA: not run: %s\n", cudaGetErrorString(error)), 0;
     TRY_CUDA(error);
     TRY_CUDA(cudaMallocManaged((void **)&data, sizeof *data, cudaMemAttachGlobal));
     memset(data, 0, sizeof *data);
@@ -70,17 +60,13 @@ int main(void)
         memset(data->mean_m, 0xff, sizeof data->mean_m); /* NaN: the run has to write them */
         TRY_CUDA(cudaGraphLaunch(exec, stream));
         TRY_CUDA(cudaStreamSynchronize(stream));
-        printf("CUDA: frame %d: %d points, mean heights", f, (int)data->num_points);
-        for (int v = 0; v < NUM_VOXELS; ++v)
-            printf(" %g", data->mean_m[v]);
-        printf(" m\n");
+        printf("CUDA: frame %d: %d points, mean heights %g %g %g %g m\n", f, (int)data->num_points,
+               data->mean_m[0], data->mean_m[1], data->mean_m[2], data->mean_m[3]);
         if (memcmp(data->mean_m, frames[f].mean_m, sizeof data->mean_m) != 0) return 1;
     }
     TRY_CUDA(cudaGraphExecDestroy(exec));
     TRY_CUDA(cudaGraphDestroy(graph));
     spops_segments_destroy(voxels);
     spops_context_destroy(ctx);
-    TRY_CUDA(cudaFree(data));
-    TRY_CUDA(cudaStreamDestroy(stream));
     return 0;
 }

@@ -1,0 +1,22 @@
+/* For the examples: leave main with the library's message where a call fails. Wants `ctx`. */
+#ifndef TRY_H
+#define TRY_H
+
+#include <spops/spops.h>
+#include <stdio.h>
+
+#define TRY(call)                                                                                  \
+    if ((call) != SPOPS_STATUS_OK) {                                                               \
+        fprintf(stderr, "%s\n", spops_last_error(ctx));                                            \
+        return 1;                                                                                  \
+    }
+
+/* A context on the CPU; the same calls run on CUDA with SPOPS_BACKEND_CUDA and device memory. */
+static inline spops_status open_cpu(spops_context **ctx)
+{
+    spops_context_options options = spops_context_options_default();
+    options.backend = SPOPS_BACKEND_CPU;
+    return spops_context_create(&options, ctx);
+}
+
+#endif

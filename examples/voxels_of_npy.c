@@ -1,0 +1,57 @@
+/*
+ * Voxels and their mean features of a scan in an .npy file (f32, a point a row, x y z first):
+ *   voxels_of_npy SCAN.npy [SIZE_M]
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "try.h"
+
+/* The rows of a little-endian f32 .npy file, [rows, cols]; NULL where it is another. */
+static float *read_npy(const char *path, int64_t *rows, int64_t *cols)
+{
+    char header[4096] = {0};
+    FILE *f = fopen(path, "rb");
+    const char *shape;
+    float *values = NULL;
+    long long n = 0, m = 0;
+    if (f == NULL) return NULL;
+    if (fread(header, 1, 10, f) == 10 && memcmp(header, "\x93NUMPY\x01", 7) == 0) {
+        const size_t length = (unsigned char)header[8] + 256u * (unsigned char)header[9];
+        if (length < sizeof header && fread(header, 1, length, f) == length &&
+            strstr(header, "'<f4'") && (shape = strstr(header, "'shape': (")) != NULL &&
+            sscanf(shape + 10, "%lld, %lld", &n, &m) == 2 && n > 0 && m >= 3 && m < 1000 &&
+            (values = malloc((size_t)(n * m) * sizeof *values)) != NULL &&
+            fread(values, sizeof *values, (size_t)(n * m), f) != (size_t)(n * m))
+            free(values), values = NULL;
+    }
+    fclose(f);
+    *rows = n, *cols = m;
+    return values;
+}
+
+int main(int argc, char **argv)
+{
+    spops_voxels_options options = spops_voxels_options_default();
+    spops_context *ctx = NULL;
+    spops_voxels *voxels = NULL;
+    int64_t n = 0, m = 0, num = 0;
+    float *scan = argc > 1 ? read_npy(argv[1], &n, &m) : NULL;
+    if (scan == NULL) return fprintf(stderr, "usage: %s SCAN.npy [SIZE_M] (f32)\n", argv[0]), 2;
+    const spops_matrix points = spops_matrix_dense(scan, n, m, SPOPS_DTYPE_F32);
+    TRY(open_cpu(&ctx));
+    options.dims = 3; /* what follows x y z are features only */
+    for (int a = 0; a < 3; ++a)
+        options.size_m[a] = argc > 2 ? atof(argv[2]) : 0.1;
+    TRY(spops_voxels_create(ctx, points, NULL, &options, &voxels));
+    TRY(spops_coords_get_num_rows_sync(ctx, spops_voxels_coords(voxels), &num));
+    float *mean = malloc((size_t)(num * m) * sizeof *mean);
+    if (mean == NULL) return 1;
+    TRY(spops_segreduce_execute(ctx, spops_voxels_segments(voxels), SPOPS_REDUCE_MEAN, points, NULL,
+                                spops_matrix_dense(mean, num, m, SPOPS_DTYPE_F32), NULL));
+    printf("%lld points, %lld voxels of %g m; mean of the first: %.3f %.3f %.3f\n", (long long)n,
+           (long long)num, options.size_m[0], mean[0], mean[1], mean[2]);
+    spops_voxels_destroy(voxels);
+    spops_context_destroy(ctx);
+    return free(mean), free(scan), 0;
+}
