@@ -19,6 +19,7 @@
 #include "spops/pool.h"
 #include "spops/norm.h"
 #include "spops/sparseconv.h"
+#include "spops/pointconv.h"
 #include "spops/weights.h"
 
 #endif

@@ -1,0 +1,151 @@
+/*
+ * Convolution at points: forward, gradients, and what a layer does behind it. Every output point
+ * takes the rows of its neighbours, each by the matrix of the tap that the neighbour's offset falls
+ * into (spops/points.h). Voxels at their centres are a special case, with the same result as
+ * spops_sparseconv.
+ *
+ * A plan (spops_pointconv) belongs to neighbours and serves every layer with them. Layers, weights
+ * and what is behind the sum are those of spops/sparseconv.h.
+ */
+#ifndef SPOPS_POINTCONV_H
+#define SPOPS_POINTCONV_H
+
+#include "spops/points.h"
+#include "spops/sparseconv.h"
+
+SPOPS_EXTERN_C_BEGIN
+
+typedef struct spops_pointconv spops_pointconv;
+
+/**
+ * Several neighbours of a point may fall into one tap. Whether their rows are added first, which
+ * saves products, and rounds their sum to the dtype of x once more.
+ */
+typedef enum spops_pointconv_sums {
+    SPOPS_POINTCONV_SUMS_AUTO = 0, /* the faster one, by measurement */
+    SPOPS_POINTCONV_SUMS_NONE = 1, /* each row is multiplied */
+    SPOPS_POINTCONV_SUMS_FIRST = 2 /* IMPLICIT_GEMM only */
+} spops_pointconv_sums;
+
+typedef struct spops_pointconv_options {
+    size_t struct_size;
+    int32_t backward; /* 1: also gradients */
+    spops_dataflow
+        dataflow; /* FETCH_ON_DEMAND: every shape, dtype and backend. IMPLICIT_GEMM: CUDA,
+                                 compute capability 9.0, groups 1, f16 and bf16, channels and
+                                 rows of multiples of 16 bytes; takes a fraction of the memory.
+                                 AUTO: holds both where the device has both, and takes the
+                                 faster for each call */
+    int64_t max_in_channels;  /* of the widest layer that the plan will meet; 0: 256 */
+    int64_t max_out_channels; /* likewise */
+    spops_pointconv_sums sums;
+} spops_pointconv_options;
+
+SPOPS_DEFINE_DEFAULT(spops_pointconv_options)
+
+/**
+ * Plan the convolutions of neighbours.
+ *
+ * neighbors  Must have BY_TAP; for gradients by IMPLICIT_GEMM also REVERSE, unless mirrored
+ *            (spops_neighbors_view). Made by create, or by reserve: then the plan is refilled by
+ *            spops_pointconv_set. They must outlive the plan.
+ * options    NULL: defaults. A dataflow that is named serves every call, or the call is refused.
+ * conv       The plan; NULL after a failure.
+ *
+ * Memory    Where ctx runs.
+ * Stream    Works on ctx's stream and waits for it. Not capturable.
+ * Scratch   Reserved in ctx for the plan's own needs.
+ * Errors    INVALID_ARGUMENT, NOT_SUPPORTED (a dataflow or sums that this backend, device or these
+ *           neighbours do not have), OUT_OF_MEMORY, CUDA.
+ * Threads   One thread at a time per ctx. ctx must outlive the plan.
+ * Source    PointCNN++, section 3; rows summed while they are gathered, and masked implicit GEMM
+ *           on what is left, are ours: docs/pointconv.md.
+ */
+SPOPS_API spops_status spops_pointconv_create(spops_context *ctx, const spops_neighbors *neighbors,
+                                              const spops_pointconv_options *options,
+                                              spops_pointconv **conv);
+
+/**
+ * Refill a plan from its neighbours, after spops_neighbors_set.
+ *
+ * Stream    Enqueues on ctx's stream and returns. Allocates nothing, waits for nothing, capturable.
+ * Errors    INVALID_ARGUMENT, CUDA.
+ */
+SPOPS_API spops_status spops_pointconv_set(spops_context *ctx, spops_pointconv *conv);
+
+/* clang-format off */
+/**
+ * Run a layer:
+ *
+ *     sum[i, o] = sum over neighbours (i, j) with tap k, and c, of  x[j, c] * w[k][c, o]
+ *     out[i, o] = activation((sum + bias[o]) * scale[o] + shift[o] + residual[i, o])
+ *
+ * x         [rows of inputs, C_in], f32 f16 bf16. Of neighbours made by reserve, as many rows as
+ *           their capacity; rows behind those in use are not read.
+ * w         [taps * C_in / groups, C_out], dtype of x, row_stride C_out. In group g of the columns,
+ *           row c of a tap is for input column g C_in / groups + c.
+ * layer     NULL: defaults.
+ * out       [rows of outputs, C_out], dtype of x or f32. Every row in use is written; those behind
+ *           them are left alone. Must not overlap x, w or residual.
+ *
+ * Memory    Where ctx runs. No pointer is kept.
+ * Stream    Enqueues on ctx's stream and returns. Allocates nothing, waits for nothing, capturable.
+ * Scratch   spops_pointconv_scratch_bytes, reserved in ctx beforehand.
+ * Numerics  Sums in f32, by ascending tap and then by ascending input: same bits on every run and
+ *           thread count. With SUMS_FIRST, rows of one tap are added in f32 and rounded to the
+ *           dtype of x. bias to activation are computed in f32; FETCH_ON_DEMAND rounds the sum to
+ *           out's dtype before them.
+ * Errors    INVALID_ARGUMENT (shape, dtype, stride, groups), SCRATCH_TOO_SMALL, NOT_SUPPORTED (a
+ *           forced dataflow that does not serve the call), CUDA. After any but CUDA, nothing was
+ *           enqueued and out is untouched.
+ * Threads   One thread at a time per ctx; conv may be shared.
+ */
+SPOPS_API spops_status spops_pointconv_execute(spops_context *ctx, const spops_pointconv *conv,
+                                               spops_matrix x, spops_matrix w,
+                                               const spops_sparseconv_layer *layer,
+                                               spops_matrix out);
+
+/**
+ * Gradients of the sum over neighbours (not of what is behind it):
+ *
+ *     grad_x[j, c]    = sum over neighbours (i, j, k) and o of  grad_sum[i, o] * w[k][c, o]
+ *     grad_w[k][c, o] = sum over neighbours (i, j, k) of        x[j, c] * grad_sum[i, o]
+ *
+ * grad_sum  [rows of outputs, C_out], dtype of x. Rows behind those in use are not read.
+ * layer     groups and math count; NULL: defaults.
+ * grad_x    [rows of inputs, C_in], dtype of x or f32, or NULL.
+ * grad_w    [taps * C_in / groups, C_out], f32 or the dtype of x (f16 overflows easily), row_stride
+ *           C_out, or NULL. Every element is written; taps without neighbours get 0.
+ *
+ * The plan must have backward. The rest as spops_pointconv_execute.
+ */
+SPOPS_API spops_status spops_pointconv_execute_backward(spops_context *ctx,
+                                                        const spops_pointconv *conv,
+                                                        spops_matrix grad_sum, spops_matrix x,
+                                                        spops_matrix w,
+                                                        const spops_sparseconv_layer *layer,
+                                                        const spops_matrix *grad_x,
+                                                        const spops_matrix *grad_w);
+/* clang-format on */
+
+/** The dataflow that a pass runs on with dense rows; AUTO where the plan refuses it. */
+SPOPS_API spops_dataflow spops_pointconv_dataflow(const spops_pointconv *conv,
+                                                  spops_sparseconv_pass pass, spops_dtype dtype,
+                                                  int64_t in_channels, int64_t out_channels,
+                                                  const spops_sparseconv_layer *layer);
+
+/** Whether IMPLICIT_GEMM adds the rows of a tap first; NONE where the plan has no such dataflow. */
+SPOPS_API spops_pointconv_sums spops_pointconv_get_sums(const spops_pointconv *conv);
+
+/** Scratch that every call with this plan fits in, up to its channel counts. */
+SPOPS_API size_t spops_pointconv_scratch_bytes(const spops_pointconv *conv);
+
+/** Memory of the plan, without its neighbours. */
+SPOPS_API size_t spops_pointconv_bytes(const spops_pointconv *conv);
+
+/** Free a plan; NULL is fine. Waits for the creating context; nothing else may be running it. */
+SPOPS_API void spops_pointconv_destroy(spops_pointconv *conv);
+
+SPOPS_EXTERN_C_END
+
+#endif

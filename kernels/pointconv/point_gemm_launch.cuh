@@ -1,0 +1,15 @@
+// Launching the products of point convolutions on sm_90a; defined in a source of that architecture.
+#ifndef SPOPS_KERNELS_POINTCONV_POINT_GEMM_LAUNCH_CUH
+#define SPOPS_KERNELS_POINTCONV_POINT_GEMM_LAUNCH_CUH
+
+#include "pointconv/point_gemm_args.h"
+
+namespace spops
+{
+
+template <class T>
+spops_status launch_point_gemm_sm90(spops_context *ctx, const spops_point_gemm_args *args);
+
+} // namespace spops
+
+#endif

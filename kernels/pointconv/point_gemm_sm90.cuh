@@ -1,0 +1,316 @@
+// Products of summed rows with the matrices of taps, for sm_90a. One block, a tile of
+// 64 * GROUPS output rows by COLS columns after the other:
+//
+//     warps               role
+//     4 * GROUPS          multiply: a warpgroup to each 64 rows, sums in registers, epilogue
+//     GATHER_WARPS        gather: each alone brings the 64 rows of one group into a stage, and the
+//                         next warp of its group does the same for the next stage
+//
+// A stage is 128 bytes of k for all rows (A) and columns (B) of the tile, in swizzled lines. A row
+// that a record names is copied by copy_async. A row that is a sum is added in registers, in f32 and
+// in the order of its list, and stored rounded; that takes two or three times the latency of the L2,
+// which is why several warps take turns. Weights come by box copies.
+//
+//     barrier             arrivals                                      means
+//     stage full          GROUPS * (32 copies + 32), 1 + bytes of W     rows, weights, note are there
+//     stage empty         4 * GROUPS (a lane of each warp)              its products have ended
+//
+// Tiles are dealt out by number, heaviest first: block b has tiles b, b + blocks, ...
+#ifndef SPOPS_KERNELS_POINTCONV_POINT_GEMM_SM90_CUH
+#define SPOPS_KERNELS_POINTCONV_POINT_GEMM_SM90_CUH
+
+#include "kernels/mvmr/hopper.cuh"
+#include "kernels/mvmr/igemm_epilogue.cuh"
+#include "pointconv/point_gemm_args.h"
+
+namespace spops
+{
+
+struct point_gemm_params {
+    CUtensorMap w; // 3D: along a line, lines, taps
+    const unsigned char *x;
+    uint32_t row_stride; // bytes
+    int row_bytes;       // of C_in numbers
+    int row_stages;      // stages that a record makes
+    const int4 *tiles;
+    const spops_point_totals *totals;
+    const int *records;
+    const int *out_rows;
+    const int4 *sums;
+    const int *members; // lists by row
+    int last_tap;       // num_taps - 1 for mirrored taps, else -1
+    int col_tiles;
+    epilogue_params epilogue;
+};
+
+template <int COLS_, int GATHER_WARPS_, int STAGES_> struct point_gemm_policy {
+    static constexpr int COLS = COLS_, GATHER_WARPS = GATHER_WARPS_, STAGES = STAGES_;
+    static constexpr int GROUPS = SPOPS_POINT_GROUPS;
+    static constexpr int rows = SPOPS_POINT_TILE_ROWS;
+    static constexpr int turns = GATHER_WARPS / GROUPS; // warps of a group
+    static_assert(GATHER_WARPS % GROUPS == 0 && turns <= STAGES, "each warp has a stage to fill");
+    static constexpr int threads = 128 * GROUPS + 32 * GATHER_WARPS;
+    static constexpr int a_bytes = rows * 128, b_bytes = COLS * 128;
+    static constexpr int stage_bytes = a_bytes + b_bytes;
+    static constexpr int notes_at = STAGES * stage_bytes; // groups that take part, a stage
+    static constexpr int barriers_at = notes_at + STAGES * 16;
+    static constexpr int shared_bytes = barriers_at + STAGES * 16 + 1024; // to align
+};
+
+template <class P> struct point_gemm_block {
+    uint32_t base; // of shared memory, aligned to 1024
+    char *shared;  // the same
+
+    __device__ uint32_t stage(int s) const { return base + s * P::stage_bytes; }
+    __device__ uint32_t full(int s) const { return base + P::barriers_at + s * 16; }
+    __device__ uint32_t empty(int s) const { return full(s) + 8; }
+    __device__ volatile int *note(int s) const
+    {
+        return reinterpret_cast<volatile int *>(shared + P::notes_at + s * 16);
+    }
+};
+
+// The tiles of a block: {first record, records, tile, column tile}; no records: no more tiles.
+__device__ __forceinline__ int4 point_tile(const point_gemm_params &p, int num_tiles, int number)
+{
+    if (number >= num_tiles * p.col_tiles) return make_int4(0, 0, 0, 0);
+    int4 tile = __ldg(p.tiles + number / p.col_tiles);
+    tile.w = number % p.col_tiles;
+    return tile;
+}
+
+// 16 bytes as 8 numbers, added to f32 sums and back.
+template <class T> __device__ __forceinline__ void add_numbers(float (&sum)[8], uint4 v)
+{
+    const uint32_t word[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+        const T *pair = reinterpret_cast<const T *>(&word[i]);
+        sum[2 * i] += number_of(pair[0]);
+        sum[2 * i + 1] += number_of(pair[1]);
+    }
+}
+
+template <class T> __device__ __forceinline__ int4 rounded_numbers(const float (&sum)[8])
+{
+    return make_int4((int)rounded_pair<T>(sum[0], sum[1]), (int)rounded_pair<T>(sum[2], sum[3]),
+                     (int)rounded_pair<T>(sum[4], sum[5]), (int)rounded_pair<T>(sum[6], sum[7]));
+}
+
+// Where byte `piece` (of 16) of a row lies in a group's part of a stage.
+__device__ __forceinline__ uint32_t line_of(int row, int piece)
+{
+    return row * 128 + (piece ^ (row % 8 << 4));
+}
+
+// The sums of one group at one record: 8 lanes to a sum, 16 bytes each, at byte `byte` of the rows.
+template <class T>
+__device__ __forceinline__ void gather_sums(const point_gemm_params &p, uint32_t to, int first,
+                                            int num, int byte, int lane)
+{
+    constexpr int batch = 4; // sums of a lane whose rows are on their way together
+    const int quarter = lane / 8, piece = lane % 8 * 16;
+    const bool inside = byte < p.row_bytes;
+    const unsigned char *const x = p.x + byte;
+    for (int begin = 0; begin < num; begin += 4 * batch) {
+        int4 sum[batch];
+        uint4 row[batch][3];
+#pragma unroll
+        for (int u = 0; u < batch; ++u) {
+            const int i = begin + 4 * u + quarter;
+            sum[u] = i < num && inside ? __ldg(p.sums + first + i) : make_int4(0, 0, 0, 0);
+        }
+#pragma unroll
+        for (int u = 0; u < batch; ++u) {
+            const int count = sum[u].x >> 8;
+            const int from[3] = {sum[u].y, sum[u].z, sum[u].w};
+#pragma unroll
+            for (int m = 0; m < 3; ++m) {
+                row[u][m] = make_uint4(0, 0, 0, 0);
+                if (count >= 2 && (m < 2 || count == 3))
+                    row[u][m] = __ldg(reinterpret_cast<const uint4 *>(
+                        x + (uint64_t)(uint32_t)from[m] * p.row_stride));
+            }
+        }
+#pragma unroll
+        for (int u = 0; u < batch; ++u) {
+            const int count = sum[u].x >> 8;
+            if (begin + 4 * u + quarter >= num) continue;
+            float value[8] = {};
+            add_numbers<T>(value, row[u][0]);
+            add_numbers<T>(value, row[u][1]);
+            if (count == 3) add_numbers<T>(value, row[u][2]);
+            for (int m = 2; count > 3 && m < count; ++m) {
+                const int from = __ldg(p.members + sum[u].w + m);
+                add_numbers<T>(value, __ldg(reinterpret_cast<const uint4 *>(
+                                          x + (uint64_t)(uint32_t)from * p.row_stride)));
+            }
+            const int place = sum[u].x & 255;
+            store_shared_16(to + line_of(place, piece), rounded_numbers<T>(value));
+        }
+    }
+}
+
+// One gather warp.
+template <class P, class T, operand B>
+__device__ void point_gather(const point_gemm_params &p, const point_gemm_block<P> &block, int warp,
+                             int lane)
+{
+    const int group = warp % P::GROUPS;
+    const int piece = lane % 8 * 16, quarter = lane / 8;
+    const int num_tiles = p.totals->num_tiles;
+    int number = blockIdx.x;
+    int4 tile = point_tile(p, num_tiles, number);
+    int step = warp / P::GROUPS; // of the tile's stages, this warp's next
+    int slot = step;
+    uint32_t parity = 1; // a slot that was never filled is empty
+
+    for (;;) {
+        while (tile.y > 0 && step >= tile.y * p.row_stages) {
+            step -= tile.y * p.row_stages;
+            number += gridDim.x;
+            tile = point_tile(p, num_tiles, number);
+        }
+        if (tile.y == 0) return;
+        const int k = step % p.row_stages;
+        const int *record =
+            p.records + (int64_t)(tile.x + step / p.row_stages) * SPOPS_POINT_RECORD_INTS;
+        const int4 head = __ldg(reinterpret_cast<const int4 *>(record));
+        const int4 *my_rows = reinterpret_cast<const int4 *>(
+            record + SPOPS_POINT_RECORD_HEAD + group * SPOPS_POINT_GROUP_ROWS + quarter * 16);
+        int4 rows[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+            rows[i] = __ldg(my_rows + i);
+
+        const uint32_t full = block.full(slot), a = block.stage(slot) + group * 64 * 128;
+        barrier_wait(block.empty(slot), parity);
+        if (group == 0 && lane == 0) {
+            *block.note(slot) = head.y;
+            if (head.y == 0) {
+                barrier_arrive(full);
+            } else {
+                const int col = tile.w * P::COLS, at = k * 64; // numbers of 2 bytes
+                const int matrix = p.last_tap >= 0 ? p.last_tap - head.x : head.x;
+                const uint32_t b = block.stage(slot) + P::a_bytes;
+                barrier_arrive_expect(full, P::b_bytes);
+                if (B == ALONG_K) {
+                    copy_box(b, &p.w, at, col, matrix, full);
+                } else {
+#pragma unroll
+                    for (int c = 0; c < P::COLS / 64; ++c)
+                        copy_box(b + c * 64 * 128, &p.w, col + c * 64, at, matrix, full);
+                }
+            }
+        }
+        __syncwarp();
+        const int byte = k * 128 + piece;
+        if (head.y >> group & 1) {
+            const bool inside = byte < p.row_bytes;
+            const unsigned char *const from = p.x + (inside ? byte : 0);
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                const int row[4] = {rows[i].x, rows[i].y, rows[i].z, rows[i].w};
+#pragma unroll
+                for (int q = 0; q < 4; ++q)
+                    if (row[q] != -2 || !inside)
+                        copy_async_if(a + line_of(quarter * 16 + 4 * i + q, piece),
+                                      from + (uint64_t)(uint32_t)max(row[q], 0) * p.row_stride,
+                                      inside && row[q] >= 0);
+            }
+        }
+        barrier_arrive_copies(full);
+        const int before = group == 0 ? 0 : head.w & 0xffff;
+        const int num = group == 0 ? head.w & 0xffff : head.w >> 16;
+        gather_sums<T>(p, a, head.z + before, byte < p.row_bytes ? num : 0, byte, lane);
+        barrier_arrive(full);
+        step += P::turns;
+        slot += P::turns;
+        if (slot >= P::STAGES) {
+            slot -= P::STAGES;
+            parity ^= 1;
+        }
+    }
+}
+
+// One warpgroup, rows 64 * group .. of each tile.
+template <class P, class T, operand B>
+__device__ void point_multiply(const point_gemm_params &p, const point_gemm_block<P> &block,
+                               int group, int t)
+{
+    const uint64_t a_form = descriptor(SWIZZLE_128, 0, 1024);
+    const uint64_t b_form =
+        B == ACROSS_K ? descriptor(SWIZZLE_128, 64 * 128, 1024) : descriptor(SWIZZLE_128, 0, 1024);
+    constexpr int b_step = B == ACROSS_K ? 16 * 128 : 32;
+    const int num_tiles = p.totals->num_tiles;
+    ring_position<P::STAGES> stage;
+    float sum[P::COLS / 2];
+
+    int4 tile = point_tile(p, num_tiles, blockIdx.x);
+    for (int number = blockIdx.x; tile.y > 0; number += gridDim.x) {
+        const int4 next = point_tile(p, num_tiles, number + gridDim.x);
+        const int *rows = p.out_rows + (int64_t)tile.z * P::rows + group * 64;
+        int out_row[2];
+#pragma unroll
+        for (int h = 0; h < 2; ++h)
+            out_row[h] = __ldg(rows + t / 32 * 16 + h * 8 + t % 32 / 4);
+        bool begun = false;
+        for (int left = tile.y * p.row_stages; left > 0; --left) {
+            barrier_wait(block.full(stage.at), stage.full_parity());
+            // Read by the lane that gives the stage back, so that tools see the order too.
+            const int note = __shfl_sync(~0u, t % 32 == 0 ? *block.note(stage.at) : 0, 0);
+            if (note >> group & 1) {
+                const uint32_t a = block.stage(stage.at) + group * 64 * 128;
+                const uint32_t b = block.stage(stage.at) + P::a_bytes;
+                fence_for_wgmma();
+                wgmma_fence();
+#pragma unroll
+                for (int i = 0; i < 4; ++i)
+                    wgmma<T, P::COLS, ALONG_K, B>::run(sum, at_address(a_form, a + i * 32),
+                                                       at_address(b_form, b + i * b_step),
+                                                       begun || i > 0);
+                wgmma_commit();
+                wgmma_wait<0>();
+                begun = true;
+            }
+            __syncwarp();
+            if (t % 32 == 0) barrier_arrive(block.empty(stage.at));
+            stage.advance();
+        }
+        if (!begun) {
+#pragma unroll
+            for (int i = 0; i < P::COLS / 2; ++i)
+                sum[i] = 0.0f;
+        }
+        store_sums<T, P::COLS>(p.epilogue, sum, out_row, tile.w * P::COLS, t % 4);
+        tile = next;
+    }
+}
+
+template <class P, class T, operand B>
+__global__ void __launch_bounds__(P::threads, 1)
+    point_gemm_kernel(const __grid_constant__ point_gemm_params p)
+{
+    extern __shared__ char unaligned[];
+    point_gemm_block<P> block;
+    block.shared = unaligned + (1024 - (__cvta_generic_to_shared(unaligned) & 1023)) % 1024;
+    block.base = (uint32_t)__cvta_generic_to_shared(block.shared);
+    if (threadIdx.x == 0) {
+        for (int s = 0; s < P::STAGES; ++s) {
+            barrier_init(block.full(s), P::GROUPS * 64 + 1);
+            barrier_init(block.empty(s), 4 * P::GROUPS);
+        }
+        barrier_init_done();
+    }
+    __syncthreads();
+    const int role = __shfl_sync(~0u, threadIdx.x / 128, 0);
+    if (role < P::GROUPS)
+        point_multiply<P, T, B>(p, block, role, threadIdx.x % 128);
+    else
+        point_gather<P, T, B>(p, block, __shfl_sync(~0u, threadIdx.x / 32, 0) - 4 * P::GROUPS,
+                              threadIdx.x % 32);
+}
+
+} // namespace spops
+
+#endif

@@ -1,0 +1,88 @@
+// Launching point_gemm_kernel. Only sources compiled for compute_90a may include this.
+#ifndef SPOPS_KERNELS_POINTCONV_POINT_GEMM_SM90_LAUNCH_CUH
+#define SPOPS_KERNELS_POINTCONV_POINT_GEMM_SM90_LAUNCH_CUH
+
+#include "kernels/mvmr/tensor_map.cuh"
+#include "kernels/pointconv/point_gemm_launch.cuh"
+#include "kernels/pointconv/point_gemm_sm90.cuh"
+
+namespace spops
+{
+
+inline epilogue_params point_epilogue_of(const spops_point_gemm_args *args)
+{
+    epilogue_params e = {};
+    const spops_matrix &out = args->out, &residual = args->residual;
+    e.out = out.data;
+    e.residual = residual.data;
+    e.out_stride = out.row_stride;
+    e.residual_stride = residual.row_stride;
+    e.bias = args->bias;
+    e.scale = args->scale;
+    e.shift = args->shift;
+    e.cols = (int)out.cols;
+    e.x_bytes = 2;
+    e.relu = args->relu;
+    e.in_f32 = out.dtype == SPOPS_DTYPE_F32;
+    e.plain = residual.data == nullptr && args->bias == nullptr && args->scale == nullptr &&
+              args->shift == nullptr && !args->relu;
+    e.wide = (uintptr_t)out.data % 16 == 0 && out.cols % 8 == 0 &&
+             out.row_stride * spops_dtype_bytes(out.dtype) % 16 == 0;
+    return e;
+}
+
+template <class P, class T, operand B>
+spops_status launch_point_policy(spops_context *ctx, const spops_point_gemm_args *args)
+{
+    const spops_point_schedule *s = args->schedule;
+    point_gemm_params p = {};
+    const int depth = (int)args->x.cols, cols = (int)args->out.cols;
+    p.x = static_cast<const unsigned char *>(args->x.data);
+    p.row_stride = (uint32_t)(args->x.row_stride * 2);
+    p.row_bytes = depth * 2;
+    p.row_stages = (p.row_bytes + 127) / 128;
+    p.tiles = reinterpret_cast<const int4 *>(s->tiles);
+    p.totals = s->totals;
+    p.records = s->records;
+    p.out_rows = s->out_rows;
+    p.sums = reinterpret_cast<const int4 *>(s->sums);
+    p.members = args->rows;
+    p.last_tap = args->mirrored ? s->num_taps - 1 : -1;
+    p.col_tiles = (cols + P::COLS - 1) / P::COLS;
+    p.epilogue = point_epilogue_of(args);
+
+    box_shape box = {};
+    box.data = args->w.data;
+    box.line = B == ALONG_K ? depth : cols;
+    box.lines = B == ALONG_K ? cols : depth;
+    box.slabs = s->num_taps;
+    box.box_line = 64;
+    box.box_lines = B == ALONG_K ? P::COLS : 64;
+    box.dtype = args->x.dtype;
+    SPOPS_TRY(encode_tensor_map(ctx, box, &p.w));
+
+    int64_t blocks = ctx->info.num_processors;
+    if (blocks > s->max_tiles * p.col_tiles) blocks = s->max_tiles * p.col_tiles;
+    return launch_shared<AFTER_PREVIOUS>(ctx, "pointconv: launch", point_gemm_kernel<P, T, B>,
+                                         dim3((unsigned)blocks), (unsigned)P::threads,
+                                         (size_t)P::shared_bytes, p);
+}
+
+//                                       columns, gather warps, stages
+using point_gemm_narrow = point_gemm_policy<64, 8, 8>;
+using point_gemm_middle = point_gemm_policy<128, 8, 6>;
+
+template <class T>
+spops_status launch_point_gemm_sm90(spops_context *ctx, const spops_point_gemm_args *args)
+{
+    const bool narrow = args->out.cols <= point_gemm_narrow::COLS;
+    if (args->w_transposed)
+        return narrow ? launch_point_policy<point_gemm_narrow, T, ALONG_K>(ctx, args)
+                      : launch_point_policy<point_gemm_middle, T, ALONG_K>(ctx, args);
+    return narrow ? launch_point_policy<point_gemm_narrow, T, ACROSS_K>(ctx, args)
+                  : launch_point_policy<point_gemm_middle, T, ACROSS_K>(ctx, args);
+}
+
+} // namespace spops
+
+#endif

@@ -1,0 +1,310 @@
+// Schedules of point convolutions (point_gemm_args.h), made from lists of neighbours: rows in the
+// Gray-code order of their masks of taps, so that the rows of a tile miss the same taps, then the
+// records of each tile, counted first.
+#include "kernels/core/device_wide.h"
+#include "kernels/core/launch.cuh"
+#include "kernels/mvmr/block_sum.cuh"
+#include "pointconv/point_gemm_args.h"
+
+namespace
+{
+
+using namespace spops;
+
+constexpr int tile_rows = SPOPS_POINT_TILE_ROWS;
+constexpr int groups = SPOPS_POINT_GROUPS;
+constexpr int head = SPOPS_POINT_RECORD_HEAD;
+constexpr int record_ints = SPOPS_POINT_RECORD_INTS;
+constexpr int warps = tile_rows / 32;
+constexpr int max_taps = 729;
+constexpr int key_threads = 256;
+constexpr int scan_threads = 1024;
+constexpr int max_cost = scan_threads - 1; // costs above count as this one when tiles are ordered
+
+struct schedule_params {
+    spops_point_schedule s;
+    const int *num_rows;
+    const int *offsets, *rows;
+    const uint16_t *row_taps;
+    uint32_t *keys;
+    int *numbers;
+    const int *order;
+    int *record_counts, *sum_counts; // [max_tiles], then where each begins
+    int *cost_begin;                 // [max_cost + 1]
+    unsigned char bit_of[max_taps];  // of a tap in the mask, the farthest from the centre highest
+};
+
+struct workspace {
+    uint32_t *keys[2];
+    int *numbers[2];
+    int *record_counts, *sum_counts, *cost_begin;
+    void *temp;
+    size_t temp_bytes;
+};
+
+workspace carve_workspace(const spops_point_schedule *s, spops_carver *c)
+{
+    workspace w = {};
+    for (int i = 0; i < 2; ++i) {
+        w.keys[i] = (uint32_t *)spops_carve(c, s->max_rows, 1, sizeof *w.keys[i]);
+        w.numbers[i] = (int *)spops_carve(c, s->max_rows, 1, sizeof *w.numbers[i]);
+    }
+    w.record_counts = (int *)spops_carve(c, s->max_tiles, 1, sizeof *w.record_counts);
+    w.sum_counts = (int *)spops_carve(c, s->max_tiles, 1, sizeof *w.sum_counts);
+    w.cost_begin = (int *)spops_carve(c, max_cost + 1, 1, sizeof *w.cost_begin);
+    (void)device_sort(nullptr, w.temp_bytes, (const uint32_t *)nullptr, (uint32_t *)nullptr,
+                      (const int32_t *)nullptr, (int32_t *)nullptr, s->max_rows, 32, 0);
+    w.temp = spops_carve(c, 1, 1, (int64_t)w.temp_bytes);
+    return w;
+}
+
+// A row's place among masks in Gray-code order. Rows that are not in use come last.
+__global__ void __launch_bounds__(key_threads) rank_rows(const __grid_constant__ schedule_params p)
+{
+    const int64_t row = (int64_t)blockIdx.x * key_threads + threadIdx.x;
+    if (row >= p.s.max_rows) return;
+    uint32_t mask = 0;
+    const int end = p.offsets[row + 1];
+    for (int at = p.offsets[row]; at < end; ++at)
+        mask |= 1u << p.bit_of[p.row_taps[at]];
+    for (int half = 1; half < 32; half *= 2)
+        mask ^= mask >> half;
+    p.keys[row] = row < *p.num_rows ? mask : ~0u;
+    p.numbers[row] = (int)row;
+}
+
+__device__ int tiles_in_use(const schedule_params &p)
+{
+    return (*p.num_rows + tile_rows - 1) / tile_rows;
+}
+
+// What a thread's row has at a tap, and where.
+struct row_taps {
+    const uint16_t *taps;
+    int at, end, num_taps, tap;
+
+    __device__ row_taps(const schedule_params &p, int row)
+        : taps(p.row_taps), at(row < 0 ? 0 : p.offsets[row]), end(row < 0 ? 0 : p.offsets[row + 1]),
+          num_taps(p.s.num_taps), tap(at < end ? taps[at] : num_taps)
+    {
+    }
+
+    // Pairs of tap k, which is the one after that of the last call; they begin at at - count.
+    __device__ int take(int k)
+    {
+        int count = 0;
+        while (tap == k) {
+            ++count;
+            ++at;
+            tap = at < end ? taps[at] : num_taps;
+        }
+        return count;
+    }
+};
+
+// The records of a tile, a block each, a thread a row. WRITE: they were counted and scanned.
+template <bool WRITE>
+__global__ void __launch_bounds__(tile_rows) walk_tiles(const __grid_constant__ schedule_params p)
+{
+    __shared__ int most[warps], sums[warps]; // of a warp's rows: pairs of one row, rows with sums
+    const int tile = blockIdx.x, t = threadIdx.x, lane = t % 32, warp = t / 32;
+    if (tile >= tiles_in_use(p) || (WRITE && p.s.totals->overflow)) return;
+    const int64_t i = (int64_t)tile * tile_rows + t;
+    const int row = i < *p.num_rows ? p.order[i] : -1;
+    if (WRITE) p.s.out_rows[i] = row;
+    row_taps taps(p, row);
+    int record = WRITE ? p.record_counts[tile] : 0;
+    int sum = WRITE ? p.sum_counts[tile] : 0;
+    const int first_record = record;
+    for (int k = 0; k < p.s.num_taps; ++k) {
+        const int count = taps.take(k), first = taps.at - count;
+        const bool is_sum = p.s.sums_rows && count > 1;
+        const uint32_t with_sum = __ballot_sync(~0u, is_sum);
+        int pairs = count;
+        for (int half = 16; half > 0; half /= 2)
+            pairs = max(pairs, __shfl_xor_sync(~0u, pairs, half));
+        if (lane == 0) {
+            most[warp] = pairs;
+            sums[warp] = __popc(with_sum);
+        }
+        __syncthreads();
+        int repeats = 0, sums_of[groups] = {}, sums_before = 0;
+#pragma unroll
+        for (int w = 0; w < warps; ++w) {
+            repeats = max(repeats, most[w]);
+            sums_of[w / 2] += sums[w];
+            if (w < warp) sums_before += sums[w];
+        }
+        if (p.s.sums_rows) repeats = min(repeats, 1);
+        for (int n = 0; WRITE && n < repeats; ++n) {
+            int *to = p.s.records + (int64_t)(record + n) * record_ints;
+            if (t == 0) {
+                const int active = (max(most[0], most[1]) > n) | (max(most[2], most[3]) > n) << 1;
+                *reinterpret_cast<int4 *>(to) =
+                    make_int4(k, active, sum, sums_of[0] | sums_of[1] << 16);
+            }
+            to[head + t] = is_sum ? -2 : n < count ? p.rows[first + n] : -1;
+        }
+        if (WRITE && is_sum) {
+            const int place = sum + sums_before + __popc(with_sum & ((1u << lane) - 1));
+            reinterpret_cast<int4 *>(p.s.sums)[place] =
+                make_int4(t % SPOPS_POINT_GROUP_ROWS | count << 8, p.rows[first], p.rows[first + 1],
+                          count == 3 ? p.rows[first + 2] : first);
+        }
+        record += repeats;
+        sum += sums_of[0] + sums_of[1];
+        __syncthreads();
+    }
+    if (record == first_record) { // no taps at all: the rows are written all the same
+        int *to = p.s.records + (int64_t)record * record_ints;
+        for (int n = t; WRITE && n < record_ints; n += tile_rows)
+            to[n] = n < head ? 0 : -1;
+        ++record;
+    }
+    if (!WRITE && t == 0) {
+        p.record_counts[tile] = record;
+        p.sum_counts[tile] = sum;
+    }
+}
+
+// Counts become where each tile begins; tiles with fewer records are put behind. One block.
+__global__ void __launch_bounds__(scan_threads)
+    scan_tiles(const __grid_constant__ schedule_params p)
+{
+    __shared__ int tiles_of[max_cost + 1];
+    const int num_tiles = tiles_in_use(p), t = threadIdx.x;
+    tiles_of[t] = 0;
+    __syncthreads();
+    long long records = 0, sums = 0;
+    for (int begin = 0; begin < num_tiles; begin += scan_threads) {
+        const int tile = begin + t;
+        const int count = tile < num_tiles ? p.record_counts[tile] : 0;
+        const int sum_count = tile < num_tiles ? p.sum_counts[tile] : 0;
+        int total, sum_total;
+        if (tile < num_tiles) atomicAdd(&tiles_of[min(count, max_cost)], 1);
+        const int before = sum_before(count, &total);
+        const int sums_here = sum_before(sum_count, &sum_total);
+        if (tile < num_tiles) {
+            p.record_counts[tile] = (int)records + before;
+            p.sum_counts[tile] = (int)sums + sums_here;
+            p.s.tiles[4 * tile] = count; // for order_tiles
+        }
+        records += total;
+        sums += sum_total;
+    }
+    __syncthreads();
+    int total;
+    const int cost = max_cost - t;
+    p.cost_begin[cost] = sum_before(tiles_of[cost], &total);
+    if (t > 0) return;
+    spops_point_totals *totals = p.s.totals;
+    totals->overflow = records > p.s.max_records || sums > p.s.max_sums;
+    totals->num_tiles = totals->overflow ? 0 : num_tiles;
+    totals->num_records = (int)records;
+    totals->num_sums = (int)sums;
+}
+
+__global__ void copy_counts(const __grid_constant__ schedule_params p)
+{
+    const int tile = blockIdx.x * key_threads + threadIdx.x;
+    if (tile < tiles_in_use(p)) p.numbers[tile] = p.s.tiles[4 * tile];
+}
+
+// tiles: those with most records first, else as they lie. A warp for each cost.
+__global__ void order_tiles(const __grid_constant__ schedule_params p)
+{
+    const int cost = blockIdx.x + 1, lane = threadIdx.x;
+    const int num_tiles = tiles_in_use(p);
+    int at = p.cost_begin[cost];
+    const int end = p.cost_begin[cost - 1]; // those with one more begin where these end
+    for (int begin = 0; begin < num_tiles && at < end; begin += 32) {
+        const int tile = begin + lane;
+        const int count = tile < num_tiles ? p.numbers[tile] : 0;
+        const bool mine = tile < num_tiles && min(count, max_cost) == cost;
+        const uint32_t all = __ballot_sync(~0u, mine);
+        if (mine)
+            reinterpret_cast<int4 *>(p.s.tiles)[at + __popc(all & ((1u << lane) - 1))] =
+                make_int4(p.record_counts[tile], count, tile, 0);
+        at += __popc(all);
+    }
+}
+
+// Taps by their distance from the centre; where there are more than 32, neighbours share a bit.
+void place_taps(int taps, unsigned char *bit_of)
+{
+    const int num = taps * taps * taps, middle = taps - 1; // twice the centre's number
+    int place = 0;
+    for (int distance = 0; distance <= 3 * middle; ++distance)
+        for (int k = 0; k < num; ++k) {
+            const int at[3] = {k / (taps * taps), k / taps % taps, k % taps};
+            int sum = 0;
+            for (int a = 0; a < 3; ++a)
+                sum += at[a] * 2 > middle ? at[a] * 2 - middle : middle - at[a] * 2;
+            if (sum == distance)
+                bit_of[k] = (unsigned char)(num > 32 ? place * 32 / num : place), ++place;
+        }
+}
+
+schedule_params params_of(const spops_point_schedule_args *args, const workspace &w)
+{
+    schedule_params p = {};
+    p.s = *args->schedule;
+    p.num_rows = args->num_rows;
+    p.offsets = args->offsets;
+    p.rows = args->rows;
+    p.row_taps = args->row_taps;
+    p.keys = w.keys[0];
+    p.numbers = w.numbers[0];
+    p.order = w.numbers[1];
+    p.record_counts = w.record_counts;
+    p.sum_counts = w.sum_counts;
+    p.cost_begin = w.cost_begin;
+    place_taps(args->taps, p.bit_of);
+    return p;
+}
+
+} // namespace
+
+extern "C" size_t spops_cuda_point_schedule_bytes(spops_context *ctx,
+                                                  const spops_point_schedule_args *args)
+{
+    spops_carver carver = {nullptr, 0};
+    (void)ctx;
+    (void)carve_workspace(args->schedule, &carver);
+    return carver.used;
+}
+
+extern "C" spops_status spops_cuda_point_schedule_count(spops_context *ctx,
+                                                        const spops_point_schedule_args *args)
+{
+    const char *what = "pointconv: schedule";
+    const spops_point_schedule *s = args->schedule;
+    spops_carver carver = {static_cast<char *>(args->workspace), 0};
+    const workspace w = carve_workspace(s, &carver);
+    const schedule_params p = params_of(args, w);
+    size_t bytes = w.temp_bytes;
+
+    if (s->max_tiles == 0) return ctx->backend->fill_zero(ctx, s->totals, sizeof *s->totals);
+    SPOPS_TRY(launch(ctx, what, rank_rows, blocks_for(s->max_rows, key_threads),
+                     (unsigned)key_threads, p));
+    SPOPS_TRY(spops_cuda_status(ctx, what,
+                                device_sort(w.temp, bytes, w.keys[0], w.keys[1], w.numbers[0],
+                                            w.numbers[1], s->max_rows, 32, stream_of(ctx))));
+    SPOPS_TRY(
+        launch(ctx, what, walk_tiles<false>, dim3((unsigned)s->max_tiles), (unsigned)tile_rows, p));
+    SPOPS_TRY(launch(ctx, what, scan_tiles, dim3(1), (unsigned)scan_threads, p));
+    SPOPS_TRY(launch(ctx, what, copy_counts, blocks_for(s->max_tiles, key_threads),
+                     (unsigned)key_threads, p));
+    return launch(ctx, what, order_tiles, dim3((unsigned)max_cost), 32u, p);
+}
+
+extern "C" spops_status spops_cuda_point_schedule_fill(spops_context *ctx,
+                                                       const spops_point_schedule_args *args)
+{
+    const spops_point_schedule *s = args->schedule;
+    spops_carver carver = {static_cast<char *>(args->workspace), 0};
+    const workspace w = carve_workspace(s, &carver);
+    if (s->max_tiles == 0) return SPOPS_STATUS_OK;
+    return launch(ctx, "pointconv: schedule", walk_tiles<true>, dim3((unsigned)s->max_tiles),
+                  (unsigned)tile_rows, params_of(args, w));
+}

@@ -1,0 +1,619 @@
+// Point convolution: checks, the choice of a dataflow, and what each is composed of.
+#include "spops/pointconv.h"
+
+#include <string.h>
+
+#include "coords/neighbors.h"
+#include "core/check.h"
+#include "core/matrix.h"
+#include "mvmr/igemm_args.h"
+#include "pointconv/point_gemm_args.h"
+#include "segments/segments.h"
+#include "sparseconv/epilogue_args.h"
+
+#define DEFAULT_MAX_CHANNELS 256
+
+enum { SIDE_OUT, SIDE_IN, NUM_SIDES };
+
+struct spops_pointconv {
+    spops_context *ctx; // made it, frees it
+    const spops_neighbors *neighbors;
+    spops_neighbors_view view; // whose addresses stay
+    spops_dataflow dataflow;   // as asked for
+    bool backward;
+    int64_t max_in_channels, max_out_channels;
+    spops_triplets *triplets; // FETCH_ON_DEMAND; NULL: IMPLICIT_GEMM alone
+
+    bool has_gemm; // its schedules are there, that of SIDE_IN with backward unless mirrored
+    spops_point_schedule schedules[NUM_SIDES];
+    void *blocks[NUM_SIDES];
+    size_t block_bytes[NUM_SIDES];
+    void *workspace; // of making them again; NULL where the neighbours were not made by reserve
+    size_t workspace_bytes;
+    size_t gemm_scratch_bytes;
+};
+
+// ---- Schedules of IMPLICIT_GEMM -----------------------------------------------------------------
+
+static bool needs_side(const spops_pointconv *conv, int side)
+{
+    return side == SIDE_OUT || (conv->backward && !conv->view.mirrored);
+}
+
+static const spops_neighbor_lists *lists_of(const spops_pointconv *conv, int side)
+{
+    return side == SIDE_OUT ? conv->view.out : conv->view.in;
+}
+
+static void carve_tiles(spops_point_schedule *s, spops_carver *c)
+{
+    s->totals = spops_carve(c, 1, 1, sizeof *s->totals);
+    s->tiles = spops_carve(c, s->max_tiles, 4, sizeof *s->tiles);
+    s->out_rows = spops_carve(c, s->max_tiles, SPOPS_POINT_TILE_ROWS, sizeof *s->out_rows);
+}
+
+static void carve_records(spops_point_schedule *s, spops_carver *c)
+{
+    s->records = spops_carve(c, s->max_records, SPOPS_POINT_RECORD_INTS, sizeof *s->records);
+    s->sums = spops_carve(c, s->max_sums, 4, sizeof *s->sums);
+}
+
+static spops_point_schedule_args schedule_args(const spops_pointconv *conv, int side,
+                                               void *workspace)
+{
+    const spops_neighbor_lists *lists = lists_of(conv, side);
+    const spops_point_schedule_args args = {.schedule = &conv->schedules[side],
+                                            .taps = conv->neighbors->arrays.rule.taps,
+                                            .num_rows = lists->num_rows,
+                                            .offsets = lists->offsets,
+                                            .rows = lists->rows,
+                                            .row_taps = lists->taps,
+                                            .workspace = workspace};
+    return args;
+}
+
+static spops_status alloc_workspace(spops_context *ctx, spops_pointconv *conv)
+{
+    for (int side = 0; side < NUM_SIDES; ++side) {
+        const spops_point_schedule_args args = schedule_args(conv, side, NULL);
+        size_t bytes;
+        if (!needs_side(conv, side)) continue;
+        bytes = ctx->backend->point_schedule_bytes(ctx, &args);
+        if (bytes > conv->workspace_bytes) conv->workspace_bytes = bytes;
+    }
+    return spops_backend_alloc(ctx, conv->workspace_bytes, &conv->workspace);
+}
+
+// Memory of a schedule, and its first filling: made to measure, or for the capacity.
+static spops_status make_schedule(spops_context *ctx, const char *call, spops_pointconv *conv,
+                                  int side)
+{
+    const bool refillable = conv->neighbors->refillable;
+    spops_point_schedule *s = &conv->schedules[side];
+    const spops_point_schedule_args args = schedule_args(conv, side, conv->workspace);
+    spops_status status = SPOPS_STATUS_OK;
+    spops_carver c = {NULL, 0};
+    spops_point_totals totals;
+    void *tiles = NULL;
+    size_t tiles_bytes = 0;
+
+    s->max_records = s->max_tiles * s->num_taps;
+    s->max_sums = s->sums_rows ? conv->view.max_pairs / 2 : 0;
+    if (!refillable) { // count in a block of its own, which then moves into the right one
+        s->max_records = s->max_sums = SPOPS_MAX_COUNT;
+        carve_tiles(s, &c);
+        SPOPS_TRY(spops_backend_alloc(ctx, c.used, &tiles));
+        tiles_bytes = c.used;
+        c = (spops_carver){tiles, 0};
+        carve_tiles(s, &c);
+        SPOPS_TRY_GOTO(ctx->backend->point_schedule_count(ctx, &args), status, done);
+        SPOPS_TRY_GOTO(ctx->backend->download(ctx, &totals, s->totals, sizeof totals), status,
+                       done);
+        if (totals.overflow) {
+            status = spops_fail(ctx, SPOPS_STATUS_NOT_SUPPORTED,
+                                "%s: neighbors give more work than an index can count", call);
+            goto done;
+        }
+        s->max_records = totals.num_records;
+        s->max_sums = totals.num_sums;
+    }
+    c = (spops_carver){NULL, 0};
+    carve_tiles(s, &c);
+    carve_records(s, &c);
+    SPOPS_TRY_GOTO(spops_backend_alloc(ctx, c.used, &conv->blocks[side]), status, done);
+    conv->block_bytes[side] = c.used;
+    c = (spops_carver){conv->blocks[side], 0};
+    carve_tiles(s, &c);
+    carve_records(s, &c);
+    if (!refillable) {
+        SPOPS_TRY_GOTO(ctx->backend->point_schedule_count(ctx, &args), status, done);
+        SPOPS_TRY_GOTO(ctx->backend->point_schedule_fill(ctx, &args), status, done);
+    }
+done:
+    spops_backend_free(ctx, tiles, tiles_bytes);
+    return status;
+}
+
+// Whether the plan can have IMPLICIT_GEMM. If it was asked for by name, no is a failure.
+static spops_status plan_gemm(spops_context *ctx, const char *call, spops_pointconv *conv,
+                              bool sums_rows)
+{
+    const bool forced = conv->dataflow == SPOPS_DATAFLOW_IMPLICIT_GEMM;
+    const spops_igemm_scratch_args scratch = {conv->view.num_taps, conv->max_in_channels,
+                                              conv->max_out_channels, true};
+    const spops_point_gemm_args none = {0};
+    spops_status status = SPOPS_STATUS_OK;
+
+    if (conv->dataflow == SPOPS_DATAFLOW_FETCH_ON_DEMAND) return SPOPS_STATUS_OK;
+    if (ctx->backend->point_gemm_runs == NULL || !ctx->backend->point_gemm_runs(ctx, &none)) {
+        if (!forced) return SPOPS_STATUS_OK;
+        return spops_fail(ctx, SPOPS_STATUS_NOT_SUPPORTED, "%s: the %s backend has no %s%s", call,
+                          ctx->backend->name, spops_dataflow_name(conv->dataflow),
+                          ctx->backend->kind == SPOPS_BACKEND_CPU ? "" : " for this device");
+    }
+    if (needs_side(conv, SIDE_IN) && conv->view.in->offsets == NULL) {
+        if (!forced) return SPOPS_STATUS_OK;
+        return spops_fail(ctx, SPOPS_STATUS_NOT_SUPPORTED,
+                          "%s: neighbors were made without SPOPS_NEIGHBORS_REVERSE, expected it "
+                          "for gradients by %s",
+                          call, spops_dataflow_name(conv->dataflow));
+    }
+    SPOPS_REQUIRE(ctx, sums_rows || !conv->neighbors->refillable,
+                  "%s: options->sums is SPOPS_POINTCONV_SUMS_NONE, expected another for neighbors "
+                  "made by reserve",
+                  call);
+    for (int side = 0; side < NUM_SIDES; ++side) {
+        spops_point_schedule *s = &conv->schedules[side];
+        s->num_taps = conv->view.num_taps;
+        s->sums_rows = sums_rows;
+        s->max_rows = lists_of(conv, side)->max_rows;
+        s->max_tiles = (s->max_rows + SPOPS_POINT_TILE_ROWS - 1) / SPOPS_POINT_TILE_ROWS;
+    }
+    SPOPS_TRY(alloc_workspace(ctx, conv));
+    for (int side = 0; side < NUM_SIDES && status == SPOPS_STATUS_OK; ++side)
+        if (needs_side(conv, side)) status = make_schedule(ctx, call, conv, side);
+    if (status == SPOPS_STATUS_OK) status = ctx->backend->wait(ctx);
+    if (!conv->neighbors->refillable || status != SPOPS_STATUS_OK) {
+        spops_backend_free(ctx, conv->workspace, conv->workspace_bytes);
+        conv->workspace = NULL;
+        conv->workspace_bytes = 0;
+    }
+    SPOPS_TRY(status);
+    conv->has_gemm = true;
+    if (conv->backward) conv->gemm_scratch_bytes = ctx->backend->igemm_scratch_bytes(ctx, &scratch);
+    return spops_context_reserve(ctx, conv->gemm_scratch_bytes);
+}
+
+// ---- Plans --------------------------------------------------------------------------------------
+
+static spops_status read_plan_options(spops_context *ctx, const char *call,
+                                      const spops_pointconv_options *given,
+                                      spops_pointconv_options *o)
+{
+    SPOPS_TRY(spops_read_options(ctx, call, given, o, sizeof *o));
+    SPOPS_REQUIRE(ctx, o->backward == 0 || o->backward == 1,
+                  "%s: options->backward is %d, expected 0 or 1", call, (int)o->backward);
+    SPOPS_REQUIRE(ctx,
+                  o->dataflow == SPOPS_DATAFLOW_AUTO ||
+                      o->dataflow == SPOPS_DATAFLOW_FETCH_ON_DEMAND ||
+                      o->dataflow == SPOPS_DATAFLOW_IMPLICIT_GEMM,
+                  "%s: options->dataflow is %d (%s), expected auto, fetch_on_demand or "
+                  "implicit_gemm",
+                  call, (int)o->dataflow, spops_dataflow_name(o->dataflow));
+    SPOPS_REQUIRE(ctx, (int)o->sums >= 0 && o->sums <= SPOPS_POINTCONV_SUMS_FIRST,
+                  "%s: options->sums is %d, expected 0 to %d", call, (int)o->sums,
+                  (int)SPOPS_POINTCONV_SUMS_FIRST);
+    SPOPS_TRY(spops_check_count(ctx, call, "options->max_in_channels", o->max_in_channels));
+    SPOPS_TRY(spops_check_count(ctx, call, "options->max_out_channels", o->max_out_channels));
+    if (o->max_in_channels == 0) o->max_in_channels = DEFAULT_MAX_CHANNELS;
+    if (o->max_out_channels == 0) o->max_out_channels = DEFAULT_MAX_CHANNELS;
+    SPOPS_REQUIRE(ctx, o->max_in_channels <= INT64_MAX / o->max_out_channels,
+                  "%s: options->max_in_channels is %" PRId64 ", too many", call,
+                  o->max_in_channels);
+    return SPOPS_STATUS_OK;
+}
+
+static spops_status plan_triplets(spops_context *ctx, spops_pointconv *conv)
+{
+    const spops_triplets_shape shape = {conv->view.out->max_rows, conv->view.in->max_rows,
+                                        conv->view.num_taps, conv->view.max_pairs};
+    spops_triplets_options options = spops_triplets_options_default();
+    options.backward = conv->backward;
+    options.max_matrix_elements = conv->max_in_channels * conv->max_out_channels;
+    return spops_triplets_reserve(ctx, &shape, &options, &conv->triplets);
+}
+
+spops_status spops_pointconv_create(spops_context *ctx, const spops_neighbors *neighbors,
+                                    const spops_pointconv_options *given, spops_pointconv **out)
+{
+    static const char call[] = "pointconv_create";
+    spops_pointconv_options options = {0};
+    spops_status status = SPOPS_STATUS_OK;
+    spops_pointconv *conv = NULL;
+
+    SPOPS_BEGIN_CREATE(ctx, call, out);
+    SPOPS_TRY(read_plan_options(ctx, call, given, &options));
+    SPOPS_TRY(spops_neighbors_check(ctx, call, "neighbors", neighbors));
+    SPOPS_REQUIRE(ctx, neighbors->arrays.by_tap,
+                  "%s: neighbors were made without SPOPS_NEIGHBORS_BY_TAP, expected it", call);
+    conv = spops_host_alloc(ctx, 1, sizeof *conv);
+    if (conv == NULL) return SPOPS_STATUS_OUT_OF_MEMORY;
+    conv->ctx = ctx;
+    conv->neighbors = neighbors;
+    conv->backward = options.backward != 0;
+    conv->dataflow = options.dataflow;
+    conv->max_in_channels = options.max_in_channels;
+    conv->max_out_channels = options.max_out_channels;
+    conv->view = spops_neighbors_view_default();
+    SPOPS_TRY_GOTO(spops_neighbors_get_view(ctx, neighbors, &conv->view), status, fail);
+    SPOPS_TRY_GOTO(plan_gemm(ctx, call, conv, options.sums != SPOPS_POINTCONV_SUMS_NONE), status,
+                   fail);
+    if (options.sums == SPOPS_POINTCONV_SUMS_FIRST && !conv->has_gemm) {
+        status = spops_fail(ctx, SPOPS_STATUS_NOT_SUPPORTED,
+                            "%s: options->sums is SPOPS_POINTCONV_SUMS_FIRST, which needs %s", call,
+                            spops_dataflow_name(SPOPS_DATAFLOW_IMPLICIT_GEMM));
+        goto fail;
+    }
+    if (conv->dataflow != SPOPS_DATAFLOW_IMPLICIT_GEMM)
+        SPOPS_TRY_GOTO(plan_triplets(ctx, conv), status, fail);
+    if (neighbors->refillable || conv->triplets != NULL)
+        SPOPS_TRY_GOTO(spops_pointconv_set(ctx, conv), status, fail);
+    SPOPS_TRY_GOTO(ctx->backend->wait(ctx), status, fail);
+    *out = conv;
+    return SPOPS_STATUS_OK;
+
+fail:
+    spops_pointconv_destroy(conv);
+    return status;
+}
+
+static spops_status check_plan(spops_context *ctx, const char *call, const spops_pointconv *conv)
+{
+    SPOPS_REQUIRE(ctx, conv != NULL, "%s: conv is NULL", call);
+    return spops_check_home(ctx, call, "conv", conv->ctx);
+}
+
+spops_status spops_pointconv_set(spops_context *ctx, spops_pointconv *conv)
+{
+    static const char call[] = "pointconv_set";
+
+    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_TRY(check_plan(ctx, call, conv));
+    for (int side = 0; conv->has_gemm && conv->neighbors->refillable && side < NUM_SIDES; ++side) {
+        const spops_point_schedule_args args = schedule_args(conv, side, conv->workspace);
+        if (!needs_side(conv, side)) continue;
+        SPOPS_TRY(ctx->backend->point_schedule_count(ctx, &args));
+        SPOPS_TRY(ctx->backend->point_schedule_fill(ctx, &args));
+    }
+    if (conv->triplets == NULL) return SPOPS_STATUS_OK;
+    return spops_triplets_set_offsets(ctx, conv->triplets, conv->view.tap_offsets,
+                                      conv->view.out_rows, conv->view.in_rows);
+}
+
+spops_pointconv_sums spops_pointconv_get_sums(const spops_pointconv *conv)
+{
+    return conv != NULL && conv->has_gemm && conv->schedules[SIDE_OUT].sums_rows
+               ? SPOPS_POINTCONV_SUMS_FIRST
+               : SPOPS_POINTCONV_SUMS_NONE;
+}
+
+size_t spops_pointconv_scratch_bytes(const spops_pointconv *conv)
+{
+    size_t bytes;
+    if (conv == NULL) return 0;
+    bytes = conv->triplets == NULL ? 0 : spops_triplets_scratch_bytes(conv->triplets);
+    return bytes > conv->gemm_scratch_bytes ? bytes : conv->gemm_scratch_bytes;
+}
+
+size_t spops_pointconv_bytes(const spops_pointconv *conv)
+{
+    size_t bytes;
+    if (conv == NULL) return 0;
+    bytes = sizeof *conv + conv->workspace_bytes;
+    for (int side = 0; side < NUM_SIDES; ++side)
+        bytes += conv->block_bytes[side];
+    return conv->triplets == NULL ? bytes : bytes + spops_triplets_bytes(conv->triplets);
+}
+
+void spops_pointconv_destroy(spops_pointconv *conv)
+{
+    if (conv == NULL) return;
+    (void)conv->ctx->backend->wait(conv->ctx);
+    spops_triplets_destroy(conv->triplets);
+    for (int side = 0; side < NUM_SIDES; ++side)
+        spops_backend_free(conv->ctx, conv->blocks[side], conv->block_bytes[side]);
+    spops_backend_free(conv->ctx, conv->workspace, conv->workspace_bytes);
+    spops_host_free(conv->ctx, conv, 1, sizeof *conv);
+}
+
+// ---- Layers -------------------------------------------------------------------------------------
+
+// A layer's numbers, checked.
+typedef struct layer_shape {
+    int64_t in_channels, out_channels;
+    int32_t groups;
+} layer_shape;
+
+static spops_status read_layer(spops_context *ctx, const char *call,
+                               const spops_sparseconv_layer *given, spops_sparseconv_layer *layer)
+{
+    SPOPS_TRY(spops_read_options(ctx, call, given, layer, sizeof *layer));
+    SPOPS_REQUIRE(ctx, layer->groups >= 0, "%s: layer->groups is %d, expected 0 or more", call,
+                  (int)layer->groups);
+    SPOPS_REQUIRE(ctx,
+                  layer->activation == SPOPS_ACTIVATION_NONE ||
+                      layer->activation == SPOPS_ACTIVATION_RELU,
+                  "%s: layer->activation is %d, expected 0 or 1", call, (int)layer->activation);
+    SPOPS_REQUIRE(ctx, layer->math == SPOPS_MATH_EXACT || layer->math == SPOPS_MATH_TF32,
+                  "%s: layer->math is %d, expected 0 or 1", call, (int)layer->math);
+    if (layer->groups == 0) layer->groups = 1;
+    return SPOPS_STATUS_OK;
+}
+
+// x [rows of inputs, C_in] and sum [rows of outputs, C_out], and w between them.
+static spops_status check_shapes(spops_context *ctx, const char *call, const spops_pointconv *conv,
+                                 int32_t groups, const char *x_name, spops_matrix x,
+                                 const char *sum_name, spops_matrix sum, unsigned sum_dtypes,
+                                 spops_matrix w, layer_shape *shape)
+{
+    const int64_t taps = conv->view.num_taps;
+
+    SPOPS_TRY(spops_check_matrix(ctx, call, x_name, x, conv->view.in->max_rows, x.cols,
+                                 SPOPS_DTYPES_FLOAT));
+    SPOPS_REQUIRE(ctx, x.cols > 0, "%s: %s has no columns, expected 1 or more", call, x_name);
+    SPOPS_TRY(spops_check_matrix(ctx, call, sum_name, sum, conv->view.out->max_rows, sum.cols,
+                                 sum_dtypes));
+    SPOPS_REQUIRE(ctx, sum.cols > 0, "%s: %s has no columns, expected 1 or more", call, sum_name);
+    SPOPS_REQUIRE(ctx, x.cols % groups == 0 && sum.cols % groups == 0,
+                  "%s: %s has %" PRId64 " columns and %s %" PRId64
+                  ", expected multiples of layer->groups = %d",
+                  call, x_name, x.cols, sum_name, sum.cols, (int)groups);
+    SPOPS_REQUIRE(ctx, x.cols / groups <= INT64_MAX / taps, "%s: %s has too many columns", call,
+                  x_name);
+    SPOPS_TRY(
+        spops_check_matrix(ctx, call, "w", w, taps * (x.cols / groups), sum.cols, 1u << x.dtype));
+    SPOPS_REQUIRE(ctx, w.rows <= 1 || w.row_stride == w.cols,
+                  "%s: w.row_stride is %" PRId64 ", expected its %" PRId64 " columns", call,
+                  w.row_stride, w.cols);
+    shape->in_channels = x.cols;
+    shape->out_channels = sum.cols;
+    shape->groups = groups;
+    return SPOPS_STATUS_OK;
+}
+
+static spops_mvmr_options mvmr_options_of(const layer_shape *shape, spops_math math)
+{
+    spops_mvmr_options options = spops_mvmr_options_default();
+    if (shape->groups > 1 && shape->groups == shape->in_channels &&
+        shape->groups == shape->out_channels)
+        options.diagonal = 1;
+    else
+        options.groups = shape->groups;
+    options.math = math;
+    return options;
+}
+
+// What IMPLICIT_GEMM would be called with, without what is behind the sum.
+static spops_point_gemm_args gemm_args_of(const spops_pointconv *conv, int side, spops_matrix x,
+                                          spops_matrix w, spops_matrix out)
+{
+    const bool mirrored = side == SIDE_IN && conv->view.mirrored;
+    const int from = mirrored ? SIDE_OUT : side;
+    const spops_point_gemm_args args = {.schedule = &conv->schedules[from],
+                                        .rows = lists_of(conv, from)->rows,
+                                        .x = x,
+                                        .w = w,
+                                        .out = out,
+                                        .w_transposed = side == SIDE_IN,
+                                        .mirrored = mirrored};
+    return args;
+}
+
+static bool may_use_gemm(const spops_pointconv *conv, const layer_shape *shape)
+{
+    return conv->has_gemm && shape->groups == 1 && shape->in_channels <= conv->max_in_channels &&
+           shape->out_channels <= conv->max_out_channels;
+}
+
+static spops_igemm_wgrad_args wgrad_args_of(const spops_pointconv *conv, spops_matrix x,
+                                            spops_matrix g, spops_matrix dw)
+{
+    const spops_igemm_wgrad_args args = {.num_taps = conv->view.num_taps,
+                                         .max_pairs = conv->view.max_pairs,
+                                         .tap_offsets = conv->view.tap_offsets,
+                                         .in_rows = conv->view.in_rows,
+                                         .out_rows = conv->view.out_rows,
+                                         .x = x,
+                                         .g = g,
+                                         .dw = dw};
+    return args;
+}
+
+// Whether IMPLICIT_GEMM serves a pass.
+static bool gemm_serves(const spops_pointconv *conv, const layer_shape *shape,
+                        spops_sparseconv_pass pass, spops_matrix x, spops_matrix w, spops_matrix y)
+{
+    const spops_context *ctx = conv->ctx;
+    spops_point_gemm_args args;
+    if (!may_use_gemm(conv, shape)) return false;
+    if (pass == SPOPS_PASS_GRAD_W) {
+        const spops_igemm_wgrad_args wgrad = wgrad_args_of(conv, x, y, w);
+        return ctx->backend->igemm_wgrad_fits(ctx, &wgrad);
+    }
+    args = pass == SPOPS_PASS_FORWARD ? gemm_args_of(conv, SIDE_OUT, x, w, y)
+                                      : gemm_args_of(conv, SIDE_IN, y, w, x);
+    return ctx->backend->point_gemm_fits(ctx, &args);
+}
+
+spops_dataflow spops_pointconv_dataflow(const spops_pointconv *conv, spops_sparseconv_pass pass,
+                                        spops_dtype dtype, int64_t in_channels,
+                                        int64_t out_channels, const spops_sparseconv_layer *layer)
+{
+    const layer_shape shape = {in_channels, out_channels,
+                               layer == NULL || layer->groups == 0 ? 1 : layer->groups};
+
+    if (conv == NULL || !spops_dtype_is_float(dtype)) return SPOPS_DATAFLOW_AUTO;
+    if (pass != SPOPS_PASS_FORWARD && !conv->backward) return SPOPS_DATAFLOW_AUTO;
+    if (gemm_serves(conv, &shape, pass,
+                    spops_matrix_dense(NULL, conv->view.in->max_rows, in_channels, dtype),
+                    spops_matrix_dense(NULL, 0, out_channels, dtype),
+                    spops_matrix_dense(NULL, conv->view.out->max_rows, out_channels, dtype)))
+        return SPOPS_DATAFLOW_IMPLICIT_GEMM;
+    return conv->triplets == NULL ? SPOPS_DATAFLOW_AUTO : SPOPS_DATAFLOW_FETCH_ON_DEMAND;
+}
+
+static spops_status refuse_forced(spops_context *ctx, const char *call, const spops_pointconv *conv)
+{
+    if (conv->triplets != NULL) return SPOPS_STATUS_OK;
+    return spops_fail(ctx, SPOPS_STATUS_NOT_SUPPORTED,
+                      "%s: conv was made for %s, which does not serve this call (groups, dtype, "
+                      "channels, or rows not aligned to 16 bytes)",
+                      call, spops_dataflow_name(conv->dataflow));
+}
+
+// A vector of a layer, which out must not touch.
+static spops_status check_vector(spops_context *ctx, const char *call, const char *name,
+                                 const float *v, spops_matrix out)
+{
+    const spops_matrix m = spops_matrix_dense((void *)(uintptr_t)v, 1, out.cols, SPOPS_DTYPE_F32);
+    if (v == NULL) return SPOPS_STATUS_OK;
+    SPOPS_TRY(spops_check_matrix(ctx, call, name, m, 1, out.cols, 1u << SPOPS_DTYPE_F32));
+    return spops_check_no_overlap(ctx, call, "out", out, name, m);
+}
+
+static bool has_epilogue(const spops_sparseconv_layer *layer)
+{
+    return layer->bias != NULL || layer->scale != NULL || layer->shift != NULL ||
+           layer->residual != NULL || layer->activation != SPOPS_ACTIVATION_NONE;
+}
+
+static spops_status run_triplets(spops_context *ctx, const spops_pointconv *conv,
+                                 const layer_shape *shape, const spops_sparseconv_layer *layer,
+                                 spops_matrix x, spops_matrix w, spops_matrix out)
+{
+    spops_mvmr_options options = mvmr_options_of(shape, layer->math);
+    spops_epilogue_args epilogue = {.out = out,
+                                    .num_rows = conv->view.out->num_rows,
+                                    .bias = layer->bias,
+                                    .scale = layer->scale,
+                                    .shift = layer->shift,
+                                    .activation = layer->activation};
+
+    options.num_rows = conv->view.out->num_rows;
+    SPOPS_TRY(spops_mvmr_execute(ctx, conv->triplets, x, w, NULL, &options, out));
+    if (!has_epilogue(layer)) return SPOPS_STATUS_OK;
+    if (layer->residual != NULL) epilogue.residual = *layer->residual;
+    return ctx->backend->epilogue(ctx, &epilogue);
+}
+
+spops_status spops_pointconv_execute(spops_context *ctx, const spops_pointconv *conv,
+                                     spops_matrix x, spops_matrix w,
+                                     const spops_sparseconv_layer *given, spops_matrix out)
+{
+    static const char call[] = "pointconv_execute";
+    spops_sparseconv_layer layer = {0};
+    layer_shape shape;
+
+    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_TRY(check_plan(ctx, call, conv));
+    SPOPS_TRY(read_layer(ctx, call, given, &layer));
+    SPOPS_TRY(check_shapes(ctx, call, conv, layer.groups, "x", x, "out", out,
+                           1u << x.dtype | 1u << SPOPS_DTYPE_F32, w, &shape));
+    SPOPS_TRY(spops_check_no_overlap(ctx, call, "out", out, "x", x));
+    SPOPS_TRY(spops_check_no_overlap(ctx, call, "out", out, "w", w));
+    SPOPS_TRY(check_vector(ctx, call, "layer->bias", layer.bias, out));
+    SPOPS_TRY(check_vector(ctx, call, "layer->scale", layer.scale, out));
+    SPOPS_TRY(check_vector(ctx, call, "layer->shift", layer.shift, out));
+    if (layer.residual != NULL) {
+        SPOPS_TRY(spops_check_matrix(ctx, call, "layer->residual", *layer.residual, out.rows,
+                                     out.cols, 1u << out.dtype));
+        SPOPS_TRY(
+            spops_check_no_overlap(ctx, call, "out", out, "layer->residual", *layer.residual));
+    }
+    SPOPS_REQUIRE_SLOT(ctx, call, epilogue);
+    if (gemm_serves(conv, &shape, SPOPS_PASS_FORWARD, x, w, out)) {
+        spops_point_gemm_args args = gemm_args_of(conv, SIDE_OUT, x, w, out);
+        if (layer.residual != NULL) args.residual = *layer.residual;
+        args.bias = layer.bias;
+        args.scale = layer.scale;
+        args.shift = layer.shift;
+        args.relu = layer.activation == SPOPS_ACTIVATION_RELU;
+        return ctx->backend->point_gemm(ctx, &args);
+    }
+    SPOPS_TRY(refuse_forced(ctx, call, conv));
+    if (out.rows == 0) return SPOPS_STATUS_OK;
+    return run_triplets(ctx, conv, &shape, &layer, x, w, out);
+}
+
+// A gradient that is wanted: of the shape of `of`, in its dtype or f32, apart from all inputs.
+static spops_status check_gradient(spops_context *ctx, const char *call, const char *name,
+                                   const spops_matrix *grad, spops_matrix of, spops_matrix grad_sum,
+                                   spops_matrix x, spops_matrix w)
+{
+    if (grad == NULL) return SPOPS_STATUS_OK;
+    SPOPS_TRY(spops_check_matrix(ctx, call, name, *grad, of.rows, of.cols,
+                                 1u << of.dtype | 1u << SPOPS_DTYPE_F32));
+    SPOPS_TRY(spops_check_no_overlap(ctx, call, name, *grad, "grad_sum", grad_sum));
+    SPOPS_TRY(spops_check_no_overlap(ctx, call, name, *grad, "x", x));
+    return spops_check_no_overlap(ctx, call, name, *grad, "w", w);
+}
+
+spops_status spops_pointconv_execute_backward(spops_context *ctx, const spops_pointconv *conv,
+                                              spops_matrix grad_sum, spops_matrix x, spops_matrix w,
+                                              const spops_sparseconv_layer *given,
+                                              const spops_matrix *grad_x,
+                                              const spops_matrix *grad_w)
+{
+    static const char call[] = "pointconv_execute_backward";
+    spops_sparseconv_layer layer = {0};
+    bool gemm_x = false, gemm_w = false;
+    spops_mvmr_options options;
+    void *scratch = NULL;
+    layer_shape shape;
+
+    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_TRY(check_plan(ctx, call, conv));
+    SPOPS_REQUIRE(ctx, conv->backward,
+                  "%s: conv was made without gradients, expected options->backward = 1", call);
+    SPOPS_TRY(read_layer(ctx, call, given, &layer));
+    SPOPS_TRY(check_shapes(ctx, call, conv, layer.groups, "x", x, "grad_sum", grad_sum,
+                           1u << x.dtype, w, &shape));
+    SPOPS_TRY(check_gradient(ctx, call, "grad_x", grad_x, x, grad_sum, x, w));
+    SPOPS_TRY(check_gradient(ctx, call, "grad_w", grad_w, w, grad_sum, x, w));
+    if (grad_x != NULL && grad_w != NULL)
+        SPOPS_TRY(spops_check_no_overlap(ctx, call, "grad_w", *grad_w, "grad_x", *grad_x));
+    if (grad_w != NULL) {
+        SPOPS_REQUIRE(ctx, grad_w->rows <= 1 || grad_w->row_stride == grad_w->cols,
+                      "%s: grad_w.row_stride is %" PRId64 ", expected its %" PRId64 " columns",
+                      call, grad_w->row_stride, grad_w->cols);
+        SPOPS_REQUIRE(ctx,
+                      shape.in_channels / shape.groups <= conv->max_in_channels &&
+                          shape.out_channels <= conv->max_out_channels,
+                      "%s: w is %" PRId64 " x %" PRId64 " a tap, more than the %" PRId64
+                      " x %" PRId64 " that conv was made for",
+                      call, shape.in_channels / shape.groups, shape.out_channels,
+                      conv->max_in_channels, conv->max_out_channels);
+    }
+    if (grad_x != NULL) gemm_x = gemm_serves(conv, &shape, SPOPS_PASS_GRAD_X, *grad_x, w, grad_sum);
+    if (grad_w != NULL) gemm_w = gemm_serves(conv, &shape, SPOPS_PASS_GRAD_W, x, *grad_w, grad_sum);
+    if ((grad_x != NULL && !gemm_x) || (grad_w != NULL && !gemm_w))
+        SPOPS_TRY(refuse_forced(ctx, call, conv));
+    if (conv->triplets == NULL || gemm_x || gemm_w)
+        SPOPS_TRY(spops_context_scratch(ctx, call, spops_pointconv_scratch_bytes(conv), &scratch));
+    if (gemm_x) {
+        const spops_point_gemm_args args = gemm_args_of(conv, SIDE_IN, grad_sum, w, *grad_x);
+        SPOPS_TRY(ctx->backend->point_gemm(ctx, &args));
+        grad_x = NULL;
+    }
+    if (gemm_w) {
+        spops_igemm_wgrad_args args = wgrad_args_of(conv, x, grad_sum, *grad_w);
+        args.scratch = scratch;
+        SPOPS_TRY(ctx->backend->igemm_wgrad(ctx, &args));
+        grad_w = NULL;
+    }
+    if (grad_x == NULL && grad_w == NULL) return SPOPS_STATUS_OK;
+    options = mvmr_options_of(&shape, layer.math);
+    options.num_rows = conv->view.in->num_rows;
+    return spops_mvmr_execute_backward(ctx, conv->triplets, grad_sum, x, w, NULL, &options, grad_x,
+                                       grad_w, NULL);
+}
