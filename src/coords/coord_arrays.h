@@ -67,6 +67,10 @@ typedef struct spops_coords_source {
     double size[SPOPS_MAX_DIMS];
     spops_taps taps;        // DOWN, UP
     int64_t max_candidates; // max_items times the most candidates an item can have
+    // Also to be filled, on the CPU and where they are not NULL: the items of each row, in their
+    // order; kinds of one candidate per item.
+    int32_t *row_offsets; // [max_rows + 1]
+    int32_t *row_items;   // [max_items]
 } spops_coords_source;
 
 typedef struct spops_coords_search_args {
@@ -84,6 +88,7 @@ typedef struct spops_coords_build_args {
     const spops_coords_source *source;
     const spops_coords_arrays *coords;
     void *workspace; // coords_workspace_bytes
+    bool sorted;     // coords_sort has left the source's candidates in workspace
 } spops_coords_build_args;
 
 // The batch of each row in use.
@@ -119,6 +124,7 @@ typedef struct spops_voxel_points_args {
     int32_t *keys;       // [max_items] segment of a point: its voxel if it counts, else -1.
                          // NULL with ALL, where item_row serves
     void *workspace;     // [max_rows] of 8 bytes
+    const int32_t *point_offsets; // [max_rows + 1] where a voxel's points begin; NULL: not known
 } spops_voxel_points_args;
 
 // Terms of a devoxelization: term p * C + c is corner c of point p; points that do not count (from

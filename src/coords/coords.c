@@ -209,6 +209,8 @@ static spops_status alloc_workspace(spops_context *ctx, const char *call, int64_
     return SPOPS_STATUS_OK;
 }
 
+#define NO_WORKSPACE (-1) // candidates of a set that is never built again
+
 // A set with its arrays and workspace, nothing in them.
 static spops_status alloc_set(spops_context *ctx, const char *call, int32_t dims,
                               const spops_coords_box *box, const spops_coords_choices *choices,
@@ -240,7 +242,8 @@ static spops_status alloc_set(spops_context *ctx, const char *call, int32_t dims
     s->block_bytes = carver.used;
     carver = (spops_carver){s->block, 0};
     carve_block(&s->arrays, item_rows, &carver);
-    SPOPS_TRY_GOTO(alloc_workspace(ctx, call, max_candidates, place, s), status, fail);
+    if (max_candidates != NO_WORKSPACE)
+        SPOPS_TRY_GOTO(alloc_workspace(ctx, call, max_candidates, place, s), status, fail);
     *out = s;
     return SPOPS_STATUS_OK;
 
@@ -278,8 +281,51 @@ static bool one_candidate(spops_coords_kind kind)
 static spops_status build_set(spops_context *ctx, const spops_coords_source *source,
                               const spops_coords_arrays *coords, void *workspace)
 {
-    const spops_coords_build_args args = {source, coords, workspace};
+    const spops_coords_build_args args = {source, coords, workspace, false};
     return ctx->backend->coords_build(ctx, &args);
+}
+
+// A set of just the rows that there are: the backend counts them before there are arrays.
+static spops_status make_to_measure(spops_context *ctx, const char *call,
+                                    const spops_coords_source *source,
+                                    const spops_coords_choices *choices,
+                                    const spops_coords_box *box, spops_coords **out)
+{
+    spops_status status = SPOPS_STATUS_OK;
+    const bool item_rows = one_candidate(source->kind);
+    spops_coords_state state;
+    spops_coords_arrays counted = {.order = choices->order,
+                                   .max_rows = source->max_candidates,
+                                   .max_items = source->max_items,
+                                   .state = &state};
+    const spops_coords_workspace_args size = {&counted, source->max_candidates};
+    spops_coords_build_args args = {source, &counted, NULL, false};
+    size_t bytes = 0;
+    spops_coords *s = NULL;
+
+    SPOPS_TRY(spops_key_layout_make(ctx, call, source->dims, box, choices->order, &counted.layout));
+    bytes = ctx->backend->coords_workspace_bytes(ctx, &size);
+    if (bytes == SIZE_MAX) return too_large(ctx, call);
+    SPOPS_TRY(spops_backend_alloc(ctx, bytes, &args.workspace));
+    SPOPS_TRY_GOTO(ctx->backend->coords_sort(ctx, &args), status, done);
+    SPOPS_TRY_GOTO(check_duplicates(ctx, call, source, choices, &state), status, done);
+    SPOPS_TRY_GOTO(alloc_set(ctx, call, source->dims, box, choices, state.num_rows,
+                             source->max_items, item_rows, NO_WORKSPACE, NULL, &s),
+                   status, done);
+    args.coords = &s->arrays;
+    args.sorted = true;
+    SPOPS_TRY_GOTO(ctx->backend->coords_build(ctx, &args), status, done);
+    s->state = *s->arrays.state;
+    s->has_item_row = item_rows;
+    s->last_items = source->max_items;
+
+done:
+    spops_backend_free(ctx, args.workspace, bytes);
+    if (status == SPOPS_STATUS_OK)
+        *out = s;
+    else
+        spops_coords_destroy(s);
+    return status;
 }
 
 // The set that `wide`, whose capacity was not reached, is once it is made to measure.
@@ -337,6 +383,8 @@ spops_status spops_coords_make(spops_context *ctx, const char *call,
     spops_coords *s = NULL, *fitted = NULL;
 
     SPOPS_TRY(spops_check_no_memory(ctx, call, choices->memory));
+    if (ctx->backend->coords_sort != NULL)
+        return make_to_measure(ctx, call, source, choices, box, out);
     SPOPS_TRY(alloc_set(ctx, call, source->dims, box, choices, source->max_candidates,
                         source->max_items, item_rows, source->max_candidates, NULL, &s));
     SPOPS_TRY_GOTO(build_set(ctx, source, &s->arrays, s->workspace), status, fail);

@@ -1,6 +1,6 @@
 // Sets of coordinates on the CPU: candidates as keys, a stable sort of them, one row for each run
 // of equal keys, and the index. Every pass divides its work over threads such that the result does
-// not depend on how many there are.
+// not depend on how many there are, and there are few passes: each one asks the threads anew.
 
 #include <assert.h>
 #include <limits.h>
@@ -9,9 +9,12 @@
 #include "backends/backend_cpu.h"
 #include "coords/axis_taps_cpu.h"
 #include "coords/coord_index_cpu.h"
+#include "coords/order_codes_cpu.h"
 #include "coords/points_cpu.h"
+#include "coords/voxel_isa.h"
 #include "core/radix_sort.h"
 #include "core/threads.h"
+#include "core/word_sort.h"
 
 #define MAX_PARTS 64
 
@@ -45,14 +48,12 @@ static int voxel_of(const spops_coords_source *source, int64_t i, int32_t *row)
 
 // ---- Bounds -------------------------------------------------------------------------------------
 
-static void bounds_of_part(const spops_coords_source *source, const spops_coords_box *box,
-                           int64_t begin, int64_t end, spops_coords_bounds *b)
+// Grow b by items begin .. end - 1, as far as the first bad one.
+static void grow_bounds(const spops_coords_source *source, const spops_coords_box *box,
+                        int64_t begin, int64_t end, spops_coords_bounds *b)
 {
     const int columns = source->dims + 1;
     int32_t voxel[SPOPS_KEY_COLUMNS];
-    b->bad_item = -1;
-    for (int c = 0; c < columns; ++c)
-        b->lower[c] = INT32_MAX, b->upper[c] = INT32_MIN;
     for (int64_t i = begin; i < end; ++i) {
         const int32_t *row = voxel;
         int bad = -1;
@@ -78,7 +79,25 @@ static void bounds_of_part(const spops_coords_source *source, const spops_coords
     }
 }
 
+// A block of points at once, if none of them is bad; false, and b as it was, if one may be.
+static bool grow_by_block(const spops_voxel_table *table, const spops_coords_source *source,
+                          const spops_coords_box *box, int64_t begin, int n, spops_coords_bounds *b)
+{
+    int32_t lower[SPOPS_KEY_COLUMNS], upper[SPOPS_KEY_COLUMNS];
+    spops_voxel_block block;
+    if (table->find(source, begin, n, block) != 0) return false;
+    table->bounds(n, source->dims + 1, block, lower, upper);
+    for (int c = 0; c <= source->dims; ++c)
+        if (box != NULL && (lower[c] < box->lower[c] || upper[c] > box->upper[c])) return false;
+    for (int c = 0; c <= source->dims; ++c) {
+        b->lower[c] = lower[c] < b->lower[c] ? lower[c] : b->lower[c];
+        b->upper[c] = upper[c] > b->upper[c] ? upper[c] : b->upper[c];
+    }
+    return true;
+}
+
 typedef struct bounds_work {
+    const spops_voxel_table *table;
     const spops_coords_bounds_args *args;
     spops_coords_bounds *found; // [part]
 } bounds_work;
@@ -86,7 +105,17 @@ typedef struct bounds_work {
 static void find_bounds(const void *work, int64_t part, int64_t begin, int64_t end)
 {
     const bounds_work *w = (const bounds_work *)work;
-    bounds_of_part(w->args->source, w->args->box, begin, end, &w->found[part]);
+    const spops_coords_source *source = w->args->source;
+    spops_coords_bounds *b = &w->found[part];
+    b->bad_item = -1;
+    for (int c = 0; c <= source->dims; ++c)
+        b->lower[c] = INT32_MAX, b->upper[c] = INT32_MIN;
+    for (int64_t i = begin; i < end && b->bad_item < 0; i += SPOPS_VOXEL_BLOCK) {
+        const int n = end - i < SPOPS_VOXEL_BLOCK ? (int)(end - i) : SPOPS_VOXEL_BLOCK;
+        if (source->kind != SPOPS_COORDS_POINTS ||
+            !grow_by_block(w->table, source, w->args->box, i, n, b))
+            grow_bounds(source, w->args->box, i, i + n, b);
+    }
 }
 
 spops_status spops_cpu_coords_bounds(spops_context *ctx, const spops_coords_bounds_args *args)
@@ -97,7 +126,7 @@ spops_status spops_cpu_coords_bounds(spops_context *ctx, const spops_coords_boun
     const spops_team team = spops_team_for(ctx, n);
     const int num_parts = spops_team_parts(team, MAX_PARTS);
     spops_coords_bounds found[MAX_PARTS];
-    const bounds_work work = {args, found};
+    const bounds_work work = {spops_voxel_table_of(ctx), args, found};
 
     spops_parallel_parts(team, num_parts, n, find_bounds, &work);
     *bounds = found[0];
@@ -117,20 +146,58 @@ spops_status spops_cpu_coords_bounds(spops_context *ctx, const spops_coords_boun
 
 // ---- Candidates ---------------------------------------------------------------------------------
 
+// A build goes through these steps, and what one leaves for the next is in the workspace:
+//
+//     candidates  the key of each, from its item; a candidate's number is its item's, or that
+//                 times the most candidates an item has
+//     sorted      candidates by key, equal ones in their order: each run of them is a row
+//     numbered    which row a run is: the run's number (lexicographic), by its first candidate
+//                 (given), or by the code of its key along a curve
+//     written     rows, the row of each item, the items of each row, the index of sorted keys
+typedef struct sorted_candidates {
+    int64_t n, num_slots; // candidates, and the numbers that they may have
+    int64_t each;         // numbers for an item
+    // Position p has the key words[p] >> index_bits, and its candidate is in the bits below; where
+    // keys take too many bits, its key is words[p] and its candidate values[p] (NULL: p).
+    const uint64_t *words;
+    const int32_t *values;
+    int index_bits;
+    bool by_key;
+    enum { ROWS_BY_RUN, ROWS_BY_FIRST, ROWS_BY_CODE } numbering;
+    int num_parts;               // of the positions
+    int64_t runs[MAX_PARTS + 1]; // before each part; the last: all
+    spops_coords_state state;
+} sorted_candidates;
+
 typedef struct build_workspace {
-    spops_radix_buffers sort;
-    uint64_t *packed; // [max_candidates] keys of candidates, without holes
-    int32_t *items;   // [max_candidates] their items
-    int32_t *rows;    // [max_candidates] row of a candidate that is the first of its key
+    sorted_candidates *sorted;
+    spops_radix_buffers sort; // of candidates; keys alone where words hold both
+    int32_t *counts;          // of sorts of words
+    int32_t *run_rows;        // [run]; of an item before: how many candidates it has
+    uint8_t *firsts;          // [candidate] whether it begins a run
+    uint64_t *first_bits;     // the same by bit, and how many there are before each 64
+    int32_t *first_ranks;
+    spops_order_codes *codes; // these two for orders along a curve
+    spops_radix_buffers code_sort;
 } build_workspace;
 
-static build_workspace carve_workspace(int64_t max_candidates, spops_carver *c)
+static build_workspace carve_workspace(const spops_coords_arrays *coords, int64_t max_candidates,
+                                       spops_carver *c)
 {
+    const bool curve =
+        coords->order == SPOPS_COORDS_ORDER_MORTON || coords->order == SPOPS_COORDS_ORDER_HILBERT;
     build_workspace w;
+    memset(&w, 0, sizeof w);
+    w.sorted = spops_carve(c, 1, 1, sizeof *w.sorted);
     w.sort = spops_radix_carve(sizeof(uint64_t), max_candidates, c);
-    w.packed = spops_carve(c, max_candidates, 1, sizeof *w.packed);
-    w.items = spops_carve(c, max_candidates, 1, sizeof *w.items);
-    w.rows = spops_carve(c, max_candidates, 1, sizeof *w.rows);
+    w.counts = spops_carve(c, (int64_t)spops_word_counts(max_candidates), 1, sizeof *w.counts);
+    w.run_rows = spops_carve(c, max_candidates, 1, sizeof *w.run_rows);
+    w.firsts = spops_carve(c, max_candidates / 64 + 1, 64, sizeof *w.firsts);
+    w.first_bits = spops_carve(c, max_candidates / 64 + 1, 1, sizeof *w.first_bits);
+    w.first_ranks = spops_carve(c, max_candidates / 64 + 1, 1, sizeof *w.first_ranks);
+    if (!curve) return w;
+    w.codes = spops_carve(c, 1, 1, sizeof *w.codes);
+    w.code_sort = spops_radix_carve(sizeof(uint64_t), max_candidates, c);
     return w;
 }
 
@@ -140,7 +207,7 @@ size_t spops_cpu_coords_workspace_bytes(spops_context *ctx, const spops_coords_w
     const int64_t max_rows = args->coords->max_rows;
     const int64_t most = args->max_candidates > max_rows ? args->max_candidates : max_rows;
     (void)ctx;
-    carve_workspace(most, &c);
+    carve_workspace(args->coords, most, &c);
     return c.used;
 }
 
@@ -177,16 +244,13 @@ static int64_t window_keys(const spops_coords_source *source, const spops_key_la
     }
 }
 
-// The key of a one-candidate item, or NONE; *counts is whether it is dropped then.
+// The key of an item that is a row, or NONE; *counts is whether it is dropped then.
 static uint64_t item_key(const spops_coords_source *source, const spops_key_layout *layout,
                          int64_t i, bool *counts)
 {
     const int columns = source->dims + 1;
-    int32_t voxel[SPOPS_KEY_COLUMNS];
     *counts = true;
     switch (source->kind) {
-    case SPOPS_COORDS_POINTS:
-        return voxel_of(source, i, voxel) >= 0 ? SPOPS_KEY_NONE : spops_key_pack(layout, voxel);
     case SPOPS_COORDS_UNION:
         return spops_key_pack(layout, i < source->max_items_a
                                           ? source->rows + i * columns
@@ -223,280 +287,527 @@ static items_in_use count_items(const spops_coords_source *source, bool *overflo
 }
 
 typedef struct candidates_work {
+    const spops_voxel_table *table;
     const spops_coords_source *source;
     const spops_key_layout *layout;
-    const build_workspace *w;
     items_in_use use;
     bool window;
-    int64_t each;              // candidates of an item, at most
-    uint64_t *slots;           // those of item i begin at i * each
-    int32_t *slots_used;       // [item]
+    int64_t each;
+    int index_bits;      // 0: keys alone
+    uint64_t *slots;     // those of item i begin at i * each
+    int32_t *slots_used; // [item], of a window
+    uint64_t *words;     // without holes, and their candidates where keys are alone
+    int32_t *values;
     int64_t *counts, *dropped; // [part]
+    uint64_t *first, *last;    // [part] of its slots in use
+    bool *descends;            // [part]
     spops_axis_taps axes[SPOPS_MAX_DIMS];
 } candidates_work;
 
-static void slots_of_part(const void *work, int64_t part, int64_t begin, int64_t end)
+// A word's bits are fewer than 64, so that none is SPOPS_KEY_NONE.
+static uint64_t word_of(const candidates_work *w, uint64_t key, int64_t slot)
 {
-    const candidates_work *w = (const candidates_work *)work;
+    return w->index_bits > 0 ? key << w->index_bits | (uint64_t)slot : key;
+}
+
+static void windows_of_part(const candidates_work *w, int64_t part, int64_t begin, int64_t end)
+{
     const spops_coords_source *source = w->source;
-    int64_t count = 0, left_out = 0;
+    int64_t count = 0;
     for (int64_t i = begin; i < end; ++i) {
-        int64_t own;
-        if (i >= w->use.last_a && i < w->use.first_b) {
-            own = 0; // between the rows of a and those of b
-        } else if (w->window) {
-            own = window_keys(source, w->layout, w->axes, source->rows + i * (source->dims + 1),
-                              w->slots + i * w->each);
-        } else {
-            bool is_counted;
-            w->slots[i] = item_key(source, w->layout, i, &is_counted);
-            own = w->slots[i] != SPOPS_KEY_NONE;
-            left_out += !own && is_counted;
-        }
+        const int64_t own =
+            window_keys(source, w->layout, w->axes, source->rows + i * (source->dims + 1),
+                        w->slots + i * w->each);
         w->slots_used[i] = (int32_t)own;
         count += own;
     }
     w->counts[part] = count;
+    w->dropped[part] = 0;
+    w->descends[part] = true;
+}
+
+// Keys of n items from i on, NONE for those without; returns how many count as left out.
+static int keys_of_block(const candidates_work *w, int64_t i, int n, uint64_t *keys)
+{
+    int left_out = 0;
+    if (w->source->kind == SPOPS_COORDS_POINTS) {
+        spops_voxel_block block;
+        const uint64_t none = w->table->find(w->source, i, n, block);
+        w->table->pack(w->layout, n, block, keys);
+        for (int p = 0; p < n; ++p) {
+            if (none >> p & 1) keys[p] = SPOPS_KEY_NONE;
+            left_out += keys[p] == SPOPS_KEY_NONE;
+        }
+        return left_out;
+    }
+    for (int p = 0; p < n; ++p) {
+        const bool in_use = i + p < w->use.last_a || i + p >= w->use.first_b;
+        bool is_counted = false;
+        keys[p] = in_use ? item_key(w->source, w->layout, i + p, &is_counted) : SPOPS_KEY_NONE;
+        left_out += keys[p] == SPOPS_KEY_NONE && is_counted;
+    }
+    return left_out;
+}
+
+static void slots_of_part(const void *work, int64_t part, int64_t begin, int64_t end)
+{
+    const candidates_work *w = (const candidates_work *)work;
+    int64_t count = 0, left_out = 0;
+    uint64_t last = 0, keys[SPOPS_VOXEL_BLOCK];
+    bool down = false;
+    if (w->window) {
+        windows_of_part(w, part, begin, end);
+        return;
+    }
+    w->first[part] = SPOPS_KEY_NONE;
+    for (int64_t i = begin; i < end; i += SPOPS_VOXEL_BLOCK) {
+        const int n = end - i < SPOPS_VOXEL_BLOCK ? (int)(end - i) : SPOPS_VOXEL_BLOCK;
+        left_out += keys_of_block(w, i, n, keys);
+        for (int p = 0; p < n; ++p) {
+            if (keys[p] == SPOPS_KEY_NONE) {
+                w->slots[i + p] = SPOPS_KEY_NONE;
+                continue;
+            }
+            w->slots[i + p] = word_of(w, keys[p], i + p);
+            if (count++ == 0) w->first[part] = keys[p];
+            down |= keys[p] < last;
+            last = keys[p];
+        }
+    }
+    w->counts[part] = count;
     w->dropped[part] = left_out;
+    w->descends[part] = down;
+    w->last[part] = last;
 }
 
 static void pack_part(const void *work, int64_t part, int64_t begin, int64_t end)
 {
     const candidates_work *w = (const candidates_work *)work;
     int64_t to = w->counts[part];
-    for (int64_t i = begin; i < end; ++i)
-        for (int32_t s = 0; s < w->slots_used[i]; ++s, ++to) {
-            w->w->packed[to] = w->slots[i * w->each + s];
-            w->w->items[to] = (int32_t)i;
+    for (int64_t i = begin; i < end; ++i) {
+        if (w->window) {
+            for (int64_t slot = i * w->each; slot < i * w->each + w->slots_used[i]; ++slot) {
+                w->words[to] = word_of(w, w->slots[slot], slot);
+                w->values[to++] = (int32_t)slot;
+            }
+        } else if (w->slots[i] != SPOPS_KEY_NONE) {
+            w->words[to] = w->slots[i];
+            w->values[to++] = (int32_t)i;
         }
+    }
 }
 
-// Fill packed and items of all candidates; returns how many, and counts those left out.
-static int64_t find_candidates(const spops_context *ctx, const spops_coords_source *source,
-                               const spops_key_layout *layout, const build_workspace *w,
-                               spops_coords_state *state)
+static void number_values(const void *work, int64_t begin, int64_t end)
 {
-    bool overflow = false;
+    int32_t *values = *(int32_t *const *)work;
+    for (int64_t i = begin; i < end; ++i)
+        values[i] = (int32_t)i;
+}
+
+// Candidates as they come: s->n, s->words and how to read them. Returns whether keys ascend.
+static bool find_candidates(const spops_context *ctx, const spops_coords_source *source,
+                            const spops_key_layout *layout, const build_workspace *w,
+                            sorted_candidates *s)
+{
+    bool overflow = false, ascends = true;
     const items_in_use use = count_items(source, &overflow);
     const spops_team team = spops_team_for(ctx, use.n);
     const int num_parts = spops_team_parts(team, MAX_PARTS);
-    int64_t counts[MAX_PARTS], dropped[MAX_PARTS], num_candidates;
-    candidates_work work = {.source = source, .layout = layout, .w = w, .use = use, .each = 1};
+    int64_t counts[MAX_PARTS], dropped[MAX_PARTS];
+    uint64_t first[MAX_PARTS], last[MAX_PARTS], before = 0;
+    bool descends[MAX_PARTS];
+    candidates_work work = {.table = spops_voxel_table_of(ctx),
+                            .source = source,
+                            .layout = layout,
+                            .use = use,
+                            .each = 1};
 
     work.window = source->kind == SPOPS_COORDS_DOWN || source->kind == SPOPS_COORDS_UP;
     if (source->max_items > 0) work.each = source->max_candidates / source->max_items;
-    work.slots = w->sort.keys[1];
-    work.slots_used = w->rows;
+    s->each = work.each;
+    s->num_slots = use.n * work.each;
+    work.index_bits = spops_bits_below(s->num_slots) > 0 ? spops_bits_below(s->num_slots) : 1;
+    if (layout->key_bits + work.index_bits > 63) work.index_bits = 0;
+    work.slots = w->sort.keys[0];
+    work.slots_used = w->run_rows;
+    work.words = w->sort.keys[1];
+    work.values = w->sort.values[1];
     work.counts = counts;
     work.dropped = dropped;
+    work.first = first;
+    work.last = last;
+    work.descends = descends;
     for (int a = 0; work.window && a < source->dims; ++a)
         work.axes[a] = spops_axis_taps_make(&source->taps, a, source->kind == SPOPS_COORDS_DOWN,
                                             layout, key_scale(layout, a + 1));
     spops_parallel_parts(team, num_parts, use.n, slots_of_part, &work);
-    num_candidates = scan_parts(counts, num_parts);
-    spops_parallel_parts(team, num_parts, use.n, pack_part, &work);
-    state->num_dropped = (int32_t)scan_parts(dropped, num_parts);
-    state->overflow = overflow;
-    return num_candidates;
-}
-
-// ---- Rows ---------------------------------------------------------------------------------------
-
-static uint64_t order_code(const spops_coords_arrays *coords, uint64_t key)
-{
-    if (coords->order == SPOPS_COORDS_ORDER_MORTON) return spops_key_morton(&coords->layout, key);
-    if (coords->order == SPOPS_COORDS_ORDER_HILBERT) return spops_key_hilbert(&coords->layout, key);
-    return key;
-}
-
-static int code_bits(const spops_coords_arrays *coords)
-{
-    const spops_key_layout *layout = &coords->layout;
-    if (coords->order == SPOPS_COORDS_ORDER_HILBERT)
-        return layout->bits[0] + layout->dims * layout->max_axis_bits;
-    return layout->key_bits;
-}
-
-// Candidates by code: codes[p] and the candidate that has it. In the order of the candidates where
-// that ascends already.
-typedef struct sorted_candidates {
-    int64_t n;
-    const uint64_t *codes;
-    const int32_t *candidates;
-    bool in_order; // candidates[p] = p
-} sorted_candidates;
-
-typedef struct codes_work {
-    const spops_coords_arrays *coords;
-    const build_workspace *w;
-    bool *descends; // [part]
-} codes_work;
-
-static void codes_of_part(const void *work, int64_t part, int64_t begin, int64_t end)
-{
-    const codes_work *w = (const codes_work *)work;
-    const uint64_t *packed = w->w->packed;
-    uint64_t *codes = w->w->sort.keys[0];
-    int32_t *candidates = w->w->sort.values[0];
-    bool down = false;
-    uint64_t last = begin > 0 ? order_code(w->coords, packed[begin - 1]) : 0;
-    for (int64_t c = begin; c < end; ++c) {
-        codes[c] = order_code(w->coords, packed[c]);
-        candidates[c] = (int32_t)c;
-        down |= codes[c] < last;
-        last = codes[c];
+    for (int part = 0; part < num_parts; ++part) {
+        ascends &= !descends[part];
+        if (work.window || counts[part] == 0) continue;
+        ascends &= first[part] >= before;
+        before = last[part];
     }
-    w->descends[part] = down;
-}
-
-static sorted_candidates sort_candidates(const spops_context *ctx,
-                                         const spops_coords_source *source,
-                                         const spops_coords_arrays *coords, int64_t n,
-                                         const build_workspace *w)
-{
-    const spops_team team = spops_team_for(ctx, n);
-    const int num_parts = spops_team_parts(team, MAX_PARTS);
-    const bool needed = !(source->unique && coords->search != SPOPS_COORDS_SEARCH_SORTED &&
-                          (coords->order == SPOPS_COORDS_ORDER_GIVEN || source->ordered));
-    bool descends[MAX_PARTS];
-    const codes_work work = {coords, w, descends};
-    sorted_candidates sorted = {n, w->sort.keys[0], w->sort.values[0], true};
-
-    spops_parallel_parts(team, num_parts, n, codes_of_part, &work);
-    for (int part = 0; part < num_parts; ++part)
-        sorted.in_order &= !descends[part];
-    if (sorted.in_order || !needed) {
-        // Unique candidates that need no sorting are runs of one each, whatever their codes.
-        sorted.in_order = true;
-        return sorted;
+    s->n = scan_parts(counts, num_parts);
+    s->index_bits = work.index_bits;
+    s->words = work.slots;
+    s->values = NULL;
+    if (work.window || s->n < use.n) {
+        spops_parallel_parts(team, num_parts, use.n, pack_part, &work);
+        s->words = work.words;
+        if (work.index_bits == 0) s->values = work.values;
     }
-    const int at = spops_radix_sort(team, code_bits(coords), n, &w->sort, 0);
-    sorted.codes = w->sort.keys[at];
-    sorted.candidates = w->sort.values[at];
-    return sorted;
+    s->state.num_dropped = (int32_t)scan_parts(dropped, num_parts);
+    s->state.overflow = overflow;
+    return ascends;
 }
 
-static bool is_head(const sorted_candidates *s, int64_t p)
+// ---- Runs ---------------------------------------------------------------------------------------
+
+static inline uint64_t key_at(const sorted_candidates *s, int64_t p)
 {
-    return p == 0 || s->codes[p] != s->codes[p - 1];
+    return s->words[p] >> s->index_bits;
+}
+
+static inline int64_t candidate_at(const sorted_candidates *s, int64_t p)
+{
+    if (s->index_bits > 0) return (int64_t)(s->words[p] & (((uint64_t)1 << s->index_bits) - 1));
+    return s->values != NULL ? s->values[p] : p;
+}
+
+static inline bool is_head(const sorted_candidates *s, int64_t p)
+{
+    return p == 0 || key_at(s, p) != key_at(s, p - 1);
+}
+
+static void sort_by_key(spops_team team, const spops_key_layout *layout, const build_workspace *w,
+                        sorted_candidates *s)
+{
+    const int from = s->words == w->sort.keys[0] ? 0 : 1, low = s->index_bits;
+    if (low > 0) {
+        s->words = spops_word_sort(team, s->n, low, low + layout->key_bits, w->sort.keys[from],
+                                   w->sort.keys[1 - from], w->counts);
+        return;
+    }
+    int32_t *values = w->sort.values[from];
+    if (s->values == NULL) spops_parallel_for(team, s->n, 0, number_values, &values);
+    const int at = spops_radix_sort(team, layout->key_bits, s->n, &w->sort, from);
+    s->words = w->sort.keys[at];
+    s->values = w->sort.values[at];
 }
 
 typedef struct first_duplicate {
-    int32_t candidate, of; // candidate numbers; INT32_MAX: none
+    int32_t candidate, of; // INT32_MAX: none
 } first_duplicate;
+
+typedef struct runs_work {
+    const sorted_candidates *s;
+    uint8_t *firsts;
+    int64_t *counts;        // [part]
+    first_duplicate *found; // [part]
+} runs_work;
+
+static void runs_of_part(const void *work, int64_t part, int64_t begin, int64_t end)
+{
+    const runs_work *r = (const runs_work *)work;
+    const sorted_candidates *s = r->s;
+    first_duplicate own = {INT32_MAX, INT32_MAX};
+    bool head = begin > 0 && is_head(s, begin - 1);
+    int64_t count = 0;
+    for (int64_t p = begin; p < end; ++p) {
+        const bool last_was_head = head;
+        head = is_head(s, p);
+        count += head;
+        if (head) {
+            if (r->firsts != NULL) r->firsts[candidate_at(s, p)] = 1;
+        } else if (last_was_head && candidate_at(s, p) < own.candidate) {
+            // The second of a run: those behind it have larger numbers.
+            own.candidate = (int32_t)candidate_at(s, p);
+            own.of = (int32_t)candidate_at(s, p - 1);
+        }
+    }
+    r->counts[part] = count;
+    r->found[part] = own;
+}
+
+static void find_runs(spops_team team, const build_workspace *w, sorted_candidates *s)
+{
+    first_duplicate found[MAX_PARTS], first = {INT32_MAX, INT32_MAX};
+    const bool by_first = s->numbering == ROWS_BY_FIRST;
+    const runs_work work = {s, by_first ? w->firsts : NULL, s->runs, found};
+
+    s->num_parts = spops_team_parts(team, MAX_PARTS);
+    if (by_first) memset(w->firsts, 0, (size_t)(s->num_slots / 64 + 1) * 64 * sizeof *w->firsts);
+    spops_parallel_parts(team, s->num_parts, s->n, runs_of_part, &work);
+    for (int part = 0; part < s->num_parts; ++part)
+        if (found[part].candidate < first.candidate) first = found[part];
+    s->runs[s->num_parts] = scan_parts(s->runs, s->num_parts);
+    s->state.num_merged = (int32_t)(s->n - s->runs[s->num_parts]);
+    s->state.duplicate = first.candidate == INT32_MAX ? -1 : (int32_t)(first.candidate / s->each);
+    s->state.duplicate_of = first.candidate == INT32_MAX ? -1 : (int32_t)(first.of / s->each);
+}
+
+// All that can be known of a set before there are arrays for its rows.
+static void sort_candidates(const spops_context *ctx, const spops_coords_build_args *args,
+                            const build_workspace *w)
+{
+    const spops_coords_source *source = args->source;
+    const spops_coords_arrays *coords = args->coords;
+    sorted_candidates *s = w->sorted;
+    const bool as_they_come = coords->order == SPOPS_COORDS_ORDER_GIVEN || source->ordered;
+    spops_team team;
+
+    memset(s, 0, sizeof *s);
+    s->by_key = find_candidates(ctx, source, &coords->layout, w, s);
+    team = spops_team_for(ctx, s->n);
+    if (as_they_come && (s->by_key || source->unique)) {
+        s->numbering = ROWS_BY_RUN; // runs come in the order of their first candidates
+    } else {
+        if (!s->by_key) sort_by_key(team, &coords->layout, w, s);
+        s->by_key = true;
+        s->numbering = as_they_come                                        ? ROWS_BY_FIRST
+                       : coords->order == SPOPS_COORDS_ORDER_LEXICOGRAPHIC ? ROWS_BY_RUN
+                                                                           : ROWS_BY_CODE;
+    }
+    find_runs(team, w, s);
+    s->state.num_rows = (int32_t)s->runs[s->num_parts];
+}
+
+// ---- Rows ---------------------------------------------------------------------------------------
 
 typedef struct rows_work {
     const spops_coords_arrays *coords;
     const sorted_candidates *s;
     const build_workspace *w;
-    bool given;             // rows are numbered by candidate, not by position
-    int64_t *counts;        // [part]
-    first_duplicate *found; // [part]
+    int32_t *row_offsets, *row_items; // of the source
+    spops_cpu_index index;            // to be filled, if it has sorted keys
+    uint64_t *code_words;
+    int code_index_bits;
+    const uint64_t *sorted_codes;
+    const int32_t *code_values;
 } rows_work;
 
-static void count_heads(const void *work, int64_t part, int64_t begin, int64_t end)
+static void bits_of_firsts(const void *work, int64_t begin, int64_t end)
 {
-    const rows_work *w = (const rows_work *)work;
-    int64_t count = 0;
-    for (int64_t p = begin; p < end; ++p) {
-        const bool head = is_head(w->s, p);
-        if (w->given) w->w->rows[w->s->candidates[p]] = head;
-        count += head;
+    const build_workspace *w = ((const rows_work *)work)->w;
+    for (int64_t i = begin; i < end; ++i) {
+        uint64_t bits = 0;
+        for (int byte = 0; byte < 8; ++byte) {
+            uint64_t eight;
+            memcpy(&eight, w->firsts + 64 * i + 8 * byte, sizeof eight);
+            // Eight bytes of 0 or 1 to eight bits: the product brings each to the top byte.
+            bits |= (eight * 0x0102040810204080ULL >> 56) << 8 * byte;
+        }
+        w->first_bits[i] = bits;
+        w->first_ranks[i] = __builtin_popcountll(bits);
     }
-    w->counts[part] = count;
 }
 
-static void count_given(const void *work, int64_t part, int64_t begin, int64_t end)
+static void rank_firsts(spops_team team, const rows_work *work)
 {
-    const rows_work *w = (const rows_work *)work;
-    int64_t count = 0;
-    for (int64_t c = begin; c < end; ++c)
-        count += w->w->rows[c];
-    w->counts[part] = count;
+    const int64_t n = work->s->num_slots / 64 + 1;
+    int32_t sum = 0;
+    spops_parallel_for(team, n, 0, bits_of_firsts, work);
+    for (int64_t i = 0; i < n; ++i) {
+        const int32_t own = work->w->first_ranks[i];
+        work->w->first_ranks[i] = sum;
+        sum += own;
+    }
 }
 
-static void number_part(const void *work, int64_t part, int64_t begin, int64_t end)
+static void codes_of_part(const void *work, int64_t part, int64_t begin, int64_t end)
 {
-    const rows_work *w = (const rows_work *)work;
-    int32_t *rows = w->w->rows;
-    int64_t row = w->counts[part];
-    for (int64_t p = begin; p < end; ++p) {
-        if (w->given) {
-            const int32_t head = rows[p];
-            rows[p] = (int32_t)row;
-            row += head;
-        } else if (is_head(w->s, p)) {
-            rows[w->s->candidates[p]] = (int32_t)row++;
+    const rows_work *r = (const rows_work *)work;
+    const sorted_candidates *s = r->s;
+    int64_t run = s->runs[part], p = begin;
+    while (p < end) {
+        uint64_t keys[SPOPS_CODES_AT_ONCE], codes[SPOPS_CODES_AT_ONCE];
+        int n = 0;
+        for (; p < end && n < SPOPS_CODES_AT_ONCE; ++p)
+            if (is_head(s, p)) keys[n++] = key_at(s, p);
+        spops_order_codes_of(r->w->codes, n, keys, codes);
+        for (int i = 0; i < n; ++i, ++run) {
+            r->code_words[run] = codes[i] << r->code_index_bits | (uint64_t)run;
+            if (r->code_index_bits > 0) continue;
+            r->code_words[run] = codes[i];
+            r->w->code_sort.values[0][run] = (int32_t)run;
         }
     }
 }
 
-// rows[c] = row of candidate c, where it is the first of its run. In the order of the candidates
-// (GIVEN), or of the runs. Returns the number of rows.
-static int64_t number_rows(spops_team team, rows_work *work)
+static void rows_of_codes(const void *work, int64_t begin, int64_t end)
 {
-    const int64_t n = work->s->n;
-    const int num_parts = spops_team_parts(team, MAX_PARTS);
-    int64_t num_rows;
-
-    spops_parallel_parts(team, num_parts, n, count_heads, work);
-    if (work->given) spops_parallel_parts(team, num_parts, n, count_given, work);
-    num_rows = scan_parts(work->counts, num_parts);
-    spops_parallel_parts(team, num_parts, n, number_part, work);
-    return num_rows;
-}
-
-static void write_row(const spops_coords_arrays *coords, const build_workspace *w, int32_t c,
-                      int32_t row)
-{
-    const int columns = coords->layout.dims + 1;
-    const uint64_t key = w->packed[c];
-    coords->keys[row] = key;
-    coords->row_item[row] = w->items[c];
-    for (int column = 0; column < columns; ++column)
-        coords->rows[(int64_t)row * columns + column] =
-            spops_key_unpack(&coords->layout, key, column);
-}
-
-static void write_part(const void *work, int64_t part, int64_t begin, int64_t end)
-{
-    const rows_work *work_rows = (const rows_work *)work;
-    const sorted_candidates *s = work_rows->s;
-    const spops_coords_arrays *coords = work_rows->coords;
-    const build_workspace *w = work_rows->w;
-    int64_t start = begin;
-    int32_t head = 0;
-    first_duplicate own = {INT32_MAX, INT32_MAX};
-    while (start > 0 && start < end && !is_head(s, start))
-        --start; // the run that began in an earlier part
-    if (start < end) head = s->candidates[start];
-    for (int64_t p = begin; p < end; ++p) {
-        const int32_t c = s->candidates[p];
-        if (is_head(s, p))
-            head = c;
-        else if (c < own.candidate)
-            own = (first_duplicate){c, head};
-        const int32_t row = w->rows[head];
-        const bool fits = row < coords->max_rows;
-        if (c == head && fits) write_row(coords, w, c, row);
-        if (coords->item_row != NULL && fits) coords->item_row[w->items[c]] = row;
+    const rows_work *r = (const rows_work *)work;
+    const uint64_t mask = ((uint64_t)1 << r->code_index_bits) - 1;
+    for (int64_t row = begin; row < end; ++row) {
+        const int64_t run =
+            r->code_index_bits > 0 ? (int64_t)(r->sorted_codes[row] & mask) : r->code_values[row];
+        r->w->run_rows[run] = (int32_t)row;
     }
-    work_rows->found[part] = own;
 }
 
-// Rows, keys and row_item from the heads of the runs, item_row from all.
-static first_duplicate write_rows(spops_team team, const rows_work *work)
+// run_rows by the codes of the keys.
+static void rank_codes(spops_team team, rows_work *work)
 {
     const spops_coords_arrays *coords = work->coords;
-    const int num_parts = spops_team_parts(team, MAX_PARTS);
-    first_duplicate first = {INT32_MAX, INT32_MAX};
+    const sorted_candidates *s = work->s;
+    const spops_radix_buffers *sort = &work->w->code_sort;
+    const int64_t num_runs = s->runs[s->num_parts];
+    const int bits = spops_order_code_bits(&coords->layout, coords->order);
+    const int index_bits = spops_bits_below(num_runs) > 0 ? spops_bits_below(num_runs) : 1;
 
+    spops_order_codes_make(&coords->layout, coords->order, work->w->codes);
+    work->code_words = (uint64_t *)sort->keys[0];
+    work->code_index_bits = bits + index_bits <= 64 ? index_bits : 0;
+    spops_parallel_parts(team, s->num_parts, s->n, codes_of_part, work);
+    if (work->code_index_bits > 0) {
+        work->sorted_codes = spops_word_sort(team, num_runs, index_bits, index_bits + bits,
+                                             sort->keys[0], sort->keys[1], work->w->counts);
+    } else {
+        const int at = spops_radix_sort(team, bits, num_runs, sort, 0);
+        work->code_values = sort->values[at];
+    }
+    spops_parallel_for(team, num_runs, 0, rows_of_codes, work);
+}
+
+// The row of a run that begins with candidate c.
+static inline int64_t row_of_run(const rows_work *r, int64_t run, int64_t c)
+{
+    switch (r->s->numbering) {
+    case ROWS_BY_RUN: return run;
+    case ROWS_BY_CODE: return r->w->run_rows[run];
+    default: break;
+    }
+    const uint64_t below = r->w->first_bits[c / 64] & (((uint64_t)1 << (c % 64)) - 1);
+    const int32_t row = r->w->first_ranks[c / 64] + __builtin_popcountll(below);
+    r->w->run_rows[run] = row;
+    return row;
+}
+
+static inline int64_t item_of(const sorted_candidates *s, int64_t candidate)
+{
+    return s->each == 1 ? candidate : candidate / s->each;
+}
+
+static inline void write_row(const rows_work *r, int64_t row, uint64_t key, int64_t item)
+{
+    const spops_coords_arrays *coords = r->coords;
+    const spops_key_layout *layout = &coords->layout;
+    const int columns = layout->dims + 1;
+    int32_t values[SPOPS_KEY_COLUMNS];
+    for (int column = 0; column < SPOPS_KEY_COLUMNS; ++column) // those behind the last are 0
+        values[column] = spops_key_unpack(layout, key, column);
+    if (columns == 4) // of three axes, in one store
+        memcpy(coords->rows + row * columns, values, 4 * sizeof *values);
+    else
+        memcpy(coords->rows + row * columns, values, (size_t)columns * sizeof *values);
+    coords->keys[row] = key;
+    coords->row_item[row] = (int32_t)item;
+}
+
+#define ROWS_AHEAD 12 // items whose rows are fetched into the cache meanwhile
+
+// How many candidates the run that begins at p has.
+static int32_t length_of_run(const sorted_candidates *s, int64_t p)
+{
+    const uint64_t key = key_at(s, p);
+    int64_t last = p + 1;
+    while (last < s->n && key_at(s, last) == key)
+        ++last;
+    return (int32_t)(last - p);
+}
+
+// Rows of the runs that begin in a part, and the items as far as they are in it. row_offsets: where
+// rows are not runs, how many items they have.
+static void write_part(const void *work, int64_t part, int64_t begin, int64_t end)
+{
+    const rows_work *r = (const rows_work *)work;
+    const sorted_candidates *s = r->s;
+    const int64_t max_rows = r->coords->max_rows;
+    const bool by_run = s->numbering == ROWS_BY_RUN;
+    int32_t *item_row = r->coords->item_row;
+    int32_t *row_items = by_run ? r->row_items : NULL, *row_offsets = r->row_offsets;
+    uint64_t *sorted_keys = r->index.sorted_keys, key = SPOPS_KEY_NONE;
+    int32_t *sorted_rows = r->index.sorted_rows;
+    int64_t run = s->runs[part] - 1, row = -1;
+
+    if (begin > 0 && begin < end) key = key_at(s, begin - 1);
+    if (begin > 0 && begin < end && key_at(s, begin) == key) {
+        int64_t start = begin; // of the run that began in an earlier part
+        while (!is_head(s, start))
+            --start;
+        row = row_of_run(r, run, candidate_at(s, start));
+    }
+    for (int64_t p = begin; p < end; ++p) {
+        const uint64_t last = key;
+        const int64_t c = candidate_at(s, p), item = item_of(s, c);
+        key = key_at(s, p);
+        if (item_row != NULL && p + ROWS_AHEAD < end)
+            __builtin_prefetch(&item_row[item_of(s, candidate_at(s, p + ROWS_AHEAD))], 1);
+        if (key != last) {
+            row = row_of_run(r, ++run, c);
+            if (row < max_rows) write_row(r, row, key, item);
+            if (sorted_keys != NULL) {
+                sorted_keys[run] = key;
+                sorted_rows[run] = (int32_t)row;
+            }
+            if (row_offsets != NULL && row <= max_rows)
+                row_offsets[row] = by_run ? (int32_t)p : length_of_run(s, p);
+        }
+        if (item_row != NULL && row < max_rows) item_row[item] = (int32_t)row;
+        if (row_items != NULL) row_items[p] = (int32_t)item;
+    }
+}
+
+// The items of each row, where runs are not the rows' order.
+static void place_items(const void *work, int64_t part, int64_t begin, int64_t end)
+{
+    const rows_work *r = (const rows_work *)work;
+    const sorted_candidates *s = r->s;
+    int64_t run = s->runs[part] - 1, p = begin;
+    while (p < end && !is_head(s, p))
+        ++p;
+    while (p < end) {
+        const int32_t row = r->w->run_rows[++run];
+        const bool fits = row < r->coords->max_rows;
+        int32_t to = fits ? r->row_offsets[row] : 0;
+        do {
+            if (fits) r->row_items[to++] = (int32_t)item_of(s, candidate_at(s, p));
+            ++p;
+        } while (p < s->n && !is_head(s, p));
+    }
+}
+
+// row_offsets behind the rows in use, and all of it where rows are not runs.
+static void write_items(spops_team team, const rows_work *work)
+{
+    const sorted_candidates *s = work->s;
+    const int64_t max_rows = work->coords->max_rows, num_runs = s->runs[s->num_parts];
+    int32_t *offsets = work->row_offsets, sum = 0;
+
+    if (s->numbering == ROWS_BY_RUN) {
+        for (int64_t row = num_runs; row <= max_rows; ++row)
+            offsets[row] = (int32_t)s->n;
+        return;
+    }
+    for (int64_t row = 0; row <= max_rows; ++row) {
+        const int32_t own = row < num_runs && row < max_rows ? offsets[row] : 0;
+        offsets[row] = sum;
+        sum += own;
+    }
+    spops_parallel_parts(team, s->num_parts, s->n, place_items, work);
+}
+
+static void write_rows(spops_team team, rows_work *work)
+{
+    const spops_coords_arrays *coords = work->coords;
+    const sorted_candidates *s = work->s;
+
+    if (s->numbering == ROWS_BY_FIRST) rank_firsts(team, work);
+    if (s->numbering == ROWS_BY_CODE) rank_codes(team, work);
     if (coords->item_row != NULL)
         memset(coords->item_row, 0xff, (size_t)coords->max_items * sizeof *coords->item_row);
-    spops_parallel_parts(team, num_parts, work->s->n, write_part, work);
-    for (int part = 0; part < num_parts; ++part)
-        if (work->found[part].candidate < first.candidate) first = work->found[part];
-    return first;
+    spops_parallel_parts(team, s->num_parts, s->n, write_part, work);
+    if (work->row_offsets != NULL) write_items(team, work);
 }
 
 // ---- Index --------------------------------------------------------------------------------------
@@ -633,42 +944,50 @@ static void fill_sorted(const spops_context *ctx, const index_work *work,
 
 // ---- Build --------------------------------------------------------------------------------------
 
+static build_workspace workspace_of(const spops_coords_build_args *args)
+{
+    const int64_t max_candidates = args->source->max_candidates;
+    const int64_t max_rows = args->coords->max_rows;
+    spops_carver carver = {(char *)args->workspace, 0};
+    return carve_workspace(args->coords, max_candidates > max_rows ? max_candidates : max_rows,
+                           &carver);
+}
+
+spops_status spops_cpu_coords_sort(spops_context *ctx, const spops_coords_build_args *args)
+{
+    const build_workspace w = workspace_of(args);
+    sort_candidates(ctx, args, &w);
+    *args->coords->state = w.sorted->state;
+    return SPOPS_STATUS_OK;
+}
+
 spops_status spops_cpu_coords_build(spops_context *ctx, const spops_coords_build_args *args)
 {
-    const spops_coords_source *source = args->source;
     const spops_coords_arrays *coords = args->coords;
-    const int64_t most =
-        source->max_candidates > coords->max_rows ? source->max_candidates : coords->max_rows;
-    spops_carver carver = {(char *)args->workspace, 0};
-    const build_workspace w = carve_workspace(most, &carver);
-    spops_coords_state state;
+    const build_workspace w = workspace_of(args);
+    sorted_candidates *s = w.sorted;
+    int64_t counts[MAX_PARTS];
     spops_cpu_index index;
-    sorted_candidates sorted;
-    first_duplicate duplicates[MAX_PARTS], duplicate;
-    int64_t n, found, counts[MAX_PARTS];
-    rows_work rows = {coords, &sorted, &w, false, counts, duplicates};
+    rows_work rows = {.coords = coords, .s = s, .w = &w};
     const index_work index_rows = {coords, &index, counts};
-    spops_team team;
+    bool all_fit;
 
-    memset(&state, 0, sizeof state);
-    n = find_candidates(ctx, source, &coords->layout, &w, &state);
-    assert(n <= source->max_candidates);
-    sorted = sort_candidates(ctx, source, coords, n, &w);
-    team = spops_team_for(ctx, n);
-    rows.given = coords->order == SPOPS_COORDS_ORDER_GIVEN && !sorted.in_order;
-    found = number_rows(team, &rows);
-    duplicate = write_rows(team, &rows);
-    state.num_rows = (int32_t)(found < coords->max_rows ? found : coords->max_rows);
-    state.num_merged = (int32_t)(n - found);
-    state.overflow |= found > coords->max_rows;
-    state.duplicate = duplicate.candidate == INT32_MAX ? -1 : w.items[duplicate.candidate];
-    state.duplicate_of = duplicate.candidate == INT32_MAX ? -1 : w.items[duplicate.of];
-    *coords->state = state;
-
+    if (!args->sorted) sort_candidates(ctx, args, &w);
+    all_fit = s->state.num_rows <= coords->max_rows;
+    *coords->state = s->state;
+    if (!all_fit) {
+        coords->state->num_rows = (int32_t)coords->max_rows;
+        coords->state->overflow = 1;
+    }
     index = spops_cpu_index_of(coords);
+    rows.row_offsets = args->source->row_offsets;
+    rows.row_items = args->source->row_items;
+    if (s->by_key && all_fit) rows.index = index;
+    write_rows(spops_team_for(ctx, s->n), &rows);
     if (index.slots != NULL) fill_hash(ctx, &index_rows);
     if (index.words != NULL) fill_grid(ctx, &index_rows);
-    if (index.sorted_keys != NULL) fill_sorted(ctx, &index_rows, &w.sort);
+    if (index.sorted_keys != NULL && rows.index.sorted_keys == NULL)
+        fill_sorted(ctx, &index_rows, &w.sort);
     return SPOPS_STATUS_OK;
 }
 

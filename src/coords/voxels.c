@@ -20,6 +20,11 @@ struct spops_voxels {
     int32_t *chosen;     // [max_voxels], not with ALL
     int32_t *keys;       // [max_points], not with ALL
     void *nearest;       // [max_voxels] of 8 bytes
+    // With ALL, where the backend fills them with the coordinates: a voxel's points, from which the
+    // segments are made without another sort. Only while they are made, unless they are made again.
+    int32_t *point_offsets; // [max_voxels + 1]
+    int32_t *voxel_points;  // [max_points]
+    bool refillable;
     void *block;
     size_t block_bytes;
 };
@@ -143,6 +148,18 @@ static spops_status find_batches(spops_context *ctx, const char *call, const int
 
 // ---- Making voxels ------------------------------------------------------------------------------
 
+// Whether coords_build gives a voxel's points.
+static bool points_by_voxel(const spops_voxels *v)
+{
+    return v->points == SPOPS_VOXEL_POINTS_ALL && v->ctx->backend->coords_sort != NULL;
+}
+
+static void carve_points(spops_voxels *v, int64_t max_voxels, spops_carver *c)
+{
+    v->point_offsets = spops_carve(c, max_voxels + 1, 1, sizeof *v->point_offsets);
+    v->voxel_points = spops_carve(c, v->max_points, 1, sizeof *v->voxel_points);
+}
+
 static void carve(spops_voxels *v, spops_carver *c)
 {
     const bool choose = v->points != SPOPS_VOXEL_POINTS_ALL;
@@ -150,6 +167,7 @@ static void carve(spops_voxels *v, spops_carver *c)
     v->chosen = choose ? spops_carve(c, v->max_voxels, 1, sizeof *v->chosen) : NULL;
     v->keys = choose ? spops_carve(c, v->max_points, 1, sizeof *v->keys) : NULL;
     v->nearest = choose ? spops_carve(c, v->max_voxels, 1, sizeof(uint64_t)) : NULL;
+    if (v->refillable && points_by_voxel(v)) carve_points(v, v->max_voxels, c);
 }
 
 static spops_status alloc_voxels(spops_context *ctx, const char *call,
@@ -178,6 +196,7 @@ static spops_status alloc_segments(spops_context *ctx, const char *call,
     spops_segments_sizes sizes;
 
     v->max_voxels = v->coords->arrays.max_rows;
+    v->refillable = refillable;
     carve(v, &carver);
     SPOPS_TRY(spops_place(ctx, place, carver.used, &v->block));
     v->block_bytes = carver.used;
@@ -192,6 +211,7 @@ static spops_status alloc_segments(spops_context *ctx, const char *call,
     sizes.refillable = refillable;
     sizes.weights_unique = true; // a point is its own weight
     sizes.pairs = sizes.order = true;
+    sizes.in_order = points_by_voxel(v);
     return spops_segments_alloc(ctx, call, &sizes, place, &v->segments);
 }
 
@@ -207,12 +227,19 @@ static spops_status enqueue_segments(spops_context *ctx, const spops_coords_sour
     args.coords = &v->coords->arrays;
     args.points = v->points;
     args.num_points = v->num_points;
+    args.point_offsets = v->point_offsets;
     args.chosen = v->chosen;
     args.keys = v->keys;
     args.workspace = v->nearest;
     SPOPS_TRY(ctx->backend->voxel_points(ctx, &args));
     memset(&terms, 0, sizeof terms);
-    terms.keys = v->keys != NULL ? v->keys : v->coords->arrays.item_row;
+    if (points_by_voxel(v)) {
+        terms.offsets = v->point_offsets;
+        terms.num_terms_device = v->point_offsets + v->max_voxels;
+        terms.a = terms.b = terms.term = v->voxel_points;
+    } else {
+        terms.keys = v->keys != NULL ? v->keys : v->coords->arrays.item_row;
+    }
     terms.num_terms = v->max_points;
     terms.drop_invalid = true;
     terms.a_limit = terms.b_limit = v->max_points;
@@ -229,6 +256,8 @@ spops_status spops_voxels_create(spops_context *ctx, spops_matrix points, const 
     spops_coords_source source;
     spops_coords_box box;
     spops_voxels *v = NULL;
+    spops_carver carver = {NULL, 0};
+    void *by_voxel = NULL;
 
     memset(&o, 0, sizeof o);
     SPOPS_BEGIN_CREATE(ctx, call, out);
@@ -247,14 +276,25 @@ spops_status spops_voxels_create(spops_context *ctx, spops_matrix points, const 
     }
 
     SPOPS_TRY(alloc_voxels(ctx, call, &o, points.rows, &v));
+    if (points_by_voxel(v)) {
+        carve_points(v, v->max_points, &carver); // of voxels there are no more
+        SPOPS_TRY_GOTO(spops_backend_alloc(ctx, carver.used, &by_voxel), status, fail);
+        carver = (spops_carver){by_voxel, 0};
+        carve_points(v, v->max_points, &carver);
+        source.row_offsets = v->point_offsets;
+        source.row_items = v->voxel_points;
+    }
     SPOPS_TRY_GOTO(spops_coords_make(ctx, call, &source, &choices, &box, &v->coords), status, fail);
     SPOPS_TRY_GOTO(alloc_segments(ctx, call, &o, false, NULL, v), status, fail);
     SPOPS_TRY_GOTO(enqueue_segments(ctx, &source, v), status, fail);
     SPOPS_TRY_GOTO(spops_segments_finish(ctx, v->segments), status, fail);
+    spops_backend_free(ctx, by_voxel, carver.used);
+    v->point_offsets = v->voxel_points = NULL;
     *out = v;
     return SPOPS_STATUS_OK;
 
 fail:
+    spops_backend_free(ctx, by_voxel, carver.used);
     spops_voxels_destroy(v);
     return status;
 }
@@ -416,6 +456,8 @@ spops_status spops_voxels_set(spops_context *ctx, spops_voxels *voxels, const in
     SPOPS_TRY(spops_points_source(ctx, call, voxels->coords->arrays.layout.dims, points, batch,
                                   voxels->size, voxels->origin, &source));
     source.num_items = num_points;
+    source.row_offsets = voxels->point_offsets;
+    source.row_items = voxels->voxel_points;
     SPOPS_TRY(spops_coords_fill(ctx, call, voxels->coords, &source));
     return enqueue_segments(ctx, &source, voxels);
 }

@@ -51,6 +51,11 @@ spops_status spops_cpu_voxel_points(spops_context *ctx, const spops_voxel_points
     const int64_t n = args->source->max_items, num_voxels = coords->max_rows;
     uint64_t *best = (uint64_t *)args->workspace;
 
+    if (args->point_offsets != NULL) {
+        for (int64_t v = 0; v < num_voxels; ++v)
+            args->num_points[v] = args->point_offsets[v + 1] - args->point_offsets[v];
+        return SPOPS_STATUS_OK;
+    }
     // Counting goes from point to voxel in one thread: it costs a fraction of what brought the
     // points here, and needs no atomic operations.
     if (num_voxels > 0) memset(args->num_points, 0, (size_t)num_voxels * sizeof *args->num_points);

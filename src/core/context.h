@@ -51,7 +51,8 @@ struct spops_context {
     struct spops_block *blocks;
 
     spops_context_part *custom_reduces; // segreduce/custom_reduce.c; NULL: none is registered
-    spops_context_part *matmul; // a library of dense products (mvmr/matmul_args.h); NULL: not opened
+    spops_context_part
+        *matmul; // a library of dense products (mvmr/matmul_args.h); NULL: not opened
 
     char error[SPOPS_ERROR_BYTES];
 };

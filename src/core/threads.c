@@ -29,6 +29,7 @@
 #define SPINS         64    // short waits, before each further look offers the core to others
 #define MIN_STOLEN_NS 100000
 #define RESTS         16
+#define MAX_WAIT_NS   5000000 // that a rest is counted from
 #define RANGES_EACH   8 // of a thread, where no grain is given: evens out threads of unequal speed
 #define PARTS_EACH    4 // likewise; fewer, as the caller keeps something for each part
 #define WAKES         2 // threads that one thread wakes; those wake others
@@ -314,8 +315,8 @@ static void close_gate(spops_threads *t)
     }
     const uint64_t end = clock_ns(CLOCK_MONOTONIC);
     const uint64_t stolen = atomic_load_explicit(&t->stolen_ns, memory_order_relaxed);
-    if (stolen > MIN_STOLEN_NS && stolen > (end - begin) / 2)
-        t->rest_until_ns = end + RESTS * (end - begin);
+    const uint64_t waited = end - begin < MAX_WAIT_NS ? end - begin : MAX_WAIT_NS;
+    if (stolen > MIN_STOLEN_NS && stolen > waited / 2) t->rest_until_ns = end + RESTS * waited;
 }
 
 // How many threads may help with `num_ranges` ranges now.

@@ -62,7 +62,8 @@ typedef struct spops_lists_source {
     const int32_t *b;                // likewise
     const int32_t *term;             // [num_terms] what order says; NULL: the term itself
     bool drop_invalid;               // leave out terms whose key, a or b is out of range, and count
-    int64_t a_limit, b_limit;        // them; else all are known to be in range
+    int64_t a_limit, b_limit;        // them; else all are known to be in range. With offsets: those
+                                     // that num_terms_device leaves out are counted
 } spops_lists_source;
 
 // Whether lists built from source need pairs, and order.

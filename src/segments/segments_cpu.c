@@ -403,7 +403,7 @@ spops_status spops_cpu_lists_build(spops_context *ctx, const spops_lists_build_a
     assert(n <= lists->max_terms);
     assert(!lists->in_order || n == 0 || spops_source_in_order(source));
     if (source->offsets != NULL) {
-        assert(!source->drop_invalid);
+        if (source->drop_invalid) num_dropped = source->num_terms - n; // offsets leave them out
         memcpy(lists->offsets, source->offsets, (size_t)(num_segments + 1) * sizeof(int32_t));
         fill_positions(team, source, n, NULL, lists);
     } else if (source->keys != NULL && source->keys_sorted && !source->drop_invalid) {
