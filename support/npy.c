@@ -16,12 +16,14 @@ static const char magic[MAGIC_BYTES + 1] = "\x93NUMPY";
 
 static const char *descr(npy_type type)
 {
-    return type == NPY_F32 ? "<f4" : "|u1";
+    static const char *const names[] = {"<f4", "|u1", "<f2", "<f8"};
+    return names[type];
 }
 
 static size_t type_bytes(npy_type type)
 {
-    return type == NPY_F32 ? 4 : 1;
+    static const size_t bytes[] = {4, 1, 2, 8};
+    return bytes[type];
 }
 
 __attribute__((format(printf, 3, 4))) static bool fail(char *error, size_t bytes,
@@ -81,8 +83,19 @@ static int parse_shape(const char *header, int64_t shape[2])
     return 0;
 }
 
-bool npy_read(const char *path, npy_type type, int64_t cols, int64_t *rows, void **values,
-              char *error, size_t error_bytes)
+// The first of `types` that the header has; num_types where it has none.
+static int find_type(const char *header, const npy_type *types, int num_types)
+{
+    int i = 0;
+    while (i < num_types && strstr(header, descr(types[i])) == NULL)
+        ++i;
+    return i;
+}
+
+// cols -1: any number of columns, which *found_cols gets.
+static bool read_array(const char *path, const npy_type *types, int num_types, int64_t cols,
+                       npy_type *found, int64_t *rows, int64_t *found_cols, void **values,
+                       char *error, size_t error_bytes)
 {
     unsigned char start[12];
     char header[HEADER_MOST + 1];
@@ -113,14 +126,18 @@ bool npy_read(const char *path, npy_type type, int64_t cols, int64_t *rows, void
     header[length] = '\0';
     const int dims = parse_shape(header, shape);
     const int64_t wide = dims == 2 ? shape[1] : 0;
-    if (strstr(header, descr(type)) == NULL || strstr(header, "'fortran_order': False") == NULL ||
-        dims == 0 || wide != cols || shape[0] > VALUES_MOST / (cols > 0 ? cols : 1)) {
+    const int which = find_type(header, types, num_types);
+    if (cols < 0 && dims == 2) cols = wide;
+    if (which == num_types || strstr(header, "'fortran_order': False") == NULL || dims == 0 ||
+        wide != cols || shape[0] > VALUES_MOST / (cols > 0 ? cols : 1)) {
         char wanted[32] = "";
-        if (cols > 0) snprintf(wanted, sizeof wanted, ", %" PRId64, cols);
-        fail(error, error_bytes, "%s: expected %s of shape [n%s] in C order", path, descr(type),
-             wanted);
+        if (cols > 0 && num_types == 1) snprintf(wanted, sizeof wanted, ", %" PRId64, cols);
+        fail(error, error_bytes, "%s: expected %s%s of shape [n%s] in C order", path,
+             descr(types[0]), num_types > 1 ? ", <f2 or <f8" : "",
+             num_types > 1 ? ", columns" : wanted);
         goto done;
     }
+    const npy_type type = types[which];
     const size_t all = (size_t)shape[0] * (size_t)(cols > 0 ? cols : 1) * type_bytes(type);
     // Longer than the file says: read no more memory than there is to fill.
     long here = ftell(f), end = -1;
@@ -139,9 +156,27 @@ bool npy_read(const char *path, npy_type type, int64_t cols, int64_t *rows, void
         goto done;
     }
     *rows = shape[0];
+    *found_cols = cols;
+    *found = type;
     ok = true;
 
 done:
     fclose(f);
     return ok;
+}
+
+bool npy_read(const char *path, npy_type type, int64_t cols, int64_t *rows, void **values,
+              char *error, size_t error_bytes)
+{
+    npy_type found;
+    int64_t found_cols;
+    return read_array(path, &type, 1, cols, &found, rows, &found_cols, values, error, error_bytes);
+}
+
+bool npy_read_matrix(const char *path, npy_type *type, int64_t *rows, int64_t *cols, void **values,
+                     char *error, size_t error_bytes)
+{
+    static const npy_type types[] = {NPY_F32, NPY_F16, NPY_F64};
+    *cols = 0;
+    return read_array(path, types, 3, -1, type, rows, cols, values, error, error_bytes);
 }

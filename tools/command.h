@@ -22,6 +22,8 @@ int command_info(int argc, char **argv);
 int command_plan(int argc, char **argv);
 int command_demo(int argc, char **argv);
 int command_scan(int argc, char **argv);
+int command_voxelize(int argc, char **argv);
+extern const option_set voxelize_options;
 extern const option_set info_options, plan_options, demo_options, scan_options;
 
 // The whole tool; argv as main gets it.

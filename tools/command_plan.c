@@ -1,5 +1,6 @@
 // spops plan: what a scatter map asks of the machine.
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,6 +20,7 @@ typedef struct plan_job {
     spops_backend_kind backend;
     spops_dtype dtype;
     int64_t cols;
+    double scale, crop[2]; // NAN: not given
     bool backward, no_floor, as_json;
 } plan_job;
 
@@ -33,6 +35,12 @@ static const option_row option_rows[] = {
     {"--frame", "ego|lidar",
      "frame of a rig's grid; default: b lidar where the rig has one, else ego", "ego,lidar",
      .text = &asked.frame},
+    {"--scale", "S", "images of a rig are resized by S; default: to 768 px of width",
+     .reals = &asked.scale, .least = 1, .most = 1},
+    {"--crop", "X,Y",
+     "the corner of the 704 x 256 px that the network sees of a resized image; default: in the "
+     "middle, at the bottom",
+     .reals = asked.crop, .least = 2, .most = 2},
     OPTION_BACKEND(&asked.backend),
     {"--cols", "C", "channels; default: 80", .number = &asked.cols, .least = 1, .most = 65536},
     OPTION_DTYPE(&asked.dtype, "f16"),
@@ -213,7 +221,16 @@ static spops_bev_plan *plan_of_rig(const plan_job *job, const session *s, const 
     }
     options.max_cols = job->cols;
     options.backward = job->backward;
-    if (!setting_geometry(setting, r, frame, cameras, &geometry, error, sizeof error))
+    setting_view view = setting_view_of(&r->cameras[0]);
+    const bool given = !isnan(job->scale) || !isnan(job->crop[0]);
+    if (!isnan(job->scale)) {
+        view.scale = job->scale;
+        view.crop_x = rint(0.5 * (view.scale * r->cameras[0].width - SETTING_INPUT_WIDTH));
+        view.crop_y = rint(view.scale * r->cameras[0].height - SETTING_INPUT_HEIGHT);
+    }
+    if (!isnan(job->crop[0])) view.crop_x = job->crop[0], view.crop_y = job->crop[1];
+    if (!setting_geometry_seen(setting, r, frame, given ? &view : NULL, cameras, &geometry, error,
+                               sizeof error))
         command_fail(job->command, "%s", error);
     else if (spops_bev_plan_create(s->ctx, &geometry, &options, &plan) != SPOPS_STATUS_OK)
         command_fail(job->command, "%s", spops_last_error(s->ctx));
@@ -686,8 +703,16 @@ done:
 
 int command_plan(int argc, char **argv)
 {
-    asked = (plan_job){
-        .command = plan_options.program, .setting = "a", .dtype = SPOPS_DTYPE_F16, .cols = 80};
+    asked = (plan_job){.command = plan_options.program,
+                       .setting = "a",
+                       .dtype = SPOPS_DTYPE_F16,
+                       .cols = 80,
+                       .scale = NAN,
+                       .crop = {NAN, NAN}};
     const options_result result = options_read(&plan_options, argc, argv);
-    return result != OPTIONS_READ ? command_status(result) : run(&asked);
+    if (result != OPTIONS_READ) return command_status(result);
+    if (!isnan(asked.scale) && !(asked.scale > 0.0))
+        return command_status(
+            options_error(&plan_options, "--scale is %g, expected more than 0", asked.scale));
+    return run(&asked);
 }

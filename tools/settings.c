@@ -1,5 +1,6 @@
 #include "tools/settings.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -40,15 +41,50 @@ int setting_num_cameras(const bev_setting *setting, const rig *r)
     return setting->num_batches * r->num_cameras;
 }
 
+setting_view setting_view_of(const rig_camera *camera)
+{
+    setting_view view;
+    view.scale = fmax(768.0 / camera->width, (double)SETTING_INPUT_HEIGHT / camera->height);
+    view.crop_x = rint(0.5 * (view.scale * camera->width - SETTING_INPUT_WIDTH));
+    view.crop_y = rint(view.scale * camera->height - SETTING_INPUT_HEIGHT);
+    return view;
+}
+
+bool setting_view_fits(const rig_camera *camera, const setting_view *view, char *error,
+                       size_t error_bytes)
+{
+    const double width = view->scale * camera->width, height = view->scale * camera->height;
+    const double rounding = 1e-6 * (width + height);
+    if (view->crop_x >= 0.0 && view->crop_y >= 0.0 &&
+        view->crop_x + SETTING_INPUT_WIDTH <= width + rounding &&
+        view->crop_y + SETTING_INPUT_HEIGHT <= height + rounding)
+        return true;
+    snprintf(error, error_bytes,
+             "camera %s: %d x %d px from (%g, %g) on is not within its image, which is %g x %g px "
+             "after scaling by %g",
+             camera->name, SETTING_INPUT_WIDTH, SETTING_INPUT_HEIGHT, view->crop_x, view->crop_y,
+             width, height, view->scale);
+    return false;
+}
+
 bool setting_geometry(const bev_setting *setting, const rig *r, rig_frame frame,
                       spops_bev_camera *cameras, spops_bev_geometry *geometry, char *error,
                       size_t error_bytes)
 {
+    return setting_geometry_seen(setting, r, frame, NULL, cameras, geometry, error, error_bytes);
+}
+
+bool setting_geometry_seen(const bev_setting *setting, const rig *r, rig_frame frame,
+                           const setting_view *view, spops_bev_camera *cameras,
+                           spops_bev_geometry *geometry, char *error, size_t error_bytes)
+{
     for (int i = 0; i < r->num_cameras; ++i) {
         memcpy(cameras[i].intrinsics, r->cameras[i].intrinsics, sizeof cameras[i].intrinsics);
         if (!rig_camera_to(r, i, frame, cameras[i].camera_to_ego, error, error_bytes)) return false;
-        spops_bev_camera_set_resize_crop(&cameras[i], SETTING_SCALE, SETTING_CROP_X,
-                                         SETTING_CROP_Y);
+        const setting_view seen = view != NULL ? *view : setting_view_of(&r->cameras[i]);
+        if (view != NULL && !setting_view_fits(&r->cameras[i], view, error, error_bytes))
+            return false;
+        spops_bev_camera_set_resize_crop(&cameras[i], seen.scale, seen.crop_x, seen.crop_y);
     }
     for (int i = r->num_cameras; i < setting_num_cameras(setting, r); ++i)
         cameras[i] = cameras[i - r->num_cameras];

@@ -16,12 +16,22 @@ typedef struct bev_setting {
     int num_batches;  // every batch element is the same rig
 } bev_setting;
 
-// Network input of all settings: images resized by 0.48, cropped at (32, 176) to 704 x 256.
+// Network input of all settings.
 #define SETTING_INPUT_WIDTH  704
 #define SETTING_INPUT_HEIGHT 256
-#define SETTING_SCALE        0.48
-#define SETTING_CROP_X       32.0
-#define SETTING_CROP_Y       176.0
+
+// How an image becomes the input: resized by scale, then cropped at (crop_x, crop_y) px.
+typedef struct setting_view {
+    double scale, crop_x, crop_y;
+} setting_view;
+
+// Without a wish: 768 px wide (or more, where it would be too low), cropped in the middle and at the
+// bottom; an image of 1600 x 900 is resized by 0.48 and cropped at (32, 176).
+setting_view setting_view_of(const rig_camera *camera);
+
+// Whether the input lies within the resized image; false with error, which names the camera.
+bool setting_view_fits(const rig_camera *camera, const setting_view *view, char *error,
+                       size_t error_bytes);
 
 // Their names in the order of size, separated by commas.
 #define SETTING_NAMES "105k,a,209k,c,572k,a8,1280k,b"
@@ -32,7 +42,11 @@ const bev_setting *setting_find(const char *name);
 // Cameras of all batch elements.
 int setting_num_cameras(const bev_setting *setting, const rig *r);
 
-// Fill geometry and setting_num_cameras cameras, which the geometry points to.
+// Fill geometry and setting_num_cameras cameras, which the geometry points to. view is for all
+// cameras; NULL: each its own, by setting_view_of.
+bool setting_geometry_seen(const bev_setting *setting, const rig *r, rig_frame frame,
+                           const setting_view *view, spops_bev_camera *cameras,
+                           spops_bev_geometry *geometry, char *error, size_t error_bytes);
 bool setting_geometry(const bev_setting *setting, const rig *r, rig_frame frame,
                       spops_bev_camera *cameras, spops_bev_geometry *geometry, char *error,
                       size_t error_bytes);

@@ -10,6 +10,7 @@
 
 #include <jansson.h>
 
+#include "support/npy.h"
 #include "tests/support/relation.h"
 #include "tools/bev_map.h"
 #include "tools/command.h"
@@ -803,6 +804,72 @@ Test(tool, plan_counts_bytes_by_array_and_form)
     cr_expect_not_null(strstr(out, "\nkernel "));
     cr_expect_not_null(strstr(out, "\nfloor "));
     cr_expect_not_null(strstr(out, "V2, depth outer"));
+    remove_directory(directory);
+}
+
+Test(tool, plan_sees_what_it_is_told_of_images)
+{
+    char directory[4096], out[8192], err[8192];
+    make_directory(directory, sizeof directory);
+    cr_assert_eq(RUN("plan", "--backend", "cpu", "--json", "--no-floor"), 0, "%s", err);
+    const int64_t own = number(out, "points");
+    cr_assert_eq(
+        RUN("plan", "--backend", "cpu", "--json", "--no-floor", "--scale", "0.48", "--crop=32,176"),
+        0, "%s", err);
+    cr_expect_eq(number(out, "points"), own, "what images of 1600 x 900 get by themselves");
+    cr_assert_eq(RUN("plan", "--backend", "cpu", "--json", "--no-floor", "--scale=0.44"), 0, "%s",
+                 err);
+    cr_expect_neq(number(out, "points"), own);
+    cr_expect_eq(RUN("plan", "--backend", "cpu", "--no-floor", "--crop=65,176"), 1);
+    cr_expect_not_null(strstr(err, "704 x 256 px from (65, 176) on is not within its image, which "
+                                   "is 768 x 432 px after scaling by 0.48"),
+                       "%s", err);
+    cr_expect_eq(RUN("plan", "--backend", "cpu", "--no-floor", "--scale=0.3"), 1);
+    cr_expect_eq(RUN("plan", "--scale=0"), 2);
+    cr_expect_eq(RUN("plan", "--crop=1"), 2);
+    remove_directory(directory);
+}
+
+Test(tool, voxelize_counts_draws_and_crops)
+{
+    // Points of two voxels of 1 m, of which one is outside the range, with a fourth column.
+    static const float points[5][4] = {{0.1f, 0.2f, 0.3f, 9},
+                                       {0.9f, 0.2f, 0.3f, 8},
+                                       {1.5f, 0.2f, 0.3f, 7},
+                                       {1.6f, 0.2f, 0.3f, 7},
+                                       {90.0f, 0.0f, 0.0f, 1}};
+    char directory[4096], file[4200], png[4200], out[8192], err[8192], error[256];
+    picture p;
+    make_directory(directory, sizeof directory);
+    snprintf(file, sizeof file, "%s/map", directory);
+    snprintf(png, sizeof png, "%s/a.png", directory);
+    cr_assert(npy_write(file, NPY_F32, 5, 4, points, error, sizeof error), "%s", error);
+    cr_assert_eq(RUN("voxelize", file, "--backend", "cpu", "--size=1", "--json", "--out", png), 0,
+                 "%s", err);
+    cr_expect_eq(number(out, "points"), 5);
+    cr_expect_eq(number(out, "columns"), 4);
+    cr_expect_eq(number(out, "voxels"), 3);
+    cr_expect_eq(number(out, "longest"), 2);
+    cr_expect_eq(number(out, "pairs"), 5);
+    cr_expect_not_null(strstr(out, "\"map_us\":"));
+    cr_assert(picture_read_png(png, &p, error, sizeof error), "%s", error);
+    cr_expect_gt(sum_of(&p), 18 * 3 * p.width * p.height);
+    picture_destroy(&p);
+    cr_assert_eq(RUN("voxelize", file, "--backend=cpu", "--size=1,1,2", "--json", "--no-time",
+                     "--out=", "--range=0,0,0,10,10,2"),
+                 0, "%s", err);
+    cr_expect_eq(number(out, "voxels"), 2);
+    cr_expect_eq(number(out, "left_out"), 1);
+    cr_assert_eq(RUN("voxelize", file, "--backend=cpu", "--no-time", "--out="), 0, "%s", err);
+    cr_expect_not_null(strstr(out, "voxels    5 of 0.1 x 0.1 x 0.1 m"), "%s", out);
+    cr_expect_eq(RUN("voxelize"), 2);
+    cr_expect_eq(RUN("voxelize", file, "--size=1,2"), 2);
+    cr_expect_eq(RUN("voxelize", file, "--size=x"), 2);
+    cr_expect_eq(RUN("voxelize", file, "--range=0,1"), 2);
+    cr_expect_eq(RUN("voxelize", SPOPS_SOURCE_DIR "/README.md"), 1);
+    cr_assert(npy_write(file, NPY_F32, 5, 2, points, error, sizeof error), "%s", error);
+    cr_expect_eq(RUN("voxelize", file, "--backend=cpu"), 1);
+    cr_expect_not_null(strstr(err, "has 2 columns, expected x y z at least"), "%s", err);
     remove_directory(directory);
 }
 
