@@ -27,6 +27,17 @@ for header in $(cd "$include_dir" && ls spops/*.h spops/device/*.h); do
     fi
     checked=$((checked + 1))
 done
+for header in $(cd "$include_dir" && ls spops/*.hpp); do
+    printf '#include "%s"\n#include "%s"\nint spops_header_was_compiled;\n' "$header" "$header" |
+        "$cxx" -std=c++17 $warnings -I"$include_dir" -x c++ - ||
+        { echo "FAILED as C++17: $header"; failed=1; }
+    checked=$((checked + 1))
+done
+# Each object of the C interface has its handle.
+for name in $(cat "$include_dir"/spops/*.h | sed -n 's/^SPOPS_API void spops_\([a-z_]*\)_destroy(.*/\1/p'); do
+    grep -q "spops_${name}_destroy" "$include_dir/spops/spops.hpp" ||
+        { echo "FAILED: spops.hpp has no handle of spops_$name"; failed=1; }
+done
 echo "$checked headers checked"
 [ "$checked" -ge 8 ] || { echo "expected at least 8 headers in $include_dir"; exit 1; }
 exit $failed

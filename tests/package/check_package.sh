@@ -143,11 +143,12 @@ pkg_config)
     cd "$work/pkg_config"
     $CC -std=c99 "$here/consumer.c" $(pkg-config --cflags --libs spops) -o shared_c
     $CXX -std=c++11 "$here/consumer.cpp" $(pkg-config --cflags --libs spops) -o shared_cpp
+    $CXX -std=c++17 -Wall -Wextra -Werror "$here/consumer17.cpp" $(pkg-config --cflags --libs spops) -o shared_cpp17
     library_dir=$(pkg-config --variable=libdir spops)
     static_libs=$(pkg-config --static --libs spops | sed "s|-lspops|$library_dir/libspops.a|")
     $CC -std=c99 "$here/consumer.c" $(pkg-config --cflags spops) $static_libs -o static_c
     $CXX -std=c++11 "$here/consumer.cpp" $(pkg-config --cflags spops) $static_libs -o static_cpp
-    for program in shared_c shared_cpp; do
+    for program in shared_c shared_cpp shared_cpp17; do
         LD_LIBRARY_PATH=$library_dir${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} ./$program
     done
     ./static_c

@@ -1,0 +1,130 @@
+// C++17 on top of the C interface: objects that free themselves, failures as exceptions, matrices of
+// typed arrays. Nothing is hidden: handles convert to the C pointers, which every call takes.
+//
+//     spops::context ctx(SPOPS_BACKEND_CPU);
+//     auto plan = spops::make<spops::segments>(ctx, spops_segments_create_from_keys, n, terms, keys,
+//                                              SPOPS_KEYS_UNSORTED, nullptr);
+//     spops::check(ctx, spops_segreduce_execute(ctx, plan, SPOPS_REDUCE_SUM, spops::matrix(x, n, c),
+//                                               nullptr, spops::matrix(out, m, c), nullptr));
+#ifndef SPOPS_SPOPS_HPP
+#define SPOPS_SPOPS_HPP
+
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <type_traits>
+#include <utility>
+
+#include "spops/spops.h"
+
+namespace spops
+{
+
+/// What a call that fails becomes: its status, and the library's line.
+class error : public std::runtime_error
+{
+  public:
+    error(spops_status status, const char *line)
+        : std::runtime_error(std::string(spops_status_name(status)) + ": " + line), code(status)
+    {
+    }
+    spops_status status() const noexcept { return code; }
+
+  private:
+    spops_status code;
+};
+
+/// Throw unless status is OK. ctx may be null for a call that had no context.
+inline void check(const spops_context *ctx, spops_status status)
+{
+    if (status != SPOPS_STATUS_OK) throw error(status, spops_last_error(ctx));
+}
+
+/// Frees an object of the library.
+template <auto Destroy> struct destroyer {
+    template <class T> void operator()(T *object) const noexcept { Destroy(object); }
+};
+
+/// An object of the library that frees itself; moves, does not copy, is what every call takes.
+template <class T, void (*Destroy)(T *)> class handle
+{
+  public:
+    using type = T;
+    handle() noexcept = default;
+    explicit handle(T *object) noexcept : owned(object) {}
+    operator T *() const noexcept { return owned.get(); }
+    T *get() const noexcept { return owned.get(); }
+    T *release() noexcept { return owned.release(); }
+    void reset(T *object = nullptr) noexcept { owned.reset(object); }
+
+  private:
+    std::unique_ptr<T, destroyer<Destroy>> owned;
+};
+
+using bev_plan = handle<spops_bev_plan, spops_bev_plan_destroy>;
+using coords = handle<spops_coords, spops_coords_destroy>;
+using kernel_map = handle<spops_kernel_map, spops_kernel_map_destroy>;
+using triplets = handle<spops_triplets, spops_triplets_destroy>;
+using pointconv = handle<spops_pointconv, spops_pointconv_destroy>;
+using neighbors = handle<spops_neighbors, spops_neighbors_destroy>;
+using nearest = handle<spops_nearest, spops_nearest_destroy>;
+using pool = handle<spops_pool, spops_pool_destroy>;
+using pyramid = handle<spops_pyramid, spops_pyramid_destroy>;
+using segments = handle<spops_segments, spops_segments_destroy>;
+using sparseconv = handle<spops_sparseconv, spops_sparseconv_destroy>;
+using voxels = handle<spops_voxels, spops_voxels_destroy>;
+using devoxels = handle<spops_devoxels, spops_devoxels_destroy>;
+
+/// A context. It must outlive what was made with it: declare it first.
+class context : public handle<spops_context, spops_context_destroy>
+{
+  public:
+    explicit context(spops_backend_kind backend = SPOPS_BACKEND_AUTO, void *stream = nullptr)
+    {
+        spops_context_options options = spops_context_options_default();
+        options.backend = backend;
+        options.stream = stream;
+        open(options);
+    }
+    explicit context(const spops_context_options &options) { open(options); }
+    /// Wait for what was enqueued.
+    void wait() { check(get(), spops_context_wait_sync(get())); }
+
+  private:
+    void open(const spops_context_options &options)
+    {
+        spops_context *made = nullptr;
+        check(nullptr, spops_context_create(&options, &made));
+        reset(made);
+    }
+};
+
+/// Make an object by one of the calls whose first argument is a context and whose last is where the
+/// object goes: make<segments>(ctx, spops_segments_create, num_segments, offsets, nullptr).
+template <class Handle, class Create, class... Arguments>
+Handle make(const context &ctx, Create create, Arguments &&...arguments)
+{
+    typename Handle::type *made = nullptr;
+    check(ctx, create(ctx, std::forward<Arguments>(arguments)..., &made));
+    return Handle(made);
+}
+
+/// The dtype of an element type of this language; for others, such as f16, use spops_matrix_dense.
+template <class T> constexpr spops_dtype dtype_of()
+{
+    using element = std::remove_const_t<T>;
+    static_assert(std::is_same_v<element, float> || std::is_same_v<element, int32_t>,
+                  "no dtype of the library is this type");
+    return std::is_same_v<element, float> ? SPOPS_DTYPE_F32 : SPOPS_DTYPE_I32;
+}
+
+/// A matrix of float or int32_t, whose rows follow each other without a gap. Of const elements it is
+/// for inputs.
+template <class T> spops_matrix matrix(T *data, int64_t rows, int64_t cols)
+{
+    return spops_matrix_dense_const(data, rows, cols, dtype_of<T>());
+}
+
+} // namespace spops
+
+#endif
