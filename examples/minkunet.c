@@ -141,7 +141,7 @@ static work layer_work(const engine *e, const spops_pyramid_info *info, const la
 }
 
 /* Points in, and out the coordinates of every level, a table of each map, and its order. */
-static work maps_work(const engine *e, const spops_pyramid_info *info, int64_t num_points)
+static work maps_work(const spops_pyramid_info *info, int64_t num_points)
 {
     work w = {0, 16.0 * (double)num_points + 4.0 * (double)num_points};
     for (int l = 0; l < NUM_LEVELS; ++l) {
@@ -150,7 +150,6 @@ static work maps_work(const engine *e, const spops_pyramid_info *info, int64_t n
         if (l + 1 < NUM_LEVELS)                  /* tables down and up */
             w.bytes += (rows + (double)info->num_rows[l + 1]) * (4 * 8 + 4 + 4);
     }
-    (void)e;
     return w;
 }
 
@@ -162,9 +161,17 @@ typedef struct layer_call {
     int i;
 } layer_call;
 
-static spops_status run_maps(void *user)
+static spops_status run_voxels(void *user)
 {
-    return engine_enqueue_maps((engine *)user);
+    return engine_enqueue_voxels((engine *)user);
+}
+static spops_status run_pyramid(void *user)
+{
+    return engine_enqueue_pyramid((engine *)user);
+}
+static spops_status run_plans(void *user)
+{
+    return engine_enqueue_plans((engine *)user);
 }
 static spops_status run_layers(void *user)
 {
@@ -240,49 +247,56 @@ static int print_layers(engine *e, const options *o, const spops_pyramid_info *i
 static int measure_scan(engine *e, const options *o, graph *whole, const scan *s, const char *name,
                         FILE *json)
 {
+    enum { VOXELS, PYRAMID, PLANS, LAYERS, NUM_PARTS };
+    static const enqueue_function parts[NUM_PARTS] = {run_voxels, run_pyramid, run_plans,
+                                                      run_layers};
     const int launches = e->d->backend == SPOPS_BACKEND_CUDA ? 50 : 3;
     spops_pyramid_info info;
     work layers = {0, 0};
-    double frame_us = 0, plain_us = 0, maps_us = 0, layers_us = 0, layers_floor_us = 0, rest_us;
-    int maps_kernels = 0, layers_kernels = 0;
-    graph *plain = NULL;
+    double part_us[NUM_PARTS], frame_us = 0, plain_us = 0, layers_floor_us = 0, maps_us, rest_us;
+    int kernels[NUM_PARTS], maps_kernels, failed;
+    graph *plain;
 
     if (engine_upload(e, s) || graph_time(whole, launches, &frame_us) || engine_sizes(e, &info))
         return 1;
-    if (time_part(e, run_maps, e, 1, launches, &maps_us, &maps_kernels) ||
-        time_part(e, run_layers, e, 1, launches, &layers_us, &layers_kernels) ||
-        (plain = graph_plain(e->d, run_frame, e)) == NULL || graph_time(plain, launches, &plain_us))
-        return 1;
+    for (int i = 0; i < NUM_PARTS; ++i)
+        if (time_part(e, parts[i], e, 1, launches, &part_us[i], &kernels[i])) return 1;
+    plain = graph_plain(e->d, run_frame, e);
+    failed = plain == NULL || graph_time(plain, launches, &plain_us);
     graph_destroy(plain);
-    rest_us = frame_us - maps_us - layers_us;
+    if (failed) return 1;
+    maps_us = part_us[VOXELS] + part_us[PYRAMID] + part_us[PLANS];
+    maps_kernels = kernels[VOXELS] + kernels[PYRAMID] + kernels[PLANS];
+    rest_us = frame_us - maps_us - part_us[LAYERS];
     printf("%s: %d points; rows", name, (int)s->num_points);
     for (int l = 0; l < NUM_LEVELS; ++l)
         printf(" %d", (int)info.num_rows[l]);
     printf("\n");
     if (print_layers(e, o, &info, json, &layers, &layers_floor_us)) return 1;
-    printf("  a frame %.0f us, %.0f a second: maps %.0f us (%.0f %%, floor %.0f), layers %.0f us "
-           "(%.0f %%, floor %.0f), rest %.0f us (%.0f %%)\n",
-           frame_us, 1e6 / frame_us, maps_us, 100 * maps_us / frame_us,
-           floor_us(o, maps_work(e, &info, s->num_points)), layers_us, 100 * layers_us / frame_us,
-           layers_floor_us, rest_us, 100 * rest_us / frame_us);
-    printf(
-        "  layers: %.2f GFLOP, %.3f TFLOP/s; %d kernels for maps, %d for layers; without a graph "
-        "%.0f us a frame\n",
-        layers.flops * 1e-9, layers.flops / layers_us * 1e-6, maps_kernels, layers_kernels,
-        plain_us);
+    printf("  a frame %.0f us, %.1f a second; without a graph %.0f us\n", frame_us, 1e6 / frame_us,
+           plain_us);
+    printf("  maps %.0f us, %.0f %% (voxels %.0f, pyramid %.0f, plans %.0f; %d kernels; floor "
+           "%.0f)\n",
+           maps_us, 100 * maps_us / frame_us, part_us[VOXELS], part_us[PYRAMID], part_us[PLANS],
+           maps_kernels, floor_us(o, maps_work(&info, s->num_points)));
+    printf("  layers %.0f us, %.0f %% (%.2f GFLOP, %.3f TFLOP/s; %d kernels; floor %.0f)\n",
+           part_us[LAYERS], 100 * part_us[LAYERS] / frame_us, layers.flops * 1e-9,
+           layers.flops / part_us[LAYERS] * 1e-6, kernels[LAYERS], layers_floor_us);
+    printf("  rest %.0f us, %.0f %%\n", rest_us, 100 * rest_us / frame_us);
     if (json != NULL)
         fprintf(json,
                 "{\"scan\": \"%s\", \"width\": %g, \"voxel_m\": %g, \"dtype\": \"%s\", "
                 "\"points\": %d, \"rows\": [%d, %d, %d, %d, %d], \"frame_us\": %.1f, "
-                "\"plain_us\": %.1f, \"maps_us\": %.1f, \"layers_us\": %.1f, \"rest_us\": %.1f, "
-                "\"gflop\": %.3f, "
+                "\"plain_us\": %.1f, \"voxels_us\": %.1f, \"pyramid_us\": %.1f, "
+                "\"plans_us\": %.1f, \"layers_us\": %.1f, \"rest_us\": %.1f, \"gflop\": %.3f, "
                 "\"layers_floor_us\": %.1f, \"maps_floor_us\": %.1f, \"maps_kernels\": %d, "
                 "\"layers_kernels\": %d}\n",
                 name, e->net->width, o->voxel_m, spops_dtype_name(e->dtype), (int)s->num_points,
                 (int)info.num_rows[0], (int)info.num_rows[1], (int)info.num_rows[2],
-                (int)info.num_rows[3], (int)info.num_rows[4], frame_us, plain_us, maps_us,
-                layers_us, rest_us, layers.flops * 1e-9, layers_floor_us,
-                floor_us(o, maps_work(e, &info, s->num_points)), maps_kernels, layers_kernels);
+                (int)info.num_rows[3], (int)info.num_rows[4], frame_us, plain_us, part_us[VOXELS],
+                part_us[PYRAMID], part_us[PLANS], part_us[LAYERS], rest_us, layers.flops * 1e-9,
+                layers_floor_us, floor_us(o, maps_work(&info, s->num_points)), maps_kernels,
+                kernels[LAYERS]);
     return 0;
 }
 
@@ -304,6 +318,12 @@ static int check_scan(engine *e, graph *whole, const scan *s, const char *name)
     return !(difference <= tolerance(e->dtype));
 }
 
+static const char *file_name(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return slash == NULL ? path : slash + 1;
+}
+
 static int run(const options *o, const device *d, network *net, const scan *scans, int num_scans)
 {
     const int f32 =
@@ -317,7 +337,8 @@ static int run(const options *o, const device *d, network *net, const scan *scan
 
     for (int i = 0; i < num_scans && !failed; ++i) {
         char name[256];
-        snprintf(name, sizeof name, "%s", o->num_scans > 0 ? o->scans[i] : "simulated scan");
+        snprintf(name, sizeof name, "%s",
+                 o->num_scans > 0 ? file_name(o->scans[i]) : "simulated scan");
         failed = measure_scan(&e, o, whole, &scans[i], name, json) ||
                  (o->check && check_scan(&e, whole, &scans[i], name));
     }

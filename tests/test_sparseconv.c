@@ -536,6 +536,103 @@ ParameterizedTest(struct launch_param *p, sparseconv, serves_frames)
     test_close(&d);
 }
 
+// ---- Several plans refilled at once ------------------------------------------------------------
+
+// Refilled together, also where some have no pairs, plans give what each gives when it is refilled
+// alone.
+ParameterizedTestParameters(sparseconv, sets_several)
+{
+    return every_backend();
+}
+ParameterizedTest(struct backend_param *p, sparseconv, sets_several)
+{
+    enum { PLANS = 3, C = 32, TAPS = 27, CAPACITY = 1200 };
+    static const spops_coords_box box = {{0, -1000, -1000, -1000, 0}, {9, 1000, 1000, 1000, 0}};
+    const spops_kernel_shape kernel = spops_kernel_shape_cube(3, 3, 1, 1);
+    test_device d;
+
+    if (!test_open(&d, (spops_backend_kind)p->backend, LAUNCH_DEFAULT)) return;
+    test_rng rng = test_rng_make(611);
+    cloud_rows cloud = cloud_make(CLOUD_CLUMPS, 3, false, &rng);
+    spops_coords_options co = spops_coords_options_default();
+    spops_coords *coords = NULL;
+    spops_kernel_map *maps[PLANS] = {0};
+    spops_sparseconv *convs[PLANS] = {0};
+    int32_t num_convs = PLANS;
+    co.box = &box;
+    test_expect_ok(d.ctx, spops_coords_reserve(d.ctx, 3, CAPACITY, CAPACITY, &co, &coords), "set");
+    for (int i = 0; i < PLANS; ++i) { // the last: without pairs, where implicit GEMM is there
+        spops_kernel_map_options mo = spops_kernel_map_options_default();
+        spops_sparseconv_options o = spops_sparseconv_options_default();
+        mo.contents = SPOPS_MAP_ORDER | (i < PLANS - 1 ? SPOPS_MAP_PAIRS : 0);
+        mo.max_pairs = CAPACITY * TAPS;
+        if (i == PLANS - 1) o.dataflow = SPOPS_DATAFLOW_IMPLICIT_GEMM;
+        test_expect_ok(d.ctx,
+                       spops_kernel_map_reserve(d.ctx, SPOPS_MAP_SUBMANIFOLD, &kernel, coords, NULL,
+                                                &mo, &maps[i]),
+                       "map");
+        const spops_status status = spops_sparseconv_create(d.ctx, maps[i], &o, &convs[i]);
+        if (i == PLANS - 1 && status == SPOPS_STATUS_NOT_SUPPORTED)
+            --num_convs;
+        else
+            test_expect_ok(d.ctx, status, "plan");
+    }
+    const int32_t n = (int32_t)cloud.n;
+    int32_t *num = test_upload_i32(&d, &n, 1);
+    int32_t *rows = (int32_t *)calloc(CAPACITY * 4, sizeof *rows);
+    memcpy(rows, cloud.rows, (size_t)n * 16);
+    int32_t *given = test_upload_i32(&d, rows, CAPACITY * 4);
+    guarded x = guarded_create(d.backend, "x", CAPACITY, C, 0, 0, SPOPS_DTYPE_F16);
+    guarded w = guarded_create(d.backend, "w", TAPS * C, C, 0, 0, SPOPS_DTYPE_F16);
+    guarded out[2 * PLANS];
+    free(guarded_fill(&x, &rng, VALUES_RANDOM, false, 1));
+    free(guarded_fill(&w, &rng, VALUES_RANDOM, false, 1));
+    guarded_upload(&x), guarded_upload(&w);
+    test_expect_ok(d.ctx, spops_coords_set(d.ctx, coords, num, given), "set");
+    for (int i = 0; i < PLANS; ++i)
+        test_expect_ok(d.ctx, spops_kernel_map_set(d.ctx, maps[i], coords, NULL), "map");
+    for (int alone = 0; alone < 2; ++alone) {
+        if (alone == 0)
+            test_expect_ok(d.ctx, spops_sparseconv_set_all(d.ctx, num_convs, convs), "all");
+        for (int i = 0; i < num_convs; ++i) {
+            guarded *y = &out[alone * PLANS + i];
+            *y = guarded_create(d.backend, "out", CAPACITY, C, 0, 0, SPOPS_DTYPE_F16);
+            guarded_poison(y, 0xff);
+            guarded_upload(y);
+            if (alone == 1) test_expect_ok(d.ctx, spops_sparseconv_set(d.ctx, convs[i]), "one");
+            test_expect_ok(d.ctx,
+                           spops_sparseconv_execute(d.ctx, convs[i], x.view, w.view, NULL, y->view),
+                           "run");
+        }
+    }
+    test_wait(&d);
+    for (int i = 0; i < 2 * PLANS; ++i)
+        if (i % PLANS < num_convs) guarded_download(&out[i]);
+    unsigned char *first = guarded_elements(&out[0]);
+    for (int i = 0; i < 2 * PLANS; ++i)
+        if (i % PLANS < num_convs) guarded_check_bits(&out[i], first, "refilled together, alone");
+    free(first);
+
+    test_expect_ok(d.ctx, spops_sparseconv_set_all(d.ctx, 0, NULL), "none");
+    test_expect(d.ctx, spops_sparseconv_set_all(d.ctx, -1, convs), SPOPS_STATUS_INVALID_ARGUMENT,
+                "num_convs is -1", "number");
+    test_expect(d.ctx, spops_sparseconv_set_all(d.ctx, 1, NULL), SPOPS_STATUS_INVALID_ARGUMENT,
+                "convs is NULL", "plans");
+    spops_sparseconv *const missing[2] = {convs[0], NULL};
+    test_expect(d.ctx, spops_sparseconv_set_all(d.ctx, 2, missing), SPOPS_STATUS_INVALID_ARGUMENT,
+                "conv is NULL", "plan");
+    for (int i = 0; i < 2 * PLANS; ++i)
+        if (i % PLANS < num_convs) guarded_destroy(&out[i]);
+    guarded_destroy(&x), guarded_destroy(&w);
+    for (int i = 0; i < PLANS; ++i)
+        spops_sparseconv_destroy(convs[i]), spops_kernel_map_destroy(maps[i]);
+    spops_coords_destroy(coords);
+    test_free(&d, num), test_free(&d, given);
+    free(rows);
+    cloud_free(&cloud);
+    test_close(&d);
+}
+
 // ---- What is behind the sum ---------------------------------------------------------------------
 
 // A narrow output is rounded before an epilogue and behind it: two roundings of the dtype.

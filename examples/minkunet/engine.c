@@ -328,16 +328,21 @@ int engine_upload(engine *e, const scan *s)
     return failed;
 }
 
-spops_status engine_enqueue_maps(engine *e)
+spops_status engine_enqueue_voxels(engine *e)
 {
-    spops_context *ctx = e->d->ctx;
     spops_matrix points = spops_matrix_dense(e->points, e->max_points, 4, SPOPS_DTYPE_F32);
-    spops_status status;
-
     points.cols = 3;
-    PASS(spops_voxels_set(ctx, e->voxels, e->num_points, points, NULL));
-    PASS(spops_pyramid_set(ctx, e->pyramid));
-    return spops_sparseconv_set_all(ctx, e->num_plans, e->plans);
+    return spops_voxels_set(e->d->ctx, e->voxels, e->num_points, points, NULL);
+}
+
+spops_status engine_enqueue_pyramid(engine *e)
+{
+    return spops_pyramid_set(e->d->ctx, e->pyramid);
+}
+
+spops_status engine_enqueue_plans(engine *e)
+{
+    return spops_sparseconv_set_all(e->d->ctx, e->num_plans, e->plans);
 }
 
 /* All rows that a buffer has room for; how many count, the plans know. */
@@ -397,7 +402,9 @@ spops_status engine_enqueue_layers(engine *e)
 spops_status engine_enqueue_frame(engine *e)
 {
     spops_status status;
-    PASS(engine_enqueue_maps(e));
+    PASS(engine_enqueue_voxels(e));
+    PASS(engine_enqueue_pyramid(e));
+    PASS(engine_enqueue_plans(e));
     PASS(engine_enqueue_features(e));
     return engine_enqueue_layers(e);
 }

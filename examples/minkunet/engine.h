@@ -1,6 +1,6 @@
 /*
  * The engine: a network's plans and memory for scans of up to a given size, and the work of a frame,
- * enqueued in three parts. A graph that holds all three takes a scan after the other, whatever its
+ * enqueued in parts. A graph that holds all of them takes a scan after the other, whatever its
  * size, without the host looking at a count.
  */
 #ifndef MINKUNET_ENGINE_H
@@ -45,8 +45,11 @@ void engine_destroy(engine *e);
 /* A scan to where the engine reads it. */
 int engine_upload(engine *e, const scan *s);
 
-/* Points to voxels, levels and maps; features of points to voxels; the layers. */
-spops_status engine_enqueue_maps(engine *e);
+/* Points to voxels; the levels and maps of these; the plans of convolutions on the maps; features of
+   points to voxels; the layers. */
+spops_status engine_enqueue_voxels(engine *e);
+spops_status engine_enqueue_pyramid(engine *e);
+spops_status engine_enqueue_plans(engine *e);
 spops_status engine_enqueue_features(engine *e);
 spops_status engine_enqueue_layer(engine *e, int i);
 spops_status engine_enqueue_layers(engine *e);

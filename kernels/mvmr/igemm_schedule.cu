@@ -110,14 +110,24 @@ __global__ void __launch_bounds__(32) order_tiles(const __grid_constant__ map_jo
     int at = p.cost_begin[cost];
     const int end = p.cost_begin[cost - 1]; // those with one more begin where these end
     int4 *tiles = reinterpret_cast<int4 *>(p.s.tiles);
-    for (int begin = 0; begin < num_tiles && at < end; begin += 32) {
-        const int tile = begin + lane;
-        const int count = tile < num_tiles ? p.counts[tile] : 0;
-        const bool mine = tile < num_tiles && min(count, max_cost) == cost;
-        const uint32_t all = __ballot_sync(~0u, mine);
-        if (mine)
-            tiles[at + __popc(all & ((1u << lane) - 1))] = make_int4(p.first[tile], count, tile, 0);
-        at += __popc(all);
+    constexpr int ahead = 8; // loads under way
+    for (int begin = 0; begin < num_tiles && at < end; begin += 32 * ahead) {
+        int counts[ahead];
+#pragma unroll
+        for (int i = 0; i < ahead; ++i) {
+            const int tile = begin + 32 * i + lane;
+            counts[i] = tile < num_tiles ? p.counts[tile] : 0; // no tile has 0
+        }
+#pragma unroll
+        for (int i = 0; i < ahead; ++i) {
+            const int tile = begin + 32 * i + lane;
+            const bool mine = min(counts[i], max_cost) == cost;
+            const uint32_t all = __ballot_sync(~0u, mine);
+            if (mine)
+                tiles[at + __popc(all & ((1u << lane) - 1))] =
+                    make_int4(p.first[tile], counts[i], tile, 0);
+            at += __popc(all);
+        }
     }
 }
 
@@ -147,6 +157,7 @@ __global__ void __launch_bounds__(fill_threads) fill_records(const __grid_consta
         if (threadIdx.x < max_groups) group_taps[threadIdx.x] = 0;
         __syncthreads();
         const int tap = 32 * w + lane;
+#pragma unroll 8
         for (int r = warp; r < tile_rows; r += fill_threads / 32) {
             const int row = rows[r];
             const int from =
