@@ -11,10 +11,11 @@
 #include "support/device.h"
 #include "tools/bev_map.h"
 #include "tools/command.h"
+#include "tools/demo_segment.h"
 #include "tools/settings.h"
 
 typedef struct demo_job {
-    const char *command, *out, *size, *rig;
+    const char *command, *task, *out, *size, *rig, *weights;
     spops_backend_kind backend;
     spops_dtype dtype;
     int64_t cols, seed, width;
@@ -23,6 +24,10 @@ typedef struct demo_job {
 
 static demo_job asked;
 static const option_row option_rows[] = {
+    {"--task", "NAME",
+     "bev: see a street with six cameras and pool what they see; segment: label the points of a "
+     "scan; default: bev",
+     "bev,segment", .text = &asked.task},
     {"--out", "DIR", "where to write; made if it is not there; default: spops-demo",
      .text = &asked.out},
     {"--size", "a|b",
@@ -38,18 +43,25 @@ static const option_row option_rows[] = {
     {"--seed", "N", "another street; default: 3", .number = &asked.seed, .most = INT32_MAX},
     {"--width", "PX", "width of a camera's picture, 64 to 1600; default: 480",
      .number = &asked.width, .least = 64, .most = 1600},
+    {"--weights", "FILE",
+     "of segment: a network that segment_train wrote; default: the one this program ships",
+     .text = &asked.weights},
     OPTION_JSON(&asked.as_json),
     {0}};
 const option_set demo_options = {
     .program = "spops demo",
-    .summary = "simulate a street, see it with six cameras, pool it, write pictures",
+    .summary = "simulate a street, pool what cameras see or label a scan, write pictures",
     .about =
         "Simulate a street scene, see it with the cameras of a rig, pool per-pixel depths and "
         "features into a bird's-eye-view grid, check the result against an FP64 reference, and "
-        "write pictures.",
+        "write pictures. Or, with --task segment, scan it with a LiDAR, label each point by a "
+        "network that was trained on other streets, and compare with the true labels.",
     .more = "DIR receives demo_cameras.png and demo_depth.png (what the cameras see), demo_bev.png "
             "(the pooled grid beside the street itself), demo_density.png (pooled colours, pooled "
-            "depth weights), and demo.json (the numbers).",
+            "depth weights), and demo.json (the numbers). With --task segment: demo_segment.png "
+            "(labels from above), demo_segment_view.png (as the sensor sees them), and "
+            "demo_segment.json. Of the options, --out, --backend, --dtype (f32, bf16), --seed, "
+            "--weights and --json then count.",
     .rows = option_rows};
 
 // Everything that is made on the way; freed in one place.
@@ -632,6 +644,7 @@ static int run(const demo_job *job)
 int command_demo(int argc, char **argv)
 {
     asked = (demo_job){.command = demo_options.program,
+                       .task = "bev",
                        .out = "spops-demo",
                        .size = "b",
                        .dtype = SPOPS_DTYPE_F32,
@@ -641,6 +654,15 @@ int command_demo(int argc, char **argv)
     const options_result result = options_read(&demo_options, argc, argv);
     if (result != OPTIONS_READ) return command_status(result);
     if (asked.out[0] == '\0') return command_status(options_error(&demo_options, "--out is empty"));
+    if (strcmp(asked.task, "segment") == 0) {
+        const segment_demo_job job = {asked.command, asked.out,  asked.weights, asked.backend,
+                                      asked.dtype,   asked.seed, asked.as_json};
+        if (job.dtype == SPOPS_DTYPE_F32 || job.dtype == SPOPS_DTYPE_BF16)
+            return demo_segment(&job);
+        return command_status(
+            options_error(&demo_options, "--dtype is %s, expected f32 or bf16 for --task segment",
+                          elements_name(job.dtype)));
+    }
     if (asked.dtype == SPOPS_DTYPE_F4E2M1 && asked.cols % 2 != 0)
         return command_status(options_error(&demo_options,
                                             "--cols is %lld, expected an even number for nvfp4",

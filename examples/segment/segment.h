@@ -242,11 +242,17 @@ void segment_class_weights(const segment_scans *scans, float weights[SEGMENT_NUM
 bool segment_label(segment_network *network, segment_batch *batch, const segment_scan *scan,
                    uint8_t *classes);
 
+/* The classes that the logits of the last run say; waits for nothing. */
+bool segment_read_classes(segment_network *network, int64_t num_points, uint8_t *classes);
+
 typedef struct segment_score {
     int64_t confusion[SEGMENT_NUM_CLASSES][SEGMENT_NUM_CLASSES]; /* [true][predicted] */
     double iou[SEGMENT_NUM_CLASSES]; /* NAN where a class is not there */
     double mean_iou, accuracy;
 } segment_score;
+
+/* The rest of a score from its confusion. */
+void segment_score_finish(segment_score *score);
 
 bool segment_confusion_clear(segment_network *network);
 /* Read the network's confusion. */

@@ -2,6 +2,7 @@
  * Trains the network of this folder on scans in folders, and tests it on others.
  *
  *     segment_train --train DIR --test DIR --out FILE
+ *     segment_train --check FILE --test DIR
  */
 #include <errno.h>
 #include <math.h>
@@ -16,7 +17,7 @@
 #include "tools/picture.h"
 
 typedef struct train_job {
-    const char *train, *test, *out, *resume, *curve, *widths;
+    const char *train, *test, *out, *resume, *check, *curve, *widths;
     spops_backend_kind backend;
     spops_dtype dtype;
     int64_t steps, together, seed, every, save_every, voxel_mm;
@@ -32,6 +33,7 @@ static const option_row option_rows[] = {
      .text = &asked.out},
     {"--resume", "FILE", "go on from FILE.state, which a training that was interrupted left",
      .text = &asked.resume},
+    {"--check", "FILE", "train nothing: test the network in FILE", .text = &asked.check},
     {"--curve", "FILE", "the loss over the steps, as a picture (.png)", .text = &asked.curve},
     OPTION_BACKEND(&asked.backend),
     {"--dtype", "NAME", "of features: f32, bf16 (with f32 master weights); default: f32",
@@ -105,7 +107,7 @@ static bool read_shape(const train_job *job, segment_shape *shape)
 static bool find_capacity(work *w, segment_capacity *capacity)
 {
     char error[SEGMENT_ERROR_BYTES];
-    segment_capacity test;
+    segment_capacity test; /* of a folder that was not given: nothing */
     if (!segment_measure(w->s.ctx, w->s.backend, &w->shape, &w->train, !w->job->plain,
                          w->about.together, capacity, error) ||
         !segment_measure(w->s.ctx, w->s.backend, &w->shape, &w->test, false, 1, &test, error))
@@ -122,12 +124,12 @@ static bool open_network(work *w)
 {
     char error[SEGMENT_ERROR_BYTES];
     segment_capacity capacity;
-    if (!segment_scans_load(w->job->train, &w->train, error) ||
+    if ((w->job->train != NULL && !segment_scans_load(w->job->train, &w->train, error)) ||
         (w->job->test != NULL && !segment_scans_load(w->job->test, &w->test, error)))
         return fail(error);
     if (!find_capacity(w, &capacity)) return false;
-    if (!segment_network_create(w->s.ctx, w->s.backend, &w->shape, w->job->dtype, true, &capacity,
-                                w->about.seed, &w->network))
+    if (!segment_network_create(w->s.ctx, w->s.backend, &w->shape, w->job->dtype,
+                                w->job->train != NULL, &capacity, w->about.seed, &w->network))
         return fail(w->network.error);
     return w->saved == NULL || segment_checkpoint_load(&w->network, w->saved, w->saved_bytes) ||
            fail(w->network.error);
@@ -284,7 +286,7 @@ static bool draw_curve(const work *w)
     for (int64_t i = 0; i < num; ++i) {
         const double x = LEFT + span_x * (double)i / (double)(num - 1);
         const double y = TOP + scale * log(high / w->losses[first + i]);
-        picture_rect(&p, (int)x, (int)y, 1, 1, dot, 0.7);
+        picture_rect(&p, x - 0.75, y - 0.75, 1.5, 1.5, dot, 0.8);
     }
     for (int64_t i = 0; i < num; ++i) {
         sum += w->losses[first + i];
@@ -298,15 +300,18 @@ static bool draw_curve(const work *w)
     return ok;
 }
 
-static bool read_state(work *w)
+/* The network to go on with, or to test. */
+static bool read_network(work *w)
 {
+    const bool check = w->job->check != NULL;
     char path[4096], error[SEGMENT_ERROR_BYTES];
-    if (snprintf(path, sizeof path, "%s.state", w->job->resume) >= (int)sizeof path)
-        return fail("--resume is too long");
+    if (snprintf(path, sizeof path, check ? "%s" : "%s.state",
+                 check ? w->job->check : w->job->resume) >= (int)sizeof path)
+        return fail("the name of the file is too long");
     if (!segment_checkpoint_read(path, &w->saved, &w->saved_bytes, &w->about, error))
         return fail(error);
     w->shape = w->about.shape;
-    return w->about.has_moments || fail("--resume: the file cannot be trained on");
+    return check || w->about.has_moments || fail("--resume: the file cannot be trained on");
 }
 
 static int run(const train_job *job)
@@ -318,18 +323,19 @@ static int run(const train_job *job)
                                    .seed = (uint64_t)job->seed,
                                    .rate = job->rate,
                                    .together = (int32_t)job->together};
-    if (job->resume != NULL ? !read_state(&w) : !read_shape(job, &w.shape)) return COMMAND_FAILED;
+    bool ok =
+        job->resume != NULL || job->check != NULL ? read_network(&w) : read_shape(job, &w.shape);
     w.about.shape = w.shape;
-    bool ok = session_open(train_options.program, job->backend, &w.s) && open_network(&w);
+    ok = ok && session_open(train_options.program, job->backend, &w.s) && open_network(&w);
     if (ok && !job->as_json) {
         char device[256];
         session_describe(&w.s, device, sizeof device);
-        printf("%s; %d scans, %lld parameters, %s\n", device, w.train.num,
+        printf("%s; %d scans, %lld parameters, %s\n", device, w.train.num + w.test.num,
                (long long)w.network.num_parameters, spops_dtype_name(job->dtype));
     }
-    ok = ok && train(&w) && (job->test == NULL || test(&w)) &&
-         (job->curve == NULL || draw_curve(&w));
-    if (ok && !job->as_json)
+    ok = ok && (job->check != NULL || train(&w)) && (job->test == NULL || test(&w)) &&
+         (job->check != NULL || job->curve == NULL || draw_curve(&w));
+    if (ok && !job->as_json && job->check == NULL)
         printf("trained %lld steps in %.3g s: %s\n", (long long)(w.about.num_steps - w.about.step),
                w.seconds, job->out);
     segment_trainer_destroy(w.trainer);
@@ -354,7 +360,10 @@ int main(int argc, char **argv)
                         .every = 100};
     const options_result result = options_read(&train_options, argc, argv);
     if (result != OPTIONS_READ) return command_status(result);
-    if (asked.train == NULL)
+    if (asked.check != NULL) asked.train = NULL;
+    if (asked.train == NULL && asked.check == NULL)
         return command_status(options_error(&train_options, "--train is missing"));
+    if (asked.test == NULL && asked.check != NULL)
+        return command_status(options_error(&train_options, "--test is missing"));
     return run(&asked);
 }

@@ -171,19 +171,22 @@ bool segment_label(segment_network *n, segment_batch *batch, const segment_scan 
 {
     static const float even[SEGMENT_NUM_CLASSES] = {1, 1, 1, 1, 1, 1, 1, 1, 1};
     const segment_change none = segment_change_none();
-    const int64_t num = scan->num_points * SEGMENT_LOGITS;
-    const size_t bytes = (size_t)num * spops_dtype_bytes(n->dtype);
     segment_batch_clear(batch);
     if (!segment_batch_add(batch, &n->shape, scan, &none)) return fail(n, "a scan does not fit");
     if (!segment_batch_send(batch, even, 0, 1, 0.0, n) || !segment_prepare(n) ||
         !segment_forward(n, false) || !segment_loss(n, false) || !segment_check(n))
         return false;
-    if (classes == NULL) return true;
+    return classes == NULL || segment_read_classes(n, scan->num_points, classes);
+}
+
+bool segment_read_classes(segment_network *n, int64_t num_points, uint8_t *classes)
+{
+    const size_t bytes = (size_t)num_points * SEGMENT_LOGITS * spops_dtype_bytes(n->dtype);
     void *logits = malloc(bytes);
     const bool ok = logits != NULL ? device_download(n->backend, logits, n->logits, bytes) ||
                                          fail(n, device_error())
                                    : fail(n, "no memory for logits");
-    for (int64_t p = 0; ok && p < scan->num_points; ++p) {
+    for (int64_t p = 0; ok && p < num_points; ++p) {
         float most = -INFINITY;
         classes[p] = 0;
         for (int c = 0; c < SEGMENT_NUM_CLASSES; ++c) {
@@ -208,28 +211,36 @@ bool segment_confusion_clear(segment_network *n)
 bool segment_confusion_read(segment_network *n, segment_score *score)
 {
     int32_t counts[SEGMENT_NUM_CLASSES][SEGMENT_NUM_CLASSES];
-    int64_t right = 0, all = 0;
-    int present = 0;
     if (spops_context_wait_sync(n->ctx) != SPOPS_STATUS_OK)
         return fail(n, spops_last_error(n->ctx));
     if (!device_download(n->backend, counts, n->confusion, sizeof counts))
         return fail(n, device_error());
+    for (int c = 0; c < SEGMENT_NUM_CLASSES; ++c)
+        for (int k = 0; k < SEGMENT_NUM_CLASSES; ++k)
+            score->confusion[c][k] = counts[c][k];
+    segment_score_finish(score);
+    return true;
+}
+
+void segment_score_finish(segment_score *score)
+{
+    int64_t right = 0, all = 0;
+    int present = 0;
     score->mean_iou = 0.0;
     for (int c = 0; c < SEGMENT_NUM_CLASSES; ++c) {
+        const int64_t hit = score->confusion[c][c];
         int64_t is = 0, said = 0;
         for (int k = 0; k < SEGMENT_NUM_CLASSES; ++k) {
-            score->confusion[c][k] = counts[c][k];
-            is += counts[c][k];
-            said += counts[k][c];
+            is += score->confusion[c][k];
+            said += score->confusion[k][c];
         }
-        right += counts[c][c];
+        right += hit;
         all += is;
-        score->iou[c] = is > 0 ? (double)counts[c][c] / (double)(is + said - counts[c][c]) : NAN;
+        score->iou[c] = is > 0 ? (double)hit / (double)(is + said - hit) : NAN;
         if (is == 0) continue;
         score->mean_iou += score->iou[c];
         ++present;
     }
     if (present > 0) score->mean_iou /= present;
     score->accuracy = all > 0 ? (double)right / (double)all : 0.0;
-    return true;
 }

@@ -238,6 +238,10 @@ static void remove_directory(const char *path)
                                         "demo_depth.png",
                                         "demo_density.png",
                                         "demo.json",
+                                        "demo_segment.png",
+                                        "demo_segment_view.png",
+                                        "demo_segment.json",
+                                        "weights",
                                         "out",
                                         "err",
                                         "plan",
@@ -696,6 +700,46 @@ Test(tool, demo_tells_a_person_what_it_did, .timeout = 600)
     remove_directory(directory);
 }
 
+Test(tool, demo_labels_a_scan, .timeout = 600)
+{
+    static const char *const lines[] = {"device ", "scan ", "network ", "time ",
+                                        "result ", "IoU ",  "pictures "};
+    static const char *const pictures[] = {"demo_segment.png", "demo_segment_view.png"};
+    char directory[4096], path[4200], out[8192], err[8192], error[256];
+    make_directory(directory, sizeof directory);
+    cr_assert_eq(RUN("demo", "--task", "segment", "--out", directory, "--backend", "cpu"), 0, "%s",
+                 err);
+    for (size_t i = 0; i < sizeof lines / sizeof lines[0]; ++i)
+        cr_expect_not_null(strstr(out, lines[i]), "no line '%s' in\n%s", lines[i], out);
+    snprintf(path, sizeof path, "%s/demo_segment.json", directory);
+    json_t *file = json_load_file(path, 0, NULL);
+    cr_assert_not_null(file);
+    // The shipped network is better than chance and than saying road everywhere.
+    cr_expect_gt(json_real_value(json_object_get(file, "mean_iou")), 0.6);
+    cr_expect_eq(json_object_size(json_object_get(file, "iou")), 9);
+    json_decref(file);
+    for (size_t i = 0; i < sizeof pictures / sizeof pictures[0]; ++i) {
+        picture p;
+        snprintf(path, sizeof path, "%s/%s", directory, pictures[i]);
+        cr_assert(picture_read_png(path, &p, error, sizeof error), "%s", error);
+        int changes = 0;
+        for (int k = 1; k < p.width * p.height; ++k)
+            changes += p.pixels[k] != p.pixels[k - 1];
+        cr_expect_gt(changes, p.width * p.height / 50, "%s is empty", pictures[i]);
+        picture_destroy(&p);
+    }
+    // Another network than the shipped one: there is no such file, and it is none.
+    snprintf(path, sizeof path, "%s/weights", directory);
+    cr_expect_eq(RUN("demo", "--task", "segment", "--out", directory, "--weights", path), 1);
+    cr_expect_not_null(strstr(err, "weights: No such file"), "%s", err);
+    FILE *f = fopen(path, "w");
+    fputs("SPOPSEGM and no more", f);
+    fclose(f);
+    cr_expect_eq(RUN("demo", "--task", "segment", "--out", directory, "--weights", path), 1);
+    cr_expect_not_null(strstr(err, "weights: version "), "%s", err);
+    remove_directory(directory);
+}
+
 static int64_t number(const char *text, const char *key)
 {
     json_t *line = json_loads(text, 0, NULL);
@@ -915,6 +959,8 @@ Test(tool, wrong_usage_ends_with_2)
         {"demo", "--dtype", "f64"},
         {"demo", "--dtype", "nvfp4", "--cols=17"},
         {"demo", "--out="},
+        {"demo", "--task", "frob"},
+        {"demo", "--task=segment", "--dtype=f16"},
         {"demo", "extra"},
         {"plan", "--setting", "z"},
         {"plan", "--frame", "world"},
