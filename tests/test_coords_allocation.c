@@ -196,6 +196,33 @@ static spops_status create_global_pool(setting *s, spops_context *ctx, void **ma
     return spops_pool_create_global(ctx, s->in, 10, NULL, (spops_pool **)made);
 }
 
+static spops_status create_conv(setting *s, spops_context *ctx, void **made)
+{
+    spops_sparseconv_options o = spops_sparseconv_options_default();
+    o.backward = 1;
+    o.quantized = 1;
+    return spops_sparseconv_create(ctx, s->map, &o, (spops_sparseconv **)made);
+}
+
+// Buffers for two groupings.
+static spops_status create_tuned_conv(setting *s, spops_context *ctx, void **made)
+{
+    const spops_sparseconv_choice tuning[2] = {
+        {SPOPS_PASS_FORWARD, SPOPS_DTYPE_F32, SPOPS_MATH_EXACT, 27, 4, 4, 1, 1,
+         SPOPS_DATAFLOW_GATHER_MATMUL_SCATTER, SPOPS_GROUPING_FIXED, 0, 0},
+        {SPOPS_PASS_FORWARD, SPOPS_DTYPE_F32, SPOPS_MATH_EXACT, 27, 4, 8, 1, 1,
+         SPOPS_DATAFLOW_GATHER_MATMUL_SCATTER, SPOPS_GROUPING_SEPARATE, 0, 0}};
+    spops_sparseconv_options o = spops_sparseconv_options_default();
+    o.tuning = tuning;
+    o.num_tuning = 2;
+    return spops_sparseconv_create(ctx, s->map, &o, (spops_sparseconv **)made);
+}
+
+static void destroy_conv(void *made)
+{
+    spops_sparseconv_destroy((spops_sparseconv *)made);
+}
+
 static void destroy_coords(void *made)
 {
     spops_coords_destroy((spops_coords *)made);
@@ -243,6 +270,8 @@ static const allocating_call calls[] = {
     {"kernel_map_reserve", reserve_map, destroy_map},
     {"kernel_map_load", load_map, destroy_map},
     {"kernel_map_save", save_map, NULL},
+    {"sparseconv_create", create_conv, destroy_conv},
+    {"sparseconv_create (tuned)", create_tuned_conv, destroy_conv},
     {"pool_create", create_pool, destroy_pool},
     {"pool_create_global", create_global_pool, destroy_pool},
     {"pyramid_create", create_pyramid, destroy_pyramid},

@@ -710,6 +710,128 @@ ParameterizedTest(struct backend_param *p, sparseconv, finishes_narrow_outputs)
     test_close(&d);
 }
 
+// ---- Features of i8 -----------------------------------------------------------------------------
+
+enum { I8_ROWS = 60, I8_IN = 24, I8_OUT = 40, I8_MOST_STRIDE = 25 };
+
+// Numbers of i8 where d runs, and what they count as in `dtype`.
+static int8_t *make_features(test_device *d, test_rng *rng, int64_t rows, int64_t stride,
+                             const float *scales, bool by_channel, spops_dtype dtype,
+                             double *values)
+{
+    int8_t host[I8_ROWS * I8_MOST_STRIDE];
+    void *device = NULL;
+    memset(host, 0x55, sizeof host);
+    for (int64_t r = 0; r < rows; ++r)
+        for (int64_t c = 0; c < I8_IN; ++c) {
+            const int8_t q = (int8_t)(test_rng_below(rng, 256) - 128);
+            const float widened = scales[by_channel ? c : 0] * (float)q;
+            host[r * stride + c] = q;
+            values[r * I8_IN + c] = test_round((double)widened, dtype);
+        }
+    cr_assert(device_alloc(d->backend, sizeof host, &device));
+    cr_assert(device_upload(d->backend, device, host, sizeof host));
+    return (int8_t *)device;
+}
+
+static void check_i8(test_device *d, spops_dataflow dataflow, spops_dtype dtype, bool by_channel,
+                     test_rng *rng)
+{
+    cloud_rows cloud = cloud_make(CLOUD_CLUMPS, 3, false, rng);
+    conv_case c = {
+        .d = d, .kind = SPOPS_MAP_SUBMANIFOLD, .kernel = spops_kernel_shape_cube(3, 3, 1, 1)};
+    spops_sparseconv_options options = spops_sparseconv_options_default();
+    spops_sparseconv_layer layer = spops_sparseconv_layer_default();
+    float scales[I8_IN];
+    char text[256];
+
+    if (cloud.n > I8_ROWS) cloud.n = I8_ROWS;
+    options.dataflow = dataflow;
+    options.quantized = 1;
+    options.max_in_channels = options.max_out_channels = I8_OUT;
+    create_sets(&c, &cloud);
+    create_conv(&c, &options);
+    const int64_t n = c.ref.num_in, stride = by_channel ? I8_MOST_STRIDE : I8_IN;
+    guarded scale =
+        guarded_create(d->backend, "x_scales", 1, by_channel ? I8_IN : 1, 0, 0, SPOPS_DTYPE_F32);
+    guarded w = guarded_create(d->backend, "w", 27 * I8_IN, I8_OUT, 0, 0, dtype);
+    guarded out = guarded_create(d->backend, "out", n, I8_OUT, 3, 0, dtype);
+    double *given = guarded_fill(&scale, rng, VALUES_RANDOM, false, 1);
+    double *weights = guarded_fill(&w, rng, VALUES_RANDOM, false, 1);
+    double *x = malloc((size_t)(n * I8_IN) * sizeof *x);
+    cr_assert_not_null(x);
+    for (int i = 0; i < (by_channel ? I8_IN : 1); ++i)
+        scales[i] = (float)given[i];
+    guarded_upload(&scale), guarded_upload(&w);
+    guarded_poison(&out, 0xff);
+    guarded_upload(&out);
+    int8_t *q = make_features(d, rng, n, stride, scales, by_channel, dtype, x);
+    spops_matrix features = spops_matrix_dense(q, n, I8_IN, SPOPS_DTYPE_I8);
+    features.row_stride = stride;
+    layer.x_scales = vector(&scale.view);
+    layer.x_scales_by_channel = by_channel;
+    test_expect_ok(
+        d->ctx, spops_sparseconv_execute(d->ctx, c.conv, features, w.view, &layer, out.view), "i8");
+    test_wait(d);
+    guarded_download(&out);
+
+    c.ref.in_channels = I8_IN;
+    c.ref.out_channels = I8_OUT;
+    c.ref.groups = 1;
+    c.ref.x = x;
+    c.ref.w = weights;
+    ref_tensor expected = ref_tensor_create(n, I8_OUT);
+    ref_sparseconv_forward(&c.ref, NULL, &expected);
+    const char *what = test_describe(text, "i8 by %s, %s, %s", by_channel ? "channel" : "tensor",
+                                     test_dtype_name(dtype), spops_dataflow_name(dataflow));
+    if (dataflow == SPOPS_DATAFLOW_GATHER_MATMUL_SCATTER && dtype != SPOPS_DTYPE_F32)
+        check_rounded_products(&out, &expected, 27, what);
+    else
+        guarded_check(&out, &expected, false, what);
+    guarded_check_padding(&out, what);
+
+    // What is refused.
+    features.cols = I8_IN;
+    layer.x_scales = NULL;
+    test_expect(d->ctx,
+                spops_sparseconv_execute(d->ctx, c.conv, features, w.view, &layer, out.view),
+                SPOPS_STATUS_INVALID_ARGUMENT, "layer->x_scales is NULL", what);
+    layer.x_scales = vector(&scale.view);
+    layer.x_scales_by_channel = 2;
+    test_expect(d->ctx,
+                spops_sparseconv_execute(d->ctx, c.conv, features, w.view, &layer, out.view),
+                SPOPS_STATUS_INVALID_ARGUMENT, "layer->x_scales_by_channel is 2", what);
+    spops_sparseconv_destroy(c.conv);
+    options.quantized = 0;
+    test_expect_ok(d->ctx, spops_sparseconv_create(d->ctx, c.map, &options, &c.conv), "plain");
+    test_expect(d->ctx,
+                spops_sparseconv_execute(d->ctx, c.conv, features, w.view, &layer, out.view),
+                SPOPS_STATUS_INVALID_ARGUMENT, "conv was made without options->quantized", what);
+    ref_tensor_destroy(&expected);
+    free(given), free(weights), free(x);
+    device_free(d->backend, q);
+    guarded_destroy(&scale), guarded_destroy(&w), guarded_destroy(&out);
+    destroy_case(&c);
+    cloud_free(&cloud);
+}
+
+ParameterizedTestParameters(sparseconv, takes_i8_features)
+{
+    return every_case(test_row_dtypes, NUM_ROW_DTYPES, NULL, 0);
+}
+ParameterizedTest(struct case_param *p, sparseconv, takes_i8_features, .timeout = 900)
+{
+    static const spops_dataflow dataflows[] = {SPOPS_DATAFLOW_AUTO, SPOPS_DATAFLOW_FETCH_ON_DEMAND,
+                                               SPOPS_DATAFLOW_GATHER_MATMUL_SCATTER};
+    test_rng rng = test_rng_make(case_number(p) << 32);
+    test_device d;
+    if (!test_open(&d, (spops_backend_kind)p->backend, (test_launch)p->launch)) return;
+    for (int i = 0; i < 3; ++i)
+        for (int by_channel = 0; by_channel < 2; ++by_channel)
+            check_i8(&d, dataflows[i], (spops_dtype)p->dtype, by_channel != 0, &rng);
+    test_close(&d);
+}
+
 // ---- What is refused ----------------------------------------------------------------------------
 
 // Maps whose counts only the device knows, groups, and channels beyond those of the plan.

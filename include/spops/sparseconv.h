@@ -90,6 +90,8 @@ typedef struct spops_sparseconv_options {
      */
     const spops_sparseconv_choice *tuning;
     int64_t num_tuning;
+    int32_t quantized; /* 1: also forward on an x of i8, for which scratch is reserved */
+    int32_t reserved;
 } spops_sparseconv_options;
 
 SPOPS_DEFINE_DEFAULT(spops_sparseconv_options)
@@ -143,7 +145,9 @@ typedef struct spops_sparseconv_layer {
     const float *shift; /* [C_out] or NULL */
     const spops_matrix *residual; /* shape and dtype of out, apart from it; or NULL */
     spops_activation activation;
-    spops_math math; /* of f32 features; TF32 allows tensor cores */
+    spops_math math;             /* of f32 features; TF32 allows tensor cores */
+    const float *x_scales;       /* of an x of i8: [1] f32 where ctx runs, or */
+    int32_t x_scales_by_channel; /* 1: [C_in] */
 } spops_sparseconv_layer;
 
 SPOPS_DEFINE_DEFAULT(spops_sparseconv_layer)
@@ -156,7 +160,9 @@ SPOPS_DEFINE_DEFAULT(spops_sparseconv_layer)
  *     out[i, o] = activation((sum + bias[o]) * scale[o] + shift[o] + residual[i, o])
  *
  * x         [rows of in, C_in], f32 f16 bf16. Of a map made by reserve, as many rows as in's
- *           capacity; rows behind those in use are not read.
+ *           capacity; rows behind those in use are not read. With a plan that has `quantized` also
+ *           i8, which counts as layer->x_scales times its elements, rounded to w's dtype; below, the
+ *           dtype of x is then that of w. A pass before the dataflow writes these rows to scratch.
  * w         [taps * C_in / groups, C_out], dtype of x, row_stride C_out. In group g of the columns,
  *           row c of a tap is for input column g C_in / groups + c.
  * layer     NULL: defaults.

@@ -82,7 +82,7 @@ typedef enum spops_dtype {
     SPOPS_DTYPE_F8E4M3 = 3,
     SPOPS_DTYPE_F8E5M2 = 4,
     SPOPS_DTYPE_F4E2M1 = 5,
-    SPOPS_DTYPE_I8 = 6,  /* named for later operators; refused with NOT_SUPPORTED today */
+    SPOPS_DTYPE_I8 = 6,  /* features of sparse convolutions; elsewhere NOT_SUPPORTED */
     SPOPS_DTYPE_I32 = 7, /* indices */
     SPOPS_DTYPE_I64 = 8  /* named for later operators */
 } spops_dtype;

@@ -4,11 +4,13 @@
 #include "coords/kernel_maps.h"
 #include "core/check.h"
 #include "core/matrix.h"
+#include "kernels/sparseconv/sparseconv_tuning.h"
 #include "mvmr/igemm_args.h"
 #include "segments/segments.h"
 #include "sparseconv/epilogue_args.h"
 #include "sparseconv/gather_scatter.h"
 #include "sparseconv/tuning.h"
+#include "sparseconv/widen_args.h"
 
 #define DEFAULT_MAX_CHANNELS 256
 
@@ -35,6 +37,7 @@ struct spops_sparseconv {
     spops_kernel_map_view view; // whose addresses stay
     spops_dataflow dataflow;    // as asked for
     bool backward;
+    bool quantized;
     int64_t max_in_channels, max_out_channels;
     spops_triplets *triplets; // of the map's pairs; NULL where another dataflow serves every call
 
@@ -72,6 +75,8 @@ static spops_status read_plan_options(spops_context *ctx, const char *call,
     SPOPS_REQUIRE(ctx, (unsigned)options->dataflow <= SPOPS_DATAFLOW_GATHER_MATMUL_SCATTER,
                   "%s: options->dataflow is %d, expected 0 to %d", call, (int)options->dataflow,
                   SPOPS_DATAFLOW_GATHER_MATMUL_SCATTER);
+    SPOPS_REQUIRE(ctx, options->quantized == 0 || options->quantized == 1,
+                  "%s: options->quantized is %d, expected 0 or 1", call, (int)options->quantized);
     SPOPS_REQUIRE(ctx, (unsigned)options->grouping <= SPOPS_GROUPING_ADAPTIVE,
                   "%s: options->grouping is %d, expected 0 to %d", call, (int)options->grouping,
                   SPOPS_GROUPING_ADAPTIVE);
@@ -329,7 +334,8 @@ static spops_status plan_tuning(spops_context *ctx, const char *call, spops_spar
     return SPOPS_STATUS_OK;
 }
 
-// What a pass of a layer shall run on: a dataflow that was named, or a row of the tuning, or AUTO.
+// What a pass of a layer shall run on: a dataflow that was named, that of a row of the tuning, or that
+// of a row of the library's own.
 typedef struct wanted_dataflow {
     spops_dataflow dataflow;
     const buffer_layout *layout; // of GATHER_MATMUL_SCATTER
@@ -337,8 +343,7 @@ typedef struct wanted_dataflow {
 
 static bool wants_igemm(wanted_dataflow wanted)
 {
-    return wanted.dataflow == SPOPS_DATAFLOW_AUTO ||
-           wanted.dataflow == SPOPS_DATAFLOW_IMPLICIT_GEMM;
+    return wanted.dataflow == SPOPS_DATAFLOW_IMPLICIT_GEMM;
 }
 
 static wanted_dataflow wanted_of(const spops_sparseconv *conv, spops_sparseconv_pass pass,
@@ -349,10 +354,16 @@ static wanted_dataflow wanted_of(const spops_sparseconv *conv, spops_sparseconv_
                                            .math = math,
                                            .in_channels = shape->in_channels,
                                            .out_channels = shape->out_channels};
+    const spops_tuning_case at = {
+        conv->ctx->info.compute_capability, SPOPS_REGIME_DRAM_BOUND, dtype,
+        shape->in_channels < shape->out_channels ? shape->in_channels : shape->out_channels};
     wanted_dataflow wanted = {conv->dataflow, conv->layouts};
 
-    if (conv->dataflow != SPOPS_DATAFLOW_AUTO || shape->groups > 1) return wanted;
-    for (int64_t i = 0; i < conv->num_tuned; ++i)
+    if (conv->dataflow != SPOPS_DATAFLOW_AUTO) return wanted;
+    wanted.layout = NULL;
+    wanted.dataflow =
+        spops_sparseconv_first(&at, (int32_t)pass, conv->view.out->max_rows, conv->view.max_pairs);
+    for (int64_t i = 0; i < conv->num_tuned && shape->groups == 1; ++i)
         if (same_layer(&conv->tuned[i].choice, &layer)) {
             wanted.dataflow = conv->tuned[i].choice.dataflow;
             wanted.layout = conv->tuned[i].layout;
@@ -394,6 +405,7 @@ spops_status spops_sparseconv_create(spops_context *ctx, const spops_kernel_map 
     conv->ctx = ctx;
     conv->map = map;
     conv->backward = options.backward != 0;
+    conv->quantized = options.quantized != 0;
     conv->dataflow = options.dataflow;
     conv->max_in_channels = options.max_in_channels;
     conv->max_out_channels = options.max_out_channels;
@@ -416,6 +428,9 @@ spops_status spops_sparseconv_create(spops_context *ctx, const spops_kernel_map 
     SPOPS_TRY_GOTO(alloc_layouts(ctx, conv, options.num_tuning), status, fail);
     SPOPS_TRY_GOTO(plan_gather_scatter(ctx, call, conv, &grouping), status, fail);
     SPOPS_TRY_GOTO(plan_tuning(ctx, call, conv, options.tuning, options.num_tuning), status, fail);
+    if (conv->quantized)
+        SPOPS_TRY_GOTO(spops_context_reserve(ctx, spops_sparseconv_scratch_bytes(conv)), status,
+                       fail);
     SPOPS_TRY_GOTO(spops_sparseconv_set(ctx, conv), status, fail);
     SPOPS_TRY_GOTO(ctx->backend->wait(ctx), status, fail);
     *out = conv;
@@ -469,15 +484,32 @@ spops_status spops_sparseconv_set_all(spops_context *ctx, int32_t num_convs,
     return SPOPS_STATUS_OK;
 }
 
-size_t spops_sparseconv_scratch_bytes(const spops_sparseconv *conv)
+// What the dataflows need; an x of i8 is widened behind it.
+static size_t dataflow_scratch_bytes(const spops_sparseconv *conv)
 {
-    if (conv == NULL) return 0;
     size_t bytes = spops_triplets_scratch_bytes(conv->triplets);
     for (int32_t i = 0; i < conv->num_layouts; ++i) {
         const size_t own = spops_gather_scatter_scratch_bytes(conv->layouts[i].gather_scatter);
         if (own > bytes) bytes = own;
     }
     return bytes > conv->igemm_scratch_bytes ? bytes : conv->igemm_scratch_bytes;
+}
+
+// The place of an x of i8 once it is widened to f32, the widest dtype, in scratch from c on.
+static void *carve_widened(const spops_sparseconv *conv, spops_carver *c)
+{
+    (void)spops_carve(c, 1, 1, dataflow_scratch_bytes(conv));
+    return spops_carve(c, conv->quantized ? conv->view.in->max_rows : 0, conv->max_in_channels,
+                       sizeof(float));
+}
+
+size_t spops_sparseconv_scratch_bytes(const spops_sparseconv *conv)
+{
+    spops_carver c = {NULL, 0};
+    if (conv == NULL) return 0;
+    if (!conv->quantized) return dataflow_scratch_bytes(conv);
+    (void)carve_widened(conv, &c);
+    return c.used;
 }
 
 size_t spops_sparseconv_bytes(const spops_sparseconv *conv)
@@ -743,6 +775,51 @@ static bool has_epilogue(const spops_sparseconv_layer *layer)
            layer->residual != NULL || layer->activation != SPOPS_ACTIVATION_NONE;
 }
 
+// An x of i8, checked, becomes the matrix that it will be widened to.
+static spops_status place_widened(spops_context *ctx, const char *call,
+                                  const spops_sparseconv *conv, const spops_sparseconv_layer *layer,
+                                  spops_matrix w, spops_matrix out, spops_matrix *x)
+{
+    const int64_t num_scales = layer->x_scales_by_channel != 0 ? x->cols : 1;
+    spops_carver c = {NULL, 0};
+    void *scratch;
+
+    SPOPS_REQUIRE(ctx, conv->quantized,
+                  "%s: x.dtype is i8, expected f32, f16 or bf16: conv was made without "
+                  "options->quantized",
+                  call);
+    SPOPS_TRY(spops_check_matrix(ctx, call, "x", *x, conv->view.in->max_rows, x->cols,
+                                 1u << SPOPS_DTYPE_I8));
+    SPOPS_TRY(spops_check_dtype(ctx, call, "w.dtype", w.dtype, SPOPS_DTYPES_FLOAT));
+    SPOPS_REQUIRE(ctx, x->cols <= conv->max_in_channels,
+                  "%s: x has %" PRId64 " columns, more than the %" PRId64 " that conv was made for",
+                  call, x->cols, conv->max_in_channels);
+    SPOPS_REQUIRE(ctx, layer->x_scales_by_channel == 0 || layer->x_scales_by_channel == 1,
+                  "%s: layer->x_scales_by_channel is %d, expected 0 or 1", call,
+                  (int)layer->x_scales_by_channel);
+    SPOPS_REQUIRE(ctx, layer->x_scales != NULL, "%s: layer->x_scales is NULL", call);
+    SPOPS_TRY(spops_check_matrix(ctx, call, "layer->x_scales",
+                                 channel_vector(layer->x_scales, num_scales), 1, num_scales,
+                                 1u << SPOPS_DTYPE_F32));
+    SPOPS_TRY(spops_check_no_overlap(ctx, call, "out", out, "layer->x_scales",
+                                     channel_vector(layer->x_scales, num_scales)));
+    SPOPS_TRY(spops_check_no_overlap(ctx, call, "out", out, "x", *x));
+    SPOPS_REQUIRE_SLOT(ctx, call, widen);
+    SPOPS_TRY(spops_context_scratch(ctx, call, spops_sparseconv_scratch_bytes(conv), &scratch));
+    c.base = scratch;
+    *x = spops_matrix_dense(carve_widened(conv, &c), x->rows, x->cols, w.dtype);
+    return SPOPS_STATUS_OK;
+}
+
+static spops_status widen(spops_context *ctx, const spops_sparseconv *conv,
+                          const spops_sparseconv_layer *layer, spops_matrix q, spops_matrix x)
+{
+    const spops_widen_args args = {q, x, layer->x_scales, layer->x_scales_by_channel != 0,
+                                   conv->view.in->num_rows};
+    if (q.dtype != SPOPS_DTYPE_I8 || q.rows == 0) return SPOPS_STATUS_OK;
+    return ctx->backend->widen(ctx, &args);
+}
+
 // What is behind the sum, as a pass of its own.
 static spops_status finish(spops_context *ctx, const spops_sparseconv *conv,
                            const spops_sparseconv_layer *layer, spops_matrix out)
@@ -763,6 +840,7 @@ spops_status spops_sparseconv_execute(spops_context *ctx, const spops_sparseconv
                                       const spops_sparseconv_layer *given, spops_matrix out)
 {
     static const char call[] = "sparseconv_execute";
+    const spops_matrix given_x = x;
     spops_sparseconv_layer layer = {0};
     wanted_dataflow wanted;
     spops_mvmr_options options;
@@ -771,6 +849,7 @@ spops_status spops_sparseconv_execute(spops_context *ctx, const spops_sparseconv
     SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
     SPOPS_TRY(check_plan(ctx, call, conv));
     SPOPS_TRY(read_layer(ctx, call, given, &layer));
+    if (x.dtype == SPOPS_DTYPE_I8) SPOPS_TRY(place_widened(ctx, call, conv, &layer, w, out, &x));
     SPOPS_TRY(check_shapes(ctx, call, conv, layer.groups, "x", x, "out", out,
                            1u << x.dtype | 1u << SPOPS_DTYPE_F32, w, &shape));
     SPOPS_TRY(spops_check_no_overlap(ctx, call, "out", out, "x", x));
@@ -795,6 +874,7 @@ spops_status spops_sparseconv_execute(spops_context *ctx, const spops_sparseconv
             args.scale = layer.scale;
             args.shift = layer.shift;
             args.relu = layer.activation == SPOPS_ACTIVATION_RELU;
+            SPOPS_TRY(widen(ctx, conv, &layer, given_x, x));
             return ctx->backend->igemm(ctx, &args);
         }
     }
@@ -805,6 +885,7 @@ spops_status spops_sparseconv_execute(spops_context *ctx, const spops_sparseconv
         SPOPS_TRY(
             spops_context_scratch(ctx, call, spops_sparseconv_scratch_bytes(conv), &args.scratch));
         if (out.rows == 0) return SPOPS_STATUS_OK;
+        SPOPS_TRY(widen(ctx, conv, &layer, given_x, x));
         SPOPS_TRY(spops_gather_scatter_run(ctx, wanted.layout->gather_scatter, &args));
         return finish(ctx, conv, &layer, out);
     }
@@ -812,6 +893,7 @@ spops_status spops_sparseconv_execute(spops_context *ctx, const spops_sparseconv
     if (out.rows == 0) return SPOPS_STATUS_OK;
     options = mvmr_options_of(&shape, layer.math);
     options.num_rows = conv->view.out->num_rows;
+    SPOPS_TRY(widen(ctx, conv, &layer, given_x, x));
     SPOPS_TRY(spops_mvmr_execute(ctx, conv->triplets, x, w, NULL, &options, out));
     return finish(ctx, conv, &layer, out);
 }
