@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "bench/bench_conv_ablation.h"
 #include "bench/bench_data.h"
 #include "bench/bench_report.h"
 #include "bench/bench_scenes.h"
@@ -12,12 +13,17 @@
 #define NUM_DATAFLOWS (SPOPS_DATAFLOW_GATHER_MATMUL_SCATTER + 1)
 
 static struct {
-    const char *clouds;
-    bool tf32;
+    const char *clouds, *tuning;
+    bool tf32, ablation;
 } own;
 static const bench_option options[] = {
     {"--clouds", "LIST", "lidar,indoor,shell (default: all)", "lidar,indoor,shell",
      .text = &own.clouds},
+    {"--ablation", NULL,
+     "the layers of a MinkUNet instead: each dataflow, grouping and movement alone",
+     .on = &own.ablation},
+    {"--tuning", "FILE", "with --ablation: a file of `spops tune', whose choice is measured too",
+     .text = &own.tuning},
     {"--tf32", NULL, "products of f32 rounded to tf32", .on = &own.tf32},
     {0}};
 
@@ -377,7 +383,10 @@ static void run_suite(bench *b)
     const unsigned dtypes = own.tf32                           ? 1u << SPOPS_DTYPE_F32
                             : b->backend == SPOPS_BACKEND_CUDA ? 1u << SPOPS_DTYPE_F16
                                                                : 1u << SPOPS_DTYPE_F32;
-    for (size_t i = 0; i < sizeof clouds / sizeof *clouds; ++i) {
+    for (int t = SPOPS_DTYPE_F32; t <= SPOPS_DTYPE_BF16 && own.ablation; ++t)
+        if (bench_wants_dtype(b, dtypes, (spops_dtype)t))
+            bench_conv_ablation(b, (spops_dtype)t, own.tuning);
+    for (size_t i = 0; i < sizeof clouds / sizeof *clouds && !own.ablation; ++i) {
         conv_cloud m = {0};
         if (!bench_wants(own.clouds, clouds[i].name)) continue;
         m.scene.name = clouds[i].name;

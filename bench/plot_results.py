@@ -7,7 +7,13 @@ Diagonals mark the floor and multiples of it.
 With --configurations, BEV pooling alone: a row per map and width, in it a dot per dtype for the
 library, an upright line for its floor (bytes at the rate of memory), a dotted one for the rows it
 gathers (at the rate of the L2, where the lines have it), and a cross for the fastest baseline. Where
-lines of several runs tell the same, the latest counts. Needs matplotlib.
+lines of several runs tell the same, the latest counts.
+
+With --ablation, sparse convolution on the layers of a network (`spops bench conv --ablation`): the
+time of each layer by each way of running it, and beside that how much faster the products are in
+adaptive groups than separately, and the movement vectorised, local and narrow than scalar in f32.
+
+Needs matplotlib.
 """
 import argparse
 import json
@@ -181,6 +187,63 @@ def draw_configurations(plt, cases, output, title):
     figure.savefig(output, dpi=120)
 
 
+# ---- The layers of a network --------------------------------------------------------------------
+
+
+def read_ablation(paths, mode):
+    """{case: {variant: microseconds}}, in the order of the file"""
+    cases = {}
+    devices = set()
+    for path in paths:
+        with open(path, encoding="utf-8") as lines:
+            for line in filter(str.strip, lines):
+                row = json.loads(line)
+                if row["suite"] == "conv_ablation" and row["mode"] == mode:
+                    cases.setdefault(row["case"], {})[row["variant"]] = row["median_us"]
+                    devices.add("%s, %s" % (row["device"], row["dtype"]))
+    return cases, devices
+
+
+def draw_ablation(plt, cases, output, title):
+    parts = (", movement", ", products")
+    layers = [c for c in cases if not c.endswith(parts)]
+    figure, (times, gains) = plt.subplots(
+        1,
+        2,
+        figsize=(12, 1.5 + 0.26 * len(layers)),
+        sharey=True,
+        layout="constrained",
+        gridspec_kw={"width_ratios": [3, 2]},
+    )
+    rows = range(len(layers), 0, -1)
+    variants = list(dict.fromkeys(v for c in layers for v in cases[c]))
+    for i, variant in enumerate(variants):
+        points = [(cases[c][variant], y) for c, y in zip(layers, rows) if variant in cases[c]]
+        times.plot(*zip(*points), "o" if i < 7 else "x", markersize=5, label=variant)
+    times.set_xscale("log")
+    times.set_xlabel("us")
+    times.set_yticks(list(rows))
+    times.set_yticklabels(layers, fontsize=8)
+    for case, (part, slow, fast), mark in (
+        (parts[1], ("products", "separate", "adaptive"), "s"),
+        (parts[0], ("movement", "scalar f32, tap by tap", "vectorised, local"), "D"),
+    ):
+        points = [
+            (cases[c + case][slow] / cases[c + case][fast], y)
+            for c, y in zip(layers, rows)
+            if cases.get(c + case, {}).get(fast) and slow in cases[c + case]
+        ]
+        if points:
+            gains.plot(*zip(*points), mark, markersize=5, label="%s: %s / %s" % (part, slow, fast))
+    gains.axvline(1, color="0.6", linewidth=1)
+    gains.set_xlabel("times faster")
+    for ax in (times, gains):
+        ax.grid(color="0.9", linewidth=0.5)
+        ax.legend(fontsize=8)
+    figure.suptitle(title, fontsize=10)
+    figure.savefig(output, dpi=120)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("files", nargs="+", help="JSON lines of `spops bench --json` or --output")
@@ -193,6 +256,8 @@ def main():
     parser.add_argument(
         "--direction", default="forward", help="with --configurations: forward or backward"
     )
+    parser.add_argument("--ablation", action="store_true", help="the layers of a network")
+    parser.add_argument("--mode", default="hot", help="with --ablation: hot or cold")
     args = parser.parse_args()
 
     try:
@@ -202,6 +267,14 @@ def main():
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
+    if args.ablation:
+        cases, devices = read_ablation(args.files, args.mode)
+        if not cases:
+            sys.exit("no line of an ablation matches")
+        title = "MinkUNet, forward, %s, %s" % (args.mode, "; ".join(sorted(devices)))
+        draw_ablation(plt, cases, args.output, title)
+        print(args.output)
+        return
     if args.configurations:
         cases, devices = read_configurations(args.files, args.direction, args.dtype)
         if not cases:

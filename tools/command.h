@@ -23,7 +23,8 @@ int command_plan(int argc, char **argv);
 int command_demo(int argc, char **argv);
 int command_scan(int argc, char **argv);
 int command_voxelize(int argc, char **argv);
-extern const option_set voxelize_options;
+int command_tune(int argc, char **argv);
+extern const option_set voxelize_options, tune_options;
 extern const option_set info_options, plan_options, demo_options, scan_options;
 
 // The whole tool; argv as main gets it.

@@ -22,11 +22,9 @@ typedef struct command {
 } command;
 
 static const command commands[] = {
-    {command_info, &info_options},
-    {command_demo, &demo_options},
-    {command_scan, &scan_options},
-    {command_plan, &plan_options},
-    {command_voxelize, &voxelize_options},
+    {command_info, &info_options}, {command_demo, &demo_options},
+    {command_scan, &scan_options}, {command_voxelize, &voxelize_options},
+    {command_plan, &plan_options}, {command_tune, &tune_options},
 #ifdef SPOPS_WITH_BENCH
     {command_bench, NULL},
 #endif

@@ -1,5 +1,6 @@
 // A build without CUDA has no GPU baselines.
 #include "bench/baselines/bev_baselines.h"
+#include "bench/baselines/conv_baselines.h"
 #include "bench/baselines/map_baselines.h"
 #include "bench/baselines/mvmr_baselines.h"
 
@@ -17,6 +18,11 @@ void mvmr_atomics_cuda(mvmr_atomics *m)
 }
 
 void vvor_atomics_cuda(mvmr_atomics *m)
+{
+    m->failed = true;
+}
+
+void conv_movement_cuda(conv_movement *m)
 {
     m->failed = true;
 }

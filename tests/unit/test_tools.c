@@ -592,9 +592,9 @@ Test(bev_map, forward_is_up_and_left_is_left)
 static int run_tool(const char *directory, char *out, char *err, size_t bytes, int argc,
                     const char *const *args)
 {
-    char *argv[16] = {0};
+    char *argv[24] = {0};
     char path[4200];
-    cr_assert_lt(argc, 15);
+    cr_assert_lt(argc, 23);
     argv[0] = strdup("spops");
     for (int i = 0; i < argc; ++i)
         argv[i + 1] = strdup(args[i]);
@@ -749,6 +749,47 @@ static int64_t number(const char *text, const char *key)
     const int64_t result = json_integer_value(value);
     json_decref(line);
     return result;
+}
+
+// A tuning of a few voxels: written, shown again, and refused where it is damaged or not there.
+Test(tool, tune_writes_what_the_library_reads, .timeout = 600)
+{
+    char directory[4096], path[4200], part[4300], out[1 << 15], again[1 << 15], err[1 << 15];
+    make_directory(directory, sizeof directory);
+    snprintf(path, sizeof path, "%s/tuning.txt", directory);
+    snprintf(part, sizeof part, "%s.part", path);
+    cr_assert_eq(RUN("tune", "--out", path, "--backend", "cpu", "--voxels", "100", "--width",
+                     "0.25", "--samples", "1", "--dtype", "f32", "--passes", "forward,grad_w"),
+                 0, "%s", err);
+    cr_expect_str_eq(err, "", "progress is for terminals");
+    cr_expect_not_null(strstr(out, "forward  27 taps,   8 to   8,"), "%s", out);
+    cr_expect_not_null(strstr(out, "grad_w    8 taps,"), "%s", out);
+    cr_expect_neq(access(part, F_OK), 0, "what was written beside the file is gone");
+    memcpy(again, out, sizeof again);
+    cr_assert_eq(RUN("tune", "--show", path, "--backend", "cpu", "--json"), 0, "%s", err);
+    char *line = strtok(out, "\n");
+    int rows = 0;
+    for (; line != NULL; line = strtok(NULL, "\n"), ++rows) {
+        cr_expect_eq(number(line, "out") % 8, 0);
+        cr_expect_gt(number(line, "taps"), 7);
+    }
+    char said[64];
+    snprintf(said, sizeof said, "\n%d rows in ", rows);
+    cr_expect_not_null(strstr(again, said), "%s not in %s", said, again);
+
+    FILE *file = fopen(path, "r+");
+    cr_assert_not_null(file);
+    cr_assert(fseek(file, 0, SEEK_END) == 0 && ftruncate(fileno(file), ftell(file) - 4) == 0);
+    fclose(file);
+    cr_expect_eq(RUN("tune", "--show", path, "--backend", "cpu"), 1);
+    cr_expect_not_null(strstr(err, "the text ends too early"), "%s", err);
+    cr_expect_eq(RUN("tune", "--show", part, "--backend", "cpu"), 1);
+    cr_expect_not_null(strstr(err, "No such file"), "%s", err);
+    cr_expect_eq(RUN("tune", "--passes", "sideways"), 2);
+    cr_expect_eq(RUN("tune", "--width", "9"), 2);
+    cr_expect_not_null(strstr(err, "expected 0.25 to 4"), "%s", err);
+    remove(path);
+    remove_directory(directory);
 }
 
 Test(tool, plan_reads_rigs_maps_and_saved_plans, .timeout = 600)
