@@ -75,6 +75,7 @@ typedef enum spops_bev_kernel {
                                    16 bytes; CUDA, sm_80 and later, not plans made by reserve */
 } spops_bev_kernel;
 
+/** Choices of the calls that make plans of BEV pooling. */
 typedef struct spops_bev_options {
     size_t struct_size;      /* sizeof(spops_bev_options) */
     int64_t max_cols;        /* widest feature row (channels) it will meet; 0: 256. Spans serve no
@@ -150,7 +151,7 @@ SPOPS_API spops_status spops_bev_plan_attach(spops_context *ctx,
                                              const spops_bev_plan_description *description,
                                              const spops_plan_memory *memory, spops_bev_plan **out);
 
-#define SPOPS_BEV_TRANSFORM_DOUBLES 12
+#define SPOPS_BEV_TRANSFORM_DOUBLES 12 /* of one transform: 3 rows of 4 */
 
 /**
  * Turn calibrations into what the frustum needs: per camera a row-major 3x4 matrix T (f64), with
@@ -226,6 +227,7 @@ SPOPS_API spops_status spops_bev_plan_create_from_intervals(spops_context *ctx,
                                                             const spops_bev_options *options,
                                                             spops_bev_plan **out);
 
+/** What a plan of BEV pooling holds. */
 typedef struct spops_bev_plan_info {
     size_t struct_size; /* set by the caller */
     spops_bev_shape shape;
@@ -343,6 +345,7 @@ SPOPS_API const spops_segments *spops_bev_plan_segments(const spops_bev_plan *pl
 /** Scratch for forward and backward in either layout, up to max_cols channels. */
 SPOPS_API size_t spops_bev_plan_scratch_bytes(const spops_bev_plan *plan);
 
+/** In which order the axes of a pooled grid lie in memory. */
 typedef enum spops_bev_layout {
     SPOPS_BEV_CHANNELS_LAST = 0, /* [B, Z, Y, X, C]: matrix [B*Z*Y*X, C], any row_stride */
     SPOPS_BEV_CHANNELS_FIRST = 1 /* [B, C, Z, Y, X]: matrix [B*C, Z*Y*X], any row_stride */

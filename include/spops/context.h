@@ -32,6 +32,7 @@ typedef struct spops_allocator {
     void (*device_free)(void *user, void *ptr, size_t bytes, void *stream);
 } spops_allocator;
 
+/** Choices of spops_context_create. */
 typedef struct spops_context_options {
     size_t struct_size; /* sizeof(spops_context_options) */
     spops_backend_kind backend;
@@ -135,7 +136,7 @@ typedef struct spops_plan_memory {
 
 SPOPS_DEFINE_DEFAULT(spops_plan_memory)
 
-#define SPOPS_PLAN_ALIGNMENT 256
+#define SPOPS_PLAN_ALIGNMENT 256 /* of a plan's block, bytes */
 
 /**
  * Wait until everything enqueued on ctx's stream has run, and report its errors. On a CPU context

@@ -13,10 +13,14 @@
 
 SPOPS_EXTERN_C_BEGIN
 
-#define SPOPS_MAX_DIMS        4 /* spatial axes */
-#define SPOPS_MAX_KERNEL_SIZE 7 /* taps along an axis */
-#define SPOPS_MAX_KERNEL_TAPS 2401
+#define SPOPS_MAX_DIMS        4    /* spatial axes */
+#define SPOPS_MAX_KERNEL_SIZE 7    /* taps along an axis */
+#define SPOPS_MAX_KERNEL_TAPS 2401 /* of a kernel */
 
+/**
+ * A set of coordinates: rows (batch, x_0, ...), none twice, with the index by which they are
+ * found.
+ */
 typedef struct spops_coords spops_coords;
 
 /** In which order a set's rows lie. */
@@ -35,6 +39,7 @@ typedef enum spops_coords_search {
     SPOPS_COORDS_SEARCH_SORTED = 3 /* binary search and merges over sorted keys */
 } spops_coords_search;
 
+/** What becomes of rows that are given twice. */
 typedef enum spops_coords_duplicates {
     SPOPS_COORDS_DUPLICATES_REFUSE = 0, /* two equal rows are an error, which names both */
     SPOPS_COORDS_DUPLICATES_MERGE = 1   /* they become one row */
@@ -46,6 +51,7 @@ typedef struct spops_coords_box {
     int32_t upper[1 + SPOPS_MAX_DIMS];
 } spops_coords_box;
 
+/** Choices of the calls that make sets of coordinates. */
 typedef struct spops_coords_options {
     size_t struct_size; /* sizeof(spops_coords_options) */
     spops_coords_order order;
@@ -254,6 +260,7 @@ SPOPS_API spops_status spops_coords_set_union(spops_context *ctx, spops_coords *
 SPOPS_API spops_status spops_coords_set_pruned(spops_context *ctx, spops_coords *coords,
                                                const spops_coords *in, const uint8_t *keep);
 
+/** What a set of coordinates holds, and what was left out of it. */
 typedef struct spops_coords_info {
     size_t struct_size; /* set by the caller */
     int32_t dims;

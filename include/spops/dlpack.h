@@ -31,7 +31,7 @@ enum {
     SPOPS_DLPACK_F4E2M1FN = 17 /* two lanes of four bits: DLPack counts pairs of columns */
 };
 
-/* The dtypes that both sides have, by DLPack's code, bits and lanes. */
+/** The dtypes that both sides have, by DLPack's code, bits and lanes. */
 static inline spops_dtype spops_dlpack_get_dtype(DLDataType type, int *found)
 {
     const int code = (int)type.code, bits = (int)type.bits;
@@ -47,6 +47,7 @@ static inline spops_dtype spops_dlpack_get_dtype(DLDataType type, int *found)
     return SPOPS_DTYPE_F32;
 }
 
+/** status, with its text where the caller wants one. */
 static inline spops_status spops_dlpack_fail(spops_status status, const char *text,
                                              const char **message)
 {

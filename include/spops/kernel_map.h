@@ -12,8 +12,10 @@
 
 SPOPS_EXTERN_C_BEGIN
 
+/** A kernel map: which input row each tap of a kernel joins to each output row. */
 typedef struct spops_kernel_map spops_kernel_map;
 
+/** How inputs and outputs of a kernel map lie to each other. */
 typedef enum spops_kernel_map_kind {
     SPOPS_MAP_SUBMANIFOLD = 0, /* out is in; odd sizes, stride 1, the centre tap joins row to row */
     SPOPS_MAP_CONVOLUTION = 1, /* in = stride * out - padding + dilation * t */
@@ -42,6 +44,7 @@ typedef enum spops_kernel_map_contents {
     SPOPS_MAP_REVERSE = 16
 } spops_kernel_map_contents;
 
+/** Choices of the calls that make kernel maps. */
 typedef struct spops_kernel_map_options {
     size_t struct_size;  /* sizeof(spops_kernel_map_options) */
     int32_t contents;    /* SPOPS_MAP_*; 0: TABLE */
@@ -180,6 +183,7 @@ typedef struct spops_kernel_map_side {
     const int32_t *pair_ids;
 } spops_kernel_map_side;
 
+/** Arrays of a kernel map where its context runs; valid while it lives. */
 typedef struct spops_kernel_map_view {
     size_t struct_size; /* set by the caller: sizeof(spops_kernel_map_view) */
     int32_t num_taps;
@@ -209,6 +213,7 @@ SPOPS_DEFINE_DEFAULT(spops_kernel_map_view)
 SPOPS_API spops_status spops_kernel_map_get_view(spops_context *ctx, const spops_kernel_map *map,
                                                  spops_kernel_map_view *view);
 
+/** What a kernel map holds. */
 typedef struct spops_kernel_map_info {
     size_t struct_size; /* set by the caller */
     spops_kernel_map_kind kind;

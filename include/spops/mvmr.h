@@ -13,6 +13,7 @@
 
 SPOPS_EXTERN_C_BEGIN
 
+/** A relation of triplets (output row, input row, matrix), with the schedule of its products. */
 typedef struct spops_triplets spops_triplets;
 
 /** Sizes of a relation; each 0 to INT32_MAX - 1. Final: nothing will be added. */
@@ -23,6 +24,7 @@ typedef struct spops_triplets_shape {
     int64_t num_triplets; /* the capacity, for spops_triplets_reserve */
 } spops_triplets_shape;
 
+/** Choices of the calls that make relations of triplets. */
 typedef struct spops_triplets_options {
     size_t struct_size;           /* sizeof(spops_triplets_options) */
     spops_key_order matrix_order; /* whether triplets come sorted by matrix; refused if not so */

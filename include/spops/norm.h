@@ -18,6 +18,7 @@ typedef enum spops_activation {
     SPOPS_ACTIVATION_RELU = 1 /* max(y, 0); NaN stays; the gradient at 0 is 0 */
 } spops_activation;
 
+/** Choices of the norms of rows. */
 typedef struct spops_norm_options {
     size_t struct_size; /* sizeof(spops_norm_options) */
     /* [1] where ctx runs: the first rows that count; NULL: all. Rows behind them are neither read

@@ -15,6 +15,7 @@
 
 SPOPS_EXTERN_C_BEGIN
 
+/** A plan of convolutions over the neighbours of points. */
 typedef struct spops_pointconv spops_pointconv;
 
 /**
@@ -27,6 +28,7 @@ typedef enum spops_pointconv_sums {
     SPOPS_POINTCONV_SUMS_FIRST = 2 /* IMPLICIT_GEMM only */
 } spops_pointconv_sums;
 
+/** Choices of spops_pointconv_create. */
 typedef struct spops_pointconv_options {
     size_t struct_size;
     int32_t backward; /* 1: also gradients */

@@ -30,6 +30,7 @@ typedef struct spops_point_cloud {
 /** Which data points ("inputs") are neighbours of which query points ("outputs"), at which tap. */
 typedef struct spops_neighbors spops_neighbors;
 
+/** How the distance of two points is measured. */
 typedef enum spops_metric { SPOPS_METRIC_BALL = 0, SPOPS_METRIC_CHEBYSHEV = 1 } spops_metric;
 
 /**
@@ -150,6 +151,7 @@ typedef struct spops_neighbor_lists {
     const uint16_t *taps; /* [max_pairs] */
 } spops_neighbor_lists;
 
+/** Arrays of neighbours where their context runs; valid while they live. */
 typedef struct spops_neighbors_view {
     size_t struct_size; /* set by the caller: sizeof(spops_neighbors_view) */
     int32_t num_taps;   /* t^3 */
@@ -177,6 +179,7 @@ SPOPS_API spops_status spops_neighbors_get_view(spops_context *ctx,
                                                 const spops_neighbors *neighbors,
                                                 spops_neighbors_view *view);
 
+/** What neighbours hold. */
 typedef struct spops_neighbors_info {
     size_t struct_size;              /* set by the caller */
     int64_t num_outputs, num_inputs; /* rows in use */

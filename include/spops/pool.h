@@ -13,6 +13,7 @@ SPOPS_EXTERN_C_BEGIN
 /** Which rows are pooled into which. */
 typedef struct spops_pool spops_pool;
 
+/** Choices of the calls that make pooling plans. */
 typedef struct spops_pool_options {
     size_t struct_size;        /* sizeof(spops_pool_options) */
     spops_gradients gradients; /* that the plan can run */

@@ -9,8 +9,9 @@
 
 SPOPS_EXTERN_C_BEGIN
 
-#define SPOPS_PYRAMID_MAX_LEVELS 8
+#define SPOPS_PYRAMID_MAX_LEVELS 8 /* of a pyramid */
 
+/** The levels of a U-Net over one set of voxels, and the kernel maps within and between them. */
 typedef struct spops_pyramid spops_pyramid;
 
 /** Which of a level's maps. */
@@ -98,6 +99,7 @@ SPOPS_API const spops_coords *spops_pyramid_coords(const spops_pyramid *pyramid,
 SPOPS_API const spops_kernel_map *spops_pyramid_map(const spops_pyramid *pyramid,
                                                     spops_pyramid_relation relation, int32_t level);
 
+/** What a level of a pyramid holds. */
 typedef struct spops_pyramid_info {
     size_t struct_size; /* set by the caller */
     int32_t num_levels;

@@ -15,6 +15,9 @@
 
 SPOPS_EXTERN_C_BEGIN
 
+/**
+ * A plan: which rows are reduced to which output row, checked, and divided into work of like size.
+ */
 typedef struct spops_segments spops_segments;
 
 /** Which gradients a plan can run. Each needs lists of its own, made when the plan is built. */
@@ -24,6 +27,7 @@ typedef enum spops_gradients {
     SPOPS_GRADIENTS_ALL = 2     /* any reduction; scratch grows by 8 bytes per output element */
 } spops_gradients;
 
+/** Choices of the calls that make plans of segments. */
 typedef struct spops_segments_options {
     size_t struct_size;        /* sizeof(spops_segments_options) */
     const int32_t *idx;        /* [num_terms] row of x of a term; NULL: term t takes row t */
@@ -60,6 +64,7 @@ SPOPS_API spops_status spops_segments_create(spops_context *ctx, int64_t num_seg
                                              const spops_segments_options *options,
                                              spops_segments **out);
 
+/** Whether keys are given in order. */
 typedef enum spops_key_order {
     SPOPS_KEYS_UNSORTED = 0, /* sorted by the library, stably: ties keep the caller's order */
     SPOPS_KEYS_SORTED = 1    /* ascending already; refused if they are not */

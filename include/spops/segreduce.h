@@ -85,6 +85,7 @@ SPOPS_API spops_status spops_segreduce_execute_backward(
  */
 #define SPOPS_REDUCE_STATE_BYTES_MAX 8
 
+/** A reduction of the caller's own: its functions for a CPU context, its source for a CUDA one. */
 typedef struct spops_reduce_desc {
     size_t struct_size; /* sizeof(spops_reduce_desc) */
     const char *name;   /* for messages */

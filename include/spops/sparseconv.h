@@ -15,6 +15,7 @@
 
 SPOPS_EXTERN_C_BEGIN
 
+/** A plan of sparse convolutions on one kernel map. */
 typedef struct spops_sparseconv spops_sparseconv;
 
 /** Ways of running a convolution. They differ in speed and memory, and in rounding. */
@@ -74,6 +75,7 @@ typedef struct spops_sparseconv_choice {
     int64_t batch_rows;
 } spops_sparseconv_choice;
 
+/** Choices of spops_sparseconv_create. */
 typedef struct spops_sparseconv_options {
     size_t struct_size;
     int32_t backward;         /* 1: also gradients */

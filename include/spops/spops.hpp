@@ -61,6 +61,8 @@ template <class T, void (*Destroy)(T *)> class handle
     std::unique_ptr<T, destroyer<Destroy>> owned;
 };
 
+/// The objects of the library, each freed by its own destroy.
+/// @{
 using bev_plan = handle<spops_bev_plan, spops_bev_plan_destroy>;
 using coords = handle<spops_coords, spops_coords_destroy>;
 using kernel_map = handle<spops_kernel_map, spops_kernel_map_destroy>;
@@ -74,6 +76,7 @@ using segments = handle<spops_segments, spops_segments_destroy>;
 using sparseconv = handle<spops_sparseconv, spops_sparseconv_destroy>;
 using voxels = handle<spops_voxels, spops_voxels_destroy>;
 using devoxels = handle<spops_devoxels, spops_devoxels_destroy>;
+/// @}
 
 /// A context. It must outlive what was made with it: declare it first.
 class context : public handle<spops_context, spops_context_destroy>

@@ -8,8 +8,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/** The version of these headers; spops_version() has that of the library. */
 #define SPOPS_VERSION_MAJOR 0
+/** Before 1.0, the version of the interface. */
 #define SPOPS_VERSION_MINOR 1
+/** Counts repairs. */
 #define SPOPS_VERSION_PATCH 0
 
 #ifdef __cplusplus
@@ -27,7 +30,7 @@
     }
 #endif
 
-/*
+/**
  * A struct whose first field is struct_size may grow at its end. Define T_default(): every field is
  * 0, which is its default, and struct_size is set. The library reads a shorter struct as if what is
  * missing were 0 and fills only what is there; a longer one is refused. docs/architecture.md has
@@ -41,7 +44,7 @@
         return value;                                                                              \
     }
 
-/* The library is compiled with hidden visibility; only what carries SPOPS_API is exported. */
+/** The library is compiled with hidden visibility; only what carries SPOPS_API is exported. */
 #define SPOPS_API __attribute__((visibility("default")))
 
 SPOPS_EXTERN_C_BEGIN
@@ -60,6 +63,7 @@ typedef enum spops_status {
     SPOPS_STATUS_COMPILE_FAILED = 9     /* NVRTC is absent or refused a reduction's source */
 } spops_status;
 
+/** Where a context runs. */
 typedef enum spops_backend_kind {
     SPOPS_BACKEND_AUTO = 0, /* CUDA where a device can be opened, else CPU */
     SPOPS_BACKEND_CPU = 1,

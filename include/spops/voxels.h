@@ -22,6 +22,7 @@ typedef enum spops_voxel_points {
     SPOPS_VOXEL_POINTS_NEAREST = 2 /* the one nearest to the voxel's centre; the earliest on ties */
 } spops_voxel_points;
 
+/** Choices of spops_voxels_create and spops_voxels_reserve. */
 typedef struct spops_voxels_options {
     size_t struct_size;                 /* sizeof(spops_voxels_options) */
     double size_m[SPOPS_MAX_DIMS];      /* of a voxel, more than 0: no default */
@@ -173,6 +174,7 @@ SPOPS_API spops_status spops_points_get_bounds_sync(spops_context *ctx, spops_ma
 /** Which voxels a point takes its features from, and with which weights. */
 typedef struct spops_devoxels spops_devoxels;
 
+/** How features of voxels become features of a point. */
 typedef enum spops_devoxels_interpolation {
     SPOPS_DEVOXELS_INTERPOLATION_NEAREST = 0, /* the voxel a point lies in, if there is one */
     SPOPS_DEVOXELS_INTERPOLATION_LINEAR =
@@ -185,6 +187,7 @@ typedef enum spops_devoxels_missing {
     SPOPS_DEVOXELS_MISSING_RESCALE = 1 /* the other weights are divided by their sum */
 } spops_devoxels_missing;
 
+/** Choices of spops_devoxels_create and spops_devoxels_reserve. */
 typedef struct spops_devoxels_options {
     size_t struct_size;              /* sizeof(spops_devoxels_options) */
     double size_m[SPOPS_MAX_DIMS];   /* of a voxel, more than 0: no default */
