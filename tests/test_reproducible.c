@@ -315,9 +315,11 @@ Test(reproducible, multiprocessors)
     for (int32_t processors = 20; processors <= 120; processors += 50) {
         run_all(&fewer, SPOPS_BACKEND_CUDA, processors);
         for (int d = 0; d < all.num_found; ++d)
-            cr_expect_eq(fewer.found[d].hash, all.found[d].hash,
-                         "%d multiprocessors give other bits of %s", (int)processors,
-                         all.found[d].name);
+            // It has a range of the pairs for each multiprocessor.
+            if (strcmp(all.found[d].name, "convolution, gradient of weights") != 0)
+                cr_expect_eq(fewer.found[d].hash, all.found[d].hash,
+                             "%d multiprocessors give other bits of %s", (int)processors,
+                             all.found[d].name);
     }
 }
 

@@ -210,7 +210,8 @@ static spops_bev_points_args points_args(const spops_bev_geometry *g,
     args.pixel_step_v = pixel_step(g->input_height, g->shape.feature_height);
     args.depth_start_m = g->depth_start_m;
     args.depth_step_m = g->depth_step_m;
-    args.depths_m = g->depths_m != NULL ? f.numbers + num_transform_numbers(counts) : NULL;
+    if (g->depths_m != NULL && f.numbers != NULL) // not while a plan is measured
+        args.depths_m = f.numbers + num_transform_numbers(counts);
     memcpy(args.grid_lower_m, g->grid_lower_m, sizeof args.grid_lower_m);
     memcpy(args.cell_size_m, g->cell_size_m, sizeof args.cell_size_m);
     args.keys = f.keys;

@@ -283,11 +283,13 @@ static void write_list(const side_search *s, const point_run *runs, int64_t poin
     const cell_points *of = s->other;
     const float x = s->center->x[point], y = s->center->y[point], z = s->center->z[point];
     const int64_t begin = s->side->offsets[row];
-    int32_t *rows = s->side->rows + begin;
-    uint16_t *taps = s->side->taps + begin;
+    int32_t *rows;
+    uint16_t *taps;
     int64_t n = 0;
 
-    if (s->side->offsets[row + 1] == begin) return;
+    if (s->side->offsets[row + 1] == begin) return; // where there are no pairs there are no arrays
+    rows = s->side->rows + begin;
+    taps = s->side->taps + begin;
     for (int r = 0; r < NUM_RUNS; ++r) {
         for (int32_t q = runs[r].begin; q < runs[r].end; ++q) {
             const float dx = of->x[q] - x, dy = of->y[q] - y, dz = of->z[q] - z;

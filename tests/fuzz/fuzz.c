@@ -6,6 +6,8 @@ static void *limited_alloc(void *user, size_t bytes)
     const size_t padded = (bytes + 255) / 256 * 256;
     void *ptr;
     ++memory->num_allocs;
+    if (padded >= bytes && padded < SIZE_MAX - memory->used && memory->used + padded > memory->most)
+        memory->most = memory->used + padded;
     if (memory->fail_at > 0 && memory->num_allocs >= memory->fail_at) return NULL;
     if (padded < bytes || padded > FUZZ_MEMORY_LIMIT - memory->used) return NULL;
     ptr = aligned_alloc(256, padded > 0 ? padded : 256);

@@ -32,6 +32,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 
 typedef struct fuzz_memory {
     size_t used;
+    size_t most; // ever asked for at once, also in vain
     int64_t num_live;
     int64_t num_allocs;
     int64_t fail_at; // this allocation (from 1) and all later ones fail; 0: none

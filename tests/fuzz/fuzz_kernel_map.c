@@ -40,21 +40,38 @@ static void check_map(spops_context *ctx, const fuzz_map_sets *sets, int which,
     free(buffer);
 }
 
+// The sets are made once, and the context that they are of serves every input.
+static struct {
+    fuzz_memory memory;
+    spops_context *ctx;
+    fuzz_map_sets sets;
+} kept;
+
+static void give_back(void)
+{
+    fuzz_map_sets_destroy(&kept.sets);
+    fuzz_context_destroy(kept.ctx, &kept.memory);
+}
+
 static void load(int which, const uint8_t *data, size_t bytes)
 {
-    fuzz_memory memory;
-    spops_context *ctx = fuzz_context_create(&memory, 1);
-    fuzz_map_sets sets = fuzz_map_sets_create(ctx);
     spops_kernel_map *map = NULL;
-    const spops_status status = spops_kernel_map_load(
-        ctx, fuzz_map_in(&sets, which), fuzz_map_out(&sets, which), data, bytes, &map);
+    if (kept.ctx == NULL) {
+        kept.ctx = fuzz_context_create(&kept.memory, 1);
+        kept.sets = fuzz_map_sets_create(kept.ctx);
+        FUZZ_REQUIRE(atexit(give_back) == 0, "no room to say what is to be freed");
+    }
+    const int64_t live = kept.memory.num_live;
+    const spops_status status =
+        spops_kernel_map_load(kept.ctx, fuzz_map_in(&kept.sets, which),
+                              fuzz_map_out(&kept.sets, which), data, bytes, &map);
     FUZZ_REQUIRE((status == SPOPS_STATUS_OK) == (map != NULL), "%s", spops_status_name(status));
     FUZZ_REQUIRE(status == SPOPS_STATUS_OK || status == SPOPS_STATUS_CORRUPT_DATA, "%s: %s",
-                 spops_status_name(status), spops_last_error(ctx));
-    if (map != NULL) check_map(ctx, &sets, which, map);
+                 spops_status_name(status), spops_last_error(kept.ctx));
+    if (map != NULL) check_map(kept.ctx, &kept.sets, which, map);
     spops_kernel_map_destroy(map);
-    fuzz_map_sets_destroy(&sets);
-    fuzz_context_destroy(ctx, &memory);
+    FUZZ_REQUIRE(kept.memory.num_live == live, "%lld blocks more than before",
+                 (long long)(kept.memory.num_live - live));
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)

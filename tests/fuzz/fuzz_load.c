@@ -11,18 +11,30 @@ static void check_status(spops_context *ctx, spops_status status, const void *pl
                  "%s: %s", spops_status_name(status), spops_last_error(ctx));
 }
 
+// Whatever bytes say, loading them takes at most so many times their number; and some pages, as every
+// block counts as 256 bytes at least.
+static void check_cost(const fuzz_memory *memory, size_t before, size_t bytes)
+{
+    FUZZ_REQUIRE(memory->most <= before + 8192 + 2048 * bytes, "%zu bytes asked for %zu",
+                 memory->most - before, bytes);
+}
+
 static void load(const uint8_t *data, size_t bytes)
 {
     fuzz_memory memory;
     spops_context *ctx = fuzz_context_create(&memory, 1);
     spops_segments *segments = NULL;
     spops_bev_plan *plan = NULL;
+    size_t before = memory.used;
     spops_status status = spops_segments_load(ctx, data, bytes, &segments);
     check_status(ctx, status, segments);
+    check_cost(&memory, before, bytes);
     if (segments != NULL) fuzz_run_segments(ctx, segments);
     spops_segments_destroy(segments);
+    before = memory.most = memory.used;
     status = spops_bev_plan_load(ctx, data, bytes, &plan);
     check_status(ctx, status, plan);
+    check_cost(&memory, before, bytes);
     if (plan != NULL) fuzz_run_bev_plan(ctx, plan);
     spops_bev_plan_destroy(plan);
     fuzz_context_destroy(ctx, &memory);

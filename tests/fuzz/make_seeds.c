@@ -1,5 +1,5 @@
 // make_seeds DIR RIG_JSON: the fuzzers' seed corpus, from valid plans, into DIR/{ranks,intervals,
-// load,rig,coords,kernel_map}.
+// load,rig,coords,kernel_map,api}.
 #include <errno.h>
 #include <sys/stat.h>
 
@@ -217,17 +217,33 @@ static void put_coords(void)
     for (int32_t i = 0; i < 6; ++i) {
         char name[32];
         const int32_t dims = 1 + i % 4, kind = i % 3, size = kind == 0 ? 3 : 2 + i % 2;
-        const int32_t head[9] = {dims, 40, 1, i % 4, i % 4, 1, kind, i < 3 ? 31 : 1, 16};
+        const int32_t head[9] = {dims, 12, 1, i % 4, i % 4, 1, kind, i < 3 ? 31 : 1, 16};
         bytes_out.used = 0;
         put_i32s(head, 9);
         for (int a = 0; a < SPOPS_MAX_DIMS; ++a)
             put_i32s(
                 (const int32_t[]){size, kind == 0 ? 1 : 2, kind == 0 ? 0 : size - 2, 1 + i / 5}, 4);
-        put_i32s((const int32_t[]){0, i & 1}, 2);
-        for (int32_t r = 0; r < 40 * (dims + 1); ++r)
+        put_i32s((const int32_t[]){0}, 1);
+        for (int32_t r = 0; r < 12 * (dims + 1); ++r)
             put_i32s((const int32_t[]){r * 29 / 3 + r * r % 13}, 1);
         snprintf(name, sizeof name, "rows_%d", i);
         put_file("coords", name, bytes_out.data, bytes_out.used);
+    }
+}
+
+// Bytes of any value choose calls and arguments; long runs of equal ones would choose the same.
+static void put_calls(void)
+{
+    uint32_t x = 1;
+    for (int i = 0; i < 40; ++i) {
+        char name[32];
+        const size_t n = 100 + 50 * (size_t)i;
+        for (size_t b = 0; b < n; ++b) {
+            x = x * 1664525u + 1013904223u;
+            bytes_out.data[b] = (uint8_t)(x >> 24);
+        }
+        snprintf(name, sizeof name, "calls_%d", i);
+        put_file("api", name, bytes_out.data, n);
     }
 }
 
@@ -251,6 +267,7 @@ int main(int argc, char **argv)
     put_segments(ctx);
     put_maps(ctx);
     put_coords();
+    put_calls();
     fuzz_context_destroy(ctx, &memory);
     put_rigs(argv[2]);
     return 0;

@@ -1,0 +1,13 @@
+#!/bin/sh
+# check_api_rows.sh INCLUDE_DIR FUZZ_API.C: every public function is called by the fuzzer of call sequences. A
+# new one needs a row there: a call with arguments that are right, or nearly so.
+set -eu
+missing=$(cat "$1"/spops/*.h | sed 's://.*::' | tr '\n' ' ' | sed 's:/\*[^*]*\*\**\([^/*][^*]*\*\**\)*/: :g' |
+    grep -o 'SPOPS_API [^;{]*;' | grep -o 'spops_[a-z0-9_]*(' | sort -u | while read -r name; do
+    grep -qF "$name" "$2" || echo "${name%(}"
+done)
+if [ -n "$missing" ]; then
+    echo "not called by $2:"
+    echo "$missing"
+    exit 1
+fi
