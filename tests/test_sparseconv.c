@@ -315,6 +315,53 @@ ParameterizedTest(struct case_param *p, sparseconv, agrees, .timeout = 900)
     test_close(&d);
 }
 
+// ---- Real scans ---------------------------------------------------------------------------------
+
+ParameterizedTestParameters(sparseconv, agrees_on_scans)
+{
+    return every_backend();
+}
+ParameterizedTest(struct backend_param *p, sparseconv, agrees_on_scans, .timeout = 900)
+{
+    enum { POINTS = 1500 };
+    static const char *const scans[] = {"kitti_odom_a.npy", "indoor_redkitchen_a.npy"};
+    test_device d;
+    if (!test_open(&d, (spops_backend_kind)p->backend, LAUNCH_STREAM)) return;
+    for (int f = 0; f < (test_quick() ? 1 : 2); ++f) {
+        int64_t n = 0, cols = 0;
+        float *points = NULL;
+        int32_t rows[POINTS * 4];
+        if (!cloud_load_f32(scans[f], &n, &cols, &points)) continue;
+        // From the middle on, in voxels of 0.2 m outside and 0.04 m inside.
+        for (int i = 0; i < POINTS; ++i) {
+            rows[4 * i] = 0;
+            for (int a = 0; a < 3; ++a)
+                rows[4 * i + 1 + a] =
+                    (int32_t)floor((double)points[(n / 2 + i) * cols + a] / (f == 0 ? 0.2 : 0.04));
+        }
+        free(points);
+        const cloud_rows cloud = {3, POINTS, rows};
+        for (int dataflow = SPOPS_DATAFLOW_AUTO; dataflow <= SPOPS_DATAFLOW_GATHER_MATMUL_SCATTER;
+             ++dataflow) {
+            conv_case c = {.d = &d,
+                           .kind = f == 0 ? SPOPS_MAP_SUBMANIFOLD : SPOPS_MAP_CONVOLUTION,
+                           .kernel = spops_kernel_shape_cube(3, 3, f == 0 ? 1 : 2, 1)};
+            spops_sparseconv_options options = spops_sparseconv_options_default();
+            if (dataflow == SPOPS_DATAFLOW_IMPLICIT_GEMM) continue; // AUTO, where it is had
+            options.backward = 1;
+            options.dataflow = (spops_dataflow)dataflow;
+            create_sets(&c, &cloud);
+            create_conv(&c, &options);
+            for (int t = SPOPS_DTYPE_F32; t <= SPOPS_DTYPE_F16; ++t)
+                for (int backward = 0; backward < 2; ++backward)
+                    check_layer(&c, scans[f], backward != 0, (spops_dtype)t, 16, 24, 1,
+                                (uint64_t)(8000 + 100 * f + 10 * dataflow + 2 * t + backward));
+            destroy_case(&c);
+        }
+    }
+    test_close(&d);
+}
+
 // ---- Against a dense convolution ----------------------------------------------------------------
 
 typedef struct dense_case {

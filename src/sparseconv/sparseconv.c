@@ -4,32 +4,19 @@
 #include "coords/kernel_maps.h"
 #include "core/check.h"
 #include "core/matrix.h"
-#include "kernels/sparseconv/sparseconv_tuning.h"
 #include "mvmr/igemm_args.h"
 #include "segments/segments.h"
+#include "sparseconv/dataflow.h"
 #include "sparseconv/epilogue_args.h"
-#include "sparseconv/gather_scatter.h"
 #include "sparseconv/tuning.h"
 #include "sparseconv/widen_args.h"
 
 #define DEFAULT_MAX_CHANNELS 256
 
-static const spops_tap_grouping default_grouping = {SPOPS_GROUPING_ADAPTIVE, 0.5, 65536};
-
 // IMPLICIT_GEMM has a schedule for each size of tile, and for each side that is not the other's
 // mirror image.
 enum { NARROW_TILES, WIDE_TILES, NUM_TILE_SIZES };
 enum { SIDE_OUT, SIDE_IN, NUM_SIDES };
-
-typedef struct buffer_layout {
-    spops_tap_grouping grouping;
-    spops_gather_scatter *gather_scatter;
-} buffer_layout;
-
-typedef struct tuned_row {
-    spops_sparseconv_choice choice;
-    const buffer_layout *layout; // of GATHER_MATMUL_SCATTER
-} tuned_row;
 
 struct spops_sparseconv {
     spops_context *ctx; // made it, frees it
@@ -49,12 +36,7 @@ struct spops_sparseconv {
     size_t block_bytes;
     size_t igemm_scratch_bytes;
 
-    // GATHER_MATMUL_SCATTER: a layout of its buffers for each grouping that is wanted. By name there
-    // is one; with AUTO there are those of the tuning's rows.
-    buffer_layout *layouts;
-    int32_t num_layouts, max_layouts;
-    tuned_row *tuned; // rows of the tuning that count here, one for each pass of a layer
-    int64_t num_tuned, max_tuned;
+    spops_dataflow_choice choice;
 };
 
 // A layer's numbers, checked.
@@ -202,67 +184,14 @@ static spops_status make_schedules(spops_context *ctx, const spops_igemm_schedul
     return num == 0 ? SPOPS_STATUS_OK : ctx->backend->igemm_schedule(ctx, &all);
 }
 
-// ---- Gather-matmul-scatter ----------------------------------------------------------------------
-
-// Room for layouts and rows, so that neither moves.
-static spops_status alloc_layouts(spops_context *ctx, spops_sparseconv *conv, int64_t num_tuning)
-{
-    if (conv->dataflow != SPOPS_DATAFLOW_AUTO) num_tuning = 0;
-    conv->max_tuned = num_tuning;
-    conv->max_layouts = (int32_t)num_tuning + 1;
-    conv->tuned = spops_host_alloc(ctx, (size_t)num_tuning + 1, sizeof *conv->tuned);
-    conv->layouts = spops_host_alloc(ctx, (size_t)conv->max_layouts, sizeof *conv->layouts);
-    return conv->tuned != NULL && conv->layouts != NULL ? SPOPS_STATUS_OK
-                                                        : SPOPS_STATUS_OUT_OF_MEMORY;
-}
-
-static bool same_grouping(const spops_tap_grouping *a, const spops_tap_grouping *b)
-{
-    return a->grouping == b->grouping &&
-           (a->grouping != SPOPS_GROUPING_ADAPTIVE ||
-            (a->epsilon == b->epsilon && a->batch_rows == b->batch_rows));
-}
-
-// The layout of a grouping, made where it is not there yet.
-static spops_status find_layout(spops_context *ctx, const char *call, spops_sparseconv *conv,
-                                const spops_tap_grouping *grouping, const buffer_layout **out)
-{
-    const spops_gather_scatter_options options = {*grouping, conv->max_in_channels,
-                                                  conv->max_out_channels};
-    buffer_layout *layout = &conv->layouts[conv->num_layouts];
-
-    for (int32_t i = 0; i < conv->num_layouts; ++i) {
-        *out = &conv->layouts[i];
-        if (same_grouping(&conv->layouts[i].grouping, grouping)) return SPOPS_STATUS_OK;
-    }
-    SPOPS_TRY(spops_gather_scatter_create(ctx, call, conv->map, &options, &layout->gather_scatter));
-    layout->grouping = *grouping;
-    ++conv->num_layouts;
-    *out = layout;
-    return spops_context_reserve(ctx, spops_gather_scatter_scratch_bytes(layout->gather_scatter));
-}
-
-static spops_status plan_gather_scatter(spops_context *ctx, const char *call,
-                                        spops_sparseconv *conv, const spops_tap_grouping *wanted)
-{
-    const buffer_layout *layout;
-
-    if (conv->dataflow != SPOPS_DATAFLOW_GATHER_MATMUL_SCATTER) return SPOPS_STATUS_OK;
-    if (conv->map->refillable)
-        return spops_fail(ctx, SPOPS_STATUS_NOT_SUPPORTED,
-                          "%s: map was made by reserve, expected one made by create for %s", call,
-                          spops_dataflow_name(conv->dataflow));
-    return find_layout(ctx, call, conv,
-                       wanted->grouping == SPOPS_GROUPING_AUTO ? &default_grouping : wanted,
-                       &layout);
-}
+// ---- The choice of a dataflow -------------------------------------------------------------------
 
 static bool has_int_stride(spops_matrix m)
 {
     return m.rows <= 1 || m.row_stride <= INT32_MAX;
 }
 
-// Whether it serves a call; in the products, strides and sizes are int32.
+// Whether GATHER_MATMUL_SCATTER serves a call; in its products, strides and sizes are int32.
 static bool may_use_gather_scatter(const spops_sparseconv *conv, const layer_shape *shape,
                                    spops_matrix x, spops_matrix sum)
 {
@@ -271,104 +200,15 @@ static bool may_use_gather_scatter(const spops_sparseconv *conv, const layer_sha
            has_int_stride(sum);
 }
 
-// ---- Rows of a tuning ---------------------------------------------------------------------------
-
-static bool same_layer(const spops_sparseconv_choice *a, const spops_sparseconv_choice *b)
-{
-    return a->pass == b->pass && a->dtype == b->dtype && a->in_channels == b->in_channels &&
-           a->out_channels == b->out_channels &&
-           (a->math == b->math || a->dtype != SPOPS_DTYPE_F32);
-}
-
-// How far a row's map is from this one: the larger number of pairs over the smaller.
-static double distance(const spops_sparseconv *conv, const spops_sparseconv_choice *row)
-{
-    const double here = (double)conv->view.max_pairs + 1.0, there = (double)row->num_pairs + 1.0;
-    return here > there ? here / there : there / here;
-}
-
-static bool row_counts(const spops_sparseconv *conv, const spops_sparseconv_choice *row)
-{
-    return row->num_taps == conv->view.num_taps && row->in_channels <= conv->max_in_channels &&
-           row->out_channels <= conv->max_out_channels &&
-           (row->pass == SPOPS_PASS_FORWARD || conv->backward) &&
-           (row->dataflow != SPOPS_DATAFLOW_IMPLICIT_GEMM || conv->has_igemm) &&
-           (row->dataflow != SPOPS_DATAFLOW_GATHER_MATMUL_SCATTER || !conv->map->refillable);
-}
-
-// Keep the rows that count, the nearest of those for the same pass of a layer.
-static spops_status plan_tuning(spops_context *ctx, const char *call, spops_sparseconv *conv,
-                                const spops_sparseconv_choice *rows, int64_t num_rows)
-{
-    const spops_matmul_open_args open = {call};
-    bool has_products = true;
-
-    if (conv->dataflow != SPOPS_DATAFLOW_AUTO) return SPOPS_STATUS_OK;
-    for (int64_t i = 0; i < num_rows && has_products; ++i)
-        if (row_counts(conv, &rows[i]) &&
-            rows[i].dataflow == SPOPS_DATAFLOW_GATHER_MATMUL_SCATTER) {
-            const spops_status status = ctx->backend->matmul_open(ctx, &open);
-            if (status != SPOPS_STATUS_OK && status != SPOPS_STATUS_NOT_SUPPORTED) return status;
-            has_products = status == SPOPS_STATUS_OK;
-            if (has_products) break;
-            ctx->error[0] = '\0'; // another dataflow serves: no failure of the caller's
-        }
-    for (int64_t i = 0; i < num_rows; ++i) {
-        int64_t at = 0;
-        if (!row_counts(conv, &rows[i])) continue;
-        if (rows[i].dataflow == SPOPS_DATAFLOW_GATHER_MATMUL_SCATTER && !has_products) continue;
-        while (at < conv->num_tuned && !same_layer(&conv->tuned[at].choice, &rows[i]))
-            ++at;
-        if (at == conv->num_tuned)
-            ++conv->num_tuned;
-        else if (distance(conv, &rows[i]) >= distance(conv, &conv->tuned[at].choice))
-            continue;
-        conv->tuned[at].choice = rows[i];
-    }
-    for (int64_t i = 0; i < conv->num_tuned; ++i) {
-        const spops_sparseconv_choice *row = &conv->tuned[i].choice;
-        const spops_tap_grouping grouping = {row->grouping, row->epsilon, row->batch_rows};
-        if (row->dataflow == SPOPS_DATAFLOW_GATHER_MATMUL_SCATTER)
-            SPOPS_TRY(find_layout(ctx, call, conv, &grouping, &conv->tuned[i].layout));
-    }
-    return SPOPS_STATUS_OK;
-}
-
-// What a pass of a layer shall run on: a dataflow that was named, that of a row of the tuning, or that
-// of a row of the library's own.
-typedef struct wanted_dataflow {
-    spops_dataflow dataflow;
-    const buffer_layout *layout; // of GATHER_MATMUL_SCATTER
-} wanted_dataflow;
-
-static bool wants_igemm(wanted_dataflow wanted)
-{
-    return wanted.dataflow == SPOPS_DATAFLOW_IMPLICIT_GEMM;
-}
-
-static wanted_dataflow wanted_of(const spops_sparseconv *conv, spops_sparseconv_pass pass,
-                                 spops_dtype dtype, spops_math math, const layer_shape *shape)
+static spops_wanted_dataflow wanted_of(const spops_sparseconv *conv, spops_sparseconv_pass pass,
+                                       spops_dtype dtype, spops_math math, const layer_shape *shape)
 {
     const spops_sparseconv_choice layer = {.pass = pass,
                                            .dtype = dtype,
                                            .math = math,
                                            .in_channels = shape->in_channels,
                                            .out_channels = shape->out_channels};
-    const spops_tuning_case at = {
-        conv->ctx->info.compute_capability, SPOPS_REGIME_DRAM_BOUND, dtype,
-        shape->in_channels < shape->out_channels ? shape->in_channels : shape->out_channels};
-    wanted_dataflow wanted = {conv->dataflow, conv->layouts};
-
-    if (conv->dataflow != SPOPS_DATAFLOW_AUTO) return wanted;
-    wanted.layout = NULL;
-    wanted.dataflow =
-        spops_sparseconv_first(&at, (int32_t)pass, conv->view.out->max_rows, conv->view.max_pairs);
-    for (int64_t i = 0; i < conv->num_tuned && shape->groups == 1; ++i)
-        if (same_layer(&conv->tuned[i].choice, &layer)) {
-            wanted.dataflow = conv->tuned[i].choice.dataflow;
-            wanted.layout = conv->tuned[i].layout;
-        }
-    return wanted;
+    return spops_dataflow_choice_get(conv->ctx, &conv->choice, &layer, shape->groups);
 }
 
 // ---- Plans --------------------------------------------------------------------------------------
@@ -425,9 +265,18 @@ spops_status spops_sparseconv_create(spops_context *ctx, const spops_kernel_map 
         SPOPS_TRY_GOTO(spops_triplets_reserve(ctx, &shape, &triplets_options, &conv->triplets),
                        status, fail);
     SPOPS_TRY_GOTO(plan_igemm(ctx, call, conv), status, fail);
-    SPOPS_TRY_GOTO(alloc_layouts(ctx, conv, options.num_tuning), status, fail);
-    SPOPS_TRY_GOTO(plan_gather_scatter(ctx, call, conv, &grouping), status, fail);
-    SPOPS_TRY_GOTO(plan_tuning(ctx, call, conv, options.tuning, options.num_tuning), status, fail);
+    conv->choice = (spops_dataflow_choice){.map = map,
+                                           .num_taps = conv->view.num_taps,
+                                           .num_out = conv->view.out->max_rows,
+                                           .num_pairs = conv->view.max_pairs,
+                                           .max_in_channels = options.max_in_channels,
+                                           .max_out_channels = options.max_out_channels,
+                                           .named = options.dataflow,
+                                           .backward = conv->backward,
+                                           .has_igemm = conv->has_igemm};
+    SPOPS_TRY_GOTO(spops_dataflow_choice_make(ctx, call, &grouping, options.tuning,
+                                              options.num_tuning, &conv->choice),
+                   status, fail);
     if (conv->quantized)
         SPOPS_TRY_GOTO(spops_context_reserve(ctx, spops_sparseconv_scratch_bytes(conv)), status,
                        fail);
@@ -488,10 +337,8 @@ spops_status spops_sparseconv_set_all(spops_context *ctx, int32_t num_convs,
 static size_t dataflow_scratch_bytes(const spops_sparseconv *conv)
 {
     size_t bytes = spops_triplets_scratch_bytes(conv->triplets);
-    for (int32_t i = 0; i < conv->num_layouts; ++i) {
-        const size_t own = spops_gather_scatter_scratch_bytes(conv->layouts[i].gather_scatter);
-        if (own > bytes) bytes = own;
-    }
+    const size_t buffers = spops_dataflow_choice_scratch_bytes(&conv->choice);
+    if (buffers > bytes) bytes = buffers;
     return bytes > conv->igemm_scratch_bytes ? bytes : conv->igemm_scratch_bytes;
 }
 
@@ -515,12 +362,8 @@ size_t spops_sparseconv_scratch_bytes(const spops_sparseconv *conv)
 size_t spops_sparseconv_bytes(const spops_sparseconv *conv)
 {
     if (conv == NULL) return 0;
-    size_t bytes = sizeof *conv + conv->block_bytes + spops_triplets_bytes(conv->triplets);
-    bytes += ((size_t)conv->max_tuned + 1) * sizeof *conv->tuned;
-    bytes += (size_t)conv->max_layouts * sizeof *conv->layouts;
-    for (int32_t i = 0; i < conv->num_layouts; ++i)
-        bytes += spops_gather_scatter_bytes(conv->layouts[i].gather_scatter);
-    return bytes;
+    return sizeof *conv + conv->block_bytes + spops_triplets_bytes(conv->triplets) +
+           spops_dataflow_choice_bytes(&conv->choice);
 }
 
 void spops_sparseconv_destroy(spops_sparseconv *conv)
@@ -528,10 +371,7 @@ void spops_sparseconv_destroy(spops_sparseconv *conv)
     if (conv == NULL) return;
     if (conv->block != NULL) (void)conv->ctx->backend->wait(conv->ctx);
     spops_triplets_destroy(conv->triplets);
-    for (int32_t i = 0; i < conv->num_layouts; ++i)
-        spops_gather_scatter_destroy(conv->layouts[i].gather_scatter);
-    spops_host_free(conv->ctx, conv->layouts, (size_t)conv->max_layouts, sizeof *conv->layouts);
-    spops_host_free(conv->ctx, conv->tuned, (size_t)conv->max_tuned + 1, sizeof *conv->tuned);
+    spops_dataflow_choice_free(conv->ctx, &conv->choice);
     spops_backend_free(conv->ctx, conv->block, conv->block_bytes);
     spops_host_free(conv->ctx, conv, 1, sizeof *conv);
 }
@@ -679,13 +519,14 @@ static bool igemm_serves(const spops_sparseconv *conv, spops_sparseconv_pass pas
 }
 
 // What a pass with dense rows runs on.
-static wanted_dataflow dataflow_of(const spops_sparseconv *conv, spops_sparseconv_pass pass,
-                                   spops_dtype dtype, spops_math math, const layer_shape *shape)
+static spops_wanted_dataflow dataflow_of(const spops_sparseconv *conv, spops_sparseconv_pass pass,
+                                         spops_dtype dtype, spops_math math,
+                                         const layer_shape *shape)
 {
-    static const wanted_dataflow refused = {SPOPS_DATAFLOW_AUTO, NULL};
-    static const wanted_dataflow fetch = {SPOPS_DATAFLOW_FETCH_ON_DEMAND, NULL};
-    static const wanted_dataflow igemm = {SPOPS_DATAFLOW_IMPLICIT_GEMM, NULL};
-    const wanted_dataflow wanted = wanted_of(conv, pass, dtype, math, shape);
+    static const spops_wanted_dataflow refused = {SPOPS_DATAFLOW_AUTO, NULL};
+    static const spops_wanted_dataflow fetch = {SPOPS_DATAFLOW_FETCH_ON_DEMAND, NULL};
+    static const spops_wanted_dataflow igemm = {SPOPS_DATAFLOW_IMPLICIT_GEMM, NULL};
+    const spops_wanted_dataflow wanted = wanted_of(conv, pass, dtype, math, shape);
     const bool forced = conv->dataflow != SPOPS_DATAFLOW_AUTO;
 
     if (pass != SPOPS_PASS_FORWARD && !conv->backward) return refused;
@@ -722,7 +563,7 @@ spops_status spops_sparseconv_get_choice(spops_context *ctx, const spops_sparsec
     static const char call[] = "sparseconv_get_choice";
     spops_sparseconv_layer layer = {0};
     layer_shape shape = {in_channels, out_channels, 1};
-    wanted_dataflow chosen;
+    spops_wanted_dataflow chosen;
 
     SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
     SPOPS_TRY(check_plan(ctx, call, conv));
@@ -842,7 +683,7 @@ spops_status spops_sparseconv_execute(spops_context *ctx, const spops_sparseconv
     static const char call[] = "sparseconv_execute";
     const spops_matrix given_x = x;
     spops_sparseconv_layer layer = {0};
-    wanted_dataflow wanted;
+    spops_wanted_dataflow wanted;
     spops_mvmr_options options;
     layer_shape shape;
 
@@ -865,7 +706,8 @@ spops_status spops_sparseconv_execute(spops_context *ctx, const spops_sparseconv
     }
     SPOPS_REQUIRE_SLOT(ctx, call, epilogue);
     wanted = wanted_of(conv, SPOPS_PASS_FORWARD, x.dtype, layer.math, &shape);
-    if (wants_igemm(wanted) && may_use_igemm(conv, &shape, x.dtype, layer.math)) {
+    if (wanted.dataflow == SPOPS_DATAFLOW_IMPLICIT_GEMM &&
+        may_use_igemm(conv, &shape, x.dtype, layer.math)) {
         spops_igemm_args args = igemm_args_of(ctx, conv, SIDE_OUT, x, w, out);
         if (ctx->backend->igemm_fits(ctx, &args)) {
             SPOPS_TRY(spops_context_scratch(ctx, call, conv->igemm_scratch_bytes, &args.scratch));
@@ -948,12 +790,11 @@ static spops_status backward_igemm(spops_context *ctx, const char *call,
 }
 
 // The gradients that shall run by GATHER_MATMUL_SCATTER, which become NULL.
-static spops_status backward_gather_scatter(spops_context *ctx, const char *call,
-                                            const spops_sparseconv *conv, bool tf32,
-                                            spops_matrix grad_sum, spops_matrix x, spops_matrix w,
-                                            wanted_dataflow wanted_x, wanted_dataflow wanted_w,
-                                            const spops_matrix **grad_x,
-                                            const spops_matrix **grad_w)
+static spops_status
+backward_gather_scatter(spops_context *ctx, const char *call, const spops_sparseconv *conv,
+                        bool tf32, spops_matrix grad_sum, spops_matrix x, spops_matrix w,
+                        spops_wanted_dataflow wanted_x, spops_wanted_dataflow wanted_w,
+                        const spops_matrix **grad_x, const spops_matrix **grad_w)
 {
     void *scratch;
 
@@ -980,7 +821,7 @@ spops_status spops_sparseconv_execute_backward(spops_context *ctx, const spops_s
 {
     static const char call[] = "sparseconv_execute_backward";
     spops_sparseconv_layer layer = {0};
-    wanted_dataflow wanted_x, wanted_w;
+    spops_wanted_dataflow wanted_x, wanted_w;
     spops_mvmr_options options;
     layer_shape shape;
 
@@ -1014,8 +855,10 @@ spops_status spops_sparseconv_execute_backward(spops_context *ctx, const spops_s
         SPOPS_TRY(backward_gather_scatter(ctx, call, conv, layer.math == SPOPS_MATH_TF32, grad_sum,
                                           x, w, wanted_x, wanted_w, &grad_x, &grad_w));
     if (may_use_igemm(conv, &shape, x.dtype, layer.math)) {
-        const spops_matrix *igemm_x = wants_igemm(wanted_x) ? grad_x : NULL;
-        const spops_matrix *igemm_w = wants_igemm(wanted_w) ? grad_w : NULL;
+        const spops_matrix *igemm_x =
+            wanted_x.dataflow == SPOPS_DATAFLOW_IMPLICIT_GEMM ? grad_x : NULL;
+        const spops_matrix *igemm_w =
+            wanted_w.dataflow == SPOPS_DATAFLOW_IMPLICIT_GEMM ? grad_w : NULL;
         const bool tried_x = igemm_x != NULL, tried_w = igemm_w != NULL;
         SPOPS_TRY(backward_igemm(ctx, call, conv, grad_sum, x, w, &igemm_x, &igemm_w));
         if (tried_x) grad_x = igemm_x;

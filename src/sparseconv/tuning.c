@@ -62,8 +62,9 @@ static const char *fault_of(const spops_sparseconv_choice *row)
 spops_status spops_sparseconv_check_choices(spops_context *ctx, const char *call, const char *name,
                                             const spops_sparseconv_choice *rows, int64_t num_rows)
 {
-    SPOPS_REQUIRE(ctx, num_rows >= 0, "%s: number of rows of %s is %" PRId64 ", expected 0 or more",
-                  call, name, num_rows);
+    SPOPS_REQUIRE(ctx, num_rows >= 0 && num_rows < INT32_MAX,
+                  "%s: number of rows of %s is %" PRId64 ", expected 0 to %d", call, name, num_rows,
+                  INT32_MAX - 1);
     SPOPS_REQUIRE(ctx, rows != NULL || num_rows == 0, "%s: %s is NULL", call, name);
     for (int64_t i = 0; i < num_rows; ++i) {
         const char *fault = fault_of(&rows[i]);
