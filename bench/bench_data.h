@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "support/elements.h"
+#include "support/random.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -16,10 +17,7 @@ extern "C" {
 // The i-th number of stream `seed`.
 static inline uint64_t bench_random(uint64_t seed, uint64_t i)
 {
-    uint64_t z = (seed << 40) + (i + 1) * 0x9e3779b97f4a7c15u; // splitmix64
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return z ^ (z >> 31);
+    return random_mix((seed << 40) + (i + 1) * RANDOM_STEP);
 }
 
 // The i-th number of stream `seed`, uniform in [low, high).

@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "support/random.h"
+
 #define PI             3.14159265358979323846
 #define LEAVES_DEPTH_M 0.25 // mean way into leaves
 #define GLASS_LOST     0.8  // share of pulses that go through glass
@@ -23,16 +25,12 @@ scan_sensor scan_sensor_default(void)
     return sensor;
 }
 
-// Number `draw` of a pulse, 0 to 1 (splitmix64).
+// Number `draw` of a pulse, 0 to 1.
 static double chance(uint64_t seed, uint64_t pulse, uint64_t draw)
 {
-    uint64_t z = seed * 0x9e3779b97f4a7c15u + pulse * 0xd1342543de82ef95u + draw;
-    for (int i = 0; i < 2; ++i) {
-        z += 0x9e3779b97f4a7c15u;
-        z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-        z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-        z ^= z >> 31;
-    }
+    uint64_t z = seed * RANDOM_STEP + pulse * 0xd1342543de82ef95u + draw;
+    for (int i = 0; i < 2; ++i)
+        z = random_mix(z + RANDOM_STEP);
     return ((double)(z >> 11) + 0.5) * 0x1p-53;
 }
 

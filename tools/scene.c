@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "support/random.h"
+
 #define PI            3.14159265358979323846
 #define GRID_CELL_M   4.0
 #define GRID_CELLS    56
@@ -103,13 +105,9 @@ const uint8_t *scene_class_colour(scene_class what)
 
 // ---- Random numbers and noise -----------------------------------------------------------------
 
-// Source: splitmix64 (Steele, Lea, Flood 2014).
 static uint64_t mix64(uint64_t z)
 {
-    z += 0x9e3779b97f4a7c15u;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return z ^ (z >> 31);
+    return random_mix(z + RANDOM_STEP);
 }
 
 typedef struct dice {

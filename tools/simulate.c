@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "support/random.h"
+
 #define SUB_RAYS 8 // per side of a feature pixel
 
 // A ray through original pixel (u, v) is m * (u, v, 1); camera depth 1 at ray parameter 1.
@@ -99,10 +101,8 @@ static void spread(const spops_bev_geometry *g, double depth, double weight, dou
 
 static double hashed(uint64_t i, uint64_t j)
 {
-    uint64_t z = i * 0x9e3779b97f4a7c15u + j * 0xd1342543de82ef95u + 0x632be59bd9b4e019u;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return (double)((z ^ (z >> 31)) >> 11) * 0x1p-52 - 1.0;
+    const uint64_t z = i * RANDOM_STEP + j * 0xd1342543de82ef95u + 0x632be59bd9b4e019u;
+    return (double)(random_mix(z) >> 11) * 0x1p-52 - 1.0;
 }
 
 static void fill_pixel(const scene *s, const spops_bev_geometry *g, const lens *through, int h,

@@ -2,6 +2,8 @@
 
 #include <stdlib.h>
 
+#include "support/random.h"
+
 uint64_t test_seed(void)
 {
     const char *text = getenv("SPOPS_TEST_SEED");
@@ -10,18 +12,14 @@ uint64_t test_seed(void)
 
 test_rng test_rng_make(uint64_t stream)
 {
-    test_rng rng = {test_seed() * 0x9e3779b97f4a7c15u + stream};
+    test_rng rng = {test_seed() * RANDOM_STEP + stream};
     (void)test_rng_next(&rng);
     return rng;
 }
 
-// splitmix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014).
 uint64_t test_rng_next(test_rng *rng)
 {
-    uint64_t z = rng->state += 0x9e3779b97f4a7c15u;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return z ^ (z >> 31);
+    return random_mix(rng->state += RANDOM_STEP);
 }
 
 int64_t test_rng_below(test_rng *rng, int64_t n)
