@@ -221,7 +221,7 @@ def draw_ablation(plt, cases, output, title):
         points = [(cases[c][variant], y) for c, y in zip(layers, rows) if variant in cases[c]]
         times.plot(*zip(*points), "o" if i < 7 else "x", markersize=5, label=variant)
     times.set_xscale("log")
-    times.set_xlabel("us")
+    times.set_title("us", fontsize=9)
     times.set_yticks(list(rows))
     times.set_yticklabels(layers, fontsize=8)
     for case, (part, slow, fast), mark in (
@@ -236,10 +236,10 @@ def draw_ablation(plt, cases, output, title):
         if points:
             gains.plot(*zip(*points), mark, markersize=5, label="%s: %s / %s" % (part, slow, fast))
     gains.axvline(1, color="0.6", linewidth=1)
-    gains.set_xlabel("times faster")
+    gains.set_title("times faster", fontsize=9)
     for ax in (times, gains):
         ax.grid(color="0.9", linewidth=0.5)
-        ax.legend(fontsize=8)
+        ax.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.07), ncols=4)
     figure.suptitle(title, fontsize=10)
     figure.savefig(output, dpi=120)
 
