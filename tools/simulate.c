@@ -174,10 +174,7 @@ bool simulate(const scene *s, const spops_bev_geometry *g, int64_t cols,
 #pragma omp parallel
         {
             double *bins = malloc((size_t)g->shape.num_depths * sizeof *bins);
-            if (bins == NULL) {
-#pragma omp atomic write
-                ok = false;
-            }
+            if (bins == NULL) __atomic_store_n(&ok, false, __ATOMIC_RELAXED);
 #pragma omp for schedule(dynamic, 1)
             for (int h = 0; h < rows; ++h)
                 for (int w = 0; w < columns && bins != NULL; ++w) {
