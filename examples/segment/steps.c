@@ -52,8 +52,9 @@ void steps_cpu_loss(const steps_loss *job)
             int what, best;
             sum += loss_of_point(job, p, &what, &best);
             if (what >= SEGMENT_NUM_CLASSES) continue;
-#pragma omp atomic
-            job->confusion[what * SEGMENT_NUM_CLASSES + best] += 1; /* of integers: any order */
+            /* Of integers, so that the order does not matter. */
+            __atomic_fetch_add(&job->confusion[what * SEGMENT_NUM_CLASSES + best], 1,
+                               __ATOMIC_RELAXED);
         }
         job->loss[1 + b] = sum;
     }
