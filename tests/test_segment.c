@@ -374,27 +374,35 @@ Test(segment, cpu_and_gpu_learn_alike, .timeout = 300)
     }
 }
 
-Test(segment, without_neighbours_only_centres_learn)
+static void expect_centres_alone(const segment_network *n)
+{
+    for (int i = 0; i < SEGMENT_NUM_LAYERS; ++i) {
+        const segment_layer *l = &n->layers[i];
+        const int64_t of_tap = (int64_t)l->in_cols * l->out_cols;
+        for (int64_t k = 0; k < l->num_taps * of_tap; ++k) {
+            const bool centre = l->num_taps == 27 && k / of_tap == 13;
+            cr_assert_eq(n->parameters[l->weights_at + k] != 0.0f, centre, "layer %d, %d", i,
+                         (int)k);
+        }
+    }
+}
+
+Test(segment, without_neighbours_only_centres_count)
 {
     const segment_training how = {.num_steps = 4, .together = 1, .rate = 1e-2, .seed = 2};
     test_device d;
     float losses[4];
     if (!test_open(&d, SPOPS_BACKEND_CPU, LAUNCH_DEFAULT)) return;
     segment_shape shape = narrow_shape(8);
-    shape.centre_only = 1;
     segment_scans scans = take_scans(1, 16, 90, 30.0);
-    segment_network n = create_network(&d, &shape, SPOPS_DTYPE_F32, &scans, 1, false);
-    train(&n, &scans, d.stream, &how, 0, 4, losses);
-    for (int i = 0; i < SEGMENT_NUM_LAYERS; ++i) {
-        const segment_layer *l = &n.layers[i];
-        const int64_t of_tap = (int64_t)l->in_cols * l->out_cols;
-        for (int64_t k = 0; k < l->num_taps * of_tap; ++k) {
-            const bool centre = l->num_taps == 27 && k / of_tap == 13;
-            cr_assert_eq(n.parameters[l->weights_at + k] != 0.0f, centre, "layer %d, %d", i,
-                         (int)k);
-        }
+    for (int i = 0; i < 2; ++i) { // taken away from a network, or never there
+        shape.centre_only = i;
+        segment_network n = create_network(&d, &shape, SPOPS_DTYPE_F32, &scans, 1, false);
+        train(&n, &scans, d.stream, &how, 0, 4, losses);
+        if (i == 0) cr_assert(segment_keep_centres(&n), "%s", n.error);
+        expect_centres_alone(&n);
+        segment_network_destroy(&n);
     }
-    segment_network_destroy(&n);
     segment_scans_free(&scans);
     test_close(&d);
 }

@@ -118,6 +118,13 @@ static double normal(uint64_t seed, uint64_t i)
     return sqrt(-2.0 * log(u[0])) * cos(2.0 * PI * u[1]);
 }
 
+/* Whether weight k of a layer stays where no voxel is to see another. */
+static bool is_centre(const segment_layer *l, int64_t k)
+{
+    const int64_t of_tap = (int64_t)l->in_cols * l->out_cols;
+    return l->relation == SPOPS_PYRAMID_WITHIN && k / of_tap == CENTRE_TAP;
+}
+
 /* He-normal for the taps that rows of a scan have on average; gamma 1, beta 0. */
 static void initialise(const segment_network *n, uint64_t seed, float *parameters, uint8_t *trained)
 {
@@ -132,8 +139,7 @@ static void initialise(const segment_network *n, uint64_t seed, float *parameter
         const double deviation = sqrt(2.0 / (taps * l->in_cols));
         for (int64_t k = 0; k < l->num_taps * of_tap; ++k) {
             const int64_t at = l->weights_at + k;
-            trained[at] =
-                !centre || (l->relation == SPOPS_PYRAMID_WITHIN && k / of_tap == CENTRE_TAP);
+            trained[at] = !centre || is_centre(l, k);
             parameters[at] = trained[at] ? (float)(deviation * normal(seed, (uint64_t)at)) : 0.0f;
         }
         for (int c = 0; l->norm && c < l->out_cols; ++c)
@@ -407,6 +413,24 @@ void segment_network_destroy(segment_network *n)
     for (size_t i = 0; i < sizeof others / sizeof *others; ++i)
         device_free(n->backend, others[i]);
     memset(n, 0, sizeof *n);
+}
+
+bool segment_keep_centres(segment_network *n)
+{
+    const size_t bytes = (size_t)n->num_parameters * sizeof(float);
+    float *parameters = malloc(bytes);
+    bool ok = parameters != NULL ? device_download(n->backend, parameters, n->parameters, bytes) ||
+                                       fail(n, device_error())
+                                 : fail(n, "no memory for the parameters");
+    for (int i = 0; ok && i < SEGMENT_NUM_LAYERS; ++i) {
+        const segment_layer *l = &n->layers[i];
+        for (int64_t k = 0; k < (int64_t)l->num_taps * l->in_cols * l->out_cols; ++k)
+            if (!is_centre(l, k)) parameters[l->weights_at + k] = 0.0f;
+    }
+    ok = ok &&
+         (device_upload(n->backend, n->parameters, parameters, bytes) || fail(n, device_error()));
+    free(parameters);
+    return ok && segment_refresh_weights(n);
 }
 
 bool segment_refresh_weights(segment_network *n)

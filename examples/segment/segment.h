@@ -183,6 +183,9 @@ bool segment_update(segment_network *network);
 /* Wait, and say whether everything fitted into the capacity. */
 bool segment_check(segment_network *network);
 
+/* Set all taps but the centres of 3x3x3 layers to 0: what a network is without its neighbours. */
+bool segment_keep_centres(segment_network *network);
+
 /* Copy parameters to where products read them (needed after writing parameters by hand). */
 bool segment_refresh_weights(segment_network *network);
 

@@ -49,7 +49,8 @@ static const option_row option_rows[] = {
      .least = 50, .most = 1000},
     {"--widths", "LIST", "channels of the five levels; default: 32,32,48,64,96",
      .text = &asked.widths},
-    {"--centre", NULL, "taps but the centre's stay 0: no voxel sees another",
+    {"--centre", NULL,
+     "taps but the centre's stay 0, or with --check become 0: no voxel sees another",
      .on = &asked.centre_only},
     {"--plain", NULL, "scans as they are: not turned, mirrored, scaled or thinned",
      .on = &asked.plain},
@@ -131,7 +132,9 @@ static bool open_network(work *w)
     if (!segment_network_create(w->s.ctx, w->s.backend, &w->shape, w->job->dtype,
                                 w->job->train != NULL, &capacity, w->about.seed, &w->network))
         return fail(w->network.error);
-    return w->saved == NULL || segment_checkpoint_load(&w->network, w->saved, w->saved_bytes) ||
+    if (w->saved == NULL) return true;
+    return (segment_checkpoint_load(&w->network, w->saved, w->saved_bytes) &&
+            (w->job->check == NULL || !w->job->centre_only || segment_keep_centres(&w->network))) ||
            fail(w->network.error);
 }
 
