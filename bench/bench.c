@@ -2,9 +2,13 @@
 #include "bench/bench.h"
 
 #include <errno.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "bench/bench_report.h"
 #include "support/terminal.h"
@@ -35,7 +39,7 @@ static struct {
     const char *suites, *passes, *cols, *dtypes, *modes, *output, *commit;
     spops_backend_kind backend;
     int64_t threads, samples;
-    bool no_baselines, quick, json, list_suites;
+    bool no_baselines, neighbour, quick, json, list_suites;
 } given;
 static const option_row common[] = {
     OPTION_BACKEND(&given.backend),
@@ -50,6 +54,7 @@ static const option_row common[] = {
     {"--samples", "N", "samples a measurement (default: 50, on the CPU 15)",
      .number = &given.samples, .least = 1, .most = 1 << 20},
     {"--no-baselines", NULL, "only the library's own", .on = &given.no_baselines},
+    {"--neighbour", NULL, "while another process keeps one core busy", .on = &given.neighbour},
     {"--quick", NULL, "small shapes, one width, few samples", .on = &given.quick},
     {"--json", NULL, "one JSON object a line instead of tables", .on = &given.json},
     {"--output", "FILE", "JSON lines to FILE, besides what is printed", .text = &given.output},
@@ -191,6 +196,24 @@ static bool open_bench(bench *b)
     return true;
 }
 
+// A process that computes without end, until it is killed or this one is gone; -1 if none starts.
+static pid_t start_neighbour(void)
+{
+    const pid_t parent = getpid(), child = fork();
+    if (child != 0) return child;
+    (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+    while (getppid() == parent)
+        for (volatile int i = 0; i < 1 << 24; ++i) {
+        }
+    _exit(0);
+}
+
+static void stop_neighbour(pid_t neighbour)
+{
+    (void)kill(neighbour, SIGKILL);
+    (void)waitpid(neighbour, NULL, 0);
+}
+
 static void print_device(const bench *b)
 {
     printf("%s (%s, %d %s), copies at %.4g GB/s, ", b->device.name, b->device.isa,
@@ -215,8 +238,11 @@ int bench_main(int argc, char **argv)
     note_command(&b, argc, argv);
     if (open_bench(&b)) {
         if (!b.options.json) print_device(&b);
+        const pid_t neighbour = given.neighbour ? start_neighbour() : 0;
+        if (neighbour < 0) bench_fail(&b, "no process for a neighbour: %s", strerror(errno));
         for (int s = 0; s < NUM_SUITES; ++s)
             if (bench_wants(b.options.suites, suites[s]->name)) suites[s]->run(&b);
+        if (neighbour > 0) stop_neighbour(neighbour);
     }
     progress_end();
     if (b.output != NULL && fclose(b.output) != 0)

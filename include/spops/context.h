@@ -52,7 +52,7 @@ typedef struct spops_device_info {
     size_t struct_size; /* set by the caller: sizeof(spops_device_info) */
     spops_backend_kind backend;
     char name[128];             /* "AMD EPYC ..." or "NVIDIA H200" */
-    char isa[32];               /* "avx512", "avx2", "baseline"; "sm_90" */
+    char isa[32];               /* "avx512", "avx2", "neon", "baseline"; "sm_90" */
     int32_t device;             /* CUDA ordinal, 0 on the CPU */
     int32_t compute_capability; /* 90 for sm_90; 0 on the CPU */
     int32_t num_processors;     /* threads used, or multiprocessors */

@@ -9,7 +9,12 @@
 
 #include "core/context.h"
 
+// The baseline of AArch64 has vectors of its own.
+#ifdef __aarch64__
+static const char *const names[SPOPS_NUM_ISAS] = {"neon", "avx2", "avx512"};
+#else
 static const char *const names[SPOPS_NUM_ISAS] = {"baseline", "avx2", "avx512"};
+#endif
 
 const char *spops_isa_name(enum spops_cpu_isa isa)
 {
@@ -61,6 +66,7 @@ spops_status spops_choose_isa(spops_context *ctx, enum spops_cpu_isa *isa)
     if (wanted != NULL && wanted[0] != '\0') {
         for (i = 0; i < SPOPS_NUM_ISAS && strcmp(wanted, names[i]) != 0;)
             ++i;
+        if (strcmp(wanted, "baseline") == 0) i = SPOPS_ISA_BASELINE; // whatever its name is here
         if (i == SPOPS_NUM_ISAS)
             return spops_fail(ctx, SPOPS_STATUS_INVALID_ARGUMENT,
                               "context_create: environment variable SPOPS_CPU_ISA is \"%.40s\", "

@@ -33,6 +33,23 @@ SPOPS_HD float spops_f32_of_float(float f)
     return f;
 }
 
+#if defined(__aarch64__) && !defined(__CUDACC__)
+// Every AArch64 converts in hardware.
+SPOPS_HD float spops_float_of_f16(uint16_t h)
+{
+    __fp16 f;
+    memcpy(&f, &h, sizeof f);
+    return (float)f;
+}
+
+SPOPS_HD uint16_t spops_f16_of_float(float f)
+{
+    const __fp16 rounded = (__fp16)f;
+    uint16_t h;
+    memcpy(&h, &rounded, sizeof h);
+    return h;
+}
+#else
 SPOPS_HD float spops_float_of_f16(uint16_t h)
 {
     const uint32_t magnitude = (uint32_t)(h & 0x7fffu) << 13;
@@ -57,6 +74,7 @@ SPOPS_HD uint16_t spops_f16_of_float(float f)
     h = m > 0x7f800000u ? nan : h;
     return (uint16_t)(h | (bits >> 16 & 0x8000u));
 }
+#endif
 
 SPOPS_HD float spops_float_of_bf16(uint16_t b)
 {

@@ -30,6 +30,8 @@
 #include <string.h>
 #ifdef __F16C__
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
 #include "core/float8.h"
@@ -228,6 +230,14 @@ SPOPS_INLINE void spops_load_lanes(int dtype, int width, const char *src, float 
         for (; c + 16 <= width; c += 16)
             spops_load_16_f8(dtype, src + c, dst + c);
     }
+#elif defined(__aarch64__)
+    if (dtype == SPOPS_DTYPE_F16) {
+        for (; c + 4 <= width; c += 4) {
+            uint16x4_t half;
+            memcpy(&half, src + 2 * c, sizeof half);
+            vst1q_f32(dst + c, vcvt_f32_f16(vreinterpret_f16_u16(half)));
+        }
+    }
 #endif
 #pragma omp simd
     for (int i = c; i < width; ++i)
@@ -306,6 +316,13 @@ SPOPS_INLINE void spops_store_lanes(int dtype, int width, const float *src, char
         for (; c + 8 <= width; c += 8) {
             const __m128i half = _mm256_cvtps_ph(_mm256_loadu_ps(src + c), rounding);
             _mm_storeu_si128((__m128i *)(void *)(dst + 2 * c), half);
+        }
+    }
+#elif defined(__aarch64__)
+    if (dtype == SPOPS_DTYPE_F16) {
+        for (; c + 4 <= width; c += 4) {
+            const uint16x4_t half = vreinterpret_u16_f16(vcvt_f16_f32(vld1q_f32(src + c)));
+            memcpy(dst + 2 * c, &half, sizeof half);
         }
     }
 #endif

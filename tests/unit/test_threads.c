@@ -221,6 +221,79 @@ Test(threads, rest_after_waiting)
     spops_context_destroy(ctx);
 }
 
+// ---- A busy neighbour ---------------------------------------------------------------------------
+
+static void spin_range(const void *work, int64_t begin, int64_t end)
+{
+    volatile int64_t sum = 0;
+    (void)work;
+    for (int64_t i = begin; i < end; ++i)
+        sum += i;
+}
+
+// A call of many short loops, as building a plan is.
+static double time_call(spops_context *ctx)
+{
+    const double start = seconds();
+    for (int loop = 0; loop < 30; ++loop)
+        spops_parallel_for(spops_team_for(ctx, MANY), 40000, 0, spin_range, NULL);
+    return seconds() - start;
+}
+
+static int by_time(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+
+// Of two cores, for this process and those it starts.
+static void keep_two_cores(void)
+{
+    cpu_set_t all, two;
+    int n = 0;
+    CPU_ZERO(&two);
+    cr_assert_eq(sched_getaffinity(0, sizeof all, &all), 0);
+    for (int i = 0; i < CPU_SETSIZE && n < 2; ++i)
+        if (CPU_ISSET(i, &all)) {
+            CPU_SET(i, &two);
+            ++n;
+        }
+    cr_assert_eq(sched_setaffinity(0, sizeof two, &two), 0);
+}
+
+// Two threads, of whose cores another process uses one, take no multiple of one thread's time. Under
+// a load that comes and goes one of several tries has to show it; threads that wait for each other
+// took 20 to 80 times as long in every one.
+Test(threads, busy_neighbour)
+{
+    enum { CALLS = 21, TRIES = 6 };
+    bool shown = false;
+    keep_two_cores();
+    const pid_t neighbour = fork();
+    cr_assert(neighbour >= 0);
+    if (neighbour == 0) {
+        alarm(60);
+        for (volatile int64_t i = 0;; ++i) {
+        }
+    }
+    spops_context *one = cpu_context(1), *two = cpu_context(2);
+    for (int t = 0; t < TRIES && !shown; ++t) {
+        double alone[CALLS], together[CALLS];
+        for (int i = 0; i < CALLS; ++i) {
+            alone[i] = time_call(one);
+            together[i] = time_call(two);
+        }
+        qsort(alone, CALLS, sizeof *alone, by_time);
+        qsort(together, CALLS, sizeof *together, by_time);
+        shown = together[CALLS / 2] < 3.0 * alone[CALLS / 2];
+    }
+    (void)kill(neighbour, SIGKILL);
+    (void)waitpid(neighbour, NULL, 0);
+    cr_assert(shown, "two threads wait for a core that they do not have");
+    spops_context_destroy(two);
+    spops_context_destroy(one);
+}
+
 // ---- Forks and limits ---------------------------------------------------------------------------
 
 // What a child does in its first seconds; the exit status says whether it was right.
