@@ -30,7 +30,8 @@ typedef enum kind {
     POOL,
     PYRAMID,
     NEIGHBORS,
-    NEAREST
+    NEAREST,
+    POINTCONV
 } kind;
 
 typedef struct object {
@@ -262,6 +263,7 @@ static void destroy(const object *o)
     case PYRAMID: spops_pyramid_destroy(o->ptr); break;
     case NEIGHBORS: spops_neighbors_destroy(o->ptr); break;
     case NEAREST: spops_nearest_destroy(o->ptr); break;
+    case POINTCONV: spops_pointconv_destroy(o->ptr); break;
     }
 }
 
@@ -1379,6 +1381,67 @@ static void make_nearest(world *w)
                                       pick(w, 2) ? distances : NULL));
 }
 
+// A point convolution with its neighbours' sizes.
+typedef struct planned_cloud {
+    const spops_pointconv *conv;
+    int64_t num_in, num_out;
+    int32_t num_taps;
+} planned_cloud;
+static planned_cloud planned_clouds[MOST_OBJECTS];
+static int num_planned_clouds;
+
+static void make_pointconv(world *w)
+{
+    spops_pointconv_options o = spops_pointconv_options_default();
+    spops_neighbors_view view = spops_neighbors_view_default();
+    const spops_neighbors *n = find(w, NEIGHBORS);
+    spops_pointconv *conv = find(w, POINTCONV), *made = NULL;
+    o.backward = rarely(w) ? hostile_i32(w) : (int32_t)pick(w, 2);
+    o.dataflow = (spops_dataflow)(rarely(w) ? hostile_i32(w) : (int32_t)pick(w, 2));
+    o.max_in_channels = count_of(w, 32);
+    o.max_out_channels = count_of(w, 32);
+    o.sums = (spops_pointconv_sums)(rarely(w) ? hostile_i32(w) : (int32_t)pick(w, 2));
+    spoil_size(w, &o.struct_size);
+    switch (pick(w, 4)) {
+    case 0: CALL(w, spops_pointconv_set(w->ctx, conv)); break;
+    case 1:
+        (void)spops_pointconv_bytes(conv);
+        (void)spops_pointconv_get_sums(conv);
+        (void)spops_pointconv_dataflow(conv, (spops_sparseconv_pass)pick(w, 4),
+                                       (spops_dtype)pick(w, 10), count_of(w, 8), count_of(w, 8),
+                                       NULL);
+        CALL(w, spops_context_reserve(w->ctx, spops_pointconv_scratch_bytes(conv)));
+        break;
+    default:
+        (void)CALL(w, spops_neighbors_get_view(w->ctx, n, &view));
+        MAKE(w, POINTCONV, made, spops_pointconv_create(w->ctx, n, &o, &made));
+        if (made != NULL)
+            planned_clouds[num_planned_clouds++] =
+                (planned_cloud){made, view.in->max_rows, view.out->max_rows, view.num_taps};
+    }
+}
+
+static void convolve_points(world *w)
+{
+    if (num_planned_clouds == 0) return;
+    const planned_cloud *p = &planned_clouds[pick(w, 256) % (uint32_t)num_planned_clouds];
+    const spops_dtype t = float_dtype(w), ot = rarely(w) ? SPOPS_DTYPE_F32 : t;
+    const int64_t ci = cols_of(w), co = cols_of(w);
+    spops_matrix residual = matrix(w, p->num_out, co, ot);
+    const spops_sparseconv_layer layer = layer_of(w, co, &residual);
+    const int64_t groups = layer.groups == 2 ? 2 : 1;
+    const spops_matrix x = matrix(w, p->num_in, ci, t);
+    const spops_matrix weights = matrix(w, p->num_taps * (ci / groups), co, t);
+    const spops_matrix out = matrix(w, p->num_out, co, ot), gx = matrix(w, p->num_in, ci, t);
+    const spops_matrix gw = matrix(w, p->num_taps * (ci / groups), co, t);
+    if (pick(w, 2))
+        CALL(w, spops_pointconv_execute(w->ctx, p->conv, x, weights, rarely(w) ? NULL : &layer,
+                                        rarely(w) ? x : out));
+    else
+        CALL(w, spops_pointconv_execute_backward(w->ctx, p->conv, out, x, weights, &layer,
+                                                 maybe(w, &gx), maybe(w, &gw)));
+}
+
 // ---- The table ----------------------------------------------------------------------------------
 
 static void (*const calls[])(world *w) = {
@@ -1388,14 +1451,14 @@ static void (*const calls[])(world *w) = {
     set_coords,    make_voxels,      make_devoxels,   make_map,         make_map,
     make_pool,     make_pyramid,     make_sparseconv, convolve,         make_triplets,
     multiply,      normalise,        quantise,        copy_weights,     make_neighbors,
-    make_nearest,
+    make_nearest,  make_pointconv,   convolve_points,
 };
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {
     world w;
     memset(&w, 0, sizeof w);
-    num_planned = 0;
+    num_planned = num_planned_clouds = 0;
     w.input = (fuzz_input){data, bytes, 0};
     for (int i = 0; i < NUM_CONTEXTS; ++i)
         w.contexts[i] = fuzz_context_create(&w.memory[i], 1);
