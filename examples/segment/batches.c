@@ -14,17 +14,9 @@
 #define DECAY  0.01 /* of weights, times the rate */
 #define WARMUP 20   /* a step in so many is of the way up of the rate */
 
-static uint64_t mix64(uint64_t z)
-{
-    z += 0x9e3779b97f4a7c15u;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return z ^ (z >> 31);
-}
-
 static double roll(uint64_t *state, double from, double to)
 {
-    *state = mix64(*state);
+    *state = segment_mix64(*state);
     return from + (to - from) * (double)(*state >> 11) * 0x1p-53;
 }
 
@@ -36,7 +28,7 @@ segment_change segment_change_none(void)
 
 segment_change segment_change_random(uint64_t seed)
 {
-    uint64_t dice = mix64(seed);
+    uint64_t dice = segment_mix64(seed);
     const double angle = roll(&dice, 0.0, 2.0 * PI);
     segment_change change = segment_change_none();
     change.cosine = cos(angle);
@@ -45,7 +37,7 @@ segment_change segment_change_random(uint64_t seed)
     change.scale = roll(&dice, 0.95, SEGMENT_MOST_SCALE);
     change.raise_m = roll(&dice, -0.1, 0.1);
     if (roll(&dice, 0.0, 1.0) < 0.3) change.kept = roll(&dice, 0.5, 1.0);
-    change.seed = mix64(dice);
+    change.seed = segment_mix64(dice);
     return change;
 }
 
@@ -112,7 +104,8 @@ bool segment_batch_add(segment_batch *batch, const segment_shape *shape, const s
     int64_t num = 0;
     if (from == NULL) return false;
     for (int64_t i = 0; i < scan->num_points; ++i) {
-        const double chance = (double)(mix64(change->seed ^ mix64((uint64_t)i)) >> 11) * 0x1p-53;
+        const double chance =
+            (double)(segment_mix64(change->seed ^ segment_mix64((uint64_t)i)) >> 11) * 0x1p-53;
         if (change->kept >= 1.0 || chance < change->kept) from[num++] = i;
     }
     if (first + num > batch->max_points) {

@@ -109,11 +109,9 @@ static void set_layers(segment_network *n)
 static double normal(uint64_t seed, uint64_t i)
 {
     double u[2];
-    for (int k = 0; k < 2; ++k) { /* splitmix64 */
-        uint64_t z = seed * 0xd1342543de82ef95u + (2 * i + (uint64_t)k + 1) * 0x9e3779b97f4a7c15u;
-        z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-        z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-        u[k] = ((double)((z ^ (z >> 31)) >> 11) + 0.5) * 0x1p-53;
+    for (int k = 0; k < 2; ++k) {
+        const uint64_t z = segment_mix64(segment_mix64(seed) ^ (2 * i + (uint64_t)k));
+        u[k] = ((double)(z >> 11) + 0.5) * 0x1p-53;
     }
     return sqrt(-2.0 * log(u[0])) * cos(2.0 * PI * u[1]);
 }

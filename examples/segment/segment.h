@@ -32,6 +32,15 @@
 #define SEGMENT_HEIGHT_M 20.0
 #define SEGMENT_MARGIN   1.1
 
+/* A well mixed function of z, for numbers that follow from a seed (splitmix64). */
+static inline uint64_t segment_mix64(uint64_t z)
+{
+    z += 0x9e3779b97f4a7c15u;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+}
+
 /* ---- Classes (scans.c) ---------------------------------------------------------------------- */
 
 #define SEGMENT_NUM_CLASSES 9
@@ -165,8 +174,7 @@ bool segment_measure(spops_context *ctx, spops_backend_kind backend, const segme
                      const segment_scans *scans, bool changed, int32_t together,
                      segment_capacity *capacity, char error[SEGMENT_ERROR_BYTES]);
 
-/* Weights are He-normal from the seed, or zero until segment_checkpoint_load fills them. After a
-   failure network->error has a line. */
+/* Weights are He-normal from the seed. After a failure out->error has a line. */
 bool segment_network_create(spops_context *ctx, spops_backend_kind backend,
                             const segment_shape *shape, spops_dtype dtype, bool training,
                             const segment_capacity *capacity, uint64_t seed, segment_network *out);
@@ -229,7 +237,7 @@ typedef struct segment_training {
 
 typedef struct segment_trainer segment_trainer;
 
-/* Learns on scans, from step `first` on. Everything of step n follows from the seed and n. */
+/* Learns on scans. Everything of step n follows from the seed and n. stream is the context's. */
 bool segment_trainer_create(segment_network *network, const segment_scans *scans,
                             const segment_training *how, void *stream, segment_trainer **out);
 /* One step; *loss is that of the step. */

@@ -23,14 +23,6 @@ struct segment_trainer {
     int64_t num_points;
 };
 
-static uint64_t mix64(uint64_t z)
-{
-    z += 0x9e3779b97f4a7c15u;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return z ^ (z >> 31);
-}
-
 static bool fail(segment_network *n, const char *what)
 {
     snprintf(n->error, sizeof n->error, "%s", what);
@@ -60,9 +52,9 @@ static int32_t scan_at(segment_trainer *t, int64_t at)
     if (pass != t->pass) {
         for (int32_t i = 0; i < t->scans->num; ++i)
             t->order[i] = i;
-        uint64_t dice = mix64(t->how.seed ^ mix64((uint64_t)pass));
+        uint64_t dice = segment_mix64(t->how.seed ^ segment_mix64((uint64_t)pass));
         for (int32_t i = t->scans->num - 1; i > 0; --i) {
-            dice = mix64(dice);
+            dice = segment_mix64(dice);
             const int32_t k = (int32_t)(dice % (uint64_t)(i + 1)), swap = t->order[i];
             t->order[i] = t->order[k], t->order[k] = swap;
         }
@@ -79,7 +71,7 @@ static bool make_batch(segment_trainer *t, int64_t at)
     for (int32_t i = 0; i < t->how.together; ++i) {
         const int64_t number = at * t->how.together + i;
         const segment_change change =
-            t->how.change ? segment_change_random(mix64(t->how.seed + 1) ^ (uint64_t)number)
+            t->how.change ? segment_change_random(segment_mix64(t->how.seed + 1) ^ (uint64_t)number)
                           : segment_change_none();
         if (!segment_batch_add(batch, &t->network->shape, &t->scans->scans[scan_at(t, number)],
                                &change))
