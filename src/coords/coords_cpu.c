@@ -162,6 +162,7 @@ typedef struct sorted_candidates {
     const uint64_t *words;
     const int32_t *values;
     int index_bits;
+    const uint64_t *keys; // [candidate], where rows by first candidates can be written from them
     bool by_key;
     enum { ROWS_BY_RUN, ROWS_BY_FIRST, ROWS_BY_CODE } numbering;
     int num_parts;               // of the positions
@@ -175,7 +176,8 @@ typedef struct build_workspace {
     int32_t *counts;          // of sorts of words
     int32_t *run_rows;        // [run]; of an item before: how many candidates it has
     uint8_t *firsts;          // [candidate] whether it begins a run
-    uint64_t *first_bits;     // the same by bit, and how many there are before each 64
+    uint64_t *keys;           // [candidate], for sets in the given order
+    uint64_t *first_bits;     // firsts by bit, and how many there are before each 64
     int32_t *first_ranks;
     spops_order_codes *codes; // these two for orders along a curve
     spops_radix_buffers code_sort;
@@ -193,6 +195,8 @@ static build_workspace carve_workspace(const spops_coords_arrays *coords, int64_
     w.counts = spops_carve(c, (int64_t)spops_word_counts(max_candidates), 1, sizeof *w.counts);
     w.run_rows = spops_carve(c, max_candidates, 1, sizeof *w.run_rows);
     w.firsts = spops_carve(c, max_candidates / 64 + 1, 64, sizeof *w.firsts);
+    if (coords->order == SPOPS_COORDS_ORDER_GIVEN)
+        w.keys = spops_carve(c, max_candidates, 1, sizeof *w.keys);
     w.first_bits = spops_carve(c, max_candidates / 64 + 1, 1, sizeof *w.first_bits);
     w.first_ranks = spops_carve(c, max_candidates / 64 + 1, 1, sizeof *w.first_ranks);
     if (!curve) return w;
@@ -296,6 +300,7 @@ typedef struct candidates_work {
     int index_bits;      // 0: keys alone
     uint64_t *slots;     // those of item i begin at i * each
     int32_t *slots_used; // [item], of a window
+    uint64_t *keys;      // [item], of others; NULL: not wanted
     uint64_t *words;     // without holes, and their candidates where keys are alone
     int32_t *values;
     int64_t *counts, *dropped; // [part]
@@ -363,6 +368,7 @@ static void slots_of_part(const void *work, int64_t part, int64_t begin, int64_t
     for (int64_t i = begin; i < end; i += SPOPS_VOXEL_BLOCK) {
         const int n = end - i < SPOPS_VOXEL_BLOCK ? (int)(end - i) : SPOPS_VOXEL_BLOCK;
         left_out += keys_of_block(w, i, n, keys);
+        if (w->keys != NULL) memcpy(w->keys + i, keys, (size_t)n * sizeof *keys);
         for (int p = 0; p < n; ++p) {
             if (keys[p] == SPOPS_KEY_NONE) {
                 w->slots[i + p] = SPOPS_KEY_NONE;
@@ -430,6 +436,8 @@ static bool find_candidates(const spops_context *ctx, const spops_coords_source 
     if (layout->key_bits + work.index_bits > 63) work.index_bits = 0;
     work.slots = w->sort.keys[0];
     work.slots_used = w->run_rows;
+    work.keys = w->keys;
+    s->keys = work.window ? NULL : w->keys;
     work.words = w->sort.keys[1];
     work.values = w->sort.values[1];
     work.counts = counts;
@@ -586,6 +594,22 @@ typedef struct rows_work {
     const int32_t *code_values;
 } rows_work;
 
+static inline void write_row(const rows_work *r, int64_t row, uint64_t key, int64_t item)
+{
+    const spops_coords_arrays *coords = r->coords;
+    const spops_key_layout *layout = &coords->layout;
+    const int columns = layout->dims + 1;
+    int32_t values[SPOPS_KEY_COLUMNS];
+    for (int column = 0; column < SPOPS_KEY_COLUMNS; ++column) // those behind the last are 0
+        values[column] = spops_key_unpack(layout, key, column);
+    if (columns == 4) // of three axes, in one store
+        memcpy(coords->rows + row * columns, values, 4 * sizeof *values);
+    else
+        memcpy(coords->rows + row * columns, values, (size_t)columns * sizeof *values);
+    coords->keys[row] = key;
+    coords->row_item[row] = (int32_t)item;
+}
+
 static void bits_of_firsts(const void *work, int64_t begin, int64_t end)
 {
     const build_workspace *w = ((const rows_work *)work)->w;
@@ -611,6 +635,21 @@ static void rank_firsts(spops_team team, const rows_work *work)
         const int32_t own = work->w->first_ranks[i];
         work->w->first_ranks[i] = sum;
         sum += own;
+    }
+}
+
+// Rows in their order, which is that of the first candidates: every array is written from its begin
+// to its end.
+static void write_firsts(const void *work, int64_t begin, int64_t end)
+{
+    const rows_work *r = (const rows_work *)work;
+    const int64_t max_rows = r->coords->max_rows;
+    for (int64_t i = begin; i < end; ++i) {
+        int64_t row = r->w->first_ranks[i];
+        for (uint64_t bits = r->w->first_bits[i]; bits != 0 && row < max_rows; bits &= bits - 1) {
+            const int64_t c = 64 * i + __builtin_ctzll(bits);
+            write_row(r, row++, r->s->keys[c], c);
+        }
     }
 }
 
@@ -688,22 +727,6 @@ static inline int64_t item_of(const sorted_candidates *s, int64_t candidate)
     return s->each == 1 ? candidate : candidate / s->each;
 }
 
-static inline void write_row(const rows_work *r, int64_t row, uint64_t key, int64_t item)
-{
-    const spops_coords_arrays *coords = r->coords;
-    const spops_key_layout *layout = &coords->layout;
-    const int columns = layout->dims + 1;
-    int32_t values[SPOPS_KEY_COLUMNS];
-    for (int column = 0; column < SPOPS_KEY_COLUMNS; ++column) // those behind the last are 0
-        values[column] = spops_key_unpack(layout, key, column);
-    if (columns == 4) // of three axes, in one store
-        memcpy(coords->rows + row * columns, values, 4 * sizeof *values);
-    else
-        memcpy(coords->rows + row * columns, values, (size_t)columns * sizeof *values);
-    coords->keys[row] = key;
-    coords->row_item[row] = (int32_t)item;
-}
-
 #define ROWS_AHEAD 12 // items whose rows are fetched into the cache meanwhile
 
 // How many candidates the run that begins at p has.
@@ -724,6 +747,7 @@ static void write_part(const void *work, int64_t part, int64_t begin, int64_t en
     const sorted_candidates *s = r->s;
     const int64_t max_rows = r->coords->max_rows;
     const bool by_run = s->numbering == ROWS_BY_RUN;
+    const bool written = s->numbering == ROWS_BY_FIRST && s->keys != NULL;
     int32_t *item_row = r->coords->item_row;
     int32_t *row_items = by_run ? r->row_items : NULL, *row_offsets = r->row_offsets;
     uint64_t *sorted_keys = r->index.sorted_keys, key = SPOPS_KEY_NONE;
@@ -745,7 +769,7 @@ static void write_part(const void *work, int64_t part, int64_t begin, int64_t en
             __builtin_prefetch(&item_row[item_of(s, candidate_at(s, p + ROWS_AHEAD))], 1);
         if (key != last) {
             row = row_of_run(r, ++run, c);
-            if (row < max_rows) write_row(r, row, key, item);
+            if (row < max_rows && !written) write_row(r, row, key, item);
             if (sorted_keys != NULL) {
                 sorted_keys[run] = key;
                 sorted_rows[run] = (int32_t)row;
@@ -803,6 +827,8 @@ static void write_rows(spops_team team, rows_work *work)
     const sorted_candidates *s = work->s;
 
     if (s->numbering == ROWS_BY_FIRST) rank_firsts(team, work);
+    if (s->numbering == ROWS_BY_FIRST && s->keys != NULL)
+        spops_parallel_for(team, s->num_slots / 64 + 1, 0, write_firsts, work);
     if (s->numbering == ROWS_BY_CODE) rank_codes(team, work);
     if (coords->item_row != NULL)
         memset(coords->item_row, 0xff, (size_t)coords->max_items * sizeof *coords->item_row);
