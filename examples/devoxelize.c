@@ -22,7 +22,7 @@ int main(void)
 
     TRY(open_cpu(&ctx));
     for (int a = 0; a < DIMS; ++a)
-        options.size_m[a] = back.size_m[a] = 1.0;
+        options.size_m[a] = 1.0; /* which `back` takes from the voxels */
     TRY(spops_voxels_create(ctx, points, NULL, &options, &voxels));
     TRY(spops_coords_get_num_rows_sync(ctx, spops_voxels_coords(voxels), &num_voxels));
     const spops_matrix features = spops_matrix_dense(mean_x, num_voxels, 1, SPOPS_DTYPE_F32);

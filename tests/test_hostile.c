@@ -626,3 +626,79 @@ Test(hostile, stride_of_one_row)
     spops_segments_destroy(segments);
     spops_context_destroy(ctx);
 }
+
+// ---- Grids --------------------------------------------------------------------------------------
+
+static spops_status devoxelize(spops_context *ctx, const spops_coords *coords, spops_matrix points,
+                               double size, double origin, int64_t *num_terms)
+{
+    spops_devoxels_options options = spops_devoxels_options_default();
+    spops_segments_info info = spops_segments_info_default();
+    spops_devoxels *devoxels = NULL;
+    for (int a = 0; a < 2; ++a) {
+        options.size_m[a] = size;
+        options.origin_m[a] = origin;
+    }
+    const spops_status status =
+        spops_devoxels_create(ctx, coords, points, NULL, &options, &devoxels);
+    cr_assert_eq(status == SPOPS_STATUS_OK, devoxels != NULL);
+    if (devoxels != NULL)
+        cr_assert_eq(spops_segments_get_info_sync(ctx, spops_devoxels_segments(devoxels), &info),
+                     SPOPS_STATUS_OK);
+    *num_terms = info.num_terms;
+    spops_devoxels_destroy(devoxels);
+    return status;
+}
+
+// A forgotten origin, or another size, once gave each point the features of somewhere else, or none.
+Test(hostile, devoxels_of_another_grid)
+{
+    static const float xy[3][2] = {{100.2f, 100.2f}, {101.3f, 100.2f}, {103.1f, 102.7f}};
+    static const uint8_t keep[3] = {1, 1, 1};
+    spops_context *ctx = open_context(NULL);
+    const spops_matrix points = spops_matrix_dense_const(xy, 3, 2, SPOPS_DTYPE_F32);
+    spops_voxels_options options = spops_voxels_options_default();
+    const spops_kernel_shape tile = spops_kernel_shape_cube(2, 2, 2, 1);
+    const spops_kernel_shape wide = spops_kernel_shape_cube(2, 3, 2, 1);
+    spops_voxels *voxels = NULL;
+    spops_coords *derived[4] = {NULL, NULL, NULL, NULL};
+    int64_t terms = 0;
+    for (int a = 0; a < 2; ++a) {
+        options.size_m[a] = 0.5;
+        options.origin_m[a] = 100.0;
+    }
+    cr_assert_eq(spops_voxels_create(ctx, points, NULL, &options, &voxels), SPOPS_STATUS_OK);
+    const spops_coords *coords = spops_voxels_coords(voxels);
+    cr_assert_eq(devoxelize(ctx, coords, points, 0.0, 0.0, &terms), SPOPS_STATUS_OK);
+    cr_assert_eq(terms, 3, "every point lies in a voxel");
+    cr_assert_eq(devoxelize(ctx, coords, points, 0.5, 100.0, &terms), SPOPS_STATUS_OK);
+    cr_assert_eq(terms, 3);
+    expect_refused(ctx, devoxelize(ctx, coords, points, 0.5, 0.0, &terms),
+                   "devoxels_create: origin_m[0] is 0, and the voxels of coords have 100");
+    expect_refused(ctx, devoxelize(ctx, coords, points, 0.25, 100.0, &terms),
+                   "devoxels_create: size_m[0] is 0.25, and the voxels of coords have 0.5");
+
+    // What is made from the set has its grid, or twice its voxels; overlapping windows have none.
+    cr_assert_eq(spops_coords_create_pruned(ctx, coords, keep, NULL, &derived[0]), SPOPS_STATUS_OK);
+    cr_assert_eq(spops_coords_create_union(ctx, coords, derived[0], NULL, &derived[1]),
+                 SPOPS_STATUS_OK);
+    cr_assert_eq(spops_coords_create_downsampled(ctx, coords, &tile, NULL, &derived[2]),
+                 SPOPS_STATUS_OK);
+    cr_assert_eq(spops_coords_create_downsampled(ctx, coords, &wide, NULL, &derived[3]),
+                 SPOPS_STATUS_OK);
+    for (int i = 0; i < 3; ++i) {
+        cr_assert_eq(devoxelize(ctx, derived[i], points, 0.0, 0.0, &terms), SPOPS_STATUS_OK);
+        cr_assert_eq(terms, 3);
+        cr_assert_eq(devoxelize(ctx, derived[i], points, i < 2 ? 0.5 : 1.0, 100.0, &terms),
+                     SPOPS_STATUS_OK);
+        cr_assert_eq(devoxelize(ctx, derived[i], points, i < 2 ? 1.0 : 0.5, 100.0, &terms),
+                     SPOPS_STATUS_INVALID_ARGUMENT);
+    }
+    cr_assert_eq(devoxelize(ctx, derived[3], points, 1.0, 100.0, &terms), SPOPS_STATUS_OK);
+    expect_refused(ctx, devoxelize(ctx, derived[3], points, 0.0, 0.0, &terms),
+                   "devoxels_create: size_m[0] is 0, expected more than 0");
+    for (int i = 0; i < 4; ++i)
+        spops_coords_destroy(derived[i]);
+    spops_voxels_destroy(voxels);
+    spops_context_destroy(ctx);
+}

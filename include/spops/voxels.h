@@ -190,8 +190,11 @@ typedef enum spops_devoxels_missing {
 /** Choices of spops_devoxels_create and spops_devoxels_reserve. */
 typedef struct spops_devoxels_options {
     size_t struct_size;              /* sizeof(spops_devoxels_options) */
-    double size_m[SPOPS_MAX_DIMS];   /* of a voxel, more than 0: no default */
-    double origin_m[SPOPS_MAX_DIMS]; /* lower corner of the voxel at 0 */
+    /* Of a voxel, and the lower corner of the voxel at 0; all 0: those of coords. A set has them that
+       voxels were made with, and what is made from it by pruning, by union with a set of the same,
+       and by windows as long as their stride; other sets need them here. */
+    double size_m[SPOPS_MAX_DIMS];
+    double origin_m[SPOPS_MAX_DIMS];
     spops_devoxels_interpolation interpolation;
     spops_devoxels_missing missing;
     spops_gradients gradients; /* of the segments */
@@ -208,7 +211,7 @@ SPOPS_DEFINE_DEFAULT(spops_devoxels_options)
  *
  * points, batch  As spops_voxels_create. A point that is not finite is refused; one outside the
  *                set's box has no voxels.
- * options        size_m is needed.
+ * options        NULL: defaults. size_m and origin_m must be those of coords, where coords has any.
  * out            NULL after a failure. coords is not needed once it is made.
  *
  * Memory, Stream, Errors and Threads as spops_voxels_create.

@@ -618,7 +618,9 @@ spops_status spops_coords_set(spops_context *ctx, spops_coords *coords, const in
     SPOPS_TRY(spops_check_indices(ctx, call, "rows", rows, coords->arrays.max_items));
     source = rows_source(coords->arrays.layout.dims, coords->arrays.max_items, rows);
     source.num_items = num_rows;
-    return spops_coords_fill(ctx, call, coords, &source);
+    SPOPS_TRY(spops_coords_fill(ctx, call, coords, &source));
+    coords->grid.known = false;
+    return SPOPS_STATUS_OK;
 }
 
 // ---- What can be asked of a set -----------------------------------------------------------------

@@ -9,13 +9,20 @@
 
 #define SPOPS_DEFAULT_GRID_BYTES ((size_t)256 << 20)
 
+// Where the voxels of a set lie, in metres.
+typedef struct spops_voxel_grid {
+    bool known; // the set was made from points, or from such a set by what keeps voxels in a grid
+    double size[SPOPS_MAX_DIMS], origin[SPOPS_MAX_DIMS];
+} spops_voxel_grid;
+
 struct spops_coords {
     spops_context *ctx; // made it, frees it
     spops_coords_arrays arrays;
-    bool placed;              // in the caller's memory
-    bool refillable;          // counts stay on the device, the workspace is kept
-    bool has_item_row;        // after the last fill
-    int64_t last_items;       // max_items of the last fill
+    bool placed;        // in the caller's memory
+    bool refillable;    // counts stay on the device, the workspace is kept
+    bool has_item_row;  // after the last fill
+    int64_t last_items; // max_items of the last fill
+    spops_voxel_grid grid;
     int64_t max_candidates;   // the workspace serves
     spops_coords_state state; // of a set that is not refillable
     void *block;

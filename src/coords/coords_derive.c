@@ -156,6 +156,32 @@ static spops_status kept_source(spops_context *ctx, const char *call, const spop
     return SPOPS_STATUS_OK;
 }
 
+// ---- Grids --------------------------------------------------------------------------------------
+
+// The grid of a window's other side. Windows that lie side by side make voxels of voxels; where they
+// overlap, or leave gaps, there is no saying where a coarse voxel ends.
+static spops_voxel_grid window_grid(spops_coords_kind kind, const spops_coords *in,
+                                    const spops_taps *taps)
+{
+    spops_voxel_grid grid = in->grid;
+    for (int a = 0; a < in->arrays.layout.dims; ++a) {
+        const double stride = (double)taps->stride[a];
+        if (taps->size[a] != taps->stride[a] || taps->padding[a] != 0 || taps->dilation[a] != 1)
+            grid.known = false;
+        grid.size[a] = kind == SPOPS_COORDS_DOWN ? grid.size[a] * stride : grid.size[a] / stride;
+    }
+    return grid;
+}
+
+static spops_voxel_grid union_grid(const spops_coords *a, const spops_coords *b)
+{
+    spops_voxel_grid grid = a->grid;
+    grid.known = a->grid.known && b->grid.known &&
+                 memcmp(a->grid.size, b->grid.size, sizeof grid.size) == 0 &&
+                 memcmp(a->grid.origin, b->grid.origin, sizeof grid.origin) == 0;
+    return grid;
+}
+
 // ---- Create -------------------------------------------------------------------------------------
 
 // From a checked source, in the box of choices or, without one, in `box`.
@@ -183,7 +209,9 @@ static spops_status create_window(spops_context *ctx, const char *call, spops_co
         SPOPS_TRY(kind == SPOPS_COORDS_DOWN
                       ? spops_box_downsampled(ctx, call, &in->arrays.layout, &source.taps, &box)
                       : spops_box_upsampled(ctx, call, &in->arrays.layout, &source.taps, &box));
-    return create(ctx, call, &source, &choices, &box, out);
+    SPOPS_TRY(create(ctx, call, &source, &choices, &box, out));
+    (*out)->grid = window_grid(kind, in, &source.taps);
+    return SPOPS_STATUS_OK;
 }
 
 spops_status spops_coords_create_downsampled(spops_context *ctx, const spops_coords *in,
@@ -220,7 +248,9 @@ spops_status spops_coords_create_union(spops_context *ctx, const spops_coords *a
         box = spops_box_of(&a->arrays.layout);
     else
         box = spops_box_union(&a->arrays.layout, &b->arrays.layout);
-    return create(ctx, call, &source, &choices, &box, out);
+    SPOPS_TRY(create(ctx, call, &source, &choices, &box, out));
+    (*out)->grid = union_grid(a, b);
+    return SPOPS_STATUS_OK;
 }
 
 spops_status spops_coords_create_pruned(spops_context *ctx, const spops_coords *in,
@@ -236,7 +266,9 @@ spops_status spops_coords_create_pruned(spops_context *ctx, const spops_coords *
     SPOPS_TRY(kept_source(ctx, call, in, keep, &source));
     SPOPS_TRY(spops_coords_read_options(ctx, call, source.dims, options, &choices));
     box = spops_box_of(&in->arrays.layout);
-    return create(ctx, call, &source, &choices, &box, out);
+    SPOPS_TRY(create(ctx, call, &source, &choices, &box, out));
+    (*out)->grid = in->grid;
+    return SPOPS_STATUS_OK;
 }
 
 // ---- Set ----------------------------------------------------------------------------------------
@@ -250,7 +282,9 @@ static spops_status set_window(spops_context *ctx, const char *call, spops_coord
     SPOPS_TRY(spops_coords_check(ctx, call, "coords", coords));
     SPOPS_TRY(window_source(ctx, call, kind, in, kernel, &source));
     SPOPS_REQUIRE(ctx, coords != in, "%s: coords is in, expected another set", call);
-    return spops_coords_fill(ctx, call, coords, &source);
+    SPOPS_TRY(spops_coords_fill(ctx, call, coords, &source));
+    coords->grid = window_grid(kind, in, &source.taps);
+    return SPOPS_STATUS_OK;
 }
 
 spops_status spops_coords_set_downsampled(spops_context *ctx, spops_coords *coords,
@@ -275,7 +309,9 @@ spops_status spops_coords_set_union(spops_context *ctx, spops_coords *coords, co
     SPOPS_TRY(union_source(ctx, call, a, b, &source));
     SPOPS_REQUIRE(ctx, coords != a && coords != b, "%s: coords is a or b, expected another set",
                   call);
-    return spops_coords_fill(ctx, call, coords, &source);
+    SPOPS_TRY(spops_coords_fill(ctx, call, coords, &source));
+    coords->grid = union_grid(a, b);
+    return SPOPS_STATUS_OK;
 }
 
 spops_status spops_coords_set_pruned(spops_context *ctx, spops_coords *coords,
@@ -287,5 +323,7 @@ spops_status spops_coords_set_pruned(spops_context *ctx, spops_coords *coords,
     SPOPS_TRY(spops_coords_check(ctx, call, "coords", coords));
     SPOPS_TRY(kept_source(ctx, call, in, keep, &source));
     SPOPS_REQUIRE(ctx, coords != in, "%s: coords is in, expected another set", call);
-    return spops_coords_fill(ctx, call, coords, &source);
+    SPOPS_TRY(spops_coords_fill(ctx, call, coords, &source));
+    coords->grid = in->grid;
+    return SPOPS_STATUS_OK;
 }

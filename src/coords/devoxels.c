@@ -1,4 +1,5 @@
 // From voxels back to points: the relation whose weighted sum interpolates features at points.
+#include <math.h>
 #include <string.h>
 
 #include "coords/coords.h"
@@ -21,12 +22,47 @@ struct spops_devoxels {
     size_t block_bytes;
 };
 
-static spops_status read_options(spops_context *ctx, const char *call, int32_t dims,
+// A grid that is given is the set's, where the set has one.
+static spops_status check_grid(spops_context *ctx, const char *call, const spops_coords *coords,
+                               const double *size_m, const double *origin_m)
+{
+    const spops_voxel_grid *grid = &coords->grid;
+    for (int a = 0; grid->known && a < coords->arrays.layout.dims; ++a) {
+        // Sizes and origins that were computed once more may differ in their last bits.
+        const double tolerance = 1e-9 * grid->size[a];
+        SPOPS_REQUIRE(ctx, fabs(size_m[a] - grid->size[a]) <= tolerance,
+                      "%s: size_m[%d] is %g, and the voxels of coords have %g", call, a, size_m[a],
+                      grid->size[a]);
+        SPOPS_REQUIRE(ctx, fabs(origin_m[a] - grid->origin[a]) <= tolerance,
+                      "%s: origin_m[%d] is %g, and the voxels of coords have %g", call, a,
+                      origin_m[a], grid->origin[a]);
+    }
+    return SPOPS_STATUS_OK;
+}
+
+// The grid of the set where none is given.
+static spops_status take_grid(spops_context *ctx, const char *call, const spops_coords *coords,
+                              spops_devoxels_options *o)
+{
+    const spops_voxel_grid *grid = &coords->grid;
+    const int32_t dims = coords->arrays.layout.dims;
+    bool given = false;
+    for (int a = 0; a < dims; ++a)
+        given = given || o->size_m[a] != 0.0 || o->origin_m[a] != 0.0;
+    if (!given && grid->known) {
+        memcpy(o->size_m, grid->size, sizeof grid->size);
+        memcpy(o->origin_m, grid->origin, sizeof grid->origin);
+    }
+    SPOPS_TRY(spops_check_voxel_size(ctx, call, dims, o->size_m, o->origin_m));
+    return check_grid(ctx, call, coords, o->size_m, o->origin_m);
+}
+
+static spops_status read_options(spops_context *ctx, const char *call, const spops_coords *coords,
                                  const spops_devoxels_options *options, spops_devoxels_options *o)
 {
     memset(o, 0, sizeof *o);
     SPOPS_TRY(spops_read_options(ctx, call, options, o, sizeof *o));
-    SPOPS_TRY(spops_check_voxel_size(ctx, call, dims, o->size_m, o->origin_m));
+    SPOPS_TRY(take_grid(ctx, call, coords, o));
     SPOPS_REQUIRE(ctx,
                   o->interpolation == SPOPS_DEVOXELS_INTERPOLATION_NEAREST ||
                       o->interpolation == SPOPS_DEVOXELS_INTERPOLATION_LINEAR,
@@ -153,7 +189,7 @@ spops_status spops_devoxels_create(spops_context *ctx, const spops_coords *coord
 
     SPOPS_BEGIN_CREATE(ctx, call, out);
     SPOPS_TRY(spops_coords_check(ctx, call, "coords", coords));
-    SPOPS_TRY(read_options(ctx, call, coords->arrays.layout.dims, options, &o));
+    SPOPS_TRY(read_options(ctx, call, coords, options, &o));
     SPOPS_TRY(spops_points_source(ctx, call, coords->arrays.layout.dims, points, batch, o.size_m,
                                   o.origin_m, &source));
     SPOPS_TRY(check_points(ctx, call, &source));
@@ -182,7 +218,7 @@ spops_status spops_devoxels_reserve(spops_context *ctx, const spops_coords *coor
     SPOPS_BEGIN_CREATE(ctx, call, out);
     SPOPS_TRY(spops_coords_check(ctx, call, "coords", coords));
     SPOPS_TRY(spops_check_count(ctx, call, "max_points", max_points));
-    SPOPS_TRY(read_options(ctx, call, coords->arrays.layout.dims, options, &o));
+    SPOPS_TRY(read_options(ctx, call, coords, options, &o));
 
     SPOPS_TRY(alloc_devoxels(ctx, call, coords, max_points, &o, true, &d));
     memset(&nothing, 0, sizeof nothing);
@@ -217,6 +253,7 @@ spops_status spops_devoxels_set(spops_context *ctx, spops_devoxels *devoxels,
                   " rows, expected %" PRId32 " and %" PRId64,
                   call, coords->arrays.layout.dims, coords->arrays.max_rows, devoxels->dims,
                   devoxels->max_rows);
+    SPOPS_TRY(check_grid(ctx, call, coords, devoxels->size, devoxels->origin));
     SPOPS_TRY(spops_check_indices(ctx, call, "num_points", num_points, 1));
     SPOPS_REQUIRE(ctx, points.rows == devoxels->max_points,
                   "%s: points.rows is %" PRId64 ", expected max_points = %" PRId64, call,

@@ -196,6 +196,9 @@ static spops_status alloc_segments(spops_context *ctx, const char *call,
     spops_segments_sizes sizes;
 
     v->max_voxels = v->coords->arrays.max_rows;
+    v->coords->grid.known = true;
+    memcpy(v->coords->grid.size, v->size, sizeof v->size);
+    memcpy(v->coords->grid.origin, v->origin, sizeof v->origin);
     v->refillable = refillable;
     carve(v, &carver);
     SPOPS_TRY(spops_place(ctx, place, carver.used, &v->block));
