@@ -53,16 +53,25 @@ static void create_sets(conv_case *c, const cloud_rows *cloud)
     c->out_coords = c->kind == SPOPS_MAP_SUBMANIFOLD ? NULL : create_set(c->d, &c->out);
 }
 
+// Where the library of products is not installed, gather-matmul-scatter is not tested.
 static void create_conv(conv_case *c, const spops_sparseconv_options *options)
 {
     spops_kernel_map_options o = spops_kernel_map_options_default();
+    spops_status status;
     o.contents = SPOPS_MAP_PAIRS | SPOPS_MAP_ORDER | SPOPS_MAP_REVERSE;
     test_expect_ok(c->d->ctx,
                    spops_kernel_map_create(c->d->ctx, c->kind, &c->kernel, c->in_coords,
                                            c->out_coords, &o, &c->map),
                    "map");
-    test_expect_ok(c->d->ctx, spops_sparseconv_create(c->d->ctx, c->map, options, &c->conv),
-                   "plan");
+    status = spops_sparseconv_create(c->d->ctx, c->map, options, &c->conv);
+    if (status == SPOPS_STATUS_NOT_SUPPORTED &&
+        strstr(spops_last_error(c->d->ctx), "cannot be opened") != NULL) {
+        spops_sparseconv_options other = *options;
+        printf("skipped: %s\n", spops_last_error(c->d->ctx));
+        other.dataflow = SPOPS_DATAFLOW_FETCH_ON_DEMAND;
+        status = spops_sparseconv_create(c->d->ctx, c->map, &other, &c->conv);
+    }
+    test_expect_ok(c->d->ctx, status, "plan");
     c->table = ref_map(c->kind, &c->kernel, &c->in, &c->out);
     c->ref.table = c->table;
     c->ref.num_taps = ref_num_taps(&c->kernel);
