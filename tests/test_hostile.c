@@ -373,6 +373,19 @@ Test(hostile, no_context)
     MADE_NOTHING(spops_kernel_map, spops_kernel_map_load(NULL, NULL, NULL, key, 4, &out));
     MADE_NOTHING(spops_triplets, spops_triplets_create(NULL, NULL, NULL, NULL, NULL, NULL, &out));
     MADE_NOTHING(spops_sparseconv, spops_sparseconv_create(NULL, NULL, NULL, &out));
+    MADE_NOTHING(spops_pointconv, spops_pointconv_create(NULL, NULL, NULL, &out));
+    MADE_NOTHING(spops_pool, spops_pool_create(NULL, NULL, NULL, &out));
+    MADE_NOTHING(spops_pool, spops_pool_create_global(NULL, NULL, 1, NULL, &out));
+    MADE_NOTHING(spops_pyramid, spops_pyramid_create(NULL, NULL, NULL, &out));
+    MADE_NOTHING(spops_pyramid, spops_pyramid_reserve(NULL, NULL, NULL, &out));
+    MADE_NOTHING(spops_neighbors, spops_neighbors_create(NULL, NULL, NULL, NULL, &out));
+    MADE_NOTHING(spops_neighbors, spops_neighbors_reserve(NULL, NULL, 1, NULL, &out));
+    MADE_NOTHING(spops_nearest, spops_nearest_create(NULL, NULL, &out));
+    MADE_NOTHING(spops_triplets, spops_triplets_create_from_offsets(NULL, 1, offsets, NULL, &out));
+    MADE_NOTHING(spops_triplets, spops_triplets_reserve(NULL, NULL, NULL, &out));
+    MADE_NOTHING(spops_voxels, spops_voxels_reserve(NULL, 3, 1, 1, NULL, &out));
+    MADE_NOTHING(spops_devoxels, spops_devoxels_reserve(NULL, NULL, 1, NULL, &out));
+    MADE_NOTHING(spops_coords, spops_coords_create_pruned(NULL, NULL, NULL, NULL, &out));
 }
 
 Test(hostile, properties_of_no_context)

@@ -17,6 +17,8 @@ typedef struct fixture {
     spops_pyramid *pyramid;
     spops_bev_plan *bev;
     spops_triplets *triplets;
+    spops_sparseconv *conv;
+    spops_neighbors *neighbors;
 } fixture;
 
 static const int32_t offsets[] = {0, 2, 2, 5, 6};
@@ -355,12 +357,72 @@ static spops_status fill_bev_info(fixture *f, void *s)
 
 // ---- The rules ----------------------------------------------------------------------------------
 
+static spops_status read_sparseconv(fixture *f, const void *s)
+{
+    spops_sparseconv *made = NULL;
+    const spops_status status =
+        spops_sparseconv_create(f->ctx, f->map, (const spops_sparseconv_options *)s, &made);
+    spops_sparseconv_destroy(made);
+    return status;
+}
+
+static spops_status read_layer(fixture *f, const void *s)
+{
+    float x[ROWS], w[27], out[ROWS];
+    for (int i = 0; i < 27; ++i)
+        w[i] = 1.0f;
+    for (int i = 0; i < ROWS; ++i)
+        x[i] = 1.0f;
+    return spops_sparseconv_execute(
+        f->ctx, f->conv, spops_matrix_dense(x, ROWS, 1, SPOPS_DTYPE_F32),
+        spops_matrix_dense(w, 27, 1, SPOPS_DTYPE_F32), (const spops_sparseconv_layer *)s,
+        spops_matrix_dense(out, ROWS, 1, SPOPS_DTYPE_F32));
+}
+
+static spops_neighbors_options good_neighbors(void)
+{
+    spops_neighbors_options o = spops_neighbors_options_default();
+    o.radius_m = 2.0f;
+    o.contents = SPOPS_NEIGHBORS_BY_TAP;
+    return o;
+}
+static spops_status read_neighbors(fixture *f, const void *s)
+{
+    const spops_point_cloud cloud = {points_matrix(), NULL, 0};
+    spops_neighbors *made = NULL;
+    const spops_status status =
+        spops_neighbors_create(f->ctx, NULL, &cloud, (const spops_neighbors_options *)s, &made);
+    spops_neighbors_destroy(made);
+    return status;
+}
+
+static spops_status read_pointconv(fixture *f, const void *s)
+{
+    spops_pointconv *made = NULL;
+    const spops_status status =
+        spops_pointconv_create(f->ctx, f->neighbors, (const spops_pointconv_options *)s, &made);
+    spops_pointconv_destroy(made);
+    return status;
+}
+
+static spops_status fill_neighbors_view(fixture *f, void *s)
+{
+    return spops_neighbors_get_view(f->ctx, f->neighbors, (spops_neighbors_view *)s);
+}
+static spops_status fill_neighbors_info(fixture *f, void *s)
+{
+    return spops_neighbors_get_info_sync(f->ctx, f->neighbors, (spops_neighbors_info *)s);
+}
+
 static fixture open_fixture(void)
 {
     const spops_context_options options = good_context();
     const spops_voxels_options voxels = good_voxels();
     const spops_bev_ranks ranks = good_ranks();
     const spops_kernel_shape kernel = spops_kernel_shape_cube(3, 3, 1, 1);
+    const spops_neighbors_options near = good_neighbors();
+    spops_kernel_map_options contents = spops_kernel_map_options_default();
+    const spops_point_cloud cloud = {points_matrix(), NULL, 0};
     fixture f;
     memset(&f, 0, sizeof f);
     cr_assert_eq(spops_context_create(&options, &f.ctx), SPOPS_STATUS_OK);
@@ -369,8 +431,9 @@ static fixture open_fixture(void)
                  SPOPS_STATUS_OK);
     cr_assert_eq(spops_voxels_create(f.ctx, points_matrix(), NULL, &voxels, &f.voxels),
                  SPOPS_STATUS_OK);
+    contents.contents = SPOPS_MAP_TABLE | SPOPS_MAP_PAIRS;
     cr_assert_eq(spops_kernel_map_create(f.ctx, SPOPS_MAP_SUBMANIFOLD, &kernel, f.coords, NULL,
-                                         NULL, &f.map),
+                                         &contents, &f.map),
                  SPOPS_STATUS_OK);
     cr_assert_eq(spops_pyramid_create(f.ctx, f.coords, NULL, &f.pyramid), SPOPS_STATUS_OK);
     cr_assert_eq(spops_bev_plan_create_from_ranks(f.ctx, &bev_shape, &ranks, NULL, &f.bev),
@@ -378,11 +441,15 @@ static fixture open_fixture(void)
     cr_assert_eq(
         spops_triplets_create(f.ctx, &triplets_shape, NULL, NULL, matrices, NULL, &f.triplets),
         SPOPS_STATUS_OK);
+    cr_assert_eq(spops_sparseconv_create(f.ctx, f.map, NULL, &f.conv), SPOPS_STATUS_OK);
+    cr_assert_eq(spops_neighbors_create(f.ctx, NULL, &cloud, &near, &f.neighbors), SPOPS_STATUS_OK);
     return f;
 }
 
 static void close_fixture(fixture *f)
 {
+    spops_neighbors_destroy(f->neighbors);
+    spops_sparseconv_destroy(f->conv);
     spops_triplets_destroy(f->triplets);
     spops_bev_plan_destroy(f->bev);
     spops_pyramid_destroy(f->pyramid);
@@ -461,6 +528,10 @@ Test(struct_sizes, read)
     CHECK_READ(spops_bevpool_args, good_pool(), read_pool);
     CHECK_READ(spops_triplets_options, spops_triplets_options_default(), read_triplets);
     CHECK_READ(spops_mvmr_options, spops_mvmr_options_default(), read_mvmr);
+    CHECK_READ(spops_sparseconv_options, spops_sparseconv_options_default(), read_sparseconv);
+    CHECK_READ(spops_sparseconv_layer, spops_sparseconv_layer_default(), read_layer);
+    CHECK_READ(spops_neighbors_options, good_neighbors(), read_neighbors);
+    CHECK_READ(spops_pointconv_options, spops_pointconv_options_default(), read_pointconv);
     CHECK_READ(spops_norm_options, spops_norm_options_default(), read_norm);
     CHECK_READ(spops_reduce_desc, good_desc(), read_desc);
     close_fixture(&f);
@@ -536,6 +607,8 @@ Test(struct_sizes, filled)
     CHECK_FILLED(spops_pyramid_info, fill_pyramid_info);
     CHECK_FILLED(spops_bev_plan_info, fill_bev_info);
     CHECK_FILLED(spops_triplets_info, fill_triplets_info);
+    CHECK_FILLED(spops_neighbors_view, fill_neighbors_view);
+    CHECK_FILLED(spops_neighbors_info, fill_neighbors_info);
     close_fixture(&f);
 }
 
