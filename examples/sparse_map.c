@@ -1,8 +1,5 @@
-/*
- * From a lidar scan to the map of a sparse convolution, on the CPU: points, voxels of 0.2 m with
- * the mean of their points as features, and the pairs of a submanifold 3 x 3 x 3 convolution. The
- * scan is simulated; put your own points into its place.
- */
+/* From a lidar scan (simulated) to the map of a sparse convolution: points, voxels of 0.2 m with the
+ * mean of their points, and the pairs of a submanifold 3 x 3 x 3 convolution. */
 #include <math.h>
 
 #include "try.h"

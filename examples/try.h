@@ -11,6 +11,17 @@
         return 1;                                                                                  \
     }
 
+#ifdef CUDART_VERSION /* the program includes CUDA's runtime */
+#define TRY_CUDA(call)                                                                             \
+    do {                                                                                           \
+        const cudaError_t e = (call);                                                              \
+        if (e != cudaSuccess) {                                                                    \
+            fprintf(stderr, "%s: %s\n", #call, cudaGetErrorString(e));                             \
+            return 1;                                                                              \
+        }                                                                                          \
+    } while (0)
+#endif
+
 /* A context on the CPU; the same calls run on CUDA with SPOPS_BACKEND_CUDA and device memory. */
 static inline spops_status open_cpu(spops_context **ctx)
 {
