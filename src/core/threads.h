@@ -36,14 +36,6 @@ typedef struct spops_team {
 
 spops_team spops_team_for(const spops_context *ctx, int64_t items);
 
-// For loops that still ask OpenMP.
-static inline int spops_threads_for(int num_threads, int64_t items)
-{
-    const int64_t useful = items / SPOPS_MIN_THREAD_ITEMS;
-    if (num_threads < 1 || useful < 1) return 1;
-    return useful < num_threads ? (int)useful : num_threads;
-}
-
 // body(work, begin, end) for the ranges that 0 .. n - 1 is cut into, of `grain` indices each (0: by
 // the size of the team). Returns when all have run. The caller's thread works too, and alone where
 // no other one comes: it never waits for a thread that has not begun.
