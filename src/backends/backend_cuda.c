@@ -86,8 +86,9 @@ static spops_status find_device(spops_context *ctx, int device)
         forget_error(error);
         forget_error(cudaDriverGetVersion(&driver));
         if (driver == 0) {
-            return spops_fail(ctx, SPOPS_STATUS_BACKEND_UNAVAILABLE,
-                              "context_create: no NVIDIA driver that can be loaded was found on this host");
+            return spops_fail(
+                ctx, SPOPS_STATUS_BACKEND_UNAVAILABLE,
+                "context_create: no NVIDIA driver that can be loaded was found on this host");
         }
         return spops_fail(ctx, SPOPS_STATUS_BACKEND_UNAVAILABLE,
                           "context_create: the NVIDIA driver is for CUDA %d.%d, expected at least "
