@@ -377,7 +377,7 @@ ParameterizedTest(struct backend_param *p, voxels, refuse)
         {"origin_m[0] is nan", -1, 0, -1, 0, 1, NAN, 0, 3, 0, 0, 0},
         {"dims is 0", -1, 0, -1, 0, 1, 0, 0, 0, 0, 0, 0},
         {"dims is 5", -1, 0, -1, 0, 1, 0, 0, 5, 0, 0, 0},
-        {"points is 3", -1, 0, -1, 0, 1, 0, 0, 3, 3, 0, 0},
+        {"points is 4", -1, 0, -1, 0, 1, 0, 0, 3, 4, 0, 0},
         {"gradients is 3", -1, 0, -1, 0, 1, 0, 0, 3, 0, 3, 0},
         {"max_cols is -1", -1, 0, -1, 0, 1, 0, 0, 3, 0, 0, -1},
     };

@@ -13,6 +13,7 @@
 #include "spops/quantize.h"
 #include "spops/coords.h"
 #include "spops/points.h"
+#include "spops/point_levels.h"
 #include "spops/voxels.h"
 #include "spops/kernel_map.h"
 #include "spops/pyramid.h"

@@ -18,8 +18,9 @@ typedef struct spops_voxels spops_voxels;
 /** Which of a voxel's points its segment holds. */
 typedef enum spops_voxel_points {
     SPOPS_VOXEL_POINTS_ALL = 0,
-    SPOPS_VOXEL_POINTS_FIRST = 1,  /* the earliest alone */
-    SPOPS_VOXEL_POINTS_NEAREST = 2 /* the one nearest to the voxel's centre; the earliest on ties */
+    SPOPS_VOXEL_POINTS_FIRST = 1,   /* the earliest alone */
+    SPOPS_VOXEL_POINTS_NEAREST = 2, /* the nearest to the voxel's centre; the earliest on ties */
+    SPOPS_VOXEL_POINTS_RANDOM = 3   /* one of them at random, by seed */
 } spops_voxel_points;
 
 /** Choices of spops_voxels_create and spops_voxels_reserve. */
@@ -40,6 +41,8 @@ typedef struct spops_voxels_options {
      */
     int32_t crop;
     double lower_m[SPOPS_MAX_DIMS], upper_m[SPOPS_MAX_DIMS];
+    uint32_t seed;    /* of SPOPS_VOXEL_POINTS_RANDOM */
+    int32_t reserved; /* 0 */
 } spops_voxels_options;
 
 SPOPS_DEFINE_DEFAULT(spops_voxels_options)
@@ -88,7 +91,7 @@ typedef struct spops_voxels_description {
     int32_t dims;
     spops_coords_order order;
     spops_coords_search search; /* as it was chosen, not AUTO */
-    int32_t reserved;
+    uint32_t seed;
     int64_t max_points, max_voxels;
     spops_coords_box box;
     double size_m[SPOPS_MAX_DIMS], origin_m[SPOPS_MAX_DIMS];
@@ -137,7 +140,7 @@ typedef struct spops_voxels_view {
     int64_t max_points, max_voxels;
     const int32_t *point_voxel;  /* [max_points] -1 for a point left out */
     const int32_t *num_points;   /* [max_voxels] points of a voxel */
-    const int32_t *chosen_point; /* [max_voxels] with POINTS_FIRST and POINTS_NEAREST, else NULL */
+    const int32_t *chosen_point; /* [max_voxels] NULL with POINTS_ALL */
 } spops_voxels_view;
 
 SPOPS_DEFINE_DEFAULT(spops_voxels_view)

@@ -17,6 +17,7 @@ constexpr int threads = 256;
 struct voxel_params {
     spops_coords_source source;
     spops_voxel_points points;
+    uint32_t seed;
     int64_t max_rows;
     const int32_t *num_rows;
     const int32_t *rows, *row_item, *item_row;
@@ -46,6 +47,9 @@ __global__ void __launch_bounds__(threads) start_voxels(const __grid_constant__ 
 // (not negative: ordered as they are), then the point's number.
 __device__ unsigned long long point_rank(const voxel_params &p, int64_t i, int32_t r)
 {
+    if (p.points == SPOPS_VOXEL_POINTS_RANDOM)
+        return (unsigned long long)spops_voxel_hash(p.seed, (uint32_t)i) << 32 |
+               (unsigned long long)i;
     const int32_t *row = p.rows + (int64_t)r * p.columns;
     double sum = 0.0;
     for (int a = 0; a < p.source.dims; ++a) {
@@ -65,12 +69,12 @@ __global__ void __launch_bounds__(threads) count_points(const __grid_constant__ 
     const int32_t r = p.item_row[i];
     if (r >= 0) {
         atomicAdd(p.num_points + r, 1);
-        if (p.points == SPOPS_VOXEL_POINTS_NEAREST) atomicMin(p.nearest + r, point_rank(p, i, r));
+        if (p.points >= SPOPS_VOXEL_POINTS_NEAREST) atomicMin(p.nearest + r, point_rank(p, i, r));
     }
     if (p.points == SPOPS_VOXEL_POINTS_FIRST) p.keys[i] = r >= 0 && p.row_item[r] == i ? r : -1;
 }
 
-// NEAREST: the points that won, now that all have been looked at.
+// NEAREST and RANDOM: the points that won, now that all have been looked at.
 __global__ void __launch_bounds__(threads) choose_points(const __grid_constant__ voxel_params p)
 {
     spops::grid_dependency_wait();
@@ -171,6 +175,7 @@ extern "C" spops_status spops_cuda_voxel_points(spops_context *ctx,
     p.source = *args->source;
     if (p.source.points.rows <= 1) p.source.points.row_stride = 0;
     p.points = args->points;
+    p.seed = args->seed;
     p.max_rows = coords->max_rows;
     p.num_rows = &coords->state->num_rows;
     p.rows = coords->rows;
@@ -186,7 +191,7 @@ extern "C" spops_status spops_cuda_voxel_points(spops_context *ctx,
                                          blocks_for(p.max_rows, threads), threads, p));
     SPOPS_TRY(
         launch<WAITS_FOR_PREVIOUS>(ctx, "voxels: count_points", count_points, blocks, threads, p));
-    if (p.points != SPOPS_VOXEL_POINTS_NEAREST) return SPOPS_STATUS_OK;
+    if (p.points < SPOPS_VOXEL_POINTS_NEAREST) return SPOPS_STATUS_OK;
     return launch<WAITS_FOR_PREVIOUS>(ctx, "voxels: choose_points", choose_points, blocks, threads,
                                       p);
 }

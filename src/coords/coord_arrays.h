@@ -119,8 +119,9 @@ typedef struct spops_voxel_points_args {
     const spops_coords_source *source; // POINTS
     const spops_coords_arrays *coords; // filled from it
     spops_voxel_points points;
+    uint32_t seed;       // RANDOM
     int32_t *num_points; // [max_rows] points of a voxel; rows not in use get 0
-    int32_t *chosen;     // [max_rows] FIRST, NEAREST: a voxel's point, -1 for rows not in use
+    int32_t *chosen;     // [max_rows] not ALL: a voxel's point, -1 for rows not in use
     int32_t *keys;       // [max_items] segment of a point: its voxel if it counts, else -1.
                          // NULL with ALL, where item_row serves
     void *workspace;     // [max_rows] of 8 bytes

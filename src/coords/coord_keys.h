@@ -136,6 +136,15 @@ SPOPS_HD double spops_voxel_distance2(double u, int32_t coordinate, double size)
     return SPOPS_MUL_F64(from_centre, from_centre);
 }
 
+/* What RANDOM draws for point i. */
+SPOPS_HD uint32_t spops_voxel_hash(uint32_t seed, uint32_t i)
+{
+    uint32_t h = i * 0x9e3779b9u ^ (seed + 0x7f4a7c15u) * 0x85ebca6bu;
+    h = (h ^ h >> 16) * 0x21f0aaadu;
+    h = (h ^ h >> 15) * 0x735a2d97u;
+    return h ^ h >> 15;
+}
+
 /* What a kernel does along its axes, checked; axes behind dims have size 1 and stride 1. */
 typedef struct spops_taps {
     int32_t dims;

@@ -2,6 +2,8 @@
 #ifndef SPOPS_COORDS_NEIGHBORS_H
 #define SPOPS_COORDS_NEIGHBORS_H
 
+#include <math.h>
+
 #include "coords/point_rules.h"
 #include "core/backend.h"
 
@@ -98,6 +100,46 @@ typedef struct spops_nearest_args {
     int32_t *rows;
     float *distances2; // or NULL
 } spops_nearest_args;
+
+typedef struct spops_cloud_samples_args {
+    const spops_point_cloud *cloud; // with offsets
+    int32_t *samples;               // [rows]
+} spops_cloud_samples_args;
+
+typedef struct spops_cloud_offsets_args {
+    const int32_t *rows; // [num_rows][columns], the sample first
+    int64_t num_rows, num_samples;
+    int32_t columns;
+    int32_t *offsets; // [num_samples + 1]
+} spops_cloud_offsets_args;
+
+// weights[n] = (1 / d[n]) / sum of the point's 1 / d, with d2 taken for at least 1e-20 m^2; 0 where
+// there is no point.
+typedef struct spops_inverse_distances_args {
+    int64_t num_points;
+    int32_t count;           // of a point
+    const int32_t *rows;     // [num_points][count], -1: none
+    const float *distances2; // [num_points][count]
+    float *weights;          // [num_points][count]
+    int32_t *points;         // [num_points][count], the point; for lists
+} spops_inverse_distances_args;
+
+// Those of point i. In f64, rounded once, so that backends agree.
+SPOPS_HD void spops_inverse_distances(const spops_inverse_distances_args *args, int64_t i)
+{
+    const int64_t begin = i * args->count, end = begin + args->count;
+    double sum = 0.0;
+    for (int64_t n = begin; n < end; ++n) {
+        const double d2 = args->distances2[n];
+        if (args->rows[n] >= 0) sum = SPOPS_ADD_F64(sum, 1.0 / sqrt(d2 > 1e-20 ? d2 : 1e-20));
+        args->points[n] = (int32_t)i;
+    }
+    for (int64_t n = begin; n < end; ++n) {
+        const double d2 = args->distances2[n];
+        args->weights[n] =
+            args->rows[n] >= 0 ? (float)(1.0 / sqrt(d2 > 1e-20 ? d2 : 1e-20) / sum) : 0.0f;
+    }
+}
 
 struct spops_nearest {
     spops_context *ctx; // made it, frees it

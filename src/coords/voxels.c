@@ -12,6 +12,7 @@ struct spops_voxels {
     bool placed; // in the caller's memory
     int64_t max_points, max_voxels;
     spops_voxel_points points;
+    uint32_t seed; // RANDOM
     double size[SPOPS_MAX_DIMS], origin[SPOPS_MAX_DIMS];
     spops_coords *coords;
     spops_segments *segments;
@@ -106,9 +107,9 @@ static spops_status read_options(spops_context *ctx, const char *call, int32_t d
     SPOPS_TRY(spops_read_options(ctx, call, options, o, sizeof *o));
     SPOPS_TRY(spops_check_voxel_size(ctx, call, dims, o->size_m, o->origin_m));
     SPOPS_REQUIRE(ctx,
-                  o->points >= SPOPS_VOXEL_POINTS_ALL && o->points <= SPOPS_VOXEL_POINTS_NEAREST,
+                  o->points >= SPOPS_VOXEL_POINTS_ALL && o->points <= SPOPS_VOXEL_POINTS_RANDOM,
                   "%s: points is %d, expected %d to %d", call, (int)o->points,
-                  (int)SPOPS_VOXEL_POINTS_ALL, (int)SPOPS_VOXEL_POINTS_NEAREST);
+                  (int)SPOPS_VOXEL_POINTS_ALL, (int)SPOPS_VOXEL_POINTS_RANDOM);
     SPOPS_TRY(spops_check_gradients(ctx, call, o->gradients));
     SPOPS_TRY(spops_check_max_cols(ctx, call, &o->max_cols));
     SPOPS_TRY(spops_coords_read_options(ctx, call, dims, o->coords, choices));
@@ -181,6 +182,7 @@ static spops_status alloc_voxels(spops_context *ctx, const char *call,
     v->ctx = ctx;
     v->max_points = max_points;
     v->points = o->points;
+    v->seed = o->seed;
     memcpy(v->size, o->size_m, sizeof v->size);
     memcpy(v->origin, o->origin_m, sizeof v->origin);
     *out = v;
@@ -229,6 +231,7 @@ static spops_status enqueue_segments(spops_context *ctx, const spops_coords_sour
     args.source = source;
     args.coords = &v->coords->arrays;
     args.points = v->points;
+    args.seed = v->seed;
     args.num_points = v->num_points;
     args.point_offsets = v->point_offsets;
     args.chosen = v->chosen;
@@ -403,6 +406,7 @@ spops_status spops_voxels_get_description(spops_context *ctx, const spops_voxels
     memcpy(found.origin_m, voxels->origin, sizeof found.origin_m);
     found.max_cols = segments->max_cols;
     found.points = voxels->points;
+    found.seed = voxels->seed;
     found.gradients = segments->gradients;
     return spops_write_struct(ctx, call, "description", description, &found, sizeof found);
 }
@@ -430,6 +434,7 @@ spops_status spops_voxels_attach(spops_context *ctx, const spops_voxels_descript
     memcpy(given.origin_m, d.origin_m, sizeof given.origin_m);
     given.max_cols = d.max_cols;
     given.points = d.points;
+    given.seed = d.seed;
     given.gradients = d.gradients;
     SPOPS_TRY(read_options(ctx, call, d.dims, &given, &o, &choices));
     SPOPS_TRY(spops_coords_read_description(ctx, call, &c, &choices));

@@ -27,6 +27,8 @@ static uint64_t rank_of(const spops_voxel_points_args *args, int64_t i, int32_t 
     const float *p = spops_point_of(source, i, wide);
     double distance2 = 0.0;
     if (args->points == SPOPS_VOXEL_POINTS_FIRST) return (uint64_t)i;
+    if (args->points == SPOPS_VOXEL_POINTS_RANDOM)
+        return (uint64_t)spops_voxel_hash(args->seed, (uint32_t)i) << 32 | (uint64_t)i;
     for (int a = 0; a < source->dims; ++a) {
         const double u = spops_voxel_position(p[a], source->origin[a], source->size[a], 0.0);
         distance2 = SPOPS_ADD_F64(distance2, spops_voxel_distance2(u, row[a + 1], source->size[a]));

@@ -1,0 +1,67 @@
+// Samples, offsets and weights of clouds on the GPU.
+#include "coords/neighbors.h"
+#include "kernels/core/launch.cuh"
+
+namespace
+{
+
+using namespace spops;
+
+constexpr int threads = 256;
+
+__global__ void __launch_bounds__(threads)
+    put_samples(const __grid_constant__ spops_cloud_samples_args p, const int *offsets,
+                int num_samples, int64_t num_rows)
+{
+    const int64_t i = (int64_t)blockIdx.x * threads + threadIdx.x;
+    if (i < num_rows) p.samples[i] = spops_sample_of(offsets, num_samples, i);
+}
+
+// offsets[b]: rows of samples before b.
+__global__ void __launch_bounds__(threads)
+    put_offsets(const __grid_constant__ spops_cloud_offsets_args p)
+{
+    const int64_t b = (int64_t)blockIdx.x * threads + threadIdx.x;
+    if (b > p.num_samples) return;
+    int64_t low = 0, high = p.num_rows;
+    while (low < high) {
+        const int64_t middle = low + (high - low) / 2;
+        if (p.rows[middle * p.columns] < b)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    p.offsets[b] = (int)low;
+}
+
+__global__ void __launch_bounds__(threads)
+    put_weights(const __grid_constant__ spops_inverse_distances_args p)
+{
+    const int64_t i = (int64_t)blockIdx.x * threads + threadIdx.x;
+    if (i < p.num_points) spops_inverse_distances(&p, i);
+}
+
+} // namespace
+
+extern "C" spops_status spops_cuda_cloud_samples(spops_context *ctx,
+                                                 const spops_cloud_samples_args *args)
+{
+    const spops_point_cloud *cloud = args->cloud;
+    return launch(ctx, "point_level: samples", put_samples, blocks_for(cloud->points.rows, threads),
+                  (unsigned)threads, *args, cloud->offsets, (int)cloud->num_samples,
+                  cloud->points.rows);
+}
+
+extern "C" spops_status spops_cuda_cloud_offsets(spops_context *ctx,
+                                                 const spops_cloud_offsets_args *args)
+{
+    return launch(ctx, "point_level: offsets", put_offsets,
+                  blocks_for(args->num_samples + 1, threads), (unsigned)threads, *args);
+}
+
+extern "C" spops_status spops_cuda_inverse_distances(spops_context *ctx,
+                                                     const spops_inverse_distances_args *args)
+{
+    return launch(ctx, "interpolation: weights", put_weights, blocks_for(args->num_points, threads),
+                  (unsigned)threads, *args);
+}
