@@ -22,6 +22,7 @@ typedef struct setting {
     spops_coords *in, *fewer;
     spops_kernel_shape window, cube;
     spops_kernel_map *map;
+    spops_neighbors *neighbors;
     unsigned char *saved;
     size_t saved_bytes;
 } setting;
@@ -253,6 +254,91 @@ static void destroy_pool(void *made)
     spops_pool_destroy((spops_pool *)made);
 }
 
+static spops_point_cloud cloud_of(const setting *s)
+{
+    const spops_point_cloud cloud = {spops_matrix_dense(s->points, s->num_rows, 3, SPOPS_DTYPE_F32),
+                                     NULL, 0};
+    return cloud;
+}
+
+static spops_neighbors_options search_options(void)
+{
+    spops_neighbors_options o = spops_neighbors_options_default();
+    o.radius_m = 0.5f;
+    o.taps = 3;
+    o.tap_size_m = 0.3f;
+    o.contents = SPOPS_NEIGHBORS_BY_TAP | SPOPS_NEIGHBORS_REVERSE;
+    return o;
+}
+
+static spops_status create_neighbors(setting *s, spops_context *ctx, void **made)
+{
+    const spops_point_cloud cloud = cloud_of(s);
+    const spops_neighbors_options o = search_options();
+    return spops_neighbors_create(ctx, &cloud, &cloud, &o, (spops_neighbors **)made);
+}
+
+static spops_status reserve_neighbors(setting *s, spops_context *ctx, void **made)
+{
+    const spops_neighbors_shape shape = {0, s->num_rows, 1, 1000};
+    const spops_neighbors_options o = search_options();
+    return spops_neighbors_reserve(ctx, &shape, 1, &o, (spops_neighbors **)made);
+}
+
+static void destroy_neighbors(void *made)
+{
+    spops_neighbors_destroy((spops_neighbors *)made);
+}
+
+static spops_status create_nearest(setting *s, spops_context *ctx, void **made)
+{
+    const spops_point_cloud cloud = cloud_of(s);
+    return spops_nearest_create(ctx, &cloud, (spops_nearest **)made);
+}
+
+static void destroy_nearest(void *made)
+{
+    spops_nearest_destroy((spops_nearest *)made);
+}
+
+static spops_status create_interpolation(setting *s, spops_context *ctx, void **made)
+{
+    const spops_point_cloud cloud = cloud_of(s);
+    return spops_interpolation_create(ctx, &cloud, &cloud, NULL, (spops_interpolation **)made);
+}
+
+static void destroy_interpolation(void *made)
+{
+    spops_interpolation_destroy((spops_interpolation *)made);
+}
+
+static spops_status create_point_pyramid(setting *s, spops_context *ctx, void **made)
+{
+    const spops_point_cloud cloud = cloud_of(s);
+    spops_point_pyramid_options o = spops_point_pyramid_options_default();
+    o.num_levels = 2;
+    o.tap_size_m = 0.3f;
+    return spops_point_pyramid_create(ctx, &cloud, &o, (spops_point_pyramid **)made);
+}
+
+static void destroy_point_pyramid(void *made)
+{
+    spops_point_pyramid_destroy((spops_point_pyramid *)made);
+}
+
+static spops_status create_pointconv(setting *s, spops_context *ctx, void **made)
+{
+    spops_pointconv_options o = spops_pointconv_options_default();
+    o.backward = 1;
+    o.max_in_channels = o.max_out_channels = 8;
+    return spops_pointconv_create(ctx, s->neighbors, &o, (spops_pointconv **)made);
+}
+
+static void destroy_pointconv(void *made)
+{
+    spops_pointconv_destroy((spops_pointconv *)made);
+}
+
 static const allocating_call calls[] = {
     {"coords_create", create, destroy_coords},
     {"coords_reserve", reserve, destroy_coords},
@@ -276,6 +362,12 @@ static const allocating_call calls[] = {
     {"pool_create_global", create_global_pool, destroy_pool},
     {"pyramid_create", create_pyramid, destroy_pyramid},
     {"pyramid_reserve", reserve_pyramid, destroy_pyramid},
+    {"neighbors_create", create_neighbors, destroy_neighbors},
+    {"neighbors_reserve", reserve_neighbors, destroy_neighbors},
+    {"nearest_create", create_nearest, destroy_nearest},
+    {"interpolation_create", create_interpolation, destroy_interpolation},
+    {"point_pyramid_create", create_point_pyramid, destroy_point_pyramid},
+    {"pointconv_create", create_pointconv, destroy_pointconv},
 };
 
 static void make_setting(setting *s)
@@ -303,6 +395,7 @@ static void make_setting(setting *s)
     test_expect_ok(d->ctx, spops_coords_create(d->ctx, 3, n, s->rows, NULL, &s->in), "in");
     test_expect_ok(d->ctx, create_down(s, d->ctx, (void **)&s->fewer), "fewer");
     test_expect_ok(d->ctx, create_map(s, d->ctx, (void **)&s->map), "map");
+    test_expect_ok(d->ctx, create_neighbors(s, d->ctx, (void **)&s->neighbors), "neighbours");
     test_expect_ok(d->ctx,
                    spops_kernel_map_save(d->ctx, s->map, s->in, s->fewer, NULL, 0, &s->saved_bytes),
                    "size");
@@ -315,6 +408,7 @@ static void make_setting(setting *s)
 
 static void free_setting(setting *s)
 {
+    spops_neighbors_destroy(s->neighbors);
     spops_kernel_map_destroy(s->map);
     spops_coords_destroy(s->in), spops_coords_destroy(s->fewer);
     test_free(&s->d, s->rows), test_free(&s->d, s->points), test_free(&s->d, s->keep);

@@ -33,12 +33,12 @@ typedef struct geometry {
 static const geometry geometries[] = {
     {"nothing", NONE, 0, 0, 0, 3, 0.2f, 0.1f},
     {"one point", UNIFORM, 1, 0, 0, 3, 0.2f, 0.1f},
-    {"uniform", UNIFORM, 500, 0, 0, 3, 0.14f, 0.08f},
+    {"uniform", UNIFORM, 300, 0, 0, 3, 0.14f, 0.08f},
     {"lattice", LATTICE, 300, 0, 2, 3, 0.3f, 0.25f},
-    {"cluster", CLUSTER, 130, 0, 0, 3, 0.3f, 0.004f},
-    {"strided", UNIFORM, 420, 150, 3, 3, 0.2f, 0.1f},
-    {"even taps", UNIFORM, 300, 0, 0, 2, 0.15f, 0.1f},
-    {"five taps", UNIFORM, 300, 260, 0, 5, 0.2f, 0.05f},
+    {"cluster", CLUSTER, 80, 0, 0, 3, 0.3f, 0.004f},
+    {"strided", UNIFORM, 260, 100, 3, 3, 0.2f, 0.1f},
+    {"even taps", UNIFORM, 200, 0, 0, 2, 0.18f, 0.1f},
+    {"five taps", UNIFORM, 150, 120, 0, 5, 0.25f, 0.05f},
     {"no neighbours", UNIFORM, 40, 300, 0, 3, 1e-6f, 1.0f},
 };
 enum { NUM_GEOMETRIES = (int)(sizeof geometries / sizeof geometries[0]) };
@@ -224,8 +224,8 @@ typedef struct channels {
     int64_t in, out, groups;
 } channels;
 static const channels all_channels[] = {{1, 1, 1},    {3, 5, 1},    {64, 32, 1}, {8, 12, 4},
-                                        {7, 7, 7},    {32, 32, 32}, {33, 31, 1}, {24, 200, 1},
-                                        {64, 128, 1}, {136, 72, 1}, {16, 16, 1}, {20, 20, 5}};
+                                        {7, 7, 7},    {32, 32, 32}, {33, 31, 1}, {24, 72, 1},
+                                        {64, 128, 1}, {40, 72, 1},  {16, 16, 1}, {20, 20, 5}};
 static const channels gemm_channels[] = {{64, 128, 1}, {64, 64, 1},  {8, 8, 1},    {136, 72, 1},
                                          {24, 200, 1}, {32, 264, 1}, {128, 64, 1}, {256, 16, 1}};
 
@@ -339,6 +339,9 @@ ParameterizedTest(struct case_param *p, pointconv, agrees, .timeout = 900)
         options.dataflow = SPOPS_DATAFLOW_IMPLICIT_GEMM;
         if (dtype != SPOPS_DTYPE_F32 && has_gemm(&c)) {
             check_plan(&c, g, &options, dtype, true, stream += 100);
+            options.variant = 2;
+            check_plan(&c, g, &options, dtype, true, stream += 100);
+            options.variant = 0;
             options.sums = SPOPS_POINTCONV_SUMS_NONE;
             check_plan(&c, g, &options, dtype, true, stream += 100);
         }
@@ -667,6 +670,12 @@ ParameterizedTest(struct backend_param *p, pointconv, refuses, .timeout = 900)
             "SPOPS_POINTCONV_SUMS_FIRST");
     options.sums = SPOPS_POINTCONV_SUMS_AUTO;
     options.dataflow = SPOPS_DATAFLOW_IMPLICIT_GEMM;
+    if (d.backend == SPOPS_BACKEND_CUDA && has_gemm(&c)) {
+        options.variant = 3;
+        REFUSED(spops_pointconv_create(d.ctx, c.neighbors, &options, &conv), invalid,
+                "variant is 3");
+    }
+    options.variant = 0;
     if (d.backend == SPOPS_BACKEND_CPU)
         REFUSED(spops_pointconv_create(d.ctx, c.neighbors, &options, &conv),
                 SPOPS_STATUS_NOT_SUPPORTED, "the cpu backend has no implicit_gemm");

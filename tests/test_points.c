@@ -595,7 +595,7 @@ ParameterizedTestParameters(points, refuse_too_many_pairs)
 }
 ParameterizedTest(struct backend_param *p, points, refuse_too_many_pairs)
 {
-    const cloud_case c = {"", ONE_CELL, 46400, 0, 1.0f, SPOPS_METRIC_CHEBYSHEV, 1, 0.0f};
+    const cloud_case c = {"", ONE_CELL, 46400, 0, 1.0f, SPOPS_METRIC_BALL, 1, 0.0f};
     const spops_neighbors_options o = options_of(&c, 0);
     spops_neighbors *found = NULL;
     test_device d;

@@ -41,6 +41,7 @@ typedef struct spops_pointconv_options {
     int64_t max_in_channels;  /* of the widest layer that the plan will meet; 0: 256 */
     int64_t max_out_channels; /* likewise */
     spops_pointconv_sums sums;
+    int32_t variant; /* kernel of IMPLICIT_GEMM: 0: by measurement; 1 or 2: that one (same bits) */
 } spops_pointconv_options;
 
 SPOPS_DEFINE_DEFAULT(spops_pointconv_options)
@@ -138,6 +139,9 @@ SPOPS_API spops_dataflow spops_pointconv_dataflow(const spops_pointconv *conv,
 
 /** Whether IMPLICIT_GEMM adds the rows of a tap first; NONE where the plan has no such dataflow. */
 SPOPS_API spops_pointconv_sums spops_pointconv_get_sums(const spops_pointconv *conv);
+
+/** The kernel of IMPLICIT_GEMM that the plan takes; 0 where it has no such dataflow. */
+SPOPS_API int32_t spops_pointconv_get_variant(const spops_pointconv *conv);
 
 /** Scratch that every call with this plan fits in, up to its channel counts. */
 SPOPS_API size_t spops_pointconv_scratch_bytes(const spops_pointconv *conv);

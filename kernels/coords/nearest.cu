@@ -137,7 +137,7 @@ extern "C" spops_status spops_cuda_nearest_build(spops_context *ctx,
     SPOPS_TRY(spops_cuda_status(ctx, what,
                                 device_sort(w.temp, bytes, (const uint64_t *)w.keys[0],
                                             (uint64_t *)w.keys[1], w.values[0], w.values[1], n,
-                                            3 * bits.axis + bits.sample + 1, stream_of(ctx))));
+                                            3 * bits.axis + bits.sample, stream_of(ctx))));
     SPOPS_TRY(launch(ctx, what, place_points, blocks_for(n, threads), (unsigned)threads, place));
     for (int level = 0; level < a->num_levels; ++level)
         SPOPS_TRY(launch(ctx, what, make_boxes,

@@ -407,7 +407,7 @@ spops_status sort_cells(spops_context *ctx, const char *what, const spops_neighb
         spops_cuda_status(ctx, what,
                           device_sort(w.temp, bytes, (const uint64_t *)cells.keys[0],
                                       (uint64_t *)cells.keys[1], cells.values[0], cells.values[1],
-                                      n, 3 * bits.axis + bits.sample + 1, stream_of(ctx))));
+                                      n, 3 * bits.axis + bits.sample, stream_of(ctx))));
     SPOPS_TRY(launch(ctx, what, place_points, blocks, (unsigned)threads, place));
     bytes = w.temp_bytes;
     SPOPS_TRY(spops_cuda_status(

@@ -6,6 +6,7 @@
 #include "kernels/core/launch.cuh"
 #include "kernels/launchers.h"
 #include "kernels/pointconv/point_gemm_launch.cuh"
+#include "kernels/pointconv/point_gemm_tuning.h"
 
 namespace
 {
@@ -23,11 +24,12 @@ bool is_aligned(const void *data, int64_t stride)
 
 } // namespace
 
-extern "C" bool spops_cuda_point_gemm_runs(const spops_context *ctx,
-                                           const spops_point_gemm_args *args)
+extern "C" int32_t spops_cuda_point_gemm_choose(const spops_context *ctx,
+                                                const spops_point_gemm_args *args)
 {
-    (void)args;
-    return have_sm90a && ctx->info.compute_capability == 90;
+    const int32_t variant = args->variant == 0 ? SPOPS_POINT_GEMM_DEFAULT_VARIANT : args->variant;
+    if (!have_sm90a || ctx->info.compute_capability != 90) return 0;
+    return variant > 0 && variant <= SPOPS_POINT_GEMM_NUM_VARIANTS ? variant : 0;
 }
 
 extern "C" bool spops_cuda_point_gemm_fits(const spops_context *ctx,

@@ -43,8 +43,13 @@ struct point_gemm_params {
     epilogue_params epilogue;
 };
 
-template <int COLS_, int GATHER_WARPS_, int STAGES_> struct point_gemm_policy {
+// BATCH sums of a lane are on their way together. AHEAD: a gather warp asks for what its next stage
+// needs before it has filled this one.
+template <int COLS_, int GATHER_WARPS_, int STAGES_, int BATCH_, bool AHEAD_>
+struct point_gemm_policy {
     static constexpr int COLS = COLS_, GATHER_WARPS = GATHER_WARPS_, STAGES = STAGES_;
+    static constexpr int BATCH = BATCH_;
+    static constexpr bool AHEAD = AHEAD_;
     static constexpr int GROUPS = SPOPS_POINT_GROUPS;
     static constexpr int rows = SPOPS_POINT_TILE_ROWS;
     static constexpr int turns = GATHER_WARPS / GROUPS; // warps of a group
@@ -103,53 +108,98 @@ __device__ __forceinline__ uint32_t line_of(int row, int piece)
     return row * 128 + (piece ^ (row % 8 << 4));
 }
 
-// The sums of one group at one record: 8 lanes to a sum, 16 bytes each, at byte `byte` of the rows.
-template <class T>
-__device__ __forceinline__ void gather_sums(const point_gemm_params &p, uint32_t to, int first,
-                                            int num, int byte, int lane)
+// Entries of up to 4 * BATCH sums of a group, 4 apart; those that are not there have no members.
+template <int BATCH>
+__device__ __forceinline__ void load_sums(const point_gemm_params &p, int4 (&sum)[BATCH], int first,
+                                          int num, int lane)
 {
-    constexpr int batch = 4; // sums of a lane whose rows are on their way together
-    const int quarter = lane / 8, piece = lane % 8 * 16;
-    const bool inside = byte < p.row_bytes;
-    const unsigned char *const x = p.x + byte;
-    for (int begin = 0; begin < num; begin += 4 * batch) {
-        int4 sum[batch];
-        uint4 row[batch][3];
 #pragma unroll
-        for (int u = 0; u < batch; ++u) {
-            const int i = begin + 4 * u + quarter;
-            sum[u] = i < num && inside ? __ldg(p.sums + first + i) : make_int4(0, 0, 0, 0);
-        }
+    for (int u = 0; u < BATCH; ++u)
+        sum[u] = 4 * u + lane / 8 < num ? __ldg(p.sums + first + 4 * u + lane / 8)
+                                        : make_int4(0, 0, 0, 0);
+}
+
+// Bring these sums into a group's part of a stage: 8 lanes to a sum, 16 bytes each, from `x` on in
+// each row.
+template <class T, int BATCH>
+__device__ __forceinline__ void gather_sums(const point_gemm_params &p, uint32_t to,
+                                            const int4 (&sum)[BATCH], const unsigned char *x,
+                                            int piece)
+{
+    uint4 row[BATCH][3];
 #pragma unroll
-        for (int u = 0; u < batch; ++u) {
-            const int count = sum[u].x >> 8;
-            const int from[3] = {sum[u].y, sum[u].z, sum[u].w};
+    for (int u = 0; u < BATCH; ++u) {
+        const int count = sum[u].x >> 8;
+        const int from[3] = {sum[u].y, sum[u].z, sum[u].w};
 #pragma unroll
-            for (int m = 0; m < 3; ++m) {
-                row[u][m] = make_uint4(0, 0, 0, 0);
-                if (count >= 2 && (m < 2 || count == 3))
-                    row[u][m] = __ldg(reinterpret_cast<const uint4 *>(
-                        x + (uint64_t)(uint32_t)from[m] * p.row_stride));
-            }
-        }
-#pragma unroll
-        for (int u = 0; u < batch; ++u) {
-            const int count = sum[u].x >> 8;
-            if (begin + 4 * u + quarter >= num) continue;
-            float value[8] = {};
-            add_numbers<T>(value, row[u][0]);
-            add_numbers<T>(value, row[u][1]);
-            if (count == 3) add_numbers<T>(value, row[u][2]);
-            for (int m = 2; count > 3 && m < count; ++m) {
-                const int from = __ldg(p.members + sum[u].w + m);
-                add_numbers<T>(value, __ldg(reinterpret_cast<const uint4 *>(
-                                          x + (uint64_t)(uint32_t)from * p.row_stride)));
-            }
-            const int place = sum[u].x & 255;
-            store_shared_16(to + line_of(place, piece), rounded_numbers<T>(value));
+        for (int m = 0; m < 3; ++m) {
+            row[u][m] = make_uint4(0, 0, 0, 0);
+            if (count >= 2 && (m < 2 || count == 3))
+                row[u][m] = __ldg(reinterpret_cast<const uint4 *>(x + (uint64_t)(uint32_t)from[m] *
+                                                                          p.row_stride));
         }
     }
+#pragma unroll
+    for (int u = 0; u < BATCH; ++u) {
+        const int count = sum[u].x >> 8;
+        if (count == 0) continue;
+        float value[8] = {};
+        add_numbers<T>(value, row[u][0]);
+        add_numbers<T>(value, row[u][1]);
+        if (count == 3) add_numbers<T>(value, row[u][2]);
+        for (int m = 2; count > 3 && m < count; ++m) {
+            const int from = __ldg(p.members + sum[u].w + m);
+            add_numbers<T>(value, __ldg(reinterpret_cast<const uint4 *>(
+                                      x + (uint64_t)(uint32_t)from * p.row_stride)));
+        }
+        store_shared_16(to + line_of(sum[u].x & 255, piece), rounded_numbers<T>(value));
+    }
 }
+
+// What a gather warp brings into one stage.
+struct point_unit {
+    int4 head, rows[4]; // 16 rows that follow each other in the tile
+    int k, col_tile;
+    bool there;
+};
+
+// The units of a warp, one after the other.
+template <class P> struct point_units {
+    const point_gemm_params &p;
+    const int group, quarter, num_tiles;
+    int number, step; // of the block's tiles; of the tile's stages
+    int4 tile;
+
+    __device__ point_units(const point_gemm_params &params, int warp, int lane)
+        : p(params), group(warp % P::GROUPS), quarter(lane / 8), num_tiles(p.totals->num_tiles),
+          number(blockIdx.x), step(warp / P::GROUPS), tile(point_tile(p, num_tiles, number))
+    {
+    }
+
+    __device__ point_unit next()
+    {
+        point_unit unit = {};
+        while (tile.y > 0 && step >= tile.y * p.row_stages) {
+            step -= tile.y * p.row_stages;
+            number += gridDim.x;
+            tile = point_tile(p, num_tiles, number);
+        }
+        unit.there = tile.y > 0;
+        if (!unit.there) return unit;
+        const int *record =
+            p.records + (int64_t)(tile.x + step / p.row_stages) * SPOPS_POINT_RECORD_INTS;
+        const int4 *my_rows = reinterpret_cast<const int4 *>(
+            record + SPOPS_POINT_RECORD_HEAD + group * SPOPS_POINT_GROUP_ROWS + quarter * 16);
+        unit.head = __ldg(reinterpret_cast<const int4 *>(record));
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+            unit.rows[i] = __ldg(my_rows + i);
+        unit.k = step % p.row_stages;
+        unit.col_tile = tile.w;
+        step += P::turns;
+        return unit;
+    }
+};
 
 // One gather warp.
 template <class P, class T, operand B>
@@ -158,30 +208,19 @@ __device__ void point_gather(const point_gemm_params &p, const point_gemm_block<
 {
     const int group = warp % P::GROUPS;
     const int piece = lane % 8 * 16, quarter = lane / 8;
-    const int num_tiles = p.totals->num_tiles;
-    int number = blockIdx.x;
-    int4 tile = point_tile(p, num_tiles, number);
-    int step = warp / P::GROUPS; // of the tile's stages, this warp's next
-    int slot = step;
+    point_units<P> units(p, warp, lane);
+    point_unit unit = units.next();
+    int slot = warp / P::GROUPS;
     uint32_t parity = 1; // a slot that was never filled is empty
 
-    for (;;) {
-        while (tile.y > 0 && step >= tile.y * p.row_stages) {
-            step -= tile.y * p.row_stages;
-            number += gridDim.x;
-            tile = point_tile(p, num_tiles, number);
-        }
-        if (tile.y == 0) return;
-        const int k = step % p.row_stages;
-        const int *record =
-            p.records + (int64_t)(tile.x + step / p.row_stages) * SPOPS_POINT_RECORD_INTS;
-        const int4 head = __ldg(reinterpret_cast<const int4 *>(record));
-        const int4 *my_rows = reinterpret_cast<const int4 *>(
-            record + SPOPS_POINT_RECORD_HEAD + group * SPOPS_POINT_GROUP_ROWS + quarter * 16);
-        int4 rows[4];
-#pragma unroll
-        for (int i = 0; i < 4; ++i)
-            rows[i] = __ldg(my_rows + i);
+    while (unit.there) {
+        const int4 head = unit.head;
+        const int byte = unit.k * 128 + piece;
+        const bool inside = byte < p.row_bytes;
+        const int first = head.z + (group == 0 ? 0 : head.w & 0xffff);
+        const int num = !inside ? 0 : group == 0 ? head.w & 0xffff : head.w >> 16;
+        int4 sums[P::BATCH];
+        if (P::AHEAD) load_sums(p, sums, first, num, lane);
 
         const uint32_t full = block.full(slot), a = block.stage(slot) + group * 64 * 128;
         barrier_wait(block.empty(slot), parity);
@@ -190,7 +229,7 @@ __device__ void point_gather(const point_gemm_params &p, const point_gemm_block<
             if (head.y == 0) {
                 barrier_arrive(full);
             } else {
-                const int col = tile.w * P::COLS, at = k * 64; // numbers of 2 bytes
+                const int col = unit.col_tile * P::COLS, at = unit.k * 64; // numbers of 2 bytes
                 const int matrix = p.last_tap >= 0 ? p.last_tap - head.x : head.x;
                 const uint32_t b = block.stage(slot) + P::a_bytes;
                 barrier_arrive_expect(full, P::b_bytes);
@@ -204,27 +243,31 @@ __device__ void point_gather(const point_gemm_params &p, const point_gemm_block<
             }
         }
         __syncwarp();
-        const int byte = k * 128 + piece;
+        const unsigned char *const x = p.x + (inside ? byte : 0);
         if (head.y >> group & 1) {
-            const bool inside = byte < p.row_bytes;
-            const unsigned char *const from = p.x + (inside ? byte : 0);
 #pragma unroll
             for (int i = 0; i < 4; ++i) {
-                const int row[4] = {rows[i].x, rows[i].y, rows[i].z, rows[i].w};
+                const int row[4] = {unit.rows[i].x, unit.rows[i].y, unit.rows[i].z, unit.rows[i].w};
 #pragma unroll
                 for (int q = 0; q < 4; ++q)
                     if (row[q] != -2 || !inside)
                         copy_async_if(a + line_of(quarter * 16 + 4 * i + q, piece),
-                                      from + (uint64_t)(uint32_t)max(row[q], 0) * p.row_stride,
+                                      x + (uint64_t)(uint32_t)max(row[q], 0) * p.row_stride,
                                       inside && row[q] >= 0);
             }
         }
         barrier_arrive_copies(full);
-        const int before = group == 0 ? 0 : head.w & 0xffff;
-        const int num = group == 0 ? head.w & 0xffff : head.w >> 16;
-        gather_sums<T>(p, a, head.z + before, byte < p.row_bytes ? num : 0, byte, lane);
+        if (P::AHEAD)
+            unit = units.next();
+        else
+            load_sums(p, sums, first, num, lane);
+        gather_sums<T>(p, a, sums, x, piece);
+        for (int begin = 4 * P::BATCH; begin < num; begin += 4 * P::BATCH) {
+            load_sums(p, sums, first + begin, num - begin, lane);
+            gather_sums<T>(p, a, sums, x, piece);
+        }
         barrier_arrive(full);
-        step += P::turns;
+        if (!P::AHEAD) unit = units.next();
         slot += P::turns;
         if (slot >= P::STAGES) {
             slot -= P::STAGES;

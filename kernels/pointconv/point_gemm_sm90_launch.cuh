@@ -5,6 +5,7 @@
 #include "kernels/mvmr/tensor_map.cuh"
 #include "kernels/pointconv/point_gemm_launch.cuh"
 #include "kernels/pointconv/point_gemm_sm90.cuh"
+#include "kernels/pointconv/point_gemm_tuning.h"
 
 namespace spops
 {
@@ -68,19 +69,32 @@ spops_status launch_point_policy(spops_context *ctx, const spops_point_gemm_args
                                          (size_t)P::shared_bytes, p);
 }
 
-//                                       columns, gather warps, stages
-using point_gemm_narrow = point_gemm_policy<64, 8, 8>;
-using point_gemm_middle = point_gemm_policy<128, 8, 6>;
+template <int GATHER_WARPS, int BATCH, bool AHEAD, class T>
+spops_status launch_point_variant(spops_context *ctx, const spops_point_gemm_args *args)
+{
+    //                                  columns                stages
+    using narrow = point_gemm_policy<64, GATHER_WARPS, 8, BATCH, AHEAD>;
+    using wide = point_gemm_policy<128, GATHER_WARPS, 6, BATCH, AHEAD>;
+    const bool is_narrow = args->out.cols <= narrow::COLS;
+    if (args->w_transposed)
+        return is_narrow ? launch_point_policy<narrow, T, ALONG_K>(ctx, args)
+                         : launch_point_policy<wide, T, ALONG_K>(ctx, args);
+    return is_narrow ? launch_point_policy<narrow, T, ACROSS_K>(ctx, args)
+                     : launch_point_policy<wide, T, ACROSS_K>(ctx, args);
+}
 
 template <class T>
 spops_status launch_point_gemm_sm90(spops_context *ctx, const spops_point_gemm_args *args)
 {
-    const bool narrow = args->out.cols <= point_gemm_narrow::COLS;
-    if (args->w_transposed)
-        return narrow ? launch_point_policy<point_gemm_narrow, T, ALONG_K>(ctx, args)
-                      : launch_point_policy<point_gemm_middle, T, ALONG_K>(ctx, args);
-    return narrow ? launch_point_policy<point_gemm_narrow, T, ACROSS_K>(ctx, args)
-                  : launch_point_policy<point_gemm_middle, T, ACROSS_K>(ctx, args);
+    switch (args->variant) {
+#define X(variant, gather_warps, batch, ahead)                                                     \
+    case variant: return launch_point_variant<gather_warps, batch, ahead, T>(ctx, args);
+        SPOPS_POINT_GEMM_VARIANTS(X)
+#undef X
+    default: break;
+    }
+    return spops_fail(ctx, SPOPS_STATUS_NOT_SUPPORTED, "pointconv: there is no variant %d",
+                      (int)args->variant);
 }
 
 } // namespace spops

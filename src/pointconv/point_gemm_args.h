@@ -60,6 +60,7 @@ typedef struct spops_point_gemm_args {
     spops_matrix residual; // dtype of out; data NULL: none
     const float *bias, *scale, *shift; // [C_out] or NULL
     bool relu, w_transposed, mirrored;
+    int32_t variant; // point_gemm_choose
 } spops_point_gemm_args;
 
 #ifdef __cplusplus

@@ -24,7 +24,8 @@ struct spops_pointconv {
     int64_t max_in_channels, max_out_channels;
     spops_triplets *triplets; // FETCH_ON_DEMAND; NULL: IMPLICIT_GEMM alone
 
-    bool has_gemm; // its schedules are there, that of SIDE_IN with backward unless mirrored
+    int32_t variant; // of IMPLICIT_GEMM
+    bool has_gemm;   // its schedules are there, that of SIDE_IN with backward unless mirrored
     spops_point_schedule schedules[NUM_SIDES];
     void *blocks[NUM_SIDES];
     size_t block_bytes[NUM_SIDES];
@@ -136,21 +137,27 @@ done:
 
 // Whether the plan can have IMPLICIT_GEMM. If it was asked for by name, no is a failure.
 static spops_status plan_gemm(spops_context *ctx, const char *call, spops_pointconv *conv,
-                              bool sums_rows)
+                              const spops_pointconv_options *options)
 {
+    const bool sums_rows = options->sums != SPOPS_POINTCONV_SUMS_NONE;
     const bool forced = conv->dataflow == SPOPS_DATAFLOW_IMPLICIT_GEMM;
     const spops_igemm_scratch_args scratch = {conv->view.num_taps, conv->max_in_channels,
                                               conv->max_out_channels, true};
-    const spops_point_gemm_args none = {0};
+    const spops_point_gemm_args wanted = {.variant = options->variant};
+    const spops_point_gemm_args any = {0};
     spops_status status = SPOPS_STATUS_OK;
 
     if (conv->dataflow == SPOPS_DATAFLOW_FETCH_ON_DEMAND) return SPOPS_STATUS_OK;
-    if (ctx->backend->point_gemm_runs == NULL || !ctx->backend->point_gemm_runs(ctx, &none)) {
+    if (ctx->backend->point_gemm_choose == NULL ||
+        ctx->backend->point_gemm_choose(ctx, &any) == 0) {
         if (!forced) return SPOPS_STATUS_OK;
         return spops_fail(ctx, SPOPS_STATUS_NOT_SUPPORTED, "%s: the %s backend has no %s%s", call,
                           ctx->backend->name, spops_dataflow_name(conv->dataflow),
                           ctx->backend->kind == SPOPS_BACKEND_CPU ? "" : " for this device");
     }
+    conv->variant = ctx->backend->point_gemm_choose(ctx, &wanted);
+    SPOPS_REQUIRE(ctx, conv->variant > 0, "%s: options->variant is %d, expected that of a kernel",
+                  call, (int)options->variant);
     if (needs_side(conv, SIDE_IN) && conv->view.in->offsets == NULL) {
         if (!forced) return SPOPS_STATUS_OK;
         return spops_fail(ctx, SPOPS_STATUS_NOT_SUPPORTED,
@@ -246,8 +253,13 @@ spops_status spops_pointconv_create(spops_context *ctx, const spops_neighbors *n
     conv->max_out_channels = options.max_out_channels;
     conv->view = spops_neighbors_view_default();
     SPOPS_TRY_GOTO(spops_neighbors_get_view(ctx, neighbors, &conv->view), status, fail);
-    SPOPS_TRY_GOTO(plan_gemm(ctx, call, conv, options.sums != SPOPS_POINTCONV_SUMS_NONE), status,
-                   fail);
+    SPOPS_TRY_GOTO(plan_gemm(ctx, call, conv, &options), status, fail);
+    if (options.variant != 0 && !conv->has_gemm) {
+        status = spops_fail(
+            ctx, SPOPS_STATUS_NOT_SUPPORTED, "%s: options->variant is %d, which needs %s", call,
+            (int)options.variant, spops_dataflow_name(SPOPS_DATAFLOW_IMPLICIT_GEMM));
+        goto fail;
+    }
     if (options.sums == SPOPS_POINTCONV_SUMS_FIRST && !conv->has_gemm) {
         status = spops_fail(ctx, SPOPS_STATUS_NOT_SUPPORTED,
                             "%s: options->sums is SPOPS_POINTCONV_SUMS_FIRST, which needs %s", call,
@@ -295,6 +307,11 @@ spops_pointconv_sums spops_pointconv_get_sums(const spops_pointconv *conv)
     return conv != NULL && conv->has_gemm && conv->schedules[SIDE_OUT].sums_rows
                ? SPOPS_POINTCONV_SUMS_FIRST
                : SPOPS_POINTCONV_SUMS_NONE;
+}
+
+int32_t spops_pointconv_get_variant(const spops_pointconv *conv)
+{
+    return conv != NULL && conv->has_gemm ? conv->variant : 0;
 }
 
 size_t spops_pointconv_scratch_bytes(const spops_pointconv *conv)
@@ -405,7 +422,8 @@ static spops_point_gemm_args gemm_args_of(const spops_pointconv *conv, int side,
                                         .w = w,
                                         .out = out,
                                         .w_transposed = side == SIDE_IN,
-                                        .mirrored = mirrored};
+                                        .mirrored = mirrored,
+                                        .variant = conv->variant};
     return args;
 }
 
