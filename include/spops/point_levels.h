@@ -16,6 +16,7 @@ SPOPS_EXTERN_C_BEGIN
 /** A coarser cloud: a point for each occupied voxel of a grid. */
 typedef struct spops_point_level spops_point_level;
 
+/** Which of a voxel's points a coarser cloud has. */
 typedef enum spops_point_keep {
     SPOPS_POINT_KEEP_NEAREST = 0, /* of a voxel's points the one nearest to its centre; of several
                                      the one with the lowest row */
@@ -24,6 +25,7 @@ typedef enum spops_point_keep {
     SPOPS_POINT_KEEP_MEAN = 3     /* none: the point is their mean */
 } spops_point_keep;
 
+/** How a cloud is downsampled. */
 typedef struct spops_point_level_options {
     size_t struct_size; /* sizeof(spops_point_level_options) */
     double size_m;      /* of a voxel, more than 0: no default */
@@ -71,6 +73,7 @@ SPOPS_API const spops_segments *spops_point_level_kept(const spops_point_level *
  */
 SPOPS_API const spops_segments *spops_point_level_voxels(const spops_point_level *level);
 
+/** Arrays of a level. */
 typedef struct spops_point_level_view {
     size_t struct_size; /* set by the caller */
     int64_t num_fine, num_coarse;
@@ -93,6 +96,7 @@ SPOPS_API void spops_point_level_destroy(spops_point_level *level);
 /** Which points of one cloud a point of another takes its features from, with which weights. */
 typedef struct spops_interpolation spops_interpolation;
 
+/** How points take features from others. */
 typedef struct spops_interpolation_options {
     size_t struct_size;
     int32_t count; /* nearest points, up to SPOPS_MAX_NEAREST; 0: 3 */
@@ -127,11 +131,12 @@ SPOPS_API void spops_interpolation_destroy(spops_interpolation *interpolation);
 
 /* ---- All levels of a network ------------------------------------------------------------------- */
 
-#define SPOPS_POINT_PYRAMID_MAX_LEVELS 8
+#define SPOPS_POINT_PYRAMID_MAX_LEVELS 8 /**< levels of a pyramid */
 
 /** Clouds of all levels, and the neighbours within and between them. Level 0 is the finest. */
 typedef struct spops_point_pyramid spops_point_pyramid;
 
+/** What the levels of a pyramid are like. */
 typedef struct spops_point_pyramid_options {
     size_t struct_size;
     int32_t num_levels; /* 1 to SPOPS_POINT_PYRAMID_MAX_LEVELS; 0: 4 */

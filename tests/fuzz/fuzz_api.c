@@ -31,6 +31,9 @@ typedef enum kind {
     PYRAMID,
     NEIGHBORS,
     NEAREST,
+    POINT_LEVEL,
+    INTERPOLATION,
+    POINT_PYRAMID,
     POINTCONV
 } kind;
 
@@ -263,6 +266,9 @@ static void destroy(const object *o)
     case PYRAMID: spops_pyramid_destroy(o->ptr); break;
     case NEIGHBORS: spops_neighbors_destroy(o->ptr); break;
     case NEAREST: spops_nearest_destroy(o->ptr); break;
+    case POINT_LEVEL: spops_point_level_destroy(o->ptr); break;
+    case INTERPOLATION: spops_interpolation_destroy(o->ptr); break;
+    case POINT_PYRAMID: spops_point_pyramid_destroy(o->ptr); break;
     case POINTCONV: spops_pointconv_destroy(o->ptr); break;
     }
 }
@@ -1381,6 +1387,68 @@ static void make_nearest(world *w)
                                       pick(w, 2) ? distances : NULL));
 }
 
+static void make_point_level(world *w)
+{
+    spops_point_level_options o = spops_point_level_options_default();
+    spops_point_level_view view = spops_point_level_view_default();
+    const spops_point_cloud cloud = cloud_of(w, pick(w, MOST_ROWS));
+    const spops_point_level *level = find(w, POINT_LEVEL);
+    spops_point_level *made = NULL;
+    o.size_m = hostile_f64(w, 1.0);
+    o.origin_m[0] = rarely(w) ? hostile_f64(w, 1.0) : 0.0;
+    o.keep = (spops_point_keep)(rarely(w) ? hostile_i32(w) : (int32_t)pick(w, 4));
+    o.gradients = (spops_gradients)(rarely(w) ? hostile_i32(w) : (int32_t)pick(w, 2));
+    spoil_size(w, &o.struct_size);
+    if (pick(w, 3) == 0) {
+        spoil_size(w, &view.struct_size);
+        (void)spops_point_level_cloud(level);
+        (void)spops_point_level_kept(level);
+        (void)spops_point_level_voxels(level);
+        CALL(w, spops_point_level_get_view(w->ctx, level, &view));
+    } else {
+        MAKE(w, POINT_LEVEL, made,
+             spops_point_level_create(w->ctx, rarely(w) ? NULL : &cloud, &o, &made));
+    }
+}
+
+static void make_interpolation(world *w)
+{
+    spops_interpolation_options o = spops_interpolation_options_default();
+    const spops_point_cloud from = cloud_of(w, pick(w, MOST_ROWS));
+    const spops_point_cloud to = cloud_of(w, pick(w, MOST_ROWS));
+    const spops_interpolation *it = find(w, INTERPOLATION);
+    spops_interpolation *made = NULL;
+    o.count = rarely(w) ? hostile_i32(w) : (int32_t)pick(w, 5);
+    spoil_size(w, &o.struct_size);
+    (void)spops_interpolation_segments(it);
+    (void)spops_interpolation_weights(it);
+    MAKE(w, INTERPOLATION, made,
+         spops_interpolation_create(w->ctx, rarely(w) ? NULL : &from, rarely(w) ? NULL : &to, &o,
+                                    &made));
+}
+
+static void make_point_pyramid(world *w)
+{
+    spops_point_pyramid_options o = spops_point_pyramid_options_default();
+    const spops_point_cloud cloud = cloud_of(w, pick(w, MOST_ROWS));
+    const spops_point_pyramid *p = find(w, POINT_PYRAMID);
+    const int32_t level = rarely(w) ? hostile_i32(w) : (int32_t)pick(w, 3);
+    spops_point_pyramid *made = NULL;
+    o.num_levels = rarely(w) ? hostile_i32(w) : (int32_t)pick(w, 4);
+    o.tap_size_m = (float)hostile_f64(w, 0.5);
+    o.radius_taps = rarely(w) ? (float)hostile_f64(w, 2.0) : 0.0f;
+    o.metric = (spops_metric)(rarely(w) ? hostile_i32(w) : (int32_t)pick(w, 2));
+    o.taps = rarely(w) ? hostile_i32(w) : (int32_t)pick(w, 4);
+    o.cover = rarely(w) ? hostile_i32(w) : (int32_t)pick(w, 2);
+    spoil_size(w, &o.struct_size);
+    (void)spops_point_pyramid_cloud(p, level);
+    (void)spops_point_pyramid_level(p, level);
+    (void)spops_point_pyramid_within(p, level);
+    (void)spops_point_pyramid_down(p, level);
+    MAKE(w, POINT_PYRAMID, made,
+         spops_point_pyramid_create(w->ctx, rarely(w) ? NULL : &cloud, &o, &made));
+}
+
 // A point convolution with its neighbours' sizes.
 typedef struct planned_cloud {
     const spops_pointconv *conv;
@@ -1401,12 +1469,14 @@ static void make_pointconv(world *w)
     o.max_in_channels = count_of(w, 32);
     o.max_out_channels = count_of(w, 32);
     o.sums = (spops_pointconv_sums)(rarely(w) ? hostile_i32(w) : (int32_t)pick(w, 2));
+    o.variant = rarely(w) ? hostile_i32(w) : 0;
     spoil_size(w, &o.struct_size);
     switch (pick(w, 4)) {
     case 0: CALL(w, spops_pointconv_set(w->ctx, conv)); break;
     case 1:
         (void)spops_pointconv_bytes(conv);
         (void)spops_pointconv_get_sums(conv);
+        (void)spops_pointconv_get_variant(conv);
         (void)spops_pointconv_dataflow(conv, (spops_sparseconv_pass)pick(w, 4),
                                        (spops_dtype)pick(w, 10), count_of(w, 8), count_of(w, 8),
                                        NULL);
@@ -1445,13 +1515,14 @@ static void convolve_points(world *w)
 // ---- The table ----------------------------------------------------------------------------------
 
 static void (*const calls[])(world *w) = {
-    call_context,  fail_allocations, make_segments,   reserve_segments, attach_segments,
-    use_segments,  reduce_segments,  reduce_segments, gather_rows,      register_reduction,
-    make_bev_plan, copy_bev_plan,    pool_bev,        make_coords,      make_coords,
-    set_coords,    make_voxels,      make_devoxels,   make_map,         make_map,
-    make_pool,     make_pyramid,     make_sparseconv, convolve,         make_triplets,
-    multiply,      normalise,        quantise,        copy_weights,     make_neighbors,
-    make_nearest,  make_pointconv,   convolve_points,
+    call_context,       fail_allocations, make_segments,   reserve_segments, attach_segments,
+    use_segments,       reduce_segments,  reduce_segments, gather_rows,      register_reduction,
+    make_bev_plan,      copy_bev_plan,    pool_bev,        make_coords,      make_coords,
+    set_coords,         make_voxels,      make_devoxels,   make_map,         make_map,
+    make_pool,          make_pyramid,     make_sparseconv, convolve,         make_triplets,
+    multiply,           normalise,        quantise,        copy_weights,     make_neighbors,
+    make_nearest,       make_pointconv,   convolve_points, make_point_level, make_interpolation,
+    make_point_pyramid,
 };
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
