@@ -520,6 +520,16 @@ Test(hostile, addresses_between_elements)
     expect_misaligned(ctx, spops_bev_plan_save(ctx, plan, NULL, 0, between), "bytes");
     expect_misaligned(ctx, spops_kernel_map_save(ctx, map, coords, coords, NULL, 0, between),
                       "bytes");
+    const spops_triplets_shape shape = {2, 2, 1, 2};
+    const int32_t *odd = (const int32_t *)(const void *)((const char *)offsets + 1);
+    spops_triplets *triplets = NULL;
+    cr_assert_eq(spops_triplets_reserve(ctx, &shape, NULL, &triplets), SPOPS_STATUS_OK, "%s",
+                 spops_last_error(ctx));
+    expect_misaligned(ctx, spops_triplets_set_offsets(ctx, triplets, offsets, odd, NULL),
+                      "out_rows");
+    expect_misaligned(ctx, spops_triplets_set_offsets(ctx, triplets, offsets, NULL, odd),
+                      "in_rows");
+    spops_triplets_destroy(triplets);
     spops_kernel_map_destroy(map);
     spops_coords_destroy(coords);
     spops_segments_destroy(segments);

@@ -503,6 +503,11 @@ spops_status spops_triplets_set_offsets(spops_context *ctx, spops_triplets *trip
     SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
     SPOPS_TRY(check_refillable(ctx, call, triplets));
     SPOPS_TRY(spops_check_indices(ctx, call, "offsets", offsets, triplets->shape.num_matrices + 1));
+    if (out_rows != NULL)
+        SPOPS_TRY(
+            spops_check_indices(ctx, call, "out_rows", out_rows, triplets->shape.num_triplets));
+    if (in_rows != NULL)
+        SPOPS_TRY(spops_check_indices(ctx, call, "in_rows", in_rows, triplets->shape.num_triplets));
     memset(&source, 0, sizeof source);
     source.num_triplets = triplets->shape.num_triplets;
     source.offsets = offsets;
