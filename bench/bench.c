@@ -39,7 +39,7 @@ static struct {
     const char *suites, *passes, *cols, *dtypes, *modes, *output, *commit;
     spops_backend_kind backend;
     int64_t threads, samples;
-    bool no_baselines, neighbour, quick, json, list_suites;
+    bool no_baselines, neighbour, quick, json, list_suites, tf32;
 } given;
 static const option_row common[] = {
     OPTION_BACKEND(&given.backend),
@@ -59,6 +59,7 @@ static const option_row common[] = {
     {"--json", NULL, "one JSON object a line instead of tables", .on = &given.json},
     {"--output", "FILE", "JSON lines to FILE, besides what is printed", .text = &given.output},
     {"--commit", "TEXT", "what to note as the commit", .text = &given.commit},
+    {"--tf32", NULL, "mvmr and conv: products of f32 rounded to tf32", .on = &given.tf32},
     {"--list-suites", NULL, "the names of the suites, a line each", .on = &given.list_suites},
     {0}};
 
@@ -114,6 +115,7 @@ static void set_options(bench_options *o)
     o->modes[BENCH_HOT] = bench_wants(given.modes, "hot");
     o->modes[BENCH_COLD] = bench_wants(given.modes, "cold");
     o->quick = given.quick;
+    o->tf32 = given.tf32;
     o->json = given.json;
     o->baselines = !given.no_baselines;
     o->num_samples = (int)given.samples;

@@ -14,7 +14,7 @@
 
 static struct {
     const char *clouds, *tuning;
-    bool tf32, ablation;
+    bool ablation;
 } own;
 static const bench_option options[] = {
     {"--clouds", "LIST", "lidar,indoor,shell (default: all)", "lidar,indoor,shell",
@@ -24,7 +24,6 @@ static const bench_option options[] = {
      .on = &own.ablation},
     {"--tuning", "FILE", "with --ablation: a file of `spops tune', whose choice is measured too",
      .text = &own.tuning},
-    {"--tf32", NULL, "products of f32 rounded to tf32", .on = &own.tf32},
     {0}};
 
 typedef struct layer_width {
@@ -89,12 +88,14 @@ static void enqueue_step(void *user)
 typedef struct conv_pass {
     const char *name;
     void (*enqueue)(void *user);
-    int products; // of the layer's size
+    int products;                 // of the layer's size
+    spops_sparseconv_pass served; // what a dataflow has to serve; of the step, all
 } conv_pass;
-static const conv_pass passes[] = {{"forward", enqueue_forward, 1},
-                                   {"grad_x", enqueue_grad_x, 1},
-                                   {"grad_w", enqueue_grad_w, 1},
-                                   {"step", enqueue_step, 3}};
+enum { STEP = 3, NUM_PASSES };
+static const conv_pass passes[NUM_PASSES] = {{"forward", enqueue_forward, 1, SPOPS_PASS_FORWARD},
+                                             {"grad_x", enqueue_grad_x, 1, SPOPS_PASS_GRAD_X},
+                                             {"grad_w", enqueue_grad_w, 1, SPOPS_PASS_GRAD_W},
+                                             [STEP] = {"step", enqueue_step, 3}};
 
 // ---- Whether results are right ------------------------------------------------------------------
 
@@ -184,7 +185,8 @@ static bool check_rows(const conv_data *d, const char *what, spops_matrix result
             // Matrix units cut off instead of rounding, which doubles the unit; tf32 rounds factors.
             const double bound =
                 2.0 * bench_sum_bound(result.dtype, s->terms, s->magnitude[c], s->value[c]) +
-                ((own.tf32 ? 0x1.01p-10 : 0.0) + product_unit(d, result.dtype)) * s->magnitude[c];
+                ((d->b->options.tf32 ? 0x1.01p-10 : 0.0) + product_unit(d, result.dtype)) *
+                    s->magnitude[c];
             if (!(fabs(value - s->value[c]) <= bound))
                 right = bench_fail(d->b, "conv %s: element [%lld, %lld] is %g, expected %g", what,
                                    (long long)r, (long long)c, value, s->value[c]);
@@ -199,24 +201,27 @@ static size_t matrix_bytes(spops_matrix m)
     return (size_t)m.rows * (size_t)m.cols * spops_dtype_bytes(m.dtype);
 }
 
-// One run of all passes, over poison.
-static bool check_plan(conv_data *d)
+// One run of a pass that is not the step, over poison.
+static bool check_pass(conv_data *d, const conv_pass *pass)
 {
     bench *b = d->b;
+    const bool forward = pass->served == SPOPS_PASS_FORWARD,
+               rows = pass->served == SPOPS_PASS_GRAD_X;
+    const spops_matrix result = forward ? d->out : rows ? d->grad_x : d->grad_w;
+
     d->status = SPOPS_STATUS_OK;
-    if (!bench_poison(b, d->out.data, matrix_bytes(d->out)) ||
-        !bench_poison(b, d->grad_x.data, matrix_bytes(d->grad_x)) ||
-        !bench_poison(b, d->grad_w.data, matrix_bytes(d->grad_w)))
-        return false;
-    enqueue_step(d);
+    if (!bench_poison(b, result.data, matrix_bytes(result))) return false;
+    pass->enqueue(d);
     if (!device_stream_wait(b->backend, b->stream)) return bench_fail(b, "run: %s", device_error());
-    return bench_check(b, "conv", d->status) && check_rows(d, "forward", d->out, sum_forward) &&
-           check_rows(d, "grad_x", d->grad_x, sum_grad_x) &&
-           check_rows(d, "grad_w", d->grad_w, sum_grad_w);
+    return bench_check(b, "conv", d->status) && check_rows(d, pass->name, result,
+                                                           forward ? sum_forward
+                                                           : rows  ? sum_grad_x
+                                                                   : sum_grad_w);
 }
 
 // ---- Cases --------------------------------------------------------------------------------------
 
+// right[f]: dataflow f serves the pass, and its results are right.
 static void measure_pass(conv_data *d, const conv_pass *pass, const bool *right)
 {
     bench *b = d->b;
@@ -227,7 +232,7 @@ static void measure_pass(conv_data *d, const conv_pass *pass, const bool *right)
 
     if (!bench_wants(b->options.passes, pass->name)) return;
     snprintf(c.name, sizeof c.name, "%s %lld to %lld %s%s", m->scene.name, (long long)d->x.cols,
-             (long long)d->g.cols, pass->name, own.tf32 ? " tf32" : "");
+             (long long)d->g.cols, pass->name, d->b->options.tf32 ? " tf32" : "");
     snprintf(c.what, sizeof c.what, "%lld voxels, %lld pairs, %.2f GFLOP",
              (long long)m->scene.num_rows, (long long)m->num_pairs, flops * 1e-9);
     c.dtype = d->x.dtype;
@@ -259,7 +264,7 @@ static void measure_width(bench *b, const conv_cloud *m, spops_dtype dtype, laye
     const int64_t w_elements = taps * width.in * width.out;
     conv_data d = {.b = b, .cloud = m, .values = values, .weights = weights};
     void *x = NULL, *w = NULL, *g = NULL, *out = NULL, *grad_x = NULL, *grad_w = NULL;
-    bool right[NUM_DATAFLOWS] = {false};
+    bool right[NUM_PASSES][NUM_DATAFLOWS];
 
     if (!bench_alloc(b, in_bytes, &x) || !bench_alloc(b, out_bytes, &g) ||
         !bench_alloc(b, (size_t)w_elements * element, &w) || !bench_alloc(b, out_bytes, &out) ||
@@ -279,22 +284,26 @@ static void measure_width(bench *b, const conv_cloud *m, spops_dtype dtype, laye
     d.grad_x = spops_matrix_dense(grad_x, n, width.in, dtype);
     d.grad_w = spops_matrix_dense(grad_w, taps * width.in, width.out, SPOPS_DTYPE_F32);
     d.layer = spops_sparseconv_layer_default();
-    d.layer.math = own.tf32 ? SPOPS_MATH_TF32 : SPOPS_MATH_EXACT;
+    d.layer.math = b->options.tf32 ? SPOPS_MATH_TF32 : SPOPS_MATH_EXACT;
     for (int f = SPOPS_DATAFLOW_FETCH_ON_DEMAND; f < NUM_DATAFLOWS; ++f) {
-        bool serves = m->plans[f] != NULL;
-        for (int pass = SPOPS_PASS_FORWARD; pass <= SPOPS_PASS_GRAD_W && serves; ++pass)
-            serves = (int)spops_sparseconv_dataflow(m->plans[f], (spops_sparseconv_pass)pass, dtype,
-                                                    width.in, width.out, &d.layer) == f;
-        if (!serves) continue;
-        bench_progress("conv %s, %s, %lld to %lld: checking %s", m->scene.name,
-                       spops_dtype_name(dtype), (long long)width.in, (long long)width.out,
-                       spops_dataflow_name((spops_dataflow)f));
-        d.plan = m->plans[f];
-        if (!check_plan(&d)) goto done;
-        right[f] = true;
+        bool all = true;
+        for (int pass = 0; pass < STEP; ++pass) {
+            bool *serves = &right[pass][f];
+            *serves = m->plans[f] != NULL &&
+                      (int)spops_sparseconv_dataflow(m->plans[f], passes[pass].served, dtype,
+                                                     width.in, width.out, &d.layer) == f;
+            all = all && *serves;
+            if (!*serves) continue;
+            bench_progress("conv %s, %s, %lld to %lld: checking %s", m->scene.name,
+                           spops_dtype_name(dtype), (long long)width.in, (long long)width.out,
+                           spops_dataflow_name((spops_dataflow)f));
+            d.plan = m->plans[f];
+            if (!check_pass(&d, &passes[pass])) goto done;
+        }
+        right[STEP][f] = all;
     }
-    for (size_t p = 0; p < sizeof passes / sizeof *passes; ++p)
-        measure_pass(&d, &passes[p], right);
+    for (int pass = 0; pass < NUM_PASSES; ++pass)
+        measure_pass(&d, &passes[pass], right[pass]);
 
 done:
     bench_free(b, x), bench_free(b, w), bench_free(b, g);
@@ -380,7 +389,7 @@ static void run_suite(bench *b)
     } clouds[] = {{"lidar", "conv_lidar.npy", 82329},
                   {"indoor", "conv_indoor.npy", 200000},
                   {"shell", "conv_shell.npy", 252392}};
-    const unsigned dtypes = own.tf32                           ? 1u << SPOPS_DTYPE_F32
+    const unsigned dtypes = b->options.tf32                    ? 1u << SPOPS_DTYPE_F32
                             : b->backend == SPOPS_BACKEND_CUDA ? 1u << SPOPS_DTYPE_F16
                                                                : 1u << SPOPS_DTYPE_F32;
     for (int t = SPOPS_DTYPE_F32; t <= SPOPS_DTYPE_BF16 && own.ablation; ++t)

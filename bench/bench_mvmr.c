@@ -17,13 +17,11 @@
 
 static struct {
     const char *relations;
-    bool tf32;
 } own;
-static const bench_option options[] = {
-    {"--relations", "LIST", "groups27,groups1000,convolution (default: all)",
-     "groups27,groups1000,convolution", .text = &own.relations},
-    {"--tf32", NULL, "products of f32 rounded to tf32", .on = &own.tf32},
-    {0}};
+static const bench_option options[] = {{"--relations", "LIST",
+                                        "groups27,groups1000,convolution (default: all)",
+                                        "groups27,groups1000,convolution", .text = &own.relations},
+                                       {0}};
 
 // A relation; its arrays on the host, sorted by output row, and on the device sorted by matrix.
 typedef struct mvmr_relation {
@@ -54,11 +52,11 @@ static void note_status(mvmr_data *d, spops_status status)
     if (d->status == SPOPS_STATUS_OK) d->status = status;
 }
 
-static spops_mvmr_options mvmr_options(bool reversed)
+static spops_mvmr_options mvmr_options(const mvmr_data *d, bool reversed)
 {
     spops_mvmr_options o = spops_mvmr_options_default();
     o.reversed = o.transposed = reversed;
-    o.math = own.tf32 ? SPOPS_MATH_TF32 : SPOPS_MATH_EXACT;
+    o.math = d->b->options.tf32 ? SPOPS_MATH_TF32 : SPOPS_MATH_EXACT;
     return o;
 }
 
@@ -67,21 +65,21 @@ static spops_mvmr_options mvmr_options(bool reversed)
 static void enqueue_forward(void *user)
 {
     mvmr_data *d = user;
-    const spops_mvmr_options o = mvmr_options(false);
+    const spops_mvmr_options o = mvmr_options(d, false);
     note_status(d, spops_mvmr_execute(d->b->ctx, d->r->plan, d->x, d->w, NULL, &o, d->out));
 }
 
 static void enqueue_rows(void *user)
 {
     mvmr_data *d = user;
-    const spops_mvmr_options o = mvmr_options(true);
+    const spops_mvmr_options o = mvmr_options(d, true);
     note_status(d, spops_mvmr_execute(d->b->ctx, d->r->plan, d->g, d->w, NULL, &o, d->grad_x));
 }
 
 static void enqueue_matrices(void *user)
 {
     mvmr_data *d = user;
-    const spops_mvmr_options o = mvmr_options(false);
+    const spops_mvmr_options o = mvmr_options(d, false);
     note_status(d, spops_vvor_execute(d->b->ctx, d->r->plan, d->x, d->g, NULL, &o, d->grad_w));
 }
 
@@ -91,8 +89,8 @@ static void enqueue_dense(void *user)
     mvmr_data *d = user;
     char *dense = d->dense;
     const size_t bytes = (size_t)(d->r->shape.num_triplets * d->cols) * spops_dtype_bytes(d->dtype);
-    blas_multiply(d->blas, d->dtype, own.tf32, d->r->shape.num_triplets, d->cols, d->cols, dense,
-                  d->w.data, dense + bytes);
+    blas_multiply(d->blas, d->dtype, d->b->options.tf32, d->r->shape.num_triplets, d->cols, d->cols,
+                  dense, d->w.data, dense + bytes);
 }
 
 // A product for each group that has rows.
@@ -102,8 +100,8 @@ static void enqueue_groups(void *user)
     const int32_t *offsets = d->r->offsets;
     const int64_t row_bytes = d->cols * (int64_t)spops_dtype_bytes(d->dtype);
     for (int64_t k = 0; k < d->r->shape.num_matrices; ++k)
-        blas_multiply(d->blas, d->dtype, own.tf32, offsets[k + 1] - offsets[k], d->cols, d->cols,
-                      (const char *)d->x.data + offsets[k] * row_bytes,
+        blas_multiply(d->blas, d->dtype, d->b->options.tf32, offsets[k + 1] - offsets[k], d->cols,
+                      d->cols, (const char *)d->x.data + offsets[k] * row_bytes,
                       (const char *)d->w.data + k * d->cols * row_bytes,
                       (char *)d->out.data + offsets[k] * row_bytes);
 }
@@ -184,7 +182,7 @@ static bool check_pass(const mvmr_data *d, const char *pass, spops_matrix result
             // Matrix units cut off instead of rounding, which doubles the unit; tf32 rounds factors.
             const double bound = 2.0 * bench_sum_bound(result.dtype, s->counts[i],
                                                        s->magnitudes[i][c], s->sums[i][c]) +
-                                 (own.tf32 ? 0x1.01p-10 * s->magnitudes[i][c] : 0.0);
+                                 (d->b->options.tf32 ? 0x1.01p-10 * s->magnitudes[i][c] : 0.0);
             if (!(fabs(value - s->sums[i][c]) <= bound))
                 right = bench_fail(d->b, "mvmr %s, %s: element [%lld, %lld] is %g, expected %g",
                                    d->r->name, pass, (long long)s->rows[i], (long long)c, value,
@@ -237,7 +235,7 @@ static void measure_pass(mvmr_data *d, const char *pass, spops_matrix result,
     snprintf(c.name, sizeof c.name, "%s %s", d->r->name, pass);
     snprintf(c.what, sizeof c.what, "%lld triplets, %lld matrices, %.2f GFLOP%s",
              (long long)shape->num_triplets, (long long)shape->num_matrices, flops * 1e-9,
-             own.tf32 ? ", tf32" : "");
+             d->b->options.tf32 ? ", tf32" : "");
     c.dtype = d->dtype;
     c.cols = d->cols;
     c.bytes = 16 * shape->num_triplets +

@@ -24,7 +24,7 @@ typedef struct bench_options {
     int num_cols;    // 0: the suite's own
     unsigned dtypes; // bit mask of 1 << dtype; 0: the suite's own
     bool modes[BENCH_NUM_MODES];
-    bool quick, json, baselines;
+    bool quick, json, baselines, tf32;
     int num_samples, num_threads;
     const char *output, *commit;
 } bench_options;
