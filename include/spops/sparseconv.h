@@ -25,9 +25,9 @@ typedef enum spops_dataflow {
                                            no buffer, every shape, dtype and backend */
     SPOPS_DATAFLOW_IMPLICIT_GEMM = 2,   /* tiles of outputs in the order of their masks, taps that a
                                            tile lacks left out, on tensor cores: CUDA, compute
-                                           capability 9.0, groups 1, maps with ORDER, f16, bf16
-                                           and (but for grad_w) f32 with TF32, rows of multiples
-                                           of 16 bytes */
+                                           capability 8.0 or more (grad_w: 9.0), groups 1, maps
+                                           with ORDER, f16, bf16 and (but for grad_w) f32 with
+                                           TF32, rows of multiples of 16 bytes */
     SPOPS_DATAFLOW_GATHER_MATMUL_SCATTER = 3 /* rows gathered into a buffer in the order of taps,
                                            products there, summed by output row: groups 1, maps not
                                            made by reserve; needs cuBLAS on CUDA, takes a CBLAS for

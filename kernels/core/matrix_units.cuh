@@ -157,6 +157,16 @@ __device__ __forceinline__ void add_product(bf16, float (&sum)[4], const uint32_
         : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
+// Of f32, of which the upper 19 bits count (tf32): mma.m16n8k8, registers as above with columns of a
+// and rows of b q (+ 4).
+__device__ __forceinline__ void add_product_tf32(float (&sum)[4], const uint32_t (&a)[4],
+                                                 uint32_t b0, uint32_t b1)
+{
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, "
+        "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
 #else
 template <int BYTES> __device__ __forceinline__ void copy_async(uint32_t, const void *, uint32_t) {}
 __device__ __forceinline__ void close_copies() {}
@@ -172,6 +182,10 @@ __device__ __forceinline__ void load_transposed(uint32_t (&m)[4], uint32_t)
 template <class T>
 __device__ __forceinline__ void add_product(T, float (&)[4], const uint32_t (&)[4], uint32_t,
                                             uint32_t)
+{
+}
+__device__ __forceinline__ void add_product_tf32(float (&)[4], const uint32_t (&)[4], uint32_t,
+                                                 uint32_t)
 {
 }
 #endif

@@ -144,19 +144,24 @@ template <int N> struct ring_position {
             ++round;
         }
     }
+    __device__ void advance_by(int steps) // at most N
+    {
+        at += steps;
+        if (at >= N) {
+            at -= N;
+            ++round;
+        }
+    }
     __device__ uint32_t full_parity() const { return round & 1; }
     // A slot that was never filled is empty: waiting for the round before the first returns.
     __device__ uint32_t empty_parity() const { return (round & 1) ^ 1; }
 };
 
-template <int REGISTERS> __device__ __forceinline__ void give_registers_back()
+// A warpgroup's registers a thread, which were FROM.
+template <int FROM, int TO> __device__ __forceinline__ void set_registers()
 {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(REGISTERS));
-}
-
-template <int REGISTERS> __device__ __forceinline__ void take_registers()
-{
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(REGISTERS));
+    if constexpr (TO < FROM) asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(TO));
+    if constexpr (TO > FROM) asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(TO));
 }
 
 // ---- Products -----------------------------------------------------------------------------------
@@ -202,6 +207,7 @@ enum operand { ALONG_K = 0, ACROSS_K = 1 };
         "+f"((d)[(i) + 5]), "+f"((d)[(i) + 6]), "+f"((d)[(i) + 7])
 #define SPOPS_ACC_32(d, i)                                                                         \
     SPOPS_ACC_8(d, i), SPOPS_ACC_8(d, (i) + 8), SPOPS_ACC_8(d, (i) + 16), SPOPS_ACC_8(d, (i) + 24)
+#define SPOPS_NAMES_16 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
 #define SPOPS_NAMES_32                                                                             \
     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, "   \
     "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
@@ -215,6 +221,7 @@ enum operand { ALONG_K = 0, ACROSS_K = 1 };
                    "%94, %95, %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, "      \
                    "%107, %108, %109, %110, %111, %112, %113, %114, %115, %116, %117, %118, "      \
                    "%119, %120, %121, %122, %123, %124, %125, %126, %127"
+#define SPOPS_SUM_32(d)  SPOPS_ACC_8(d, 0), SPOPS_ACC_8(d, 8)
 #define SPOPS_SUM_64(d)  SPOPS_ACC_32(d, 0)
 #define SPOPS_SUM_128(d) SPOPS_SUM_64(d), SPOPS_ACC_32(d, 32)
 #define SPOPS_SUM_256(d) SPOPS_SUM_128(d), SPOPS_ACC_32(d, 64), SPOPS_ACC_32(d, 96)
@@ -259,6 +266,7 @@ template <class T, int COLS, operand A, operand B> struct wgmma;
     SPOPS_WGMMA_16(__nv_bfloat16, "bf16.bf16", COLS, NAMES, SUM, a_, b_, add_, ta_, tb_);          \
     SPOPS_WGMMA_TF32(COLS, NAMES, SUM, a_, b_, add_)
 
+SPOPS_WGMMA_COLS(32, SPOPS_NAMES_16, SPOPS_SUM_32, "%16", "%17", "%18", "%19", "%20");
 SPOPS_WGMMA_COLS(64, SPOPS_NAMES_32, SPOPS_SUM_64, "%32", "%33", "%34", "%35", "%36");
 SPOPS_WGMMA_COLS(128, SPOPS_NAMES_64, SPOPS_SUM_128, "%64", "%65", "%66", "%67", "%68");
 SPOPS_WGMMA_COLS(256, SPOPS_NAMES_128, SPOPS_SUM_256, "%128", "%129", "%130", "%131", "%132");

@@ -1,6 +1,7 @@
 // Products of gathered rows with the matrices of taps: which device and arguments they are for, and
-// copies of W where the kernels cannot take it as it lies. The kernels are compiled for sm_90a alone;
-// a library that was built without that architecture has none.
+// copies of W where the kernels cannot take it as it lies. Those of igemm_sm90.cuh are compiled for
+// sm_90a alone, where that is among the architectures; those of igemm_sm80.cuh for all, and serve
+// what has matrix units.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
@@ -19,7 +20,6 @@ constexpr bool have_sm90a = true;
 constexpr bool have_sm90a = false;
 #endif
 
-#ifdef SPOPS_SM90A
 constexpr int copy_threads = 256;
 constexpr int copy_tile = 32;
 
@@ -67,40 +67,55 @@ spops_status copy_of_weights(spops_context *ctx, const spops_igemm_args *args, c
     if (f.bytes == 2) return launch(ctx, what, copy_weights<uint16_t>, grid, copy_threads, p);
     return launch(ctx, what, copy_weights<uint32_t>, grid, copy_threads, p);
 }
+
+// Which of the kernels is for the device, if one is.
+enum igemm_kernel { NO_KERNEL, KERNEL_SM80, KERNEL_SM90 };
+igemm_kernel kernel_for(const spops_context *ctx)
+{
+    const int capability = ctx->info.compute_capability;
+    return have_sm90a && capability == 90 ? KERNEL_SM90
+           : capability >= 80             ? KERNEL_SM80
+                                          : NO_KERNEL;
+}
+
+template <class T>
+spops_status launch_kernel(spops_context *ctx, const spops_igemm_args *args, const weight_form &f)
+{
+#ifdef SPOPS_SM90A
+    if (kernel_for(ctx) == KERNEL_SM90) return launch_igemm_sm90<T>(ctx, args, f);
 #endif
+    return launch_igemm_sm80<T>(ctx, args, f);
+}
 
 } // namespace
 
 // Rows of the fastest tile of those in igemm_sm90_launch.cuh for that many columns. H200, f16,
 // 3x3x3, tiles of 128 and 256 rows, us: indoor 64 -> 64: 135, 158; 128 -> 128: 352, 275;
 // 256 -> 256: 812, 1037 (two tiles of 128 columns); lidar 40, 47; 87, 79; 203, 262.
-extern "C" int32_t spops_cuda_igemm_tile_rows(const spops_context *ctx,
-                                              const spops_igemm_tile_args *args)
+extern "C" bool spops_cuda_igemm_exists(const spops_context *ctx,
+                                        const spops_igemm_scratch_args *args)
 {
-    if (!have_sm90a || ctx->info.compute_capability != 90) return 0;
-    return args->cols > 64 && args->cols <= 128 ? 256 : 128;
+    (void)args;
+    return kernel_for(ctx) != NO_KERNEL;
 }
 
 extern "C" bool spops_cuda_igemm_fits(const spops_context *ctx, const spops_igemm_args *args)
 {
     const int64_t bytes = (int64_t)spops_dtype_bytes(args->x.dtype);
-    return have_sm90a && ctx->info.compute_capability == 90 &&
-           args->x.row_stride * bytes % 16 == 0 && args->x.cols * bytes % 16 == 0 &&
-           reinterpret_cast<uintptr_t>(args->x.data) % 16 == 0;
+    // Rows of groups have no scratch for a copy of weights.
+    return kernel_for(ctx) != NO_KERNEL && args->x.row_stride * bytes % 16 == 0 &&
+           args->x.cols * bytes % 16 == 0 && reinterpret_cast<uintptr_t>(args->x.data) % 16 == 0 &&
+           (args->schedule->records != nullptr || !form_of_weights(args).copied);
 }
 
 extern "C" spops_status spops_cuda_igemm(spops_context *ctx, const spops_igemm_args *args)
 {
     if (args->schedule->max_tiles == 0) return SPOPS_STATUS_OK;
-#ifdef SPOPS_SM90A
     const weight_form f = form_of_weights(args);
     if (f.copied) SPOPS_TRY(copy_of_weights(ctx, args, f));
     switch (args->x.dtype) {
-    case SPOPS_DTYPE_F16: return launch_igemm_sm90<__half>(ctx, args, f);
-    case SPOPS_DTYPE_BF16: return launch_igemm_sm90<__nv_bfloat16>(ctx, args, f);
-    default: return launch_igemm_sm90<float>(ctx, args, f);
+    case SPOPS_DTYPE_F16: return launch_kernel<__half>(ctx, args, f);
+    case SPOPS_DTYPE_BF16: return launch_kernel<__nv_bfloat16>(ctx, args, f);
+    default: return launch_kernel<float>(ctx, args, f);
     }
-#else
-    return spops_fail(ctx, SPOPS_STATUS_NOT_SUPPORTED, "igemm: built without sm_90a");
-#endif
 }

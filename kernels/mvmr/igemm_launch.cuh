@@ -1,15 +1,19 @@
-// Launching the products of gathered rows with the matrices of taps on sm_90a: the form that W is
-// taken in, and which tile serves a call. Instances are in a source for each dtype.
+// Launching the products of gathered rows with the matrices of taps: the form that W is taken in, and
+// what is behind the sum. Instances are in a source for each dtype and architecture.
 #ifndef SPOPS_KERNELS_MVMR_IGEMM_LAUNCH_CUH
 #define SPOPS_KERNELS_MVMR_IGEMM_LAUNCH_CUH
 
+#include <type_traits>
+
 #include "core/matrix.h"
+#include "kernels/core/launch.cuh"
+#include "kernels/mvmr/igemm_epilogue.cuh"
 #include "mvmr/igemm_args.h"
 
 namespace spops
 {
 
-// The kernel takes W as it lies where copies and products can: lines of W aligned to 16 bytes, and
+// The kernels take W as it lies where copies and products can: lines of W aligned to 16 bytes, and
 // for tf32 only with k along them. Else a copy is made, [taps][C_out][C_in rounded up].
 struct weight_form {
     int depth, cols, taps, bytes; // depth of k
@@ -38,9 +42,34 @@ inline weight_form form_of_weights(const spops_igemm_args *args)
     return f;
 }
 
+inline epilogue_params epilogue_of(const spops_igemm_args *args)
+{
+    epilogue_params e = {};
+    const spops_matrix &out = args->out, &residual = args->residual;
+    e.out = out.data;
+    e.residual = residual.data;
+    e.out_stride = out.row_stride;
+    e.residual_stride = residual.row_stride;
+    e.bias = args->bias;
+    e.scale = args->scale;
+    e.shift = args->shift;
+    e.cols = (int)out.cols;
+    e.x_bytes = (int)spops_dtype_bytes(args->x.dtype);
+    e.relu = args->relu;
+    e.in_f32 = out.dtype == SPOPS_DTYPE_F32;
+    e.plain = residual.data == nullptr && args->bias == nullptr && args->scale == nullptr &&
+              args->shift == nullptr && !args->relu;
+    e.wide = (uintptr_t)out.data % 16 == 0 && out.cols % 8 == 0 &&
+             out.row_stride * spops_dtype_bytes(out.dtype) % 16 == 0;
+    return e;
+}
+
 // Of W in form f, which was copied already where it has to be.
 template <class T>
 spops_status launch_igemm_sm90(spops_context *ctx, const spops_igemm_args *args,
+                               const weight_form &f);
+template <class T>
+spops_status launch_igemm_sm80(spops_context *ctx, const spops_igemm_args *args,
                                const weight_form &f);
 
 } // namespace spops

@@ -10,8 +10,9 @@ namespace
 {
 
 constexpr int head = SPOPS_IGEMM_RECORD_HEAD;
-constexpr int group_rows = SPOPS_IGEMM_GROUP_ROWS;
-constexpr int max_groups = 4;
+constexpr int group_rows = SPOPS_IGEMM_GROUP_ROWS, tile_rows = SPOPS_IGEMM_TILE_ROWS;
+constexpr int record_ints = SPOPS_IGEMM_RECORD_INTS;
+constexpr int groups_a_tile = tile_rows / group_rows;
 constexpr int max_cost = 1023; // costs above count as this one when tiles are ordered
 constexpr int scan_threads = 1024;
 constexpr int fill_threads = 256;
@@ -32,7 +33,7 @@ typedef spops::batch<map_params, spops::jobs_at_once<map_params>()> map_jobs;
 
 __device__ int tiles_in_use(const map_params &p)
 {
-    return (*p.num_rows + p.s.tile_rows - 1) / p.s.tile_rows;
+    return (*p.num_rows + tile_rows - 1) / tile_rows;
 }
 
 // Every lane's bits, in every lane.
@@ -58,12 +59,12 @@ __global__ void __launch_bounds__(count_threads)
     spops::grid_dependency_wait();
     spops::grid_launch_dependents();
     if (tile >= tiles_in_use(p)) return;
-    int64_t end = (int64_t)(tile + 1) * p.s.tile_rows;
+    int64_t end = (int64_t)(tile + 1) * tile_rows;
     if (end > *p.num_rows) end = *p.num_rows;
     int count = 0;
     for (int w = 0; w < p.mask_words; ++w) {
         uint32_t mask = 0;
-        for (int64_t i = (int64_t)tile * p.s.tile_rows + lane; i < end; i += 32)
+        for (int64_t i = (int64_t)tile * tile_rows + lane; i < end; i += 32)
             mask |= p.masks[(int64_t)p.order[i] * p.mask_words + w];
         count += __popc(or_across_warp(mask));
     }
@@ -135,13 +136,12 @@ __global__ void __launch_bounds__(32) order_tiles(const __grid_constant__ map_jo
 // has the taps of a row together and a record the rows of a tap.
 __global__ void __launch_bounds__(fill_threads) fill_records(const __grid_constant__ map_jobs jobs)
 {
-    __shared__ int rows[max_groups * group_rows];
-    __shared__ int taken[max_groups * group_rows][33];
-    __shared__ uint32_t group_taps[max_groups];
+    __shared__ int rows[tile_rows];
+    __shared__ int taken[tile_rows][33];
+    __shared__ uint32_t group_taps[groups_a_tile];
     int32_t tile, num_blocks;
     const map_params &p = spops::job_of_block(jobs, &tile, &num_blocks);
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const int tile_rows = p.s.tile_rows, record_ints = head + tile_rows;
     spops::grid_dependency_wait();
     spops::grid_launch_dependents();
     if (tile >= *p.s.num_tiles) return;
@@ -154,7 +154,7 @@ __global__ void __launch_bounds__(fill_threads) fill_records(const __grid_consta
     int record = p.first[tile];
     const int first = record;
     for (int w = 0; w < p.mask_words; ++w) {
-        if (threadIdx.x < max_groups) group_taps[threadIdx.x] = 0;
+        if (threadIdx.x < groups_a_tile) group_taps[threadIdx.x] = 0;
         __syncthreads();
         const int tap = 32 * w + lane;
 #pragma unroll 8
@@ -167,8 +167,8 @@ __global__ void __launch_bounds__(fill_threads) fill_records(const __grid_consta
             if (lane == 0 && has != 0) atomicOr(&group_taps[r / group_rows], has);
         }
         __syncthreads();
-        uint32_t groups[max_groups], all = 0;
-        for (int g = 0; g < max_groups; ++g) {
+        uint32_t groups[groups_a_tile], all = 0;
+        for (int g = 0; g < groups_a_tile; ++g) {
             groups[g] = group_taps[g];
             all |= groups[g];
         }
@@ -176,7 +176,7 @@ __global__ void __launch_bounds__(fill_threads) fill_records(const __grid_consta
             if ((all >> b & 1) == 0) continue;
             int *to = p.s.records + (int64_t)(record + __popc(all & ((1u << b) - 1))) * record_ints;
             int active = 0;
-            for (int g = 0; g < max_groups; ++g)
+            for (int g = 0; g < groups_a_tile; ++g)
                 active |= (int)(groups[g] >> b & 1) << g;
             if (lane < head) to[lane] = lane == 0 ? 32 * w + b : lane == 1 ? active : 0;
             for (int r = lane; r < tile_rows; r += 32)
@@ -190,6 +190,64 @@ __global__ void __launch_bounds__(fill_threads) fill_records(const __grid_consta
         for (int i = threadIdx.x; i < record_ints; i += fill_threads)
             to[i] = i < head ? 0 : -1;
     }
+}
+
+// Where the n-th of `own` tiles of a kind is among them and `others` of another, evenly mixed; those
+// that come at once are in the order of `first`.
+__device__ __forceinline__ int mixed_place(int n, int own, int others, bool first)
+{
+    const int64_t at = (2 * (int64_t)n + 1) * others - (first ? 1 : 0);
+    return n + (int)((at + own) / (2 * (int64_t)own));
+}
+
+// Tiles of rows of groups: whole ones, and what is left of each group. Whole ones wait for their rows
+// and the others for matrices, so the two are mixed, evenly for blocks that take every so many-th.
+// One block: 1,024 groups at a time are counted, then all threads write the tiles of these.
+__global__ void __launch_bounds__(scan_threads)
+    tiles_of_groups(const spops_igemm_schedule s, const int *offsets)
+{
+    __shared__ int first[scan_threads];
+    enum { COUNT, WHOLE, REST, NUM_PASSES };
+    int whole_tiles = 0, rest_tiles = 0;
+    for (int pass = COUNT; pass < NUM_PASSES; ++pass) {
+        int done = 0;
+        for (int begin = 0; begin < s.num_taps; begin += scan_threads) {
+            const int group = begin + threadIdx.x;
+            const int rows = group < s.num_taps ? offsets[group + 1] - offsets[group] : 0;
+            const int whole = rows / tile_rows, rest = rows > whole * tile_rows;
+            int total;
+            first[threadIdx.x] = spops::sum_before(pass == REST ? rest : whole, &total);
+            if (pass == COUNT) {
+                whole_tiles += total;
+                spops::sum_before(rest, &total);
+                rest_tiles += total;
+                continue;
+            }
+            __syncthreads();
+            for (int t = threadIdx.x; t < total; t += scan_threads) {
+                int low = 0, high = scan_threads; // the last group that begins at or before t
+                while (high - low > 1) {
+                    const int middle = (low + high) / 2;
+                    if (first[middle] <= t)
+                        low = middle;
+                    else
+                        high = middle;
+                }
+                const int begin_row = offsets[begin + low], end_row = offsets[begin + low + 1];
+                const int skipped =
+                    pass == REST ? (end_row - begin_row) / tile_rows : t - first[low];
+                const int row = begin_row + skipped * tile_rows;
+                const int place = pass == REST
+                                      ? mixed_place(done + t, rest_tiles, whole_tiles, false)
+                                      : mixed_place(done + t, whole_tiles, rest_tiles, true);
+                reinterpret_cast<int4 *>(s.tiles)[place] =
+                    make_int4(row, pass == REST ? end_row : row + tile_rows, begin + low, 0);
+            }
+            done += total;
+            __syncthreads();
+        }
+    }
+    if (threadIdx.x == 0) *s.num_tiles = whole_tiles + rest_tiles;
 }
 
 } // namespace
@@ -249,4 +307,11 @@ extern "C" spops_status spops_cuda_igemm_schedule(spops_context *ctx,
         jobs.num = 0;
     }
     return SPOPS_STATUS_OK;
+}
+
+extern "C" spops_status spops_cuda_igemm_group_tiles(spops_context *ctx,
+                                                     const spops_igemm_group_args *args)
+{
+    return spops::launch(ctx, "igemm_group_tiles: launch", tiles_of_groups, dim3(1),
+                         (unsigned)scan_threads, *args->schedule, args->offsets);
 }

@@ -10,37 +10,17 @@
 namespace spops
 {
 
-inline epilogue_params epilogue_of(const spops_igemm_args *args)
-{
-    epilogue_params e = {};
-    const spops_matrix &out = args->out, &residual = args->residual;
-    e.out = out.data;
-    e.residual = residual.data;
-    e.out_stride = out.row_stride;
-    e.residual_stride = residual.row_stride;
-    e.bias = args->bias;
-    e.scale = args->scale;
-    e.shift = args->shift;
-    e.cols = (int)out.cols;
-    e.x_bytes = (int)spops_dtype_bytes(args->x.dtype);
-    e.relu = args->relu;
-    e.in_f32 = out.dtype == SPOPS_DTYPE_F32;
-    e.plain = residual.data == nullptr && args->bias == nullptr && args->scale == nullptr &&
-              args->shift == nullptr && !args->relu;
-    e.wide = (uintptr_t)out.data % 16 == 0 && out.cols % 8 == 0 &&
-             out.row_stride * spops_dtype_bytes(out.dtype) % 16 == 0;
-    return e;
-}
-
 template <class P, class T, operand B>
 spops_status launch_policy(spops_context *ctx, const spops_igemm_args *args, const weight_form &f)
 {
+    static_assert(P::rows == SPOPS_IGEMM_TILE_ROWS, "schedules have tiles of one size");
     igemm_sm90_params p = {};
     const int row_bytes = f.depth * f.bytes;
-    p.x = static_cast<const unsigned char *>(args->x.data);
-    p.x_row_bytes = (uint32_t)(args->x.row_stride * f.bytes);
+    const bool gathers = args->schedule->records != nullptr; // else rows of groups
+    p.gathered = static_cast<const unsigned char *>(args->x.data);
+    p.row_stride = (uint32_t)(args->x.row_stride * f.bytes);
     p.row_bytes = row_bytes;
-    p.record_bytes = row_bytes > 64 ? 128 : row_bytes > 32 ? 64 : 32;
+    p.record_bytes = gathers && row_bytes <= 64 ? 64 : 128;
     p.row_stages = (row_bytes + 127) / 128;
     p.tiles = reinterpret_cast<const int4 *>(args->schedule->tiles);
     p.num_tiles = args->schedule->num_tiles;
@@ -56,10 +36,20 @@ spops_status launch_policy(spops_context *ctx, const spops_igemm_args *args, con
     box.line = B == ALONG_K ? f.padded_depth : f.cols;
     box.lines = B == ALONG_K ? f.cols : f.depth;
     box.slabs = f.taps;
-    box.box_line = B == ALONG_K ? p.record_bytes / f.bytes : 64;
+    box.box_line = B == ALONG_K ? p.record_bytes / f.bytes : P::line_cols;
     box.box_lines = B == ALONG_K ? P::COLS : p.record_bytes / f.bytes;
     box.dtype = args->x.dtype;
     SPOPS_TRY(encode_tensor_map(ctx, box, &p.w));
+    if (!gathers) {
+        box.data = args->x.data;
+        box.line = f.depth;
+        box.stride = args->x.row_stride;
+        box.lines = args->x.rows;
+        box.slabs = 1;
+        box.box_line = 128 / f.bytes;
+        box.box_lines = SPOPS_IGEMM_GROUP_ROWS;
+        SPOPS_TRY(encode_tensor_map(ctx, box, &p.x));
+    }
 
     int64_t blocks = (int64_t)ctx->info.num_processors * P::BLOCKS;
     const int64_t tiles = args->schedule->max_tiles * p.col_tiles;
@@ -69,18 +59,21 @@ spops_status launch_policy(spops_context *ctx, const spops_igemm_args *args, con
                                          (size_t)P::shared_bytes, p);
 }
 
-//                                        columns, groups, stages, blocks a multiprocessor
-using igemm_narrow = igemm_sm90_policy<64, 2, 4, 2>;
-using igemm_middle = igemm_sm90_policy<128, 4, 4, 1>;
-using igemm_wide = igemm_sm90_policy<256, 2, 4, 1>;
+//                                       columns, groups, gather warps, stages, blocks
+using igemm_columns_32 = igemm_sm90_policy<32, 2, 8, 4, 2>;
+using igemm_columns_64 = igemm_sm90_policy<64, 2, 4, 4, 2>;
+using igemm_columns_128 = igemm_sm90_policy<128, 2, 8, 6, 1>;
+using igemm_columns_256 = igemm_sm90_policy<256, 2, 4, 4, 1>;
 
-// The tile that has the rows of igemm_tile_rows (igemm.cu).
 template <class T, operand B>
 spops_status launch_form(spops_context *ctx, const spops_igemm_args *args, const weight_form &f)
 {
-    if (f.cols <= igemm_narrow::COLS) return launch_policy<igemm_narrow, T, B>(ctx, args, f);
-    if (f.cols <= igemm_middle::COLS) return launch_policy<igemm_middle, T, B>(ctx, args, f);
-    return launch_policy<igemm_wide, T, B>(ctx, args, f);
+    // Where tiles are fewer than multiprocessors, narrow ones busy more of these.
+    const bool few = args->schedule->max_tiles <= ctx->info.num_processors / 2;
+    if (f.cols <= 32) return launch_policy<igemm_columns_32, T, B>(ctx, args, f);
+    if (f.cols <= 64 || few) return launch_policy<igemm_columns_64, T, B>(ctx, args, f);
+    if (f.cols <= 128) return launch_policy<igemm_columns_128, T, B>(ctx, args, f);
+    return launch_policy<igemm_columns_256, T, B>(ctx, args, f);
 }
 
 template <class T>

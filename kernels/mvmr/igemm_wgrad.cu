@@ -33,20 +33,18 @@ extern "C" bool spops_cuda_igemm_wgrad_fits(const spops_context *ctx,
 extern "C" size_t spops_cuda_igemm_scratch_bytes(spops_context *ctx,
                                                  const spops_igemm_scratch_args *args)
 {
-#ifdef SPOPS_SM90A
     const int64_t x = spops::padded_to_16_bytes(args->max_x_cols, 2);
     const int64_t out = spops::padded_to_16_bytes(args->max_out_cols, 2);
     const size_t copy = spops_mul_bytes(spops_mul_bytes((size_t)x, (size_t)out),
                                         (size_t)args->num_taps * sizeof(float));
-    const size_t partials =
-        args->gradients
-            ? spops::igemm_wgrad_sm90_scratch_bytes(ctx, args->max_x_cols, args->max_out_cols)
-            : 0;
-    return copy > partials ? copy : partials;
+    size_t partials = 0;
+#ifdef SPOPS_SM90A
+    if (args->gradients && ctx->info.compute_capability == 90)
+        partials = spops::igemm_wgrad_sm90_scratch_bytes(ctx, args->max_x_cols, args->max_out_cols);
 #else
-    (void)ctx, (void)args;
-    return 0;
+    (void)ctx;
 #endif
+    return copy > partials ? copy : partials;
 }
 
 extern "C" spops_status spops_cuda_igemm_wgrad(spops_context *ctx,

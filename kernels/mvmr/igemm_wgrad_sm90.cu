@@ -39,7 +39,7 @@ template <int COLS_, int GROUPS_, int STAGES_, int BLOCKS_> struct wgrad_policy 
     static constexpr int block_bytes = depth * 128; // 64 channels of them
     static constexpr int a_bytes = GROUPS * block_bytes, b_bytes = COLS / 64 * block_bytes;
     static constexpr int stage_bytes = a_bytes + b_bytes;
-    static constexpr bool moves_registers = COLS == 256; // as in igemm_sm90.cuh
+    static constexpr bool moves_registers = COLS == 256;
     static constexpr int registers = 65536 / threads / 8 * 8;
     static constexpr int gather_registers = 88;
     static constexpr int multiply_registers =
@@ -404,10 +404,10 @@ __global__ void __launch_bounds__(P::threads, P::BLOCKS)
     const int role = threadIdx.x / 128, t = threadIdx.x % 128;
     const int row_tile = blockIdx.y / p.col_tiles, col_tile = blockIdx.y % p.col_tiles;
     if (role == P::GROUPS) {
-        if (P::moves_registers) give_registers_back<P::gather_registers>();
+        if (P::moves_registers) set_registers<P::registers, P::gather_registers>();
         wgrad_gather<P>(p, block, range, row_tile, col_tile, t);
     } else {
-        if (P::moves_registers) take_registers<P::multiply_registers>();
+        if (P::moves_registers) set_registers<P::registers, P::multiply_registers>();
         wgrad_multiply<P, T>(p, block, row_tile, col_tile, role, t);
     }
 }

@@ -38,17 +38,6 @@ __device__ __forceinline__ float round_tf32(float v)
 #endif
 }
 
-__device__ __forceinline__ void add_product_tf32(float (&sum)[4], const uint32_t (&a)[4],
-                                                 uint32_t b0, uint32_t b1)
-{
-#if __CUDA_ARCH__ >= 800
-    asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, "
-        "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-        : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-#endif
-}
-
 // The rows of an operand: `const T *operator()(int r)`, the first element of row r or null, and
 // `float scale(int r)`, a factor of its elements, read where `scaled` is true. Here without one.
 template <class F> struct plain_rows {

@@ -12,7 +12,8 @@ namespace spops
 
 struct box_shape {
     const void *data;           // aligned to 16 bytes
-    int64_t line, lines, slabs; // numbers in a line; line and its bytes a multiple of 16 bytes
+    int64_t line, lines, slabs; // numbers in a line
+    int64_t stride;             // from a line to the next, numbers, 16 bytes or more; 0: line
     int box_line, box_lines;    // of one slab; box_line numbers are 32, 64 or 128 bytes
     spops_dtype dtype;
 };
@@ -47,8 +48,8 @@ inline spops_status encode_tensor_map(spops_context *ctx, const box_shape &s, CU
                                        : s.box_line * bytes == 64 ? CU_TENSOR_MAP_SWIZZLE_64B
                                                                   : CU_TENSOR_MAP_SWIZZLE_32B;
     const cuuint64_t sizes[3] = {(cuuint64_t)s.line, (cuuint64_t)s.lines, (cuuint64_t)s.slabs};
-    const cuuint64_t strides[2] = {(cuuint64_t)s.line * bytes,
-                                   (cuuint64_t)s.line * (cuuint64_t)s.lines * bytes};
+    const cuuint64_t stride = (cuuint64_t)(s.stride > 0 ? s.stride : s.line) * bytes;
+    const cuuint64_t strides[2] = {stride, stride * (cuuint64_t)s.lines};
     const cuuint32_t box[3] = {(cuuint32_t)s.box_line, (cuuint32_t)s.box_lines, 1};
     const cuuint32_t steps[3] = {1, 1, 1};
     const CUresult status =

@@ -9,34 +9,33 @@
 extern "C" {
 #endif
 
-// Rows of one product: what a warpgroup multiplies at once. Tiles consist of 2 or 4 such groups.
+// Rows of one product, what a warpgroup multiplies at once; and of a tile, two of these.
 #define SPOPS_IGEMM_GROUP_ROWS 64
+#define SPOPS_IGEMM_TILE_ROWS  128
 
 // int32 that making a schedule works in.
 #define SPOPS_IGEMM_WORKSPACE(max_tiles) (2 * (max_tiles) + 1024)
 
 // int32 before the rows of a record: tap, bit g set where group g has a row, 0, 0.
 #define SPOPS_IGEMM_RECORD_HEAD 4
+#define SPOPS_IGEMM_RECORD_INTS (SPOPS_IGEMM_RECORD_HEAD + SPOPS_IGEMM_TILE_ROWS)
 
-// The work of a product, tile by tile. A tile is tile_rows output rows; a record is one tap that
+// The work of a product, tile by tile. A tile is SPOPS_IGEMM_TILE_ROWS output rows; a record is one tap that
 // some of them have, with the input row of each (-1: none). The records of a tile follow each
 // other, taps ascending; a tile without any has one without groups. Made once a map, on the stream.
+//
+// Rows of groups have no records: taps are matrices, and a tile is {first row, end, matrix, 0} of
+// rows that lie beside each other, in x as in out.
 typedef struct spops_igemm_schedule {
-    int32_t tile_rows; // 128 or 256
     int32_t num_taps;
     int64_t max_tiles, max_records;
     int32_t *num_tiles; // [1]
     int32_t *tiles;     // [max_tiles][4]: first record, records, tile, 0; most records first
-    int32_t *out_rows;  // [max_tiles][tile_rows]; -1 behind the last row
-    int32_t *records;   // [max_records][SPOPS_IGEMM_RECORD_HEAD + tile_rows]
+    int32_t *out_rows;  // [max_tiles][SPOPS_IGEMM_TILE_ROWS]; -1 behind the last row
+    int32_t *records;   // [max_records][SPOPS_IGEMM_RECORD_INTS]; NULL: rows of groups
 } spops_igemm_schedule;
 
-// What tiles are chosen by: columns of the product.
-typedef struct spops_igemm_tile_args {
-    int64_t cols;
-} spops_igemm_tile_args;
-
-// What scratch is for: products and gradients with up to so many channels on either side.
+// What plans and scratch are for: products and gradients with up to so many channels on either side.
 typedef struct spops_igemm_scratch_args {
     int32_t num_taps;
     int64_t max_x_cols, max_out_cols;
@@ -61,6 +60,12 @@ typedef struct spops_igemm_schedules_args {
     int32_t num;
     const spops_igemm_schedule_args *each; // [num]
 } spops_igemm_schedules_args;
+
+// A schedule of rows of groups, of which group k has the rows offsets[k] .. offsets[k + 1] - 1.
+typedef struct spops_igemm_group_args {
+    const spops_igemm_schedule *schedule; // its tiles are written
+    const int32_t *offsets;               // [num_taps + 1]
+} spops_igemm_group_args;
 
 // out[i] = finish(sum over taps k of x[row of i at k] * W[k]), with
 //     finish(a)[c] = relu((a[c] + bias[c]) * scale[c] + shift[c] + residual[i, c]),

@@ -152,6 +152,26 @@ static spops_mvmr_args mvmr_args(const spops_triplet_tiles *tiles, const mvmr_ch
     return args;
 }
 
+// Rows times the matrix of their group, which has a product of its own for plain calls of it. Or
+// what the backend has for all.
+static spops_status run_mvmr(spops_context *ctx, const spops_triplets *triplets,
+                             const spops_mvmr_args *args)
+{
+    if (triplets->has_groups && args->groups == 1 && !args->diagonal && !args->accumulate &&
+        args->s.data == NULL && args->grad_s.data == NULL && args->num_rows == NULL &&
+        (args->x.dtype != SPOPS_DTYPE_F32 || args->math == SPOPS_MATH_TF32) &&
+        (args->w.rows <= 1 || args->w.row_stride == args->w.cols)) {
+        const spops_igemm_args product = {.schedule = &triplets->groups,
+                                          .x = args->x,
+                                          .w = args->w,
+                                          .out = args->out,
+                                          .w_transposed = args->transposed,
+                                          .tickets = ctx->tickets};
+        if (ctx->backend->igemm_fits(ctx, &product)) return ctx->backend->igemm(ctx, &product);
+    }
+    return ctx->backend->mvmr(ctx, args);
+}
+
 spops_status spops_mvmr_execute(spops_context *ctx, const spops_triplets *triplets, spops_matrix x,
                                 spops_matrix w, const spops_matrix *s,
                                 const spops_mvmr_options *options, spops_matrix out)
@@ -180,7 +200,7 @@ spops_status spops_mvmr_execute(spops_context *ctx, const spops_triplets *triple
     args = mvmr_args(tiles, &choice, x, w);
     args.s = s == NULL ? absent : *s;
     args.out = out;
-    return ctx->backend->mvmr(ctx, &args);
+    return run_mvmr(ctx, triplets, &args);
 }
 
 // Gradients
@@ -347,7 +367,7 @@ spops_status spops_mvmr_execute_backward(spops_context *ctx, const spops_triplet
         spops_mvmr_args args = mvmr_args(tiles_of(triplets, back.reversed), &back, grad_out, w);
         args.s = s == NULL ? absent : *s;
         args.out = *grad_x;
-        SPOPS_TRY(ctx->backend->mvmr(ctx, &args));
+        SPOPS_TRY(run_mvmr(ctx, triplets, &args));
     }
     if (grad_s != NULL && grad_s->rows > 0) {
         spops_mvmr_args args = mvmr_args(tiles, &choice, x, w);

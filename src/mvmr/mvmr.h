@@ -5,6 +5,7 @@
 #define SPOPS_MVMR_MVMR_H
 
 #include "core/backend.h"
+#include "mvmr/igemm_args.h"
 #include "segments/lists.h"
 #include "spops/mvmr.h"
 
@@ -101,6 +102,8 @@ struct spops_triplets {
     bool mirrored;   // i = j for all: both sides are the same
     spops_lists by_matrix;
     spops_triplet_tiles sides[SPOPS_NUM_SIDES]; // IN only with backward, unless mirrored
+    bool has_groups; // the triplets are rows of groups, and the backend has a product for them:
+    spops_igemm_schedule groups;
     void *block;
     size_t block_bytes;
     void *workspace; // of the builds

@@ -7,6 +7,9 @@
 
 #define DEFAULT_MATRIX_ELEMENTS (INT64_C(256) * 256)
 
+// Tiles of rows of groups are made by one block: with more groups than these there are none.
+#define MAX_GROUPS (1 << 20)
+
 // What a plan is built from; arrays where ctx runs.
 typedef struct triplets_source {
     int64_t num_triplets;
@@ -45,6 +48,10 @@ static void carve_block(spops_triplets *plan, spops_carver *c)
         if (!has_side(plan, side)) continue;
         tiles->offsets = spops_carve(c, tiles->num_tiles + 1, 1, sizeof *tiles->offsets);
         tiles->triplets = spops_carve(c, plan->shape.num_triplets, 1, sizeof *tiles->triplets);
+    }
+    if (plan->has_groups) {
+        plan->groups.num_tiles = spops_carve(c, 1, 1, sizeof *plan->groups.num_tiles);
+        plan->groups.tiles = spops_carve(c, plan->groups.max_tiles, 4, sizeof *plan->groups.tiles);
     }
 }
 
@@ -90,6 +97,19 @@ static spops_status too_large(spops_context *ctx, const char *call, const char *
                       "%s: the plan's %s needs more bytes than an address can count", call, what);
 }
 
+// The tiles of rows of groups: whole ones, and one for what is left of a group.
+static void plan_groups(const spops_context *ctx, spops_triplets *plan)
+{
+    const spops_igemm_scratch_args any = {0};
+    const int64_t rows = plan->shape.num_triplets, groups = plan->shape.num_matrices;
+
+    plan->has_groups = plan->mirrored && groups <= MAX_GROUPS &&
+                       ctx->backend->igemm_exists != NULL && ctx->backend->igemm_exists(ctx, &any);
+    if (!plan->has_groups) return;
+    plan->groups.num_taps = (int32_t)groups;
+    plan->groups.max_tiles = rows / SPOPS_IGEMM_TILE_ROWS + (groups < rows ? groups : rows);
+}
+
 static spops_status alloc_plan(spops_context *ctx, const char *call,
                                const spops_triplets_shape *shape, const triplets_choice *choice,
                                spops_triplets **out)
@@ -124,6 +144,7 @@ static spops_status alloc_plan(spops_context *ctx, const char *call,
         items = tiles->direct ? shape->num_triplets : tiles->num_rows;
         tiles->num_tiles = (items + tile_rows - 1) / tile_rows;
     }
+    plan_groups(ctx, plan);
 
     carve_block(plan, &carver);
     if (carver.used == SIZE_MAX) {
@@ -240,6 +261,10 @@ static spops_status enqueue_build(spops_context *ctx, spops_triplets *plan,
     SPOPS_TRY(enqueue_by_matrix(ctx, plan, source, &w));
     for (int side = 0; side < SPOPS_NUM_SIDES; ++side)
         if (has_side(plan, side)) SPOPS_TRY(enqueue_side(ctx, plan, side, &w));
+    if (plan->has_groups) {
+        const spops_igemm_group_args groups = {&plan->groups, source->offsets};
+        SPOPS_TRY(ctx->backend->igemm_group_tiles(ctx, &groups));
+    }
     return SPOPS_STATUS_OK;
 }
 

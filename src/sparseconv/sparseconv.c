@@ -13,9 +13,7 @@
 
 #define DEFAULT_MAX_CHANNELS 256
 
-// IMPLICIT_GEMM has a schedule for each size of tile, and for each side that is not the other's
-// mirror image.
-enum { NARROW_TILES, WIDE_TILES, NUM_TILE_SIZES };
+// IMPLICIT_GEMM has a schedule for each side that is not the other's mirror image.
 enum { SIDE_OUT, SIDE_IN, NUM_SIDES };
 
 struct spops_sparseconv {
@@ -30,8 +28,8 @@ struct spops_sparseconv {
 
     bool has_igemm;   // its schedules are there, those of SIDE_IN with backward
     bool in_mirrored; // SIDE_IN runs on the schedules of SIDE_OUT
-    spops_igemm_schedule schedules[NUM_SIDES][NUM_TILE_SIZES];
-    int32_t *workspaces[NUM_SIDES][NUM_TILE_SIZES]; // of making them
+    spops_igemm_schedule schedules[NUM_SIDES];
+    int32_t *workspaces[NUM_SIDES]; // of making them
     void *block;
     size_t block_bytes;
     size_t igemm_scratch_bytes;
@@ -82,12 +80,6 @@ static spops_status read_plan_options(spops_context *ctx, const char *call,
 
 // ---- Schedules of IMPLICIT_GEMM -----------------------------------------------------------------
 
-static int32_t igemm_tile_rows(const spops_context *ctx, int64_t cols)
-{
-    const spops_igemm_tile_args args = {cols};
-    return ctx->backend->igemm_tile_rows == NULL ? 0 : ctx->backend->igemm_tile_rows(ctx, &args);
-}
-
 static const spops_kernel_map_side *side_of(const spops_sparseconv *conv, int side)
 {
     return side == SIDE_OUT ? conv->view.out : conv->view.in;
@@ -95,25 +87,20 @@ static const spops_kernel_map_side *side_of(const spops_sparseconv *conv, int si
 
 static void carve_schedules(spops_sparseconv *conv, spops_carver *c)
 {
-    static const int32_t tile_rows[NUM_TILE_SIZES] = {128, 256};
     const int sides = conv->backward && !conv->in_mirrored ? NUM_SIDES : 1;
 
     for (int side = 0; side < sides; ++side) {
-        const int64_t max_rows = side_of(conv, side)->max_rows;
-        for (int size = 0; size < NUM_TILE_SIZES; ++size) {
-            spops_igemm_schedule *s = &conv->schedules[side][size];
-            s->tile_rows = tile_rows[size];
-            s->num_taps = conv->view.num_taps;
-            s->max_tiles = (max_rows + s->tile_rows - 1) / s->tile_rows;
-            s->max_records = s->max_tiles * s->num_taps;
-            s->num_tiles = spops_carve(c, 1, 1, sizeof *s->num_tiles);
-            s->tiles = spops_carve(c, s->max_tiles, 4, sizeof *s->tiles);
-            s->out_rows = spops_carve(c, s->max_tiles, s->tile_rows, sizeof *s->out_rows);
-            s->records = spops_carve(c, s->max_records, SPOPS_IGEMM_RECORD_HEAD + s->tile_rows,
-                                     sizeof *s->records);
-            conv->workspaces[side][size] =
-                spops_carve(c, SPOPS_IGEMM_WORKSPACE(s->max_tiles), 1, sizeof(int32_t));
-        }
+        spops_igemm_schedule *s = &conv->schedules[side];
+        s->num_taps = conv->view.num_taps;
+        s->max_tiles =
+            (side_of(conv, side)->max_rows + SPOPS_IGEMM_TILE_ROWS - 1) / SPOPS_IGEMM_TILE_ROWS;
+        s->max_records = s->max_tiles * s->num_taps;
+        s->num_tiles = spops_carve(c, 1, 1, sizeof *s->num_tiles);
+        s->tiles = spops_carve(c, s->max_tiles, 4, sizeof *s->tiles);
+        s->out_rows = spops_carve(c, s->max_tiles, SPOPS_IGEMM_TILE_ROWS, sizeof *s->out_rows);
+        s->records = spops_carve(c, s->max_records, SPOPS_IGEMM_RECORD_INTS, sizeof *s->records);
+        conv->workspaces[side] =
+            spops_carve(c, SPOPS_IGEMM_WORKSPACE(s->max_tiles), 1, sizeof(int32_t));
     }
 }
 
@@ -126,7 +113,7 @@ static spops_status plan_igemm(spops_context *ctx, const char *call, spops_spars
     spops_carver c = {NULL, 0};
 
     if (conv->dataflow != SPOPS_DATAFLOW_AUTO && !forced) return SPOPS_STATUS_OK;
-    if (igemm_tile_rows(ctx, 1) == 0) {
+    if (ctx->backend->igemm_exists == NULL || !ctx->backend->igemm_exists(ctx, &scratch)) {
         if (!forced) return SPOPS_STATUS_OK;
         return spops_fail(ctx, SPOPS_STATUS_NOT_SUPPORTED, "%s: the %s backend has no %s%s", call,
                           ctx->backend->name, spops_dataflow_name(conv->dataflow),
@@ -152,7 +139,7 @@ static spops_status plan_igemm(spops_context *ctx, const char *call, spops_spars
     return spops_context_grow(ctx, conv->igemm_scratch_bytes);
 }
 
-enum { MAX_SCHEDULES = NUM_SIDES * NUM_TILE_SIZES }; // of a plan
+enum { MAX_SCHEDULES = NUM_SIDES }; // of a plan
 
 // What a plan's schedules are made from; returns how many there are.
 static int32_t schedules_of(const spops_sparseconv *conv,
@@ -163,16 +150,15 @@ static int32_t schedules_of(const spops_sparseconv *conv,
 
     for (int side = 0; conv->has_igemm && side < sides; ++side) {
         const spops_kernel_map_side *of = side_of(conv, side);
-        for (int size = 0; size < NUM_TILE_SIZES; ++size)
-            args[n++] = (spops_igemm_schedule_args){.schedule = &conv->schedules[side][size],
-                                                    .max_rows = of->max_rows,
-                                                    .num_rows = of->num_rows,
-                                                    .table = of->table,
-                                                    .table_stride = conv->view.table_stride,
-                                                    .mask_words = conv->view.mask_words,
-                                                    .masks = of->masks,
-                                                    .order = of->order,
-                                                    .workspace = conv->workspaces[side][size]};
+        args[n++] = (spops_igemm_schedule_args){.schedule = &conv->schedules[side],
+                                                .max_rows = of->max_rows,
+                                                .num_rows = of->num_rows,
+                                                .table = of->table,
+                                                .table_stride = conv->view.table_stride,
+                                                .mask_words = conv->view.mask_words,
+                                                .masks = of->masks,
+                                                .order = of->order,
+                                                .workspace = conv->workspaces[side]};
     }
     return n;
 }
@@ -447,8 +433,7 @@ static spops_igemm_args igemm_args_of(const spops_context *ctx, const spops_spar
                                       int side, spops_matrix x, spops_matrix w, spops_matrix out)
 {
     const bool mirrored = side == SIDE_IN && conv->in_mirrored;
-    const int size = igemm_tile_rows(ctx, out.cols) == 256 ? WIDE_TILES : NARROW_TILES;
-    const spops_igemm_args args = {.schedule = &conv->schedules[mirrored ? SIDE_OUT : side][size],
+    const spops_igemm_args args = {.schedule = &conv->schedules[mirrored ? SIDE_OUT : side],
                                    .x = x,
                                    .w = w,
                                    .out = out,
