@@ -16,11 +16,14 @@
 static struct {
     const char *shapes;
     bool all_ops;
+    int64_t variant;
 } asked;
 static const bench_option suite_options[] = {
     {"--shapes", "LIST", "uniform,powerlaw,huge (default: all)", "uniform,powerlaw,huge",
      .text = &asked.shapes},
     {"--all-ops", NULL, "every reduction, not only the sum", .on = &asked.all_ops},
+    {"--variant", "N", "sum_variant of the plans (default 0: as the tuning table has it)",
+     .number = &asked.variant, .least = 0, .most = 255},
     {0}};
 
 size_t segreduce_matrix_bytes(const spops_matrix *m)
@@ -300,7 +303,7 @@ static void free_shape(segreduce_data *d)
 }
 
 static bool make_shape(bench *b, const char *shape, int64_t num_segments, int64_t num_terms,
-                       int64_t max_cols, segreduce_data *d)
+                       int64_t cols, segreduce_data *d)
 {
     spops_segments_options options = spops_segments_options_default();
     const size_t idx_bytes = (size_t)num_terms * sizeof(int32_t);
@@ -325,7 +328,8 @@ static bool make_shape(bench *b, const char *shape, int64_t num_segments, int64_
     if (!bench_upload(b, d->offsets, offsets_bytes, &d->device_offsets) ||
         !bench_upload(b, d->idx, idx_bytes, &d->device_idx))
         return false;
-    options.max_cols = max_cols;
+    options.max_cols = cols;
+    options.sum_variant = (int32_t)asked.variant;
     if (!bench_check(
             b, shape,
             spops_segments_create(b->ctx, num_segments, d->device_offsets, &options, &d->ordered)))
@@ -412,14 +416,15 @@ static void measure_dtype(bench *b, spops_dtype dtype, const int64_t *cols, int 
         max_cols = cols[i] > max_cols ? cols[i] : max_cols;
     const bool ready = make_arrays(b, dtype, num_segments, num_terms, max_cols, &arrays);
     for (size_t s = 0; ready && s < sizeof shapes / sizeof shapes[0]; ++s) {
-        segreduce_data d;
         if (!bench_wants(asked.shapes, shapes[s])) continue;
-        if (make_shape(b, shapes[s], num_segments, num_terms, max_cols, &d))
-            for (int i = 0; i < num_cols; ++i) {
+        for (int i = 0; i < num_cols; ++i) { // a plan is made for the rows that it will meet
+            segreduce_data d;
+            if (make_shape(b, shapes[s], num_segments, num_terms, cols[i], &d)) {
                 set_width(&d, &arrays, cols[i]);
                 measure_passes(&d);
             }
-        free_shape(&d);
+            free_shape(&d);
+        }
     }
     free_arrays(b, &arrays);
 }

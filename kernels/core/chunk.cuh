@@ -23,6 +23,14 @@ inline int common_chunk(std::initializer_list<spops_matrix> matrices)
     return vec;
 }
 
+// Where the last row of a matrix ends.
+inline const void *rows_end(const spops_matrix &m)
+{
+    if (m.data == nullptr || m.rows == 0) return m.data;
+    return static_cast<const char *>(m.data) +
+           ((m.rows - 1) * m.row_stride + m.cols) * (int64_t)spops_dtype_bytes(m.dtype);
+}
+
 } // namespace spops
 
 #endif

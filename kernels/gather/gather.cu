@@ -59,7 +59,7 @@ __device__ __forceinline__ void gather_block(const gather_params &p, const walk_
                     scaled[j] = weight * v[j];
                 chunk.set(scaled);
             }
-            chunk.store(row_at<VEC>(out, pair[u].x, p.out_stride), n);
+            chunk.store(row_at<(VEC > 1)>(out, pair[u].x, p.out_stride), n);
         }
     }
 }

@@ -1,5 +1,6 @@
 // Launcher of the segmented reduction: from checked arguments to the source that has the kernels.
 #include "kernels/segreduce/custom_kernels.h"
+#include "kernels/segreduce/oneterm.cuh"
 #include "kernels/segreduce/segreduce_params.cuh"
 #include "kernels/segreduce/segreduce_tuning.h"
 #include "kernels/segreduce/segsum_mixed.cuh"
@@ -52,6 +53,15 @@ extern "C" spops_status spops_cuda_segreduce(spops_context *ctx, const spops_seg
         segreduce_params p = segreduce_params_of(ctx, args, vec, SPOPS_CUSTOM_THREADS, &grid);
         return spops_custom_launch(ctx, args->custom, SPOPS_CUSTOM_SEGREDUCE, args->x.dtype,
                                    vec > 1, grid, &p);
+    }
+    if (args->reduce == SPOPS_REDUCE_SUM && args->states == nullptr && args->arg.data == nullptr &&
+        has_one_term_at_most(args->lists)) {
+        one_term_args one = {};
+        one.lists = args->lists;
+        one.rows = args->x;
+        one.w = args->w;
+        one.out = args->out;
+        return one_term(ctx, one);
     }
     return with_dtype(args->x.dtype, [&](auto tag) {
         typedef typename decltype(tag)::type T;

@@ -1,7 +1,7 @@
 // From a call's arguments to one of the kernels of spops/device/segreduce.cuh. A kernel is compiled
 // for each case that is worth one of its own:
 //
-//     rows      whole chunks of 16 bytes; chunks with a tail; one element at a time
+//     rows      whole chunks of 16 bytes; rows of any length that begin anywhere
 //     counts    known to the host, so that the kernel may start early; on the device
 //
 // and weights of a dtype that it knows only for sums of whole chunks: elsewhere it asks.
@@ -18,20 +18,18 @@ namespace spops
 struct segreduce_call {
     segreduce_params params;
     dim3 grid;
-    int vec;    // columns of a chunk; 1: rows are not aligned
+    bool whole; // rows are whole chunks
     bool known; // counts
     int32_t variant;
 
     segreduce_call(const spops_context *ctx, const spops_segreduce_args *args)
-        : vec(common_chunk({args->x, args->out})), known(!args->lists->counts_on_device)
+        : known(!args->lists->counts_on_device)
     {
+        const int vec = (int)(16 / spops_dtype_bytes(args->x.dtype));
+        whole = common_chunk({args->x, args->out}) == vec && args->x.cols % vec == 0;
         params = segreduce_params_of(ctx, args, vec, SPOPS_SEGREDUCE_THREADS, &grid);
         variant = spops_sum_variant(&args->lists->sum_choice, args->x.dtype,
                                     (args->x.cols + vec - 1) / vec);
-    }
-    template <class T> bool whole_chunks() const
-    {
-        return vec > 1 && params.cols % (16 / (int)sizeof(T)) == 0;
     }
 };
 
@@ -56,9 +54,7 @@ template <int UNROLL, int RESIDENT, bool KNOWN, class Op, class T, bool TRACED>
 spops_status launch_ragged(spops_context *ctx, const segreduce_call &call)
 {
     typedef segreduce_policy<SPOPS_SEGREDUCE_THREADS, UNROLL, RESIDENT, false, KNOWN> policy;
-    return call.vec == 1
-               ? launch_kernel<policy, Op, T, WEIGHT_ANY, 1, TRACED>(ctx, call)
-               : launch_kernel<policy, Op, T, WEIGHT_ANY, 16 / sizeof(T), TRACED>(ctx, call);
+    return launch_kernel<policy, Op, T, WEIGHT_ANY, 16 / sizeof(T), TRACED>(ctx, call);
 }
 
 // ---- Sums ---------------------------------------------------------------------------------------
@@ -82,7 +78,7 @@ spops_status launch_whole_sum(spops_context *ctx, const segreduce_call &call)
 template <class T> spops_status launch_sum(spops_context *ctx, const spops_segreduce_args *args)
 {
     const segreduce_call call(ctx, args);
-    if (!call.whole_chunks<T>())
+    if (!call.whole)
         return call.known ? launch_ragged<2, 4, true, plain_SUM, T, false>(ctx, call)
                           : launch_ragged<2, 3, false, plain_SUM, T, false>(ctx, call);
     if (call.params.w == nullptr) return launch_whole_sum<WEIGHT_NONE, T>(ctx, call);
@@ -98,9 +94,8 @@ template <class T> spops_status launch_sum(spops_context *ctx, const spops_segre
 template <int RESIDENT, bool KNOWN, class Op, class T, bool TRACED>
 spops_status launch_rows(spops_context *ctx, const segreduce_call &call)
 {
-    return call.whole_chunks<T>()
-               ? launch_whole<2, RESIDENT, KNOWN, Op, T, WEIGHT_ANY, TRACED>(ctx, call)
-               : launch_ragged<2, RESIDENT, KNOWN, Op, T, TRACED>(ctx, call);
+    return call.whole ? launch_whole<2, RESIDENT, KNOWN, Op, T, WEIGHT_ANY, TRACED>(ctx, call)
+                      : launch_ragged<2, RESIDENT, KNOWN, Op, T, TRACED>(ctx, call);
 }
 
 // What index outputs and gradients need is traced.

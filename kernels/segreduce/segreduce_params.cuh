@@ -20,6 +20,7 @@ inline segreduce_params segreduce_params_of(const spops_context *ctx,
     p.pairs = (const int2 *)args->lists->pairs;
     p.order = args->lists->order;
     p.x = args->x.data;
+    p.x_end = rows_end(args->x);
     p.x_stride = args->x.row_stride;
     p.w = args->w.data;
     p.w_dtype = args->w.dtype;

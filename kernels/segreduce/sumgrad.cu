@@ -3,6 +3,7 @@
 // grad_w. For plans in which no two terms share a weight, so that a dot product has one writer.
 #include <initializer_list>
 
+#include "kernels/segreduce/oneterm.cuh"
 #include "kernels/segreduce/reduce_functors.cuh"
 #include "spops/device/segreduce_backward.cuh"
 
@@ -75,10 +76,10 @@ template <class T, int VEC, bool FULL> struct row_part {
         for (int c = 0; c < chunks; ++c)
             chunk[c].clear();
     }
-    __device__ __forceinline__ void load(const T *p, int n)
+    __device__ __forceinline__ void load(const T *p, int n, const void *end)
     {
         for (int c = 0; c < chunks; ++c)
-            chunk[c].load(p + c * columns, n);
+            chunk[c].load(p + c * columns, n, end);
     }
     __device__ __forceinline__ void get(float (&v)[VEC]) const
     {
@@ -107,7 +108,8 @@ __device__ __forceinline__ void load_terms(const backward_params &p, const T *gr
         terms.row[u].clear();
         terms.weight[u] = 0.0f;
         if (u < count) {
-            terms.row[u].load(row_at<VEC>(grad_out, pair[u].x, p.grad_out_stride), n);
+            terms.row[u].load(row_at<FULL>(grad_out, pair[u].x, p.grad_out_stride), n,
+                              p.grad_out_end);
             terms.weight[u] = load_weight<WEIGHT, T>(p.w, p.w_dtype, pair[u].y);
         }
     }
@@ -132,7 +134,8 @@ __device__ __forceinline__ void fold_both(const sumgrad_params &params, int32_t 
     load_pairs<true>(p.pairs, begin, begin + count, pair);
     x_row.clear();
     if (count > 0)
-        x_row.load(row_at<VEC>(static_cast<const T *>(p.x) + col, out_row, p.x_stride), n);
+        x_row.load(row_at<FULL>(static_cast<const T *>(p.x) + col, out_row, p.x_stride), n,
+                   p.x_end);
     x_row.get(x);
     for (int32_t i = 0; i < steps; i += unroll) {
         term_rows<T, VEC, FULL> terms;
@@ -220,28 +223,61 @@ __global__ void __launch_bounds__(threads, (row_part<T, VEC, FULL>::blocks_held)
 }
 
 template <class T, class W, int WEIGHT>
-spops_status launch_types(spops_context *ctx, const sumgrad_params &p, int vec, dim3 grid)
+spops_status launch_types(spops_context *ctx, const sumgrad_params &p, int vec, bool whole,
+                          dim3 grid)
 {
     constexpr int wide = 16 / sizeof(T);
     const char *what = "sumgrad: launch";
     if (vec == 2 * wide)
         return launch(ctx, what, sumgrad_kernel<T, W, WEIGHT, 2 * wide, true>, grid, threads, p);
-    if (vec == 1)
-        return launch(ctx, what, sumgrad_kernel<T, W, WEIGHT, 1, false>, grid, threads, p);
-    if (p.sums.cols % wide != 0)
-        return launch(ctx, what, sumgrad_kernel<T, W, WEIGHT, wide, false>, grid, threads, p);
-    return launch(ctx, what, sumgrad_kernel<T, W, WEIGHT, wide, true>, grid, threads, p);
+    return whole ? launch(ctx, what, sumgrad_kernel<T, W, WEIGHT, wide, true>, grid, threads, p)
+                 : launch(ctx, what, sumgrad_kernel<T, W, WEIGHT, wide, false>, grid, threads, p);
 }
 
 // A row of more chunks takes two a lane: a warp has more rows, and fewer sums over lanes.
 constexpr int max_single_chunks = 8;
 
+int columns_of_chunk(const spops_sumgrad_args *args)
+{
+    return (int)(16 / spops_dtype_bytes(args->x.dtype));
+}
+bool has_whole_chunks(const spops_sumgrad_args *args)
+{
+    const int vec = columns_of_chunk(args);
+    return common_chunk({args->x, args->grad_out, args->grad_x}) == vec && args->x.cols % vec == 0;
+}
 int columns_of_lane(const spops_sumgrad_args *args)
 {
-    const int vec = common_chunk({args->x, args->grad_out, args->grad_x});
-    const bool two =
-        args->x.cols > (int64_t)vec * max_single_chunks && args->x.cols % (2 * vec) == 0;
-    return two && vec > 1 ? 2 * vec : vec;
+    const int vec = columns_of_chunk(args);
+    const bool two = has_whole_chunks(args) && args->x.cols > (int64_t)vec * max_single_chunks &&
+                     args->x.cols % (2 * vec) == 0;
+    return two ? 2 * vec : vec;
+}
+
+// Whether every row and every weight has one term at most, so that oneterm.cu serves, and by which
+// lists. By row, rows of x and grad_x lie in order and those of grad_out are gathered; by weight,
+// where a term mostly is its own weight, it is the other way around: the L2 then serves a row of
+// grad_out once for all terms of its segment. Rows of less than 64 bytes are better written in order.
+constexpr int64_t min_scattered_bytes = 64;
+
+bool fits_one_term(const spops_sumgrad_args *args, one_term_args *walk)
+{
+    if (!has_one_term_at_most(args->by_weight)) return false;
+    const bool rows_apart = has_one_term_at_most(args->lists);
+    if (args->grad_x.data != nullptr && !rows_apart) return false;
+    const int64_t row_bytes = args->x.cols * (int64_t)spops_dtype_bytes(args->x.dtype);
+    // Only the walk by row reaches rows without a term.
+    const bool by_weight =
+        !rows_apart || (row_bytes >= min_scattered_bytes &&
+                        (args->grad_x.data == nullptr || has_one_term_each(args->lists)));
+    walk->lists = by_weight ? args->by_weight : args->lists;
+    walk->by_weight = by_weight;
+    walk->rows = args->grad_out;
+    walk->w = args->w;
+    walk->out = args->grad_x;
+    walk->others = args->x;
+    walk->grad_w = args->grad_w;
+    return true;
 }
 
 } // namespace
@@ -249,13 +285,19 @@ int columns_of_lane(const spops_sumgrad_args *args)
 extern "C" bool spops_cuda_sumgrad_fits(const spops_context *ctx, const spops_sumgrad_args *args)
 {
     (void)ctx;
-    return args->x.cols <= (int64_t)columns_of_lane(args) * warp;
+    one_term_args walk = {};
+    if (fits_one_term(args, &walk)) return true;
+    return args->grad_x.data != nullptr && args->grad_w.data != nullptr &&
+           args->x.cols <= (int64_t)columns_of_lane(args) * warp;
 }
 
 extern "C" spops_status spops_cuda_sumgrad(spops_context *ctx, const spops_sumgrad_args *args)
 {
+    one_term_args one = {};
+    if (fits_one_term(args, &one)) return one_term(ctx, one);
     if (args->lists->num_segments == 0 || args->x.cols == 0) return SPOPS_STATUS_OK;
     const int vec = columns_of_lane(args);
+    const bool whole = has_whole_chunks(args);
     walk_launch shape = walk_plan(ctx, args->lists, (args->x.cols + vec - 1) / vec, threads, warp);
     sumgrad_params p = {};
     p.walk = shape.walk;
@@ -264,8 +306,10 @@ extern "C" spops_status spops_cuda_sumgrad(spops_context *ctx, const spops_sumgr
     p.sums.walk = shape.walk;
     p.sums.pairs = (const int2 *)args->lists->pairs;
     p.sums.grad_out = args->grad_out.data;
+    p.sums.grad_out_end = rows_end(args->grad_out);
     p.sums.grad_out_stride = args->grad_out.row_stride;
     p.sums.x = args->x.data;
+    p.sums.x_end = rows_end(args->x);
     p.sums.x_stride = args->x.row_stride;
     p.sums.w = args->w.data;
     p.sums.w_dtype = args->w.dtype;
@@ -279,7 +323,7 @@ extern "C" spops_status spops_cuda_sumgrad(spops_context *ctx, const spops_sumgr
         // Weights have the dtype of x, or are f32.
         if constexpr (sizeof(T) < sizeof(float))
             if (args->w.dtype != SPOPS_DTYPE_F32)
-                return launch_types<T, T, WEIGHT_SAME>(ctx, p, vec, shape.grid);
-        return launch_types<T, float, WEIGHT_F32>(ctx, p, vec, shape.grid);
+                return launch_types<T, T, WEIGHT_SAME>(ctx, p, vec, whole, shape.grid);
+        return launch_types<T, float, WEIGHT_F32>(ctx, p, vec, whole, shape.grid);
     });
 }

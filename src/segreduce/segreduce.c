@@ -166,13 +166,14 @@ static spops_status run_grad(spops_context *ctx, const spops_segments *segments,
                                       : ctx->backend->segdot(ctx, &args);
 }
 
-// Whether one fused walk can give both gradients.
+// Whether one walk can give the gradients that are wanted.
 static bool fill_sumgrad(spops_context *ctx, const spops_segments *segments, spops_reduce reduce,
                          spops_matrix grad_out, spops_matrix x, spops_matrix w, spops_matrix grad_x,
                          spops_matrix grad_w, spops_segments_scratch scratch,
                          spops_sumgrad_args *args)
 {
     args->lists = &segments->by_row;
+    args->by_weight = &segments->by_weight;
     args->grad_out = grad_out;
     args->x = x;
     args->w = w;
@@ -184,6 +185,13 @@ static bool fill_sumgrad(spops_context *ctx, const spops_segments *segments, spo
            ctx->backend->sumgrad != NULL && ctx->backend->sumgrad_fits(ctx, args);
 }
 
+// Whether the host knows that each weight has a term.
+static bool names_all_weights(const spops_segments *segments)
+{
+    const spops_lists *lists = &segments->by_weight;
+    return !lists->counts_on_device && lists->host_schedule.num_nonempty == lists->num_segments;
+}
+
 spops_status spops_segreduce_run_backward(spops_context *ctx, const spops_segments *segments,
                                           spops_reduce reduce, spops_matrix grad_out,
                                           spops_matrix x, spops_matrix w, spops_matrix grad_x,
@@ -191,16 +199,16 @@ spops_status spops_segreduce_run_backward(spops_context *ctx, const spops_segmen
 {
     const bool want_x = grad_x.data != NULL && grad_x.rows > 0 && grad_x.cols > 0;
     const bool want_w = grad_w.data != NULL && grad_w.rows > 0;
-    spops_sumgrad_args both;
+    spops_sumgrad_args walk;
 
     if (!want_x && !want_w) return SPOPS_STATUS_OK;
     if (x.cols == 0) // only grad_w is left: sums over no column
         return ctx->backend->fill_zero(ctx, grad_w.data, spops_matrix_bytes(grad_w));
-    if (want_x && want_w &&
-        fill_sumgrad(ctx, segments, reduce, grad_out, x, w, grad_x, grad_w, scratch, &both)) {
-        // Weights that no term names get their 0 here.
-        SPOPS_TRY(ctx->backend->fill_zero(ctx, grad_w.data, spops_matrix_bytes(grad_w)));
-        return ctx->backend->sumgrad(ctx, &both);
+    if (fill_sumgrad(ctx, segments, reduce, grad_out, x, w, want_x ? grad_x : absent,
+                     want_w ? grad_w : absent, scratch, &walk)) {
+        if (want_w && !names_all_weights(segments)) // the others get their 0 here
+            SPOPS_TRY(ctx->backend->fill_zero(ctx, grad_w.data, spops_matrix_bytes(grad_w)));
+        return ctx->backend->sumgrad(ctx, &walk);
     }
     if (needs_states(reduce)) SPOPS_TRY(run_states(ctx, segments, reduce, x, w, scratch));
     if (want_x && reduce == SPOPS_REDUCE_SUM) // it is a sum itself: of rows of grad_out

@@ -62,12 +62,13 @@ typedef struct spops_grad_args {
     uint32_t *tickets;
 } spops_grad_args;
 
-// Both gradients of SUM in one walk over the by-row lists, for plans whose weights are each named
-// once (segments.h, weights_unique):
+// Gradients of SUM in one walk over the by-row lists, for plans whose weights are each named once
+// (segments.h, weights_unique):
 //     grad_x[o] = sum over positions p of output row o of  w[b(p)] * grad_out[a(p)]
 //     grad_w[b(p)] = <x[o], grad_out[a(p)]>;  weights that no position names are left alone.
+// Or over the by-weight lists, where these are better. A gradient that is not wanted has data NULL.
 typedef struct spops_sumgrad_args {
-    const spops_lists *lists;
+    const spops_lists *lists, *by_weight;
     spops_matrix grad_out, x, w, grad_x, grad_w;
     void *partials; // [lists->max_pieces][x.cols] f32
     uint32_t *tickets;

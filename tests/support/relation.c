@@ -96,16 +96,20 @@ test_relation test_relation_create(const test_shape *shape, test_form form, test
     if (indexing == INDEXING_ROWS || indexing == INDEXING_BOTH) rows = terms / 3 + 1;
     if (indexing == INDEXING_MANY_ROWS) rows = terms * 2 + 3;
     if (indexing == INDEXING_BOTH || indexing == INDEXING_WEIGHTS) weights = terms / 2 + 1;
+    const bool apart = indexing == INDEXING_MANY_ROWS && test_rng_below(rng, 2) == 0;
     for (int64_t t = 0; t < terms; ++t) {
         const bool last = t == terms - 1; // first and last index are always among them
         r.row[t] = (int32_t)t;
         r.weight[t] = (int32_t)t;
-        if (rows != terms)
+        if (apart)
+            r.row[t] = (int32_t)(last ? rows - 1 : 2 * t);
+        else if (rows != terms)
             r.row[t] = (int32_t)(t == 0 ? 0 : last ? rows - 1 : test_rng_below(rng, rows));
         if (weights != terms) {
             r.weight[t] = (int32_t)(t == 0 ? weights - 1 : last ? 0 : test_rng_below(rng, weights));
         }
     }
+    if (apart) test_rng_shuffle_i32(rng, r.row, terms);
     r.ref = (ref_relation){segments, terms, rows, weights, r.segment, r.row, r.weight};
     return r;
 }

@@ -46,7 +46,7 @@ typedef enum test_indexing {
     INDEXING_ROWS = 1,      // idx: fewer rows than terms, first and last among them, some unused
     INDEXING_BOTH = 2,      // idx and weight_idx
     INDEXING_WEIGHTS = 3,   // weight_idx alone
-    INDEXING_MANY_ROWS = 4, // idx into more rows than there are terms
+    INDEXING_MANY_ROWS = 4, // idx into more rows than there are terms, at times none named twice
     NUM_INDEXINGS = 5
 } test_indexing;
 

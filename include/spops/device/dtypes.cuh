@@ -85,80 +85,143 @@ template <class T> __device__ __forceinline__ void unpack2(uint32_t word, float 
     hi = to_f32(b);
 }
 
-// VEC neighbouring elements of a row, as loaded: 16 bytes at once, or one element. Where FULL is
-// false, n says how many of them exist (the last lane of a row may have fewer than VEC); the rest
-// read as 0. FULL kernels serve rows without such a tail: a branch here would keep loads from
-// overlapping.
+// The 16 bytes that begin `shift` bytes behind the begin of low, where high are the 16 bytes after it.
+__device__ __forceinline__ uint4 shift_words(const uint4 &low, const uint4 &high, uint32_t shift)
+{
+    uint32_t w[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+    if (shift & 8) {
+#pragma unroll
+        for (int i = 0; i < 6; ++i)
+            w[i] = w[i + 2];
+    }
+    if (shift & 4) {
+#pragma unroll
+        for (int i = 0; i < 5; ++i)
+            w[i] = w[i + 1];
+    }
+    const uint32_t bits = 8 * (shift & 3);
+    return make_uint4(__funnelshift_r(w[0], w[1], bits), __funnelshift_r(w[1], w[2], bits),
+                      __funnelshift_r(w[2], w[3], bits), __funnelshift_r(w[3], w[4], bits));
+}
+
+// 16 bytes of f32 elements, or of two-byte ones, as numbers and back.
+template <class T, int VEC>
+__device__ __forceinline__ void unpack_chunk(const uint4 &word, float (&v)[VEC])
+{
+    if constexpr (VEC == 4) {
+        v[0] = __uint_as_float(word.x);
+        v[1] = __uint_as_float(word.y);
+        v[2] = __uint_as_float(word.z);
+        v[3] = __uint_as_float(word.w);
+    } else {
+        unpack2<T>(word.x, v[0], v[1]);
+        unpack2<T>(word.y, v[2], v[3]);
+        unpack2<T>(word.z, v[4], v[5]);
+        unpack2<T>(word.w, v[6], v[7]);
+    }
+}
+template <class T, int VEC> __device__ __forceinline__ uint4 pack_chunk(const float (&v)[VEC])
+{
+    if constexpr (VEC == 4)
+        return make_uint4(__float_as_uint(v[0]), __float_as_uint(v[1]), __float_as_uint(v[2]),
+                          __float_as_uint(v[3]));
+    else
+        return make_uint4(pack2<T>(v[0], v[1]), pack2<T>(v[2], v[3]), pack2<T>(v[4], v[5]),
+                          pack2<T>(v[6], v[7]));
+}
+
+// VEC neighbouring elements of a row, as loaded: 16 bytes at once, or one element.
+//
+// FULL kernels serve rows of whole chunks that begin on 16 bytes; they ignore n and end. The others
+// serve rows of any length that begin anywhere: n says how many of the elements exist (the last lane
+// of a row may have fewer than VEC; the rest read as 0), and end is where the matrix ends, up to
+// which bytes behind the row may be read; without it none are, and the row begins on 16 bytes.
 template <class T, int VEC, bool FULL> struct row_chunk {
-    static_assert(VEC * sizeof(T) == 16, "a chunk is 16 bytes, or one element");
+    static_assert(FULL && VEC * sizeof(T) == 16, "a chunk is 16 bytes, or one element");
     uint4 word;
 
     __device__ __forceinline__ void clear() { word = make_uint4(0, 0, 0, 0); }
-    __device__ __forceinline__ void load(const T *p, int n)
+    __device__ __forceinline__ void load(const T *p, int, const void * = nullptr)
     {
-        if (FULL || n >= VEC) {
-            word = __ldg(reinterpret_cast<const uint4 *>(p));
-        } else {
-            T tail[VEC] = {};
-#pragma unroll
-            for (int j = 0; j < VEC - 1; ++j)
-                if (j < n) tail[j] = p[j];
-            word = *reinterpret_cast<const uint4 *>(tail);
+        word = __ldg(reinterpret_cast<const uint4 *>(p));
+    }
+    __device__ __forceinline__ void store(T *p, int) const { *reinterpret_cast<uint4 *>(p) = word; }
+    __device__ __forceinline__ void get(float (&v)[VEC]) const { unpack_chunk<T>(word, v); }
+    __device__ __forceinline__ void set(const float (&v)[VEC]) { word = pack_chunk<T>(v); }
+};
+
+template <class T, int VEC> struct row_chunk<T, VEC, false> {
+    static_assert(VEC * sizeof(T) == 16, "a chunk is 16 bytes, or one element");
+    uint4 word, next; // next: of a row that begins between two borders of 16 bytes
+    uint32_t shift;   // bytes of word in front of the chunk
+    int n;
+
+    __device__ __forceinline__ void clear()
+    {
+        word = next = make_uint4(0, 0, 0, 0);
+        shift = 0;
+        n = VEC;
+    }
+    // Nothing here waits for what it loads: get shifts.
+    __device__ __forceinline__ void load(const T *p, int count, const void *end = nullptr)
+    {
+        const unsigned long long at = reinterpret_cast<unsigned long long>(p);
+        const uint4 *from = reinterpret_cast<const uint4 *>(at - at % 16);
+        clear();
+        n = count;
+        shift = (uint32_t)at & 15;
+        if (end == nullptr) end = p + (count < VEC ? count : VEC);
+        if (from + (shift != 0 ? 2 : 1) <= end) {
+            word = __ldg(from);
+            if (shift != 0) next = __ldg(from + 1);
+            return;
         }
+        T tail[VEC] = {};
+#pragma unroll
+        for (int j = 0; j < VEC; ++j)
+            if (j < count) tail[j] = p[j];
+        word = *reinterpret_cast<const uint4 *>(tail);
+        shift = 0;
     }
 
     // The 16 bytes as they are, or as many elements as exist.
-    __device__ __forceinline__ void store(T *p, int n) const
+    __device__ __forceinline__ void store(T *p, int count) const
     {
-        if (FULL || n >= VEC) {
-            *reinterpret_cast<uint4 *>(p) = word;
-        } else {
-            const uint32_t words[4] = {word.x, word.y, word.z, word.w};
-            constexpr int per_word = VEC / 4;
+        const uint4 own = shift != 0 ? shift_words(word, next, shift) : word;
+        if (count >= VEC && reinterpret_cast<unsigned long long>(p) % 16 == 0) {
+            *reinterpret_cast<uint4 *>(p) = own;
+            return;
+        }
+        const uint32_t words[4] = {own.x, own.y, own.z, own.w};
 #pragma unroll
-            for (int j = 0; j < VEC - 1; ++j) {
-                if (j >= n) continue;
-                if constexpr (per_word == 1) {
-                    reinterpret_cast<uint32_t *>(p)[j] = words[j];
-                } else {
-                    reinterpret_cast<uint16_t *>(p)[j] = (uint16_t)(words[j / 2] >> 16 * (j % 2));
-                }
-            }
+        for (int j = 0; j < VEC; ++j) {
+            if (j >= count) continue;
+            if constexpr (VEC == 4)
+                reinterpret_cast<uint32_t *>(p)[j] = words[j];
+            else
+                reinterpret_cast<uint16_t *>(p)[j] = (uint16_t)(words[j / 2] >> 16 * (j % 2));
         }
     }
 
     __device__ __forceinline__ void get(float (&v)[VEC]) const
     {
-        if constexpr (VEC == 4) {
-            v[0] = __uint_as_float(word.x);
-            v[1] = __uint_as_float(word.y);
-            v[2] = __uint_as_float(word.z);
-            v[3] = __uint_as_float(word.w);
-        } else {
-            unpack2<T>(word.x, v[0], v[1]);
-            unpack2<T>(word.y, v[2], v[3]);
-            unpack2<T>(word.z, v[4], v[5]);
-            unpack2<T>(word.w, v[6], v[7]);
-        }
+        unpack_chunk<T>(shift != 0 ? shift_words(word, next, shift) : word, v);
+#pragma unroll
+        for (int j = 1; j < VEC; ++j)
+            v[j] = j < n ? v[j] : 0.0f;
     }
-
     __device__ __forceinline__ void set(const float (&v)[VEC])
     {
-        if constexpr (VEC == 4) {
-            word = make_uint4(__float_as_uint(v[0]), __float_as_uint(v[1]), __float_as_uint(v[2]),
-                              __float_as_uint(v[3]));
-        } else {
-            word = make_uint4(pack2<T>(v[0], v[1]), pack2<T>(v[2], v[3]), pack2<T>(v[4], v[5]),
-                              pack2<T>(v[6], v[7]));
-        }
+        clear();
+        word = pack_chunk<T>(v);
     }
 };
 
-template <class T, bool FULL> struct row_chunk<T, 1, FULL> {
+template <class T> struct row_chunk<T, 1, false> {
     T word;
 
     __device__ __forceinline__ void clear() { word = T(); }
-    __device__ __forceinline__ void load(const T *p, int) { word = *p; }
+    __device__ __forceinline__ void load(const T *p, int, const void * = nullptr) { word = *p; }
     __device__ __forceinline__ void store(T *p, int) const { *p = word; }
     __device__ __forceinline__ void get(float (&v)[1]) const { v[0] = to_f32(word); }
     __device__ __forceinline__ void set(const float (&v)[1]) { word = from_f32<T>(v[0]); }

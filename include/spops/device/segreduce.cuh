@@ -34,9 +34,9 @@ namespace spops
 
 struct segreduce_params {
     walk_params walk;
-    const int2 *pairs;    // x row, weight of a position; null: both are the position
-    const int32_t *order; // term of a position; null: the position
-    const void *x;
+    const int2 *pairs;     // x row, weight of a position; null: both are the position
+    const int32_t *order;  // term of a position; null: the position
+    const void *x, *x_end; // end of the last row; null where rows begin on 16 bytes
     int64_t x_stride;
     const void *w;
     int32_t w_dtype;
@@ -128,11 +128,11 @@ template <int UNROLL> __device__ __forceinline__ void wait_with_pairs(const int2
     grid_dependency_wait(here);
 }
 
-// Row of a matrix. Wide chunks imply a stride of less than 2^32 bytes (chunk_elements).
-template <int VEC, class T>
+// Row of a matrix. Rows of whole chunks imply a stride of less than 2^32 bytes (chunk_elements).
+template <bool WHOLE, class T>
 __device__ __forceinline__ T *row_at(T *base, int32_t row, int64_t stride)
 {
-    if (VEC == 1) return base + row * stride;
+    if (!WHOLE) return base + row * stride;
     typedef unsigned char byte;
     const uint32_t stride_bytes = (uint32_t)stride * (uint32_t)sizeof(T);
     return (T *)((const byte *)base + (uint64_t)(uint32_t)row * stride_bytes);
@@ -152,7 +152,7 @@ __device__ __forceinline__ void load_batch(const segreduce_params &p, const T *x
 #pragma unroll
     for (int u = 0; u < UNROLL; ++u) {
         if (u < count) {
-            batch.row[u].load(row_at<VEC>(x, pair[u].x, p.x_stride), n);
+            batch.row[u].load(row_at<FULL>(x, pair[u].x, p.x_stride), n, p.x_end);
             batch.weight[u] = load_weight<WEIGHT, T>(p.w, p.w_dtype, pair[u].y);
         }
     }
@@ -214,7 +214,7 @@ __device__ __forceinline__ void write_segment(const segreduce_params &p, int32_t
             v[j] = Op::finalize(acc[j], count);
         row_chunk<T, VEC, FULL> chunk;
         chunk.set(v);
-        chunk.store(row_at<VEC>(static_cast<T *>(p.out) + col, segment, p.out_stride), n);
+        chunk.store(row_at<FULL>(static_cast<T *>(p.out) + col, segment, p.out_stride), n);
     }
     if constexpr (TRACED && Op::has_arg) {
         if (p.arg != nullptr) {

@@ -15,10 +15,10 @@ namespace spops
 struct backward_params {
     walk_params walk;
     const int2 *pairs;
-    const int32_t *order; // term number of a position
-    const void *grad_out;
+    const int32_t *order;                // term number of a position
+    const void *grad_out, *grad_out_end; // ends of the last rows; null where rows begin on 16 bytes
     int64_t grad_out_stride;
-    const void *x;
+    const void *x, *x_end;
     int64_t x_stride;
     const void *w; // null: all ones
     int32_t w_dtype;
