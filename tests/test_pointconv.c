@@ -420,9 +420,14 @@ ParameterizedTest(struct case_param *p, pointconv, equals_sparse_convolution, .t
                    spops_kernel_map_create(d.ctx, SPOPS_MAP_SUBMANIFOLD, &cube, coords, NULL,
                                            &map_options, &map),
                    "map");
-    test_expect_ok(d.ctx, spops_sparseconv_create(d.ctx, map, &sparse_options, &sparse), "sparse");
     test_expect_ok(d.ctx, spops_neighbors_create(d.ctx, NULL, &cloud, &search, &neighbors),
                    "neighbours");
+    // Both by the same dataflow, whatever each would choose.
+    conv_case c = {.d = &d, .neighbors = neighbors};
+    options.dataflow = dtype != SPOPS_DTYPE_F32 && has_gemm(&c) ? SPOPS_DATAFLOW_IMPLICIT_GEMM
+                                                                : SPOPS_DATAFLOW_FETCH_ON_DEMAND;
+    sparse_options.dataflow = options.dataflow;
+    test_expect_ok(d.ctx, spops_sparseconv_create(d.ctx, map, &sparse_options, &sparse), "sparse");
     test_expect_ok(d.ctx, spops_pointconv_create(d.ctx, neighbors, &options, &conv), "conv");
 
     // The same triplets in the same order.
