@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Options, the context, and the walk over the suites.
 #include "bench/bench.h"
 

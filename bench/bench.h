@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The benchmark suites, as the `spops bench` command and the program spops_bench run them.
 #ifndef SPOPS_BENCH_H
 #define SPOPS_BENCH_H

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // BEV pooling on scatter maps from a camera rig: forward and backward beside the baselines, and the
 // time it takes to build a plan.
 #include <ctype.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sparse convolution: submanifold 3 x 3 x 3 layers on three clouds, forward and both gradients, on
 // every dataflow that the device has. The map and the plan are ready; a layer is what is timed.
 #include <math.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The layers of a MinkUNet on a LiDAR scan, forward: each dataflow alone, gather-matmul-scatter with
 // every grouping of its products, and the tuner's choice; the movement of gather-matmul-scatter beside
 // one that is scalar, f32 and weight-stationary; and the sums over the network.

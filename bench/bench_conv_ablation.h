@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the parts of sparse convolution bring, on the layers of a MinkUNet.
 #ifndef SPOPS_BENCH_CONV_ABLATION_H
 #define SPOPS_BENCH_CONV_ABLATION_H

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Values for benchmarks: reproducible random numbers, and elements of any float dtype in host
 // memory.
 #ifndef SPOPS_BENCH_DATA_H

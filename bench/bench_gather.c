@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Gathering rows by index, one to many, and its reverse, many to one: how close both come to the
 // rate of a plain copy.
 #include <math.h>

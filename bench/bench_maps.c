@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Coordinates and kernel maps: from int32 coordinates on the stream, into capacities, to all that
 // a convolution by neighbour table needs; output coordinates; voxels with mean features. With
 // --ablation: one choice changed at a time.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Rows times matrices over triplets: rows times the matrix of their group, and the relation of a
 // convolution; forward, and the gradients of rows and of matrices. Beside it one dense product of
 // the same size, a dense product for each group, and the atomic kernels of PointCNN++.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Point convolution on points of furnished rooms, one a voxel of 0.02 m: finding the triplets, making
 // a plan, and layers, forward and both gradients. Beside them PointCNN++'s own kernels, and its
 // degraded variant, a sparse convolution of the points' voxels.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The built-in reductions for the benchmark, from their list: names, properties, and a reference in
 // double that is compiled from the very definitions that the library has in float. It shows that the
 // kernels fold every term once and rightly; that the definitions are those of their formulas is for

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Memory, timing and the report for all suites; the suites know what is measured.
 #include "bench/bench_report.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What every suite works with: options, the context, timing, and the report (a table or JSON
 // lines).
 #ifndef SPOPS_BENCH_REPORT_H

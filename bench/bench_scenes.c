@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Clouds for benchmarks: loading them, and making some where there are no files.
 #include "bench/bench_scenes.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Clouds that benchmarks of coordinates, maps and convolutions run on: files of the test data where
 // they are there, else made ones of the same kind.
 #ifndef SPOPS_BENCH_SCENES_H

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Segmented reductions: rows that lie in order, and the weighted sum that gathers its rows, on
 // segments of three shapes (bench_data.h describes them).
 #include <float.h>

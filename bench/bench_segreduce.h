@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the passes of the segreduce suite share.
 #ifndef SPOPS_BENCH_SEGREDUCE_H
 #define SPOPS_BENCH_SEGREDUCE_H

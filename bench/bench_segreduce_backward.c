@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The gradients of segmented reductions that gather weighted rows. Every row and every weight
 // belongs to one term, so that a term's gradients are elements of grad_x and grad_w.
 #include <float.h>

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Time BEV pooling on the CPU beside scipy's sparse matrix product, on the same map.
 
 The map comes from a camera rig (JSON) with BEVDet's sizes: six cameras, feature map 16 x 44, 59 depth

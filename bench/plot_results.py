@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Draw the time of every case against its floor from the JSON lines of `spops bench`.
 
 One panel per suite and mode: a point per line of the file, at (floor, median), coloured by variant.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The suites as a program of their own; `spops bench` runs the same.
 #include "bench/bench.h"
 

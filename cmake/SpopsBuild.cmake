@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Flags and small functions that the library's own build shares.
 
 set(CMAKE_C_STANDARD 11)

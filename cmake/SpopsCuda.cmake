@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Looks for a CUDA compiler and sets spops_with_cuda. Included only where SPOPS_CUDA is not OFF.
 
 include(CheckLanguage)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Packages by CPack: `cpack -G "DEB;TGZ"` in the build folder. Three .deb (library, dev, tools), and one
 # .tar.gz with everything.
 set(CPACK_PACKAGE_NAME spops)

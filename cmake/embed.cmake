@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Writes files as C byte arrays with a final 0 (string literals have a length limit).
 #   cmake -DOUTPUT=out.c -DSYMBOL=name -DFILE=path -P embed.cmake
 #       const unsigned char name[], const size_t name_bytes (without the 0)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Removes the files that MANIFEST lists, and folders of ours that are empty then.
 if(NOT EXISTS "${MANIFEST}")
     message(FATAL_ERROR "${MANIFEST} is not there: nothing was installed from here")

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /* BEV pooling in thirty lines: a camera, a plan from its geometry, and one pooling, on the CPU. */
 /* clang-format off */
 #include <spops/spops.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A reduction of one's own from CUDA C++: log-sum-exp as a functor for the library's own kernel, on
 // the caller's stream, over a plan that the library built.
 #include <spops/device/segreduce.cuh>

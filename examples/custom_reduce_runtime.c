@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * A reduction of one's own, registered at run time: log-sum-exp, with its gradient (the softmax).
  * The CPU takes C functions; a GPU takes a CUDA C++ struct as text, compiled when it is registered.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * From voxels back to points: features of voxels interpolated at points, between the voxels' centres.
  * The relation has weights; the features of points are its weighted sum, with gradients.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * A tensor of a framework as a matrix, without a copy, and back: spops/dlpack.h. Here the tensor is
  * [2, 3, 4] and belongs to this program; from PyTorch it comes out of a capsule.

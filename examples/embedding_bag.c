@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * An embedding bag: every bag is the weighted sum of some rows of a table. That is a segmented
  * reduction whose terms name their rows, and training it needs the gradient of the table.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * Gather: each input row is copied to every output row that names it, and read once. The reverse sums
  * gradients back. Here: features of 3 voxels to the points that lie in them.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * A histogram by segmented reduction: a value's bin is its key, and the sum of ones, or of weights,
  * is the bin's height. No atomics, so the same bits on every run; many histograms at once are many

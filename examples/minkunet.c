@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * MinkUNet, a network that names the class of every voxel of a LiDAR scan, as an inference engine:
  * from points to scores, on the CPU or as one CUDA Graph that is captured once and launched for a

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * The blocks of ResNet-18 (two of two convolutions at 64, 128, 256 and 512 channels) on the points of
  * a scan, forward and backward, as PointCNN++ times them in its section 4.2: points stay where they

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * Features in 8 and 4 bits: a scale for all of them is found, they are quantised, and what they
  * became is read back. NVFP4 has a scale for every 16 columns besides.

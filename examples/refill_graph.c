@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * A plan refilled inside a captured CUDA Graph: the refill and the reduction are captured once, and
  * every frame is one launch, whatever its number of points. refill_minimal.c is the CPU's.

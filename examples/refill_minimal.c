@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * A plan that changes from frame to frame, on the CPU: reserved once for at most MAX_POINTS points,
  * then refilled and run for every frame. Neither the refill nor the run allocates. refill_graph.c

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * A graph layer with relations, on the CPU: every edge says which node tells which other node
  * something, and by which kind of relation; each kind has its own matrix. Forward, and the gradient

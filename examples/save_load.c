@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * A plan and a kernel map saved as bytes and loaded again, as an engine does that plans once and
  * starts often. What is loaded is checked like the caller's own arrays; a damaged byte is refused.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * Segmented reduction: points with a voxel each, in any order; per voxel their mean, the highest
  * point and which one it is, and the gradient of the mean.

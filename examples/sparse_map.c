@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /* From a lidar scan (simulated) to the map of a sparse convolution: points, voxels of 0.2 m with the
  * mean of their points, and the pairs of a submanifold 3 x 3 x 3 convolution. */
 #include <math.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * An engine's own memory and its own stream: the context takes both. This allocator counts; a real
  * one hands out pieces of the engine's pool. With CUDA, device_alloc and device_free serve device

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /* For the examples: leave main with the library's message where a call fails. Wants `ctx`. */
 #ifndef TRY_H
 #define TRY_H

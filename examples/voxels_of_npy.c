@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * Voxels and their mean features of a scan in an .npy file (f32, a point a row, x y z first):
  *   voxels_of_npy SCAN.npy [SIZE_M]

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the CUDA backend and the launchers in kernels/ know of each other. No CUDA type appears
 // here: streams are void *, errors are int.
 //

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Sourced by the scripts beside it: progress lines, and what Debian is asked for.
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Name what holds a kernel back, from counters that Nsight Compute wrote as CSV.
 
     profile_bottleneck.py [--json] FILE    judge every kernel in FILE (- for standard input)

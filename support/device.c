@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The CPU half of support/device.h and the choice between the halves. CUDA calls are left to
 // device_cuda.c (or, in a build without CUDA, to device_none.c).
 #include "support/device_cuda.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What tests, benchmarks and tools need besides the library itself: memory where a backend runs,
 // streams, graph capture, timing, cache flushing. One API for both backends; a build without CUDA
 // links device_none.c, in which the CUDA half answers "no". Functions print nothing; they return

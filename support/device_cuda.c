@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The CUDA half of support/device.h. Streams and memory belong to the device's primary context, so
 // that handles from here and from the library (which has its own static runtime) work together.
 #include "support/device_cuda.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The CUDA half of support/device.h: what device.c calls. device_cuda.c implements it; a build
 // without CUDA links device_none.c instead, in which everything answers "no".
 #ifndef SPOPS_SUPPORT_DEVICE_CUDA_H

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The CUDA half of support/device.h in a build without CUDA: no device, and every call says so.
 #include "support/device_cuda.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reading a buffer from the L2 cache's side of the multiprocessors: to put other, clean data into
 // the cache, and to measure how fast it delivers. Only what C cannot say; device_cuda.c has the
 // rest.

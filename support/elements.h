@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Dtypes by name, and f16 and bf16 as bits, for benchmarks and tools. The conversions are apart from
 // the library's (src/core/half.h) on purpose: results of the library are checked with them. Tests
 // have a third form, in f64 and for every dtype (tests/support/values.c).

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Arrays as .npy files (format 1.0 and 2.0), little-endian and in C order: one or two dimensions of
 // f32 or u8; matrices of f16 and f64 are read too.
 #ifndef SPOPS_SUPPORT_NPY_H

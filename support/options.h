@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Options of a command as rows of tables. The command line (by argp), the help text, the manual page
 // and the shell's completion are all made from the same rows.
 #ifndef SPOPS_SUPPORT_OPTIONS_H

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Numbers that look random and follow from a number: the one mixing function of tests, benchmarks and
 // tools. (Examples have their own: they use nothing but the library.)
 #ifndef SPOPS_SUPPORT_RANDOM_H

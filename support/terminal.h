@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What goes to a terminal and knows how wide it is: progress with the time left, tables, wrapped
 // text. Elsewhere (a file, a pipe) there is no progress, and lines are as long as they need to be.
 #ifndef SPOPS_SUPPORT_TERMINAL_H

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The sparse convolutions of a MinkUNet on a scan: the maps of its five levels and the layers that run
 // on them, for whoever measures them.
 #ifndef SPOPS_SUPPORT_UNET_H

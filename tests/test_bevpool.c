@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // BEV pooling: geometry against the reference and the counts of real rigs, import and export,
 // forward and backward in both layouts, refilling on the stream, and everything that is refused.
 #include <criterion/criterion.h>

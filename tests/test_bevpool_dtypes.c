@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // BEV pooling over the table of dtypes in spops/bevpool.h: every combination of feat, depth and out
 // against FP64 on the very numbers the inputs hold, with and without scales, in both layouts;
 // values that must stay where they are; and what spops_bevpool_execute refuses.

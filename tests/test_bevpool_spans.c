@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The span form of BEV plans: when a plan has it, what it says of itself, and that its sums are
 // those of the lists. (Its sums against FP64: test_bevpool and test_bevpool_dtypes, which run once
 // more with SPOPS_TEST_BEV_KERNEL=spans.)

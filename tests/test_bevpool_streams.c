@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // BEV pooling on several contexts at once: each with its own stream, data and scratch, some with a
 // plan of their own and some sharing one. Whatever runs beside them, they leave the bits that they
 // leave alone.

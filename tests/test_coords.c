@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sets of coordinates: what they refuse, what they hold in every order and with every search,
 // what is made from them, and refilling on the stream.
 #include <criterion/criterion.h>

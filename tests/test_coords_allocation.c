@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Memory that runs out while sets, voxels and maps are made: the n-th request is refused, for each
 // n until the call succeeds. Each failure is OUT_OF_MEMORY with a message, leaves the output NULL,
 // frees what it took, and leaves the context usable.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Frames of different sizes through one set of capacities, on the GPU as one captured graph:
 // voxels, mean features, a coarser set and two maps give what separate builds give.
 #include <criterion/criterion.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Voxels of points and back: the counts of real scans, features as reductions, the chosen points,
 // interpolation with its gradients, refilling on the stream, and what is refused.
 #include <criterion/criterion.h>

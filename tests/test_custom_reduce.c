@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reductions registered at run time: log-sum-exp with its gradient (the softmax), and two whose
 // order of terms counts: the last term, and the alternating sum.
 #include <criterion/criterion.h>

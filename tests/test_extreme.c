@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Elements more than 2^31 elements into a matrix, by way of a large row stride: addresses are
 // computed in 64 bits. On the CPU the memory is reserved and only touched where the rows lie; on a
 // GPU it is allocated, where there is that much.

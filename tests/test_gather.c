@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // spops_gather_execute and its reverse: bit-exact copies, scaled rows, gradients, and what they
 // refuse.
 #include <criterion/criterion.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Callers who break a contract in ways that once crashed the library, read what was not there, went
 // unnoticed, or cost more than they should.
 #include <criterion/criterion.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Kernel maps: every part against brute force, on every search strategy and thread count; the
 // workloads' pairs; inverse maps; refilling on the stream; what is refused.
 #include <criterion/criterion.h>

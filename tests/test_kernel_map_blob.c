@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Saved kernel maps: round trips, on any backend's bytes; damaged ones, and those of other clouds.
 #include <criterion/criterion.h>
 #include <criterion/parameterized.h>

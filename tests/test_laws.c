@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The laws that every built-in reduction must keep, taken over src/segreduce/reduce_ops.def: a new op is
 // covered by being in the list. The plain and the traced form are held to the same laws.
 #include <criterion/criterion.h>

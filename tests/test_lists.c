@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The lists behind a plan, by segment, by row and by weight, element by element and with their
 // schedule: at sizes where the sorts that make them change.
 #include <criterion/criterion.h>

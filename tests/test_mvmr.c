@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // MVMR, VVOR and their plans: against FP64 references on every kind of relation; filled on the
 // stream; and what they refuse.
 #include <criterion/criterion.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Batch norm and layer norm against FP64, forward and backward, with row counts that only the
 // device knows; running statistics; what is refused.
 #include <criterion/criterion.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Plans in the caller's memory: one of each kind is reserved into a block, filled and run; a copy of
 // the block is attached on another context, run, filled and run again, also in a captured graph.
 // Every run gives the bits of a plan that the library allocated. Blocks that are too small or

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Coarser clouds, the way back, interpolation and pyramids, against their descriptions.
 #include <criterion/criterion.h>
 #include <criterion/parameterized.h>

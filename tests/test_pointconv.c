@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Point convolution against FP64, forward and both gradients, on both dataflows; against sparse
 // convolution where points are centres of voxels; refilled on the stream; and what is refused.
 #include <criterion/criterion.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Neighbours within a radius, and nearest neighbours: against brute force on clouds that are easy to
 // get wrong, filled on the stream, and what they refuse.
 #include <criterion/criterion.h>

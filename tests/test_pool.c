@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sparse and global pooling against FP64, forward and backward; on maps and sets that are refilled
 // on the stream; on a scan; and what is refused.
 #include <criterion/criterion.h>

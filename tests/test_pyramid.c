@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Pyramids against their levels and maps made one by one: created, and refilled on the stream as one
 // captured graph with clouds of different sizes; scans; what overflows and what is refused.
 #include <criterion/criterion.h>

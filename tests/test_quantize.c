@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Quantising against the definitions in spops/quantize.h, code for code on every backend; the error
 // that it makes; and everything that is refused.
 #include <criterion/criterion.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which bits are the same (docs/reproducibility.md): on every instruction set, and on GPUs of one
 // architecture with more or fewer multiprocessors. And how good sums are, however long.
 #include <criterion/criterion.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The example network: gradients of the whole of it against differences in FP64; it learns; the same
 // seed gives the same bits, also after an interruption; CPU and GPU learn alike; files and scans that
 // are wrong are refused.

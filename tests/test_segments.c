@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Plans of segments: what they refuse, what they hold, saving and loading, and refilling on the
 // stream.
 #include <criterion/criterion.h>

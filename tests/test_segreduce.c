@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // spops_segreduce_execute against the FP64 reference: every reduction, dtype and launch mode, on
 // both backends, over shapes, column counts, strides, weights and forms of the plan.
 #include <criterion/criterion.h>

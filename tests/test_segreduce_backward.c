@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // spops_segreduce_execute_backward against the FP64 reference: gradients of rows and weights of
 // every reduction, dtype and launch mode, on both backends.
 #include <criterion/criterion.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sparse convolution on every kind of map against FP64, forward and both gradients, groups and
 // depthwise, with everything behind the sum; against a dense convolution; on a map that is refilled
 // on the stream; and what is refused.

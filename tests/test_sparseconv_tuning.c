@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tunings of sparse convolutions: as text and back, texts that are damaged or of another device, and
 // what a plan makes of their rows.
 #include <criterion/criterion.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Structs that may grow: a shorter one than today's is read as if the rest were zero, or filled as
 // far as it goes; a longer one, or one that forgot its size, is refused.
 #include <criterion/criterion.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Variants of kernels that a plan is asked for: those that exist give the same bits, others are
 // refused, and a plan says which one it takes. (What the tuning tables choose: unit/test_tuning.c.)
 #include <criterion/criterion.h>

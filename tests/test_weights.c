@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Weights of other libraries against golden tensors that were written out by hand: a kernel of
 // 2 x 1 x 3 or 3 x 1 x 3 taps, all different, 2 input and 2 output channels. An element's value
 // says what it is: 1000 t_0 + 100 t_2 + 10 in + out.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Maps from above, drawn from pooled cells or from the scene itself: forward is up, the vehicle in
 // the grid's origin.
 #ifndef SPOPS_TOOLS_BEV_MAP_H

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The commands of `spops`, and what they share: arguments, an open context, progress, numbers in
 // words.
 #ifndef SPOPS_TOOLS_COMMAND_H

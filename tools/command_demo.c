@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // spops demo: the main job from end to end. A simulated street is seen by a rig, a stand-in for a
 // network says how deep and what, the library pools it, the result is checked and drawn.
 #include <errno.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // spops info: what this build contains and what it finds on this machine.
 #include <stdio.h>
 #include <string.h>

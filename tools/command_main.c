@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Finds the command that is asked for.
 #include <stdio.h>
 #include <string.h>

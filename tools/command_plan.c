@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // spops plan: what a scatter map asks of the machine.
 #include <errno.h>
 #include <math.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // spops scan: simulated LiDAR scans with labels, as .npy files.
 #include <errno.h>
 #include <stdio.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // spops tune: which dataflow and grouping is fastest for each layer of a MinkUNet on this device, kept
 // as a file that the library reads.
 #include <errno.h>

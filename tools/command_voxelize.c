@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // spops voxelize: what a scan becomes as voxels on this machine, how long that and a map take, and
 // how it looks from above.
 #include <math.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tools/demo_segment.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // spops demo --task segment: a simulated scan, labelled point by point by a network that was trained
 // on others.
 #ifndef SPOPS_TOOLS_DEMO_SEGMENT_H

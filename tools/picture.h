@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Pictures: an sRGB image in memory, drawing on it with cairo, and PNG files.
 #ifndef SPOPS_TOOLS_PICTURE_H
 #define SPOPS_TOOLS_PICTURE_H

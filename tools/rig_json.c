@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reads a rig with jansson. The text may be anything: sizes are limited before they are used, and
 // what is quoted in a message is made printable.
 #include "tools/rig_json.h"

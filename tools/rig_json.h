@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A camera rig read from JSON: who looks where, in which frame. Only the structure and the
 // finiteness of numbers are judged here; whether a calibration can be used is for who uses it.
 #ifndef SPOPS_TOOLS_RIG_JSON_H

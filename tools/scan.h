@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A rotating LiDAR in a simulated street: what it measures, and what each point belongs to.
 #ifndef SPOPS_TOOLS_SCAN_H
 #define SPOPS_TOOLS_SCAN_H

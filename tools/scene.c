@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The scene: what stands in the street (make_*), what a ray meets (objects in a grid of cells that
 // a ray walks through), and what colour that has (surfaces, sun, sky).
 #include "tools/scene.h"

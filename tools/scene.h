@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A street scene made from a seed, and rays cast into it. Frame: x forward, y left, z up, m; the
 // vehicle that looks stands at the origin of the ground plane and is not part of the scene.
 #ifndef SPOPS_TOOLS_SCENE_H

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The network that spops demo ships, as it lies in data/. The assembler takes it in: as an array in C
 // it would take the compiler seconds.
 #include "tools/segment_weights.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #ifndef SPOPS_TOOLS_SEGMENT_WEIGHTS_H
 #define SPOPS_TOOLS_SEGMENT_WEIGHTS_H
 

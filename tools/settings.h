@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The BEV settings the tool knows by name, and the geometry they make of a rig.
 #ifndef SPOPS_TOOLS_SETTINGS_H
 #define SPOPS_TOOLS_SETTINGS_H

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Stands in for a perception network: what its depth head and its feature head would say about a
 // simulated scene, made from rays cast through every feature pixel.
 #ifndef SPOPS_TOOLS_SIMULATE_H

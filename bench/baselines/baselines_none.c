@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A build without CUDA has no GPU baselines.
 #include "bench/baselines/bev_baselines.h"
 #include "bench/baselines/conv_baselines.h"

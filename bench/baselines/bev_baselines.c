@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // BEV pooling on the CPU as one writes it down first: a loop over intervals, a loop over points, a
 // loop over channels. Only for measuring.
 #include "bench/baselines/bev_baselines.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Published ways to pool a bird's-eye view, written again to measure against. They read the five
 // arrays or the depth-outer form, write [cell][channel], and clear the output first because they
 // touch only the cells that hold points.

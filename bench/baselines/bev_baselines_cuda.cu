@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // BEV pooling on the GPU as others publish it, after the descriptions of BEVPoolV2, its depth-outer
 // variant and BEVPoolV3. Only for measuring: no claim to be the fastest form of each idea.
 #include "bench/baselines/bev_baselines.h"

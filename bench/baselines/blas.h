@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Dense matrix products by cuBLAS or a CBLAS, opened at run time, to measure against.
 #ifndef SPOPS_BASELINES_BLAS_H
 #define SPOPS_BASELINES_BLAS_H

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The data movement of gather-matmul-scatter as it was before TorchSparse, to measure against: one
 // thread an element of f32, tap by tap. CUDA only.
 #ifndef SPOPS_CONV_BASELINES_H

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Scalar, weight-stationary gather and scatter on the GPU. Only for measuring.
 #include <cuda_runtime.h>
 

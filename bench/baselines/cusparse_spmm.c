@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "bench/baselines/cusparse_spmm.h"
 
 #include <dlfcn.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The weighted, gathering sum as a product of a sparse (CSR) and a dense matrix by cuSPARSE, which
 // is opened at run time: nothing here links it, and where it is absent create says so.
 #ifndef SPOPS_CUSPARSE_SPMM_H

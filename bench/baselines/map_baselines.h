@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ways to find output coordinates and maps that the library does not take, to measure against.
 #ifndef SPOPS_MAP_BASELINES_H
 #define SPOPS_MAP_BASELINES_H

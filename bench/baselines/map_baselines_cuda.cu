@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Output coordinates in stages on the GPU, one kernel a stage. Only for measuring.
 #include <cuda_runtime.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // MVMR and VVOR as PointCNN++ has them (Algorithms 1 and B), to measure against: a warp takes 128
 // triplets, sorted by matrix, and a 32 x 32 block of their matrices, and adds its results to those
 // of others by atomics, in f32. CUDA only.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // PointCNN++'s Algorithms 1 and B on the GPU. Only for measuring.
 #include <cuda_runtime.h>
 

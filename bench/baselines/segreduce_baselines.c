@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "bench/baselines/segreduce_baselines.h"
 
 #include "bench/bench_data.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The segmented sum on the CPU as one writes it down first. Only for measuring.
 #ifndef SPOPS_SEGREDUCE_BASELINES_H
 #define SPOPS_SEGREDUCE_BASELINES_H

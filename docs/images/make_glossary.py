@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Draw glossary.svg: how points become cells, segments and a plan. Needs Python alone.
 
     python3 docs/images/make_glossary.py > docs/images/glossary.svg

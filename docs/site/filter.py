@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """A public header as Doxygen reads it: the comments of our headers are plain prose with lists of
 `name   text` and headings in the same form; here they become paragraphs, code and lists."""
 import html
@@ -53,7 +54,7 @@ def block(match):
 
 
 def main():
-    text = open(sys.argv[1]).read()
+    text = re.sub(r'^/[/*] SPDX-[^\n]*\n', '', open(sys.argv[1]).read())
     # The file's own comment, in either style.
     if text.startswith('/*'):
         end = text.index('*/')

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /* Memory, graphs and clocks. Every CUDA call of the example is here. */
 #define _POSIX_C_SOURCE 200112L
 #include "minkunet/device.h"

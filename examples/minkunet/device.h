@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * Memory, graphs and clocks where a context runs, so that the rest of the example is the same on the
  * CPU and on a GPU. Built with EXAMPLE_WITH_CUDA it knows both. Functions return 0 for success.

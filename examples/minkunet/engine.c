@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /* The engine: plans and memory, and the work of a frame. */
 #include "minkunet/engine.h"
 

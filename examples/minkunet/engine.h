@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * The engine: a network's plans and memory for scans of up to a given size, and the work of a frame,
  * enqueued in parts. A graph that holds all of them takes a scan after the other, whatever its

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /* The network's layers and parameters. */
 #include "minkunet/network.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * The network: its layers in order, where each reads and writes, and its parameters.
  *

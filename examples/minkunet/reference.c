@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /* The network in FP64: rows are found by looking at all of them. */
 #include "minkunet/reference.h"
 

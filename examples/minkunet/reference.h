@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /* The network once more, in FP64 and as plainly as its formulas, to check the engine's output. */
 #ifndef MINKUNET_REFERENCE_H
 #define MINKUNET_REFERENCE_H

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /* Points of a LiDAR scan: an .npy file, or rays against a road, two walls and a row of cars. */
 #include "minkunet/scan.h"
 

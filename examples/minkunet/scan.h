@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /* Points of a LiDAR scan: from a file, or simulated. */
 #ifndef MINKUNET_SCAN_H
 #define MINKUNET_SCAN_H

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /* Scans as a network takes them: changed, with the features of each point, several to a step. */
 #include <math.h>
 #include <stdio.h>

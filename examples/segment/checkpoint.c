@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * Checkpoints: a network's numbers in a file, all little-endian.
  *

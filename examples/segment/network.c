@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /* The network: its layers, its plans and buffers, forward, backward. */
 #include <math.h>
 #include <stdio.h>

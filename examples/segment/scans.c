@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /* Classes, and scans from .npy files. */
 #include <dirent.h>
 #include <errno.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * A sparse U-Net that labels the points of LiDAR scans, and how it is trained: what the files of
  * this folder share.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * Trains the network of this folder on scans in folders, and tests it on others.
  *

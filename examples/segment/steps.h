@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * What a network that learns needs and libspops does not have: a loss, a sum of two matrices, an
  * optimiser. Loops on the CPU (steps.c), small kernels on CUDA (steps_cuda.cu); both sum in a fixed

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /* Steps of learning, and how good the result is. */
 #include <math.h>
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * BEV pooling: lift multi-camera features with per-pixel depth distributions and sum them into a
  * bird's-eye-view grid.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The context: which backend and device, which stream, whose memory, how many threads, and the
  * scratch that execute calls work in.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Coordinates: sets of unique voxel coordinates (batch and 1 to 4 spatial axes), made from arrays
  * and from other sets.

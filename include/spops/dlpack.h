@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Matrices from DLPack tensors and back, without copying. Header-only, so that the library does not
  * depend on DLPack: the including program brings <dlpack/dlpack.h> (0.6 or later).

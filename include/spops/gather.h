@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Gather: copy rows to where the next step wants them, and bring gradients back.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Kernel maps: which input row meets which output row at which tap of a sparse convolution.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * MVMR and VVOR: rows times matrices, summed, over triplets; and the gradients of it.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Normalisation of rows: batch norm over the rows of a cloud and layer norm over the columns of each
  * row, with an activation in the same pass, and their gradients.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Coarser clouds and the way back: downsampling that keeps true points or averages them, its exact
  * inverse, interpolation between clouds, and all levels of a network in one call.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Convolution at points: forward, gradients, and what a layer does behind it. Every output point
  * takes the rows of its neighbours, each by the matrix of the tap that the neighbour's offset falls

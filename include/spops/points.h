@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Points: neighbours within a radius and nearest neighbours, exact, in clouds of one or more samples
  * whose rows lie below each other ("jagged": nothing is padded).

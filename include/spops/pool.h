@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Sparse pooling: the rows that a kernel's window joins, or all rows of a batch, become one row, by
  * any reduction of spops/segreduce.h, with gradients.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Pyramids: the sets of coordinates of all levels of a U-Net and the kernel maps within and between
  * them, planned together from the finest level.

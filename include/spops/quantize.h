@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Quantising: from f32, f16 or bf16 to 8- and 4-bit floats and back, with one scale per matrix and,
  * for f4e2m1, one more per 16 columns (NVFP4).

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Memory regime and traffic: what a plan must move, and which level of memory that is bound by.
  */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Plans of segments: which terms belong to which segment, which row of x and which weight a term
  * takes, and how the work is divided. spops/segreduce.h reduces rows by them, spops/gather.h copies

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Segmented reduction: the rows of every segment of a plan (spops/segments.h) become one row, with
  * gradients; and reductions of the caller's own.

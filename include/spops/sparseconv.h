@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Sparse convolution on kernel maps: forward, gradients, and what a layer does behind it (bias,
  * folded batch norm, residual, activation).

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Everything but the device headers and dlpack.h. */
 #ifndef SPOPS_SPOPS_H
 #define SPOPS_SPOPS_H

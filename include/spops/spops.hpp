@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // C++17 on top of the C interface: objects that free themselves, failures as exceptions, matrices of
 // typed arrays. Nothing is hidden: handles convert to the C pointers, which every call takes.
 //

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Types shared by every module: status codes, dtypes, backends, reductions, and the matrix view.
  * Plain C99, usable from C++; no CUDA header is needed to call the library.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Points and voxels: the set of voxels that points lie in, the plan that reduces their points'
  * features to them, and the plan that brings features of voxels back to points.
@@ -192,7 +193,7 @@ typedef enum spops_devoxels_missing {
 
 /** Choices of spops_devoxels_create and spops_devoxels_reserve. */
 typedef struct spops_devoxels_options {
-    size_t struct_size;              /* sizeof(spops_devoxels_options) */
+    size_t struct_size; /* sizeof(spops_devoxels_options) */
     /* Of a voxel, and the lower corner of the voxel at 0; all 0: those of coords. A set has them that
        voxels were made with, and what is made from it by pruning, by union with a set of the same,
        and by windows as long as their stride; other sets need them here. */

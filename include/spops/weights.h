@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Weights of convolutions: the layout that this library takes, and those of other libraries.
  *

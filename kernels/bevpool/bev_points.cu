@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // From a camera rig to keys: the grid cell and the feature pixel of every frustum point.
 #include "kernels/core/launch.cuh"
 #include "bevpool/bev_points.h"

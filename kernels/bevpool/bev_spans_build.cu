@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // From the cell of every frustum point to the span form of a plan (bevpool/bev_spans.h), on the
 // stream. Scans and sorts are CUB's. Nothing depends on the order in which threads run: spans are
 // numbered by tile and depth, parts by wedge, kind and first span.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The second launch of pooling over spans: cells without a point are cleared, and the parts of
 // shared cells added up, in order.
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Both gradients of BEV pooling over spans (bevpool/bev_spans.h), on tensor cores. Four warps, a team,
 // have a tile and take its spans in batches of 32, with the 32 gradient rows G of their cells:
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a block that pools a wedge has in shared memory, and where channels lie there.
 //
 // A chunk is 8 channels: 16 bytes in shared memory, and a multiplication of 8 columns. Which

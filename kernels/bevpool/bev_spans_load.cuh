@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How a block loads a wedge: its part of the plan, its features and its weights.
 #ifndef SPOPS_KERNELS_BEVPOOL_BEV_SPANS_LOAD_CUH
 #define SPOPS_KERNELS_BEVPOOL_BEV_SPANS_LOAD_CUH

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // BEV pooling over spans (bevpool/bev_spans.h) on tensor cores, in two launches. In the first a block
 // has a wedge: it loads the features of the wedge's window and the weights between its two depths
 // into shared memory, each once, and its warps multiply bundles until none is left. A step's

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The kernel that pools wedges, and the choice of its block, for each dtype of features.
 #ifndef SPOPS_KERNELS_BEVPOOL_BEV_SPANS_POOL_CUH
 #define SPOPS_KERNELS_BEVPOOL_BEV_SPANS_POOL_CUH

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Pooling over spans of f8e4m3 features.
 #include "kernels/bevpool/bev_spans_pool.cuh"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How a warp pools a bundle that its block has in shared memory, and where the sums go.
 //
 // Operands of a multiplication (kernels/core/matrix_units.cuh), for lane = 4 g + q:

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which blocks pool and differentiate over spans, and which of them a plan's rows take. Plain C. No
 // row asks for the regime: a wedge's block loads everything once, wherever it lies.
 #ifndef SPOPS_KERNELS_BEVPOOL_BEV_SPANS_TUNING_H

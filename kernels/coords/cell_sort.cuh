@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Points by cell on the GPU: what is in use of a cloud, the box around it, keys, and their sort.
 #ifndef SPOPS_KERNELS_COORDS_CELL_SORT_CUH
 #define SPOPS_KERNELS_COORDS_CELL_SORT_CUH

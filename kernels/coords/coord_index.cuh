@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How rows are found by coordinate on the GPU: three indexes over the packed keys of a set, their
 // layouts in memory, and the device functions that fill and search them.
 //

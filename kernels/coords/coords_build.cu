@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sets of coordinates on the GPU: the box of a source, and a set from its source with the index
 // that finds its rows. Counts stay on the device.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a set of coordinates is made from, as keys: one function for every kind of source.
 #ifndef SPOPS_KERNELS_COORDS_COORDS_SOURCE_CUH
 #define SPOPS_KERNELS_COORDS_COORDS_SOURCE_CUH

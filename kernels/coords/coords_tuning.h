@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How the rows of a coordinate set are found: in a grid of bits or in a hash table. Plain C.
 #ifndef SPOPS_KERNELS_COORDS_TUNING_H
 #define SPOPS_KERNELS_COORDS_TUNING_H

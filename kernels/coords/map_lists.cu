@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What follows from the tables of kernel maps on the GPU: rows ordered by their masks and tiles by
 // their taps; pairs in tap order, and each row's list of them.
 #include <cub/block/block_radix_sort.cuh>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tables of kernel maps on the GPU: every row looks its taps up in the other set, a block for a
 // tile of rows and a thread for a column of taps along the last axis (whose keys lie side by side);
 // or from the table of the other side.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Nearest data points on the GPU.
 #include "coords/nearest_walk.h"
 

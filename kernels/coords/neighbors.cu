@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Neighbours within a radius on the GPU: points sorted by cell, the nine runs of points in and around
 // each occupied cell, and a thread for each centre that tests those runs, once to count and once to
 // write. Counts lie where offsets will. Lists are sorted as they are found, in shared memory.

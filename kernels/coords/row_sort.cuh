@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Rows ordered by the ranks of their masks, ties by row, for sides small enough that starting
 // kernels and waiting for memory, not bytes, is what a sort costs (larger ones: CUB, map_lists.cu).
 //

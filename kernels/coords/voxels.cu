@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Points and voxels on the GPU: which of a voxel's points count, and which voxels surround a point.
 #include "kernels/coords/coord_index.cuh"
 #include "kernels/coords/coords_source.cuh"

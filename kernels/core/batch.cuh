@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Several pieces of work of one kind in one launch: a block finds the job that it belongs to among
 // the kernel's parameters. For small jobs, whose launches cost more than their work.
 #ifndef SPOPS_KERNELS_CORE_BATCH_CUH

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The widest chunk of columns that a thread may take.
 #ifndef SPOPS_KERNELS_CORE_CHUNK_CUH
 #define SPOPS_KERNELS_CORE_CHUNK_CUH

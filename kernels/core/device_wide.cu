@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // CUB's functions over a whole device (device_wide.h).
 #include "kernels/core/device_wide.h"
 

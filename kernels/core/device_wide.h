@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // CUB's functions over a whole device that launchers call, compiled once: its headers take longer
 // to read than most of our sources to compile.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Rows of 16, 8 and 4 bits an element, widened to pairs of f16 (or kept as pairs of bf16) for
 // tensor cores and for arithmetic, and rows of any float dtype stored from f32. Every code of an
 // 8- or 4-bit dtype is an f16, so widening is exact.

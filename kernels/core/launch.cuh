@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Launching: one call that returns the launch's own status on the context, and leaves errors the
 // caller had before alone.
 #ifndef SPOPS_KERNELS_CORE_LAUNCH_CUH

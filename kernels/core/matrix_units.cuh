@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Instructions of sm_80 and later: copies from memory to shared memory that a thread does not wait
 // for, and products of small matrices of f16 or bf16 in shared memory, summed in f32. On older
 // devices they do nothing; whoever uses them must not run there.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What rows of the tuning tables (kernels/X/X_tuning.h) have in common: for which device and rows a
 // measurement counts. Plain C without a toolkit, so that choices are tested where there is none.
 #ifndef SPOPS_KERNELS_CORE_TUNING_H

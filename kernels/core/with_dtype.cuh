@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // From a dtype at run time to a type: the one place where instances are chosen by dtype.
 //
 //     return with_dtype<SPOPS_DTYPES_NARROW>(q.dtype, [&](auto tag) {

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Gather, input-stationary: a source row is read once and written to every term.
 #include <initializer_list>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Transpose of batched matrices by way of shared memory, for channels-first outputs.
 #include "kernels/core/launch.cuh"
 #include "gather/gather_args.h"

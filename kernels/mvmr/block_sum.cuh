@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A prefix sum over the threads of a block.
 #ifndef SPOPS_KERNELS_MVMR_BLOCK_SUM_CUH
 #define SPOPS_KERNELS_MVMR_BLOCK_SUM_CUH

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Instructions of sm_90a that the matrix kernels are made of: barriers in shared memory, bulk copies
 // that complete on them, and asynchronous products of a warpgroup (wgmma) whose operands lie in
 // shared memory. Only sources compiled for compute_90a may include this.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Products of gathered rows with the matrices of taps: which device and arguments they are for, and
 // copies of W where the kernels cannot take it as it lies. Those of igemm_sm90.cuh are compiled for
 // sm_90a alone, where that is among the architectures; those of igemm_sm80.cuh for all, and serve

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What happens to a tile's sums before they are rows of the output: bias, scale and shift of each
 // column, a residual row, ReLU, rounding. Sums lie in registers as the matrix units leave them.
 #ifndef SPOPS_KERNELS_MVMR_IGEMM_EPILOGUE_CUH

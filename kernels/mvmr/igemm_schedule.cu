@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Schedules of the matrix kernels (igemm_args.h), made from one side of a kernel map.
 #include "kernels/core/batch.cuh"
 #include "kernels/core/launch.cuh"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The products of gathered rows with the matrices of taps, as in igemm_sm90.cuh, for sm_80 and
 // later: matrix units whose operands are registers (mma.sync), fed by copies that all threads make.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The main loop of products of gathered rows with the matrices of taps, for sm_90a: out[i] = finish(
 // sum over taps k of x[row of i at k] * W[k]). Output-stationary: the sum of a tile of output rows
 // stays in registers while the block walks the taps that the tile has, so there are no atomics and

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The products of gathered rows with the matrices of taps on sm_90a, in bf16.
 #include "kernels/mvmr/igemm_sm90_launch.cuh"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Launching igemm_sm90_kernel: its arguments and tiles. Only sources compiled for compute_90a may
 // include this.
 #ifndef SPOPS_KERNELS_MVMR_IGEMM_SM90_LAUNCH_CUH

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Gradients of the matrices of taps: which device and arguments they are for, and the scratch of all
 // matrix kernels.
 #include "kernels/launchers.h"

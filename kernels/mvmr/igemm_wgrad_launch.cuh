@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The gradients of the matrices of taps on sm_90a, for the launcher in igemm_wgrad.cu.
 #ifndef SPOPS_KERNELS_MVMR_IGEMM_WGRAD_LAUNCH_CUH
 #define SPOPS_KERNELS_MVMR_IGEMM_WGRAD_LAUNCH_CUH

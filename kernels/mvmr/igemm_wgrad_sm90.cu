@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Gradients of the matrices of taps on sm_90a: dW[k] = sum over the pairs p of tap k of
 // x[in_rows[p]]^T g[out_rows[p]].
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Dense products by cuBLAS, opened with dlopen so that the library loads without it. A handle belongs
 // to a context; plans that other contexts run use it as well, one call at a time.
 #include <cuda_runtime_api.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // MVMR: the choice of a kernel (mvmr_kernel.cuh), and rows that no triplet names.
 #include "kernels/core/launch.cuh"
 #include "kernels/core/with_dtype.cuh"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // MVMR and VVOR with diagonal matrices: products element by element.
 #include "kernels/core/launch.cuh"
 #include "kernels/core/with_dtype.cuh"

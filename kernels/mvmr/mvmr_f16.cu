@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // MVMR of f16 rows.
 #include "kernels/mvmr/mvmr_kernel.cuh"
 

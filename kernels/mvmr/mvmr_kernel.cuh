@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The kernel of MVMR. A block takes a tile of output rows and 64 columns. It goes through the tile's
 // triplets in order, up to 64 with one matrix at a time, multiplies the gathered rows by the columns
 // of that matrix, and adds the products to the rows' sums in shared memory, which nobody else

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the launchers of mvmr and vvor decide alike: which kernel an argument list can take.
 #ifndef SPOPS_KERNELS_MVMR_MVMR_LAUNCH_CUH
 #define SPOPS_KERNELS_MVMR_MVMR_LAUNCH_CUH

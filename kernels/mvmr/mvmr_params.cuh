@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the kernel of MVMR is given. Its instances for a dtype are in a source of their own.
 #ifndef SPOPS_KERNELS_MVMR_MVMR_PARAMS_CUH
 #define SPOPS_KERNELS_MVMR_MVMR_PARAMS_CUH

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sizes that plans of triplets and the kernels that run them agree on. Plain C.
 #ifndef SPOPS_KERNELS_MVMR_MVMR_TILE_H
 #define SPOPS_KERNELS_MVMR_MVMR_TILE_H

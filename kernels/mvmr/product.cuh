@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A product of small matrices by one block: 64 x 64 sums in registers, over a depth that goes
 // through shared memory. Operands are rows found one by one (gathered rows, rows of a matrix),
 // whose neighbouring elements lie along the depth or across it.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tensor maps for box copies: descriptions of a three-dimensional array in memory, encoded by the
 // driver on the host and passed to kernels by value.
 #ifndef SPOPS_KERNELS_MVMR_TENSOR_MAP_CUH

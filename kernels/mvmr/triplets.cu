@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Plans of triplets: the slots that make tiles from the lists by matrix, and the layout that the
 // kernels of mvmr and vvor want.
 #include "kernels/core/launch.cuh"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // VVOR. A block takes a matrix, or a piece of one that has many triplets, and 64 x 64 of its
 // elements: the sum of outer products of gathered rows is a product whose depth is the triplets.
 // Pieces leave their sums in scratch; a second kernel adds them in order.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the blocks of vvor take: pieces of matrices that were cut, then whole matrices, as the
 // schedule of the lists by matrix has them.
 #ifndef SPOPS_KERNELS_MVMR_VVOR_UNITS_CUH

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Normalisation on the GPU. Threads of a block share columns by rows of a chunk: lane tx has one
 // 16-byte piece of a row, ty every TY-th row. Chunks depend on the number of rows alone, which the
 // device knows; what threads and chunks have is merged in a fixed order.

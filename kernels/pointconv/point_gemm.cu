@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Products of point convolutions: which device and arguments they are for. The kernels are compiled
 // for sm_90a alone; a library that was built without that architecture has none.
 #include <cuda_bf16.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Launching the products of point convolutions on sm_90a; defined in a source of that architecture.
 #ifndef SPOPS_KERNELS_POINTCONV_POINT_GEMM_LAUNCH_CUH
 #define SPOPS_KERNELS_POINTCONV_POINT_GEMM_LAUNCH_CUH

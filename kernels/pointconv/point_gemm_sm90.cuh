@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Products of summed rows with the matrices of taps, for sm_90a. One block, a tile of
 // 64 * GROUPS output rows by COLS columns after the other:
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The products of point convolutions on sm_90a, in f16.
 #include "kernels/pointconv/point_gemm_sm90_launch.cuh"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Launching point_gemm_kernel. Only sources compiled for compute_90a may include this.
 #ifndef SPOPS_KERNELS_POINTCONV_POINT_GEMM_SM90_LAUNCH_CUH
 #define SPOPS_KERNELS_POINTCONV_POINT_GEMM_SM90_LAUNCH_CUH

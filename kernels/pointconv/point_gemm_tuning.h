@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The kernels of point convolutions on sm_90: which variants are compiled, and which is taken.
 #ifndef SPOPS_KERNELS_POINTCONV_POINT_GEMM_TUNING_H
 #define SPOPS_KERNELS_POINTCONV_POINT_GEMM_TUNING_H

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Schedules of point convolutions (point_gemm_args.h), made from lists of neighbours: rows in the
 // Gray-code order of their masks of taps, so that the rows of a tile miss the same taps, then the
 // records of each tile, counted first.

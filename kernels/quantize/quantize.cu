@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Quantising on the GPU: a thread has 16 neighbouring columns, which are a block of an f4e2m1 row.
 // The same operations in the same order as quantize_cpu.c, none of which can be contracted.
 #include "core/matrix.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A stable partition of items by a digit, as the three launches of one pass of a radix sort need
 // it:
 //

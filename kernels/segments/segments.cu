@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Plan building on the GPU: from keys or offsets to lists with their schedule, on the stream, with
 // counts that never leave the device. Three steps:
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The grid of a launcher that walks a plan's lists.
 #ifndef SPOPS_KERNELS_SEGMENTS_WALK_PLAN_CUH
 #define SPOPS_KERNELS_SEGMENTS_WALK_PLAN_CUH

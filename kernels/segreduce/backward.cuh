@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The two backward kernels, from the backend's two slots: their arguments and their choice.
 #ifndef SPOPS_KERNELS_SEGREDUCE_BACKWARD_CUH
 #define SPOPS_KERNELS_SEGREDUCE_BACKWARD_CUH

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Kernels of reductions registered at run time, compiled by NVRTC from the caller's struct and the
 // headers in spops/device/.
 #ifndef SPOPS_KERNELS_SEGREDUCE_CUSTOM_KERNELS_H

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reductions registered at run time: NVRTC, opened with dlopen so that the library loads without
 // it, compiles the kernels of spops/device/ for the caller's struct.
 #include <dlfcn.h>

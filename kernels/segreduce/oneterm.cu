@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A group of lanes takes `unroll` segments at a time and goes over their rows together: four rows are
 // on their way where a walk of the schedule has one, and no entry of a schedule is read.
 #include "kernels/segreduce/oneterm.cuh"

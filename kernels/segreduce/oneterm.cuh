@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // oneterm.cu: sums over lists whose segments have one term or none, as the lists by row of a
 // permutation have. No schedule is walked: the position of a term follows from its segment.
 #ifndef SPOPS_KERNELS_SEGREDUCE_ONETERM_CUH

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The built-in reductions as the structs that spops/device/segreduce.cuh takes.
 #ifndef SPOPS_KERNELS_SEGREDUCE_REDUCE_FUNCTORS_CUH
 #define SPOPS_KERNELS_SEGREDUCE_REDUCE_FUNCTORS_CUH

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Launcher of the gradient with respect to weights: dot products of rows, summed per weight.
 #include "kernels/segreduce/backward.cuh"
 

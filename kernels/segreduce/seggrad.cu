@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Launcher of the gradient with respect to rows, for reductions other than the sum (whose gradient
 // is a sum itself and runs as one).
 #include "kernels/segreduce/backward.cuh"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Launcher of the segmented reduction: from checked arguments to the source that has the kernels.
 #include "kernels/segreduce/custom_kernels.h"
 #include "kernels/segreduce/oneterm.cuh"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // From a call's arguments to one of the kernels of spops/device/segreduce.cuh. A kernel is compiled
 // for each case that is worth one of its own:
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reductions other than the sum of f32 rows.
 #include "kernels/segreduce/segreduce_launch.cuh"
 

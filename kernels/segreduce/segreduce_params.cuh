@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the sources of the segmented reduction share: a kernel's arguments, and where its kernels
 // are.
 #ifndef SPOPS_KERNELS_SEGREDUCE_PARAMS_CUH

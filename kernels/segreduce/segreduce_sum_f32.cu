@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sums of f32 rows.
 #include "kernels/segreduce/segreduce_launch.cuh"
 

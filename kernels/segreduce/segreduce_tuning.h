@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which variants of the segmented sum are compiled, and which one rows take. Other reductions have
 // one variant. Plain C; every row names the measurement that it rests on (more in
 // docs/performance.md).

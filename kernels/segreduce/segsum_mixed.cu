@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The segmented sum where x, w and out differ in dtype, or x has 8 or 4 bits an element, or there
 // are scales: rows are widened to f16 (bf16 as they are), products and sums are f32. A thread has
 // 8 columns. Calls whose rows allow 16 go on to segsum_wide.cu.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the two kernels of the mixed segmented sum share: their arguments, and how a result is
 // written.
 #ifndef SPOPS_KERNELS_SEGREDUCE_SEGSUM_MIXED_CUH

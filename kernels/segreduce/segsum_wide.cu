@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The segmented sum of rows of 8 and 4 bits with f16 weights, 16 columns a thread, so that what a
 // term costs beside its columns (pair, weight, addresses) is paid once for 16 of them; and, for
 // f16 and 8 bits, the sums in f16 that SPOPS_ACCUMULATE_F16 permits. Rows that cannot be loaded so

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Both gradients of a weighted sum in one walk over the by-row lists: a row's lanes read each
 // grad_out row of its terms once, adds it up for grad_x, and takes its dot product with the row for
 // grad_w. For plans in which no two terms share a weight, so that a dot product has one writer.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The epilogue of a convolution on the GPU: a thread has 16 bytes of a row, or one element.
 #include <initializer_list>
 

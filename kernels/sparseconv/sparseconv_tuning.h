@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The dataflow that a sparse convolution takes where neither its plan nor a tuning names one. Plain C;
 // every row names the measurement that it rests on.
 #ifndef SPOPS_KERNELS_SPARSECONV_TUNING_H

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Features of i8 back to floats, on the GPU: a thread has 8 columns of a row, or one.
 #include "kernels/core/chunk.cuh"
 #include "kernels/core/launch.cuh"

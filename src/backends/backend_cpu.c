@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The CPU backend: its table, host memory, and what can be found out about the processor.
 #include "backends/backend_cpu.h"
 

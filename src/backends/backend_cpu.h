@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The CPU functions that fill the slots of core/backend_slots.def. They live with the module they
 // belong to.
 #ifndef SPOPS_BACKENDS_BACKEND_CPU_H

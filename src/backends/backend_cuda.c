@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The CUDA backend: its table, opening a device, and device memory. Kernels and their launchers are
 // in kernels/. Every slot makes the context's device current and gives the caller's back, and reads
 // the status of its own calls only, so that earlier CUDA errors of the caller's stay where they

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a build without CUDA links instead of backend_cuda.c.
 #include "core/backend.h"
 

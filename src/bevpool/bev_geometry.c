@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Geometry of BEV pooling on the host: what a rig, its depth bins and its grid must satisfy, and
 // the one matrix per camera that the frustum is computed with.
 #include <math.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * From a frustum point to its grid cell, written once for the CPU and the GPU. All arithmetic is
  * f64 with one rounding per operation (no fused multiply-add on either side), so that both backends

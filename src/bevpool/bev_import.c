@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // BEV plans from the arrays of other libraries, checked element by element on the host, and out to
 // them again.
 #include <string.h>

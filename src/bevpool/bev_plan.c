@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // BEV plans: from geometry, from arrays and bytes, and back. A plan is one of segments whose
 // segments are cells, rows are pixels and weights are depth elements; this file makes and names
 // those numbers.

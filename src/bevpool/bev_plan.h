@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // BEV plans: the relation between cells, pixels and depth elements, and what its geometry needs.
 #ifndef SPOPS_BEVPOOL_BEV_PLAN_H
 #define SPOPS_BEVPOOL_BEV_PLAN_H

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the backends compute the cells of frustum points from (core/backend_slots.def).
 #ifndef SPOPS_BEVPOOL_BEV_POINTS_H
 #define SPOPS_BEVPOOL_BEV_POINTS_H

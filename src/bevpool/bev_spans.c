@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The span form of a plan: whether it has one, its memory, and whether a call can use it.
 #include "bevpool/bev_plan.h"
 #include "bevpool/bev_spans_sizes.h"

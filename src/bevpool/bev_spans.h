@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The span form of a BEV plan, which the CUDA backend pools on tensor cores. A cell takes runs of
 // neighbouring pixels at one depth; a span is such a run within one tile of 32 pixels:
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sizes that the kernels over spans are built for (bev_spans.h has the words). Apart from the plan,
 // so that a change of one compiles what works on spans and nothing else.
 #ifndef SPOPS_BEVPOOL_BEV_SPANS_SIZES_H

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // BEV pooling: argument checks, then the segmented sum over the plan's relation, forward and
 // backward. Channels-first outputs go through scratch rows and the backend's transpose.
 #include <string.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The frustum of BEV pooling on the CPU: the cell and the pixel of every point. Compiled without
 // contraction of a * b + c, as bev_geometry.h asks, so that the GPU finds the same cells.
 

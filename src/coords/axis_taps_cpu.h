@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a kernel's taps do to a coordinate along one axis, with the divisions done beforehand. A
 // target is named by an id: a sum over columns of (coordinate - lower) * scale, which is the packed
 // key of the target's set, or the cell of its grid.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Coordinates and kernel maps as the backends see them: which arrays there are, what they are made
 // from, and what their slots (core/backend_slots.def) fill. All arrays lie in the backend's memory.
 #ifndef SPOPS_COORDS_COORD_ARRAYS_H

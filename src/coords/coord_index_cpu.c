@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Indexes on the CPU: their sizes, and the choice among them. coords_cpu.c fills them.
 #include "coords/coord_index_cpu.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How the CPU finds rows by key: three indexes behind one lookup. The functions are here so that
 // loops over rows inline them.
 #ifndef SPOPS_COORDS_COORD_INDEX_CPU_H

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * Coordinates as keys, and the small pieces of arithmetic that the CPU and the GPU must do alike:
  * packing, the order of rows, the voxel of a point, taps, and the order of tap masks. Plain C,

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sets of coordinates: argument checks, allocation, the order in which the backend fills them, and
 // what can be asked of a set. The rows themselves are made in coords_cpu.c and kernels/coords.
 #include "coords/coords.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sets of coordinates: what they hold, and what the modules beside them build and check them with.
 // Arrays are filled by the backend (slot coords_build).
 #ifndef SPOPS_COORDS_COORDS_H

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sets of coordinates on the CPU: candidates as keys, a stable sort of them, one row for each run
 // of equal keys, and the index. Every pass divides its work over threads such that the result does
 // not depend on how many there are, and there are few passes: each one asks the threads anew.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sets made from other sets: outputs of convolutions, unions, and what pruning leaves.
 #include <string.h>
 

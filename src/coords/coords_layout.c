@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Boxes of coordinates, and the fields of the keys that fit them.
 #include <string.h>
 

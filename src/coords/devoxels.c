@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // From voxels back to points: the relation whose weighted sum interpolates features at points.
 #include <math.h>
 #include <string.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Kernel maps: argument checks, allocation, the order in which the backend builds a map's parts,
 // and what can be asked of a map.
 #include <string.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Kernel maps as bytes: what a map is, fingerprints of its sets, masks, and the input of each pair
 // by output and tap. What is read is checked against the coordinates, pair by pair.
 

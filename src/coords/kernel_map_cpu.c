@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Kernel maps on the CPU. Every pass divides rows over threads such that the result does not depend
 // on how many there are.
 

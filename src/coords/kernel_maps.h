@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Kernel maps: what they hold, and what making, saving and loading them share. Tables and lists are
 // filled by the backend (slots map_*).
 #ifndef SPOPS_COORDS_KERNEL_MAPS_H

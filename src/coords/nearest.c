@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Nearest data points: checks and memory.
 #include <string.h>
 

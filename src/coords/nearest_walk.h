@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The search for a point's nearest neighbours, once, in the common subset of C and CUDA C++: down
 // the boxes, nearest first, leaving out those that cannot hold a closer point. Rounding is monotone,
 // so the distance from a box in f32 is never more than that from a point in it, and nothing is missed.

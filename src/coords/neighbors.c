@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Neighbours within a radius: checks, memory, and the order in which the backend finds them.
 #include "coords/neighbors.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Neighbours: their arrays, and what the backends find them and the nearest with.
 #ifndef SPOPS_COORDS_NEIGHBORS_H
 #define SPOPS_COORDS_NEIGHBORS_H

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Neighbours on the CPU: points sorted by cell; for each occupied cell the nine runs of points in and
 // around it; then every point of the cell against those runs, twice, to count and to write.
 #include <math.h>

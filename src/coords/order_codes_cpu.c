@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "coords/order_codes_cpu.h"
 
 #include <stdbool.h>

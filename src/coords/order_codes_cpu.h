@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Codes of the orders along a curve, from tables: the same numbers as spops_key_morton and
 // spops_key_hilbert (coord_keys.h), some ten times as fast.
 #ifndef SPOPS_COORDS_ORDER_CODES_CPU_H

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Coarser clouds, made of voxels and the plans that these bring; and interpolation between clouds.
 #include "spops/point_levels.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Samples, offsets and weights of clouds on the CPU.
 #include <math.h>
 

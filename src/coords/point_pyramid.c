@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // All levels of a network on points: clouds, and the neighbours within and between them.
 #include <math.h>
 #include <string.h>

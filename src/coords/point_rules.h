@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The rules that points are compared by, once, in the common subset of C and CUDA C++: who is whose
 // neighbour, at which tap, and in which cell a point lies. f32 throughout, one rounding an operation.
 #ifndef SPOPS_COORDS_POINT_RULES_H

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Points of a source on the CPU.
 #ifndef SPOPS_COORDS_POINTS_CPU_H
 #define SPOPS_COORDS_POINTS_CPU_H

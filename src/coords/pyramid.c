@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Pyramids: argument checks, and the order in which levels and maps are made.
 #include "spops/pyramid.h"
 

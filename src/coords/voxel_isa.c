@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "coords/voxel_isa.h"
 
 #include <string.h>

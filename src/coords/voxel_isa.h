@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Voxels and keys of blocks of points: what spops_voxel_floor and spops_key_pack (coord_keys.h) give
 // one by one, compiled once per instruction set.
 #ifndef SPOPS_COORDS_VOXEL_ISA_H

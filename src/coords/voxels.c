@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Voxels of points: the set of voxels that points lie in, and the plan that reduces points to them.
 #include <math.h>
 #include <string.h>

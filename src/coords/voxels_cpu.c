@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Points and voxels on the CPU: which points of a voxel count, and which voxels a point takes.
 #include <string.h>
 

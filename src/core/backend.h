@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The interface of a backend: one table of typed functions. What every backend does with memory and
 // order stands here; what it computes are the slots of backend_slots.def, one for each core
 // pattern. An empty slot makes the public call return NOT_SUPPORTED. Slots get checked arguments.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Little-endian bytes in and out, checked against the buffer's end. What the numbers mean, and
 // whether they make sense, is for the plans that are saved this way.
 #include "core/blob.h"

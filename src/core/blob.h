@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Bytes of saved plans: a writer and a reader of little-endian numbers that never leave their
 // buffer, and the checksum that closes a blob.
 //

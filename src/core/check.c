@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Checks that the public calls of several modules share.
 #include "core/check.h"
 

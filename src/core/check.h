@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Checks that the public calls of several modules share. They report on ctx, naming `call`.
 #ifndef SPOPS_CORE_CHECK_H
 #define SPOPS_CORE_CHECK_H

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Contexts: options, the choice of a backend, scratch, and what can be asked of one.
 // posix_memalign:
 #define _POSIX_C_SOURCE 200809L

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The inside of a context, for the core and the backends.
 #ifndef SPOPS_CORE_CONTEXT_H
 #define SPOPS_CORE_CONTEXT_H

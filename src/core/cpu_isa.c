@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Choosing the instruction set of a context.
 #include "core/cpu_isa.h"
 

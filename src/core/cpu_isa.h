@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which vector instructions the CPU code of a context may use. Decided when the context is created:
 // what the processor has, lowered by the environment variable SPOPS_CPU_ISA ("baseline", "avx2",
 // "avx512") if that names less. The build may leave sets out (CMake's SPOPS_CPU_ISAS).

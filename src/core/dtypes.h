@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Properties of dtypes, all from the list in dtypes.def. Code asks for a property; it names a dtype
 // only where that one alone is meant. In the common subset of C and CUDA C++.
 #ifndef SPOPS_CORE_DTYPES_H

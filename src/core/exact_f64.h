@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // f64 arithmetic with one rounding per operation on both backends, for what decides in which cell or
 // voxel a point falls.
 #ifndef SPOPS_CORE_EXACT_F64_H

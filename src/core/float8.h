@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // f8e4m3, f8e5m2 and f4e2m1 as bits, without a branch, so that loops over rows vectorise; in the
 // common subset of C and CUDA C++, for devices without instructions of their own. Encoding rounds
 // to nearest even, keeps subnormals and the sign of zero, and saturates, infinities included. A NaN

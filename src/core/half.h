@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // f32, f16 and bf16 as their C types hold them (core/dtypes.def). f16 and bf16 as bits, without a
 // branch, so that loops over rows vectorise on any processor. Both round to nearest even, keep
 // subnormals, overflow to infinity and keep NaN a NaN. In the common subset of C and CUDA C++.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Checks of matrix arguments, shared by every entry.
 #ifndef SPOPS_CORE_MATRIX_H
 #define SPOPS_CORE_MATRIX_H

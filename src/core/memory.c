@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Allocation through the context's hooks, and carving. What device memory is, the backend knows.
 #include "core/memory.h"
 

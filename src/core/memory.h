@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Memory: host and backend allocations through the context's hooks, and carving of one block into
 // arrays. Failures report OUT_OF_MEMORY on the context.
 #ifndef SPOPS_CORE_MEMORY_H

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Plans in a caller's block.
 #include "core/placement.h"
 

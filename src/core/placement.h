@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where the memory of a plan with capacities comes from: the backend's allocator, or one block of
 // the caller's (spops_plan_memory). A plan is made by the same code in three ways: measured, which
 // leaves a handle without memory; placed in a block; or attached to a block that holds it already.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A stable radix sort, least digit first, of 32- or 64-bit keys with a 32-bit value each, on the CPU.
 // The result depends on nothing but the input, whatever the number of threads.
 #ifndef SPOPS_CORE_RADIX_SORT_H

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Part of a row of a float dtype as f32 and back, for CPU code that works on strips of columns.
 #ifndef SPOPS_CORE_ROW_CONVERT_H
 #define SPOPS_CORE_ROW_CONVERT_H

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Rows of any length to f32 and back, compiled once per instruction set.
 #include "core/simd_rows.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Rows of any length to f32 and back, for code that is not itself compiled once per instruction set:
 // spops_rows_table_of(ctx)->load(...).
 #ifndef SPOPS_CORE_ROWS_ISA_H

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Rows of every dtype as lanes of f32, for code that is compiled once per instruction set
 // (core/cpu_isa.h). Include it first. Functions take dtypes and widths as arguments that are
 // constants where they are inlined, so that the compiler sees plain loops over columns and keeps

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The one line of detail behind a failed call.
 #include "core/status.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Status reporting inside the library: one line of detail, kept in the context (or, without one, in
 // the calling thread), formatted into a fixed buffer so that reporting never allocates.
 #ifndef SPOPS_CORE_STATUS_H

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A pool of threads for each CPU context, made for a machine that runs other things too.
 //
 // A parallel loop is published, and whoever comes takes its ranges one by one. The caller takes

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The threads of a CPU context, and the one call that divides work over them.
 //
 //     typedef struct scale_work { const float *x; float *out; } scale_work;

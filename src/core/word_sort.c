@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Two passes through memory, then the caches: words are divided by their highest bits into buckets of
 // about a thousand, and each bucket, which fits the first-level cache, is sorted by one thread.
 #include "core/word_sort.h"

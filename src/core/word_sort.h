@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A sort of 64-bit words by some of their bits, stable, on the CPU. What goes with a key stands in the
 // word's lower bits, so that one array moves where a sort of pairs moves two.
 #ifndef SPOPS_CORE_WORD_SORT_H

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Gather: argument checks, then the backend's slots. The plan is one of segments, read from the
 // other side: segments are the source rows, terms are where they go.
 #include "segments/segments.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the backends' gathers and transposes are given (core/backend_slots.def).
 #ifndef SPOPS_GATHER_GATHER_ARGS_H
 #define SPOPS_GATHER_GATHER_ARGS_H

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // gather and transpose on the CPU.
 
 #include <string.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the matrix kernels are told: products of gathered rows with the matrix of a tap, summed where
 // the row of the output lies ("output-stationary"), and the gradient of those matrices.
 #ifndef SPOPS_MVMR_IGEMM_ARGS_H

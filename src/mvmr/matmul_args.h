@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Dense products by a library that is opened at run time: cuBLAS on CUDA, a CBLAS on the CPU.
 #ifndef SPOPS_MVMR_MATMUL_ARGS_H
 #define SPOPS_MVMR_MATMUL_ARGS_H

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Dense products on the CPU: by a CBLAS where one is installed and the rows are f32, else by the
 // vector code of mvmr.
 #include <dlfcn.h>

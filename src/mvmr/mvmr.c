@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // MVMR and VVOR: argument checks, then the backend's slots. Gradients are the same two patterns.
 #include "mvmr/mvmr.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Plans of triplets, and what the backends build and run them with. A plan holds the triplets in up
 // to three orders: by matrix (VVOR), by tile of output rows and then by matrix (MVMR), and likewise
 // by tile of input rows (MVMR reversed).

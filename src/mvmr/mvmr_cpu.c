@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // MVMR and VVOR on the CPU. A thread takes a tile of output rows and some columns, keeps their sums
 // on its stack, and walks the tile's triplets: a run of triplets with one matrix is a product of
 // gathered rows with a block of that matrix. Each row has one owner and each owner goes through

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Blocks of rows times blocks of matrices, in registers.
 #include "core/simd_rows.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The vector code of mvmr and vvor on the CPU. mvmr_isa.c is compiled once per instruction set and
 // exports one table each; mvmr_cpu.c chooses the table and divides the work.
 //

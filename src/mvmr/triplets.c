@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Plans of triplets: argument checks, memory, and the order in which the backend builds the lists
 // by matrix and the tiles of each side.
 #include <string.h>

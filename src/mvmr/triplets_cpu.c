@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Plans of triplets on the CPU: the slots that make tiles from the lists by matrix.
 #include "backends/backend_cpu.h"
 #include "mvmr/mvmr.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Normalisation: argument checks, scratch, then the backend's slots.
 #include "spops/norm.h"
 

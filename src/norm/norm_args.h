@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the backends' slots of normalisation take, checked already, and the partition of rows that
 // both follow.
 #ifndef SPOPS_NORM_NORM_ARGS_H

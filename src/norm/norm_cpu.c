@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Normalisation on the CPU: strips of columns, by way of buffers of f32. Which thread takes which
 // chunk of rows changes no result.
 #include <math.h>

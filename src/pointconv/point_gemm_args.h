@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the matrix kernels of point convolutions are told: the products of summed rows with the matrix
 // of a tap, added where the row of the output lies. Rows that share (output, tap) are added while
 // they are gathered, so that an output has at most one row a tap.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Point convolution: checks, the choice of a dataflow, and what each is composed of.
 #include "spops/pointconv.h"
 

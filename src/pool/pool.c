@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sparse pooling: a plan of segments, filled from the pairs of a kernel map or from the batches of a
 // set. Reductions and gradients are segreduce's.
 #include "spops/pool.h"

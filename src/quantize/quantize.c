@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Quantising: argument checks, then the backend's slots.
 #include "spops/quantize.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the backends' conversions to and from narrow dtypes are given (core/backend_slots.def).
 #ifndef SPOPS_QUANTIZE_QUANTIZE_ARGS_H
 #define SPOPS_QUANTIZE_QUANTIZE_ARGS_H

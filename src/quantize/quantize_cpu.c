@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Quantising on the CPU: strips of a row at a time, by way of a buffer of f32.
 #include "backends/backend_cpu.h"
 #include "core/float8.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The relation every core pattern walks: segments, each with a list of terms, and the schedule that
 // divides the walk. Forward, by row and by weight are three lists of one relation; a segment of the
 // second is the terms of a row, of the third those of a weight.

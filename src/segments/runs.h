@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How the CPU divides the segments of lists over threads: into runs of neighbouring segments that
 // cost about the same. A segment costs its terms plus one, for being written. Which thread takes a
 // run, and in which order, changes no result.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Plans of segments: argument checks, allocation, the order in which the backend builds the lists,
 // and what can be asked of a plan. The lists themselves are built in segments_cpu.c and
 // segments.cu.

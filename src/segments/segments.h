@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Plans of segments: what they hold, and what the modules above build and run them with. Arrays and
 // schedules are filled by the backend (slots lists_build and lists_invert).
 #ifndef SPOPS_SEGMENTS_SEGMENTS_H

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Plans on the CPU: lists from offsets or keys, inverted lists, index checks. Unsorted keys go
 // through a stable parallel radix sort, whose result no number of threads can change.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Plans of segments as images in host memory: fetched from a plan, made into one, written to bytes,
 // and read back with every number checked.
 #include "segments/segments.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reductions registered at run time. Compiling one for a device is the backend's.
 #include <stdatomic.h>
 #include <string.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reductions registered at run time, for the context that owns them.
 #ifndef SPOPS_SEGREDUCE_CUSTOM_REDUCE_H
 #define SPOPS_SEGREDUCE_CUSTOM_REDUCE_H

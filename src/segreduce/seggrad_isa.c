@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The vector code of seggrad and segdot, compiled once per instruction set.
 #include "segreduce/segreduce_lanes.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Segmented reduction: argument checks, then the backend's slots. Plans are made in segments.c; the
 // gradients of rows and weights are the same walk over the plan's other lists.
 #include "segreduce/segreduce.h"

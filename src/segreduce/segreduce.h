@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What operators run a segmented reduction with, once they have checked their arguments under their
 // own names.
 #ifndef SPOPS_SEGREDUCE_SEGREDUCE_H

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the backends' segmented reductions are given (core/backend_slots.def).
 #ifndef SPOPS_SEGREDUCE_SEGREDUCE_ARGS_H
 #define SPOPS_SEGREDUCE_SEGREDUCE_ARGS_H

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The vector code of segreduce for any op and dtype. segreduce_plain_isa.c and
 // segreduce_traced_isa.c have its instances: together they would be the slowest source of the build.
 #ifndef SPOPS_SEGREDUCE_BLOCKS_H

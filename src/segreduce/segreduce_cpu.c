@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // segreduce, seggrad and segdot on the CPU: divides output rows and pieces over threads and hands
 // each range of terms to the vector code of segreduce_isa.c, or to a caller's reduction. An output
 // row or a piece is one thread's alone and pieces combine in order, so the number of threads

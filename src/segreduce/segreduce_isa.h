@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The vector code of segreduce (segreduce_plain_isa.c, segreduce_traced_isa.c, segsum_isa.c), seggrad
 // and segdot (seggrad_isa.c), compiled once per instruction set; segreduce_cpu.c chooses the tables and divides the work.
 #ifndef SPOPS_SEGREDUCE_ISA_H

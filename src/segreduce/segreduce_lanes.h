@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the vector code of segreduce, segsum and seggrad shares. Functions are written for any
 // reduction, dtype and block width; these are constants where they are inlined, so that the compiler
 // sees plain loops over columns with the accumulators in vector registers.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reductions by their plain ops, which compute values alone. Compiled once per instruction set.
 #include "segreduce/segreduce_blocks.h"
 

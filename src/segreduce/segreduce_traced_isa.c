@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reductions by their traced ops, for winners and states. One that has neither needs no code. Compiled
 // once per instruction set.
 #include "segreduce/segreduce_blocks.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The vector code of sums in other dtypes than the rows' and with scales (segreduce_args.h), compiled
 // once per instruction set.
 #include "segreduce/segreduce_lanes.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "sparseconv/dataflow.h"
 
 #include "coords/kernel_maps.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which dataflow each pass of a layer shall run on: one that was named, a row of the caller's tuning, or
 // a row of the library's own; and what gather-matmul-scatter needs for that.
 #ifndef SPOPS_SPARSECONV_DATAFLOW_H

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Gather-matmul-scatter after TorchSparse, section 4: all rows are gathered at once, each input row
 // being read once; products run in groups of taps; and all products are summed at once, each output
 // row being written once. A submanifold map's middle tap joins row to row: it is multiplied where x

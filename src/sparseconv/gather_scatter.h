@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Gather-matmul-scatter: rows are gathered into a buffer in the order of taps, multiplied there by the
 // taps' matrices, and the products are summed by output row.
 #ifndef SPOPS_SPARSECONV_GATHER_SCATTER_H

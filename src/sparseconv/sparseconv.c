@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sparse convolution: checks, the choice of a dataflow, and what each is composed of.
 #include "spops/sparseconv.h"
 

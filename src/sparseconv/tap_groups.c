@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // TorchSparse, section 4.2 and Algorithm 4. Two things of that algorithm are read as they must be
 // meant: the smallest size of a group begins with its first tap (with the 0 that is printed no group
 // would ever grow), and maps that are not their own mirror images are scanned whole. Taps without

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tunings of sparse convolutions as text. The library reads them itself, without a parser of JSON, so
 // that an engine which links nothing else can; a line is a row, and words are parted by blanks.
 #include <inttypes.h>

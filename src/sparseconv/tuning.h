@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Rows of a tuning, as callers give them.
 #ifndef SPOPS_SPARSECONV_TUNING_H
 #define SPOPS_SPARSECONV_TUNING_H

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Weights of convolutions between the canonical layout and those of other libraries. A layout is a
 // stride for each index; the copy walks the canonical order.
 #include "spops/weights.h"

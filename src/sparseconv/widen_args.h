@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Features of i8 back to floats, before a dataflow that takes floats.
 #ifndef SPOPS_SPARSECONV_WIDEN_ARGS_H
 #define SPOPS_SPARSECONV_WIDEN_ARGS_H

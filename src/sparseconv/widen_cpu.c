@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Features of i8 back to floats, on the CPU.
 #include "backends/backend_cpu.h"
 #include "core/row_convert.h"

@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # check_abi.sh [--renew] SOURCE_DIR CC [LIBSPOPS_SO]: the public headers promise what they promised
 # when tests/abi/spops.abi was written: no function, type, field or enumerator is gone, moved or
 # changed. --renew writes the reference. Skipped (77) without abidw and abidiff (abigail-tools).

@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # check_api_rows.sh INCLUDE_DIR FUZZ_API.C: every public function is called by the fuzzer of call sequences. A
 # new one needs a row there: a call with arguments that are right, or nearly so.
 set -eu

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "fuzz.h"
 
 static void *limited_alloc(void *user, size_t bytes)

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the fuzzers share: a CPU context whose memory is counted, limited and can be made to fail, a
 // reader of the input's numbers, and checks that end the process where a promise is broken.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Fuzzes sequences of public calls: any function, in any order, on two contexts, with arguments that
 // are right, or nearly so, and with allocations that fail. A row of the table below is a function, or
 // a few that belong together; check_api_rows.sh asks that no public function is missing.

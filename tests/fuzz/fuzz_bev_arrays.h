@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The head of an input that becomes a BEV plan: sixteen numbers, then the arrays.
 #ifndef SPOPS_TESTS_FUZZ_BEV_ARRAYS_H
 #define SPOPS_TESTS_FUZZ_BEV_ARRAYS_H

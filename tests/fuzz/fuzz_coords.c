@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Fuzzes sets of coordinates, what is made from them, and their maps: any rows, any kernel, any
 // choice. What is accepted is held against the definition, pair by pair.
 #include "fuzz.h"

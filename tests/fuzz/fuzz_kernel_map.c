@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Fuzzes the loading of saved kernel maps, as the bytes are and with the checksum made right. The
 // first byte says between which sets.
 #include "core/blob.h"

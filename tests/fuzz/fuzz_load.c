@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Fuzzes the loading of saved plans, as the bytes are and with the checksum made right, since
 // random bytes would hardly ever get past it.
 #include "core/blob.h"

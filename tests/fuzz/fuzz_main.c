@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Runs a harness without libFuzzer: every file given, and `-n N` damaged versions of each (numbers
 // and bytes changed, pieces cut off or repeated), the same ones on every run.
 #include "fuzz.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The sets that fuzzed kernel maps are between, fixed so that saved maps fit them.
 #ifndef SPOPS_TESTS_FUZZ_MAP_SETS_H
 #define SPOPS_TESTS_FUZZ_MAP_SETS_H

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Fuzzes the import of BEV plans from the five arrays.
 #include "fuzz_bev_arrays.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Fuzzes the rig reader, and the planning from whatever rig it accepts.
 #include "fuzz.h"
 #include "tools/rig_json.h"

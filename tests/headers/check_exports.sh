@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # check_exports.sh LIBSPOPS_SO SONAME: what the shared library exports, and what it asks of the host.
 set -eu
 library=$1 soname=$2

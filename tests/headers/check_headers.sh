@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # check_headers.sh INCLUDE_DIR CC CXX: every public header compiles alone, as strict C99 and C++11,
 # with the build's compilers and, where it is installed, with Clang.
 set -eu

@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # check_reduction.sh SOURCE_DIR NVCC: the check of a reduction in docs/extending.md compiles, and finds
 # a struct without a member.
 set -eu

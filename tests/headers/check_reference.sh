@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # check_reference.sh SOURCE_DIR OUTPUT_DIR DOXYGEN: the reference is built, and every public name has
 # words in its header: functions, types, enumerators, macros. Fields may do without.
 set -eu

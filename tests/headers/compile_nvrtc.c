@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The device headers that the library carries compile with NVRTC as they are, for the oldest and
 // the newest architecture that it knows, with nothing else on the include path. Needs no GPU. Ends
 // with 77 (skipped) where there is no NVRTC.

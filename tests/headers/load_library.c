@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // load_library LIBSPOPS_SO: the library loads with dlopen on any host, with or without a GPU, and
 // then opens a CPU context.
 #include <dlfcn.h>

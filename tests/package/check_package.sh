@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # check_package.sh STEP SOURCE_DIR BUILD_DIR WORK_DIR CC CXX
 # Installs the build into WORK_DIR/prefix and uses it the ways a stranger would.
 set -eu

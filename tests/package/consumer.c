@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /* A stranger's C99 program: a mean over two segments, on the CPU. */
 #include <spops/spops.h>
 #include <stdio.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A stranger's C++11 program: the largest row of each key, and which term it was, on the CPU.
 #include <spops/spops.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A stranger's C++17 program on spops/spops.hpp: sums by key, objects that free themselves, an
 // exception with the library's line.
 #include <spops/spops.hpp>

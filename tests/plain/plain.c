@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Runs the tests of a program, each in a process of its own, and prints the line that scripts/test
 // counts. An argument is a pattern of suite/test, as Criterion's --filter takes.
 #include <fnmatch.h>

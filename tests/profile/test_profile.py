@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """scripts/profile and its judge on counters that were kept: one file for each way a kernel is held
 back, in both layouts that Nsight Compute writes, and what is said where there is nothing to judge.
 

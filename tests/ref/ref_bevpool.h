@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // FP64 references of BEV pooling: from a rig to the cell of every frustum point, and from a scatter
 // map to the pooled grid and its gradients.
 #ifndef SPOPS_TESTS_REF_BEVPOOL_H

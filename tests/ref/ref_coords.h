@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Coordinates and kernel maps by brute force, from the definitions: rows are compared as rows,
 // never packed. Nothing from src/ or include/spops/device/ is used.
 #ifndef SPOPS_TESTS_REF_COORDS_H

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // FP64 reference of gather and its reverse, from the formulas in spops/gather.h. The relation's
 // segments are the source rows; its rows are the rows of the gathered matrix.
 #ifndef SPOPS_TESTS_REF_GATHER_H

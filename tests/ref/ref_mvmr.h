@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // FP64 references of MVMR and VVOR, from their formulas: triplet by triplet, in the caller's order.
 #ifndef SPOPS_TESTS_REF_MVMR_H
 #define SPOPS_TESTS_REF_MVMR_H

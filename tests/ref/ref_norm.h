@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // FP64 references of batch norm and layer norm, forward and backward, from their formulas.
 #ifndef SPOPS_TESTS_REF_NORM_H
 #define SPOPS_TESTS_REF_NORM_H

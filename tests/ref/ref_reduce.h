@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // FP64 references of the segmented reductions, forward and backward, from their formulas. A term is
 // looked at in the caller's order, without any plan: nothing here knows how the library schedules.
 #ifndef SPOPS_TESTS_REF_REDUCE_H

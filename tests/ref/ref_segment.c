@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tests/ref/ref_segment.h"
 
 #include <math.h>

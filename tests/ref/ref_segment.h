@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The network of examples/segment in FP64, from its definition: what loss parameters give on points.
 // Sets and maps are made by brute force; nothing of the library's is used.
 #ifndef SPOPS_TESTS_REF_SEGMENT_H

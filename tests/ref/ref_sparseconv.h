@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // FP64 references of sparse convolution: over a table of neighbours, and, independent of any table,
 // over dense grids.
 #ifndef SPOPS_TESTS_REF_SPARSECONV_H

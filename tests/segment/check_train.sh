@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # check_train.sh SPOPS SEGMENT_TRAIN WORK_DIR
 # Scans, trains, goes on after an interruption, and is told what is wrong; on the CPU, small.
 set -eu

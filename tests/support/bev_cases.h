@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Rigs and scatter maps for tests of BEV pooling: simulated ones, random ones, and the real rigs of
 // the test data.
 #ifndef SPOPS_TESTS_SUPPORT_BEV_CASES_H

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Clouds for tests of coordinates and kernel maps, and what sets and maps hold, on the host.
 #ifndef SPOPS_TESTS_SUPPORT_COORD_CASES_H
 #define SPOPS_TESTS_SUPPORT_COORD_CASES_H

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Matrices for tests, where a backend runs: with padding between rows, a base that can be shifted
 // off its alignment by one element, and guards before and behind, so that every byte outside the
 // elements can be shown untouched.

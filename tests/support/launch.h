@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How a call under test is run: on which backend, on which stream, directly or as a captured graph
 // that is replayed with other inputs; twice, on another context and with other thread counts, with
 // the same bits each time.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One call of an operator against its reference. A test says which matrices the call has, how it is
 // made, and what it should give; drawing, poisons, guards, launches and repeats are here
 // (test_run in launch.h says which), and so are the views' strides and shifts.

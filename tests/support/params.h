@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a parameterized test runs over. A generator is called where no device is open, and its
 // values are used in another process: they are plain numbers. For ParameterizedTestParameters.
 #ifndef SPOPS_TESTS_SUPPORT_PARAMS_H

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Seeded random numbers for tests. SPOPS_TEST_SEED chooses another sequence; failure messages name
 // the seed (test_seed), so that a failing run can be repeated.
 #ifndef SPOPS_TESTS_SUPPORT_RANDOM_H

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tests/support/reduce_cases.h"
 
 #include "spops/device/reduce_ops.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The cases of the tests that run every reduction: each with each dtype and launch mode, over
 // shapes and columns, and over forms of the plan, weights and places of rows in memory.
 #ifndef SPOPS_TESTS_SUPPORT_REDUCE_CASES_H

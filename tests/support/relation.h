@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Relations for tests: how long each segment is, which rows and weights its terms take, and in
 // which form the plan is asked for.
 #ifndef SPOPS_TESTS_SUPPORT_RELATION_H

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Element types and values for tests: exact rounding to the float dtypes, loads and stores, and the
 // kinds of values that inputs are filled with. Written without the library's own conversions.
 #ifndef SPOPS_TESTS_SUPPORT_VALUES_H

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The core without any operator: contexts and their options, error lines, memory hooks, carving,
 // matrix checks, scratch, registered reductions, DLPack; and the device half of the CUDA backend.
 #include <criterion/criterion.h>

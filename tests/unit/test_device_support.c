@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // support/device.h: memory, copies, graphs and timing on every backend there is.
 #include <criterion/criterion.h>
 #include <string.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The conversions of the 8- and 4-bit dtypes: every code, and encodings against the nearest value
 // that a search among all codes finds.
 #include <criterion/criterion.h>

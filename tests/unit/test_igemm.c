@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The matrix kernels behind implicit GEMM, each instance on its own: products of gathered rows with
 // the matrices of taps, and the gradient of those. Few and many steps of the main loop around the
 // depths of its pipelines, numbers of taps around the words of masks, tiles that lack taps or have

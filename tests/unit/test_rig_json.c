@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The rig reader: what it takes, what it refuses with which words, and that damage never gets
 // through as a rig with numbers that are not finite.
 #include <criterion/criterion.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Simulated scans: that points lie where the scene is, with the labels of what is there; noise and
 // losses as asked for; the same bits for a seed; .npy files, whole and damaged; spops scan.
 #include <criterion/criterion.h>

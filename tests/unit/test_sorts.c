@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sorts of words against qsort, and codes along curves against their definition.
 #include <criterion/criterion.h>
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which taps gather-matmul-scatter multiplies together (src/sparseconv/tap_groups.c): each grouping by
 // hand on a small kernel, and on random sizes what every grouping must keep.
 #include <criterion/criterion.h>

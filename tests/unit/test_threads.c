@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The threads of a context: every index once, whatever comes in between; a helper that loses its
 // core, a fork, and a system that starts no more threads.
 #define _GNU_SOURCE // pthread_setattr_default_np

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the spops command is made of: the scene, pictures, the simulated network, the reference,
 // element types, and the commands themselves, run small.
 #include <criterion/criterion.h>

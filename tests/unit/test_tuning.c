@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The choices of the tuning tables (kernels/X/X_tuning.h), which are functions of numbers and need no
 // device: what each architecture takes, and that every row names a variant that is compiled.
 #include <criterion/criterion.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What all device headers share: integers of fixed width, also under NVRTC, which has no stdint.h,
  * and how a function of both C and CUDA C++ is declared.

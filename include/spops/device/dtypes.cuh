@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * Element types in device code: how f32, f16 and bf16 rows are loaded, converted and stored. Does
  * without the toolkit's headers, so that NVRTC can compile it on a machine that has only drivers.

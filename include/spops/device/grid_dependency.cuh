@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * Programmatic dependent launch: the two instructions of a kernel that may start before the one
  * before it has ended.

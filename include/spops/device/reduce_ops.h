@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The built-in reductions, each written once for the CPU and the GPU: identity, lift of one term,
  * combine (a holds the earlier terms), finalize, and for traced ops also arg (the winning term, -1

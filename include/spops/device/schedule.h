@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The work schedule of a plan's lists, as it lies in the memory of the backend that runs it. Shared
  * by the code that builds schedules and by every kernel that follows them; plain C, NVRTC-clean.

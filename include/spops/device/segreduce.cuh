@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * The segmented-reduction kernel, for the library and for reductions of the caller's own.
  *

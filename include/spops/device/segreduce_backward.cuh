@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * Gradients of the segmented reduction, owned by row (seggrad) and by weight (segdot). Both read
  * grad_out and, where the reduction needs it, the states of the forward pass. No atomics.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * How a CUDA grid walks a schedule: which segments a block serves, and which lane group of the
  * block takes which part of a segment's terms. Every segment-by-segment kernel starts here.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #ifndef SPOPS_TESTS_PLAIN_ALLOC_H
 #define SPOPS_TESTS_PLAIN_ALLOC_H
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The part of Criterion that the tests use, for where it is not to be had: cross builds, which run
 // under an emulator, and builds under the thread sanitizer. See plain.c.
 #ifndef SPOPS_TESTS_PLAIN_CRITERION_H
