@@ -80,7 +80,7 @@ __device__ __forceinline__ void serve_batch(const one_term_params &p, const one_
     }
     for (int32_t col = lane * VEC; col < p.cols; col += lanes * VEC) {
         const int n = min(p.cols - col, VEC);
-        row_chunk<T, VEC, FULL> row[unroll], other[unroll];
+        typename chunk_of<T, VEC, FULL>::type row[unroll], other[unroll];
 #pragma unroll
         for (int u = 0; u < unroll; ++u) {
             row[u].clear();

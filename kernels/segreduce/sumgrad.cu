@@ -70,7 +70,7 @@ template <class T, int VEC, bool FULL> struct row_part {
     static constexpr int unroll = 4 / chunks; // terms on their way at once
     // Blocks of a multiprocessor that leave enough registers.
     static constexpr int blocks_held = columns > 4 && chunks > 1 ? 3 : 4;
-    row_chunk<T, columns, FULL> chunk[chunks];
+    typename chunk_of<T, columns, FULL>::type chunk[chunks];
 
     __device__ __forceinline__ void clear()
     {

@@ -131,27 +131,71 @@ template <class T, int VEC> __device__ __forceinline__ uint4 pack_chunk(const fl
                           pack2<T>(v[6], v[7]));
 }
 
-// VEC neighbouring elements of a row, as loaded: 16 bytes at once, or one element.
-//
-// FULL kernels serve rows of whole chunks that begin on 16 bytes; they ignore n and end. The others
-// serve rows of any length that begin anywhere: n says how many of the elements exist (the last lane
-// of a row may have fewer than VEC; the rest read as 0), and end is where the matrix ends, up to
-// which bytes behind the row may be read; without it none are, and the row begins on 16 bytes.
+// VEC neighbouring elements of a row, as loaded: 16 bytes at once, or one element. Where FULL is
+// false, n says how many of them exist (the last lane of a row may have fewer than VEC); the rest
+// read as 0. FULL kernels serve rows without such a tail: a branch here would keep loads from
+// overlapping.
 template <class T, int VEC, bool FULL> struct row_chunk {
-    static_assert(FULL && VEC * sizeof(T) == 16, "a chunk is 16 bytes, or one element");
+    static_assert(VEC * sizeof(T) == 16, "a chunk is 16 bytes, or one element");
     uint4 word;
 
     __device__ __forceinline__ void clear() { word = make_uint4(0, 0, 0, 0); }
-    __device__ __forceinline__ void load(const T *p, int, const void * = nullptr)
+    __device__ __forceinline__ void load(const T *p, int n, const void * = nullptr)
     {
-        word = __ldg(reinterpret_cast<const uint4 *>(p));
+        if (FULL || n >= VEC) {
+            word = __ldg(reinterpret_cast<const uint4 *>(p));
+        } else {
+            T tail[VEC] = {};
+#pragma unroll
+            for (int j = 0; j < VEC - 1; ++j)
+                if (j < n) tail[j] = p[j];
+            word = *reinterpret_cast<const uint4 *>(tail);
+        }
     }
-    __device__ __forceinline__ void store(T *p, int) const { *reinterpret_cast<uint4 *>(p) = word; }
-    __device__ __forceinline__ void get(float (&v)[VEC]) const { unpack_chunk<T>(word, v); }
-    __device__ __forceinline__ void set(const float (&v)[VEC]) { word = pack_chunk<T>(v); }
+
+    // The 16 bytes as they are, or as many elements as exist.
+    __device__ __forceinline__ void store(T *p, int n) const
+    {
+        if (FULL || n >= VEC) {
+            *reinterpret_cast<uint4 *>(p) = word;
+        } else {
+            const uint32_t words[4] = {word.x, word.y, word.z, word.w};
+            constexpr int per_word = VEC / 4;
+#pragma unroll
+            for (int j = 0; j < VEC - 1; ++j) {
+                if (j >= n) continue;
+                if constexpr (per_word == 1) {
+                    reinterpret_cast<uint32_t *>(p)[j] = words[j];
+                } else {
+                    reinterpret_cast<uint16_t *>(p)[j] = (uint16_t)(words[j / 2] >> 16 * (j % 2));
+                }
+            }
+        }
+    }
+
+    __device__ __forceinline__ void get(float (&v)[VEC]) const
+    {
+        unpack_chunk<T>(word, v);
+    }
+    __device__ __forceinline__ void set(const float (&v)[VEC])
+    {
+        word = pack_chunk<T>(v);
+    }
 };
 
-template <class T, int VEC> struct row_chunk<T, VEC, false> {
+template <class T, bool FULL> struct row_chunk<T, 1, FULL> {
+    T word;
+
+    __device__ __forceinline__ void clear() { word = T(); }
+    __device__ __forceinline__ void load(const T *p, int, const void * = nullptr) { word = *p; }
+    __device__ __forceinline__ void store(T *p, int) const { *p = word; }
+    __device__ __forceinline__ void get(float (&v)[1]) const { v[0] = to_f32(word); }
+    __device__ __forceinline__ void set(const float (&v)[1]) { word = from_f32<T>(v[0]); }
+};
+
+// The same of a row of any length that begins anywhere. end is where the matrix ends, up to which
+// bytes behind the row may be read; without it none are, and the row begins on 16 bytes.
+template <class T, int VEC> struct shifted_chunk {
     static_assert(VEC * sizeof(T) == 16, "a chunk is 16 bytes, or one element");
     uint4 word, next; // next: of a row that begins between two borders of 16 bytes
     uint32_t shift;   // bytes of word in front of the chunk
@@ -218,14 +262,15 @@ template <class T, int VEC> struct row_chunk<T, VEC, false> {
     }
 };
 
-template <class T> struct row_chunk<T, 1, false> {
-    T word;
-
-    __device__ __forceinline__ void clear() { word = T(); }
-    __device__ __forceinline__ void load(const T *p, int, const void * = nullptr) { word = *p; }
-    __device__ __forceinline__ void store(T *p, int) const { *p = word; }
-    __device__ __forceinline__ void get(float (&v)[1]) const { v[0] = to_f32(word); }
-    __device__ __forceinline__ void set(const float (&v)[1]) { word = from_f32<T>(v[0]); }
+// The chunk of a kernel for whole chunks, or for any rows.
+template <class T, int VEC, bool FULL> struct chunk_of {
+    typedef shifted_chunk<T, VEC> type;
+};
+template <class T, int VEC> struct chunk_of<T, VEC, true> {
+    typedef row_chunk<T, VEC, true> type;
+};
+template <class T> struct chunk_of<T, 1, false> {
+    typedef row_chunk<T, 1, false> type;
 };
 
 // How a kernel reads its weights. ANY decides per load, from the dtype (spops_dtype); the others

@@ -141,7 +141,7 @@ __device__ __forceinline__ T *row_at(T *base, int32_t row, int64_t stride)
 
 // A batch of terms on their way: rows and weights that have been asked for.
 template <class T, int VEC, bool FULL, int UNROLL> struct term_batch {
-    row_chunk<T, VEC, FULL> row[UNROLL];
+    typename chunk_of<T, VEC, FULL>::type row[UNROLL];
     float weight[UNROLL];
 };
 
@@ -213,7 +213,7 @@ __device__ __forceinline__ void write_segment(const segreduce_params &p, int32_t
 #pragma unroll
         for (int j = 0; j < VEC; ++j)
             v[j] = Op::finalize(acc[j], count);
-        row_chunk<T, VEC, FULL> chunk;
+        typename chunk_of<T, VEC, FULL>::type chunk;
         chunk.set(v);
         chunk.store(row_at<FULL>(static_cast<T *>(p.out) + col, segment, p.out_stride), n);
     }

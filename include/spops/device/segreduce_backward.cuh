@@ -118,7 +118,7 @@ template <class T, int VEC>
 __device__ __forceinline__ void write_row(const backward_params &p, int32_t out_row, int32_t col,
                                           int n, const float (&v)[VEC])
 {
-    row_chunk<T, VEC, false> chunk;
+    typename chunk_of<T, VEC, false>::type chunk;
     chunk.set(v);
     chunk.store(static_cast<T *>(p.grad) + out_row * p.grad_stride + col, n);
 }
