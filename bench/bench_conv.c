@@ -203,18 +203,22 @@ static size_t matrix_bytes(spops_matrix m)
 }
 
 // One run of a pass that is not the step, over poison.
-static bool check_pass(conv_data *d, const conv_pass *pass)
+static bool check_pass(conv_data *d, const conv_pass *pass, spops_dataflow dataflow)
 {
     bench *b = d->b;
     const bool forward = pass->served == SPOPS_PASS_FORWARD,
                rows = pass->served == SPOPS_PASS_GRAD_X;
     const spops_matrix result = forward ? d->out : rows ? d->grad_x : d->grad_w;
 
+    char what[128];
+
+    snprintf(what, sizeof what, "%s %lld to %lld %s, %s", d->cloud->scene.name,
+             (long long)d->x.cols, (long long)d->g.cols, pass->name, spops_dataflow_name(dataflow));
     d->status = SPOPS_STATUS_OK;
     if (!bench_poison(b, result.data, matrix_bytes(result))) return false;
     pass->enqueue(d);
     if (!device_stream_wait(b->backend, b->stream)) return bench_fail(b, "run: %s", device_error());
-    return bench_check(b, "conv", d->status) && check_rows(d, pass->name, result,
+    return bench_check(b, "conv", d->status) && check_rows(d, what, result,
                                                            forward ? sum_forward
                                                            : rows  ? sum_grad_x
                                                                    : sum_grad_w);
@@ -299,7 +303,7 @@ static void measure_width(bench *b, const conv_cloud *m, spops_dtype dtype, laye
                            spops_dtype_name(dtype), (long long)width.in, (long long)width.out,
                            spops_dataflow_name((spops_dataflow)f));
             d.plan = m->plans[f];
-            if (!check_pass(&d, &passes[pass])) goto done;
+            if (!check_pass(&d, &passes[pass], (spops_dataflow)f)) goto done;
         }
         right[STEP][f] = all;
     }
