@@ -78,8 +78,10 @@ SPOPS_INLINE size_t spops_element_bytes(int dtype)
     return (size_t)spops_dtype_bits((spops_dtype)dtype) / 8;
 }
 
+// NULL of a matrix without memory, which has no rows.
 SPOPS_INLINE const char *spops_element(int dtype, spops_matrix m, int64_t row, int64_t col)
 {
+    if (m.data == NULL) return NULL;
     return (const char *)m.data + (size_t)(row * m.row_stride + col) * spops_element_bytes(dtype);
 }
 
