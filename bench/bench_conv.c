@@ -209,7 +209,6 @@ static bool check_pass(conv_data *d, const conv_pass *pass, spops_dataflow dataf
     const bool forward = pass->served == SPOPS_PASS_FORWARD,
                rows = pass->served == SPOPS_PASS_GRAD_X;
     const spops_matrix result = forward ? d->out : rows ? d->grad_x : d->grad_w;
-
     char what[128];
 
     snprintf(what, sizeof what, "%s %lld to %lld %s, %s", d->cloud->scene.name,
