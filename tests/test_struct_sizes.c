@@ -20,6 +20,7 @@ typedef struct fixture {
     spops_triplets *triplets;
     spops_sparseconv *conv;
     spops_neighbors *neighbors;
+    spops_patches *patches;
 } fixture;
 
 static const int32_t offsets[] = {0, 2, 2, 5, 6};
@@ -406,6 +407,31 @@ static spops_status read_pointconv(fixture *f, const void *s)
     return status;
 }
 
+static spops_patches_shape good_patches(void)
+{
+    spops_patches_shape shape = spops_patches_shape_default();
+    shape.num_rows = shape.max_queries = ROWS;
+    shape.max_patches = 4;
+    shape.same = 1;
+    return shape;
+}
+static spops_status read_patches(fixture *f, const void *s)
+{
+    spops_patches *made = NULL;
+    const spops_status status =
+        spops_patches_reserve(f->ctx, (const spops_patches_shape *)s, &made);
+    spops_patches_destroy(made);
+    return status;
+}
+static spops_status fill_patches_view(fixture *f, void *s)
+{
+    return spops_patches_get_view(f->ctx, f->patches, (spops_patches_view *)s);
+}
+static spops_status fill_patches_info(fixture *f, void *s)
+{
+    return spops_patches_get_info_sync(f->ctx, f->patches, (spops_patches_info *)s);
+}
+
 static spops_status fill_neighbors_view(fixture *f, void *s)
 {
     return spops_neighbors_get_view(f->ctx, f->neighbors, (spops_neighbors_view *)s);
@@ -422,6 +448,7 @@ static fixture open_fixture(void)
     const spops_bev_ranks ranks = good_ranks();
     const spops_kernel_shape kernel = spops_kernel_shape_cube(3, 3, 1, 1);
     const spops_neighbors_options near = good_neighbors();
+    const spops_patches_shape patches = good_patches();
     spops_kernel_map_options contents = spops_kernel_map_options_default();
     const spops_point_cloud cloud = {points_matrix(), NULL, 0};
     fixture f;
@@ -444,12 +471,14 @@ static fixture open_fixture(void)
         SPOPS_STATUS_OK);
     cr_assert_eq(spops_sparseconv_create(f.ctx, f.map, NULL, &f.conv), SPOPS_STATUS_OK);
     cr_assert_eq(spops_neighbors_create(f.ctx, NULL, &cloud, &near, &f.neighbors), SPOPS_STATUS_OK);
+    cr_assert_eq(spops_patches_reserve(f.ctx, &patches, &f.patches), SPOPS_STATUS_OK);
     return f;
 }
 
 static void close_fixture(fixture *f)
 {
     spops_neighbors_destroy(f->neighbors);
+    spops_patches_destroy(f->patches);
     spops_sparseconv_destroy(f->conv);
     spops_triplets_destroy(f->triplets);
     spops_bev_plan_destroy(f->bev);
@@ -532,6 +561,7 @@ Test(struct_sizes, read)
     CHECK_READ(spops_sparseconv_options, spops_sparseconv_options_default(), read_sparseconv);
     CHECK_READ(spops_sparseconv_layer, spops_sparseconv_layer_default(), read_layer);
     CHECK_READ(spops_neighbors_options, good_neighbors(), read_neighbors);
+    CHECK_READ(spops_patches_shape, good_patches(), read_patches);
     CHECK_READ(spops_pointconv_options, spops_pointconv_options_default(), read_pointconv);
     CHECK_READ(spops_norm_options, spops_norm_options_default(), read_norm);
     CHECK_READ(spops_reduce_desc, good_desc(), read_desc);
@@ -610,6 +640,8 @@ Test(struct_sizes, filled)
     CHECK_FILLED(spops_triplets_info, fill_triplets_info);
     CHECK_FILLED(spops_neighbors_view, fill_neighbors_view);
     CHECK_FILLED(spops_neighbors_info, fill_neighbors_info);
+    CHECK_FILLED(spops_patches_view, fill_patches_view);
+    CHECK_FILLED(spops_patches_info, fill_patches_info);
     close_fixture(&f);
 }
 

@@ -35,7 +35,8 @@ typedef enum kind {
     POINT_LEVEL,
     INTERPOLATION,
     POINT_PYRAMID,
-    POINTCONV
+    POINTCONV,
+    PATCHES
 } kind;
 
 typedef struct object {
@@ -271,6 +272,7 @@ static void destroy(const object *o)
     case INTERPOLATION: spops_interpolation_destroy(o->ptr); break;
     case POINT_PYRAMID: spops_point_pyramid_destroy(o->ptr); break;
     case POINTCONV: spops_pointconv_destroy(o->ptr); break;
+    case PATCHES: spops_patches_destroy(o->ptr); break;
     }
 }
 
@@ -1513,6 +1515,54 @@ static void convolve_points(world *w)
                                                  maybe(w, &gx), maybe(w, &gw)));
 }
 
+static void make_patches(world *w)
+{
+    const int64_t n = 1 + pick(w, 4), queries = pick(w, MOST_ROWS), keys = pick(w, MOST_ROWS);
+    const int32_t same = (int32_t)pick(w, 2);
+    spops_patches_shape shape = spops_patches_shape_default();
+    spops_patches_view view = spops_patches_view_default();
+    spops_patches_info info = spops_patches_info_default();
+    spops_patches *p = find(w, PATCHES), *made = NULL;
+    spops_patch_lists lists = {count_of(w, n), ascending(w, n, queries), NULL, NULL, NULL};
+    if (pick(w, 2)) { // rows that are there once, or not
+        int32_t *rows = ints(w, queries, MOST_ROWS);
+        for (int64_t e = 0; rows != NULL && (uintptr_t)rows % 4 == 0 && e < queries; ++e)
+            if (pick(w, 2)) rows[e] = (int32_t)e;
+        lists.query_rows = rows;
+    }
+    if (!same) {
+        lists.key_offsets = ascending(w, n, keys);
+        lists.key_rows = ints(w, keys, MOST_ROWS);
+    }
+    if (lists.num_patches > n) lists.num_patches = n;
+    shape.num_rows = count_of(w, MOST_ROWS);
+    shape.max_patches = count_of(w, 4);
+    shape.max_queries = count_of(w, MOST_ROWS);
+    shape.max_keys = same ? 0 : count_of(w, MOST_ROWS);
+    shape.same = rarely(w) ? hostile_i32(w) : same;
+    spoil_size(w, &shape.struct_size);
+    switch (pick(w, 8)) {
+    case 0: MAKE(w, PATCHES, made, spops_patches_reserve(w->ctx, &shape, &made)); break;
+    case 1:
+    case 2:
+        CALL(w, spops_patches_set(w->ctx, p, pick(w, 2) ? one_int(w, n) : NULL,
+                                  rarely(w) ? NULL : &lists));
+        break;
+    case 3:
+        spoil_size(w, &view.struct_size);
+        CALL(w, spops_patches_get_view(w->ctx, p, &view));
+        break;
+    case 4:
+        spoil_size(w, &info.struct_size);
+        CALL(w, spops_patches_get_info_sync(w->ctx, p, &info));
+        break;
+    default:
+        MAKE(
+            w, PATCHES, made,
+            spops_patches_create(w->ctx, count_of(w, MOST_ROWS), rarely(w) ? NULL : &lists, &made));
+    }
+}
+
 // ---- The table ----------------------------------------------------------------------------------
 
 static void (*const calls[])(world *w) = {
@@ -1523,7 +1573,7 @@ static void (*const calls[])(world *w) = {
     make_pool,          make_pyramid,     make_sparseconv, convolve,         make_triplets,
     multiply,           normalise,        quantise,        copy_weights,     make_neighbors,
     make_nearest,       make_pointconv,   convolve_points, make_point_level, make_interpolation,
-    make_point_pyramid,
+    make_point_pyramid, make_patches,
 };
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)

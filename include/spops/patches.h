@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Patches: plans of which rows attend to each other (spops/attention.h). A patch has a list of rows
+ * whose queries it answers and a list of rows whose keys and values they meet; in self-attention
+ * the two are the same list. Rows stay where they are: attention reads and writes them by these
+ * lists, so that another grouping of the same rows costs a plan, and no copy of features.
+ */
+#ifndef SPOPS_PATCHES_H
+#define SPOPS_PATCHES_H
+
+#include "spops/context.h"
+
+SPOPS_EXTERN_C_BEGIN
+
+/** A plan: the rows of every patch, checked, and divided into tiles of like size. */
+typedef struct spops_patches spops_patches;
+
+/**
+ * Lists of rows; arrays where ctx runs. Entries of a list may be in any order. A row is a query of at
+ * most one patch; it may be a key of several, and several times. Patches without queries, or without
+ * keys, are valid. Final: nothing will be added.
+ */
+typedef struct spops_patch_lists {
+    int64_t num_patches;
+    const int32_t *query_offsets; /* [num_patches + 1] ascending from 0: patch p has entries
+                                     query_offsets[p] .. query_offsets[p + 1] - 1 */
+    const int32_t *query_rows;    /* [query_offsets[num_patches]]; NULL: entry e is row e */
+    const int32_t *key_offsets;   /* NULL: the keys of every patch are its queries */
+    const int32_t *key_rows;      /* [key_offsets[num_patches]]; NULL: entry e is row e */
+} spops_patch_lists;
+
+/**
+ * Plan patches from the caller's lists.
+ *
+ * num_rows  Rows that Q, K, V and O will have; 0 to INT32_MAX - 1.
+ * lists     At most INT32_MAX - 1 patches, queries and keys each.
+ * out       The plan; NULL after a failure.
+ *
+ * Refused, and named: offsets that do not ascend from 0, rows that are not there, a row that is a
+ * query twice.
+ *
+ * Memory    The arrays where ctx runs; read during the call, copied.
+ * Stream    Works on ctx's stream and waits for it. Not capturable.
+ * Errors    INVALID_ARGUMENT, OUT_OF_MEMORY, NOT_SUPPORTED, CUDA.
+ * Threads   One thread at a time per ctx. ctx must outlive the plan.
+ */
+SPOPS_API spops_status spops_patches_create(spops_context *ctx, int64_t num_rows,
+                                            const spops_patch_lists *lists, spops_patches **out);
+
+/** Capacities of a plan of patches; each 0 to INT32_MAX - 1. */
+typedef struct spops_patches_shape {
+    size_t struct_size; /* sizeof(spops_patches_shape) */
+    int64_t num_rows;   /* of Q, K, V and O */
+    int64_t max_patches;
+    int64_t max_queries; /* entries of all patches */
+    int64_t max_keys;    /* 0 where `same` is 1 */
+    int32_t same;        /* 1: the keys of every patch are its queries */
+    int32_t reserved;    /* 0 */
+} spops_patches_shape;
+
+SPOPS_DEFINE_DEFAULT(spops_patches_shape)
+
+/**
+ * Patches into capacities, filled by spops_patches_set and its sisters as often as wanted, on the
+ * stream, also inside a captured graph. Until then there are none.
+ *
+ * Memory    All that a set needs is allocated here.
+ * Stream    Works on ctx's stream and waits for it. Not capturable.
+ * Errors    INVALID_ARGUMENT, OUT_OF_MEMORY, NOT_SUPPORTED, CUDA.
+ * Threads   One thread at a time per ctx. ctx must outlive the plan.
+ */
+SPOPS_API spops_status spops_patches_reserve(spops_context *ctx, const spops_patches_shape *shape,
+                                             spops_patches **out);
+
+/**
+ * Refill patches made by spops_patches_reserve from lists.
+ *
+ * num_patches  One int32 where ctx runs: how many patches count; NULL: lists->num_patches.
+ * lists        lists->num_patches is at most max_patches; its offsets are that long and one more,
+ *              and its rows as long as the offsets say, which is at most the capacity.
+ *              key_offsets is NULL where `same` is 1, and only there.
+ *
+ * What spops_patches_create would refuse leaves the plan without patches and sets `refused` of the
+ * info; more patches or entries than fit do so too, and set `overflow`.
+ *
+ * Memory    Where ctx runs; read when the stream gets there.
+ * Stream    Enqueues on ctx's stream and returns. Allocates nothing, waits for nothing, capturable.
+ * Errors    INVALID_ARGUMENT (not such a plan, NULL, shapes), CUDA.
+ * Threads   One thread at a time per ctx and per plan.
+ */
+SPOPS_API spops_status spops_patches_set(spops_context *ctx, spops_patches *patches,
+                                         const int32_t *num_patches,
+                                         const spops_patch_lists *lists);
+
+/** What a plan of patches holds. For one made by reserve it is read from the device. */
+typedef struct spops_patches_info {
+    size_t struct_size; /* set by the caller */
+    int64_t num_rows;
+    int64_t num_patches, max_patches;
+    int64_t num_queries, max_queries;
+    int64_t num_keys, max_keys;
+    int64_t num_no_queries; /* rows that are no query: attention gives them 0 */
+    int64_t num_no_keys;    /* rows that are no key: their gradients of K and V are 0 */
+    int32_t same;           /* 1: keys are the queries */
+    int32_t keys_once;      /* 1: no row is a key twice, whatever is set */
+    int32_t refused;        /* 1: the last set had lists that create refuses */
+    int32_t overflow;       /* 1: it had more than fits */
+    int64_t bytes;          /* of memory that the plan has */
+} spops_patches_info;
+
+SPOPS_DEFINE_DEFAULT(spops_patches_info)
+
+/**
+ * Fill info; waits for ctx's stream.
+ *
+ * Errors    INVALID_ARGUMENT, NOT_SUPPORTED (the stream is being captured), CUDA;
+ *           CAPACITY_EXCEEDED, with info filled, if overflow is 1.
+ * Threads   One thread at a time per ctx; patches may be shared.
+ */
+SPOPS_API spops_status spops_patches_get_info_sync(spops_context *ctx, const spops_patches *patches,
+                                                   spops_patches_info *info);
+
+/** A plan's lists where its context runs; valid while it lives. */
+typedef struct spops_patches_view {
+    size_t struct_size; /* set by the caller */
+    int64_t max_patches, max_queries, max_keys;
+    const int32_t *num_patches; /* [1] in use */
+    const int32_t
+        *query_offsets;        /* [max_patches + 1]; behind the last patch in use all are the end */
+    const int32_t *query_rows; /* [max_queries] */
+    const int32_t *key_offsets; /* [max_patches + 1]; those of queries where `same` */
+    const int32_t *key_rows;    /* [max_keys] */
+} spops_patches_view;
+
+SPOPS_DEFINE_DEFAULT(spops_patches_view)
+
+/**
+ * Fill view.
+ *
+ * Errors    INVALID_ARGUMENT (NULL, struct_size).
+ * Threads   One thread at a time per ctx; patches may be shared.
+ */
+SPOPS_API spops_status spops_patches_get_view(spops_context *ctx, const spops_patches *patches,
+                                              spops_patches_view *view);
+
+/** Free a plan; NULL is fine. Waits for its context; nothing else may be using it. */
+SPOPS_API void spops_patches_destroy(spops_patches *patches);
+
+SPOPS_EXTERN_C_END
+
+#endif

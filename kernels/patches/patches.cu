@@ -1,0 +1,408 @@
+// SPDX-License-Identifier: Apache-2.0
+// Plans of patches on the GPU. Lists are copied and checked; then each row learns which entry names
+// it first, which says what rows are left over; then patches are sorted by what they meet, and cut
+// into tiles. Counts never leave the device, and a list with a fault ends as no patches at all.
+#include "kernels/core/device_wide.h"
+#include "kernels/core/launch.cuh"
+#include "patches/patches.h"
+
+namespace
+{
+
+using namespace spops;
+
+constexpr int threads = 256;
+
+struct workspace {
+    int32_t *first[SPOPS_NUM_PATCH_SIDES];    // [num_rows] entry that names a row first
+    int2 *rest;                               // [num_rows + 1] rows left over of each side, scanned
+    uint32_t *keys, *sorted_keys;             // [max_patches]
+    int32_t *patches, *sorted_patches;        // [max_patches]
+    int2 *tiles;                              // [max_patches + 1] of each size, scanned
+    uint32_t *entry_keys, *sorted_entry_keys; // [max_keys] rows of keys
+    int32_t *entries;                         // [max_keys]
+    void *temp;
+    size_t temp_bytes;
+};
+
+workspace carve_workspace(const spops_patch_storage *s, spops_carver *c)
+{
+    workspace w = {};
+    const int64_t max_keys = s->same ? 0 : s->sides[SPOPS_PATCH_KEYS].max_entries;
+    size_t most = 0;
+    const auto needs = [&most](auto measure) {
+        size_t bytes = 0;
+        (void)measure(bytes);
+        most = bytes > most ? bytes : most;
+    };
+    w.first[SPOPS_PATCH_QUERIES] = (int32_t *)spops_carve(c, s->num_rows, 1, sizeof(int32_t));
+    w.first[SPOPS_PATCH_KEYS] = s->same
+                                    ? w.first[SPOPS_PATCH_QUERIES]
+                                    : (int32_t *)spops_carve(c, s->num_rows, 1, sizeof(int32_t));
+    w.rest = (int2 *)spops_carve(c, s->num_rows + 1, 1, sizeof(int2));
+    w.keys = (uint32_t *)spops_carve(c, s->max_patches, 1, sizeof(uint32_t));
+    w.sorted_keys = (uint32_t *)spops_carve(c, s->max_patches, 1, sizeof(uint32_t));
+    w.patches = (int32_t *)spops_carve(c, s->max_patches, 1, sizeof(int32_t));
+    w.sorted_patches = (int32_t *)spops_carve(c, s->max_patches, 1, sizeof(int32_t));
+    w.tiles = (int2 *)spops_carve(c, s->max_patches + 1, 1, sizeof(int2));
+    w.entry_keys = (uint32_t *)spops_carve(c, max_keys, 1, sizeof(uint32_t));
+    w.sorted_entry_keys = (uint32_t *)spops_carve(c, max_keys, 1, sizeof(uint32_t));
+    w.entries = (int32_t *)spops_carve(c, max_keys, 1, sizeof(int32_t));
+    const auto sort_bytes = [](size_t &bytes, int64_t n) {
+        return device_sort(nullptr, bytes, (const uint32_t *)nullptr, (uint32_t *)nullptr,
+                           (const int32_t *)nullptr, (int32_t *)nullptr, n, 32, 0);
+    };
+    needs([&](size_t &bytes) { return sort_bytes(bytes, s->max_patches); });
+    needs([&](size_t &bytes) { return sort_bytes(bytes, max_keys); });
+    needs([&](size_t &bytes) {
+        return device_scan(nullptr, bytes, (int2 *)nullptr, s->num_rows + 1, 0);
+    });
+    needs([&](size_t &bytes) {
+        return device_scan(nullptr, bytes, (int2 *)nullptr, s->max_patches + 1, 0);
+    });
+    w.temp_bytes = most;
+    w.temp = spops_carve(c, (int64_t)most, 1, 1);
+    return w;
+}
+
+// ---- The caller's lists -------------------------------------------------------------------------
+
+struct copy_params {
+    spops_patch_storage s;
+    int num_sides;
+    const int32_t *num_patches; // nullptr: max_given
+    int32_t max_given;
+    const int32_t *offsets[SPOPS_NUM_PATCH_SIDES], *rows[SPOPS_NUM_PATCH_SIDES];
+};
+
+__device__ int32_t patches_given(const copy_params &p)
+{
+    if (p.num_patches == nullptr) return p.max_given;
+    return max(min(*p.num_patches, p.max_given), 0);
+}
+
+__global__ void start_lists(const __grid_constant__ copy_params p)
+{
+    const bool more = p.num_patches != nullptr && *p.num_patches > p.max_given;
+    *p.s.faults = {{INT32_MAX, INT32_MAX}, {INT32_MAX, INT32_MAX}, INT32_MAX, INT32_MAX, more};
+    p.s.state->num_patches = patches_given(p);
+}
+
+// A thread an offset. Where offsets do not ascend, what is copied does not count: rows are read up to
+// the capacity at most.
+__global__ void __launch_bounds__(threads) copy_offsets(const __grid_constant__ copy_params p)
+{
+    const int64_t i = (int64_t)blockIdx.x * threads + threadIdx.x;
+    if (i > p.s.max_patches) return;
+    const int32_t n = patches_given(p), at = (int32_t)min(i, (int64_t)n);
+    for (int side = 0; side < p.num_sides; ++side) {
+        const int32_t *offsets = p.offsets[side];
+        int32_t *to = p.s.sides[side].offsets;
+        if (offsets == nullptr) {
+            to[i] = 0;
+            continue;
+        }
+        const int32_t offset = offsets[at];
+        to[i] = offset;
+        if (i > n) continue;
+        const bool falls = i == 0 ? offset != 0 : offset < offsets[i - 1];
+        if (falls) atomicMin(&p.s.faults->offsets[side], (int32_t)i);
+        if (i == n && offset > p.s.sides[side].max_entries) atomicOr(&p.s.faults->overflow, 1);
+    }
+}
+
+// A thread an entry.
+__global__ void __launch_bounds__(threads) copy_rows(const __grid_constant__ copy_params p)
+{
+    const int64_t e = (int64_t)blockIdx.x * threads + threadIdx.x;
+    for (int side = 0; side < p.num_sides; ++side) {
+        const spops_patch_side &to = p.s.sides[side];
+        if (p.offsets[side] == nullptr || e >= to.max_entries || p.s.faults->overflow != 0 ||
+            p.s.faults->offsets[side] != INT32_MAX || e >= to.offsets[p.s.max_patches])
+            continue;
+        const int32_t row = p.rows[side] == nullptr ? (int32_t)e : p.rows[side][e];
+        to.rows[e] = row;
+        if (row < 0 || row >= p.s.num_rows) atomicMin(&p.s.faults->rows[side], (int32_t)e);
+    }
+}
+
+// ---- What follows from lists --------------------------------------------------------------------
+
+struct fill_params {
+    spops_patch_storage s;
+    int num_sides;
+    workspace w;
+};
+
+__device__ bool is_valid(const spops_patch_storage &s)
+{
+    return !spops_patches_refused(s.faults) && s.faults->overflow == 0;
+}
+
+// Entries of a side; 0 where there is a fault.
+__device__ int32_t entries_of(const spops_patch_storage &s, int side)
+{
+    return is_valid(s) ? s.sides[side].offsets[s.max_patches] : 0;
+}
+
+__global__ void __launch_bounds__(threads) clear_rows(const __grid_constant__ fill_params p)
+{
+    const int64_t r = (int64_t)blockIdx.x * threads + threadIdx.x;
+    if (r >= p.s.num_rows) return;
+    for (int side = 0; side < p.num_sides; ++side)
+        p.w.first[side][r] = INT32_MAX;
+}
+
+__global__ void __launch_bounds__(threads) find_rows(const __grid_constant__ fill_params p)
+{
+    const int64_t e = (int64_t)blockIdx.x * threads + threadIdx.x;
+    for (int side = 0; side < p.num_sides; ++side)
+        if (e < entries_of(p.s, side))
+            atomicMin(&p.w.first[side][p.s.sides[side].rows[e]], (int32_t)e);
+}
+
+// Sets a fault that the validity of lists depends on, so it reads no more than find_rows did: the
+// offsets and rows are good where the other faults are not there.
+__global__ void __launch_bounds__(threads) find_twice(const __grid_constant__ fill_params p)
+{
+    const int64_t e = (int64_t)blockIdx.x * threads + threadIdx.x;
+    const spops_patch_faults *f = p.s.faults;
+    if (f->overflow != 0) return;
+    for (int side = 0; side < SPOPS_NUM_PATCH_SIDES; ++side)
+        if (f->offsets[side] != INT32_MAX || f->rows[side] != INT32_MAX) return;
+    for (int side = 0; side < p.num_sides; ++side) {
+        const spops_patch_side &from = p.s.sides[side];
+        if (e >= from.offsets[p.s.max_patches] || p.w.first[side][from.rows[e]] == (int32_t)e)
+            continue;
+        atomicMin(side == SPOPS_PATCH_QUERIES ? &p.s.faults->twice : &p.s.faults->keys_twice,
+                  (int32_t)e);
+    }
+}
+
+// Rows without an entry as ones and zeros; the last one, which is no row, gets their number.
+__global__ void __launch_bounds__(threads) flag_rest(const __grid_constant__ fill_params p)
+{
+    const int64_t r = (int64_t)blockIdx.x * threads + threadIdx.x;
+    if (r > p.s.num_rows) return;
+    const bool valid = is_valid(p.s), row = r < p.s.num_rows;
+    const int32_t query = row && !(valid && p.w.first[SPOPS_PATCH_QUERIES][r] != INT32_MAX);
+    const int32_t key = row && !(valid && p.w.first[SPOPS_PATCH_KEYS][r] != INT32_MAX);
+    p.w.rest[r] = make_int2(query, key);
+}
+
+__global__ void __launch_bounds__(threads) put_rest(const __grid_constant__ fill_params p)
+{
+    const int64_t r = (int64_t)blockIdx.x * threads + threadIdx.x;
+    if (r > p.s.num_rows) return;
+    const int2 here = p.w.rest[r];
+    if (r == p.s.num_rows) {
+        spops_patch_state *state = p.s.state;
+        state->num_q_rest = here.x;
+        state->num_k_rest = here.y;
+        state->overflow = p.s.faults->overflow;
+        if (!is_valid(p.s)) state->num_patches = 0;
+        state->num_queries = entries_of(p.s, SPOPS_PATCH_QUERIES);
+        state->num_keys = p.s.same ? state->num_queries : entries_of(p.s, SPOPS_PATCH_KEYS);
+        return;
+    }
+    const int2 next = p.w.rest[r + 1];
+    if (next.x > here.x) p.s.sides[SPOPS_PATCH_QUERIES].rest[here.x] = (int32_t)r;
+    if (!p.s.same && next.y > here.y) p.s.sides[SPOPS_PATCH_KEYS].rest[here.y] = (int32_t)r;
+}
+
+// Lists with a fault are none; behind everything that asks whether they have one.
+__global__ void __launch_bounds__(threads) drop_lists(const __grid_constant__ fill_params p)
+{
+    const int64_t i = (int64_t)blockIdx.x * threads + threadIdx.x;
+    if (i > p.s.max_patches || is_valid(p.s)) return;
+    for (int side = 0; side < p.num_sides; ++side)
+        p.s.sides[side].offsets[i] = 0;
+}
+
+// ---- Tiles --------------------------------------------------------------------------------------
+
+struct tile_params {
+    spops_patch_storage s;
+    int side;
+    const int32_t *offsets, *others; // of patches: the list that is cut, and the other one
+    workspace w;
+};
+
+__device__ int32_t num_of(const int32_t *offsets, int64_t patch)
+{
+    return offsets[patch + 1] - offsets[patch];
+}
+
+// Keys ascend where what patches meet descends.
+__global__ void __launch_bounds__(threads) rank_patches(const __grid_constant__ tile_params p)
+{
+    const int64_t i = (int64_t)blockIdx.x * threads + threadIdx.x;
+    if (i >= p.s.max_patches) return;
+    p.w.keys[i] = (uint32_t)INT32_MAX - (uint32_t)num_of(p.others, i);
+    p.w.patches[i] = (int32_t)i;
+}
+
+__global__ void __launch_bounds__(threads) count_tiles(const __grid_constant__ tile_params p)
+{
+    const int64_t i = (int64_t)blockIdx.x * threads + threadIdx.x;
+    if (i > p.s.max_patches) return;
+    const int32_t n = i < p.s.max_patches ? num_of(p.offsets, p.w.sorted_patches[i]) : 0;
+    p.w.tiles[i] = make_int2((n + 63) / 64, (n + 127) / 128);
+}
+
+// A warp a patch.
+__global__ void __launch_bounds__(threads) put_tiles(const __grid_constant__ tile_params p)
+{
+    const int64_t i = ((int64_t)blockIdx.x * threads + threadIdx.x) / 32;
+    const int lane = threadIdx.x % 32;
+    if (i > p.s.max_patches) return;
+    const int2 to = p.w.tiles[i];
+    const int32_t begin[SPOPS_NUM_PATCH_TILES] = {to.x, to.y};
+    if (i == p.s.max_patches) {
+        spops_patch_state *state = p.s.state;
+        if (lane >= SPOPS_NUM_PATCH_TILES) return;
+        if (p.side == SPOPS_PATCH_QUERIES) state->num_q_tiles[lane] = lane == 0 ? to.x : to.y;
+        if (p.side == SPOPS_PATCH_KEYS || p.s.same)
+            state->num_k_tiles[lane] = lane == 0 ? to.x : to.y;
+        return;
+    }
+    const int32_t patch = p.w.sorted_patches[i], first = p.offsets[patch];
+    const int32_t n = num_of(p.offsets, patch), others = num_of(p.others, patch);
+#pragma unroll
+    for (int t = 0; t < SPOPS_NUM_PATCH_TILES; ++t) {
+        const int32_t full = SPOPS_PATCH_TILE_ENTRIES(t);
+        for (int32_t j = lane; j * full < n; j += 32)
+            p.s.sides[p.side].tiles[t][begin[t] + j] = {patch, first + j * full,
+                                                        min(n - j * full, full), others};
+    }
+}
+
+spops_status make_tiles(spops_context *ctx, const spops_patch_storage *s, int side,
+                        const workspace &w)
+{
+    const int other =
+        side == SPOPS_PATCH_QUERIES && !s->same ? SPOPS_PATCH_KEYS : SPOPS_PATCH_QUERIES;
+    tile_params p = {*s, side, s->sides[side].offsets, s->sides[other].offsets, w};
+    size_t bytes = w.temp_bytes;
+    SPOPS_TRY(launch(ctx, "patches: rank_patches", rank_patches,
+                     blocks_for(s->max_patches, threads), (unsigned)threads, p));
+    if (s->max_patches > 0)
+        SPOPS_TRY(spops_cuda_status(ctx, "patches: sort",
+                                    (int)device_sort(w.temp, bytes, w.keys, w.sorted_keys,
+                                                     w.patches, w.sorted_patches, s->max_patches,
+                                                     31, stream_of(ctx))));
+    SPOPS_TRY(launch(ctx, "patches: count_tiles", count_tiles,
+                     blocks_for(s->max_patches + 1, threads), (unsigned)threads, p));
+    bytes = w.temp_bytes;
+    SPOPS_TRY(spops_cuda_status(
+        ctx, "patches: scan",
+        (int)device_scan(w.temp, bytes, w.tiles, s->max_patches + 1, stream_of(ctx))));
+    return launch(ctx, "patches: put_tiles", put_tiles,
+                  blocks_for((s->max_patches + 1) * 32, threads), (unsigned)threads, p);
+}
+
+// ---- Keys by row --------------------------------------------------------------------------------
+
+__global__ void __launch_bounds__(threads) rank_entries(const __grid_constant__ fill_params p)
+{
+    const spops_patch_side &k = p.s.sides[SPOPS_PATCH_KEYS];
+    const int64_t e = (int64_t)blockIdx.x * threads + threadIdx.x;
+    if (e >= k.max_entries) return;
+    p.w.entry_keys[e] =
+        e < k.offsets[p.s.max_patches] ? (uint32_t)k.rows[e] : (uint32_t)p.s.num_rows;
+    p.w.entries[e] = (int32_t)e;
+}
+
+// key_offsets[r]: sorted entries of rows below r.
+__global__ void __launch_bounds__(threads) put_key_offsets(const __grid_constant__ fill_params p)
+{
+    const int64_t r = (int64_t)blockIdx.x * threads + threadIdx.x;
+    if (r > p.s.num_rows) return;
+    int64_t low = 0, high = p.s.sides[SPOPS_PATCH_KEYS].max_entries;
+    while (low < high) {
+        const int64_t middle = low + (high - low) / 2;
+        if (p.w.sorted_entry_keys[middle] < r)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    p.s.key_offsets[r] = (int32_t)low;
+}
+
+spops_status make_key_lists(spops_context *ctx, const fill_params &p)
+{
+    const int64_t n = p.s.sides[SPOPS_PATCH_KEYS].max_entries;
+    size_t bytes = p.w.temp_bytes;
+    SPOPS_TRY(launch(ctx, "patches: rank_entries", rank_entries, blocks_for(n, threads),
+                     (unsigned)threads, p));
+    if (n > 0)
+        SPOPS_TRY(spops_cuda_status(
+            ctx, "patches: sort keys",
+            (int)device_sort(p.w.temp, bytes, p.w.entry_keys, p.w.sorted_entry_keys, p.w.entries,
+                             p.s.key_entries, n, bits_for((uint64_t)p.s.num_rows),
+                             stream_of(ctx))));
+    return launch(ctx, "patches: put_key_offsets", put_key_offsets,
+                  blocks_for(p.s.num_rows + 1, threads), (unsigned)threads, p);
+}
+
+int64_t most_entries(const spops_patch_storage *s)
+{
+    const int64_t q = s->sides[SPOPS_PATCH_QUERIES].max_entries;
+    const int64_t k = s->same ? 0 : s->sides[SPOPS_PATCH_KEYS].max_entries;
+    return q > k ? q : k;
+}
+
+} // namespace
+
+extern "C" size_t spops_cuda_patches_workspace_bytes(spops_context *,
+                                                     const spops_patches_args *args)
+{
+    spops_carver carver = {nullptr, 0};
+    (void)carve_workspace(args->storage, &carver);
+    return carver.used;
+}
+
+extern "C" spops_status spops_cuda_patches_copy(spops_context *ctx, const spops_patches_args *args)
+{
+    const spops_patch_storage *s = args->storage;
+    copy_params p = {};
+    p.s = *s;
+    p.num_sides = s->same ? 1 : SPOPS_NUM_PATCH_SIDES;
+    p.num_patches = args->num_patches;
+    if (args->lists != nullptr) {
+        p.max_given = (int32_t)args->lists->num_patches;
+        p.offsets[SPOPS_PATCH_QUERIES] = args->lists->query_offsets;
+        p.offsets[SPOPS_PATCH_KEYS] = args->lists->key_offsets;
+        p.rows[SPOPS_PATCH_QUERIES] = args->lists->query_rows;
+        p.rows[SPOPS_PATCH_KEYS] = args->lists->key_rows;
+    }
+    SPOPS_TRY(launch(ctx, "patches: start_lists", start_lists, dim3(1), 1u, p));
+    SPOPS_TRY(launch(ctx, "patches: copy_offsets", copy_offsets,
+                     blocks_for(s->max_patches + 1, threads), (unsigned)threads, p));
+    return launch(ctx, "patches: copy_rows", copy_rows, blocks_for(most_entries(s), threads),
+                  (unsigned)threads, p);
+}
+
+extern "C" spops_status spops_cuda_patches_fill(spops_context *ctx, const spops_patches_args *args)
+{
+    const spops_patch_storage *s = args->storage;
+    spops_carver carver = {(char *)args->workspace, 0};
+    const fill_params p = {*s, s->same ? 1 : SPOPS_NUM_PATCH_SIDES, carve_workspace(s, &carver)};
+    const dim3 rows = blocks_for(s->num_rows + 1, threads);
+    const dim3 entries = blocks_for(most_entries(s), threads);
+    size_t bytes = p.w.temp_bytes;
+
+    SPOPS_TRY(launch(ctx, "patches: clear_rows", clear_rows, rows, (unsigned)threads, p));
+    SPOPS_TRY(launch(ctx, "patches: find_rows", find_rows, entries, (unsigned)threads, p));
+    SPOPS_TRY(launch(ctx, "patches: find_twice", find_twice, entries, (unsigned)threads, p));
+    SPOPS_TRY(launch(ctx, "patches: flag_rest", flag_rest, rows, (unsigned)threads, p));
+    SPOPS_TRY(spops_cuda_status(
+        ctx, "patches: scan",
+        (int)device_scan(p.w.temp, bytes, p.w.rest, s->num_rows + 1, stream_of(ctx))));
+    SPOPS_TRY(launch(ctx, "patches: put_rest", put_rest, rows, (unsigned)threads, p));
+    SPOPS_TRY(launch(ctx, "patches: drop_lists", drop_lists,
+                     blocks_for(s->max_patches + 1, threads), (unsigned)threads, p));
+    for (int side = 0; side < p.num_sides; ++side)
+        SPOPS_TRY(make_tiles(ctx, s, side, p.w));
+    return s->same ? SPOPS_STATUS_OK : make_key_lists(ctx, p);
+}

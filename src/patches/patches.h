@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+// Plans of patches: what one is, and what the backends build its arrays from.
+#ifndef SPOPS_PATCHES_PATCHES_H
+#define SPOPS_PATCHES_PATCHES_H
+
+#include "core/backend.h"
+#include "patches/patch_arrays.h"
+#include "spops/device/common.h"
+#include "spops/patches.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { SPOPS_PATCH_QUERIES = 0, SPOPS_PATCH_KEYS = 1, SPOPS_NUM_PATCH_SIDES = 2 };
+
+// What is wrong with lists: the first place of each kind, INT32_MAX where there is none.
+typedef struct spops_patch_faults {
+    int32_t offsets[SPOPS_NUM_PATCH_SIDES]; // that are less than the one before; 0: not 0
+    int32_t rows[SPOPS_NUM_PATCH_SIDES];    // entries whose row is not there
+    int32_t twice;                          // query entries whose row is a query before
+    int32_t keys_twice;                     // the same of keys, which is no fault
+    int32_t overflow;                       // 1: more patches or entries than fit
+} spops_patch_faults;
+
+// Whether create would refuse lists with these faults.
+SPOPS_HD int spops_patches_refused(const spops_patch_faults *f)
+{
+    return f->offsets[0] != INT32_MAX || f->offsets[1] != INT32_MAX || f->rows[0] != INT32_MAX ||
+           f->rows[1] != INT32_MAX || f->twice != INT32_MAX;
+}
+
+// The lists of one side, to be written.
+typedef struct spops_patch_side {
+    int64_t max_entries;
+    int32_t *offsets; // [max_patches + 1]
+    int32_t *rows;    // [max_entries]
+    int32_t *rest;    // [num_rows]
+    int64_t max_tiles[SPOPS_NUM_PATCH_TILES];
+    spops_patch_tile *tiles[SPOPS_NUM_PATCH_TILES];
+} spops_patch_side;
+
+// spops_patch_arrays as the backends write them. Where `same`, only queries have memory.
+typedef struct spops_patch_storage {
+    int64_t num_rows, max_patches;
+    bool same;
+    spops_patch_state *state;   // [1]
+    spops_patch_faults *faults; // [1]
+    spops_patch_side sides[SPOPS_NUM_PATCH_SIDES];
+    int32_t *key_offsets, *key_entries; // NULL where `same`
+} spops_patch_storage;
+
+// workspace: patches_workspace_bytes.
+typedef struct spops_patches_args {
+    const spops_patch_storage *storage;
+    void *workspace;
+    // Of patches_copy: the caller's lists.
+    const int32_t *num_patches;     // [1] where the backend runs; NULL: lists->num_patches
+    const spops_patch_lists *lists; // NULL: there are no patches
+} spops_patches_args;
+
+struct spops_patches {
+    spops_context *ctx; // made it, frees it
+    spops_patch_storage storage;
+    spops_patch_arrays arrays; // of the same memory
+    bool refillable;
+    void *block, *workspace;
+    size_t block_bytes, workspace_bytes;
+};
+
+spops_status spops_patches_check(spops_context *ctx, const char *call, const char *name,
+                                 const spops_patches *patches);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
