@@ -423,6 +423,46 @@ static spops_status read_patches(fixture *f, const void *s)
     spops_patches_destroy(made);
     return status;
 }
+static spops_status attend(fixture *f, const spops_attention_options *o)
+{
+    static float q[ROWS * 6], out[ROWS * 6];
+    const spops_matrix m = spops_matrix_dense(q, ROWS, 6, SPOPS_DTYPE_F32);
+    cr_assert_eq(spops_context_reserve(f->ctx, 1 << 12), SPOPS_STATUS_OK);
+    return spops_attention_execute(f->ctx, f->patches, m, m, m, o,
+                                   spops_matrix_dense(out, ROWS, 6, SPOPS_DTYPE_F32), NULL);
+}
+static spops_status read_attention(fixture *f, const void *s)
+{
+    return attend(f, (const spops_attention_options *)s);
+}
+static int32_t places[ROWS * 3];
+static float biases[3];
+static spops_attention_rotary good_rotary(void)
+{
+    spops_attention_rotary r = spops_attention_rotary_default();
+    r.coords = spops_matrix_dense(places, ROWS, 3, SPOPS_DTYPE_I32);
+    return r;
+}
+static spops_status read_rotary(fixture *f, const void *s)
+{
+    spops_attention_options o = spops_attention_options_default();
+    o.rotary = (const spops_attention_rotary *)s;
+    return attend(f, &o);
+}
+static spops_attention_bias good_bias(void)
+{
+    spops_attention_bias b = spops_attention_bias_default();
+    b.coords = spops_matrix_dense(places, ROWS, 3, SPOPS_DTYPE_I32);
+    b.table = spops_matrix_dense(biases, 3, 1, SPOPS_DTYPE_F32);
+    return b;
+}
+static spops_status read_bias(fixture *f, const void *s)
+{
+    spops_attention_options o = spops_attention_options_default();
+    o.bias = (const spops_attention_bias *)s;
+    return attend(f, &o);
+}
+
 static spops_status fill_patches_view(fixture *f, void *s)
 {
     return spops_patches_get_view(f->ctx, f->patches, (spops_patches_view *)s);
@@ -562,6 +602,9 @@ Test(struct_sizes, read)
     CHECK_READ(spops_sparseconv_layer, spops_sparseconv_layer_default(), read_layer);
     CHECK_READ(spops_neighbors_options, good_neighbors(), read_neighbors);
     CHECK_READ(spops_patches_shape, good_patches(), read_patches);
+    CHECK_READ(spops_attention_options, spops_attention_options_default(), read_attention);
+    CHECK_READ(spops_attention_rotary, good_rotary(), read_rotary);
+    CHECK_READ(spops_attention_bias, good_bias(), read_bias);
     CHECK_READ(spops_pointconv_options, spops_pointconv_options_default(), read_pointconv);
     CHECK_READ(spops_norm_options, spops_norm_options_default(), read_norm);
     CHECK_READ(spops_reduce_desc, good_desc(), read_desc);

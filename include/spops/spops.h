@@ -21,6 +21,7 @@
 #include "spops/pool.h"
 #include "spops/norm.h"
 #include "spops/patches.h"
+#include "spops/attention.h"
 #include "spops/sparseconv.h"
 #include "spops/pointconv.h"
 #include "spops/weights.h"

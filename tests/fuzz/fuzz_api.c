@@ -1563,6 +1563,51 @@ static void make_patches(world *w)
     }
 }
 
+static void attend(world *w)
+{
+    const spops_patches *p = find(w, PATCHES);
+    spops_patches_info info = spops_patches_info_default();
+    spops_attention_options o = spops_attention_options_default();
+    spops_attention_rotary rotary = spops_attention_rotary_default();
+    spops_attention_bias bias = spops_attention_bias_default();
+    (void)CALL(w, spops_patches_get_info_sync(w->ctx, p, &info));
+    const int64_t n = info.num_rows < 4096 ? info.num_rows : 0, range = pick(w, 3);
+    const int32_t heads = 1 + (int32_t)pick(w, 3);
+    const int64_t cols = heads * (int64_t)(pick(w, 2) ? 6 * (1 + pick(w, 3)) : cols_of(w));
+    const spops_dtype t = float_dtype(w), gt = pick(w, 2) ? SPOPS_DTYPE_F32 : t;
+    o.heads = rarely(w) ? hostile_i32(w) : heads;
+    o.scale = (float)hostile_f64(w, 0.5);
+    if (rarely(w)) o.qkv_head_stride = (int64_t)pick(w, 3) - 1;
+    if (rarely(w)) o.o_head_stride = (int64_t)pick(w, 3) - 1;
+    o.math = (spops_math)(rarely(w) ? hostile_i32(w) : (int32_t)pick(w, 2));
+    rotary.coords = matrix(w, n, 3, pick(w, 2) ? SPOPS_DTYPE_F32 : SPOPS_DTYPE_I32);
+    rotary.base = (float)hostile_f64(w, 100.0);
+    rotary.axis_dim = rarely(w) ? hostile_i32(w) : 2 * (int32_t)pick(w, 2);
+    bias.coords = matrix(w, n, 3, SPOPS_DTYPE_I32);
+    bias.table = matrix(w, 3 * (2 * range + 1), heads, SPOPS_DTYPE_F32);
+    spoil_size(w, &rotary.struct_size);
+    spoil_size(w, &bias.struct_size);
+    spoil_size(w, &o.struct_size);
+    if (pick(w, 2)) o.rotary = &rotary;
+    if (pick(w, 2)) o.bias = &bias;
+    const spops_matrix q = matrix(w, n, cols, t), k = matrix(w, n, cols, t);
+    const spops_matrix v = matrix(w, n, cols, t), out = matrix(w, n, cols, t);
+    float *lse = vector(w, n * heads);
+    const size_t scratch = spops_attention_scratch_bytes(p, cols, t, &o, (int32_t)pick(w, 2));
+    if (pick(w, 4) > 0) CALL(w, spops_context_reserve(w->ctx, scratch));
+    if (pick(w, 2)) {
+        CALL(w, spops_attention_execute(w->ctx, p, q, k, v, rarely(w) ? NULL : &o,
+                                        rarely(w) ? q : out, lse));
+        return;
+    }
+    const spops_matrix g = matrix(w, n, cols, t), gq = matrix(w, n, cols, gt);
+    const spops_matrix gk = matrix(w, n, cols, gt), gv = matrix(w, n, cols, gt);
+    const spops_matrix table = matrix(w, 3 * (2 * range + 1), heads, SPOPS_DTYPE_F32);
+    CALL(w, spops_attention_execute_backward(w->ctx, p, g, q, k, v, out, lse, &o, maybe(w, &gq),
+                                             rarely(w) ? &gq : maybe(w, &gk), maybe(w, &gv),
+                                             pick(w, 2) ? &table : NULL));
+}
+
 // ---- The table ----------------------------------------------------------------------------------
 
 static void (*const calls[])(world *w) = {
@@ -1573,7 +1618,7 @@ static void (*const calls[])(world *w) = {
     make_pool,          make_pyramid,     make_sparseconv, convolve,         make_triplets,
     multiply,           normalise,        quantise,        copy_weights,     make_neighbors,
     make_nearest,       make_pointconv,   convolve_points, make_point_level, make_interpolation,
-    make_point_pyramid, make_patches,
+    make_point_pyramid, make_patches,     attend,
 };
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)

@@ -1,0 +1,379 @@
+// SPDX-License-Identifier: Apache-2.0
+// Attention: argument checks, scratch, then the backend's slots.
+#include "spops/attention.h"
+
+#include <math.h>
+#include <stdio.h>
+
+#include "attention/attention_args.h"
+#include "core/check.h"
+#include "core/matrix.h"
+#include "patches/patches.h"
+
+// A call's options, read, and what follows from them and the width of q.
+typedef struct attention_call {
+    spops_context *ctx;
+    const char *name;
+    const spops_patch_arrays *patches;
+    spops_attention_options options;
+    spops_attention_rotary rotary;
+    spops_attention_bias bias;
+    int64_t cols, dim;
+    spops_dtype dtype;
+} attention_call;
+
+// A matrix argument: which one, and whether its heads are those of o.
+typedef struct named_matrix {
+    const char *name;
+    spops_matrix m;
+    bool like_o;
+    bool by_heads; // rows of all heads; else a plain matrix
+} named_matrix;
+
+// ---- Options ------------------------------------------------------------------------------------
+
+static spops_status read_heads(attention_call *c)
+{
+    spops_attention_options *o = &c->options;
+
+    if (o->heads == 0) o->heads = 1;
+    SPOPS_REQUIRE(c->ctx, o->heads > 0 && o->heads <= SPOPS_ATTENTION_MAX_HEADS,
+                  "%s: options->heads is %d, expected 1 to %d", c->name, (int)o->heads,
+                  SPOPS_ATTENTION_MAX_HEADS);
+    SPOPS_REQUIRE(c->ctx, c->cols > 0 && c->cols % o->heads == 0,
+                  "%s: q has %" PRId64 " columns, expected a multiple of %d heads", c->name,
+                  c->cols, (int)o->heads);
+    c->dim = c->cols / o->heads;
+    if (c->dim > SPOPS_ATTENTION_MAX_DIM)
+        return spops_fail(c->ctx, SPOPS_STATUS_NOT_SUPPORTED,
+                          "%s: q has %" PRId64 " columns a head, expected 1 to %d", c->name, c->dim,
+                          SPOPS_ATTENTION_MAX_DIM);
+    SPOPS_REQUIRE(c->ctx, isfinite(o->scale), "%s: options->scale is %g, expected a finite number",
+                  c->name, (double)o->scale);
+    if (o->scale == 0.0f) o->scale = (float)(1.0 / sqrt((double)c->dim));
+    if (o->qkv_head_stride == 0) o->qkv_head_stride = c->dim;
+    if (o->o_head_stride == 0) o->o_head_stride = c->dim;
+    SPOPS_REQUIRE(c->ctx, o->qkv_head_stride >= c->dim && o->qkv_head_stride <= INT32_MAX,
+                  "%s: options->qkv_head_stride is %" PRId64 ", expected %" PRId64 " to %d",
+                  c->name, o->qkv_head_stride, c->dim, INT32_MAX);
+    SPOPS_REQUIRE(c->ctx, o->o_head_stride >= c->dim && o->o_head_stride <= INT32_MAX,
+                  "%s: options->o_head_stride is %" PRId64 ", expected %" PRId64 " to %d", c->name,
+                  o->o_head_stride, c->dim, INT32_MAX);
+    SPOPS_REQUIRE(c->ctx, o->math == SPOPS_MATH_EXACT || o->math == SPOPS_MATH_TF32,
+                  "%s: options->math is %d, expected 0 or 1", c->name, (int)o->math);
+    return SPOPS_STATUS_OK;
+}
+
+static spops_status read_rotary(attention_call *c)
+{
+    spops_attention_rotary *r = &c->rotary;
+
+    if (c->options.rotary == NULL) return SPOPS_STATUS_OK;
+    SPOPS_TRY(spops_read_options(c->ctx, c->name, c->options.rotary, r, sizeof *r));
+    SPOPS_TRY(spops_check_matrix(c->ctx, c->name, "options->rotary->coords", r->coords,
+                                 c->patches->num_rows, 3,
+                                 1u << SPOPS_DTYPE_F32 | 1u << SPOPS_DTYPE_I32));
+    if (r->base == 0.0f) r->base = 10000.0f;
+    SPOPS_REQUIRE(c->ctx, r->base > 0.0f && isfinite(r->base),
+                  "%s: options->rotary->base is %g, expected more than 0", c->name,
+                  (double)r->base);
+    if (r->axis_dim == 0) {
+        SPOPS_REQUIRE(c->ctx, c->dim % 6 == 0,
+                      "%s: q has %" PRId64 " columns a head, expected a multiple of 6 for rotary "
+                      "positions without an axis_dim",
+                      c->name, c->dim);
+        r->axis_dim = (int32_t)(c->dim / 3);
+    }
+    SPOPS_REQUIRE(c->ctx, r->axis_dim > 0 && r->axis_dim % 2 == 0 && r->axis_dim <= c->dim / 3,
+                  "%s: options->rotary->axis_dim is %d, expected an even number up to %" PRId64,
+                  c->name, (int)r->axis_dim, c->dim / 3);
+    return SPOPS_STATUS_OK;
+}
+
+// Of a table; -1 without one.
+static int64_t bias_range(const attention_call *c)
+{
+    return c->options.bias == NULL ? -1 : (c->bias.table.rows / 3 - 1) / 2;
+}
+
+static spops_status check_table(attention_call *c, const char *name, spops_matrix table)
+{
+    return spops_check_matrix(c->ctx, c->name, name, table, 3 * (2 * bias_range(c) + 1),
+                              c->options.heads, 1u << SPOPS_DTYPE_F32);
+}
+
+static spops_status read_bias(attention_call *c)
+{
+    spops_attention_bias *b = &c->bias;
+
+    if (c->options.bias == NULL) return SPOPS_STATUS_OK;
+    SPOPS_TRY(spops_read_options(c->ctx, c->name, c->options.bias, b, sizeof *b));
+    SPOPS_REQUIRE(c->ctx, b->table.rows > 0 && b->table.rows % 6 == 3 && b->table.rows <= INT32_MAX,
+                  "%s: options->bias->table has %" PRId64
+                  " rows, expected 3 * (2 range + 1), 3 or more",
+                  c->name, b->table.rows);
+    SPOPS_TRY(check_table(c, "options->bias->table", b->table));
+    return spops_check_matrix(c->ctx, c->name, "options->bias->coords", b->coords,
+                              c->patches->num_rows, 3, 1u << SPOPS_DTYPE_I32);
+}
+
+// Everything but the matrices of the call itself, which have q's width and dtype.
+static spops_status read_call(attention_call *c, const spops_attention_options *options)
+{
+    SPOPS_TRY(spops_read_options(c->ctx, c->name, options, &c->options, sizeof c->options));
+    SPOPS_TRY(spops_check_dtype(c->ctx, c->name, "q.dtype", c->dtype, SPOPS_DTYPES_FLOAT));
+    SPOPS_TRY(read_heads(c));
+    SPOPS_TRY(read_rotary(c));
+    return read_bias(c);
+}
+
+// ---- Matrices -----------------------------------------------------------------------------------
+
+static int64_t head_stride(const attention_call *c, bool like_o)
+{
+    return like_o ? c->options.o_head_stride : c->options.qkv_head_stride;
+}
+
+// One head of a matrix, or, with all columns between them, all heads.
+static spops_matrix heads_of(const attention_call *c, const named_matrix *a, int32_t first,
+                             int32_t count)
+{
+    const int64_t stride = head_stride(c, a->like_o);
+    if (!a->by_heads) return a->m;
+    return spops_matrix_columns(a->m, first * stride, (count - 1) * stride + c->dim);
+}
+
+static spops_status check_heads(const attention_call *c, const named_matrix *a, unsigned dtypes)
+{
+    const int64_t rows = c->patches->num_rows;
+    const spops_matrix all = heads_of(c, a, 0, c->options.heads);
+    SPOPS_TRY(spops_check_matrix(c->ctx, c->name, a->name, a->m, rows, c->cols, dtypes));
+    SPOPS_REQUIRE(c->ctx, all.rows <= 1 || all.row_stride >= all.cols,
+                  "%s: %s.row_stride is %" PRId64 ", less than %" PRId64
+                  ", where the last of its heads ends",
+                  c->name, a->name, all.row_stride, all.cols);
+    return spops_check_matrix(c->ctx, c->name, a->name, all, rows, all.cols, dtypes);
+}
+
+// Where something lies between the heads of a row, each head is held against each.
+static spops_status check_apart(const attention_call *c, const named_matrix *out,
+                                const named_matrix *other)
+{
+    const int32_t heads = c->options.heads;
+    const bool dense = head_stride(c, false) == c->dim && head_stride(c, true) == c->dim;
+    const int32_t step = dense ? heads : 1;
+
+    if (out->m.data == NULL || other->m.data == NULL) return SPOPS_STATUS_OK;
+    for (int32_t i = 0; i < (out->by_heads ? heads : 1); i += out->by_heads ? step : 1) {
+        for (int32_t j = 0; j < (other->by_heads ? heads : 1); j += other->by_heads ? step : 1)
+            SPOPS_TRY(spops_check_no_overlap(c->ctx, c->name, out->name, heads_of(c, out, i, step),
+                                             other->name, heads_of(c, other, j, step)));
+    }
+    return SPOPS_STATUS_OK;
+}
+
+static spops_matrix lse_matrix(const attention_call *c, const float *lse)
+{
+    return spops_matrix_dense_const(lse, lse == NULL ? 0 : c->patches->num_rows, c->options.heads,
+                                    SPOPS_DTYPE_F32);
+}
+
+static spops_status check_lse(const attention_call *c, const float *lse)
+{
+    return spops_check_matrix(c->ctx, c->name, "lse", lse_matrix(c, lse), c->patches->num_rows,
+                              c->options.heads, 1u << SPOPS_DTYPE_F32);
+}
+
+// Every output apart from every other and from the inputs.
+static spops_status check_outputs(const attention_call *c, const named_matrix *outs, int num_outs,
+                                  const named_matrix *ins, int num_ins)
+{
+    for (int i = 0; i < num_outs; ++i) {
+        for (int j = 0; j < i; ++j)
+            SPOPS_TRY(check_apart(c, &outs[i], &outs[j]));
+        for (int j = 0; j < num_ins; ++j)
+            SPOPS_TRY(check_apart(c, &outs[i], &ins[j]));
+    }
+    return SPOPS_STATUS_OK;
+}
+
+// ---- Arguments of the slots ---------------------------------------------------------------------
+
+static spops_attention_view view_of(const attention_call *c, spops_matrix m, bool like_o)
+{
+    const spops_attention_view view = {m.data, spops_row_step(m), head_stride(c, like_o), m.dtype};
+    return view;
+}
+
+static void fill_rotary(const attention_call *c, spops_attention_rotary_args *args)
+{
+    const spops_attention_rotary *r = &c->rotary;
+
+    if (c->options.rotary == NULL) return;
+    args->coords = r->coords.data;
+    args->dtype = r->coords.dtype;
+    args->stride = spops_row_step(r->coords);
+    args->pairs = r->axis_dim / 2;
+    for (int32_t p = 0; p < args->pairs; ++p)
+        args->frequencies[p] = (float)pow((double)r->base, -(double)p / args->pairs);
+}
+
+static void fill_bias(const attention_call *c, spops_attention_bias_args *args)
+{
+    const spops_attention_bias *b = &c->bias;
+
+    if (c->options.bias == NULL) return;
+    args->table = (const float *)b->table.data;
+    args->table_stride = spops_row_step(b->table);
+    args->coords = (const int32_t *)b->coords.data;
+    args->stride = spops_row_step(b->coords);
+    args->range = (int32_t)bias_range(c);
+}
+
+static void fill_args(const attention_call *c, spops_matrix q, spops_matrix k, spops_matrix v,
+                      spops_matrix o, spops_attention_args *args)
+{
+    args->patches = c->patches;
+    args->heads = c->options.heads;
+    args->dim = (int32_t)c->dim;
+    args->scale = c->options.scale;
+    args->tf32 = c->options.math == SPOPS_MATH_TF32;
+    args->q = view_of(c, q, false);
+    args->k = view_of(c, k, false);
+    args->v = view_of(c, v, false);
+    args->o = view_of(c, o, true);
+    fill_rotary(c, &args->rotary);
+    fill_bias(c, &args->bias);
+}
+
+static size_t scratch_bytes(const attention_call *c, bool backward)
+{
+    const spops_attention_scratch_args args = {
+        .patches = c->patches,
+        .heads = c->options.heads,
+        .dim = (int32_t)c->dim,
+        .dtype = c->dtype,
+        .backward = backward,
+        .rotary_pairs = c->options.rotary == NULL ? 0 : c->rotary.axis_dim / 2,
+        .bias_range = (int32_t)bias_range(c)};
+    return c->ctx->backend->attention_scratch_bytes(c->ctx, &args);
+}
+
+static attention_call begin_call(spops_context *ctx, const char *name, const spops_patches *patches,
+                                 int64_t cols, spops_dtype dtype)
+{
+    const attention_call c = {
+        .ctx = ctx, .name = name, .patches = &patches->arrays, .cols = cols, .dtype = dtype};
+    return c;
+}
+
+size_t spops_attention_scratch_bytes(const spops_patches *patches, int64_t cols, spops_dtype dtype,
+                                     const spops_attention_options *options, int32_t backward)
+{
+    attention_call c;
+    size_t bytes, more = 0;
+
+    if (patches == NULL) return 0;
+    c = begin_call(patches->ctx, "attention_scratch_bytes", patches, cols, dtype);
+    if (patches->ctx->backend->attention_scratch_bytes == NULL ||
+        read_call(&c, options) != SPOPS_STATUS_OK)
+        return 0;
+    bytes = scratch_bytes(&c, false);
+    if (backward) more = scratch_bytes(&c, true);
+    return more > bytes ? more : bytes;
+}
+
+// ---- Calls --------------------------------------------------------------------------------------
+
+spops_status spops_attention_execute(spops_context *ctx, const spops_patches *patches,
+                                     spops_matrix q, spops_matrix k, spops_matrix v,
+                                     const spops_attention_options *options, spops_matrix o,
+                                     float *lse)
+{
+    static const char call[] = "attention_execute";
+    spops_attention_args args = {0};
+    attention_call c;
+
+    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_TRY(spops_patches_check(ctx, call, "patches", patches));
+    c = begin_call(ctx, call, patches, q.cols, q.dtype);
+    SPOPS_TRY(read_call(&c, options));
+
+    const named_matrix ins[] = {{"q", q, false, true},
+                                {"k", k, false, true},
+                                {"v", v, false, true},
+                                {"options->rotary->coords", c.rotary.coords, false, false},
+                                {"options->bias->coords", c.bias.coords, false, false},
+                                {"options->bias->table", c.bias.table, false, false}};
+    const named_matrix outs[] = {{"o", o, true, true}, {"lse", lse_matrix(&c, lse), false, false}};
+    for (int i = 0; i < 3; ++i)
+        SPOPS_TRY(check_heads(&c, &ins[i], 1u << q.dtype));
+    SPOPS_TRY(check_heads(&c, &outs[0], 1u << q.dtype));
+    if (lse != NULL) SPOPS_TRY(check_lse(&c, lse));
+    SPOPS_TRY(check_outputs(&c, outs, 2, ins, 6));
+    SPOPS_REQUIRE_SLOT(ctx, call, attention);
+    if (c.patches->num_rows == 0) return SPOPS_STATUS_OK;
+    fill_args(&c, q, k, v, o, &args);
+    args.lse = lse;
+    SPOPS_TRY(spops_context_scratch(ctx, call, scratch_bytes(&c, false), &args.workspace));
+    return ctx->backend->attention(ctx, &args);
+}
+
+spops_status spops_attention_execute_backward(
+    spops_context *ctx, const spops_patches *patches, spops_matrix grad_o, spops_matrix q,
+    spops_matrix k, spops_matrix v, spops_matrix o, const float *lse,
+    const spops_attention_options *options, const spops_matrix *grad_q, const spops_matrix *grad_k,
+    const spops_matrix *grad_v, const spops_matrix *grad_table)
+{
+    static const char call[] = "attention_execute_backward";
+    const spops_matrix absent = {.dtype = SPOPS_DTYPE_F32};
+    const unsigned grad_dtypes = 1u << q.dtype | 1u << SPOPS_DTYPE_F32;
+    spops_attention_backward_args args = {0};
+    attention_call c;
+
+    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_TRY(spops_patches_check(ctx, call, "patches", patches));
+    c = begin_call(ctx, call, patches, q.cols, q.dtype);
+    SPOPS_TRY(read_call(&c, options));
+
+    const named_matrix ins[] = {{"q", q, false, true},
+                                {"k", k, false, true},
+                                {"v", v, false, true},
+                                {"o", o, true, true},
+                                {"grad_o", grad_o, true, true},
+                                {"lse", lse_matrix(&c, lse), false, false},
+                                {"options->rotary->coords", c.rotary.coords, false, false},
+                                {"options->bias->coords", c.bias.coords, false, false},
+                                {"options->bias->table", c.bias.table, false, false}};
+    const named_matrix outs[] = {
+        {"grad_q", grad_q != NULL ? *grad_q : absent, false, true},
+        {"grad_k", grad_k != NULL ? *grad_k : absent, false, true},
+        {"grad_v", grad_v != NULL ? *grad_v : absent, false, true},
+        {"grad_table", grad_table != NULL ? *grad_table : absent, false, false}};
+    const spops_matrix *const wanted[] = {grad_q, grad_k, grad_v};
+    for (int i = 0; i < 5; ++i)
+        SPOPS_TRY(check_heads(&c, &ins[i], 1u << q.dtype));
+    SPOPS_REQUIRE(ctx, lse != NULL || c.patches->num_rows == 0,
+                  "%s: lse is NULL, expected that of the forward call", call);
+    SPOPS_TRY(check_lse(&c, lse));
+    for (int i = 0; i < 3; ++i)
+        if (wanted[i] != NULL) SPOPS_TRY(check_heads(&c, &outs[i], grad_dtypes));
+    if (grad_table != NULL) {
+        SPOPS_REQUIRE(ctx, c.options.bias != NULL,
+                      "%s: grad_table is given, and options->bias is NULL", call);
+        SPOPS_TRY(check_table(&c, "grad_table", *grad_table));
+    }
+    SPOPS_TRY(check_outputs(&c, outs, 4, ins, 9));
+    SPOPS_REQUIRE_SLOT(ctx, call, attention_backward);
+    if (c.patches->num_rows == 0 && grad_table == NULL) return SPOPS_STATUS_OK;
+    fill_args(&c, q, k, v, o, &args.forward);
+    args.forward.lse = (float *)(uintptr_t)lse; // which backward reads
+    args.grad_o = view_of(&c, grad_o, true);
+    args.grad_q = view_of(&c, outs[0].m, false);
+    args.grad_k = view_of(&c, outs[1].m, false);
+    args.grad_v = view_of(&c, outs[2].m, false);
+    args.grad_table = (float *)outs[3].m.data;
+    args.grad_table_stride = spops_row_step(outs[3].m);
+    SPOPS_TRY(spops_context_scratch(ctx, call, scratch_bytes(&c, true), &args.forward.workspace));
+    return ctx->backend->attention_backward(ctx, &args);
+}

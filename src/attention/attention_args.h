@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the backends' slots of attention take, checked already.
+#ifndef SPOPS_ATTENTION_ATTENTION_ARGS_H
+#define SPOPS_ATTENTION_ATTENTION_ARGS_H
+
+#include "patches/patch_arrays.h"
+#include "spops/types.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define SPOPS_ATTENTION_MAX_HEADS 1024
+#define SPOPS_ATTENTION_MAX_DIM   128
+#define SPOPS_ATTENTION_MAX_PAIRS (SPOPS_ATTENTION_MAX_DIM / 6)
+
+// Rows of all heads: element c of head h of row r is at
+// data + (r * row_stride + h * head_stride + c) elements.
+typedef struct spops_attention_view {
+    void *data;
+    int64_t row_stride, head_stride; // elements; row_stride is 0 where there is one row
+    spops_dtype dtype;
+} spops_attention_view;
+
+// Columns of q and k turned by angles: pair p of axis a is made of columns
+//     a * axis_dim + p   and   a * axis_dim + pairs + p,   axis_dim = 2 * pairs,
+// and turns by coords[row][a] * frequencies[p] (in f32): (u, v) becomes
+//     (u cos - v sin, v cos + u sin).
+// Columns from 3 * axis_dim on stay.
+typedef struct spops_attention_rotary_args {
+    const void *coords; // [num_rows][3] f32 or i32; NULL: nothing is turned
+    spops_dtype dtype;  // of coords
+    int64_t stride;     // elements between rows
+    int32_t pairs;      // of an axis, 1 to SPOPS_ATTENTION_MAX_PAIRS
+    float frequencies[SPOPS_ATTENTION_MAX_PAIRS]; // base ^ (-p / pairs)
+} spops_attention_rotary_args;
+
+// Added to the scaled logit of query i and key j, head h: the sum over axes a of
+//     table[(a * (2 * range + 1) + range + clamp(coords[i][a] - coords[j][a], -range, range))
+//           * table_stride + h]
+typedef struct spops_attention_bias_args {
+    const float *table;    // [3 * (2 * range + 1)][heads]; NULL: none
+    int64_t table_stride;  // floats between its rows
+    const int32_t *coords; // [num_rows][3]
+    int64_t stride;        // of coords, elements between rows
+    int32_t range;
+} spops_attention_bias_args;
+
+// For the queries i of a patch, its keys j, and every head:
+//     s[i, j] = scale * (q[i] . k[j]) + bias[i, j]
+//     lse[i]  = log(sum over j of exp(s[i, j]))          -infinity where there is no key
+//     o[i]    = sum over j of exp(s[i, j] - lse[i]) v[j]        0 where there is no key
+// Rows that are no query get o = 0 and lse = -infinity. num_rows is at least 1.
+typedef struct spops_attention_args {
+    const spops_patch_arrays *patches;
+    int32_t heads, dim; // dim is 1 to SPOPS_ATTENTION_MAX_DIM
+    float scale;
+    bool tf32;                       // factors of f32 may be rounded to tf32
+    spops_attention_view q, k, v, o; // of one dtype
+    float *lse;                      // [num_rows][heads]; NULL: not wanted
+    spops_attention_rotary_args rotary;
+    spops_attention_bias_args bias;
+    void *workspace; // attention_scratch_bytes of the same sizes
+} spops_attention_args;
+
+// With p[i, j] = exp(s[i, j] - lse[i]), and d[i] = grad_o[i] . o[i]:
+//     ds[i, j]  = p[i, j] * (grad_o[i] . v[j] - d[i])
+//     grad_q[i] = scale * sum over j of ds[i, j] k[j], turned back
+//     grad_k[j] = scale * sum over i of ds[i, j] q[i], turned back
+//     grad_v[j] = sum over i of p[i, j] grad_o[i]
+//     grad_bias = ds summed by the elements of the table that were added
+// where q and k are as turned. A row that is a key of several patches gets the sum over them, by
+// ascending entry; rows that are no query, no key get 0. Every output may be absent.
+typedef struct spops_attention_backward_args {
+    spops_attention_args forward;                // o and lse are inputs, both there
+    spops_attention_view grad_o;                 // of the dtype of q
+    spops_attention_view grad_q, grad_k, grad_v; // f32 or of the dtype of q; data NULL: not wanted
+    float *grad_table; // [3 * (2 * range + 1)][heads], stride grad_table_stride; NULL: not wanted
+    int64_t grad_table_stride;
+} spops_attention_backward_args;
+
+// Of one call, forward or backward.
+typedef struct spops_attention_scratch_args {
+    const spops_patch_arrays *patches;
+    int32_t heads, dim;
+    spops_dtype dtype; // of q, k, v
+    bool backward;
+    int32_t rotary_pairs; // of an axis; 0: nothing is turned
+    int32_t bias_range;   // -1: no bias
+} spops_attention_scratch_args;
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// The vector code of attention on the CPU: attention_isa.c is compiled once per instruction set and
+// exports one table each; attention_cpu.c divides the work.
+#ifndef SPOPS_ATTENTION_ATTENTION_ISA_H
+#define SPOPS_ATTENTION_ATTENTION_ISA_H
+
+#include "attention/attention_args.h"
+#include "core/cpu_isa.h"
+
+// Rows of a tile, and of a block of the rows that stream by it.
+#define SPOPS_ATTENTION_TILE SPOPS_PATCH_TILE_ENTRIES(SPOPS_PATCH_TILE_64)
+
+// Memory of a call on the CPU, as far as it is needed.
+typedef struct spops_attention_memory {
+    float *turns; // [num_rows][3 * pairs][2]: cosine and sine of the rotary angles
+    // Gradients of each key entry, where a row may be a key twice: [max_keys][heads * dim].
+    float *entry_k, *entry_v;
+    float *tables; // [parts][3 * (2 * range + 1)][heads]: gradients of biases
+} spops_attention_memory;
+
+typedef struct spops_attention_table {
+    // A tile of queries of a head: o and lse.
+    void (*forward)(const spops_attention_args *args, const float *turns,
+                    const spops_patch_tile *tile, int32_t head);
+    // grad_q of a tile of queries; ds is added to `table` [..][heads] unless that is NULL.
+    void (*grad_queries)(const spops_attention_backward_args *args, const float *turns,
+                         const spops_patch_tile *tile, int32_t head, float *table);
+    // grad_k and grad_v of a tile of keys; to the rows, or to the entries where memory has them.
+    void (*grad_keys)(const spops_attention_backward_args *args,
+                      const spops_attention_memory *memory, const spops_patch_tile *tile,
+                      int32_t head);
+} spops_attention_table;
+
+SPOPS_DECLARE_ISA_TABLES(spops_attention_table)
+
+#endif

@@ -1,0 +1,571 @@
+// SPDX-License-Identifier: Apache-2.0
+// Attention over lists of rows against FP64, forward and backward: patches around the sizes of tiles,
+// every head dim, layouts, rotary positions, biases, lists that share keys; large logits, rows of
+// zeros, infinities; a real scan; what is refused.
+#include <criterion/criterion.h>
+#include <criterion/parameterized.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "spops/attention.h"
+#include "spops/patches.h"
+#include "support/device.h"
+#include "tests/ref/ref_attention.h"
+#include "tests/support/coord_cases.h"
+#include "tests/support/operator.h"
+#include "tests/support/params.h"
+
+enum { MAX_SIZES = 12 };
+
+typedef enum list_kind {
+    LISTS_SAME,  // keys are the queries; some rows in no patch
+    LISTS_TAIL,  // the last patch borrows keys from the one before
+    LISTS_CROSS, // keys are any rows, also twice; patches without queries, without keys
+} list_kind;
+
+typedef enum layout {
+    SEPARATE,    // matrices of their own, with padding
+    PACKED,      // [rows, 3, heads, dim]
+    INTERLEAVED, // [rows, heads, 3, dim]
+} layout;
+
+typedef enum rotary_kind { ROTARY_NONE, ROTARY_I32, ROTARY_F32 } rotary_kind;
+
+typedef enum row_kind {
+    ROWS_RANDOM,
+    ROWS_STEEP,    // logits of about +-1e4
+    ROWS_ZEROS,    // many rows of zeros, all of some patches
+    ROWS_INFINITE, // logits of both infinities, infinite values
+    ROWS_EQUAL     // every row the same, at one place
+} row_kind;
+
+typedef struct attention_shape {
+    const char *name;
+    int64_t sizes[MAX_SIZES]; // of patches; ends with -1
+    int32_t heads, dim;
+    list_kind lists;
+    layout layout;
+    rotary_kind rotary;
+    int32_t axis_dim, range; // of rotary; of the table, with -1 for none
+    row_kind rows;
+} attention_shape;
+
+#define TILE_SIZES                                                                                 \
+    {                                                                                              \
+        1, 15, 16, 17, 63, 64, 65, 127, 128, 129, -1                                               \
+    }
+#define SOME_SIZES                                                                                 \
+    {                                                                                              \
+        65, 1, 0, 17, 70, -1                                                                       \
+    }
+
+static const attention_shape shapes[] = {
+    {"around tiles", TILE_SIZES, 1, 32, LISTS_SAME, SEPARATE, ROTARY_NONE, 0, -1, ROWS_RANDOM},
+    {"dim 16", SOME_SIZES, 3, 16, LISTS_SAME, PACKED, ROTARY_NONE, 0, -1, ROWS_RANDOM},
+    {"dim 18", SOME_SIZES, 2, 18, LISTS_SAME, PACKED, ROTARY_NONE, 0, -1, ROWS_RANDOM},
+    {"dim 24", SOME_SIZES, 2, 24, LISTS_SAME, SEPARATE, ROTARY_NONE, 0, -1, ROWS_RANDOM},
+    {"dim 48", SOME_SIZES, 2, 48, LISTS_SAME, PACKED, ROTARY_NONE, 0, -1, ROWS_RANDOM},
+    {"dim 64", SOME_SIZES, 2, 64, LISTS_SAME, PACKED, ROTARY_NONE, 0, -1, ROWS_RANDOM},
+    {"dim 96", SOME_SIZES, 1, 96, LISTS_SAME, SEPARATE, ROTARY_NONE, 0, -1, ROWS_RANDOM},
+    {"dim 128", SOME_SIZES, 1, 128, LISTS_SAME, PACKED, ROTARY_NONE, 0, -1, ROWS_RANDOM},
+    {"dim 1", {3, 33, -1}, 2, 1, LISTS_SAME, SEPARATE, ROTARY_NONE, 0, -1, ROWS_RANDOM},
+    {"dim 7", {3, 33, -1}, 2, 7, LISTS_SAME, SEPARATE, ROTARY_NONE, 0, -1, ROWS_RANDOM},
+    {"dim 100", {3, 67, -1}, 1, 100, LISTS_SAME, SEPARATE, ROTARY_NONE, 0, -1, ROWS_RANDOM},
+    {"interleaved", SOME_SIZES, 3, 16, LISTS_SAME, INTERLEAVED, ROTARY_NONE, 0, -1, ROWS_RANDOM},
+    {"borrowed tail", {64, 64, 20, -1}, 2, 32, LISTS_TAIL, PACKED, ROTARY_NONE, 0, -1, ROWS_RANDOM},
+    {"cross", {40, 1, 0, 70, 5, -1}, 2, 24, LISTS_CROSS, SEPARATE, ROTARY_NONE, 0, -1, ROWS_RANDOM},
+    {"cross 64",
+     {40, 1, 0, 130, 5, -1},
+     1,
+     64,
+     LISTS_CROSS,
+     PACKED,
+     ROTARY_NONE,
+     0,
+     -1,
+     ROWS_RANDOM},
+    {"steep", {65, 130, -1}, 1, 32, LISTS_SAME, SEPARATE, ROTARY_NONE, 0, -1, ROWS_STEEP},
+    {"zeros", {65, 30, -1}, 2, 16, LISTS_SAME, SEPARATE, ROTARY_NONE, 0, -1, ROWS_ZEROS},
+    {"infinite", {70, 30, 20, -1}, 1, 16, LISTS_SAME, SEPARATE, ROTARY_NONE, 0, -1, ROWS_INFINITE},
+    {"one voxel", {300, -1}, 1, 24, LISTS_SAME, PACKED, ROTARY_I32, 0, -1, ROWS_EQUAL},
+    {"rotary 18", SOME_SIZES, 2, 18, LISTS_SAME, PACKED, ROTARY_I32, 0, -1, ROWS_RANDOM},
+    {"rotary 48", SOME_SIZES, 2, 48, LISTS_CROSS, PACKED, ROTARY_F32, 0, -1, ROWS_RANDOM},
+    {"rotary 20 of 64", SOME_SIZES, 1, 64, LISTS_SAME, PACKED, ROTARY_I32, 20, -1, ROWS_RANDOM},
+    {"rotary 96", {70, -1}, 1, 96, LISTS_TAIL, INTERLEAVED, ROTARY_F32, 0, -1, ROWS_RANDOM},
+    {"bias", SOME_SIZES, 3, 32, LISTS_SAME, PACKED, ROTARY_NONE, 0, 5, ROWS_RANDOM},
+    {"bias, range 0", {20, -1}, 1, 16, LISTS_CROSS, PACKED, ROTARY_NONE, 0, 0, ROWS_RANDOM},
+    {"bias, rotary", SOME_SIZES, 2, 24, LISTS_CROSS, PACKED, ROTARY_I32, 0, 30, ROWS_RANDOM},
+    {"no patches", {-1}, 2, 16, LISTS_SAME, PACKED, ROTARY_NONE, 0, 3, ROWS_RANDOM},
+};
+enum { NUM_SHAPES = sizeof shapes / sizeof *shapes };
+
+// With 1,024 in the middle; once, since they take long.
+static const attention_shape large_shapes[] = {
+    {"1023 and 1025", {1023, 1025, -1}, 1, 16, LISTS_SAME, PACKED, ROTARY_NONE, 0, -1, ROWS_RANDOM},
+};
+
+// ---- Lists --------------------------------------------------------------------------------------
+
+typedef struct row_lists {
+    int64_t num_rows, num_patches;
+    int32_t *q_offsets, *q_rows, *k_offsets,
+        *k_rows; // on the host; of keys NULL where they are same
+    spops_patches *plan;
+} row_lists;
+
+static int32_t *ints(int64_t n)
+{
+    int32_t *p = (int32_t *)calloc((size_t)n + 1, sizeof *p);
+    cr_assert(p != NULL, "no memory");
+    return p;
+}
+
+static row_lists make_lists(test_device *d, const attention_shape *shape, test_rng *rng)
+{
+    row_lists l = {.num_rows = 3};
+    while (shape->sizes[l.num_patches] >= 0)
+        l.num_rows += shape->sizes[l.num_patches++];
+    const int64_t n = l.num_patches, num_q = l.num_rows - 3;
+    l.q_offsets = ints(n);
+    l.q_rows = ints(l.num_rows);
+    for (int64_t p = 0; p < n; ++p)
+        l.q_offsets[p + 1] = l.q_offsets[p] + (int32_t)shape->sizes[p];
+    for (int64_t i = 0; i < l.num_rows; ++i)
+        l.q_rows[i] = (int32_t)i;
+    test_rng_shuffle_i32(rng, l.q_rows, l.num_rows);
+    if (shape->lists == LISTS_TAIL) { // a full patch of keys that ends with the last query
+        const int32_t full = l.q_offsets[1];
+        l.k_offsets = ints(n);
+        l.k_rows = ints(num_q + full);
+        memcpy(l.k_offsets, l.q_offsets, (size_t)(n + 1) * sizeof *l.k_offsets);
+        memcpy(l.k_rows, l.q_rows, (size_t)num_q * sizeof *l.k_rows);
+        l.k_offsets[n] = l.k_offsets[n - 1] + full;
+        memcpy(l.k_rows + l.k_offsets[n - 1], l.q_rows + num_q - full,
+               (size_t)full * sizeof *l.k_rows);
+    } else if (shape->lists == LISTS_CROSS) { // patch 1 has queries and no keys
+        l.k_offsets = ints(n);
+        l.k_rows = ints(n * 90);
+        for (int64_t p = 0; p < n; ++p) {
+            const int32_t keys = p == 1 ? 0 : 1 + (int32_t)test_rng_below(rng, 89);
+            for (int32_t j = 0; j < keys; ++j) // the last two rows are no keys
+                l.k_rows[l.k_offsets[p] + j] = (int32_t)test_rng_below(rng, l.num_rows - 2);
+            l.k_offsets[p + 1] = l.k_offsets[p] + keys;
+        }
+    }
+    const bool same = l.k_offsets == NULL;
+    int32_t *q_offsets = test_upload_i32(d, l.q_offsets, n + 1);
+    int32_t *q_rows = test_upload_i32(d, l.q_rows, num_q);
+    int32_t *k_offsets = same ? NULL : test_upload_i32(d, l.k_offsets, n + 1);
+    int32_t *k_rows = same ? NULL : test_upload_i32(d, l.k_rows, l.k_offsets[n]);
+    const spops_patch_lists lists = {n, q_offsets, q_rows, k_offsets, k_rows};
+    test_expect_ok(d->ctx, spops_patches_create(d->ctx, l.num_rows, &lists, &l.plan), shape->name);
+    test_free(d, q_offsets), test_free(d, q_rows);
+    test_free(d, k_offsets), test_free(d, k_rows);
+    return l;
+}
+
+static void destroy_lists(row_lists *l)
+{
+    spops_patches_destroy(l->plan);
+    free(l->q_offsets), free(l->q_rows), free(l->k_offsets), free(l->k_rows);
+}
+
+// ---- Calls --------------------------------------------------------------------------------------
+
+// Q is the packed matrix, where there is one; then the table is K.
+enum { Q, K, V, O, GRAD_O, LSE, COORDS, TABLE = K };
+enum { OUT_O, OUT_LSE };
+enum { GRAD_Q, GRAD_K, GRAD_V, GRAD_TABLE };
+
+typedef struct attention_case {
+    const attention_shape *shape;
+    row_lists lists;
+    bool backward, tf32;
+    bool wanted[4]; // gradients
+    spops_dtype dtype;
+    float scale;
+} attention_case;
+
+static int64_t cols_of(const attention_case *c)
+{
+    return (int64_t)c->shape->heads * c->shape->dim;
+}
+
+// Where element `col` of part `part` (q, k or v) is in a row of the packed matrix.
+static int64_t packed_col(const attention_shape *s, int part, int64_t col)
+{
+    const int64_t cols = (int64_t)s->heads * s->dim;
+    if (s->layout == PACKED) return part * cols + col;
+    return col / s->dim * 3 * s->dim + part * s->dim + col % s->dim;
+}
+
+static spops_matrix part_of(const attention_shape *s, const spops_matrix *const *m, int part)
+{
+    spops_matrix view;
+    if (s->layout == SEPARATE) return *m[part];
+    view = *m[0];
+    view.cols /= 3;
+    if (view.data != NULL)
+        view.data =
+            (char *)view.data + packed_col(s, part, 0) * (int64_t)spops_dtype_bytes(view.dtype);
+    return view;
+}
+
+// The part as [rows][cols] of its own; to be freed.
+static double *unpack(const attention_case *c, const double *const *in, int part)
+{
+    const int64_t rows = c->lists.num_rows, cols = cols_of(c);
+    double *m = (double *)calloc((size_t)(rows * cols + 1), sizeof *m);
+    cr_assert(m != NULL, "no memory");
+    for (int64_t r = 0; r < rows; ++r)
+        for (int64_t col = 0; col < cols; ++col)
+            m[r * cols + col] = c->shape->layout == SEPARATE
+                                    ? in[part][r * cols + col]
+                                    : in[Q][r * 3 * cols + packed_col(c->shape, part, col)];
+    return m;
+}
+
+static spops_status run(void *user, spops_context *ctx, const spops_matrix *const *in,
+                        const spops_matrix *const *out)
+{
+    const attention_case *c = (const attention_case *)user;
+    const attention_shape *s = c->shape;
+    spops_attention_options options = spops_attention_options_default();
+    spops_attention_rotary rotary = spops_attention_rotary_default();
+    spops_attention_bias bias = spops_attention_bias_default();
+    const spops_matrix q = part_of(s, in, 0), k = part_of(s, in, 1), v = part_of(s, in, 2);
+
+    options.heads = s->heads;
+    options.scale = c->scale;
+    options.qkv_head_stride = s->layout == INTERLEAVED ? 3 * s->dim : 0;
+    options.math = c->tf32 ? SPOPS_MATH_TF32 : SPOPS_MATH_EXACT;
+    if (s->rotary != ROTARY_NONE) {
+        rotary.coords = *in[COORDS];
+        rotary.axis_dim = s->axis_dim;
+        options.rotary = &rotary;
+    }
+    if (s->range >= 0) {
+        bias.coords = *in[COORDS];
+        bias.table = *in[TABLE];
+        options.bias = &bias;
+    }
+    if (ctx == NULL) return SPOPS_STATUS_OK;
+    if (!c->backward)
+        return spops_attention_execute(ctx, c->lists.plan, q, k, v, &options, *out[OUT_O],
+                                       out[OUT_LSE] == NULL ? NULL : (float *)out[OUT_LSE]->data);
+    spops_matrix grads[3];
+    for (int i = 0; i < 3; ++i)
+        if (c->wanted[i]) grads[i] = part_of(s, out, i);
+    return spops_attention_execute_backward(
+        ctx, c->lists.plan, *in[GRAD_O], q, k, v, *in[O], (const float *)in[LSE]->data, &options,
+        c->wanted[GRAD_Q] ? &grads[0] : NULL, c->wanted[GRAD_K] ? &grads[1] : NULL,
+        c->wanted[GRAD_V] ? &grads[2] : NULL, c->wanted[GRAD_TABLE] ? out[GRAD_TABLE] : NULL);
+}
+
+static ref_roundings roundings_of(const attention_case *c)
+{
+    static const ref_roundings exact = {0.0, 0.0, 0.0};
+    static const ref_roundings half = {0x1p-11, 0x1p-25, 0.0}, bfloat = {0x1p-8, 0.0, 0.0};
+    static const ref_roundings tf32 = {0.0, 0.0, 0x1p-10};
+    if (c->dtype == SPOPS_DTYPE_F16) return half;
+    if (c->dtype == SPOPS_DTYPE_BF16) return bfloat;
+    return c->tf32 ? tf32 : exact;
+}
+
+static ref_attention reference_of(const attention_case *c, const double *const *in,
+                                  double *const parts[3])
+{
+    const attention_shape *s = c->shape;
+    const row_lists *l = &c->lists;
+    ref_attention a = {.num_rows = l->num_rows,
+                       .num_patches = l->num_patches,
+                       .heads = s->heads,
+                       .dim = s->dim,
+                       .q_offsets = l->q_offsets,
+                       .q_rows = l->q_rows,
+                       .k_offsets = l->k_offsets == NULL ? l->q_offsets : l->k_offsets,
+                       .k_rows = l->k_offsets == NULL ? l->q_rows : l->k_rows,
+                       .scale = c->scale == 0.0f ? 1.0 / sqrt((double)s->dim) : (double)c->scale,
+                       .q = parts[0],
+                       .k = parts[1],
+                       .v = parts[2],
+                       .stride = cols_of(c),
+                       .coords = in[COORDS],
+                       .base = 10000.0,
+                       .roundings = roundings_of(c)};
+    if (s->rotary != ROTARY_NONE) a.pairs = (s->axis_dim == 0 ? s->dim / 3 : s->axis_dim) / 2;
+    if (s->range >= 0) {
+        a.range = s->range;
+        a.table = in[TABLE];
+    }
+    return a;
+}
+
+static void reference(void *user, const double *const *in, ref_tensor *const *expected)
+{
+    const attention_case *c = (const attention_case *)user;
+    const int64_t rows = c->lists.num_rows, cols = cols_of(c);
+    double *parts[3] = {unpack(c, in, 0), unpack(c, in, 1), unpack(c, in, 2)};
+    const ref_attention a = reference_of(c, in, parts);
+
+    if (!c->backward) {
+        ref_tensor lse = ref_tensor_create(rows, c->shape->heads);
+        ref_attention_forward(&a, expected[OUT_O],
+                              expected[OUT_LSE] == NULL ? &lse : expected[OUT_LSE]);
+        ref_tensor_destroy(&lse);
+    } else {
+        ref_tensor grads[3];
+        for (int i = 0; i < 3; ++i)
+            grads[i] = ref_tensor_create(rows, cols);
+        ref_attention_backward(&a, in[GRAD_O], in[O], in[LSE], &grads[0], &grads[1], &grads[2],
+                               expected[GRAD_TABLE]);
+        for (int i = 0; i < 3; ++i) {
+            const bool packed = c->shape->layout != SEPARATE;
+            ref_tensor *to = expected[packed ? 0 : i];
+            for (int64_t e = 0; c->wanted[i] && e < rows * cols; ++e) {
+                const int64_t at =
+                    packed ? e / cols * 3 * cols + packed_col(c->shape, i, e % cols) : e;
+                to->value[at] = grads[i].value[e];
+                to->scale[at] = grads[i].scale[e];
+            }
+            ref_tensor_destroy(&grads[i]);
+        }
+    }
+    for (int i = 0; i < 3; ++i)
+        free(parts[i]);
+}
+
+static void check_lse(const guarded *lse, const ref_tensor *expected, const char *what)
+{
+    for (int64_t i = 0; i < expected->rows * expected->cols; ++i) {
+        const double value = expected->value[i];
+        const double got = guarded_get(lse, i / expected->cols, i % expected->cols);
+        const bool agrees =
+            isnan(value) ? !isfinite(got) : got == value || fabs(got - value) <= expected->scale[i];
+        cr_assert(agrees, "%s: lse[%lld] is %.9g, expected %.9g +- %.3g", what, (long long)i, got,
+                  value, expected->scale[i]);
+    }
+}
+
+static void verify(void *user, const guarded *const *out, const ref_tensor *const *expected,
+                   const char *what)
+{
+    const attention_case *c = (const attention_case *)user;
+    for (int i = 0; i < 4; ++i) {
+        if (out[i] == NULL) continue;
+        if (!c->backward && i == OUT_LSE)
+            check_lse(out[i], expected[i], what);
+        else
+            guarded_check_bounds(out[i], expected[i], expected[i]->scale, what);
+    }
+}
+
+// ---- Values -------------------------------------------------------------------------------------
+
+static double uniform(test_rng *rng, double low, double high)
+{
+    return low + (high - low) * test_rng_unit(rng);
+}
+
+// Element (row, col) of q, k or v.
+static double draw(const attention_case *c, test_rng *rng, int part, int64_t row, int64_t col)
+{
+    const int64_t in_head = col % c->shape->dim;
+    switch (c->shape->rows) {
+    case ROWS_STEEP:
+        if (part == 2 || in_head > 0) return uniform(rng, -1, 1);
+        return test_rng_below(rng, 2) ? 100.0 : -99.0;
+    case ROWS_ZEROS: return row % 3 != 0 ? 0.0 : uniform(rng, -2, 2);
+    case ROWS_EQUAL: return 0.25 * (double)(in_head % 5) - 0.5;
+    case ROWS_INFINITE:
+        if (part == 2 && row % 9 == 4 && in_head == 3) return row % 2 ? INFINITY : -INFINITY;
+        if (part == 1 && row % 11 == 5 && in_head == 0) return -INFINITY;
+        if (part == 0 && in_head == 0) return row % 13 == 6 ? -1.0 : uniform(rng, 0.5, 1);
+        return uniform(rng, -1, 1);
+    default: return uniform(rng, -2, 2);
+    }
+}
+
+static void put(guarded *g, double *values, int64_t row, int64_t col, double v)
+{
+    guarded_set(g, row, col, v);
+    values[row * g->view.cols + col] = guarded_get(g, row, col);
+}
+
+// What the forward call gives, as inputs of the backward call.
+static void put_outputs(const attention_case *c, guarded *const *in, double *const *values)
+{
+    const int64_t rows = c->lists.num_rows, cols = cols_of(c), heads = c->shape->heads;
+    double *parts[3];
+    ref_tensor o = ref_tensor_create(rows, cols), lse = ref_tensor_create(rows, heads);
+    for (int i = 0; i < 3; ++i)
+        parts[i] = unpack(c, (const double *const *)values, i);
+    const ref_attention a = reference_of(c, (const double *const *)values, parts);
+    ref_attention_forward(&a, &o, &lse);
+    for (int64_t i = 0; i < rows * cols; ++i)
+        put(in[O], values[O], i / cols, i % cols, o.value[i]);
+    for (int64_t i = 0; i < rows * heads; ++i)
+        put(in[LSE], values[LSE], i / heads, i % heads, lse.value[i]);
+    ref_tensor_destroy(&o), ref_tensor_destroy(&lse);
+    for (int i = 0; i < 3; ++i)
+        free(parts[i]);
+}
+
+static void adjust(void *user, int version, test_rng *rng, guarded *const *in,
+                   double *const *values)
+{
+    const attention_case *c = (const attention_case *)user;
+    const int64_t rows = c->lists.num_rows, cols = cols_of(c);
+    (void)version;
+    for (int part = 0; part < 3; ++part) {
+        for (int64_t i = 0; i < rows * cols; ++i) {
+            const double v = draw(c, rng, part, i / cols, i % cols);
+            if (c->shape->layout == SEPARATE)
+                put(in[part], values[part], i / cols, i % cols, v);
+            else
+                put(in[Q], values[Q], i / cols, packed_col(c->shape, part, i % cols), v);
+        }
+    }
+    for (int64_t i = 0; in[COORDS] != NULL && i < rows * 3; ++i) {
+        const bool whole = in[COORDS]->view.dtype == SPOPS_DTYPE_I32;
+        const double x = c->shape->rows == ROWS_EQUAL ? 7.0 : uniform(rng, -40, 40);
+        put(in[COORDS], values[COORDS], i / 3, i % 3, whole ? floor(x) : x);
+    }
+    if (c->shape->range >= 0)
+        for (int64_t i = 0; i < in[TABLE]->view.rows * in[TABLE]->view.cols; ++i)
+            put(in[TABLE], values[TABLE], i / in[TABLE]->view.cols, i % in[TABLE]->view.cols,
+                uniform(rng, -1, 1));
+    if (!c->backward) return;
+    for (int64_t i = 0; i < rows * cols; ++i)
+        put(in[GRAD_O], values[GRAD_O], i / cols, i % cols, uniform(rng, -1, 1));
+    put_outputs(c, in, values);
+}
+
+// ---- Cases --------------------------------------------------------------------------------------
+
+static size_t scratch_of(const attention_case *c, spops_matrix table)
+{
+    const attention_shape *s = c->shape;
+    spops_attention_options options = spops_attention_options_default();
+    spops_attention_rotary rotary = spops_attention_rotary_default();
+    spops_attention_bias bias = spops_attention_bias_default();
+    // What is asked for depends on shapes alone; a place to point at will do for the data.
+    static float place[3];
+
+    options.heads = s->heads;
+    if (s->rotary != ROTARY_NONE) {
+        rotary.coords = spops_matrix_dense(place, c->lists.num_rows, 3, SPOPS_DTYPE_F32);
+        rotary.axis_dim = s->axis_dim;
+        options.rotary = &rotary;
+    }
+    if (s->range >= 0) {
+        bias.coords = spops_matrix_dense(place, c->lists.num_rows, 3, SPOPS_DTYPE_I32);
+        bias.table = table;
+        bias.table.data = place;
+        options.bias = &bias;
+    }
+    return spops_attention_scratch_bytes(c->lists.plan, cols_of(c), c->dtype, &options,
+                                         c->backward);
+}
+
+static void check_case(test_device *d, const attention_shape *shape, bool backward,
+                       spops_dtype dtype, uint64_t stream)
+{
+    char text[256];
+    test_rng rng = test_rng_make(stream);
+    attention_case c = {.shape = shape,
+                        .lists = make_lists(d, shape, &rng),
+                        .backward = backward,
+                        .tf32 = test_rng_below(&rng, 4) == 0,
+                        .dtype = dtype};
+    test_operator op = {.stream = stream,
+                        .user = &c,
+                        .run = run,
+                        .reference = reference,
+                        .adjust = adjust,
+                        .verify = verify};
+    const int64_t rows = c.lists.num_rows, cols = cols_of(&c);
+    const bool separate = shape->layout == SEPARATE;
+    const spops_dtype grad_dtype = test_rng_below(&rng, 2) ? SPOPS_DTYPE_F32 : dtype;
+    const spops_dtype coords_dtype =
+        shape->rotary == ROTARY_F32 ? SPOPS_DTYPE_F32 : SPOPS_DTYPE_I32;
+    static const char *const names[] = {"q", "k", "v"};
+    static const char *const grad_names[] = {"grad_q", "grad_k", "grad_v"};
+
+    c.scale = shape->rows == ROWS_STEEP ? 1.0f : test_rng_below(&rng, 2) ? 0.0f : 0.3f;
+    for (int i = 0; i < 3; ++i) // all of a packed matrix, else some
+        c.wanted[i] = !separate || i == (int)(stream % 3) || test_rng_below(&rng, 2) == 0;
+    c.wanted[GRAD_TABLE] = shape->range >= 0;
+    for (int i = 0; i < (separate ? 3 : 1); ++i) {
+        const int64_t padding = separate ? test_rng_below(&rng, 9) : 0;
+        const int64_t shift = test_rng_below(&rng, 2);
+        op.in[i] = test_view(test_input(separate ? names[i] : "qkv", rows,
+                                        separate ? cols : 3 * cols, dtype, VALUES_RANDOM),
+                             padding, shift);
+        if (backward && c.wanted[i])
+            op.out[i] = test_view(test_output(separate ? grad_names[i] : "grad_qkv", rows,
+                                              separate ? cols : 3 * cols, grad_dtype, CHECK_BOUND),
+                                  padding, shift);
+    }
+    if (shape->range >= 0)
+        op.in[TABLE] = test_view(test_input("table", 3 * (2 * shape->range + 1), shape->heads,
+                                            SPOPS_DTYPE_F32, VALUES_RANDOM),
+                                 test_rng_below(&rng, 3), 0);
+    if (shape->range >= 0 || shape->rotary != ROTARY_NONE)
+        op.in[COORDS] = test_view(test_input("coords", rows, 3, coords_dtype, VALUES_RANDOM),
+                                  test_rng_below(&rng, 2), 0);
+    if (backward) {
+        op.in[O] = test_view(test_input("o", rows, cols, dtype, VALUES_RANDOM),
+                             test_rng_below(&rng, 9), 0);
+        op.in[GRAD_O] = test_view(test_input("grad_o", rows, cols, dtype, VALUES_RANDOM),
+                                  test_rng_below(&rng, 9), test_rng_below(&rng, 2));
+        op.in[LSE] = test_input("lse", rows, shape->heads, SPOPS_DTYPE_F32, VALUES_RANDOM);
+        if (c.wanted[GRAD_TABLE])
+            op.out[GRAD_TABLE] = test_view(test_output("grad_table", 3 * (2 * shape->range + 1),
+                                                       shape->heads, SPOPS_DTYPE_F32, CHECK_BOUND),
+                                           test_rng_below(&rng, 3), 0);
+    } else {
+        op.out[OUT_O] = test_view(test_output("o", rows, cols, dtype, CHECK_BOUND),
+                                  test_rng_below(&rng, 9), test_rng_below(&rng, 2));
+        if (test_rng_below(&rng, 4) != 0)
+            op.out[OUT_LSE] = test_output("lse", rows, shape->heads, SPOPS_DTYPE_F32, CHECK_BOUND);
+    }
+    op.what = test_describe(text, "attention%s, %s", backward ? " backward" : "", shape->name);
+    op.scratch_bytes = scratch_of(&c, spops_matrix_dense(NULL, 3 * (2 * (int64_t)shape->range + 1),
+                                                         shape->heads, SPOPS_DTYPE_F32));
+    test_expect_ok(d->ctx, spops_context_reserve(d->ctx, op.scratch_bytes), op.what);
+    test_operator_run(d, &op);
+    destroy_lists(&c.lists);
+}
+
+ParameterizedTestParameters(attention, agrees)
+{
+    return every_case(test_row_dtypes, NUM_ROW_DTYPES, NULL, 0);
+}
+ParameterizedTest(struct case_param *p, attention, agrees, .timeout = 600)
+{
+    uint64_t stream = case_number(p) << 32;
+    test_device d;
+    if (!test_open(&d, (spops_backend_kind)p->backend, (test_launch)p->launch)) return;
+    for (int i = 0; i < NUM_SHAPES; ++i) {
+        check_case(&d, &shapes[i], false, (spops_dtype)p->dtype, ++stream);
+        check_case(&d, &shapes[i], true, (spops_dtype)p->dtype, ++stream);
+    }
+    test_close(&d);
+}
+
+ParameterizedTestParameters(attention, agrees_where_patches_are_large)
+{
+    return every_backend();
+}
+ParameterizedTest(struct backend_param *p, attention, agrees_where_patches_are_large,
+                  .timeout = 600)
+{
+    const spops_dtype dtype = p->backend == SPOPS_BACKEND_CUDA ? SPOPS_DTYPE_BF16 : SPOPS_DTYPE_F32;
+    test_device d;
+    if (!test_open(&d, (spops_backend_kind)p->backend, LAUNCH_DEFAULT)) return;
+    check_case(&d, &large_shapes[0], false, dtype, 1);
+    check_case(&d, &large_shapes[0], true, dtype, 2);
+    test_close(&d);
+}
