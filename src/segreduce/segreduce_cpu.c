@@ -22,7 +22,8 @@ typedef struct walk {
     void (*out_row)(const struct walk *walk, int64_t out_row, int64_t begin, int64_t end);
     void (*piece)(const struct walk *walk, int64_t piece, const spops_work_item *entry);
     void (*split)(const struct walk *walk, const spops_split_segment *split);
-    const char *out; // what an output row writes: out_bytes at out + output row * out_stride
+    spops_reduce_rows rows; // what out_row does for all rows of a run; NULL: nothing does
+    const char *out;        // what an output row writes: out_bytes at out + output row * out_stride
     int64_t out_bytes, out_stride;
 } walk;
 
@@ -41,6 +42,10 @@ static void set_output(walk *work, spops_matrix out)
 static void walk_run(const walk *work, const spops_lists *lists, int64_t first, int64_t last)
 {
     const int32_t split_terms = lists->schedule->split_terms;
+    if (work->rows != NULL && first < last) {
+        work->rows((const spops_segreduce_args *)work->args, first, last);
+        return;
+    }
     for (int64_t o = first; o < last; ++o) {
         const int32_t begin = lists->offsets[o], end = lists->offsets[o + 1];
         if (end - begin <= split_terms) work->out_row(work, o, begin, end);
@@ -271,6 +276,16 @@ static void choose_reduce(const spops_context *ctx, const spops_segreduce_args *
     kernels->piece_bytes = (size_t)args->x.cols * functions->piece_bytes;
 }
 
+// The function for all rows of a run, where there is one.
+static spops_reduce_rows choose_rows(const spops_context *ctx, const spops_segreduce_args *args)
+{
+    const bool sum = args->reduce == SPOPS_REDUCE_SUM || args->reduce == SPOPS_REDUCE_MEAN;
+    if (!sum || args->w.data != NULL || args->states != NULL || args->out.data == NULL ||
+        args->x.cols > SPOPS_NARROW_COLS || args->lists->pairs == NULL)
+        return NULL;
+    return spops_segreduce_plain_table_of(ctx)->narrow[args->x.dtype];
+}
+
 // Whether SUM is asked for more than one dtype of rows and outputs.
 static bool is_extended_sum(const spops_segreduce_args *args)
 {
@@ -319,16 +334,18 @@ spops_status spops_cpu_segreduce(spops_context *ctx, const spops_segreduce_args 
     const spops_rows_table *table = spops_rows_table_of(ctx);
     spops_segreduce_args decoded = *given;
     const spops_segreduce_args *args = &decoded;
-    walk work = {args, table, custom_out_row, custom_piece, custom_split, NULL, 0, 0};
+    walk work = {args, table, custom_out_row, custom_piece, custom_split, NULL, NULL, 0, 0};
     reduce_kernels kernels;
 
     if (args->x.cols == 0) return SPOPS_STATUS_OK;
     if (!spops_dtype_is_float(args->x.dtype)) decoded.x = decode_rows(ctx, given, table);
     if (args->custom == NULL) {
-        if (is_extended_sum(args))
+        if (is_extended_sum(args)) {
             choose_sum(ctx, args, &kernels);
-        else
+        } else {
             choose_reduce(ctx, args, &kernels);
+            work.rows = choose_rows(ctx, args);
+        }
         work.kernels = &kernels;
         work.out_row = reduce_out_row;
         work.piece = reduce_piece;
@@ -434,7 +451,7 @@ spops_status spops_cpu_seggrad(spops_context *ctx, const spops_grad_args *args)
 {
     const spops_rows_table *table = spops_rows_table_of(ctx);
     grad_kernels kernels = {table, NULL};
-    walk work = {args, &kernels, grad_out_row, grad_piece, grad_split, NULL, 0, 0};
+    walk work = {args, &kernels, grad_out_row, grad_piece, grad_split, NULL, NULL, 0, 0};
 
     if (args->x.cols == 0) return SPOPS_STATUS_OK;
     if (args->custom == NULL)
@@ -534,7 +551,7 @@ spops_status spops_cpu_segdot(spops_context *ctx, const spops_grad_args *args)
 {
     const spops_rows_table *table = spops_rows_table_of(ctx);
     dot_kernels kernels = {table, NULL};
-    const walk work = {args, &kernels, dot_out_row, dot_piece, dot_split, NULL, 0, 0};
+    const walk work = {args, &kernels, dot_out_row, dot_piece, dot_split, NULL, NULL, 0, 0};
 
     if (args->custom == NULL)
         kernels.range = spops_seggrad_table_of(ctx)->dot_range[args->reduce][args->x.dtype];

@@ -21,6 +21,10 @@ enum {
 // column, in partial.
 typedef void (*spops_reduce_range)(const spops_segreduce_args *args, int64_t out_row, int64_t begin,
                                    int64_t end, void *partial);
+// SUM or MEAN of the output rows first .. last - 1 that are not split, whose terms have pairs and no
+// weights: the values that spops_reduce_range gives one by one. At most SPOPS_NARROW_COLS columns.
+typedef void (*spops_reduce_rows)(const spops_segreduce_args *args, int64_t first, int64_t last);
+#define SPOPS_NARROW_COLS 8
 // Combine the pieces of a split output row, whose states lie in args->partials, and finalize.
 typedef void (*spops_reduce_split)(const spops_segreduce_args *args,
                                    const spops_split_segment *split);
@@ -40,6 +44,7 @@ typedef struct spops_reduce_functions {
 // By plain ops for values alone, and by traced ops for winners and states.
 typedef struct spops_segreduce_plain_table {
     spops_reduce_functions of[SPOPS_NUM_BUILTINS];
+    spops_reduce_rows narrow[SPOPS_NUM_FLOAT_DTYPES]; // [dtype of x]
 } spops_segreduce_plain_table;
 typedef struct spops_segreduce_traced_table {
     spops_reduce_functions of[SPOPS_NUM_BUILTINS];

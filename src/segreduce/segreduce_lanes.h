@@ -320,7 +320,7 @@ SPOPS_INLINE void put(accumulators *acc, int c, state a)
 // The error of a sum does not grow with the number of its terms: rows of up to NARROW_COLS columns are
 // added up in f64, wider ones SUM_TERMS at a time in f32 and the sums of these in f64. What is done
 // follows from the whole width alone, so that every instruction set does the same.
-#define NARROW_COLS 8
+#define NARROW_COLS SPOPS_NARROW_COLS
 #define SUM_TERMS   64
 #if defined(__GNUC__) && !defined(__clang__)
 // Totals are cleared wherever they are read, which GCC does not see: clearing them for short sums
