@@ -149,60 +149,87 @@ spops_status spops_cpu_coords_bounds(spops_context *ctx, const spops_coords_boun
 
 // A build goes through these steps, and what one leaves for the next is in the workspace:
 //
-//     candidates  the key of each, from its item; a candidate's number is its item's, or that
-//                 times the most candidates an item has
-//     sorted      candidates by key, equal ones in their order: each run of them is a row
-//     numbered    which row a run is: the run's number (lexicographic), by its first candidate
-//                 (given), or by the code of its key along a curve
+//     candidates  the key of each, from its item, and where it stands along a curve, if rows are
+//                 ordered so; a candidate's number is its item's, or that times the most candidates
+//                 an item has
+//     sorted      candidates by key or code, equal ones in their order: each run of them is a row
+//     numbered    which row a run is: the run's number, or (order as given) how many runs have an
+//                 earlier first candidate
 //     written     rows, the row of each item, the items of each row, the index of sorted keys
+//
+// Whether a candidate begins a run is a toss of a coin to the processor. Loops over candidates
+// therefore count and select, and do not branch.
 typedef struct sorted_candidates {
     int64_t n, num_slots; // candidates, and the numbers that they may have
     int64_t each;         // numbers for an item
-    // Position p has the key words[p] >> index_bits, and its candidate is in the bits below; where
-    // keys take too many bits, its key is words[p] and its candidate values[p] (NULL: p).
+    // Position p has the key or code words[p] >> index_bits, and its candidate is in the bits below;
+    // where these are too many bits, words[p] and values[p] (NULL: p).
     const uint64_t *words;
     const int32_t *values;
     int index_bits;
-    const uint64_t *keys; // [candidate], where rows by first candidates can be written from them
-    bool by_key;
-    enum { ROWS_BY_RUN, ROWS_BY_FIRST, ROWS_BY_CODE } numbering;
+    const uint64_t *keys;        // [candidate]; where they are kept
+    bool by_code;                // words have codes
+    bool by_key;                 // keys ascend
+    bool by_first;               // rows are numbered by their first candidates; else by runs
     int num_parts;               // of the positions
     int64_t runs[MAX_PARTS + 1]; // before each part; the last: all
+    int64_t next[MAX_PARTS];     // where the first run behind a part begins
     spops_coords_state state;
 } sorted_candidates;
 
 typedef struct build_workspace {
     sorted_candidates *sorted;
+    bool wide;                // key or code and number do not fit a word
     spops_radix_buffers sort; // of candidates; keys alone where words hold both
     int32_t *counts;          // of sorts of words
-    int32_t *run_rows;        // [run]; of an item before: how many candidates it has
-    uint8_t *firsts;          // [candidate] whether it begins a run
-    uint64_t *keys;           // [candidate], for sets in the given order
-    uint64_t *first_bits;     // firsts by bit, and how many there are before each 64
-    int32_t *first_ranks;
-    spops_order_codes *codes; // these two for orders along a curve
-    spops_radix_buffers code_sort;
+    int32_t *starts;          // [position] of a part, from its first on: where runs begin; of an
+                              // item before: how many candidates it has
+    uint64_t *keys;           // [candidate], but for lexicographic order
+    uint8_t *firsts;          // these two for the given order. [candidate] whether it begins a run,
+    int32_t *first_rows;      // and how many do before it
 } build_workspace;
+
+static bool along_curve(spops_coords_order order)
+{
+    return order == SPOPS_COORDS_ORDER_MORTON || order == SPOPS_COORDS_ORDER_HILBERT;
+}
+
+// Bits of what candidates are sorted by.
+static int sorted_bits(const spops_coords_arrays *coords, bool by_code)
+{
+    return by_code ? spops_order_code_bits(&coords->layout, coords->order)
+                   : coords->layout.key_bits;
+}
+
+// Bits of a candidate's number in a word.
+static int number_bits(int64_t num_candidates)
+{
+    const int bits = spops_bits_below(num_candidates);
+    return bits > 0 ? bits : 1;
+}
 
 static build_workspace carve_workspace(const spops_coords_arrays *coords, int64_t max_candidates,
                                        spops_carver *c)
 {
-    const bool curve =
-        coords->order == SPOPS_COORDS_ORDER_MORTON || coords->order == SPOPS_COORDS_ORDER_HILBERT;
+    const int code_bits = sorted_bits(coords, along_curve(coords->order));
+    const int most = code_bits > coords->layout.key_bits ? code_bits : coords->layout.key_bits;
     build_workspace w;
     memset(&w, 0, sizeof w);
+    w.wide = most + number_bits(max_candidates) > 63;
     w.sorted = spops_carve(c, 1, 1, sizeof *w.sorted);
-    w.sort = spops_radix_carve(sizeof(uint64_t), max_candidates, c);
-    w.counts = spops_carve(c, (int64_t)spops_word_counts(max_candidates), 1, sizeof *w.counts);
-    w.run_rows = spops_carve(c, max_candidates, 1, sizeof *w.run_rows);
-    w.firsts = spops_carve(c, max_candidates / 64 + 1, 64, sizeof *w.firsts);
-    if (coords->order == SPOPS_COORDS_ORDER_GIVEN)
+    if (w.wide) {
+        w.sort = spops_radix_carve(sizeof(uint64_t), max_candidates, c);
+    } else {
+        for (int i = 0; i < 2; ++i)
+            w.sort.keys[i] = spops_carve(c, max_candidates, 1, sizeof(uint64_t));
+        w.counts = spops_carve(c, (int64_t)spops_word_counts(max_candidates), 1, sizeof *w.counts);
+    }
+    w.starts = spops_carve(c, max_candidates, 1, sizeof *w.starts);
+    if (coords->order != SPOPS_COORDS_ORDER_LEXICOGRAPHIC)
         w.keys = spops_carve(c, max_candidates, 1, sizeof *w.keys);
-    w.first_bits = spops_carve(c, max_candidates / 64 + 1, 1, sizeof *w.first_bits);
-    w.first_ranks = spops_carve(c, max_candidates / 64 + 1, 1, sizeof *w.first_ranks);
-    if (!curve) return w;
-    w.codes = spops_carve(c, 1, 1, sizeof *w.codes);
-    w.code_sort = spops_radix_carve(sizeof(uint64_t), max_candidates, c);
+    if (coords->order != SPOPS_COORDS_ORDER_GIVEN) return w;
+    w.firsts = spops_carve(c, max_candidates, 1, sizeof *w.firsts);
+    w.first_rows = spops_carve(c, max_candidates, 1, sizeof *w.first_rows);
     return w;
 }
 
@@ -295,23 +322,24 @@ typedef struct candidates_work {
     const spops_voxel_table *table;
     const spops_coords_source *source;
     const spops_key_layout *layout;
+    const spops_curve *curve; // NULL: words have keys
     items_in_use use;
     bool window;
     int64_t each;
-    int index_bits;      // 0: keys alone
+    int index_bits;      // 0: keys or codes alone
     uint64_t *slots;     // those of item i begin at i * each
     int32_t *slots_used; // [item], of a window
     uint64_t *keys;      // [item], of others; NULL: not wanted
-    uint64_t *words;     // without holes, and their candidates where keys are alone
+    uint64_t *words;     // without holes, and their candidates where they do not hold them
     int32_t *values;
     int64_t *counts, *dropped; // [part]
-    uint64_t *first, *last;    // [part] of its slots in use
+    uint64_t *first, *last;    // [part] of its words in use
     bool *descends;            // [part]
     spops_axis_taps axes[SPOPS_MAX_DIMS];
 } candidates_work;
 
 // A word's bits are fewer than 64, so that none is SPOPS_KEY_NONE.
-static uint64_t word_of(const candidates_work *w, uint64_t key, int64_t slot)
+static inline uint64_t word_of(const candidates_work *w, uint64_t key, int64_t slot)
 {
     return w->index_bits > 0 ? key << w->index_bits | (uint64_t)slot : key;
 }
@@ -339,7 +367,8 @@ static int keys_of_block(const candidates_work *w, int64_t i, int n, uint64_t *k
     if (w->source->kind == SPOPS_COORDS_POINTS) {
         spops_voxel_block block;
         const uint64_t none = w->table->find(w->source, i, n, block);
-        w->table->pack(w->layout, n, block, keys);
+        const int outside = w->table->pack(w->layout, n, block, keys);
+        if (none == 0) return outside;
         for (int p = 0; p < n; ++p) {
             if (none >> p & 1) keys[p] = SPOPS_KEY_NONE;
             left_out += keys[p] == SPOPS_KEY_NONE;
@@ -359,7 +388,7 @@ static void slots_of_part(const void *work, int64_t part, int64_t begin, int64_t
 {
     const candidates_work *w = (const candidates_work *)work;
     int64_t count = 0, left_out = 0;
-    uint64_t last = 0, keys[SPOPS_VOXEL_BLOCK];
+    uint64_t last = 0, keys[SPOPS_VOXEL_BLOCK], codes[SPOPS_VOXEL_BLOCK];
     bool down = false;
     if (w->window) {
         windows_of_part(w, part, begin, end);
@@ -368,17 +397,18 @@ static void slots_of_part(const void *work, int64_t part, int64_t begin, int64_t
     w->first[part] = SPOPS_KEY_NONE;
     for (int64_t i = begin; i < end; i += SPOPS_VOXEL_BLOCK) {
         const int n = end - i < SPOPS_VOXEL_BLOCK ? (int)(end - i) : SPOPS_VOXEL_BLOCK;
+        const uint64_t *sorted = w->curve != NULL ? codes : keys;
         left_out += keys_of_block(w, i, n, keys);
         if (w->keys != NULL) memcpy(w->keys + i, keys, (size_t)n * sizeof *keys);
+        if (w->curve != NULL) w->table->codes(w->curve, n, keys, codes);
         for (int p = 0; p < n; ++p) {
-            if (keys[p] == SPOPS_KEY_NONE) {
-                w->slots[i + p] = SPOPS_KEY_NONE;
-                continue;
-            }
-            w->slots[i + p] = word_of(w, keys[p], i + p);
-            if (count++ == 0) w->first[part] = keys[p];
-            down |= keys[p] < last;
-            last = keys[p];
+            const bool none = keys[p] == SPOPS_KEY_NONE;
+            const uint64_t own = none ? last : sorted[p];
+            w->slots[i + p] = none ? SPOPS_KEY_NONE : word_of(w, own, i + p);
+            if (!none && count == 0) w->first[part] = own;
+            count += !none;
+            down |= own < last;
+            last = own;
         }
     }
     w->counts[part] = count;
@@ -387,19 +417,32 @@ static void slots_of_part(const void *work, int64_t part, int64_t begin, int64_t
     w->last[part] = last;
 }
 
+static void put_word(const candidates_work *w, int64_t to, uint64_t word, int64_t slot)
+{
+    w->words[to] = word;
+    if (w->values != NULL) w->values[to] = (int32_t)slot;
+}
+
 static void pack_part(const void *work, int64_t part, int64_t begin, int64_t end)
 {
     const candidates_work *w = (const candidates_work *)work;
     int64_t to = w->counts[part];
     for (int64_t i = begin; i < end; ++i) {
-        if (w->window) {
-            for (int64_t slot = i * w->each; slot < i * w->each + w->slots_used[i]; ++slot) {
-                w->words[to] = word_of(w, w->slots[slot], slot);
-                w->values[to++] = (int32_t)slot;
+        if (!w->window) {
+            if (w->slots[i] != SPOPS_KEY_NONE) put_word(w, to++, w->slots[i], i);
+            continue;
+        }
+        for (int64_t used = 0; used < w->slots_used[i]; used += SPOPS_VOXEL_BLOCK) {
+            const int64_t left = w->slots_used[i] - used, slot = i * w->each + used;
+            const int n = left < SPOPS_VOXEL_BLOCK ? (int)left : SPOPS_VOXEL_BLOCK;
+            const uint64_t *keys = w->slots + slot;
+            uint64_t codes[SPOPS_VOXEL_BLOCK];
+            if (w->curve != NULL) {
+                w->table->codes(w->curve, n, keys, codes);
+                keys = codes;
             }
-        } else if (w->slots[i] != SPOPS_KEY_NONE) {
-            w->words[to] = w->slots[i];
-            w->values[to++] = (int32_t)i;
+            for (int p = 0; p < n; ++p)
+                put_word(w, to++, word_of(w, keys[p], slot + p), slot + p);
         }
     }
 }
@@ -411,11 +454,12 @@ static void number_values(const void *work, int64_t begin, int64_t end)
         values[i] = (int32_t)i;
 }
 
-// Candidates as they come: s->n, s->words and how to read them. Returns whether keys ascend.
+// Candidates as they come: s->n, s->words and how to read them. Returns whether words ascend.
 static bool find_candidates(const spops_context *ctx, const spops_coords_source *source,
-                            const spops_key_layout *layout, const build_workspace *w,
+                            const spops_coords_arrays *coords, const build_workspace *w,
                             sorted_candidates *s)
 {
+    const spops_key_layout *layout = &coords->layout;
     bool overflow = false, ascends = true;
     const items_in_use use = count_items(source, &overflow);
     const spops_team team = spops_team_for(ctx, use.n);
@@ -423,6 +467,7 @@ static bool find_candidates(const spops_context *ctx, const spops_coords_source 
     int64_t counts[MAX_PARTS], dropped[MAX_PARTS];
     uint64_t first[MAX_PARTS], last[MAX_PARTS], before = 0;
     bool descends[MAX_PARTS];
+    spops_curve curve;
     candidates_work work = {.table = spops_voxel_table_of(ctx),
                             .source = source,
                             .layout = layout,
@@ -433,14 +478,18 @@ static bool find_candidates(const spops_context *ctx, const spops_coords_source 
     if (source->max_items > 0) work.each = source->max_candidates / source->max_items;
     s->each = work.each;
     s->num_slots = use.n * work.each;
-    work.index_bits = spops_bits_below(s->num_slots) > 0 ? spops_bits_below(s->num_slots) : 1;
-    if (layout->key_bits + work.index_bits > 63) work.index_bits = 0;
-    work.slots = w->sort.keys[0];
-    work.slots_used = w->run_rows;
-    work.keys = w->keys;
-    s->keys = work.window ? NULL : w->keys;
+    if (!w->wide) work.index_bits = number_bits(s->num_slots);
+    if (s->by_code) {
+        curve = spops_curve_make(layout, coords->order);
+        work.curve = &curve;
+    }
+    // Keys of windows stay where they are found, if they are wanted.
+    work.slots = work.window && w->keys != NULL ? w->keys : w->sort.keys[0];
+    work.slots_used = w->starts;
+    if (!work.window) work.keys = w->keys;
+    s->keys = w->keys;
     work.words = w->sort.keys[1];
-    work.values = w->sort.values[1];
+    work.values = w->wide ? w->sort.values[1] : NULL;
     work.counts = counts;
     work.dropped = dropped;
     work.first = first;
@@ -463,7 +512,7 @@ static bool find_candidates(const spops_context *ctx, const spops_coords_source 
     if (work.window || s->n < use.n) {
         spops_parallel_parts(team, num_parts, use.n, pack_part, &work);
         s->words = work.words;
-        if (work.index_bits == 0) s->values = work.values;
+        s->values = work.values;
     }
     s->state.num_dropped = (int32_t)scan_parts(dropped, num_parts);
     s->state.overflow = overflow;
@@ -472,7 +521,8 @@ static bool find_candidates(const spops_context *ctx, const spops_coords_source 
 
 // ---- Runs ---------------------------------------------------------------------------------------
 
-static inline uint64_t key_at(const sorted_candidates *s, int64_t p)
+// What position p is sorted by.
+static inline uint64_t sorted_at(const sorted_candidates *s, int64_t p)
 {
     return s->words[p] >> s->index_bits;
 }
@@ -483,76 +533,94 @@ static inline int64_t candidate_at(const sorted_candidates *s, int64_t p)
     return s->values != NULL ? s->values[p] : p;
 }
 
-static inline bool is_head(const sorted_candidates *s, int64_t p)
+static inline uint64_t key_at(const sorted_candidates *s, int64_t p)
 {
-    return p == 0 || key_at(s, p) != key_at(s, p - 1);
+    return s->by_code ? s->keys[candidate_at(s, p)] : sorted_at(s, p);
 }
 
-static void sort_by_key(spops_team team, const spops_key_layout *layout, const build_workspace *w,
-                        sorted_candidates *s)
+// What differs from sorted_at(p) if a run begins at p.
+static inline uint64_t sorted_before(const sorted_candidates *s, int64_t p)
+{
+    return p > 0 ? sorted_at(s, p - 1) : SPOPS_KEY_NONE;
+}
+
+static void sort_words(spops_team team, int bits, const build_workspace *w, sorted_candidates *s)
 {
     const int from = s->words == w->sort.keys[0] ? 0 : 1, low = s->index_bits;
-    if (low > 0) {
-        s->words = spops_word_sort(team, s->n, low, low + layout->key_bits, w->sort.keys[from],
+    if (!w->wide) {
+        s->words = spops_word_sort(team, s->n, low, low + bits, w->sort.keys[from],
                                    w->sort.keys[1 - from], w->counts);
         return;
     }
     int32_t *values = w->sort.values[from];
     if (s->values == NULL) spops_parallel_for(team, s->n, 0, number_values, &values);
-    const int at = spops_radix_sort(team, layout->key_bits, s->n, &w->sort, from);
+    const int at = spops_radix_sort(team, bits, s->n, &w->sort, from);
     s->words = w->sort.keys[at];
     s->values = w->sort.values[at];
 }
 
 typedef struct first_duplicate {
-    int32_t candidate, of; // INT32_MAX: none
+    int64_t candidate, of; // INT64_MAX: none
 } first_duplicate;
 
 typedef struct runs_work {
     const sorted_candidates *s;
-    uint8_t *firsts;
+    int32_t *starts;
+    uint8_t *firsts;        // NULL: not wanted
+    first_duplicate *found; // [part]; NULL: not wanted
     int64_t *counts;        // [part]
-    first_duplicate *found; // [part]
 } runs_work;
+
+// The first candidate of a part that is not the first of its run: the second of one, as candidates of
+// a run are in order.
+static first_duplicate duplicate_of_part(const sorted_candidates *s, int64_t begin, int64_t end)
+{
+    first_duplicate first = {INT64_MAX, 0};
+    for (int64_t p = begin > 0 ? begin : 1; p < end; ++p)
+        if (sorted_at(s, p) == sorted_at(s, p - 1) && candidate_at(s, p) < first.candidate)
+            first = (first_duplicate){candidate_at(s, p), candidate_at(s, p - 1)};
+    return first;
+}
 
 static void runs_of_part(const void *work, int64_t part, int64_t begin, int64_t end)
 {
     const runs_work *r = (const runs_work *)work;
     const sorted_candidates *s = r->s;
-    first_duplicate own = {INT32_MAX, INT32_MAX};
-    bool head = begin > 0 && is_head(s, begin - 1);
+    int32_t *starts = r->starts + begin;
+    uint64_t last = sorted_before(s, begin);
     int64_t count = 0;
     for (int64_t p = begin; p < end; ++p) {
-        const bool last_was_head = head;
-        head = is_head(s, p);
-        count += head;
-        if (head) {
-            if (r->firsts != NULL) r->firsts[candidate_at(s, p)] = 1;
-        } else if (last_was_head && candidate_at(s, p) < own.candidate) {
-            // The second of a run: those behind it have larger numbers.
-            own.candidate = (int32_t)candidate_at(s, p);
-            own.of = (int32_t)candidate_at(s, p - 1);
-        }
+        const uint64_t own = sorted_at(s, p);
+        starts[count] = (int32_t)p;
+        count += own != last;
+        last = own;
     }
     r->counts[part] = count;
-    r->found[part] = own;
+    for (int64_t k = 0; r->firsts != NULL && k < count; ++k)
+        r->firsts[candidate_at(s, starts[k])] = 1;
+    if (r->found != NULL) r->found[part] = duplicate_of_part(s, begin, end);
 }
 
-static void find_runs(spops_team team, const build_workspace *w, sorted_candidates *s)
+static void find_runs(spops_team team, const build_workspace *w, bool duplicates,
+                      sorted_candidates *s)
 {
-    first_duplicate found[MAX_PARTS], first = {INT32_MAX, INT32_MAX};
-    const bool by_first = s->numbering == ROWS_BY_FIRST;
-    const runs_work work = {s, by_first ? w->firsts : NULL, s->runs, found};
+    first_duplicate found[MAX_PARTS], first = {INT64_MAX, 0};
+    const runs_work work = {s, w->starts, s->by_first ? w->firsts : NULL, duplicates ? found : NULL,
+                            s->runs};
+    int64_t next = s->n;
 
     s->num_parts = spops_team_parts(team, MAX_PARTS);
-    if (by_first) memset(w->firsts, 0, (size_t)(s->num_slots / 64 + 1) * 64 * sizeof *w->firsts);
+    if (s->by_first) memset(w->firsts, 0, (size_t)s->num_slots * sizeof *w->firsts);
     spops_parallel_parts(team, s->num_parts, s->n, runs_of_part, &work);
-    for (int part = 0; part < s->num_parts; ++part)
-        if (found[part].candidate < first.candidate) first = found[part];
+    for (int part = s->num_parts - 1; part >= 0; --part) {
+        s->next[part] = next;
+        if (s->runs[part] > 0) next = w->starts[spops_part_begin(s->n, part, s->num_parts)];
+        if (duplicates && found[part].candidate < first.candidate) first = found[part];
+    }
     s->runs[s->num_parts] = scan_parts(s->runs, s->num_parts);
     s->state.num_merged = (int32_t)(s->n - s->runs[s->num_parts]);
-    s->state.duplicate = first.candidate == INT32_MAX ? -1 : (int32_t)(first.candidate / s->each);
-    s->state.duplicate_of = first.candidate == INT32_MAX ? -1 : (int32_t)(first.of / s->each);
+    s->state.duplicate = first.candidate == INT64_MAX ? -1 : (int32_t)first.candidate;
+    s->state.duplicate_of = (int32_t)first.of;
 }
 
 // All that can be known of a set before there are arrays for its rows.
@@ -562,264 +630,210 @@ static void sort_candidates(const spops_context *ctx, const spops_coords_build_a
     const spops_coords_source *source = args->source;
     const spops_coords_arrays *coords = args->coords;
     sorted_candidates *s = w->sorted;
-    const bool as_they_come = coords->order == SPOPS_COORDS_ORDER_GIVEN || source->ordered;
+    const bool given = coords->order == SPOPS_COORDS_ORDER_GIVEN;
+    bool ascends;
     spops_team team;
 
     memset(s, 0, sizeof *s);
-    s->by_key = find_candidates(ctx, source, &coords->layout, w, s);
+    s->by_code = along_curve(coords->order);
+    ascends = find_candidates(ctx, source, coords, w, s);
     team = spops_team_for(ctx, s->n);
-    if (as_they_come && (s->by_key || source->unique)) {
-        s->numbering = ROWS_BY_RUN; // runs come in the order of their first candidates
-    } else {
-        if (!s->by_key) sort_by_key(team, &coords->layout, w, s);
-        s->by_key = true;
-        s->numbering = as_they_come                                        ? ROWS_BY_FIRST
-                       : coords->order == SPOPS_COORDS_ORDER_LEXICOGRAPHIC ? ROWS_BY_RUN
-                                                                           : ROWS_BY_CODE;
+    s->by_key = !s->by_code;
+    if (!ascends && given && source->unique) {
+        s->by_key = false; // a candidate is a run, as it comes
+    } else if (!ascends) {
+        sort_words(team, sorted_bits(coords, s->by_code), w, s);
+        s->by_first = given;
     }
-    find_runs(team, w, s);
+    find_runs(team, w, source->kind == SPOPS_COORDS_ROWS, s);
     s->state.num_rows = (int32_t)s->runs[s->num_parts];
 }
 
 // ---- Rows ---------------------------------------------------------------------------------------
 
 typedef struct rows_work {
+    const spops_voxel_table *table;
     const spops_coords_arrays *coords;
     const sorted_candidates *s;
     const build_workspace *w;
+    int64_t max_rows;
     int32_t *row_offsets, *row_items; // of the source
     spops_cpu_index index;            // to be filled, if it has sorted keys
-    uint64_t *code_words;
-    int code_index_bits;
-    const uint64_t *sorted_codes;
-    const int32_t *code_values;
+    int64_t *counts;                  // [part] of first candidates
 } rows_work;
-
-static inline void write_row(const rows_work *r, int64_t row, uint64_t key, int64_t item)
-{
-    const spops_coords_arrays *coords = r->coords;
-    const spops_key_layout *layout = &coords->layout;
-    const int columns = layout->dims + 1;
-    int32_t values[SPOPS_KEY_COLUMNS];
-    for (int column = 0; column < SPOPS_KEY_COLUMNS; ++column) // those behind the last are 0
-        values[column] = spops_key_unpack(layout, key, column);
-    if (columns == 4) // of three axes, in one store
-        memcpy(coords->rows + row * columns, values, 4 * sizeof *values);
-    else
-        memcpy(coords->rows + row * columns, values, (size_t)columns * sizeof *values);
-    coords->keys[row] = key;
-    coords->row_item[row] = (int32_t)item;
-}
-
-static void bits_of_firsts(const void *work, int64_t begin, int64_t end)
-{
-    const build_workspace *w = ((const rows_work *)work)->w;
-    for (int64_t i = begin; i < end; ++i) {
-        uint64_t bits = 0;
-        for (int byte = 0; byte < 8; ++byte) {
-            uint64_t eight;
-            memcpy(&eight, w->firsts + 64 * i + 8 * byte, sizeof eight);
-            // Eight bytes of 0 or 1 to eight bits: the product brings each to the top byte.
-            bits |= (eight * 0x0102040810204080ULL >> 56) << 8 * byte;
-        }
-        w->first_bits[i] = bits;
-        w->first_ranks[i] = __builtin_popcountll(bits);
-    }
-}
-
-static void rank_firsts(spops_team team, const rows_work *work)
-{
-    const int64_t n = work->s->num_slots / 64 + 1;
-    int32_t sum = 0;
-    spops_parallel_for(team, n, 0, bits_of_firsts, work);
-    for (int64_t i = 0; i < n; ++i) {
-        const int32_t own = work->w->first_ranks[i];
-        work->w->first_ranks[i] = sum;
-        sum += own;
-    }
-}
-
-// Rows in their order, which is that of the first candidates: every array is written from its begin
-// to its end.
-static void write_firsts(const void *work, int64_t begin, int64_t end)
-{
-    const rows_work *r = (const rows_work *)work;
-    const int64_t max_rows = r->coords->max_rows;
-    for (int64_t i = begin; i < end; ++i) {
-        int64_t row = r->w->first_ranks[i];
-        for (uint64_t bits = r->w->first_bits[i]; bits != 0 && row < max_rows; bits &= bits - 1) {
-            const int64_t c = 64 * i + __builtin_ctzll(bits);
-            write_row(r, row++, r->s->keys[c], c);
-        }
-    }
-}
-
-static void codes_of_part(const void *work, int64_t part, int64_t begin, int64_t end)
-{
-    const rows_work *r = (const rows_work *)work;
-    const sorted_candidates *s = r->s;
-    int64_t run = s->runs[part], p = begin;
-    while (p < end) {
-        uint64_t keys[SPOPS_CODES_AT_ONCE], codes[SPOPS_CODES_AT_ONCE];
-        int n = 0;
-        for (; p < end && n < SPOPS_CODES_AT_ONCE; ++p)
-            if (is_head(s, p)) keys[n++] = key_at(s, p);
-        spops_order_codes_of(r->w->codes, n, keys, codes);
-        for (int i = 0; i < n; ++i, ++run) {
-            r->code_words[run] = codes[i] << r->code_index_bits | (uint64_t)run;
-            if (r->code_index_bits > 0) continue;
-            r->code_words[run] = codes[i];
-            r->w->code_sort.values[0][run] = (int32_t)run;
-        }
-    }
-}
-
-static void rows_of_codes(const void *work, int64_t begin, int64_t end)
-{
-    const rows_work *r = (const rows_work *)work;
-    const uint64_t mask = ((uint64_t)1 << r->code_index_bits) - 1;
-    for (int64_t row = begin; row < end; ++row) {
-        const int64_t run =
-            r->code_index_bits > 0 ? (int64_t)(r->sorted_codes[row] & mask) : r->code_values[row];
-        r->w->run_rows[run] = (int32_t)row;
-    }
-}
-
-// run_rows by the codes of the keys.
-static void rank_codes(spops_team team, rows_work *work)
-{
-    const spops_coords_arrays *coords = work->coords;
-    const sorted_candidates *s = work->s;
-    const spops_radix_buffers *sort = &work->w->code_sort;
-    const int64_t num_runs = s->runs[s->num_parts];
-    const int bits = spops_order_code_bits(&coords->layout, coords->order);
-    const int index_bits = spops_bits_below(num_runs) > 0 ? spops_bits_below(num_runs) : 1;
-
-    spops_order_codes_make(&coords->layout, coords->order, work->w->codes);
-    work->code_words = (uint64_t *)sort->keys[0];
-    work->code_index_bits = bits + index_bits <= 64 ? index_bits : 0;
-    spops_parallel_parts(team, s->num_parts, s->n, codes_of_part, work);
-    if (work->code_index_bits > 0) {
-        work->sorted_codes = spops_word_sort(team, num_runs, index_bits, index_bits + bits,
-                                             sort->keys[0], sort->keys[1], work->w->counts);
-    } else {
-        const int at = spops_radix_sort(team, bits, num_runs, sort, 0);
-        work->code_values = sort->values[at];
-    }
-    spops_parallel_for(team, num_runs, 0, rows_of_codes, work);
-}
-
-// The row of a run that begins with candidate c.
-static inline int64_t row_of_run(const rows_work *r, int64_t run, int64_t c)
-{
-    switch (r->s->numbering) {
-    case ROWS_BY_RUN: return run;
-    case ROWS_BY_CODE: return r->w->run_rows[run];
-    default: break;
-    }
-    const uint64_t below = r->w->first_bits[c / 64] & (((uint64_t)1 << (c % 64)) - 1);
-    const int32_t row = r->w->first_ranks[c / 64] + __builtin_popcountll(below);
-    r->w->run_rows[run] = row;
-    return row;
-}
 
 static inline int64_t item_of(const sorted_candidates *s, int64_t candidate)
 {
     return s->each == 1 ? candidate : candidate / s->each;
 }
 
-#define ROWS_AHEAD 12 // items whose rows are fetched into the cache meanwhile
-
-// How many candidates the run that begins at p has.
-static int32_t length_of_run(const sorted_candidates *s, int64_t p)
+// Rows from `row` on, whose keys are there.
+static void unpack_rows(const rows_work *r, int64_t row, int64_t n)
 {
-    const uint64_t key = key_at(s, p);
-    int64_t last = p + 1;
-    while (last < s->n && key_at(s, last) == key)
-        ++last;
-    return (int32_t)(last - p);
+    const spops_coords_arrays *coords = r->coords;
+    if (n <= 0) return;
+    r->table->unpack(&coords->layout, n, coords->keys + row,
+                     coords->rows + row * (coords->layout.dims + 1));
 }
 
-// Rows of the runs that begin in a part, and the items as far as they are in it. row_offsets: where
-// rows are not runs, how many items they have.
-static void write_part(const void *work, int64_t part, int64_t begin, int64_t end)
+static void count_firsts(const void *work, int64_t part, int64_t begin, int64_t end)
 {
     const rows_work *r = (const rows_work *)work;
-    const sorted_candidates *s = r->s;
-    const int64_t max_rows = r->coords->max_rows;
-    const bool by_run = s->numbering == ROWS_BY_RUN;
-    const bool written = s->numbering == ROWS_BY_FIRST && s->keys != NULL;
-    int32_t *item_row = r->coords->item_row;
-    int32_t *row_items = by_run ? r->row_items : NULL, *row_offsets = r->row_offsets;
-    uint64_t *sorted_keys = r->index.sorted_keys, key = SPOPS_KEY_NONE;
-    int32_t *sorted_rows = r->index.sorted_rows;
-    int64_t run = s->runs[part] - 1, row = -1;
+    const uint8_t *firsts = r->w->firsts;
+    int64_t count = 0;
+    for (int64_t c = begin; c < end; ++c)
+        count += firsts[c];
+    r->counts[part] = count;
+}
 
-    if (begin > 0 && begin < end) key = key_at(s, begin - 1);
-    if (begin > 0 && begin < end && key_at(s, begin) == key) {
-        int64_t start = begin; // of the run that began in an earlier part
-        while (!is_head(s, start))
+// Rows in their order, which is that of the first candidates: every array is written from its begin
+// to its end.
+static void write_firsts(const void *work, int64_t part, int64_t begin, int64_t end)
+{
+    enum { BLOCK = 256 };
+    const rows_work *r = (const rows_work *)work;
+    const spops_coords_arrays *coords = r->coords;
+    const uint8_t *firsts = r->w->firsts;
+    int64_t row = r->counts[part];
+    for (int64_t from = begin; from < end; from += BLOCK) {
+        const int64_t to = end - from < BLOCK ? end : from + BLOCK;
+        int32_t found[BLOCK];
+        int64_t n = 0, fit;
+        for (int64_t c = from; c < to; ++c) {
+            found[n] = (int32_t)c;
+            r->w->first_rows[c] = (int32_t)(row + n);
+            n += firsts[c];
+        }
+        fit = row >= r->max_rows ? 0 : r->max_rows - row < n ? r->max_rows - row : n;
+        for (int64_t k = 0; k < fit; ++k) {
+            coords->keys[row + k] = r->s->keys[found[k]];
+            coords->row_item[row + k] = (int32_t)item_of(r->s, found[k]);
+        }
+        unpack_rows(r, row, fit);
+        row += n;
+    }
+}
+
+// Runs of a part as rows, one after the other. row_offsets: where their candidates begin.
+static void write_runs(const rows_work *r, int64_t part, const int32_t *starts)
+{
+    const sorted_candidates *s = r->s;
+    const spops_coords_arrays *coords = r->coords;
+    const int64_t first = s->runs[part], num_runs = s->runs[part + 1] - first;
+    const int64_t left = r->max_rows > first ? r->max_rows - first : 0;
+    const int64_t n = num_runs < left ? num_runs : left;
+    int64_t i;
+
+    for (i = 0; i < n; ++i) {
+        const int64_t p = starts[i];
+        coords->keys[first + i] = key_at(s, p);
+        coords->row_item[first + i] = (int32_t)item_of(s, candidate_at(s, p));
+    }
+    unpack_rows(r, first, n);
+    for (i = 0; r->index.sorted_keys != NULL && i < n; ++i) {
+        r->index.sorted_keys[first + i] = coords->keys[first + i];
+        r->index.sorted_rows[first + i] = (int32_t)(first + i);
+    }
+    // One more than rows that fit: where those that do not begin.
+    const int64_t num_offsets = num_runs < left + 1 ? num_runs : left + 1;
+    if (r->row_offsets != NULL && first <= r->max_rows)
+        memcpy(r->row_offsets + first, starts, (size_t)num_offsets * sizeof *starts);
+}
+
+// What is known of rows by their runs, where rows are numbered otherwise. row_offsets: how many
+// candidates they have.
+static void write_runs_of_firsts(const rows_work *r, int64_t part, const int32_t *starts)
+{
+    const sorted_candidates *s = r->s;
+    const int64_t first = s->runs[part], n = s->runs[part + 1] - first;
+    for (int64_t i = 0; i < n; ++i) {
+        const int64_t p = starts[i], end = i + 1 < n ? starts[i + 1] : s->next[part];
+        const int32_t row = r->w->first_rows[candidate_at(s, p)];
+        if (r->index.sorted_keys != NULL) {
+            r->index.sorted_keys[first + i] = sorted_at(s, p);
+            r->index.sorted_rows[first + i] = row;
+        }
+        if (r->row_offsets != NULL && row < r->max_rows) r->row_offsets[row] = (int32_t)(end - p);
+    }
+}
+
+// The row of every item, and the items of rows that are runs.
+static void write_items(const rows_work *r, int64_t part, int64_t begin, int64_t end)
+{
+    const sorted_candidates *s = r->s;
+    const int32_t max_rows = (int32_t)r->max_rows, *first_rows = r->w->first_rows;
+    int32_t *item_row = r->coords->item_row, *row_items = s->by_first ? NULL : r->row_items;
+    uint64_t last = sorted_before(s, begin);
+    int32_t row = (int32_t)s->runs[part] - 1;
+
+    if (s->by_first && begin < end) { // the run that goes on here
+        int64_t start = begin;
+        while (start > 0 && sorted_at(s, start) == sorted_at(s, start - 1))
             --start;
-        row = row_of_run(r, run, candidate_at(s, start));
+        row = first_rows[candidate_at(s, start)];
     }
     for (int64_t p = begin; p < end; ++p) {
-        const uint64_t last = key;
-        const int64_t c = candidate_at(s, p), item = item_of(s, c);
-        key = key_at(s, p);
-        if (item_row != NULL && p + ROWS_AHEAD < end)
-            __builtin_prefetch(&item_row[item_of(s, candidate_at(s, p + ROWS_AHEAD))], 1);
-        if (key != last) {
-            row = row_of_run(r, ++run, c);
-            if (row < max_rows && !written) write_row(r, row, key, item);
-            if (sorted_keys != NULL) {
-                sorted_keys[run] = key;
-                sorted_rows[run] = (int32_t)row;
-            }
-            if (row_offsets != NULL && row <= max_rows)
-                row_offsets[row] = by_run ? (int32_t)p : length_of_run(s, p);
-        }
-        if (item_row != NULL && row < max_rows) item_row[item] = (int32_t)row;
+        const uint64_t own = sorted_at(s, p);
+        const int64_t item = candidate_at(s, p);
+        const bool head = own != last;
+        last = own;
+        if (s->by_first)
+            row = head ? first_rows[item] : row;
+        else
+            row += head;
+        item_row[item] = row < max_rows ? row : -1;
         if (row_items != NULL) row_items[p] = (int32_t)item;
     }
 }
 
-// The items of each row, where runs are not the rows' order.
-static void place_items(const void *work, int64_t part, int64_t begin, int64_t end)
+static void write_part(const void *work, int64_t part, int64_t begin, int64_t end)
+{
+    const rows_work *r = (const rows_work *)work;
+    const int32_t *starts = r->w->starts + begin;
+    if (r->s->by_first)
+        write_runs_of_firsts(r, part, starts);
+    else
+        write_runs(r, part, starts);
+    if (r->coords->item_row != NULL) write_items(r, part, begin, end);
+}
+
+// The items of each row, where rows are not runs.
+static void place_part(const void *work, int64_t part, int64_t begin, int64_t end)
 {
     const rows_work *r = (const rows_work *)work;
     const sorted_candidates *s = r->s;
-    int64_t run = s->runs[part] - 1, p = begin;
-    while (p < end && !is_head(s, p))
-        ++p;
-    while (p < end) {
-        const int32_t row = r->w->run_rows[++run];
-        const bool fits = row < r->coords->max_rows;
-        int32_t to = fits ? r->row_offsets[row] : 0;
-        do {
-            if (fits) r->row_items[to++] = (int32_t)item_of(s, candidate_at(s, p));
-            ++p;
-        } while (p < s->n && !is_head(s, p));
+    const int64_t num_runs = s->runs[part + 1] - s->runs[part];
+    const int32_t *starts = r->w->starts + begin;
+    (void)end;
+    for (int64_t i = 0; i < num_runs; ++i) {
+        const int64_t stop = i + 1 < num_runs ? starts[i + 1] : s->next[part];
+        const int32_t row = r->w->first_rows[candidate_at(s, starts[i])];
+        int32_t *to;
+        if (row >= r->max_rows) continue;
+        to = r->row_items + r->row_offsets[row];
+        for (int64_t p = starts[i]; p < stop; ++p)
+            *to++ = (int32_t)candidate_at(s, p);
     }
 }
 
 // row_offsets behind the rows in use, and all of it where rows are not runs.
-static void write_items(spops_team team, const rows_work *work)
+static void finish_items(spops_team team, const rows_work *r)
 {
-    const sorted_candidates *s = work->s;
-    const int64_t max_rows = work->coords->max_rows, num_runs = s->runs[s->num_parts];
-    int32_t *offsets = work->row_offsets, sum = 0;
+    const sorted_candidates *s = r->s;
+    const int64_t num_runs = s->runs[s->num_parts];
+    int32_t *offsets = r->row_offsets, sum = 0;
 
-    if (s->numbering == ROWS_BY_RUN) {
-        for (int64_t row = num_runs; row <= max_rows; ++row)
+    if (!s->by_first) {
+        for (int64_t row = num_runs; row <= r->max_rows; ++row)
             offsets[row] = (int32_t)s->n;
         return;
     }
-    for (int64_t row = 0; row <= max_rows; ++row) {
-        const int32_t own = row < num_runs && row < max_rows ? offsets[row] : 0;
+    for (int64_t row = 0; row <= r->max_rows; ++row) {
+        const int32_t own = row < num_runs && row < r->max_rows ? offsets[row] : 0;
         offsets[row] = sum;
         sum += own;
     }
-    spops_parallel_parts(team, s->num_parts, s->n, place_items, work);
+    spops_parallel_parts(team, s->num_parts, s->n, place_part, r);
 }
 
 static void write_rows(spops_team team, rows_work *work)
@@ -827,14 +841,18 @@ static void write_rows(spops_team team, rows_work *work)
     const spops_coords_arrays *coords = work->coords;
     const sorted_candidates *s = work->s;
 
-    if (s->numbering == ROWS_BY_FIRST) rank_firsts(team, work);
-    if (s->numbering == ROWS_BY_FIRST && s->keys != NULL)
-        spops_parallel_for(team, s->num_slots / 64 + 1, 0, write_firsts, work);
-    if (s->numbering == ROWS_BY_CODE) rank_codes(team, work);
-    if (coords->item_row != NULL)
+    if (s->by_first) {
+        int64_t counts[MAX_PARTS];
+        const int num_parts = spops_team_parts(team, MAX_PARTS);
+        work->counts = counts;
+        spops_parallel_parts(team, num_parts, s->num_slots, count_firsts, work);
+        (void)scan_parts(counts, num_parts);
+        spops_parallel_parts(team, num_parts, s->num_slots, write_firsts, work);
+    }
+    if (coords->item_row != NULL && s->n < coords->max_items)
         memset(coords->item_row, 0xff, (size_t)coords->max_items * sizeof *coords->item_row);
     spops_parallel_parts(team, s->num_parts, s->n, write_part, work);
-    if (work->row_offsets != NULL) write_items(team, work);
+    if (work->row_offsets != NULL) finish_items(team, work);
 }
 
 // ---- Index --------------------------------------------------------------------------------------
@@ -843,6 +861,8 @@ typedef struct index_work {
     const spops_coords_arrays *coords;
     const spops_cpu_index *index;
     int64_t *counts; // [part]
+    uint64_t *words; // of rows to sort
+    int row_bits;
 } index_work;
 
 static void clear_slots(const void *work, int64_t begin, int64_t end)
@@ -947,26 +967,49 @@ static void copy_keys(const void *work, int64_t begin, int64_t end)
     }
 }
 
-static void fill_sorted(const spops_context *ctx, const index_work *work,
-                        const spops_radix_buffers *sort)
+// Keys of rows as words, with the row in the lowest bits.
+static void words_of_keys(const void *work, int64_t begin, int64_t end)
+{
+    const index_work *w = (const index_work *)work;
+    for (int64_t row = begin; row < end; ++row)
+        w->words[row] = w->coords->keys[row] << w->row_bits | (uint64_t)row;
+}
+
+static void keys_of_words(const void *work, int64_t begin, int64_t end)
+{
+    const index_work *w = (const index_work *)work;
+    const uint64_t mask = ((uint64_t)1 << w->row_bits) - 1;
+    for (int64_t i = begin; i < end; ++i) {
+        w->index->sorted_keys[i] = w->words[i] >> w->row_bits;
+        w->index->sorted_rows[i] = (int32_t)(w->words[i] & mask);
+    }
+}
+
+static void fill_sorted(const spops_context *ctx, index_work *work, const build_workspace *w)
 {
     const spops_coords_arrays *coords = work->coords;
     const spops_cpu_index *index = work->index;
     const int64_t n = index->num_rows;
     const spops_team team = spops_team_for(ctx, n);
-    bool ascends = true;
-    for (int64_t row = 1; row < n && ascends; ++row)
-        ascends = coords->keys[row - 1] < coords->keys[row];
-    spops_radix_buffers direct = *sort; // into the index itself, by way of the workspace
+    if (!w->wide) {
+        work->words = w->sort.keys[0];
+        work->row_bits = number_bits(n);
+        spops_parallel_for(team, n, 0, words_of_keys, work);
+        work->words =
+            spops_word_sort(team, n, work->row_bits, work->row_bits + coords->layout.key_bits,
+                            w->sort.keys[0], w->sort.keys[1], w->counts);
+        spops_parallel_for(team, n, 0, keys_of_words, work);
+        return;
+    }
+    spops_radix_buffers direct = w->sort; // into the index itself, by way of the workspace
     direct.keys[0] = index->sorted_keys;
     direct.values[0] = index->sorted_rows;
-    direct.keys[1] = sort->keys[0];
-    direct.values[1] = sort->values[0];
+    direct.keys[1] = w->sort.keys[0];
+    direct.values[1] = w->sort.values[0];
     spops_parallel_for(team, n, 0, copy_keys, work);
-    if (ascends) return;
     if (spops_radix_sort(team, coords->layout.key_bits, n, &direct, 0) == 0) return;
-    memcpy(index->sorted_keys, sort->keys[0], (size_t)n * sizeof *index->sorted_keys);
-    memcpy(index->sorted_rows, sort->values[0], (size_t)n * sizeof *index->sorted_rows);
+    memcpy(index->sorted_keys, w->sort.keys[0], (size_t)n * sizeof *index->sorted_keys);
+    memcpy(index->sorted_rows, w->sort.values[0], (size_t)n * sizeof *index->sorted_rows);
 }
 
 // ---- Build --------------------------------------------------------------------------------------
@@ -995,8 +1038,8 @@ spops_status spops_cpu_coords_build(spops_context *ctx, const spops_coords_build
     sorted_candidates *s = w.sorted;
     int64_t counts[MAX_PARTS];
     spops_cpu_index index;
-    rows_work rows = {.coords = coords, .s = s, .w = &w};
-    const index_work index_rows = {coords, &index, counts};
+    rows_work rows = {.table = spops_voxel_table_of(ctx), .coords = coords, .s = s, .w = &w};
+    index_work index_rows = {coords, &index, counts, NULL, 0};
     bool all_fit;
 
     if (!args->sorted) sort_candidates(ctx, args, &w);
@@ -1007,6 +1050,7 @@ spops_status spops_cpu_coords_build(spops_context *ctx, const spops_coords_build
         coords->state->overflow = 1;
     }
     index = spops_cpu_index_of(coords);
+    rows.max_rows = coords->max_rows;
     rows.row_offsets = args->source->row_offsets;
     rows.row_items = args->source->row_items;
     if (s->by_key && all_fit) rows.index = index;
@@ -1014,7 +1058,7 @@ spops_status spops_cpu_coords_build(spops_context *ctx, const spops_coords_build
     if (index.slots != NULL) fill_hash(ctx, &index_rows);
     if (index.words != NULL) fill_grid(ctx, &index_rows);
     if (index.sorted_keys != NULL && rows.index.sorted_keys == NULL)
-        fill_sorted(ctx, &index_rows, &w.sort);
+        fill_sorted(ctx, &index_rows, &w);
     return SPOPS_STATUS_OK;
 }
 

@@ -1,42 +1,57 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coords/voxel_isa.h"
 
+#include <stdbool.h>
 #include <string.h>
 
 #include "core/half.h"
 
-// Eight at a time, whatever the registers hold; conversions are not vectorised otherwise, as they may
-// raise exceptions.
+// The f64 of column a of points, whose row stride is a constant where it pays. Behind n: 0.
+static inline void load_column(bool wide, int64_t stride, const char *column, int n, double *p)
+{
+    for (int i = 0; i < n; ++i)
+        p[i] = (double)(wide ? ((const float *)(const void *)column)[i * stride]
+                             : spops_float_of_f16(
+                                   ((const uint16_t *)(const void *)column)[i * stride]));
+    for (int i = n; i < SPOPS_VOXEL_BLOCK; ++i)
+        p[i] = 0.0;
+}
+
+// Eight at a time, whatever the registers hold. Conversions from f64 are not vectorised, as they may
+// raise exceptions; the sum with 2^52 and a half of it has an integer in its lowest bits.
 #define LANES 8
+#define MAGIC 6755399441055744.0
 typedef double f64s __attribute__((vector_size(8 * LANES)));
 typedef int64_t i64s __attribute__((vector_size(8 * LANES)));
 typedef int32_t i32s __attribute__((vector_size(4 * LANES)));
 
-// spops_voxel_floor of the spops_voxel_position of LANES coordinates u; outside is -1 where there is
-// none, and else as it was.
-static inline void floor_lanes(const double *u, double origin, double size, int32_t *to,
-                               int32_t *outside)
+// spops_voxel_floor of the spops_voxel_position of a block; false if there is none of some.
+static inline bool floor_block(const double *p, double origin, double size, int32_t *to)
 {
-    f64s at, safe;
-    i64s inside;
-    i32s floor, out;
-    memcpy(&at, u, sizeof at);
-    memcpy(&out, outside, sizeof out);
-    at = (at - origin) / size;
-    inside = (at >= -2147483648.0) & (at < 2147483648.0);
-    safe = (f64s)((i64s)at & inside);
-    floor = __builtin_convertvector(safe, i32s); // towards 0
-    floor += __builtin_convertvector(__builtin_convertvector(floor, f64s) > safe, i32s);
-    out |= ~__builtin_convertvector(inside, i32s);
-    memcpy(to, &floor, sizeof floor);
-    memcpy(outside, &out, sizeof out);
+    i64s outside = {0};
+    for (int i = 0; i < SPOPS_VOXEL_BLOCK; i += LANES) {
+        f64s at, rounded;
+        i64s whole;
+        i32s narrow;
+        memcpy(&at, p + i, sizeof at);
+        at = (at - origin) / size;
+        outside |= ~((at >= -2147483648.0) & (at < 2147483648.0));
+        rounded = at + MAGIC; // up or down, by the rounding mode
+        whole = (i64s)rounded + (rounded - MAGIC > at);
+        narrow = __builtin_convertvector(whole, i32s);
+        memcpy(to + i, &narrow, sizeof narrow);
+    }
+    for (int lane = 1; lane < LANES; ++lane)
+        outside[0] |= outside[lane];
+    return outside[0] == 0;
 }
 
 static uint64_t find(const spops_coords_source *source, int64_t i, int n, spops_voxel_block block)
 {
     const int64_t stride = source->points.row_stride;
-    const void *points = source->points.data;
     const bool wide = source->points.dtype == SPOPS_DTYPE_F32;
+    const int bytes = wide ? 4 : 2;
+    const char *points = (const char *)source->points.data + i * stride * bytes;
     int32_t outside[SPOPS_VOXEL_BLOCK] = {0}, any = 0;
     uint64_t none = 0;
 
@@ -44,14 +59,16 @@ static uint64_t find(const spops_coords_source *source, int64_t i, int n, spops_
         block[0][p] = source->batch != NULL ? source->batch[i + p] : 0;
     for (int a = 0; a < source->dims; ++a) {
         const double origin = source->origin[a], size = source->size[a];
-        _Alignas(64) double u[SPOPS_VOXEL_BLOCK] = {0};
-        for (int p = 0; p < n; ++p) {
-            const int64_t at = (i + p) * stride + a;
-            u[p] = wide ? ((const float *)points)[at]
-                        : spops_float_of_f16(((const uint16_t *)points)[at]);
-        }
-        for (int p = 0; p < n; p += LANES)
-            floor_lanes(u + p, origin, size, block[a + 1] + p, outside + p);
+        double column[SPOPS_VOXEL_BLOCK];
+        if (wide && stride == 4)
+            load_column(true, 4, points + a * bytes, n, column);
+        else if (wide && stride == 3)
+            load_column(true, 3, points + a * bytes, n, column);
+        else
+            load_column(wide, stride, points + a * bytes, n, column);
+        if (floor_block(column, origin, size, block[a + 1])) continue;
+        for (int p = 0; p < n; ++p)
+            outside[p] |= !spops_voxel_floor((column[p] - origin) / size, &block[a + 1][p]);
     }
     for (int p = 0; p < n; ++p) {
         outside[p] |= block[0][p] < 0;
@@ -78,10 +95,11 @@ static void bounds(int n, int columns, const spops_voxel_block block, int32_t *l
     }
 }
 
-static void pack(const spops_key_layout *layout, int n, const spops_voxel_block block,
-                 uint64_t *keys)
+static int pack(const spops_key_layout *layout, int n, const spops_voxel_block block,
+                uint64_t *keys)
 {
     int32_t outside[SPOPS_VOXEL_BLOCK] = {0}, any = 0;
+    int num_outside = 0;
     for (int p = 0; p < n; ++p)
         keys[p] = 0;
     for (int c = 0; c <= layout->dims; ++c) {
@@ -95,8 +113,116 @@ static void pack(const spops_key_layout *layout, int n, const spops_voxel_block 
             keys[p] |= (uint64_t)((uint32_t)v - (uint32_t)lower) << shift;
         }
     }
-    for (int p = 0; any && p < n; ++p)
-        if (outside[p]) keys[p] = SPOPS_KEY_NONE;
+    for (int p = 0; any && p < n; ++p) {
+        if (!outside[p]) continue;
+        keys[p] = SPOPS_KEY_NONE;
+        ++num_outside;
+    }
+    return num_outside;
 }
 
-const spops_voxel_table SPOPS_ISA_TABLE(spops_voxel_table) = {find, bounds, pack};
+// ---- Rows of keys -------------------------------------------------------------------------------
+
+typedef uint64_t u64x4 __attribute__((vector_size(32)));
+typedef int32_t i32x4 __attribute__((vector_size(16)));
+
+static void unpack(const spops_key_layout *layout, int64_t n, const uint64_t *keys, int32_t *rows)
+{
+    const int columns = layout->dims + 1, first = columns < 4 ? columns : 4;
+    u64x4 shift, mask;
+    i32x4 lower;
+    for (int c = 0; c < 4; ++c) {
+        shift[c] = (uint64_t)layout->shift[c];
+        mask[c] = ((uint64_t)1 << layout->bits[c]) - 1;
+        lower[c] = layout->lower[c];
+    }
+    for (int64_t i = 0; i < n; ++i, rows += columns) {
+        const u64x4 key = {keys[i], keys[i], keys[i], keys[i]};
+        const i32x4 row = __builtin_convertvector(key >> shift & mask, i32x4) + lower;
+        if (first == 4)
+            memcpy(rows, &row, sizeof row);
+        else
+            memcpy(rows, &row, (size_t)first * sizeof *rows);
+        if (columns > 4) rows[4] = spops_key_unpack(layout, keys[i], 4);
+    }
+}
+
+// ---- Codes of keys ------------------------------------------------------------------------------
+
+#define CODE_LANES 16
+typedef uint32_t u32s __attribute__((vector_size(4 * CODE_LANES)));
+
+// spops_key_hilbert's turns, of all lanes at once.
+static inline void turn(int dims, int levels, u32s *x)
+{
+    u32s parity;
+    for (int level = levels - 1; level > 0; --level) {
+        const uint32_t below = ((uint32_t)1 << level) - 1;
+        for (int a = 0; a < dims; ++a) {
+            const u32s set = 0u - (x[a] >> level & 1u), t = (x[0] ^ x[a]) & ~set & below;
+            x[0] ^= t | (set & below);
+            if (a > 0) x[a] ^= t;
+        }
+    }
+    for (int a = 1; a < dims; ++a)
+        x[a] ^= x[a - 1];
+    parity = x[dims - 1] >> 1; // of all bits above each
+    for (int step = 1; step < 32; step *= 2)
+        parity ^= parity >> step;
+    for (int a = 0; a < dims; ++a)
+        x[a] ^= parity;
+}
+
+static inline void codes_of_lanes(const spops_curve *curve, int dims, const uint64_t *keys,
+                                  uint64_t *codes)
+{
+    const spops_key_layout *layout = curve->layout;
+    u32s x[SPOPS_MAX_DIMS];
+    for (int a = 0; a < dims; ++a) {
+        const int shift = layout->shift[a + 1];
+        const uint64_t mask = ((uint64_t)1 << layout->bits[a + 1]) - 1;
+        uint32_t values[CODE_LANES];
+#pragma omp simd
+        for (int p = 0; p < CODE_LANES; ++p)
+            values[p] = (uint32_t)(keys[p] >> shift & mask);
+        memcpy(&x[a], values, sizeof values);
+    }
+    if (curve->hilbert && layout->max_axis_bits > 0) turn(dims, layout->max_axis_bits, x);
+    for (int p = 0; p < CODE_LANES; ++p)
+        codes[p] = layout->bits[0] > 0 ? keys[p] >> layout->shift[0] << curve->batch_shift : 0;
+    for (int a = 0; a < dims; ++a) {
+        uint32_t values[CODE_LANES];
+        memcpy(values, &x[a], sizeof values);
+#pragma omp simd
+        for (int p = 0; p < CODE_LANES; ++p) {
+            uint64_t v = values[p] & curve->common;
+            for (int step = 0; step < SPOPS_SPREAD_STEPS; ++step)
+                v = (v | v << (16 >> step) * (dims - 1)) & curve->spread[step];
+            codes[p] |= v << (dims - 1 - a);
+        }
+    }
+    for (int i = 0; i < curve->num_bits; ++i) {
+        const spops_curve_bit bit = curve->bits[i];
+        uint32_t values[CODE_LANES];
+        memcpy(values, &x[bit.axis], sizeof values);
+#pragma omp simd
+        for (int p = 0; p < CODE_LANES; ++p)
+            codes[p] |= (uint64_t)(values[p] >> bit.level & 1u) << bit.place;
+    }
+}
+
+static void codes(const spops_curve *curve, int n, const uint64_t *keys, uint64_t *codes)
+{
+    for (int p = 0; p < n; p += CODE_LANES) {
+        uint64_t from[CODE_LANES] = {0}, to[CODE_LANES];
+        const int own = n - p < CODE_LANES ? n - p : CODE_LANES;
+        memcpy(from, keys + p, (size_t)own * sizeof *from);
+        if (curve->layout->dims == 3)
+            codes_of_lanes(curve, 3, from, to);
+        else
+            codes_of_lanes(curve, curve->layout->dims, from, to);
+        memcpy(codes + p, to, (size_t)own * sizeof *to);
+    }
+}
+
+const spops_voxel_table SPOPS_ISA_TABLE(spops_voxel_table) = {find, bounds, pack, unpack, codes};

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Voxels and keys of blocks of points: what spops_voxel_floor and spops_key_pack (coord_keys.h) give
-// one by one, compiled once per instruction set.
+// Voxels, keys and codes of blocks of points: what spops_voxel_floor, spops_key_pack, _unpack, _morton
+// and _hilbert (coord_keys.h) give one by one, compiled once per instruction set.
 #ifndef SPOPS_COORDS_VOXEL_ISA_H
 #define SPOPS_COORDS_VOXEL_ISA_H
 
 #include "coords/coord_arrays.h"
+#include "coords/order_codes_cpu.h"
 #include "core/cpu_isa.h"
 
 #define SPOPS_VOXEL_BLOCK 64 // points, at most
@@ -19,9 +20,13 @@ typedef struct spops_voxel_table {
     // lower, upper [columns] of n rows.
     void (*bounds)(int n, int columns, const spops_voxel_block block, int32_t *lower,
                    int32_t *upper);
-    // Keys of n rows, SPOPS_KEY_NONE for those outside the layout's box.
-    void (*pack)(const spops_key_layout *layout, int n, const spops_voxel_block block,
-                 uint64_t *keys);
+    // Keys of n rows, SPOPS_KEY_NONE for those outside the layout's box; returns how many are.
+    int (*pack)(const spops_key_layout *layout, int n, const spops_voxel_block block,
+                uint64_t *keys);
+    // rows [n][1 + dims] of n keys, any number.
+    void (*unpack)(const spops_key_layout *layout, int64_t n, const uint64_t *keys, int32_t *rows);
+    // Codes of n keys; of SPOPS_KEY_NONE any.
+    void (*codes)(const spops_curve *curve, int n, const uint64_t *keys, uint64_t *codes);
 } spops_voxel_table;
 
 SPOPS_DECLARE_ISA_TABLES(spops_voxel_table)

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "coords/order_codes_cpu.h"
+#include "coords/voxel_isa.h"
 #include "core/word_sort.h"
 #include "tests/support/random.h"
 
@@ -76,11 +76,13 @@ Test(sorts, words)
 Test(sorts, order_codes)
 {
     static const int bits[][SPOPS_KEY_COLUMNS] = {
-        {0, 12, 12, 8, 0}, {3, 1, 0, 5, 0}, {2, 15, 15, 15, 15}, {0, 7, 0, 0, 0},
-        {4, 20, 3, 0, 0},  {0, 0, 0, 0, 0}, {1, 4, 9, 2, 6},     {0, 20, 20, 20, 0},
+        {0, 12, 12, 8, 0}, {3, 1, 0, 5, 0},  {2, 15, 15, 15, 15}, {0, 7, 0, 0, 0},
+        {4, 20, 3, 0, 0},  {0, 0, 0, 0, 0},  {1, 4, 9, 2, 6},     {0, 20, 20, 20, 0},
+        {0, 31, 31, 0, 0}, {5, 32, 0, 0, 0},
     };
-    static const int dims[] = {3, 3, 4, 1, 2, 3, 4, 3};
-    spops_order_codes *codes = malloc(sizeof *codes);
+    static const int dims[] = {3, 3, 4, 1, 2, 3, 4, 3, 2, 1};
+    spops_context *ctx = cpu_context(1);
+    const spops_voxel_table *table = spops_voxel_table_of(ctx);
     test_rng random = test_rng_make(8);
     for (size_t i = 0; i < sizeof dims / sizeof *dims; ++i) {
         spops_key_layout layout = {.dims = dims[i]};
@@ -92,15 +94,15 @@ Test(sorts, order_codes)
             if (c > 0 && bits[i][c] > layout.max_axis_bits) layout.max_axis_bits = bits[i][c];
         }
         for (int curve = 0; curve < 2; ++curve) {
-            spops_order_codes_make(
-                &layout, curve ? SPOPS_COORDS_ORDER_HILBERT : SPOPS_COORDS_ORDER_MORTON, codes);
-            for (int round = 0; round < 200; ++round) {
-                uint64_t keys[SPOPS_CODES_AT_ONCE], found[SPOPS_CODES_AT_ONCE];
-                const int n = 1 + round % SPOPS_CODES_AT_ONCE;
+            const spops_curve along = spops_curve_make(&layout, curve ? SPOPS_COORDS_ORDER_HILBERT
+                                                                      : SPOPS_COORDS_ORDER_MORTON);
+            for (int round = 0; round < 100; ++round) {
+                uint64_t keys[SPOPS_VOXEL_BLOCK], found[SPOPS_VOXEL_BLOCK];
+                const int n = 1 + round % SPOPS_VOXEL_BLOCK;
                 for (int k = 0; k < n; ++k)
                     keys[k] =
                         layout.key_bits > 0 ? test_rng_next(&random) >> (64 - layout.key_bits) : 0;
-                spops_order_codes_of(codes, n, keys, found);
+                table->codes(&along, n, keys, found);
                 for (int k = 0; k < n; ++k)
                     cr_assert(found[k] == (curve ? spops_key_hilbert(&layout, keys[k])
                                                  : spops_key_morton(&layout, keys[k])),
@@ -108,5 +110,5 @@ Test(sorts, order_codes)
             }
         }
     }
-    free(codes);
+    spops_context_destroy(ctx);
 }
