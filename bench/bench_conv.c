@@ -10,7 +10,8 @@
 #include "bench/bench_report.h"
 #include "bench/bench_scenes.h"
 
-#define NUM_SAMPLES   32 // rows whose values are checked
+#define NUM_SAMPLES   32 // rows of out and grad_x whose values are checked
+#define WHOLE_LIMIT   2  // features of the check of grad_w are whole numbers up to this
 #define NUM_DATAFLOWS (SPOPS_DATAFLOW_GATHER_MATMUL_SCATTER + 1)
 
 static struct {
@@ -43,13 +44,18 @@ typedef struct conv_cloud {
     spops_sparseconv *plans[NUM_DATAFLOWS]; // NULL: not had here
 } conv_cloud;
 
+// Numbers of a dtype: features, weights, and features that are whole numbers.
+typedef struct bench_blocks {
+    bench_block values, weights, whole;
+} bench_blocks;
+
 typedef struct conv_data {
     bench *b;
     const conv_cloud *cloud;
     const spops_sparseconv *plan;
     spops_matrix x, w, g, out, grad_x, grad_w;
     spops_sparseconv_layer layer;
-    const bench_block *values, *weights;
+    const bench_blocks *blocks;
     spops_status status; // of the first call that failed
 } conv_data;
 
@@ -114,7 +120,7 @@ static void add_product(row_sum *s, int64_t c, float a, float b)
 
 static const float *weights_of(const conv_data *d, int64_t tap, int64_t c)
 {
-    return bench_block_row(d->weights, tap * d->x.cols + c, d->g.cols);
+    return bench_block_row(&d->blocks->weights, tap * d->x.cols + c, d->g.cols);
 }
 
 static void sum_forward(const conv_data *d, int64_t row, row_sum *s)
@@ -123,7 +129,7 @@ static void sum_forward(const conv_data *d, int64_t row, row_sum *s)
     for (int64_t k = 0; k < m->view.num_taps; ++k) {
         const int32_t j = m->table[row * m->view.table_stride + k];
         if (j < 0) continue;
-        const float *x = bench_block_row(d->values, j, d->x.cols);
+        const float *x = bench_block_row(&d->blocks->values, j, d->x.cols);
         for (int64_t c = 0; c < d->x.cols; ++c)
             for (int64_t o = 0; o < d->g.cols; ++o)
                 add_product(s, o, x[c], weights_of(d, k, c)[o]);
@@ -138,24 +144,11 @@ static void sum_grad_x(const conv_data *d, int64_t row, row_sum *s)
     for (int64_t k = 0; k < m->view.num_taps; ++k) {
         const int32_t i = m->table[row * m->view.table_stride + m->view.num_taps - 1 - k];
         if (i < 0) continue;
-        const float *g = bench_block_row(d->values, i, d->g.cols);
+        const float *g = bench_block_row(&d->blocks->values, i, d->g.cols);
         for (int64_t c = 0; c < d->x.cols; ++c)
             for (int64_t o = 0; o < d->g.cols; ++o)
                 add_product(s, c, g[o], weights_of(d, k, c)[o]);
         s->terms += d->g.cols;
-    }
-}
-
-static void sum_grad_w(const conv_data *d, int64_t row, row_sum *s)
-{
-    const conv_cloud *m = d->cloud;
-    const int64_t k = row / d->x.cols, c = row % d->x.cols;
-    for (int32_t p = m->tap_offsets[k]; p < m->tap_offsets[k + 1]; ++p) {
-        const float x = bench_block_row(d->values, m->in_rows[p], d->x.cols)[c];
-        const float *g = bench_block_row(d->values, m->out_rows[p], d->g.cols);
-        for (int64_t o = 0; o < d->g.cols; ++o)
-            add_product(s, o, x, g[o]);
-        ++s->terms;
     }
 }
 
@@ -202,25 +195,96 @@ static size_t matrix_bytes(spops_matrix m)
     return (size_t)m.rows * (size_t)m.cols * spops_dtype_bytes(m.dtype);
 }
 
-// One run of a pass that is not the step, over poison.
-static bool check_pass(conv_data *d, const conv_pass *pass, spops_dataflow dataflow)
+// One run of a pass over poison.
+static bool run_pass(conv_data *d, const conv_pass *pass, spops_matrix result)
 {
     bench *b = d->b;
-    const bool forward = pass->served == SPOPS_PASS_FORWARD,
-               rows = pass->served == SPOPS_PASS_GRAD_X;
-    const spops_matrix result = forward ? d->out : rows ? d->grad_x : d->grad_w;
-    char what[128];
-
-    snprintf(what, sizeof what, "%s %lld to %lld %s, %s", d->cloud->scene.name,
-             (long long)d->x.cols, (long long)d->g.cols, pass->name, spops_dataflow_name(dataflow));
     d->status = SPOPS_STATUS_OK;
     if (!bench_poison(b, result.data, matrix_bytes(result))) return false;
     pass->enqueue(d);
     if (!device_stream_wait(b->backend, b->stream)) return bench_fail(b, "run: %s", device_error());
-    return bench_check(b, "conv", d->status) && check_rows(d, what, result,
-                                                           forward ? sum_forward
-                                                           : rows  ? sum_grad_x
-                                                                   : sum_grad_w);
+    return bench_check(b, "conv", d->status);
+}
+
+// The sums of the gradient of each tap's matrix over its columns [taps * C_in] and over its rows
+// [taps * C_out], of whole numbers: every product and sum is exact, in f32 too, so that results must
+// be equal, and one pair too many or too few shows.
+typedef struct gradient_sums {
+    double *rows, *cols;
+} gradient_sums;
+
+static bool expect_gradient(const conv_data *d, gradient_sums *s)
+{
+    const conv_cloud *m = d->cloud;
+    const bench_block *whole = &d->blocks->whole;
+    const int64_t n = m->scene.num_rows, taps = m->view.num_taps, in = d->x.cols, out = d->g.cols;
+    double *of_x = bench_host(d->b, n, sizeof *of_x), *of_g = bench_host(d->b, n, sizeof *of_g);
+    s->rows = bench_host(d->b, taps * in, sizeof *s->rows);
+    s->cols = bench_host(d->b, taps * out, sizeof *s->cols);
+    const bool good = of_x != NULL && of_g != NULL && s->rows != NULL && s->cols != NULL;
+
+    for (int64_t i = 0; i < n && good; ++i) {
+        for (int64_t c = 0; c < in; ++c)
+            of_x[i] += (double)bench_block_row(whole, i, in)[c];
+        for (int64_t o = 0; o < out; ++o)
+            of_g[i] += (double)bench_block_row(whole, i, out)[o];
+    }
+#pragma omp parallel for schedule(dynamic)
+    for (int64_t k = 0; k < taps; ++k) {
+        for (int32_t p = m->tap_offsets[k]; p < m->tap_offsets[k + 1] && good; ++p) {
+            const int32_t from = m->in_rows[p], to = m->out_rows[p];
+            const float *x = bench_block_row(whole, from, in), *g = bench_block_row(whole, to, out);
+            for (int64_t c = 0; c < in; ++c)
+                s->rows[k * in + c] += (double)x[c] * of_g[to];
+            for (int64_t o = 0; o < out; ++o)
+                s->cols[k * out + o] += (double)g[o] * of_x[from];
+        }
+    }
+    free(of_x), free(of_g);
+    return good;
+}
+
+static bool check_sum(const conv_data *d, const char *what, const char *line, int64_t tap,
+                      int64_t at, double sum, double expected)
+{
+    return sum == expected || bench_fail(d->b, "conv %s: tap %lld, %s %lld sums to %g, expected %g",
+                                         what, (long long)tap, line, (long long)at, sum, expected);
+}
+
+static bool check_gradient(const conv_data *d, const char *what, const gradient_sums *s)
+{
+    const int64_t taps = d->cloud->view.num_taps, in = d->x.cols, out = d->g.cols;
+    float *dw = bench_host(d->b, taps * in * out, sizeof *dw);
+    double *cols = bench_host(d->b, out, sizeof *cols);
+    bool right = dw != NULL && cols != NULL &&
+                 bench_download(d->b, dw, d->grad_w.data, matrix_bytes(d->grad_w));
+
+    for (int64_t k = 0; k < taps && right; ++k) {
+        memset(cols, 0, (size_t)out * sizeof *cols);
+        for (int64_t c = 0; c < in && right; ++c) {
+            double row = 0.0;
+            for (int64_t o = 0; o < out; ++o) {
+                const double v = (double)dw[(k * in + c) * out + o];
+                row += v;
+                cols[o] += v;
+            }
+            right = check_sum(d, what, "row", k, c, row, s->rows[k * in + c]);
+        }
+        for (int64_t o = 0; o < out && right; ++o)
+            right = check_sum(d, what, "column", k, o, cols[o], s->cols[k * out + o]);
+    }
+    free(dw), free(cols);
+    return right;
+}
+
+static bool upload(const conv_data *d, const bench_block *features)
+{
+    const spops_backend_kind backend = d->b->backend;
+    const spops_matrix *w = &d->w;
+    return (bench_block_upload(features, backend, d->x.data, d->x.rows * d->x.cols) &&
+            bench_block_upload(features, backend, d->g.data, d->g.rows * d->g.cols) &&
+            bench_block_upload(&d->blocks->weights, backend, w->data, w->rows * w->cols)) ||
+           bench_fail(d->b, "upload: %s", device_error());
 }
 
 // ---- Cases --------------------------------------------------------------------------------------
@@ -258,29 +322,73 @@ static void measure_pass(conv_data *d, const conv_pass *pass, const bool *right)
     bench_case_print(b, &c);
 }
 
-static void measure_width(bench *b, const conv_cloud *m, spops_dtype dtype, layer_width width,
-                          const bench_block *values, const bench_block *weights)
+// right[pass][f]: dataflow f serves the pass, and its results are right.
+typedef bool pass_table[NUM_PASSES][NUM_DATAFLOWS];
+
+static void find_served(const conv_data *d, pass_table right)
 {
+    for (int f = SPOPS_DATAFLOW_FETCH_ON_DEMAND; f < NUM_DATAFLOWS; ++f) {
+        const spops_sparseconv *plan = d->cloud->plans[f];
+        right[STEP][f] = plan != NULL;
+        for (int pass = 0; pass < STEP; ++pass) {
+            right[pass][f] = plan != NULL &&
+                             (int)spops_sparseconv_dataflow(plan, passes[pass].served, d->x.dtype,
+                                                            d->x.cols, d->g.cols, &d->layer) == f;
+            right[STEP][f] = right[STEP][f] && right[pass][f];
+        }
+    }
+}
+
+// Every pass of every dataflow once. The gradient of W is checked whole, with features that are whole
+// numbers; they are replaced before the others, which are checked row by row.
+static bool check_passes(conv_data *d, pass_table right)
+{
+    static const spops_sparseconv_pass order[] = {SPOPS_PASS_GRAD_W, SPOPS_PASS_FORWARD,
+                                                  SPOPS_PASS_GRAD_X};
+    gradient_sums sums = {NULL, NULL};
+    bool good = expect_gradient(d, &sums) && upload(d, &d->blocks->whole);
+
+    for (int i = 0; i < STEP && good; ++i) {
+        const conv_pass *pass = &passes[order[i]];
+        for (int f = SPOPS_DATAFLOW_FETCH_ON_DEMAND; f < NUM_DATAFLOWS && good; ++f) {
+            char what[128];
+            if (!right[order[i]][f]) continue;
+            snprintf(what, sizeof what, "%s %lld to %lld %s, %s", d->cloud->scene.name,
+                     (long long)d->x.cols, (long long)d->g.cols, pass->name,
+                     spops_dataflow_name((spops_dataflow)f));
+            bench_progress("conv %s, %s: checking", what, spops_dtype_name(d->x.dtype));
+            d->plan = d->cloud->plans[f];
+            if (order[i] == SPOPS_PASS_GRAD_W)
+                good = run_pass(d, pass, d->grad_w) && check_gradient(d, what, &sums);
+            else if (order[i] == SPOPS_PASS_FORWARD)
+                good = run_pass(d, pass, d->out) && check_rows(d, what, d->out, sum_forward);
+            else
+                good = run_pass(d, pass, d->grad_x) && check_rows(d, what, d->grad_x, sum_grad_x);
+        }
+        if (i == 0) good = good && upload(d, &d->blocks->values);
+    }
+    free(sums.rows), free(sums.cols);
+    return good;
+}
+
+static void measure_width(bench *b, const conv_cloud *m, layer_width width,
+                          const bench_blocks *blocks)
+{
+    const spops_dtype dtype = blocks->values.dtype;
     const int64_t n = m->scene.num_rows, taps = m->view.num_taps;
     const size_t element = spops_dtype_bytes(dtype);
     const size_t in_bytes = (size_t)(n * width.in) * element;
     const size_t out_bytes = (size_t)(n * width.out) * element;
     const int64_t w_elements = taps * width.in * width.out;
-    conv_data d = {.b = b, .cloud = m, .values = values, .weights = weights};
+    conv_data d = {.b = b, .cloud = m, .blocks = blocks};
     void *x = NULL, *w = NULL, *g = NULL, *out = NULL, *grad_x = NULL, *grad_w = NULL;
-    bool right[NUM_PASSES][NUM_DATAFLOWS];
+    pass_table right;
 
     if (!bench_alloc(b, in_bytes, &x) || !bench_alloc(b, out_bytes, &g) ||
         !bench_alloc(b, (size_t)w_elements * element, &w) || !bench_alloc(b, out_bytes, &out) ||
         !bench_alloc(b, in_bytes, &grad_x) ||
         !bench_alloc(b, (size_t)w_elements * sizeof(float), &grad_w))
         goto done;
-    if (!bench_block_upload(values, b->backend, x, n * width.in) ||
-        !bench_block_upload(values, b->backend, g, n * width.out) ||
-        !bench_block_upload(weights, b->backend, w, w_elements)) {
-        bench_fail(b, "upload: %s", device_error());
-        goto done;
-    }
     d.x = spops_matrix_dense(x, n, width.in, dtype);
     d.g = spops_matrix_dense(g, n, width.out, dtype);
     d.w = spops_matrix_dense(w, taps * width.in, width.out, dtype);
@@ -289,23 +397,8 @@ static void measure_width(bench *b, const conv_cloud *m, spops_dtype dtype, laye
     d.grad_w = spops_matrix_dense(grad_w, taps * width.in, width.out, SPOPS_DTYPE_F32);
     d.layer = spops_sparseconv_layer_default();
     d.layer.math = b->options.tf32 ? SPOPS_MATH_TF32 : SPOPS_MATH_EXACT;
-    for (int f = SPOPS_DATAFLOW_FETCH_ON_DEMAND; f < NUM_DATAFLOWS; ++f) {
-        bool all = true;
-        for (int pass = 0; pass < STEP; ++pass) {
-            bool *serves = &right[pass][f];
-            *serves = m->plans[f] != NULL &&
-                      (int)spops_sparseconv_dataflow(m->plans[f], passes[pass].served, dtype,
-                                                     width.in, width.out, &d.layer) == f;
-            all = all && *serves;
-            if (!*serves) continue;
-            bench_progress("conv %s, %s, %lld to %lld: checking %s", m->scene.name,
-                           spops_dtype_name(dtype), (long long)width.in, (long long)width.out,
-                           spops_dataflow_name((spops_dataflow)f));
-            d.plan = m->plans[f];
-            if (!check_pass(&d, &passes[pass], (spops_dataflow)f)) goto done;
-        }
-        right[STEP][f] = all;
-    }
+    find_served(&d, right);
+    if (!check_passes(&d, right)) goto done;
     for (int pass = 0; pass < NUM_PASSES; ++pass)
         measure_pass(&d, &passes[pass], right[pass]);
 
@@ -369,20 +462,22 @@ static void measure_dtype(bench *b, const conv_cloud *m, spops_dtype dtype)
 {
     int64_t cols[BENCH_MAX_COLS];
     const int num_cols = bench_cols(b, NULL, 0, cols);
-    bench_block values = {0}, weights = {0};
+    bench_blocks blocks = {0};
 
-    if (!bench_block_create(dtype, 3, -1.0f, 1.0f, &values) ||
-        !bench_block_create(dtype, 4, -0.125f, 0.125f, &weights)) {
+    if (!bench_block_create(dtype, 3, -1.0f, 1.0f, &blocks.values) ||
+        !bench_block_create(dtype, 4, -0.125f, 0.125f, &blocks.weights) ||
+        !bench_block_create_whole(dtype, 5, WHOLE_LIMIT, &blocks.whole)) {
         bench_fail(b, "out of memory");
     } else if (num_cols > 0) {
         for (int i = 0; i < num_cols; ++i)
-            measure_width(b, m, dtype, (layer_width){cols[i], cols[i]}, &values, &weights);
+            measure_width(b, m, (layer_width){cols[i], cols[i]}, &blocks);
     } else {
         for (size_t i = 0; i < sizeof widths / sizeof *widths; ++i)
-            measure_width(b, m, dtype, widths[i], &values, &weights);
+            measure_width(b, m, widths[i], &blocks);
     }
-    bench_block_destroy(&values);
-    bench_block_destroy(&weights);
+    bench_block_destroy(&blocks.values);
+    bench_block_destroy(&blocks.weights);
+    bench_block_destroy(&blocks.whole);
 }
 
 static void run_suite(bench *b)

@@ -94,16 +94,37 @@ bool bench_fill_offsets(const char *shape, int64_t num_segments, int64_t num_ter
     return true;
 }
 
-bool bench_block_create(spops_dtype dtype, uint64_t seed, float low, float high, bench_block *block)
+static bool alloc_block(spops_dtype dtype, bench_block *block)
 {
     const size_t count = BENCH_PERIOD + BENCH_MAX_WIDTH;
     block->dtype = dtype;
     block->values = malloc(count * sizeof *block->values);
     block->encoded = malloc(count * spops_dtype_bytes(dtype));
-    if (block->values == NULL || block->encoded == NULL) return false;
+    return block->values != NULL && block->encoded != NULL;
+}
+
+static void decode_block(bench_block *block)
+{
+    for (size_t i = 0; i < BENCH_PERIOD + BENCH_MAX_WIDTH; ++i)
+        block->values[i] = bench_get(block->encoded, block->dtype, (int64_t)(i % BENCH_PERIOD));
+}
+
+bool bench_block_create(spops_dtype dtype, uint64_t seed, float low, float high, bench_block *block)
+{
+    if (!alloc_block(dtype, block)) return false;
     bench_fill_uniform(block->encoded, dtype, BENCH_PERIOD, seed, low, high);
-    for (size_t i = 0; i < count; ++i)
-        block->values[i] = bench_get(block->encoded, dtype, (int64_t)(i % BENCH_PERIOD));
+    decode_block(block);
+    return true;
+}
+
+bool bench_block_create_whole(spops_dtype dtype, uint64_t seed, int limit, bench_block *block)
+{
+    if (!alloc_block(dtype, block)) return false;
+    for (int64_t i = 0; i < BENCH_PERIOD; ++i) {
+        const uint64_t number = bench_random(seed, (uint64_t)i) % (uint64_t)(2 * limit + 1);
+        bench_set(block->encoded, dtype, i, (float)((int)number - limit));
+    }
+    decode_block(block);
     return true;
 }
 

@@ -77,6 +77,8 @@ typedef struct bench_block {
 
 bool bench_block_create(spops_dtype dtype, uint64_t seed, float low, float high,
                         bench_block *block);
+// Whole numbers from -limit to limit.
+bool bench_block_create_whole(spops_dtype dtype, uint64_t seed, int limit, bench_block *block);
 void bench_block_destroy(bench_block *block);
 // Copy numbers 0 .. count - 1 to an array where `backend` runs.
 bool bench_block_upload(const bench_block *block, spops_backend_kind backend, void *array,
