@@ -22,6 +22,7 @@ typedef enum list_kind {
     LISTS_SAME,  // keys are the queries; some rows in no patch
     LISTS_TAIL,  // the last patch borrows keys from the one before
     LISTS_CROSS, // keys are any rows, also twice; patches without queries, without keys
+    LISTS_SCAN   // as LISTS_TAIL, with rows in their order
 } list_kind;
 
 typedef enum layout {
@@ -105,6 +106,30 @@ static const attention_shape large_shapes[] = {
     {"1023 and 1025", {1023, 1025, -1}, 1, 16, LISTS_SAME, PACKED, ROTARY_NONE, 0, -1, ROWS_RANDOM},
 };
 
+// Of points of a LiDAR scan, in the order of its lines.
+static const attention_shape scan_shapes[] = {
+    {"scan",
+     {256, 256, 256, 256, 100, -1},
+     1,
+     18,
+     LISTS_SCAN,
+     PACKED,
+     ROTARY_F32,
+     0,
+     -1,
+     ROWS_RANDOM},
+    {"scan, bias",
+     {64, 64, 64, 64, 10, -1},
+     2,
+     24,
+     LISTS_SCAN,
+     PACKED,
+     ROTARY_I32,
+     0,
+     16,
+     ROWS_RANDOM},
+};
+
 // ---- Lists --------------------------------------------------------------------------------------
 
 typedef struct row_lists {
@@ -133,8 +158,9 @@ static row_lists make_lists(test_device *d, const attention_shape *shape, test_r
         l.q_offsets[p + 1] = l.q_offsets[p] + (int32_t)shape->sizes[p];
     for (int64_t i = 0; i < l.num_rows; ++i)
         l.q_rows[i] = (int32_t)i;
-    test_rng_shuffle_i32(rng, l.q_rows, l.num_rows);
-    if (shape->lists == LISTS_TAIL) { // a full patch of keys that ends with the last query
+    if (shape->lists != LISTS_SCAN) test_rng_shuffle_i32(rng, l.q_rows, l.num_rows);
+    if (shape->lists == LISTS_TAIL ||
+        shape->lists == LISTS_SCAN) { // a full patch of keys that ends with the last query
         const int32_t full = l.q_offsets[1];
         l.k_offsets = ints(n);
         l.k_rows = ints(num_q + full);
@@ -185,6 +211,7 @@ typedef struct attention_case {
     bool wanted[4]; // gradients
     spops_dtype dtype;
     float scale;
+    const float *points; // [rows][4] of a scan, or NULL
 } attention_case;
 
 static int64_t cols_of(const attention_case *c)
@@ -429,7 +456,8 @@ static void adjust(void *user, int version, test_rng *rng, guarded *const *in,
     }
     for (int64_t i = 0; in[COORDS] != NULL && i < rows * 3; ++i) {
         const bool whole = in[COORDS]->view.dtype == SPOPS_DTYPE_I32;
-        const double x = c->shape->rows == ROWS_EQUAL ? 7.0 : uniform(rng, -40, 40);
+        double x = c->shape->rows == ROWS_EQUAL ? 7.0 : uniform(rng, -40, 40);
+        if (c->points != NULL) x = (double)c->points[i / 3 * 4 + i % 3] * (whole ? 10.0 : 1.0);
         put(in[COORDS], values[COORDS], i / 3, i % 3, whole ? floor(x) : x);
     }
     if (c->shape->range >= 0)
@@ -469,8 +497,8 @@ static size_t scratch_of(const attention_case *c, spops_matrix table)
                                          c->backward);
 }
 
-static void check_case(test_device *d, const attention_shape *shape, bool backward,
-                       spops_dtype dtype, uint64_t stream)
+static void check_case(test_device *d, const attention_shape *shape, const float *points,
+                       bool backward, spops_dtype dtype, uint64_t stream)
 {
     char text[256];
     test_rng rng = test_rng_make(stream);
@@ -478,7 +506,8 @@ static void check_case(test_device *d, const attention_shape *shape, bool backwa
                         .lists = make_lists(d, shape, &rng),
                         .backward = backward,
                         .tf32 = test_rng_below(&rng, 4) == 0,
-                        .dtype = dtype};
+                        .dtype = dtype,
+                        .points = points};
     test_operator op = {.stream = stream,
                         .user = &c,
                         .run = run,
@@ -549,8 +578,8 @@ ParameterizedTest(struct case_param *p, attention, agrees, .timeout = 600)
     test_device d;
     if (!test_open(&d, (spops_backend_kind)p->backend, (test_launch)p->launch)) return;
     for (int i = 0; i < NUM_SHAPES; ++i) {
-        check_case(&d, &shapes[i], false, (spops_dtype)p->dtype, ++stream);
-        check_case(&d, &shapes[i], true, (spops_dtype)p->dtype, ++stream);
+        check_case(&d, &shapes[i], NULL, false, (spops_dtype)p->dtype, ++stream);
+        check_case(&d, &shapes[i], NULL, true, (spops_dtype)p->dtype, ++stream);
     }
     test_close(&d);
 }
@@ -565,7 +594,274 @@ ParameterizedTest(struct backend_param *p, attention, agrees_where_patches_are_l
     const spops_dtype dtype = p->backend == SPOPS_BACKEND_CUDA ? SPOPS_DTYPE_BF16 : SPOPS_DTYPE_F32;
     test_device d;
     if (!test_open(&d, (spops_backend_kind)p->backend, LAUNCH_DEFAULT)) return;
-    check_case(&d, &large_shapes[0], false, dtype, 1);
-    check_case(&d, &large_shapes[0], true, dtype, 2);
+    check_case(&d, &large_shapes[0], NULL, false, dtype, 1);
+    check_case(&d, &large_shapes[0], NULL, true, dtype, 2);
     test_close(&d);
+}
+
+ParameterizedTestParameters(attention, agrees_on_scans)
+{
+    return every_case(test_row_dtypes, NUM_ROW_DTYPES, NULL, 0);
+}
+ParameterizedTest(struct case_param *p, attention, agrees_on_scans, .timeout = 600)
+{
+    enum { ROWS_TAKEN = 1200 };
+    static float points[ROWS_TAKEN][4];
+    uint64_t stream = case_number(p) << 32;
+    int64_t rows = 0, cols = 0;
+    float *file = NULL;
+    test_device d;
+    if (!cloud_load_f32("kitti_odom_a.npy", &rows, &cols, &file)) return;
+    cr_assert(cols == 4 && rows >= ROWS_TAKEN);
+    for (int64_t i = 0; i < ROWS_TAKEN; ++i)
+        memcpy(points[i], file + i * (rows / ROWS_TAKEN) * 4, sizeof points[i]);
+    free(file);
+    if (!test_open(&d, (spops_backend_kind)p->backend, (test_launch)p->launch)) return;
+    for (int i = 0; i < 2; ++i) {
+        check_case(&d, &scan_shapes[i], points[0], false, (spops_dtype)p->dtype, ++stream);
+        check_case(&d, &scan_shapes[i], points[0], true, (spops_dtype)p->dtype, ++stream);
+    }
+    test_close(&d);
+}
+
+// ---- By hand ------------------------------------------------------------------------------------
+
+enum { ROWS = 6, HEADS = 2, DIM = 6, COLS = HEADS * DIM, BIG = 4 * ROWS * COLS };
+
+// Rows 0 to 3 are a patch, row 4 another, row 5 none; q is also k and v.
+typedef struct small_case {
+    test_device d;
+    spops_patches *plan;
+    float *q, *o, *lse, *place;     // where d runs: [BIG] each
+    float host_q[BIG], before[BIG]; // before: what o and lse hold, a pattern
+    spops_attention_options options;
+} small_case;
+
+static bool open_small(small_case *s, int backend)
+{
+    static const int32_t offsets[] = {0, 4, 5}, rows[] = {3, 1, 0, 2, 4};
+    test_rng rng = test_rng_make(77);
+    if (!test_open(&s->d, (spops_backend_kind)backend, LAUNCH_DEFAULT)) return false;
+    int32_t *q_offsets = test_upload_i32(&s->d, offsets, 3);
+    int32_t *q_rows = test_upload_i32(&s->d, rows, 5);
+    const spops_patch_lists lists = {2, q_offsets, q_rows, NULL, NULL};
+    test_expect_ok(s->d.ctx, spops_patches_create(s->d.ctx, ROWS, &lists, &s->plan), "plan");
+    test_free(&s->d, q_offsets), test_free(&s->d, q_rows);
+    for (int i = 0; i < BIG; ++i) {
+        s->host_q[i] = (float)uniform(&rng, -1, 1);
+        s->before[i] = (float)i;
+    }
+    s->q = test_upload_f32(&s->d, s->host_q, BIG);
+    s->o = test_upload_f32(&s->d, s->before, BIG);
+    s->lse = test_upload_f32(&s->d, s->before, BIG);
+    s->place = test_upload_f32(&s->d, s->before, BIG);
+    s->options = spops_attention_options_default();
+    s->options.heads = HEADS;
+    return true;
+}
+
+static void close_small(small_case *s)
+{
+    test_free(&s->d, s->q), test_free(&s->d, s->o);
+    test_free(&s->d, s->lse), test_free(&s->d, s->place);
+    spops_patches_destroy(s->plan);
+    test_close(&s->d);
+}
+
+static spops_matrix dense(float *data)
+{
+    return spops_matrix_dense(data, ROWS, COLS, SPOPS_DTYPE_F32);
+}
+
+static void fetch(small_case *s, const float *from, float *to)
+{
+    cr_assert(device_download(s->d.backend, to, from, BIG * sizeof *to), "%s", device_error());
+}
+
+// Heads that lie apart in o: the same values, and nothing between them is touched.
+ParameterizedTestParameters(attention, writes_between_other_columns)
+{
+    return every_backend();
+}
+ParameterizedTest(struct backend_param *p, attention, writes_between_other_columns)
+{
+    enum { STRIDE = DIM + 2, WIDE = HEADS * STRIDE + 3 };
+    small_case s;
+    float together[BIG], apart[BIG];
+    if (!open_small(&s, p->backend)) return;
+    const spops_matrix q = dense(s.q);
+    spops_matrix o = dense(s.o);
+    test_expect_ok(s.d.ctx, spops_attention_execute(s.d.ctx, s.plan, q, q, q, &s.options, o, NULL),
+                   "together");
+    test_wait(&s.d);
+    fetch(&s, s.o, together);
+    cr_assert(device_upload(s.d.backend, s.o, s.before, sizeof s.before), "%s", device_error());
+    o.row_stride = WIDE;
+    s.options.o_head_stride = STRIDE;
+    test_expect_ok(s.d.ctx, spops_attention_execute(s.d.ctx, s.plan, q, q, q, &s.options, o, NULL),
+                   "apart");
+    test_wait(&s.d);
+    fetch(&s, s.o, apart);
+    for (int i = 0; i < BIG; ++i) {
+        const int row = i / WIDE, head = i % WIDE / STRIDE, c = i % WIDE % STRIDE;
+        const bool is_o = row < ROWS && head < HEADS && c < DIM;
+        const float expected = is_o ? together[row * COLS + head * DIM + c] : s.before[i];
+        cr_assert_eq(apart[i], expected, "element %d is %g, expected %g", i, (double)apart[i],
+                     (double)expected);
+    }
+    for (int c = 0; c < COLS; ++c) // a patch of one row, and a row in none
+        cr_assert(together[4 * COLS + c] == s.host_q[4 * COLS + c] && together[5 * COLS + c] == 0);
+    close_small(&s);
+}
+
+// Every refusal: its message, and nothing written.
+ParameterizedTestParameters(attention, refuses)
+{
+    return every_backend();
+}
+ParameterizedTest(struct backend_param *p, attention, refuses)
+{
+    const spops_status invalid = SPOPS_STATUS_INVALID_ARGUMENT;
+    small_case s;
+    float after[BIG];
+    if (!open_small(&s, p->backend)) return;
+    const spops_matrix q = dense(s.q), o = dense(s.o), grad = dense(s.place);
+    spops_attention_rotary rotary = spops_attention_rotary_default();
+    spops_attention_bias bias = spops_attention_bias_default();
+    spops_context *ctx = s.d.ctx;
+    spops_matrix m;
+
+#define FORWARD(q_, k_, v_, o_, lse_, status_, fragment_)                                          \
+    test_expect(ctx,                                                                               \
+                spops_attention_execute(ctx, s.plan, (q_), (k_), (v_), &s.options, (o_), (lse_)),  \
+                (status_), (fragment_), #fragment_)
+#define BACKWARD(g_, o_, lse_, gq_, gk_, gt_, fragment_)                                           \
+    test_expect(ctx,                                                                               \
+                spops_attention_execute_backward(ctx, s.plan, (g_), q, q, q, (o_), (lse_),         \
+                                                 &s.options, (gq_), (gk_), NULL, (gt_)),           \
+                invalid, (fragment_), #fragment_)
+    test_expect(NULL, spops_attention_execute(NULL, s.plan, q, q, q, NULL, o, NULL), invalid,
+                "attention_execute: ctx is NULL", "no context");
+    test_expect(ctx, spops_attention_execute(ctx, NULL, q, q, q, NULL, o, NULL), invalid,
+                "attention_execute: patches is NULL", "no patches");
+    m = q, m.cols = DIM;
+    FORWARD(q, m, q, o, NULL, invalid, "k is [6, 6], expected [6, 12]");
+    FORWARD(q, q, m, o, NULL, invalid, "v is [6, 6], expected [6, 12]");
+    m = q, m.rows = ROWS - 1;
+    FORWARD(m, q, q, o, NULL, invalid, "q is [5, 12], expected [6, 12]");
+    m = q, m.dtype = SPOPS_DTYPE_F16;
+    FORWARD(q, m, q, o, NULL, invalid, "k.dtype is f16, expected f32");
+    FORWARD(q, q, q, m, NULL, invalid, "o.dtype is f16, expected f32");
+    m = q, m.dtype = SPOPS_DTYPE_F8E4M3;
+    FORWARD(m, m, m, o, NULL, invalid, "q.dtype is f8e4m3, expected f32 f16 bf16");
+    m = q, m.data = NULL;
+    FORWARD(q, q, m, o, NULL, invalid, "v.data is NULL");
+    m = q, m.row_stride = COLS - 1;
+    FORWARD(m, q, q, o, NULL, invalid, "q.row_stride is 11, less than its 12 columns");
+    FORWARD(q, q, q, q, NULL, invalid, "o overlaps q, expected separate memory");
+    FORWARD(q, q, q, o, s.o, invalid, "lse overlaps o");
+    FORWARD(q, q, q, o, (float *)(void *)((char *)s.lse + 1), invalid, "lse.data is");
+    m = q, m.cols = 0;
+    FORWARD(m, m, m, o, NULL, invalid, "q has 0 columns, expected a multiple of 2 heads");
+    m = q, m.cols = COLS - 1;
+    FORWARD(m, m, m, o, NULL, invalid, "q has 11 columns, expected a multiple of 2 heads");
+    m = q, m.cols = m.row_stride = 258;
+    FORWARD(m, m, m, o, NULL, SPOPS_STATUS_NOT_SUPPORTED,
+            "q has 129 columns a head, expected 1 to 128");
+    s.options.heads = -1;
+    FORWARD(q, q, q, o, NULL, invalid, "options->heads is -1, expected 1 to 1024");
+    s.options.heads = HEADS;
+    s.options.scale = INFINITY;
+    FORWARD(q, q, q, o, NULL, invalid, "options->scale is inf, expected a finite number");
+    s.options.scale = 0;
+    s.options.math = (spops_math)2;
+    FORWARD(q, q, q, o, NULL, invalid, "options->math is 2, expected 0 or 1");
+    s.options.math = SPOPS_MATH_EXACT;
+    s.options.qkv_head_stride = DIM - 1;
+    FORWARD(q, q, q, o, NULL, invalid, "options->qkv_head_stride is 5, expected 6 to");
+    s.options.qkv_head_stride = 3 * DIM;
+    FORWARD(q, q, q, o, NULL, invalid,
+            "q.row_stride is 12, less than 24, where the last of its heads ends");
+    s.options.qkv_head_stride = 0;
+    s.options.o_head_stride = 1;
+    FORWARD(q, q, q, o, NULL, invalid, "options->o_head_stride is 1, expected 6 to");
+    s.options.o_head_stride = 0;
+    s.options.struct_size = 4;
+    FORWARD(q, q, q, o, NULL, invalid, "struct_size is 4");
+    s.options.struct_size = sizeof s.options;
+
+    s.options.rotary = &rotary;
+    rotary.coords = spops_matrix_dense(s.place, ROWS, 2, SPOPS_DTYPE_F32);
+    FORWARD(q, q, q, o, NULL, invalid, "options->rotary->coords is [6, 2], expected [6, 3]");
+    rotary.coords = spops_matrix_dense(s.place, ROWS - 1, 3, SPOPS_DTYPE_F32);
+    FORWARD(q, q, q, o, NULL, invalid, "options->rotary->coords is [5, 3], expected [6, 3]");
+    rotary.coords = spops_matrix_dense(s.place, ROWS, 3, SPOPS_DTYPE_F16);
+    FORWARD(q, q, q, o, NULL, invalid, "options->rotary->coords.dtype is f16, expected f32 i32");
+    rotary.coords = spops_matrix_dense(s.o, ROWS, 3, SPOPS_DTYPE_I32);
+    FORWARD(q, q, q, o, NULL, invalid, "o overlaps options->rotary->coords");
+    rotary.coords = spops_matrix_dense(s.place, ROWS, 3, SPOPS_DTYPE_I32);
+    rotary.base = -1.0f;
+    FORWARD(q, q, q, o, NULL, invalid, "options->rotary->base is -1, expected more than 0");
+    rotary.base = 0.0f;
+    rotary.axis_dim = 3;
+    FORWARD(q, q, q, o, NULL, invalid, "options->rotary->axis_dim is 3, expected an even number");
+    rotary.axis_dim = 4;
+    FORWARD(q, q, q, o, NULL, invalid, "axis_dim is 4, expected an even number up to 2");
+    rotary.axis_dim = 0;
+    s.options.heads = 3;
+    FORWARD(q, q, q, o, NULL, invalid, "q has 4 columns a head, expected a multiple of 6");
+    s.options.heads = HEADS;
+    s.options.rotary = NULL;
+
+    s.options.bias = &bias;
+    bias.coords = spops_matrix_dense(s.place, ROWS, 3, SPOPS_DTYPE_I32);
+    bias.table = spops_matrix_dense(s.q, 4, HEADS, SPOPS_DTYPE_F32);
+    FORWARD(q, q, q, o, NULL, invalid, "options->bias->table has 4 rows, expected 3 *");
+    bias.table = spops_matrix_dense(s.q, 9, HEADS + 1, SPOPS_DTYPE_F32);
+    FORWARD(q, q, q, o, NULL, invalid, "options->bias->table is [9, 3], expected [9, 2]");
+    bias.table = spops_matrix_dense(s.q, 9, HEADS, SPOPS_DTYPE_F32);
+    bias.coords.dtype = SPOPS_DTYPE_F32;
+    FORWARD(q, q, q, o, NULL, invalid, "options->bias->coords.dtype is f32, expected i32");
+    bias.coords.dtype = SPOPS_DTYPE_I32;
+    bias.coords.rows = 0;
+    FORWARD(q, q, q, o, NULL, invalid, "options->bias->coords is [0, 3], expected [6, 3]");
+    s.options.bias = NULL;
+
+    test_expect(NULL,
+                spops_attention_execute_backward(NULL, s.plan, q, q, q, q, q, s.lse, NULL, &o, NULL,
+                                                 NULL, NULL),
+                invalid, "attention_execute_backward: ctx is NULL", "no context");
+    m = q, m.cols = DIM;
+    BACKWARD(m, q, s.lse, &o, NULL, NULL, "grad_o is [6, 6], expected [6, 12]");
+    BACKWARD(q, m, s.lse, &o, NULL, NULL, "o is [6, 6], expected [6, 12]");
+    BACKWARD(q, q, NULL, &o, NULL, NULL, "lse is NULL, expected that of the forward call");
+    m = o, m.dtype = SPOPS_DTYPE_BF16;
+    BACKWARD(q, q, s.lse, &m, NULL, NULL, "grad_q.dtype is bf16, expected f32");
+    BACKWARD(q, q, s.lse, &o, &o, NULL, "grad_k overlaps grad_q");
+    BACKWARD(q, q, s.lse, &q, NULL, NULL, "grad_q overlaps q");
+    BACKWARD(q, q, s.o, NULL, &o, NULL, "grad_k overlaps lse");
+    BACKWARD(q, q, s.lse, &o, NULL, &grad, "grad_table is given, and options->bias is NULL");
+    bias.coords.rows = ROWS;
+    s.options.bias = &bias;
+    BACKWARD(q, q, s.lse, &o, NULL, &grad, "grad_table is [6, 12], expected [9, 2]");
+    m = spops_matrix_dense(s.place, 9, HEADS, SPOPS_DTYPE_F32);
+    BACKWARD(q, q, s.lse, &o, NULL, &m, "grad_table overlaps options->bias->coords");
+    if (spops_attention_scratch_bytes(s.plan, COLS, SPOPS_DTYPE_F32, &s.options, 1) > 0) {
+        m = spops_matrix_dense(s.o, 9, HEADS, SPOPS_DTYPE_F32);
+        test_expect(ctx,
+                    spops_attention_execute_backward(ctx, s.plan, q, q, q, q, q, s.lse, &s.options,
+                                                     NULL, NULL, NULL, &m),
+                    SPOPS_STATUS_SCRATCH_TOO_SMALL, "attention_execute_backward", "no scratch");
+    }
+#undef FORWARD
+#undef BACKWARD
+    s.options.heads = -7; // as the call itself would refuse
+    cr_assert_eq(spops_attention_scratch_bytes(s.plan, COLS, SPOPS_DTYPE_F32, &s.options, 1), 0);
+    cr_assert_eq(spops_attention_scratch_bytes(NULL, COLS, SPOPS_DTYPE_F32, NULL, 1), 0);
+    test_wait(&s.d);
+    fetch(&s, s.o, after);
+    cr_assert_arr_eq(after, s.before, sizeof after);
+    fetch(&s, s.lse, after);
+    cr_assert_arr_eq(after, s.before, sizeof after);
+    close_small(&s);
 }

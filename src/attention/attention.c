@@ -3,7 +3,6 @@
 #include "spops/attention.h"
 
 #include <math.h>
-#include <stdio.h>
 
 #include "attention/attention_args.h"
 #include "core/check.h"
@@ -256,6 +255,7 @@ static size_t scratch_bytes(const attention_call *c, bool backward)
         .backward = backward,
         .rotary_pairs = c->options.rotary == NULL ? 0 : c->rotary.axis_dim / 2,
         .bias_range = (int32_t)bias_range(c)};
+    if (c->ctx->backend->attention_scratch_bytes == NULL) return 0;
     return c->ctx->backend->attention_scratch_bytes(c->ctx, &args);
 }
 
@@ -275,9 +275,7 @@ size_t spops_attention_scratch_bytes(const spops_patches *patches, int64_t cols,
 
     if (patches == NULL) return 0;
     c = begin_call(patches->ctx, "attention_scratch_bytes", patches, cols, dtype);
-    if (patches->ctx->backend->attention_scratch_bytes == NULL ||
-        read_call(&c, options) != SPOPS_STATUS_OK)
-        return 0;
+    if (read_call(&c, options) != SPOPS_STATUS_OK) return 0;
     bytes = scratch_bytes(&c, false);
     if (backward) more = scratch_bytes(&c, true);
     return more > bytes ? more : bytes;
