@@ -3,6 +3,7 @@
 #include <criterion/criterion.h>
 #include <criterion/parameterized.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -330,6 +331,215 @@ ParameterizedTest(struct backend_param *p, point_levels, pyramid)
     test_close(&d);
 }
 
+// ---- Pyramids into capacities -------------------------------------------------------------------
+
+enum { CAPACITY = N + 60, MAX_COARSE = N - 60, LEVELS = 3 };
+
+// The first num elements of both are the same.
+static void compare_i32(test_device *d, const char *what, const int32_t *a, const int32_t *b,
+                        int64_t num)
+{
+    int32_t *here = malloc((size_t)num * 4 + 1), *other = malloc((size_t)num * 4 + 1);
+    test_download_i32(d, here, a, num);
+    test_download_i32(d, other, b, num);
+    cr_assert_eq(memcmp(here, other, (size_t)num * 4), 0, "%s", what);
+    free(here), free(other);
+}
+
+static void compare_lists(test_device *d, const char *what, const spops_neighbor_lists *a,
+                          const spops_neighbor_lists *b, int64_t num_pairs)
+{
+    unsigned char *taps[2] = {malloc((size_t)num_pairs * 2 + 1), malloc((size_t)num_pairs * 2 + 1)};
+    compare_i32(d, what, a->offsets, b->offsets, b->max_rows + 1);
+    compare_i32(d, what, a->rows, b->rows, num_pairs);
+    download(d, taps[0], a->taps, (size_t)num_pairs * 2);
+    download(d, taps[1], b->taps, (size_t)num_pairs * 2);
+    cr_assert_eq(memcmp(taps[0], taps[1], (size_t)num_pairs * 2), 0, "%s: taps", what);
+    free(taps[0]), free(taps[1]);
+}
+
+static void compare_neighbors(test_device *d, const char *what, const spops_neighbors *a,
+                              const spops_neighbors *b)
+{
+    spops_neighbors_view here = spops_neighbors_view_default(), other = here;
+    test_expect_ok(d->ctx, spops_neighbors_get_view(d->ctx, a, &here), what);
+    test_expect_ok(d->ctx, spops_neighbors_get_view(d->ctx, b, &other), what);
+    compare_lists(d, what, here.out, other.out, other.max_pairs);
+    compare_lists(d, what, here.in, other.in, other.max_pairs);
+    compare_i32(d, what, here.tap_offsets, other.tap_offsets, other.num_taps + 1);
+    compare_i32(d, what, here.in_rows, other.in_rows, other.max_pairs);
+    compare_i32(d, what, here.out_rows, other.out_rows, other.max_pairs);
+}
+
+// A plan that was reserved gathers as one that was made to measure.
+static void compare_up(test_device *d, const spops_point_level *a, const spops_point_level *b,
+                       int64_t max_fine, int64_t max_coarse, int64_t fine)
+{
+    static float values[CAPACITY], back[2][CAPACITY];
+    const spops_point_level *levels[2] = {a, b};
+    spops_point_level_view view = spops_point_level_view_default();
+    void *x = NULL, *y = NULL;
+    for (int i = 0; i < CAPACITY; ++i)
+        values[i] = (float)(i * 37 % 101);
+    cr_assert(device_alloc(d->backend, sizeof values, &x) &&
+                  device_alloc(d->backend, sizeof values, &y) &&
+                  device_upload(d->backend, x, values, sizeof values),
+              "%s", device_error());
+    test_expect_ok(d->ctx, spops_point_level_get_view(d->ctx, b, &view), "view");
+    for (int i = 0; i < 2; ++i) {
+        const int64_t rows = i == 0 ? max_fine : fine;
+        const int64_t from = i == 0 ? max_coarse : view.num_coarse;
+        cr_assert(device_fill(d->backend, y, 0, sizeof values), "%s", device_error());
+        test_expect_ok(d->ctx,
+                       spops_gather_execute(d->ctx, spops_point_level_voxels(levels[i]),
+                                            spops_matrix_dense(x, from, 1, SPOPS_DTYPE_F32), NULL,
+                                            spops_matrix_dense(y, rows, 1, SPOPS_DTYPE_F32)),
+                       "up");
+        test_wait(d);
+        download(d, back[i], y, sizeof values);
+    }
+    cr_assert_eq(memcmp(back[0], back[1], (size_t)fine * 4), 0, "the way back");
+    test_free(d, x), test_free(d, y);
+}
+
+static void compare_pyramids(test_device *d, const spops_point_pyramid *a,
+                             const spops_point_pyramid *b)
+{
+    static float here[CAPACITY][3], other[CAPACITY][3];
+    char what[40];
+    for (int level = 0; level < LEVELS; ++level) {
+        const spops_point_cloud *reserved = spops_point_pyramid_cloud(a, level);
+        const spops_point_cloud *exact = spops_point_pyramid_cloud(b, level);
+        const spops_point_level *to = spops_point_pyramid_level(a, level);
+        const spops_point_level *exact_to = spops_point_pyramid_level(b, level);
+        const int64_t rows = exact->points.rows;
+        snprintf(what, sizeof what, "level %d", level);
+        compare_i32(d, what, reserved->offsets, exact->offsets, SAMPLES + 1);
+        download(d, here, reserved->points.data, (size_t)rows * 12);
+        download(d, other, exact->points.data, (size_t)rows * 12);
+        cr_assert_eq(memcmp(here, other, (size_t)rows * 12), 0, "%s: points", what);
+        compare_neighbors(d, what, spops_point_pyramid_within(a, level),
+                          spops_point_pyramid_within(b, level));
+        if (level + 1 == LEVELS) break;
+        spops_point_level_view views[2] = {spops_point_level_view_default(),
+                                           spops_point_level_view_default()};
+        test_expect_ok(d->ctx, spops_point_level_get_view(d->ctx, to, &views[0]), what);
+        test_expect_ok(d->ctx, spops_point_level_get_view(d->ctx, exact_to, &views[1]), what);
+        compare_i32(d, what, views[0].num_rows, views[1].num_rows, 1);
+        compare_i32(d, what, views[0].coarse_of, views[1].coarse_of, rows);
+        if (views[1].num_coarse > 0)
+            cr_assert_eq(views[0].fine_of == NULL, views[1].fine_of == NULL);
+        if (views[1].fine_of != NULL)
+            compare_i32(d, what, views[0].fine_of, views[1].fine_of, views[1].num_coarse);
+        compare_up(d, to, exact_to, views[0].num_fine, views[0].num_coarse, rows);
+        compare_neighbors(d, what, spops_point_pyramid_down(a, level),
+                          spops_point_pyramid_down(b, level));
+    }
+}
+
+// What comes in a frame: the cloud as it is, fewer points, none, wrong offsets, a point that is not
+// finite, and more coarse points than fit.
+enum { WHOLE, FEWER, EMPTY, BAD_OFFSETS, NOT_FINITE, OVERFLOWS, NUM_FRAMES };
+
+static void check_frame(test_device *d, const spops_point_pyramid *pyramid,
+                        const spops_point_pyramid_options *o, const cloud *c, int frame)
+{
+    spops_point_pyramid_info info = spops_point_pyramid_info_default();
+    spops_point_pyramid *alone = NULL;
+    spops_point_cloud exact = c->there;
+    const spops_status status = spops_point_pyramid_get_info_sync(d->ctx, pyramid, &info);
+    cr_assert_eq(status, frame == OVERFLOWS ? SPOPS_STATUS_CAPACITY_EXCEEDED : SPOPS_STATUS_OK,
+                 "frame %d: %s", frame, spops_last_error(d->ctx));
+    cr_assert_eq(info.num_levels, LEVELS);
+    cr_assert_eq(info.overflow, frame == OVERFLOWS);
+    cr_assert_eq(info.bad_offsets, frame == BAD_OFFSETS);
+    cr_assert_eq(info.num_dropped, frame == NOT_FINITE ? 1 : 0, "frame %d: %lld dropped", frame,
+                 (long long)info.num_dropped);
+    if (frame == EMPTY || frame == BAD_OFFSETS)
+        for (int level = 0; level < LEVELS; ++level)
+            cr_assert(info.num_rows[level] == 0 && info.num_pairs[level] == 0, "frame %d", frame);
+    if (frame == OVERFLOWS) cr_assert_eq(info.num_rows[1], MAX_COARSE);
+    if (frame == BAD_OFFSETS || frame == NOT_FINITE || frame == OVERFLOWS) return;
+    exact.points.rows = info.num_rows[0];
+    cr_assert_eq(info.num_rows[0], frame == WHOLE ? N : frame == FEWER ? N / 2 : 0);
+    test_expect_ok(d->ctx, spops_point_pyramid_create(d->ctx, &exact, o, &alone), "alone");
+    compare_pyramids(d, pyramid, alone);
+    spops_point_pyramid_info same = spops_point_pyramid_info_default();
+    test_expect_ok(d->ctx, spops_point_pyramid_get_info_sync(d->ctx, alone, &same), "info");
+    cr_assert_eq(memcmp(&info, &same, sizeof info), 0, "info of frame %d", frame);
+    spops_point_pyramid_destroy(alone);
+}
+
+ParameterizedTestParameters(point_levels, pyramids_serve_frames)
+{
+    static struct launch_param params[] = {{SPOPS_BACKEND_CPU, LAUNCH_DEFAULT},
+                                           {SPOPS_BACKEND_CUDA, LAUNCH_CAPTURED}};
+    return cr_make_param_array(struct launch_param, params, 2);
+}
+ParameterizedTest(struct launch_param *p, point_levels, pyramids_serve_frames)
+{
+    static const int32_t no_offsets[SAMPLES + 1] = {0}, half[] = {0, N / 3, N / 2, N / 2},
+                                              bad[] = {0, N / 2, N / 4, N};
+    static float apart[N][3];
+    const spops_point_pyramid_shape shape = {.max_rows = {CAPACITY, MAX_COARSE},
+                                             .max_pairs = {40000, 40000, 20000},
+                                             .max_down_pairs = {80000, 80000},
+                                             .num_samples = SAMPLES,
+                                             .lower_m = {-1.0, -1.0, -1.0},
+                                             .upper_m = {3.0, 3.0, 3.0}};
+    test_device d;
+    cloud c;
+    if (!test_open(&d, (spops_backend_kind)p->backend, (test_launch)p->launch)) return;
+    make_cloud(&d, &c, true);
+    void *room = NULL; // of the capacity
+    cr_assert(device_alloc(d.backend, (size_t)CAPACITY * 12, &room), "%s", device_error());
+    c.there.points = spops_matrix_dense(room, CAPACITY, 3, SPOPS_DTYPE_F32);
+    for (int i = 0; i < N; ++i) // each in a voxel of its own
+        for (int a = 0; a < 3; ++a)
+            apart[i][a] = 0.25f * (float)(a == 0 ? i % 9 : a == 1 ? i / 9 % 9 : i / 81) + 0.05f;
+    for (int keep = 0; keep <= SPOPS_POINT_KEEP_MEAN; ++keep) {
+        spops_point_pyramid_options o = spops_point_pyramid_options_default();
+        spops_point_pyramid *pyramid = NULL;
+        device_graph *graph = NULL;
+        o.num_levels = LEVELS;
+        o.tap_size_m = 0.0625f;
+        o.cover = keep % 2;
+        o.keep = (spops_point_keep)keep;
+        o.contents = SPOPS_NEIGHBORS_BY_TAP | SPOPS_NEIGHBORS_REVERSE;
+        test_expect_ok(d.ctx, spops_point_pyramid_reserve(d.ctx, &shape, &o, &pyramid), "reserve");
+        cr_assert_eq(spops_point_pyramid_cloud(pyramid, 0)->points.rows, 0);
+        if (d.launch == LAUNCH_CAPTURED) {
+            cr_assert(device_capture_begin(d.stream), "%s", device_error());
+            const spops_status status = spops_point_pyramid_set(d.ctx, pyramid, &c.there);
+            cr_assert(device_capture_end(d.stream, &graph), "%s", device_error());
+            test_expect_ok(d.ctx, status, "captured");
+        }
+        for (int frame = 0; frame < NUM_FRAMES; ++frame) {
+            const int32_t *offsets = frame == FEWER         ? half
+                                     : frame == EMPTY       ? no_offsets
+                                     : frame == BAD_OFFSETS ? bad
+                                                            : c.offsets;
+            const float nan = NAN;
+            cr_assert(device_upload(d.backend, room, frame == OVERFLOWS ? apart : c.points,
+                                    sizeof c.points) &&
+                          (frame != NOT_FINITE || device_upload(d.backend, room, &nan, 4)) &&
+                          device_upload(d.backend, c.offsets_there, offsets, sizeof c.offsets),
+                      "%s", device_error());
+            if (graph != NULL)
+                cr_assert(device_graph_launch(graph, d.stream), "%s", device_error());
+            else
+                test_expect_ok(d.ctx, spops_point_pyramid_set(d.ctx, pyramid, &c.there), "set");
+            test_wait(&d);
+            check_frame(&d, pyramid, &o, &c, frame);
+        }
+        device_graph_destroy(graph);
+        spops_point_pyramid_destroy(pyramid);
+    }
+    test_free(&d, room);
+    free_cloud(&d, &c);
+    test_close(&d);
+}
+
 // ---- Refusals -----------------------------------------------------------------------------------
 
 ParameterizedTestParameters(point_levels, refuses)
@@ -362,7 +572,25 @@ ParameterizedTest(struct backend_param *p, point_levels, refuses)
     po.num_levels = 2;
     cr_assert(device_upload(d.backend, c.points_there, &(float){NAN}, 4), "%s", device_error());
     REFUSED(spops_point_pyramid_create(d.ctx, &c.there, &po, &pyramid), "points[0] is (");
+    spops_point_level_shape shape = {.max_fine = 9, .max_coarse = 5};
+    spops_point_pyramid_shape shapes = {.max_rows = {-1}};
+    REFUSED(spops_point_level_reserve(d.ctx, NULL, &o, &level), "shape is NULL");
+    o.keep = SPOPS_POINT_KEEP_FIRST;
+    REFUSED(spops_point_level_reserve(d.ctx, &shape, &o, &level), "shape->num_samples is 0");
+    shape.num_samples = 2, shape.lower_m[1] = 1.0;
+    REFUSED(spops_point_level_reserve(d.ctx, &shape, &o, &level), "lower_m[1] is 1");
+    shape.upper_m[1] = 1e300;
+    REFUSED(spops_point_level_reserve(d.ctx, &shape, &o, &level), "expected 32 bits");
+    REFUSED(spops_point_pyramid_reserve(d.ctx, NULL, &po, &pyramid), "shape is NULL");
+    REFUSED(spops_point_pyramid_reserve(d.ctx, &shapes, &po, &pyramid), "max_rows[0] is -1");
     cr_assert(level == NULL && it == NULL && pyramid == NULL);
+    shape.upper_m[1] = 2.0;
+    test_expect_ok(d.ctx, spops_point_level_reserve(d.ctx, &shape, &o, &level), "reserve");
+    REFUSED(spops_point_level_set(d.ctx, level, &c.there), "fine->points.rows is 700");
+    c.there.points.rows = 9;
+    REFUSED(spops_point_level_set(d.ctx, level, &c.there), "fine has 3 samples, expected");
+    REFUSED(spops_point_level_set(d.ctx, NULL, &c.there), "level is NULL");
+    spops_point_level_destroy(level);
     free_cloud(&d, &c);
     test_close(&d);
 }

@@ -58,6 +58,45 @@ SPOPS_API spops_status spops_point_level_create(spops_context *ctx, const spops_
                                                 const spops_point_level_options *options,
                                                 spops_point_level **level);
 
+/** Capacities, and where points may be. Final: nothing will be added. */
+typedef struct spops_point_level_shape {
+    int64_t max_fine, max_coarse;  /* 0 to INT32_MAX - 1 */
+    int64_t num_samples;           /* of every cloud, 1 or more; samples may be empty */
+    double lower_m[3], upper_m[3]; /* points in voxels that do not meet this range are left out */
+} spops_point_level_shape;
+
+/**
+ * A level into capacities, filled by spops_point_level_set as often as wanted. Until then it is
+ * empty. Its cloud has max_coarse rows, and offsets that tell how many are in use.
+ *
+ * options   size_m is needed.
+ *
+ * Memory    All that a set needs is allocated here.
+ * The rest as spops_point_level_create.
+ */
+SPOPS_API spops_status spops_point_level_reserve(spops_context *ctx,
+                                                 const spops_point_level_shape *shape,
+                                                 const spops_point_level_options *options,
+                                                 spops_point_level **level);
+
+/**
+ * Downsample again, from what the cloud holds when the stream gets there.
+ *
+ * fine      [max_fine, 3] and num_samples samples. Rows from the last of its offsets on are not in
+ *           use, so the number of points need not be known to the host. Points that are not finite,
+ *           or outside the range, have no coarse point (-1). Offsets that do not ascend from 0 to
+ *           at most max_fine leave the level empty.
+ *
+ * Where there are more coarse points than max_coarse, the first are kept, and overflow is set.
+ *
+ * Memory    Where ctx runs; read when the stream gets there.
+ * Stream    Enqueues on ctx's stream and returns. Allocates nothing, waits for nothing, capturable.
+ * Errors    INVALID_ARGUMENT (not made by reserve, NULL, shapes), CUDA.
+ * Threads   One thread at a time per ctx and per level.
+ */
+SPOPS_API spops_status spops_point_level_set(spops_context *ctx, spops_point_level *level,
+                                             const spops_point_cloud *fine);
+
 /** The coarser cloud, owned by the level, where its context runs. NULL for NULL. */
 SPOPS_API const spops_point_cloud *spops_point_level_cloud(const spops_point_level *level);
 
@@ -76,10 +115,11 @@ SPOPS_API const spops_segments *spops_point_level_voxels(const spops_point_level
 
 /** Arrays of a level. */
 typedef struct spops_point_level_view {
-    size_t struct_size; /* set by the caller */
-    int64_t num_fine, num_coarse;
-    const int32_t *coarse_of; /* [num_fine] the coarse point whose voxel a fine point is in */
-    const int32_t *fine_of;   /* [num_coarse] the fine point that was kept; NULL with KEEP_MEAN */
+    size_t struct_size;           /* set by the caller */
+    int64_t num_fine, num_coarse; /* for a level made by reserve: the capacities */
+    const int32_t *coarse_of;     /* [num_fine] the coarse point whose voxel a fine point is in */
+    const int32_t *fine_of;  /* [num_coarse] the fine point that was kept; NULL with KEEP_MEAN */
+    const int32_t *num_rows; /* [1] coarse points in use */
 } spops_point_level_view;
 
 SPOPS_DEFINE_DEFAULT(spops_point_level_view)
@@ -88,6 +128,27 @@ SPOPS_DEFINE_DEFAULT(spops_point_level_view)
 SPOPS_API spops_status spops_point_level_get_view(spops_context *ctx,
                                                   const spops_point_level *level,
                                                   spops_point_level_view *view);
+
+/** What a level holds. */
+typedef struct spops_point_level_info {
+    size_t struct_size; /* set by the caller */
+    int64_t num_coarse; /* in use */
+    int64_t max_coarse;
+    int64_t num_dropped; /* fine points that are not finite, or outside the range */
+    int64_t overflow;    /* 1: more coarse points than max_coarse */
+} spops_point_level_info;
+
+SPOPS_DEFINE_DEFAULT(spops_point_level_info)
+
+/**
+ * Fill info; waits for ctx's stream.
+ *
+ * Errors    INVALID_ARGUMENT, NOT_SUPPORTED (the stream is being captured), CUDA;
+ *           CAPACITY_EXCEEDED, with info filled, if overflow is 1.
+ */
+SPOPS_API spops_status spops_point_level_get_info_sync(spops_context *ctx,
+                                                       const spops_point_level *level,
+                                                       spops_point_level_info *info);
 
 /** Free a level; NULL is fine. Waits for its context; nothing else may be using it. */
 SPOPS_API void spops_point_level_destroy(spops_point_level *level);
@@ -168,6 +229,69 @@ SPOPS_API spops_status spops_point_pyramid_create(spops_context *ctx,
                                                   const spops_point_cloud *finest,
                                                   const spops_point_pyramid_options *options,
                                                   spops_point_pyramid **pyramid);
+
+/** Capacities of levels, and where points may be. Final: nothing will be added. */
+typedef struct spops_point_pyramid_shape {
+    int64_t max_rows[SPOPS_POINT_PYRAMID_MAX_LEVELS];  /* of a level's cloud; 0 (not of level 0): as
+                                                         many as the level before */
+    int64_t max_pairs[SPOPS_POINT_PYRAMID_MAX_LEVELS]; /* within a level; 0: 32 a row */
+    int64_t max_down_pairs[SPOPS_POINT_PYRAMID_MAX_LEVELS]; /* from a level to the next; 0: 32 a row
+                                                               of the level */
+    int64_t num_samples;           /* of every cloud, 1 or more; samples may be empty */
+    double lower_m[3], upper_m[3]; /* as of spops_point_level_shape, for all levels */
+} spops_point_pyramid_shape;
+
+/**
+ * A pyramid into capacities, filled by spops_point_pyramid_set as often as wanted. Until then its
+ * coarser clouds and its neighbours are empty, and level 0 has no points.
+ *
+ * Memory    All that a set needs is allocated here.
+ * The rest as spops_point_pyramid_create.
+ */
+SPOPS_API spops_status spops_point_pyramid_reserve(spops_context *ctx,
+                                                   const spops_point_pyramid_shape *shape,
+                                                   const spops_point_pyramid_options *options,
+                                                   spops_point_pyramid **pyramid);
+
+/**
+ * All levels again, from what the cloud holds when the stream gets there: as by
+ * spops_point_level_set and spops_neighbors_set, level by level.
+ *
+ * finest    [max_rows[0], 3] and num_samples samples. Kept as level 0: its arrays must live as long
+ *           as the pyramid, or until the next set.
+ *
+ * Memory    Where ctx runs; read when the stream gets there.
+ * Stream    Enqueues on ctx's stream and returns. Allocates nothing, waits for nothing, capturable.
+ * Errors    INVALID_ARGUMENT (not made by reserve, NULL, shapes), CUDA.
+ * Threads   One thread at a time per ctx and per pyramid.
+ */
+SPOPS_API spops_status spops_point_pyramid_set(spops_context *ctx, spops_point_pyramid *pyramid,
+                                               const spops_point_cloud *finest);
+
+/** What the levels of a pyramid hold. */
+typedef struct spops_point_pyramid_info {
+    size_t struct_size; /* set by the caller */
+    int32_t num_levels;
+    int32_t overflow;                                  /* 1: more rows or pairs than a capacity */
+    int64_t num_rows[SPOPS_POINT_PYRAMID_MAX_LEVELS];  /* in use */
+    int64_t num_pairs[SPOPS_POINT_PYRAMID_MAX_LEVELS]; /* within, also past the capacity */
+    int64_t num_down_pairs[SPOPS_POINT_PYRAMID_MAX_LEVELS]; /* to the next level, likewise */
+    int64_t num_dropped; /* points of level 0 that are not finite, or outside the range */
+    int64_t bad_offsets; /* 1: offsets of the set did not ascend; everything is empty */
+} spops_point_pyramid_info;
+
+SPOPS_DEFINE_DEFAULT(spops_point_pyramid_info)
+
+/**
+ * Fill info; waits for ctx's stream.
+ *
+ * Errors    INVALID_ARGUMENT, NOT_SUPPORTED (the stream is being captured), CUDA;
+ *           CAPACITY_EXCEEDED, with info filled, if overflow is 1: the message names the level.
+ * Threads   One thread at a time per ctx; the pyramid may be shared.
+ */
+SPOPS_API spops_status spops_point_pyramid_get_info_sync(spops_context *ctx,
+                                                         const spops_point_pyramid *pyramid,
+                                                         spops_point_pyramid_info *info);
 
 /** A level's cloud; NULL for one that is not there. */
 SPOPS_API const spops_point_cloud *spops_point_pyramid_cloud(const spops_point_pyramid *pyramid,

@@ -332,9 +332,9 @@ fail:
     return status;
 }
 
-static spops_status check_capacity(spops_context *ctx, const char *call, const char *name,
-                                   const spops_point_cloud *cloud, int64_t max_rows,
-                                   int64_t max_samples)
+spops_status spops_cloud_check_capacity(spops_context *ctx, const char *call, const char *name,
+                                        const spops_point_cloud *cloud, int64_t max_rows,
+                                        int64_t max_samples)
 {
     SPOPS_REQUIRE(ctx, cloud->points.rows == max_rows,
                   "%s: %s->points.rows is %" PRId64 ", expected the capacity, %" PRId64, call, name,
@@ -361,11 +361,11 @@ spops_status spops_neighbors_set(spops_context *ctx, spops_neighbors *neighbors,
                   outputs == NULL ? "NULL" : "given",
                   a->same ? "NULL as they are the inputs" : "a cloud");
     SPOPS_TRY(check_clouds(ctx, call, outputs, inputs));
-    SPOPS_TRY(check_capacity(ctx, call, "inputs", inputs, a->sides[SPOPS_CLOUD_IN].max_rows,
-                             a->max_samples));
+    SPOPS_TRY(spops_cloud_check_capacity(ctx, call, "inputs", inputs,
+                                         a->sides[SPOPS_CLOUD_IN].max_rows, a->max_samples));
     if (outputs != NULL)
-        SPOPS_TRY(check_capacity(ctx, call, "outputs", outputs, a->sides[SPOPS_CLOUD_OUT].max_rows,
-                                 a->max_samples));
+        SPOPS_TRY(spops_cloud_check_capacity(ctx, call, "outputs", outputs,
+                                             a->sides[SPOPS_CLOUD_OUT].max_rows, a->max_samples));
     args = (spops_neighbors_args){a, {outputs, inputs}, neighbors->workspace};
     SPOPS_TRY(ctx->backend->neighbors_search(ctx, &args));
     return ctx->backend->neighbors_fill(ctx, &args);

@@ -104,12 +104,14 @@ typedef struct spops_nearest_args {
 
 typedef struct spops_cloud_samples_args {
     const spops_point_cloud *cloud; // with offsets
-    int32_t *samples;               // [rows]
+    int32_t *samples;               // [rows], of those in use
+    int32_t *num_rows; // [1] in use: 0 where offsets do not ascend from 0 to at most the rows
 } spops_cloud_samples_args;
 
 typedef struct spops_cloud_offsets_args {
-    const int32_t *rows; // [num_rows][columns], the sample first
-    int64_t num_rows, num_samples;
+    const int32_t *rows;     // [.][columns], the sample first
+    const int32_t *num_rows; // [1]
+    int64_t num_samples;
     int32_t columns;
     int32_t *offsets; // [num_samples + 1]
 } spops_cloud_offsets_args;
@@ -168,6 +170,11 @@ spops_status spops_cloud_check_offsets(spops_context *ctx, const char *call, con
 // INVALID_ARGUMENT for a point that is not finite; INT32_MAX: there is none.
 spops_status spops_cloud_refuse_row(spops_context *ctx, const char *call, const char *name,
                                     const spops_point_cloud *cloud, int32_t row);
+
+// As many rows as a capacity, and no more samples than that.
+spops_status spops_cloud_check_capacity(spops_context *ctx, const char *call, const char *name,
+                                        const spops_point_cloud *cloud, int64_t max_rows,
+                                        int64_t max_samples);
 
 static inline int64_t spops_cloud_samples(const spops_point_cloud *cloud)
 {

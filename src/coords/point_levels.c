@@ -13,13 +13,17 @@
 
 struct spops_point_level {
     spops_context *ctx; // made it, frees it
-    bool mean;
+    bool mean, refillable;
     spops_voxels *voxels;
     spops_voxels_view view;
-    spops_segments *all; // NULL: the voxels' segments have all points
+    const int32_t *num_rows; // [1] of the cloud, in use
+    spops_segments *all;     // NULL: the voxels' segments have all points
     spops_point_cloud cloud;
     int64_t num_fine;
-    void *block; // points and offsets of the cloud
+    // Of a level that is refilled: the samples of fine points, and how many points are in use; the
+    // second number is that of all.
+    int32_t *samples, *num_points;
+    void *block; // these, and points and offsets of the cloud
     size_t block_bytes;
 };
 
@@ -38,21 +42,18 @@ static spops_status read_level_options(spops_context *ctx, const char *call,
     return spops_check_max_cols(ctx, call, &o->max_cols);
 }
 
-// Voxels of a cloud whose samples are batches.
-static spops_status make_voxels(spops_context *ctx, const spops_point_cloud *fine,
-                                const spops_point_level_options *o, spops_voxels **voxels)
+// How the voxels of a level are made; coords outlives the options.
+static spops_voxels_options voxels_options(const spops_point_level_options *o,
+                                           spops_coords_options *coords)
 {
     static const spops_voxel_points points[] = {SPOPS_VOXEL_POINTS_NEAREST,
                                                 SPOPS_VOXEL_POINTS_FIRST, SPOPS_VOXEL_POINTS_RANDOM,
                                                 SPOPS_VOXEL_POINTS_ALL};
     spops_voxels_options options = spops_voxels_options_default();
-    spops_coords_options coords = spops_coords_options_default();
-    spops_status status = SPOPS_STATUS_OK;
-    const size_t bytes = (size_t)fine->points.rows * sizeof(int32_t);
-    void *batch = NULL;
 
-    coords.order = SPOPS_COORDS_ORDER_LEXICOGRAPHIC;
-    options.coords = &coords;
+    *coords = spops_coords_options_default();
+    coords->order = SPOPS_COORDS_ORDER_LEXICOGRAPHIC;
+    options.coords = coords;
     for (int a = 0; a < 3; ++a) {
         options.size_m[a] = o->size_m;
         options.origin_m[a] = o->origin_m[a];
@@ -61,10 +62,24 @@ static spops_status make_voxels(spops_context *ctx, const spops_point_cloud *fin
     options.seed = o->seed;
     options.gradients = o->gradients;
     options.max_cols = o->max_cols;
-    if (fine->offsets != NULL && bytes > 0) {
+    return options;
+}
+
+// Voxels of a cloud whose samples are batches.
+static spops_status make_voxels(spops_context *ctx, const spops_point_cloud *fine,
+                                const spops_point_level_options *o, spops_voxels **voxels)
+{
+    spops_coords_options coords;
+    const spops_voxels_options options = voxels_options(o, &coords);
+    spops_status status = SPOPS_STATUS_OK;
+    const size_t bytes = (size_t)(fine->points.rows + 1) * sizeof(int32_t);
+    void *batch = NULL;
+
+    if (fine->offsets != NULL) {
         spops_cloud_samples_args args = {.cloud = fine};
         SPOPS_TRY(spops_backend_alloc(ctx, bytes, &batch));
         args.samples = (int32_t *)batch;
+        args.num_rows = args.samples + fine->points.rows;
         SPOPS_TRY_GOTO(ctx->backend->cloud_samples(ctx, &args), status, done);
     }
     status = spops_voxels_create(ctx, fine->points, batch, &options, voxels);
@@ -74,7 +89,7 @@ done:
     return status;
 }
 
-static void carve_cloud(spops_point_level *level, int64_t rows, int64_t num_samples,
+static void carve_block(spops_point_level *level, int64_t rows, int64_t num_samples,
                         spops_carver *c)
 {
     float *points = spops_carve(c, rows, 3, sizeof *points);
@@ -82,32 +97,41 @@ static void carve_cloud(spops_point_level *level, int64_t rows, int64_t num_samp
     level->cloud.num_samples = num_samples;
     level->cloud.offsets =
         num_samples > 0 ? spops_carve(c, num_samples + 1, 1, sizeof(int32_t)) : NULL;
+    if (!level->refillable) return;
+    level->samples = spops_carve(c, level->num_fine, 1, sizeof *level->samples);
+    level->num_points = spops_carve(c, 2, 1, sizeof *level->num_points);
 }
 
-static spops_status make_cloud(spops_context *ctx, const spops_point_cloud *fine,
-                               spops_point_level *level)
+// Memory of a level that has its voxels, of which there are so many.
+static spops_status alloc_block(spops_context *ctx, spops_point_level *level, int64_t rows,
+                                int64_t num_samples)
 {
-    spops_coords_view view = spops_coords_view_default();
     spops_carver carver = {NULL, 0};
-    int64_t rows;
-
-    SPOPS_TRY(spops_coords_get_view(ctx, spops_voxels_coords(level->voxels), &view));
-    rows = view.max_rows;
-    carve_cloud(level, rows, fine->num_samples, &carver);
+    carve_block(level, rows, num_samples, &carver);
     SPOPS_TRY(spops_backend_alloc(ctx, carver.used, &level->block));
     level->block_bytes = carver.used;
     carver = (spops_carver){level->block, 0};
-    carve_cloud(level, rows, fine->num_samples, &carver);
-    if (fine->offsets != NULL) {
+    carve_block(level, rows, num_samples, &carver);
+    return SPOPS_STATUS_OK;
+}
+
+// Points and offsets of the coarser cloud, from the voxels.
+static spops_status enqueue_cloud(spops_context *ctx, const spops_point_cloud *fine,
+                                  const spops_point_level *level)
+{
+    spops_coords_view view = spops_coords_view_default();
+
+    SPOPS_TRY(spops_coords_get_view(ctx, spops_voxels_coords(level->voxels), &view));
+    if (level->cloud.offsets != NULL) {
         const spops_cloud_offsets_args args = {.rows = view.rows,
-                                               .num_rows = rows,
-                                               .num_samples = fine->num_samples,
+                                               .num_rows = view.num_rows,
+                                               .num_samples = level->cloud.num_samples,
                                                .columns = 4,
                                                .offsets =
                                                    (int32_t *)(uintptr_t)level->cloud.offsets};
         SPOPS_TRY(ctx->backend->cloud_offsets(ctx, &args));
     }
-    if (rows == 0) return SPOPS_STATUS_OK;
+    if (level->cloud.points.rows == 0) return SPOPS_STATUS_OK;
     // A sum of one row is that row.
     return spops_segreduce_execute(ctx, spops_voxels_segments(level->voxels),
                                    level->mean ? SPOPS_REDUCE_MEAN : SPOPS_REDUCE_SUM, fine->points,
@@ -118,14 +142,27 @@ static spops_status make_cloud(spops_context *ctx, const spops_point_cloud *fine
 static spops_status make_all(spops_context *ctx, const spops_point_level_options *o,
                              spops_point_level *level)
 {
+    const int64_t rows = level->cloud.points.rows;
     spops_segments_options options = spops_segments_options_default();
     if (level->mean) return SPOPS_STATUS_OK;
     options.gradients = o->gradients;
     options.max_cols = o->max_cols;
     options.num_rows = level->num_fine;
-    return spops_segments_create_from_keys(ctx, level->cloud.points.rows, level->num_fine,
-                                           level->view.point_voxel, SPOPS_KEYS_UNSORTED, &options,
-                                           &level->all);
+    if (level->refillable)
+        return spops_segments_reserve(ctx, rows, level->num_fine, &options, &level->all);
+    return spops_segments_create_from_keys(ctx, rows, level->num_fine, level->view.point_voxel,
+                                           SPOPS_KEYS_UNSORTED, &options, &level->all);
+}
+
+// What views of a level need of its voxels.
+static spops_status show_voxels(spops_context *ctx, spops_point_level *level)
+{
+    spops_coords_view coords = spops_coords_view_default();
+    level->view = spops_voxels_view_default();
+    SPOPS_TRY(spops_voxels_get_view(ctx, level->voxels, &level->view));
+    SPOPS_TRY(spops_coords_get_view(ctx, spops_voxels_coords(level->voxels), &coords));
+    level->num_rows = coords.num_rows;
+    return SPOPS_STATUS_OK;
 }
 
 spops_status spops_point_level_create(spops_context *ctx, const spops_point_cloud *fine,
@@ -147,10 +184,11 @@ spops_status spops_point_level_create(spops_context *ctx, const spops_point_clou
     level->ctx = ctx;
     level->mean = o.keep == SPOPS_POINT_KEEP_MEAN;
     level->num_fine = fine->points.rows;
-    level->view = spops_voxels_view_default();
     SPOPS_TRY_GOTO(make_voxels(ctx, fine, &o, &level->voxels), status, fail);
-    SPOPS_TRY_GOTO(spops_voxels_get_view(ctx, level->voxels, &level->view), status, fail);
-    SPOPS_TRY_GOTO(make_cloud(ctx, fine, level), status, fail);
+    SPOPS_TRY_GOTO(show_voxels(ctx, level), status, fail);
+    SPOPS_TRY_GOTO(alloc_block(ctx, level, level->view.max_voxels, fine->num_samples), status,
+                   fail);
+    SPOPS_TRY_GOTO(enqueue_cloud(ctx, fine, level), status, fail);
     SPOPS_TRY_GOTO(make_all(ctx, &o, level), status, fail);
     SPOPS_TRY_GOTO(ctx->backend->wait(ctx), status, fail);
     *out = level;
@@ -159,6 +197,115 @@ spops_status spops_point_level_create(spops_context *ctx, const spops_point_clou
 fail:
     spops_point_level_destroy(level);
     return status;
+}
+
+// The box of the voxels that meet the range, of so many batches.
+static spops_status read_range(spops_context *ctx, const char *call,
+                               const spops_point_level_shape *shape,
+                               const spops_point_level_options *o, spops_coords_box *box)
+{
+    memset(box, 0, sizeof *box);
+    box->upper[0] = (int32_t)(shape->num_samples - 1);
+    for (int a = 0; a < 3; ++a) {
+        const double lower = floor((shape->lower_m[a] - o->origin_m[a]) / o->size_m);
+        const double upper = floor((shape->upper_m[a] - o->origin_m[a]) / o->size_m);
+        SPOPS_REQUIRE(ctx, shape->lower_m[a] <= shape->upper_m[a],
+                      "%s: shape->lower_m[%d] is %g, expected at most upper_m[%d] = %g", call, a,
+                      shape->lower_m[a], a, shape->upper_m[a]);
+        SPOPS_REQUIRE(ctx, lower >= (double)INT32_MIN && upper <= (double)INT32_MAX,
+                      "%s: shape's range of axis %d is voxels %.0f to %.0f, expected 32 bits", call,
+                      a, lower, upper);
+        box->lower[1 + a] = (int32_t)lower;
+        box->upper[1 + a] = (int32_t)upper;
+    }
+    return SPOPS_STATUS_OK;
+}
+
+spops_status spops_point_level_reserve(spops_context *ctx, const spops_point_level_shape *shape,
+                                       const spops_point_level_options *given,
+                                       spops_point_level **out)
+{
+    static const char call[] = "point_level_reserve";
+    spops_status status = SPOPS_STATUS_OK;
+    spops_point_level_options o;
+    spops_point_level *level = NULL;
+    spops_coords_options coords;
+    spops_voxels_options options;
+    spops_coords_box box;
+    int32_t num_points[2];
+
+    SPOPS_BEGIN_CREATE(ctx, call, out);
+    SPOPS_REQUIRE_SLOT(ctx, call, cloud_samples);
+    SPOPS_REQUIRE(ctx, shape != NULL, "%s: shape is NULL", call);
+    SPOPS_TRY(spops_check_count(ctx, call, "shape->max_fine", shape->max_fine));
+    SPOPS_TRY(spops_check_count(ctx, call, "shape->max_coarse", shape->max_coarse));
+    SPOPS_TRY(spops_check_count(ctx, call, "shape->num_samples", shape->num_samples));
+    SPOPS_REQUIRE(ctx, shape->num_samples >= 1, "%s: shape->num_samples is 0, expected 1 or more",
+                  call);
+    SPOPS_TRY(read_level_options(ctx, call, given, &o));
+    SPOPS_TRY(read_range(ctx, call, shape, &o, &box));
+    level = spops_host_alloc(ctx, 1, sizeof *level);
+    if (level == NULL) return SPOPS_STATUS_OUT_OF_MEMORY;
+    level->ctx = ctx;
+    level->mean = o.keep == SPOPS_POINT_KEEP_MEAN;
+    level->refillable = true;
+    level->num_fine = shape->max_fine;
+    options = voxels_options(&o, &coords);
+    coords.box = &box;
+    SPOPS_TRY_GOTO(
+        spops_voxels_reserve(ctx, 3, shape->max_fine, shape->max_coarse, &options, &level->voxels),
+        status, fail);
+    SPOPS_TRY_GOTO(show_voxels(ctx, level), status, fail);
+    SPOPS_TRY_GOTO(alloc_block(ctx, level, shape->max_coarse, shape->num_samples), status, fail);
+    SPOPS_TRY_GOTO(ctx->backend->fill_zero(ctx, level->block, level->block_bytes), status, fail);
+    num_points[0] = 0;
+    num_points[1] = (int32_t)shape->max_fine;
+    SPOPS_TRY_GOTO(ctx->backend->upload(ctx, level->num_points, num_points, sizeof num_points),
+                   status, fail);
+    SPOPS_TRY_GOTO(make_all(ctx, &o, level), status, fail);
+    SPOPS_TRY_GOTO(ctx->backend->wait(ctx), status, fail);
+    *out = level;
+    return SPOPS_STATUS_OK;
+
+fail:
+    spops_point_level_destroy(level);
+    return status;
+}
+
+static spops_status check_level(spops_context *ctx, const char *call,
+                                const spops_point_level *level)
+{
+    SPOPS_REQUIRE(ctx, level != NULL, "%s: level is NULL", call);
+    return spops_check_home(ctx, call, "level", level->ctx);
+}
+
+spops_status spops_point_level_set(spops_context *ctx, spops_point_level *level,
+                                   const spops_point_cloud *fine)
+{
+    static const char call[] = "point_level_set";
+    const int32_t *num_points, *batch = NULL;
+
+    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_TRY(check_level(ctx, call, level));
+    SPOPS_REQUIRE(ctx, level->refillable, "%s: the level was not made by point_level_reserve",
+                  call);
+    SPOPS_TRY(spops_cloud_check(ctx, call, "fine", fine));
+    SPOPS_TRY(spops_cloud_check_capacity(ctx, call, "fine", fine, level->num_fine,
+                                         level->cloud.num_samples));
+    SPOPS_REQUIRE(ctx, spops_cloud_samples(fine) == level->cloud.num_samples,
+                  "%s: fine has %" PRId64 " samples, expected %" PRId64, call,
+                  spops_cloud_samples(fine), level->cloud.num_samples);
+    num_points = level->num_points + 1;
+    if (fine->offsets != NULL) {
+        const spops_cloud_samples_args args = {fine, level->samples, level->num_points};
+        SPOPS_TRY(ctx->backend->cloud_samples(ctx, &args));
+        num_points = level->num_points;
+        batch = level->samples;
+    }
+    SPOPS_TRY(spops_voxels_set(ctx, level->voxels, num_points, fine->points, batch));
+    SPOPS_TRY(enqueue_cloud(ctx, fine, level));
+    if (level->all == NULL) return SPOPS_STATUS_OK;
+    return spops_segments_set(ctx, level->all, num_points, level->view.point_voxel, NULL, NULL);
 }
 
 const spops_point_cloud *spops_point_level_cloud(const spops_point_level *level)
@@ -184,13 +331,35 @@ spops_status spops_point_level_get_view(spops_context *ctx, const spops_point_le
     spops_point_level_view found = spops_point_level_view_default();
 
     SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
-    SPOPS_REQUIRE(ctx, level != NULL, "%s: level is NULL", call);
-    SPOPS_TRY(spops_check_home(ctx, call, "level", level->ctx));
+    SPOPS_TRY(check_level(ctx, call, level));
     found.num_fine = level->num_fine;
     found.num_coarse = level->cloud.points.rows;
     found.coarse_of = level->view.point_voxel;
     found.fine_of = level->view.chosen_point;
+    found.num_rows = level->num_rows;
     return spops_write_struct(ctx, call, "view", view, &found, sizeof found);
+}
+
+spops_status spops_point_level_get_info_sync(spops_context *ctx, const spops_point_level *level,
+                                             spops_point_level_info *info)
+{
+    static const char call[] = "point_level_get_info_sync";
+    spops_point_level_info found = spops_point_level_info_default();
+    spops_coords_info coords = spops_coords_info_default();
+    spops_status status;
+
+    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_TRY(check_level(ctx, call, level));
+    status = spops_coords_get_info_sync(ctx, spops_voxels_coords(level->voxels), &coords);
+    if (status != SPOPS_STATUS_OK && status != SPOPS_STATUS_CAPACITY_EXCEEDED) return status;
+    found.num_coarse = coords.num_rows;
+    found.max_coarse = coords.max_rows;
+    found.num_dropped = coords.num_dropped;
+    found.overflow = coords.overflow;
+    SPOPS_TRY(spops_write_struct(ctx, call, "info", info, &found, sizeof found));
+    if (status == SPOPS_STATUS_OK) return status;
+    return spops_fail(ctx, status, "%s: there are more coarse points than max_coarse = %" PRId64,
+                      call, found.max_coarse);
 }
 
 void spops_point_level_destroy(spops_point_level *level)

@@ -8,9 +8,14 @@
 spops_status spops_cpu_cloud_samples(spops_context *ctx, const spops_cloud_samples_args *args)
 {
     const spops_point_cloud *cloud = args->cloud;
+    const int32_t *offsets = cloud->offsets;
+    bool ascends = offsets[0] == 0 && offsets[cloud->num_samples] <= cloud->points.rows;
     (void)ctx;
-    for (int64_t b = 0; b < cloud->num_samples; ++b)
-        for (int32_t i = cloud->offsets[b]; i < cloud->offsets[b + 1]; ++i)
+    for (int64_t b = 0; b < cloud->num_samples && ascends; ++b)
+        ascends = offsets[b] <= offsets[b + 1];
+    *args->num_rows = ascends ? offsets[cloud->num_samples] : 0;
+    for (int64_t b = 0; b < cloud->num_samples && ascends; ++b)
+        for (int32_t i = offsets[b]; i < offsets[b + 1]; ++i)
             args->samples[i] = (int32_t)b;
     return SPOPS_STATUS_OK;
 }
@@ -20,7 +25,7 @@ spops_status spops_cpu_cloud_offsets(spops_context *ctx, const spops_cloud_offse
     int64_t row = 0;
     (void)ctx;
     for (int64_t b = 0; b <= args->num_samples; ++b) {
-        while (row < args->num_rows && args->rows[row * args->columns] < b)
+        while (row < *args->num_rows && args->rows[row * args->columns] < b)
             ++row;
         args->offsets[b] = (int32_t)row;
     }
