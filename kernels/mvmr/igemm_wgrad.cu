@@ -41,7 +41,8 @@ extern "C" size_t spops_cuda_igemm_scratch_bytes(spops_context *ctx,
     size_t partials = 0;
 #ifdef SPOPS_SM90A
     if (args->gradients && ctx->info.compute_capability == 90)
-        partials = spops::igemm_wgrad_sm90_scratch_bytes(ctx, args->max_x_cols, args->max_out_cols);
+        partials = spops::igemm_wgrad_sm90_scratch_bytes(ctx, args->num_taps, args->max_x_cols,
+                                                         args->max_out_cols);
 #else
     (void)ctx;
 #endif

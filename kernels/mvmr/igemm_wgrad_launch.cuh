@@ -11,7 +11,8 @@ namespace spops
 spops_status launch_igemm_wgrad_sm90(spops_context *ctx, const spops_igemm_wgrad_args *args);
 
 // For up to so many channels of x and g.
-size_t igemm_wgrad_sm90_scratch_bytes(const spops_context *ctx, int64_t max_rows, int64_t max_cols);
+size_t igemm_wgrad_sm90_scratch_bytes(const spops_context *ctx, int num_taps, int64_t max_rows,
+                                      int64_t max_cols);
 
 } // namespace spops
 

@@ -64,8 +64,15 @@ struct wgrad_params {
     int col_tiles;
     void *dw;
     spops_dtype dw_dtype;
-    float *partials; // [2 * ranges][rows][cols]
+    float *partials; // [ranges + min(ranges, num_taps)][rows][cols]
     int ranges;
+
+    // Which partial is range r's of a tap: it has at most two, one of a tap that began before it,
+    // one of a tap that goes on. Along the stages, r or the tap grows from each to the next.
+    __device__ int partial(int r, int tap, bool begins) const
+    {
+        return num_taps < ranges ? r + tap : 2 * r + begins;
+    }
 };
 
 enum wgrad_note : int { NOTE_LAST = 1, NOTE_STOP = 2 };
@@ -159,11 +166,11 @@ struct wgrad_walk {
     {
         return stage + 1 == r.end || stage + 1 == r.tap_stage + tap_stages;
     }
-    // The range's first partial is of a tap that began before it, its second of one that goes on.
+    // Where the range's part of the tap goes; -1: it has all of it.
     __device__ int partial(int range) const
     {
         const bool begins = r.tap_stage >= r.begin, ends = r.tap_stage + tap_stages <= r.end;
-        return begins && ends ? -1 : 2 * range + begins;
+        return begins && ends ? -1 : p.partial(range, r.tap, begins);
     }
     __device__ void advance()
     {
@@ -432,7 +439,7 @@ __global__ void __launch_bounds__(add_threads) wgrad_add(const __grid_constant__
              i += (int64_t)gridDim.x * add_threads) {
             float sum = 0.0f;
             for (int r = first; r <= last; ++r)
-                sum += p.partials[(2 * r + (r == first)) * numbers + i];
+                sum += p.partials[p.partial(r, tap, r == first) * numbers + i];
             store_number(p.dw, p.dw_dtype, tap * numbers + i, sum);
         }
     }
@@ -516,19 +523,26 @@ spops_status spops::launch_igemm_wgrad_sm90(spops_context *ctx, const spops_igem
     });
 }
 
-// Ranges are as many as blocks fit, so partials are so many tiles, or two of dW where that is more.
-size_t spops::igemm_wgrad_sm90_scratch_bytes(const spops_context *ctx, int64_t max_rows,
-                                             int64_t max_cols)
+// Ranges are as many as blocks fit, so a partial for each is so many tiles, or dW of a tap where that
+// is more; beside it there are at most as many, and no more than taps. A policy counts for what
+// with_policy gives it.
+size_t spops::igemm_wgrad_sm90_scratch_bytes(const spops_context *ctx, int num_taps,
+                                             int64_t max_rows, int64_t max_cols)
 {
-    int64_t numbers = 2 * max_rows * max_cols;
-    const auto consider = [&](auto policy) {
+    int64_t numbers = 0;
+    const auto consider = [&](auto policy, int64_t rows, int64_t cols) {
         using P = decltype(policy);
-        const int64_t tiles = 2 * (int64_t)ctx->info.num_processors * P::BLOCKS * P::rows * P::COLS;
-        if (tiles > numbers) numbers = tiles;
+        const int64_t tiles = (int64_t)ctx->info.num_processors * P::BLOCKS * P::rows * P::COLS;
+        const int64_t of_tap = rows * cols, of_ranges = tiles > of_tap ? tiles : of_tap;
+        const bool few_taps = num_taps < of_ranges / of_tap;
+        const int64_t all = of_ranges + (few_taps ? num_taps * of_tap : of_ranges);
+        if (all > numbers) numbers = all;
     };
-    consider(small_tile());
-    consider(broad_tile());
-    consider(middle_tile());
-    consider(large_tile());
+    const int64_t rows_64 = max_rows < 64 ? max_rows : 64, cols_64 = max_cols < 64 ? max_cols : 64;
+    const int64_t cols_128 = max_cols < 128 ? max_cols : 128;
+    consider(small_tile(), rows_64, cols_64);
+    if (max_cols > 64) consider(broad_tile(), rows_64, cols_128);
+    if (max_rows > 64) consider(middle_tile(), max_rows, cols_128);
+    if (max_cols > 128) consider(large_tile(), max_rows, max_cols);
     return (size_t)numbers * sizeof(float);
 }
