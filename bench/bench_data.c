@@ -174,6 +174,7 @@ double bench_sum_bound(spops_dtype dtype, int64_t num_terms, double magnitude, d
                             : dtype == SPOPS_DTYPE_F8E5M2 ? 0x1p-17
                                                           : 0x1p-133;
     const double n = (double)num_terms + 1.0;
-    const double sum = fmin(n, 8.0 * sqrt(n)) * f32 / (1.0 - n * f32) * magnitude;
+    const double roundings = fmin(n, 8.0 * sqrt(n)); // tens of millions of terms too
+    const double sum = roundings * f32 / (1.0 - roundings * f32) * magnitude;
     return sum + element * (fabs(reference) + sum) + smallest * (1.0 + n);
 }

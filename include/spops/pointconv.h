@@ -42,7 +42,7 @@ typedef struct spops_pointconv_options {
     int64_t max_in_channels;  /* of the widest layer that the plan will meet; 0: 256 */
     int64_t max_out_channels; /* likewise */
     spops_pointconv_sums sums;
-    int32_t variant; /* kernel of IMPLICIT_GEMM: 0: by measurement; 1 or 2: that one (same bits) */
+    int32_t variant; /* kernel of IMPLICIT_GEMM: 0: by measurement; 1: that one (there is one) */
 } spops_pointconv_options;
 
 SPOPS_DEFINE_DEFAULT(spops_pointconv_options)

@@ -44,18 +44,21 @@ struct point_gemm_params {
     epilogue_params epilogue;
 };
 
-// BATCH sums of a lane are on their way together. AHEAD: a gather warp asks for what its next stage
-// needs before it has filled this one.
-template <int COLS_, int GATHER_WARPS_, int STAGES_, int BATCH_, bool AHEAD_>
-struct point_gemm_policy {
+// BATCH sums of a lane are on their way together.
+template <int COLS_, int GATHER_WARPS_, int STAGES_, int BATCH_> struct point_gemm_policy {
     static constexpr int COLS = COLS_, GATHER_WARPS = GATHER_WARPS_, STAGES = STAGES_;
     static constexpr int BATCH = BATCH_;
-    static constexpr bool AHEAD = AHEAD_;
     static constexpr int GROUPS = SPOPS_POINT_GROUPS;
     static constexpr int rows = SPOPS_POINT_TILE_ROWS;
     static constexpr int turns = GATHER_WARPS / GROUPS; // warps of a group
     static_assert(GATHER_WARPS % GROUPS == 0 && turns <= STAGES, "each warp has a stage to fill");
     static constexpr int threads = 128 * GROUPS + 32 * GATHER_WARPS;
+    // Sums of 256 columns take more registers than a thread has if all have as many.
+    static constexpr bool moves_registers = COLS == 256;
+    static constexpr int registers = 65536 / threads / 8 * 8, gather_registers = 152;
+    static constexpr int multiply_registers =
+        (threads * registers - 32 * GATHER_WARPS * gather_registers) / (128 * GROUPS) / 8 * 8;
+    static_assert(!moves_registers || GATHER_WARPS % 4 == 0, "warpgroups move registers");
     static constexpr int a_bytes = rows * 128, b_bytes = COLS * 128;
     static constexpr int stage_bytes = a_bytes + b_bytes;
     static constexpr int notes_at = STAGES * stage_bytes; // groups that take part, a stage
@@ -221,7 +224,7 @@ __device__ void point_gather(const point_gemm_params &p, const point_gemm_block<
         const int first = head.z + (group == 0 ? 0 : head.w & 0xffff);
         const int num = !inside ? 0 : group == 0 ? head.w & 0xffff : head.w >> 16;
         int4 sums[P::BATCH];
-        if (P::AHEAD) load_sums(p, sums, first, num, lane);
+        load_sums(p, sums, first, num, lane);
 
         const uint32_t full = block.full(slot), a = block.stage(slot) + group * 64 * 128;
         barrier_wait(block.empty(slot), parity);
@@ -258,17 +261,13 @@ __device__ void point_gather(const point_gemm_params &p, const point_gemm_block<
             }
         }
         barrier_arrive_copies(full);
-        if (P::AHEAD)
-            unit = units.next();
-        else
-            load_sums(p, sums, first, num, lane);
+        unit = units.next(); // asked for before this stage is filled
         gather_sums<T>(p, a, sums, x, piece);
         for (int begin = 4 * P::BATCH; begin < num; begin += 4 * P::BATCH) {
             load_sums(p, sums, first + begin, num - begin, lane);
             gather_sums<T>(p, a, sums, x, piece);
         }
         barrier_arrive(full);
-        if (!P::AHEAD) unit = units.next();
         slot += P::turns;
         if (slot >= P::STAGES) {
             slot -= P::STAGES;
@@ -348,11 +347,14 @@ __global__ void __launch_bounds__(P::threads, 1)
     }
     __syncthreads();
     const int role = __shfl_sync(~0u, threadIdx.x / 128, 0);
-    if (role < P::GROUPS)
+    if (role < P::GROUPS) {
+        if constexpr (P::moves_registers) set_registers<P::registers, P::multiply_registers>();
         point_multiply<P, T, B>(p, block, role, threadIdx.x % 128);
-    else
+    } else {
+        if constexpr (P::moves_registers) set_registers<P::registers, P::gather_registers>();
         point_gather<P, T, B>(p, block, __shfl_sync(~0u, threadIdx.x / 32, 0) - 4 * P::GROUPS,
                               threadIdx.x % 32);
+    }
 }
 
 } // namespace spops

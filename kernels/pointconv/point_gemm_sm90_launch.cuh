@@ -70,26 +70,31 @@ spops_status launch_point_policy(spops_context *ctx, const spops_point_gemm_args
                                          (size_t)P::shared_bytes, p);
 }
 
-template <int GATHER_WARPS, int BATCH, bool AHEAD, class T>
+template <class P, class T>
+spops_status launch_point_columns(spops_context *ctx, const spops_point_gemm_args *args)
+{
+    if (args->w_transposed) return launch_point_policy<P, T, ALONG_K>(ctx, args);
+    return launch_point_policy<P, T, ACROSS_K>(ctx, args);
+}
+
+template <int GATHER_WARPS, int BATCH, class T>
 spops_status launch_point_variant(spops_context *ctx, const spops_point_gemm_args *args)
 {
-    //                                  columns                stages
-    using narrow = point_gemm_policy<64, GATHER_WARPS, 8, BATCH, AHEAD>;
-    using wide = point_gemm_policy<128, GATHER_WARPS, 6, BATCH, AHEAD>;
-    const bool is_narrow = args->out.cols <= narrow::COLS;
-    if (args->w_transposed)
-        return is_narrow ? launch_point_policy<narrow, T, ALONG_K>(ctx, args)
-                         : launch_point_policy<wide, T, ALONG_K>(ctx, args);
-    return is_narrow ? launch_point_policy<narrow, T, ACROSS_K>(ctx, args)
-                     : launch_point_policy<wide, T, ACROSS_K>(ctx, args);
+    //                               columns                stages
+    using narrow = point_gemm_policy<64, GATHER_WARPS, 8, BATCH>;
+    using wide = point_gemm_policy<128, GATHER_WARPS, 6, BATCH>;
+    using broad = point_gemm_policy<256, 4, 4, 6>; // more warps would leave too few registers
+    if (args->out.cols <= narrow::COLS) return launch_point_columns<narrow, T>(ctx, args);
+    if (args->out.cols <= wide::COLS) return launch_point_columns<wide, T>(ctx, args);
+    return launch_point_columns<broad, T>(ctx, args);
 }
 
 template <class T>
 spops_status launch_point_gemm_sm90(spops_context *ctx, const spops_point_gemm_args *args)
 {
     switch (args->variant) {
-#define X(variant, gather_warps, batch, ahead)                                                     \
-    case variant: return launch_point_variant<gather_warps, batch, ahead, T>(ctx, args);
+#define X(variant, gather_warps, batch)                                                            \
+    case variant: return launch_point_variant<gather_warps, batch, T>(ctx, args);
         SPOPS_POINT_GEMM_VARIANTS(X)
 #undef X
     default: break;
