@@ -57,6 +57,113 @@ static void ask_host(void)
     host.memory_bytes = host_memory_bytes();
 }
 
+// ---- Memory -------------------------------------------------------------------------------------
+
+// Whoever makes plans makes the next ones of about the same sizes. Their blocks are kept between them,
+// since new pages cost as much as what is written to them; not where the caller allocates. A block's
+// size stands in front of it.
+#define LEAST_KEPT_BYTES ((size_t)64 << 10)
+#define MOST_KEPT_BYTES  ((size_t)64 << 20)
+#define KEPT_BLOCKS      12
+
+typedef struct kept_block {
+    char *memory; // NULL: none
+    size_t bytes; // of the whole, size and all
+} kept_block;
+
+typedef struct kept_blocks {
+    kept_block blocks[KEPT_BLOCKS];
+    size_t bytes; // of all
+    int oldest;
+} kept_blocks;
+
+static void drop_block(spops_context *ctx, kept_blocks *kept, int i)
+{
+    kept_block *block = &kept->blocks[i];
+    if (block->memory != NULL)
+        ctx->allocator.host_free(ctx->allocator.user, block->memory, block->bytes);
+    kept->bytes -= block->bytes;
+    *block = (kept_block){NULL, 0};
+}
+
+// The smallest block of `bytes` or more that is kept, unless it is twice as large; or a new one.
+static char *take_block(spops_context *ctx, kept_blocks *kept, size_t bytes)
+{
+    int best = -1;
+    char *memory;
+    for (int i = 0; i < KEPT_BLOCKS; ++i) {
+        const size_t own = kept->blocks[i].bytes;
+        if (own >= bytes && own / 2 <= bytes && (best < 0 || own < kept->blocks[best].bytes))
+            best = i;
+    }
+    if (best < 0) {
+        memory = (char *)ctx->allocator.host_alloc(ctx->allocator.user, bytes);
+        if (memory != NULL) memcpy(memory, &bytes, sizeof bytes);
+        return memory;
+    }
+    memory = kept->blocks[best].memory;
+    kept->bytes -= kept->blocks[best].bytes;
+    kept->blocks[best] = (kept_block){NULL, 0};
+    return memory;
+}
+
+// Keep a block in place of the oldest ones, if it is neither small nor large.
+static void keep_block(spops_context *ctx, kept_blocks *kept, char *memory)
+{
+    kept_block block = {memory, 0};
+    memcpy(&block.bytes, memory, sizeof block.bytes);
+    if (block.bytes < LEAST_KEPT_BYTES || block.bytes > MOST_KEPT_BYTES) {
+        ctx->allocator.host_free(ctx->allocator.user, memory, block.bytes);
+        return;
+    }
+    do {
+        kept->oldest = (kept->oldest + 1) % KEPT_BLOCKS;
+        drop_block(ctx, kept, kept->oldest);
+    } while (kept->bytes + block.bytes > MOST_KEPT_BYTES);
+    kept->blocks[kept->oldest] = block;
+    kept->bytes += block.bytes;
+}
+
+static spops_status alloc_cpu(spops_context *ctx, size_t bytes, void **ptr)
+{
+    kept_blocks *kept = (kept_blocks *)ctx->backend_state;
+    char *memory;
+    if (kept == NULL) {
+        *ptr = ctx->allocator.host_alloc(ctx->allocator.user, bytes);
+    } else {
+        memory = bytes <= PTRDIFF_MAX - SPOPS_ALIGNMENT
+                     ? take_block(ctx, kept, SPOPS_ALIGNMENT + bytes)
+                     : NULL;
+        *ptr = memory != NULL ? memory + SPOPS_ALIGNMENT : NULL;
+    }
+    if (*ptr != NULL) return SPOPS_STATUS_OK;
+    return spops_fail(ctx, SPOPS_STATUS_OUT_OF_MEMORY,
+                      "%s: out of host memory: %zu bytes could not be allocated", ctx->call, bytes);
+}
+
+static void free_cpu(spops_context *ctx, void *ptr, size_t bytes)
+{
+    kept_blocks *kept = (kept_blocks *)ctx->backend_state;
+    if (kept != NULL)
+        keep_block(ctx, kept, (char *)ptr - SPOPS_ALIGNMENT);
+    else
+        ctx->allocator.host_free(ctx->allocator.user, ptr, bytes);
+}
+
+// ---- Opening and closing ------------------------------------------------------------------------
+
+// A sanitizer sees who reads what was freed only if it is freed.
+#if defined(__SANITIZE_ADDRESS__)
+#define KEEPS_BLOCKS false
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define KEEPS_BLOCKS false
+#endif
+#endif
+#ifndef KEEPS_BLOCKS
+#define KEEPS_BLOCKS true
+#endif
+
 static spops_status open_cpu(spops_context *ctx, int device)
 {
     spops_device_info *info = &ctx->info;
@@ -71,25 +178,22 @@ static spops_status open_cpu(spops_context *ctx, int device)
     info->num_processors = ctx->num_threads;
     info->cache_bytes = host.cache_bytes;
     info->memory_bytes = host.memory_bytes;
-    return spops_threads_open(ctx);
+    SPOPS_TRY(spops_threads_open(ctx));
+    if (!KEEPS_BLOCKS || ctx->has_host_hooks) return SPOPS_STATUS_OK;
+    ctx->backend_state = spops_host_alloc(ctx, 1, sizeof(kept_blocks));
+    if (ctx->backend_state != NULL) return SPOPS_STATUS_OK;
+    spops_threads_close(ctx);
+    return SPOPS_STATUS_OUT_OF_MEMORY;
 }
 
 static void close_cpu(spops_context *ctx)
 {
+    kept_blocks *kept = (kept_blocks *)ctx->backend_state;
     spops_threads_close(ctx);
-}
-
-static spops_status alloc_cpu(spops_context *ctx, size_t bytes, void **ptr)
-{
-    *ptr = ctx->allocator.host_alloc(ctx->allocator.user, bytes);
-    if (*ptr != NULL) return SPOPS_STATUS_OK;
-    return spops_fail(ctx, SPOPS_STATUS_OUT_OF_MEMORY,
-                      "%s: out of host memory: %zu bytes could not be allocated", ctx->call, bytes);
-}
-
-static void free_cpu(spops_context *ctx, void *ptr, size_t bytes)
-{
-    ctx->allocator.host_free(ctx->allocator.user, ptr, bytes);
+    for (int i = 0; kept != NULL && i < KEPT_BLOCKS; ++i)
+        drop_block(ctx, kept, i);
+    spops_host_free(ctx, kept, 1, sizeof *kept);
+    ctx->backend_state = NULL;
 }
 
 static spops_status copy_cpu(spops_context *ctx, void *dst, const void *src, size_t bytes)

@@ -26,6 +26,7 @@ typedef struct spops_context_part {
 struct spops_context {
     const struct spops_backend *backend;
     spops_allocator allocator; // defaults filled in
+    bool has_host_hooks;       // host memory is the caller's to allocate
     void *stream;
     int num_threads;
     spops_threads *threads;     // NULL where num_threads is 1, and on CUDA
@@ -36,7 +37,7 @@ struct spops_context {
     // Kernels whose limits the launchers have raised, so that the next plan need not ask the driver: a
     // bit each, which they name.
     uint64_t prepared_kernels;
-    void *backend_state; // the backend's own (CUDA: memory pool); NULL on the CPU
+    void *backend_state; // the backend's own: a memory pool (CUDA), blocks for the next plan (CPU)
 
     // The public call that may allocate: what messages about memory name.
     const char *call;
