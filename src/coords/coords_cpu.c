@@ -182,8 +182,9 @@ typedef struct build_workspace {
     bool wide;                // key or code and number do not fit a word
     spops_radix_buffers sort; // of candidates; keys alone where words hold both
     int32_t *counts;          // of sorts of words
-    int32_t *starts;          // [position] of a part, from its first on: where runs begin; of an
-                              // item before: how many candidates it has
+    int32_t *starts;          // of a part: where runs begin, from its first position on, and the
+                              // other positions, from its last one back; of an item before: how
+                              // many candidates it has
     uint64_t *keys;           // [candidate], but for lexicographic order
     uint8_t *firsts;          // these two for the given order. [candidate] whether it begins a run,
     int32_t *first_rows;      // and how many do before it
@@ -588,12 +589,14 @@ static void runs_of_part(const void *work, int64_t part, int64_t begin, int64_t 
     const sorted_candidates *s = r->s;
     int32_t *starts = r->starts + begin;
     uint64_t last = sorted_before(s, begin);
-    int64_t count = 0;
+    int64_t count = 0, back = end - begin - 1;
     for (int64_t p = begin; p < end; ++p) {
         const uint64_t own = sorted_at(s, p);
-        starts[count] = (int32_t)p;
-        count += own != last;
+        const bool head = own != last;
         last = own;
+        starts[head ? count : back] = (int32_t)p;
+        count += head;
+        back -= !head;
     }
     r->counts[part] = count;
     for (int64_t k = 0; r->firsts != NULL && k < count; ++k)
@@ -687,13 +690,14 @@ static void count_firsts(const void *work, int64_t part, int64_t begin, int64_t 
 }
 
 // Rows in their order, which is that of the first candidates: every array is written from its begin
-// to its end.
+// to its end. row_offsets: a row's count of candidates as long as it is not known to have more.
 static void write_firsts(const void *work, int64_t part, int64_t begin, int64_t end)
 {
     enum { BLOCK = 256 };
     const rows_work *r = (const rows_work *)work;
     const spops_coords_arrays *coords = r->coords;
     const uint8_t *firsts = r->w->firsts;
+    int32_t *first_rows = r->w->first_rows, *item_row = coords->item_row;
     int64_t row = r->counts[part];
     for (int64_t from = begin; from < end; from += BLOCK) {
         const int64_t to = end - from < BLOCK ? end : from + BLOCK;
@@ -701,15 +705,19 @@ static void write_firsts(const void *work, int64_t part, int64_t begin, int64_t 
         int64_t n = 0, fit;
         for (int64_t c = from; c < to; ++c) {
             found[n] = (int32_t)c;
-            r->w->first_rows[c] = (int32_t)(row + n);
+            first_rows[c] = (int32_t)(row + n);
             n += firsts[c];
         }
+        for (int64_t c = from; item_row != NULL && c < to; ++c)
+            item_row[c] = firsts[c] && first_rows[c] < r->max_rows ? first_rows[c] : -1;
         fit = row >= r->max_rows ? 0 : r->max_rows - row < n ? r->max_rows - row : n;
         for (int64_t k = 0; k < fit; ++k) {
             coords->keys[row + k] = r->s->keys[found[k]];
             coords->row_item[row + k] = (int32_t)item_of(r->s, found[k]);
         }
         unpack_rows(r, row, fit);
+        for (int64_t k = 0; r->row_offsets != NULL && k < fit; ++k)
+            r->row_offsets[row + k] = 1;
         row += n;
     }
 }
@@ -740,9 +748,9 @@ static void write_runs(const rows_work *r, int64_t part, const int32_t *starts)
         memcpy(r->row_offsets + first, starts, (size_t)num_offsets * sizeof *starts);
 }
 
-// What is known of rows by their runs, where rows are numbered otherwise. row_offsets: how many
-// candidates they have.
-static void write_runs_of_firsts(const rows_work *r, int64_t part, const int32_t *starts)
+// What is known of rows by their runs, where rows are numbered otherwise. starts becomes the rows of
+// the runs.
+static void write_runs_of_firsts(const rows_work *r, int64_t part, int32_t *starts)
 {
     const sorted_candidates *s = r->s;
     const int64_t first = s->runs[part], n = s->runs[part + 1] - first;
@@ -753,34 +761,25 @@ static void write_runs_of_firsts(const rows_work *r, int64_t part, const int32_t
             r->index.sorted_keys[first + i] = sorted_at(s, p);
             r->index.sorted_rows[first + i] = row;
         }
-        if (r->row_offsets != NULL && row < r->max_rows) r->row_offsets[row] = (int32_t)(end - p);
+        if (end - p > 1 && r->row_offsets != NULL && row < r->max_rows)
+            r->row_offsets[row] = (int32_t)(end - p);
+        starts[i] = row;
     }
 }
 
-// The row of every item, and the items of rows that are runs.
+// The row of every item, and the items of rows, where rows are runs.
 static void write_items(const rows_work *r, int64_t part, int64_t begin, int64_t end)
 {
     const sorted_candidates *s = r->s;
-    const int32_t max_rows = (int32_t)r->max_rows, *first_rows = r->w->first_rows;
-    int32_t *item_row = r->coords->item_row, *row_items = s->by_first ? NULL : r->row_items;
+    const int32_t max_rows = (int32_t)r->max_rows;
+    int32_t *item_row = r->coords->item_row, *row_items = r->row_items;
     uint64_t last = sorted_before(s, begin);
     int32_t row = (int32_t)s->runs[part] - 1;
-
-    if (s->by_first && begin < end) { // the run that goes on here
-        int64_t start = begin;
-        while (start > 0 && sorted_at(s, start) == sorted_at(s, start - 1))
-            --start;
-        row = first_rows[candidate_at(s, start)];
-    }
     for (int64_t p = begin; p < end; ++p) {
         const uint64_t own = sorted_at(s, p);
         const int64_t item = candidate_at(s, p);
-        const bool head = own != last;
+        row += own != last;
         last = own;
-        if (s->by_first)
-            row = head ? first_rows[item] : row;
-        else
-            row += head;
         item_row[item] = row < max_rows ? row : -1;
         if (row_items != NULL) row_items[p] = (int32_t)item;
     }
@@ -789,58 +788,78 @@ static void write_items(const rows_work *r, int64_t part, int64_t begin, int64_t
 static void write_part(const void *work, int64_t part, int64_t begin, int64_t end)
 {
     const rows_work *r = (const rows_work *)work;
-    const int32_t *starts = r->w->starts + begin;
-    if (r->s->by_first)
+    int32_t *starts = r->w->starts + begin;
+    if (r->s->by_first) {
         write_runs_of_firsts(r, part, starts);
-    else
-        write_runs(r, part, starts);
+        return;
+    }
+    write_runs(r, part, starts);
     if (r->coords->item_row != NULL) write_items(r, part, begin, end);
 }
 
-// The items of each row, where rows are not runs.
-static void place_part(const void *work, int64_t part, int64_t begin, int64_t end)
+// What write_items does, where rows are numbered by their first candidates: those are in their rows
+// already and go first, in the order of the rows; the others follow the runs.
+static void place_items(const void *work, int64_t part, int64_t begin, int64_t end)
 {
     const rows_work *r = (const rows_work *)work;
     const sorted_candidates *s = r->s;
-    const int64_t num_runs = s->runs[part + 1] - s->runs[part];
-    const int32_t *starts = r->w->starts + begin;
-    (void)end;
-    for (int64_t i = 0; i < num_runs; ++i) {
-        const int64_t stop = i + 1 < num_runs ? starts[i + 1] : s->next[part];
-        const int32_t row = r->w->first_rows[candidate_at(s, starts[i])];
-        int32_t *to;
+    const int64_t rows = s->runs[s->num_parts] < r->max_rows ? s->runs[s->num_parts] : r->max_rows;
+    const int64_t num_starts = s->runs[part + 1] - s->runs[part];
+    const int32_t *starts = r->w->starts + begin, *offsets = r->row_offsets;
+    int32_t *item_row = r->coords->item_row, *row_items = r->row_items;
+    int64_t num_before = 0, to = -1, row = -1;
+
+    for (int64_t o = spops_part_begin(rows, part, s->num_parts);
+         row_items != NULL && o < spops_part_begin(rows, part + 1, s->num_parts); ++o)
+        row_items[offsets[o]] = r->coords->row_item[o];
+    if (begin < end && num_starts < end - begin && begin > 0 &&
+        sorted_at(s, begin) == sorted_at(s, begin - 1)) { // the run that goes on here
+        int64_t start = begin - 1;
+        while (start > 0 && sorted_at(s, start) == sorted_at(s, start - 1))
+            --start;
+        row = r->w->first_rows[candidate_at(s, start)];
+        if (row_items != NULL && row < r->max_rows) to = offsets[row] + (begin - 1 - start);
+    }
+    for (int64_t k = 0; k < end - begin - num_starts; ++k) {
+        const int64_t p = starts[end - begin - 1 - k], item = candidate_at(s, p);
+        const int64_t num_starts_before = p - begin - k;
+        if (num_starts_before != num_before) {
+            num_before = num_starts_before;
+            row = starts[num_before - 1];
+            if (row_items != NULL && row < r->max_rows) to = offsets[row];
+        }
         if (row >= r->max_rows) continue;
-        to = r->row_items + r->row_offsets[row];
-        for (int64_t p = starts[i]; p < stop; ++p)
-            *to++ = (int32_t)candidate_at(s, p);
+        item_row[item] = (int32_t)row;
+        if (row_items != NULL) row_items[++to] = (int32_t)item;
     }
 }
 
-// row_offsets behind the rows in use, and all of it where rows are not runs.
-static void finish_items(spops_team team, const rows_work *r)
+// row_offsets behind the rows in use, and all of it where it has counts.
+static void finish_offsets(const rows_work *r)
 {
     const sorted_candidates *s = r->s;
     const int64_t num_runs = s->runs[s->num_parts];
     int32_t *offsets = r->row_offsets, sum = 0;
-
-    if (!s->by_first) {
-        for (int64_t row = num_runs; row <= r->max_rows; ++row)
-            offsets[row] = (int32_t)s->n;
-        return;
-    }
-    for (int64_t row = 0; row <= r->max_rows; ++row) {
-        const int32_t own = row < num_runs && row < r->max_rows ? offsets[row] : 0;
+    for (int64_t row = 0; s->by_first && row < num_runs && row < r->max_rows; ++row) {
+        const int32_t own = offsets[row];
         offsets[row] = sum;
         sum += own;
     }
-    spops_parallel_parts(team, s->num_parts, s->n, place_part, r);
+    for (int64_t row = num_runs; row <= r->max_rows; ++row)
+        offsets[row] = (int32_t)s->n;
+    if (s->by_first && num_runs > r->max_rows) offsets[r->max_rows] = sum;
 }
 
 static void write_rows(spops_team team, rows_work *work)
 {
     const spops_coords_arrays *coords = work->coords;
     const sorted_candidates *s = work->s;
+    // What write_firsts and write_part do not write.
+    const int64_t known = s->by_first ? s->num_slots : s->n < coords->max_items ? 0 : s->n;
 
+    if (coords->item_row != NULL && known < coords->max_items)
+        memset(coords->item_row + known, 0xff,
+               (size_t)(coords->max_items - known) * sizeof *coords->item_row);
     if (s->by_first) {
         int64_t counts[MAX_PARTS];
         const int num_parts = spops_team_parts(team, MAX_PARTS);
@@ -849,10 +868,10 @@ static void write_rows(spops_team team, rows_work *work)
         (void)scan_parts(counts, num_parts);
         spops_parallel_parts(team, num_parts, s->num_slots, write_firsts, work);
     }
-    if (coords->item_row != NULL && s->n < coords->max_items)
-        memset(coords->item_row, 0xff, (size_t)coords->max_items * sizeof *coords->item_row);
     spops_parallel_parts(team, s->num_parts, s->n, write_part, work);
-    if (work->row_offsets != NULL) finish_items(team, work);
+    if (work->row_offsets != NULL) finish_offsets(work);
+    if (s->by_first && coords->item_row != NULL)
+        spops_parallel_parts(team, s->num_parts, s->n, place_items, work);
 }
 
 // ---- Index --------------------------------------------------------------------------------------
