@@ -240,9 +240,15 @@ __device__ void igemm_gather(const igemm_sm90_params &p, const igemm_sm90_block<
             if (finds_tiles) finder.tell(tiles + 1);
             __syncwarp();
             barrier_wait(block.tile_full(slot), tiles / P::tile_slots % 2);
-            tile = load_shared_16(block.tile_note(slot));
-            __syncwarp();
-            if (lane == 0) barrier_arrive(block.tile_empty(slot));
+            // A lane reads for all, as igemm_multiply does.
+            if (lane == 0) {
+                tile = load_shared_16(block.tile_note(slot));
+                barrier_arrive(block.tile_empty(slot));
+            }
+            tile.x = __shfl_sync(~0u, tile.x, 0);
+            tile.y = __shfl_sync(~0u, tile.y, 0);
+            tile.z = __shfl_sync(~0u, tile.z, 0);
+            tile.w = __shfl_sync(~0u, tile.w, 0);
             ++tiles;
         }
         u.note = NOTE_STOP;

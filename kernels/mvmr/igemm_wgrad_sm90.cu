@@ -344,12 +344,15 @@ __device__ void wgrad_multiply(const wgrad_params &p, const wgrad_block<P> &bloc
     float sum[P::COLS / 2];
 
     for (;;) {
-        int4 note;
+        int4 note = make_int4(0, 0, 0, 0);
+        int flags;
         bool begun = false;
         do {
             barrier_wait(block.full(stage.at), stage.full_parity());
-            note = *block.note(stage.at);
-            if (note.x & NOTE_STOP) return;
+            // A lane reads the note for all, because it arrives for all that it has been read.
+            if (t % 32 == 0) note = *block.note(stage.at);
+            flags = __shfl_sync(~0u, note.x, 0);
+            if (flags & NOTE_STOP) return;
             const uint32_t a = block.stage(stage.at) + group * P::block_bytes;
             const uint32_t b = block.stage(stage.at) + P::a_bytes;
             fence_for_wgmma();
@@ -365,14 +368,15 @@ __device__ void wgrad_multiply(const wgrad_params &p, const wgrad_block<P> &bloc
             __syncwarp();
             if (t % 32 == 0) barrier_arrive(block.empty(stage.at));
             stage.advance();
-        } while ((note.x & NOTE_LAST) == 0);
+        } while ((flags & NOTE_LAST) == 0);
 
-        void *to = p.partials + note.z * tap_numbers;
+        const int tap = __shfl_sync(~0u, note.y, 0), partial = __shfl_sync(~0u, note.z, 0);
+        void *to = p.partials + partial * tap_numbers;
         spops_dtype dtype = SPOPS_DTYPE_F32;
-        if (note.z < 0) {
+        if (partial < 0) {
             dtype = p.dw_dtype;
             const int64_t bytes = dtype == SPOPS_DTYPE_F32 ? 4 : 2;
-            to = static_cast<char *>(p.dw) + note.y * tap_numbers * bytes;
+            to = static_cast<char *>(p.dw) + tap * tap_numbers * bytes;
         }
         if constexpr (P::folded_bytes > 0) {
             if (p.fold > 1) {
