@@ -3,6 +3,7 @@
 // says, entry by entry.
 #include <criterion/criterion.h>
 #include <criterion/parameterized.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -437,6 +438,374 @@ ParameterizedTest(struct launch_param *p, patches, set_on_the_stream)
             test_free(&d, b.arrays[i]);
         test_free(&d, b.num_patches);
         free(nothing.side[0].offsets), free(nothing.side[1].offsets);
+    }
+    test_close(&d);
+}
+
+// ---- From an order of rows ----------------------------------------------------------------------
+
+typedef struct host_points {
+    int32_t n, samples; // samples 0: no offsets
+    float *points;      // [n][3]
+    int32_t *offsets, *order;
+} host_points;
+
+typedef struct order_case {
+    const char *name;
+    int32_t n, samples, patch_rows;
+    spops_patch_curve curve;
+    int32_t bits;
+    bool borrow, given; // the last: the caller's order
+} order_case;
+
+static const order_case order_cases[] = {
+    {"nothing", 0, 0, 16, SPOPS_PATCH_CURVE_ZORDER, 0, true, false},
+    {"one row", 1, 0, 16, SPOPS_PATCH_CURVE_HILBERT, 0, true, false},
+    {"less than a patch", 15, 0, 16, SPOPS_PATCH_CURVE_ZORDER, 0, true, false},
+    {"whole patches", 64, 0, 16, SPOPS_PATCH_CURVE_ZORDER, 5, true, false},
+    {"a tail", 1000, 0, 128, SPOPS_PATCH_CURVE_ZORDER, 10, true, false},
+    {"a tail alone", 1000, 0, 128, SPOPS_PATCH_CURVE_ZORDER, 10, false, false},
+    {"samples", 3000, 7, 100, SPOPS_PATCH_CURVE_ZORDER_TRANSPOSED, 7, true, false},
+    {"samples of one row", 40, 40, 100, SPOPS_PATCH_CURVE_HILBERT, 7, true, false},
+    {"patches of one row", 50, 3, 1, SPOPS_PATCH_CURVE_HILBERT, 3, true, false},
+    {"hilbert", 4096, 0, 60, SPOPS_PATCH_CURVE_HILBERT, 4, false, false},
+    {"hilbert, transposed", 4096, 3, 60, SPOPS_PATCH_CURVE_HILBERT_TRANSPOSED, 16, true, false},
+    {"the caller's", 2000, 4, 60, SPOPS_PATCH_CURVE_ZORDER, 0, true, true},
+};
+enum { NUM_ORDER_CASES = (int)(sizeof order_cases / sizeof order_cases[0]) };
+
+static int32_t cell(const order_case *c, float p)
+{
+    const double v = floor(((double)p + 1.0) / 0.5);
+    const double last = ldexp(1.0, c->bits == 0 ? 16 : c->bits) - 1.0;
+    return (int32_t)(v < 0.0 ? 0.0 : v > last ? last : v);
+}
+
+// Where a cell stands on a Z-order curve.
+static uint64_t code_of(const order_case *c, const int32_t cells[3])
+{
+    const int bits = c->bits == 0 ? 16 : c->bits;
+    const bool turned = c->curve == SPOPS_PATCH_CURVE_ZORDER_TRANSPOSED ||
+                        c->curve == SPOPS_PATCH_CURVE_HILBERT_TRANSPOSED;
+    const int32_t v[3] = {cells[turned], cells[!turned], cells[2]};
+    uint64_t code = 0;
+    for (int level = bits - 1; level >= 0; --level)
+        for (int a = 0; a < 3; ++a)
+            code = 2 * code + (uint64_t)(v[a] >> level & 1);
+    return code;
+}
+
+static host_points make_points(const order_case *c, uint64_t stream)
+{
+    test_rng rng = test_rng_make(stream);
+    host_points h = {.n = c->n, .samples = c->samples};
+    h.points = zeroed(3 * (int64_t)c->n);
+    h.order = zeroed(c->n);
+    for (int64_t i = 0; i < 3 * (int64_t)c->n; ++i)
+        h.points[i] = (float)(test_rng_unit(&rng) * (c->n > 4000 ? 8.0 : 40.0)) - 2.0f;
+    if (c->samples > 0) {
+        h.offsets = zeroed(c->samples + 1);
+        for (int32_t b = 1; b < c->samples; ++b)
+            h.offsets[b] = c->samples == c->n ? b : (int32_t)test_rng_below(&rng, c->n + 1);
+        h.offsets[c->samples] = c->n;
+        qsort(h.offsets, (size_t)c->samples + 1, sizeof(int32_t), compare_i32);
+    }
+    for (int32_t r = 0; r < c->n; ++r)
+        h.order[r] = r;
+    for (int32_t b = 0; b < (c->samples > 0 ? c->samples : 1); ++b) {
+        const int32_t begin = c->samples > 0 ? h.offsets[b] : 0;
+        const int32_t end = c->samples > 0 ? h.offsets[b + 1] : c->n;
+        test_rng_shuffle_i32(&rng, h.order + begin, end - begin);
+    }
+    return h;
+}
+
+static void free_points(host_points *h)
+{
+    free(h->points), free(h->offsets), free(h->order);
+}
+
+static spops_patch_order order_of(const order_case *c, const int32_t *order)
+{
+    spops_patch_order o = spops_patch_order_default();
+    o.patch_rows = c->patch_rows;
+    o.borrow = c->borrow;
+    o.curve = c->curve;
+    o.bits = c->bits;
+    o.order = c->given ? order : NULL;
+    for (int a = 0; a < 3; ++a)
+        o.size_m[a] = 0.5, o.origin_m[a] = -1.0;
+    return o;
+}
+
+// The queries of a plan, one after another: the order that it found.
+static int32_t *order_found(test_device *d, const spops_patches *plan, int32_t n)
+{
+    return fetch(d, plan->arrays.q_rows, n);
+}
+
+// Whether `order` keeps samples apart and goes along its curve, ties by row; for Hilbert curves see
+// along_a_hilbert_curve.
+static void check_order(const order_case *c, const host_points *h, const int32_t *order)
+{
+    const bool hilbert =
+        c->curve == SPOPS_PATCH_CURVE_HILBERT || c->curve == SPOPS_PATCH_CURVE_HILBERT_TRANSPOSED;
+    uint64_t before = 0;
+    for (int32_t e = 0; e < h->n; ++e) {
+        int32_t v[3];
+        bool starts = e == 0;
+        for (int a = 0; a < 3; ++a)
+            v[a] = cell(c, h->points[3 * order[e] + a]);
+        for (int32_t b = 0; b < h->samples; ++b) {
+            starts = starts || h->offsets[b] == e;
+            cr_assert((order[e] >= h->offsets[b]) == (e >= h->offsets[b]), "%s: sample", c->name);
+        }
+        if (c->given) {
+            cr_assert_eq(order[e], h->order[e], "%s: entry %d", c->name, e);
+            continue;
+        }
+        const uint64_t code = code_of(c, v);
+        if (!starts && !hilbert)
+            cr_assert(code > before || (code == before && order[e] > order[e - 1]),
+                      "%s: entry %d is before the one before", c->name, e);
+        before = code;
+    }
+}
+
+// The lists that an order and a size of patches make.
+static host_lists cut(const order_case *c, const host_points *h, const int32_t *order)
+{
+    host_lists l = {.num_rows = c->n, .same = !c->borrow};
+    const int32_t samples = c->samples > 0 ? c->samples : 1;
+    for (int i = 0; i < 2; ++i) {
+        l.side[i].offsets = zeroed(c->n + 1);
+        l.side[i].rows = zeroed(2 * (int64_t)c->n);
+    }
+    for (int32_t b = 0; b < samples; ++b) {
+        const int32_t begin = c->samples > 0 ? h->offsets[b] : 0;
+        const int32_t end = c->samples > 0 ? h->offsets[b + 1] : c->n;
+        for (int32_t e = begin; e < end; e += c->patch_rows) {
+            const int32_t stop = e + c->patch_rows < end ? e + c->patch_rows : end;
+            const int32_t missing = c->patch_rows - (stop - e);
+            for (int32_t i = e; i < stop; ++i) {
+                l.side[0].rows[l.side[0].num++] = order[i];
+                l.side[1].rows[l.side[1].num++] = order[i];
+            }
+            if (c->borrow && e > begin)
+                for (int32_t i = e - missing; i < e; ++i)
+                    l.side[1].rows[l.side[1].num++] = order[i];
+            ++l.num_patches;
+            for (int i = 0; i < 2; ++i)
+                l.side[i].offsets[l.num_patches] = l.side[i].num;
+        }
+    }
+    return l;
+}
+
+typedef struct device_points {
+    spops_point_cloud cloud;
+    void *points;
+    int32_t *offsets, *order;
+} device_points;
+
+static device_points upload_points(test_device *d, const host_points *h)
+{
+    device_points to = {.offsets = test_upload_i32(d, h->offsets, h->offsets ? h->samples + 1 : 0),
+                        .order = test_upload_i32(d, h->order, h->n)};
+    cr_assert(device_alloc(d->backend, (size_t)h->n * 12, &to.points) &&
+                  device_upload(d->backend, to.points, h->points, (size_t)h->n * 12),
+              "%s", device_error());
+    to.cloud.points = spops_matrix_dense(to.points, h->n, 3, SPOPS_DTYPE_F32);
+    to.cloud.offsets = to.offsets;
+    to.cloud.num_samples = h->offsets ? h->samples : 0;
+    return to;
+}
+
+static void discard_points(test_device *d, device_points *p)
+{
+    test_free(d, p->points), test_free(d, p->offsets), test_free(d, p->order);
+}
+
+ParameterizedTestParameters(patches, from_an_order)
+{
+    return every_backend();
+}
+ParameterizedTest(struct backend_param *p, patches, from_an_order)
+{
+    test_device d;
+    if (!test_open(&d, (spops_backend_kind)p->backend, LAUNCH_STREAM)) return;
+    for (int i = 0; i < NUM_ORDER_CASES; ++i) {
+        const order_case *c = &order_cases[i];
+        host_points h = make_points(c, 500 + (uint64_t)i);
+        device_points there = upload_points(&d, &h);
+        const spops_patch_order o = order_of(c, there.order);
+        spops_patches_shape shape = spops_patches_shape_default();
+        spops_patches *plan = NULL;
+        bool once = true;
+        test_expect_ok(d.ctx, spops_patches_create_from_order(d.ctx, &there.cloud, &o, &plan),
+                       c->name);
+        int32_t *order = order_found(&d, plan, c->n);
+        host_lists l = cut(c, &h, order);
+        check_order(c, &h, order);
+        once = l.side[1].num == c->n; // nothing was borrowed
+        check_plan(&d, plan, &l, once, c->name);
+        spops_patches_destroy(plan);
+        plan = NULL;
+        shape.num_rows = c->n;
+        shape.max_patches = c->n + 3;
+        shape.max_queries = c->n;
+        shape.max_keys = c->borrow ? 2 * c->n : 0;
+        shape.same = !c->borrow;
+        shape.max_samples = c->samples + 1;
+        test_expect_ok(d.ctx, spops_patches_reserve(d.ctx, &shape, &plan), c->name);
+        test_expect_ok(d.ctx, spops_patches_set_from_order(d.ctx, plan, &there.cloud, &o), c->name);
+        check_plan(&d, plan, &l, !c->borrow, c->name);
+        spops_patches_destroy(plan);
+        free_lists(&l);
+        free(order);
+        discard_points(&d, &there);
+        free_points(&h);
+    }
+    test_close(&d);
+}
+
+// A Hilbert curve through all cells of a cube goes from each to a neighbour, and visits every octant
+// of every octant in one piece. Transposed, it is the curve of points with two axes exchanged.
+ParameterizedTestParameters(patches, along_a_hilbert_curve)
+{
+    return every_backend();
+}
+ParameterizedTest(struct backend_param *p, patches, along_a_hilbert_curve)
+{
+    enum { SIDE = 16, ROWS = SIDE * SIDE * SIDE };
+    order_case c = {"cube", ROWS, 0, 64, SPOPS_PATCH_CURVE_HILBERT, 4, false, false};
+    test_device d;
+    if (!test_open(&d, (spops_backend_kind)p->backend, LAUNCH_STREAM)) return;
+    host_points h = make_points(&c, 7);
+    int32_t *orders[2];
+    for (int32_t r = 0; r < ROWS; ++r)
+        for (int a = 0; a < 3; ++a) // shuffled
+            h.points[3 * r + a] = (float)(h.order[r] >> 4 * a & 15) * 0.5f - 0.75f;
+    for (int turned = 0; turned < 2; ++turned) {
+        spops_patches *plan = NULL;
+        device_points there = upload_points(&d, &h);
+        if (turned) c.curve = SPOPS_PATCH_CURVE_HILBERT_TRANSPOSED;
+        const spops_patch_order o = order_of(&c, NULL);
+        test_expect_ok(d.ctx, spops_patches_create_from_order(d.ctx, &there.cloud, &o, &plan),
+                       "cube");
+        orders[turned] = order_found(&d, plan, ROWS);
+        spops_patches_destroy(plan);
+        discard_points(&d, &there);
+        for (int32_t r = 0; r < ROWS; ++r) { // for the second: what the transposed curve exchanges
+            const float x = h.points[3 * r];
+            h.points[3 * r] = h.points[3 * r + 1];
+            h.points[3 * r + 1] = x;
+        }
+    }
+    for (int32_t e = 0; e < ROWS; ++e) {
+        const float *at = h.points + 3 * orders[0][e],
+                    *before = h.points + 3 * orders[0][e - (e > 0)];
+        double step = 0.0;
+        cr_assert_eq(orders[0][e], orders[1][e], "entry %d of the transposed curve", e);
+        for (int a = 0; a < 3; ++a)
+            step += fabs((double)at[a] - (double)before[a]);
+        cr_assert_eq(step, e > 0 ? 0.5 : 0.0, "entry %d is %g m from the one before", e, step);
+        for (int level = 1; level < 4; ++level) { // all of a run of 8^level lie in one small cube
+            const int32_t first = orders[0][e >> 3 * level << 3 * level];
+            for (int a = 0; a < 3; ++a)
+                cr_assert_eq(cell(&c, at[a]) >> level, cell(&c, h.points[3 * first + a]) >> level,
+                             "entry %d leaves its cube", e);
+        }
+    }
+    free(orders[0]), free(orders[1]);
+    free_points(&h);
+    test_close(&d);
+}
+
+// ---- From buckets -------------------------------------------------------------------------------
+
+static host_lists windows(const int32_t *sample_buckets, int32_t samples, const int32_t *offsets,
+                          const int32_t *rows, int32_t n, const spops_patch_window *w)
+{
+    const int32_t wide = w->buckets > 0 ? w->buckets : 1, stride = w->stride > 0 ? w->stride : 1;
+    host_lists l = {.num_rows = n, .same = true};
+    for (int i = 0; i < 2; ++i) {
+        l.side[i].offsets = zeroed(sample_buckets[samples] + 1);
+        l.side[i].rows = zeroed(n);
+    }
+    for (int32_t b = 0; b < samples; ++b) {
+        const int32_t first = sample_buckets[b], k = sample_buckets[b + 1] - first;
+        for (int32_t run = 0; run < k; run += wide * stride)
+            for (int32_t j = run; j < run + stride && j < k; ++j) {
+                for (int32_t at = j; at < k && at < run + wide * stride; at += stride) {
+                    const int32_t bucket = first + (((at + w->shift) % k) + k) % k;
+                    for (int32_t e = offsets[bucket]; e < offsets[bucket + 1]; ++e)
+                        for (int i = 0; i < 2; ++i)
+                            l.side[i].rows[l.side[i].num++] = w->in_places ? e : rows[e];
+                }
+                ++l.num_patches;
+                for (int i = 0; i < 2; ++i)
+                    l.side[i].offsets[l.num_patches] = l.side[i].num;
+            }
+    }
+    return l;
+}
+
+ParameterizedTestParameters(patches, from_buckets)
+{
+    return every_backend();
+}
+ParameterizedTest(struct backend_param *p, patches, from_buckets)
+{
+    static const int32_t shapes[][4] = {{0, 0, 0, 0}, {4, 1, 0, 0},   {4, 1, 2, 1},  {3, 2, -1, 0},
+                                        {1, 5, 7, 0}, {100, 1, 3, 1}, {2, 100, 0, 0}};
+    static const order_case clouds[] = {
+        {"one sample", 3000, 0, 0, SPOPS_PATCH_CURVE_ZORDER, 0, false, false},
+        {"samples", 2500, 6, 0, SPOPS_PATCH_CURVE_ZORDER, 0, false, false},
+        {"nothing", 0, 2, 0, SPOPS_PATCH_CURVE_ZORDER, 0, false, false}};
+    test_device d;
+    if (!test_open(&d, (spops_backend_kind)p->backend, LAUNCH_STREAM)) return;
+    for (int i = 0; i < 21; ++i) {
+        const order_case *c = &clouds[i / 7];
+        host_points h = make_points(c, 700 + (uint64_t)i);
+        device_points there = upload_points(&d, &h);
+        spops_buckets_options o = spops_buckets_options_default();
+        spops_buckets_view view = spops_buckets_view_default();
+        spops_buckets_info info = spops_buckets_info_default();
+        spops_patch_window w = spops_patch_window_default();
+        spops_patches_shape shape = spops_patches_shape_default();
+        spops_buckets *buckets = NULL;
+        spops_patches *plan = NULL;
+        o.bucket_rows = 70;
+        o.num_buckets = i % 2 ? 45 : 0;
+        o.hashes[0] = SPOPS_BUCKET_HASH_ZORDER_MOD;
+        w.buckets = shapes[i % 7][0], w.stride = shapes[i % 7][1];
+        w.shift = shapes[i % 7][2], w.in_places = shapes[i % 7][3];
+        test_expect_ok(d.ctx, spops_buckets_create(d.ctx, &there.cloud, &o, &buckets), c->name);
+        test_expect_ok(d.ctx, spops_buckets_get_view(d.ctx, buckets, &view), c->name);
+        test_expect_ok(d.ctx, spops_buckets_get_info_sync(d.ctx, buckets, &info), c->name);
+        int32_t *offsets = fetch(&d, view.offsets, info.num_buckets + 1);
+        int32_t *samples = fetch(&d, view.sample_buckets, info.num_samples + 1);
+        int32_t *rows = fetch(&d, view.rows, c->n);
+        host_lists l = windows(samples, (int32_t)info.num_samples, offsets, rows, c->n, &w);
+        test_expect_ok(d.ctx, spops_patches_create_from_buckets(d.ctx, buckets, &w, &plan),
+                       c->name);
+        check_plan(&d, plan, &l, true, c->name);
+        spops_patches_destroy(plan);
+        plan = NULL;
+        shape.num_rows = shape.max_queries = c->n;
+        shape.max_patches = view.max_buckets;
+        shape.max_samples = view.max_samples;
+        shape.same = 1;
+        test_expect_ok(d.ctx, spops_patches_reserve(d.ctx, &shape, &plan), c->name);
+        test_expect_ok(d.ctx, spops_patches_set_from_buckets(d.ctx, plan, buckets, &w), c->name);
+        check_plan(&d, plan, &l, true, c->name);
+        spops_patches_destroy(plan);
+        spops_buckets_destroy(buckets);
+        free(offsets), free(samples), free(rows);
+        free_lists(&l);
+        discard_points(&d, &there);
+        free_points(&h);
     }
     test_close(&d);
 }

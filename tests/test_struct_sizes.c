@@ -21,6 +21,7 @@ typedef struct fixture {
     spops_sparseconv *conv;
     spops_neighbors *neighbors;
     spops_patches *patches;
+    spops_buckets *buckets;
 } fixture;
 
 static const int32_t offsets[] = {0, 2, 2, 5, 6};
@@ -407,6 +408,29 @@ static spops_status read_pointconv(fixture *f, const void *s)
     return status;
 }
 
+static spops_buckets_options good_buckets(void)
+{
+    spops_buckets_options o = spops_buckets_options_default();
+    o.bucket_rows = 4;
+    return o;
+}
+static spops_status read_buckets(fixture *f, const void *s)
+{
+    spops_buckets *made = NULL;
+    const spops_status status =
+        spops_buckets_reserve(f->ctx, ROWS, 1, (const spops_buckets_options *)s, &made);
+    spops_buckets_destroy(made);
+    return status;
+}
+static spops_status fill_buckets_view(fixture *f, void *s)
+{
+    return spops_buckets_get_view(f->ctx, f->buckets, (spops_buckets_view *)s);
+}
+static spops_status fill_buckets_info(fixture *f, void *s)
+{
+    return spops_buckets_get_info_sync(f->ctx, f->buckets, (spops_buckets_info *)s);
+}
+
 static spops_patches_shape good_patches(void)
 {
     spops_patches_shape shape = spops_patches_shape_default();
@@ -463,6 +487,29 @@ static spops_status read_bias(fixture *f, const void *s)
     return attend(f, &o);
 }
 
+static spops_patch_order good_order(void)
+{
+    spops_patch_order o = spops_patch_order_default();
+    o.patch_rows = 2;
+    return o;
+}
+static spops_status read_patch_order(fixture *f, const void *s)
+{
+    const spops_point_cloud cloud = {points_matrix(), NULL, 0};
+    spops_patches *made = NULL;
+    const spops_status status =
+        spops_patches_create_from_order(f->ctx, &cloud, (const spops_patch_order *)s, &made);
+    spops_patches_destroy(made);
+    return status;
+}
+static spops_status read_patch_window(fixture *f, const void *s)
+{
+    spops_patches *made = NULL;
+    const spops_status status =
+        spops_patches_create_from_buckets(f->ctx, f->buckets, (const spops_patch_window *)s, &made);
+    spops_patches_destroy(made);
+    return status;
+}
 static spops_status fill_patches_view(fixture *f, void *s)
 {
     return spops_patches_get_view(f->ctx, f->patches, (spops_patches_view *)s);
@@ -489,6 +536,7 @@ static fixture open_fixture(void)
     const spops_kernel_shape kernel = spops_kernel_shape_cube(3, 3, 1, 1);
     const spops_neighbors_options near = good_neighbors();
     const spops_patches_shape patches = good_patches();
+    const spops_buckets_options buckets = good_buckets();
     spops_kernel_map_options contents = spops_kernel_map_options_default();
     const spops_point_cloud cloud = {points_matrix(), NULL, 0};
     fixture f;
@@ -512,6 +560,7 @@ static fixture open_fixture(void)
     cr_assert_eq(spops_sparseconv_create(f.ctx, f.map, NULL, &f.conv), SPOPS_STATUS_OK);
     cr_assert_eq(spops_neighbors_create(f.ctx, NULL, &cloud, &near, &f.neighbors), SPOPS_STATUS_OK);
     cr_assert_eq(spops_patches_reserve(f.ctx, &patches, &f.patches), SPOPS_STATUS_OK);
+    cr_assert_eq(spops_buckets_reserve(f.ctx, ROWS, 1, &buckets, &f.buckets), SPOPS_STATUS_OK);
     return f;
 }
 
@@ -519,6 +568,7 @@ static void close_fixture(fixture *f)
 {
     spops_neighbors_destroy(f->neighbors);
     spops_patches_destroy(f->patches);
+    spops_buckets_destroy(f->buckets);
     spops_sparseconv_destroy(f->conv);
     spops_triplets_destroy(f->triplets);
     spops_bev_plan_destroy(f->bev);
@@ -602,9 +652,12 @@ Test(struct_sizes, read)
     CHECK_READ(spops_sparseconv_layer, spops_sparseconv_layer_default(), read_layer);
     CHECK_READ(spops_neighbors_options, good_neighbors(), read_neighbors);
     CHECK_READ(spops_patches_shape, good_patches(), read_patches);
+    CHECK_READ(spops_patch_order, good_order(), read_patch_order);
+    CHECK_READ(spops_patch_window, spops_patch_window_default(), read_patch_window);
     CHECK_READ(spops_attention_options, spops_attention_options_default(), read_attention);
     CHECK_READ(spops_attention_rotary, good_rotary(), read_rotary);
     CHECK_READ(spops_attention_bias, good_bias(), read_bias);
+    CHECK_READ(spops_buckets_options, good_buckets(), read_buckets);
     CHECK_READ(spops_pointconv_options, spops_pointconv_options_default(), read_pointconv);
     CHECK_READ(spops_norm_options, spops_norm_options_default(), read_norm);
     CHECK_READ(spops_reduce_desc, good_desc(), read_desc);
@@ -685,6 +738,8 @@ Test(struct_sizes, filled)
     CHECK_FILLED(spops_neighbors_info, fill_neighbors_info);
     CHECK_FILLED(spops_patches_view, fill_patches_view);
     CHECK_FILLED(spops_patches_info, fill_patches_info);
+    CHECK_FILLED(spops_buckets_view, fill_buckets_view);
+    CHECK_FILLED(spops_buckets_info, fill_buckets_info);
     close_fixture(&f);
 }
 

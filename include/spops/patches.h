@@ -8,6 +8,7 @@
 #ifndef SPOPS_PATCHES_H
 #define SPOPS_PATCHES_H
 
+#include "spops/buckets.h"
 #include "spops/context.h"
 
 SPOPS_EXTERN_C_BEGIN
@@ -56,6 +57,8 @@ typedef struct spops_patches_shape {
     int64_t max_keys;    /* 0 where `same` is 1 */
     int32_t same;        /* 1: the keys of every patch are its queries */
     int32_t reserved;    /* 0 */
+    int64_t
+        max_samples; /* of clouds and buckets that it is set from; 0: it is set from lists alone */
 } spops_patches_shape;
 
 SPOPS_DEFINE_DEFAULT(spops_patches_shape)
@@ -91,6 +94,110 @@ SPOPS_API spops_status spops_patches_reserve(spops_context *ctx, const spops_pat
 SPOPS_API spops_status spops_patches_set(spops_context *ctx, spops_patches *patches,
                                          const int32_t *num_patches,
                                          const spops_patch_lists *lists);
+
+/* ---- From an order of rows ------------------------------------------------------------------- */
+
+/** Curves through a cube of cells. Transposed: with axes 0 and 1 exchanged. */
+typedef enum spops_patch_curve {
+    SPOPS_PATCH_CURVE_ZORDER = 0,
+    SPOPS_PATCH_CURVE_HILBERT = 1,
+    SPOPS_PATCH_CURVE_ZORDER_TRANSPOSED = 2,
+    SPOPS_PATCH_CURVE_HILBERT_TRANSPOSED = 3
+} spops_patch_curve;
+
+/**
+ * Rows in an order, cut into patches of patch_rows. The order is that of their cells on a curve, ties
+ * by row, or the caller's. A cell is floor((p - origin_m) / size_m) per axis in f64, taken to the
+ * nearest of 0 to 2^bits - 1.
+ */
+typedef struct spops_patch_order {
+    size_t struct_size; /* sizeof(spops_patch_order) */
+    int32_t patch_rows; /* 1 or more */
+    int32_t borrow; /* 1: the last patch of a sample, where it is not full and has one before it,
+                           takes the last rows of that as keys besides its own, so that it has
+                           patch_rows of them; they stay queries of the other patch alone */
+    spops_patch_curve curve;
+    int32_t bits; /* 1 to SPOPS_MAX_BUCKET_BITS; 0: SPOPS_MAX_BUCKET_BITS. A Hilbert curve of other
+                     bits is another curve */
+    double size_m[3]; /* 0: 1 */
+    double origin_m[3];
+    const int32_t *order; /* [rows] where ctx runs: every row once, samples in order; NULL: by the
+                             curve */
+} spops_patch_order;
+
+SPOPS_DEFINE_DEFAULT(spops_patch_order)
+
+/**
+ * Plan patches from an order of a cloud's rows, which are the rows of Q, K, V and O.
+ *
+ * cloud     points [rows, 3], f32 (m) or i32 (cells of a grid), any row stride.
+ * order     patch_rows is needed.
+ *
+ * Refused, and named: coordinates that are not finite, offsets that do not ascend from 0 to the
+ * number of rows, an order that names a row twice or one that is not there.
+ *
+ * Source    Point Transformer V3, section 4.1 (serialized patches, and their padding by borrowing).
+ * The rest as spops_patches_create.
+ */
+SPOPS_API spops_status spops_patches_create_from_order(spops_context *ctx,
+                                                       const spops_point_cloud *cloud,
+                                                       const spops_patch_order *order,
+                                                       spops_patches **out);
+
+/**
+ * Refill patches made by spops_patches_reserve from an order of a cloud's rows.
+ *
+ * cloud     points.rows is num_rows of the plan; with offsets, the last one says how many rows there
+ *           are. A coordinate that is not finite is taken for cell 0.
+ * order     borrow is 0 where the plan's `same` is 1, and only there.
+ *
+ * The rest as spops_patches_set.
+ */
+SPOPS_API spops_status spops_patches_set_from_order(spops_context *ctx, spops_patches *patches,
+                                                    const spops_point_cloud *cloud,
+                                                    const spops_patch_order *order);
+
+/* ---- From buckets ----------------------------------------------------------------------------- */
+
+/**
+ * Which buckets make a patch. The K buckets of a sample stand in a circle that is entered at bucket
+ * `shift`. Each run of buckets * stride of them makes `stride` patches: patch i takes every
+ * stride-th one, from the i-th on. What is left at the end of the circle makes smaller patches in the
+ * same way.
+ */
+typedef struct spops_patch_window {
+    size_t struct_size; /* sizeof(spops_patch_window) */
+    int32_t buckets;    /* of a patch; 0: 1 */
+    int32_t stride;     /* 0: 1 */
+    int32_t shift;      /* any sign */
+    int32_t in_places;  /* 1: Q, K, V and O lie in the order of buckets: the row is the place */
+} spops_patch_window;
+
+SPOPS_DEFINE_DEFAULT(spops_patch_window)
+
+/**
+ * Plan patches from buckets: rows of a patch's buckets are its queries and keys. Another window of
+ * the same buckets is another plan, and moves no feature.
+ *
+ * window    NULL: every bucket is a patch.
+ *
+ * Source    Flash3D, section 4.2 and section 9.3 (windows of buckets, shifted and strided).
+ * The rest as spops_patches_create.
+ */
+SPOPS_API spops_status spops_patches_create_from_buckets(spops_context *ctx,
+                                                         const spops_buckets *buckets,
+                                                         const spops_patch_window *window,
+                                                         spops_patches **out);
+
+/**
+ * Refill patches made by spops_patches_reserve with `same` from buckets, whose max_rows is num_rows
+ * of the plan. There are no more patches than buckets. The rest as spops_patches_set.
+ */
+SPOPS_API spops_status spops_patches_set_from_buckets(spops_context *ctx, spops_patches *patches,
+                                                      const spops_buckets *buckets,
+                                                      const spops_patch_window *window);
+
+/* ---- What they hold --------------------------------------------------------------------------- */
 
 /** What a plan of patches holds. For one made by reserve it is read from the device. */
 typedef struct spops_patches_info {

@@ -20,6 +20,7 @@
 #include "spops/pyramid.h"
 #include "spops/pool.h"
 #include "spops/norm.h"
+#include "spops/buckets.h"
 #include "spops/patches.h"
 #include "spops/attention.h"
 #include "spops/sparseconv.h"

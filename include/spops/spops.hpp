@@ -70,6 +70,7 @@ using kernel_map = handle<spops_kernel_map, spops_kernel_map_destroy>;
 using triplets = handle<spops_triplets, spops_triplets_destroy>;
 using pointconv = handle<spops_pointconv, spops_pointconv_destroy>;
 using neighbors = handle<spops_neighbors, spops_neighbors_destroy>;
+using buckets = handle<spops_buckets, spops_buckets_destroy>;
 using patches = handle<spops_patches, spops_patches_destroy>;
 using nearest = handle<spops_nearest, spops_nearest_destroy>;
 using point_level = handle<spops_point_level, spops_point_level_destroy>;

@@ -2,6 +2,9 @@
 // Plans of patches on the GPU. Lists are copied and checked; then each row learns which entry names
 // it first, which says what rows are left over; then patches are sorted by what they meet, and cut
 // into tiles. Counts never leave the device, and a list with a fault ends as no patches at all.
+#include <math.h>
+
+#include "coords/point_rules.h"
 #include "kernels/core/device_wide.h"
 #include "kernels/core/launch.cuh"
 #include "patches/patches.h"
@@ -21,6 +24,10 @@ struct workspace {
     int2 *tiles;                              // [max_patches + 1] of each size, scanned
     uint32_t *entry_keys, *sorted_entry_keys; // [max_keys] rows of keys
     int32_t *entries;                         // [max_keys]
+    // Where the plan is filled from clouds and buckets.
+    uint64_t *codes, *sorted_codes; // [num_rows]
+    int32_t *rows;                  // [num_rows]
+    int2 *samples;                  // [max_samples + 1] first patch and first key of a sample
     void *temp;
     size_t temp_bytes;
 };
@@ -48,6 +55,11 @@ workspace carve_workspace(const spops_patch_storage *s, spops_carver *c)
     w.entry_keys = (uint32_t *)spops_carve(c, max_keys, 1, sizeof(uint32_t));
     w.sorted_entry_keys = (uint32_t *)spops_carve(c, max_keys, 1, sizeof(uint32_t));
     w.entries = (int32_t *)spops_carve(c, max_keys, 1, sizeof(int32_t));
+    const int64_t ordered = s->max_samples > 0 ? s->num_rows : 0;
+    w.codes = (uint64_t *)spops_carve(c, ordered, 1, sizeof(uint64_t));
+    w.sorted_codes = (uint64_t *)spops_carve(c, ordered, 1, sizeof(uint64_t));
+    w.rows = (int32_t *)spops_carve(c, ordered, 1, sizeof(int32_t));
+    w.samples = (int2 *)spops_carve(c, s->max_samples + 1, 1, sizeof(int2));
     const auto sort_bytes = [](size_t &bytes, int64_t n) {
         return device_sort(nullptr, bytes, (const uint32_t *)nullptr, (uint32_t *)nullptr,
                            (const int32_t *)nullptr, (int32_t *)nullptr, n, 32, 0);
@@ -59,6 +71,14 @@ workspace carve_workspace(const spops_patch_storage *s, spops_carver *c)
     });
     needs([&](size_t &bytes) {
         return device_scan(nullptr, bytes, (int2 *)nullptr, s->max_patches + 1, 0);
+    });
+    needs([&](size_t &bytes) {
+        return device_sort(nullptr, bytes, (const uint64_t *)nullptr, (uint64_t *)nullptr,
+                           (const int32_t *)nullptr, (int32_t *)nullptr, ordered, 64, 0);
+    });
+    needs([&](size_t &bytes) {
+        return device_scan(nullptr, bytes, (const int32_t *)nullptr, (int32_t *)nullptr,
+                           s->max_patches + 1, 0);
     });
     w.temp_bytes = most;
     w.temp = spops_carve(c, (int64_t)most, 1, 1);
@@ -84,7 +104,8 @@ __device__ int32_t patches_given(const copy_params &p)
 __global__ void start_lists(const __grid_constant__ copy_params p)
 {
     const bool more = p.num_patches != nullptr && *p.num_patches > p.max_given;
-    *p.s.faults = {{INT32_MAX, INT32_MAX}, {INT32_MAX, INT32_MAX}, INT32_MAX, INT32_MAX, more};
+    *p.s.faults = {
+        {INT32_MAX, INT32_MAX}, {INT32_MAX, INT32_MAX}, INT32_MAX, INT32_MAX, more, INT32_MAX};
     p.s.state->num_patches = patches_given(p);
 }
 
@@ -123,6 +144,258 @@ __global__ void __launch_bounds__(threads) copy_rows(const __grid_constant__ cop
         const int32_t row = p.rows[side] == nullptr ? (int32_t)e : p.rows[side][e];
         to.rows[e] = row;
         if (row < 0 || row >= p.s.num_rows) atomicMin(&p.s.faults->rows[side], (int32_t)e);
+    }
+}
+
+// ---- Samples ------------------------------------------------------------------------------------
+
+constexpr int sample_threads = 1024;
+
+// Sums over a block of pairs, of the threads before each and of all.
+__device__ int2 scan_pairs(int2 own, int2 *all)
+{
+    __shared__ int2 sums[sample_threads / 32];
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    int2 sum = own;
+    for (int step = 1; step < 32; step *= 2) {
+        const int x = __shfl_up_sync(~0u, sum.x, step), y = __shfl_up_sync(~0u, sum.y, step);
+        if (lane >= step) sum.x += x, sum.y += y;
+    }
+    __syncthreads();
+    if (lane == 31) sums[warp] = sum;
+    __syncthreads();
+    *all = make_int2(0, 0);
+    for (int w = 0; w < sample_threads / 32; ++w) {
+        if (w == warp) sum.x += all->x, sum.y += all->y;
+        all->x += sums[w].x, all->y += sums[w].y;
+    }
+    return make_int2(sum.x - own.x, sum.y - own.y);
+}
+
+// A source of patches whose samples have counts(b): patches and keys. One block finds where those of
+// each sample begin, and whether they fit; `valid` says whether there is anything.
+template <class Counts>
+__device__ void place_samples(const spops_patch_storage &s, int2 *samples, int32_t num_samples,
+                              bool valid, const Counts &counts)
+{
+    int2 first = make_int2(0, 0);
+    for (int32_t begin = 0; begin <= num_samples; begin += sample_threads) {
+        const int32_t b = begin + (int32_t)threadIdx.x;
+        int2 all;
+        const int2 before =
+            scan_pairs(valid && b < num_samples ? counts(b) : make_int2(0, 0), &all);
+        if (b <= num_samples) samples[b] = make_int2(first.x + before.x, first.y + before.y);
+        first.x += all.x, first.y += all.y;
+    }
+    if (threadIdx.x > 0) return;
+    const bool fits =
+        first.x <= s.max_patches && (s.same || first.y <= s.sides[SPOPS_PATCH_KEYS].max_entries);
+    if (!fits) s.faults->overflow = 1;
+    s.state->num_patches = fits ? first.x : 0;
+}
+
+// The sample of a patch.
+__device__ int32_t sample_of_patch(const int2 *samples, int32_t num_samples, int32_t patch)
+{
+    int32_t low = 0, high = num_samples; // samples[low].x <= patch < samples[high].x
+    while (high - low > 1) {
+        const int32_t middle = low + (high - low) / 2;
+        if (samples[middle].x <= patch)
+            low = middle;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+// ---- An order of rows ---------------------------------------------------------------------------
+
+struct order_params {
+    spops_patch_storage s;
+    spops_patch_curve_rule rule;
+    const void *points;
+    bool is_float;
+    int64_t stride;
+    const int32_t *offsets; // nullptr: one sample
+    int32_t num_samples;
+    workspace w;
+};
+
+__device__ int32_t offset_of(const order_params &p, int32_t sample)
+{
+    return p.offsets != nullptr ? p.offsets[sample] : sample == 0 ? 0 : (int32_t)p.s.num_rows;
+}
+
+__global__ void __launch_bounds__(sample_threads)
+    start_order(const __grid_constant__ order_params p)
+{
+    __shared__ int32_t falls, beyond;
+    if (threadIdx.x == 0) falls = INT32_MAX, beyond = 0;
+    __syncthreads();
+    for (int32_t b = (int32_t)threadIdx.x; b <= p.num_samples; b += sample_threads) {
+        const int32_t offset = offset_of(p, b);
+        if (b == 0 ? offset != 0 : offset < offset_of(p, b - 1)) atomicMin(&falls, b);
+        if (b == p.num_samples)
+            beyond = offset > p.s.num_rows || offset > p.s.sides[SPOPS_PATCH_QUERIES].max_entries;
+    }
+    __syncthreads();
+    const bool valid = falls == INT32_MAX && !beyond;
+    if (threadIdx.x == 0)
+        *p.s.faults = {{falls, INT32_MAX}, {INT32_MAX, INT32_MAX},       INT32_MAX,
+                       INT32_MAX,          falls == INT32_MAX && beyond, INT32_MAX};
+    __syncthreads();
+    place_samples(p.s, p.w.samples, p.num_samples, valid, [&](int32_t b) {
+        const int32_t n = offset_of(p, b + 1) - offset_of(p, b);
+        return make_int2(spops_patches_of_rows(&p.rule, n), n + spops_patch_borrows(&p.rule, n));
+    });
+}
+
+__device__ bool has_order(const order_params &p)
+{
+    return p.s.faults->offsets[SPOPS_PATCH_QUERIES] == INT32_MAX && p.s.faults->overflow == 0;
+}
+
+// Codes with the sample on top; rows behind the last sample come last.
+__global__ void __launch_bounds__(threads) rank_rows(const __grid_constant__ order_params p)
+{
+    const int64_t r = (int64_t)blockIdx.x * threads + threadIdx.x;
+    if (r >= p.s.num_rows) return;
+    const int bits = 3 * p.rule.cells.bits;
+    p.w.rows[r] = (int32_t)r;
+    if (!has_order(p) || r >= offset_of(p, p.num_samples)) {
+        p.w.codes[r] = (uint64_t)p.num_samples << bits;
+        return;
+    }
+    const int64_t from = r * p.stride;
+    double at[3];
+    bool finite = true;
+    int32_t v[3] = {0, 0, 0};
+#pragma unroll
+    for (int a = 0; a < 3; ++a) {
+        if (p.is_float) {
+            const float x = ((const float *)p.points)[from + a];
+            finite = finite && fabsf(x) <= 3.402823466e38f;
+            at[a] = x;
+        } else {
+            at[a] = ((const int32_t *)p.points)[from + a];
+        }
+    }
+    if (!finite) atomicMin(&p.s.faults->not_finite, (int32_t)r);
+    for (int a = 0; a < 3 && finite; ++a)
+        v[a] = spops_bucket_cell(&p.rule.cells, a, at[a]);
+    const int32_t sample = p.offsets == nullptr ? 0 : spops_sample_of(p.offsets, p.num_samples, r);
+    p.w.codes[r] = (uint64_t)sample << bits | spops_patch_code(&p.rule, v);
+}
+
+// Sorted rows as entries, up to the capacity of entries.
+__global__ void __launch_bounds__(threads) put_order(const __grid_constant__ order_params p)
+{
+    const int64_t e = (int64_t)blockIdx.x * threads + threadIdx.x;
+    if (e < p.s.num_rows && has_order(p) && e < offset_of(p, p.num_samples))
+        p.s.sides[SPOPS_PATCH_QUERIES].rows[e] = p.w.first[SPOPS_PATCH_QUERIES][e];
+}
+
+// A thread an entry: the caller's order, and whether it is one.
+__global__ void __launch_bounds__(threads) copy_order(const __grid_constant__ order_params p)
+{
+    const int64_t e = (int64_t)blockIdx.x * threads + threadIdx.x;
+    if (e >= p.s.num_rows || !has_order(p) || e >= offset_of(p, p.num_samples)) return;
+    const int32_t sample = p.offsets == nullptr ? 0 : spops_sample_of(p.offsets, p.num_samples, e);
+    const int32_t row = p.rule.order[e];
+    p.s.sides[SPOPS_PATCH_QUERIES].rows[e] = row;
+    if (row < offset_of(p, sample) || row >= offset_of(p, sample + 1))
+        atomicMin(&p.s.faults->rows[SPOPS_PATCH_QUERIES], (int32_t)e);
+}
+
+// A block a patch, and one for the ends of offsets: where its entries lie, and its keys.
+__global__ void __launch_bounds__(threads) cut_order(const __grid_constant__ order_params p)
+{
+    const spops_patch_side &q = p.s.sides[SPOPS_PATCH_QUERIES];
+    const spops_patch_side &k = p.s.sides[SPOPS_PATCH_KEYS];
+    const int32_t num = p.s.state->num_patches, thread = (int32_t)threadIdx.x;
+    for (int64_t patch = blockIdx.x; patch <= p.s.max_patches; patch += gridDim.x) {
+        if (patch >= num) {
+            if (thread > 0) continue;
+            q.offsets[patch] = num > 0 ? offset_of(p, p.num_samples) : 0;
+            if (!p.s.same) k.offsets[patch] = num > 0 ? p.w.samples[p.num_samples].y : 0;
+            continue;
+        }
+        const int32_t sample = sample_of_patch(p.w.samples, p.num_samples, (int32_t)patch);
+        const int2 first = p.w.samples[sample];
+        const int32_t before = ((int32_t)patch - first.x) * p.rule.patch_rows;
+        const int32_t begin = offset_of(p, sample) + before, end = offset_of(p, sample + 1);
+        const int32_t n = min(end - begin, p.rule.patch_rows);
+        const int32_t borrowed = begin + n == end ? spops_patch_borrows(&p.rule, before + n) : 0;
+        if (thread == 0) q.offsets[patch] = begin;
+        if (p.s.same) continue;
+        const int32_t to = first.y + before;
+        if (thread == 0) k.offsets[patch] = to;
+        for (int32_t e = thread; e < n + borrowed; e += threads)
+            k.rows[to + e] = q.rows[e < n ? begin + e : begin - borrowed + (e - n)];
+    }
+}
+
+// ---- Windows of buckets -------------------------------------------------------------------------
+
+struct window_params {
+    spops_patch_storage s;
+    spops_patch_window_rule rule;
+    spops_buckets_arrays b;
+    int32_t num_samples;
+    workspace w;
+};
+
+__device__ int32_t buckets_of(const window_params &p, int32_t sample)
+{
+    return p.b.sample_buckets[sample + 1] - p.b.sample_buckets[sample];
+}
+
+__global__ void __launch_bounds__(sample_threads)
+    start_window(const __grid_constant__ window_params p)
+{
+    const bool fits = p.b.state->num_rows <= p.s.sides[SPOPS_PATCH_QUERIES].max_entries;
+    if (threadIdx.x == 0)
+        *p.s.faults = {
+            {INT32_MAX, INT32_MAX}, {INT32_MAX, INT32_MAX}, INT32_MAX, INT32_MAX, !fits, INT32_MAX};
+    __syncthreads();
+    place_samples(p.s, p.w.samples, p.num_samples, fits, [&](int32_t b) {
+        return make_int2(spops_patches_of_buckets(&p.rule, buckets_of(p, b)), 0);
+    });
+}
+
+// A thread a patch: its rows, which are summed to offsets.
+__global__ void __launch_bounds__(threads) count_window(const __grid_constant__ window_params p)
+{
+    const int64_t patch = (int64_t)blockIdx.x * threads + threadIdx.x;
+    if (patch > p.s.max_patches) return;
+    int32_t n = 0;
+    if (patch < p.s.state->num_patches) {
+        const int32_t sample = sample_of_patch(p.w.samples, p.num_samples, (int32_t)patch);
+        const int32_t k = buckets_of(p, sample);
+        const int32_t *offsets = p.b.offsets + p.b.sample_buckets[sample];
+        const int32_t j = (int32_t)patch - p.w.samples[sample].x;
+        for (int32_t m = 0, bucket; (bucket = spops_patch_bucket(&p.rule, k, j, m)) >= 0; ++m)
+            n += offsets[bucket + 1] - offsets[bucket];
+    }
+    p.s.sides[SPOPS_PATCH_QUERIES].offsets[patch] = n;
+}
+
+// A block a patch.
+__global__ void __launch_bounds__(threads) copy_window(const __grid_constant__ window_params p)
+{
+    const spops_patch_side &q = p.s.sides[SPOPS_PATCH_QUERIES];
+    for (int64_t patch = blockIdx.x; patch < p.s.state->num_patches; patch += gridDim.x) {
+        const int32_t sample = sample_of_patch(p.w.samples, p.num_samples, (int32_t)patch);
+        const int32_t k = buckets_of(p, sample);
+        const int32_t *offsets = p.b.offsets + p.b.sample_buckets[sample];
+        const int32_t j = (int32_t)patch - p.w.samples[sample].x;
+        int32_t to = q.offsets[patch];
+        for (int32_t m = 0, bucket; (bucket = spops_patch_bucket(&p.rule, k, j, m)) >= 0; ++m) {
+            const int32_t begin = offsets[bucket], n = offsets[bucket + 1] - begin;
+            for (int32_t e = (int32_t)threadIdx.x; e < n; e += threads)
+                q.rows[to + e] = p.rule.in_places ? begin + e : p.b.rows[begin + e];
+            to += n;
+        }
     }
 }
 
@@ -380,6 +653,67 @@ extern "C" spops_status spops_cuda_patches_copy(spops_context *ctx, const spops_
     SPOPS_TRY(launch(ctx, "patches: copy_offsets", copy_offsets,
                      blocks_for(s->max_patches + 1, threads), (unsigned)threads, p));
     return launch(ctx, "patches: copy_rows", copy_rows, blocks_for(most_entries(s), threads),
+                  (unsigned)threads, p);
+}
+
+extern "C" spops_status spops_cuda_patches_order(spops_context *ctx, const spops_patches_args *args)
+{
+    const spops_patch_storage *s = args->storage;
+    const spops_point_cloud *cloud = args->cloud;
+    spops_carver carver = {(char *)args->workspace, 0};
+    order_params p = {};
+    p.s = *s;
+    p.rule = *args->curve;
+    p.points = cloud->points.data;
+    p.is_float = cloud->points.dtype == SPOPS_DTYPE_F32;
+    p.stride = cloud->points.row_stride;
+    p.offsets = cloud->offsets;
+    p.num_samples = cloud->offsets == nullptr ? 1 : (int32_t)cloud->num_samples;
+    p.w = carve_workspace(s, &carver);
+    const dim3 rows = blocks_for(s->num_rows, threads);
+    SPOPS_TRY(
+        launch(ctx, "patches: start_order", start_order, dim3(1), (unsigned)sample_threads, p));
+    if (p.rule.order != nullptr) {
+        SPOPS_TRY(launch(ctx, "patches: copy_order", copy_order, rows, (unsigned)threads, p));
+    } else if (s->num_rows > 0) {
+        const int bits = 3 * p.rule.cells.bits + bits_for((uint64_t)p.num_samples);
+        size_t bytes = p.w.temp_bytes;
+        SPOPS_TRY(launch(ctx, "patches: rank_rows", rank_rows, rows, (unsigned)threads, p));
+        // Entries of queries are rows of the cloud; those behind the last sample do not count.
+        SPOPS_TRY(spops_cuda_status(ctx, "patches: sort rows",
+                                    (int)device_sort(p.w.temp, bytes, p.w.codes, p.w.sorted_codes,
+                                                     p.w.rows, p.w.first[SPOPS_PATCH_QUERIES],
+                                                     s->num_rows, bits < 64 ? bits : 64,
+                                                     stream_of(ctx))));
+        SPOPS_TRY(launch(ctx, "patches: put_order", put_order, rows, (unsigned)threads, p));
+    }
+    return launch(ctx, "patches: cut_order", cut_order,
+                  dim3((unsigned)(s->max_patches < 65535 ? s->max_patches + 1 : 65535)),
+                  (unsigned)threads, p);
+}
+
+extern "C" spops_status spops_cuda_patches_window(spops_context *ctx,
+                                                  const spops_patches_args *args)
+{
+    const spops_patch_storage *s = args->storage;
+    spops_carver carver = {(char *)args->workspace, 0};
+    window_params p = {};
+    p.s = *s;
+    p.rule = *args->window;
+    p.b = *args->buckets;
+    p.num_samples = (int32_t)args->buckets->max_samples;
+    p.w = carve_workspace(s, &carver);
+    int32_t *offsets = s->sides[SPOPS_PATCH_QUERIES].offsets;
+    size_t bytes = p.w.temp_bytes;
+    SPOPS_TRY(
+        launch(ctx, "patches: start_window", start_window, dim3(1), (unsigned)sample_threads, p));
+    SPOPS_TRY(launch(ctx, "patches: count_window", count_window,
+                     blocks_for(s->max_patches + 1, threads), (unsigned)threads, p));
+    SPOPS_TRY(spops_cuda_status(
+        ctx, "patches: scan",
+        (int)device_scan(p.w.temp, bytes, offsets, offsets, s->max_patches + 1, stream_of(ctx))));
+    return launch(ctx, "patches: copy_window", copy_window,
+                  dim3((unsigned)(s->max_patches < 65535 ? s->max_patches : 65535)),
                   (unsigned)threads, p);
 }
 

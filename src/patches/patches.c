@@ -2,8 +2,10 @@
 // Plans of patches: checks, memory, and the order in which the backend fills them.
 #include "patches/patches.h"
 
+#include <math.h>
 #include <string.h>
 
+#include "coords/neighbors.h"
 #include "core/check.h"
 
 static const char *const side_names[SPOPS_NUM_PATCH_SIDES] = {"query", "key"};
@@ -170,7 +172,10 @@ void spops_patches_destroy(spops_patches *patches)
 static spops_status fill_from_lists(spops_context *ctx, const spops_patches *p,
                                     const int32_t *num_patches, const spops_patch_lists *lists)
 {
-    const spops_patches_args args = {&p->storage, p->workspace, num_patches, lists};
+    const spops_patches_args args = {.storage = &p->storage,
+                                     .workspace = p->workspace,
+                                     .num_patches = num_patches,
+                                     .lists = lists};
     SPOPS_TRY(ctx->backend->patches_copy(ctx, &args));
     return ctx->backend->patches_fill(ctx, &args);
 }
@@ -302,6 +307,7 @@ spops_status spops_patches_reserve(spops_context *ctx, const spops_patches_shape
     SPOPS_TRY(spops_check_count(ctx, call, "shape->max_patches", s.max_patches));
     SPOPS_TRY(spops_check_count(ctx, call, "shape->max_queries", s.max_queries));
     SPOPS_TRY(spops_check_count(ctx, call, "shape->max_keys", s.max_keys));
+    SPOPS_TRY(spops_check_count(ctx, call, "shape->max_samples", s.max_samples));
     SPOPS_REQUIRE(ctx, s.same == 0 || s.same == 1, "%s: shape->same is %d, expected 0 or 1", call,
                   (int)s.same);
     SPOPS_REQUIRE(ctx, s.same == 0 || s.max_keys == 0,
@@ -309,6 +315,7 @@ spops_status spops_patches_reserve(spops_context *ctx, const spops_patches_shape
     memset(&sizes, 0, sizeof sizes);
     sizes.num_rows = s.num_rows;
     sizes.max_patches = s.max_patches;
+    sizes.max_samples = s.max_samples;
     sizes.same = s.same == 1;
     sizes.sides[SPOPS_PATCH_QUERIES].max_entries = s.max_queries;
     sizes.sides[SPOPS_PATCH_KEYS].max_entries = s.max_keys;
@@ -324,6 +331,14 @@ fail:
     return status;
 }
 
+static spops_status check_refillable(spops_context *ctx, const char *call,
+                                     const spops_patches *patches)
+{
+    SPOPS_TRY(spops_patches_check(ctx, call, "patches", patches));
+    SPOPS_REQUIRE(ctx, patches->refillable, "%s: the plan was not made by patches_reserve", call);
+    return SPOPS_STATUS_OK;
+}
+
 spops_status spops_patches_set(spops_context *ctx, spops_patches *patches,
                                const int32_t *num_patches, const spops_patch_lists *lists)
 {
@@ -331,8 +346,7 @@ spops_status spops_patches_set(spops_context *ctx, spops_patches *patches,
     const spops_patch_storage *s;
 
     SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
-    SPOPS_TRY(spops_patches_check(ctx, call, "patches", patches));
-    SPOPS_REQUIRE(ctx, patches->refillable, "%s: the plan was not made by patches_reserve", call);
+    SPOPS_TRY(check_refillable(ctx, call, patches));
     SPOPS_TRY(check_lists(ctx, call, lists));
     SPOPS_TRY(spops_check_aligned(ctx, call, "num_patches", num_patches, sizeof *num_patches));
     s = &patches->storage;
@@ -344,6 +358,247 @@ spops_status spops_patches_set(spops_context *ctx, spops_patches *patches,
                   lists->key_offsets == NULL ? "NULL" : "given",
                   s->same ? "NULL as keys are the queries" : "an array");
     return fill_from_lists(ctx, patches, num_patches, lists);
+}
+
+// ---- From an order of rows ----------------------------------------------------------------------
+
+static spops_status read_order(spops_context *ctx, const char *call, const spops_patch_order *given,
+                               spops_patch_curve_rule *rule)
+{
+    spops_patch_order o;
+    int32_t shift = 0;
+
+    SPOPS_REQUIRE(ctx, given != NULL, "%s: order is NULL, expected patch_rows in it", call);
+    memset(&o, 0, sizeof o);
+    memset(rule, 0, sizeof *rule);
+    SPOPS_TRY(spops_read_options(ctx, call, given, &o, sizeof o));
+    SPOPS_REQUIRE(ctx, o.patch_rows >= 1, "%s: patch_rows is %d, expected 1 or more", call,
+                  (int)o.patch_rows);
+    SPOPS_REQUIRE(ctx, o.borrow == 0 || o.borrow == 1, "%s: borrow is %d, expected 0 or 1", call,
+                  (int)o.borrow);
+    SPOPS_REQUIRE(
+        ctx, o.curve >= SPOPS_PATCH_CURVE_ZORDER && o.curve <= SPOPS_PATCH_CURVE_HILBERT_TRANSPOSED,
+        "%s: curve is %d, expected %d to %d", call, (int)o.curve, (int)SPOPS_PATCH_CURVE_ZORDER,
+        (int)SPOPS_PATCH_CURVE_HILBERT_TRANSPOSED);
+    SPOPS_REQUIRE(ctx, o.bits >= 0 && o.bits <= SPOPS_MAX_BUCKET_BITS,
+                  "%s: bits is %d, expected 0 to %d", call, (int)o.bits, SPOPS_MAX_BUCKET_BITS);
+    SPOPS_TRY(spops_check_aligned(ctx, call, "order->order", o.order, sizeof *o.order));
+    rule->curve = (int32_t)o.curve;
+    rule->patch_rows = o.patch_rows;
+    rule->borrow = o.borrow == 1;
+    rule->order = o.order;
+    rule->cells.bits = o.bits == 0 ? SPOPS_MAX_BUCKET_BITS : o.bits;
+    SPOPS_TRY(spops_bucket_rule_set_cells(ctx, call, o.size_m, o.origin_m, &rule->cells));
+    rule->layout.dims = 3;
+    rule->layout.max_axis_bits = rule->cells.bits;
+    for (int c = 3; c >= 0; --c) {
+        rule->layout.bits[c] = c == 0 ? 0 : rule->cells.bits;
+        rule->layout.shift[c] = shift;
+        shift += rule->layout.bits[c];
+    }
+    return SPOPS_STATUS_OK;
+}
+
+// Codes of rows have their sample on top, and keys are counted, where a sample may borrow as many as
+// it has.
+static spops_status check_order_sizes(spops_context *ctx, const char *call, int64_t rows,
+                                      int64_t samples, const spops_patch_curve_rule *rule)
+{
+    const int left = 64 - 3 * rule->cells.bits;
+    SPOPS_REQUIRE(ctx, rule->order != NULL || left >= 32 || samples < (int64_t)1 << left,
+                  "%s: cloud has %" PRId64 " samples, expected less than %" PRId64
+                  " with cells of %d bits",
+                  call, samples, (int64_t)1 << left, (int)rule->cells.bits);
+    return rule->borrow ? spops_check_count(ctx, call, "the most keys", 2 * rows) : SPOPS_STATUS_OK;
+}
+
+static spops_status fill_from_order(spops_context *ctx, const spops_patches *p,
+                                    const spops_point_cloud *cloud,
+                                    const spops_patch_curve_rule *rule)
+{
+    const spops_patches_args args = {
+        .storage = &p->storage, .workspace = p->workspace, .cloud = cloud, .curve = rule};
+    SPOPS_TRY(ctx->backend->patches_order(ctx, &args));
+    return ctx->backend->patches_fill(ctx, &args);
+}
+
+// Where the host waits anyway: an order that is not one, and points that are none.
+static spops_status refuse_order(spops_context *ctx, const char *call, int64_t num_rows,
+                                 const spops_point_cloud *cloud, const int32_t *order,
+                                 const spops_patch_faults *faults)
+{
+    const int32_t entry = faults->rows[SPOPS_PATCH_QUERIES];
+    int32_t row;
+    SPOPS_TRY(spops_cloud_refuse_row(ctx, call, "cloud", cloud, faults->not_finite));
+    if (order == NULL) return SPOPS_STATUS_OK;
+    if (entry != INT32_MAX) {
+        SPOPS_TRY(entry_row(ctx, order, entry, &row));
+        return spops_fail(ctx, SPOPS_STATUS_INVALID_ARGUMENT,
+                          "%s: order->order[%" PRId32 "] is %" PRId32
+                          ", expected a row of its sample, of %" PRId64 " rows in all",
+                          call, entry, row, num_rows);
+    }
+    if (faults->twice == INT32_MAX) return SPOPS_STATUS_OK;
+    SPOPS_TRY(entry_row(ctx, order, faults->twice, &row));
+    return spops_fail(ctx, SPOPS_STATUS_INVALID_ARGUMENT,
+                      "%s: order->order[%" PRId32 "] is %" PRId32 ", a row that is there before",
+                      call, faults->twice, row);
+}
+
+spops_status spops_patches_create_from_order(spops_context *ctx, const spops_point_cloud *cloud,
+                                             const spops_patch_order *order, spops_patches **out)
+{
+    static const char call[] = "patches_create_from_order";
+    spops_status status = SPOPS_STATUS_OK;
+    spops_patch_curve_rule rule;
+    spops_patch_storage sizes;
+    spops_patch_faults faults;
+    spops_patches *p = NULL;
+    int64_t samples, rows;
+
+    SPOPS_BEGIN_CREATE(ctx, call, out);
+    SPOPS_TRY(spops_buckets_check_cloud(ctx, call, cloud));
+    SPOPS_TRY(read_order(ctx, call, order, &rule));
+    SPOPS_TRY(spops_cloud_check_offsets(ctx, call, "cloud", cloud));
+    samples = spops_cloud_samples(cloud);
+    rows = cloud->points.rows;
+    memset(&sizes, 0, sizeof sizes);
+    sizes.num_rows = rows;
+    sizes.max_samples = samples;
+    sizes.max_patches = rows / rule.patch_rows + (samples < rows ? samples : rows);
+    sizes.same = !rule.borrow;
+    sizes.sides[SPOPS_PATCH_QUERIES].max_entries = rows;
+    // A sample borrows less than it has rows.
+    if (rule.borrow) sizes.sides[SPOPS_PATCH_KEYS].max_entries = 2 * rows;
+    SPOPS_TRY(check_order_sizes(ctx, call, rows, samples, &rule));
+    SPOPS_TRY(alloc_patches(ctx, call, &sizes, &p));
+    SPOPS_TRY_GOTO(fill_from_order(ctx, p, cloud, &rule), status, fail);
+    SPOPS_TRY_GOTO(ctx->backend->download(ctx, &faults, p->storage.faults, sizeof faults), status,
+                   fail);
+    SPOPS_TRY_GOTO(refuse_order(ctx, call, rows, cloud, rule.order, &faults), status, fail);
+    SPOPS_TRY_GOTO(finish_patches(ctx, p, &faults), status, fail);
+    *out = p;
+    return SPOPS_STATUS_OK;
+
+fail:
+    spops_patches_destroy(p);
+    return status;
+}
+
+static spops_status check_samples(spops_context *ctx, const char *call, const char *name,
+                                  const spops_patches *patches, int64_t samples)
+{
+    SPOPS_REQUIRE(ctx, samples <= patches->storage.max_samples,
+                  "%s: %s has %" PRId64 " samples, expected at most %" PRId64 " (max_samples)",
+                  call, name, samples, patches->storage.max_samples);
+    return SPOPS_STATUS_OK;
+}
+
+spops_status spops_patches_set_from_order(spops_context *ctx, spops_patches *patches,
+                                          const spops_point_cloud *cloud,
+                                          const spops_patch_order *order)
+{
+    static const char call[] = "patches_set_from_order";
+    spops_patch_curve_rule rule;
+
+    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_TRY(check_refillable(ctx, call, patches));
+    SPOPS_TRY(spops_buckets_check_cloud(ctx, call, cloud));
+    SPOPS_TRY(check_samples(ctx, call, "cloud", patches, spops_cloud_samples(cloud)));
+    SPOPS_REQUIRE(ctx, cloud->points.rows == patches->storage.num_rows,
+                  "%s: cloud->points.rows is %" PRId64 ", expected num_rows, %" PRId64, call,
+                  cloud->points.rows, patches->storage.num_rows);
+    SPOPS_TRY(read_order(ctx, call, order, &rule));
+    SPOPS_REQUIRE(ctx, rule.borrow != patches->storage.same,
+                  "%s: borrow is %d, expected %d as `same` of the plan is %d", call, rule.borrow,
+                  !patches->storage.same, patches->storage.same);
+    SPOPS_TRY(check_order_sizes(ctx, call, cloud->points.rows, spops_cloud_samples(cloud), &rule));
+    return fill_from_order(ctx, patches, cloud, &rule);
+}
+
+// ---- From buckets -------------------------------------------------------------------------------
+
+static spops_status read_window(spops_context *ctx, const char *call,
+                                const spops_patch_window *given, spops_patch_window_rule *rule)
+{
+    spops_patch_window w;
+    memset(&w, 0, sizeof w);
+    SPOPS_TRY(spops_read_options(ctx, call, given, &w, sizeof w));
+    SPOPS_REQUIRE(ctx, w.buckets >= 0, "%s: window->buckets is %d, expected 0 or more", call,
+                  (int)w.buckets);
+    SPOPS_REQUIRE(ctx, w.stride >= 0, "%s: window->stride is %d, expected 0 or more", call,
+                  (int)w.stride);
+    SPOPS_REQUIRE(ctx, w.in_places == 0 || w.in_places == 1,
+                  "%s: window->in_places is %d, expected 0 or 1", call, (int)w.in_places);
+    rule->buckets = w.buckets == 0 ? 1 : w.buckets;
+    rule->stride = w.stride == 0 ? 1 : w.stride;
+    rule->shift = w.shift;
+    rule->in_places = w.in_places == 1;
+    return SPOPS_STATUS_OK;
+}
+
+static spops_status fill_from_buckets(spops_context *ctx, const spops_patches *p,
+                                      const spops_buckets *buckets,
+                                      const spops_patch_window_rule *rule)
+{
+    const spops_patches_args args = {.storage = &p->storage,
+                                     .workspace = p->workspace,
+                                     .buckets = &buckets->arrays,
+                                     .window = rule};
+    SPOPS_TRY(ctx->backend->patches_window(ctx, &args));
+    return ctx->backend->patches_fill(ctx, &args);
+}
+
+spops_status spops_patches_create_from_buckets(spops_context *ctx, const spops_buckets *buckets,
+                                               const spops_patch_window *window,
+                                               spops_patches **out)
+{
+    static const char call[] = "patches_create_from_buckets";
+    spops_status status = SPOPS_STATUS_OK;
+    spops_patch_window_rule rule;
+    spops_patch_storage sizes;
+    const spops_patch_faults none = {.keys_twice = INT32_MAX};
+    spops_patches *p = NULL;
+
+    SPOPS_BEGIN_CREATE(ctx, call, out);
+    SPOPS_TRY(spops_buckets_check(ctx, call, "buckets", buckets));
+    SPOPS_TRY(read_window(ctx, call, window, &rule));
+    memset(&sizes, 0, sizeof sizes);
+    sizes.num_rows = buckets->arrays.max_rows;
+    sizes.max_samples = buckets->arrays.max_samples;
+    sizes.max_patches = buckets->arrays.max_buckets;
+    sizes.same = true;
+    sizes.sides[SPOPS_PATCH_QUERIES].max_entries = buckets->arrays.max_rows;
+    SPOPS_TRY(alloc_patches(ctx, call, &sizes, &p));
+    SPOPS_TRY_GOTO(fill_from_buckets(ctx, p, buckets, &rule), status, fail);
+    SPOPS_TRY_GOTO(finish_patches(ctx, p, &none), status, fail);
+    *out = p;
+    return SPOPS_STATUS_OK;
+
+fail:
+    spops_patches_destroy(p);
+    return status;
+}
+
+spops_status spops_patches_set_from_buckets(spops_context *ctx, spops_patches *patches,
+                                            const spops_buckets *buckets,
+                                            const spops_patch_window *window)
+{
+    static const char call[] = "patches_set_from_buckets";
+    spops_patch_window_rule rule;
+
+    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_TRY(check_refillable(ctx, call, patches));
+    SPOPS_TRY(spops_buckets_check(ctx, call, "buckets", buckets));
+    SPOPS_REQUIRE(ctx, patches->storage.same,
+                  "%s: `same` of the plan is 0, expected 1: keys of buckets are their queries",
+                  call);
+    SPOPS_TRY(check_samples(ctx, call, "buckets", patches, buckets->arrays.max_samples));
+    SPOPS_REQUIRE(ctx, buckets->arrays.max_rows == patches->storage.num_rows,
+                  "%s: buckets has max_rows = %" PRId64 ", expected num_rows, %" PRId64, call,
+                  buckets->arrays.max_rows, patches->storage.num_rows);
+    SPOPS_TRY(read_window(ctx, call, window, &rule));
+    return fill_from_buckets(ctx, patches, buckets, &rule);
 }
 
 // ---- Looking at them ----------------------------------------------------------------------------

@@ -5,6 +5,7 @@
 
 #include "core/backend.h"
 #include "patches/patch_arrays.h"
+#include "patches/patch_sources.h"
 #include "spops/device/common.h"
 #include "spops/patches.h"
 
@@ -14,13 +15,15 @@ extern "C" {
 
 enum { SPOPS_PATCH_QUERIES = 0, SPOPS_PATCH_KEYS = 1, SPOPS_NUM_PATCH_SIDES = 2 };
 
-// What is wrong with lists: the first place of each kind, INT32_MAX where there is none.
+// What is wrong with lists: the first place of each kind, INT32_MAX where there is none. Offsets and
+// rows of a cloud and its order count as those of queries.
 typedef struct spops_patch_faults {
     int32_t offsets[SPOPS_NUM_PATCH_SIDES]; // that are less than the one before; 0: not 0
     int32_t rows[SPOPS_NUM_PATCH_SIDES];    // entries whose row is not there
     int32_t twice;                          // query entries whose row is a query before
     int32_t keys_twice;                     // the same of keys, which is no fault
     int32_t overflow;                       // 1: more patches or entries than fit
+    int32_t not_finite;                     // rows of a cloud, which is no fault
 } spops_patch_faults;
 
 // Whether create would refuse lists with these faults.
@@ -43,6 +46,7 @@ typedef struct spops_patch_side {
 // spops_patch_arrays as the backends write them. Where `same`, only queries have memory.
 typedef struct spops_patch_storage {
     int64_t num_rows, max_patches;
+    int64_t max_samples; // 0: filled from lists alone
     bool same;
     spops_patch_state *state;   // [1]
     spops_patch_faults *faults; // [1]
@@ -57,6 +61,12 @@ typedef struct spops_patches_args {
     // Of patches_copy: the caller's lists.
     const int32_t *num_patches;     // [1] where the backend runs; NULL: lists->num_patches
     const spops_patch_lists *lists; // NULL: there are no patches
+    // Of patches_order; the cloud's points are not read where the rule has an order.
+    const spops_point_cloud *cloud;
+    const spops_patch_curve_rule *curve;
+    // Of patches_window.
+    const spops_buckets_arrays *buckets;
+    const spops_patch_window_rule *window;
 } spops_patches_args;
 
 struct spops_patches {

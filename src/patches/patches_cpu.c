@@ -3,13 +3,15 @@
 #include <string.h>
 
 #include "backends/backend_cpu.h"
+#include "coords/point_rules.h"
 #include "core/radix_sort.h"
 #include "core/threads.h"
 #include "patches/patches.h"
 
 typedef struct patches_workspace {
-    int32_t *first;           // [num_rows] entry of a row
-    spops_radix_buffers sort; // of patches
+    int32_t *first;            // [num_rows] entry of a row
+    spops_radix_buffers sort;  // of patches
+    spops_radix_buffers codes; // of rows, where the plan is filled from clouds
 } patches_workspace;
 
 static patches_workspace carve_workspace(const spops_patch_storage *s, spops_carver *c)
@@ -17,6 +19,7 @@ static patches_workspace carve_workspace(const spops_patch_storage *s, spops_car
     patches_workspace w;
     w.first = spops_carve(c, s->num_rows, 1, sizeof *w.first);
     w.sort = spops_radix_carve(4, s->max_patches, c);
+    w.codes = spops_radix_carve(8, s->max_samples > 0 ? s->num_rows : 0, c);
     return w;
 }
 
@@ -53,6 +56,14 @@ static void copy_rows(const int32_t *rows, int64_t n, int64_t num_rows, int32_t 
     }
 }
 
+static const spops_patch_faults no_faults = {
+    {INT32_MAX, INT32_MAX}, {INT32_MAX, INT32_MAX}, INT32_MAX, INT32_MAX, 0, INT32_MAX};
+
+static void clear_offsets(const spops_patch_storage *s, int side)
+{
+    memset(s->sides[side].offsets, 0, (size_t)(s->max_patches + 1) * sizeof(int32_t));
+}
+
 spops_status spops_cpu_patches_copy(spops_context *ctx, const spops_patches_args *args)
 {
     const spops_patch_storage *s = args->storage;
@@ -60,8 +71,7 @@ spops_status spops_cpu_patches_copy(spops_context *ctx, const spops_patches_args
     int64_t n = lists == NULL ? 0 : lists->num_patches;
     (void)ctx;
 
-    *s->faults = (spops_patch_faults){
-        {INT32_MAX, INT32_MAX}, {INT32_MAX, INT32_MAX}, INT32_MAX, INT32_MAX, 0};
+    *s->faults = no_faults;
     if (args->num_patches != NULL) {
         const int32_t given = *args->num_patches;
         if (given > n) s->faults->overflow = 1;
@@ -70,25 +80,179 @@ spops_status spops_cpu_patches_copy(spops_context *ctx, const spops_patches_args
     s->state->num_patches = (int32_t)n;
     for (int i = 0; i < num_sides(s); ++i) {
         const spops_patch_side *side = &s->sides[i];
-        const int32_t *offsets = NULL, *rows = NULL;
-        if (lists != NULL) {
-            offsets = i == SPOPS_PATCH_QUERIES ? lists->query_offsets : lists->key_offsets;
-            rows = i == SPOPS_PATCH_QUERIES ? lists->query_rows : lists->key_rows;
-            s->faults->offsets[i] = find_descent(offsets, n);
-        }
-        if (offsets == NULL || s->faults->offsets[i] != INT32_MAX) {
-            memset(side->offsets, 0, (size_t)(s->max_patches + 1) * sizeof *side->offsets);
-            continue;
-        }
+        const int32_t *offsets, *rows;
+        clear_offsets(s, i);
+        if (lists == NULL) continue;
+        offsets = i == SPOPS_PATCH_QUERIES ? lists->query_offsets : lists->key_offsets;
+        rows = i == SPOPS_PATCH_QUERIES ? lists->query_rows : lists->key_rows;
+        s->faults->offsets[i] = find_descent(offsets, n);
+        if (s->faults->offsets[i] != INT32_MAX) continue;
         if (offsets[n] > side->max_entries) {
             s->faults->overflow = 1;
-            memset(side->offsets, 0, (size_t)(s->max_patches + 1) * sizeof *side->offsets);
             continue;
         }
         for (int64_t p = 0; p <= s->max_patches; ++p)
             side->offsets[p] = offsets[p < n ? p : n];
         copy_rows(rows, offsets[n], s->num_rows, side->rows, &s->faults->rows[i]);
     }
+    return SPOPS_STATUS_OK;
+}
+
+// ---- An order of rows ---------------------------------------------------------------------------
+
+// The samples of a cloud: num_samples + 1 offsets, whichever way they are given.
+typedef struct cloud_samples {
+    int64_t num;
+    const int32_t *offsets;
+    int32_t whole[2];
+} cloud_samples;
+
+static void find_samples(const spops_point_cloud *cloud, cloud_samples *s)
+{
+    s->whole[0] = 0;
+    s->whole[1] = (int32_t)cloud->points.rows;
+    s->num = cloud->offsets == NULL ? 1 : cloud->num_samples;
+    s->offsets = cloud->offsets == NULL ? s->whole : cloud->offsets;
+}
+
+static uint64_t code_of(const spops_patch_curve_rule *rule, const spops_matrix *points, int64_t r,
+                        int32_t *not_finite)
+{
+    const float *p = (const float *)points->data + r * points->row_stride;
+    const int32_t *c = (const int32_t *)points->data + r * points->row_stride;
+    const bool real = points->dtype == SPOPS_DTYPE_F32;
+    int32_t v[3] = {0, 0, 0};
+    if (!real || (spops_is_finite(p[0]) && spops_is_finite(p[1]) && spops_is_finite(p[2]))) {
+        for (int a = 0; a < 3; ++a)
+            v[a] = spops_bucket_cell(&rule->cells, a, real ? (double)p[a] : (double)c[a]);
+    } else if (*not_finite == INT32_MAX) {
+        *not_finite = (int32_t)r;
+    }
+    return spops_patch_code(rule, v);
+}
+
+// Rows of a sample in order, as entries of the same numbers.
+static void order_sample(spops_context *ctx, const spops_patches_args *args,
+                         const patches_workspace *w, int32_t begin, int32_t end)
+{
+    const spops_patch_curve_rule *rule = args->curve;
+    const spops_patch_storage *s = args->storage;
+    int32_t *rows = s->sides[SPOPS_PATCH_QUERIES].rows;
+    const spops_radix_buffers *sort = &w->codes;
+    const int32_t n = end - begin;
+    int at;
+    if (rule->order != NULL) {
+        for (int32_t e = begin; e < end; ++e) {
+            const int32_t row = rule->order[e];
+            rows[e] = row;
+            if ((row < begin || row >= end) && s->faults->rows[0] == INT32_MAX)
+                s->faults->rows[0] = e;
+        }
+        return;
+    }
+    for (int32_t i = 0; i < n; ++i) {
+        ((uint64_t *)sort->keys[0])[i] =
+            code_of(rule, &args->cloud->points, begin + i, &s->faults->not_finite);
+        sort->values[0][i] = begin + i;
+    }
+    at = spops_radix_sort(spops_team_for(ctx, n), 3 * rule->cells.bits, n, sort, 0);
+    if (n > 0) memcpy(rows + begin, sort->values[at], (size_t)n * sizeof *rows);
+}
+
+spops_status spops_cpu_patches_order(spops_context *ctx, const spops_patches_args *args)
+{
+    const spops_patch_storage *s = args->storage;
+    const spops_patch_curve_rule *rule = args->curve;
+    const spops_patch_side *q = &s->sides[SPOPS_PATCH_QUERIES], *k = &s->sides[SPOPS_PATCH_KEYS];
+    spops_carver carver = {args->workspace, 0};
+    const patches_workspace w = carve_workspace(s, &carver);
+    int64_t num_patches = 0, num_keys = 0;
+    cloud_samples samples;
+    int32_t end = 0;
+
+    *s->faults = no_faults;
+    s->state->num_patches = 0;
+    for (int i = 0; i < num_sides(s); ++i)
+        clear_offsets(s, i);
+    find_samples(args->cloud, &samples);
+    s->faults->offsets[0] = find_descent(samples.offsets, samples.num);
+    if (s->faults->offsets[0] != INT32_MAX) return SPOPS_STATUS_OK;
+    for (int64_t b = 0; b < samples.num; ++b) {
+        const int32_t n = samples.offsets[b + 1] - samples.offsets[b];
+        num_patches += spops_patches_of_rows(rule, n);
+        num_keys += (int64_t)n + spops_patch_borrows(rule, n);
+    }
+    end = samples.offsets[samples.num];
+    if (end > s->num_rows || end > q->max_entries || num_patches > s->max_patches ||
+        (!s->same && num_keys > k->max_entries)) {
+        s->faults->overflow = 1;
+        return SPOPS_STATUS_OK;
+    }
+    for (int64_t b = 0; b < samples.num; ++b)
+        order_sample(ctx, args, &w, samples.offsets[b], samples.offsets[b + 1]);
+    num_patches = num_keys = 0;
+    for (int64_t b = 0; b < samples.num; ++b) {
+        const int32_t last = samples.offsets[b + 1];
+        for (int32_t e = samples.offsets[b]; e < last; ++num_patches) {
+            const int32_t n = last - e < rule->patch_rows ? last - e : rule->patch_rows;
+            const int32_t borrowed =
+                e + n == last ? spops_patch_borrows(rule, last - samples.offsets[b]) : 0;
+            if (!s->same) {
+                memcpy(k->rows + num_keys, q->rows + e, (size_t)n * sizeof *k->rows);
+                memcpy(k->rows + num_keys + n, q->rows + e - borrowed,
+                       (size_t)borrowed * sizeof *k->rows);
+                num_keys += n + borrowed;
+                k->offsets[num_patches + 1] = (int32_t)num_keys;
+            }
+            e += n;
+            q->offsets[num_patches + 1] = e;
+        }
+    }
+    s->state->num_patches = (int32_t)num_patches;
+    for (int64_t p = num_patches; p < s->max_patches; ++p)
+        for (int i = 0; i < num_sides(s); ++i)
+            s->sides[i].offsets[p + 1] = s->sides[i].offsets[p];
+    return SPOPS_STATUS_OK;
+}
+
+// ---- Windows of buckets -------------------------------------------------------------------------
+
+spops_status spops_cpu_patches_window(spops_context *ctx, const spops_patches_args *args)
+{
+    const spops_patch_storage *s = args->storage;
+    const spops_buckets_arrays *b = args->buckets;
+    const spops_patch_side *q = &s->sides[SPOPS_PATCH_QUERIES];
+    int64_t num_patches = 0, p = 0;
+    int32_t at = 0;
+    (void)ctx;
+
+    *s->faults = no_faults;
+    s->state->num_patches = 0;
+    clear_offsets(s, SPOPS_PATCH_QUERIES);
+    for (int64_t i = 0; i < b->max_samples; ++i)
+        num_patches +=
+            spops_patches_of_buckets(args->window, b->sample_buckets[i + 1] - b->sample_buckets[i]);
+    if (num_patches > s->max_patches || b->state->num_rows > q->max_entries) {
+        s->faults->overflow = 1;
+        return SPOPS_STATUS_OK;
+    }
+    for (int64_t i = 0; i < b->max_samples; ++i) {
+        const int32_t first = b->sample_buckets[i], k = b->sample_buckets[i + 1] - first;
+        const int32_t num = spops_patches_of_buckets(args->window, k);
+        for (int32_t j = 0; j < num; ++j) {
+            for (int32_t m = 0;; ++m) {
+                const int32_t bucket = spops_patch_bucket(args->window, k, j, m);
+                if (bucket < 0) break;
+                for (int32_t e = b->offsets[first + bucket]; e < b->offsets[first + bucket + 1];
+                     ++e)
+                    q->rows[at++] = args->window->in_places ? e : b->rows[e];
+            }
+            q->offsets[++p] = at;
+        }
+    }
+    s->state->num_patches = (int32_t)num_patches;
+    for (; p < s->max_patches; ++p)
+        q->offsets[p + 1] = at;
     return SPOPS_STATUS_OK;
 }
 
@@ -182,7 +346,7 @@ spops_status spops_cpu_patches_fill(spops_context *ctx, const spops_patches_args
     if (!is_valid(s->faults)) {
         state->num_patches = 0;
         for (int i = 0; i < num_sides(s); ++i)
-            memset(s->sides[i].offsets, 0, (size_t)(s->max_patches + 1) * sizeof(int32_t));
+            clear_offsets(s, i);
         (void)find_rows(s, q, w.first);
     }
     state->num_q_rest = put_rest(w.first, s->num_rows, q->rest);

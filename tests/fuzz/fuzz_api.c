@@ -36,7 +36,8 @@ typedef enum kind {
     INTERPOLATION,
     POINT_PYRAMID,
     POINTCONV,
-    PATCHES
+    PATCHES,
+    BUCKETS
 } kind;
 
 typedef struct object {
@@ -273,6 +274,7 @@ static void destroy(const object *o)
     case POINT_PYRAMID: spops_point_pyramid_destroy(o->ptr); break;
     case POINTCONV: spops_pointconv_destroy(o->ptr); break;
     case PATCHES: spops_patches_destroy(o->ptr); break;
+    case BUCKETS: spops_buckets_destroy(o->ptr); break;
     }
 }
 
@@ -1515,6 +1517,47 @@ static void convolve_points(world *w)
                                                  maybe(w, &gx), maybe(w, &gw)));
 }
 
+static void make_buckets(world *w)
+{
+    const spops_point_cloud cloud = cloud_of(w, pick(w, 2) ? 12 : pick(w, MOST_ROWS));
+    spops_buckets_options o = spops_buckets_options_default();
+    spops_buckets_view view = spops_buckets_view_default();
+    spops_buckets_info info = spops_buckets_info_default();
+    spops_buckets *b = find(w, BUCKETS), *made = NULL;
+    o.bucket_rows = rarely(w) ? hostile_i32(w) : 1 + (int32_t)pick(w, 8);
+    o.num_buckets = rarely(w) ? hostile_i32(w) : (int32_t)pick(w, 8);
+    o.num_rounds = rarely(w) ? hostile_i32(w) : (int32_t)pick(w, 5);
+    o.bits = rarely(w) ? hostile_i32(w) : (int32_t)pick(w, 17);
+    for (int r = 0; r < SPOPS_MAX_BUCKET_ROUNDS; ++r) {
+        o.hashes[r] = (spops_bucket_hash)(rarely(w) ? hostile_i32(w) : (int32_t)pick(w, 4));
+        o.steps[r][r % 3] = rarely(w) ? hostile_i32(w) : (int32_t)pick(w, 3) - 1;
+    }
+    for (int a = 0; a < 3; ++a) {
+        o.size_m[a] = hostile_f64(w, 0.5);
+        o.origin_m[a] = hostile_f64(w, 0.0);
+    }
+    spoil_size(w, &o.struct_size);
+    switch (pick(w, 8)) {
+    case 0:
+        MAKE(w, BUCKETS, made,
+             spops_buckets_reserve(w->ctx, count_of(w, 12), count_of(w, 2), &o, &made));
+        break;
+    case 1:
+    case 2: CALL(w, spops_buckets_set(w->ctx, b, rarely(w) ? NULL : &cloud)); break;
+    case 3:
+        spoil_size(w, &view.struct_size);
+        CALL(w, spops_buckets_get_view(w->ctx, b, &view));
+        break;
+    case 4:
+        spoil_size(w, &info.struct_size);
+        CALL(w, spops_buckets_get_info_sync(w->ctx, b, &info));
+        break;
+    default:
+        MAKE(w, BUCKETS, made,
+             spops_buckets_create(w->ctx, rarely(w) ? NULL : &cloud, rarely(w) ? NULL : &o, &made));
+    }
+}
+
 static void make_patches(world *w)
 {
     const int64_t n = 1 + pick(w, 4), queries = pick(w, MOST_ROWS), keys = pick(w, MOST_ROWS);
@@ -1540,8 +1583,26 @@ static void make_patches(world *w)
     shape.max_queries = count_of(w, MOST_ROWS);
     shape.max_keys = same ? 0 : count_of(w, MOST_ROWS);
     shape.same = rarely(w) ? hostile_i32(w) : same;
+    shape.max_samples = count_of(w, 2);
+    const spops_point_cloud cloud = cloud_of(w, pick(w, 2) ? MOST_ROWS : pick(w, MOST_ROWS));
+    const spops_buckets *buckets = find(w, BUCKETS);
+    spops_patch_order order = spops_patch_order_default();
+    spops_patch_window window = spops_patch_window_default();
+    order.patch_rows = rarely(w) ? hostile_i32(w) : 1 + (int32_t)pick(w, 8);
+    order.borrow = rarely(w) ? hostile_i32(w) : (int32_t)pick(w, 2);
+    order.curve = (spops_patch_curve)(rarely(w) ? hostile_i32(w) : (int32_t)pick(w, 4));
+    order.bits = rarely(w) ? hostile_i32(w) : (int32_t)pick(w, 17);
+    order.size_m[0] = hostile_f64(w, 0.5);
+    order.origin_m[1] = hostile_f64(w, 0.0);
+    if (pick(w, 4) == 1) order.order = ints(w, cloud.points.rows, cloud.points.rows);
+    window.buckets = rarely(w) ? hostile_i32(w) : (int32_t)pick(w, 4);
+    window.stride = rarely(w) ? hostile_i32(w) : (int32_t)pick(w, 4);
+    window.shift = rarely(w) ? hostile_i32(w) : (int32_t)pick(w, 4) - 1;
+    window.in_places = rarely(w) ? hostile_i32(w) : (int32_t)pick(w, 2);
     spoil_size(w, &shape.struct_size);
-    switch (pick(w, 8)) {
+    spoil_size(w, &order.struct_size);
+    spoil_size(w, &window.struct_size);
+    switch (pick(w, 16)) {
     case 0: MAKE(w, PATCHES, made, spops_patches_reserve(w->ctx, &shape, &made)); break;
     case 1:
     case 2:
@@ -1556,6 +1617,17 @@ static void make_patches(world *w)
         spoil_size(w, &info.struct_size);
         CALL(w, spops_patches_get_info_sync(w->ctx, p, &info));
         break;
+    case 5:
+        MAKE(w, PATCHES, made,
+             spops_patches_create_from_order(w->ctx, rarely(w) ? NULL : &cloud,
+                                             rarely(w) ? NULL : &order, &made));
+        break;
+    case 6: CALL(w, spops_patches_set_from_order(w->ctx, p, &cloud, &order)); break;
+    case 7:
+        MAKE(w, PATCHES, made,
+             spops_patches_create_from_buckets(w->ctx, buckets, rarely(w) ? NULL : &window, &made));
+        break;
+    case 8: CALL(w, spops_patches_set_from_buckets(w->ctx, p, buckets, &window)); break;
     default:
         MAKE(
             w, PATCHES, made,
@@ -1618,7 +1690,7 @@ static void (*const calls[])(world *w) = {
     make_pool,          make_pyramid,     make_sparseconv, convolve,         make_triplets,
     multiply,           normalise,        quantise,        copy_weights,     make_neighbors,
     make_nearest,       make_pointconv,   convolve_points, make_point_level, make_interpolation,
-    make_point_pyramid, make_patches,     attend,
+    make_point_pyramid, make_patches,     attend,          make_buckets,
 };
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)

@@ -1,0 +1,557 @@
+// SPDX-License-Identifier: Apache-2.0
+// Buckets on the GPU, as if rows came one after another. A block has a tile of consecutive rows of one
+// sample. In a round it counts, for each bucket, the rows that ask for it, and where each of them
+// stands among those of its tile; the launch behind it adds up the counts of the tiles before, which
+// says who gets a place, and the round after that begins in the same launch. So num_rounds + 2
+// launches make buckets, and nothing depends on which block comes first.
+#include <math.h>
+
+#include "buckets/buckets.h"
+#include "kernels/core/launch.cuh"
+#include "spops/device/grid_dependency.cuh"
+
+namespace
+{
+
+using namespace spops;
+
+constexpr int threads = 1024, warps = threads / 32;
+constexpr uint32_t no_place = ~0u;
+constexpr int counter_bytes = 32 << 10; // of a block's groups of warps
+constexpr int summed_buckets = 1024;    // up to here, several threads add up the counts of a bucket
+
+struct workspace {
+    uint32_t *asked;     // [max_rows] bucket << 16 | rows of the tile that asked for it before
+    uint32_t *taken;     // [max_rows] bucket << 16 | place in it; or no_place
+    uint16_t *counts[2]; // [num_tiles][stride] of this round and the one before
+    uint16_t *used[2];   // [max_buckets] places given, after this round and the one before
+    int32_t *late;       // [num_tiles] rows that no round has placed
+};
+
+struct bucket_params {
+    spops_buckets_arrays a;
+    const void *points;
+    bool is_float;
+    int64_t stride; // of points
+    int32_t num_rows;
+    const int32_t *offsets; // nullptr: one sample
+    int32_t num_samples;
+    int32_t count_stride; // even
+    int32_t groups;       // of warps, each with counters of its own
+    workspace w;
+};
+
+int32_t items_for(int64_t max_rows)
+{
+    return max_rows <= 256 * threads ? 1 : 8;
+}
+
+int64_t tiles_for(const spops_buckets_arrays *a)
+{
+    return a->max_rows / (threads * items_for(a->max_rows)) + a->max_samples;
+}
+
+int32_t stride_for(const spops_buckets_arrays *a)
+{
+    return (a->most_buckets + 1) / 2 * 2;
+}
+
+workspace carve_workspace(const spops_buckets_arrays *a, spops_carver *c)
+{
+    workspace w = {};
+    w.asked = (uint32_t *)spops_carve(c, a->max_rows, 1, sizeof(uint32_t));
+    w.taken = (uint32_t *)spops_carve(c, a->max_rows, 1, sizeof(uint32_t));
+    for (int i = 0; i < 2; ++i) {
+        w.counts[i] = (uint16_t *)spops_carve(c, tiles_for(a), stride_for(a), sizeof(uint16_t));
+        w.used[i] = (uint16_t *)spops_carve(c, a->max_buckets, 1, sizeof(uint16_t));
+    }
+    w.late = (int32_t *)spops_carve(c, tiles_for(a), 1, sizeof(int32_t));
+    return w;
+}
+
+// ---- Tiles --------------------------------------------------------------------------------------
+
+// A block's place. Sample b has tiles from offsets[b] / rows of a tile + b on, at least one and no more
+// than come before those of the next sample, so that no list of them is needed.
+struct tile_place {
+    int32_t sample;
+    int32_t tile, num_tiles;  // of the sample
+    int32_t first_tile;       // of the sample, among all
+    int32_t row, end;         // of the tile
+    int32_t sample_row, rows; // of the sample
+    int32_t buckets;
+};
+
+__device__ int32_t offset_of(const bucket_params &p, int32_t sample)
+{
+    if (p.offsets == nullptr) return sample == 0 ? 0 : p.num_rows;
+    return min(max(p.offsets[sample], 0), p.num_rows);
+}
+
+template <int ITEMS> __device__ bool find_tile(const bucket_params &p, tile_place *t)
+{
+    constexpr int32_t tile_rows = threads * ITEMS;
+    const int32_t block = (int32_t)blockIdx.x;
+    int32_t low = 0, high = p.num_samples - 1; // the last sample whose tiles begin here or before
+    while (low < high) {
+        const int32_t middle = low + (high - low + 1) / 2;
+        if (offset_of(p, middle) / tile_rows + middle <= block)
+            low = middle;
+        else
+            high = middle - 1;
+    }
+    t->sample = low;
+    t->sample_row = offset_of(p, low);
+    t->rows = max(offset_of(p, low + 1) - t->sample_row, 0);
+    t->first_tile = t->sample_row / tile_rows + low;
+    t->num_tiles = max((t->rows + tile_rows - 1) / tile_rows, 1);
+    t->tile = block - t->first_tile;
+    t->row = t->sample_row + t->tile * tile_rows;
+    t->end = min(t->sample_row + t->rows, t->row + tile_rows);
+    t->buckets = min(spops_buckets_of(&p.a.rule, t->rows), p.a.most_buckets);
+    return t->tile >= 0 && t->tile < t->num_tiles;
+}
+
+__device__ bool is_valid(const bucket_params &p)
+{
+    return p.a.state->bad_offsets == 0 && p.a.state->full_sample == INT32_MAX;
+}
+
+// ---- Cells --------------------------------------------------------------------------------------
+
+__device__ bool load_point(const bucket_params &p, int32_t row, double at[3])
+{
+    const int64_t from = (int64_t)row * p.stride;
+    bool finite = true;
+#pragma unroll
+    for (int a = 0; a < 3; ++a) {
+        if (p.is_float) {
+            const float v = ((const float *)p.points)[from + a];
+            finite = finite && fabsf(v) <= 3.402823466e38f;
+            at[a] = v;
+        } else {
+            at[a] = ((const int32_t *)p.points)[from + a];
+        }
+    }
+    return finite;
+}
+
+__device__ int32_t hash_row(const bucket_params &p, int round, int32_t row, int32_t buckets)
+{
+    double at[3];
+    int32_t v[3] = {0, 0, 0};
+    if (load_point(p, row, at))
+        for (int a = 0; a < 3; ++a)
+            v[a] = spops_bucket_cell(&p.a.rule, a, at[a]);
+    return spops_bucket_hash_of(&p.a.rule, round, v, buckets);
+}
+
+// ---- Rounds -------------------------------------------------------------------------------------
+
+__device__ int32_t warp_sum(int32_t value)
+{
+#if __CUDA_ARCH__ >= 800
+    return __reduce_add_sync(~0u, value);
+#else
+    for (int step = 16; step > 0; step /= 2)
+        value += __shfl_xor_sync(~0u, value, step);
+    return value;
+#endif
+}
+
+// The sum over a block of a number of each thread, for all threads.
+__device__ int32_t block_sum(int32_t value, int32_t *shared)
+{
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    value = warp_sum(value);
+    __syncthreads();
+    if (lane == 0) shared[warp] = value;
+    __syncthreads();
+    return warp_sum(shared[lane]);
+}
+
+// What is known of samples: whether they are right, and their first buckets. One block.
+__device__ void start_samples(const bucket_params &p, int32_t *sums)
+{
+    const int32_t thread = (int32_t)threadIdx.x, lane = thread % 32, warp = thread / 32;
+    int32_t first = 0; // bucket of the samples that are looked at
+    int bad = 0, full = INT32_MAX;
+    if (thread == 0) {
+        *p.a.state = {};
+        p.a.state->first_not_finite = p.a.state->full_sample = INT32_MAX;
+    }
+    for (int32_t begin = 0; begin <= p.a.max_samples; begin += threads) {
+        const int32_t b = begin + thread;
+        int32_t buckets = 0;
+        if (b < p.num_samples) {
+            const int32_t rows = offset_of(p, b + 1) - offset_of(p, b);
+            if (p.offsets != nullptr)
+                bad |= p.offsets[b] > p.offsets[b + 1] || p.offsets[b + 1] > p.num_rows ||
+                       (b == 0 && p.offsets[0] != 0);
+            buckets = spops_buckets_of(&p.a.rule, max(rows, 0));
+            if (rows > (int64_t)buckets * p.a.rule.bucket_rows) full = min(full, b);
+        }
+        int32_t before = buckets; // becomes the sum of buckets up to this sample
+        for (int step = 1; step < 32; step *= 2) {
+            const int32_t other = __shfl_up_sync(~0u, before, step);
+            if (lane >= step) before += other;
+        }
+        __syncthreads();
+        if (lane == 31) sums[warp] = before;
+        __syncthreads();
+        const int32_t of_warps = sums[lane];
+        before += warp_sum(lane < warp ? of_warps : 0) - buckets;
+        if (b <= p.a.max_samples) p.a.sample_buckets[b] = first + before;
+        first += warp_sum(of_warps);
+    }
+    __syncthreads();
+    if (bad) atomicOr(&p.a.state->bad_offsets, 1);
+    if (full != INT32_MAX) atomicMin(&p.a.state->full_sample, full);
+    if (thread == 0) {
+        p.a.state->num_rows = offset_of(p, p.num_samples);
+        p.a.state->num_samples = p.num_samples;
+        p.a.state->num_buckets = first;
+    }
+}
+
+// Who of the round's rows gets a place. waits: [ITEMS], whether this thread's rows have none; they
+// all wait before round 0.
+template <int ITEMS>
+__device__ void settle(const bucket_params &p, const tile_place &t, int round, uint16_t *base,
+                       uint32_t *sums, int32_t *scratch, bool (&waits)[ITEMS])
+{
+    const int32_t thread = (int32_t)threadIdx.x, k = t.buckets, words = (k + 1) / 2;
+    const uint32_t *counts =
+        (const uint32_t *)(p.w.counts[round % 2] + (int64_t)t.first_tile * p.count_stride);
+    const int32_t step = p.count_stride / 2, places = p.a.rule.bucket_rows;
+    const int32_t first = p.a.sample_buckets[t.sample];
+    const uint16_t *used = p.w.used[(round + 1) % 2] + first;
+    uint16_t *now_used = p.w.used[round % 2] + first;
+    int32_t placed = 0;
+
+    // Of bucket b: `before` rows of earlier tiles ask for it, `all` rows do.
+    const auto put = [&](int32_t b, int32_t before, int32_t all) {
+        if (b >= k) return;
+        const int32_t given = round == 0 ? 0 : used[b];
+        base[b] = (uint16_t)min(given + before, places);
+        if (t.tile > 0) return;
+        const int32_t now = min(given + all, places);
+        now_used[b] = (uint16_t)now;
+        placed += now - given;
+    };
+    const bool several = k <= summed_buckets;
+    const int32_t parts = several && words > 0 ? min(threads / words, t.num_tiles) : 1;
+    if (several) {
+        for (int32_t i = thread; i < 2 * k; i += threads)
+            sums[i] = 0;
+        __syncthreads();
+    }
+    for (int32_t i = thread; i < words * parts; i += threads) {
+        const int32_t w = i % words;
+        int32_t all[2] = {0, 0}, before[2] = {0, 0};
+#pragma unroll 8
+        for (int32_t tile = i / words; tile < t.num_tiles; tile += parts) {
+            const uint32_t pair = counts[(int64_t)tile * step + w];
+            const uint32_t earlier = tile < t.tile ? pair : 0;
+            all[0] += (int32_t)(pair & 0xffff), all[1] += (int32_t)(pair >> 16);
+            before[0] += (int32_t)(earlier & 0xffff), before[1] += (int32_t)(earlier >> 16);
+        }
+        for (int half = 0; half < 2; ++half) {
+            const int32_t b = 2 * w + half;
+            if (!several) {
+                put(b, before[half], all[half]);
+            } else if (b < k) {
+                atomicAdd(&sums[2 * b], (uint32_t)before[half]);
+                atomicAdd(&sums[2 * b + 1], (uint32_t)all[half]);
+            }
+        }
+    }
+    __syncthreads();
+    if (several)
+        for (int32_t b = thread; b < k; b += threads)
+            put(b, (int32_t)sums[2 * b], (int32_t)sums[2 * b + 1]);
+    if (t.tile == 0) {
+        placed = block_sum(placed, scratch);
+        if (thread == 0 && placed > 0) atomicAdd(&p.a.state->num_placed[round], placed);
+    }
+    __syncthreads();
+
+    const int32_t row = t.row + thread / 32 * 32 * ITEMS + thread % 32;
+#pragma unroll
+    for (int i = 0; i < ITEMS; ++i) {
+        const int32_t r = row + 32 * i;
+        waits[i] = r < t.end && (round == 0 || p.w.taken[r] == no_place);
+        if (!waits[i]) continue;
+        const uint32_t asked = p.w.asked[r], bucket = asked >> 16;
+        const uint32_t place = base[bucket] + (asked & 0xffff);
+        waits[i] = place >= (uint32_t)places;
+        if (!waits[i] || round == 0) p.w.taken[r] = waits[i] ? no_place : bucket << 16 | place;
+    }
+}
+
+// The rows that wait ask for the buckets that a round names.
+template <int ITEMS>
+__device__ void ask(const bucket_params &p, const tile_place &t, int round, uint16_t *counters,
+                    const bool (&waits)[ITEMS])
+{
+    const int32_t thread = (int32_t)threadIdx.x, lane = thread % 32, warp = thread / 32;
+    const int32_t k = t.buckets, turns = warps / p.groups;
+    const int32_t row = t.row + warp * 32 * ITEMS + lane;
+    uint16_t *mine = counters + (int64_t)(warp / turns) * p.count_stride;
+    uint32_t asked[ITEMS];
+
+    for (int32_t i = thread; i < p.groups * p.count_stride / 2; i += threads)
+        ((uint32_t *)counters)[i] = 0;
+#pragma unroll
+    for (int i = 0; i < ITEMS; ++i)
+        asked[i] = waits[i] ? (uint32_t)hash_row(p, round, row + 32 * i, k) : 0xffffu;
+    __syncthreads();
+    for (int turn = 0; turn < turns; ++turn) {
+        if (warp % turns == turn) {
+#pragma unroll
+            for (int i = 0; i < ITEMS; ++i) {
+                const uint32_t bucket = asked[i];
+                const uint32_t lanes = __match_any_sync(~0u, bucket);
+                const uint32_t below = __popc(lanes & ((1u << lane) - 1));
+                const uint32_t earlier = waits[i] ? mine[bucket] : 0;
+                __syncwarp();
+                if (waits[i] && below == 0) mine[bucket] = (uint16_t)(earlier + __popc(lanes));
+                __syncwarp();
+                asked[i] = bucket << 16 | (earlier + below);
+            }
+        }
+        __syncthreads();
+    }
+    uint16_t *counts = p.w.counts[round % 2] + (int64_t)(t.first_tile + t.tile) * p.count_stride;
+    for (int32_t b = thread; b < p.count_stride; b += threads) {
+        uint32_t running = 0;
+        for (int g = 0; g < p.groups; ++g) {
+            const uint32_t count = counters[(int64_t)g * p.count_stride + b];
+            counters[(int64_t)g * p.count_stride + b] = (uint16_t)running;
+            running += count;
+        }
+        counts[b] = (uint16_t)running;
+    }
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < ITEMS; ++i)
+        if (waits[i]) p.w.asked[row + 32 * i] = asked[i] + mine[asked[i] >> 16];
+}
+
+// Settle the round before, if there is one, and begin this one, if there is one.
+template <int ITEMS>
+__global__ void __launch_bounds__(threads)
+    run_round(const __grid_constant__ bucket_params p, int round)
+{
+    extern __shared__ uint32_t shared[];
+    __shared__ int32_t scratch[warps];
+    tile_place t;
+    bool waits[ITEMS];
+    grid_dependency_wait();
+    grid_launch_dependents();
+    const bool here = find_tile<ITEMS>(p, &t);
+    if (round == 0 && blockIdx.x == 0) start_samples(p, scratch);
+    if (!here || (round > 0 && !is_valid(p))) return;
+    uint16_t *base = (uint16_t *)shared;
+    uint16_t *counters = base + p.count_stride;
+    if (round == 0) {
+        const int32_t row = t.row + (int32_t)threadIdx.x / 32 * 32 * ITEMS + threadIdx.x % 32;
+#pragma unroll
+        for (int i = 0; i < ITEMS; ++i)
+            waits[i] = row + 32 * i < t.end;
+    } else {
+        settle<ITEMS>(p, t, round - 1, base, (uint32_t *)counters, scratch, waits);
+        __syncthreads();
+    }
+    if (round < p.a.rule.num_rounds) {
+        ask<ITEMS>(p, t, round, counters, waits);
+    } else {
+        int32_t late = 0;
+#pragma unroll
+        for (int i = 0; i < ITEMS; ++i)
+            late += waits[i];
+        late = block_sum(late, scratch);
+        if (threadIdx.x == 0) p.w.late[t.first_tile + t.tile] = late;
+    }
+}
+
+// ---- The end ------------------------------------------------------------------------------------
+
+// up[b]: places that the rounds gave in buckets before b, for b up to the number of buckets.
+__device__ void sum_used(const uint16_t *used, int32_t k, uint32_t *up, int32_t *scratch)
+{
+    const int32_t thread = (int32_t)threadIdx.x, lane = thread % 32, warp = thread / 32;
+    const int32_t each = (k + threads - 1) / threads;
+    const int32_t begin = min(thread * each, k), end = min(begin + each, k);
+    int32_t own = 0;
+    for (int32_t b = begin; b < end; ++b)
+        own += used[b];
+    int32_t sum = own;
+    for (int step = 1; step < 32; step *= 2) {
+        const int32_t other = __shfl_up_sync(~0u, sum, step);
+        if (lane >= step) sum += other;
+    }
+    if (lane == 31) scratch[warp] = sum;
+    __syncthreads();
+    uint32_t at = (uint32_t)(sum - own + warp_sum(lane < warp ? scratch[lane] : 0));
+    for (int32_t b = begin; b < end; ++b) {
+        up[b] = at;
+        at += used[b];
+    }
+    if (begin < end && end == k) up[k] = at;
+    if (k == 0 && thread == 0) up[0] = 0;
+    __syncthreads();
+}
+
+template <int ITEMS>
+__global__ void __launch_bounds__(threads) finish(const __grid_constant__ bucket_params p)
+{
+    extern __shared__ uint32_t up[]; // [buckets + 1]
+    __shared__ int32_t scratch[warps], warp_late[warps];
+    const int32_t thread = (int32_t)threadIdx.x, lane = thread % 32, warp = thread / 32;
+    tile_place t;
+    grid_dependency_wait();
+    grid_launch_dependents();
+    const bool here = find_tile<ITEMS>(p, &t), valid = is_valid(p);
+    spops_buckets_state *state = p.a.state;
+    const int64_t all = (int64_t)gridDim.x * threads, own = (int64_t)blockIdx.x * threads + thread;
+    const int32_t num_buckets = valid ? state->num_buckets : 0;
+    const int32_t num_rows = valid ? offset_of(p, p.num_samples) : 0;
+    for (int64_t b = num_buckets + own; b <= p.a.max_buckets; b += all)
+        p.a.offsets[b] = num_rows;
+    if (!valid) {
+        for (int64_t b = own; b <= p.a.max_samples; b += all)
+            p.a.sample_buckets[b] = 0;
+        return; // drop_counts does the rest
+    }
+    if (!here) return;
+
+    const int32_t k = t.buckets, places = p.a.rule.bucket_rows,
+                  first = p.a.sample_buckets[t.sample];
+    sum_used(p.w.used[(p.a.rule.num_rounds + 1) % 2] + first, k, up, scratch);
+    // Rows that are late: of the sample, and of its tiles before.
+    int32_t late = 0, before = 0;
+    for (int32_t tile = thread; tile < t.num_tiles; tile += threads) {
+        const int32_t n = p.w.late[t.first_tile + tile];
+        late += n;
+        before += tile < t.tile ? n : 0;
+    }
+    late = block_sum(late, scratch);
+    before = block_sum(before, scratch);
+    // What is free in buckets before b, and where bucket b begins.
+    const auto free_before = [&](int32_t b) { return b * places - (int32_t)up[b]; };
+    const auto begin_of = [&](int32_t b) {
+        return t.sample_row + (int32_t)up[b] + min(late, free_before(b));
+    };
+    if (t.tile == 0) {
+        for (int32_t b = thread; b < k; b += threads)
+            p.a.offsets[first + b] = begin_of(b);
+        if (thread == 0 && late > 0) atomicAdd(&state->num_late, late);
+    }
+
+    const int32_t row = t.row + warp * 32 * ITEMS + lane;
+    uint32_t taken[ITEMS];
+    int32_t waiting = 0; // rows of the warp before this one
+#pragma unroll
+    for (int i = 0; i < ITEMS; ++i) {
+        const int32_t r = row + 32 * i;
+        taken[i] = r < t.end ? p.w.taken[r] : 0;
+        waiting += __popc(__ballot_sync(~0u, taken[i] == no_place));
+    }
+    if (lane == 0) warp_late[warp] = waiting;
+    __syncthreads();
+    before += warp_sum(lane < warp ? warp_late[lane] : 0);
+#pragma unroll
+    for (int i = 0; i < ITEMS; ++i) {
+        const int32_t r = row + 32 * i;
+        const uint32_t lanes = __ballot_sync(~0u, taken[i] == no_place);
+        const int32_t rank = before + __popc(lanes & ((1u << lane) - 1));
+        before += __popc(lanes);
+        if (r >= t.end) continue;
+        int32_t bucket = (int32_t)(taken[i] >> 16), place = (int32_t)(taken[i] & 0xffff);
+        if (taken[i] ==
+            no_place) { // the last bucket with no more free before it than rows are late
+            int32_t low = 0, high = k - 1;
+            while (low < high) {
+                const int32_t middle = low + (high - low + 1) / 2;
+                if (free_before(middle) <= rank)
+                    low = middle;
+                else
+                    high = middle - 1;
+            }
+            bucket = low;
+            place = (int32_t)(up[low + 1] - up[low]) + rank - free_before(low);
+        }
+        const int32_t at = begin_of(bucket) + place;
+        p.a.rows[at] = r;
+        p.a.places[r] = at;
+        p.a.row_buckets[r] = first + bucket;
+        double point[3];
+        if (p.is_float && !load_point(p, r, point)) {
+            atomicAdd(&state->num_not_finite, 1);
+            atomicMin(&state->first_not_finite, r);
+        }
+    }
+}
+
+// Counts of buckets that are none: behind everything that asks whether they are.
+__global__ void drop_counts(const __grid_constant__ bucket_params p)
+{
+    grid_dependency_wait();
+    grid_launch_dependents();
+    if (is_valid(p)) return;
+    p.a.state->num_rows = p.a.state->num_buckets = 0;
+}
+
+template <int ITEMS> spops_status launch_rounds(spops_context *ctx, const bucket_params &p)
+{
+    const dim3 grid((unsigned)tiles_for(&p.a));
+    // Sums of settle lie where counters do.
+    size_t counters = (size_t)p.groups * (size_t)p.count_stride * sizeof(uint16_t);
+    if (p.a.most_buckets <= summed_buckets &&
+        counters < 2 * sizeof(uint32_t) * (size_t)p.count_stride)
+        counters = 2 * sizeof(uint32_t) * (size_t)p.count_stride;
+    const size_t round_bytes = (size_t)p.count_stride * sizeof(uint16_t) + counters;
+    const size_t finish_bytes = ((size_t)p.a.most_buckets + 1) * sizeof(uint32_t);
+    for (int round = 0; round <= p.a.rule.num_rounds; ++round)
+        SPOPS_TRY(launch_shared<WAITS_FOR_PREVIOUS>(ctx, "buckets: run_round", run_round<ITEMS>,
+                                                    grid, (unsigned)threads, round_bytes, p,
+                                                    round));
+    SPOPS_TRY(launch_shared<WAITS_FOR_PREVIOUS>(ctx, "buckets: finish", finish<ITEMS>, grid,
+                                                (unsigned)threads, finish_bytes, p));
+    return launch<WAITS_FOR_PREVIOUS>(ctx, "buckets: drop_counts", drop_counts, dim3(1), 1u, p);
+}
+
+} // namespace
+
+extern "C" size_t spops_cuda_buckets_workspace_bytes(spops_context *,
+                                                     const spops_buckets_args *args)
+{
+    spops_carver carver = {nullptr, 0};
+    (void)carve_workspace(args->arrays, &carver);
+    return carver.used;
+}
+
+extern "C" spops_status spops_cuda_buckets_build(spops_context *ctx, const spops_buckets_args *args)
+{
+    const spops_buckets_arrays *a = args->arrays;
+    const spops_point_cloud *cloud = args->cloud;
+    spops_carver carver = {(char *)args->workspace, 0};
+    bucket_params p = {};
+    p.a = *a;
+    p.num_samples = 1;
+    if (cloud != nullptr) {
+        p.points = cloud->points.data;
+        p.is_float = cloud->points.dtype == SPOPS_DTYPE_F32;
+        p.stride = cloud->points.row_stride;
+        p.num_rows = (int32_t)cloud->points.rows;
+        p.offsets = cloud->offsets;
+        p.num_samples = cloud->offsets == nullptr ? 1 : (int32_t)cloud->num_samples;
+    }
+    p.count_stride = stride_for(a);
+    p.groups = warps;
+    while (p.groups > 1 && p.groups * p.count_stride * (int)sizeof(uint16_t) > counter_bytes)
+        p.groups /= 2;
+    p.w = carve_workspace(a, &carver);
+    return items_for(a->max_rows) == 1 ? launch_rounds<1>(ctx, p) : launch_rounds<8>(ctx, p);
+}

@@ -1,0 +1,343 @@
+// SPDX-License-Identifier: Apache-2.0
+// Buckets: checks, memory, and what can be asked of them.
+#include "buckets/buckets.h"
+
+#include <string.h>
+
+#include "coords/neighbors.h"
+#include "core/check.h"
+#include "core/matrix.h"
+
+enum { DEFAULT_BITS = 10, MAX_STEP = 1 << 16 };
+
+spops_status spops_buckets_check(spops_context *ctx, const char *call, const char *name,
+                                 const spops_buckets *buckets)
+{
+    SPOPS_REQUIRE(ctx, buckets != NULL, "%s: %s is NULL", call, name);
+    return spops_check_home(ctx, call, name, buckets->ctx);
+}
+
+// ---- Checks -------------------------------------------------------------------------------------
+
+static spops_status check_rounds(spops_context *ctx, const char *call,
+                                 const spops_buckets_options *o, spops_bucket_rule *rule)
+{
+    SPOPS_REQUIRE(ctx, o->num_rounds >= 0 && o->num_rounds <= SPOPS_MAX_BUCKET_ROUNDS,
+                  "%s: num_rounds is %d, expected 0 to %d", call, (int)o->num_rounds,
+                  SPOPS_MAX_BUCKET_ROUNDS);
+    rule->num_rounds = o->num_rounds == 0 ? 1 : o->num_rounds;
+    for (int r = 0; r < rule->num_rounds; ++r) {
+        SPOPS_REQUIRE(ctx,
+                      o->hashes[r] >= SPOPS_BUCKET_HASH_XOR_MOD &&
+                          o->hashes[r] <= SPOPS_BUCKET_HASH_ZORDER_DIV,
+                      "%s: hashes[%d] is %d, expected %d to %d", call, r, (int)o->hashes[r],
+                      (int)SPOPS_BUCKET_HASH_XOR_MOD, (int)SPOPS_BUCKET_HASH_ZORDER_DIV);
+        rule->hashes[r] = (int32_t)o->hashes[r];
+        for (int a = 0; a < 3; ++a) {
+            SPOPS_REQUIRE(ctx, o->steps[r][a] >= -MAX_STEP && o->steps[r][a] <= MAX_STEP,
+                          "%s: steps[%d][%d] is %d, expected %d to %d", call, r, a,
+                          (int)o->steps[r][a], -MAX_STEP, MAX_STEP);
+            rule->steps[r][a] = o->steps[r][a];
+        }
+    }
+    return SPOPS_STATUS_OK;
+}
+
+spops_status spops_bucket_rule_set_cells(spops_context *ctx, const char *call,
+                                         const double size_m[3], const double origin_m[3],
+                                         spops_bucket_rule *rule)
+{
+    for (int a = 0; a < 3; ++a) {
+        SPOPS_REQUIRE(ctx, isfinite(size_m[a]) && size_m[a] >= 0.0,
+                      "%s: size_m[%d] is %g, expected more than 0, or 0 for 1", call, a, size_m[a]);
+        SPOPS_REQUIRE(ctx, isfinite(origin_m[a]), "%s: origin_m[%d] is %g, expected a number", call,
+                      a, origin_m[a]);
+        rule->size[a] = size_m[a] == 0.0 ? 1.0 : size_m[a];
+        rule->origin[a] = origin_m[a];
+    }
+    return SPOPS_STATUS_OK;
+}
+
+static spops_status read_options(spops_context *ctx, const char *call,
+                                 const spops_buckets_options *given, spops_bucket_rule *rule)
+{
+    spops_buckets_options o;
+
+    SPOPS_REQUIRE(ctx, given != NULL, "%s: options is NULL, expected bucket_rows in it", call);
+    memset(&o, 0, sizeof o);
+    memset(rule, 0, sizeof *rule);
+    SPOPS_TRY(spops_read_options(ctx, call, given, &o, sizeof o));
+    SPOPS_REQUIRE(ctx, o.bucket_rows >= 1 && o.bucket_rows <= SPOPS_MAX_BUCKET_ROWS,
+                  "%s: bucket_rows is %d, expected 1 to %d", call, (int)o.bucket_rows,
+                  SPOPS_MAX_BUCKET_ROWS);
+    SPOPS_REQUIRE(ctx, o.num_buckets >= 0 && o.num_buckets <= SPOPS_MAX_BUCKETS,
+                  "%s: num_buckets is %d, expected 0 to %d", call, (int)o.num_buckets,
+                  SPOPS_MAX_BUCKETS);
+    SPOPS_REQUIRE(ctx, o.bits >= 0 && o.bits <= SPOPS_MAX_BUCKET_BITS,
+                  "%s: bits is %d, expected 0 to %d", call, (int)o.bits, SPOPS_MAX_BUCKET_BITS);
+    rule->bucket_rows = o.bucket_rows;
+    rule->num_buckets = o.num_buckets;
+    rule->bits = o.bits == 0 ? DEFAULT_BITS : o.bits;
+    SPOPS_TRY(spops_bucket_rule_set_cells(ctx, call, o.size_m, o.origin_m, rule));
+    return check_rounds(ctx, call, &o, rule);
+}
+
+spops_status spops_buckets_check_cloud(spops_context *ctx, const char *call,
+                                       const spops_point_cloud *cloud)
+{
+    SPOPS_REQUIRE(ctx, cloud != NULL, "%s: cloud is NULL", call);
+    SPOPS_TRY(spops_check_count(ctx, call, "cloud->points.rows", cloud->points.rows));
+    SPOPS_TRY(spops_check_matrix(ctx, call, "cloud->points", cloud->points, cloud->points.rows, 3,
+                                 1u << SPOPS_DTYPE_F32 | 1u << SPOPS_DTYPE_I32));
+    if (cloud->offsets == NULL) {
+        SPOPS_REQUIRE(ctx, cloud->num_samples == 0,
+                      "%s: cloud->num_samples is %" PRId64 ", expected 0 as offsets is NULL", call,
+                      cloud->num_samples);
+        return SPOPS_STATUS_OK;
+    }
+    SPOPS_REQUIRE(ctx, cloud->num_samples >= 1 && cloud->num_samples <= SPOPS_MAX_COUNT,
+                  "%s: cloud->num_samples is %" PRId64 ", expected 1 to %" PRId64, call,
+                  cloud->num_samples, SPOPS_MAX_COUNT);
+    return spops_check_indices(ctx, call, "cloud->offsets", cloud->offsets, cloud->num_samples + 1);
+}
+
+// ---- Memory -------------------------------------------------------------------------------------
+
+static void carve_block(spops_buckets_arrays *a, spops_carver *c)
+{
+    a->state = spops_carve(c, 1, 1, sizeof *a->state);
+    a->offsets = spops_carve(c, a->max_buckets + 1, 1, sizeof *a->offsets);
+    a->sample_buckets = spops_carve(c, a->max_samples + 1, 1, sizeof *a->sample_buckets);
+    a->rows = spops_carve(c, a->max_rows, 1, sizeof *a->rows);
+    a->places = spops_carve(c, a->max_rows, 1, sizeof *a->places);
+    a->row_buckets = spops_carve(c, a->max_rows, 1, sizeof *a->row_buckets);
+}
+
+static spops_status too_large(spops_context *ctx, const char *call)
+{
+    return spops_fail(ctx, SPOPS_STATUS_OUT_OF_MEMORY,
+                      "%s: the buckets need more bytes than an address can count", call);
+}
+
+static spops_status alloc_buckets(spops_context *ctx, const char *call,
+                                  const spops_bucket_rule *rule, int64_t max_rows,
+                                  int64_t max_samples, spops_buckets **out)
+{
+    spops_status status = SPOPS_STATUS_OK;
+    spops_carver carver = {NULL, 0};
+    spops_buckets_args args = {0};
+    const int64_t of_a_sample = spops_buckets_of(rule, (int32_t)max_rows);
+    const int64_t most = rule->num_buckets > 0 ? max_samples * rule->num_buckets
+                                               : max_rows / rule->bucket_rows + max_samples;
+    spops_buckets *b = NULL;
+    size_t bytes;
+
+    SPOPS_REQUIRE_SLOT(ctx, call, buckets_build);
+    SPOPS_REQUIRE(ctx, of_a_sample <= SPOPS_MAX_BUCKETS,
+                  "%s: a sample may have %" PRId64 " buckets of %d rows, expected at most %d", call,
+                  of_a_sample, (int)rule->bucket_rows, SPOPS_MAX_BUCKETS);
+    SPOPS_TRY(spops_check_count(ctx, call, "the number of buckets of all samples", most));
+    b = spops_host_alloc(ctx, 1, sizeof *b);
+    if (b == NULL) return SPOPS_STATUS_OUT_OF_MEMORY;
+    b->ctx = ctx;
+    b->arrays.rule = *rule;
+    b->arrays.max_rows = max_rows;
+    b->arrays.max_samples = max_samples;
+    b->arrays.max_buckets = most;
+    b->arrays.most_buckets = (int32_t)of_a_sample;
+    carve_block(&b->arrays, &carver);
+    if (carver.used == SIZE_MAX) {
+        status = too_large(ctx, call);
+        goto fail;
+    }
+    SPOPS_TRY_GOTO(spops_backend_alloc(ctx, carver.used, &b->block), status, fail);
+    b->block_bytes = carver.used;
+    carver = (spops_carver){b->block, 0};
+    carve_block(&b->arrays, &carver);
+
+    args.arrays = &b->arrays;
+    bytes = ctx->backend->buckets_workspace_bytes(ctx, &args);
+    if (bytes == SIZE_MAX) {
+        status = too_large(ctx, call);
+        goto fail;
+    }
+    SPOPS_TRY_GOTO(spops_backend_alloc(ctx, bytes, &b->workspace), status, fail);
+    b->workspace_bytes = bytes;
+    *out = b;
+    return SPOPS_STATUS_OK;
+
+fail:
+    spops_buckets_destroy(b);
+    return status;
+}
+
+void spops_buckets_destroy(spops_buckets *buckets)
+{
+    spops_context *ctx;
+    if (buckets == NULL) return;
+    ctx = buckets->ctx;
+    if (buckets->block != NULL) (void)ctx->backend->wait(ctx);
+    spops_backend_free(ctx, buckets->workspace, buckets->workspace_bytes);
+    spops_backend_free(ctx, buckets->block, buckets->block_bytes);
+    spops_host_free(ctx, buckets, 1, sizeof *buckets);
+}
+
+// ---- Filling ------------------------------------------------------------------------------------
+
+static spops_status build(spops_context *ctx, const spops_buckets *b,
+                          const spops_point_cloud *cloud)
+{
+    const spops_buckets_args args = {&b->arrays, cloud, b->workspace};
+    return ctx->backend->buckets_build(ctx, &args);
+}
+
+// A sample that has more rows than its buckets hold.
+static spops_status refuse_full(spops_context *ctx, const char *call, const spops_bucket_rule *rule,
+                                const spops_point_cloud *cloud, int32_t sample)
+{
+    int32_t ends[2] = {0, (int32_t)cloud->points.rows};
+    if (sample == INT32_MAX) return SPOPS_STATUS_OK;
+    if (cloud->offsets != NULL)
+        SPOPS_TRY(ctx->backend->download(ctx, ends, cloud->offsets + sample, sizeof ends));
+    return spops_fail(ctx, SPOPS_STATUS_INVALID_ARGUMENT,
+                      "%s: sample %d has %d rows, expected at most %d buckets of %d rows each",
+                      call, (int)sample, (int)(ends[1] - ends[0]), (int)rule->num_buckets,
+                      (int)rule->bucket_rows);
+}
+
+spops_status spops_buckets_create(spops_context *ctx, const spops_point_cloud *cloud,
+                                  const spops_buckets_options *options, spops_buckets **out)
+{
+    static const char call[] = "buckets_create";
+    spops_status status = SPOPS_STATUS_OK;
+    spops_bucket_rule rule;
+    spops_buckets_state state;
+    spops_buckets *b = NULL;
+
+    SPOPS_BEGIN_CREATE(ctx, call, out);
+    SPOPS_TRY(spops_buckets_check_cloud(ctx, call, cloud));
+    SPOPS_TRY(read_options(ctx, call, options, &rule));
+    SPOPS_TRY(spops_cloud_check_offsets(ctx, call, "cloud", cloud));
+    SPOPS_TRY(alloc_buckets(ctx, call, &rule, cloud->points.rows, spops_cloud_samples(cloud), &b));
+    SPOPS_TRY_GOTO(build(ctx, b, cloud), status, fail);
+    SPOPS_TRY_GOTO(ctx->backend->download(ctx, &state, b->arrays.state, sizeof state), status,
+                   fail);
+    SPOPS_TRY_GOTO(refuse_full(ctx, call, &rule, cloud, state.full_sample), status, fail);
+    SPOPS_TRY_GOTO(spops_cloud_refuse_row(ctx, call, "cloud", cloud, state.first_not_finite),
+                   status, fail);
+    spops_backend_free(ctx, b->workspace, b->workspace_bytes);
+    b->workspace = NULL;
+    b->workspace_bytes = 0;
+    *out = b;
+    return SPOPS_STATUS_OK;
+
+fail:
+    spops_buckets_destroy(b);
+    return status;
+}
+
+spops_status spops_buckets_reserve(spops_context *ctx, int64_t max_rows, int64_t max_samples,
+                                   const spops_buckets_options *options, spops_buckets **out)
+{
+    static const char call[] = "buckets_reserve";
+    spops_status status = SPOPS_STATUS_OK;
+    spops_bucket_rule rule;
+    spops_buckets *b = NULL;
+
+    SPOPS_BEGIN_CREATE(ctx, call, out);
+    SPOPS_TRY(spops_check_count(ctx, call, "max_rows", max_rows));
+    SPOPS_TRY(spops_check_count(ctx, call, "max_samples", max_samples));
+    SPOPS_REQUIRE(ctx, max_samples >= 1, "%s: max_samples is 0, expected 1 or more", call);
+    SPOPS_TRY(read_options(ctx, call, options, &rule));
+    SPOPS_TRY(alloc_buckets(ctx, call, &rule, max_rows, max_samples, &b));
+    b->refillable = true;
+    SPOPS_TRY_GOTO(build(ctx, b, NULL), status, fail);
+    SPOPS_TRY_GOTO(ctx->backend->wait(ctx), status, fail);
+    *out = b;
+    return SPOPS_STATUS_OK;
+
+fail:
+    spops_buckets_destroy(b);
+    return status;
+}
+
+spops_status spops_buckets_set(spops_context *ctx, spops_buckets *buckets,
+                               const spops_point_cloud *cloud)
+{
+    static const char call[] = "buckets_set";
+    const spops_buckets_arrays *a;
+
+    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_TRY(spops_buckets_check(ctx, call, "buckets", buckets));
+    SPOPS_REQUIRE(ctx, buckets->refillable, "%s: the buckets were not made by buckets_reserve",
+                  call);
+    SPOPS_TRY(spops_buckets_check_cloud(ctx, call, cloud));
+    a = &buckets->arrays;
+    SPOPS_REQUIRE(ctx, cloud->points.rows == a->max_rows,
+                  "%s: cloud->points.rows is %" PRId64 ", expected the capacity, %" PRId64, call,
+                  cloud->points.rows, a->max_rows);
+    SPOPS_REQUIRE(ctx, spops_cloud_samples(cloud) <= a->max_samples,
+                  "%s: cloud has %" PRId64 " samples, expected at most %" PRId64, call,
+                  spops_cloud_samples(cloud), a->max_samples);
+    return build(ctx, buckets, cloud);
+}
+
+// ---- Looking at them ----------------------------------------------------------------------------
+
+spops_status spops_buckets_get_info_sync(spops_context *ctx, const spops_buckets *buckets,
+                                         spops_buckets_info *info)
+{
+    static const char call[] = "buckets_get_info_sync";
+    spops_buckets_info found = spops_buckets_info_default();
+    const spops_buckets_arrays *a;
+    spops_buckets_state state;
+
+    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_TRY(spops_buckets_check(ctx, call, "buckets", buckets));
+    SPOPS_TRY(spops_check_not_capturing(ctx, call));
+    a = &buckets->arrays;
+    SPOPS_TRY(ctx->backend->download(ctx, &state, a->state, sizeof state));
+    found.num_rows = state.num_rows;
+    found.max_rows = a->max_rows;
+    found.num_samples = state.num_samples;
+    found.max_samples = a->max_samples;
+    found.num_buckets = state.num_buckets;
+    found.max_buckets = a->max_buckets;
+    found.bucket_rows = a->rule.bucket_rows;
+    found.num_rounds = a->rule.num_rounds;
+    for (int r = 0; r < SPOPS_MAX_BUCKET_ROUNDS; ++r)
+        found.num_placed[r] = state.num_placed[r];
+    found.num_late = state.num_late;
+    found.num_not_finite = state.num_not_finite;
+    found.bad_offsets = state.bad_offsets;
+    found.overflow = state.full_sample != INT32_MAX;
+    found.bytes = (int64_t)(sizeof *buckets + buckets->block_bytes + buckets->workspace_bytes);
+    SPOPS_TRY(spops_write_struct(ctx, call, "info", info, &found, sizeof found));
+    if (found.overflow == 0) return SPOPS_STATUS_OK;
+    return spops_fail(ctx, SPOPS_STATUS_CAPACITY_EXCEEDED,
+                      "%s: sample %d has more rows than %d buckets of %d rows hold", call,
+                      (int)state.full_sample, (int)a->rule.num_buckets, (int)a->rule.bucket_rows);
+}
+
+spops_status spops_buckets_get_view(spops_context *ctx, const spops_buckets *buckets,
+                                    spops_buckets_view *view)
+{
+    static const char call[] = "buckets_get_view";
+    spops_buckets_view found = spops_buckets_view_default();
+    const spops_buckets_arrays *a;
+
+    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_TRY(spops_buckets_check(ctx, call, "buckets", buckets));
+    a = &buckets->arrays;
+    found.max_rows = a->max_rows;
+    found.max_samples = a->max_samples;
+    found.max_buckets = a->max_buckets;
+    found.num_rows = &a->state->num_rows;
+    found.num_buckets = &a->state->num_buckets;
+    found.offsets = a->offsets;
+    found.sample_buckets = a->sample_buckets;
+    found.rows = a->rows;
+    found.places = a->places;
+    found.row_buckets = a->row_buckets;
+    return spops_write_struct(ctx, call, "view", view, &found, sizeof found);
+}
