@@ -52,7 +52,10 @@ struct spops_threads {
     const void *work;
     int64_t n, grain, num_ranges;
     fenv_t environment; // the caller's: a range rounds alike on every thread
-    _Alignas(64) _Atomic int64_t next_range;
+    // Ranges taken: the caller's from the first on, in the lower half, and the helpers' from the last
+    // one back. Loops of a call go over the same data, of which each thread then finds its own share
+    // in its cache.
+    _Alignas(64) _Atomic uint64_t taken;
     _Atomic uint64_t stolen_ns; // the longest time that a thread inside was off its core
 
     // The caller's own.
@@ -112,11 +115,14 @@ static bool spin_until(_Atomic uint32_t *word, bool equal, uint32_t value)
 
 // ---- Inside a loop ------------------------------------------------------------------------------
 
-static void take_ranges(spops_threads *t)
+static void take_ranges(spops_threads *t, bool caller)
 {
+    const uint64_t one = caller ? 1 : (uint64_t)1 << 32;
     for (;;) {
-        const int64_t range = atomic_fetch_add_explicit(&t->next_range, 1, memory_order_relaxed);
-        if (range >= t->num_ranges) return;
+        const uint64_t taken = atomic_fetch_add_explicit(&t->taken, one, memory_order_relaxed);
+        const int64_t first = (int64_t)(taken & UINT32_MAX), last = (int64_t)(taken >> 32);
+        if (first + last >= t->num_ranges) return;
+        const int64_t range = caller ? first : t->num_ranges - 1 - last;
         const int64_t begin = range * t->grain;
         t->body(t->work, begin, t->n - begin < t->grain ? t->n : begin + t->grain);
     }
@@ -146,7 +152,7 @@ static void work_inside(spops_threads *t)
     uint64_t most = atomic_load_explicit(&t->stolen_ns, memory_order_relaxed);
 
     (void)fesetenv(&t->environment);
-    take_ranges(t);
+    take_ranges(t, false);
     const uint64_t used = clock_ns(CLOCK_THREAD_CPUTIME_ID) - used_before;
     const uint64_t wall = clock_ns(CLOCK_MONOTONIC) - begin;
     const uint64_t stolen = wall > used ? wall - used : 0;
@@ -293,7 +299,7 @@ spops_team spops_team_for(const spops_context *ctx, int64_t items)
 // Open the loop to `helpers` more threads.
 static void publish(spops_threads *t, uint32_t helpers)
 {
-    atomic_store_explicit(&t->next_range, 0, memory_order_relaxed);
+    atomic_store_explicit(&t->taken, 0, memory_order_relaxed);
     atomic_store_explicit(&t->stolen_ns, 0, memory_order_relaxed);
     (void)fegetenv(&t->environment);
     atomic_store_explicit(&t->gate, helpers * GATE_TICKET, memory_order_release);
@@ -346,6 +352,7 @@ void spops_parallel_for(spops_team team, int64_t n, int64_t grain, spops_paralle
 
     if (n <= 0) return;
     if (grain <= 0) grain = (n - 1) / ((int64_t)team.size * RANGES_EACH) + 1;
+    if (n / grain >= INT32_MAX) grain = n / INT32_MAX + 1; // the halves of `taken` hold no more
     num_ranges = (n - 1) / grain + 1;
     if (t != NULL && team.size > 1 && num_ranges > 1)
         helpers = find_helpers(t, team.size, num_ranges);
@@ -359,7 +366,7 @@ void spops_parallel_for(spops_team team, int64_t n, int64_t grain, spops_paralle
     t->grain = grain;
     t->num_ranges = num_ranges;
     publish(t, (uint32_t)helpers);
-    take_ranges(t);
+    take_ranges(t, true);
     close_gate(t);
 }
 
