@@ -182,9 +182,9 @@ typedef struct build_workspace {
     bool wide;                // key or code and number do not fit a word
     spops_radix_buffers sort; // of candidates; keys alone where words hold both
     int32_t *counts;          // of sorts of words
-    int32_t *starts;          // of a part: where runs begin, from its first position on, and the
-                              // other positions, from its last one back; of an item before: how
-                              // many candidates it has
+    int32_t *starts;          // of a part: where runs begin, from its first position on, and (given
+                              // order) the other positions, from its last one back; of an item
+                              // before: how many candidates it has
     uint64_t *keys;           // [candidate], but for lexicographic order
     uint8_t *firsts;          // these two for the given order. [candidate] whether it begins a run,
     int32_t *first_rows;      // and how many do before it
@@ -594,9 +594,13 @@ static void runs_of_part(const void *work, int64_t part, int64_t begin, int64_t 
         const uint64_t own = sorted_at(s, p);
         const bool head = own != last;
         last = own;
-        starts[head ? count : back] = (int32_t)p;
+        if (s->by_first) { // the same for all: two loops
+            starts[head ? count : back] = (int32_t)p;
+            back -= !head;
+        } else {
+            starts[count] = (int32_t)p;
+        }
         count += head;
-        back -= !head;
     }
     r->counts[part] = count;
     for (int64_t k = 0; r->firsts != NULL && k < count; ++k)

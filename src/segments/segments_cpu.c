@@ -211,15 +211,31 @@ static void fill_entries(spops_team team, row_statistics rows, spops_lists *list
         schedule->class_begin[c] = (int32_t)(lists->num_segments - schedule->num_splits);
 }
 
+// Whether they may be: the first rows of some segments tell most lists that are not.
+static bool may_be_local(const spops_lists *lists)
+{
+    const int64_t num_segments = lists->num_segments;
+    const int32_t num_terms = lists->offsets[num_segments];
+    if (lists->pairs == NULL) return false;
+    for (int64_t i = 0; i < 64; ++i) {
+        const int64_t o = spops_part_begin(num_segments, i, 64);
+        if (o < num_segments && lists->offsets[o] < lists->offsets[o + 1] &&
+            lists->pairs[2 * (int64_t)lists->offsets[o]] >= num_terms / 2)
+            return false;
+    }
+    return true;
+}
+
 typedef struct statistics_work {
     const spops_lists *lists;
+    bool rows;              // wanted
     list_statistics *parts; // [part]
 } statistics_work;
 
 static void statistics_of_part(const void *work, int64_t part, int64_t begin, int64_t end)
 {
     const statistics_work *w = (const statistics_work *)work;
-    const int32_t *offsets = w->lists->offsets, *pairs = w->lists->pairs;
+    const int32_t *offsets = w->lists->offsets, *pairs = w->rows ? w->lists->pairs : NULL;
     list_statistics s = {0};
 
     for (int64_t o = begin; o < end; ++o) {
@@ -242,7 +258,7 @@ static void fill_schedule(spops_team team, spops_lists *lists, const sort_worksp
 {
     spops_schedule *schedule = lists->schedule;
     list_statistics parts[MAX_ORDER_PARTS], all = {0};
-    const statistics_work work = {lists, parts};
+    const statistics_work work = {lists, may_be_local(lists), parts};
     const int num_parts = spops_team_parts(team, MAX_ORDER_PARTS);
 
     spops_parallel_parts(team, num_parts, lists->num_segments, statistics_of_part, &work);
@@ -259,7 +275,8 @@ static void fill_schedule(spops_team team, spops_lists *lists, const sort_worksp
     schedule->num_nonempty = all.num_nonempty;
     schedule->longest = all.longest;
     if (all.longest > lists->split_terms) fill_pieces(lists);
-    if (rows_are_local(lists, all.rows)) fill_entries(team, all.rows, lists, w->buckets);
+    if (work.rows && rows_are_local(lists, all.rows))
+        fill_entries(team, all.rows, lists, w->buckets);
 }
 
 // ---- Lists --------------------------------------------------------------------------------------
@@ -280,6 +297,12 @@ static void fill_range(const void *work, int64_t begin, int64_t end)
     const positions_work *w = (const positions_work *)work;
     const spops_lists_source *source = w->source;
     int32_t *pairs = w->lists->pairs, *order = w->lists->order;
+    if (w->terms == NULL && pairs != NULL && order != NULL && source->a != NULL &&
+        source->a == source->b && source->a == source->term) { // of voxels: points, as they lie
+        for (int64_t p = begin; p < end; ++p)
+            pairs[2 * p] = pairs[2 * p + 1] = order[p] = source->a[p];
+        return;
+    }
     for (int64_t p = begin; p < end; ++p) {
         const int32_t term = number_of(w->terms, p);
         if (pairs != NULL) {
