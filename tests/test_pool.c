@@ -25,6 +25,7 @@ typedef struct pool_case {
     test_device *d;
     spops_coords *in_coords, *out_coords;
     spops_kernel_map *map; // NULL: global
+    spops_buckets *buckets;
     spops_pool *pool;
     ref_relation ref;
     int32_t *segment, *row;
@@ -74,9 +75,55 @@ static void relate_batches(pool_case *c, const ref_set *set, int64_t num_batches
     c->ref = (ref_relation){num_batches, set->n, set->n, 0, c->segment, c->row, NULL};
 }
 
+// Runs of rows of each bucket, along the Z-order curve.
+typedef struct curve_row {
+    int32_t bucket, row;
+    uint64_t code;
+} curve_row;
+
+static int compare_curve(const void *a, const void *b)
+{
+    const curve_row *x = (const curve_row *)a, *y = (const curve_row *)b;
+    if (x->bucket != y->bucket) return x->bucket < y->bucket ? -1 : 1;
+    if (x->code != y->code) return x->code < y->code ? -1 : 1;
+    return x->row < y->row ? -1 : 1;
+}
+
+static void relate_sub_buckets(pool_case *c, const int32_t *cells, const int32_t *row_buckets,
+                               int64_t n, int bits, int32_t sub_rows, int64_t num_out)
+{
+    curve_row *rows = calloc((size_t)n + 1, sizeof *rows);
+    int32_t sub = -1, in_sub = 0;
+    cr_assert(rows != NULL, "no memory");
+    c->segment = indices(n);
+    c->row = indices(n);
+    for (int64_t r = 0; r < n; ++r) {
+        rows[r].bucket = row_buckets[r];
+        rows[r].row = (int32_t)r;
+        for (int level = bits - 1; level >= 0; --level)
+            for (int a = 0; a < 3; ++a) {
+                const int32_t v = cells[3 * r + a], last = (1 << bits) - 1;
+                rows[r].code = 2 * rows[r].code + ((v < 0 ? 0 : v > last ? last : v) >> level & 1);
+            }
+    }
+    qsort(rows, (size_t)n, sizeof *rows, compare_curve);
+    for (int64_t i = 0; i < n; ++i) {
+        if (i == 0 || rows[i].bucket != rows[i - 1].bucket || in_sub == sub_rows) {
+            ++sub;
+            in_sub = 0;
+        }
+        ++in_sub;
+        c->segment[i] = sub;
+        c->row[i] = rows[i].row;
+    }
+    c->ref = (ref_relation){num_out, n, n, 0, c->segment, c->row, NULL};
+    free(rows);
+}
+
 static void destroy_case(pool_case *c)
 {
     spops_pool_destroy(c->pool);
+    spops_buckets_destroy(c->buckets);
     spops_kernel_map_destroy(c->map);
     spops_coords_destroy(c->in_coords);
     spops_coords_destroy(c->out_coords);
@@ -202,6 +249,80 @@ static void create_batches(pool_case *c, const cloud_rows *cloud)
                    "global");
     relate_batches(c, &in, last + 2);
     ref_set_free(&in);
+}
+
+// Sub-buckets, with what stays the first output row of each sample.
+static void create_sub_buckets(pool_case *c, int64_t n, int32_t samples, int32_t bucket_rows,
+                               int32_t sub_rows, uint64_t stream)
+{
+    test_device *d = c->d;
+    test_rng rng = test_rng_make(stream);
+    spops_buckets_options o = spops_buckets_options_default();
+    spops_buckets_view view = spops_buckets_view_default();
+    spops_pool_options po = spops_pool_options_default();
+    int32_t *cells = indices(3 * n), *offsets = indices(samples), *buckets = indices(n);
+    int32_t *found = indices(samples), *first = indices(samples);
+    for (int64_t i = 0; i < 3 * n; ++i)
+        cells[i] = (int32_t)test_rng_below(&rng, 40) - 3;
+    for (int32_t b = 0; b <= samples; ++b)
+        offsets[b] = (int32_t)(n * b / samples);
+    int32_t *cells_there = test_upload_i32(d, cells, 3 * n);
+    int32_t *offsets_there = test_upload_i32(d, offsets, samples + 1);
+    const spops_point_cloud cloud = {spops_matrix_dense(cells_there, n, 3, SPOPS_DTYPE_I32),
+                                     offsets_there, samples};
+    o.bucket_rows = bucket_rows;
+    o.bits = 5;
+    o.num_rounds = 2;
+    o.hashes[0] = SPOPS_BUCKET_HASH_XOR_DIV;
+    po.gradients = SPOPS_GRADIENTS_ALL;
+    test_expect_ok(d->ctx, spops_buckets_create(d->ctx, &cloud, &o, &c->buckets), "buckets");
+    test_expect_ok(d->ctx, spops_buckets_get_view(d->ctx, c->buckets, &view), "buckets");
+    if (n > 0) test_download_i32(d, buckets, view.row_buckets, n);
+    test_expect_ok(d->ctx, spops_pool_create_buckets(d->ctx, c->buckets, sub_rows, &po, &c->pool),
+                   "pool");
+    const int64_t most = n / sub_rows + view.max_buckets;
+    relate_sub_buckets(c, cells, buckets, n, 5, sub_rows, most < n ? most : n);
+    test_download_i32(d, found, spops_pool_sample_offsets(c->pool), samples + 1);
+    for (int64_t i = 0; i < n; ++i) // the last of a sample's sub-buckets, and one more
+        for (int32_t b = 0; b < samples; ++b)
+            if (c->row[i] < offsets[b + 1] && first[b + 1] < c->segment[i] + 1)
+                first[b + 1] = c->segment[i] + 1;
+    for (int32_t b = 0; b <= samples; ++b)
+        cr_assert_eq(found[b], first[b], "sample %d begins at %d, expected %d", b, found[b],
+                     first[b]);
+    test_free(d, cells_there), test_free(d, offsets_there);
+    free(cells), free(offsets), free(buckets), free(found), free(first);
+}
+
+ParameterizedTestParameters(pool, agrees_in_buckets)
+{
+    return every_case(test_row_dtypes, NUM_ROW_DTYPES, NULL, 0);
+}
+ParameterizedTest(struct case_param *p, pool, agrees_in_buckets)
+{
+    static const int32_t shapes[][4] = {// rows, samples, rows of a bucket, of a sub-bucket
+                                        {0, 2, 8, 2},
+                                        {1, 1, 8, 2},
+                                        {700, 3, 64, 2},
+                                        {900, 1, 100, 7},
+                                        {50, 5, 4, 9}};
+    test_device d;
+    if (!test_open(&d, (spops_backend_kind)p->backend, (test_launch)p->launch)) return;
+    uint64_t stream = (1 + case_number(p)) << 40;
+    for (int s = 0; s < 5; ++s) {
+        pool_case c = {.d = &d};
+        char text[256];
+        create_sub_buckets(&c, shapes[s][0], shapes[s][1], shapes[s][2], shapes[s][3], ++stream);
+        for (int r = 0; r < NUM_REDUCES; ++r)
+            for (int backward = 0; backward < 2; ++backward)
+                check_pooling(&c,
+                              test_describe(text, "%d rows in buckets%s, reduction %d",
+                                            shapes[s][0], backward ? " backward" : "",
+                                            (int)reduces[r]),
+                              reduces[r], backward != 0, (spops_dtype)p->dtype, ++stream);
+        destroy_case(&c);
+    }
+    test_close(&d);
 }
 
 ParameterizedTestParameters(pool, agrees)

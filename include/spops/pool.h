@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Sparse pooling: the rows that a kernel's window joins, or all rows of a batch, become one row, by
- * any reduction of spops/segreduce.h, with gradients.
+ * Sparse pooling: the rows that a kernel's window joins, all rows of a batch, or neighbouring rows of
+ * a bucket become one row, by any reduction of spops/segreduce.h, with gradients.
  */
 #ifndef SPOPS_POOL_H
 #define SPOPS_POOL_H
 
+#include "spops/buckets.h"
 #include "spops/kernel_map.h"
 #include "spops/segreduce.h"
 
@@ -57,7 +58,35 @@ SPOPS_API spops_status spops_pool_create_global(spops_context *ctx, const spops_
                                                 spops_pool **pool);
 
 /**
- * Refill a plan from its map or set, after that was refilled.
+ * Plan in-bucket pooling: the rows of every bucket are ordered along the Z-order curve of their cells
+ * (spops/buckets.h; ties by row) and cut into sub-buckets of sub_rows rows, the last of a bucket with
+ * what is left. Output row i pools sub-bucket i; buckets come in order.
+ *
+ * buckets   Made by create, or by reserve: then the plan is refilled by spops_pool_set. Must outlive
+ *           the plan. Their cells and numbers need 64 bits together at most.
+ * sub_rows  1 or more: how many rows become one.
+ *
+ * Unpooling is spops_gather_execute on spops_pool_segments(pool): every row gets that of its
+ * sub-bucket. Output rows are min(max_rows, max_rows / sub_rows + max_buckets) of the buckets' view; those
+ * behind the last sub-bucket are empty segments.
+ *
+ * Source    Flash3D, section 4.2 and section 9.4 (sub-buckets of a fixed number of rows). Cutting a
+ *           curve instead of hashing and searching again inside of a bucket is ours.
+ * The rest as spops_pool_create.
+ */
+SPOPS_API spops_status spops_pool_create_buckets(spops_context *ctx, const spops_buckets *buckets,
+                                                 int32_t sub_rows,
+                                                 const spops_pool_options *options,
+                                                 spops_pool **pool);
+
+/**
+ * The first output row of every sample of the buckets, and how many output rows there are: [max_samples
+ * + 1] where the plan's context runs, ascending. NULL for other plans. Owned by the plan.
+ */
+SPOPS_API const int32_t *spops_pool_sample_offsets(const spops_pool *pool);
+
+/**
+ * Refill a plan from its map, set or buckets, after that was refilled.
  *
  * Stream    Enqueues on ctx's stream and returns. Allocates nothing, waits for nothing, capturable.
  * Errors    INVALID_ARGUMENT, CUDA.

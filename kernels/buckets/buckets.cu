@@ -487,10 +487,15 @@ __global__ void __launch_bounds__(threads) finish(const __grid_constant__ bucket
         p.a.places[r] = at;
         p.a.row_buckets[r] = first + bucket;
         double point[3];
-        if (p.is_float && !load_point(p, r, point)) {
+        uint32_t cell[3] = {0, 0, 0};
+        if (load_point(p, r, point)) {
+            for (int a = 0; a < 3; ++a)
+                cell[a] = spops_bucket_clamp(&p.a.rule, spops_bucket_cell(&p.a.rule, a, point[a]));
+        } else {
             atomicAdd(&state->num_not_finite, 1);
             atomicMin(&state->first_not_finite, r);
         }
+        p.a.codes[r] = spops_bucket_zorder(cell);
     }
 }
 

@@ -111,6 +111,7 @@ static void carve_block(spops_buckets_arrays *a, spops_carver *c)
     a->rows = spops_carve(c, a->max_rows, 1, sizeof *a->rows);
     a->places = spops_carve(c, a->max_rows, 1, sizeof *a->places);
     a->row_buckets = spops_carve(c, a->max_rows, 1, sizeof *a->row_buckets);
+    a->codes = spops_carve(c, a->max_rows, 1, sizeof *a->codes);
 }
 
 static spops_status too_large(spops_context *ctx, const char *call)

@@ -40,6 +40,7 @@ typedef struct spops_buckets_arrays {
     int32_t *offsets;                     // [max_buckets + 1]
     int32_t *sample_buckets;              // [max_samples + 1]
     int32_t *rows, *places, *row_buckets; // [max_rows]
+    uint64_t *codes;                      // [max_rows] Z-order codes of rows' cells
 } spops_buckets_arrays;
 
 typedef struct spops_buckets_args {
@@ -47,6 +48,25 @@ typedef struct spops_buckets_args {
     const spops_point_cloud *cloud; // NULL: there are no rows
     void *workspace;                // buckets_workspace_bytes
 } spops_buckets_args;
+
+// Runs of sub_rows rows inside buckets, along the Z-order curve; ties by row.
+typedef struct spops_sub_buckets_args {
+    const spops_buckets_arrays *buckets;
+    int32_t sub_rows;
+    int32_t *rows;           // [max_rows] the row at each place of that order
+    int32_t *subs;           // [max_rows] its sub-bucket
+    int32_t *sample_offsets; // [max_samples + 1] the first sub-bucket of a sample
+    void *workspace;         // sub_buckets_workspace_bytes
+} spops_sub_buckets_args;
+
+// Bits of what rows are sorted by: their bucket, then their code. 64 at most.
+SPOPS_HD int spops_sub_bucket_bits(const spops_buckets_arrays *a)
+{
+    int bits = 1;
+    while (a->max_buckets >> bits != 0)
+        ++bits;
+    return bits + 3 * a->rule.bits;
+}
 
 struct spops_buckets {
     spops_context *ctx; // made it, frees it

@@ -5,6 +5,7 @@
 #include "backends/backend_cpu.h"
 #include "buckets/buckets.h"
 #include "coords/point_rules.h"
+#include "core/radix_sort.h"
 #include "core/threads.h"
 
 typedef struct buckets_workspace {
@@ -36,6 +37,7 @@ typedef struct cell_work {
     const spops_bucket_rule *rule;
     const spops_matrix *points;
     int32_t (*cells)[3];
+    uint64_t *codes;
 } cell_work;
 
 static bool is_finite_row(const spops_matrix *points, int64_t r)
@@ -54,9 +56,13 @@ static void find_cells(const void *work, int64_t begin, int64_t end)
         const int32_t *c = (const int32_t *)w->points->data + r * stride;
         const bool real = w->points->dtype == SPOPS_DTYPE_F32;
         const bool finite = is_finite_row(w->points, r);
-        for (int a = 0; a < 3; ++a)
+        uint32_t nearest[3];
+        for (int a = 0; a < 3; ++a) {
             w->cells[r][a] =
                 finite ? spops_bucket_cell(w->rule, a, real ? (double)p[a] : (double)c[a]) : 0;
+            nearest[a] = spops_bucket_clamp(w->rule, w->cells[r][a]);
+        }
+        w->codes[r] = spops_bucket_zorder(nearest);
     }
 }
 
@@ -149,7 +155,7 @@ spops_status spops_cpu_buckets_build(spops_context *ctx, const spops_buckets_arg
     const int64_t num_samples = cloud->offsets == NULL ? 1 : cloud->num_samples;
     spops_carver carver = {args->workspace, 0};
     const buckets_workspace w = carve_workspace(a, &carver);
-    const cell_work work = {&a->rule, &cloud->points, w.cells};
+    const cell_work work = {&a->rule, &cloud->points, w.cells, a->codes};
     spops_buckets_state *state = a->state;
 
     memset(state, 0, sizeof *state);
@@ -176,5 +182,45 @@ spops_status spops_cpu_buckets_build(spops_context *ctx, const spops_buckets_arg
         if (is_finite_row(&cloud->points, r)) continue;
         if (state->num_not_finite++ == 0) state->first_not_finite = r;
     }
+    return SPOPS_STATUS_OK;
+}
+
+// ---- Sub-buckets --------------------------------------------------------------------------------
+
+size_t spops_cpu_sub_buckets_workspace_bytes(spops_context *ctx, const spops_sub_buckets_args *args)
+{
+    spops_carver carver = {NULL, 0};
+    (void)ctx;
+    (void)spops_radix_carve(8, args->buckets->max_rows, &carver);
+    return carver.used;
+}
+
+spops_status spops_cpu_sub_buckets(spops_context *ctx, const spops_sub_buckets_args *args)
+{
+    const spops_buckets_arrays *a = args->buckets;
+    const int32_t n = a->state->num_rows, num_buckets = a->state->num_buckets;
+    spops_carver carver = {args->workspace, 0};
+    const spops_radix_buffers sort = spops_radix_carve(8, a->max_rows, &carver);
+    int32_t sub = 0;
+    int64_t sample = 0;
+    int at;
+
+    for (int32_t r = 0; r < n; ++r) {
+        ((uint64_t *)sort.keys[0])[r] =
+            (uint64_t)a->row_buckets[r] << 3 * a->rule.bits | a->codes[r];
+        sort.values[0][r] = r;
+    }
+    at = spops_radix_sort(spops_team_for(ctx, n), spops_sub_bucket_bits(a), n, &sort, 0);
+    if (n > 0) memcpy(args->rows, sort.values[at], (size_t)n * sizeof *args->rows);
+    for (int32_t b = 0; b < num_buckets; ++b) {
+        const int32_t begin = a->offsets[b], rows = a->offsets[b + 1] - begin;
+        for (; sample <= a->max_samples && a->sample_buckets[sample] == b; ++sample)
+            args->sample_offsets[sample] = sub;
+        for (int32_t i = 0; i < rows; ++i)
+            args->subs[begin + i] = sub + i / args->sub_rows;
+        sub += (int32_t)(((int64_t)rows + args->sub_rows - 1) / args->sub_rows);
+    }
+    for (; sample <= a->max_samples; ++sample)
+        args->sample_offsets[sample] = sub;
     return SPOPS_STATUS_OK;
 }

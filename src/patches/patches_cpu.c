@@ -268,7 +268,8 @@ static int32_t find_rows(const spops_patch_storage *s, const spops_patch_side *s
 {
     const int32_t end = side->offsets[s->max_patches];
     int32_t twice = INT32_MAX;
-    memset(first, 0xff, (size_t)s->num_rows * sizeof *first);
+    for (int64_t r = 0; r < s->num_rows; ++r)
+        first[r] = -1;
     for (int32_t e = 0; e < end; ++e) {
         int32_t *const at = &first[side->rows[e]];
         if (*at < 0)

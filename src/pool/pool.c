@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sparse pooling: a plan of segments, filled from the pairs of a kernel map or from the batches of a
-// set. Reductions and gradients are segreduce's.
+// Sparse pooling: a plan of segments, filled from the pairs of a kernel map, from the batches of a set
+// or from runs of rows in buckets. Reductions and gradients are segreduce's.
 #include "spops/pool.h"
 
+#include "buckets/buckets.h"
 #include "coords/kernel_maps.h"
 #include "core/check.h"
 #include "segments/segments.h"
@@ -15,6 +16,9 @@ struct spops_pool {
     const int32_t *keys, *idx;   // [max_terms]; idx NULL: term t is row t
     int32_t *batches;            // [rows of coords]
     size_t batches_bytes;
+    spops_sub_buckets_args subs; // buckets NULL: there are none
+    void *subs_block;            // their arrays and workspace
+    size_t subs_bytes;
     spops_segments *segments;
 };
 
@@ -111,6 +115,77 @@ fail:
     return status;
 }
 
+static void carve_subs(spops_sub_buckets_args *subs, size_t workspace_bytes, spops_carver *c)
+{
+    subs->rows = spops_carve(c, subs->buckets->max_rows, 1, sizeof *subs->rows);
+    subs->subs = spops_carve(c, subs->buckets->max_rows, 1, sizeof *subs->subs);
+    subs->sample_offsets =
+        spops_carve(c, subs->buckets->max_samples + 1, 1, sizeof *subs->sample_offsets);
+    subs->workspace = spops_carve(c, 1, 1, workspace_bytes);
+}
+
+static spops_status alloc_subs(spops_context *ctx, const char *call, spops_pool *pool)
+{
+    const size_t workspace = ctx->backend->sub_buckets_workspace_bytes(ctx, &pool->subs);
+    spops_carver carver = {NULL, 0};
+    carve_subs(&pool->subs, workspace, &carver);
+    if (carver.used == SIZE_MAX)
+        return spops_fail(ctx, SPOPS_STATUS_OUT_OF_MEMORY,
+                          "%s: sub-buckets need more bytes than an address can count", call);
+    SPOPS_TRY(spops_backend_alloc(ctx, carver.used, &pool->subs_block));
+    pool->subs_bytes = carver.used;
+    carver = (spops_carver){pool->subs_block, 0};
+    carve_subs(&pool->subs, workspace, &carver);
+    return SPOPS_STATUS_OK;
+}
+
+spops_status spops_pool_create_buckets(spops_context *ctx, const spops_buckets *buckets,
+                                       int32_t sub_rows, const spops_pool_options *given,
+                                       spops_pool **out)
+{
+    static const char call[] = "pool_create_buckets";
+    spops_pool_options options = {0};
+    spops_status status = SPOPS_STATUS_OK;
+    const spops_buckets_arrays *a;
+    spops_pool *pool = NULL;
+    int64_t most;
+
+    SPOPS_BEGIN_CREATE(ctx, call, out);
+    SPOPS_TRY(read_options(ctx, call, given, &options));
+    SPOPS_TRY(spops_buckets_check(ctx, call, "buckets", buckets));
+    SPOPS_REQUIRE(ctx, sub_rows >= 1, "%s: sub_rows is %" PRId32 ", expected 1 or more", call,
+                  sub_rows);
+    SPOPS_REQUIRE_SLOT(ctx, call, sub_buckets);
+    a = &buckets->arrays;
+    SPOPS_REQUIRE(ctx, spops_sub_bucket_bits(a) <= 64,
+                  "%s: %" PRId64 " buckets and cells of %" PRId32
+                  " bits need %d bits, expected at most 64",
+                  call, a->max_buckets, a->rule.bits, spops_sub_bucket_bits(a));
+    most = a->max_rows / sub_rows + a->max_buckets;
+    if (most > a->max_rows) most = a->max_rows;
+    pool = spops_host_alloc(ctx, 1, sizeof *pool);
+    if (pool == NULL) return SPOPS_STATUS_OUT_OF_MEMORY;
+    pool->ctx = ctx;
+    pool->num_terms = &a->state->num_rows;
+    pool->subs.buckets = a;
+    pool->subs.sub_rows = sub_rows;
+    SPOPS_TRY_GOTO(alloc_subs(ctx, call, pool), status, fail);
+    pool->keys = pool->subs.subs;
+    pool->idx = pool->subs.rows;
+    SPOPS_TRY_GOTO(finish(ctx, most, a->max_rows, a->max_rows, &options, pool), status, fail);
+    *out = pool;
+    return SPOPS_STATUS_OK;
+
+fail:
+    spops_pool_destroy(pool);
+    return status;
+}
+
+const int32_t *spops_pool_sample_offsets(const spops_pool *pool)
+{
+    return pool == NULL ? NULL : pool->subs.sample_offsets;
+}
+
 static spops_status check_pool(spops_context *ctx, const char *call, const spops_pool *pool)
 {
     SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
@@ -125,6 +200,7 @@ spops_status spops_pool_set(spops_context *ctx, spops_pool *pool)
         const spops_coords_batches_args args = {&pool->coords->arrays, pool->batches};
         SPOPS_TRY(ctx->backend->coords_batches(ctx, &args));
     }
+    if (pool->subs.buckets != NULL) SPOPS_TRY(ctx->backend->sub_buckets(ctx, &pool->subs));
     return spops_segments_set(ctx, pool->segments, pool->num_terms, pool->keys, pool->idx, NULL);
 }
 
@@ -154,8 +230,10 @@ void spops_pool_destroy(spops_pool *pool)
     spops_context *ctx;
     if (pool == NULL) return;
     ctx = pool->ctx;
-    if (pool->segments != NULL || pool->batches != NULL) (void)ctx->backend->wait(ctx);
+    if (pool->segments != NULL || pool->batches != NULL || pool->subs_block != NULL)
+        (void)ctx->backend->wait(ctx);
     spops_segments_destroy(pool->segments);
+    spops_backend_free(ctx, pool->subs_block, pool->subs_bytes);
     spops_backend_free(ctx, pool->batches, pool->batches_bytes);
     spops_host_free(ctx, pool, 1, sizeof *pool);
 }

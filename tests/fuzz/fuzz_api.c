@@ -1517,6 +1517,19 @@ static void convolve_points(world *w)
                                                  maybe(w, &gx), maybe(w, &gw)));
 }
 
+static void pool_buckets(world *w)
+{
+    const spops_buckets *b = find(w, BUCKETS);
+    spops_pool_options o = spops_pool_options_default();
+    spops_pool *p = find(w, POOL), *made = NULL;
+    (void)spops_pool_sample_offsets(p);
+    o.gradients = (spops_gradients)pick(w, 3);
+    o.max_cols = count_of(w, 4);
+    MAKE(w, POOL, made,
+         spops_pool_create_buckets(w->ctx, b, rarely(w) ? hostile_i32(w) : 1 + (int32_t)pick(w, 5),
+                                   &o, &made));
+}
+
 static void make_buckets(world *w)
 {
     const spops_point_cloud cloud = cloud_of(w, pick(w, 2) ? 12 : pick(w, MOST_ROWS));
@@ -1690,7 +1703,7 @@ static void (*const calls[])(world *w) = {
     make_pool,          make_pyramid,     make_sparseconv, convolve,         make_triplets,
     multiply,           normalise,        quantise,        copy_weights,     make_neighbors,
     make_nearest,       make_pointconv,   convolve_points, make_point_level, make_interpolation,
-    make_point_pyramid, make_patches,     attend,          make_buckets,
+    make_point_pyramid, make_patches,     attend,          make_buckets,     pool_buckets,
 };
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
