@@ -1,12 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // A build without CUDA has no GPU baselines.
 #include "bench/baselines/bev_baselines.h"
+#include "bench/baselines/bucket_baselines.h"
 #include "bench/baselines/conv_baselines.h"
 #include "bench/baselines/map_baselines.h"
 #include "bench/baselines/mvmr_baselines.h"
 
 const bev_baseline bev_baselines_cuda[] = {{NULL, NULL, NULL}};
 const int num_bev_baselines_cuda = 0;
+
+void bucket_race_cuda(bucket_race *race)
+{
+    race->failed = true;
+}
 
 void map_stages_cuda(map_stages *stages)
 {
