@@ -15,12 +15,16 @@
 #define NUM_DATAFLOWS (SPOPS_DATAFLOW_GATHER_MATMUL_SCATTER + 1)
 
 static struct {
-    const char *clouds, *tuning;
+    const char *clouds, *layers, *dataflows, *tuning;
     bool ablation;
 } own;
 static const bench_option options[] = {
     {"--clouds", "LIST", "lidar,indoor,shell (default: all)", "lidar,indoor,shell",
      .text = &own.clouds},
+    {"--layers", "LIST", "32x32,64x64,64x128,128x128,256x256: channels (default: all, or --cols)",
+     "32x32,64x64,64x128,128x128,256x256", .text = &own.layers},
+    {"--dataflows", "LIST", "fetch_on_demand,implicit_gemm,gather_matmul_scatter (default: all)",
+     "fetch_on_demand,implicit_gemm,gather_matmul_scatter", .text = &own.dataflows},
     {"--ablation", NULL,
      "the layers of a MinkUNet instead: each dataflow, grouping and movement alone",
      .on = &own.ablation},
@@ -29,9 +33,14 @@ static const bench_option options[] = {
     {0}};
 
 typedef struct layer_width {
+    const char *name;
     int64_t in, out;
 } layer_width;
-static const layer_width widths[] = {{32, 32}, {64, 64}, {64, 128}, {128, 128}, {256, 256}};
+static const layer_width widths[] = {{"32x32", 32, 32},
+                                     {"64x64", 64, 64},
+                                     {"64x128", 64, 128},
+                                     {"128x128", 128, 128},
+                                     {"256x256", 256, 256}};
 
 // A cloud with its map, here and where the benchmark runs.
 typedef struct conv_cloud {
@@ -439,6 +448,7 @@ static bool open_cloud(bench *b, conv_cloud *m)
         spops_sparseconv_options plan = spops_sparseconv_options_default();
         plan.backward = 1;
         plan.dataflow = (spops_dataflow)f;
+        if (!bench_wants(own.dataflows, spops_dataflow_name(plan.dataflow))) continue;
         const spops_status status = spops_sparseconv_create(b->ctx, m->map, &plan, &m->plans[f]);
         if (status != SPOPS_STATUS_NOT_SUPPORTED && !bench_check(b, "plan", status)) return false;
     }
@@ -470,10 +480,10 @@ static void measure_dtype(bench *b, const conv_cloud *m, spops_dtype dtype)
         bench_fail(b, "out of memory");
     } else if (num_cols > 0) {
         for (int i = 0; i < num_cols; ++i)
-            measure_width(b, m, (layer_width){cols[i], cols[i]}, &blocks);
+            measure_width(b, m, (layer_width){NULL, cols[i], cols[i]}, &blocks);
     } else {
         for (size_t i = 0; i < sizeof widths / sizeof *widths; ++i)
-            measure_width(b, m, widths[i], &blocks);
+            if (bench_wants(own.layers, widths[i].name)) measure_width(b, m, widths[i], &blocks);
     }
     bench_block_destroy(&blocks.values);
     bench_block_destroy(&blocks.weights);
