@@ -11,6 +11,7 @@
 #include "spops/device/schedule.h"
 #include "support/device.h"
 #include "tools/command.h"
+#include "tools/plan_cloud.h"
 #include "tools/settings.h"
 
 #define MAX_FILE_BYTES ((size_t)1 << 34)
@@ -20,7 +21,7 @@ typedef struct plan_job {
     const char *command, *file, *setting, *frame, *save;
     spops_backend_kind backend;
     spops_dtype dtype;
-    int64_t cols;
+    int64_t cols, bucket_rows;
     double scale, crop[2]; // NAN: not given
     bool backward, no_floor, as_json;
 } plan_job;
@@ -44,6 +45,8 @@ static const option_row option_rows[] = {
      .reals = asked.crop, .least = 2, .most = 2},
     OPTION_BACKEND(&asked.backend),
     {"--cols", "C", "channels; default: 80", .number = &asked.cols, .least = 1, .most = 65536},
+    {"--bucket-rows", "S", "rows of a bucket of a cloud, at most; default: 512",
+     .number = &asked.bucket_rows, .least = 1, .most = SPOPS_MAX_BUCKET_ROWS},
     OPTION_DTYPE(&asked.dtype, "f16"),
     {"--backward", NULL, "plan for gradients as well", .on = &asked.backward},
     {"--save", "OUT", "write the plan to OUT", .text = &asked.save},
@@ -52,7 +55,7 @@ static const option_row option_rows[] = {
     {0}};
 const option_set plan_options = {
     .program = "spops plan",
-    .summary = "look into a scatter map: sizes, balance, memory regime, floor",
+    .summary = "look into a scatter map: sizes, balance, memory regime, floor; or into buckets",
     .operand = "[FILE]",
     .file = &asked.file,
     .about = "Print what a BEV pooling plan asks of the machine: sizes, balance, working set and "
@@ -64,7 +67,9 @@ const option_set plan_options = {
              "  a saved plan        as --save and spops_bev_plan_save write it\n"
              "  a scatter map       raw int32 numbers: points, cells, feature rows, depth\n"
              "                      elements, then ranks_depth, ranks_feat, ranks_bev,\n"
-             "                      each [points]",
+             "                      each [points]\n"
+             "  a cloud as .npy     a point a row, x y z first: how near to each other the rows\n"
+             "                      of buckets lie, by hash, beside cuts of sorted curves",
     .rows = option_rows};
 
 static const char *const class_names[SPOPS_NUM_CLASSES] = {
@@ -672,6 +677,15 @@ static void print_text(const plan_job *job, const session *s, const char *kind, 
     wrapped_print(stdout, "            ", columns, kernel.why);
 }
 
+static bool is_cloud(const plan_job *job)
+{
+    unsigned char start[8];
+    FILE *file = job->file == NULL ? NULL : fopen(job->file, "rb");
+    const size_t bytes = file == NULL ? 0 : fread(start, 1, sizeof start, file);
+    if (file != NULL) fclose(file);
+    return plan_cloud_is(start, bytes);
+}
+
 static int run(const plan_job *job)
 {
     session s;
@@ -683,6 +697,11 @@ static int run(const plan_job *job)
 
     memset(&facts, 0, sizeof facts);
     if (!session_open(job->command, job->backend, &s)) return COMMAND_FAILED;
+    if (is_cloud(job)) {
+        status = plan_cloud(job->command, job->file, &s, job->bucket_rows, job->as_json);
+        session_close(&s);
+        return status;
+    }
     const double start = clock_s();
     spops_bev_plan *plan = make_plan(job, &s, &kind);
     facts.build_ms = 1e3 * (clock_s() - start);
@@ -708,6 +727,7 @@ int command_plan(int argc, char **argv)
                        .setting = "a",
                        .dtype = SPOPS_DTYPE_F16,
                        .cols = 80,
+                       .bucket_rows = 512,
                        .scale = NAN,
                        .crop = {NAN, NAN}};
     const options_result result = options_read(&plan_options, argc, argv);

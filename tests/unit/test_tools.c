@@ -828,6 +828,37 @@ Test(tool, plan_reads_rigs_maps_and_saved_plans, .timeout = 600)
     remove_directory(directory);
 }
 
+// The corners of two cubes of 1 m, 100 m apart, in turn: a cut of the Z-order curve keeps each together.
+Test(tool, plan_tells_how_local_buckets_are)
+{
+    float points[16][4];
+    char directory[4096], file[4200], out[8192], err[8192], error[256];
+    make_directory(directory, sizeof directory);
+    snprintf(file, sizeof file, "%s/cloud.npy", directory);
+    for (int i = 0; i < 16; ++i)
+        for (int a = 0; a < 4; ++a)
+            points[i][a] = (float)(i >> (a + 1) & 1) + (i % 2 ? 100.0f : 0.0f);
+    cr_assert(npy_write(file, NPY_F32, 16, 4, points, error, sizeof error), "%s", error);
+    cr_assert_eq(RUN("plan", file, "--backend", "cpu", "--json", "--bucket-rows", "8"), 0, "%s",
+                 err);
+    cr_expect_not_null(strstr(out, "{\"by\":\"Z-order, sorted\",\"groups\":2,\"late\":0,"
+                                   "\"side_m\":1.0,\"diagonal_m\":1.73205080756"),
+                       "%s", out);
+    cr_expect_not_null(strstr(out, "{\"by\":\"zorder_div\",\"groups\":2,\"late\":0,\"side_m\":1.0"),
+                       "%s", out);
+    cr_assert_eq(RUN("plan", file, "--backend", "cpu", "--bucket-rows", "16"), 0, "%s", err);
+    cr_expect_not_null(strstr(out, "101.00 m"), "%s", out);
+    cr_assert(npy_write(file, NPY_F32, 8, 2, points, error, sizeof error), "%s", error);
+    cr_expect_eq(RUN("plan", file, "--backend", "cpu"), 1);
+    cr_expect_not_null(strstr(err, "2 columns, expected x y z"), "%s", err);
+    points[3][1] = NAN;
+    cr_assert(npy_write(file, NPY_F32, 16, 4, points, error, sizeof error), "%s", error);
+    cr_expect_eq(RUN("plan", file, "--backend", "cpu"), 1);
+    cr_expect_not_null(strstr(err, "cloud->points[3] is ("), "%s", err);
+    remove(file);
+    remove_directory(directory);
+}
+
 Test(tool, plan_has_the_settings_of_the_published_figures, .timeout = 600)
 {
     static const struct {

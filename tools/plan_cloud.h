@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+// What `spops plan` says of a cloud: how near rows of a bucket lie to each other, by hash.
+#ifndef SPOPS_TOOLS_PLAN_CLOUD_H
+#define SPOPS_TOOLS_PLAN_CLOUD_H
+
+#include "tools/command.h"
+
+// The file of an array that can be read as points.
+bool plan_cloud_is(const unsigned char *data, size_t bytes);
+
+// Print it; COMMAND_OK or COMMAND_FAILED. Groups have at most bucket_rows rows.
+int plan_cloud(const char *command, const char *file, const session *s, int64_t bucket_rows,
+               bool as_json);
+
+#endif
