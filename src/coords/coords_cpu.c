@@ -389,7 +389,7 @@ static void slots_of_part(const void *work, int64_t part, int64_t begin, int64_t
 {
     const candidates_work *w = (const candidates_work *)work;
     int64_t count = 0, left_out = 0;
-    uint64_t last = 0, keys[SPOPS_VOXEL_BLOCK], codes[SPOPS_VOXEL_BLOCK];
+    uint64_t last = 0, own_keys[SPOPS_VOXEL_BLOCK], codes[SPOPS_VOXEL_BLOCK];
     bool down = false;
     if (w->window) {
         windows_of_part(w, part, begin, end);
@@ -398,9 +398,9 @@ static void slots_of_part(const void *work, int64_t part, int64_t begin, int64_t
     w->first[part] = SPOPS_KEY_NONE;
     for (int64_t i = begin; i < end; i += SPOPS_VOXEL_BLOCK) {
         const int n = end - i < SPOPS_VOXEL_BLOCK ? (int)(end - i) : SPOPS_VOXEL_BLOCK;
+        uint64_t *keys = w->keys != NULL ? w->keys + i : own_keys;
         const uint64_t *sorted = w->curve != NULL ? codes : keys;
         left_out += keys_of_block(w, i, n, keys);
-        if (w->keys != NULL) memcpy(w->keys + i, keys, (size_t)n * sizeof *keys);
         if (w->curve != NULL) w->table->codes(w->curve, n, keys, codes);
         for (int p = 0; p < n; ++p) {
             const bool none = keys[p] == SPOPS_KEY_NONE;
@@ -666,7 +666,9 @@ typedef struct rows_work {
     int64_t max_rows;
     int32_t *row_offsets, *row_items; // of the source
     spops_cpu_index index;            // to be filled, if it has sorted keys
-    int64_t *counts;                  // [part] of first candidates
+    uint64_t *key_words; // or else: each row's key as a word, with the row in its lowest bits
+    int row_bits;
+    int64_t *counts; // [part] of first candidates
 } rows_work;
 
 static inline int64_t item_of(const sorted_candidates *s, int64_t candidate)
@@ -674,13 +676,15 @@ static inline int64_t item_of(const sorted_candidates *s, int64_t candidate)
     return s->each == 1 ? candidate : candidate / s->each;
 }
 
-// Rows from `row` on, whose keys are there.
-static void unpack_rows(const rows_work *r, int64_t row, int64_t n)
+// What follows from the keys of n rows from `row` on.
+static void finish_rows(const rows_work *r, int64_t row, int64_t n)
 {
     const spops_coords_arrays *coords = r->coords;
     if (n <= 0) return;
     r->table->unpack(&coords->layout, n, coords->keys + row,
                      coords->rows + row * (coords->layout.dims + 1));
+    for (int64_t i = row; r->key_words != NULL && i < row + n; ++i)
+        r->key_words[i] = coords->keys[i] << r->row_bits | (uint64_t)i;
 }
 
 static void count_firsts(const void *work, int64_t part, int64_t begin, int64_t end)
@@ -719,7 +723,7 @@ static void write_firsts(const void *work, int64_t part, int64_t begin, int64_t 
             coords->keys[row + k] = r->s->keys[found[k]];
             coords->row_item[row + k] = (int32_t)item_of(r->s, found[k]);
         }
-        unpack_rows(r, row, fit);
+        finish_rows(r, row, fit);
         for (int64_t k = 0; r->row_offsets != NULL && k < fit; ++k)
             r->row_offsets[row + k] = 1;
         row += n;
@@ -741,7 +745,7 @@ static void write_runs(const rows_work *r, int64_t part, const int32_t *starts)
         coords->keys[first + i] = key_at(s, p);
         coords->row_item[first + i] = (int32_t)item_of(s, candidate_at(s, p));
     }
-    unpack_rows(r, first, n);
+    finish_rows(r, first, n);
     for (i = 0; r->index.sorted_keys != NULL && i < n; ++i) {
         r->index.sorted_keys[first + i] = coords->keys[first + i];
         r->index.sorted_rows[first + i] = (int32_t)(first + i);
@@ -990,14 +994,6 @@ static void copy_keys(const void *work, int64_t begin, int64_t end)
     }
 }
 
-// Keys of rows as words, with the row in the lowest bits.
-static void words_of_keys(const void *work, int64_t begin, int64_t end)
-{
-    const index_work *w = (const index_work *)work;
-    for (int64_t row = begin; row < end; ++row)
-        w->words[row] = w->coords->keys[row] << w->row_bits | (uint64_t)row;
-}
-
 static void keys_of_words(const void *work, int64_t begin, int64_t end)
 {
     const index_work *w = (const index_work *)work;
@@ -1014,13 +1010,11 @@ static void fill_sorted(const spops_context *ctx, index_work *work, const build_
     const spops_cpu_index *index = work->index;
     const int64_t n = index->num_rows;
     const spops_team team = spops_team_for(ctx, n);
-    if (!w->wide) {
-        work->words = w->sort.keys[0];
-        work->row_bits = number_bits(n);
-        spops_parallel_for(team, n, 0, words_of_keys, work);
+    if (work->words != NULL) {
+        uint64_t *spare = work->words == w->sort.keys[0] ? w->sort.keys[1] : w->sort.keys[0];
         work->words =
             spops_word_sort(team, n, work->row_bits, work->row_bits + coords->layout.key_bits,
-                            w->sort.keys[0], w->sort.keys[1], w->counts);
+                            work->words, spare, w->counts);
         spops_parallel_for(team, n, 0, keys_of_words, work);
         return;
     }
@@ -1077,6 +1071,11 @@ spops_status spops_cpu_coords_build(spops_context *ctx, const spops_coords_build
     rows.row_offsets = args->source->row_offsets;
     rows.row_items = args->source->row_items;
     if (s->by_key && all_fit) rows.index = index;
+    if (rows.index.sorted_keys == NULL && index.sorted_keys != NULL && !w.wide) {
+        rows.key_words = index_rows.words =
+            s->words == w.sort.keys[0] ? w.sort.keys[1] : w.sort.keys[0];
+        rows.row_bits = index_rows.row_bits = number_bits(index.num_rows);
+    }
     write_rows(spops_team_for(ctx, s->n), &rows);
     if (index.slots != NULL) fill_hash(ctx, &index_rows);
     if (index.words != NULL) fill_grid(ctx, &index_rows);

@@ -158,10 +158,11 @@ static inline void turn(int dims, int levels, u32s *x)
     u32s parity;
     for (int level = levels - 1; level > 0; --level) {
         const uint32_t below = ((uint32_t)1 << level) - 1;
-        for (int a = 0; a < dims; ++a) {
-            const u32s set = 0u - (x[a] >> level & 1u), t = (x[0] ^ x[a]) & ~set & below;
+        x[0] ^= -(x[0] >> level & 1u) & below;
+        for (int a = 1; a < dims; ++a) { // mirrored where the bit is set, else exchanged
+            const u32s set = -(x[a] >> level & 1u), t = (x[0] ^ x[a]) & ~set & below;
             x[0] ^= t | (set & below);
-            if (a > 0) x[a] ^= t;
+            x[a] ^= t;
         }
     }
     for (int a = 1; a < dims; ++a)

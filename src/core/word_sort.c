@@ -1,61 +1,58 @@
 // SPDX-License-Identifier: Apache-2.0
-// Two passes through memory, then the caches: words are divided by their highest bits into buckets of
-// about a thousand, and each bucket, which fits the first-level cache, is sorted by one thread.
+// Two passes through memory, then the caches: words are divided into buckets of a thousand or two,
+// each of which fits the first-level cache and is sorted by one thread. A bucket is a range of cells,
+// which are words that agree in their highest bits: points lie densely in few cells, so that a bucket
+// for every so many bits would hold half of them.
 #include "core/word_sort.h"
 
 #include <string.h>
 
 #include "core/radix_sort.h"
 
-#define BUCKET_WORDS    1024
-#define MAX_BUCKET_BITS 11
-#define MAX_PARTS       32
-#define DIGIT_BITS      9 // of a bucket's sort
-#define MAX_PASSES      8 // of DIGIT_BITS in 64
-#define INSERTED        24
-// Where one bucket has a quarter of the words, and they are so many: all threads at each digit.
-#define SKEWED_WORDS      65536
-#define SKEWED_DIGIT_BITS 11
-#define SKEWED_PARTS      8
-
-static int bucket_bits(int64_t n)
-{
-    int bits = 0;
-    while (bits < MAX_BUCKET_BITS && n >> (bits + 1) >= BUCKET_WORDS)
-        ++bits;
-    return bits;
-}
+#define BUCKET_WORDS 1024
+#define CELL_BITS    11
+#define NUM_CELLS    (1 << CELL_BITS)
+#define MAX_PARTS    32
+#define DIGIT_BITS   9 // of a bucket's sort
+#define MAX_PASSES   8 // of DIGIT_BITS in 64
+#define INSERTED     24
+// Where one cell has a quarter of the words, and they are so many: all threads at each digit.
+#define SKEWED_WORDS 65536
+#define SKEWED_PARTS 8
 
 // Counters of the parts together are few beside the words.
 static int parts_of(spops_team team, int64_t n)
 {
-    const int64_t most = (n >> bucket_bits(n)) / 16;
+    const int64_t most = n / (2 * NUM_CELLS);
     const int parts = spops_team_parts(team, MAX_PARTS);
     return most < 1 ? 1 : most < parts ? (int)most : parts;
 }
 
 size_t spops_word_counts(int64_t max_words)
 {
-    const size_t buckets = (size_t)MAX_PARTS << bucket_bits(max_words);
-    const size_t digits = max_words >= SKEWED_WORDS ? (size_t)SKEWED_PARTS << SKEWED_DIGIT_BITS : 0;
-    return buckets > digits ? buckets : digits;
+    const int64_t most = max_words / (2 * NUM_CELLS);
+    return (size_t)(most < SKEWED_PARTS ? SKEWED_PARTS
+                    : most < MAX_PARTS  ? most
+                                        : MAX_PARTS)
+           << CELL_BITS;
 }
 
 // ---- A bucket -----------------------------------------------------------------------------------
 
-static void insert_all(uint64_t *words, int64_t n, uint64_t mask)
+static void insert_all(uint64_t *words, int64_t n, uint64_t base, uint64_t mask)
 {
     for (int64_t i = 1; i < n; ++i) {
-        const uint64_t word = words[i], key = word & mask;
+        const uint64_t word = words[i], key = (word - base) & mask;
         int64_t at = i;
-        for (; at > 0 && (words[at - 1] & mask) > key; --at)
+        for (; at > 0 && ((words[at - 1] - base) & mask) > key; --at)
             words[at] = words[at - 1];
         words[at] = word;
     }
 }
 
-// By bits low .. high - 1, the result in words.
-static void sort_bucket(uint64_t *words, uint64_t *spare, int64_t n, int low, int high)
+// By bits low .. high - 1 of what words are above base, the result in words.
+static void sort_bucket(uint64_t *words, uint64_t *spare, int64_t n, uint64_t base, int low,
+                        int high)
 {
     const int bits = high - low;
     const int num_passes = (bits + DIGIT_BITS - 1) / DIGIT_BITS;
@@ -66,27 +63,28 @@ static void sort_bucket(uint64_t *words, uint64_t *spare, int64_t n, int low, in
 
     if (n < 2 || bits == 0) return;
     if (n <= INSERTED) {
-        insert_all(words, n, (bits < 64 ? ((uint64_t)1 << bits) - 1 : ~(uint64_t)0) << low);
+        insert_all(words, n, base, (bits < 64 ? ((uint64_t)1 << bits) - 1 : ~(uint64_t)0) << low);
         return;
     }
     for (int pass = 0; pass < num_passes; ++pass)
         memset(counts[pass], 0, ((size_t)mask + 1) * sizeof **counts);
     for (int64_t i = 0; i < n; ++i) {
-        uint64_t rest = words[i] >> low;
+        uint64_t rest = (words[i] - base) >> low;
         for (int pass = 0; pass < num_passes; ++pass, rest >>= digit_bits)
             ++counts[pass][rest & mask];
     }
     for (int pass = 0; pass < num_passes; ++pass) {
         const int shift = low + pass * digit_bits;
         uint32_t *next = counts[pass], sum = 0;
-        if (next[from[0] >> shift & mask] == (uint64_t)n) continue; // all have the same digit
+        if (next[(from[0] - base) >> shift & mask] == (uint64_t)n)
+            continue; // all have the same digit
         for (uint32_t d = 0; d <= mask; ++d) {
             const uint32_t own = next[d];
             next[d] = sum;
             sum += own;
         }
         for (int64_t i = 0; i < n; ++i)
-            to[next[from[i] >> shift & mask]++] = from[i];
+            to[next[(from[i] - base) >> shift & mask]++] = from[i];
         uint64_t *swapped = from;
         from = to;
         to = swapped;
@@ -100,9 +98,8 @@ typedef struct word_pass {
     const uint64_t *from;
     uint64_t *to;
     int32_t *counts; // [part][2^bits]
-    int shift, bits;
+    int shift, bits; // of a digit, or of cells
     int low;
-    const int32_t *ends; // of buckets
 } word_pass;
 
 static void count_words(const void *pass, int64_t part, int64_t begin, int64_t end)
@@ -124,37 +121,13 @@ static void move_words(const void *pass, int64_t part, int64_t begin, int64_t en
         p->to[next[p->from[i] >> p->shift & mask]++] = p->from[i];
 }
 
-static void sort_buckets(const void *pass, int64_t begin, int64_t end)
-{
-    const word_pass *p = (const word_pass *)pass;
-    for (int64_t b = begin; b < end; ++b) {
-        const int32_t first = b > 0 ? p->ends[b - 1] : 0;
-        // `from` has been read, and is where the bucket is sorted by way of.
-        sort_bucket(p->to + first, (uint64_t *)(uintptr_t)p->from + first, p->ends[b] - first,
-                    p->low, p->shift);
-    }
-}
-
-// The largest bucket, once counts are summed up over the parts.
-static int32_t largest_bucket(const word_pass *p, int num_parts)
-{
-    int32_t largest = 0;
-    for (int64_t b = 0; b < (int64_t)1 << p->bits; ++b) {
-        int32_t sum = 0;
-        for (int part = 0; part < num_parts; ++part)
-            sum += p->counts[((int64_t)part << p->bits) + b];
-        largest = sum > largest ? sum : largest;
-    }
-    return largest;
-}
-
 // Digit by digit from the lowest.
 static uint64_t *sort_by_digits(spops_team team, int64_t n, int low, int high, word_pass *p)
 {
     const int num_parts = spops_team_parts(team, SKEWED_PARTS);
     uint64_t *words = (uint64_t *)(uintptr_t)p->from, *to = p->to;
     for (p->shift = low; p->shift < high; p->shift += p->bits) {
-        p->bits = high - p->shift < SKEWED_DIGIT_BITS ? high - p->shift : SKEWED_DIGIT_BITS;
+        p->bits = high - p->shift < CELL_BITS ? high - p->shift : CELL_BITS;
         p->from = words;
         p->to = to;
         spops_parallel_parts(team, num_parts, n, count_words, p);
@@ -166,28 +139,103 @@ static uint64_t *sort_by_digits(spops_team team, int64_t n, int low, int high, w
     return words;
 }
 
+// ---- Buckets of cells ---------------------------------------------------------------------------
+
+typedef struct cell_pass {
+    word_pass words; // its counts become those of buckets
+    int num_parts, num_buckets;
+    uint16_t bucket_of[NUM_CELLS], first_cell[NUM_CELLS + 1];
+} cell_pass;
+
+// Make buckets of cells, one or several that follow each other; returns how many words the largest
+// cell has.
+static int64_t make_buckets(cell_pass *p)
+{
+    const int64_t num_cells = (int64_t)1 << p->words.bits;
+    int64_t largest = 0, sum = 0;
+    p->num_buckets = 0;
+    for (int64_t cell = 0; cell < num_cells; ++cell) {
+        int64_t own = 0;
+        for (int part = 0; part < p->num_parts; ++part)
+            own += p->words.counts[((int64_t)part << p->words.bits) + cell];
+        largest = own > largest ? own : largest;
+        if (p->num_buckets == 0 || sum >= BUCKET_WORDS || sum + own > 2 * BUCKET_WORDS) {
+            p->first_cell[p->num_buckets++] = (uint16_t)cell;
+            sum = 0;
+        }
+        sum += own;
+        p->bucket_of[cell] = (uint16_t)(p->num_buckets - 1);
+    }
+    p->first_cell[p->num_buckets] = (uint16_t)num_cells;
+    return largest;
+}
+
+// Counts of cells become where each part puts its first word of each bucket. (A bucket's number is at
+// most that of its cells.)
+static void place_buckets(const cell_pass *p)
+{
+    const int64_t num_cells = (int64_t)1 << p->words.bits;
+    int32_t sum = 0;
+    for (int part = 0; part < p->num_parts; ++part) {
+        int32_t *counts = p->words.counts + ((int64_t)part << p->words.bits);
+        for (int64_t cell = 0; cell < num_cells; ++cell) {
+            const int32_t own = counts[cell], bucket = p->bucket_of[cell];
+            counts[bucket] = cell == p->first_cell[bucket] ? own : counts[bucket] + own;
+        }
+    }
+    for (int bucket = 0; bucket < p->num_buckets; ++bucket)
+        for (int part = 0; part < p->num_parts; ++part) {
+            int32_t *count = &p->words.counts[((int64_t)part << p->words.bits) + bucket];
+            const int32_t own = *count;
+            *count = sum;
+            sum += own;
+        }
+}
+
+static void move_to_buckets(const void *pass, int64_t part, int64_t begin, int64_t end)
+{
+    const cell_pass *p = (const cell_pass *)pass;
+    const uint64_t *from = p->words.from, mask = ((uint64_t)1 << p->words.bits) - 1;
+    uint64_t *to = p->words.to;
+    int32_t *next = p->words.counts + (part << p->words.bits);
+    for (int64_t i = begin; i < end; ++i)
+        to[next[p->bucket_of[from[i] >> p->words.shift & mask]]++] = from[i];
+}
+
+static void sort_buckets(const void *pass, int64_t begin, int64_t end)
+{
+    const cell_pass *p = (const cell_pass *)pass;
+    // The last part has put its last word of a bucket where the bucket ends.
+    const int32_t *ends = p->words.counts + ((int64_t)(p->num_parts - 1) << p->words.bits);
+    for (int64_t b = begin; b < end; ++b) {
+        const int32_t first = b > 0 ? ends[b - 1] : 0;
+        const int num_cells = p->first_cell[b + 1] - p->first_cell[b];
+        const int high = p->words.shift + spops_bits_below(num_cells);
+        // `from` has been read, and is where the bucket is sorted by way of.
+        sort_bucket(p->words.to + first, (uint64_t *)(uintptr_t)p->words.from + first,
+                    ends[b] - first, (uint64_t)p->first_cell[b] << p->words.shift, p->words.low,
+                    high);
+    }
+}
+
 uint64_t *spops_word_sort(spops_team team, int64_t n, int low, int high, uint64_t *words,
                           uint64_t *spare, int32_t *counts)
 {
-    const int num_parts = parts_of(team, n), bits = bucket_bits(n);
-    word_pass p = {words, spare, counts, 0, 0, low, NULL};
+    cell_pass p;
 
-    if (bits == 0) {
-        sort_bucket(words, spare, n, low, high);
+    if (n < 2 * BUCKET_WORDS) {
+        sort_bucket(words, spare, n, 0, low, high);
         return words;
     }
-    p.bits = high - low < bits ? high - low : bits;
-    p.shift = high - p.bits;
-    spops_parallel_parts(team, num_parts, n, count_words, &p);
-    if (team.size > 1 && n >= SKEWED_WORDS && largest_bucket(&p, num_parts) > n / 4)
-        return sort_by_digits(team, n, low, high, &p);
-    if (!spops_radix_scan(counts, num_parts, (int64_t)1 << p.bits, n)) {
-        sort_bucket(words, spare, n, low, p.shift);
-        return words;
-    }
-    spops_parallel_parts(team, num_parts, n, move_words, &p);
-    // The last part has put its last word of a bucket where the bucket ends.
-    p.ends = counts + ((int64_t)(num_parts - 1) << p.bits);
-    spops_parallel_for(team, (int64_t)1 << p.bits, 0, sort_buckets, &p);
+    p.num_parts = parts_of(team, n);
+    p.words = (word_pass){words, spare, counts, 0, 0, low};
+    p.words.bits = high - low < CELL_BITS ? high - low : CELL_BITS;
+    p.words.shift = high - p.words.bits;
+    spops_parallel_parts(team, p.num_parts, n, count_words, &p.words);
+    if (make_buckets(&p) > n / 4 && team.size > 1 && n >= SKEWED_WORDS)
+        return sort_by_digits(team, n, low, high, &p.words);
+    place_buckets(&p);
+    spops_parallel_parts(team, p.num_parts, n, move_to_buckets, &p);
+    spops_parallel_for(team, p.num_buckets, 1, sort_buckets, &p);
     return spare;
 }
