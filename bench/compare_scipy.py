@@ -18,8 +18,11 @@ import time
 from pathlib import Path
 
 import numpy as np
-import scipy
-import scipy.sparse
+
+try:
+    import scipy.sparse
+except ImportError:  # scripts that import this one for the library need none
+    scipy = None
 
 FEATURE_HEIGHT, FEATURE_WIDTH = 16, 44
 INPUT_HEIGHT, INPUT_WIDTH = 256, 704
