@@ -24,6 +24,7 @@ typedef struct setting {
     spops_kernel_shape window, cube;
     spops_kernel_map *map;
     spops_neighbors *neighbors;
+    spops_buckets *buckets;
     unsigned char *saved;
     size_t saved_bytes;
 } setting;
@@ -340,6 +341,72 @@ static void destroy_pointconv(void *made)
     spops_pointconv_destroy((spops_pointconv *)made);
 }
 
+static spops_status create_buckets(setting *s, spops_context *ctx, void **made)
+{
+    const spops_point_cloud cloud = cloud_of(s);
+    spops_buckets_options o = spops_buckets_options_default();
+    o.bucket_rows = 16;
+    return spops_buckets_create(ctx, &cloud, &o, (spops_buckets **)made);
+}
+
+static spops_status reserve_buckets(setting *s, spops_context *ctx, void **made)
+{
+    spops_buckets_options o = spops_buckets_options_default();
+    o.bucket_rows = 16;
+    return spops_buckets_reserve(ctx, s->num_rows, 3, &o, (spops_buckets **)made);
+}
+
+static void destroy_buckets(void *made)
+{
+    spops_buckets_destroy((spops_buckets *)made);
+}
+
+static spops_status pool_buckets(setting *s, spops_context *ctx, void **made)
+{
+    spops_pool_options o = spops_pool_options_default();
+    o.gradients = SPOPS_GRADIENTS_ALL;
+    return spops_pool_create_buckets(ctx, s->buckets, 2, &o, (spops_pool **)made);
+}
+
+static spops_status order_patches(setting *s, spops_context *ctx, void **made)
+{
+    const spops_point_cloud cloud = cloud_of(s);
+    spops_patch_order o = spops_patch_order_default();
+    o.patch_rows = 16;
+    o.borrow = 1;
+    return spops_patches_create_from_order(ctx, &cloud, &o, (spops_patches **)made);
+}
+
+static spops_status window_patches(setting *s, spops_context *ctx, void **made)
+{
+    return spops_patches_create_from_buckets(ctx, s->buckets, NULL, (spops_patches **)made);
+}
+
+static spops_status list_patches(setting *s, spops_context *ctx, void **made)
+{
+    spops_buckets_view view = spops_buckets_view_default();
+    spops_patch_lists lists = {0};
+    const spops_status status = spops_buckets_get_view(ctx, s->buckets, &view);
+    if (status != SPOPS_STATUS_OK) return status;
+    lists.num_patches = view.max_buckets;
+    lists.query_offsets = lists.key_offsets = view.offsets;
+    lists.query_rows = view.rows;
+    return spops_patches_create(ctx, s->num_rows, &lists, (spops_patches **)made);
+}
+
+static spops_status reserve_patches(setting *s, spops_context *ctx, void **made)
+{
+    spops_patches_shape shape = spops_patches_shape_default();
+    shape.num_rows = shape.max_queries = shape.max_keys = s->num_rows;
+    shape.max_patches = shape.max_samples = 9;
+    return spops_patches_reserve(ctx, &shape, (spops_patches **)made);
+}
+
+static void destroy_patches(void *made)
+{
+    spops_patches_destroy((spops_patches *)made);
+}
+
 static const allocating_call calls[] = {
     {"coords_create", create, destroy_coords},
     {"coords_reserve", reserve, destroy_coords},
@@ -369,6 +436,13 @@ static const allocating_call calls[] = {
     {"interpolation_create", create_interpolation, destroy_interpolation},
     {"point_pyramid_create", create_point_pyramid, destroy_point_pyramid},
     {"pointconv_create", create_pointconv, destroy_pointconv},
+    {"buckets_create", create_buckets, destroy_buckets},
+    {"buckets_reserve", reserve_buckets, destroy_buckets},
+    {"pool_create_buckets", pool_buckets, destroy_pool},
+    {"patches_create", list_patches, destroy_patches},
+    {"patches_create_from_order", order_patches, destroy_patches},
+    {"patches_create_from_buckets", window_patches, destroy_patches},
+    {"patches_reserve", reserve_patches, destroy_patches},
 };
 
 static void make_setting(setting *s)
@@ -397,6 +471,7 @@ static void make_setting(setting *s)
     test_expect_ok(d->ctx, create_down(s, d->ctx, (void **)&s->fewer), "fewer");
     test_expect_ok(d->ctx, create_map(s, d->ctx, (void **)&s->map), "map");
     test_expect_ok(d->ctx, create_neighbors(s, d->ctx, (void **)&s->neighbors), "neighbours");
+    test_expect_ok(d->ctx, create_buckets(s, d->ctx, (void **)&s->buckets), "buckets");
     test_expect_ok(d->ctx,
                    spops_kernel_map_save(d->ctx, s->map, s->in, s->fewer, NULL, 0, &s->saved_bytes),
                    "size");
@@ -410,6 +485,7 @@ static void make_setting(setting *s)
 static void free_setting(setting *s)
 {
     spops_neighbors_destroy(s->neighbors);
+    spops_buckets_destroy(s->buckets);
     spops_kernel_map_destroy(s->map);
     spops_coords_destroy(s->in), spops_coords_destroy(s->fewer);
     test_free(&s->d, s->rows), test_free(&s->d, s->points), test_free(&s->d, s->keep);
