@@ -1571,6 +1571,14 @@ static void make_buckets(world *w)
     }
 }
 
+// Rows that offsets claim more of than there are would be the caller's lie.
+static const int32_t *rows_for(const int32_t *offsets, int64_t n, const int32_t *rows,
+                               int64_t entries)
+{
+    const int readable = offsets != NULL && (uintptr_t)offsets % 4 == 0 && n >= 0;
+    return readable && offsets[n] > entries ? NULL : rows;
+}
+
 static void make_patches(world *w)
 {
     const int64_t n = 1 + pick(w, 4), queries = pick(w, MOST_ROWS), keys = pick(w, MOST_ROWS);
@@ -1591,6 +1599,8 @@ static void make_patches(world *w)
         lists.key_rows = ints(w, keys, MOST_ROWS);
     }
     if (lists.num_patches > n) lists.num_patches = n;
+    lists.query_rows = rows_for(lists.query_offsets, lists.num_patches, lists.query_rows, queries);
+    lists.key_rows = rows_for(lists.key_offsets, lists.num_patches, lists.key_rows, keys);
     shape.num_rows = count_of(w, MOST_ROWS);
     shape.max_patches = count_of(w, 4);
     shape.max_queries = count_of(w, MOST_ROWS);
