@@ -3,7 +3,7 @@
 # .tar.gz with everything.
 set(CPACK_PACKAGE_NAME spops)
 set(CPACK_PACKAGE_VENDOR "The libspops authors")
-set(CPACK_PACKAGE_CONTACT "The libspops authors <libspops@example.org>")
+set(CPACK_PACKAGE_CONTACT "The libspops authors")
 set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "Sparse gather and scatter operators for 3D perception")
 set(CPACK_RESOURCE_FILE_LICENSE "${PROJECT_SOURCE_DIR}/LICENSE")
 set(CPACK_RESOURCE_FILE_README "${PROJECT_SOURCE_DIR}/README.md")

@@ -187,7 +187,7 @@ typedef struct build_workspace {
                               // before: how many candidates it has
     uint64_t *keys;           // [candidate], but for lexicographic order
     uint8_t *firsts;          // these two for the given order. [candidate] whether it begins a run,
-    int32_t *first_rows;      // and how many do before it
+    int32_t *first_rows;      // and the row that then begins with it, unless there is item_row
 } build_workspace;
 
 static bool along_curve(spops_coords_order order)
@@ -331,6 +331,7 @@ typedef struct candidates_work {
     uint64_t *slots;     // those of item i begin at i * each
     int32_t *slots_used; // [item], of a window
     uint64_t *keys;      // [item], of others; NULL: not wanted
+    uint8_t *firsts;     // to be cleared; NULL: not wanted
     uint64_t *words;     // without holes, and their candidates where they do not hold them
     int32_t *values;
     int64_t *counts, *dropped; // [part]
@@ -391,6 +392,8 @@ static void slots_of_part(const void *work, int64_t part, int64_t begin, int64_t
     int64_t count = 0, left_out = 0;
     uint64_t last = 0, own_keys[SPOPS_VOXEL_BLOCK], codes[SPOPS_VOXEL_BLOCK];
     bool down = false;
+    if (w->firsts != NULL && begin < end)
+        memset(w->firsts + begin * w->each, 0, (size_t)((end - begin) * w->each));
     if (w->window) {
         windows_of_part(w, part, begin, end);
         return;
@@ -488,6 +491,7 @@ static bool find_candidates(const spops_context *ctx, const spops_coords_source 
     work.slots = work.window && w->keys != NULL ? w->keys : w->sort.keys[0];
     work.slots_used = w->starts;
     if (!work.window) work.keys = w->keys;
+    work.firsts = w->firsts;
     s->keys = w->keys;
     work.words = w->sort.keys[1];
     work.values = w->wide ? w->sort.values[1] : NULL;
@@ -617,7 +621,6 @@ static void find_runs(spops_team team, const build_workspace *w, bool duplicates
     int64_t next = s->n;
 
     s->num_parts = spops_team_parts(team, MAX_PARTS);
-    if (s->by_first) memset(w->firsts, 0, (size_t)s->num_slots * sizeof *w->firsts);
     spops_parallel_parts(team, s->num_parts, s->n, runs_of_part, &work);
     for (int part = s->num_parts - 1; part >= 0; --part) {
         s->next[part] = next;
@@ -668,7 +671,8 @@ typedef struct rows_work {
     spops_cpu_index index;            // to be filled, if it has sorted keys
     uint64_t *key_words; // or else: each row's key as a word, with the row in its lowest bits
     int row_bits;
-    int64_t *counts; // [part] of first candidates
+    int32_t *first_rows; // [first candidate] its row, -1 past max_rows
+    int64_t *counts;     // [part] of first candidates, then of candidates of rows
 } rows_work;
 
 static inline int64_t item_of(const sorted_candidates *s, int64_t candidate)
@@ -705,19 +709,17 @@ static void write_firsts(const void *work, int64_t part, int64_t begin, int64_t 
     const rows_work *r = (const rows_work *)work;
     const spops_coords_arrays *coords = r->coords;
     const uint8_t *firsts = r->w->firsts;
-    int32_t *first_rows = r->w->first_rows, *item_row = coords->item_row;
     int64_t row = r->counts[part];
     for (int64_t from = begin; from < end; from += BLOCK) {
         const int64_t to = end - from < BLOCK ? end : from + BLOCK;
         int32_t found[BLOCK];
         int64_t n = 0, fit;
         for (int64_t c = from; c < to; ++c) {
+            const bool fits = firsts[c] != 0 && row + n < r->max_rows;
             found[n] = (int32_t)c;
-            first_rows[c] = (int32_t)(row + n);
+            r->first_rows[c] = fits ? (int32_t)(row + n) : -1;
             n += firsts[c];
         }
-        for (int64_t c = from; item_row != NULL && c < to; ++c)
-            item_row[c] = firsts[c] && first_rows[c] < r->max_rows ? first_rows[c] : -1;
         fit = row >= r->max_rows ? 0 : r->max_rows - row < n ? r->max_rows - row : n;
         for (int64_t k = 0; k < fit; ++k) {
             coords->keys[row + k] = r->s->keys[found[k]];
@@ -764,12 +766,12 @@ static void write_runs_of_firsts(const rows_work *r, int64_t part, int32_t *star
     const int64_t first = s->runs[part], n = s->runs[part + 1] - first;
     for (int64_t i = 0; i < n; ++i) {
         const int64_t p = starts[i], end = i + 1 < n ? starts[i + 1] : s->next[part];
-        const int32_t row = r->w->first_rows[candidate_at(s, p)];
+        const int32_t row = r->first_rows[candidate_at(s, p)];
         if (r->index.sorted_keys != NULL) {
             r->index.sorted_keys[first + i] = sorted_at(s, p);
             r->index.sorted_rows[first + i] = row;
         }
-        if (end - p > 1 && r->row_offsets != NULL && row < r->max_rows)
+        if (end - p > 1 && r->row_offsets != NULL && row >= 0)
             r->row_offsets[row] = (int32_t)(end - p);
         starts[i] = row;
     }
@@ -825,8 +827,8 @@ static void place_items(const void *work, int64_t part, int64_t begin, int64_t e
         int64_t start = begin - 1;
         while (start > 0 && sorted_at(s, start) == sorted_at(s, start - 1))
             --start;
-        row = r->w->first_rows[candidate_at(s, start)];
-        if (row_items != NULL && row < r->max_rows) to = offsets[row] + (begin - 1 - start);
+        row = r->first_rows[candidate_at(s, start)];
+        if (row_items != NULL && row >= 0) to = offsets[row] + (begin - 1 - start);
     }
     for (int64_t k = 0; k < end - begin - num_starts; ++k) {
         const int64_t p = starts[end - begin - 1 - k], item = candidate_at(s, p);
@@ -834,28 +836,52 @@ static void place_items(const void *work, int64_t part, int64_t begin, int64_t e
         if (num_starts_before != num_before) {
             num_before = num_starts_before;
             row = starts[num_before - 1];
-            if (row_items != NULL && row < r->max_rows) to = offsets[row];
+            if (row_items != NULL && row >= 0) to = offsets[row];
         }
-        if (row >= r->max_rows) continue;
+        if (row < 0) continue;
         item_row[item] = (int32_t)row;
         if (row_items != NULL) row_items[++to] = (int32_t)item;
     }
 }
 
+static void sum_counts(const void *work, int64_t part, int64_t begin, int64_t end)
+{
+    const rows_work *r = (const rows_work *)work;
+    int64_t sum = 0;
+    for (int64_t row = begin; row < end; ++row)
+        sum += r->row_offsets[row];
+    r->counts[part] = sum;
+}
+
+static void offsets_of_counts(const void *work, int64_t part, int64_t begin, int64_t end)
+{
+    const rows_work *r = (const rows_work *)work;
+    int32_t sum = (int32_t)r->counts[part];
+    for (int64_t row = begin; row < end; ++row) {
+        const int32_t own = r->row_offsets[row];
+        r->row_offsets[row] = sum;
+        sum += own;
+    }
+}
+
 // row_offsets behind the rows in use, and all of it where it has counts.
-static void finish_offsets(const rows_work *r)
+static void finish_offsets(spops_team team, rows_work *r)
 {
     const sorted_candidates *s = r->s;
     const int64_t num_runs = s->runs[s->num_parts];
-    int32_t *offsets = r->row_offsets, sum = 0;
-    for (int64_t row = 0; s->by_first && row < num_runs && row < r->max_rows; ++row) {
-        const int32_t own = offsets[row];
-        offsets[row] = sum;
-        sum += own;
+    const int64_t n = num_runs < r->max_rows ? num_runs : r->max_rows;
+    int64_t counts[MAX_PARTS], num_items = s->n;
+
+    if (s->by_first) {
+        const int num_parts = spops_team_parts(team, MAX_PARTS);
+        r->counts = counts;
+        spops_parallel_parts(team, num_parts, n, sum_counts, r);
+        num_items = scan_parts(counts, num_parts);
+        spops_parallel_parts(team, num_parts, n, offsets_of_counts, r);
     }
     for (int64_t row = num_runs; row <= r->max_rows; ++row)
-        offsets[row] = (int32_t)s->n;
-    if (s->by_first && num_runs > r->max_rows) offsets[r->max_rows] = sum;
+        r->row_offsets[row] = (int32_t)s->n;
+    if (s->by_first && num_runs > r->max_rows) r->row_offsets[r->max_rows] = (int32_t)num_items;
 }
 
 static void write_rows(spops_team team, rows_work *work)
@@ -872,12 +898,13 @@ static void write_rows(spops_team team, rows_work *work)
         int64_t counts[MAX_PARTS];
         const int num_parts = spops_team_parts(team, MAX_PARTS);
         work->counts = counts;
+        work->first_rows = coords->item_row != NULL ? coords->item_row : work->w->first_rows;
         spops_parallel_parts(team, num_parts, s->num_slots, count_firsts, work);
         (void)scan_parts(counts, num_parts);
         spops_parallel_parts(team, num_parts, s->num_slots, write_firsts, work);
     }
     spops_parallel_parts(team, s->num_parts, s->n, write_part, work);
-    if (work->row_offsets != NULL) finish_offsets(work);
+    if (work->row_offsets != NULL) finish_offsets(team, work);
     if (s->by_first && coords->item_row != NULL)
         spops_parallel_parts(team, s->num_parts, s->n, place_items, work);
 }
