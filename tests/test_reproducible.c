@@ -250,6 +250,59 @@ static void run_pooling(run *r)
     spops_bev_plan_destroy(plan);
 }
 
+// Patches of all sizes up to 200, whose keys overlap, with rotary positions and biases.
+static void run_attention(run *r)
+{
+    enum { PATCHES = 20, HEADS = 3, DIM = 42, RANGE = 8, KEYS = 40 * PATCHES };
+    static int32_t q_offsets[PATCHES + 1], k_offsets[PATCHES + 1], k_rows[KEYS];
+    static int32_t places[10 * PATCHES * PATCHES][3];
+    spops_context *ctx = r->ctx;
+    const spops_dtype dtype = r->kind == SPOPS_BACKEND_CUDA ? SPOPS_DTYPE_F16 : SPOPS_DTYPE_F32;
+    spops_attention_options options = spops_attention_options_default();
+    spops_attention_rotary rotary = spops_attention_rotary_default();
+    spops_attention_bias bias = spops_attention_bias_default();
+    spops_patches *patches = NULL;
+    test_rng state = test_rng_make(13);
+    for (int p = 0; p < PATCHES; ++p) {
+        q_offsets[p + 1] = q_offsets[p] + 10 * (p + 1);
+        k_offsets[p + 1] = 40 * (p + 1);
+    }
+    const int64_t n = q_offsets[PATCHES];
+    for (int e = 0; e < KEYS; ++e)
+        k_rows[e] = (int32_t)test_rng_below(&state, n);
+    for (int64_t i = 0; i < n * 3; ++i)
+        places[i / 3][i % 3] = (int32_t)test_rng_below(&state, 30);
+    const spops_patch_lists lists = {PATCHES, there(r, q_offsets, sizeof q_offsets), NULL,
+                                     there(r, k_offsets, sizeof k_offsets),
+                                     there(r, k_rows, sizeof k_rows)};
+    OK(ctx, spops_patches_create(ctx, n, &lists, &patches));
+    rotary.coords = bias.coords =
+        spops_matrix_dense(there(r, places, (size_t)n * 12), n, 3, SPOPS_DTYPE_I32);
+    bias.table = numbers(r, 14, 3 * (2 * RANGE + 1), HEADS, SPOPS_DTYPE_F32);
+    options.heads = HEADS;
+    options.rotary = &rotary;
+    options.bias = &bias;
+    const int64_t cols = (int64_t)HEADS * DIM;
+    const spops_matrix q = numbers(r, 15, n, cols, dtype), k = numbers(r, 16, n, cols, dtype);
+    const spops_matrix v = numbers(r, 17, n, cols, dtype), g = numbers(r, 18, n, cols, dtype);
+    const spops_matrix o = room(r, n, cols, dtype), lse = room(r, n, HEADS, SPOPS_DTYPE_F32);
+    const spops_matrix grad_q = room(r, n, cols, dtype), grad_k = room(r, n, cols, dtype);
+    const spops_matrix grad_v = room(r, n, cols, dtype);
+    const spops_matrix grad_table = room(r, bias.table.rows, HEADS, SPOPS_DTYPE_F32);
+    OK(ctx, spops_context_reserve(
+                ctx, spops_attention_scratch_bytes(patches, cols, dtype, &options, 1)));
+    OK(ctx, spops_attention_execute(ctx, patches, q, k, v, &options, o, lse.data));
+    note(r, "attention", o);
+    note(r, "attention, lse", lse);
+    OK(ctx, spops_attention_execute_backward(ctx, patches, g, q, k, v, o, lse.data, &options,
+                                             &grad_q, &grad_k, &grad_v, &grad_table));
+    note(r, "attention, gradient of queries", grad_q);
+    note(r, "attention, gradient of keys", grad_k);
+    note(r, "attention, gradient of values", grad_v);
+    note(r, "attention, gradient of biases", grad_table);
+    spops_patches_destroy(patches);
+}
+
 // num_processors 0: as many as there are.
 static void run_all(run *r, spops_backend_kind kind, int32_t num_processors)
 {
@@ -261,6 +314,7 @@ static void run_all(run *r, spops_backend_kind kind, int32_t num_processors)
     run_norm(r);
     run_convolution(r);
     run_pooling(r);
+    if (kind == SPOPS_BACKEND_CPU) run_attention(r);
     spops_context_destroy(r->ctx);
     for (int i = 0; i < r->num_blocks; ++i)
         device_free(kind, r->blocks[i]);
@@ -279,7 +333,13 @@ static bool multiplies_and_adds(const char *name)
                                         "convolution, gradient of weights",
                                         "pooling",
                                         "pooling, gradient of depths",
-                                        "pooling, gradient of features"};
+                                        "pooling, gradient of features",
+                                        "attention",
+                                        "attention, lse",
+                                        "attention, gradient of queries",
+                                        "attention, gradient of keys",
+                                        "attention, gradient of values",
+                                        "attention, gradient of biases"};
     for (size_t i = 0; i < sizeof names / sizeof *names; ++i)
         if (strcmp(name, names[i]) == 0) return true;
     return false;

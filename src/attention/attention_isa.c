@@ -12,6 +12,9 @@
 #define MAX_DIM SPOPS_ATTENTION_MAX_DIM
 #define LANES   SPOPS_SIMD_LANES
 
+// Partial sums of a dot product, as many on every instruction set.
+#define SUM_PARTS 16
+
 #ifdef __clang__
 #define UNROLL _Pragma("unroll")
 #else
@@ -364,13 +367,17 @@ static void load_queries(const spops_attention_backward_args *args, const float 
     scale_rows(forward_args->scale, n * stride, q);
     load_rows(&args->grad_o, rows, n, head, dim, g);
     for (int64_t i = 0; i < n; ++i) {
-        vec parts = {0.0f};
+        float parts[SUM_PARTS] = {0.0f};
         load_rows(&forward_args->o, rows + i, 1, head, dim, o);
-        for (int64_t c = 0; c < stride; c += LANES)
-            parts += load_vec(g + i * stride + c) * load_vec(o + c);
+        for (int64_t c = 0; c < dim; c += SUM_PARTS) {
+            const int64_t width = least(SUM_PARTS, dim - c);
+#pragma omp simd
+            for (int64_t part = 0; part < width; ++part)
+                parts[part] += g[i * stride + c + part] * o[c + part];
+        }
         dot[i] = 0.0f;
-        for (int lane = 0; lane < LANES; ++lane)
-            dot[i] += parts[lane];
+        for (int part = 0; part < SUM_PARTS; ++part)
+            dot[i] += parts[part];
         lse[i] = forward_args->lse[(int64_t)rows[i] * forward_args->heads + head];
     }
 }
