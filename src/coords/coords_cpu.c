@@ -591,7 +591,7 @@ static void runs_of_part(const void *work, int64_t part, int64_t begin, int64_t 
 {
     const runs_work *r = (const runs_work *)work;
     const sorted_candidates *s = r->s;
-    int32_t *starts = r->starts + begin;
+    int32_t *starts = begin < end ? r->starts + begin : NULL;
     uint64_t last = sorted_before(s, begin);
     int64_t count = 0, back = end - begin - 1;
     for (int64_t p = begin; p < end; ++p) {
@@ -798,12 +798,12 @@ static void write_items(const rows_work *r, int64_t part, int64_t begin, int64_t
 static void write_part(const void *work, int64_t part, int64_t begin, int64_t end)
 {
     const rows_work *r = (const rows_work *)work;
-    int32_t *starts = r->w->starts + begin;
+    if (begin == end) return;
     if (r->s->by_first) {
-        write_runs_of_firsts(r, part, starts);
+        write_runs_of_firsts(r, part, r->w->starts + begin);
         return;
     }
-    write_runs(r, part, starts);
+    write_runs(r, part, r->w->starts + begin);
     if (r->coords->item_row != NULL) write_items(r, part, begin, end);
 }
 
@@ -815,7 +815,7 @@ static void place_items(const void *work, int64_t part, int64_t begin, int64_t e
     const sorted_candidates *s = r->s;
     const int64_t rows = s->runs[s->num_parts] < r->max_rows ? s->runs[s->num_parts] : r->max_rows;
     const int64_t num_starts = s->runs[part + 1] - s->runs[part];
-    const int32_t *starts = r->w->starts + begin, *offsets = r->row_offsets;
+    const int32_t *starts = begin < end ? r->w->starts + begin : NULL, *offsets = r->row_offsets;
     int32_t *item_row = r->coords->item_row, *row_items = r->row_items;
     int64_t num_before = 0, to = -1, row = -1;
 
