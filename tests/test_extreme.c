@@ -207,6 +207,20 @@ ParameterizedTest(struct backend_param *p, extreme, rows_far_apart, .timeout = 6
     for (int i = 0; i < ROWS * COLS; ++i)
         gathered[i] = x[(5 - i / COLS) * COLS + i % COLS];
     expect(&result, gathered, "gathered");
+    // Attention of each row to one key, whose value it takes; on the CPU, which alone has it so far.
+    if (b == SPOPS_BACKEND_CPU) {
+        static const int32_t offsets[] = {0, 1, 2, 3, 4, 5, 6};
+        const spops_patch_lists lists = {ROWS, offsets, NULL, offsets, idx};
+        spops_patches *patches = NULL;
+        test_expect_ok(d.ctx, spops_patches_create(d.ctx, ROWS, &lists, &patches), "patches");
+        memset(row_of(&result, 5), 0xff, COLS * test_dtype_bytes(dtype));
+        test_expect_ok(d.ctx,
+                       spops_attention_execute(d.ctx, patches, in.view, in.view, in.view, NULL,
+                                               result.view, NULL),
+                       "attention");
+        expect(&result, gathered, "attended");
+        spops_patches_destroy(patches);
+    }
     spops_segments_destroy(plan), spops_segments_destroy(copy);
     test_free(&d, device_keys), test_free(&d, device_idx);
     guarded_destroy(&weights), guarded_destroy(&grad_weights);

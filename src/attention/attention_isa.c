@@ -220,7 +220,7 @@ static void turn_rows(const spops_attention_rotary_args *rotary, const float *tu
     const int64_t pairs = rotary->pairs;
     if (rotary->coords == NULL) return;
     for (int64_t i = 0; i < n; ++i) {
-        const float *turn = turns + rows[i] * 6 * pairs;
+        const float *turn = turns + (int64_t)rows[i] * 6 * pairs;
         for (int64_t axis = 0; axis < 3; ++axis) {
             float *u = m + i * stride + axis * 2 * pairs, *v = u + pairs;
             for (int64_t p = 0; p < pairs; ++p) {
