@@ -79,10 +79,11 @@ static void place_sample(const spops_buckets_arrays *a, const buckets_workspace 
                          const sample_rows *s)
 {
     const spops_bucket_rule *rule = &a->rule;
-    int32_t *used = w->used + s->first, *waiting = w->waiting + s->begin;
     int32_t num = s->end - s->begin, free_bucket = 0, at = s->begin;
+    int32_t *used = s->buckets > 0 ? w->used + s->first : NULL;
+    int32_t *waiting = num > 0 ? w->waiting + s->begin : NULL;
 
-    memset(used, 0, (size_t)s->buckets * sizeof *used);
+    if (used != NULL) memset(used, 0, (size_t)s->buckets * sizeof *used);
     for (int32_t i = 0; i < num; ++i)
         waiting[i] = s->begin + i;
     for (int round = 0; round < rule->num_rounds; ++round) {
