@@ -161,6 +161,12 @@ SPOPS_INLINE char *view_row(int dtype, const spops_attention_view *v, int64_t ro
            (row * v->row_stride + head * v->head_stride) * (int64_t)spops_element_bytes(dtype);
 }
 
+// Rows of a side that may have none at all.
+static const int32_t *rows_from(const int32_t *rows, int64_t first)
+{
+    return rows != NULL ? rows + first : NULL;
+}
+
 SPOPS_INLINE void load_row_of(int dtype, const char *src, int64_t n, float *dst)
 {
     const size_t bytes = spops_element_bytes(dtype);
@@ -315,7 +321,7 @@ static void forward(const spops_attention_args *args, const float *turns,
     const spops_patch_arrays *patches = args->patches;
     const int64_t dim = args->dim, stride = whole_vecs(dim), n = tile->num_entries;
     const int32_t *q_rows = patches->q_rows + tile->first_entry;
-    const int32_t *k_rows = patches->k_rows + patches->k_offsets[tile->patch];
+    const int32_t *k_rows = rows_from(patches->k_rows, patches->k_offsets[tile->patch]);
     _Alignas(64) float columns[MAX_DIM * TILE], k[TILE * MAX_DIM], v[TILE * MAX_DIM];
     _Alignas(64) float s[TILE * TILE], o[TILE * MAX_DIM], max[TILE], sum[TILE], factor[TILE];
 
@@ -389,7 +395,7 @@ static void grad_queries(const spops_attention_backward_args *args, const float 
     const spops_patch_arrays *patches = f->patches;
     const int64_t dim = f->dim, stride = whole_vecs(dim), n = tile->num_entries;
     const int32_t *q_rows = patches->q_rows + tile->first_entry;
-    const int32_t *k_rows = patches->k_rows + patches->k_offsets[tile->patch];
+    const int32_t *k_rows = rows_from(patches->k_rows, patches->k_offsets[tile->patch]);
     _Alignas(64) float q_columns[MAX_DIM * TILE], g_columns[MAX_DIM * TILE];
     _Alignas(64) float k[TILE * MAX_DIM], v[TILE * MAX_DIM], grad[TILE * MAX_DIM];
     _Alignas(64) float s[TILE * TILE], t[TILE * TILE], lse[TILE] = {0}, dot[TILE] = {0};
@@ -455,7 +461,7 @@ static void grad_keys(const spops_attention_backward_args *args,
     const spops_patch_arrays *patches = f->patches;
     const int64_t dim = f->dim, stride = whole_vecs(dim), n = tile->num_entries;
     const int32_t *k_rows = patches->k_rows + tile->first_entry;
-    const int32_t *q_rows = patches->q_rows + patches->q_offsets[tile->patch];
+    const int32_t *q_rows = rows_from(patches->q_rows, patches->q_offsets[tile->patch]);
     _Alignas(64) float k_columns[MAX_DIM * TILE], v_columns[MAX_DIM * TILE];
     _Alignas(64) float q[TILE * MAX_DIM], g[TILE * MAX_DIM];
     _Alignas(64) float grad_k[TILE * MAX_DIM], grad_v[TILE * MAX_DIM];
