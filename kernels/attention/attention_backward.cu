@@ -1,0 +1,319 @@
+// SPDX-License-Identifier: Apache-2.0
+// Gradients of attention: the order of passes, what they keep in the workspace, and which kernels
+// serve the arguments.
+#include "core/memory.h"
+#include "kernels/attention/attention_backward_bias.cuh"
+#include "kernels/attention/attention_backward_launch.cuh"
+#include "kernels/attention/attention_backward_passes.cuh"
+#include "kernels/core/with_dtype.cuh"
+#include "kernels/launchers.h"
+#include "patches/patch_arrays.h"
+
+namespace
+{
+
+using namespace spops;
+
+// Arrays that are not needed are NULL.
+struct backward_workspace {
+    float *lse, *delta;              // [heads][queries]
+    unsigned char *q, *k;            // turned: [rows][heads][padded_dim]
+    float *grad_q, *grad_k, *grad_v; // [entries][heads * dim]
+    float *table_parts;              // [tiles][heads][bins]
+};
+
+int padded_dim(int dim)
+{
+    return (dim + 7) / 8 * 8;
+}
+
+backward_workspace carve_workspace(const spops_attention_scratch_args *a, spops_carver *c)
+{
+    const spops_patch_arrays *patches = a->patches;
+    const int64_t cols = (int64_t)a->heads * a->dim,
+                  padded = (int64_t)a->heads * padded_dim(a->dim);
+    const bool turned = a->rotary_pairs > 0, sums = !patches->keys_once;
+    const size_t bytes = spops_dtype_bytes(a->dtype);
+    const int64_t parts =
+        a->dtype == SPOPS_DTYPE_F32 ? attention_table_parts<float> : attention_table_parts<f16>;
+    const auto carve = [&](bool wanted, int64_t rows, int64_t columns, size_t size) {
+        return spops_carve(c, wanted ? rows : 0, columns, size);
+    };
+    backward_workspace w = {};
+    w.lse = (float *)carve(true, patches->max_queries, a->heads, sizeof(float));
+    w.delta = (float *)carve(true, patches->max_queries, a->heads, sizeof(float));
+    w.q = (unsigned char *)carve(turned, patches->num_rows, padded, bytes);
+    w.k = (unsigned char *)carve(turned, patches->num_rows, padded, bytes);
+    w.grad_q = (float *)carve(turned, patches->max_queries, cols, sizeof(float));
+    w.grad_k = (float *)carve(turned || sums, patches->max_keys, cols, sizeof(float));
+    w.grad_v = (float *)carve(sums, patches->max_keys, cols, sizeof(float));
+    if (a->bias_range >= 0)
+        w.table_parts =
+            (float *)carve(true, patches->max_q_tiles[SPOPS_PATCH_TILE_64] * parts * a->heads,
+                           attention_table::bins_of(a->bias_range), sizeof(float));
+    return w;
+}
+
+attention_rows rows_of(const spops_attention_view &view)
+{
+    const int64_t bytes = (int64_t)spops_dtype_bytes(view.dtype);
+    return {static_cast<unsigned char *>(view.data), view.row_stride * bytes,
+            view.head_stride * bytes};
+}
+
+bool is_aligned(const attention_rows &rows)
+{
+    return ((uintptr_t)rows.data | (uintptr_t)rows.row | (uintptr_t)rows.head) % 16 == 0;
+}
+
+attention_result result_of(const spops_attention_view &view, int dim)
+{
+    return {view.data,
+            view.row_stride,
+            view.head_stride,
+            view.dtype == SPOPS_DTYPE_F32,
+            false,
+            dim % 8 == 0 && is_aligned(rows_of(view))};
+}
+
+// Blocks of passes that walk rows or entries.
+dim3 blocks_of_rows(const spops_context *ctx, int64_t rows)
+{
+    const int64_t most = (int64_t)ctx->info.num_processors * 8;
+    return dim3((unsigned)(rows < most ? rows : most));
+}
+
+template <class T> struct backward_call {
+    spops_context *ctx;
+    const spops_attention_backward_args *args;
+    const spops_patch_arrays *patches;
+    backward_workspace w;
+    attention_rows q, k, v, grad_o; // q and k as turned
+
+    backward_call(spops_context *context, const spops_attention_backward_args *arguments,
+                  const backward_workspace &workspace)
+        : ctx(context), args(arguments), patches(arguments->forward.patches), w(workspace),
+          q(rows_of(arguments->forward.q)), k(rows_of(arguments->forward.k)),
+          v(rows_of(arguments->forward.v)), grad_o(rows_of(arguments->grad_o))
+    {
+    }
+
+    spops_status delta()
+    {
+        constexpr int chunk = 16 / (int)sizeof(T);
+        attention_delta_params d = {};
+        d.rows = patches->q_rows;
+        d.num_entries = &patches->state->num_queries;
+        d.o = rows_of(args->forward.o);
+        d.grad_o = grad_o;
+        d.lse_in = args->forward.lse;
+        d.lse = w.lse;
+        d.delta = w.delta;
+        d.query_entries = patches->max_queries;
+        d.heads = args->forward.heads;
+        d.dim = args->forward.dim;
+        d.lanes = 1;
+        while (d.lanes < 8 && d.lanes * chunk < d.dim)
+            d.lanes *= 2;
+        d.wide = d.dim % chunk == 0 && is_aligned(d.o) && is_aligned(d.grad_o);
+        return launch(ctx, "attention_execute_backward: delta", attention_delta_kernel<T>,
+                      dim3(blocks_for(patches->max_queries, attention_delta_entries).x,
+                           blocks_for(d.heads, attention_delta_heads).x),
+                      attention_pass_threads, d);
+    }
+
+    spops_status turn(attention_rows *rows, unsigned char *to, bool keys)
+    {
+        attention_turn_params t = {};
+        t.rows = keys ? patches->k_rows : patches->q_rows;
+        t.num_entries = keys ? &patches->state->num_keys : &patches->state->num_queries;
+        t.from = *rows;
+        t.heads = args->forward.heads;
+        t.dim = args->forward.dim;
+        t.to_dim = padded_dim(t.dim);
+        t.to = {to, (int64_t)t.heads * t.to_dim * (int64_t)sizeof(T),
+                t.to_dim * (int64_t)sizeof(T)};
+        t.rotary = args->forward.rotary;
+        *rows = t.to;
+        return launch(ctx, "attention_execute_backward: turn rows", attention_turn_kernel<T>,
+                      blocks_of_rows(ctx, keys ? patches->max_keys : patches->max_queries),
+                      attention_pass_threads, t);
+    }
+
+    attention_backward_params params(attention_side side, int tile)
+    {
+        const bool keys = side == OWN_KEYS;
+        const spops_attention_args *a = &args->forward;
+        attention_backward_params p = {};
+        p.tiles =
+            reinterpret_cast<const int4 *>(keys ? patches->k_tiles[tile] : patches->q_tiles[tile]);
+        p.num_tiles =
+            keys ? &patches->state->num_k_tiles[tile] : &patches->state->num_q_tiles[tile];
+        p.own_rows = keys ? patches->k_rows : patches->q_rows;
+        p.streamed_rows = keys ? patches->q_rows : patches->k_rows;
+        p.streamed_offsets = keys ? patches->q_offsets : patches->k_offsets;
+        p.own_first = keys ? k : q;
+        p.own_second = keys ? v : grad_o;
+        p.streamed_first = keys ? q : k;
+        p.streamed_second = keys ? grad_o : v;
+        p.grad_first = result(keys ? args->grad_k : args->grad_q, keys ? w.grad_k : w.grad_q);
+        if (keys) p.grad_second = result(args->grad_v, w.grad_v);
+        p.lse = w.lse;
+        p.delta = w.delta;
+        p.query_entries = patches->max_queries;
+        p.heads = a->heads;
+        p.dim = a->dim;
+        p.scale = a->scale;
+        p.scale_log2 = a->scale * log2_of_e;
+        p.wide = a->dim % 8 == 0 && is_aligned(q) && is_aligned(k) && is_aligned(v) &&
+                 is_aligned(grad_o);
+        p.bias = a->bias;
+        if (!keys && args->grad_table != nullptr) p.table_parts = w.table_parts;
+        return p;
+    }
+    // Where a kernel writes: to the caller's rows, or what another pass makes them of.
+    attention_result result(const spops_attention_view &view, float *parts) const
+    {
+        if (view.data == nullptr || parts == nullptr) return result_of(view, args->forward.dim);
+        const int64_t dim = args->forward.dim;
+        return {parts, args->forward.heads * dim, dim, true, true, dim % 8 == 0};
+    }
+
+    spops_status products(attention_side side)
+    {
+        const bool keys = side == OWN_KEYS;
+        if constexpr (sizeof(T) == 2) {
+#ifdef SPOPS_SM90A
+            const attention_backward_params p = params(side, SPOPS_PATCH_TILE_128);
+            if (ctx->info.compute_capability == 90 && p.wide && p.bias.table == nullptr)
+                return launch_attention_backward_sm90<T>(
+                    ctx, p, side,
+                    (keys ? patches->max_k_tiles : patches->max_q_tiles)[SPOPS_PATCH_TILE_128]);
+#endif
+            if (ctx->info.compute_capability < 80)
+                return spops_fail(ctx, SPOPS_STATUS_NOT_SUPPORTED,
+                                  "attention_execute_backward: f16 and bf16 need a device of sm_80 "
+                                  "or later, this one has sm_%d",
+                                  (int)ctx->info.compute_capability);
+        }
+        const attention_backward_params p = params(side, SPOPS_PATCH_TILE_64);
+        const int64_t tiles =
+            (keys ? patches->max_k_tiles : patches->max_q_tiles)[SPOPS_PATCH_TILE_64];
+        if constexpr (sizeof(T) == 2)
+            return launch_attention_backward_sm80<T>(ctx, p, side, tiles);
+        else
+            return launch_attention_backward_f32(ctx, p, side, tiles);
+    }
+
+    // From parts by entry to the caller's rows.
+    spops_status finish(const spops_attention_view &view, const float *parts, bool keys,
+                        bool turned)
+    {
+        if (view.data == nullptr || parts == nullptr) return SPOPS_STATUS_OK;
+        const bool sums = keys && !patches->keys_once;
+        attention_finish_params f = {};
+        f.parts = parts;
+        f.rows = keys ? patches->k_rows : patches->q_rows;
+        f.num_entries = keys ? &patches->state->num_keys : &patches->state->num_queries;
+        if (sums) {
+            f.offsets = patches->key_offsets;
+            f.entries = patches->key_entries;
+        }
+        f.num_rows = (int)patches->num_rows;
+        f.to = result_of(view, args->forward.dim);
+        f.heads = args->forward.heads;
+        f.dim = args->forward.dim;
+        f.turned = turned;
+        f.rotary = args->forward.rotary;
+        return launch(ctx, "attention_execute_backward: finish", attention_finish_kernel<T>,
+                      blocks_of_rows(ctx, sums   ? patches->num_rows
+                                          : keys ? patches->max_keys
+                                                 : patches->max_queries),
+                      attention_pass_threads, f);
+    }
+
+    spops_status zero(const int *rows, const int *num, const spops_attention_view &a,
+                      const spops_attention_view *b)
+    {
+        attention_zero_params z = {};
+        z.rows = rows;
+        z.num = num;
+        z.to[0] = result_of(a, args->forward.dim);
+        if (b != nullptr) z.to[1] = result_of(*b, args->forward.dim);
+        z.heads = args->forward.heads;
+        z.dim = args->forward.dim;
+        if (z.to[0].data == nullptr && z.to[1].data == nullptr) return SPOPS_STATUS_OK;
+        return launch(ctx, "attention_execute_backward: rows without entries",
+                      attention_zero_kernel<T>, blocks_of_rows(ctx, patches->num_rows),
+                      attention_pass_threads, z);
+    }
+
+    spops_status table()
+    {
+        attention_table_params t = {};
+        t.parts = w.table_parts;
+        t.num_tiles = &patches->state->num_q_tiles[SPOPS_PATCH_TILE_64];
+        t.parts_of_tile = attention_table_parts<T>;
+        t.heads = args->forward.heads;
+        t.bins = attention_table::bins_of(args->forward.bias.range);
+        t.to = args->grad_table;
+        t.stride = args->grad_table_stride;
+        return launch(ctx, "attention_execute_backward: table", attention_table_kernel,
+                      dim3((unsigned)((t.bins + 31) / 32), (unsigned)t.heads),
+                      attention_pass_threads, t);
+    }
+
+    spops_status run()
+    {
+        const bool turned = args->forward.rotary.coords != nullptr;
+        SPOPS_TRY(delta());
+        if (turned) {
+            SPOPS_TRY(turn(&q, w.q, false));
+            SPOPS_TRY(turn(&k, w.k, true));
+        }
+        if (args->grad_k.data != nullptr || args->grad_v.data != nullptr) {
+            SPOPS_TRY(products(OWN_KEYS));
+            SPOPS_TRY(finish(args->grad_k, w.grad_k, true, turned));
+            SPOPS_TRY(finish(args->grad_v, w.grad_v, true, false));
+            SPOPS_TRY(
+                zero(patches->k_rest, &patches->state->num_k_rest, args->grad_k, &args->grad_v));
+        }
+        if (args->grad_q.data != nullptr || args->grad_table != nullptr) {
+            SPOPS_TRY(products(OWN_QUERIES));
+            SPOPS_TRY(finish(args->grad_q, w.grad_q, false, turned));
+            SPOPS_TRY(zero(patches->q_rest, &patches->state->num_q_rest, args->grad_q, nullptr));
+        }
+        return args->grad_table != nullptr ? table() : SPOPS_STATUS_OK;
+    }
+};
+
+} // namespace
+
+extern "C" size_t spops_cuda_attention_scratch_bytes(spops_context *,
+                                                     const spops_attention_scratch_args *args)
+{
+    if (!args->backward) return 0;
+    spops_carver carver = {};
+    carve_workspace(args, &carver);
+    return carver.used;
+}
+
+extern "C" spops_status spops_cuda_attention_backward(spops_context *ctx,
+                                                      const spops_attention_backward_args *args)
+{
+    const spops_attention_args *a = &args->forward;
+    spops_attention_scratch_args sizes = {};
+    sizes.patches = a->patches;
+    sizes.heads = a->heads;
+    sizes.dim = a->dim;
+    sizes.dtype = a->q.dtype;
+    sizes.backward = true;
+    sizes.rotary_pairs = a->rotary.coords != nullptr ? a->rotary.pairs : 0;
+    sizes.bias_range = a->bias.table != nullptr ? a->bias.range : -1;
+    spops_carver carver = {static_cast<char *>(a->workspace), 0};
+    const backward_workspace w = carve_workspace(&sizes, &carver);
+    return with_dtype(a->q.dtype, [&](auto tag) {
+        typedef typename decltype(tag)::type T;
+        return backward_call<T>(ctx, args, w).run();
+    });
+}

@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: Apache-2.0
+// What goes before and after the products of the gradients of attention: log-sum-exp and sums of
+// grad_o * o by entry; turned rows; sums over the entries of a row, turned back; rows without entries;
+// the sum of parts of a table.
+#ifndef SPOPS_KERNELS_ATTENTION_ATTENTION_BACKWARD_PASSES_CUH
+#define SPOPS_KERNELS_ATTENTION_ATTENTION_BACKWARD_PASSES_CUH
+
+#include "kernels/attention/attention_backward_params.cuh"
+
+namespace spops
+{
+
+constexpr int attention_pass_threads = 256;
+
+struct attention_delta_params {
+    const int *rows, *num_entries;
+    attention_rows o, grad_o;
+    const float *lse_in; // [rows][heads]
+    float *lse, *delta;  // [heads][query_entries]
+    int64_t query_entries;
+    int heads, dim;
+    int lanes; // that share a head of a row: a power of two up to 32
+    bool wide; // 16 bytes of grad_o and o at a time
+};
+
+constexpr int attention_delta_entries = 32, attention_delta_heads = 64; // of a block
+
+// Grid: entries, heads. Results go through shared memory, because they lie by head.
+template <class T>
+__global__ void __launch_bounds__(attention_pass_threads)
+    attention_delta_kernel(const __grid_constant__ attention_delta_params p)
+{
+    constexpr int chunk = 16 / (int)sizeof(T), entries = attention_delta_entries;
+    __shared__ float deltas[attention_delta_heads][entries + 1];
+    __shared__ float lses[attention_delta_heads][entries + 1];
+    const int64_t first = (int64_t)blockIdx.x * entries;
+    const int num = (int)min((int64_t)entries, *p.num_entries - first);
+    const int first_head = (int)blockIdx.y * attention_delta_heads;
+    const int heads = min(attention_delta_heads, p.heads - first_head);
+    const int groups = attention_pass_threads / p.lanes; // a head of an entry each
+    const int lane = (int)threadIdx.x % p.lanes;
+    for (int n = 0; n < num * heads; n += groups) {
+        const int item = n + (int)threadIdx.x / p.lanes;
+        const bool there = item < num * heads;
+        const int entry = there ? item / heads : 0, head = first_head + (there ? item % heads : 0);
+        const int64_t row = __ldg(p.rows + first + entry);
+        const T *const o = reinterpret_cast<const T *>(p.o.of_head(head) + row * p.o.row);
+        const T *const grad =
+            reinterpret_cast<const T *>(p.grad_o.of_head(head) + row * p.grad_o.row);
+        float sum = 0.0f;
+        for (int c = lane * chunk; c < p.dim; c += p.lanes * chunk) {
+            if (p.wide) {
+                T a[chunk], b[chunk];
+                *reinterpret_cast<uint4 *>(a) = __ldg(reinterpret_cast<const uint4 *>(grad + c));
+                *reinterpret_cast<uint4 *>(b) = __ldg(reinterpret_cast<const uint4 *>(o + c));
+#pragma unroll
+                for (int j = 0; j < chunk; ++j)
+                    sum = fmaf(to_f32(a[j]), to_f32(b[j]), sum);
+            } else {
+                for (int j = c; j < c + chunk && j < p.dim; ++j)
+                    sum = fmaf(to_f32(grad[j]), to_f32(o[j]), sum);
+            }
+        }
+        for (int i = p.lanes / 2; i > 0; i /= 2)
+            sum += __shfl_xor_sync(~0u, sum, i);
+        if (there && lane == 0) {
+            const float lse = __ldg(p.lse_in + row * p.heads + head);
+            // Without a log-sum-exp there are no weights: exponentials of -infinity; o may be NaN.
+            const bool empty = lse == -INFINITY;
+            deltas[head - first_head][entry] = empty ? 0.0f : sum;
+            lses[head - first_head][entry] = empty ? INFINITY : lse * log2_of_e;
+        }
+    }
+    __syncthreads();
+    for (int i = (int)threadIdx.x; i < heads * entries; i += attention_pass_threads) {
+        const int head = i / entries, entry = i % entries;
+        if (entry >= num) continue;
+        const int64_t to = (first_head + head) * p.query_entries + first + entry;
+        p.delta[to] = deltas[head][entry];
+        p.lse[to] = lses[head][entry];
+    }
+}
+
+// Rows as the rotary embedding turns them, where they lie in a matrix of their own. Columns from
+// dim on (of a head of `to`) are zeros.
+struct attention_turn_params {
+    const int *rows, *num_entries;
+    attention_rows from, to;
+    int heads, dim, to_dim;
+    spops_attention_rotary_args rotary;
+};
+
+template <class T>
+__global__ void __launch_bounds__(attention_pass_threads)
+    attention_turn_kernel(const __grid_constant__ attention_turn_params p)
+{
+    const int pairs = p.rotary.pairs, turned = 6 * pairs;
+    const int left = p.to_dim - turned, items = 3 * pairs + left; // of a head
+    const int entries = *p.num_entries;
+    for (int e = (int)blockIdx.x; e < entries; e += (int)gridDim.x) {
+        const int64_t row = __ldg(p.rows + e);
+        for (int i = (int)threadIdx.x; i < items; i += (int)blockDim.x) {
+            float sine = 0.0f, cosine = 0.0f;
+            int col = turned + i - 3 * pairs;
+            if (i < 3 * pairs) {
+                sincosf(rotary_angle(p.rotary, (int)row, i / pairs, i % pairs), &sine, &cosine);
+                col = i / pairs * 2 * pairs + i % pairs;
+            }
+            for (int h = 0; h < p.heads; ++h) {
+                const T *const from =
+                    reinterpret_cast<const T *>(p.from.of_head(h) + row * p.from.row) + col;
+                T *const to = reinterpret_cast<T *>(p.to.of_head(h) + row * p.to.row) + col;
+                if (i < 3 * pairs) {
+                    const float u = to_f32(from[0]), v = to_f32(from[pairs]);
+                    to[0] = from_f32<T>(u * cosine - v * sine);
+                    to[pairs] = from_f32<T>(v * cosine + u * sine);
+                } else {
+                    to[0] = col < p.dim ? from[0] : from_f32<T>(0.0f);
+                }
+            }
+        }
+    }
+}
+
+// Sums over the entries of each row, by ascending entry, turned back where `turned`.
+struct attention_finish_params {
+    const float *parts;            // [entries][heads * dim]
+    const int *rows, *num_entries; // one entry a row: that of each entry
+    const int *offsets, *entries;  // else: of each row
+    int num_rows;
+    attention_result to;
+    int heads, dim;
+    bool turned;
+    spops_attention_rotary_args rotary;
+};
+
+template <class T>
+__global__ void __launch_bounds__(attention_pass_threads)
+    attention_finish_kernel(const __grid_constant__ attention_finish_params p)
+{
+    const int cols = p.heads * p.dim, pairs = p.rotary.pairs, axis_dim = 2 * pairs;
+    const int num = p.offsets != nullptr ? p.num_rows : *p.num_entries;
+    for (int n = (int)blockIdx.x; n < num; n += (int)gridDim.x) {
+        const int64_t row = p.offsets != nullptr ? n : __ldg(p.rows + n);
+        const int begin = p.offsets != nullptr ? __ldg(p.offsets + n) : n;
+        const int end = p.offsets != nullptr ? __ldg(p.offsets + n + 1) : n + 1;
+        for (int c = (int)threadIdx.x; c < cols; c += (int)blockDim.x) {
+            const int head = c / p.dim, col = c % p.dim;
+            const bool turns = p.turned && col < 3 * axis_dim;
+            const bool upper = turns && col % axis_dim >= pairs;
+            const int other = turns ? (upper ? c - pairs : c + pairs) : c;
+            float mine = 0.0f, its = 0.0f;
+            for (int i = begin; i < end; ++i) {
+                const int64_t from =
+                    (int64_t)(p.offsets != nullptr ? __ldg(p.entries + i) : i) * cols;
+                mine += p.parts[from + c];
+                if (turns) its += p.parts[from + other];
+            }
+            if (turns) {
+                float sine, cosine;
+                sincosf(rotary_angle(p.rotary, (int)row, col / axis_dim, col % pairs), &sine,
+                        &cosine);
+                mine = mine * cosine + (upper ? -its : its) * sine;
+            }
+            const int64_t at = row * p.to.row + head * p.to.head + col;
+            if (p.to.f32)
+                static_cast<float *>(p.to.data)[at] = mine;
+            else
+                static_cast<T *>(p.to.data)[at] = from_f32<T>(mine);
+        }
+    }
+}
+
+// Rows that a list names become zeros, in up to two results.
+struct attention_zero_params {
+    const int *rows, *num;
+    attention_result to[2];
+    int heads, dim;
+};
+
+template <class T>
+__global__ void __launch_bounds__(attention_pass_threads)
+    attention_zero_kernel(const __grid_constant__ attention_zero_params p)
+{
+    const int num = *p.num;
+    for (int n = (int)blockIdx.x; n < num; n += (int)gridDim.x) {
+        const int64_t row = __ldg(p.rows + n);
+        for (int c = (int)threadIdx.x; c < p.heads * p.dim; c += (int)blockDim.x)
+#pragma unroll
+            for (int i = 0; i < 2; ++i) {
+                if (p.to[i].data == nullptr) continue;
+                const int64_t at = row * p.to[i].row + c / p.dim * p.to[i].head + c % p.dim;
+                if (p.to[i].f32)
+                    static_cast<float *>(p.to[i].data)[at] = 0.0f;
+                else
+                    static_cast<T *>(p.to[i].data)[at] = from_f32<T>(0.0f);
+            }
+    }
+}
+
+// ---- The table of biases ------------------------------------------------------------------------
+
+struct attention_table_params {
+    const float *parts; // [parts][heads][bins]
+    const int *num_tiles;
+    int parts_of_tile, heads, bins;
+    float *to;
+    int64_t stride; // of its lines
+};
+
+// 32 bins of a head: a warp sums every eighth part, and the sums of the warps are added in order.
+__global__ void __launch_bounds__(attention_pass_threads)
+    attention_table_kernel(const __grid_constant__ attention_table_params p)
+{
+    constexpr int warps = attention_pass_threads / 32;
+    __shared__ float sums[warps][32];
+    const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
+    const int bin = (int)blockIdx.x * 32 + lane, head = (int)blockIdx.y;
+    const int parts = *p.num_tiles * p.parts_of_tile;
+    float sum = 0.0f;
+    if (bin < p.bins) {
+#pragma unroll 4
+        for (int i = warp; i < parts; i += warps)
+            sum += p.parts[((int64_t)i * p.heads + head) * p.bins + bin];
+    }
+    sums[warp][lane] = sum;
+    __syncthreads();
+    if (warp != 0 || bin >= p.bins) return;
+#pragma unroll
+    for (int w = 1; w < warps; ++w)
+        sum += sums[w][lane];
+    p.to[bin * p.stride + head] = sum;
+}
+
+} // namespace spops
+
+#endif

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// Gradients of attention by wgmma.
+#include "kernels/attention/attention_backward_launch.cuh"
+#include "kernels/attention/attention_backward_sm90.cuh"
+
+namespace
+{
+
+using namespace spops;
+
+template <class P, class T, attention_side SIDE>
+spops_status launch_side(spops_context *ctx, const attention_backward_params &p, int64_t max_tiles)
+{
+    const int64_t items = max_tiles * p.heads, processors = ctx->info.num_processors;
+    return launch_shared<AFTER_PREVIOUS>(ctx, "attention_execute_backward: launch",
+                                         attention_backward_sm90_kernel<P, T, SIDE>,
+                                         dim3((unsigned)(items < processors ? items : processors)),
+                                         (unsigned)P::threads, (size_t)P::shared_bytes, p);
+}
+
+// KEYS, QUERIES: the policies of the sides.
+template <class KEYS, class QUERIES, class T>
+spops_status launch_policies(spops_context *ctx, const attention_backward_params &p,
+                             attention_side side, int64_t max_tiles)
+{
+    return side == OWN_KEYS ? launch_side<KEYS, T, OWN_KEYS>(ctx, p, max_tiles)
+                            : launch_side<QUERIES, T, OWN_QUERIES>(ctx, p, max_tiles);
+}
+
+template <int DIM, int STREAMED, bool OWN_REGISTERS, bool OVERLAP>
+using policy = attention_backward_sm90_policy<DIM, STREAMED, 4, OWN_REGISTERS, OVERLAP>;
+
+} // namespace
+
+template <class T>
+spops_status spops::launch_attention_backward_sm90(spops_context *ctx,
+                                                   const attention_backward_params &p,
+                                                   attention_side side, int64_t max_tiles)
+{
+    //                          columns, streamed rows, own rows in registers, overlap
+    if (p.dim <= 16)
+        return launch_policies<policy<16, 64, true, true>, policy<16, 128, true, false>, T>(
+            ctx, p, side, max_tiles);
+    if (p.dim <= 32)
+        return launch_policies<policy<32, 64, true, true>, policy<32, 128, true, false>, T>(
+            ctx, p, side, max_tiles);
+    if (p.dim <= 64)
+        return launch_policies<policy<64, 64, false, true>, policy<64, 128, true, false>, T>(
+            ctx, p, side, max_tiles);
+    return launch_policies<policy<128, 64, false, false>, policy<128, 64, true, false>, T>(
+        ctx, p, side, max_tiles);
+}
+template spops_status spops::launch_attention_backward_sm90<spops::f16>(
+    spops_context *, const attention_backward_params &, attention_side, int64_t);
+template spops_status spops::launch_attention_backward_sm90<spops::bf16>(
+    spops_context *, const attention_backward_params &, attention_side, int64_t);

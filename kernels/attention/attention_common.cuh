@@ -1,0 +1,345 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the kernels of attention have in common: how rows are named, softmax while keys stream by,
+// and, for kernels of matrix units (mma.sync), tiles of gathered rows in shared memory and products
+// with them.
+//
+// A tile has lines of DIM numbers of 16 bits, padded by 16 bytes, so that eight lines' pieces of 16
+// bytes lie in different banks. Sums of a product s = a b have the registers of mma.m16n8k16: for
+// lane = 4 g + q of a warp with 16 rows, s[4 j + 2 h + i] is row g + 8 h, column 8 j + 2 q + i.
+#ifndef SPOPS_KERNELS_ATTENTION_ATTENTION_COMMON_CUH
+#define SPOPS_KERNELS_ATTENTION_ATTENTION_COMMON_CUH
+
+#include "attention/attention_args.h"
+#include "kernels/core/matrix_units.cuh"
+
+namespace spops
+{
+
+// Rows of all heads, in bytes.
+struct attention_rows {
+    unsigned char *data;
+    int64_t row, head; // from one to the next
+
+    __device__ __forceinline__ unsigned char *of_head(int h) const { return data + h * head; }
+};
+
+// What forward kernels know.
+struct attention_params {
+    attention_rows q, k, v, o;
+    float *lse;        // [rows][heads], or null
+    const int4 *tiles; // {patch, first query entry, queries, keys}
+    const int *num_tiles;
+    const int *q_rows, *k_rows, *k_offsets;
+    const int *q_rest, *num_q_rest; // rows that are no query
+    int heads, dim;
+    float scale; // times log2(e): exponentials are powers of 2
+    bool wide;   // 16 bytes of q, k and v at a time
+    bool pairs;  // 2 numbers of o at a time
+    spops_attention_rotary_args rotary;
+    spops_attention_bias_args bias;
+};
+
+constexpr float log2_of_e = 1.4426950408889634f, log_of_2 = 0.6931471805599453f;
+
+// ---- Softmax ------------------------------------------------------------------------------------
+
+__device__ __forceinline__ float exp2_approximate(float x)
+{
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+// Of the two rows of a lane.
+struct softmax_state {
+    float top[2]; // what logits are relative to, unscaled
+    float sum[2]; // of exponentials; the lane's share
+};
+
+__device__ __forceinline__ softmax_state softmax_begin()
+{
+    return {{-INFINITY, -INFINITY}, {0.0f, 0.0f}};
+}
+
+// `top` is renewed only where a logit exceeds it by more than this many powers of 2, so that most
+// steps rescale nothing. Weights up to 2^8 are far from what f16 and sums in f32 hold.
+constexpr float softmax_slack = 8.0f;
+
+// The scaled logit that stands for `top`. Where all logits are -infinity it is not used up, so that
+// their exponentials are 0.
+__device__ __forceinline__ float softmax_base(float top, float scale)
+{
+    return top == -INFINITY ? 0.0f : __fmul_rn(top, scale);
+}
+
+// Logits s become weights. True, for the whole warp, where sums so far are to be multiplied by the
+// factors of their rows.
+template <int KEYS>
+__device__ __forceinline__ bool softmax_step(float (&s)[KEYS / 2], softmax_state &state,
+                                             float scale, float (&factor)[2])
+{
+    float top[2] = {state.top[0], state.top[1]};
+#pragma unroll
+    for (int j = 0; j < KEYS / 2; ++j)
+        top[j / 2 % 2] = fmaxf(top[j / 2 % 2], s[j]);
+    bool grew = false;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+        top[h] = fmaxf(top[h], __shfl_xor_sync(~0u, top[h], 1));
+        top[h] = fmaxf(top[h], __shfl_xor_sync(~0u, top[h], 2));
+        grew = grew || (top[h] - state.top[h]) * scale > softmax_slack;
+    }
+    const bool renew = __any_sync(~0u, grew);
+    if (renew) {
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+            factor[h] =
+                top[h] == state.top[h] ? 1.0f : exp2_approximate((state.top[h] - top[h]) * scale);
+            state.top[h] = top[h];
+            state.sum[h] *= factor[h];
+        }
+    }
+    float sum[2] = {0.0f, 0.0f};
+    const float base[2] = {-softmax_base(state.top[0], scale), -softmax_base(state.top[1], scale)};
+#pragma unroll
+    for (int j = 0; j < KEYS / 2; ++j) {
+        s[j] = exp2_approximate(fmaf(s[j], scale, base[j / 2 % 2]));
+        sum[j / 2 % 2] += s[j];
+    }
+    state.sum[0] += sum[0];
+    state.sum[1] += sum[1];
+    return renew;
+}
+
+// Keys from `left` on do not count.
+template <int KEYS>
+__device__ __forceinline__ void mask_logits(float (&s)[KEYS / 2], int left, int lane)
+{
+#pragma unroll
+    for (int j = 0; j < KEYS / 2; ++j)
+        if (j / 4 * 8 + lane % 4 * 2 + j % 2 >= left) s[j] = -INFINITY;
+}
+
+// Sums as the left operand of a product.
+template <class T, int KEYS>
+__device__ __forceinline__ void sums_to_left(uint32_t (&w)[KEYS / 16][4],
+                                             const float (&s)[KEYS / 2])
+{
+#pragma unroll
+    for (int j = 0; j < KEYS / 4; ++j)
+        w[j / 4][j % 4] = pack2<T>(s[2 * j], s[2 * j + 1]);
+}
+
+template <int COUNT>
+__device__ __forceinline__ void scale_rows(float (&o)[COUNT], const float (&factor)[2])
+{
+#pragma unroll
+    for (int i = 0; i < COUNT; ++i)
+        o[i] *= factor[i / 2 % 2];
+}
+
+// The two rows of a lane, of one head. out_row -1: none.
+template <class T, int DIM>
+__device__ __forceinline__ void
+attention_store(const attention_params &p, int head, const int (&out_row)[2], float (&o)[DIM / 2],
+                const softmax_state &state, float scale, bool has_keys, int lane)
+{
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+        float sum = state.sum[h];
+        sum += __shfl_xor_sync(~0u, sum, 1);
+        sum += __shfl_xor_sync(~0u, sum, 2);
+        const float inverse = has_keys ? 1.0f / sum : 0.0f;
+        if (out_row[h] < 0) continue;
+        if (p.lse != nullptr && lane % 4 == 0)
+            p.lse[(int64_t)out_row[h] * p.heads + head] =
+                has_keys ? (softmax_base(state.top[h], scale) + log2f(sum)) * log_of_2 : -INFINITY;
+        T *const to =
+            reinterpret_cast<T *>(p.o.of_head(head) + (int64_t)out_row[h] * p.o.row) + lane % 4 * 2;
+#pragma unroll
+        for (int j = 0; j < DIM / 8; ++j) {
+            const int col = 8 * j + lane % 4 * 2;
+            const uint32_t word =
+                pack2<T>(o[4 * j + 2 * h] * inverse, o[4 * j + 2 * h + 1] * inverse);
+            if (p.pairs) {
+                if (col < p.dim) *reinterpret_cast<uint32_t *>(to + 8 * j) = word;
+            } else {
+                if (col < p.dim) to[8 * j].bits = (uint16_t)word;
+                if (col + 1 < p.dim) to[8 * j + 1].bits = (uint16_t)(word >> 16);
+            }
+        }
+    }
+}
+
+// Rows that are no query: o = 0, lse = -infinity. By all threads of all blocks.
+template <class T> __device__ __forceinline__ void attention_clear_rest(const attention_params &p)
+{
+    const int rest = *p.num_q_rest;
+    for (int i = blockIdx.x; i < rest; i += gridDim.x) {
+        const int64_t row = p.q_rest[i];
+        for (int c = threadIdx.x; c < p.heads * p.dim; c += blockDim.x)
+            reinterpret_cast<T *>(p.o.of_head(c / p.dim) + row * p.o.row)[c % p.dim] = T();
+        if (p.lse != nullptr)
+            for (int h = threadIdx.x; h < p.heads; h += blockDim.x)
+                p.lse[row * p.heads + h] = -INFINITY;
+    }
+}
+
+// ---- Tiles of rows in shared memory -------------------------------------------------------------
+
+template <int DIM> constexpr int tile_line_bytes = DIM * 2 + 16;
+template <int ROWS, int DIM> constexpr int tile_bytes = ROWS *tile_line_bytes<DIM>;
+
+// A list that names the rows from `first` on.
+struct rows_from {
+    int first;
+    __device__ __forceinline__ int operator[](int i) const { return first + i; }
+};
+
+// A tile of the rows that list[0 .. num) names, of one head; other lines, and columns from dim on,
+// become zeros. All THREADS of a block. Where `wide`, copies are only begun (close_copies,
+// wait_copies) and dim is a multiple of 8.
+template <class T, int ROWS, int DIM, int THREADS, class List>
+__device__ __forceinline__ void load_tile(uint32_t to, const unsigned char *from, int64_t stride,
+                                          List list, int num, int dim, bool wide)
+{
+    constexpr int pieces = DIM / 8, count = ROWS * pieces / THREADS;
+    static_assert(count * THREADS == ROWS * pieces, "threads share evenly");
+#pragma unroll 4
+    for (int i = 0; i < count; ++i) {
+        const int line = (threadIdx.x + i * THREADS) / pieces;
+        const int piece = (threadIdx.x + i * THREADS) % pieces;
+        const bool there = line < num && piece * 8 < dim;
+        const unsigned char *at = from;
+        if (there) at += (int64_t)list[line] * stride + piece * 16;
+        const uint32_t place = to + line * tile_line_bytes<DIM> + piece * 16;
+        if (wide) {
+            copy_async<16>(place, at, there);
+        } else {
+            const T *const numbers = reinterpret_cast<const T *>(at);
+            uint32_t word[4] = {};
+#pragma unroll
+            for (int c = 0; c < 8; ++c)
+                if (there && piece * 8 + c < dim)
+                    word[c / 2] |= (uint32_t)numbers[c].bits << c % 2 * 16;
+            store_shared(place, make_uint4(word[0], word[1], word[2], word[3]));
+        }
+    }
+}
+
+__device__ __forceinline__ float rotary_angle(const spops_attention_rotary_args &rotary, int row,
+                                              int axis, int pair)
+{
+    const int64_t at = row * rotary.stride + axis;
+    const float coord = rotary.dtype == SPOPS_DTYPE_F32
+                            ? static_cast<const float *>(rotary.coords)[at]
+                            : (float)static_cast<const int32_t *>(rotary.coords)[at];
+    return __fmul_rn(coord, rotary.frequencies[pair]);
+}
+
+// Turn the lines of a tile of those rows, which is there. All THREADS of a block; the caller
+// separates this from what others do with the tile.
+template <class T, int DIM, int THREADS, class List>
+__device__ __forceinline__ void
+turn_tile(unsigned char *tile, const spops_attention_rotary_args &rotary, List list, int num)
+{
+    const int turns = 3 * rotary.pairs;
+    for (int i = threadIdx.x; i < num * turns; i += THREADS) {
+        const int line = i / turns, axis = i % turns / rotary.pairs, pair = i % rotary.pairs;
+        float sine, cosine;
+        sincosf(rotary_angle(rotary, list[line], axis, pair), &sine, &cosine);
+        T *const u = reinterpret_cast<T *>(tile + line * tile_line_bytes<DIM>) +
+                     axis * 2 * rotary.pairs + pair;
+        T *const v = u + rotary.pairs;
+        const float a = to_f32(*u), b = to_f32(*v);
+        *u = from_f32<T>(a * cosine - b * sine);
+        *v = from_f32<T>(b * cosine + a * sine);
+    }
+}
+
+// ---- Products of a warp -------------------------------------------------------------------------
+
+// 16 lines of a tile as the left operand.
+template <int DIM>
+__device__ __forceinline__ void load_left(uint32_t (&a)[DIM / 16][4], uint32_t tile, int first,
+                                          int lane)
+{
+    const uint32_t from = tile + (first + lane % 16) * tile_line_bytes<DIM> + lane / 16 * 16;
+#pragma unroll
+    for (int i = 0; i < DIM / 16; ++i)
+        load_matrices(a[i], from + i * 32);
+}
+
+template <class T>
+__device__ __forceinline__ void add_two_products(float *sum, const uint32_t (&a)[4],
+                                                 const uint32_t (&b)[4])
+{
+    add_product(T(), *reinterpret_cast<float(*)[4]>(sum), a, b[0], b[1]);
+    add_product(T(), *reinterpret_cast<float(*)[4]>(sum + 4), a, b[2], b[3]);
+}
+
+// s (16 x ROWS) += a (16 x DIM) times the transposed tile (ROWS x DIM).
+template <class T, int ROWS, int DIM>
+__device__ __forceinline__ void
+multiply_lines(float (&s)[ROWS / 2], const uint32_t (&a)[DIM / 16][4], uint32_t tile, int lane)
+{
+    const uint32_t from =
+        tile + (lane / 16 * 8 + lane % 8) * tile_line_bytes<DIM> + lane / 8 % 2 * 16;
+#pragma unroll
+    for (int j = 0; j < ROWS / 16; ++j)
+#pragma unroll
+        for (int i = 0; i < DIM / 16; ++i) {
+            uint32_t b[4];
+            load_matrices(b, from + j * 16 * tile_line_bytes<DIM> + i * 32);
+            add_two_products<T>(s + 8 * j, a[i], b);
+        }
+}
+
+// o (16 x DIM) += w (16 x ROWS) times the tile (ROWS x DIM).
+template <class T, int ROWS, int DIM>
+__device__ __forceinline__ void
+multiply_columns(float (&o)[DIM / 2], const uint32_t (&w)[ROWS / 16][4], uint32_t tile, int lane)
+{
+    const uint32_t from = tile + (lane % 16) * tile_line_bytes<DIM> + lane / 16 * 16;
+#pragma unroll
+    for (int i = 0; i < ROWS / 16; ++i)
+#pragma unroll
+        for (int j = 0; j < DIM / 16; ++j) {
+            uint32_t b[4];
+            load_transposed(b, from + i * 16 * tile_line_bytes<DIM> + j * 32);
+            add_two_products<T>(o + 8 * j, w[i], b);
+        }
+}
+
+// ---- Bias by relative position ------------------------------------------------------------------
+
+// Of a row; what stands at -1 is not used.
+__device__ __forceinline__ int3 bias_coords(const spops_attention_bias_args &bias, int row)
+{
+    if (row < 0) return make_int3(0, 0, 0);
+    const int *const at = bias.coords + row * bias.stride;
+    return make_int3(__ldg(at), __ldg(at + 1), __ldg(at + 2));
+}
+
+// The line of the table for a difference on an axis. Differences may exceed 32 bits.
+__device__ __forceinline__ int bias_line(const spops_attention_bias_args &bias, int axis, int query,
+                                         int key)
+{
+    const int64_t difference = (int64_t)query - key;
+    const int64_t range = bias.range;
+    const int64_t clamped = difference < -range ? -range : difference > range ? range : difference;
+    return axis * (2 * bias.range + 1) + (int)(range + clamped);
+}
+
+__device__ __forceinline__ float bias_of(const spops_attention_bias_args &bias, int head,
+                                         const int3 &query, const int3 &key)
+{
+    const float *const table = bias.table + head;
+    return __ldg(table + bias_line(bias, 0, query.x, key.x) * bias.table_stride) +
+           __ldg(table + bias_line(bias, 1, query.y, key.y) * bias.table_stride) +
+           __ldg(table + bias_line(bias, 2, query.z, key.z) * bias.table_stride);
+}
+
+} // namespace spops
+
+#endif
