@@ -124,21 +124,22 @@ static int pack(const spops_key_layout *layout, int n, const spops_voxel_block b
 // ---- Rows of keys -------------------------------------------------------------------------------
 
 typedef uint64_t u64x4 __attribute__((vector_size(32)));
-typedef int32_t i32x4 __attribute__((vector_size(16)));
+typedef uint32_t u32x4 __attribute__((vector_size(16)));
 
+// Modulo 2^32, since a box wider than 2^31 has offsets that int32_t does not hold.
 static void unpack(const spops_key_layout *layout, int64_t n, const uint64_t *keys, int32_t *rows)
 {
     const int columns = layout->dims + 1, first = columns < 4 ? columns : 4;
     u64x4 shift, mask;
-    i32x4 lower;
+    u32x4 lower;
     for (int c = 0; c < 4; ++c) {
         shift[c] = (uint64_t)layout->shift[c];
         mask[c] = ((uint64_t)1 << layout->bits[c]) - 1;
-        lower[c] = layout->lower[c];
+        lower[c] = (uint32_t)layout->lower[c];
     }
     for (int64_t i = 0; i < n; ++i, rows += columns) {
         const u64x4 key = {keys[i], keys[i], keys[i], keys[i]};
-        const i32x4 row = __builtin_convertvector(key >> shift & mask, i32x4) + lower;
+        const u32x4 row = __builtin_convertvector(key >> shift & mask, u32x4) + lower;
         if (first == 4)
             memcpy(rows, &row, sizeof row);
         else
