@@ -754,7 +754,7 @@ static void write_runs(const rows_work *r, int64_t part, const int32_t *starts)
     }
     // One more than rows that fit: where those that do not begin.
     const int64_t num_offsets = num_runs < left + 1 ? num_runs : left + 1;
-    if (r->row_offsets != NULL && first <= r->max_rows)
+    if (r->row_offsets != NULL && num_runs > 0 && first <= r->max_rows)
         memcpy(r->row_offsets + first, starts, (size_t)num_offsets * sizeof *starts);
 }
 
