@@ -1396,21 +1396,36 @@ static void make_point_level(world *w)
 {
     spops_point_level_options o = spops_point_level_options_default();
     spops_point_level_view view = spops_point_level_view_default();
+    spops_point_level_info info = spops_point_level_info_default();
     const spops_point_cloud cloud = cloud_of(w, pick(w, MOST_ROWS));
-    const spops_point_level *level = find(w, POINT_LEVEL);
-    spops_point_level *made = NULL;
+    const spops_point_level_shape shape = {
+        .max_fine = pick(w, 2) ? cloud.points.rows : count_of(w, 12),
+        .max_coarse = count_of(w, 12),
+        .num_samples = pick(w, 2) ? 1 : count_of(w, 3),
+        .lower_m = {-5.0, rarely(w) ? hostile_f64(w, 1.0) : -5.0, -5.0},
+        .upper_m = {5.0, 5.0, rarely(w) ? hostile_f64(w, 1.0) : 5.0}};
+    spops_point_level *level = find(w, POINT_LEVEL), *made = NULL;
     o.size_m = hostile_f64(w, 1.0);
     o.origin_m[0] = rarely(w) ? hostile_f64(w, 1.0) : 0.0;
     o.keep = (spops_point_keep)(rarely(w) ? hostile_i32(w) : (int32_t)pick(w, 4));
     o.gradients = (spops_gradients)(rarely(w) ? hostile_i32(w) : (int32_t)pick(w, 2));
     spoil_size(w, &o.struct_size);
-    if (pick(w, 3) == 0) {
+    switch (pick(w, 5)) {
+    case 0:
         spoil_size(w, &view.struct_size);
+        spoil_size(w, &info.struct_size);
         (void)spops_point_level_cloud(level);
         (void)spops_point_level_kept(level);
         (void)spops_point_level_voxels(level);
         CALL(w, spops_point_level_get_view(w->ctx, level, &view));
-    } else {
+        CALL(w, spops_point_level_get_info_sync(w->ctx, level, &info));
+        break;
+    case 1:
+        MAKE(w, POINT_LEVEL, made,
+             spops_point_level_reserve(w->ctx, rarely(w) ? NULL : &shape, &o, &made));
+        break;
+    case 2: CALL(w, spops_point_level_set(w->ctx, level, rarely(w) ? NULL : &cloud)); break;
+    default:
         MAKE(w, POINT_LEVEL, made,
              spops_point_level_create(w->ctx, rarely(w) ? NULL : &cloud, &o, &made));
     }
@@ -1436,7 +1451,14 @@ static void make_point_pyramid(world *w)
 {
     spops_point_pyramid_options o = spops_point_pyramid_options_default();
     const spops_point_cloud cloud = cloud_of(w, pick(w, MOST_ROWS));
-    const spops_point_pyramid *p = find(w, POINT_PYRAMID);
+    const spops_point_pyramid_shape shape = {
+        .max_rows = {pick(w, 2) ? cloud.points.rows : count_of(w, 12), count_of(w, 12)},
+        .max_pairs = {count_of(w, 200)},
+        .num_samples = pick(w, 2) ? 1 : count_of(w, 3),
+        .lower_m = {-5.0, -5.0, rarely(w) ? hostile_f64(w, 1.0) : -5.0},
+        .upper_m = {5.0, 5.0, 5.0}};
+    spops_point_pyramid_info info = spops_point_pyramid_info_default();
+    spops_point_pyramid *p = find(w, POINT_PYRAMID);
     const int32_t level = rarely(w) ? hostile_i32(w) : (int32_t)pick(w, 3);
     spops_point_pyramid *made = NULL;
     o.num_levels = rarely(w) ? hostile_i32(w) : (int32_t)pick(w, 4);
@@ -1450,8 +1472,20 @@ static void make_point_pyramid(world *w)
     (void)spops_point_pyramid_level(p, level);
     (void)spops_point_pyramid_within(p, level);
     (void)spops_point_pyramid_down(p, level);
-    MAKE(w, POINT_PYRAMID, made,
-         spops_point_pyramid_create(w->ctx, rarely(w) ? NULL : &cloud, &o, &made));
+    switch (pick(w, 4)) {
+    case 0:
+        MAKE(w, POINT_PYRAMID, made,
+             spops_point_pyramid_reserve(w->ctx, rarely(w) ? NULL : &shape, &o, &made));
+        break;
+    case 1: CALL(w, spops_point_pyramid_set(w->ctx, p, rarely(w) ? NULL : &cloud)); break;
+    case 2:
+        spoil_size(w, &info.struct_size);
+        CALL(w, spops_point_pyramid_get_info_sync(w->ctx, p, &info));
+        break;
+    default:
+        MAKE(w, POINT_PYRAMID, made,
+             spops_point_pyramid_create(w->ctx, rarely(w) ? NULL : &cloud, &o, &made));
+    }
 }
 
 // A point convolution with its neighbours' sizes.
