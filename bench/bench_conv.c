@@ -7,6 +7,7 @@
 
 #include "bench/bench_conv_ablation.h"
 #include "bench/bench_data.h"
+#include "bench/bench_layer.h"
 #include "bench/bench_report.h"
 #include "bench/bench_scenes.h"
 
@@ -115,25 +116,14 @@ static const conv_pass passes[NUM_PASSES] = {{"forward", enqueue_forward, 1, SPO
 
 // ---- Whether results are right ------------------------------------------------------------------
 
-// A row of a result, in f64.
-typedef struct row_sum {
-    int64_t terms;
-    double value[BENCH_MAX_WIDTH], magnitude[BENCH_MAX_WIDTH];
-} row_sum;
-
-static void add_product(row_sum *s, int64_t c, float a, float b)
-{
-    s->value[c] += (double)a * (double)b;
-    s->magnitude[c] += fabs((double)a * (double)b);
-}
-
 static const float *weights_of(const conv_data *d, int64_t tap, int64_t c)
 {
     return bench_block_row(&d->blocks->weights, tap * d->x.cols + c, d->g.cols);
 }
 
-static void sum_forward(const conv_data *d, int64_t row, row_sum *s)
+static void sum_forward(const void *user, int64_t row, bench_row_sum *s)
 {
+    const conv_data *d = (const conv_data *)user;
     const conv_cloud *m = d->cloud;
     for (int64_t k = 0; k < m->view.num_taps; ++k) {
         const int32_t j = m->table[row * m->view.table_stride + k];
@@ -141,14 +131,15 @@ static void sum_forward(const conv_data *d, int64_t row, row_sum *s)
         const float *x = bench_block_row(&d->blocks->values, j, d->x.cols);
         for (int64_t c = 0; c < d->x.cols; ++c)
             for (int64_t o = 0; o < d->g.cols; ++o)
-                add_product(s, o, x[c], weights_of(d, k, c)[o]);
+                bench_add_product(s, o, x[c], weights_of(d, k, c)[o]);
         s->terms += d->x.cols;
     }
 }
 
 // A submanifold map is its own mirror image.
-static void sum_grad_x(const conv_data *d, int64_t row, row_sum *s)
+static void sum_grad_x(const void *user, int64_t row, bench_row_sum *s)
 {
+    const conv_data *d = (const conv_data *)user;
     const conv_cloud *m = d->cloud;
     for (int64_t k = 0; k < m->view.num_taps; ++k) {
         const int32_t i = m->table[row * m->view.table_stride + m->view.num_taps - 1 - k];
@@ -156,7 +147,7 @@ static void sum_grad_x(const conv_data *d, int64_t row, row_sum *s)
         const float *g = bench_block_row(&d->blocks->values, i, d->g.cols);
         for (int64_t c = 0; c < d->x.cols; ++c)
             for (int64_t o = 0; o < d->g.cols; ++o)
-                add_product(s, c, g[o], weights_of(d, k, c)[o]);
+                bench_add_product(s, c, g[o], weights_of(d, k, c)[o]);
         s->terms += d->g.cols;
     }
 }
@@ -170,38 +161,12 @@ static double product_unit(const conv_data *d, spops_dtype dtype)
 }
 
 static bool check_rows(const conv_data *d, const char *what, spops_matrix result,
-                       void (*sum)(const conv_data *d, int64_t row, row_sum *s))
+                       void (*sum)(const void *user, int64_t row, bench_row_sum *s))
 {
-    const size_t row_bytes = (size_t)result.cols * spops_dtype_bytes(result.dtype);
-    row_sum *s = bench_host(d->b, 1, sizeof *s);
-    unsigned char row[BENCH_MAX_WIDTH * 4];
-    bool right = s != NULL;
-
-    for (int i = 0; i < NUM_SAMPLES && right; ++i) {
-        const int64_t r = (int64_t)(bench_random(21, (uint64_t)i) % (uint64_t)result.rows);
-        memset(s, 0, sizeof *s);
-        sum(d, r, s);
-        right =
-            bench_download(d->b, row, (const char *)result.data + (size_t)r * row_bytes, row_bytes);
-        for (int64_t c = 0; c < result.cols && right; ++c) {
-            const double value = bench_get(row, result.dtype, c);
-            // Matrix units cut off instead of rounding, which doubles the unit; tf32 rounds factors.
-            const double bound =
-                2.0 * bench_sum_bound(result.dtype, s->terms, s->magnitude[c], s->value[c]) +
-                ((d->b->options.tf32 ? 0x1.01p-10 : 0.0) + product_unit(d, result.dtype)) *
-                    s->magnitude[c];
-            if (!(fabs(value - s->value[c]) <= bound))
-                right = bench_fail(d->b, "conv %s: element [%lld, %lld] is %g, expected %g", what,
-                                   (long long)r, (long long)c, value, s->value[c]);
-        }
-    }
-    free(s);
-    return right;
-}
-
-static size_t matrix_bytes(spops_matrix m)
-{
-    return (size_t)m.rows * (size_t)m.cols * spops_dtype_bytes(m.dtype);
+    const double rounded = d->b->options.tf32 ? 0x1.01p-10 : 0.0; // factors
+    const bench_row_check check = {
+        "conv", what, NUM_SAMPLES, rounded + product_unit(d, result.dtype), d, sum};
+    return bench_check_rows(d->b, &check, result);
 }
 
 // One run of a pass over poison.
@@ -209,7 +174,7 @@ static bool run_pass(conv_data *d, const conv_pass *pass, spops_matrix result)
 {
     bench *b = d->b;
     d->status = SPOPS_STATUS_OK;
-    if (!bench_poison(b, result.data, matrix_bytes(result))) return false;
+    if (!bench_poison(b, result.data, bench_matrix_bytes(result))) return false;
     pass->enqueue(d);
     if (!device_stream_wait(b->backend, b->stream)) return bench_fail(b, "run: %s", device_error());
     return bench_check(b, "conv", d->status);
@@ -266,7 +231,7 @@ static bool check_gradient(const conv_data *d, const char *what, const gradient_
     float *dw = bench_host(d->b, taps * in * out, sizeof *dw);
     double *cols = bench_host(d->b, out, sizeof *cols);
     bool right = dw != NULL && cols != NULL &&
-                 bench_download(d->b, dw, d->grad_w.data, matrix_bytes(d->grad_w));
+                 bench_download(d->b, dw, d->grad_w.data, bench_matrix_bytes(d->grad_w));
 
     for (int64_t k = 0; k < taps && right; ++k) {
         memset(cols, 0, (size_t)out * sizeof *cols);
@@ -314,8 +279,8 @@ static void measure_pass(conv_data *d, const conv_pass *pass, const bool *right)
              (long long)m->scene.num_rows, (long long)m->num_pairs, flops * 1e-9);
     c.dtype = d->x.dtype;
     c.cols = d->x.cols;
-    c.bytes =
-        pass->products * (int64_t)(matrix_bytes(d->x) + matrix_bytes(d->w) + matrix_bytes(d->out));
+    c.bytes = pass->products * (int64_t)(bench_matrix_bytes(d->x) + bench_matrix_bytes(d->w) +
+                                         bench_matrix_bytes(d->out));
     c.gather_bytes =
         pass->products * m->num_pairs * d->x.cols * (int64_t)spops_dtype_bytes(d->x.dtype);
     bench_case_note(&c, "flops", (int64_t)flops);

@@ -8,6 +8,7 @@
 
 #include "bench/baselines/mvmr_baselines.h"
 #include "bench/bench_data.h"
+#include "bench/bench_layer.h"
 #include "bench/bench_report.h"
 #include "bench/bench_scenes.h"
 
@@ -191,98 +192,59 @@ static const point_pass passes[] = {
 
 // ---- Whether results are right ------------------------------------------------------------------
 
-// A row of a result, in f64.
-typedef struct row_sum {
-    int64_t terms;
-    double value[BENCH_MAX_WIDTH], magnitude[BENCH_MAX_WIDTH];
-} row_sum;
-
-static void add_product(row_sum *s, int64_t c, float a, float b)
-{
-    s->value[c] += (double)a * (double)b;
-    s->magnitude[c] += fabs((double)a * (double)b);
-}
-
 static const float *weights_of(const point_data *d, int64_t tap, int64_t c)
 {
     return bench_block_row(d->weights, tap * d->x.cols + c, d->g.cols);
 }
 
-static void sum_forward(const point_data *d, int64_t row, row_sum *s)
+static void sum_forward(const void *user, int64_t row, bench_row_sum *s)
 {
+    const point_data *d = (const point_data *)user;
     for (int32_t p = d->offsets[row]; p < d->offsets[row + 1]; ++p) {
         const float *x = bench_block_row(d->values, d->rows[p], d->x.cols);
         for (int64_t c = 0; c < d->x.cols; ++c)
             for (int64_t o = 0; o < d->g.cols; ++o)
-                add_product(s, o, x[c], weights_of(d, d->taps[p], c)[o]);
+                bench_add_product(s, o, x[c], weights_of(d, d->taps[p], c)[o]);
         s->terms += d->x.cols;
     }
 }
 
 // The neighbours are their own mirror image.
-static void sum_grad_x(const point_data *d, int64_t row, row_sum *s)
+static void sum_grad_x(const void *user, int64_t row, bench_row_sum *s)
 {
+    const point_data *d = (const point_data *)user;
     for (int32_t p = d->offsets[row]; p < d->offsets[row + 1]; ++p) {
         const float *g = bench_block_row(d->values, d->rows[p], d->g.cols);
         for (int64_t c = 0; c < d->x.cols; ++c)
             for (int64_t o = 0; o < d->g.cols; ++o)
-                add_product(s, c, g[o], weights_of(d, d->view.num_taps - 1 - d->taps[p], c)[o]);
+                bench_add_product(s, c, g[o],
+                                  weights_of(d, d->view.num_taps - 1 - d->taps[p], c)[o]);
         s->terms += d->g.cols;
     }
 }
 
-static void sum_grad_w(const point_data *d, int64_t row, row_sum *s)
+static void sum_grad_w(const void *user, int64_t row, bench_row_sum *s)
 {
+    const point_data *d = (const point_data *)user;
     const int64_t k = row / d->x.cols, c = row % d->x.cols;
     for (int32_t p = d->tap_offsets[k]; p < d->tap_offsets[k + 1]; ++p) {
         const float x = bench_block_row(d->values, d->in_rows[p], d->x.cols)[c];
         const float *g = bench_block_row(d->values, d->out_rows[p], d->g.cols);
         for (int64_t o = 0; o < d->g.cols; ++o)
-            add_product(s, o, x, g[o]);
+            bench_add_product(s, o, x, g[o]);
         ++s->terms;
     }
 }
 
-// Fewer of a cloud so large that a row of gradients sums millions.
-static int num_samples(const point_data *d)
-{
-    return d->n > 4000000 ? 1 : NUM_SAMPLES;
-}
-
 static bool check_rows(const point_data *d, const char *what, spops_matrix result,
-                       void (*sum)(const point_data *d, int64_t row, row_sum *s))
+                       void (*sum)(const void *user, int64_t row, bench_row_sum *s))
 {
-    const size_t row_bytes = (size_t)result.cols * spops_dtype_bytes(result.dtype);
     const double unit = d->x.dtype == SPOPS_DTYPE_F16    ? 0x1p-11
                         : d->x.dtype == SPOPS_DTYPE_BF16 ? 0x1p-8
                                                          : 0.0; // of rows that are added first
-    row_sum *s = bench_host(d->b, 1, sizeof *s);
-    unsigned char row[BENCH_MAX_WIDTH * 4];
-    bool right = s != NULL;
-
-    for (int i = 0; i < num_samples(d) && right; ++i) {
-        const int64_t r = (int64_t)(bench_random(21, (uint64_t)i) % (uint64_t)result.rows);
-        memset(s, 0, sizeof *s);
-        sum(d, r, s);
-        right =
-            bench_download(d->b, row, (const char *)result.data + (size_t)r * row_bytes, row_bytes);
-        for (int64_t c = 0; c < result.cols && right; ++c) {
-            const double value = bench_get(row, result.dtype, c);
-            const double bound =
-                2.0 * bench_sum_bound(result.dtype, s->terms, s->magnitude[c], s->value[c]) +
-                unit * s->magnitude[c];
-            if (!(fabs(value - s->value[c]) <= bound))
-                right = bench_fail(d->b, "point %s: element [%lld, %lld] is %g, expected %g", what,
-                                   (long long)r, (long long)c, value, s->value[c]);
-        }
-    }
-    free(s);
-    return right;
-}
-
-static size_t matrix_bytes(spops_matrix m)
-{
-    return (size_t)m.rows * (size_t)m.cols * spops_dtype_bytes(m.dtype);
+    // Fewer of a cloud so large that a row of gradients sums millions.
+    const bench_row_check check = {"point", what, d->n > 4000000 ? 1 : NUM_SAMPLES, unit, d, sum};
+    return bench_check_rows(d->b, &check, result);
 }
 
 // One run of all passes, over poison.
@@ -290,9 +252,9 @@ static bool check_plan(point_data *d)
 {
     bench *b = d->b;
     d->status = SPOPS_STATUS_OK;
-    if (!bench_poison(b, d->out.data, matrix_bytes(d->out)) ||
-        !bench_poison(b, d->grad_x.data, matrix_bytes(d->grad_x)) ||
-        !bench_poison(b, d->grad_w.data, matrix_bytes(d->grad_w)))
+    if (!bench_poison(b, d->out.data, bench_matrix_bytes(d->out)) ||
+        !bench_poison(b, d->grad_x.data, bench_matrix_bytes(d->grad_x)) ||
+        !bench_poison(b, d->grad_w.data, bench_matrix_bytes(d->grad_w)))
         return false;
     enqueue_step(d);
     if (!device_stream_wait(b->backend, b->stream)) return bench_fail(b, "run: %s", device_error());
@@ -318,8 +280,8 @@ static void measure_pass(point_data *d, const layer_width *width, const point_pa
              (long long)d->info.num_pairs, flops * 1e-9);
     c.dtype = d->x.dtype;
     c.cols = d->x.cols;
-    c.bytes =
-        pass->products * (int64_t)(matrix_bytes(d->x) + matrix_bytes(d->w) + matrix_bytes(d->out));
+    c.bytes = pass->products * (int64_t)(bench_matrix_bytes(d->x) + bench_matrix_bytes(d->w) +
+                                         bench_matrix_bytes(d->out));
     c.gather_bytes =
         pass->products * d->info.num_pairs * d->x.cols * (int64_t)spops_dtype_bytes(d->x.dtype);
     bench_case_note(&c, "flops", (int64_t)flops);
@@ -554,7 +516,8 @@ static bool open_cloud(bench *b, point_data *d)
     for (int k = 0; k < NUM_KINDS; ++k) {
         plan.dataflow = kinds[k].dataflow;
         plan.sums = kinds[k].sums;
-        if (k > 0 && !b->options.baselines && d->plans[0] != NULL) break; // the chosen one alone
+        if (k > 1 && !b->options.baselines && d->plans[0] != NULL)
+            break; // those of this library's choice
         const spops_status status =
             spops_pointconv_create(b->ctx, d->neighbors, &plan, &d->plans[k]);
         if (status != SPOPS_STATUS_NOT_SUPPORTED && !bench_check(b, "plan", status)) return false;
