@@ -22,21 +22,40 @@ typedef struct spops_patch_curve_rule {
     const int32_t *order; // the caller's; NULL: along the curve
 } spops_patch_curve_rule;
 
-// Where cell v stands on the curve: 3 * bits bits.
-SPOPS_HD uint64_t spops_patch_code(const spops_patch_curve_rule *rule, const int32_t v[3])
+SPOPS_HD int spops_patch_is_hilbert(const spops_patch_curve_rule *rule)
+{
+    return rule->curve == SPOPS_PATCH_CURVE_HILBERT ||
+           rule->curve == SPOPS_PATCH_CURVE_HILBERT_TRANSPOSED;
+}
+
+// Cell v, or the nearest one, with its axes as the curve takes them.
+SPOPS_HD void spops_patch_axes(const spops_patch_curve_rule *rule, const int32_t v[3],
+                               uint32_t c[3])
 {
     const int turned = rule->curve == SPOPS_PATCH_CURVE_ZORDER_TRANSPOSED ||
                        rule->curve == SPOPS_PATCH_CURVE_HILBERT_TRANSPOSED;
-    const int bits = rule->cells.bits;
-    uint32_t c[3];
     c[turned] = spops_bucket_clamp(&rule->cells, v[0]);
     c[1 - turned] = spops_bucket_clamp(&rule->cells, v[1]);
     c[2] = spops_bucket_clamp(&rule->cells, v[2]);
-    if (rule->curve == SPOPS_PATCH_CURVE_ZORDER ||
-        rule->curve == SPOPS_PATCH_CURVE_ZORDER_TRANSPOSED)
-        return spops_bucket_zorder(c);
-    return spops_key_hilbert(&rule->layout,
-                             ((uint64_t)c[0] << bits | c[1]) << bits | (uint64_t)c[2]);
+}
+
+// The same as a key of rule->layout.
+SPOPS_HD uint64_t spops_patch_key(const spops_patch_curve_rule *rule, const int32_t v[3])
+{
+    const int bits = rule->cells.bits;
+    uint32_t c[3];
+    spops_patch_axes(rule, v, c);
+    return ((uint64_t)c[0] << bits | c[1]) << bits | (uint64_t)c[2];
+}
+
+// Where cell v stands on the curve: 3 * bits bits.
+SPOPS_HD uint64_t spops_patch_code(const spops_patch_curve_rule *rule, const int32_t v[3])
+{
+    uint32_t c[3];
+    if (spops_patch_is_hilbert(rule))
+        return spops_key_hilbert(&rule->layout, spops_patch_key(rule, v));
+    spops_patch_axes(rule, v, c);
+    return spops_bucket_zorder(c);
 }
 
 // Patches of a sample of n rows, and the keys of them all. The last patch borrows where it is not

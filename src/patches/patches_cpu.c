@@ -4,6 +4,7 @@
 
 #include "backends/backend_cpu.h"
 #include "coords/point_rules.h"
+#include "coords/voxel_isa.h"
 #include "core/radix_sort.h"
 #include "core/threads.h"
 #include "patches/patches.h"
@@ -115,20 +116,53 @@ static void find_samples(const spops_point_cloud *cloud, cloud_samples *s)
     s->offsets = cloud->offsets == NULL ? s->whole : cloud->offsets;
 }
 
-static uint64_t code_of(const spops_patch_curve_rule *rule, const spops_matrix *points, int64_t r,
-                        int32_t *not_finite)
+// Codes of a sample's rows.
+typedef struct code_work {
+    const spops_patch_curve_rule *rule;
+    const spops_curve *curve;       // of a Hilbert curve
+    const spops_voxel_table *table; // that walks it
+    const spops_matrix *points;
+    int32_t first; // row
+    uint64_t *codes;
+    int32_t *rows;
+} code_work;
+
+static bool is_finite_row(const spops_matrix *points, int64_t r)
 {
     const float *p = (const float *)points->data + r * points->row_stride;
-    const int32_t *c = (const int32_t *)points->data + r * points->row_stride;
-    const bool real = points->dtype == SPOPS_DTYPE_F32;
+    return points->dtype != SPOPS_DTYPE_F32 ||
+           (spops_is_finite(p[0]) && spops_is_finite(p[1]) && spops_is_finite(p[2]));
+}
+
+// The cell of a row as a key of the cube, or as its code.
+static uint64_t place_of(const code_work *w, int64_t r)
+{
+    const float *p = (const float *)w->points->data + r * w->points->row_stride;
+    const int32_t *c = (const int32_t *)w->points->data + r * w->points->row_stride;
+    const bool real = w->points->dtype == SPOPS_DTYPE_F32;
     int32_t v[3] = {0, 0, 0};
-    if (!real || (spops_is_finite(p[0]) && spops_is_finite(p[1]) && spops_is_finite(p[2]))) {
+    if (is_finite_row(w->points, r))
         for (int a = 0; a < 3; ++a)
-            v[a] = spops_bucket_cell(&rule->cells, a, real ? (double)p[a] : (double)c[a]);
-    } else if (*not_finite == INT32_MAX) {
-        *not_finite = (int32_t)r;
+            v[a] = spops_bucket_cell(&w->rule->cells, a, real ? (double)p[a] : (double)c[a]);
+    return spops_patch_is_hilbert(w->rule) ? spops_patch_key(w->rule, v)
+                                           : spops_patch_code(w->rule, v);
+}
+
+static void find_codes(const void *work, int64_t begin, int64_t end)
+{
+    const code_work *w = (const code_work *)work;
+    for (int64_t i = begin; i < end; i += SPOPS_VOXEL_BLOCK) {
+        const int n = end - i < SPOPS_VOXEL_BLOCK ? (int)(end - i) : SPOPS_VOXEL_BLOCK;
+        uint64_t keys[SPOPS_VOXEL_BLOCK];
+        for (int j = 0; j < n; ++j) {
+            keys[j] = place_of(w, w->first + i + j);
+            w->rows[i + j] = (int32_t)(w->first + i + j);
+        }
+        if (spops_patch_is_hilbert(w->rule))
+            w->table->codes(w->curve, n, keys, w->codes + i);
+        else
+            memcpy(w->codes + i, keys, (size_t)n * sizeof *keys);
     }
-    return spops_patch_code(rule, v);
 }
 
 // Rows of a sample in order, as entries of the same numbers.
@@ -150,11 +184,17 @@ static void order_sample(spops_context *ctx, const spops_patches_args *args,
         }
         return;
     }
-    for (int32_t i = 0; i < n; ++i) {
-        ((uint64_t *)sort->keys[0])[i] =
-            code_of(rule, &args->cloud->points, begin + i, &s->faults->not_finite);
-        sort->values[0][i] = begin + i;
-    }
+    const spops_curve curve = spops_curve_make(&rule->layout, SPOPS_COORDS_ORDER_HILBERT);
+    const code_work work = {.rule = rule,
+                            .curve = &curve,
+                            .table = spops_voxel_table_of(ctx),
+                            .points = &args->cloud->points,
+                            .first = begin,
+                            .codes = (uint64_t *)sort->keys[0],
+                            .rows = sort->values[0]};
+    spops_parallel_for(spops_team_for(ctx, 16 * (int64_t)n), n, 0, find_codes, &work);
+    for (int32_t r = begin; r < end && s->faults->not_finite == INT32_MAX; ++r)
+        if (!is_finite_row(work.points, r)) s->faults->not_finite = r;
     at = spops_radix_sort(spops_team_for(ctx, n), 3 * rule->cells.bits, n, sort, 0);
     if (n > 0) memcpy(rows + begin, sort->values[at], (size_t)n * sizeof *rows);
 }
