@@ -61,6 +61,7 @@ static const bucket_case cases[] = {
     {"behind a tile", UNIFORM, 1025, 1, 32, 0, 0, 2, {ZD, XM}, 0},
     {"scan", SCAN, 120000, 0, 512, 256, 0, 4, {ZD, XD, ZM, XM}, 0},
     {"large", UNIFORM, 300000, 3, 512, 0, 0, 4, {ZD, XD, ZM, XM}, 0},
+    {"large, many samples", UNIFORM, 270000, 150, 512, 0, 0, 2, {ZD, XM}, 0},
 };
 enum { NUM_CASES = (int)(sizeof cases / sizeof cases[0]) };
 

@@ -325,6 +325,90 @@ ParameterizedTest(struct case_param *p, pool, agrees_in_buckets)
     test_close(&d);
 }
 
+// Buckets and their pools refilled, on the GPU as one captured graph: the same as made anew.
+ParameterizedTestParameters(pool, serves_buckets_of_frames)
+{
+    return every_launch();
+}
+ParameterizedTest(struct launch_param *p, pool, serves_buckets_of_frames)
+{
+    enum { ROWS = 800, WIDTH = 12 };
+    static const int32_t sizes[] = {800, 3, 0, 555};
+    test_device d;
+    if (!test_open(&d, (spops_backend_kind)p->backend, (test_launch)p->launch)) return;
+    test_rng rng = test_rng_make(4711);
+    spops_buckets_options o = spops_buckets_options_default();
+    spops_buckets *frames = NULL;
+    spops_pool *pool = NULL;
+    device_graph *graph = NULL;
+    int32_t offsets[2] = {0, ROWS}, *cells = indices(3 * ROWS);
+    o.bucket_rows = 48;
+    o.bits = 5;
+    for (int i = 0; i < 3 * ROWS; ++i)
+        cells[i] = (int32_t)test_rng_below(&rng, 32);
+    int32_t *cells_there = test_upload_i32(&d, cells, 3 * ROWS);
+    int32_t *offsets_there = test_upload_i32(&d, offsets, 2);
+    spops_point_cloud cloud = {spops_matrix_dense(cells_there, ROWS, 3, SPOPS_DTYPE_I32),
+                               offsets_there, 1};
+    test_expect_ok(d.ctx, spops_buckets_reserve(d.ctx, ROWS, 1, &o, &frames), "reserve");
+    test_expect_ok(d.ctx, spops_pool_create_buckets(d.ctx, frames, 3, NULL, &pool), "pool");
+    const int64_t most = ROWS / 3 + ROWS / 48 + 1;
+    guarded x = guarded_create(d.backend, "x", ROWS, WIDTH, 0, 0, SPOPS_DTYPE_F32);
+    guarded out = guarded_create(d.backend, "out", most, WIDTH, 0, 0, SPOPS_DTYPE_F32);
+    guarded anew = guarded_create(d.backend, "anew", most, WIDTH, 0, 0, SPOPS_DTYPE_F32);
+    free(guarded_fill(&x, &rng, VALUES_RANDOM, false, 1));
+    guarded_upload(&x);
+    for (int i = 0; i < 4; ++i) {
+        const bool capture = d.launch == LAUNCH_CAPTURED && i == 0;
+        spops_buckets *buckets = NULL;
+        spops_pool *other = NULL;
+        spops_pool_options po = spops_pool_options_default();
+        int32_t first[2], first_anew[2];
+        offsets[1] = sizes[i];
+        cr_assert(device_upload(d.backend, offsets_there, offsets, sizeof offsets));
+        if (capture) cr_assert(device_capture_begin(d.stream), "%s", device_error());
+        if (graph == NULL) {
+            spops_status status = spops_buckets_set(d.ctx, frames, &cloud);
+            if (!status) status = spops_pool_set(d.ctx, pool);
+            if (!status)
+                status = spops_pool_execute(d.ctx, pool, SPOPS_REDUCE_MEAN, x.view, out.view);
+            if (capture) cr_assert(device_capture_end(d.stream, &graph), "%s", device_error());
+            test_expect_ok(d.ctx, status, "frame");
+        }
+        if (graph != NULL) cr_assert(device_graph_launch(graph, d.stream), "%s", device_error());
+        spops_point_cloud of_frame = cloud;
+        of_frame.points.rows = sizes[i];
+        test_expect_ok(d.ctx, spops_buckets_create(d.ctx, &of_frame, &o, &buckets), "anew");
+        test_expect_ok(d.ctx, spops_pool_create_buckets(d.ctx, buckets, 3, &po, &other), "anew");
+        spops_matrix rows = x.view, means = anew.view;
+        rows.rows = sizes[i];
+        const int64_t limit = sizes[i] / 3 + sizes[i] / 48 + 1;
+        means.rows = limit < sizes[i] ? limit : sizes[i];
+        test_expect_ok(d.ctx, spops_pool_execute(d.ctx, other, SPOPS_REDUCE_MEAN, rows, means),
+                       "anew");
+        test_wait(&d);
+        test_download_i32(&d, first, spops_pool_sample_offsets(pool), 2);
+        test_download_i32(&d, first_anew, spops_pool_sample_offsets(other), 2);
+        cr_assert_eq(first[0], 0, "%d", i);
+        cr_assert_eq(first[1], first_anew[1], "%d: %d sub-buckets, expected %d", i, first[1],
+                     first_anew[1]);
+        guarded_download(&out), guarded_download(&anew);
+        for (int64_t r = 0; r < most; ++r)
+            for (int64_t c = 0; c < WIDTH; ++c)
+                cr_assert_eq(guarded_get(&out, r, c), r < first[1] ? guarded_get(&anew, r, c) : 0.0,
+                             "frame %d, row %lld", i, (long long)r);
+        spops_pool_destroy(other);
+        spops_buckets_destroy(buckets);
+    }
+    device_graph_destroy(graph);
+    guarded_destroy(&x), guarded_destroy(&out), guarded_destroy(&anew);
+    spops_pool_destroy(pool);
+    spops_buckets_destroy(frames);
+    test_free(&d, cells_there), test_free(&d, offsets_there);
+    free(cells);
+    test_close(&d);
+}
+
 ParameterizedTestParameters(pool, agrees)
 {
     return every_case(test_row_dtypes, NUM_ROW_DTYPES, NULL, 0);
