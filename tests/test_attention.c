@@ -102,9 +102,14 @@ static const attention_shape shapes[] = {
 };
 enum { NUM_SHAPES = sizeof shapes / sizeof *shapes };
 
-// On both sides of 1,024; once, since it takes long.
-static const attention_shape large_shape = {"1023 and 1025", {1023, 1025, -1}, 1, 16, LISTS_SAME,
-                                            PACKED,          ROTARY_NONE,      0, -1, ROWS_RANDOM};
+// On both sides of 1,024, and more stages than kernels have; once, since they take long.
+static const attention_shape large_shapes[] = {
+    {"1023 and 1025", {1023, 1025, -1}, 1, 16, LISTS_SAME, PACKED, ROTARY_NONE, 0, -1, ROWS_RANDOM},
+    {"390, 5 x 32", {390, -1}, 5, 32, LISTS_SAME, SEPARATE, ROTARY_NONE, 0, -1, ROWS_RANDOM},
+    {"650, dim 64", {650, -1}, 1, 64, LISTS_SAME, SEPARATE, ROTARY_NONE, 0, -1, ROWS_RANDOM},
+    {"390, dim 128", {390, -1}, 1, 128, LISTS_TAIL, SEPARATE, ROTARY_NONE, 0, -1, ROWS_RANDOM},
+};
+enum { NUM_LARGE_SHAPES = sizeof large_shapes / sizeof *large_shapes };
 
 // Of points of a LiDAR scan, in the order of its lines.
 static const attention_shape scan_shapes[] = {
@@ -516,6 +521,7 @@ static void check_case(test_device *d, const attention_shape *shape, const float
                         .verify = verify};
     const int64_t rows = c.lists.num_rows, cols = cols_of(&c);
     const bool separate = shape->layout == SEPARATE;
+    const bool aligned = test_rng_below(&rng, 2) == 0; // to 16 bytes, where dim is
     const spops_dtype grad_dtype = test_rng_below(&rng, 2) ? SPOPS_DTYPE_F32 : dtype;
     const spops_dtype coords_dtype =
         shape->rotary == ROTARY_F32 ? SPOPS_DTYPE_F32 : SPOPS_DTYPE_I32;
@@ -527,8 +533,8 @@ static void check_case(test_device *d, const attention_shape *shape, const float
         c.wanted[i] = !separate || i == (int)(stream % 3) || test_rng_below(&rng, 2) == 0;
     c.wanted[GRAD_TABLE] = shape->range >= 0;
     for (int i = 0; i < (separate ? 3 : 1); ++i) {
-        const int64_t padding = separate ? test_rng_below(&rng, 9) : 0;
-        const int64_t shift = test_rng_below(&rng, 2);
+        const int64_t padding = separate ? test_rng_below(&rng, 2) * (aligned ? 8 : 5) : 0;
+        const int64_t shift = aligned ? 0 : test_rng_below(&rng, 2);
         op.in[i] = test_view(test_input(separate ? names[i] : "qkv", rows,
                                         separate ? cols : 3 * cols, dtype, VALUES_RANDOM),
                              padding, shift);
@@ -556,7 +562,8 @@ static void check_case(test_device *d, const attention_shape *shape, const float
                                            test_rng_below(&rng, 3), 0);
     } else {
         op.out[OUT_O] = test_view(test_output("o", rows, cols, dtype, CHECK_BOUND),
-                                  test_rng_below(&rng, 9), test_rng_below(&rng, 2));
+                                  aligned ? 0 : test_rng_below(&rng, 9),
+                                  aligned ? 0 : test_rng_below(&rng, 2));
         if (test_rng_below(&rng, 4) != 0)
             op.out[OUT_LSE] = test_output("lse", rows, shape->heads, SPOPS_DTYPE_F32, CHECK_BOUND);
     }
@@ -615,8 +622,10 @@ ParameterizedTest(struct backend_param *p, attention, agrees_where_patches_are_l
     test_device d;
     if (test_quick() && !cuda) return;
     if (!test_open(&d, (spops_backend_kind)p->backend, LAUNCH_DEFAULT)) return;
-    check_case(&d, &large_shape, NULL, false, dtype, 1);
-    check_case(&d, &large_shape, NULL, true, dtype, 2);
+    for (int i = 0; i < NUM_LARGE_SHAPES; ++i) {
+        check_case(&d, &large_shapes[i], NULL, false, dtype, 1);
+        check_case(&d, &large_shapes[i], NULL, true, dtype, 2);
+    }
     test_close(&d);
 }
 

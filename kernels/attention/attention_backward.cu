@@ -5,6 +5,7 @@
 #include "kernels/attention/attention_backward_bias.cuh"
 #include "kernels/attention/attention_backward_launch.cuh"
 #include "kernels/attention/attention_backward_passes.cuh"
+#include "kernels/attention/attention_launch.cuh"
 #include "kernels/core/with_dtype.cuh"
 #include "kernels/launchers.h"
 #include "patches/patch_arrays.h"
@@ -21,11 +22,6 @@ struct backward_workspace {
     float *grad_q, *grad_k, *grad_v; // [entries][heads * dim]
     float *table_parts;              // [tiles][heads][bins]
 };
-
-int padded_dim(int dim)
-{
-    return (dim + 7) / 8 * 8;
-}
 
 backward_workspace carve_workspace(const spops_attention_scratch_args *a, spops_carver *c)
 {
@@ -137,7 +133,7 @@ template <class T> struct backward_call {
         *rows = t.to;
         return launch(ctx, "attention_execute_backward: turn rows", attention_turn_kernel<T>,
                       blocks_of_rows(ctx, keys ? patches->max_keys : patches->max_queries),
-                      attention_pass_threads, t);
+                      attention_turn_threads, t);
     }
 
     attention_backward_params params(attention_side side, int tile)
@@ -292,7 +288,7 @@ template <class T> struct backward_call {
 extern "C" size_t spops_cuda_attention_scratch_bytes(spops_context *,
                                                      const spops_attention_scratch_args *args)
 {
-    if (!args->backward) return 0;
+    if (!args->backward) return attention_forward_bytes(args);
     spops_carver carver = {};
     carve_workspace(args, &carver);
     return carver.used;

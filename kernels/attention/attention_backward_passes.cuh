@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // What goes before and after the products of the gradients of attention: log-sum-exp and sums of
-// grad_o * o by entry; turned rows; sums over the entries of a row, turned back; rows without entries;
+// grad_o * o by entry; sums over the entries of a row, turned back; rows without entries;
 // the sum of parts of a table.
 #ifndef SPOPS_KERNELS_ATTENTION_ATTENTION_BACKWARD_PASSES_CUH
 #define SPOPS_KERNELS_ATTENTION_ATTENTION_BACKWARD_PASSES_CUH
 
 #include "kernels/attention/attention_backward_params.cuh"
+#include "kernels/attention/attention_turn.cuh"
 
 namespace spops
 {
@@ -78,47 +79,6 @@ __global__ void __launch_bounds__(attention_pass_threads)
         const int64_t to = (first_head + head) * p.query_entries + first + entry;
         p.delta[to] = deltas[head][entry];
         p.lse[to] = lses[head][entry];
-    }
-}
-
-// Rows as the rotary embedding turns them, where they lie in a matrix of their own. Columns from
-// dim on (of a head of `to`) are zeros.
-struct attention_turn_params {
-    const int *rows, *num_entries;
-    attention_rows from, to;
-    int heads, dim, to_dim;
-    spops_attention_rotary_args rotary;
-};
-
-template <class T>
-__global__ void __launch_bounds__(attention_pass_threads)
-    attention_turn_kernel(const __grid_constant__ attention_turn_params p)
-{
-    const int pairs = p.rotary.pairs, turned = 6 * pairs;
-    const int left = p.to_dim - turned, items = 3 * pairs + left; // of a head
-    const int entries = *p.num_entries;
-    for (int e = (int)blockIdx.x; e < entries; e += (int)gridDim.x) {
-        const int64_t row = __ldg(p.rows + e);
-        for (int i = (int)threadIdx.x; i < items; i += (int)blockDim.x) {
-            float sine = 0.0f, cosine = 0.0f;
-            int col = turned + i - 3 * pairs;
-            if (i < 3 * pairs) {
-                sincosf(rotary_angle(p.rotary, (int)row, i / pairs, i % pairs), &sine, &cosine);
-                col = i / pairs * 2 * pairs + i % pairs;
-            }
-            for (int h = 0; h < p.heads; ++h) {
-                const T *const from =
-                    reinterpret_cast<const T *>(p.from.of_head(h) + row * p.from.row) + col;
-                T *const to = reinterpret_cast<T *>(p.to.of_head(h) + row * p.to.row) + col;
-                if (i < 3 * pairs) {
-                    const float u = to_f32(from[0]), v = to_f32(from[pairs]);
-                    to[0] = from_f32<T>(u * cosine - v * sine);
-                    to[pairs] = from_f32<T>(v * cosine + u * sine);
-                } else {
-                    to[0] = col < p.dim ? from[0] : from_f32<T>(0.0f);
-                }
-            }
-        }
     }
 }
 

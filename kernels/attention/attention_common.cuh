@@ -35,7 +35,6 @@ struct attention_params {
     float scale; // times log2(e): exponentials are powers of 2
     bool wide;   // 16 bytes of q, k and v at a time
     bool pairs;  // 2 numbers of o at a time
-    spops_attention_rotary_args rotary;
     spops_attention_bias_args bias;
 };
 
@@ -190,18 +189,12 @@ template <class T> __device__ __forceinline__ void attention_clear_rest(const at
 template <int DIM> constexpr int tile_line_bytes = DIM * 2 + 16;
 template <int ROWS, int DIM> constexpr int tile_bytes = ROWS *tile_line_bytes<DIM>;
 
-// A list that names the rows from `first` on.
-struct rows_from {
-    int first;
-    __device__ __forceinline__ int operator[](int i) const { return first + i; }
-};
-
 // A tile of the rows that list[0 .. num) names, of one head; other lines, and columns from dim on,
 // become zeros. All THREADS of a block. Where `wide`, copies are only begun (close_copies,
 // wait_copies) and dim is a multiple of 8.
-template <class T, int ROWS, int DIM, int THREADS, class List>
+template <class T, int ROWS, int DIM, int THREADS>
 __device__ __forceinline__ void load_tile(uint32_t to, const unsigned char *from, int64_t stride,
-                                          List list, int num, int dim, bool wide)
+                                          const int *list, int num, int dim, bool wide)
 {
     constexpr int pieces = DIM / 8, count = ROWS * pieces / THREADS;
     static_assert(count * THREADS == ROWS * pieces, "threads share evenly");
@@ -211,7 +204,7 @@ __device__ __forceinline__ void load_tile(uint32_t to, const unsigned char *from
         const int piece = (threadIdx.x + i * THREADS) % pieces;
         const bool there = line < num && piece * 8 < dim;
         const unsigned char *at = from;
-        if (there) at += (int64_t)list[line] * stride + piece * 16;
+        if (there) at += (int64_t)__ldg(list + line) * stride + piece * 16;
         const uint32_t place = to + line * tile_line_bytes<DIM> + piece * 16;
         if (wide) {
             copy_async<16>(place, at, there);
@@ -235,26 +228,6 @@ __device__ __forceinline__ float rotary_angle(const spops_attention_rotary_args 
                             ? static_cast<const float *>(rotary.coords)[at]
                             : (float)static_cast<const int32_t *>(rotary.coords)[at];
     return __fmul_rn(coord, rotary.frequencies[pair]);
-}
-
-// Turn the lines of a tile of those rows, which is there. All THREADS of a block; the caller
-// separates this from what others do with the tile.
-template <class T, int DIM, int THREADS, class List>
-__device__ __forceinline__ void
-turn_tile(unsigned char *tile, const spops_attention_rotary_args &rotary, List list, int num)
-{
-    const int turns = 3 * rotary.pairs;
-    for (int i = threadIdx.x; i < num * turns; i += THREADS) {
-        const int line = i / turns, axis = i % turns / rotary.pairs, pair = i % rotary.pairs;
-        float sine, cosine;
-        sincosf(rotary_angle(rotary, list[line], axis, pair), &sine, &cosine);
-        T *const u = reinterpret_cast<T *>(tile + line * tile_line_bytes<DIM>) +
-                     axis * 2 * rotary.pairs + pair;
-        T *const v = u + rotary.pairs;
-        const float a = to_f32(*u), b = to_f32(*v);
-        *u = from_f32<T>(a * cosine - b * sine);
-        *v = from_f32<T>(b * cosine + a * sine);
-    }
 }
 
 // ---- Products of a warp -------------------------------------------------------------------------
