@@ -114,7 +114,8 @@ typedef struct row_ranges {
 
 static row_ranges ranges_of(spops_matrix m)
 {
-    row_ranges r;
+    row_ranges r = {0, 0, 0, 0};
+    if (m.rows <= 0 || m.cols <= 0) return r; // of any stride
     r.begin = (uintptr_t)m.data;
     r.end = r.begin + spops_matrix_bytes(m);
     r.row_bytes = (uintptr_t)spops_elements_bytes(m.dtype, m.cols);
