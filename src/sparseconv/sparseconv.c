@@ -8,7 +8,7 @@
 #include "mvmr/igemm_args.h"
 #include "segments/segments.h"
 #include "sparseconv/dataflow.h"
-#include "sparseconv/epilogue_args.h"
+#include "sparseconv/layer.h"
 #include "sparseconv/tuning.h"
 #include "sparseconv/widen_args.h"
 
@@ -37,12 +37,6 @@ struct spops_sparseconv {
 
     spops_dataflow_choice choice;
 };
-
-// A layer's numbers, checked.
-typedef struct layer_shape {
-    int64_t in_channels, out_channels;
-    int32_t groups;
-} layer_shape;
 
 // ---- Options ------------------------------------------------------------------------------------
 
@@ -179,7 +173,7 @@ static bool has_int_stride(spops_matrix m)
 }
 
 // Whether GATHER_MATMUL_SCATTER serves a call; in its products, strides and sizes are int32.
-static bool may_use_gather_scatter(const spops_sparseconv *conv, const layer_shape *shape,
+static bool may_use_gather_scatter(const spops_sparseconv *conv, const spops_layer_shape *shape,
                                    spops_matrix x, spops_matrix sum)
 {
     return shape->groups == 1 && shape->in_channels <= conv->max_in_channels &&
@@ -188,7 +182,8 @@ static bool may_use_gather_scatter(const spops_sparseconv *conv, const layer_sha
 }
 
 static spops_wanted_dataflow wanted_of(const spops_sparseconv *conv, spops_sparseconv_pass pass,
-                                       spops_dtype dtype, spops_math math, const layer_shape *shape)
+                                       spops_dtype dtype, spops_math math,
+                                       const spops_layer_shape *shape)
 {
     const spops_sparseconv_choice layer = {.pass = pass,
                                            .dtype = dtype,
@@ -365,68 +360,11 @@ void spops_sparseconv_destroy(spops_sparseconv *conv)
 
 // ---- Layers -------------------------------------------------------------------------------------
 
-static spops_status read_layer(spops_context *ctx, const char *call,
-                               const spops_sparseconv_layer *given, spops_sparseconv_layer *layer)
+static spops_layer_limits limits_of(const spops_sparseconv *conv)
 {
-    SPOPS_TRY(spops_read_options(ctx, call, given, layer, sizeof *layer));
-    SPOPS_REQUIRE(ctx, layer->groups >= 0, "%s: layer->groups is %d, expected 0 or more", call,
-                  (int)layer->groups);
-    SPOPS_REQUIRE(ctx,
-                  layer->activation == SPOPS_ACTIVATION_NONE ||
-                      layer->activation == SPOPS_ACTIVATION_RELU,
-                  "%s: layer->activation is %d, expected 0 or 1", call, (int)layer->activation);
-    SPOPS_REQUIRE(ctx, layer->math == SPOPS_MATH_EXACT || layer->math == SPOPS_MATH_TF32,
-                  "%s: layer->math is %d, expected 0 or 1", call, (int)layer->math);
-    if (layer->groups == 0) layer->groups = 1;
-    return SPOPS_STATUS_OK;
-}
-
-// x [rows of in, C_in] and sum [rows of out, C_out], and w between them.
-static spops_status check_shapes(spops_context *ctx, const char *call, const spops_sparseconv *conv,
-                                 int32_t groups, const char *x_name, spops_matrix x,
-                                 const char *sum_name, spops_matrix sum, unsigned sum_dtypes,
-                                 spops_matrix w, layer_shape *shape)
-{
-    const int64_t taps = conv->view.num_taps;
-
-    SPOPS_TRY(spops_check_matrix(ctx, call, x_name, x, conv->view.in->max_rows, x.cols,
-                                 SPOPS_DTYPES_FLOAT));
-    SPOPS_REQUIRE(ctx, x.cols > 0, "%s: %s has no columns, expected 1 or more", call, x_name);
-    SPOPS_TRY(spops_check_matrix(ctx, call, sum_name, sum, conv->view.out->max_rows, sum.cols,
-                                 sum_dtypes));
-    SPOPS_REQUIRE(ctx, sum.cols > 0, "%s: %s has no columns, expected 1 or more", call, sum_name);
-    SPOPS_REQUIRE(ctx, x.cols % groups == 0 && sum.cols % groups == 0,
-                  "%s: %s has %" PRId64 " columns and %s %" PRId64
-                  ", expected multiples of layer->groups = %d",
-                  call, x_name, x.cols, sum_name, sum.cols, (int)groups);
-    SPOPS_REQUIRE(ctx, x.cols / groups <= INT64_MAX / taps, "%s: %s has too many columns", call,
-                  x_name);
-    SPOPS_TRY(
-        spops_check_matrix(ctx, call, "w", w, taps * (x.cols / groups), sum.cols, 1u << x.dtype));
-    SPOPS_REQUIRE(ctx, w.rows <= 1 || w.row_stride == w.cols,
-                  "%s: w.row_stride is %" PRId64 ", expected its %" PRId64 " columns", call,
-                  w.row_stride, w.cols);
-    shape->in_channels = x.cols;
-    shape->out_channels = sum.cols;
-    shape->groups = groups;
-    return SPOPS_STATUS_OK;
-}
-
-static bool is_depthwise(const layer_shape *shape)
-{
-    return shape->groups > 1 && shape->groups == shape->in_channels &&
-           shape->groups == shape->out_channels;
-}
-
-static spops_mvmr_options mvmr_options_of(const layer_shape *shape, spops_math math)
-{
-    spops_mvmr_options options = spops_mvmr_options_default();
-    if (is_depthwise(shape))
-        options.diagonal = 1;
-    else
-        options.groups = shape->groups;
-    options.math = math;
-    return options;
+    return (spops_layer_limits){conv->view.num_taps, conv->view.in->max_rows,
+                                conv->view.out->max_rows, conv->max_in_channels,
+                                conv->max_out_channels};
 }
 
 // What IMPLICIT_GEMM would be called with: the sum over taps of a pass, without what is behind it.
@@ -445,8 +383,8 @@ static spops_igemm_args igemm_args_of(const spops_context *ctx, const spops_spar
     return args;
 }
 
-static bool may_use_igemm(const spops_sparseconv *conv, const layer_shape *shape, spops_dtype dtype,
-                          spops_math math)
+static bool may_use_igemm(const spops_sparseconv *conv, const spops_layer_shape *shape,
+                          spops_dtype dtype, spops_math math)
 {
     return conv->has_igemm && shape->groups == 1 && shape->in_channels <= conv->max_in_channels &&
            shape->out_channels <= conv->max_out_channels &&
@@ -484,7 +422,7 @@ static spops_status refuse_forced(spops_context *ctx, const char *call,
 
 // Whether IMPLICIT_GEMM takes a pass whose rows are dense.
 static bool igemm_serves(const spops_sparseconv *conv, spops_sparseconv_pass pass,
-                         spops_dtype dtype, spops_math math, const layer_shape *shape)
+                         spops_dtype dtype, spops_math math, const spops_layer_shape *shape)
 {
     const spops_context *ctx = conv->ctx;
     const spops_matrix x =
@@ -507,7 +445,7 @@ static bool igemm_serves(const spops_sparseconv *conv, spops_sparseconv_pass pas
 // What a pass with dense rows runs on.
 static spops_wanted_dataflow dataflow_of(const spops_sparseconv *conv, spops_sparseconv_pass pass,
                                          spops_dtype dtype, spops_math math,
-                                         const layer_shape *shape)
+                                         const spops_layer_shape *shape)
 {
     static const spops_wanted_dataflow refused = {SPOPS_DATAFLOW_AUTO, NULL};
     static const spops_wanted_dataflow fetch = {SPOPS_DATAFLOW_FETCH_ON_DEMAND, NULL};
@@ -532,8 +470,8 @@ spops_dataflow spops_sparseconv_dataflow(const spops_sparseconv *conv, spops_spa
                                          spops_dtype dtype, int64_t in_channels,
                                          int64_t out_channels, const spops_sparseconv_layer *layer)
 {
-    const layer_shape shape = {in_channels, out_channels,
-                               layer == NULL || layer->groups == 0 ? 1 : layer->groups};
+    const spops_layer_shape shape = {in_channels, out_channels,
+                                     layer == NULL || layer->groups == 0 ? 1 : layer->groups};
     const spops_math math = layer == NULL ? SPOPS_MATH_EXACT : layer->math;
 
     if (conv == NULL || !spops_dtype_is_float(dtype)) return SPOPS_DATAFLOW_AUTO;
@@ -548,7 +486,7 @@ spops_status spops_sparseconv_get_choice(spops_context *ctx, const spops_sparsec
 {
     static const char call[] = "sparseconv_get_choice";
     spops_sparseconv_layer layer = {0};
-    layer_shape shape = {in_channels, out_channels, 1};
+    spops_layer_shape shape = {in_channels, out_channels, 1};
     spops_wanted_dataflow chosen;
 
     SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
@@ -561,7 +499,7 @@ spops_status spops_sparseconv_get_choice(spops_context *ctx, const spops_sparsec
     SPOPS_REQUIRE(ctx, in_channels > 0 && out_channels > 0,
                   "%s: in_channels is %" PRId64 " and out_channels %" PRId64 ", expected 1 or more",
                   call, in_channels, out_channels);
-    SPOPS_TRY(read_layer(ctx, call, given, &layer));
+    SPOPS_TRY(spops_layer_read(ctx, call, given, &layer));
     shape.groups = layer.groups;
     chosen = dataflow_of(conv, pass, dtype, layer.math, &shape);
     *choice = (spops_sparseconv_choice){.pass = pass,
@@ -584,22 +522,6 @@ spops_status spops_sparseconv_get_choice(spops_context *ctx, const spops_sparsec
 static spops_matrix channel_vector(const float *v, int64_t channels)
 {
     return spops_matrix_dense((void *)(uintptr_t)v, 1, channels, SPOPS_DTYPE_F32);
-}
-
-// A vector of a layer, which out must not touch.
-static spops_status check_vector(spops_context *ctx, const char *call, const char *name,
-                                 const float *v, spops_matrix out)
-{
-    const spops_matrix m = channel_vector(v, out.cols);
-    if (v == NULL) return SPOPS_STATUS_OK;
-    SPOPS_TRY(spops_check_matrix(ctx, call, name, m, 1, out.cols, 1u << SPOPS_DTYPE_F32));
-    return spops_check_no_overlap(ctx, call, "out", out, name, m);
-}
-
-static bool has_epilogue(const spops_sparseconv_layer *layer)
-{
-    return layer->bias != NULL || layer->scale != NULL || layer->shift != NULL ||
-           layer->residual != NULL || layer->activation != SPOPS_ACTIVATION_NONE;
 }
 
 // An x of i8, checked, becomes the matrix that it will be widened to.
@@ -648,20 +570,6 @@ static spops_status widen(spops_context *ctx, const spops_sparseconv *conv,
 }
 
 // What is behind the sum, as a pass of its own.
-static spops_status finish(spops_context *ctx, const spops_sparseconv *conv,
-                           const spops_sparseconv_layer *layer, spops_matrix out)
-{
-    spops_epilogue_args epilogue = {.out = out,
-                                    .num_rows = conv->view.out->num_rows,
-                                    .bias = layer->bias,
-                                    .scale = layer->scale,
-                                    .shift = layer->shift,
-                                    .activation = layer->activation};
-    if (!has_epilogue(layer)) return SPOPS_STATUS_OK;
-    if (layer->residual != NULL) epilogue.residual = *layer->residual;
-    return ctx->backend->epilogue(ctx, &epilogue);
-}
-
 spops_status spops_sparseconv_execute(spops_context *ctx, const spops_sparseconv *conv,
                                       spops_matrix x, spops_matrix w,
                                       const spops_sparseconv_layer *given, spops_matrix out)
@@ -671,26 +579,14 @@ spops_status spops_sparseconv_execute(spops_context *ctx, const spops_sparseconv
     spops_sparseconv_layer layer = {0};
     spops_wanted_dataflow wanted;
     spops_mvmr_options options;
-    layer_shape shape;
+    spops_layer_shape shape;
 
     SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
     SPOPS_TRY(check_plan(ctx, call, conv));
-    SPOPS_TRY(read_layer(ctx, call, given, &layer));
+    SPOPS_TRY(spops_layer_read(ctx, call, given, &layer));
     if (x.dtype == SPOPS_DTYPE_I8) SPOPS_TRY(place_widened(ctx, call, conv, &layer, w, out, &x));
-    SPOPS_TRY(check_shapes(ctx, call, conv, layer.groups, "x", x, "out", out,
-                           1u << x.dtype | 1u << SPOPS_DTYPE_F32, w, &shape));
-    SPOPS_TRY(spops_check_no_overlap(ctx, call, "out", out, "x", x));
-    SPOPS_TRY(spops_check_no_overlap(ctx, call, "out", out, "w", w));
-    SPOPS_TRY(check_vector(ctx, call, "layer->bias", layer.bias, out));
-    SPOPS_TRY(check_vector(ctx, call, "layer->scale", layer.scale, out));
-    SPOPS_TRY(check_vector(ctx, call, "layer->shift", layer.shift, out));
-    if (layer.residual != NULL) {
-        SPOPS_TRY(spops_check_matrix(ctx, call, "layer->residual", *layer.residual, out.rows,
-                                     out.cols, 1u << out.dtype));
-        SPOPS_TRY(
-            spops_check_no_overlap(ctx, call, "out", out, "layer->residual", *layer.residual));
-    }
-    SPOPS_REQUIRE_SLOT(ctx, call, epilogue);
+    const spops_layer_limits limits = limits_of(conv);
+    SPOPS_TRY(spops_layer_check(ctx, call, &limits, &layer, x, w, out, &shape));
     wanted = wanted_of(conv, SPOPS_PASS_FORWARD, x.dtype, layer.math, &shape);
     if (wanted.dataflow == SPOPS_DATAFLOW_IMPLICIT_GEMM &&
         may_use_igemm(conv, &shape, x.dtype, layer.math)) {
@@ -715,28 +611,15 @@ spops_status spops_sparseconv_execute(spops_context *ctx, const spops_sparseconv
         if (out.rows == 0) return SPOPS_STATUS_OK;
         SPOPS_TRY(widen(ctx, conv, &layer, given_x, x));
         SPOPS_TRY(spops_gather_scatter_run(ctx, wanted.layout->gather_scatter, &args));
-        return finish(ctx, conv, &layer, out);
+        return spops_layer_finish(ctx, &layer, conv->view.out->num_rows, out);
     }
     SPOPS_TRY(refuse_forced(ctx, call, conv));
     if (out.rows == 0) return SPOPS_STATUS_OK;
-    options = mvmr_options_of(&shape, layer.math);
+    options = spops_layer_mvmr_options(&shape, layer.math);
     options.num_rows = conv->view.out->num_rows;
     SPOPS_TRY(widen(ctx, conv, &layer, given_x, x));
     SPOPS_TRY(spops_mvmr_execute(ctx, conv->triplets, x, w, NULL, &options, out));
-    return finish(ctx, conv, &layer, out);
-}
-
-// A gradient that is wanted: of the shape of `of`, in its dtype or f32, apart from all inputs.
-static spops_status check_gradient(spops_context *ctx, const char *call, const char *name,
-                                   const spops_matrix *grad, spops_matrix of, spops_matrix grad_sum,
-                                   spops_matrix x, spops_matrix w)
-{
-    if (grad == NULL) return SPOPS_STATUS_OK;
-    SPOPS_TRY(spops_check_matrix(ctx, call, name, *grad, of.rows, of.cols,
-                                 1u << of.dtype | 1u << SPOPS_DTYPE_F32));
-    SPOPS_TRY(spops_check_no_overlap(ctx, call, name, *grad, "grad_sum", grad_sum));
-    SPOPS_TRY(spops_check_no_overlap(ctx, call, name, *grad, "x", x));
-    return spops_check_no_overlap(ctx, call, name, *grad, "w", w);
+    return spops_layer_finish(ctx, &layer, conv->view.out->num_rows, out);
 }
 
 // The gradients that IMPLICIT_GEMM serves, which become NULL.
@@ -809,31 +692,16 @@ spops_status spops_sparseconv_execute_backward(spops_context *ctx, const spops_s
     spops_sparseconv_layer layer = {0};
     spops_wanted_dataflow wanted_x, wanted_w;
     spops_mvmr_options options;
-    layer_shape shape;
+    spops_layer_shape shape;
 
     SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
     SPOPS_TRY(check_plan(ctx, call, conv));
     SPOPS_REQUIRE(ctx, conv->backward,
                   "%s: conv was made without gradients, expected options->backward = 1", call);
-    SPOPS_TRY(read_layer(ctx, call, given, &layer));
-    SPOPS_TRY(check_shapes(ctx, call, conv, layer.groups, "x", x, "grad_sum", grad_sum,
-                           1u << x.dtype, w, &shape));
-    SPOPS_TRY(check_gradient(ctx, call, "grad_x", grad_x, x, grad_sum, x, w));
-    SPOPS_TRY(check_gradient(ctx, call, "grad_w", grad_w, w, grad_sum, x, w));
-    if (grad_x != NULL && grad_w != NULL)
-        SPOPS_TRY(spops_check_no_overlap(ctx, call, "grad_w", *grad_w, "grad_x", *grad_x));
-    if (grad_w != NULL) {
-        SPOPS_REQUIRE(ctx, grad_w->rows <= 1 || grad_w->row_stride == grad_w->cols,
-                      "%s: grad_w.row_stride is %" PRId64 ", expected its %" PRId64 " columns",
-                      call, grad_w->row_stride, grad_w->cols);
-        SPOPS_REQUIRE(ctx,
-                      shape.in_channels / shape.groups <= conv->max_in_channels &&
-                          shape.out_channels <= conv->max_out_channels,
-                      "%s: w is %" PRId64 " x %" PRId64 " a tap, more than the %" PRId64
-                      " x %" PRId64 " that conv was made for",
-                      call, shape.in_channels / shape.groups, shape.out_channels,
-                      conv->max_in_channels, conv->max_out_channels);
-    }
+    SPOPS_TRY(spops_layer_read(ctx, call, given, &layer));
+    const spops_layer_limits limits = limits_of(conv);
+    SPOPS_TRY(spops_layer_check_backward(ctx, call, &limits, layer.groups, grad_sum, x, w, grad_x,
+                                         grad_w, &shape));
     wanted_x = wanted_of(conv, SPOPS_PASS_GRAD_X, x.dtype, layer.math, &shape);
     wanted_w = wanted_of(conv, SPOPS_PASS_GRAD_W, x.dtype, layer.math, &shape);
     if (may_use_gather_scatter(conv, &shape, x, grad_sum) &&
@@ -852,7 +720,7 @@ spops_status spops_sparseconv_execute_backward(spops_context *ctx, const spops_s
     }
     if (grad_x == NULL && grad_w == NULL) return SPOPS_STATUS_OK;
     SPOPS_TRY(refuse_forced(ctx, call, conv));
-    options = mvmr_options_of(&shape, layer.math);
+    options = spops_layer_mvmr_options(&shape, layer.math);
     options.num_rows = conv->view.in->num_rows;
     return spops_mvmr_execute_backward(ctx, conv->triplets, grad_sum, x, w, NULL, &options, grad_x,
                                        grad_w, NULL);

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// A layer of a convolution by taps, sparse or of points: its numbers, the checks of its matrices, and
+// what is behind its sum.
+#ifndef SPOPS_SPARSECONV_LAYER_H
+#define SPOPS_SPARSECONV_LAYER_H
+
+#include "core/check.h"
+#include "sparseconv/epilogue_args.h"
+#include "spops/sparseconv.h"
+
+// A layer's numbers, checked.
+typedef struct spops_layer_shape {
+    int64_t in_channels, out_channels;
+    int32_t groups;
+} spops_layer_shape;
+
+// What a plan says of its layers.
+typedef struct spops_layer_limits {
+    int64_t num_taps, in_rows, out_rows;
+    int64_t max_in_channels, max_out_channels; // of gradients of weights
+} spops_layer_limits;
+
+// Options of a layer; groups 0 become 1.
+spops_status spops_layer_read(spops_context *ctx, const char *call,
+                              const spops_sparseconv_layer *given, spops_sparseconv_layer *layer);
+
+// x [in_rows, C_in], w, and out [out_rows, C_out], with the vectors and the residual of a layer that
+// was read.
+spops_status spops_layer_check(spops_context *ctx, const char *call,
+                               const spops_layer_limits *limits,
+                               const spops_sparseconv_layer *layer, spops_matrix x, spops_matrix w,
+                               spops_matrix out, spops_layer_shape *shape);
+
+// The same for gradients; those that are NULL are not wanted.
+spops_status spops_layer_check_backward(spops_context *ctx, const char *call,
+                                        const spops_layer_limits *limits, int32_t groups,
+                                        spops_matrix grad_sum, spops_matrix x, spops_matrix w,
+                                        const spops_matrix *grad_x, const spops_matrix *grad_w,
+                                        spops_layer_shape *shape);
+
+bool spops_layer_is_depthwise(const spops_layer_shape *shape);
+spops_mvmr_options spops_layer_mvmr_options(const spops_layer_shape *shape, spops_math math);
+
+// What is behind the sum in out, in a pass of its own, if there is anything.
+spops_status spops_layer_finish(spops_context *ctx, const spops_sparseconv_layer *layer,
+                                const int32_t *num_rows, spops_matrix out);
+
+#endif
