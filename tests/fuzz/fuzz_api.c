@@ -1157,25 +1157,39 @@ static void make_sparseconv(world *w)
     }
 }
 
-static void convolve(world *w)
+// What both convolutions are given.
+typedef struct layer_call {
+    spops_sparseconv_layer layer;
+    spops_matrix residual, x, w, out, grad_x, grad_w;
+} layer_call;
+
+static void fill_layer_call(world *w, int64_t num_in, int64_t num_out, int64_t num_taps,
+                            layer_call *c)
 {
-    if (num_planned == 0) return;
-    const planned_map *p = &planned[pick(w, 256) % (uint32_t)num_planned];
     const spops_dtype t = float_dtype(w), ot = rarely(w) ? SPOPS_DTYPE_F32 : t;
     const int64_t ci = cols_of(w), co = cols_of(w);
-    spops_matrix residual = matrix(w, p->num_out, co, ot);
-    const spops_sparseconv_layer layer = layer_of(w, co, &residual);
-    const int64_t groups = layer.groups == 2 ? 2 : 1;
-    const spops_matrix x = matrix(w, p->num_in, ci, t);
-    const spops_matrix weights = matrix(w, p->num_taps * (ci / groups), co, t);
-    const spops_matrix out = matrix(w, p->num_out, co, ot), gx = matrix(w, p->num_in, ci, t);
-    const spops_matrix gw = matrix(w, p->num_taps * (ci / groups), co, t);
+    c->residual = matrix(w, num_out, co, ot);
+    c->layer = layer_of(w, co, &c->residual);
+    const int64_t groups = c->layer.groups == 2 ? 2 : 1;
+    c->x = matrix(w, num_in, ci, t);
+    c->w = matrix(w, num_taps * (ci / groups), co, t);
+    c->out = matrix(w, num_out, co, ot);
+    c->grad_x = matrix(w, num_in, ci, t);
+    c->grad_w = matrix(w, num_taps * (ci / groups), co, t);
+}
+
+static void convolve(world *w)
+{
+    layer_call c;
+    if (num_planned == 0) return;
+    const planned_map *p = &planned[pick(w, 256) % (uint32_t)num_planned];
+    fill_layer_call(w, p->num_in, p->num_out, p->num_taps, &c);
     if (pick(w, 2))
-        CALL(w, spops_sparseconv_execute(w->ctx, p->conv, x, weights, rarely(w) ? NULL : &layer,
-                                         rarely(w) ? x : out));
+        CALL(w, spops_sparseconv_execute(w->ctx, p->conv, c.x, c.w, rarely(w) ? NULL : &c.layer,
+                                         rarely(w) ? c.x : c.out));
     else
-        CALL(w, spops_sparseconv_execute_backward(w->ctx, p->conv, out, x, weights, &layer,
-                                                  maybe(w, &gx), maybe(w, &gw)));
+        CALL(w, spops_sparseconv_execute_backward(w->ctx, p->conv, c.out, c.x, c.w, &c.layer,
+                                                  maybe(w, &c.grad_x), maybe(w, &c.grad_w)));
 }
 
 // ---- Triplets -----------------------------------------------------------------------------------
@@ -1532,23 +1546,16 @@ static void make_pointconv(world *w)
 
 static void convolve_points(world *w)
 {
+    layer_call c;
     if (num_planned_clouds == 0) return;
     const planned_cloud *p = &planned_clouds[pick(w, 256) % (uint32_t)num_planned_clouds];
-    const spops_dtype t = float_dtype(w), ot = rarely(w) ? SPOPS_DTYPE_F32 : t;
-    const int64_t ci = cols_of(w), co = cols_of(w);
-    spops_matrix residual = matrix(w, p->num_out, co, ot);
-    const spops_sparseconv_layer layer = layer_of(w, co, &residual);
-    const int64_t groups = layer.groups == 2 ? 2 : 1;
-    const spops_matrix x = matrix(w, p->num_in, ci, t);
-    const spops_matrix weights = matrix(w, p->num_taps * (ci / groups), co, t);
-    const spops_matrix out = matrix(w, p->num_out, co, ot), gx = matrix(w, p->num_in, ci, t);
-    const spops_matrix gw = matrix(w, p->num_taps * (ci / groups), co, t);
+    fill_layer_call(w, p->num_in, p->num_out, p->num_taps, &c);
     if (pick(w, 2))
-        CALL(w, spops_pointconv_execute(w->ctx, p->conv, x, weights, rarely(w) ? NULL : &layer,
-                                        rarely(w) ? x : out));
+        CALL(w, spops_pointconv_execute(w->ctx, p->conv, c.x, c.w, rarely(w) ? NULL : &c.layer,
+                                        rarely(w) ? c.x : c.out));
     else
-        CALL(w, spops_pointconv_execute_backward(w->ctx, p->conv, out, x, weights, &layer,
-                                                 maybe(w, &gx), maybe(w, &gw)));
+        CALL(w, spops_pointconv_execute_backward(w->ctx, p->conv, c.out, c.x, c.w, &c.layer,
+                                                 maybe(w, &c.grad_x), maybe(w, &c.grad_w)));
 }
 
 static void pool_buckets(world *w)
