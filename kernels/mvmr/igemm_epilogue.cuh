@@ -8,6 +8,8 @@
 #include <cuda_fp16.h>
 #include <stdint.h>
 
+#include "core/matrix.h"
+
 namespace spops
 {
 
@@ -23,6 +25,29 @@ struct epilogue_params {
     bool plain;  // none of residual, bias, scale, shift, relu
     bool wide;   // out's rows are aligned to 16 bytes and cols is a multiple of 8
 };
+
+// Of the product of a convolution, sparse or of points.
+template <class Args> epilogue_params epilogue_of(const Args *args)
+{
+    epilogue_params e = {};
+    const spops_matrix &out = args->out, &residual = args->residual;
+    e.out = out.data;
+    e.residual = residual.data;
+    e.out_stride = out.row_stride;
+    e.residual_stride = residual.row_stride;
+    e.bias = args->bias;
+    e.scale = args->scale;
+    e.shift = args->shift;
+    e.cols = (int)out.cols;
+    e.x_bytes = (int)spops_dtype_bytes(args->x.dtype);
+    e.relu = args->relu;
+    e.in_f32 = out.dtype == SPOPS_DTYPE_F32;
+    e.plain = residual.data == nullptr && args->bias == nullptr && args->scale == nullptr &&
+              args->shift == nullptr && !args->relu;
+    e.wide = (uintptr_t)out.data % 16 == 0 && out.cols % 8 == 0 &&
+             out.row_stride * spops_dtype_bytes(out.dtype) % 16 == 0;
+    return e;
+}
 
 template <class T> __device__ __forceinline__ float number_of(T v);
 template <> __device__ __forceinline__ float number_of(__half v)

@@ -43,28 +43,6 @@ inline weight_form form_of_weights(const spops_igemm_args *args)
     return f;
 }
 
-inline epilogue_params epilogue_of(const spops_igemm_args *args)
-{
-    epilogue_params e = {};
-    const spops_matrix &out = args->out, &residual = args->residual;
-    e.out = out.data;
-    e.residual = residual.data;
-    e.out_stride = out.row_stride;
-    e.residual_stride = residual.row_stride;
-    e.bias = args->bias;
-    e.scale = args->scale;
-    e.shift = args->shift;
-    e.cols = (int)out.cols;
-    e.x_bytes = (int)spops_dtype_bytes(args->x.dtype);
-    e.relu = args->relu;
-    e.in_f32 = out.dtype == SPOPS_DTYPE_F32;
-    e.plain = residual.data == nullptr && args->bias == nullptr && args->scale == nullptr &&
-              args->shift == nullptr && !args->relu;
-    e.wide = (uintptr_t)out.data % 16 == 0 && out.cols % 8 == 0 &&
-             out.row_stride * spops_dtype_bytes(out.dtype) % 16 == 0;
-    return e;
-}
-
 // Of W in form f, which was copied already where it has to be.
 template <class T>
 spops_status launch_igemm_sm90(spops_context *ctx, const spops_igemm_args *args,

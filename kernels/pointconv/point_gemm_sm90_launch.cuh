@@ -11,28 +11,6 @@
 namespace spops
 {
 
-inline epilogue_params point_epilogue_of(const spops_point_gemm_args *args)
-{
-    epilogue_params e = {};
-    const spops_matrix &out = args->out, &residual = args->residual;
-    e.out = out.data;
-    e.residual = residual.data;
-    e.out_stride = out.row_stride;
-    e.residual_stride = residual.row_stride;
-    e.bias = args->bias;
-    e.scale = args->scale;
-    e.shift = args->shift;
-    e.cols = (int)out.cols;
-    e.x_bytes = 2;
-    e.relu = args->relu;
-    e.in_f32 = out.dtype == SPOPS_DTYPE_F32;
-    e.plain = residual.data == nullptr && args->bias == nullptr && args->scale == nullptr &&
-              args->shift == nullptr && !args->relu;
-    e.wide = (uintptr_t)out.data % 16 == 0 && out.cols % 8 == 0 &&
-             out.row_stride * spops_dtype_bytes(out.dtype) % 16 == 0;
-    return e;
-}
-
 template <class P, class T, operand B>
 spops_status launch_point_policy(spops_context *ctx, const spops_point_gemm_args *args)
 {
@@ -51,7 +29,7 @@ spops_status launch_point_policy(spops_context *ctx, const spops_point_gemm_args
     p.members = args->rows;
     p.last_tap = args->mirrored ? s->num_taps - 1 : -1;
     p.col_tiles = (cols + P::COLS - 1) / P::COLS;
-    p.epilogue = point_epilogue_of(args);
+    p.epilogue = epilogue_of(args);
 
     box_shape box = {};
     box.data = args->w.data;
