@@ -124,7 +124,8 @@ SPOPS_INLINE double dot_range(int op, int xtype, const spops_grad_args *args, in
         weight = spops_load_1((int)args->w.dtype,
                               (const char *)args->w.data +
                                   (size_t)out_row * spops_element_bytes((int)args->w.dtype));
-    clear_totals(4 * DOT_WIDTH, total);
+    const bool totals = end - begin > sum_terms;
+    if (totals) clear_totals(4 * DOT_WIDTH, total);
     for (int64_t p = begin; p < end;) {
         const int64_t stop = end - p > sum_terms ? p + sum_terms : end;
 #pragma omp simd
@@ -143,9 +144,13 @@ SPOPS_INLINE double dot_range(int op, int xtype, const spops_grad_args *args, in
                 dot_block(op, xtype, 1, args, weight, row, segment, term, col,
                           acc + (col & (DOT_WIDTH - 1)));
         }
-        add_totals(4 * DOT_WIDTH, acc, total);
+        if (totals) add_totals(4 * DOT_WIDTH, acc, total);
     }
-    for (int half = 2 * DOT_WIDTH; half > 0; half /= 2) {
+#pragma omp simd
+    for (int c = 0; c < 2 * DOT_WIDTH; ++c)
+        total[c] = totals ? total[c] + total[c + 2 * DOT_WIDTH]
+                          : (double)acc[c] + (double)acc[c + 2 * DOT_WIDTH];
+    for (int half = DOT_WIDTH; half > 0; half /= 2) {
 #pragma omp simd
         for (int c = 0; c < half; ++c)
             total[c] += total[c + half];
