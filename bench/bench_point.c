@@ -40,11 +40,13 @@ typedef struct plan_kind {
     const char *name;
     spops_dataflow dataflow;
     spops_pointconv_sums sums;
+    int32_t detach;
 } plan_kind;
 static const plan_kind kinds[] = {
-    {"implicit_gemm", SPOPS_DATAFLOW_IMPLICIT_GEMM, SPOPS_POINTCONV_SUMS_FIRST},
-    {"no sums first", SPOPS_DATAFLOW_IMPLICIT_GEMM, SPOPS_POINTCONV_SUMS_NONE},
-    {"fetch_on_demand", SPOPS_DATAFLOW_FETCH_ON_DEMAND, SPOPS_POINTCONV_SUMS_AUTO}};
+    {"implicit_gemm", SPOPS_DATAFLOW_IMPLICIT_GEMM, SPOPS_POINTCONV_SUMS_FIRST, 0},
+    {"detached", SPOPS_DATAFLOW_IMPLICIT_GEMM, SPOPS_POINTCONV_SUMS_FIRST, 1},
+    {"no sums first", SPOPS_DATAFLOW_IMPLICIT_GEMM, SPOPS_POINTCONV_SUMS_NONE, 0},
+    {"fetch_on_demand", SPOPS_DATAFLOW_FETCH_ON_DEMAND, SPOPS_POINTCONV_SUMS_AUTO, 0}};
 enum { NUM_KINDS = (int)(sizeof kinds / sizeof kinds[0]) };
 
 // The cloud with its neighbours, here and where the benchmark runs.
@@ -294,6 +296,8 @@ static void measure_pass(point_data *d, const layer_width *width, const point_pa
             bench_case_note(&c, "plan_bytes", (int64_t)spops_pointconv_bytes(d->plan));
             bench_case_note(&c, "scratch_bytes", (int64_t)spops_pointconv_scratch_bytes(d->plan));
         }
+        if (kinds[k].detach)
+            bench_case_note(&c, "detached_bytes", (int64_t)spops_pointconv_bytes(d->plan));
         if (!bench_case_time(b, &c, kinds[k].name, false, pass->enqueue, d) ||
             !bench_check(b, "pointconv", d->status))
             return;
@@ -516,6 +520,7 @@ static bool open_cloud(bench *b, point_data *d)
     for (int k = 0; k < NUM_KINDS; ++k) {
         plan.dataflow = kinds[k].dataflow;
         plan.sums = kinds[k].sums;
+        plan.detach = kinds[k].detach;
         if (k > 1 && !b->options.baselines && d->plans[0] != NULL)
             break; // those of this library's choice
         const spops_status status =

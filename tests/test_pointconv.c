@@ -288,6 +288,10 @@ static void check_plan(conv_case *c, const geometry *g, const spops_pointconv_op
     char text[256];
     test_expect_ok(c->d->ctx, spops_pointconv_create(c->d->ctx, c->neighbors, options, &c->conv),
                    g->name);
+    if (options->detach) { // whose neighbours are not needed any more
+        spops_neighbors_destroy(c->neighbors);
+        c->neighbors = NULL;
+    }
     c->unit = !gemm ? 0.0 : dtype == SPOPS_DTYPE_F16 ? 0x1p-11 : 0x1p-8;
     for (int n = 0; n < 1; ++n) {
         const channels *width = &from[test_rng_below(&rng, num)];
@@ -317,6 +321,26 @@ static bool has_gemm(const conv_case *c)
     return status == SPOPS_STATUS_OK;
 }
 
+// Neighbours without triplets by tap, which the plan outlives; and with them, likewise.
+static void check_without_triplets(conv_case *c, const geometry *g,
+                                   spops_pointconv_options *options, spops_dtype dtype,
+                                   uint64_t stream)
+{
+    spops_neighbors *const whole = c->neighbors;
+    for (int contents = 0; contents < 2; ++contents) {
+        spops_neighbors_options search = search_of(g);
+        if (contents == 0) search.contents = SPOPS_NEIGHBORS_REVERSE;
+        test_expect_ok(c->d->ctx,
+                       spops_neighbors_create(c->d->ctx, g->num_out == 0 ? NULL : &c->out, &c->in,
+                                              &search, &c->neighbors),
+                       g->name);
+        options->detach = 1;
+        check_plan(c, g, options, dtype, true, stream += 50);
+    }
+    options->detach = 0;
+    c->neighbors = whole;
+}
+
 ParameterizedTestParameters(pointconv, agrees)
 {
     return every_case(test_row_dtypes, NUM_ROW_DTYPES, NULL, 0);
@@ -342,6 +366,8 @@ ParameterizedTest(struct case_param *p, pointconv, agrees, .timeout = 900)
             check_plan(&c, g, &options, dtype, true, stream += 100);
             options.sums = SPOPS_POINTCONV_SUMS_NONE;
             check_plan(&c, g, &options, dtype, true, stream += 100);
+            options.sums = SPOPS_POINTCONV_SUMS_AUTO;
+            check_without_triplets(&c, g, &options, dtype, stream += 100);
         }
         destroy_case(&c);
     }
@@ -679,6 +705,16 @@ ParameterizedTest(struct backend_param *p, pointconv, refuses, .timeout = 900)
                 "variant is 2");
     }
     options.variant = 0;
+    options.detach = 2;
+    REFUSED(spops_pointconv_create(d.ctx, c.neighbors, &options, &conv), invalid, "detach is 2");
+    options.detach = 1, options.dataflow = SPOPS_DATAFLOW_AUTO;
+    REFUSED(spops_pointconv_create(d.ctx, c.neighbors, &options, &conv), invalid,
+            "expected options->dataflow to be implicit_gemm");
+    options.detach = 0, options.dataflow = SPOPS_DATAFLOW_IMPLICIT_GEMM;
+    options.backward = 1, options.sums = SPOPS_POINTCONV_SUMS_NONE;
+    REFUSED(spops_pointconv_create(d.ctx, bare, &options, &conv), invalid,
+            "SPOPS_NEIGHBORS_BY_TAP");
+    options.backward = 0, options.sums = SPOPS_POINTCONV_SUMS_AUTO;
     if (d.backend == SPOPS_BACKEND_CPU)
         REFUSED(spops_pointconv_create(d.ctx, c.neighbors, &options, &conv),
                 SPOPS_STATUS_NOT_SUPPORTED, "the cpu backend has no implicit_gemm");

@@ -42,7 +42,10 @@ typedef struct spops_pointconv_options {
     int64_t max_in_channels;  /* of the widest layer that the plan will meet; 0: 256 */
     int64_t max_out_channels; /* likewise */
     spops_pointconv_sums sums;
-    int32_t variant; /* kernel of IMPLICIT_GEMM: 0: by measurement; 1: that one (there is one) */
+    int32_t variant;  /* kernel of IMPLICIT_GEMM: 0: by measurement; 1: that one (there is one) */
+    int32_t detach;   /* 1: the plan has all that it needs, and the neighbours may be destroyed once
+                        it is made. IMPLICIT_GEMM only, not for neighbours made by reserve */
+    int32_t reserved; /* 0 */
 } spops_pointconv_options;
 
 SPOPS_DEFINE_DEFAULT(spops_pointconv_options)
@@ -50,9 +53,10 @@ SPOPS_DEFINE_DEFAULT(spops_pointconv_options)
 /**
  * Plan the convolutions of neighbours.
  *
- * neighbors  Must have BY_TAP; for gradients by IMPLICIT_GEMM also REVERSE, unless mirrored
+ * neighbors  Must have BY_TAP, except for IMPLICIT_GEMM by name that adds rows first, or without
+ *            gradients; for gradients by IMPLICIT_GEMM also REVERSE, unless mirrored
  *            (spops_neighbors_view). Made by create, or by reserve: then the plan is refilled by
- *            spops_pointconv_set. They must outlive the plan.
+ *            spops_pointconv_set. They must outlive the plan, unless options->detach.
  * options    NULL: defaults. A dataflow that is named serves every call, or the call is refused.
  * conv       The plan; NULL after a failure.
  *
@@ -121,7 +125,9 @@ SPOPS_API spops_status spops_pointconv_execute(spops_context *ctx, const spops_p
  * grad_w    [taps * C_in / groups, C_out], f32 or the dtype of x (f16 overflows easily), row_stride
  *           C_out, or NULL. Every element is written; taps without neighbours get 0.
  *
- * The plan must have backward. The rest as spops_pointconv_execute.
+ * The plan must have backward. Where it has no triplets by tap (neighbours without BY_TAP, or
+ * detach), rows of x are added first for grad_w too, and rounded. The rest as
+ * spops_pointconv_execute.
  */
 SPOPS_API spops_status spops_pointconv_execute_backward(spops_context *ctx,
                                                         const spops_pointconv *conv,

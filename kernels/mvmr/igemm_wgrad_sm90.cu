@@ -15,17 +15,23 @@
 //
 //     barrier             arrivals                  means
 //     stage full          128 copies, 1             rows and note are there
+//                         of units: 32 copies, 33   sums too
 //     stage empty         4 * GROUPS                its products have ended
 //
 // Where both rows have at most 64 bytes, a line holds the rows of 2 or 4 pairs side by side: the
 // product then has their dW on its diagonal (and products of strangers beside it), and a stage holds
 // as many more pairs.
+//
+// Instead of pairs there may be units, whose rows of x are sums in part: point convolutions have
+// them. A stage is a unit; its sums are added in registers, in f32 and in the order of their members,
+// and stored rounded.
 #include "core/matrix.h"
 #include "kernels/core/launch.cuh"
 #include "kernels/mvmr/igemm_epilogue.cuh"
 #include "kernels/mvmr/hopper.cuh"
 #include "kernels/mvmr/igemm_wgrad_launch.cuh"
 #include "kernels/mvmr/block_sum.cuh"
+#include "kernels/mvmr/row_sums.cuh"
 
 namespace
 {
@@ -56,6 +62,8 @@ template <int COLS_, int GROUPS_, int STAGES_, int BLOCKS_> struct wgrad_policy 
 struct wgrad_params {
     int num_taps;
     const int *tap_offsets, *in_rows, *out_rows;
+    spops_igemm_units units; // whose offsets are tap_offsets
+    int stage_pairs;         // or units
     const unsigned char *x, *g;
     int64_t x_row_bytes, g_row_bytes;
     int x_bytes, g_bytes; // of a row's channels
@@ -81,8 +89,7 @@ enum wgrad_note : int { NOTE_LAST = 1, NOTE_STOP = 2 };
 
 __device__ __forceinline__ int stages_of_tap(const wgrad_params &p, int tap)
 {
-    const int pairs = 64 * p.fold;
-    return (p.tap_offsets[tap + 1] - p.tap_offsets[tap] + pairs - 1) / pairs;
+    return (p.tap_offsets[tap + 1] - p.tap_offsets[tap] + p.stage_pairs - 1) / p.stage_pairs;
 }
 
 // Stages of taps begin .. end - 1. For whole blocks.
@@ -160,7 +167,7 @@ struct wgrad_walk {
     {
         tap_stages = stages_of_tap(p, r.tap);
         pairs_end = p.tap_offsets[r.tap + 1];
-        pair = p.tap_offsets[r.tap] + (stage - r.tap_stage) * 64 * p.fold;
+        pair = p.tap_offsets[r.tap] + (stage - r.tap_stage) * p.stage_pairs;
     }
     __device__ bool last() const
     {
@@ -172,10 +179,16 @@ struct wgrad_walk {
         const bool begins = r.tap_stage >= r.begin, ends = r.tap_stage + tap_stages <= r.end;
         return begins && ends ? -1 : p.partial(range, r.tap, begins);
     }
+    // What a stage says; more() or not.
+    __device__ int4 note(int range) const
+    {
+        if (!more()) return make_int4(NOTE_STOP, 0, 0, 0);
+        return make_int4(last() ? NOTE_LAST : 0, r.tap, partial(range), 0);
+    }
     __device__ void advance()
     {
         ++stage;
-        pair += 64 * p.fold;
+        pair += p.stage_pairs;
         if (!more()) return;
         while (stage >= r.tap_stage + tap_stages) {
             r.tap_stage += tap_stages;
@@ -202,11 +215,7 @@ __device__ void wgrad_gather(const wgrad_params &p, const wgrad_block<P> &block,
     int in[3][4], out[3][4];
     int4 note[3];
     const auto load = [&](int ahead) {
-        if (walk.more())
-            note[ahead] =
-                make_int4(walk.last() ? NOTE_LAST : 0, walk.r.tap, walk.partial(blockIdx.x), 0);
-        else
-            note[ahead].x = NOTE_STOP;
+        note[ahead] = walk.note(blockIdx.x);
 #pragma unroll
         for (int q = 0; q < 4; ++q) {
             const int pair = walk.pair + my_pair + 16 * q;
@@ -263,6 +272,178 @@ __device__ void wgrad_gather(const wgrad_params &p, const wgrad_block<P> &block,
         barrier_arrive(block.full(stage.at));
     }
     barrier_arrive_copies(block.full(stage.at));
+    copy_async_wait_all();
+}
+
+// What a gather warp knows of a unit before it gathers it.
+struct wgrad_unit {
+    int4 note;
+    int in[2], out[2];   // rows of the lines lane, lane + 32
+    int first, num_sums; // of the unit
+};
+
+__device__ __forceinline__ int2 load_unit(const wgrad_params &p, const wgrad_walk &walk)
+{
+    if (!walk.more()) return make_int2(0, 0);
+    return __ldg(reinterpret_cast<const int2 *>(p.units.units) + walk.pair);
+}
+
+__device__ __forceinline__ void load_rows(const wgrad_params &p, int2 unit, int lane, wgrad_unit &u)
+{
+    const int group = unit.x & 1;
+    const int *record = p.units.records + (int64_t)(unit.x >> 1) * SPOPS_IGEMM_RECORD_INTS;
+    const int *in = record + SPOPS_IGEMM_RECORD_HEAD + group * SPOPS_IGEMM_GROUP_ROWS + lane;
+    const int *out = p.units.out_rows + (int64_t)unit.y * SPOPS_IGEMM_TILE_ROWS +
+                     group * SPOPS_IGEMM_GROUP_ROWS + lane;
+    const int2 sums = __ldg(reinterpret_cast<const int2 *>(record) + 1);
+    u.first = sums.x + (group == 0 ? 0 : sums.y & 0xffff);
+    u.num_sums = group == 0 ? sums.y & 0xffff : sums.y >> 16;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+        u.in[h] = __ldg(in + 32 * h);
+        u.out[h] = __ldg(out + 32 * h);
+    }
+}
+
+// Sums of a lane that are on their way together: a quarter of a warp has one each.
+template <class P> constexpr int sum_batch = 2 / P::GROUPS;
+
+// From sum `begin` of a unit on; no members: none.
+template <class P>
+__device__ __forceinline__ void load_sums(const wgrad_params &p, const wgrad_unit &u, int begin,
+                                          int quarter, int4 (&sum)[sum_batch<P>])
+{
+#pragma unroll
+    for (int b = 0; b < sum_batch<P>; ++b) {
+        const int n = begin + 4 * b + quarter;
+        sum[b] = n < u.num_sums ? __ldg(reinterpret_cast<const int4 *>(p.units.sums) + u.first + n)
+                                : make_int4(0, 0, 0, 0);
+    }
+}
+
+// Adds the rows of these sums into their lines, for each 64 channels of x.
+template <class P, class T>
+__device__ __forceinline__ void gather_sums(const wgrad_params &p, const int4 (&sum)[sum_batch<P>],
+                                            int x_begin, int piece, uint32_t to)
+{
+    uint4 row[sum_batch<P>][P::GROUPS][3];
+#pragma unroll
+    for (int b = 0; b < sum_batch<P>; ++b) {
+        const int count = sum[b].x >> 8;
+        const int from[3] = {sum[b].y, sum[b].z, sum[b].w};
+#pragma unroll
+        for (int i = 0; i < P::GROUPS; ++i)
+#pragma unroll
+            for (int m = 0; m < 3; ++m) {
+                const int byte = x_begin + i * 128;
+                row[b][i][m] = make_uint4(0, 0, 0, 0);
+                if (count >= 2 && (m < 2 || count == 3) && byte < p.x_bytes)
+                    row[b][i][m] = __ldg(reinterpret_cast<const uint4 *>(
+                        p.x + (int64_t)from[m] * p.x_row_bytes + byte));
+            }
+    }
+#pragma unroll
+    for (int b = 0; b < sum_batch<P>; ++b) {
+        const int count = sum[b].x >> 8, line = sum[b].x & 255;
+        if (count == 0) continue;
+#pragma unroll
+        for (int i = 0; i < P::GROUPS; ++i) {
+            const int byte = x_begin + i * 128;
+            float value[8] = {};
+#pragma unroll
+            for (int m = 0; m < 3; ++m)
+                add_numbers<T>(value, row[b][i][m]);
+            for (int m = 2; count > 3 && m < count && byte < p.x_bytes; ++m) {
+                const int from = __ldg(p.units.members + sum[b].w + m);
+                add_numbers<T>(value, __ldg(reinterpret_cast<const uint4 *>(
+                                          p.x + (int64_t)from * p.x_row_bytes + byte)));
+            }
+            store_shared_16(to + i * P::block_bytes + line * 128 + (piece ^ (line % 8 << 4)),
+                            rounded_numbers<T>(value));
+        }
+    }
+}
+
+// wgrad_gather of units. A sum takes two or three times the latency of the L2, so each warp fills a
+// stage alone, every fourth one of the range.
+template <class P, class T>
+__device__ void wgrad_gather_units(const wgrad_params &p, const wgrad_block<P> &block,
+                                   const wgrad_range &range, int row_tile, int col_tile, int warp,
+                                   int lane)
+{
+    constexpr int warps = 4;
+    const int piece = lane % 8 * 16, quarter = lane / 8;
+    const int x_begin = row_tile * P::rows * 2 + piece, g_begin = col_tile * P::COLS * 2 + piece;
+    const int num_stages = range.end - range.begin;
+    wgrad_walk walk(p, range);
+    wgrad_unit now = {}, next = {};
+    int2 later;
+
+    const auto skip = [&](int stages) {
+        for (int i = 0; i < stages && walk.more(); ++i)
+            walk.advance();
+    };
+    skip(warp);
+    now.note = walk.note(blockIdx.x);
+    if (walk.more()) load_rows(p, load_unit(p, walk), lane, now);
+    skip(warps);
+    next.note = walk.note(blockIdx.x);
+    later = load_unit(p, walk);
+    skip(warps);
+    for (int s = warp; s <= num_stages; s += warps) { // the last one says that there are no more
+        const int slot = s % P::STAGES;
+        const uint32_t full = block.full(slot), a = block.stage(slot);
+        int4 sum[sum_batch<P>];
+        load_sums<P>(p, now, 0, quarter, sum);
+        if ((next.note.x & NOTE_STOP) == 0) load_rows(p, later, lane, next);
+        const int4 note_later = walk.note(blockIdx.x);
+        later = load_unit(p, walk);
+        skip(warps);
+        barrier_wait(block.empty(slot), (s / P::STAGES & 1) ^ 1);
+        if (lane == 0) {
+            *block.note(slot) = now.note;
+            barrier_arrive(full);
+        }
+        if (s < num_stages) {
+#pragma unroll 4
+            for (int q = 0; q < 16; ++q) {
+                const int line = 4 * q + quarter;
+                const int in = __shfl_sync(~0u, q < 8 ? now.in[0] : now.in[1], line % 32);
+                const int out = __shfl_sync(~0u, q < 8 ? now.out[0] : now.out[1], line % 32);
+                const unsigned char *x = p.x + (int64_t)max(in, 0) * p.x_row_bytes;
+                const unsigned char *g = p.g + (int64_t)(in != -1 ? out : 0) * p.g_row_bytes;
+                const uint32_t to = a + line * 128 + (piece ^ (line % 8 << 4));
+#pragma unroll
+                for (int i = 0; i < P::GROUPS; ++i) {
+                    const int byte = x_begin + i * 128;
+                    const bool inside = in >= 0 && byte < p.x_bytes;
+                    if (in != -2)
+                        copy_async(to + i * P::block_bytes, x + (inside ? byte : 0),
+                                   inside ? 16 : 0);
+                }
+#pragma unroll
+                for (int i = 0; i < P::COLS / 64; ++i) {
+                    const int byte = g_begin + i * 128;
+                    const bool inside = in != -1 && byte < p.g_bytes;
+                    copy_async(to + P::a_bytes + i * P::block_bytes, g + (inside ? byte : 0),
+                               inside ? 16 : 0);
+                }
+            }
+        }
+        barrier_arrive_copies(full);
+        for (int begin = 0; begin < now.num_sums; begin += 4 * sum_batch<P>) {
+            int4 more_sums[sum_batch<P>];
+            load_sums<P>(p, now, begin + 4 * sum_batch<P>, quarter, more_sums);
+            gather_sums<P, T>(p, sum, x_begin, piece, a);
+#pragma unroll
+            for (int b = 0; b < sum_batch<P>; ++b)
+                sum[b] = more_sums[b];
+        }
+        barrier_arrive(full);
+        now = next;
+        next.note = note_later;
+        if (now.note.x & NOTE_STOP) now.num_sums = 0;
+    }
     copy_async_wait_all();
 }
 
@@ -395,7 +576,7 @@ __device__ void wgrad_multiply(const wgrad_params &p, const wgrad_block<P> &bloc
     }
 }
 
-template <class P, class T>
+template <class P, class T, bool UNITS>
 __global__ void __launch_bounds__(P::threads, P::BLOCKS)
     wgrad_kernel(const __grid_constant__ wgrad_params p)
 {
@@ -405,7 +586,7 @@ __global__ void __launch_bounds__(P::threads, P::BLOCKS)
     block.base = (uint32_t)__cvta_generic_to_shared(block.shared);
     if (threadIdx.x == 0) {
         for (int s = 0; s < P::STAGES; ++s) {
-            barrier_init(block.full(s), 129);
+            barrier_init(block.full(s), UNITS ? 65 : 129);
             barrier_init(block.empty(s), 4 * P::GROUPS);
         }
         barrier_init_done();
@@ -417,7 +598,10 @@ __global__ void __launch_bounds__(P::threads, P::BLOCKS)
     const int row_tile = blockIdx.y / p.col_tiles, col_tile = blockIdx.y % p.col_tiles;
     if (role == P::GROUPS) {
         if (P::moves_registers) set_registers<P::registers, P::gather_registers>();
-        wgrad_gather<P>(p, block, range, row_tile, col_tile, t);
+        if constexpr (UNITS)
+            wgrad_gather_units<P, T>(p, block, range, row_tile, col_tile, t / 32, t % 32);
+        else
+            wgrad_gather<P>(p, block, range, row_tile, col_tile, t);
     } else {
         if (P::moves_registers) set_registers<P::registers, P::multiply_registers>();
         wgrad_multiply<P, T>(p, block, row_tile, col_tile, role, t);
@@ -472,13 +656,14 @@ template <class P> wgrad_grid grid_of(const spops_context *ctx, const spops_igem
     return g;
 }
 
-template <class P, class T>
+template <class P, class T, bool UNITS>
 spops_status launch_policy(spops_context *ctx, const spops_igemm_wgrad_args *args)
 {
     const wgrad_grid grid = grid_of<P>(ctx, args);
     wgrad_params p = {};
     p.num_taps = args->num_taps;
-    p.tap_offsets = args->tap_offsets;
+    p.units = args->units;
+    p.tap_offsets = args->units.offsets != nullptr ? args->units.offsets : args->tap_offsets;
     p.in_rows = args->in_rows;
     p.out_rows = args->out_rows;
     p.x = static_cast<const unsigned char *>(args->x.data);
@@ -490,14 +675,15 @@ spops_status launch_policy(spops_context *ctx, const spops_igemm_wgrad_args *arg
     p.x_bytes = p.rows * 2;
     p.g_bytes = p.cols * 2;
     const int widest = p.rows > p.cols ? p.rows : p.cols;
-    p.fold = P::folded_bytes == 0 || widest > 32 ? 1 : widest > 16 ? 2 : 4;
+    p.fold = UNITS || P::folded_bytes == 0 || widest > 32 ? 1 : widest > 16 ? 2 : 4;
+    p.stage_pairs = UNITS ? 1 : 64 * p.fold;
     p.col_tiles = grid.col_tiles;
     p.dw = args->dw.data;
     p.dw_dtype = args->dw.dtype;
     p.partials = static_cast<float *>(args->scratch);
     p.ranges = grid.ranges;
     SPOPS_TRY(launch_shared<AFTER_PREVIOUS>(
-        ctx, "igemm_wgrad: launch", wgrad_kernel<P, T>,
+        ctx, "igemm_wgrad: launch", wgrad_kernel<P, T, UNITS>,
         dim3((unsigned)grid.ranges, (unsigned)(grid.row_tiles * grid.col_tiles)),
         (unsigned)P::threads, (size_t)P::shared_bytes, p));
     const int64_t numbers = args->x.cols * args->g.cols;
@@ -522,8 +708,12 @@ spops_status spops::launch_igemm_wgrad_sm90(spops_context *ctx, const spops_igem
 {
     return with_policy(args->x.cols, args->g.cols, [&](auto policy) {
         using P = decltype(policy);
-        if (args->x.dtype == SPOPS_DTYPE_BF16) return launch_policy<P, __nv_bfloat16>(ctx, args);
-        return launch_policy<P, __half>(ctx, args);
+        const bool units = args->units.offsets != nullptr;
+        if (args->x.dtype == SPOPS_DTYPE_BF16)
+            return units ? launch_policy<P, __nv_bfloat16, true>(ctx, args)
+                         : launch_policy<P, __nv_bfloat16, false>(ctx, args);
+        return units ? launch_policy<P, __half, true>(ctx, args)
+                     : launch_policy<P, __half, false>(ctx, args);
     });
 }
 

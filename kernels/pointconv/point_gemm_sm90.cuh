@@ -22,6 +22,7 @@
 
 #include "kernels/mvmr/hopper.cuh"
 #include "kernels/mvmr/igemm_epilogue.cuh"
+#include "kernels/mvmr/row_sums.cuh"
 #include "pointconv/point_gemm_args.h"
 
 namespace spops
@@ -38,8 +39,8 @@ struct point_gemm_params {
     const int *records;
     const int *out_rows;
     const int4 *sums;
-    const int *members; // lists by row
-    int last_tap;       // num_taps - 1 for mirrored taps, else -1
+    const int *members;
+    int last_tap; // num_taps - 1 for mirrored taps, else -1
     int col_tiles;
     epilogue_params epilogue;
 };
@@ -86,24 +87,6 @@ __device__ __forceinline__ int4 point_tile(const point_gemm_params &p, int num_t
     int4 tile = __ldg(p.tiles + number / p.col_tiles);
     tile.w = number % p.col_tiles;
     return tile;
-}
-
-// 16 bytes as 8 numbers, added to f32 sums and back.
-template <class T> __device__ __forceinline__ void add_numbers(float (&sum)[8], uint4 v)
-{
-    const uint32_t word[4] = {v.x, v.y, v.z, v.w};
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-        const T *pair = reinterpret_cast<const T *>(&word[i]);
-        sum[2 * i] += number_of(pair[0]);
-        sum[2 * i + 1] += number_of(pair[1]);
-    }
-}
-
-template <class T> __device__ __forceinline__ int4 rounded_numbers(const float (&sum)[8])
-{
-    return make_int4((int)rounded_pair<T>(sum[0], sum[1]), (int)rounded_pair<T>(sum[2], sum[3]),
-                     (int)rounded_pair<T>(sum[4], sum[5]), (int)rounded_pair<T>(sum[6], sum[7]));
 }
 
 // Where byte `piece` (of 16) of a row lies in a group's part of a stage.

@@ -26,7 +26,7 @@ spops_status launch_point_policy(spops_context *ctx, const spops_point_gemm_args
     p.records = s->records;
     p.out_rows = s->out_rows;
     p.sums = reinterpret_cast<const int4 *>(s->sums);
-    p.members = args->rows;
+    p.members = s->members;
     p.last_tap = args->mirrored ? s->num_taps - 1 : -1;
     p.col_tiles = (cols + P::COLS - 1) / P::COLS;
     p.epilogue = epilogue_of(args);
@@ -55,6 +55,14 @@ spops_status launch_point_columns(spops_context *ctx, const spops_point_gemm_arg
     return launch_point_policy<P, T, ACROSS_K>(ctx, args);
 }
 
+// Rounds of tiles of so many columns, one a multiprocessor.
+inline int64_t point_rounds(const spops_context *ctx, const spops_point_gemm_args *args,
+                            int columns)
+{
+    const int64_t tiles = args->schedule->max_tiles * ((args->out.cols + columns - 1) / columns);
+    return (tiles + ctx->info.num_processors - 1) / ctx->info.num_processors;
+}
+
 template <int GATHER_WARPS, int BATCH, class T>
 spops_status launch_point_variant(spops_context *ctx, const spops_point_gemm_args *args)
 {
@@ -63,7 +71,10 @@ spops_status launch_point_variant(spops_context *ctx, const spops_point_gemm_arg
     using wide = point_gemm_policy<128, GATHER_WARPS, 6, BATCH>;
     using broad = point_gemm_policy<256, 4, 4, 6>; // more warps would leave too few registers
     if (args->out.cols <= narrow::COLS) return launch_point_columns<narrow, T>(ctx, args);
-    if (args->out.cols <= wide::COLS) return launch_point_columns<wide, T>(ctx, args);
+    // A tile of 256 columns takes as long as 1.7 of 128; few of them may leave multiprocessors idle.
+    if (args->out.cols <= wide::COLS ||
+        17 * point_rounds(ctx, args, broad::COLS) >= 10 * point_rounds(ctx, args, wide::COLS))
+        return launch_point_columns<wide, T>(ctx, args);
     return launch_point_columns<broad, T>(ctx, args);
 }
 

@@ -30,15 +30,17 @@ struct schedule_params {
     uint32_t *keys;
     int *numbers;
     const int *order;
-    int *record_counts, *sum_counts; // [max_tiles], then where each begins
-    int *cost_begin;                 // [max_cost + 1]
-    unsigned char bit_of[max_taps];  // of a tap in the mask, the farthest from the centre highest
+    int *record_counts, *sum_counts, *member_counts; // [max_tiles], then where each begins
+    int *unit_counts;               // [num_taps][max_tiles] and one behind, likewise
+    int *cost_begin;                // [max_cost + 1]
+    unsigned char bit_of[max_taps]; // of a tap in the mask, the farthest from the centre highest
 };
 
 struct workspace {
     uint32_t *keys[2];
     int *numbers[2];
-    int *record_counts, *sum_counts, *cost_begin;
+    int *record_counts, *sum_counts, *member_counts, *unit_counts, *cost_begin;
+    int64_t num_unit_counts;
     void *temp;
     size_t temp_bytes;
 };
@@ -52,9 +54,18 @@ workspace carve_workspace(const spops_point_schedule *s, spops_carver *c)
     }
     w.record_counts = (int *)spops_carve(c, s->max_tiles, 1, sizeof *w.record_counts);
     w.sum_counts = (int *)spops_carve(c, s->max_tiles, 1, sizeof *w.sum_counts);
+    w.member_counts = (int *)spops_carve(c, s->max_tiles, 1, sizeof *w.member_counts);
     w.cost_begin = (int *)spops_carve(c, max_cost + 1, 1, sizeof *w.cost_begin);
     (void)device_sort(nullptr, w.temp_bytes, (const uint32_t *)nullptr, (uint32_t *)nullptr,
                       (const int32_t *)nullptr, (int32_t *)nullptr, s->max_rows, 32, 0);
+    if (s->has_units) {
+        size_t bytes = 0;
+        w.num_unit_counts = s->num_taps * s->max_tiles + 1;
+        w.unit_counts = (int *)spops_carve(c, w.num_unit_counts, 1, sizeof *w.unit_counts);
+        (void)device_scan(nullptr, bytes, (const int32_t *)nullptr, (int32_t *)nullptr,
+                          w.num_unit_counts, 0);
+        if (bytes > w.temp_bytes) w.temp_bytes = bytes;
+    }
     w.temp = spops_carve(c, 1, 1, (int64_t)w.temp_bytes);
     return w;
 }
@@ -103,6 +114,19 @@ struct row_taps {
     }
 };
 
+// Members of a row's sums that do not fit into their entries.
+__device__ int count_members(const schedule_params &p, int row)
+{
+    if (row < 0 || !p.s.has_members || !p.s.sums_rows) return 0;
+    row_taps taps(p, row);
+    int members = 0;
+    while (taps.tap < p.s.num_taps) {
+        const int count = taps.take(taps.tap);
+        if (count > 3) members += count - 2;
+    }
+    return members;
+}
+
 // The records of a tile, a block each, a thread a row. WRITE: they were counted and scanned.
 template <bool WRITE>
 __global__ void __launch_bounds__(tile_rows) walk_tiles(const __grid_constant__ schedule_params p)
@@ -117,6 +141,9 @@ __global__ void __launch_bounds__(tile_rows) walk_tiles(const __grid_constant__ 
     int record = WRITE ? p.record_counts[tile] : 0;
     int sum = WRITE ? p.sum_counts[tile] : 0;
     const int first_record = record;
+    int num_members;
+    int member = sum_before(count_members(p, row), &num_members);
+    if (WRITE) member += p.member_counts[tile];
     for (int k = 0; k < p.s.num_taps; ++k) {
         const int count = taps.take(k), first = taps.at - count;
         const bool is_sum = p.s.sums_rows && count > 1;
@@ -137,6 +164,14 @@ __global__ void __launch_bounds__(tile_rows) walk_tiles(const __grid_constant__ 
             if (w < warp) sums_before += sums[w];
         }
         if (p.s.sums_rows) repeats = min(repeats, 1);
+        if (p.s.has_units && t == 0) { // which has sums_rows
+            int *const units = p.unit_counts + k * p.s.max_tiles + tile;
+            const bool there[groups] = {max(most[0], most[1]) > 0, max(most[2], most[3]) > 0};
+            if (!WRITE) *units = there[0] + there[1];
+            for (int g = 0, at = WRITE ? *units : 0; WRITE && g < groups; ++g)
+                if (there[g])
+                    reinterpret_cast<int2 *>(p.s.units)[at++] = make_int2(2 * record + g, tile);
+        }
         for (int n = 0; WRITE && n < repeats; ++n) {
             int *to = p.s.records + (int64_t)(record + n) * record_ints;
             if (t == 0) {
@@ -148,9 +183,14 @@ __global__ void __launch_bounds__(tile_rows) walk_tiles(const __grid_constant__ 
         }
         if (WRITE && is_sum) {
             const int place = sum + sums_before + __popc(with_sum & ((1u << lane) - 1));
+            const bool fits = count <= 3, own = p.s.has_members && !fits;
             reinterpret_cast<int4 *>(p.s.sums)[place] =
                 make_int4(t % SPOPS_POINT_GROUP_ROWS | count << 8, p.rows[first], p.rows[first + 1],
-                          count == 3 ? p.rows[first + 2] : first);
+                          count == 3 ? p.rows[first + 2]
+                          : own      ? member - 2
+                                     : first);
+            for (int m = 2; own && m < count; ++m)
+                const_cast<int *>(p.s.members)[member++] = p.rows[first + m];
         }
         record += repeats;
         sum += sums_of[0] + sums_of[1];
@@ -165,6 +205,7 @@ __global__ void __launch_bounds__(tile_rows) walk_tiles(const __grid_constant__ 
     if (!WRITE && t == 0) {
         p.record_counts[tile] = record;
         p.sum_counts[tile] = sum;
+        p.member_counts[tile] = num_members;
     }
 }
 
@@ -176,33 +217,45 @@ __global__ void __launch_bounds__(scan_threads)
     const int num_tiles = tiles_in_use(p), t = threadIdx.x;
     tiles_of[t] = 0;
     __syncthreads();
-    long long records = 0, sums = 0;
+    long long records = 0, sums = 0, members = 0;
     for (int begin = 0; begin < num_tiles; begin += scan_threads) {
         const int tile = begin + t;
         const int count = tile < num_tiles ? p.record_counts[tile] : 0;
         const int sum_count = tile < num_tiles ? p.sum_counts[tile] : 0;
-        int total, sum_total;
+        const int member_count = tile < num_tiles ? p.member_counts[tile] : 0;
+        int total, sum_total, member_total;
         if (tile < num_tiles) atomicAdd(&tiles_of[min(count, max_cost)], 1);
         const int before = sum_before(count, &total);
         const int sums_here = sum_before(sum_count, &sum_total);
+        const int members_here = sum_before(member_count, &member_total);
         if (tile < num_tiles) {
             p.record_counts[tile] = (int)records + before;
             p.sum_counts[tile] = (int)sums + sums_here;
+            p.member_counts[tile] = (int)members + members_here;
             p.s.tiles[4 * tile] = count; // for order_tiles
         }
         records += total;
         sums += sum_total;
+        members += member_total;
     }
+    const int64_t num_unit_counts = p.s.num_taps * p.s.max_tiles;
+    const int units = p.s.has_units ? p.unit_counts[num_unit_counts] : 0;
+    const bool overflow = records > p.s.max_records || sums > p.s.max_sums ||
+                          members > p.s.max_members || units > p.s.max_units;
+    for (int k = t; p.s.has_units && k <= p.s.num_taps; k += scan_threads)
+        p.s.unit_offsets[k] = overflow ? 0 : p.unit_counts[k * p.s.max_tiles];
     __syncthreads();
     int total;
     const int cost = max_cost - t;
     p.cost_begin[cost] = sum_before(tiles_of[cost], &total);
     if (t > 0) return;
     spops_point_totals *totals = p.s.totals;
-    totals->overflow = records > p.s.max_records || sums > p.s.max_sums;
-    totals->num_tiles = totals->overflow ? 0 : num_tiles;
+    totals->overflow = overflow;
+    totals->num_tiles = overflow ? 0 : num_tiles;
     totals->num_records = (int)records;
     totals->num_sums = (int)sums;
+    totals->num_members = (int)members;
+    totals->num_units = units;
 }
 
 __global__ void copy_counts(const __grid_constant__ schedule_params p)
@@ -259,6 +312,8 @@ schedule_params params_of(const spops_point_schedule_args *args, const workspace
     p.order = w.numbers[1];
     p.record_counts = w.record_counts;
     p.sum_counts = w.sum_counts;
+    p.member_counts = w.member_counts;
+    p.unit_counts = w.unit_counts;
     p.cost_begin = w.cost_begin;
     place_taps(args->taps, p.bit_of);
     return p;
@@ -285,7 +340,13 @@ extern "C" spops_status spops_cuda_point_schedule_count(spops_context *ctx,
     const schedule_params p = params_of(args, w);
     size_t bytes = w.temp_bytes;
 
+    if (s->has_units) // also where there are no tiles
+        SPOPS_TRY(ctx->backend->fill_zero(ctx, s->unit_offsets,
+                                          (size_t)(s->num_taps + 1) * sizeof *s->unit_offsets));
     if (s->max_tiles == 0) return ctx->backend->fill_zero(ctx, s->totals, sizeof *s->totals);
+    if (s->has_units)
+        SPOPS_TRY(ctx->backend->fill_zero(ctx, w.unit_counts,
+                                          (size_t)w.num_unit_counts * sizeof *w.unit_counts));
     SPOPS_TRY(launch(ctx, what, rank_rows, blocks_for(s->max_rows, key_threads),
                      (unsigned)key_threads, p));
     SPOPS_TRY(spops_cuda_status(ctx, what,
@@ -293,6 +354,12 @@ extern "C" spops_status spops_cuda_point_schedule_count(spops_context *ctx,
                                             w.numbers[1], s->max_rows, 32, stream_of(ctx))));
     SPOPS_TRY(
         launch(ctx, what, walk_tiles<false>, dim3((unsigned)s->max_tiles), (unsigned)tile_rows, p));
+    if (s->has_units) {
+        bytes = w.temp_bytes;
+        SPOPS_TRY(spops_cuda_status(ctx, what,
+                                    device_scan(w.temp, bytes, w.unit_counts, w.unit_counts,
+                                                w.num_unit_counts, stream_of(ctx))));
+    }
     SPOPS_TRY(launch(ctx, what, scan_tiles, dim3(1), (unsigned)scan_threads, p));
     SPOPS_TRY(launch(ctx, what, copy_counts, blocks_for(s->max_tiles, key_threads),
                      (unsigned)key_threads, p));

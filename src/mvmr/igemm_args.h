@@ -85,12 +85,28 @@ typedef struct spops_igemm_args {
     void *scratch;     // igemm_scratch_bytes
 } spops_igemm_args;
 
+// Rows of x with their rows of g, where several rows of x that have one row of g at a tap are added
+// first. A unit is a group of a record, both as in a schedule, but that a row of -2 is a sum, and
+// that a record's third and fourth numbers are its first sum and how many are of group 0 and, above
+// 16 bits, of group 1.
+typedef struct spops_igemm_units {
+    const int32_t *offsets;  // [num_taps + 1] of units. NULL: there are pairs
+    const int32_t *units;    // [.][2] 2 * record + group; tile. By tap
+    const int32_t *records;  // [.][SPOPS_IGEMM_RECORD_INTS]
+    const int32_t *out_rows; // [.][SPOPS_IGEMM_TILE_ROWS]
+    // [.][4]: row in its group + 256 * members; two members; the third, or, where there are more
+    // than three, where they lie
+    const int32_t *sums;
+    const int32_t *members;
+} spops_igemm_units;
+
 // dW[k] = sum over the pairs p of tap k of x[in_rows[p]]^T g[out_rows[p]], summed in f32.
 typedef struct spops_igemm_wgrad_args {
     int32_t num_taps;
     int64_t max_pairs;
     const int32_t *tap_offsets;        // [num_taps + 1]
     const int32_t *in_rows, *out_rows; // [max_pairs]
+    spops_igemm_units units;           // instead of the four above
     spops_matrix x, g;                 // [rows, C_in], [rows, C_out]: f16 or bf16, both alike
     spops_matrix dw;                   // [num_taps * C_in, C_out], dense: f32, or dtype of x
     void *scratch;                     // igemm_scratch_bytes

@@ -17,10 +17,12 @@
 enum { SIDE_OUT, SIDE_IN, NUM_SIDES };
 
 struct spops_pointconv {
-    spops_context *ctx; // made it, frees it
-    const spops_neighbors *neighbors;
-    spops_neighbors_view view; // whose addresses stay
-    spops_dataflow dataflow;   // as asked for
+    spops_context *ctx;        // made it, frees it
+    spops_neighbors_view view; // whose addresses stay; out and in are `lists`
+    spops_neighbor_lists lists[NUM_SIDES];
+    bool refillable;
+    int32_t taps;            // along an axis
+    spops_dataflow dataflow; // as asked for
     bool backward;
     int64_t max_in_channels, max_out_channels;
     spops_triplets *triplets; // FETCH_ON_DEMAND; NULL: IMPLICIT_GEMM alone
@@ -42,30 +44,28 @@ static bool needs_side(const spops_pointconv *conv, int side)
     return side == SIDE_OUT || (conv->backward && !conv->view.mirrored);
 }
 
-static const spops_neighbor_lists *lists_of(const spops_pointconv *conv, int side)
-{
-    return side == SIDE_OUT ? conv->view.out : conv->view.in;
-}
-
 static void carve_tiles(spops_point_schedule *s, spops_carver *c)
 {
     s->totals = spops_carve(c, 1, 1, sizeof *s->totals);
     s->tiles = spops_carve(c, s->max_tiles, 4, sizeof *s->tiles);
     s->out_rows = spops_carve(c, s->max_tiles, SPOPS_POINT_TILE_ROWS, sizeof *s->out_rows);
+    if (s->has_units) s->unit_offsets = spops_carve(c, s->num_taps + 1, 1, sizeof(int32_t));
 }
 
 static void carve_records(spops_point_schedule *s, spops_carver *c)
 {
     s->records = spops_carve(c, s->max_records, SPOPS_POINT_RECORD_INTS, sizeof *s->records);
     s->sums = spops_carve(c, s->max_sums, 4, sizeof *s->sums);
+    if (s->has_members) s->members = spops_carve(c, s->max_members, 1, sizeof *s->members);
+    if (s->has_units) s->units = spops_carve(c, s->max_units, 2, sizeof *s->units);
 }
 
 static spops_point_schedule_args schedule_args(const spops_pointconv *conv, int side,
                                                void *workspace)
 {
-    const spops_neighbor_lists *lists = lists_of(conv, side);
+    const spops_neighbor_lists *lists = &conv->lists[side];
     const spops_point_schedule_args args = {.schedule = &conv->schedules[side],
-                                            .taps = conv->neighbors->arrays.rule.taps,
+                                            .taps = conv->taps,
                                             .num_rows = lists->num_rows,
                                             .offsets = lists->offsets,
                                             .rows = lists->rows,
@@ -90,7 +90,7 @@ static spops_status alloc_workspace(spops_context *ctx, spops_pointconv *conv)
 static spops_status make_schedule(spops_context *ctx, const char *call, spops_pointconv *conv,
                                   int side)
 {
-    const bool refillable = conv->neighbors->refillable;
+    const bool refillable = conv->refillable;
     spops_point_schedule *s = &conv->schedules[side];
     const spops_point_schedule_args args = schedule_args(conv, side, conv->workspace);
     spops_status status = SPOPS_STATUS_OK;
@@ -101,8 +101,10 @@ static spops_status make_schedule(spops_context *ctx, const char *call, spops_po
 
     s->max_records = s->max_tiles * s->num_taps;
     s->max_sums = s->sums_rows ? conv->view.max_pairs / 2 : 0;
+    s->max_units = s->max_records * SPOPS_POINT_GROUPS;
+    s->members = conv->lists[side].rows;
     if (!refillable) { // count in a block of its own, which then moves into the right one
-        s->max_records = s->max_sums = SPOPS_MAX_COUNT;
+        s->max_records = s->max_sums = s->max_members = s->max_units = SPOPS_MAX_COUNT;
         carve_tiles(s, &c);
         SPOPS_TRY(spops_backend_alloc(ctx, c.used, &tiles));
         tiles_bytes = c.used;
@@ -118,6 +120,8 @@ static spops_status make_schedule(spops_context *ctx, const char *call, spops_po
         }
         s->max_records = totals.num_records;
         s->max_sums = totals.num_sums;
+        s->max_members = totals.num_members;
+        s->max_units = totals.num_units;
     }
     c = (spops_carver){NULL, 0};
     carve_tiles(s, &c);
@@ -166,7 +170,7 @@ static spops_status plan_gemm(spops_context *ctx, const char *call, spops_pointc
                           "for gradients by %s",
                           call, spops_dataflow_name(conv->dataflow));
     }
-    SPOPS_REQUIRE(ctx, sums_rows || !conv->neighbors->refillable,
+    SPOPS_REQUIRE(ctx, sums_rows || !conv->refillable,
                   "%s: options->sums is SPOPS_POINTCONV_SUMS_NONE, expected another for neighbors "
                   "made by reserve",
                   call);
@@ -174,14 +178,16 @@ static spops_status plan_gemm(spops_context *ctx, const char *call, spops_pointc
         spops_point_schedule *s = &conv->schedules[side];
         s->num_taps = conv->view.num_taps;
         s->sums_rows = sums_rows;
-        s->max_rows = lists_of(conv, side)->max_rows;
+        s->has_members = options->detach != 0;
+        s->has_units = side == SIDE_OUT && conv->backward && conv->view.tap_offsets == NULL;
+        s->max_rows = conv->lists[side].max_rows;
         s->max_tiles = (s->max_rows + SPOPS_POINT_TILE_ROWS - 1) / SPOPS_POINT_TILE_ROWS;
     }
     SPOPS_TRY(alloc_workspace(ctx, conv));
     for (int side = 0; side < NUM_SIDES && status == SPOPS_STATUS_OK; ++side)
         if (needs_side(conv, side)) status = make_schedule(ctx, call, conv, side);
     if (status == SPOPS_STATUS_OK) status = ctx->backend->wait(ctx);
-    if (!conv->neighbors->refillable || status != SPOPS_STATUS_OK) {
+    if (!conv->refillable || status != SPOPS_STATUS_OK) {
         spops_backend_free(ctx, conv->workspace, conv->workspace_bytes);
         conv->workspace = NULL;
         conv->workspace_bytes = 0;
@@ -211,6 +217,8 @@ static spops_status read_plan_options(spops_context *ctx, const char *call,
     SPOPS_REQUIRE(ctx, (int)o->sums >= 0 && o->sums <= SPOPS_POINTCONV_SUMS_FIRST,
                   "%s: options->sums is %d, expected 0 to %d", call, (int)o->sums,
                   (int)SPOPS_POINTCONV_SUMS_FIRST);
+    SPOPS_REQUIRE(ctx, o->detach == 0 || o->detach == 1,
+                  "%s: options->detach is %d, expected 0 or 1", call, (int)o->detach);
     SPOPS_TRY(spops_check_count(ctx, call, "options->max_in_channels", o->max_in_channels));
     SPOPS_TRY(spops_check_count(ctx, call, "options->max_out_channels", o->max_out_channels));
     if (o->max_in_channels == 0) o->max_in_channels = DEFAULT_MAX_CHANNELS;
@@ -231,6 +239,35 @@ static spops_status plan_triplets(spops_context *ctx, spops_pointconv *conv)
     return spops_triplets_reserve(ctx, &shape, &options, &conv->triplets);
 }
 
+// Whether neighbours hold what the options need. A plan by IMPLICIT_GEMM alone needs no triplets by
+// tap: where it adds rows first, its records have those of the gradient of the weights.
+static spops_status check_contents(spops_context *ctx, const char *call,
+                                   const spops_pointconv_options *o,
+                                   const spops_neighbors *neighbors)
+{
+    const bool alone = o->dataflow == SPOPS_DATAFLOW_IMPLICIT_GEMM;
+    const bool without = alone && (!o->backward || o->sums != SPOPS_POINTCONV_SUMS_NONE);
+    SPOPS_REQUIRE(ctx, neighbors->arrays.by_tap || without,
+                  "%s: neighbors were made without SPOPS_NEIGHBORS_BY_TAP, expected it for all but "
+                  "%s with rows added first",
+                  call, spops_dataflow_name(SPOPS_DATAFLOW_IMPLICIT_GEMM));
+    SPOPS_REQUIRE(ctx, !o->detach || without,
+                  "%s: options->detach is 1, expected options->dataflow to be %s, with rows added "
+                  "first",
+                  call, spops_dataflow_name(SPOPS_DATAFLOW_IMPLICIT_GEMM));
+    SPOPS_REQUIRE(ctx, !o->detach || !neighbors->refillable,
+                  "%s: options->detach is 1, expected 0 for neighbors made by reserve", call);
+    return SPOPS_STATUS_OK;
+}
+
+// A plan that is made no longer needs its neighbours; of their lists it keeps how long they are.
+static void detach(spops_pointconv *conv)
+{
+    conv->view.in_rows = conv->view.out_rows = NULL;
+    for (int side = 0; side < NUM_SIDES; ++side)
+        conv->lists[side] = (spops_neighbor_lists){.max_rows = conv->lists[side].max_rows};
+}
+
 spops_status spops_pointconv_create(spops_context *ctx, const spops_neighbors *neighbors,
                                     const spops_pointconv_options *given, spops_pointconv **out)
 {
@@ -242,18 +279,23 @@ spops_status spops_pointconv_create(spops_context *ctx, const spops_neighbors *n
     SPOPS_BEGIN_CREATE(ctx, call, out);
     SPOPS_TRY(read_plan_options(ctx, call, given, &options));
     SPOPS_TRY(spops_neighbors_check(ctx, call, "neighbors", neighbors));
-    SPOPS_REQUIRE(ctx, neighbors->arrays.by_tap,
-                  "%s: neighbors were made without SPOPS_NEIGHBORS_BY_TAP, expected it", call);
+    SPOPS_TRY(check_contents(ctx, call, &options, neighbors));
     conv = spops_host_alloc(ctx, 1, sizeof *conv);
     if (conv == NULL) return SPOPS_STATUS_OUT_OF_MEMORY;
     conv->ctx = ctx;
-    conv->neighbors = neighbors;
     conv->backward = options.backward != 0;
     conv->dataflow = options.dataflow;
     conv->max_in_channels = options.max_in_channels;
     conv->max_out_channels = options.max_out_channels;
     conv->view = spops_neighbors_view_default();
     SPOPS_TRY_GOTO(spops_neighbors_get_view(ctx, neighbors, &conv->view), status, fail);
+    conv->lists[SIDE_OUT] = *conv->view.out;
+    conv->lists[SIDE_IN] = *conv->view.in;
+    conv->view.out = &conv->lists[SIDE_OUT];
+    conv->view.in = &conv->lists[SIDE_IN];
+    conv->refillable = neighbors->refillable;
+    conv->taps = neighbors->arrays.rule.taps;
+    if (options.detach) conv->view.tap_offsets = NULL; // those by tap go with the neighbours
     SPOPS_TRY_GOTO(plan_gemm(ctx, call, conv, &options), status, fail);
     if (options.variant != 0 && !conv->has_gemm) {
         status = spops_fail(
@@ -272,6 +314,7 @@ spops_status spops_pointconv_create(spops_context *ctx, const spops_neighbors *n
     if (neighbors->refillable || conv->triplets != NULL)
         SPOPS_TRY_GOTO(spops_pointconv_set(ctx, conv), status, fail);
     SPOPS_TRY_GOTO(ctx->backend->wait(ctx), status, fail);
+    if (options.detach) detach(conv);
     *out = conv;
     return SPOPS_STATUS_OK;
 
@@ -292,7 +335,7 @@ spops_status spops_pointconv_set(spops_context *ctx, spops_pointconv *conv)
 
     SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
     SPOPS_TRY(check_plan(ctx, call, conv));
-    for (int side = 0; conv->has_gemm && conv->neighbors->refillable && side < NUM_SIDES; ++side) {
+    for (int side = 0; conv->has_gemm && conv->refillable && side < NUM_SIDES; ++side) {
         const spops_point_schedule_args args = schedule_args(conv, side, conv->workspace);
         if (!needs_side(conv, side)) continue;
         SPOPS_TRY(ctx->backend->point_schedule_count(ctx, &args));
@@ -360,7 +403,6 @@ static spops_point_gemm_args gemm_args_of(const spops_pointconv *conv, int side,
     const bool mirrored = side == SIDE_IN && conv->view.mirrored;
     const int from = mirrored ? SIDE_OUT : side;
     const spops_point_gemm_args args = {.schedule = &conv->schedules[from],
-                                        .rows = lists_of(conv, from)->rows,
                                         .x = x,
                                         .w = w,
                                         .out = out,
@@ -379,14 +421,18 @@ static bool may_use_gemm(const spops_pointconv *conv, const spops_layer_shape *s
 static spops_igemm_wgrad_args wgrad_args_of(const spops_pointconv *conv, spops_matrix x,
                                             spops_matrix g, spops_matrix dw)
 {
-    const spops_igemm_wgrad_args args = {.num_taps = conv->view.num_taps,
-                                         .max_pairs = conv->view.max_pairs,
-                                         .tap_offsets = conv->view.tap_offsets,
-                                         .in_rows = conv->view.in_rows,
-                                         .out_rows = conv->view.out_rows,
-                                         .x = x,
-                                         .g = g,
-                                         .dw = dw};
+    const spops_point_schedule *s = &conv->schedules[SIDE_OUT];
+    spops_igemm_wgrad_args args = {.num_taps = conv->view.num_taps,
+                                   .max_pairs = conv->view.max_pairs,
+                                   .tap_offsets = conv->view.tap_offsets,
+                                   .in_rows = conv->view.in_rows,
+                                   .out_rows = conv->view.out_rows,
+                                   .x = x,
+                                   .g = g,
+                                   .dw = dw};
+    if (s->has_units)
+        args.units = (spops_igemm_units){s->unit_offsets, s->units, s->records,
+                                         s->out_rows,     s->sums,  s->members};
     return args;
 }
 
