@@ -4,8 +4,9 @@
 
 Three ways of the same work, bf16, on the same rows:
 
-  spops     reads Q, K and V of every patch where they lie, in a random order of patches, and writes O
-            where it belongs
+  spops     reads Q, K and V of every patch where they lie, and writes O where it belongs. Patches are
+            buckets of up to 512 neighbouring rows in a random order; where a gather is compared too,
+            all rows are in a random order
   flash,    scaled_dot_product_attention on rows that are in the order of their patches already
   cudnn
   gathered  what Point Transformer V3 does around it: rows into the order of patches, split into Q, K
@@ -29,7 +30,7 @@ try:
 except ImportError:
     sys.exit("compare_torch.py: PyTorch is not installed; nothing to compare with")
 
-ROWS = 122880
+BUCKET_ROWS = 512
 # patches, rows of each, heads, dim; the last ones with what has to be moved around them
 CASES = [
     (120, 1024, 8, 64),
@@ -171,7 +172,10 @@ def compare(spops, case, gathered, samples, calls):
     torch.manual_seed(1)
     qkv = torch.randn(n, 3, heads, dim, device="cuda", dtype=torch.bfloat16)
     grad_o = torch.randn(n, heads, dim, device="cuda", dtype=torch.bfloat16)
-    order = torch.randperm(n, device="cuda")  # entry e of the patches is row order[e]
+    bucket = 1 if gathered else min(rows, BUCKET_ROWS)
+    buckets = torch.randperm(n // bucket, device="cuda")
+    # Entry e of the patches is row order[e].
+    order = (buckets[:, None] * bucket + torch.arange(bucket, device="cuda")).flatten()
     inverse = torch.argsort(order)
     row = {"patches": num_patches, "rows": rows, "heads": heads, "dim": dim}
 
