@@ -34,13 +34,14 @@ namespace spops
 
 // DIM columns, STREAMED rows a stage, STAGES stages. OWN_REGISTERS: own rows are left factors from
 // registers, else from shared memory. OVERLAP: the first products of a stage run together with the
-// last of the one before, which takes registers for both.
+// last of the one before, which takes registers for both. TOUCH: see touch_own.
 template <int DIM_, int STREAMED_, int STAGES_, bool OWN_REGISTERS_, bool OVERLAP_,
-          bool GATHER_FENCES_ = false, bool TOUCH_ = true>
+          bool TOUCH_ = false>
 struct attention_backward_sm90_policy {
     static constexpr int DIM = DIM_, STREAMED = STREAMED_, STAGES = STAGES_;
     static constexpr bool OWN_REGISTERS = OWN_REGISTERS_, OVERLAP = OVERLAP_;
-    static constexpr bool GATHER_FENCES = GATHER_FENCES_, TOUCH = TOUCH_ && OWN_REGISTERS_;
+    static constexpr bool TOUCH = TOUCH_;
+    static_assert(TOUCH || !OWN_REGISTERS || DIM != STREAMED, "see touch_own");
 
     static constexpr int groups = 2, own = 64 * groups, gather_warps = 4;
     static constexpr int threads = 128 * groups + 32 * gather_warps;
@@ -129,15 +130,6 @@ __device__ void attention_backward_gather(const attention_backward_params &p,
         for (int i = 0; i < 2; ++i)
             index[i] = lane + i * 32 < num ? __ldg(list + lane + i * 32) : 0;
     };
-    const auto announce = [&](uint32_t full) {
-        if constexpr (P::GATHER_FENCES) {
-            copy_async_wait_all();
-            fence_for_wgmma();
-            barrier_arrive(full);
-        } else {
-            barrier_arrive_copies(full);
-        }
-    };
     int4 next = attention_tile(p, (int)blockIdx.x, total);
     for (int n = (int)blockIdx.x; n < total; n += (int)gridDim.x, ++items) {
         const int4 tile = next;
@@ -152,7 +144,7 @@ __device__ void attention_backward_gather(const attention_backward_params &p,
             barrier_wait(block.own_empty(warp), items % 2 ^ 1);
             attention_gather<P, 64>(p.own_first, p.own_second, to, to + P::own_bytes, 0, index, num,
                                     head, p.dim, lane);
-            announce(block.own_full(warp));
+            barrier_arrive_copies(block.own_full(warp));
         }
         // A place in the ring is always the same warp's, so that none can be a round ahead.
         for (int step = (warp - stages) & (P::gather_warps - 1); step < steps;
@@ -181,7 +173,7 @@ __device__ void attention_backward_gather(const attention_backward_params &p,
                     }
                 }
             }
-            announce(block.stage_full(s));
+            barrier_arrive_copies(block.stage_full(s));
         }
         stages += steps;
     }
@@ -230,7 +222,7 @@ template <class P, class T, attention_side SIDE> struct attention_backward_sums 
     // t and u of a stage.
     __device__ __forceinline__ void begin(uint32_t own, uint32_t stage)
     {
-        if constexpr (!P::GATHER_FENCES) fence_for_wgmma();
+        fence_for_wgmma();
         wgmma_fence();
         begin_one(t, own_first, own, stage);
         begin_one(u, own_second, own + P::own_bytes, stage + P::matrix_bytes);
@@ -254,9 +246,10 @@ template <class P, class T, attention_side SIDE> struct attention_backward_sums 
             if (i / 4 * 8 + q * 2 + i % 2 >= left) t[i] = 0.0f;
     }
 
-    // nvcc 13.0 may give own rows, which stay the same over all stages, the registers of weights or
-    // slopes. It does not where it must take them to change at each stage, also if that is by
-    // nothing.
+    // Own rows in registers stay the same over all stages. Where they have the shape of weights and
+    // slopes (as many columns as a stage has rows), nvcc 13.0 gives both the same registers, and
+    // results are wrong. It does not if it must take own rows to change at each stage, also if that
+    // is by nothing. Other shapes lose up to 8 % by it.
     __device__ __forceinline__ void touch_own(uint32_t zero)
     {
 #pragma unroll
