@@ -6,6 +6,7 @@
 #include <math.h>
 
 #include "coords/coord_keys.h"
+#include "coords/point_rules.h"
 #include "core/backend.h"
 #include "spops/buckets.h"
 
@@ -102,6 +103,26 @@ SPOPS_HD int32_t spops_bucket_cell(const spops_bucket_rule *rule, int axis, doub
     if (u < -1e9) return -1000000000;
     if (u > 1e9) return 1000000000;
     return (int32_t)floor(u);
+}
+
+// Whether the coordinates of a row of points, f32 or i32, are numbers.
+SPOPS_HD int spops_bucket_row_is_finite(const spops_matrix *points, int64_t row)
+{
+    const float *p = (const float *)points->data + row * points->row_stride;
+    return points->dtype != SPOPS_DTYPE_F32 ||
+           (spops_is_finite(p[0]) && spops_is_finite(p[1]) && spops_is_finite(p[2]));
+}
+
+// The cell of a row of points; 0 on every axis where a coordinate is no number.
+SPOPS_HD void spops_bucket_row_cell(const spops_bucket_rule *rule, const spops_matrix *points,
+                                    int64_t row, int32_t v[3])
+{
+    const float *p = (const float *)points->data + row * points->row_stride;
+    const int32_t *c = (const int32_t *)points->data + row * points->row_stride;
+    const int real = points->dtype == SPOPS_DTYPE_F32;
+    const int finite = spops_bucket_row_is_finite(points, row);
+    for (int a = 0; a < 3; ++a)
+        v[a] = finite ? spops_bucket_cell(rule, a, real ? (double)p[a] : (double)c[a]) : 0;
 }
 
 // Bits of v at every third place.

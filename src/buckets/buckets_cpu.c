@@ -4,7 +4,6 @@
 
 #include "backends/backend_cpu.h"
 #include "buckets/buckets.h"
-#include "coords/point_rules.h"
 #include "core/radix_sort.h"
 #include "core/threads.h"
 
@@ -40,28 +39,14 @@ typedef struct cell_work {
     uint64_t *codes;
 } cell_work;
 
-static bool is_finite_row(const spops_matrix *points, int64_t r)
-{
-    const float *p = (const float *)points->data + r * points->row_stride;
-    return points->dtype != SPOPS_DTYPE_F32 ||
-           (spops_is_finite(p[0]) && spops_is_finite(p[1]) && spops_is_finite(p[2]));
-}
-
 static void find_cells(const void *work, int64_t begin, int64_t end)
 {
     const cell_work *w = (const cell_work *)work;
-    const int64_t stride = w->points->row_stride;
     for (int64_t r = begin; r < end; ++r) {
-        const float *p = (const float *)w->points->data + r * stride;
-        const int32_t *c = (const int32_t *)w->points->data + r * stride;
-        const bool real = w->points->dtype == SPOPS_DTYPE_F32;
-        const bool finite = is_finite_row(w->points, r);
         uint32_t nearest[3];
-        for (int a = 0; a < 3; ++a) {
-            w->cells[r][a] =
-                finite ? spops_bucket_cell(w->rule, a, real ? (double)p[a] : (double)c[a]) : 0;
+        spops_bucket_row_cell(w->rule, w->points, r, w->cells[r]);
+        for (int a = 0; a < 3; ++a)
             nearest[a] = spops_bucket_clamp(w->rule, w->cells[r][a]);
-        }
         w->codes[r] = spops_bucket_zorder(nearest);
     }
 }
@@ -180,7 +165,7 @@ spops_status spops_cpu_buckets_build(spops_context *ctx, const spops_buckets_arg
     for (int64_t b = state->num_buckets; b <= a->max_buckets; ++b)
         a->offsets[b] = state->num_rows;
     for (int32_t r = 0; r < state->num_rows; ++r) {
-        if (is_finite_row(&cloud->points, r)) continue;
+        if (spops_bucket_row_is_finite(&cloud->points, r)) continue;
         if (state->num_not_finite++ == 0) state->first_not_finite = r;
     }
     return SPOPS_STATUS_OK;

@@ -3,7 +3,6 @@
 #include <string.h>
 
 #include "backends/backend_cpu.h"
-#include "coords/point_rules.h"
 #include "coords/voxel_isa.h"
 #include "core/radix_sort.h"
 #include "core/threads.h"
@@ -127,23 +126,11 @@ typedef struct code_work {
     int32_t *rows;
 } code_work;
 
-static bool is_finite_row(const spops_matrix *points, int64_t r)
-{
-    const float *p = (const float *)points->data + r * points->row_stride;
-    return points->dtype != SPOPS_DTYPE_F32 ||
-           (spops_is_finite(p[0]) && spops_is_finite(p[1]) && spops_is_finite(p[2]));
-}
-
 // The cell of a row as a key of the cube, or as its code.
 static uint64_t place_of(const code_work *w, int64_t r)
 {
-    const float *p = (const float *)w->points->data + r * w->points->row_stride;
-    const int32_t *c = (const int32_t *)w->points->data + r * w->points->row_stride;
-    const bool real = w->points->dtype == SPOPS_DTYPE_F32;
-    int32_t v[3] = {0, 0, 0};
-    if (is_finite_row(w->points, r))
-        for (int a = 0; a < 3; ++a)
-            v[a] = spops_bucket_cell(&w->rule->cells, a, real ? (double)p[a] : (double)c[a]);
+    int32_t v[3];
+    spops_bucket_row_cell(&w->rule->cells, w->points, r, v);
     return spops_patch_is_hilbert(w->rule) ? spops_patch_key(w->rule, v)
                                            : spops_patch_code(w->rule, v);
 }
@@ -194,7 +181,7 @@ static void order_sample(spops_context *ctx, const spops_patches_args *args,
                             .rows = sort->values[0]};
     spops_parallel_for(spops_team_for(ctx, 16 * (int64_t)n), n, 0, find_codes, &work);
     for (int32_t r = begin; r < end && s->faults->not_finite == INT32_MAX; ++r)
-        if (!is_finite_row(work.points, r)) s->faults->not_finite = r;
+        if (!spops_bucket_row_is_finite(work.points, r)) s->faults->not_finite = r;
     at = spops_radix_sort(spops_team_for(ctx, n), 3 * rule->cells.bits, n, sort, 0);
     if (n > 0) memcpy(rows + begin, sort->values[at], (size_t)n * sizeof *rows);
 }
