@@ -22,8 +22,9 @@ typedef struct spops_context spops_context;
  *
  * alloc returns NULL when it cannot serve; otherwise memory aligned to 256 bytes that nobody else
  * uses until free is called with the same bytes. host_* serve host memory on both backends
- * (default: posix_memalign). device_* serve device memory for a CUDA context, in the order of
- * `stream` (default: a memory pool of the context, which keeps what it has until the context ends).
+ * (default: posix_memalign; a CPU context then keeps up to 64 MiB that plans gave back, for the next
+ * plan, until it ends). device_* serve device memory for a CUDA context, in the order of `stream`
+ * (default: a memory pool of the context, which keeps what it has until the context ends).
  */
 typedef struct spops_allocator {
     void *user; /* handed to every call */

@@ -14,13 +14,13 @@
 
 // What only the backend knows of a set.
 typedef struct spops_coords_state {
-    int32_t num_rows;     // in use, at most max_rows
-    int32_t num_dropped;  // items left out: outside the box, or not finite
-    int32_t num_merged;   // candidates that are further appearances of a row, found also past
-                          // max_rows
-    int32_t overflow;     // 1: more unique rows than max_rows, or more items than max_items
-    int32_t duplicate;    // the first item that is a further appearance (kinds of one candidate per
-                          // item; else anything non-negative if there is one); -1: none
+    int32_t num_rows;    // in use, at most max_rows
+    int32_t num_dropped; // items left out: outside the box, or not finite
+    int32_t num_merged;  // candidates that are further appearances of a row, found also past
+                         // max_rows
+    int32_t overflow;    // 1: more unique rows than max_rows, or more items than max_items
+    int32_t duplicate; // ROWS: the first item that is a further appearance; -1: none. Other kinds:
+                       // anything
     int32_t duplicate_of; // the item whose row it is
 } spops_coords_state;
 
