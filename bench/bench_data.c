@@ -56,7 +56,7 @@ bool bench_fill_offsets(const char *shape, int64_t num_segments, int64_t num_ter
     int32_t *order = NULL, *lengths = NULL;
 
     offsets[0] = 0;
-    if (strcmp(shape, "uniform") == 0) {
+    if (strcmp(shape, "uniform") == 0 || strcmp(shape, "single") == 0) {
         for (int64_t s = 1; s <= num_segments; ++s)
             offsets[s] = (int32_t)(num_terms * s / num_segments);
         return true;

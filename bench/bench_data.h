@@ -59,6 +59,7 @@ void bench_fill_permutation(int32_t *data, int64_t count, uint64_t seed);
 
 // Offsets of num_segments segments with num_terms terms in all; false for an unknown shape.
 //   uniform   all equally long (rounded so that the total is exact)
+//   single    the same, of as many segments as terms
 //   powerlaw  lengths proportional to rank^-a, in random order, with a such that the longest
 //             segment holds a quarter of the terms; short of one term a segment is empty or has one
 //   huge      one term a segment, but for the middle one, which has all the others

@@ -20,8 +20,8 @@ static struct {
     int64_t variant;
 } asked;
 static const bench_option suite_options[] = {
-    {"--shapes", "LIST", "uniform,powerlaw,huge (default: all)", "uniform,powerlaw,huge",
-     .text = &asked.shapes},
+    {"--shapes", "LIST", "uniform,powerlaw,huge (default: these), single: one term a segment",
+     "uniform,powerlaw,huge,single", .text = &asked.shapes},
     {"--all-ops", NULL, "every reduction, not only the sum", .on = &asked.all_ops},
     {"--variant", "N", "sum_variant of the plans (default 0: as the tuning table has it)",
      .number = &asked.variant, .least = 0, .most = 255},
@@ -405,22 +405,35 @@ static void set_width(segreduce_data *d, const segreduce_arrays *a, int64_t cols
     d->grad_w = spops_matrix_dense(a->grad_w, d->num_terms, 1, dtype);
 }
 
+// As many segments as terms: not among the shapes that run unasked.
+static bool is_single(const char *shape)
+{
+    return strcmp(shape, "single") == 0;
+}
+
+static bool wants_shape(const char *shape)
+{
+    return bench_wants(asked.shapes == NULL ? "uniform,powerlaw,huge" : asked.shapes, shape);
+}
+
 // All shapes and widths of one dtype.
 static void measure_dtype(bench *b, spops_dtype dtype, const int64_t *cols, int num_cols,
                           int64_t num_segments, int64_t num_terms)
 {
-    static const char *const shapes[] = {"uniform", "powerlaw", "huge"};
+    static const char *const shapes[] = {"uniform", "powerlaw", "huge", "single"};
+    const int64_t max_segments = wants_shape("single") ? num_terms : num_segments;
     int64_t max_cols = 0;
     segreduce_arrays arrays;
 
     for (int i = 0; i < num_cols; ++i)
         max_cols = cols[i] > max_cols ? cols[i] : max_cols;
-    const bool ready = make_arrays(b, dtype, num_segments, num_terms, max_cols, &arrays);
+    const bool ready = make_arrays(b, dtype, max_segments, num_terms, max_cols, &arrays);
     for (size_t s = 0; ready && s < sizeof shapes / sizeof shapes[0]; ++s) {
-        if (!bench_wants(asked.shapes, shapes[s])) continue;
+        if (!wants_shape(shapes[s])) continue;
+        const int64_t segments = is_single(shapes[s]) ? num_terms : num_segments;
         for (int i = 0; i < num_cols; ++i) { // a plan is made for the rows that it will meet
             segreduce_data d;
-            if (make_shape(b, shapes[s], num_segments, num_terms, cols[i], &d)) {
+            if (make_shape(b, shapes[s], segments, num_terms, cols[i], &d)) {
                 set_width(&d, &arrays, cols[i]);
                 measure_passes(&d);
             }

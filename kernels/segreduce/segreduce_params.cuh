@@ -13,15 +13,16 @@ namespace spops
 
 inline segreduce_params segreduce_params_of(const spops_context *ctx,
                                             const spops_segreduce_args *args, int vec, int threads,
-                                            dim3 *grid)
+                                            dim3 *grid, int unit = 0)
 {
-    const walk_launch launch = walk_plan(ctx, args->lists, (args->x.cols + vec - 1) / vec, threads);
+    const walk_launch launch =
+        walk_plan(ctx, args->lists, (args->x.cols + vec - 1) / vec, threads, unit);
     segreduce_params p = {};
     p.walk = launch.walk;
     p.pairs = (const int2 *)args->lists->pairs;
     p.order = args->lists->order;
     p.x = args->x.data;
-    p.x_end = rows_end(args->x);
+    p.x_readable = readable_rows_of(args->x);
     p.x_stride = args->x.row_stride;
     p.w = args->w.data;
     p.w_dtype = args->w.dtype;
