@@ -17,10 +17,10 @@ template <int DIM_> struct attention_backward_f32_policy {
     static constexpr int tile_entries = 64, parts = tile_entries / count;
     static constexpr int ROWS = count * DIM / threads; // of a thread's sums
     static constexpr int line = DIM + 1, weight_line = count + 1;
-    typedef attention_pairs<count, count> pairs; // whose tile has slopes
-    // With a table (attention_table) behind it where there are biases.
-    static constexpr int shared_bytes =
-        (4 * count * line + count * weight_line) * 4 + (int)sizeof(pairs);
+    static constexpr int shared_bytes = (4 * count * line + count * weight_line) * 4;
+    typedef attention_pairs<count, count>
+        pairs; // behind that, its tile has slopes; and then, where
+               // it is wanted, the table (attention_table)
 };
 
 // Lines of the rows that list[0 .. num) names, of one head; other lines, and columns from dim on,

@@ -9,9 +9,12 @@ namespace
 
 using namespace spops;
 
-size_t table_bytes(const attention_backward_params &p)
+template <class P, bool ALWAYS_PAIRS> size_t shared_bytes(const attention_backward_params &p)
 {
-    return p.table_parts != nullptr ? attention_table::bytes_of(p.bias.range) : 0;
+    size_t bytes = P::shared_bytes;
+    if (ALWAYS_PAIRS || p.bias.table != nullptr) bytes += sizeof(typename P::pairs);
+    if (p.table_parts != nullptr) bytes += (size_t)attention_table::bytes_of(p.bias.range);
+    return bytes;
 }
 
 template <int DIM, class T>
@@ -19,12 +22,11 @@ spops_status launch_sm80(spops_context *ctx, const attention_backward_params &p,
                          attention_side side, int64_t max_tiles)
 {
     typedef attention_backward_sm80_policy<DIM> P;
-    return launch_shared<AFTER_PREVIOUS>(ctx, "attention_execute_backward: launch",
-                                         side == OWN_KEYS
-                                             ? attention_backward_sm80_kernel<P, T, OWN_KEYS>
-                                             : attention_backward_sm80_kernel<P, T, OWN_QUERIES>,
-                                         dim3((unsigned)(max_tiles * p.heads)),
-                                         (unsigned)P::threads, P::shared_bytes + table_bytes(p), p);
+    return launch_shared<AFTER_PREVIOUS>(
+        ctx, "attention_execute_backward: launch",
+        side == OWN_KEYS ? attention_backward_sm80_kernel<P, T, OWN_KEYS>
+                         : attention_backward_sm80_kernel<P, T, OWN_QUERIES>,
+        dim3((unsigned)(max_tiles * p.heads)), (unsigned)P::threads, shared_bytes<P, false>(p), p);
 }
 
 template <int DIM>
@@ -38,7 +40,7 @@ spops_status launch_f32(spops_context *ctx, const attention_backward_params &p, 
                                              ? attention_backward_f32_kernel<P, OWN_KEYS>
                                              : attention_backward_f32_kernel<P, OWN_QUERIES>,
                                          dim3((unsigned)(max_tiles * P::parts * p.heads)),
-                                         (unsigned)P::threads, P::shared_bytes + table_bytes(p), p);
+                                         (unsigned)P::threads, shared_bytes<P, true>(p), p);
 }
 
 } // namespace
