@@ -706,20 +706,24 @@ template <class Use> auto with_policy(int64_t rows, int64_t cols, const Use &use
 
 spops_status spops::launch_igemm_wgrad_sm90(spops_context *ctx, const spops_igemm_wgrad_args *args)
 {
+    const bool bf16 = args->x.dtype == SPOPS_DTYPE_BF16;
+    if (args->units.offsets != nullptr) { // two policies: their sums bind, not their tiles
+        if (args->x.cols <= 64 && args->g.cols <= 128)
+            return bf16 ? launch_policy<broad_tile, __nv_bfloat16, true>(ctx, args)
+                        : launch_policy<broad_tile, __half, true>(ctx, args);
+        return bf16 ? launch_policy<large_tile, __nv_bfloat16, true>(ctx, args)
+                    : launch_policy<large_tile, __half, true>(ctx, args);
+    }
     return with_policy(args->x.cols, args->g.cols, [&](auto policy) {
         using P = decltype(policy);
-        const bool units = args->units.offsets != nullptr;
-        if (args->x.dtype == SPOPS_DTYPE_BF16)
-            return units ? launch_policy<P, __nv_bfloat16, true>(ctx, args)
-                         : launch_policy<P, __nv_bfloat16, false>(ctx, args);
-        return units ? launch_policy<P, __half, true>(ctx, args)
-                     : launch_policy<P, __half, false>(ctx, args);
+        return bf16 ? launch_policy<P, __nv_bfloat16, false>(ctx, args)
+                    : launch_policy<P, __half, false>(ctx, args);
     });
 }
 
 // Ranges are as many as blocks fit, so a partial for each is so many tiles, or dW of a tap where that
 // is more; beside it there are at most as many, and no more than taps. A policy counts for what
-// with_policy gives it.
+// with_policy gives it; those of units need no more for the same channels.
 size_t spops::igemm_wgrad_sm90_scratch_bytes(const spops_context *ctx, int num_taps,
                                              int64_t max_rows, int64_t max_cols)
 {
