@@ -24,25 +24,12 @@ inline int common_chunk(std::initializer_list<spops_matrix> matrices)
     return vec;
 }
 
-// Rows in which the chunk at `chunk` may be read by aligned words of 16 bytes.
-inline int32_t rows_with_readable_chunk(const spops_matrix &m, int64_t chunk)
+// Where the last row of a matrix ends.
+inline const void *rows_end(const spops_matrix &m)
 {
-    const int64_t element = (int64_t)spops_dtype_bytes(m.dtype), stride = m.row_stride * element;
-    const bool aligned = common_chunk({m}) > 1; // then a chunk is one word
-    const int64_t end = (m.rows - 1) * stride + m.cols * element;
-    const int64_t last_begin = end - chunk * 16 - (aligned ? 16 : 32);
-    if (last_begin < 0) return 0;
-    const int64_t rows = m.rows == 1 ? 1 : last_begin / stride + 1;
-    return (int32_t)(rows < m.rows ? rows : m.rows);
-}
-inline readable_rows readable_rows_of(const spops_matrix &m)
-{
-    readable_rows r = {0, 0};
-    if (m.data == nullptr || m.rows == 0 || m.cols == 0) return r;
-    const int64_t vec = 16 / (int64_t)spops_dtype_bytes(m.dtype);
-    r.whole = rows_with_readable_chunk(m, (m.cols - 1) / vec - (m.cols % vec != 0));
-    r.last = rows_with_readable_chunk(m, (m.cols - 1) / vec);
-    return r;
+    if (m.data == nullptr || m.rows == 0) return m.data;
+    return static_cast<const char *>(m.data) +
+           ((m.rows - 1) * m.row_stride + m.cols) * (int64_t)spops_dtype_bytes(m.dtype);
 }
 
 } // namespace spops

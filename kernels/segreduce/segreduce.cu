@@ -28,8 +28,6 @@ extern "C" int32_t spops_cuda_choose_sums(const spops_context *ctx,
                                           const spops_choose_sums_args *args)
 {
     const spops_lists *lists = args->lists;
-    const bool gathers_once =
-        lists->pairs != nullptr && 2 * args->num_rows >= lists->host_schedule.num_terms;
     for (int chunks = 1; chunks <= SPOPS_SUM_CHUNKS && lists->num_segments > 0; ++chunks) {
         const dim3 grid = walk_plan(ctx, lists, chunks, SPOPS_SEGREDUCE_THREADS).grid;
         const int64_t rows = args->num_rows + lists->num_segments;
@@ -40,7 +38,7 @@ extern "C" int32_t spops_cuda_choose_sums(const spops_context *ctx,
             at.dtype = (spops_dtype)(SPOPS_DTYPE_F32 + i);
             at.cols = chunks * 16 / (int64_t)spops_dtype_bytes(at.dtype);
             args->choice->variant[i][chunks - 1] = (uint8_t)spops_segreduce_variant(
-                &at, (int64_t)grid.x * grid.y, ctx->info.num_processors, gathers_once);
+                &at, (int64_t)grid.x * grid.y, ctx->info.num_processors);
         }
     }
     return SPOPS_SEGREDUCE_NUM_VARIANTS;

@@ -5,8 +5,7 @@
 //     rows      whole chunks of 16 bytes; rows of any length that begin anywhere
 //     counts    known to the host, so that the kernel may start early; on the device
 //
-// and weights of a dtype that it knows only for sums: elsewhere, and for rows of any length with counts
-// on the device, it asks.
+// and weights of a dtype that it knows only for sums of whole chunks: elsewhere it asks.
 #ifndef SPOPS_KERNELS_SEGREDUCE_LAUNCH_CUH
 #define SPOPS_KERNELS_SEGREDUCE_LAUNCH_CUH
 
@@ -29,9 +28,7 @@ struct segreduce_call {
     {
         const int vec = (int)(16 / spops_dtype_bytes(args->x.dtype));
         whole = common_chunk({args->x, args->out}) == vec && args->x.cols % vec == 0;
-        // Lanes of rows that begin anywhere shuffle what they write (store_chunk).
-        params =
-            segreduce_params_of(ctx, args, vec, SPOPS_SEGREDUCE_THREADS, &grid, whole ? 0 : 32);
+        params = segreduce_params_of(ctx, args, vec, SPOPS_SEGREDUCE_THREADS, &grid);
         variant = spops_sum_variant(&args->lists->sum_choice, args->x.dtype,
                                     (args->x.cols + vec - 1) / vec);
     }
@@ -46,34 +43,31 @@ spops_status launch_kernel(spops_context *ctx, const segreduce_call &call)
                          Policy::threads, call.params);
 }
 
-template <int UNROLL, int RESIDENT, bool KNOWN, class Op, class T, int WEIGHT, bool TRACED,
-          bool ONCE = false>
+template <int UNROLL, int RESIDENT, bool KNOWN, class Op, class T, int WEIGHT, bool TRACED>
 spops_status launch_whole(spops_context *ctx, const segreduce_call &call)
 {
-    typedef segreduce_policy<SPOPS_SEGREDUCE_THREADS, UNROLL, RESIDENT, true, KNOWN, ONCE> policy;
+    typedef segreduce_policy<SPOPS_SEGREDUCE_THREADS, UNROLL, RESIDENT, true, KNOWN> policy;
     return launch_kernel<policy, Op, T, WEIGHT, 16 / sizeof(T), TRACED>(ctx, call);
 }
 
 // Rows that are no whole chunks.
-template <int UNROLL, int RESIDENT, bool KNOWN, class Op, class T, bool TRACED,
-          int WEIGHT = WEIGHT_ANY>
+template <int UNROLL, int RESIDENT, bool KNOWN, class Op, class T, bool TRACED>
 spops_status launch_ragged(spops_context *ctx, const segreduce_call &call)
 {
     typedef segreduce_policy<SPOPS_SEGREDUCE_THREADS, UNROLL, RESIDENT, false, KNOWN> policy;
-    return launch_kernel<policy, Op, T, WEIGHT, 16 / sizeof(T), TRACED>(ctx, call);
+    return launch_kernel<policy, Op, T, WEIGHT_ANY, 16 / sizeof(T), TRACED>(ctx, call);
 }
 
 // ---- Sums ---------------------------------------------------------------------------------------
 
 template <int WEIGHT, class T>
-spops_status launch_sum_of(spops_context *ctx, const segreduce_call &call)
+spops_status launch_whole_sum(spops_context *ctx, const segreduce_call &call)
 {
-    if (!call.whole) return launch_ragged<2, 4, true, plain_SUM, T, false, WEIGHT>(ctx, call);
     if (!call.known) return launch_whole<2, 3, false, plain_SUM, T, WEIGHT, false>(ctx, call);
     switch (call.variant) {
-#define X(variant, unroll, resident, once)                                                         \
+#define X(variant, unroll, resident)                                                               \
     case variant:                                                                                  \
-        return launch_whole<unroll, resident, true, plain_SUM, T, WEIGHT, false, once>(ctx, call);
+        return launch_whole<unroll, resident, true, plain_SUM, T, WEIGHT, false>(ctx, call);
         SPOPS_SEGREDUCE_VARIANTS(X)
 #undef X
     default: return spops_fail(ctx, SPOPS_STATUS_NOT_SUPPORTED, "segreduce: no such variant");
@@ -85,13 +79,15 @@ spops_status launch_sum_of(spops_context *ctx, const segreduce_call &call)
 template <class T> spops_status launch_sum(spops_context *ctx, const spops_segreduce_args *args)
 {
     const segreduce_call call(ctx, args);
-    if (!call.whole && !call.known)
-        return launch_ragged<2, 3, false, plain_SUM, T, false>(ctx, call);
-    if (call.params.w == nullptr) return launch_sum_of<WEIGHT_NONE, T>(ctx, call);
+    if (!call.whole)
+        return call.known ? launch_ragged<2, 4, true, plain_SUM, T, false>(ctx, call)
+                          : launch_ragged<2, 3, false, plain_SUM, T, false>(ctx, call);
+    if (call.params.w == nullptr) return launch_whole_sum<WEIGHT_NONE, T>(ctx, call);
     // Weights have the dtype of x, or are f32.
     if constexpr (sizeof(T) < sizeof(float))
-        if (call.params.w_dtype != SPOPS_DTYPE_F32) return launch_sum_of<WEIGHT_SAME, T>(ctx, call);
-    return launch_sum_of<WEIGHT_F32, T>(ctx, call);
+        if (call.params.w_dtype != SPOPS_DTYPE_F32)
+            return launch_whole_sum<WEIGHT_SAME, T>(ctx, call);
+    return launch_whole_sum<WEIGHT_F32, T>(ctx, call);
 }
 
 // ---- Other reductions ---------------------------------------------------------------------------

@@ -13,16 +13,15 @@ namespace spops
 
 inline segreduce_params segreduce_params_of(const spops_context *ctx,
                                             const spops_segreduce_args *args, int vec, int threads,
-                                            dim3 *grid, int unit = 0)
+                                            dim3 *grid)
 {
-    const walk_launch launch =
-        walk_plan(ctx, args->lists, (args->x.cols + vec - 1) / vec, threads, unit);
+    const walk_launch launch = walk_plan(ctx, args->lists, (args->x.cols + vec - 1) / vec, threads);
     segreduce_params p = {};
     p.walk = launch.walk;
     p.pairs = (const int2 *)args->lists->pairs;
     p.order = args->lists->order;
     p.x = args->x.data;
-    p.x_readable = readable_rows_of(args->x);
+    p.x_end = rows_end(args->x);
     p.x_stride = args->x.row_stride;
     p.w = args->w.data;
     p.w_dtype = args->w.dtype;

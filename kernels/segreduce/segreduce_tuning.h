@@ -5,26 +5,21 @@
 #ifndef SPOPS_KERNELS_SEGREDUCE_TUNING_H
 #define SPOPS_KERNELS_SEGREDUCE_TUNING_H
 
-#include <stdbool.h>
-
 #include "kernels/core/tuning.h"
 
 #define SPOPS_SEGREDUCE_THREADS 256
 
 // ---- f32, f16 and bf16: whole chunks of 16 bytes, counts known when the plan is made ------------
 
-// Variant, terms in flight, blocks a multiprocessor holds, whether L1 is left to other data than rows.
-#define SPOPS_SEGREDUCE_VARIANTS(X)                                                                \
-    X(1, 2, 4, false)                                                                              \
-    X(2, 2, 6, false)                                                                              \
-    X(3, 4, 4, false)                                                                              \
-    X(4, 4, 4, true)
-enum { SPOPS_SEGREDUCE_NUM_VARIANTS = 4 };
+#define SPOPS_SEGREDUCE_VARIANTS(X) /* variant, terms in flight, blocks a multiprocessor holds */  \
+    X(1, 2, 4)                                                                                     \
+    X(2, 2, 6)                                                                                     \
+    X(3, 4, 4)
+enum { SPOPS_SEGREDUCE_NUM_VARIANTS = 3 };
 
 typedef struct spops_segreduce_row {
     spops_tuning_key key;
     int64_t min_blocks; // of the launch, per multiprocessor
-    bool gathers_once;  // rows are gathered, most of them for one term
     int32_t variant;
 } spops_segreduce_row;
 
@@ -32,23 +27,19 @@ static const spops_segreduce_row spops_segreduce_rows[] = {
     // H200, f16, C = 80, 1.6 million terms (map B): 46.3 us; variant 1: 50.5 us.
     // C = 256 on map A: 11.6 us; variant 1: 12.8 us. f32 sum, power law, C = 64: 96 us; 1: 103 us.
     // Not on sm_75, whose multiprocessors hold four blocks at most.
-    {{80, SPOPS_ANY_REGIME, SPOPS_ANY_DTYPE, 0}, 12, false, 2},
+    {{80, SPOPS_ANY_REGIME, SPOPS_ANY_DTYPE, 0}, 12, 2},
     // f16, C = 80, map A (5 blocks a multiprocessor): 5.2 us; variant 2: 7.1 us.
-    {{0, SPOPS_ANY_REGIME, SPOPS_ANY_DTYPE, 33}, 0, false, 1},
-    // 16 columns, 1.6 million rows gathered in random order, uniform, power law and huge: f32 43.7,
-    // 48.0 and 51.1 us; variant 3: 49.5, 57.3 and 61.5 us. f16 34.6, 42.8 and 45.7; 37.1, 43.8, 50.4.
-    {SPOPS_ANY_CASE, 0, true, 4},
+    {{0, SPOPS_ANY_REGIME, SPOPS_ANY_DTYPE, 33}, 0, 1},
     // H200, f16, C = 16, 1.6 million terms, uniform, power law and huge: 16.1, 20.6 and 23.6 us;
     // variant 1: 19.9, 25.0 and 26.8 us.
-    {SPOPS_ANY_CASE, 0, false, 3},
+    {SPOPS_ANY_CASE, 0, 3},
 };
 
 static inline int32_t spops_segreduce_variant(const spops_tuning_case *at, int64_t num_blocks,
-                                              int32_t num_processors, bool gathers_once)
+                                              int32_t num_processors)
 {
     const spops_segreduce_row *row = spops_segreduce_rows;
-    while (!spops_tuning_matches(&row->key, at) || num_blocks < row->min_blocks * num_processors ||
-           (row->gathers_once && !gathers_once))
+    while (!spops_tuning_matches(&row->key, at) || num_blocks < row->min_blocks * num_processors)
         ++row;
     return row->variant;
 }

@@ -16,10 +16,24 @@ using namespace spops;
 constexpr int threads = 256, warp = 32;
 
 struct sumgrad_params {
-    walk_params walk;     // groups do not straddle warps
+    walk_params walk; // groups do not straddle warps
+    int32_t groups_per_warp;
     backward_params sums; // grad is grad_x
     void *grad_w;
 };
+
+__device__ __forceinline__ walk_place place_in_warp(const sumgrad_params &p)
+{
+    const walk_params &w = p.walk;
+    const int32_t lane = (int32_t)(threadIdx.x % warp);
+    const int32_t group = (int32_t)((uint32_t)lane * (uint32_t)w.lanes_inverse >> 16);
+    walk_place here;
+    here.lane = lane - group * w.lanes;
+    here.group = group < p.groups_per_warp
+                     ? (int32_t)(threadIdx.x / warp) * p.groups_per_warp + group
+                     : w.groups; // no group's: idle
+    return here;
+}
 
 // The largest of a warp's counts.
 __device__ __forceinline__ int32_t warp_max(int32_t count)
@@ -53,7 +67,7 @@ __device__ __forceinline__ void sum_over_group(float (&v)[UNROLL], int32_t lane,
 template <class T, int VEC, bool FULL> struct row_part {
     static constexpr int chunks = VEC * sizeof(T) > 16 ? 2 : 1, columns = VEC / chunks;
     static_assert(FULL || chunks == 1, "");
-    static constexpr int unroll = FULL ? 4 / chunks : 2; // terms on their way at once
+    static constexpr int unroll = 4 / chunks; // terms on their way at once
     // Blocks of a multiprocessor that leave enough registers.
     static constexpr int blocks_held = columns > 4 && chunks > 1 ? 3 : 4;
     typename chunk_of<T, columns, FULL>::type chunk[chunks];
@@ -63,87 +77,43 @@ template <class T, int VEC, bool FULL> struct row_part {
         for (int c = 0; c < chunks; ++c)
             chunk[c].clear();
     }
-    __device__ __forceinline__ bool load(const T *p, int n, bool readable)
-    {
-        bool complete = true;
-        for (int c = 0; c < chunks; ++c)
-            complete &= chunk[c].load(p + c * columns, n, readable);
-        return complete;
-    }
-    __device__ __forceinline__ void load_rest(const T *p, int n, bool readable)
+    __device__ __forceinline__ void load(const T *p, int n, const void *end)
     {
         for (int c = 0; c < chunks; ++c)
-            chunk[c].load_rest(p + c * columns, n, readable);
+            chunk[c].load(p + c * columns, n, end);
     }
-    __device__ __forceinline__ void get(float (&v)[VEC], int n) const
+    __device__ __forceinline__ void get(float (&v)[VEC]) const
     {
         for (int c = 0; c < chunks; ++c) {
             float its[columns];
-            chunk[c].get(its, n);
+            chunk[c].get(its);
             for (int j = 0; j < columns; ++j)
                 v[c * columns + j] = its[j];
         }
     }
 };
 
-// The columns of a row that stay for all its terms. Rows that begin anywhere take more registers
-// elsewhere, so theirs stay as narrow as they are in memory.
-template <class T, int VEC, bool FULL> struct kept_row {
-    float x[VEC];
-
-    __device__ __forceinline__ void set(const row_part<T, VEC, FULL> &row, int n) { row.get(x, n); }
-    __device__ __forceinline__ void get(float (&v)[VEC]) const
-    {
-        for (int j = 0; j < VEC; ++j)
-            v[j] = x[j];
-    }
-};
-template <class T, int VEC> struct kept_row<T, VEC, false> {
-    uint4 word;
-
-    __device__ __forceinline__ void set(const row_part<T, VEC, false> &row, int n)
-    {
-        float x[VEC];
-        row.get(x, n);
-        word = pack_chunk<T>(x);
-    }
-    __device__ __forceinline__ void get(float (&v)[VEC]) const
-    {
-        uint4 own = word; // the compiler would else unpack it once and keep that
-        asm volatile("" : "+r"(own.x), "+r"(own.y), "+r"(own.z), "+r"(own.w));
-        unpack_chunk<T>(own, v);
-    }
-};
-
 // What a step reads: absent terms have weight 0 and a row of zeros, so that they add nothing.
-template <int WEIGHT, class T, int VEC, bool FULL> struct term_rows {
+template <class T, int VEC, bool FULL> struct term_rows {
     row_part<T, VEC, FULL> row[row_part<T, VEC, FULL>::unroll];
-    weight_bits<WEIGHT, T> weight[row_part<T, VEC, FULL>::unroll];
+    float weight[row_part<T, VEC, FULL>::unroll];
 };
 
 template <int WEIGHT, class T, int VEC, bool FULL, int UNROLL>
 __device__ __forceinline__ void load_terms(const backward_params &p, const T *grad_out,
                                            const int2 (&pair)[UNROLL], int32_t count, int n,
-                                           term_rows<WEIGHT, T, VEC, FULL> &terms)
+                                           term_rows<T, VEC, FULL> &terms)
 {
-    const int32_t readable = p.grad_out_readable.of_chunk<row_part<T, VEC, FULL>::columns>(n);
-    bool complete = true;
 #pragma unroll
     for (int u = 0; u < UNROLL; ++u) {
         terms.row[u].clear();
-        terms.weight[u].bits = 0;
+        terms.weight[u] = 0.0f;
         if (u < count) {
-            complete &= terms.row[u].load(row_at<FULL>(grad_out, pair[u].x, p.grad_out_stride), n,
-                                          pair[u].x < readable);
-            terms.weight[u].load(p.w, p.w_dtype, pair[u].y);
+            terms.row[u].load(row_at<FULL>(grad_out, pair[u].x, p.grad_out_stride), n,
+                              p.grad_out_end);
+            terms.weight[u] = load_weight<WEIGHT, T>(p.w, p.w_dtype, pair[u].y);
         }
     }
-    if (complete) return;
-#pragma unroll
-    for (int u = 0; u < UNROLL; ++u)
-        if (u < count)
-            terms.row[u].load_rest(row_at<FULL>(grad_out, pair[u].x, p.grad_out_stride), n,
-                                   pair[u].x < readable);
 }
 
 // The output row's terms begin .. end - 1. Every lane of the warp makes the same number of steps,
@@ -160,35 +130,31 @@ __device__ __forceinline__ void fold_both(const sumgrad_params &params, int32_t 
     const int32_t count = n > 0 ? end - begin : 0;
     const int32_t steps = warp_max(count);
     row_part<T, VEC, FULL> x_row;
-    kept_row<T, VEC, FULL> x_kept;
+    float x[VEC];
     int2 pair[unroll];
     load_pairs<true>(p.pairs, begin, begin + count, pair);
     x_row.clear();
-    if (count > 0) {
-        const T *from = row_at<FULL>(static_cast<const T *>(p.x) + col, out_row, p.x_stride);
-        const bool readable = out_row < p.x_readable.of_chunk<row_part<T, VEC, FULL>::columns>(n);
-        if (!x_row.load(from, n, readable)) x_row.load_rest(from, n, readable);
-    }
-    x_kept.set(x_row, n);
+    if (count > 0)
+        x_row.load(row_at<FULL>(static_cast<const T *>(p.x) + col, out_row, p.x_stride), n,
+                   p.x_end);
+    x_row.get(x);
     for (int32_t i = 0; i < steps; i += unroll) {
-        term_rows<WEIGHT, T, VEC, FULL> terms;
+        term_rows<T, VEC, FULL> terms;
         float dot[unroll];
         int32_t weight_of[unroll];
-        load_terms(p, grad_out, pair, count - i, n, terms);
+        load_terms<WEIGHT>(p, grad_out, pair, count - i, n, terms);
 #pragma unroll
         for (int u = 0; u < unroll; ++u)
             weight_of[u] = pair[u].y;
         load_pairs<true>(p.pairs, begin + i + unroll, begin + count, pair);
 #pragma unroll
         for (int u = 0; u < unroll; ++u) {
-            const float weight = terms.weight[u].get(p.w, p.w_dtype);
-            float g[VEC], x[VEC];
-            terms.row[u].get(g, n);
-            x_kept.get(x);
+            float g[VEC];
+            terms.row[u].get(g);
             dot[u] = 0.0f;
 #pragma unroll
             for (int j = 0; j < VEC; ++j) {
-                acc[j].v += weight * g[j];
+                acc[j].v += terms.weight[u] * g[j];
                 dot[u] += x[j] * g[j];
             }
         }
@@ -210,9 +176,7 @@ __device__ __forceinline__ void write_part(const backward_params &p, int32_t out
 #pragma unroll
         for (int j = 0; j < columns; ++j)
             its[j] = v[c + j];
-        store_chunk<T, columns, FULL>(
-            p.walk, row_at<FULL>(static_cast<T *>(p.grad) + col + c, out_row, p.grad_stride),
-            col + c, p.cols, n, its);
+        write_row<T, columns>(p, out_row, col + c, n, its);
     }
 }
 
@@ -223,7 +187,7 @@ __global__ void __launch_bounds__(threads, (row_part<T, VEC, FULL>::blocks_held)
     __shared__ spops_sum shared[threads * VEC];
     walk_blocks<false>(params.walk, [&](const walk_params &w, int32_t block) {
         const backward_params &p = params.sums;
-        const walk_place here = walk_here(w);
+        const walk_place here = place_in_warp(params);
         const int32_t col = here.lane * VEC;
         const int n = min(p.cols - col, VEC);
         const walk_task task = walk_locate(w, block);
@@ -293,21 +257,20 @@ int columns_of_lane(const spops_sumgrad_args *args)
 
 // Whether every row and every weight has one term at most, so that oneterm.cu serves, and by which
 // lists. By row, rows of x and grad_x lie in order and those of grad_out are gathered; by weight,
-// where a term mostly is its own weight, it is the other way around, and a row of grad_out is read
-// once for all terms of its segment. Narrow rows are better written in order. H200, 1.6 million
-// terms in uniform segments, by weight and by row: f32, 64 columns, grad_x 127 and 191 us, both 239
-// and 354; f16, 64 columns, 80 and 79, both 140 and 180; f32, 16 columns, 60 and 40, both 127 and 76.
-constexpr int64_t min_scattered_bytes = 256, min_scattered_bytes_both = 128;
+// where a term mostly is its own weight, it is the other way around: the L2 then serves a row of
+// grad_out once for all terms of its segment. Rows of less than 64 bytes are better written in order.
+constexpr int64_t min_scattered_bytes = 64;
 
 bool fits_one_term(const spops_sumgrad_args *args, one_term_args *walk)
 {
     if (!has_one_term_at_most(args->by_weight)) return false;
-    const bool wants_x = args->grad_x.data != nullptr, wants_w = args->grad_w.data != nullptr;
-    if (wants_x && !has_one_term_at_most(args->lists)) return false;
+    const bool rows_apart = has_one_term_at_most(args->lists);
+    if (args->grad_x.data != nullptr && !rows_apart) return false;
     const int64_t row_bytes = args->x.cols * (int64_t)spops_dtype_bytes(args->x.dtype);
-    const int64_t least = wants_w ? min_scattered_bytes_both : min_scattered_bytes;
     // Only the walk by row reaches rows without a term.
-    const bool by_weight = !wants_x || (row_bytes >= least && has_one_term_each(args->lists));
+    const bool by_weight =
+        !rows_apart || (row_bytes >= min_scattered_bytes &&
+                        (args->grad_x.data == nullptr || has_one_term_each(args->lists)));
     walk->lists = by_weight ? args->by_weight : args->lists;
     walk->by_weight = by_weight;
     walk->rows = args->grad_out;
@@ -339,14 +302,15 @@ extern "C" spops_status spops_cuda_sumgrad(spops_context *ctx, const spops_sumgr
     walk_launch shape = walk_plan(ctx, args->lists, (args->x.cols + vec - 1) / vec, threads, warp);
     sumgrad_params p = {};
     p.walk = shape.walk;
+    p.groups_per_warp = warp / shape.walk.lanes;
     p.grad_w = args->grad_w.data;
     p.sums.walk = shape.walk;
     p.sums.pairs = (const int2 *)args->lists->pairs;
     p.sums.grad_out = args->grad_out.data;
-    p.sums.grad_out_readable = readable_rows_of(args->grad_out);
+    p.sums.grad_out_end = rows_end(args->grad_out);
     p.sums.grad_out_stride = args->grad_out.row_stride;
     p.sums.x = args->x.data;
-    p.sums.x_readable = readable_rows_of(args->x);
+    p.sums.x_end = rows_end(args->x);
     p.sums.x_stride = args->x.row_stride;
     p.sums.w = args->w.data;
     p.sums.w_dtype = args->w.dtype;

@@ -140,7 +140,7 @@ template <class T, int VEC, bool FULL> struct row_chunk {
     uint4 word;
 
     __device__ __forceinline__ void clear() { word = make_uint4(0, 0, 0, 0); }
-    __device__ __forceinline__ bool load(const T *p, int n, bool = true)
+    __device__ __forceinline__ void load(const T *p, int n, const void * = nullptr)
     {
         if (FULL || n >= VEC) {
             word = __ldg(reinterpret_cast<const uint4 *>(p));
@@ -151,9 +151,7 @@ template <class T, int VEC, bool FULL> struct row_chunk {
                 if (j < n) tail[j] = p[j];
             word = *reinterpret_cast<const uint4 *>(tail);
         }
-        return true;
     }
-    __device__ __forceinline__ void load_rest(const T *, int, bool = true) {}
 
     // The 16 bytes as they are, or as many elements as exist.
     __device__ __forceinline__ void store(T *p, int n) const
@@ -175,7 +173,7 @@ template <class T, int VEC, bool FULL> struct row_chunk {
         }
     }
 
-    __device__ __forceinline__ void get(float (&v)[VEC], int = VEC) const
+    __device__ __forceinline__ void get(float (&v)[VEC]) const
     {
         unpack_chunk<T>(word, v);
     }
@@ -189,74 +187,60 @@ template <class T, bool FULL> struct row_chunk<T, 1, FULL> {
     T word;
 
     __device__ __forceinline__ void clear() { word = T(); }
-    __device__ __forceinline__ bool load(const T *p, int, bool = true)
-    {
-        word = *p;
-        return true;
-    }
-    __device__ __forceinline__ void load_rest(const T *, int, bool = true) {}
+    __device__ __forceinline__ void load(const T *p, int, const void * = nullptr) { word = *p; }
     __device__ __forceinline__ void store(T *p, int) const { *p = word; }
-    __device__ __forceinline__ void get(float (&v)[1], int = 1) const { v[0] = to_f32(word); }
+    __device__ __forceinline__ void get(float (&v)[1]) const { v[0] = to_f32(word); }
     __device__ __forceinline__ void set(const float (&v)[1]) { word = from_f32<T>(v[0]); }
 };
 
-// The rows of a matrix in which a chunk may be read by the aligned words of 16 bytes that it lies in:
-// one of whole length, and the last of a row. Words behind the end of the matrix are not read.
-struct readable_rows {
-    int32_t whole, last;
-
-    template <int VEC> __device__ __forceinline__ int32_t of_chunk(int n) const
-    {
-        return n >= VEC ? whole : last;
-    }
-};
-
-// The same of a row of any length that begins anywhere.
+// The same of a row of any length that begins anywhere. end is where the matrix ends, up to which
+// bytes behind the row may be read; without it none are, and the row begins on 16 bytes.
 template <class T, int VEC> struct shifted_chunk {
     static_assert(VEC * sizeof(T) == 16, "a chunk is 16 bytes, or one element");
     uint4 word, next; // next: of a row that begins between two borders of 16 bytes
     uint32_t shift;   // bytes of word in front of the chunk
+    int n;
 
     __device__ __forceinline__ void clear()
     {
         word = next = make_uint4(0, 0, 0, 0);
         shift = 0;
+        n = VEC;
     }
-    // Nothing here branches, or waits for what it loads. False where the words are not readable:
-    // load_rest has to follow, best behind the loads of other chunks.
-    __device__ __forceinline__ bool load(const T *p, int, bool readable)
+    // Nothing here waits for what it loads: get shifts.
+    __device__ __forceinline__ void load(const T *p, int count, const void *end = nullptr)
     {
         const unsigned long long at = reinterpret_cast<unsigned long long>(p);
-        const uint4 *from = reinterpret_cast<const uint4 *>(at & ~15ull);
+        const uint4 *from = reinterpret_cast<const uint4 *>(at - at % 16);
         clear();
+        n = count;
         shift = (uint32_t)at & 15;
-        if (readable) word = __ldg(from);
-        if (readable && shift != 0) next = __ldg(from + 1);
-        return readable;
-    }
-    __device__ __forceinline__ void load_rest(const T *p, int n, bool readable)
-    {
-        if (readable) return;
+        if (end == nullptr) end = p + (count < VEC ? count : VEC);
+        if (from + (shift != 0 ? 2 : 1) <= end) {
+            word = __ldg(from);
+            if (shift != 0) next = __ldg(from + 1);
+            return;
+        }
         T tail[VEC] = {};
 #pragma unroll
         for (int j = 0; j < VEC; ++j)
-            if (j < n) tail[j] = p[j];
-        clear();
+            if (j < count) tail[j] = p[j];
         word = *reinterpret_cast<const uint4 *>(tail);
+        shift = 0;
     }
 
     // The 16 bytes as they are, or as many elements as exist.
-    __device__ __forceinline__ void store(T *p, int n) const
+    __device__ __forceinline__ void store(T *p, int count) const
     {
-        const uint4 own = shift_words(word, next, shift);
-        if (n >= VEC && reinterpret_cast<unsigned long long>(p) % 16 == 0) {
+        const uint4 own = shift != 0 ? shift_words(word, next, shift) : word;
+        if (count >= VEC && reinterpret_cast<unsigned long long>(p) % 16 == 0) {
             *reinterpret_cast<uint4 *>(p) = own;
             return;
         }
         const uint32_t words[4] = {own.x, own.y, own.z, own.w};
 #pragma unroll
         for (int j = 0; j < VEC; ++j) {
-            if (j >= n) continue;
+            if (j >= count) continue;
             if constexpr (VEC == 4)
                 reinterpret_cast<uint32_t *>(p)[j] = words[j];
             else
@@ -264,31 +248,17 @@ template <class T, int VEC> struct shifted_chunk {
         }
     }
 
-    // Columns behind the row's last are whatever lies there; given their number n, they are 0.
     __device__ __forceinline__ void get(float (&v)[VEC]) const
     {
-        unpack_chunk<T>(shift_words(word, next, shift), v);
-    }
-    __device__ __forceinline__ void get(float (&v)[VEC], int n) const
-    {
-        const uint4 own = shift_words(word, next, shift);
-        unpack_chunk<T>(make_uint4(own.x & mask_of(n, 0), own.y & mask_of(n, 1),
-                                   own.z & mask_of(n, 2), own.w & mask_of(n, 3)),
-                        v);
+        unpack_chunk<T>(shift != 0 ? shift_words(word, next, shift) : word, v);
+#pragma unroll
+        for (int j = 1; j < VEC; ++j)
+            v[j] = j < n ? v[j] : 0.0f;
     }
     __device__ __forceinline__ void set(const float (&v)[VEC])
     {
         clear();
         word = pack_chunk<T>(v);
-    }
-
-  private:
-    // The bits of a word's columns that exist.
-    __device__ __forceinline__ static uint32_t mask_of(int n, int i)
-    {
-        constexpr int per_word = VEC / 4;
-        const int left = n - i * per_word;
-        return left >= per_word ? ~0u : left > 0 ? 0xffffu : 0u;
     }
 };
 
@@ -323,37 +293,6 @@ __device__ __forceinline__ float load_weight(const void *w, int dtype, int32_t i
         return to_f32(static_cast<const bf16 *>(w)[i]);
     }
 }
-
-// A weight that has been asked for: nothing waits for it before get.
-template <int KIND, class T> struct weight_bits {
-    uint32_t bits;
-
-    __device__ __forceinline__ void load(const void *w, int dtype, int32_t i)
-    {
-        const bool any = KIND == WEIGHT_ANY && w != nullptr;
-        const bool same = KIND == WEIGHT_SAME;
-        const bool wide = KIND == WEIGHT_F32 || (same && sizeof(T) == 4) || (any && dtype == 0);
-        const bool narrow = (same && sizeof(T) == 2) || (any && dtype != 0);
-        bits = 0x3f800000; // 1
-        if (wide) bits = __ldg(static_cast<const uint32_t *>(w) + i);
-        if (narrow) bits = __ldg(static_cast<const uint16_t *>(w) + i);
-    }
-    __device__ __forceinline__ float get(const void *w, int dtype) const
-    {
-        if constexpr (KIND == WEIGHT_SAME && sizeof(T) == 2) {
-            T v;
-            v.bits = (uint16_t)bits;
-            return to_f32(v);
-        } else if constexpr (KIND == WEIGHT_ANY) {
-            f16 half;
-            half.bits = (uint16_t)bits;
-            if (w == nullptr || dtype == 0) return __uint_as_float(bits);
-            return dtype == 1 ? to_f32(half) : __uint_as_float(bits << 16);
-        } else {
-            return __uint_as_float(bits);
-        }
-    }
-};
 
 #ifndef __CUDACC_RTC__
 // Columns a thread takes: 16 bytes where every row starts on 16 bytes and strides stay below 2^32

@@ -35,10 +35,9 @@ namespace spops
 
 struct segreduce_params {
     walk_params walk;
-    const int2 *pairs;    // x row, weight of a position; null: both are the position
-    const int32_t *order; // term of a position; null: the position
-    const void *x;
-    readable_rows x_readable;
+    const int2 *pairs;     // x row, weight of a position; null: both are the position
+    const int32_t *order;  // term of a position; null: the position
+    const void *x, *x_end; // end of the last row; null where rows begin on 16 bytes
     int64_t x_stride;
     const void *w;
     int32_t w_dtype;
@@ -52,10 +51,9 @@ struct segreduce_params {
     uint32_t *tickets; // one per split and column tile, zero between launches
 };
 
-// Threads per block, how many terms a thread has in flight, whether the host knew the schedule's
-// counts (then they come with the parameters; else they are read from the device first), and whether
-// L1 is left to other data than rows of whole chunks, where a plan names most rows once.
-template <int THREADS, int UNROLL, int RESIDENT, bool FULL, bool COUNTS_KNOWN, bool ONCE = false>
+// Threads per block, how many terms a thread has in flight, and whether the host knew the
+// schedule's counts (then they come with the parameters; else they are read from the device first).
+template <int THREADS, int UNROLL, int RESIDENT, bool FULL, bool COUNTS_KNOWN>
 struct segreduce_policy {
     static constexpr int threads = THREADS;
     static constexpr int unroll = UNROLL;
@@ -66,7 +64,6 @@ struct segreduce_policy {
 #endif
     static constexpr bool full = FULL;
     static constexpr bool counts_known = COUNTS_KNOWN;
-    static constexpr bool once = ONCE;
 };
 
 // Combine the states of a team's members, earliest member first; member 0 gets the result. Every
@@ -136,56 +133,35 @@ template <int UNROLL> __device__ __forceinline__ void wait_with_pairs(const int2
 template <bool WHOLE, class T>
 __device__ __forceinline__ T *row_at(T *base, int32_t row, int64_t stride)
 {
-    if (!WHOLE) return base + (uint64_t)(uint32_t)row * (uint64_t)stride;
+    if (!WHOLE) return base + row * stride;
     typedef unsigned char byte;
     const uint32_t stride_bytes = (uint32_t)stride * (uint32_t)sizeof(T);
     return (T *)((const byte *)base + (uint64_t)(uint32_t)row * stride_bytes);
 }
 
 // A batch of terms on their way: rows and weights that have been asked for.
-template <int WEIGHT, class T, int VEC, bool FULL, int UNROLL> struct term_batch {
+template <class T, int VEC, bool FULL, int UNROLL> struct term_batch {
     typename chunk_of<T, VEC, FULL>::type row[UNROLL];
-    weight_bits<WEIGHT, T> weight[UNROLL];
+    float weight[UNROLL];
 };
 
-// 16 bytes that nobody reads again.
-__device__ __forceinline__ uint4 load_once(const void *p)
-{
-    uint4 v;
-    asm("ld.global.nc.L1::no_allocate.v4.b32 {%0, %1, %2, %3}, [%4];"
-        : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-        : "l"(p));
-    return v;
-}
-
-template <bool ONCE, int WEIGHT, class T, int VEC, bool FULL, int UNROLL>
+template <int WEIGHT, class T, int VEC, bool FULL, int UNROLL>
 __device__ __forceinline__ void load_batch(const segreduce_params &p, const T *x,
                                            const int2 (&pair)[UNROLL], int count, int n,
-                                           term_batch<WEIGHT, T, VEC, FULL, UNROLL> &batch)
+                                           term_batch<T, VEC, FULL, UNROLL> &batch)
 {
-    const int32_t readable = p.x_readable.of_chunk<VEC>(n);
-    bool complete = true;
 #pragma unroll
     for (int u = 0; u < UNROLL; ++u) {
         if (u < count) {
-            const T *row = row_at<FULL>(x, pair[u].x, p.x_stride);
-            if constexpr (ONCE && FULL)
-                batch.row[u].word = load_once(row);
-            else
-                complete &= batch.row[u].load(row, n, pair[u].x < readable);
-            batch.weight[u].load(p.w, p.w_dtype, pair[u].y);
+            batch.row[u].load(row_at<FULL>(x, pair[u].x, p.x_stride), n, p.x_end);
+            batch.weight[u] = load_weight<WEIGHT, T>(p.w, p.w_dtype, pair[u].y);
         }
     }
-    if (complete) return;
-#pragma unroll
-    for (int u = 0; u < UNROLL; ++u)
-        if (u < count)
-            batch.row[u].load_rest(row_at<FULL>(x, pair[u].x, p.x_stride), n, pair[u].x < readable);
 }
 
 template <class Op, int WEIGHT, class T, int VEC, bool FULL, int UNROLL>
 __device__ __forceinline__ void
-fold_batch(const segreduce_params &p, const term_batch<WEIGHT, T, VEC, FULL, UNROLL> &batch,
+fold_batch(const segreduce_params &p, const term_batch<T, VEC, FULL, UNROLL> &batch,
            int32_t position, int count, typename Op::state (&acc)[VEC])
 {
 #pragma unroll
@@ -193,12 +169,11 @@ fold_batch(const segreduce_params &p, const term_batch<WEIGHT, T, VEC, FULL, UNR
         if (u < count) {
             int32_t term = position + u;
             if (Op::uses_term && p.order != nullptr) term = __ldg(p.order + term);
-            const float weight = batch.weight[u].get(p.w, p.w_dtype);
             float v[VEC];
             batch.row[u].get(v);
 #pragma unroll
             for (int j = 0; j < VEC; ++j) {
-                const float t = WEIGHT == WEIGHT_NONE ? v[j] : weight * v[j];
+                const float t = WEIGHT == WEIGHT_NONE ? v[j] : batch.weight[u] * v[j];
                 acc[j] = Op::combine(acc[j], Op::lift(t, term));
             }
         }
@@ -207,99 +182,25 @@ fold_batch(const segreduce_params &p, const term_batch<WEIGHT, T, VEC, FULL, UNR
 
 // Fold positions begin .. end - 1 into acc: whole batches, then what is left. The next pairs are
 // fetched while a batch of rows is under way, so that a batch costs one memory latency and not two.
-template <class Policy, class Op, class T, int WEIGHT, int VEC, bool PAIRS>
+template <class Op, class T, int WEIGHT, int VEC, bool FULL, int UNROLL, bool PAIRS>
 __device__ __forceinline__ void fold_terms(const segreduce_params &p, int32_t begin, int32_t end,
                                            int32_t col, int n, typename Op::state (&acc)[VEC])
 {
-    constexpr int unroll = Policy::unroll;
     const T *x = static_cast<const T *>(p.x) + col;
-    int2 pair[unroll] = {};
-    term_batch<WEIGHT, T, VEC, Policy::full, unroll> batch;
+    int2 pair[UNROLL] = {};
+    term_batch<T, VEC, FULL, UNROLL> batch;
     int32_t i = begin;
     load_pairs<PAIRS>(p.pairs, i, end, pair);
     wait_with_pairs(pair); // x and w may come from the kernel before
-    for (; i + unroll <= end; i += unroll) {
-        load_batch<Policy::once>(p, x, pair, unroll, n, batch);
-        load_pairs<PAIRS>(p.pairs, i + unroll, end, pair);
-        fold_batch<Op>(p, batch, i, unroll, acc);
+    for (; i + UNROLL <= end; i += UNROLL) {
+        load_batch<WEIGHT>(p, x, pair, UNROLL, n, batch);
+        load_pairs<PAIRS>(p.pairs, i + UNROLL, end, pair);
+        fold_batch<Op, WEIGHT>(p, batch, i, UNROLL, acc);
     }
     if (i < end) {
-        load_batch<Policy::once>(p, x, pair, end - i, n, batch);
-        fold_batch<Op>(p, batch, i, end - i, acc);
+        load_batch<WEIGHT>(p, x, pair, end - i, n, batch);
+        fold_batch<Op, WEIGHT>(p, batch, i, end - i, acc);
     }
-}
-
-// The first 16 bytes at most of v, up to a border of 16 bytes; and those from one on.
-__device__ __forceinline__ void store_head(unsigned char *p, uint4 v, uint32_t bytes)
-{
-    if (bytes & 2) {
-        *reinterpret_cast<uint16_t *>(p) = (uint16_t)v.x;
-        v = shift_words(v, v, 2);
-        p += 2;
-    }
-    if (bytes & 4) {
-        *reinterpret_cast<uint32_t *>(p) = v.x;
-        v = shift_words(v, v, 4);
-        p += 4;
-    }
-    if (bytes & 8) *reinterpret_cast<uint2 *>(p) = make_uint2(v.x, v.y);
-}
-__device__ __forceinline__ void store_tail(unsigned char *p, uint4 v, uint32_t bytes)
-{
-    if (bytes & 8) {
-        *reinterpret_cast<uint2 *>(p) = make_uint2(v.x, v.y);
-        v = shift_words(v, v, 8);
-        p += 8;
-    }
-    if (bytes & 4) {
-        *reinterpret_cast<uint32_t *>(p) = v.x;
-        v = shift_words(v, v, 4);
-        p += 4;
-    }
-    if (bytes & 2) *reinterpret_cast<uint16_t *>(p) = (uint16_t)v.x;
-}
-
-// Write v, the chunk of a row that begins at column col. All lanes that hold chunks of the row come
-// here together. Where the row begins between two borders of 16 bytes, groups lie within warps, and
-// a lane writes the aligned word in which its chunk begins: element by element, memory would be
-// written once for each of them.
-template <class T, int VEC, bool FULL>
-__device__ __forceinline__ void store_chunk(const walk_params &w, T *p, int32_t col, int32_t cols,
-                                            int n, const float (&v)[VEC])
-{
-    typename chunk_of<T, VEC, FULL>::type chunk;
-    chunk.set(v);
-    if constexpr (!FULL && VEC > 1) {
-        const uint32_t in_front = (uint32_t) reinterpret_cast<unsigned long long>(p) & 15;
-        if (in_front != 0) {
-            const int32_t first = (int32_t)blockIdx.y * w.lanes, lane = col / VEC - first;
-            const int32_t lanes = min(w.lanes, (cols + VEC - 1) / VEC - first);
-            const uint32_t group = (0xffffffffu >> (32 - lanes)) << ((threadIdx.x & 31) - lane);
-            const uint4 own = chunk.word;
-            uint4 before;
-            before.x = __shfl_up_sync(group, own.x, 1);
-            before.y = __shfl_up_sync(group, own.y, 1);
-            before.z = __shfl_up_sync(group, own.z, 1);
-            before.w = __shfl_up_sync(group, own.w, 1);
-            const uint32_t head = 16 - in_front, bytes = (uint32_t)(min(n, VEC) * sizeof(T));
-            unsigned char *at = reinterpret_cast<unsigned char *>(p);
-            if (lane > 0) {
-                const uint4 word = shift_words(before, own, head);
-                if (bytes >= head)
-                    *reinterpret_cast<uint4 *>(at - in_front) = word;
-                else
-                    store_tail(at - in_front, word, in_front + bytes);
-            } else if (bytes >= head) {
-                store_head(at, own, head);
-            } else {
-                chunk.store(p, n);
-            }
-            if (lane == lanes - 1 && bytes > head)
-                store_tail(at + head, shift_words(own, own, head), bytes - head);
-            return;
-        }
-    }
-    chunk.store(p, n);
 }
 
 template <class Op, class T, int VEC, bool FULL, bool TRACED>
@@ -312,9 +213,9 @@ __device__ __forceinline__ void write_segment(const segreduce_params &p, int32_t
 #pragma unroll
         for (int j = 0; j < VEC; ++j)
             v[j] = Op::finalize(acc[j], count);
-        store_chunk<T, VEC, FULL>(
-            p.walk, row_at<FULL>(static_cast<T *>(p.out) + col, segment, p.out_stride), col, p.cols,
-            n, v);
+        typename chunk_of<T, VEC, FULL>::type chunk;
+        chunk.set(v);
+        chunk.store(row_at<FULL>(static_cast<T *>(p.out) + col, segment, p.out_stride), n);
     }
     if constexpr (TRACED && Op::has_arg) {
         if (p.arg != nullptr) {
@@ -390,9 +291,11 @@ __device__ __forceinline__ void fold_share(const segreduce_params &p, const walk
     if (!share.active || n <= 0)
         grid_dependency_wait();
     else if (p.pairs != nullptr)
-        fold_terms<Policy, Op, T, WEIGHT, VEC, true>(p, share.begin, share.end, col, n, acc);
+        fold_terms<Op, T, WEIGHT, VEC, Policy::full, Policy::unroll, true>(p, share.begin,
+                                                                           share.end, col, n, acc);
     else
-        fold_terms<Policy, Op, T, WEIGHT, VEC, false>(p, share.begin, share.end, col, n, acc);
+        fold_terms<Op, T, WEIGHT, VEC, Policy::full, Policy::unroll, false>(p, share.begin,
+                                                                            share.end, col, n, acc);
 }
 
 // The segments of one block of the schedule. fold(share, col, n, acc) makes acc what a group adds
@@ -494,11 +397,7 @@ inline walk_launch walk_plan(const spops_segments_view &view, const spops_schedu
     w.schedule = view.schedule;
     w.lanes = (int32_t)(vectors < unit ? vectors : unit);
     w.lanes_inverse = (65536 + w.lanes - 1) / w.lanes;
-    w.unit_log2 = 0;
-    while (2 << w.unit_log2 <= unit)
-        ++w.unit_log2;
-    w.unit_groups = unit / w.lanes;
-    w.groups = threads / unit * w.unit_groups;
+    w.groups = threads / unit * (unit / w.lanes);
     w.groups_inverse = (uint32_t)(((uint64_t)1 << 32) / (uint64_t)w.groups) + 1;
     const int64_t tiles = (vectors + w.lanes - 1) / w.lanes;
     int64_t blocks;
@@ -543,7 +442,6 @@ cudaError_t segreduce_launch(const spops_segments_view &view, const float *x, in
     p.pairs = reinterpret_cast<const int2 *>(view.pairs);
     p.order = view.order;
     p.x = x;
-    p.x_readable = {INT32_MAX, 0};
     p.x_stride = x_stride;
     p.w = w;
     p.cols = (int32_t)cols;

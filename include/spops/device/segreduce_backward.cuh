@@ -16,12 +16,10 @@ namespace spops
 struct backward_params {
     walk_params walk;
     const int2 *pairs;
-    const int32_t *order; // term number of a position
-    const void *grad_out;
-    readable_rows grad_out_readable;
+    const int32_t *order;                // term number of a position
+    const void *grad_out, *grad_out_end; // ends of the last rows; null where rows begin on 16 bytes
     int64_t grad_out_stride;
-    const void *x;
-    readable_rows x_readable;
+    const void *x, *x_end;
     int64_t x_stride;
     const void *w; // null: all ones
     int32_t w_dtype;
@@ -120,7 +118,7 @@ template <class T, int VEC>
 __device__ __forceinline__ void write_row(const backward_params &p, int32_t out_row, int32_t col,
                                           int n, const float (&v)[VEC])
 {
-    row_chunk<T, VEC, false> chunk;
+    typename chunk_of<T, VEC, false>::type chunk;
     chunk.set(v);
     chunk.store(static_cast<T *>(p.grad) + out_row * p.grad_stride + col, n);
 }

@@ -26,9 +26,7 @@ struct walk_params {
     const spops_schedule *schedule;         // read by kernels whose counts are not known
     int32_t lanes;                          // threads of a group
     int32_t lanes_inverse;                  // ceil(65536 / lanes): tid / lanes without a division
-    int32_t groups;                         // of a block
-    int32_t unit_log2;                      // of threads whose borders no group straddles
-    int32_t unit_groups;                    // groups between two of these
+    int32_t groups;                         // threads / lanes
     uint32_t groups_inverse;                // above 2^32 / groups, for groups > 1
     int32_t slot_begin[WALK_NUM_SLOTS + 1]; // first block of a slot
     int32_t class_begin[SPOPS_NUM_CLASSES + 1];
@@ -143,12 +141,9 @@ struct walk_place {
 
 __device__ __forceinline__ walk_place walk_here(const walk_params &w)
 {
-    const uint32_t unit = threadIdx.x >> w.unit_log2, at = threadIdx.x - (unit << w.unit_log2);
-    const int32_t group = (int32_t)(at * (uint32_t)w.lanes_inverse >> 16);
     walk_place here;
-    here.lane = (int32_t)at - group * w.lanes;
-    here.group = group < w.unit_groups ? (int32_t)unit * w.unit_groups + group
-                                       : w.groups; // no group's: idle
+    here.group = (int32_t)(threadIdx.x * (uint32_t)w.lanes_inverse >> 16);
+    here.lane = (int32_t)threadIdx.x - here.group * w.lanes;
     return here;
 }
 
