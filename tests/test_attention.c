@@ -561,9 +561,9 @@ static void check_case(test_device *d, const attention_shape *shape, const float
                                                        shape->heads, SPOPS_DTYPE_F32, CHECK_BOUND),
                                            test_rng_below(&rng, 3), 0);
     } else {
-        op.out[OUT_O] = test_view(test_output("o", rows, cols, dtype, CHECK_BOUND),
-                                  aligned ? 0 : test_rng_below(&rng, 9),
-                                  aligned ? 0 : test_rng_below(&rng, 2));
+        op.out[OUT_O] =
+            test_view(test_output("o", rows, cols, dtype, CHECK_BOUND),
+                      aligned ? 0 : test_rng_below(&rng, 9), aligned ? 0 : test_rng_below(&rng, 2));
         if (test_rng_below(&rng, 4) != 0)
             op.out[OUT_LSE] = test_output("lse", rows, shape->heads, SPOPS_DTYPE_F32, CHECK_BOUND);
     }
