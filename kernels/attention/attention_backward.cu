@@ -186,11 +186,6 @@ template <class T> struct backward_call {
                     ctx, p, side,
                     (keys ? patches->max_k_tiles : patches->max_q_tiles)[SPOPS_PATCH_TILE_128]);
 #endif
-            if (ctx->info.compute_capability < 80)
-                return spops_fail(ctx, SPOPS_STATUS_NOT_SUPPORTED,
-                                  "attention_execute_backward: f16 and bf16 need a device of sm_80 "
-                                  "or later, this one has sm_%d",
-                                  (int)ctx->info.compute_capability);
         }
         const attention_backward_params p = params(side, SPOPS_PATCH_TILE_64);
         const int64_t tiles =
@@ -259,9 +254,30 @@ template <class T> struct backward_call {
                       attention_pass_threads, t);
     }
 
+    // Before anything is enqueued.
+    spops_status check()
+    {
+        constexpr bool f32 = sizeof(T) == 4;
+        if (!f32 && ctx->info.compute_capability < 80)
+            return spops_fail(ctx, SPOPS_STATUS_NOT_SUPPORTED,
+                              "attention_execute_backward: f16 and bf16 need a device of sm_80 or "
+                              "later, this one has sm_%d",
+                              (int)ctx->info.compute_capability);
+        const size_t shared =
+            attention_backward_shared_bytes(params(OWN_QUERIES, SPOPS_PATCH_TILE_64), f32);
+        if (args->grad_table != nullptr && shared > (size_t)ctx->block_shared_bytes)
+            return spops_fail(
+                ctx, SPOPS_STATUS_NOT_SUPPORTED,
+                "attention_execute_backward: grad_table has %d rows, more than a block "
+                "of this device can sum",
+                attention_table::bins_of(args->forward.bias.range));
+        return SPOPS_STATUS_OK;
+    }
+
     spops_status run()
     {
         const bool turned = args->forward.rotary.coords != nullptr;
+        SPOPS_TRY(check());
         SPOPS_TRY(delta());
         if (turned) {
             SPOPS_TRY(turn(&q, w.q, false));

@@ -15,6 +15,8 @@ spops_status launch_attention_backward_sm80(spops_context *ctx, const attention_
                                             attention_side side, int64_t max_tiles);
 spops_status launch_attention_backward_f32(spops_context *ctx, const attention_backward_params &p,
                                            attention_side side, int64_t max_tiles);
+// That a block of those two needs.
+size_t attention_backward_shared_bytes(const attention_backward_params &p, bool f32);
 // Rows are `wide`; without biases.
 template <class T>
 spops_status launch_attention_backward_sm90(spops_context *ctx, const attention_backward_params &p,

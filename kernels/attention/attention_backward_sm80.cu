@@ -65,3 +65,12 @@ spops_status spops::launch_attention_backward_f32(spops_context *ctx,
     return p.dim <= 64 ? launch_f32<64>(ctx, p, side, max_tiles)
                        : launch_f32<128>(ctx, p, side, max_tiles);
 }
+
+size_t spops::attention_backward_shared_bytes(const attention_backward_params &p, bool f32)
+{
+    if (f32)
+        return p.dim <= 64 ? shared_bytes<attention_backward_f32_policy<64>, true>(p)
+                           : shared_bytes<attention_backward_f32_policy<128>, true>(p);
+    return p.dim <= 64 ? shared_bytes<attention_backward_sm80_policy<64>, false>(p)
+                       : shared_bytes<attention_backward_sm80_policy<128>, false>(p);
+}
