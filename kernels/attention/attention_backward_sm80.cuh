@@ -60,12 +60,9 @@ __global__ void __launch_bounds__(P::threads)
                                        p.streamed_second.row, rows, left, p.dim, p.wide);
         close_copies();
         float *const scalars = reinterpret_cast<float *>(stage + 2 * P::streamed_bytes);
-        if (t < left) {
-            if constexpr (SIDE == OWN_KEYS) {
-                scalars[t] = lse[step * S + t];
-                scalars[S + t] = delta[step * S + t];
-            }
-            if (biased) reinterpret_cast<int3 *>(scalars + 2 * S)[t] = bias_coords(p.bias, rows[t]);
+        if (SIDE == OWN_KEYS && t < left) {
+            scalars[t] = lse[step * S + t];
+            scalars[S + t] = delta[step * S + t];
         }
     };
     load_tile<T, P::own, D, P::threads>(own_first, p.own_first.of_head(head), p.own_first.row,
