@@ -19,15 +19,19 @@
 #ifdef __cplusplus
 #define SPOPS_EXTERN_C_BEGIN extern "C" {
 #define SPOPS_EXTERN_C_END   }
-#define SPOPS_ZERO_INIT                                                                            \
-    {                                                                                              \
-    }
+#define SPOPS_RETURN_DEFAULT(T)                                                                    \
+    T value = {};                                                                                  \
+    value.struct_size = sizeof value;                                                              \
+    return value
 #else
 #define SPOPS_EXTERN_C_BEGIN
 #define SPOPS_EXTERN_C_END
-#define SPOPS_ZERO_INIT                                                                            \
+/* A literal: where a function has several defaults, GCC 12 for AArch64 copies a variable before its
+   struct_size is stored. */
+#define SPOPS_RETURN_DEFAULT(T)                                                                    \
+    return (T)                                                                                     \
     {                                                                                              \
-        0                                                                                          \
+        .struct_size = sizeof(T)                                                                   \
     }
 #endif
 
@@ -40,9 +44,7 @@
 #define SPOPS_DEFINE_DEFAULT(T)                                                                    \
     static inline T T##_default(void)                                                              \
     {                                                                                              \
-        T value = SPOPS_ZERO_INIT;                                                                 \
-        value.struct_size = sizeof value;                                                          \
-        return value;                                                                              \
+        SPOPS_RETURN_DEFAULT(T);                                                                   \
     }
 
 /** The library is compiled with hidden visibility; only what carries SPOPS_API is exported. */

@@ -51,6 +51,53 @@ static spops_context *cpu_context(checked_alloc *memory)
     return ctx;
 }
 
+// ---- Defaults -----------------------------------------------------------------------------------
+
+typedef struct read_sizes {
+    size_t options, rotary, bias;
+} read_sizes;
+
+// What a call reads of options and of what they point to.
+static read_sizes read_options(const spops_attention_options *o)
+{
+    read_sizes sizes = {o->struct_size, 0, 0};
+    if (o->rotary != NULL) sizes.rotary = o->rotary->struct_size;
+    if (o->bias != NULL) sizes.bias = o->bias->struct_size;
+    return sizes;
+}
+static read_sizes (*volatile reader)(const spops_attention_options *) = read_options;
+
+// Several defaults in one function, with a choice between them: compilers let them share a place.
+__attribute__((noinline)) static read_sizes sizes_of(bool rotary, bool bias, spops_matrix coords)
+{
+    spops_attention_options options = spops_attention_options_default();
+    spops_attention_rotary r = spops_attention_rotary_default();
+    spops_attention_bias b = spops_attention_bias_default();
+    if (rotary) {
+        r.coords = coords;
+        options.rotary = &r;
+    }
+    if (bias) {
+        b.coords = coords;
+        b.table = coords;
+        options.bias = &b;
+    }
+    return reader(&options);
+}
+
+Test(core, defaults_in_one_function)
+{
+    static const float place[3];
+    const spops_matrix coords = spops_matrix_dense_const(place, 1, 3, SPOPS_DTYPE_F32);
+    for (int i = 0; i < 4; ++i) {
+        const bool rotary = (i & 1) != 0, bias = (i & 2) != 0;
+        const read_sizes sizes = sizes_of(rotary, bias, coords);
+        cr_assert_eq(sizes.options, sizeof(spops_attention_options));
+        cr_assert_eq(sizes.rotary, rotary ? sizeof(spops_attention_rotary) : 0);
+        cr_assert_eq(sizes.bias, bias ? sizeof(spops_attention_bias) : 0);
+    }
+}
+
 // ---- Names --------------------------------------------------------------------------------------
 
 Test(core, names)
