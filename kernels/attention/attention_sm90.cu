@@ -10,9 +10,8 @@ namespace spops
 template <class P, class T>
 static spops_status launch_policy(spops_context *ctx, const attention_params &p, int64_t max_tiles)
 {
-    int64_t blocks = ctx->info.num_processors;
-    const int64_t items =
-        (max_tiles + P::TILES - 1) / P::TILES * ((p.heads + P::HEADS - 1) / P::HEADS);
+    int64_t blocks = (int64_t)ctx->info.num_processors * P::BLOCKS;
+    const int64_t items = max_tiles * ((p.heads + P::HEADS - 1) / P::HEADS);
     if (blocks > items) blocks = attention_blocks(items);
     return launch_shared<AFTER_PREVIOUS>(ctx, "attention: launch", attention_sm90_kernel<P, T>,
                                          dim3((unsigned)blocks), (unsigned)P::threads,
@@ -23,8 +22,10 @@ template <class T>
 spops_status launch_attention_sm90(spops_context *ctx, const attention_params &p, int64_t max_tiles)
 {
     switch (p.dim) {
-#define SPOPS_VARIANT(dim, ...)                                                                    \
-    case dim: return launch_policy<attention_sm90_policy<dim, __VA_ARGS__>, T>(ctx, p, max_tiles);
+#define SPOPS_VARIANT(dim, groups, keys, stages, blocks, order)                                    \
+    case dim:                                                                                      \
+        return launch_policy<attention_sm90_policy<dim, groups, keys, stages, blocks, order>, T>(  \
+            ctx, p, max_tiles);
         SPOPS_ATTENTION_SM90_VARIANTS(SPOPS_VARIANT)
 #undef SPOPS_VARIANT
     default: return SPOPS_STATUS_NOT_SUPPORTED;

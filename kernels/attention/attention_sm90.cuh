@@ -24,35 +24,36 @@
 namespace spops
 {
 
-// Step n of a warpgroup is scores s(n) = q k^T of a stage and a head, softmax, and values o += w(n) v.
-//     AHEAD      s(n + 1) and w(n) v are begun at once, and softmax of n + 1 runs beside w(n) v; else
-//                one follows the other, in registers of one of them, and other warpgroups run beside
-//     Q_SHARED   queries stay in shared memory; else in registers
-//     TURN       when the next warpgroup may begin its products: 0 at any time; 1 when those of this
-//                one are begun; 2 when they are there
-template <int DIM_, int GROUPS_, int KEYS_, int STAGES_, bool AHEAD_, bool Q_SHARED_, int TURN_>
+// ORDER   how a warpgroup's products follow each other: step n is scores s(n) = q k^T of a stage and
+//         head, softmax, and values o += w(n) v
+//     0   w(n) v, then s(n + 1), then softmax
+//     1   the same, but both products are begun at once
+//     2   s(n + 1) and w(n) v at once, softmax of n + 1 while w(n) v runs
+// TURN    when the next warpgroup may begin its products, so that softmax of one runs beside
+//         products of another: 0 at any time; 1 when they are begun; 2 when they are there
+template <int DIM_, int GROUPS_, int KEYS_, int STAGES_, int BLOCKS_, int ORDER_,
+          bool Q_SHARED_ = false, int TURN_ = 0>
 struct attention_sm90_policy {
     static constexpr int DIM = DIM_, GROUPS = GROUPS_, KEYS = KEYS_, STAGES = STAGES_;
-    static constexpr int TURN = TURN_;
-    static constexpr bool AHEAD = AHEAD_;
+    static constexpr int BLOCKS = BLOCKS_, ORDER = ORDER_, TURN = TURN_;
     static constexpr bool Q_SHARED = Q_SHARED_;                     // queries stay in shared memory
     static constexpr int HEADS = DIM == 16 ? 4 : DIM == 32 ? 2 : 1; // of an item
     static constexpr int CHUNKS = DIM > 64 ? 2 : 1;                 // lines a row
     static constexpr int STEPS = DIM / 16;                          // of 16 columns
     static_assert(DIM % 16 == 0 && DIM <= 128, "whole steps");
-    static constexpr int queries = 64 * GROUPS, TILES = queries / 128; // of the plan
-    static_assert(GROUPS == 2 || GROUPS == 4, "whole tiles");
+    static constexpr int queries = 64 * GROUPS;
     static constexpr int gather_warps = 4;
     static constexpr int threads = 128 * GROUPS + 32 * gather_warps;
     static constexpr int q_bytes = queries * 128 * CHUNKS, k_bytes = KEYS * 128 * CHUNKS;
     static constexpr int SLOTS = 2 * STAGES; // of k and v by turns
+    static constexpr int LAG = STAGES > 2 ? 4 : 2;
     static constexpr int shared_bytes = 1024 + q_bytes + SLOTS * k_bytes + 8 + 16 * SLOTS;
-    // Registers at launch, of those that gather and of those that attend.
-    static constexpr int registers = 65536 / threads / 8 * 8;
-    static constexpr int gather_registers = GROUPS == 2 ? 40 : 32;
-    static constexpr int attend_registers =
+    // Registers: at launch, of those that gather and those that attend.
+    static constexpr int registers = 65536 / BLOCKS / threads / 8 * 8;
+    static constexpr int gather_registers = 32;
+    static constexpr int wanted_registers =
         (registers * threads - gather_registers * 128) / (128 * GROUPS) / 8 * 8;
-    static_assert(attend_registers <= 240, "a warpgroup's limit");
+    static constexpr int attend_registers = wanted_registers > 240 ? 240 : wanted_registers;
 };
 
 // Addresses of shared memory. Slot 2 i is k of stage i, slot 2 i + 1 is v. The queries of an item
@@ -72,43 +73,10 @@ template <class P> __device__ __forceinline__ int attention_head_groups(const at
     return (p.heads + P::HEADS - 1) / P::HEADS;
 }
 
-// What a block does at a time: heads of a tile of the plan; where a block has queries of two tiles,
-// of two that follow each other in the list, which are one where they are of one patch.
-struct attention_item {
-    int4 tile, other; // without queries: none
-};
-
-template <class P>
-__device__ __forceinline__ int attention_items(const attention_params &p, int head_groups)
+__device__ __forceinline__ int4 attention_tile(const attention_params &p, int item, int items,
+                                               int head_groups)
 {
-    return (*p.num_tiles + P::TILES - 1) / P::TILES * head_groups;
-}
-
-template <class P>
-__device__ __forceinline__ attention_item attention_load_item(const attention_params &p, int item,
-                                                              int items, int head_groups)
-{
-    const int4 none = make_int4(0, 0, 0, 0);
-    attention_item found = {none, none};
-    if (item >= items) return found;
-    const int at = item / head_groups * P::TILES;
-    found.tile = __ldg(p.tiles + at);
-    if (P::TILES == 2 && at + 1 < *p.num_tiles) found.other = __ldg(p.tiles + at + 1);
-    return found;
-}
-
-// The next part; false: there is none.
-__device__ __forceinline__ bool attention_take_part(attention_item &item, int4 &tile)
-{
-    tile = item.tile;
-    if (tile.z == 0) return false;
-    if (item.other.z > 0 && item.other.x == tile.x) {
-        tile.z += item.other.z;
-        item.other.z = 0;
-    }
-    item.tile = item.other;
-    item.other.z = 0;
-    return true;
+    return item < items ? __ldg(p.tiles + item / head_groups) : make_int4(0, 0, 0, 0);
 }
 
 // ---- Gathering ----------------------------------------------------------------------------------
@@ -117,87 +85,111 @@ __device__ __forceinline__ bool attention_take_part(attention_item &item, int4 &
 // line of zeros), from line `first` of a block of `lines` lines on. 8 lanes to a row.
 template <int COUNT, int CHUNKS>
 __device__ __forceinline__ void gather_rows(uint32_t to, int first, int lines,
-                                            const unsigned char *from, uint32_t stride, int bytes,
+                                            const unsigned char *from, int64_t stride, int bytes,
                                             const int *rows, int lane)
 {
     const int piece = lane % 8;
+#pragma unroll 4
+    for (int i = 0; i < COUNT / 4; ++i) {
+        const int line = 4 * i + lane / 8;
+        const int row =
+            __shfl_sync(~0u, COUNT > 32 && i >= 8 ? rows[COUNT / 33] : rows[0], line % 32);
+        const unsigned char *const at =
+            from + (uint64_t)(uint32_t)max(row, 0) * stride + piece * 16;
 #pragma unroll
-    for (int block = 0; block < (COUNT + 31) / 32; ++block) {
-        constexpr int most = 8;
-        const int steps = COUNT / 4 - most * block < most ? COUNT / 4 - most * block : most;
-#pragma unroll 2
-        for (int i = 0; i < steps; ++i) {
-            const int line = first + 32 * block + 4 * i + lane / 8;
-            const int row = __shfl_sync(~0u, rows[block], 4 * i + lane / 8);
-            const unsigned char *const at =
-                from + (uint64_t)(uint32_t)max(row, 0) * stride + piece * 16;
-#pragma unroll
-            for (int c = 0; c < CHUNKS; ++c)
-                copy_async_if(to + (c * lines + line) * 128 + ((piece ^ line % 8) << 4),
-                              at + c * 128, row >= 0 && c * 128 + piece * 16 < bytes);
-        }
+        for (int c = 0; c < CHUNKS; ++c)
+            copy_async_if(to + (c * lines + first + line) * 128 +
+                              ((piece ^ (first + line) % 8) << 4),
+                          at + c * 128, row >= 0 && c * 128 + piece * 16 < bytes);
     }
 }
 
-// COUNT rows from `first` on of a list of `num`: lane i has rows i, i + 32, ...
-template <int COUNT>
-__device__ __forceinline__ void name_rows(int (&rows)[(COUNT + 31) / 32], const int *list,
-                                          int first, int num, int lane)
-{
-#pragma unroll
-    for (int i = 0; i < (COUNT + 31) / 32; ++i) {
-        const int at = first + i * 32 + (COUNT < 32 ? lane % COUNT : lane);
-        rows[i] = at < num ? __ldg(list + at) : -1;
+// What a thread has copied is announced by that thread when it is there, behind a fence, so that
+// those who multiply need none: LAG slots after it was begun, or before the thread has to wait.
+template <class P> struct attention_announcer {
+    const attention_sm90_block<P> &block;
+    int next = 0, pending = 0; // slots
+
+    __device__ explicit attention_announcer(const attention_sm90_block<P> &b) : block(b) {}
+
+    __device__ __forceinline__ void tell()
+    {
+        barrier_arrive(block.full(next));
+        next = next + 1 == P::SLOTS ? 0 : next + 1;
+        --pending;
     }
-}
+    __device__ __forceinline__ void slot_begun()
+    {
+        copy_async_commit();
+        if (++pending > P::LAG) {
+            copy_async_wait<P::LAG>();
+            fence_for_wgmma();
+            tell();
+        }
+    }
+    __device__ __forceinline__ void tell_all()
+    {
+        copy_async_wait_all();
+        fence_for_wgmma();
+        while (pending > 0)
+            tell();
+    }
+    __device__ __forceinline__ void wait_for(uint32_t barrier, uint32_t parity)
+    {
+        if (!barrier_passed(barrier, parity)) {
+            tell_all();
+            barrier_wait(barrier, parity);
+        }
+        __syncwarp();
+    }
+};
 
 template <class P>
 __device__ void attention_gather(const attention_params &p, const attention_sm90_block<P> &block,
                                  int warp, int lane)
 {
     constexpr int q_share = P::queries / P::gather_warps, k_share = P::KEYS / P::gather_warps;
-    static_assert(k_share % 4 == 0 && q_share % 4 == 0, "4 rows at a time");
-    const int head_groups = attention_head_groups<P>(p), items = attention_items<P>(p, head_groups);
+    static_assert(k_share <= 32 && k_share % 4 == 0, "a lane knows one row of a stage");
+    const int head_groups = attention_head_groups<P>(p), items = *p.num_tiles * head_groups;
+    attention_announcer<P> copies(block);
     ring_position<P::STAGES> stage;
     uint32_t round = 0; // of q
-    // Heads from `head` on.
-    const auto gather_tile = [&](const int4 &tile, int head) {
-        if (tile.w == 0) return;
+    int4 next = attention_tile(p, blockIdx.x, items, head_groups);
+    for (int item = blockIdx.x; item < items; item += gridDim.x) {
+        const int4 tile = next;
+        next = attention_tile(p, item + gridDim.x, items, head_groups);
+        if (tile.w == 0) continue;
+        const int head = item % head_groups * P::HEADS; // the first
         const int bytes = min(P::HEADS, p.heads - head) * P::DIM * 2;
-        const int *const k_list = p.k_rows + __ldg(p.k_offsets + tile.x);
-        int q_rows[(q_share + 31) / 32], k_rows[(k_share + 31) / 32];
-        name_rows<q_share>(q_rows, p.q_rows + tile.y, warp * q_share, tile.z, lane);
-        name_rows<k_share>(k_rows, k_list, warp * k_share, tile.w, lane);
-        barrier_wait(block.q_empty(), round & 1 ^ 1);
+        const int *const k_rows = p.k_rows + __ldg(p.k_offsets + tile.x);
+        int q_rows[(q_share + 31) / 32];
+#pragma unroll
+        for (int i = 0; i < (q_share + 31) / 32; ++i) {
+            const int at = warp * q_share + i * 32 + lane;
+            q_rows[i] = at < tile.z ? __ldg(p.q_rows + tile.y + at) : -1;
+        }
+        const int my_key = warp * k_share + lane % k_share;
+        int row = my_key < tile.w ? __ldg(k_rows + my_key) : -1;
+        copies.wait_for(block.q_empty(), round & 1 ^ 1);
         ++round;
         gather_rows<q_share, P::CHUNKS>(block.q(), warp * q_share, P::queries, p.q.of_head(head),
-                                        (uint32_t)p.q.row, bytes, q_rows, lane);
+                                        p.q.row, bytes, q_rows, lane);
         for (int key = 0; key < tile.w; key += P::KEYS) {
-            const int slot = 2 * stage.at;
-            int now[(k_share + 31) / 32];
-#pragma unroll
-            for (int i = 0; i < (k_share + 31) / 32; ++i)
-                now[i] = k_rows[i];
-            name_rows<k_share>(k_rows, k_list, key + P::KEYS + warp * k_share, tile.w, lane);
-            barrier_wait(block.empty(slot), stage.empty_parity());
+            const int key_row[1] = {row};
+            const int after = key + P::KEYS + my_key, slot = 2 * stage.at;
+            row = after < tile.w ? __ldg(k_rows + after) : -1;
+            copies.wait_for(block.empty(slot), stage.empty_parity());
             gather_rows<k_share, P::CHUNKS>(block.slot(slot), warp * k_share, P::KEYS,
-                                            p.k.of_head(head), (uint32_t)p.k.row, bytes, now, lane);
-            barrier_arrive_copies(block.full(slot)); // also for the queries
-            barrier_wait(block.empty(slot + 1), stage.empty_parity());
+                                            p.k.of_head(head), p.k.row, bytes, key_row, lane);
+            copies.slot_begun();
+            copies.wait_for(block.empty(slot + 1), stage.empty_parity());
             gather_rows<k_share, P::CHUNKS>(block.slot(slot + 1), warp * k_share, P::KEYS,
-                                            p.v.of_head(head), (uint32_t)p.v.row, bytes, now, lane);
-            barrier_arrive_copies(block.full(slot + 1));
+                                            p.v.of_head(head), p.v.row, bytes, key_row, lane);
+            copies.slot_begun();
             stage.advance();
         }
-    };
-    attention_item next = attention_load_item<P>(p, blockIdx.x, items, head_groups);
-    for (int i = blockIdx.x; i < items; i += gridDim.x) {
-        attention_item item = next;
-        next = attention_load_item<P>(p, i + gridDim.x, items, head_groups);
-        for (int4 tile; attention_take_part(item, tile);)
-            gather_tile(tile, i % head_groups * P::HEADS);
     }
-    copy_async_wait_all();
+    copies.tell_all();
 }
 
 // ---- Attending ----------------------------------------------------------------------------------
@@ -219,6 +211,7 @@ template <class P, class T> struct attention_group {
     const attention_sm90_block<P> &block;
     const int group, lane, warp; // warp of the group
     ring_position<P::STAGES> stage;
+    uint32_t round = 0;
 
     uint32_t q[P::Q_SHARED ? 1 : P::HEADS * P::STEPS][4];
     float o[P::HEADS][P::DIM / 2], s[P::KEYS / 2];
@@ -246,13 +239,6 @@ template <class P, class T> struct attention_group {
     {
         __syncwarp();
         if (lane == 0) barrier_arrive(barrier);
-    }
-
-    // Rows of a slot are there, also for wgmma.
-    __device__ __forceinline__ void wait_slot(int slot, uint32_t parity) const
-    {
-        barrier_wait(block.full(slot), parity);
-        fence_for_wgmma();
     }
 
     __device__ __forceinline__ void load_queries()
@@ -294,13 +280,13 @@ template <class P, class T> struct attention_group {
         wgmma_commit();
     }
 
-    // With AHEAD, values of the head before may still run. LAST: only `left` keys count.
+    // In order 2 values of the head before may still run. LAST: only `left` keys count.
     template <bool LAST> __device__ __forceinline__ void softmax(int head, int left)
     {
         float factor[2];
         if (LAST) mask_logits<P::KEYS>(s, left, lane);
         const bool renewed = softmax_step<P::KEYS>(s, state[head], p.scale, factor);
-        if (P::AHEAD) {
+        if (P::ORDER == 2) {
             wgmma_wait<0>();
             pin_registers(o[head == 0 ? last_head : head - 1]);
         }
@@ -320,27 +306,27 @@ template <class P, class T> struct attention_group {
             const int next_head = h < last_head ? h + 1 : 0;
             const int next_at = h < last_head ? stage.at : after.at;
             softmax<LAST>(h, left);
-            if (P::AHEAD && h == 0 && !first)
+            if (P::ORDER == 2 && h == 0 && !first)
                 release(block.empty(2 * (stage.at == 0 ? P::STAGES - 1 : stage.at - 1) + 1));
-            if (h == 0) wait_slot(2 * stage.at + 1, stage.full_parity());
-            if (h == last_head && more) wait_slot(2 * after.at, after.full_parity());
+            if (h == 0) barrier_wait(block.full(2 * stage.at + 1), stage.full_parity());
+            if (h == last_head && more) barrier_wait(block.full(2 * after.at), after.full_parity());
             wait_turn();
-            if (P::AHEAD && more) {
+            if (P::ORDER == 2 && more) {
                 wgmma_fence();
                 begin_scores(next_head, next_at);
             }
             wgmma_fence();
             begin_values(h, stage.at);
-            if (!P::AHEAD && more) {
+            if (P::ORDER == 0 && more) {
                 wgmma_wait<0>();
                 pin_registers(o[h]);
             }
-            if (!P::AHEAD && more) {
+            if (P::ORDER != 2 && more) {
                 wgmma_fence();
                 begin_scores(next_head, next_at);
             }
             if (P::TURN == 1) pass_turn();
-            if (P::AHEAD && more) {
+            if (P::ORDER == 2 && more) {
                 wgmma_wait<1>();
             } else {
                 wgmma_wait<0>();
@@ -349,7 +335,7 @@ template <class P, class T> struct attention_group {
             if (more) pin_registers(s);
             if (P::TURN == 2) pass_turn();
             if (more && next_head == last_head) release(block.empty(2 * next_at));
-            if ((!P::AHEAD || LAST) && h == last_head) release(block.empty(2 * stage.at + 1));
+            if ((P::ORDER != 2 || LAST) && h == last_head) release(block.empty(2 * stage.at + 1));
         }
         stage = after;
     }
@@ -357,7 +343,7 @@ template <class P, class T> struct attention_group {
     // All keys of the item, of which there is one.
     __device__ __forceinline__ void attend(int num_keys)
     {
-        wait_slot(2 * stage.at, stage.full_parity());
+        barrier_wait(block.full(2 * stage.at), stage.full_parity());
         if constexpr (!P::Q_SHARED) {
             load_queries();
             release(block.q_empty());
@@ -377,46 +363,40 @@ template <class P, class T> struct attention_group {
         if (P::Q_SHARED) release(block.q_empty());
     }
 
-    __device__ __forceinline__ void attend_tile(const int4 &tile, int first_head)
-    {
-        int out_row[2];
-#pragma unroll
-        for (int h = 0; h < 2; ++h) {
-            const int at = group * 64 + warp * 16 + h * 8 + lane / 4;
-            out_row[h] = at < tile.z ? __ldg(p.q_rows + tile.y + at) : -1;
-        }
-#pragma unroll
-        for (int h = 0; h < P::HEADS; ++h) {
-            state[h] = softmax_begin();
-#pragma unroll
-            for (int i = 0; i < P::DIM / 2; ++i)
-                o[h][i] = 0.0f;
-        }
-        if (tile.w > 0) attend(tile.w);
-#pragma unroll
-        for (int h = 0; h < P::HEADS; ++h)
-            if (first_head + h < p.heads)
-                attention_store<T, P::DIM>(p, first_head + h, out_row, o[h], state[h], p.scale,
-                                           tile.w > 0, lane);
-    }
-
     __device__ __forceinline__ void run()
     {
-        const int head_groups = attention_head_groups<P>(p);
-        const int items = attention_items<P>(p, head_groups);
-        attention_item next = attention_load_item<P>(p, blockIdx.x, items, head_groups);
+        const int head_groups = attention_head_groups<P>(p), items = *p.num_tiles * head_groups;
+        int4 next = attention_tile(p, blockIdx.x, items, head_groups);
         if (group == P::GROUPS - 1) pass_turn();
-        for (int i = blockIdx.x; i < items; i += gridDim.x) {
-            attention_item item = next;
-            next = attention_load_item<P>(p, i + gridDim.x, items, head_groups);
-            for (int4 tile; attention_take_part(item, tile);)
-                attend_tile(tile, i % head_groups * P::HEADS);
+        for (int item = blockIdx.x; item < items; item += gridDim.x) {
+            const int4 tile = next;
+            next = attention_tile(p, item + gridDim.x, items, head_groups);
+            const int first_head = item % head_groups * P::HEADS;
+            int out_row[2];
+#pragma unroll
+            for (int h = 0; h < 2; ++h) {
+                const int at = group * 64 + warp * 16 + h * 8 + lane / 4;
+                out_row[h] = at < tile.z ? __ldg(p.q_rows + tile.y + at) : -1;
+            }
+#pragma unroll
+            for (int h = 0; h < P::HEADS; ++h) {
+                state[h] = softmax_begin();
+#pragma unroll
+                for (int i = 0; i < P::DIM / 2; ++i)
+                    o[h][i] = 0.0f;
+            }
+            if (tile.w > 0) attend(tile.w);
+#pragma unroll
+            for (int h = 0; h < P::HEADS; ++h)
+                if (first_head + h < p.heads)
+                    attention_store<T, P::DIM>(p, first_head + h, out_row, o[h], state[h], p.scale,
+                                               tile.w > 0, lane);
         }
     }
 };
 
 template <class P, class T>
-__global__ void __launch_bounds__(P::threads, 1)
+__global__ void __launch_bounds__(P::threads, P::BLOCKS)
     attention_sm90_kernel(const __grid_constant__ attention_params p)
 {
     extern __shared__ char unaligned[];

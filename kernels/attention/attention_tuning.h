@@ -3,14 +3,14 @@
 #ifndef SPOPS_KERNELS_ATTENTION_ATTENTION_TUNING_H
 #define SPOPS_KERNELS_ATTENTION_ATTENTION_TUNING_H
 
-/* The kernel of sm_90 by head dim: groups of 64 queries, keys of a stage, stages; AHEAD, Q_SHARED, TURN
-   (attention_sm90.cuh). Other head dims take the kernel of sm_80. */
+/* The kernel of sm_90 by head dim: groups of 64 queries, keys of a stage, stages, blocks of a
+   multiprocessor, order (attention_sm90.cuh). Other head dims take the kernel of sm_80. */
 #define SPOPS_ATTENTION_SM90_VARIANTS(X)                                                           \
-    X(16, 4, 64, 4, false, true, 0)                                                                \
-    X(32, 4, 64, 4, false, true, 0)                                                                \
-    X(48, 4, 64, 4, false, false, 0)                                                               \
-    X(64, 4, 64, 4, false, false, 0)                                                               \
-    X(96, 2, 128, 2, true, false, 1)                                                               \
-    X(128, 2, 128, 2, true, false, 1)
+    X(16, 2, 128, 2, 1, 2)                                                                         \
+    X(32, 2, 128, 2, 1, 2)                                                                         \
+    X(48, 2, 128, 2, 1, 2)                                                                         \
+    X(64, 2, 128, 3, 1, 2)                                                                         \
+    X(96, 2, 128, 2, 1, 2)                                                                         \
+    X(128, 2, 128, 2, 1, 2)
 
 #endif
