@@ -70,8 +70,19 @@ static double distance(const spops_dataflow_choice *c, const spops_sparseconv_ch
     return here > there ? here / there : there / here;
 }
 
-static bool row_counts(const spops_dataflow_choice *c, const spops_sparseconv_choice *row)
+// Gradients of W are deep sums, of which cuBLAS loses pairs unless all of it is f32: products of pairs
+// serve those of a plan that was made for GATHER_MATMUL_SCATTER (docs/sparseconv.md).
+static bool loses_pairs(const spops_context *ctx, const spops_sparseconv_choice *layer)
 {
+    return ctx->info.backend == SPOPS_BACKEND_CUDA && layer->pass == SPOPS_PASS_GRAD_W &&
+           (layer->dtype != SPOPS_DTYPE_F32 || layer->math != SPOPS_MATH_EXACT);
+}
+
+static bool row_counts(const spops_context *ctx, const spops_dataflow_choice *c,
+                       const spops_sparseconv_choice *row)
+{
+    if (row->dataflow == SPOPS_DATAFLOW_GATHER_MATMUL_SCATTER && loses_pairs(ctx, row))
+        return false;
     return row->num_taps == c->num_taps && row->in_channels <= c->max_in_channels &&
            row->out_channels <= c->max_out_channels &&
            (row->pass == SPOPS_PASS_FORWARD || c->backward) &&
@@ -90,8 +101,8 @@ static spops_status find_products(spops_context *ctx, const char *call,
 
     *found = false;
     for (int64_t i = 0; i < num_rows && !*found; ++i)
-        *found =
-            row_counts(c, &rows[i]) && rows[i].dataflow == SPOPS_DATAFLOW_GATHER_MATMUL_SCATTER;
+        *found = row_counts(ctx, c, &rows[i]) &&
+                 rows[i].dataflow == SPOPS_DATAFLOW_GATHER_MATMUL_SCATTER;
     if (!*found) return SPOPS_STATUS_OK;
     status = ctx->backend->matmul_open(ctx, &args);
     if (status != SPOPS_STATUS_NOT_SUPPORTED) return status;
@@ -110,7 +121,7 @@ static spops_status make_tuned(spops_context *ctx, const char *call,
     SPOPS_TRY(find_products(ctx, call, c, rows, num_rows, &has_products));
     for (int64_t i = 0; i < num_rows; ++i) {
         int64_t at = 0;
-        if (!row_counts(c, &rows[i])) continue;
+        if (!row_counts(ctx, c, &rows[i])) continue;
         if (rows[i].dataflow == SPOPS_DATAFLOW_GATHER_MATMUL_SCATTER && !has_products) continue;
         while (at < c->num_tuned && !same_layer(&c->tuned[at].choice, &rows[i]))
             ++at;
@@ -188,6 +199,8 @@ spops_wanted_dataflow spops_dataflow_choice_get(const spops_context *ctx,
         layer->in_channels < layer->out_channels ? layer->in_channels : layer->out_channels};
     spops_wanted_dataflow wanted = {c->named, c->layouts};
 
+    if (c->named == SPOPS_DATAFLOW_GATHER_MATMUL_SCATTER && loses_pairs(ctx, layer))
+        wanted.dataflow = SPOPS_DATAFLOW_FETCH_ON_DEMAND;
     if (c->named != SPOPS_DATAFLOW_AUTO) return wanted;
     wanted.layout = NULL;
     wanted.dataflow = spops_sparseconv_first(&at, (int32_t)layer->pass, c->num_out, c->num_pairs);

@@ -243,7 +243,10 @@ spops_status spops_sparseconv_create(spops_context *ctx, const spops_kernel_map 
                   "%s: options->max_in_channels is %" PRId64 ", too many", call,
                   options.max_in_channels);
     triplets_options.max_matrix_elements = options.max_in_channels * options.max_out_channels;
-    if (conv->dataflow == SPOPS_DATAFLOW_AUTO || conv->dataflow == SPOPS_DATAFLOW_FETCH_ON_DEMAND)
+    // On CUDA gather-matmul-scatter leaves gradients of W to pairs (sparseconv/dataflow.c).
+    if (conv->dataflow == SPOPS_DATAFLOW_AUTO || conv->dataflow == SPOPS_DATAFLOW_FETCH_ON_DEMAND ||
+        (conv->dataflow == SPOPS_DATAFLOW_GATHER_MATMUL_SCATTER && conv->backward &&
+         ctx->info.backend == SPOPS_BACKEND_CUDA))
         SPOPS_TRY_GOTO(spops_triplets_reserve(ctx, &shape, &triplets_options, &conv->triplets),
                        status, fail);
     SPOPS_TRY_GOTO(plan_igemm(ctx, call, conv), status, fail);
@@ -704,8 +707,9 @@ spops_status spops_sparseconv_execute_backward(spops_context *ctx, const spops_s
                                          grad_w, &shape));
     wanted_x = wanted_of(conv, SPOPS_PASS_GRAD_X, x.dtype, layer.math, &shape);
     wanted_w = wanted_of(conv, SPOPS_PASS_GRAD_W, x.dtype, layer.math, &shape);
-    if (may_use_gather_scatter(conv, &shape, x, grad_sum) &&
-        (grad_x == NULL || has_int_stride(*grad_x)))
+    const bool has_products = may_use_gather_scatter(conv, &shape, x, grad_sum) &&
+                              (grad_x == NULL || has_int_stride(*grad_x));
+    if (has_products)
         SPOPS_TRY(backward_gather_scatter(ctx, call, conv, layer.math == SPOPS_MATH_TF32, grad_sum,
                                           x, w, wanted_x, wanted_w, &grad_x, &grad_w));
     if (may_use_igemm(conv, &shape, x.dtype, layer.math)) {
@@ -719,7 +723,10 @@ spops_status spops_sparseconv_execute_backward(spops_context *ctx, const spops_s
         if (tried_w) grad_w = igemm_w;
     }
     if (grad_x == NULL && grad_w == NULL) return SPOPS_STATUS_OK;
-    SPOPS_TRY(refuse_forced(ctx, call, conv));
+    const bool left_to_pairs = conv->dataflow == SPOPS_DATAFLOW_GATHER_MATMUL_SCATTER &&
+                               has_products && grad_x == NULL &&
+                               wanted_w.dataflow == SPOPS_DATAFLOW_FETCH_ON_DEMAND;
+    if (!left_to_pairs) SPOPS_TRY(refuse_forced(ctx, call, conv));
     options = spops_layer_mvmr_options(&shape, layer.math);
     options.num_rows = conv->view.in->num_rows;
     return spops_mvmr_execute_backward(ctx, conv->triplets, grad_sum, x, w, NULL, &options, grad_x,
