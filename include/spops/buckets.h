@@ -33,10 +33,14 @@ typedef enum spops_bucket_hash {
     SPOPS_BUCKET_HASH_ZORDER_DIV = 3
 } spops_bucket_hash;
 
+/** The most rounds of hashes. */
 #define SPOPS_MAX_BUCKET_ROUNDS 8
-#define SPOPS_MAX_BUCKETS       16384 /* of a sample */
-#define SPOPS_MAX_BUCKET_ROWS   32768
-#define SPOPS_MAX_BUCKET_BITS   16
+/** The most buckets of a sample. */
+#define SPOPS_MAX_BUCKETS 16384
+/** The most rows of a bucket. */
+#define SPOPS_MAX_BUCKET_ROWS 32768
+/** The most bits of a cell along an axis. */
+#define SPOPS_MAX_BUCKET_BITS 16
 
 /** Choices of buckets. */
 typedef struct spops_buckets_options {
