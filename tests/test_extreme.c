@@ -207,7 +207,7 @@ ParameterizedTest(struct backend_param *p, extreme, rows_far_apart, .timeout = 6
     for (int i = 0; i < ROWS * COLS; ++i)
         gathered[i] = x[(5 - i / COLS) * COLS + i % COLS];
     expect(&result, gathered, "gathered");
-    // Attention of each row to one key, whose value it takes; on the CPU, which alone has it so far.
+    // Attention of each row to one key, whose value it takes; on the CPU, whose memory is written here.
     if (b == SPOPS_BACKEND_CPU) {
         static const int32_t offsets[] = {0, 1, 2, 3, 4, 5, 6};
         const spops_patch_lists lists = {ROWS, offsets, NULL, offsets, idx};

@@ -314,7 +314,7 @@ static void run_all(run *r, spops_backend_kind kind, int32_t num_processors)
     run_norm(r);
     run_convolution(r);
     run_pooling(r);
-    if (kind == SPOPS_BACKEND_CPU) run_attention(r);
+    run_attention(r);
     spops_context_destroy(r->ctx);
     for (int i = 0; i < r->num_blocks; ++i)
         device_free(kind, r->blocks[i]);

@@ -154,7 +154,8 @@ static int multiply(const cublas_library *library, const spops_matmul_args *args
 // cuBLAS 12 and 13 lose the end of a depth that they cut into parts: what is over of steps of 64. On
 // an H200, f16 or bf16, 128 x 64 with a depth of 84,508 is the product of the first 84,480. So a
 // depth that may be cut is made of whole steps, and what is over is added by a product of its own.
-// Results of many elements, and plain f32, were never seen to be cut short.
+// Results of many elements, and plain f32, were never seen to be cut short. One whole depth of a 32 x 32
+// result was (docs/sparseconv.md): gradients of W in 16 bits do not come here.
 enum { DEPTH_STEP = 64, MAX_CUT_RESULT = 1 << 21 };
 
 static bool may_lose_depth(const spops_matmul_args *args)
