@@ -24,6 +24,8 @@ import subprocess
 import sys
 from datetime import date
 
+from compare_scipy import ContextOptions, Matrix
+
 try:
     import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -42,27 +44,6 @@ CASES = [
 ]
 GATHERED = [(120, 1024, 2, 64), (960, 128, 8, 64)]
 BACKEND_CUDA, DTYPE_BF16 = 2, 2
-
-
-class ContextOptions(ctypes.Structure):
-    _fields_ = [
-        ("struct_size", ctypes.c_size_t),
-        ("backend", ctypes.c_int),
-        ("device", ctypes.c_int32),
-        ("num_threads", ctypes.c_int32),
-        ("stream", ctypes.c_void_p),
-        ("allocator", ctypes.c_void_p * 5),
-    ]
-
-
-class Matrix(ctypes.Structure):
-    _fields_ = [
-        ("data", ctypes.c_void_p),
-        ("rows", ctypes.c_int64),
-        ("cols", ctypes.c_int64),
-        ("row_stride", ctypes.c_int64),
-        ("dtype", ctypes.c_int),
-    ]
 
 
 class PatchLists(ctypes.Structure):
