@@ -64,13 +64,6 @@ static int good(const device *d, const char *what, spops_status status)
     return status == SPOPS_STATUS_OK;
 }
 
-static uint16_t bf16_of_small(float v) /* cut, not rounded: features need not be exact */
-{
-    uint32_t bits;
-    memcpy(&bits, &v, sizeof bits);
-    return (uint16_t)(bits >> 16);
-}
-
 /* ---- Making the network ----------------------------------------------------------------------- */
 
 /* Position, what came back, range and 1, in numbers near 1. */
@@ -88,7 +81,7 @@ static int upload_features(network *n)
                                    1};
         memcpy(xyz + 3 * i, p, 3 * sizeof *xyz);
         for (int c = 0; c < FEATURES; ++c) {
-            const uint16_t h = bf16_of_small(f[c]);
+            const uint16_t h = bf16_of(f[c]);
             memcpy(all + (size_t)(i * FEATURES + c) * each,
                    each == 4 ? (const void *)&f[c] : (const void *)&h, each);
         }

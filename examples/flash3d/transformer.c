@@ -15,8 +15,7 @@ static float drawn(uint64_t i, float low, float high)
     return low + (high - low) * ((float)((z ^ (z >> 27)) >> 40) * 0x1p-24f);
 }
 
-/* The upper half of the bits, rounded to nearest, ties to even. */
-static uint16_t bf16_of(float v)
+uint16_t bf16_of(float v)
 {
     uint32_t bits;
     memcpy(&bits, &v, sizeof bits);

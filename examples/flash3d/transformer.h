@@ -51,6 +51,9 @@ typedef struct stage_rows {
     spops_matrix wide;    /* [rows, WIDER * channels]: Q, K and V, then feed-forward */
 } stage_rows;
 
+/* The upper half of the bits, rounded to nearest, ties to even. */
+uint16_t bf16_of(float v);
+
 /* 0 for success, else why was printed. */
 int parameter_draw(const device *d, parameter *p, int64_t rows, int64_t cols, spops_dtype dtype,
                    float low, float high, uint64_t seed);
