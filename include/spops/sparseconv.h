@@ -33,7 +33,9 @@ typedef enum spops_dataflow {
                                            products there, summed by output row: groups 1, maps not
                                            made by reserve; needs cuBLAS on CUDA, takes a CBLAS for
                                            f32 on the CPU where one is installed. Scratch for all
-                                           pairs, padded in groups, on both sides */
+                                           pairs, padded in groups, on both sides. On CUDA grad_w
+                                           is FETCH_ON_DEMAND's, unless exact f32, since cuBLAS
+                                           loses pairs of deep sums (docs/sparseconv.md) */
 } spops_dataflow;
 
 /** Which taps GATHER_MATMUL_SCATTER multiplies together. Taps without pairs are passed over. */
