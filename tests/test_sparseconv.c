@@ -923,6 +923,7 @@ static void refuse_gather_scatter(test_device *d, const conv_case *c, spops_matr
     spops_coords_destroy(coords);
 
     options.max_in_channels = 2;
+    options.backward = 1;
     test_expect_ok(d->ctx, spops_sparseconv_create(d->ctx, c->map, &options, &conv), "narrow");
     test_expect(d->ctx, spops_sparseconv_execute(d->ctx, conv, x, w, NULL, out),
                 SPOPS_STATUS_NOT_SUPPORTED,
@@ -931,8 +932,12 @@ static void refuse_gather_scatter(test_device *d, const conv_case *c, spops_matr
     w.rows /= 2;
     test_expect(d->ctx, spops_sparseconv_execute(d->ctx, conv, x, w, &layer, out),
                 SPOPS_STATUS_NOT_SUPPORTED, "does not serve this call", "groups");
-    cr_assert(spops_sparseconv_dataflow(conv, SPOPS_PASS_FORWARD, x.dtype, x.cols, out.cols,
-                                        &layer) == SPOPS_DATAFLOW_AUTO);
+    for (int pass = SPOPS_PASS_FORWARD; pass <= SPOPS_PASS_GRAD_W; ++pass)
+        for (int dtype = SPOPS_DTYPE_F32; dtype <= SPOPS_DTYPE_BF16; ++dtype)
+            cr_assert_eq(spops_sparseconv_dataflow(conv, (spops_sparseconv_pass)pass,
+                                                   (spops_dtype)dtype, x.cols, out.cols, &layer),
+                         SPOPS_DATAFLOW_AUTO, "pass %d, %s", pass,
+                         spops_dtype_name((spops_dtype)dtype));
     spops_sparseconv_destroy(conv);
 }
 

@@ -12,6 +12,23 @@ struct spops_tuned_row {
     const spops_buffer_layout *layout; // of GATHER_MATMUL_SCATTER
 };
 
+// ---- What is left to pairs ----------------------------------------------------------------------
+
+// Gradients of W are deep sums, of which cuBLAS loses pairs unless all of it is f32: products of pairs
+// serve those of a plan that was made for GATHER_MATMUL_SCATTER (docs/sparseconv.md).
+static bool loses_pairs(const spops_context *ctx, const spops_sparseconv_choice *layer)
+{
+    return ctx->info.backend == SPOPS_BACKEND_CUDA && layer->pass == SPOPS_PASS_GRAD_W &&
+           (layer->dtype != SPOPS_DTYPE_F32 || layer->math != SPOPS_MATH_EXACT);
+}
+
+bool spops_dataflow_needs_pairs(const spops_context *ctx, spops_dataflow named, bool backward)
+{
+    if (named == SPOPS_DATAFLOW_GATHER_MATMUL_SCATTER)
+        return backward && ctx->info.backend == SPOPS_BACKEND_CUDA; // as loses_pairs
+    return named != SPOPS_DATAFLOW_IMPLICIT_GEMM;
+}
+
 // ---- Layouts ------------------------------------------------------------------------------------
 
 static bool same_grouping(const spops_tap_grouping *a, const spops_tap_grouping *b)
@@ -68,14 +85,6 @@ static double distance(const spops_dataflow_choice *c, const spops_sparseconv_ch
 {
     const double here = (double)c->num_pairs + 1.0, there = (double)row->num_pairs + 1.0;
     return here > there ? here / there : there / here;
-}
-
-// Gradients of W are deep sums, of which cuBLAS loses pairs unless all of it is f32: products of pairs
-// serve those of a plan that was made for GATHER_MATMUL_SCATTER (docs/sparseconv.md).
-static bool loses_pairs(const spops_context *ctx, const spops_sparseconv_choice *layer)
-{
-    return ctx->info.backend == SPOPS_BACKEND_CUDA && layer->pass == SPOPS_PASS_GRAD_W &&
-           (layer->dtype != SPOPS_DTYPE_F32 || layer->math != SPOPS_MATH_EXACT);
 }
 
 static bool row_counts(const spops_context *ctx, const spops_dataflow_choice *c,
@@ -197,12 +206,15 @@ spops_wanted_dataflow spops_dataflow_choice_get(const spops_context *ctx,
     const spops_tuning_case at = {
         ctx->info.compute_capability, SPOPS_REGIME_DRAM_BOUND, layer->dtype,
         layer->in_channels < layer->out_channels ? layer->in_channels : layer->out_channels};
-    spops_wanted_dataflow wanted = {c->named, c->layouts};
+    spops_wanted_dataflow wanted = {c->named, NULL};
 
-    if (c->named == SPOPS_DATAFLOW_GATHER_MATMUL_SCATTER && loses_pairs(ctx, layer))
-        wanted.dataflow = SPOPS_DATAFLOW_FETCH_ON_DEMAND;
+    if (c->named == SPOPS_DATAFLOW_GATHER_MATMUL_SCATTER) {
+        if (loses_pairs(ctx, layer))
+            wanted.dataflow = SPOPS_DATAFLOW_FETCH_ON_DEMAND;
+        else
+            wanted.layout = c->layouts;
+    }
     if (c->named != SPOPS_DATAFLOW_AUTO) return wanted;
-    wanted.layout = NULL;
     wanted.dataflow = spops_sparseconv_first(&at, (int32_t)layer->pass, c->num_out, c->num_pairs);
     for (int64_t i = 0; i < c->num_tuned && groups == 1; ++i)
         if (same_layer(&c->tuned[i].choice, layer)) {

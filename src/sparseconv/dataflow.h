@@ -12,7 +12,7 @@ typedef struct spops_buffer_layout {
     spops_gather_scatter *gather_scatter;
 } spops_buffer_layout;
 
-// What a pass shall run on; whether that takes the call is another question.
+// What a pass shall run on, if that takes the call.
 typedef struct spops_wanted_dataflow {
     spops_dataflow dataflow;           // not AUTO
     const spops_buffer_layout *layout; // of GATHER_MATMUL_SCATTER, else NULL
@@ -34,6 +34,9 @@ typedef struct spops_dataflow_choice {
     spops_tuned_row *tuned; // rows that count here, one for each pass of a layer
     int64_t num_tuned, max_tuned;
 } spops_dataflow_choice;
+
+// Whether a plan that names a dataflow, or AUTO, may run on fetch-on-demand.
+bool spops_dataflow_needs_pairs(const spops_context *ctx, spops_dataflow named, bool backward);
 
 // Make what the named dataflow needs, with a grouping that may be AUTO, or what the rows of a tuning
 // need that count here. Reserves scratch. Free it also after a failure.

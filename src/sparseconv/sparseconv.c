@@ -165,34 +165,6 @@ static spops_status make_schedules(spops_context *ctx, const spops_igemm_schedul
     return num == 0 ? SPOPS_STATUS_OK : ctx->backend->igemm_schedule(ctx, &all);
 }
 
-// ---- The choice of a dataflow -------------------------------------------------------------------
-
-static bool has_int_stride(spops_matrix m)
-{
-    return m.rows <= 1 || m.row_stride <= INT32_MAX;
-}
-
-// Whether GATHER_MATMUL_SCATTER serves a call; in its products, strides and sizes are int32.
-static bool may_use_gather_scatter(const spops_sparseconv *conv, const spops_layer_shape *shape,
-                                   spops_matrix x, spops_matrix sum)
-{
-    return shape->groups == 1 && shape->in_channels <= conv->max_in_channels &&
-           shape->out_channels <= conv->max_out_channels && has_int_stride(x) &&
-           has_int_stride(sum);
-}
-
-static spops_wanted_dataflow wanted_of(const spops_sparseconv *conv, spops_sparseconv_pass pass,
-                                       spops_dtype dtype, spops_math math,
-                                       const spops_layer_shape *shape)
-{
-    const spops_sparseconv_choice layer = {.pass = pass,
-                                           .dtype = dtype,
-                                           .math = math,
-                                           .in_channels = shape->in_channels,
-                                           .out_channels = shape->out_channels};
-    return spops_dataflow_choice_get(conv->ctx, &conv->choice, &layer, shape->groups);
-}
-
 // ---- Plans --------------------------------------------------------------------------------------
 
 // The map is there, where ctx runs, and has pairs where the plan needs them.
@@ -243,10 +215,7 @@ spops_status spops_sparseconv_create(spops_context *ctx, const spops_kernel_map 
                   "%s: options->max_in_channels is %" PRId64 ", too many", call,
                   options.max_in_channels);
     triplets_options.max_matrix_elements = options.max_in_channels * options.max_out_channels;
-    // On CUDA gather-matmul-scatter leaves gradients of W to pairs (sparseconv/dataflow.c).
-    if (conv->dataflow == SPOPS_DATAFLOW_AUTO || conv->dataflow == SPOPS_DATAFLOW_FETCH_ON_DEMAND ||
-        (conv->dataflow == SPOPS_DATAFLOW_GATHER_MATMUL_SCATTER && conv->backward &&
-         ctx->info.backend == SPOPS_BACKEND_CUDA))
+    if (spops_dataflow_needs_pairs(ctx, conv->dataflow, conv->backward))
         SPOPS_TRY_GOTO(spops_triplets_reserve(ctx, &shape, &triplets_options, &conv->triplets),
                        status, fail);
     SPOPS_TRY_GOTO(plan_igemm(ctx, call, conv), status, fail);
@@ -361,60 +330,96 @@ void spops_sparseconv_destroy(spops_sparseconv *conv)
     spops_host_free(conv->ctx, conv, 1, sizeof *conv);
 }
 
-// ---- Layers -------------------------------------------------------------------------------------
+// ---- Who serves a pass --------------------------------------------------------------------------
 
-static spops_layer_limits limits_of(const spops_sparseconv *conv)
-{
-    return (spops_layer_limits){conv->view.num_taps, conv->view.in->max_rows,
-                                conv->view.out->max_rows, conv->max_in_channels,
-                                conv->max_out_channels};
-}
+// A pass and its arguments, or their shapes alone: x and y are the rows on either side of the map, w
+// the matrices of taps. What the pass writes has its place among them.
+typedef struct conv_pass {
+    spops_sparseconv_pass pass;
+    spops_dtype dtype; // of what it reads
+    spops_math math;
+    spops_layer_shape shape;
+    spops_matrix x, w, y;
+} conv_pass;
 
-// What IMPLICIT_GEMM would be called with: the sum over taps of a pass, without what is behind it.
-static spops_igemm_args igemm_args_of(const spops_context *ctx, const spops_sparseconv *conv,
-                                      int side, spops_matrix x, spops_matrix w, spops_matrix out)
+// What IMPLICIT_GEMM is called with for a sum over taps, but for the context's part and what is behind
+// the sum.
+static spops_igemm_args igemm_args_of(const spops_sparseconv *conv, const conv_pass *p)
 {
-    const bool mirrored = side == SIDE_IN && conv->in_mirrored;
-    const spops_igemm_args args = {.schedule = &conv->schedules[mirrored ? SIDE_OUT : side],
-                                   .x = x,
-                                   .w = w,
-                                   .out = out,
-                                   .w_transposed = side == SIDE_IN,
-                                   .mirrored = mirrored,
-                                   .tickets = ctx->tickets,
-                                   .scratch = ctx->scratch};
+    const bool reversed = p->pass == SPOPS_PASS_GRAD_X, mirrored = reversed && conv->in_mirrored;
+    const spops_igemm_args args = {.schedule =
+                                       &conv->schedules[reversed && !mirrored ? SIDE_IN : SIDE_OUT],
+                                   .x = reversed ? p->y : p->x,
+                                   .w = p->w,
+                                   .out = reversed ? p->x : p->y,
+                                   .w_transposed = reversed,
+                                   .mirrored = mirrored};
     return args;
 }
 
-static bool may_use_igemm(const spops_sparseconv *conv, const spops_layer_shape *shape,
-                          spops_dtype dtype, spops_math math)
-{
-    return conv->has_igemm && shape->groups == 1 && shape->in_channels <= conv->max_in_channels &&
-           shape->out_channels <= conv->max_out_channels &&
-           (dtype != SPOPS_DTYPE_F32 || math == SPOPS_MATH_TF32);
-}
-
-static spops_igemm_wgrad_args wgrad_args_of(const spops_context *ctx, const spops_sparseconv *conv,
-                                            spops_matrix x, spops_matrix g, spops_matrix dw)
+static spops_igemm_wgrad_args wgrad_args_of(const spops_sparseconv *conv, const conv_pass *p)
 {
     const spops_igemm_wgrad_args args = {.num_taps = conv->view.num_taps,
                                          .max_pairs = conv->view.max_pairs,
                                          .tap_offsets = conv->view.tap_offsets,
                                          .in_rows = conv->view.in_rows,
                                          .out_rows = conv->view.out_rows,
-                                         .x = x,
-                                         .g = g,
-                                         .dw = dw,
-                                         .scratch = ctx->scratch};
+                                         .x = p->x,
+                                         .g = p->y,
+                                         .dw = p->w};
     return args;
 }
 
-// A dataflow that was named and does not serve a call.
-static spops_status refuse_forced(spops_context *ctx, const char *call,
-                                  const spops_sparseconv *conv)
+static bool igemm_takes(const spops_sparseconv *conv, const conv_pass *p)
 {
-    if (conv->dataflow == SPOPS_DATAFLOW_AUTO || conv->dataflow == SPOPS_DATAFLOW_FETCH_ON_DEMAND)
-        return SPOPS_STATUS_OK;
+    const spops_backend *backend = conv->ctx->backend;
+
+    if (!conv->has_igemm || (p->dtype == SPOPS_DTYPE_F32 && p->math != SPOPS_MATH_TF32))
+        return false;
+    if (p->pass == SPOPS_PASS_GRAD_W) {
+        const spops_igemm_wgrad_args args = wgrad_args_of(conv, p);
+        return backend->igemm_wgrad_fits(conv->ctx, &args);
+    }
+    const spops_igemm_args args = igemm_args_of(conv, p);
+    return backend->igemm_fits(conv->ctx, &args);
+}
+
+static bool has_int_stride(spops_matrix m)
+{
+    return m.rows <= 1 || m.row_stride <= INT32_MAX;
+}
+
+static bool takes(const spops_sparseconv *conv, spops_dataflow dataflow, const conv_pass *p)
+{
+    if (dataflow == SPOPS_DATAFLOW_AUTO || dataflow == SPOPS_DATAFLOW_FETCH_ON_DEMAND) return true;
+    if (p->shape.groups != 1 || p->shape.in_channels > conv->max_in_channels ||
+        p->shape.out_channels > conv->max_out_channels)
+        return false;
+    if (dataflow == SPOPS_DATAFLOW_IMPLICIT_GEMM) return igemm_takes(conv, p);
+    return has_int_stride(p->x) && has_int_stride(p->y); // int32 in the products
+}
+
+// The one answer to who serves a pass: what the plan's dataflow, or its tuning, says; else, with AUTO,
+// fetch-on-demand. AUTO: nobody.
+static spops_wanted_dataflow server_of(const spops_sparseconv *conv, const conv_pass *p)
+{
+    static const spops_wanted_dataflow nobody = {SPOPS_DATAFLOW_AUTO, NULL};
+    static const spops_wanted_dataflow fetch = {SPOPS_DATAFLOW_FETCH_ON_DEMAND, NULL};
+    const spops_sparseconv_choice layer = {.pass = p->pass,
+                                           .dtype = p->dtype,
+                                           .math = p->math,
+                                           .in_channels = p->shape.in_channels,
+                                           .out_channels = p->shape.out_channels};
+
+    if (p->pass != SPOPS_PASS_FORWARD && !conv->backward) return nobody;
+    if (!takes(conv, conv->dataflow, p)) return nobody;
+    const spops_wanted_dataflow wanted =
+        spops_dataflow_choice_get(conv->ctx, &conv->choice, &layer, p->shape.groups);
+    return takes(conv, wanted.dataflow, p) ? wanted : fetch;
+}
+
+static spops_status refuse(spops_context *ctx, const char *call, const spops_sparseconv *conv)
+{
     return spops_fail(ctx, SPOPS_STATUS_NOT_SUPPORTED,
                       "%s: conv was made for %s, which does not serve this call (%s)", call,
                       spops_dataflow_name(conv->dataflow),
@@ -423,50 +428,20 @@ static spops_status refuse_forced(spops_context *ctx, const char *call,
                           : "groups, or more channels than it was made for");
 }
 
-// Whether IMPLICIT_GEMM takes a pass whose rows are dense.
-static bool igemm_serves(const spops_sparseconv *conv, spops_sparseconv_pass pass,
-                         spops_dtype dtype, spops_math math, const spops_layer_shape *shape)
+// Of a pass whose rows are dense.
+static spops_wanted_dataflow server_of_dense(const spops_sparseconv *conv,
+                                             spops_sparseconv_pass pass, spops_dtype dtype,
+                                             spops_math math, const spops_layer_shape *shape)
 {
-    const spops_context *ctx = conv->ctx;
-    const spops_matrix x =
-        spops_matrix_dense(NULL, conv->view.in->max_rows, shape->in_channels, dtype);
-    const spops_matrix y =
-        spops_matrix_dense(NULL, conv->view.out->max_rows, shape->out_channels, dtype);
-    const spops_matrix w = spops_matrix_dense(NULL, 0, shape->out_channels, dtype);
-
-    if (!may_use_igemm(conv, shape, dtype, math)) return false;
-    if (pass == SPOPS_PASS_GRAD_W) {
-        const spops_igemm_wgrad_args args = wgrad_args_of(ctx, conv, x, y, w);
-        return ctx->backend->igemm_wgrad_fits(ctx, &args);
-    }
-    const spops_igemm_args args = pass == SPOPS_PASS_FORWARD
-                                      ? igemm_args_of(ctx, conv, SIDE_OUT, x, w, y)
-                                      : igemm_args_of(ctx, conv, SIDE_IN, y, w, x);
-    return ctx->backend->igemm_fits(ctx, &args);
-}
-
-// What a pass with dense rows runs on.
-static spops_wanted_dataflow dataflow_of(const spops_sparseconv *conv, spops_sparseconv_pass pass,
-                                         spops_dtype dtype, spops_math math,
-                                         const spops_layer_shape *shape)
-{
-    static const spops_wanted_dataflow refused = {SPOPS_DATAFLOW_AUTO, NULL};
-    static const spops_wanted_dataflow fetch = {SPOPS_DATAFLOW_FETCH_ON_DEMAND, NULL};
-    static const spops_wanted_dataflow igemm = {SPOPS_DATAFLOW_IMPLICIT_GEMM, NULL};
-    const spops_wanted_dataflow wanted = wanted_of(conv, pass, dtype, math, shape);
-    const bool forced = conv->dataflow != SPOPS_DATAFLOW_AUTO;
-
-    if (pass != SPOPS_PASS_FORWARD && !conv->backward) return refused;
-    switch (wanted.dataflow) {
-    case SPOPS_DATAFLOW_FETCH_ON_DEMAND: return fetch;
-    case SPOPS_DATAFLOW_GATHER_MATMUL_SCATTER:
-        if (may_use_gather_scatter(conv, shape, (spops_matrix){0}, (spops_matrix){0}))
-            return wanted;
-        return forced ? refused : fetch;
-    default:
-        if (igemm_serves(conv, pass, dtype, math, shape)) return igemm;
-        return forced ? refused : fetch;
-    }
+    const conv_pass p = {
+        .pass = pass,
+        .dtype = dtype,
+        .math = math,
+        .shape = *shape,
+        .x = spops_matrix_dense(NULL, conv->view.in->max_rows, shape->in_channels, dtype),
+        .w = spops_matrix_dense(NULL, 0, shape->out_channels, dtype),
+        .y = spops_matrix_dense(NULL, conv->view.out->max_rows, shape->out_channels, dtype)};
+    return server_of(conv, &p);
 }
 
 spops_dataflow spops_sparseconv_dataflow(const spops_sparseconv *conv, spops_sparseconv_pass pass,
@@ -478,7 +453,7 @@ spops_dataflow spops_sparseconv_dataflow(const spops_sparseconv *conv, spops_spa
     const spops_math math = layer == NULL ? SPOPS_MATH_EXACT : layer->math;
 
     if (conv == NULL || !spops_dtype_is_float(dtype)) return SPOPS_DATAFLOW_AUTO;
-    return dataflow_of(conv, pass, dtype, math, &shape).dataflow;
+    return server_of_dense(conv, pass, dtype, math, &shape).dataflow;
 }
 
 spops_status spops_sparseconv_get_choice(spops_context *ctx, const spops_sparseconv *conv,
@@ -504,7 +479,7 @@ spops_status spops_sparseconv_get_choice(spops_context *ctx, const spops_sparsec
                   call, in_channels, out_channels);
     SPOPS_TRY(spops_layer_read(ctx, call, given, &layer));
     shape.groups = layer.groups;
-    chosen = dataflow_of(conv, pass, dtype, layer.math, &shape);
+    chosen = server_of_dense(conv, pass, dtype, layer.math, &shape);
     *choice = (spops_sparseconv_choice){.pass = pass,
                                         .dtype = dtype,
                                         .math = layer.math,
@@ -520,6 +495,15 @@ spops_status spops_sparseconv_get_choice(spops_context *ctx, const spops_sparsec
         choice->batch_rows = chosen.layout->grouping.batch_rows;
     }
     return SPOPS_STATUS_OK;
+}
+
+// ---- Layers -------------------------------------------------------------------------------------
+
+static spops_layer_limits limits_of(const spops_sparseconv *conv)
+{
+    return (spops_layer_limits){conv->view.num_taps, conv->view.in->max_rows,
+                                conv->view.out->max_rows, conv->max_in_channels,
+                                conv->max_out_channels};
 }
 
 static spops_matrix channel_vector(const float *v, int64_t channels)
@@ -572,7 +556,47 @@ static spops_status widen(spops_context *ctx, const spops_sparseconv *conv,
     return ctx->backend->widen(ctx, &args);
 }
 
-// What is behind the sum, as a pass of its own.
+// What the pass shall run on, but for FETCH_ON_DEMAND. layer: what is behind the sum of a forward pass.
+static spops_status run_pass(spops_context *ctx, const spops_sparseconv *conv, const conv_pass *p,
+                             spops_wanted_dataflow by, const spops_sparseconv_layer *layer,
+                             void *scratch)
+{
+    const bool reversed = p->pass == SPOPS_PASS_GRAD_X, tf32 = p->math == SPOPS_MATH_TF32;
+
+    if (by.dataflow == SPOPS_DATAFLOW_IMPLICIT_GEMM && p->pass == SPOPS_PASS_GRAD_W) {
+        spops_igemm_wgrad_args args = wgrad_args_of(conv, p);
+        args.scratch = scratch;
+        return ctx->backend->igemm_wgrad(ctx, &args);
+    }
+    if (by.dataflow == SPOPS_DATAFLOW_IMPLICIT_GEMM) {
+        spops_igemm_args args = igemm_args_of(conv, p);
+        args.tickets = ctx->tickets;
+        args.scratch = scratch;
+        if (layer != NULL) {
+            if (layer->residual != NULL) args.residual = *layer->residual;
+            args.bias = layer->bias;
+            args.scale = layer->scale;
+            args.shift = layer->shift;
+            args.relu = layer->activation == SPOPS_ACTIVATION_RELU;
+        }
+        return ctx->backend->igemm(ctx, &args);
+    }
+    if (p->pass == SPOPS_PASS_GRAD_W) {
+        const spops_gather_scatter_weights_call args = {p->x, p->y, p->w, tf32, scratch};
+        return spops_gather_scatter_run_weights(ctx, by.layout->gather_scatter, &args);
+    }
+    const spops_gather_scatter_call args = {.x = reversed ? p->y : p->x,
+                                            .w = p->w,
+                                            .out = reversed ? p->x : p->y,
+                                            .reversed = reversed,
+                                            .tf32 = tf32,
+                                            .scratch = scratch};
+    if (args.out.rows == 0) return SPOPS_STATUS_OK;
+    SPOPS_TRY(spops_gather_scatter_run(ctx, by.layout->gather_scatter, &args));
+    if (layer == NULL) return SPOPS_STATUS_OK;
+    return spops_layer_finish(ctx, layer, conv->view.out->num_rows, args.out);
+}
+
 spops_status spops_sparseconv_execute(spops_context *ctx, const spops_sparseconv *conv,
                                       spops_matrix x, spops_matrix w,
                                       const spops_sparseconv_layer *given, spops_matrix out)
@@ -580,9 +604,10 @@ spops_status spops_sparseconv_execute(spops_context *ctx, const spops_sparseconv
     static const char call[] = "sparseconv_execute";
     const spops_matrix given_x = x;
     spops_sparseconv_layer layer = {0};
-    spops_wanted_dataflow wanted;
+    spops_wanted_dataflow by;
     spops_mvmr_options options;
     spops_layer_shape shape;
+    void *scratch;
 
     SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
     SPOPS_TRY(check_plan(ctx, call, conv));
@@ -590,99 +615,18 @@ spops_status spops_sparseconv_execute(spops_context *ctx, const spops_sparseconv
     if (x.dtype == SPOPS_DTYPE_I8) SPOPS_TRY(place_widened(ctx, call, conv, &layer, w, out, &x));
     const spops_layer_limits limits = limits_of(conv);
     SPOPS_TRY(spops_layer_check(ctx, call, &limits, &layer, x, w, out, &shape));
-    wanted = wanted_of(conv, SPOPS_PASS_FORWARD, x.dtype, layer.math, &shape);
-    if (wanted.dataflow == SPOPS_DATAFLOW_IMPLICIT_GEMM &&
-        may_use_igemm(conv, &shape, x.dtype, layer.math)) {
-        spops_igemm_args args = igemm_args_of(ctx, conv, SIDE_OUT, x, w, out);
-        if (ctx->backend->igemm_fits(ctx, &args)) {
-            SPOPS_TRY(spops_context_scratch(ctx, call, conv->igemm_scratch_bytes, &args.scratch));
-            if (layer.residual != NULL) args.residual = *layer.residual;
-            args.bias = layer.bias;
-            args.scale = layer.scale;
-            args.shift = layer.shift;
-            args.relu = layer.activation == SPOPS_ACTIVATION_RELU;
-            SPOPS_TRY(widen(ctx, conv, &layer, given_x, x));
-            return ctx->backend->igemm(ctx, &args);
-        }
-    }
-    if (wanted.dataflow == SPOPS_DATAFLOW_GATHER_MATMUL_SCATTER &&
-        may_use_gather_scatter(conv, &shape, x, out)) {
-        spops_gather_scatter_call args = {
-            .x = x, .w = w, .out = out, .tf32 = layer.math == SPOPS_MATH_TF32};
-        SPOPS_TRY(
-            spops_context_scratch(ctx, call, spops_sparseconv_scratch_bytes(conv), &args.scratch));
-        if (out.rows == 0) return SPOPS_STATUS_OK;
-        SPOPS_TRY(widen(ctx, conv, &layer, given_x, x));
-        SPOPS_TRY(spops_gather_scatter_run(ctx, wanted.layout->gather_scatter, &args));
-        return spops_layer_finish(ctx, &layer, conv->view.out->num_rows, out);
-    }
-    SPOPS_TRY(refuse_forced(ctx, call, conv));
+    const conv_pass pass = {SPOPS_PASS_FORWARD, x.dtype, layer.math, shape, x, w, out};
+    by = server_of(conv, &pass);
+    if (by.dataflow == SPOPS_DATAFLOW_AUTO) return refuse(ctx, call, conv);
+    SPOPS_TRY(spops_context_scratch(ctx, call, spops_sparseconv_scratch_bytes(conv), &scratch));
     if (out.rows == 0) return SPOPS_STATUS_OK;
+    SPOPS_TRY(widen(ctx, conv, &layer, given_x, x));
+    if (by.dataflow != SPOPS_DATAFLOW_FETCH_ON_DEMAND)
+        return run_pass(ctx, conv, &pass, by, &layer, scratch);
     options = spops_layer_mvmr_options(&shape, layer.math);
     options.num_rows = conv->view.out->num_rows;
-    SPOPS_TRY(widen(ctx, conv, &layer, given_x, x));
     SPOPS_TRY(spops_mvmr_execute(ctx, conv->triplets, x, w, NULL, &options, out));
     return spops_layer_finish(ctx, &layer, conv->view.out->num_rows, out);
-}
-
-// The gradients that IMPLICIT_GEMM serves, which become NULL.
-static spops_status backward_igemm(spops_context *ctx, const char *call,
-                                   const spops_sparseconv *conv, spops_matrix grad_sum,
-                                   spops_matrix x, spops_matrix w, const spops_matrix **grad_x,
-                                   const spops_matrix **grad_w)
-{
-    spops_igemm_args product = {0};
-    spops_igemm_wgrad_args wgrad = {0};
-    bool do_x = *grad_x != NULL, do_w = *grad_w != NULL;
-    void *scratch;
-
-    if (do_x) {
-        product = igemm_args_of(ctx, conv, SIDE_IN, grad_sum, w, **grad_x);
-        do_x = ctx->backend->igemm_fits(ctx, &product);
-    }
-    if (do_w) {
-        wgrad = wgrad_args_of(ctx, conv, x, grad_sum, **grad_w);
-        do_w = ctx->backend->igemm_wgrad_fits(ctx, &wgrad);
-    }
-    // Nothing is enqueued where a forced dataflow does not serve all of the call.
-    if ((*grad_x != NULL && !do_x) || (*grad_w != NULL && !do_w))
-        SPOPS_TRY(refuse_forced(ctx, call, conv));
-    SPOPS_TRY(spops_context_scratch(ctx, call, spops_sparseconv_scratch_bytes(conv), &scratch));
-    if (do_x) {
-        product.scratch = scratch;
-        SPOPS_TRY(ctx->backend->igemm(ctx, &product));
-        *grad_x = NULL;
-    }
-    if (do_w) {
-        wgrad.scratch = scratch;
-        SPOPS_TRY(ctx->backend->igemm_wgrad(ctx, &wgrad));
-        *grad_w = NULL;
-    }
-    return SPOPS_STATUS_OK;
-}
-
-// The gradients that shall run by GATHER_MATMUL_SCATTER, which become NULL.
-static spops_status
-backward_gather_scatter(spops_context *ctx, const char *call, const spops_sparseconv *conv,
-                        bool tf32, spops_matrix grad_sum, spops_matrix x, spops_matrix w,
-                        spops_wanted_dataflow wanted_x, spops_wanted_dataflow wanted_w,
-                        const spops_matrix **grad_x, const spops_matrix **grad_w)
-{
-    void *scratch;
-
-    SPOPS_TRY(spops_context_scratch(ctx, call, spops_sparseconv_scratch_bytes(conv), &scratch));
-    if (*grad_x != NULL && wanted_x.dataflow == SPOPS_DATAFLOW_GATHER_MATMUL_SCATTER) {
-        const spops_gather_scatter_call args = {grad_sum, w, **grad_x, true, tf32, scratch};
-        if ((*grad_x)->rows > 0)
-            SPOPS_TRY(spops_gather_scatter_run(ctx, wanted_x.layout->gather_scatter, &args));
-        *grad_x = NULL;
-    }
-    if (*grad_w != NULL && wanted_w.dataflow == SPOPS_DATAFLOW_GATHER_MATMUL_SCATTER) {
-        const spops_gather_scatter_weights_call args = {x, grad_sum, **grad_w, tf32, scratch};
-        SPOPS_TRY(spops_gather_scatter_run_weights(ctx, wanted_w.layout->gather_scatter, &args));
-        *grad_w = NULL;
-    }
-    return SPOPS_STATUS_OK;
 }
 
 spops_status spops_sparseconv_execute_backward(spops_context *ctx, const spops_sparseconv *conv,
@@ -693,9 +637,10 @@ spops_status spops_sparseconv_execute_backward(spops_context *ctx, const spops_s
 {
     static const char call[] = "sparseconv_execute_backward";
     spops_sparseconv_layer layer = {0};
-    spops_wanted_dataflow wanted_x, wanted_w;
+    spops_wanted_dataflow by_x = {SPOPS_DATAFLOW_FETCH_ON_DEMAND, NULL}, by_w = by_x;
     spops_mvmr_options options;
     spops_layer_shape shape;
+    void *scratch;
 
     SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
     SPOPS_TRY(check_plan(ctx, call, conv));
@@ -705,28 +650,28 @@ spops_status spops_sparseconv_execute_backward(spops_context *ctx, const spops_s
     const spops_layer_limits limits = limits_of(conv);
     SPOPS_TRY(spops_layer_check_backward(ctx, call, &limits, layer.groups, grad_sum, x, w, grad_x,
                                          grad_w, &shape));
-    wanted_x = wanted_of(conv, SPOPS_PASS_GRAD_X, x.dtype, layer.math, &shape);
-    wanted_w = wanted_of(conv, SPOPS_PASS_GRAD_W, x.dtype, layer.math, &shape);
-    const bool has_products = may_use_gather_scatter(conv, &shape, x, grad_sum) &&
-                              (grad_x == NULL || has_int_stride(*grad_x));
-    if (has_products)
-        SPOPS_TRY(backward_gather_scatter(ctx, call, conv, layer.math == SPOPS_MATH_TF32, grad_sum,
-                                          x, w, wanted_x, wanted_w, &grad_x, &grad_w));
-    if (may_use_igemm(conv, &shape, x.dtype, layer.math)) {
-        const spops_matrix *igemm_x =
-            wanted_x.dataflow == SPOPS_DATAFLOW_IMPLICIT_GEMM ? grad_x : NULL;
-        const spops_matrix *igemm_w =
-            wanted_w.dataflow == SPOPS_DATAFLOW_IMPLICIT_GEMM ? grad_w : NULL;
-        const bool tried_x = igemm_x != NULL, tried_w = igemm_w != NULL;
-        SPOPS_TRY(backward_igemm(ctx, call, conv, grad_sum, x, w, &igemm_x, &igemm_w));
-        if (tried_x) grad_x = igemm_x;
-        if (tried_w) grad_w = igemm_w;
+    conv_pass pass_x = {SPOPS_PASS_GRAD_X, x.dtype, layer.math, shape, x, w, grad_sum};
+    conv_pass pass_w = {SPOPS_PASS_GRAD_W, x.dtype, layer.math, shape, x, w, grad_sum};
+    if (grad_x != NULL) {
+        pass_x.x = *grad_x;
+        by_x = server_of(conv, &pass_x);
+    }
+    if (grad_w != NULL) {
+        pass_w.w = *grad_w;
+        by_w = server_of(conv, &pass_w);
+    }
+    if (by_x.dataflow == SPOPS_DATAFLOW_AUTO || by_w.dataflow == SPOPS_DATAFLOW_AUTO)
+        return refuse(ctx, call, conv);
+    SPOPS_TRY(spops_context_scratch(ctx, call, spops_sparseconv_scratch_bytes(conv), &scratch));
+    if (by_x.dataflow != SPOPS_DATAFLOW_FETCH_ON_DEMAND) {
+        SPOPS_TRY(run_pass(ctx, conv, &pass_x, by_x, NULL, scratch));
+        grad_x = NULL;
+    }
+    if (by_w.dataflow != SPOPS_DATAFLOW_FETCH_ON_DEMAND) {
+        SPOPS_TRY(run_pass(ctx, conv, &pass_w, by_w, NULL, scratch));
+        grad_w = NULL;
     }
     if (grad_x == NULL && grad_w == NULL) return SPOPS_STATUS_OK;
-    const bool left_to_pairs = conv->dataflow == SPOPS_DATAFLOW_GATHER_MATMUL_SCATTER &&
-                               has_products && grad_x == NULL &&
-                               wanted_w.dataflow == SPOPS_DATAFLOW_FETCH_ON_DEMAND;
-    if (!left_to_pairs) SPOPS_TRY(refuse_forced(ctx, call, conv));
     options = spops_layer_mvmr_options(&shape, layer.math);
     options.num_rows = conv->view.in->num_rows;
     return spops_mvmr_execute_backward(ctx, conv->triplets, grad_sum, x, w, NULL, &options, grad_x,
