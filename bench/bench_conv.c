@@ -389,6 +389,17 @@ static bool fetch(bench *b, const int32_t *from, int64_t n, int32_t **to)
     return *to != NULL && bench_download(b, *to, from, (size_t)n * sizeof **to);
 }
 
+// Of the layers that are asked for.
+static int64_t most_channels(const bench *b)
+{
+    int64_t cols[BENCH_MAX_COLS], most = 0;
+    const int num_cols = bench_cols(b, NULL, 0, cols);
+
+    for (int i = 0; i < num_cols; ++i)
+        if (cols[i] > most) most = cols[i];
+    return most; // 0: those of `widths', which a plan has by default
+}
+
 static bool open_cloud(bench *b, conv_cloud *m)
 {
     const spops_kernel_shape kernel = spops_kernel_shape_cube(3, 3, 1, 1);
@@ -412,6 +423,7 @@ static bool open_cloud(bench *b, conv_cloud *m)
     for (int f = SPOPS_DATAFLOW_FETCH_ON_DEMAND; f < NUM_DATAFLOWS; ++f) {
         spops_sparseconv_options plan = spops_sparseconv_options_default();
         plan.backward = 1;
+        plan.max_in_channels = plan.max_out_channels = most_channels(b);
         plan.dataflow = (spops_dataflow)f;
         if (!bench_wants(own.dataflows, spops_dataflow_name(plan.dataflow))) continue;
         const spops_status status = spops_sparseconv_create(b->ctx, m->map, &plan, &m->plans[f]);
