@@ -908,6 +908,9 @@ ParameterizedTest(struct backend_param *p, attention, refuses)
     rotary.axis_dim = 4;
     FORWARD(q, q, q, o, NULL, invalid, "axis_dim is 4, expected an even number up to 2");
     rotary.axis_dim = 0;
+    rotary.struct_size = 3;
+    FORWARD(q, q, q, o, NULL, invalid, "struct_size is 3");
+    rotary.struct_size = sizeof rotary;
     s.options.heads = 3;
     FORWARD(q, q, q, o, NULL, invalid, "q has 4 columns a head, expected a multiple of 6");
     s.options.heads = HEADS;
@@ -925,6 +928,9 @@ ParameterizedTest(struct backend_param *p, attention, refuses)
     bias.coords.dtype = SPOPS_DTYPE_I32;
     bias.coords.rows = 0;
     FORWARD(q, q, q, o, NULL, invalid, "options->bias->coords is [0, 3], expected [6, 3]");
+    bias.struct_size = sizeof bias + 1;
+    FORWARD(q, q, q, o, NULL, invalid, "struct_size is");
+    bias.struct_size = sizeof bias;
     s.options.bias = NULL;
 
     test_expect(NULL,
@@ -935,6 +941,11 @@ ParameterizedTest(struct backend_param *p, attention, refuses)
     BACKWARD(m, q, s.lse, &o, NULL, NULL, "grad_o is [6, 6], expected [6, 12]");
     BACKWARD(q, m, s.lse, &o, NULL, NULL, "o is [6, 6], expected [6, 12]");
     BACKWARD(q, q, NULL, &o, NULL, NULL, "lse is NULL, expected that of the forward call");
+    m = q, m.dtype = (spops_dtype)77;
+    test_expect(ctx,
+                spops_attention_execute_backward(ctx, s.plan, q, m, q, q, q, s.lse, &s.options, &o,
+                                                 NULL, NULL, NULL),
+                invalid, "q.dtype is 77, which is no dtype", "no dtype");
     m = o, m.dtype = SPOPS_DTYPE_BF16;
     BACKWARD(q, q, s.lse, &m, NULL, NULL, "grad_q.dtype is bf16, expected f32");
     BACKWARD(q, q, s.lse, &o, &o, NULL, "grad_k overlaps grad_q");

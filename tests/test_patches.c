@@ -881,3 +881,122 @@ ParameterizedTest(struct backend_param *p, patches, refused)
     test_free(&d, there[0]), test_free(&d, there[1]);
     test_close(&d);
 }
+
+// The rest of what is refused: an order and a window.
+ParameterizedTestParameters(patches, refuse_orders_and_windows)
+{
+    return every_backend();
+}
+ParameterizedTest(struct backend_param *p, patches, refuse_orders_and_windows)
+{
+    static const order_case c = {"", 40, 2, 7, SPOPS_PATCH_CURVE_ZORDER, 0, true, true};
+    test_device d;
+    if (!test_open(&d, (spops_backend_kind)p->backend, LAUNCH_STREAM)) return;
+    host_points h = make_points(&c, 3);
+    device_points there = upload_points(&d, &h);
+    spops_point_cloud cloud = there.cloud;
+    const spops_patch_order good = order_of(&c, there.order);
+    spops_patch_order order = good;
+    spops_patch_window window = spops_patch_window_default();
+    spops_buckets_options bo = spops_buckets_options_default();
+    spops_patches_shape shape = spops_patches_shape_default();
+    spops_buckets *buckets = NULL;
+    spops_patches *plan = NULL, *same = NULL, *apart = NULL;
+#define REFUSED(call, fragment)                                                                    \
+    do {                                                                                           \
+        plan = (spops_patches *)(void *)&d;                                                        \
+        test_expect(d.ctx, call, SPOPS_STATUS_INVALID_ARGUMENT, fragment, fragment);               \
+        cr_assert_null(plan);                                                                      \
+        order = good, cloud = there.cloud, window = spops_patch_window_default();                  \
+    } while (0)
+#define ORDER  spops_patches_create_from_order(d.ctx, &cloud, &order, &plan)
+#define WINDOW spops_patches_create_from_buckets(d.ctx, buckets, &window, &plan)
+    REFUSED(spops_patches_create_from_order(d.ctx, NULL, &order, &plan), "cloud is NULL");
+    REFUSED(spops_patches_create_from_order(d.ctx, &cloud, NULL, &plan), "order is NULL");
+    order.struct_size = 0;
+    REFUSED(ORDER, "struct_size is 0");
+    order.patch_rows = 0;
+    REFUSED(ORDER, "patch_rows is 0, expected 1 or more");
+    order.borrow = 2;
+    REFUSED(ORDER, "borrow is 2, expected 0 or 1");
+    order.curve = (spops_patch_curve)4;
+    REFUSED(ORDER, "curve is 4, expected 0 to 3");
+    order.bits = 17;
+    REFUSED(ORDER, "bits is 17, expected 0 to 16");
+    order.size_m[0] = -1.0;
+    REFUSED(ORDER, "size_m[0] is -1");
+    cloud.points.cols = 2;
+    REFUSED(ORDER, "cloud->points is [40, 2], expected [40, 3]");
+    cloud.num_samples = 1;
+    REFUSED(ORDER, "cloud->offsets[1] is");
+    const int32_t last = h.order[39], wrong[] = {40, -1, h.order[38]};
+    static const char *const words[] = {"order->order[39] is 40, expected a row of its sample",
+                                        "order->order[39] is -1, expected a row of its sample",
+                                        "a row that is there before"};
+    for (int i = 0; i < 3; ++i) {
+        h.order[39] = wrong[i];
+        cr_assert(device_upload(d.backend, there.order, h.order, 160), "%s", device_error());
+        REFUSED(ORDER, words[i]);
+    }
+    h.order[39] = last;
+    cr_assert(device_upload(d.backend, there.order, h.order, 160), "%s", device_error());
+    h.points[3 * 7 + 2] = NAN;
+    cr_assert(device_upload(d.backend, there.points, h.points, 480), "%s", device_error());
+    order.order = NULL;
+    REFUSED(ORDER, "cloud->points[7] is (");
+    h.points[3 * 7 + 2] = 1.0f;
+    cr_assert(device_upload(d.backend, there.points, h.points, 480), "%s", device_error());
+
+    bo.bucket_rows = 10;
+    test_expect_ok(d.ctx, spops_buckets_create(d.ctx, &cloud, &bo, &buckets), "buckets");
+    REFUSED(spops_patches_create_from_buckets(d.ctx, NULL, NULL, &plan), "buckets is NULL");
+    window.buckets = -1;
+    REFUSED(WINDOW, "window->buckets is -1, expected 0 or more");
+    window.stride = -1;
+    REFUSED(WINDOW, "window->stride is -1, expected 0 or more");
+    window.in_places = 2;
+    REFUSED(WINDOW, "window->in_places is 2, expected 0 or 1");
+    shape.reserved = 1;
+    REFUSED(spops_patches_reserve(d.ctx, &shape, &plan), "reserved is 1");
+    shape.reserved = 0, shape.num_rows = -1;
+    REFUSED(spops_patches_reserve(d.ctx, &shape, &plan), "shape->num_rows is -1");
+
+    shape.num_rows = shape.max_queries = 40, shape.max_patches = 10;
+    shape.max_samples = 2, shape.max_keys = 80;
+    test_expect_ok(d.ctx, spops_patches_reserve(d.ctx, &shape, &apart), "apart");
+    shape.max_samples = 1, shape.max_keys = 0, shape.same = 1;
+    test_expect_ok(d.ctx, spops_patches_reserve(d.ctx, &shape, &same), "same");
+    plan = NULL;
+#define SET_REFUSED(call, fragment)                                                                \
+    test_expect(d.ctx, call, SPOPS_STATUS_INVALID_ARGUMENT, fragment, fragment)
+    SET_REFUSED(spops_patches_set_from_order(d.ctx, same, &cloud, &order),
+                "cloud has 2 samples, expected at most 1 (max_samples)");
+    SET_REFUSED(spops_patches_set_from_buckets(d.ctx, same, buckets, NULL),
+                "buckets has 2 samples, expected at most 1 (max_samples)");
+    SET_REFUSED(spops_patches_set_from_buckets(d.ctx, apart, buckets, NULL),
+                "`same` of the plan is 0, expected 1");
+    order.borrow = 0;
+    SET_REFUSED(spops_patches_set_from_order(d.ctx, apart, &cloud, &order),
+                "borrow is 0, expected 1");
+    order.borrow = 1;
+    cloud.points.rows = 39;
+    SET_REFUSED(spops_patches_set_from_order(d.ctx, apart, &cloud, &order),
+                "cloud->points.rows is 39, expected num_rows, 40");
+    spops_patches_destroy(same);
+    shape.num_rows = 39, shape.max_samples = 2;
+    test_expect_ok(d.ctx, spops_patches_reserve(d.ctx, &shape, &same), "39 rows");
+    SET_REFUSED(spops_patches_set_from_buckets(d.ctx, same, buckets, NULL),
+                "buckets has max_rows = 40, expected num_rows, 39");
+    SET_REFUSED(spops_patches_get_info_sync(d.ctx, same, NULL), "info is NULL");
+    SET_REFUSED(spops_patches_get_view(d.ctx, same, NULL), "view is NULL");
+#undef SET_REFUSED
+#undef WINDOW
+#undef ORDER
+#undef REFUSED
+    spops_patches_destroy(apart);
+    spops_patches_destroy(same);
+    spops_buckets_destroy(buckets);
+    discard_points(&d, &there);
+    free_points(&h);
+    test_close(&d);
+}

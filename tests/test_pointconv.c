@@ -705,6 +705,12 @@ ParameterizedTest(struct backend_param *p, pointconv, refuses, .timeout = 900)
                 "variant is 2");
     }
     options.variant = 0;
+    options.reserved = 1;
+    REFUSED(spops_pointconv_create(d.ctx, c.neighbors, &options, &conv), invalid, "reserved is 1");
+    options.reserved = 0, options.max_in_channels = 1 << 20, options.max_out_channels = 1 << 12;
+    REFUSED(spops_pointconv_create(d.ctx, c.neighbors, &options, &conv), invalid,
+            "max_in_channels is 1048576 and max_out_channels 4096, expected a product of at most");
+    options.max_in_channels = options.max_out_channels = 0;
     options.detach = 2;
     REFUSED(spops_pointconv_create(d.ctx, c.neighbors, &options, &conv), invalid, "detach is 2");
     options.detach = 1, options.dataflow = SPOPS_DATAFLOW_AUTO;
@@ -736,6 +742,8 @@ ParameterizedTest(struct backend_param *p, pointconv, refuses, .timeout = 900)
     REFUSED(RUN(x.view, m, NULL, out.view), invalid, "w is [208, 12], expected [216, 12]");
     m = out.view, m.rows = 21;
     REFUSED(RUN(x.view, w.view, NULL, m), invalid, "out is [21, 12], expected [20, 12]");
+    m = x.view, m.dtype = (spops_dtype)-3;
+    REFUSED(RUN(m, w.view, NULL, out.view), invalid, "x.dtype is 4294967293, which is no dtype");
     layer.groups = 3;
     REFUSED(RUN(x.view, w.view, &layer, out.view), invalid, "layer->groups = 3");
     layer.groups = 0, layer.bias = (const float *)out.view.data;
@@ -743,6 +751,15 @@ ParameterizedTest(struct backend_param *p, pointconv, refuses, .timeout = 900)
     m = x.view;
     REFUSED(spops_pointconv_execute_backward(d.ctx, conv, out.view, x.view, w.view, NULL, &m, NULL),
             invalid, "conv was made without gradients");
+    spops_pointconv_destroy(conv), conv = NULL;
+    options = spops_pointconv_options_default(), options.backward = 1;
+    test_expect_ok(d.ctx, spops_pointconv_create(d.ctx, c.neighbors, &options, &conv), "backward");
+#define DIFFERENTIATE(x_, grad_x_, grad_w_)                                                        \
+    spops_pointconv_execute_backward(d.ctx, conv, out.view, x_, w.view, NULL, grad_x_, grad_w_)
+    REFUSED(DIFFERENTIATE(x.view, &m, NULL), invalid, "grad_x overlaps x");
+    REFUSED(DIFFERENTIATE(x.view, NULL, &w.view), invalid, "grad_w overlaps w");
+    m.dtype = (spops_dtype)-3;
+    REFUSED(DIFFERENTIATE(m, NULL, NULL), invalid, "x.dtype is 4294967293, which is no dtype");
     test_wait(&d);
     guarded_download(&out);
     guarded_check_untouched(&out, "after refusals");

@@ -582,6 +582,28 @@ ParameterizedTest(struct backend_param *p, points, refuse_what_is_wrong)
                     SPOPS_STATUS_INVALID_ARGUMENT, "inputs->points[6] is (", "nearest");
         in.points[3 * 6 + i] = 0.0f;
     }
+    cr_assert(device_upload(d.backend, there.points, in.points, 96), "%s", device_error());
+
+    spops_nearest *nearest = NULL;
+    const spops_point_cloud together = {cloud.points, NULL, 0};
+    int32_t *rows = test_upload_i32(&d, descending, 4);
+    float *points_there = (float *)there.points, *d2 = (float *)(void *)rows;
+    test_expect_ok(d.ctx, spops_nearest_create(d.ctx, &cloud, &nearest), "nearest");
+#define NEAREST(queries, count, rows, d2, fragment)                                                \
+    test_expect(d.ctx, spops_nearest_execute(d.ctx, nearest, queries, count, rows, d2),            \
+                SPOPS_STATUS_INVALID_ARGUMENT, fragment, fragment)
+    NEAREST(&cloud, 0, rows, NULL, "count is 0, expected 1 to 64");
+    NEAREST(&cloud, 65, rows, NULL, "count is 65, expected 1 to 64");
+    NEAREST(NULL, 1, rows, NULL, "queries is NULL");
+    NEAREST(&together, 1, rows, NULL, "queries has 1 samples, expected 3");
+    NEAREST(&cloud, 1, NULL, NULL, "rows is NULL, expected 8 elements");
+    NEAREST(&cloud, 1, rows, d2, "distances2 overlaps rows");
+    NEAREST(&cloud, 1, (int32_t *)(void *)points_there, NULL, "rows overlaps queries->points");
+    NEAREST(&cloud, 1, rows, points_there + 23, "distances2 overlaps queries->points");
+    NEAREST(&cloud, 1, rows, (float *)(void *)((char *)d2 + 2), "distances2 is at");
+#undef NEAREST
+    spops_nearest_destroy(nearest);
+    test_free(&d, rows);
     spops_neighbors_destroy(NULL);
     spops_nearest_destroy(NULL);
     discard(&d, &there);

@@ -715,6 +715,32 @@ ParameterizedTest(struct backend_param *p, pool, refuses)
     spops_pool_destroy(pool);
     spops_pool_destroy(NULL);
     cr_assert_null(spops_pool_segments(NULL));
+    cr_assert_null(spops_pool_sample_offsets(NULL));
+
+    spops_buckets_options bo = spops_buckets_options_default();
+    spops_buckets *buckets = NULL;
+    const spops_point_cloud cloud = {spops_matrix_dense(x, 2, 3, SPOPS_DTYPE_I32), NULL, 0};
+    bo.bucket_rows = 2, bo.bits = 16;
+    test_expect_ok(d.ctx, spops_buckets_create(d.ctx, &cloud, &bo, &buckets), "buckets");
+#define REFUSED(buckets, sub_rows, fragment)                                                       \
+    pool = (spops_pool *)(void *)&d;                                                               \
+    test_expect(d.ctx, spops_pool_create_buckets(d.ctx, buckets, sub_rows, &o, &pool), invalid,    \
+                "pool_create_buckets: " fragment, fragment);                                       \
+    cr_assert_null(pool)
+    o.reserved = 0;
+    REFUSED(NULL, 2, "buckets is NULL");
+    REFUSED(buckets, 0, "sub_rows is 0, expected 1 or more");
+    o.max_cols = -1;
+    REFUSED(buckets, 2, "max_cols is -1");
+    o.max_cols = 0, o.gradients = (spops_gradients)3;
+    REFUSED(buckets, 2, "gradients is 3");
+    o.gradients = SPOPS_GRADIENTS_NONE;
+    spops_buckets_destroy(buckets);
+    bo.num_buckets = SPOPS_MAX_BUCKETS; // with those of 8 samples: 17 bits
+    test_expect_ok(d.ctx, spops_buckets_reserve(d.ctx, 2, 8, &bo, &buckets), "buckets");
+    REFUSED(buckets, 2, "131072 buckets and cells of 16 bits need 66 bits, expected at most 64");
+#undef REFUSED
+    spops_buckets_destroy(buckets);
     spops_kernel_map_destroy(map);
     spops_coords_destroy(coords);
     test_free(&d, given), test_free(&d, x);

@@ -325,7 +325,6 @@ spops_status spops_attention_execute_backward(
 {
     static const char call[] = "attention_execute_backward";
     const spops_matrix absent = {.dtype = SPOPS_DTYPE_F32};
-    const unsigned grad_dtypes = 1u << q.dtype | 1u << SPOPS_DTYPE_F32;
     spops_attention_backward_args args = {0};
     attention_call c;
 
@@ -349,6 +348,7 @@ spops_status spops_attention_execute_backward(
         {"grad_v", grad_v != NULL ? *grad_v : absent, false, true},
         {"grad_table", grad_table != NULL ? *grad_table : absent, false, false}};
     const spops_matrix *const wanted[] = {grad_q, grad_k, grad_v};
+    const unsigned grad_dtypes = 1u << q.dtype | 1u << SPOPS_DTYPE_F32; // q's has been checked
     for (int i = 0; i < 5; ++i)
         SPOPS_TRY(check_heads(&c, &ins[i], 1u << q.dtype));
     SPOPS_REQUIRE(ctx, lse != NULL || c.patches->num_rows == 0,

@@ -61,8 +61,7 @@ spops_status spops_coords_read_options(spops_context *ctx, const char *call, int
                       o.duplicates == SPOPS_COORDS_DUPLICATES_MERGE,
                   "%s: duplicates is %d, expected %d or %d", call, (int)o.duplicates,
                   (int)SPOPS_COORDS_DUPLICATES_REFUSE, (int)SPOPS_COORDS_DUPLICATES_MERGE);
-    SPOPS_REQUIRE(ctx, o.reserved == 0, "%s: reserved is %" PRId32 ", expected 0", call,
-                  o.reserved);
+    SPOPS_TRY(spops_check_reserved(ctx, call, o.reserved));
     choices->order = o.order;
     choices->search = o.search;
     choices->duplicates = o.duplicates;
@@ -129,8 +128,8 @@ static spops_status refuse_point(spops_context *ctx, const char *call,
                   call, item, axis, (double)p);
     u = spops_voxel_position(p, source->origin[axis], source->size[axis], 0.0);
     SPOPS_REQUIRE(ctx, spops_voxel_floor(u, &value),
-                  "%s: points[%" PRId64 "][%d] is %g, in voxel %.0f, expected one of 32 bits", call,
-                  item, axis, (double)p, u);
+                  "%s: points[%" PRId64 "][%d] is %g, in voxel %.15g, expected one of 32 bits",
+                  call, item, axis, (double)p, u);
     return spops_fail(ctx, SPOPS_STATUS_INVALID_ARGUMENT,
                       "%s: points[%" PRId64 "][%d] is %g, in voxel %" PRId32 ", expected %" PRId32
                       " to %" PRId32 " by the box",

@@ -75,8 +75,7 @@ static spops_status read_options(spops_context *ctx, const char *call, const spo
                       o->missing == SPOPS_DEVOXELS_MISSING_RESCALE,
                   "%s: missing is %d, expected %d or %d", call, (int)o->missing,
                   (int)SPOPS_DEVOXELS_MISSING_ZERO, (int)SPOPS_DEVOXELS_MISSING_RESCALE);
-    SPOPS_REQUIRE(ctx, o->reserved == 0, "%s: reserved is %" PRId32 ", expected 0", call,
-                  o->reserved);
+    SPOPS_TRY(spops_check_reserved(ctx, call, o->reserved));
     SPOPS_TRY(spops_check_gradients(ctx, call, o->gradients));
     return spops_check_max_cols(ctx, call, &o->max_cols);
 }

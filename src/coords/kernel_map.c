@@ -66,8 +66,7 @@ static spops_status read_options(spops_context *ctx, const char *call,
     SPOPS_TRY(spops_check_count(ctx, call, "max_pairs", o.max_pairs));
     SPOPS_REQUIRE(ctx, o.no_symmetry == 0 || o.no_symmetry == 1,
                   "%s: no_symmetry is %" PRId32 ", expected 0 or 1", call, o.no_symmetry);
-    SPOPS_REQUIRE(ctx, o.reserved == 0, "%s: reserved is %" PRId32 ", expected 0", call,
-                  o.reserved);
+    SPOPS_TRY(spops_check_reserved(ctx, call, o.reserved));
     c->max_pairs = o.max_pairs;
     c->memory = o.memory;
     c->no_symmetry = o.no_symmetry != 0;

@@ -4,6 +4,7 @@
 
 #include "coords/neighbors.h"
 #include "core/check.h"
+#include "core/matrix.h"
 
 static void carve_block(spops_nearest_arrays *a, spops_carver *c)
 {
@@ -87,6 +88,21 @@ fail:
     return status;
 }
 
+// What is written, apart from what is read and from each other.
+static spops_status check_apart(spops_context *ctx, const char *call,
+                                const spops_point_cloud *queries, int32_t count, int32_t *rows,
+                                float *distances2)
+{
+    const int64_t n = distances2 == NULL ? 0 : queries->points.rows;
+    const spops_matrix to = spops_matrix_dense(rows, queries->points.rows, count, SPOPS_DTYPE_I32);
+    const spops_matrix d2 = spops_matrix_dense(distances2, n, count, SPOPS_DTYPE_F32);
+
+    SPOPS_TRY(spops_check_no_overlap(ctx, call, "rows", to, "queries->points", queries->points));
+    SPOPS_TRY(
+        spops_check_no_overlap(ctx, call, "distances2", d2, "queries->points", queries->points));
+    return spops_check_no_overlap(ctx, call, "distances2", d2, "rows", to);
+}
+
 spops_status spops_nearest_execute(spops_context *ctx, const spops_nearest *nearest,
                                    const spops_point_cloud *queries, int32_t count, int32_t *rows,
                                    float *distances2)
@@ -104,6 +120,8 @@ spops_status spops_nearest_execute(spops_context *ctx, const spops_nearest *near
     SPOPS_REQUIRE(ctx, count >= 1 && count <= SPOPS_MAX_NEAREST,
                   "%s: count is %d, expected 1 to %d", call, (int)count, SPOPS_MAX_NEAREST);
     SPOPS_TRY(spops_check_indices(ctx, call, "rows", rows, queries->points.rows));
+    SPOPS_TRY(spops_check_aligned(ctx, call, "distances2", distances2, sizeof *distances2));
+    SPOPS_TRY(check_apart(ctx, call, queries, count, rows, distances2));
     if (queries->points.rows == 0) return SPOPS_STATUS_OK;
     args = (spops_nearest_args){&nearest->arrays, queries, count, rows, distances2};
     return ctx->backend->nearest_find(ctx, &args);

@@ -33,11 +33,15 @@ static spops_status read_level_options(spops_context *ctx, const char *call,
 {
     memset(o, 0, sizeof *o);
     SPOPS_TRY(spops_read_options(ctx, call, given, o, sizeof *o));
+    SPOPS_TRY(spops_check_reserved(ctx, call, o->reserved));
     SPOPS_REQUIRE(ctx, (int)o->keep >= 0 && o->keep <= SPOPS_POINT_KEEP_MEAN,
                   "%s: keep is %d, expected 0 to %d", call, (int)o->keep,
                   (int)SPOPS_POINT_KEEP_MEAN);
     SPOPS_REQUIRE(ctx, isfinite(o->size_m) && o->size_m > 0.0,
                   "%s: size_m is %g, expected more than 0", call, o->size_m);
+    for (int a = 0; a < 3; ++a)
+        SPOPS_REQUIRE(ctx, isfinite(o->origin_m[a]),
+                      "%s: origin_m[%d] is %g, expected a finite number", call, a, o->origin_m[a]);
     SPOPS_TRY(spops_check_gradients(ctx, call, o->gradients));
     return spops_check_max_cols(ctx, call, &o->max_cols);
 }
@@ -213,8 +217,8 @@ static spops_status read_range(spops_context *ctx, const char *call,
                       "%s: shape->lower_m[%d] is %g, expected at most upper_m[%d] = %g", call, a,
                       shape->lower_m[a], a, shape->upper_m[a]);
         SPOPS_REQUIRE(ctx, lower >= (double)INT32_MIN && upper <= (double)INT32_MAX,
-                      "%s: shape's range of axis %d is voxels %.0f to %.0f, expected 32 bits", call,
-                      a, lower, upper);
+                      "%s: shape's range of axis %d is voxels %.15g to %.15g, expected 32 bits",
+                      call, a, lower, upper);
         box->lower[1 + a] = (int32_t)lower;
         box->upper[1 + a] = (int32_t)upper;
     }
@@ -483,6 +487,9 @@ spops_status spops_interpolation_create(spops_context *ctx, const spops_point_cl
     SPOPS_TRY(spops_check_max_cols(ctx, call, &o.max_cols));
     SPOPS_TRY(spops_cloud_check(ctx, call, "from", from));
     SPOPS_TRY(spops_cloud_check(ctx, call, "to", to));
+    SPOPS_REQUIRE(ctx, spops_cloud_samples(to) == spops_cloud_samples(from),
+                  "%s: to has %" PRId64 " samples, expected %" PRId64 " as from has", call,
+                  spops_cloud_samples(to), spops_cloud_samples(from));
     SPOPS_TRY(spops_cloud_check_offsets(ctx, call, "to", to));
     SPOPS_REQUIRE(ctx, to->points.rows <= SPOPS_MAX_COUNT / o.count,
                   "%s: to has %" PRId64 " points with %d neighbours each, expected at most %" PRId64

@@ -29,6 +29,7 @@ static spops_status read_options(spops_context *ctx, const char *call,
 {
     memset(o, 0, sizeof *o);
     SPOPS_TRY(spops_read_options(ctx, call, given, o, sizeof *o));
+    SPOPS_TRY(spops_check_reserved(ctx, call, o->reserved));
     SPOPS_REQUIRE(ctx, o->num_levels >= 0 && o->num_levels <= SPOPS_POINT_PYRAMID_MAX_LEVELS,
                   "%s: num_levels is %d, expected 0 to %d", call, (int)o->num_levels,
                   SPOPS_POINT_PYRAMID_MAX_LEVELS);

@@ -90,8 +90,8 @@ static spops_status read_range(spops_context *ctx, const char *call, int32_t dim
         }
         side[1] -= 1.0;
         SPOPS_REQUIRE(ctx, side[0] >= (double)INT32_MIN && side[1] <= (double)INT32_MAX,
-                      "%s: the range of axis %d is voxels %.0f to %.0f, expected 32 bits", call, a,
-                      side[0], side[1]);
+                      "%s: the range of axis %d is voxels %.15g to %.15g, expected 32 bits", call,
+                      a, side[0], side[1]);
         if (side[1] < side[0]) side[1] = side[0];
         choices->box.lower[a + 1] = (int32_t)side[0];
         choices->box.upper[a + 1] = (int32_t)side[1];
@@ -106,6 +106,7 @@ static spops_status read_options(spops_context *ctx, const char *call, int32_t d
 {
     memset(o, 0, sizeof *o);
     SPOPS_TRY(spops_read_options(ctx, call, options, o, sizeof *o));
+    SPOPS_TRY(spops_check_reserved(ctx, call, o->reserved));
     SPOPS_TRY(spops_check_voxel_size(ctx, call, dims, o->size_m, o->origin_m));
     SPOPS_REQUIRE(ctx,
                   o->points >= SPOPS_VOXEL_POINTS_ALL && o->points <= SPOPS_VOXEL_POINTS_RANDOM,

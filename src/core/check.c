@@ -68,6 +68,12 @@ spops_status spops_check_count(spops_context *ctx, const char *call, const char 
     return SPOPS_STATUS_OK;
 }
 
+spops_status spops_check_reserved(spops_context *ctx, const char *call, int32_t reserved)
+{
+    SPOPS_REQUIRE(ctx, reserved == 0, "%s: reserved is %" PRId32 ", expected 0", call, reserved);
+    return SPOPS_STATUS_OK;
+}
+
 spops_status spops_check_max_cols(spops_context *ctx, const char *call, int64_t *max_cols)
 {
     SPOPS_TRY(spops_check_count(ctx, call, "max_cols", *max_cols));

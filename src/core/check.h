@@ -43,6 +43,9 @@ spops_status spops_check_indices(spops_context *ctx, const char *call, const cha
 spops_status spops_check_count(spops_context *ctx, const char *call, const char *name,
                                int64_t count);
 
+// What a struct has for later is 0.
+spops_status spops_check_reserved(spops_context *ctx, const char *call, int32_t reserved);
+
 // max_cols of an options struct; 0 becomes the default.
 spops_status spops_check_max_cols(spops_context *ctx, const char *call, int64_t *max_cols);
 

@@ -303,6 +303,7 @@ spops_status spops_patches_reserve(spops_context *ctx, const spops_patches_shape
     SPOPS_REQUIRE(ctx, shape != NULL, "%s: shape is NULL", call);
     memset(&s, 0, sizeof s);
     SPOPS_TRY(spops_read_options(ctx, call, shape, &s, sizeof s));
+    SPOPS_TRY(spops_check_reserved(ctx, call, s.reserved));
     SPOPS_TRY(spops_check_count(ctx, call, "shape->num_rows", s.num_rows));
     SPOPS_TRY(spops_check_count(ctx, call, "shape->max_patches", s.max_patches));
     SPOPS_TRY(spops_check_count(ctx, call, "shape->max_queries", s.max_queries));

@@ -205,6 +205,7 @@ static spops_status read_plan_options(spops_context *ctx, const char *call,
                                       spops_pointconv_options *o)
 {
     SPOPS_TRY(spops_read_options(ctx, call, given, o, sizeof *o));
+    SPOPS_TRY(spops_check_reserved(ctx, call, o->reserved));
     SPOPS_REQUIRE(ctx, o->backward == 0 || o->backward == 1,
                   "%s: options->backward is %d, expected 0 or 1", call, (int)o->backward);
     SPOPS_REQUIRE(ctx,
@@ -223,9 +224,10 @@ static spops_status read_plan_options(spops_context *ctx, const char *call,
     SPOPS_TRY(spops_check_count(ctx, call, "options->max_out_channels", o->max_out_channels));
     if (o->max_in_channels == 0) o->max_in_channels = DEFAULT_MAX_CHANNELS;
     if (o->max_out_channels == 0) o->max_out_channels = DEFAULT_MAX_CHANNELS;
-    SPOPS_REQUIRE(ctx, o->max_in_channels <= INT64_MAX / o->max_out_channels,
-                  "%s: options->max_in_channels is %" PRId64 ", too many", call,
-                  o->max_in_channels);
+    SPOPS_REQUIRE(ctx, o->max_in_channels <= SPOPS_MAX_COUNT / o->max_out_channels,
+                  "%s: options->max_in_channels is %" PRId64 " and max_out_channels %" PRId64
+                  ", expected a product of at most %" PRId64,
+                  call, o->max_in_channels, o->max_out_channels, SPOPS_MAX_COUNT);
     return SPOPS_STATUS_OK;
 }
 

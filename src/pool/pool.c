@@ -39,9 +39,9 @@ static spops_status read_options(spops_context *ctx, const char *call,
                                  const spops_pool_options *given, spops_pool_options *options)
 {
     SPOPS_TRY(spops_read_options(ctx, call, given, options, sizeof *options));
-    SPOPS_REQUIRE(ctx, options->reserved == 0, "%s: reserved is %" PRId32 ", expected 0", call,
-                  options->reserved);
-    return SPOPS_STATUS_OK;
+    SPOPS_TRY(spops_check_reserved(ctx, call, options->reserved));
+    SPOPS_TRY(spops_check_gradients(ctx, call, options->gradients));
+    return spops_check_max_cols(ctx, call, &options->max_cols);
 }
 
 spops_status spops_pool_create(spops_context *ctx, const spops_kernel_map *map,

@@ -63,6 +63,7 @@ spops_status spops_layer_check(spops_context *ctx, const char *call,
                                const spops_sparseconv_layer *layer, spops_matrix x, spops_matrix w,
                                spops_matrix out, spops_layer_shape *shape)
 {
+    SPOPS_TRY(spops_check_dtype(ctx, call, "x.dtype", x.dtype, SPOPS_DTYPES_FLOAT));
     SPOPS_TRY(check_shapes(ctx, call, limits, layer->groups, x, "out", out,
                            1u << x.dtype | 1u << SPOPS_DTYPE_F32, w, shape));
     SPOPS_TRY(spops_check_no_overlap(ctx, call, "out", out, "x", x));
@@ -99,6 +100,7 @@ spops_status spops_layer_check_backward(spops_context *ctx, const char *call,
                                         const spops_matrix *grad_x, const spops_matrix *grad_w,
                                         spops_layer_shape *shape)
 {
+    SPOPS_TRY(spops_check_dtype(ctx, call, "x.dtype", x.dtype, SPOPS_DTYPES_FLOAT));
     SPOPS_TRY(
         check_shapes(ctx, call, limits, groups, x, "grad_sum", grad_sum, 1u << x.dtype, w, shape));
     SPOPS_TRY(check_gradient(ctx, call, "grad_x", grad_x, x, grad_sum, x, w));

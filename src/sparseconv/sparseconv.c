@@ -45,6 +45,7 @@ static spops_status read_plan_options(spops_context *ctx, const char *call,
                                       spops_sparseconv_options *options)
 {
     SPOPS_TRY(spops_read_options(ctx, call, given, options, sizeof *options));
+    SPOPS_TRY(spops_check_reserved(ctx, call, options->reserved));
     SPOPS_REQUIRE(ctx, options->backward == 0 || options->backward == 1,
                   "%s: options->backward is %d, expected 0 or 1", call, (int)options->backward);
     SPOPS_REQUIRE(ctx, (unsigned)options->dataflow <= SPOPS_DATAFLOW_GATHER_MATMUL_SCATTER,
