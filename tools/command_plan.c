@@ -18,7 +18,7 @@
 #define NUM_BINS       31 // interval lengths from 2^i on
 
 typedef struct plan_job {
-    const char *command, *file, *setting, *frame, *save;
+    const char *command, *file, *setting, *frame, *save, *out;
     spops_backend_kind backend;
     spops_dtype dtype;
     int64_t cols, bucket_rows;
@@ -47,6 +47,8 @@ static const option_row option_rows[] = {
     {"--cols", "C", "channels; default: 80", .number = &asked.cols, .least = 1, .most = 65536},
     {"--bucket-rows", "S", "rows of a bucket of a cloud, at most; default: 512",
      .number = &asked.bucket_rows, .least = 1, .most = SPOPS_MAX_BUCKET_ROWS},
+    {"--out", "PNG", "of a cloud: draw its groups from above, a colour a group",
+     .text = &asked.out},
     OPTION_DTYPE(&asked.dtype, "f16"),
     {"--backward", NULL, "plan for gradients as well", .on = &asked.backward},
     {"--save", "OUT", "write the plan to OUT", .text = &asked.save},
@@ -696,9 +698,14 @@ static int run(const plan_job *job)
     int status = COMMAND_FAILED;
 
     memset(&facts, 0, sizeof facts);
+    const bool cloud = is_cloud(job);
+    if (cloud ? job->save != NULL : job->out != NULL)
+        return command_fail(job->command, cloud
+                                              ? "--save writes BEV pooling plans, no cloud's"
+                                              : "--out draws a cloud (.npy), no BEV pooling plan");
     if (!session_open(job->command, job->backend, &s)) return COMMAND_FAILED;
-    if (is_cloud(job)) {
-        status = plan_cloud(job->command, job->file, &s, job->bucket_rows, job->as_json);
+    if (cloud) {
+        status = plan_cloud(job->command, job->file, &s, job->bucket_rows, job->out, job->as_json);
         session_close(&s);
         return status;
     }

@@ -11,6 +11,7 @@
 
 #include "support/device.h"
 #include "support/npy.h"
+#include "tools/group_picture.h"
 
 enum { DIMS = 3, BITS = 10, NUM_ROUNDS = 4 };
 
@@ -21,6 +22,8 @@ typedef struct cloud {
     float *points; // [n][3] host
     spops_point_cloud there;
     double size_m[DIMS], origin_m[DIMS];
+    group_picture *picture; // NULL: none
+    int num_drawn;
 } cloud;
 
 // A way to group rows, and what came out.
@@ -131,8 +134,8 @@ static void measure(const cloud *c, const int32_t *offsets, const int32_t *rows,
     g->diagonal_m = diagonal / (double)c->n;
 }
 
-static bool fetch(const cloud *c, const int32_t *offsets_there, const int32_t *rows_there,
-                  grouping *g)
+// Bring groups to the host, measure and draw them.
+static bool look_at(cloud *c, const int32_t *offsets_there, const int32_t *rows_there, grouping *g)
 {
     const size_t num_offsets = (size_t)g->num_groups + 1, num_rows = (size_t)c->n;
     int32_t *offsets = malloc(num_offsets * sizeof *offsets);
@@ -145,12 +148,16 @@ static bool fetch(const cloud *c, const int32_t *offsets_there, const int32_t *r
             device_download(c->s->backend, rows, rows_there, num_rows * sizeof *rows))) ||
           fail(c, device_error()));
     if (ok) measure(c, offsets, rows, g);
+    if (ok && c->picture != NULL)
+        ok =
+            group_picture_draw(c->picture, c->num_drawn++, g->name, offsets, rows, g->num_groups) ||
+            fail(c, "no memory for the picture");
     free(offsets);
     free(rows);
     return ok;
 }
 
-static bool group_by_hashes(const cloud *c, grouping *g)
+static bool group_by_hashes(cloud *c, grouping *g)
 {
     spops_context *ctx = c->s->ctx;
     spops_buckets_options o = spops_buckets_options_default();
@@ -168,12 +175,12 @@ static bool group_by_hashes(const cloud *c, grouping *g)
               check(c, spops_buckets_get_view(ctx, buckets, &view));
     g->num_groups = info.num_buckets;
     g->num_late = info.num_late;
-    ok = ok && fetch(c, view.offsets, view.rows, g);
+    ok = ok && look_at(c, view.offsets, view.rows, g);
     spops_buckets_destroy(buckets);
     return ok;
 }
 
-static bool group_by_curve(const cloud *c, grouping *g)
+static bool group_by_curve(cloud *c, grouping *g)
 {
     spops_context *ctx = c->s->ctx;
     spops_patch_order o = spops_patch_order_default();
@@ -189,7 +196,7 @@ static bool group_by_curve(const cloud *c, grouping *g)
               check(c, spops_patches_get_info_sync(ctx, patches, &info)) &&
               check(c, spops_patches_get_view(ctx, patches, &view));
     g->num_groups = info.num_patches;
-    ok = ok && fetch(c, view.query_offsets, view.query_rows, g);
+    ok = ok && look_at(c, view.query_offsets, view.query_rows, g);
     spops_patches_destroy(patches);
     return ok;
 }
@@ -238,9 +245,24 @@ static void print_json(const cloud *c, const grouping *g, int num)
     json_decref(line);
 }
 
-int plan_cloud(const char *command, const char *file, const session *s, int64_t bucket_rows,
-               bool as_json)
+static bool begin_picture(cloud *c, int num_panels, group_picture *p)
 {
+    char rows[COMMAND_NUMBER_BYTES], first[64], second[64];
+    const char *const legend[] = {first, second};
+    snprintf(first, sizeof first, "%s points, groups of at most %lld", in_groups(c->n, rows),
+             (long long)c->bucket_rows);
+    snprintf(second, sizeof second, "from above, a colour a group");
+    if (!group_picture_create(c->points, c->n, num_panels, legend, p))
+        return fail(c, "no memory for the picture");
+    c->picture = p;
+    return true;
+}
+
+int plan_cloud(const char *command, const char *file, const session *s, int64_t bucket_rows,
+               const char *out, bool as_json)
+{
+    char error[4096 + 256];
+    group_picture drawn = {0};
     grouping g[] = {
         {.name = "Z-order, sorted", .curve = SPOPS_PATCH_CURVE_ZORDER},
         {.name = "Hilbert, sorted", .curve = SPOPS_PATCH_CURVE_HILBERT},
@@ -255,13 +277,19 @@ int plan_cloud(const char *command, const char *file, const session *s, int64_t 
     };
     enum { NUM = (int)(sizeof g / sizeof g[0]) };
     cloud c = {.command = command, .file = file, .s = s, .bucket_rows = bucket_rows};
-    bool ok = read_cloud(&c);
+    bool ok = read_cloud(&c) && (out == NULL || begin_picture(&c, NUM, &drawn));
     for (int i = 0; ok && i < NUM; ++i)
         ok = g[i].num_rounds > 0 ? group_by_hashes(&c, &g[i]) : group_by_curve(&c, &g[i]);
+    if (ok && out != NULL && !picture_write_png(&drawn.p, out, error, sizeof error)) {
+        command_fail(command, "%s", error);
+        ok = false;
+    }
     if (ok && as_json)
         print_json(&c, g, NUM);
     else if (ok)
         print_groupings(&c, g, NUM);
+    if (ok && out != NULL && !as_json) printf("picture   %s\n", out);
+    group_picture_destroy(&drawn);
     device_free(s->backend, c.there.points.data);
     free(c.points);
     return ok ? COMMAND_OK : COMMAND_FAILED;

@@ -15,6 +15,7 @@
 #include "tests/support/relation.h"
 #include "tools/bev_map.h"
 #include "tools/command.h"
+#include "tools/group_picture.h"
 #include "tools/picture.h"
 #include "tools/scene.h"
 #include "tools/simulate.h"
@@ -832,7 +833,7 @@ Test(tool, plan_reads_rigs_maps_and_saved_plans, .timeout = 600)
 Test(tool, plan_tells_how_local_buckets_are)
 {
     float points[16][4];
-    char directory[4096], file[4200], out[8192], err[8192], error[256];
+    char directory[4096], file[4200], png[4200], out[8192], err[8192], error[256];
     make_directory(directory, sizeof directory);
     snprintf(file, sizeof file, "%s/cloud.npy", directory);
     for (int i = 0; i < 16; ++i)
@@ -848,6 +849,39 @@ Test(tool, plan_tells_how_local_buckets_are)
                        "%s", out);
     cr_assert_eq(RUN("plan", file, "--backend", "cpu", "--bucket-rows", "16"), 0, "%s", err);
     cr_expect_not_null(strstr(out, "101.00 m"), "%s", out);
+    // In the picture all rows of a group, and no others, have its colour.
+    picture p;
+    snprintf(png, sizeof png, "%s/cloud.png", directory);
+    cr_assert_eq(RUN("plan", file, "--backend", "cpu", "--bucket-rows", "8", "--out", png), 0, "%s",
+                 err);
+    cr_expect_not_null(strstr(out, png), "%s", out);
+    cr_assert(picture_read_png(png, &p, error, sizeof error), "%s", error);
+    for (int panel = 0; panel < 3; ++panel) { // sorted curves, zorder_div
+        int x0, y0, seen[2] = {0, 0};
+        group_picture_corner(panel, &x0, &y0);
+        for (int i = 0; i < GROUP_PICTURE_SIDE_PX * GROUP_PICTURE_SIDE_PX; ++i) {
+            const int x = i % GROUP_PICTURE_SIDE_PX, y = i / GROUP_PICTURE_SIDE_PX;
+            const colour found = picture_at(&p, x0 + x, y0 + y);
+            for (int64_t g = 0; g < 2; ++g) {
+                const colour wanted = group_picture_colour(g);
+                if (memcmp(&found, &wanted, sizeof found) != 0) continue;
+                ++seen[g];
+                // The second group is ahead and to the left: at the top left.
+                const bool ahead = x < GROUP_PICTURE_SIDE_PX / 2 && y < GROUP_PICTURE_SIDE_PX / 2;
+                cr_expect_eq(ahead, g == 1, "panel %d: (%d, %d)", panel, x, y);
+            }
+        }
+        cr_expect(seen[0] == 4 && seen[1] == 4, "panel %d: %d and %d pixels, expected 4 columns",
+                  panel, seen[0], seen[1]);
+    }
+    picture_destroy(&p);
+    cr_expect_eq(RUN("plan", file, "--backend", "cpu", "--out", "/nowhere/cloud.png"), 1);
+    cr_expect_not_null(strstr(err, "/nowhere/cloud.png"), "%s", err);
+    cr_expect_eq(RUN("plan", file, "--backend", "cpu", "--save", png), 1);
+    cr_expect_not_null(strstr(err, "--save"), "%s", err);
+    cr_expect_eq(RUN("plan", "--backend", "cpu", "--out", png), 1);
+    cr_expect_not_null(strstr(err, "--out draws a cloud"), "%s", err);
+    remove(png);
     cr_assert(npy_write(file, NPY_F32, 8, 2, points, error, sizeof error), "%s", error);
     cr_expect_eq(RUN("plan", file, "--backend", "cpu"), 1);
     cr_expect_not_null(strstr(err, "2 columns, expected x y z"), "%s", err);
