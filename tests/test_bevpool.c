@@ -760,7 +760,7 @@ static struct criterion_test_params every_refill_launch(void)
                                            {SPOPS_BACKEND_CUDA, LAUNCH_DEFAULT},
                                            {SPOPS_BACKEND_CUDA, LAUNCH_STREAM},
                                            {SPOPS_BACKEND_CUDA, LAUNCH_CAPTURED}};
-    return cr_make_param_array(struct launch_param, params, 4);
+    return tested_here(cr_make_param_array(struct launch_param, params, 4));
 }
 
 typedef struct refill {

@@ -190,7 +190,7 @@ ParameterizedTestParameters(coords_frames, ten_scans)
 {
     static struct launch_param params[] = {{SPOPS_BACKEND_CPU, LAUNCH_DEFAULT},
                                            {SPOPS_BACKEND_CUDA, LAUNCH_CAPTURED}};
-    return cr_make_param_array(struct launch_param, params, 2);
+    return tested_here(cr_make_param_array(struct launch_param, params, 2));
 }
 ParameterizedTest(struct launch_param *p, coords_frames, ten_scans)
 {

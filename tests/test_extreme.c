@@ -4,13 +4,13 @@
 // GPU it is allocated, where there is that much.
 #include <criterion/criterion.h>
 #include <criterion/logging.h>
-#include <criterion/parameterized.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
 #include "support/device.h"
 #include "tests/support/launch.h"
+#include "tests/support/params.h"
 #include "tests/support/relation.h"
 #include "tests/support/values.h"
 
@@ -83,24 +83,24 @@ static void expect(const huge *h, const double *values, const char *what)
     }
 }
 
-struct backend_param {
+struct far_param {
     int backend, dtype;
 };
 
-static struct criterion_test_params every_backend(void)
+static struct criterion_test_params every_far_backend(void)
 {
-    static struct backend_param params[] = {{SPOPS_BACKEND_CPU, SPOPS_DTYPE_F32},
-                                            {SPOPS_BACKEND_CPU, SPOPS_DTYPE_F16},
-                                            {SPOPS_BACKEND_CUDA, SPOPS_DTYPE_F32},
-                                            {SPOPS_BACKEND_CUDA, SPOPS_DTYPE_BF16}};
-    return cr_make_param_array(struct backend_param, params, 4);
+    static struct far_param params[] = {{SPOPS_BACKEND_CPU, SPOPS_DTYPE_F32},
+                                        {SPOPS_BACKEND_CPU, SPOPS_DTYPE_F16},
+                                        {SPOPS_BACKEND_CUDA, SPOPS_DTYPE_F32},
+                                        {SPOPS_BACKEND_CUDA, SPOPS_DTYPE_BF16}};
+    return tested_here(cr_make_param_array(struct far_param, params, 4));
 }
 
 ParameterizedTestParameters(extreme, rows_far_apart)
 {
-    return every_backend();
+    return every_far_backend();
 }
-ParameterizedTest(struct backend_param *p, extreme, rows_far_apart, .timeout = 600)
+ParameterizedTest(struct far_param *p, extreme, rows_far_apart, .timeout = 600)
 {
     // Segment s holds row 5 - s, and row s as well where s is even.
     static const int32_t keys[9] = {0, 1, 2, 3, 4, 5, 0, 2, 4};

@@ -474,7 +474,7 @@ ParameterizedTestParameters(point_levels, pyramids_serve_frames)
 {
     static struct launch_param params[] = {{SPOPS_BACKEND_CPU, LAUNCH_DEFAULT},
                                            {SPOPS_BACKEND_CUDA, LAUNCH_CAPTURED}};
-    return cr_make_param_array(struct launch_param, params, 2);
+    return tested_here(cr_make_param_array(struct launch_param, params, 2));
 }
 ParameterizedTest(struct launch_param *p, point_levels, pyramids_serve_frames)
 {

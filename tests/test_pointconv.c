@@ -544,7 +544,7 @@ ParameterizedTestParameters(pointconv, serves_frames)
 {
     static struct launch_param params[] = {{SPOPS_BACKEND_CPU, LAUNCH_DEFAULT},
                                            {SPOPS_BACKEND_CUDA, LAUNCH_CAPTURED}};
-    return cr_make_param_array(struct launch_param, params, 2);
+    return tested_here(cr_make_param_array(struct launch_param, params, 2));
 }
 ParameterizedTest(struct launch_param *p, pointconv, serves_frames, .timeout = 900)
 {

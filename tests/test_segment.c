@@ -212,7 +212,8 @@ ParameterizedTestParameters(segment, the_loss_falls_below_half_in_30_steps)
                                           {SPOPS_BACKEND_CPU, SPOPS_DTYPE_BF16},
                                           {SPOPS_BACKEND_CUDA, SPOPS_DTYPE_F32},
                                           {SPOPS_BACKEND_CUDA, SPOPS_DTYPE_BF16}};
-    return cr_make_param_array(struct learn_param, params, sizeof params / sizeof *params);
+    return tested_here(
+        cr_make_param_array(struct learn_param, params, sizeof params / sizeof *params));
 }
 
 ParameterizedTest(struct learn_param *p, segment, the_loss_falls_below_half_in_30_steps,

@@ -1,12 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a parameterized test runs over. A generator is called where no device is open, and its
-// values are used in another process: they are plain numbers. For ParameterizedTestParameters.
+// What a parameterized test runs over, for ParameterizedTestParameters. The values are used in another
+// process: they are plain numbers, of which `backend` is the first.
 #ifndef SPOPS_TESTS_SUPPORT_PARAMS_H
 #define SPOPS_TESTS_SUPPORT_PARAMS_H
 
 #include <criterion/parameterized.h>
 
 #include "tests/support/launch.h"
+
+// Those of `all` whose backend is tested here: a process for each case, only to be skipped, is most of
+// the time of the small tests. SPOPS_TEST_BACKEND names the only backend; without a device the cases
+// on CUDA are left out, unless SPOPS_REQUIRE_DEVICE=1 lets them fail.
+struct criterion_test_params tested_here(struct criterion_test_params all);
 
 struct backend_param {
     int backend;
