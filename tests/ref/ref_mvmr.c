@@ -15,22 +15,6 @@ int64_t ref_mvmr_matrix_cols(const ref_mvmr_form *form)
     return form->transposed ? form->x_cols : form->out_cols;
 }
 
-// Where the element of matrix k lies that joins column c of x to column o of the result.
-static int64_t element(const ref_mvmr_form *f, int64_t k, int64_t c, int64_t o)
-{
-    const int64_t in_x = f->x_cols / f->groups, in_out = f->out_cols / f->groups;
-    if (f->diagonal) return k * f->x_cols + c;
-    if (f->transposed) return (k * in_out + o % in_out) * f->x_cols + c;
-    return (k * in_x + c % in_x) * f->out_cols + o;
-}
-
-// Whether they are joined at all.
-static bool joined(const ref_mvmr_form *f, int64_t c, int64_t o)
-{
-    if (f->diagonal) return c == o;
-    return c / (f->x_cols / f->groups) == o / (f->out_cols / f->groups);
-}
-
 // One more contribution to an element. It is rounded as s * x, as a product, once for every addition
 // to its sum, of which there are no more than contributions, and where pieces are joined.
 static void add(ref_tensor *t, int64_t i, double part)
@@ -46,14 +30,20 @@ typedef enum ref_wanted { WANT_OUT, WANT_W, WANT_X, WANT_S } ref_wanted;
 static void walk(const ref_triplets *t, const ref_mvmr_form *f, ref_wanted wanted, const double *x,
                  const double *w, const double *s, const double *g, ref_tensor *result)
 {
+    const int64_t in_x = f->x_cols / f->groups, in_out = f->out_cols / f->groups;
     for (int64_t n = 0; n < t->num_triplets; ++n) {
+        const int64_t k = t->matrix[n];
         const int64_t to = f->reversed ? t->in[n] : t->out[n];
         const int64_t from = f->reversed ? t->out[n] : t->in[n];
         const double scale = s != NULL && wanted != WANT_S ? s[n] : 1.0;
         for (int64_t c = 0; c < f->x_cols; ++c) {
-            for (int64_t o = 0; o < f->out_cols; ++o) {
-                if (!joined(f, c, o)) continue;
-                const int64_t we = element(f, t->matrix[n], c, o);
+            // Column c of x is joined to those columns of the result that its group has.
+            const int64_t begin = f->diagonal ? c : c / in_x * in_out;
+            const int64_t end = f->diagonal ? c + 1 : begin + in_out;
+            for (int64_t o = begin; o < end; ++o) {
+                const int64_t we = f->diagonal     ? k * f->x_cols + c
+                                   : f->transposed ? (k * in_out + o - begin) * f->x_cols + c
+                                                   : (k * in_x + c % in_x) * f->out_cols + o;
                 const int64_t xe = from * f->x_cols + c, oe = to * f->out_cols + o;
                 switch (wanted) {
                 case WANT_OUT: add(result, oe, scale * x[xe] * w[we]); break;

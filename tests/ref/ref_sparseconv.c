@@ -26,21 +26,25 @@ static void finish(const ref_epilogue *e, int64_t i, int64_t o, ref_tensor *out)
     out->roundings[i] += 4;
 }
 
+// The inner loops go along rows of the weights, as the compiler can make vectors of them; the terms of
+// an element come in the order of taps and channels.
 void ref_sparseconv_forward(const ref_sparseconv *c, const ref_epilogue *epilogue, ref_tensor *out)
 {
     const int64_t in_group = c->in_channels / c->groups, out_group = c->out_channels / c->groups;
 
     for (int64_t i = 0; i < c->num_out; ++i) {
-        for (int64_t o = 0; o < c->out_channels; ++o) {
-            const int64_t at = i * c->out_channels + o, first = o / out_group * in_group;
-            for (int32_t k = 0; k < c->num_taps; ++k) {
-                const int32_t j = c->table[i * c->num_taps + k];
-                for (int64_t a = 0; j >= 0 && a < in_group; ++a)
-                    add(out, at, c->x[j * c->in_channels + first + a],
-                        c->w[(k * in_group + a) * c->out_channels + o]);
+        for (int32_t k = 0; k < c->num_taps; ++k) {
+            const int32_t j = c->table[i * c->num_taps + k];
+            for (int64_t a = 0; j >= 0 && a < c->in_channels; ++a) {
+                const int64_t first = a / in_group * out_group;
+                const double x = c->x[j * c->in_channels + a];
+                const double *w = c->w + (k * in_group + a % in_group) * c->out_channels + first;
+                for (int64_t o = 0; o < out_group; ++o)
+                    add(out, i * c->out_channels + first + o, x, w[o]);
             }
-            if (epilogue != NULL) finish(epilogue, at, o, out);
         }
+        for (int64_t o = 0; epilogue != NULL && o < c->out_channels; ++o)
+            finish(epilogue, i * c->out_channels + o, o, out);
     }
 }
 
@@ -52,15 +56,14 @@ void ref_sparseconv_backward(const ref_sparseconv *c, const double *grad_sum, re
     for (int64_t i = 0; i < c->num_out; ++i) {
         for (int32_t k = 0; k < c->num_taps; ++k) {
             const int32_t j = c->table[i * c->num_taps + k];
-            for (int64_t o = 0; j >= 0 && o < c->out_channels; ++o) {
-                const double g = grad_sum[i * c->out_channels + o];
-                const int64_t first = o / out_group * in_group;
-                for (int64_t a = 0; a < in_group; ++a) {
-                    const int64_t w = (k * in_group + a) * c->out_channels + o;
-                    const int64_t x = j * c->in_channels + first + a;
-                    if (grad_x != NULL) add(grad_x, x, g, c->w[w]);
-                    if (grad_w != NULL) add(grad_w, w, g, c->x[x]);
-                }
+            for (int64_t a = 0; j >= 0 && a < c->in_channels; ++a) {
+                const int64_t first = a / in_group * out_group, x = j * c->in_channels + a;
+                const int64_t w = (k * in_group + a % in_group) * c->out_channels + first;
+                const double *g = grad_sum + i * c->out_channels + first;
+                for (int64_t o = 0; grad_x != NULL && o < out_group; ++o)
+                    add(grad_x, x, g[o], c->w[w + o]);
+                for (int64_t o = 0; grad_w != NULL && o < out_group; ++o)
+                    add(grad_w, w + o, g[o], c->x[x]);
             }
         }
     }
