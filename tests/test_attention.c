@@ -746,6 +746,35 @@ ParameterizedTest(struct backend_param *p, attention, writes_between_other_colum
     close_small(&s);
 }
 
+// Keys that are less alike count more: as with queries of the other sign.
+ParameterizedTestParameters(attention, scale_may_be_negative)
+{
+    return every_backend();
+}
+ParameterizedTest(struct backend_param *p, attention, scale_may_be_negative)
+{
+    small_case s;
+    float turned[BIG], got[2][BIG];
+    if (!open_small(&s, p->backend)) return;
+    for (int i = 0; i < BIG; ++i)
+        turned[i] = -s.host_q[i];
+    cr_assert(device_upload(s.d.backend, s.place, turned, sizeof turned), "%s", device_error());
+    for (int i = 0; i < 2; ++i) {
+        s.options.scale = i ? -0.75f : 0.75f;
+        test_expect_ok(s.d.ctx,
+                       spops_attention_execute(s.d.ctx, s.plan, dense(i ? s.q : s.place),
+                                               dense(s.q), dense(s.q), &s.options, dense(s.o),
+                                               NULL),
+                       "scale");
+        test_wait(&s.d);
+        fetch(&s, s.o, got[i]);
+    }
+    for (int i = 0; i < ROWS * COLS; ++i)
+        cr_assert_float_eq(got[0][i], got[1][i], 1e-5, "element %d: %g, expected %g", i,
+                           (double)got[1][i], (double)got[0][i]);
+    close_small(&s);
+}
+
 // A plan that is refilled, with room to spare, gives what a plan made to measure gives.
 ParameterizedTestParameters(attention, runs_on_refilled_patches)
 {

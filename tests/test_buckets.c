@@ -358,7 +358,8 @@ typedef enum spoiling {
     NOT_FINITE,
     OFFSETS_DESCEND,
     OFFSETS_BEYOND,
-    TOO_MANY_ROWS,
+    TOO_MANY_ROWS,       // in the third sample
+    TOO_MANY_ROWS_FIRST, // in the first
     NUM_SPOILINGS
 } spoiling;
 
@@ -396,13 +397,13 @@ ParameterizedTest(struct launch_param *p, buckets, set_on_the_stream)
             spops_buckets_info info = spops_buckets_info_default();
             c.n = i < 6 ? sizes[i] : 5000;
             host_cloud cloud = make_cloud(&c, 100 + (uint64_t)i);
-            const bool over = wrong == TOO_MANY_ROWS && fixed;
+            const bool over = wrong >= TOO_MANY_ROWS && fixed;
             if (wrong == NOT_FINITE) cloud.points[7] = NAN, cloud.points[300] = INFINITY;
             if (wrong == OFFSETS_DESCEND) cloud.offsets[2] = cloud.offsets[1] - 1;
             if (wrong == OFFSETS_BEYOND) cloud.offsets[SAMPLES] = ROWS + 1;
-            if (wrong == TOO_MANY_ROWS)
+            if (wrong >= TOO_MANY_ROWS)
                 for (int b = 1; b < SAMPLES; ++b)
-                    cloud.offsets[b] = b < 3 ? 0 : 4900;
+                    cloud.offsets[b] = b < 3 && wrong == TOO_MANY_ROWS ? 0 : 4900;
             const bool bad = wrong == OFFSETS_DESCEND || wrong == OFFSETS_BEYOND;
             expected_buckets e = expect(&o, over || bad ? &nothing : &cloud);
             fill_cloud(&d, &there, &cloud);
@@ -414,6 +415,10 @@ ParameterizedTest(struct launch_param *p, buckets, set_on_the_stream)
             cr_assert_eq(spops_buckets_get_info_sync(d.ctx, buckets, &info),
                          over ? SPOPS_STATUS_CAPACITY_EXCEEDED : SPOPS_STATUS_OK, "%d", i);
             cr_assert_eq(info.overflow, over, "%d", i);
+            if (over)
+                test_expect(d.ctx, SPOPS_STATUS_CAPACITY_EXCEEDED, SPOPS_STATUS_CAPACITY_EXCEEDED,
+                            wrong == TOO_MANY_ROWS ? "sample 2 has more rows" : "sample 0 has more",
+                            "overflow");
             cr_assert_eq(info.bad_offsets, bad, "%d", i);
             cr_assert_eq(info.num_not_finite, wrong == NOT_FINITE ? 2 : 0, "%d", i);
             if (over || bad)

@@ -890,6 +890,7 @@ ParameterizedTestParameters(patches, refuse_orders_and_windows)
 ParameterizedTest(struct backend_param *p, patches, refuse_orders_and_windows)
 {
     static const order_case c = {"", 40, 2, 7, SPOPS_PATCH_CURVE_ZORDER, 0, true, true};
+    static const int32_t zeros[65537];
     test_device d;
     if (!test_open(&d, (spops_backend_kind)p->backend, LAUNCH_STREAM)) return;
     host_points h = make_points(&c, 3);
@@ -944,6 +945,17 @@ ParameterizedTest(struct backend_param *p, patches, refuse_orders_and_windows)
     cr_assert(device_upload(d.backend, there.points, h.points, 480), "%s", device_error());
     order.order = NULL;
     REFUSED(ORDER, "cloud->points[7] is (");
+    // The sample stands above 48 bits of a code.
+    int32_t *many = test_upload_i32(&d, zeros, 65537);
+    cloud.points.rows = 0, cloud.offsets = many, cloud.num_samples = 65536;
+    order.order = NULL, order.borrow = 0;
+    REFUSED(ORDER, "cloud has 65536 samples, expected less than 65536 with cells of 16 bits");
+    cloud.points.rows = 0, cloud.offsets = many, cloud.num_samples = 65535;
+    order.order = NULL, order.borrow = 0;
+    test_expect_ok(d.ctx, ORDER, "65535 samples");
+    spops_patches_destroy(plan);
+    order = good, cloud = there.cloud;
+    test_free(&d, many);
     h.points[3 * 7 + 2] = 1.0f;
     cr_assert(device_upload(d.backend, there.points, h.points, 480), "%s", device_error());
 

@@ -9,6 +9,7 @@
 
 #include "spops/point_levels.h"
 #include "support/device.h"
+#include "tests/support/coord_cases.h"
 #include "tests/support/params.h"
 #include "tests/support/relation.h"
 
@@ -274,7 +275,112 @@ ParameterizedTest(struct backend_param *p, point_levels, interpolate)
     test_close(&d);
 }
 
+// Samples of one point and of none, a point that is not finite, and rows behind the last offset take
+// what there is: the one point's features, or 0.
+ParameterizedTestParameters(point_levels, interpolate_from_few)
+{
+    return every_backend();
+}
+ParameterizedTest(struct backend_param *p, point_levels, interpolate_from_few)
+{
+    enum { FROM = 1, TO = 6 };
+    const float from[FROM][3] = {{1.0f, 2.0f, 3.0f}};
+    const float to[TO][3] = {{1.0f, 2.0f, 3.0f}, {NAN, 2.0f, 3.0f},  {9.0f, 9.0f, 9.0f},
+                             {0.0f, 0.0f, 0.0f}, {1.0f, 2.0f, 3.0f}, {1.0f, 2.0f, 3.0f}};
+    const int32_t from_offsets[] = {0, 1, 1}, to_offsets[] = {0, 3, 6}, fewer[] = {0, 3, 5};
+    const float value = 7.0f, expected[TO] = {7.0f, 0.0f, 7.0f, 0.0f, 0.0f, 0.0f};
+    float out[TO], grad;
+    int32_t rows[TO];
+    spops_interpolation_options o = spops_interpolation_options_default();
+    spops_interpolation *it = NULL;
+    spops_nearest *nearest = NULL;
+    test_device d;
+    if (!test_open(&d, (spops_backend_kind)p->backend, LAUNCH_STREAM)) return;
+    float *from_there = test_upload_f32(&d, &from[0][0], 3 * FROM);
+    float *to_there = test_upload_f32(&d, &to[0][0], 3 * TO);
+    float *x = test_upload_f32(&d, &value, 1), *y = test_upload_f32(&d, expected, TO);
+    float *grad_there = test_upload_f32(&d, &value, 1);
+    int32_t *offsets[] = {test_upload_i32(&d, from_offsets, 3), test_upload_i32(&d, to_offsets, 3),
+                          test_upload_i32(&d, fewer, 3)};
+    const spops_point_cloud source = {spops_matrix_dense(from_there, FROM, 3, SPOPS_DTYPE_F32),
+                                      offsets[0], 2};
+    spops_point_cloud target = {spops_matrix_dense(to_there, TO, 3, SPOPS_DTYPE_F32), offsets[1],
+                                2};
+    const spops_matrix out_there = spops_matrix_dense(y, TO, 1, SPOPS_DTYPE_F32);
+    const spops_matrix grad_x = spops_matrix_dense(grad_there, FROM, 1, SPOPS_DTYPE_F32);
+    const spops_matrix in = spops_matrix_dense(x, FROM, 1, SPOPS_DTYPE_F32);
+    o.gradients = SPOPS_GRADIENTS_LINEAR;
+    test_expect_ok(d.ctx, spops_interpolation_create(d.ctx, &source, &target, &o, &it), "make");
+    const spops_matrix weights = spops_interpolation_weights(it);
+    const spops_segments *segments = spops_interpolation_segments(it);
+    test_expect_ok(
+        d.ctx,
+        spops_segreduce_execute(d.ctx, segments, SPOPS_REDUCE_SUM, in, &weights, out_there, NULL),
+        "forward");
+    test_expect_ok(d.ctx,
+                   spops_segreduce_execute_backward(d.ctx, segments, SPOPS_REDUCE_SUM, out_there,
+                                                    in, &weights, &grad_x, NULL),
+                   "backward");
+    test_wait(&d);
+    download(&d, out, y, sizeof out);
+    download(&d, &grad, grad_there, sizeof grad);
+    for (int i = 0; i < TO; ++i)
+        cr_assert_eq(out[i], expected[i], "point %d: %g", i, (double)out[i]);
+    cr_assert_eq(grad, 14.0f, "%g", (double)grad);
+
+    target.offsets = offsets[2];
+    test_expect_ok(d.ctx, spops_nearest_create(d.ctx, &source, &nearest), "nearest");
+    test_expect_ok(d.ctx,
+                   spops_nearest_execute(d.ctx, nearest, &target, 1, (int32_t *)(void *)y, NULL),
+                   "nearest");
+    test_wait(&d);
+    download(&d, rows, y, sizeof rows);
+    for (int i = 0; i < TO; ++i)
+        cr_assert_eq(rows[i], expected[i] > 0.0f ? 0 : -1, "point %d: %d", i, rows[i]);
+    spops_nearest_destroy(nearest);
+    spops_interpolation_destroy(it);
+    test_free(&d, from_there), test_free(&d, to_there), test_free(&d, x), test_free(&d, y);
+    test_free(&d, grad_there);
+    for (int i = 0; i < 3; ++i)
+        test_free(&d, offsets[i]);
+    test_close(&d);
+}
+
 // ---- Pyramids -----------------------------------------------------------------------------------
+
+// With cover, the point that a voxel kept in one corner has that in the opposite one for neighbour.
+ParameterizedTestParameters(point_levels, cover_reaches_corners)
+{
+    return every_backend();
+}
+ParameterizedTest(struct backend_param *p, point_levels, cover_reaches_corners)
+{
+    const float near = 1e-6f, far = 0.5f - 1e-6f;
+    const float corners[2][3] = {{near, near, far}, {far, far, near}};
+    test_device d;
+    if (!test_open(&d, (spops_backend_kind)p->backend, LAUNCH_STREAM)) return;
+    float *there = test_upload_f32(&d, &corners[0][0], 6);
+    const spops_point_cloud both = {spops_matrix_dense(there, 2, 3, SPOPS_DTYPE_F32), NULL, 0};
+    for (int metric = 0; metric < 2; ++metric)
+        for (int cover = 0; cover < 2; ++cover) {
+            spops_point_pyramid_options o = spops_point_pyramid_options_default();
+            spops_point_pyramid_info info = spops_point_pyramid_info_default();
+            spops_point_pyramid *pyramid = NULL;
+            o.num_levels = 2;
+            o.tap_size_m = 0.25f;
+            o.radius_taps = 0.1f;
+            o.metric = (spops_metric)metric;
+            o.keep = SPOPS_POINT_KEEP_FIRST;
+            o.cover = cover;
+            test_expect_ok(d.ctx, spops_point_pyramid_create(d.ctx, &both, &o, &pyramid), "make");
+            test_expect_ok(d.ctx, spops_point_pyramid_get_info_sync(d.ctx, pyramid, &info), "info");
+            cr_assert_eq(info.num_rows[1], 1);
+            cr_assert_eq(info.num_down_pairs[0], 1 + cover, "metric %d, cover %d", metric, cover);
+            spops_point_pyramid_destroy(pyramid);
+        }
+    test_free(&d, there);
+    test_close(&d);
+}
 
 ParameterizedTestParameters(point_levels, pyramid)
 {

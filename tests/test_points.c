@@ -352,6 +352,9 @@ ParameterizedTest(struct backend_param *p, points, equal_brute_force)
                                                   &in_there.cloud, &o, &found),
                            what);
             check_neighbors(&d, found, expected, num, what);
+            spops_neighbors_view view = spops_neighbors_view_default();
+            test_expect_ok(d.ctx, spops_neighbors_get_view(d.ctx, found, &view), what);
+            cr_assert_eq(view.mirrored, same && (c->taps == 0 || c->taps % 2 == 1), "%s", what);
             spops_neighbors_destroy(found);
             free(expected);
         }
