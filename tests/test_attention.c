@@ -212,7 +212,7 @@ enum { GRAD_Q, GRAD_K, GRAD_V, GRAD_TABLE };
 typedef struct attention_case {
     const attention_shape *shape;
     row_lists lists;
-    bool backward, tf32;
+    bool backward, tf32, rounds_tf32;
     bool wanted[4]; // gradients
     spops_dtype dtype;
     float scale;
@@ -302,7 +302,7 @@ static ref_roundings roundings_of(const attention_case *c)
     static const ref_roundings tf32 = {0.0, 0.0, 0x1p-10};
     if (c->dtype == SPOPS_DTYPE_F16) return half;
     if (c->dtype == SPOPS_DTYPE_BF16) return bfloat;
-    return c->tf32 ? tf32 : exact;
+    return c->rounds_tf32 ? tf32 : exact;
 }
 
 static ref_attention reference_of(const attention_case *c, const double *const *in,
@@ -510,7 +510,8 @@ static void check_case(test_device *d, const attention_shape *shape, const float
     attention_case c = {.shape = shape,
                         .lists = make_lists(d, shape, &rng),
                         .backward = backward,
-                        .tf32 = test_rng_below(&rng, 4) == 0,
+                        // Every shape in one launch mode or another, both directions alike.
+                        .tf32 = ((stream >> 32) + (stream + 1) / 2) % 2 == 0,
                         .dtype = dtype,
                         .points = points};
     test_operator op = {.stream = stream,
@@ -528,6 +529,7 @@ static void check_case(test_device *d, const attention_shape *shape, const float
     static const char *const names[] = {"q", "k", "v"};
     static const char *const grad_names[] = {"grad_q", "grad_k", "grad_v"};
 
+    c.rounds_tf32 = c.tf32 && dtype == SPOPS_DTYPE_F32 && d->backend == SPOPS_BACKEND_CUDA;
     c.scale = shape->rows == ROWS_STEEP ? 1.0f : test_rng_below(&rng, 2) ? 0.0f : 0.3f;
     for (int i = 0; i < 3; ++i) // all of a packed matrix, else some
         c.wanted[i] = !separate || i == (int)(stream % 3) || test_rng_below(&rng, 2) == 0;

@@ -54,7 +54,7 @@ typedef struct spops_attention_options {
     int64_t qkv_head_stride; /* elements from a head to the next of q, k, v and their gradients; 0:
                                dim. More where something lies between the heads of a row */
     int64_t o_head_stride;   /* the same of o and its gradient */
-    spops_math math;         /* of f32 rows; TF32 allows tensor cores */
+    spops_math math;         /* of f32 rows; TF32: products on tensor cores, see Numerics */
     const spops_attention_rotary *rotary; /* NULL: none */
     const spops_attention_bias *bias;     /* NULL: none */
 } spops_attention_options;
@@ -85,7 +85,10 @@ SPOPS_DEFINE_DEFAULT(spops_attention_options)
  * Stream    Enqueues on ctx's stream and returns. Allocates nothing, waits for nothing, capturable.
  * Scratch   spops_attention_scratch_bytes, reserved in ctx beforehand.
  * Numerics  Logits, softmax and sums in f32; factors of f16 and bf16 as stored, where turned rows
- *           and the weights exp(..) may be rounded to that dtype again. Angles in f32. Keys in an
+ *           and the weights exp(..) may be rounded to that dtype again. With SPOPS_MATH_TF32, CUDA
+ *           devices of sm_80 and later take the upper 19 bits of the factors of f32 (an error of
+ *           2^-10 each), which is 3 to 10 times as fast; elsewhere, and in 16 bits, it changes
+ *           nothing. Angles in f32. Keys in an
  *           order that the plan alone decides: same bits on every run and thread count. A logit of
  *           NaN or +infinity makes its row NaN, also where all logits are -infinity; logits of
  *           -infinity beside others weigh nothing, but 0 times an infinite v is NaN.
@@ -135,7 +138,8 @@ SPOPS_API spops_status spops_attention_execute_backward(
 
 /**
  * Scratch of a call with these patches and options, and q of [rows, cols]; backward: 1 for that of
- * the gradients too. 0 where an argument is wrong, as the call itself will say.
+ * the gradients too. 0 where an argument is wrong, as the call itself will say. On CUDA it also loads
+ * the kernels of such calls, as the first call on a context does for which nobody asked.
  */
 SPOPS_API size_t spops_attention_scratch_bytes(const spops_patches *patches, int64_t cols,
                                                spops_dtype dtype,

@@ -5,6 +5,7 @@
 #include "kernels/attention/attention_launch.cuh"
 #include "kernels/attention/attention_turn.cuh"
 #include "kernels/attention/attention_tuning.h"
+#include "kernels/core/with_dtype.cuh"
 #include "kernels/launchers.h"
 #include "patches/patch_arrays.h"
 
@@ -33,19 +34,6 @@ bool takes_sm90(const spops_context *ctx, const spops_attention_args *args)
 }
 #endif
 
-attention_rows rows_of(const spops_attention_view &view)
-{
-    const int64_t bytes = (int64_t)spops_dtype_bytes(view.dtype);
-    return {static_cast<unsigned char *>(view.data), view.row_stride * bytes,
-            view.head_stride * bytes};
-}
-
-// Are all heads of all rows multiples of `bytes`, in bytes, from address 0 on?
-bool aligned_to(const attention_rows &rows, int bytes)
-{
-    return ((uintptr_t)rows.data | (uintptr_t)rows.row | (uintptr_t)rows.head) % bytes == 0;
-}
-
 // Where there is a rotary embedding, kernels read turned copies.
 struct forward_workspace {
     unsigned char *q, *k; // [rows][heads][padded_dim]
@@ -62,27 +50,6 @@ forward_workspace carve_workspace(const spops_attention_scratch_args *a, spops_c
     return w;
 }
 
-template <class T>
-spops_status turn(spops_context *ctx, const spops_attention_args *args, bool keys,
-                  attention_rows *rows, unsigned char *to)
-{
-    const spops_patch_arrays *patches = args->patches;
-    const int64_t entries = keys ? patches->max_keys : patches->max_queries;
-    const int64_t most = (int64_t)ctx->info.num_processors * 8;
-    attention_turn_params t = {};
-    t.rows = keys ? patches->k_rows : patches->q_rows;
-    t.num_entries = keys ? &patches->state->num_keys : &patches->state->num_queries;
-    t.from = *rows;
-    t.heads = args->heads;
-    t.dim = args->dim;
-    t.to_dim = padded_dim(t.dim);
-    t.to = {to, (int64_t)t.heads * t.to_dim * (int64_t)sizeof(T), t.to_dim * (int64_t)sizeof(T)};
-    t.rotary = args->rotary;
-    *rows = t.to;
-    return launch(ctx, "attention_execute: turn rows", attention_turn_kernel<T>,
-                  dim3((unsigned)(entries < most ? entries : most)), attention_turn_threads, t);
-}
-
 template <class T> spops_status attend(spops_context *ctx, const spops_attention_args *args)
 {
     const spops_patch_arrays *patches = args->patches;
@@ -91,11 +58,13 @@ template <class T> spops_status attend(spops_context *ctx, const spops_attention
                           "attention_execute: f16 and bf16 need a device of sm_80 or later, this "
                           "one has sm_%d",
                           (int)ctx->info.compute_capability);
+    SPOPS_TRY(check_attention_blocks(ctx, "attention_execute",
+                                     patches->max_q_tiles[SPOPS_PATCH_TILE_64], args->heads));
     attention_params p = {};
-    p.q = rows_of(args->q);
-    p.k = rows_of(args->k);
-    p.v = rows_of(args->v);
-    p.o = rows_of(args->o);
+    p.q = rows_of_view(args->q);
+    p.k = rows_of_view(args->k);
+    p.v = rows_of_view(args->v);
+    p.o = rows_of_view(args->o);
     p.lse = args->lse;
     p.q_rows = patches->q_rows;
     p.k_rows = patches->k_rows;
@@ -105,7 +74,7 @@ template <class T> spops_status attend(spops_context *ctx, const spops_attention
     p.heads = args->heads;
     p.dim = args->dim;
     p.scale = args->scale * log2_of_e;
-    p.pairs = p.dim % 2 == 0 && aligned_to(p.o, 4);
+    p.pairs = p.dim % 2 == 0 && is_aligned(p.o, 2 * (int)sizeof(T));
     p.bias = args->bias;
     if (args->rotary.coords != nullptr) {
         spops_attention_scratch_args sizes = {};
@@ -116,13 +85,13 @@ template <class T> spops_status attend(spops_context *ctx, const spops_attention
         sizes.rotary_pairs = args->rotary.pairs;
         spops_carver carver = {static_cast<char *>(args->workspace), 0};
         const forward_workspace w = carve_workspace(&sizes, &carver);
-        SPOPS_TRY(turn<T>(ctx, args, false, &p.q, w.q));
-        SPOPS_TRY(turn<T>(ctx, args, true, &p.k, w.k));
+        SPOPS_TRY(turn_rows<T>(ctx, args, false, &p.q, w.q));
+        SPOPS_TRY(turn_rows<T>(ctx, args, true, &p.k, w.k));
     }
 
+    p.wide = p.dim * (int)sizeof(T) % 16 == 0 && is_aligned(p.q, 16) && is_aligned(p.k, 16) &&
+             is_aligned(p.v, 16);
     if constexpr (sizeof(T) == 2) {
-        p.wide =
-            p.dim % 8 == 0 && aligned_to(p.q, 16) && aligned_to(p.k, 16) && aligned_to(p.v, 16);
 #ifdef SPOPS_SM90A
         // Heads of less than 64 columns are taken several at a time.
         const int64_t head = p.dim * 2;
@@ -136,10 +105,32 @@ template <class T> spops_status attend(spops_context *ctx, const spops_attention
     }
     p.tiles = reinterpret_cast<const int4 *>(patches->q_tiles[SPOPS_PATCH_TILE_64]);
     p.num_tiles = &patches->state->num_q_tiles[SPOPS_PATCH_TILE_64];
-    return launch_attention_sm80<T>(ctx, p, patches->max_q_tiles[SPOPS_PATCH_TILE_64]);
+    const int64_t tiles = patches->max_q_tiles[SPOPS_PATCH_TILE_64];
+    attention_kernel kernel = attention_sm80<T>(p.dim);
+    if (sizeof(T) == 4 && !takes_tf32(ctx, args, kernel.shared_bytes))
+        kernel = attention_f32(p.dim);
+    return launch_prepared<AFTER_PREVIOUS>(ctx, "attention: launch", kernel.run,
+                                           dim3((unsigned)attention_blocks(tiles * p.heads)),
+                                           kernel.threads, kernel.shared_bytes, p);
 }
 
 } // namespace
+
+template <class T> spops_status spops::prepare_attention(spops_context *ctx, int dim)
+{
+    const attention_kernel kernels[] = {attention_sm80<T>(dim), attention_f32(dim)};
+    for (int i = 0; i < (sizeof(T) == 4 ? 2 : 1); ++i)
+        if (kernels[i].shared_bytes <= (size_t)ctx->block_shared_bytes)
+            SPOPS_TRY(prepare_shared(ctx, "attention: prepare", kernels[i].run));
+#ifdef SPOPS_SM90A
+    if constexpr (sizeof(T) == 2)
+        if (ctx->info.compute_capability == 90) return prepare_attention_sm90<T>(ctx, dim);
+#endif
+    return SPOPS_STATUS_OK;
+}
+template spops_status spops::prepare_attention<spops::f16>(spops_context *, int);
+template spops_status spops::prepare_attention<spops::bf16>(spops_context *, int);
+template spops_status spops::prepare_attention<float>(spops_context *, int);
 
 size_t spops::attention_forward_bytes(const spops_attention_scratch_args *args)
 {
@@ -150,9 +141,6 @@ size_t spops::attention_forward_bytes(const spops_attention_scratch_args *args)
 
 extern "C" spops_status spops_cuda_attention(spops_context *ctx, const spops_attention_args *args)
 {
-    switch (args->q.dtype) {
-    case SPOPS_DTYPE_F16: return attend<f16>(ctx, args);
-    case SPOPS_DTYPE_BF16: return attend<bf16>(ctx, args);
-    default: return attend<float>(ctx, args);
-    }
+    return with_dtype(args->q.dtype,
+                      [&](auto tag) { return attend<typename decltype(tag)::type>(ctx, args); });
 }

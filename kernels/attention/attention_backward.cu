@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Gradients of attention: the order of passes, what they keep in the workspace, and which kernels
 // serve the arguments.
+#include <algorithm>
+
 #include "core/memory.h"
 #include "kernels/attention/attention_backward_bias.cuh"
 #include "kernels/attention/attention_backward_launch.cuh"
@@ -30,8 +32,8 @@ backward_workspace carve_workspace(const spops_attention_scratch_args *a, spops_
                   padded = (int64_t)a->heads * padded_dim(a->dim);
     const bool turned = a->rotary_pairs > 0, sums = !patches->keys_once;
     const size_t bytes = spops_dtype_bytes(a->dtype);
-    const int64_t parts =
-        a->dtype == SPOPS_DTYPE_F32 ? attention_table_parts<float> : attention_table_parts<f16>;
+    const int64_t parts = a->dtype == SPOPS_DTYPE_F32 ? attention_blocks_of_tile<float>
+                                                      : attention_blocks_of_tile<f16>;
     const auto carve = [&](bool wanted, int64_t rows, int64_t columns, size_t size) {
         return spops_carve(c, wanted ? rows : 0, columns, size);
     };
@@ -50,18 +52,6 @@ backward_workspace carve_workspace(const spops_attention_scratch_args *a, spops_
     return w;
 }
 
-attention_rows rows_of(const spops_attention_view &view)
-{
-    const int64_t bytes = (int64_t)spops_dtype_bytes(view.dtype);
-    return {static_cast<unsigned char *>(view.data), view.row_stride * bytes,
-            view.head_stride * bytes};
-}
-
-bool is_aligned(const attention_rows &rows)
-{
-    return ((uintptr_t)rows.data | (uintptr_t)rows.row | (uintptr_t)rows.head) % 16 == 0;
-}
-
 attention_result result_of(const spops_attention_view &view, int dim)
 {
     return {view.data,
@@ -69,14 +59,7 @@ attention_result result_of(const spops_attention_view &view, int dim)
             view.head_stride,
             view.dtype == SPOPS_DTYPE_F32,
             false,
-            dim % 8 == 0 && is_aligned(rows_of(view))};
-}
-
-// Blocks of passes that walk rows or entries.
-dim3 blocks_of_rows(const spops_context *ctx, int64_t rows)
-{
-    const int64_t most = (int64_t)ctx->info.num_processors * 8;
-    return dim3((unsigned)(rows < most ? rows : most));
+            dim % 8 == 0 && is_aligned(rows_of_view(view), 16)};
 }
 
 template <class T> struct backward_call {
@@ -89,8 +72,8 @@ template <class T> struct backward_call {
     backward_call(spops_context *context, const spops_attention_backward_args *arguments,
                   const backward_workspace &workspace)
         : ctx(context), args(arguments), patches(arguments->forward.patches), w(workspace),
-          q(rows_of(arguments->forward.q)), k(rows_of(arguments->forward.k)),
-          v(rows_of(arguments->forward.v)), grad_o(rows_of(arguments->grad_o))
+          q(rows_of_view(arguments->forward.q)), k(rows_of_view(arguments->forward.k)),
+          v(rows_of_view(arguments->forward.v)), grad_o(rows_of_view(arguments->grad_o))
     {
     }
 
@@ -100,7 +83,7 @@ template <class T> struct backward_call {
         attention_delta_params d = {};
         d.rows = patches->q_rows;
         d.num_entries = &patches->state->num_queries;
-        d.o = rows_of(args->forward.o);
+        d.o = rows_of_view(args->forward.o);
         d.grad_o = grad_o;
         d.lse_in = args->forward.lse;
         d.lse = w.lse;
@@ -111,29 +94,11 @@ template <class T> struct backward_call {
         d.lanes = 1;
         while (d.lanes < 8 && d.lanes * chunk < d.dim)
             d.lanes *= 2;
-        d.wide = d.dim % chunk == 0 && is_aligned(d.o) && is_aligned(d.grad_o);
+        d.wide = d.dim % chunk == 0 && is_aligned(d.o, 16) && is_aligned(d.grad_o, 16);
         return launch(ctx, "attention_execute_backward: delta", attention_delta_kernel<T>,
                       dim3(blocks_for(patches->max_queries, attention_delta_entries).x,
                            blocks_for(d.heads, attention_delta_heads).x),
                       attention_pass_threads, d);
-    }
-
-    spops_status turn(attention_rows *rows, unsigned char *to, bool keys)
-    {
-        attention_turn_params t = {};
-        t.rows = keys ? patches->k_rows : patches->q_rows;
-        t.num_entries = keys ? &patches->state->num_keys : &patches->state->num_queries;
-        t.from = *rows;
-        t.heads = args->forward.heads;
-        t.dim = args->forward.dim;
-        t.to_dim = padded_dim(t.dim);
-        t.to = {to, (int64_t)t.heads * t.to_dim * (int64_t)sizeof(T),
-                t.to_dim * (int64_t)sizeof(T)};
-        t.rotary = args->forward.rotary;
-        *rows = t.to;
-        return launch(ctx, "attention_execute_backward: turn rows", attention_turn_kernel<T>,
-                      blocks_of_rows(ctx, keys ? patches->max_keys : patches->max_queries),
-                      attention_turn_threads, t);
     }
 
     attention_backward_params params(attention_side side, int tile)
@@ -161,8 +126,8 @@ template <class T> struct backward_call {
         p.dim = a->dim;
         p.scale = a->scale;
         p.scale_log2 = a->scale * log2_of_e;
-        p.wide = a->dim % 8 == 0 && is_aligned(q) && is_aligned(k) && is_aligned(v) &&
-                 is_aligned(grad_o);
+        p.wide = a->dim * (int)sizeof(T) % 16 == 0 && is_aligned(q, 16) && is_aligned(k, 16) &&
+                 is_aligned(v, 16) && is_aligned(grad_o, 16);
         p.bias = a->bias;
         if (!keys && args->grad_table != nullptr) p.table_parts = w.table_parts;
         return p;
@@ -175,25 +140,38 @@ template <class T> struct backward_call {
         return {parts, args->forward.heads * dim, dim, true, true, dim % 8 == 0};
     }
 
+    // The one of any rows and heads.
+    attention_backward_kernel kernel_of(const attention_backward_params &p) const
+    {
+        const attention_backward_kernel kernel = attention_backward_sm80<T>(p.dim);
+        if (sizeof(T) == 4 && !takes_tf32(ctx, &args->forward, kernel.shared_bytes(p)))
+            return attention_backward_f32(p.dim);
+        return kernel;
+    }
+
     spops_status products(attention_side side)
     {
         const bool keys = side == OWN_KEYS;
         if constexpr (sizeof(T) == 2) {
 #ifdef SPOPS_SM90A
             const attention_backward_params p = params(side, SPOPS_PATCH_TILE_128);
-            if (ctx->info.compute_capability == 90 && p.wide && p.bias.table == nullptr)
+            const int64_t longest = std::max(std::max(p.own_first.row, p.own_second.row),
+                                             std::max(p.streamed_first.row, p.streamed_second.row));
+            if (ctx->info.compute_capability == 90 && p.wide && p.bias.table == nullptr &&
+                longest <= UINT32_MAX)
                 return launch_attention_backward_sm90<T>(
                     ctx, p, side,
                     (keys ? patches->max_k_tiles : patches->max_q_tiles)[SPOPS_PATCH_TILE_128]);
 #endif
         }
         const attention_backward_params p = params(side, SPOPS_PATCH_TILE_64);
+        const attention_backward_kernel kernel = kernel_of(p);
         const int64_t tiles =
             (keys ? patches->max_k_tiles : patches->max_q_tiles)[SPOPS_PATCH_TILE_64];
-        if constexpr (sizeof(T) == 2)
-            return launch_attention_backward_sm80<T>(ctx, p, side, tiles);
-        else
-            return launch_attention_backward_f32(ctx, p, side, tiles);
+        return launch_prepared<AFTER_PREVIOUS>(
+            ctx, "attention_execute_backward: launch", kernel.run[side],
+            dim3((unsigned)(tiles * kernel.blocks_of_tile * p.heads)), kernel.threads,
+            kernel.shared_bytes(p), p);
     }
 
     // From parts by entry to the caller's rows.
@@ -244,7 +222,7 @@ template <class T> struct backward_call {
         attention_table_params t = {};
         t.parts = w.table_parts;
         t.num_tiles = &patches->state->num_q_tiles[SPOPS_PATCH_TILE_64];
-        t.parts_of_tile = attention_table_parts<T>;
+        t.parts_of_tile = kernel_of(params(OWN_QUERIES, SPOPS_PATCH_TILE_64)).blocks_of_tile;
         t.heads = args->forward.heads;
         t.bins = attention_table::bins_of(args->forward.bias.range);
         t.to = args->grad_table;
@@ -257,15 +235,18 @@ template <class T> struct backward_call {
     // Before anything is enqueued.
     spops_status check()
     {
-        constexpr bool f32 = sizeof(T) == 4;
-        if (!f32 && ctx->info.compute_capability < 80)
+        if (sizeof(T) == 2 && ctx->info.compute_capability < 80)
             return spops_fail(ctx, SPOPS_STATUS_NOT_SUPPORTED,
                               "attention_execute_backward: f16 and bf16 need a device of sm_80 or "
                               "later, this one has sm_%d",
                               (int)ctx->info.compute_capability);
-        const size_t shared =
-            attention_backward_shared_bytes(params(OWN_QUERIES, SPOPS_PATCH_TILE_64), f32);
-        if (args->grad_table != nullptr && shared > (size_t)ctx->block_shared_bytes)
+        SPOPS_TRY(check_attention_blocks(ctx, "attention_execute_backward",
+                                         std::max(patches->max_q_tiles[SPOPS_PATCH_TILE_64],
+                                                  patches->max_k_tiles[SPOPS_PATCH_TILE_64]),
+                                         args->forward.heads));
+        const attention_backward_params p = params(OWN_QUERIES, SPOPS_PATCH_TILE_64);
+        if (args->grad_table != nullptr &&
+            kernel_of(p).shared_bytes(p) > (size_t)ctx->block_shared_bytes)
             return spops_fail(
                 ctx, SPOPS_STATUS_NOT_SUPPORTED,
                 "attention_execute_backward: grad_table has %d rows, more than a block "
@@ -280,8 +261,8 @@ template <class T> struct backward_call {
         SPOPS_TRY(check());
         SPOPS_TRY(delta());
         if (turned) {
-            SPOPS_TRY(turn(&q, w.q, false));
-            SPOPS_TRY(turn(&k, w.k, true));
+            SPOPS_TRY(turn_rows<T>(ctx, &args->forward, false, &q, w.q));
+            SPOPS_TRY(turn_rows<T>(ctx, &args->forward, true, &k, w.k));
         }
         if (args->grad_k.data != nullptr || args->grad_v.data != nullptr) {
             SPOPS_TRY(products(OWN_KEYS));
@@ -299,11 +280,46 @@ template <class T> struct backward_call {
     }
 };
 
+template <class T> spops_status prepare(spops_context *ctx, int dim)
+{
+    const attention_backward_kernel kernels[] = {attention_backward_sm80<T>(dim),
+                                                 attention_backward_f32(dim)};
+    for (int i = 0; i < (sizeof(T) == 4 ? 2 : 1); ++i)
+        for (int side = 0; side < 2; ++side)
+            if (kernels[i].rows_bytes <= (size_t)ctx->block_shared_bytes)
+                SPOPS_TRY(prepare_shared(ctx, "attention_execute_backward: prepare",
+                                         kernels[i].run[side]));
+#ifdef SPOPS_SM90A
+    if constexpr (sizeof(T) == 2)
+        if (ctx->info.compute_capability == 90) return prepare_attention_backward_sm90<T>(ctx, dim);
+#endif
+    return SPOPS_STATUS_OK;
+}
+
+// Whoever reserves scratch asks for its size, and each call does. That is when kernels are loaded,
+// once a context, so that calls only launch; a failure is what the launch will report.
+void prepare_once(spops_context *ctx, const spops_attention_scratch_args *args)
+{
+    // Bits of ctx->prepared_kernels from 16 on: of each direction and dtype, 8 for dims rounded up to
+    // multiples of 16, between which no choice of a kernel changes. Whoever shares a plan may ask for
+    // scratch while its context works.
+    const int round = (args->dim + 15) / 16;
+    const int bit = 16 + ((int)args->backward * 3 + (int)args->dtype) * 8 + round - 1;
+    if ((__atomic_load_n(&ctx->prepared_kernels, __ATOMIC_RELAXED) >> bit & 1u) != 0) return;
+    const spops_status status = with_dtype(args->dtype, [&](auto tag) {
+        typedef typename decltype(tag)::type T;
+        return args->backward ? prepare<T>(ctx, round * 16) : prepare_attention<T>(ctx, round * 16);
+    });
+    if (status == SPOPS_STATUS_OK)
+        __atomic_fetch_or(&ctx->prepared_kernels, (uint64_t)1 << bit, __ATOMIC_RELAXED);
+}
+
 } // namespace
 
-extern "C" size_t spops_cuda_attention_scratch_bytes(spops_context *,
+extern "C" size_t spops_cuda_attention_scratch_bytes(spops_context *ctx,
                                                      const spops_attention_scratch_args *args)
 {
+    prepare_once(ctx, args);
     if (!args->backward) return attention_forward_bytes(args);
     spops_carver carver = {};
     carve_workspace(args, &carver);

@@ -14,13 +14,12 @@ namespace spops
 
 template <int DIM_> struct attention_backward_f32_policy {
     static constexpr int DIM = DIM_, threads = 256, count = 32; // own rows, streamed rows of a step
-    static constexpr int tile_entries = 64, parts = tile_entries / count;
+    static constexpr int tile_entries = 64, blocks_of_tile = tile_entries / count;
     static constexpr int ROWS = count * DIM / threads; // of a thread's sums
     static constexpr int line = DIM + 1, weight_line = count + 1;
     static constexpr int shared_bytes = (4 * count * line + count * weight_line) * 4;
-    typedef attention_pairs<count, count>
-        pairs; // behind that, its tile has slopes; and then, where
-               // it is wanted, the table (attention_table)
+    // Behind that, its tile has slopes; and then, where it is wanted, the table (attention_table).
+    typedef attention_pairs<count, count> pairs;
 };
 
 // Lines of the rows that list[0 .. num) names, of one head; other lines, and columns from dim on,
@@ -47,9 +46,10 @@ __global__ void __launch_bounds__(P::threads)
 {
     extern __shared__ float attention_shared_f32[];
     constexpr int N = P::count;
-    const int number = (int)blockIdx.x / p.heads / P::parts, head = (int)blockIdx.x % p.heads;
+    const int number = (int)blockIdx.x / p.heads / P::blocks_of_tile;
+    const int head = (int)blockIdx.x % p.heads;
     if (number >= *p.num_tiles) return;
-    const int part = (int)blockIdx.x / p.heads % P::parts * N; // of the tile
+    const int part = (int)blockIdx.x / p.heads % P::blocks_of_tile * N; // of the tile
     int4 tile = __ldg(p.tiles + number);
     tile.y += part;
     tile.z = max(tile.z - part, 0);

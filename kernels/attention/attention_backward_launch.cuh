@@ -4,26 +4,34 @@
 #define SPOPS_KERNELS_ATTENTION_ATTENTION_BACKWARD_LAUNCH_CUH
 
 #include "kernels/attention/attention_backward_params.cuh"
-#include "kernels/core/launch.cuh"
+#include "kernels/attention/attention_launch.cuh"
 
 namespace spops
 {
 
-// max_tiles: of p.tiles, which have up to 64 own entries for sm_80 and f32, up to 128 for sm_90.
-template <class T>
-spops_status launch_attention_backward_sm80(spops_context *ctx, const attention_backward_params &p,
-                                            attention_side side, int64_t max_tiles);
-spops_status launch_attention_backward_f32(spops_context *ctx, const attention_backward_params &p,
-                                           attention_side side, int64_t max_tiles);
-// That a block of those two needs.
-size_t attention_backward_shared_bytes(const attention_backward_params &p, bool f32);
-// Rows are `wide`; without biases.
+// Tiles of 64 own entries; heads are innermost, and then the blocks of a tile.
+struct attention_backward_kernel {
+    void (*run[2])(attention_backward_params); // by attention_side
+    unsigned threads;
+    int blocks_of_tile; // each with a part of grad_table
+    size_t rows_bytes;  // of shared memory
+    size_t pairs_bytes; // besides, where there are biases
+
+    size_t shared_bytes(const attention_backward_params &p) const;
+};
+
+// T: f16, bf16; float, which is multiplied as tf32.
+template <class T> attention_backward_kernel attention_backward_sm80(int dim);
+attention_backward_kernel attention_backward_f32(int dim);
+
+// At most, of a kernel for T.
+template <class T> constexpr int attention_blocks_of_tile = sizeof(T) == 4 ? 2 : 1;
+
+// Tiles of 128 own entries; rows are `wide`, with strides of 32 bits, and there are no biases.
 template <class T>
 spops_status launch_attention_backward_sm90(spops_context *ctx, const attention_backward_params &p,
                                             attention_side side, int64_t max_tiles);
-
-// Parts of grad_table that a tile of 64 own entries makes.
-template <class T> constexpr int attention_table_parts = sizeof(T) == 4 ? 2 : 1;
+template <class T> spops_status prepare_attention_backward_sm90(spops_context *ctx, int dim);
 
 } // namespace spops
 

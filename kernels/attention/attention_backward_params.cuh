@@ -67,60 +67,50 @@ store_gradient(const attention_result &to, int64_t entry, int64_t row, int head,
     constexpr int tiles = DIM / 8;
     if (to.data == nullptr) return;
     const int64_t at = gradient_at(to, entry, row, head, 0);
-    if (to.f32) {
+    if (to.f32 || sizeof(T) == 4) {
         float *const p = static_cast<float *>(to.data) + at;
 #pragma unroll
         for (int n = 0; n < tiles; ++n) {
-            const int col = n * 8 + q * 2, i = n * 4 + half * 2;
-            if (row < 0) continue;
-            if (to.wide) {
-                if (col < dim)
-                    *reinterpret_cast<float2 *>(p + col) =
-                        make_float2(sums[i] * scale, sums[i + 1] * scale);
-            } else {
-                if (col < dim) p[col] = sums[i] * scale;
-                if (col + 1 < dim) p[col + 1] = sums[i + 1] * scale;
+            const int i = n * 4 + half * 2;
+            if (row >= 0)
+                store_two(p, n * 8 + q * 2, dim, to.wide, sums[i] * scale, sums[i + 1] * scale);
+        }
+        return;
+    }
+    if constexpr (sizeof(T) == 2) {
+        T *const p = static_cast<T *>(to.data) + at;
+        if (to.wide && tiles % 4 == 0) {
+            // Four lanes have two columns each of four tiles: turn that into a tile for each.
+#pragma unroll
+            for (int n = 0; n < tiles / 4 * 4; n += 4) {
+                uint32_t w[4];
+#pragma unroll
+                for (int i = 0; i < 4; ++i)
+                    w[i] = pack2<T>(sums[(n + i) * 4 + half * 2] * scale,
+                                    sums[(n + i) * 4 + half * 2 + 1] * scale);
+#pragma unroll
+                for (int bit = 1; bit <= 2; bit *= 2)
+#pragma unroll
+                    for (int i = 0; i < 4; ++i) {
+                        if (i & bit) continue;
+                        const bool upper = (q & bit) != 0;
+                        const uint32_t got = __shfl_xor_sync(~0u, upper ? w[i] : w[i + bit], bit);
+                        if (upper)
+                            w[i] = got;
+                        else
+                            w[i + bit] = got;
+                    }
+                const int col = (n + q) * 8;
+                if (row >= 0 && col < dim)
+                    *reinterpret_cast<uint4 *>(p + col) = make_uint4(w[0], w[1], w[2], w[3]);
             }
+            return;
         }
-        return;
-    }
-    T *const p = static_cast<T *>(to.data) + at;
-    uint32_t words[tiles];
 #pragma unroll
-    for (int n = 0; n < tiles; ++n)
-        words[n] = pack2<T>(sums[n * 4 + half * 2] * scale, sums[n * 4 + half * 2 + 1] * scale);
-    if (to.wide && tiles % 4 == 0) {
-        // Four lanes have two columns each of four tiles: turn that into a tile for each.
-#pragma unroll
-        for (int n = 0; n < tiles / 4 * 4; n += 4) {
-            uint32_t *const w = words + n;
-#pragma unroll
-            for (int bit = 1; bit <= 2; bit *= 2)
-#pragma unroll
-                for (int i = 0; i < 4; ++i) {
-                    if (i & bit) continue;
-                    const bool upper = (q & bit) != 0;
-                    const uint32_t got = __shfl_xor_sync(~0u, upper ? w[i] : w[i + bit], bit);
-                    if (upper)
-                        w[i] = got;
-                    else
-                        w[i + bit] = got;
-                }
-            const int col = (n + q) * 8;
-            if (row >= 0 && col < dim)
-                *reinterpret_cast<uint4 *>(p + col) = make_uint4(w[0], w[1], w[2], w[3]);
-        }
-        return;
-    }
-#pragma unroll
-    for (int n = 0; n < tiles; ++n) {
-        const int col = n * 8 + q * 2;
-        if (row < 0) continue;
-        if (to.wide) {
-            if (col < dim) *reinterpret_cast<uint32_t *>(p + col) = words[n];
-        } else {
-            if (col < dim) p[col].bits = (uint16_t)words[n];
-            if (col + 1 < dim) p[col + 1].bits = (uint16_t)(words[n] >> 16);
+        for (int n = 0; n < tiles; ++n) {
+            const int i = n * 4 + half * 2;
+            if (row >= 0)
+                store_two(p, n * 8 + q * 2, dim, to.wide, sums[i] * scale, sums[i + 1] * scale);
         }
     }
 }

@@ -4,73 +4,51 @@
 #include "kernels/attention/attention_backward_launch.cuh"
 #include "kernels/attention/attention_backward_sm80.cuh"
 
-namespace
+namespace spops
 {
 
-using namespace spops;
-
-template <class P, bool ALWAYS_PAIRS> size_t shared_bytes(const attention_backward_params &p)
+size_t attention_backward_kernel::shared_bytes(const attention_backward_params &p) const
 {
-    size_t bytes = P::shared_bytes;
-    if (ALWAYS_PAIRS || p.bias.table != nullptr) bytes += sizeof(typename P::pairs);
+    size_t bytes = rows_bytes;
+    if (p.bias.table != nullptr) bytes += pairs_bytes;
     if (p.table_parts != nullptr) bytes += (size_t)attention_table::bytes_of(p.bias.range);
     return bytes;
 }
 
-template <int DIM, class T>
-spops_status launch_sm80(spops_context *ctx, const attention_backward_params &p,
-                         attention_side side, int64_t max_tiles)
+template <class T, int DIM> static attention_backward_kernel sm80_of_dim()
 {
-    typedef attention_backward_sm80_policy<DIM> P;
-    return launch_shared<AFTER_PREVIOUS>(
-        ctx, "attention_execute_backward: launch",
-        side == OWN_KEYS ? attention_backward_sm80_kernel<P, T, OWN_KEYS>
-                         : attention_backward_sm80_kernel<P, T, OWN_QUERIES>,
-        dim3((unsigned)(max_tiles * p.heads)), (unsigned)P::threads, shared_bytes<P, false>(p), p);
+    typedef attention_backward_sm80_policy<T, DIM> P;
+    return {{attention_backward_sm80_kernel<P, OWN_KEYS>,
+             attention_backward_sm80_kernel<P, OWN_QUERIES>},
+            (unsigned)P::threads,
+            1,
+            (size_t)P::shared_bytes,
+            sizeof(typename P::pairs)};
 }
 
-template <int DIM>
-spops_status launch_f32(spops_context *ctx, const attention_backward_params &p, attention_side side,
-                        int64_t max_tiles)
+template <int DIM> static attention_backward_kernel f32_of_dim()
 {
     typedef attention_backward_f32_policy<DIM> P;
-    static_assert(P::parts == attention_table_parts<float>, "a block has a part of the table");
-    return launch_shared<AFTER_PREVIOUS>(ctx, "attention_execute_backward: launch",
-                                         side == OWN_KEYS
-                                             ? attention_backward_f32_kernel<P, OWN_KEYS>
-                                             : attention_backward_f32_kernel<P, OWN_QUERIES>,
-                                         dim3((unsigned)(max_tiles * P::parts * p.heads)),
-                                         (unsigned)P::threads, shared_bytes<P, true>(p), p);
+    static_assert(P::blocks_of_tile <= attention_blocks_of_tile<float>, "they have parts each");
+    return {
+        {attention_backward_f32_kernel<P, OWN_KEYS>, attention_backward_f32_kernel<P, OWN_QUERIES>},
+        (unsigned)P::threads,
+        P::blocks_of_tile,
+        P::shared_bytes + sizeof(typename P::pairs), // whose tile has slopes
+        0};
 }
 
-} // namespace
-
-template <class T>
-spops_status spops::launch_attention_backward_sm80(spops_context *ctx,
-                                                   const attention_backward_params &p,
-                                                   attention_side side, int64_t max_tiles)
+template <class T> attention_backward_kernel attention_backward_sm80(int dim)
 {
-    if (p.dim <= 64) return launch_sm80<64, T>(ctx, p, side, max_tiles);
-    return launch_sm80<128, T>(ctx, p, side, max_tiles);
+    return dim <= 64 ? sm80_of_dim<T, 64>() : sm80_of_dim<T, 128>();
 }
-template spops_status spops::launch_attention_backward_sm80<spops::f16>(
-    spops_context *, const attention_backward_params &, attention_side, int64_t);
-template spops_status spops::launch_attention_backward_sm80<spops::bf16>(
-    spops_context *, const attention_backward_params &, attention_side, int64_t);
+template attention_backward_kernel attention_backward_sm80<f16>(int);
+template attention_backward_kernel attention_backward_sm80<bf16>(int);
+template attention_backward_kernel attention_backward_sm80<float>(int);
 
-spops_status spops::launch_attention_backward_f32(spops_context *ctx,
-                                                  const attention_backward_params &p,
-                                                  attention_side side, int64_t max_tiles)
+attention_backward_kernel attention_backward_f32(int dim)
 {
-    return p.dim <= 64 ? launch_f32<64>(ctx, p, side, max_tiles)
-                       : launch_f32<128>(ctx, p, side, max_tiles);
+    return dim <= 64 ? f32_of_dim<64>() : f32_of_dim<128>();
 }
 
-size_t spops::attention_backward_shared_bytes(const attention_backward_params &p, bool f32)
-{
-    if (f32)
-        return p.dim <= 64 ? shared_bytes<attention_backward_f32_policy<64>, true>(p)
-                           : shared_bytes<attention_backward_f32_policy<128>, true>(p);
-    return p.dim <= 64 ? shared_bytes<attention_backward_sm80_policy<64>, false>(p)
-                       : shared_bytes<attention_backward_sm80_policy<128>, false>(p);
-}
+} // namespace spops

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Gradients of attention by mma.sync, for sm_80 and later: every head dim up to DIM, rows of any
-// alignment, biases. attention_backward_params.cuh has the form of the sums.
+// Gradients of attention by mma.sync, for sm_80 and later: f16, bf16, or f32 as tf32, every head dim
+// up to DIM, rows of any alignment, biases. attention_backward_params.cuh has the form of the sums.
 //
 // One block, 64 own rows and one head: 4 warps of 16 rows. Streamed rows go through two stages of
 // shared memory.
@@ -12,22 +12,24 @@
 namespace spops
 {
 
-template <int DIM_> struct attention_backward_sm80_policy {
+template <class T_, int DIM_> struct attention_backward_sm80_policy {
+    typedef T_ T;
     static constexpr int DIM = DIM_, threads = 128, own = 64, stages = 2;
-    static constexpr int streamed = DIM <= 64 ? 64 : 32; // of a stage
-    static constexpr int own_bytes = tile_bytes<own, DIM>;
-    static constexpr int streamed_bytes = tile_bytes<streamed, DIM>;
+    static constexpr int streamed = DIM * (int)sizeof(T) <= 128 ? 64 : 32; // of a stage
+    static constexpr int own_bytes = tile_bytes<T, own, DIM>;
+    static constexpr int streamed_bytes = tile_bytes<T, streamed, DIM>;
     static constexpr int stage_bytes = 2 * streamed_bytes + 2 * streamed * 4; // with lse, delta
     static constexpr int shared_bytes = 2 * own_bytes + stages * stage_bytes;
     typedef attention_pairs<own, streamed> pairs; // behind that where there are biases, and then
                                                   // the table (attention_table)
 };
 
-template <class P, class T, attention_side SIDE>
+template <class P, attention_side SIDE>
 __global__ void __launch_bounds__(P::threads)
     attention_backward_sm80_kernel(const __grid_constant__ attention_backward_params p)
 {
     extern __shared__ __align__(16) unsigned char attention_shared[];
+    typedef typename P::T T;
     constexpr int D = P::DIM, S = P::streamed;
     const int number = (int)blockIdx.x / p.heads, head = (int)blockIdx.x % p.heads;
     if (number >= *p.num_tiles) return;
@@ -104,10 +106,10 @@ __global__ void __launch_bounds__(P::threads)
 
         float t[S / 2] = {}, u[S / 2] = {};
         {
-            uint32_t left[D / 16][4];
-            load_left<D>(left, own_first, warp * 16, lane);
+            uint32_t left[D / step_columns<T>][4];
+            load_left<T, D>(left, own_first, warp * 16, lane);
             multiply_lines<T, S, D>(t, left, first, lane);
-            load_left<D>(left, own_second, warp * 16, lane);
+            load_left<T, D>(left, own_second, warp * 16, lane);
             multiply_lines<T, S, D>(u, left, second, lane);
         }
         const int left = num_streamed - step * S;
@@ -133,7 +135,7 @@ __global__ void __launch_bounds__(P::threads)
             u[i] = col < left ? e * (u[i] - d) : 0.0f;
             if (tabled) pair[at] = u[i];
         }
-        uint32_t weights[S / 16][4];
+        uint32_t weights[S / step_columns<T>][4];
         if constexpr (SIDE == OWN_KEYS) {
             sums_to_left<T, S>(weights, t);
             multiply_columns<T, S, D>(grad_second, weights, second, lane);

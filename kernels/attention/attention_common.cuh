@@ -3,9 +3,11 @@
 // and, for kernels of matrix units (mma.sync), tiles of gathered rows in shared memory and products
 // with them.
 //
-// A tile has lines of DIM numbers of 16 bits, padded by 16 bytes, so that eight lines' pieces of 16
-// bytes lie in different banks. Sums of a product s = a b have the registers of mma.m16n8k16: for
-// lane = 4 g + q of a warp with 16 rows, s[4 j + 2 h + i] is row g + 8 h, column 8 j + 2 q + i.
+// A tile has lines of DIM numbers, padded by 16 bytes, so that eight lines' pieces of 16 bytes lie in
+// different banks. Numbers are f16, bf16, or f32, of which products take the upper 19 bits (tf32). Sums
+// of a product s = a b have the registers of mma.m16n8: for lane = 4 g + q of a warp with 16 rows,
+// s[4 j + 2 h + i] is row g + 8 h, column 8 j + 2 q + i. A step of a product is 32 bytes of a line: 16
+// columns of 16 bits, 8 of f32.
 #ifndef SPOPS_KERNELS_ATTENTION_ATTENTION_COMMON_CUH
 #define SPOPS_KERNELS_ATTENTION_ATTENTION_COMMON_CUH
 
@@ -33,7 +35,7 @@ struct attention_params {
     const int *q_rest, *num_q_rest; // rows that are no query
     int heads, dim;
     float scale; // times log2(e): exponentials are powers of 2
-    bool wide;   // 16 bytes of q, k and v at a time
+    bool wide;   // rows of all heads of q, k and v are whole pieces of 16 bytes, from 16 bytes on
     bool pairs;  // 2 numbers of o at a time
     spops_attention_bias_args bias;
 };
@@ -119,14 +121,24 @@ __device__ __forceinline__ void mask_logits(float (&s)[KEYS / 2], int left, int 
         if (j / 4 * 8 + lane % 4 * 2 + j % 2 >= left) s[j] = -INFINITY;
 }
 
-// Sums as the left operand of a product.
+// Columns of a step of a product.
+template <class T> constexpr int step_columns = 32 / (int)sizeof(T);
+
+// Sums as the left operand of a product (multiply_columns). Of f32, columns 2 q and 2 q + 1 of a step
+// take the places of q and q + 4, so that they are in the right lane as they are.
 template <class T, int KEYS>
-__device__ __forceinline__ void sums_to_left(uint32_t (&w)[KEYS / 16][4],
+__device__ __forceinline__ void sums_to_left(uint32_t (&w)[KEYS / step_columns<T>][4],
                                              const float (&s)[KEYS / 2])
 {
+    if constexpr (sizeof(T) == 4) {
 #pragma unroll
-    for (int j = 0; j < KEYS / 4; ++j)
-        w[j / 4][j % 4] = pack2<T>(s[2 * j], s[2 * j + 1]);
+        for (int j = 0; j < KEYS / 2; ++j)
+            w[j / 4][j % 2 * 2 + j / 2 % 2] = __float_as_uint(s[j]);
+    } else {
+#pragma unroll
+        for (int j = 0; j < KEYS / 4; ++j)
+            w[j / 4][j % 4] = pack2<T>(s[2 * j], s[2 * j + 1]);
+    }
 }
 
 template <int COUNT>
@@ -135,6 +147,29 @@ __device__ __forceinline__ void scale_rows(float (&o)[COUNT], const float (&fact
 #pragma unroll
     for (int i = 0; i < COUNT; ++i)
         o[i] *= factor[i / 2 % 2];
+}
+
+// Columns col and col + 1 of a row that has `dim`; `pairs`: as one word.
+template <class T>
+__device__ __forceinline__ void store_two(T *row, int col, int dim, bool pairs, float x, float y)
+{
+    if (col >= dim) return;
+    if constexpr (sizeof(T) == 4) {
+        if (pairs) {
+            *reinterpret_cast<float2 *>(row + col) = make_float2(x, y);
+            return;
+        }
+        row[col] = x;
+        if (col + 1 < dim) row[col + 1] = y;
+    } else {
+        const uint32_t word = pack2<T>(x, y);
+        if (pairs) {
+            *reinterpret_cast<uint32_t *>(row + col) = word;
+            return;
+        }
+        row[col].bits = (uint16_t)word;
+        if (col + 1 < dim) row[col + 1].bits = (uint16_t)(word >> 16);
+    }
 }
 
 // The two rows of a lane, of one head. out_row -1: none.
@@ -153,20 +188,11 @@ attention_store(const attention_params &p, int head, const int (&out_row)[2], fl
         if (p.lse != nullptr && lane % 4 == 0)
             p.lse[(int64_t)out_row[h] * p.heads + head] =
                 has_keys ? (softmax_base(state.top[h], scale) + log2f(sum)) * log_of_2 : -INFINITY;
-        T *const to =
-            reinterpret_cast<T *>(p.o.of_head(head) + (int64_t)out_row[h] * p.o.row) + lane % 4 * 2;
+        T *const to = reinterpret_cast<T *>(p.o.of_head(head) + (int64_t)out_row[h] * p.o.row);
 #pragma unroll
-        for (int j = 0; j < DIM / 8; ++j) {
-            const int col = 8 * j + lane % 4 * 2;
-            const uint32_t word =
-                pack2<T>(o[4 * j + 2 * h] * inverse, o[4 * j + 2 * h + 1] * inverse);
-            if (p.pairs) {
-                if (col < p.dim) *reinterpret_cast<uint32_t *>(to + 8 * j) = word;
-            } else {
-                if (col < p.dim) to[8 * j].bits = (uint16_t)word;
-                if (col + 1 < p.dim) to[8 * j + 1].bits = (uint16_t)(word >> 16);
-            }
-        }
+        for (int j = 0; j < DIM / 8; ++j)
+            store_two(to, 8 * j + lane % 4 * 2, p.dim, p.pairs, o[4 * j + 2 * h] * inverse,
+                      o[4 * j + 2 * h + 1] * inverse);
     }
 }
 
@@ -186,35 +212,40 @@ template <class T> __device__ __forceinline__ void attention_clear_rest(const at
 
 // ---- Tiles of rows in shared memory -------------------------------------------------------------
 
-template <int DIM> constexpr int tile_line_bytes = DIM * 2 + 16;
-template <int ROWS, int DIM> constexpr int tile_bytes = ROWS *tile_line_bytes<DIM>;
+template <class T, int DIM> constexpr int tile_line_bytes = DIM *(int)sizeof(T) + 16;
+template <class T, int ROWS, int DIM> constexpr int tile_bytes = ROWS *tile_line_bytes<T, DIM>;
 
 // A tile of the rows that list[0 .. num) names, of one head; other lines, and columns from dim on,
 // become zeros. All THREADS of a block. Where `wide`, copies are only begun (close_copies,
-// wait_copies) and dim is a multiple of 8.
+// wait_copies) and rows are whole pieces of 16 bytes.
 template <class T, int ROWS, int DIM, int THREADS>
 __device__ __forceinline__ void load_tile(uint32_t to, const unsigned char *from, int64_t stride,
                                           const int *list, int num, int dim, bool wide)
 {
-    constexpr int pieces = DIM / 8, count = ROWS * pieces / THREADS;
+    constexpr int numbers = 16 / (int)sizeof(T); // of a piece
+    constexpr int pieces = DIM / numbers, count = ROWS * pieces / THREADS;
     static_assert(count * THREADS == ROWS * pieces, "threads share evenly");
 #pragma unroll 4
     for (int i = 0; i < count; ++i) {
         const int line = (threadIdx.x + i * THREADS) / pieces;
         const int piece = (threadIdx.x + i * THREADS) % pieces;
-        const bool there = line < num && piece * 8 < dim;
+        const bool there = line < num && piece * numbers < dim;
         const unsigned char *at = from;
         if (there) at += (int64_t)__ldg(list + line) * stride + piece * 16;
-        const uint32_t place = to + line * tile_line_bytes<DIM> + piece * 16;
+        const uint32_t place = to + line * tile_line_bytes<T, DIM> + piece * 16;
         if (wide) {
             copy_async<16>(place, at, there);
         } else {
-            const T *const numbers = reinterpret_cast<const T *>(at);
+            const T *const row = reinterpret_cast<const T *>(at);
             uint32_t word[4] = {};
 #pragma unroll
-            for (int c = 0; c < 8; ++c)
-                if (there && piece * 8 + c < dim)
-                    word[c / 2] |= (uint32_t)numbers[c].bits << c % 2 * 16;
+            for (int c = 0; c < numbers; ++c) {
+                if (!there || piece * numbers + c >= dim) continue;
+                if constexpr (sizeof(T) == 4)
+                    word[c] = __float_as_uint(row[c]);
+                else
+                    word[c / 2] |= (uint32_t)row[c].bits << c % 2 * 16;
+            }
             store_shared(place, make_uint4(word[0], word[1], word[2], word[3]));
         }
     }
@@ -233,13 +264,13 @@ __device__ __forceinline__ float rotary_angle(const spops_attention_rotary_args 
 // ---- Products of a warp -------------------------------------------------------------------------
 
 // 16 lines of a tile as the left operand.
-template <int DIM>
-__device__ __forceinline__ void load_left(uint32_t (&a)[DIM / 16][4], uint32_t tile, int first,
-                                          int lane)
+template <class T, int DIM>
+__device__ __forceinline__ void load_left(uint32_t (&a)[DIM / step_columns<T>][4], uint32_t tile,
+                                          int first, int lane)
 {
-    const uint32_t from = tile + (first + lane % 16) * tile_line_bytes<DIM> + lane / 16 * 16;
+    const uint32_t from = tile + (first + lane % 16) * tile_line_bytes<T, DIM> + lane / 16 * 16;
 #pragma unroll
-    for (int i = 0; i < DIM / 16; ++i)
+    for (int i = 0; i < DIM / step_columns<T>; ++i)
         load_matrices(a[i], from + i * 32);
 }
 
@@ -247,39 +278,58 @@ template <class T>
 __device__ __forceinline__ void add_two_products(float *sum, const uint32_t (&a)[4],
                                                  const uint32_t (&b)[4])
 {
-    add_product(T(), *reinterpret_cast<float(*)[4]>(sum), a, b[0], b[1]);
-    add_product(T(), *reinterpret_cast<float(*)[4]>(sum + 4), a, b[2], b[3]);
+    float(&low)[4] = *reinterpret_cast<float(*)[4]>(sum);
+    float(&high)[4] = *reinterpret_cast<float(*)[4]>(sum + 4);
+    if constexpr (sizeof(T) == 4) {
+        add_product_tf32(low, a, b[0], b[1]);
+        add_product_tf32(high, a, b[2], b[3]);
+    } else {
+        add_product(T(), low, a, b[0], b[1]);
+        add_product(T(), high, a, b[2], b[3]);
+    }
 }
 
 // s (16 x ROWS) += a (16 x DIM) times the transposed tile (ROWS x DIM).
 template <class T, int ROWS, int DIM>
-__device__ __forceinline__ void
-multiply_lines(float (&s)[ROWS / 2], const uint32_t (&a)[DIM / 16][4], uint32_t tile, int lane)
+__device__ __forceinline__ void multiply_lines(float (&s)[ROWS / 2],
+                                               const uint32_t (&a)[DIM / step_columns<T>][4],
+                                               uint32_t tile, int lane)
 {
-    const uint32_t from =
-        tile + (lane / 16 * 8 + lane % 8) * tile_line_bytes<DIM> + lane / 8 % 2 * 16;
+    constexpr int line = tile_line_bytes<T, DIM>;
+    const uint32_t from = tile + (lane / 16 * 8 + lane % 8) * line + lane / 8 % 2 * 16;
 #pragma unroll
     for (int j = 0; j < ROWS / 16; ++j)
 #pragma unroll
-        for (int i = 0; i < DIM / 16; ++i) {
+        for (int i = 0; i < DIM / step_columns<T>; ++i) {
             uint32_t b[4];
-            load_matrices(b, from + j * 16 * tile_line_bytes<DIM> + i * 32);
+            load_matrices(b, from + j * 16 * line + i * 32);
             add_two_products<T>(s + 8 * j, a[i], b);
         }
 }
 
 // o (16 x DIM) += w (16 x ROWS) times the tile (ROWS x DIM).
 template <class T, int ROWS, int DIM>
-__device__ __forceinline__ void
-multiply_columns(float (&o)[DIM / 2], const uint32_t (&w)[ROWS / 16][4], uint32_t tile, int lane)
+__device__ __forceinline__ void multiply_columns(float (&o)[DIM / 2],
+                                                 const uint32_t (&w)[ROWS / step_columns<T>][4],
+                                                 uint32_t tile, int lane)
 {
-    const uint32_t from = tile + (lane % 16) * tile_line_bytes<DIM> + lane / 16 * 16;
+    constexpr int line = tile_line_bytes<T, DIM>, rows = step_columns<T>;
+    // Words of f32 are not transposed on their way: a lane takes the two rows whose weights it has.
+    const uint32_t from = sizeof(T) == 4 ? tile + lane % 4 * 2 * line + lane / 4 * 4
+                                         : tile + lane % 16 * line + lane / 16 * 16;
 #pragma unroll
-    for (int i = 0; i < ROWS / 16; ++i)
+    for (int i = 0; i < ROWS / rows; ++i)
 #pragma unroll
         for (int j = 0; j < DIM / 16; ++j) {
+            const uint32_t at = from + i * rows * line + j * 16 * (int)sizeof(T);
             uint32_t b[4];
-            load_transposed(b, from + i * 16 * tile_line_bytes<DIM> + j * 32);
+            if constexpr (sizeof(T) == 4) {
+#pragma unroll
+                for (int c = 0; c < 4; ++c) // columns g and g + 8, of both rows
+                    b[c] = (uint32_t)load_shared_word(at + c / 2 * 32 + c % 2 * line);
+            } else {
+                load_transposed(b, at);
+            }
             add_two_products<T>(o + 8 * j, w[i], b);
         }
 }

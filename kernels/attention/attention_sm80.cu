@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention of any rows and heads: the kernels of 16 bits that every device with matrix units runs,
-// and that of f32.
+// Attention of any rows and heads: the kernels of matrix units that every device with them runs, and
+// that of f32.
 #include "kernels/attention/attention_f32.cuh"
 #include "kernels/attention/attention_launch.cuh"
 #include "kernels/attention/attention_sm80.cuh"
@@ -8,42 +8,31 @@
 namespace spops
 {
 
-template <class P>
-static spops_status launch_tiles_of_64(spops_context *ctx, const attention_params &p,
-                                       int64_t max_tiles, void (*kernel)(attention_params))
+template <class P> static attention_kernel kernel_of(void (*run)(attention_params))
 {
-    return launch_shared<AFTER_PREVIOUS>(ctx, "attention: launch", kernel,
-                                         dim3((unsigned)attention_blocks(max_tiles * p.heads)),
-                                         (unsigned)P::threads, (size_t)P::shared_bytes, p);
+    return {run, (unsigned)P::threads, (size_t)P::shared_bytes};
 }
 
-template <class T>
-spops_status launch_attention_sm80(spops_context *ctx, const attention_params &p, int64_t max_tiles)
+template <class T, int DIM> static attention_kernel sm80_of_dim()
 {
-    const auto with_dim = [&](auto rounded) {
-        constexpr int DIM = decltype(rounded)::value;
-        return launch_tiles_of_64<attention_sm80_policy<DIM>>(ctx, p, max_tiles,
-                                                              attention_sm80_kernel<T, DIM>);
-    };
-    if (p.dim <= 32) return with_dim(std::integral_constant<int, 32>());
-    if (p.dim <= 64) return with_dim(std::integral_constant<int, 64>());
-    return with_dim(std::integral_constant<int, 128>());
+    return kernel_of<attention_sm80_policy<T, DIM>>(attention_sm80_kernel<T, DIM>);
 }
 
-template spops_status launch_attention_sm80<f16>(spops_context *, const attention_params &,
-                                                 int64_t);
-template spops_status launch_attention_sm80<bf16>(spops_context *, const attention_params &,
-                                                  int64_t);
-
-template <>
-spops_status launch_attention_sm80<float>(spops_context *ctx, const attention_params &p,
-                                          int64_t max_tiles)
+template <class T> attention_kernel attention_sm80(int dim)
 {
-    if (p.dim <= 64)
-        return launch_tiles_of_64<attention_f32_policy<64>>(ctx, p, max_tiles,
-                                                            attention_f32_kernel<64>);
-    return launch_tiles_of_64<attention_f32_policy<128>>(ctx, p, max_tiles,
-                                                         attention_f32_kernel<128>);
+    if constexpr (sizeof(T) == 2)
+        if (dim <= 32) return sm80_of_dim<T, 32>();
+    return dim <= 64 ? sm80_of_dim<T, 64>() : sm80_of_dim<T, 128>();
+}
+
+template attention_kernel attention_sm80<f16>(int);
+template attention_kernel attention_sm80<bf16>(int);
+template attention_kernel attention_sm80<float>(int);
+
+attention_kernel attention_f32(int dim)
+{
+    return dim <= 64 ? kernel_of<attention_f32_policy<64>>(attention_f32_kernel<64>)
+                     : kernel_of<attention_f32_policy<128>>(attention_f32_kernel<128>);
 }
 
 } // namespace spops

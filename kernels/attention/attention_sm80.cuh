@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention within patches for sm_80 and later, and for everything that the kernel of sm_90 does not
-// take: any head dim up to 128, any stride, biases. f16 or bf16 by matrix units
+// take: any head dim up to 128, any stride, biases. f16, bf16, or f32 as tf32, by matrix units
 // (mma.sync), sums and softmax in f32.
 //
 // One block, 64 queries of a patch and one head: 4 warps of 16 queries, which stay in registers as
-// the left operand of s = q k^T. Tiles of 64 keys stream through two stages of shared memory; the
+// the left operand of s = q k^T. Tiles of 64 or 32 keys stream through two stages of shared memory; the
 // weights are the left operand of o += w v in the registers where the first product left them.
 #ifndef SPOPS_KERNELS_ATTENTION_ATTENTION_SM80_CUH
 #define SPOPS_KERNELS_ATTENTION_ATTENTION_SM80_CUH
@@ -14,9 +14,10 @@
 namespace spops
 {
 
-template <int DIM> struct attention_sm80_policy {
-    static constexpr int queries = 64, keys = 64, threads = 128, stages = 2;
-    static constexpr int q_bytes = tile_bytes<queries, DIM>, k_bytes = tile_bytes<keys, DIM>;
+template <class T, int DIM> struct attention_sm80_policy {
+    static constexpr int queries = 64, threads = 128, stages = 2;
+    static constexpr int keys = DIM * (int)sizeof(T) > 256 ? 32 : 64;
+    static constexpr int q_bytes = tile_bytes<T, queries, DIM>, k_bytes = tile_bytes<T, keys, DIM>;
     static constexpr int coords_bytes = stages * keys * (int)sizeof(int3);
     static constexpr int shared_bytes = q_bytes + stages * 2 * k_bytes + coords_bytes;
 };
@@ -25,7 +26,7 @@ template <class T, int DIM>
 __global__ void __launch_bounds__(128)
     attention_sm80_kernel(const __grid_constant__ attention_params p)
 {
-    typedef attention_sm80_policy<DIM> P;
+    typedef attention_sm80_policy<T, DIM> P;
     extern __shared__ __align__(16) unsigned char shared[];
     attention_clear_rest<T>(p);
     const int head = blockIdx.x % p.heads;
@@ -66,7 +67,7 @@ __global__ void __launch_bounds__(128)
         if (biased) coords[h] = bias_coords(p.bias, out_row[h]);
     }
 
-    uint32_t q[DIM / 16][4];
+    uint32_t q[DIM / step_columns<T>][4];
     float o[DIM / 2];
     softmax_state state = softmax_begin();
 #pragma unroll
@@ -82,7 +83,7 @@ __global__ void __launch_bounds__(128)
         load_stage(key + P::keys);
         wait_copies<1>();
         __syncthreads();
-        if (key == 0) load_left<DIM>(q, shared_address(q_tile), warp * 16, lane);
+        if (key == 0) load_left<T, DIM>(q, shared_address(q_tile), warp * 16, lane);
 
         float s[P::keys / 2];
 #pragma unroll
@@ -103,7 +104,7 @@ __global__ void __launch_bounds__(128)
         if (left < P::keys) mask_logits<P::keys>(s, left, lane);
         float factor[2];
         if (softmax_step<P::keys>(s, state, scale, factor)) scale_rows(o, factor);
-        uint32_t w[P::keys / 16][4];
+        uint32_t w[P::keys / step_columns<T>][4];
         sums_to_left<T, P::keys>(w, s);
         multiply_columns<T, P::keys, DIM>(o, w, shared_address(k_tile + P::k_bytes), lane);
         __syncthreads(); // before the stage is loaded again

@@ -4,7 +4,7 @@
 #ifndef SPOPS_KERNELS_ATTENTION_ATTENTION_TURN_CUH
 #define SPOPS_KERNELS_ATTENTION_ATTENTION_TURN_CUH
 
-#include "kernels/attention/attention_common.cuh"
+#include "kernels/attention/attention_launch.cuh"
 
 namespace spops
 {
@@ -56,6 +56,28 @@ __global__ void __launch_bounds__(attention_turn_threads)
             }
         }
     }
+}
+
+// Turns the rows of q, or of k, that are in the lists; *rows are then those of the copy `to`
+// ([rows][heads][padded_dim]).
+template <class T>
+spops_status turn_rows(spops_context *ctx, const spops_attention_args *args, bool keys,
+                       attention_rows *rows, unsigned char *to)
+{
+    const spops_patch_arrays *patches = args->patches;
+    attention_turn_params t = {};
+    t.rows = keys ? patches->k_rows : patches->q_rows;
+    t.num_entries = keys ? &patches->state->num_keys : &patches->state->num_queries;
+    t.from = *rows;
+    t.heads = args->heads;
+    t.dim = args->dim;
+    t.to_dim = padded_dim(t.dim);
+    t.to = {to, (int64_t)t.heads * t.to_dim * (int64_t)sizeof(T), t.to_dim * (int64_t)sizeof(T)};
+    t.rotary = args->rotary;
+    *rows = t.to;
+    return launch(ctx, "attention: turn rows", attention_turn_kernel<T>,
+                  blocks_of_rows(ctx, keys ? patches->max_keys : patches->max_queries),
+                  attention_turn_threads, t);
 }
 
 } // namespace spops
