@@ -760,6 +760,21 @@ ParameterizedTest(struct backend_param *p, pointconv, refuses, .timeout = 900)
     REFUSED(DIFFERENTIATE(x.view, NULL, &w.view), invalid, "grad_w overlaps w");
     m.dtype = (spops_dtype)-3;
     REFUSED(DIFFERENTIATE(m, NULL, NULL), invalid, "x.dtype is 4294967293, which is no dtype");
+    const struct {
+        int pass;
+        spops_dtype dtype;
+        int64_t in, out;
+        int32_t groups;
+    } impossible[] = {{3, SPOPS_DTYPE_F32, 8, 12, 1},  {0, SPOPS_DTYPE_I8, 8, 12, 1},
+                      {0, SPOPS_DTYPE_F32, -8, 12, 1}, {0, SPOPS_DTYPE_F32, 8, 0, 1},
+                      {0, SPOPS_DTYPE_F32, 8, 12, 3},  {0, SPOPS_DTYPE_F32, 8, 12, -1}};
+    for (size_t i = 0; i < sizeof impossible / sizeof impossible[0]; ++i) {
+        layer = spops_sparseconv_layer_default(), layer.groups = impossible[i].groups;
+        cr_assert_eq(spops_pointconv_dataflow(conv, (spops_sparseconv_pass)impossible[i].pass,
+                                              impossible[i].dtype, impossible[i].in,
+                                              impossible[i].out, &layer),
+                     SPOPS_DATAFLOW_AUTO, "%zu", i);
+    }
     test_wait(&d);
     guarded_download(&out);
     guarded_check_untouched(&out, "after refusals");

@@ -461,7 +461,7 @@ spops_dataflow spops_pointconv_dataflow(const spops_pointconv *conv, spops_spars
     const spops_layer_shape shape = {in_channels, out_channels,
                                      layer == NULL || layer->groups == 0 ? 1 : layer->groups};
 
-    if (conv == NULL || !spops_dtype_is_float(dtype)) return SPOPS_DATAFLOW_AUTO;
+    if (conv == NULL || !spops_layer_can_be(pass, dtype, &shape)) return SPOPS_DATAFLOW_AUTO;
     if (pass != SPOPS_PASS_FORWARD && !conv->backward) return SPOPS_DATAFLOW_AUTO;
     if (gemm_serves(conv, &shape, pass,
                     spops_matrix_dense(NULL, conv->view.in->max_rows, in_channels, dtype),

@@ -121,6 +121,14 @@ spops_status spops_layer_check_backward(spops_context *ctx, const char *call,
     return SPOPS_STATUS_OK;
 }
 
+bool spops_layer_can_be(spops_sparseconv_pass pass, spops_dtype dtype,
+                        const spops_layer_shape *shape)
+{
+    return (unsigned)pass <= SPOPS_PASS_GRAD_W && spops_dtype_is_float(dtype) &&
+           shape->in_channels > 0 && shape->out_channels > 0 && shape->groups > 0 &&
+           shape->in_channels % shape->groups == 0 && shape->out_channels % shape->groups == 0;
+}
+
 bool spops_layer_is_depthwise(const spops_layer_shape *shape)
 {
     return shape->groups > 1 && shape->groups == shape->in_channels &&

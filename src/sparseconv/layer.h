@@ -38,6 +38,10 @@ spops_status spops_layer_check_backward(spops_context *ctx, const char *call,
                                         const spops_matrix *grad_x, const spops_matrix *grad_w,
                                         spops_layer_shape *shape);
 
+// Whether a pass, dtype and shape can be those of a layer, for questions about one that does not run.
+bool spops_layer_can_be(spops_sparseconv_pass pass, spops_dtype dtype,
+                        const spops_layer_shape *shape);
+
 bool spops_layer_is_depthwise(const spops_layer_shape *shape);
 spops_mvmr_options spops_layer_mvmr_options(const spops_layer_shape *shape, spops_math math);
 

@@ -453,7 +453,7 @@ spops_dataflow spops_sparseconv_dataflow(const spops_sparseconv *conv, spops_spa
                                      layer == NULL || layer->groups == 0 ? 1 : layer->groups};
     const spops_math math = layer == NULL ? SPOPS_MATH_EXACT : layer->math;
 
-    if (conv == NULL || !spops_dtype_is_float(dtype)) return SPOPS_DATAFLOW_AUTO;
+    if (conv == NULL || !spops_layer_can_be(pass, dtype, &shape)) return SPOPS_DATAFLOW_AUTO;
     return server_of_dense(conv, pass, dtype, math, &shape).dataflow;
 }
 
