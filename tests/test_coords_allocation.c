@@ -323,6 +323,17 @@ static spops_status create_point_pyramid(setting *s, spops_context *ctx, void **
     return spops_point_pyramid_create(ctx, &cloud, &o, (spops_point_pyramid **)made);
 }
 
+static spops_status reserve_point_pyramid(setting *s, spops_context *ctx, void **made)
+{
+    spops_point_pyramid_options o = spops_point_pyramid_options_default();
+    spops_point_pyramid_shape shape = {.max_rows = {s->num_rows}, .num_samples = 1};
+    o.num_levels = 2;
+    o.tap_size_m = 0.3f;
+    for (int a = 0; a < 3; ++a)
+        shape.lower_m[a] = -100.0, shape.upper_m[a] = 100.0;
+    return spops_point_pyramid_reserve(ctx, &shape, &o, (spops_point_pyramid **)made);
+}
+
 static void destroy_point_pyramid(void *made)
 {
     spops_point_pyramid_destroy((spops_point_pyramid *)made);
@@ -435,6 +446,7 @@ static const allocating_call calls[] = {
     {"nearest_create", create_nearest, destroy_nearest},
     {"interpolation_create", create_interpolation, destroy_interpolation},
     {"point_pyramid_create", create_point_pyramid, destroy_point_pyramid},
+    {"point_pyramid_reserve", reserve_point_pyramid, destroy_point_pyramid},
     {"pointconv_create", create_pointconv, destroy_pointconv},
     {"buckets_create", create_buckets, destroy_buckets},
     {"buckets_reserve", reserve_buckets, destroy_buckets},

@@ -184,6 +184,32 @@ static void check_level(test_device *d, const cloud *c, spops_point_keep keep, b
     spops_point_level_destroy(level);
 }
 
+// Another seed keeps other points, the same one the same.
+static void check_seeds(test_device *d, const cloud *c)
+{
+    static const uint32_t seeds[] = {5, 6, 5};
+    static int32_t kept[3][N];
+    int64_t m = 0, differ = 0;
+    for (int i = 0; i < 3; ++i) {
+        spops_point_level_options o = spops_point_level_options_default();
+        spops_point_level_view view = spops_point_level_view_default();
+        spops_point_level *level = NULL;
+        o.size_m = size_m;
+        o.keep = SPOPS_POINT_KEEP_RANDOM;
+        o.seed = seeds[i];
+        test_expect_ok(d->ctx, spops_point_level_create(d->ctx, &c->there, &o, &level), "seed");
+        test_expect_ok(d->ctx, spops_point_level_get_view(d->ctx, level, &view), "seed");
+        m = view.num_coarse;
+        download(d, kept[i], view.fine_of, (size_t)m * 4);
+        spops_point_level_destroy(level);
+    }
+    for (int64_t v = 0; v < m; ++v) {
+        cr_assert_eq(kept[0][v], kept[2][v]);
+        differ += kept[0][v] != kept[1][v];
+    }
+    cr_assert(differ > m / 8, "%lld of %lld differ", (long long)differ, (long long)m);
+}
+
 ParameterizedTestParameters(point_levels, keep)
 {
     return every_backend();
@@ -197,6 +223,7 @@ ParameterizedTest(struct backend_param *p, point_levels, keep)
         make_cloud(&d, &c, samples != 0);
         for (int keep = 0; keep <= SPOPS_POINT_KEEP_MEAN; ++keep)
             check_level(&d, &c, (spops_point_keep)keep, samples != 0);
+        check_seeds(&d, &c);
         free_cloud(&d, &c);
     }
     test_close(&d);

@@ -22,6 +22,7 @@ typedef struct fixture {
     spops_neighbors *neighbors;
     spops_patches *patches;
     spops_buckets *buckets;
+    spops_point_pyramid *clouds;
 } fixture;
 
 static const int32_t offsets[] = {0, 2, 2, 5, 6};
@@ -528,6 +529,63 @@ static spops_status fill_neighbors_info(fixture *f, void *s)
     return spops_neighbors_get_info_sync(f->ctx, f->neighbors, (spops_neighbors_info *)s);
 }
 
+static spops_point_level_options good_level(void)
+{
+    spops_point_level_options o = spops_point_level_options_default();
+    o.size_m = 0.5;
+    return o;
+}
+static spops_status read_level(fixture *f, const void *s)
+{
+    const spops_point_cloud cloud = {points_matrix(), NULL, 0};
+    spops_point_level *made = NULL;
+    const spops_status status =
+        spops_point_level_create(f->ctx, &cloud, (const spops_point_level_options *)s, &made);
+    spops_point_level_destroy(made);
+    return status;
+}
+static spops_status fill_level_view(fixture *f, void *s)
+{
+    return spops_point_level_get_view(f->ctx, spops_point_pyramid_level(f->clouds, 0),
+                                      (spops_point_level_view *)s);
+}
+static spops_status fill_level_info(fixture *f, void *s)
+{
+    return spops_point_level_get_info_sync(f->ctx, spops_point_pyramid_level(f->clouds, 0),
+                                           (spops_point_level_info *)s);
+}
+
+static spops_status read_interpolation(fixture *f, const void *s)
+{
+    const spops_point_cloud cloud = {points_matrix(), NULL, 0};
+    spops_interpolation *made = NULL;
+    const spops_status status = spops_interpolation_create(
+        f->ctx, &cloud, &cloud, (const spops_interpolation_options *)s, &made);
+    spops_interpolation_destroy(made);
+    return status;
+}
+
+static spops_point_pyramid_options good_clouds(void)
+{
+    spops_point_pyramid_options o = spops_point_pyramid_options_default();
+    o.num_levels = 2;
+    o.tap_size_m = 0.5f;
+    return o;
+}
+static spops_status read_clouds(fixture *f, const void *s)
+{
+    const spops_point_cloud cloud = {points_matrix(), NULL, 0};
+    spops_point_pyramid *made = NULL;
+    const spops_status status =
+        spops_point_pyramid_create(f->ctx, &cloud, (const spops_point_pyramid_options *)s, &made);
+    spops_point_pyramid_destroy(made);
+    return status;
+}
+static spops_status fill_clouds_info(fixture *f, void *s)
+{
+    return spops_point_pyramid_get_info_sync(f->ctx, f->clouds, (spops_point_pyramid_info *)s);
+}
+
 static fixture open_fixture(void)
 {
     const spops_context_options options = good_context();
@@ -537,6 +595,7 @@ static fixture open_fixture(void)
     const spops_neighbors_options near = good_neighbors();
     const spops_patches_shape patches = good_patches();
     const spops_buckets_options buckets = good_buckets();
+    const spops_point_pyramid_options clouds = good_clouds();
     spops_kernel_map_options contents = spops_kernel_map_options_default();
     const spops_point_cloud cloud = {points_matrix(), NULL, 0};
     fixture f;
@@ -561,11 +620,13 @@ static fixture open_fixture(void)
     cr_assert_eq(spops_neighbors_create(f.ctx, NULL, &cloud, &near, &f.neighbors), SPOPS_STATUS_OK);
     cr_assert_eq(spops_patches_reserve(f.ctx, &patches, &f.patches), SPOPS_STATUS_OK);
     cr_assert_eq(spops_buckets_reserve(f.ctx, ROWS, 1, &buckets, &f.buckets), SPOPS_STATUS_OK);
+    cr_assert_eq(spops_point_pyramid_create(f.ctx, &cloud, &clouds, &f.clouds), SPOPS_STATUS_OK);
     return f;
 }
 
 static void close_fixture(fixture *f)
 {
+    spops_point_pyramid_destroy(f->clouds);
     spops_neighbors_destroy(f->neighbors);
     spops_patches_destroy(f->patches);
     spops_buckets_destroy(f->buckets);
@@ -651,6 +712,10 @@ Test(struct_sizes, read)
     CHECK_READ(spops_sparseconv_options, spops_sparseconv_options_default(), read_sparseconv);
     CHECK_READ(spops_sparseconv_layer, spops_sparseconv_layer_default(), read_layer);
     CHECK_READ(spops_neighbors_options, good_neighbors(), read_neighbors);
+    CHECK_READ(spops_point_level_options, good_level(), read_level);
+    CHECK_READ(spops_interpolation_options, spops_interpolation_options_default(),
+               read_interpolation);
+    CHECK_READ(spops_point_pyramid_options, good_clouds(), read_clouds);
     CHECK_READ(spops_patches_shape, good_patches(), read_patches);
     CHECK_READ(spops_patch_order, good_order(), read_patch_order);
     CHECK_READ(spops_patch_window, spops_patch_window_default(), read_patch_window);
@@ -736,6 +801,9 @@ Test(struct_sizes, filled)
     CHECK_FILLED(spops_triplets_info, fill_triplets_info);
     CHECK_FILLED(spops_neighbors_view, fill_neighbors_view);
     CHECK_FILLED(spops_neighbors_info, fill_neighbors_info);
+    CHECK_FILLED(spops_point_level_view, fill_level_view);
+    CHECK_FILLED(spops_point_level_info, fill_level_info);
+    CHECK_FILLED(spops_point_pyramid_info, fill_clouds_info);
     CHECK_FILLED(spops_patches_view, fill_patches_view);
     CHECK_FILLED(spops_patches_info, fill_patches_info);
     CHECK_FILLED(spops_buckets_view, fill_buckets_view);

@@ -148,6 +148,13 @@ static int dtype_bits(spops_dtype dtype)
     return dtype == SPOPS_DTYPE_F4E2M1 ? 4 : 8 * (int)spops_dtype_bytes(dtype);
 }
 
+// Any dtype, or a number that is none and too large to shift a bit by.
+static spops_dtype any_dtype(world *w)
+{
+    const uint32_t n = (uint32_t)pick(w, 10);
+    return (spops_dtype)(n < 9 ? n : 77);
+}
+
 // A matrix of rows x cols, mostly; its memory is exactly what it says, where that is a size at all.
 static spops_matrix matrix(world *w, int64_t rows, int64_t cols, spops_dtype dtype)
 {
@@ -159,7 +166,7 @@ static spops_matrix matrix(world *w, int64_t rows, int64_t cols, spops_dtype dty
     case 2: ++m.cols; break;
     case 3: --m.rows; break;
     case 4: m.cols = 0; break;
-    case 5: m.dtype = (spops_dtype)pick(w, 10); break;
+    case 5: m.dtype = any_dtype(w); break;
     case 6: m.row_stride = m.cols - 1; break;
     case 7: m.row_stride = INT64_MAX; break;
     case 8: m.row_stride = INT64_MIN; break;
