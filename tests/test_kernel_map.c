@@ -4,6 +4,7 @@
 #include <criterion/criterion.h>
 #include <criterion/parameterized.h>
 #include <math.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -334,6 +335,112 @@ ParameterizedTest(struct backend_param *p, kernel_map, workloads)
         held_map_free(&first);
         free(rows), free(xyz);
     }
+    test_close(&d);
+}
+
+// ---- sets along a curve ----
+
+// The map of a set that several threads share: the first search of it makes what searches need.
+typedef struct shared_work {
+    spops_context *ctx;
+    const spops_coords *set;
+    spops_kernel_map *map;
+    spops_status status;
+} shared_work;
+
+static void *map_in_thread(void *argument)
+{
+    const spops_kernel_shape kernel = spops_kernel_shape_cube(3, 3, 1, 1);
+    spops_kernel_map_options o = spops_kernel_map_options_default();
+    shared_work *work = (shared_work *)argument;
+    o.contents = ALL_CONTENTS;
+    work->status = spops_kernel_map_create(work->ctx, SPOPS_MAP_SUBMANIFOLD, &kernel, work->set,
+                                           NULL, &o, &work->map);
+    return NULL;
+}
+
+static spops_coords *ordered_set(test_device *d, int64_t n, const int32_t *rows,
+                                 spops_coords_order order)
+{
+    spops_coords_options options = spops_coords_options_default();
+    spops_coords *coords = NULL;
+    int32_t *given = test_upload_i32(d, rows, 4 * n);
+    options.order = order;
+    test_expect_ok(d->ctx, spops_coords_create(d->ctx, 3, n, given, &options, &coords), "set");
+    test_free(d, given);
+    return coords;
+}
+
+static held_map map_of_shared(test_device *d, const spops_coords *set, const char *what)
+{
+    enum { NUM_THREADS = 4 };
+    shared_work work[NUM_THREADS];
+    pthread_t threads[NUM_THREADS];
+    held_map first;
+    spops_context_options options = spops_context_options_default();
+    options.backend = d->backend;
+    options.num_threads = 2;
+    memset(work, 0, sizeof work);
+    for (int i = 0; i < NUM_THREADS; ++i) { // the test's own allocator counts for one thread
+        test_expect_ok(NULL, spops_context_create(&options, &work[i].ctx), what);
+        work[i].set = set;
+    }
+    for (int i = 0; i < NUM_THREADS; ++i)
+        cr_assert(pthread_create(&threads[i], NULL, map_in_thread, &work[i]) == 0);
+    for (int i = 0; i < NUM_THREADS; ++i)
+        pthread_join(threads[i], NULL);
+    for (int i = 0; i < NUM_THREADS; ++i) {
+        test_expect_ok(work[i].ctx, work[i].status, what);
+        held_map held = held_map_of(d, work[i].map, SPOPS_STATUS_OK, what);
+        if (i == 0) {
+            first = held;
+        } else {
+            held_map_check_same(&first, &held, what);
+            held_map_free(&held);
+        }
+        spops_kernel_map_destroy(work[i].map);
+        spops_context_destroy(work[i].ctx);
+    }
+    return first;
+}
+
+// Against the same rows in the order that the curve gives them, as a set keeps them that is told so.
+ParameterizedTestParameters(kernel_map, along_curves)
+{
+    return every_backend();
+}
+ParameterizedTest(struct backend_param *p, kernel_map, along_curves)
+{
+    static const int64_t sizes[] = {0, 1, 700, 30000};
+    test_device d;
+    test_rng rng = test_rng_make(507);
+    if (!test_open(&d, (spops_backend_kind)p->backend, LAUNCH_STREAM)) return;
+    int32_t *rows = calloc((size_t)sizes[3], 4 * sizeof *rows);
+    for (int64_t i = 0; i < sizes[3]; ++i) {
+        rows[4 * i + 1] = (int32_t)(i / 900) - 7;
+        rows[4 * i + 2] = (int32_t)(i / 30 % 30);
+        rows[4 * i + 3] = (int32_t)(2 * (i % 30)) + (int32_t)test_rng_below(&rng, 2);
+    }
+    for (int size = 0; size < 4; ++size)
+        for (int order = SPOPS_COORDS_ORDER_MORTON; order <= SPOPS_COORDS_ORDER_HILBERT; ++order) {
+            char what[64];
+            spops_coords_view view = spops_coords_view_default();
+            const int64_t n = sizes[size];
+            snprintf(what, sizeof what, "%lld rows, order %d", (long long)n, order);
+            spops_coords *set = ordered_set(&d, n, rows, (spops_coords_order)order);
+            held_map shared = map_of_shared(&d, set, what);
+            test_expect_ok(d.ctx, spops_coords_get_view(d.ctx, set, &view), what);
+            int32_t *turned = calloc((size_t)(n > 0 ? n : 1), 4 * sizeof *turned);
+            if (n > 0) test_download_i32(&d, turned, view.rows, 4 * n);
+            spops_coords *given = ordered_set(&d, n, turned, SPOPS_COORDS_ORDER_GIVEN);
+            held_map expected = map_of_shared(&d, given, what);
+            cr_assert(n < 2 || shared.info.num_pairs > n, "%s", what);
+            held_map_check_same(&expected, &shared, what);
+            held_map_free(&expected), held_map_free(&shared);
+            spops_coords_destroy(given), spops_coords_destroy(set);
+            free(turned);
+        }
+    free(rows);
     test_close(&d);
 }
 

@@ -1,8 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Indexes on the CPU: their sizes, and the choice among them. coords_cpu.c fills them.
+// Indexes on the CPU: their sizes, the choice among them, and the one that is made late. coords_cpu.c
+// fills the others.
 #include "coords/coord_index_cpu.h"
 
+#include <sched.h>
+
 #include "backends/backend_cpu.h"
+#include "core/threads.h"
+#include "core/word_sort.h"
 
 // Cells of the box; -1 if they exceed what can be indexed.
 static int64_t strides_of(const spops_key_layout *layout, int64_t stride[SPOPS_KEY_COLUMNS])
@@ -25,16 +30,25 @@ static int slot_bits_for(int64_t max_rows)
     return bits;
 }
 
-spops_cpu_index spops_cpu_index_carve(const spops_key_layout *layout, spops_coords_search search,
-                                      int64_t max_rows, spops_carver *c)
+static bool is_late(const spops_coords_arrays *coords)
 {
-    spops_cpu_index index = {.search = search};
+    const bool along_curve =
+        coords->order == SPOPS_COORDS_ORDER_MORTON || coords->order == SPOPS_COORDS_ORDER_HILBERT;
+    return along_curve && coords->layout.key_bits + spops_bits_below(coords->max_rows) < 64;
+}
+
+// Place the arrays of coords->index; with c->base NULL it only measures. Sizes that overflow make
+// c->used SIZE_MAX.
+static spops_cpu_index carve_index(const spops_coords_arrays *coords, spops_carver *c)
+{
+    const int64_t max_rows = coords->max_rows;
+    spops_cpu_index index = {.search = coords->search};
     if (max_rows == 0) return index;
-    if (search == SPOPS_COORDS_SEARCH_HASH) {
+    if (index.search == SPOPS_COORDS_SEARCH_HASH) {
         index.slot_bits = slot_bits_for(max_rows);
         index.slots = spops_carve(c, (int64_t)1 << index.slot_bits, 1, sizeof *index.slots);
-    } else if (search == SPOPS_COORDS_SEARCH_GRID) {
-        const int64_t cells = strides_of(layout, index.stride);
+    } else if (index.search == SPOPS_COORDS_SEARCH_GRID) {
+        const int64_t cells = strides_of(&coords->layout, index.stride);
         if (cells < 0) {
             c->used = SIZE_MAX;
             return index;
@@ -46,6 +60,11 @@ spops_cpu_index spops_cpu_index_carve(const spops_key_layout *layout, spops_coor
     } else {
         index.sorted_keys = spops_carve(c, max_rows, 1, sizeof *index.sorted_keys);
         index.sorted_rows = spops_carve(c, max_rows, 1, sizeof *index.sorted_rows);
+        if (!is_late(coords)) return index;
+        index.late = spops_carve(c, 1, 1, sizeof *index.late);
+        index.late_words = spops_carve(c, max_rows, 1, sizeof *index.late_words);
+        index.late_counts =
+            spops_carve(c, (int64_t)spops_word_counts(max_rows), 1, sizeof *index.late_counts);
     }
     return index;
 }
@@ -54,8 +73,7 @@ spops_cpu_index spops_cpu_index_of(const spops_coords_arrays *coords)
 {
     spops_carver carver = {(char *)coords->index, 0};
     spops_cpu_index index = {.search = coords->search};
-    if (coords->index != NULL)
-        index = spops_cpu_index_carve(&coords->layout, coords->search, coords->max_rows, &carver);
+    if (coords->index != NULL) index = carve_index(coords, &carver);
     index.num_rows = coords->index != NULL ? coords->state->num_rows : 0;
     return index;
 }
@@ -64,9 +82,66 @@ size_t spops_cpu_coords_index_bytes(spops_context *ctx, const spops_coords_array
 {
     spops_carver carver = {NULL, 0};
     (void)ctx;
-    (void)spops_cpu_index_carve(&coords->layout, coords->search, coords->max_rows, &carver);
+    (void)carve_index(coords, &carver);
     return carver.used;
 }
+
+// ---- Made late ----------------------------------------------------------------------------------
+
+typedef struct late_work {
+    const spops_cpu_index *index;
+    const uint64_t *keys; // [row]
+    const uint64_t *words;
+    int row_bits; // of a row's number, below its key
+} late_work;
+
+static void words_of_rows(const void *work, int64_t begin, int64_t end)
+{
+    const late_work *w = (const late_work *)work;
+    for (int64_t row = begin; row < end; ++row)
+        w->index->late_words[row] = w->keys[row] << w->row_bits | (uint64_t)row;
+}
+
+static void rows_of_words(const void *work, int64_t begin, int64_t end)
+{
+    const late_work *w = (const late_work *)work;
+    const uint64_t mask = ((uint64_t)1 << w->row_bits) - 1;
+    for (int64_t i = begin; i < end; ++i) {
+        const uint64_t word = w->words[i]; // which may lie where the key goes
+        w->index->sorted_keys[i] = word >> w->row_bits;
+        w->index->sorted_rows[i] = (int32_t)(word & mask);
+    }
+}
+
+static void make_late(const spops_context *ctx, const spops_coords_arrays *coords,
+                      const spops_cpu_index *index)
+{
+    const int64_t n = index->num_rows;
+    const spops_team team = spops_team_for(ctx, n);
+    late_work work = {index, coords->keys, NULL, spops_bits_below(coords->max_rows)};
+    spops_parallel_for(team, n, 0, words_of_rows, &work);
+    work.words = spops_word_sort(team, n, work.row_bits, work.row_bits + coords->layout.key_bits,
+                                 index->late_words, index->sorted_keys, index->late_counts);
+    spops_parallel_for(team, n, 0, rows_of_words, &work);
+}
+
+spops_cpu_index spops_cpu_index_made(const spops_context *ctx, const spops_coords_arrays *coords)
+{
+    const spops_cpu_index index = spops_cpu_index_of(coords);
+    int32_t wanted = SPOPS_LATE_WANTED;
+    if (index.late == NULL) return index;
+    if (__atomic_compare_exchange_n(index.late, &wanted, SPOPS_LATE_BEGUN, false, __ATOMIC_ACQUIRE,
+                                    __ATOMIC_ACQUIRE)) {
+        make_late(ctx, coords, &index);
+        __atomic_store_n(index.late, SPOPS_LATE_MADE, __ATOMIC_RELEASE);
+    }
+    // Another thread is at it, and needs no longer than this one would.
+    while (__atomic_load_n(index.late, __ATOMIC_ACQUIRE) != SPOPS_LATE_MADE)
+        (void)sched_yield();
+    return index;
+}
+
+// ---- Choice -------------------------------------------------------------------------------------
 
 // Sorted keys: a map is then a few merges, which run at the speed of the memory; they need no table
 // larger than the rows, and a sort by a few digits to build. docs/coords.md has the figures.

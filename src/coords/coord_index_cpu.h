@@ -29,15 +29,20 @@ typedef struct spops_cpu_index {
     // SORTED
     uint64_t *sorted_keys; // [max_rows] ascending
     int32_t *sorted_rows;  // [max_rows]
+    // Along a curve, where rows must be sorted for them, they are made when something is first looked
+    // up: voxels and their means need none. With what making them takes; NULL: made with the rows.
+    int32_t *late;        // [1] SPOPS_LATE_*, atomic, as several threads may search a set
+    uint64_t *late_words; // [max_rows]
+    int32_t *late_counts; // spops_word_counts(max_rows)
 } spops_cpu_index;
 
-// Place the arrays of coords->index; with c->base NULL it only measures. Sizes that overflow make
-// c->used SIZE_MAX.
-spops_cpu_index spops_cpu_index_carve(const spops_key_layout *layout, spops_coords_search search,
-                                      int64_t max_rows, spops_carver *c);
+enum { SPOPS_LATE_WANTED = 0, SPOPS_LATE_BEGUN = 1, SPOPS_LATE_MADE = 2 };
 
-// The index of a filled set.
+// The index of a set as it is being filled.
 spops_cpu_index spops_cpu_index_of(const spops_coords_arrays *coords);
+
+// The index of a filled set, to look rows up in.
+spops_cpu_index spops_cpu_index_made(const spops_context *ctx, const spops_coords_arrays *coords);
 
 static inline uint64_t spops_hash_of(uint64_t key, int slot_bits)
 {

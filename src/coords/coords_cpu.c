@@ -13,11 +13,14 @@
 #include "coords/order_codes_cpu.h"
 #include "coords/points_cpu.h"
 #include "coords/voxel_isa.h"
+#include "core/prefetch.h"
 #include "core/radix_sort.h"
 #include "core/threads.h"
 #include "core/word_sort.h"
 
 #define MAX_PARTS 64
+// Items further ahead whose rows are fetched into the cache, as they lie anywhere.
+#define ITEMS_AHEAD 32
 
 // Turn counts per part into where each part begins; returns the sum.
 static int64_t scan_parts(int64_t *counts, int num_parts)
@@ -786,7 +789,9 @@ static void write_items(const rows_work *r, int64_t part, int64_t begin, int64_t
     uint64_t last = sorted_before(s, begin);
     int32_t row = (int32_t)s->runs[part] - 1;
     for (int64_t p = begin; p < end; ++p) {
+        const int64_t ahead = p + ITEMS_AHEAD;
         const uint64_t own = sorted_at(s, p);
+        if (ahead < end) spops_fetch_to_write(item_row + candidate_at(s, ahead));
         const int64_t item = candidate_at(s, p);
         row += own != last;
         last = own;
@@ -1098,7 +1103,10 @@ spops_status spops_cpu_coords_build(spops_context *ctx, const spops_coords_build
     rows.row_offsets = args->source->row_offsets;
     rows.row_items = args->source->row_items;
     if (s->by_key && all_fit) rows.index = index;
-    if (rows.index.sorted_keys == NULL && index.sorted_keys != NULL && !w.wide) {
+    if (index.late != NULL) __atomic_store_n(index.late, SPOPS_LATE_WANTED, __ATOMIC_RELEASE);
+    const bool sorts =
+        index.sorted_keys != NULL && index.late == NULL && rows.index.sorted_keys == NULL;
+    if (sorts && !w.wide) {
         rows.key_words = index_rows.words =
             s->words == w.sort.keys[0] ? w.sort.keys[1] : w.sort.keys[0];
         rows.row_bits = index_rows.row_bits = number_bits(index.num_rows);
@@ -1106,8 +1114,7 @@ spops_status spops_cpu_coords_build(spops_context *ctx, const spops_coords_build
     write_rows(spops_team_for(ctx, s->n), &rows);
     if (index.slots != NULL) fill_hash(ctx, &index_rows);
     if (index.words != NULL) fill_grid(ctx, &index_rows);
-    if (index.sorted_keys != NULL && rows.index.sorted_keys == NULL)
-        fill_sorted(ctx, &index_rows, &w);
+    if (sorts) fill_sorted(ctx, &index_rows, &w);
     return SPOPS_STATUS_OK;
 }
 

@@ -178,17 +178,17 @@ static void clear_table(const spops_map_arrays *map, const spops_map_side *side,
            (size_t)((end - begin) * map->table_stride) * sizeof *side->table);
 }
 
-static map_search search_of(const spops_coords_arrays *in, const spops_coords_arrays *out,
-                            const spops_map_arrays *map)
+static map_search search_of(const spops_context *ctx, const spops_coords_arrays *in,
+                            const spops_coords_arrays *out, const spops_map_arrays *map)
 {
     map_search s;
     memset(&s, 0, sizeof s);
     s.in = in;
     s.out = out;
     s.map = map;
-    s.index = spops_cpu_index_of(in);
+    s.index = spops_cpu_index_made(ctx, in);
     if (s.index.search == SPOPS_COORDS_SEARCH_SORTED && out->search == SPOPS_COORDS_SEARCH_SORTED)
-        s.out_order = spops_cpu_index_of(out).sorted_rows;
+        s.out_order = spops_cpu_index_made(ctx, out).sorted_rows;
     for (int a = 0; a < in->layout.dims; ++a) {
         const uint64_t scale = s.index.search == SPOPS_COORDS_SEARCH_GRID
                                    ? (uint64_t)s.index.stride[a + 1]
@@ -250,7 +250,7 @@ static void search_one(spops_context *ctx, const spops_map_search_args *args)
     const int num_parts = spops_team_parts(team, MAX_PARTS);
     spops_carver carver = {(char *)args->workspace, 0};
     const map_workspace w = carve_workspace(map, 0, &carver);
-    const map_search s = search_of(in, out, map);
+    const map_search s = search_of(ctx, in, out, map);
     const search_work search = {&s, w.counts};
     const side_work side = {map, &map->out, NULL};
     spops_map_state state;

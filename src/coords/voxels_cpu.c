@@ -47,6 +47,14 @@ static void keys_of_chosen(const void *work, int64_t begin, int64_t end)
     }
 }
 
+static void count_points(const void *work, int64_t begin, int64_t end)
+{
+    const spops_voxel_points_args *args = (const spops_voxel_points_args *)work;
+    const int32_t *offsets = args->point_offsets;
+    for (int64_t v = begin; v < end; ++v)
+        args->num_points[v] = offsets[v + 1] - offsets[v];
+}
+
 spops_status spops_cpu_voxel_points(spops_context *ctx, const spops_voxel_points_args *args)
 {
     const spops_coords_arrays *coords = args->coords;
@@ -55,8 +63,7 @@ spops_status spops_cpu_voxel_points(spops_context *ctx, const spops_voxel_points
     uint64_t *best = (uint64_t *)args->workspace;
 
     if (args->point_offsets != NULL) {
-        for (int64_t v = 0; v < num_voxels; ++v)
-            args->num_points[v] = args->point_offsets[v + 1] - args->point_offsets[v];
+        spops_parallel_for(spops_team_for(ctx, num_voxels), num_voxels, 0, count_points, args);
         return SPOPS_STATUS_OK;
     }
     // Counting goes from point to voxel in one thread: it costs a fraction of what brought the
@@ -179,7 +186,8 @@ spops_status spops_cpu_devoxelize(spops_context *ctx, const spops_devoxelize_arg
     const int64_t n = source->max_items;
     const int64_t given = source->num_items == NULL ? n : *source->num_items;
     const int64_t terms = given * args->corners;
-    const devoxelize_work work = {args, spops_cpu_index_of(args->coords), points_in_use(source)};
+    const devoxelize_work work = {args, spops_cpu_index_made(ctx, args->coords),
+                                  points_in_use(source)};
 
     spops_parallel_for(spops_team_for(ctx, n * args->corners), n, 0, devoxelize_range, &work);
     *args->num_terms = terms < 0 ? 0 : terms > INT32_MAX ? INT32_MAX : (int32_t)terms;

@@ -7,6 +7,7 @@
 
 #include <string.h>
 
+#include "core/prefetch.h"
 #include "core/radix_sort.h"
 
 #define BUCKET_WORDS 1024
@@ -16,21 +17,26 @@
 #define DIGIT_BITS   9 // of a bucket's sort
 #define MAX_PASSES   8 // of DIGIT_BITS in 64
 #define INSERTED     24
+#define LINE_WORDS   8 // of the cache
 // Where one cell has a quarter of the words, and they are so many: all threads at each digit.
 #define SKEWED_WORDS 65536
 #define SKEWED_PARTS 8
 
-// Counters of the parts together are few beside the words.
+// Counters of the parts together are few beside the words: one thread adds them up, and a helper that
+// waits for longer than that falls asleep.
+#define WORDS_A_PART (4 * NUM_CELLS)
+
 static int parts_of(spops_team team, int64_t n)
 {
-    const int64_t most = n / (2 * NUM_CELLS);
+    const int64_t most = n / WORDS_A_PART;
     const int parts = spops_team_parts(team, MAX_PARTS);
     return most < 1 ? 1 : most < parts ? (int)most : parts;
 }
 
 size_t spops_word_counts(int64_t max_words)
 {
-    const int64_t most = max_words / (2 * NUM_CELLS);
+    const int64_t most = max_words / WORDS_A_PART;
+    if (max_words < 2 * BUCKET_WORDS) return 0; // one bucket
     return (size_t)(most < SKEWED_PARTS ? SKEWED_PARTS
                     : most < MAX_PARTS  ? most
                                         : MAX_PARTS)
@@ -152,12 +158,14 @@ typedef struct cell_pass {
 static int64_t make_buckets(cell_pass *p)
 {
     const int64_t num_cells = (int64_t)1 << p->words.bits;
+    int32_t cells[NUM_CELLS] = {0};
     int64_t largest = 0, sum = 0;
     p->num_buckets = 0;
+    for (int part = 0; part < p->num_parts; ++part)
+        for (int64_t cell = 0; cell < num_cells; ++cell)
+            cells[cell] += p->words.counts[((int64_t)part << p->words.bits) + cell];
     for (int64_t cell = 0; cell < num_cells; ++cell) {
-        int64_t own = 0;
-        for (int part = 0; part < p->num_parts; ++part)
-            own += p->words.counts[((int64_t)part << p->words.bits) + cell];
+        const int64_t own = cells[cell];
         largest = own > largest ? own : largest;
         if (p->num_buckets == 0 || sum >= BUCKET_WORDS || sum + own > 2 * BUCKET_WORDS) {
             p->first_cell[p->num_buckets++] = (uint16_t)cell;
@@ -174,13 +182,14 @@ static int64_t make_buckets(cell_pass *p)
 // most that of its cells.)
 static void place_buckets(const cell_pass *p)
 {
-    const int64_t num_cells = (int64_t)1 << p->words.bits;
     int32_t sum = 0;
     for (int part = 0; part < p->num_parts; ++part) {
         int32_t *counts = p->words.counts + ((int64_t)part << p->words.bits);
-        for (int64_t cell = 0; cell < num_cells; ++cell) {
-            const int32_t own = counts[cell], bucket = p->bucket_of[cell];
-            counts[bucket] = cell == p->first_cell[bucket] ? own : counts[bucket] + own;
+        for (int bucket = 0; bucket < p->num_buckets; ++bucket) {
+            int32_t own = 0;
+            for (int cell = p->first_cell[bucket]; cell < p->first_cell[bucket + 1]; ++cell)
+                own += counts[cell];
+            counts[bucket] = own;
         }
     }
     for (int bucket = 0; bucket < p->num_buckets; ++bucket)
@@ -198,8 +207,11 @@ static void move_to_buckets(const void *pass, int64_t part, int64_t begin, int64
     const uint64_t *from = p->words.from, mask = ((uint64_t)1 << p->words.bits) - 1;
     uint64_t *to = p->words.to;
     int32_t *next = p->words.counts + (part << p->words.bits);
-    for (int64_t i = begin; i < end; ++i)
-        to[next[p->bucket_of[from[i] >> p->words.shift & mask]]++] = from[i];
+    for (int64_t i = begin; i < end; ++i) {
+        uint64_t *place = to + next[p->bucket_of[from[i] >> p->words.shift & mask]]++;
+        *place = from[i];
+        spops_fetch_to_write(place + LINE_WORDS);
+    }
 }
 
 static void sort_buckets(const void *pass, int64_t begin, int64_t end)

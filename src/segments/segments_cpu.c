@@ -211,31 +211,40 @@ static void fill_entries(spops_team team, row_statistics rows, spops_lists *list
         schedule->class_begin[c] = (int32_t)(lists->num_segments - schedule->num_splits);
 }
 
+// What statistics are taken from, which is what lists have or will have.
+typedef struct statistics_work {
+    const int32_t *offsets, *rows; // rows[p * row_stride] of position p; NULL: not wanted
+    int64_t row_stride;
+    list_statistics *parts; // [part]
+} statistics_work;
+
 // Whether they may be: the first rows of some segments tell most lists that are not.
-static bool may_be_local(const spops_lists *lists)
+static bool may_be_local(const statistics_work *w, int64_t num_segments)
 {
-    const int64_t num_segments = lists->num_segments;
-    const int32_t num_terms = lists->offsets[num_segments];
-    if (lists->pairs == NULL) return false;
+    const int32_t *offsets = w->offsets, num_terms = offsets[num_segments];
+    if (w->rows == NULL) return false;
     for (int64_t i = 0; i < 64; ++i) {
         const int64_t o = spops_part_begin(num_segments, i, 64);
-        if (o < num_segments && lists->offsets[o] < lists->offsets[o + 1] &&
-            lists->pairs[2 * (int64_t)lists->offsets[o]] >= num_terms / 2)
+        if (o < num_segments && offsets[o] < offsets[o + 1] &&
+            w->rows[offsets[o] * w->row_stride] >= num_terms / 2)
             return false;
     }
     return true;
 }
 
-typedef struct statistics_work {
-    const spops_lists *lists;
-    bool rows;              // wanted
-    list_statistics *parts; // [part]
-} statistics_work;
+static statistics_work statistics_make(const int32_t *offsets, const int32_t *rows,
+                                       int64_t row_stride, int64_t num_segments,
+                                       list_statistics *parts)
+{
+    statistics_work w = {offsets, rows, row_stride, parts};
+    if (!may_be_local(&w, num_segments)) w.rows = NULL;
+    return w;
+}
 
 static void statistics_of_part(const void *work, int64_t part, int64_t begin, int64_t end)
 {
     const statistics_work *w = (const statistics_work *)work;
-    const int32_t *offsets = w->lists->offsets, *pairs = w->rows ? w->lists->pairs : NULL;
+    const int32_t *offsets = w->offsets, *rows = w->rows;
     list_statistics s = {0};
 
     for (int64_t o = begin; o < end; ++o) {
@@ -243,8 +252,8 @@ static void statistics_of_part(const void *work, int64_t part, int64_t begin, in
         const int32_t count = (int32_t)(q - p);
         s.longest = count > s.longest ? count : s.longest;
         s.num_nonempty += count > 0;
-        if (pairs != NULL && count > 0) {
-            const int32_t first = pairs[2 * p], last = pairs[2 * (q - 1)];
+        if (rows != NULL && count > 0) {
+            const int32_t first = rows[p * w->row_stride], last = rows[(q - 1) * w->row_stride];
             const int32_t larger = first > last ? first : last;
             s.rows.max_row = larger > s.rows.max_row ? larger : s.rows.max_row;
             s.rows.span += first > last ? first - last : last - first;
@@ -253,17 +262,15 @@ static void statistics_of_part(const void *work, int64_t part, int64_t begin, in
     w->parts[part] = s;
 }
 
-// The schedule of lists whose offsets and pairs are there.
-static void fill_schedule(spops_team team, spops_lists *lists, const sort_workspace *w)
+// The schedule of lists whose offsets and pairs are there, from statistics of each part of them.
+static void finish_schedule(spops_team team, spops_lists *lists, const statistics_work *work,
+                            int num_parts, const sort_workspace *w)
 {
     spops_schedule *schedule = lists->schedule;
-    list_statistics parts[MAX_ORDER_PARTS], all = {0};
-    const statistics_work work = {lists, may_be_local(lists), parts};
-    const int num_parts = spops_team_parts(team, MAX_ORDER_PARTS);
+    list_statistics all = {0};
 
-    spops_parallel_parts(team, num_parts, lists->num_segments, statistics_of_part, &work);
     for (int i = 0; i < num_parts; ++i) {
-        const list_statistics *s = &parts[i];
+        const list_statistics *s = &work->parts[i];
         all.longest = s->longest > all.longest ? s->longest : all.longest;
         all.num_nonempty += s->num_nonempty;
         if (s->rows.max_row > all.rows.max_row) all.rows.max_row = s->rows.max_row;
@@ -275,8 +282,19 @@ static void fill_schedule(spops_team team, spops_lists *lists, const sort_worksp
     schedule->num_nonempty = all.num_nonempty;
     schedule->longest = all.longest;
     if (all.longest > lists->split_terms) fill_pieces(lists);
-    if (work.rows && rows_are_local(lists, all.rows))
+    if (work->rows != NULL && rows_are_local(lists, all.rows))
         fill_entries(team, all.rows, lists, w->buckets);
+}
+
+static void fill_schedule(spops_team team, spops_lists *lists, const sort_workspace *w)
+{
+    const int64_t num_segments = lists->num_segments;
+    const int num_parts = spops_team_parts(team, MAX_ORDER_PARTS);
+    list_statistics parts[MAX_ORDER_PARTS];
+    const statistics_work work =
+        statistics_make(lists->offsets, lists->pairs, 2, num_segments, parts);
+    spops_parallel_parts(team, num_parts, num_segments, statistics_of_part, &work);
+    finish_schedule(team, lists, &work, num_parts, w);
 }
 
 // ---- Lists --------------------------------------------------------------------------------------
@@ -320,6 +338,40 @@ static void fill_positions(spops_team team, const spops_lists_source *source, in
     const positions_work work = {source, terms, lists};
     if (lists->pairs == NULL && lists->order == NULL) return;
     spops_parallel_for(team, n, 0, fill_range, &work);
+}
+
+typedef struct copy_work {
+    positions_work positions;
+    statistics_work statistics;
+    int64_t n;
+    int num_parts;
+} copy_work;
+
+static void copy_part(const void *work, int64_t part, int64_t begin, int64_t end)
+{
+    const copy_work *w = (const copy_work *)work;
+    memcpy(w->positions.lists->offsets + begin, w->positions.source->offsets + begin,
+           (size_t)(end - begin) * sizeof(int32_t));
+    statistics_of_part(&w->statistics, part, begin, end);
+    fill_range(&w->positions, spops_part_begin(w->n, part, w->num_parts),
+               spops_part_begin(w->n, part + 1, w->num_parts));
+}
+
+// Lists of n positions whose source has offsets, and their schedule, in one go.
+static void copy_lists(spops_team team, const spops_lists_source *source, int64_t n,
+                       spops_lists *lists, const sort_workspace *w)
+{
+    const int64_t num_segments = lists->num_segments;
+    list_statistics parts[MAX_ORDER_PARTS];
+    const copy_work work = {{source, NULL, lists},
+                            statistics_make(source->offsets,
+                                            lists->pairs != NULL ? source->a : NULL, 1,
+                                            num_segments, parts),
+                            n,
+                            spops_team_parts(team, MAX_ORDER_PARTS)};
+    spops_parallel_parts(team, work.num_parts, num_segments, copy_part, &work);
+    lists->offsets[num_segments] = source->offsets[num_segments];
+    finish_schedule(team, lists, &work.statistics, work.num_parts, w);
 }
 
 static bool term_counts(const spops_lists_source *source, int64_t num_segments, int64_t t)
@@ -428,8 +480,7 @@ spops_status spops_cpu_lists_build(spops_context *ctx, const spops_lists_build_a
     assert(!lists->in_order || n == 0 || spops_source_in_order(source));
     if (source->offsets != NULL) {
         if (source->drop_invalid) num_dropped = source->num_terms - n; // offsets leave them out
-        memcpy(lists->offsets, source->offsets, (size_t)(num_segments + 1) * sizeof(int32_t));
-        fill_positions(team, source, n, NULL, lists);
+        copy_lists(team, source, n, lists, &w);
     } else if (source->keys != NULL && source->keys_sorted && !source->drop_invalid) {
         offsets_of_keys(team, num_segments, n, (const uint32_t *)source->keys, lists->offsets);
         fill_positions(team, source, n, NULL, lists);
@@ -446,7 +497,7 @@ spops_status spops_cpu_lists_build(spops_context *ctx, const spops_lists_build_a
                         lists->offsets);
         fill_positions(team, source, n, w.sort.values[sorted], lists);
     }
-    fill_schedule(team, lists, &w);
+    if (source->offsets == NULL) fill_schedule(team, lists, &w);
     lists->schedule->num_dropped = (int32_t)num_dropped;
     lists->schedule->overflow = overflow;
     return SPOPS_STATUS_OK;
