@@ -940,7 +940,7 @@ ParameterizedTest(struct backend_param *p, attention, refuses)
     FORWARD(q, q, q, o, NULL, invalid, "axis_dim is 4, expected an even number up to 2");
     rotary.axis_dim = 0;
     rotary.struct_size = 3;
-    FORWARD(q, q, q, o, NULL, invalid, "struct_size is 3");
+    FORWARD(q, q, q, o, NULL, invalid, "options->rotary: struct_size is 3");
     rotary.struct_size = sizeof rotary;
     s.options.heads = 3;
     FORWARD(q, q, q, o, NULL, invalid, "q has 4 columns a head, expected a multiple of 6");
@@ -960,7 +960,7 @@ ParameterizedTest(struct backend_param *p, attention, refuses)
     bias.coords.rows = 0;
     FORWARD(q, q, q, o, NULL, invalid, "options->bias->coords is [0, 3], expected [6, 3]");
     bias.struct_size = sizeof bias + 1;
-    FORWARD(q, q, q, o, NULL, invalid, "struct_size is");
+    FORWARD(q, q, q, o, NULL, invalid, "options->bias: struct_size is");
     bias.struct_size = sizeof bias;
     s.options.bias = NULL;
 
@@ -999,6 +999,7 @@ ParameterizedTest(struct backend_param *p, attention, refuses)
 #undef BACKWARD
     s.options.heads = -7; // as the call itself would refuse
     cr_assert_eq(spops_attention_scratch_bytes(s.plan, COLS, SPOPS_DTYPE_F32, &s.options, 1), 0);
+    cr_assert_not_null(strstr(spops_last_error(NULL), "options->heads is -7, expected 1 to 1024"));
     cr_assert_eq(spops_attention_scratch_bytes(NULL, COLS, SPOPS_DTYPE_F32, NULL, 1), 0);
     test_wait(&s.d);
     fetch(&s, s.o, after);

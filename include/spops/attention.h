@@ -25,7 +25,7 @@ SPOPS_EXTERN_C_BEGIN
  */
 typedef struct spops_attention_rotary {
     size_t struct_size;
-    spops_matrix coords; /* [rows, 3], f32 or i32 */
+    spops_matrix coords; /* [rows, 3], f32 or i32; one that is not finite makes what it turns NaN */
     float base;          /* more than 0; 0: 10000 */
     int32_t axis_dim;    /* even, at most dim / 3; 0: dim / 3, which must then be even */
 } spops_attention_rotary;
@@ -93,8 +93,8 @@ SPOPS_DEFINE_DEFAULT(spops_attention_options)
  *           NaN or +infinity makes its row NaN, also where all logits are -infinity; logits of
  *           -infinity beside others weigh nothing, but 0 times an infinite v is NaN.
  *           docs/attention.md has bounds.
- * Errors    INVALID_ARGUMENT (shape, dtype, stride, dim, coordinates), SCRATCH_TOO_SMALL,
- *           NOT_SUPPORTED, CUDA. After any but CUDA, nothing was enqueued and o is untouched.
+ * Errors    INVALID_ARGUMENT (shape, dtype, stride, coordinates), SCRATCH_TOO_SMALL, NOT_SUPPORTED
+ *           (dim of more than 128), CUDA. After any but CUDA, nothing was enqueued and o is untouched.
  * Threads   One thread at a time per ctx; patches may be shared.
  * Source    Flash3D, section 4 (rows move once, patches change); FlashAttention-2, Algorithm 1
  *           (softmax while keys stream by).
@@ -138,7 +138,7 @@ SPOPS_API spops_status spops_attention_execute_backward(
 
 /**
  * Scratch of a call with these patches and options, and q of [rows, cols]; backward: 1 for that of
- * the gradients too. 0 where an argument is wrong, as the call itself will say. On CUDA it also loads
+ * the gradients too. 0 where an argument is wrong; spops_last_error(NULL) says which. On CUDA it also loads
  * the kernels of such calls, as the first call on a context does for which nobody asked.
  */
 SPOPS_API size_t spops_attention_scratch_bytes(const spops_patches *patches, int64_t cols,

@@ -57,8 +57,7 @@ typedef struct spops_patches_shape {
     int64_t max_keys;    /* 0 where `same` is 1 */
     int32_t same;        /* 1: the keys of every patch are its queries */
     int32_t reserved;    /* 0 */
-    int64_t
-        max_samples; /* of clouds and buckets that it is set from; 0: it is set from lists alone */
+    int64_t max_samples; /* of clouds and buckets that set it; 0: lists alone set it */
 } spops_patches_shape;
 
 SPOPS_DEFINE_DEFAULT(spops_patches_shape)
@@ -78,7 +77,8 @@ SPOPS_API spops_status spops_patches_reserve(spops_context *ctx, const spops_pat
 /**
  * Refill patches made by spops_patches_reserve from lists.
  *
- * num_patches  One int32 where ctx runs: how many patches count; NULL: lists->num_patches.
+ * num_patches  One int32 where ctx runs: how many patches count, none where it is less than 0;
+ *              NULL: lists->num_patches.
  * lists        lists->num_patches is at most max_patches; its offsets are that long and one more,
  *              and its rows as long as the offsets say, which is at most the capacity.
  *              key_offsets is NULL where `same` is 1, and only there.
@@ -119,8 +119,8 @@ typedef struct spops_patch_order {
     spops_patch_curve curve;
     int32_t bits; /* 1 to SPOPS_MAX_BUCKET_BITS; 0: SPOPS_MAX_BUCKET_BITS. A Hilbert curve of other
                      bits is another curve */
-    double size_m[3]; /* 0: 1 */
-    double origin_m[3];
+    double size_m[3];   /* 0: 1 */
+    double origin_m[3]; /* lower corner of cell 0, for which all that lies below it is taken too */
     const int32_t *order; /* [rows] where ctx runs: every row once, samples in order; NULL: by the
                              curve */
 } spops_patch_order;
@@ -232,9 +232,9 @@ typedef struct spops_patches_view {
     size_t struct_size; /* set by the caller */
     int64_t max_patches, max_queries, max_keys;
     const int32_t *num_patches; /* [1] in use */
-    const int32_t
-        *query_offsets;        /* [max_patches + 1]; behind the last patch in use all are the end */
-    const int32_t *query_rows; /* [max_queries] */
+    /* [max_patches + 1]; behind the last patch in use all are the end */
+    const int32_t *query_offsets;
+    const int32_t *query_rows;  /* [max_queries] */
     const int32_t *key_offsets; /* [max_patches + 1]; those of queries where `same` */
     const int32_t *key_rows;    /* [max_keys] */
 } spops_patches_view;

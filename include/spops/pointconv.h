@@ -40,7 +40,7 @@ typedef struct spops_pointconv_options {
                                  AUTO: holds both where the device has both, and takes the
                                  faster for each call */
     int64_t max_in_channels;  /* of the widest layer that the plan will meet; 0: 256 */
-    int64_t max_out_channels; /* likewise */
+    int64_t max_out_channels; /* likewise; their product is below 2^31 - 1 */
     spops_pointconv_sums sums;
     int32_t variant;  /* kernel of IMPLICIT_GEMM: 0: by measurement; 1: that one (there is one) */
     int32_t detach;   /* 1: the plan has all that it needs, and the neighbours may be destroyed once
@@ -90,8 +90,9 @@ SPOPS_API spops_status spops_pointconv_set(spops_context *ctx, spops_pointconv *
  *
  * x         [rows of inputs, C_in], f32 f16 bf16. Of neighbours made by reserve, as many rows as
  *           their capacity; rows behind those in use are not read.
- * w         [taps * C_in / groups, C_out], dtype of x, row_stride C_out. In group g of the columns,
- *           row c of a tap is for input column g C_in / groups + c.
+ * w         [num_taps * C_in / groups, C_out], dtype of x, row_stride C_out; num_taps is t^3, not t
+ *           (spops_neighbors_view). In group g of the columns, row c of a tap is for input column
+ *           g C_in / groups + c.
  * layer     NULL: defaults.
  * out       [rows of outputs, C_out], dtype of x or f32. Every row in use is written; those behind
  *           them are left alone. Must not overlap x, w or residual.
@@ -122,7 +123,7 @@ SPOPS_API spops_status spops_pointconv_execute(spops_context *ctx, const spops_p
  * grad_sum  [rows of outputs, C_out], dtype of x. Rows behind those in use are not read.
  * layer     groups and math count; NULL: defaults.
  * grad_x    [rows of inputs, C_in], dtype of x or f32, or NULL.
- * grad_w    [taps * C_in / groups, C_out], f32 or the dtype of x (f16 overflows easily), row_stride
+ * grad_w    [num_taps * C_in / groups, C_out], f32 or the dtype of x (f16 overflows easily), row_stride
  *           C_out, or NULL. Every element is written; taps without neighbours get 0.
  *
  * The plan must have backward. Where it has no triplets by tap (neighbours without BY_TAP, or
@@ -138,7 +139,7 @@ SPOPS_API spops_status spops_pointconv_execute_backward(spops_context *ctx,
                                                         const spops_matrix *grad_w);
 /* clang-format on */
 
-/** The dataflow that a pass runs on with dense rows; AUTO where the plan refuses it. */
+/** The dataflow that a pass runs on with dense rows; AUTO where the plan, or any, refuses it. */
 SPOPS_API spops_dataflow spops_pointconv_dataflow(const spops_pointconv *conv,
                                                   spops_sparseconv_pass pass, spops_dtype dtype,
                                                   int64_t in_channels, int64_t out_channels,

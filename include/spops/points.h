@@ -20,7 +20,7 @@ SPOPS_EXTERN_C_BEGIN
 
 /** Points of one or more samples. Final: nothing will be added. */
 typedef struct spops_point_cloud {
-    spops_matrix points;    /* [rows, 3] f32, m, any row stride */
+    spops_matrix points;    /* [rows, 3] f32, m, any row stride; for buckets and patches also i32 */
     const int32_t *offsets; /* [num_samples + 1] where ctx runs, ascending from 0: sample b has rows
                                offsets[b] .. offsets[b + 1] - 1; NULL: one sample with all rows */
     int64_t num_samples;    /* 0 where offsets is NULL */
@@ -231,11 +231,13 @@ SPOPS_API spops_status spops_nearest_create(spops_context *ctx, const spops_poin
 /**
  * The count nearest data points of every query point, by ascending d2 and then by ascending row.
  *
- * queries    [n, 3], samples as those of the data points. One that is not finite has no neighbours.
+ * queries    [n, 3], samples as those of the data points. One that is not finite has no neighbours,
+ *            nor has a row behind the last offset.
  * count      1 to SPOPS_MAX_NEAREST.
  * rows       [n][count] where ctx runs. Written: the rows of data points; -1 where a sample has
  *            fewer.
- * distances2 [n][count], written: their d2 in m^2, infinity where there is none; or NULL.
+ * distances2 [n][count], written: their d2 in m^2, infinity where there is none; or NULL. It and
+ *            rows must not overlap each other or the queries.
  *
  * Memory    Where ctx runs. No pointer is kept.
  * Stream    Enqueues on ctx's stream and returns. Allocates nothing, waits for nothing, capturable.

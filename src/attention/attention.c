@@ -68,7 +68,8 @@ static spops_status read_rotary(attention_call *c)
     spops_attention_rotary *r = &c->rotary;
 
     if (c->options.rotary == NULL) return SPOPS_STATUS_OK;
-    SPOPS_TRY(spops_read_options(c->ctx, c->name, c->options.rotary, r, sizeof *r));
+    SPOPS_TRY(
+        spops_read_struct(c->ctx, c->name, "options->rotary", c->options.rotary, r, sizeof *r));
     SPOPS_TRY(spops_check_matrix(c->ctx, c->name, "options->rotary->coords", r->coords,
                                  c->patches->num_rows, 3,
                                  1u << SPOPS_DTYPE_F32 | 1u << SPOPS_DTYPE_I32));
@@ -106,7 +107,7 @@ static spops_status read_bias(attention_call *c)
     spops_attention_bias *b = &c->bias;
 
     if (c->options.bias == NULL) return SPOPS_STATUS_OK;
-    SPOPS_TRY(spops_read_options(c->ctx, c->name, c->options.bias, b, sizeof *b));
+    SPOPS_TRY(spops_read_struct(c->ctx, c->name, "options->bias", c->options.bias, b, sizeof *b));
     SPOPS_REQUIRE(c->ctx, b->table.rows > 0 && b->table.rows % 6 == 3 && b->table.rows <= INT32_MAX,
                   "%s: options->bias->table has %" PRId64
                   " rows, expected 3 * (2 range + 1), 3 or more",
@@ -274,8 +275,9 @@ size_t spops_attention_scratch_bytes(const spops_patches *patches, int64_t cols,
     size_t bytes, more = 0;
 
     if (patches == NULL) return 0;
-    c = begin_call(patches->ctx, "attention_scratch_bytes", patches, cols, dtype);
+    c = begin_call(NULL, "attention_scratch_bytes", patches, cols, dtype); // patches may be shared
     if (read_call(&c, options) != SPOPS_STATUS_OK) return 0;
+    c.ctx = patches->ctx;
     bytes = scratch_bytes(&c, false);
     if (backward) more = scratch_bytes(&c, true);
     return more > bytes ? more : bytes;

@@ -22,7 +22,7 @@ spops_status spops_kernel_shape_read(spops_context *ctx, const char *call,
     spops_kernel_shape k;
     SPOPS_REQUIRE(ctx, kernel != NULL, "%s: kernel is NULL", call);
     memset(&k, 0, sizeof k);
-    SPOPS_TRY(spops_read_options(ctx, call, kernel, &k, sizeof k));
+    SPOPS_TRY(spops_read_struct(ctx, call, "kernel", kernel, &k, sizeof k));
     SPOPS_REQUIRE(ctx, k.dims == dims,
                   "%s: kernel.dims is %" PRId32 ", expected %" PRId32 " as the coordinates have",
                   call, k.dims, dims);

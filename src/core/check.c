@@ -2,6 +2,8 @@
 // Checks that the public calls of several modules share.
 #include "core/check.h"
 
+#include <stdio.h>
+
 #include "core/matrix.h"
 
 spops_status spops_check_slot(spops_context *ctx, const char *call, bool filled, const char *name)
@@ -66,6 +68,14 @@ spops_status spops_check_count(spops_context *ctx, const char *call, const char 
                   "%s: %s is %" PRId64 ", expected 0 to %" PRId64, call, name, count,
                   SPOPS_MAX_COUNT);
     return SPOPS_STATUS_OK;
+}
+
+spops_status spops_read_struct(spops_context *ctx, const char *call, const char *name,
+                               const void *given, void *dst, size_t size)
+{
+    char where[96];
+    snprintf(where, sizeof where, "%s: %s", call, name);
+    return spops_read_options(ctx, where, given, dst, size);
 }
 
 spops_status spops_check_reserved(spops_context *ctx, const char *call, int32_t reserved)

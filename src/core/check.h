@@ -43,6 +43,10 @@ spops_status spops_check_indices(spops_context *ctx, const char *call, const cha
 spops_status spops_check_count(spops_context *ctx, const char *call, const char *name,
                                int64_t count);
 
+// spops_read_options of a struct beside the call's own options: `name` tells which.
+spops_status spops_read_struct(spops_context *ctx, const char *call, const char *name,
+                               const void *given, void *dst, size_t size);
+
 // What a struct has for later is 0.
 spops_status spops_check_reserved(spops_context *ctx, const char *call, int32_t reserved);
 
