@@ -131,6 +131,35 @@ bool command_make_directory(const char *path)
     return errno == EEXIST && stat(path, &about) == 0 && S_ISDIR(about.st_mode);
 }
 
+void command_print_json(json_t *line)
+{
+    if (line == NULL) return;
+    json_dumpf(line, stdout, JSON_COMPACT);
+    putchar('\n');
+    json_decref(line);
+}
+
+bool command_save_json(const char *command, json_t *numbers, const char *directory,
+                       const char *name, bool print)
+{
+    char path[4096];
+    if (numbers == NULL) {
+        command_fail(command, "no memory for %s", name);
+        return false;
+    }
+    if (snprintf(path, sizeof path, "%s/%s", directory, name) >= (int)sizeof path ||
+        json_dump_file(numbers, path, JSON_INDENT(2)) != 0) {
+        command_fail(command, "%s: cannot be written", path);
+        json_decref(numbers);
+        return false;
+    }
+    if (print)
+        command_print_json(numbers);
+    else
+        json_decref(numbers);
+    return true;
+}
+
 double clock_s(void)
 {
     struct timespec now;

@@ -4,6 +4,7 @@
 #ifndef SPOPS_TOOLS_COMMAND_H
 #define SPOPS_TOOLS_COMMAND_H
 
+#include <jansson.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -80,6 +81,13 @@ const char *in_time(double us, char *text);
 
 // Make a folder unless it is there; false with errno.
 bool command_make_directory(const char *path);
+
+// One line of JSON on stdout. Takes `line` over, which may be NULL.
+void command_print_json(json_t *line);
+// Write `numbers` into directory/name, and print them too if `print`. Takes them over; false with a
+// message on stderr, also where they are NULL.
+bool command_save_json(const char *command, json_t *numbers, const char *directory,
+                       const char *name, bool print);
 
 // Seconds of a monotonic clock.
 double clock_s(void);

@@ -100,9 +100,7 @@ int command_info(int argc, char **argv)
                                  "compiler", COMPILER, "build_type", SPOPS_BUILD_TYPE,
                                  "cuda_backend", spops_has_cuda(), "devices", devices);
         if (num_cuda == 0) json_object_set_new(line, "no_cuda", json_string(why));
-        json_dumpf(line, stdout, JSON_COMPACT);
-        fputc('\n', stdout);
-        json_decref(line);
+        command_print_json(line);
     } else {
         json_decref(devices);
     }

@@ -548,10 +548,8 @@ static void print_json(const plan_job *job, const session *s, const char *kind, 
         describe_kernel(s, job->dtype, f, &kernel);
         json_object_set_new(line, "kernel",
                             json_pack("{s:s, s:s}", "name", kernel.name, "why", kernel.why));
-        json_dumpf(line, stdout, JSON_COMPACT);
-        fputc('\n', stdout);
     }
-    json_decref(line);
+    command_print_json(line);
 }
 
 static void print_share(const char *what, int64_t count, int64_t all)

@@ -382,9 +382,7 @@ static void print_row(const tune_job *job, const spops_sparseconv_choice *c, dou
                   spops_dataflow_name(c->dataflow), "grouping", spops_grouping_name(c->grouping),
                   "epsilon", c->epsilon, "batch_rows", (json_int_t)c->batch_rows);
     if (!isnan(us)) json_object_set_new(line, "us", json_real(us));
-    json_dumpf(line, stdout, JSON_COMPACT);
-    putchar('\n');
-    json_decref(line);
+    command_print_json(line);
 }
 
 static int show(const session *s, const tune_job *job)

@@ -316,9 +316,7 @@ static void print_json(const voxelize *v)
         json_object_set_new(line, "means_us", json_real(v->means_us));
         json_object_set_new(line, "map_us", json_real(v->map_us));
     }
-    json_dumpf(line, stdout, JSON_COMPACT);
-    fputc('\n', stdout);
-    json_decref(line);
+    command_print_json(line);
 }
 
 static void print_text(const voxelize *v)

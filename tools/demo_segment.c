@@ -332,20 +332,10 @@ static void print_report(const demo *d)
 
 static bool report(const demo *d)
 {
-    char path[4096];
-    json_t *numbers = as_json(d);
-    if (numbers == NULL) return fail(d, "no memory for demo_segment.json");
-    bool ok = snprintf(path, sizeof path, "%s/demo_segment.json", d->job->out) < (int)sizeof path;
-    ok = ok && json_dump_file(numbers, path, JSON_INDENT(2)) == 0;
-    if (!ok) command_fail(d->job->command, "%s: cannot be written", path);
-    if (ok && d->job->as_json) {
-        json_dumpf(numbers, stdout, JSON_COMPACT);
-        fputc('\n', stdout);
-    } else if (ok) {
-        print_report(d);
-    }
-    json_decref(numbers);
-    return ok;
+    const bool saved = command_save_json(d->job->command, as_json(d), d->job->out,
+                                         "demo_segment.json", d->job->as_json);
+    if (saved && !d->job->as_json) print_report(d);
+    return saved;
 }
 
 int demo_segment(const segment_demo_job *job)

@@ -238,11 +238,7 @@ static void print_json(const cloud *c, const grouping *g, int num)
     json_t *line = json_pack("{s:s, s:s, s:I, s:I, s:f, s:o}", "kind", "cloud", "file", c->file,
                              "rows", (json_int_t)c->n, "group_rows", (json_int_t)c->bucket_rows,
                              "cell_m", c->size_m[0], "groupings", list);
-    if (line != NULL) {
-        json_dumpf(line, stdout, JSON_COMPACT);
-        fputc('\n', stdout);
-    }
-    json_decref(line);
+    command_print_json(line);
 }
 
 static bool begin_picture(cloud *c, int num_panels, group_picture *p)
