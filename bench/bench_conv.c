@@ -268,23 +268,14 @@ static void measure_pass(conv_data *d, const conv_pass *pass, const bool *right)
 {
     bench *b = d->b;
     const conv_cloud *m = d->cloud;
-    const double flops =
-        2.0 * pass->products * (double)m->num_pairs * (double)(d->x.cols * d->g.cols);
     bench_case c = {.suite = "conv"};
 
     if (!bench_wants(b->options.passes, pass->name)) return;
+    const double flops = bench_layer_case(&c, pass->products, m->num_pairs, d->x, d->w, d->out);
     snprintf(c.name, sizeof c.name, "%s %lld to %lld %s%s", m->scene.name, (long long)d->x.cols,
              (long long)d->g.cols, pass->name, d->b->options.tf32 ? " tf32" : "");
     snprintf(c.what, sizeof c.what, "%lld voxels, %lld pairs, %.2f GFLOP",
              (long long)m->scene.num_rows, (long long)m->num_pairs, flops * 1e-9);
-    c.dtype = d->x.dtype;
-    c.cols = d->x.cols;
-    c.bytes = pass->products * (int64_t)(bench_matrix_bytes(d->x) + bench_matrix_bytes(d->w) +
-                                         bench_matrix_bytes(d->out));
-    c.gather_bytes =
-        pass->products * m->num_pairs * d->x.cols * (int64_t)spops_dtype_bytes(d->x.dtype);
-    bench_case_note(&c, "flops", (int64_t)flops);
-    bench_case_note(&c, "out_cols", d->g.cols);
     for (int f = NUM_DATAFLOWS - 1; f >= SPOPS_DATAFLOW_FETCH_ON_DEMAND; --f) {
         if (!right[f]) continue;
         d->plan = m->plans[f];
@@ -383,12 +374,6 @@ done:
 
 // ---- Clouds -------------------------------------------------------------------------------------
 
-static bool fetch(bench *b, const int32_t *from, int64_t n, int32_t **to)
-{
-    *to = bench_host(b, n, sizeof **to);
-    return *to != NULL && bench_download(b, *to, from, (size_t)n * sizeof **to);
-}
-
 // Of the layers that are asked for.
 static int64_t most_channels(const bench *b)
 {
@@ -429,10 +414,11 @@ static bool open_cloud(bench *b, conv_cloud *m)
         const spops_status status = spops_sparseconv_create(b->ctx, m->map, &plan, &m->plans[f]);
         if (status != SPOPS_STATUS_NOT_SUPPORTED && !bench_check(b, "plan", status)) return false;
     }
-    return fetch(b, m->view.out->table, m->scene.num_rows * m->view.table_stride, &m->table) &&
-           fetch(b, m->view.tap_offsets, m->view.num_taps + 1, &m->tap_offsets) &&
-           fetch(b, m->view.in_rows, m->num_pairs, &m->in_rows) &&
-           fetch(b, m->view.out_rows, m->num_pairs, &m->out_rows);
+    return bench_fetch_i32(b, m->view.out->table, m->scene.num_rows * m->view.table_stride,
+                           &m->table) &&
+           bench_fetch_i32(b, m->view.tap_offsets, m->view.num_taps + 1, &m->tap_offsets) &&
+           bench_fetch_i32(b, m->view.in_rows, m->num_pairs, &m->in_rows) &&
+           bench_fetch_i32(b, m->view.out_rows, m->num_pairs, &m->out_rows);
 }
 
 static void close_cloud(conv_cloud *m)

@@ -109,12 +109,6 @@ static void enqueue_scalar(void *user)
 
 // ---- Plans of a map -----------------------------------------------------------------------------
 
-static bool fetch(bench *b, const int32_t *from, int64_t n, int32_t **to)
-{
-    *to = bench_host(b, n + 1, sizeof **to);
-    return *to != NULL && bench_download(b, *to, from, (size_t)n * sizeof **to);
-}
-
 // What a plan cannot be had for here stays NULL.
 static bool make_plan(ablation *a, const map_plans *m, spops_sparseconv_options options,
                       int64_t in_channels, int64_t out_channels, spops_sparseconv **out)
@@ -164,9 +158,9 @@ static bool make_movement(ablation *a, map_plans *m, const unet_layer *layer)
     bool good;
 
     if (!bench_check(b, "map", spops_kernel_map_get_view(b->ctx, m->map, &view)) ||
-        !fetch(b, view.tap_offsets, taps + 1, &m->all_offsets) ||
-        !fetch(b, view.in_rows, view.max_pairs, &m->all_in_rows) ||
-        !fetch(b, view.out_rows, view.max_pairs, &m->all_out_rows))
+        !bench_fetch_i32(b, view.tap_offsets, taps + 1, &m->all_offsets) ||
+        !bench_fetch_i32(b, view.in_rows, view.max_pairs, &m->all_in_rows) ||
+        !bench_fetch_i32(b, view.out_rows, view.max_pairs, &m->all_out_rows))
         return false;
     m->tap_offsets = bench_host(b, taps + 1, sizeof *m->tap_offsets);
     in_rows = bench_host(b, view.max_pairs + 1, sizeof *in_rows);

@@ -46,3 +46,17 @@ size_t bench_matrix_bytes(spops_matrix m)
 {
     return (size_t)m.rows * (size_t)m.cols * spops_dtype_bytes(m.dtype);
 }
+
+double bench_layer_case(bench_case *c, int products, int64_t num_pairs, spops_matrix x,
+                        spops_matrix w, spops_matrix out)
+{
+    const double flops = 2.0 * products * (double)num_pairs * (double)(x.cols * out.cols);
+    c->dtype = x.dtype;
+    c->cols = x.cols;
+    c->bytes = products *
+               (int64_t)(bench_matrix_bytes(x) + bench_matrix_bytes(w) + bench_matrix_bytes(out));
+    c->gather_bytes = products * num_pairs * x.cols * (int64_t)spops_dtype_bytes(x.dtype);
+    bench_case_note(c, "flops", (int64_t)flops);
+    bench_case_note(c, "out_cols", out.cols);
+    return flops;
+}

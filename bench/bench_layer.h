@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the suites of sparse convolution and point convolution share: rows of a result in f64, and
-// whether those that were sampled are right.
+// What the suites of sparse convolution and point convolution share: what a pass moves and computes,
+// rows of a result in f64, and whether those that were sampled are right.
 #ifndef SPOPS_BENCH_BENCH_LAYER_H
 #define SPOPS_BENCH_BENCH_LAYER_H
 
@@ -26,5 +26,10 @@ typedef struct bench_row_check {
 bool bench_check_rows(bench *b, const bench_row_check *check, spops_matrix result);
 
 size_t bench_matrix_bytes(spops_matrix m);
+
+// A pass of a layer, which multiplies `products` times (1, or 3 forward and backward) for each of
+// num_pairs pairs; bytes, notes and dtype of c are filled in. Returns its floating-point operations.
+double bench_layer_case(bench_case *c, int products, int64_t num_pairs, spops_matrix x,
+                        spops_matrix w, spops_matrix out);
 
 #endif

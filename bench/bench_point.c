@@ -272,22 +272,14 @@ static void measure_pass(point_data *d, const layer_width *width, const point_pa
                          const bool *right)
 {
     bench *b = d->b;
-    const double flops =
-        2.0 * pass->products * (double)d->info.num_pairs * (double)(d->x.cols * d->g.cols);
     bench_case c = {.suite = "point"};
 
     if (!bench_wants(b->options.passes, pass->name)) return;
+    const double flops =
+        bench_layer_case(&c, pass->products, d->info.num_pairs, d->x, d->w, d->out);
     snprintf(c.name, sizeof c.name, "%s %s %s", d->name, width->name, pass->name);
     snprintf(c.what, sizeof c.what, "%lld points, %lld triplets, %.2f GFLOP", (long long)d->n,
              (long long)d->info.num_pairs, flops * 1e-9);
-    c.dtype = d->x.dtype;
-    c.cols = d->x.cols;
-    c.bytes = pass->products * (int64_t)(bench_matrix_bytes(d->x) + bench_matrix_bytes(d->w) +
-                                         bench_matrix_bytes(d->out));
-    c.gather_bytes =
-        pass->products * d->info.num_pairs * d->x.cols * (int64_t)spops_dtype_bytes(d->x.dtype);
-    bench_case_note(&c, "flops", (int64_t)flops);
-    bench_case_note(&c, "out_cols", d->g.cols);
     bench_case_note(&c, "neighbors_bytes", d->info.bytes);
     for (int k = 0; k < NUM_KINDS; ++k) {
         if (!right[k]) continue;
@@ -440,13 +432,6 @@ static bool load_points(bench *b, point_data *d)
     return bench_upload(b, d->points, (size_t)d->n * 12, &d->points_there);
 }
 
-static bool fetch(bench *b, const void *from, int64_t n, size_t size, void *to)
-{
-    void **host = to;
-    *host = bench_host(b, n, size);
-    return *host != NULL && bench_download(b, *host, from, (size_t)n * size);
-}
-
 // The paper's degraded variant: points at the centres of their voxels, in rows of their own.
 static bool open_degraded(bench *b, point_data *d)
 {
@@ -527,12 +512,14 @@ static bool open_cloud(bench *b, point_data *d)
             spops_pointconv_create(b->ctx, d->neighbors, &plan, &d->plans[k]);
         if (status != SPOPS_STATUS_NOT_SUPPORTED && !bench_check(b, "plan", status)) return false;
     }
-    return fetch(b, d->view.out->offsets, d->n + 1, 4, &d->offsets) &&
-           fetch(b, d->view.out->rows, d->info.num_pairs, 4, &d->rows) &&
-           fetch(b, d->view.out->taps, d->info.num_pairs, 2, &d->taps) &&
-           fetch(b, d->view.tap_offsets, d->view.num_taps + 1, 4, &d->tap_offsets) &&
-           fetch(b, d->view.in_rows, d->info.num_pairs, 4, &d->in_rows) &&
-           fetch(b, d->view.out_rows, d->info.num_pairs, 4, &d->out_rows) &&
+    return bench_fetch_i32(b, d->view.out->offsets, d->n + 1, &d->offsets) &&
+           bench_fetch_i32(b, d->view.out->rows, d->info.num_pairs, &d->rows) &&
+           (d->taps = bench_host(b, d->info.num_pairs, sizeof *d->taps)) != NULL &&
+           bench_download(b, d->taps, d->view.out->taps,
+                          (size_t)d->info.num_pairs * sizeof *d->taps) &&
+           bench_fetch_i32(b, d->view.tap_offsets, d->view.num_taps + 1, &d->tap_offsets) &&
+           bench_fetch_i32(b, d->view.in_rows, d->info.num_pairs, &d->in_rows) &&
+           bench_fetch_i32(b, d->view.out_rows, d->info.num_pairs, &d->out_rows) &&
            (!b->options.baselines || open_degraded(b, d));
 }
 

@@ -119,6 +119,12 @@ void *bench_host(bench *b, int64_t count, size_t size)
     return ptr;
 }
 
+bool bench_fetch_i32(bench *b, const int32_t *from, int64_t count, int32_t **to)
+{
+    *to = bench_host(b, count, sizeof **to);
+    return *to != NULL && bench_download(b, *to, from, (size_t)count * sizeof **to);
+}
+
 static int samples_for(const bench *b, void (*enqueue)(void *user), void *user)
 {
     struct timespec begin, end;

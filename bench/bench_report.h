@@ -72,6 +72,8 @@ void bench_free(bench *b, void *ptr);
 bool bench_poison(bench *b, void *ptr, size_t bytes);
 // Host memory; reported when there is none.
 void *bench_host(bench *b, int64_t count, size_t size);
+// A host copy of an array, in memory of bench_host.
+bool bench_fetch_i32(bench *b, const int32_t *from, int64_t count, int32_t **to);
 
 // Time enqueue(user). Whether the runs themselves worked is for who wrote them to say.
 bool bench_time(bench *b, void (*enqueue)(void *user), void *user, bench_mode mode,
