@@ -83,6 +83,94 @@ static void expect(const huge *h, const double *values, const char *what)
     }
 }
 
+// Attention of each row to one key, row 5 - i, whose value it takes; the value's gradient goes back.
+static void attend_far(test_device *d, const huge *in, huge *result, const double *x,
+                       const double *turned)
+{
+    static const int32_t offsets[] = {0, 1, 2, 3, 4, 5, 6}, keys[] = {5, 4, 3, 2, 1, 0};
+    int32_t *there[] = {test_upload_i32(d, offsets, 7), test_upload_i32(d, keys, 6)};
+    const spops_patch_lists lists = {ROWS, there[0], NULL, there[0], there[1]};
+    guarded lse = guarded_create(d->backend, "lse", ROWS, 1, 0, 0, SPOPS_DTYPE_F32);
+    spops_attention_options options = spops_attention_options_default();
+    spops_patches *patches = NULL;
+    options.scale = 1e-30f; // logits of 0, and weights of 1, however they are rounded
+    test_expect_ok(d->ctx, spops_patches_create(d->ctx, ROWS, &lists, &patches), "patches");
+    test_expect_ok(d->ctx,
+                   spops_context_reserve(d->ctx, spops_attention_scratch_bytes(
+                                                     patches, COLS, in->view.dtype, &options, 1)),
+                   "scratch");
+    put(result, x);
+    test_expect_ok(d->ctx,
+                   spops_attention_execute(d->ctx, patches, in->view, in->view, in->view, &options,
+                                           result->view, (float *)lse.view.data),
+                   "attention");
+    test_wait(d);
+    expect(result, turned, "attended");
+    put(result, x);
+    test_expect_ok(d->ctx,
+                   spops_attention_execute_backward(d->ctx, patches, in->view, in->view, in->view,
+                                                    in->view, in->view, (float *)lse.view.data,
+                                                    &options, NULL, NULL, &result->view, NULL),
+                   "attention, backward");
+    test_wait(d);
+    expect(result, turned, "gradient of the values");
+    guarded_destroy(&lse);
+    spops_patches_destroy(patches);
+    test_free(d, there[0]), test_free(d, there[1]);
+}
+
+// A point convolution whose points have no neighbours but themselves copies rows: points and features
+// far apart. Buckets of such points hold them all.
+static void convolve_far(test_device *d, const huge *in, huge *result, const double *x)
+{
+    double identity[COLS * COLS] = {0};
+    spops_buckets_options bo = spops_buckets_options_default();
+    spops_pointconv_options options = spops_pointconv_options_default();
+    spops_neighbors_options search = spops_neighbors_options_default();
+    spops_point_cloud cloud = {in->view, NULL, 0};
+    spops_neighbors *neighbors = NULL;
+    spops_pointconv *conv = NULL;
+    spops_buckets *buckets = NULL;
+    spops_buckets_info info = spops_buckets_info_default();
+    guarded near = guarded_create(d->backend, "points", ROWS, 3, 0, 0, SPOPS_DTYPE_F32);
+    guarded w = guarded_create(d->backend, "w", COLS, COLS, 0, 0, in->view.dtype);
+    double points[ROWS * 3];
+    for (int i = 0; i < ROWS * 3; ++i)
+        points[i] = x[i / 3 * COLS + i % 3];
+    for (int c = 0; c < COLS; ++c)
+        identity[c * COLS + c] = 1.0;
+    guarded_fill_from(&near, points), guarded_upload(&near);
+    guarded_fill_from(&w, identity), guarded_upload(&w);
+    cloud.points.cols = 3;
+    if (in->view.dtype != SPOPS_DTYPE_F32) cloud.points = near.view; // coordinates are f32
+    search.contents = SPOPS_NEIGHBORS_BY_TAP;
+    options.backward = 1;
+    bo.bucket_rows = ROWS;
+    test_expect_ok(d->ctx, spops_buckets_create(d->ctx, &cloud, &bo, &buckets), "buckets");
+    test_expect_ok(d->ctx, spops_buckets_get_info_sync(d->ctx, buckets, &info), "buckets");
+    cr_assert(info.num_placed[0] == ROWS && info.num_buckets == 1);
+    test_expect_ok(d->ctx, spops_neighbors_create(d->ctx, NULL, &cloud, &search, &neighbors),
+                   "neighbours");
+    test_expect_ok(d->ctx, spops_pointconv_create(d->ctx, neighbors, &options, &conv), "conv");
+    put(result, (const double[ROWS * COLS]){0});
+    test_expect_ok(d->ctx,
+                   spops_pointconv_execute(d->ctx, conv, in->view, w.view, NULL, result->view),
+                   "convolution");
+    test_wait(d);
+    expect(result, x, "convolved");
+    put(result, (const double[ROWS * COLS]){0});
+    test_expect_ok(d->ctx,
+                   spops_pointconv_execute_backward(d->ctx, conv, in->view, in->view, w.view, NULL,
+                                                    &result->view, NULL),
+                   "convolution, backward");
+    test_wait(d);
+    expect(result, x, "gradient of the rows");
+    spops_pointconv_destroy(conv);
+    spops_neighbors_destroy(neighbors);
+    spops_buckets_destroy(buckets);
+    guarded_destroy(&near), guarded_destroy(&w);
+}
+
 struct far_param {
     int backend, dtype;
 };
@@ -207,20 +295,8 @@ ParameterizedTest(struct far_param *p, extreme, rows_far_apart, .timeout = 600)
     for (int i = 0; i < ROWS * COLS; ++i)
         gathered[i] = x[(5 - i / COLS) * COLS + i % COLS];
     expect(&result, gathered, "gathered");
-    // Attention of each row to one key, whose value it takes; on the CPU, whose memory is written here.
-    if (b == SPOPS_BACKEND_CPU) {
-        static const int32_t offsets[] = {0, 1, 2, 3, 4, 5, 6};
-        const spops_patch_lists lists = {ROWS, offsets, NULL, offsets, idx};
-        spops_patches *patches = NULL;
-        test_expect_ok(d.ctx, spops_patches_create(d.ctx, ROWS, &lists, &patches), "patches");
-        memset(row_of(&result, 5), 0xff, COLS * test_dtype_bytes(dtype));
-        test_expect_ok(d.ctx,
-                       spops_attention_execute(d.ctx, patches, in.view, in.view, in.view, NULL,
-                                               result.view, NULL),
-                       "attention");
-        expect(&result, gathered, "attended");
-        spops_patches_destroy(patches);
-    }
+    attend_far(&d, &in, &result, x, gathered);
+    convolve_far(&d, &in, &result, x);
     spops_segments_destroy(plan), spops_segments_destroy(copy);
     test_free(&d, device_keys), test_free(&d, device_idx);
     guarded_destroy(&weights), guarded_destroy(&grad_weights);
