@@ -4,8 +4,6 @@
 // stands among those of its tile; the launch behind it adds up the counts of the tiles before, which
 // says who gets a place, and the round after that begins in the same launch. So num_rounds + 2
 // launches make buckets, and nothing depends on which block comes first.
-#include <math.h>
-
 #include "buckets/buckets.h"
 #include "kernels/core/launch.cuh"
 #include "spops/device/grid_dependency.cuh"
@@ -30,9 +28,7 @@ struct workspace {
 
 struct bucket_params {
     spops_buckets_arrays a;
-    const void *points;
-    bool is_float;
-    int64_t stride; // of points
+    spops_matrix points;
     int32_t num_rows;
     const int32_t *offsets; // nullptr: one sample
     int32_t num_samples;
@@ -43,7 +39,7 @@ struct bucket_params {
 
 int32_t items_for(int64_t max_rows)
 {
-    return max_rows <= 256 * threads ? 1 : 8;
+    return max_rows <= 256 * threads ? 2 : 8;
 }
 
 int64_t tiles_for(const spops_buckets_arrays *a)
@@ -117,32 +113,10 @@ __device__ bool is_valid(const bucket_params &p)
     return p.a.state->bad_offsets == 0 && p.a.state->full_sample == INT32_MAX;
 }
 
-// ---- Cells --------------------------------------------------------------------------------------
-
-__device__ bool load_point(const bucket_params &p, int32_t row, double at[3])
-{
-    const int64_t from = (int64_t)row * p.stride;
-    bool finite = true;
-#pragma unroll
-    for (int a = 0; a < 3; ++a) {
-        if (p.is_float) {
-            const float v = ((const float *)p.points)[from + a];
-            finite = finite && fabsf(v) <= 3.402823466e38f;
-            at[a] = v;
-        } else {
-            at[a] = ((const int32_t *)p.points)[from + a];
-        }
-    }
-    return finite;
-}
-
 __device__ int32_t hash_row(const bucket_params &p, int round, int32_t row, int32_t buckets)
 {
-    double at[3];
-    int32_t v[3] = {0, 0, 0};
-    if (load_point(p, row, at))
-        for (int a = 0; a < 3; ++a)
-            v[a] = spops_bucket_cell(&p.a.rule, a, at[a]);
+    int32_t v[3];
+    spops_bucket_row_cell(&p.a.rule, &p.points, row, v);
     return spops_bucket_hash_of(&p.a.rule, round, v, buckets);
 }
 
@@ -207,32 +181,54 @@ __device__ void start_samples(const bucket_params &p, int32_t *sums)
     __syncthreads();
     if (bad) atomicOr(&p.a.state->bad_offsets, 1);
     if (full != INT32_MAX) atomicMin(&p.a.state->full_sample, full);
+    __syncthreads();
     if (thread == 0) {
-        p.a.state->num_rows = offset_of(p, p.num_samples);
+        const bool valid = is_valid(p);
+        p.a.state->num_rows = valid ? offset_of(p, p.num_samples) : 0;
         p.a.state->num_samples = p.num_samples;
-        p.a.state->num_buckets = first;
+        p.a.state->num_buckets = valid ? first : 0;
     }
 }
 
-// Who of the round's rows gets a place. waits: [ITEMS], whether this thread's rows have none; they
-// all wait before round 0.
+// What a thread knows of its rows from earlier launches.
+template <int ITEMS> struct row_state {
+    bool waits[ITEMS];
+    uint32_t asked[ITEMS];
+};
+
+// Before round 0 all rows wait.
 template <int ITEMS>
-__device__ void settle(const bucket_params &p, const tile_place &t, int round, uint16_t *base,
-                       uint32_t *sums, int32_t *scratch, bool (&waits)[ITEMS])
+__device__ void load_rows(const bucket_params &p, const tile_place &t, int round,
+                          row_state<ITEMS> &rows)
+{
+    const int32_t row = t.row + (int32_t)threadIdx.x / 32 * 32 * ITEMS + (int32_t)threadIdx.x % 32;
+#pragma unroll
+    for (int i = 0; i < ITEMS; ++i) {
+        const int32_t r = row + 32 * i;
+        rows.waits[i] = r < t.end && (round <= 1 || p.w.taken[r] == no_place);
+        rows.asked[i] = r < t.end && round > 0 ? p.w.asked[r] : 0;
+    }
+}
+
+// Who of the round's rows gets a place, of those that wait. first: the sample's first bucket.
+template <int ITEMS>
+__device__ void settle(const bucket_params &p, const tile_place &t, int round, int32_t first,
+                       uint16_t *base, uint32_t *sums, int32_t *scratch, row_state<ITEMS> &rows)
 {
     const int32_t thread = (int32_t)threadIdx.x, k = t.buckets, words = (k + 1) / 2;
     const uint32_t *counts =
         (const uint32_t *)(p.w.counts[round % 2] + (int64_t)t.first_tile * p.count_stride);
     const int32_t step = p.count_stride / 2, places = p.a.rule.bucket_rows;
-    const int32_t first = p.a.sample_buckets[t.sample];
     const uint16_t *used = p.w.used[(round + 1) % 2] + first;
     uint16_t *now_used = p.w.used[round % 2] + first;
+    // Of the bucket that has the number of the thread; loaded before it is needed.
+    const int32_t own_used = round > 0 && thread < k ? used[thread] : 0;
     int32_t placed = 0;
 
     // Of bucket b: `before` rows of earlier tiles ask for it, `all` rows do.
     const auto put = [&](int32_t b, int32_t before, int32_t all) {
         if (b >= k) return;
-        const int32_t given = round == 0 ? 0 : used[b];
+        const int32_t given = b == thread ? own_used : round == 0 ? 0 : used[b];
         base[b] = (uint16_t)min(given + before, places);
         if (t.tile > 0) return;
         const int32_t now = min(given + all, places);
@@ -249,7 +245,7 @@ __device__ void settle(const bucket_params &p, const tile_place &t, int round, u
     for (int32_t i = thread; i < words * parts; i += threads) {
         const int32_t w = i % words;
         int32_t all[2] = {0, 0}, before[2] = {0, 0};
-#pragma unroll 8
+#pragma unroll 16
         for (int32_t tile = i / words; tile < t.num_tiles; tile += parts) {
             const uint32_t pair = counts[(int64_t)tile * step + w];
             const uint32_t earlier = tile < t.tile ? pair : 0;
@@ -279,23 +275,22 @@ __device__ void settle(const bucket_params &p, const tile_place &t, int round, u
     const int32_t row = t.row + thread / 32 * 32 * ITEMS + thread % 32;
 #pragma unroll
     for (int i = 0; i < ITEMS; ++i) {
-        const int32_t r = row + 32 * i;
-        waits[i] = r < t.end && (round == 0 || p.w.taken[r] == no_place);
-        if (!waits[i]) continue;
-        const uint32_t asked = p.w.asked[r], bucket = asked >> 16;
-        const uint32_t place = base[bucket] + (asked & 0xffff);
-        waits[i] = place >= (uint32_t)places;
-        if (!waits[i] || round == 0) p.w.taken[r] = waits[i] ? no_place : bucket << 16 | place;
+        if (!rows.waits[i]) continue;
+        const uint32_t bucket = rows.asked[i] >> 16;
+        const uint32_t place = base[bucket] + (rows.asked[i] & 0xffff);
+        rows.waits[i] = place >= (uint32_t)places;
+        if (!rows.waits[i] || round == 0)
+            p.w.taken[row + 32 * i] = rows.waits[i] ? no_place : bucket << 16 | place;
     }
 }
 
-// The rows that wait ask for the buckets that a round names.
+// The rows that wait ask for the buckets that they want.
 template <int ITEMS>
 __device__ void ask(const bucket_params &p, const tile_place &t, int round, uint16_t *counters,
-                    const bool (&waits)[ITEMS])
+                    const bool (&waits)[ITEMS], const uint32_t (&wanted)[ITEMS])
 {
     const int32_t thread = (int32_t)threadIdx.x, lane = thread % 32, warp = thread / 32;
-    const int32_t k = t.buckets, turns = warps / p.groups;
+    const int32_t turns = warps / p.groups;
     const int32_t row = t.row + warp * 32 * ITEMS + lane;
     uint16_t *mine = counters + (int64_t)(warp / turns) * p.count_stride;
     uint32_t asked[ITEMS];
@@ -304,7 +299,7 @@ __device__ void ask(const bucket_params &p, const tile_place &t, int round, uint
         ((uint32_t *)counters)[i] = 0;
 #pragma unroll
     for (int i = 0; i < ITEMS; ++i)
-        asked[i] = waits[i] ? (uint32_t)hash_row(p, round, row + 32 * i, k) : 0xffffu;
+        asked[i] = waits[i] ? wanted[i] : 0xffffu;
     __syncthreads();
     for (int turn = 0; turn < turns; ++turn) {
         if (warp % turns == turn) {
@@ -325,6 +320,7 @@ __device__ void ask(const bucket_params &p, const tile_place &t, int round, uint
     uint16_t *counts = p.w.counts[round % 2] + (int64_t)(t.first_tile + t.tile) * p.count_stride;
     for (int32_t b = thread; b < p.count_stride; b += threads) {
         uint32_t running = 0;
+#pragma unroll 8
         for (int g = 0; g < p.groups; ++g) {
             const uint32_t count = counters[(int64_t)g * p.count_stride + b];
             counters[(int64_t)g * p.count_stride + b] = (uint16_t)running;
@@ -338,6 +334,21 @@ __device__ void ask(const bucket_params &p, const tile_place &t, int round, uint
         if (waits[i]) p.w.asked[row + 32 * i] = asked[i] + mine[asked[i] >> 16];
 }
 
+// The buckets that a thread's rows want in a round; there may be no such round, or no row.
+template <int ITEMS>
+__device__ void hash_rows(const bucket_params &p, const tile_place &t, bool here, int round,
+                          uint32_t (&wanted)[ITEMS])
+{
+    const int32_t row = t.row + (int32_t)threadIdx.x / 32 * 32 * ITEMS + (int32_t)threadIdx.x % 32;
+#pragma unroll
+    for (int i = 0; i < ITEMS; ++i) {
+        const int32_t r = row + 32 * i;
+        wanted[i] = here && r < t.end && round < p.a.rule.num_rounds
+                        ? (uint32_t)hash_row(p, round, r, t.buckets)
+                        : 0;
+    }
+}
+
 // Settle the round before, if there is one, and begin this one, if there is one.
 template <int ITEMS>
 __global__ void __launch_bounds__(threads)
@@ -345,34 +356,36 @@ __global__ void __launch_bounds__(threads)
 {
     extern __shared__ uint32_t shared[];
     __shared__ int32_t scratch[warps];
+    uint16_t *base = (uint16_t *)shared, *counters = base + p.count_stride;
     tile_place t;
-    bool waits[ITEMS];
-    grid_dependency_wait();
-    grid_launch_dependents();
+    row_state<ITEMS> rows;
+    uint32_t wanted[ITEMS];
+    // A launch that may run has all launches before the previous one behind it: from the second round
+    // on the cloud is there, and rows are hashed while the round before ends.
+    if (round == 0) grid_dependency_wait();
     const bool here = find_tile<ITEMS>(p, &t);
+    hash_rows<ITEMS>(p, t, here, round, wanted);
+    if (round > 0) grid_dependency_wait();
+    grid_launch_dependents();
     if (round == 0 && blockIdx.x == 0) start_samples(p, scratch);
-    if (!here || (round > 0 && !is_valid(p))) return;
-    uint16_t *base = (uint16_t *)shared;
-    uint16_t *counters = base + p.count_stride;
-    if (round == 0) {
-        const int32_t row = t.row + (int32_t)threadIdx.x / 32 * 32 * ITEMS + threadIdx.x % 32;
-#pragma unroll
-        for (int i = 0; i < ITEMS; ++i)
-            waits[i] = row + 32 * i < t.end;
-    } else {
-        settle<ITEMS>(p, t, round - 1, base, (uint32_t *)counters, scratch, waits);
+    if (!here) return;
+    const int32_t first = round > 0 ? p.a.sample_buckets[t.sample] : 0;
+    load_rows<ITEMS>(p, t, round, rows);
+    if (round > 0 && !is_valid(p)) return;
+    if (round > 0) {
+        settle<ITEMS>(p, t, round - 1, first, base, (uint32_t *)counters, scratch, rows);
         __syncthreads();
     }
     if (round < p.a.rule.num_rounds) {
-        ask<ITEMS>(p, t, round, counters, waits);
-    } else {
-        int32_t late = 0;
-#pragma unroll
-        for (int i = 0; i < ITEMS; ++i)
-            late += waits[i];
-        late = block_sum(late, scratch);
-        if (threadIdx.x == 0) p.w.late[t.first_tile + t.tile] = late;
+        ask<ITEMS>(p, t, round, counters, rows.waits, wanted);
+        return;
     }
+    int32_t late = 0;
+#pragma unroll
+    for (int i = 0; i < ITEMS; ++i)
+        late += rows.waits[i];
+    late = block_sum(late, scratch);
+    if (threadIdx.x == 0) p.w.late[t.first_tile + t.tile] = late;
 }
 
 // ---- The end ------------------------------------------------------------------------------------
@@ -403,26 +416,22 @@ __device__ void sum_used(const uint16_t *used, int32_t k, uint32_t *up, int32_t 
     __syncthreads();
 }
 
+// up: [buckets + 1] of shared memory. All threads of a block call.
 template <int ITEMS>
-__global__ void __launch_bounds__(threads) finish(const __grid_constant__ bucket_params p)
+__device__ void put_places(const bucket_params &p, const tile_place &t, bool here, uint32_t *up,
+                           int32_t *scratch)
 {
-    extern __shared__ uint32_t up[]; // [buckets + 1]
-    __shared__ int32_t scratch[warps], warp_late[warps];
     const int32_t thread = (int32_t)threadIdx.x, lane = thread % 32, warp = thread / 32;
-    tile_place t;
-    grid_dependency_wait();
-    grid_launch_dependents();
-    const bool here = find_tile<ITEMS>(p, &t), valid = is_valid(p);
+    const bool valid = is_valid(p);
     spops_buckets_state *state = p.a.state;
     const int64_t all = (int64_t)gridDim.x * threads, own = (int64_t)blockIdx.x * threads + thread;
-    const int32_t num_buckets = valid ? state->num_buckets : 0;
-    const int32_t num_rows = valid ? offset_of(p, p.num_samples) : 0;
+    const int32_t num_buckets = state->num_buckets, num_rows = state->num_rows;
     for (int64_t b = num_buckets + own; b <= p.a.max_buckets; b += all)
         p.a.offsets[b] = num_rows;
     if (!valid) {
         for (int64_t b = own; b <= p.a.max_samples; b += all)
             p.a.sample_buckets[b] = 0;
-        return; // drop_counts does the rest
+        return;
     }
     if (!here) return;
 
@@ -458,9 +467,10 @@ __global__ void __launch_bounds__(threads) finish(const __grid_constant__ bucket
         taken[i] = r < t.end ? p.w.taken[r] : 0;
         waiting += __popc(__ballot_sync(~0u, taken[i] == no_place));
     }
-    if (lane == 0) warp_late[warp] = waiting;
     __syncthreads();
-    before += warp_sum(lane < warp ? warp_late[lane] : 0);
+    if (lane == 0) scratch[warp] = waiting;
+    __syncthreads();
+    before += warp_sum(lane < warp ? scratch[lane] : 0);
 #pragma unroll
     for (int i = 0; i < ITEMS; ++i) {
         const int32_t r = row + 32 * i;
@@ -486,26 +496,29 @@ __global__ void __launch_bounds__(threads) finish(const __grid_constant__ bucket
         p.a.rows[at] = r;
         p.a.places[r] = at;
         p.a.row_buckets[r] = first + bucket;
-        double point[3];
-        uint32_t cell[3] = {0, 0, 0};
-        if (load_point(p, r, point)) {
-            for (int a = 0; a < 3; ++a)
-                cell[a] = spops_bucket_clamp(&p.a.rule, spops_bucket_cell(&p.a.rule, a, point[a]));
-        } else {
+        int32_t v[3];
+        uint32_t cell[3];
+        spops_bucket_row_cell(&p.a.rule, &p.points, r, v);
+        for (int a = 0; a < 3; ++a)
+            cell[a] = spops_bucket_clamp(&p.a.rule, v[a]);
+        p.a.codes[r] = spops_bucket_zorder(cell);
+        if (!spops_bucket_row_is_finite(&p.points, r)) {
             atomicAdd(&state->num_not_finite, 1);
             atomicMin(&state->first_not_finite, r);
         }
-        p.a.codes[r] = spops_bucket_zorder(cell);
     }
 }
 
-// Counts of buckets that are none: behind everything that asks whether they are.
-__global__ void drop_counts(const __grid_constant__ bucket_params p)
+template <int ITEMS>
+__global__ void __launch_bounds__(threads) finish(const __grid_constant__ bucket_params p)
 {
+    extern __shared__ uint32_t up[];
+    __shared__ int32_t scratch[warps];
+    tile_place t;
     grid_dependency_wait();
     grid_launch_dependents();
-    if (is_valid(p)) return;
-    p.a.state->num_rows = p.a.state->num_buckets = 0;
+    const bool here = find_tile<ITEMS>(p, &t);
+    put_places<ITEMS>(p, t, here, up, scratch);
 }
 
 template <int ITEMS> spops_status launch_rounds(spops_context *ctx, const bucket_params &p)
@@ -522,9 +535,8 @@ template <int ITEMS> spops_status launch_rounds(spops_context *ctx, const bucket
         SPOPS_TRY(launch_shared<WAITS_FOR_PREVIOUS>(ctx, "buckets: run_round", run_round<ITEMS>,
                                                     grid, (unsigned)threads, round_bytes, p,
                                                     round));
-    SPOPS_TRY(launch_shared<WAITS_FOR_PREVIOUS>(ctx, "buckets: finish", finish<ITEMS>, grid,
-                                                (unsigned)threads, finish_bytes, p));
-    return launch<WAITS_FOR_PREVIOUS>(ctx, "buckets: drop_counts", drop_counts, dim3(1), 1u, p);
+    return launch_shared<WAITS_FOR_PREVIOUS>(ctx, "buckets: finish", finish<ITEMS>, grid,
+                                             (unsigned)threads, finish_bytes, p);
 }
 
 } // namespace
@@ -546,9 +558,7 @@ extern "C" spops_status spops_cuda_buckets_build(spops_context *ctx, const spops
     p.a = *a;
     p.num_samples = 1;
     if (cloud != nullptr) {
-        p.points = cloud->points.data;
-        p.is_float = cloud->points.dtype == SPOPS_DTYPE_F32;
-        p.stride = cloud->points.row_stride;
+        p.points = cloud->points;
         p.num_rows = (int32_t)cloud->points.rows;
         p.offsets = cloud->offsets;
         p.num_samples = cloud->offsets == nullptr ? 1 : (int32_t)cloud->num_samples;
@@ -558,5 +568,5 @@ extern "C" spops_status spops_cuda_buckets_build(spops_context *ctx, const spops
     while (p.groups > 1 && p.groups * p.count_stride * (int)sizeof(uint16_t) > counter_bytes)
         p.groups /= 2;
     p.w = carve_workspace(a, &carver);
-    return items_for(a->max_rows) == 1 ? launch_rounds<1>(ctx, p) : launch_rounds<8>(ctx, p);
+    return items_for(a->max_rows) == 2 ? launch_rounds<2>(ctx, p) : launch_rounds<8>(ctx, p);
 }

@@ -2,8 +2,6 @@
 // Plans of patches on the GPU. Lists are copied and checked; then each row learns which entry names
 // it first, which says what rows are left over; then patches are sorted by what they meet, and cut
 // into tiles. Counts never leave the device, and a list with a fault ends as no patches at all.
-#include <math.h>
-
 #include "coords/point_rules.h"
 #include "kernels/core/device_wide.h"
 #include "kernels/core/launch.cuh"
@@ -213,9 +211,7 @@ __device__ int32_t sample_of_patch(const int2 *samples, int32_t num_samples, int
 struct order_params {
     spops_patch_storage s;
     spops_patch_curve_rule rule;
-    const void *points;
-    bool is_float;
-    int64_t stride;
+    spops_matrix points;
     const int32_t *offsets; // nullptr: one sample
     int32_t num_samples;
     workspace w;
@@ -266,23 +262,9 @@ __global__ void __launch_bounds__(threads) rank_rows(const __grid_constant__ ord
         p.w.codes[r] = (uint64_t)p.num_samples << bits;
         return;
     }
-    const int64_t from = r * p.stride;
-    double at[3];
-    bool finite = true;
-    int32_t v[3] = {0, 0, 0};
-#pragma unroll
-    for (int a = 0; a < 3; ++a) {
-        if (p.is_float) {
-            const float x = ((const float *)p.points)[from + a];
-            finite = finite && fabsf(x) <= 3.402823466e38f;
-            at[a] = x;
-        } else {
-            at[a] = ((const int32_t *)p.points)[from + a];
-        }
-    }
-    if (!finite) atomicMin(&p.s.faults->not_finite, (int32_t)r);
-    for (int a = 0; a < 3 && finite; ++a)
-        v[a] = spops_bucket_cell(&p.rule.cells, a, at[a]);
+    int32_t v[3];
+    spops_bucket_row_cell(&p.rule.cells, &p.points, r, v);
+    if (!spops_bucket_row_is_finite(&p.points, r)) atomicMin(&p.s.faults->not_finite, (int32_t)r);
     const int32_t sample = p.offsets == nullptr ? 0 : spops_sample_of(p.offsets, p.num_samples, r);
     p.w.codes[r] = (uint64_t)sample << bits | spops_patch_code(&p.rule, v);
 }
@@ -492,6 +474,26 @@ __global__ void __launch_bounds__(threads) drop_lists(const __grid_constant__ fi
         p.s.sides[side].offsets[i] = 0;
 }
 
+// Where queries are rows 0 to num_queries - 1, and keys too: the rest are the rows behind them.
+__global__ void __launch_bounds__(threads) put_rows_behind(const __grid_constant__ fill_params p)
+{
+    const int64_t r = (int64_t)blockIdx.x * threads + threadIdx.x;
+    const int32_t n = entries_of(p.s, SPOPS_PATCH_QUERIES);
+    if (r < p.s.num_rows) {
+        for (int side = 0; side < p.num_sides && r >= n; ++side)
+            p.s.sides[side].rest[r - n] = (int32_t)r;
+        return;
+    }
+    if (r > p.s.num_rows) return;
+    spops_patch_state *state = p.s.state;
+    state->num_q_rest = state->num_k_rest = (int32_t)p.s.num_rows - n;
+    state->overflow = p.s.faults->overflow;
+    if (!is_valid(p.s)) state->num_patches = 0;
+    state->num_queries = n;
+    state->num_keys = p.s.same ? n : entries_of(p.s, SPOPS_PATCH_KEYS);
+    if (state->num_keys > n) p.s.faults->keys_twice = n;
+}
+
 // ---- Tiles --------------------------------------------------------------------------------------
 
 struct tile_params {
@@ -550,6 +552,70 @@ __global__ void __launch_bounds__(threads) put_tiles(const __grid_constant__ til
     }
 }
 
+// All of the above for few patches, in one block: a patch stands behind those that meet more, and
+// those of the same number before it.
+constexpr int block_patches = 1024;
+
+__device__ int32_t scan_block(int32_t own, int32_t *sums, int32_t *all)
+{
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    int32_t sum = own;
+    for (int step = 1; step < 32; step *= 2) {
+        const int32_t other = __shfl_up_sync(~0u, sum, step);
+        if (lane >= step) sum += other;
+    }
+    __syncthreads();
+    if (lane == 31) sums[warp] = sum;
+    __syncthreads();
+    int32_t before = 0;
+    *all = 0;
+    for (int w = 0; w < block_patches / 32; ++w) {
+        if (w == warp) before = *all;
+        *all += sums[w];
+    }
+    return before + sum - own;
+}
+
+__global__ void __launch_bounds__(block_patches)
+    make_few_tiles(const __grid_constant__ tile_params p)
+{
+    __shared__ int32_t meets[block_patches], order[block_patches],
+        begins[SPOPS_NUM_PATCH_TILES][block_patches];
+    __shared__ int32_t sums[block_patches / 32];
+    const int32_t i = (int32_t)threadIdx.x, n = p.s.state->num_patches;
+    const int32_t own = i < n ? num_of(p.others, i) : -1;
+    meets[i] = own;
+    __syncthreads();
+    int32_t rank = 0;
+#pragma unroll 8
+    for (int32_t j = 0; j < n; ++j)
+        rank += meets[j] > own || (meets[j] == own && j < i);
+    if (i < n) order[rank] = i;
+    __syncthreads();
+    const int32_t entries = i < n ? num_of(p.offsets, order[i]) : 0;
+    int32_t all[SPOPS_NUM_PATCH_TILES];
+    for (int t = 0; t < SPOPS_NUM_PATCH_TILES; ++t) {
+        const int32_t full = SPOPS_PATCH_TILE_ENTRIES(t);
+        begins[t][i] = scan_block((entries + full - 1) / full, sums, &all[t]);
+    }
+    __syncthreads();
+    if (i < SPOPS_NUM_PATCH_TILES) {
+        const int32_t count = i == 0 ? all[0] : all[1];
+        if (p.side == SPOPS_PATCH_QUERIES) p.s.state->num_q_tiles[i] = count;
+        if (p.side == SPOPS_PATCH_KEYS || p.s.same) p.s.state->num_k_tiles[i] = count;
+    }
+    for (int32_t at = i / 32; at < n; at += block_patches / 32) {
+        const int32_t patch = order[at], first = p.offsets[patch];
+        const int32_t count = num_of(p.offsets, patch), others = meets[patch];
+        for (int t = 0; t < SPOPS_NUM_PATCH_TILES; ++t) {
+            const int32_t full = SPOPS_PATCH_TILE_ENTRIES(t);
+            for (int32_t j = i % 32; j * full < count; j += 32)
+                p.s.sides[p.side].tiles[t][begins[t][at] + j] = {
+                    patch, first + j * full, min(count - j * full, full), others};
+        }
+    }
+}
+
 spops_status make_tiles(spops_context *ctx, const spops_patch_storage *s, int side,
                         const workspace &w)
 {
@@ -557,6 +623,9 @@ spops_status make_tiles(spops_context *ctx, const spops_patch_storage *s, int si
         side == SPOPS_PATCH_QUERIES && !s->same ? SPOPS_PATCH_KEYS : SPOPS_PATCH_QUERIES;
     tile_params p = {*s, side, s->sides[side].offsets, s->sides[other].offsets, w};
     size_t bytes = w.temp_bytes;
+    if (s->max_patches <= block_patches)
+        return launch(ctx, "patches: make_few_tiles", make_few_tiles, dim3(1),
+                      (unsigned)block_patches, p);
     SPOPS_TRY(launch(ctx, "patches: rank_patches", rank_patches,
                      blocks_for(s->max_patches, threads), (unsigned)threads, p));
     if (s->max_patches > 0)
@@ -664,9 +733,7 @@ extern "C" spops_status spops_cuda_patches_order(spops_context *ctx, const spops
     order_params p = {};
     p.s = *s;
     p.rule = *args->curve;
-    p.points = cloud->points.data;
-    p.is_float = cloud->points.dtype == SPOPS_DTYPE_F32;
-    p.stride = cloud->points.row_stride;
+    p.points = cloud->points;
     p.offsets = cloud->offsets;
     p.num_samples = cloud->offsets == nullptr ? 1 : (int32_t)cloud->num_samples;
     p.w = carve_workspace(s, &carver);
@@ -726,14 +793,19 @@ extern "C" spops_status spops_cuda_patches_fill(spops_context *ctx, const spops_
     const dim3 entries = blocks_for(most_entries(s), threads);
     size_t bytes = p.w.temp_bytes;
 
-    SPOPS_TRY(launch(ctx, "patches: clear_rows", clear_rows, rows, (unsigned)threads, p));
-    SPOPS_TRY(launch(ctx, "patches: find_rows", find_rows, entries, (unsigned)threads, p));
-    SPOPS_TRY(launch(ctx, "patches: find_twice", find_twice, entries, (unsigned)threads, p));
-    SPOPS_TRY(launch(ctx, "patches: flag_rest", flag_rest, rows, (unsigned)threads, p));
-    SPOPS_TRY(spops_cuda_status(
-        ctx, "patches: scan",
-        (int)device_scan(p.w.temp, bytes, p.w.rest, s->num_rows + 1, stream_of(ctx))));
-    SPOPS_TRY(launch(ctx, "patches: put_rest", put_rest, rows, (unsigned)threads, p));
+    if (args->whole) {
+        SPOPS_TRY(
+            launch(ctx, "patches: put_rows_behind", put_rows_behind, rows, (unsigned)threads, p));
+    } else {
+        SPOPS_TRY(launch(ctx, "patches: clear_rows", clear_rows, rows, (unsigned)threads, p));
+        SPOPS_TRY(launch(ctx, "patches: find_rows", find_rows, entries, (unsigned)threads, p));
+        SPOPS_TRY(launch(ctx, "patches: find_twice", find_twice, entries, (unsigned)threads, p));
+        SPOPS_TRY(launch(ctx, "patches: flag_rest", flag_rest, rows, (unsigned)threads, p));
+        SPOPS_TRY(spops_cuda_status(
+            ctx, "patches: scan",
+            (int)device_scan(p.w.temp, bytes, p.w.rest, s->num_rows + 1, stream_of(ctx))));
+        SPOPS_TRY(launch(ctx, "patches: put_rest", put_rest, rows, (unsigned)threads, p));
+    }
     SPOPS_TRY(launch(ctx, "patches: drop_lists", drop_lists,
                      blocks_for(s->max_patches + 1, threads), (unsigned)threads, p));
     for (int side = 0; side < p.num_sides; ++side)

@@ -114,12 +114,6 @@ static void carve_block(spops_buckets_arrays *a, spops_carver *c)
     a->codes = spops_carve(c, a->max_rows, 1, sizeof *a->codes);
 }
 
-static spops_status too_large(spops_context *ctx, const char *call)
-{
-    return spops_fail(ctx, SPOPS_STATUS_OUT_OF_MEMORY,
-                      "%s: the buckets need more bytes than an address can count", call);
-}
-
 static spops_status alloc_buckets(spops_context *ctx, const char *call,
                                   const spops_bucket_rule *rule, int64_t max_rows,
                                   int64_t max_samples, spops_buckets **out)
@@ -147,10 +141,6 @@ static spops_status alloc_buckets(spops_context *ctx, const char *call,
     b->arrays.max_buckets = most;
     b->arrays.most_buckets = (int32_t)of_a_sample;
     carve_block(&b->arrays, &carver);
-    if (carver.used == SIZE_MAX) {
-        status = too_large(ctx, call);
-        goto fail;
-    }
     SPOPS_TRY_GOTO(spops_backend_alloc(ctx, carver.used, &b->block), status, fail);
     b->block_bytes = carver.used;
     carver = (spops_carver){b->block, 0};
@@ -158,10 +148,6 @@ static spops_status alloc_buckets(spops_context *ctx, const char *call,
 
     args.arrays = &b->arrays;
     bytes = ctx->backend->buckets_workspace_bytes(ctx, &args);
-    if (bytes == SIZE_MAX) {
-        status = too_large(ctx, call);
-        goto fail;
-    }
     SPOPS_TRY_GOTO(spops_backend_alloc(ctx, bytes, &b->workspace), status, fail);
     b->workspace_bytes = bytes;
     *out = b;

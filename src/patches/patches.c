@@ -108,12 +108,6 @@ static void show_arrays(spops_patches *p)
     }
 }
 
-static spops_status too_large(spops_context *ctx, const char *call)
-{
-    return spops_fail(ctx, SPOPS_STATUS_OUT_OF_MEMORY,
-                      "%s: the plan needs more bytes than an address can count", call);
-}
-
 // A plan of these sizes (num_rows, max_patches, same and the sides' max_entries), with nothing in it.
 static spops_status alloc_patches(spops_context *ctx, const char *call,
                                   const spops_patch_storage *sizes, spops_patches **out)
@@ -130,10 +124,6 @@ static spops_status alloc_patches(spops_context *ctx, const char *call,
     p->ctx = ctx;
     p->storage = *sizes;
     carve_block(&p->storage, &carver);
-    if (carver.used == SIZE_MAX) {
-        status = too_large(ctx, call);
-        goto fail;
-    }
     SPOPS_TRY_GOTO(spops_backend_alloc(ctx, carver.used, &p->block), status, fail);
     p->block_bytes = carver.used;
     carver = (spops_carver){p->block, 0};
@@ -142,10 +132,6 @@ static spops_status alloc_patches(spops_context *ctx, const char *call,
 
     args.storage = &p->storage;
     bytes = ctx->backend->patches_workspace_bytes(ctx, &args);
-    if (bytes == SIZE_MAX) {
-        status = too_large(ctx, call);
-        goto fail;
-    }
     SPOPS_TRY_GOTO(spops_backend_alloc(ctx, bytes, &p->workspace), status, fail);
     p->workspace_bytes = bytes;
     *out = p;
@@ -417,8 +403,11 @@ static spops_status fill_from_order(spops_context *ctx, const spops_patches *p,
                                     const spops_point_cloud *cloud,
                                     const spops_patch_curve_rule *rule)
 {
-    const spops_patches_args args = {
-        .storage = &p->storage, .workspace = p->workspace, .cloud = cloud, .curve = rule};
+    const spops_patches_args args = {.storage = &p->storage,
+                                     .workspace = p->workspace,
+                                     .cloud = cloud,
+                                     .curve = rule,
+                                     .whole = rule->order == NULL};
     SPOPS_TRY(ctx->backend->patches_order(ctx, &args));
     return ctx->backend->patches_fill(ctx, &args);
 }
@@ -544,6 +533,7 @@ static spops_status fill_from_buckets(spops_context *ctx, const spops_patches *p
 {
     const spops_patches_args args = {.storage = &p->storage,
                                      .workspace = p->workspace,
+                                     .whole = true,
                                      .buckets = &buckets->arrays,
                                      .window = rule};
     SPOPS_TRY(ctx->backend->patches_window(ctx, &args));

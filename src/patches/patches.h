@@ -64,6 +64,9 @@ typedef struct spops_patches_args {
     // Of patches_order; the cloud's points are not read where the rule has an order.
     const spops_point_cloud *cloud;
     const spops_patch_curve_rule *curve;
+    // Of patches_fill: queries are rows 0 to num_queries - 1 in some order, and keys the same rows, some
+    // perhaps twice. Then nothing has to be looked for.
+    bool whole;
     // Of patches_window.
     const spops_buckets_arrays *buckets;
     const spops_patch_window_rule *window;
