@@ -7,9 +7,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "spops/gather.h"
 #include "spops/pool.h"
 #include "spops/pyramid.h"
 #include "support/device.h"
+#include "tests/ref/ref_gather.h"
 #include "tests/support/coord_cases.h"
 #include "tests/support/operator.h"
 #include "tests/support/params.h"
@@ -163,10 +165,47 @@ static void reference_backward(void *user, const double *const *in, ref_tensor *
     ref_reduce_backward(&c->ref, c->reduce, c->cols, in[X], NULL, in[GRAD_OUT], out[GRAD_X], NULL);
 }
 
+// Every row gets that of its sub-bucket: rows of out where pooling has rows of in.
+static spops_status run_unpooling(void *user, spops_context *ctx, const spops_matrix *const *in,
+                                  const spops_matrix *const *out)
+{
+    const pool_case *c = (const pool_case *)user;
+    return spops_gather_execute(ctx, spops_pool_segments(c->pool), *in[X], NULL, *out[OUT]);
+}
+
+static void reference_unpooling(void *user, const double *const *in, ref_tensor *const *out)
+{
+    const pool_case *c = (const pool_case *)user;
+    ref_gather_forward(&c->ref, c->cols, in[X], NULL, out[OUT]);
+}
+
+// Of rows as long as a group of lanes takes in one go, shorter and longer.
+static int64_t draw_cols(test_rng *rng)
+{
+    static const int64_t all_cols[] = {1, 3, 16, 33, 64, 160};
+    return all_cols[test_rng_below(rng, 6)];
+}
+
+static void check_unpooling(pool_case *c, const char *what, spops_dtype dtype, uint64_t stream)
+{
+    test_rng rng = test_rng_make(stream);
+    const int64_t padding = test_rng_below(&rng, 2) * 8;
+    test_operator op = {.what = what,
+                        .stream = stream,
+                        .user = c,
+                        .run = run_unpooling,
+                        .reference = reference_unpooling};
+    c->cols = draw_cols(&rng);
+    op.in[X] =
+        test_view(test_input("x", c->ref.num_segments, c->cols, dtype, VALUES_RANDOM), padding, 0);
+    op.out[OUT] =
+        test_view(test_output("out", c->ref.num_rows, c->cols, dtype, CHECK_EXACT), padding, 0);
+    test_operator_run(c->d, &op);
+}
+
 static void check_pooling(pool_case *c, const char *what, spops_reduce reduce, bool backward,
                           spops_dtype dtype, uint64_t stream)
 {
-    static const int64_t all_cols[] = {1, 3, 16, 33, 64};
     test_rng rng = test_rng_make(stream);
     const int64_t padding = test_rng_below(&rng, 2) * (1 + test_rng_below(&rng, 7));
     const test_values values = test_rng_below(&rng, 2) == 0 ? VALUES_EXACT : VALUES_RANDOM;
@@ -182,7 +221,7 @@ static void check_pooling(pool_case *c, const char *what, spops_reduce reduce, b
                         .run = backward ? run_backward : run_forward,
                         .reference = backward ? reference_backward : reference_forward};
     c->reduce = reduce;
-    c->cols = all_cols[test_rng_below(&rng, 5)];
+    c->cols = draw_cols(&rng);
     op.in[X] = test_view(test_input("x", c->ref.num_rows, c->cols, dtype, values), padding, 0);
     if (backward) {
         op.in[GRAD_OUT] = test_view(
@@ -320,6 +359,9 @@ ParameterizedTest(struct case_param *p, pool, agrees_in_buckets)
                                             shapes[s][0], backward ? " backward" : "",
                                             (int)reduces[r]),
                               reduces[r], backward != 0, (spops_dtype)p->dtype, ++stream);
+        for (int i = 0; i < 3; ++i)
+            check_unpooling(&c, test_describe(text, "%d rows back from buckets", shapes[s][0]),
+                            (spops_dtype)p->dtype, ++stream);
         destroy_case(&c);
     }
     test_close(&d);

@@ -4,6 +4,7 @@
 
 #include "kernels/core/chunk.cuh"
 #include "kernels/core/with_dtype.cuh"
+#include "kernels/segments/few_terms.cuh"
 #include "kernels/segments/walk_plan.cuh"
 #include "gather/gather_args.h"
 
@@ -92,11 +93,68 @@ spops_status launch_vec(spops_context *ctx, const spops_gather_args *args)
     return launch(ctx, "gather: launch", gather_kernel<T, VEC, false>, shape.grid, threads, p);
 }
 
+// ---- Short segments, plain copies of whole chunks -----------------------------------------------
+
+struct gather_few_params {
+    few_terms_params lists;
+    const uint4 *x;
+    int64_t x_stride; // chunks
+    uint4 *out;
+    int64_t out_stride;
+};
+
+__global__ void __launch_bounds__(few_terms_threads, 6)
+    gather_few(const __grid_constant__ gather_few_params p)
+{
+    grid_launch_dependents();
+    grid_dependency_wait();
+    const few_terms_place here(p.lists);
+    for (int32_t chunk = here.lane; chunk < p.lists.chunks; chunk += here.lanes) {
+        uint4 row[few_terms_segments];
+#pragma unroll
+        for (int u = 0; u < few_terms_segments; ++u) {
+            // Of a segment that is not there or names nothing, another one's row, which is not used.
+            const int64_t last = p.lists.num_segments - 1;
+            const int64_t segment = here.first + u < last ? here.first + u : last;
+            row[u] = __ldg(p.x + segment * p.x_stride + chunk);
+        }
+        for (int32_t step = 0; step < here.steps; ++step) {
+            const few_terms_rows rows(p.lists, here, step);
+#pragma unroll
+            for (int u = 0; u < few_terms_segments; ++u)
+#pragma unroll
+                for (int t = 0; t < few_terms_step; ++t)
+                    if (rows.row[u][t] >= 0) p.out[rows.row[u][t] * p.out_stride + chunk] = row[u];
+        }
+    }
+}
+
+bool few_fit(const spops_gather_args *args)
+{
+    const int vec = (int)(16 / spops_dtype_bytes(args->x.dtype));
+    return has_few_terms(args->lists) && args->w.data == nullptr && args->x.cols % vec == 0 &&
+           common_chunk({args->x, args->out}) == vec;
+}
+
+spops_status launch_few(spops_context *ctx, const spops_gather_args *args)
+{
+    const int64_t vec = 16 / (int64_t)spops_dtype_bytes(args->x.dtype);
+    gather_few_params p = {};
+    p.lists = few_terms_params_of(args->lists, args->x.cols / vec);
+    p.x = static_cast<const uint4 *>(args->x.data);
+    p.x_stride = args->x.row_stride / vec;
+    p.out = static_cast<uint4 *>(args->out.data);
+    p.out_stride = args->out.row_stride / vec;
+    return launch<WAITS_FOR_PREVIOUS>(ctx, "gather: launch of short segments", gather_few,
+                                      dim3(few_terms_blocks(p.lists)), few_terms_threads, p);
+}
+
 } // namespace
 
 extern "C" spops_status spops_cuda_gather(spops_context *ctx, const spops_gather_args *args)
 {
     if (args->lists->num_segments == 0 || args->x.cols == 0) return SPOPS_STATUS_OK;
+    if (few_fit(args)) return launch_few(ctx, args);
     const bool wide = common_chunk({args->x, args->out}) > 1;
     return with_dtype(args->x.dtype, [&](auto tag) {
         typedef typename decltype(tag)::type T;

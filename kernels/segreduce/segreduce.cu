@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Launcher of the segmented reduction: from checked arguments to the source that has the kernels.
 #include "kernels/segreduce/custom_kernels.h"
+#include "kernels/segreduce/fewterms.cuh"
 #include "kernels/segreduce/oneterm.cuh"
 #include "kernels/segreduce/segreduce_params.cuh"
 #include "kernels/segreduce/segreduce_tuning.h"
@@ -55,6 +56,7 @@ extern "C" spops_status spops_cuda_segreduce(spops_context *ctx, const spops_seg
         return spops_custom_launch(ctx, args->custom, SPOPS_CUSTOM_SEGREDUCE, args->x.dtype,
                                    vec > 1, grid, &p);
     }
+    if (few_terms_fit(args)) return few_terms(ctx, args);
     if (args->reduce == SPOPS_REDUCE_SUM && args->states == nullptr && args->arg.data == nullptr &&
         has_one_term_at_most(args->lists)) {
         one_term_args one = {};

@@ -22,15 +22,24 @@ struct spops_pool {
     spops_segments *segments;
 };
 
+// How a relation is reserved. Limits of what one row pools or is pooled into; 0: none is known.
+typedef struct relation_sizes {
+    int64_t num_segments, max_terms, num_rows;
+    int32_t most_pooled, most_into;
+} relation_sizes;
+
 // With segments reserved and filled once.
-static spops_status finish(spops_context *ctx, int64_t num_segments, int64_t max_terms,
-                           int64_t num_rows, const spops_pool_options *options, spops_pool *pool)
+static spops_status finish(spops_context *ctx, const relation_sizes *sizes,
+                           const spops_pool_options *options, spops_pool *pool)
 {
     spops_segments_options o = spops_segments_options_default();
-    o.num_rows = num_rows;
+    o.num_rows = sizes->num_rows;
     o.max_cols = options->max_cols;
     o.gradients = options->gradients;
-    SPOPS_TRY(spops_segments_reserve(ctx, num_segments, max_terms, &o, &pool->segments));
+    SPOPS_TRY(
+        spops_segments_reserve(ctx, sizes->num_segments, sizes->max_terms, &o, &pool->segments));
+    pool->segments->forward.host_schedule.longest = sizes->most_pooled;
+    pool->segments->by_row.host_schedule.longest = sizes->most_into;
     SPOPS_TRY(spops_pool_set(ctx, pool));
     return ctx->backend->wait(ctx);
 }
@@ -51,6 +60,7 @@ spops_status spops_pool_create(spops_context *ctx, const spops_kernel_map *map,
     spops_pool_options options = {0};
     spops_status status = SPOPS_STATUS_OK;
     const spops_map_arrays *a;
+    relation_sizes sizes;
     spops_pool *pool = NULL;
 
     SPOPS_BEGIN_CREATE(ctx, call, out);
@@ -66,8 +76,9 @@ spops_status spops_pool_create(spops_context *ctx, const spops_kernel_map *map,
     pool->num_terms = a->tap_offsets + a->taps.num_taps;
     pool->keys = a->out_rows;
     pool->idx = a->in_rows;
-    SPOPS_TRY_GOTO(finish(ctx, a->out.max_rows, a->max_pairs, a->in.max_rows, &options, pool),
-                   status, fail);
+    sizes = (relation_sizes){a->out.max_rows, a->max_pairs, a->in.max_rows, a->taps.num_taps,
+                             a->taps.num_taps};
+    SPOPS_TRY_GOTO(finish(ctx, &sizes, &options, pool), status, fail);
     *out = pool;
     return SPOPS_STATUS_OK;
 
@@ -84,6 +95,7 @@ spops_status spops_pool_create_global(spops_context *ctx, const spops_coords *co
     spops_pool_options options = {0};
     spops_status status = SPOPS_STATUS_OK;
     const spops_coords_arrays *a;
+    relation_sizes sizes;
     spops_pool *pool = NULL;
 
     SPOPS_BEGIN_CREATE(ctx, call, out);
@@ -105,8 +117,8 @@ spops_status spops_pool_create_global(spops_context *ctx, const spops_coords *co
     SPOPS_TRY_GOTO(spops_backend_alloc(ctx, pool->batches_bytes, (void **)&pool->batches), status,
                    fail);
     pool->keys = pool->batches;
-    SPOPS_TRY_GOTO(finish(ctx, num_batches, a->max_rows, a->max_rows, &options, pool), status,
-                   fail);
+    sizes = (relation_sizes){num_batches, a->max_rows, a->max_rows, 0, 1};
+    SPOPS_TRY_GOTO(finish(ctx, &sizes, &options, pool), status, fail);
     *out = pool;
     return SPOPS_STATUS_OK;
 
@@ -124,14 +136,11 @@ static void carve_subs(spops_sub_buckets_args *subs, size_t workspace_bytes, spo
     subs->workspace = spops_carve(c, 1, 1, workspace_bytes);
 }
 
-static spops_status alloc_subs(spops_context *ctx, const char *call, spops_pool *pool)
+static spops_status alloc_subs(spops_context *ctx, spops_pool *pool)
 {
     const size_t workspace = ctx->backend->sub_buckets_workspace_bytes(ctx, &pool->subs);
     spops_carver carver = {NULL, 0};
     carve_subs(&pool->subs, workspace, &carver);
-    if (carver.used == SIZE_MAX)
-        return spops_fail(ctx, SPOPS_STATUS_OUT_OF_MEMORY,
-                          "%s: sub-buckets need more bytes than an address can count", call);
     SPOPS_TRY(spops_backend_alloc(ctx, carver.used, &pool->subs_block));
     pool->subs_bytes = carver.used;
     carver = (spops_carver){pool->subs_block, 0};
@@ -147,6 +156,7 @@ spops_status spops_pool_create_buckets(spops_context *ctx, const spops_buckets *
     spops_pool_options options = {0};
     spops_status status = SPOPS_STATUS_OK;
     const spops_buckets_arrays *a;
+    relation_sizes sizes;
     spops_pool *pool = NULL;
     int64_t most;
 
@@ -169,10 +179,11 @@ spops_status spops_pool_create_buckets(spops_context *ctx, const spops_buckets *
     pool->num_terms = &a->state->num_rows;
     pool->subs.buckets = a;
     pool->subs.sub_rows = sub_rows;
-    SPOPS_TRY_GOTO(alloc_subs(ctx, call, pool), status, fail);
+    SPOPS_TRY_GOTO(alloc_subs(ctx, pool), status, fail);
     pool->keys = pool->subs.subs;
     pool->idx = pool->subs.rows;
-    SPOPS_TRY_GOTO(finish(ctx, most, a->max_rows, a->max_rows, &options, pool), status, fail);
+    sizes = (relation_sizes){most, a->max_rows, a->max_rows, sub_rows, 1};
+    SPOPS_TRY_GOTO(finish(ctx, &sizes, &options, pool), status, fail);
     *out = pool;
     return SPOPS_STATUS_OK;
 
