@@ -111,6 +111,24 @@ static const attention_shape large_shapes[] = {
 };
 enum { NUM_LARGE_SHAPES = sizeof large_shapes / sizeof *large_shapes };
 
+// Few pairs for every kernel, which a sanitizer can run.
+#define SMALL_SIZES                                                                                \
+    {                                                                                              \
+        65, 17, -1                                                                                 \
+    }
+static const attention_shape small_shapes[] = {
+    {"small, 16", SMALL_SIZES, 5, 16, LISTS_SAME, PACKED, ROTARY_NONE, 0, -1, ROWS_RANDOM},
+    {"small, 32", SMALL_SIZES, 3, 32, LISTS_TAIL, PACKED, ROTARY_NONE, 0, -1, ROWS_RANDOM},
+    {"small, 48", SMALL_SIZES, 1, 48, LISTS_SAME, PACKED, ROTARY_F32, 0, -1, ROWS_RANDOM},
+    {"small, 64", SMALL_SIZES, 1, 64, LISTS_TAIL, PACKED, ROTARY_NONE, 0, -1, ROWS_RANDOM},
+    {"small, 96", SMALL_SIZES, 1, 96, LISTS_CROSS, PACKED, ROTARY_I32, 0, -1, ROWS_RANDOM},
+    {"small, 128", SMALL_SIZES, 1, 128, LISTS_SAME, PACKED, ROTARY_NONE, 0, -1, ROWS_RANDOM},
+    {"small, 18", SMALL_SIZES, 1, 18, LISTS_CROSS, PACKED, ROTARY_I32, 0, 3, ROWS_RANDOM},
+    {"small, 40", SMALL_SIZES, 1, 40, LISTS_SAME, INTERLEAVED, ROTARY_NONE, 0, 5, ROWS_RANDOM},
+    {"small, 100", SMALL_SIZES, 1, 100, LISTS_SAME, PACKED, ROTARY_NONE, 0, 4, ROWS_RANDOM},
+};
+enum { NUM_SMALL_SHAPES = sizeof small_shapes / sizeof *small_shapes };
+
 // Of points of a LiDAR scan, in the order of its lines.
 static const attention_shape scan_shapes[] = {
     {"scan",
@@ -591,6 +609,26 @@ ParameterizedTest(struct case_param *p, attention, agrees, .timeout = 600)
     for (int i = step / 2; i < NUM_SHAPES; i += step) {
         check_case(&d, &shapes[i], NULL, false, (spops_dtype)p->dtype, ++stream);
         check_case(&d, &shapes[i], NULL, true, (spops_dtype)p->dtype, ++stream);
+    }
+    test_close(&d);
+}
+
+// For sanitizers (scripts/gpu-test), and on devices alone: elsewhere `agrees` has all of it.
+ParameterizedTestParameters(attention, small)
+{
+    static struct case_param params[] = {{SPOPS_BACKEND_CUDA, LAUNCH_DEFAULT, SPOPS_DTYPE_F32, 0},
+                                         {SPOPS_BACKEND_CUDA, LAUNCH_DEFAULT, SPOPS_DTYPE_F16, 0},
+                                         {SPOPS_BACKEND_CUDA, LAUNCH_DEFAULT, SPOPS_DTYPE_BF16, 0}};
+    return tested_here(cr_make_param_array(struct case_param, params, 3));
+}
+ParameterizedTest(struct case_param *p, attention, small, .timeout = 600)
+{
+    uint64_t stream = case_number(p) << 32;
+    test_device d;
+    if (!test_open(&d, (spops_backend_kind)p->backend, (test_launch)p->launch)) return;
+    for (int i = 0; i < NUM_SMALL_SHAPES; ++i) {
+        check_case(&d, &small_shapes[i], NULL, false, (spops_dtype)p->dtype, ++stream);
+        check_case(&d, &small_shapes[i], NULL, true, (spops_dtype)p->dtype, ++stream);
     }
     test_close(&d);
 }
