@@ -83,18 +83,20 @@ SPOPS_DEFINE_DEFAULT(spops_attention_options)
  *
  * Memory    Where ctx runs. No pointer is kept.
  * Stream    Enqueues on ctx's stream and returns. Allocates nothing, waits for nothing, capturable.
- * Scratch   spops_attention_scratch_bytes, reserved in ctx beforehand.
+ * Scratch   spops_attention_scratch_bytes, reserved in ctx beforehand. With rotary positions CUDA
+ *           keeps copies of q and k in it, in which rows are turned once, and not again for every
+ *           query that meets them; without, the forward call needs none.
  * Numerics  Logits, softmax and sums in f32; factors of f16 and bf16 as stored, where turned rows
  *           and the weights exp(..) may be rounded to that dtype again. With SPOPS_MATH_TF32, CUDA
  *           devices of sm_80 and later take the upper 19 bits of the factors of f32 (an error of
- *           2^-10 each), which is 3 to 10 times as fast; elsewhere, and in 16 bits, it changes
- *           nothing. Angles in f32. Keys in an
+ *           2^-10 each); elsewhere, and in 16 bits, it changes nothing. Angles in f32. Keys in an
  *           order that the plan alone decides: same bits on every run and thread count. A logit of
  *           NaN or +infinity makes its row NaN, also where all logits are -infinity; logits of
  *           -infinity beside others weigh nothing, but 0 times an infinite v is NaN.
  *           docs/attention.md has bounds.
  * Errors    INVALID_ARGUMENT (shape, dtype, stride, coordinates), SCRATCH_TOO_SMALL, NOT_SUPPORTED
- *           (dim of more than 128), CUDA. After any but CUDA, nothing was enqueued and o is untouched.
+ *           (dim of more than 128; on CUDA heads times tiles of 64 rows of more than 2^30, and 16
+ *           bits before sm_80), CUDA. After any but CUDA, nothing was enqueued and o is untouched.
  * Threads   One thread at a time per ctx; patches may be shared.
  * Source    Flash3D, section 4 (rows move once, patches change); FlashAttention-2, Algorithm 1
  *           (softmax while keys stream by).
@@ -126,7 +128,9 @@ SPOPS_API spops_status spops_attention_execute(spops_context *ctx, const spops_p
  * grad_table  [3 * (2 range + 1), heads] f32, or NULL; options must then have a bias. Elements that
  *           no pair took get 0.
  *
- * Queries whose lse is -infinity contribute nothing. The rest as spops_attention_execute.
+ * Queries whose lse is -infinity contribute nothing. On CUDA, a table of more rows than a block can
+ * sum (2,000 to 12,000, by device and dtype) has no gradient: NOT_SUPPORTED. The rest as
+ * spops_attention_execute.
  * Source    FlashAttention-2, Algorithm 2; owners of tiles in place of atomics.
  */
 SPOPS_API spops_status spops_attention_execute_backward(
@@ -138,8 +142,8 @@ SPOPS_API spops_status spops_attention_execute_backward(
 
 /**
  * Scratch of a call with these patches and options, and q of [rows, cols]; backward: 1 for that of
- * the gradients too. 0 where an argument is wrong; spops_last_error(NULL) says which. On CUDA it also loads
- * the kernels of such calls, as the first call on a context does for which nobody asked.
+ * the gradients too. 0 where an argument is wrong; spops_last_error(NULL) says which. On CUDA it also
+ * loads the kernels of such calls; else the first call of its kind on a context does.
  */
 SPOPS_API size_t spops_attention_scratch_bytes(const spops_patches *patches, int64_t cols,
                                                spops_dtype dtype,

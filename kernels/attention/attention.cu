@@ -77,16 +77,10 @@ template <class T> spops_status attend(spops_context *ctx, const spops_attention
     p.pairs = p.dim % 2 == 0 && is_aligned(p.o, 2 * (int)sizeof(T));
     p.bias = args->bias;
     if (args->rotary.coords != nullptr) {
-        spops_attention_scratch_args sizes = {};
-        sizes.patches = patches;
-        sizes.heads = p.heads;
-        sizes.dim = p.dim;
-        sizes.dtype = args->q.dtype;
-        sizes.rotary_pairs = args->rotary.pairs;
+        const spops_attention_scratch_args sizes = spops_attention_scratch_args_of(args, false);
         spops_carver carver = {static_cast<char *>(args->workspace), 0};
         const forward_workspace w = carve_workspace(&sizes, &carver);
-        SPOPS_TRY(turn_rows<T>(ctx, args, false, &p.q, w.q));
-        SPOPS_TRY(turn_rows<T>(ctx, args, true, &p.k, w.k));
+        SPOPS_TRY(turn_rows<T>(ctx, args, &p.q, w.q, &p.k, w.k));
     }
 
     p.wide = p.dim * (int)sizeof(T) % 16 == 0 && is_aligned(p.q, 16) && is_aligned(p.k, 16) &&
@@ -105,13 +99,15 @@ template <class T> spops_status attend(spops_context *ctx, const spops_attention
     }
     p.tiles = reinterpret_cast<const int4 *>(patches->q_tiles[SPOPS_PATCH_TILE_64]);
     p.num_tiles = &patches->state->num_q_tiles[SPOPS_PATCH_TILE_64];
+    // Rows that are no query may be many where tiles are few: blocks without a tile clear them.
     const int64_t tiles = patches->max_q_tiles[SPOPS_PATCH_TILE_64];
+    const int64_t blocks = std::max(tiles * p.heads, (int64_t)ctx->info.num_processors);
     attention_kernel kernel = attention_sm80<T>(p.dim);
     if (sizeof(T) == 4 && !takes_tf32(ctx, args, kernel.shared_bytes))
         kernel = attention_f32(p.dim);
     return launch_prepared<AFTER_PREVIOUS>(ctx, "attention: launch", kernel.run,
-                                           dim3((unsigned)attention_blocks(tiles * p.heads)),
-                                           kernel.threads, kernel.shared_bytes, p);
+                                           dim3((unsigned)blocks), kernel.threads,
+                                           kernel.shared_bytes, p);
 }
 
 } // namespace

@@ -48,7 +48,7 @@ backward_workspace carve_workspace(const spops_attention_scratch_args *a, spops_
     if (a->bias_range >= 0)
         w.table_parts =
             (float *)carve(true, patches->max_q_tiles[SPOPS_PATCH_TILE_64] * parts * a->heads,
-                           attention_table::bins_of(a->bias_range), sizeof(float));
+                           spops_attention_table_rows(a->bias_range), sizeof(float));
     return w;
 }
 
@@ -192,12 +192,13 @@ template <class T> struct backward_call {
         f.to = result_of(view, args->forward.dim);
         f.heads = args->forward.heads;
         f.dim = args->forward.dim;
-        f.turned = turned;
-        f.rotary = args->forward.rotary;
+        if (turned) f.rotary = args->forward.rotary;
         return launch(ctx, "attention_execute_backward: finish", attention_finish_kernel<T>,
-                      blocks_of_rows(ctx, sums   ? patches->num_rows
-                                          : keys ? patches->max_keys
-                                                 : patches->max_queries),
+                      blocks_of_warps(ctx,
+                                      sums   ? patches->num_rows
+                                      : keys ? patches->max_keys
+                                             : patches->max_queries,
+                                      attention_pass_threads),
                       attention_pass_threads, f);
     }
 
@@ -224,7 +225,7 @@ template <class T> struct backward_call {
         t.num_tiles = &patches->state->num_q_tiles[SPOPS_PATCH_TILE_64];
         t.parts_of_tile = kernel_of(params(OWN_QUERIES, SPOPS_PATCH_TILE_64)).blocks_of_tile;
         t.heads = args->forward.heads;
-        t.bins = attention_table::bins_of(args->forward.bias.range);
+        t.bins = spops_attention_table_rows(args->forward.bias.range);
         t.to = args->grad_table;
         t.stride = args->grad_table_stride;
         return launch(ctx, "attention_execute_backward: table", attention_table_kernel,
@@ -251,7 +252,7 @@ template <class T> struct backward_call {
                 ctx, SPOPS_STATUS_NOT_SUPPORTED,
                 "attention_execute_backward: grad_table has %d rows, more than a block "
                 "of this device can sum",
-                attention_table::bins_of(args->forward.bias.range));
+                spops_attention_table_rows(args->forward.bias.range));
         return SPOPS_STATUS_OK;
     }
 
@@ -260,10 +261,7 @@ template <class T> struct backward_call {
         const bool turned = args->forward.rotary.coords != nullptr;
         SPOPS_TRY(check());
         SPOPS_TRY(delta());
-        if (turned) {
-            SPOPS_TRY(turn_rows<T>(ctx, &args->forward, false, &q, w.q));
-            SPOPS_TRY(turn_rows<T>(ctx, &args->forward, true, &k, w.k));
-        }
+        if (turned) SPOPS_TRY(turn_rows<T>(ctx, &args->forward, &q, w.q, &k, w.k));
         if (args->grad_k.data != nullptr || args->grad_v.data != nullptr) {
             SPOPS_TRY(products(OWN_KEYS));
             SPOPS_TRY(finish(args->grad_k, w.grad_k, true, turned));
@@ -300,9 +298,9 @@ template <class T> spops_status prepare(spops_context *ctx, int dim)
 // once a context, so that calls only launch; a failure is what the launch will report.
 void prepare_once(spops_context *ctx, const spops_attention_scratch_args *args)
 {
-    // Bits of ctx->prepared_kernels from 16 on: of each direction and dtype, 8 for dims rounded up to
-    // multiples of 16, between which no choice of a kernel changes. Whoever shares a plan may ask for
-    // scratch while its context works.
+    // Bits of ctx->prepared_kernels from 16 on, behind those of bev_spans: of each direction and
+    // dtype, 8 for dims rounded up to multiples of 16, between which no choice of a kernel changes.
+    // Whoever shares a plan may ask for scratch while its context works.
     const int round = (args->dim + 15) / 16;
     const int bit = 16 + ((int)args->backward * 3 + (int)args->dtype) * 8 + round - 1;
     if ((__atomic_load_n(&ctx->prepared_kernels, __ATOMIC_RELAXED) >> bit & 1u) != 0) return;
@@ -330,14 +328,7 @@ extern "C" spops_status spops_cuda_attention_backward(spops_context *ctx,
                                                       const spops_attention_backward_args *args)
 {
     const spops_attention_args *a = &args->forward;
-    spops_attention_scratch_args sizes = {};
-    sizes.patches = a->patches;
-    sizes.heads = a->heads;
-    sizes.dim = a->dim;
-    sizes.dtype = a->q.dtype;
-    sizes.backward = true;
-    sizes.rotary_pairs = a->rotary.coords != nullptr ? a->rotary.pairs : 0;
-    sizes.bias_range = a->bias.table != nullptr ? a->bias.range : -1;
+    const spops_attention_scratch_args sizes = spops_attention_scratch_args_of(a, true);
     spops_carver carver = {static_cast<char *>(a->workspace), 0};
     const backward_workspace w = carve_workspace(&sizes, &carver);
     return with_dtype(a->q.dtype, [&](auto tag) {

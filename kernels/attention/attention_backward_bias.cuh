@@ -11,8 +11,8 @@ namespace spops
 
 // Pairs of ROWS own rows and COLS streamed ones.
 template <int ROWS, int COLS> struct attention_pairs {
-    static constexpr int line = COLS + 1;
-    float tile[ROWS * line];
+    static constexpr int line = COLS + 4;
+    alignas(16) float tile[ROWS * line];
     int3 own[ROWS], streamed[COLS]; // coordinates
 };
 
@@ -41,11 +41,13 @@ struct attention_table {
     unsigned *largest;
     int bins;
 
-    static __host__ __device__ int bins_of(int range) { return 3 * (2 * range + 1); }
-    static __host__ __device__ int bytes_of(int range) { return (3 * bins_of(range) + 1) * 4; }
+    static int64_t bytes_of(int range)
+    {
+        return (3 * (int64_t)spops_attention_table_rows(range) + 1) * 4;
+    }
 
     __device__ __forceinline__ attention_table(void *shared, int range)
-        : sums(static_cast<float *>(shared)), bins(bins_of(range))
+        : sums(static_cast<float *>(shared)), bins(spops_attention_table_rows(range))
     {
         upper = reinterpret_cast<int *>(sums + bins);
         lower = upper + bins;
@@ -85,13 +87,12 @@ struct attention_table {
             const float value = ldexpf(pairs.tile[i / COLS * pairs.line + i % COLS], scale);
             const int high = __float2int_rn(value);
             const int low = __float2int_rn((value - (float)high) * 0x1p18f);
-            const int lines[3] = {bias_line(bias, 0, query.x, key.x),
-                                  bias_line(bias, 1, query.y, key.y),
-                                  bias_line(bias, 2, query.z, key.z)};
+            const int3 rows_of_axes = bias_rows(bias.range, query, key);
+            const int places[3] = {rows_of_axes.x, rows_of_axes.y, rows_of_axes.z};
 #pragma unroll
             for (int axis = 0; axis < 3; ++axis) {
-                atomicAdd(upper + lines[axis], high);
-                atomicAdd(lower + lines[axis], low);
+                atomicAdd(upper + places[axis], high);
+                atomicAdd(lower + places[axis], low);
             }
         }
         __syncthreads();

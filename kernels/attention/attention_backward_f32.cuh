@@ -16,10 +16,10 @@ template <int DIM_> struct attention_backward_f32_policy {
     static constexpr int DIM = DIM_, threads = 256, count = 32; // own rows, streamed rows of a step
     static constexpr int tile_entries = 64, blocks_of_tile = tile_entries / count;
     static constexpr int ROWS = count * DIM / threads; // of a thread's sums
-    static constexpr int line = DIM + 1, weight_line = count + 1;
-    static constexpr int shared_bytes = (4 * count * line + count * weight_line) * 4;
-    // Behind that, its tile has slopes; and then, where it is wanted, the table (attention_table).
+    static constexpr int line = DIM + 4; // numbers; lines are read in pieces of 16 bytes
+    // Behind weights, its tile has slopes; and then, where it is wanted, the table (attention_table).
     typedef attention_pairs<count, count> pairs;
+    static constexpr int shared_bytes = (4 * count * line + count * pairs::line) * 4;
 };
 
 // Lines of the rows that list[0 .. num) names, of one head; other lines, and columns from dim on,
@@ -39,12 +39,28 @@ __device__ __forceinline__ void load_lines(float *to, const attention_rows &from
     }
 }
 
+__device__ __forceinline__ float4 four_of(const float *p)
+{
+    return *reinterpret_cast<const float4 *>(p);
+}
+
+// Four numbers of a column of lines.
+template <int LINE> __device__ __forceinline__ float4 column_of(const float *p)
+{
+    return make_float4(p[0], p[LINE], p[2 * LINE], p[3 * LINE]);
+}
+
+__device__ __forceinline__ float add_dot(float sum, const float4 &a, const float4 &b)
+{
+    return fmaf(a.w, b.w, fmaf(a.z, b.z, fmaf(a.y, b.y, fmaf(a.x, b.x, sum))));
+}
+
 // Grid: parts of tiles, heads innermost.
 template <class P, attention_side SIDE>
 __global__ void __launch_bounds__(P::threads)
     attention_backward_f32_kernel(const __grid_constant__ attention_backward_params p)
 {
-    extern __shared__ float attention_shared_f32[];
+    extern __shared__ __align__(16) float attention_shared_f32[];
     constexpr int N = P::count;
     const int number = (int)blockIdx.x / p.heads / P::blocks_of_tile;
     const int head = (int)blockIdx.x % p.heads;
@@ -63,7 +79,7 @@ __global__ void __launch_bounds__(P::threads)
     float *const own_first = attention_shared_f32, *const own_second = own_first + N * P::line;
     float *const first = own_second + N * P::line, *const second = first + N * P::line;
     float *const weights = second + N * P::line;
-    typename P::pairs &pairs = *reinterpret_cast<typename P::pairs *>(weights + N * P::weight_line);
+    typename P::pairs &pairs = *reinterpret_cast<typename P::pairs *>(weights + N * P::pairs::line);
     float *const slopes = pairs.tile;
     attention_table table(&pairs + 1, p.bias.range);
     const bool biased = p.bias.table != nullptr;
@@ -88,32 +104,42 @@ __global__ void __launch_bounds__(P::threads)
                 p.bias, (int)threadIdx.x < left ? __ldg(streamed_rows + from + threadIdx.x) : -1);
         __syncthreads();
         if (biased) tile_of_biases<SIDE>(pairs, p.bias, head);
+        float t[4] = {}, u[4] = {};
+#pragma unroll 2
+        for (int d = 0; d < p.dim; d += 4) {
+            const float4 a = four_of(own_first + own * P::line + d);
+            const float4 b = four_of(own_second + own * P::line + d);
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                t[i] = add_dot(t[i], a, four_of(first + (lane + 8 * i) * P::line + d));
+                u[i] = add_dot(u[i], b, four_of(second + (lane + 8 * i) * P::line + d));
+            }
+        }
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-            const int other = lane + 8 * i, at = own * P::weight_line + other;
-            float t = 0.0f, u = 0.0f, weight = 0.0f, slope = 0.0f;
+            const int other = lane + 8 * i, at = own * P::pairs::line + other;
+            float weight = 0.0f, slope = 0.0f;
             if (there && other < left) {
-                for (int d = 0; d < p.dim; ++d) {
-                    t = fmaf(own_first[own * P::line + d], first[other * P::line + d], t);
-                    u = fmaf(own_second[own * P::line + d], second[other * P::line + d], u);
-                }
                 const int scalar = SIDE == OWN_KEYS ? from + other : own;
-                t = t * p.scale_log2 + (biased ? slopes[at] : 0.0f);
-                weight = exp2f(t - lse[scalar]);
-                slope = weight * (u - delta[scalar]);
+                const float logit = t[i] * p.scale_log2 + (biased ? slopes[at] : 0.0f);
+                weight = exp2f(logit - lse[scalar]);
+                slope = weight * (u[i] - delta[scalar]);
             }
             weights[at] = weight;
             slopes[at] = slope;
         }
         __syncthreads();
-        for (int s = 0; s < left; ++s) {
-            const float a = first[s * P::line + sum_col], b = second[s * P::line + sum_col];
+        // Behind `left` all factors are zeros.
+        for (int s = 0; s < left; s += 4) {
+            float4 a, b;
+            a = column_of<P::line>(first + s * P::line + sum_col);
+            if constexpr (SIDE == OWN_KEYS) b = column_of<P::line>(second + s * P::line + sum_col);
 #pragma unroll
             for (int r = 0; r < P::ROWS; ++r) {
-                grad_first[r] = fmaf(slopes[(sum_row + r) * P::weight_line + s], a, grad_first[r]);
+                const int at = (sum_row + r) * P::pairs::line + s;
+                grad_first[r] = add_dot(grad_first[r], four_of(slopes + at), a);
                 if constexpr (SIDE == OWN_KEYS)
-                    grad_second[r] =
-                        fmaf(weights[(sum_row + r) * P::weight_line + s], b, grad_second[r]);
+                    grad_second[r] = add_dot(grad_second[r], four_of(weights + at), b);
             }
         }
         if (tabled) table.add(pairs, p.bias, tile.z, left);

@@ -48,7 +48,7 @@ struct attention_backward_params {
     float scale, scale_log2; // scale_log2: times log2(e)
     bool wide;               // rows of all heads begin on 16 bytes, and dim is a multiple of 8
     spops_attention_bias_args bias;
-    float *table_parts; // [tiles][heads][3 * (2 range + 1)]: a block's part of grad_table, or null
+    float *table_parts; // [tiles][heads][rows of the table]: a block's part of grad_table, or null
 };
 
 __device__ __forceinline__ int64_t gradient_at(const attention_result &to, int64_t entry,

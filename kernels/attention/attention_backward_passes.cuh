@@ -13,6 +13,17 @@ namespace spops
 
 constexpr int attention_pass_threads = 256;
 
+template <class T>
+__device__ __forceinline__ void store_result(const attention_result &to, int64_t row, int head,
+                                             int col, float value)
+{
+    const int64_t at = row * to.row + head * to.head + col;
+    if (to.f32)
+        static_cast<float *>(to.data)[at] = value;
+    else
+        static_cast<T *>(to.data)[at] = from_f32<T>(value);
+}
+
 struct attention_delta_params {
     const int *rows, *num_entries;
     attention_rows o, grad_o;
@@ -51,7 +62,7 @@ __global__ void __launch_bounds__(attention_pass_threads)
         float sum = 0.0f;
         for (int c = lane * chunk; c < p.dim; c += p.lanes * chunk) {
             if (p.wide) {
-                T a[chunk], b[chunk];
+                alignas(16) T a[chunk], b[chunk];
                 *reinterpret_cast<uint4 *>(a) = __ldg(reinterpret_cast<const uint4 *>(grad + c));
                 *reinterpret_cast<uint4 *>(b) = __ldg(reinterpret_cast<const uint4 *>(o + c));
 #pragma unroll
@@ -82,7 +93,7 @@ __global__ void __launch_bounds__(attention_pass_threads)
     }
 }
 
-// Sums over the entries of each row, by ascending entry, turned back where `turned`.
+// Sums over the entries of each row, by ascending entry, turned back where pairs are turned.
 struct attention_finish_params {
     const float *parts;            // [entries][heads * dim]
     const int *rows, *num_entries; // one entry a row: that of each entry
@@ -90,43 +101,40 @@ struct attention_finish_params {
     int num_rows;
     attention_result to;
     int heads, dim;
-    bool turned;
-    spops_attention_rotary_args rotary;
+    spops_attention_rotary_args rotary; // with 0 pairs: nothing is turned
 };
 
+// A warp has a row.
 template <class T>
 __global__ void __launch_bounds__(attention_pass_threads)
     attention_finish_kernel(const __grid_constant__ attention_finish_params p)
 {
-    const int cols = p.heads * p.dim, pairs = p.rotary.pairs, axis_dim = 2 * pairs;
-    const int num = p.offsets != nullptr ? p.num_rows : *p.num_entries;
-    for (int n = (int)blockIdx.x; n < num; n += (int)gridDim.x) {
-        const int64_t row = p.offsets != nullptr ? n : __ldg(p.rows + n);
-        const int begin = p.offsets != nullptr ? __ldg(p.offsets + n) : n;
-        const int end = p.offsets != nullptr ? __ldg(p.offsets + n + 1) : n + 1;
-        for (int c = (int)threadIdx.x; c < cols; c += (int)blockDim.x) {
-            const int head = c / p.dim, col = c % p.dim;
-            const bool turns = p.turned && col < 3 * axis_dim;
-            const bool upper = turns && col % axis_dim >= pairs;
-            const int other = turns ? (upper ? c - pairs : c + pairs) : c;
-            float mine = 0.0f, its = 0.0f;
-            for (int i = begin; i < end; ++i) {
-                const int64_t from =
-                    (int64_t)(p.offsets != nullptr ? __ldg(p.entries + i) : i) * cols;
-                mine += p.parts[from + c];
-                if (turns) its += p.parts[from + other];
+    const bool sums = p.offsets != nullptr;
+    const int cols = p.heads * p.dim, pairs = p.rotary.pairs, items = p.dim - 3 * pairs;
+    const int num = sums ? p.num_rows : *p.num_entries;
+    const int warps = (int)gridDim.x * attention_pass_threads / 32;
+    for (int n = (int)(blockIdx.x * attention_pass_threads + threadIdx.x) / 32; n < num;
+         n += warps) {
+        const int64_t row = sums ? n : __ldg(p.rows + n);
+        const int begin = sums ? __ldg(p.offsets + n) : n;
+        const int end = sums ? __ldg(p.offsets + n + 1) : n + 1;
+        for (int i = (int)threadIdx.x % 32; i < items; i += 32) {
+            const attention_turn_lane lane = turn_lane_of(p.rotary, (int)row, i);
+#pragma unroll 2
+            for (int h = 0; h < p.heads; ++h) {
+                const float *const from = p.parts + h * p.dim + lane.col;
+                float u = 0.0f, v = 0.0f;
+                for (int e = begin; e < end; ++e) {
+                    const int64_t at = (int64_t)(sums ? __ldg(p.entries + e) : e) * cols;
+                    u += __ldg(from + at);
+                    if (lane.turns) v += __ldg(from + at + pairs);
+                }
+                store_result<T>(p.to, row, h, lane.col,
+                                lane.turns ? u * lane.cosine + v * lane.sine : u);
+                if (lane.turns)
+                    store_result<T>(p.to, row, h, lane.col + pairs,
+                                    v * lane.cosine - u * lane.sine);
             }
-            if (turns) {
-                float sine, cosine;
-                sincosf(rotary_angle(p.rotary, (int)row, col / axis_dim, col % pairs), &sine,
-                        &cosine);
-                mine = mine * cosine + (upper ? -its : its) * sine;
-            }
-            const int64_t at = row * p.to.row + head * p.to.head + col;
-            if (p.to.f32)
-                static_cast<float *>(p.to.data)[at] = mine;
-            else
-                static_cast<T *>(p.to.data)[at] = from_f32<T>(mine);
         }
     }
 }
@@ -147,14 +155,9 @@ __global__ void __launch_bounds__(attention_pass_threads)
         const int64_t row = __ldg(p.rows + n);
         for (int c = (int)threadIdx.x; c < p.heads * p.dim; c += (int)blockDim.x)
 #pragma unroll
-            for (int i = 0; i < 2; ++i) {
-                if (p.to[i].data == nullptr) continue;
-                const int64_t at = row * p.to[i].row + c / p.dim * p.to[i].head + c % p.dim;
-                if (p.to[i].f32)
-                    static_cast<float *>(p.to[i].data)[at] = 0.0f;
-                else
-                    static_cast<T *>(p.to[i].data)[at] = from_f32<T>(0.0f);
-            }
+            for (int i = 0; i < 2; ++i)
+                if (p.to[i].data != nullptr)
+                    store_result<T>(p.to[i], row, c / p.dim, c % p.dim, 0.0f);
     }
 }
 

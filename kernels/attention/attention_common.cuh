@@ -344,23 +344,21 @@ __device__ __forceinline__ int3 bias_coords(const spops_attention_bias_args &bia
     return make_int3(__ldg(at), __ldg(at + 1), __ldg(at + 2));
 }
 
-// The line of the table for a difference on an axis. Differences may exceed 32 bits.
-__device__ __forceinline__ int bias_line(const spops_attention_bias_args &bias, int axis, int query,
-                                         int key)
+// Of the table, for the three axes.
+__device__ __forceinline__ int3 bias_rows(int range, const int3 &query, const int3 &key)
 {
-    const int64_t difference = (int64_t)query - key;
-    const int64_t range = bias.range;
-    const int64_t clamped = difference < -range ? -range : difference > range ? range : difference;
-    return axis * (2 * bias.range + 1) + (int)(range + clamped);
+    return make_int3(spops_attention_table_row(range, 0, query.x, key.x),
+                     spops_attention_table_row(range, 1, query.y, key.y),
+                     spops_attention_table_row(range, 2, query.z, key.z));
 }
 
 __device__ __forceinline__ float bias_of(const spops_attention_bias_args &bias, int head,
                                          const int3 &query, const int3 &key)
 {
+    const int3 row = bias_rows(bias.range, query, key);
     const float *const table = bias.table + head;
-    return __ldg(table + bias_line(bias, 0, query.x, key.x) * bias.table_stride) +
-           __ldg(table + bias_line(bias, 1, query.y, key.y) * bias.table_stride) +
-           __ldg(table + bias_line(bias, 2, query.z, key.z) * bias.table_stride);
+    return __ldg(table + row.x * bias.table_stride) + __ldg(table + row.y * bias.table_stride) +
+           __ldg(table + row.z * bias.table_stride);
 }
 
 } // namespace spops

@@ -49,11 +49,15 @@ inline bool is_aligned(const attention_rows &rows, int bytes)
     return ((uintptr_t)rows.data | (uintptr_t)rows.row | (uintptr_t)rows.head) % bytes == 0;
 }
 
-// Blocks of passes that walk rows or entries.
+// Blocks of passes that walk rows or entries, a block or a warp to each.
 inline dim3 blocks_of_rows(const spops_context *ctx, int64_t rows)
 {
     const int64_t most = (int64_t)ctx->info.num_processors * 8;
     return dim3((unsigned)(rows < most ? rows : most));
+}
+inline dim3 blocks_of_warps(const spops_context *ctx, int64_t rows, int threads)
+{
+    return blocks_of_rows(ctx, (rows * 32 + threads - 1) / threads);
 }
 
 // Every kernel clears the rows that are no query, so that there is a block even without a tile.

@@ -98,8 +98,9 @@ static int64_t bias_range(const attention_call *c)
 
 static spops_status check_table(attention_call *c, const char *name, spops_matrix table)
 {
-    return spops_check_matrix(c->ctx, c->name, name, table, 3 * (2 * bias_range(c) + 1),
-                              c->options.heads, 1u << SPOPS_DTYPE_F32);
+    return spops_check_matrix(c->ctx, c->name, name, table,
+                              spops_attention_table_rows((int32_t)bias_range(c)), c->options.heads,
+                              1u << SPOPS_DTYPE_F32);
 }
 
 static spops_status read_bias(attention_call *c)

@@ -4,6 +4,7 @@
 #define SPOPS_ATTENTION_ATTENTION_ARGS_H
 
 #include "patches/patch_arrays.h"
+#include "spops/device/common.h"
 #include "spops/types.h"
 
 #ifdef __cplusplus
@@ -36,15 +37,27 @@ typedef struct spops_attention_rotary_args {
 } spops_attention_rotary_args;
 
 // Added to the scaled logit of query i and key j, head h: the sum over axes a of
-//     table[(a * (2 * range + 1) + range + clamp(coords[i][a] - coords[j][a], -range, range))
-//           * table_stride + h]
+//     table[spops_attention_table_row(range, a, coords[i][a], coords[j][a]) * table_stride + h]
 typedef struct spops_attention_bias_args {
-    const float *table;    // [3 * (2 * range + 1)][heads]; NULL: none
+    const float *table;    // [spops_attention_table_rows(range)][heads]; NULL: none
     int64_t table_stride;  // floats between its rows
     const int32_t *coords; // [num_rows][3]
     int64_t stride;        // of coords, elements between rows
     int32_t range;
 } spops_attention_bias_args;
+
+SPOPS_HD int32_t spops_attention_table_rows(int32_t range)
+{
+    return 3 * (2 * range + 1);
+}
+
+// Differences may exceed 32 bits.
+SPOPS_HD int32_t spops_attention_table_row(int32_t range, int32_t axis, int32_t query, int32_t key)
+{
+    const int64_t difference = (int64_t)query - key;
+    const int64_t clamped = difference < -range ? -range : difference > range ? range : difference;
+    return axis * (2 * range + 1) + range + (int32_t)clamped;
+}
 
 // For the queries i of a patch, its keys j, and every head:
 //     s[i, j] = scale * (q[i] . k[j]) + bias[i, j]
@@ -75,7 +88,7 @@ typedef struct spops_attention_backward_args {
     spops_attention_args forward;                // o and lse are inputs, both there
     spops_attention_view grad_o;                 // of the dtype of q
     spops_attention_view grad_q, grad_k, grad_v; // f32 or of the dtype of q; data NULL: not wanted
-    float *grad_table; // [3 * (2 * range + 1)][heads], stride grad_table_stride; NULL: not wanted
+    float *grad_table; // like forward.bias.table, stride grad_table_stride; NULL: not wanted
     int64_t grad_table_stride;
 } spops_attention_backward_args;
 
@@ -88,6 +101,21 @@ typedef struct spops_attention_scratch_args {
     int32_t rotary_pairs; // of an axis; 0: nothing is turned
     int32_t bias_range;   // -1: no bias
 } spops_attention_scratch_args;
+
+// Of a call with these arguments.
+static inline spops_attention_scratch_args
+spops_attention_scratch_args_of(const spops_attention_args *a, bool backward)
+{
+    spops_attention_scratch_args s;
+    s.patches = a->patches;
+    s.heads = a->heads;
+    s.dim = a->dim;
+    s.dtype = a->q.dtype;
+    s.backward = backward;
+    s.rotary_pairs = a->rotary.coords != NULL ? a->rotary.pairs : 0;
+    s.bias_range = a->bias.table != NULL ? a->bias.range : -1;
+    return s;
+}
 
 #ifdef __cplusplus
 }

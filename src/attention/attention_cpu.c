@@ -13,11 +13,6 @@
 // Tiles are dealt to as many parts for the gradient of a table of biases.
 #define TABLE_PARTS 16
 
-static int64_t table_rows(int32_t range)
-{
-    return 3 * (2 * (int64_t)range + 1);
-}
-
 static spops_attention_memory carve_memory(const spops_attention_scratch_args *s, spops_carver *c)
 {
     const spops_patch_arrays *p = s->patches;
@@ -30,8 +25,9 @@ static spops_attention_memory carve_memory(const spops_attention_scratch_args *s
                           sizeof *m.turns);
     m.entry_k = spops_carve(c, by_entry ? p->max_keys : 0, cols, sizeof *m.entry_k);
     m.entry_v = spops_carve(c, by_entry ? p->max_keys : 0, cols, sizeof *m.entry_v);
-    m.tables = spops_carve(c, has_table ? TABLE_PARTS * (int64_t)s->heads : 0,
-                           has_table ? table_rows(s->bias_range) : 0, sizeof *m.tables);
+    m.tables =
+        spops_carve(c, has_table ? TABLE_PARTS * (int64_t)s->heads : 0,
+                    has_table ? spops_attention_table_rows(s->bias_range) : 0, sizeof *m.tables);
     return m;
 }
 
@@ -56,14 +52,8 @@ typedef struct attention_work {
 static attention_work begin_work(const spops_context *ctx, const spops_attention_args *args,
                                  const spops_attention_backward_args *backward)
 {
-    const spops_attention_scratch_args sizes = {
-        .patches = args->patches,
-        .heads = args->heads,
-        .dim = args->dim,
-        .dtype = args->q.dtype,
-        .backward = backward != NULL,
-        .rotary_pairs = args->rotary.coords != NULL ? args->rotary.pairs : 0,
-        .bias_range = args->bias.table != NULL ? args->bias.range : -1};
+    const spops_attention_scratch_args sizes =
+        spops_attention_scratch_args_of(args, backward != NULL);
     spops_carver c = {args->workspace, 0};
     const attention_work w = {.table = spops_attention_table_of(ctx),
                               .rows = spops_rows_table_of(ctx),
@@ -199,7 +189,7 @@ static void grad_table_parts(const void *work, int64_t begin, int64_t end)
     const spops_patch_arrays *p = w->forward->patches;
     const spops_patch_tile *tiles = p->q_tiles[SPOPS_PATCH_TILE_64];
     const int32_t heads = w->forward->heads;
-    const int64_t elements = table_rows(w->forward->bias.range) * heads;
+    const int64_t elements = (int64_t)spops_attention_table_rows(w->forward->bias.range) * heads;
 
     for (int64_t part = begin; part < end; ++part) {
         float *table = w->memory.tables + part * elements;
@@ -214,7 +204,7 @@ static void sum_tables(const void *work, int64_t begin, int64_t end)
 {
     const attention_work *w = (const attention_work *)work;
     const int32_t heads = w->forward->heads;
-    const int64_t elements = table_rows(w->forward->bias.range) * heads;
+    const int64_t elements = (int64_t)spops_attention_table_rows(w->forward->bias.range) * heads;
 
     for (int64_t i = begin; i < end; ++i) {
         float sum = 0.0f;
@@ -277,7 +267,8 @@ spops_status spops_cpu_attention_backward(spops_context *ctx,
     find_all_turns(ctx, &w);
     if (args->grad_q.data != NULL) for_rows(ctx, state->num_q_rest, clear_grad_queries, &w);
     if (args->grad_table != NULL) { // with grad_q, where that is wanted
-        const int64_t elements = table_rows(args->forward.bias.range) * args->forward.heads;
+        const int64_t elements =
+            (int64_t)spops_attention_table_rows(args->forward.bias.range) * args->forward.heads;
         spops_parallel_for(spops_team_for(ctx, q_tiles * SPOPS_MIN_THREAD_ITEMS), TABLE_PARTS, 1,
                            grad_table_parts, &w);
         spops_parallel_for(spops_team_for(ctx, elements * TABLE_PARTS), elements, 0, sum_tables,

@@ -240,6 +240,15 @@ static void turn_rows(const spops_attention_rotary_args *rotary, const float *tu
     }
 }
 
+// A head of rows of q or k, as turned.
+static void load_turned(const spops_attention_args *args, const spops_attention_view *v,
+                        const float *turns, const int32_t *rows, int64_t n, int64_t head,
+                        float *dst)
+{
+    load_rows(v, rows, n, head, args->dim, dst);
+    turn_rows(&args->rotary, turns, rows, n, whole_vecs(args->dim), false, dst);
+}
+
 static void scale_rows(float factor, int64_t n, float *m)
 {
     for (int64_t i = 0; i < n; i += LANES)
@@ -259,15 +268,12 @@ static void transpose(const float *m, int64_t n, int64_t dim, int64_t stride, fl
 
 // ---- Biases -------------------------------------------------------------------------------------
 
-// Where the table has the bias of two rows along an axis.
-SPOPS_INLINE int64_t bias_element(const spops_attention_bias_args *bias, int64_t q_row,
-                                  int64_t k_row, int axis)
+// The row of the table that has the bias of two rows along an axis.
+SPOPS_INLINE int64_t bias_row(const spops_attention_bias_args *bias, int64_t q_row, int64_t k_row,
+                              int axis)
 {
-    const int64_t range = bias->range;
-    const int64_t d = (int64_t)bias->coords[q_row * bias->stride + axis] -
-                      bias->coords[k_row * bias->stride + axis];
-    const int64_t clamped = d < -range ? -range : d > range ? range : d;
-    return axis * (2 * range + 1) + range + clamped;
+    return spops_attention_table_row(bias->range, axis, bias->coords[q_row * bias->stride + axis],
+                                     bias->coords[k_row * bias->stride + axis]);
 }
 
 static float bias_of(const spops_attention_bias_args *bias, int64_t q_row, int64_t k_row,
@@ -275,7 +281,7 @@ static float bias_of(const spops_attention_bias_args *bias, int64_t q_row, int64
 {
     float sum = 0.0f;
     for (int axis = 0; axis < 3; ++axis)
-        sum += bias->table[bias_element(bias, q_row, k_row, axis) * bias->table_stride + head];
+        sum += bias->table[bias_row(bias, q_row, k_row, axis) * bias->table_stride + head];
     return sum;
 }
 
@@ -325,8 +331,7 @@ static void forward(const spops_attention_args *args, const float *turns,
     _Alignas(64) float columns[MAX_DIM * TILE], k[TILE * MAX_DIM], v[TILE * MAX_DIM];
     _Alignas(64) float s[TILE * TILE], o[TILE * MAX_DIM], max[TILE], sum[TILE], factor[TILE];
 
-    load_rows(&args->q, q_rows, n, head, dim, o);
-    turn_rows(&args->rotary, turns, q_rows, n, stride, false, o);
+    load_turned(args, &args->q, turns, q_rows, n, head, o);
     scale_rows(args->scale, n * stride, o);
     transpose(o, n, dim, stride, columns);
     memset(o, 0, (size_t)(n * stride) * sizeof *o);
@@ -339,8 +344,7 @@ static void forward(const spops_attention_args *args, const float *turns,
         const int64_t m = least(TILE, tile->num_others - first);
         const product scores = {k, stride, 1, m, dim, columns, TILE, n, s, TILE, false};
         const product outputs = {s, 1, TILE, n, m, v, stride, dim, o, stride, true};
-        load_rows(&args->k, rows, m, head, dim, k);
-        turn_rows(&args->rotary, turns, rows, m, stride, false, k);
+        load_turned(args, &args->k, turns, rows, m, head, k);
         load_rows(&args->v, rows, m, head, dim, v);
         multiply(&scores);
         add_biases(&args->bias, true, q_rows, n, rows, m, head, s);
@@ -368,8 +372,7 @@ static void load_queries(const spops_attention_backward_args *args, const float 
     const int64_t dim = forward_args->dim, stride = whole_vecs(dim);
     _Alignas(64) float o[MAX_DIM];
 
-    load_rows(&forward_args->q, rows, n, head, dim, q);
-    turn_rows(&forward_args->rotary, turns, rows, n, stride, false, q);
+    load_turned(forward_args, &forward_args->q, turns, rows, n, head, q);
     scale_rows(forward_args->scale, n * stride, q);
     load_rows(&args->grad_o, rows, n, head, dim, g);
     for (int64_t i = 0; i < n; ++i) {
@@ -410,8 +413,7 @@ static void grad_queries(const spops_attention_backward_args *args, const float 
         const product scores = {k, stride, 1, m, dim, q_columns, TILE, n, s, TILE, false};
         const product slopes = {v, stride, 1, m, dim, g_columns, TILE, n, t, TILE, false};
         const product sums = {s, 1, TILE, n, m, k, stride, dim, grad, stride, true};
-        load_rows(&f->k, rows, m, head, dim, k);
-        turn_rows(&f->rotary, turns, rows, m, stride, false, k);
+        load_turned(f, &f->k, turns, rows, m, head, k);
         load_rows(&f->v, rows, m, head, dim, v);
         multiply(&scores);
         add_biases(&f->bias, true, q_rows, n, rows, m, head, s);
@@ -427,7 +429,7 @@ static void grad_queries(const spops_attention_backward_args *args, const float 
         for (int64_t j = 0; table != NULL && j < m; ++j)
             for (int64_t i = 0; i < n; ++i)
                 for (int axis = 0; axis < 3; ++axis)
-                    table[bias_element(&f->bias, q_rows[i], rows[j], axis) * f->heads + head] +=
+                    table[bias_row(&f->bias, q_rows[i], rows[j], axis) * f->heads + head] +=
                         s[j * TILE + i];
     }
     if (args->grad_q.data == NULL) return;
@@ -467,8 +469,7 @@ static void grad_keys(const spops_attention_backward_args *args,
     _Alignas(64) float grad_k[TILE * MAX_DIM], grad_v[TILE * MAX_DIM];
     _Alignas(64) float s[TILE * TILE], t[TILE * TILE], lse[TILE], dot[TILE];
 
-    load_rows(&f->k, k_rows, n, head, dim, q);
-    turn_rows(&f->rotary, memory->turns, k_rows, n, stride, false, q);
+    load_turned(f, &f->k, memory->turns, k_rows, n, head, q);
     transpose(q, n, dim, stride, k_columns);
     load_rows(&f->v, k_rows, n, head, dim, q);
     transpose(q, n, dim, stride, v_columns);
