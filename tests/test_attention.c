@@ -786,6 +786,53 @@ ParameterizedTest(struct backend_param *p, attention, writes_between_other_colum
     close_small(&s);
 }
 
+// Of no rows there is nothing to write but the gradient of a table, which is 0.
+ParameterizedTestParameters(attention, of_no_rows)
+{
+    return every_backend();
+}
+ParameterizedTest(struct backend_param *p, attention, of_no_rows)
+{
+    static const int32_t offsets[] = {0};
+    float ones[9 * HEADS], table[9 * HEADS];
+    const spops_matrix none = spops_matrix_dense(NULL, 0, COLS, SPOPS_DTYPE_F32);
+    spops_attention_options options = spops_attention_options_default();
+    spops_attention_bias bias = spops_attention_bias_default();
+    spops_patches *plan = NULL;
+    test_device d;
+    if (!test_open(&d, (spops_backend_kind)p->backend, LAUNCH_DEFAULT)) return;
+    for (int i = 0; i < 9 * HEADS; ++i)
+        ones[i] = 1.0f;
+    int32_t *there = test_upload_i32(&d, offsets, 1);
+    float *table_there = test_upload_f32(&d, ones, 9 * HEADS);
+    float *grad_there = test_upload_f32(&d, ones, 9 * HEADS);
+    const spops_matrix grad = spops_matrix_dense(grad_there, 9, HEADS, SPOPS_DTYPE_F32);
+    const spops_patch_lists lists = {0, there, NULL, NULL, NULL};
+    options.heads = HEADS;
+    options.bias = &bias;
+    bias.coords = spops_matrix_dense(NULL, 0, 3, SPOPS_DTYPE_I32);
+    bias.table = spops_matrix_dense(table_there, 9, HEADS, SPOPS_DTYPE_F32);
+    test_expect_ok(d.ctx, spops_patches_create(d.ctx, 0, &lists, &plan), "plan");
+    test_expect_ok(d.ctx,
+                   spops_context_reserve(d.ctx, spops_attention_scratch_bytes(
+                                                    plan, COLS, SPOPS_DTYPE_F32, &options, 1)),
+                   "scratch");
+    test_expect_ok(d.ctx,
+                   spops_attention_execute(d.ctx, plan, none, none, none, &options, none, NULL),
+                   "forward");
+    test_expect_ok(d.ctx,
+                   spops_attention_execute_backward(d.ctx, plan, none, none, none, none, none, NULL,
+                                                    &options, &none, &none, &none, &grad),
+                   "backward");
+    test_wait(&d);
+    cr_assert(device_download(d.backend, table, grad_there, sizeof table), "%s", device_error());
+    for (int i = 0; i < 9 * HEADS; ++i)
+        cr_assert_eq(table[i], 0.0f, "element %d is %g", i, (double)table[i]);
+    spops_patches_destroy(plan);
+    test_free(&d, there), test_free(&d, table_there), test_free(&d, grad_there);
+    test_close(&d);
+}
+
 // Keys that are less alike count more: as with queries of the other sign.
 ParameterizedTestParameters(attention, scale_may_be_negative)
 {

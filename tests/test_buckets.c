@@ -484,6 +484,8 @@ ParameterizedTest(struct backend_param *p, buckets, refused)
     REFUSES(CREATE, "origin_m[0] is inf");
     o.steps[1][0] = 1 << 20;
     REFUSES(CREATE, "steps[1][0] is 1048576");
+    o.steps[0][2] = -(1 << 20);
+    REFUSES(CREATE, "steps[0][2] is -1048576");
     o.num_buckets = 6; // the second sample has 70 rows
     REFUSES(CREATE, "sample 1 has 70 rows, expected at most 6 buckets of 10 rows each");
     cloud.offsets[1] = 101;

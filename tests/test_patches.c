@@ -252,7 +252,7 @@ static void check_plan(test_device *d, const spops_patches *plan, const host_lis
         free(ends);
         check_i32(d, i == 0 ? a->q_rows : a->k_rows, l->side[i].rows, l->side[i].num, what, "rows");
         check_rest(d, l, i, i == 0 ? a->q_rest : a->k_rest,
-                   i == 0 ? state.num_q_rest : state.num_k_rest, what);
+                   i == 0 ? info.num_no_queries : info.num_no_keys, what);
         for (int t = 0; t < SPOPS_NUM_PATCH_TILES; ++t)
             check_tiles(d, l, i, t, i == 0 ? a->q_tiles[t] : a->k_tiles[t],
                         i == 0 ? state.num_q_tiles[t] : state.num_k_tiles[t], what);
@@ -990,6 +990,12 @@ ParameterizedTest(struct backend_param *p, patches, refuse_orders_and_windows)
     order.borrow = 0;
     SET_REFUSED(spops_patches_set_from_order(d.ctx, apart, &cloud, &order),
                 "borrow is 0, expected 1");
+    test_expect_ok(d.ctx, spops_patches_create_from_buckets(d.ctx, buckets, NULL, &plan), "plan");
+    SET_REFUSED(spops_patches_set_from_order(d.ctx, plan, &cloud, &order),
+                "not made by patches_reserve");
+    SET_REFUSED(spops_patches_set_from_buckets(d.ctx, plan, buckets, NULL),
+                "not made by patches_reserve");
+    spops_patches_destroy(plan);
     order.borrow = 1;
     cloud.points.rows = 39;
     SET_REFUSED(spops_patches_set_from_order(d.ctx, apart, &cloud, &order),

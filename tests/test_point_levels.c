@@ -570,6 +570,29 @@ static void compare_pyramids(test_device *d, const spops_point_pyramid *a,
     }
 }
 
+// A pyramid is its levels and neighbours one by one, in sizes that double.
+static void compare_with_parts(test_device *d, const spops_point_pyramid_options *o,
+                               const spops_point_pyramid *pyramid)
+{
+    for (int level = 0; level < LEVELS; ++level) {
+        spops_neighbors_options search = spops_neighbors_options_default();
+        spops_neighbors *alone = NULL;
+        char what[40];
+        snprintf(what, sizeof what, "level %d, alone", level);
+        search.tap_size_m = o->tap_size_m * (float)(1 << level);
+        search.radius_m = 1.861f * search.tap_size_m;
+        search.taps = 3;
+        search.contents = o->contents;
+        test_expect_ok(d->ctx,
+                       spops_neighbors_create(d->ctx, NULL,
+                                              spops_point_pyramid_cloud(pyramid, level), &search,
+                                              &alone),
+                       what);
+        compare_neighbors(d, what, spops_point_pyramid_within(pyramid, level), alone);
+        spops_neighbors_destroy(alone);
+    }
+}
+
 // What comes in a frame: the cloud as it is, fewer points, none, wrong offsets, a point that is not
 // finite, and more coarse points than fit.
 enum { WHOLE, FEWER, EMPTY, BAD_OFFSETS, NOT_FINITE, OVERFLOWS, NUM_FRAMES };
@@ -591,12 +614,22 @@ static void check_frame(test_device *d, const spops_point_pyramid *pyramid,
     if (frame == EMPTY || frame == BAD_OFFSETS)
         for (int level = 0; level < LEVELS; ++level)
             cr_assert(info.num_rows[level] == 0 && info.num_pairs[level] == 0, "frame %d", frame);
-    if (frame == OVERFLOWS) cr_assert_eq(info.num_rows[1], MAX_COARSE);
+    if (frame == OVERFLOWS) {
+        spops_point_level_info level = spops_point_level_info_default();
+        cr_assert_eq(info.num_rows[1], MAX_COARSE);
+        test_expect(d->ctx, status, SPOPS_STATUS_CAPACITY_EXCEEDED, "level 1 has more", "level");
+        test_expect(
+            d->ctx,
+            spops_point_level_get_info_sync(d->ctx, spops_point_pyramid_level(pyramid, 0), &level),
+            SPOPS_STATUS_CAPACITY_EXCEEDED, "max_coarse = 640", "level");
+        cr_assert(level.overflow == 1 && level.max_coarse == MAX_COARSE);
+    }
     if (frame == BAD_OFFSETS || frame == NOT_FINITE || frame == OVERFLOWS) return;
     exact.points.rows = info.num_rows[0];
     cr_assert_eq(info.num_rows[0], frame == WHOLE ? N : frame == FEWER ? N / 2 : 0);
     test_expect_ok(d->ctx, spops_point_pyramid_create(d->ctx, &exact, o, &alone), "alone");
     compare_pyramids(d, pyramid, alone);
+    compare_with_parts(d, o, alone);
     spops_point_pyramid_info same = spops_point_pyramid_info_default();
     test_expect_ok(d->ctx, spops_point_pyramid_get_info_sync(d->ctx, alone, &same), "info");
     cr_assert_eq(memcmp(&info, &same, sizeof info), 0, "info of frame %d", frame);
@@ -710,6 +743,14 @@ ParameterizedTest(struct backend_param *p, point_levels, refuses)
     const spops_point_cloud together = {c.there.points, NULL, 0};
     REFUSED(spops_interpolation_create(d.ctx, &together, &c.there, &io, &it),
             "interpolation_create: to has 3 samples, expected 1 as from has");
+    const int32_t falling[SAMPLES + 1] = {0, 5, 3, N};
+    int32_t *falling_there = test_upload_i32(&d, falling, SAMPLES + 1);
+    const spops_point_cloud wrong = {c.there.points, falling_there, SAMPLES};
+    REFUSED(spops_interpolation_create(d.ctx, &c.there, &wrong, &io, &it),
+            "to->offsets[2] is 3, less than offsets[1] = 5");
+    REFUSED(spops_interpolation_create(d.ctx, &wrong, &c.there, &io, &it),
+            "offsets[2] is 3, less than offsets[1] = 5");
+    test_free(&d, falling_there);
     REFUSED(spops_point_pyramid_create(d.ctx, &c.there, &po, &pyramid), "tap_size_m is 0");
     po.tap_size_m = 0.1f, po.reserved = 1;
     REFUSED(spops_point_pyramid_create(d.ctx, &c.there, &po, &pyramid), "reserved is 1");

@@ -587,6 +587,27 @@ ParameterizedTest(struct backend_param *p, points, refuse_what_is_wrong)
     }
     cr_assert(device_upload(d.backend, there.points, in.points, 96), "%s", device_error());
 
+    spops_neighbors *room = NULL;
+    spops_neighbors_shape shape = {4, 8, 3, 10};
+    spops_point_cloud few = {spops_matrix_columns(cloud.points, 0, 3), cloud.offsets, 3};
+    few.points.rows = 7;
+    o = good;
+    REFUSED(spops_neighbors_reserve(d.ctx, NULL, 0, &o, &found), "shape is NULL");
+    REFUSED(spops_neighbors_reserve(d.ctx, &shape, 2, &o, &found), "same is 2, expected 0 or 1");
+    REFUSED(spops_neighbors_reserve(d.ctx, &shape, 1, &o, &found), "shape->max_outputs is 4");
+    shape.max_outputs = 0, shape.max_pairs = -1;
+    REFUSED(spops_neighbors_reserve(d.ctx, &shape, 1, &o, &found), "shape->max_pairs is -1");
+    shape.max_pairs = 10, shape.max_samples = 0;
+    REFUSED(spops_neighbors_reserve(d.ctx, &shape, 1, &o, &found), "shape->max_samples is 0");
+    shape.max_samples = 2;
+    test_expect_ok(d.ctx, spops_neighbors_reserve(d.ctx, &shape, 1, &o, &room), "room");
+    REFUSED(spops_neighbors_set(d.ctx, room, NULL, NULL), "inputs is NULL");
+    REFUSED(spops_neighbors_set(d.ctx, room, &cloud, &cloud), "outputs is given, expected NULL");
+    REFUSED(spops_neighbors_set(d.ctx, room, NULL, &few), "inputs->points.rows is 7, expected the");
+    REFUSED(spops_neighbors_set(d.ctx, room, NULL, &cloud),
+            "inputs has 3 samples, expected at most 2");
+    spops_neighbors_destroy(room);
+
     spops_nearest *nearest = NULL;
     const spops_point_cloud together = {cloud.points, NULL, 0};
     int32_t *rows = test_upload_i32(&d, descending, 4);
