@@ -83,19 +83,37 @@ static void grow_bounds(const spops_coords_source *source, const spops_coords_bo
     }
 }
 
-// A block of points at once, if none of them is bad; false, and b as it was, if one may be.
-static bool grow_by_block(const spops_voxel_table *table, const spops_coords_source *source,
-                          const spops_coords_box *box, int64_t begin, int n, spops_coords_bounds *b)
+// Points begin .. end - 1 at once, if none of them is bad; false, and b as it was, if one is. Voxels
+// ascend with coordinates, as rounding does: those of the least and the greatest are enough.
+static bool grow_by_points(const spops_voxel_table *table, const spops_coords_source *source,
+                           const spops_coords_box *box, int64_t begin, int64_t end,
+                           spops_coords_bounds *b)
 {
-    int32_t lower[SPOPS_KEY_COLUMNS], upper[SPOPS_KEY_COLUMNS];
-    spops_voxel_block block;
-    if (table->find(source, begin, n, block) != 0) return false;
-    table->bounds(n, source->dims + 1, block, lower, upper);
+    float extent[2][SPOPS_MAX_DIMS];
+    int32_t found[2][SPOPS_KEY_COLUMNS] = {{0}};
+    if (source->batch != NULL) {
+        int32_t lower = INT32_MAX, upper = INT32_MIN;
+        for (int64_t i = begin; i < end; ++i) {
+            lower = source->batch[i] < lower ? source->batch[i] : lower;
+            upper = source->batch[i] > upper ? source->batch[i] : upper;
+        }
+        found[0][0] = lower;
+        found[1][0] = upper;
+    }
+    table->extent(source, begin, end - begin, extent[0], extent[1]);
+    for (int a = 0; a < source->dims; ++a)
+        for (int side = 0; side < 2; ++side) {
+            const double u =
+                spops_voxel_position(extent[side][a], source->origin[a], source->size[a], 0.0);
+            if (!spops_voxel_floor(u, &found[side][a + 1])) return false;
+        }
     for (int c = 0; c <= source->dims; ++c)
-        if (box != NULL && (lower[c] < box->lower[c] || upper[c] > box->upper[c])) return false;
+        if (box != NULL ? found[0][c] < box->lower[c] || found[1][c] > box->upper[c]
+                        : c == 0 && found[0][0] < 0)
+            return false;
     for (int c = 0; c <= source->dims; ++c) {
-        b->lower[c] = lower[c] < b->lower[c] ? lower[c] : b->lower[c];
-        b->upper[c] = upper[c] > b->upper[c] ? upper[c] : b->upper[c];
+        b->lower[c] = found[0][c] < b->lower[c] ? found[0][c] : b->lower[c];
+        b->upper[c] = found[1][c] > b->upper[c] ? found[1][c] : b->upper[c];
     }
     return true;
 }
@@ -114,12 +132,9 @@ static void find_bounds(const void *work, int64_t part, int64_t begin, int64_t e
     b->bad_item = -1;
     for (int c = 0; c <= source->dims; ++c)
         b->lower[c] = INT32_MAX, b->upper[c] = INT32_MIN;
-    for (int64_t i = begin; i < end && b->bad_item < 0; i += SPOPS_VOXEL_BLOCK) {
-        const int n = end - i < SPOPS_VOXEL_BLOCK ? (int)(end - i) : SPOPS_VOXEL_BLOCK;
-        if (source->kind != SPOPS_COORDS_POINTS ||
-            !grow_by_block(w->table, source, w->args->box, i, n, b))
-            grow_bounds(source, w->args->box, i, i + n, b);
-    }
+    if (begin < end && (source->kind != SPOPS_COORDS_POINTS ||
+                        !grow_by_points(w->table, source, w->args->box, begin, end, b)))
+        grow_bounds(source, w->args->box, begin, end, b);
 }
 
 spops_status spops_cpu_coords_bounds(spops_context *ctx, const spops_coords_bounds_args *args)

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "coords/voxel_isa.h"
 
+#include <math.h>
 #include <stdbool.h>
 #include <string.h>
 
@@ -79,19 +80,70 @@ static uint64_t find(const spops_coords_source *source, int64_t i, int n, spops_
     return none;
 }
 
-static void bounds(int n, int columns, const spops_voxel_block block, int32_t *lower,
-                   int32_t *upper)
+static inline void extend(float v, float *lower, float *upper)
 {
-    for (int c = 0; c < columns; ++c) {
-        int32_t least = INT32_MAX, most = INT32_MIN;
-#pragma omp simd reduction(min : least) reduction(max : most)
-        for (int p = 0; p < n; ++p) {
-            const int32_t v = block[c][p];
-            least = v < least ? v : least;
-            most = v > most ? v : most;
+    *lower = v != v || v < *lower ? v : *lower; // a NaN stays
+    *upper = v > *upper ? v : *upper;
+}
+
+// Of n rows of `stride` elements, a constant. But for the last rows, elements are taken as they lie in
+// memory, whatever column they belong to.
+#define ROWS 16
+static inline void extent_of_rows(int stride, int dims, int64_t n, const float *x, float *lower,
+                                  float *upper)
+{
+    float least[4 * ROWS], most[4 * ROWS];
+    int32_t none[4 * ROWS] = {0};
+    const int elements = stride * ROWS;
+    int64_t i = 0;
+
+    for (int e = 0; e < elements; ++e) {
+        least[e] = INFINITY;
+        most[e] = -INFINITY;
+    }
+    for (; i + ROWS < n; i += ROWS) {
+        const float *from = x + i * stride;
+#pragma omp simd
+        for (int e = 0; e < elements; ++e) {
+            const float v = from[e];
+            least[e] = v < least[e] ? v : least[e];
+            most[e] = v > most[e] ? v : most[e];
+            none[e] |= v != v;
         }
-        lower[c] = least;
-        upper[c] = most;
+    }
+    for (int e = 0; e < elements; ++e) {
+        const int a = e % stride;
+        if (a >= dims) continue;
+        extend(none[e] != 0 ? NAN : least[e], &lower[a], &upper[a]);
+        extend(most[e], &lower[a], &upper[a]);
+    }
+    for (; i < n; ++i)
+        for (int a = 0; a < dims; ++a)
+            extend(x[i * stride + a], &lower[a], &upper[a]);
+}
+
+static void extent(const spops_coords_source *source, int64_t i, int64_t n, float *lower,
+                   float *upper)
+{
+    const int64_t stride = source->points.row_stride;
+    const bool wide = source->points.dtype == SPOPS_DTYPE_F32;
+    const float *x = (const float *)source->points.data;
+    const int dims = source->dims;
+    for (int a = 0; a < dims; ++a) {
+        lower[a] = INFINITY;
+        upper[a] = -INFINITY;
+    }
+    if (wide && stride == 3 && dims == 3) {
+        extent_of_rows(3, 3, n, x + i * 3, lower, upper);
+    } else if (wide && stride == 4) {
+        extent_of_rows(4, dims, n, x + i * 4, lower, upper);
+    } else {
+        for (int64_t p = i; p < i + n; ++p)
+            for (int a = 0; a < dims; ++a)
+                extend(wide ? x[p * stride + a]
+                            : spops_float_of_f16(
+                                  ((const uint16_t *)source->points.data)[p * stride + a]),
+                       &lower[a], &upper[a]);
     }
 }
 
@@ -227,4 +279,4 @@ static void codes(const spops_curve *curve, int n, const uint64_t *keys, uint64_
     }
 }
 
-const spops_voxel_table SPOPS_ISA_TABLE(spops_voxel_table) = {find, bounds, pack, unpack, codes};
+const spops_voxel_table SPOPS_ISA_TABLE(spops_voxel_table) = {find, extent, pack, unpack, codes};

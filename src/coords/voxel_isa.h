@@ -17,9 +17,10 @@ typedef struct spops_voxel_table {
     // The voxels of n points that begin with point i of source; bit p of the result: point i + p
     // has none.
     uint64_t (*find)(const spops_coords_source *source, int64_t i, int n, spops_voxel_block block);
-    // lower, upper [columns] of n rows.
-    void (*bounds)(int n, int columns, const spops_voxel_block block, int32_t *lower,
-                   int32_t *upper);
+    // Least and greatest coordinates [dims] of n points that begin with point i of source; lower is
+    // NaN where a column has one.
+    void (*extent)(const spops_coords_source *source, int64_t i, int64_t n, float *lower,
+                   float *upper);
     // Keys of n rows, SPOPS_KEY_NONE for those outside the layout's box; returns how many are.
     int (*pack)(const spops_key_layout *layout, int n, const spops_voxel_block block,
                 uint64_t *keys);
