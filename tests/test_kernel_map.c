@@ -338,7 +338,7 @@ ParameterizedTest(struct backend_param *p, kernel_map, workloads)
     test_close(&d);
 }
 
-// ---- sets along a curve ----
+// ---- sets in an order of their own ----
 
 // The map of a set that several threads share: the first search of it makes what searches need.
 typedef struct shared_work {
@@ -404,12 +404,12 @@ static held_map map_of_shared(test_device *d, const spops_coords *set, const cha
     return first;
 }
 
-// Against the same rows in the order that the curve gives them, as a set keeps them that is told so.
-ParameterizedTestParameters(kernel_map, along_curves)
+// Against the same rows given in that order, as a set keeps them that is told so.
+ParameterizedTestParameters(kernel_map, ordered_sets)
 {
     return every_backend();
 }
-ParameterizedTest(struct backend_param *p, kernel_map, along_curves)
+ParameterizedTest(struct backend_param *p, kernel_map, ordered_sets)
 {
     static const int64_t sizes[] = {0, 1, 700, 30000};
     test_device d;
@@ -422,7 +422,8 @@ ParameterizedTest(struct backend_param *p, kernel_map, along_curves)
         rows[4 * i + 3] = (int32_t)(2 * (i % 30)) + (int32_t)test_rng_below(&rng, 2);
     }
     for (int size = 0; size < 4; ++size)
-        for (int order = SPOPS_COORDS_ORDER_MORTON; order <= SPOPS_COORDS_ORDER_HILBERT; ++order) {
+        for (int order = SPOPS_COORDS_ORDER_LEXICOGRAPHIC; order <= SPOPS_COORDS_ORDER_HILBERT;
+             ++order) {
             char what[64];
             spops_coords_view view = spops_coords_view_default();
             const int64_t n = sizes[size];

@@ -57,6 +57,8 @@ static spops_cpu_index carve_index(const spops_coords_arrays *coords, spops_carv
         index.words = spops_carve(c, index.num_words, 1, sizeof *index.words);
         index.ranks = spops_carve(c, index.num_words, 1, sizeof *index.ranks);
         index.ranked_rows = spops_carve(c, max_rows, 1, sizeof *index.ranked_rows);
+    } else if (coords->order == SPOPS_COORDS_ORDER_LEXICOGRAPHIC) {
+        index.sorted_keys = coords->keys;
     } else {
         index.sorted_keys = spops_carve(c, max_rows, 1, sizeof *index.sorted_keys);
         index.sorted_rows = spops_carve(c, max_rows, 1, sizeof *index.sorted_rows);
@@ -72,9 +74,8 @@ static spops_cpu_index carve_index(const spops_coords_arrays *coords, spops_carv
 spops_cpu_index spops_cpu_index_of(const spops_coords_arrays *coords)
 {
     spops_carver carver = {(char *)coords->index, 0};
-    spops_cpu_index index = {.search = coords->search};
-    if (coords->index != NULL) index = carve_index(coords, &carver);
-    index.num_rows = coords->index != NULL ? coords->state->num_rows : 0;
+    spops_cpu_index index = carve_index(coords, &carver);
+    index.num_rows = coords->max_rows > 0 ? coords->state->num_rows : 0;
     return index;
 }
 

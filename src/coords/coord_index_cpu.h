@@ -28,7 +28,7 @@ typedef struct spops_cpu_index {
     int64_t stride[SPOPS_KEY_COLUMNS]; // cells from one coordinate to the next; the last axis: 1
     // SORTED
     uint64_t *sorted_keys; // [max_rows] ascending
-    int32_t *sorted_rows;  // [max_rows]
+    int32_t *sorted_rows; // [max_rows]; NULL: rows ascend by key, and sorted_keys are the set's own
     // Along a curve, where rows must be sorted for them, they are made when something is first looked
     // up: voxels and their means need none. With what making them takes; NULL: made with the rows.
     int32_t *late;        // [1] SPOPS_LATE_*, atomic, as several threads may search a set
@@ -94,6 +94,11 @@ static inline int64_t spops_sorted_from(const spops_cpu_index *index, int64_t be
     return low;
 }
 
+static inline int32_t spops_sorted_row(const spops_cpu_index *index, int64_t at)
+{
+    return index->sorted_rows != NULL ? index->sorted_rows[at] : (int32_t)at;
+}
+
 static inline int64_t spops_grid_cell(const spops_cpu_index *index, const spops_key_layout *layout,
                                       uint64_t key)
 {
@@ -113,7 +118,7 @@ static inline int32_t spops_index_find(const spops_cpu_index *index, const spops
     if (index->search == SPOPS_COORDS_SEARCH_GRID)
         return spops_grid_find(index, spops_grid_cell(index, layout, key));
     at = spops_sorted_from(index, 0, key);
-    return at < index->num_rows && index->sorted_keys[at] == key ? index->sorted_rows[at] : -1;
+    return at < index->num_rows && index->sorted_keys[at] == key ? spops_sorted_row(index, at) : -1;
 }
 
 #endif

@@ -766,7 +766,7 @@ static void write_runs(const rows_work *r, int64_t part, const int32_t *starts)
         coords->row_item[first + i] = (int32_t)item_of(s, candidate_at(s, p));
     }
     finish_rows(r, first, n);
-    for (i = 0; r->index.sorted_keys != NULL && i < n; ++i) {
+    for (i = 0; r->index.sorted_rows != NULL && i < n; ++i) {
         r->index.sorted_keys[first + i] = coords->keys[first + i];
         r->index.sorted_rows[first + i] = (int32_t)(first + i);
     }
@@ -785,7 +785,7 @@ static void write_runs_of_firsts(const rows_work *r, int64_t part, int32_t *star
     for (int64_t i = 0; i < n; ++i) {
         const int64_t p = starts[i], end = i + 1 < n ? starts[i + 1] : s->next[part];
         const int32_t row = r->first_rows[candidate_at(s, p)];
-        if (r->index.sorted_keys != NULL) {
+        if (r->index.sorted_rows != NULL) {
             r->index.sorted_keys[first + i] = sorted_at(s, p);
             r->index.sorted_rows[first + i] = row;
         }
@@ -1120,7 +1120,7 @@ spops_status spops_cpu_coords_build(spops_context *ctx, const spops_coords_build
     if (s->by_key && all_fit) rows.index = index;
     if (index.late != NULL) __atomic_store_n(index.late, SPOPS_LATE_WANTED, __ATOMIC_RELEASE);
     const bool sorts =
-        index.sorted_keys != NULL && index.late == NULL && rows.index.sorted_keys == NULL;
+        index.sorted_rows != NULL && index.late == NULL && rows.index.sorted_rows == NULL;
     if (sorts && !w.wide) {
         rows.key_words = index_rows.words =
             s->words == w.sort.keys[0] ? w.sort.keys[1] : w.sort.keys[0];

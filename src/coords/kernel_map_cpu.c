@@ -106,7 +106,7 @@ static inline void search_column(const map_search *s, int64_t i, int32_t first_t
             if (n == 0) *hint = p;
             if (p == index->num_rows) return;
             if (index->sorted_keys[p] == key)
-                found(s, i, first_tap + last->tap[e], index->sorted_rows[p], counts);
+                found(s, i, first_tap + last->tap[e], spops_sorted_row(index, p), counts);
         }
     }
 }
