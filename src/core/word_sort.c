@@ -5,6 +5,7 @@
 // for every so many bits would hold half of them.
 #include "core/word_sort.h"
 
+#include <stdbool.h>
 #include <string.h>
 
 #include "core/prefetch.h"
@@ -17,10 +18,9 @@
 #define DIGIT_BITS   9 // of a bucket's sort
 #define MAX_PASSES   8 // of DIGIT_BITS in 64
 #define INSERTED     24
-#define LINE_WORDS   8 // of the cache
-// Where one cell has a quarter of the words, and they are so many: all threads at each digit.
-#define SKEWED_WORDS 65536
-#define SKEWED_PARTS 8
+#define LINE_WORDS   8    // of the cache
+#define LARGE_WORDS  8192 // of a cell that is divided into buckets itself; by all threads, if it
+#define LARGE_SHARE  4    // has one in so many of the words
 
 // Counters of the parts together are few beside the words: one thread adds them up, and a helper that
 // waits for longer than that falls asleep.
@@ -37,10 +37,7 @@ size_t spops_word_counts(int64_t max_words)
 {
     const int64_t most = max_words / WORDS_A_PART;
     if (max_words < 2 * BUCKET_WORDS) return 0; // one bucket
-    return (size_t)(most < SKEWED_PARTS ? SKEWED_PARTS
-                    : most < MAX_PARTS  ? most
-                                        : MAX_PARTS)
-           << CELL_BITS;
+    return (size_t)(most < 1 ? 1 : most < MAX_PARTS ? most : MAX_PARTS) << CELL_BITS;
 }
 
 // ---- A bucket -----------------------------------------------------------------------------------
@@ -104,7 +101,7 @@ typedef struct word_pass {
     const uint64_t *from;
     uint64_t *to;
     int32_t *counts; // [part][2^bits]
-    int shift, bits; // of a digit, or of cells
+    int shift, bits; // of cells
     int low;
 } word_pass;
 
@@ -118,37 +115,12 @@ static void count_words(const void *pass, int64_t part, int64_t begin, int64_t e
         ++counts[p->from[i] >> p->shift & mask];
 }
 
-static void move_words(const void *pass, int64_t part, int64_t begin, int64_t end)
-{
-    const word_pass *p = (const word_pass *)pass;
-    const uint64_t mask = ((uint64_t)1 << p->bits) - 1;
-    int32_t *next = p->counts + (part << p->bits);
-    for (int64_t i = begin; i < end; ++i)
-        p->to[next[p->from[i] >> p->shift & mask]++] = p->from[i];
-}
-
-// Digit by digit from the lowest.
-static uint64_t *sort_by_digits(spops_team team, int64_t n, int low, int high, word_pass *p)
-{
-    const int num_parts = spops_team_parts(team, SKEWED_PARTS);
-    uint64_t *words = (uint64_t *)(uintptr_t)p->from, *to = p->to;
-    for (p->shift = low; p->shift < high; p->shift += p->bits) {
-        p->bits = high - p->shift < CELL_BITS ? high - p->shift : CELL_BITS;
-        p->from = words;
-        p->to = to;
-        spops_parallel_parts(team, num_parts, n, count_words, p);
-        if (!spops_radix_scan(p->counts, num_parts, (int64_t)1 << p->bits, n)) continue;
-        spops_parallel_parts(team, num_parts, n, move_words, p);
-        to = words;
-        words = p->to;
-    }
-    return words;
-}
-
 // ---- Buckets of cells ---------------------------------------------------------------------------
 
 typedef struct cell_pass {
     word_pass words; // its counts become those of buckets
+    spops_team team;
+    int64_t n;
     int num_parts, num_buckets;
     uint16_t bucket_of[NUM_CELLS], first_cell[NUM_CELLS + 1];
 } cell_pass;
@@ -214,40 +186,89 @@ static void move_to_buckets(const void *pass, int64_t part, int64_t begin, int64
     }
 }
 
+typedef struct copy_work {
+    uint64_t *to;
+    const uint64_t *from;
+} copy_work;
+
+static void copy_words(const void *work, int64_t begin, int64_t end)
+{
+    const copy_work *w = (const copy_work *)work;
+    memcpy(w->to + begin, w->from + begin, (size_t)(end - begin) * sizeof *w->to);
+}
+
+// Whether all threads together sort what a cell of so many words has.
+static bool is_shared(const cell_pass *p, int64_t num_words)
+{
+    return p->team.size > 1 && num_words > LARGE_WORDS && num_words > p->n / LARGE_SHARE;
+}
+
+// Words of a cell in the same way, by the bits below the cell's; the result in words.
+static void sort_cell(spops_team team, int64_t n, int low, int high, uint64_t *words,
+                      uint64_t *spare, int32_t *counts)
+{
+    const uint64_t *sorted = spops_word_sort(team, n, low, high, words, spare, counts);
+    const copy_work work = {words, sorted};
+    if (sorted != words) spops_parallel_for(team, n, 0, copy_words, &work);
+}
+
 static void sort_buckets(const void *pass, int64_t begin, int64_t end)
 {
+    const spops_team alone = {NULL, 1};
     const cell_pass *p = (const cell_pass *)pass;
     // The last part has put its last word of a bucket where the bucket ends.
     const int32_t *ends = p->words.counts + ((int64_t)(p->num_parts - 1) << p->words.bits);
     for (int64_t b = begin; b < end; ++b) {
-        const int32_t first = b > 0 ? ends[b - 1] : 0;
+        const int32_t first = b > 0 ? ends[b - 1] : 0, n = ends[b] - first;
         const int num_cells = p->first_cell[b + 1] - p->first_cell[b];
         const int high = p->words.shift + spops_bits_below(num_cells);
+        uint64_t *words = p->words.to + first;
         // `from` has been read, and is where the bucket is sorted by way of.
-        sort_bucket(p->words.to + first, (uint64_t *)(uintptr_t)p->words.from + first,
-                    ends[b] - first, (uint64_t)p->first_cell[b] << p->words.shift, p->words.low,
-                    high);
+        uint64_t *spare = (uint64_t *)(uintptr_t)p->words.from + first;
+        if (is_shared(p, n)) continue;
+        if (n > LARGE_WORDS && high - p->words.low > 2 * DIGIT_BITS) { // of one cell
+            int32_t counts[NUM_CELLS];
+            sort_cell(alone, n, p->words.low, high, words, spare, counts);
+        } else {
+            sort_bucket(words, spare, n, (uint64_t)p->first_cell[b] << p->words.shift, p->words.low,
+                        high);
+        }
     }
 }
 
 uint64_t *spops_word_sort(spops_team team, int64_t n, int low, int high, uint64_t *words,
                           uint64_t *spare, int32_t *counts)
 {
+    int32_t shared[LARGE_SHARE][2]; // where a bucket begins and ends
+    int num_shared = 0;
     cell_pass p;
 
-    if (n < 2 * BUCKET_WORDS) {
-        sort_bucket(words, spare, n, 0, low, high);
-        return words;
-    }
+    p.team = team;
+    p.n = n;
     p.num_parts = parts_of(team, n);
-    p.words = (word_pass){words, spare, counts, 0, 0, low};
-    p.words.bits = high - low < CELL_BITS ? high - low : CELL_BITS;
-    p.words.shift = high - p.words.bits;
-    spops_parallel_parts(team, p.num_parts, n, count_words, &p.words);
-    if (make_buckets(&p) > n / 4 && team.size > 1 && n >= SKEWED_WORDS)
-        return sort_by_digits(team, n, low, high, &p.words);
+    do { // as long as all words agree
+        if (n < 2 * BUCKET_WORDS || low == high) {
+            sort_bucket(words, spare, n, 0, low, high);
+            return words;
+        }
+        p.words = (word_pass){words, spare, counts, 0, 0, low};
+        p.words.bits = high - low < CELL_BITS ? high - low : CELL_BITS;
+        p.words.shift = high - p.words.bits;
+        spops_parallel_parts(team, p.num_parts, n, count_words, &p.words);
+        high = p.words.shift;
+    } while (make_buckets(&p) == n);
     place_buckets(&p);
     spops_parallel_parts(team, p.num_parts, n, move_to_buckets, &p);
     spops_parallel_for(team, p.num_buckets, 1, sort_buckets, &p);
+    for (int b = 0; b < p.num_buckets; ++b) {
+        const int32_t *ends = counts + ((int64_t)(p.num_parts - 1) << p.words.bits);
+        const int32_t first = b > 0 ? ends[b - 1] : 0;
+        if (!is_shared(&p, ends[b] - first)) continue;
+        shared[num_shared][0] = first;
+        shared[num_shared++][1] = ends[b];
+    }
+    for (int i = 0; i < num_shared; ++i)
+        sort_cell(team, shared[i][1] - shared[i][0], low, high, spare + shared[i][0],
+                  words + shared[i][0], counts);
     return spare;
 }
