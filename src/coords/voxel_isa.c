@@ -202,29 +202,49 @@ static void unpack(const spops_key_layout *layout, int64_t n, const uint64_t *ke
 
 // ---- Codes of keys ------------------------------------------------------------------------------
 
-#define CODE_LANES 16
+#define CODE_LANES 32
 typedef uint32_t u32s __attribute__((vector_size(4 * CODE_LANES)));
+typedef uint16_t u16s __attribute__((vector_size(2 * CODE_LANES)));
 
-// spops_key_hilbert's turns, of all lanes at once.
+// spops_key_hilbert's turns, of all lanes at once, whose elements have at least as many bits as there
+// are levels.
+#define DEFINE_TURN(name, lanes, element)                                                          \
+    static inline void name(int dims, int levels, lanes *x)                                        \
+    {                                                                                              \
+        lanes parity;                                                                              \
+        for (int level = levels - 1; level > 0; --level) {                                         \
+            const element shift = (element)level, below = (element)(((uint32_t)1 << level) - 1);   \
+            x[0] ^= -(x[0] >> shift & (element)1) & below;                                         \
+            for (int a = 1; a < dims; ++a) { /* mirrored where the bit is set, else exchanged */   \
+                const lanes set = -(x[a] >> shift & (element)1);                                   \
+                const lanes t = (x[0] ^ x[a]) & ~set & below;                                      \
+                x[0] ^= t | (set & below);                                                         \
+                x[a] ^= t;                                                                         \
+            }                                                                                      \
+        }                                                                                          \
+        for (int a = 1; a < dims; ++a)                                                             \
+            x[a] ^= x[a - 1];                                                                      \
+        parity = x[dims - 1] >> (element)1; /* of all bits above each */                           \
+        for (int step = 1; step < 8 * (int)sizeof(element); step *= 2)                             \
+            parity ^= parity >> (element)step;                                                     \
+        for (int a = 0; a < dims; ++a)                                                             \
+            x[a] ^= parity;                                                                        \
+    }
+DEFINE_TURN(turn_32, u32s, uint32_t)
+DEFINE_TURN(turn_16, u16s, uint16_t)
+
 static inline void turn(int dims, int levels, u32s *x)
 {
-    u32s parity;
-    for (int level = levels - 1; level > 0; --level) {
-        const uint32_t below = ((uint32_t)1 << level) - 1;
-        x[0] ^= -(x[0] >> level & 1u) & below;
-        for (int a = 1; a < dims; ++a) { // mirrored where the bit is set, else exchanged
-            const u32s set = -(x[a] >> level & 1u), t = (x[0] ^ x[a]) & ~set & below;
-            x[0] ^= t | (set & below);
-            x[a] ^= t;
-        }
+    u16s narrow[SPOPS_MAX_DIMS];
+    if (levels > 16) {
+        turn_32(dims, levels, x);
+        return;
     }
-    for (int a = 1; a < dims; ++a)
-        x[a] ^= x[a - 1];
-    parity = x[dims - 1] >> 1; // of all bits above each
-    for (int step = 1; step < 32; step *= 2)
-        parity ^= parity >> step;
     for (int a = 0; a < dims; ++a)
-        x[a] ^= parity;
+        narrow[a] = __builtin_convertvector(x[a], u16s);
+    turn_16(dims, levels, narrow);
+    for (int a = 0; a < dims; ++a)
+        x[a] = __builtin_convertvector(narrow[a], u32s);
 }
 
 static inline void codes_of_lanes(const spops_curve *curve, int dims, const uint64_t *keys,
