@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention: which kernel serves a call, and the turned copies of q and k that it reads where there is
 // a rotary embedding.
+#include <algorithm>
+
 #include "core/memory.h"
 #include "kernels/attention/attention_launch.cuh"
 #include "kernels/attention/attention_turn.cuh"
@@ -18,7 +20,7 @@ using namespace spops;
 bool sm90_has_dim(int dim)
 {
     switch (dim) {
-#define SPOPS_VARIANT(dim, groups, keys, stages, blocks, order) case dim:
+#define SPOPS_VARIANT(dim, ...) case dim:
         SPOPS_ATTENTION_SM90_VARIANTS(SPOPS_VARIANT)
 #undef SPOPS_VARIANT
         return true;
@@ -87,13 +89,18 @@ template <class T> spops_status attend(spops_context *ctx, const spops_attention
              is_aligned(p.v, 16);
     if constexpr (sizeof(T) == 2) {
 #ifdef SPOPS_SM90A
-        // Heads of less than 64 columns are taken several at a time.
+        // Heads of less than 48 columns are taken several at a time; strides count in 32 bits.
         const int64_t head = p.dim * 2;
-        if (takes_sm90(ctx, args) && p.wide && p.pairs &&
+        const int64_t longest = std::max(p.q.row, std::max(p.k.row, p.v.row));
+        if (takes_sm90(ctx, args) && p.wide && p.pairs && longest <= UINT32_MAX &&
             (p.dim >= 48 || (p.q.head == head && p.k.head == head && p.v.head == head))) {
             p.tiles = reinterpret_cast<const int4 *>(patches->q_tiles[SPOPS_PATCH_TILE_128]);
             p.num_tiles = &patches->state->num_q_tiles[SPOPS_PATCH_TILE_128];
-            return launch_attention_sm90<T>(ctx, p, patches->max_q_tiles[SPOPS_PATCH_TILE_128]);
+            const bool small =
+                patches->max_queries <=
+                patches->max_patches * SPOPS_PATCH_TILE_ENTRIES(SPOPS_PATCH_TILE_128);
+            return launch_attention_sm90<T>(ctx, p, patches->max_q_tiles[SPOPS_PATCH_TILE_128],
+                                            small);
         }
 #endif
     }

@@ -77,10 +77,11 @@ struct attention_kernel {
 template <class T> attention_kernel attention_sm80(int dim);
 attention_kernel attention_f32(int dim);
 
-// Tiles of 128 queries of heads of a dim that attention_tuning.h has, in rows that are `wide`.
+// Tiles of 128 queries of heads of a dim that attention_tuning.h has, in rows that are `wide`. small:
+// patches are hardly larger than a tile.
 template <class T>
-spops_status launch_attention_sm90(spops_context *ctx, const attention_params &p,
-                                   int64_t max_tiles);
+spops_status launch_attention_sm90(spops_context *ctx, const attention_params &p, int64_t max_tiles,
+                                   bool small);
 template <class T> spops_status prepare_attention_sm90(spops_context *ctx, int dim);
 
 } // namespace spops

@@ -58,21 +58,6 @@ SPOPS_WGMMA_LEFT_COLS(128, SPOPS_NAMES_64, SPOPS_SUM_128, "{%64, %65, %66, %67}"
 #undef SPOPS_WGMMA_LEFT_COLS
 #undef SPOPS_WGMMA_LEFT
 
-// Whether the phase has ended. Does not wait.
-__device__ __forceinline__ bool barrier_passed(uint32_t barrier, uint32_t parity)
-{
-    uint32_t passed;
-    asm volatile("{\n"
-                 ".reg .pred p;\n"
-                 "mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\n"
-                 "selp.u32 %0, 1, 0, p;\n"
-                 "}"
-                 : "=r"(passed)
-                 : "r"(barrier), "r"(parity)
-                 : "memory");
-    return passed != 0;
-}
-
 // The compiler may not keep values of sums in other registers across a wait for products.
 template <int N> __device__ __forceinline__ void pin_registers(float (&sum)[N])
 {
