@@ -18,7 +18,7 @@ enum spops_custom_kernel {
 };
 
 // Launch the kernel for dtype, with 16-byte chunks if wide; params points to the kernel's one
-// parameter struct. NOT_SUPPORTED if the struct has no grad and the kernel needs it.
+// parameter struct. A kernel of gradients is there if custom->has_grad.
 spops_status spops_custom_launch(spops_context *ctx, const spops_custom_reduce *custom,
                                  enum spops_custom_kernel kernel, spops_dtype dtype, bool wide,
                                  dim3 grid, void *params);

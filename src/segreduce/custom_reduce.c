@@ -144,6 +144,7 @@ spops_status spops_reduce_create(spops_context *ctx, const spops_reduce_desc *de
     if (custom == NULL) return SPOPS_STATUS_OUT_OF_MEMORY;
     custom->desc = read;
     custom->desc.struct_size = sizeof custom->desc;
+    custom->has_grad = read.grad != NULL; // a compiler finds out for itself
     custom->desc.name = custom->desc.cuda_source = custom->desc.cuda_op = NULL;
     SPOPS_TRY_GOTO(copy_text(ctx, read.name, &custom->desc.name), status, fail);
     SPOPS_TRY_GOTO(copy_text(ctx, read.cuda_source, &custom->desc.cuda_source), status, fail);

@@ -13,6 +13,7 @@ extern "C" {
 typedef struct spops_custom_reduce {
     spops_reduce id;
     spops_reduce_desc desc; // strings copied, owned
+    bool has_grad;          // on this backend
     void *kernels;          // the CUDA backend's compiled kernels; NULL on the CPU
 } spops_custom_reduce;
 

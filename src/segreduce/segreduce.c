@@ -108,7 +108,6 @@ spops_status spops_segreduce_check_backward(spops_context *ctx, const char *call
                                             const spops_segments *segments, spops_reduce reduce)
 {
     const spops_custom_reduce *custom = spops_custom_reduce_find(ctx, reduce);
-    const spops_backend *backend = ctx->backend;
     const spops_gradients least =
         needs_states(reduce) ? SPOPS_GRADIENTS_ALL : SPOPS_GRADIENTS_LINEAR;
     SPOPS_REQUIRE(
@@ -119,7 +118,7 @@ spops_status spops_segreduce_check_backward(spops_context *ctx, const char *call
     if (is_builtin(reduce) && !builtin[reduce].has_grad)
         return spops_fail(ctx, SPOPS_STATUS_NOT_SUPPORTED,
                           "%s: reduce is %d, which has no gradient", call, (int)reduce);
-    if (custom != NULL && backend->kind == SPOPS_BACKEND_CPU && custom->desc.grad == NULL)
+    if (custom != NULL && !custom->has_grad)
         return spops_fail(ctx, SPOPS_STATUS_NOT_SUPPORTED,
                           "%s: the reduction \"%s\" was registered without grad", call,
                           custom->desc.name);
