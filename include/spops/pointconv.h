@@ -33,12 +33,10 @@ typedef enum spops_pointconv_sums {
 typedef struct spops_pointconv_options {
     size_t struct_size;
     int32_t backward; /* 1: also gradients */
-    spops_dataflow
-        dataflow; /* FETCH_ON_DEMAND: every shape, dtype and backend. IMPLICIT_GEMM: CUDA,
-                                 compute capability 9.0, groups 1, f16 and bf16, channels and
-                                 rows of multiples of 16 bytes; takes a fraction of the memory.
-                                 AUTO: holds both where the device has both, and takes the
-                                 faster for each call */
+    /* FETCH_ON_DEMAND: every shape, dtype and backend. IMPLICIT_GEMM: CUDA, compute capability 9.0,
+       groups 1, f16 and bf16, channels and rows of multiples of 16 bytes; takes a fraction of the
+       memory. AUTO: holds both where the device has both, and takes the faster for each call */
+    spops_dataflow dataflow;
     int64_t max_in_channels;  /* of the widest layer that the plan will meet; 0: 256 */
     int64_t max_out_channels; /* likewise; their product is below 2^31 - 1 */
     spops_pointconv_sums sums;
