@@ -180,6 +180,7 @@ spops_status spops_cpu_coords_bounds(spops_context *ctx, const spops_coords_boun
 typedef struct sorted_candidates {
     int64_t n, num_slots; // candidates, and the numbers that they may have
     int64_t each;         // numbers for an item
+    bool window; // more than one. (A test of `each` itself would be taken for the division)
     // Position p has the key or code words[p] >> index_bits, and its candidate is in the bits below;
     // where these are too many bits, words[p] and values[p] (NULL: p).
     const uint64_t *words;
@@ -499,6 +500,7 @@ static bool find_candidates(const spops_context *ctx, const spops_coords_source 
     work.window = source->kind == SPOPS_COORDS_DOWN || source->kind == SPOPS_COORDS_UP;
     if (source->max_items > 0) work.each = source->max_candidates / source->max_items;
     s->each = work.each;
+    s->window = work.window;
     s->num_slots = use.n * work.each;
     if (!w->wide) work.index_bits = number_bits(s->num_slots);
     if (s->by_code) {
@@ -695,7 +697,7 @@ typedef struct rows_work {
 
 static inline int64_t item_of(const sorted_candidates *s, int64_t candidate)
 {
-    return s->each == 1 ? candidate : candidate / s->each;
+    return s->window ? candidate / s->each : candidate;
 }
 
 // What follows from the keys of n rows from `row` on.
