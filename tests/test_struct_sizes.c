@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Structs that may grow: a shorter one than today's is read as if the rest were zero, or filled as
-// far as it goes; a longer one, or one that forgot its size, is refused.
+// far as it goes; a longer one, or one that forgot its size, is refused. And the same calls with a
+// plan that lies elsewhere.
 #include <criterion/criterion.h>
 #include <string.h>
 
+#include "core/context.h"
 #include "spops/spops.h"
 
 #define ROWS 6
@@ -826,4 +828,94 @@ Test(struct_sizes, pointed_to)
     cr_assert_eq(info.kernel->struct_size, sizeof *info.kernel);
     cr_assert_eq(info.kernel->size[2], 3);
     close_fixture(&f);
+}
+
+// ---- Plans that lie elsewhere -------------------------------------------------------------------
+
+static void expect_elsewhere(const fixture *f, const char *name, spops_status status)
+{
+    const char *line = spops_last_error(f->ctx);
+    cr_expect_eq(status, SPOPS_STATUS_INVALID_ARGUMENT, "%s: %s", name, spops_status_name(status));
+    cr_expect_not_null(strstr(line, " lies on device 0, ctx runs on device 1"), "%s: %s", name,
+                       line);
+}
+
+#define READ_ELSEWHERE(type, value, call)                                                          \
+    do {                                                                                           \
+        const type good = (value);                                                                 \
+        expect_elsewhere(&f, #call, (call)(&f, &good));                                            \
+    } while (0)
+#define FILL_ELSEWHERE(type, call)                                                                 \
+    do {                                                                                           \
+        type empty = type##_default();                                                             \
+        expect_elsewhere(&f, #call, (call)(&f, &empty));                                           \
+    } while (0)
+
+Test(struct_sizes, plans_of_another_device)
+{
+    const spops_context_options options = good_context();
+    const spops_matrix m = points_matrix();
+    const spops_point_cloud cloud = {m, NULL, 0};
+    const spops_patch_lists lists = {0, places, NULL, NULL, NULL};
+    fixture here = open_fixture(), f = here;
+    spops_nearest *nearest = NULL;
+    spops_pointconv *conv = NULL;
+    spops_pool *pool = NULL;
+    cr_assert_eq(spops_nearest_create(here.ctx, &cloud, &nearest), SPOPS_STATUS_OK);
+    cr_assert_eq(spops_pointconv_create(here.ctx, here.neighbors, NULL, &conv), SPOPS_STATUS_OK);
+    cr_assert_eq(spops_pool_create_global(here.ctx, here.coords, 4, NULL, &pool), SPOPS_STATUS_OK);
+    cr_assert_eq(spops_context_create(&options, &f.ctx), SPOPS_STATUS_OK);
+    f.ctx->info.device = 1;
+#define CALL_ELSEWHERE(call, ...) expect_elsewhere(&f, #call, call(f.ctx, __VA_ARGS__))
+    CALL_ELSEWHERE(spops_buckets_set, f.buckets, &cloud);
+    CALL_ELSEWHERE(spops_patches_set, f.patches, NULL, &lists);
+    CALL_ELSEWHERE(spops_patches_set_from_buckets, f.patches, f.buckets, NULL);
+    CALL_ELSEWHERE(spops_neighbors_set, f.neighbors, NULL, &cloud);
+    CALL_ELSEWHERE(spops_nearest_execute, nearest, &cloud, 1, places, NULL);
+    CALL_ELSEWHERE(spops_point_pyramid_set, f.clouds, &cloud);
+    CALL_ELSEWHERE(spops_pointconv_set, conv);
+    CALL_ELSEWHERE(spops_pointconv_execute, conv, m, m, NULL, m);
+    CALL_ELSEWHERE(spops_pointconv_execute_backward, conv, m, m, m, NULL, NULL, NULL);
+    CALL_ELSEWHERE(spops_pool_set, pool);
+    CALL_ELSEWHERE(spops_pool_execute, pool, SPOPS_REDUCE_SUM, m, m);
+    CALL_ELSEWHERE(spops_pool_execute_backward, pool, SPOPS_REDUCE_SUM, m, m, m);
+    CALL_ELSEWHERE(spops_attention_execute_backward, f.patches, m, m, m, m, m, ones, NULL, NULL,
+                   NULL, NULL, NULL);
+    READ_ELSEWHERE(spops_kernel_shape, spops_kernel_shape_cube(3, 2, 2, 1), read_kernel);
+    READ_ELSEWHERE(spops_devoxels_options, good_devoxels(), read_devoxels);
+    READ_ELSEWHERE(spops_kernel_map_options, spops_kernel_map_options_default(), read_map);
+    READ_ELSEWHERE(spops_pool_options, spops_pool_options_default(), read_sparse_pool);
+    READ_ELSEWHERE(spops_pyramid_options, spops_pyramid_options_default(), read_pyramid);
+    READ_ELSEWHERE(spops_bevpool_args, good_pool(), read_pool);
+    READ_ELSEWHERE(spops_mvmr_options, spops_mvmr_options_default(), read_mvmr);
+    READ_ELSEWHERE(spops_sparseconv_options, spops_sparseconv_options_default(), read_sparseconv);
+    READ_ELSEWHERE(spops_sparseconv_layer, spops_sparseconv_layer_default(), read_layer);
+    READ_ELSEWHERE(spops_pointconv_options, spops_pointconv_options_default(), read_pointconv);
+    READ_ELSEWHERE(spops_patch_window, spops_patch_window_default(), read_patch_window);
+    READ_ELSEWHERE(spops_attention_options, spops_attention_options_default(), read_attention);
+    FILL_ELSEWHERE(spops_segments_info, fill_segments_info);
+    FILL_ELSEWHERE(spops_segments_view, fill_segments_view);
+    FILL_ELSEWHERE(spops_traffic, fill_traffic);
+    FILL_ELSEWHERE(spops_coords_info, fill_coords_info);
+    FILL_ELSEWHERE(spops_coords_view, fill_coords_view);
+    FILL_ELSEWHERE(spops_voxels_view, fill_voxels_view);
+    FILL_ELSEWHERE(spops_kernel_map_info, fill_map_info);
+    FILL_ELSEWHERE(spops_kernel_map_view, fill_map_view);
+    FILL_ELSEWHERE(spops_pyramid_info, fill_pyramid_info);
+    FILL_ELSEWHERE(spops_bev_plan_info, fill_bev_info);
+    FILL_ELSEWHERE(spops_triplets_info, fill_triplets_info);
+    FILL_ELSEWHERE(spops_neighbors_view, fill_neighbors_view);
+    FILL_ELSEWHERE(spops_neighbors_info, fill_neighbors_info);
+    FILL_ELSEWHERE(spops_point_level_view, fill_level_view);
+    FILL_ELSEWHERE(spops_point_level_info, fill_level_info);
+    FILL_ELSEWHERE(spops_point_pyramid_info, fill_clouds_info);
+    FILL_ELSEWHERE(spops_patches_view, fill_patches_view);
+    FILL_ELSEWHERE(spops_patches_info, fill_patches_info);
+    FILL_ELSEWHERE(spops_buckets_view, fill_buckets_view);
+    FILL_ELSEWHERE(spops_buckets_info, fill_buckets_info);
+    spops_context_destroy(f.ctx);
+    spops_pool_destroy(pool);
+    spops_pointconv_destroy(conv);
+    spops_nearest_destroy(nearest);
+    close_fixture(&here);
 }
