@@ -52,6 +52,20 @@ static void reference_backward(void *user, const double *const *in, ref_tensor *
     ref_gather_backward(c->relation, c->cols, in[X], in[W], in[GRAD_OUT], out[GRAD_X], out[GRAD_W]);
 }
 
+// The plan that its saved bytes are loaded as.
+static void reload(test_device *d, spops_segments **plan)
+{
+    spops_segments *loaded = NULL;
+    size_t bytes = 0;
+    test_expect_ok(d->ctx, spops_segments_save(d->ctx, *plan, NULL, 0, &bytes), "size of a plan");
+    void *blob = malloc(bytes);
+    test_expect_ok(d->ctx, spops_segments_save(d->ctx, *plan, blob, bytes, &bytes), "save");
+    test_expect_ok(d->ctx, spops_segments_load(d->ctx, blob, bytes, &loaded), "load");
+    free(blob);
+    spops_segments_destroy(*plan);
+    *plan = loaded;
+}
+
 // A call, with weights, values, wanted gradients and views that rng draws.
 static void check_case(test_device *d, const test_shape *shape, const test_relation *relation,
                        bool backward, spops_dtype dtype, int64_t cols, uint64_t stream,
@@ -93,6 +107,7 @@ static void check_case(test_device *d, const test_shape *shape, const test_relat
                             shape->name, relation->form, relation->indexing);
     const spops_gradients gradients = want_w ? SPOPS_GRADIENTS_LINEAR : SPOPS_GRADIENTS_NONE;
     test_expect_ok(d->ctx, test_relation_plan(relation, d->ctx, cols, gradients, &c.plan), op.what);
+    if (test_rng_below(rng, 2) == 0) reload(d, &c.plan);
     op.scratch_bytes = spops_segments_scratch_bytes(c.plan);
     test_operator_run(d, &op);
     spops_segments_destroy(c.plan);

@@ -14,7 +14,8 @@
 SPOPS_EXTERN_C_BEGIN
 
 /**
- * Copy each source row to every term that names it, reading it once:
+ * Copy each source row to every term that names it. Wide rows are read once; on a GPU, narrow rows of a
+ * plan made of unsorted keys without idx and weight_idx are written in order.
  *
  *     out[t, c] = w[weight_idx[t]] * x[keys[t], c]
  *

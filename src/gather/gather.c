@@ -3,6 +3,8 @@
 // other side: segments are the source rows, terms are where they go.
 #include "segments/segments.h"
 
+#include <string.h>
+
 #include "core/matrix.h"
 #include "gather/gather_args.h"
 #include "spops/gather.h"
@@ -26,7 +28,9 @@ spops_status spops_gather_execute(spops_context *ctx, const spops_segments *rows
     if (w != NULL) SPOPS_TRY(spops_check_no_overlap(ctx, call, "out", out, "w", *w));
     SPOPS_REQUIRE_SLOT(ctx, call, gather);
     if (rows->num_segments == 0 || rows->max_terms == 0 || x.cols == 0) return SPOPS_STATUS_OK;
+    memset(&args, 0, sizeof args);
     args.lists = &rows->forward;
+    args.keys = rows->keys;
     args.x = x;
     args.w = w == NULL ? absent : *w;
     args.out = out;

@@ -60,6 +60,7 @@ static void carve_block(spops_segments *s, const spops_segments_sizes *sizes, sp
     spops_schedule *schedules = spops_carve(c, NUM_LISTS, 1, sizeof *schedules);
     spops_lists_carve(&s->forward, sizes->pairs, sizes->order, c);
     s->forward.schedule = schedules;
+    s->keys = sizes->keys ? spops_carve(c, s->max_terms, 1, sizeof *s->keys) : NULL;
     if (s->gradients == SPOPS_GRADIENTS_NONE) return;
     spops_lists_carve(&s->by_row, true, true, c);
     spops_lists_carve(&s->by_weight, true, true, c);
@@ -312,6 +313,10 @@ static spops_status build(spops_context *ctx, const char *call, const spops_segm
 
     SPOPS_TRY(spops_segments_alloc(ctx, call, sizes, NULL, &s));
     SPOPS_TRY_GOTO(spops_segments_enqueue_build(ctx, s, source), status, fail);
+    if (s->keys != NULL && source->num_terms > 0)
+        SPOPS_TRY_GOTO(ctx->backend->copy(ctx, s->keys, source->keys,
+                                          (size_t)source->num_terms * sizeof *s->keys),
+                       status, fail);
     SPOPS_TRY_GOTO(spops_segments_finish(ctx, s), status, fail);
     *out = s;
     return SPOPS_STATUS_OK;
@@ -435,6 +440,8 @@ static spops_status create(spops_context *ctx, const char *call, int64_t num_seg
     sizes.pairs = spops_source_needs_pairs(source);
     sizes.order = spops_source_needs_order(source);
     sizes.in_order = spops_source_in_order(source);
+    sizes.keys = spops_segments_keeps_keys(ctx) && source->keys != NULL && !source->keys_sorted &&
+                 source->a == NULL && source->b == NULL;
     return build(ctx, call, &sizes, source, out);
 }
 

@@ -25,7 +25,8 @@ struct spops_segments {
     bool weights_unique; // with gradients: no two terms name the same weight
     spops_lists forward;
     spops_lists by_row, by_weight; // with gradients; else all zero
-    void *block;                   // every list, and the schedules side by side
+    int32_t *keys; // [max_terms] segment of term t, its row and weight; NULL: not kept
+    void *block;   // every list, and the schedules side by side
     size_t block_bytes;
     void *workspace; // of the builds: lists_workspace and extra
     size_t workspace_bytes;
@@ -42,10 +43,18 @@ typedef struct spops_segments_sizes {
     bool refillable;
     bool weights_unique;        // known beforehand; else found out once the lists are built
     bool pairs, order;          // whether the forward lists need them
+    bool keys;                  // whether the source's keys are kept
     bool in_order;              // of the forward lists (lists.h)
     size_t extra_bytes;         // wanted at segments->extra
     size_t extra_scratch_bytes; // that the caller carves behind the plan's own
 } spops_segments_sizes;
+
+// Whether a plan whose terms are their own rows and weights keeps their keys, by which a gather writes
+// narrow rows in order.
+static inline bool spops_segments_keeps_keys(const spops_context *ctx)
+{
+    return ctx->backend->kind == SPOPS_BACKEND_CUDA;
+}
 
 // Allocate a plan: arrays carved, nothing enqueued, scratch reserved in ctx where the plan has to be
 // filled. `call` names the public call in messages, here and below.

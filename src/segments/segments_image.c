@@ -124,6 +124,19 @@ static spops_status upload_image(spops_context *ctx, const spops_segments_image 
     return SPOPS_STATUS_OK;
 }
 
+// keys[t] = the segment of term t, which is row and weight t; false where a term is not.
+static bool find_keys(const spops_segments_image *image, int32_t *keys)
+{
+    memset(keys, 0xff, (size_t)image->num_terms * sizeof *keys);
+    for (int64_t s = 0; s < image->num_segments; ++s)
+        for (int32_t p = image->offsets[s]; p < image->offsets[s + 1]; ++p) {
+            const int32_t t = image->a[p];
+            if (t != image->b[p] || t >= image->num_terms || keys[t] >= 0) return false;
+            keys[t] = (int32_t)s;
+        }
+    return true;
+}
+
 spops_status spops_segments_image_build(spops_context *ctx, const char *call,
                                         const spops_segments_image *image,
                                         size_t extra_scratch_bytes, spops_segments **out)
@@ -133,6 +146,7 @@ spops_status spops_segments_image_build(spops_context *ctx, const char *call,
     spops_segments_sizes sizes;
     spops_lists_source source;
     spops_segments *s = NULL;
+    int32_t *keys = NULL;
     image_arrays arrays;
 
     *out = NULL;
@@ -150,10 +164,19 @@ spops_status spops_segments_image_build(spops_context *ctx, const char *call,
     (void)carve_image(image, &carver);
     sizes.extra_bytes = carver.used;
     sizes.extra_scratch_bytes = extra_scratch_bytes;
-    SPOPS_TRY(spops_segments_alloc(ctx, call, &sizes, NULL, &s));
+    if (image->has_pairs && !image->pools && spops_segments_keeps_keys(ctx)) {
+        keys = spops_host_alloc(ctx, (size_t)image->num_terms, sizeof *keys);
+        if (keys == NULL) return SPOPS_STATUS_OUT_OF_MEMORY;
+        sizes.keys = find_keys(image, keys);
+    }
+    SPOPS_TRY_GOTO(spops_segments_alloc(ctx, call, &sizes, NULL, &s), status, done);
     carver = (spops_carver){s->extra, 0};
     arrays = carve_image(image, &carver);
-    SPOPS_TRY_GOTO(upload_image(ctx, image, &arrays), status, fail);
+    SPOPS_TRY_GOTO(upload_image(ctx, image, &arrays), status, done);
+    if (s->keys != NULL)
+        SPOPS_TRY_GOTO(
+            ctx->backend->upload(ctx, s->keys, keys, (size_t)image->num_terms * sizeof *keys),
+            status, done);
 
     memset(&source, 0, sizeof source);
     source.offsets = arrays.offsets;
@@ -163,12 +186,13 @@ spops_status spops_segments_image_build(spops_context *ctx, const char *call,
     source.term = arrays.term;
     source.a_limit = image->num_rows;
     source.b_limit = image->num_weights;
-    SPOPS_TRY_GOTO(spops_segments_enqueue_build(ctx, s, &source), status, fail);
-    SPOPS_TRY_GOTO(spops_segments_finish(ctx, s), status, fail);
+    SPOPS_TRY_GOTO(spops_segments_enqueue_build(ctx, s, &source), status, done);
+    SPOPS_TRY_GOTO(spops_segments_finish(ctx, s), status, done);
     *out = s;
-    return SPOPS_STATUS_OK;
+    s = NULL;
 
-fail:
+done:
+    spops_host_free(ctx, keys, (size_t)image->num_terms, sizeof *keys);
     spops_segments_destroy(s);
     return status;
 }
