@@ -227,15 +227,15 @@ ParameterizedTestParameters(bevpool_spans, narrow_and_wide_rows)
 }
 ParameterizedTest(struct backend_param *p, bevpool_spans, narrow_and_wide_rows)
 {
-    static const int64_t all_cols[] = {SPOPS_BEV_NARROW_COLS, SPOPS_BEV_NARROW_COLS + 32, 192, 240,
-                                       256};
+    static const int64_t all_cols[] = {
+        SPOPS_BEV_NARROW_COLS, SPOPS_BEV_NARROW_COLS + 32, 192, 240, 256, 77, 3};
     test_device d;
     if (!test_open(&d, (spops_backend_kind)p->backend, LAUNCH_DEFAULT)) return;
     bev_geometry_case g = bev_geometry_simulate(1, 8, 0.2);
     spops_bev_shape *s = &g.geometry.shape;
     s->num_depths = 64, s->feature_height = 32, s->feature_width = 32;
     g.geometry.depth_step_m = 0.15;
-    check_rows(&d, &g.geometry, all_cols, 5);
+    check_rows(&d, &g.geometry, all_cols, 7);
     bev_geometry_free(&g);
     if (p->backend == SPOPS_BACKEND_CUDA) {
         g = bev_geometry_simulate(1, 16, 0.2);

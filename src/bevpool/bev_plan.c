@@ -49,10 +49,17 @@ spops_gradients spops_bev_gradients(const spops_bev_options *options)
 static void carve_rows(const spops_context *ctx, const spops_bev_counts *counts, int64_t max_cols,
                        spops_carver *carver, spops_bev_scratch *scratch)
 {
-    scratch->rows = spops_carve(carver, counts->num_cells, max_cols, SCRATCH_ELEMENT_BYTES);
+    scratch->rows = spops_carve(carver, counts->num_cells, spops_bev_padded_cols(max_cols),
+                                SCRATCH_ELEMENT_BYTES);
     scratch->feat_f16 = NULL;
     if (ctx->info.backend == SPOPS_BACKEND_CPU) // on a GPU rows are widened where they are read
         scratch->feat_f16 = spops_carve(carver, counts->num_features, max_cols, sizeof(uint16_t));
+}
+
+static void *carve_features(const spops_bev_plan *plan, spops_carver *carver)
+{
+    return spops_carve(carver, plan->counts.num_features,
+                       spops_bev_padded_cols(plan->segments->max_cols), sizeof(uint16_t));
 }
 
 spops_bev_scratch spops_bev_carve_scratch(const spops_bev_plan *plan, spops_carver *carver)
@@ -63,9 +70,14 @@ spops_bev_scratch spops_bev_carve_scratch(const spops_bev_plan *plan, spops_carv
     scratch.segments = spops_segments_carve_scratch(plan->segments, carver);
     carve_rows(plan->ctx, &plan->counts, plan->segments->max_cols, carver, &scratch);
     scratch.parts = NULL;
-    if (spans) // either cut has as many shared parts
-        scratch.parts = spops_carve(carver, counts->num_shared_parts,
-                                    spops_bev_part_cols(plan->segments->max_cols), sizeof(float));
+    scratch.feat = scratch.grad_feat = NULL;
+    if (!spans) return scratch;
+    // Either cut has as many shared parts.
+    scratch.parts = spops_carve(carver, counts->num_shared_parts,
+                                spops_bev_part_cols(plan->segments->max_cols), sizeof(float));
+    scratch.feat = carve_features(plan, carver);
+    if (plan->segments->gradients != SPOPS_GRADIENTS_NONE)
+        scratch.grad_feat = carve_features(plan, carver);
     return scratch;
 }
 

@@ -122,10 +122,17 @@ spops_status spops_bev_make_transforms(spops_context *ctx, const char *call,
 // Scratch of a plan's calls, measured and carved by one function.
 typedef struct spops_bev_scratch {
     spops_segments_scratch segments;
-    void *rows;     // [num_cells][max_cols] of 4 bytes: out, or grad_out, with channels last
+    void *rows;     // [num_cells][padded max_cols] of 4 bytes: out, or grad_out, with channels last
     float *parts;   // spops_bev_spans_pool_args; NULL without spans
     void *feat_f16; // CPU: [num_features][max_cols] f16, an 8- or 4-bit feat, widened; else NULL
+    void *feat, *grad_feat; // [num_features][padded max_cols] of 2 bytes; NULL without spans
 } spops_bev_scratch;
+
+// Spans take rows of whole 16 bytes. Others, of 16 bits, are copied into such rows of scratch.
+static inline int64_t spops_bev_padded_cols(int64_t cols)
+{
+    return (cols + 7) / 8 * 8;
+}
 spops_bev_scratch spops_bev_carve_scratch(const spops_bev_plan *plan, spops_carver *carver);
 
 #endif

@@ -211,7 +211,7 @@ bool spops_bev_spans_serve(const spops_context *ctx, const spops_bev_plan *plan,
 {
     // Lists may meet wider rows than the plan was built for; the scratch of shared parts may not.
     return plan->kernel == SPOPS_BEV_KERNEL_SPANS && args->variant != 0 &&
-           args->feat.cols <= plan->segments->max_cols &&
+           args->feat.cols <= spops_bev_padded_cols(plan->segments->max_cols) &&
            ctx->backend->bev_spans_pool_fits(ctx, args);
 }
 

@@ -147,26 +147,58 @@ static spops_status pool_intervals(spops_context *ctx, const char *call, const s
     return spops_segreduce_run(ctx, call, plan->segments, &args, scratch.segments);
 }
 
+// The matrix in scratch that has the columns of m and as many zeros as make its rows whole.
+static spops_matrix padded(void *scratch, spops_matrix m)
+{
+    if (m.data == NULL) return m;
+    return spops_matrix_dense(scratch, m.rows, spops_bev_padded_cols(m.cols), m.dtype);
+}
+
+// Rows of another width, zeros where from has no more columns; also_to absent: of one matrix.
+static spops_status copy_columns(spops_context *ctx, spops_matrix from, spops_matrix to,
+                                 spops_matrix also_from, spops_matrix also_to)
+{
+    const spops_gather_args args = {.x = from, .out = to, .also_x = also_from, .also_out = also_to};
+    return ctx->backend->gather(ctx, &args);
+}
+
+static bool may_pad(const spops_bev_plan *plan, spops_matrix feat, spops_bev_scratch scratch)
+{
+    return scratch.feat != NULL && feat.cols <= plan->segments->max_cols &&
+           (feat.dtype == SPOPS_DTYPE_F16 || feat.dtype == SPOPS_DTYPE_BF16);
+}
+
 // Pool into out, channels last: over the plan's spans where they serve, else over its intervals.
 static spops_status pool_cells(spops_context *ctx, const char *call, const spops_bev_plan *plan,
                                const spops_bevpool_args *pool, spops_matrix out,
                                spops_bev_scratch scratch)
 {
     const int64_t cols = pool->feat.cols;
-    const spops_bev_spans_pool_args args = {
-        .spans = &plan->spans[spops_bev_cut_for(plan, cols)],
-        .shape = plan->shape,
-        .variant = spops_bev_variant_for(plan, cols),
-        .num_cells = plan->counts.num_cells,
-        .parts = scratch.parts,
-        .depth = pool->depth,
-        .feat = pool->feat,
-        .out = out,
-        .feat_scales = pool->feat_scales == NULL ? absent : *pool->feat_scales,
-        .feat_scale = pool->feat_scale,
-        .depth_scale = pool->depth_scale,
-        .out_scale = pool->out_scale};
+    const bool is_scratch = out.data == scratch.rows; // then its rows are whole already
+    spops_bev_spans_pool_args args = {.spans = &plan->spans[spops_bev_cut_for(plan, cols)],
+                                      .shape = plan->shape,
+                                      .variant = spops_bev_variant_for(plan, cols),
+                                      .num_cells = plan->counts.num_cells,
+                                      .parts = scratch.parts,
+                                      .depth = pool->depth,
+                                      .feat = pool->feat,
+                                      .out = out,
+                                      .feat_scales =
+                                          pool->feat_scales == NULL ? absent : *pool->feat_scales,
+                                      .feat_scale = pool->feat_scale,
+                                      .depth_scale = pool->depth_scale,
+                                      .out_scale = pool->out_scale};
     if (spops_bev_spans_serve(ctx, plan, &args)) return ctx->backend->bev_spans_pool(ctx, &args);
+    if (may_pad(plan, pool->feat, scratch)) {
+        args.feat = padded(scratch.feat, pool->feat);
+        args.out = padded(scratch.rows, out);
+        args.variant = spops_bev_variant_for(plan, args.feat.cols);
+        if (spops_bev_spans_serve(ctx, plan, &args)) {
+            SPOPS_TRY(copy_columns(ctx, pool->feat, args.feat, absent, absent));
+            SPOPS_TRY(ctx->backend->bev_spans_pool(ctx, &args));
+            return is_scratch ? SPOPS_STATUS_OK : copy_columns(ctx, args.out, out, absent, absent);
+        }
+    }
     SPOPS_REQUIRE(ctx, plan->pool_variant == 0,
                   "%s: pool_variant is %" PRId32 " in the plan, and does not suit these matrices",
                   call, plan->pool_variant);
@@ -192,6 +224,7 @@ static spops_status run_pool(spops_context *ctx, const char *call, const spops_b
     transpose.rows = plan->counts.num_cells / plan->shape.num_batches;
     transpose.cols = cols;
     transpose.in = spops_matrix_dense(scratch.rows, plan->counts.num_cells, cols, pool->out.dtype);
+    transpose.in.row_stride = spops_bev_padded_cols(cols);
     transpose.out = pool->out;
     SPOPS_TRY(pool_cells(ctx, call, plan, pool, transpose.in, scratch));
     return ctx->backend->transpose(ctx, &transpose);
@@ -275,6 +308,19 @@ spops_status spops_bevpool_execute_backward(spops_context *ctx, const spops_bev_
     spans.grad_feat = grad_feat == NULL ? absent : *grad_feat;
     if (spops_bev_spans_serve_gradients(ctx, plan, &spans))
         return ctx->backend->bev_spans_grad(ctx, &spans);
+    if (may_pad(plan, feat, scratch) && rows.data != scratch.rows) {
+        spans.feat = padded(scratch.feat, feat);
+        spans.grad_out = padded(scratch.rows, grad_out);
+        spans.grad_feat = padded(scratch.grad_feat, spans.grad_feat);
+        if (spops_bev_spans_serve_gradients(ctx, plan, &spans)) {
+            SPOPS_TRY(copy_columns(ctx, feat, spans.feat, grad_out, spans.grad_out));
+            SPOPS_TRY(ctx->backend->bev_spans_grad(ctx, &spans));
+            return grad_feat == NULL
+                       ? SPOPS_STATUS_OK
+                       : copy_columns(ctx, spans.grad_feat, *grad_feat, absent, absent);
+        }
+        spans.grad_feat = grad_feat == NULL ? absent : *grad_feat;
+    }
     return spops_segreduce_run_backward(ctx, plan->segments, SPOPS_REDUCE_SUM, rows, feat, depth,
                                         spans.grad_feat, spans.grad_depth, scratch.segments);
 }
