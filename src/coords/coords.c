@@ -174,12 +174,6 @@ static void carve_block(spops_coords_arrays *a, bool item_rows, spops_carver *c)
     a->index = spops_carve(c, 1, 1, a->index_bytes);
 }
 
-static spops_status too_large(spops_context *ctx, const char *call)
-{
-    return spops_fail(ctx, SPOPS_STATUS_OUT_OF_MEMORY,
-                      "%s: the set needs more bytes than an address can count", call);
-}
-
 static spops_status choose_search(spops_context *ctx, const char *call,
                                   const spops_coords_choices *choices, spops_coords_arrays *a)
 {
@@ -197,12 +191,11 @@ static spops_status choose_search(spops_context *ctx, const char *call,
     return SPOPS_STATUS_OK;
 }
 
-static spops_status alloc_workspace(spops_context *ctx, const char *call, int64_t max_candidates,
+static spops_status alloc_workspace(spops_context *ctx, int64_t max_candidates,
                                     spops_placement *place, spops_coords *s)
 {
     const spops_coords_workspace_args args = {&s->arrays, max_candidates};
     const size_t bytes = ctx->backend->coords_workspace_bytes(ctx, &args);
-    if (bytes == SIZE_MAX) return too_large(ctx, call);
     SPOPS_TRY(spops_place(ctx, place, bytes, &s->workspace));
     s->workspace_bytes = bytes;
     s->max_candidates = max_candidates;
@@ -234,16 +227,12 @@ static spops_status alloc_set(spops_context *ctx, const char *call, int32_t dims
                    status, fail);
     SPOPS_TRY_GOTO(choose_search(ctx, call, choices, &s->arrays), status, fail);
     carve_block(&s->arrays, item_rows, &carver);
-    if (carver.used == SIZE_MAX) {
-        status = too_large(ctx, call);
-        goto fail;
-    }
     SPOPS_TRY_GOTO(spops_place(ctx, place, carver.used, &s->block), status, fail);
     s->block_bytes = carver.used;
     carver = (spops_carver){s->block, 0};
     carve_block(&s->arrays, item_rows, &carver);
     if (max_candidates != NO_WORKSPACE)
-        SPOPS_TRY_GOTO(alloc_workspace(ctx, call, max_candidates, place, s), status, fail);
+        SPOPS_TRY_GOTO(alloc_workspace(ctx, max_candidates, place, s), status, fail);
     *out = s;
     return SPOPS_STATUS_OK;
 
@@ -305,7 +294,6 @@ static spops_status make_to_measure(spops_context *ctx, const char *call,
 
     SPOPS_TRY(spops_key_layout_make(ctx, call, source->dims, box, choices->order, &counted.layout));
     bytes = ctx->backend->coords_workspace_bytes(ctx, &size);
-    if (bytes == SIZE_MAX) return too_large(ctx, call);
     SPOPS_TRY(spops_backend_alloc(ctx, bytes, &args.workspace));
     SPOPS_TRY_GOTO(ctx->backend->coords_sort(ctx, &args), status, done);
     SPOPS_TRY_GOTO(check_duplicates(ctx, call, source, choices, &state), status, done);

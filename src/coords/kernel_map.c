@@ -183,15 +183,12 @@ static void carve_pairs_of(spops_kernel_map *map, size_t bytes, spops_carver *c)
     carve_pairs(map, c);
 }
 
-static spops_status alloc_block(spops_context *ctx, const char *call, carve_function carve,
-                                size_t inner_bytes, spops_placement *place, spops_kernel_map *map,
-                                void **block, size_t *block_bytes)
+static spops_status alloc_block(spops_context *ctx, carve_function carve, size_t inner_bytes,
+                                spops_placement *place, spops_kernel_map *map, void **block,
+                                size_t *block_bytes)
 {
     spops_carver carver = {NULL, 0};
     carve(map, inner_bytes, &carver);
-    if (carver.used == SIZE_MAX)
-        return spops_fail(ctx, SPOPS_STATUS_OUT_OF_MEMORY,
-                          "%s: the map needs more bytes than an address can count", call);
     SPOPS_TRY(spops_place(ctx, place, carver.used, block));
     *block_bytes = carver.used;
     carver = (spops_carver){*block, 0};
@@ -297,17 +294,16 @@ spops_status spops_map_alloc(spops_context *ctx, const char *call, const spops_m
     a->out = side_of(num_out, a->tile_rows);
     a->in = side_of(num_in, a->tile_rows);
     a->in.mirrored = a->symmetric;
-    SPOPS_TRY_GOTO(
-        alloc_block(ctx, call, carve_block_of, 0, place, map, &map->block, &map->block_bytes),
-        status, fail);
+    SPOPS_TRY_GOTO(alloc_block(ctx, carve_block_of, 0, place, map, &map->block, &map->block_bytes),
+                   status, fail);
     if (refillable)
-        SPOPS_TRY_GOTO(alloc_block(ctx, call, carve_pairs_of, 0, place, map, &map->pairs_block,
-                                   &map->pairs_bytes),
-                       status, fail);
+        SPOPS_TRY_GOTO(
+            alloc_block(ctx, carve_pairs_of, 0, place, map, &map->pairs_block, &map->pairs_bytes),
+            status, fail);
     backend_bytes = ctx->backend->map_workspace_bytes(
         ctx, &(const spops_map_workspace_args){.map = a, .contents = map->contents});
-    SPOPS_TRY_GOTO(alloc_block(ctx, call, carve_workspace, backend_bytes, place, map,
-                               &map->workspace, &map->workspace_bytes),
+    SPOPS_TRY_GOTO(alloc_block(ctx, carve_workspace, backend_bytes, place, map, &map->workspace,
+                               &map->workspace_bytes),
                    status, fail);
     if ((map->contents & SPOPS_MAP_REVERSE) && a->in.mirrored) {
         a->in.table = a->out.table;
@@ -412,8 +408,8 @@ spops_status spops_map_finish(spops_context *ctx, const char *call, spops_kernel
                               "%s: the map has %" PRId64 " pairs, expected at most %" PRId64, call,
                               map->state.num_pairs, SPOPS_MAX_COUNT);
         map->arrays.max_pairs = map->state.num_pairs;
-        SPOPS_TRY(alloc_block(ctx, call, carve_pairs_of, 0, NULL, map, &map->pairs_block,
-                              &map->pairs_bytes));
+        SPOPS_TRY(
+            alloc_block(ctx, carve_pairs_of, 0, NULL, map, &map->pairs_block, &map->pairs_bytes));
         SPOPS_TRY(put_pairs(ctx, map));
     }
     SPOPS_TRY(ctx->backend->wait(ctx));

@@ -37,9 +37,6 @@ static spops_status build(spops_context *ctx, const char *call, const spops_poin
     void *workspace = NULL;
 
     carve_block(&nearest->arrays, &carver);
-    if (carver.used == SIZE_MAX || workspace_bytes == SIZE_MAX)
-        return spops_fail(ctx, SPOPS_STATUS_OUT_OF_MEMORY,
-                          "%s: it needs more bytes than an address can count", call);
     SPOPS_TRY(spops_backend_alloc(ctx, carver.used, &nearest->block));
     nearest->block_bytes = carver.used;
     carver = (spops_carver){nearest->block, 0};

@@ -162,15 +162,12 @@ static void carve_pairs(spops_neighbors_arrays *a, spops_carver *c)
     a->out_rows = a->by_tap ? spops_carve(c, a->max_pairs, 1, sizeof *a->out_rows) : NULL;
 }
 
-static spops_status alloc_carved(spops_context *ctx, const char *call, spops_neighbors_arrays *a,
+static spops_status alloc_carved(spops_context *ctx, spops_neighbors_arrays *a,
                                  void (*carve)(spops_neighbors_arrays *, spops_carver *),
                                  void **block, size_t *bytes)
 {
     spops_carver carver = {NULL, 0};
     carve(a, &carver);
-    if (carver.used == SIZE_MAX)
-        return spops_fail(ctx, SPOPS_STATUS_OUT_OF_MEMORY,
-                          "%s: neighbours need more bytes than an address can count", call);
     SPOPS_TRY(spops_backend_alloc(ctx, carver.used, block));
     *bytes = carver.used;
     carver = (spops_carver){*block, 0};
@@ -178,13 +175,10 @@ static spops_status alloc_carved(spops_context *ctx, const char *call, spops_nei
     return SPOPS_STATUS_OK;
 }
 
-static spops_status alloc_workspace(spops_context *ctx, const char *call, spops_neighbors *n)
+static spops_status alloc_workspace(spops_context *ctx, spops_neighbors *n)
 {
     const spops_neighbors_args args = {.arrays = &n->arrays};
     const size_t bytes = ctx->backend->neighbors_workspace_bytes(ctx, &args);
-    if (bytes == SIZE_MAX)
-        return spops_fail(ctx, SPOPS_STATUS_OUT_OF_MEMORY,
-                          "%s: the workspace needs more bytes than an address can count", call);
     SPOPS_TRY(spops_backend_alloc(ctx, bytes, &n->workspace));
     n->workspace_bytes = bytes;
     return SPOPS_STATUS_OK;
@@ -206,9 +200,9 @@ static spops_status alloc_neighbors(spops_context *ctx, const char *call, int64_
     n->arrays.sides[SPOPS_CLOUD_OUT].max_rows = same ? max_inputs : max_outputs;
     n->arrays.sides[SPOPS_CLOUD_IN].max_rows = max_inputs;
     SPOPS_TRY_GOTO(read_options(ctx, call, options, &n->arrays), status, fail);
-    SPOPS_TRY_GOTO(alloc_carved(ctx, call, &n->arrays, carve_block, &n->block, &n->block_bytes),
-                   status, fail);
-    SPOPS_TRY_GOTO(alloc_workspace(ctx, call, n), status, fail);
+    SPOPS_TRY_GOTO(alloc_carved(ctx, &n->arrays, carve_block, &n->block, &n->block_bytes), status,
+                   fail);
+    SPOPS_TRY_GOTO(alloc_workspace(ctx, n), status, fail);
     *out = n;
     return SPOPS_STATUS_OK;
 
@@ -279,8 +273,8 @@ spops_status spops_neighbors_create(spops_context *ctx, const spops_point_cloud 
         goto fail;
     }
     n->arrays.max_pairs = n->host.num_pairs;
-    SPOPS_TRY_GOTO(alloc_carved(ctx, call, &n->arrays, carve_pairs, &n->pairs, &n->pairs_bytes),
-                   status, fail);
+    SPOPS_TRY_GOTO(alloc_carved(ctx, &n->arrays, carve_pairs, &n->pairs, &n->pairs_bytes), status,
+                   fail);
     SPOPS_TRY_GOTO(ctx->backend->neighbors_fill(ctx, &args), status, fail);
     SPOPS_TRY_GOTO(ctx->backend->wait(ctx), status, fail);
     spops_backend_free(ctx, n->workspace, n->workspace_bytes);
@@ -319,8 +313,8 @@ spops_status spops_neighbors_reserve(spops_context *ctx, const spops_neighbors_s
                               same == 1, options, &n));
     n->refillable = true;
     n->arrays.max_pairs = shape->max_pairs;
-    SPOPS_TRY_GOTO(alloc_carved(ctx, call, &n->arrays, carve_pairs, &n->pairs, &n->pairs_bytes),
-                   status, fail);
+    SPOPS_TRY_GOTO(alloc_carved(ctx, &n->arrays, carve_pairs, &n->pairs, &n->pairs_bytes), status,
+                   fail);
     SPOPS_TRY_GOTO(ctx->backend->fill_zero(ctx, n->block, n->block_bytes), status, fail);
     SPOPS_TRY_GOTO(ctx->backend->wait(ctx), status, fail);
     show_lists(n);
