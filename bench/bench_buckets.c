@@ -27,7 +27,7 @@ typedef struct bucket_data {
     spops_patches *windows, *runs; // of buckets, and of rows along a curve
     spops_patch_window window;
     spops_patch_order order;
-    spops_pool *pool;
+    spops_pool *pool, *graded; // without gradients, and with those of sums and means
     spops_matrix x, pooled, back;
     bucket_race race;
     spops_status status; // of the first call that failed
@@ -81,6 +81,13 @@ static void enqueue_unpool(void *user)
         d, spops_gather_execute(d->b->ctx, spops_pool_segments(d->pool), d->pooled, NULL, d->back));
 }
 
+static void enqueue_pool_gradient(void *user)
+{
+    bucket_data *d = user;
+    note_status(d, spops_pool_execute_backward(d->b->ctx, d->graded, SPOPS_REDUCE_MEAN, d->pooled,
+                                               d->x, d->back));
+}
+
 // ---- Checks -------------------------------------------------------------------------------------
 
 // Every row once, at most so many in a bucket.
@@ -113,26 +120,28 @@ static bool check_arrays(const bucket_data *d, const char *what, const void *row
     return right;
 }
 
-// Pooled rows are means of what a row goes back to: the sums over all rows agree, column by column, as
-// every row went into one mean and came back as it.
-static bool check_pool(const bucket_data *d)
+// The sums over all rows, column by column, of what the rows that came back were made from. Every row
+// went into one mean, so that rows and the means that they get back have the same sums; and the parts
+// that the gradient of a mean has add up to what it is the gradient of.
+static bool check_sums(const bucket_data *d, const char *what, const spops_matrix *from)
 {
-    const int64_t count = d->n * COLS;
+    const spops_matrix *sides[2] = {from, &d->back};
     double sums[2][COLS] = {{0.0}}, magnitude = 0.0;
-    uint16_t *x = bench_host(d->b, count, sizeof *x), *back = bench_host(d->b, count, sizeof *back);
-    bool right = x != NULL && back != NULL &&
-                 bench_download(d->b, x, d->x.data, (size_t)count * sizeof *x) &&
-                 bench_download(d->b, back, d->back.data, (size_t)count * sizeof *back);
-    for (int64_t i = 0; right && i < count; ++i) {
-        sums[0][i % COLS] += (double)elements_float_of_f16(x[i]);
-        sums[1][i % COLS] += (double)elements_float_of_f16(back[i]);
-        magnitude += fabs((double)elements_float_of_f16(x[i]));
+    bool right = true;
+    for (int side = 0; right && side < 2; ++side) {
+        const int64_t count = sides[side]->rows * COLS;
+        uint16_t *x = bench_host(d->b, count, sizeof *x);
+        right = x != NULL && bench_download(d->b, x, sides[side]->data, (size_t)count * sizeof *x);
+        for (int64_t i = 0; right && i < count; ++i) {
+            const double v = (double)elements_float_of_f16(x[i]);
+            sums[side][i % COLS] += v;
+            if (side == 0) magnitude += fabs(v);
+        }
+        free(x);
     }
-    for (int c = 0; right && c < COLS; ++c) // a mean is rounded once in f32 and once in f16
+    for (int c = 0; right && c < COLS; ++c) // rounded once in f32 and once in f16
         right = fabs(sums[0][c] - sums[1][c]) <= 0x1p-10 * magnitude / COLS;
-    free(x);
-    free(back);
-    return right || bench_fail(d->b, "in-bucket pooling: means do not add up");
+    return right || bench_fail(d->b, "%s: rows do not add up", what);
 }
 
 // ---- Cases --------------------------------------------------------------------------------------
@@ -205,6 +214,13 @@ static bool make_race(bucket_data *d)
     return check_arrays(d, "race", r->rows, r->offsets);
 }
 
+static bool wait_pool(bucket_data *d)
+{
+    bench *b = d->b;
+    return bench_check(b, "pool", d->status) &&
+           (device_stream_wait(b->backend, b->stream) || bench_fail(b, "%s", device_error()));
+}
+
 static bool make_features(bucket_data *d)
 {
     bench *b = d->b;
@@ -215,6 +231,10 @@ static bool make_features(bucket_data *d)
     o.max_cols = COLS;
     if (!bench_check(b, "pool",
                      spops_pool_create_buckets(b->ctx, d->buckets, SUB_ROWS, &o, &d->pool)))
+        return false;
+    o.gradients = SPOPS_GRADIENTS_LINEAR;
+    if (!bench_check(b, "pool",
+                     spops_pool_create_buckets(b->ctx, d->buckets, SUB_ROWS, &o, &d->graded)))
         return false;
     pooled = d->n / SUB_ROWS + d->info.max_buckets; // as the contract of the call says
     if (pooled > d->n) pooled = d->n;
@@ -231,9 +251,9 @@ static bool make_features(bucket_data *d)
     if (!sent) return false;
     enqueue_pool(d);
     enqueue_unpool(d);
-    return bench_check(b, "pool", d->status) &&
-           (device_stream_wait(b->backend, b->stream) || bench_fail(b, "%s", device_error())) &&
-           check_pool(d);
+    if (!wait_pool(d) || !check_sums(d, "unpooling", &d->x)) return false;
+    enqueue_pool_gradient(d);
+    return wait_pool(d) && check_sums(d, "gradient of pooling", &d->pooled);
 }
 
 static bool make_patches(bucket_data *d)
@@ -314,11 +334,13 @@ static void measure(bench *b, int64_t n)
         const int64_t bytes = (n + pooled) * COLS * 2 + n * 4;
         measure_case(&d, "pooling, plan", 0, 0, enqueue_plan_pool, false);
         measure_case(&d, "pooling, mean", bytes, COLS, enqueue_pool, false);
+        measure_case(&d, "pooling, mean, gradient", bytes, COLS, enqueue_pool_gradient, false);
         measure_case(&d, "unpooling", bytes, COLS, enqueue_unpool, false);
     }
 
 done:
     spops_pool_destroy(d.pool);
+    spops_pool_destroy(d.graded);
     spops_patches_destroy(d.windows);
     spops_patches_destroy(d.runs);
     spops_buckets_destroy(d.buckets);

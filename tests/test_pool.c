@@ -245,8 +245,9 @@ static const geometry geometries[] = {
     {"3^3, stride 2", SPOPS_MAP_CONVOLUTION, 3, 3, 2},
     {"3^3 around each row", SPOPS_MAP_SUBMANIFOLD, 3, 3, 1},
     {"5^2, stride 3", SPOPS_MAP_CONVOLUTION, 2, 5, 3},
+    {"2^3, stride 1", SPOPS_MAP_CONVOLUTION, 3, 2, 1}, // a row in several short windows
 };
-enum { NUM_GEOMETRIES = 4 };
+enum { NUM_GEOMETRIES = 5 };
 static const test_cloud clouds[] = {CLOUD_EMPTY, CLOUD_ONE, CLOUD_CLUMPS};
 
 static void create_windows(pool_case *c, const geometry *g, const cloud_rows *cloud)

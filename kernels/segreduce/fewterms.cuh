@@ -12,6 +12,10 @@ namespace spops
 bool few_terms_fit(const spops_segreduce_args *args);
 spops_status few_terms(spops_context *ctx, const spops_segreduce_args *args);
 
+// Whether the gradient of MEAN without weights is, with respect to rows of whole chunks.
+bool few_terms_mean_grad_fit(const spops_grad_args *args);
+spops_status few_terms_mean_grad(spops_context *ctx, const spops_grad_args *args);
+
 } // namespace spops
 
 #endif

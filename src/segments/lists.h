@@ -46,7 +46,7 @@ typedef struct spops_lists {
     int64_t max_splits;
     spops_schedule host_schedule; // copy of *schedule; launch sizes come from it
     spops_sum_choice sum_choice;  // with it; zero where there is no choice
-    bool counts_on_device;        // made by reserve: host_schedule is not valid
+    bool counts_on_device;        // made by reserve: host_schedule has longest alone, a limit or 0
     bool in_order; // only ever built from terms in segment order: nothing is sorted for them
 } spops_lists;
 
