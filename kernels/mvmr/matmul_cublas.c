@@ -131,7 +131,8 @@ static int operation(const spops_matmul_operand *operand)
 }
 
 // Columns come first in cuBLAS: the transposed product of the transposed matrices. A single product is
-// not a batch of one, because cuBLAS cuts a deep one into parts and a batch never.
+// not a batch of one, because cuBLAS cuts a deep one into parts and a batch never; it loses numbers of
+// deep ones unless all is f32, so gradients of W in 16 bits do not come here (docs/sparseconv.md).
 static int multiply(const cublas_library *library, const spops_matmul_args *args)
 {
     const float one = 1.0f, beta = args->accumulate ? 1.0f : 0.0f;
@@ -151,44 +152,6 @@ static int multiply(const cublas_library *library, const spops_matmul_args *args
                                  CUBLAS_OWN_CHOICE);
 }
 
-// cuBLAS 12 and 13 lose the end of a depth that they cut into parts: what is over of steps of 64. On
-// an H200, f16 or bf16, 128 x 64 with a depth of 84,508 is the product of the first 84,480. So a
-// depth that may be cut is made of whole steps, and what is over is added by a product of its own.
-// Results of many elements, and plain f32, were never seen to be cut short. One whole depth of a 32 x 32
-// result was (docs/sparseconv.md): gradients of W in 16 bits do not come here.
-enum { DEPTH_STEP = 64, MAX_CUT_RESULT = 1 << 21 };
-
-static bool may_lose_depth(const spops_matmul_args *args)
-{
-    return args->batches == 1 && args->depth > DEPTH_STEP && args->depth % DEPTH_STEP != 0 &&
-           args->rows * args->cols <= MAX_CUT_RESULT &&
-           (args->dtype != SPOPS_DTYPE_F32 || args->tf32);
-}
-
-// Operand data from `depth` on, which lies along its rows or across them.
-static void *at_depth(const spops_matmul_operand *operand, int64_t depth, bool along_rows,
-                      spops_dtype dtype)
-{
-    const int64_t elements = along_rows ? depth : depth * operand->row_stride;
-    return (char *)operand->data + (size_t)elements * spops_dtype_bytes(dtype);
-}
-
-static int multiply_whole(const cublas_library *library, const spops_matmul_args *args)
-{
-    spops_matmul_args part = *args;
-    int error;
-
-    if (!may_lose_depth(args)) return multiply(library, args);
-    part.depth = args->depth / DEPTH_STEP * DEPTH_STEP;
-    error = multiply(library, &part);
-    if (error != CUBLAS_OK) return error;
-    part.a.data = at_depth(&args->a, part.depth, !args->a.transposed, args->dtype);
-    part.b.data = at_depth(&args->b, part.depth, args->b.transposed, args->dtype);
-    part.depth = args->depth - part.depth;
-    part.accumulate = true;
-    return multiply(library, &part);
-}
-
 spops_status spops_cuda_matmul(spops_context *ctx, const spops_matmul_args *args)
 {
     cublas_library *library = (cublas_library *)args->library;
@@ -200,7 +163,7 @@ spops_status spops_cuda_matmul(spops_context *ctx, const spops_matmul_args *args
     if (error == CUBLAS_OK)
         error =
             library->set_workspace(library->handle, args->workspace, SPOPS_MATMUL_WORKSPACE_BYTES);
-    if (error == CUBLAS_OK) error = multiply_whole(library, args);
+    if (error == CUBLAS_OK) error = multiply(library, args);
     (void)pthread_mutex_unlock(&library->lock);
     if (error == CUBLAS_OK) return SPOPS_STATUS_OK;
     return spops_fail(ctx, SPOPS_STATUS_CUDA, "matmul: cuBLAS: status %d", error);
