@@ -21,9 +21,10 @@ struct epilogue_params {
     int cols;
     int x_bytes; // of a number of x
     bool relu;
-    bool in_f32; // out and residual are f32, else numbers of T
-    bool plain;  // none of residual, bias, scale, shift, relu
-    bool wide;   // out's rows are aligned to 16 bytes and cols is a multiple of 8
+    bool in_f32;        // out and residual are f32, else numbers of T
+    bool plain;         // none of residual, bias, scale, shift, relu
+    bool wide;          // out's rows are aligned to 16 bytes and cols is a multiple of 8
+    bool residual_wide; // the same of residual
 };
 
 // Of the product of a convolution, sparse or of points.
@@ -46,6 +47,8 @@ template <class Args> epilogue_params epilogue_of(const Args *args)
               args->shift == nullptr && !args->relu;
     e.wide = (uintptr_t)out.data % 16 == 0 && out.cols % 8 == 0 &&
              out.row_stride * spops_dtype_bytes(out.dtype) % 16 == 0;
+    e.residual_wide = (uintptr_t)residual.data % 16 == 0 && out.cols % 8 == 0 &&
+                      residual.row_stride * spops_dtype_bytes(out.dtype) % 16 == 0;
     return e;
 }
 
@@ -107,21 +110,131 @@ __device__ __forceinline__ void transpose_4(uint32_t (&v)[4], int q)
     }
 }
 
-// (a + bias) * scale + shift + residual, relu, of one number.
-template <class T>
-__device__ __forceinline__ float finished(const epilogue_params &p, float a, int row, int col)
+template <class T> __device__ __forceinline__ float2 numbers_of_pair(uint32_t bits);
+template <> __device__ __forceinline__ float2 numbers_of_pair<__half>(uint32_t bits)
 {
-    if (p.bias != nullptr) a += __ldg(p.bias + col);
-    if (p.scale != nullptr) a *= __ldg(p.scale + col);
-    if (p.shift != nullptr) a += __ldg(p.shift + col);
-    if (p.residual != nullptr) {
-        const int64_t at = row * p.residual_stride + col;
-        a += p.in_f32 ? static_cast<const float *>(p.residual)[at]
-                      : number_of<T>(static_cast<const T *>(p.residual)[at]);
+    return __half22float2(*reinterpret_cast<const __half2 *>(&bits));
+}
+template <> __device__ __forceinline__ float2 numbers_of_pair<__nv_bfloat16>(uint32_t bits)
+{
+    return __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162 *>(&bits));
+}
+
+// What is loaded, and computed from `index`, behind this takes no registers before it: there are
+// hardly any beside the sums.
+__device__ __forceinline__ void not_ahead(int &index)
+{
+    asm volatile("" : "+r"(index)::"memory");
+}
+
+// f(sum, number of its column) for all sums of a thread. Loads wait for nothing but each other, four
+// pairs of columns at a time: one after the other they would take longer than the products.
+template <int COLS, class F>
+__device__ __forceinline__ void each_with_column(const epilogue_params &p, const float *numbers,
+                                                 float (&sum)[COLS / 2], int col, int q, const F &f)
+{
+    constexpr int at_once = COLS == 32 ? 2 : 4;
+    const float *const from = numbers + col + 2 * q;
+    int left = p.cols - col - 2 * q; // numbers from there on
+#pragma unroll
+    for (int begin = 0; begin < COLS / 8; begin += at_once) {
+        float got[2 * at_once];
+#pragma unroll
+        for (int i = 0; i < 2 * at_once; ++i) {
+            const int at = 8 * (begin + i / 2) + i % 2;
+            got[i] = 0.0f;
+            if (at < left) got[i] = __ldg(from + at);
+        }
+#pragma unroll
+        for (int i = 0; i < 4 * at_once; ++i)
+            f(sum[4 * begin + i], got[i / 4 * 2 + i % 2]);
+        not_ahead(left);
     }
-    // A NaN stays one.
-    if (p.relu && a < 0.0f) a = 0.0f;
-    return a;
+}
+
+// Numbers of a row, as those of a thread's columns follow each other from `from` on; `left` of them are
+// there. A number at a time: rows like these are few.
+template <class R, int COLS>
+__device__ __forceinline__ void add_numbers(float (&sum)[COLS / 2], int h, const R *from, int left)
+{
+#pragma unroll
+    for (int j = 0; j < COLS / 8; ++j) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i)
+            if (8 * j + i < left) sum[4 * j + 2 * h + i] += number_of<R>(from[8 * j + i]);
+        not_ahead(left);
+    }
+}
+
+// One row h of a thread's two; all four lanes of a row.
+template <class T, int COLS>
+__device__ __forceinline__ void add_residual(const epilogue_params &p, float (&sum)[COLS / 2],
+                                             int h, int row, int col, int q)
+{
+    const int64_t at = (int64_t)max(row, 0) * p.residual_stride;
+    if constexpr (sizeof(T) == 2) {
+        if (p.residual_wide && !p.in_f32) {
+            // As store_sums writes: a lane loads 8 columns, and the four exchange them.
+            const T *from = static_cast<const T *>(p.residual) + at;
+            constexpr int at_once = COLS == 32 ? 1 : 2;
+#pragma unroll
+            for (int begin = 0; begin < COLS / 32; begin += at_once) {
+                uint4 got[at_once];
+#pragma unroll
+                for (int j = 0; j < at_once; ++j) {
+                    const int c = col + 8 * (4 * (begin + j) + q);
+                    got[j] = make_uint4(0, 0, 0, 0);
+                    if (row >= 0 && c < p.cols) got[j] = *reinterpret_cast<const uint4 *>(from + c);
+                }
+#pragma unroll
+                for (int j = 0; j < at_once; ++j) {
+                    uint32_t v[4] = {got[j].x, got[j].y, got[j].z, got[j].w};
+                    transpose_4(v, q);
+#pragma unroll
+                    for (int i = 0; i < 4; ++i) {
+                        const float2 pair = numbers_of_pair<T>(v[i]);
+                        sum[4 * (4 * (begin + j) + i) + 2 * h] += pair.x;
+                        sum[4 * (4 * (begin + j) + i) + 2 * h + 1] += pair.y;
+                    }
+                }
+                not_ahead(col);
+            }
+            return;
+        }
+    }
+    const int64_t first = at + col + 2 * q;
+    const int left = row < 0 ? 0 : p.cols - col - 2 * q;
+    if (p.in_f32)
+        add_numbers<float, COLS>(sum, h, static_cast<const float *>(p.residual) + first, left);
+    else
+        add_numbers<T, COLS>(sum, h, static_cast<const T *>(p.residual) + first, left);
+}
+
+// (sum + bias) * scale + shift + residual, relu: what there is of it. Sums of rows and columns that
+// are not there become something.
+template <class T, int COLS>
+__device__ __forceinline__ void finish_sums(const epilogue_params &p, float (&sum)[COLS / 2],
+                                            const int (&row)[2], int col, int q)
+{
+    // Three steps of one code: unrolled, they take registers from the gather warps' loop.
+#pragma unroll 1
+    for (int step = 0; step < 3; ++step) {
+        const float *const v = step == 0 ? p.bias : step == 1 ? p.scale : p.shift;
+        if (v == nullptr) continue;
+        if (step == 1)
+            each_with_column<COLS>(p, v, sum, col, q, [](float &a, float b) { a *= b; });
+        else
+            each_with_column<COLS>(p, v, sum, col, q, [](float &a, float b) { a += b; });
+    }
+    if (p.residual != nullptr) {
+        add_residual<T, COLS>(p, sum, 0, row[0], col, q);
+        add_residual<T, COLS>(p, sum, 1, row[1], col, q);
+    }
+    if (p.relu) {
+#pragma unroll
+        for (int i = 0; i < COLS / 2; ++i)
+            if (sum[i] < 0.0f) sum[i] = 0.0f; // a NaN stays one
+    }
 }
 
 // sum[4 j + 2 h + i] is row row[h] (-1: none), column col + 8 j + 2 q + i. All four lanes of a row
@@ -130,16 +243,7 @@ template <class T, int COLS>
 __device__ __forceinline__ void store_sums(const epilogue_params &p, float (&sum)[COLS / 2],
                                            const int (&row)[2], int col, int q)
 {
-    if (!p.plain) {
-#pragma unroll
-        for (int j = 0; j < COLS / 8; ++j)
-#pragma unroll
-            for (int e = 0; e < 4; ++e) {
-                const int c = col + 8 * j + 2 * q + e % 2;
-                if (row[e / 2] >= 0 && c < p.cols)
-                    sum[4 * j + e] = finished<T>(p, sum[4 * j + e], row[e / 2], c);
-            }
-    }
+    if (!p.plain) finish_sums<T, COLS>(p, sum, row, col, q);
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
         const int64_t at = (int64_t)row[h] * p.out_stride;
