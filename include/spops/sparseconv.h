@@ -177,11 +177,11 @@ SPOPS_DEFINE_DEFAULT(spops_sparseconv_layer)
  * Memory    Where ctx runs. No pointer is kept.
  * Stream    Enqueues on ctx's stream and returns. Allocates nothing, waits for nothing, capturable.
  * Scratch   spops_sparseconv_scratch_bytes, reserved in ctx beforehand.
- * Numerics  Sums in f32, by ascending tap: same bits on every run and thread count. bias to
- *           activation are computed in f32. FETCH_ON_DEMAND rounds the sum to out's dtype before
- *           them; IMPLICIT_GEMM rounds once. GATHER_MATMUL_SCATTER rounds the product of each tap
- *           to out's dtype, adds that of a submanifold map's middle tap last, with a rounding of its
- *           own, and has the bits that the library of products gives.
+ * Numerics  Sums in f32, by ascending tap; IMPLICIT_GEMM of few rows sums parts of the taps first.
+ *           Same bits on every run and thread count. bias to activation are computed in f32, behind
+ *           a rounding of the sum to out's dtype in FETCH_ON_DEMAND. GATHER_MATMUL_SCATTER rounds the
+ *           product of each tap so, adds that of a submanifold map's middle tap last, with a rounding
+ *           of its own, and has the bits that the library of products gives.
  * Errors    INVALID_ARGUMENT (shape, dtype, stride, groups), SCRATCH_TOO_SMALL, NOT_SUPPORTED (a
  *           forced dataflow that does not serve the call), CUDA. After any but CUDA, nothing was
  *           enqueued and out is untouched.

@@ -43,6 +43,15 @@ inline weight_form form_of_weights(const spops_igemm_args *args)
     return f;
 }
 
+// Of the copy, with what follows it aligned.
+inline size_t weight_copy_bytes(const weight_form &f)
+{
+    return ((size_t)f.taps * f.padded_depth * f.cols * f.bytes + 255) / 256 * 256;
+}
+
+// Beside the copy of weights, of schedules with up to so many records, for up to so many columns.
+size_t igemm_sm90_scratch_bytes(const spops_context *ctx, int64_t max_records, int64_t max_cols);
+
 // Of W in form f, which was copied already where it has to be.
 template <class T>
 spops_status launch_igemm_sm90(spops_context *ctx, const spops_igemm_args *args,

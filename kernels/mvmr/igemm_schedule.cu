@@ -27,7 +27,7 @@ struct map_params {
     int table_stride, mask_words;
     const uint32_t *masks;
     const int *order;
-    int *counts, *first, *cost_begin; // [max_tiles], [max_tiles], [max_cost + 1]
+    int *counts, *cost_begin; // [max_tiles], [max_cost + 1]
 };
 
 typedef spops::batch<map_params, spops::jobs_at_once<map_params>()> map_jobs;
@@ -72,7 +72,7 @@ __global__ void __launch_bounds__(count_threads)
     if (lane == 0) p.counts[tile] = max(count, 1);
 }
 
-// first: sums of counts; cost_begin[c]: how many tiles have more than c records. A block a job.
+// s.first: sums of counts; cost_begin[c]: how many tiles have more than c records. A block a job.
 __global__ void __launch_bounds__(scan_threads) scan_records(const __grid_constant__ map_jobs jobs)
 {
     __shared__ int tiles_of[max_cost + 1];
@@ -89,14 +89,18 @@ __global__ void __launch_bounds__(scan_threads) scan_records(const __grid_consta
         const int count = tile < num_tiles ? p.counts[tile] : 0;
         if (tile < num_tiles) atomicAdd(&tiles_of[min(count, max_cost)], 1);
         const int before = spops::sum_before(count, &total);
-        if (tile < num_tiles) p.first[tile] = done + before;
+        if (tile < num_tiles) p.s.first[tile] = done + before;
         done += total;
     }
     __syncthreads();
     static_assert(max_cost + 1 == scan_threads, "a thread for each cost");
     const int cost = max_cost - threadIdx.x;
     p.cost_begin[cost] = spops::sum_before(tiles_of[cost], &total);
-    if (threadIdx.x == 0) *p.s.num_tiles = num_tiles;
+    if (threadIdx.x == 0) {
+        p.s.num_tiles[0] = num_tiles;
+        p.s.num_tiles[1] = done;
+        p.s.first[num_tiles] = done;
+    }
 }
 
 // tiles: those with most records first, else as they lie. A warp for each cost.
@@ -127,7 +131,7 @@ __global__ void __launch_bounds__(32) order_tiles(const __grid_constant__ map_jo
             const uint32_t all = __ballot_sync(~0u, mine);
             if (mine)
                 tiles[at + __popc(all & ((1u << lane) - 1))] =
-                    make_int4(p.first[tile], counts[i], tile, 0);
+                    make_int4(p.s.first[tile], counts[i], tile, 0);
             at += __popc(all);
         }
     }
@@ -152,7 +156,7 @@ __global__ void __launch_bounds__(fill_threads) fill_records(const __grid_consta
         rows[r] = i < *p.num_rows ? p.order[i] : -1;
         p.s.out_rows[i] = rows[r];
     }
-    int record = p.first[tile];
+    int record = p.s.first[tile];
     const int first = record;
     for (int w = 0; w < p.mask_words; ++w) {
         if (threadIdx.x < groups_a_tile) group_taps[threadIdx.x] = 0;
@@ -179,7 +183,8 @@ __global__ void __launch_bounds__(fill_threads) fill_records(const __grid_consta
             int active = 0;
             for (int g = 0; g < groups_a_tile; ++g)
                 active |= (int)(groups[g] >> b & 1) << g;
-            if (lane < head) to[lane] = lane == 0 ? 32 * w + b : lane == 1 ? active : 0;
+            if (lane < head)
+                to[lane] = lane == 0 ? 32 * w + b : lane == 1 ? active : lane == 2 ? tile : 0;
             for (int r = lane; r < tile_rows; r += 32)
                 to[head + r] = taken[r][b];
         }
@@ -189,7 +194,7 @@ __global__ void __launch_bounds__(fill_threads) fill_records(const __grid_consta
     if (record == first) { // no taps at all: the rows are written all the same
         int *to = p.s.records + (int64_t)first * record_ints;
         for (int i = threadIdx.x; i < record_ints; i += fill_threads)
-            to[i] = i < head ? 0 : -1;
+            to[i] = i == 2 ? tile : i < head ? 0 : -1;
     }
 }
 
@@ -267,8 +272,7 @@ map_params params_of(const spops_igemm_schedule_args *args)
     p.masks = args->masks;
     p.order = args->order;
     p.counts = args->workspace;
-    p.first = p.counts + p.s.max_tiles;
-    p.cost_begin = p.first + p.s.max_tiles;
+    p.cost_begin = p.counts + p.s.max_tiles;
     return p;
 }
 

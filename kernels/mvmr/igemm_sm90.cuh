@@ -12,7 +12,10 @@
 // docs/kernels/igemm.md has the timeline, what binds, and what was tried and left.
 //
 // One block, tile of 64 * GROUPS rows by COLS columns, persistent: it takes tiles, heaviest first,
-// from a counter.
+// from a counter. Where tiles are few for the blocks, the records of all tiles are one line of work
+// that is dealt to the blocks in equal shares, as they lie. A tile in several shares leaves partial
+// sums, which the block that comes last adds in the order of the shares, so that bits do not depend
+// on who that is.
 //
 //     warps               role
 //     4 * GROUPS          multiply: a warpgroup to each 64 rows, sums in registers, epilogue
@@ -52,12 +55,20 @@ struct igemm_sm90_params {
     const int4 *tiles;
     const int *num_tiles;
     const int *records; // null: rows of groups
+    const int *first;   // record of each tile as tiles lie, and behind the last
     const int *out_rows;
     int last_tap; // num_taps - 1 for mirrored taps, else -1
     int col_tiles;
     uint32_t *tickets;
+    // Shares: of how many blocks for each column tile (0: never), of how much work at least, up to how
+    // many tiles, the work of a tile beside its records; and [2 * shares * col_tiles] tiles of
+    // partial sums.
+    int shares, least_share, max_shared_tiles, tile_cost;
+    float *partials;
     epilogue_params epilogue;
 };
+
+constexpr int igemm_tickets = 2; // of blocks; those of tiles in several shares follow
 
 // COLS columns, GROUPS warpgroups of 64 rows, GATHER_WARPS warps that gather, STAGES stages, BLOCKS
 // blocks a multiprocessor.
@@ -67,6 +78,8 @@ struct igemm_sm90_policy {
     static constexpr int STAGES = STAGES_, BLOCKS = BLOCKS_;
     static constexpr int stride = GATHER_WARPS / GROUPS; // stages between a gather warp's
     static_assert(GATHER_WARPS % GROUPS == 0 && stride <= STAGES, "a warp has the rows of a group");
+    // Whether blocks share tiles where these are few. A narrow tile is too little work for that.
+    static constexpr bool SHARES = COLS >= 128;
     static constexpr int rows = 64 * GROUPS;
     static constexpr int threads = 128 * GROUPS + 32 * GATHER_WARPS;
     static constexpr int tile_slots = 2;
@@ -89,7 +102,9 @@ struct igemm_sm90_policy {
     static constexpr int stage_notes_at = STAGES * stage_bytes;
     static constexpr int tile_notes_at = stage_notes_at + STAGES * 16;
     static constexpr int barriers_at = tile_notes_at + tile_slots * 16;
-    static constexpr int shared_bytes = barriers_at + 16 * (STAGES + tile_slots) + 1024; // to align
+    static constexpr int share_at = barriers_at + 16 * (STAGES + tile_slots);
+    static constexpr int turn_at = share_at + 32;
+    static constexpr int shared_bytes = turn_at + 4 * GROUPS + 1024; // to align
 };
 
 // What a stage is to those who multiply it.
@@ -112,6 +127,10 @@ template <class P> struct igemm_sm90_block {
     __device__ uint32_t stage_note(int s) const { return base + P::stage_notes_at + s * 16; }
     // {first record, records, tile, column tile}; no records: no more tiles
     __device__ uint32_t tile_note(int s) const { return base + P::tile_notes_at + s * 16; }
+    __device__ uint32_t share() const { return base + P::share_at; } // igemm_share
+    __device__ uint32_t first_tile() const { return share() + 16; }  // as a tile's note
+    // Whose turn it is among the shares of a tile.
+    __device__ uint32_t turn(int group) const { return base + P::turn_at + 4 * group; }
 };
 
 // ---- Tiles --------------------------------------------------------------------------------------
@@ -122,6 +141,68 @@ __device__ __forceinline__ int4 igemm_tile(const igemm_sm90_params &p, int numbe
     int4 tile = __ldg(p.tiles + number / p.col_tiles);
     if (p.records != nullptr) tile.w = number % p.col_tiles;
     return tile;
+}
+
+// Of all work that of a block, `each` to a block; 0: tiles come from the counter. Work is counted in
+// records, and each tile has p.tile_cost more for what is behind its sum: rows that lack most taps
+// are neighbours, and their tiles many.
+struct igemm_share {
+    int begin, end, each, num_tiles;
+};
+
+template <class P>
+__device__ __forceinline__ igemm_share igemm_share_of(const igemm_sm90_block<P> &block)
+{
+    if constexpr (!P::SHARES) return {0, 0, 0, 0};
+    const int4 v = load_shared_16(block.share());
+    return {v.x, v.y, v.z, v.w};
+}
+
+__device__ __forceinline__ int igemm_work_before(const igemm_sm90_params &p, int tile)
+{
+    return __ldg(p.first + tile) + tile * p.tile_cost;
+}
+
+// What a share has of a tile.
+__device__ __forceinline__ int4 igemm_part(const igemm_sm90_params &p, const igemm_share &share,
+                                           int tile)
+{
+    if (tile >= share.num_tiles) return make_int4(0, 0, 0, 0);
+    const int first = __ldg(p.first + tile), records = __ldg(p.first + tile + 1) - first;
+    const int before = first + tile * p.tile_cost;
+    const int begin = max(share.begin - before, 0), end = min(share.end - before, records);
+    return make_int4(first + begin, max(end - begin, 0), tile, blockIdx.x % p.col_tiles);
+}
+
+// One warp, for all, where blocks may share: the block's share and its first tile.
+template <class P>
+__device__ __forceinline__ void igemm_begin(const igemm_sm90_params &p,
+                                            const igemm_sm90_block<P> &block, int lane)
+{
+    igemm_share share = {0, 0, 0, *p.num_tiles};
+    int4 tile = make_int4(0, 0, 0, 0);
+    if (p.shares > 0 && share.num_tiles <= p.max_shared_tiles) {
+        const int work = p.num_tiles[1] + share.num_tiles * p.tile_cost;
+        share.each = max((work + p.shares - 1) / p.shares, p.least_share);
+        share.begin = min((int)blockIdx.x / p.col_tiles * share.each, work);
+        share.end = min(share.begin + share.each, work);
+        int low = 0, end = share.begin < work ? share.num_tiles : 0; // where the share begins
+        while (end - low > 1) {
+            const int step = (end - low + 31) / 32, at = low + lane * step;
+            const bool before = at < end && igemm_work_before(p, at) <= share.begin;
+            low += (__popc(__ballot_sync(~0u, before)) - 1) * step;
+            end = min(low + step, end);
+        }
+        if (end > 0) tile = igemm_part(p, share, low);
+        if (end > 0 && tile.y == 0) tile = igemm_part(p, share, low + 1); // behind low's records
+    } else {
+        tile = igemm_tile(p, blockIdx.x);
+    }
+    if (lane == 0) {
+        store_shared_16(block.share(),
+                        make_int4(share.begin, share.end, share.each, share.num_tiles));
+        store_shared_16(block.first_tile(), tile);
+    }
 }
 
 // The last block puts the counters back: all of its fellows have read theirs by then.
@@ -139,22 +220,25 @@ __device__ __forceinline__ void igemm_leave(const igemm_sm90_params &p)
 template <class P> struct igemm_finder {
     const igemm_sm90_params &p;
     const igemm_sm90_block<P> &block;
-    int number, told = 0;
+    int number, told = 0; // the last tile's from the counter, or in the share
     int4 tile;
     enum { NUMBER, TILE, FOUND } state = NUMBER;
 
-    __device__ igemm_finder(const igemm_sm90_params &params, const igemm_sm90_block<P> &b)
-        : p(params), block(b)
+    __device__ igemm_finder(const igemm_sm90_params &params, const igemm_sm90_block<P> &b,
+                            int first_tile)
+        : p(params), block(b), number(first_tile)
     {
     }
 
     __device__ void step()
     {
+        if (state == FOUND) return;
+        const igemm_share share = igemm_share_of(block);
         if (state == NUMBER) {
-            number = gridDim.x + atomicAdd(p.tickets, 1);
+            number = share.each > 0 ? number + 1 : (int)(gridDim.x + atomicAdd(p.tickets, 1));
             state = TILE;
-        } else if (state == TILE) {
-            tile = igemm_tile(p, number);
+        } else {
+            tile = share.each > 0 ? igemm_part(p, share, number) : igemm_tile(p, number);
             state = FOUND;
         }
     }
@@ -224,9 +308,9 @@ __device__ void igemm_gather(const igemm_sm90_params &p, const igemm_sm90_block<
     ring_position<P::STAGES> stage;
     stage.at = warp / P::GROUPS;
     int tiles = 0; // of the block that this warp has left
-    int4 tile = igemm_tile(p, blockIdx.x);
+    int4 tile = P::SHARES ? load_shared_16(block.first_tile()) : igemm_tile(p, blockIdx.x);
     int record = 0, k = warp / P::GROUPS; // of the tile, where the warp's next stage begins
-    igemm_finder<P> finder(p, block);
+    igemm_finder<P> finder(p, block, tile.z);
 
     // The warp's next unit, whose rows are asked for.
     const auto locate = [&](igemm_unit &u) {
@@ -371,6 +455,74 @@ __device__ void igemm_load_rows(const igemm_sm90_params &p, const igemm_sm90_blo
     barrier_arrive(block.stage_full(stage.at));
 }
 
+// ---- Partial sums -------------------------------------------------------------------------------
+
+// One warpgroup, which has the sums of its rows of a part of a tile. If the tile is in several
+// shares, all but the last leave them and go; the last gets the sums of all. Returns whether the sums
+// are the tile's.
+template <class P>
+__device__ bool igemm_join(const igemm_sm90_params &p, const igemm_sm90_block<P> &block,
+                           float (&sum)[P::COLS / 2], int tile, int group, int t)
+{
+    const igemm_share share = igemm_share_of(block);
+    if (share.each == 0) return true;
+    const int before = igemm_work_before(p, tile);
+    const int records = __ldg(p.first + tile + 1) - __ldg(p.first + tile);
+    const int first = before / share.each, last = (before + records - 1) / share.each;
+    if (first == last) return true;
+    const int own = blockIdx.x / p.col_tiles, col_tile = blockIdx.x % p.col_tiles;
+    // What a share has of a tile that began before it comes first, then of one that goes on.
+    const auto place = [&](int s) {
+        const int64_t part = (2 * s + (s == first)) * p.col_tiles + col_tile;
+        return reinterpret_cast<float4 *>(p.partials) +
+               (part * P::GROUPS + group) * (P::COLS / 8 * 128) + t;
+    };
+    float4 *const to = place(own);
+#pragma unroll
+    for (int i = 0; i < P::COLS / 8; ++i)
+        __stcg(to + i * 128,
+               make_float4(sum[4 * i], sum[4 * i + 1], sum[4 * i + 2], sum[4 * i + 3]));
+    __threadfence();
+    const auto wait_for_group = [&] {
+        asm volatile("bar.sync %0, 128;" ::"r"(1 + group) : "memory");
+    };
+    uint32_t *const ticket =
+        p.tickets + igemm_tickets + (first * p.col_tiles + col_tile) * P::GROUPS + group;
+    wait_for_group();
+    if (t == 0) {
+        const uint32_t turn = atomicAdd(ticket, 1);
+        asm volatile("st.shared.b32 [%0], %1;" ::"r"(block.turn(group)), "r"(turn) : "memory");
+    }
+    wait_for_group();
+    uint32_t turn;
+    asm volatile("ld.shared.b32 %0, [%1];" : "=r"(turn) : "r"(block.turn(group)) : "memory");
+    if ((int)turn != last - first) return false;
+    __threadfence();
+    if (t == 0) *ticket = 0;
+#pragma unroll
+    for (int i = 0; i < P::COLS / 2; ++i)
+        sum[i] = 0.0f;
+    for (int s = first; s <= last; ++s) {
+        const float4 *const from = place(s);
+        constexpr int at_once = P::COLS / 8 < 8 ? P::COLS / 8 : 8;
+#pragma unroll
+        for (int begin = 0; begin < P::COLS / 8; begin += at_once) {
+            float4 got[at_once];
+#pragma unroll
+            for (int i = 0; i < at_once; ++i)
+                got[i] = __ldcg(from + (begin + i) * 128);
+#pragma unroll
+            for (int i = 0; i < at_once; ++i) {
+                sum[4 * (begin + i)] += got[i].x;
+                sum[4 * (begin + i) + 1] += got[i].y;
+                sum[4 * (begin + i) + 2] += got[i].z;
+                sum[4 * (begin + i) + 3] += got[i].w;
+            }
+        }
+    }
+    return true;
+}
+
 // ---- Products -----------------------------------------------------------------------------------
 
 // One warpgroup, rows 64 * group .. of each tile.
@@ -395,7 +547,7 @@ __device__ void igemm_multiply(const igemm_sm90_params &p, const igemm_sm90_bloc
 
     for (;;) {
         int out_row[2] = {-1, -1};
-        int flags, col_tile = 0;
+        int flags, tile = 0, col_tile = 0;
         bool begun = false;
         do {
             barrier_wait(block.stage_full(stage.at), stage.full_parity());
@@ -405,15 +557,16 @@ __device__ void igemm_multiply(const igemm_sm90_params &p, const igemm_sm90_bloc
             flags = __shfl_sync(~0u, note.x, 0);
             if (flags & NOTE_STOP) return;
             if (flags & NOTE_FIRST) {
-                const int first = __shfl_sync(~0u, note.y, 0), end = __shfl_sync(~0u, note.w, 0);
+                const int end = __shfl_sync(~0u, note.w, 0);
+                tile = __shfl_sync(~0u, note.y, 0); // or first row
                 col_tile = __shfl_sync(~0u, note.z, 0);
 #pragma unroll
                 for (int h = 0; h < 2; ++h) {
                     const int row = group * 64 + t / 32 * 16 + h * 8 + t % 32 / 4;
                     if (p.records != nullptr)
-                        out_row[h] = __ldg(p.out_rows + (int64_t)first * P::rows + row);
+                        out_row[h] = __ldg(p.out_rows + (int64_t)tile * P::rows + row);
                     else
-                        out_row[h] = first + row < end ? first + row : -1;
+                        out_row[h] = tile + row < end ? tile + row : -1;
                 }
             }
             if (flags >> group & 1) {
@@ -439,7 +592,8 @@ __device__ void igemm_multiply(const igemm_sm90_params &p, const igemm_sm90_bloc
             for (int i = 0; i < P::COLS / 2; ++i)
                 sum[i] = 0.0f;
         }
-        store_sums<T, P::COLS>(p.epilogue, sum, out_row, col_tile * P::COLS, t % 4);
+        if (igemm_join<P>(p, block, sum, tile, group, t))
+            store_sums<T, P::COLS>(p.epilogue, sum, out_row, col_tile * P::COLS, t % 4);
     }
 }
 
@@ -461,6 +615,8 @@ __global__ void __launch_bounds__(P::threads, P::BLOCKS)
         }
         barrier_init_done();
     }
+    if (P::SHARES && threadIdx.x / 32 == 1 && p.records != nullptr)
+        igemm_begin(p, block, threadIdx.x % 32);
     __syncthreads();
 
     const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);

@@ -11,6 +11,10 @@
 namespace spops
 {
 
+// Tiles are shared by blocks up to so many tiles a block. No share has less work than so many stages,
+// because its sums go to L2 and back; and what is behind the sum of a tile takes the time of some.
+constexpr int max_shared_turns = 2, least_stages = 8, tile_stages = 8;
+
 template <class P, class T, operand B>
 spops_status launch_policy(spops_context *ctx, const spops_igemm_args *args, const weight_form &f)
 {
@@ -26,6 +30,7 @@ spops_status launch_policy(spops_context *ctx, const spops_igemm_args *args, con
     p.tiles = reinterpret_cast<const int4 *>(args->schedule->tiles);
     p.num_tiles = args->schedule->num_tiles;
     p.records = args->schedule->records;
+    p.first = args->schedule->first;
     p.out_rows = args->schedule->out_rows;
     p.last_tap = args->mirrored ? f.taps - 1 : -1;
     p.col_tiles = (f.cols + P::COLS - 1) / P::COLS;
@@ -53,8 +58,18 @@ spops_status launch_policy(spops_context *ctx, const spops_igemm_args *args, con
     }
 
     int64_t blocks = (int64_t)ctx->info.num_processors * P::BLOCKS;
-    const int64_t tiles = args->schedule->max_tiles * p.col_tiles;
-    if (blocks > tiles) blocks = tiles;
+    int64_t most = args->schedule->max_tiles * p.col_tiles; // blocks that have work
+    if (P::SHARES && gathers && p.col_tiles <= blocks) {
+        p.least_share = (least_stages + p.row_stages - 1) / p.row_stages;
+        p.tile_cost = (tile_stages + p.row_stages - 1) / p.row_stages;
+        p.shares = (int)(blocks / p.col_tiles);
+        p.max_shared_tiles = (int)(blocks * max_shared_turns / p.col_tiles);
+        p.partials = reinterpret_cast<float *>(static_cast<char *>(args->scratch) +
+                                               (f.copied ? weight_copy_bytes(f) : 0));
+        const int64_t work = args->schedule->max_records + args->schedule->max_tiles * p.tile_cost;
+        most = (work + p.least_share - 1) / p.least_share * p.col_tiles;
+    }
+    if (blocks > most) blocks = most;
     return launch_shared<AFTER_PREVIOUS>(ctx, "igemm: launch", igemm_sm90_kernel<P, T, B>,
                                          dim3((unsigned)blocks), (unsigned)P::threads,
                                          (size_t)P::shared_bytes, p);
@@ -69,8 +84,9 @@ using igemm_columns_256 = igemm_sm90_policy<256, 2, 4, 4, 1>;
 template <class T, operand B>
 spops_status launch_form(spops_context *ctx, const spops_igemm_args *args, const weight_form &f)
 {
-    // Where tiles are fewer than multiprocessors, narrow ones busy more of these.
-    const bool few = args->schedule->max_tiles <= ctx->info.num_processors / 2;
+    // Where tiles are fewer than multiprocessors and nobody shares them, narrow ones busy more of these.
+    const bool few = args->schedule->records == nullptr &&
+                     args->schedule->max_tiles <= ctx->info.num_processors / 2;
     if (f.cols <= 32) return launch_policy<igemm_columns_32, T, B>(ctx, args, f);
     if (f.cols <= 64 || few) return launch_policy<igemm_columns_64, T, B>(ctx, args, f);
     if (f.cols <= 128) return launch_policy<igemm_columns_128, T, B>(ctx, args, f);

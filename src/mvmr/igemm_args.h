@@ -15,9 +15,9 @@ extern "C" {
 #define SPOPS_IGEMM_TILE_ROWS  128
 
 // int32 that making a schedule works in.
-#define SPOPS_IGEMM_WORKSPACE(max_tiles) (2 * (max_tiles) + 1024)
+#define SPOPS_IGEMM_WORKSPACE(max_tiles) ((max_tiles) + 1024)
 
-// int32 before the rows of a record: tap, bit g set where group g has a row, 0, 0.
+// int32 before the rows of a record: tap, bit g set where group g has a row, tile, 0.
 #define SPOPS_IGEMM_RECORD_HEAD 4
 #define SPOPS_IGEMM_RECORD_INTS (SPOPS_IGEMM_RECORD_HEAD + SPOPS_IGEMM_TILE_ROWS)
 
@@ -30,17 +30,19 @@ extern "C" {
 typedef struct spops_igemm_schedule {
     int32_t num_taps;
     int64_t max_tiles, max_records;
-    int32_t *num_tiles; // [1]
+    int32_t *num_tiles; // [2]: tiles, records; of rows of groups [1]
     int32_t *tiles;     // [max_tiles][4]: first record, records, tile, 0; most records first
     int32_t *out_rows;  // [max_tiles][SPOPS_IGEMM_TILE_ROWS]; -1 behind the last row
     int32_t *records;   // [max_records][SPOPS_IGEMM_RECORD_INTS]; NULL: rows of groups
+    int32_t *first; // [max_tiles + 1]: first record of each tile, as tiles lie; then their number
 } spops_igemm_schedule;
 
 // What plans and scratch are for: products and gradients with up to so many channels on either side.
 typedef struct spops_igemm_scratch_args {
     int32_t num_taps;
     int64_t max_x_cols, max_out_cols;
-    bool gradients; // igemm_wgrad too
+    bool gradients;      // igemm_wgrad too
+    int64_t max_records; // of the schedules; 0: no products
 } spops_igemm_scratch_args;
 
 // A schedule from the table, masks and order of a kernel map's side.
@@ -81,7 +83,7 @@ typedef struct spops_igemm_args {
     spops_matrix residual; // dtype of out; data NULL: none
     const float *bias, *scale, *shift; // [C_out] or NULL
     bool relu, w_transposed, mirrored;
-    uint32_t *tickets; // [2] zero; left zero
+    uint32_t *tickets; // zero; left zero; a quarter of scratch, as a context has them
     void *scratch;     // igemm_scratch_bytes
 } spops_igemm_args;
 

@@ -147,7 +147,7 @@ static spops_status plan_gemm(spops_context *ctx, const char *call, spops_pointc
     const bool sums_rows = options->sums != SPOPS_POINTCONV_SUMS_NONE;
     const bool forced = conv->dataflow == SPOPS_DATAFLOW_IMPLICIT_GEMM;
     const spops_igemm_scratch_args scratch = {conv->view.num_taps, conv->max_in_channels,
-                                              conv->max_out_channels, true};
+                                              conv->max_out_channels, true, 0};
     const spops_point_gemm_args wanted = {.variant = options->variant};
     const spops_point_gemm_args any = {0};
     spops_status status = SPOPS_STATUS_OK;

@@ -91,8 +91,9 @@ static void carve_schedules(spops_sparseconv *conv, spops_carver *c)
         s->max_tiles =
             (side_of(conv, side)->max_rows + SPOPS_IGEMM_TILE_ROWS - 1) / SPOPS_IGEMM_TILE_ROWS;
         s->max_records = s->max_tiles * s->num_taps;
-        s->num_tiles = spops_carve(c, 1, 1, sizeof *s->num_tiles);
+        s->num_tiles = spops_carve(c, 2, 1, sizeof *s->num_tiles);
         s->tiles = spops_carve(c, s->max_tiles, 4, sizeof *s->tiles);
+        s->first = spops_carve(c, s->max_tiles + 1, 1, sizeof *s->first);
         s->out_rows = spops_carve(c, s->max_tiles, SPOPS_IGEMM_TILE_ROWS, sizeof *s->out_rows);
         s->records = spops_carve(c, s->max_records, SPOPS_IGEMM_RECORD_INTS, sizeof *s->records);
         conv->workspaces[side] =
@@ -104,8 +105,8 @@ static void carve_schedules(spops_sparseconv *conv, spops_carver *c)
 static spops_status plan_igemm(spops_context *ctx, const char *call, spops_sparseconv *conv)
 {
     const bool forced = conv->dataflow == SPOPS_DATAFLOW_IMPLICIT_GEMM;
-    const spops_igemm_scratch_args scratch = {conv->view.num_taps, conv->max_in_channels,
-                                              conv->max_out_channels, conv->backward};
+    spops_igemm_scratch_args scratch = {conv->view.num_taps, conv->max_in_channels,
+                                        conv->max_out_channels, conv->backward, 0};
     spops_carver c = {NULL, 0};
 
     if (conv->dataflow != SPOPS_DATAFLOW_AUTO && !forced) return SPOPS_STATUS_OK;
@@ -131,6 +132,9 @@ static spops_status plan_igemm(spops_context *ctx, const char *call, spops_spars
     c.used = 0;
     carve_schedules(conv, &c);
     conv->has_igemm = true;
+    for (int side = 0; side < NUM_SIDES; ++side)
+        if (conv->schedules[side].max_records > scratch.max_records)
+            scratch.max_records = conv->schedules[side].max_records;
     conv->igemm_scratch_bytes = ctx->backend->igemm_scratch_bytes(ctx, &scratch);
     return spops_context_grow(ctx, conv->igemm_scratch_bytes);
 }
