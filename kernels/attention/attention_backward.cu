@@ -193,7 +193,9 @@ template <class T> struct backward_call {
         f.heads = args->forward.heads;
         f.dim = args->forward.dim;
         if (turned) f.rotary = args->forward.rotary;
-        return launch(ctx, "attention_execute_backward: finish", attention_finish_kernel<T>,
+        const bool by_two = f.to.wide && f.rotary.pairs % 2 == 0;
+        return launch(ctx, "attention_execute_backward: finish",
+                      by_two ? attention_finish_kernel<T, 2> : attention_finish_kernel<T, 1>,
                       blocks_of_warps(ctx,
                                       sums   ? patches->num_rows
                                       : keys ? patches->max_keys

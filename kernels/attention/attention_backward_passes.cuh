@@ -13,15 +13,25 @@ namespace spops
 
 constexpr int attention_pass_threads = 256;
 
-template <class T>
+template <class T, int WIDTH>
 __device__ __forceinline__ void store_result(const attention_result &to, int64_t row, int head,
-                                             int col, float value)
+                                             int col, const float (&v)[WIDTH])
 {
     const int64_t at = row * to.row + head * to.head + col;
     if (to.f32)
-        static_cast<float *>(to.data)[at] = value;
+        store_columns(static_cast<float *>(to.data) + at, v);
     else
-        static_cast<T *>(to.data)[at] = from_f32<T>(value);
+        store_columns(static_cast<T *>(to.data) + at, v);
+}
+
+template <int WIDTH>
+__device__ __forceinline__ void add_columns(float (&sum)[WIDTH], const float *from)
+{
+    float v[WIDTH];
+    load_columns(v, from);
+#pragma unroll
+    for (int w = 0; w < WIDTH; ++w)
+        sum[w] += v[w];
 }
 
 struct attention_delta_params {
@@ -105,35 +115,42 @@ struct attention_finish_params {
 };
 
 // A warp has a row.
-template <class T>
+template <class T, int WIDTH>
 __global__ void __launch_bounds__(attention_pass_threads)
     attention_finish_kernel(const __grid_constant__ attention_finish_params p)
 {
     const bool sums = p.offsets != nullptr;
-    const int cols = p.heads * p.dim, pairs = p.rotary.pairs, items = p.dim - 3 * pairs;
+    const int cols = p.heads * p.dim, pairs = p.rotary.pairs, items = (p.dim - 3 * pairs) / WIDTH;
     const int num = sums ? p.num_rows : *p.num_entries;
     const int warps = (int)gridDim.x * attention_pass_threads / 32;
-    for (int n = (int)(blockIdx.x * attention_pass_threads + threadIdx.x) / 32; n < num;
-         n += warps) {
-        const int64_t row = sums ? n : __ldg(p.rows + n);
-        const int begin = sums ? __ldg(p.offsets + n) : n;
-        const int end = sums ? __ldg(p.offsets + n + 1) : n + 1;
-        for (int i = (int)threadIdx.x % 32; i < items; i += 32) {
-            const attention_turn_lane lane = turn_lane_of(p.rotary, (int)row, i);
-#pragma unroll 2
-            for (int h = 0; h < p.heads; ++h) {
+    for (int i = (int)threadIdx.x % 32; i < turn_lanes(items); i += 32) {
+        const attention_turn_lane<WIDTH> lane(p.rotary, i, items);
+        for (int n = (int)(blockIdx.x * attention_pass_threads + threadIdx.x) / 32; n < num;
+             n += warps) {
+            const int64_t row = sums ? n : __ldg(p.rows + n);
+            const int begin = sums ? __ldg(p.offsets + n) : n;
+            const int end = sums ? __ldg(p.offsets + n + 1) : n + 1;
+            float sine[WIDTH], cosine[WIDTH];
+            lane.angles_of(p.rotary, row, sine, cosine);
+#pragma unroll 4
+            for (int h = lane.head; h < p.heads; h += lane.heads_at_once) {
                 const float *const from = p.parts + h * p.dim + lane.col;
-                float u = 0.0f, v = 0.0f;
+                float u[WIDTH] = {}, v[WIDTH] = {};
                 for (int e = begin; e < end; ++e) {
                     const int64_t at = (int64_t)(sums ? __ldg(p.entries + e) : e) * cols;
-                    u += __ldg(from + at);
-                    if (lane.turns) v += __ldg(from + at + pairs);
+                    add_columns(u, from + at);
+                    if (lane.turns) add_columns(v, from + at + pairs);
                 }
-                store_result<T>(p.to, row, h, lane.col,
-                                lane.turns ? u * lane.cosine + v * lane.sine : u);
-                if (lane.turns)
-                    store_result<T>(p.to, row, h, lane.col + pairs,
-                                    v * lane.cosine - u * lane.sine);
+                if (lane.turns) {
+#pragma unroll
+                    for (int w = 0; w < WIDTH; ++w) {
+                        const float before = u[w];
+                        u[w] = before * cosine[w] + v[w] * sine[w];
+                        v[w] = v[w] * cosine[w] - before * sine[w];
+                    }
+                    store_result<T>(p.to, row, h, lane.col + pairs, v);
+                }
+                store_result<T>(p.to, row, h, lane.col, u);
             }
         }
     }
@@ -153,11 +170,12 @@ __global__ void __launch_bounds__(attention_pass_threads)
     const int num = *p.num;
     for (int n = (int)blockIdx.x; n < num; n += (int)gridDim.x) {
         const int64_t row = __ldg(p.rows + n);
+        const float zero[1] = {0.0f};
         for (int c = (int)threadIdx.x; c < p.heads * p.dim; c += (int)blockDim.x)
 #pragma unroll
             for (int i = 0; i < 2; ++i)
                 if (p.to[i].data != nullptr)
-                    store_result<T>(p.to[i], row, c / p.dim, c % p.dim, 0.0f);
+                    store_result<T>(p.to[i], row, c / p.dim, c % p.dim, zero);
     }
 }
 

@@ -15,7 +15,8 @@ namespace spops
 template <class T_, int DIM_> struct attention_backward_sm80_policy {
     typedef T_ T;
     static constexpr int DIM = DIM_, threads = 128, own = 64, stages = 2;
-    static constexpr int streamed = DIM * (int)sizeof(T) <= 128 ? 64 : 32; // of a stage
+    static constexpr int line = DIM * (int)sizeof(T);
+    static constexpr int streamed = line <= 128 ? 64 : line <= 256 ? 32 : 16; // of a stage
     static constexpr int own_bytes = tile_bytes<T, own, DIM>;
     static constexpr int streamed_bytes = tile_bytes<T, streamed, DIM>;
     static constexpr int stage_bytes = 2 * streamed_bytes + 2 * streamed * 4; // with lse, delta

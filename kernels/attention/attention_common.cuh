@@ -251,16 +251,6 @@ __device__ __forceinline__ void load_tile(uint32_t to, const unsigned char *from
     }
 }
 
-__device__ __forceinline__ float rotary_angle(const spops_attention_rotary_args &rotary, int row,
-                                              int axis, int pair)
-{
-    const int64_t at = row * rotary.stride + axis;
-    const float coord = rotary.dtype == SPOPS_DTYPE_F32
-                            ? static_cast<const float *>(rotary.coords)[at]
-                            : (float)static_cast<const int32_t *>(rotary.coords)[at];
-    return __fmul_rn(coord, rotary.frequencies[pair]);
-}
-
 // ---- Products of a warp -------------------------------------------------------------------------
 
 // 16 lines of a tile as the left operand.

@@ -16,7 +16,7 @@ namespace spops
 
 template <class T, int DIM> struct attention_sm80_policy {
     static constexpr int queries = 64, threads = 128, stages = 2;
-    static constexpr int keys = DIM * (int)sizeof(T) > 256 ? 32 : 64;
+    static constexpr int keys = sizeof(T) == 4 ? 32 : 64;
     static constexpr int q_bytes = tile_bytes<T, queries, DIM>, k_bytes = tile_bytes<T, keys, DIM>;
     static constexpr int coords_bytes = stages * keys * (int)sizeof(int3);
     static constexpr int shared_bytes = q_bytes + stages * 2 * k_bytes + coords_bytes;
