@@ -60,7 +60,7 @@ static const option_row common[] = {
     {"--json", NULL, "one JSON object a line instead of tables", .on = &given.json},
     {"--output", "FILE", "JSON lines to FILE, besides what is printed", .text = &given.output},
     {"--commit", "TEXT", "what to note as the commit", .text = &given.commit},
-    {"--tf32", NULL, "mvmr and conv: products of f32 rounded to tf32", .on = &given.tf32},
+    {"--tf32", NULL, "mvmr, conv, attention: products of f32 rounded to tf32", .on = &given.tf32},
     {"--list-suites", NULL, "the names of the suites, a line each", .on = &given.list_suites},
     {0}};
 

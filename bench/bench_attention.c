@@ -178,10 +178,13 @@ static bool check_rows(const attention_data *d, int which, int num_samples)
     bench *b = d->b;
     const spops_matrix *m = &d->matrices[which];
     const size_t element = spops_dtype_bytes(m->dtype);
-    // A weight and the result are rounded to the dtype; a difference also of rounded o.
+    // A weight and the result are rounded to the dtype; a difference also of rounded o. In tf32 each
+    // of four factors is, by 2^-10.
+    const bool tf32 = d->options.math == SPOPS_MATH_TF32;
+    const bool exact = d->matrices[Q].dtype == SPOPS_DTYPE_F32 && !tf32;
     const double roundings = which == O || which == GRAD_V ? 2.5 : 4;
-    const double unit = m->dtype == SPOPS_DTYPE_BF16 ? 0x1p-8 : 0x1p-11;
-    const double allowed = m->dtype == SPOPS_DTYPE_F32 ? 1e-5 : roundings * unit;
+    const double unit = d->matrices[Q].dtype == SPOPS_DTYPE_F16 ? 0x1p-11 : 0x1p-8;
+    const double allowed = exact ? 1e-5 : roundings * unit;
     query q = {.weights = bench_host(b, d->shape.rows, sizeof *q.weights)};
     void *got = bench_host(b, m->cols, element);
     expected_row e;
@@ -229,8 +232,9 @@ static void measure_pass(attention_data *d, const char *pass, void (*enqueue)(vo
 {
     const attention_shape *s = &d->shape;
     bench_case c = {.suite = "attention"};
-    snprintf(c.name, sizeof c.name, "%lld x %lld rows, %d x %d, %s", (long long)s->patches,
-             (long long)s->rows, (int)s->heads, (int)s->dim, pass);
+    snprintf(c.name, sizeof c.name, "%lld x %lld rows, %d x %d, %s%s", (long long)s->patches,
+             (long long)s->rows, (int)s->heads, (int)s->dim, pass,
+             d->b->options.tf32 ? " tf32" : "");
     snprintf(c.what, sizeof c.what, "%lld patches of %lld rows in a random order",
              (long long)s->patches, (long long)s->rows);
     c.dtype = d->matrices[Q].dtype;
