@@ -27,22 +27,22 @@ __device__ __forceinline__ float rotary_coord(const spops_attention_rotary_args 
                                            : (float)static_cast<const int32_t *>(rotary.coords)[at];
 }
 
-// What a lane has of heads of rows: WIDTH columns from col on, which turn together with those from
-// col + pairs on, or stay. It divides the pairs of an axis. Where a head has few such items, lanes
-// have several heads.
+// What a lane has of heads of rows: an item, which is WIDTH columns from col on that turn together
+// with those from col + pairs on, or stay. WIDTH divides the pairs of an axis and the columns that
+// stay. Where a head has few items, a warp has several heads: head, head + heads_at_once, ...
 template <int WIDTH> struct attention_turn_lane {
     int col, axis, head, heads_at_once;
     bool turns;
     float frequency[WIDTH];
 
-    // `item` of `items`, from the lane's number on by 32.
+    // `item` is less than turn_lanes(items): the lane's number, and on by 32.
     __device__ __forceinline__ attention_turn_lane(const spops_attention_rotary_args &rotary,
                                                    int item, int items)
         : axis(0), head(0), heads_at_once(1)
     {
         if (items <= 16) {
             heads_at_once = 32 / items;
-            head = item / items; // none, from heads_at_once on
+            head = item / items;
             item %= items;
         }
         const int first = item * WIDTH, pairs = rotary.pairs;
@@ -66,7 +66,7 @@ template <int WIDTH> struct attention_turn_lane {
     }
 };
 
-// Lanes that have something: of a loop over items.
+// Items of a warp: those of a head, or of as many whole heads as it has lanes for.
 __device__ __forceinline__ int turn_lanes(int items)
 {
     return items <= 16 ? 32 / items * items : items;
