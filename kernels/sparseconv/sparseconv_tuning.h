@@ -16,10 +16,10 @@ typedef struct spops_sparseconv_row {
 
 #define SPOPS_ANY_PASS UINT32_MAX
 
-// GATHER_MATMUL_SCATTER has no row. It is the fastest on small maps with many channels (H200, f16, 3,749
-// voxels, 256 to 256: 42 us; implicit GEMM 90 us), and for gradients of weights in f32 (lidar, 64 to
-// 64: 452 us; fetch on demand 7,488 us), but its buffers hold all pairs, and plans that may take it
-// open cuBLAS: for a caller to decide, by name or by a tuning.
+// GATHER_MATMUL_SCATTER has no row. It is the fastest for gradients of weights in f32 (H200, lidar, 64 to
+// 64: 452 us; fetch on demand 7,488 us), and was on small maps with many channels before blocks of
+// implicit GEMM shared tiles; but its buffers hold all pairs, and plans that may take it open cuBLAS:
+// for a caller to decide, by name or by a tuning.
 static const spops_sparseconv_row spops_sparseconv_rows[] = {
     // H200, f16, the 42 layers of a MinkUNet on a LiDAR scan, forward: 2,057 us; fetch on demand
     // 10,330 us. The least gain of a layer is 2.15 times (128 to 128, 3,749 voxels from a finer level).
