@@ -11,6 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <spops/mvmr.h>
+
 #include "core/backend.h"
 #include "core/context.h"
 #include "core/matrix.h"
@@ -324,6 +326,57 @@ ParameterizedTest(struct case_param *p, igemm, shared_tiles, .timeout = 900)
                                          .spread = o % 2 == 0 ? 12 : 0};
             check_product(&d, &shape, (spops_dtype)p->dtype, ++stream, test_quick() ? 3 : 30);
         }
+    test_close(&d);
+}
+
+// Rows of groups, whose calls share no tiles, behind one that does: what that left in shared memory
+// is not theirs.
+ParameterizedTestParameters(igemm, groups_behind_shared_tiles)
+{
+    return every_dtype();
+}
+ParameterizedTest(struct case_param *p, igemm, groups_behind_shared_tiles, .timeout = 900)
+{
+    enum { GROUPS = 3, ROWS = 1300, IN = 64, OUT = 256 };
+    static const int32_t begins[GROUPS + 1] = {0, 700, 700, ROWS};
+    const product_shape shared = {
+        .num_taps = 27, .records = 27, .rows = 300, .in_channels = IN, .out_channels = OUT};
+    const spops_triplets_options options = spops_triplets_options_default();
+    const uint64_t stream = case_number(p) << 32 | UINT64_C(3) << 29;
+    test_rng rng = test_rng_make(stream);
+    spops_triplets *plan = NULL;
+    test_device d;
+    if (!open_for(&d, p)) return;
+    check_product(&d, &shared, (spops_dtype)p->dtype, stream, 1);
+
+    guarded x = guarded_create(d.backend, "x", ROWS, IN, 0, 0, (spops_dtype)p->dtype);
+    guarded w = guarded_create(d.backend, "w", GROUPS * IN, OUT, 0, 0, (spops_dtype)p->dtype);
+    guarded out = guarded_create(d.backend, "out", ROWS, OUT, 0, 0, SPOPS_DTYPE_F32);
+    float *x_values = fill(&x, &rng, 3, 0), *w_values = fill(&w, &rng, 2, 0);
+    int32_t *offsets = test_upload_i32(&d, begins, GROUPS + 1);
+    test_expect_ok(d.ctx,
+                   spops_triplets_create_from_offsets(d.ctx, GROUPS, offsets, &options, &plan),
+                   "plan of groups");
+    guarded_poison(&out, 0xff);
+    guarded_upload(&out);
+    test_expect_ok(d.ctx, spops_mvmr_execute(d.ctx, plan, x.view, w.view, NULL, NULL, out.view),
+                   "rows of groups");
+    test_wait(&d);
+    guarded_download(&out);
+    guarded_check_padding(&out, "rows of groups");
+    for (int64_t i = 0; i < ROWS; ++i)
+        for (int64_t b = 0; b < OUT; ++b) {
+            const float *matrix = w_values + (i < begins[1] ? 0 : 2) * IN * OUT;
+            float sum = 0.0f;
+            for (int64_t a = 0; a < IN; ++a)
+                sum += x_values[i * IN + a] * matrix[a * OUT + b];
+            cr_assert(guarded_get(&out, i, b) == (double)sum, "row %lld, column %lld is %g, not %g",
+                      (long long)i, (long long)b, guarded_get(&out, i, b), (double)sum);
+        }
+    spops_triplets_destroy(plan);
+    test_free(&d, offsets);
+    free(x_values), free(w_values);
+    guarded_destroy(&x), guarded_destroy(&w), guarded_destroy(&out);
     test_close(&d);
 }
 
