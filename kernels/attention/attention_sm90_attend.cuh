@@ -269,7 +269,7 @@ template <class P, class T> struct attention_halves : attention_warpgroup<P, T> 
         fence_for_wgmma();
         this->load_queries(a, 0);
         this->load_queries(b, 1);
-        this->release(block.q_empty());
+        barrier_arrive(block.q_empty());
         wgmma_fence();
         this->add_scores(a, 0, at);
         wgmma_commit();
@@ -368,7 +368,7 @@ template <class P, class T> struct attention_ahead : attention_warpgroup<P, T> {
         this->wait_slot(2 * at, stage.full_parity());
         fence_for_wgmma();
         this->load_queries(a, 0);
-        this->release(block.q_empty());
+        barrier_arrive(block.q_empty());
         wait_turn();
         wgmma_fence();
         this->add_scores(a, 0, at);
@@ -403,7 +403,7 @@ __global__ void __launch_bounds__(P::threads, P::blocks)
     attention_sm90_block<P> block;
     block.base = ((uint32_t)__cvta_generic_to_shared(unaligned) + 1023) / 1024 * 1024;
     if (threadIdx.x == 0) {
-        barrier_init(block.q_empty(), 4 * P::GROUPS);
+        barrier_init(block.q_empty(), 128 * P::GROUPS);
         for (int i = 0; i < P::SLOTS; ++i) {
             barrier_init(block.full(i), 32 * P::gather_warps);
             barrier_init(block.empty(i), 4 * P::GROUPS);
