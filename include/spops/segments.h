@@ -38,7 +38,7 @@ typedef struct spops_segments_options {
     int64_t max_cols;          /* widest x it will meet (scratch, schedule); 0: 256 */
     spops_gradients gradients;
     int32_t sum_variant; /* kernel of sums over rows of whole 16-byte chunks, of f32, f16 or bf16:
-                            0: by the tuning table, 1 or 2: that one, whatever the table says (same
+                            0: by the tuning table, 1 to 3: that one, whatever the table says (same
                             bits). Refused where there is no choice: on the CPU, by reserve */
     spops_plan_memory *memory; /* of reserve: where the plan lives; NULL: allocated */
 } spops_segments_options;
