@@ -54,9 +54,9 @@ typedef struct spops_buckets_options {
        late asks next door. */
     int32_t steps[SPOPS_MAX_BUCKET_ROUNDS][3];
     double size_m[3]; /* of a cell; 0: 1 */
-    double
-        origin_m[3]; /* lower corner of cell 0, for which all that lies below it is taken too: the
-                           lower corner of the cloud is a good one */
+    /* lower corner of cell 0, for which all that lies below it is taken too: the lower corner of
+       the cloud is a good one */
+    double origin_m[3];
 } spops_buckets_options;
 
 SPOPS_DEFINE_DEFAULT(spops_buckets_options)
