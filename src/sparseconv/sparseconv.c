@@ -9,7 +9,7 @@
 #include "segments/segments.h"
 #include "sparseconv/dataflow.h"
 #include "sparseconv/layer.h"
-#include "sparseconv/tuning.h"
+#include "tuning/choices.h"
 #include "sparseconv/widen_args.h"
 
 #define DEFAULT_MAX_CHANNELS 256

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tunings of sparse convolutions as text. The library reads them itself, without a parser of JSON, so
-// that an engine which links nothing else can; a line is a row, and words are parted by blanks.
+// Tunings of sparse convolutions: the rows checked, written as text, read. The library reads the text
+// itself, without a parser of JSON, so that an engine which links nothing else can. A line is a row;
+// blanks part its words.
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -9,7 +10,7 @@
 
 #include "core/context.h"
 #include "core/dtypes.h"
-#include "sparseconv/tuning.h"
+#include "tuning/choices.h"
 
 #define TITLE   "spops sparseconv tuning"
 #define VERSION 1

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rows of a tuning, as callers give them.
-#ifndef SPOPS_SPARSECONV_TUNING_H
-#define SPOPS_SPARSECONV_TUNING_H
+#ifndef SPOPS_TUNING_CHOICES_H
+#define SPOPS_TUNING_CHOICES_H
 
 #include "spops/sparseconv.h"
 
