@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "coords/kernel_maps.h"
+#include "maps/kernel_maps.h"
 #include "support/device.h"
 #include "tests/support/coord_cases.h"
 #include "tests/support/params.h"

@@ -2,7 +2,7 @@
 // Plans of patches on the GPU. Lists are copied and checked; then each row learns which entry names
 // it first, which says what rows are left over; then patches are sorted by what they meet, and cut
 // into tiles. Counts never leave the device, and a list with a fault ends as no patches at all.
-#include "coords/point_rules.h"
+#include "points/point_rules.h"
 #include "kernels/core/device_wide.h"
 #include "kernels/core/launch.cuh"
 #include "patches/patches.h"

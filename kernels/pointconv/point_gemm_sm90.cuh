@@ -20,9 +20,9 @@
 #ifndef SPOPS_KERNELS_POINTCONV_POINT_GEMM_SM90_CUH
 #define SPOPS_KERNELS_POINTCONV_POINT_GEMM_SM90_CUH
 
-#include "kernels/mvmr/hopper.cuh"
-#include "kernels/mvmr/igemm_epilogue.cuh"
-#include "kernels/mvmr/row_sums.cuh"
+#include "kernels/core/sm90/hopper.cuh"
+#include "kernels/igemm/igemm_epilogue.cuh"
+#include "kernels/igemm/row_sums.cuh"
 #include "pointconv/point_gemm_args.h"
 
 namespace spops

@@ -3,7 +3,7 @@
 #ifndef SPOPS_KERNELS_POINTCONV_POINT_GEMM_SM90_LAUNCH_CUH
 #define SPOPS_KERNELS_POINTCONV_POINT_GEMM_SM90_LAUNCH_CUH
 
-#include "kernels/mvmr/tensor_map.cuh"
+#include "kernels/core/sm90/tensor_map.cuh"
 #include "kernels/pointconv/point_gemm_launch.cuh"
 #include "kernels/pointconv/point_gemm_sm90.cuh"
 #include "kernels/pointconv/point_gemm_tuning.h"

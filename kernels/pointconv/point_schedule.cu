@@ -4,7 +4,7 @@
 // records of each tile, counted first.
 #include "kernels/core/device_wide.h"
 #include "kernels/core/launch.cuh"
-#include "kernels/mvmr/block_sum.cuh"
+#include "kernels/core/block_sum.cuh"
 #include "pointconv/point_gemm_args.h"
 
 namespace

@@ -29,6 +29,7 @@ extern "C" int32_t spops_cuda_choose_sums(const spops_context *ctx,
                                           const spops_choose_sums_args *args)
 {
     const spops_lists *lists = args->lists;
+    if (lists == nullptr) return SPOPS_SEGREDUCE_NUM_VARIANTS;
     for (int chunks = 1; chunks <= SPOPS_SUM_CHUNKS && lists->num_segments > 0; ++chunks) {
         const dim3 grid = walk_plan(ctx, lists, chunks, SPOPS_SEGREDUCE_THREADS).grid;
         const int64_t rows = args->num_rows + lists->num_segments;

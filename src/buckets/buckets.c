@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-#include "coords/neighbors.h"
+#include "points/neighbors.h"
 #include "core/check.h"
 #include "core/matrix.h"
 

@@ -6,7 +6,7 @@
 #include <math.h>
 
 #include "coords/coord_keys.h"
-#include "coords/point_rules.h"
+#include "points/point_rules.h"
 #include "core/backend.h"
 #include "spops/buckets.h"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Coordinates and kernel maps as the backends see them: which arrays there are, what they are made
+// Coordinates as the backends see them: which arrays there are, what they are made
 // from, and what their slots (core/backend_slots.def) fill. All arrays lie in the backend's memory.
 #ifndef SPOPS_COORDS_COORD_ARRAYS_H
 #define SPOPS_COORDS_COORD_ARRAYS_H
@@ -143,93 +143,5 @@ typedef struct spops_devoxelize_args {
     int32_t *num_terms; // [1] C times the given number of points, also where that is more than fit
                         // (INT32_MAX at most): the plan then flags the overflow
 } spops_devoxelize_args;
-
-// ---- Kernel maps --------------------------------------------------------------------------------
-
-// In backend memory. Rows in use are the states' of in and out at the time of the build.
-typedef struct spops_map_state {
-    int32_t num_out, num_in;
-    int64_t num_pairs; // found, also past the capacity
-    int32_t overflow;  // 1: more pairs than max_pairs; PAIRS and CSR are then empty
-    int32_t reserved;
-} spops_map_state;
-
-// As spops_kernel_map_side, to be filled. Arrays not wanted are NULL.
-typedef struct spops_map_side {
-    int64_t max_rows;
-    int32_t *num_rows; // in the state
-    int32_t *table;    // [max_rows][table_stride]
-    uint32_t *masks;   // [max_rows][mask_words]
-    bool mirrored;     // table, masks, order and tiles are those of the other side
-    int64_t num_tiles;
-    int32_t *order;       // [max_rows]
-    uint32_t *tile_masks; // [num_tiles][mask_words]
-    int32_t *tile_order;  // [num_tiles]
-    int32_t *offsets;     // [max_rows + 1]
-    int32_t *row_taps;    // [max_pairs][2]
-    int32_t *pair_ids;    // [max_pairs]
-} spops_map_side;
-
-typedef struct spops_map_arrays {
-    spops_taps taps;
-    bool transposed;  // outputs are the fine side
-    bool symmetric;   // submanifold: tap k of row i is j if and only if tap num_taps-1-k of j is i
-    bool no_symmetry; // do not make use of it
-    int32_t mask_words, table_stride, tile_rows;
-    spops_mask_order mask_order;
-    int64_t max_pairs;
-    spops_map_state *state; // [1]
-    int32_t *tap_counts;    // [num_taps]
-    int32_t *tap_offsets;   // [num_taps + 1]; NULL without PAIRS
-    int32_t *in_rows;       // [max_pairs]
-    int32_t *out_rows;      // [max_pairs]
-    spops_map_side out, in;
-} spops_map_arrays;
-
-// What the slots of kernel maps are given; workspace: map_workspace_bytes.
-typedef struct spops_map_workspace_args {
-    const spops_map_arrays *map;
-    int32_t contents; // that are wanted, SPOPS_MAP_*
-} spops_map_workspace_args;
-
-typedef struct spops_map_search_args {
-    const spops_coords_arrays *in, *out;
-    const spops_map_arrays *map;
-    void *workspace;
-} spops_map_search_args;
-
-// Slots that do the same for several maps take their args in a list: maps, or sides of them, that
-// have nothing in common but what they read.
-typedef struct spops_map_searches_args {
-    int32_t num;
-    const spops_map_search_args *each; // [num]
-} spops_map_searches_args;
-
-typedef struct spops_map_reverse_args {
-    const spops_map_arrays *map;
-    const spops_map_side *from, *to;
-    void *workspace;
-} spops_map_reverse_args;
-
-typedef struct spops_map_reverses_args {
-    int32_t num;
-    const spops_map_reverse_args *each; // [num]
-} spops_map_reverses_args;
-
-typedef struct spops_map_order_args {
-    const spops_map_arrays *map;
-    const spops_map_side *side;
-    void *workspace;
-} spops_map_order_args;
-
-typedef struct spops_map_orders_args {
-    int32_t num;
-    const spops_map_order_args *each; // [num]
-} spops_map_orders_args;
-
-typedef struct spops_map_pairs_args {
-    const spops_map_arrays *map;
-    void *workspace;
-} spops_map_pairs_args;
 
 #endif

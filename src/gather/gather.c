@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Gather: argument checks, then the backend's slots. The plan is one of segments, read from the
 // other side: segments are the source rows, terms are where they go.
-#include "segments/segments.h"
 
 #include <string.h>
 
 #include "core/matrix.h"
 #include "gather/gather_args.h"
+#include "segreduce/segreduce.h"
 #include "spops/gather.h"
 
 static const spops_matrix absent; // data NULL
@@ -82,11 +82,11 @@ spops_status spops_gather_execute_backward(spops_context *ctx, const spops_segme
     // The adjoint of the segmented sum over the same plan: grad_x is that sum of grad_out, and
     // grad_w that of a sum whose rows are grad_out and whose output's gradient is x.
     if (grad_x != NULL && rows->num_segments > 0 && x.cols > 0)
-        SPOPS_TRY(spops_segments_run_sum(ctx, &rows->forward, grad_out, w == NULL ? absent : *w,
-                                         *grad_x, scratch));
+        SPOPS_TRY(spops_segreduce_run_sum(ctx, &rows->forward, grad_out, w == NULL ? absent : *w,
+                                          *grad_x, scratch));
     if (grad_w != NULL && rows->num_weights > 0)
         SPOPS_TRY(x.cols == 0
                       ? ctx->backend->fill_zero(ctx, grad_w->data, spops_matrix_bytes(*grad_w))
-                      : spops_segments_run_dot(ctx, rows, x, grad_out, *w, *grad_w, scratch));
+                      : spops_segreduce_run_dot(ctx, rows, x, grad_out, *w, *grad_w, scratch));
     return SPOPS_STATUS_OK;
 }

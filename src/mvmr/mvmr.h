@@ -6,7 +6,7 @@
 #define SPOPS_MVMR_MVMR_H
 
 #include "core/backend.h"
-#include "mvmr/igemm_args.h"
+#include "igemm/igemm_args.h"
 #include "segments/lists.h"
 #include "spops/mvmr.h"
 

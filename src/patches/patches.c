@@ -5,7 +5,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "coords/neighbors.h"
+#include "points/neighbors.h"
 #include "core/check.h"
 
 static const char *const side_names[SPOPS_NUM_PATCH_SIDES] = {"query", "key"};

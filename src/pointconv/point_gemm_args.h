@@ -5,7 +5,7 @@
 #ifndef SPOPS_POINTCONV_POINT_GEMM_ARGS_H
 #define SPOPS_POINTCONV_POINT_GEMM_ARGS_H
 
-#include "mvmr/igemm_args.h"
+#include "igemm/igemm_args.h"
 
 #ifdef __cplusplus
 extern "C" {

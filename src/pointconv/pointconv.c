@@ -4,10 +4,10 @@
 
 #include <string.h>
 
-#include "coords/neighbors.h"
+#include "points/neighbors.h"
 #include "core/check.h"
 #include "core/matrix.h"
-#include "mvmr/igemm_args.h"
+#include "igemm/igemm_args.h"
 #include "pointconv/point_gemm_args.h"
 #include "segments/segments.h"
 #include "sparseconv/layer.h"

@@ -4,7 +4,7 @@
 #include "spops/pool.h"
 
 #include "buckets/buckets.h"
-#include "coords/kernel_maps.h"
+#include "maps/kernel_maps.h"
 #include "core/check.h"
 #include "segments/segments.h"
 

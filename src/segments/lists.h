@@ -173,4 +173,12 @@ typedef struct spops_check_indices_args {
     spops_check_result *result; // host memory
 } spops_check_indices_args;
 
+// The kernels of SUM for lists whose counts the host knows; num_rows: of x. lists NULL: asks only how
+// many variants there are.
+typedef struct spops_choose_sums_args {
+    const spops_lists *lists;
+    int64_t num_rows;
+    spops_sum_choice *choice;
+} spops_choose_sums_args;
+
 #endif

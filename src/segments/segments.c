@@ -7,9 +7,8 @@
 #include <string.h>
 
 #include "core/matrix.h"
-#include "kernels/segreduce/segreduce_tuning.h"
-#include "segreduce/segreduce_args.h"
 #include "spops/quantize.h"
+#include "spops/segreduce.h"
 
 // Shared checks
 
@@ -276,35 +275,6 @@ spops_status spops_segments_finish(spops_context *ctx, spops_segments *segments)
     return SPOPS_STATUS_OK;
 }
 
-spops_status spops_segments_run_sum(spops_context *ctx, const spops_lists *lists, spops_matrix x,
-                                    spops_matrix w, spops_matrix out,
-                                    spops_segments_scratch scratch)
-{
-    const spops_segreduce_args args = {.lists = lists,
-                                       .reduce = SPOPS_REDUCE_SUM,
-                                       .x = x,
-                                       .w = w,
-                                       .out = out,
-                                       .partials = scratch.partials,
-                                       .tickets = ctx->tickets};
-    return ctx->backend->segreduce(ctx, &args);
-}
-
-spops_status spops_segments_run_dot(spops_context *ctx, const spops_segments *segments,
-                                    spops_matrix grad_out, spops_matrix x, spops_matrix w,
-                                    spops_matrix grad_w, spops_segments_scratch scratch)
-{
-    const spops_grad_args args = {.lists = &segments->by_weight,
-                                  .reduce = SPOPS_REDUCE_SUM,
-                                  .grad_out = grad_out,
-                                  .x = x,
-                                  .w = w,
-                                  .grad = grad_w,
-                                  .partials = scratch.partials,
-                                  .tickets = ctx->tickets};
-    return ctx->backend->segdot(ctx, &args);
-}
-
 static spops_status build(spops_context *ctx, const char *call, const spops_segments_sizes *sizes,
                           const spops_lists_source *source, spops_segments **out)
 {
@@ -376,7 +346,9 @@ spops_status spops_check_offsets(spops_context *ctx, const char *call, const int
 
 static spops_status check_sum_variant(spops_context *ctx, const char *call, int32_t variant)
 {
-    const int32_t most = ctx->backend->choose_sums == NULL ? 0 : SPOPS_SEGREDUCE_NUM_VARIANTS;
+    const spops_choose_sums_args args = {.lists = NULL};
+    const int32_t most =
+        ctx->backend->choose_sums == NULL ? 0 : ctx->backend->choose_sums(ctx, &args);
     SPOPS_REQUIRE(ctx, variant >= 0 && variant <= most,
                   "%s: sum_variant is %" PRId32 ", expected 0 to %" PRId32, call, variant, most);
     return SPOPS_STATUS_OK;

@@ -88,17 +88,6 @@ spops_status spops_segments_get_scratch(spops_context *ctx, const char *call,
                                         const spops_segments *segments,
                                         spops_segments_scratch *scratch);
 
-// The two core patterns that segreduce and gather both run, on arguments checked before.
-//
-// out = sum over each segment's positions of w[b] * x[a].
-spops_status spops_segments_run_sum(spops_context *ctx, const spops_lists *lists, spops_matrix x,
-                                    spops_matrix w, spops_matrix out,
-                                    spops_segments_scratch scratch);
-// grad_w of the plan's forward sum, whose rows are x and whose output's gradient is grad_out.
-spops_status spops_segments_run_dot(spops_context *ctx, const spops_segments *segments,
-                                    spops_matrix grad_out, spops_matrix x, spops_matrix w,
-                                    spops_matrix grad_w, spops_segments_scratch scratch);
-
 // Checks of plans and of what they are made from. They report on ctx.
 
 // The plan, named `name`, is there and lies where ctx runs.

@@ -51,6 +51,35 @@ static spops_status check_arg(spops_context *ctx, const char *call, spops_reduce
     return SPOPS_STATUS_OK;
 }
 
+spops_status spops_segreduce_run_sum(spops_context *ctx, const spops_lists *lists, spops_matrix x,
+                                     spops_matrix w, spops_matrix out,
+                                     spops_segments_scratch scratch)
+{
+    const spops_segreduce_args args = {.lists = lists,
+                                       .reduce = SPOPS_REDUCE_SUM,
+                                       .x = x,
+                                       .w = w,
+                                       .out = out,
+                                       .partials = scratch.partials,
+                                       .tickets = ctx->tickets};
+    return ctx->backend->segreduce(ctx, &args);
+}
+
+spops_status spops_segreduce_run_dot(spops_context *ctx, const spops_segments *segments,
+                                     spops_matrix grad_out, spops_matrix x, spops_matrix w,
+                                     spops_matrix grad_w, spops_segments_scratch scratch)
+{
+    const spops_grad_args args = {.lists = &segments->by_weight,
+                                  .reduce = SPOPS_REDUCE_SUM,
+                                  .grad_out = grad_out,
+                                  .x = x,
+                                  .w = w,
+                                  .grad = grad_w,
+                                  .partials = scratch.partials,
+                                  .tickets = ctx->tickets};
+    return ctx->backend->segdot(ctx, &args);
+}
+
 spops_status spops_segreduce_run(spops_context *ctx, const char *call,
                                  const spops_segments *segments, const spops_segreduce_args *what,
                                  spops_segments_scratch scratch)
@@ -212,7 +241,7 @@ spops_status spops_segreduce_run_backward(spops_context *ctx, const spops_segmen
     }
     if (needs_states(reduce)) SPOPS_TRY(run_states(ctx, segments, reduce, x, w, scratch));
     if (want_x && reduce == SPOPS_REDUCE_SUM) // it is a sum itself: of rows of grad_out
-        SPOPS_TRY(spops_segments_run_sum(ctx, &segments->by_row, grad_out, w, grad_x, scratch));
+        SPOPS_TRY(spops_segreduce_run_sum(ctx, &segments->by_row, grad_out, w, grad_x, scratch));
     else if (want_x)
         SPOPS_TRY(
             run_grad(ctx, segments, &segments->by_row, reduce, grad_out, x, w, grad_x, scratch));

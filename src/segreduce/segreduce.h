@@ -7,6 +7,15 @@
 #include "segments/segments.h"
 #include "segreduce/segreduce_args.h"
 
+// Two patterns that other operators run as well, on arguments checked before: out = sum over each segment's positions of w[b] * x[a].
+spops_status spops_segreduce_run_sum(spops_context *ctx, const spops_lists *lists, spops_matrix x,
+                                     spops_matrix w, spops_matrix out,
+                                     spops_segments_scratch scratch);
+// grad_w of the plan's forward sum, whose rows are x and whose output's gradient is grad_out.
+spops_status spops_segreduce_run_dot(spops_context *ctx, const spops_segments *segments,
+                                     spops_matrix grad_out, spops_matrix x, spops_matrix w,
+                                     spops_matrix grad_w, spops_segments_scratch scratch);
+
 // Enqueue the reduction. `what` says what to reduce and how; its lists, custom, partials and
 // tickets are filled in here. Matrices with data NULL are absent (w: all ones; arg: not wanted).
 spops_status spops_segreduce_run(spops_context *ctx, const char *call,

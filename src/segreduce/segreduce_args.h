@@ -32,13 +32,6 @@ typedef struct spops_segreduce_args {
     void *x_f16; // CPU: scratch that an 8- or 4-bit x is widened to, [x.rows][x.cols] f16
 } spops_segreduce_args;
 
-// The kernels of SUM for lists whose counts the host knows; num_rows: of x.
-typedef struct spops_choose_sums_args {
-    const spops_lists *lists;
-    int64_t num_rows;
-    spops_sum_choice *choice;
-} spops_choose_sums_args;
-
 // A gradient of a reduction, with t = order(p).
 //
 // Slot seggrad, with respect to rows, over the by-row lists (SUM goes to segreduce instead):

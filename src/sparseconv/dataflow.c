@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sparseconv/dataflow.h"
 
-#include "coords/kernel_maps.h"
+#include "maps/kernel_maps.h"
 #include "kernels/sparseconv/sparseconv_tuning.h"
 
 // The middle of what is fastest for the layers of a MinkUNet on an H200 in f16.

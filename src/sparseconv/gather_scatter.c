@@ -7,9 +7,9 @@
 
 #include <string.h>
 
-#include "coords/kernel_maps.h"
+#include "maps/kernel_maps.h"
 #include "gather/gather_args.h"
-#include "segments/segments.h"
+#include "segreduce/segreduce.h"
 
 struct spops_gather_scatter {
     spops_context *ctx; // made it, frees it
@@ -331,8 +331,8 @@ spops_status spops_gather_scatter_run(spops_context *ctx, const spops_gather_sca
     SPOPS_TRY(gather(ctx, from, call->x, run.gathered));
     SPOPS_TRY(multiply_groups(ctx, gs, &run));
     if (gs->num_rows > 0 || gs->middle < 0) // else the middle tap's product is all there is
-        SPOPS_TRY(
-            spops_segments_run_sum(ctx, &to->forward, run.products, none, call->out, scratch.sums));
+        SPOPS_TRY(spops_segreduce_run_sum(ctx, &to->forward, run.products, none, call->out,
+                                          scratch.sums));
     if (gs->middle < 0) return SPOPS_STATUS_OK;
     run.args.batches = 1;
     run.args.rows = call->out.rows;

@@ -2,10 +2,10 @@
 // Sparse convolution: checks, the choice of a dataflow, and what each is composed of.
 #include "spops/sparseconv.h"
 
-#include "coords/kernel_maps.h"
+#include "maps/kernel_maps.h"
 #include "core/check.h"
 #include "core/matrix.h"
-#include "mvmr/igemm_args.h"
+#include "igemm/igemm_args.h"
 #include "segments/segments.h"
 #include "sparseconv/dataflow.h"
 #include "sparseconv/layer.h"

@@ -16,7 +16,7 @@
 #include "core/backend.h"
 #include "core/context.h"
 #include "core/matrix.h"
-#include "mvmr/igemm_args.h"
+#include "igemm/igemm_args.h"
 #include "support/device.h"
 #include "tests/support/params.h"
 #include "tests/support/relation.h"

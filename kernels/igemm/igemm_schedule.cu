@@ -1,0 +1,322 @@
+// SPDX-License-Identifier: Apache-2.0
+// Schedules of the matrix kernels (igemm_args.h), made from one side of a kernel map.
+#include "kernels/core/batch.cuh"
+#include "kernels/core/launch.cuh"
+#include "kernels/launchers.h"
+#include "kernels/core/block_sum.cuh"
+#include "igemm/igemm_args.h"
+#include "spops/device/grid_dependency.cuh"
+
+namespace
+{
+
+constexpr int head = SPOPS_IGEMM_RECORD_HEAD;
+constexpr int group_rows = SPOPS_IGEMM_GROUP_ROWS, tile_rows = SPOPS_IGEMM_TILE_ROWS;
+constexpr int record_ints = SPOPS_IGEMM_RECORD_INTS;
+constexpr int groups_a_tile = tile_rows / group_rows;
+constexpr int max_cost = 1023; // costs above count as this one when tiles are ordered
+constexpr int scan_threads = 1024;
+constexpr int fill_threads = 256;
+constexpr int count_threads = 256; // a warp for each tile
+
+// A schedule, and what it is made from.
+struct map_params {
+    spops_igemm_schedule s;
+    const int *num_rows;
+    const int *table;
+    int table_stride, mask_words;
+    const uint32_t *masks;
+    const int *order;
+    int *counts, *cost_begin; // [max_tiles], [max_cost + 1]
+};
+
+typedef spops::batch<map_params, spops::jobs_at_once<map_params>()> map_jobs;
+
+__device__ int tiles_in_use(const map_params &p)
+{
+    return (*p.num_rows + tile_rows - 1) / tile_rows;
+}
+
+// Every lane's bits, in every lane.
+__device__ __forceinline__ uint32_t or_across_warp(uint32_t bits)
+{
+#if __CUDA_ARCH__ >= 800
+    return __reduce_or_sync(~0u, bits);
+#else
+#pragma unroll
+    for (int half = 16; half > 0; half /= 2)
+        bits |= __shfl_xor_sync(~0u, bits, half);
+    return bits;
+#endif
+}
+
+// counts[t]: records of tile t, a warp each.
+__global__ void __launch_bounds__(count_threads)
+    count_records(const __grid_constant__ map_jobs jobs)
+{
+    int32_t block, num_blocks;
+    const map_params &p = spops::job_of_block(jobs, &block, &num_blocks);
+    const int tile = (block * count_threads + threadIdx.x) / 32, lane = threadIdx.x % 32;
+    spops::grid_dependency_wait();
+    spops::grid_launch_dependents();
+    if (tile >= tiles_in_use(p)) return;
+    int64_t end = (int64_t)(tile + 1) * tile_rows;
+    if (end > *p.num_rows) end = *p.num_rows;
+    int count = 0;
+    for (int w = 0; w < p.mask_words; ++w) {
+        uint32_t mask = 0;
+        for (int64_t i = (int64_t)tile * tile_rows + lane; i < end; i += 32)
+            mask |= p.masks[(int64_t)p.order[i] * p.mask_words + w];
+        count += __popc(or_across_warp(mask));
+    }
+    if (lane == 0) p.counts[tile] = max(count, 1);
+}
+
+// s.first: sums of counts; cost_begin[c]: how many tiles have more than c records. A block a job.
+__global__ void __launch_bounds__(scan_threads) scan_records(const __grid_constant__ map_jobs jobs)
+{
+    __shared__ int tiles_of[max_cost + 1];
+    const map_params &p = jobs.job[blockIdx.x];
+    spops::grid_dependency_wait();
+    spops::grid_launch_dependents();
+    const int num_tiles = tiles_in_use(p);
+    for (int c = threadIdx.x; c <= max_cost; c += scan_threads)
+        tiles_of[c] = 0;
+    __syncthreads();
+    int done = 0, total;
+    for (int begin = 0; begin < num_tiles; begin += scan_threads) {
+        const int tile = begin + threadIdx.x;
+        const int count = tile < num_tiles ? p.counts[tile] : 0;
+        if (tile < num_tiles) atomicAdd(&tiles_of[min(count, max_cost)], 1);
+        const int before = spops::sum_before(count, &total);
+        if (tile < num_tiles) p.s.first[tile] = done + before;
+        done += total;
+    }
+    __syncthreads();
+    static_assert(max_cost + 1 == scan_threads, "a thread for each cost");
+    const int cost = max_cost - threadIdx.x;
+    p.cost_begin[cost] = spops::sum_before(tiles_of[cost], &total);
+    if (threadIdx.x == 0) {
+        p.s.num_tiles[0] = num_tiles;
+        p.s.num_tiles[1] = done;
+        p.s.first[num_tiles] = done;
+    }
+}
+
+// tiles: those with most records first, else as they lie. A warp for each cost.
+__global__ void __launch_bounds__(32) order_tiles(const __grid_constant__ map_jobs jobs)
+{
+    int32_t block, num_blocks;
+    const map_params &p = spops::job_of_block(jobs, &block, &num_blocks);
+    const int cost = block + 1, lane = threadIdx.x;
+    spops::grid_dependency_wait();
+    spops::grid_launch_dependents();
+    const int num_tiles = *p.s.num_tiles;
+    if (cost > max_cost) return;
+    int at = p.cost_begin[cost];
+    const int end = p.cost_begin[cost - 1]; // those with one more begin where these end
+    int4 *tiles = reinterpret_cast<int4 *>(p.s.tiles);
+    constexpr int ahead = 8; // loads under way
+    for (int begin = 0; begin < num_tiles && at < end; begin += 32 * ahead) {
+        int counts[ahead];
+#pragma unroll
+        for (int i = 0; i < ahead; ++i) {
+            const int tile = begin + 32 * i + lane;
+            counts[i] = tile < num_tiles ? p.counts[tile] : 0; // no tile has 0
+        }
+#pragma unroll
+        for (int i = 0; i < ahead; ++i) {
+            const int tile = begin + 32 * i + lane;
+            const bool mine = min(counts[i], max_cost) == cost;
+            const uint32_t all = __ballot_sync(~0u, mine);
+            if (mine)
+                tiles[at + __popc(all & ((1u << lane) - 1))] =
+                    make_int4(p.s.first[tile], counts[i], tile, 0);
+            at += __popc(all);
+        }
+    }
+}
+
+// The records of a tile, a block each: 32 taps at a time by way of shared memory, because the table
+// has the taps of a row together and a record the rows of a tap.
+__global__ void __launch_bounds__(fill_threads) fill_records(const __grid_constant__ map_jobs jobs)
+{
+    __shared__ int rows[tile_rows];
+    __shared__ int taken[tile_rows][33];
+    __shared__ uint32_t group_taps[groups_a_tile];
+    int32_t tile, num_blocks;
+    const map_params &p = spops::job_of_block(jobs, &tile, &num_blocks);
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    spops::grid_dependency_wait();
+    spops::grid_launch_dependents();
+    if (tile >= *p.s.num_tiles) return;
+
+    for (int r = threadIdx.x; r < tile_rows; r += fill_threads) {
+        const int64_t i = (int64_t)tile * tile_rows + r;
+        rows[r] = i < *p.num_rows ? p.order[i] : -1;
+        p.s.out_rows[i] = rows[r];
+    }
+    int record = p.s.first[tile];
+    const int first = record;
+    for (int w = 0; w < p.mask_words; ++w) {
+        if (threadIdx.x < groups_a_tile) group_taps[threadIdx.x] = 0;
+        __syncthreads();
+        const int tap = 32 * w + lane;
+#pragma unroll 8
+        for (int r = warp; r < tile_rows; r += fill_threads / 32) {
+            const int row = rows[r];
+            const int from =
+                row >= 0 && tap < p.s.num_taps ? p.table[(int64_t)row * p.table_stride + tap] : -1;
+            taken[r][lane] = from;
+            const uint32_t has = __ballot_sync(~0u, from >= 0);
+            if (lane == 0 && has != 0) atomicOr(&group_taps[r / group_rows], has);
+        }
+        __syncthreads();
+        uint32_t groups[groups_a_tile], all = 0;
+        for (int g = 0; g < groups_a_tile; ++g) {
+            groups[g] = group_taps[g];
+            all |= groups[g];
+        }
+        for (int b = warp; b < 32; b += fill_threads / 32) {
+            if ((all >> b & 1) == 0) continue;
+            int *to = p.s.records + (int64_t)(record + __popc(all & ((1u << b) - 1))) * record_ints;
+            int active = 0;
+            for (int g = 0; g < groups_a_tile; ++g)
+                active |= (int)(groups[g] >> b & 1) << g;
+            if (lane < head)
+                to[lane] = lane == 0 ? 32 * w + b : lane == 1 ? active : lane == 2 ? tile : 0;
+            for (int r = lane; r < tile_rows; r += 32)
+                to[head + r] = taken[r][b];
+        }
+        record += __popc(all);
+        __syncthreads();
+    }
+    if (record == first) { // no taps at all: the rows are written all the same
+        int *to = p.s.records + (int64_t)first * record_ints;
+        for (int i = threadIdx.x; i < record_ints; i += fill_threads)
+            to[i] = i == 2 ? tile : i < head ? 0 : -1;
+    }
+}
+
+// Where the n-th of `own` tiles of a kind is among them and `others` of another, evenly mixed; those
+// that come at once are in the order of `first`.
+__device__ __forceinline__ int mixed_place(int n, int own, int others, bool first)
+{
+    const int64_t at = (2 * (int64_t)n + 1) * others - (first ? 1 : 0);
+    return n + (int)((at + own) / (2 * (int64_t)own));
+}
+
+// Tiles of rows of groups: whole ones, and what is left of each group. Whole ones wait for their rows
+// and the others for matrices, so the two are mixed, evenly for blocks that take every so many-th.
+// One block: 1,024 groups at a time are counted, then all threads write the tiles of these.
+__global__ void __launch_bounds__(scan_threads)
+    tiles_of_groups(const spops_igemm_schedule s, const int *offsets)
+{
+    __shared__ int first[scan_threads];
+    enum { COUNT, WHOLE, REST, NUM_PASSES };
+    int whole_tiles = 0, rest_tiles = 0;
+    for (int pass = COUNT; pass < NUM_PASSES; ++pass) {
+        int done = 0;
+        for (int begin = 0; begin < s.num_taps; begin += scan_threads) {
+            const int group = begin + threadIdx.x;
+            const int rows = group < s.num_taps ? offsets[group + 1] - offsets[group] : 0;
+            const int whole = rows / tile_rows, rest = rows > whole * tile_rows;
+            int total;
+            first[threadIdx.x] = spops::sum_before(pass == REST ? rest : whole, &total);
+            if (pass == COUNT) {
+                whole_tiles += total;
+                spops::sum_before(rest, &total);
+                rest_tiles += total;
+                continue;
+            }
+            __syncthreads();
+            for (int t = threadIdx.x; t < total; t += scan_threads) {
+                int low = 0, high = scan_threads; // the last group that begins at or before t
+                while (high - low > 1) {
+                    const int middle = (low + high) / 2;
+                    if (first[middle] <= t)
+                        low = middle;
+                    else
+                        high = middle;
+                }
+                const int begin_row = offsets[begin + low], end_row = offsets[begin + low + 1];
+                const int skipped =
+                    pass == REST ? (end_row - begin_row) / tile_rows : t - first[low];
+                const int row = begin_row + skipped * tile_rows;
+                const int place = pass == REST
+                                      ? mixed_place(done + t, rest_tiles, whole_tiles, false)
+                                      : mixed_place(done + t, whole_tiles, rest_tiles, true);
+                reinterpret_cast<int4 *>(s.tiles)[place] =
+                    make_int4(row, pass == REST ? end_row : row + tile_rows, begin + low, 0);
+            }
+            done += total;
+            __syncthreads();
+        }
+    }
+    if (threadIdx.x == 0) *s.num_tiles = whole_tiles + rest_tiles;
+}
+
+} // namespace
+
+namespace
+{
+
+map_params params_of(const spops_igemm_schedule_args *args)
+{
+    map_params p = {};
+    p.s = *args->schedule;
+    p.num_rows = args->num_rows;
+    p.table = args->table;
+    p.table_stride = args->table_stride;
+    p.mask_words = args->mask_words;
+    p.masks = args->masks;
+    p.order = args->order;
+    p.counts = args->workspace;
+    p.cost_begin = p.counts + p.s.max_tiles;
+    return p;
+}
+
+spops_status make_schedules(spops_context *ctx, map_jobs *jobs)
+{
+    const char *what = "igemm_schedule: launch";
+    using spops::divide_blocks;
+    using spops::launch;
+    using spops::WAITS_FOR_PREVIOUS;
+    dim3 blocks;
+    if (jobs->num == 0) return SPOPS_STATUS_OK;
+    blocks = divide_blocks(jobs, [](const map_params &p) {
+        return (p.s.max_tiles * 32 + count_threads - 1) / count_threads;
+    });
+    SPOPS_TRY(launch<WAITS_FOR_PREVIOUS>(ctx, what, count_records, blocks, count_threads, *jobs));
+    SPOPS_TRY(launch<WAITS_FOR_PREVIOUS>(ctx, what, scan_records, dim3((unsigned)jobs->num),
+                                         scan_threads, *jobs));
+    blocks = divide_blocks(jobs, [](const map_params &p) {
+        return p.s.num_taps < max_cost ? p.s.num_taps : max_cost;
+    });
+    SPOPS_TRY(launch<WAITS_FOR_PREVIOUS>(ctx, what, order_tiles, blocks, 32u, *jobs));
+    blocks = divide_blocks(jobs, [](const map_params &p) { return p.s.max_tiles; });
+    return launch<WAITS_FOR_PREVIOUS>(ctx, what, fill_records, blocks, fill_threads, *jobs);
+}
+
+} // namespace
+
+extern "C" spops_status spops_cuda_igemm_schedule(spops_context *ctx,
+                                                  const spops_igemm_schedules_args *args)
+{
+    map_jobs jobs = {};
+    for (int i = 0; i < args->num; ++i) {
+        const spops_igemm_schedule *s = args->each[i].schedule;
+        if (s->max_tiles > 0 && s->num_taps > 0) jobs.job[jobs.num++] = params_of(&args->each[i]);
+        if (jobs.num < spops::jobs_at_once<map_params>() && i + 1 < args->num) continue;
+        SPOPS_TRY(make_schedules(ctx, &jobs));
+        jobs.num = 0;
+    }
+    return SPOPS_STATUS_OK;
+}
+
+extern "C" spops_status spops_cuda_igemm_group_tiles(spops_context *ctx,
+                                                     const spops_igemm_group_args *args)
+{
+    return spops::launch(ctx, "igemm_group_tiles: launch", tiles_of_groups, dim3(1),
+                         (unsigned)scan_threads, *args->schedule, args->offsets);
+}

@@ -1,0 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
+// The products of gathered rows with the matrices of taps on sm_80 and later, in f32, whose products are tf32.
+#include "kernels/igemm/igemm_sm80.cuh"
+
+template spops_status spops::launch_igemm_sm80<float>(spops_context *, const spops_igemm_args *,
+                                                      const weight_form &);

@@ -1,0 +1,638 @@
+// SPDX-License-Identifier: Apache-2.0
+// The main loop of products of gathered rows with the matrices of taps, for sm_90a: out[i] = finish(
+// sum over taps k of x[row of i at k] * W[k]). Output-stationary: the sum of a tile of output rows
+// stays in registers while the block walks the taps that the tile has, so there are no atomics and
+// no buffers, and a sum has the same bits whichever block makes it. The recipe is that of gathered
+// products in mixtures of experts (SonicMoE, arXiv 2512.14080); skipping taps by masks is that of
+// spconv and TorchSparse++.
+//
+// Rows of groups (a schedule without records) are the same with one tap a tile and rows that lie
+// beside each other, which box copies fetch.
+//
+// docs/kernels/igemm.md has the timeline, what binds, and what was tried and left.
+//
+// One block, tile of 64 * GROUPS rows by COLS columns, persistent: it takes tiles, heaviest first,
+// from a counter. Where tiles are few for the blocks, the records of all tiles are one line of work
+// that is dealt to the blocks in equal shares, as they lie. A tile in several shares leaves partial
+// sums, which the block that comes last adds in the order of the shares, so that bits do not depend
+// on who that is.
+//
+//     warps               role
+//     4 * GROUPS          multiply: a warpgroup to each 64 rows, sums in registers, epilogue
+//     GATHER_WARPS        gather: each alone copies the 64 rows of a group into a stage, and the
+//                         next warp those of the next group. Those of group 0 also fetch weights,
+//                         the first of them finds the next tile
+//
+// A stage is 128 bytes of k for all rows (A) and columns (B) of the tile: A is gathered by copy_async
+// into swizzled lines, one a row; B comes by box copies from W as it lies in memory, one line a
+// column or, where W has columns along its lines, one line a k. Where a row has more than 128 bytes,
+// a record (igemm_args.h) makes several stages; where it has at most 64, two records share a stage.
+//
+//     barrier             arrivals                              means
+//     stage full          32 copies a group, 1                  rows, weights and note are there
+//                         + bytes of the weights
+//     stage empty         4 * GROUPS (a lane of each warp)      its products have ended
+//     tile full           1                                     the next tile's note is there
+//     tile empty          GATHER_WARPS (a lane of each)         it has been read
+//
+#ifndef SPOPS_KERNELS_IGEMM_IGEMM_SM90_CUH
+#define SPOPS_KERNELS_IGEMM_IGEMM_SM90_CUH
+
+#include "kernels/igemm/igemm_epilogue.cuh"
+#include "kernels/core/sm90/hopper.cuh"
+
+namespace spops
+{
+
+struct igemm_sm90_params {
+    CUtensorMap w; // 3D: along a line, lines, taps
+    CUtensorMap x; // 3D: along a row, rows, 1; of rows of groups
+    const unsigned char *gathered;
+    uint32_t row_stride; // of gathered rows, bytes
+    int row_bytes;       // of C_in numbers
+    int record_bytes;    // of a stage's line that one record fills: 128 or 64
+    int row_stages;      // stages a record makes (1 where record_bytes is below 128)
+    const int4 *tiles;
+    const int *num_tiles;
+    const int *records; // null: rows of groups
+    const int *first;   // record of each tile as tiles lie, and behind the last
+    const int *out_rows;
+    int last_tap; // num_taps - 1 for mirrored taps, else -1
+    int col_tiles;
+    uint32_t *tickets;
+    // Shares: of how many blocks for each column tile (0: never), of how much work at least, up to how
+    // many tiles, the work of a tile beside its records; and [2 * shares * col_tiles] tiles of
+    // partial sums.
+    int shares, least_share, max_shared_tiles, tile_cost;
+    float *partials;
+    epilogue_params epilogue;
+};
+
+constexpr int igemm_tickets = 2; // of blocks; those of tiles in several shares follow
+
+// COLS columns, GROUPS warpgroups of 64 rows, GATHER_WARPS warps that gather, STAGES stages, BLOCKS
+// blocks a multiprocessor.
+template <int COLS_, int GROUPS_, int GATHER_WARPS_, int STAGES_, int BLOCKS_>
+struct igemm_sm90_policy {
+    static constexpr int COLS = COLS_, GROUPS = GROUPS_, GATHER_WARPS = GATHER_WARPS_;
+    static constexpr int STAGES = STAGES_, BLOCKS = BLOCKS_;
+    static constexpr int stride = GATHER_WARPS / GROUPS; // stages between a gather warp's
+    static_assert(GATHER_WARPS % GROUPS == 0 && stride <= STAGES, "a warp has the rows of a group");
+    // Whether blocks share tiles where these are few. A narrow tile is too little work for that.
+    static constexpr bool SHARES = COLS >= 128;
+    static constexpr int rows = 64 * GROUPS;
+    static constexpr int threads = 128 * GROUPS + 32 * GATHER_WARPS;
+    static constexpr int tile_slots = 2;
+    static constexpr int line_cols = COLS < 64 ? COLS : 64; // of a line of B across k
+    static constexpr int a_bytes = rows * 128, b_bytes = COLS * 128;
+    static constexpr int stage_bytes = a_bytes + b_bytes;
+    // Registers are what a thread begins with. The multiplying warps keep what their sums and the
+    // epilogue take, the gather warps, if they are whole warpgroups, get the rest; more than the
+    // block began with is never to be had.
+    static constexpr bool moves_registers = GATHER_WARPS % 4 == 0;
+    static constexpr int registers = 65536 / (threads * BLOCKS) / 8 * 8;
+    static constexpr int sums_take = COLS / 2 + (COLS == 256 ? 72 : 32);
+    static constexpr int left =
+        (threads * registers - 128 * GROUPS * sums_take) / (32 * GATHER_WARPS) / 8 * 8;
+    static constexpr int gather_registers = left < 128 ? left : 128;
+    static constexpr int kept =
+        (threads * registers - 32 * GATHER_WARPS * gather_registers) / (128 * GROUPS) / 8 * 8;
+    static constexpr int multiply_registers = kept < 240 ? kept : 240;
+    // Stages, 16 bytes a note of a stage and of a tile, then barriers.
+    static constexpr int stage_notes_at = STAGES * stage_bytes;
+    static constexpr int tile_notes_at = stage_notes_at + STAGES * 16;
+    static constexpr int barriers_at = tile_notes_at + tile_slots * 16;
+    static constexpr int share_at = barriers_at + 16 * (STAGES + tile_slots);
+    static constexpr int turn_at = share_at + 32;
+    static constexpr int shared_bytes = turn_at + 4 * GROUPS + 1024; // to align
+};
+
+// What a stage is to those who multiply it.
+enum igemm_note : int {
+    NOTE_GROUPS = 15, // bits of groups that take part
+    NOTE_FIRST = 16,  // the tile's first
+    NOTE_LAST = 32,   // the tile's last
+    NOTE_STOP = 64    // no more tiles
+};
+
+template <class P> struct igemm_sm90_block {
+    uint32_t base; // of shared memory, aligned to 1024
+
+    __device__ uint32_t stage(int s) const { return base + s * P::stage_bytes; }
+    __device__ uint32_t stage_full(int s) const { return base + P::barriers_at + s * 16; }
+    __device__ uint32_t stage_empty(int s) const { return stage_full(s) + 8; }
+    __device__ uint32_t tile_full(int s) const { return stage_full(P::STAGES + s); }
+    __device__ uint32_t tile_empty(int s) const { return tile_full(s) + 8; }
+    // {flags, tile, column tile, -}; of rows of groups {flags, first row, column tile, end}
+    __device__ uint32_t stage_note(int s) const { return base + P::stage_notes_at + s * 16; }
+    // {first record, records, tile, column tile}; no records: no more tiles
+    __device__ uint32_t tile_note(int s) const { return base + P::tile_notes_at + s * 16; }
+    __device__ uint32_t share() const { return base + P::share_at; } // igemm_share
+    __device__ uint32_t first_tile() const { return share() + 16; }  // as a tile's note
+    // Whose turn it is among the shares of a tile.
+    __device__ uint32_t turn(int group) const { return base + P::turn_at + 4 * group; }
+};
+
+// ---- Tiles --------------------------------------------------------------------------------------
+
+__device__ __forceinline__ int4 igemm_tile(const igemm_sm90_params &p, int number)
+{
+    if (number >= *p.num_tiles * p.col_tiles) return make_int4(0, 0, 0, 0);
+    int4 tile = __ldg(p.tiles + number / p.col_tiles);
+    if (p.records != nullptr) tile.w = number % p.col_tiles;
+    return tile;
+}
+
+// Of all work that of a block, `each` to a block; 0: tiles come from the counter. Work is counted in
+// records, and each tile has p.tile_cost more for what is behind its sum: rows that lack most taps
+// are neighbours, and their tiles many.
+struct igemm_share {
+    int begin, end, each, num_tiles;
+};
+
+template <class P>
+__device__ __forceinline__ igemm_share igemm_share_of(const igemm_sm90_block<P> &block)
+{
+    if constexpr (!P::SHARES) return {0, 0, 0, 0};
+    const int4 v = load_shared_16(block.share());
+    return {v.x, v.y, v.z, v.w};
+}
+
+__device__ __forceinline__ int igemm_work_before(const igemm_sm90_params &p, int tile)
+{
+    return __ldg(p.first + tile) + tile * p.tile_cost;
+}
+
+// What a share has of a tile.
+__device__ __forceinline__ int4 igemm_part(const igemm_sm90_params &p, const igemm_share &share,
+                                           int tile)
+{
+    if (tile >= share.num_tiles) return make_int4(0, 0, 0, 0);
+    const int first = __ldg(p.first + tile), records = __ldg(p.first + tile + 1) - first;
+    const int before = first + tile * p.tile_cost;
+    const int begin = max(share.begin - before, 0), end = min(share.end - before, records);
+    return make_int4(first + begin, max(end - begin, 0), tile, blockIdx.x % p.col_tiles);
+}
+
+// One warp, for all, where blocks may share: the block's share and its first tile.
+template <class P>
+__device__ __forceinline__ void igemm_begin(const igemm_sm90_params &p,
+                                            const igemm_sm90_block<P> &block, int lane)
+{
+    igemm_share share = {0, 0, 0, *p.num_tiles};
+    int4 tile = make_int4(0, 0, 0, 0);
+    if (p.shares > 0 && share.num_tiles <= p.max_shared_tiles) {
+        const int work = p.num_tiles[1] + share.num_tiles * p.tile_cost;
+        share.each = max((work + p.shares - 1) / p.shares, p.least_share);
+        share.begin = min((int)blockIdx.x / p.col_tiles * share.each, work);
+        share.end = min(share.begin + share.each, work);
+        int low = 0, end = share.begin < work ? share.num_tiles : 0; // where the share begins
+        while (end - low > 1) {
+            const int step = (end - low + 31) / 32, at = low + lane * step;
+            const bool before = at < end && igemm_work_before(p, at) <= share.begin;
+            low += (__popc(__ballot_sync(~0u, before)) - 1) * step;
+            end = min(low + step, end);
+        }
+        if (end > 0) tile = igemm_part(p, share, low);
+        if (end > 0 && tile.y == 0) tile = igemm_part(p, share, low + 1); // behind low's records
+    } else {
+        tile = igemm_tile(p, blockIdx.x);
+    }
+    if (lane == 0) {
+        store_shared_16(block.share(),
+                        make_int4(share.begin, share.end, share.each, share.num_tiles));
+        store_shared_16(block.first_tile(), tile);
+    }
+}
+
+// The last block puts the counters back: all of its fellows have read theirs by then.
+__device__ __forceinline__ void igemm_leave(const igemm_sm90_params &p)
+{
+    __threadfence();
+    if (atomicAdd(p.tickets + 1, 1) == gridDim.x - 1) {
+        p.tickets[0] = 0;
+        p.tickets[1] = 0;
+    }
+}
+
+// What finds the block's next tile and tells the gather warps: one lane of them, a step a stage, so
+// that it does not wait for memory: it takes a number from the counter, then asks for the tile.
+template <class P> struct igemm_finder {
+    const igemm_sm90_params &p;
+    const igemm_sm90_block<P> &block;
+    int number, told = 0; // the last tile's from the counter, or in the share
+    int4 tile;
+    enum { NUMBER, TILE, FOUND } state = NUMBER;
+
+    __device__ igemm_finder(const igemm_sm90_params &params, const igemm_sm90_block<P> &b,
+                            int first_tile)
+        : p(params), block(b), number(first_tile)
+    {
+    }
+
+    __device__ void step()
+    {
+        if (state == FOUND) return;
+        const igemm_share share = igemm_share_of(block);
+        if (state == NUMBER) {
+            number = share.each > 0 ? number + 1 : (int)(gridDim.x + atomicAdd(p.tickets, 1));
+            state = TILE;
+        } else {
+            tile = share.each > 0 ? igemm_part(p, share, number) : igemm_tile(p, number);
+            state = FOUND;
+        }
+    }
+
+    // Tell tile n of the block, its first being 0 and known to all.
+    __device__ void tell(int n)
+    {
+        if (told >= n) return;
+        while (state != FOUND)
+            step();
+        const int slot = told % P::tile_slots;
+        barrier_wait(block.tile_empty(slot), told / P::tile_slots % 2 ^ 1);
+        store_shared_16(block.tile_note(slot), tile);
+        barrier_arrive(block.tile_full(slot));
+        ++told;
+        state = NUMBER;
+    }
+};
+
+// ---- Weights ------------------------------------------------------------------------------------
+
+// The 128 bytes of k that stage k of a record takes, of a matrix's columns: into the part of B that
+// is the record's.
+template <class P, operand B>
+__device__ __forceinline__ void igemm_fetch_weights(const igemm_sm90_params &p, uint32_t b, int k,
+                                                    int col_tile, int matrix, int record,
+                                                    uint32_t full)
+{
+    const int at = k * 128 / p.epilogue.x_bytes, col = col_tile * P::COLS;
+    if (B == ALONG_K) {
+        copy_box(b + record * P::COLS * p.record_bytes, &p.w, at, col, matrix, full);
+    } else {
+        const int lines = p.record_bytes / p.epilogue.x_bytes; // 16-bit numbers
+#pragma unroll
+        for (int c = 0; c < P::COLS / P::line_cols; ++c)
+            copy_box(b + (c * 64 + record * lines) * P::line_cols * 2, &p.w, col + c * P::line_cols,
+                     at, matrix, full);
+    }
+}
+
+// ---- Gathered rows ------------------------------------------------------------------------------
+
+// What a gather warp copies into one stage.
+struct igemm_unit {
+    int4 rows[4];                  // of 16 rows that follow each other in the tile
+    int tap, note, tile, col_tile; // note: groups and flags, as a stage has them, + 256 k
+};
+
+// One warp. 8 lanes to a row: a lane copies the 16 bytes lane % 8 of 16 rows. Few instructions a
+// stage matter here, and that indices are asked for a unit before they are needed.
+template <class P, operand B>
+__device__ void igemm_gather(const igemm_sm90_params &p, const igemm_sm90_block<P> &block, int warp,
+                             int lane)
+{
+    constexpr int record_ints = 4 + P::rows;
+    const int group = warp % P::GROUPS;
+    const int piece = lane % 8 * 16, quarter = lane / 8;
+    const int records_a_stage = 128 / p.record_bytes;
+    const int my_record = piece / p.record_bytes, my_byte = piece % p.record_bytes;
+    const bool finds_tiles = warp == 0 && lane == 0;
+    const bool fetches = group == 0 && quarter == 0 && my_byte == 0; // the weights of its record
+    const int my_row = group * 64 + quarter * 16;
+    uint32_t my_line[8]; // in a stage; 8 rows on, 1024 bytes on
+#pragma unroll
+    for (int j = 0; j < 8; ++j)
+        my_line[j] = (my_row + j) * 128 + (piece ^ j << 4);
+    ring_position<P::STAGES> stage;
+    stage.at = warp / P::GROUPS;
+    int tiles = 0; // of the block that this warp has left
+    int4 tile = P::SHARES ? load_shared_16(block.first_tile()) : igemm_tile(p, blockIdx.x);
+    int record = 0, k = warp / P::GROUPS; // of the tile, where the warp's next stage begins
+    igemm_finder<P> finder(p, block, tile.z);
+
+    // The warp's next unit, whose rows are asked for.
+    const auto locate = [&](igemm_unit &u) {
+        while (k >= p.row_stages) {
+            k -= p.row_stages;
+            record += records_a_stage;
+        }
+        while (record >= tile.y && tile.y > 0) {
+            record -= (tile.y + records_a_stage - 1) & -records_a_stage;
+            const int slot = tiles % P::tile_slots;
+            if (finds_tiles) finder.tell(tiles + 1);
+            __syncwarp();
+            barrier_wait(block.tile_full(slot), tiles / P::tile_slots % 2);
+            // A lane reads for all, as igemm_multiply does.
+            if (lane == 0) {
+                tile = load_shared_16(block.tile_note(slot));
+                barrier_arrive(block.tile_empty(slot));
+            }
+            tile.x = __shfl_sync(~0u, tile.x, 0);
+            tile.y = __shfl_sync(~0u, tile.y, 0);
+            tile.z = __shfl_sync(~0u, tile.z, 0);
+            tile.w = __shfl_sync(~0u, tile.w, 0);
+            ++tiles;
+        }
+        u.note = NOTE_STOP;
+        if (tile.y == 0) return;
+        u.note = k << 8;
+        if (record == 0 && k == 0) u.note |= NOTE_FIRST;
+        if (record + records_a_stage >= tile.y && k == p.row_stages - 1) u.note |= NOTE_LAST;
+        u.tile = tile.z;
+        u.col_tile = tile.w;
+        // In a tile's last stage records may lack: their lines are zero in A, and want numbers in B
+        // all the same: the last tap's.
+        const bool there = record + my_record < tile.y;
+        const int *const from =
+            p.records + (int64_t)(tile.x + min(record + my_record, tile.y - 1)) * record_ints;
+        const int2 head = __ldg(reinterpret_cast<const int2 *>(from));
+        u.tap = head.x;
+        u.note |= head.y;
+        const int4 *const indices = reinterpret_cast<const int4 *>(from + 4 + my_row);
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+            u.rows[i] = there ? __ldg(indices + i) : make_int4(-1, -1, -1, -1);
+        k += P::stride;
+    };
+
+    const auto copy = [&](const igemm_unit &u) {
+        const uint32_t to = block.stage(stage.at), full = block.stage_full(stage.at);
+        const int note =
+            records_a_stage == 1 ? u.note : (int)__reduce_or_sync(~0u, (unsigned)u.note);
+        const int groups = note & NOTE_GROUPS, stage_k = note >> 8;
+        if (finds_tiles) finder.step();
+        barrier_wait(block.stage_empty(stage.at), stage.empty_parity());
+        if (group == 0) {
+            if (lane == 0) {
+                store_shared_16(block.stage_note(stage.at),
+                                make_int4(note & 255, u.tile, u.col_tile, 0));
+                if (groups == 0)
+                    barrier_arrive(full);
+                else
+                    barrier_arrive_expect(full, P::b_bytes);
+            }
+            __syncwarp();
+            if (fetches && groups != 0) {
+                const int matrix = p.last_tap >= 0 ? p.last_tap - u.tap : u.tap;
+                igemm_fetch_weights<P, B>(p, to + P::a_bytes, stage_k, u.col_tile, matrix,
+                                          my_record, full);
+            }
+            __syncwarp();
+        }
+        if (groups >> group & 1) {
+            const int byte = stage_k * 128 + my_byte;
+            const bool inside = byte < p.row_bytes;
+            const unsigned char *const from = p.gathered + (inside ? byte : 0);
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                const int row[4] = {u.rows[i].x, u.rows[i].y, u.rows[i].z, u.rows[i].w};
+#pragma unroll
+                for (int c = 0; c < 4; ++c)
+                    copy_async_if(to + my_line[(4 * i + c) % 8] + i / 2 * 1024,
+                                  from + (uint64_t)(uint32_t)max(row[c], 0) * p.row_stride,
+                                  inside && row[c] >= 0);
+            }
+        }
+        barrier_arrive_copies(full);
+        stage.advance_by(P::stride);
+    };
+
+    // Two units by turns: to move one in registers would be to wait for its indices.
+    igemm_unit a, b;
+    locate(a);
+    while ((a.note & NOTE_STOP) == 0) {
+        locate(b);
+        copy(a);
+        if (b.note & NOTE_STOP) break;
+        locate(a);
+        copy(b);
+    }
+    if (record == 0 && k == 0) { // the stage behind the last is this warp's
+        barrier_wait(block.stage_empty(stage.at), stage.empty_parity());
+        if (group == 0 && lane == 0) {
+            store_shared_16(block.stage_note(stage.at), make_int4(NOTE_STOP, 0, 0, 0));
+            barrier_arrive(block.stage_full(stage.at));
+        }
+        barrier_arrive_copies(block.stage_full(stage.at));
+    }
+    if (finds_tiles) igemm_leave(p);
+    copy_async_wait_all();
+}
+
+// ---- Rows of groups -----------------------------------------------------------------------------
+
+// One thread. A tile is {first row, end, matrix, -}. Blocks take every so many-th tile, which are
+// nearly alike, so that these calls need no counter.
+template <class P, operand B>
+__device__ void igemm_load_rows(const igemm_sm90_params &p, const igemm_sm90_block<P> &block)
+{
+    ring_position<P::STAGES> stage;
+    int4 next = igemm_tile(p, blockIdx.x);
+    for (int number = blockIdx.x; next.y > 0; number += gridDim.x) {
+        const int4 tile = next;
+        next = igemm_tile(p, number + gridDim.x); // on its way while this one is loaded
+        const int groups = (1 << (tile.y - tile.x + 63) / 64) - 1;
+        for (int k = 0; k < p.row_stages; ++k) {
+            const uint32_t to = block.stage(stage.at), full = block.stage_full(stage.at);
+            int flags = groups;
+            if (k == 0) flags |= NOTE_FIRST;
+            if (k == p.row_stages - 1) flags |= NOTE_LAST;
+            barrier_wait(block.stage_empty(stage.at), stage.empty_parity());
+            store_shared_16(block.stage_note(stage.at),
+                            make_int4(flags, tile.x, number % p.col_tiles, tile.y));
+            barrier_arrive_expect(full, P::b_bytes + __popc(groups) * 64 * 128);
+            for (int g = 0; groups >> g & 1; ++g)
+                copy_box(to + g * 64 * 128, &p.x, k * 128 / p.epilogue.x_bytes, tile.x + g * 64, 0,
+                         full);
+            igemm_fetch_weights<P, B>(p, to + P::a_bytes, k, number % p.col_tiles, tile.z, 0, full);
+            stage.advance();
+        }
+    }
+    barrier_wait(block.stage_empty(stage.at), stage.empty_parity());
+    store_shared_16(block.stage_note(stage.at), make_int4(NOTE_STOP, 0, 0, 0));
+    barrier_arrive(block.stage_full(stage.at));
+}
+
+// ---- Partial sums -------------------------------------------------------------------------------
+
+// One warpgroup, which has the sums of its rows of a part of a tile. If the tile is in several
+// shares, all but the last leave them and go; the last gets the sums of all. Returns whether the sums
+// are the tile's.
+template <class P>
+__device__ bool igemm_join(const igemm_sm90_params &p, const igemm_sm90_block<P> &block,
+                           float (&sum)[P::COLS / 2], int tile, int group, int t)
+{
+    if (p.shares == 0) return true; // no block has a share: nobody wrote one
+    const igemm_share share = igemm_share_of(block);
+    if (share.each == 0) return true;
+    const int before = igemm_work_before(p, tile);
+    const int records = __ldg(p.first + tile + 1) - __ldg(p.first + tile);
+    const int first = before / share.each, last = (before + records - 1) / share.each;
+    if (first == last) return true;
+    const int own = blockIdx.x / p.col_tiles, col_tile = blockIdx.x % p.col_tiles;
+    // What a share has of a tile that began before it comes first, then of one that goes on.
+    const auto place = [&](int s) {
+        const int64_t part = (2 * s + (s == first)) * p.col_tiles + col_tile;
+        return reinterpret_cast<float4 *>(p.partials) +
+               (part * P::GROUPS + group) * (P::COLS / 8 * 128) + t;
+    };
+    float4 *const to = place(own);
+#pragma unroll
+    for (int i = 0; i < P::COLS / 8; ++i)
+        __stcg(to + i * 128,
+               make_float4(sum[4 * i], sum[4 * i + 1], sum[4 * i + 2], sum[4 * i + 3]));
+    __threadfence();
+    const auto wait_for_group = [&] {
+        asm volatile("bar.sync %0, 128;" ::"r"(1 + group) : "memory");
+    };
+    uint32_t *const ticket =
+        p.tickets + igemm_tickets + (first * p.col_tiles + col_tile) * P::GROUPS + group;
+    wait_for_group();
+    if (t == 0) {
+        const uint32_t turn = atomicAdd(ticket, 1);
+        asm volatile("st.shared.b32 [%0], %1;" ::"r"(block.turn(group)), "r"(turn) : "memory");
+    }
+    wait_for_group();
+    uint32_t turn;
+    asm volatile("ld.shared.b32 %0, [%1];" : "=r"(turn) : "r"(block.turn(group)) : "memory");
+    if ((int)turn != last - first) return false;
+    __threadfence();
+    if (t == 0) *ticket = 0;
+#pragma unroll
+    for (int i = 0; i < P::COLS / 2; ++i)
+        sum[i] = 0.0f;
+    for (int s = first; s <= last; ++s) {
+        const float4 *const from = place(s);
+        constexpr int at_once = P::COLS / 8 < 8 ? P::COLS / 8 : 8;
+#pragma unroll
+        for (int begin = 0; begin < P::COLS / 8; begin += at_once) {
+            float4 got[at_once];
+#pragma unroll
+            for (int i = 0; i < at_once; ++i)
+                got[i] = __ldcg(from + (begin + i) * 128);
+#pragma unroll
+            for (int i = 0; i < at_once; ++i) {
+                sum[4 * (begin + i)] += got[i].x;
+                sum[4 * (begin + i) + 1] += got[i].y;
+                sum[4 * (begin + i) + 2] += got[i].z;
+                sum[4 * (begin + i) + 3] += got[i].w;
+            }
+        }
+    }
+    return true;
+}
+
+// ---- Products -----------------------------------------------------------------------------------
+
+// One warpgroup, rows 64 * group .. of each tile.
+template <class P, class T, operand B>
+__device__ void igemm_multiply(const igemm_sm90_params &p, const igemm_sm90_block<P> &block,
+                               int group, int t)
+{
+    // Lines of B hold 128 bytes of k, or of columns; or fewer: along k those of one record, across
+    // k the tile's.
+    const int line_bytes = B == ACROSS_K ? P::line_cols * 2 : p.record_bytes;
+    const swizzle lines = line_bytes == 128 ? SWIZZLE_128 : SWIZZLE_64;
+    const uint64_t a_form = descriptor(SWIZZLE_128, 0, 1024);
+    const uint64_t b_form = descriptor(lines, B == ACROSS_K ? 64 * 128 : 0, 8 * line_bytes);
+    int b_step[4]; // where the columns of 32 bytes of k begin in the stage
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+        b_step[i] = B == ACROSS_K
+                        ? i * 16 * line_bytes
+                        : i * 32 / line_bytes * P::COLS * line_bytes + i * 32 % line_bytes;
+    ring_position<P::STAGES> stage;
+    float sum[P::COLS / 2];
+
+    for (;;) {
+        int out_row[2] = {-1, -1};
+        int flags, tile = 0, col_tile = 0;
+        bool begun = false;
+        do {
+            barrier_wait(block.stage_full(stage.at), stage.full_parity());
+            // A lane reads the note for all, because it arrives for all that it has been read.
+            int4 note = make_int4(0, 0, 0, 0);
+            if (t % 32 == 0) note = load_shared_16(block.stage_note(stage.at));
+            flags = __shfl_sync(~0u, note.x, 0);
+            if (flags & NOTE_STOP) return;
+            if (flags & NOTE_FIRST) {
+                const int end = __shfl_sync(~0u, note.w, 0);
+                tile = __shfl_sync(~0u, note.y, 0); // or first row
+                col_tile = __shfl_sync(~0u, note.z, 0);
+#pragma unroll
+                for (int h = 0; h < 2; ++h) {
+                    const int row = group * 64 + t / 32 * 16 + h * 8 + t % 32 / 4;
+                    if (p.records != nullptr)
+                        out_row[h] = __ldg(p.out_rows + (int64_t)tile * P::rows + row);
+                    else
+                        out_row[h] = tile + row < end ? tile + row : -1;
+                }
+            }
+            if (flags >> group & 1) {
+                const uint32_t a = block.stage(stage.at) + group * 64 * 128;
+                const uint32_t b = block.stage(stage.at) + P::a_bytes;
+                fence_for_wgmma();
+                wgmma_fence();
+#pragma unroll
+                for (int i = 0; i < 4; ++i)
+                    wgmma<T, P::COLS, ALONG_K, B>::run(sum, at_address(a_form, a + i * 32),
+                                                       at_address(b_form, b + b_step[i]),
+                                                       begun || i > 0);
+                wgmma_commit();
+                wgmma_wait<0>();
+                begun = true;
+            }
+            __syncwarp();
+            if (t % 32 == 0) barrier_arrive(block.stage_empty(stage.at));
+            stage.advance();
+        } while ((flags & NOTE_LAST) == 0);
+        if (!begun) {
+#pragma unroll
+            for (int i = 0; i < P::COLS / 2; ++i)
+                sum[i] = 0.0f;
+        }
+        if (igemm_join<P>(p, block, sum, tile, group, t))
+            store_sums<T, P::COLS>(p.epilogue, sum, out_row, col_tile * P::COLS, t % 4);
+    }
+}
+
+template <class P, class T, operand B>
+__global__ void __launch_bounds__(P::threads, P::BLOCKS)
+    igemm_sm90_kernel(const __grid_constant__ igemm_sm90_params p)
+{
+    extern __shared__ char unaligned[];
+    igemm_sm90_block<P> block;
+    block.base = ((uint32_t)__cvta_generic_to_shared(unaligned) + 1023) / 1024 * 1024;
+    if (threadIdx.x == 0) {
+        for (int s = 0; s < P::STAGES; ++s) {
+            barrier_init(block.stage_full(s), p.records != nullptr ? 32 * P::GROUPS + 1 : 1);
+            barrier_init(block.stage_empty(s), 4 * P::GROUPS);
+        }
+        for (int s = 0; s < P::tile_slots; ++s) {
+            barrier_init(block.tile_full(s), 1);
+            barrier_init(block.tile_empty(s), P::GATHER_WARPS);
+        }
+        barrier_init_done();
+    }
+    if (P::SHARES && threadIdx.x / 32 == 1 && p.records != nullptr)
+        igemm_begin(p, block, threadIdx.x % 32);
+    __syncthreads();
+
+    const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
+    if (warp >= 4 * P::GROUPS) {
+        if constexpr (P::moves_registers) set_registers<P::registers, P::gather_registers>();
+        if (p.records != nullptr)
+            igemm_gather<P, B>(p, block, warp - 4 * P::GROUPS, threadIdx.x % 32);
+        else if (threadIdx.x == 128 * P::GROUPS)
+            igemm_load_rows<P, B>(p, block);
+    } else {
+        if constexpr (P::moves_registers) set_registers<P::registers, P::multiply_registers>();
+        igemm_multiply<P, T, B>(p, block, warp / 4, threadIdx.x % 128);
+    }
+}
+
+} // namespace spops
+
+#endif

@@ -1,0 +1,7 @@
+// SPDX-License-Identifier: Apache-2.0
+// The products of gathered rows with the matrices of taps on sm_90a, in bf16.
+#include "kernels/igemm/igemm_sm90_launch.cuh"
+
+template spops_status spops::launch_igemm_sm90<__nv_bfloat16>(spops_context *,
+                                                              const spops_igemm_args *,
+                                                              const weight_form &);

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// The products of gathered rows with the matrices of taps on sm_90a, in f16; and their scratch.
+#include "kernels/igemm/igemm_sm90_launch.cuh"
+
+template spops_status spops::launch_igemm_sm90<__half>(spops_context *, const spops_igemm_args *,
+                                                       const weight_form &);
+
+// Two tiles of partial sums a share: there are as many as blocks, or, with the least work a share has,
+// less than twice as many as records.
+size_t spops::igemm_sm90_scratch_bytes(const spops_context *ctx, int64_t max_records,
+                                       int64_t max_cols)
+{
+    int64_t most = 0;
+    const auto consider = [&](auto policy) {
+        using P = decltype(policy);
+        const int64_t blocks = (int64_t)ctx->info.num_processors * P::BLOCKS;
+        const int64_t parts = 2 * max_records * ((max_cols + P::COLS - 1) / P::COLS);
+        const int64_t bytes = 2 * (parts < blocks ? parts : blocks) * P::rows * P::COLS * 4;
+        if (bytes > most) most = bytes;
+    };
+    if (max_cols > 64) consider(igemm_columns_128());
+    if (max_cols > 128) consider(igemm_columns_256());
+    return (size_t)most + 256; // to align
+}

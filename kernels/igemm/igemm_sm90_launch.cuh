@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+// Launching igemm_sm90_kernel: its arguments and tiles. Only sources compiled for compute_90a may
+// include this.
+#ifndef SPOPS_KERNELS_IGEMM_IGEMM_SM90_LAUNCH_CUH
+#define SPOPS_KERNELS_IGEMM_IGEMM_SM90_LAUNCH_CUH
+
+#include "kernels/igemm/igemm_launch.cuh"
+#include "kernels/igemm/igemm_sm90.cuh"
+#include "kernels/core/sm90/tensor_map.cuh"
+
+namespace spops
+{
+
+// Tiles are shared by blocks up to so many tiles a block. No share has less work than so many stages,
+// because its sums go to L2 and back; and what is behind the sum of a tile takes the time of some.
+constexpr int max_shared_turns = 2, least_stages = 8, tile_stages = 8;
+
+template <class P, class T, operand B>
+spops_status launch_policy(spops_context *ctx, const spops_igemm_args *args, const weight_form &f)
+{
+    static_assert(P::rows == SPOPS_IGEMM_TILE_ROWS, "schedules have tiles of one size");
+    igemm_sm90_params p = {};
+    const int row_bytes = f.depth * f.bytes;
+    const bool gathers = args->schedule->records != nullptr; // else rows of groups
+    p.gathered = static_cast<const unsigned char *>(args->x.data);
+    p.row_stride = (uint32_t)(args->x.row_stride * f.bytes);
+    p.row_bytes = row_bytes;
+    p.record_bytes = gathers && row_bytes <= 64 ? 64 : 128;
+    p.row_stages = (row_bytes + 127) / 128;
+    p.tiles = reinterpret_cast<const int4 *>(args->schedule->tiles);
+    p.num_tiles = args->schedule->num_tiles;
+    p.records = args->schedule->records;
+    p.first = args->schedule->first;
+    p.out_rows = args->schedule->out_rows;
+    p.last_tap = args->mirrored ? f.taps - 1 : -1;
+    p.col_tiles = (f.cols + P::COLS - 1) / P::COLS;
+    p.tickets = args->tickets;
+    p.epilogue = epilogue_of(args);
+
+    box_shape box = {};
+    box.data = f.copied ? args->scratch : args->w.data;
+    box.line = B == ALONG_K ? f.padded_depth : f.cols;
+    box.lines = B == ALONG_K ? f.cols : f.depth;
+    box.slabs = f.taps;
+    box.box_line = B == ALONG_K ? p.record_bytes / f.bytes : P::line_cols;
+    box.box_lines = B == ALONG_K ? P::COLS : p.record_bytes / f.bytes;
+    box.dtype = args->x.dtype;
+    SPOPS_TRY(encode_tensor_map(ctx, box, &p.w));
+    if (!gathers) {
+        box.data = args->x.data;
+        box.line = f.depth;
+        box.stride = args->x.row_stride;
+        box.lines = args->x.rows;
+        box.slabs = 1;
+        box.box_line = 128 / f.bytes;
+        box.box_lines = SPOPS_IGEMM_GROUP_ROWS;
+        SPOPS_TRY(encode_tensor_map(ctx, box, &p.x));
+    }
+
+    int64_t blocks = (int64_t)ctx->info.num_processors * P::BLOCKS;
+    int64_t most = args->schedule->max_tiles * p.col_tiles; // blocks that have work
+    if (P::SHARES && gathers && p.col_tiles <= blocks) {
+        p.least_share = (least_stages + p.row_stages - 1) / p.row_stages;
+        p.tile_cost = (tile_stages + p.row_stages - 1) / p.row_stages;
+        p.shares = (int)(blocks / p.col_tiles);
+        p.max_shared_tiles = (int)(blocks * max_shared_turns / p.col_tiles);
+        p.partials = reinterpret_cast<float *>(static_cast<char *>(args->scratch) +
+                                               (f.copied ? weight_copy_bytes(f) : 0));
+        const int64_t work = args->schedule->max_records + args->schedule->max_tiles * p.tile_cost;
+        most = (work + p.least_share - 1) / p.least_share * p.col_tiles;
+    }
+    if (blocks > most) blocks = most;
+    return launch_shared<AFTER_PREVIOUS>(ctx, "igemm: launch", igemm_sm90_kernel<P, T, B>,
+                                         dim3((unsigned)blocks), (unsigned)P::threads,
+                                         (size_t)P::shared_bytes, p);
+}
+
+//                                       columns, groups, gather warps, stages, blocks
+using igemm_columns_32 = igemm_sm90_policy<32, 2, 8, 4, 2>;
+using igemm_columns_64 = igemm_sm90_policy<64, 2, 4, 4, 2>;
+using igemm_columns_128 = igemm_sm90_policy<128, 2, 8, 6, 1>;
+using igemm_columns_256 = igemm_sm90_policy<256, 2, 4, 4, 1>;
+
+template <class T, operand B>
+spops_status launch_form(spops_context *ctx, const spops_igemm_args *args, const weight_form &f)
+{
+    // Where tiles are fewer than multiprocessors and nobody shares them, narrow ones busy more of these.
+    const bool few = args->schedule->records == nullptr &&
+                     args->schedule->max_tiles <= ctx->info.num_processors / 2;
+    if (f.cols <= 32) return launch_policy<igemm_columns_32, T, B>(ctx, args, f);
+    if (f.cols <= 64 || few) return launch_policy<igemm_columns_64, T, B>(ctx, args, f);
+    if (f.cols <= 128) return launch_policy<igemm_columns_128, T, B>(ctx, args, f);
+    return launch_policy<igemm_columns_256, T, B>(ctx, args, f);
+}
+
+template <class T>
+spops_status launch_igemm_sm90(spops_context *ctx, const spops_igemm_args *args,
+                               const weight_form &f)
+{
+    if constexpr (sizeof(T) == 2) // tf32 products have k along all lines
+        if (!f.along_k) return launch_form<T, ACROSS_K>(ctx, args, f);
+    return launch_form<T, ALONG_K>(ctx, args, f);
+}
+
+} // namespace spops
+
+#endif

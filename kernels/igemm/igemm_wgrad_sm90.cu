@@ -1,0 +1,746 @@
+// SPDX-License-Identifier: Apache-2.0
+// Gradients of the matrices of taps on sm_90a: dW[k] = sum over the pairs p of tap k of
+// x[in_rows[p]]^T g[out_rows[p]].
+//
+// The product's depth is the pairs. Both operands are gathered rows, one line a pair, so both are
+// read across k. All taps' pairs, cut into stages, are one line of work that is dealt to the blocks
+// in equal ranges ("stream-K"); a tap that lies in one range only is written at once, and what a
+// range has of a tap that it shares goes to scratch, where a second kernel adds the ranges in order.
+// The cut depends on the numbers of pairs and of multiprocessors alone, so bits are the same on
+// every run.
+//
+//     warps               role
+//     4 * GROUPS          multiply: a warpgroup to each 64 channels of x
+//     4                   gather: rows of x and g into a stage
+//
+//     barrier             arrivals                  means
+//     stage full          128 copies, 1             rows and note are there
+//                         of units: 32 copies, 33   sums too
+//     stage empty         4 * GROUPS                its products have ended
+//
+// Where both rows have at most 64 bytes, a line holds the rows of 2 or 4 pairs side by side: the
+// product then has their dW on its diagonal (and products of strangers beside it), and a stage holds
+// as many more pairs.
+//
+// Instead of pairs there may be units, whose rows of x are sums in part: point convolutions have
+// them. A stage is a unit; its sums are added in registers, in f32 and in the order of their members,
+// and stored rounded.
+#include "core/matrix.h"
+#include "kernels/core/launch.cuh"
+#include "kernels/igemm/igemm_epilogue.cuh"
+#include "kernels/core/sm90/hopper.cuh"
+#include "kernels/igemm/igemm_wgrad_launch.cuh"
+#include "kernels/core/block_sum.cuh"
+#include "kernels/igemm/row_sums.cuh"
+
+namespace
+{
+
+using namespace spops;
+
+template <int COLS_, int GROUPS_, int STAGES_, int BLOCKS_> struct wgrad_policy {
+    static constexpr int COLS = COLS_, GROUPS = GROUPS_, STAGES = STAGES_, BLOCKS = BLOCKS_;
+    static constexpr int rows = 64 * GROUPS;
+    static constexpr int threads = 128 * GROUPS + 128;
+    static constexpr int depth = 64;                // lines of a stage
+    static constexpr int block_bytes = depth * 128; // 64 channels of them
+    static constexpr int a_bytes = GROUPS * block_bytes, b_bytes = COLS / 64 * block_bytes;
+    static constexpr int stage_bytes = a_bytes + b_bytes;
+    static constexpr bool moves_registers = COLS == 256;
+    static constexpr int registers = 65536 / threads / 8 * 8;
+    static constexpr int gather_registers = 88;
+    static constexpr int multiply_registers =
+        ((GROUPS + 1) * registers - gather_registers) / GROUPS / 8 * 8;
+    // Diagonals of folded sums; stages; notes; barriers.
+    static constexpr int folded_bytes = GROUPS == 1 && COLS == 64 ? 64 * 32 * 4 : 0;
+    static constexpr int folded_at = STAGES * stage_bytes;
+    static constexpr int notes_at = folded_at + folded_bytes;
+    static constexpr int barriers_at = notes_at + STAGES * 16;
+    static constexpr int shared_bytes = barriers_at + STAGES * 16 + 1024; // to align
+};
+
+struct wgrad_params {
+    int num_taps;
+    const int *tap_offsets, *in_rows, *out_rows;
+    spops_igemm_units units; // whose offsets are tap_offsets
+    int stage_pairs;         // or units
+    const unsigned char *x, *g;
+    int64_t x_row_bytes, g_row_bytes;
+    int x_bytes, g_bytes; // of a row's channels
+    int rows, cols;       // channels of x and of g
+    int fold;             // pairs a line
+    int col_tiles;
+    void *dw;
+    spops_dtype dw_dtype;
+    float *partials; // [ranges + min(ranges, num_taps)][rows][cols]
+    int ranges;
+
+    // Which partial is range r's of a tap: it has at most two, one of a tap that began before it,
+    // one of a tap that goes on. Along the stages, r or the tap grows from each to the next.
+    __device__ int partial(int r, int tap, bool begins) const
+    {
+        return num_taps < ranges ? r + tap : 2 * r + begins;
+    }
+};
+
+enum wgrad_note : int { NOTE_LAST = 1, NOTE_STOP = 2 };
+
+// ---- Ranges -------------------------------------------------------------------------------------
+
+__device__ __forceinline__ int stages_of_tap(const wgrad_params &p, int tap)
+{
+    return (p.tap_offsets[tap + 1] - p.tap_offsets[tap] + p.stage_pairs - 1) / p.stage_pairs;
+}
+
+// Stages of taps begin .. end - 1. For whole blocks.
+__device__ int stages_of_taps(const wgrad_params &p, int begin, int end)
+{
+    int mine = 0, total;
+    for (int k = begin + threadIdx.x; k < end; k += blockDim.x)
+        mine += stages_of_tap(p, k);
+    sum_before(mine, &total);
+    return total;
+}
+
+// Of all stages, those of one range; the first lies in `tap`, which begins at `tap_stage`.
+struct wgrad_range {
+    int begin, end, tap, tap_stage;
+};
+
+__device__ wgrad_range find_range(const wgrad_params &p, int range)
+{
+    __shared__ int found_tap, found_stage;
+    const int total = stages_of_taps(p, 0, p.num_taps);
+    const int share = (total + p.ranges - 1) / p.ranges;
+    wgrad_range r;
+    r.begin = min(range * share, total);
+    r.end = min(r.begin + share, total);
+    if (threadIdx.x == 0) found_tap = found_stage = 0;
+    int done = 0, chunk_total;
+    for (int chunk = 0; chunk < p.num_taps && done <= r.begin; chunk += blockDim.x) {
+        const int tap = chunk + threadIdx.x;
+        const int stages = tap < p.num_taps ? stages_of_tap(p, tap) : 0;
+        const int first = done + sum_before(stages, &chunk_total);
+        if (first <= r.begin && r.begin < first + stages) {
+            found_tap = tap;
+            found_stage = first;
+        }
+        done += chunk_total;
+    }
+    __syncthreads();
+    r.tap = found_tap;
+    r.tap_stage = found_stage;
+    return r;
+}
+
+// ---- The product --------------------------------------------------------------------------------
+
+template <class P> struct wgrad_block {
+    uint32_t base; // of shared memory, aligned to 1024
+    char *shared;  // the same
+
+    __device__ uint32_t stage(int s) const { return base + s * P::stage_bytes; }
+    __device__ uint32_t full(int s) const { return base + P::barriers_at + s * 16; }
+    __device__ uint32_t empty(int s) const { return full(s) + 8; }
+    // {flags, tap, which partial or -1 for dW itself, -}
+    __device__ int4 *note(int s) const
+    {
+        return reinterpret_cast<int4 *>(shared + P::notes_at) + s;
+    }
+    __device__ float *folded() const { return reinterpret_cast<float *>(shared + P::folded_at); }
+};
+
+// Where a range is: the pairs of its next stage.
+struct wgrad_walk {
+    const wgrad_params &p;
+    wgrad_range r;
+    int stage, tap_stages; // of the range; of the tap
+    int pair, pairs_end;   // of the tap
+
+    __device__ wgrad_walk(const wgrad_params &params, const wgrad_range &range)
+        : p(params), r(range), stage(range.begin)
+    {
+        if (more()) enter_tap();
+    }
+    __device__ bool more() const { return stage < r.end; }
+    __device__ void enter_tap()
+    {
+        tap_stages = stages_of_tap(p, r.tap);
+        pairs_end = p.tap_offsets[r.tap + 1];
+        pair = p.tap_offsets[r.tap] + (stage - r.tap_stage) * p.stage_pairs;
+    }
+    __device__ bool last() const
+    {
+        return stage + 1 == r.end || stage + 1 == r.tap_stage + tap_stages;
+    }
+    // Where the range's part of the tap goes; -1: it has all of it.
+    __device__ int partial(int range) const
+    {
+        const bool begins = r.tap_stage >= r.begin, ends = r.tap_stage + tap_stages <= r.end;
+        return begins && ends ? -1 : p.partial(range, r.tap, begins);
+    }
+    // What a stage says; more() or not.
+    __device__ int4 note(int range) const
+    {
+        if (!more()) return make_int4(NOTE_STOP, 0, 0, 0);
+        return make_int4(last() ? NOTE_LAST : 0, r.tap, partial(range), 0);
+    }
+    __device__ void advance()
+    {
+        ++stage;
+        pair += p.stage_pairs;
+        if (!more()) return;
+        while (stage >= r.tap_stage + tap_stages) {
+            r.tap_stage += tap_stages;
+            ++r.tap;
+            enter_tap();
+        }
+    }
+};
+
+template <class P>
+__device__ void wgrad_gather(const wgrad_params &p, const wgrad_block<P> &block,
+                             const wgrad_range &range, int row_tile, int col_tile, int t)
+{
+    const int piece = t % 8 * 16, line = t / 8;
+    const int pair_bytes = 128 / p.fold;
+    const int my_pair = piece / pair_bytes * 64 + line, my_byte = piece % pair_bytes;
+    const uint32_t my_line = line * 128 + (piece ^ (line % 8 << 4));
+    const int x_begin = row_tile * P::rows * 2 + my_byte,
+              g_begin = col_tile * P::COLS * 2 + my_byte;
+    ring_position<P::STAGES> stage;
+    wgrad_walk walk(p, range);
+
+    // Rows of the lines line, line + 16, .. of three stages: this one, and two whose are on the way.
+    int in[3][4], out[3][4];
+    int4 note[3];
+    const auto load = [&](int ahead) {
+        note[ahead] = walk.note(blockIdx.x);
+#pragma unroll
+        for (int q = 0; q < 4; ++q) {
+            const int pair = walk.pair + my_pair + 16 * q;
+            const bool there = walk.more() && pair < walk.pairs_end;
+            in[ahead][q] = there ? __ldg(p.in_rows + pair) : -1;
+            out[ahead][q] = there ? __ldg(p.out_rows + pair) : -1;
+        }
+        if (walk.more()) walk.advance();
+    };
+    load(0);
+    load(1);
+    while ((note[0].x & NOTE_STOP) == 0) {
+        load(2);
+        const uint32_t full = block.full(stage.at), to = block.stage(stage.at) + my_line;
+        barrier_wait(block.empty(stage.at), stage.empty_parity());
+        if (t == 0) {
+            *block.note(stage.at) = note[0];
+            barrier_arrive(full);
+        }
+#pragma unroll
+        for (int q = 0; q < 4; ++q) {
+            const unsigned char *x = p.x + (int64_t)max(in[0][q], 0) * p.x_row_bytes;
+            const unsigned char *g = p.g + (int64_t)max(out[0][q], 0) * p.g_row_bytes;
+            const uint32_t to_line = to + q * 16 * 128;
+#pragma unroll
+            for (int i = 0; i < P::GROUPS; ++i) {
+                const int byte = x_begin + i * 128;
+                const int bytes = in[0][q] < 0 ? 0 : min(max(p.x_bytes - byte, 0), 16);
+                copy_async(to_line + i * P::block_bytes, x + (bytes > 0 ? byte : 0), bytes);
+            }
+#pragma unroll
+            for (int i = 0; i < P::COLS / 64; ++i) {
+                const int byte = g_begin + i * 128;
+                const int bytes = out[0][q] < 0 ? 0 : min(max(p.g_bytes - byte, 0), 16);
+                copy_async(to_line + P::a_bytes + i * P::block_bytes, g + (bytes > 0 ? byte : 0),
+                           bytes);
+            }
+        }
+        barrier_arrive_copies(full);
+        stage.advance();
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            note[i] = note[i + 1];
+#pragma unroll
+            for (int q = 0; q < 4; ++q) {
+                in[i][q] = in[i + 1][q];
+                out[i][q] = out[i + 1][q];
+            }
+        }
+    }
+    barrier_wait(block.empty(stage.at), stage.empty_parity());
+    if (t == 0) {
+        *block.note(stage.at) = make_int4(NOTE_STOP, 0, 0, 0);
+        barrier_arrive(block.full(stage.at));
+    }
+    barrier_arrive_copies(block.full(stage.at));
+    copy_async_wait_all();
+}
+
+// What a gather warp knows of a unit before it gathers it.
+struct wgrad_unit {
+    int4 note;
+    int in[2], out[2];   // rows of the lines lane, lane + 32
+    int first, num_sums; // of the unit
+};
+
+__device__ __forceinline__ int2 load_unit(const wgrad_params &p, const wgrad_walk &walk)
+{
+    if (!walk.more()) return make_int2(0, 0);
+    return __ldg(reinterpret_cast<const int2 *>(p.units.units) + walk.pair);
+}
+
+__device__ __forceinline__ void load_rows(const wgrad_params &p, int2 unit, int lane, wgrad_unit &u)
+{
+    const int group = unit.x & 1;
+    const int *record = p.units.records + (int64_t)(unit.x >> 1) * SPOPS_IGEMM_RECORD_INTS;
+    const int *in = record + SPOPS_IGEMM_RECORD_HEAD + group * SPOPS_IGEMM_GROUP_ROWS + lane;
+    const int *out = p.units.out_rows + (int64_t)unit.y * SPOPS_IGEMM_TILE_ROWS +
+                     group * SPOPS_IGEMM_GROUP_ROWS + lane;
+    const int2 sums = __ldg(reinterpret_cast<const int2 *>(record) + 1);
+    u.first = sums.x + (group == 0 ? 0 : sums.y & 0xffff);
+    u.num_sums = group == 0 ? sums.y & 0xffff : sums.y >> 16;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+        u.in[h] = __ldg(in + 32 * h);
+        u.out[h] = __ldg(out + 32 * h);
+    }
+}
+
+// Sums of a lane that are on their way together: a quarter of a warp has one each.
+template <class P> constexpr int sum_batch = 2 / P::GROUPS;
+
+// From sum `begin` of a unit on; no members: none.
+template <class P>
+__device__ __forceinline__ void load_sums(const wgrad_params &p, const wgrad_unit &u, int begin,
+                                          int quarter, int4 (&sum)[sum_batch<P>])
+{
+#pragma unroll
+    for (int b = 0; b < sum_batch<P>; ++b) {
+        const int n = begin + 4 * b + quarter;
+        sum[b] = n < u.num_sums ? __ldg(reinterpret_cast<const int4 *>(p.units.sums) + u.first + n)
+                                : make_int4(0, 0, 0, 0);
+    }
+}
+
+// Adds the rows of these sums into their lines, for each 64 channels of x.
+template <class P, class T>
+__device__ __forceinline__ void gather_sums(const wgrad_params &p, const int4 (&sum)[sum_batch<P>],
+                                            int x_begin, int piece, uint32_t to)
+{
+    uint4 row[sum_batch<P>][P::GROUPS][3];
+#pragma unroll
+    for (int b = 0; b < sum_batch<P>; ++b) {
+        const int count = sum[b].x >> 8;
+        const int from[3] = {sum[b].y, sum[b].z, sum[b].w};
+#pragma unroll
+        for (int i = 0; i < P::GROUPS; ++i)
+#pragma unroll
+            for (int m = 0; m < 3; ++m) {
+                const int byte = x_begin + i * 128;
+                row[b][i][m] = make_uint4(0, 0, 0, 0);
+                if (count >= 2 && (m < 2 || count == 3) && byte < p.x_bytes)
+                    row[b][i][m] = __ldg(reinterpret_cast<const uint4 *>(
+                        p.x + (int64_t)from[m] * p.x_row_bytes + byte));
+            }
+    }
+#pragma unroll
+    for (int b = 0; b < sum_batch<P>; ++b) {
+        const int count = sum[b].x >> 8, line = sum[b].x & 255;
+        if (count == 0) continue;
+#pragma unroll
+        for (int i = 0; i < P::GROUPS; ++i) {
+            const int byte = x_begin + i * 128;
+            float value[8] = {};
+#pragma unroll
+            for (int m = 0; m < 3; ++m)
+                add_numbers<T>(value, row[b][i][m]);
+            for (int m = 2; count > 3 && m < count && byte < p.x_bytes; ++m) {
+                const int from = __ldg(p.units.members + sum[b].w + m);
+                add_numbers<T>(value, __ldg(reinterpret_cast<const uint4 *>(
+                                          p.x + (int64_t)from * p.x_row_bytes + byte)));
+            }
+            store_shared_16(to + i * P::block_bytes + line * 128 + (piece ^ (line % 8 << 4)),
+                            rounded_numbers<T>(value));
+        }
+    }
+}
+
+// wgrad_gather of units. A sum takes two or three times the latency of the L2, so each warp fills a
+// stage alone, every fourth one of the range.
+template <class P, class T>
+__device__ void wgrad_gather_units(const wgrad_params &p, const wgrad_block<P> &block,
+                                   const wgrad_range &range, int row_tile, int col_tile, int warp,
+                                   int lane)
+{
+    constexpr int warps = 4;
+    const int piece = lane % 8 * 16, quarter = lane / 8;
+    const int x_begin = row_tile * P::rows * 2 + piece, g_begin = col_tile * P::COLS * 2 + piece;
+    const int num_stages = range.end - range.begin;
+    wgrad_walk walk(p, range);
+    wgrad_unit now = {}, next = {};
+    int2 later;
+
+    const auto skip = [&](int stages) {
+        for (int i = 0; i < stages && walk.more(); ++i)
+            walk.advance();
+    };
+    skip(warp);
+    now.note = walk.note(blockIdx.x);
+    if (walk.more()) load_rows(p, load_unit(p, walk), lane, now);
+    skip(warps);
+    next.note = walk.note(blockIdx.x);
+    later = load_unit(p, walk);
+    skip(warps);
+    for (int s = warp; s <= num_stages; s += warps) { // the last one says that there are no more
+        const int slot = s % P::STAGES;
+        const uint32_t full = block.full(slot), a = block.stage(slot);
+        int4 sum[sum_batch<P>];
+        load_sums<P>(p, now, 0, quarter, sum);
+        if ((next.note.x & NOTE_STOP) == 0) load_rows(p, later, lane, next);
+        const int4 note_later = walk.note(blockIdx.x);
+        later = load_unit(p, walk);
+        skip(warps);
+        barrier_wait(block.empty(slot), (s / P::STAGES & 1) ^ 1);
+        if (lane == 0) {
+            *block.note(slot) = now.note;
+            barrier_arrive(full);
+        }
+        if (s < num_stages) {
+#pragma unroll 4
+            for (int q = 0; q < 16; ++q) {
+                const int line = 4 * q + quarter;
+                const int in = __shfl_sync(~0u, q < 8 ? now.in[0] : now.in[1], line % 32);
+                const int out = __shfl_sync(~0u, q < 8 ? now.out[0] : now.out[1], line % 32);
+                const unsigned char *x = p.x + (int64_t)max(in, 0) * p.x_row_bytes;
+                const unsigned char *g = p.g + (int64_t)(in != -1 ? out : 0) * p.g_row_bytes;
+                const uint32_t to = a + line * 128 + (piece ^ (line % 8 << 4));
+#pragma unroll
+                for (int i = 0; i < P::GROUPS; ++i) {
+                    const int byte = x_begin + i * 128;
+                    const bool inside = in >= 0 && byte < p.x_bytes;
+                    if (in != -2)
+                        copy_async(to + i * P::block_bytes, x + (inside ? byte : 0),
+                                   inside ? 16 : 0);
+                }
+#pragma unroll
+                for (int i = 0; i < P::COLS / 64; ++i) {
+                    const int byte = g_begin + i * 128;
+                    const bool inside = in != -1 && byte < p.g_bytes;
+                    copy_async(to + P::a_bytes + i * P::block_bytes, g + (inside ? byte : 0),
+                               inside ? 16 : 0);
+                }
+            }
+        }
+        barrier_arrive_copies(full);
+        for (int begin = 0; begin < now.num_sums; begin += 4 * sum_batch<P>) {
+            int4 more_sums[sum_batch<P>];
+            load_sums<P>(p, now, begin + 4 * sum_batch<P>, quarter, more_sums);
+            gather_sums<P, T>(p, sum, x_begin, piece, a);
+#pragma unroll
+            for (int b = 0; b < sum_batch<P>; ++b)
+                sum[b] = more_sums[b];
+        }
+        barrier_arrive(full);
+        now = next;
+        next.note = note_later;
+        if (now.note.x & NOTE_STOP) now.num_sums = 0;
+    }
+    copy_async_wait_all();
+}
+
+__device__ __forceinline__ void store_number(void *to, spops_dtype dtype, int64_t at, float v)
+{
+    if (dtype == SPOPS_DTYPE_F32)
+        static_cast<float *>(to)[at] = v;
+    else if (dtype == SPOPS_DTYPE_F16)
+        static_cast<__half *>(to)[at] = __float2half_rn(v);
+    else
+        static_cast<__nv_bfloat16 *>(to)[at] = __float2bfloat16_rn(v);
+}
+
+// A tile of dW, or of a partial sum, to numbers of OUT: rows row, row + 8, columns col + 8 j, + 1.
+template <class OUT, int COLS>
+__device__ void wgrad_store(const wgrad_params &p, const float (&sum)[COLS / 2], OUT *to, int row,
+                            int col)
+{
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+        OUT *line = to + (int64_t)(row + 8 * h) * p.cols + col;
+        const int left = row + 8 * h < p.rows ? p.cols - col : 0;
+#pragma unroll
+        for (int j = 0; j < COLS / 8; ++j) {
+            if (8 * j < left) line[8 * j] = rounded<OUT>(sum[4 * j + 2 * h]);
+            if (8 * j + 1 < left) line[8 * j + 1] = rounded<OUT>(sum[4 * j + 2 * h + 1]);
+        }
+    }
+}
+
+// The same in f32 where rows have an even number of columns.
+template <int COLS>
+__device__ void wgrad_store_pairs(const wgrad_params &p, const float (&sum)[COLS / 2], float *to,
+                                  int row, int col)
+{
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+        float *line = to + (int64_t)(row + 8 * h) * p.cols + col;
+        const int left = row + 8 * h < p.rows ? p.cols - col : 0;
+#pragma unroll
+        for (int j = 0; j < COLS / 8; ++j)
+            if (8 * j < left)
+                *reinterpret_cast<float2 *>(line + 8 * j) =
+                    make_float2(sum[4 * j + 2 * h], sum[4 * j + 2 * h + 1]);
+    }
+}
+
+// Sums of pairs that shared lines: the squares on the diagonal, added in order.
+__device__ void wgrad_store_folded(const wgrad_params &p, float (&sum)[32], float *shared, void *to,
+                                   spops_dtype dtype, int t)
+{
+    const int side = 64 / p.fold;
+    const auto wait_for_group = [] { asm volatile("bar.sync 1, 128;" ::: "memory"); };
+    wait_for_group(); // those that still read the sums before
+#pragma unroll
+    for (int e = 0; e < 32; ++e) {
+        const int row = t / 32 * 16 + e / 2 % 2 * 8 + t % 32 / 4;
+        const int col = e / 4 * 8 + t % 4 * 2 + e % 2;
+        if (row / side == col / side) shared[row * side + col % side] = sum[e];
+    }
+    wait_for_group();
+    for (int i = t; i < side * side; i += 128) {
+        const int row = i / side, col = i % side;
+        if (row >= p.rows || col >= p.cols) continue;
+        float v = 0.0f;
+        for (int f = 0; f < p.fold; ++f)
+            v += shared[f * side * side + i];
+        store_number(to, dtype, (int64_t)row * p.cols + col, v);
+    }
+}
+
+template <class P, class T>
+__device__ void wgrad_multiply(const wgrad_params &p, const wgrad_block<P> &block, int row_tile,
+                               int col_tile, int group, int t)
+{
+    const uint64_t form = descriptor(SWIZZLE_128, P::block_bytes, 1024);
+    const int64_t tap_numbers = (int64_t)p.rows * p.cols;
+    ring_position<P::STAGES> stage;
+    float sum[P::COLS / 2];
+
+    for (;;) {
+        int4 note = make_int4(0, 0, 0, 0);
+        int flags;
+        bool begun = false;
+        do {
+            barrier_wait(block.full(stage.at), stage.full_parity());
+            // A lane reads the note for all, because it arrives for all that it has been read.
+            if (t % 32 == 0) note = *block.note(stage.at);
+            flags = __shfl_sync(~0u, note.x, 0);
+            if (flags & NOTE_STOP) return;
+            const uint32_t a = block.stage(stage.at) + group * P::block_bytes;
+            const uint32_t b = block.stage(stage.at) + P::a_bytes;
+            fence_for_wgmma();
+            wgmma_fence();
+#pragma unroll
+            for (int i = 0; i < 4; ++i)
+                wgmma<T, P::COLS, ACROSS_K, ACROSS_K>::run(sum, at_address(form, a + i * 16 * 128),
+                                                           at_address(form, b + i * 16 * 128),
+                                                           begun || i > 0);
+            wgmma_commit();
+            wgmma_wait<0>();
+            begun = true;
+            __syncwarp();
+            if (t % 32 == 0) barrier_arrive(block.empty(stage.at));
+            stage.advance();
+        } while ((flags & NOTE_LAST) == 0);
+
+        const int tap = __shfl_sync(~0u, note.y, 0), partial = __shfl_sync(~0u, note.z, 0);
+        void *to = p.partials + partial * tap_numbers;
+        spops_dtype dtype = SPOPS_DTYPE_F32;
+        if (partial < 0) {
+            dtype = p.dw_dtype;
+            const int64_t bytes = dtype == SPOPS_DTYPE_F32 ? 4 : 2;
+            to = static_cast<char *>(p.dw) + tap * tap_numbers * bytes;
+        }
+        if constexpr (P::folded_bytes > 0) {
+            if (p.fold > 1) {
+                wgrad_store_folded(p, sum, block.folded(), to, dtype, t);
+                continue;
+            }
+        }
+        const int row = row_tile * P::rows + group * 64 + t / 32 * 16 + t % 32 / 4;
+        const int col = col_tile * P::COLS + t % 4 * 2;
+        if (dtype == SPOPS_DTYPE_F32 && p.cols % 2 == 0)
+            wgrad_store_pairs<P::COLS>(p, sum, static_cast<float *>(to), row, col);
+        else if (dtype == SPOPS_DTYPE_F32)
+            wgrad_store<float, P::COLS>(p, sum, static_cast<float *>(to), row, col);
+        else
+            wgrad_store<T, P::COLS>(p, sum, static_cast<T *>(to), row, col);
+    }
+}
+
+template <class P, class T, bool UNITS>
+__global__ void __launch_bounds__(P::threads, P::BLOCKS)
+    wgrad_kernel(const __grid_constant__ wgrad_params p)
+{
+    extern __shared__ char unaligned[];
+    wgrad_block<P> block;
+    block.shared = unaligned + (1024 - (__cvta_generic_to_shared(unaligned) & 1023)) % 1024;
+    block.base = (uint32_t)__cvta_generic_to_shared(block.shared);
+    if (threadIdx.x == 0) {
+        for (int s = 0; s < P::STAGES; ++s) {
+            barrier_init(block.full(s), UNITS ? 65 : 129);
+            barrier_init(block.empty(s), 4 * P::GROUPS);
+        }
+        barrier_init_done();
+    }
+    const wgrad_range range = find_range(p, blockIdx.x);
+    __syncthreads();
+
+    const int role = threadIdx.x / 128, t = threadIdx.x % 128;
+    const int row_tile = blockIdx.y / p.col_tiles, col_tile = blockIdx.y % p.col_tiles;
+    if (role == P::GROUPS) {
+        if (P::moves_registers) set_registers<P::registers, P::gather_registers>();
+        if constexpr (UNITS)
+            wgrad_gather_units<P, T>(p, block, range, row_tile, col_tile, t / 32, t % 32);
+        else
+            wgrad_gather<P>(p, block, range, row_tile, col_tile, t);
+    } else {
+        if (P::moves_registers) set_registers<P::registers, P::multiply_registers>();
+        wgrad_multiply<P, T>(p, block, row_tile, col_tile, role, t);
+    }
+}
+
+// ---- The sum over ranges ------------------------------------------------------------------------
+
+constexpr int add_threads = 256;
+
+// dW of the taps that no range has alone: what the ranges have of them, in order; empty taps are
+// zero. A row of blocks for each tap.
+__global__ void __launch_bounds__(add_threads) wgrad_add(const __grid_constant__ wgrad_params p)
+{
+    for (int tap = blockIdx.y; tap < p.num_taps; tap += gridDim.y) {
+        const int total = stages_of_taps(p, 0, p.num_taps);
+        const int share = max((total + p.ranges - 1) / p.ranges, 1);
+        const int begin = stages_of_taps(p, 0, tap), end = begin + stages_of_tap(p, tap);
+        const int first = begin / share, last = end > begin ? (end - 1) / share : first - 1;
+        if (first == last) continue;
+        const int64_t numbers = (int64_t)p.rows * p.cols;
+        for (int64_t i = (int64_t)blockIdx.x * add_threads + threadIdx.x; i < numbers;
+             i += (int64_t)gridDim.x * add_threads) {
+            float sum = 0.0f;
+            for (int r = first; r <= last; ++r)
+                sum += p.partials[p.partial(r, tap, r == first) * numbers + i];
+            store_number(p.dw, p.dw_dtype, tap * numbers + i, sum);
+        }
+    }
+}
+
+// ---- Launching ----------------------------------------------------------------------------------
+
+//                                columns, groups, stages, blocks a multiprocessor
+using small_tile = wgrad_policy<64, 1, 4, 3>;
+using broad_tile = wgrad_policy<128, 1, 4, 2>;
+using middle_tile = wgrad_policy<128, 2, 6, 1>;
+using large_tile = wgrad_policy<256, 2, 4, 1>;
+
+struct wgrad_grid {
+    int row_tiles, col_tiles, ranges;
+};
+
+template <class P> wgrad_grid grid_of(const spops_context *ctx, const spops_igemm_wgrad_args *args)
+{
+    wgrad_grid g;
+    g.row_tiles = (int)((args->x.cols + P::rows - 1) / P::rows);
+    g.col_tiles = (int)((args->g.cols + P::COLS - 1) / P::COLS);
+    const int tiles = g.row_tiles * g.col_tiles;
+    g.ranges = ctx->info.num_processors * P::BLOCKS / tiles;
+    if (g.ranges < 1) g.ranges = 1;
+    return g;
+}
+
+template <class P, class T, bool UNITS>
+spops_status launch_policy(spops_context *ctx, const spops_igemm_wgrad_args *args)
+{
+    const wgrad_grid grid = grid_of<P>(ctx, args);
+    wgrad_params p = {};
+    p.num_taps = args->num_taps;
+    p.units = args->units;
+    p.tap_offsets = args->units.offsets != nullptr ? args->units.offsets : args->tap_offsets;
+    p.in_rows = args->in_rows;
+    p.out_rows = args->out_rows;
+    p.x = static_cast<const unsigned char *>(args->x.data);
+    p.g = static_cast<const unsigned char *>(args->g.data);
+    p.x_row_bytes = args->x.row_stride * 2;
+    p.g_row_bytes = args->g.row_stride * 2;
+    p.rows = (int)args->x.cols;
+    p.cols = (int)args->g.cols;
+    p.x_bytes = p.rows * 2;
+    p.g_bytes = p.cols * 2;
+    const int widest = p.rows > p.cols ? p.rows : p.cols;
+    p.fold = UNITS || P::folded_bytes == 0 || widest > 32 ? 1 : widest > 16 ? 2 : 4;
+    p.stage_pairs = UNITS ? 1 : 64 * p.fold;
+    p.col_tiles = grid.col_tiles;
+    p.dw = args->dw.data;
+    p.dw_dtype = args->dw.dtype;
+    p.partials = static_cast<float *>(args->scratch);
+    p.ranges = grid.ranges;
+    SPOPS_TRY(launch_shared<AFTER_PREVIOUS>(
+        ctx, "igemm_wgrad: launch", wgrad_kernel<P, T, UNITS>,
+        dim3((unsigned)grid.ranges, (unsigned)(grid.row_tiles * grid.col_tiles)),
+        (unsigned)P::threads, (size_t)P::shared_bytes, p));
+    const int64_t numbers = args->x.cols * args->g.cols;
+    const unsigned across = (unsigned)((numbers + add_threads - 1) / add_threads);
+    const unsigned taps = (unsigned)(args->num_taps < 65535 ? args->num_taps : 65535);
+    return launch(ctx, "igemm_wgrad: launch", wgrad_add, dim3(across < 256 ? across : 256, taps),
+                  (unsigned)add_threads, p);
+}
+
+// Calls `use` with the policy for so many channels of x and g.
+template <class Use> auto with_policy(int64_t rows, int64_t cols, const Use &use)
+{
+    if (rows <= 64 && cols <= 64) return use(small_tile());
+    if (rows <= 64 && cols <= 128) return use(broad_tile());
+    if (cols <= 128) return use(middle_tile());
+    return use(large_tile());
+}
+
+} // namespace
+
+spops_status spops::launch_igemm_wgrad_sm90(spops_context *ctx, const spops_igemm_wgrad_args *args)
+{
+    const bool bf16 = args->x.dtype == SPOPS_DTYPE_BF16;
+    if (args->units.offsets != nullptr) { // two policies: their sums bind, not their tiles
+        if (args->x.cols <= 64 && args->g.cols <= 128)
+            return bf16 ? launch_policy<broad_tile, __nv_bfloat16, true>(ctx, args)
+                        : launch_policy<broad_tile, __half, true>(ctx, args);
+        return bf16 ? launch_policy<large_tile, __nv_bfloat16, true>(ctx, args)
+                    : launch_policy<large_tile, __half, true>(ctx, args);
+    }
+    return with_policy(args->x.cols, args->g.cols, [&](auto policy) {
+        using P = decltype(policy);
+        return bf16 ? launch_policy<P, __nv_bfloat16, false>(ctx, args)
+                    : launch_policy<P, __half, false>(ctx, args);
+    });
+}
+
+// Ranges are as many as blocks fit, so a partial for each is so many tiles, or dW of a tap where that
+// is more; beside it there are at most as many, and no more than taps. A policy counts for what
+// with_policy gives it; those of units need no more for the same channels.
+size_t spops::igemm_wgrad_sm90_scratch_bytes(const spops_context *ctx, int num_taps,
+                                             int64_t max_rows, int64_t max_cols)
+{
+    int64_t numbers = 0;
+    const auto consider = [&](auto policy, int64_t rows, int64_t cols) {
+        using P = decltype(policy);
+        const int64_t tiles = (int64_t)ctx->info.num_processors * P::BLOCKS * P::rows * P::COLS;
+        const int64_t of_tap = rows * cols, of_ranges = tiles > of_tap ? tiles : of_tap;
+        const bool few_taps = num_taps < of_ranges / of_tap;
+        const int64_t all = of_ranges + (few_taps ? num_taps * of_tap : of_ranges);
+        if (all > numbers) numbers = all;
+    };
+    const int64_t rows_64 = max_rows < 64 ? max_rows : 64, cols_64 = max_cols < 64 ? max_cols : 64;
+    const int64_t cols_128 = max_cols < 128 ? max_cols : 128;
+    consider(small_tile(), rows_64, cols_64);
+    if (max_cols > 64) consider(broad_tile(), rows_64, cols_128);
+    if (max_rows > 64) consider(middle_tile(), max_rows, cols_128);
+    if (max_cols > 128) consider(large_tile(), max_rows, max_cols);
+    return (size_t)numbers * sizeof(float);
+}

@@ -1,0 +1,503 @@
+// SPDX-License-Identifier: Apache-2.0
+// What follows from the tables of kernel maps on the GPU: rows ordered by their masks and tiles by
+// their taps; pairs in tap order, and each row's list of them.
+#include <cub/block/block_radix_sort.cuh>
+
+#include "kernels/maps/row_sort.cuh"
+#include "kernels/core/batch.cuh"
+#include "kernels/core/device_wide.h"
+
+namespace
+{
+
+using spops::blocks_for;
+using spops::launch;
+using spops::row_sort;
+using spops::stream_of;
+using spops::WAITS_FOR_PREVIOUS;
+
+constexpr int threads = 256;
+
+// ---- Order --------------------------------------------------------------------------------------
+
+struct order_workspace {
+    row_sort sort_rows;     // of few rows; of more:
+    uint32_t *keys[2];      // [rows]
+    int32_t *rows;          // [rows] 0, 1, ..
+    uint32_t *tile_keys[2]; // [tiles]
+    int32_t *tiles;         // [tiles] 0, 1, ..
+    void *sort;
+    size_t sort_bytes;
+};
+
+bool sorts_in_tiles(int64_t rows)
+{
+    return rows <= spops::row_sort_most;
+}
+
+// Of a tile's key: 0 to num_taps taps are missing.
+int tile_bits(const spops_map_arrays *map)
+{
+    int bits = 1;
+    while (map->taps.num_taps >> bits != 0)
+        ++bits;
+    return bits;
+}
+
+order_workspace carve_order(const spops_map_arrays *map, int64_t rows, int64_t tiles,
+                            spops_carver *c)
+{
+    order_workspace ws = {};
+    size_t row_bytes = 0, tile_bytes = 0;
+    if (rows == 0) return ws;
+    for (int i = 0; i < 2; ++i)
+        ws.tile_keys[i] = (uint32_t *)spops_carve(c, tiles, 1, sizeof(uint32_t));
+    ws.tiles = (int32_t *)spops_carve(c, tiles, 1, sizeof(int32_t));
+    spops::device_sort(nullptr, tile_bytes, ws.tile_keys[0], ws.tile_keys[1], ws.tiles, ws.tiles,
+                       tiles, tile_bits(map), 0);
+    if (sorts_in_tiles(rows)) {
+        ws.sort_rows = spops::carve_row_sort(rows, map->mask_order.num_bits, c);
+    } else {
+        for (int i = 0; i < 2; ++i)
+            ws.keys[i] = (uint32_t *)spops_carve(c, rows, 1, sizeof(uint32_t));
+        ws.rows = (int32_t *)spops_carve(c, rows, 1, sizeof(int32_t));
+        spops::device_sort(nullptr, row_bytes, ws.keys[0], ws.keys[1], ws.rows, ws.rows, rows,
+                           map->mask_order.num_bits, 0);
+    }
+    ws.sort_bytes = row_bytes > tile_bytes ? row_bytes : tile_bytes;
+    ws.sort = spops_carve(c, (int64_t)ws.sort_bytes, 1, 1);
+    return ws;
+}
+
+// Rows not in use come last: no key is larger, and they stand behind all others to begin with.
+__global__ void __launch_bounds__(threads)
+    rank_masks(const __grid_constant__ spops_mask_order order, const uint32_t *masks,
+               const int32_t *num_rows, int64_t max_rows, int32_t num_taps, int32_t mask_words,
+               uint32_t *keys, int32_t *rows)
+{
+    spops::grid_dependency_wait();
+    spops::grid_launch_dependents();
+    const int64_t r = (int64_t)blockIdx.x * threads + threadIdx.x;
+    if (r >= max_rows) return;
+    keys[r] = r < *num_rows
+                  ? spops_mask_rank(&order, spops::fold_mask(masks + r * mask_words, num_taps))
+                  : UINT32_MAX;
+    rows[r] = (int32_t)r;
+}
+
+// A side with an order, and what its tiles are sorted in.
+struct tile_job {
+    const uint32_t *masks;
+    const int32_t *order, *num_rows;
+    int64_t num_tiles;
+    int32_t tile_rows, num_taps, mask_words;
+    int end_bit; // of a tile's key
+    uint32_t *tile_masks, *tile_keys;
+    int32_t *tiles, *tile_order;
+};
+
+constexpr int most_sides = 32;
+typedef spops::batch<tile_job, most_sides> tile_jobs;
+
+// A warp ors the masks of a tile's rows.
+__global__ void __launch_bounds__(threads) join_masks(const __grid_constant__ tile_jobs jobs)
+{
+    int32_t block, num_blocks;
+    const tile_job &p = spops::job_of_block(jobs, &block, &num_blocks);
+    spops::grid_dependency_wait();
+    spops::grid_launch_dependents();
+    const int lane = threadIdx.x % 32;
+    const int64_t t = ((int64_t)block * threads + threadIdx.x) / 32;
+    if (t >= p.num_tiles) return;
+    const int64_t n = *p.num_rows, begin = t * p.tile_rows;
+    const int64_t end = begin + p.tile_rows < n ? begin + p.tile_rows : n;
+    int32_t taps = 0;
+    for (int32_t w = 0; w < p.mask_words; ++w) {
+        uint32_t joined = 0;
+        for (int64_t i = begin + lane; i < end; i += 32)
+            joined |= p.masks[(int64_t)p.order[i] * p.mask_words + w];
+        for (int step = 16; step > 0; step /= 2)
+            joined |= __shfl_xor_sync(~0u, joined, step);
+        taps += __popc(joined);
+        if (lane == 0) p.tile_masks[t * p.mask_words + w] = joined;
+    }
+    if (lane != 0) return;
+    p.tile_keys[t] = (uint32_t)(p.num_taps - taps);
+    p.tiles[t] = (int32_t)t;
+}
+
+// All tiles of a side sorted by one block: for few of them cheaper than a sort of several launches.
+constexpr int sort_threads = 512;
+
+template <int ITEMS>
+__global__ void __launch_bounds__(sort_threads) sort_tiles(const __grid_constant__ tile_jobs jobs)
+{
+    const tile_job &p = jobs.job[blockIdx.x];
+    const int32_t num_tiles = (int32_t)p.num_tiles;
+    typedef cub::BlockRadixSort<uint32_t, sort_threads, ITEMS, int32_t> block_sort;
+    __shared__ typename block_sort::TempStorage storage;
+    uint32_t keys[ITEMS];
+    int32_t tiles[ITEMS];
+    spops::grid_dependency_wait();
+    spops::grid_launch_dependents();
+#pragma unroll
+    for (int i = 0; i < ITEMS; ++i) {
+        tiles[i] = (int32_t)threadIdx.x * ITEMS + i;
+        keys[i] = tiles[i] < num_tiles ? p.tile_keys[tiles[i]] : UINT32_MAX;
+    }
+    // Places without a tile stand last already, and no key is larger.
+    block_sort(storage).SortBlockedToStriped(keys, tiles, 0, p.end_bit);
+#pragma unroll
+    for (int i = 0; i < ITEMS; ++i) {
+        const int32_t at = i * sort_threads + (int32_t)threadIdx.x;
+        if (at < num_tiles) p.tile_order[at] = tiles[i];
+    }
+}
+
+// Rows of a side that is too large for row_sort.
+spops_status order_many_rows(spops_context *ctx, const spops_map_arrays *map,
+                             const spops_map_side *side, const order_workspace &ws)
+{
+    size_t bytes = ws.sort_bytes;
+    SPOPS_TRY(launch<WAITS_FOR_PREVIOUS>(
+        ctx, "kernel_map: rank_masks", rank_masks, blocks_for(side->max_rows, threads), threads,
+        map->mask_order, side->masks, side->num_rows, side->max_rows, map->taps.num_taps,
+        map->mask_words, ws.keys[0], ws.rows));
+    return spops_cuda_status(ctx, "kernel_map: sort of rows by mask",
+                             (int)spops::device_sort(ws.sort, bytes, ws.keys[0], ws.keys[1],
+                                                     ws.rows, side->order, side->max_rows,
+                                                     map->mask_order.num_bits, stream_of(ctx)));
+}
+
+// Where the side of args has its workspace: that of the inputs lies behind that of the outputs.
+order_workspace order_workspace_of(const spops_map_order_args *args)
+{
+    const spops_map_arrays *map = args->map;
+    spops_carver c = {(char *)args->workspace, 0};
+    order_workspace ws = carve_order(map, map->out.max_rows, map->out.num_tiles, &c);
+    if (args->side == &map->in) ws = carve_order(map, map->in.max_rows, map->in.num_tiles, &c);
+    return ws;
+}
+
+// Sort the rows of all sides whose tiles have so many items.
+template <int ITEMS> spops_status order_rows(spops_context *ctx, const spops_map_orders_args *args)
+{
+    spops::row_sort_jobs<spops::most_row_sorts> jobs = {};
+    for (int32_t i = 0; i < args->num; ++i) {
+        const spops_map_side *side = args->each[i].side;
+        if (side->max_rows > 0 && sorts_in_tiles(side->max_rows) &&
+            spops::row_sort_items(side->max_rows) == ITEMS)
+            jobs.job[jobs.num++] = spops::row_sort_of(order_workspace_of(&args->each[i]).sort_rows,
+                                                      args->each[i].map, side);
+        if (jobs.num == 0 || (jobs.num < spops::most_row_sorts && i + 1 < args->num)) continue;
+        if (jobs.num == 1) {
+            spops::row_sort_jobs<1> alone = {};
+            alone.job[0] = jobs.job[0];
+            alone.num = 1;
+            SPOPS_TRY((spops::enqueue_row_sort<ITEMS>(ctx, &alone)));
+        } else {
+            SPOPS_TRY((spops::enqueue_row_sort<ITEMS>(ctx, &jobs)));
+        }
+        jobs.num = 0;
+    }
+    return SPOPS_STATUS_OK;
+}
+
+tile_job tile_job_of(const spops_map_order_args *args, const order_workspace &ws)
+{
+    const spops_map_arrays *map = args->map;
+    const spops_map_side *side = args->side;
+    tile_job p = {};
+    p.masks = side->masks;
+    p.order = side->order;
+    p.num_rows = side->num_rows;
+    p.num_tiles = side->num_tiles;
+    p.tile_rows = map->tile_rows;
+    p.num_taps = map->taps.num_taps;
+    p.mask_words = map->mask_words;
+    p.end_bit = tile_bits(map);
+    p.tile_masks = side->tile_masks;
+    p.tile_keys = ws.tile_keys[0];
+    p.tiles = ws.tiles;
+    p.tile_order = side->tile_order;
+    return p;
+}
+
+// tile_order of jobs of at most ITEMS * sort_threads tiles.
+template <int ITEMS> spops_status order_tiles(spops_context *ctx, const tile_jobs &jobs)
+{
+    return launch<WAITS_FOR_PREVIOUS>(ctx, "kernel_map: sort_tiles", sort_tiles<ITEMS>,
+                                      dim3((unsigned)jobs.num), sort_threads, jobs);
+}
+
+// ---- Pairs --------------------------------------------------------------------------------------
+
+struct pairs_workspace {
+    int32_t *counts;     // [taps][groups] + 1 pairs of 32 rows, by tap
+    int32_t *starts;     // [taps][groups] + 1 those before
+    int32_t *row_counts; // [rows + 1] pairs of a row, of either side
+    void *scan;
+    size_t scan_bytes;
+};
+
+// Rows are looked at in groups of a warp.
+int64_t groups_of(int64_t rows)
+{
+    return (rows + 31) / 32;
+}
+
+pairs_workspace carve_pairs(const spops_map_arrays *map, spops_carver *c)
+{
+    pairs_workspace ws = {};
+    const int64_t most =
+        map->out.max_rows > map->in.max_rows ? map->out.max_rows : map->in.max_rows;
+    const int64_t n = groups_of(map->out.max_rows) * map->taps.num_taps + 1;
+    size_t tap_bytes = 0, row_bytes = 0;
+    ws.counts = (int32_t *)spops_carve(c, n, 1, sizeof(int32_t));
+    ws.starts = (int32_t *)spops_carve(c, n, 1, sizeof(int32_t));
+    ws.row_counts = (int32_t *)spops_carve(c, most + 1, 1, sizeof(int32_t));
+    spops::device_scan(nullptr, tap_bytes, ws.counts, ws.starts, n, 0);
+    spops::device_scan(nullptr, row_bytes, ws.counts, ws.starts, most + 1, 0);
+    ws.scan_bytes = tap_bytes > row_bytes ? tap_bytes : row_bytes;
+    ws.scan = spops_carve(c, (int64_t)ws.scan_bytes, 1, 1);
+    return ws;
+}
+
+struct pairs_params {
+    spops_map_state *state;
+    const int32_t *table;
+    const uint32_t *masks, *in_masks;
+    int32_t num_taps, mask_words, table_stride;
+    bool in_mirrored;
+    int64_t num_groups, max_rows, max_pairs;
+    int32_t *counts;
+    const int32_t *starts;
+    int32_t *tap_offsets, *in_rows, *out_rows;
+    const int32_t *out_offsets, *in_offsets; // NULL: no lists
+    int2 *out_row_taps, *in_row_taps;
+    int32_t *out_pair_ids, *in_pair_ids;
+};
+
+// Pairs of each tap and group of rows; none at all where there are more than fit.
+__global__ void __launch_bounds__(threads) count_pairs(const __grid_constant__ pairs_params p)
+{
+    spops::grid_dependency_wait();
+    spops::grid_launch_dependents();
+    const int lane = threadIdx.x % 32;
+    const int64_t group = ((int64_t)blockIdx.x * threads + threadIdx.x) / 32;
+    const bool overflow = p.state->num_pairs > p.max_pairs;
+    if (group == 0 && lane == 0) {
+        p.state->overflow = overflow;
+        p.counts[p.num_groups * p.num_taps] = 0;
+    }
+    if (group >= p.num_groups) return;
+    const int64_t r = group * 32 + lane;
+    const bool used = !overflow && r < p.state->num_out;
+    for (int32_t w = 0; w < p.mask_words; ++w) {
+        const uint32_t mask = used ? p.masks[r * p.mask_words + w] : 0;
+        const int32_t taps = min(32, p.num_taps - 32 * w);
+        int32_t mine = 0;
+        for (int32_t k = 0; k < taps; ++k) {
+            const int32_t count = __popc(__ballot_sync(~0u, mask >> k & 1));
+            if (lane == k) mine = count;
+        }
+        if (lane < taps) p.counts[(32 * w + lane) * p.num_groups + group] = mine;
+    }
+}
+
+// Pairs of each row of a side; element max_rows and rows not in use: 0.
+__global__ void __launch_bounds__(threads)
+    count_row_pairs(const spops_map_state *state, const int32_t *num_rows, int64_t max_rows,
+                    int64_t max_pairs, const uint32_t *masks, int32_t mask_words, int32_t *counts)
+{
+    spops::grid_dependency_wait();
+    spops::grid_launch_dependents();
+    const int64_t r = (int64_t)blockIdx.x * threads + threadIdx.x;
+    if (r > max_rows) return;
+    int32_t count = 0;
+    if (r < *num_rows && state->num_pairs <= max_pairs)
+        for (int32_t w = 0; w < mask_words; ++w)
+            count += __popc(masks[r * mask_words + w]);
+    counts[r] = count;
+}
+
+// Set bits of a row's mask below bit k, or above it.
+__device__ __forceinline__ int32_t bits_below(const uint32_t *mask, int32_t k)
+{
+    int32_t count = __popc(mask[k / 32] & ((1u << k % 32) - 1));
+    for (int32_t w = 0; w < k / 32; ++w)
+        count += __popc(mask[w]);
+    return count;
+}
+__device__ __forceinline__ int32_t bits_above(const uint32_t *mask, int32_t words, int32_t k)
+{
+    int32_t count = __popc(mask[k / 32] >> k % 32 >> 1);
+    for (int32_t w = k / 32 + 1; w < words; ++w)
+        count += __popc(mask[w]);
+    return count;
+}
+
+// A warp takes 32 rows tap by tap: within a tap, pairs are by ascending row.
+__global__ void __launch_bounds__(threads) put_pairs(const __grid_constant__ pairs_params p)
+{
+    spops::grid_dependency_wait();
+    spops::grid_launch_dependents();
+    const int lane = threadIdx.x % 32;
+    const int64_t thread = (int64_t)blockIdx.x * threads + threadIdx.x, group = thread / 32;
+    for (int64_t k = thread; k <= p.num_taps; k += (int64_t)gridDim.x * threads)
+        p.tap_offsets[k] = p.starts[k * p.num_groups];
+    if (group >= p.num_groups || p.state->num_pairs > p.max_pairs) return;
+    const int64_t r = group * 32 + lane;
+    const bool used = r < p.state->num_out;
+    int32_t at = used && p.out_offsets != nullptr ? p.out_offsets[r] : 0;
+    for (int32_t w = 0; w < p.mask_words; ++w) {
+        const uint32_t mask = used ? p.masks[r * p.mask_words + w] : 0;
+        const int32_t taps = min(32, p.num_taps - 32 * w);
+        for (int32_t bit = 0; bit < taps; ++bit) {
+            const bool joined = mask >> bit & 1;
+            const uint32_t votes = __ballot_sync(~0u, joined);
+            if (!joined) continue;
+            const int32_t k = 32 * w + bit;
+            const int32_t position =
+                p.starts[k * p.num_groups + group] + __popc(votes & ((1u << lane) - 1));
+            const int32_t j = p.table[r * p.table_stride + k];
+            p.in_rows[position] = j;
+            p.out_rows[position] = (int32_t)r;
+            if (p.out_offsets != nullptr) {
+                p.out_row_taps[at] = make_int2(j, k);
+                p.out_pair_ids[at] = position;
+                ++at;
+            }
+            if (p.in_offsets != nullptr) {
+                // A mirrored side's tap k is bit num_taps - 1 - k.
+                const uint32_t *in_mask = p.in_masks + (int64_t)j * p.mask_words;
+                const int32_t before = p.in_mirrored
+                                           ? bits_above(in_mask, p.mask_words, p.num_taps - 1 - k)
+                                           : bits_below(in_mask, k);
+                const int32_t in_at = p.in_offsets[j] + before;
+                p.in_row_taps[in_at] = make_int2((int32_t)r, k);
+                p.in_pair_ids[in_at] = position;
+            }
+        }
+    }
+}
+
+spops_status scan_rows(spops_context *ctx, const spops_map_arrays *map, const spops_map_side *side,
+                       const uint32_t *masks, const pairs_workspace &ws)
+{
+    size_t bytes = ws.scan_bytes;
+    SPOPS_TRY(launch<WAITS_FOR_PREVIOUS>(ctx, "kernel_map: count_row_pairs", count_row_pairs,
+                                         blocks_for(side->max_rows + 1, threads), threads,
+                                         map->state, side->num_rows, side->max_rows, map->max_pairs,
+                                         masks, map->mask_words, ws.row_counts));
+    return spops_cuda_status(ctx, "kernel_map: scan of a side's pairs",
+                             (int)spops::device_scan(ws.scan, bytes, ws.row_counts, side->offsets,
+                                                     side->max_rows + 1, stream_of(ctx)));
+}
+
+} // namespace
+
+extern "C" size_t spops_cuda_map_workspace_bytes(spops_context *ctx,
+                                                 const spops_map_workspace_args *args)
+{
+    const spops_map_arrays *map = args->map;
+    const int32_t contents = args->contents;
+    size_t most = 0;
+    (void)ctx;
+    if (contents & SPOPS_MAP_ORDER) { // of both sides at once
+        spops_carver c = {nullptr, 0};
+        carve_order(map, map->out.max_rows, map->out.num_tiles, &c);
+        if ((contents & SPOPS_MAP_REVERSE) && !map->in.mirrored)
+            carve_order(map, map->in.max_rows, map->in.num_tiles, &c);
+        most = c.used;
+    }
+    if (contents & SPOPS_MAP_PAIRS) {
+        spops_carver c = {nullptr, 0};
+        carve_pairs(map, &c);
+        if (c.used > most) most = c.used;
+    }
+    return most;
+}
+
+extern "C" spops_status spops_cuda_map_order(spops_context *ctx, const spops_map_orders_args *args)
+{
+    SPOPS_TRY(order_rows<2>(ctx, args));
+    SPOPS_TRY(order_rows<4>(ctx, args));
+    for (int32_t begin = 0; begin < args->num; begin += most_sides) {
+        const int32_t end = begin + most_sides < args->num ? begin + most_sides : args->num;
+        tile_jobs all = {}, few = {}, some = {};
+        for (int32_t i = begin; i < end; ++i) {
+            const spops_map_side *side = args->each[i].side;
+            const order_workspace ws = order_workspace_of(&args->each[i]);
+            const tile_job job = tile_job_of(&args->each[i], ws);
+            if (side->max_rows == 0) continue;
+            if (!sorts_in_tiles(side->max_rows))
+                SPOPS_TRY(order_many_rows(ctx, args->each[i].map, side, ws));
+            all.job[all.num++] = job;
+            if (side->num_tiles <= 4 * sort_threads)
+                few.job[few.num++] = job;
+            else if (side->num_tiles <= 16 * sort_threads)
+                some.job[some.num++] = job;
+        }
+        const dim3 blocks = spops::divide_blocks(
+            &all, [](const tile_job &job) { return (32 * job.num_tiles + threads - 1) / threads; });
+        SPOPS_TRY(launch<WAITS_FOR_PREVIOUS>(ctx, "kernel_map: join_masks", join_masks, blocks,
+                                             threads, all));
+        SPOPS_TRY(order_tiles<4>(ctx, few));
+        SPOPS_TRY(order_tiles<16>(ctx, some));
+        for (int32_t i = begin; i < end; ++i) {
+            const spops_map_side *side = args->each[i].side;
+            const order_workspace ws = order_workspace_of(&args->each[i]);
+            size_t bytes = ws.sort_bytes;
+            if (side->num_tiles <= 16 * sort_threads) continue;
+            SPOPS_TRY(spops_cuda_status(
+                ctx, "kernel_map: sort of tiles",
+                (int)spops::device_sort(ws.sort, bytes, ws.tile_keys[0], ws.tile_keys[1], ws.tiles,
+                                        side->tile_order, side->num_tiles,
+                                        tile_bits(args->each[i].map), stream_of(ctx))));
+        }
+    }
+    return SPOPS_STATUS_OK;
+}
+
+extern "C" spops_status spops_cuda_map_pairs(spops_context *ctx, const spops_map_pairs_args *args)
+{
+    const spops_map_arrays *map = args->map;
+    spops_carver c = {(char *)args->workspace, 0};
+    const pairs_workspace ws = carve_pairs(map, &c);
+    const int64_t n = groups_of(map->out.max_rows) * map->taps.num_taps + 1;
+    size_t bytes = ws.scan_bytes;
+    pairs_params p = {};
+    p.state = map->state;
+    p.table = map->out.table;
+    p.masks = map->out.masks;
+    p.in_mirrored = map->in.mirrored;
+    p.in_masks = map->in.mirrored ? map->out.masks : map->in.masks;
+    p.num_taps = map->taps.num_taps;
+    p.mask_words = map->mask_words;
+    p.table_stride = map->table_stride;
+    p.num_groups = groups_of(map->out.max_rows);
+    p.max_rows = map->out.max_rows;
+    p.max_pairs = map->max_pairs;
+    p.counts = ws.counts;
+    p.starts = ws.starts;
+    p.tap_offsets = map->tap_offsets;
+    p.in_rows = map->in_rows;
+    p.out_rows = map->out_rows;
+    p.out_offsets = map->out.offsets;
+    p.in_offsets = map->in.offsets;
+    p.out_row_taps = (int2 *)map->out.row_taps;
+    p.in_row_taps = (int2 *)map->in.row_taps;
+    p.out_pair_ids = map->out.pair_ids;
+    p.in_pair_ids = map->in.pair_ids;
+    // One block also without a row: it writes the offsets, which are then all 0.
+    const dim3 blocks = blocks_for(p.num_groups > 0 ? 32 * p.num_groups : 1, threads);
+    SPOPS_TRY(launch<WAITS_FOR_PREVIOUS>(ctx, "kernel_map: count_pairs", count_pairs, blocks,
+                                         threads, p));
+    SPOPS_TRY(spops_cuda_status(
+        ctx, "kernel_map: scan of pairs",
+        (int)spops::device_scan(ws.scan, bytes, ws.counts, ws.starts, n, stream_of(ctx))));
+    if (p.out_offsets != nullptr) SPOPS_TRY(scan_rows(ctx, map, &map->out, p.masks, ws));
+    if (p.in_offsets != nullptr) SPOPS_TRY(scan_rows(ctx, map, &map->in, p.in_masks, ws));
+    return launch<WAITS_FOR_PREVIOUS>(ctx, "kernel_map: put_pairs", put_pairs, blocks, threads, p);
+}

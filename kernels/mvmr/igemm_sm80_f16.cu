@@ -1,6 +1,0 @@
-// SPDX-License-Identifier: Apache-2.0
-// The products of gathered rows with the matrices of taps on sm_80 and later, in f16.
-#include "kernels/mvmr/igemm_sm80.cuh"
-
-template spops_status spops::launch_igemm_sm80<__half>(spops_context *, const spops_igemm_args *,
-                                                       const weight_form &);

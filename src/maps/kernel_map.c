@@ -1,0 +1,777 @@
+// SPDX-License-Identifier: Apache-2.0
+// Kernel maps: argument checks, allocation, the order in which the backend builds a map's parts,
+// and what can be asked of a map.
+#include <string.h>
+
+#include "maps/kernel_maps.h"
+
+#define ALL_CONTENTS                                                                               \
+    (SPOPS_MAP_TABLE | SPOPS_MAP_ORDER | SPOPS_MAP_PAIRS | SPOPS_MAP_CSR | SPOPS_MAP_REVERSE)
+#define DEFAULT_TILE_ROWS 128
+
+// ---- Checks -------------------------------------------------------------------------------------
+
+spops_status spops_map_check(spops_context *ctx, const char *call, const char *name,
+                             const spops_kernel_map *map)
+{
+    SPOPS_REQUIRE(ctx, map != NULL, "%s: %s is NULL", call, name);
+    return spops_check_home(ctx, call, name, map->ctx);
+}
+
+// A submanifold's taps surround their centre.
+static spops_status centre_taps(spops_context *ctx, const char *call, spops_taps *taps)
+{
+    for (int a = 0; a < taps->dims; ++a) {
+        const int64_t centre = (int64_t)taps->dilation[a] * (taps->size[a] / 2);
+        SPOPS_REQUIRE(ctx, taps->size[a] % 2 == 1,
+                      "%s: kernel.size[%d] is %" PRId32 ", expected an odd number (submanifold)",
+                      call, a, taps->size[a]);
+        SPOPS_REQUIRE(ctx, taps->stride[a] == 1,
+                      "%s: kernel.stride[%d] is %" PRId32 ", expected 1 (submanifold)", call, a,
+                      taps->stride[a]);
+        SPOPS_REQUIRE(ctx, taps->padding[a] == 0 || taps->padding[a] == centre,
+                      "%s: kernel.padding[%d] is %" PRId32 ", expected 0 or %" PRId64
+                      " (submanifold)",
+                      call, a, taps->padding[a], centre);
+        SPOPS_REQUIRE(ctx, centre <= INT32_MAX,
+                      "%s: kernel.dilation[%d] is %" PRId32 ", expected at most %d (submanifold)",
+                      call, a, taps->dilation[a], INT32_MAX / (SPOPS_MAX_KERNEL_SIZE / 2));
+        taps->padding[a] = (int32_t)centre;
+    }
+    return SPOPS_STATUS_OK;
+}
+
+static bool is_power_of_two(int32_t n)
+{
+    return n > 0 && (n & (n - 1)) == 0;
+}
+
+static spops_status read_options(spops_context *ctx, const char *call,
+                                 const spops_kernel_map_options *options, spops_map_choices *c)
+{
+    spops_kernel_map_options o;
+    memset(&o, 0, sizeof o);
+    SPOPS_TRY(spops_read_options(ctx, call, options, &o, sizeof o));
+    SPOPS_REQUIRE(ctx, (o.contents & ~ALL_CONTENTS) == 0,
+                  "%s: contents is %" PRId32 ", expected a sum of SPOPS_MAP_* (0 to %d)", call,
+                  o.contents, ALL_CONTENTS);
+    c->contents =
+        (o.contents & ~SPOPS_MAP_REVERSE) == 0 ? o.contents | SPOPS_MAP_TABLE : o.contents;
+    if (c->contents & SPOPS_MAP_ORDER) c->contents |= SPOPS_MAP_TABLE;
+    if (c->contents & SPOPS_MAP_CSR) c->contents |= SPOPS_MAP_PAIRS;
+    c->tile_rows = o.tile_rows == 0 ? DEFAULT_TILE_ROWS : o.tile_rows;
+    SPOPS_REQUIRE(ctx, c->tile_rows >= 8 && c->tile_rows <= 1024 && is_power_of_two(c->tile_rows),
+                  "%s: tile_rows is %" PRId32 ", expected a power of two from 8 to 1024", call,
+                  o.tile_rows);
+    SPOPS_TRY(spops_check_count(ctx, call, "max_pairs", o.max_pairs));
+    SPOPS_REQUIRE(ctx, o.no_symmetry == 0 || o.no_symmetry == 1,
+                  "%s: no_symmetry is %" PRId32 ", expected 0 or 1", call, o.no_symmetry);
+    SPOPS_TRY(spops_check_reserved(ctx, call, o.reserved));
+    c->max_pairs = o.max_pairs;
+    c->memory = o.memory;
+    c->no_symmetry = o.no_symmetry != 0;
+    return SPOPS_STATUS_OK;
+}
+
+spops_status spops_map_read_choices(spops_context *ctx, const char *call,
+                                    spops_kernel_map_kind kind, const spops_kernel_shape *kernel,
+                                    int32_t dims, const spops_kernel_map_options *options,
+                                    spops_map_choices *choices)
+{
+    memset(choices, 0, sizeof *choices);
+    SPOPS_REQUIRE(ctx, kind >= SPOPS_MAP_SUBMANIFOLD && kind <= SPOPS_MAP_TRANSPOSED,
+                  "%s: kind is %d, expected %d to %d", call, (int)kind, (int)SPOPS_MAP_SUBMANIFOLD,
+                  (int)SPOPS_MAP_TRANSPOSED);
+    SPOPS_TRY(spops_kernel_shape_read(ctx, call, kernel, dims, &choices->taps));
+    choices->kind = kind;
+    choices->kernel.struct_size = sizeof choices->kernel;
+    choices->kernel.dims = dims;
+    for (int a = 0; a < dims; ++a) {
+        choices->kernel.size[a] = choices->taps.size[a];
+        choices->kernel.stride[a] = choices->taps.stride[a];
+        choices->kernel.padding[a] = choices->taps.padding[a];
+        choices->kernel.dilation[a] = choices->taps.dilation[a];
+    }
+    if (kind == SPOPS_MAP_SUBMANIFOLD) SPOPS_TRY(centre_taps(ctx, call, &choices->taps));
+    return read_options(ctx, call, options, choices);
+}
+
+// ---- Making a map -------------------------------------------------------------------------------
+
+// What a side needs of its own: tables where they are a part or lead to one.
+static bool reverse_lists(const spops_kernel_map *map)
+{
+    return (map->contents & SPOPS_MAP_REVERSE) && (map->contents & SPOPS_MAP_CSR);
+}
+
+static bool needs_reverse_table(const spops_kernel_map *map)
+{
+    return !map->arrays.in.mirrored && (map->contents & SPOPS_MAP_REVERSE) &&
+           (map->contents & (SPOPS_MAP_TABLE | SPOPS_MAP_CSR));
+}
+
+static void carve_table(const spops_map_arrays *a, spops_map_side *side, spops_carver *c)
+{
+    side->table = spops_carve(c, side->max_rows, a->table_stride, sizeof *side->table);
+    side->masks = spops_carve(c, side->max_rows, a->mask_words, sizeof *side->masks);
+}
+
+static void carve_tables(spops_kernel_map *map, spops_carver *c)
+{
+    carve_table(&map->arrays, &map->arrays.out, c);
+    if (needs_reverse_table(map)) carve_table(&map->arrays, &map->arrays.in, c);
+}
+
+static void carve_order(const spops_map_arrays *a, spops_map_side *side, spops_carver *c)
+{
+    side->order = spops_carve(c, side->max_rows, 1, sizeof *side->order);
+    side->tile_masks = spops_carve(c, side->num_tiles, a->mask_words, sizeof *side->tile_masks);
+    side->tile_order = spops_carve(c, side->num_tiles, 1, sizeof *side->tile_order);
+}
+
+static void carve_block(spops_kernel_map *map, spops_carver *c)
+{
+    spops_map_arrays *a = &map->arrays;
+    a->state = spops_carve(c, 1, 1, sizeof *a->state);
+    a->out.num_rows = a->state == NULL ? NULL : &a->state->num_out;
+    a->in.num_rows = a->state == NULL ? NULL : &a->state->num_in;
+    a->tap_counts = spops_carve(c, a->taps.num_taps, 1, sizeof *a->tap_counts);
+    if (map->contents & SPOPS_MAP_TABLE) carve_tables(map, c);
+    if (map->contents & SPOPS_MAP_ORDER) {
+        carve_order(a, &a->out, c);
+        if (needs_reverse_table(map)) carve_order(a, &a->in, c);
+    }
+    if (map->contents & SPOPS_MAP_PAIRS)
+        a->tap_offsets = spops_carve(c, a->taps.num_taps + 1, 1, sizeof *a->tap_offsets);
+    if (map->contents & SPOPS_MAP_CSR)
+        a->out.offsets = spops_carve(c, a->out.max_rows + 1, 1, sizeof *a->out.offsets);
+    if (reverse_lists(map))
+        a->in.offsets = spops_carve(c, a->in.max_rows + 1, 1, sizeof *a->in.offsets);
+}
+
+static void carve_pairs(spops_kernel_map *map, spops_carver *c)
+{
+    spops_map_arrays *a = &map->arrays;
+    a->in_rows = spops_carve(c, a->max_pairs, 1, sizeof *a->in_rows);
+    a->out_rows = spops_carve(c, a->max_pairs, 1, sizeof *a->out_rows);
+    if (!(map->contents & SPOPS_MAP_CSR)) return;
+    a->out.row_taps = spops_carve(c, a->max_pairs, 2, sizeof *a->out.row_taps);
+    a->out.pair_ids = spops_carve(c, a->max_pairs, 1, sizeof *a->out.pair_ids);
+    if (!reverse_lists(map)) return;
+    a->in.row_taps = spops_carve(c, a->max_pairs, 2, sizeof *a->in.row_taps);
+    a->in.pair_ids = spops_carve(c, a->max_pairs, 1, sizeof *a->in.pair_ids);
+}
+
+static void carve_workspace(spops_kernel_map *map, size_t backend_bytes, spops_carver *c)
+{
+    if (!(map->contents & SPOPS_MAP_TABLE)) carve_tables(map, c);
+    map->backend_workspace = spops_carve(c, 1, 1, backend_bytes);
+}
+
+// Measure, allocate and carve one of a map's blocks.
+typedef void (*carve_function)(spops_kernel_map *map, size_t bytes, spops_carver *c);
+
+static void carve_block_of(spops_kernel_map *map, size_t bytes, spops_carver *c)
+{
+    (void)bytes;
+    carve_block(map, c);
+}
+
+static void carve_pairs_of(spops_kernel_map *map, size_t bytes, spops_carver *c)
+{
+    (void)bytes;
+    carve_pairs(map, c);
+}
+
+static spops_status alloc_block(spops_context *ctx, carve_function carve, size_t inner_bytes,
+                                spops_placement *place, spops_kernel_map *map, void **block,
+                                size_t *block_bytes)
+{
+    spops_carver carver = {NULL, 0};
+    carve(map, inner_bytes, &carver);
+    SPOPS_TRY(spops_place(ctx, place, carver.used, block));
+    *block_bytes = carver.used;
+    carver = (spops_carver){*block, 0};
+    if (*block != NULL) carve(map, inner_bytes, &carver);
+    return SPOPS_STATUS_OK;
+}
+
+static spops_kernel_map_side view_side(const spops_kernel_map *map, const spops_map_side *side)
+{
+    const bool table = (map->contents & SPOPS_MAP_TABLE) != 0;
+    spops_kernel_map_side view;
+    memset(&view, 0, sizeof view);
+    view.struct_size = sizeof view;
+    view.max_rows = side->max_rows;
+    view.num_rows = side->num_rows;
+    view.table = table ? side->table : NULL;
+    view.masks = table ? side->masks : NULL;
+    view.mirrored = side->mirrored && side->table != NULL;
+    view.num_tiles = (int32_t)side->num_tiles;
+    view.order = side->order;
+    view.tile_masks = side->tile_masks;
+    view.tile_order = side->tile_order;
+    view.offsets = side->offsets;
+    view.row_taps = side->row_taps;
+    view.pair_ids = side->pair_ids;
+    return view;
+}
+
+// After arrays were carved: what views of the map show.
+static void set_views(spops_kernel_map *map)
+{
+    map->out = view_side(map, &map->arrays.out);
+    map->in = view_side(map, &map->arrays.in);
+}
+
+static spops_map_side side_of(int64_t max_rows, int32_t tile_rows)
+{
+    spops_map_side side;
+    memset(&side, 0, sizeof side);
+    side.max_rows = max_rows;
+    side.num_tiles = (max_rows + tile_rows - 1) / tile_rows;
+    return side;
+}
+
+// By how far a tap is from the kernel's centre (axes' distances summed), the farthest first, then
+// by number. Folded masks: by falling number.
+static spops_mask_order mask_order_of(const spops_taps *taps)
+{
+    const int32_t num_bits = taps->num_taps < 32 ? taps->num_taps : 32;
+    spops_mask_order order;
+    int32_t distance[32] = {0}, most = 0; // twice the distance: halves where a size is even
+    int32_t left = num_bits;
+
+    memset(&order, 0, sizeof order);
+    order.num_bits = num_bits;
+    for (int32_t k = 0; k < num_bits; ++k) {
+        int32_t rest = k;
+        if (taps->num_taps > 32) distance[k] = k;
+        for (int a = taps->dims - 1; a >= 0 && taps->num_taps <= 32; --a) {
+            const int32_t moved = 2 * (rest % taps->size[a]) - (taps->size[a] - 1);
+            distance[k] += moved < 0 ? -moved : moved;
+            rest /= taps->size[a];
+        }
+        if (distance[k] > most) most = distance[k];
+    }
+    // A Gray code's bit turns those of its rank from its own down.
+    for (; most >= 0; --most)
+        for (int32_t k = 0; k < num_bits; ++k)
+            if (distance[k] == most) order.bit_rank[k] = (2u << --left) - 1;
+    return order;
+}
+
+spops_status spops_map_alloc(spops_context *ctx, const char *call, const spops_map_choices *choices,
+                             int64_t num_in, int64_t num_out, bool refillable,
+                             spops_placement *place, spops_kernel_map **out)
+{
+    spops_status status = SPOPS_STATUS_OK;
+    spops_kernel_map *map = NULL;
+    spops_map_arrays *a;
+    size_t backend_bytes;
+
+    *out = NULL;
+    SPOPS_REQUIRE_SLOT(ctx, call, map_search);
+    if (!refillable) SPOPS_TRY(spops_check_no_memory(ctx, call, choices->memory));
+    map = spops_host_alloc(ctx, 1, sizeof *map);
+    if (map == NULL) return SPOPS_STATUS_OUT_OF_MEMORY;
+    map->ctx = ctx;
+    map->kind = choices->kind;
+    map->kernel = choices->kernel;
+    map->contents = choices->contents;
+    map->placed = place != NULL;
+    map->refillable = refillable;
+    a = &map->arrays;
+    a->taps = choices->taps;
+    a->transposed = choices->kind == SPOPS_MAP_TRANSPOSED;
+    a->symmetric = choices->kind == SPOPS_MAP_SUBMANIFOLD;
+    a->no_symmetry = choices->no_symmetry;
+    a->mask_words = (a->taps.num_taps + 31) / 32;
+    a->table_stride = (a->taps.num_taps + 3) / 4 * 4;
+    a->tile_rows = choices->tile_rows;
+    a->mask_order = mask_order_of(&a->taps);
+    a->max_pairs = refillable && (map->contents & SPOPS_MAP_PAIRS) ? choices->max_pairs : 0;
+    a->out = side_of(num_out, a->tile_rows);
+    a->in = side_of(num_in, a->tile_rows);
+    a->in.mirrored = a->symmetric;
+    SPOPS_TRY_GOTO(alloc_block(ctx, carve_block_of, 0, place, map, &map->block, &map->block_bytes),
+                   status, fail);
+    if (refillable)
+        SPOPS_TRY_GOTO(
+            alloc_block(ctx, carve_pairs_of, 0, place, map, &map->pairs_block, &map->pairs_bytes),
+            status, fail);
+    backend_bytes = ctx->backend->map_workspace_bytes(
+        ctx, &(const spops_map_workspace_args){.map = a, .contents = map->contents});
+    SPOPS_TRY_GOTO(alloc_block(ctx, carve_workspace, backend_bytes, place, map, &map->workspace,
+                               &map->workspace_bytes),
+                   status, fail);
+    if ((map->contents & SPOPS_MAP_REVERSE) && a->in.mirrored) {
+        a->in.table = a->out.table;
+        a->in.masks = a->out.masks;
+        a->in.order = a->out.order;
+        a->in.tile_masks = a->out.tile_masks;
+        a->in.tile_order = a->out.tile_order;
+    }
+    set_views(map);
+    *out = map;
+    return SPOPS_STATUS_OK;
+
+fail:
+    spops_kernel_map_destroy(map);
+    return status;
+}
+
+// The slots, into the maps' own arrays.
+static spops_status search_taps(spops_context *ctx, const spops_kernel_map *const *maps,
+                                const spops_coords *const *in, const spops_coords *const *out,
+                                int32_t num)
+{
+    spops_map_search_args each[SPOPS_MAPS_AT_ONCE];
+    const spops_map_searches_args args = {num, each};
+    for (int32_t i = 0; i < num; ++i)
+        each[i] = (spops_map_search_args){.in = &in[i]->arrays,
+                                          .out = &out[i]->arrays,
+                                          .map = &maps[i]->arrays,
+                                          .workspace = maps[i]->backend_workspace};
+    return ctx->backend->map_search(ctx, &args);
+}
+
+static spops_status reverse_sides(spops_context *ctx, const spops_map_reverse_args *each,
+                                  int32_t num)
+{
+    const spops_map_reverses_args args = {num, each};
+    return num == 0 ? SPOPS_STATUS_OK : ctx->backend->map_reverse(ctx, &args);
+}
+
+static spops_map_order_args order_of(const spops_kernel_map *map, const spops_map_side *side)
+{
+    return (spops_map_order_args){
+        .map = &map->arrays, .side = side, .workspace = map->backend_workspace};
+}
+
+static spops_status put_pairs(spops_context *ctx, const spops_kernel_map *map)
+{
+    const spops_map_pairs_args args = {.map = &map->arrays, .workspace = map->backend_workspace};
+    return ctx->backend->map_pairs(ctx, &args);
+}
+
+spops_status spops_maps_enqueue_sides(spops_context *ctx, const spops_kernel_map *const *maps,
+                                      int32_t num)
+{
+    spops_map_reverse_args reverses[SPOPS_MAPS_AT_ONCE];
+    spops_map_order_args orders[2 * SPOPS_MAPS_AT_ONCE];
+    int32_t num_reverses = 0;
+    spops_map_orders_args args = {0, orders};
+
+    for (int32_t i = 0; i < num; ++i) {
+        const spops_kernel_map *map = maps[i];
+        const spops_map_arrays *a = &map->arrays;
+        const bool reverse = needs_reverse_table(map);
+        if (reverse)
+            reverses[num_reverses++] = (spops_map_reverse_args){
+                .map = a, .from = &a->out, .to = &a->in, .workspace = map->backend_workspace};
+        if (!(map->contents & SPOPS_MAP_ORDER)) continue;
+        orders[args.num++] = order_of(map, &a->out);
+        if (reverse) orders[args.num++] = order_of(map, &a->in);
+    }
+    SPOPS_TRY(reverse_sides(ctx, reverses, num_reverses));
+    return args.num == 0 ? SPOPS_STATUS_OK : ctx->backend->map_order(ctx, &args);
+}
+
+spops_status spops_maps_enqueue(spops_context *ctx, const spops_kernel_map *const *maps,
+                                const spops_coords *const *in, const spops_coords *const *out,
+                                int32_t num)
+{
+    if (num == 0) return SPOPS_STATUS_OK;
+    SPOPS_TRY(search_taps(ctx, maps, in, out, num));
+    SPOPS_TRY(spops_maps_enqueue_sides(ctx, maps, num));
+    for (int32_t i = 0; i < num; ++i)
+        if (maps[i]->contents & SPOPS_MAP_PAIRS) SPOPS_TRY(put_pairs(ctx, maps[i]));
+    return SPOPS_STATUS_OK;
+}
+
+static void free_workspace(spops_context *ctx, spops_kernel_map *map)
+{
+    spops_displace(ctx, map->placed, map->workspace, map->workspace_bytes);
+    map->workspace = map->backend_workspace = NULL;
+    map->workspace_bytes = 0;
+    if (map->contents & SPOPS_MAP_TABLE) return;
+    map->arrays.out.table = map->arrays.in.table = NULL;
+    map->arrays.out.masks = map->arrays.in.masks = NULL;
+}
+
+spops_status spops_map_finish(spops_context *ctx, const char *call, spops_kernel_map *map)
+{
+    if (map->contents & SPOPS_MAP_PAIRS) {
+        if (map->state.num_pairs > SPOPS_MAX_COUNT)
+            return spops_fail(ctx, SPOPS_STATUS_NOT_SUPPORTED,
+                              "%s: the map has %" PRId64 " pairs, expected at most %" PRId64, call,
+                              map->state.num_pairs, SPOPS_MAX_COUNT);
+        map->arrays.max_pairs = map->state.num_pairs;
+        SPOPS_TRY(
+            alloc_block(ctx, carve_pairs_of, 0, NULL, map, &map->pairs_block, &map->pairs_bytes));
+        SPOPS_TRY(put_pairs(ctx, map));
+    }
+    SPOPS_TRY(ctx->backend->wait(ctx));
+    free_workspace(ctx, map);
+    set_views(map);
+    return SPOPS_STATUS_OK;
+}
+
+// in and out of a call, checked; *out becomes in where it may be left out.
+static spops_status check_sets(spops_context *ctx, const char *call, spops_kernel_map_kind kind,
+                               const spops_coords *in, const spops_coords **out)
+{
+    SPOPS_TRY(spops_coords_check(ctx, call, "in", in));
+    if (kind == SPOPS_MAP_SUBMANIFOLD) {
+        SPOPS_REQUIRE(ctx, *out == NULL || *out == in,
+                      "%s: out is another set than in, expected in or NULL (submanifold)", call);
+        *out = in;
+        return SPOPS_STATUS_OK;
+    }
+    SPOPS_TRY(spops_coords_check(ctx, call, "out", *out));
+    SPOPS_REQUIRE(ctx, (*out)->arrays.layout.dims == in->arrays.layout.dims,
+                  "%s: out has %" PRId32 " axes, expected %" PRId32 " as in has", call,
+                  (*out)->arrays.layout.dims, in->arrays.layout.dims);
+    return SPOPS_STATUS_OK;
+}
+
+// What a map between two sets is made with. *out becomes in where the kind has one set.
+static spops_status read_between(spops_context *ctx, const char *call, spops_kernel_map_kind kind,
+                                 const spops_kernel_shape *kernel, const spops_coords *in,
+                                 const spops_coords **out, const spops_kernel_map_options *options,
+                                 spops_map_choices *choices)
+{
+    SPOPS_TRY(check_sets(ctx, call, kind, in, out));
+    return spops_map_read_choices(ctx, call, kind, kernel, in->arrays.layout.dims, options,
+                                  choices);
+}
+
+spops_status spops_kernel_map_create(spops_context *ctx, spops_kernel_map_kind kind,
+                                     const spops_kernel_shape *kernel, const spops_coords *in,
+                                     const spops_coords *out,
+                                     const spops_kernel_map_options *options,
+                                     spops_kernel_map **map)
+{
+    static const char call[] = "kernel_map_create";
+    spops_status status = SPOPS_STATUS_OK;
+    spops_map_choices choices;
+    const spops_kernel_map *of_one;
+    spops_kernel_map *m = NULL;
+
+    SPOPS_BEGIN_CREATE(ctx, call, map);
+    SPOPS_TRY(read_between(ctx, call, kind, kernel, in, &out, options, &choices));
+    SPOPS_TRY(spops_map_alloc(ctx, call, &choices, in->arrays.max_rows, out->arrays.max_rows, false,
+                              NULL, &m));
+    of_one = m;
+    SPOPS_TRY_GOTO(search_taps(ctx, &of_one, &in, &out, 1), status, fail);
+    SPOPS_TRY_GOTO(spops_maps_enqueue_sides(ctx, &of_one, 1), status, fail);
+    SPOPS_TRY_GOTO(ctx->backend->download(ctx, &m->state, m->arrays.state, sizeof m->state), status,
+                   fail);
+    SPOPS_TRY_GOTO(spops_map_finish(ctx, call, m), status, fail);
+    *map = m;
+    return SPOPS_STATUS_OK;
+
+fail:
+    spops_kernel_map_destroy(m);
+    return status;
+}
+
+// Kind of the map whose inputs are another's outputs. A submanifold's mirrored taps are a
+// transposed layer's.
+static spops_kernel_map_kind inverse_kind(spops_kernel_map_kind kind)
+{
+    return kind == SPOPS_MAP_TRANSPOSED ? SPOPS_MAP_CONVOLUTION : SPOPS_MAP_TRANSPOSED;
+}
+
+spops_status spops_kernel_map_create_inverse(spops_context *ctx, const spops_kernel_map *of,
+                                             const spops_kernel_map_options *options,
+                                             spops_kernel_map **map)
+{
+    static const char call[] = "kernel_map_create_inverse";
+    spops_status status = SPOPS_STATUS_OK;
+    spops_map_choices choices;
+    spops_map_reverse_args reverse;
+    const spops_kernel_map *of_one;
+    spops_kernel_map *m = NULL;
+    const spops_map_arrays *from;
+
+    SPOPS_BEGIN_CREATE(ctx, call, map);
+    SPOPS_TRY(spops_map_check(ctx, call, "of", of));
+    SPOPS_REQUIRE(ctx, !of->refillable, "%s: of was made by kernel_map_reserve", call);
+    SPOPS_REQUIRE(ctx, of->contents & SPOPS_MAP_TABLE,
+                  "%s: of has no table, expected SPOPS_MAP_TABLE", call);
+    from = &of->arrays;
+    memset(&choices, 0, sizeof choices);
+    SPOPS_TRY(read_options(ctx, call, options, &choices));
+    choices.kind = inverse_kind(of->kind);
+    choices.taps = from->taps;
+    choices.kernel = of->kernel;
+    for (int a = 0; a < from->taps.dims; ++a)
+        choices.kernel.padding[a] = from->taps.padding[a];
+
+    SPOPS_TRY(spops_map_alloc(ctx, call, &choices, from->out.max_rows, from->in.max_rows, false,
+                              NULL, &m));
+    m->state = of->state;
+    m->state.num_in = of->state.num_out;
+    m->state.num_out = of->state.num_in;
+    m->state.overflow = 0;
+    SPOPS_TRY_GOTO(ctx->backend->upload(ctx, m->arrays.state, &m->state, sizeof m->state), status,
+                   fail);
+    SPOPS_TRY_GOTO(ctx->backend->copy(ctx, m->arrays.tap_counts, from->tap_counts,
+                                      (size_t)from->taps.num_taps * sizeof *from->tap_counts),
+                   status, fail);
+    reverse = (spops_map_reverse_args){.map = &m->arrays,
+                                       .from = &from->out,
+                                       .to = &m->arrays.out,
+                                       .workspace = m->backend_workspace};
+    of_one = m;
+    SPOPS_TRY_GOTO(reverse_sides(ctx, &reverse, 1), status, fail);
+    SPOPS_TRY_GOTO(spops_maps_enqueue_sides(ctx, &of_one, 1), status, fail);
+    SPOPS_TRY_GOTO(spops_map_finish(ctx, call, m), status, fail);
+    *map = m;
+    return SPOPS_STATUS_OK;
+
+fail:
+    spops_kernel_map_destroy(m);
+    return status;
+}
+
+spops_status spops_map_share_inverse(spops_context *ctx, const spops_kernel_map *of,
+                                     spops_kernel_map **out)
+{
+    spops_kernel_map *map = spops_host_alloc(ctx, 1, sizeof *map);
+    const spops_map_arrays *from = &of->arrays;
+    spops_map_arrays *a;
+
+    *out = NULL;
+    if (map == NULL) return SPOPS_STATUS_OUT_OF_MEMORY;
+    map->ctx = ctx;
+    map->kind = inverse_kind(of->kind);
+    map->kernel = of->kernel;
+    for (int axis = 0; axis < from->taps.dims; ++axis)
+        map->kernel.padding[axis] = from->taps.padding[axis];
+    map->contents = of->contents;
+    map->refillable = of->refillable;
+    map->shares = true;
+    map->state = of->state;
+    map->state.num_in = of->state.num_out;
+    map->state.num_out = of->state.num_in;
+    a = &map->arrays;
+    *a = *from;
+    a->transposed = map->kind == SPOPS_MAP_TRANSPOSED;
+    a->out = from->in;
+    a->in = from->out;
+    a->in_rows = from->out_rows;
+    a->out_rows = from->in_rows;
+    set_views(map);
+    *out = map;
+    return SPOPS_STATUS_OK;
+}
+
+// ---- Into capacities ----------------------------------------------------------------------------
+
+// A map with capacities, empty; without memory while place measures.
+static spops_status make_empty(spops_context *ctx, const char *call,
+                               const spops_map_choices *choices, int64_t max_in, int64_t max_out,
+                               spops_placement *place, spops_kernel_map **map)
+{
+    spops_status status = SPOPS_STATUS_OK;
+    spops_kernel_map *m = NULL;
+
+    SPOPS_TRY(spops_map_alloc(ctx, call, choices, max_in, max_out, true, place, &m));
+    if (spops_placement_fills(place)) {
+        SPOPS_TRY_GOTO(ctx->backend->fill_zero(ctx, m->block, m->block_bytes), status, fail);
+        SPOPS_TRY_GOTO(ctx->backend->wait(ctx), status, fail);
+    }
+    *map = m;
+    return SPOPS_STATUS_OK;
+
+fail:
+    spops_kernel_map_destroy(m);
+    return status;
+}
+
+static spops_status measure(spops_context *ctx, const char *call, const spops_map_choices *choices,
+                            int64_t max_in, int64_t max_out, spops_placement *place)
+{
+    spops_kernel_map *m = NULL;
+    *place = (spops_placement){{NULL, 0}, false};
+    SPOPS_TRY(make_empty(ctx, call, choices, max_in, max_out, place, &m));
+    spops_kernel_map_destroy(m);
+    return SPOPS_STATUS_OK;
+}
+
+spops_status spops_kernel_map_reserve(spops_context *ctx, spops_kernel_map_kind kind,
+                                      const spops_kernel_shape *kernel, const spops_coords *in,
+                                      const spops_coords *out,
+                                      const spops_kernel_map_options *options,
+                                      spops_kernel_map **map)
+{
+    static const char call[] = "kernel_map_reserve";
+    spops_map_choices c;
+    spops_placement place;
+    int64_t max_in, max_out;
+
+    SPOPS_BEGIN_CREATE(ctx, call, map);
+    SPOPS_TRY(read_between(ctx, call, kind, kernel, in, &out, options, &c));
+    max_in = in->arrays.max_rows;
+    max_out = out->arrays.max_rows;
+    if (c.memory == NULL) return make_empty(ctx, call, &c, max_in, max_out, NULL, map);
+    SPOPS_TRY(spops_check_memory(ctx, call, c.memory));
+    SPOPS_TRY(measure(ctx, call, &c, max_in, max_out, &place));
+    if (c.memory->block == NULL) return spops_placement_report(ctx, call, &place, c.memory);
+    SPOPS_TRY(spops_placement_enter(ctx, call, c.memory->block, c.memory->bytes, &place));
+    return make_empty(ctx, call, &c, max_in, max_out, &place, map);
+}
+
+spops_status spops_kernel_map_get_description(spops_context *ctx, const spops_kernel_map *map,
+                                              spops_kernel_map_description *description)
+{
+    static const char call[] = "kernel_map_get_description";
+    spops_kernel_map_description found = spops_kernel_map_description_default();
+    size_t bytes;
+
+    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_TRY(spops_map_check(ctx, call, "map", map));
+    SPOPS_REQUIRE(ctx, map->refillable && !map->shares,
+                  "%s: the map was not made by kernel_map_reserve", call);
+    bytes = spops_placed_bytes(map->pairs_bytes, spops_placed_bytes(map->block_bytes, 0));
+    found.memory_bytes = spops_placed_bytes(map->workspace_bytes, bytes);
+    found.max_in = map->arrays.in.max_rows;
+    found.max_out = map->arrays.out.max_rows;
+    found.max_pairs = map->arrays.max_pairs;
+    found.kind = map->kind;
+    found.contents = map->contents;
+    found.tile_rows = map->arrays.tile_rows;
+    found.no_symmetry = map->arrays.no_symmetry;
+    found.dims = map->kernel.dims;
+    memcpy(found.size, map->kernel.size, sizeof found.size);
+    memcpy(found.stride, map->kernel.stride, sizeof found.stride);
+    memcpy(found.padding, map->kernel.padding, sizeof found.padding);
+    memcpy(found.dilation, map->kernel.dilation, sizeof found.dilation);
+    return spops_write_struct(ctx, call, "description", description, &found, sizeof found);
+}
+
+spops_status spops_kernel_map_attach(spops_context *ctx,
+                                     const spops_kernel_map_description *description,
+                                     const spops_plan_memory *memory, spops_kernel_map **map)
+{
+    static const char call[] = "kernel_map_attach";
+    spops_kernel_map_description d = spops_kernel_map_description_default();
+    spops_kernel_map_options o = spops_kernel_map_options_default();
+    spops_kernel_shape kernel = spops_kernel_shape_default();
+    spops_map_choices c;
+    spops_placement place;
+
+    SPOPS_BEGIN_ATTACH(ctx, call, description, memory, map);
+    SPOPS_TRY(spops_read_options(ctx, call, description, &d, sizeof d));
+    SPOPS_TRY(spops_coords_check_dims(ctx, call, d.dims));
+    kernel.dims = d.dims;
+    memcpy(kernel.size, d.size, sizeof kernel.size);
+    memcpy(kernel.stride, d.stride, sizeof kernel.stride);
+    memcpy(kernel.padding, d.padding, sizeof kernel.padding);
+    memcpy(kernel.dilation, d.dilation, sizeof kernel.dilation);
+    SPOPS_TRY(spops_check_count(ctx, call, "max_in", d.max_in));
+    SPOPS_TRY(spops_check_count(ctx, call, "max_out", d.max_out));
+    o.contents = d.contents;
+    o.tile_rows = d.tile_rows;
+    o.max_pairs = d.max_pairs;
+    o.no_symmetry = d.no_symmetry;
+    SPOPS_TRY(spops_map_read_choices(ctx, call, d.kind, &kernel, d.dims, &o, &c));
+    SPOPS_TRY(measure(ctx, call, &c, d.max_in, d.max_out, &place));
+    SPOPS_TRY(spops_placement_enter(ctx, call, memory->block, memory->bytes, &place));
+    place.attaches = true;
+    return make_empty(ctx, call, &c, d.max_in, d.max_out, &place, map);
+}
+
+spops_status spops_kernel_map_set(spops_context *ctx, spops_kernel_map *map, const spops_coords *in,
+                                  const spops_coords *out)
+{
+    static const char call[] = "kernel_map_set";
+    const spops_kernel_map *of_one;
+    const spops_map_arrays *a;
+
+    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_TRY(spops_map_check(ctx, call, "map", map));
+    SPOPS_REQUIRE(ctx, map->refillable && !map->shares,
+                  "%s: the map was not made by kernel_map_reserve", call);
+    SPOPS_TRY(check_sets(ctx, call, map->kind, in, &out));
+    a = &map->arrays;
+    SPOPS_REQUIRE(ctx, in->arrays.layout.dims == a->taps.dims,
+                  "%s: in has %" PRId32 " axes, expected %" PRId32, call, in->arrays.layout.dims,
+                  a->taps.dims);
+    SPOPS_REQUIRE(ctx,
+                  in->arrays.max_rows == a->in.max_rows && out->arrays.max_rows == a->out.max_rows,
+                  "%s: in and out have capacities of %" PRId64 " and %" PRId64
+                  " rows, expected %" PRId64 " and %" PRId64,
+                  call, in->arrays.max_rows, out->arrays.max_rows, a->in.max_rows, a->out.max_rows);
+    of_one = map;
+    return spops_maps_enqueue(ctx, &of_one, &in, &out, 1);
+}
+
+void spops_kernel_map_destroy(spops_kernel_map *map)
+{
+    spops_context *ctx;
+    if (map == NULL) return;
+    ctx = map->ctx;
+    if (map->block != NULL && !map->placed) (void)ctx->backend->wait(ctx);
+    free_workspace(ctx, map);
+    spops_displace(ctx, map->placed, map->pairs_block, map->pairs_bytes);
+    spops_displace(ctx, map->placed, map->block, map->block_bytes);
+    spops_host_free(ctx, map, 1, sizeof *map);
+}
+
+// ---- What can be asked of a map -----------------------------------------------------------------
+
+spops_status spops_kernel_map_get_view(spops_context *ctx, const spops_kernel_map *map,
+                                       spops_kernel_map_view *view)
+{
+    static const char call[] = "kernel_map_get_view";
+    spops_kernel_map_view found = spops_kernel_map_view_default();
+    const spops_map_arrays *a;
+    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_TRY(spops_map_check(ctx, call, "map", map));
+    a = &map->arrays;
+    found.num_taps = a->taps.num_taps;
+    found.mask_words = a->mask_words;
+    found.table_stride = a->table_stride;
+    found.tile_rows = a->tile_rows;
+    found.out = &map->out;
+    found.in = &map->in;
+    found.tap_offsets = a->tap_offsets;
+    found.in_rows = a->in_rows;
+    found.out_rows = a->out_rows;
+    found.max_pairs = a->max_pairs;
+    found.tap_counts = a->tap_counts;
+    return spops_write_struct(ctx, call, "view", view, &found, sizeof found);
+}
+
+spops_status spops_kernel_map_get_info_sync(spops_context *ctx, const spops_kernel_map *map,
+                                            spops_kernel_map_info *info)
+{
+    static const char call[] = "kernel_map_get_info_sync";
+    spops_kernel_map_info found;
+    spops_map_state state;
+
+    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_TRY(spops_map_check(ctx, call, "map", map));
+    SPOPS_TRY(spops_check_not_capturing(ctx, call));
+    SPOPS_TRY(ctx->backend->wait(ctx));
+    SPOPS_TRY(ctx->backend->download(ctx, &state, map->arrays.state, sizeof state));
+    memset(&found, 0, sizeof found);
+    found.kind = map->kind;
+    found.contents = map->contents;
+    found.kernel = &map->kernel;
+    found.num_taps = map->arrays.taps.num_taps;
+    found.num_in = map->shares ? state.num_out : state.num_in;
+    found.num_out = map->shares ? state.num_in : state.num_out;
+    found.num_pairs = state.num_pairs;
+    found.max_pairs = map->arrays.max_pairs;
+    found.overflow = state.overflow;
+    SPOPS_TRY(spops_write_struct(ctx, call, "info", info, &found, sizeof found));
+    if (state.overflow == 0) return SPOPS_STATUS_OK;
+    return spops_fail(ctx, SPOPS_STATUS_CAPACITY_EXCEEDED,
+                      "%s: the map has %" PRId64 " pairs, max_pairs is %" PRId64, call,
+                      state.num_pairs, map->arrays.max_pairs);
+}

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+// Nearest data points on the CPU.
+#include "points/nearest_walk.h"
+
+#include <string.h>
+
+#include "backends/backend_cpu.h"
+#include "core/radix_sort.h"
+#include "core/threads.h"
+
+size_t spops_cpu_nearest_workspace_bytes(spops_context *ctx, const spops_nearest_build_args *args)
+{
+    spops_carver carver = {NULL, 0};
+    (void)ctx;
+    (void)spops_radix_carve(8, args->arrays->num_points, &carver);
+    return carver.used;
+}
+
+static const float *point_of(const spops_point_cloud *cloud, int64_t i)
+{
+    return (const float *)cloud->points.data + i * cloud->points.row_stride;
+}
+
+static int32_t sample_of(const spops_point_cloud *cloud, int64_t i)
+{
+    return cloud->offsets == NULL ? 0
+                                  : spops_sample_of(cloud->offsets, (int32_t)cloud->num_samples, i);
+}
+
+static void grow_box(spops_nearest_box *box, const float *lower, const float *upper,
+                     const int32_t *samples)
+{
+    for (int a = 0; a < 3; ++a) {
+        if (lower[a] < box->lower[a]) box->lower[a] = lower[a];
+        if (upper[a] > box->upper[a]) box->upper[a] = upper[a];
+    }
+    if (samples[0] < box->samples[0]) box->samples[0] = samples[0];
+    if (samples[1] > box->samples[1]) box->samples[1] = samples[1];
+}
+
+static void make_boxes(const spops_nearest_arrays *a)
+{
+    const spops_nearest_box nothing = {
+        {INFINITY, INFINITY, INFINITY}, {-INFINITY, -INFINITY, -INFINITY}, {INT32_MAX, -1}};
+    for (int32_t level = 0; level < a->num_levels; ++level) {
+        spops_nearest_box *to = a->boxes + a->level_begin[level];
+        const int64_t number = a->level_begin[level + 1] - a->level_begin[level];
+        const int64_t below =
+            level == 0 ? a->num_points : a->level_begin[level] - a->level_begin[level - 1];
+        const int64_t fanout = level == 0 ? SPOPS_NEAREST_LEAF : SPOPS_NEAREST_FANOUT;
+        for (int64_t b = 0; b < number; ++b) {
+            to[b] = nothing;
+            for (int64_t i = b * fanout; i < (b + 1) * fanout && i < below; ++i) {
+                if (level == 0) {
+                    const int32_t samples[2] = {a->samples[i], a->samples[i]};
+                    grow_box(&to[b], a->points[i].p, a->points[i].p, samples);
+                } else {
+                    const spops_nearest_box *of = &a->boxes[a->level_begin[level - 1] + i];
+                    grow_box(&to[b], of->lower, of->upper, of->samples);
+                }
+            }
+        }
+    }
+}
+
+spops_status spops_cpu_nearest_build(spops_context *ctx, const spops_nearest_build_args *args)
+{
+    const spops_nearest_arrays *a = args->arrays;
+    const int64_t n = a->num_points;
+    spops_carver carver = {args->workspace, 0};
+    const spops_radix_buffers sort = spops_radix_carve(8, n, &carver);
+    uint64_t *keys = sort.keys[0];
+    double lower[3] = {INFINITY, INFINITY, INFINITY}, upper[3] = {-INFINITY, -INFINITY, -INFINITY};
+    double extent = 0.0;
+    spops_cell_grid grid = {{0.0, 0.0, 0.0}, 0.0, 0, 0};
+    int32_t sample_bits = 0;
+    int from;
+
+    memset(args->state, 0, sizeof *args->state);
+    args->state->bad_row[SPOPS_CLOUD_IN] = INT32_MAX;
+    for (int64_t i = 0; i < n; ++i) {
+        const float *p = point_of(args->cloud, i);
+        for (int axis = 0; axis < 3; ++axis) {
+            if (!spops_is_finite(p[axis])) {
+                args->state->bad_row[SPOPS_CLOUD_IN] = (int32_t)i;
+                return SPOPS_STATUS_OK;
+            }
+            if (p[axis] < lower[axis]) lower[axis] = p[axis];
+            if (p[axis] > upper[axis]) upper[axis] = p[axis];
+        }
+    }
+    while (sample_bits < 31 && (a->num_samples - 1) >> sample_bits != 0)
+        ++sample_bits;
+    grid.bits = spops_cell_bits(sample_bits);
+    for (int axis = 0; axis < 3; ++axis) {
+        grid.origin[axis] = lower[axis];
+        if (upper[axis] - lower[axis] > extent) extent = upper[axis] - lower[axis];
+    }
+    grid.size = spops_cell_size(0.0f, extent, grid.bits);
+    for (int64_t i = 0; i < n; ++i) {
+        const float *p = point_of(args->cloud, i);
+        const uint64_t key = spops_cell_key(&grid, sample_of(args->cloud, i), p[0], p[1], p[2]);
+        keys[i] = spops_morton_key(key, grid.bits);
+        sort.values[0][i] = (int32_t)i;
+    }
+    from = spops_radix_sort(spops_team_for(ctx, n), 3 * grid.bits + sample_bits, n, &sort, 0);
+    for (int64_t s = 0; s < n; ++s) {
+        const int32_t i = sort.values[from][s];
+        memcpy(a->points[s].p, point_of(args->cloud, i), sizeof a->points[s].p);
+        a->points[s].row = i;
+        a->samples[s] = sample_of(args->cloud, i);
+    }
+    make_boxes(a);
+    return SPOPS_STATUS_OK;
+}
+
+static void find_range(const void *work, int64_t begin, int64_t end)
+{
+    const spops_nearest_args *args = (const spops_nearest_args *)work;
+    const spops_point_cloud *queries = args->queries;
+    const int32_t count = args->count;
+
+    for (int64_t i = begin; i < end; ++i) {
+        const float *q = point_of(queries, i);
+        int32_t *rows = args->rows + i * count;
+        int32_t found[SPOPS_MAX_NEAREST];
+        float distances[SPOPS_MAX_NEAREST];
+        // Rows behind the last offset have no sample.
+        const bool counts =
+            (queries->offsets == NULL || i < queries->offsets[queries->num_samples]) &&
+            spops_is_finite(q[0]) && spops_is_finite(q[1]) && spops_is_finite(q[2]);
+        spops_find_nearest(args->arrays, q, counts ? sample_of(queries, i) : -1, count, found,
+                           distances);
+        for (int32_t k = 0; k < count; ++k) {
+            rows[k] = found[k] == INT32_MAX ? -1 : found[k];
+            if (args->distances2 != NULL) args->distances2[i * count + k] = distances[k];
+        }
+    }
+}
+
+spops_status spops_cpu_nearest_find(spops_context *ctx, const spops_nearest_args *args)
+{
+    const int64_t n = args->queries->points.rows;
+    spops_parallel_for(spops_team_for(ctx, n * 64), n, 0, find_range, args);
+    return SPOPS_STATUS_OK;
+}
