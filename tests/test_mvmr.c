@@ -678,6 +678,7 @@ ParameterizedTest(struct backend_param *p, mvmr, fills)
     static const int32_t bad_matrix[TRIPLETS] = {2, 0, 2, 0, 2, 3, -7};
     static const int32_t counts[] = {TRIPLETS, TRIPLETS + 1, 0, -5, 2};
     static const int32_t wild[MATRICES + 1] = {2, 100, -50, 4};
+    static const int32_t some[MATRICES + 1] = {1, 3, 3, 4};
     small_case c;
     double expected[ROWS_OUT * OUT_COLS];
     if (!small_open(&c, p->backend)) return;
@@ -687,6 +688,7 @@ ParameterizedTest(struct backend_param *p, mvmr, fills)
     int32_t *in = test_upload_i32(&c.d, bad_in, TRIPLETS);
     int32_t *matrix = test_upload_i32(&c.d, bad_matrix, TRIPLETS);
     int32_t *offsets = test_upload_i32(&c.d, wild, MATRICES + 1);
+    int32_t *groups = test_upload_i32(&c.d, some, MATRICES + 1);
     spops_triplets_info info;
 
     info = info_of(&c.d, c.reserved, SPOPS_STATUS_OK);
@@ -694,6 +696,16 @@ ParameterizedTest(struct backend_param *p, mvmr, fills)
     test_expect_ok(ctx, spops_triplets_set(ctx, c.reserved, num, out, in, matrix), "bad numbers");
     info = info_of(&c.d, c.reserved, SPOPS_STATUS_OK);
     cr_assert(info.num_triplets == 2 && info.num_dropped == 5, "%lld kept, %lld dropped",
+              (long long)info.num_triplets, (long long)info.num_dropped);
+    // Positions that no group has are no triplets, so that none of them was left out; a triplet of a
+    // group whose row is out of range was.
+    test_expect_ok(ctx, spops_triplets_set_offsets(ctx, c.reserved, groups, c.out, c.in), "groups");
+    info = info_of(&c.d, c.reserved, SPOPS_STATUS_OK);
+    cr_assert(info.num_triplets == 3 && info.num_dropped == 0, "%lld kept, %lld dropped",
+              (long long)info.num_triplets, (long long)info.num_dropped);
+    test_expect_ok(ctx, spops_triplets_set_offsets(ctx, c.reserved, groups, out, in), "bad rows");
+    info = info_of(&c.d, c.reserved, SPOPS_STATUS_OK);
+    cr_assert(info.num_triplets == 1 && info.num_dropped == 2, "%lld kept, %lld dropped",
               (long long)info.num_triplets, (long long)info.num_dropped);
     // Of no use, but harmless.
     test_expect_ok(ctx, spops_triplets_set_offsets(ctx, c.reserved, offsets, NULL, NULL),
@@ -747,7 +759,7 @@ ParameterizedTest(struct backend_param *p, mvmr, fills)
     test_expect(ctx, spops_triplets_set_offsets(ctx, c.plan, offsets, NULL, NULL), invalid,
                 "not made by triplets_reserve", "created plan");
     test_free(&c.d, num), test_free(&c.d, out), test_free(&c.d, in), test_free(&c.d, matrix);
-    test_free(&c.d, offsets);
+    test_free(&c.d, offsets), test_free(&c.d, groups);
     small_close(&c);
 }
 

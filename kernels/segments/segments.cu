@@ -191,6 +191,7 @@ struct source_keys {
     __device__ uint32_t key(int64_t t, bool &dropped) const
     {
         const int32_t key = source.keys != nullptr ? source.keys[t] : (int32_t)t;
+        if (source.skip_negative && key < 0) return no_segment;
         if (source.drop_invalid) {
             const int64_t a = source.a != nullptr ? source.a[t] : t;
             const int64_t b = source.b != nullptr ? source.b[t] : t;

@@ -223,6 +223,7 @@ static spops_status enqueue_by_matrix(spops_context *ctx, spops_triplets *plan,
                                           .keys = w->keys};
         SPOPS_TRY(ctx->backend->group_keys(ctx, &args));
         lists.keys = w->keys;
+        lists.skip_negative = true; // positions outside the groups are no triplets
     }
     return ctx->backend->lists_build(ctx,
                                      &(spops_lists_build_args){&lists, &plan->by_matrix, w->lists});

@@ -387,37 +387,44 @@ typedef struct terms_work {
     const spops_lists_source *source;
     int64_t num_segments;
     const sort_workspace *w;
-    int32_t *counts; // [part]
+    int32_t *counts;  // [part]
+    int32_t *dropped; // [part] left out and counted, where that may be fewer than are left out
 } terms_work;
 
 static void keys_of_part(const void *work, int64_t part, int64_t begin, int64_t end)
 {
     const terms_work *t = (const terms_work *)work;
     uint32_t *keys = (uint32_t *)t->w->sort.keys[0];
-    int32_t *values = t->w->sort.values[0], num_dropped = 0;
+    const bool skip = t->source->skip_negative;
+    int32_t *values = t->w->sort.values[0], num_out = 0, num_dropped = 0;
     for (int64_t i = begin; i < end; ++i) {
         const bool counts = term_counts(t->source, t->num_segments, i);
         keys[i] = counts ? (uint32_t)t->source->keys[i] : (uint32_t)t->num_segments;
         values[i] = (int32_t)i;
-        num_dropped += !counts;
+        num_out += !counts;
+        num_dropped += !counts && !(skip && t->source->keys[i] < 0);
     }
-    t->counts[part] = num_dropped;
+    t->counts[part] = num_out;
+    t->dropped[part] = num_dropped;
 }
 
-// Keys and term numbers of the source into the workspace; a term that is to be dropped gets the key
-// num_segments, which sorts behind all others. Returns how many there are.
+// Keys and term numbers of the source into the workspace; a term that is left out gets the key
+// num_segments, which sorts behind all others. Returns how many there are, and how many of them
+// count as dropped.
 static int64_t fill_keys(spops_team team, const spops_lists_source *source, int64_t num_segments,
-                         int64_t n, const sort_workspace *w)
+                         int64_t n, const sort_workspace *w, int64_t *num_dropped)
 {
-    int32_t dropped[MAX_ORDER_PARTS];
-    const terms_work work = {source, num_segments, w, dropped};
+    int32_t counts[MAX_ORDER_PARTS], dropped[MAX_ORDER_PARTS];
+    const terms_work work = {source, num_segments, w, counts, dropped};
     const int num_parts = spops_team_parts(team, MAX_ORDER_PARTS);
-    int64_t num_dropped = 0;
+    int64_t num_out = 0;
 
     spops_parallel_parts(team, num_parts, n, keys_of_part, &work);
-    for (int part = 0; part < num_parts; ++part)
-        num_dropped += dropped[part];
-    return num_dropped;
+    for (int part = 0; part < num_parts; ++part) {
+        num_out += counts[part];
+        *num_dropped += dropped[part];
+    }
+    return num_out;
 }
 
 static void count_kept(const void *work, int64_t part, int64_t begin, int64_t end)
@@ -446,7 +453,7 @@ static int64_t keep_own(spops_team team, const spops_lists_source *source, int64
                         int64_t n, const sort_workspace *w)
 {
     int32_t counts[MAX_ORDER_PARTS];
-    const terms_work work = {source, num_segments, w, counts};
+    const terms_work work = {source, num_segments, w, counts, NULL};
     const int num_parts = spops_team_parts(team, MAX_ORDER_PARTS);
     int32_t num_kept = 0;
 
@@ -487,12 +494,13 @@ spops_status spops_cpu_lists_build(spops_context *ctx, const spops_lists_build_a
     } else {
         int sorted = 0;
         if (source->keys != NULL) {
-            num_dropped = fill_keys(team, source, num_segments, n, &w);
+            const int64_t num_out = fill_keys(team, source, num_segments, n, &w, &num_dropped);
             sorted = spops_radix_sort(team, key_bits(num_segments), n, &w.sort, 0);
+            n -= num_out;
         } else {
             num_dropped = keep_own(team, source, num_segments, n, &w);
+            n -= num_dropped;
         }
-        n -= num_dropped;
         offsets_of_keys(team, num_segments, n, (const uint32_t *)w.sort.keys[sorted],
                         lists->offsets);
         fill_positions(team, source, n, w.sort.values[sorted], lists);
