@@ -705,6 +705,65 @@ ParameterizedTest(struct backend_param *p, pool, of_a_scan)
     test_close(&d);
 }
 
+// A set of capacity 0 has no rows, whatever room for pairs its map has.
+ParameterizedTestParameters(pool, has_no_rows)
+{
+    return every_backend();
+}
+ParameterizedTest(struct backend_param *p, pool, has_no_rows)
+{
+    enum { ROWS = 4 };
+    const spops_coords_box box = {{0, 0, 0, 0, 0}, {0, 7, 7, 7, 0}};
+    const spops_kernel_shape kernel = spops_kernel_shape_cube(3, 2, 2, 1);
+    const spops_matrix none = spops_matrix_dense(NULL, 0, 2, SPOPS_DTYPE_F32);
+    spops_coords_options co = spops_coords_options_default();
+    spops_kernel_map_options mo = spops_kernel_map_options_default();
+    spops_pool_options po = spops_pool_options_default();
+    spops_segments_info info = spops_segments_info_default();
+    spops_coords *in = NULL, *out = NULL;
+    spops_kernel_map *map = NULL;
+    spops_pool *pools[2] = {NULL, NULL};
+    test_device d;
+
+    if (!test_open(&d, (spops_backend_kind)p->backend, LAUNCH_DEFAULT)) return;
+    co.box = &box;
+    mo.contents = SPOPS_MAP_PAIRS;
+    mo.max_pairs = 9;
+    po.gradients = SPOPS_GRADIENTS_ALL;
+    guarded y = guarded_create(d.backend, "out", ROWS, 2, 0, 0, SPOPS_DTYPE_F32);
+    test_expect_ok(d.ctx, spops_coords_reserve(d.ctx, 3, 0, 0, &co, &in), "no rows");
+    test_expect_ok(d.ctx, spops_coords_reserve(d.ctx, 3, ROWS, ROWS, &co, &out), "rows");
+    test_expect_ok(
+        d.ctx, spops_kernel_map_reserve(d.ctx, SPOPS_MAP_CONVOLUTION, &kernel, in, out, &mo, &map),
+        "map");
+    test_expect_ok(d.ctx, spops_pool_create(d.ctx, map, &po, &pools[0]), "windows");
+    test_expect_ok(d.ctx, spops_pool_create_global(d.ctx, in, ROWS, &po, &pools[1]), "global");
+    for (int i = 0; i < 2; ++i) {
+        const spops_segments *segments = spops_pool_segments(pools[i]);
+        test_expect_ok(d.ctx, spops_segments_get_info_sync(d.ctx, segments, &info), "info");
+        cr_assert(info.num_rows == 0 && info.num_segments == ROWS, "%lld rows, %lld segments",
+                  (long long)info.num_rows, (long long)info.num_segments);
+        test_expect_ok(d.ctx, spops_context_reserve(d.ctx, spops_segments_scratch_bytes(segments)),
+                       "scratch");
+        test_expect_ok(d.ctx, spops_pool_execute(d.ctx, pools[i], SPOPS_REDUCE_SUM, none, y.view),
+                       "execute");
+        test_expect_ok(
+            d.ctx,
+            spops_pool_execute_backward(d.ctx, pools[i], SPOPS_REDUCE_SUM, y.view, none, none),
+            "gradient");
+        test_wait(&d);
+        guarded_download(&y);
+        for (int64_t r = 0; r < ROWS; ++r)
+            cr_assert(guarded_get(&y, r, 0) == 0.0 && guarded_get(&y, r, 1) == 0.0, "row %lld",
+                      (long long)r);
+        spops_pool_destroy(pools[i]);
+    }
+    guarded_destroy(&y);
+    spops_kernel_map_destroy(map);
+    spops_coords_destroy(in), spops_coords_destroy(out);
+    test_close(&d);
+}
+
 // ---- What is refused ----------------------------------------------------------------------------
 
 ParameterizedTestParameters(pool, refuses)

@@ -29,15 +29,17 @@ typedef struct relation_sizes {
 } relation_sizes;
 
 // With segments reserved and filled once.
-static spops_status finish(spops_context *ctx, const relation_sizes *sizes,
+static spops_status finish(spops_context *ctx, const char *call, const relation_sizes *sizes,
                            const spops_pool_options *options, spops_pool *pool)
 {
-    spops_segments_options o = spops_segments_options_default();
-    o.num_rows = sizes->num_rows;
-    o.max_cols = options->max_cols;
-    o.gradients = options->gradients;
-    SPOPS_TRY(
-        spops_segments_reserve(ctx, sizes->num_segments, sizes->max_terms, &o, &pool->segments));
+    const spops_segments_sizes segments = {.num_segments = sizes->num_segments,
+                                           .max_terms = sizes->max_terms,
+                                           .num_rows = sizes->num_rows,
+                                           .num_weights = sizes->max_terms,
+                                           .num_sources = sizes->max_terms,
+                                           .max_cols = options->max_cols,
+                                           .gradients = options->gradients};
+    SPOPS_TRY(spops_segments_make(ctx, call, &segments, &pool->segments));
     pool->segments->forward.host_schedule.longest = sizes->most_pooled;
     pool->segments->by_row.host_schedule.longest = sizes->most_into;
     SPOPS_TRY(spops_pool_set(ctx, pool));
@@ -78,7 +80,7 @@ spops_status spops_pool_create(spops_context *ctx, const spops_kernel_map *map,
     pool->idx = a->in_rows;
     sizes = (relation_sizes){a->out.max_rows, a->max_pairs, a->in.max_rows, a->taps.num_taps,
                              a->taps.num_taps};
-    SPOPS_TRY_GOTO(finish(ctx, &sizes, &options, pool), status, fail);
+    SPOPS_TRY_GOTO(finish(ctx, call, &sizes, &options, pool), status, fail);
     *out = pool;
     return SPOPS_STATUS_OK;
 
@@ -118,7 +120,7 @@ spops_status spops_pool_create_global(spops_context *ctx, const spops_coords *co
                    fail);
     pool->keys = pool->batches;
     sizes = (relation_sizes){num_batches, a->max_rows, a->max_rows, 0, 1};
-    SPOPS_TRY_GOTO(finish(ctx, &sizes, &options, pool), status, fail);
+    SPOPS_TRY_GOTO(finish(ctx, call, &sizes, &options, pool), status, fail);
     *out = pool;
     return SPOPS_STATUS_OK;
 
@@ -183,7 +185,7 @@ spops_status spops_pool_create_buckets(spops_context *ctx, const spops_buckets *
     pool->keys = pool->subs.subs;
     pool->idx = pool->subs.rows;
     sizes = (relation_sizes){most, a->max_rows, a->max_rows, sub_rows, 1};
-    SPOPS_TRY_GOTO(finish(ctx, &sizes, &options, pool), status, fail);
+    SPOPS_TRY_GOTO(finish(ctx, call, &sizes, &options, pool), status, fail);
     *out = pool;
     return SPOPS_STATUS_OK;
 

@@ -491,6 +491,14 @@ fail:
     return status;
 }
 
+spops_status spops_segments_make(spops_context *ctx, const char *call,
+                                 const spops_segments_sizes *given, spops_segments **out)
+{
+    spops_segments_sizes sizes = *given;
+    sizes.refillable = sizes.pairs = sizes.order = true;
+    return make_empty(ctx, call, &sizes, NULL, out);
+}
+
 static spops_status measure(spops_context *ctx, const char *call, const spops_segments_sizes *sizes,
                             spops_placement *place)
 {
@@ -573,6 +581,8 @@ spops_status spops_segments_attach(spops_context *ctx,
     o.max_cols = d.max_cols;
     o.gradients = d.gradients;
     SPOPS_TRY(read_sizes(ctx, call, &o, d.num_segments, d.max_terms, &sizes));
+    sizes.num_rows = d.num_rows; // as they are: a plan may have no rows, and no weights
+    sizes.num_weights = d.num_weights;
     sizes.refillable = sizes.pairs = sizes.order = true;
     SPOPS_TRY(measure(ctx, call, &sizes, &place));
     SPOPS_TRY(spops_placement_enter(ctx, call, memory->block, memory->bytes, &place));

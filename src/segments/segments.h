@@ -62,6 +62,11 @@ spops_status spops_segments_alloc(spops_context *ctx, const char *call,
                                   const spops_segments_sizes *sizes, spops_placement *place,
                                   spops_segments **out);
 
+// A plan that spops_segments_set fills, of these sizes as they stand (0 rows are none), which know
+// the counts, gradients and columns alone: what spops_segments_reserve makes of checked options.
+spops_status spops_segments_make(spops_context *ctx, const char *call,
+                                 const spops_segments_sizes *sizes, spops_segments **out);
+
 // Enqueue the build of all lists from source. Neither allocates nor waits. A source whose num_terms
 // is 0 is taken for one without any term, whatever its arrays.
 spops_status spops_segments_enqueue_build(spops_context *ctx, spops_segments *segments,
