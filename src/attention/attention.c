@@ -21,6 +21,10 @@ typedef struct attention_call {
     spops_dtype dtype;
 } attention_call;
 
+// Matrices of a call.
+#define MAX_INS  9
+#define MAX_OUTS 4
+
 // A matrix argument: which one, and whether its heads are those of o.
 typedef struct named_matrix {
     const char *name;
@@ -135,42 +139,23 @@ static int64_t head_stride(const attention_call *c, bool like_o)
     return like_o ? c->options.o_head_stride : c->options.qkv_head_stride;
 }
 
-// One head of a matrix, or, with all columns between them, all heads.
-static spops_matrix heads_of(const attention_call *c, const named_matrix *a, int32_t first,
-                             int32_t count)
+// All heads of a matrix, with the columns between them.
+static spops_matrix heads_of(const attention_call *c, const named_matrix *a)
 {
-    const int64_t stride = head_stride(c, a->like_o);
-    if (!a->by_heads) return a->m;
-    return spops_matrix_columns(a->m, first * stride, (count - 1) * stride + c->dim);
+    return spops_matrix_columns(a->m, 0,
+                                (c->options.heads - 1) * head_stride(c, a->like_o) + c->dim);
 }
 
 static spops_status check_heads(const attention_call *c, const named_matrix *a, unsigned dtypes)
 {
     const int64_t rows = c->patches->num_rows;
-    const spops_matrix all = heads_of(c, a, 0, c->options.heads);
+    const spops_matrix all = heads_of(c, a);
     SPOPS_TRY(spops_check_matrix(c->ctx, c->name, a->name, a->m, rows, c->cols, dtypes));
     SPOPS_REQUIRE(c->ctx, all.rows <= 1 || all.row_stride >= all.cols,
                   "%s: %s.row_stride is %" PRId64 ", less than %" PRId64
                   ", where the last of its heads ends",
                   c->name, a->name, all.row_stride, all.cols);
     return spops_check_matrix(c->ctx, c->name, a->name, all, rows, all.cols, dtypes);
-}
-
-// Where something lies between the heads of a row, each head is held against each.
-static spops_status check_apart(const attention_call *c, const named_matrix *out,
-                                const named_matrix *other)
-{
-    const int32_t heads = c->options.heads;
-    const bool dense = head_stride(c, false) == c->dim && head_stride(c, true) == c->dim;
-    const int32_t step = dense ? heads : 1;
-
-    if (out->m.data == NULL || other->m.data == NULL) return SPOPS_STATUS_OK;
-    for (int32_t i = 0; i < (out->by_heads ? heads : 1); i += out->by_heads ? step : 1) {
-        for (int32_t j = 0; j < (other->by_heads ? heads : 1); j += other->by_heads ? step : 1)
-            SPOPS_TRY(spops_check_no_overlap(c->ctx, c->name, out->name, heads_of(c, out, i, step),
-                                             other->name, heads_of(c, other, j, step)));
-    }
-    return SPOPS_STATUS_OK;
 }
 
 static spops_matrix lse_matrix(const attention_call *c, const float *lse)
@@ -185,17 +170,25 @@ static spops_status check_lse(const attention_call *c, const float *lse)
                               c->options.heads, 1u << SPOPS_DTYPE_F32);
 }
 
+static void list_arguments(const attention_call *c, const named_matrix *from, int n,
+                           spops_argument *to)
+{
+    for (int i = 0; i < n; ++i) {
+        to[i] = spops_plain_argument(from[i].name, from[i].m);
+        if (!from[i].by_heads) continue;
+        to[i].num_blocks = c->options.heads;
+        to[i].block_stride = head_stride(c, from[i].like_o);
+    }
+}
+
 // Every output apart from every other and from the inputs.
 static spops_status check_outputs(const attention_call *c, const named_matrix *outs, int num_outs,
                                   const named_matrix *ins, int num_ins)
 {
-    for (int i = 0; i < num_outs; ++i) {
-        for (int j = 0; j < i; ++j)
-            SPOPS_TRY(check_apart(c, &outs[i], &outs[j]));
-        for (int j = 0; j < num_ins; ++j)
-            SPOPS_TRY(check_apart(c, &outs[i], &ins[j]));
-    }
-    return SPOPS_STATUS_OK;
+    spops_argument written[MAX_OUTS], read[MAX_INS];
+    list_arguments(c, outs, num_outs, written);
+    list_arguments(c, ins, num_ins, read);
+    return spops_check_apart(c->ctx, c->name, written, num_outs, read, num_ins);
 }
 
 // ---- Arguments of the slots ---------------------------------------------------------------------

@@ -105,48 +105,127 @@ size_t spops_matrix_bytes(spops_matrix m)
     return span_overflows(m, &bytes) || bytes < 0 ? SIZE_MAX : (size_t)bytes;
 }
 
-// The rows of a matrix as equally spaced byte ranges.
-typedef struct row_ranges {
-    uintptr_t begin, end; // of all rows together
-    uintptr_t row_bytes;
-    uintptr_t stride_bytes; // 0: a single row
-} row_ranges;
+// An argument in bytes: `rows` rows, `stride` apart, of `blocks` blocks of block_bytes, `step` apart.
+typedef struct strided_bytes {
+    uintptr_t begin, end; // of all together
+    int64_t rows, stride;
+    int64_t blocks, step, block_bytes;
+    int64_t row_bytes; // from a row's first block to behind its last
+} strided_bytes;
 
-static row_ranges ranges_of(spops_matrix m)
+static strided_bytes bytes_of(const spops_argument *a)
 {
-    row_ranges r = {0, 0, 0, 0};
-    if (m.rows <= 0 || m.cols <= 0) return r; // of any stride
-    r.begin = (uintptr_t)m.data;
-    r.end = r.begin + spops_matrix_bytes(m);
-    r.row_bytes = (uintptr_t)spops_elements_bytes(m.dtype, m.cols);
-    r.stride_bytes = m.rows > 1 ? (uintptr_t)spops_elements_bytes(m.dtype, m.row_stride) : 0;
-    return r;
+    const int64_t blocks = a->num_blocks > 1 ? a->num_blocks : 1;
+    const int64_t cols = a->m.cols / blocks;
+    strided_bytes s = {0};
+
+    if (a->m.data == NULL || a->m.rows <= 0 || cols <= 0) return s; // of any stride
+    s.rows = a->m.rows;
+    s.stride = spops_elements_bytes(a->m.dtype, spops_row_step(a->m));
+    s.blocks = 1;
+    s.block_bytes = spops_elements_bytes(a->m.dtype, a->m.cols);
+    if (blocks > 1 && a->block_stride > cols) {
+        s.blocks = blocks;
+        s.step = spops_elements_bytes(a->m.dtype, a->block_stride);
+        s.block_bytes = spops_elements_bytes(a->m.dtype, cols);
+    }
+    s.row_bytes = (s.blocks - 1) * s.step + s.block_bytes;
+    s.begin = (uintptr_t)a->m.data;
+    s.end = s.begin + (uintptr_t)((s.rows - 1) * s.stride + s.row_bytes);
+    return s;
 }
 
-// Exact when the strides agree or one side is a single row, so that neighbouring column blocks of
-// one buffer may be passed; else ranges that meet count as sharing.
-static bool share_bytes(spops_matrix a, spops_matrix b)
+static int64_t divide_down(int64_t a, int64_t b)
 {
-    const row_ranges ra = ranges_of(a), rb = ranges_of(b);
-    uintptr_t stride, shift;
+    return a / b - (a % b != 0 && (a < 0) != (b < 0));
+}
 
-    if (ra.begin == ra.end || rb.begin == rb.end) return false;
-    if (ra.end <= rb.begin || rb.end <= ra.begin) return false;
-    if (ra.stride_bytes != 0 && rb.stride_bytes != 0 && ra.stride_bytes != rb.stride_bytes) {
-        return true;
+// The k of low to high for which what begins at d + k * step and has b bytes meets the a bytes from
+// 0 on: from *first to *last, where first > last says that there is none.
+static void meeting_steps(int64_t d, int64_t step, int64_t a, int64_t b, int64_t low, int64_t high,
+                          int64_t *first, int64_t *last)
+{
+    *first = 0, *last = -1;
+    if (step == 0) {
+        if (d < a && d + b > 0) *last = 0;
+        return;
     }
-    stride = ra.stride_bytes != 0 ? ra.stride_bytes : rb.stride_bytes;
-    if (stride == 0) return true; // two single rows that meet
-    // Where b's rows begin, counted from the start of a's row before: a covers [0, ra.row_bytes).
-    shift = rb.begin >= ra.begin ? (rb.begin - ra.begin) % stride
-                                 : (stride - (ra.begin - rb.begin) % stride) % stride;
-    return shift < ra.row_bytes || shift + rb.row_bytes > stride;
+    *first = divide_down(-b - d, step) + 1; // d + k * step > -b
+    *last = divide_down(a - 1 - d, step);   // d + k * step < a
+    if (*first < low) *first = low;
+    if (*last > high) *last = high;
+}
+
+// Whether a row of a and one of b that begins d bytes behind it share a byte.
+static bool rows_meet(const strided_bytes *a, const strided_bytes *b, int64_t d)
+{
+    int64_t first, last;
+
+    if (a->blocks > 1 && b->blocks > 1 && a->step != b->step) {
+        strided_bytes one = *a;
+        one.blocks = 1;
+        for (int64_t i = 0; i < a->blocks; ++i)
+            if (rows_meet(&one, b, d - i * a->step)) return true;
+        return false;
+    }
+    meeting_steps(d, a->blocks > 1 ? a->step : b->step, a->block_bytes, b->block_bytes,
+                  1 - a->blocks, b->blocks - 1, &first, &last);
+    return first <= last;
+}
+
+static bool share_bytes(const strided_bytes *a, const strided_bytes *b)
+{
+    const int64_t stride = a->rows > 1 ? a->stride : b->stride;
+    int64_t d, first, last;
+
+    if (a->begin == a->end || b->begin == b->end) return false;
+    if (a->end <= b->begin || b->end <= a->begin) return false;
+    if (a->rows > 1 && b->rows > 1 && a->stride != b->stride) return true;
+    // Rows r of a and s of b meet where those of the same number do with b moved by s - r rows: rows
+    // end before the next begin, so that few such moves bring them near each other, but where one
+    // side is a single row, longer than the other's are apart.
+    d = (int64_t)(b->begin - a->begin); // negative in two's complement
+    meeting_steps(d, stride, a->row_bytes, b->row_bytes, 1 - a->rows, b->rows - 1, &first, &last);
+    if (first > last || (a->blocks == 1 && b->blocks == 1)) return first <= last;
+    if (last - first > 3) {
+        const strided_bytes *single = a->rows == 1 ? a : b;
+        if (single->block_bytes >= stride) return true; // as long as any gap
+    }
+    for (int64_t k = first; k <= last; ++k)
+        if (rows_meet(a, b, d + k * stride)) return true;
+    return false;
+}
+
+bool spops_arguments_overlap(const spops_argument *a, const spops_argument *b)
+{
+    const strided_bytes sa = bytes_of(a), sb = bytes_of(b);
+    return share_bytes(&sa, &sb);
+}
+
+static spops_status check_pair(spops_context *ctx, const char *call, const spops_argument *out,
+                               const spops_argument *other)
+{
+    SPOPS_REQUIRE(ctx, !spops_arguments_overlap(out, other),
+                  "%s: %s overlaps %s, expected separate memory", call, out->name, other->name);
+    return SPOPS_STATUS_OK;
+}
+
+spops_status spops_check_apart(spops_context *ctx, const char *call, const spops_argument *outs,
+                               int num_outs, const spops_argument *ins, int num_ins)
+{
+    for (int i = 0; i < num_outs; ++i) {
+        for (int j = 0; j < i; ++j)
+            SPOPS_TRY(check_pair(ctx, call, &outs[i], &outs[j]));
+        for (int j = 0; j < num_ins; ++j)
+            SPOPS_TRY(check_pair(ctx, call, &outs[i], &ins[j]));
+    }
+    return SPOPS_STATUS_OK;
 }
 
 spops_status spops_check_no_overlap(spops_context *ctx, const char *call, const char *out_name,
                                     spops_matrix out, const char *in_name, spops_matrix in)
 {
-    SPOPS_REQUIRE(ctx, !share_bytes(out, in), "%s: %s overlaps %s, expected separate memory", call,
-                  out_name, in_name);
-    return SPOPS_STATUS_OK;
+    const spops_argument o = spops_plain_argument(out_name, out);
+    const spops_argument i = spops_plain_argument(in_name, in);
+    return check_pair(ctx, call, &o, &i);
 }

@@ -17,6 +17,39 @@ spops_status spops_check_matrix(spops_context *ctx, const char *call, const char
 // Bytes from the first to behind the last element.
 size_t spops_matrix_bytes(spops_matrix m);
 
+// An argument as the checks of overlap see it: a matrix whose columns may lie in equal blocks with
+// something else between them, as the heads of an attention do. data NULL, or no element: nothing.
+typedef struct spops_argument {
+    const char *name; // in messages
+    spops_matrix m;   // cols: those of all blocks together
+    int64_t num_blocks;
+    int64_t block_stride; // elements from one block to the next, at least cols / num_blocks
+} spops_argument;
+
+// A matrix without gaps between its columns.
+static inline spops_argument spops_plain_argument(const char *name, spops_matrix m)
+{
+    const spops_argument a = {name, m, 1, 0};
+    return a;
+}
+
+// n elements one behind another; NULL: nothing.
+static inline spops_argument spops_array_argument(const char *name, const void *array, int64_t n,
+                                                  spops_dtype dtype)
+{
+    return spops_plain_argument(name, spops_matrix_dense_const(array, 1, n, dtype));
+}
+
+// Whether a byte belongs to both. Exact where the rows are as far apart in both, or one is a single
+// row, so that columns of one buffer may be passed side by side, and heads of several operands in
+// turn; else memory that meets counts as shared. Takes the same time for any number of rows and
+// blocks, but for blocks that are apart differently in both.
+bool spops_arguments_overlap(const spops_argument *a, const spops_argument *b);
+
+// Every output is apart from every input and from every other output (all checked before).
+spops_status spops_check_apart(spops_context *ctx, const char *call, const spops_argument *outs,
+                               int num_outs, const spops_argument *ins, int num_ins);
+
 // out must not share a byte with in (both checked before).
 spops_status spops_check_no_overlap(spops_context *ctx, const char *call, const char *out_name,
                                     spops_matrix out, const char *in_name, spops_matrix in);

@@ -22,6 +22,7 @@
 #include "spops/spops.h"
 #include "support/device.h"
 #include "tests/support/checked_alloc.h"
+#include "tests/support/random.h"
 #include "tests/support/launch.h"
 
 static void expect_line(const spops_context *ctx, spops_status found, spops_status status,
@@ -1087,6 +1088,84 @@ Test(core, matrix_overlap)
                                        spops_matrix_dense(memory + 14, 2, 2, SPOPS_DTYPE_F16)),
                 SPOPS_STATUS_INVALID_ARGUMENT, "f: out overlaps x, expected separate memory");
     spops_context_destroy(ctx);
+}
+
+enum { BLOCK_MEMORY = 4096 };
+
+static void mark_blocks(unsigned char *bytes, const char *base, const spops_argument *a)
+{
+    const int64_t size = (int64_t)spops_dtype_bytes(a->m.dtype), blocks = a->num_blocks;
+    for (int64_t r = 0; r < a->m.rows; ++r)
+        for (int64_t i = 0; i < a->m.cols; ++i) {
+            const int64_t block = i / (a->m.cols / blocks), col = i % (a->m.cols / blocks);
+            const int64_t at = (r * a->m.row_stride + block * a->block_stride + col) * size;
+            for (int64_t k = 0; k < size; ++k)
+                ++bytes[(const char *)a->m.data - base + at + k];
+        }
+}
+
+// row_bytes 0: some stride that rows fit in.
+static spops_argument random_blocks(test_rng *rng, char *memory, int64_t row_bytes)
+{
+    const spops_dtype dtype = test_rng_below(rng, 2) == 0 ? SPOPS_DTYPE_F32 : SPOPS_DTYPE_F16;
+    const int64_t size = (int64_t)spops_dtype_bytes(dtype);
+    const int64_t blocks = 1 + test_rng_below(rng, 4);
+    const int64_t cols = 1 + test_rng_below(rng, test_rng_below(rng, 3) == 0 ? 30 : 3);
+    const int64_t stride = cols + test_rng_below(rng, 6), span = (blocks - 1) * stride + cols;
+    spops_argument a = {"x", {NULL, 0, 0, 0, dtype}, blocks, stride};
+    a.m.rows = test_rng_below(rng, 4);
+    a.m.cols = blocks * cols;
+    a.m.row_stride = row_bytes > 0 ? row_bytes / size : span + test_rng_below(rng, 9);
+    if (a.m.row_stride < span && a.m.rows > 1) a.m.rows = 1;
+    a.m.data = memory + size * test_rng_below(rng, (BLOCK_MEMORY - 3000) / size);
+    return a;
+}
+
+// Blocks of columns against the definition.
+Test(core, argument_overlap)
+{
+    static _Alignas(256) char memory[BLOCK_MEMORY];
+    static unsigned char bytes[BLOCK_MEMORY];
+    test_rng rng = test_rng_make(7);
+    int num_shared = 0, num_apart = 0, num_other_steps = 0;
+
+    for (int i = 0; i < 200000; ++i) {
+        const int64_t row_bytes =
+            test_rng_below(&rng, 4) == 0 ? 0 : 4 + 4 * test_rng_below(&rng, 60);
+        const spops_argument a = random_blocks(&rng, memory, row_bytes);
+        spops_argument b = random_blocks(&rng, memory, row_bytes);
+        if (test_rng_below(&rng, 2) == 0) b.block_stride = a.block_stride; // may overlap itself
+        if (b.block_stride < b.m.cols / b.num_blocks) b.num_blocks = 1;
+        if (b.m.rows > 1 && b.m.row_stride < (b.num_blocks - 1) * b.block_stride + b.m.cols)
+            b.m.rows = 1;
+        bool shared = false;
+        memset(bytes, 0, sizeof bytes);
+        mark_blocks(bytes, memory, &a), mark_blocks(bytes, memory, &b);
+        for (int k = 0; k < BLOCK_MEMORY; ++k)
+            shared |= bytes[k] > 1;
+        const bool refused = spops_arguments_overlap(&a, &b);
+        cr_assert(refused == spops_arguments_overlap(&b, &a), "case %d, both ways", i);
+        cr_assert(refused || !shared, "case %d: shared, and not seen", i);
+        if (row_bytes > 0 || a.m.rows <= 1 || b.m.rows <= 1)
+            cr_assert(refused == shared, "case %d: seen, and not shared", i);
+        num_shared += shared;
+        num_apart += !shared;
+        num_other_steps += a.num_blocks > 1 && b.num_blocks > 1 && !refused;
+    }
+    cr_assert(num_shared > 10000 && num_apart > 10000 && num_other_steps > 1000, "%d, %d, %d",
+              num_shared, num_apart, num_other_steps);
+
+    // Queries, keys and values of each head side by side, as one product makes them.
+    const spops_matrix row = {memory, 3, 4 * 8, 3 * 4 * 8, SPOPS_DTYPE_F16};
+    const spops_argument q = {"q", row, 8, 12};
+    spops_argument k = q, out = spops_plain_argument("out", row);
+    k.m.data = memory + 4 * sizeof(int16_t);
+    cr_assert_not(spops_arguments_overlap(&q, &k));
+    k.m.data = memory + 3 * sizeof(int16_t);
+    cr_assert(spops_arguments_overlap(&q, &k));
+    cr_assert(spops_arguments_overlap(&q, &out));
+    out.m.data = NULL;
+    cr_assert_not(spops_arguments_overlap(&q, &out));
 }
 
 // ---- DLPack -------------------------------------------------------------------------------------
