@@ -64,7 +64,7 @@ typedef struct conv_data {
     const conv_cloud *cloud;
     const spops_sparseconv *plan;
     spops_matrix x, w, g, out, grad_x, grad_w;
-    spops_sparseconv_layer layer;
+    spops_conv_layer layer;
     const bench_blocks *blocks;
     spops_status status; // of the first call that failed
 } conv_data;
@@ -105,8 +105,8 @@ static void enqueue_step(void *user)
 typedef struct conv_pass {
     const char *name;
     void (*enqueue)(void *user);
-    int products;                 // of the layer's size
-    spops_sparseconv_pass served; // what a dataflow has to serve; of the step, all
+    int products;           // of the layer's size
+    spops_conv_pass served; // what a dataflow has to serve; of the step, all
 } conv_pass;
 enum { STEP = 3, NUM_PASSES };
 static const conv_pass passes[NUM_PASSES] = {{"forward", enqueue_forward, 1, SPOPS_PASS_FORWARD},
@@ -308,8 +308,8 @@ static void find_served(const conv_data *d, pass_table right)
 // numbers; they are replaced before the others, which are checked row by row.
 static bool check_passes(conv_data *d, pass_table right)
 {
-    static const spops_sparseconv_pass order[] = {SPOPS_PASS_GRAD_W, SPOPS_PASS_FORWARD,
-                                                  SPOPS_PASS_GRAD_X};
+    static const spops_conv_pass order[] = {SPOPS_PASS_GRAD_W, SPOPS_PASS_FORWARD,
+                                            SPOPS_PASS_GRAD_X};
     gradient_sums sums = {NULL, NULL};
     bool good = expect_gradient(d, &sums) && upload(d, &d->blocks->whole);
 
@@ -360,7 +360,7 @@ static void measure_width(bench *b, const conv_cloud *m, layer_width width,
     d.out = spops_matrix_dense(out, n, width.out, dtype);
     d.grad_x = spops_matrix_dense(grad_x, n, width.in, dtype);
     d.grad_w = spops_matrix_dense(grad_w, taps * width.in, width.out, SPOPS_DTYPE_F32);
-    d.layer = spops_sparseconv_layer_default();
+    d.layer = spops_conv_layer_default();
     d.layer.math = b->options.tf32 ? SPOPS_MATH_TF32 : SPOPS_MATH_EXACT;
     find_served(&d, right);
     if (!check_passes(&d, right)) goto done;

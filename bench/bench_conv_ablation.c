@@ -50,7 +50,7 @@ typedef struct ablation {
     spops_dtype dtype;
     unet net;
     int num_layers; // of the network
-    spops_sparseconv_choice *tuning;
+    spops_conv_choice *tuning;
     int64_t num_tuning;
     bench_block values, weights;
     totals whole[NUM_WAYS], products[NUM_WAYS], movement[NUM_MOVEMENTS];

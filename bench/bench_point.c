@@ -367,8 +367,8 @@ static void measure_width(point_data *d, spops_dtype dtype, const layer_width *w
     for (int k = 0; k < NUM_KINDS; ++k) {
         bool serves = d->plans[k] != NULL;
         for (int pass = SPOPS_PASS_FORWARD; pass <= SPOPS_PASS_GRAD_W && serves; ++pass)
-            serves = spops_pointconv_dataflow(d->plans[k], (spops_sparseconv_pass)pass, dtype,
-                                              width->in, width->out, NULL) == kinds[k].dataflow;
+            serves = spops_pointconv_dataflow(d->plans[k], (spops_conv_pass)pass, dtype, width->in,
+                                              width->out, NULL) == kinds[k].dataflow;
         if (!serves) continue;
         bench_progress("point %s, %s: checking %s", width->name, spops_dtype_name(dtype),
                        kinds[k].name);

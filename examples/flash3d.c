@@ -397,7 +397,7 @@ static spops_status ptv3_enqueue(void *user)
     ptv3 *p = user;
     if (p->parts & CONVOLUTION) {
         const spops_matrix x = parameter_matrix(&p->x);
-        spops_sparseconv_layer layer = spops_sparseconv_layer_default();
+        spops_conv_layer layer = spops_conv_layer_default();
         layer.residual = &x;
         TRY(spops_sparseconv_execute(p->n->d.ctx, p->conv, x, parameter_matrix(&p->conv_w), &layer,
                                      p->r.x));

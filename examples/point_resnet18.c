@@ -206,7 +206,7 @@ static spops_status forward(network *n, layer *l, spops_matrix x, const spops_ma
                             spops_matrix out)
 {
     const spops_norm_options o = relu();
-    spops_sparseconv_layer tail = spops_sparseconv_layer_default();
+    spops_conv_layer tail = spops_conv_layer_default();
     tail.residual = residual;
     if (l->mean != NULL) {
         TRY(spops_batchnorm_statistics_execute(n->d.ctx, x, &o, l->mean, l->var, NULL, NULL));

@@ -210,7 +210,7 @@ static spops_status create_conv(setting *s, spops_context *ctx, void **made)
 // Buffers for two groupings.
 static spops_status create_tuned_conv(setting *s, spops_context *ctx, void **made)
 {
-    const spops_sparseconv_choice tuning[2] = {
+    const spops_conv_choice tuning[2] = {
         {SPOPS_PASS_FORWARD, SPOPS_DTYPE_F32, SPOPS_MATH_EXACT, 27, 4, 4, 1, 1,
          SPOPS_DATAFLOW_GATHER_MATMUL_SCATTER, SPOPS_GROUPING_FIXED, 0, 0},
         {SPOPS_PASS_FORWARD, SPOPS_DTYPE_F32, SPOPS_MATH_EXACT, 27, 4, 8, 1, 1,

@@ -158,9 +158,9 @@ enum { OUT };
 enum { GRAD_SUM = 2 }; // an input, backward, behind x and w
 enum { GRAD_X, GRAD_W };
 
-static spops_sparseconv_layer layer_of(const conv_case *c)
+static spops_conv_layer layer_of(const conv_case *c)
 {
-    spops_sparseconv_layer layer = spops_sparseconv_layer_default();
+    spops_conv_layer layer = spops_conv_layer_default();
     layer.groups = (int32_t)(c->form.diagonal ? c->form.x_cols : c->form.groups);
     return layer;
 }
@@ -169,7 +169,7 @@ static spops_status run_forward(void *user, spops_context *ctx, const spops_matr
                                 const spops_matrix *const *out)
 {
     const conv_case *c = (const conv_case *)user;
-    spops_sparseconv_layer layer = layer_of(c);
+    spops_conv_layer layer = layer_of(c);
     layer.bias = in[BIAS] == NULL ? NULL : (const float *)in[BIAS]->data;
     layer.residual = in[RESIDUAL];
     return spops_pointconv_execute(ctx, c->conv, *in[X], *in[W], &layer, *out[OUT]);
@@ -191,7 +191,7 @@ static spops_status run_backward(void *user, spops_context *ctx, const spops_mat
                                  const spops_matrix *const *out)
 {
     const conv_case *c = (const conv_case *)user;
-    const spops_sparseconv_layer layer = layer_of(c);
+    const spops_conv_layer layer = layer_of(c);
     return spops_pointconv_execute_backward(ctx, c->conv, *in[GRAD_SUM], *in[X], *in[W], &layer,
                                             out[GRAD_X], out[GRAD_W]);
 }
@@ -677,7 +677,7 @@ ParameterizedTest(struct backend_param *p, pointconv, refuses, .timeout = 900)
     const geometry g = {"", UNIFORM, 20, 0, 0, 3, 0.3f, 0.1f};
     spops_pointconv_options options = spops_pointconv_options_default();
     spops_neighbors_options search = search_of(&g);
-    spops_sparseconv_layer layer = spops_sparseconv_layer_default();
+    spops_conv_layer layer = spops_conv_layer_default();
     spops_neighbors *bare = NULL;
     spops_pointconv *conv = NULL;
     test_device d;
@@ -769,8 +769,8 @@ ParameterizedTest(struct backend_param *p, pointconv, refuses, .timeout = 900)
                       {0, SPOPS_DTYPE_F32, -8, 12, 1}, {0, SPOPS_DTYPE_F32, 8, 0, 1},
                       {0, SPOPS_DTYPE_F32, 8, 12, 3},  {0, SPOPS_DTYPE_F32, 8, 12, -1}};
     for (size_t i = 0; i < sizeof impossible / sizeof impossible[0]; ++i) {
-        layer = spops_sparseconv_layer_default(), layer.groups = impossible[i].groups;
-        cr_assert_eq(spops_pointconv_dataflow(conv, (spops_sparseconv_pass)impossible[i].pass,
+        layer = spops_conv_layer_default(), layer.groups = impossible[i].groups;
+        cr_assert_eq(spops_pointconv_dataflow(conv, (spops_conv_pass)impossible[i].pass,
                                               impossible[i].dtype, impossible[i].in,
                                               impossible[i].out, &layer),
                      SPOPS_DATAFLOW_AUTO, "%zu", i);

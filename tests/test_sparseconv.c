@@ -107,7 +107,7 @@ static spops_status run_forward(void *user, spops_context *ctx, const spops_matr
                                 const spops_matrix *const *out)
 {
     const conv_case *c = (const conv_case *)user;
-    spops_sparseconv_layer layer = spops_sparseconv_layer_default();
+    spops_conv_layer layer = spops_conv_layer_default();
     layer.groups = (int32_t)c->ref.groups;
     layer.bias = vector(in[BIAS]);
     layer.scale = vector(in[SCALE]);
@@ -131,7 +131,7 @@ static spops_status run_backward(void *user, spops_context *ctx, const spops_mat
                                  const spops_matrix *const *out)
 {
     const conv_case *c = (const conv_case *)user;
-    spops_sparseconv_layer layer = spops_sparseconv_layer_default();
+    spops_conv_layer layer = spops_conv_layer_default();
     layer.groups = (int32_t)c->ref.groups;
     return spops_sparseconv_execute_backward(ctx, c->conv, *in[GRAD_SUM], *in[X], *in[W], &layer,
                                              out[GRAD_X], out[GRAD_W]);
@@ -712,7 +712,7 @@ ParameterizedTest(struct backend_param *p, sparseconv, finishes_narrow_outputs)
         const double step = dtype == SPOPS_DTYPE_F16 ? 0x1p-10 : 0x1p-7;
         test_rng rng = test_rng_make(5 + (uint64_t)t);
         guarded x, w, bias, scale, shift, residual, out;
-        spops_sparseconv_layer layer = spops_sparseconv_layer_default();
+        spops_conv_layer layer = spops_conv_layer_default();
         ref_epilogue epilogue = {NULL, NULL, NULL, NULL, true};
 
         create_sets(&c, &cloud);
@@ -798,7 +798,7 @@ static void check_i8(test_device *d, spops_dataflow dataflow, spops_dtype dtype,
     conv_case c = {
         .d = d, .kind = SPOPS_MAP_SUBMANIFOLD, .kernel = spops_kernel_shape_cube(3, 3, 1, 1)};
     spops_sparseconv_options options = spops_sparseconv_options_default();
-    spops_sparseconv_layer layer = spops_sparseconv_layer_default();
+    spops_conv_layer layer = spops_conv_layer_default();
     float scales[I8_IN];
     char text[256];
 
@@ -899,7 +899,7 @@ static void refuse_gather_scatter(test_device *d, const conv_case *c, spops_matr
     const spops_coords_box box = {{0, 0, 0, 0, 0}, {0, 11, 11, 11, 0}};
     spops_kernel_map_options map_options = spops_kernel_map_options_default();
     spops_sparseconv_options options = spops_sparseconv_options_default();
-    spops_sparseconv_layer layer = spops_sparseconv_layer_default();
+    spops_conv_layer layer = spops_conv_layer_default();
     spops_sparseconv *conv = NULL;
     spops_kernel_map *map = NULL;
     spops_coords *coords = NULL;
@@ -934,8 +934,8 @@ static void refuse_gather_scatter(test_device *d, const conv_case *c, spops_matr
                 SPOPS_STATUS_NOT_SUPPORTED, "does not serve this call", "groups");
     for (int pass = SPOPS_PASS_FORWARD; pass <= SPOPS_PASS_GRAD_W; ++pass)
         for (int dtype = SPOPS_DTYPE_F32; dtype <= SPOPS_DTYPE_BF16; ++dtype)
-            cr_assert_eq(spops_sparseconv_dataflow(conv, (spops_sparseconv_pass)pass,
-                                                   (spops_dtype)dtype, x.cols, out.cols, &layer),
+            cr_assert_eq(spops_sparseconv_dataflow(conv, (spops_conv_pass)pass, (spops_dtype)dtype,
+                                                   x.cols, out.cols, &layer),
                          SPOPS_DATAFLOW_AUTO, "pass %d, %s", pass,
                          spops_dtype_name((spops_dtype)dtype));
     spops_sparseconv_destroy(conv);
@@ -954,7 +954,7 @@ ParameterizedTest(struct backend_param *p, sparseconv, refuses)
     const cloud_rows cloud = {3, ROWS, (int32_t *)(uintptr_t)rows};
     spops_kernel_map_options no_pairs = spops_kernel_map_options_default();
     spops_sparseconv_options options = spops_sparseconv_options_default();
-    spops_sparseconv_layer layer = spops_sparseconv_layer_default();
+    spops_conv_layer layer = spops_conv_layer_default();
     spops_sparseconv *conv = NULL;
     spops_kernel_map *map = NULL;
     test_device d;
@@ -1041,11 +1041,11 @@ ParameterizedTest(struct backend_param *p, sparseconv, refuses)
     layer.groups = 3;
     test_expect(ctx, spops_sparseconv_execute(ctx, c.conv, mx, mw, &layer, my), invalid,
                 "expected multiples of layer->groups = 3", "groups");
-    layer = spops_sparseconv_layer_default();
+    layer = spops_conv_layer_default();
     layer.activation = (spops_activation)5;
     test_expect(ctx, spops_sparseconv_execute(ctx, c.conv, mx, mw, &layer, my), invalid,
                 "layer->activation is 5", "activation");
-    layer = spops_sparseconv_layer_default();
+    layer = spops_conv_layer_default();
     layer.residual = &my;
     test_expect(ctx, spops_sparseconv_execute(ctx, c.conv, mx, mw, &layer, my), invalid,
                 "sparseconv_execute: out", "residual in place");

@@ -139,7 +139,7 @@ static spops_kernel_map *create_map(test_device *d, int32_t side, spops_coords *
 static void check_widths(test_device *d, const spops_kernel_map *map, int64_t in, int64_t out,
                          int repeats)
 {
-    const spops_sparseconv_layer layer = spops_sparseconv_layer_default();
+    const spops_conv_layer layer = spops_conv_layer_default();
     spops_kernel_map_view view = spops_kernel_map_view_default();
     test_rng rng = test_rng_make((uint64_t)(100 * in + out));
     test_expect_ok(d->ctx, spops_kernel_map_get_view(d->ctx, map, &view), "view");

@@ -17,7 +17,7 @@
 enum { TEXT_BYTES = 4096, NUM_ROWS = 4 };
 
 // A cube of 5 x 5 x 5: 27 taps, 125 rows, (3 * 5 - 2)^3 = 2197 pairs.
-static const spops_sparseconv_choice rows[NUM_ROWS] = {
+static const spops_conv_choice rows[NUM_ROWS] = {
     {SPOPS_PASS_FORWARD, SPOPS_DTYPE_F32, SPOPS_MATH_EXACT, 27, 8, 16, 100, 2000,
      SPOPS_DATAFLOW_GATHER_MATMUL_SCATTER, SPOPS_GROUPING_ADAPTIVE, 0.3, 4096},
     {SPOPS_PASS_FORWARD, SPOPS_DTYPE_F32, SPOPS_MATH_EXACT, 27, 8, 16, 90000, 500000,
@@ -49,7 +49,7 @@ ParameterizedTestParameters(sparseconv_tuning, saves_and_loads)
 }
 ParameterizedTest(struct backend_param *p, sparseconv_tuning, saves_and_loads)
 {
-    spops_sparseconv_choice read[NUM_ROWS];
+    spops_conv_choice read[NUM_ROWS];
     char text[TEXT_BYTES];
     int64_t n = 0;
     test_device d;
@@ -79,8 +79,8 @@ static void refuse(test_device *d, const char *text, const char *from, const cha
 {
     char changed[TEXT_BYTES + 256];
     const char *at = strstr(text, from);
-    spops_sparseconv_choice read[NUM_ROWS] = {{0}};
-    const spops_sparseconv_choice untouched = {0};
+    spops_conv_choice read[NUM_ROWS] = {{0}};
+    const spops_conv_choice untouched = {0};
     int64_t n = -1;
     cr_assert_not_null(at, "%s", from);
     const int length = snprintf(changed, sizeof changed, "%.*s%s%s", (int)(at - text), text, to,
@@ -132,7 +132,7 @@ ParameterizedTest(struct backend_param *p, sparseconv_tuning, refuses_other_text
     // Bytes at random places: read or refused, never more.
     test_rng rng = test_rng_make(9);
     for (int i = 0; i < 2000; ++i) {
-        spops_sparseconv_choice read[NUM_ROWS];
+        spops_conv_choice read[NUM_ROWS];
         char *changed = malloc(bytes); // of that size, so that a sanitizer sees its end
         cr_assert_not_null(changed);
         memcpy(changed, text, bytes);
@@ -146,10 +146,10 @@ ParameterizedTest(struct backend_param *p, sparseconv_tuning, refuses_other_text
     test_close(&d);
 }
 
-static spops_sparseconv_choice chosen(test_device *d, const spops_sparseconv *conv,
-                                      spops_sparseconv_pass pass, int64_t in, int64_t out)
+static spops_conv_choice chosen(test_device *d, const spops_sparseconv *conv, spops_conv_pass pass,
+                                int64_t in, int64_t out)
 {
-    spops_sparseconv_choice choice;
+    spops_conv_choice choice;
     test_expect_ok(
         d->ctx,
         spops_sparseconv_get_choice(d->ctx, conv, pass, SPOPS_DTYPE_F32, in, out, NULL, &choice),
@@ -168,7 +168,7 @@ ParameterizedTest(struct backend_param *p, sparseconv_tuning, decides_for_plans)
     const spops_kernel_shape kernel = spops_kernel_shape_cube(3, 3, 1, 1);
     spops_kernel_map_options map_options = spops_kernel_map_options_default();
     spops_sparseconv_options options = spops_sparseconv_options_default();
-    spops_sparseconv_choice bad = rows[0], choice;
+    spops_conv_choice bad = rows[0], choice;
     spops_sparseconv *conv = NULL;
     spops_kernel_map *map = NULL;
     spops_coords *coords = NULL;

@@ -381,7 +381,7 @@ static spops_status read_layer(fixture *f, const void *s)
         x[i] = 1.0f;
     return spops_sparseconv_execute(
         f->ctx, f->conv, spops_matrix_dense(x, ROWS, 1, SPOPS_DTYPE_F32),
-        spops_matrix_dense(w, 27, 1, SPOPS_DTYPE_F32), (const spops_sparseconv_layer *)s,
+        spops_matrix_dense(w, 27, 1, SPOPS_DTYPE_F32), (const spops_conv_layer *)s,
         spops_matrix_dense(out, ROWS, 1, SPOPS_DTYPE_F32));
 }
 
@@ -712,7 +712,7 @@ Test(struct_sizes, read)
     CHECK_READ(spops_triplets_options, spops_triplets_options_default(), read_triplets);
     CHECK_READ(spops_mvmr_options, spops_mvmr_options_default(), read_mvmr);
     CHECK_READ(spops_sparseconv_options, spops_sparseconv_options_default(), read_sparseconv);
-    CHECK_READ(spops_sparseconv_layer, spops_sparseconv_layer_default(), read_layer);
+    CHECK_READ(spops_conv_layer, spops_conv_layer_default(), read_layer);
     CHECK_READ(spops_neighbors_options, good_neighbors(), read_neighbors);
     CHECK_READ(spops_point_level_options, good_level(), read_level);
     CHECK_READ(spops_interpolation_options, spops_interpolation_options_default(),
@@ -889,7 +889,7 @@ Test(struct_sizes, plans_of_another_device)
     READ_ELSEWHERE(spops_bevpool_args, good_pool(), read_pool);
     READ_ELSEWHERE(spops_mvmr_options, spops_mvmr_options_default(), read_mvmr);
     READ_ELSEWHERE(spops_sparseconv_options, spops_sparseconv_options_default(), read_sparseconv);
-    READ_ELSEWHERE(spops_sparseconv_layer, spops_sparseconv_layer_default(), read_layer);
+    READ_ELSEWHERE(spops_conv_layer, spops_conv_layer_default(), read_layer);
     READ_ELSEWHERE(spops_pointconv_options, spops_pointconv_options_default(), read_pointconv);
     READ_ELSEWHERE(spops_patch_window, spops_patch_window_default(), read_patch_window);
     READ_ELSEWHERE(spops_attention_options, spops_attention_options_default(), read_attention);

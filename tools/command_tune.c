@@ -101,7 +101,7 @@ static spops_sparseconv_options configuration(int i)
 static const char *const pass_names[] = {"forward", "grad_x", "grad_w"};
 
 typedef struct tuned_layer {
-    spops_sparseconv_choice choice;
+    spops_conv_choice choice;
     double us;
 } tuned_layer;
 
@@ -109,8 +109,8 @@ typedef struct tuned_layer {
 typedef struct layer_run {
     spops_context *ctx;
     const spops_sparseconv *plan;
-    spops_sparseconv_pass pass;
-    spops_sparseconv_layer layer;
+    spops_conv_pass pass;
+    spops_conv_layer layer;
     spops_matrix x, w, sum, grad_x, grad_w; // sum: the output, or its gradient
     spops_status status;                    // of the first call that failed
 } layer_run;
@@ -163,7 +163,7 @@ static bool tune_pass(const session *s, const tune_job *job, const unet_layer *l
 {
     best->us = INFINITY;
     for (int i = 0; i < num_configurations(job); ++i) {
-        spops_sparseconv_choice choice;
+        spops_conv_choice choice;
         device_timing timing;
         // Gradients of weights have no grouping.
         if (plans[i] == NULL || (r->pass == SPOPS_PASS_GRAD_W && i > 2)) continue;
@@ -186,7 +186,7 @@ static bool tune_layer(const session *s, const tune_job *job, const unet_layer *
                        spops_sparseconv *const *plans, tuned_layer *rows, int64_t *num_rows)
 {
     const int64_t w_rows = layer->num_taps * layer->in_channels;
-    layer_run r = {.ctx = s->ctx, .layer = spops_sparseconv_layer_default()};
+    layer_run r = {.ctx = s->ctx, .layer = spops_conv_layer_default()};
     bool good;
 
     r.layer.math = job->tf32 ? SPOPS_MATH_TF32 : SPOPS_MATH_EXACT;
@@ -198,7 +198,7 @@ static bool tune_layer(const session *s, const tune_job *job, const unet_layer *
     if (!good) tune_failed(s, "memory", false);
     for (int pass = SPOPS_PASS_FORWARD; pass <= SPOPS_PASS_GRAD_W && good; ++pass) {
         if (!options_wants(job->passes, pass_names[pass])) continue;
-        r.pass = (spops_sparseconv_pass)pass;
+        r.pass = (spops_conv_pass)pass;
         good = tune_pass(s, job, layer, plans, &r, &rows[*num_rows]);
         if (good) ++*num_rows;
     }
@@ -300,7 +300,7 @@ static bool make_network(const session *s, const tune_job *job, spops_coords **c
 
 // ---- Files --------------------------------------------------------------------------------------
 
-static bool write_file(const session *s, const char *path, const spops_sparseconv_choice *rows,
+static bool write_file(const session *s, const char *path, const spops_conv_choice *rows,
                        int64_t num_rows)
 {
     char part[PATH_BYTES];
@@ -331,10 +331,10 @@ static bool write_file(const session *s, const char *path, const spops_sparsecon
 }
 
 // Rows of a file, to be freed; NULL with a message.
-static spops_sparseconv_choice *read_file(const session *s, const char *path, int64_t *num_rows)
+static spops_conv_choice *read_file(const session *s, const char *path, int64_t *num_rows)
 {
     enum { MOST_BYTES = 1 << 24 };
-    spops_sparseconv_choice *rows = NULL;
+    spops_conv_choice *rows = NULL;
     char *text = malloc(MOST_BYTES);
     FILE *f = fopen(path, "rb");
     size_t bytes = 0;
@@ -358,7 +358,7 @@ static spops_sparseconv_choice *read_file(const session *s, const char *path, in
 // ---- Output -------------------------------------------------------------------------------------
 
 // us: NAN where it is not known.
-static void print_row(const tune_job *job, const spops_sparseconv_choice *c, double us)
+static void print_row(const tune_job *job, const spops_conv_choice *c, double us)
 {
     char time[COMMAND_NUMBER_BYTES] = "", pairs[COMMAND_NUMBER_BYTES], how[64] = "";
     if (c->grouping == SPOPS_GROUPING_ADAPTIVE)
@@ -388,7 +388,7 @@ static void print_row(const tune_job *job, const spops_sparseconv_choice *c, dou
 static int show(const session *s, const tune_job *job)
 {
     int64_t n = 0;
-    spops_sparseconv_choice *rows = read_file(s, job->show, &n);
+    spops_conv_choice *rows = read_file(s, job->show, &n);
     if (rows == NULL) return COMMAND_FAILED;
     for (int64_t i = 0; i < n; ++i)
         print_row(job, &rows[i], NAN);
@@ -399,7 +399,7 @@ static int show(const session *s, const tune_job *job)
 static int tune(const session *s, const tune_job *job)
 {
     static tuned_layer tuned[MOST_LAYERS];
-    static spops_sparseconv_choice rows[MOST_LAYERS];
+    static spops_conv_choice rows[MOST_LAYERS];
     spops_coords *coords = NULL;
     unet net = {0};
     int64_t n = 0;

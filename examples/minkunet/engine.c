@@ -382,7 +382,7 @@ spops_status engine_enqueue_layer(engine *e, int i)
     const spops_matrix w =
         spops_matrix_dense(e->weights[i], (int64_t)l->taps * l->in.cols, l->out.cols, e->dtype);
     const spops_matrix residual = matrix_of(e, &l->residual);
-    spops_sparseconv_layer behind = spops_sparseconv_layer_default();
+    spops_conv_layer behind = spops_conv_layer_default();
 
     behind.scale = e->scale[i];
     behind.shift = e->shift[i];

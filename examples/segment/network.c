@@ -487,7 +487,7 @@ static bool run_layer(segment_network *n, int at, void *x, void *residual, bool 
     const segment_layer *l = &n->layers[at];
     const spops_matrix before = rows_of(n, n->before[at], l->out_level, l->out_cols);
     const spops_matrix across = rows_of(n, residual, l->out_level, l->out_cols);
-    spops_sparseconv_layer layer = spops_sparseconv_layer_default();
+    spops_conv_layer layer = spops_conv_layer_default();
     if (residual != NULL) layer.residual = &across;
     if (!took(n, spops_sparseconv_execute(n->ctx, n->convs[l->relation][l->level],
                                           rows_of(n, x, l->in_level, l->in_cols), weights_of(n, l),

@@ -109,7 +109,7 @@ SPOPS_API spops_status spops_pointconv_set(spops_context *ctx, spops_pointconv *
  */
 SPOPS_API spops_status spops_pointconv_execute(spops_context *ctx, const spops_pointconv *conv,
                                                spops_matrix x, spops_matrix w,
-                                               const spops_sparseconv_layer *layer,
+                                               const spops_conv_layer *layer,
                                                spops_matrix out);
 
 /**
@@ -132,16 +132,16 @@ SPOPS_API spops_status spops_pointconv_execute_backward(spops_context *ctx,
                                                         const spops_pointconv *conv,
                                                         spops_matrix grad_sum, spops_matrix x,
                                                         spops_matrix w,
-                                                        const spops_sparseconv_layer *layer,
+                                                        const spops_conv_layer *layer,
                                                         const spops_matrix *grad_x,
                                                         const spops_matrix *grad_w);
 /* clang-format on */
 
 /** The dataflow that a pass runs on with dense rows; AUTO where the plan, or any, refuses it. */
-SPOPS_API spops_dataflow spops_pointconv_dataflow(const spops_pointconv *conv,
-                                                  spops_sparseconv_pass pass, spops_dtype dtype,
-                                                  int64_t in_channels, int64_t out_channels,
-                                                  const spops_sparseconv_layer *layer);
+SPOPS_API spops_dataflow spops_pointconv_dataflow(const spops_pointconv *conv, spops_conv_pass pass,
+                                                  spops_dtype dtype, int64_t in_channels,
+                                                  int64_t out_channels,
+                                                  const spops_conv_layer *layer);
 
 /** Whether IMPLICIT_GEMM adds the rows of a tap first; NONE where the plan has no such dataflow. */
 SPOPS_API spops_pointconv_sums spops_pointconv_get_sums(const spops_pointconv *conv);

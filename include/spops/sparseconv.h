@@ -53,18 +53,18 @@ typedef enum spops_grouping {
 } spops_grouping;
 
 /** Passes of a layer. */
-typedef enum spops_sparseconv_pass {
+typedef enum spops_conv_pass {
     SPOPS_PASS_FORWARD = 0,
     SPOPS_PASS_GRAD_X = 1,
     SPOPS_PASS_GRAD_W = 2
-} spops_sparseconv_pass;
+} spops_conv_pass;
 
 /**
  * How a pass of a layer runs: what a plan chose, or a row of a tuning. Final: nothing will be added.
  */
-typedef struct spops_sparseconv_choice {
+typedef struct spops_conv_choice {
     /* The layer. */
-    spops_sparseconv_pass pass;
+    spops_conv_pass pass;
     spops_dtype dtype; /* of x */
     spops_math math;
     int32_t num_taps;
@@ -76,7 +76,7 @@ typedef struct spops_sparseconv_choice {
         grouping; /* of GATHER_MATMUL_SCATTER, else AUTO; with what belongs to ADAPTIVE */
     double epsilon;
     int64_t batch_rows;
-} spops_sparseconv_choice;
+} spops_conv_choice;
 
 /** Choices of spops_sparseconv_create. */
 typedef struct spops_sparseconv_options {
@@ -93,7 +93,7 @@ typedef struct spops_sparseconv_options {
      * rows name takes the one measured on a map with the number of pairs nearest to this map's.
      * Rows of other kernels count for nothing, nor do those of a dataflow that the plan cannot have.
      */
-    const spops_sparseconv_choice *tuning;
+    const spops_conv_choice *tuning;
     int64_t num_tuning;
     int32_t quantized; /* 1: also forward on an x of i8, for which scratch is reserved */
     int32_t reserved;
@@ -142,7 +142,7 @@ SPOPS_API spops_status spops_sparseconv_set_all(spops_context *ctx, int32_t num_
                                                 spops_sparseconv *const *convs);
 
 /** What a layer does behind the sum over taps; zero is the default of every field. */
-typedef struct spops_sparseconv_layer {
+typedef struct spops_conv_layer {
     size_t struct_size;
     int32_t groups;     /* 0 or 1: one; C_in = C_out = groups: depthwise */
     const float *bias;  /* [C_out] where ctx runs, or NULL */
@@ -153,9 +153,9 @@ typedef struct spops_sparseconv_layer {
     spops_math math;             /* of f32 features; TF32 allows tensor cores */
     const float *x_scales;       /* of an x of i8: [1] f32 where ctx runs, or */
     int32_t x_scales_by_channel; /* 1: [C_in] */
-} spops_sparseconv_layer;
+} spops_conv_layer;
 
-SPOPS_DEFINE_DEFAULT(spops_sparseconv_layer)
+SPOPS_DEFINE_DEFAULT(spops_conv_layer)
 
 /* clang-format off */
 /**
@@ -189,7 +189,7 @@ SPOPS_DEFINE_DEFAULT(spops_sparseconv_layer)
  */
 SPOPS_API spops_status spops_sparseconv_execute(spops_context *ctx, const spops_sparseconv *conv,
                                                 spops_matrix x, spops_matrix w,
-                                                const spops_sparseconv_layer *layer,
+                                                const spops_conv_layer *layer,
                                                 spops_matrix out);
 
 /**
@@ -210,16 +210,16 @@ SPOPS_API spops_status spops_sparseconv_execute_backward(spops_context *ctx,
                                                          const spops_sparseconv *conv,
                                                          spops_matrix grad_sum, spops_matrix x,
                                                          spops_matrix w,
-                                                         const spops_sparseconv_layer *layer,
+                                                         const spops_conv_layer *layer,
                                                          const spops_matrix *grad_x,
                                                          const spops_matrix *grad_w);
 /* clang-format on */
 
 /** The dataflow that a pass runs on; AUTO where the plan refuses it. */
 SPOPS_API spops_dataflow spops_sparseconv_dataflow(const spops_sparseconv *conv,
-                                                   spops_sparseconv_pass pass, spops_dtype dtype,
+                                                   spops_conv_pass pass, spops_dtype dtype,
                                                    int64_t in_channels, int64_t out_channels,
-                                                   const spops_sparseconv_layer *layer);
+                                                   const spops_conv_layer *layer);
 
 /**
  * The same with all that was chosen, and why it counts: the layer and the map.
@@ -230,10 +230,10 @@ SPOPS_API spops_dataflow spops_sparseconv_dataflow(const spops_sparseconv *conv,
  * Threads   One thread at a time per ctx; conv may be shared.
  */
 SPOPS_API spops_status spops_sparseconv_get_choice(spops_context *ctx, const spops_sparseconv *conv,
-                                                   spops_sparseconv_pass pass, spops_dtype dtype,
+                                                   spops_conv_pass pass, spops_dtype dtype,
                                                    int64_t in_channels, int64_t out_channels,
-                                                   const spops_sparseconv_layer *layer,
-                                                   spops_sparseconv_choice *choice);
+                                                   const spops_conv_layer *layer,
+                                                   spops_conv_choice *choice);
 
 /**
  * Write rows of a tuning as the text that spops_sparseconv_load_choices reads (docs/sparseconv.md).
@@ -248,7 +248,7 @@ SPOPS_API spops_status spops_sparseconv_get_choice(spops_context *ctx, const spo
  * Threads   One thread at a time per ctx.
  */
 SPOPS_API spops_status spops_sparseconv_save_choices(spops_context *ctx,
-                                                     const spops_sparseconv_choice *rows,
+                                                     const spops_conv_choice *rows,
                                                      int64_t num_rows, char *buffer,
                                                      size_t capacity, size_t *bytes);
 
@@ -265,7 +265,7 @@ SPOPS_API spops_status spops_sparseconv_save_choices(spops_context *ctx,
  * Threads   One thread at a time per ctx.
  */
 SPOPS_API spops_status spops_sparseconv_load_choices(spops_context *ctx, const char *text,
-                                                     size_t bytes, spops_sparseconv_choice *rows,
+                                                     size_t bytes, spops_conv_choice *rows,
                                                      int64_t max_rows, int64_t *num_rows);
 
 /** Lower-case name such as "adaptive"; "?" for a value that is none. */

@@ -9,7 +9,7 @@
 
 typedef struct spops_sparseconv_row {
     spops_tuning_key key; // cols: of the narrower side
-    uint32_t passes;      // bits 1 << spops_sparseconv_pass
+    uint32_t passes;      // bits 1 << spops_conv_pass
     int64_t min_pairs;    // of the map, for 100 output rows
     spops_dataflow dataflow;
 } spops_sparseconv_row;

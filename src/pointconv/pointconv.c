@@ -440,7 +440,7 @@ static spops_igemm_wgrad_args wgrad_args_of(const spops_pointconv *conv, spops_m
 
 // Whether IMPLICIT_GEMM serves a pass.
 static bool gemm_serves(const spops_pointconv *conv, const spops_layer_shape *shape,
-                        spops_sparseconv_pass pass, spops_matrix x, spops_matrix w, spops_matrix y)
+                        spops_conv_pass pass, spops_matrix x, spops_matrix w, spops_matrix y)
 {
     const spops_context *ctx = conv->ctx;
     spops_point_gemm_args args;
@@ -454,9 +454,9 @@ static bool gemm_serves(const spops_pointconv *conv, const spops_layer_shape *sh
     return ctx->backend->point_gemm_fits(ctx, &args);
 }
 
-spops_dataflow spops_pointconv_dataflow(const spops_pointconv *conv, spops_sparseconv_pass pass,
+spops_dataflow spops_pointconv_dataflow(const spops_pointconv *conv, spops_conv_pass pass,
                                         spops_dtype dtype, int64_t in_channels,
-                                        int64_t out_channels, const spops_sparseconv_layer *layer)
+                                        int64_t out_channels, const spops_conv_layer *layer)
 {
     const spops_layer_shape shape = {in_channels, out_channels,
                                      layer == NULL || layer->groups == 0 ? 1 : layer->groups};
@@ -481,11 +481,11 @@ static spops_status refuse_forced(spops_context *ctx, const char *call, const sp
 }
 
 spops_status spops_pointconv_execute(spops_context *ctx, const spops_pointconv *conv,
-                                     spops_matrix x, spops_matrix w,
-                                     const spops_sparseconv_layer *given, spops_matrix out)
+                                     spops_matrix x, spops_matrix w, const spops_conv_layer *given,
+                                     spops_matrix out)
 {
     static const char call[] = "pointconv_execute";
-    spops_sparseconv_layer layer = {0};
+    spops_conv_layer layer = {0};
     spops_mvmr_options options;
     spops_layer_shape shape;
 
@@ -513,12 +513,12 @@ spops_status spops_pointconv_execute(spops_context *ctx, const spops_pointconv *
 
 spops_status spops_pointconv_execute_backward(spops_context *ctx, const spops_pointconv *conv,
                                               spops_matrix grad_sum, spops_matrix x, spops_matrix w,
-                                              const spops_sparseconv_layer *given,
+                                              const spops_conv_layer *given,
                                               const spops_matrix *grad_x,
                                               const spops_matrix *grad_w)
 {
     static const char call[] = "pointconv_execute_backward";
-    spops_sparseconv_layer layer = {0};
+    spops_conv_layer layer = {0};
     bool gemm_x = false, gemm_w = false;
     spops_mvmr_options options;
     void *scratch = NULL;

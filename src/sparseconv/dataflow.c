@@ -8,7 +8,7 @@
 static const spops_tap_grouping default_grouping = {SPOPS_GROUPING_ADAPTIVE, 0.8, 65536};
 
 struct spops_tuned_row {
-    spops_sparseconv_choice choice;
+    spops_conv_choice choice;
     const spops_buffer_layout *layout; // of GATHER_MATMUL_SCATTER
 };
 
@@ -16,7 +16,7 @@ struct spops_tuned_row {
 
 // Gradients of W are deep sums, of which cuBLAS loses pairs unless all of it is f32: products of pairs
 // serve those of a plan that was made for GATHER_MATMUL_SCATTER (docs/sparseconv.md).
-static bool loses_pairs(const spops_context *ctx, const spops_sparseconv_choice *layer)
+static bool loses_pairs(const spops_context *ctx, const spops_conv_choice *layer)
 {
     return ctx->info.backend == SPOPS_BACKEND_CUDA && layer->pass == SPOPS_PASS_GRAD_W &&
            (layer->dtype != SPOPS_DTYPE_F32 || layer->math != SPOPS_MATH_EXACT);
@@ -73,7 +73,7 @@ static spops_status make_named(spops_context *ctx, const char *call,
 
 // ---- Rows of a tuning ---------------------------------------------------------------------------
 
-static bool same_layer(const spops_sparseconv_choice *a, const spops_sparseconv_choice *b)
+static bool same_layer(const spops_conv_choice *a, const spops_conv_choice *b)
 {
     return a->pass == b->pass && a->dtype == b->dtype && a->in_channels == b->in_channels &&
            a->out_channels == b->out_channels &&
@@ -81,14 +81,14 @@ static bool same_layer(const spops_sparseconv_choice *a, const spops_sparseconv_
 }
 
 // How far a row's map is from this one: the larger number of pairs over the smaller.
-static double distance(const spops_dataflow_choice *c, const spops_sparseconv_choice *row)
+static double distance(const spops_dataflow_choice *c, const spops_conv_choice *row)
 {
     const double here = (double)c->num_pairs + 1.0, there = (double)row->num_pairs + 1.0;
     return here > there ? here / there : there / here;
 }
 
 static bool row_counts(const spops_context *ctx, const spops_dataflow_choice *c,
-                       const spops_sparseconv_choice *row)
+                       const spops_conv_choice *row)
 {
     if (row->dataflow == SPOPS_DATAFLOW_GATHER_MATMUL_SCATTER && loses_pairs(ctx, row))
         return false;
@@ -101,9 +101,8 @@ static bool row_counts(const spops_context *ctx, const spops_dataflow_choice *c,
 
 // Whether rows of gather-matmul-scatter count: there are some, and a library of products.
 static spops_status find_products(spops_context *ctx, const char *call,
-                                  const spops_dataflow_choice *c,
-                                  const spops_sparseconv_choice *rows, int64_t num_rows,
-                                  bool *found)
+                                  const spops_dataflow_choice *c, const spops_conv_choice *rows,
+                                  int64_t num_rows, bool *found)
 {
     const spops_matmul_open_args args = {call};
     spops_status status;
@@ -121,9 +120,8 @@ static spops_status find_products(spops_context *ctx, const char *call,
 }
 
 // Keep the rows that count, the nearest of those for the same pass of a layer.
-static spops_status make_tuned(spops_context *ctx, const char *call,
-                               const spops_sparseconv_choice *rows, int64_t num_rows,
-                               spops_dataflow_choice *c)
+static spops_status make_tuned(spops_context *ctx, const char *call, const spops_conv_choice *rows,
+                               int64_t num_rows, spops_dataflow_choice *c)
 {
     bool has_products;
 
@@ -141,7 +139,7 @@ static spops_status make_tuned(spops_context *ctx, const char *call,
         c->tuned[at].choice = rows[i];
     }
     for (int64_t i = 0; i < c->num_tuned; ++i) {
-        const spops_sparseconv_choice *row = &c->tuned[i].choice;
+        const spops_conv_choice *row = &c->tuned[i].choice;
         const spops_tap_grouping grouping = {row->grouping, row->epsilon, row->batch_rows};
         if (row->dataflow == SPOPS_DATAFLOW_GATHER_MATMUL_SCATTER)
             SPOPS_TRY(find_layout(ctx, call, c, &grouping, &c->tuned[i].layout));
@@ -153,7 +151,7 @@ static spops_status make_tuned(spops_context *ctx, const char *call,
 
 spops_status spops_dataflow_choice_make(spops_context *ctx, const char *call,
                                         const spops_tap_grouping *grouping,
-                                        const spops_sparseconv_choice *tuning, int64_t num_tuning,
+                                        const spops_conv_choice *tuning, int64_t num_tuning,
                                         spops_dataflow_choice *c)
 {
     const bool is_auto = c->named == SPOPS_DATAFLOW_AUTO;
@@ -200,8 +198,7 @@ size_t spops_dataflow_choice_scratch_bytes(const spops_dataflow_choice *c)
 
 spops_wanted_dataflow spops_dataflow_choice_get(const spops_context *ctx,
                                                 const spops_dataflow_choice *c,
-                                                const spops_sparseconv_choice *layer,
-                                                int32_t groups)
+                                                const spops_conv_choice *layer, int32_t groups)
 {
     const spops_tuning_case at = {
         ctx->info.compute_capability, SPOPS_REGIME_DRAM_BOUND, layer->dtype,

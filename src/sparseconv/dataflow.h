@@ -42,7 +42,7 @@ bool spops_dataflow_needs_pairs(const spops_context *ctx, spops_dataflow named, 
 // need that count here. Reserves scratch. Free it also after a failure.
 spops_status spops_dataflow_choice_make(spops_context *ctx, const char *call,
                                         const spops_tap_grouping *grouping,
-                                        const spops_sparseconv_choice *tuning, int64_t num_tuning,
+                                        const spops_conv_choice *tuning, int64_t num_tuning,
                                         spops_dataflow_choice *choice);
 void spops_dataflow_choice_free(spops_context *ctx, spops_dataflow_choice *choice);
 size_t spops_dataflow_choice_bytes(const spops_dataflow_choice *choice);
@@ -51,7 +51,6 @@ size_t spops_dataflow_choice_scratch_bytes(const spops_dataflow_choice *choice);
 // layer: its pass, dtype, math and channels count.
 spops_wanted_dataflow spops_dataflow_choice_get(const spops_context *ctx,
                                                 const spops_dataflow_choice *choice,
-                                                const spops_sparseconv_choice *layer,
-                                                int32_t groups);
+                                                const spops_conv_choice *layer, int32_t groups);
 
 #endif

@@ -4,8 +4,8 @@
 #include "core/backend.h"
 #include "core/matrix.h"
 
-spops_status spops_layer_read(spops_context *ctx, const char *call,
-                              const spops_sparseconv_layer *given, spops_sparseconv_layer *layer)
+spops_status spops_layer_read(spops_context *ctx, const char *call, const spops_conv_layer *given,
+                              spops_conv_layer *layer)
 {
     SPOPS_TRY(spops_read_options(ctx, call, given, layer, sizeof *layer));
     SPOPS_REQUIRE(ctx, layer->groups >= 0, "%s: layer->groups is %d, expected 0 or more", call,
@@ -59,9 +59,9 @@ static spops_status check_vector(spops_context *ctx, const char *call, const cha
 }
 
 spops_status spops_layer_check(spops_context *ctx, const char *call,
-                               const spops_layer_limits *limits,
-                               const spops_sparseconv_layer *layer, spops_matrix x, spops_matrix w,
-                               spops_matrix out, spops_layer_shape *shape)
+                               const spops_layer_limits *limits, const spops_conv_layer *layer,
+                               spops_matrix x, spops_matrix w, spops_matrix out,
+                               spops_layer_shape *shape)
 {
     SPOPS_TRY(spops_check_dtype(ctx, call, "x.dtype", x.dtype, SPOPS_DTYPES_FLOAT));
     SPOPS_TRY(check_shapes(ctx, call, limits, layer->groups, x, "out", out,
@@ -121,8 +121,7 @@ spops_status spops_layer_check_backward(spops_context *ctx, const char *call,
     return SPOPS_STATUS_OK;
 }
 
-bool spops_layer_can_be(spops_sparseconv_pass pass, spops_dtype dtype,
-                        const spops_layer_shape *shape)
+bool spops_layer_can_be(spops_conv_pass pass, spops_dtype dtype, const spops_layer_shape *shape)
 {
     return (unsigned)pass <= SPOPS_PASS_GRAD_W && spops_dtype_is_float(dtype) &&
            shape->in_channels > 0 && shape->out_channels > 0 && shape->groups > 0 &&
@@ -146,7 +145,7 @@ spops_mvmr_options spops_layer_mvmr_options(const spops_layer_shape *shape, spop
     return options;
 }
 
-spops_status spops_layer_finish(spops_context *ctx, const spops_sparseconv_layer *layer,
+spops_status spops_layer_finish(spops_context *ctx, const spops_conv_layer *layer,
                                 const int32_t *num_rows, spops_matrix out)
 {
     spops_epilogue_args epilogue = {.out = out,

@@ -21,15 +21,15 @@ typedef struct spops_layer_limits {
 } spops_layer_limits;
 
 // Options of a layer; groups 0 become 1.
-spops_status spops_layer_read(spops_context *ctx, const char *call,
-                              const spops_sparseconv_layer *given, spops_sparseconv_layer *layer);
+spops_status spops_layer_read(spops_context *ctx, const char *call, const spops_conv_layer *given,
+                              spops_conv_layer *layer);
 
 // x [in_rows, C_in], w, and out [out_rows, C_out], with the vectors and the residual of a layer that
 // was read.
 spops_status spops_layer_check(spops_context *ctx, const char *call,
-                               const spops_layer_limits *limits,
-                               const spops_sparseconv_layer *layer, spops_matrix x, spops_matrix w,
-                               spops_matrix out, spops_layer_shape *shape);
+                               const spops_layer_limits *limits, const spops_conv_layer *layer,
+                               spops_matrix x, spops_matrix w, spops_matrix out,
+                               spops_layer_shape *shape);
 
 // The same for gradients; those that are NULL are not wanted.
 spops_status spops_layer_check_backward(spops_context *ctx, const char *call,
@@ -39,14 +39,13 @@ spops_status spops_layer_check_backward(spops_context *ctx, const char *call,
                                         spops_layer_shape *shape);
 
 // Whether a pass, dtype and shape can be those of a layer, for questions about one that does not run.
-bool spops_layer_can_be(spops_sparseconv_pass pass, spops_dtype dtype,
-                        const spops_layer_shape *shape);
+bool spops_layer_can_be(spops_conv_pass pass, spops_dtype dtype, const spops_layer_shape *shape);
 
 bool spops_layer_is_depthwise(const spops_layer_shape *shape);
 spops_mvmr_options spops_layer_mvmr_options(const spops_layer_shape *shape, spops_math math);
 
 // What is behind the sum in out, in a pass of its own, if there is anything.
-spops_status spops_layer_finish(spops_context *ctx, const spops_sparseconv_layer *layer,
+spops_status spops_layer_finish(spops_context *ctx, const spops_conv_layer *layer,
                                 const int32_t *num_rows, spops_matrix out);
 
 #endif

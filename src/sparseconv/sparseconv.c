@@ -340,7 +340,7 @@ void spops_sparseconv_destroy(spops_sparseconv *conv)
 // A pass and its arguments, or their shapes alone: x and y are the rows on either side of the map, w
 // the matrices of taps. What the pass writes has its place among them.
 typedef struct conv_pass {
-    spops_sparseconv_pass pass;
+    spops_conv_pass pass;
     spops_dtype dtype; // of what it reads
     spops_math math;
     spops_layer_shape shape;
@@ -410,11 +410,11 @@ static spops_wanted_dataflow server_of(const spops_sparseconv *conv, const conv_
 {
     static const spops_wanted_dataflow nobody = {SPOPS_DATAFLOW_AUTO, NULL};
     static const spops_wanted_dataflow fetch = {SPOPS_DATAFLOW_FETCH_ON_DEMAND, NULL};
-    const spops_sparseconv_choice layer = {.pass = p->pass,
-                                           .dtype = p->dtype,
-                                           .math = p->math,
-                                           .in_channels = p->shape.in_channels,
-                                           .out_channels = p->shape.out_channels};
+    const spops_conv_choice layer = {.pass = p->pass,
+                                     .dtype = p->dtype,
+                                     .math = p->math,
+                                     .in_channels = p->shape.in_channels,
+                                     .out_channels = p->shape.out_channels};
 
     if (p->pass != SPOPS_PASS_FORWARD && !conv->backward) return nobody;
     if (!takes(conv, conv->dataflow, p)) return nobody;
@@ -434,9 +434,9 @@ static spops_status refuse(spops_context *ctx, const char *call, const spops_spa
 }
 
 // Of a pass whose rows are dense.
-static spops_wanted_dataflow server_of_dense(const spops_sparseconv *conv,
-                                             spops_sparseconv_pass pass, spops_dtype dtype,
-                                             spops_math math, const spops_layer_shape *shape)
+static spops_wanted_dataflow server_of_dense(const spops_sparseconv *conv, spops_conv_pass pass,
+                                             spops_dtype dtype, spops_math math,
+                                             const spops_layer_shape *shape)
 {
     const conv_pass p = {
         .pass = pass,
@@ -449,9 +449,9 @@ static spops_wanted_dataflow server_of_dense(const spops_sparseconv *conv,
     return server_of(conv, &p);
 }
 
-spops_dataflow spops_sparseconv_dataflow(const spops_sparseconv *conv, spops_sparseconv_pass pass,
+spops_dataflow spops_sparseconv_dataflow(const spops_sparseconv *conv, spops_conv_pass pass,
                                          spops_dtype dtype, int64_t in_channels,
-                                         int64_t out_channels, const spops_sparseconv_layer *layer)
+                                         int64_t out_channels, const spops_conv_layer *layer)
 {
     const spops_layer_shape shape = {in_channels, out_channels,
                                      layer == NULL || layer->groups == 0 ? 1 : layer->groups};
@@ -462,13 +462,12 @@ spops_dataflow spops_sparseconv_dataflow(const spops_sparseconv *conv, spops_spa
 }
 
 spops_status spops_sparseconv_get_choice(spops_context *ctx, const spops_sparseconv *conv,
-                                         spops_sparseconv_pass pass, spops_dtype dtype,
+                                         spops_conv_pass pass, spops_dtype dtype,
                                          int64_t in_channels, int64_t out_channels,
-                                         const spops_sparseconv_layer *given,
-                                         spops_sparseconv_choice *choice)
+                                         const spops_conv_layer *given, spops_conv_choice *choice)
 {
     static const char call[] = "sparseconv_get_choice";
-    spops_sparseconv_layer layer = {0};
+    spops_conv_layer layer = {0};
     spops_layer_shape shape = {in_channels, out_channels, 1};
     spops_wanted_dataflow chosen;
 
@@ -485,15 +484,15 @@ spops_status spops_sparseconv_get_choice(spops_context *ctx, const spops_sparsec
     SPOPS_TRY(spops_layer_read(ctx, call, given, &layer));
     shape.groups = layer.groups;
     chosen = server_of_dense(conv, pass, dtype, layer.math, &shape);
-    *choice = (spops_sparseconv_choice){.pass = pass,
-                                        .dtype = dtype,
-                                        .math = layer.math,
-                                        .num_taps = conv->view.num_taps,
-                                        .in_channels = in_channels,
-                                        .out_channels = out_channels,
-                                        .num_out = conv->view.out->max_rows,
-                                        .num_pairs = conv->view.max_pairs,
-                                        .dataflow = chosen.dataflow};
+    *choice = (spops_conv_choice){.pass = pass,
+                                  .dtype = dtype,
+                                  .math = layer.math,
+                                  .num_taps = conv->view.num_taps,
+                                  .in_channels = in_channels,
+                                  .out_channels = out_channels,
+                                  .num_out = conv->view.out->max_rows,
+                                  .num_pairs = conv->view.max_pairs,
+                                  .dataflow = chosen.dataflow};
     if (chosen.dataflow == SPOPS_DATAFLOW_GATHER_MATMUL_SCATTER) {
         choice->grouping = chosen.layout->grouping.grouping;
         choice->epsilon = chosen.layout->grouping.epsilon;
@@ -518,7 +517,7 @@ static spops_matrix channel_vector(const float *v, int64_t channels)
 
 // An x of i8, checked, becomes the matrix that it will be widened to.
 static spops_status place_widened(spops_context *ctx, const char *call,
-                                  const spops_sparseconv *conv, const spops_sparseconv_layer *layer,
+                                  const spops_sparseconv *conv, const spops_conv_layer *layer,
                                   spops_matrix w, spops_matrix out, spops_matrix *x)
 {
     const int64_t num_scales = layer->x_scales_by_channel != 0 ? x->cols : 1;
@@ -553,7 +552,7 @@ static spops_status place_widened(spops_context *ctx, const char *call,
 }
 
 static spops_status widen(spops_context *ctx, const spops_sparseconv *conv,
-                          const spops_sparseconv_layer *layer, spops_matrix q, spops_matrix x)
+                          const spops_conv_layer *layer, spops_matrix q, spops_matrix x)
 {
     const spops_widen_args args = {q, x, layer->x_scales, layer->x_scales_by_channel != 0,
                                    conv->view.in->num_rows};
@@ -563,8 +562,7 @@ static spops_status widen(spops_context *ctx, const spops_sparseconv *conv,
 
 // What the pass shall run on, but for FETCH_ON_DEMAND. layer: what is behind the sum of a forward pass.
 static spops_status run_pass(spops_context *ctx, const spops_sparseconv *conv, const conv_pass *p,
-                             spops_wanted_dataflow by, const spops_sparseconv_layer *layer,
-                             void *scratch)
+                             spops_wanted_dataflow by, const spops_conv_layer *layer, void *scratch)
 {
     const bool reversed = p->pass == SPOPS_PASS_GRAD_X, tf32 = p->math == SPOPS_MATH_TF32;
 
@@ -603,12 +601,12 @@ static spops_status run_pass(spops_context *ctx, const spops_sparseconv *conv, c
 }
 
 spops_status spops_sparseconv_execute(spops_context *ctx, const spops_sparseconv *conv,
-                                      spops_matrix x, spops_matrix w,
-                                      const spops_sparseconv_layer *given, spops_matrix out)
+                                      spops_matrix x, spops_matrix w, const spops_conv_layer *given,
+                                      spops_matrix out)
 {
     static const char call[] = "sparseconv_execute";
     const spops_matrix given_x = x;
-    spops_sparseconv_layer layer = {0};
+    spops_conv_layer layer = {0};
     spops_wanted_dataflow by;
     spops_mvmr_options options;
     spops_layer_shape shape;
@@ -636,12 +634,12 @@ spops_status spops_sparseconv_execute(spops_context *ctx, const spops_sparseconv
 
 spops_status spops_sparseconv_execute_backward(spops_context *ctx, const spops_sparseconv *conv,
                                                spops_matrix grad_sum, spops_matrix x,
-                                               spops_matrix w, const spops_sparseconv_layer *given,
+                                               spops_matrix w, const spops_conv_layer *given,
                                                const spops_matrix *grad_x,
                                                const spops_matrix *grad_w)
 {
     static const char call[] = "sparseconv_execute_backward";
-    spops_sparseconv_layer layer = {0};
+    spops_conv_layer layer = {0};
     spops_wanted_dataflow by_x = {SPOPS_DATAFLOW_FETCH_ON_DEMAND, NULL}, by_w = by_x;
     spops_mvmr_options options;
     spops_layer_shape shape;

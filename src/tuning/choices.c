@@ -41,7 +41,7 @@ const char *spops_grouping_name(spops_grouping grouping)
 }
 
 // What is wrong with a row, or NULL.
-static const char *fault_of(const spops_sparseconv_choice *row)
+static const char *fault_of(const spops_conv_choice *row)
 {
     if ((unsigned)row->pass >= COUNT(pass_names)) return "pass";
     if (!spops_dtype_is_float(row->dtype)) return "dtype";
@@ -62,7 +62,7 @@ static const char *fault_of(const spops_sparseconv_choice *row)
 }
 
 spops_status spops_sparseconv_check_choices(spops_context *ctx, const char *call, const char *name,
-                                            const spops_sparseconv_choice *rows, int64_t num_rows)
+                                            const spops_conv_choice *rows, int64_t num_rows)
 {
     SPOPS_REQUIRE(ctx, num_rows >= 0 && num_rows < INT32_MAX,
                   "%s: number of rows of %s is %" PRId64 ", expected 0 to %d", call, name, num_rows,
@@ -78,7 +78,7 @@ spops_status spops_sparseconv_check_choices(spops_context *ctx, const char *call
 
 // ---- Writing ------------------------------------------------------------------------------------
 
-static int print_row(char *line, const spops_sparseconv_choice *row)
+static int print_row(char *line, const spops_conv_choice *row)
 {
     return snprintf(line, LINE_BYTES,
                     "%s %s %s %d %" PRId64 " %" PRId64 " %" PRId64 " %" PRId64
@@ -91,8 +91,8 @@ static int print_row(char *line, const spops_sparseconv_choice *row)
 
 // Line `i` of a text: a head of five, the rows, an end.
 enum { HEAD_LINES = 5 };
-static int print_line(const spops_context *ctx, const spops_sparseconv_choice *rows,
-                      int64_t num_rows, int64_t i, char *line)
+static int print_line(const spops_context *ctx, const spops_conv_choice *rows, int64_t num_rows,
+                      int64_t i, char *line)
 {
     switch (i) {
     case 0: return snprintf(line, LINE_BYTES, "%s %d\n", TITLE, VERSION);
@@ -109,7 +109,7 @@ static int print_line(const spops_context *ctx, const spops_sparseconv_choice *r
     }
 }
 
-spops_status spops_sparseconv_save_choices(spops_context *ctx, const spops_sparseconv_choice *rows,
+spops_status spops_sparseconv_save_choices(spops_context *ctx, const spops_conv_choice *rows,
                                            int64_t num_rows, char *buffer, size_t capacity,
                                            size_t *bytes)
 {
@@ -224,7 +224,7 @@ static bool read_dtype(const char *word, spops_dtype *dtype)
 }
 
 // NULL, or what is wrong.
-static const char *read_row(const char *line, spops_sparseconv_choice *row)
+static const char *read_row(const char *line, spops_conv_choice *row)
 {
     char words[ROW_WORDS][WORD_BYTES];
     int pass, math, dataflow, grouping;
@@ -246,7 +246,7 @@ static const char *read_row(const char *line, spops_sparseconv_choice *row)
         return "no such grouping";
     if (!read_fraction(words[10], &row->epsilon)) return "epsilon is no number";
     if (!read_number(words[11], &row->batch_rows)) return "batch_rows is no count";
-    row->pass = (spops_sparseconv_pass)pass;
+    row->pass = (spops_conv_pass)pass;
     row->math = (spops_math)math;
     row->num_taps = (int32_t)taps;
     row->dataflow = (spops_dataflow)dataflow;
@@ -284,10 +284,10 @@ static spops_status read_head(line_reader *r)
 }
 
 // All rows; they are written where rows is not NULL, as many as max_rows.
-static spops_status read_rows(line_reader *r, spops_sparseconv_choice *rows, int64_t max_rows,
+static spops_status read_rows(line_reader *r, spops_conv_choice *rows, int64_t max_rows,
                               int64_t *num_rows)
 {
-    spops_sparseconv_choice row;
+    spops_conv_choice row;
     int64_t n = 0, said;
     const char *value, *fault;
 
@@ -308,7 +308,7 @@ static spops_status read_rows(line_reader *r, spops_sparseconv_choice *rows, int
 }
 
 spops_status spops_sparseconv_load_choices(spops_context *ctx, const char *text, size_t bytes,
-                                           spops_sparseconv_choice *rows, int64_t max_rows,
+                                           spops_conv_choice *rows, int64_t max_rows,
                                            int64_t *num_rows)
 {
     static const char call[] = "sparseconv_load_choices";

@@ -1086,9 +1086,9 @@ static void make_pyramid(world *w)
     }
 }
 
-static spops_sparseconv_layer layer_of(world *w, int64_t out_channels, spops_matrix *residual)
+static spops_conv_layer layer_of(world *w, int64_t out_channels, spops_matrix *residual)
 {
-    spops_sparseconv_layer layer = spops_sparseconv_layer_default();
+    spops_conv_layer layer = spops_conv_layer_default();
     layer.groups = rarely(w) ? hostile_i32(w) : pick(w, 4) == 1 ? 2 : 0;
     layer.bias = pick(w, 2) ? vector(w, out_channels) : NULL;
     layer.scale = pick(w, 4) == 1 ? vector(w, out_channels) : NULL;
@@ -1115,7 +1115,7 @@ static void make_sparseconv(world *w)
     spops_sparseconv *conv = find(w, SPARSECONV), *made = NULL;
     const spops_kernel_map *map = any_map(w);
     const spops_kernel_map_view view = map_view(w, map);
-    spops_sparseconv_choice rows[2];
+    spops_conv_choice rows[2];
     spops_sparseconv *all[2] = {conv, find(w, SPARSECONV)};
     int64_t num_rows = 0;
     size_t bytes = 0;
@@ -1141,13 +1141,12 @@ static void make_sparseconv(world *w)
         CALL(w, spops_context_reserve(w->ctx, spops_sparseconv_scratch_bytes(conv)));
         break;
     case 3: {
-        const spops_sparseconv_layer layer = layer_of(w, 8, NULL);
-        CALL(w, spops_sparseconv_get_choice(w->ctx, conv, (spops_sparseconv_pass)pick(w, 4),
+        const spops_conv_layer layer = layer_of(w, 8, NULL);
+        CALL(w, spops_sparseconv_get_choice(w->ctx, conv, (spops_conv_pass)pick(w, 4),
                                             (spops_dtype)pick(w, 10), count_of(w, 8),
                                             count_of(w, 8), &layer, &rows[0]));
-        (void)spops_sparseconv_dataflow(conv, (spops_sparseconv_pass)pick(w, 4),
-                                        (spops_dtype)pick(w, 10), count_of(w, 8), count_of(w, 8),
-                                        rarely(w) ? NULL : &layer);
+        (void)spops_sparseconv_dataflow(conv, (spops_conv_pass)pick(w, 4), (spops_dtype)pick(w, 10),
+                                        count_of(w, 8), count_of(w, 8), rarely(w) ? NULL : &layer);
         if (!CALL(w, spops_sparseconv_save_choices(w->ctx, rows, count_of(w, 2) == 2 ? 2 : 0, text,
                                                    sizeof text, &bytes)))
             break;
@@ -1166,7 +1165,7 @@ static void make_sparseconv(world *w)
 
 // What both convolutions are given.
 typedef struct layer_call {
-    spops_sparseconv_layer layer;
+    spops_conv_layer layer;
     spops_matrix residual, x, w, out, grad_x, grad_w;
 } layer_call;
 
@@ -1537,9 +1536,8 @@ static void make_pointconv(world *w)
         (void)spops_pointconv_bytes(conv);
         (void)spops_pointconv_get_sums(conv);
         (void)spops_pointconv_get_variant(conv);
-        (void)spops_pointconv_dataflow(conv, (spops_sparseconv_pass)pick(w, 4),
-                                       (spops_dtype)pick(w, 10), count_of(w, 8), count_of(w, 8),
-                                       NULL);
+        (void)spops_pointconv_dataflow(conv, (spops_conv_pass)pick(w, 4), (spops_dtype)pick(w, 10),
+                                       count_of(w, 8), count_of(w, 8), NULL);
         CALL(w, spops_context_reserve(w->ctx, spops_pointconv_scratch_bytes(conv)));
         break;
     default:
