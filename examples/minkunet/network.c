@@ -272,7 +272,7 @@ int network_save(spops_context *ctx, const network *net, const char *path)
         if (!failed) {
             give_parameters(l, &p);
             failed =
-                spops_weights_save(ctx, SPOPS_WEIGHTS_TORCHSPARSE, &kernel, l->file_in, l->file_out,
+                spops_weights_save(ctx, SPOPS_WEIGHTS_TORCHSPARSE, &kernel, 1, l->file_in, l->file_out,
                                    SPOPS_DTYPE_F32, p.w, theirs) != SPOPS_STATUS_OK;
             fprintf(file, "%s %d %d %d\n", l->name, l->taps, l->file_in, l->file_out);
             failed |= fwrite(theirs, sizeof *theirs, n, file) != n ||
@@ -314,7 +314,7 @@ static int load_layer(spops_context *ctx, layer *l, spops_weights_layout layout,
     theirs = (float *)malloc(n * sizeof *theirs);
     failed = theirs == NULL || fread(theirs, sizeof *theirs, n, file) != n ||
              fread(p.gamma, sizeof *p.gamma, 4 * (size_t)out, file) != 4 * (size_t)out ||
-             spops_weights_load(ctx, layout, &kernel, in, out, SPOPS_DTYPE_F32, theirs, p.w) !=
+             spops_weights_load(ctx, layout, &kernel, 1, in, out, SPOPS_DTYPE_F32, theirs, p.w) !=
                  SPOPS_STATUS_OK ||
              take_parameters(l, &p);
     free(theirs);

@@ -1329,20 +1329,24 @@ static void copy_weights(world *w)
 {
     const spops_kernel_shape k = kernel_of(w, 2, 1);
     const spops_weights_layout layout =
-        (spops_weights_layout)(rarely(w) ? hostile_i32(w) : (int32_t)pick(w, 12));
-    const int64_t in = count_of(w, 3), out = count_of(w, 5), taps = spops_kernel_shape_num_taps(&k);
+        (spops_weights_layout)(rarely(w) ? hostile_i32(w) : (int32_t)pick(w, 18));
+    const int64_t in = count_of(w, 4), out = count_of(w, 6), taps = spops_kernel_shape_num_taps(&k);
+    const int32_t groups = rarely(w) ? hostile_i32(w) : (int32_t)pick(w, 3);
     const spops_dtype t = (spops_dtype)pick(w, 10);
-    const size_t bytes = taps > 0 && taps < 1000 && in == 3 && out == 5
-                             ? (size_t)(taps * in * out) * spops_dtype_bytes(t)
-                             : 0;
+    const size_t bytes =
+        taps > 0 && taps < 1000 && in == 4 && out == 6
+            ? (size_t)(taps * in * out / (groups == 2 ? 2 : 1)) * spops_dtype_bytes(t)
+            : 0;
     const void *from = block(w, bytes);
     void *to = block(w, bytes);
     // What is not a size here is one that is refused, or needs no memory.
     if (bytes == 0 && in > 0 && out > 0 && taps > 0) return;
     if (pick(w, 2))
-        CALL(w, spops_weights_load(w->ctx, layout, &k, in, out, t, rarely(w) ? NULL : from, to));
+        CALL(w, spops_weights_load(w->ctx, layout, &k, groups, in, out, t, rarely(w) ? NULL : from,
+                                   to));
     else
-        CALL(w, spops_weights_save(w->ctx, layout, &k, in, out, t, from, rarely(w) ? NULL : to));
+        CALL(w, spops_weights_save(w->ctx, layout, &k, groups, in, out, t, from,
+                                   rarely(w) ? NULL : to));
 }
 
 // ---- Points -------------------------------------------------------------------------------------
