@@ -738,7 +738,7 @@ static void run_layer(const peer_layer *peer, const layer *l, spops_weights_layo
     const int64_t c_in = l->groups * l->in, c_out = l->groups * l->out;
     const spops_kernel_shape kernel = kernel_by_table(peer, l);
     spops_sparseconv_options options = spops_sparseconv_options_default();
-    spops_sparseconv_layer choices = spops_sparseconv_layer_default();
+    spops_conv_layer choices = spops_conv_layer_default();
     float *w = malloc((size_t)(volume(l) * l->in * c_out) * sizeof *w);
     spops_kernel_map *map = map_by_table(peer, l, in, out);
     spops_sparseconv *conv;
