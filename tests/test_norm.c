@@ -4,6 +4,7 @@
 #include <criterion/criterion.h>
 #include <criterion/parameterized.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -29,6 +30,7 @@ typedef struct norm_case {
     int64_t rows, capacity, cols;
     spops_dtype dtype;
     bool affine, relu, in_place, fixed_statistics, large_mean;
+    float epsilon; // 0: the default
     uint64_t stream;
     int32_t *num_rows;        // where the backend runs, or NULL
     guarded x, grad_out, out; // out: also grad_x
@@ -93,7 +95,8 @@ static void prepare(void *user, int version)
     double *grad_out = is_backward(c) ? fill_matrix(&c->grad_out, &rng, 0) : NULL;
     double *mean = NULL, *var = NULL, *gamma = NULL, *beta = NULL;
     ref_norm norm = {c->rows, c->cols, x,       grad_out,           NULL, NULL, NULL,
-                     NULL,    1e-5,    c->relu, c->fixed_statistics};
+                     NULL,    0,       c->relu, c->fixed_statistics};
+    norm.epsilon = c->epsilon == 0 ? 1e-5 : (double)c->epsilon;
 
     destroy_expected(c);
     if (is_batch(c)) {
@@ -158,6 +161,7 @@ static spops_status enqueue(void *user, spops_context *ctx)
     spops_norm_options options = spops_norm_options_default();
 
     options.num_rows = c->num_rows;
+    options.epsilon = c->epsilon;
     options.activation = c->relu ? SPOPS_ACTIVATION_RELU : SPOPS_ACTIVATION_NONE;
     options.fixed_statistics = c->fixed_statistics;
     switch (c->kind) {
@@ -275,6 +279,7 @@ ParameterizedTest(struct case_param *p, norm, agrees, .timeout = 600)
                 c.relu = test_rng_below(&rng, 2) != 0;
                 c.affine = c.relu || test_rng_below(&rng, 2) != 0;
                 c.fixed_statistics = test_rng_below(&rng, 3) == 0;
+                c.epsilon = test_rng_below(&rng, 2) == 0 ? 0 : 0.25f;
                 c.large_mean = kind == STATISTICS && c.dtype == SPOPS_DTYPE_F32;
                 check_case(&d, &c, test_rng_below(&rng, 2) * (1 + test_rng_below(&rng, 7)),
                            test_rng_below(&rng, 2));
@@ -331,6 +336,47 @@ ParameterizedTest(struct backend_param *p, norm, updates_running_statistics)
     cr_assert(batch[0] == 0 && batch[1] == 0);
     test_free(&d, rows), test_free(&d, out);
     test_free(&d, running_mean), test_free(&d, running_var);
+    test_close(&d);
+}
+
+// The mean of finite values is finite, though their difference, or its square, is not.
+ParameterizedTestParameters(norm, of_huge_values)
+{
+    return every_backend();
+}
+ParameterizedTest(struct backend_param *p, norm, of_huge_values)
+{
+    enum { ROWS = 100, COLS = 3, SLOTS = 4 * COLS };
+    float x[ROWS * COLS], found[SLOTS], running[SLOTS] = {3e38f, 0, -3e38f};
+    spops_norm_options options = spops_norm_options_default();
+    test_device d;
+
+    if (!test_open(&d, (spops_backend_kind)p->backend, LAUNCH_DEFAULT)) return;
+    for (int r = 0; r < ROWS; ++r) {
+        x[r * COLS + 0] = r % 2 == 0 ? 3e38f : -3e38f;
+        x[r * COLS + 1] = 1e20f;
+        x[r * COLS + 2] = 3e38f;
+    }
+    float *rows = device_floats(&d, x, ROWS * COLS), *out = device_floats(&d, running, SLOTS);
+    options.momentum = 0.5f;
+    test_expect_ok(d.ctx, spops_context_reserve(d.ctx, spops_norm_scratch_bytes(ROWS, COLS)),
+                   "reserve");
+    test_expect_ok(d.ctx,
+                   spops_batchnorm_statistics_execute(
+                       d.ctx, spops_matrix_dense(rows, ROWS, COLS, SPOPS_DTYPE_F32), &options,
+                       out + COLS, out + 2 * COLS, out, out + 3 * COLS),
+                   "statistics");
+    test_wait(&d);
+    fetch_floats(&d, found, out, SLOTS);
+    cr_assert(fabsf(found[COLS]) <= 3e33f && isinf(found[2 * COLS]), "mean %g, var %g",
+              (double)found[COLS], (double)found[2 * COLS]);
+    cr_assert(found[COLS + 1] == 1e20f && found[2 * COLS + 1] == 0, "mean %g, var %g",
+              (double)found[COLS + 1], (double)found[2 * COLS + 1]);
+    cr_assert(found[COLS + 2] == 3e38f && found[2 * COLS + 2] == 0, "mean %g, var %g",
+              (double)found[COLS + 2], (double)found[2 * COLS + 2]);
+    cr_assert(found[2] == 0 && isfinite(found[0]), "running means %g, %g", (double)found[2],
+              (double)found[0]);
+    test_free(&d, rows), test_free(&d, out);
     test_close(&d);
 }
 
@@ -432,10 +478,13 @@ ParameterizedTest(struct backend_param *p, norm, refuses)
                 SPOPS_STATUS_SCRATCH_TOO_SMALL, "batchnorm_statistics_execute", "no scratch");
     options.epsilon = -1;
     test_expect(d.ctx, spops_layernorm_execute(d.ctx, mx, v, v, &options, my), invalid,
-                "options->epsilon is -1, expected 0 or more", "epsilon");
+                "options->epsilon is -1, expected a finite number, 0 or more", "epsilon");
     options.epsilon = NAN;
     test_expect(d.ctx, spops_layernorm_execute(d.ctx, mx, v, v, &options, my), invalid,
                 "options->epsilon is", "epsilon NaN");
+    options.epsilon = INFINITY;
+    test_expect(d.ctx, spops_layernorm_execute(d.ctx, mx, v, v, &options, my), invalid,
+                "options->epsilon is inf", "epsilon infinite");
     options = spops_norm_options_default();
     options.momentum = 2;
     test_expect(d.ctx, spops_layernorm_execute(d.ctx, mx, v, v, &options, my), invalid,
@@ -444,8 +493,130 @@ ParameterizedTest(struct backend_param *p, norm, refuses)
     options.activation = (spops_activation)7;
     test_expect(d.ctx, spops_layernorm_execute(d.ctx, mx, v, v, &options, my), invalid,
                 "options->activation is 7, expected 0 or 1", "activation");
+    options = spops_norm_options_default();
+    options.fixed_statistics = 2;
+    test_expect(d.ctx, spops_layernorm_execute(d.ctx, mx, v, v, &options, my), invalid,
+                "options->fixed_statistics is 2, expected 0 or 1", "fixed_statistics");
+    options = spops_norm_options_default();
+    options.num_rows = (const int32_t *)(const void *)((const char *)v + 1);
+    test_expect(d.ctx, spops_layernorm_execute(d.ctx, mx, v, v, &options, my), invalid,
+                "layernorm_execute: options->num_rows is at", "between elements");
     fetch_floats(&d, after, y, ROWS * COLS);
     cr_assert_arr_eq(after, zeros, sizeof zeros);
     test_free(&d, x), test_free(&d, y), test_free(&d, v);
+    test_close(&d);
+}
+
+// ---- Overlaps -----------------------------------------------------------------------------------
+
+// Arguments of the calls, each with memory of its own.
+typedef enum norm_slot {
+    X,
+    GRAD_OUT,
+    OUT, // also grad_x
+    MEAN,
+    VAR,
+    GAMMA,
+    BETA,
+    NUM_ROWS,
+    GRAD_GAMMA, // also running_mean
+    GRAD_BETA,  // also running_var
+    NUM_SLOTS
+} norm_slot;
+
+enum { SLOT_ROWS = 4, SLOT_COLS = 3, SLOT_FLOATS = SLOT_ROWS * SLOT_COLS };
+
+// How the calls name them; NULL: no argument.
+static const char *const slot_names[NUM_KINDS][NUM_SLOTS] = {
+    {"x", NULL, NULL, "mean", "var", NULL, NULL, "options->num_rows", "running_mean",
+     "running_var"},
+    {"x", NULL, "out", "mean", "var", "gamma", "beta", "options->num_rows", NULL, NULL},
+    {"x", "grad_out", "grad_x", "mean", "var", "gamma", "beta", "options->num_rows", "grad_gamma",
+     "grad_beta"},
+    {"x", NULL, "out", NULL, NULL, "gamma", "beta", "options->num_rows", NULL, NULL},
+    {"x", "grad_out", "grad_x", NULL, NULL, "gamma", "beta", "options->num_rows", "grad_gamma",
+     "grad_beta"},
+};
+
+static bool is_written(norm_kind kind, int slot)
+{
+    if (kind == STATISTICS) return slot == MEAN || slot == VAR || slot >= GRAD_GAMMA;
+    return slot == OUT || slot >= GRAD_GAMMA;
+}
+
+static spops_status call_slots(spops_context *ctx, norm_kind kind, float *const *at)
+{
+    const spops_matrix x = spops_matrix_dense(at[X], SLOT_ROWS, SLOT_COLS, SPOPS_DTYPE_F32);
+    spops_matrix g = x, out = x;
+    spops_norm_options o = spops_norm_options_default();
+    o.num_rows = (const int32_t *)(const void *)at[NUM_ROWS];
+    g.data = at[GRAD_OUT];
+    out.data = at[OUT];
+    switch (kind) {
+    case STATISTICS:
+        return spops_batchnorm_statistics_execute(ctx, x, &o, at[MEAN], at[VAR], at[GRAD_GAMMA],
+                                                  at[GRAD_BETA]);
+    case BATCH_FORWARD:
+        return spops_batchnorm_execute(ctx, x, at[MEAN], at[VAR], at[GAMMA], at[BETA], &o, out);
+    case BATCH_BACKWARD:
+        return spops_batchnorm_execute_backward(ctx, g, x, at[MEAN], at[VAR], at[GAMMA], at[BETA],
+                                                &o, out, at[GRAD_GAMMA], at[GRAD_BETA]);
+    case LAYER_FORWARD: return spops_layernorm_execute(ctx, x, at[GAMMA], at[BETA], &o, out);
+    default:
+        return spops_layernorm_execute_backward(ctx, g, x, at[GAMMA], at[BETA], &o, out,
+                                                at[GRAD_GAMMA], at[GRAD_BETA]);
+    }
+}
+
+// The one pair that may be the same memory.
+static bool may_alias(norm_kind kind, int a, int b)
+{
+    const bool backward = kind == BATCH_BACKWARD || kind == LAYER_BACKWARD;
+    return a == OUT && b == (backward ? GRAD_OUT : X);
+}
+
+// No output lies over an input, or over another output, but for the results over what they are
+// made of.
+ParameterizedTestParameters(norm, refuses_overlaps)
+{
+    return every_backend();
+}
+ParameterizedTest(struct backend_param *p, norm, refuses_overlaps)
+{
+    static const float zeros[NUM_SLOTS * SLOT_FLOATS];
+    float after[NUM_SLOTS * SLOT_FLOATS];
+    test_device d;
+
+    if (!test_open(&d, (spops_backend_kind)p->backend, LAUNCH_DEFAULT)) return;
+    float *memory = device_floats(&d, zeros, NUM_SLOTS * SLOT_FLOATS);
+    test_expect_ok(d.ctx,
+                   spops_context_reserve(d.ctx, spops_norm_scratch_bytes(SLOT_ROWS, SLOT_COLS)),
+                   "reserve");
+    for (int kind = 0; kind < NUM_KINDS; ++kind) {
+        const char *const *names = slot_names[kind];
+        for (int a = 0; a < NUM_SLOTS; ++a) {
+            for (int b = 0; b < NUM_SLOTS; ++b) {
+                float *at[NUM_SLOTS];
+                char first[96], second[96];
+                if (a == b || names[a] == NULL || names[b] == NULL) continue;
+                if (!is_written((norm_kind)kind, a)) continue;
+                for (int i = 0; i < NUM_SLOTS; ++i)
+                    at[i] = memory + i * SLOT_FLOATS;
+                at[a] = at[b];
+                if (may_alias((norm_kind)kind, a, b)) continue;
+                const spops_status status = call_slots(d.ctx, (norm_kind)kind, at);
+                snprintf(first, sizeof first, ": %s overlaps %s,", names[a], names[b]);
+                snprintf(second, sizeof second, ": %s overlaps %s,", names[b], names[a]);
+                cr_assert(status == SPOPS_STATUS_INVALID_ARGUMENT &&
+                              (strstr(spops_last_error(d.ctx), first) != NULL ||
+                               strstr(spops_last_error(d.ctx), second) != NULL),
+                          "%s, %s over %s: %s", kind_names[kind], names[a], names[b],
+                          status == SPOPS_STATUS_OK ? "OK" : spops_last_error(d.ctx));
+            }
+        }
+    }
+    fetch_floats(&d, after, memory, NUM_SLOTS * SLOT_FLOATS);
+    cr_assert_arr_eq(after, zeros, sizeof zeros);
+    test_free(&d, memory);
     test_close(&d);
 }

@@ -25,10 +25,11 @@ typedef struct spops_norm_options {
     /* [1] where ctx runs: the first rows that count; NULL: all. Rows behind them are neither read
        nor written. A number outside 0 to x.rows is taken for the nearer end. */
     const int32_t *num_rows;
-    float epsilon;  /* added to the variance; 0: 1e-5 */
+    float epsilon;  /* added to the variance, finite; 0: 1e-5 */
     float momentum; /* of running statistics, 0 to 1; 0: 0.1 */
     spops_activation activation;
-    int32_t fixed_statistics; /* gradient of batch norm: 1 where mean and var are constants */
+    int32_t
+        fixed_statistics; /* gradient of batch norm: 1 where mean and var are constants, else 0 */
 } spops_norm_options;
 
 SPOPS_DEFINE_DEFAULT(spops_norm_options)
@@ -52,12 +53,13 @@ SPOPS_API size_t spops_norm_scratch_bytes(int64_t max_rows, int64_t max_cols);
  * running_*     [cols] f32, both or neither (NULL).
  * options       NULL: defaults.
  *
- * Memory    Where ctx runs. No pointer is kept. Outputs must not overlap x.
+ * Memory    Where ctx runs. No pointer is kept. No output may overlap another, or any input.
  * Stream    Enqueues on ctx's stream and returns. Allocates nothing, waits for nothing, capturable.
  * Scratch   spops_norm_scratch_bytes, reserved in ctx beforehand.
  * Numerics  Rows are taken in chunks that depend on n alone; each has its mean and sum of squared
  *           deviations updated row by row, and chunks are merged in a fixed order: no cancellation
- *           where the mean is large, the same bits on every run and thread count.
+ *           where the mean is large, the same bits on every run and thread count. The mean of finite
+ *           values is finite; var is infinite where it does not fit f32.
  * Errors    INVALID_ARGUMENT, SCRATCH_TOO_SMALL, NOT_SUPPORTED, CUDA. After any but CUDA, nothing
  *           was enqueued.
  * Threads   One thread at a time per ctx.

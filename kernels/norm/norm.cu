@@ -81,10 +81,14 @@ struct moments {
     float count, a, b; // a: mean, b: deviations
     __device__ __forceinline__ void merge(const moments &o)
     {
-        const float total = count + o.count;
-        if (total == 0.0f) return;
-        const float delta = o.a - a, share = o.count / total;
-        a += delta * share;
+        if (o.count == 0.0f) return;
+        if (count == 0.0f) { // a square may be infinite, and no rows times that are no number
+            *this = o;
+            return;
+        }
+        const float total = count + o.count, share = o.count / total;
+        const float half = spops_norm_half_distance(a, o.a), delta = 2.0f * half;
+        a += half * (2.0f * share);
         b += o.b + delta * delta * (count * share);
         count = total;
     }
@@ -167,7 +171,7 @@ __global__ void __launch_bounds__(threads)
     const place at = place_of<VEC>(p);
     const int64_t n = rows_of(p), rows = spops_norm_chunk_rows(n);
     const int64_t begin = blockIdx.x * rows, end = begin + rows < n ? begin + rows : n;
-    float mean[VEC] = {}, deviations[VEC] = {}, count = 0.0f;
+    float mean[VEC] = {}, deviations[VEC] = {}, count = 0.0f; // half, and a quarter, of both
     if (begin >= n) return;
     if (at.n > 0) {
 #pragma unroll 4
@@ -178,10 +182,15 @@ __global__ void __launch_bounds__(threads)
             const float share = 1.0f / count;
 #pragma unroll
             for (int j = 0; j < VEC; ++j) {
-                const float delta = v[j] - mean[j];
+                const float half = 0.5f * v[j], delta = half - mean[j]; // finite where v is
                 mean[j] += delta * share;
-                deviations[j] += delta * (v[j] - mean[j]);
+                deviations[j] += delta * (half - mean[j]);
             }
+        }
+#pragma unroll
+        for (int j = 0; j < VEC; ++j) {
+            mean[j] *= 2.0f;
+            deviations[j] *= 4.0f;
         }
     }
     store_partials<moments, VEC>(p, at, count, mean, deviations);
@@ -200,7 +209,7 @@ __global__ void __launch_bounds__(threads)
     p.var_out[c] = var;
     if (p.running_mean == nullptr || all.count == 0.0f) return;
     const float unbiased = all.count > 1.0f ? all.b / (all.count - 1.0f) : var;
-    p.running_mean[c] += p.momentum * (all.a - p.running_mean[c]);
+    p.running_mean[c] += 2.0f * p.momentum * spops_norm_half_distance(p.running_mean[c], all.a);
     p.running_var[c] += p.momentum * (unbiased - p.running_var[c]);
 }
 

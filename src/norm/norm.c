@@ -2,6 +2,8 @@
 // Normalisation: argument checks, scratch, then the backend's slots.
 #include "spops/norm.h"
 
+#include <math.h>
+
 #include "core/backend.h"
 #include "core/check.h"
 #include "core/matrix.h"
@@ -46,13 +48,19 @@ static spops_status read_common(spops_context *ctx, const char *call, spops_matr
     SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
     SPOPS_TRY(spops_read_options(ctx, call, options, &read, sizeof read));
     SPOPS_TRY(spops_check_matrix(ctx, call, "x", x, x.rows, x.cols, SPOPS_DTYPES_FLOAT));
-    SPOPS_REQUIRE(ctx, read.epsilon >= 0.0f, "%s: options->epsilon is %g, expected 0 or more", call,
+    SPOPS_REQUIRE(ctx, read.epsilon >= 0.0f && isfinite(read.epsilon),
+                  "%s: options->epsilon is %g, expected a finite number, 0 or more", call,
                   (double)read.epsilon);
     SPOPS_REQUIRE(ctx, read.momentum >= 0.0f && read.momentum <= 1.0f,
                   "%s: options->momentum is %g, expected 0 to 1", call, (double)read.momentum);
     SPOPS_REQUIRE(
         ctx, read.activation == SPOPS_ACTIVATION_NONE || read.activation == SPOPS_ACTIVATION_RELU,
         "%s: options->activation is %d, expected 0 or 1", call, (int)read.activation);
+    SPOPS_REQUIRE(ctx, read.fixed_statistics == 0 || read.fixed_statistics == 1,
+                  "%s: options->fixed_statistics is %" PRId32 ", expected 0 or 1", call,
+                  read.fixed_statistics);
+    SPOPS_TRY(
+        spops_check_aligned(ctx, call, "options->num_rows", read.num_rows, sizeof *read.num_rows));
     args->x = x;
     args->num_rows = read.num_rows;
     args->epsilon = read.epsilon == 0.0f ? 1e-5f : read.epsilon;
@@ -81,13 +89,14 @@ static spops_status check_optional(spops_context *ctx, const char *call, const c
     return v == NULL ? SPOPS_STATUS_OK : check_vector(ctx, call, name, v, cols);
 }
 
-// A vector that is written, and that the matrix `in` must not touch.
-static spops_status check_output(spops_context *ctx, const char *call, const char *name,
-                                 const float *v, const char *in_name, spops_matrix in)
+static spops_argument vector_argument(const char *name, const float *v, int64_t cols)
 {
-    if (v == NULL) return SPOPS_STATUS_OK;
-    SPOPS_TRY(check_vector(ctx, call, name, v, in.cols));
-    return spops_check_no_overlap(ctx, call, name, column_vector(v, in.cols), in_name, in);
+    return spops_array_argument(name, v, cols, SPOPS_DTYPE_F32);
+}
+
+static spops_argument num_rows_argument(const spops_norm_args *args)
+{
+    return spops_array_argument("options->num_rows", args->num_rows, 1, SPOPS_DTYPE_I32);
 }
 
 // m has x's shape and dtype, and is x itself or apart from it.
@@ -114,10 +123,16 @@ spops_status spops_batchnorm_statistics_execute(spops_context *ctx, spops_matrix
     SPOPS_REQUIRE(ctx, (running_mean == NULL) == (running_var == NULL),
                   "%s: one of running_mean and running_var is NULL, expected both or neither",
                   call);
-    SPOPS_TRY(check_output(ctx, call, "mean", mean, "x", x));
-    SPOPS_TRY(check_output(ctx, call, "var", var, "x", x));
-    SPOPS_TRY(check_output(ctx, call, "running_mean", running_mean, "x", x));
-    SPOPS_TRY(check_output(ctx, call, "running_var", running_var, "x", x));
+    const spops_argument ins[] = {spops_plain_argument("x", x), num_rows_argument(&args)};
+    const spops_argument outs[] = {vector_argument("mean", mean, x.cols),
+                                   vector_argument("var", var, x.cols),
+                                   vector_argument("running_mean", running_mean, x.cols),
+                                   vector_argument("running_var", running_var, x.cols)};
+    SPOPS_TRY(check_vector(ctx, call, "mean", mean, x.cols));
+    SPOPS_TRY(check_vector(ctx, call, "var", var, x.cols));
+    SPOPS_TRY(check_optional(ctx, call, "running_mean", running_mean, x.cols));
+    SPOPS_TRY(check_optional(ctx, call, "running_var", running_var, x.cols));
+    SPOPS_TRY(spops_check_apart(ctx, call, outs, 4, ins, 2));
     SPOPS_REQUIRE_SLOT(ctx, call, norm_statistics);
     SPOPS_TRY(get_scratch(ctx, call, &args));
     args.mean_out = mean;
@@ -127,15 +142,32 @@ spops_status spops_batchnorm_statistics_execute(spops_context *ctx, spops_matrix
     return ctx->backend->norm_statistics(ctx, &args);
 }
 
+// What is read of columns, and how many rows count.
+#define NUM_PARAMS 5
+static void list_params(const spops_norm_args *args, const float *gamma, const float *beta,
+                        spops_argument *ins)
+{
+    const int64_t cols = args->x.cols;
+    ins[0] = vector_argument("gamma", gamma, cols);
+    ins[1] = vector_argument("beta", beta, cols);
+    ins[2] = vector_argument("mean", args->mean, cols);
+    ins[3] = vector_argument("var", args->var, cols);
+    ins[4] = num_rows_argument(args);
+}
+
 // The two forward passes; layer norm has neither mean nor var.
 static spops_status normalise(spops_context *ctx, const char *call, spops_norm_args *args,
                               const float *gamma, const float *beta, spops_matrix out)
 {
     const spops_matrix x = args->x;
+    const spops_argument written = spops_plain_argument("out", out);
+    spops_argument ins[NUM_PARAMS];
 
     SPOPS_TRY(check_optional(ctx, call, "gamma", gamma, x.cols));
     SPOPS_TRY(check_optional(ctx, call, "beta", beta, x.cols));
     SPOPS_TRY(check_like(ctx, call, "out", out, "x", x));
+    list_params(args, gamma, beta, ins);
+    SPOPS_TRY(spops_check_apart(ctx, call, &written, 1, ins, NUM_PARAMS));
     SPOPS_REQUIRE_SLOT(ctx, call, norm_forward);
     if (x.rows == 0 || x.cols == 0) return SPOPS_STATUS_OK;
     args->gamma = gamma;
@@ -150,14 +182,23 @@ static spops_status differentiate(spops_context *ctx, const char *call, spops_no
                                   spops_matrix grad_x, float *grad_gamma, float *grad_beta)
 {
     const spops_matrix x = args->x;
+    const spops_argument outs[] = {vector_argument("grad_gamma", grad_gamma, x.cols),
+                                   vector_argument("grad_beta", grad_beta, x.cols),
+                                   spops_plain_argument("grad_x", grad_x)};
+    spops_argument ins[NUM_PARAMS + 2];
 
     SPOPS_TRY(check_optional(ctx, call, "gamma", gamma, x.cols));
     SPOPS_TRY(check_optional(ctx, call, "beta", beta, x.cols));
     SPOPS_TRY(spops_check_matrix(ctx, call, "grad_out", grad_out, x.rows, x.cols, 1u << x.dtype));
     SPOPS_TRY(check_like(ctx, call, "grad_x", grad_x, "grad_out", grad_out));
-    SPOPS_TRY(spops_check_no_overlap(ctx, call, "grad_x", grad_x, "x", x));
-    SPOPS_TRY(check_output(ctx, call, "grad_gamma", grad_gamma, "x", x));
-    SPOPS_TRY(check_output(ctx, call, "grad_beta", grad_beta, "x", x));
+    SPOPS_TRY(check_optional(ctx, call, "grad_gamma", grad_gamma, x.cols));
+    SPOPS_TRY(check_optional(ctx, call, "grad_beta", grad_beta, x.cols));
+    list_params(args, gamma, beta, ins);
+    ins[NUM_PARAMS] = spops_plain_argument("x", x);
+    ins[NUM_PARAMS + 1] = spops_plain_argument("grad_out", grad_out); // which grad_x may be
+    SPOPS_TRY(spops_check_apart(ctx, call, &outs[2], 1, ins, NUM_PARAMS + 1));
+    SPOPS_TRY(spops_check_apart(ctx, call, outs, 2, ins, NUM_PARAMS + 2));
+    SPOPS_TRY(spops_check_apart(ctx, call, outs, 2, &outs[2], 1));
     SPOPS_REQUIRE_SLOT(ctx, call, norm_backward);
     if (x.cols == 0) return SPOPS_STATUS_OK;
     SPOPS_TRY(get_scratch(ctx, call, args));

@@ -23,6 +23,12 @@ SPOPS_NORM_INLINE int64_t spops_norm_chunk_rows(int64_t n)
     return rows < SPOPS_NORM_MIN_CHUNK_ROWS ? SPOPS_NORM_MIN_CHUNK_ROWS : rows;
 }
 
+// Half of b - a, which is finite where both are, though b - a need not be.
+SPOPS_NORM_INLINE float spops_norm_half_distance(float a, float b)
+{
+    return 0.5f * b - 0.5f * a;
+}
+
 // Two numbers a column of a chunk, and of the whole.
 typedef struct spops_norm_scratch {
     float *partials; // [SPOPS_NORM_CHUNKS][2][cols]

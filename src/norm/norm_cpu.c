@@ -71,23 +71,46 @@ static float *partial(const spops_norm_args *args, int64_t chunk, int which, int
 
 // ---- Statistics of columns ----------------------------------------------------------------------
 
-static void chunk_moments(const spops_norm_args *args, const rows_plan *p, int64_t chunk,
-                          int64_t col)
+// Mean and sum of squared deviations of rows begin to end of n columns, whose values are halved
+// meanwhile where scale is 0.5f.
+static inline __attribute__((always_inline)) void moments_of_rows(spops_matrix x, int64_t begin,
+                                                                  int64_t end, int64_t col, int n,
+                                                                  float scale, float *restrict mean,
+                                                                  float *restrict deviations)
 {
-    const int n = strip_cols(args, col);
-    float mean[STRIP] = {0}, deviations[STRIP] = {0}, v[STRIP];
-    float count = 0.0f;
+    float v[STRIP], count = 0.0f;
 
-    for (int64_t r = chunk * p->chunk_rows; r < chunk_end(p, chunk); ++r) {
-        spops_row_load(args->x, r, col, n, v);
+    memset(mean, 0, STRIP * sizeof *mean);
+    memset(deviations, 0, STRIP * sizeof *deviations);
+    for (int64_t r = begin; r < end; ++r) {
+        spops_row_load(x, r, col, n, v);
         count += 1.0f;
         const float share = 1.0f / count;
         for (int c = 0; c < n; ++c) {
-            const float delta = v[c] - mean[c];
+            const float value = scale * v[c], delta = value - mean[c];
             mean[c] += delta * share;
-            deviations[c] += delta * (v[c] - mean[c]);
+            deviations[c] += delta * (value - mean[c]);
         }
     }
+    for (int c = 0; c < n; ++c) {
+        mean[c] /= scale;
+        deviations[c] /= scale * scale;
+    }
+}
+
+static void chunk_moments(const spops_norm_args *args, const rows_plan *p, int64_t chunk,
+                          int64_t col)
+{
+    const int64_t begin = chunk * p->chunk_rows, end = chunk_end(p, chunk);
+    const int n = strip_cols(args, col);
+    float mean[STRIP], deviations[STRIP];
+    bool finite = true;
+
+    moments_of_rows(args->x, begin, end, col, n, 1.0f, mean, deviations);
+    for (int c = 0; c < n; ++c)
+        finite &= isfinite(mean[c]) != 0;
+    // A difference of finite values may not be; one of their halves is.
+    if (!finite) moments_of_rows(args->x, begin, end, col, n, 0.5f, mean, deviations);
     memcpy(partial(args, chunk, 0, col), mean, (size_t)n * sizeof *mean);
     memcpy(partial(args, chunk, 1, col), deviations, (size_t)n * sizeof *deviations);
 }
@@ -98,10 +121,15 @@ static void merge_moments(const spops_norm_args *args, const rows_plan *p, int64
 
     for (int64_t chunk = 0; chunk < p->num_chunks; ++chunk) {
         const float rows = (float)(chunk_end(p, chunk) - chunk * p->chunk_rows);
-        const float delta = *partial(args, chunk, 0, c) - mean;
-        const float total = count + rows;
-        mean += delta * (rows / total);
-        deviations += *partial(args, chunk, 1, c) + delta * delta * (count * (rows / total));
+        const float chunk_mean = *partial(args, chunk, 0, c);
+        const float chunk_deviations = *partial(args, chunk, 1, c);
+        const float half = spops_norm_half_distance(mean, chunk_mean), delta = 2.0f * half;
+        const float total = count + rows, share = rows / total;
+        mean += half * (2.0f * share);
+        if (count > 0.0f) // a square may be infinite, and no rows times that are no number
+            deviations += chunk_deviations + delta * delta * (count * share);
+        else
+            deviations = chunk_deviations;
         count = total;
     }
     var = count > 0.0f ? deviations / count : 0.0f;
@@ -109,7 +137,8 @@ static void merge_moments(const spops_norm_args *args, const rows_plan *p, int64
     args->var_out[c] = var;
     if (args->running_mean == NULL || count == 0.0f) return;
     const float unbiased = count > 1.0f ? deviations / (count - 1.0f) : var;
-    args->running_mean[c] += args->momentum * (mean - args->running_mean[c]);
+    args->running_mean[c] +=
+        2.0f * args->momentum * spops_norm_half_distance(args->running_mean[c], mean);
     args->running_var[c] += args->momentum * (unbiased - args->running_var[c]);
 }
 
