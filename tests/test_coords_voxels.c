@@ -162,10 +162,9 @@ static void fetch_segments(test_device *d, const spops_segments *segments, int64
     if (view.pairs != NULL) test_download_i32(d, *pairs, view.pairs, 2 * info.num_terms);
 }
 
-// Square of the distance from the centre of its voxel, as spops_voxel_points says: in f64, rounded
-// to f32, so that equally near points tie.
-static float distance2(const point_cloud *p, int64_t i, const int32_t *row, const double *size,
-                       const double *origin)
+// Square of the distance from the centre of its voxel.
+static double distance2(const point_cloud *p, int64_t i, const int32_t *row, const double *size,
+                        const double *origin)
 {
     double sum = 0.0;
     for (int32_t a = 0; a < p->dims; ++a) {
@@ -173,7 +172,7 @@ static float distance2(const point_cloud *p, int64_t i, const int32_t *row, cons
         const volatile double d = (u - (double)row[a + 1] - 0.5) * size[a], square = d * d;
         sum += square;
     }
-    return (float)sum;
+    return sum;
 }
 
 static void check_voxels(test_device *d, const spops_voxels *voxels, const point_cloud *p,

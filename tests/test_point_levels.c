@@ -116,9 +116,9 @@ static void check_level(test_device *d, const cloud *c, spops_point_keep keep, b
         for (int n = 0; n < num; ++n) {
             cr_assert_eq(compare_points(c, members[0], members[n]), 0, "points of voxel %lld",
                          (long long)v);
-            if (expected < 0 || (keep == SPOPS_POINT_KEEP_NEAREST &&
-                                 (float)centre_distance2(c->points[members[n]]) <
-                                     (float)centre_distance2(c->points[expected])))
+            if (expected < 0 ||
+                (keep == SPOPS_POINT_KEEP_NEAREST &&
+                 centre_distance2(c->points[members[n]]) < centre_distance2(c->points[expected])))
                 expected = members[n];
             for (int a = 0; a < 3; ++a)
                 mean[a] += (double)c->points[members[n]][a] / num;
@@ -230,6 +230,47 @@ ParameterizedTest(struct backend_param *p, point_levels, keep)
 }
 
 // ---- Interpolation ------------------------------------------------------------------------------
+
+// Distances that agree to all 24 bits of an f32 are told apart; of equal ones the earliest is kept.
+ParameterizedTestParameters(point_levels, keeps_the_nearest)
+{
+    return every_backend();
+}
+ParameterizedTest(struct backend_param *p, point_levels, keeps_the_nearest)
+{
+    enum { POINTS = 4096, FIRST = 17 };
+    static float points[POINTS][3];
+    spops_point_level_options o = spops_point_level_options_default();
+    test_device d;
+
+    if (!test_open(&d, (spops_backend_kind)p->backend, LAUNCH_DEFAULT)) return;
+    for (int i = 0; i < POINTS; ++i) {
+        const bool near = i == FIRST || (i > FIRST && i % 3 == 0);
+        points[i][0] = 0.9f;
+        points[i][1] = near ? 0.5f : 0.50001f;
+        points[i][2] = 0.5f;
+    }
+    int32_t *there = test_upload_i32(&d, (const int32_t *)(const void *)points, 3 * POINTS);
+    const spops_point_cloud fine = {spops_matrix_dense(there, POINTS, 3, SPOPS_DTYPE_F32), NULL, 0};
+    o.size_m = 1;
+    for (int run = 0; run < 10; ++run) {
+        spops_point_level_view view = spops_point_level_view_default();
+        spops_point_level *level = NULL;
+        int32_t kept = -1;
+        test_expect_ok(d.ctx, spops_point_level_create(d.ctx, &fine, &o, &level), "level");
+        test_expect_ok(d.ctx, spops_point_level_get_view(d.ctx, level, &view), "view");
+        cr_assert_eq(view.num_coarse, 1);
+        download(&d, &kept, view.fine_of, sizeof kept);
+        cr_assert_eq(kept, FIRST, "%d is kept", kept);
+        const spops_point_cloud *coarse = spops_point_level_cloud(level);
+        float found[3];
+        download(&d, found, coarse->points.data, sizeof found);
+        cr_assert_arr_eq(found, points[FIRST], sizeof found);
+        spops_point_level_destroy(level);
+    }
+    test_free(&d, there);
+    test_close(&d);
+}
 
 ParameterizedTestParameters(point_levels, interpolate)
 {

@@ -44,8 +44,8 @@ __global__ void __launch_bounds__(threads) start_voxels(const __grid_constant__ 
     }
 }
 
-// What the smallest of a voxel's points wins by: the bits of its squared distance from the centre
-// (not negative: ordered as they are), then the point's number.
+// What the smallest of a voxel's points wins by. NEAREST: the bits of its squared distance from the
+// centre (not negative: ordered as they are). RANDOM: what it draws, then the point's number.
 __device__ unsigned long long point_rank(const voxel_params &p, int64_t i, int32_t r)
 {
     if (p.points == SPOPS_VOXEL_POINTS_RANDOM)
@@ -58,7 +58,7 @@ __device__ unsigned long long point_rank(const voxel_params &p, int64_t i, int32
                                               p.source.origin[a], p.source.size[a], 0.0);
         sum = SPOPS_ADD_F64(sum, spops_voxel_distance2(u, row[a + 1], p.source.size[a]));
     }
-    return (unsigned long long)(uint32_t)__float_as_int((float)sum) << 32 | (unsigned long long)i;
+    return (unsigned long long)__double_as_longlong(sum);
 }
 
 __global__ void __launch_bounds__(threads) count_points(const __grid_constant__ voxel_params p)
@@ -75,6 +75,20 @@ __global__ void __launch_bounds__(threads) count_points(const __grid_constant__ 
     if (p.points == SPOPS_VOXEL_POINTS_FIRST) p.keys[i] = r >= 0 && p.row_item[r] == i ? r : -1;
 }
 
+// Point i has the key of voxel r if it is the earliest of those as near as it to the centre of voxel r. The
+// key of a later one, which has been written before it was found here, is taken back.
+__device__ void take_nearest(const voxel_params &p, int32_t i, int32_t r)
+{
+    p.keys[i] = r;
+    __threadfence();
+    const uint32_t before = atomicMin((uint32_t *)p.chosen + r, (uint32_t)i); // -1 is the largest
+    __threadfence();
+    if (before < (uint32_t)i)
+        p.keys[i] = -1;
+    else if (before != UINT32_MAX)
+        p.keys[before] = -1;
+}
+
 // NEAREST and RANDOM: the points that won, now that all have been looked at.
 __global__ void __launch_bounds__(threads) choose_points(const __grid_constant__ voxel_params p)
 {
@@ -83,6 +97,13 @@ __global__ void __launch_bounds__(threads) choose_points(const __grid_constant__
     const int64_t i = (int64_t)blockIdx.x * threads + threadIdx.x;
     if (i >= p.source.max_items) return;
     const int32_t r = p.item_row[i];
+    if (p.points == SPOPS_VOXEL_POINTS_NEAREST) {
+        if (r >= 0 && p.nearest[r] == point_rank(p, i, r))
+            take_nearest(p, (int32_t)i, r);
+        else
+            p.keys[i] = -1;
+        return;
+    }
     const bool won = r >= 0 && (int64_t)(p.nearest[r] & 0xffffffffu) == i;
     p.keys[i] = won ? r : -1;
     if (won) p.chosen[r] = (int32_t)i;

@@ -18,7 +18,7 @@ static int64_t points_in_use(const spops_coords_source *source)
 
 // ---- Points of voxels ---------------------------------------------------------------------------
 
-// What the smallest of a voxel's points wins by: the distance's bits, then the point's number.
+// What the smallest of a voxel's points wins by, the earliest of equals.
 static uint64_t rank_of(const spops_voxel_points_args *args, int64_t i, int32_t voxel)
 {
     const spops_coords_source *source = args->source;
@@ -27,14 +27,16 @@ static uint64_t rank_of(const spops_voxel_points_args *args, int64_t i, int32_t 
     float wide[SPOPS_MAX_DIMS];
     const float *p = spops_point_of(source, i, wide);
     double distance2 = 0.0;
+    uint64_t rank;
     if (args->points == SPOPS_VOXEL_POINTS_FIRST) return (uint64_t)i;
     if (args->points == SPOPS_VOXEL_POINTS_RANDOM)
-        return (uint64_t)spops_voxel_hash(args->seed, (uint32_t)i) << 32 | (uint64_t)i;
+        return (uint64_t)spops_voxel_hash(args->seed, (uint32_t)i);
     for (int a = 0; a < source->dims; ++a) {
         const double u = spops_voxel_position(p[a], source->origin[a], source->size[a], 0.0);
         distance2 = SPOPS_ADD_F64(distance2, spops_voxel_distance2(u, row[a + 1], source->size[a]));
     }
-    return (uint64_t)spops_bits_of_float((float)distance2) << 32 | (uint64_t)i;
+    memcpy(&rank, &distance2, sizeof rank); // not negative: ordered as its bits are
+    return rank;
 }
 
 static void keys_of_chosen(const void *work, int64_t begin, int64_t end)
@@ -73,16 +75,18 @@ spops_status spops_cpu_voxel_points(spops_context *ctx, const spops_voxel_points
         if (item_row[i] >= 0) ++args->num_points[item_row[i]];
     if (args->points == SPOPS_VOXEL_POINTS_ALL) return SPOPS_STATUS_OK;
 
-    for (int64_t v = 0; v < num_voxels; ++v)
+    for (int64_t v = 0; v < num_voxels; ++v) {
         best[v] = UINT64_MAX;
+        args->chosen[v] = -1;
+    }
     for (int64_t i = 0; i < n; ++i) {
         const int32_t voxel = item_row[i];
         if (voxel < 0) continue;
         const uint64_t rank = rank_of(args, i, voxel);
-        if (rank < best[voxel]) best[voxel] = rank;
+        if (rank >= best[voxel]) continue;
+        best[voxel] = rank;
+        args->chosen[voxel] = (int32_t)i;
     }
-    for (int64_t v = 0; v < num_voxels; ++v)
-        args->chosen[v] = best[v] == UINT64_MAX ? -1 : (int32_t)(best[v] & 0xffffffffu);
     spops_parallel_for(spops_team_for(ctx, n), n, 0, keys_of_chosen, args);
     return SPOPS_STATUS_OK;
 }
