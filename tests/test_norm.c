@@ -380,6 +380,51 @@ ParameterizedTest(struct backend_param *p, norm, of_huge_values)
     test_close(&d);
 }
 
+// The variance is as precise as norm.h says, however large the mean is beside the deviations. Values are
+// quarters, so that f32 holds them; in one chunk of rows, and in many.
+ParameterizedTestParameters(norm, variance_beside_large_means)
+{
+    return every_backend();
+}
+ParameterizedTest(struct backend_param *p, norm, variance_beside_large_means)
+{
+    enum { ROWS = 20000, MEANS = 4 };
+    static const double means[MEANS] = {0, 300, -4096, 65536};
+    static const int64_t counts[] = {2, 7, 300, ROWS};
+    static float x[ROWS * MEANS];
+    test_device d;
+
+    if (!test_open(&d, (spops_backend_kind)p->backend, LAUNCH_DEFAULT)) return;
+    test_expect_ok(d.ctx, spops_context_reserve(d.ctx, spops_norm_scratch_bytes(ROWS, MEANS)), "");
+    for (int64_t i = 0; i < ROWS * MEANS; ++i)
+        x[i] = (float)(means[i % MEANS] + 0.25 * (double)((i / MEANS * 37 + i % MEANS) % 13 - 6));
+    float *rows = device_floats(&d, x, ROWS * MEANS), *out = device_floats(&d, x, 2 * MEANS);
+    for (size_t k = 0; k < sizeof counts / sizeof *counts; ++k) {
+        const spops_matrix m = spops_matrix_dense(rows, counts[k], MEANS, SPOPS_DTYPE_F32);
+        float found[2 * MEANS];
+        test_expect_ok(
+            d.ctx, spops_batchnorm_statistics_execute(d.ctx, m, NULL, out, out + MEANS, NULL, NULL),
+            "statistics");
+        fetch_floats(&d, found, out, 2 * MEANS);
+        for (int c = 0; c < MEANS; ++c) {
+            double mean = 0, var = 0;
+            for (int64_t r = 0; r < counts[k]; ++r)
+                mean += (double)x[r * MEANS + c] / (double)counts[k];
+            for (int64_t r = 0; r < counts[k]; ++r)
+                var += ((double)x[r * MEANS + c] - mean) * ((double)x[r * MEANS + c] - mean) /
+                       (double)counts[k];
+            const double precision = 4e-6 + 0x1p-22 * fabs(mean) / sqrt(var);
+            cr_assert(fabs((double)found[MEANS + c] - var) <= precision * var,
+                      "%d rows with mean %g: variance %.9g, expected %.9g", (int)counts[k],
+                      means[c], (double)found[MEANS + c], var);
+            cr_assert(fabs((double)found[c] - mean) <= 0x1p-21 * fabs(mean) + 4e-6,
+                      "%d rows: mean %.9g, expected %.9g", (int)counts[k], (double)found[c], mean);
+        }
+    }
+    test_free(&d, rows), test_free(&d, out);
+    test_close(&d);
+}
+
 // A gradient may be written over the one it is made of, a result over its input.
 ParameterizedTestParameters(norm, works_in_place)
 {

@@ -9,8 +9,11 @@
  *         f64 voxel, m
  *         i64 step, i64 steps planned; u64 seed; f64 rate; u32 scans of a step; u32 classes
  *         i64 parameters, i64 of them weights of convolutions, i64 statistics
- *         weights, f32 or bf16: layers in order, each [taps][in][out]
- *         f32 of batch norms: gamma and beta of each layer that has one
+ *         weights, f32 or bf16: layers in order, each [taps][in][out]. The order, of L levels:
+ *         stem, encode 0 to L-1, down 0 to L-2, up 0 to L-2, decode 0 to L-2, head; down l leads
+ *         from level l to l+1, up l back (docs/training.md). Not the order in which they run
+ *         f32 of batch norms: gamma and beta of each layer that has one, in the same order (stem,
+ *         encode, down, decode)
  *         f32 statistics: running mean and variance of each of these
  *         f32 first and second moments of all parameters, with flag 2
  *         u64 checksum: FNV-1a, byte by byte, of everything before it

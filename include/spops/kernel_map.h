@@ -163,7 +163,9 @@ typedef struct spops_kernel_map_side {
      */
     const int32_t *table;
     const uint32_t *masks;
-    int32_t mirrored;  /* 1: the table's tap k is tap num_taps - 1 - k; by input, submanifold */
+    int32_t mirrored; /* 1: table, masks, order and tiles are those of the outputs, so that column k
+                          of the table is for tap num_taps - 1 - k. Of the inputs of a map that is
+                          its own mirror image (submanifold). CSR has the pairs' own taps */
     int32_t num_tiles; /* ceil(max_rows / tile_rows) */
     /*
      * ORDER. order[i]: rows by their masks in Gray-code order (stable), so that neighbours miss the

@@ -131,7 +131,7 @@ SPOPS_API size_t spops_triplets_bytes(const spops_triplets *triplets);
 typedef struct spops_triplets_info {
     size_t struct_size; /* set by the caller: sizeof(spops_triplets_info) */
     int64_t num_out, num_in, num_matrices;
-    int64_t num_triplets;
+    int64_t num_triplets;  /* in the plan; those that a set dropped are not among them */
     int64_t max_triplets;  /* the capacity; num_triplets of a plan made by create */
     int64_t num_nonempty;  /* matrices with triplets */
     int64_t longest;       /* triplets of the matrix that has most */

@@ -57,8 +57,10 @@ SPOPS_API size_t spops_norm_scratch_bytes(int64_t max_rows, int64_t max_cols);
  * Stream    Enqueues on ctx's stream and returns. Allocates nothing, waits for nothing, capturable.
  * Scratch   spops_norm_scratch_bytes, reserved in ctx beforehand.
  * Numerics  Rows are taken in chunks that depend on n alone; each has its mean and sum of squared
- *           deviations updated row by row, and chunks are merged in a fixed order: no cancellation
- *           where the mean is large, the same bits on every run and thread count. The mean of finite
+ *           deviations updated row by row, and chunks are merged in a fixed order: no difference of
+ *           large sums, the same bits on every run and thread count. An error of var
+ *           is about 2^-23 |mean| / sqrt(var) of var, beside what summing n terms brings: subtract a
+ *           constant from a column whose mean is thousands of its deviations. The mean of finite
  *           values is finite; var is infinite where it does not fit f32.
  * Errors    INVALID_ARGUMENT, SCRATCH_TOO_SMALL, NOT_SUPPORTED, CUDA. After any but CUDA, nothing
  *           was enqueued.

@@ -156,8 +156,10 @@ typedef struct spops_neighbor_lists {
 typedef struct spops_neighbors_view {
     size_t struct_size; /* set by the caller: sizeof(spops_neighbors_view) */
     int32_t num_taps;   /* t^3 */
-    int32_t mirrored;   /* 1: outputs are inputs and t is odd. The lists of an input are then those
-                           of the output, its taps k being num_taps - 1 - k */
+    int32_t mirrored; /* 1: outputs are inputs and t is odd, so that a pair at tap k comes with one
+                           the other way round at tap num_taps - 1 - k. A reader of `out` alone can
+                           then do without `in`. The arrays of `in`, where they are, hold the pairs'
+                           own taps: nothing in them is mirrored */
     int64_t max_pairs;
     const spops_neighbor_lists *out; /* host memory, belongs to the neighbours */
     const spops_neighbor_lists *in;  /* arrays are NULL without SPOPS_NEIGHBORS_REVERSE */

@@ -162,7 +162,7 @@ SPOPS_API spops_status spops_segments_set(spops_context *ctx, spops_segments *se
 typedef struct spops_segments_info {
     size_t struct_size; /* set by the caller */
     int64_t num_segments;
-    int64_t num_terms;
+    int64_t num_terms; /* in the plan; those that spops_segments_set dropped are not among them */
     int64_t num_rows;
     int64_t num_weights;
     int64_t num_nonempty;

@@ -204,6 +204,11 @@ SPOPS_API spops_status spops_sparseconv_execute(spops_context *ctx, const spops_
  * grad_w    [taps * C_in / groups, C_out], f32 or the dtype of x (f16 overflows easily), row_stride
  *           C_out, or NULL. Every element is written; taps without pairs get 0.
  *
+ * Numerics  As spops_sparseconv_execute. grad_x is a sum over taps like the forward pass: with
+ *           GATHER_MATMUL_SCATTER each tap's product is rounded to the dtype of grad_x, and that of
+ *           a submanifold map's middle tap is added last, with a rounding of its own. grad_w has no
+ *           such rounding: the pairs of a tap are one product.
+ *
  * The plan must have backward. The rest as spops_sparseconv_execute.
  */
 SPOPS_API spops_status spops_sparseconv_execute_backward(spops_context *ctx,
