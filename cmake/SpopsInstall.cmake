@@ -4,6 +4,24 @@
 include(CMakePackageConfigHelpers)
 set(spops_cmake_dir "${CMAKE_INSTALL_LIBDIR}/cmake/spops")
 
+# What an install puts where is noted in the build folder, for the target uninstall.
+if(PROJECT_IS_TOP_LEVEL)
+    set(spops_own_folders
+        "${CMAKE_INSTALL_INCLUDEDIR}/spops" "${spops_cmake_dir}" "${CMAKE_INSTALL_DOCDIR}"
+        "${CMAKE_INSTALL_DATADIR}/spops")
+    set(spops_folders ${spops_own_folders}
+        "${CMAKE_INSTALL_BINDIR}" "${CMAKE_INSTALL_LIBDIR}/pkgconfig" "${CMAKE_INSTALL_MANDIR}/man1"
+        "${CMAKE_INSTALL_DATADIR}/bash-completion/completions")
+    list(JOIN spops_own_folders ":" spops_own_folders)
+    list(JOIN spops_folders "\" \"" spops_folders)
+    configure_file("${PROJECT_SOURCE_DIR}/cmake/note_install.cmake.in"
+                   "${PROJECT_BINARY_DIR}/note_install.cmake" @ONLY)
+    install(SCRIPT "${PROJECT_BINARY_DIR}/note_install.cmake" ALL_COMPONENTS)
+    add_custom_target(uninstall
+        COMMAND "${PROJECT_SOURCE_DIR}/cmake/installed.sh" remove "${PROJECT_BINARY_DIR}/installed"
+        VERBATIM)
+endif()
+
 # Components: library (what programs need to run), dev (what they need to be built), tools (the
 # command, its manual page and completion).
 install(DIRECTORY "${PROJECT_SOURCE_DIR}/include/spops" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}"
@@ -60,12 +78,3 @@ install(FILES "${PROJECT_SOURCE_DIR}/LICENSE" "${PROJECT_SOURCE_DIR}/NOTICE"
         DESTINATION "${CMAKE_INSTALL_DOCDIR}" COMPONENT dev)
 install(DIRECTORY "${PROJECT_SOURCE_DIR}/examples" DESTINATION "${CMAKE_INSTALL_DOCDIR}"
         COMPONENT dev)
-
-# Take away what was installed last from here.
-if(PROJECT_IS_TOP_LEVEL)
-    add_custom_target(uninstall
-        COMMAND "${CMAKE_COMMAND}" "-DMANIFEST=${PROJECT_BINARY_DIR}/install_manifest.txt"
-                -P "${PROJECT_SOURCE_DIR}/cmake/uninstall.cmake"
-        VERBATIM)
-    include(cmake/SpopsPack.cmake)
-endif()

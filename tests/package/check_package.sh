@@ -17,6 +17,14 @@ build() {
     cmake --build "$work/$name" -j 2
 }
 
+# keep_notes: what this test installs and takes away is not noted with what was installed from the build.
+keep_notes() {
+    rm -rf "$build_dir/installed.kept"
+    [ ! -d "$build_dir/installed" ] || mv "$build_dir/installed" "$build_dir/installed.kept"
+    trap 'rm -rf "$build_dir/installed"
+        [ ! -d "$build_dir/installed.kept" ] || mv "$build_dir/installed.kept" "$build_dir/installed"' EXIT
+}
+
 case $step in
 install)
     # Installed to one place and moved to another: the package must not care.
@@ -53,9 +61,10 @@ find_package)
     done
     ;;
 components)
-    # Each component alone, then all of them away again. A manual page that roff takes, a completion
-    # that completes.
+    # Each component alone. A manual page that roff takes, a completion that completes.
+    keep_notes
     for component in library dev tools; do
+        rm -rf "${work:?}/$component"
         cmake --install "$build_dir" --prefix "$work/$component" --component $component >/dev/null
         (cd "$work/$component" && find . -type f -o -type l | sort) >"$work/$component.files"
     done
@@ -81,21 +90,69 @@ components)
                 { echo "the completion does not complete"; exit 1; }
         fi
     fi
-    # The manifest of `cmake --install` in the build is another's: uninstall from a list of this one.
-    cp -a "$prefix" "$work/uninstalled"
-    find "$work/uninstalled" -type f -o -type l >"$work/manifest"
-    cmake "-DMANIFEST=$work/manifest" -P "$source_dir/cmake/uninstall.cmake" >/dev/null
-    left=$(find "$work/uninstalled" ! -type d -o -path '*spops*' ! -path "$work/uninstalled")
-    [ -z "$left" ] || { echo "left after uninstalling:"; echo "$left"; exit 1; }
-    rm -r "$work/uninstalled"
+    ;;
+uninstall)
+    # Whatever the folders are called, all is as it was before: files of others, also hidden ones, and
+    # empty folders stay, in the prefix and above it.
+    keep_notes
+    there="$work/uninstall/spops/lib spops"
+    rm -rf "$work/uninstall"
+    mkdir -p "$there/.hidden" "$there/share/spops" "$there/prefix/include/spops" "$there/prefix/lib" \
+        "$there/prefix/share/doc" "$there/prefix/empty"
+    touch "$there/.dot" "$there/prefix/include/spops/.mine" "$there/prefix/share/.mine" "$there/prefix/lib/spops"
+    ln -s prefix "$there/linked"
+    ln -s ../lib "$there/prefix/empty/lib"
+    all() { (cd "$work/uninstall" && find . | sort); }
+    all >"$work/before"
+    # as_before WHAT ROOT: uninstall, and compare.
+    as_before() {
+        cmake --build "$build_dir" --target uninstall >"$work/uninstall.log"
+        grep -qxF "uninstalling from $2" "$work/uninstall.log" || { cat "$work/uninstall.log"; exit 1; }
+        all | diff "$work/before" - || { echo "$1: after uninstalling (>) it is not as before (<)"; exit 1; }
+    }
+    for folder in prefix linked new new/deep/spops; do
+        mkdir -p "$there/$(dirname $folder)"
+        all >"$work/before"
+        cmake --install "$build_dir" --prefix "$there/$folder" >/dev/null
+        [ -e "$there/$folder/include/spops/spops.h" ]
+        as_before "$folder" "$there/$folder"
+    done
+    mkdir -p "$there/staged/opt"
+    all >"$work/before"
+    DESTDIR="$there/staged" cmake --install "$build_dir" --prefix /opt/spops >/dev/null
+    [ -e "$there/staged/opt/spops/include/spops/spops.h" ]
+    as_before "DESTDIR" "$there/staged/opt/spops"
+    # Parts and the whole at one place, while a part is at another one.
+    cmake --install "$build_dir" --prefix "$there/first" --component dev >/dev/null
+    all >"$work/before"
+    cmake --install "$build_dir" --prefix "$there/prefix" --component library >/dev/null
+    cmake --install "$build_dir" --prefix "$there/prefix" >/dev/null
+    cmake --install "$build_dir" --prefix "$there/prefix" --component dev >/dev/null
+    as_before "components" "$there/prefix"
+    grep -qxF "also installed from here, and left: $there/first" "$work/uninstall.log"
+    # What another put into a folder of ours stays there.
+    touch "$there/first/include/spops/device/.later"
+    cmake --build "$build_dir" --target uninstall >/dev/null
+    [ "$(cd "$there/first" && find . -mindepth 1 | sort | tr '\n' ' ')" = \
+        "./include ./include/spops ./include/spops/device ./include/spops/device/.later " ]
+    if cmake --build "$build_dir" --target uninstall >"$work/uninstall.log" 2>&1; then
+        echo "uninstalled, where nothing was left"
+        exit 1
+    fi
+    grep -q 'nothing that was installed from here is left' "$work/uninstall.log"
     ;;
 pack)
     # Packages of what is built: the .deb hold what their names say and work where they are unpacked.
     command -v dpkg-deb >/dev/null || { echo "skipped: no dpkg-deb here"; exit 77; }
+    keep_notes
     rm -rf "$work/pack"
     mkdir -p "$work/pack"
+    cmake --install "$build_dir" --prefix "$work/pack/installed" --component dev >/dev/null
     (cd "$build_dir" && cpack -G "DEB;TGZ" -B "$work/pack" -D CPACK_DEBIAN_COMPRESSION_TYPE=gzip \
         -D CPACK_STRIP_FILES=OFF) >"$work/pack.log" 2>&1 || { cat "$work/pack.log"; exit 1; }
+    # What is uninstalled is not what cpack made, nor left for it.
+    cmake --build "$build_dir" --target uninstall | grep -qxF "uninstalling from $work/pack/installed"
+    [ ! -e "$work/pack/installed" ]
     cd "$work/pack"
     for deb in *.deb; do
         dpkg-deb --field "$deb" Package Depends
@@ -134,7 +191,7 @@ END
     grep -q 'cmake --install' ../commands && grep -q '^\./engine' ../commands
     HOME=$work/readme/home PATH=$work/readme/bin:$PATH sh -eux ../commands
     [ -x "$work/readme/home/spops/bin/spops" ] || echo "(without the spops command)"
-    [ -z "$(find "$work/readme/home" -type f)" ] || { echo "not uninstalled"; exit 1; }
+    [ -z "$(find "$work/readme/home" -mindepth 1)" ] || { find "$work/readme/home"; echo "not uninstalled"; exit 1; }
     ;;
 pkg_config)
     command -v pkg-config >/dev/null || { echo "skipped: no pkg-config here"; exit 77; }
