@@ -7,7 +7,7 @@ mkdir -p "$2"
 output=$(cd "$2" && pwd)
 cd "$1"
 rm -rf "$output/html"
-{ cat docs/site/Doxyfile; echo "OUTPUT_DIRECTORY = $output"; echo "WARN_LOGFILE = $output/warnings"; } | "$3" -
+{ cat docs/site/Doxyfile; echo "OUTPUT_DIRECTORY = \"$output\""; echo "WARN_LOGFILE = \"$output/warnings\""; } | "$3" -
 if grep -E "is not documented|error:" "$output/warnings" |
     grep -v -E "\(variable\) of (struct|class)|of (class|struct) (spops::|handle)"; then
     echo "the names above have no words in their header"

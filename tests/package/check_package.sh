@@ -170,7 +170,9 @@ readme)
     # The commands of README.md, one after the other, in a copy of the sources, on a home of its own.
     # So that it takes seconds, cmake is told to leave out what the words are not about.
     rm -rf "$work/readme"
-    mkdir -p "$work/readme/home" "$work/readme/bin" "$work/readme/tree"
+    mkdir -p "$work/readme/bin" "$work/readme/tree"
+    home=$(mktemp -d) # words of the shell, as most homes are
+    trap 'rm -rf "$home"' EXIT
     cd "$work/readme/tree"
     for name in "$source_dir"/*; do
         case $(basename "$name") in build* | out) ;; *) ln -s "$name" . ;; esac
@@ -189,9 +191,8 @@ END
          /^```$/ { code = 0 } on && code { print } /^```sh$/ { code = 1 }' README.md |
         grep -v '^sudo ' >../commands
     grep -q 'cmake --install' ../commands && grep -q '^\./engine' ../commands
-    HOME=$work/readme/home PATH=$work/readme/bin:$PATH sh -eux ../commands
-    [ -x "$work/readme/home/spops/bin/spops" ] || echo "(without the spops command)"
-    [ -z "$(find "$work/readme/home" -mindepth 1)" ] || { find "$work/readme/home"; echo "not uninstalled"; exit 1; }
+    HOME=$home PATH=$work/readme/bin:$PATH sh -eux ../commands
+    [ -z "$(find "$home" -mindepth 1)" ] || { find "$home"; echo "not uninstalled"; exit 1; }
     ;;
 pkg_config)
     command -v pkg-config >/dev/null || { echo "skipped: no pkg-config here"; exit 77; }
@@ -199,13 +200,16 @@ pkg_config)
     export PKG_CONFIG_PATH="$libdir"
     mkdir -p "$work/pkg_config"
     cd "$work/pkg_config"
-    $CC -std=c99 "$here/consumer.c" $(pkg-config --cflags --libs spops) -o shared_c
-    $CXX -std=c++11 "$here/consumer.cpp" $(pkg-config --cflags --libs spops) -o shared_cpp
-    $CXX -std=c++17 -Wall -Wextra -Werror "$here/consumer17.cpp" $(pkg-config --cflags --libs spops) -o shared_cpp17
-    library_dir=$(pkg-config --variable=libdir spops)
-    static_libs=$(pkg-config --static --libs spops | sed "s|-lspops|$library_dir/libspops.a|")
-    $CC -std=c99 "$here/consumer.c" $(pkg-config --cflags spops) $static_libs -o static_c
-    $CXX -std=c++11 "$here/consumer.cpp" $(pkg-config --cflags spops) $static_libs -o static_cpp
+    library_dir=$(dirname "$libdir")
+    cp "$here"/consumer* .
+    # pkg-config quotes its words for a shell that reads them once more.
+    shared=$(pkg-config --cflags --libs spops)
+    eval "$CC -std=c99 consumer.c $shared -o shared_c"
+    eval "$CXX -std=c++11 consumer.cpp $shared -o shared_cpp"
+    eval "$CXX -std=c++17 -Wall -Wextra -Werror consumer17.cpp $shared -o shared_cpp17"
+    static="$(pkg-config --cflags spops) $(pkg-config --static --libs spops | sed 's|-lspops|"$library_dir/libspops.a"|')"
+    eval "$CC -std=c99 consumer.c $static -o static_c"
+    eval "$CXX -std=c++11 consumer.cpp $static -o static_cpp"
     for program in shared_c shared_cpp shared_cpp17; do
         LD_LIBRARY_PATH=$library_dir${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} ./$program
     done

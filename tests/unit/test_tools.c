@@ -658,7 +658,8 @@ Test(tool, demo_tells_what_it_did_and_its_pictures_decode, .timeout = 600)
         const int status =
             run_tool(directory, out, err, sizeof out, runs[i].json != NULL ? 13 : 12, args);
         cr_assert_eq(status, 0, "%s", err);
-        cr_expect_str_eq(err, "", "progress is for terminals");
+        // Without fonts their library has its say.
+        cr_expect_null(strpbrk(err, "\r\033"), "progress is for terminals: %s", err);
         snprintf(path, sizeof path, "%s/demo.json", directory);
         json_t *file = json_load_file(path, 0, NULL);
         cr_assert_not_null(file);
