@@ -356,6 +356,7 @@ ParameterizedTest(struct backend_param *p, buckets, created)
 typedef enum spoiling {
     NOTHING_WRONG,
     NOT_FINITE,
+    OFFSETS_BEGIN,
     OFFSETS_DESCEND,
     OFFSETS_BEYOND,
     TOO_MANY_ROWS,       // in the third sample
@@ -375,7 +376,8 @@ ParameterizedTest(struct launch_param *p, buckets, set_on_the_stream)
     for (int fixed = 0; fixed < 2; ++fixed) {
         bucket_case c = {"frames", UNIFORM, 0, SAMPLES, 32, fixed ? 150 : 0, 0, 3, {ZD, ZM, XM}, 0};
         const spops_buckets_options o = options_of(&c);
-        const host_cloud nothing = {.real = true};
+        int32_t zero = 0;
+        const host_cloud nothing = {.real = true, .offsets = &zero}; // not one sample
         expected_buckets none = expect(&o, &nothing);
         spops_buckets *buckets = NULL;
         device_graph *graph = NULL;
@@ -385,6 +387,7 @@ ParameterizedTest(struct launch_param *p, buckets, set_on_the_stream)
         test_expect_ok(d.ctx, spops_buckets_reserve(d.ctx, ROWS, SAMPLES + 2, &o, &buckets),
                        "reserve");
         check_buckets(&d, buckets, &nothing, &none, "before the first set");
+        cr_assert_eq(none.num_buckets, 0);
         if (d.launch == LAUNCH_CAPTURED) {
             cr_assert(device_capture_begin(d.stream), "%s", device_error());
             const spops_status status = spops_buckets_set(d.ctx, buckets, &there.cloud);
@@ -400,11 +403,12 @@ ParameterizedTest(struct launch_param *p, buckets, set_on_the_stream)
             const bool over = wrong >= TOO_MANY_ROWS && fixed;
             if (wrong == NOT_FINITE) cloud.points[7] = NAN, cloud.points[300] = INFINITY;
             if (wrong == OFFSETS_DESCEND) cloud.offsets[2] = cloud.offsets[1] - 1;
+            if (wrong == OFFSETS_BEGIN) cloud.offsets[0] = 1;
             if (wrong == OFFSETS_BEYOND) cloud.offsets[SAMPLES] = ROWS + 1;
             if (wrong >= TOO_MANY_ROWS)
                 for (int b = 1; b < SAMPLES; ++b)
                     cloud.offsets[b] = b < 3 && wrong == TOO_MANY_ROWS ? 0 : 4900;
-            const bool bad = wrong == OFFSETS_DESCEND || wrong == OFFSETS_BEYOND;
+            const bool bad = wrong >= OFFSETS_BEGIN && wrong <= OFFSETS_BEYOND;
             expected_buckets e = expect(&o, over || bad ? &nothing : &cloud);
             fill_cloud(&d, &there, &cloud);
             if (graph != NULL)
@@ -488,6 +492,10 @@ ParameterizedTest(struct backend_param *p, buckets, refused)
     REFUSES(CREATE, "steps[0][2] is -1048576");
     o.num_buckets = 6; // the second sample has 70 rows
     REFUSES(CREATE, "sample 1 has 70 rows, expected at most 6 buckets of 10 rows each");
+    cloud.offsets[0] = 1;
+    fill_cloud(&d, &there, &cloud);
+    REFUSES(CREATE, "cloud->offsets[0] is 1, expected 0");
+    cloud.offsets[0] = 0;
     cloud.offsets[1] = 101;
     fill_cloud(&d, &there, &cloud);
     REFUSES(CREATE, "cloud->offsets[2] is 100, less than offsets[1] = 101");

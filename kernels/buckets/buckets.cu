@@ -105,7 +105,7 @@ template <int ITEMS> __device__ bool find_tile(const bucket_params &p, tile_plac
     t->row = t->sample_row + t->tile * tile_rows;
     t->end = min(t->sample_row + t->rows, t->row + tile_rows);
     t->buckets = min(spops_buckets_of(&p.a.rule, t->rows), p.a.most_buckets);
-    return t->tile >= 0 && t->tile < t->num_tiles;
+    return p.num_samples > 0 && t->tile >= 0 && t->tile < t->num_tiles;
 }
 
 __device__ bool is_valid(const bucket_params &p)
@@ -556,7 +556,6 @@ extern "C" spops_status spops_cuda_buckets_build(spops_context *ctx, const spops
     spops_carver carver = {(char *)args->workspace, 0};
     bucket_params p = {};
     p.a = *a;
-    p.num_samples = 1;
     if (cloud != nullptr) {
         p.points = cloud->points;
         p.num_rows = (int32_t)cloud->points.rows;

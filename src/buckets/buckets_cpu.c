@@ -138,7 +138,9 @@ spops_status spops_cpu_buckets_build(spops_context *ctx, const spops_buckets_arg
     const spops_buckets_arrays *a = args->arrays;
     const spops_point_cloud nothing = {{NULL, 0, 3, 3, SPOPS_DTYPE_F32}, NULL, 0};
     const spops_point_cloud *cloud = args->cloud == NULL ? &nothing : args->cloud;
-    const int64_t num_samples = cloud->offsets == NULL ? 1 : cloud->num_samples;
+    const int64_t num_samples = args->cloud == NULL      ? 0
+                                : cloud->offsets == NULL ? 1
+                                                         : cloud->num_samples;
     spops_carver carver = {args->workspace, 0};
     const buckets_workspace w = carve_workspace(a, &carver);
     const cell_work work = {&a->rule, &cloud->points, w.cells, a->codes};
