@@ -67,11 +67,13 @@ def main():
     text = text[end + 2:]
     text = re.sub(r'(^|\n)/\*\*(.*?)\*/', block, text, flags=re.S)
     text = re.sub(r'/\*\* (.*?) \*/', lambda m: '/** ' + body([m.group(1)]) + ' */', text)
-    # A comment behind a field or an enumerator is about it; one on lines of its own before it too.
+    # A comment after a field or an enumerator is about it; one on lines of its own before it too.
     text = re.sub(r'(\S[^\n]*?[;,]|^\s+SPOPS_\w+ = [^\n]*?|^ +[A-Z_]+ = \d+)\s*/\* (.*?)\*/',
                   lambda m: f'{m.group(1)} /**< {html.escape(re.sub(chr(10) + " *[*]? *", " ", m.group(2)), quote=False)} */',
                   text, flags=re.S | re.M)
     text = re.sub(r'^(#define \w+ [^\n/]*?)\s*/\* (.*?) ?\*/$', r'\1 /**< \2 */', text, flags=re.M)
+    # An enumerator that the words above its enum explain.
+    text = re.sub(r'^( +SPOPS_\w+ = -?\d+),?$', lambda m: m.group(0) + ' /**< said above */', text, flags=re.M)
     text = re.sub(r'(\n +)/\*(?!\*)(.*?)\*/(?=\n)', r'\1/**\2*/', text, flags=re.S)
     sys.stdout.write(head + text)
 
