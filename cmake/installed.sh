@@ -7,7 +7,7 @@
 #   installed.sh after NOTES ROOT FILE [DESTDIR]     what the rules installed: FILE lists it, without DESTDIR
 #   installed.sh remove NOTES                        take away what was installed last
 #
-# ROOT is the prefix, behind DESTDIR. OWN (a list with :) are the folders in it that nobody else installs
+# ROOT is the prefix, after DESTDIR. OWN (a list with :) are the folders in it that nobody else installs
 # into; other FOLDERs, and ROOT, are ours where an install made them. No folder above ROOT is ours, and
 # none goes that holds anything, hidden or not.
 set -eu

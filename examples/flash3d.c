@@ -35,8 +35,7 @@ typedef struct sizes {
 
 typedef struct stage {
     stage_rows r;
-    spops_point_cloud
-        cloud; /* of r.coords; behind the first stage only the device knows how many */
+    spops_point_cloud cloud; /* of r.coords; after the first stage only the device knows how many */
     spops_buckets *buckets;
     spops_patches *patches[WINDOWS]; /* plain, shifted, strided */
     spops_patch_window windows[WINDOWS];
@@ -369,7 +368,7 @@ static int check_backbone(network *n)
     }
     found = reference_download(&n->d, n->stages[STAGES - 1].r.x);
     if (found == NULL) return 1;
-    /* Rows behind those in use hold what blocks make of 0, here and there. */
+    /* Rows after those in use hold what blocks make of 0, here and there. */
     difference =
         furthest(found, x, n->stages[STAGES - 1].r.rows * n->stages[STAGES - 1].r.channels);
     free(found), free(x);

@@ -52,7 +52,7 @@ typedef struct option_set {
     const char *operand; // for the usage, such as "[FILE]"; NULL: there is none
     const char **file;   // where the operand goes
     const char *about;   // paragraphs before the rows; a line that begins with a space stays a line
-    const char *more;    // paragraphs behind them, or NULL
+    const char *more;    // paragraphs after them, or NULL
     const option_row *rows;
     const option_group *groups; // or NULL
 } option_set;
@@ -73,13 +73,13 @@ __attribute__((format(printf, 2, 3))) options_result options_error(const option_
 // True if `name` is in the comma-separated `list`, or list is NULL.
 bool options_wants(const char *list, const char *name);
 
-// Item i of a comma-separated list; false behind the last and for one that does not fit.
+// Item i of a comma-separated list; false after the last and for one that does not fit.
 bool options_item(const char *list, int i, char item[64]);
 
 bool options_read_number(const char *item, int64_t least, int64_t most, int64_t *number);
 
 // A page of the manual (man 1) and a completion for bash. The first of `commands` is the program
-// itself; the name of each other is its `program` behind the space.
+// itself; the name of each other is its `program` after the space.
 void options_write_manual(const option_set *const *commands, int num_commands, FILE *f);
 void options_write_completion(const option_set *const *commands, int num_commands, FILE *f);
 

@@ -720,7 +720,7 @@ ParameterizedTest(struct backend_param *p, bevpool_dtypes, shorter_args)
             pool.depth = s.depth[w].view;
             pool.feat = s.feat[t].view;
             pool.out = o->view;
-            // The garbage behind is not looked at.
+            // The garbage after is not looked at.
             pool.struct_size = offsetof(spops_bevpool_args, feat_scales);
             pool.feat_scales = (const spops_matrix *)(const void *)&pool;
             pool.feat_scale = pool.depth_scale = pool.out_scale =

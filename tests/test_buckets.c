@@ -34,7 +34,7 @@ typedef struct bucket_case {
     int32_t n, samples; // samples 0: no offsets
     int32_t bucket_rows, num_buckets, bits, num_rounds;
     spops_bucket_hash hashes[4];
-    int32_t step; // of the rounds behind the first
+    int32_t step; // of the rounds after the first
 } bucket_case;
 
 static const bucket_case cases[] = {
@@ -58,7 +58,7 @@ static const bucket_case cases[] = {
     {"many samples", UNIFORM, 3000, 2500, 16, 16, 0, 2, {ZM, XM}, 0},
     {"many buckets", UNIFORM, 12000, 0, 2, 16384, 16, 3, {ZM, XD, XM}, 0},
     {"around a tile", UNIFORM, 1024, 1, 32, 0, 0, 2, {ZD, XM}, 0},
-    {"behind a tile", UNIFORM, 1025, 1, 32, 0, 0, 2, {ZD, XM}, 0},
+    {"after a tile", UNIFORM, 1025, 1, 32, 0, 0, 2, {ZD, XM}, 0},
     {"scan", SCAN, 120000, 0, 512, 256, 0, 4, {ZD, XD, ZM, XM}, 0},
     {"large", UNIFORM, 300000, 3, 512, 0, 0, 4, {ZD, XD, ZM, XM}, 0},
     {"large, many samples", UNIFORM, 270000, 150, 512, 0, 0, 2, {ZD, XM}, 0},

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The lists behind a plan, by segment, by row and by weight, element by element and with their
+// The lists of a plan, by segment, by row and by weight, element by element and with their
 // schedule: at sizes where the sorts that make them change.
 #include <criterion/criterion.h>
 #include <criterion/parameterized.h>
@@ -104,7 +104,7 @@ static void check_schedule(test_device *d, const spops_lists *lists, const spops
             // Of one length, they come in their order; that also makes it the only right one where
             // a class holds 16 lengths.
             cr_assert(e.count != length || e.segment > before,
-                      "%s: entry %d is segment %d behind %d", what, i, e.segment, before);
+                      "%s: entry %d is segment %d after %d", what, i, e.segment, before);
             cr_assert(c != SPOPS_CLASS_SHORT || e.count <= length, "%s: entry %d", what, i);
             before = e.segment;
             length = e.count;

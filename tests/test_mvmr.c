@@ -310,7 +310,7 @@ static void check_case(test_device *d, const relation_shape *shape, operation ki
                                : values == VALUES_SUBNORMAL ? VALUES_ZEROS
                                                             : VALUES_RANDOM;
     const test_check check = values == VALUES_EXACT ? CHECK_EXACT : CHECK_BOUND;
-    // Matrix units cut sums of sixteen products and a sum off behind 24 bits (and may behind 23)
+    // Matrix units cut sums of sixteen products and a sum off after 24 bits (and may after 23)
     // instead of rounding each addition to nearest.
     const double unit =
         d->backend == SPOPS_BACKEND_CUDA && dtype != SPOPS_DTYPE_F32 ? 0x1p-22 : 0.0;

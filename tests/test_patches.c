@@ -195,7 +195,7 @@ static void check_tiles(test_device *d, const host_lists *l, int side, int size,
         cr_assert(tiles[t - 1].num_others > tile.num_others ||
                       (tiles[t - 1].num_others == tile.num_others &&
                        tiles[t - 1].first_entry < tile.first_entry),
-                  "%s: tile %d is not behind the one before", what, t);
+                  "%s: tile %d is not after the one before", what, t);
     }
     free(seen);
     free(tiles);

@@ -343,7 +343,7 @@ ParameterizedTest(struct backend_param *p, point_levels, interpolate)
     test_close(&d);
 }
 
-// Samples of one point and of none, a point that is not finite, and rows behind the last offset take
+// Samples of one point and of none, a point that is not finite, and rows after the last offset take
 // what there is: the one point's features, or 0.
 ParameterizedTestParameters(point_levels, interpolate_from_few)
 {

@@ -155,7 +155,7 @@ static void destroy_case(conv_case *c)
 
 enum { X, W, BIAS, RESIDUAL }; // inputs, forward
 enum { OUT };
-enum { GRAD_SUM = 2 }; // an input, backward, behind x and w
+enum { GRAD_SUM = 2 }; // an input, backward, after x and w
 enum { GRAD_X, GRAD_W };
 
 static spops_conv_layer layer_of(const conv_case *c)
@@ -527,7 +527,7 @@ ParameterizedTest(struct case_param *p, pointconv, equals_sparse_convolution, .t
 
 enum { CAPACITY = 500, FRAME_PAIRS = 40000, FRAME_IN = 64, FRAME_OUT = 72 };
 
-// Points of frame f; rows behind them hold what they held.
+// Points of frame f; rows after them hold what they held.
 static int64_t fill_frame(int f, float *points, int32_t *offsets)
 {
     static const int64_t sizes[] = {500, 130, 0, 401};

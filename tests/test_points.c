@@ -412,7 +412,7 @@ ParameterizedTest(struct launch_param *p, points, fill_capacities)
         test_expect_ok(d.ctx, status, "captured");
     }
     for (int i = 0; i < NUM_CASES + 3; ++i) {
-        // Behind the cases: a point that is not finite, offsets that descend, too many pairs.
+        // After the cases: a point that is not finite, offsets that descend, too many pairs.
         const int extra = i - NUM_CASES;
         cloud_case c = cases[extra < 0 ? i : 3];
         int64_t num = 0;

@@ -461,7 +461,7 @@ ParameterizedTest(struct case_param *p, pool, agrees)
     test_device d;
     if (!test_open(&d, (spops_backend_kind)p->backend, (test_launch)p->launch)) return;
     uint64_t stream = case_number(p) << 32;
-    for (int g = 0; g <= NUM_GEOMETRIES; ++g) // behind the last: global
+    for (int g = 0; g <= NUM_GEOMETRIES; ++g) // after the last: global
         for (int s = 0; s < 3; ++s) {
             const bool global = g == NUM_GEOMETRIES;
             test_rng rng = test_rng_make(++stream);
@@ -528,14 +528,14 @@ static void prepare_frame(void *user, int version)
     cr_assert(n <= MAX_ROWS && device_upload(c->d->backend, c->num_rows, &n, sizeof n) &&
               device_upload(c->d->backend, c->rows, in.rows, (size_t)n * 4 * sizeof n));
     c->x.view.rows = n;
-    guarded_poison(&c->x, 0xff); // NaN behind the rows in use
+    guarded_poison(&c->x, 0xff); // NaN after the rows in use
     double *x = guarded_fill(&c->x, &rng, VALUES_RANDOM, false, 1);
     guarded_upload(&c->x);
     relate_windows(&windows, table, 8, in.n, out.n);
     relate_batches(&batches, &out, MAX_BATCHES);
     ref_tensor_destroy(&c->expected_maxima), ref_tensor_destroy(&c->expected_means);
     c->expected_maxima = ref_tensor_create(MAX_ROWS, COLS);
-    for (int64_t i = 0; i < (int64_t)MAX_ROWS * COLS; ++i) // rows behind those in use: empty
+    for (int64_t i = 0; i < (int64_t)MAX_ROWS * COLS; ++i) // rows after those in use: empty
         c->expected_maxima.value[i] = -(double)INFINITY;
     c->expected_means = ref_tensor_create(MAX_BATCHES, COLS);
     ref_tensor in_use = ref_tensor_create(out.n, COLS);

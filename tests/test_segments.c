@@ -275,7 +275,7 @@ static void check_view(test_device *d, const spops_segments *plan, const test_re
             const int32_t t = view.order != NULL ? order[i] : i;
             const int32_t row = view.pairs != NULL ? pairs[2 * i] : i;
             const int32_t weight = view.pairs != NULL ? pairs[2 * i + 1] : i;
-            cr_assert(t > last && t < n, "%s: position %d holds term %d behind term %d", what, i, t,
+            cr_assert(t > last && t < n, "%s: position %d holds term %d after term %d", what, i, t,
                       last);
             cr_assert(r->segment[t] == s, "%s: term %d is in segment %lld, expected %d", what, t,
                       (long long)s, r->segment[t]);
@@ -346,7 +346,7 @@ ParameterizedTest(struct backend_param *p, segments, info_and_traffic)
     old.info.struct_size = offsetof(spops_segments_info, num_rows);
     test_expect_ok(d.ctx, spops_segments_get_info_sync(d.ctx, plan, &old.info), "older info");
     cr_assert(old.info.num_segments == SEGMENTS && old.info.num_terms == TERMS);
-    cr_assert(old.info.num_rows == 0x5a5a5a5a5a5a5a5a, "bytes behind struct_size were written");
+    cr_assert(old.info.num_rows == 0x5a5a5a5a5a5a5a5a, "bytes after struct_size were written");
     spops_segments_info info = info_of(&d, plan);
     test_expect(NULL, spops_segments_get_info_sync(NULL, plan, &info), invalid, "ctx", "ctx");
     test_expect(d.ctx, spops_segments_get_info_sync(d.ctx, NULL, &info), invalid,
@@ -515,7 +515,7 @@ ParameterizedTest(struct backend_param *p, segments, load_refuses)
         unsigned char *copy = (unsigned char *)malloc(bytes);
 
         for (size_t length = 0; length < bytes; ++length) {
-            // A copy of just that many bytes, so that a sanitizer sees reads behind them.
+            // A copy of just that many bytes, so that a sanitizer sees reads after them.
             unsigned char *cut = (unsigned char *)malloc(length + (length == 0));
             memcpy(cut, data, length);
             out = untouched;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sparse convolution on every kind of map against FP64, forward and both gradients, groups and
-// depthwise, with everything behind the sum; against a dense convolution; on a map that is refilled
+// depthwise, with every epilogue; against a dense convolution; on a map that is refilled
 // on the stream; and what is refused.
 #include <criterion/criterion.h>
 #include <criterion/parameterized.h>
@@ -95,7 +95,7 @@ static void destroy_case(conv_case *c)
 
 enum { X, W, BIAS, SCALE, SHIFT, RESIDUAL }; // inputs, forward
 enum { OUT };
-enum { GRAD_SUM = 2 }; // an input, backward, behind x and w
+enum { GRAD_SUM = 2 }; // an input, backward, after x and w
 enum { GRAD_X, GRAD_W };
 
 static const float *vector(const spops_matrix *m)
@@ -490,7 +490,7 @@ static spops_matrix whole(const guarded *g)
     return m;
 }
 
-// Another cloud for each version; rows behind it are NaN in x.
+// Another cloud for each version; rows after it are NaN in x.
 static void prepare_frame(void *user, int version)
 {
     frame_case *c = (frame_case *)user;
@@ -536,7 +536,7 @@ static spops_status enqueue_frame(void *user, spops_context *ctx)
     return status;
 }
 
-// Rows behind those in use are left alone: they are padding here, which is checked.
+// Rows after those in use are left alone: they are padding here, which is checked.
 static void verify_frame(void *user, int version, const char *what)
 {
     frame_case *c = (frame_case *)user;
@@ -690,9 +690,9 @@ ParameterizedTest(struct backend_param *p, sparseconv, sets_several)
     test_close(&d);
 }
 
-// ---- What is behind the sum ---------------------------------------------------------------------
+// ---- The epilogue -------------------------------------------------------------------------------
 
-// A narrow output is rounded before an epilogue and behind it: two roundings of the dtype.
+// A narrow output is rounded before an epilogue and after it: two roundings of the dtype.
 ParameterizedTestParameters(sparseconv, finishes_narrow_outputs)
 {
     return every_backend();

@@ -124,7 +124,7 @@ ParameterizedTest(struct backend_param *p, sparseconv_tuning, refuses_other_text
     refuse(&d, text, " 4096", "", corrupt, "line 6: expected 12 words");
     refuse(&d, text, " 4096", " 4096 1", corrupt, "line 6: expected 12 words");
     refuse(&d, text, "end 4", "end 3", corrupt, "line 10: the number of rows");
-    refuse(&d, text, "end 4\n", "end 4\n\n", corrupt, "expected nothing behind \"end\"");
+    refuse(&d, text, "end 4\n", "end 4\n\n", corrupt, "expected nothing after \"end\"");
     for (size_t length = 0; length < bytes; ++length)
         cr_assert(spops_sparseconv_load_choices(d.ctx, text, length, NULL, 0, &n) !=
                       SPOPS_STATUS_OK,

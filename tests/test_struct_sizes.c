@@ -643,7 +643,7 @@ static void close_fixture(fixture *f)
     spops_context_destroy(f->ctx);
 }
 
-typedef union room { // a struct and what lies behind it
+typedef union room { // a struct and what lies after it
     size_t struct_size;
     unsigned char bytes[1024];
 } room;
@@ -661,7 +661,7 @@ static void refuse_sizes(fixture *f, const char *name, const room *good, size_t 
     }
 }
 
-// What lies behind a shorter struct is not the library's to read: here it is nonsense, where the
+// What lies after a shorter struct is not the library's to read: here it is nonsense, where the
 // longer struct that must read the same has zeros.
 static void check_read(fixture *f, const char *name, const void *value, size_t size,
                        spops_status (*call)(fixture *f, const void *s))

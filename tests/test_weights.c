@@ -137,7 +137,7 @@ Test(weights, match_the_golden_tensors)
             spops_weights_save(ctx, c->layout, &kernel, 1, IN, OUT, SPOPS_DTYPE_F16, loaded, saved),
             SPOPS_STATUS_OK);
         cr_assert_arr_eq(saved, c->values, (size_t)elements * sizeof *saved, "%s", name);
-        for (int i = elements; i < MAX_ELEMENTS; ++i) /* nothing behind the end */
+        for (int i = elements; i < MAX_ELEMENTS; ++i) /* nothing after the end */
             cr_assert(loaded[i] == (int16_t)0xeeee && saved[i] == (int16_t)0xeeee);
     }
 }

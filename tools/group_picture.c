@@ -55,7 +55,7 @@ static void draw_legend(group_picture *g, int num_panels, const char *const lege
 {
     char text[64];
     int x, y;
-    group_picture_corner(num_panels, &x, &y); // the place behind the last panel
+    group_picture_corner(num_panels, &x, &y); // the place after the last panel
     const double bar_m = pow(10.0, floor(log10(0.7 * SIDE / g->px_per_m)));
     for (int i = 0; i < 2; ++i)
         picture_text(&g->p, x, y + 20 * (i + 1), 14.0, i == 0 ? ink : faint, legend[i]);

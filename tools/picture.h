@@ -50,7 +50,7 @@ void picture_copy(picture *p, int x, int y, const picture *from);
 double picture_text(picture *p, double x, double y, double size_px, colour c, const char *text);
 double picture_text_width(double size_px, const char *text);
 
-// A bar of that length with its ends marked, and its label behind it; (x, y) is the left end.
+// A bar of that length with its ends marked, and its label after it; (x, y) is the left end.
 void picture_scale_bar(picture *p, double x, double y, double length_px, double size_px, colour c,
                        const char *label);
 

@@ -757,7 +757,7 @@ int scene_num_objects(const scene *s)
 
 // ---- Rays and objects -------------------------------------------------------------------------
 
-// Where a ray enters an object, behind t = RAY_OFFSET_M and before *t; the normal is the object's
+// Where a ray enters an object, after t = RAY_OFFSET_M and before *t; the normal is the object's
 // own.
 static bool enter_hull(const object *o, const double p[3], const double v[3], double *t,
                        double normal[3])

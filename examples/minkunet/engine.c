@@ -382,13 +382,13 @@ spops_status engine_enqueue_layer(engine *e, int i)
     const spops_matrix w =
         spops_matrix_dense(e->weights[i], (int64_t)l->taps * l->in.cols, l->out.cols, e->dtype);
     const spops_matrix residual = matrix_of(e, &l->residual);
-    spops_conv_layer behind = spops_conv_layer_default();
+    spops_conv_layer epilogue = spops_conv_layer_default();
 
-    behind.scale = e->scale[i];
-    behind.shift = e->shift[i];
-    behind.residual = l->residual.cols > 0 ? &residual : NULL;
-    behind.activation = l->relu ? SPOPS_ACTIVATION_RELU : SPOPS_ACTIVATION_NONE;
-    return spops_sparseconv_execute(e->d->ctx, plan_of(e, l), matrix_of(e, &l->in), w, &behind,
+    epilogue.scale = e->scale[i];
+    epilogue.shift = e->shift[i];
+    epilogue.residual = l->residual.cols > 0 ? &residual : NULL;
+    epilogue.activation = l->relu ? SPOPS_ACTIVATION_RELU : SPOPS_ACTIVATION_NONE;
+    return spops_sparseconv_execute(e->d->ctx, plan_of(e, l), matrix_of(e, &l->in), w, &epilogue,
                                     matrix_of(e, &l->out));
 }
 

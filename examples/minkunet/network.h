@@ -66,7 +66,7 @@ int network_generate(network *net);
 /*
  * Parameters as a file: a line "minkunet-weights 1 WIDTH LAYOUT", then for each layer a line "NAME
  * TAPS IN OUT" and little-endian f32: the weights in the layout named (spops/weights.h), and gamma,
- * beta, mean and variance of the batch norm behind it, OUT numbers each. The file that save writes
+ * beta, mean and variance of the batch norm after it, OUT numbers each. The file that save writes
  * has TorchSparse's layout, as a checkpoint of that library would.
  */
 int network_save(spops_context *ctx, const network *net, const char *path);

@@ -22,7 +22,7 @@
 #define SEGMENT_NUM_LAYERS  (4 * SEGMENT_LEVELS - 1)
 #define SEGMENT_POINT_COLS  4  /* x, y, z (m), intensity */
 #define SEGMENT_FEATURES    8  /* of a point, made from these */
-#define SEGMENT_LOGITS      16 /* columns of logits; those behind the classes count nowhere */
+#define SEGMENT_LOGITS      16 /* columns of logits; those after the classes count nowhere */
 #define SEGMENT_IGNORED     255
 #define SEGMENT_ERROR_BYTES 4608
 
@@ -115,7 +115,7 @@ typedef struct segment_layer {
     spops_pyramid_relation relation;
     int32_t level; /* of the map */
     int32_t in_level, out_level, in_cols, out_cols, num_taps;
-    bool norm;            /* batch norm and ReLU behind it */
+    bool norm;            /* batch norm and ReLU after it */
     int64_t weights_at;   /* into parameters: [num_taps * in_cols, out_cols] */
     int64_t norm_at;      /* into parameters: gamma, then beta */
     int64_t statistic_at; /* into statistics: running mean, then running variance */
@@ -153,7 +153,7 @@ typedef struct segment_network {
     float *class_weights; /* [SEGMENT_NUM_CLASSES] */
     /* Results. */
     void *logits;       /* [capacity.points][SEGMENT_LOGITS] dtype */
-    float *loss;        /* [1] of the last step, with space for partial sums behind it */
+    float *loss;        /* [1] of the last step, with space for partial sums after it */
     int32_t *confusion; /* [true][predicted], counted up by every loss */
     /* Plans and what is in between. */
     spops_voxels *voxels;

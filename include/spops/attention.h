@@ -20,7 +20,7 @@ SPOPS_EXTERN_C_BEGIN
  *
  *     u cos(a) - v sin(a)   and   v cos(a) + u sin(a),   a = coords[row, axis] * base^(-2 p / axis_dim)
  *
- * Columns behind them stay as they are. With the default axis_dim this is the embedding of Utonia
+ * Columns after them stay as they are. With the default axis_dim this is the embedding of Utonia
  * (base 10000) and of LitePT (base 100).
  */
 typedef struct spops_attention_rotary {

@@ -11,7 +11,7 @@
  *     ZORDER_MOD  h = z mod K             ZORDER_DIV  h = floor(z K / 2^(3 bits))
  *
  * In round r all rows without a place, in ascending order, ask for the next place of the bucket that
- * the round's hash names; S places are given, and who comes behind them waits for the next round.
+ * the round's hash names; S places are given, and who comes after them waits for the next round.
  * Rows that no round has placed fill what is free, in ascending order, from bucket 0 on. So the
  * result depends on the cloud and the options alone: it is the same on every run and backend.
  */
@@ -151,7 +151,7 @@ typedef struct spops_buckets_view {
     int64_t max_rows, max_samples, max_buckets;
     const int32_t *num_rows, *num_buckets; /* [1] in use */
     const int32_t *offsets; /* [max_buckets + 1]: bucket b has places offsets[b] .. offsets[b + 1]
-                                      - 1; behind the last bucket in use all are the number of rows */
+                                      - 1; after the last bucket in use all are the number of rows */
     const int32_t *sample_buckets; /* [max_samples + 1]: the first bucket of a sample */
     const int32_t *rows;        /* [max_rows] the row at a place: a permutation, samples in order */
     const int32_t *places;      /* [max_rows] the place of a row */

@@ -155,7 +155,7 @@ SPOPS_API spops_status spops_kernel_map_set(spops_context *ctx, spops_kernel_map
 typedef struct spops_kernel_map_side {
     size_t struct_size;      /* what the library that made the map has of it */
     int64_t max_rows;        /* for a map not made by reserve: the rows */
-    const int32_t *num_rows; /* [1] rows in use; arrays hold nothing of use behind them */
+    const int32_t *num_rows; /* [1] rows in use; arrays hold nothing of use after them */
     /*
      * TABLE. table[r * table_stride + k]: the other side's row that tap k joins to row r, or -1.
      * Elements from num_taps to table_stride (a multiple of 4) are -1. Bit k % 32 of

@@ -13,7 +13,7 @@
 
 SPOPS_EXTERN_C_BEGIN
 
-/** What is done to a value behind the normalisation. */
+/** What is done to a value after the normalisation. */
 typedef enum spops_activation {
     SPOPS_ACTIVATION_NONE = 0,
     SPOPS_ACTIVATION_RELU = 1 /* max(y, 0); NaN stays; the gradient at 0 is 0 */
@@ -22,7 +22,7 @@ typedef enum spops_activation {
 /** Choices of the norms of rows. */
 typedef struct spops_norm_options {
     size_t struct_size; /* sizeof(spops_norm_options) */
-    /* [1] where ctx runs: the first rows that count; NULL: all. Rows behind them are neither read
+    /* [1] where ctx runs: the first rows that count; NULL: all. Rows after them are neither read
        nor written. A number outside 0 to x.rows is taken for the nearer end. */
     const int32_t *num_rows;
     float epsilon;  /* added to the variance, finite; 0: 1e-5 */
@@ -91,7 +91,7 @@ SPOPS_API spops_status spops_batchnorm_execute(spops_context *ctx, spops_matrix 
 
 /**
  * Gradients of spops_batchnorm_execute. With h[r, c] the normalised value (x - mean) / sqrt(var +
- * epsilon) and g the gradient behind the activation:
+ * epsilon) and g the gradient of what the activation takes:
  *
  *     grad_beta[c]  = sum over r of g[r, c]
  *     grad_gamma[c] = sum over r of g[r, c] h[r, c]
@@ -125,8 +125,8 @@ SPOPS_API spops_status spops_layernorm_execute(spops_context *ctx, spops_matrix 
                                                const spops_norm_options *options, spops_matrix out);
 
 /**
- * Gradients of spops_layernorm_execute. With h the normalised value, g the gradient behind the
- * activation and q = g gamma:
+ * Gradients of spops_layernorm_execute. With h the normalised value, g the gradient of what
+ * the activation takes and q = g gamma:
  *
  *     grad_beta[c]  = sum over r of g[r, c]
  *     grad_gamma[c] = sum over r of g[r, c] h[r, c]

@@ -232,7 +232,7 @@ typedef struct spops_patches_view {
     size_t struct_size; /* set by the caller */
     int64_t max_patches, max_queries, max_keys;
     const int32_t *num_patches; /* [1] in use */
-    /* [max_patches + 1]; behind the last patch in use all are the end */
+    /* [max_patches + 1]; after the last patch in use all are the end */
     const int32_t *query_offsets;
     const int32_t *query_rows;  /* [max_queries] */
     const int32_t *key_offsets; /* [max_patches + 1]; those of queries where `same` */

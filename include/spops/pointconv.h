@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Convolution at points: forward, gradients, and what a layer does behind it. Every output point
+ * Convolution at points: forward, gradients, and the epilogue of a layer. Every output point
  * takes the rows of its neighbours, each by the matrix of the tap that the neighbour's offset falls
  * into (spops/points.h). Voxels at their centres are a special case, with the same result as
  * spops_sparseconv.
  *
  * A plan (spops_pointconv) belongs to neighbours and serves every layer with them. Layers, weights
- * and what is behind the sum are those of spops/sparseconv.h.
+ * and the epilogue are those of spops/sparseconv.h.
  */
 #ifndef SPOPS_POINTCONV_H
 #define SPOPS_POINTCONV_H
@@ -87,12 +87,12 @@ SPOPS_API spops_status spops_pointconv_set(spops_context *ctx, spops_pointconv *
  *     out[i, o] = activation((sum + bias[o]) * scale[o] + shift[o] + residual[i, o])
  *
  * x         [rows of inputs, C_in], f32 f16 bf16. Of neighbours made by reserve, as many rows as
- *           their capacity; rows behind those in use are not read.
+ *           their capacity; rows after those in use are not read.
  * w         [num_taps * C_in / groups, C_out], dtype of x, row_stride C_out; num_taps is t^3, not t
  *           (spops_neighbors_view). In group g of the columns, row c of a tap is for input column
  *           g C_in / groups + c.
  * layer     NULL: defaults.
- * out       [rows of outputs, C_out], dtype of x or f32. Every row in use is written; those behind
+ * out       [rows of outputs, C_out], dtype of x or f32. Every row in use is written; those after
  *           them are left alone. Must not overlap x, w or residual.
  *
  * Memory    Where ctx runs. No pointer is kept.
@@ -113,12 +113,12 @@ SPOPS_API spops_status spops_pointconv_execute(spops_context *ctx, const spops_p
                                                spops_matrix out);
 
 /**
- * Gradients of the sum over neighbours (not of what is behind it):
+ * Gradients of the sum over neighbours (not of the epilogue):
  *
  *     grad_x[j, c]    = sum over neighbours (i, j, k) and o of  grad_sum[i, o] * w[k][c, o]
  *     grad_w[k][c, o] = sum over neighbours (i, j, k) of        x[j, c] * grad_sum[i, o]
  *
- * grad_sum  [rows of outputs, C_out], dtype of x. Rows behind those in use are not read.
+ * grad_sum  [rows of outputs, C_out], dtype of x. Rows after those in use are not read.
  * layer     groups and math count; NULL: defaults.
  * grad_x    [rows of inputs, C_in], dtype of x or f32, or NULL.
  * grad_w    [num_taps * C_in / groups, C_out], f32 or the dtype of x (f16 overflows easily), row_stride

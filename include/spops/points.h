@@ -234,7 +234,7 @@ SPOPS_API spops_status spops_nearest_create(spops_context *ctx, const spops_poin
  * The count nearest data points of every query point, by ascending d2 and then by ascending row.
  *
  * queries    [n, 3], samples as those of the data points. One that is not finite has no neighbours,
- *            nor has a row behind the last offset.
+ *            nor has a row after the last offset.
  * count      1 to SPOPS_MAX_NEAREST.
  * rows       [n][count] where ctx runs. Written: the rows of data points; -1 where a sample has
  *            fewer.

@@ -68,7 +68,7 @@ SPOPS_API spops_status spops_pool_create_global(spops_context *ctx, const spops_
  *
  * Unpooling is spops_gather_execute on spops_pool_segments(pool): every row gets that of its
  * sub-bucket. Output rows are min(max_rows, max_rows / sub_rows + max_buckets) of the buckets' view; those
- * behind the last sub-bucket are empty segments.
+ * after the last sub-bucket are empty segments.
  *
  * Source    Flash3D, section 4.2 and section 9.4 (sub-buckets of a fixed number of rows). Cutting a
  *           curve instead of hashing and searching again inside of a bucket is ours.
@@ -101,9 +101,9 @@ SPOPS_API spops_status spops_pool_set(spops_context *ctx, spops_pool *pool);
  *
  * reduce    SPOPS_REDUCE_SUM, MEAN, MIN, MAX, or any other that spops_segreduce_execute takes. An
  *           output row with nothing in its window has the value of an empty segment (spops_reduce);
- *           so have rows behind those in use.
+ *           so have rows after those in use.
  * x         [rows of in, cols], f32 f16 bf16. Of a plan with capacities, as many rows as in's
- *           capacity; rows behind those in use are not read.
+ *           capacity; rows after those in use are not read.
  * out       [rows of out, cols], dtype of x. Every element is written. Must not overlap x.
  *
  * Memory    Where ctx runs. No pointer is kept.
@@ -120,7 +120,7 @@ SPOPS_API spops_status spops_pool_execute(spops_context *ctx, const spops_pool *
 /**
  * Gradient of spops_pool_execute. What the forward pass knew is computed again from x.
  *
- * grad_out  [rows of out, cols], dtype of x. Rows behind those in use are not read.
+ * grad_out  [rows of out, cols], dtype of x. Rows after those in use are not read.
  * grad_x    [rows of in, cols], dtype of x. Every element is written.
  *
  * The plan must have been made with the gradients asked for. The rest as spops_pool_execute.
@@ -130,7 +130,7 @@ SPOPS_API spops_status spops_pool_execute_backward(spops_context *ctx, const spo
                                                    spops_matrix x, spops_matrix grad_x);
 
 /**
- * The relation behind a plan, for weights, winners' indices or traffic: segments are output rows,
+ * The relation that a plan holds, for weights, winners' indices or traffic: segments are output rows,
  * terms are pairs of the map (or rows of the set). Owned by the plan.
  */
 SPOPS_API const spops_segments *spops_pool_segments(const spops_pool *pool);

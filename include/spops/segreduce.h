@@ -93,7 +93,7 @@ typedef struct spops_reduce_desc {
     size_t state_bytes; /* 1 to SPOPS_REDUCE_STATE_BYTES_MAX */
     void *user;         /* handed to the CPU functions */
     void (*identity)(void *user, int64_t n, void *state);
-    /* fold term number `term`, with values v[0..n-1], into the states behind what they hold */
+    /* fold term number `term`, with values v[0..n-1], into the states after what they hold */
     void (*fold)(void *user, int64_t n, void *state, const float *v, int32_t term);
     void (*combine)(void *user, int64_t n, void *a, const void *b);
     void (*finalize)(void *user, int64_t n, const void *state, int64_t count, float *out);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Sparse convolution on kernel maps: forward, gradients, and what a layer does behind it (bias,
+ * Sparse convolution on kernel maps: forward, gradients, and the epilogue of a layer (bias,
  * folded batch norm, residual, activation).
  *
  * A plan (spops_sparseconv) belongs to one kernel map and serves every layer with that map: any
@@ -141,7 +141,7 @@ SPOPS_API spops_status spops_sparseconv_set(spops_context *ctx, spops_sparseconv
 SPOPS_API spops_status spops_sparseconv_set_all(spops_context *ctx, int32_t num_convs,
                                                 spops_sparseconv *const *convs);
 
-/** What a layer does behind the sum over taps; zero is the default of every field. */
+/** The epilogue of a layer: what follows the sum over taps; zero is the default of every field. */
 typedef struct spops_conv_layer {
     size_t struct_size;
     int32_t groups;     /* 0 or 1: one; C_in = C_out = groups: depthwise */
@@ -165,20 +165,20 @@ SPOPS_DEFINE_DEFAULT(spops_conv_layer)
  *     out[i, o] = activation((sum + bias[o]) * scale[o] + shift[o] + residual[i, o])
  *
  * x         [rows of in, C_in], f32 f16 bf16. Of a map made by reserve, as many rows as in's
- *           capacity; rows behind those in use are not read. With a plan that has `quantized` also
+ *           capacity; rows after those in use are not read. With a plan that has `quantized` also
  *           i8, which counts as layer->x_scales times its elements, rounded to w's dtype; below, the
  *           dtype of x is then that of w. A pass before the dataflow writes these rows to scratch.
  * w         [taps * C_in / groups, C_out], dtype of x, row_stride C_out. In group g of the columns,
  *           row c of a tap is for input column g C_in / groups + c.
  * layer     NULL: defaults.
- * out       [rows of out, C_out], dtype of x or f32. Every row in use is written; those behind them
+ * out       [rows of out, C_out], dtype of x or f32. Every row in use is written; those after them
  *           are left alone. Must not overlap x, w or residual.
  *
  * Memory    Where ctx runs. No pointer is kept.
  * Stream    Enqueues on ctx's stream and returns. Allocates nothing, waits for nothing, capturable.
  * Scratch   spops_sparseconv_scratch_bytes, reserved in ctx beforehand.
  * Numerics  Sums in f32, by ascending tap; IMPLICIT_GEMM of few rows sums parts of the taps first.
- *           Same bits on every run and thread count. bias to activation are computed in f32, behind
+ *           Same bits on every run and thread count. bias to activation are computed in f32, after
  *           a rounding of the sum to out's dtype in FETCH_ON_DEMAND. GATHER_MATMUL_SCATTER rounds the
  *           product of each tap so, adds that of a submanifold map's middle tap last, with a rounding
  *           of its own, and has the bits that the library of products gives.
@@ -193,12 +193,12 @@ SPOPS_API spops_status spops_sparseconv_execute(spops_context *ctx, const spops_
                                                 spops_matrix out);
 
 /**
- * Gradients of the sum over taps (not of what is behind it):
+ * Gradients of the sum over taps (not of the epilogue):
  *
  *     grad_x[j, c]    = sum over pairs (i, j, k) and o of  grad_sum[i, o] * w[k][c, o]
  *     grad_w[k][c, o] = sum over pairs (i, j, k) of        x[j, c] * grad_sum[i, o]
  *
- * grad_sum  [rows of out, C_out], dtype of x. Rows behind those in use are not read.
+ * grad_sum  [rows of out, C_out], dtype of x. Rows after those in use are not read.
  * layer     groups and math count; NULL: defaults.
  * grad_x    [rows of in, C_in], dtype of x or f32, or NULL.
  * grad_w    [taps * C_in / groups, C_out], f32 or the dtype of x (f16 overflows easily), row_stride
@@ -246,7 +246,7 @@ SPOPS_API spops_status spops_sparseconv_get_choice(spops_context *ctx, const spo
  *
  * rows      [num_rows] host memory.
  * buffer    Host memory of `capacity` bytes, written; NULL: nothing is, and *bytes says what would
- *           be. No 0 is put behind the text.
+ *           be. No 0 is put after the text.
  * bytes     Set to the bytes written, or needed.
  *
  * Errors    INVALID_ARGUMENT (buffer too small, a row that makes no sense).

@@ -300,7 +300,7 @@ template <class T> spops_status prepare(spops_context *ctx, int dim)
 // once a context, so that calls only launch; a failure is what the launch will report.
 void prepare_once(spops_context *ctx, const spops_attention_scratch_args *args)
 {
-    // Bits of ctx->prepared_kernels from 16 on, behind those of bev_spans: of each direction and
+    // Bits of ctx->prepared_kernels from 16 on, after those of bev_spans: of each direction and
     // dtype, 8 for dims rounded up to multiples of 16, between which no choice of a kernel changes.
     // Whoever shares a plan may ask for scratch while its context works.
     const int round = (args->dim + 15) / 16;

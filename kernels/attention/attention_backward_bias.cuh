@@ -70,7 +70,7 @@ struct attention_table {
                                         const spops_attention_bias_args &bias, int rows, int cols)
     {
         static_assert(ROWS * COLS <= 64 * 64, "sums of upper parts fit into 31 bits");
-        // Magnitudes as bits are ordered like the numbers, infinities and NaN behind them.
+        // Magnitudes as bits are ordered like the numbers, infinities and NaN after them.
         unsigned most = 0;
         for (int i = (int)threadIdx.x; i < ROWS * COLS; i += (int)blockDim.x)
             if (i / COLS < rows && i % COLS < cols)

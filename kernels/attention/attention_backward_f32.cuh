@@ -17,7 +17,7 @@ template <int DIM_> struct attention_backward_f32_policy {
     static constexpr int tile_entries = 64, blocks_of_tile = tile_entries / count;
     static constexpr int ROWS = count * DIM / threads; // of a thread's sums
     static constexpr int line = DIM + 4; // numbers; lines are read in pieces of 16 bytes
-    // Behind weights, its tile has slopes; and then, where it is wanted, the table (attention_table).
+    // After weights, its tile has slopes; and then, where it is wanted, the table (attention_table).
     typedef attention_pairs<count, count> pairs;
     static constexpr int shared_bytes = (4 * count * line + count * pairs::line) * 4;
 };
@@ -129,7 +129,7 @@ __global__ void __launch_bounds__(P::threads)
             slopes[at] = slope;
         }
         __syncthreads();
-        // Behind `left` all factors are zeros.
+        // After `left` all factors are zeros.
         for (int s = 0; s < left; s += 4) {
             float4 a, b;
             a = column_of<P::line>(first + s * P::line + sum_col);

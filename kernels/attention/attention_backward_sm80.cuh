@@ -21,7 +21,7 @@ template <class T_, int DIM_> struct attention_backward_sm80_policy {
     static constexpr int streamed_bytes = tile_bytes<T, streamed, DIM>;
     static constexpr int stage_bytes = 2 * streamed_bytes + 2 * streamed * 4; // with lse, delta
     static constexpr int shared_bytes = 2 * own_bytes + stages * stage_bytes;
-    typedef attention_pairs<own, streamed> pairs; // behind that where there are biases, and then
+    typedef attention_pairs<own, streamed> pairs; // after that where there are biases, and then
                                                   // the table (attention_table)
 };
 

@@ -177,8 +177,8 @@ template <class P, class T> struct attention_halves : attention_warpgroup<P, T> 
     // number.
     __device__ __forceinline__ void make_weights(half &x, int head, int left, bool first) const
     {
-        // A branch that the compiler cannot decide keeps what follows behind the products that run
-        // beside it. It moves it before them otherwise.
+        // The products run beside what follows. The compiler would move it before them; a branch that
+        // it cannot decide keeps it where it is.
         asm volatile("" : "+r"(left));
         if (left < P::KEYS) mask_logits<P::KEYS>(x.s, left, lane);
         softmax_state &state = x.state[head];

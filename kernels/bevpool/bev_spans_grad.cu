@@ -273,7 +273,7 @@ __device__ __noinline__ void sum_apart(const grad_params &p, grad_block b, warp_
     }
 }
 
-// GROUPS: of columns, those behind the last one zeros.
+// GROUPS: of columns, those after the last one zeros.
 template <class T, int GROUPS> struct tile_grads {
     static constexpr int stages = stages_of(GROUPS);
     static constexpr int32_t row_bytes = row_bytes_of(GROUPS);
@@ -335,7 +335,7 @@ template <class T, int GROUPS> struct tile_grads {
                sizeof(uint16_t);
     }
 
-    // Of the tile that has most: the teams of a block go in step, behind their last span with
+    // Of the tile that has most: the teams of a block go in step, after their last span with
     // zeros. (With a barrier a team map B takes 29.6 us instead of 31.9, but racecheck then reports
     // blocks in which a team has no tile.)
     __device__ __forceinline__ int32_t num_batches() const
@@ -348,7 +348,7 @@ template <class T, int GROUPS> struct tile_grads {
         return (most + batch_spans - 1) / batch_spans;
     }
 
-    // This thread's span of a batch; cell -1 behind the last one.
+    // This thread's span of a batch; cell -1 after the last one.
     __device__ __forceinline__ spops_bev_tile_span load_span(int32_t batch) const
     {
         const int32_t at = has.begin + batch * batch_spans + span;
@@ -362,7 +362,7 @@ template <class T, int GROUPS> struct tile_grads {
         return s;
     }
 
-    // A quarter of a row to shared memory, zeros behind its columns, or all zeros.
+    // A quarter of a row to shared memory, zeros after its columns, or all zeros.
     __device__ __forceinline__ void copy_row(uint32_t to, const uint8_t *from, bool there) const
     {
         const int32_t last = (p.cols - 8) * 2;

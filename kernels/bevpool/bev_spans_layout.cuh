@@ -72,7 +72,7 @@ template <int COLS> struct wedge_layout {
     {
         return (chunk + (chunk < 8 ? 0 : gap)) * 16;
     }
-    // A warp stores words of up to four columns of pixels, 16 bytes in each 64: the gap behind
+    // A warp stores words of up to four columns of pixels, 16 bytes in each 64: the gap after
     // tiles of one and of two columns lets the next ones fall between them (a pixel's pitch does in
     // a tile).
     static __host__ __device__ __forceinline__ int tile_bytes(int width_log2)

@@ -5,7 +5,7 @@
 // weights are a 16 x 32 matrix, zero where a pixel is not the cell's. Sums are f32. Parts of shared
 // cells go to scratch; the second launch adds them up, in order, and clears cells without a point.
 //
-// Features of 8 and 4 bits are widened to f16, which is exact, where they are loaded: behind that
+// Features of 8 and 4 bits are widened to f16, which is exact, where they are loaded: after that
 // all dtypes are one.
 //
 // A zero weight times an infinity would be NaN in cells that the pixel is not in: a wedge with a

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Buckets on the GPU, as if rows came one after another. A block has a tile of consecutive rows of one
 // sample. In a round it counts, for each bucket, the rows that ask for it, and where each of them
-// stands among those of its tile; the launch behind it adds up the counts of the tiles before, which
+// stands among those of its tile; the launch after it adds up the counts of the tiles before, which
 // says who gets a place, and the round after that begins in the same launch. So num_rounds + 2
 // launches make buckets, and nothing depends on which block comes first.
 #include "buckets/buckets.h"
@@ -360,8 +360,8 @@ __global__ void __launch_bounds__(threads)
     tile_place t;
     row_state<ITEMS> rows;
     uint32_t wanted[ITEMS];
-    // A launch that may run has all launches before the previous one behind it: from the second round
-    // on the cloud is there, and rows are hashed while the round before ends.
+    // When a launch may run, all launches before the previous one have ended. From the second round on
+    // the cloud is there, and rows are hashed while the round before ends.
     if (round == 0) grid_dependency_wait();
     const bool here = find_tile<ITEMS>(p, &t);
     hash_rows<ITEMS>(p, t, here, round, wanted);

@@ -76,7 +76,7 @@ __device__ __forceinline__ void walk_axes(const spops_coords_source &s,
             if (s.kind == SPOPS_COORDS_UP)
                 v = spops_tap_fine(&s.taps, a, x, t);
             else if (!spops_tap_coarse(&s.taps, a, x, t, &v))
-                continue; // nor do the axes behind it matter
+                continue; // nor do the axes after it matter
             const bool fits = inside && spops_key_fits(&layout, a + 1, v);
             walk_axes<LEFT - 1>(s, layout, row,
                                 fits ? key | spops_key_column(&layout, a + 1, v) : key, fits, take);

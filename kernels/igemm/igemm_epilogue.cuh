@@ -120,7 +120,7 @@ template <> __device__ __forceinline__ float2 numbers_of_pair<__nv_bfloat16>(uin
     return __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162 *>(&bits));
 }
 
-// What is loaded, and computed from `index`, behind this takes no registers before it: there are
+// What is loaded, and computed from `index`, after this takes no registers before it: there are
 // hardly any beside the sums.
 __device__ __forceinline__ void not_ahead(int &index)
 {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Launching the products of gathered rows with the matrices of taps: the form that W is taken in, and
-// what is behind the sum. Instances are in a source for each dtype and architecture.
+// the epilogue. Instances are in a source for each dtype and architecture.
 #ifndef SPOPS_KERNELS_IGEMM_IGEMM_LAUNCH_CUH
 #define SPOPS_KERNELS_IGEMM_IGEMM_LAUNCH_CUH
 

@@ -55,7 +55,7 @@ struct igemm_sm90_params {
     const int4 *tiles;
     const int *num_tiles;
     const int *records; // null: rows of groups
-    const int *first;   // record of each tile as tiles lie, and behind the last
+    const int *first;   // record of each tile as tiles lie, and after the last
     const int *out_rows;
     int last_tap; // num_taps - 1 for mirrored taps, else -1
     int col_tiles;
@@ -144,7 +144,7 @@ __device__ __forceinline__ int4 igemm_tile(const igemm_sm90_params &p, int numbe
 }
 
 // Of all work that of a block, `each` to a block; 0: tiles come from the counter. Work is counted in
-// records, and each tile has p.tile_cost more for what is behind its sum: rows that lack most taps
+// records, and each tile has p.tile_cost more for its epilogue: rows that lack most taps
 // are neighbours, and their tiles many.
 struct igemm_share {
     int begin, end, each, num_tiles;
@@ -194,7 +194,7 @@ __device__ __forceinline__ void igemm_begin(const igemm_sm90_params &p,
             end = min(low + step, end);
         }
         if (end > 0) tile = igemm_part(p, share, low);
-        if (end > 0 && tile.y == 0) tile = igemm_part(p, share, low + 1); // behind low's records
+        if (end > 0 && tile.y == 0) tile = igemm_part(p, share, low + 1); // after low's records
     } else {
         tile = igemm_tile(p, blockIdx.x);
     }
@@ -409,7 +409,7 @@ __device__ void igemm_gather(const igemm_sm90_params &p, const igemm_sm90_block<
         locate(a);
         copy(b);
     }
-    if (record == 0 && k == 0) { // the stage behind the last is this warp's
+    if (record == 0 && k == 0) { // the stage after the last is this warp's
         barrier_wait(block.stage_empty(stage.at), stage.empty_parity());
         if (group == 0 && lane == 0) {
             store_shared_16(block.stage_note(stage.at), make_int4(NOTE_STOP, 0, 0, 0));

@@ -12,7 +12,7 @@ namespace spops
 {
 
 // Tiles are shared by blocks up to so many tiles a block. No share has less work than so many stages,
-// because its sums go to L2 and back; and what is behind the sum of a tile takes the time of some.
+// because its sums go to L2 and back; and the epilogue of a tile takes the time of some.
 constexpr int max_shared_turns = 2, least_stages = 8, tile_stages = 8;
 
 template <class P, class T, operand B>

@@ -69,7 +69,7 @@ order_workspace carve_order(const spops_map_arrays *map, int64_t rows, int64_t t
     return ws;
 }
 
-// Rows not in use come last: no key is larger, and they stand behind all others to begin with.
+// Rows not in use come last: no key is larger, and they stand after all others to begin with.
 __global__ void __launch_bounds__(threads)
     rank_masks(const __grid_constant__ spops_mask_order order, const uint32_t *masks,
                const int32_t *num_rows, int64_t max_rows, int32_t num_taps, int32_t mask_words,
@@ -169,7 +169,7 @@ spops_status order_many_rows(spops_context *ctx, const spops_map_arrays *map,
                                                      map->mask_order.num_bits, stream_of(ctx)));
 }
 
-// Where the side of args has its workspace: that of the inputs lies behind that of the outputs.
+// Where the side of args has its workspace: that of the inputs lies after that of the outputs.
 order_workspace order_workspace_of(const spops_map_order_args *args)
 {
     const spops_map_arrays *map = args->map;

@@ -39,7 +39,7 @@ inline product_engine engine_for(const spops_context *ctx, spops_dtype dtype, sp
     return math == SPOPS_MATH_TF32 && wide ? ENGINE_TF32 : ENGINE_F32;
 }
 
-// Rows of a result that are written; those behind them are left alone.
+// Rows of a result that are written; those after them are left alone.
 __device__ __forceinline__ int64_t rows_written(const int32_t *num_written, int64_t num_rows)
 {
     if (num_written == nullptr) return num_rows;

@@ -250,7 +250,7 @@ template <int VEC> struct column_params {
     }
 };
 
-// h, the normalised values of a piece of a row, and g, the gradient behind the activation.
+// h, the normalised values of a piece of a row, and g, the gradient of what the activation takes.
 template <class T, int VEC>
 __device__ __forceinline__ void load_gradient(const norm_params &p, const column_params<VEC> &s,
                                               int64_t r, const place &at, float (&h)[VEC],

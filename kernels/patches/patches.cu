@@ -251,7 +251,7 @@ __device__ bool has_order(const order_params &p)
     return p.s.faults->offsets[SPOPS_PATCH_QUERIES] == INT32_MAX && p.s.faults->overflow == 0;
 }
 
-// Codes with the sample on top; rows behind the last sample come last.
+// Codes with the sample on top; rows after the last sample come last.
 __global__ void __launch_bounds__(threads) rank_rows(const __grid_constant__ order_params p)
 {
     const int64_t r = (int64_t)blockIdx.x * threads + threadIdx.x;
@@ -465,7 +465,7 @@ __global__ void __launch_bounds__(threads) put_rest(const __grid_constant__ fill
     if (!p.s.same && next.y > here.y) p.s.sides[SPOPS_PATCH_KEYS].rest[here.y] = (int32_t)r;
 }
 
-// Lists with a fault are none; behind everything that asks whether they have one.
+// Lists with a fault are none; after everything that asks whether they have one.
 __global__ void __launch_bounds__(threads) drop_lists(const __grid_constant__ fill_params p)
 {
     const int64_t i = (int64_t)blockIdx.x * threads + threadIdx.x;
@@ -474,7 +474,7 @@ __global__ void __launch_bounds__(threads) drop_lists(const __grid_constant__ fi
         p.s.sides[side].offsets[i] = 0;
 }
 
-// Where queries are rows 0 to num_queries - 1, and keys too: the rest are the rows behind them.
+// Where queries are rows 0 to num_queries - 1, and keys too: the rest are the rows after them.
 __global__ void __launch_bounds__(threads) put_rows_behind(const __grid_constant__ fill_params p)
 {
     const int64_t r = (int64_t)blockIdx.x * threads + threadIdx.x;
@@ -552,7 +552,7 @@ __global__ void __launch_bounds__(threads) put_tiles(const __grid_constant__ til
     }
 }
 
-// All of the above for few patches, in one block: a patch stands behind those that meet more, and
+// All of the above for few patches, in one block: a patch stands after those that meet more, and
 // those of the same number before it.
 constexpr int block_patches = 1024;
 
@@ -746,7 +746,7 @@ extern "C" spops_status spops_cuda_patches_order(spops_context *ctx, const spops
         const int bits = 3 * p.rule.cells.bits + bits_for((uint64_t)p.num_samples);
         size_t bytes = p.w.temp_bytes;
         SPOPS_TRY(launch(ctx, "patches: rank_rows", rank_rows, rows, (unsigned)threads, p));
-        // Entries of queries are rows of the cloud; those behind the last sample do not count.
+        // Entries of queries are rows of the cloud; those after the last sample do not count.
         SPOPS_TRY(spops_cuda_status(ctx, "patches: sort rows",
                                     (int)device_sort(p.w.temp, bytes, p.w.codes, p.w.sorted_codes,
                                                      p.w.rows, p.w.first[SPOPS_PATCH_QUERIES],

@@ -31,7 +31,7 @@ struct schedule_params {
     int *numbers;
     const int *order;
     int *record_counts, *sum_counts, *member_counts; // [max_tiles], then where each begins
-    int *unit_counts;               // [num_taps][max_tiles] and one behind, likewise
+    int *unit_counts;               // [num_taps][max_tiles] and one after, likewise
     int *cost_begin;                // [max_cost + 1]
     unsigned char bit_of[max_taps]; // of a tap in the mask, the farthest from the centre highest
 };
@@ -209,7 +209,7 @@ __global__ void __launch_bounds__(tile_rows) walk_tiles(const __grid_constant__ 
     }
 }
 
-// Counts become where each tile begins; tiles with fewer records are put behind. One block.
+// Counts become where each tile begins; tiles with fewer records are put after. One block.
 __global__ void __launch_bounds__(scan_threads)
     scan_tiles(const __grid_constant__ schedule_params p)
 {

@@ -27,7 +27,7 @@ struct cell_points {
 
 struct workspace {
     cell_points clouds[SPOPS_NUM_CLOUDS]; // both the same where the clouds are
-    int *tap_counts;                      // [num_taps][warps] and one behind
+    int *tap_counts;                      // [num_taps][warps] and one after
     int64_t num_warps;
     void *temp;
     size_t temp_bytes;
@@ -104,8 +104,8 @@ __global__ void __launch_bounds__(threads) place_points(const __grid_constant__ 
     p.c.points[s] = make_float4(at.x, at.y, at.z, __int_as_float(row));
 }
 
-// Behind the scan of values[0]. Unused points lie last, so a cell ends where a used one has none
-// behind it.
+// After the scan of values[0]. Unused points lie last, so a cell ends where a used one has none
+// after it.
 __global__ void __launch_bounds__(threads) place_cells(const __grid_constant__ cell_params p)
 {
     const int s = blockIdx.x * threads + threadIdx.x;
@@ -275,7 +275,7 @@ __global__ void __launch_bounds__(threads) write_lists(const __grid_constant__ s
     }
 }
 
-// A pair that lies before another but belongs behind it changes places with it.
+// A pair that lies before another but belongs after it changes places with it.
 __device__ void order_pairs(int *rows, uint16_t *taps, int64_t i, int64_t j, int64_t n)
 {
     if (j >= n) return;
@@ -289,7 +289,7 @@ __device__ void order_pairs(int *rows, uint16_t *taps, int64_t i, int64_t j, int
 }
 
 // Lists too long for shared memory: a bitonic sort in place, a warp a list. Each step compares
-// upwards only, so places behind the end need not be there.
+// upwards only, so places after the end need not be there.
 __global__ void __launch_bounds__(threads)
     sort_long_lists(const __grid_constant__ search_params p, int64_t max_rows)
 {

@@ -96,7 +96,7 @@ struct partition_storage {
 };
 
 // Where the digits of a tile begin; returns the number of items in all tiles. What it wrote may be
-// read behind the next barrier.
+// read after the next barrier.
 __device__ __forceinline__ int32_t find_begins(partition_storage &s, const digit_counts &c,
                                                int32_t tile)
 {

@@ -135,7 +135,7 @@ build_workspace carve_workspace(int64_t num_segments, int64_t max_terms, spops_c
 // ---- Keys of terms ------------------------------------------------------------------------------
 
 // Every kernel of a build waits for the one before it, and then lets the next one start: so a
-// kernel that may run has all earlier ones behind it.
+// kernel that may run starts after all earlier ones have ended.
 __device__ __forceinline__ void take_turn()
 {
     spops::grid_dependency_wait();

@@ -255,7 +255,7 @@ static void scale_rows(float factor, int64_t n, float *m)
         store_vec(m + i, load_vec(m + i) * factor);
 }
 
-// dst[c][TILE] from n rows of `stride`, with zeros behind them up to whole vectors.
+// dst[c][TILE] from n rows of `stride`, with zeros after them up to whole vectors.
 static void transpose(const float *m, int64_t n, int64_t dim, int64_t stride, float *dst)
 {
     for (int64_t c = 0; c < dim; ++c) {

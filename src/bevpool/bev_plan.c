@@ -8,7 +8,7 @@
 
 #include "kernels/bevpool/bev_spans_tuning.h"
 
-#define PLAN_VERSION 3u // 2: the checksum is XXH3; 3: zeros behind plans that cost much
+#define PLAN_VERSION 3u // 2: the checksum is XXH3; 3: zeros after plans that cost much
 static const char plan_magic[SPOPS_BLOB_MAGIC_BYTES] = "SPOPBEV";
 
 #define SCRATCH_ELEMENT_BYTES 4 // the widest dtype of features

@@ -95,7 +95,7 @@ typedef struct spops_coords_build_args {
 // The batch of each row in use.
 typedef struct spops_coords_batches_args {
     const spops_coords_arrays *coords;
-    int32_t *batches; // [max_rows]; behind the rows in use nothing is written
+    int32_t *batches; // [max_rows]; after the rows in use nothing is written
 } spops_coords_batches_args;
 
 // What a pass over ROWS or POINTS finds, before there is a layout.

@@ -15,7 +15,7 @@
 
 /*
  * A row (batch, x_0, ..) packed into a key: column c minus lower[c], shifted by shift[c]. The batch
- * is on top and the last axis lowest, so that keys ascend in lexicographic order. Columns behind
+ * is on top and the last axis lowest, so that keys ascend in lexicographic order. Columns after
  * the last axis have lower = upper = 0 and no bits.
  */
 typedef struct spops_key_layout {
@@ -146,7 +146,7 @@ SPOPS_HD uint32_t spops_voxel_hash(uint32_t seed, uint32_t i)
     return h ^ h >> 15;
 }
 
-/* What a kernel does along its axes, checked; axes behind dims have size 1 and stride 1. */
+/* What a kernel does along its axes, checked; axes after dims have size 1 and stride 1. */
 typedef struct spops_taps {
     int32_t dims;
     int32_t num_taps;

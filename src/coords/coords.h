@@ -38,7 +38,7 @@ typedef struct spops_coords_choices {
     spops_coords_search search;
     spops_coords_duplicates duplicates;
     bool has_box;
-    spops_coords_box box; // columns behind the last axis are 0
+    spops_coords_box box; // columns after the last axis are 0
     size_t max_grid_bytes;
     spops_plan_memory *memory; // of reserve
 } spops_coords_choices;

@@ -192,7 +192,7 @@ typedef struct sorted_candidates {
     bool by_first;               // rows are numbered by their first candidates; else by runs
     int num_parts;               // of the positions
     int64_t runs[MAX_PARTS + 1]; // before each part; the last: all
-    int64_t next[MAX_PARTS];     // where the first run behind a part begins
+    int64_t next[MAX_PARTS];     // where the first run after a part begins
     spops_coords_state state;
 } sorted_candidates;
 
@@ -886,7 +886,7 @@ static void offsets_of_counts(const void *work, int64_t part, int64_t begin, int
     }
 }
 
-// row_offsets behind the rows in use, and all of it where it has counts.
+// row_offsets after the rows in use, and all of it where it has counts.
 static void finish_offsets(spops_team team, rows_work *r)
 {
     const sorted_candidates *s = r->s;

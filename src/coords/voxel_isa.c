@@ -7,7 +7,7 @@
 
 #include "core/half.h"
 
-// The f64 of column a of points, whose row stride is a constant where it pays. Behind n: 0.
+// The f64 of column a of points, whose row stride is a constant where it pays. After n: 0.
 static inline void load_column(bool wide, int64_t stride, const char *column, int n, double *p)
 {
     for (int i = 0; i < n; ++i)

@@ -43,7 +43,7 @@ typedef struct spops_blob_reader {
     bool failed;
 } spops_blob_reader;
 
-// Check magic, version and checksum, and stand behind the version; the checksum is cut off.
+// Check magic, version and checksum, and stand after the version; the checksum is cut off.
 // CORRUPT_DATA, naming `call`, if they are not as expected.
 spops_status spops_blob_open(spops_context *ctx, const char *call, const void *data, size_t bytes,
                              const char magic[SPOPS_BLOB_MAGIC_BYTES], uint32_t version,

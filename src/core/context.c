@@ -15,8 +15,8 @@
 // More threads than any host has processors: a larger number is a mistake.
 #define MAX_THREADS 4096
 
-// One piece of scratch, with its tickets in front of it: what is written behind the scratch is behind
-// the block, where a checking allocator sees it (unless the block was made larger, to grow into).
+// One piece of scratch, with its tickets in front of it: a write after the scratch is a write
+// after the block, which a checking allocator sees (unless the block was made larger, to grow into).
 typedef struct spops_block {
     struct spops_block *next;
     void *memory;

@@ -26,7 +26,7 @@ static bool is_later_dtype(spops_dtype dtype)
     return dtype == SPOPS_DTYPE_I8 || dtype == SPOPS_DTYPE_I64;
 }
 
-// Bytes from the first to behind the last element of a matrix that is not empty; INT64_MAX or more
+// Bytes from the first to the end of the last element of a matrix that is not empty; INT64_MAX or more
 // (as true) when that overflows.
 static bool span_overflows(spops_matrix m, int64_t *bytes)
 {
@@ -110,7 +110,7 @@ typedef struct strided_bytes {
     uintptr_t begin, end; // of all together
     int64_t rows, stride;
     int64_t blocks, step, block_bytes;
-    int64_t row_bytes; // from a row's first block to behind its last
+    int64_t row_bytes; // from a row's first block to after its last
 } strided_bytes;
 
 static strided_bytes bytes_of(const spops_argument *a)
@@ -156,7 +156,7 @@ static void meeting_steps(int64_t d, int64_t step, int64_t a, int64_t b, int64_t
     if (*last > high) *last = high;
 }
 
-// Whether a row of a and one of b that begins d bytes behind it share a byte.
+// Whether a row of a and one of b that begins d bytes after it share a byte.
 static bool rows_meet(const strided_bytes *a, const strided_bytes *b, int64_t d)
 {
     int64_t first, last;

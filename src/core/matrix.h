@@ -14,7 +14,7 @@
 spops_status spops_check_matrix(spops_context *ctx, const char *call, const char *name,
                                 spops_matrix m, int64_t rows, int64_t cols, unsigned dtypes);
 
-// Bytes from the first to behind the last element.
+// Bytes from the first to the end of the last element.
 size_t spops_matrix_bytes(spops_matrix m);
 
 // An argument as the checks of overlap see it: a matrix whose columns may lie in equal blocks with
@@ -33,7 +33,7 @@ static inline spops_argument spops_plain_argument(const char *name, spops_matrix
     return a;
 }
 
-// n elements one behind another; NULL: nothing.
+// n elements one after another; NULL: nothing.
 static inline spops_argument spops_array_argument(const char *name, const void *array, int64_t n,
                                                   spops_dtype dtype)
 {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The one line of detail behind a failed call.
+// The one line of detail about a failed call.
 #include "core/status.h"
 
 #include <stdio.h>

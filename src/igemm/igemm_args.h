@@ -32,7 +32,7 @@ typedef struct spops_igemm_schedule {
     int64_t max_tiles, max_records;
     int32_t *num_tiles; // [2]: tiles, records; of rows of groups [1]
     int32_t *tiles;     // [max_tiles][4]: first record, records, tile, 0; most records first
-    int32_t *out_rows;  // [max_tiles][SPOPS_IGEMM_TILE_ROWS]; -1 behind the last row
+    int32_t *out_rows;  // [max_tiles][SPOPS_IGEMM_TILE_ROWS]; -1 after the last row
     int32_t *records;   // [max_records][SPOPS_IGEMM_RECORD_INTS]; NULL: rows of groups
     int32_t *first; // [max_tiles + 1]: first record of each tile, as tiles lie; then their number
 } spops_igemm_schedule;

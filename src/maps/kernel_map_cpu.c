@@ -162,7 +162,7 @@ static void fill_masks(const spops_map_arrays *map, const spops_map_side *side, 
         uint32_t *mask = side->masks + i * map->mask_words;
         for (int32_t word = 0; word < map->mask_words; ++word) {
             const int32_t first = 32 * word, left = map->table_stride - first;
-            const int32_t n = left < 32 ? left : 32; // elements behind the last tap are -1
+            const int32_t n = left < 32 ? left : 32; // elements after the last tap are -1
             uint32_t bits = 0;
             for (int32_t k = 0; k < n; ++k)
                 bits |= (uint32_t)(taps[first + k] >= 0) << k;

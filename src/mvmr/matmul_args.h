@@ -17,7 +17,7 @@ typedef struct spops_matmul_open_args {
     const char *call;
 } spops_matmul_open_args;
 
-// A matrix of each batch: that of batch b begins b * batch_stride elements behind data. Rows are
+// A matrix of each batch: that of batch b begins b * batch_stride elements after data. Rows are
 // row_stride elements apart.
 typedef struct spops_matmul_operand {
     void *data;

@@ -125,7 +125,7 @@ static void multiply_batch(const spops_mvmr_table *table, const spops_mvmr_args 
     }
 }
 
-// The first triplet behind p, before end, with another matrix.
+// The first triplet after p, before end, with another matrix.
 static int64_t run_end(const spops_triplet *triplets, int64_t p, int64_t end)
 {
     const int32_t k = triplets[p].matrix;
@@ -134,7 +134,7 @@ static int64_t run_end(const spops_triplet *triplets, int64_t p, int64_t end)
     return p;
 }
 
-// Rows of the result that are written; those behind them are left alone.
+// Rows of the result that are written; those after them are left alone.
 static int64_t rows_written(const spops_mvmr_args *args)
 {
     if (args->num_rows == NULL) return args->out.rows;

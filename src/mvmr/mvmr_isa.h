@@ -19,13 +19,13 @@ typedef struct spops_mvmr_table {
     void (*load_rows)(spops_matrix x, const int32_t *rows, int64_t n, int64_t col, int64_t cols,
                       const float *scale, float *dst, int64_t stride);
     // Rows row .. row + depth - 1, columns col .. col + cols - 1 of w to dst[depth][PANEL], zeros
-    // behind them. Transposed, rows and columns of w change places.
+    // after them. Transposed, rows and columns of w change places.
     void (*load_matrix)(spops_matrix w, int64_t row, int64_t col, int64_t depth, int64_t cols,
                         bool transposed, float *dst);
     // cols columns of m's row, from col on: those of src, added to what is there if so wanted.
     void (*store_row)(spops_matrix m, int64_t row, int64_t col, int64_t cols, bool accumulate,
                       const float *src);
-    // sums[to[r]][o] += sum over d < depth of a[r][d] * w[d][o], for o < cols (and some behind)
+    // sums[to[r]][o] += sum over d < depth of a[r][d] * w[d][o], for o < cols (and some after)
     // with a [num_rows][DEPTH], w [depth][PANEL], sums [..][PANEL]. Rows in order.
     void (*multiply)(const float *a, int64_t num_rows, int64_t depth, const float *w, int64_t cols,
                      const int32_t *to, float *sums);

@@ -270,7 +270,7 @@ spops_status spops_cpu_norm_forward(spops_context *ctx, const spops_norm_args *a
 
 // ---- Backward -----------------------------------------------------------------------------------
 
-// Of part of a row: h, the normalised values, and g, the gradient behind the activation.
+// Of part of a row: h, the normalised values, and g, the gradient of what the activation takes.
 static void load_gradient(const spops_norm_args *args, const strip_params *s, int64_t r,
                           int64_t col, int n, float *h, float *g)
 {
@@ -341,7 +341,7 @@ static void batch_gradient(const spops_norm_args *args, const rows_plan *p, int6
 }
 
 // Of one row: two sums over its columns first, then the gradient. grad_x may be grad_out, which is
-// why a strip is stored only behind the last reading of it.
+// why a strip is stored only after the last reading of it.
 static void row_gradient(const spops_norm_args *args, int64_t r)
 {
     const float cols = (float)args->x.cols;

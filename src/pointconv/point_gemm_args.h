@@ -36,12 +36,12 @@ typedef struct spops_point_schedule {
     bool has_units;             // for gradients of weights; needs sums_rows
     spops_point_totals *totals; // [1]
     int32_t *tiles;    // [max_tiles][4]: first record, records, tile, 0; most records first
-    int32_t *out_rows; // [max_tiles][tile rows]; -1 behind the last row
+    int32_t *out_rows; // [max_tiles][tile rows]; -1 after the last row
     int32_t *records;  // [max_records][SPOPS_POINT_RECORD_INTS]
     // [max_sums][4]: row in its group + 256 * members; two members; the third, or, where there are
     // more than three, where the first would lie among `members`
     int32_t *sums;
-    const int32_t *members; // those behind the second, of sums of more than three; or the lists
+    const int32_t *members; // those after the second, of sums of more than three; or the lists
     int32_t *units, *unit_offsets; // spops_igemm_units
 } spops_point_schedule;
 

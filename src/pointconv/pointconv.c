@@ -398,7 +398,7 @@ static spops_layer_limits limits_of(const spops_pointconv *conv)
                                 conv->max_out_channels};
 }
 
-// What IMPLICIT_GEMM would be called with, without what is behind the sum.
+// What IMPLICIT_GEMM would be called with, without the epilogue.
 static spops_point_gemm_args gemm_args_of(const spops_pointconv *conv, int side, spops_matrix x,
                                           spops_matrix w, spops_matrix out)
 {

@@ -125,7 +125,7 @@ static void find_range(const void *work, int64_t begin, int64_t end)
         int32_t *rows = args->rows + i * count;
         int32_t found[SPOPS_MAX_NEAREST];
         float distances[SPOPS_MAX_NEAREST];
-        // Rows behind the last offset have no sample.
+        // Rows after the last offset have no sample.
         const bool counts =
             (queries->offsets == NULL || i < queries->offsets[queries->num_samples]) &&
             spops_is_finite(q[0]) && spops_is_finite(q[1]) && spops_is_finite(q[2]);

@@ -173,7 +173,7 @@ typedef struct point_run {
     int32_t begin, end;
 } point_run;
 
-// The first cell whose key is not below `key`, from `from` on, which must not be behind it.
+// The first cell whose key is not below `key`, from `from` on, which must not be after it.
 static int64_t first_cell(const cell_points *c, int64_t from, uint64_t key)
 {
     int64_t step = 1, high;

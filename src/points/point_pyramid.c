@@ -68,7 +68,7 @@ static spops_status find_within(spops_context *ctx, const spops_point_pyramid_op
                                   &p->within[level]);
 }
 
-// The level behind this one, from its cloud or for its capacity.
+// The level after this one, from its cloud or for its capacity.
 static spops_status make_level(spops_context *ctx, const spops_point_pyramid_options *o,
                                int32_t level, spops_point_pyramid *p)
 {

@@ -46,7 +46,7 @@ typedef struct spops_segments_sizes {
     bool keys;                  // whether the source's keys are kept
     bool in_order;              // of the forward lists (lists.h)
     size_t extra_bytes;         // wanted at segments->extra
-    size_t extra_scratch_bytes; // that the caller carves behind the plan's own
+    size_t extra_scratch_bytes; // that the caller carves after the plan's own
 } spops_segments_sizes;
 
 // Whether a plan whose terms are their own rows and weights keeps their keys, by which a gather writes
@@ -150,7 +150,7 @@ spops_status spops_segments_image_build(spops_context *ctx, const char *call,
                                         size_t extra_scratch_bytes, spops_segments **out);
 
 // Saved bytes may be hostile, so that a plan made of them must not cost more than they themselves do,
-// times this. Plans that do (of few numbers and wide rows) are saved with zeros behind them.
+// times this. Plans that do (of few numbers and wide rows) are saved with zeros after them.
 #define SPOPS_SEGMENTS_IMAGE_COST 1024
 
 // To bytes; with a writer that only measures, the arrays are not needed. What it writes is the rest

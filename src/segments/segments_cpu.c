@@ -409,7 +409,7 @@ static void keys_of_part(const void *work, int64_t part, int64_t begin, int64_t 
 }
 
 // Keys and term numbers of the source into the workspace; a term that is left out gets the key
-// num_segments, which sorts behind all others. Returns how many there are, and how many of them
+// num_segments, which sorts after all others. Returns how many there are, and how many of them
 // count as dropped.
 static int64_t fill_keys(spops_team team, const spops_lists_source *source, int64_t num_segments,
                          int64_t n, const sort_workspace *w, int64_t *num_dropped)

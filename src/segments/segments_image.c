@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define IMAGE_VERSION 3u // 2: the checksum is XXH3; 3: zeros behind plans that cost much
+#define IMAGE_VERSION 3u // 2: the checksum is XXH3; 3: zeros after plans that cost much
 static const char image_magic[SPOPS_BLOB_MAGIC_BYTES] = "SPOPSEG";
 
 static int32_t *alloc_i32(spops_context *ctx, int64_t n)
@@ -234,7 +234,7 @@ static size_t plan_bytes(const spops_segments_image *image)
     return spops_add_bytes(bytes, spops_mul_bytes((size_t)image->num_weights, 64));
 }
 
-// Zeros behind the arrays of an image.
+// Zeros after the arrays of an image.
 static size_t padding_of(const spops_segments_image *image)
 {
     const size_t least = plan_bytes(image) / SPOPS_SEGMENTS_IMAGE_COST;

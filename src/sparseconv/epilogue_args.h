@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is behind the sum of a convolution, as a pass of its own.
+// The epilogue of a convolution as a pass of its own.
 #ifndef SPOPS_SPARSECONV_EPILOGUE_ARGS_H
 #define SPOPS_SPARSECONV_EPILOGUE_ARGS_H
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A layer of a convolution by taps, sparse or of points: its numbers, the checks of its matrices, and
-// what is behind its sum.
+// its epilogue.
 #ifndef SPOPS_SPARSECONV_LAYER_H
 #define SPOPS_SPARSECONV_LAYER_H
 
@@ -44,7 +44,7 @@ bool spops_layer_can_be(spops_conv_pass pass, spops_dtype dtype, const spops_lay
 bool spops_layer_is_depthwise(const spops_layer_shape *shape);
 spops_mvmr_options spops_layer_mvmr_options(const spops_layer_shape *shape, spops_math math);
 
-// What is behind the sum in out, in a pass of its own, if there is anything.
+// The epilogue of out in a pass of its own, if there is one.
 spops_status spops_layer_finish(spops_context *ctx, const spops_conv_layer *layer,
                                 const int32_t *num_rows, spops_matrix out);
 

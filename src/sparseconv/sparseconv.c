@@ -292,7 +292,7 @@ spops_status spops_sparseconv_set_all(spops_context *ctx, int32_t num_convs,
     return SPOPS_STATUS_OK;
 }
 
-// What the dataflows need; an x of i8 is widened behind it.
+// What the dataflows need; an x of i8 is widened after it.
 static size_t dataflow_scratch_bytes(const spops_sparseconv *conv)
 {
     size_t bytes = spops_triplets_scratch_bytes(conv->triplets);
@@ -347,8 +347,7 @@ typedef struct conv_pass {
     spops_matrix x, w, y;
 } conv_pass;
 
-// What IMPLICIT_GEMM is called with for a sum over taps, but for the context's part and what is behind
-// the sum.
+// Arguments of igemm for one pass. The caller adds scratch, tickets and the epilogue.
 static spops_igemm_args igemm_args_of(const spops_sparseconv *conv, const conv_pass *p)
 {
     const bool reversed = p->pass == SPOPS_PASS_GRAD_X, mirrored = reversed && conv->in_mirrored;
@@ -560,7 +559,7 @@ static spops_status widen(spops_context *ctx, const spops_sparseconv *conv,
     return ctx->backend->widen(ctx, &args);
 }
 
-// What the pass shall run on, but for FETCH_ON_DEMAND. layer: what is behind the sum of a forward pass.
+// What the pass shall run on, but for FETCH_ON_DEMAND. layer: the epilogue of a forward pass.
 static spops_status run_pass(spops_context *ctx, const spops_sparseconv *conv, const conv_pass *p,
                              spops_wanted_dataflow by, const spops_conv_layer *layer, void *scratch)
 {

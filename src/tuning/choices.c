@@ -169,7 +169,7 @@ static spops_status next_line(line_reader *r)
     return SPOPS_STATUS_OK;
 }
 
-// What stands behind `key` and a blank on this line; NULL: it begins with something else.
+// What stands after `key` and a blank on this line; NULL: it begins with something else.
 static const char *value_of(const line_reader *r, const char *key)
 {
     const size_t n = strlen(key);
@@ -301,8 +301,8 @@ static spops_status read_rows(line_reader *r, spops_conv_choice *rows, int64_t m
         if (rows != NULL && n < max_rows) rows[n] = row;
     }
     if (!read_number(value, &said) || said != n)
-        return corrupt(r, "the number of rows behind \"end\" is another");
-    if (r->at != r->bytes) return corrupt(r, "expected nothing behind \"end\"");
+        return corrupt(r, "the number of rows after \"end\" is another");
+    if (r->at != r->bytes) return corrupt(r, "expected nothing after \"end\"");
     *num_rows = n;
     return SPOPS_STATUS_OK;
 }

@@ -43,7 +43,7 @@ spops_context *fuzz_context_create(fuzz_memory *memory, int num_threads);
 // Also requires that everything was given back.
 void fuzz_context_destroy(spops_context *ctx, fuzz_memory *memory);
 
-// Numbers of an input, little-endian; 0 behind its end.
+// Numbers of an input, little-endian; 0 after its end.
 typedef struct fuzz_input {
     const uint8_t *data;
     size_t bytes;

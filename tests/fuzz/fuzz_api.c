@@ -4,7 +4,7 @@
 // a few that belong together; check_api_rows.sh asks that no public function is missing.
 //
 // Every array is as long as its matrix or count says, in memory of its own, so that AddressSanitizer
-// sees each access behind it. A call may refuse what it is given, with a line that says why; what it
+// sees each access after it. A call may refuse what it is given, with a line that says why; what it
 // must not do is crash, leak, keep a pointer, or make something and report a failure.
 #include <math.h>
 
@@ -67,7 +67,7 @@ static uint32_t pick(world *w, uint32_t n)
     return w->input.data[w->input.at++] % n;
 }
 
-// One in 16 or so; never behind the end of the input.
+// One in 16 or so; never after the end of the input.
 static int rarely(world *w)
 {
     return pick(w, 16) == 1;
@@ -380,7 +380,7 @@ static void call_context(world *w)
     }
 }
 
-// One of the next allocations fails, and all behind it, until a call came back.
+// One of the next allocations fails, and all after it, until a call came back.
 static void fail_allocations(world *w)
 {
     for (int i = 0; i < NUM_CONTEXTS; ++i)

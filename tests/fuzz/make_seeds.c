@@ -186,7 +186,7 @@ static void put_rigs(const char *shipped)
     put_file("rig", "small.json", small, sizeof small - 1);
 }
 
-// Maps between the fixed sets, behind the byte that names them.
+// Maps between the fixed sets, after the byte that names them.
 static void put_maps(spops_context *ctx)
 {
     fuzz_map_sets sets = fuzz_map_sets_create(ctx);

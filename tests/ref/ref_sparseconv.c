@@ -5,7 +5,7 @@
 #include <stddef.h>
 
 // Add a product to element i of t. A sum meets one rounding for the product and one for each
-// addition behind it; `roundings` is set by the caller once all are counted.
+// addition after it; `roundings` is set by the caller once all are counted.
 static void add(ref_tensor *t, int64_t i, double a, double b)
 {
     t->value[i] += a * b;

@@ -16,7 +16,7 @@ typedef struct ref_sparseconv {
     const double *x, *w;
 } ref_sparseconv;
 
-// What is behind the sum; NULL and false: nothing.
+// The epilogue; NULL and false: nothing.
 typedef struct ref_epilogue {
     const double *bias, *scale, *shift, *residual;
     bool relu;

@@ -41,7 +41,7 @@ static void check_guard(checked_alloc *a, const checked_block *b)
     }
     for (int i = 0; i < GUARD_BYTES; ++i) {
         if (guard[i] != GUARD_BYTE) {
-            note_error(a, "something wrote behind a block", b->bytes);
+            note_error(a, "something wrote after a block", b->bytes);
             return;
         }
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// An allocator for contexts under test: counts what is alive, puts a guard right behind each
+// An allocator for contexts under test: counts what is alive, puts a guard right after each
 // request and looks at it on free, and can be told to fail at its n-th request. Host and device
 // hooks.
 #ifndef SPOPS_TESTS_SUPPORT_CHECKED_ALLOC_H

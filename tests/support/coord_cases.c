@@ -233,7 +233,7 @@ static void check_order(const held_set *held, const ref_set *expected, const cha
     for (int64_t r = 1; r < held->info.num_rows; ++r)
         cr_assert(ref_before(order, dims, held->info.box.lower, held->rows + (r - 1) * columns,
                              held->rows + r * columns),
-                  "%s: row %lld is not behind the one before it", what, (long long)r);
+                  "%s: row %lld is not after the one before it", what, (long long)r);
 }
 
 void held_set_check(const held_set *held, const ref_set *expected, const char *what)

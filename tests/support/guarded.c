@@ -126,12 +126,12 @@ void guarded_check_untouched(const guarded *g, const char *what)
 
 void guarded_check_padding(const guarded *g, const char *what)
 {
-    size_t behind = 0; // of the last element seen so far
+    size_t after = 0; // of the last element seen so far
     for (int64_t r = 0; r < g->view.rows && g->view.cols > 0; ++r) {
-        check_same(g, behind, offset_of(g, r, 0), what);
-        behind = offset_of(g, r, g->view.cols);
+        check_same(g, after, offset_of(g, r, 0), what);
+        after = offset_of(g, r, g->view.cols);
     }
-    check_same(g, behind, g->bytes, what);
+    check_same(g, after, g->bytes, what);
 }
 
 unsigned char *guarded_elements(const guarded *g)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Matrices for tests, where a backend runs: with padding between rows, a base that can be shifted
-// off its alignment by one element, and guards before and behind, so that every byte outside the
+// off its alignment by one element, and guards before and after, so that every byte outside the
 // elements can be shown untouched.
 #ifndef SPOPS_TESTS_SUPPORT_GUARDED_H
 #define SPOPS_TESTS_SUPPORT_GUARDED_H

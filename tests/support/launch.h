@@ -41,7 +41,7 @@ void test_wait(test_device *d);
 
 // A call under test. `prepare` fills and uploads the inputs of a version (0 or 1) and computes the
 // references; `enqueue` makes the call on any context; `verify` compares after outputs were
-// downloaded. Outputs are poisoned before each run, and their padding checked behind it.
+// downloaded. Outputs are poisoned before each run, and their padding checked after it.
 typedef struct test_call {
     void *user;
     void (*prepare)(void *user, int version);

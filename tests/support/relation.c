@@ -15,7 +15,7 @@ const test_shape test_shapes[] = {
     {"single terms", 37, LENGTHS_UNIFORM, 1, 256},
     {"edges", 40, LENGTHS_EDGES, 0, 33},
     {"empties in front", 400, LENGTHS_EMPTY_FRONT, 3, 80},
-    {"empties behind", 400, LENGTHS_EMPTY_BACK, 3, 80},
+    {"empties after", 400, LENGTHS_EMPTY_BACK, 3, 80},
     {"ramp", 64, LENGTHS_RAMP, 20, 256},
     {"one huge", 50, LENGTHS_ONE_HUGE, 5000, 5},
     {"power law", 500, LENGTHS_POWER_LAW, 4000, 33},

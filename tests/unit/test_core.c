@@ -191,7 +191,7 @@ Test(core, context_struct_size)
         cr_assert_null(ctx);
     }
 
-    // What lies behind a shorter struct is not the library's to read: here it is nonsense.
+    // What lies after a shorter struct is not the library's to read: here it is nonsense.
     memset(&options, 0xee, sizeof options);
     options.struct_size = offsetof(spops_context_options, num_threads);
     options.backend = SPOPS_BACKEND_CPU;

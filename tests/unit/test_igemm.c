@@ -329,7 +329,7 @@ ParameterizedTest(struct case_param *p, igemm, shared_tiles, .timeout = 900)
     test_close(&d);
 }
 
-// Rows of groups, whose calls share no tiles, behind one that does: what that left in shared memory
+// Rows of groups, whose calls share no tiles, after one that does: what that left in shared memory
 // is not theirs.
 ParameterizedTestParameters(igemm, groups_behind_shared_tiles)
 {

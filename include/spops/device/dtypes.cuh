@@ -86,7 +86,7 @@ template <class T> __device__ __forceinline__ void unpack2(uint32_t word, float 
     hi = to_f32(b);
 }
 
-// The 16 bytes that begin `shift` bytes behind the begin of low, where high are the 16 bytes after it.
+// The 16 bytes that begin `shift` bytes after the begin of low, where high are the 16 bytes after it.
 __device__ __forceinline__ uint4 shift_words(const uint4 &low, const uint4 &high, uint32_t shift)
 {
     uint32_t w[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
@@ -194,7 +194,7 @@ template <class T, bool FULL> struct row_chunk<T, 1, FULL> {
 };
 
 // The same of a row of any length that begins anywhere. end is where the matrix ends, up to which
-// bytes behind the row may be read; without it none are, and the row begins on 16 bytes.
+// bytes after the row may be read; without it none are, and the row begins on 16 bytes.
 template <class T, int VEC> struct shifted_chunk {
     static_assert(VEC * sizeof(T) == 16, "a chunk is 16 bytes, or one element");
     uint4 word, next; // next: of a row that begins between two borders of 16 bytes

@@ -14,7 +14,7 @@ namespace spops
 // Programmatic dependent launch (sm_90 and later): a kernel launched that way may start while the
 // one before it in the stream is still running. It may read what was there before both (a finished
 // plan), and must call grid_dependency_wait before it touches anything else. grid_launch_dependents lets a
-// kernel launched behind this one start in the same way. Without that launch attribute both do
+// kernel launched after this one start in the same way. Without that launch attribute both do
 // nothing.
 __device__ __forceinline__ void grid_dependency_wait()
 {
@@ -23,7 +23,7 @@ __device__ __forceinline__ void grid_dependency_wait()
 #endif
 }
 // The same, not before `loaded` is here, which is never INT32_MIN: of what may be read while the
-// kernel before is running, the assembler would else put the loads behind the wait.
+// kernel before is running, the assembler would otherwise put the loads after the wait.
 __device__ __forceinline__ void grid_dependency_wait(int32_t loaded)
 {
 #if __CUDA_ARCH__ >= 900

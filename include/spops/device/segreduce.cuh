@@ -102,7 +102,7 @@ combine_team(typename Op::state (&acc)[VEC], typename Op::state *shared, const w
     }
 }
 
-// Pairs of positions begin .. min(begin + UNROLL, end) - 1; those behind end are not read. Without
+// Pairs of positions begin .. min(begin + UNROLL, end) - 1; those after end are not read. Without
 // PAIRS a position is its own row and weight.
 template <bool PAIRS, int UNROLL>
 __device__ __forceinline__ void load_pairs(const int2 *pairs, int32_t begin, int32_t end,
@@ -308,7 +308,7 @@ __device__ __forceinline__ void reduce_block_with(const segreduce_params &p, con
 {
     const walk_place here = walk_here(w);
     const int32_t col = (int32_t)((blockIdx.y * w.lanes + here.lane) * VEC);
-    const int n = min(p.cols - col, VEC); // <= 0 in lanes behind the last column
+    const int n = min(p.cols - col, VEC); // <= 0 in lanes after the last column
     const walk_task task = walk_locate(w, block);
     typename Op::state acc[VEC];
     if (task.empty) {
