@@ -1002,6 +1002,8 @@ ParameterizedTest(struct backend_param *p, voxels, bounds_of_points)
             spops_points_get_bounds_sync(d.ctx, spops_matrix_dense(NULL, 0, 2, m.dtype), low, high),
             "none");
         cr_assert(isinf(low[1]) && low[1] > 0.0f && isinf(high[1]) && high[1] < 0.0f);
+        test_expect(d.ctx, spops_points_get_bounds_sync(d.ctx, m, lower, lower + 1),
+                    SPOPS_STATUS_INVALID_ARGUMENT, "upper overlaps lower", "overlap");
         test_expect(d.ctx, spops_points_get_bounds_sync(d.ctx, m, NULL, upper),
                     SPOPS_STATUS_INVALID_ARGUMENT, "lower is NULL", "no lower");
     }

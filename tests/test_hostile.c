@@ -538,6 +538,55 @@ Test(hostile, addresses_between_elements)
     spops_context_destroy(ctx);
 }
 
+// What is read or written by address without a struct_size, whose copies take any address.
+Test(hostile, structs_between_elements)
+{
+    static _Alignas(64) char memory[4096];
+    static const int32_t rows[][3] = {{0, 1, 2}, {0, 2, 2}};
+    static float x[12];
+    void *const between = memory + 4, *const odd = memory + 1;
+    spops_context *ctx = open_context(NULL);
+    const spops_matrix points = spops_matrix_dense(x, 4, 3, SPOPS_DTYPE_F32);
+    const spops_triplets_shape shape = {1, 4, 1, 1};
+    spops_coords_options co = spops_coords_options_default();
+    spops_mvmr_options mo = spops_mvmr_options_default();
+    const spops_reduce_desc desc = spops_reduce_desc_default();
+    spops_triplets *triplets = NULL;
+    spops_coords *coords = NULL;
+    cr_assert_eq(spops_triplets_reserve(ctx, &shape, NULL, &triplets), SPOPS_STATUS_OK);
+    cr_assert_eq(spops_coords_create(ctx, 2, 2, &rows[0][0], NULL, &coords), SPOPS_STATUS_OK);
+
+#define BETWEEN(call, name) expect_misaligned(ctx, call, ": " name " is at")
+    BETWEEN(spops_coords_create(ctx, 2, 2, &rows[0][0], NULL, between), "out");
+    BETWEEN(spops_segments_attach(ctx, NULL, NULL, between), "out");
+    BETWEEN(spops_points_get_bounds_sync(ctx, points, odd, x), "lower");
+    BETWEEN(spops_points_get_bounds_sync(ctx, points, (float *)(void *)memory, odd), "upper");
+    BETWEEN(spops_coords_get_num_rows_sync(ctx, coords, between), "num_rows");
+    co.box = odd;
+    BETWEEN(spops_coords_reserve(ctx, 3, 1, 1, &co, (spops_coords **)(void *)memory), "box");
+    mo.num_rows = odd;
+    BETWEEN(spops_mvmr_execute(ctx, triplets, points, points, NULL, &mo, points), "num_rows");
+    BETWEEN(spops_sparseconv_load_choices(ctx, "", 0, NULL, 0, between), "num_rows");
+    BETWEEN(spops_sparseconv_save_choices(ctx, NULL, 0, NULL, 0, between), "bytes");
+    BETWEEN(spops_sparseconv_save_choices(ctx, between, 1, NULL, 0, (size_t *)(void *)memory),
+            "rows");
+    BETWEEN(spops_nearest_create(ctx, between, (spops_nearest **)(void *)memory), "inputs");
+    BETWEEN(spops_buckets_create(ctx, between, NULL, (spops_buckets **)(void *)memory), "cloud");
+    BETWEEN(spops_triplets_reserve(ctx, between, NULL, (spops_triplets **)(void *)memory), "shape");
+    BETWEEN(
+        spops_bev_plan_create_from_ranks(ctx, odd, NULL, NULL, (spops_bev_plan **)(void *)memory),
+        "shape");
+    BETWEEN(spops_patches_create(ctx, 1, between, (spops_patches **)(void *)memory), "lists");
+    BETWEEN(spops_weights_load(ctx, SPOPS_WEIGHTS_CANONICAL, between, 1, 1, 1, SPOPS_DTYPE_F32, x,
+                               memory),
+            "kernel");
+    BETWEEN(spops_reduce_create(ctx, &desc, odd), "out");
+#undef BETWEEN
+    spops_triplets_destroy(triplets);
+    spops_coords_destroy(coords);
+    spops_context_destroy(ctx);
+}
+
 // Arrays that one call writes are apart.
 Test(hostile, written_arrays_overlap)
 {

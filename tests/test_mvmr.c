@@ -919,6 +919,12 @@ ParameterizedTest(struct backend_param *p, mvmr, refuses_calls)
     REFUSED("out overlaps x", MVMR_OF(with_data(x, y.data), w, NULL, y));
     REFUSED("out overlaps w", MVMR_OF(x, with_data(w, y.data), NULL, y));
     REFUSED("out overlaps s", (m = with_data(s, y.data), MVMR_OF(x, w, &m, y)));
+    REFUSED("out overlaps num_rows", (options.num_rows = y.data, MVMR_OF(x, w, NULL, y)));
+    REFUSED("num_rows is at",
+            (options.num_rows = (const int32_t *)(const void *)((const char *)y.data + 1),
+             MVMR_OF(x, w, NULL, y)));
+    REFUSED("grad_x overlaps num_rows",
+            (options.num_rows = gx.data, BACKWARD_OF(c.plan, g, x, w, NULL, &gx, NULL, NULL)));
     REFUSED("s is [6, 1], expected [7, 1]", (m = with_rows(s, 6), MVMR_OF(x, w, &m, y)));
     REFUSED("s.dtype is bf16", (m = with_dtype_of(s, SPOPS_DTYPE_BF16), MVMR_OF(x, w, &m, y)));
     REFUSED("s.row_stride is 2", (m = with_stride(s, 2), MVMR_OF(x, w, &m, y)));

@@ -622,6 +622,7 @@ ParameterizedTest(struct backend_param *p, points, refuse_what_is_wrong)
     NEAREST(&together, 1, rows, NULL, "queries has 1 samples, expected 3");
     NEAREST(&cloud, 1, NULL, NULL, "rows is NULL, expected 8 elements");
     NEAREST(&cloud, 1, rows, d2, "distances2 overlaps rows");
+    NEAREST(&cloud, 1, (int32_t *)(uintptr_t)cloud.offsets, NULL, "rows overlaps queries->offsets");
     NEAREST(&cloud, 1, (int32_t *)(void *)points_there, NULL, "rows overlaps queries->points");
     NEAREST(&cloud, 1, rows, points_there + 23, "distances2 overlaps queries->points");
     NEAREST(&cloud, 1, rows, (float *)(void *)((char *)d2 + 2), "distances2 is at");

@@ -35,7 +35,7 @@ spops_status spops_bev_check_shape(spops_context *ctx, const char *call,
     static const char cells[] = "cells (B*Z*Y*X)", points[] = "points (B*N*D*H*W)";
     const spops_bev_shape *s = shape;
 
-    SPOPS_REQUIRE(ctx, shape != NULL, "%s: shape is NULL", call);
+    SPOPS_TRY(spops_check_object(ctx, call, "shape", shape, _Alignof(spops_bev_shape)));
     SPOPS_TRY(check_size(ctx, call, "shape.num_batches", s->num_batches));
     SPOPS_TRY(check_size(ctx, call, "shape.num_cameras", s->num_cameras));
     SPOPS_TRY(check_size(ctx, call, "shape.num_depths", s->num_depths));

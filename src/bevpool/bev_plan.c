@@ -543,8 +543,7 @@ spops_status spops_bev_plan_save(spops_context *ctx, const spops_bev_plan *plan,
 
     SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
     SPOPS_TRY(spops_bev_check_plan(ctx, call, plan));
-    SPOPS_REQUIRE(ctx, bytes != NULL, "%s: bytes is NULL", call);
-    SPOPS_TRY(spops_check_aligned(ctx, call, "bytes", bytes, sizeof *bytes));
+    SPOPS_TRY(spops_check_object(ctx, call, "bytes", bytes, sizeof *bytes));
     SPOPS_REQUIRE(ctx, !plan->segments->refillable, "%s: the plan was made by bev_plan_reserve",
                   call);
     SPOPS_TRY(spops_check_not_capturing(ctx, call));

@@ -85,7 +85,7 @@ static spops_status read_options(spops_context *ctx, const char *call,
 spops_status spops_buckets_check_cloud(spops_context *ctx, const char *call,
                                        const spops_point_cloud *cloud)
 {
-    SPOPS_REQUIRE(ctx, cloud != NULL, "%s: cloud is NULL", call);
+    SPOPS_TRY(spops_check_object(ctx, call, "cloud", cloud, _Alignof(spops_point_cloud)));
     SPOPS_TRY(spops_check_count(ctx, call, "cloud->points.rows", cloud->points.rows));
     SPOPS_TRY(spops_check_matrix(ctx, call, "cloud->points", cloud->points, cloud->points.rows, 3,
                                  1u << SPOPS_DTYPE_F32 | 1u << SPOPS_DTYPE_I32));

@@ -68,6 +68,7 @@ spops_status spops_coords_read_options(spops_context *ctx, const char *call, int
     choices->max_grid_bytes = o.max_grid_bytes > 0 ? o.max_grid_bytes : SPOPS_DEFAULT_GRID_BYTES;
     choices->memory = o.memory;
     choices->has_box = o.box != NULL;
+    SPOPS_TRY(spops_check_aligned(ctx, call, "box", o.box, _Alignof(spops_coords_box)));
     if (o.box != NULL) SPOPS_TRY(read_box(ctx, call, dims, o.box, &choices->box));
     return SPOPS_STATUS_OK;
 }
@@ -647,9 +648,10 @@ spops_status spops_coords_get_info_sync(spops_context *ctx, const spops_coords *
 spops_status spops_coords_get_num_rows_sync(spops_context *ctx, const spops_coords *coords,
                                             int64_t *num_rows)
 {
+    static const char call[] = "coords_get_num_rows_sync";
     spops_coords_info info = spops_coords_info_default();
-    SPOPS_REQUIRE(NULL, ctx != NULL, "coords_get_num_rows_sync: ctx is NULL");
-    SPOPS_REQUIRE(ctx, num_rows != NULL, "coords_get_num_rows_sync: num_rows is NULL");
+    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_TRY(spops_check_object(ctx, call, "num_rows", num_rows, sizeof *num_rows));
     const spops_status status = spops_coords_get_info_sync(ctx, coords, &info);
     if (status == SPOPS_STATUS_OK || status == SPOPS_STATUS_CAPACITY_EXCEEDED)
         *num_rows = info.num_rows;

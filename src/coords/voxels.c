@@ -511,11 +511,16 @@ spops_status spops_points_get_bounds_sync(spops_context *ctx, spops_matrix point
     size_t bytes;
 
     SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
-    SPOPS_REQUIRE(ctx, lower != NULL, "%s: lower is NULL", call);
-    SPOPS_REQUIRE(ctx, upper != NULL, "%s: upper is NULL", call);
+    SPOPS_TRY(spops_check_object(ctx, call, "lower", lower, _Alignof(float)));
+    SPOPS_TRY(spops_check_object(ctx, call, "upper", upper, _Alignof(float)));
     SPOPS_TRY(spops_check_count(ctx, call, "points.rows", points.rows));
     SPOPS_TRY(spops_check_matrix(ctx, call, "points", points, points.rows, points.cols,
                                  1u << SPOPS_DTYPE_F32 | 1u << SPOPS_DTYPE_F16));
+    const spops_argument in = spops_plain_argument("points", points);
+    const spops_argument outs[] = {
+        spops_array_argument("lower", lower, points.cols, SPOPS_DTYPE_F32),
+        spops_array_argument("upper", upper, points.cols, SPOPS_DTYPE_F32)};
+    SPOPS_TRY(spops_check_apart(ctx, call, outs, 2, &in, 1));
     SPOPS_TRY(spops_check_not_capturing(ctx, call));
     for (int64_t c = 0; c < points.cols; ++c) {
         lower[c] = INFINITY;

@@ -53,6 +53,13 @@ spops_status spops_check_aligned(spops_context *ctx, const char *call, const cha
     return SPOPS_STATUS_OK;
 }
 
+spops_status spops_check_object(spops_context *ctx, const char *call, const char *name,
+                                const void *object, size_t alignment)
+{
+    SPOPS_REQUIRE(ctx, object != NULL, "%s: %s is NULL", call, name);
+    return spops_check_aligned(ctx, call, name, object, alignment);
+}
+
 spops_status spops_check_indices(spops_context *ctx, const char *call, const char *name,
                                  const int32_t *array, int64_t n)
 {

@@ -25,15 +25,19 @@ spops_status spops_check_not_capturing(spops_context *ctx, const char *call);
 // nothing is from here on, whatever fails; ctx's stream is not being captured.
 #define SPOPS_BEGIN_CREATE(ctx, call, out)                                                         \
     do {                                                                                           \
-        if ((out) != NULL) *(out) = NULL;                                                          \
+        if ((out) != NULL && (uintptr_t)(out) % sizeof *(out) == 0) *(out) = NULL;                 \
         SPOPS_REQUIRE(NULL, (ctx) != NULL, "%s: ctx is NULL", (call));                             \
-        SPOPS_REQUIRE((ctx), (out) != NULL, "%s: " #out " is NULL", (call));                       \
+        SPOPS_TRY(spops_check_object((ctx), (call), #out, (out), sizeof *(out)));                  \
         SPOPS_TRY(spops_check_not_capturing((ctx), (call)));                                       \
     } while (0)
 
 // ptr, which is called `name`, is aligned.
 spops_status spops_check_aligned(spops_context *ctx, const char *call, const char *name,
                                  const void *ptr, size_t alignment);
+
+// What the caller gives by address, called `name`, is there and aligned to its type.
+spops_status spops_check_object(spops_context *ctx, const char *call, const char *name,
+                                const void *object, size_t alignment);
 
 // An index array of n elements is there (unless n is 0) and aligned.
 spops_status spops_check_indices(spops_context *ctx, const char *call, const char *name,

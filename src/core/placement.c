@@ -36,11 +36,11 @@ spops_status spops_check_no_memory(spops_context *ctx, const char *call,
 }
 
 spops_status spops_begin_attach(spops_context *ctx, const char *call, const void *description,
-                                const spops_plan_memory *memory, bool has_out)
+                                const spops_plan_memory *memory, const void *out)
 {
     SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
     ctx->call = call;
-    SPOPS_REQUIRE(ctx, has_out, "%s: out is NULL", call);
+    SPOPS_TRY(spops_check_object(ctx, call, "out", out, sizeof(void *)));
     SPOPS_REQUIRE(ctx, description != NULL, "%s: description is NULL", call);
     return spops_check_memory(ctx, call, memory);
 }

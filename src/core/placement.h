@@ -29,11 +29,11 @@ spops_status spops_check_no_memory(spops_context *ctx, const char *call,
 // from here on, whatever fails. It may be called while the stream is captured.
 #define SPOPS_BEGIN_ATTACH(ctx, call, description, memory, out)                                    \
     do {                                                                                           \
-        if ((out) != NULL) *(out) = NULL;                                                          \
-        SPOPS_TRY(spops_begin_attach((ctx), (call), (description), (memory), (out) != NULL));      \
+        if ((out) != NULL && (uintptr_t)(out) % sizeof *(out) == 0) *(out) = NULL;                 \
+        SPOPS_TRY(spops_begin_attach((ctx), (call), (description), (memory), (out)));              \
     } while (0)
 spops_status spops_begin_attach(spops_context *ctx, const char *call, const void *description,
-                                const spops_plan_memory *memory, bool has_out);
+                                const spops_plan_memory *memory, const void *out);
 
 // After a plan was measured: say what it needs.
 spops_status spops_placement_report(spops_context *ctx, const char *call,

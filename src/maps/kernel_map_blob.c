@@ -154,8 +154,7 @@ spops_status spops_kernel_map_save(spops_context *ctx, const spops_kernel_map *m
 
     SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
     SPOPS_TRY(spops_map_check(ctx, call, "map", map));
-    SPOPS_REQUIRE(ctx, bytes != NULL, "%s: bytes is NULL", call);
-    SPOPS_TRY(spops_check_aligned(ctx, call, "bytes", bytes, sizeof *bytes));
+    SPOPS_TRY(spops_check_object(ctx, call, "bytes", bytes, sizeof *bytes));
     SPOPS_REQUIRE(ctx, !map->refillable, "%s: the map was made by kernel_map_reserve", call);
     SPOPS_REQUIRE(ctx, map->contents & SPOPS_MAP_TABLE,
                   "%s: the map has no table, expected SPOPS_MAP_TABLE", call);

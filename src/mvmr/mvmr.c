@@ -53,6 +53,7 @@ static spops_status read_options(spops_context *ctx, const char *call,
     SPOPS_REQUIRE(ctx, o.diagonal == 0 || o.groups <= 1,
                   "%s: groups is %" PRId32 ", expected 0 or 1 for diagonal matrices", call,
                   o.groups);
+    SPOPS_TRY(spops_check_aligned(ctx, call, "num_rows", o.num_rows, sizeof *o.num_rows));
     choice->groups = o.groups > 1 ? o.groups : 1;
     choice->diagonal = o.diagonal == 1;
     choice->transposed = o.transposed == 1;
@@ -116,6 +117,14 @@ static spops_status check_scalars(spops_context *ctx, const char *call, const ch
 static unsigned same_or_f32(spops_dtype dtype)
 {
     return 1u << SPOPS_DTYPE_F32 | 1u << (unsigned)dtype;
+}
+
+static spops_status check_num_rows_apart(spops_context *ctx, const char *call, const char *name,
+                                         spops_matrix out, const mvmr_choice *choice)
+{
+    const spops_matrix rows =
+        spops_matrix_dense_const(choice->num_rows, choice->num_rows != NULL, 1, SPOPS_DTYPE_I32);
+    return spops_check_no_overlap(ctx, call, name, out, "num_rows", rows);
 }
 
 // The tiles of the rows that the result has. check_side says whether the plan has them.
@@ -196,6 +205,7 @@ spops_status spops_mvmr_execute(spops_context *ctx, const spops_triplets *triple
     SPOPS_TRY(spops_check_no_overlap(ctx, call, "out", out, "x", x));
     SPOPS_TRY(spops_check_no_overlap(ctx, call, "out", out, "w", w));
     if (s != NULL) SPOPS_TRY(spops_check_no_overlap(ctx, call, "out", out, "s", *s));
+    SPOPS_TRY(check_num_rows_apart(ctx, call, "out", out, &choice));
     SPOPS_REQUIRE_SLOT(ctx, call, mvmr);
     if (tiles->num_rows == 0) return SPOPS_STATUS_OK;
     args = mvmr_args(tiles, &choice, x, w);
@@ -289,6 +299,7 @@ spops_status spops_vvor_execute(spops_context *ctx, const spops_triplets *triple
     SPOPS_TRY(spops_check_no_overlap(ctx, call, "out", out, "x", x));
     SPOPS_TRY(spops_check_no_overlap(ctx, call, "out", out, "g", g));
     if (s != NULL) SPOPS_TRY(spops_check_no_overlap(ctx, call, "out", out, "s", *s));
+    SPOPS_TRY(check_num_rows_apart(ctx, call, "out", out, &choice));
     SPOPS_REQUIRE_SLOT(ctx, call, vvor);
     SPOPS_TRY(get_partials(ctx, call, triplets, &partials));
     return run_vvor(ctx, triplets, &choice, x, g, s, out, partials);
@@ -344,17 +355,20 @@ spops_status spops_mvmr_execute_backward(spops_context *ctx, const spops_triplet
         SPOPS_TRY(spops_check_matrix(ctx, call, "grad_x", *grad_x, tiles->num_from, x.cols,
                                      same_or_f32(x.dtype)));
         SPOPS_TRY(check_grad_apart(ctx, call, "grad_x", *grad_x, grad_out, x, w, s));
+        SPOPS_TRY(check_num_rows_apart(ctx, call, "grad_x", *grad_x, &choice));
     }
     if (grad_w != NULL) {
         SPOPS_TRY(check_matrices(ctx, call, "grad_w", *grad_w, &choice, same_or_f32(x.dtype)));
         SPOPS_TRY(check_elements(ctx, call, triplets, &choice));
         SPOPS_TRY(check_grad_apart(ctx, call, "grad_w", *grad_w, grad_out, x, w, s));
+        SPOPS_TRY(check_num_rows_apart(ctx, call, "grad_w", *grad_w, &choice));
         if (grad_x != NULL)
             SPOPS_TRY(spops_check_no_overlap(ctx, call, "grad_w", *grad_w, "grad_x", *grad_x));
     }
     if (grad_s != NULL) {
         SPOPS_TRY(check_scalars(ctx, call, "grad_s", triplets, *grad_s, 1u << SPOPS_DTYPE_F32));
         SPOPS_TRY(check_grad_apart(ctx, call, "grad_s", *grad_s, grad_out, x, w, s));
+        SPOPS_TRY(check_num_rows_apart(ctx, call, "grad_s", *grad_s, &choice));
         if (grad_x != NULL)
             SPOPS_TRY(spops_check_no_overlap(ctx, call, "grad_s", *grad_s, "grad_x", *grad_x));
         if (grad_w != NULL)

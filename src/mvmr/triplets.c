@@ -312,7 +312,7 @@ static spops_status check_slots(spops_context *ctx, const char *call)
 static spops_status check_shape(spops_context *ctx, const char *call,
                                 const spops_triplets_shape *shape)
 {
-    SPOPS_REQUIRE(ctx, shape != NULL, "%s: shape is NULL", call);
+    SPOPS_TRY(spops_check_object(ctx, call, "shape", shape, _Alignof(spops_triplets_shape)));
     SPOPS_TRY(spops_check_count(ctx, call, "shape.num_out", shape->num_out));
     SPOPS_TRY(spops_check_count(ctx, call, "shape.num_in", shape->num_in));
     SPOPS_TRY(spops_check_count(ctx, call, "shape.num_matrices", shape->num_matrices));

@@ -35,7 +35,7 @@ static int num_sides(const spops_patch_storage *s)
 static spops_status check_lists(spops_context *ctx, const char *call,
                                 const spops_patch_lists *lists)
 {
-    SPOPS_REQUIRE(ctx, lists != NULL, "%s: lists is NULL", call);
+    SPOPS_TRY(spops_check_object(ctx, call, "lists", lists, _Alignof(spops_patch_lists)));
     SPOPS_TRY(spops_check_count(ctx, call, "lists->num_patches", lists->num_patches));
     SPOPS_TRY(spops_check_indices(ctx, call, "lists->query_offsets", lists->query_offsets,
                                   lists->num_patches + 1));

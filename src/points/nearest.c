@@ -90,14 +90,15 @@ static spops_status check_apart(spops_context *ctx, const char *call,
                                 const spops_point_cloud *queries, int32_t count, int32_t *rows,
                                 float *distances2)
 {
-    const int64_t n = distances2 == NULL ? 0 : queries->points.rows;
-    const spops_matrix to = spops_matrix_dense(rows, queries->points.rows, count, SPOPS_DTYPE_I32);
-    const spops_matrix d2 = spops_matrix_dense(distances2, n, count, SPOPS_DTYPE_F32);
-
-    SPOPS_TRY(spops_check_no_overlap(ctx, call, "rows", to, "queries->points", queries->points));
-    SPOPS_TRY(
-        spops_check_no_overlap(ctx, call, "distances2", d2, "queries->points", queries->points));
-    return spops_check_no_overlap(ctx, call, "distances2", d2, "rows", to);
+    const int64_t n = queries->points.rows;
+    const spops_argument ins[] = {spops_plain_argument("queries->points", queries->points),
+                                  spops_array_argument("queries->offsets", queries->offsets,
+                                                       queries->num_samples + 1, SPOPS_DTYPE_I32)};
+    const spops_argument outs[] = {
+        spops_plain_argument("rows", spops_matrix_dense(rows, n, count, SPOPS_DTYPE_I32)),
+        spops_plain_argument("distances2",
+                             spops_matrix_dense(distances2, n, count, SPOPS_DTYPE_F32))};
+    return spops_check_apart(ctx, call, outs, 2, ins, 2);
 }
 
 spops_status spops_nearest_execute(spops_context *ctx, const spops_nearest *nearest,

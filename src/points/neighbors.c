@@ -19,7 +19,7 @@ spops_status spops_cloud_check(spops_context *ctx, const char *call, const char 
                                const spops_point_cloud *cloud)
 {
     char field[48];
-    SPOPS_REQUIRE(ctx, cloud != NULL, "%s: %s is NULL", call, name);
+    SPOPS_TRY(spops_check_object(ctx, call, name, cloud, _Alignof(spops_point_cloud)));
     snprintf(field, sizeof field, "%s->points.rows", name);
     SPOPS_TRY(spops_check_count(ctx, call, field, cloud->points.rows));
     snprintf(field, sizeof field, "%s->points", name);
@@ -298,7 +298,7 @@ spops_status spops_neighbors_reserve(spops_context *ctx, const spops_neighbors_s
     spops_neighbors *n = NULL;
 
     SPOPS_BEGIN_CREATE(ctx, call, out);
-    SPOPS_REQUIRE(ctx, shape != NULL, "%s: shape is NULL", call);
+    SPOPS_TRY(spops_check_object(ctx, call, "shape", shape, _Alignof(spops_neighbors_shape)));
     SPOPS_REQUIRE(ctx, same == 0 || same == 1, "%s: same is %d, expected 0 or 1", call, (int)same);
     SPOPS_TRY(spops_check_count(ctx, call, "shape->max_outputs", shape->max_outputs));
     SPOPS_TRY(spops_check_count(ctx, call, "shape->max_inputs", shape->max_inputs));

@@ -240,7 +240,7 @@ spops_status spops_point_level_reserve(spops_context *ctx, const spops_point_lev
 
     SPOPS_BEGIN_CREATE(ctx, call, out);
     SPOPS_REQUIRE_SLOT(ctx, call, cloud_samples);
-    SPOPS_REQUIRE(ctx, shape != NULL, "%s: shape is NULL", call);
+    SPOPS_TRY(spops_check_object(ctx, call, "shape", shape, _Alignof(spops_point_level_shape)));
     SPOPS_TRY(spops_check_count(ctx, call, "shape->max_fine", shape->max_fine));
     SPOPS_TRY(spops_check_count(ctx, call, "shape->max_coarse", shape->max_coarse));
     SPOPS_TRY(spops_check_count(ctx, call, "shape->num_samples", shape->num_samples));

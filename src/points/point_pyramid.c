@@ -164,7 +164,7 @@ spops_status spops_point_pyramid_reserve(spops_context *ctx, const spops_point_p
     char field[40];
 
     SPOPS_BEGIN_CREATE(ctx, call, out);
-    SPOPS_REQUIRE(ctx, shape != NULL, "%s: shape is NULL", call);
+    SPOPS_TRY(spops_check_object(ctx, call, "shape", shape, _Alignof(spops_point_pyramid_shape)));
     SPOPS_TRY(read_options(ctx, call, given, &o));
     p.shape = *shape;
     for (int32_t level = 0; level < o.num_levels; ++level) {

@@ -3,7 +3,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
-#include "core/backend.h"
+#include "core/check.h"
 #include "segreduce/custom_reduce.h"
 #include "segreduce/segreduce_args.h"
 
@@ -124,7 +124,7 @@ spops_status spops_reduce_create(spops_context *ctx, const spops_reduce_desc *de
     SPOPS_REQUIRE(NULL, ctx != NULL, "reduce_create: ctx is NULL");
     ctx->call = "reduce_create";
     SPOPS_REQUIRE(ctx, desc != NULL, "reduce_create: desc is NULL");
-    SPOPS_REQUIRE(ctx, out != NULL, "reduce_create: out is NULL");
+    SPOPS_TRY(spops_check_object(ctx, "reduce_create", "out", out, sizeof *out));
     memset(&read, 0, sizeof read);
     SPOPS_TRY(spops_read_options(ctx, "reduce_create", desc, &read, sizeof read));
     SPOPS_TRY(check_desc(ctx, &read));

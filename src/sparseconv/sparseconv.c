@@ -68,7 +68,7 @@ static spops_status read_plan_options(spops_context *ctx, const char *call,
                   "%s: options->max_out_channels is %" PRId64 ", expected 0 to %d", call,
                   options->max_out_channels, INT32_MAX - 1);
     SPOPS_TRY(spops_sparseconv_check_choices(ctx, call, "options->tuning", options->tuning,
-                                             options->num_tuning));
+                                             "options->num_tuning", options->num_tuning));
     if (options->max_in_channels == 0) options->max_in_channels = DEFAULT_MAX_CHANNELS;
     if (options->max_out_channels == 0) options->max_out_channels = DEFAULT_MAX_CHANNELS;
     return SPOPS_STATUS_OK;
@@ -276,6 +276,7 @@ spops_status spops_sparseconv_set_all(spops_context *ctx, int32_t num_convs,
     SPOPS_REQUIRE(ctx, num_convs >= 0, "%s: num_convs is %" PRId32 ", expected 0 or more", call,
                   num_convs);
     SPOPS_REQUIRE(ctx, convs != NULL || num_convs == 0, "%s: convs is NULL", call);
+    SPOPS_TRY(spops_check_aligned(ctx, call, "convs", convs, sizeof *convs));
     for (int32_t i = 0; i < num_convs; ++i)
         SPOPS_TRY(check_plan(ctx, call, convs[i]));
     for (int32_t i = 0; i < num_convs; ++i) {
@@ -472,7 +473,7 @@ spops_status spops_sparseconv_get_choice(spops_context *ctx, const spops_sparsec
 
     SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
     SPOPS_TRY(check_plan(ctx, call, conv));
-    SPOPS_REQUIRE(ctx, choice != NULL, "%s: choice is NULL", call);
+    SPOPS_TRY(spops_check_object(ctx, call, "choice", choice, _Alignof(spops_conv_choice)));
     SPOPS_REQUIRE(ctx, (unsigned)pass <= SPOPS_PASS_GRAD_W, "%s: pass is %d, expected 0 to 2", call,
                   (int)pass);
     SPOPS_REQUIRE(ctx, spops_dtype_is_float(dtype), "%s: dtype is %s, expected f32, f16 or bf16",

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/context.h"
+#include "core/check.h"
 #include "core/dtypes.h"
 #include "tuning/choices.h"
 
@@ -62,12 +62,14 @@ static const char *fault_of(const spops_conv_choice *row)
 }
 
 spops_status spops_sparseconv_check_choices(spops_context *ctx, const char *call, const char *name,
-                                            const spops_conv_choice *rows, int64_t num_rows)
+                                            const spops_conv_choice *rows, const char *num_name,
+                                            int64_t num_rows)
 {
     SPOPS_REQUIRE(ctx, num_rows >= 0 && num_rows < INT32_MAX,
-                  "%s: number of rows of %s is %" PRId64 ", expected 0 to %d", call, name, num_rows,
+                  "%s: %s is %" PRId64 ", expected 0 to %d", call, num_name, num_rows,
                   INT32_MAX - 1);
     SPOPS_REQUIRE(ctx, rows != NULL || num_rows == 0, "%s: %s is NULL", call, name);
+    SPOPS_TRY(spops_check_aligned(ctx, call, name, rows, _Alignof(spops_conv_choice)));
     for (int64_t i = 0; i < num_rows; ++i) {
         const char *fault = fault_of(&rows[i]);
         SPOPS_REQUIRE(ctx, fault == NULL, "%s: %s[%" PRId64 "].%s makes no sense", call, name, i,
@@ -118,8 +120,8 @@ spops_status spops_sparseconv_save_choices(spops_context *ctx, const spops_conv_
     size_t used = 0;
 
     SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
-    SPOPS_REQUIRE(ctx, bytes != NULL, "%s: bytes is NULL", call);
-    SPOPS_TRY(spops_sparseconv_check_choices(ctx, call, "rows", rows, num_rows));
+    SPOPS_TRY(spops_check_object(ctx, call, "bytes", bytes, _Alignof(size_t)));
+    SPOPS_TRY(spops_sparseconv_check_choices(ctx, call, "rows", rows, "num_rows", num_rows));
     for (int64_t i = 0; i <= HEAD_LINES + num_rows; ++i)
         used += (size_t)print_line(ctx, rows, num_rows, i, line);
     *bytes = used;
@@ -317,7 +319,7 @@ spops_status spops_sparseconv_load_choices(spops_context *ctx, const char *text,
 
     SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
     SPOPS_REQUIRE(ctx, text != NULL, "%s: text is NULL", call);
-    SPOPS_REQUIRE(ctx, num_rows != NULL, "%s: num_rows is NULL", call);
+    SPOPS_TRY(spops_check_object(ctx, call, "num_rows", num_rows, _Alignof(int64_t)));
     SPOPS_TRY(read_rows(&reader, NULL, 0, &found)); // all is checked before anything is written
     SPOPS_REQUIRE(ctx, rows == NULL || found <= max_rows,
                   "%s: max_rows is %" PRId64 ", expected at least %" PRId64, call, max_rows, found);

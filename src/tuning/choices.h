@@ -7,6 +7,7 @@
 
 // The rows are there and make sense; `name` is what the caller knows them by.
 spops_status spops_sparseconv_check_choices(spops_context *ctx, const char *call, const char *name,
-                                            const spops_conv_choice *rows, int64_t num_rows);
+                                            const spops_conv_choice *rows, const char *num_name,
+                                            int64_t num_rows);
 
 #endif

@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include <string.h>
 
-#include "core/status.h"
+#include "core/check.h"
 
 // The parts of an index into weights. IN and OUT are channels of one group.
 typedef enum part { TAP, GROUP, IN, OUT, NUM_PARTS } part;
@@ -155,7 +155,7 @@ static spops_status check_weights(spops_context *ctx, const char *call, spops_we
             "%s: layout is minkowski_cross, whose taps lie on the axes alone, expected "
             "that of a kernel with a tap at every place of its box",
             call);
-    SPOPS_REQUIRE(ctx, kernel != NULL, "%s: kernel is NULL", call);
+    SPOPS_TRY(spops_check_object(ctx, call, "kernel", kernel, _Alignof(spops_kernel_shape)));
     num_taps = spops_kernel_shape_num_taps(kernel);
     SPOPS_REQUIRE(ctx, num_taps > 0,
                   "%s: kernel has no taps, expected 1 to %d axes of size 1 to %d", call,
