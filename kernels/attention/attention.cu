@@ -112,9 +112,9 @@ template <class T> spops_status attend(spops_context *ctx, const spops_attention
     attention_kernel kernel = attention_sm80<T>(p.dim);
     if (sizeof(T) == 4 && !takes_tf32(ctx, args, kernel.shared_bytes))
         kernel = attention_f32(p.dim);
-    return launch_prepared<AFTER_PREVIOUS>(ctx, "attention: launch", kernel.run,
-                                           dim3((unsigned)blocks), kernel.threads,
-                                           kernel.shared_bytes, p);
+    return launch_preparing<AFTER_PREVIOUS>(ctx, "attention: launch", kernel.run,
+                                            dim3((unsigned)blocks), kernel.threads,
+                                            kernel.shared_bytes, p);
 }
 
 } // namespace

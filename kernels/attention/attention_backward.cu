@@ -168,7 +168,7 @@ template <class T> struct backward_call {
         const attention_backward_kernel kernel = kernel_of(p);
         const int64_t tiles =
             (keys ? patches->max_k_tiles : patches->max_q_tiles)[SPOPS_PATCH_TILE_64];
-        return launch_prepared<AFTER_PREVIOUS>(
+        return launch_preparing<AFTER_PREVIOUS>(
             ctx, "attention_execute_backward: launch", kernel.run[side],
             dim3((unsigned)(tiles * kernel.blocks_of_tile * p.heads)), kernel.threads,
             kernel.shared_bytes(p), p);
@@ -296,30 +296,20 @@ template <class T> spops_status prepare(spops_context *ctx, int dim)
     return SPOPS_STATUS_OK;
 }
 
-// Whoever reserves scratch asks for its size, and each call does. That is when kernels are loaded,
-// once a context, so that calls only launch; a failure is what the launch will report.
-void prepare_once(spops_context *ctx, const spops_attention_scratch_args *args)
-{
-    // Bits of ctx->prepared_kernels from 16 on, after those of bev_spans: of each direction and
-    // dtype, 8 for dims rounded up to multiples of 16, between which no choice of a kernel changes.
-    // Whoever shares a plan may ask for scratch while its context works.
-    const int round = (args->dim + 15) / 16;
-    const int bit = 16 + ((int)args->backward * 3 + (int)args->dtype) * 8 + round - 1;
-    if ((__atomic_load_n(&ctx->prepared_kernels, __ATOMIC_RELAXED) >> bit & 1u) != 0) return;
-    const spops_status status = with_dtype(args->dtype, [&](auto tag) {
-        typedef typename decltype(tag)::type T;
-        return args->backward ? prepare<T>(ctx, round * 16) : prepare_attention<T>(ctx, round * 16);
-    });
-    if (status == SPOPS_STATUS_OK)
-        __atomic_fetch_or(&ctx->prepared_kernels, (uint64_t)1 << bit, __ATOMIC_RELAXED);
-}
-
 } // namespace
 
-extern "C" size_t spops_cuda_attention_scratch_bytes(spops_context *ctx,
+extern "C" spops_status spops_cuda_attention_prepare(spops_context *ctx,
                                                      const spops_attention_scratch_args *args)
 {
-    prepare_once(ctx, args);
+    return with_dtype(args->dtype, [&](auto tag) {
+        typedef typename decltype(tag)::type T;
+        return args->backward ? prepare<T>(ctx, args->dim) : prepare_attention<T>(ctx, args->dim);
+    });
+}
+
+extern "C" size_t spops_cuda_attention_scratch_bytes(spops_context *,
+                                                     const spops_attention_scratch_args *args)
+{
     if (!args->backward) return attention_forward_bytes(args);
     spops_carver carver = {};
     carve_workspace(args, &carver);

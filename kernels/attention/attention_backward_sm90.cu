@@ -12,7 +12,7 @@ template <class P, class T, attention_side SIDE>
 spops_status launch_side(spops_context *ctx, const attention_backward_params &p, int64_t max_tiles)
 {
     const int64_t items = max_tiles * p.heads, processors = ctx->info.num_processors;
-    return launch_prepared<AFTER_PREVIOUS>(
+    return launch_preparing<AFTER_PREVIOUS>(
         ctx, "attention_execute_backward: launch", attention_backward_sm90_kernel<P, T, SIDE>,
         dim3((unsigned)(items < processors ? items : processors)), (unsigned)P::threads,
         (size_t)P::shared_bytes, p);

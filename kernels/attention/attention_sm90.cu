@@ -55,7 +55,7 @@ spops_status launch_attention_sm90(spops_context *ctx, const attention_params &p
     const int64_t most = (int64_t)ctx->info.num_processors * kernel.blocks;
     const int64_t items = (max_tiles + kernel.tiles - 1) / kernel.tiles *
                           ((p.heads + kernel.heads - 1) / kernel.heads);
-    return launch_prepared<AFTER_PREVIOUS>(
+    return launch_preparing<AFTER_PREVIOUS>(
         ctx, "attention: launch", kernel.run,
         dim3((unsigned)(items < most ? attention_blocks(items) : most)), kernel.threads,
         kernel.shared_bytes, p);

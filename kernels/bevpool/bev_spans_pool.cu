@@ -115,23 +115,16 @@ extern "C" int32_t spops_cuda_bev_spans_choose(const spops_context *ctx,
 extern "C" spops_status spops_cuda_bev_spans_prepare(spops_context *ctx,
                                                      const spops_bev_spans_prepare_args *args)
 {
-    // Bits of ctx->prepared_kernels: of a variant its number, of gradients the next.
-    constexpr uint64_t gradients = 1u << (SPOPS_BEV_POOL_NUM_VARIANTS + 1);
     for (int32_t variant = 1; variant <= SPOPS_BEV_POOL_NUM_VARIANTS; ++variant) {
         if ((args->variants >> variant & 1u) == 0) continue;
-        if ((ctx->prepared_kernels >> variant & 1u) != 0) continue;
         for (int dtype = SPOPS_NUM_DTYPES - 1; dtype >= 0; --dtype) {
             if (!spops_dtype_in((spops_dtype)dtype, pooled_dtypes)) continue;
             SPOPS_TRY(with_dtype<pooled_dtypes>((spops_dtype)dtype, [&](auto tag) {
                 return prepare_pool<typename decltype(tag)::type>(ctx, variant);
             }));
         }
-        ctx->prepared_kernels |= (uint64_t)1 << variant;
     }
-    if (!args->gradients || (ctx->prepared_kernels & gradients) != 0) return SPOPS_STATUS_OK;
-    SPOPS_TRY(prepare_gradients(ctx));
-    ctx->prepared_kernels |= gradients;
-    return SPOPS_STATUS_OK;
+    return args->gradients ? prepare_gradients(ctx) : SPOPS_STATUS_OK;
 }
 
 extern "C" spops_status spops_cuda_bev_spans_pool(spops_context *ctx,

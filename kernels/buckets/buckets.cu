@@ -521,22 +521,53 @@ __global__ void __launch_bounds__(threads) finish(const __grid_constant__ bucket
     put_places<ITEMS>(p, t, here, up, scratch);
 }
 
-template <int ITEMS> spops_status launch_rounds(spops_context *ctx, const bucket_params &p)
+// Shared memory of a block.
+size_t round_bytes(const bucket_params &p)
 {
-    const dim3 grid((unsigned)tiles_for(&p.a));
     // Sums of settle lie where counters do.
     size_t counters = (size_t)p.groups * (size_t)p.count_stride * sizeof(uint16_t);
     if (p.a.most_buckets <= summed_buckets &&
         counters < 2 * sizeof(uint32_t) * (size_t)p.count_stride)
         counters = 2 * sizeof(uint32_t) * (size_t)p.count_stride;
-    const size_t round_bytes = (size_t)p.count_stride * sizeof(uint16_t) + counters;
-    const size_t finish_bytes = ((size_t)p.a.most_buckets + 1) * sizeof(uint32_t);
+    return (size_t)p.count_stride * sizeof(uint16_t) + counters;
+}
+size_t finish_bytes(const bucket_params &p)
+{
+    return ((size_t)p.a.most_buckets + 1) * sizeof(uint32_t);
+}
+
+template <int ITEMS> spops_status prepare_rounds(spops_context *ctx, const bucket_params &p)
+{
+    if (round_bytes(p) > default_shared_bytes)
+        SPOPS_TRY(prepare_shared(ctx, "buckets: prepare", run_round<ITEMS>));
+    if (finish_bytes(p) > default_shared_bytes)
+        SPOPS_TRY(prepare_shared(ctx, "buckets: prepare", finish<ITEMS>));
+    return SPOPS_STATUS_OK;
+}
+
+template <int ITEMS> spops_status launch_rounds(spops_context *ctx, const bucket_params &p)
+{
+    const dim3 grid((unsigned)tiles_for(&p.a));
     for (int round = 0; round <= p.a.rule.num_rounds; ++round)
-        SPOPS_TRY(launch_shared<WAITS_FOR_PREVIOUS>(ctx, "buckets: run_round", run_round<ITEMS>,
-                                                    grid, (unsigned)threads, round_bytes, p,
-                                                    round));
-    return launch_shared<WAITS_FOR_PREVIOUS>(ctx, "buckets: finish", finish<ITEMS>, grid,
-                                             (unsigned)threads, finish_bytes, p);
+        SPOPS_TRY(launch_prepared<WAITS_FOR_PREVIOUS>(ctx, "buckets: run_round", run_round<ITEMS>,
+                                                      grid, (unsigned)threads, round_bytes(p), p,
+                                                      round));
+    return launch_prepared<WAITS_FOR_PREVIOUS>(ctx, "buckets: finish", finish<ITEMS>, grid,
+                                               (unsigned)threads, finish_bytes(p), p);
+}
+
+// What sizes alone decide.
+bucket_params params_of(const spops_buckets_args *args)
+{
+    spops_carver carver = {(char *)args->workspace, 0};
+    bucket_params p = {};
+    p.a = *args->arrays;
+    p.count_stride = stride_for(&p.a);
+    p.groups = warps;
+    while (p.groups > 1 && p.groups * p.count_stride * (int)sizeof(uint16_t) > counter_bytes)
+        p.groups /= 2;
+    p.w = carve_workspace(&p.a, &carver);
+    return p;
 }
 
 } // namespace
@@ -549,23 +580,22 @@ extern "C" size_t spops_cuda_buckets_workspace_bytes(spops_context *,
     return carver.used;
 }
 
+extern "C" spops_status spops_cuda_buckets_prepare(spops_context *ctx,
+                                                   const spops_buckets_args *args)
+{
+    const bucket_params p = params_of(args);
+    return items_for(p.a.max_rows) == 2 ? prepare_rounds<2>(ctx, p) : prepare_rounds<8>(ctx, p);
+}
+
 extern "C" spops_status spops_cuda_buckets_build(spops_context *ctx, const spops_buckets_args *args)
 {
-    const spops_buckets_arrays *a = args->arrays;
     const spops_point_cloud *cloud = args->cloud;
-    spops_carver carver = {(char *)args->workspace, 0};
-    bucket_params p = {};
-    p.a = *a;
+    bucket_params p = params_of(args);
     if (cloud != nullptr) {
         p.points = cloud->points;
         p.num_rows = (int32_t)cloud->points.rows;
         p.offsets = cloud->offsets;
         p.num_samples = cloud->offsets == nullptr ? 1 : (int32_t)cloud->num_samples;
     }
-    p.count_stride = stride_for(a);
-    p.groups = warps;
-    while (p.groups > 1 && p.groups * p.count_stride * (int)sizeof(uint16_t) > counter_bytes)
-        p.groups /= 2;
-    p.w = carve_workspace(a, &carver);
-    return items_for(a->max_rows) == 2 ? launch_rounds<2>(ctx, p) : launch_rounds<8>(ctx, p);
+    return items_for(p.a.max_rows) == 2 ? launch_rounds<2>(ctx, p) : launch_rounds<8>(ctx, p);
 }

@@ -23,15 +23,18 @@ enum launch_order { AFTER_PREVIOUS, WAITS_FOR_PREVIOUS };
 constexpr size_t default_shared_bytes = 48 << 10; // a kernel has to ask for more
 
 // Let a kernel have as much dynamic shared memory as a block can: when a plan is made that runs it,
-// not at each launch. Loads the kernel.
+// not at each launch. Loads the kernel, once a context.
 template <class... Params>
 spops_status prepare_shared(spops_context *ctx, const char *what, void (*kernel)(Params...))
 {
+    const void *const address = (const void *)kernel;
+    if (spops_address_set_has(&ctx->prepared_kernels, address)) return SPOPS_STATUS_OK;
     cudaFuncAttributes attributes = {};
     cudaError_t error = cudaFuncGetAttributes(&attributes, kernel);
     if (error == cudaSuccess)
         error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                      ctx->block_shared_bytes - (int)attributes.sharedSizeBytes);
+    if (error == cudaSuccess) spops_address_set_add(&ctx->prepared_kernels, address);
     return spops_cuda_status(ctx, what, (int)error);
 }
 
@@ -60,10 +63,10 @@ spops_status launch_prepared(spops_context *ctx, const char *what, void (*kernel
     return spops_cuda_status(ctx, what, (int)error);
 }
 
-// The same of a kernel that needs more than every kernel may have in rare cases only.
+// The same of a kernel that also runs without a plan: there the first launch of a context prepares it.
 template <launch_order ORDER, class... Params, class... Args>
-spops_status launch_shared(spops_context *ctx, const char *what, void (*kernel)(Params...),
-                           dim3 grid, unsigned threads, size_t shared, Args... args)
+spops_status launch_preparing(spops_context *ctx, const char *what, void (*kernel)(Params...),
+                              dim3 grid, unsigned threads, size_t shared, Args... args)
 {
     if (shared > default_shared_bytes) SPOPS_TRY(prepare_shared(ctx, what, kernel));
     return launch_prepared<ORDER>(ctx, what, kernel, grid, threads, shared, args...);

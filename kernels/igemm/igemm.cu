@@ -9,6 +9,7 @@
 #include "kernels/core/launch.cuh"
 #include "kernels/launchers.h"
 #include "kernels/igemm/igemm_launch.cuh"
+#include "kernels/igemm/igemm_wgrad_launch.cuh"
 
 namespace
 {
@@ -88,6 +89,14 @@ spops_status launch_kernel(spops_context *ctx, const spops_igemm_args *args, con
     return launch_igemm_sm80<T>(ctx, args, f);
 }
 
+template <class T> spops_status prepare_products(spops_context *ctx)
+{
+#ifdef SPOPS_SM90A
+    if (kernel_for(ctx) == KERNEL_SM90) return prepare_igemm_sm90<T>(ctx);
+#endif
+    return prepare_igemm_sm80<T>(ctx);
+}
+
 } // namespace
 
 extern "C" bool spops_cuda_igemm_exists(const spops_context *ctx,
@@ -95,6 +104,23 @@ extern "C" bool spops_cuda_igemm_exists(const spops_context *ctx,
 {
     (void)args;
     return kernel_for(ctx) != NO_KERNEL;
+}
+
+extern "C" spops_status spops_cuda_igemm_prepare(spops_context *ctx,
+                                                 const spops_igemm_prepare_args *args)
+{
+    if (args->products) {
+        SPOPS_TRY(prepare_products<__half>(ctx));
+        SPOPS_TRY(prepare_products<__nv_bfloat16>(ctx));
+        SPOPS_TRY(prepare_products<float>(ctx));
+    }
+#ifdef SPOPS_SM90A
+    if (kernel_for(ctx) == KERNEL_SM90 && args->gradients)
+        SPOPS_TRY(prepare_igemm_wgrad_sm90(ctx, false));
+    if (kernel_for(ctx) == KERNEL_SM90 && args->units)
+        SPOPS_TRY(prepare_igemm_wgrad_sm90(ctx, true));
+#endif
+    return SPOPS_STATUS_OK;
 }
 
 extern "C" bool spops_cuda_igemm_fits(const spops_context *ctx, const spops_igemm_args *args)

@@ -60,6 +60,10 @@ template <class T>
 spops_status launch_igemm_sm80(spops_context *ctx, const spops_igemm_args *args,
                                const weight_form &f);
 
+// All kernels of a dtype.
+template <class T> spops_status prepare_igemm_sm90(spops_context *ctx);
+template <class T> spops_status prepare_igemm_sm80(spops_context *ctx);
+
 } // namespace spops
 
 #endif

@@ -207,9 +207,24 @@ spops_status launch_igemm_sm80_policy(spops_context *ctx, const spops_igemm_args
     p.last_tap = args->mirrored ? f.taps - 1 : -1;
     p.col_tiles = (f.cols + P::COLS - 1) / P::COLS;
     p.epilogue = epilogue_of(args);
-    return launch_shared<AFTER_PREVIOUS>(ctx, "igemm: launch", igemm_sm80_kernel<P, T>,
-                                         dim3((unsigned)(args->schedule->max_tiles * p.col_tiles)),
-                                         (unsigned)P::threads, (size_t)P::shared_bytes, p);
+    return launch_preparing<AFTER_PREVIOUS>(
+        ctx, "igemm: launch", igemm_sm80_kernel<P, T>,
+        dim3((unsigned)(args->schedule->max_tiles * p.col_tiles)), (unsigned)P::threads,
+        (size_t)P::shared_bytes, p);
+}
+
+template <class T, bool ALONG_K> spops_status prepare_igemm_sm80_lines(spops_context *ctx)
+{
+    typedef igemm_sm80_policy<64, ALONG_K> narrow;
+    typedef igemm_sm80_policy<128, ALONG_K> wide;
+    SPOPS_TRY(prepare_shared(ctx, "igemm: prepare", igemm_sm80_kernel<narrow, T>));
+    return prepare_shared(ctx, "igemm: prepare", igemm_sm80_kernel<wide, T>);
+}
+
+template <class T> spops_status prepare_igemm_sm80(spops_context *ctx)
+{
+    if constexpr (sizeof(T) == 2) SPOPS_TRY((prepare_igemm_sm80_lines<T, false>(ctx)));
+    return prepare_igemm_sm80_lines<T, true>(ctx);
 }
 
 template <class T>

@@ -4,3 +4,4 @@
 
 template spops_status spops::launch_igemm_sm80<float>(spops_context *, const spops_igemm_args *,
                                                       const weight_form &);
+template spops_status spops::prepare_igemm_sm80<float>(spops_context *);

@@ -4,6 +4,7 @@
 
 template spops_status spops::launch_igemm_sm90<__half>(spops_context *, const spops_igemm_args *,
                                                        const weight_form &);
+template spops_status spops::prepare_igemm_sm90<__half>(spops_context *);
 
 // Two tiles of partial sums a share: there are as many as blocks, or, with the least work a share has,
 // less than twice as many as records.

@@ -70,9 +70,9 @@ spops_status launch_policy(spops_context *ctx, const spops_igemm_args *args, con
         most = (work + p.least_share - 1) / p.least_share * p.col_tiles;
     }
     if (blocks > most) blocks = most;
-    return launch_shared<AFTER_PREVIOUS>(ctx, "igemm: launch", igemm_sm90_kernel<P, T, B>,
-                                         dim3((unsigned)blocks), (unsigned)P::threads,
-                                         (size_t)P::shared_bytes, p);
+    return launch_preparing<AFTER_PREVIOUS>(ctx, "igemm: launch", igemm_sm90_kernel<P, T, B>,
+                                            dim3((unsigned)blocks), (unsigned)P::threads,
+                                            (size_t)P::shared_bytes, p);
 }
 
 //                                       columns, groups, gather warps, stages, blocks
@@ -100,6 +100,21 @@ spops_status launch_igemm_sm90(spops_context *ctx, const spops_igemm_args *args,
     if constexpr (sizeof(T) == 2) // tf32 products have k along all lines
         if (!f.along_k) return launch_form<T, ACROSS_K>(ctx, args, f);
     return launch_form<T, ALONG_K>(ctx, args, f);
+}
+
+template <class P, class T> spops_status prepare_policy(spops_context *ctx)
+{
+    if constexpr (sizeof(T) == 2)
+        SPOPS_TRY(prepare_shared(ctx, "igemm: prepare", igemm_sm90_kernel<P, T, ACROSS_K>));
+    return prepare_shared(ctx, "igemm: prepare", igemm_sm90_kernel<P, T, ALONG_K>);
+}
+
+template <class T> spops_status prepare_igemm_sm90(spops_context *ctx)
+{
+    SPOPS_TRY((prepare_policy<igemm_columns_32, T>(ctx)));
+    SPOPS_TRY((prepare_policy<igemm_columns_64, T>(ctx)));
+    SPOPS_TRY((prepare_policy<igemm_columns_128, T>(ctx)));
+    return prepare_policy<igemm_columns_256, T>(ctx);
 }
 
 } // namespace spops

@@ -682,7 +682,7 @@ spops_status launch_policy(spops_context *ctx, const spops_igemm_wgrad_args *arg
     p.dw_dtype = args->dw.dtype;
     p.partials = static_cast<float *>(args->scratch);
     p.ranges = grid.ranges;
-    SPOPS_TRY(launch_shared<AFTER_PREVIOUS>(
+    SPOPS_TRY(launch_preparing<AFTER_PREVIOUS>(
         ctx, "igemm_wgrad: launch", wgrad_kernel<P, T, UNITS>,
         dim3((unsigned)grid.ranges, (unsigned)(grid.row_tiles * grid.col_tiles)),
         (unsigned)P::threads, (size_t)P::shared_bytes, p));
@@ -719,6 +719,30 @@ spops_status spops::launch_igemm_wgrad_sm90(spops_context *ctx, const spops_igem
         return bf16 ? launch_policy<P, __nv_bfloat16, false>(ctx, args)
                     : launch_policy<P, __half, false>(ctx, args);
     });
+}
+
+namespace
+{
+
+template <class P, bool UNITS> spops_status prepare_policy(spops_context *ctx)
+{
+    const char *what = "igemm_wgrad: prepare";
+    SPOPS_TRY(prepare_shared(ctx, what, wgrad_kernel<P, __half, UNITS>));
+    return prepare_shared(ctx, what, wgrad_kernel<P, __nv_bfloat16, UNITS>);
+}
+
+} // namespace
+
+spops_status spops::prepare_igemm_wgrad_sm90(spops_context *ctx, bool units)
+{
+    if (units) {
+        SPOPS_TRY((prepare_policy<broad_tile, true>(ctx)));
+        return prepare_policy<large_tile, true>(ctx);
+    }
+    SPOPS_TRY((prepare_policy<small_tile, false>(ctx)));
+    SPOPS_TRY((prepare_policy<broad_tile, false>(ctx)));
+    SPOPS_TRY((prepare_policy<middle_tile, false>(ctx)));
+    return prepare_policy<large_tile, false>(ctx);
 }
 
 // Ranges are as many as blocks fit, so a partial for each is so many tiles, or dW of a tap where that

@@ -16,7 +16,12 @@ using spops::WAITS_FOR_PREVIOUS;
 constexpr int threads = 256;
 constexpr int max_tile_rows = 128, min_tile_rows = 2;
 constexpr int tile_bytes = 36 << 10; // of shared memory for a tile's part of the table
-constexpr int taps_at_once = 4;      // of a column: so many loads are under way
+// Taps and their columns lie beside it; no map needs more than every block may have.
+static_assert(tile_bytes + (SPOPS_MAX_KERNEL_TAPS + SPOPS_MAX_KERNEL_TAPS / SPOPS_MAX_KERNEL_SIZE) *
+                               (int)sizeof(int32_t) <=
+                  (int)spops::default_shared_bytes,
+              "blocks of search_taps need no limit raised");
+constexpr int taps_at_once = 4; // of a column: so many loads are under way
 
 struct search_params {
     coord_index index; // of the inputs
@@ -329,9 +334,9 @@ spops_status launch_search(spops_context *ctx, search_jobs<MOST> *jobs)
         if (mine > bytes) bytes = mine;
         return p.max_rows == 0 ? 0 : busy_blocks(ctx, p.max_rows, p.tile_rows, 8);
     });
-    return spops::launch_shared<WAITS_FOR_PREVIOUS>(ctx, "kernel_map: search_taps",
-                                                    search_taps<Finder, TRANSPOSED, HALF, MOST>,
-                                                    blocks, threads, bytes, *jobs);
+    return spops::launch_prepared<WAITS_FOR_PREVIOUS>(ctx, "kernel_map: search_taps",
+                                                      search_taps<Finder, TRANSPOSED, HALF, MOST>,
+                                                      blocks, threads, bytes, *jobs);
 }
 
 // Jobs that are alike: in what they look rows up in, and in how.

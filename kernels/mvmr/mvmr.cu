@@ -37,6 +37,14 @@ spops_status zero_result(spops_context *ctx, spops_matrix m, const int32_t *num_
 
 } // namespace
 
+extern "C" spops_status spops_cuda_mvmr_prepare(spops_context *ctx,
+                                                const spops_triplets_layout_args *)
+{
+    SPOPS_TRY(prepare_mvmr<float>(ctx));
+    SPOPS_TRY(prepare_mvmr<f16>(ctx));
+    return prepare_mvmr<bf16>(ctx);
+}
+
 extern "C" spops_status spops_cuda_mvmr(spops_context *ctx, const spops_mvmr_args *args)
 {
     const spops_triplet_tiles *tiles = args->tiles;

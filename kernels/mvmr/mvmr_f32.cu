@@ -7,5 +7,6 @@ namespace spops
 
 template spops_status launch_mvmr<float>(spops_context *, const spops_mvmr_args *,
                                          const mvmr_params &, bool);
+template spops_status prepare_mvmr<float>(spops_context *);
 
 } // namespace spops

@@ -227,17 +227,33 @@ __global__ void __launch_bounds__(product_threads)
     }
 }
 
+// Shared memory of a block whose sums are `rows` rows.
+template <class P> constexpr size_t mvmr_shared_bytes(int rows)
+{
+    return (sizeof(mvmr_batch) + 15) / 16 * 16 +
+           (size_t)(P::shared_words + rows * sums_stride) * sizeof(float);
+}
+
+template <product_engine ENGINE, class T, int VEC> spops_status prepare_engine(spops_context *ctx)
+{
+    typedef product<ENGINE, T, VEC, false, true> along;
+    typedef product<ENGINE, T, VEC, false, false> across;
+    if (mvmr_shared_bytes<along>(tile_rows) > default_shared_bytes)
+        SPOPS_TRY(prepare_shared(ctx, "mvmr: prepare", mvmr_kernel<along, false>));
+    if (mvmr_shared_bytes<across>(tile_rows) > default_shared_bytes)
+        SPOPS_TRY(prepare_shared(ctx, "mvmr: prepare", mvmr_kernel<across, true>));
+    return SPOPS_STATUS_OK;
+}
+
 template <product_engine ENGINE, class T, int VEC, bool TRANSPOSED>
 spops_status launch_kernel(spops_context *ctx, const spops_mvmr_args *args, const mvmr_params &p)
 {
     typedef product<ENGINE, T, VEC, false, !TRANSPOSED> P;
     const int64_t panels = p.mode == MODE_DOT ? 1 : num_panels(p);
-    const size_t rows = p.mode == MODE_SUM ? tile_rows : product_rows;
-    const size_t bytes = (sizeof(mvmr_batch) + 15) / 16 * 16 +
-                         (size_t)(P::shared_words + rows * sums_stride) * sizeof(float);
+    const size_t bytes = mvmr_shared_bytes<P>(p.mode == MODE_SUM ? tile_rows : product_rows);
     const dim3 grid((unsigned)args->tiles->num_tiles, (unsigned)(panels < 65535 ? panels : 65535));
-    return launch_shared<AFTER_PREVIOUS>(ctx, "mvmr: launch", mvmr_kernel<P, TRANSPOSED>, grid,
-                                         product_threads, bytes, p);
+    return launch_prepared<AFTER_PREVIOUS>(ctx, "mvmr: launch", mvmr_kernel<P, TRANSPOSED>, grid,
+                                           product_threads, bytes, p);
 }
 
 template <product_engine ENGINE, class T, int VEC>
@@ -264,6 +280,23 @@ spops_status launch_mvmr(spops_context *ctx, const spops_mvmr_args *args, const 
         if (wide) return launch_transposed<ENGINE_F32, T, vec>(ctx, args, p);
     }
     return launch_transposed<ENGINE_F32, T, 1>(ctx, args, p);
+}
+
+// All that launch_mvmr may launch on this device.
+template <class T> spops_status prepare_mvmr(spops_context *ctx)
+{
+    constexpr int vec = (int)(16 / sizeof(T));
+    const bool has_units = ctx->info.compute_capability >= 80;
+    if constexpr (sizeof(T) == 2) {
+        if (has_units) {
+            SPOPS_TRY((prepare_engine<ENGINE_UNITS, T, vec>(ctx)));
+            return prepare_engine<ENGINE_UNITS, T, 1>(ctx);
+        }
+    } else {
+        if (has_units) SPOPS_TRY((prepare_engine<ENGINE_TF32, T, vec>(ctx)));
+        SPOPS_TRY((prepare_engine<ENGINE_F32, T, vec>(ctx)));
+    }
+    return prepare_engine<ENGINE_F32, T, 1>(ctx);
 }
 
 } // namespace spops

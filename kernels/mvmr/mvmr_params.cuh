@@ -29,6 +29,7 @@ struct mvmr_params {
 template <class T>
 spops_status launch_mvmr(spops_context *ctx, const spops_mvmr_args *args, const mvmr_params &p,
                          bool wide);
+template <class T> spops_status prepare_mvmr(spops_context *ctx);
 
 } // namespace spops
 

@@ -43,6 +43,18 @@ extern "C" bool spops_cuda_point_gemm_fits(const spops_context *ctx,
            is_aligned(args->w.data, args->w.row_stride);
 }
 
+extern "C" spops_status spops_cuda_point_gemm_prepare(spops_context *ctx,
+                                                      const spops_point_gemm_args *args)
+{
+#ifdef SPOPS_SM90A
+    SPOPS_TRY(spops::prepare_point_gemm_sm90<__half>(ctx, args->variant));
+    return spops::prepare_point_gemm_sm90<__nv_bfloat16>(ctx, args->variant);
+#else
+    (void)ctx, (void)args;
+    return SPOPS_STATUS_OK;
+#endif
+}
+
 extern "C" spops_status spops_cuda_point_gemm(spops_context *ctx, const spops_point_gemm_args *args)
 {
     if (args->schedule->max_tiles == 0) return SPOPS_STATUS_OK;

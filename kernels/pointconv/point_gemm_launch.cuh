@@ -10,6 +10,7 @@ namespace spops
 
 template <class T>
 spops_status launch_point_gemm_sm90(spops_context *ctx, const spops_point_gemm_args *args);
+template <class T> spops_status prepare_point_gemm_sm90(spops_context *ctx, int32_t variant);
 
 } // namespace spops
 

@@ -4,3 +4,4 @@
 
 template spops_status spops::launch_point_gemm_sm90<__nv_bfloat16>(spops_context *,
                                                                    const spops_point_gemm_args *);
+template spops_status spops::prepare_point_gemm_sm90<__nv_bfloat16>(spops_context *, int32_t);

@@ -43,9 +43,15 @@ spops_status launch_point_policy(spops_context *ctx, const spops_point_gemm_args
 
     int64_t blocks = ctx->info.num_processors;
     if (blocks > s->max_tiles * p.col_tiles) blocks = s->max_tiles * p.col_tiles;
-    return launch_shared<AFTER_PREVIOUS>(ctx, "pointconv: launch", point_gemm_kernel<P, T, B>,
-                                         dim3((unsigned)blocks), (unsigned)P::threads,
-                                         (size_t)P::shared_bytes, p);
+    return launch_prepared<AFTER_PREVIOUS>(ctx, "pointconv: launch", point_gemm_kernel<P, T, B>,
+                                           dim3((unsigned)blocks), (unsigned)P::threads,
+                                           (size_t)P::shared_bytes, p);
+}
+
+template <class P, class T> spops_status prepare_point_columns(spops_context *ctx)
+{
+    SPOPS_TRY(prepare_shared(ctx, "pointconv: prepare", point_gemm_kernel<P, T, ALONG_K>));
+    return prepare_shared(ctx, "pointconv: prepare", point_gemm_kernel<P, T, ACROSS_K>);
 }
 
 template <class P, class T>
@@ -63,19 +69,46 @@ inline int64_t point_rounds(const spops_context *ctx, const spops_point_gemm_arg
     return (tiles + ctx->info.num_processors - 1) / ctx->info.num_processors;
 }
 
-template <int GATHER_WARPS, int BATCH, class T>
-spops_status launch_point_variant(spops_context *ctx, const spops_point_gemm_args *args)
-{
+template <int GATHER_WARPS, int BATCH> struct point_gemm_policies {
     //                               columns                stages
     using narrow = point_gemm_policy<64, GATHER_WARPS, 8, BATCH>;
     using wide = point_gemm_policy<128, GATHER_WARPS, 6, BATCH>;
     using broad = point_gemm_policy<256, 4, 4, 6>; // more warps would leave too few registers
+};
+
+template <int GATHER_WARPS, int BATCH, class T>
+spops_status prepare_point_variant(spops_context *ctx)
+{
+    typedef point_gemm_policies<GATHER_WARPS, BATCH> policies;
+    SPOPS_TRY((prepare_point_columns<typename policies::narrow, T>(ctx)));
+    SPOPS_TRY((prepare_point_columns<typename policies::wide, T>(ctx)));
+    return prepare_point_columns<typename policies::broad, T>(ctx);
+}
+
+template <int GATHER_WARPS, int BATCH, class T>
+spops_status launch_point_variant(spops_context *ctx, const spops_point_gemm_args *args)
+{
+    typedef point_gemm_policies<GATHER_WARPS, BATCH> policies;
+    typedef typename policies::narrow narrow;
+    typedef typename policies::wide wide;
+    typedef typename policies::broad broad;
     if (args->out.cols <= narrow::COLS) return launch_point_columns<narrow, T>(ctx, args);
     // A tile of 256 columns takes as long as 1.7 of 128; few of them may leave multiprocessors idle.
     if (args->out.cols <= wide::COLS ||
         17 * point_rounds(ctx, args, broad::COLS) >= 10 * point_rounds(ctx, args, wide::COLS))
         return launch_point_columns<wide, T>(ctx, args);
     return launch_point_columns<broad, T>(ctx, args);
+}
+
+template <class T> spops_status prepare_point_gemm_sm90(spops_context *ctx, int32_t variant)
+{
+    switch (variant) {
+#define X(variant, gather_warps, batch)                                                            \
+    case variant: return prepare_point_variant<gather_warps, batch, T>(ctx);
+        SPOPS_POINT_GEMM_VARIANTS(X)
+#undef X
+    default: return SPOPS_STATUS_OK;
+    }
 }
 
 template <class T>

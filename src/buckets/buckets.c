@@ -150,6 +150,7 @@ static spops_status alloc_buckets(spops_context *ctx, const char *call,
     bytes = ctx->backend->buckets_workspace_bytes(ctx, &args);
     SPOPS_TRY_GOTO(spops_backend_alloc(ctx, bytes, &b->workspace), status, fail);
     b->workspace_bytes = bytes;
+    SPOPS_TRY_GOTO(SPOPS_PREPARE(ctx, buckets_prepare, &args), status, fail);
     *out = b;
     return SPOPS_STATUS_OK;
 

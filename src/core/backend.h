@@ -42,6 +42,10 @@ typedef struct spops_backend {
 
 extern const spops_backend spops_backend_cpu;
 
+// What a plan that is made has to say to a slot X_prepare, which a backend may do without.
+#define SPOPS_PREPARE(ctx, slot, args)                                                             \
+    ((ctx)->backend->slot == NULL ? SPOPS_STATUS_OK : (ctx)->backend->slot(ctx, args))
+
 // The CUDA table, or NULL in a build without CUDA.
 const spops_backend *spops_backend_cuda(void);
 

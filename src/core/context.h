@@ -5,6 +5,7 @@
 
 #include <stdbool.h>
 
+#include "core/address_set.h"
 #include "core/cpu_isa.h"
 #include "core/memory.h"
 #include "core/status.h"
@@ -34,9 +35,9 @@ struct spops_context {
     spops_device_info info;
     // Shared memory that one block can ask for, and that a multiprocessor has; 0 on the CPU.
     int block_shared_bytes, processor_shared_bytes;
-    // Kernels whose limits the launchers have raised, so that the next plan need not ask the driver: a
-    // bit each, which they name.
-    uint64_t prepared_kernels;
+    // Kernels that plans of this context have loaded and given the shared memory they ask for, so that
+    // the next plan need not ask the driver.
+    spops_address_set prepared_kernels;
     void *backend_state; // the backend's own: a memory pool (CUDA), blocks for the next plan (CPU)
 
     // The public call that may allocate: what messages about memory name.

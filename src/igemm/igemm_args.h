@@ -45,6 +45,13 @@ typedef struct spops_igemm_scratch_args {
     int64_t max_records; // of the schedules; 0: no products
 } spops_igemm_scratch_args;
 
+// Which kernels a plan runs.
+typedef struct spops_igemm_prepare_args {
+    bool products;  // igemm
+    bool gradients; // igemm_wgrad, of pairs
+    bool units;     // igemm_wgrad, of units
+} spops_igemm_prepare_args;
+
 // A schedule from the table, masks and order of a kernel map's side.
 typedef struct spops_igemm_schedule_args {
     const spops_igemm_schedule *schedule; // its arrays are written

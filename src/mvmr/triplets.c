@@ -111,6 +111,14 @@ static void plan_groups(const spops_context *ctx, spops_triplets *plan)
     plan->groups.max_tiles = rows / SPOPS_IGEMM_TILE_ROWS + (groups < rows ? groups : rows);
 }
 
+static spops_status prepare_kernels(spops_context *ctx, const spops_triplets *plan,
+                                    const spops_triplets_layout_args *sizes)
+{
+    const spops_igemm_prepare_args products = {.products = true};
+    if (plan->has_groups) SPOPS_TRY(SPOPS_PREPARE(ctx, igemm_prepare, &products));
+    return SPOPS_PREPARE(ctx, mvmr_prepare, sizes);
+}
+
 static spops_status alloc_plan(spops_context *ctx, const char *call,
                                const spops_triplets_shape *shape, const triplets_choice *choice,
                                spops_triplets **out)
@@ -146,6 +154,7 @@ static spops_status alloc_plan(spops_context *ctx, const char *call,
         tiles->num_tiles = (items + tile_rows - 1) / tile_rows;
     }
     plan_groups(ctx, plan);
+    SPOPS_TRY_GOTO(prepare_kernels(ctx, plan, &sizes), status, fail);
 
     carve_block(plan, &carver);
     if (carver.used == SIZE_MAX) {

@@ -140,6 +140,16 @@ done:
     return status;
 }
 
+static spops_status prepare_kernels(spops_context *ctx, const spops_pointconv *conv)
+{
+    const bool units = conv->schedules[SIDE_OUT].has_units;
+    const spops_igemm_prepare_args gradients = {.gradients = conv->backward && !units,
+                                                .units = units};
+    const spops_point_gemm_args products = {.variant = conv->variant};
+    SPOPS_TRY(SPOPS_PREPARE(ctx, igemm_prepare, &gradients));
+    return SPOPS_PREPARE(ctx, point_gemm_prepare, &products);
+}
+
 // Whether the plan can have IMPLICIT_GEMM. If it was asked for by name, no is a failure.
 static spops_status plan_gemm(spops_context *ctx, const char *call, spops_pointconv *conv,
                               const spops_pointconv_options *options)
@@ -193,6 +203,7 @@ static spops_status plan_gemm(spops_context *ctx, const char *call, spops_pointc
         conv->workspace_bytes = 0;
     }
     SPOPS_TRY(status);
+    SPOPS_TRY(prepare_kernels(ctx, conv));
     conv->has_gemm = true;
     if (conv->backward) conv->gemm_scratch_bytes = ctx->backend->igemm_scratch_bytes(ctx, &scratch);
     return spops_context_reserve(ctx, conv->gemm_scratch_bytes);

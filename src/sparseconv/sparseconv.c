@@ -107,6 +107,7 @@ static spops_status plan_igemm(spops_context *ctx, const char *call, spops_spars
     const bool forced = conv->dataflow == SPOPS_DATAFLOW_IMPLICIT_GEMM;
     spops_igemm_scratch_args scratch = {conv->view.num_taps, conv->max_in_channels,
                                         conv->max_out_channels, conv->backward, 0};
+    const spops_igemm_prepare_args kernels = {.products = true, .gradients = conv->backward};
     spops_carver c = {NULL, 0};
 
     if (conv->dataflow != SPOPS_DATAFLOW_AUTO && !forced) return SPOPS_STATUS_OK;
@@ -124,6 +125,7 @@ static spops_status plan_igemm(spops_context *ctx, const char *call, spops_spars
                           conv->view.out->order == NULL ? "SPOPS_MAP_ORDER" : "SPOPS_MAP_REVERSE",
                           spops_dataflow_name(SPOPS_DATAFLOW_IMPLICIT_GEMM));
     }
+    SPOPS_TRY(SPOPS_PREPARE(ctx, igemm_prepare, &kernels));
     conv->in_mirrored = conv->view.in->mirrored != 0;
     carve_schedules(conv, &c);
     SPOPS_TRY(spops_backend_alloc(ctx, c.used, &conv->block));

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/address_set.h"
 #include "core/blob.h"
 #include "core/backend.h"
 #include "core/context.h"
@@ -1198,6 +1199,27 @@ static void check_backend_memory(spops_backend_kind kind, test_launch launch)
     spops_backend_free(d.ctx, a, BYTES);
     spops_backend_free(d.ctx, b, BYTES);
     test_close(&d);
+}
+
+// Members are found and others are not, also where addresses collide; what does not fit is left out.
+Test(core, address_set)
+{
+    static char places[4 * SPOPS_ADDRESS_SET_SLOTS];
+    static spops_address_set set;
+    int members = 0;
+
+    cr_assert(!spops_address_set_has(&set, places));
+    for (int i = 0; i < 4 * SPOPS_ADDRESS_SET_SLOTS; i += 2) {
+        spops_address_set_add(&set, places + i);
+        spops_address_set_add(&set, places + i); // twice is once
+    }
+    cr_assert_eq(set.num, SPOPS_ADDRESS_SET_MOST);
+    for (int i = 0; i < 4 * SPOPS_ADDRESS_SET_SLOTS; ++i) {
+        const bool has = spops_address_set_has(&set, places + i);
+        cr_assert_eq(has, i % 2 == 0 && i / 2 < SPOPS_ADDRESS_SET_MOST, "address %d", i);
+        members += has;
+    }
+    cr_assert_eq(members, SPOPS_ADDRESS_SET_MOST);
 }
 
 Test(core, backend_memory)
