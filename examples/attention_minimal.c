@@ -55,10 +55,8 @@ int main(void)
     TRY(spops_patches_create_from_buckets(ctx, buckets, NULL, &near)); /* a patch a bucket */
     window.buckets = 2;
     TRY(spops_patches_create_from_buckets(ctx, buckets, &window, &all));
-    TRY(spops_context_reserve(
-        ctx, spops_attention_scratch_bytes(near, 1, SPOPS_DTYPE_F32, &options, 1)));
-    TRY(spops_context_reserve(ctx,
-                              spops_attention_scratch_bytes(all, 1, SPOPS_DTYPE_F32, &options, 1)));
+    TRY(spops_attention_reserve(ctx, near, 1, SPOPS_DTYPE_F32, &options, 1));
+    TRY(spops_attention_reserve(ctx, all, 1, SPOPS_DTYPE_F32, &options, 1));
 
     TRY(spops_attention_execute(ctx, near, part(rows, 0), part(rows, 1), part(rows, 2), &options,
                                 out, NULL));

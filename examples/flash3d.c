@@ -145,10 +145,9 @@ static int stage_create(network *n, int s, int64_t rows, const int32_t *offsets)
         if (!good(&n->d, "patches", spops_patches_reserve(ctx, &shape, &st->patches[w]))) return 1;
     }
     attention = attention_options(&st->r, &rotary);
-    if (!good(
-            &n->d, "scratch",
-            spops_context_reserve(ctx, spops_attention_scratch_bytes(st->patches[0], st->r.channels,
-                                                                     n->dtype, &attention, 0))) ||
+    if (!good(&n->d, "attention",
+              spops_attention_reserve(ctx, st->patches[0], st->r.channels, n->dtype, &attention,
+                                      0)) ||
         !good(&n->d, "scratch",
               spops_context_reserve(ctx, spops_norm_scratch_bytes(rows, WIDER * st->r.channels))))
         return 1;

@@ -813,10 +813,8 @@ ParameterizedTest(struct backend_param *p, attention, of_no_rows)
     bias.coords = spops_matrix_dense(NULL, 0, 3, SPOPS_DTYPE_I32);
     bias.table = spops_matrix_dense(table_there, 9, HEADS, SPOPS_DTYPE_F32);
     test_expect_ok(d.ctx, spops_patches_create(d.ctx, 0, &lists, &plan), "plan");
-    test_expect_ok(d.ctx,
-                   spops_context_reserve(d.ctx, spops_attention_scratch_bytes(
-                                                    plan, COLS, SPOPS_DTYPE_F32, &options, 1)),
-                   "scratch");
+    test_expect_ok(d.ctx, spops_attention_reserve(d.ctx, plan, COLS, SPOPS_DTYPE_F32, &options, 1),
+                   "reserve");
     test_expect_ok(d.ctx,
                    spops_attention_execute(d.ctx, plan, none, none, none, &options, none, NULL),
                    "forward");
@@ -886,9 +884,8 @@ ParameterizedTest(struct backend_param *p, attention, runs_on_refilled_patches)
     test_expect_ok(ctx, spops_patches_reserve(ctx, &shape, &refilled), "reserve");
     s.options.heads = HEADS;
     test_expect_ok(ctx,
-                   spops_context_reserve(ctx, spops_attention_scratch_bytes(
-                                                  refilled, COLS, SPOPS_DTYPE_F32, &s.options, 1)),
-                   "scratch");
+                   spops_attention_reserve(ctx, refilled, COLS, SPOPS_DTYPE_F32, &s.options, 1),
+                   "reserve");
     for (int set = 0; set < 3; ++set) {
         int32_t *arrays[] = {
             test_upload_i32(&s.d, q_offsets[set], 4), test_upload_i32(&s.d, q_rows, 6),
@@ -1082,7 +1079,16 @@ ParameterizedTest(struct backend_param *p, attention, refuses)
     }
 #undef FORWARD
 #undef BACKWARD
+#define RESERVE(ctx, plan, backward, wanted)                                                       \
+    test_expect(ctx,                                                                               \
+                spops_attention_reserve(ctx, plan, COLS, SPOPS_DTYPE_F32, &s.options, backward),   \
+                SPOPS_STATUS_INVALID_ARGUMENT, wanted, wanted)
+    RESERVE(NULL, s.plan, 0, "attention_reserve: ctx is NULL");
+    RESERVE(ctx, NULL, 0, "attention_reserve: patches is NULL");
+    RESERVE(ctx, s.plan, 2, "attention_reserve: backward is 2, expected 0 or 1");
     s.options.heads = -7; // as the call itself would refuse
+    RESERVE(ctx, s.plan, 0, "attention_reserve: options->heads is -7, expected 1 to 1024");
+#undef RESERVE
     cr_assert_eq(spops_attention_scratch_bytes(s.plan, COLS, SPOPS_DTYPE_F32, &s.options, 1), 0);
     cr_assert_not_null(strstr(spops_last_error(NULL), "options->heads is -7, expected 1 to 1024"));
     cr_assert_eq(spops_attention_scratch_bytes(NULL, COLS, SPOPS_DTYPE_F32, NULL, 1), 0);

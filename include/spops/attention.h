@@ -142,11 +142,27 @@ SPOPS_API spops_status spops_attention_execute_backward(
 
 /**
  * Scratch of a call with these patches and options, and q of [rows, cols]; backward: 1 for that of
- * the gradients too. 0 where an argument is wrong; spops_last_error(NULL) says which. On CUDA it also
- * loads the kernels of such calls; else the first call of its kind on a context does.
+ * the gradients too. 0 where an argument is wrong; spops_last_error(NULL) says which.
  */
 SPOPS_API size_t spops_attention_scratch_bytes(const spops_patches *patches, int64_t cols,
                                                spops_dtype dtype,
+                                               const spops_attention_options *options,
+                                               int32_t backward);
+
+/**
+ * Reserve in ctx what calls with these patches and options need: scratch, as much as
+ * spops_attention_scratch_bytes says, and on CUDA their kernels, loaded. Where scratch alone was
+ * reserved, the first call of its kind on a context loads its kernels.
+ *
+ * patches, cols, dtype, options, backward
+ *           As in spops_attention_scratch_bytes.
+ *
+ * Stream    Not capturable. May wait.
+ * Errors    INVALID_ARGUMENT, NOT_SUPPORTED (while the stream is captured), OUT_OF_MEMORY, CUDA.
+ * Threads   One thread at a time per ctx; patches may be shared.
+ */
+SPOPS_API spops_status spops_attention_reserve(spops_context *ctx, const spops_patches *patches,
+                                               int64_t cols, spops_dtype dtype,
                                                const spops_attention_options *options,
                                                int32_t backward);
 

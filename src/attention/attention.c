@@ -240,9 +240,9 @@ static void fill_args(const attention_call *c, spops_matrix q, spops_matrix k, s
     fill_bias(c, &args->bias);
 }
 
-static size_t scratch_bytes(const attention_call *c, bool backward)
+static spops_attention_scratch_args scratch_args(const attention_call *c, bool backward)
 {
-    const spops_attention_scratch_args args = {
+    return (spops_attention_scratch_args){
         .patches = c->patches,
         .heads = c->options.heads,
         .dim = (int32_t)c->dim,
@@ -250,6 +250,11 @@ static size_t scratch_bytes(const attention_call *c, bool backward)
         .backward = backward,
         .rotary_pairs = c->options.rotary == NULL ? 0 : c->rotary.axis_dim / 2,
         .bias_range = (int32_t)bias_range(c)};
+}
+
+static size_t scratch_bytes(const attention_call *c, bool backward)
+{
+    const spops_attention_scratch_args args = scratch_args(c, backward);
     if (c->ctx->backend->attention_scratch_bytes == NULL) return 0;
     return c->ctx->backend->attention_scratch_bytes(c->ctx, &args);
 }
@@ -275,6 +280,28 @@ size_t spops_attention_scratch_bytes(const spops_patches *patches, int64_t cols,
     bytes = scratch_bytes(&c, false);
     if (backward) more = scratch_bytes(&c, true);
     return more > bytes ? more : bytes;
+}
+
+spops_status spops_attention_reserve(spops_context *ctx, const spops_patches *patches, int64_t cols,
+                                     spops_dtype dtype, const spops_attention_options *options,
+                                     int32_t backward)
+{
+    static const char call[] = "attention_reserve";
+    attention_call c;
+
+    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_TRY(spops_patches_check(ctx, call, "patches", patches));
+    SPOPS_TRY(spops_check_not_capturing(ctx, call));
+    SPOPS_REQUIRE(ctx, backward == 0 || backward == 1, "%s: backward is %d, expected 0 or 1", call,
+                  (int)backward);
+    c = begin_call(ctx, call, patches, cols, dtype);
+    SPOPS_TRY(read_call(&c, options));
+    for (int of = 0; of <= backward; ++of) {
+        const spops_attention_scratch_args args = scratch_args(&c, of != 0);
+        SPOPS_TRY(SPOPS_PREPARE(ctx, attention_prepare, &args));
+        SPOPS_TRY(spops_context_grow(ctx, scratch_bytes(&c, of != 0)));
+    }
+    return SPOPS_STATUS_OK;
 }
 
 // ---- Calls --------------------------------------------------------------------------------------

@@ -1738,8 +1738,12 @@ static void attend(world *w)
     const spops_matrix q = matrix(w, n, cols, t), k = matrix(w, n, cols, t);
     const spops_matrix v = matrix(w, n, cols, t), out = matrix(w, n, cols, t);
     float *lse = vector(w, n * heads);
-    const size_t scratch = spops_attention_scratch_bytes(p, cols, t, &o, (int32_t)pick(w, 2));
-    if (pick(w, 4) > 0) CALL(w, spops_context_reserve(w->ctx, scratch));
+    const int32_t backward = (int32_t)pick(w, 2);
+    const size_t scratch = spops_attention_scratch_bytes(p, cols, t, &o, backward);
+    if (pick(w, 4) > 0)
+        CALL(w, pick(w, 2) ? spops_attention_reserve(w->ctx, p, cols, t, &o,
+                                                     rarely(w) ? hostile_i32(w) : backward)
+                           : spops_context_reserve(w->ctx, scratch));
     if (pick(w, 2)) {
         CALL(w, spops_attention_execute(w->ctx, p, q, k, v, rarely(w) ? NULL : &o,
                                         rarely(w) ? q : out, lse));
