@@ -93,6 +93,20 @@ static int find_type(const char *header, const npy_type *types, int num_types)
     return i;
 }
 
+// The text of a header behind `key`, from a character of `from` to one of `to`; "?" where there is none.
+static void find_text(const char *header, const char *key, const char *from, const char *to,
+                      char text[64])
+{
+    const char *at = strstr(header, key);
+    if (at != NULL) at = strpbrk(at + strlen(key), from);
+    const size_t length = at != NULL ? strcspn(at + 1, to) : 0;
+    if (at == NULL || at[1 + length] == '\0' || length > 61) {
+        snprintf(text, 64, "?");
+        return;
+    }
+    snprintf(text, 64, "%.*s", (int)length, at + 1);
+}
+
 // cols -1: any number of columns, which *found_cols gets.
 static bool read_array(const char *path, const npy_type *types, int num_types, int64_t cols,
                        npy_type *found, int64_t *rows, int64_t *found_cols, void **values,
@@ -133,7 +147,12 @@ static bool read_array(const char *path, const npy_type *types, int num_types, i
         wide != cols || shape[0] > VALUES_MOST / (cols > 0 ? cols : 1)) {
         char wanted[32] = "";
         if (cols > 0 && num_types == 1) snprintf(wanted, sizeof wanted, ", %" PRId64, cols);
-        fail(error, error_bytes, "%s: expected %s%s of shape [n%s] in C order", path,
+        char has_type[64], has_shape[64];
+        find_text(header, "'descr':", "'[", "']", has_type);
+        find_text(header, "'shape':", "(", ")", has_shape);
+        fail(error, error_bytes,
+             "%s: is %s of shape [%s]%s, expected %s%s of shape [n%s] in C order", path, has_type,
+             has_shape, strstr(header, "'fortran_order': False") == NULL ? " in Fortran order" : "",
              descr(types[0]), num_types > 1 ? ", <f2 or <f8" : "",
              num_types > 1 ? ", columns" : wanted);
         goto done;

@@ -143,7 +143,8 @@ static error_t take(int key, char *value, struct argp_state *state)
             return EINVAL;
         }
         if (*r->o->file != NULL) {
-            argp_error(state, "%s is one, found '%s' and '%s'", r->o->operand, *r->o->file, value);
+            argp_error(state, "'%s' is one too many: %s is '%s'", value, r->o->operand,
+                       *r->o->file);
             return EINVAL;
         }
         *r->o->file = value;

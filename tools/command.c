@@ -120,7 +120,7 @@ const char *in_time(double us, char *text)
     else if (us < 1e6)
         snprintf(text, COMMAND_NUMBER_BYTES, "%.3g ms", us / 1e3);
     else
-        snprintf(text, COMMAND_NUMBER_BYTES, "%.3g s", us / 1e6);
+        snprintf(text, COMMAND_NUMBER_BYTES, us < 1e8 ? "%.3g s" : "%.0f s", us / 1e6);
     return text;
 }
 

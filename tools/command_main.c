@@ -15,6 +15,22 @@ static int command_bench(int argc, char **argv)
     argv[0] = name;
     return bench_main(argc, argv);
 }
+#define BENCH_OPTIONS NULL
+#else
+static const option_set no_bench_options = {
+    .program = "spops bench",
+    .summary = "(not in this build) benchmarks beside baselines and the floor",
+    .operand = "[SUITE]",
+    .about = "This build is without bench: configure it with SPOPS_BENCH=ON."};
+
+static int command_bench(int argc, char **argv)
+{
+    if (argc > 1 && strcmp(argv[1], "--help") == 0)
+        return command_status(options_read(&no_bench_options, argc, argv));
+    return command_fail(no_bench_options.program,
+                        "this build is without bench: configure it with SPOPS_BENCH=ON");
+}
+#define BENCH_OPTIONS &no_bench_options
 #endif
 
 typedef struct command {
@@ -23,12 +39,10 @@ typedef struct command {
 } command;
 
 static const command commands[] = {
-    {command_info, &info_options}, {command_demo, &demo_options},
-    {command_scan, &scan_options}, {command_voxelize, &voxelize_options},
-    {command_plan, &plan_options}, {command_tune, &tune_options},
-#ifdef SPOPS_WITH_BENCH
-    {command_bench, NULL},
-#endif
+    {command_info, &info_options},  {command_demo, &demo_options},
+    {command_scan, &scan_options},  {command_voxelize, &voxelize_options},
+    {command_plan, &plan_options},  {command_tune, &tune_options},
+    {command_bench, BENCH_OPTIONS},
 };
 enum { NUM_COMMANDS = sizeof commands / sizeof *commands };
 

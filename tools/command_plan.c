@@ -70,8 +70,9 @@ const option_set plan_options = {
              "  a scatter map       raw int32 numbers: points, cells, feature rows, depth\n"
              "                      elements, then ranks_depth, ranks_feat, ranks_bev,\n"
              "                      each [points]\n"
-             "  a cloud as .npy     a point a row, x y z first: how near to each other the rows\n"
-             "                      of buckets lie, by hash, beside cuts of sorted curves",
+             "  a cloud as .npy     a point a row, x y z first: how near to each other the\n"
+             "                      rows of buckets lie, by hash, beside cuts of sorted\n"
+             "                      curves",
     .rows = option_rows};
 
 static const char *const class_names[SPOPS_NUM_CLASSES] = {
@@ -276,7 +277,10 @@ static spops_bev_plan *make_plan(const plan_job *job, const session *s, const ch
     } else {
         *kind = "saved plan";
         if (spops_bev_plan_load(s->ctx, data, bytes, &plan) != SPOPS_STATUS_OK)
-            command_fail(job->command, "%s: %s", job->file, spops_last_error(s->ctx));
+            command_fail(job->command,
+                         "%s: no rig (JSON), scatter map (int32) or cloud (.npy), and as a saved "
+                         "plan: %s",
+                         job->file, spops_last_error(s->ctx));
     }
     free(data);
     return plan;
@@ -668,7 +672,9 @@ static void print_text(const plan_job *job, const session *s, const char *kind, 
     print_bytes("together", t->compulsory_bytes);
     snprintf(text, sizeof text, "%s, last-level cache %s: %s",
              in_bytes((double)t->working_set_bytes, a), in_bytes((double)s->device.cache_bytes, b),
-             spops_regime_name(t->regime));
+             t->regime == SPOPS_REGIME_L2_RESIDENT && s->backend == SPOPS_BACKEND_CPU
+                 ? "stays there"
+                 : spops_regime_name(t->regime));
     putchar('\n');
     wrapped_print(stdout, "working set ", columns, text);
     print_floors(job, f);

@@ -18,6 +18,7 @@
 
 #define PATH_BYTES  4096
 #define TEMPLATE    "%s.part" // written, then renamed: nobody reads half a file
+#define NO_DTYPE    ((spops_dtype)-1)
 #define MOST_LAYERS ((int64_t)UNET_MAX_LAYERS * 3)
 
 typedef struct tune_job {
@@ -34,8 +35,8 @@ static const option_row option_rows[] = {
     {"--out", "FILE", "where to write; default: spops-tuning.txt", .text = &asked.out},
     {"--show", "FILE", "read a tuning instead of making one, and print it", .text = &asked.show},
     OPTION_BACKEND(&asked.backend),
-    {"--dtype", "NAME", "of features and weights: f32, f16 or bf16; default: f16", "f32,f16,bf16",
-     .dtype = &asked.dtype},
+    {"--dtype", "NAME", "of features and weights: f32, f16 or bf16; default: f16, on a CPU f32",
+     "f32,f16,bf16", .dtype = &asked.dtype},
     {"--tf32", NULL, "products of f32 may be rounded to tf32", .on = &asked.tf32},
     {"--passes", "LIST", "forward, grad_x, grad_w; default: forward", "forward,grad_x,grad_w",
      .text = &asked.passes},
@@ -357,8 +358,8 @@ static spops_conv_choice *read_file(const session *s, const char *path, int64_t 
 
 // ---- Output -------------------------------------------------------------------------------------
 
-// us: NAN where it is not known.
-static void print_row(const tune_job *job, const spops_conv_choice *c, double us)
+// us: NAN where it is not known. rows: NULL, or where the row goes instead of being printed.
+static void print_row(const spops_conv_choice *c, double us, json_t *rows)
 {
     char time[COMMAND_NUMBER_BYTES] = "", pairs[COMMAND_NUMBER_BYTES], how[64] = "";
     if (c->grouping == SPOPS_GROUPING_ADAPTIVE)
@@ -366,7 +367,7 @@ static void print_row(const tune_job *job, const spops_conv_choice *c, double us
                  (long long)c->batch_rows);
     else if (c->grouping != SPOPS_GROUPING_AUTO)
         snprintf(how, sizeof how, ", %s", spops_grouping_name(c->grouping));
-    if (!job->as_json) {
+    if (rows == NULL) {
         printf("%-7s %3d taps, %3lld to %3lld, %9s pairs  %9s  %s%s\n", pass_names[c->pass],
                (int)c->num_taps, (long long)c->in_channels, (long long)c->out_channels,
                in_groups(c->num_pairs, pairs), isnan(us) ? "" : in_time(us, time),
@@ -382,7 +383,18 @@ static void print_row(const tune_job *job, const spops_conv_choice *c, double us
                   spops_dataflow_name(c->dataflow), "grouping", spops_grouping_name(c->grouping),
                   "epsilon", c->epsilon, "batch_rows", (json_int_t)c->batch_rows);
     if (!isnan(us)) json_object_set_new(line, "us", json_real(us));
-    command_print_json(line);
+    json_array_append_new(rows, line);
+}
+
+// times: NULL where they are not known; took_s: as json_real(), or NULL.
+static void print_rows(const tune_job *job, const char *file, const spops_conv_choice *rows,
+                       const tuned_layer *times, int64_t n, json_t *took_s)
+{
+    json_t *all = job->as_json ? json_array() : NULL;
+    for (int64_t i = 0; i < n; ++i)
+        print_row(&rows[i], times != NULL ? times[i].us : NAN, all);
+    if (job->as_json)
+        command_print_json(json_pack("{s:s, s:o, s:o*}", "file", file, "rows", all, "s", took_s));
 }
 
 static int show(const session *s, const tune_job *job)
@@ -390,8 +402,7 @@ static int show(const session *s, const tune_job *job)
     int64_t n = 0;
     spops_conv_choice *rows = read_file(s, job->show, &n);
     if (rows == NULL) return COMMAND_FAILED;
-    for (int64_t i = 0; i < n; ++i)
-        print_row(job, &rows[i], NAN);
+    print_rows(job, job->show, rows, NULL, n, NULL);
     free(rows);
     return COMMAND_OK;
 }
@@ -403,16 +414,17 @@ static int tune(const session *s, const tune_job *job)
     spops_coords *coords = NULL;
     unet net = {0};
     int64_t n = 0;
+    char took[COMMAND_NUMBER_BYTES];
     const double start = clock_s();
     bool good = make_network(s, job, &coords, &net) && tune_network(s, job, &net, tuned, &n);
 
     for (int64_t i = 0; i < n; ++i)
         rows[i] = tuned[i].choice;
     good = good && write_file(s, job->out, rows, n);
-    for (int64_t i = 0; i < n && good; ++i)
-        print_row(job, &rows[i], tuned[i].us);
+    const double took_s = clock_s() - start;
+    if (good) print_rows(job, job->out, rows, tuned, n, job->as_json ? json_real(took_s) : NULL);
     if (good && !job->as_json)
-        printf("%lld rows in %s, %.2g s\n", (long long)n, job->out, clock_s() - start);
+        printf("%lld rows in %s, %s\n", (long long)n, job->out, in_time(1e6 * took_s, took));
     unet_destroy(&net);
     spops_coords_destroy(coords);
     return good ? COMMAND_OK : COMMAND_FAILED;
@@ -425,7 +437,7 @@ int command_tune(int argc, char **argv)
 
     asked = (tune_job){.out = "spops-tuning.txt",
                        .passes = "forward",
-                       .dtype = SPOPS_DTYPE_F16,
+                       .dtype = NO_DTYPE,
                        .width = 1.0,
                        .cell_mm = 100,
                        .samples = 10};
@@ -437,6 +449,8 @@ int command_tune(int argc, char **argv)
     if (asked.out[0] == '\0') return command_status(options_error(&tune_options, "--out is empty"));
     if (!session_open("spops tune", asked.backend, &s)) return COMMAND_FAILED;
     if (s.backend == SPOPS_BACKEND_CPU) asked.quick = true; // there the search takes very long
+    if (asked.dtype == NO_DTYPE)
+        asked.dtype = s.backend == SPOPS_BACKEND_CPU ? SPOPS_DTYPE_F32 : SPOPS_DTYPE_F16;
     status = asked.show != NULL ? show(&s, &asked) : tune(&s, &asked);
     session_close(&s);
     return status;

@@ -397,5 +397,14 @@ int command_voxelize(int argc, char **argv)
     if (!isnan(asked.size_m[1]) && isnan(asked.size_m[2]))
         return command_status(
             options_error(&voxelize_options, "--size has two numbers, expected one or three"));
+    for (int a = 0; a < DIMS; ++a) {
+        if (asked.size_m[a] <= 0.0)
+            return command_status(options_error(
+                &voxelize_options, "--size is %g, expected more than 0", asked.size_m[a]));
+        if (asked.range_m[a] >= asked.range_m[DIMS + a])
+            return command_status(options_error(
+                &voxelize_options, "--range is %g to %g in %c, expected from less to more",
+                asked.range_m[a], asked.range_m[DIMS + a], "xyz"[a]));
+    }
     return run(&asked);
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/picture.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -165,10 +166,25 @@ static bool check(const char *path, cairo_status_t status, char *error, size_t e
     return false;
 }
 
+static cairo_status_t write_part(void *file, const unsigned char *data, unsigned bytes)
+{
+    return fwrite(data, 1, bytes, file) == bytes ? CAIRO_STATUS_SUCCESS : CAIRO_STATUS_WRITE_ERROR;
+}
+
 bool picture_write_png(const picture *p, const char *path, char *error, size_t error_bytes)
 {
-    cairo_surface_mark_dirty(p->surface);
-    return check(path, cairo_surface_write_to_png(p->surface, path), error, error_bytes);
+    errno = 0;
+    FILE *file = fopen(path, "wb");
+    cairo_status_t status = CAIRO_STATUS_WRITE_ERROR;
+    if (file != NULL) {
+        cairo_surface_mark_dirty(p->surface);
+        status = cairo_surface_write_to_png_stream(p->surface, write_part, file);
+        if (fclose(file) != 0) status = CAIRO_STATUS_WRITE_ERROR;
+    }
+    if (status != CAIRO_STATUS_WRITE_ERROR || errno == 0)
+        return check(path, status, error, error_bytes);
+    snprintf(error, error_bytes, "%s: %s", path, strerror(errno));
+    return false;
 }
 
 bool picture_read_png(const char *path, picture *out, char *error, size_t error_bytes)

@@ -765,14 +765,17 @@ Test(tool, tune_writes_what_the_library_reads, .timeout = 600)
     cr_expect_neq(access(part, F_OK), 0, "what was written beside the file is gone");
     memcpy(again, out, sizeof again);
     cr_assert_eq(RUN("tune", "--show", path, "--backend", "cpu", "--json"), 0, "%s", err);
-    char *line = strtok(out, "\n");
-    int rows = 0;
-    for (; line != NULL; line = strtok(NULL, "\n"), ++rows) {
-        cr_expect_eq(number(line, "out") % 8, 0);
-        cr_expect_gt(number(line, "taps"), 7);
+    json_t *line = json_loads(out, 0, NULL), *row;
+    size_t rows;
+    cr_assert(line != NULL && strchr(out, '\n') == out + strlen(out) - 1, "one line: %s", out);
+    json_array_foreach(json_object_get(line, "rows"), rows, row)
+    {
+        cr_expect_eq(json_integer_value(json_object_get(row, "out")) % 8, 0);
+        cr_expect_gt(json_integer_value(json_object_get(row, "taps")), 7);
     }
+    json_decref(line);
     char said[64];
-    snprintf(said, sizeof said, "\n%d rows in ", rows);
+    snprintf(said, sizeof said, "\n%zu rows in ", rows);
     cr_expect_not_null(strstr(again, said), "%s not in %s", said, again);
 
     FILE *file = fopen(path, "r+");
@@ -1013,10 +1016,22 @@ Test(tool, voxelize_counts_draws_and_crops)
     cr_expect_eq(RUN("voxelize", file, "--size=1,2"), 2);
     cr_expect_eq(RUN("voxelize", file, "--size=x"), 2);
     cr_expect_eq(RUN("voxelize", file, "--range=0,1"), 2);
+    cr_expect_eq(RUN("voxelize", file, "--size=0"), 2);
+    cr_expect_not_null(strstr(err, "--size is 0, expected more than 0"), "%s", err);
+    cr_expect_eq(RUN("voxelize", file, "--range=0,0,0,10,0,2"), 2);
+    cr_expect_eq(RUN("voxelize", file, "--backend=cpu", "--no-time", "--out=/nonexistent/x.png"),
+                 1);
+    cr_expect_not_null(strstr(err, "/nonexistent/x.png: No such file"), "%s", err);
+    cr_expect_eq(RUN("voxelize", file, "again.npy"), 2);
+    cr_expect_not_null(strstr(err, "'again.npy' is one too many: FILE.npy is"), "%s", err);
     cr_expect_eq(RUN("voxelize", SPOPS_SOURCE_DIR "/README.md"), 1);
     cr_assert(npy_write(file, NPY_F32, 5, 2, points, error, sizeof error), "%s", error);
     cr_expect_eq(RUN("voxelize", file, "--backend=cpu"), 1);
     cr_expect_not_null(strstr(err, "has 2 columns, expected x y z at least"), "%s", err);
+    cr_assert(npy_write(file, NPY_U8, 5, 2, points, error, sizeof error), "%s", error);
+    cr_expect_eq(RUN("voxelize", file, "--backend=cpu"), 1);
+    cr_expect_not_null(strstr(err, "is |u1 of shape [5, 2], expected <f4, <f2 or <f8 of shape"),
+                       "%s", err);
     remove_directory(directory);
 }
 
@@ -1098,6 +1113,13 @@ Test(tool, help_and_info)
         cr_expect_str_eq(err, "");
     }
     cr_expect_eq(RUN("--help"), 0);
+    cr_expect_not_null(strstr(out, "\n  bench "), "%s", out);
+    cr_expect_eq(RUN("bench", "--help"), 0);
+#ifndef SPOPS_WITH_BENCH
+    cr_expect_eq(RUN("bench", "bev", "--maps", "b"), 1);
+    cr_expect_not_null(strstr(err, "this build is without bench: configure it with SPOPS_BENCH=ON"),
+                       "%s", err);
+#endif
     cr_expect_eq(RUN("help", "plan"), 0);
     cr_expect(strncmp(out, "Usage: spops plan ", 18) == 0, "%s", out);
     cr_expect_eq(RUN("plan", "--usage"), 0);
