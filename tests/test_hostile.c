@@ -349,27 +349,23 @@ Test(hostile, no_context)
     MADE_NOTHING(spops_segments, spops_segments_create(NULL, 1, offsets, NULL, &out));
     MADE_NOTHING(spops_segments, spops_segments_create_from_keys(NULL, 1, 1, key, 0, NULL, &out));
     MADE_NOTHING(spops_segments, spops_segments_reserve(NULL, 1, 1, NULL, &out));
-    MADE_NOTHING(spops_segments, spops_segments_attach(NULL, NULL, NULL, &out));
+    MADE_NOTHING(spops_plan, spops_plan_attach(NULL, NULL, 0, NULL, 0, NULL, 0, &out));
     MADE_NOTHING(spops_segments, spops_segments_load(NULL, key, 4, &out));
     MADE_NOTHING(spops_bev_plan, spops_bev_plan_create(NULL, NULL, NULL, &out));
     MADE_NOTHING(spops_bev_plan, spops_bev_plan_reserve(NULL, NULL, NULL, &out));
-    MADE_NOTHING(spops_bev_plan, spops_bev_plan_attach(NULL, NULL, NULL, &out));
     MADE_NOTHING(spops_bev_plan, spops_bev_plan_create_from_ranks(NULL, NULL, NULL, NULL, &out));
     MADE_NOTHING(spops_bev_plan,
                  spops_bev_plan_create_from_intervals(NULL, NULL, NULL, NULL, &out));
     MADE_NOTHING(spops_bev_plan, spops_bev_plan_load(NULL, key, 4, &out));
     MADE_NOTHING(spops_coords, spops_coords_create(NULL, 3, 0, NULL, NULL, &out));
     MADE_NOTHING(spops_coords, spops_coords_reserve(NULL, 3, 1, 1, NULL, &out));
-    MADE_NOTHING(spops_coords, spops_coords_attach(NULL, NULL, NULL, &out));
     MADE_NOTHING(spops_coords, spops_coords_create_downsampled(NULL, NULL, NULL, NULL, &out));
     MADE_NOTHING(spops_coords, spops_coords_create_upsampled(NULL, NULL, NULL, NULL, &out));
     MADE_NOTHING(spops_coords, spops_coords_create_union(NULL, NULL, NULL, NULL, &out));
     MADE_NOTHING(spops_voxels, spops_voxels_create(NULL, none, NULL, NULL, &out));
-    MADE_NOTHING(spops_voxels, spops_voxels_attach(NULL, NULL, NULL, &out));
     MADE_NOTHING(spops_devoxels, spops_devoxels_create(NULL, NULL, none, NULL, NULL, &out));
     MADE_NOTHING(spops_kernel_map, spops_kernel_map_create(NULL, 0, NULL, NULL, NULL, NULL, &out));
     MADE_NOTHING(spops_kernel_map, spops_kernel_map_reserve(NULL, 0, NULL, NULL, NULL, NULL, &out));
-    MADE_NOTHING(spops_kernel_map, spops_kernel_map_attach(NULL, NULL, NULL, &out));
     MADE_NOTHING(spops_kernel_map, spops_kernel_map_create_inverse(NULL, NULL, NULL, &out));
     MADE_NOTHING(spops_kernel_map, spops_kernel_map_load(NULL, NULL, NULL, key, 4, &out));
     MADE_NOTHING(spops_triplets, spops_triplets_create(NULL, NULL, NULL, NULL, NULL, NULL, &out));
@@ -558,7 +554,10 @@ Test(hostile, structs_between_elements)
 
 #define BETWEEN(call, name) expect_misaligned(ctx, call, ": " name " is at")
     BETWEEN(spops_coords_create(ctx, 2, 2, &rows[0][0], NULL, between), "out");
-    BETWEEN(spops_segments_attach(ctx, NULL, NULL, between), "out");
+    BETWEEN(spops_plan_attach(ctx, NULL, 0, NULL, 0, NULL, 0, between), "plan");
+    BETWEEN(spops_plan_measure(ctx, NULL, 0, between, NULL), "bytes");
+    BETWEEN(spops_plan_measure(ctx, between, 2, NULL, NULL), "ints");
+    BETWEEN(spops_plan_describe(ctx, (spops_plan *)coords, NULL, 0, odd), "num_ints");
     BETWEEN(spops_points_get_bounds_sync(ctx, points, odd, x), "lower");
     BETWEEN(spops_points_get_bounds_sync(ctx, points, (float *)(void *)memory, odd), "upper");
     BETWEEN(spops_coords_get_num_rows_sync(ctx, coords, between), "num_rows");

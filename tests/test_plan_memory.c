@@ -34,12 +34,10 @@ typedef struct fixture {
     spops_kernel_map *probe; // of taps around every row of a set like it
 } fixture;
 
-typedef union description {
-    spops_segments_description segments;
-    spops_coords_description coords;
-    spops_voxels_description voxels;
-    spops_kernel_map_description map;
-    spops_bev_plan_description bev;
+// What a plan is described by.
+typedef struct description {
+    int64_t ints[64];
+    int32_t num;
 } description;
 
 static spops_matrix matrix(const void *data, int64_t rows, int64_t cols)
@@ -84,27 +82,6 @@ static spops_status segments_run(fixture *f, spops_context *ctx, const void *pla
     return spops_segreduce_execute_backward(
         ctx, plan, SPOPS_REDUCE_PROD, matrix(f->x, NUM_SEGMENTS, COLS), x, &w, &grad_x, &grad_w);
 }
-static spops_status segments_describe(spops_context *ctx, const void *plan, description *d)
-{
-    d->segments = spops_segments_description_default();
-    return spops_segments_get_description(ctx, plan, &d->segments);
-}
-static spops_status segments_attach(spops_context *ctx, const description *d,
-                                    const spops_plan_memory *memory, void **plan)
-{
-    spops_segments *s = NULL;
-    const spops_status status = spops_segments_attach(ctx, &d->segments, memory, &s);
-    *plan = s;
-    return status;
-}
-static void segments_destroy(void *plan)
-{
-    spops_segments_destroy(plan);
-}
-static size_t segments_scratch(const void *plan)
-{
-    return spops_segments_scratch_bytes(plan);
-}
 
 static const spops_coords_box box = {{0, 0, 0, 0, 0}, {1, 15, 15, 15, 0}};
 
@@ -127,28 +104,6 @@ static spops_status coords_set(fixture *f, spops_context *ctx, void *plan)
 static spops_status coords_run(fixture *f, spops_context *ctx, const void *plan)
 {
     return spops_kernel_map_set(ctx, f->probe, plan, plan);
-}
-static spops_status coords_describe(spops_context *ctx, const void *plan, description *d)
-{
-    d->coords = spops_coords_description_default();
-    return spops_coords_get_description(ctx, plan, &d->coords);
-}
-static spops_status coords_attach(spops_context *ctx, const description *d,
-                                  const spops_plan_memory *memory, void **plan)
-{
-    spops_coords *s = NULL;
-    const spops_status status = spops_coords_attach(ctx, &d->coords, memory, &s);
-    *plan = s;
-    return status;
-}
-static void coords_destroy(void *plan)
-{
-    spops_coords_destroy(plan);
-}
-static size_t no_scratch(const void *plan)
-{
-    (void)plan;
-    return 0;
 }
 
 static spops_status voxels_reserve(fixture *f, spops_plan_memory *memory, void **plan)
@@ -174,27 +129,6 @@ static spops_status voxels_set(fixture *f, spops_context *ctx, void *plan)
 static spops_status voxels_run(fixture *f, spops_context *ctx, const void *plan)
 {
     return sum_rows(f, ctx, spops_voxels_segments(plan), NUM_POINTS, MAX_VOXELS);
-}
-static spops_status voxels_describe(spops_context *ctx, const void *plan, description *d)
-{
-    d->voxels = spops_voxels_description_default();
-    return spops_voxels_get_description(ctx, plan, &d->voxels);
-}
-static spops_status voxels_attach(spops_context *ctx, const description *d,
-                                  const spops_plan_memory *memory, void **plan)
-{
-    spops_voxels *v = NULL;
-    const spops_status status = spops_voxels_attach(ctx, &d->voxels, memory, &v);
-    *plan = v;
-    return status;
-}
-static void voxels_destroy(void *plan)
-{
-    spops_voxels_destroy(plan);
-}
-static size_t voxels_scratch(const void *plan)
-{
-    return spops_segments_scratch_bytes(spops_voxels_segments(plan));
 }
 
 static spops_kernel_shape kernel_shape(void)
@@ -226,23 +160,6 @@ static spops_status no_run(fixture *f, spops_context *ctx, const void *plan)
 {
     (void)f, (void)ctx, (void)plan;
     return SPOPS_STATUS_OK;
-}
-static spops_status map_describe(spops_context *ctx, const void *plan, description *d)
-{
-    d->map = spops_kernel_map_description_default();
-    return spops_kernel_map_get_description(ctx, plan, &d->map);
-}
-static spops_status map_attach(spops_context *ctx, const description *d,
-                               const spops_plan_memory *memory, void **plan)
-{
-    spops_kernel_map *m = NULL;
-    const spops_status status = spops_kernel_map_attach(ctx, &d->map, memory, &m);
-    *plan = m;
-    return status;
-}
-static void map_destroy(void *plan)
-{
-    spops_kernel_map_destroy(plan);
 }
 
 static spops_status bev_reserve(fixture *f, spops_plan_memory *memory, void **plan)
@@ -281,52 +198,35 @@ static spops_status bev_run(fixture *f, spops_context *ctx, const void *plan)
     args.out = matrix(f->out, cells, COLS);
     return spops_bevpool_execute(ctx, plan, &args);
 }
-static spops_status bev_describe(spops_context *ctx, const void *plan, description *d)
-{
-    d->bev = spops_bev_plan_description_default();
-    return spops_bev_plan_get_description(ctx, plan, &d->bev);
-}
-static spops_status bev_attach(spops_context *ctx, const description *d,
-                               const spops_plan_memory *memory, void **plan)
-{
-    spops_bev_plan *p = NULL;
-    const spops_status status = spops_bev_plan_attach(ctx, &d->bev, memory, &p);
-    *plan = p;
-    return status;
-}
-static void bev_destroy(void *plan)
-{
-    spops_bev_plan_destroy(plan);
-}
-static size_t bev_scratch(const void *plan)
-{
-    return spops_bev_plan_scratch_bytes(plan);
-}
 
 typedef struct kind {
     const char *name;
     spops_status (*reserve)(fixture *f, spops_plan_memory *memory, void **plan);
     spops_status (*set)(fixture *f, spops_context *ctx, void *plan);
     spops_status (*run)(fixture *f, spops_context *ctx, const void *plan);
-    spops_status (*describe)(spops_context *ctx, const void *plan, description *d);
-    spops_status (*attach)(spops_context *ctx, const description *d,
-                           const spops_plan_memory *memory, void **plan);
-    void (*destroy)(void *plan);
-    size_t (*scratch)(const void *plan);
 } kind;
+
+static spops_status describe(spops_context *ctx, const void *plan, description *d)
+{
+    return spops_plan_describe(ctx, plan, d->ints, 64, &d->num);
+}
+static spops_status attach(spops_context *ctx, const description *d,
+                           const spops_plan_memory *memory, void **plan)
+{
+    spops_plan *made = NULL;
+    const spops_status status =
+        spops_plan_attach(ctx, d->ints, d->num, memory->block, memory->bytes, NULL, 0, &made);
+    *plan = made;
+    return status;
+}
 
 enum { SEGMENTS, COORDS, VOXELS, MAP, BEV, NUM_KINDS };
 static const kind kinds[NUM_KINDS] = {
-    [SEGMENTS] = {"segments", segments_reserve, segments_set, segments_run, segments_describe,
-                  segments_attach, segments_destroy, segments_scratch},
-    [COORDS] = {"coords", coords_reserve, coords_set, coords_run, coords_describe, coords_attach,
-                coords_destroy, no_scratch},
-    [VOXELS] = {"voxels", voxels_reserve, voxels_set, voxels_run, voxels_describe, voxels_attach,
-                voxels_destroy, voxels_scratch},
-    [MAP] = {"kernel_map", map_reserve, map_set, no_run, map_describe, map_attach, map_destroy,
-             no_scratch},
-    [BEV] = {"bev_plan", bev_reserve, bev_set, bev_run, bev_describe, bev_attach, bev_destroy,
-             bev_scratch}};
+    [SEGMENTS] = {"segments", segments_reserve, segments_set, segments_run},
+    [COORDS] = {"coords", coords_reserve, coords_set, coords_run},
+    [VOXELS] = {"voxels", voxels_reserve, voxels_set, voxels_run},
+    [MAP] = {"kernel_map", map_reserve, map_set, no_run},
+    [BEV] = {"bev_plan", bev_reserve, bev_set, bev_run}};
 
 // ---- What they give -----------------------------------------------------------------------------
 
@@ -508,19 +408,19 @@ static spops_plan_memory memory_of(const block *b)
 static void expect_refused(fixture *f, const kind *k, const description *d, const block *b)
 {
     char text[128];
-    for (int attach = 0; attach < 2; ++attach) {
+    for (int attaches = 0; attaches < 2; ++attaches) {
         void *plan = f; // is set to NULL
         spops_plan_memory memory = memory_of(b);
         memory.bytes -= 1;
-        snprintf(text, sizeof text, "memory.bytes is %zu, expected at least %zu", memory.bytes,
-                 b->bytes);
+        snprintf(text, sizeof text, "%sbytes is %zu, expected at least %zu",
+                 attaches ? "attach: " : "memory.", memory.bytes, b->bytes);
         spops_status status =
-            attach ? k->attach(f->d.ctx, d, &memory, &plan) : k->reserve(f, &memory, &plan);
+            attaches ? attach(f->d.ctx, d, &memory, &plan) : k->reserve(f, &memory, &plan);
         test_expect(f->d.ctx, status, SPOPS_STATUS_INVALID_ARGUMENT, text, k->name);
         cr_assert_null(plan);
         memory = memory_of(b);
         memory.block = (char *)b->memory + 128;
-        status = attach ? k->attach(f->d.ctx, d, &memory, &plan) : k->reserve(f, &memory, &plan);
+        status = attaches ? attach(f->d.ctx, d, &memory, &plan) : k->reserve(f, &memory, &plan);
         test_expect(f->d.ctx, status, SPOPS_STATUS_INVALID_ARGUMENT,
                     "expected an address aligned to 256 bytes", k->name);
         cr_assert_null(plan);
@@ -546,7 +446,7 @@ static void check_captured(fixture *f, int number, const description *d, const b
     device_graph *graph = NULL;
     void *plan = NULL;
     cr_assert(device_capture_begin(f->d.stream));
-    test_expect_ok(other, k->attach(other, d, &memory, &plan), k->name);
+    test_expect_ok(other, attach(other, d, &memory, &plan), k->name);
     test_expect_ok(other, k->set(f, other, plan), k->name);
     test_expect_ok(other, k->run(f, other, plan), k->name);
     cr_assert(device_capture_end(f->d.stream, &graph), "%s", device_error());
@@ -555,7 +455,7 @@ static void check_captured(fixture *f, int number, const description *d, const b
         cr_assert(device_graph_launch(graph, f->d.stream));
         expect_same(f, number, plan, expected, "in a captured graph");
     }
-    k->destroy(plan);
+    spops_plan_destroy(plan);
     device_graph_destroy(graph);
 }
 
@@ -566,6 +466,7 @@ static void check_kind(fixture *f, int number)
     spops_plan_memory memory = spops_plan_memory_default();
     description d, again;
     void *plan = NULL, *second = NULL;
+    size_t measured = 0, measured_scratch = 0;
 
     // What the library's own memory gives.
     test_expect_ok(ctx, k->reserve(f, NULL, &plan), k->name);
@@ -574,9 +475,9 @@ static void check_kind(fixture *f, int number)
     test_expect_ok(ctx, k->run(f, ctx, plan), k->name);
     bits expected = collect(f, number, plan);
     cr_assert(expected.count > 100);
-    test_expect_ok(ctx, k->describe(ctx, plan, &d), k->name);
-    const size_t scratch = k->scratch(plan);
-    k->destroy(plan);
+    test_expect_ok(ctx, describe(ctx, plan, &d), k->name);
+    const size_t scratch = spops_plan_scratch_bytes(plan);
+    spops_plan_destroy(plan);
 
     // How much it takes, and in a block of exactly that.
     plan = f;
@@ -590,17 +491,22 @@ static void check_kind(fixture *f, int number)
     test_expect_ok(ctx, k->set(f, ctx, plan), k->name);
     test_expect_ok(ctx, k->run(f, ctx, plan), k->name);
     expect_same(f, number, plan, &expected, "in the caller's block");
-    test_expect_ok(ctx, k->describe(ctx, plan, &again), k->name);
-    cr_assert_eq(memcmp(&again, &d, *(const size_t *)&d), 0, "%s: described otherwise", k->name);
-    cr_assert_eq(((const size_t *)&d)[1], memory.bytes, "%s: memory_bytes", k->name);
+    test_expect_ok(ctx, describe(ctx, plan, &again), k->name);
+    cr_assert_eq(again.num, d.num);
+    cr_assert_eq(memcmp(again.ints, d.ints, (size_t)d.num * sizeof *d.ints), 0,
+                 "%s: described otherwise", k->name);
+    test_expect_ok(ctx, spops_plan_measure(ctx, d.ints, d.num, &measured, &measured_scratch),
+                   k->name);
+    cr_assert_eq(measured, memory.bytes, "%s: bytes by description", k->name);
+    cr_assert_eq(measured_scratch, scratch, "%s: scratch by description", k->name);
 
     // A copy, on another context, after the first is gone.
     copy_block(f, &copy, &first);
-    k->destroy(plan);
+    spops_plan_destroy(plan);
     cr_assert(device_fill(f->d.backend, first.memory, 0xee, first.bytes));
     memory = memory_of(&copy);
-    test_expect_ok(other, k->attach(other, &d, &memory, &second), k->name);
-    cr_assert_eq(k->scratch(second), scratch);
+    test_expect_ok(other, attach(other, &d, &memory, &second), k->name);
+    cr_assert_eq(spops_plan_scratch_bytes(second), scratch);
     test_expect_ok(other, spops_context_reserve(other, scratch), k->name);
     poison(f);
     test_expect_ok(other, k->run(f, other, second), k->name);
@@ -609,7 +515,7 @@ static void check_kind(fixture *f, int number)
     test_expect_ok(other, k->set(f, other, second), k->name);
     test_expect_ok(other, k->run(f, other, second), k->name);
     expect_same(f, number, second, &expected, "attached and filled again");
-    k->destroy(second);
+    spops_plan_destroy(second);
     if (f->d.launch == LAUNCH_CAPTURED) check_captured(f, number, &d, &copy, other, &expected);
 
     spops_context_destroy(other);
@@ -634,6 +540,87 @@ ParameterizedTest(struct case_param *p, plan_memory, same_bits)
     close_fixture(&f);
 }
 
+// Integers that describe no plan.
+static void expect_refused_ints(fixture *f)
+{
+    spops_context *ctx = f->d.ctx;
+    spops_plan *out = NULL;
+    const spops_plan *parent = (const spops_plan *)f->set;
+    description d, off;
+    size_t bytes;
+    struct {
+        int32_t index;
+        int64_t value;
+        const char *text;
+    } const cases[] = {
+        {0, 0, "ints[0] (kind) is 0, expected 1 to"},
+        {0, 1000, "ints[0] (kind) is 1000, expected 1 to"},
+        {1, 0, "ints[1] (version) is 0, expected 1 of kind coords"},
+        {2, 0, "dims is 0, expected 1 to 4"},
+        {3, -1, "max_rows is -1"},
+        {4, INT64_MAX, "max_items is"},
+        {5, 77, "order is 77"},
+        {6, INT64_C(1) << 40, "ints[6] (search) is 1099511627776, expected 32 bits"},
+        {9, INT64_MIN, "ints[9] (lower) is -9223372036854775808, expected 32 bits"},
+        {7, 2, "box.lower[0] is 2, more than box.upper[0] = 1"},
+    };
+
+    test_expect_ok(ctx, describe(ctx, f->set, &d), "describe");
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; ++i) {
+        off = d;
+        off.ints[cases[i].index] = cases[i].value;
+        test_expect(ctx, spops_plan_measure(ctx, off.ints, off.num, &bytes, NULL),
+                    SPOPS_STATUS_INVALID_ARGUMENT, cases[i].text, "measure");
+        out = (spops_plan *)f;
+        test_expect(ctx, spops_plan_attach(ctx, off.ints, off.num, NULL, 0, NULL, 0, &out),
+                    SPOPS_STATUS_INVALID_ARGUMENT, cases[i].text, "attach");
+        cr_assert_null(out);
+    }
+    test_expect(ctx, spops_plan_measure(ctx, d.ints, d.num - 1, &bytes, NULL),
+                SPOPS_STATUS_INVALID_ARGUMENT, "num_ints is 16, expected 17 of kind coords", "num");
+    test_expect(ctx, spops_plan_measure(ctx, d.ints, 1, &bytes, NULL),
+                SPOPS_STATUS_INVALID_ARGUMENT, "num_ints is 1, expected at least 2", "num");
+    test_expect(ctx, spops_plan_measure(ctx, NULL, 4, &bytes, NULL), SPOPS_STATUS_INVALID_ARGUMENT,
+                "plan_measure: ints is NULL", "ints");
+    test_expect(ctx, spops_plan_attach(ctx, d.ints, d.num, NULL, 0, NULL, 0, &out),
+                SPOPS_STATUS_INVALID_ARGUMENT, "plan_attach: block is NULL", "block");
+    test_expect(ctx, spops_plan_attach(ctx, d.ints, d.num, NULL, 0, &parent, 1, &out),
+                SPOPS_STATUS_INVALID_ARGUMENT, "num_parents is 1, expected 0 of kind coords",
+                "parents");
+    test_expect(ctx, spops_plan_attach(ctx, d.ints, d.num, NULL, 0, NULL, 0, NULL),
+                SPOPS_STATUS_INVALID_ARGUMENT, "plan_attach: plan is NULL", "plan");
+    test_expect(ctx, spops_plan_describe(ctx, NULL, off.ints, 64, &off.num),
+                SPOPS_STATUS_INVALID_ARGUMENT, "plan_describe: plan is NULL", "plan");
+    test_expect(ctx, spops_plan_describe(ctx, parent, off.ints, 16, &off.num),
+                SPOPS_STATUS_INVALID_ARGUMENT, "max_ints is 16, expected at least 17", "max_ints");
+    test_expect_ok(ctx, spops_plan_describe(ctx, parent, NULL, 0, &off.num), "num_ints");
+    cr_assert_eq(off.num, 17);
+    // The search may be left to the library.
+    d.ints[6] = SPOPS_COORDS_SEARCH_AUTO;
+    test_expect_ok(ctx, spops_plan_measure(ctx, d.ints, d.num, &bytes, NULL), "AUTO");
+}
+
+// Names and fields of all kinds, and where a field stands.
+Test(plan_memory, kinds)
+{
+    int32_t num = 0;
+    const spops_plan_kind_info *infos = spops_plan_kinds(&num);
+    cr_assert_eq(num, 18);
+    for (int32_t k = 0; k < num; ++k) {
+        cr_assert_eq(infos[k].struct_size, sizeof infos[k]);
+        cr_assert_eq(infos[k].kind, k + 1);
+        cr_assert_eq(infos[k].version, 1);
+        cr_assert_gt(strlen(infos[k].name), 3);
+        cr_assert_gt(strlen(infos[k].fields), 3);
+    }
+    cr_assert_eq(spops_plan_kinds(NULL), infos);
+    cr_assert_str_eq(infos[SPOPS_PLAN_KERNEL_MAP - 1].name, "kernel_map");
+    cr_assert_eq(spops_plan_get_kind(NULL), SPOPS_PLAN_NONE);
+    cr_assert_eq(spops_plan_bytes(NULL), 0);
+    cr_assert_eq(spops_plan_scratch_bytes(NULL), 0);
+    spops_plan_destroy(NULL);
+}
+
 // The option is reserve's alone, and descriptions are checked like arguments.
 Test(plan_memory, refusals)
 {
@@ -654,25 +641,6 @@ Test(plan_memory, refusals)
                 "segments_reserve: memory.struct_size is 1", "struct_size");
     memory = spops_plan_memory_default();
 
-    spops_segments_description segments = spops_segments_description_default();
-    segments.num_segments = -1;
-    test_expect(ctx, spops_segments_attach(ctx, &segments, &memory, &s),
-                SPOPS_STATUS_INVALID_ARGUMENT, "segments_attach: num_segments is -1", "count");
-    segments.num_segments = 4;
-    test_expect(ctx, spops_segments_attach(ctx, &segments, &memory, &s),
-                SPOPS_STATUS_INVALID_ARGUMENT, "segments_attach: memory.block is NULL", "block");
-    test_expect(ctx, spops_segments_attach(ctx, NULL, &memory, &s), SPOPS_STATUS_INVALID_ARGUMENT,
-                "segments_attach: description is NULL", "description");
-
-    spops_coords_description d = spops_coords_description_default();
-    spops_coords *coords = NULL;
-    test_expect_ok(ctx, spops_coords_get_description(ctx, f.set, &d), "describe");
-    d.search = SPOPS_COORDS_SEARCH_AUTO;
-    test_expect(ctx, spops_coords_attach(ctx, &d, &memory, &coords), SPOPS_STATUS_INVALID_ARGUMENT,
-                "coords_attach: search is AUTO", "search");
-    test_expect_ok(ctx, spops_coords_get_description(ctx, f.set, &d), "describe");
-    d.last_items = d.max_items + 1;
-    test_expect(ctx, spops_coords_attach(ctx, &d, &memory, &coords), SPOPS_STATUS_INVALID_ARGUMENT,
-                "coords_attach: last_items is 201, expected 0 to max_items = 200", "last_items");
+    expect_refused_ints(&f);
     close_fixture(&f);
 }

@@ -125,35 +125,6 @@ SPOPS_API spops_status spops_bev_plan_reserve(spops_context *ctx,
                                               const spops_bev_options *options,
                                               spops_bev_plan **out);
 
-/** What a plan made by spops_bev_plan_reserve is: plain numbers, to be kept beside its block. */
-typedef struct spops_bev_plan_description {
-    size_t struct_size;  /* set by the caller */
-    size_t memory_bytes; /* of the block that the plan needs */
-    spops_bev_shape shape;
-    int32_t input_height, input_width;
-    int32_t has_depths; /* 1: depths_m was given; the block holds them */
-    double depth_start_m, depth_step_m;
-    double grid_lower_m[3], cell_size_m[3];
-    int64_t max_cols;
-    int32_t backward;
-    int32_t reserved;
-} spops_bev_plan_description;
-
-SPOPS_DEFINE_DEFAULT(spops_bev_plan_description)
-
-/** Describe a plan made by spops_bev_plan_reserve. The rest as spops_segments_get_description. */
-SPOPS_API spops_status spops_bev_plan_get_description(spops_context *ctx,
-                                                      const spops_bev_plan *plan,
-                                                      spops_bev_plan_description *description);
-
-/**
- * A plan on a block that holds what another one had in its own. Its scratch is
- * spops_bev_plan_scratch_bytes; the rest as spops_segments_attach.
- */
-SPOPS_API spops_status spops_bev_plan_attach(spops_context *ctx,
-                                             const spops_bev_plan_description *description,
-                                             const spops_plan_memory *memory, spops_bev_plan **out);
-
 #define SPOPS_BEV_TRANSFORM_DOUBLES 12 /* of one transform: 3 rows of 4 */
 
 /**
@@ -337,7 +308,10 @@ SPOPS_API spops_status spops_bev_plan_load(spops_context *ctx, const void *data,
                                            spops_bev_plan **out);
 
 /** Free a plan; NULL is fine. Waits for the creating context; nothing else may be running it. */
-SPOPS_API void spops_bev_plan_destroy(spops_bev_plan *plan);
+static inline void spops_bev_plan_destroy(spops_bev_plan *plan)
+{
+    spops_plan_destroy((spops_plan *)plan);
+}
 
 /**
  * The plan's relation: segments are cells, rows are pixels, weights are depth elements. Owned by

@@ -170,7 +170,10 @@ SPOPS_API spops_status spops_buckets_get_view(spops_context *ctx, const spops_bu
                                               spops_buckets_view *view);
 
 /** Free buckets; NULL is fine. Waits for their context; nothing else may be using them. */
-SPOPS_API void spops_buckets_destroy(spops_buckets *buckets);
+static inline void spops_buckets_destroy(spops_buckets *buckets)
+{
+    spops_plan_destroy((spops_plan *)buckets);
+}
 
 SPOPS_EXTERN_C_END
 

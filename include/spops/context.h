@@ -121,9 +121,9 @@ SPOPS_API spops_status spops_context_reserve(spops_context *ctx, size_t bytes);
 
 /**
  * One block of memory that a plan with capacities lives in: the option `memory` of every
- * spops_X_reserve, and what spops_X_attach takes. The block holds all that the plan keeps, with what
- * spops_X_set works in, and no address, so that it can be kept as a tensor, copied, and attached
- * elsewhere on the device: spops_X_get_description says what is in it, without a pointer.
+ * spops_X_reserve. The block holds all that the plan keeps, with what spops_X_set works in, and no
+ * address, so that it can be kept as a tensor, copied, and attached elsewhere on the device
+ * (spops/plan.h).
  *
  * Memory    Where ctx runs, SPOPS_PLAN_ALIGNMENT aligned. The library never frees it; it must
  *           outlive every plan made in it, and captured graphs that use them. Several plans may be

@@ -11,6 +11,7 @@
 #define SPOPS_COORDS_H
 
 #include "spops/context.h"
+#include "spops/plan.h"
 
 SPOPS_EXTERN_C_BEGIN
 
@@ -191,33 +192,6 @@ SPOPS_API spops_status spops_coords_reserve(spops_context *ctx, int32_t dims, in
                                             int64_t max_items, const spops_coords_options *options,
                                             spops_coords **out);
 
-/** What a set made by spops_coords_reserve is: plain numbers, to be kept beside its block. */
-typedef struct spops_coords_description {
-    size_t struct_size;  /* set by the caller */
-    size_t memory_bytes; /* of the block that the set needs */
-    int32_t dims;
-    spops_coords_order order;
-    spops_coords_search search; /* as it was chosen, not AUTO */
-    int32_t has_item_row;       /* 1: the last set was of rows or points, whose item_row is there */
-    int64_t max_rows, max_items;
-    int64_t last_items; /* max_items of the last set */
-    spops_coords_box box;
-} spops_coords_description;
-
-SPOPS_DEFINE_DEFAULT(spops_coords_description)
-
-/**
- * Describe a set made by spops_coords_reserve, as spops_segments_get_description. Sets of a captured
- * graph count when they are captured.
- */
-SPOPS_API spops_status spops_coords_get_description(spops_context *ctx, const spops_coords *coords,
-                                                    spops_coords_description *description);
-
-/** A set on a block that holds what another one had in its own. The rest as spops_segments_attach. */
-SPOPS_API spops_status spops_coords_attach(spops_context *ctx,
-                                           const spops_coords_description *description,
-                                           const spops_plan_memory *memory, spops_coords **out);
-
 /** Most outputs that one row can have; upsampled: of spops_coords_create_upsampled. */
 SPOPS_API int64_t spops_kernel_shape_num_candidates(const spops_kernel_shape *kernel,
                                                     int upsampled);
@@ -325,7 +299,10 @@ SPOPS_API spops_status spops_coords_get_view(spops_context *ctx, const spops_coo
                                              spops_coords_view *view);
 
 /** Free a set; NULL is fine. Waits for its context; nothing else may be using it. */
-SPOPS_API void spops_coords_destroy(spops_coords *coords);
+static inline void spops_coords_destroy(spops_coords *coords)
+{
+    spops_plan_destroy((spops_plan *)coords);
+}
 
 SPOPS_EXTERN_C_END
 

@@ -112,32 +112,6 @@ SPOPS_API spops_status spops_kernel_map_reserve(spops_context *ctx, spops_kernel
                                                 const spops_kernel_map_options *options,
                                                 spops_kernel_map **map);
 
-/** What a map made by spops_kernel_map_reserve is: plain numbers, to be kept beside its block. */
-typedef struct spops_kernel_map_description {
-    size_t struct_size;  /* set by the caller */
-    size_t memory_bytes; /* of the block that the map needs */
-    int64_t max_in, max_out, max_pairs;
-    spops_kernel_map_kind kind;
-    int32_t contents, tile_rows, no_symmetry; /* as in spops_kernel_map_options */
-    int32_t dims;
-    int32_t size[SPOPS_MAX_DIMS], stride[SPOPS_MAX_DIMS]; /* of the kernel, as was given */
-    int32_t padding[SPOPS_MAX_DIMS], dilation[SPOPS_MAX_DIMS];
-    int32_t reserved;
-} spops_kernel_map_description;
-
-SPOPS_DEFINE_DEFAULT(spops_kernel_map_description)
-
-/** Describe a map made by spops_kernel_map_reserve. The rest as spops_segments_get_description. */
-SPOPS_API spops_status spops_kernel_map_get_description(spops_context *ctx,
-                                                        const spops_kernel_map *map,
-                                                        spops_kernel_map_description *description);
-
-/** A map on a block that holds what another one had in its own. As spops_segments_attach. */
-SPOPS_API spops_status spops_kernel_map_attach(spops_context *ctx,
-                                               const spops_kernel_map_description *description,
-                                               const spops_plan_memory *memory,
-                                               spops_kernel_map **map);
-
 /**
  * Rebuild a map made by spops_kernel_map_reserve from what in and out hold when the stream gets
  * there. Their capacities must be those that the map was reserved with. Where there are more pairs
@@ -278,7 +252,10 @@ SPOPS_API spops_status spops_kernel_map_load(spops_context *ctx, const spops_coo
                                              size_t bytes, spops_kernel_map **map);
 
 /** Free a map; NULL is fine. Waits for its context; nothing else may be using it. */
-SPOPS_API void spops_kernel_map_destroy(spops_kernel_map *map);
+static inline void spops_kernel_map_destroy(spops_kernel_map *map)
+{
+    spops_plan_destroy((spops_plan *)map);
+}
 
 SPOPS_EXTERN_C_END
 

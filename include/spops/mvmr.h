@@ -151,7 +151,10 @@ SPOPS_API spops_status spops_triplets_get_info_sync(spops_context *ctx,
                                                     spops_triplets_info *info);
 
 /** Free a plan; NULL is fine. Waits for the creating context; nothing else may be running it. */
-SPOPS_API void spops_triplets_destroy(spops_triplets *triplets);
+static inline void spops_triplets_destroy(spops_triplets *triplets)
+{
+    spops_plan_destroy((spops_plan *)triplets);
+}
 
 /** Scratch that every call with this plan fits in. */
 SPOPS_API size_t spops_triplets_scratch_bytes(const spops_triplets *triplets);

@@ -10,6 +10,7 @@
 
 #include "spops/buckets.h"
 #include "spops/context.h"
+#include "spops/plan.h"
 
 SPOPS_EXTERN_C_BEGIN
 
@@ -251,7 +252,10 @@ SPOPS_API spops_status spops_patches_get_view(spops_context *ctx, const spops_pa
                                               spops_patches_view *view);
 
 /** Free a plan; NULL is fine. Waits for its context; nothing else may be using it. */
-SPOPS_API void spops_patches_destroy(spops_patches *patches);
+static inline void spops_patches_destroy(spops_patches *patches)
+{
+    spops_plan_destroy((spops_plan *)patches);
+}
 
 SPOPS_EXTERN_C_END
 

@@ -151,7 +151,10 @@ SPOPS_API spops_status spops_point_level_get_info_sync(spops_context *ctx,
                                                        spops_point_level_info *info);
 
 /** Free a level; NULL is fine. Waits for its context; nothing else may be using it. */
-SPOPS_API void spops_point_level_destroy(spops_point_level *level);
+static inline void spops_point_level_destroy(spops_point_level *level)
+{
+    spops_plan_destroy((spops_plan *)level);
+}
 
 /* ---- Between clouds ---------------------------------------------------------------------------- */
 
@@ -192,7 +195,10 @@ spops_interpolation_segments(const spops_interpolation *interpolation);
 SPOPS_API spops_matrix spops_interpolation_weights(const spops_interpolation *interpolation);
 
 /** Free it; NULL is fine. Waits for its context; nothing else may be using it. */
-SPOPS_API void spops_interpolation_destroy(spops_interpolation *interpolation);
+static inline void spops_interpolation_destroy(spops_interpolation *interpolation)
+{
+    spops_plan_destroy((spops_plan *)interpolation);
+}
 
 /* ---- All levels of a network ------------------------------------------------------------------- */
 
@@ -313,7 +319,10 @@ SPOPS_API const spops_neighbors *spops_point_pyramid_down(const spops_point_pyra
                                                           int32_t level);
 
 /** Free a pyramid; NULL is fine. Waits for its context; nothing else may be using it. */
-SPOPS_API void spops_point_pyramid_destroy(spops_point_pyramid *pyramid);
+static inline void spops_point_pyramid_destroy(spops_point_pyramid *pyramid)
+{
+    spops_plan_destroy((spops_plan *)pyramid);
+}
 
 SPOPS_EXTERN_C_END
 

@@ -156,7 +156,10 @@ SPOPS_API size_t spops_pointconv_scratch_bytes(const spops_pointconv *conv);
 SPOPS_API size_t spops_pointconv_bytes(const spops_pointconv *conv);
 
 /** Free a plan; NULL is fine. Waits for the creating context; nothing else may be running it. */
-SPOPS_API void spops_pointconv_destroy(spops_pointconv *conv);
+static inline void spops_pointconv_destroy(spops_pointconv *conv)
+{
+    spops_plan_destroy((spops_plan *)conv);
+}
 
 SPOPS_EXTERN_C_END
 

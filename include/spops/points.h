@@ -15,6 +15,7 @@
 #define SPOPS_POINTS_H
 
 #include "spops/context.h"
+#include "spops/plan.h"
 
 SPOPS_EXTERN_C_BEGIN
 
@@ -207,7 +208,10 @@ SPOPS_API spops_status spops_neighbors_get_info_sync(spops_context *ctx,
                                                      spops_neighbors_info *info);
 
 /** Free neighbours; NULL is fine. Waits for their context; nothing else may be using them. */
-SPOPS_API void spops_neighbors_destroy(spops_neighbors *neighbors);
+static inline void spops_neighbors_destroy(spops_neighbors *neighbors)
+{
+    spops_plan_destroy((spops_plan *)neighbors);
+}
 
 /* ---- Nearest neighbours ------------------------------------------------------------------------ */
 
@@ -252,7 +256,10 @@ SPOPS_API spops_status spops_nearest_execute(spops_context *ctx, const spops_nea
                                              int32_t *rows, float *distances2);
 
 /** Free it; NULL is fine. Waits for its context; nothing else may be using it. */
-SPOPS_API void spops_nearest_destroy(spops_nearest *nearest);
+static inline void spops_nearest_destroy(spops_nearest *nearest)
+{
+    spops_plan_destroy((spops_plan *)nearest);
+}
 
 SPOPS_EXTERN_C_END
 

@@ -136,7 +136,10 @@ SPOPS_API spops_status spops_pool_execute_backward(spops_context *ctx, const spo
 SPOPS_API const spops_segments *spops_pool_segments(const spops_pool *pool);
 
 /** Free a plan; NULL is fine. Waits for the creating context; nothing else may be running it. */
-SPOPS_API void spops_pool_destroy(spops_pool *pool);
+static inline void spops_pool_destroy(spops_pool *pool)
+{
+    spops_plan_destroy((spops_plan *)pool);
+}
 
 SPOPS_EXTERN_C_END
 

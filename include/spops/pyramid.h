@@ -125,7 +125,10 @@ SPOPS_API spops_status spops_pyramid_get_info_sync(spops_context *ctx, const spo
                                                    spops_pyramid_info *info);
 
 /** Free a pyramid; NULL is fine. Waits for its context; nothing else may be using it. */
-SPOPS_API void spops_pyramid_destroy(spops_pyramid *pyramid);
+static inline void spops_pyramid_destroy(spops_pyramid *pyramid)
+{
+    spops_plan_destroy((spops_plan *)pyramid);
+}
 
 SPOPS_EXTERN_C_END
 

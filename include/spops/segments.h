@@ -11,6 +11,7 @@
 #define SPOPS_SEGMENTS_H
 
 #include "spops/context.h"
+#include "spops/plan.h"
 #include "spops/device/schedule.h"
 #include "spops/regime.h"
 
@@ -102,43 +103,6 @@ SPOPS_API spops_status spops_segments_reserve(spops_context *ctx, int64_t num_se
                                               const spops_segments_options *options,
                                               spops_segments **out);
 
-/** What a plan made by spops_segments_reserve is: plain numbers, to be kept beside its block. */
-typedef struct spops_segments_description {
-    size_t struct_size;  /* set by the caller */
-    size_t memory_bytes; /* of the block that the plan needs */
-    int64_t num_segments, max_terms, num_rows, num_weights, max_cols;
-    spops_gradients gradients;
-    int32_t reserved;
-} spops_segments_description;
-
-SPOPS_DEFINE_DEFAULT(spops_segments_description)
-
-/**
- * Describe a plan made by spops_segments_reserve, wherever it lives.
- *
- * Errors    INVALID_ARGUMENT (NULL, struct_size, another plan).
- * Threads   One thread at a time per ctx; segments may be shared.
- */
-SPOPS_API spops_status spops_segments_get_description(spops_context *ctx,
-                                                      const spops_segments *segments,
-                                                      spops_segments_description *description);
-
-/**
- * A plan on a block that holds what another one with this description had in its own: the same
- * block, or a copy. On the same backend and kind of device, by the same version of the library.
- *
- * memory    See spops_plan_memory. What the block holds is not checked.
- *
- * Stream    Touches no device memory and enqueues nothing; also while the stream is captured.
- * Scratch   None is reserved: spops_context_reserve(ctx, spops_segments_scratch_bytes(plan)).
- * Errors    INVALID_ARGUMENT (the description; a block too small or misaligned), OUT_OF_MEMORY (host
- *           memory of the handle), NOT_SUPPORTED.
- * Threads   One thread at a time per ctx. ctx and the block must outlive the plan.
- */
-SPOPS_API spops_status spops_segments_attach(spops_context *ctx,
-                                             const spops_segments_description *description,
-                                             const spops_plan_memory *memory, spops_segments **out);
-
 /**
  * Refill a plan made by spops_segments_reserve, or attached.
  *
@@ -188,7 +152,10 @@ SPOPS_API spops_status spops_segments_get_info_sync(spops_context *ctx,
                                                     spops_segments_info *info);
 
 /** Free a plan; NULL is fine. Waits for the creating context; nothing else may be running it. */
-SPOPS_API void spops_segments_destroy(spops_segments *segments);
+static inline void spops_segments_destroy(spops_segments *segments)
+{
+    spops_plan_destroy((spops_plan *)segments);
+}
 
 /** Scratch that every call with this plan fits in, up to max_cols columns. */
 SPOPS_API size_t spops_segments_scratch_bytes(const spops_segments *segments);

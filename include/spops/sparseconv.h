@@ -286,7 +286,10 @@ SPOPS_API size_t spops_sparseconv_scratch_bytes(const spops_sparseconv *conv);
 SPOPS_API size_t spops_sparseconv_bytes(const spops_sparseconv *conv);
 
 /** Free a plan; NULL is fine. Waits for the creating context; nothing else may be running it. */
-SPOPS_API void spops_sparseconv_destroy(spops_sparseconv *conv);
+static inline void spops_sparseconv_destroy(spops_sparseconv *conv)
+{
+    spops_plan_destroy((spops_plan *)conv);
+}
 
 SPOPS_EXTERN_C_END
 

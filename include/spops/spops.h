@@ -5,6 +5,7 @@
 
 #include "spops/types.h"
 #include "spops/context.h"
+#include "spops/plan.h"
 #include "spops/regime.h"
 #include "spops/segments.h"
 #include "spops/segreduce.h"

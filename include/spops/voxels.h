@@ -85,33 +85,6 @@ SPOPS_API spops_status spops_voxels_reserve(spops_context *ctx, int32_t dims, in
                                             int64_t max_voxels, const spops_voxels_options *options,
                                             spops_voxels **out);
 
-/** What voxels made by spops_voxels_reserve are: plain numbers, to be kept beside their block. */
-typedef struct spops_voxels_description {
-    size_t struct_size;  /* set by the caller */
-    size_t memory_bytes; /* of the block that the voxels need */
-    int32_t dims;
-    spops_coords_order order;
-    spops_coords_search search; /* as it was chosen, not AUTO */
-    uint32_t seed;
-    int64_t max_points, max_voxels;
-    spops_coords_box box;
-    double size_m[SPOPS_MAX_DIMS], origin_m[SPOPS_MAX_DIMS];
-    int64_t max_cols;
-    spops_voxel_points points;
-    spops_gradients gradients;
-} spops_voxels_description;
-
-SPOPS_DEFINE_DEFAULT(spops_voxels_description)
-
-/** Describe voxels made by spops_voxels_reserve. The rest as spops_segments_get_description. */
-SPOPS_API spops_status spops_voxels_get_description(spops_context *ctx, const spops_voxels *voxels,
-                                                    spops_voxels_description *description);
-
-/** Voxels on a block that holds what others had in theirs. The rest as spops_segments_attach. */
-SPOPS_API spops_status spops_voxels_attach(spops_context *ctx,
-                                           const spops_voxels_description *description,
-                                           const spops_plan_memory *memory, spops_voxels **out);
-
 /**
  * Refill voxels made by spops_voxels_reserve.
  *
@@ -156,7 +129,10 @@ SPOPS_API spops_status spops_voxels_get_view(spops_context *ctx, const spops_vox
                                              spops_voxels_view *view);
 
 /** Free voxels; NULL is fine. Waits for their context; nothing else may be using them. */
-SPOPS_API void spops_voxels_destroy(spops_voxels *voxels);
+static inline void spops_voxels_destroy(spops_voxels *voxels)
+{
+    spops_plan_destroy((spops_plan *)voxels);
+}
 
 /**
  * The smallest and the largest element of each column of points; NaN where a column has one,
@@ -261,7 +237,10 @@ SPOPS_API const spops_segments *spops_devoxels_segments(const spops_devoxels *de
 SPOPS_API spops_matrix spops_devoxels_weights(const spops_devoxels *devoxels);
 
 /** Free a relation; NULL is fine. Waits for its context; nothing else may be using it. */
-SPOPS_API void spops_devoxels_destroy(spops_devoxels *devoxels);
+static inline void spops_devoxels_destroy(spops_devoxels *devoxels)
+{
+    spops_plan_destroy((spops_plan *)devoxels);
+}
 
 SPOPS_EXTERN_C_END
 

@@ -276,7 +276,7 @@ size_t spops_attention_scratch_bytes(const spops_patches *patches, int64_t cols,
     if (patches == NULL) return 0;
     c = begin_call(NULL, "attention_scratch_bytes", patches, cols, dtype); // patches may be shared
     if (read_call(&c, options) != SPOPS_STATUS_OK) return 0;
-    c.ctx = patches->ctx;
+    c.ctx = patches->base.ctx;
     bytes = scratch_bytes(&c, false);
     if (backward) more = scratch_bytes(&c, true);
     return more > bytes ? more : bytes;

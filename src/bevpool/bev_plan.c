@@ -13,6 +13,29 @@ static const char plan_magic[SPOPS_BLOB_MAGIC_BYTES] = "SPOPBEV";
 
 #define SCRATCH_ELEMENT_BYTES 4 // the widest dtype of features
 
+// Fields of a description.
+enum {
+    NUM_BATCHES,
+    NUM_CAMERAS,
+    NUM_DEPTHS,
+    FEATURE_HEIGHT,
+    FEATURE_WIDTH,
+    NUM_CELLS_X,
+    NUM_CELLS_Y,
+    NUM_CELLS_Z,
+    INPUT_HEIGHT,
+    INPUT_WIDTH,
+    HAS_DEPTHS,
+    MAX_COLS,
+    NUM_INTS = MAX_COLS,
+    BACKWARD = MAX_COLS + 1,
+    DEPTH_START_M,
+    DEPTH_STEP_M,
+    GRID_LOWER_M,
+    CELL_SIZE_M = GRID_LOWER_M + 3,
+    NUM_FIELDS = CELL_SIZE_M + 3
+};
+
 // What every way to a plan begins with.
 
 spops_status spops_bev_read_options(spops_context *ctx, const char *call,
@@ -68,7 +91,7 @@ spops_bev_scratch spops_bev_carve_scratch(const spops_bev_plan *plan, spops_carv
     const spops_bev_span_counts *counts = &plan->spans[SPOPS_BEV_CUT_NARROW].host_counts;
     spops_bev_scratch scratch;
     scratch.segments = spops_segments_carve_scratch(plan->segments, carver);
-    carve_rows(plan->ctx, &plan->counts, plan->segments->max_cols, carver, &scratch);
+    carve_rows(plan->base.ctx, &plan->counts, plan->segments->max_cols, carver, &scratch);
     scratch.parts = NULL;
     scratch.feat = scratch.grad_feat = NULL;
     if (!spans) return scratch;
@@ -93,14 +116,36 @@ spops_status spops_bev_plan_alloc(spops_context *ctx, const spops_bev_shape *sha
                                   const spops_bev_counts *counts, spops_bev_kernel kernel,
                                   spops_bev_plan **out)
 {
-    spops_bev_plan *plan = spops_host_alloc(ctx, 1, sizeof *plan);
+    spops_bev_plan *plan = spops_plan_alloc(ctx, SPOPS_PLAN_BEV_PLAN);
     if (plan == NULL) return SPOPS_STATUS_OUT_OF_MEMORY;
-    plan->ctx = ctx;
     plan->kernel = kernel;
     plan->shape = *shape;
     plan->counts = *counts;
     *out = plan;
     return SPOPS_STATUS_OK;
+}
+
+static void put_fields(spops_bev_plan *plan)
+{
+    const spops_bev_shape *shape = &plan->shape;
+    int64_t *fields = plan->base.fields;
+    fields[NUM_BATCHES] = shape->num_batches;
+    fields[NUM_CAMERAS] = shape->num_cameras;
+    fields[NUM_DEPTHS] = shape->num_depths;
+    fields[FEATURE_HEIGHT] = shape->feature_height;
+    fields[FEATURE_WIDTH] = shape->feature_width;
+    fields[NUM_CELLS_X] = shape->num_cells_x;
+    fields[NUM_CELLS_Y] = shape->num_cells_y;
+    fields[NUM_CELLS_Z] = shape->num_cells_z;
+    fields[INPUT_HEIGHT] = plan->input_height;
+    fields[INPUT_WIDTH] = plan->input_width;
+    fields[HAS_DEPTHS] = plan->points.depths_m != NULL;
+    fields[MAX_COLS] = plan->segments->max_cols;
+    fields[BACKWARD] = plan->segments->gradients != SPOPS_GRADIENTS_NONE;
+    fields[DEPTH_START_M] = spops_plan_bits(plan->points.depth_start_m);
+    fields[DEPTH_STEP_M] = spops_plan_bits(plan->points.depth_step_m);
+    spops_plan_put_f64s(fields + GRID_LOWER_M, plan->points.grid_lower_m, 3);
+    spops_plan_put_f64s(fields + CELL_SIZE_M, plan->points.cell_size_m, 3);
 }
 
 // Measure the scratch of a plan that has its segments, and reserve it where it will be filled.
@@ -109,9 +154,12 @@ static spops_status reserve_scratch(spops_context *ctx, const spops_placement *p
 {
     spops_carver carver = {NULL, 0};
     (void)spops_bev_carve_scratch(plan, &carver);
-    plan->scratch_bytes = carver.used;
+    plan->base.scratch_bytes = carver.used;
+    plan->base.refillable = plan->segments->base.refillable;
+    plan->base.placed = place != NULL;
+    put_fields(plan);
     if (!spops_placement_fills(place)) return SPOPS_STATUS_OK;
-    return spops_context_grow(ctx, plan->scratch_bytes);
+    return spops_context_grow(ctx, plan->base.scratch_bytes);
 }
 
 // The cell, or -1, of every frustum point of an image; false where spans cannot say what it does:
@@ -169,14 +217,6 @@ spops_status spops_bev_plan_build_image(spops_context *ctx, const char *call,
         ctx, call, image, rows_bytes(ctx, &plan->counts, image->max_cols), &plan->segments));
     SPOPS_TRY(build_image_spans(ctx, call, image, plan));
     return reserve_scratch(ctx, NULL, plan);
-}
-
-void spops_bev_plan_destroy(spops_bev_plan *plan)
-{
-    if (plan == NULL) return;
-    spops_bev_spans_free(plan);
-    spops_segments_destroy(plan->segments);
-    spops_host_free(plan->ctx, plan, 1, sizeof *plan);
 }
 
 // From geometry
@@ -392,68 +432,68 @@ spops_status spops_bev_plan_reserve(spops_context *ctx, const spops_bev_geometry
     SPOPS_TRY(spops_check_memory(ctx, call, o.memory));
     SPOPS_TRY(measure(ctx, call, &g, &counts, &o, &place));
     if (o.memory->block == NULL) return spops_placement_report(ctx, call, &place, o.memory);
-    SPOPS_TRY(spops_placement_enter(ctx, call, o.memory->block, o.memory->bytes, &place));
+    SPOPS_TRY(
+        spops_placement_enter(ctx, call, "memory.", o.memory->block, o.memory->bytes, &place));
     return make_plan(ctx, call, &g, &counts, &o, true, &place, out);
 }
 
-spops_status spops_bev_plan_get_description(spops_context *ctx, const spops_bev_plan *plan,
-                                            spops_bev_plan_description *description)
+static spops_status attach_bev_plan(spops_context *ctx, const char *call, const int64_t *fields,
+                                    spops_placement *place, spops_plan **out)
 {
-    static const char call[] = "bev_plan_get_description";
-    spops_bev_plan_description found = spops_bev_plan_description_default();
-    const spops_segments *segments;
-
-    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
-    SPOPS_TRY(spops_bev_check_plan(ctx, call, plan));
-    segments = plan->segments;
-    SPOPS_REQUIRE(ctx, segments->refillable, "%s: the plan was not made by bev_plan_reserve", call);
-    found.memory_bytes =
-        spops_placed_bytes(segments->workspace_bytes, spops_placed_bytes(segments->block_bytes, 0));
-    found.shape = plan->shape;
-    found.input_height = plan->input_height;
-    found.input_width = plan->input_width;
-    found.has_depths = plan->points.depths_m != NULL;
-    found.depth_start_m = plan->points.depth_start_m;
-    found.depth_step_m = plan->points.depth_step_m;
-    memcpy(found.grid_lower_m, plan->points.grid_lower_m, sizeof found.grid_lower_m);
-    memcpy(found.cell_size_m, plan->points.cell_size_m, sizeof found.cell_size_m);
-    found.max_cols = segments->max_cols;
-    found.backward = segments->gradients != SPOPS_GRADIENTS_NONE;
-    return spops_write_struct(ctx, call, "description", description, &found, sizeof found);
-}
-
-spops_status spops_bev_plan_attach(spops_context *ctx,
-                                   const spops_bev_plan_description *description,
-                                   const spops_plan_memory *memory, spops_bev_plan **out)
-{
-    static const char call[] = "bev_plan_attach";
     static const double in_the_block; // where depths lie when a geometry is only described
-    spops_bev_plan_description d = spops_bev_plan_description_default();
     spops_bev_geometry given = spops_bev_geometry_default(), g;
     spops_bev_options wanted = spops_bev_options_default(), o;
     spops_bev_counts counts;
-    spops_placement place;
+    spops_bev_plan *plan = NULL;
+    int32_t numbers[NUM_INTS];
+    bool has_depths;
 
-    SPOPS_BEGIN_ATTACH(ctx, call, description, memory, out);
     SPOPS_REQUIRE_SLOT(ctx, call, bev_points);
-    SPOPS_TRY(spops_read_options(ctx, call, description, &d, sizeof d));
-    given.shape = d.shape;
-    given.input_height = d.input_height;
-    given.input_width = d.input_width;
-    given.depth_start_m = d.has_depths ? 0.0 : d.depth_start_m;
-    given.depth_step_m = d.has_depths ? 1.0 : d.depth_step_m;
-    memcpy(given.grid_lower_m, d.grid_lower_m, sizeof given.grid_lower_m);
-    memcpy(given.cell_size_m, d.cell_size_m, sizeof given.cell_size_m);
+    SPOPS_TRY(spops_plan_get_i32s(ctx, call, SPOPS_PLAN_BEV_PLAN, fields, 0, MAX_COLS, numbers));
+    SPOPS_TRY(
+        spops_plan_get_i32s(ctx, call, SPOPS_PLAN_BEV_PLAN, fields, BACKWARD, 1, &wanted.backward));
+    has_depths = numbers[HAS_DEPTHS] != 0;
+    given.shape = (spops_bev_shape){.num_batches = numbers[NUM_BATCHES],
+                                    .num_cameras = numbers[NUM_CAMERAS],
+                                    .num_depths = numbers[NUM_DEPTHS],
+                                    .feature_height = numbers[FEATURE_HEIGHT],
+                                    .feature_width = numbers[FEATURE_WIDTH],
+                                    .num_cells_x = numbers[NUM_CELLS_X],
+                                    .num_cells_y = numbers[NUM_CELLS_Y],
+                                    .num_cells_z = numbers[NUM_CELLS_Z]};
+    given.input_height = numbers[INPUT_HEIGHT];
+    given.input_width = numbers[INPUT_WIDTH];
+    given.depth_start_m = has_depths ? 0.0 : spops_plan_double(fields[DEPTH_START_M]);
+    given.depth_step_m = has_depths ? 1.0 : spops_plan_double(fields[DEPTH_STEP_M]);
+    spops_plan_get_f64s(fields + GRID_LOWER_M, given.grid_lower_m, 3);
+    spops_plan_get_f64s(fields + CELL_SIZE_M, given.cell_size_m, 3);
     SPOPS_TRY(spops_bev_read_geometry(ctx, call, &given, &g, &counts));
-    if (d.has_depths) g.depths_m = &in_the_block;
-    wanted.max_cols = d.max_cols;
-    wanted.backward = d.backward;
+    if (has_depths) g.depths_m = &in_the_block;
+    wanted.max_cols = fields[MAX_COLS];
     SPOPS_TRY(spops_bev_read_options(ctx, call, &wanted, &o));
-    SPOPS_TRY(measure(ctx, call, &g, &counts, &o, &place));
-    SPOPS_TRY(spops_placement_enter(ctx, call, memory->block, memory->bytes, &place));
-    place.attaches = true;
-    return make_plan(ctx, call, &g, &counts, &o, true, &place, out);
+    SPOPS_TRY(make_plan(ctx, call, &g, &counts, &o, true, place, &plan));
+    *out = &plan->base;
+    return SPOPS_STATUS_OK;
 }
+
+static void destroy_bev_plan(spops_plan *plan)
+{
+    spops_bev_plan *b = (spops_bev_plan *)plan;
+    spops_bev_spans_free(b);
+    spops_segments_destroy(b->segments);
+}
+
+static size_t bytes_of_bev_plan(const spops_plan *plan)
+{
+    const spops_bev_plan *b = (const spops_bev_plan *)plan;
+    return b->spans_block_bytes + spops_plan_bytes(&b->segments->base);
+}
+
+const spops_plan_ops spops_bev_plan_plan_ops = {.handle_bytes = sizeof(struct spops_bev_plan),
+                                                .num_fields = NUM_FIELDS,
+                                                .destroy = destroy_bev_plan,
+                                                .bytes = bytes_of_bev_plan,
+                                                .attach = attach_bev_plan};
 
 spops_status spops_bev_check_plan(spops_context *ctx, const char *call, const spops_bev_plan *plan)
 {
@@ -466,8 +506,8 @@ spops_status spops_bev_plan_set(spops_context *ctx, spops_bev_plan *plan, const 
     static const char call[] = "bev_plan_set";
     SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
     SPOPS_TRY(spops_bev_check_plan(ctx, call, plan));
-    SPOPS_REQUIRE(ctx, plan->segments->refillable, "%s: the plan was not made by bev_plan_reserve",
-                  call);
+    SPOPS_REQUIRE(ctx, plan->segments->base.refillable,
+                  "%s: the plan was not made by bev_plan_reserve", call);
     SPOPS_REQUIRE(ctx, transforms != NULL, "%s: transforms is NULL", call);
     SPOPS_TRY(spops_check_aligned(ctx, call, "transforms", transforms, sizeof *transforms));
     return enqueue_points(ctx, plan, transforms);
@@ -511,7 +551,7 @@ const spops_segments *spops_bev_plan_segments(const spops_bev_plan *plan)
 
 size_t spops_bev_plan_scratch_bytes(const spops_bev_plan *plan)
 {
-    return plan == NULL ? 0 : plan->scratch_bytes;
+    return plan == NULL ? 0 : plan->base.scratch_bytes;
 }
 
 // Save and load: the shape, then the segments
@@ -544,7 +584,7 @@ spops_status spops_bev_plan_save(spops_context *ctx, const spops_bev_plan *plan,
     SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
     SPOPS_TRY(spops_bev_check_plan(ctx, call, plan));
     SPOPS_TRY(spops_check_object(ctx, call, "bytes", bytes, sizeof *bytes));
-    SPOPS_REQUIRE(ctx, !plan->segments->refillable, "%s: the plan was made by bev_plan_reserve",
+    SPOPS_REQUIRE(ctx, !plan->segments->base.refillable, "%s: the plan was made by bev_plan_reserve",
                   call);
     SPOPS_TRY(spops_check_not_capturing(ctx, call));
     SPOPS_TRY(spops_segments_image_describe_sync(ctx, plan->segments, &image));

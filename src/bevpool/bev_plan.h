@@ -5,6 +5,7 @@
 
 #include "bevpool/bev_points.h"
 #include "bevpool/bev_spans.h"
+#include "core/plan.h"
 #include "segments/segments.h"
 
 // Sizes that follow from a shape.
@@ -30,7 +31,7 @@ enum { SPOPS_BEV_CUT_NARROW, SPOPS_BEV_CUT_WIDE, SPOPS_BEV_NUM_CUTS };
 #define SPOPS_BEV_WIDTHS 128
 
 struct spops_bev_plan {
-    spops_context *ctx; // made it, frees it
+    spops_plan base;
     spops_bev_shape shape;
     spops_bev_counts counts;
     spops_segments *segments;
@@ -42,7 +43,6 @@ struct spops_bev_plan {
     uint8_t pool_variants[SPOPS_BEV_WIDTHS];   // of SPANS; see spops_bev_variant_for
     void *spans_block, *spans_workspace;
     size_t spans_block_bytes, spans_workspace_bytes;
-    size_t scratch_bytes;
 };
 
 // `call` names the public call in messages, here and below.

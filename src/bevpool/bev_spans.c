@@ -130,7 +130,7 @@ spops_status spops_bev_spans_enqueue(spops_context *ctx, const char *call, spops
 
 static void free_workspace(spops_bev_plan *plan)
 {
-    spops_backend_free(plan->ctx, plan->spans_workspace, plan->spans_workspace_bytes);
+    spops_backend_free(plan->base.ctx, plan->spans_workspace, plan->spans_workspace_bytes);
     plan->spans_workspace = NULL;
     plan->spans_workspace_bytes = 0;
 }
@@ -138,7 +138,7 @@ static void free_workspace(spops_bev_plan *plan)
 void spops_bev_spans_free(spops_bev_plan *plan)
 {
     free_workspace(plan);
-    spops_backend_free(plan->ctx, plan->spans_block, plan->spans_block_bytes);
+    spops_backend_free(plan->base.ctx, plan->spans_block, plan->spans_block_bytes);
     plan->spans_block = NULL;
     plan->spans_block_bytes = 0;
 }

@@ -65,8 +65,8 @@ static spops_status get_scratch(spops_context *ctx, const char *call, const spop
 {
     spops_carver carver = {NULL, 0};
     void *base = NULL;
-    if (plan->scratch_bytes > 0)
-        SPOPS_TRY(spops_context_scratch(ctx, call, plan->scratch_bytes, &base));
+    if (plan->base.scratch_bytes > 0)
+        SPOPS_TRY(spops_context_scratch(ctx, call, plan->base.scratch_bytes, &base));
     carver.base = base;
     *scratch = spops_bev_carve_scratch(plan, &carver);
     return SPOPS_STATUS_OK;

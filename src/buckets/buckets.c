@@ -8,13 +8,29 @@
 #include "core/check.h"
 #include "core/matrix.h"
 
+// Fields of a description.
+enum {
+    MAX_ROWS,
+    MAX_SAMPLES,
+    MAX_BUCKETS,
+    BUCKET_ROWS,
+    NUM_BUCKETS,
+    NUM_ROUNDS,
+    BITS,
+    HASHES,
+    STEPS = HASHES + SPOPS_MAX_BUCKET_ROUNDS,
+    SIZE_M = STEPS + 3 * SPOPS_MAX_BUCKET_ROUNDS,
+    ORIGIN_M = SIZE_M + 3,
+    NUM_FIELDS = ORIGIN_M + 3
+};
+
 enum { DEFAULT_BITS = 10, MAX_STEP = 1 << 16 };
 
 spops_status spops_buckets_check(spops_context *ctx, const char *call, const char *name,
                                  const spops_buckets *buckets)
 {
     SPOPS_REQUIRE(ctx, buckets != NULL, "%s: %s is NULL", call, name);
-    return spops_check_home(ctx, call, name, buckets->ctx);
+    return spops_check_home(ctx, call, name, buckets->base.ctx);
 }
 
 // ---- Checks -------------------------------------------------------------------------------------
@@ -114,6 +130,23 @@ static void carve_block(spops_buckets_arrays *a, spops_carver *c)
     a->codes = spops_carve(c, a->max_rows, 1, sizeof *a->codes);
 }
 
+static void put_fields(spops_buckets *b)
+{
+    const spops_bucket_rule *rule = &b->arrays.rule;
+    int64_t *fields = b->base.fields;
+    fields[MAX_ROWS] = b->arrays.max_rows;
+    fields[MAX_SAMPLES] = b->arrays.max_samples;
+    fields[MAX_BUCKETS] = b->arrays.max_buckets;
+    fields[BUCKET_ROWS] = rule->bucket_rows;
+    fields[NUM_BUCKETS] = rule->num_buckets;
+    fields[NUM_ROUNDS] = rule->num_rounds;
+    fields[BITS] = rule->bits;
+    spops_plan_put_i32s(fields + HASHES, rule->hashes, SPOPS_MAX_BUCKET_ROUNDS);
+    spops_plan_put_i32s(fields + STEPS, rule->steps[0], 3 * SPOPS_MAX_BUCKET_ROUNDS);
+    spops_plan_put_f64s(fields + SIZE_M, rule->size, 3);
+    spops_plan_put_f64s(fields + ORIGIN_M, rule->origin, 3);
+}
+
 static spops_status alloc_buckets(spops_context *ctx, const char *call,
                                   const spops_bucket_rule *rule, int64_t max_rows,
                                   int64_t max_samples, spops_buckets **out)
@@ -132,24 +165,24 @@ static spops_status alloc_buckets(spops_context *ctx, const char *call,
                   "%s: a sample may have %" PRId64 " buckets of %d rows, expected at most %d", call,
                   of_a_sample, (int)rule->bucket_rows, SPOPS_MAX_BUCKETS);
     SPOPS_TRY(spops_check_count(ctx, call, "the number of buckets of all samples", most));
-    b = spops_host_alloc(ctx, 1, sizeof *b);
+    b = spops_plan_alloc(ctx, SPOPS_PLAN_BUCKETS);
     if (b == NULL) return SPOPS_STATUS_OUT_OF_MEMORY;
-    b->ctx = ctx;
     b->arrays.rule = *rule;
     b->arrays.max_rows = max_rows;
     b->arrays.max_samples = max_samples;
     b->arrays.max_buckets = most;
     b->arrays.most_buckets = (int32_t)of_a_sample;
+    put_fields(b);
     carve_block(&b->arrays, &carver);
-    SPOPS_TRY_GOTO(spops_backend_alloc(ctx, carver.used, &b->block), status, fail);
-    b->block_bytes = carver.used;
-    carver = (spops_carver){b->block, 0};
+    SPOPS_TRY_GOTO(spops_backend_alloc(ctx, carver.used, &b->base.block), status, fail);
+    b->base.block_bytes = carver.used;
+    carver = (spops_carver){b->base.block, 0};
     carve_block(&b->arrays, &carver);
 
     args.arrays = &b->arrays;
     bytes = ctx->backend->buckets_workspace_bytes(ctx, &args);
-    SPOPS_TRY_GOTO(spops_backend_alloc(ctx, bytes, &b->workspace), status, fail);
-    b->workspace_bytes = bytes;
+    SPOPS_TRY_GOTO(spops_backend_alloc(ctx, bytes, &b->base.workspace), status, fail);
+    b->base.workspace_bytes = bytes;
     SPOPS_TRY_GOTO(SPOPS_PREPARE(ctx, buckets_prepare, &args), status, fail);
     *out = b;
     return SPOPS_STATUS_OK;
@@ -159,23 +192,15 @@ fail:
     return status;
 }
 
-void spops_buckets_destroy(spops_buckets *buckets)
-{
-    spops_context *ctx;
-    if (buckets == NULL) return;
-    ctx = buckets->ctx;
-    if (buckets->block != NULL) (void)ctx->backend->wait(ctx);
-    spops_backend_free(ctx, buckets->workspace, buckets->workspace_bytes);
-    spops_backend_free(ctx, buckets->block, buckets->block_bytes);
-    spops_host_free(ctx, buckets, 1, sizeof *buckets);
-}
+const spops_plan_ops spops_buckets_plan_ops = {.handle_bytes = sizeof(struct spops_buckets),
+                                               .num_fields = NUM_FIELDS};
 
 // ---- Filling ------------------------------------------------------------------------------------
 
 static spops_status build(spops_context *ctx, const spops_buckets *b,
                           const spops_point_cloud *cloud)
 {
-    const spops_buckets_args args = {&b->arrays, cloud, b->workspace};
+    const spops_buckets_args args = {&b->arrays, cloud, b->base.workspace};
     return ctx->backend->buckets_build(ctx, &args);
 }
 
@@ -213,9 +238,9 @@ spops_status spops_buckets_create(spops_context *ctx, const spops_point_cloud *c
     SPOPS_TRY_GOTO(refuse_full(ctx, call, &rule, cloud, state.full_sample), status, fail);
     SPOPS_TRY_GOTO(spops_cloud_refuse_row(ctx, call, "cloud", cloud, state.first_not_finite),
                    status, fail);
-    spops_backend_free(ctx, b->workspace, b->workspace_bytes);
-    b->workspace = NULL;
-    b->workspace_bytes = 0;
+    spops_backend_free(ctx, b->base.workspace, b->base.workspace_bytes);
+    b->base.workspace = NULL;
+    b->base.workspace_bytes = 0;
     *out = b;
     return SPOPS_STATUS_OK;
 
@@ -238,7 +263,7 @@ spops_status spops_buckets_reserve(spops_context *ctx, int64_t max_rows, int64_t
     SPOPS_REQUIRE(ctx, max_samples >= 1, "%s: max_samples is 0, expected 1 or more", call);
     SPOPS_TRY(read_options(ctx, call, options, &rule));
     SPOPS_TRY(alloc_buckets(ctx, call, &rule, max_rows, max_samples, &b));
-    b->refillable = true;
+    b->base.refillable = true;
     SPOPS_TRY_GOTO(build(ctx, b, NULL), status, fail);
     SPOPS_TRY_GOTO(ctx->backend->wait(ctx), status, fail);
     *out = b;
@@ -257,7 +282,7 @@ spops_status spops_buckets_set(spops_context *ctx, spops_buckets *buckets,
 
     SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
     SPOPS_TRY(spops_buckets_check(ctx, call, "buckets", buckets));
-    SPOPS_REQUIRE(ctx, buckets->refillable, "%s: the buckets were not made by buckets_reserve",
+    SPOPS_REQUIRE(ctx, buckets->base.refillable, "%s: the buckets were not made by buckets_reserve",
                   call);
     SPOPS_TRY(spops_buckets_check_cloud(ctx, call, cloud));
     a = &buckets->arrays;
@@ -299,7 +324,8 @@ spops_status spops_buckets_get_info_sync(spops_context *ctx, const spops_buckets
     found.num_not_finite = state.num_not_finite;
     found.bad_offsets = state.bad_offsets;
     found.overflow = state.full_sample != INT32_MAX;
-    found.bytes = (int64_t)(sizeof *buckets + buckets->block_bytes + buckets->workspace_bytes);
+    found.bytes =
+        (int64_t)(sizeof *buckets + buckets->base.block_bytes + buckets->base.workspace_bytes);
     SPOPS_TRY(spops_write_struct(ctx, call, "info", info, &found, sizeof found));
     if (found.overflow == 0) return SPOPS_STATUS_OK;
     return spops_fail(ctx, SPOPS_STATUS_CAPACITY_EXCEEDED,

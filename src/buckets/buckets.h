@@ -8,6 +8,7 @@
 #include "coords/coord_keys.h"
 #include "points/point_rules.h"
 #include "core/backend.h"
+#include "core/plan.h"
 #include "spops/buckets.h"
 
 #ifdef __cplusplus
@@ -70,11 +71,8 @@ SPOPS_HD int spops_sub_bucket_bits(const spops_buckets_arrays *a)
 }
 
 struct spops_buckets {
-    spops_context *ctx; // made it, frees it
+    spops_plan base;
     spops_buckets_arrays arrays;
-    bool refillable;
-    void *block, *workspace;
-    size_t block_bytes, workspace_bytes;
 };
 
 spops_status spops_buckets_check(spops_context *ctx, const char *call, const char *name,

@@ -8,6 +8,19 @@
 #include "core/half.h"
 #include "core/matrix.h"
 
+// Fields of a description.
+enum {
+    DIMS,
+    MAX_ROWS,
+    MAX_ITEMS,
+    ORDER,
+    SEARCH,
+    LOWER,
+    UPPER = LOWER + SPOPS_KEY_COLUMNS,
+    NUM_FIELDS = UPPER + SPOPS_KEY_COLUMNS
+};
+static const spops_coords_fields coords_fields = {DIMS, ORDER, SEARCH, LOWER, UPPER};
+
 // ---- Checks -------------------------------------------------------------------------------------
 
 spops_status spops_coords_check_dims(spops_context *ctx, const char *call, int64_t dims)
@@ -21,7 +34,7 @@ spops_status spops_coords_check(spops_context *ctx, const char *call, const char
                                 const spops_coords *coords)
 {
     SPOPS_REQUIRE(ctx, coords != NULL, "%s: %s is NULL", call, name);
-    return spops_check_home(ctx, call, name, coords->ctx);
+    return spops_check_home(ctx, call, name, coords->base.ctx);
 }
 
 static spops_status read_box(spops_context *ctx, const char *call, int32_t dims,
@@ -197,8 +210,8 @@ static spops_status alloc_workspace(spops_context *ctx, int64_t max_candidates,
 {
     const spops_coords_workspace_args args = {&s->arrays, max_candidates};
     const size_t bytes = ctx->backend->coords_workspace_bytes(ctx, &args);
-    SPOPS_TRY(spops_place(ctx, place, bytes, &s->workspace));
-    s->workspace_bytes = bytes;
+    SPOPS_TRY(spops_place(ctx, place, bytes, &s->base.workspace));
+    s->base.workspace_bytes = bytes;
     s->max_candidates = max_candidates;
     return SPOPS_STATUS_OK;
 }
@@ -217,20 +230,22 @@ static spops_status alloc_set(spops_context *ctx, const char *call, int32_t dims
 
     *out = NULL;
     SPOPS_REQUIRE_SLOT(ctx, call, coords_build);
-    s = spops_host_alloc(ctx, 1, sizeof *s);
+    s = spops_plan_alloc(ctx, SPOPS_PLAN_COORDS);
     if (s == NULL) return SPOPS_STATUS_OUT_OF_MEMORY;
-    s->ctx = ctx;
-    s->placed = place != NULL;
+    s->base.placed = place != NULL;
     s->arrays.order = choices->order;
     s->arrays.max_rows = max_rows;
     s->arrays.max_items = max_items;
     SPOPS_TRY_GOTO(spops_key_layout_make(ctx, call, dims, box, choices->order, &s->arrays.layout),
                    status, fail);
     SPOPS_TRY_GOTO(choose_search(ctx, call, choices, &s->arrays), status, fail);
+    s->base.fields[MAX_ROWS] = max_rows;
+    s->base.fields[MAX_ITEMS] = max_items;
+    spops_coords_put_fields(s, &coords_fields, s->base.fields);
     carve_block(&s->arrays, item_rows, &carver);
-    SPOPS_TRY_GOTO(spops_place(ctx, place, carver.used, &s->block), status, fail);
-    s->block_bytes = carver.used;
-    carver = (spops_carver){s->block, 0};
+    SPOPS_TRY_GOTO(spops_place(ctx, place, carver.used, &s->base.block), status, fail);
+    s->base.block_bytes = carver.used;
+    carver = (spops_carver){s->base.block, 0};
     carve_block(&s->arrays, item_rows, &carver);
     if (max_candidates != NO_WORKSPACE)
         SPOPS_TRY_GOTO(alloc_workspace(ctx, max_candidates, place, s), status, fail);
@@ -244,9 +259,9 @@ fail:
 
 static void free_workspace(spops_context *ctx, spops_coords *s)
 {
-    spops_displace(ctx, s->placed, s->workspace, s->workspace_bytes);
-    s->workspace = NULL;
-    s->workspace_bytes = 0;
+    spops_displace(ctx, s->base.placed, s->base.workspace, s->base.workspace_bytes);
+    s->base.workspace = NULL;
+    s->base.workspace_bytes = 0;
     s->max_candidates = 0;
 }
 
@@ -341,7 +356,7 @@ static spops_status fit_set(spops_context *ctx, const char *call, const spops_co
     filled = s->arrays;
     filled.max_items = n;
     filled.item_row = NULL; // the numbers of items are those of `wide`
-    SPOPS_TRY_GOTO(build_set(ctx, &source, &filled, s->workspace), status, fail);
+    SPOPS_TRY_GOTO(build_set(ctx, &source, &filled, s->base.workspace), status, fail);
     SPOPS_TRY_GOTO(ctx->backend->copy(ctx, s->arrays.row_item, from->row_item,
                                       (size_t)n * sizeof *from->row_item),
                    status, fail);
@@ -376,7 +391,7 @@ spops_status spops_coords_make(spops_context *ctx, const char *call,
         return make_to_measure(ctx, call, source, choices, box, out);
     SPOPS_TRY(alloc_set(ctx, call, source->dims, box, choices, source->max_candidates,
                         source->max_items, item_rows, source->max_candidates, NULL, &s));
-    SPOPS_TRY_GOTO(build_set(ctx, source, &s->arrays, s->workspace), status, fail);
+    SPOPS_TRY_GOTO(build_set(ctx, source, &s->arrays, s->base.workspace), status, fail);
     SPOPS_TRY_GOTO(ctx->backend->download(ctx, &s->state, s->arrays.state, sizeof s->state), status,
                    fail);
     free_workspace(ctx, s);
@@ -410,7 +425,7 @@ spops_status spops_coords_make_empty(spops_context *ctx, const char *call, int32
                   call);
     SPOPS_TRY(alloc_set(ctx, call, dims, &choices->box, choices, max_rows, max_items, true,
                         max_items, place, &s));
-    s->refillable = true;
+    s->base.refillable = true;
     if (spops_placement_fills(place)) {
         memset(&nothing, 0, sizeof nothing);
         nothing.kind = SPOPS_COORDS_ROWS;
@@ -430,7 +445,7 @@ spops_status spops_coords_fill(spops_context *ctx, const char *call, spops_coord
                                const spops_coords_source *source)
 {
     spops_coords_arrays arrays = coords->arrays;
-    SPOPS_REQUIRE(ctx, coords->refillable, "%s: the set was not made by coords_reserve", call);
+    SPOPS_REQUIRE(ctx, coords->base.refillable, "%s: the set was not made by coords_reserve", call);
     SPOPS_REQUIRE(ctx, source->dims == arrays.layout.dims,
                   "%s: the set has %" PRId32 " axes, expected %" PRId32, call, arrays.layout.dims,
                   source->dims);
@@ -440,21 +455,10 @@ spops_status spops_coords_fill(spops_context *ctx, const char *call, spops_coord
                   call, coords->max_candidates, source->max_candidates);
     arrays.max_items = source->max_items;
     if (!one_candidate(source->kind)) arrays.item_row = NULL;
-    SPOPS_TRY(build_set(ctx, source, &arrays, coords->workspace));
+    SPOPS_TRY(build_set(ctx, source, &arrays, coords->base.workspace));
     coords->has_item_row = arrays.item_row != NULL;
     coords->last_items = source->max_items;
     return SPOPS_STATUS_OK;
-}
-
-void spops_coords_destroy(spops_coords *coords)
-{
-    spops_context *ctx;
-    if (coords == NULL) return;
-    ctx = coords->ctx;
-    if (coords->block != NULL && !coords->placed) (void)ctx->backend->wait(ctx);
-    free_workspace(ctx, coords);
-    spops_displace(ctx, coords->placed, coords->block, coords->block_bytes);
-    spops_host_free(ctx, coords, 1, sizeof *coords);
 }
 
 // ---- From the caller's rows ---------------------------------------------------------------------
@@ -519,81 +523,67 @@ spops_status spops_coords_reserve(spops_context *ctx, int32_t dims, int64_t max_
     SPOPS_TRY(measure(ctx, call, dims, max_rows, max_items, &choices, &place));
     if (choices.memory->block == NULL)
         return spops_placement_report(ctx, call, &place, choices.memory);
-    SPOPS_TRY(
-        spops_placement_enter(ctx, call, choices.memory->block, choices.memory->bytes, &place));
+    SPOPS_TRY(spops_placement_enter(ctx, call, "memory.", choices.memory->block,
+                                    choices.memory->bytes, &place));
     return spops_coords_make_empty(ctx, call, dims, max_rows, max_items, &choices, &place, out);
 }
 
-spops_coords_description spops_coords_describe(const spops_coords *coords)
-{
-    spops_coords_description d = spops_coords_description_default();
-    d.memory_bytes =
-        spops_placed_bytes(coords->workspace_bytes, spops_placed_bytes(coords->block_bytes, 0));
-    d.dims = coords->arrays.layout.dims;
-    d.order = coords->arrays.order;
-    d.search = coords->arrays.search;
-    d.has_item_row = coords->has_item_row;
-    d.max_rows = coords->arrays.max_rows;
-    d.max_items = coords->arrays.max_items;
-    d.last_items = coords->last_items;
-    d.box = spops_box_of(&coords->arrays.layout);
-    return d;
-}
-
-spops_status spops_coords_read_description(spops_context *ctx, const char *call,
-                                           const spops_coords_description *description,
-                                           spops_coords_choices *choices)
+spops_status spops_coords_read_fields(spops_context *ctx, const char *call, spops_plan_kind kind,
+                                      const int64_t *fields, const spops_coords_fields *at,
+                                      int32_t *dims, spops_coords_choices *choices)
 {
     spops_coords_options o = spops_coords_options_default();
-    SPOPS_TRY(spops_coords_check_dims(ctx, call, description->dims));
-    SPOPS_TRY(spops_check_count(ctx, call, "max_rows", description->max_rows));
-    SPOPS_TRY(spops_check_count(ctx, call, "max_items", description->max_items));
-    SPOPS_REQUIRE(ctx,
-                  description->last_items >= 0 && description->last_items <= description->max_items,
-                  "%s: last_items is %" PRId64 ", expected 0 to max_items = %" PRId64, call,
-                  description->last_items, description->max_items);
-    SPOPS_REQUIRE(ctx, description->search != SPOPS_COORDS_SEARCH_AUTO,
-                  "%s: search is AUTO, expected the one that was chosen", call);
-    o.order = description->order;
-    o.search = description->search;
-    o.box = &description->box;
-    o.max_grid_bytes = SIZE_MAX; // it was small enough when it was chosen
-    return spops_coords_read_options(ctx, call, description->dims, &o, choices);
-}
+    spops_coords_box box;
+    int32_t numbers[2];
 
-spops_status spops_coords_get_description(spops_context *ctx, const spops_coords *coords,
-                                          spops_coords_description *description)
-{
-    static const char call[] = "coords_get_description";
-    spops_coords_description found;
-
-    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
-    SPOPS_TRY(spops_coords_check(ctx, call, "coords", coords));
-    SPOPS_REQUIRE(ctx, coords->refillable, "%s: the set was not made by coords_reserve", call);
-    found = spops_coords_describe(coords);
-    return spops_write_struct(ctx, call, "description", description, &found, sizeof found);
-}
-
-spops_status spops_coords_attach(spops_context *ctx, const spops_coords_description *description,
-                                 const spops_plan_memory *memory, spops_coords **out)
-{
-    static const char call[] = "coords_attach";
-    spops_coords_description d = spops_coords_description_default();
-    spops_coords_choices choices;
-    spops_placement place;
-
-    SPOPS_BEGIN_ATTACH(ctx, call, description, memory, out);
-    SPOPS_TRY(spops_read_options(ctx, call, description, &d, sizeof d));
-    SPOPS_TRY(spops_coords_read_description(ctx, call, &d, &choices));
-    SPOPS_TRY(measure(ctx, call, d.dims, d.max_rows, d.max_items, &choices, &place));
-    SPOPS_TRY(spops_placement_enter(ctx, call, memory->block, memory->bytes, &place));
-    place.attaches = true;
+    SPOPS_TRY(spops_coords_check_dims(ctx, call, fields[at->dims]));
+    *dims = (int32_t)fields[at->dims];
+    SPOPS_TRY(spops_plan_get_i32s(ctx, call, kind, fields, at->order, 1, &numbers[0]));
+    SPOPS_TRY(spops_plan_get_i32s(ctx, call, kind, fields, at->search, 1, &numbers[1]));
     SPOPS_TRY(
-        spops_coords_make_empty(ctx, call, d.dims, d.max_rows, d.max_items, &choices, &place, out));
-    (*out)->has_item_row = d.has_item_row != 0;
-    (*out)->last_items = d.last_items;
+        spops_plan_get_i32s(ctx, call, kind, fields, at->lower, SPOPS_KEY_COLUMNS, box.lower));
+    SPOPS_TRY(
+        spops_plan_get_i32s(ctx, call, kind, fields, at->upper, SPOPS_KEY_COLUMNS, box.upper));
+    o.order = (spops_coords_order)numbers[0];
+    o.search = (spops_coords_search)numbers[1];
+    o.box = &box;
+    // One that was chosen was small enough when it was.
+    o.max_grid_bytes = o.search == SPOPS_COORDS_SEARCH_AUTO ? 0 : SIZE_MAX;
+    return spops_coords_read_options(ctx, call, *dims, &o, choices);
+}
+
+void spops_coords_put_fields(const spops_coords *coords, const spops_coords_fields *at,
+                             int64_t *fields)
+{
+    const spops_coords_arrays *a = &coords->arrays;
+    fields[at->dims] = a->layout.dims;
+    fields[at->order] = a->order;
+    fields[at->search] = a->search;
+    spops_plan_put_i32s(fields + at->lower, a->layout.lower, SPOPS_KEY_COLUMNS);
+    spops_plan_put_i32s(fields + at->upper, a->layout.upper, SPOPS_KEY_COLUMNS);
+}
+
+static spops_status attach_coords(spops_context *ctx, const char *call, const int64_t *fields,
+                                  spops_placement *place, spops_plan **out)
+{
+    spops_coords_choices choices;
+    spops_coords *s = NULL;
+    int32_t dims;
+
+    SPOPS_TRY(spops_check_count(ctx, call, "max_rows", fields[MAX_ROWS]));
+    SPOPS_TRY(spops_check_count(ctx, call, "max_items", fields[MAX_ITEMS]));
+    SPOPS_TRY(spops_coords_read_fields(ctx, call, SPOPS_PLAN_COORDS, fields, &coords_fields, &dims,
+                                       &choices));
+    SPOPS_TRY(spops_coords_make_empty(ctx, call, dims, fields[MAX_ROWS], fields[MAX_ITEMS],
+                                      &choices, place, &s));
+    s->has_item_row = true; // of as many items as the last fill had
+    s->last_items = fields[MAX_ITEMS];
+    *out = &s->base;
     return SPOPS_STATUS_OK;
 }
+
+const spops_plan_ops spops_coords_plan_ops = {
+    .handle_bytes = sizeof(struct spops_coords), .num_fields = NUM_FIELDS, .attach = attach_coords};
 
 spops_status spops_coords_set(spops_context *ctx, spops_coords *coords, const int32_t *num_rows,
                               const int32_t *rows)

@@ -5,6 +5,7 @@
 #define SPOPS_COORDS_COORDS_H
 
 #include "core/backend.h"
+#include "core/plan.h"
 #include "coords/coord_arrays.h"
 #include "segments/segments.h"
 
@@ -17,19 +18,13 @@ typedef struct spops_voxel_grid {
 } spops_voxel_grid;
 
 struct spops_coords {
-    spops_context *ctx; // made it, frees it
+    spops_plan base;
     spops_coords_arrays arrays;
-    bool placed;        // in the caller's memory
-    bool refillable;    // counts stay on the device, the workspace is kept
     bool has_item_row;  // after the last fill
     int64_t last_items; // max_items of the last fill
     spops_voxel_grid grid;
     int64_t max_candidates;   // the workspace serves
     spops_coords_state state; // of a set that is not refillable
-    void *block;
-    size_t block_bytes;
-    void *workspace;
-    size_t workspace_bytes;
 };
 
 // Options, read and checked; 0 became the default.
@@ -88,11 +83,16 @@ spops_status spops_coords_make_empty(spops_context *ctx, const char *call, int32
                                      const spops_coords_choices *choices, spops_placement *place,
                                      spops_coords **out);
 
-// The description of a refillable set; the choices of one, checked, with capacities that are.
-spops_coords_description spops_coords_describe(const spops_coords *coords);
-spops_status spops_coords_read_description(spops_context *ctx, const char *call,
-                                           const spops_coords_description *description,
-                                           spops_coords_choices *choices);
+// Where the fields of a set stand in a description, and between them and choices, which become those
+// of spops_coords_make_empty.
+typedef struct spops_coords_fields {
+    int32_t dims, order, search, lower, upper;
+} spops_coords_fields;
+void spops_coords_put_fields(const spops_coords *coords, const spops_coords_fields *at,
+                             int64_t *fields);
+spops_status spops_coords_read_fields(spops_context *ctx, const char *call, spops_plan_kind kind,
+                                      const int64_t *fields, const spops_coords_fields *at,
+                                      int32_t *dims, spops_coords_choices *choices);
 
 // Enqueue a fill of a refillable set.
 spops_status spops_coords_fill(spops_context *ctx, const char *call, spops_coords *coords,

@@ -96,7 +96,7 @@ static spops_coords_source source_of(spops_coords_kind kind, const spops_coords 
     source.kind = kind;
     source.dims = in->arrays.layout.dims;
     source.max_items = source.max_candidates = in->arrays.max_rows;
-    source.num_items = in->refillable ? spops_coords_num_rows(in) : NULL;
+    source.num_items = in->base.refillable ? spops_coords_num_rows(in) : NULL;
     source.rows = in->arrays.rows;
     return source;
 }
@@ -140,7 +140,7 @@ static spops_status union_source(spops_context *ctx, const char *call, const spo
     *source = source_of(SPOPS_COORDS_UNION, a);
     source->max_items_a = a->arrays.max_rows;
     source->max_items = source->max_candidates = a->arrays.max_rows + b->arrays.max_rows;
-    source->num_items_b = b->refillable ? spops_coords_num_rows(b) : NULL;
+    source->num_items_b = b->base.refillable ? spops_coords_num_rows(b) : NULL;
     source->rows_b = b->arrays.rows;
     return SPOPS_STATUS_OK;
 }

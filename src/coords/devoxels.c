@@ -4,9 +4,10 @@
 #include <string.h>
 
 #include "coords/coords.h"
+#include "core/plan.h"
 
 struct spops_devoxels {
-    spops_context *ctx;
+    spops_plan base;
     int64_t max_points;
     int64_t max_rows; // of the coordinates
     int32_t dims, corners;
@@ -19,8 +20,20 @@ struct spops_devoxels {
     int32_t *points;    // likewise: the terms
     int32_t *voxels;    // likewise
     int32_t *num_terms; // [1]
-    void *block;
-    size_t block_bytes;
+};
+
+// Fields of a description.
+enum {
+    MAX_POINTS,
+    MAX_ROWS,
+    CORNERS,
+    INTERPOLATION,
+    MISSING,
+    MAX_COLS,
+    GRADIENTS,
+    SIZE_M,
+    ORIGIN_M = SIZE_M + SPOPS_MAX_DIMS,
+    NUM_FIELDS = ORIGIN_M + SPOPS_MAX_DIMS
 };
 
 // A grid that is given is the set's, where the set has one.
@@ -88,6 +101,20 @@ static void carve(spops_devoxels *d, spops_carver *c)
     d->voxels = spops_carve(c, d->max_points, d->corners, sizeof *d->voxels);
 }
 
+static void put_fields(spops_devoxels *d, const spops_devoxels_options *o)
+{
+    int64_t *fields = d->base.fields;
+    fields[MAX_POINTS] = d->max_points;
+    fields[MAX_ROWS] = d->max_rows;
+    fields[CORNERS] = d->corners;
+    fields[INTERPOLATION] = d->interpolation;
+    fields[MISSING] = d->missing;
+    fields[MAX_COLS] = o->max_cols;
+    fields[GRADIENTS] = o->gradients;
+    spops_plan_put_f64s(fields + SIZE_M, d->size, SPOPS_MAX_DIMS);
+    spops_plan_put_f64s(fields + ORIGIN_M, d->origin, SPOPS_MAX_DIMS);
+}
+
 static spops_status alloc_devoxels(spops_context *ctx, const char *call, const spops_coords *coords,
                                    int64_t max_points, const spops_devoxels_options *o,
                                    bool refillable, spops_devoxels **out)
@@ -104,9 +131,8 @@ static spops_status alloc_devoxels(spops_context *ctx, const char *call, const s
                   "%s: %" PRId64 " points with %" PRId32 " corners each, expected at most %" PRId64
                   " corners",
                   call, max_points, corners, SPOPS_MAX_COUNT);
-    d = spops_host_alloc(ctx, 1, sizeof *d);
+    d = spops_plan_alloc(ctx, SPOPS_PLAN_DEVOXELS);
     if (d == NULL) return SPOPS_STATUS_OUT_OF_MEMORY;
-    d->ctx = ctx;
     d->max_points = max_points;
     d->max_rows = coords->arrays.max_rows;
     d->dims = dims;
@@ -115,10 +141,11 @@ static spops_status alloc_devoxels(spops_context *ctx, const char *call, const s
     d->missing = o->missing;
     memcpy(d->size, o->size_m, sizeof d->size);
     memcpy(d->origin, o->origin_m, sizeof d->origin);
+    put_fields(d, o);
     carve(d, &carver);
-    SPOPS_TRY_GOTO(spops_backend_alloc(ctx, carver.used, &d->block), status, fail);
-    d->block_bytes = carver.used;
-    carver = (spops_carver){d->block, 0};
+    SPOPS_TRY_GOTO(spops_backend_alloc(ctx, carver.used, &d->base.block), status, fail);
+    d->base.block_bytes = carver.used;
+    carver = (spops_carver){d->base.block, 0};
     carve(d, &carver);
 
     memset(&sizes, 0, sizeof sizes);
@@ -223,7 +250,7 @@ spops_status spops_devoxels_reserve(spops_context *ctx, const spops_coords *coor
     SPOPS_TRY(alloc_devoxels(ctx, call, coords, max_points, &o, true, &d));
     memset(&nothing, 0, sizeof nothing);
     SPOPS_TRY_GOTO(spops_segments_enqueue_build(ctx, d->segments, &nothing), status, fail);
-    SPOPS_TRY_GOTO(ctx->backend->fill_zero(ctx, d->block, d->block_bytes), status, fail);
+    SPOPS_TRY_GOTO(ctx->backend->fill_zero(ctx, d->base.block, d->base.block_bytes), status, fail);
     SPOPS_TRY_GOTO(ctx->backend->wait(ctx), status, fail);
     *out = d;
     return SPOPS_STATUS_OK;
@@ -244,8 +271,8 @@ spops_status spops_devoxels_set(spops_context *ctx, spops_devoxels *devoxels,
     SPOPS_REQUIRE(ctx, devoxels != NULL, "%s: devoxels is NULL", call);
     SPOPS_TRY(spops_segments_check(ctx, call, "devoxels", devoxels->segments));
     SPOPS_TRY(spops_coords_check(ctx, call, "coords", coords));
-    SPOPS_REQUIRE(ctx, devoxels->segments->refillable, "%s: it was not made by devoxels_reserve",
-                  call);
+    SPOPS_REQUIRE(ctx, devoxels->segments->base.refillable,
+                  "%s: it was not made by devoxels_reserve", call);
     SPOPS_REQUIRE(ctx,
                   coords->arrays.max_rows == devoxels->max_rows &&
                       coords->arrays.layout.dims == devoxels->dims,
@@ -276,13 +303,26 @@ spops_matrix spops_devoxels_weights(const spops_devoxels *devoxels)
                               SPOPS_DTYPE_F32);
 }
 
-void spops_devoxels_destroy(spops_devoxels *devoxels)
+static void destroy_devoxels(spops_plan *plan)
 {
-    spops_context *ctx;
-    if (devoxels == NULL) return;
-    ctx = devoxels->ctx;
-    spops_segments_destroy(devoxels->segments);
-    if (devoxels->block != NULL) (void)ctx->backend->wait(ctx);
-    spops_backend_free(ctx, devoxels->block, devoxels->block_bytes);
-    spops_host_free(ctx, devoxels, 1, sizeof *devoxels);
+    spops_devoxels *d = (spops_devoxels *)plan;
+    spops_segments_destroy(d->segments);
 }
+
+static size_t bytes_of_devoxels(const spops_plan *plan)
+{
+    const spops_devoxels *d = (const spops_devoxels *)plan;
+    return spops_plan_bytes(&d->segments->base);
+}
+
+static size_t scratch_of_devoxels(const spops_plan *plan)
+{
+    const spops_devoxels *d = (const spops_devoxels *)plan;
+    return d->segments->base.scratch_bytes;
+}
+
+const spops_plan_ops spops_devoxels_plan_ops = {.handle_bytes = sizeof(struct spops_devoxels),
+                                                .num_fields = NUM_FIELDS,
+                                                .destroy = destroy_devoxels,
+                                                .bytes = bytes_of_devoxels,
+                                                .scratch_bytes = scratch_of_devoxels};

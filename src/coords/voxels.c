@@ -5,12 +5,12 @@
 
 #include "coords/coords.h"
 #include "core/half.h"
+#include "core/plan.h"
 #include "core/matrix.h"
 #include "spops/segreduce.h"
 
 struct spops_voxels {
-    spops_context *ctx;
-    bool placed; // in the caller's memory
+    spops_plan base;
     int64_t max_points, max_voxels;
     spops_voxel_points points;
     uint32_t seed; // RANDOM
@@ -26,10 +26,26 @@ struct spops_voxels {
     // segments are made without another sort. Only while they are made, unless they are made again.
     int32_t *point_offsets; // [max_voxels + 1]
     int32_t *voxel_points;  // [max_points]
-    bool refillable;
-    void *block;
-    size_t block_bytes;
 };
+
+// Fields of a description.
+enum {
+    DIMS,
+    MAX_POINTS,
+    MAX_VOXELS,
+    ORDER,
+    SEARCH,
+    LOWER,
+    UPPER = LOWER + SPOPS_KEY_COLUMNS,
+    POINTS = UPPER + SPOPS_KEY_COLUMNS,
+    SEED,
+    MAX_COLS,
+    GRADIENTS,
+    SIZE_M,
+    ORIGIN_M = SIZE_M + SPOPS_MAX_DIMS,
+    NUM_FIELDS = ORIGIN_M + SPOPS_MAX_DIMS
+};
+static const spops_coords_fields coords_fields = {DIMS, ORDER, SEARCH, LOWER, UPPER};
 
 // ---- Points -------------------------------------------------------------------------------------
 
@@ -154,7 +170,7 @@ static spops_status find_batches(spops_context *ctx, const char *call, const int
 // Whether coords_build gives a voxel's points.
 static bool points_by_voxel(const spops_voxels *v)
 {
-    return v->points == SPOPS_VOXEL_POINTS_ALL && v->ctx->backend->coords_sort != NULL;
+    return v->points == SPOPS_VOXEL_POINTS_ALL && v->base.ctx->backend->coords_sort != NULL;
 }
 
 static void carve_points(spops_voxels *v, int64_t max_voxels, spops_carver *c)
@@ -170,7 +186,7 @@ static void carve(spops_voxels *v, spops_carver *c)
     v->chosen = choose ? spops_carve(c, v->max_voxels, 1, sizeof *v->chosen) : NULL;
     v->keys = choose ? spops_carve(c, v->max_points, 1, sizeof *v->keys) : NULL;
     v->nearest = choose ? spops_carve(c, v->max_voxels, 1, sizeof(uint64_t)) : NULL;
-    if (v->refillable && points_by_voxel(v)) carve_points(v, v->max_voxels, c);
+    if (v->base.refillable && points_by_voxel(v)) carve_points(v, v->max_voxels, c);
 }
 
 static spops_status alloc_voxels(spops_context *ctx, const char *call,
@@ -179,9 +195,8 @@ static spops_status alloc_voxels(spops_context *ctx, const char *call,
 {
     spops_voxels *v;
     SPOPS_REQUIRE_SLOT(ctx, call, voxel_points);
-    v = spops_host_alloc(ctx, 1, sizeof *v);
+    v = spops_plan_alloc(ctx, SPOPS_PLAN_VOXELS);
     if (v == NULL) return SPOPS_STATUS_OUT_OF_MEMORY;
-    v->ctx = ctx;
     v->max_points = max_points;
     v->points = o->points;
     v->seed = o->seed;
@@ -189,6 +204,20 @@ static spops_status alloc_voxels(spops_context *ctx, const char *call,
     memcpy(v->origin, o->origin_m, sizeof v->origin);
     *out = v;
     return SPOPS_STATUS_OK;
+}
+
+static void put_fields(spops_voxels *v, const spops_voxels_options *o)
+{
+    int64_t *fields = v->base.fields;
+    spops_coords_put_fields(v->coords, &coords_fields, fields);
+    fields[MAX_POINTS] = v->max_points;
+    fields[MAX_VOXELS] = v->max_voxels;
+    fields[POINTS] = v->points;
+    fields[SEED] = v->seed;
+    fields[MAX_COLS] = o->max_cols;
+    fields[GRADIENTS] = o->gradients;
+    spops_plan_put_f64s(fields + SIZE_M, v->size, SPOPS_MAX_DIMS);
+    spops_plan_put_f64s(fields + ORIGIN_M, v->origin, SPOPS_MAX_DIMS);
 }
 
 // Arrays and segments of voxels that have their coordinates.
@@ -203,12 +232,13 @@ static spops_status alloc_segments(spops_context *ctx, const char *call,
     v->coords->grid.known = true;
     memcpy(v->coords->grid.size, v->size, sizeof v->size);
     memcpy(v->coords->grid.origin, v->origin, sizeof v->origin);
-    v->refillable = refillable;
+    v->base.refillable = refillable;
+    put_fields(v, o);
     carve(v, &carver);
-    SPOPS_TRY(spops_place(ctx, place, carver.used, &v->block));
-    v->block_bytes = carver.used;
-    carver = (spops_carver){v->block, 0};
-    if (v->block != NULL) carve(v, &carver);
+    SPOPS_TRY(spops_place(ctx, place, carver.used, &v->base.block));
+    v->base.block_bytes = carver.used;
+    carver = (spops_carver){v->base.block, 0};
+    if (v->base.block != NULL) carve(v, &carver);
 
     memset(&sizes, 0, sizeof sizes);
     sizes.num_segments = v->max_voxels;
@@ -318,7 +348,7 @@ static spops_status make_empty(spops_context *ctx, const char *call, int32_t dim
     spops_voxels *v = NULL;
 
     SPOPS_TRY(alloc_voxels(ctx, call, o, max_points, &v));
-    v->placed = place != NULL;
+    v->base.placed = place != NULL;
     SPOPS_TRY_GOTO(spops_coords_make_empty(ctx, call, dims, max_voxels, max_points, choices, place,
                                            &v->coords),
                    status, fail);
@@ -326,7 +356,8 @@ static spops_status make_empty(spops_context *ctx, const char *call, int32_t dim
     if (spops_placement_fills(place)) {
         memset(&nothing, 0, sizeof nothing);
         SPOPS_TRY_GOTO(spops_segments_enqueue_build(ctx, v->segments, &nothing), status, fail);
-        SPOPS_TRY_GOTO(ctx->backend->fill_zero(ctx, v->block, v->block_bytes), status, fail);
+        SPOPS_TRY_GOTO(ctx->backend->fill_zero(ctx, v->base.block, v->base.block_bytes), status,
+                       fail);
         SPOPS_TRY_GOTO(ctx->backend->wait(ctx), status, fail);
     }
     *out = v;
@@ -370,7 +401,8 @@ spops_status spops_voxels_reserve(spops_context *ctx, int32_t dims, int64_t max_
     SPOPS_TRY(spops_check_memory(ctx, call, o.memory));
     SPOPS_TRY(measure(ctx, call, dims, max_points, max_voxels, &o, &choices, &place));
     if (o.memory->block == NULL) return spops_placement_report(ctx, call, &place, o.memory);
-    SPOPS_TRY(spops_placement_enter(ctx, call, o.memory->block, o.memory->bytes, &place));
+    SPOPS_TRY(
+        spops_placement_enter(ctx, call, "memory.", o.memory->block, o.memory->bytes, &place));
     return make_empty(ctx, call, dims, max_points, max_voxels, &o, &choices, &place, out);
 }
 
@@ -380,72 +412,34 @@ static spops_status check_voxels(spops_context *ctx, const char *call, const spo
     return spops_coords_check(ctx, call, "voxels", voxels->coords);
 }
 
-spops_status spops_voxels_get_description(spops_context *ctx, const spops_voxels *voxels,
-                                          spops_voxels_description *description)
+static spops_status attach_voxels(spops_context *ctx, const char *call, const int64_t *fields,
+                                  spops_placement *place, spops_plan **out)
 {
-    static const char call[] = "voxels_get_description";
-    spops_voxels_description found = spops_voxels_description_default();
-    const spops_segments *segments;
-    spops_coords_description coords;
-    size_t bytes;
-
-    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
-    SPOPS_TRY(check_voxels(ctx, call, voxels));
-    segments = voxels->segments;
-    SPOPS_REQUIRE(ctx, segments->refillable, "%s: the voxels were not made by voxels_reserve",
-                  call);
-    coords = spops_coords_describe(voxels->coords);
-    bytes = spops_placed_bytes(voxels->block_bytes, coords.memory_bytes);
-    bytes = spops_placed_bytes(segments->block_bytes, bytes);
-    found.memory_bytes = spops_placed_bytes(segments->workspace_bytes, bytes);
-    found.dims = coords.dims;
-    found.order = coords.order;
-    found.search = coords.search;
-    found.max_points = voxels->max_points;
-    found.max_voxels = voxels->max_voxels;
-    found.box = coords.box;
-    memcpy(found.size_m, voxels->size, sizeof found.size_m);
-    memcpy(found.origin_m, voxels->origin, sizeof found.origin_m);
-    found.max_cols = segments->max_cols;
-    found.points = voxels->points;
-    found.seed = voxels->seed;
-    found.gradients = segments->gradients;
-    return spops_write_struct(ctx, call, "description", description, &found, sizeof found);
-}
-
-spops_status spops_voxels_attach(spops_context *ctx, const spops_voxels_description *description,
-                                 const spops_plan_memory *memory, spops_voxels **out)
-{
-    static const char call[] = "voxels_attach";
-    spops_voxels_description d = spops_voxels_description_default();
-    spops_coords_description c = spops_coords_description_default();
     spops_voxels_options given = spops_voxels_options_default(), o;
     spops_coords_choices choices;
-    spops_placement place;
+    spops_voxels *v = NULL;
+    int32_t dims, points;
 
-    SPOPS_BEGIN_ATTACH(ctx, call, description, memory, out);
-    SPOPS_TRY(spops_read_options(ctx, call, description, &d, sizeof d));
-    SPOPS_TRY(spops_coords_check_dims(ctx, call, d.dims));
-    c.dims = d.dims;
-    c.order = d.order;
-    c.search = d.search;
-    c.max_rows = d.max_voxels;
-    c.max_items = d.max_points;
-    c.box = d.box;
-    memcpy(given.size_m, d.size_m, sizeof given.size_m);
-    memcpy(given.origin_m, d.origin_m, sizeof given.origin_m);
-    given.max_cols = d.max_cols;
-    given.points = d.points;
-    given.seed = d.seed;
-    given.gradients = d.gradients;
-    SPOPS_TRY(read_options(ctx, call, d.dims, &given, &o, &choices));
-    SPOPS_TRY(spops_coords_read_description(ctx, call, &c, &choices));
-    SPOPS_TRY(measure(ctx, call, d.dims, d.max_points, d.max_voxels, &o, &choices, &place));
-    SPOPS_TRY(spops_placement_enter(ctx, call, memory->block, memory->bytes, &place));
-    place.attaches = true;
-    SPOPS_TRY(make_empty(ctx, call, d.dims, d.max_points, d.max_voxels, &o, &choices, &place, out));
-    (*out)->coords->has_item_row = true; // points give one
-    (*out)->coords->last_items = d.max_points;
+    SPOPS_TRY(spops_check_count(ctx, call, "max_points", fields[MAX_POINTS]));
+    SPOPS_TRY(spops_check_count(ctx, call, "max_voxels", fields[MAX_VOXELS]));
+    SPOPS_TRY(spops_coords_read_fields(ctx, call, SPOPS_PLAN_VOXELS, fields, &coords_fields, &dims,
+                                       &choices));
+    SPOPS_TRY(spops_plan_get_i32s(ctx, call, SPOPS_PLAN_VOXELS, fields, POINTS, 1, &points));
+    spops_plan_get_f64s(fields + SIZE_M, given.size_m, SPOPS_MAX_DIMS);
+    spops_plan_get_f64s(fields + ORIGIN_M, given.origin_m, SPOPS_MAX_DIMS);
+    given.max_cols = fields[MAX_COLS];
+    given.points = (spops_voxel_points)points;
+    SPOPS_REQUIRE(ctx, fields[SEED] >= 0 && fields[SEED] <= UINT32_MAX,
+                  "%s: seed is %" PRId64 ", expected 0 to %" PRIu32, call, fields[SEED],
+                  UINT32_MAX);
+    given.seed = (uint32_t)fields[SEED];
+    SPOPS_TRY(spops_check_gradients_field(ctx, call, fields[GRADIENTS], &given.gradients));
+    SPOPS_TRY(read_options(ctx, call, dims, &given, &o, &(spops_coords_choices){0}));
+    SPOPS_TRY(make_empty(ctx, call, dims, fields[MAX_POINTS], fields[MAX_VOXELS], &o, &choices,
+                         place, &v));
+    v->coords->has_item_row = true; // points give one
+    v->coords->last_items = fields[MAX_POINTS];
+    *out = &v->base;
     return SPOPS_STATUS_OK;
 }
 
@@ -457,7 +451,7 @@ spops_status spops_voxels_set(spops_context *ctx, spops_voxels *voxels, const in
 
     SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
     SPOPS_TRY(check_voxels(ctx, call, voxels));
-    SPOPS_REQUIRE(ctx, voxels->segments->refillable,
+    SPOPS_REQUIRE(ctx, voxels->segments->base.refillable,
                   "%s: the voxels were not made by voxels_reserve", call);
     SPOPS_TRY(spops_check_indices(ctx, call, "num_points", num_points, 1));
     SPOPS_REQUIRE(ctx, points.rows == voxels->max_points,
@@ -561,14 +555,28 @@ done:
     return status;
 }
 
-void spops_voxels_destroy(spops_voxels *voxels)
+static void destroy_voxels(spops_plan *plan)
 {
-    spops_context *ctx;
-    if (voxels == NULL) return;
-    ctx = voxels->ctx;
-    spops_segments_destroy(voxels->segments);
-    spops_coords_destroy(voxels->coords);
-    if (voxels->block != NULL && !voxels->placed) (void)ctx->backend->wait(ctx);
-    spops_displace(ctx, voxels->placed, voxels->block, voxels->block_bytes);
-    spops_host_free(ctx, voxels, 1, sizeof *voxels);
+    spops_voxels *v = (spops_voxels *)plan;
+    spops_segments_destroy(v->segments);
+    spops_coords_destroy(v->coords);
 }
+
+static size_t bytes_of_voxels(const spops_plan *plan)
+{
+    const spops_voxels *v = (const spops_voxels *)plan;
+    return spops_plan_bytes(&v->coords->base) + spops_plan_bytes(&v->segments->base);
+}
+
+static size_t scratch_of_voxels(const spops_plan *plan)
+{
+    const spops_voxels *v = (const spops_voxels *)plan;
+    return v->segments->base.scratch_bytes;
+}
+
+const spops_plan_ops spops_voxels_plan_ops = {.handle_bytes = sizeof(struct spops_voxels),
+                                              .num_fields = NUM_FIELDS,
+                                              .destroy = destroy_voxels,
+                                              .bytes = bytes_of_voxels,
+                                              .scratch_bytes = scratch_of_voxels,
+                                              .attach = attach_voxels};

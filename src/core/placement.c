@@ -35,16 +35,6 @@ spops_status spops_check_no_memory(spops_context *ctx, const char *call,
     return SPOPS_STATUS_OK;
 }
 
-spops_status spops_begin_attach(spops_context *ctx, const char *call, const void *description,
-                                const spops_plan_memory *memory, const void *out)
-{
-    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
-    ctx->call = call;
-    SPOPS_TRY(spops_check_object(ctx, call, "out", out, sizeof(void *)));
-    SPOPS_REQUIRE(ctx, description != NULL, "%s: description is NULL", call);
-    return spops_check_memory(ctx, call, memory);
-}
-
 static spops_status check_measured(spops_context *ctx, const char *call,
                                    const spops_placement *place)
 {
@@ -61,16 +51,17 @@ spops_status spops_placement_report(spops_context *ctx, const char *call,
     return SPOPS_STATUS_OK;
 }
 
-spops_status spops_placement_enter(spops_context *ctx, const char *call, void *block, size_t bytes,
-                                   spops_placement *place)
+spops_status spops_placement_enter(spops_context *ctx, const char *call, const char *owner,
+                                   void *block, size_t bytes, spops_placement *place)
 {
     const size_t needed = place->carver.used;
     SPOPS_TRY(check_measured(ctx, call, place));
-    SPOPS_REQUIRE(ctx, block != NULL, "%s: memory.block is NULL, expected %zu bytes", call, needed);
+    SPOPS_REQUIRE(ctx, block != NULL, "%s: %sblock is NULL, expected %zu bytes", call, owner,
+                  needed);
     SPOPS_REQUIRE(ctx, (uintptr_t)block % SPOPS_ALIGNMENT == 0,
-                  "%s: memory.block is at %p, expected an address aligned to %zu bytes", call,
+                  "%s: %sblock is at %p, expected an address aligned to %zu bytes", call, owner,
                   block, SPOPS_ALIGNMENT);
-    SPOPS_REQUIRE(ctx, bytes >= needed, "%s: memory.bytes is %zu, expected at least %zu", call,
+    SPOPS_REQUIRE(ctx, bytes >= needed, "%s: %sbytes is %zu, expected at least %zu", call, owner,
                   bytes, needed);
     place->carver = (spops_carver){block, 0};
     return SPOPS_STATUS_OK;

@@ -25,31 +25,14 @@ spops_status spops_check_memory(spops_context *ctx, const char *call,
 spops_status spops_check_no_memory(spops_context *ctx, const char *call,
                                    const spops_plan_memory *memory);
 
-// What every attach begins with: its arguments are there, and out (a plain name), where nothing is
-// from here on, whatever fails. It may be called while the stream is captured.
-#define SPOPS_BEGIN_ATTACH(ctx, call, description, memory, out)                                    \
-    do {                                                                                           \
-        if ((out) != NULL && (uintptr_t)(out) % sizeof *(out) == 0) *(out) = NULL;                 \
-        SPOPS_TRY(spops_begin_attach((ctx), (call), (description), (memory), (out)));              \
-    } while (0)
-spops_status spops_begin_attach(spops_context *ctx, const char *call, const void *description,
-                                const spops_plan_memory *memory, const void *out);
-
 // After a plan was measured: say what it needs.
 spops_status spops_placement_report(spops_context *ctx, const char *call,
                                     const spops_placement *place, spops_plan_memory *memory);
 
-// Bytes used by a plan's blocks up to and with one of `bytes`, where `used` were used before.
-static inline size_t spops_placed_bytes(size_t bytes, size_t used)
-{
-    spops_carver carver = {NULL, used};
-    (void)spops_carve(&carver, 1, 1, bytes);
-    return carver.used;
-}
-
-// After a plan was measured: go on in the caller's block, which must be aligned and large enough.
-spops_status spops_placement_enter(spops_context *ctx, const char *call, void *block, size_t bytes,
-                                   spops_placement *place);
+// After a plan was measured: go on in the caller's block, which must be aligned and large enough;
+// `owner` stands before its name in messages.
+spops_status spops_placement_enter(spops_context *ctx, const char *call, const char *owner,
+                                   void *block, size_t bytes, spops_placement *place);
 
 // Whether a plan made so has to be given its first content, and its scratch.
 static inline bool spops_placement_fills(const spops_placement *place)

@@ -9,13 +9,50 @@
     (SPOPS_MAP_TABLE | SPOPS_MAP_ORDER | SPOPS_MAP_PAIRS | SPOPS_MAP_CSR | SPOPS_MAP_REVERSE)
 #define DEFAULT_TILE_ROWS 128
 
+// Fields of a description.
+enum {
+    KIND,
+    MAX_IN,
+    MAX_OUT,
+    MAX_PAIRS,
+    CONTENTS,
+    TILE_ROWS,
+    NO_SYMMETRY,
+    NUM_TAPS,
+    DIMS,
+    SIZE,
+    STRIDE = SIZE + SPOPS_MAX_DIMS,
+    PADDING = STRIDE + SPOPS_MAX_DIMS,
+    DILATION = PADDING + SPOPS_MAX_DIMS,
+    NUM_FIELDS = DILATION + SPOPS_MAX_DIMS
+};
+
+static void put_fields(spops_kernel_map *map)
+{
+    const spops_map_arrays *a = &map->arrays;
+    int64_t *fields = map->base.fields;
+    fields[KIND] = map->kind;
+    fields[MAX_IN] = a->in.max_rows;
+    fields[MAX_OUT] = a->out.max_rows;
+    fields[MAX_PAIRS] = a->max_pairs;
+    fields[CONTENTS] = map->contents;
+    fields[TILE_ROWS] = a->tile_rows;
+    fields[NO_SYMMETRY] = a->no_symmetry;
+    fields[NUM_TAPS] = a->taps.num_taps;
+    fields[DIMS] = map->kernel.dims;
+    spops_plan_put_i32s(fields + SIZE, map->kernel.size, SPOPS_MAX_DIMS);
+    spops_plan_put_i32s(fields + STRIDE, map->kernel.stride, SPOPS_MAX_DIMS);
+    spops_plan_put_i32s(fields + PADDING, map->kernel.padding, SPOPS_MAX_DIMS);
+    spops_plan_put_i32s(fields + DILATION, map->kernel.dilation, SPOPS_MAX_DIMS);
+}
+
 // ---- Checks -------------------------------------------------------------------------------------
 
 spops_status spops_map_check(spops_context *ctx, const char *call, const char *name,
                              const spops_kernel_map *map)
 {
     SPOPS_REQUIRE(ctx, map != NULL, "%s: %s is NULL", call, name);
-    return spops_check_home(ctx, call, name, map->ctx);
+    return spops_check_home(ctx, call, name, map->base.ctx);
 }
 
 // A submanifold's taps surround their centre.
@@ -220,6 +257,7 @@ static spops_kernel_map_side view_side(const spops_kernel_map *map, const spops_
 // After arrays were carved: what views of the map show.
 static void set_views(spops_kernel_map *map)
 {
+    put_fields(map);
     map->out = view_side(map, &map->arrays.out);
     map->in = view_side(map, &map->arrays.in);
 }
@@ -273,14 +311,13 @@ spops_status spops_map_alloc(spops_context *ctx, const char *call, const spops_m
     *out = NULL;
     SPOPS_REQUIRE_SLOT(ctx, call, map_search);
     if (!refillable) SPOPS_TRY(spops_check_no_memory(ctx, call, choices->memory));
-    map = spops_host_alloc(ctx, 1, sizeof *map);
+    map = spops_plan_alloc(ctx, SPOPS_PLAN_KERNEL_MAP);
     if (map == NULL) return SPOPS_STATUS_OUT_OF_MEMORY;
-    map->ctx = ctx;
     map->kind = choices->kind;
     map->kernel = choices->kernel;
     map->contents = choices->contents;
-    map->placed = place != NULL;
-    map->refillable = refillable;
+    map->base.placed = place != NULL;
+    map->base.refillable = refillable;
     a = &map->arrays;
     a->taps = choices->taps;
     a->transposed = choices->kind == SPOPS_MAP_TRANSPOSED;
@@ -294,16 +331,17 @@ spops_status spops_map_alloc(spops_context *ctx, const char *call, const spops_m
     a->out = side_of(num_out, a->tile_rows);
     a->in = side_of(num_in, a->tile_rows);
     a->in.mirrored = a->symmetric;
-    SPOPS_TRY_GOTO(alloc_block(ctx, carve_block_of, 0, place, map, &map->block, &map->block_bytes),
-                   status, fail);
+    SPOPS_TRY_GOTO(
+        alloc_block(ctx, carve_block_of, 0, place, map, &map->base.block, &map->base.block_bytes),
+        status, fail);
     if (refillable)
         SPOPS_TRY_GOTO(
             alloc_block(ctx, carve_pairs_of, 0, place, map, &map->pairs_block, &map->pairs_bytes),
             status, fail);
     backend_bytes = ctx->backend->map_workspace_bytes(
         ctx, &(const spops_map_workspace_args){.map = a, .contents = map->contents});
-    SPOPS_TRY_GOTO(alloc_block(ctx, carve_workspace, backend_bytes, place, map, &map->workspace,
-                               &map->workspace_bytes),
+    SPOPS_TRY_GOTO(alloc_block(ctx, carve_workspace, backend_bytes, place, map,
+                               &map->base.workspace, &map->base.workspace_bytes),
                    status, fail);
     if ((map->contents & SPOPS_MAP_REVERSE) && a->in.mirrored) {
         a->in.table = a->out.table;
@@ -392,9 +430,9 @@ spops_status spops_maps_enqueue(spops_context *ctx, const spops_kernel_map *cons
 
 static void free_workspace(spops_context *ctx, spops_kernel_map *map)
 {
-    spops_displace(ctx, map->placed, map->workspace, map->workspace_bytes);
-    map->workspace = map->backend_workspace = NULL;
-    map->workspace_bytes = 0;
+    spops_displace(ctx, map->base.placed, map->base.workspace, map->base.workspace_bytes);
+    map->base.workspace = map->backend_workspace = NULL;
+    map->base.workspace_bytes = 0;
     if (map->contents & SPOPS_MAP_TABLE) return;
     map->arrays.out.table = map->arrays.in.table = NULL;
     map->arrays.out.masks = map->arrays.in.masks = NULL;
@@ -498,7 +536,7 @@ spops_status spops_kernel_map_create_inverse(spops_context *ctx, const spops_ker
 
     SPOPS_BEGIN_CREATE(ctx, call, map);
     SPOPS_TRY(spops_map_check(ctx, call, "of", of));
-    SPOPS_REQUIRE(ctx, !of->refillable, "%s: of was made by kernel_map_reserve", call);
+    SPOPS_REQUIRE(ctx, !of->base.refillable, "%s: of was made by kernel_map_reserve", call);
     SPOPS_REQUIRE(ctx, of->contents & SPOPS_MAP_TABLE,
                   "%s: of has no table, expected SPOPS_MAP_TABLE", call);
     from = &of->arrays;
@@ -540,19 +578,18 @@ fail:
 spops_status spops_map_share_inverse(spops_context *ctx, const spops_kernel_map *of,
                                      spops_kernel_map **out)
 {
-    spops_kernel_map *map = spops_host_alloc(ctx, 1, sizeof *map);
+    spops_kernel_map *map = spops_plan_alloc(ctx, SPOPS_PLAN_KERNEL_MAP);
     const spops_map_arrays *from = &of->arrays;
     spops_map_arrays *a;
 
     *out = NULL;
     if (map == NULL) return SPOPS_STATUS_OUT_OF_MEMORY;
-    map->ctx = ctx;
     map->kind = inverse_kind(of->kind);
     map->kernel = of->kernel;
     for (int axis = 0; axis < from->taps.dims; ++axis)
         map->kernel.padding[axis] = from->taps.padding[axis];
     map->contents = of->contents;
-    map->refillable = of->refillable;
+    map->base.refillable = of->base.refillable;
     map->shares = true;
     map->state = of->state;
     map->state.num_in = of->state.num_out;
@@ -581,7 +618,8 @@ static spops_status make_empty(spops_context *ctx, const char *call,
 
     SPOPS_TRY(spops_map_alloc(ctx, call, choices, max_in, max_out, true, place, &m));
     if (spops_placement_fills(place)) {
-        SPOPS_TRY_GOTO(ctx->backend->fill_zero(ctx, m->block, m->block_bytes), status, fail);
+        SPOPS_TRY_GOTO(ctx->backend->fill_zero(ctx, m->base.block, m->base.block_bytes), status,
+                       fail);
         SPOPS_TRY_GOTO(ctx->backend->wait(ctx), status, fail);
     }
     *map = m;
@@ -621,68 +659,43 @@ spops_status spops_kernel_map_reserve(spops_context *ctx, spops_kernel_map_kind 
     SPOPS_TRY(spops_check_memory(ctx, call, c.memory));
     SPOPS_TRY(measure(ctx, call, &c, max_in, max_out, &place));
     if (c.memory->block == NULL) return spops_placement_report(ctx, call, &place, c.memory);
-    SPOPS_TRY(spops_placement_enter(ctx, call, c.memory->block, c.memory->bytes, &place));
+    SPOPS_TRY(
+        spops_placement_enter(ctx, call, "memory.", c.memory->block, c.memory->bytes, &place));
     return make_empty(ctx, call, &c, max_in, max_out, &place, map);
 }
 
-spops_status spops_kernel_map_get_description(spops_context *ctx, const spops_kernel_map *map,
-                                              spops_kernel_map_description *description)
+static spops_status attach_kernel_map(spops_context *ctx, const char *call, const int64_t *fields,
+                                      spops_placement *place, spops_plan **out)
 {
-    static const char call[] = "kernel_map_get_description";
-    spops_kernel_map_description found = spops_kernel_map_description_default();
-    size_t bytes;
-
-    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
-    SPOPS_TRY(spops_map_check(ctx, call, "map", map));
-    SPOPS_REQUIRE(ctx, map->refillable && !map->shares,
-                  "%s: the map was not made by kernel_map_reserve", call);
-    bytes = spops_placed_bytes(map->pairs_bytes, spops_placed_bytes(map->block_bytes, 0));
-    found.memory_bytes = spops_placed_bytes(map->workspace_bytes, bytes);
-    found.max_in = map->arrays.in.max_rows;
-    found.max_out = map->arrays.out.max_rows;
-    found.max_pairs = map->arrays.max_pairs;
-    found.kind = map->kind;
-    found.contents = map->contents;
-    found.tile_rows = map->arrays.tile_rows;
-    found.no_symmetry = map->arrays.no_symmetry;
-    found.dims = map->kernel.dims;
-    memcpy(found.size, map->kernel.size, sizeof found.size);
-    memcpy(found.stride, map->kernel.stride, sizeof found.stride);
-    memcpy(found.padding, map->kernel.padding, sizeof found.padding);
-    memcpy(found.dilation, map->kernel.dilation, sizeof found.dilation);
-    return spops_write_struct(ctx, call, "description", description, &found, sizeof found);
-}
-
-spops_status spops_kernel_map_attach(spops_context *ctx,
-                                     const spops_kernel_map_description *description,
-                                     const spops_plan_memory *memory, spops_kernel_map **map)
-{
-    static const char call[] = "kernel_map_attach";
-    spops_kernel_map_description d = spops_kernel_map_description_default();
+    const spops_plan_kind of = SPOPS_PLAN_KERNEL_MAP;
     spops_kernel_map_options o = spops_kernel_map_options_default();
     spops_kernel_shape kernel = spops_kernel_shape_default();
     spops_map_choices c;
-    spops_placement place;
+    spops_kernel_map *map = NULL;
+    int32_t kind;
 
-    SPOPS_BEGIN_ATTACH(ctx, call, description, memory, map);
-    SPOPS_TRY(spops_read_options(ctx, call, description, &d, sizeof d));
-    SPOPS_TRY(spops_coords_check_dims(ctx, call, d.dims));
-    kernel.dims = d.dims;
-    memcpy(kernel.size, d.size, sizeof kernel.size);
-    memcpy(kernel.stride, d.stride, sizeof kernel.stride);
-    memcpy(kernel.padding, d.padding, sizeof kernel.padding);
-    memcpy(kernel.dilation, d.dilation, sizeof kernel.dilation);
-    SPOPS_TRY(spops_check_count(ctx, call, "max_in", d.max_in));
-    SPOPS_TRY(spops_check_count(ctx, call, "max_out", d.max_out));
-    o.contents = d.contents;
-    o.tile_rows = d.tile_rows;
-    o.max_pairs = d.max_pairs;
-    o.no_symmetry = d.no_symmetry;
-    SPOPS_TRY(spops_map_read_choices(ctx, call, d.kind, &kernel, d.dims, &o, &c));
-    SPOPS_TRY(measure(ctx, call, &c, d.max_in, d.max_out, &place));
-    SPOPS_TRY(spops_placement_enter(ctx, call, memory->block, memory->bytes, &place));
-    place.attaches = true;
-    return make_empty(ctx, call, &c, d.max_in, d.max_out, &place, map);
+    SPOPS_TRY(spops_coords_check_dims(ctx, call, fields[DIMS]));
+    kernel.dims = (int32_t)fields[DIMS];
+    SPOPS_TRY(spops_plan_get_i32s(ctx, call, of, fields, KIND, 1, &kind));
+    SPOPS_TRY(spops_plan_get_i32s(ctx, call, of, fields, SIZE, SPOPS_MAX_DIMS, kernel.size));
+    SPOPS_TRY(spops_plan_get_i32s(ctx, call, of, fields, STRIDE, SPOPS_MAX_DIMS, kernel.stride));
+    SPOPS_TRY(spops_plan_get_i32s(ctx, call, of, fields, PADDING, SPOPS_MAX_DIMS, kernel.padding));
+    SPOPS_TRY(
+        spops_plan_get_i32s(ctx, call, of, fields, DILATION, SPOPS_MAX_DIMS, kernel.dilation));
+    SPOPS_TRY(spops_check_count(ctx, call, "max_in", fields[MAX_IN]));
+    SPOPS_TRY(spops_check_count(ctx, call, "max_out", fields[MAX_OUT]));
+    SPOPS_TRY(spops_plan_get_i32s(ctx, call, of, fields, CONTENTS, 1, &o.contents));
+    SPOPS_TRY(spops_plan_get_i32s(ctx, call, of, fields, TILE_ROWS, 1, &o.tile_rows));
+    SPOPS_TRY(spops_plan_get_i32s(ctx, call, of, fields, NO_SYMMETRY, 1, &o.no_symmetry));
+    o.max_pairs = fields[MAX_PAIRS];
+    SPOPS_TRY(spops_map_read_choices(ctx, call, (spops_kernel_map_kind)kind, &kernel, kernel.dims,
+                                     &o, &c));
+    SPOPS_REQUIRE(ctx, fields[NUM_TAPS] == c.taps.num_taps,
+                  "%s: num_taps is %" PRId64 ", expected %" PRId32 " of this kernel", call,
+                  fields[NUM_TAPS], c.taps.num_taps);
+    SPOPS_TRY(make_empty(ctx, call, &c, fields[MAX_IN], fields[MAX_OUT], place, &map));
+    *out = &map->base;
+    return SPOPS_STATUS_OK;
 }
 
 spops_status spops_kernel_map_set(spops_context *ctx, spops_kernel_map *map, const spops_coords *in,
@@ -694,7 +707,7 @@ spops_status spops_kernel_map_set(spops_context *ctx, spops_kernel_map *map, con
 
     SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
     SPOPS_TRY(spops_map_check(ctx, call, "map", map));
-    SPOPS_REQUIRE(ctx, map->refillable && !map->shares,
+    SPOPS_REQUIRE(ctx, map->base.refillable && !map->shares,
                   "%s: the map was not made by kernel_map_reserve", call);
     SPOPS_TRY(check_sets(ctx, call, map->kind, in, &out));
     a = &map->arrays;
@@ -710,17 +723,24 @@ spops_status spops_kernel_map_set(spops_context *ctx, spops_kernel_map *map, con
     return spops_maps_enqueue(ctx, &of_one, &in, &out, 1);
 }
 
-void spops_kernel_map_destroy(spops_kernel_map *map)
+static void destroy_kernel_map(spops_plan *plan)
 {
-    spops_context *ctx;
-    if (map == NULL) return;
-    ctx = map->ctx;
-    if (map->block != NULL && !map->placed) (void)ctx->backend->wait(ctx);
-    free_workspace(ctx, map);
-    spops_displace(ctx, map->placed, map->pairs_block, map->pairs_bytes);
-    spops_displace(ctx, map->placed, map->block, map->block_bytes);
-    spops_host_free(ctx, map, 1, sizeof *map);
+    spops_kernel_map *map = (spops_kernel_map *)plan;
+    if (map->pairs_block != NULL && !plan->placed) (void)plan->ctx->backend->wait(plan->ctx);
+    spops_displace(plan->ctx, plan->placed, map->pairs_block, map->pairs_bytes);
 }
+
+static size_t bytes_of_kernel_map(const spops_plan *plan)
+{
+    const spops_kernel_map *map = (const spops_kernel_map *)plan;
+    return map->pairs_bytes;
+}
+
+const spops_plan_ops spops_kernel_map_plan_ops = {.handle_bytes = sizeof(struct spops_kernel_map),
+                                                  .num_fields = NUM_FIELDS,
+                                                  .destroy = destroy_kernel_map,
+                                                  .bytes = bytes_of_kernel_map,
+                                                  .attach = attach_kernel_map};
 
 // ---- What can be asked of a map -----------------------------------------------------------------
 

@@ -82,7 +82,7 @@ static spops_status check_set(spops_context *ctx, const char *call, const char *
                               const spops_coords *coords)
 {
     SPOPS_TRY(spops_coords_check(ctx, call, name, coords));
-    SPOPS_REQUIRE(ctx, !coords->refillable, "%s: %s was made by coords_reserve", call, name);
+    SPOPS_REQUIRE(ctx, !coords->base.refillable, "%s: %s was made by coords_reserve", call, name);
     return SPOPS_STATUS_OK;
 }
 
@@ -155,7 +155,7 @@ spops_status spops_kernel_map_save(spops_context *ctx, const spops_kernel_map *m
     SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
     SPOPS_TRY(spops_map_check(ctx, call, "map", map));
     SPOPS_TRY(spops_check_object(ctx, call, "bytes", bytes, sizeof *bytes));
-    SPOPS_REQUIRE(ctx, !map->refillable, "%s: the map was made by kernel_map_reserve", call);
+    SPOPS_REQUIRE(ctx, !map->base.refillable, "%s: the map was made by kernel_map_reserve", call);
     SPOPS_REQUIRE(ctx, map->contents & SPOPS_MAP_TABLE,
                   "%s: the map has no table, expected SPOPS_MAP_TABLE", call);
     SPOPS_TRY(spops_check_not_capturing(ctx, call));

@@ -5,25 +5,20 @@
 #define SPOPS_MAPS_KERNEL_MAPS_H
 
 #include "coords/coords.h"
+#include "core/plan.h"
 #include "maps/map_arrays.h"
 
 struct spops_kernel_map {
-    spops_context *ctx; // made it, frees it
+    spops_plan base;
     spops_kernel_map_kind kind;
     spops_kernel_shape kernel; // as the caller gave it
     int32_t contents;          // with those that others bring
-    bool placed;               // in the caller's memory
-    bool refillable;
     bool shares; // its arrays are another map's, inputs and outputs exchanged
     spops_map_arrays arrays;
     spops_kernel_map_side out, in; // the arrays' sides, as a view shows them
     spops_map_state state;         // of a map that is not refillable
-    void *block;                   // all but the pairs
-    size_t block_bytes;
     void *pairs_block; // arrays of max_pairs
     size_t pairs_bytes;
-    void *workspace; // with the tables, where they are not among the parts
-    size_t workspace_bytes;
     void *backend_workspace;
 };
 

@@ -6,6 +6,7 @@
 
 #include "maps/kernel_maps.h"
 #include "core/check.h"
+#include "core/plan.h"
 
 #define DEFAULT_LEVELS   5
 #define DEFAULT_CONTENTS (SPOPS_MAP_ORDER | SPOPS_MAP_PAIRS)
@@ -15,14 +16,16 @@ enum { MAX_LEVELS = SPOPS_PYRAMID_MAX_LEVELS };
 _Static_assert(2 * MAX_LEVELS <= SPOPS_MAPS_AT_ONCE, "a map within and one down for each level");
 
 struct spops_pyramid {
-    spops_context *ctx; // made it, frees it
+    spops_plan base;
     int32_t num_levels;
-    bool refillable;
     const spops_coords *levels[MAX_LEVELS]; // 0: the caller's
     spops_coords *own[MAX_LEVELS];          // the others again
     spops_kernel_shape down_kernels[MAX_LEVELS];
     spops_kernel_map *within[MAX_LEVELS], *down[MAX_LEVELS], *up[MAX_LEVELS];
 };
+
+// Fields of a description.
+enum { NUM_LEVELS, CONTENTS, NUM_FIELDS };
 
 // Options, with 0 and NULL made what they stand for.
 typedef struct pyramid_choices {
@@ -111,7 +114,7 @@ static spops_status make_level(spops_context *ctx, const char *call, spops_pyram
 
     o.order = choices->order;
     o.search = choices->search;
-    if (!p->refillable)
+    if (!p->base.refillable)
         return spops_coords_create_downsampled(ctx, p->levels[level - 1], kernel, &o,
                                                &p->own[level]);
     SPOPS_TRY(spops_kernel_shape_read(ctx, call, kernel, before->layout.dims, &taps));
@@ -132,7 +135,7 @@ static spops_status make_map(spops_context *ctx, const spops_pyramid *p, spops_k
                              const spops_kernel_shape *kernel, int32_t in, int32_t out,
                              const spops_kernel_map_options *options, spops_kernel_map **map)
 {
-    return (p->refillable ? spops_kernel_map_reserve : spops_kernel_map_create)(
+    return (p->base.refillable ? spops_kernel_map_reserve : spops_kernel_map_create)(
         ctx, kind, kernel, p->levels[in], p->levels[out], options, map);
 }
 
@@ -169,11 +172,13 @@ static spops_status make(spops_context *ctx, const char *call, const spops_coord
 
     SPOPS_TRY(spops_coords_check(ctx, call, "finest", finest));
     SPOPS_TRY(read_options(ctx, call, finest->arrays.layout.dims, options, &choices));
-    p = spops_host_alloc(ctx, 1, sizeof *p);
+    p = spops_plan_alloc(ctx, SPOPS_PLAN_PYRAMID);
     if (p == NULL) return SPOPS_STATUS_OUT_OF_MEMORY;
-    p->ctx = ctx;
     p->num_levels = choices.num_levels;
-    p->refillable = refillable;
+    p->base.fields[NUM_LEVELS] = choices.num_levels;
+    p->base.fields[CONTENTS] = choices.contents;
+    p->base.parents[0] = &finest->base;
+    p->base.refillable = refillable;
     p->levels[0] = finest;
     memcpy(p->down_kernels, choices.down, sizeof p->down_kernels);
     for (int32_t level = 0; level < p->num_levels; ++level) {
@@ -215,7 +220,7 @@ static spops_status check_pyramid(spops_context *ctx, const char *call,
 {
     SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
     SPOPS_REQUIRE(ctx, pyramid != NULL, "%s: pyramid is NULL", call);
-    return spops_check_home(ctx, call, "pyramid", pyramid->ctx);
+    return spops_check_home(ctx, call, "pyramid", pyramid->base.ctx);
 }
 
 spops_status spops_pyramid_set(spops_context *ctx, spops_pyramid *p)
@@ -226,7 +231,7 @@ spops_status spops_pyramid_set(spops_context *ctx, spops_pyramid *p)
     int32_t num = 0;
 
     SPOPS_TRY(check_pyramid(ctx, call, p));
-    SPOPS_REQUIRE(ctx, p->refillable, "%s: the pyramid was not made by pyramid_reserve", call);
+    SPOPS_REQUIRE(ctx, p->base.refillable, "%s: the pyramid was not made by pyramid_reserve", call);
     for (int32_t level = 1; level < p->num_levels; ++level)
         SPOPS_TRY(spops_coords_set_downsampled(ctx, p->own[level], p->levels[level - 1],
                                                &p->down_kernels[level - 1]));
@@ -246,19 +251,33 @@ spops_status spops_pyramid_set(spops_context *ctx, spops_pyramid *p)
     return spops_maps_enqueue(ctx, maps, in, out, num);
 }
 
-void spops_pyramid_destroy(spops_pyramid *pyramid)
+static void destroy_pyramid(spops_plan *plan)
 {
-    spops_context *ctx;
-    if (pyramid == NULL) return;
-    ctx = pyramid->ctx;
-    for (int32_t level = 0; level < pyramid->num_levels; ++level) {
-        spops_kernel_map_destroy(pyramid->up[level]);
-        spops_kernel_map_destroy(pyramid->down[level]);
-        spops_kernel_map_destroy(pyramid->within[level]);
-        spops_coords_destroy(pyramid->own[level]);
+    spops_pyramid *p = (spops_pyramid *)plan;
+    for (int32_t level = 0; level < p->num_levels; ++level) {
+        spops_kernel_map_destroy(p->up[level]);
+        spops_kernel_map_destroy(p->down[level]);
+        spops_kernel_map_destroy(p->within[level]);
+        spops_coords_destroy(p->own[level]);
     }
-    spops_host_free(ctx, pyramid, 1, sizeof *pyramid);
 }
+
+static size_t bytes_of_pyramid(const spops_plan *plan)
+{
+    const spops_pyramid *p = (const spops_pyramid *)plan;
+    size_t bytes = 0;
+    for (int32_t level = 0; level < p->num_levels; ++level) {
+        bytes += spops_plan_bytes((const spops_plan *)p->own[level]);
+        bytes += spops_plan_bytes((const spops_plan *)p->within[level]);
+        bytes += spops_plan_bytes((const spops_plan *)p->down[level]);
+    }
+    return bytes;
+}
+
+const spops_plan_ops spops_pyramid_plan_ops = {.handle_bytes = sizeof(struct spops_pyramid),
+                                               .num_fields = NUM_FIELDS,
+                                               .destroy = destroy_pyramid,
+                                               .bytes = bytes_of_pyramid};
 
 // ---- What can be asked of a pyramid -------------------------------------------------------------
 

@@ -30,7 +30,7 @@ static spops_status check_flag(spops_context *ctx, const char *call, const char 
 static spops_status check_plan(spops_context *ctx, const char *call, const spops_triplets *triplets)
 {
     SPOPS_REQUIRE(ctx, triplets != NULL, "%s: triplets is NULL", call);
-    return spops_check_home(ctx, call, "triplets", triplets->ctx);
+    return spops_check_home(ctx, call, "triplets", triplets->base.ctx);
 }
 
 static spops_status read_options(spops_context *ctx, const char *call,
@@ -244,8 +244,8 @@ static spops_status get_partials(spops_context *ctx, const char *call,
     spops_carver carver = {NULL, 0};
     void *base = NULL;
     *partials = NULL;
-    if (triplets->scratch_bytes == 0) return SPOPS_STATUS_OK;
-    SPOPS_TRY(spops_context_scratch(ctx, call, triplets->scratch_bytes, &base));
+    if (triplets->base.scratch_bytes == 0) return SPOPS_STATUS_OK;
+    SPOPS_TRY(spops_context_scratch(ctx, call, triplets->base.scratch_bytes, &base));
     carver.base = base;
     *partials = spops_triplets_carve_scratch(triplets, &carver);
     return SPOPS_STATUS_OK;

@@ -6,6 +6,7 @@
 #define SPOPS_MVMR_MVMR_H
 
 #include "core/backend.h"
+#include "core/plan.h"
 #include "igemm/igemm_args.h"
 #include "segments/lists.h"
 #include "spops/mvmr.h"
@@ -95,21 +96,15 @@ typedef struct spops_vvor_args {
 } spops_vvor_args;
 
 struct spops_triplets {
-    spops_context *ctx; // made it, frees it
+    spops_plan base;
     spops_triplets_shape shape;
     int64_t max_matrix_elements;
     bool backward;
-    bool refillable; // counts stay on the device, the workspace is kept
     bool mirrored;   // i = j for all: both sides are the same
     spops_lists by_matrix;
     spops_triplet_tiles sides[SPOPS_NUM_SIDES]; // IN only with backward, unless mirrored
     bool has_groups; // the triplets are rows of groups, and the backend has a product for them:
     spops_igemm_schedule groups;
-    void *block;
-    size_t block_bytes;
-    void *workspace; // of the builds
-    size_t workspace_bytes;
-    size_t scratch_bytes;
 };
 
 // Scratch of VVOR, the partials of its pieces; measured and carved by this function.

@@ -11,6 +11,9 @@
 // Tiles of rows of groups are made by one block: with more groups than these there are none.
 #define MAX_GROUPS (1 << 20)
 
+// Fields of a description.
+enum { NUM_OUT, NUM_IN, NUM_MATRICES, MAX_TRIPLETS, MAX_MATRIX_ELEMENTS, BACKWARD, NUM_FIELDS };
+
 // What a plan is built from; arrays where ctx runs.
 typedef struct triplets_source {
     int64_t num_triplets;
@@ -130,14 +133,19 @@ static spops_status alloc_plan(spops_context *ctx, const char *call,
     spops_triplets *plan = NULL;
 
     *out = NULL;
-    plan = spops_host_alloc(ctx, 1, sizeof *plan);
+    plan = spops_plan_alloc(ctx, SPOPS_PLAN_TRIPLETS);
     if (plan == NULL) return SPOPS_STATUS_OUT_OF_MEMORY;
-    plan->ctx = ctx;
     plan->shape = *shape;
     plan->max_matrix_elements = choice->max_matrix_elements;
     plan->backward = choice->backward;
-    plan->refillable = choice->refillable;
+    plan->base.refillable = choice->refillable;
     plan->mirrored = choice->mirrored;
+    plan->base.fields[NUM_OUT] = shape->num_out;
+    plan->base.fields[NUM_IN] = shape->num_in;
+    plan->base.fields[NUM_MATRICES] = shape->num_matrices;
+    plan->base.fields[MAX_TRIPLETS] = shape->num_triplets;
+    plan->base.fields[MAX_MATRIX_ELEMENTS] = choice->max_matrix_elements;
+    plan->base.fields[BACKWARD] = choice->backward;
     plan->by_matrix.num_segments = shape->num_matrices;
     plan->by_matrix.max_terms = shape->num_triplets;
     plan->by_matrix.split_terms = ctx->backend->triplets_split_terms(ctx, &sizes);
@@ -161,9 +169,9 @@ static spops_status alloc_plan(spops_context *ctx, const char *call,
         status = too_large(ctx, call, "lists");
         goto fail;
     }
-    SPOPS_TRY_GOTO(spops_backend_alloc(ctx, carver.used, &plan->block), status, fail);
-    plan->block_bytes = carver.used;
-    carver = (spops_carver){plan->block, 0};
+    SPOPS_TRY_GOTO(spops_backend_alloc(ctx, carver.used, &plan->base.block), status, fail);
+    plan->base.block_bytes = carver.used;
+    carver = (spops_carver){plan->base.block, 0};
     carve_block(plan, &carver);
 
     carver = (spops_carver){NULL, 0};
@@ -172,8 +180,8 @@ static spops_status alloc_plan(spops_context *ctx, const char *call,
         status = too_large(ctx, call, "workspace");
         goto fail;
     }
-    SPOPS_TRY_GOTO(spops_backend_alloc(ctx, carver.used, &plan->workspace), status, fail);
-    plan->workspace_bytes = carver.used;
+    SPOPS_TRY_GOTO(spops_backend_alloc(ctx, carver.used, &plan->base.workspace), status, fail);
+    plan->base.workspace_bytes = carver.used;
 
     carver = (spops_carver){NULL, 0};
     (void)spops_triplets_carve_scratch(plan, &carver);
@@ -181,7 +189,7 @@ static spops_status alloc_plan(spops_context *ctx, const char *call,
         status = too_large(ctx, call, "scratch");
         goto fail;
     }
-    plan->scratch_bytes = carver.used;
+    plan->base.scratch_bytes = carver.used;
     if (carver.used > 0) SPOPS_TRY_GOTO(spops_context_grow(ctx, carver.used), status, fail);
     *out = plan;
     return SPOPS_STATUS_OK;
@@ -191,16 +199,8 @@ fail:
     return status;
 }
 
-void spops_triplets_destroy(spops_triplets *triplets)
-{
-    spops_context *ctx;
-    if (triplets == NULL) return;
-    ctx = triplets->ctx;
-    if (triplets->block != NULL) (void)ctx->backend->wait(ctx);
-    spops_backend_free(ctx, triplets->workspace, triplets->workspace_bytes);
-    spops_backend_free(ctx, triplets->block, triplets->block_bytes);
-    spops_host_free(ctx, triplets, 1, sizeof *triplets);
-}
+const spops_plan_ops spops_triplets_plan_ops = {.handle_bytes = sizeof(struct spops_triplets),
+                                                .num_fields = NUM_FIELDS};
 
 // ---- Building -----------------------------------------------------------------------------------
 
@@ -266,7 +266,7 @@ static spops_status enqueue_side(spops_context *ctx, spops_triplets *plan, int s
 static spops_status enqueue_build(spops_context *ctx, spops_triplets *plan,
                                   const triplets_source *source)
 {
-    spops_carver carver = {plan->workspace, 0};
+    spops_carver carver = {plan->base.workspace, 0};
     const build_workspace w = carve_workspace(ctx, plan, &carver);
 
     SPOPS_TRY(enqueue_by_matrix(ctx, plan, source, &w));
@@ -282,9 +282,9 @@ static spops_status enqueue_build(spops_context *ctx, spops_triplets *plan,
 // Of a plan that is not refillable: free the workspace, wait, fetch the counts.
 static spops_status finish(spops_context *ctx, spops_triplets *plan)
 {
-    spops_backend_free(ctx, plan->workspace, plan->workspace_bytes);
-    plan->workspace = NULL;
-    plan->workspace_bytes = 0;
+    spops_backend_free(ctx, plan->base.workspace, plan->base.workspace_bytes);
+    plan->base.workspace = NULL;
+    plan->base.workspace_bytes = 0;
     SPOPS_TRY(ctx->backend->download(ctx, &plan->by_matrix.host_schedule, plan->by_matrix.schedule,
                                      sizeof plan->by_matrix.host_schedule));
     plan->by_matrix.counts_on_device = false;
@@ -498,8 +498,9 @@ static spops_status check_refillable(spops_context *ctx, const char *call,
                                      const spops_triplets *triplets)
 {
     SPOPS_REQUIRE(ctx, triplets != NULL, "%s: triplets is NULL", call);
-    SPOPS_TRY(spops_check_home(ctx, call, "triplets", triplets->ctx));
-    SPOPS_REQUIRE(ctx, triplets->refillable, "%s: the plan was not made by triplets_reserve", call);
+    SPOPS_TRY(spops_check_home(ctx, call, "triplets", triplets->base.ctx));
+    SPOPS_REQUIRE(ctx, triplets->base.refillable, "%s: the plan was not made by triplets_reserve",
+                  call);
     return SPOPS_STATUS_OK;
 }
 
@@ -565,7 +566,7 @@ spops_status spops_triplets_get_info_sync(spops_context *ctx, const spops_triple
 
     SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
     SPOPS_REQUIRE(ctx, triplets != NULL, "%s: triplets is NULL", call);
-    SPOPS_TRY(spops_check_home(ctx, call, "triplets", triplets->ctx));
+    SPOPS_TRY(spops_check_home(ctx, call, "triplets", triplets->base.ctx));
     SPOPS_TRY(spops_check_not_capturing(ctx, call));
     SPOPS_TRY(ctx->backend->wait(ctx));
     lists = &triplets->by_matrix;
@@ -582,8 +583,8 @@ spops_status spops_triplets_get_info_sync(spops_context *ctx, const spops_triple
     found.longest = schedule.longest;
     found.num_dropped = schedule.num_dropped;
     found.overflow = schedule.overflow;
-    found.bytes = (int64_t)(triplets->block_bytes + triplets->workspace_bytes);
-    found.scratch_bytes = (int64_t)triplets->scratch_bytes;
+    found.bytes = (int64_t)(triplets->base.block_bytes + triplets->base.workspace_bytes);
+    found.scratch_bytes = (int64_t)triplets->base.scratch_bytes;
     found.direct = triplets->sides[SPOPS_SIDE_OUT].direct;
     SPOPS_TRY(spops_write_struct(ctx, call, "info", info, &found, sizeof found));
     if (schedule.overflow == 0) return SPOPS_STATUS_OK;
@@ -594,10 +595,10 @@ spops_status spops_triplets_get_info_sync(spops_context *ctx, const spops_triple
 
 size_t spops_triplets_bytes(const spops_triplets *triplets)
 {
-    return triplets == NULL ? 0 : triplets->block_bytes + triplets->workspace_bytes;
+    return triplets == NULL ? 0 : triplets->base.block_bytes + triplets->base.workspace_bytes;
 }
 
 size_t spops_triplets_scratch_bytes(const spops_triplets *triplets)
 {
-    return triplets == NULL ? 0 : triplets->scratch_bytes;
+    return triplets == NULL ? 0 : triplets->base.scratch_bytes;
 }

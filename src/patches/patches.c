@@ -8,13 +8,16 @@
 #include "points/neighbors.h"
 #include "core/check.h"
 
+// Fields of a description.
+enum { NUM_ROWS, MAX_PATCHES, MAX_QUERIES, MAX_KEYS, MAX_SAMPLES, SAME, NUM_FIELDS };
+
 static const char *const side_names[SPOPS_NUM_PATCH_SIDES] = {"query", "key"};
 
 spops_status spops_patches_check(spops_context *ctx, const char *call, const char *name,
                                  const spops_patches *patches)
 {
     SPOPS_REQUIRE(ctx, patches != NULL, "%s: %s is NULL", call, name);
-    return spops_check_home(ctx, call, name, patches->ctx);
+    return spops_check_home(ctx, call, name, patches->base.ctx);
 }
 
 static const int32_t *offsets_of(const spops_patch_lists *lists, int side)
@@ -119,21 +122,26 @@ static spops_status alloc_patches(spops_context *ctx, const char *call,
     size_t bytes;
 
     SPOPS_REQUIRE_SLOT(ctx, call, patches_fill);
-    p = spops_host_alloc(ctx, 1, sizeof *p);
+    p = spops_plan_alloc(ctx, SPOPS_PLAN_PATCHES);
     if (p == NULL) return SPOPS_STATUS_OUT_OF_MEMORY;
-    p->ctx = ctx;
     p->storage = *sizes;
     carve_block(&p->storage, &carver);
-    SPOPS_TRY_GOTO(spops_backend_alloc(ctx, carver.used, &p->block), status, fail);
-    p->block_bytes = carver.used;
-    carver = (spops_carver){p->block, 0};
+    SPOPS_TRY_GOTO(spops_backend_alloc(ctx, carver.used, &p->base.block), status, fail);
+    p->base.block_bytes = carver.used;
+    carver = (spops_carver){p->base.block, 0};
     carve_block(&p->storage, &carver);
     show_arrays(p);
+    p->base.fields[NUM_ROWS] = p->arrays.num_rows;
+    p->base.fields[MAX_PATCHES] = p->arrays.max_patches;
+    p->base.fields[MAX_QUERIES] = p->arrays.max_queries;
+    p->base.fields[MAX_KEYS] = p->storage.same ? 0 : p->arrays.max_keys;
+    p->base.fields[MAX_SAMPLES] = p->storage.max_samples;
+    p->base.fields[SAME] = p->storage.same;
 
     args.storage = &p->storage;
     bytes = ctx->backend->patches_workspace_bytes(ctx, &args);
-    SPOPS_TRY_GOTO(spops_backend_alloc(ctx, bytes, &p->workspace), status, fail);
-    p->workspace_bytes = bytes;
+    SPOPS_TRY_GOTO(spops_backend_alloc(ctx, bytes, &p->base.workspace), status, fail);
+    p->base.workspace_bytes = bytes;
     *out = p;
     return SPOPS_STATUS_OK;
 
@@ -142,16 +150,8 @@ fail:
     return status;
 }
 
-void spops_patches_destroy(spops_patches *patches)
-{
-    spops_context *ctx;
-    if (patches == NULL) return;
-    ctx = patches->ctx;
-    if (patches->block != NULL) (void)ctx->backend->wait(ctx);
-    spops_backend_free(ctx, patches->workspace, patches->workspace_bytes);
-    spops_backend_free(ctx, patches->block, patches->block_bytes);
-    spops_host_free(ctx, patches, 1, sizeof *patches);
-}
+const spops_plan_ops spops_patches_plan_ops = {.handle_bytes = sizeof(struct spops_patches),
+                                               .num_fields = NUM_FIELDS};
 
 // ---- Filling ------------------------------------------------------------------------------------
 
@@ -159,7 +159,7 @@ static spops_status fill_from_lists(spops_context *ctx, const spops_patches *p,
                                     const int32_t *num_patches, const spops_patch_lists *lists)
 {
     const spops_patches_args args = {.storage = &p->storage,
-                                     .workspace = p->workspace,
+                                     .workspace = p->base.workspace,
                                      .num_patches = num_patches,
                                      .lists = lists};
     SPOPS_TRY(ctx->backend->patches_copy(ctx, &args));
@@ -235,9 +235,9 @@ static spops_status finish_patches(spops_context *ctx, spops_patches *p,
                                    const spops_patch_faults *faults)
 {
     SPOPS_TRY(ctx->backend->wait(ctx));
-    spops_backend_free(ctx, p->workspace, p->workspace_bytes);
-    p->workspace = NULL;
-    p->workspace_bytes = 0;
+    spops_backend_free(ctx, p->base.workspace, p->base.workspace_bytes);
+    p->base.workspace = NULL;
+    p->base.workspace_bytes = 0;
     p->arrays.keys_once = p->storage.same || faults->keys_twice == INT32_MAX;
     if (p->arrays.keys_once) p->arrays.key_offsets = p->arrays.key_entries = NULL;
     return SPOPS_STATUS_OK;
@@ -307,7 +307,7 @@ spops_status spops_patches_reserve(spops_context *ctx, const spops_patches_shape
     sizes.sides[SPOPS_PATCH_QUERIES].max_entries = s.max_queries;
     sizes.sides[SPOPS_PATCH_KEYS].max_entries = s.max_keys;
     SPOPS_TRY(alloc_patches(ctx, call, &sizes, &p));
-    p->refillable = true;
+    p->base.refillable = true;
     SPOPS_TRY_GOTO(fill_from_lists(ctx, p, NULL, NULL), status, fail);
     SPOPS_TRY_GOTO(ctx->backend->wait(ctx), status, fail);
     *out = p;
@@ -322,7 +322,8 @@ static spops_status check_refillable(spops_context *ctx, const char *call,
                                      const spops_patches *patches)
 {
     SPOPS_TRY(spops_patches_check(ctx, call, "patches", patches));
-    SPOPS_REQUIRE(ctx, patches->refillable, "%s: the plan was not made by patches_reserve", call);
+    SPOPS_REQUIRE(ctx, patches->base.refillable, "%s: the plan was not made by patches_reserve",
+                  call);
     return SPOPS_STATUS_OK;
 }
 
@@ -404,7 +405,7 @@ static spops_status fill_from_order(spops_context *ctx, const spops_patches *p,
                                     const spops_patch_curve_rule *rule)
 {
     const spops_patches_args args = {.storage = &p->storage,
-                                     .workspace = p->workspace,
+                                     .workspace = p->base.workspace,
                                      .cloud = cloud,
                                      .curve = rule,
                                      .whole = rule->order == NULL};
@@ -532,7 +533,7 @@ static spops_status fill_from_buckets(spops_context *ctx, const spops_patches *p
                                       const spops_patch_window_rule *rule)
 {
     const spops_patches_args args = {.storage = &p->storage,
-                                     .workspace = p->workspace,
+                                     .workspace = p->base.workspace,
                                      .whole = true,
                                      .buckets = &buckets->arrays,
                                      .window = rule};
@@ -622,7 +623,8 @@ spops_status spops_patches_get_info_sync(spops_context *ctx, const spops_patches
     found.keys_once = patches->arrays.keys_once;
     found.refused = state.overflow == 0 && spops_patches_refused(&faults);
     found.overflow = state.overflow;
-    found.bytes = (int64_t)(sizeof *patches + patches->block_bytes + patches->workspace_bytes);
+    found.bytes =
+        (int64_t)(sizeof *patches + patches->base.block_bytes + patches->base.workspace_bytes);
     SPOPS_TRY(spops_write_struct(ctx, call, "info", info, &found, sizeof found));
     if (state.overflow == 0) return SPOPS_STATUS_OK;
     return spops_fail(ctx, SPOPS_STATUS_CAPACITY_EXCEEDED,

@@ -4,6 +4,7 @@
 #define SPOPS_PATCHES_PATCHES_H
 
 #include "core/backend.h"
+#include "core/plan.h"
 #include "patches/patch_arrays.h"
 #include "patches/patch_sources.h"
 #include "spops/device/common.h"
@@ -73,12 +74,9 @@ typedef struct spops_patches_args {
 } spops_patches_args;
 
 struct spops_patches {
-    spops_context *ctx; // made it, frees it
+    spops_plan base;
     spops_patch_storage storage;
     spops_patch_arrays arrays; // of the same memory
-    bool refillable;
-    void *block, *workspace;
-    size_t block_bytes, workspace_bytes;
 };
 
 spops_status spops_patches_check(spops_context *ctx, const char *call, const char *name,

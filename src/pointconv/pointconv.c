@@ -6,6 +6,7 @@
 
 #include "points/neighbors.h"
 #include "core/check.h"
+#include "core/plan.h"
 #include "core/matrix.h"
 #include "igemm/igemm_args.h"
 #include "pointconv/point_gemm_args.h"
@@ -16,8 +17,20 @@
 
 enum { SIDE_OUT, SIDE_IN, NUM_SIDES };
 
+// Fields of a description.
+enum {
+    NUM_OUT,
+    NUM_IN,
+    NUM_TAPS,
+    MAX_IN_CHANNELS,
+    MAX_OUT_CHANNELS,
+    DATAFLOW,
+    BACKWARD,
+    NUM_FIELDS
+};
+
 struct spops_pointconv {
-    spops_context *ctx;        // made it, frees it
+    spops_plan base;
     spops_neighbors_view view; // whose addresses stay; out and in are `lists`
     spops_neighbor_lists lists[NUM_SIDES];
     bool refillable;
@@ -268,7 +281,7 @@ static spops_status check_contents(spops_context *ctx, const char *call,
                   "%s: options->detach is 1, expected options->dataflow to be %s, with rows added "
                   "first",
                   call, spops_dataflow_name(SPOPS_DATAFLOW_IMPLICIT_GEMM));
-    SPOPS_REQUIRE(ctx, !o->detach || !neighbors->refillable,
+    SPOPS_REQUIRE(ctx, !o->detach || !neighbors->base.refillable,
                   "%s: options->detach is 1, expected 0 for neighbors made by reserve", call);
     return SPOPS_STATUS_OK;
 }
@@ -293,9 +306,8 @@ spops_status spops_pointconv_create(spops_context *ctx, const spops_neighbors *n
     SPOPS_TRY(read_plan_options(ctx, call, given, &options));
     SPOPS_TRY(spops_neighbors_check(ctx, call, "neighbors", neighbors));
     SPOPS_TRY(check_contents(ctx, call, &options, neighbors));
-    conv = spops_host_alloc(ctx, 1, sizeof *conv);
+    conv = spops_plan_alloc(ctx, SPOPS_PLAN_POINTCONV);
     if (conv == NULL) return SPOPS_STATUS_OUT_OF_MEMORY;
-    conv->ctx = ctx;
     conv->backward = options.backward != 0;
     conv->dataflow = options.dataflow;
     conv->max_in_channels = options.max_in_channels;
@@ -306,7 +318,15 @@ spops_status spops_pointconv_create(spops_context *ctx, const spops_neighbors *n
     conv->lists[SIDE_IN] = *conv->view.in;
     conv->view.out = &conv->lists[SIDE_OUT];
     conv->view.in = &conv->lists[SIDE_IN];
-    conv->refillable = neighbors->refillable;
+    conv->base.parents[0] = &neighbors->base;
+    conv->base.fields[NUM_OUT] = conv->view.out->max_rows;
+    conv->base.fields[NUM_IN] = conv->view.in->max_rows;
+    conv->base.fields[NUM_TAPS] = conv->view.num_taps;
+    conv->base.fields[MAX_IN_CHANNELS] = conv->max_in_channels;
+    conv->base.fields[MAX_OUT_CHANNELS] = conv->max_out_channels;
+    conv->base.fields[DATAFLOW] = conv->dataflow;
+    conv->base.fields[BACKWARD] = conv->backward;
+    conv->refillable = neighbors->base.refillable;
     conv->taps = neighbors->arrays.rule.taps;
     if (options.detach) conv->view.tap_offsets = NULL; // those by tap go with the neighbours
     SPOPS_TRY_GOTO(plan_gemm(ctx, call, conv, &options), status, fail);
@@ -324,7 +344,7 @@ spops_status spops_pointconv_create(spops_context *ctx, const spops_neighbors *n
     }
     if (conv->dataflow != SPOPS_DATAFLOW_IMPLICIT_GEMM)
         SPOPS_TRY_GOTO(plan_triplets(ctx, conv), status, fail);
-    if (neighbors->refillable || conv->triplets != NULL)
+    if (neighbors->base.refillable || conv->triplets != NULL)
         SPOPS_TRY_GOTO(spops_pointconv_set(ctx, conv), status, fail);
     SPOPS_TRY_GOTO(ctx->backend->wait(ctx), status, fail);
     if (options.detach) detach(conv);
@@ -339,7 +359,7 @@ fail:
 static spops_status check_plan(spops_context *ctx, const char *call, const spops_pointconv *conv)
 {
     SPOPS_REQUIRE(ctx, conv != NULL, "%s: conv is NULL", call);
-    return spops_check_home(ctx, call, "conv", conv->ctx);
+    return spops_check_home(ctx, call, "conv", conv->base.ctx);
 }
 
 spops_status spops_pointconv_set(spops_context *ctx, spops_pointconv *conv)
@@ -389,16 +409,33 @@ size_t spops_pointconv_bytes(const spops_pointconv *conv)
     return conv->triplets == NULL ? bytes : bytes + spops_triplets_bytes(conv->triplets);
 }
 
-void spops_pointconv_destroy(spops_pointconv *conv)
+static void destroy_pointconv(spops_plan *plan)
 {
-    if (conv == NULL) return;
-    (void)conv->ctx->backend->wait(conv->ctx);
+    spops_pointconv *conv = (spops_pointconv *)plan;
+    (void)plan->ctx->backend->wait(plan->ctx);
     spops_triplets_destroy(conv->triplets);
     for (int side = 0; side < NUM_SIDES; ++side)
-        spops_backend_free(conv->ctx, conv->blocks[side], conv->block_bytes[side]);
-    spops_backend_free(conv->ctx, conv->workspace, conv->workspace_bytes);
-    spops_host_free(conv->ctx, conv, 1, sizeof *conv);
+        spops_backend_free(plan->ctx, conv->blocks[side], conv->block_bytes[side]);
+    spops_backend_free(plan->ctx, conv->workspace, conv->workspace_bytes);
 }
+
+static size_t bytes_of_pointconv(const spops_plan *plan)
+{
+    const spops_pointconv *conv = (const spops_pointconv *)plan;
+    return spops_pointconv_bytes(conv) - sizeof *conv;
+}
+
+static size_t scratch_of_pointconv(const spops_plan *plan)
+{
+    const spops_pointconv *conv = (const spops_pointconv *)plan;
+    return spops_pointconv_scratch_bytes(conv);
+}
+
+const spops_plan_ops spops_pointconv_plan_ops = {.handle_bytes = sizeof(struct spops_pointconv),
+                                                 .num_fields = NUM_FIELDS,
+                                                 .destroy = destroy_pointconv,
+                                                 .bytes = bytes_of_pointconv,
+                                                 .scratch_bytes = scratch_of_pointconv};
 
 // ---- Layers -------------------------------------------------------------------------------------
 
@@ -453,7 +490,7 @@ static spops_igemm_wgrad_args wgrad_args_of(const spops_pointconv *conv, spops_m
 static bool gemm_serves(const spops_pointconv *conv, const spops_layer_shape *shape,
                         spops_conv_pass pass, spops_matrix x, spops_matrix w, spops_matrix y)
 {
-    const spops_context *ctx = conv->ctx;
+    const spops_context *ctx = conv->base.ctx;
     spops_point_gemm_args args;
     if (!may_use_gemm(conv, shape)) return false;
     if (pass == SPOPS_PASS_GRAD_W) {

@@ -6,6 +6,9 @@
 #include "core/check.h"
 #include "core/matrix.h"
 
+// Fields of a description.
+enum { NUM_POINTS, NUM_SAMPLES, NUM_FIELDS };
+
 static void carve_block(spops_nearest_arrays *a, spops_carver *c)
 {
     const int64_t num_boxes = a->level_begin[a->num_levels];
@@ -37,9 +40,9 @@ static spops_status build(spops_context *ctx, const char *call, const spops_poin
     void *workspace = NULL;
 
     carve_block(&nearest->arrays, &carver);
-    SPOPS_TRY(spops_backend_alloc(ctx, carver.used, &nearest->block));
-    nearest->block_bytes = carver.used;
-    carver = (spops_carver){nearest->block, 0};
+    SPOPS_TRY(spops_backend_alloc(ctx, carver.used, &nearest->base.block));
+    nearest->base.block_bytes = carver.used;
+    carver = (spops_carver){nearest->base.block, 0};
     carve_block(&nearest->arrays, &carver);
     carver = (spops_carver){NULL, 0};
     (void)spops_carve(&carver, 1, 1, sizeof state);
@@ -69,11 +72,12 @@ spops_status spops_nearest_create(spops_context *ctx, const spops_point_cloud *i
     SPOPS_REQUIRE_SLOT(ctx, call, nearest_build);
     SPOPS_TRY(spops_cloud_check(ctx, call, "inputs", inputs));
     SPOPS_TRY(spops_cloud_check_offsets(ctx, call, "inputs", inputs));
-    nearest = spops_host_alloc(ctx, 1, sizeof *nearest);
+    nearest = spops_plan_alloc(ctx, SPOPS_PLAN_NEAREST);
     if (nearest == NULL) return SPOPS_STATUS_OUT_OF_MEMORY;
-    nearest->ctx = ctx;
     nearest->arrays.num_points = inputs->points.rows;
     nearest->arrays.num_samples = spops_cloud_samples(inputs);
+    nearest->base.fields[NUM_POINTS] = nearest->arrays.num_points;
+    nearest->base.fields[NUM_SAMPLES] = nearest->arrays.num_samples;
     plan_levels(&nearest->arrays);
     if (nearest->arrays.num_points > 0)
         SPOPS_TRY_GOTO(build(ctx, call, inputs, nearest), status, fail);
@@ -110,7 +114,7 @@ spops_status spops_nearest_execute(spops_context *ctx, const spops_nearest *near
 
     SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
     SPOPS_REQUIRE(ctx, nearest != NULL, "%s: nearest is NULL", call);
-    SPOPS_TRY(spops_check_home(ctx, call, "nearest", nearest->ctx));
+    SPOPS_TRY(spops_check_home(ctx, call, "nearest", nearest->base.ctx));
     SPOPS_TRY(spops_cloud_check(ctx, call, "queries", queries));
     SPOPS_REQUIRE(ctx, spops_cloud_samples(queries) == nearest->arrays.num_samples,
                   "%s: queries has %" PRId64 " samples, expected %" PRId64 " as the data points",
@@ -125,12 +129,5 @@ spops_status spops_nearest_execute(spops_context *ctx, const spops_nearest *near
     return ctx->backend->nearest_find(ctx, &args);
 }
 
-void spops_nearest_destroy(spops_nearest *nearest)
-{
-    spops_context *ctx;
-    if (nearest == NULL) return;
-    ctx = nearest->ctx;
-    if (nearest->block != NULL) (void)ctx->backend->wait(ctx);
-    spops_backend_free(ctx, nearest->block, nearest->block_bytes);
-    spops_host_free(ctx, nearest, 1, sizeof *nearest);
-}
+const spops_plan_ops spops_nearest_plan_ops = {.handle_bytes = sizeof(struct spops_nearest),
+                                               .num_fields = NUM_FIELDS};

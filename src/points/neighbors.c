@@ -11,6 +11,22 @@
 
 #define MAX_RADIUS_M 1e18f // whose square is finite
 
+// Fields of a description.
+enum {
+    MAX_OUTPUTS,
+    MAX_INPUTS,
+    MAX_SAMPLES,
+    MAX_PAIRS,
+    SAME,
+    METRIC,
+    TAPS,
+    CONTENTS,
+    NUM_TAPS,
+    RADIUS_M,
+    TAP_SIZE_M,
+    NUM_FIELDS
+};
+
 // ---- Checks -------------------------------------------------------------------------------------
 
 static const char *const cloud_names[SPOPS_NUM_CLOUDS] = {"outputs", "inputs"};
@@ -133,7 +149,7 @@ spops_status spops_neighbors_check(spops_context *ctx, const char *call, const c
                                    const spops_neighbors *neighbors)
 {
     SPOPS_REQUIRE(ctx, neighbors != NULL, "%s: %s is NULL", call, name);
-    return spops_check_home(ctx, call, name, neighbors->ctx);
+    return spops_check_home(ctx, call, name, neighbors->base.ctx);
 }
 
 // ---- Memory -------------------------------------------------------------------------------------
@@ -179,8 +195,8 @@ static spops_status alloc_workspace(spops_context *ctx, spops_neighbors *n)
 {
     const spops_neighbors_args args = {.arrays = &n->arrays};
     const size_t bytes = ctx->backend->neighbors_workspace_bytes(ctx, &args);
-    SPOPS_TRY(spops_backend_alloc(ctx, bytes, &n->workspace));
-    n->workspace_bytes = bytes;
+    SPOPS_TRY(spops_backend_alloc(ctx, bytes, &n->base.workspace));
+    n->base.workspace_bytes = bytes;
     return SPOPS_STATUS_OK;
 }
 
@@ -192,16 +208,15 @@ static spops_status alloc_neighbors(spops_context *ctx, const char *call, int64_
     spops_neighbors *n = NULL;
 
     SPOPS_REQUIRE_SLOT(ctx, call, neighbors_search);
-    n = spops_host_alloc(ctx, 1, sizeof *n);
+    n = spops_plan_alloc(ctx, SPOPS_PLAN_NEIGHBORS);
     if (n == NULL) return SPOPS_STATUS_OUT_OF_MEMORY;
-    n->ctx = ctx;
     n->arrays.same = same;
     n->arrays.max_samples = max_samples;
     n->arrays.sides[SPOPS_CLOUD_OUT].max_rows = same ? max_inputs : max_outputs;
     n->arrays.sides[SPOPS_CLOUD_IN].max_rows = max_inputs;
     SPOPS_TRY_GOTO(read_options(ctx, call, options, &n->arrays), status, fail);
-    SPOPS_TRY_GOTO(alloc_carved(ctx, &n->arrays, carve_block, &n->block, &n->block_bytes), status,
-                   fail);
+    SPOPS_TRY_GOTO(alloc_carved(ctx, &n->arrays, carve_block, &n->base.block, &n->base.block_bytes),
+                   status, fail);
     SPOPS_TRY_GOTO(alloc_workspace(ctx, n), status, fail);
     *out = n;
     return SPOPS_STATUS_OK;
@@ -211,8 +226,27 @@ fail:
     return status;
 }
 
+static void put_fields(spops_neighbors *n)
+{
+    const spops_neighbors_arrays *a = &n->arrays;
+    int64_t *fields = n->base.fields;
+    fields[MAX_OUTPUTS] = a->sides[SPOPS_CLOUD_OUT].max_rows;
+    fields[MAX_INPUTS] = a->sides[SPOPS_CLOUD_IN].max_rows;
+    fields[MAX_SAMPLES] = a->max_samples;
+    fields[MAX_PAIRS] = a->max_pairs;
+    fields[SAME] = a->same;
+    fields[METRIC] = a->rule.chebyshev ? SPOPS_METRIC_CHEBYSHEV : SPOPS_METRIC_BALL;
+    fields[TAPS] = a->rule.taps;
+    fields[CONTENTS] =
+        (a->by_tap ? SPOPS_NEIGHBORS_BY_TAP : 0) | (a->reverse ? SPOPS_NEIGHBORS_REVERSE : 0);
+    fields[NUM_TAPS] = a->num_taps;
+    fields[RADIUS_M] = spops_plan_bits(a->rule.radius);
+    fields[TAP_SIZE_M] = spops_plan_bits(a->rule.tap_size);
+}
+
 static void show_lists(spops_neighbors *n)
 {
+    put_fields(n);
     for (int side = 0; side < SPOPS_NUM_CLOUDS; ++side) {
         const spops_neighbor_side *s = &n->arrays.sides[side];
         n->lists[side] = (spops_neighbor_lists){.struct_size = sizeof n->lists[side],
@@ -224,17 +258,23 @@ static void show_lists(spops_neighbors *n)
     }
 }
 
-void spops_neighbors_destroy(spops_neighbors *neighbors)
+static void destroy_neighbors(spops_plan *plan)
 {
-    spops_context *ctx;
-    if (neighbors == NULL) return;
-    ctx = neighbors->ctx;
-    if (neighbors->block != NULL) (void)ctx->backend->wait(ctx);
-    spops_backend_free(ctx, neighbors->workspace, neighbors->workspace_bytes);
-    spops_backend_free(ctx, neighbors->pairs, neighbors->pairs_bytes);
-    spops_backend_free(ctx, neighbors->block, neighbors->block_bytes);
-    spops_host_free(ctx, neighbors, 1, sizeof *neighbors);
+    spops_neighbors *n = (spops_neighbors *)plan;
+    if (n->pairs != NULL) (void)plan->ctx->backend->wait(plan->ctx);
+    spops_backend_free(plan->ctx, n->pairs, n->pairs_bytes);
 }
+
+static size_t bytes_of_neighbors(const spops_plan *plan)
+{
+    const spops_neighbors *n = (const spops_neighbors *)plan;
+    return n->pairs_bytes;
+}
+
+const spops_plan_ops spops_neighbors_plan_ops = {.handle_bytes = sizeof(struct spops_neighbors),
+                                                 .num_fields = NUM_FIELDS,
+                                                 .destroy = destroy_neighbors,
+                                                 .bytes = bytes_of_neighbors};
 
 // ---- Finding ------------------------------------------------------------------------------------
 
@@ -256,7 +296,7 @@ spops_status spops_neighbors_create(spops_context *ctx, const spops_point_cloud 
     SPOPS_TRY(alloc_neighbors(ctx, call, outputs == NULL ? 0 : outputs->points.rows,
                               inputs->points.rows, spops_cloud_samples(inputs), outputs == NULL,
                               options, &n));
-    args = (spops_neighbors_args){&n->arrays, {outputs, inputs}, n->workspace};
+    args = (spops_neighbors_args){&n->arrays, {outputs, inputs}, n->base.workspace};
     n->arrays.max_pairs = SPOPS_MAX_COUNT;
     SPOPS_TRY_GOTO(ctx->backend->neighbors_search(ctx, &args), status, fail);
     SPOPS_TRY_GOTO(ctx->backend->download(ctx, &n->host, n->arrays.state, sizeof n->host), status,
@@ -277,9 +317,9 @@ spops_status spops_neighbors_create(spops_context *ctx, const spops_point_cloud 
                    fail);
     SPOPS_TRY_GOTO(ctx->backend->neighbors_fill(ctx, &args), status, fail);
     SPOPS_TRY_GOTO(ctx->backend->wait(ctx), status, fail);
-    spops_backend_free(ctx, n->workspace, n->workspace_bytes);
-    n->workspace = NULL;
-    n->workspace_bytes = 0;
+    spops_backend_free(ctx, n->base.workspace, n->base.workspace_bytes);
+    n->base.workspace = NULL;
+    n->base.workspace_bytes = 0;
     show_lists(n);
     *out = n;
     return SPOPS_STATUS_OK;
@@ -311,11 +351,11 @@ spops_status spops_neighbors_reserve(spops_context *ctx, const spops_neighbors_s
                   shape->max_outputs);
     SPOPS_TRY(alloc_neighbors(ctx, call, shape->max_outputs, shape->max_inputs, shape->max_samples,
                               same == 1, options, &n));
-    n->refillable = true;
+    n->base.refillable = true;
     n->arrays.max_pairs = shape->max_pairs;
     SPOPS_TRY_GOTO(alloc_carved(ctx, &n->arrays, carve_pairs, &n->pairs, &n->pairs_bytes), status,
                    fail);
-    SPOPS_TRY_GOTO(ctx->backend->fill_zero(ctx, n->block, n->block_bytes), status, fail);
+    SPOPS_TRY_GOTO(ctx->backend->fill_zero(ctx, n->base.block, n->base.block_bytes), status, fail);
     SPOPS_TRY_GOTO(ctx->backend->wait(ctx), status, fail);
     show_lists(n);
     *out = n;
@@ -348,7 +388,7 @@ spops_status spops_neighbors_set(spops_context *ctx, spops_neighbors *neighbors,
 
     SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
     SPOPS_TRY(spops_neighbors_check(ctx, call, "neighbors", neighbors));
-    SPOPS_REQUIRE(ctx, neighbors->refillable,
+    SPOPS_REQUIRE(ctx, neighbors->base.refillable,
                   "%s: the neighbours were not made by neighbors_reserve", call);
     a = &neighbors->arrays;
     SPOPS_REQUIRE(ctx, (outputs == NULL) == a->same, "%s: outputs is %s, expected %s", call,
@@ -360,7 +400,7 @@ spops_status spops_neighbors_set(spops_context *ctx, spops_neighbors *neighbors,
     if (outputs != NULL)
         SPOPS_TRY(spops_cloud_check_capacity(ctx, call, "outputs", outputs,
                                              a->sides[SPOPS_CLOUD_OUT].max_rows, a->max_samples));
-    args = (spops_neighbors_args){a, {outputs, inputs}, neighbors->workspace};
+    args = (spops_neighbors_args){a, {outputs, inputs}, neighbors->base.workspace};
     SPOPS_TRY(ctx->backend->neighbors_search(ctx, &args));
     return ctx->backend->neighbors_fill(ctx, &args);
 }
@@ -406,8 +446,8 @@ spops_status spops_neighbors_get_info_sync(spops_context *ctx, const spops_neigh
     found.num_dropped = state.num_dropped;
     found.overflow = state.overflow;
     found.bad_offsets = state.bad_offsets;
-    found.bytes = (int64_t)(sizeof *neighbors + neighbors->block_bytes + neighbors->pairs_bytes +
-                            neighbors->workspace_bytes);
+    found.bytes = (int64_t)(sizeof *neighbors + neighbors->base.block_bytes +
+                            neighbors->pairs_bytes + neighbors->base.workspace_bytes);
     SPOPS_TRY(spops_write_struct(ctx, call, "info", info, &found, sizeof found));
     if (state.overflow == 0) return SPOPS_STATUS_OK;
     return spops_fail(ctx, SPOPS_STATUS_CAPACITY_EXCEEDED,

@@ -7,6 +7,7 @@
 
 #include "points/point_rules.h"
 #include "core/backend.h"
+#include "core/plan.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -145,20 +146,17 @@ SPOPS_HD void spops_inverse_distances(const spops_inverse_distances_args *args, 
 }
 
 struct spops_nearest {
-    spops_context *ctx; // made it, frees it
+    spops_plan base;
     spops_nearest_arrays arrays;
-    void *block;
-    size_t block_bytes;
 };
 
 struct spops_neighbors {
-    spops_context *ctx; // made it, frees it
+    spops_plan base;
     spops_neighbors_arrays arrays;
-    bool refillable;
     spops_neighbors_state host;                   // of neighbours that are not refillable
     spops_neighbor_lists lists[SPOPS_NUM_CLOUDS]; // as views show them
-    void *block, *pairs, *workspace;
-    size_t block_bytes, pairs_bytes, workspace_bytes;
+    void *pairs;
+    size_t pairs_bytes;
 };
 
 // A cloud is there and right in itself; its samples.

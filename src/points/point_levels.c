@@ -6,14 +6,15 @@
 #include <string.h>
 
 #include "coords/coords.h"
+#include "core/plan.h"
 #include "points/neighbors.h"
 #include "spops/voxels.h"
 
 // ---- One level ----------------------------------------------------------------------------------
 
 struct spops_point_level {
-    spops_context *ctx; // made it, frees it
-    bool mean, refillable;
+    spops_plan base;
+    bool mean;
     spops_voxels *voxels;
     spops_voxels_view view;
     const int32_t *num_rows; // [1] of the cloud, in use
@@ -23,9 +24,10 @@ struct spops_point_level {
     // Of a level that is refilled: the samples of fine points, and how many points are in use; the
     // second number is that of all.
     int32_t *samples, *num_points;
-    void *block; // these, and points and offsets of the cloud
-    size_t block_bytes;
 };
+
+// Fields of a description.
+enum { MAX_FINE, MAX_COARSE, NUM_SAMPLES, NUM_LEVEL_FIELDS };
 
 static spops_status read_level_options(spops_context *ctx, const char *call,
                                        const spops_point_level_options *given,
@@ -101,7 +103,7 @@ static void carve_block(spops_point_level *level, int64_t rows, int64_t num_samp
     level->cloud.num_samples = num_samples;
     level->cloud.offsets =
         num_samples > 0 ? spops_carve(c, num_samples + 1, 1, sizeof(int32_t)) : NULL;
-    if (!level->refillable) return;
+    if (!level->base.refillable) return;
     level->samples = spops_carve(c, level->num_fine, 1, sizeof *level->samples);
     level->num_points = spops_carve(c, 2, 1, sizeof *level->num_points);
 }
@@ -111,10 +113,13 @@ static spops_status alloc_block(spops_context *ctx, spops_point_level *level, in
                                 int64_t num_samples)
 {
     spops_carver carver = {NULL, 0};
+    level->base.fields[MAX_FINE] = level->num_fine;
+    level->base.fields[MAX_COARSE] = rows;
+    level->base.fields[NUM_SAMPLES] = num_samples;
     carve_block(level, rows, num_samples, &carver);
-    SPOPS_TRY(spops_backend_alloc(ctx, carver.used, &level->block));
-    level->block_bytes = carver.used;
-    carver = (spops_carver){level->block, 0};
+    SPOPS_TRY(spops_backend_alloc(ctx, carver.used, &level->base.block));
+    level->base.block_bytes = carver.used;
+    carver = (spops_carver){level->base.block, 0};
     carve_block(level, rows, num_samples, &carver);
     return SPOPS_STATUS_OK;
 }
@@ -152,7 +157,7 @@ static spops_status make_all(spops_context *ctx, const spops_point_level_options
     options.gradients = o->gradients;
     options.max_cols = o->max_cols;
     options.num_rows = level->num_fine;
-    if (level->refillable)
+    if (level->base.refillable)
         return spops_segments_reserve(ctx, rows, level->num_fine, &options, &level->all);
     return spops_segments_create_from_keys(ctx, rows, level->num_fine, level->view.point_voxel,
                                            SPOPS_KEYS_UNSORTED, &options, &level->all);
@@ -183,9 +188,8 @@ spops_status spops_point_level_create(spops_context *ctx, const spops_point_clou
     SPOPS_TRY(spops_cloud_check(ctx, call, "fine", fine));
     SPOPS_TRY(spops_cloud_check_offsets(ctx, call, "fine", fine));
     SPOPS_TRY(read_level_options(ctx, call, given, &o));
-    level = spops_host_alloc(ctx, 1, sizeof *level);
+    level = spops_plan_alloc(ctx, SPOPS_PLAN_POINT_LEVEL);
     if (level == NULL) return SPOPS_STATUS_OUT_OF_MEMORY;
-    level->ctx = ctx;
     level->mean = o.keep == SPOPS_POINT_KEEP_MEAN;
     level->num_fine = fine->points.rows;
     SPOPS_TRY_GOTO(make_voxels(ctx, fine, &o, &level->voxels), status, fail);
@@ -248,11 +252,10 @@ spops_status spops_point_level_reserve(spops_context *ctx, const spops_point_lev
                   call);
     SPOPS_TRY(read_level_options(ctx, call, given, &o));
     SPOPS_TRY(read_range(ctx, call, shape, &o, &box));
-    level = spops_host_alloc(ctx, 1, sizeof *level);
+    level = spops_plan_alloc(ctx, SPOPS_PLAN_POINT_LEVEL);
     if (level == NULL) return SPOPS_STATUS_OUT_OF_MEMORY;
-    level->ctx = ctx;
     level->mean = o.keep == SPOPS_POINT_KEEP_MEAN;
-    level->refillable = true;
+    level->base.refillable = true;
     level->num_fine = shape->max_fine;
     options = voxels_options(&o, &coords);
     coords.box = &box;
@@ -261,7 +264,8 @@ spops_status spops_point_level_reserve(spops_context *ctx, const spops_point_lev
         status, fail);
     SPOPS_TRY_GOTO(show_voxels(ctx, level), status, fail);
     SPOPS_TRY_GOTO(alloc_block(ctx, level, shape->max_coarse, shape->num_samples), status, fail);
-    SPOPS_TRY_GOTO(ctx->backend->fill_zero(ctx, level->block, level->block_bytes), status, fail);
+    SPOPS_TRY_GOTO(ctx->backend->fill_zero(ctx, level->base.block, level->base.block_bytes), status,
+                   fail);
     num_points[0] = 0;
     num_points[1] = (int32_t)shape->max_fine;
     SPOPS_TRY_GOTO(ctx->backend->upload(ctx, level->num_points, num_points, sizeof num_points),
@@ -280,7 +284,7 @@ static spops_status check_level(spops_context *ctx, const char *call,
                                 const spops_point_level *level)
 {
     SPOPS_REQUIRE(ctx, level != NULL, "%s: level is NULL", call);
-    return spops_check_home(ctx, call, "level", level->ctx);
+    return spops_check_home(ctx, call, "level", level->base.ctx);
 }
 
 spops_status spops_point_level_set(spops_context *ctx, spops_point_level *level,
@@ -291,7 +295,7 @@ spops_status spops_point_level_set(spops_context *ctx, spops_point_level *level,
 
     SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
     SPOPS_TRY(check_level(ctx, call, level));
-    SPOPS_REQUIRE(ctx, level->refillable, "%s: the level was not made by point_level_reserve",
+    SPOPS_REQUIRE(ctx, level->base.refillable, "%s: the level was not made by point_level_reserve",
                   call);
     SPOPS_TRY(spops_cloud_check(ctx, call, "fine", fine));
     SPOPS_TRY(spops_cloud_check_capacity(ctx, call, "fine", fine, level->num_fine,
@@ -366,26 +370,38 @@ spops_status spops_point_level_get_info_sync(spops_context *ctx, const spops_poi
                       call, found.max_coarse);
 }
 
-void spops_point_level_destroy(spops_point_level *level)
+static void destroy_point_level(spops_plan *plan)
 {
-    if (level == NULL) return;
-    (void)level->ctx->backend->wait(level->ctx);
+    spops_point_level *level = (spops_point_level *)plan;
     spops_segments_destroy(level->all);
     spops_voxels_destroy(level->voxels);
-    spops_backend_free(level->ctx, level->block, level->block_bytes);
-    spops_host_free(level->ctx, level, 1, sizeof *level);
 }
+
+static size_t bytes_of_point_level(const spops_plan *plan)
+{
+    const spops_point_level *level = (const spops_point_level *)plan;
+    const size_t all = level->all == NULL ? 0 : spops_plan_bytes(&level->all->base);
+    return all + spops_plan_bytes((const spops_plan *)level->voxels);
+}
+
+const spops_plan_ops spops_point_level_plan_ops = {.handle_bytes = sizeof(struct spops_point_level),
+                                                   .num_fields = NUM_LEVEL_FIELDS,
+                                                   .destroy = destroy_point_level,
+                                                   .bytes = bytes_of_point_level};
 
 // ---- Between clouds -----------------------------------------------------------------------------
 
 struct spops_interpolation {
-    spops_context *ctx; // made it, frees it
+    spops_plan base;
     int64_t num_points;
     int32_t count;
     spops_segments *segments;
     float *weights; // [num_points][count]
     size_t weights_bytes;
 };
+
+// Fields of a description.
+enum { NUM_POINTS, NUM_FROM, COUNT, MAX_COLS, GRADIENTS, NUM_INTERPOLATION_FIELDS };
 
 typedef struct found_points {
     int32_t *rows, *points; // [num_points][count]
@@ -495,11 +511,15 @@ spops_status spops_interpolation_create(spops_context *ctx, const spops_point_cl
                   "%s: to has %" PRId64 " points with %d neighbours each, expected at most %" PRId64
                   " in all",
                   call, to->points.rows, (int)o.count, SPOPS_MAX_COUNT);
-    it = spops_host_alloc(ctx, 1, sizeof *it);
+    it = spops_plan_alloc(ctx, SPOPS_PLAN_INTERPOLATION);
     if (it == NULL) return SPOPS_STATUS_OUT_OF_MEMORY;
-    it->ctx = ctx;
     it->num_points = to->points.rows;
     it->count = o.count;
+    it->base.fields[NUM_POINTS] = it->num_points;
+    it->base.fields[NUM_FROM] = from->points.rows;
+    it->base.fields[COUNT] = it->count;
+    it->base.fields[MAX_COLS] = o.max_cols;
+    it->base.fields[GRADIENTS] = o.gradients;
     it->weights_bytes = (size_t)(it->num_points * it->count) * sizeof *it->weights;
     SPOPS_TRY_GOTO(spops_backend_alloc(ctx, it->weights_bytes, &weights), status, fail);
     it->weights = (float *)weights;
@@ -524,11 +544,29 @@ spops_matrix spops_interpolation_weights(const spops_interpolation *interpolatio
                               interpolation->num_points * interpolation->count, 1, SPOPS_DTYPE_F32);
 }
 
-void spops_interpolation_destroy(spops_interpolation *it)
+static void destroy_interpolation(spops_plan *plan)
 {
-    if (it == NULL) return;
+    spops_interpolation *it = (spops_interpolation *)plan;
     spops_segments_destroy(it->segments);
-    if (it->weights != NULL) (void)it->ctx->backend->wait(it->ctx);
-    spops_backend_free(it->ctx, it->weights, it->weights_bytes);
-    spops_host_free(it->ctx, it, 1, sizeof *it);
+    if (it->weights != NULL) (void)plan->ctx->backend->wait(plan->ctx);
+    spops_backend_free(plan->ctx, it->weights, it->weights_bytes);
 }
+
+static size_t bytes_of_interpolation(const spops_plan *plan)
+{
+    const spops_interpolation *it = (const spops_interpolation *)plan;
+    return it->weights_bytes + spops_plan_bytes(&it->segments->base);
+}
+
+static size_t scratch_of_interpolation(const spops_plan *plan)
+{
+    const spops_interpolation *it = (const spops_interpolation *)plan;
+    return it->segments->base.scratch_bytes;
+}
+
+const spops_plan_ops spops_interpolation_plan_ops = {.handle_bytes =
+                                                         sizeof(struct spops_interpolation),
+                                                     .num_fields = NUM_INTERPOLATION_FIELDS,
+                                                     .destroy = destroy_interpolation,
+                                                     .bytes = bytes_of_interpolation,
+                                                     .scratch_bytes = scratch_of_interpolation};

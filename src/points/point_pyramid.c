@@ -6,16 +6,19 @@
 
 #include "points/neighbors.h"
 #include "core/check.h"
+#include "core/plan.h"
 #include "spops/point_levels.h"
 
 #define DEFAULT_LEVELS 4
 #define DEFAULT_RADIUS 1.861f
 #define DEFAULT_PAIRS  32 // of a row, as a capacity
 
+// Fields of a description.
+enum { NUM_LEVELS, NUM_SAMPLES, NUM_FIELDS };
+
 struct spops_point_pyramid {
-    spops_context *ctx; // made it, frees it
+    spops_plan base;
     int32_t num_levels;
-    bool refillable;
     spops_point_pyramid_shape shape; // of a pyramid that is refilled
     spops_point_cloud finest;
     spops_point_level *levels[SPOPS_POINT_PYRAMID_MAX_LEVELS]; // that level + 1 came from
@@ -63,7 +66,8 @@ static spops_status find_within(spops_context *ctx, const spops_point_pyramid_op
     const spops_neighbors_options search = search_of(o, level);
     const spops_neighbors_shape shape = {0, p->shape.max_rows[level], p->shape.num_samples,
                                          p->shape.max_pairs[level]};
-    if (p->refillable) return spops_neighbors_reserve(ctx, &shape, 1, &search, &p->within[level]);
+    if (p->base.refillable)
+        return spops_neighbors_reserve(ctx, &shape, 1, &search, &p->within[level]);
     return spops_neighbors_create(ctx, NULL, spops_point_pyramid_cloud(p, level), &search,
                                   &p->within[level]);
 }
@@ -81,7 +85,7 @@ static spops_status make_level(spops_context *ctx, const spops_point_pyramid_opt
     coarser.seed = o->seed;
     coarser.gradients = o->gradients;
     coarser.max_cols = o->max_cols;
-    if (!p->refillable)
+    if (!p->base.refillable)
         return spops_point_level_create(ctx, spops_point_pyramid_cloud(p, level), &coarser,
                                         &p->levels[level]);
     shape.max_coarse = p->shape.max_rows[level + 1];
@@ -102,21 +106,26 @@ static spops_status find_down(spops_context *ctx, const spops_point_pyramid_opti
         voxel * (o->metric == SPOPS_METRIC_CHEBYSHEV ? 1.00001f : 1.7320509f * 1.00001f);
 
     if (o->cover && search.radius_m < reach) search.radius_m = reach;
-    if (p->refillable) return spops_neighbors_reserve(ctx, &shape, 0, &search, &p->down[level]);
+    if (p->base.refillable)
+        return spops_neighbors_reserve(ctx, &shape, 0, &search, &p->down[level]);
     return spops_neighbors_create(ctx, spops_point_pyramid_cloud(p, level + 1),
                                   spops_point_pyramid_cloud(p, level), &search, &p->down[level]);
 }
 
-// A pyramid of what is in p so far: its level 0, or its capacities.
-static spops_status make(spops_context *ctx, const spops_point_pyramid_options *o,
-                         const spops_point_pyramid *wanted, spops_point_pyramid **out)
+// A pyramid of its level 0, or for its capacities.
+static spops_status make(spops_context *ctx, const spops_point_pyramid_options *o, bool refillable,
+                         const spops_point_pyramid_shape *shape, const spops_point_cloud *finest,
+                         spops_point_pyramid **out)
 {
     spops_status status = SPOPS_STATUS_OK;
-    spops_point_pyramid *p = spops_host_alloc(ctx, 1, sizeof *p);
+    spops_point_pyramid *p = spops_plan_alloc(ctx, SPOPS_PLAN_POINT_PYRAMID);
 
     if (p == NULL) return SPOPS_STATUS_OUT_OF_MEMORY;
-    *p = *wanted;
-    p->ctx = ctx;
+    p->base.refillable = refillable;
+    p->base.fields[NUM_LEVELS] = o->num_levels;
+    p->base.fields[NUM_SAMPLES] = shape->num_samples;
+    p->shape = *shape;
+    p->finest = *finest;
     p->num_levels = o->num_levels;
     for (int32_t level = 0; level < o->num_levels; ++level) {
         SPOPS_TRY_GOTO(find_within(ctx, o, level, p), status, fail);
@@ -138,13 +147,12 @@ spops_status spops_point_pyramid_create(spops_context *ctx, const spops_point_cl
 {
     static const char call[] = "point_pyramid_create";
     spops_point_pyramid_options o;
-    spops_point_pyramid p = {0};
+    const spops_point_pyramid_shape none = {0};
 
     SPOPS_BEGIN_CREATE(ctx, call, out);
     SPOPS_TRY(spops_cloud_check(ctx, call, "finest", finest));
     SPOPS_TRY(read_options(ctx, call, given, &o));
-    p.finest = *finest;
-    return make(ctx, &o, &p, out);
+    return make(ctx, &o, false, &none, finest, out);
 }
 
 // ---- Into capacities ----------------------------------------------------------------------------
@@ -160,25 +168,24 @@ spops_status spops_point_pyramid_reserve(spops_context *ctx, const spops_point_p
 {
     static const char call[] = "point_pyramid_reserve";
     spops_point_pyramid_options o;
-    spops_point_pyramid p = {.refillable = true};
+    spops_point_cloud finest = {0};
+    spops_point_pyramid_shape full;
     char field[40];
 
     SPOPS_BEGIN_CREATE(ctx, call, out);
     SPOPS_TRY(spops_check_object(ctx, call, "shape", shape, _Alignof(spops_point_pyramid_shape)));
     SPOPS_TRY(read_options(ctx, call, given, &o));
-    p.shape = *shape;
+    full = *shape;
     for (int32_t level = 0; level < o.num_levels; ++level) {
         snprintf(field, sizeof field, "shape->max_rows[%d]", (int)level);
         SPOPS_TRY(spops_check_count(ctx, call, field, shape->max_rows[level]));
-        if (level > 0 && p.shape.max_rows[level] == 0)
-            p.shape.max_rows[level] = p.shape.max_rows[level - 1];
-        if (p.shape.max_pairs[level] == 0)
-            p.shape.max_pairs[level] = pairs_of(p.shape.max_rows[level]);
-        if (p.shape.max_down_pairs[level] == 0)
-            p.shape.max_down_pairs[level] = pairs_of(p.shape.max_rows[level]);
+        if (level > 0 && full.max_rows[level] == 0) full.max_rows[level] = full.max_rows[level - 1];
+        if (full.max_pairs[level] == 0) full.max_pairs[level] = pairs_of(full.max_rows[level]);
+        if (full.max_down_pairs[level] == 0)
+            full.max_down_pairs[level] = pairs_of(full.max_rows[level]);
     }
-    p.finest.points = spops_matrix_dense(NULL, 0, 3, SPOPS_DTYPE_F32);
-    return make(ctx, &o, &p, out);
+    finest.points = spops_matrix_dense(NULL, 0, 3, SPOPS_DTYPE_F32);
+    return make(ctx, &o, true, &full, &finest, out);
 }
 
 static spops_status check_pyramid(spops_context *ctx, const char *call,
@@ -186,7 +193,7 @@ static spops_status check_pyramid(spops_context *ctx, const char *call,
 {
     SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
     SPOPS_REQUIRE(ctx, pyramid != NULL, "%s: pyramid is NULL", call);
-    return spops_check_home(ctx, call, "pyramid", pyramid->ctx);
+    return spops_check_home(ctx, call, "pyramid", pyramid->base.ctx);
 }
 
 spops_status spops_point_pyramid_set(spops_context *ctx, spops_point_pyramid *p,
@@ -195,7 +202,7 @@ spops_status spops_point_pyramid_set(spops_context *ctx, spops_point_pyramid *p,
     static const char call[] = "point_pyramid_set";
 
     SPOPS_TRY(check_pyramid(ctx, call, p));
-    SPOPS_REQUIRE(ctx, p->refillable, "%s: the pyramid was not made by point_pyramid_reserve",
+    SPOPS_REQUIRE(ctx, p->base.refillable, "%s: the pyramid was not made by point_pyramid_reserve",
                   call);
     SPOPS_TRY(spops_cloud_check(ctx, call, "finest", finest));
     SPOPS_TRY(spops_cloud_check_capacity(ctx, call, "finest", finest, p->shape.max_rows[0],
@@ -290,13 +297,30 @@ const spops_neighbors *spops_point_pyramid_down(const spops_point_pyramid *pyram
     return has_level(pyramid, level) ? pyramid->down[level] : NULL;
 }
 
-void spops_point_pyramid_destroy(spops_point_pyramid *pyramid)
+static void destroy_point_pyramid(spops_plan *plan)
 {
-    if (pyramid == NULL) return;
+    spops_point_pyramid *p = (spops_point_pyramid *)plan;
     for (int32_t level = 0; level < SPOPS_POINT_PYRAMID_MAX_LEVELS; ++level) {
-        spops_neighbors_destroy(pyramid->within[level]);
-        spops_neighbors_destroy(pyramid->down[level]);
-        spops_point_level_destroy(pyramid->levels[level]);
+        spops_neighbors_destroy(p->within[level]);
+        spops_neighbors_destroy(p->down[level]);
+        spops_point_level_destroy(p->levels[level]);
     }
-    spops_host_free(pyramid->ctx, pyramid, 1, sizeof *pyramid);
 }
+
+static size_t bytes_of_point_pyramid(const spops_plan *plan)
+{
+    const spops_point_pyramid *p = (const spops_point_pyramid *)plan;
+    size_t bytes = 0;
+    for (int32_t level = 0; level < p->num_levels; ++level) {
+        bytes += spops_plan_bytes((const spops_plan *)p->within[level]);
+        bytes += spops_plan_bytes((const spops_plan *)p->down[level]);
+        bytes += spops_plan_bytes((const spops_plan *)p->levels[level]);
+    }
+    return bytes;
+}
+
+const spops_plan_ops spops_point_pyramid_plan_ops = {.handle_bytes =
+                                                         sizeof(struct spops_point_pyramid),
+                                                     .num_fields = NUM_FIELDS,
+                                                     .destroy = destroy_point_pyramid,
+                                                     .bytes = bytes_of_point_pyramid};

@@ -6,10 +6,17 @@
 #include "buckets/buckets.h"
 #include "maps/kernel_maps.h"
 #include "core/check.h"
+#include "core/plan.h"
 #include "segments/segments.h"
 
+// What is pooled: the windows of a map, batches of a set, runs of rows in buckets.
+enum { FROM_MAP, FROM_COORDS, FROM_BUCKETS };
+
+// Fields of a description.
+enum { SOURCE, NUM_SEGMENTS, MAX_TERMS, NUM_ROWS, MAX_COLS, GRADIENTS, SUB_ROWS, NUM_FIELDS };
+
 struct spops_pool {
-    spops_context *ctx;          // made it, frees it
+    spops_plan base;
     const spops_kernel_map *map; // of its windows; NULL: global
     const spops_coords *coords;  // of its batches
     const int32_t *num_terms;    // [1] what a set is made from, where ctx runs
@@ -39,7 +46,17 @@ static spops_status finish(spops_context *ctx, const char *call, const relation_
                                            .num_sources = sizes->max_terms,
                                            .max_cols = options->max_cols,
                                            .gradients = options->gradients};
+    int64_t *fields = pool->base.fields;
     SPOPS_TRY(spops_segments_make(ctx, call, &segments, &pool->segments));
+    fields[SOURCE] = pool->map != NULL      ? FROM_MAP
+                     : pool->coords != NULL ? FROM_COORDS
+                                            : FROM_BUCKETS;
+    fields[NUM_SEGMENTS] = sizes->num_segments;
+    fields[MAX_TERMS] = sizes->max_terms;
+    fields[NUM_ROWS] = sizes->num_rows;
+    fields[MAX_COLS] = options->max_cols;
+    fields[GRADIENTS] = options->gradients;
+    fields[SUB_ROWS] = pool->subs.sub_rows;
     pool->segments->forward.host_schedule.longest = sizes->most_pooled;
     pool->segments->by_row.host_schedule.longest = sizes->most_into;
     SPOPS_TRY(spops_pool_set(ctx, pool));
@@ -70,10 +87,9 @@ spops_status spops_pool_create(spops_context *ctx, const spops_kernel_map *map,
     SPOPS_TRY(spops_map_check(ctx, call, "map", map));
     SPOPS_REQUIRE(ctx, (map->contents & SPOPS_MAP_PAIRS) != 0,
                   "%s: map has no pairs, expected one made with SPOPS_MAP_PAIRS", call);
-    pool = spops_host_alloc(ctx, 1, sizeof *pool);
+    pool = spops_plan_alloc(ctx, SPOPS_PLAN_POOL);
     if (pool == NULL) return SPOPS_STATUS_OUT_OF_MEMORY;
     a = &map->arrays;
-    pool->ctx = ctx;
     pool->map = map;
     pool->num_terms = a->tap_offsets + a->taps.num_taps;
     pool->keys = a->out_rows;
@@ -110,9 +126,8 @@ spops_status spops_pool_create_global(spops_context *ctx, const spops_coords *co
                   "%s: num_batches is %" PRId64 ", expected more than %" PRId32
                   ", the last batch in the box of coords",
                   call, num_batches, a->layout.upper[0]);
-    pool = spops_host_alloc(ctx, 1, sizeof *pool);
+    pool = spops_plan_alloc(ctx, SPOPS_PLAN_POOL);
     if (pool == NULL) return SPOPS_STATUS_OUT_OF_MEMORY;
-    pool->ctx = ctx;
     pool->coords = coords;
     pool->num_terms = spops_coords_num_rows(coords);
     pool->batches_bytes = (size_t)a->max_rows * sizeof *pool->batches;
@@ -175,9 +190,8 @@ spops_status spops_pool_create_buckets(spops_context *ctx, const spops_buckets *
                   call, a->max_buckets, a->rule.bits, spops_sub_bucket_bits(a));
     most = a->max_rows / sub_rows + a->max_buckets;
     if (most > a->max_rows) most = a->max_rows;
-    pool = spops_host_alloc(ctx, 1, sizeof *pool);
+    pool = spops_plan_alloc(ctx, SPOPS_PLAN_POOL);
     if (pool == NULL) return SPOPS_STATUS_OUT_OF_MEMORY;
-    pool->ctx = ctx;
     pool->num_terms = &a->state->num_rows;
     pool->subs.buckets = a;
     pool->subs.sub_rows = sub_rows;
@@ -203,7 +217,7 @@ static spops_status check_pool(spops_context *ctx, const char *call, const spops
 {
     SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
     SPOPS_REQUIRE(ctx, pool != NULL, "%s: pool is NULL", call);
-    return spops_check_home(ctx, call, "pool", pool->ctx);
+    return spops_check_home(ctx, call, "pool", pool->base.ctx);
 }
 
 spops_status spops_pool_set(spops_context *ctx, spops_pool *pool)
@@ -238,15 +252,30 @@ const spops_segments *spops_pool_segments(const spops_pool *pool)
     return pool == NULL ? NULL : pool->segments;
 }
 
-void spops_pool_destroy(spops_pool *pool)
+static void destroy_pool(spops_plan *plan)
 {
-    spops_context *ctx;
-    if (pool == NULL) return;
-    ctx = pool->ctx;
-    if (pool->segments != NULL || pool->batches != NULL || pool->subs_block != NULL)
-        (void)ctx->backend->wait(ctx);
+    spops_pool *pool = (spops_pool *)plan;
+    if (pool->batches != NULL || pool->subs_block != NULL)
+        (void)plan->ctx->backend->wait(plan->ctx);
     spops_segments_destroy(pool->segments);
-    spops_backend_free(ctx, pool->subs_block, pool->subs_bytes);
-    spops_backend_free(ctx, pool->batches, pool->batches_bytes);
-    spops_host_free(ctx, pool, 1, sizeof *pool);
+    spops_backend_free(plan->ctx, pool->subs_block, pool->subs_bytes);
+    spops_backend_free(plan->ctx, pool->batches, pool->batches_bytes);
 }
+
+static size_t bytes_of_pool(const spops_plan *plan)
+{
+    const spops_pool *pool = (const spops_pool *)plan;
+    return pool->subs_bytes + pool->batches_bytes + spops_plan_bytes(&pool->segments->base);
+}
+
+static size_t scratch_of_pool(const spops_plan *plan)
+{
+    const spops_pool *pool = (const spops_pool *)plan;
+    return pool->segments->base.scratch_bytes;
+}
+
+const spops_plan_ops spops_pool_plan_ops = {.handle_bytes = sizeof(struct spops_pool),
+                                            .num_fields = NUM_FIELDS,
+                                            .destroy = destroy_pool,
+                                            .bytes = bytes_of_pool,
+                                            .scratch_bytes = scratch_of_pool};

@@ -10,13 +10,16 @@
 #include "spops/quantize.h"
 #include "spops/segreduce.h"
 
+// Fields of a description.
+enum { NUM_SEGMENTS, MAX_TERMS, NUM_ROWS, NUM_WEIGHTS, MAX_COLS, GRADIENTS, NUM_FIELDS };
+
 // Shared checks
 
 spops_status spops_segments_check(spops_context *ctx, const char *call, const char *name,
                                   const spops_segments *segments)
 {
     SPOPS_REQUIRE(ctx, segments != NULL, "%s: %s is NULL", call, name);
-    return spops_check_home(ctx, call, name, segments->ctx);
+    return spops_check_home(ctx, call, name, segments->base.ctx);
 }
 
 spops_status spops_segments_check_cols(spops_context *ctx, const char *call, const char *name,
@@ -35,6 +38,16 @@ spops_status spops_check_gradients(spops_context *ctx, const char *call, spops_g
     SPOPS_REQUIRE(ctx, gradients >= SPOPS_GRADIENTS_NONE && gradients <= SPOPS_GRADIENTS_ALL,
                   "%s: gradients is %d, expected %d to %d", call, (int)gradients,
                   (int)SPOPS_GRADIENTS_NONE, (int)SPOPS_GRADIENTS_ALL);
+    return SPOPS_STATUS_OK;
+}
+
+spops_status spops_check_gradients_field(spops_context *ctx, const char *call, int64_t field,
+                                         spops_gradients *gradients)
+{
+    SPOPS_REQUIRE(ctx, field >= SPOPS_GRADIENTS_NONE && field <= SPOPS_GRADIENTS_ALL,
+                  "%s: gradients is %" PRId64 ", expected %d to %d", call, field,
+                  (int)SPOPS_GRADIENTS_NONE, (int)SPOPS_GRADIENTS_ALL);
+    *gradients = (spops_gradients)field;
     return SPOPS_STATUS_OK;
 }
 
@@ -108,8 +121,8 @@ spops_status spops_segments_get_scratch(spops_context *ctx, const char *call,
 {
     spops_carver carver = {NULL, 0};
     void *base = NULL;
-    if (segments->scratch_bytes > 0)
-        SPOPS_TRY(spops_context_scratch(ctx, call, segments->scratch_bytes, &base));
+    if (segments->base.scratch_bytes > 0)
+        SPOPS_TRY(spops_context_scratch(ctx, call, segments->base.scratch_bytes, &base));
     carver.base = base;
     *scratch = spops_segments_carve_scratch(segments, &carver);
     return SPOPS_STATUS_OK;
@@ -134,9 +147,8 @@ spops_status spops_segments_alloc(spops_context *ctx, const char *call,
     *out = NULL;
     SPOPS_REQUIRE_SLOT(ctx, call, lists_build);
     if (sizes->gradients != SPOPS_GRADIENTS_NONE) SPOPS_REQUIRE_SLOT(ctx, call, lists_invert);
-    s = spops_host_alloc(ctx, 1, sizeof *s);
+    s = spops_plan_alloc(ctx, SPOPS_PLAN_SEGMENTS);
     if (s == NULL) return SPOPS_STATUS_OUT_OF_MEMORY;
-    s->ctx = ctx;
     s->num_segments = sizes->num_segments;
     s->max_terms = sizes->max_terms;
     s->num_rows = sizes->num_rows;
@@ -145,9 +157,15 @@ spops_status spops_segments_alloc(spops_context *ctx, const char *call,
     s->max_cols = sizes->max_cols;
     s->sum_variant = sizes->sum_variant;
     s->gradients = sizes->gradients;
-    s->placed = place != NULL;
-    s->refillable = sizes->refillable;
+    s->base.placed = place != NULL;
+    s->base.refillable = sizes->refillable;
     s->weights_unique = sizes->weights_unique;
+    s->base.fields[NUM_SEGMENTS] = s->num_segments;
+    s->base.fields[MAX_TERMS] = s->max_terms;
+    s->base.fields[NUM_ROWS] = s->num_rows;
+    s->base.fields[NUM_WEIGHTS] = s->num_weights;
+    s->base.fields[MAX_COLS] = s->max_cols;
+    s->base.fields[GRADIENTS] = s->gradients;
     split_terms = ctx->backend->split_terms(
         ctx, &(const spops_split_terms_args){.max_terms = s->max_terms, .max_cols = s->max_cols});
     s->forward = lists_of(s->num_segments, s, split_terms);
@@ -162,9 +180,9 @@ spops_status spops_segments_alloc(spops_context *ctx, const char *call,
         status = too_large(ctx, call, "lists");
         goto fail;
     }
-    SPOPS_TRY_GOTO(spops_place(ctx, place, carver.used, &s->block), status, fail);
-    s->block_bytes = carver.used;
-    carver = (spops_carver){s->block, 0};
+    SPOPS_TRY_GOTO(spops_place(ctx, place, carver.used, &s->base.block), status, fail);
+    s->base.block_bytes = carver.used;
+    carver = (spops_carver){s->base.block, 0};
     carve_block(s, sizes, &carver);
 
     lists_bytes = lists_workspace_bytes(ctx, s);
@@ -174,14 +192,14 @@ spops_status spops_segments_alloc(spops_context *ctx, const char *call,
         status = too_large(ctx, call, "workspace");
         goto fail;
     }
-    SPOPS_TRY_GOTO(spops_place(ctx, place, carver.used, &s->workspace), status, fail);
-    s->workspace_bytes = carver.used;
-    carver = (spops_carver){s->workspace, 0};
-    if (s->workspace != NULL) carve_workspace(s, lists_bytes, sizes->extra_bytes, &carver);
+    SPOPS_TRY_GOTO(spops_place(ctx, place, carver.used, &s->base.workspace), status, fail);
+    s->base.workspace_bytes = carver.used;
+    carver = (spops_carver){s->base.workspace, 0};
+    if (s->base.workspace != NULL) carve_workspace(s, lists_bytes, sizes->extra_bytes, &carver);
 
     carver = (spops_carver){NULL, 0};
     (void)spops_segments_carve_scratch(s, &carver);
-    s->scratch_bytes = carver.used;
+    s->base.scratch_bytes = carver.used;
     (void)spops_carve(&carver, 1, 1, sizes->extra_scratch_bytes);
     if (carver.used > PTRDIFF_MAX / 2) {
         status = too_large(ctx, call, "scratch");
@@ -262,9 +280,9 @@ spops_status spops_segments_finish(spops_context *ctx, spops_segments *segments)
     spops_schedule schedules[NUM_LISTS];
     const size_t count = segments->gradients == SPOPS_GRADIENTS_NONE ? 1 : NUM_LISTS;
 
-    spops_backend_free(ctx, segments->workspace, segments->workspace_bytes);
-    segments->workspace = segments->lists_workspace = segments->extra = NULL;
-    segments->workspace_bytes = 0;
+    spops_backend_free(ctx, segments->base.workspace, segments->base.workspace_bytes);
+    segments->base.workspace = segments->lists_workspace = segments->extra = NULL;
+    segments->base.workspace_bytes = 0;
     SPOPS_TRY(ctx->backend->download(ctx, schedules, segments->forward.schedule,
                                      count * sizeof *schedules));
     finish_lists(ctx, segments, &schedules[0], segments->num_rows, &segments->forward);
@@ -538,56 +556,31 @@ spops_status spops_segments_reserve(spops_context *ctx, int64_t num_segments, in
     SPOPS_TRY(spops_check_memory(ctx, call, o.memory));
     SPOPS_TRY(measure(ctx, call, &sizes, &place));
     if (o.memory->block == NULL) return spops_placement_report(ctx, call, &place, o.memory);
-    SPOPS_TRY(spops_placement_enter(ctx, call, o.memory->block, o.memory->bytes, &place));
+    SPOPS_TRY(
+        spops_placement_enter(ctx, call, "memory.", o.memory->block, o.memory->bytes, &place));
     return make_empty(ctx, call, &sizes, &place, out);
 }
 
-spops_status spops_segments_get_description(spops_context *ctx, const spops_segments *segments,
-                                            spops_segments_description *description)
+static spops_status attach_segments(spops_context *ctx, const char *call, const int64_t *fields,
+                                    spops_placement *place, spops_plan **out)
 {
-    static const char call[] = "segments_get_description";
-    spops_segments_description found = spops_segments_description_default();
-
-    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
-    SPOPS_TRY(spops_segments_check(ctx, call, "segments", segments));
-    SPOPS_REQUIRE(ctx, segments->refillable, "%s: the plan was not made by segments_reserve", call);
-    found.memory_bytes =
-        spops_placed_bytes(segments->workspace_bytes, spops_placed_bytes(segments->block_bytes, 0));
-    found.num_segments = segments->num_segments;
-    found.max_terms = segments->max_terms;
-    found.num_rows = segments->num_rows;
-    found.num_weights = segments->num_weights;
-    found.max_cols = segments->max_cols;
-    found.gradients = segments->gradients;
-    return spops_write_struct(ctx, call, "description", description, &found, sizeof found);
-}
-
-spops_status spops_segments_attach(spops_context *ctx,
-                                   const spops_segments_description *description,
-                                   const spops_plan_memory *memory, spops_segments **out)
-{
-    static const char call[] = "segments_attach";
-    spops_segments_description d = spops_segments_description_default();
     spops_segments_options o = spops_segments_options_default();
     spops_segments_sizes sizes;
-    spops_placement place;
+    spops_segments *s = NULL;
 
-    SPOPS_BEGIN_ATTACH(ctx, call, description, memory, out);
-    SPOPS_TRY(spops_read_options(ctx, call, description, &d, sizeof d));
-    SPOPS_TRY(spops_check_count(ctx, call, "num_segments", d.num_segments));
-    SPOPS_TRY(spops_check_count(ctx, call, "max_terms", d.max_terms));
-    o.num_rows = d.num_rows;
-    o.num_weights = d.num_weights;
-    o.max_cols = d.max_cols;
-    o.gradients = d.gradients;
-    SPOPS_TRY(read_sizes(ctx, call, &o, d.num_segments, d.max_terms, &sizes));
-    sizes.num_rows = d.num_rows; // as they are: a plan may have no rows, and no weights
-    sizes.num_weights = d.num_weights;
+    SPOPS_TRY(spops_check_count(ctx, call, "num_segments", fields[NUM_SEGMENTS]));
+    SPOPS_TRY(spops_check_count(ctx, call, "max_terms", fields[MAX_TERMS]));
+    o.num_rows = fields[NUM_ROWS];
+    o.num_weights = fields[NUM_WEIGHTS];
+    o.max_cols = fields[MAX_COLS];
+    SPOPS_TRY(spops_check_gradients_field(ctx, call, fields[GRADIENTS], &o.gradients));
+    SPOPS_TRY(read_sizes(ctx, call, &o, fields[NUM_SEGMENTS], fields[MAX_TERMS], &sizes));
+    sizes.num_rows = fields[NUM_ROWS]; // as they are: a plan may have no rows, and no weights
+    sizes.num_weights = fields[NUM_WEIGHTS];
     sizes.refillable = sizes.pairs = sizes.order = true;
-    SPOPS_TRY(measure(ctx, call, &sizes, &place));
-    SPOPS_TRY(spops_placement_enter(ctx, call, memory->block, memory->bytes, &place));
-    place.attaches = true;
-    return make_empty(ctx, call, &sizes, &place, out);
+    SPOPS_TRY(make_empty(ctx, call, &sizes, place, &s));
+    *out = &s->base;
+    return SPOPS_STATUS_OK;
 }
 
 spops_status spops_segments_set(spops_context *ctx, spops_segments *segments,
@@ -599,7 +592,8 @@ spops_status spops_segments_set(spops_context *ctx, spops_segments *segments,
 
     SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
     SPOPS_TRY(spops_segments_check(ctx, call, "segments", segments));
-    SPOPS_REQUIRE(ctx, segments->refillable, "%s: the plan was not made by segments_reserve", call);
+    SPOPS_REQUIRE(ctx, segments->base.refillable, "%s: the plan was not made by segments_reserve",
+                  call);
     SPOPS_TRY(spops_check_indices(ctx, call, "num_terms", num_terms, 1));
     SPOPS_TRY(spops_check_indices(ctx, call, "keys", keys, segments->max_terms));
     if (idx != NULL) SPOPS_TRY(spops_check_indices(ctx, call, "idx", idx, segments->max_terms));
@@ -618,16 +612,9 @@ spops_status spops_segments_set(spops_context *ctx, spops_segments *segments,
     return spops_segments_enqueue_build(ctx, segments, &source);
 }
 
-void spops_segments_destroy(spops_segments *segments)
-{
-    spops_context *ctx;
-    if (segments == NULL) return;
-    ctx = segments->ctx;
-    if (segments->block != NULL && !segments->placed) (void)ctx->backend->wait(ctx);
-    spops_displace(ctx, segments->placed, segments->workspace, segments->workspace_bytes);
-    spops_displace(ctx, segments->placed, segments->block, segments->block_bytes);
-    spops_host_free(ctx, segments, 1, sizeof *segments);
-}
+const spops_plan_ops spops_segments_plan_ops = {.handle_bytes = sizeof(struct spops_segments),
+                                                .num_fields = NUM_FIELDS,
+                                                .attach = attach_segments};
 
 // What can be asked of a plan
 
@@ -675,7 +662,7 @@ spops_status spops_segments_get_info_sync(spops_context *ctx, const spops_segmen
 
 size_t spops_segments_scratch_bytes(const spops_segments *segments)
 {
-    return segments == NULL ? 0 : segments->scratch_bytes;
+    return segments == NULL ? 0 : segments->base.scratch_bytes;
 }
 
 spops_status spops_segments_get_view(spops_context *ctx, const spops_segments *segments,

@@ -7,11 +7,11 @@
 #include "core/backend.h"
 #include "core/blob.h"
 #include "core/check.h"
-#include "core/placement.h"
+#include "core/plan.h"
 #include "segments/lists.h"
 
 struct spops_segments {
-    spops_context *ctx; // made it, frees it
+    spops_plan base;
     int64_t num_segments;
     int64_t max_terms; // terms, or the capacity where the build may leave some out
     int64_t num_rows;
@@ -20,19 +20,12 @@ struct spops_segments {
     int64_t max_cols;
     spops_gradients gradients;
     int32_t sum_variant; // asked for; 0: by the tuning table
-    bool placed;         // in the caller's memory
-    bool refillable;     // counts stay on the device, the workspace is kept
     bool weights_unique; // with gradients: no two terms name the same weight
     spops_lists forward;
     spops_lists by_row, by_weight; // with gradients; else all zero
-    int32_t *keys; // [max_terms] segment of term t, its row and weight; NULL: not kept
-    void *block;   // every list, and the schedules side by side
-    size_t block_bytes;
-    void *workspace; // of the builds: lists_workspace and extra
-    size_t workspace_bytes;
+    int32_t *keys;         // [max_terms] segment of term t, its row and weight; NULL: not kept
     void *lists_workspace; // for lists_build and lists_invert
     void *extra;           // for the caller of spops_segments_alloc
-    size_t scratch_bytes;
 };
 
 // Sizes of a plan to make, checked already.
@@ -105,6 +98,10 @@ spops_status spops_segments_check_cols(spops_context *ctx, const char *call, con
 
 // A gradients choice of an options struct.
 spops_status spops_check_gradients(spops_context *ctx, const char *call, spops_gradients gradients);
+
+// One of a description.
+spops_status spops_check_gradients_field(spops_context *ctx, const char *call, int64_t field,
+                                         spops_gradients *gradients);
 
 // The first n elements of an index array are there and 0 to high - 1 (waits). high_name is what the
 // caller knows the limit by.

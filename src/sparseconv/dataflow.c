@@ -62,7 +62,7 @@ static spops_status make_named(spops_context *ctx, const char *call,
 {
     const spops_buffer_layout *layout;
 
-    if (c->map->refillable)
+    if (c->map->base.refillable)
         return spops_fail(ctx, SPOPS_STATUS_NOT_SUPPORTED,
                           "%s: map was made by reserve, expected one made by create for %s", call,
                           spops_dataflow_name(c->named));
@@ -96,7 +96,7 @@ static bool row_counts(const spops_context *ctx, const spops_dataflow_choice *c,
            row->out_channels <= c->max_out_channels &&
            (row->pass == SPOPS_PASS_FORWARD || c->backward) &&
            (row->dataflow != SPOPS_DATAFLOW_IMPLICIT_GEMM || c->has_igemm) &&
-           (row->dataflow != SPOPS_DATAFLOW_GATHER_MATMUL_SCATTER || !c->map->refillable);
+           (row->dataflow != SPOPS_DATAFLOW_GATHER_MATMUL_SCATTER || !c->map->base.refillable);
 }
 
 // Whether rows of gather-matmul-scatter count: there are some, and a library of products.

@@ -192,8 +192,8 @@ size_t spops_gather_scatter_bytes(const spops_gather_scatter *gs)
 {
     const size_t tap_bytes =
         sizeof *gs->counts + sizeof *gs->begin + sizeof *gs->taps + sizeof *gs->groups;
-    return sizeof *gs + (size_t)gs->num_taps * tap_bytes + gs->by_out->block_bytes +
-           gs->by_in->block_bytes;
+    return sizeof *gs + (size_t)gs->num_taps * tap_bytes + gs->by_out->base.block_bytes +
+           gs->by_in->base.block_bytes;
 }
 
 // ---- Scratch ------------------------------------------------------------------------------------

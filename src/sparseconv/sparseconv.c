@@ -4,6 +4,7 @@
 
 #include "maps/kernel_maps.h"
 #include "core/check.h"
+#include "core/plan.h"
 #include "core/matrix.h"
 #include "igemm/igemm_args.h"
 #include "segments/segments.h"
@@ -17,8 +18,21 @@
 // IMPLICIT_GEMM has a schedule for each side that is not the other's mirror image.
 enum { SIDE_OUT, SIDE_IN, NUM_SIDES };
 
+// Fields of a description.
+enum {
+    NUM_OUT,
+    NUM_IN,
+    NUM_TAPS,
+    MAX_IN_CHANNELS,
+    MAX_OUT_CHANNELS,
+    DATAFLOW,
+    BACKWARD,
+    QUANTIZED,
+    NUM_FIELDS
+};
+
 struct spops_sparseconv {
-    spops_context *ctx; // made it, frees it
+    spops_plan base;
     const spops_kernel_map *map;
     spops_kernel_map_view view; // whose addresses stay
     spops_dataflow dataflow;    // as asked for
@@ -201,9 +215,8 @@ spops_status spops_sparseconv_create(spops_context *ctx, const spops_kernel_map 
     grouping = (spops_tap_grouping){options.grouping, options.epsilon, options.batch_rows};
     SPOPS_TRY(check_map(ctx, call, map,
                         options.dataflow != SPOPS_DATAFLOW_IMPLICIT_GEMM || options.backward));
-    conv = spops_host_alloc(ctx, 1, sizeof *conv);
+    conv = spops_plan_alloc(ctx, SPOPS_PLAN_SPARSECONV);
     if (conv == NULL) return SPOPS_STATUS_OUT_OF_MEMORY;
-    conv->ctx = ctx;
     conv->map = map;
     conv->backward = options.backward != 0;
     conv->quantized = options.quantized != 0;
@@ -213,6 +226,15 @@ spops_status spops_sparseconv_create(spops_context *ctx, const spops_kernel_map 
     conv->view = spops_kernel_map_view_default();
     SPOPS_TRY_GOTO(spops_kernel_map_get_view(ctx, map, &conv->view), status, fail);
 
+    conv->base.parents[0] = &map->base;
+    conv->base.fields[NUM_OUT] = conv->view.out->max_rows;
+    conv->base.fields[NUM_IN] = conv->view.in->max_rows;
+    conv->base.fields[NUM_TAPS] = conv->view.num_taps;
+    conv->base.fields[MAX_IN_CHANNELS] = conv->max_in_channels;
+    conv->base.fields[MAX_OUT_CHANNELS] = conv->max_out_channels;
+    conv->base.fields[DATAFLOW] = conv->dataflow;
+    conv->base.fields[BACKWARD] = conv->backward;
+    conv->base.fields[QUANTIZED] = conv->quantized;
     shape.num_out = conv->view.out->max_rows;
     shape.num_in = conv->view.in->max_rows;
     shape.num_matrices = conv->view.num_taps;
@@ -254,7 +276,7 @@ fail:
 static spops_status check_plan(spops_context *ctx, const char *call, const spops_sparseconv *conv)
 {
     SPOPS_REQUIRE(ctx, conv != NULL, "%s: conv is NULL", call);
-    return spops_check_home(ctx, call, "conv", conv->ctx);
+    return spops_check_home(ctx, call, "conv", conv->base.ctx);
 }
 
 spops_status spops_sparseconv_set(spops_context *ctx, spops_sparseconv *conv)
@@ -328,15 +350,33 @@ size_t spops_sparseconv_bytes(const spops_sparseconv *conv)
            spops_dataflow_choice_bytes(&conv->choice);
 }
 
-void spops_sparseconv_destroy(spops_sparseconv *conv)
+static void destroy_sparseconv(spops_plan *plan)
 {
-    if (conv == NULL) return;
-    if (conv->block != NULL) (void)conv->ctx->backend->wait(conv->ctx);
+    spops_sparseconv *conv = (spops_sparseconv *)plan;
+    if (conv->block != NULL) (void)plan->ctx->backend->wait(plan->ctx);
     spops_triplets_destroy(conv->triplets);
-    spops_dataflow_choice_free(conv->ctx, &conv->choice);
-    spops_backend_free(conv->ctx, conv->block, conv->block_bytes);
-    spops_host_free(conv->ctx, conv, 1, sizeof *conv);
+    spops_dataflow_choice_free(plan->ctx, &conv->choice);
+    spops_backend_free(plan->ctx, conv->block, conv->block_bytes);
 }
+
+static size_t bytes_of_sparseconv(const spops_plan *plan)
+{
+    const spops_sparseconv *conv = (const spops_sparseconv *)plan;
+    return conv->block_bytes + spops_triplets_bytes(conv->triplets) +
+           spops_dataflow_choice_bytes(&conv->choice);
+}
+
+static size_t scratch_of_sparseconv(const spops_plan *plan)
+{
+    const spops_sparseconv *conv = (const spops_sparseconv *)plan;
+    return spops_sparseconv_scratch_bytes(conv);
+}
+
+const spops_plan_ops spops_sparseconv_plan_ops = {.handle_bytes = sizeof(struct spops_sparseconv),
+                                                  .num_fields = NUM_FIELDS,
+                                                  .destroy = destroy_sparseconv,
+                                                  .bytes = bytes_of_sparseconv,
+                                                  .scratch_bytes = scratch_of_sparseconv};
 
 // ---- Who serves a pass --------------------------------------------------------------------------
 
@@ -379,16 +419,16 @@ static spops_igemm_wgrad_args wgrad_args_of(const spops_sparseconv *conv, const 
 
 static bool igemm_takes(const spops_sparseconv *conv, const conv_pass *p)
 {
-    const spops_backend *backend = conv->ctx->backend;
+    const spops_backend *backend = conv->base.ctx->backend;
 
     if (!conv->has_igemm || (p->dtype == SPOPS_DTYPE_F32 && p->math != SPOPS_MATH_TF32))
         return false;
     if (p->pass == SPOPS_PASS_GRAD_W) {
         const spops_igemm_wgrad_args args = wgrad_args_of(conv, p);
-        return backend->igemm_wgrad_fits(conv->ctx, &args);
+        return backend->igemm_wgrad_fits(conv->base.ctx, &args);
     }
     const spops_igemm_args args = igemm_args_of(conv, p);
-    return backend->igemm_fits(conv->ctx, &args);
+    return backend->igemm_fits(conv->base.ctx, &args);
 }
 
 static bool has_int_stride(spops_matrix m)
@@ -421,7 +461,7 @@ static spops_wanted_dataflow server_of(const spops_sparseconv *conv, const conv_
     if (p->pass != SPOPS_PASS_FORWARD && !conv->backward) return nobody;
     if (!takes(conv, conv->dataflow, p)) return nobody;
     const spops_wanted_dataflow wanted =
-        spops_dataflow_choice_get(conv->ctx, &conv->choice, &layer, p->shape.groups);
+        spops_dataflow_choice_get(conv->base.ctx, &conv->choice, &layer, p->shape.groups);
     return takes(conv, wanted.dataflow, p) ? wanted : fetch;
 }
 

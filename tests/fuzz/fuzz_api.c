@@ -16,6 +16,7 @@ enum {
     MOST_OBJECTS = 64,
     MOST_BLOCKS = 256,
     MOST_ROWS = 24,
+    MOST_INTS = 256,     // of a description
     MOST_BYTES = 1 << 18 // of an argument
 };
 
@@ -439,17 +440,39 @@ static void reserve_segments(world *w)
     RESERVE_IN(w, SEGMENTS, o, made, spops_segments_reserve(w->ctx, 6, 12, &o, &made));
 }
 
-static void attach_segments(world *w)
+// Any plan's description, or one that is off, and a plan in a block of zeros, which holds one that is
+// empty.
+static void attach_plan(world *w)
 {
-    spops_segments_description d = spops_segments_description_default();
-    spops_segments *made = NULL;
-    if (!CALL(w, spops_segments_get_description(w->ctx, find(w, SEGMENTS), &d))) return;
-    if (rarely(w)) d.max_terms = hostile_i32(w);
-    if (rarely(w)) d.gradients = (spops_gradients)hostile_i32(w);
-    spoil_size(w, &d.struct_size);
-    // A block of zeros holds a plan of segments without terms.
-    MAKE(w, SEGMENTS, made,
-         spops_segments_attach(w->ctx, &d, plan_memory(w, d.memory_bytes), &made));
+    static const kind kinds[] = {SEGMENTS, BEV_PLAN,    KERNEL_MAP,   COORDS,        VOXELS,
+                                 DEVOXELS, TRIPLETS,    SPARSECONV,   POINTCONV,     POOL,
+                                 PYRAMID,  NEIGHBORS,   NEAREST,      INTERPOLATION, PATCHES,
+                                 BUCKETS,  POINT_LEVEL, POINT_PYRAMID};
+    const object *o = &w->objects[w->num_objects > 0 ? pick(w, 256) % (uint32_t)w->num_objects : 0];
+    const spops_plan *plan = w->num_objects > 0 && !rarely(w) ? o->ptr : NULL;
+    int64_t ints[MOST_INTS];
+    int32_t num = 0, num_kinds = 0;
+    size_t bytes = 0, scratch = 0;
+    spops_plan *made = NULL;
+    spops_plan_memory *memory;
+
+    FUZZ_REQUIRE(spops_plan_kinds(&num_kinds) != NULL, "kinds");
+    FUZZ_REQUIRE(num_kinds == (int32_t)(sizeof kinds / sizeof kinds[0]), "kinds");
+    (void)spops_plan_bytes(plan);
+    (void)spops_plan_scratch_bytes(plan);
+    if (!CALL(w, spops_plan_describe(w->ctx, plan, ints, (int32_t)MOST_INTS, &num))) return;
+    if (rarely(w)) ints[pick(w, (uint32_t)num)] = hostile_i32(w);
+    if (rarely(w)) num -= 1;
+    if (!CALL(w, spops_plan_measure(w->ctx, ints, num, &bytes, &scratch))) return;
+    memory = plan_memory(w, bytes);
+    if (!CALL(w,
+              spops_plan_attach(w->ctx, ints, num, memory->block, memory->bytes, NULL, 0, &made))) {
+        FUZZ_REQUIRE(made == NULL, "attach");
+        return;
+    }
+    keep(w, kinds[spops_plan_get_kind(made) - 1], made);
+    if (scratch < FUZZ_MEMORY_LIMIT) CALL(w, spops_context_reserve(w->ctx, scratch));
+    if (rarely(w)) spops_plan_destroy(NULL);
 }
 
 static spops_segments_info info_of(world *w, const spops_segments *segments)
@@ -643,7 +666,7 @@ static void make_bev_plan(world *w)
     const spops_bev_geometry g = bev_geometry(w);
     spops_bev_plan *made = NULL;
     double transforms[24];
-    switch (pick(w, 4)) {
+    switch (pick(w, 3)) {
     case 0: MAKE(w, BEV_PLAN, made, spops_bev_plan_create(w->ctx, &g, &o, &made)); break;
     case 1: RESERVE_IN(w, BEV_PLAN, o, made, spops_bev_plan_reserve(w->ctx, &g, &o, &made)); break;
     case 2: {
@@ -654,14 +677,7 @@ static void make_bev_plan(world *w)
                                    transforms));
         break;
     }
-    default: {
-        spops_bev_plan_description d = spops_bev_plan_description_default();
-        if (!CALL(w, spops_bev_plan_get_description(w->ctx, find(w, BEV_PLAN), &d))) break;
-        if (rarely(w)) d.shape.num_cells_x = hostile_i32(w);
-        spoil_size(w, &d.struct_size);
-        MAKE(w, BEV_PLAN, made,
-             spops_bev_plan_attach(w->ctx, &d, plan_memory(w, d.memory_bytes), &made));
-    }
+    default: break;
     }
 }
 
@@ -824,20 +840,30 @@ static void make_coords(world *w)
     }
 }
 
+// The capacity of a set, as its description has it; 0 where it has none.
+static int64_t max_items_of(world *w, const spops_coords *c)
+{
+    int64_t ints[MOST_INTS];
+    int32_t num = 0;
+    if (!CALL(w,
+              spops_plan_describe(w->ctx, (const spops_plan *)c, ints, (int32_t)MOST_INTS, &num)))
+        return 0;
+    return ints[4];
+}
+
 static void set_coords(world *w)
 {
-    spops_coords *c = find(w, COORDS), *made = NULL;
+    spops_coords *c = find(w, COORDS);
     const spops_coords *in = any_coords(w), *other = any_coords(w);
     const spops_coords_view to = view_of(w, c), from = view_of(w, in);
     const spops_kernel_shape k = kernel_of(w, from.dims, 2);
     spops_coords_info info = spops_coords_info_default();
-    spops_coords_description d = spops_coords_description_default();
     int64_t num_rows;
     (void)spops_kernel_shape_num_candidates(&k, (int)pick(w, 2));
     switch (pick(w, 8)) {
     case 0: // sets that were not reserved are refused, whatever their rows
-        (void)CALL(w, spops_coords_get_description(w->ctx, c, &d));
-        CALL(w, spops_coords_set(w->ctx, c, one_int(w, 14), rows_of(w, d.max_items, to.dims)));
+        CALL(w,
+             spops_coords_set(w->ctx, c, one_int(w, 14), rows_of(w, max_items_of(w, c), to.dims)));
         break;
     case 1: CALL(w, spops_coords_set_downsampled(w->ctx, c, in, &k)); break;
     case 2: CALL(w, spops_coords_set_upsampled(w->ctx, c, in, &k)); break;
@@ -850,12 +876,7 @@ static void set_coords(world *w)
     case 6:
         CALL(w, spops_coords_get_num_rows_sync(w->ctx, in, rarely(w) ? NULL : &num_rows));
         break;
-    default:
-        if (!CALL(w, spops_coords_get_description(w->ctx, c, &d))) break;
-        if (rarely(w)) d.max_rows = hostile_i32(w);
-        if (rarely(w)) d.box.upper[pick(w, 5)] = hostile_i32(w);
-        MAKE(w, COORDS, made,
-             spops_coords_attach(w->ctx, &d, plan_memory(w, d.memory_bytes), &made));
+    default: break;
     }
 }
 
@@ -902,7 +923,6 @@ static void make_voxels(world *w)
     spops_voxels_options o = voxels_options(w);
     spops_voxels *v = find(w, VOXELS), *made = NULL;
     spops_voxels_view view = spops_voxels_view_default();
-    spops_voxels_description d = spops_voxels_description_default();
     const int64_t n = pick(w, MOST_ROWS);
     const int32_t dims = view_of(w, spops_voxels_coords(v)).dims;
     const spops_matrix points = points_of(w, n, 2 + pick(w, 3));
@@ -919,12 +939,6 @@ static void make_voxels(world *w)
     case 2:
         spoil_size(w, &view.struct_size);
         CALL(w, spops_voxels_get_view(w->ctx, v, &view));
-        break;
-    case 3:
-        if (!CALL(w, spops_voxels_get_description(w->ctx, v, &d))) break;
-        if (rarely(w)) d.max_voxels = hostile_i32(w);
-        MAKE(w, VOXELS, made,
-             spops_voxels_attach(w->ctx, &d, plan_memory(w, d.memory_bytes), &made));
         break;
     case 4: {
         const spops_matrix p = points_of(w, n, 1 + pick(w, 6));
@@ -980,7 +994,6 @@ static void make_map(world *w)
     const spops_kernel_shape k =
         kernel_of(w, view_of(w, in).dims, of == SPOPS_MAP_SUBMANIFOLD ? 1 : 2);
     spops_kernel_map_options o = spops_kernel_map_options_default();
-    spops_kernel_map_description d = spops_kernel_map_description_default();
     spops_kernel_map *made = NULL;
     size_t bytes = 0;
     o.contents = rarely(w) ? hostile_i32(w) : (int32_t)pick(w, 32);
@@ -996,13 +1009,6 @@ static void make_map(world *w)
     case 1: CALL(w, spops_kernel_map_set(w->ctx, find(w, KERNEL_MAP), in, out)); break;
     case 2:
         MAKE(w, KERNEL_MAP, made, spops_kernel_map_create_inverse(w->ctx, any_map(w), &o, &made));
-        break;
-    case 3:
-        if (!CALL(w, spops_kernel_map_get_description(w->ctx, find(w, KERNEL_MAP), &d))) break;
-        if (rarely(w)) d.size[pick(w, 4)] = hostile_i32(w);
-        if (rarely(w)) d.max_out = hostile_i32(w);
-        MAKE(w, KERNEL_MAP, made,
-             spops_kernel_map_attach(w->ctx, &d, plan_memory(w, d.memory_bytes), &made));
         break;
     case 4: {
         const spops_kernel_map *map = any_map(w);
@@ -1760,7 +1766,7 @@ static void attend(world *w)
 // ---- The table ----------------------------------------------------------------------------------
 
 static void (*const calls[])(world *w) = {
-    call_context,       fail_allocations, make_segments,   reserve_segments, attach_segments,
+    call_context,       fail_allocations, make_segments,   reserve_segments, attach_plan,
     use_segments,       reduce_segments,  reduce_segments, gather_rows,      register_reduction,
     make_bev_plan,      copy_bev_plan,    pool_bev,        make_coords,      make_coords,
     set_coords,         make_voxels,      make_devoxels,   make_map,         make_map,

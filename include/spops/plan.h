@@ -1,0 +1,133 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What all plans have in common. A plan is a relation with its work schedule: a handle on the host,
+ * and arrays where its context runs. These calls serve every kind of plan; what a kind is made from,
+ * and what can be asked of it, stands in the header of its own.
+ *
+ * A plan with capacities (spops_X_reserve) is a value as well: a block of memory, and a description,
+ * a few integers. The block can be the caller's, be kept as a tensor and be copied; a handle is
+ * attached to it again from the description.
+ */
+#ifndef SPOPS_PLAN_H
+#define SPOPS_PLAN_H
+
+#include "spops/context.h"
+
+SPOPS_EXTERN_C_BEGIN
+
+/**
+ * A plan of any kind. Every handle of a plan, such as a spops_segments *, may be cast to a
+ * spops_plan * and back.
+ */
+typedef struct spops_plan spops_plan;
+
+/** Kinds of plans. */
+typedef enum spops_plan_kind {
+    SPOPS_PLAN_NONE = 0, /* of no plan */
+    SPOPS_PLAN_SEGMENTS = 1,
+    SPOPS_PLAN_BEV_PLAN = 2,
+    SPOPS_PLAN_KERNEL_MAP = 3,
+    SPOPS_PLAN_COORDS = 4,
+    SPOPS_PLAN_VOXELS = 5,
+    SPOPS_PLAN_DEVOXELS = 6,
+    SPOPS_PLAN_TRIPLETS = 7,
+    SPOPS_PLAN_SPARSECONV = 8,
+    SPOPS_PLAN_POINTCONV = 9,
+    SPOPS_PLAN_POOL = 10,
+    SPOPS_PLAN_PYRAMID = 11,
+    SPOPS_PLAN_NEIGHBORS = 12,
+    SPOPS_PLAN_NEAREST = 13,
+    SPOPS_PLAN_INTERPOLATION = 14,
+    SPOPS_PLAN_PATCHES = 15,
+    SPOPS_PLAN_BUCKETS = 16,
+    SPOPS_PLAN_POINT_LEVEL = 17,
+    SPOPS_PLAN_POINT_PYRAMID = 18
+} spops_plan_kind;
+
+/** What a kind of plan is. Static text. */
+typedef struct spops_plan_kind_info {
+    size_t struct_size; /* sizeof(spops_plan_kind_info) */
+    spops_plan_kind kind;
+    int32_t version;     /* of the kind's format: of its description and of its block */
+    const char *name;    /* "segments" */
+    const char *fields;  /* of its description, in their order, separated by spaces: `name`, or
+                            `name[n]` for n of them; `:f64` behind it: the bits of doubles */
+    const char *parents; /* the plans that it stands on: `name:kind`, `?` behind a name that may be
+                            left out; "" without any */
+} spops_plan_kind_info;
+
+/** All kinds, by ascending number; *num is set to how many there are. Neither fails. */
+SPOPS_API const spops_plan_kind_info *spops_plan_kinds(int32_t *num);
+
+/** The kind of a plan; NONE for NULL. */
+SPOPS_API spops_plan_kind spops_plan_get_kind(const spops_plan *plan);
+
+/**
+ * What a plan with capacities was made with:
+ *
+ *     ints[0]   its kind
+ *     ints[1]   the version of the kind's format
+ *     ints[2..] the kind's fields (spops_plan_kinds), in their order
+ *
+ * Filling the plan again does not change its description.
+ *
+ * plan      Made by a spops_X_reserve, or attached.
+ * ints      [max_ints] in host memory; NULL: only num_ints is wanted.
+ * num_ints  How many there are.
+ *
+ * Errors    INVALID_ARGUMENT (NULL, a plan without capacities, max_ints too small), NOT_SUPPORTED (a
+ *           kind that has no capacities).
+ * Threads   Any, with a ctx that no other thread uses.
+ */
+SPOPS_API spops_status spops_plan_describe(spops_context *ctx, const spops_plan *plan,
+                                           int64_t *ints, int32_t max_ints, int32_t *num_ints);
+
+/**
+ * How large the block and the scratch of a described plan are, before there is any of them.
+ *
+ * ints      [num_ints] in host memory, as spops_plan_describe gives them, or put together by hand.
+ * bytes     Of the block.
+ * scratch_bytes  That its calls need in the context. Either may be NULL.
+ *
+ * Errors    INVALID_ARGUMENT (NULL, a description that no plan has), NOT_SUPPORTED (a kind that is
+ *           not described), OUT_OF_MEMORY (too large for an address).
+ * Threads   One thread at a time per ctx.
+ */
+SPOPS_API spops_status spops_plan_measure(spops_context *ctx, const int64_t *ints, int32_t num_ints,
+                                          size_t *bytes, size_t *scratch_bytes);
+
+/**
+ * A plan in a block that holds one already: that of a plan with this description, or a copy of it.
+ *
+ * ints      [num_ints], as spops_plan_describe gave them. A kernel reads past a block that holds
+ *           another plan than described: they must belong together.
+ * block     Of spops_plan_measure's size, where ctx runs, aligned to SPOPS_PLAN_ALIGNMENT. The
+ *           caller's: it must outlive the plan.
+ * bytes     Of the block.
+ * parents   [num_parents] plans that this one stands on, made or attached before, in the order of
+ *           the kind's parents.
+ * plan      The plan; NULL after a failure.
+ *
+ * Scratch   Not reserved: spops_plan_scratch_bytes tells how much spops_context_reserve needs.
+ * Stream    Nothing is enqueued, and nobody waits; also while ctx's stream is captured.
+ * Errors    INVALID_ARGUMENT (NULL, description, parents, block too small or misaligned),
+ *           NOT_SUPPORTED, OUT_OF_MEMORY.
+ * Threads   One thread at a time per ctx.
+ */
+SPOPS_API spops_status spops_plan_attach(spops_context *ctx, const int64_t *ints, int32_t num_ints,
+                                         void *block, size_t bytes,
+                                         const spops_plan *const *parents, int32_t num_parents,
+                                         spops_plan **plan);
+
+/** Bytes of the plan's arrays where its context runs; 0 for NULL. */
+SPOPS_API size_t spops_plan_bytes(const spops_plan *plan);
+
+/** Scratch that calls with the plan need in their context (spops_context_reserve); 0 for NULL. */
+SPOPS_API size_t spops_plan_scratch_bytes(const spops_plan *plan);
+
+/** Free a plan, after its context's work. NULL is fine; a caller's block stays the caller's. */
+SPOPS_API void spops_plan_destroy(spops_plan *plan);
+
+SPOPS_EXTERN_C_END
+
+#endif
