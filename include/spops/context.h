@@ -45,6 +45,10 @@ typedef struct spops_context_options {
                             system gives no more; results do not depend on how many there are */
     void *stream;        /* cudaStream_t the context works on; NULL: the legacy default stream */
     spops_allocator allocator;
+    /* 1: linear layers may use a library of dense products, which is opened here: cuBLAS on CUDA, a
+       CBLAS on the CPU where one is installed. 0: the library's own kernels alone. */
+    int32_t dense_library;
+    int32_t reserved; /* 0 */
 } spops_context_options;
 
 SPOPS_DEFINE_DEFAULT(spops_context_options)
@@ -76,7 +80,8 @@ SPOPS_DEFINE_DEFAULT(spops_device_info)
  * a call fails.
  *
  * Errors    INVALID_ARGUMENT, BACKEND_UNAVAILABLE (CUDA asked for and no device opens; AUTO falls
- *           back to the CPU instead), OUT_OF_MEMORY, CUDA.
+ *           back to the CPU instead), NOT_SUPPORTED (dense_library, and cuBLAS cannot be opened),
+ *           OUT_OF_MEMORY, CUDA.
  * Threads   Any. A context is used by one thread at a time; several contexts run side by side. A child
  *           after fork() may use and destroy the contexts of its parent that no thread was using,
  *           if they are on the CPU, and may open its own.

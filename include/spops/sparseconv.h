@@ -11,8 +11,7 @@
 #define SPOPS_SPARSECONV_H
 
 #include "spops/kernel_map.h"
-#include "spops/mvmr.h"
-#include "spops/norm.h"
+#include "spops/layer.h"
 
 SPOPS_EXTERN_C_BEGIN
 
@@ -140,22 +139,6 @@ SPOPS_API spops_status spops_sparseconv_set(spops_context *ctx, spops_sparseconv
  */
 SPOPS_API spops_status spops_sparseconv_set_all(spops_context *ctx, int32_t num_convs,
                                                 spops_sparseconv *const *convs);
-
-/** The epilogue of a layer: what follows the sum over taps; zero is the default of every field. */
-typedef struct spops_conv_layer {
-    size_t struct_size;
-    int32_t groups;     /* 0 or 1: one; C_in = C_out = groups: depthwise */
-    const float *bias;  /* [C_out] where ctx runs, or NULL */
-    const float *scale; /* [C_out] or NULL: gamma / sqrt(var + epsilon) of a folded norm */
-    const float *shift; /* [C_out] or NULL */
-    const spops_matrix *residual; /* shape and dtype of out, apart from it; or NULL */
-    spops_activation activation;
-    spops_math math;             /* of f32 features; TF32 allows tensor cores */
-    const float *x_scales;       /* of an x of i8: [1] f32 where ctx runs, or */
-    int32_t x_scales_by_channel; /* 1: [C_in] */
-} spops_conv_layer;
-
-SPOPS_DEFINE_DEFAULT(spops_conv_layer)
 
 /* clang-format off */
 /**

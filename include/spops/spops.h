@@ -21,6 +21,8 @@
 #include "spops/pyramid.h"
 #include "spops/pool.h"
 #include "spops/norm.h"
+#include "spops/layer.h"
+#include "spops/linear.h"
 #include "spops/buckets.h"
 #include "spops/patches.h"
 #include "spops/attention.h"

@@ -24,7 +24,9 @@ struct igemm_sm80_params {
     int w_line_bytes, w_lines;
     const int4 *tiles;
     const int *num_tiles;
-    const int *records; // null: rows of groups
+    const int *num_rows; // that count, where tiles are not listed; null: all
+    int rows;            // of x, where they are not
+    const int *records;  // null: rows of groups
     const int *out_rows;
     int last_tap; // num_taps - 1 for mirrored taps, else -1
     int col_tiles;
@@ -76,8 +78,16 @@ __global__ void __launch_bounds__(P::threads, P::COLS == 64 ? 2 : 1)
     const uint32_t stages = shared_address(shared);
     int *const stage_groups = reinterpret_cast<int *>(shared + P::STAGES * P::stage_bytes);
     const int tile_number = blockIdx.x / p.col_tiles, col_tile = blockIdx.x % p.col_tiles;
-    if (tile_number >= *p.num_tiles) return;
-    const int4 tile = p.tiles[tile_number];
+    int4 tile;
+    if (p.tiles == nullptr) {
+        const int rows = p.num_rows != nullptr ? min(*p.num_rows, p.rows) : p.rows;
+        const int64_t first = (int64_t)tile_number * P::rows;
+        if (first >= rows) return;
+        tile = make_int4((int)first, (int)first + min(rows - (int)first, P::rows), 0, 0);
+    } else {
+        if (tile_number >= *p.num_tiles) return;
+        tile = p.tiles[tile_number];
+    }
     const bool gathers = p.records != nullptr;
     const int num_records = gathers ? tile.y : 1;
     const int steps = num_records * p.row_stages;
@@ -202,6 +212,8 @@ spops_status launch_igemm_sm80_policy(spops_context *ctx, const spops_igemm_args
     p.w_lines = P::ALONG_K ? f.cols : f.depth;
     p.tiles = reinterpret_cast<const int4 *>(args->schedule->tiles);
     p.num_tiles = args->schedule->num_tiles;
+    p.num_rows = args->num_rows;
+    p.rows = (int)args->x.rows;
     p.records = args->schedule->records;
     p.out_rows = args->schedule->out_rows;
     p.last_tap = args->mirrored ? f.taps - 1 : -1;

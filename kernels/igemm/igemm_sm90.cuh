@@ -54,8 +54,10 @@ struct igemm_sm90_params {
     int row_stages;      // stages a record makes (1 where record_bytes is below 128)
     const int4 *tiles;
     const int *num_tiles;
-    const int *records; // null: rows of groups
-    const int *first;   // record of each tile as tiles lie, and after the last
+    const int *num_rows; // that count, where tiles are not listed; null: all
+    int rows;            // of x, where they are not
+    const int *records;  // null: rows of groups
+    const int *first;    // record of each tile as tiles lie, and after the last
     const int *out_rows;
     int last_tap; // num_taps - 1 for mirrored taps, else -1
     int col_tiles;
@@ -141,6 +143,16 @@ __device__ __forceinline__ int4 igemm_tile(const igemm_sm90_params &p, int numbe
     int4 tile = __ldg(p.tiles + number / p.col_tiles);
     if (p.records != nullptr) tile.w = number % p.col_tiles;
     return tile;
+}
+
+// Of rows of groups, whose tiles may not be listed: then they are the rows in order.
+__device__ __forceinline__ int4 igemm_row_tile(const igemm_sm90_params &p, int number)
+{
+    if (p.tiles != nullptr) return igemm_tile(p, number);
+    const int rows = p.num_rows != nullptr ? min(__ldg(p.num_rows), p.rows) : p.rows;
+    const int64_t first = (int64_t)(number / p.col_tiles) * SPOPS_IGEMM_TILE_ROWS;
+    if (first >= rows) return make_int4(0, 0, 0, 0);
+    return make_int4((int)first, (int)first + min(rows - (int)first, SPOPS_IGEMM_TILE_ROWS), 0, 0);
 }
 
 // Of all work that of a block, `each` to a block; 0: tiles come from the counter. Work is counted in
@@ -429,10 +441,10 @@ template <class P, operand B>
 __device__ void igemm_load_rows(const igemm_sm90_params &p, const igemm_sm90_block<P> &block)
 {
     ring_position<P::STAGES> stage;
-    int4 next = igemm_tile(p, blockIdx.x);
+    int4 next = igemm_row_tile(p, blockIdx.x);
     for (int number = blockIdx.x; next.y > 0; number += gridDim.x) {
         const int4 tile = next;
-        next = igemm_tile(p, number + gridDim.x); // on its way while this one is loaded
+        next = igemm_row_tile(p, number + gridDim.x); // on its way while this one is loaded
         const int groups = (1 << (tile.y - tile.x + 63) / 64) - 1;
         for (int k = 0; k < p.row_stages; ++k) {
             const uint32_t to = block.stage(stage.at), full = block.stage_full(stage.at);

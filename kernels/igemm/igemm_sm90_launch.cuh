@@ -29,6 +29,8 @@ spops_status launch_policy(spops_context *ctx, const spops_igemm_args *args, con
     p.row_stages = (row_bytes + 127) / 128;
     p.tiles = reinterpret_cast<const int4 *>(args->schedule->tiles);
     p.num_tiles = args->schedule->num_tiles;
+    p.num_rows = args->num_rows;
+    p.rows = (int)args->x.rows;
     p.records = args->schedule->records;
     p.first = args->schedule->first;
     p.out_rows = args->schedule->out_rows;

@@ -61,7 +61,9 @@ template <int COLS_, int GROUPS_, int STAGES_, int BLOCKS_> struct wgrad_policy 
 
 struct wgrad_params {
     int num_taps;
-    const int *tap_offsets, *in_rows, *out_rows;
+    const int *tap_offsets, *in_rows, *out_rows; // null: pair p is row p of both
+    const int *num_rows;                         // that count then; null: all
+    int max_rows;
     spops_igemm_units units; // whose offsets are tap_offsets
     int stage_pairs;         // or units
     const unsigned char *x, *g;
@@ -87,9 +89,16 @@ enum wgrad_note : int { NOTE_LAST = 1, NOTE_STOP = 2 };
 
 // ---- Ranges -------------------------------------------------------------------------------------
 
+__device__ __forceinline__ int pairs_before(const wgrad_params &p, int tap)
+{
+    if (p.tap_offsets != nullptr) return p.tap_offsets[tap];
+    if (tap == 0) return 0;
+    return p.num_rows != nullptr ? max(min(*p.num_rows, p.max_rows), 0) : p.max_rows;
+}
+
 __device__ __forceinline__ int stages_of_tap(const wgrad_params &p, int tap)
 {
-    return (p.tap_offsets[tap + 1] - p.tap_offsets[tap] + p.stage_pairs - 1) / p.stage_pairs;
+    return (pairs_before(p, tap + 1) - pairs_before(p, tap) + p.stage_pairs - 1) / p.stage_pairs;
 }
 
 // Stages of taps begin .. end - 1. For whole blocks.
@@ -166,8 +175,8 @@ struct wgrad_walk {
     __device__ void enter_tap()
     {
         tap_stages = stages_of_tap(p, r.tap);
-        pairs_end = p.tap_offsets[r.tap + 1];
-        pair = p.tap_offsets[r.tap] + (stage - r.tap_stage) * p.stage_pairs;
+        pairs_end = pairs_before(p, r.tap + 1);
+        pair = pairs_before(p, r.tap) + (stage - r.tap_stage) * p.stage_pairs;
     }
     __device__ bool last() const
     {
@@ -220,8 +229,11 @@ __device__ void wgrad_gather(const wgrad_params &p, const wgrad_block<P> &block,
         for (int q = 0; q < 4; ++q) {
             const int pair = walk.pair + my_pair + 16 * q;
             const bool there = walk.more() && pair < walk.pairs_end;
-            in[ahead][q] = there ? __ldg(p.in_rows + pair) : -1;
-            out[ahead][q] = there ? __ldg(p.out_rows + pair) : -1;
+            in[ahead][q] = out[ahead][q] = there ? pair : -1;
+            if (there && p.in_rows != nullptr) {
+                in[ahead][q] = __ldg(p.in_rows + pair);
+                out[ahead][q] = __ldg(p.out_rows + pair);
+            }
         }
         if (walk.more()) walk.advance();
     };
@@ -666,6 +678,8 @@ spops_status launch_policy(spops_context *ctx, const spops_igemm_wgrad_args *arg
     p.tap_offsets = args->units.offsets != nullptr ? args->units.offsets : args->tap_offsets;
     p.in_rows = args->in_rows;
     p.out_rows = args->out_rows;
+    p.num_rows = args->num_rows;
+    p.max_rows = (int)args->max_pairs;
     p.x = static_cast<const unsigned char *>(args->x.data);
     p.g = static_cast<const unsigned char *>(args->g.data);
     p.x_row_bytes = args->x.row_stride * 2;

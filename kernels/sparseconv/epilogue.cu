@@ -28,7 +28,8 @@ struct params {
 template <class T, int VEC>
 __global__ void __launch_bounds__(threads) epilogue_kernel(const __grid_constant__ params p)
 {
-    const int64_t rows = *p.num_rows < p.max_rows ? *p.num_rows : p.max_rows;
+    const int64_t rows =
+        p.num_rows != nullptr && *p.num_rows < p.max_rows ? *p.num_rows : p.max_rows;
     for (int64_t i = (int64_t)blockIdx.x * threads + threadIdx.x; i < rows * p.pieces;
          i += (int64_t)gridDim.x * threads) {
         const int64_t row = i / p.pieces;

@@ -91,6 +91,11 @@ static spops_status check_options(const spops_context_options *options)
     SPOPS_REQUIRE(NULL, options->num_threads >= 0 && options->num_threads <= MAX_THREADS,
                   "context_create: num_threads is %" PRId32 ", expected 0 to %d",
                   options->num_threads, MAX_THREADS);
+    SPOPS_REQUIRE(NULL, options->dense_library == 0 || options->dense_library == 1,
+                  "context_create: dense_library is %" PRId32 ", expected 0 or 1",
+                  options->dense_library);
+    SPOPS_REQUIRE(NULL, options->reserved == 0,
+                  "context_create: reserved is %" PRId32 ", expected 0", options->reserved);
     SPOPS_REQUIRE(NULL, (a->host_alloc == NULL) == (a->host_free == NULL),
                   "context_create: allocator.%s is NULL while allocator.%s is not",
                   a->host_alloc == NULL ? "host_alloc" : "host_free",
@@ -131,6 +136,15 @@ static spops_status choose_backend(spops_context *ctx, const spops_context_optio
     return open_backend(ctx, &spops_backend_cpu, 0);
 }
 
+// Here, because no call that runs may open anything.
+static spops_status open_dense_library(spops_context *ctx, const spops_context_options *options)
+{
+    const spops_matmul_open_args args = {"context_create"};
+    if (options->dense_library == 0) return SPOPS_STATUS_OK;
+    ctx->dense_library = true;
+    return ctx->backend->matmul_open(ctx, &args);
+}
+
 spops_status spops_context_create(const spops_context_options *options, spops_context **out)
 {
     spops_status status = SPOPS_STATUS_OK;
@@ -162,6 +176,12 @@ spops_status spops_context_create(const spops_context_options *options, spops_co
     ctx->num_threads =
         read.num_threads > 0 ? read.num_threads : spops_default_num_threads(MAX_THREADS);
     SPOPS_TRY_GOTO(choose_backend(ctx, &read), status, fail);
+    status = open_dense_library(ctx, &read);
+    if (status != SPOPS_STATUS_OK) {
+        spops_fail(NULL, status, "%s", ctx->error);
+        spops_context_destroy(ctx);
+        return status;
+    }
     *out = ctx;
     return SPOPS_STATUS_OK;
 

@@ -24,6 +24,12 @@ typedef struct spops_context_part {
     void (*destroy)(spops_context *ctx, struct spops_context_part *part);
 } spops_context_part;
 
+// What opens a library of dense products (slot matmul_open, which makes ctx->matmul, once). `call`
+// names the public call in messages.
+typedef struct spops_matmul_open_args {
+    const char *call;
+} spops_matmul_open_args;
+
 struct spops_context {
     const struct spops_backend *backend;
     spops_allocator allocator; // defaults filled in
@@ -55,7 +61,8 @@ struct spops_context {
 
     spops_context_part *custom_reduces; // segreduce/custom_reduce.c; NULL: none is registered
     spops_context_part
-        *matmul; // a library of dense products (mvmr/matmul_args.h); NULL: not opened
+        *matmul;        // a library of dense products (mvmr/matmul_args.h); NULL: not opened
+    bool dense_library; // linear layers may use it; false where there is none
 
     char error[SPOPS_ERROR_BYTES];
 };

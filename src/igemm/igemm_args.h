@@ -26,7 +26,8 @@ extern "C" {
 // other, taps ascending; a tile without any has one without groups. Made once a map, on the stream.
 //
 // Rows of groups have no records: taps are matrices, and a tile is {first row, end, matrix, 0} of
-// rows that lie beside each other, in x as in out.
+// rows that lie beside each other, in x as in out. With one matrix, tiles need not be listed: tiles NULL,
+// num_tiles NULL.
 typedef struct spops_igemm_schedule {
     int32_t num_taps;
     int64_t max_tiles, max_records;
@@ -90,8 +91,9 @@ typedef struct spops_igemm_args {
     spops_matrix residual; // dtype of out; data NULL: none
     const float *bias, *scale, *shift; // [C_out] or NULL
     bool relu, w_transposed, mirrored;
-    uint32_t *tickets; // zero; left zero; a quarter of scratch, as a context has them
-    void *scratch;     // igemm_scratch_bytes
+    const int32_t *num_rows; // [1] rows of out that count, where tiles are not listed; NULL: all
+    uint32_t *tickets;       // zero; left zero; a quarter of scratch, as a context has them
+    void *scratch;           // igemm_scratch_bytes
 } spops_igemm_args;
 
 // Rows of x with their rows of g, where several rows of x that have one row of g at a tap are added
@@ -109,12 +111,14 @@ typedef struct spops_igemm_units {
     const int32_t *members;
 } spops_igemm_units;
 
-// dW[k] = sum over the pairs p of tap k of x[in_rows[p]]^T g[out_rows[p]], summed in f32.
+// dW[k] = sum over the pairs p of tap k of x[in_rows[p]]^T g[out_rows[p]], summed in f32. Without
+// lists (tap_offsets, in_rows and out_rows NULL; one tap) pair p is row p of both.
 typedef struct spops_igemm_wgrad_args {
     int32_t num_taps;
     int64_t max_pairs;
     const int32_t *tap_offsets;        // [num_taps + 1]
     const int32_t *in_rows, *out_rows; // [max_pairs]
+    const int32_t *num_rows;           // [1] pairs that count, without lists; NULL: all
     spops_igemm_units units;           // instead of the four above
     spops_matrix x, g;                 // [rows, C_in], [rows, C_out]: f16 or bf16, both alike
     spops_matrix dw;                   // [num_taps * C_in, C_out], dense: f32, or dtype of x

@@ -12,11 +12,6 @@ extern "C" {
 // Bytes of backend memory that products may work in: what cuBLAS recommends on sm_90.
 #define SPOPS_MATMUL_WORKSPACE_BYTES ((size_t)32 << 20)
 
-// Makes ctx->matmul, once. `call` names the public call in messages.
-typedef struct spops_matmul_open_args {
-    const char *call;
-} spops_matmul_open_args;
-
 // A matrix of each batch: that of batch b begins b * batch_stride elements after data. Rows are
 // row_stride elements apart.
 typedef struct spops_matmul_operand {

@@ -9,10 +9,11 @@
 #include "core/threads.h"
 #include "mvmr/matmul_args.h"
 #include "mvmr/mvmr_isa.h"
+#include "mvmr/product_tile.h"
 
 #define PANEL SPOPS_MVMR_PANEL
 #define DEPTH SPOPS_MVMR_DEPTH
-#define TILE  SPOPS_VVOR_ROWS // rows of c that are summed at once
+#define TILE  SPOPS_PRODUCT_ROWS
 
 // ---- A CBLAS ------------------------------------------------------------------------------------
 
@@ -56,6 +57,7 @@ spops_status spops_cpu_matmul_open(spops_context *ctx, const spops_matmul_open_a
             library->file = NULL;
         }
     }
+    if (library->sgemm == NULL) ctx->dense_library = false;
     ctx->matmul = &library->part;
     return SPOPS_STATUS_OK;
 }
@@ -90,33 +92,49 @@ static spops_matrix matrix_of(const spops_matmul_operand *operand, int64_t b, in
     return m;
 }
 
+void spops_product_tile_sums(const spops_mvmr_table *table, const spops_product_tile *t,
+                             float *sums)
+{
+    _Alignas(64) float block[DEPTH * PANEL], part[TILE * DEPTH];
+    int32_t from[DEPTH], to[TILE];
+
+    memset(sums, 0, (size_t)(t->rows * PANEL) * sizeof *sums);
+    for (int32_t r = 0; r < TILE; ++r)
+        to[r] = r;
+    for (int64_t d = t->begin; d < t->end; d += DEPTH) {
+        const int64_t depth = least(DEPTH, t->end - d);
+        table->load_matrix(t->b, d, t->col, depth, t->cols, t->b_transposed, block);
+        for (int64_t i = 0; i < (t->a_transposed ? depth : t->rows); ++i)
+            from[i] = (int32_t)((t->a_transposed ? d : t->row) + i);
+        if (t->a_transposed) {
+            table->load_rows(t->a, from, depth, t->row, t->rows, NULL, part, SPOPS_VVOR_ROWS);
+            table->multiply_columns(part, t->rows, depth, block, t->cols, to, sums);
+        } else {
+            table->load_rows(t->a, from, t->rows, d, depth, NULL, part, DEPTH);
+            table->multiply(part, t->rows, depth, block, t->cols, to, sums);
+        }
+    }
+}
+
 // Rows row .. and columns col .. of c[b]: TILE x PANEL sums.
 static void multiply_tile(const spops_mvmr_table *table, const spops_matmul_args *args, int64_t b,
                           int64_t row, int64_t col)
 {
-    const spops_matrix x = matrix_of(&args->a, b, args->rows, args->depth, args->dtype);
-    const spops_matrix w = matrix_of(&args->b, b, args->depth, args->cols, args->dtype);
     const spops_matrix c = matrix_of(&args->c, b, args->rows, args->cols, args->out_dtype);
     const int64_t rows = least(TILE, args->rows - row), cols = least(PANEL, args->cols - col);
-    _Alignas(64) float sums[TILE * PANEL], block[DEPTH * PANEL], part[TILE * DEPTH];
-    int32_t from[DEPTH], to[TILE];
+    const spops_product_tile tile = {
+        .a = matrix_of(&args->a, b, args->rows, args->depth, args->dtype),
+        .b = matrix_of(&args->b, b, args->depth, args->cols, args->dtype),
+        .a_transposed = args->a.transposed,
+        .b_transposed = args->b.transposed,
+        .row = row,
+        .rows = rows,
+        .col = col,
+        .cols = cols,
+        .end = args->depth};
+    _Alignas(64) float sums[TILE * PANEL];
 
-    memset(sums, 0, (size_t)(rows * PANEL) * sizeof *sums);
-    for (int32_t r = 0; r < TILE; ++r)
-        to[r] = r;
-    for (int64_t d = 0; d < args->depth; d += DEPTH) {
-        const int64_t depth = least(DEPTH, args->depth - d);
-        table->load_matrix(w, d, col, depth, cols, args->b.transposed, block);
-        for (int64_t i = 0; i < (args->a.transposed ? depth : rows); ++i)
-            from[i] = (int32_t)((args->a.transposed ? d : row) + i);
-        if (args->a.transposed) {
-            table->load_rows(x, from, depth, row, rows, NULL, part, SPOPS_VVOR_ROWS);
-            table->multiply_columns(part, rows, depth, block, cols, to, sums);
-        } else {
-            table->load_rows(x, from, rows, d, depth, NULL, part, DEPTH);
-            table->multiply(part, rows, depth, block, cols, to, sums);
-        }
-    }
+    spops_product_tile_sums(table, &tile, sums);
     for (int64_t r = 0; r < rows; ++r)
         table->store_row(c, row + r, col, cols, args->accumulate, sums + r * PANEL);
 }

@@ -5,13 +5,13 @@
 #include "core/threads.h"
 #include "sparseconv/epilogue_args.h"
 
-#define STRIP 256 // columns
+#define STRIP SPOPS_EPILOGUE_STRIP // columns
 
-static void finish_strip(const spops_epilogue_args *args, int64_t row, int64_t col, int n)
+void spops_epilogue_finish(const spops_epilogue_args *args, int64_t row, int64_t col, int n,
+                           float *v)
 {
-    float v[STRIP], residual[STRIP];
+    float residual[STRIP];
 
-    spops_row_load(args->out, row, col, n, v);
     if (args->bias != NULL)
         for (int c = 0; c < n; ++c)
             v[c] += args->bias[col + c];
@@ -32,6 +32,14 @@ static void finish_strip(const spops_epilogue_args *args, int64_t row, int64_t c
     spops_row_store(args->out, row, col, n, v);
 }
 
+static void finish_strip(const spops_epilogue_args *args, int64_t row, int64_t col, int n)
+{
+    float v[STRIP];
+
+    spops_row_load(args->out, row, col, n, v);
+    spops_epilogue_finish(args, row, col, n, v);
+}
+
 static void finish_rows(const void *work, int64_t begin, int64_t end)
 {
     const spops_epilogue_args *args = (const spops_epilogue_args *)work;
@@ -43,7 +51,8 @@ static void finish_rows(const void *work, int64_t begin, int64_t end)
 
 spops_status spops_cpu_epilogue(spops_context *ctx, const spops_epilogue_args *args)
 {
-    const int64_t rows = *args->num_rows < args->out.rows ? *args->num_rows : args->out.rows;
+    const int64_t all = args->out.rows;
+    const int64_t rows = args->num_rows != NULL && *args->num_rows < all ? *args->num_rows : all;
     spops_parallel_for(spops_team_for(ctx, rows * args->out.cols), rows, 0, finish_rows, args);
     return SPOPS_STATUS_OK;
 }

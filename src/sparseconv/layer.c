@@ -4,8 +4,8 @@
 #include "core/backend.h"
 #include "core/matrix.h"
 
-spops_status spops_layer_read(spops_context *ctx, const char *call, const spops_conv_layer *given,
-                              spops_conv_layer *layer)
+spops_status spops_layer_read_any(spops_context *ctx, const char *call,
+                                  const spops_conv_layer *given, spops_conv_layer *layer)
 {
     SPOPS_TRY(spops_read_options(ctx, call, given, layer, sizeof *layer));
     SPOPS_REQUIRE(ctx, layer->groups >= 0, "%s: layer->groups is %d, expected 0 or more", call,
@@ -17,6 +17,18 @@ spops_status spops_layer_read(spops_context *ctx, const char *call, const spops_
     SPOPS_REQUIRE(ctx, layer->math == SPOPS_MATH_EXACT || layer->math == SPOPS_MATH_TF32,
                   "%s: layer->math is %d, expected 0 or 1", call, (int)layer->math);
     if (layer->groups == 0) layer->groups = 1;
+    return SPOPS_STATUS_OK;
+}
+
+spops_status spops_layer_read(spops_context *ctx, const char *call, const spops_conv_layer *given,
+                              spops_conv_layer *layer)
+{
+    SPOPS_TRY(spops_layer_read_any(ctx, call, given, layer));
+    SPOPS_REQUIRE(ctx, layer->w_transposed == 0,
+                  "%s: layer->w_transposed is %d, expected 0 (linear layers alone have it)", call,
+                  (int)layer->w_transposed);
+    SPOPS_REQUIRE(ctx, layer->num_rows == NULL,
+                  "%s: layer->num_rows is not NULL, expected NULL (conv knows its rows)", call);
     return SPOPS_STATUS_OK;
 }
 

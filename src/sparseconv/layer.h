@@ -20,7 +20,10 @@ typedef struct spops_layer_limits {
     int64_t max_in_channels, max_out_channels; // of gradients of weights
 } spops_layer_limits;
 
-// Options of a layer; groups 0 become 1.
+// Options of a layer; groups 0 become 1. spops_layer_read is for convolutions: it refuses what linear
+// layers alone have.
+spops_status spops_layer_read_any(spops_context *ctx, const char *call,
+                                  const spops_conv_layer *given, spops_conv_layer *layer);
 spops_status spops_layer_read(spops_context *ctx, const char *call, const spops_conv_layer *given,
                               spops_conv_layer *layer);
 

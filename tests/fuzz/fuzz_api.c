@@ -1315,6 +1315,37 @@ static void normalise(world *w)
     }
 }
 
+static void multiply_rows(world *w)
+{
+    const int64_t n = pick(w, MOST_ROWS), ci = cols_of(w), co = cols_of(w);
+    const spops_dtype d = float_dtype(w), ot = rarely(w) ? SPOPS_DTYPE_F32 : d;
+    spops_conv_layer o = spops_conv_layer_default();
+    o.w_transposed = rarely(w) ? hostile_i32(w) : (int32_t)pick(w, 2);
+    const spops_matrix x = matrix(w, n, ci, d), g = matrix(w, n, co, d);
+    const spops_matrix weights = matrix(w, o.w_transposed ? co : ci, o.w_transposed ? ci : co, d);
+    const spops_matrix out = matrix(w, n, co, ot), residual = matrix(w, n, co, ot);
+    const spops_matrix gx = matrix(w, n, ci, ot), gw = matrix(w, weights.rows, weights.cols, ot);
+    o.groups = rarely(w) ? hostile_i32(w) : 0;
+    o.bias = vector(w, co);
+    o.scale = vector(w, co);
+    o.shift = vector(w, co);
+    o.residual = rarely(w) ? &out : maybe(w, &residual);
+    o.activation = (spops_activation)(rarely(w) ? hostile_i32(w) : (int32_t)pick(w, 2));
+    o.math = (spops_math)(rarely(w) ? hostile_i32(w) : (int32_t)pick(w, 2));
+    o.x_scales = rarely(w) ? vector(w, 1) : NULL;
+    o.num_rows = pick(w, 4) == 1 ? one_int(w, n) : NULL;
+    spoil_size(w, &o.struct_size);
+    (void)spops_linear_scratch_bytes(w->ctx, count_of(w, 3), count_of(w, 3), count_of(w, 3));
+    if (pick(w, 4) > 0) CALL(w, spops_linear_reserve(w->ctx, n, ci, co));
+    if (pick(w, 2))
+        CALL(w,
+             spops_linear_execute(w->ctx, x, weights, rarely(w) ? NULL : &o, rarely(w) ? x : out));
+    else
+        CALL(w, spops_linear_execute_backward(w->ctx, g, x, weights, rarely(w) ? NULL : &o,
+                                              maybe(w, &gx), rarely(w) ? &gx : maybe(w, &gw),
+                                              vector(w, co)));
+}
+
 static void quantise(world *w)
 {
     const int64_t n = pick(w, MOST_ROWS), c = cols_of(w) + (int64_t)pick(w, 2);
@@ -1774,6 +1805,7 @@ static void (*const calls[])(world *w) = {
     multiply,           normalise,        quantise,        copy_weights,     make_neighbors,
     make_nearest,       make_pointconv,   convolve_points, make_point_level, make_interpolation,
     make_point_pyramid, make_patches,     attend,          make_buckets,     pool_buckets,
+    multiply_rows,
 };
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)

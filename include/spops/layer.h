@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a layer does with a sum of products, the same for sparse convolution, point convolution and
+ * linear layers: bias, folded batch norm, residual, activation.
+ */
+#ifndef SPOPS_LAYER_H
+#define SPOPS_LAYER_H
+
+#include "spops/mvmr.h"
+#include "spops/norm.h"
+
+SPOPS_EXTERN_C_BEGIN
+
+/** The epilogue of a layer: what follows its sum; zero is the default of every field. */
+typedef struct spops_conv_layer {
+    size_t struct_size;
+    int32_t groups;     /* 0 or 1: one; C_in = C_out = groups: depthwise. Linear: 0 or 1 */
+    const float *bias;  /* [C_out] where ctx runs, or NULL */
+    const float *scale; /* [C_out] or NULL: gamma / sqrt(var + epsilon) of a folded norm */
+    const float *shift; /* [C_out] or NULL */
+    /* Shape and dtype of out, apart from it; or NULL. Linear: it may also be out itself, whose rows
+       are then added to. */
+    const spops_matrix *residual;
+    spops_activation activation;
+    spops_math math;             /* of f32 features; TF32 allows tensor cores */
+    const float *x_scales;       /* of an x of i8: [1] f32 where ctx runs, or */
+    int32_t x_scales_by_channel; /* 1: [C_in] */
+    int32_t w_transposed;        /* linear only. 1: w is [C_out, C_in] */
+    const int32_t *num_rows; /* linear only (the plan of a convolution knows its rows): [1] where
+                                    ctx runs, the first rows that count; NULL: all. A number outside
+                                    0 to x.rows counts as the nearest of these */
+} spops_conv_layer;
+
+SPOPS_DEFINE_DEFAULT(spops_conv_layer)
+
+SPOPS_EXTERN_C_END
+
+#endif

@@ -1,0 +1,438 @@
+// SPDX-License-Identifier: Apache-2.0
+// Linear layers: argument checks, scratch, and which products serve a call.
+#include "spops/linear.h"
+
+#include "core/check.h"
+#include "core/matrix.h"
+#include "igemm/igemm_args.h"
+#include "linear/linear_args.h"
+#include "mvmr/matmul_args.h"
+#include "sparseconv/layer.h"
+
+// Sums over rows: pieces are at most so many, of at least so many rows, and their partial sums, of all
+// pieces, at most so many numbers.
+#define MAX_PIECES      128
+#define MIN_PIECE_ROWS  1024
+#define MAX_PARTIALS    ((int64_t)8 << 20)
+#define PIECE_ROWS_STEP 64
+
+// cuBLAS was right in 16 bits and tf32 up to this depth (docs/sparseconv.md).
+#define LIBRARY_MAX_DEPTH 8100
+
+// Rows that the gradient's kernel for matrix units can count, with its stages, in int32.
+#define MAX_UNIT_ROWS (INT32_MAX - 1024)
+
+// ---- Pieces of rows and scratch -----------------------------------------------------------------
+
+typedef struct row_pieces {
+    int64_t rows; // of a piece
+    int32_t num;
+} row_pieces;
+
+// Of sums over `rows` rows with `numbers` numbers each.
+static row_pieces pieces_of(int64_t rows, int64_t numbers)
+{
+    int64_t most = numbers > 0 ? MAX_PARTIALS / numbers : MAX_PIECES;
+    row_pieces p;
+    if (most > MAX_PIECES) most = MAX_PIECES;
+    if (most < 1) most = 1;
+    p.rows = (rows + most - 1) / most;
+    if (p.rows < MIN_PIECE_ROWS) p.rows = MIN_PIECE_ROWS;
+    p.rows = (p.rows + PIECE_ROWS_STEP - 1) / PIECE_ROWS_STEP * PIECE_ROWS_STEP;
+    p.num = rows == 0 ? 1 : (int32_t)((rows + p.rows - 1) / p.rows);
+    return p;
+}
+
+// Partial sums over up to so many rows, with up to so many numbers each: fewer of either need no more.
+static size_t partials_bytes(int64_t max_rows, int64_t max_numbers)
+{
+    const int64_t most = (max_rows + MIN_PIECE_ROWS - 1) / MIN_PIECE_ROWS;
+    const int64_t pieces = most < MAX_PIECES ? most : MAX_PIECES;
+    if (pieces <= 1) return 0;
+    return (size_t)(max_numbers > MAX_PARTIALS / pieces ? MAX_PARTIALS : pieces * max_numbers) *
+           sizeof(float);
+}
+
+// Whether products of matrix units serve on this device.
+static bool has_igemm(const spops_context *ctx)
+{
+    const spops_igemm_scratch_args any = {0};
+    return ctx->backend->igemm_exists != NULL && ctx->backend->igemm_exists(ctx, &any);
+}
+
+size_t spops_linear_scratch_bytes(spops_context *ctx, int64_t max_rows, int64_t max_in_channels,
+                                  int64_t max_out_channels)
+{
+    size_t bytes;
+
+    if (ctx == NULL || max_rows < 0 || max_in_channels < 0 || max_out_channels < 0) return 0;
+    if (max_in_channels > SPOPS_MAX_COUNT || max_out_channels > SPOPS_MAX_COUNT) return SIZE_MAX;
+    bytes = partials_bytes(max_rows, max_in_channels * max_out_channels);
+    if (partials_bytes(max_rows, max_out_channels) > bytes)
+        bytes = partials_bytes(max_rows, max_out_channels);
+    if (ctx->dense_library && SPOPS_MATMUL_WORKSPACE_BYTES > bytes)
+        bytes = SPOPS_MATMUL_WORKSPACE_BYTES;
+    if (has_igemm(ctx)) {
+        const int64_t a = max_in_channels, b = max_out_channels;
+        const spops_igemm_scratch_args stored = {1, a, b, true, 0}, transposed = {1, b, a, true, 0};
+        const size_t of_stored = ctx->backend->igemm_scratch_bytes(ctx, &stored);
+        const size_t of_transposed = ctx->backend->igemm_scratch_bytes(ctx, &transposed);
+        if (of_stored > bytes) bytes = of_stored;
+        if (of_transposed > bytes) bytes = of_transposed;
+    }
+    return bytes;
+}
+
+spops_status spops_linear_reserve(spops_context *ctx, int64_t max_rows, int64_t max_in_channels,
+                                  int64_t max_out_channels)
+{
+    static const char call[] = "linear_reserve";
+    const spops_igemm_prepare_args kernels = {.products = true, .gradients = true};
+
+    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_TRY(spops_check_not_capturing(ctx, call));
+    SPOPS_TRY(spops_check_count(ctx, call, "max_rows", max_rows));
+    SPOPS_TRY(spops_check_count(ctx, call, "max_in_channels", max_in_channels));
+    SPOPS_TRY(spops_check_count(ctx, call, "max_out_channels", max_out_channels));
+    if (has_igemm(ctx)) SPOPS_TRY(SPOPS_PREPARE(ctx, igemm_prepare, &kernels));
+    return spops_context_grow(
+        ctx, spops_linear_scratch_bytes(ctx, max_rows, max_in_channels, max_out_channels));
+}
+
+static spops_status get_scratch(spops_context *ctx, const char *call, int64_t rows, int64_t in,
+                                int64_t out, void **scratch)
+{
+    const spops_status status =
+        spops_context_scratch(ctx, call, spops_linear_scratch_bytes(ctx, rows, in, out), scratch);
+    if (status != SPOPS_STATUS_SCRATCH_TOO_SMALL) return status;
+    return spops_fail(ctx, status,
+                      "%s: the context's scratch is %zu bytes: call spops_linear_reserve"
+                      "(ctx, %" PRId64 ", %" PRId64 ", %" PRId64 ")",
+                      call, ctx->scratch_bytes, rows, in, out);
+}
+
+// ---- Checks -------------------------------------------------------------------------------------
+
+static spops_status read_layer(spops_context *ctx, const char *call, const spops_conv_layer *given,
+                               spops_conv_layer *layer)
+{
+    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_TRY(spops_layer_read_any(ctx, call, given, layer));
+    SPOPS_REQUIRE(ctx, layer->groups == 1, "%s: layer->groups is %" PRId32 ", expected 0 or 1",
+                  call, layer->groups);
+    SPOPS_REQUIRE(ctx, layer->x_scales == NULL, "%s: layer->x_scales is not NULL", call);
+    SPOPS_REQUIRE(ctx, layer->x_scales_by_channel == 0,
+                  "%s: layer->x_scales_by_channel is %" PRId32 ", expected 0", call,
+                  layer->x_scales_by_channel);
+    SPOPS_REQUIRE(ctx, layer->w_transposed == 0 || layer->w_transposed == 1,
+                  "%s: layer->w_transposed is %" PRId32 ", expected 0 or 1", call,
+                  layer->w_transposed);
+    return spops_check_aligned(ctx, call, "layer->num_rows", layer->num_rows, sizeof(int32_t));
+}
+
+static unsigned same_or_f32(spops_dtype dtype)
+{
+    return 1u << SPOPS_DTYPE_F32 | 1u << (unsigned)dtype;
+}
+
+// x, w, and the sum's rows, called `name`.
+static spops_status check_shapes(spops_context *ctx, const char *call,
+                                 const spops_conv_layer *layer, spops_matrix x, spops_matrix w,
+                                 const char *name, spops_matrix sum, bool sum_may_be_f32)
+{
+    const bool turned = layer->w_transposed == 1;
+
+    SPOPS_TRY(spops_check_matrix(ctx, call, "x", x, x.rows, x.cols, SPOPS_DTYPES_FLOAT));
+    SPOPS_TRY(spops_check_count(ctx, call, "x.rows", x.rows));
+    SPOPS_TRY(spops_check_count(ctx, call, "x.cols", x.cols));
+    SPOPS_REQUIRE(ctx, x.cols > 0, "%s: x has no columns, expected 1 or more", call);
+    SPOPS_TRY(spops_check_matrix(ctx, call, name, sum, x.rows, sum.cols,
+                                 sum_may_be_f32 ? same_or_f32(x.dtype) : 1u << (unsigned)x.dtype));
+    SPOPS_REQUIRE(ctx, sum.cols > 0 && sum.cols <= SPOPS_MAX_COUNT,
+                  "%s: %s has %" PRId64 " columns, expected 1 to %" PRId64, call, name, sum.cols,
+                  SPOPS_MAX_COUNT);
+    return spops_check_matrix(ctx, call, "w", w, turned ? sum.cols : x.cols,
+                              turned ? x.cols : sum.cols, 1u << (unsigned)x.dtype);
+}
+
+// A vector of a layer: nothing, or n aligned numbers.
+static spops_status check_vector(spops_context *ctx, const char *call, const char *name,
+                                 const float *v, int64_t n)
+{
+    if (v == NULL) return SPOPS_STATUS_OK;
+    return spops_check_matrix(ctx, call, name, spops_matrix_dense_const(v, 1, n, SPOPS_DTYPE_F32),
+                              1, n, 1u << SPOPS_DTYPE_F32);
+}
+
+// Whether a residual is out itself.
+static bool in_place(const spops_conv_layer *layer, spops_matrix out)
+{
+    return layer->residual != NULL && layer->residual->data == out.data &&
+           spops_row_step(*layer->residual) == spops_row_step(out);
+}
+
+static spops_status check_forward(spops_context *ctx, const char *call,
+                                  const spops_conv_layer *layer, spops_matrix x, spops_matrix w,
+                                  spops_matrix out)
+{
+    const int64_t cols = out.cols;
+    const spops_argument outs[] = {spops_plain_argument("out", out)};
+    const bool apart = layer->residual != NULL && !in_place(layer, out);
+    const spops_argument ins[] = {
+        spops_plain_argument("x", x),
+        spops_plain_argument("w", w),
+        spops_array_argument("layer->bias", layer->bias, cols, SPOPS_DTYPE_F32),
+        spops_array_argument("layer->scale", layer->scale, cols, SPOPS_DTYPE_F32),
+        spops_array_argument("layer->shift", layer->shift, cols, SPOPS_DTYPE_F32),
+        spops_array_argument("layer->num_rows", layer->num_rows, 1, SPOPS_DTYPE_I32),
+        spops_plain_argument("layer->residual", apart ? *layer->residual : (spops_matrix){0})};
+
+    SPOPS_TRY(check_shapes(ctx, call, layer, x, w, "out", out, true));
+    SPOPS_TRY(check_vector(ctx, call, "layer->bias", layer->bias, cols));
+    SPOPS_TRY(check_vector(ctx, call, "layer->scale", layer->scale, cols));
+    SPOPS_TRY(check_vector(ctx, call, "layer->shift", layer->shift, cols));
+    if (layer->residual != NULL)
+        SPOPS_TRY(spops_check_matrix(ctx, call, "layer->residual", *layer->residual, out.rows, cols,
+                                     1u << (unsigned)out.dtype));
+    return spops_check_apart(ctx, call, outs, 1, ins, (int)(sizeof ins / sizeof *ins));
+}
+
+// A gradient that is wanted has the shape of `of`.
+static spops_status check_gradient(spops_context *ctx, const char *call, const char *name,
+                                   const spops_matrix *grad, spops_matrix of)
+{
+    if (grad == NULL) return SPOPS_STATUS_OK;
+    return spops_check_matrix(ctx, call, name, *grad, of.rows, of.cols, same_or_f32(of.dtype));
+}
+
+static spops_status check_backward(spops_context *ctx, const char *call,
+                                   const spops_conv_layer *layer, spops_matrix grad_sum,
+                                   spops_matrix x, spops_matrix w, const spops_matrix *grad_x,
+                                   const spops_matrix *grad_w, const float *grad_bias)
+{
+    const spops_matrix absent = {0};
+    const spops_argument outs[] = {
+        spops_plain_argument("grad_x", grad_x == NULL ? absent : *grad_x),
+        spops_plain_argument("grad_w", grad_w == NULL ? absent : *grad_w),
+        spops_array_argument("grad_bias", grad_bias, grad_sum.cols, SPOPS_DTYPE_F32)};
+    const spops_argument ins[] = {
+        spops_plain_argument("grad_sum", grad_sum), spops_plain_argument("x", x),
+        spops_plain_argument("w", w),
+        spops_array_argument("layer->num_rows", layer->num_rows, 1, SPOPS_DTYPE_I32)};
+
+    SPOPS_TRY(check_shapes(ctx, call, layer, x, w, "grad_sum", grad_sum, false));
+    SPOPS_TRY(check_gradient(ctx, call, "grad_x", grad_x, x));
+    SPOPS_TRY(check_gradient(ctx, call, "grad_w", grad_w, w));
+    SPOPS_TRY(check_vector(ctx, call, "grad_bias", grad_bias, grad_sum.cols));
+    return spops_check_apart(ctx, call, outs, 3, ins, (int)(sizeof ins / sizeof *ins));
+}
+
+// ---- Products -----------------------------------------------------------------------------------
+
+// A row alone may have any row_stride: here one that products need not look at.
+static spops_matrix with_stride(spops_matrix m)
+{
+    if (m.rows <= 1) m.row_stride = m.cols;
+    return m;
+}
+
+static bool is_dense(spops_matrix m)
+{
+    return m.row_stride == m.cols;
+}
+
+static bool by_igemm(const spops_context *ctx, const spops_linear_args *p, spops_igemm_args *args,
+                     spops_igemm_schedule *rows)
+{
+    const spops_epilogue_args *finish = &p->finish;
+
+    if (!has_igemm(ctx) || (p->x.dtype == SPOPS_DTYPE_F32 && p->math != SPOPS_MATH_TF32) ||
+        !is_dense(p->w))
+        return false;
+    *rows = (spops_igemm_schedule){.num_taps = 1,
+                                   .max_tiles = (p->x.rows + SPOPS_IGEMM_TILE_ROWS - 1) /
+                                                SPOPS_IGEMM_TILE_ROWS};
+    *args = (spops_igemm_args){.schedule = rows,
+                               .x = p->x,
+                               .w = p->w,
+                               .out = finish->out,
+                               .residual = finish->residual,
+                               .bias = finish->bias,
+                               .scale = finish->scale,
+                               .shift = finish->shift,
+                               .relu = finish->activation == SPOPS_ACTIVATION_RELU,
+                               .w_transposed = p->w_transposed,
+                               .num_rows = finish->num_rows,
+                               .tickets = ctx->tickets};
+    return ctx->backend->igemm_fits(ctx, args);
+}
+
+static bool fits_int(int64_t n)
+{
+    return n <= INT32_MAX;
+}
+
+// What a library of products can be asked for: sizes in int, all rows; on the CPU f32.
+static bool by_library(const spops_context *ctx, spops_matrix a, spops_matrix b, spops_matrix c,
+                       const int32_t *num_rows)
+{
+    return ctx->dense_library && num_rows == NULL && fits_int(a.row_stride) &&
+           fits_int(b.row_stride) && fits_int(c.row_stride) &&
+           (ctx->backend->kind == SPOPS_BACKEND_CUDA || a.dtype == SPOPS_DTYPE_F32);
+}
+
+// By the library, with what follows the sum in a pass of its own; a residual that is out itself is what
+// the product is added to.
+static spops_status run_library(spops_context *ctx, const spops_linear_args *p, void *scratch)
+{
+    spops_epilogue_args finish = p->finish;
+    const bool adds = finish.residual.data != NULL && finish.residual.data == finish.out.data;
+    const spops_matmul_args args = {
+        .library = ctx->matmul,
+        .batches = 1,
+        .rows = p->x.rows,
+        .cols = finish.out.cols,
+        .depth = p->x.cols,
+        .dtype = p->x.dtype,
+        .out_dtype = finish.out.dtype,
+        .a = {.data = p->x.data, .row_stride = p->x.row_stride},
+        .b = {.data = p->w.data, .row_stride = p->w.row_stride, .transposed = p->w_transposed},
+        .c = {.data = finish.out.data, .row_stride = finish.out.row_stride},
+        .accumulate = adds,
+        .tf32 = p->math == SPOPS_MATH_TF32 && p->x.dtype == SPOPS_DTYPE_F32,
+        .workspace = scratch};
+
+    SPOPS_TRY(ctx->backend->matmul(ctx, &args));
+    if (adds) finish.residual = (spops_matrix){0};
+    if (finish.bias == NULL && finish.scale == NULL && finish.shift == NULL &&
+        finish.residual.data == NULL && finish.activation == SPOPS_ACTIVATION_NONE)
+        return SPOPS_STATUS_OK;
+    return ctx->backend->epilogue(ctx, &finish);
+}
+
+// out = finish(x w), by whoever is fastest of those that take it.
+static spops_status multiply(spops_context *ctx, const spops_linear_args *p, void *scratch)
+{
+    const spops_matrix out = p->finish.out;
+    spops_igemm_schedule rows;
+    spops_igemm_args args;
+    const bool deep = p->x.cols > LIBRARY_MAX_DEPTH &&
+                      (p->x.dtype != SPOPS_DTYPE_F32 || p->math == SPOPS_MATH_TF32);
+    const bool scaled_in_place = p->finish.residual.data == out.data && p->finish.scale != NULL &&
+                                 p->finish.residual.data != NULL;
+
+    if (out.rows == 0) return SPOPS_STATUS_OK;
+    if (by_igemm(ctx, p, &args, &rows)) return ctx->backend->igemm(ctx, &args);
+    if (!deep && !scaled_in_place && by_library(ctx, p->x, p->w, out, p->finish.num_rows))
+        return run_library(ctx, p, scratch);
+    return ctx->backend->linear(ctx, p);
+}
+
+spops_status spops_linear_execute(spops_context *ctx, spops_matrix x, spops_matrix w,
+                                  const spops_conv_layer *given, spops_matrix out)
+{
+    static const char call[] = "linear_execute";
+    spops_conv_layer layer = {0};
+    spops_linear_args p = {0};
+    void *scratch = NULL;
+
+    SPOPS_TRY(read_layer(ctx, call, given, &layer));
+    SPOPS_TRY(check_forward(ctx, call, &layer, x, w, out));
+    SPOPS_REQUIRE_SLOT(ctx, call, linear);
+    if (ctx->dense_library) SPOPS_TRY(get_scratch(ctx, call, x.rows, x.cols, out.cols, &scratch));
+    p.x = with_stride(x);
+    p.w = with_stride(w);
+    p.w_transposed = layer.w_transposed == 1;
+    p.math = layer.math;
+    p.finish.out = with_stride(out);
+    if (layer.residual != NULL) p.finish.residual = with_stride(*layer.residual);
+    p.finish.num_rows = layer.num_rows;
+    p.finish.bias = layer.bias;
+    p.finish.scale = layer.scale;
+    p.finish.shift = layer.shift;
+    p.finish.activation = layer.activation;
+    return multiply(ctx, &p, scratch);
+}
+
+// ---- Gradients ----------------------------------------------------------------------------------
+
+// out = x^T g: the gradient of w, or of w as it is stored transposed.
+static spops_status sum_outer_products(spops_context *ctx, spops_matrix x, spops_matrix g,
+                                       const spops_conv_layer *layer, spops_matrix out,
+                                       void *scratch)
+{
+    const row_pieces pieces = pieces_of(x.rows, out.rows * out.cols);
+    const spops_igemm_wgrad_args units = {.num_taps = 1,
+                                          .max_pairs = x.rows,
+                                          .num_rows = layer->num_rows,
+                                          .x = x,
+                                          .g = g,
+                                          .dw = out,
+                                          .scratch = scratch};
+    const spops_matmul_args product = {.library = ctx->matmul,
+                                       .batches = 1,
+                                       .rows = out.rows,
+                                       .cols = out.cols,
+                                       .depth = x.rows,
+                                       .dtype = x.dtype,
+                                       .out_dtype = out.dtype,
+                                       .a = {x.data, x.row_stride, 0, true},
+                                       .b = {g.data, g.row_stride, 0, false},
+                                       .c = {out.data, out.row_stride, 0, false},
+                                       .workspace = scratch};
+    const spops_linear_grad_args own = {x,           g,           out,        layer->num_rows,
+                                        layer->math, pieces.rows, pieces.num, scratch};
+
+    if (x.rows > 0 && x.rows < MAX_UNIT_ROWS && has_igemm(ctx) && is_dense(out) &&
+        ctx->backend->igemm_wgrad_fits(ctx, &units))
+        return ctx->backend->igemm_wgrad(ctx, &units);
+    if (x.rows > 0 && x.dtype == SPOPS_DTYPE_F32 && layer->math == SPOPS_MATH_EXACT &&
+        by_library(ctx, x, g, out, layer->num_rows))
+        return ctx->backend->matmul(ctx, &product);
+    return ctx->backend->linear_grad(ctx, &own);
+}
+
+spops_status spops_linear_execute_backward(spops_context *ctx, spops_matrix grad_sum,
+                                           spops_matrix x, spops_matrix w,
+                                           const spops_conv_layer *given,
+                                           const spops_matrix *grad_x, const spops_matrix *grad_w,
+                                           float *grad_bias)
+{
+    static const char call[] = "linear_execute_backward";
+    spops_conv_layer layer = {0};
+    void *scratch;
+
+    SPOPS_TRY(read_layer(ctx, call, given, &layer));
+    SPOPS_TRY(check_backward(ctx, call, &layer, grad_sum, x, w, grad_x, grad_w, grad_bias));
+    SPOPS_REQUIRE_SLOT(ctx, call, linear);
+    SPOPS_REQUIRE_SLOT(ctx, call, linear_grad);
+    SPOPS_TRY(get_scratch(ctx, call, x.rows, x.cols, grad_sum.cols, &scratch));
+    grad_sum = with_stride(grad_sum);
+    x = with_stride(x);
+    if (grad_x != NULL) {
+        const spops_linear_args p = {
+            .x = grad_sum,
+            .w = with_stride(w),
+            .w_transposed = layer.w_transposed == 0,
+            .math = layer.math,
+            .finish = {.out = with_stride(*grad_x), .num_rows = layer.num_rows}};
+        SPOPS_TRY(multiply(ctx, &p, scratch));
+    }
+    if (grad_w != NULL) {
+        const bool turned = layer.w_transposed == 1;
+        SPOPS_TRY(sum_outer_products(ctx, turned ? grad_sum : x, turned ? x : grad_sum, &layer,
+                                     with_stride(*grad_w), scratch));
+    }
+    if (grad_bias != NULL) {
+        const row_pieces pieces = pieces_of(x.rows, grad_sum.cols);
+        const spops_linear_grad_args sums = {
+            .g = grad_sum,
+            .out = spops_matrix_dense(grad_bias, 1, grad_sum.cols, SPOPS_DTYPE_F32),
+            .num_rows = layer.num_rows,
+            .piece_rows = pieces.rows,
+            .num_pieces = pieces.num,
+            .partials = scratch};
+        SPOPS_TRY(ctx->backend->linear_grad(ctx, &sums));
+    }
+    return SPOPS_STATUS_OK;
+}

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+// Linear layers on the CPU: tiles of a product with what follows the sum, and sums over pieces of rows.
+#include <string.h>
+
+#include "backends/backend_cpu.h"
+#include "core/row_convert.h"
+#include "core/threads.h"
+#include "linear/linear_args.h"
+#include "mvmr/product_tile.h"
+
+#define ROWS SPOPS_PRODUCT_ROWS
+#define COLS SPOPS_PRODUCT_COLS
+
+static int64_t least(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+static int64_t tiles_along(int64_t n, int64_t size)
+{
+    return (n + size - 1) / size;
+}
+
+// ---- Forward ------------------------------------------------------------------------------------
+
+typedef struct linear_work {
+    const spops_mvmr_table *table;
+    const spops_linear_args *args;
+    int64_t rows; // that count
+    int64_t col_tiles;
+} linear_work;
+
+static void run_tiles(const void *work, int64_t begin, int64_t end)
+{
+    const linear_work *w = (const linear_work *)work;
+    const spops_linear_args *args = w->args;
+    _Alignas(64) float sums[ROWS * COLS];
+
+    for (int64_t i = begin; i < end; ++i) {
+        spops_product_tile tile = {.a = args->x,
+                                   .b = args->w,
+                                   .b_transposed = args->w_transposed,
+                                   .row = i / w->col_tiles * ROWS,
+                                   .col = i % w->col_tiles * COLS,
+                                   .end = args->x.cols};
+        tile.rows = least(ROWS, w->rows - tile.row);
+        tile.cols = least(COLS, args->finish.out.cols - tile.col);
+        spops_product_tile_sums(w->table, &tile, sums);
+        for (int64_t r = 0; r < tile.rows; ++r)
+            spops_epilogue_finish(&args->finish, tile.row + r, tile.col, (int)tile.cols,
+                                  sums + r * COLS);
+    }
+}
+
+spops_status spops_cpu_linear(spops_context *ctx, const spops_linear_args *args)
+{
+    const spops_matrix out = args->finish.out;
+    const linear_work work = {spops_mvmr_table_of(ctx), args,
+                              spops_rows_in_use(args->finish.num_rows, out.rows),
+                              tiles_along(out.cols, COLS)};
+
+    spops_parallel_for(spops_team_for(ctx, work.rows * (args->x.cols + out.cols)),
+                       tiles_along(work.rows, ROWS) * work.col_tiles, 1, run_tiles, &work);
+    return SPOPS_STATUS_OK;
+}
+
+// ---- Sums over rows -----------------------------------------------------------------------------
+
+typedef struct grad_work {
+    const spops_mvmr_table *table;
+    const spops_linear_grad_args *args;
+    int64_t rows; // that count
+    int64_t col_tiles, tiles;
+} grad_work;
+
+// What a piece has of a row of the result: out itself where there is one piece.
+static void store_piece(const spops_linear_grad_args *args, int64_t piece, int64_t row, int64_t col,
+                        int64_t n, const float *sums)
+{
+    if (args->num_pieces == 1)
+        spops_row_store(args->out, row, col, (int)n, sums);
+    else
+        memcpy(args->partials + (piece * args->out.rows + row) * args->out.cols + col, sums,
+               (size_t)n * sizeof *sums);
+}
+
+// Sums of columns of g alone; rows in order.
+static void add_columns(spops_matrix g, int64_t begin, int64_t end, int64_t col, int64_t n,
+                        float *sums)
+{
+    float row[COLS];
+    memset(sums, 0, (size_t)n * sizeof *sums);
+    for (int64_t r = begin; r < end; ++r) {
+        spops_row_load(g, r, col, (int)n, row);
+        for (int64_t c = 0; c < n; ++c)
+            sums[c] += row[c];
+    }
+}
+
+static void run_pieces(const void *work, int64_t begin, int64_t end)
+{
+    const grad_work *w = (const grad_work *)work;
+    const spops_linear_grad_args *args = w->args;
+    _Alignas(64) float sums[ROWS * COLS];
+
+    for (int64_t i = begin; i < end; ++i) {
+        const int64_t piece = i / w->tiles, in_piece = i % w->tiles;
+        spops_product_tile tile = {.a = args->x,
+                                   .b = args->g,
+                                   .a_transposed = true,
+                                   .row = in_piece / w->col_tiles * ROWS,
+                                   .col = in_piece % w->col_tiles * COLS,
+                                   .begin = piece * args->piece_rows};
+        tile.rows = least(ROWS, args->out.rows - tile.row);
+        tile.cols = least(COLS, args->out.cols - tile.col);
+        tile.end = least(tile.begin + args->piece_rows, w->rows);
+        if (args->x.data != NULL || tile.end <= tile.begin)
+            spops_product_tile_sums(w->table, &tile, sums);
+        else
+            add_columns(args->g, tile.begin, tile.end, tile.col, tile.cols, sums);
+        for (int64_t r = 0; r < tile.rows; ++r)
+            store_piece(args, piece, tile.row + r, tile.col, tile.cols, sums + r * COLS);
+    }
+}
+
+// Rows of the result from the sums of all pieces, in order.
+static void join_rows(const void *work, int64_t begin, int64_t end)
+{
+    const spops_linear_grad_args *args = ((const grad_work *)work)->args;
+    const int64_t cols = args->out.cols, numbers = args->out.rows * cols;
+    float sums[COLS];
+
+    for (int64_t row = begin; row < end; ++row)
+        for (int64_t col = 0; col < cols; col += COLS) {
+            const int64_t n = least(COLS, cols - col);
+            memset(sums, 0, sizeof sums);
+            for (int64_t p = 0; p < args->num_pieces; ++p)
+                for (int64_t c = 0; c < n; ++c)
+                    sums[c] += args->partials[p * numbers + row * cols + col + c];
+            spops_row_store(args->out, row, col, (int)n, sums);
+        }
+}
+
+spops_status spops_cpu_linear_grad(spops_context *ctx, const spops_linear_grad_args *args)
+{
+    const int64_t col_tiles = tiles_along(args->out.cols, COLS);
+    const int64_t rows = spops_rows_in_use(args->num_rows, args->g.rows);
+    const grad_work work = {spops_mvmr_table_of(ctx), args, rows, col_tiles,
+                            tiles_along(args->out.rows, ROWS) * col_tiles};
+    const spops_team team = spops_team_for(ctx, rows * (args->out.rows + args->out.cols));
+
+    spops_parallel_for(team, work.tiles * args->num_pieces, 1, run_pieces, &work);
+    if (args->num_pieces > 1) spops_parallel_for(team, args->out.rows, 0, join_rows, &work);
+    return SPOPS_STATUS_OK;
+}
