@@ -3,33 +3,8 @@
  * Voxels and their mean features of a scan in an .npy file (f32, a point a row, x y z first):
  *   voxels_of_npy SCAN.npy [SIZE_M]
  */
-#include <stdlib.h>
-#include <string.h>
-
+#include "npy.h"
 #include "try.h"
-
-/* The rows of a little-endian f32 .npy file, [rows, cols]; NULL where it is another. */
-static float *read_npy(const char *path, int64_t *rows, int64_t *cols)
-{
-    char header[4096] = {0};
-    FILE *f = fopen(path, "rb");
-    const char *shape;
-    float *values = NULL;
-    long long n = 0, m = 0;
-    if (f == NULL) return NULL;
-    if (fread(header, 1, 10, f) == 10 && memcmp(header, "\x93NUMPY\x01", 7) == 0) {
-        const size_t length = (unsigned char)header[8] + 256u * (unsigned char)header[9];
-        if (length < sizeof header && fread(header, 1, length, f) == length &&
-            strstr(header, "'<f4'") && (shape = strstr(header, "'shape': (")) != NULL &&
-            sscanf(shape + 10, "%lld, %lld", &n, &m) == 2 && n > 0 && m >= 3 && m < 1000 &&
-            (values = malloc((size_t)(n * m) * sizeof *values)) != NULL &&
-            fread(values, sizeof *values, (size_t)(n * m), f) != (size_t)(n * m))
-            free(values), values = NULL;
-    }
-    fclose(f);
-    *rows = n, *cols = m;
-    return values;
-}
 
 int main(int argc, char **argv)
 {

@@ -15,7 +15,8 @@ from html.parser import HTMLParser
 from urllib.parse import unquote
 
 # What people type, and a page that must be among the first five places found.
-SEARCHES = [("rulebook", "glossary"), ("voxelize", "tool"), ("kernel map", ""), ("flash attention", ""),
+SEARCHES = [("rulebook", "glossary"), ("SubMConv3d", "coming_from"), ("indice_key", "coming_from"),
+            ("voxelize", "tool"), ("kernel map", ""), ("flash attention", ""),
             ("spops_bevpool_execute", "")]
 
 
