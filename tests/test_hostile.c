@@ -2,6 +2,7 @@
 // Callers who break a contract in ways that once crashed the library, read what was not there, went
 // unnoticed, or cost more than they should.
 #include <criterion/criterion.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -531,6 +532,70 @@ Test(hostile, addresses_between_elements)
     spops_coords_destroy(coords);
     spops_segments_destroy(segments);
     spops_bev_plan_destroy(plan);
+    spops_context_destroy(ctx);
+}
+
+static void expect_line(const spops_context *ctx, spops_status found, const char *line)
+{
+    cr_assert_neq(found, SPOPS_STATUS_OK, "%s", line);
+    cr_assert_str_eq(spops_last_error(ctx), line);
+}
+
+// A call that others do the work of is named, and what it was given; then the others by themselves.
+Test(hostile, messages_name_the_call_that_was_made)
+{
+    static const int32_t rows[] = {0, 0, 0, 0, 0, 1, 1, 1};
+    float p[6] = {0, 0, 0, 1, 1, 1e30f}, x[8] = {0};
+    spops_context *ctx = open_context(NULL);
+    spops_point_level_options lo = spops_point_level_options_default();
+    spops_point_pyramid_options po = spops_point_pyramid_options_default();
+    spops_pyramid_options yo = spops_pyramid_options_default();
+    spops_point_cloud cloud = {spops_matrix_dense(p, 2, 3, SPOPS_DTYPE_F32), NULL, 0};
+    spops_point_level *level = NULL;
+    spops_point_pyramid *points = NULL;
+    spops_interpolation *between = NULL;
+    spops_pyramid *pyramid = NULL;
+    spops_coords *coords = NULL;
+    spops_nearest *nearest = NULL;
+    spops_pool *pool = NULL;
+    int64_t num_rows;
+
+    lo.size_m = 1;
+    expect_line(ctx, spops_point_level_create(ctx, &cloud, &lo, &level),
+                "point_level_create: fine->points[1][2] is 1e+30, in voxel 1.00000001504747e+30, "
+                "expected one of 32 bits");
+    p[5] = 1;
+    po.tap_size_m = 1;
+    po.contents = 77;
+    expect_line(ctx, spops_point_pyramid_create(ctx, &cloud, &po, &points),
+                "point_pyramid_create: contents is 77, expected 0 to 3");
+    po.contents = 0;
+    p[4] = INFINITY;
+    expect_line(ctx, spops_point_pyramid_create(ctx, &cloud, &po, &points),
+                "point_pyramid_create: finest->points[1] is (1, inf, 1), expected finite numbers");
+    expect_line(ctx, spops_interpolation_create(ctx, &cloud, &cloud, NULL, &between),
+                "interpolation_create: from->points[1] is (1, inf, 1), expected finite numbers");
+    expect_line(ctx, spops_nearest_create(ctx, &cloud, &nearest),
+                "nearest_create: inputs->points[1] is (1, inf, 1), expected finite numbers");
+    cr_assert_eq(spops_coords_create(ctx, 3, 2, rows, NULL, &coords), SPOPS_STATUS_OK);
+    yo.contents = 999;
+    expect_line(ctx, spops_pyramid_create(ctx, coords, &yo, &pyramid),
+                "pyramid_create: contents is 999, expected a sum of SPOPS_MAP_* (0 to 31)");
+    expect_line(ctx, spops_coords_get_num_rows_sync(ctx, NULL, &num_rows),
+                "coords_get_num_rows_sync: coords is NULL");
+    cr_assert_eq(spops_pool_create_global(ctx, coords, 1, NULL, &pool), SPOPS_STATUS_OK);
+    expect_line(ctx,
+                spops_pool_execute(ctx, pool, SPOPS_REDUCE_SUM,
+                                   spops_matrix_dense(x, 2, 2, SPOPS_DTYPE_F32),
+                                   spops_matrix_dense(x, 1, 2, SPOPS_DTYPE_F32)),
+                "pool_execute: out overlaps x, expected separate memory");
+    expect_line(ctx,
+                spops_segreduce_execute(ctx, spops_pool_segments(pool), SPOPS_REDUCE_SUM,
+                                        spops_matrix_dense(x, 2, 2, SPOPS_DTYPE_F32), NULL,
+                                        spops_matrix_dense(x, 1, 2, SPOPS_DTYPE_F32), NULL),
+                "segreduce_execute: out overlaps x, expected separate memory");
+    spops_pool_destroy(pool);
+    spops_coords_destroy(coords);
     spops_context_destroy(ctx);
 }
 

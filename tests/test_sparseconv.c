@@ -858,6 +858,7 @@ static void check_i8(test_device *d, spops_dataflow dataflow, spops_dtype dtype,
     test_expect(d->ctx,
                 spops_sparseconv_execute(d->ctx, c.conv, features, w.view, &layer, out.view),
                 SPOPS_STATUS_INVALID_ARGUMENT, "layer->x_scales_by_channel is 2", what);
+    layer.x_scales_by_channel = 0;
     spops_sparseconv_destroy(c.conv);
     options.quantized = 0;
     test_expect_ok(d->ctx, spops_sparseconv_create(d->ctx, c.map, &options, &c.conv), "plain");

@@ -37,7 +37,8 @@ typedef struct spops_pointconv_options {
        groups 1, f16 and bf16, channels and rows of multiples of 16 bytes; takes a fraction of the
        memory. AUTO: holds both where the device has both, and takes the faster for each call */
     spops_dataflow dataflow;
-    int64_t max_in_channels;  /* of the widest layer that the plan will meet; 0: 256 */
+    /* Of the widest layer whose weights get a gradient; 0: 256. Others may be wider. */
+    int64_t max_in_channels;
     int64_t max_out_channels; /* likewise; their product is below 2^31 - 1 */
     spops_pointconv_sums sums;
     int32_t variant;  /* kernel of IMPLICIT_GEMM: 0: by measurement; 1: that one (there is one) */

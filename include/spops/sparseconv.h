@@ -80,9 +80,11 @@ typedef struct spops_conv_choice {
 /** Choices of spops_sparseconv_create. */
 typedef struct spops_sparseconv_options {
     size_t struct_size;
-    int32_t backward;         /* 1: also gradients */
-    spops_dataflow dataflow;  /* AUTO: the faster one for each call, by measured rows */
-    int64_t max_in_channels;  /* of the widest layer that the plan will meet; 0: 256 */
+    int32_t backward;        /* 1: also gradients */
+    spops_dataflow dataflow; /* AUTO: the faster one for each call, by measured rows */
+    /* Of the widest layer whose weights get a gradient, or whose x is i8; 0: 256. Others may be
+       wider. */
+    int64_t max_in_channels;
     int64_t max_out_channels; /* likewise */
     spops_grouping grouping;  /* of GATHER_MATMUL_SCATTER; AUTO: by measured rows */
     double epsilon;           /* of ADAPTIVE: 0 to 1 */

@@ -452,7 +452,8 @@ static spops_status attach_bev_plan(spops_context *ctx, const char *call, const 
     SPOPS_TRY(spops_plan_get_i32s(ctx, call, SPOPS_PLAN_BEV_PLAN, fields, 0, MAX_COLS, numbers));
     SPOPS_TRY(
         spops_plan_get_i32s(ctx, call, SPOPS_PLAN_BEV_PLAN, fields, BACKWARD, 1, &wanted.backward));
-    has_depths = numbers[HAS_DEPTHS] != 0;
+    SPOPS_TRY(spops_check_flag(ctx, call, "has_depths", numbers[HAS_DEPTHS]));
+    has_depths = numbers[HAS_DEPTHS] == 1;
     given.shape = (spops_bev_shape){.num_batches = numbers[NUM_BATCHES],
                                     .num_cameras = numbers[NUM_CAMERAS],
                                     .num_depths = numbers[NUM_DEPTHS],
@@ -584,8 +585,8 @@ spops_status spops_bev_plan_save(spops_context *ctx, const spops_bev_plan *plan,
     SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
     SPOPS_TRY(spops_bev_check_plan(ctx, call, plan));
     SPOPS_TRY(spops_check_object(ctx, call, "bytes", bytes, sizeof *bytes));
-    SPOPS_REQUIRE(ctx, !plan->segments->base.refillable, "%s: the plan was made by bev_plan_reserve",
-                  call);
+    SPOPS_REQUIRE(ctx, !plan->segments->base.refillable,
+                  "%s: the plan was made by bev_plan_reserve", call);
     SPOPS_TRY(spops_check_not_capturing(ctx, call));
     SPOPS_TRY(spops_segments_image_describe_sync(ctx, plan->segments, &image));
     image.pools = true;

@@ -641,6 +641,7 @@ spops_status spops_coords_get_num_rows_sync(spops_context *ctx, const spops_coor
     static const char call[] = "coords_get_num_rows_sync";
     spops_coords_info info = spops_coords_info_default();
     SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_OUTER_CALL(ctx, call, NULL);
     SPOPS_TRY(spops_check_object(ctx, call, "num_rows", num_rows, sizeof *num_rows));
     const spops_status status = spops_coords_get_info_sync(ctx, coords, &info);
     if (status == SPOPS_STATUS_OK || status == SPOPS_STATUS_CAPACITY_EXCEEDED)

@@ -505,6 +505,7 @@ spops_status spops_points_get_bounds_sync(spops_context *ctx, spops_matrix point
     size_t bytes;
 
     SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_OUTER_CALL(ctx, call, NULL);
     SPOPS_TRY(spops_check_object(ctx, call, "lower", lower, _Alignof(float)));
     SPOPS_TRY(spops_check_object(ctx, call, "upper", upper, _Alignof(float)));
     SPOPS_TRY(spops_check_count(ctx, call, "points.rows", points.rows));

@@ -77,6 +77,13 @@ spops_status spops_check_count(spops_context *ctx, const char *call, const char 
     return SPOPS_STATUS_OK;
 }
 
+spops_status spops_check_flag(spops_context *ctx, const char *call, const char *name, int32_t flag)
+{
+    SPOPS_REQUIRE(ctx, flag == 0 || flag == 1, "%s: %s is %" PRId32 ", expected 0 or 1", call, name,
+                  flag);
+    return SPOPS_STATUS_OK;
+}
+
 spops_status spops_read_struct(spops_context *ctx, const char *call, const char *name,
                                const void *given, void *dst, size_t size)
 {

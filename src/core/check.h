@@ -47,6 +47,9 @@ spops_status spops_check_indices(spops_context *ctx, const char *call, const cha
 spops_status spops_check_count(spops_context *ctx, const char *call, const char *name,
                                int64_t count);
 
+// A choice of the caller's is 0 or 1.
+spops_status spops_check_flag(spops_context *ctx, const char *call, const char *name, int32_t flag);
+
 // spops_read_options of a struct beside the call's own options: `name` tells which.
 spops_status spops_read_struct(spops_context *ctx, const char *call, const char *name,
                                const void *given, void *dst, size_t size);

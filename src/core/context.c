@@ -81,6 +81,16 @@ spops_status spops_write_struct(spops_context *ctx, const char *call, const char
     return SPOPS_STATUS_OK;
 }
 
+void spops_outer_enter(const spops_outer_call *outer)
+{
+    if (outer->ctx->outer == NULL) outer->ctx->outer = outer;
+}
+
+void spops_outer_leave(const spops_outer_call *outer)
+{
+    if (outer->ctx->outer == outer) outer->ctx->outer = NULL;
+}
+
 static spops_status check_options(const spops_context_options *options)
 {
     const spops_allocator *a = &options->allocator;
@@ -301,11 +311,10 @@ spops_status spops_context_grow(spops_context *ctx, size_t bytes)
                               "captured",
                               ctx->call, ctx->scratch_bytes, bytes);
         }
-        status = grow_scratch(ctx, bytes < ample ? ample : bytes);
-        if (status == SPOPS_STATUS_OUT_OF_MEMORY && bytes < ample) {
-            status = grow_scratch(ctx, bytes);
-            if (status == SPOPS_STATUS_OK) ctx->error[0] = '\0'; // no failure of the caller's
-        }
+        status = SPOPS_STATUS_OUT_OF_MEMORY;
+        if (bytes < ample)
+            SPOPS_TRY_FORGIVING(ctx, SPOPS_STATUS_OUT_OF_MEMORY, status, grow_scratch(ctx, ample));
+        if (status == SPOPS_STATUS_OUT_OF_MEMORY) status = grow_scratch(ctx, bytes);
         SPOPS_TRY(status);
     }
     ctx->scratch_bytes = bytes;

@@ -4,6 +4,7 @@
 #define SPOPS_CORE_CONTEXT_H
 
 #include <stdbool.h>
+#include <string.h>
 
 #include "core/address_set.h"
 #include "core/cpu_isa.h"
@@ -48,6 +49,8 @@ struct spops_context {
 
     // The public call that may allocate: what messages about memory name.
     const char *call;
+    // The public call that runs others to do its work: what all messages name; NULL: none does.
+    const struct spops_outer_call *outer;
 
     // Scratch of execute calls, as much as was asked for; blocks[0] may hold more. A block that was
     // handed out while the stream was captured is kept until the context ends, because the graph
@@ -66,6 +69,34 @@ struct spops_context {
 
     char error[SPOPS_ERROR_BYTES];
 };
+
+// A public call whose work other public calls do: until it returns, their messages name it, and the
+// argument they begin with by the name that it has for it. Of nested ones the outermost counts.
+typedef struct spops_outer_call {
+    spops_context *ctx;
+    const char *call;
+    const char *const (*names)[2]; // an argument of theirs, and of its own; NULL behind the last
+} spops_outer_call;
+
+void spops_outer_enter(const spops_outer_call *outer);
+void spops_outer_leave(const spops_outer_call *outer);
+
+// Declares that the function is such a call, until it returns in whatever way. names: NULL, or an
+// array of pairs that ends with NULL.
+#define SPOPS_OUTER_CALL(ctx, call, names)                                                         \
+    const spops_outer_call spops_outer                                                             \
+        __attribute__((cleanup(spops_outer_leave))) = {(ctx), (call), (names)};                    \
+    spops_outer_enter(&spops_outer)
+
+// (status) = (call), whose failure `forgiven` is not the caller's, as there is another way: the last
+// message stays what it was.
+#define SPOPS_TRY_FORGIVING(ctx, forgiven, status, call)                                           \
+    do {                                                                                           \
+        char spops_kept[SPOPS_ERROR_BYTES];                                                        \
+        memcpy(spops_kept, (ctx)->error, sizeof spops_kept);                                       \
+        (status) = (call);                                                                         \
+        if ((status) == (forgiven)) memcpy((ctx)->error, spops_kept, sizeof spops_kept);           \
+    } while (0)
 
 // A segment that is split needs one ticket of 4 bytes per column tile, and has at least two pieces
 // with 4 bytes of partial state per column: a quarter of the scratch is always enough.

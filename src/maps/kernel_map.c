@@ -110,15 +110,21 @@ static spops_status read_options(spops_context *ctx, const char *call,
     return SPOPS_STATUS_OK;
 }
 
+static spops_status check_kind(spops_context *ctx, const char *call, spops_kernel_map_kind kind)
+{
+    SPOPS_REQUIRE(ctx, kind >= SPOPS_MAP_SUBMANIFOLD && kind <= SPOPS_MAP_TRANSPOSED,
+                  "%s: kind is %d, expected %d to %d", call, (int)kind, (int)SPOPS_MAP_SUBMANIFOLD,
+                  (int)SPOPS_MAP_TRANSPOSED);
+    return SPOPS_STATUS_OK;
+}
+
 spops_status spops_map_read_choices(spops_context *ctx, const char *call,
                                     spops_kernel_map_kind kind, const spops_kernel_shape *kernel,
                                     int32_t dims, const spops_kernel_map_options *options,
                                     spops_map_choices *choices)
 {
     memset(choices, 0, sizeof *choices);
-    SPOPS_REQUIRE(ctx, kind >= SPOPS_MAP_SUBMANIFOLD && kind <= SPOPS_MAP_TRANSPOSED,
-                  "%s: kind is %d, expected %d to %d", call, (int)kind, (int)SPOPS_MAP_SUBMANIFOLD,
-                  (int)SPOPS_MAP_TRANSPOSED);
+    SPOPS_TRY(check_kind(ctx, call, kind));
     SPOPS_TRY(spops_kernel_shape_read(ctx, call, kernel, dims, &choices->taps));
     choices->kind = kind;
     choices->kernel.struct_size = sizeof choices->kernel;
@@ -480,6 +486,7 @@ static spops_status read_between(spops_context *ctx, const char *call, spops_ker
                                  const spops_coords **out, const spops_kernel_map_options *options,
                                  spops_map_choices *choices)
 {
+    SPOPS_TRY(check_kind(ctx, call, kind));
     SPOPS_TRY(check_sets(ctx, call, kind, in, out));
     return spops_map_read_choices(ctx, call, kind, kernel, in->arrays.layout.dims, options,
                                   choices);

@@ -99,6 +99,10 @@ static int64_t product_up_to_max(int64_t a, int64_t b)
     return b > 0 && a > SPOPS_MAX_COUNT / b ? SPOPS_MAX_COUNT : a * b;
 }
 
+// What its parts call what the pyramid was given.
+static const char *const own_names[][2] = {
+    {"coords", "finest"}, {"in", "finest"}, {"out", "finest"}, {NULL, NULL}};
+
 // ---- Making a pyramid ---------------------------------------------------------------------------
 
 // Level `level` from the one before, which is there. With capacities, empty.
@@ -202,6 +206,7 @@ spops_status spops_pyramid_create(spops_context *ctx, const spops_coords *finest
 {
     static const char call[] = "pyramid_create";
     SPOPS_BEGIN_CREATE(ctx, call, pyramid);
+    SPOPS_OUTER_CALL(ctx, call, own_names);
     return make(ctx, call, finest, options, false, pyramid);
 }
 
@@ -210,6 +215,7 @@ spops_status spops_pyramid_reserve(spops_context *ctx, const spops_coords *fines
 {
     static const char call[] = "pyramid_reserve";
     SPOPS_BEGIN_CREATE(ctx, call, pyramid);
+    SPOPS_OUTER_CALL(ctx, call, own_names);
     return make(ctx, call, finest, options, true, pyramid);
 }
 
@@ -231,6 +237,7 @@ spops_status spops_pyramid_set(spops_context *ctx, spops_pyramid *p)
     int32_t num = 0;
 
     SPOPS_TRY(check_pyramid(ctx, call, p));
+    SPOPS_OUTER_CALL(ctx, call, own_names);
     SPOPS_REQUIRE(ctx, p->base.refillable, "%s: the pyramid was not made by pyramid_reserve", call);
     for (int32_t level = 1; level < p->num_levels; ++level)
         SPOPS_TRY(spops_coords_set_downsampled(ctx, p->own[level], p->levels[level - 1],
@@ -315,6 +322,7 @@ spops_status spops_pyramid_get_info_sync(spops_context *ctx, const spops_pyramid
     int32_t overflow_level = -1;
 
     SPOPS_TRY(check_pyramid(ctx, call, p));
+    SPOPS_OUTER_CALL(ctx, call, own_names);
     found.num_levels = p->num_levels;
     for (int32_t level = 0; level < p->num_levels; ++level) {
         spops_coords_info coords = spops_coords_info_default();

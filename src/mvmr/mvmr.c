@@ -20,13 +20,6 @@ typedef struct mvmr_choice {
     const int32_t *num_rows; // of the result
 } mvmr_choice;
 
-static spops_status check_flag(spops_context *ctx, const char *call, const char *name, int32_t flag)
-{
-    SPOPS_REQUIRE(ctx, flag == 0 || flag == 1, "%s: %s is %" PRId32 ", expected 0 or 1", call, name,
-                  flag);
-    return SPOPS_STATUS_OK;
-}
-
 static spops_status check_plan(spops_context *ctx, const char *call, const spops_triplets *triplets)
 {
     SPOPS_REQUIRE(ctx, triplets != NULL, "%s: triplets is NULL", call);
@@ -41,10 +34,10 @@ static spops_status read_options(spops_context *ctx, const char *call,
     memset(&o, 0, sizeof o);
     memset(choice, 0, sizeof *choice);
     SPOPS_TRY(spops_read_options(ctx, call, options, &o, sizeof o));
-    SPOPS_TRY(check_flag(ctx, call, "diagonal", o.diagonal));
-    SPOPS_TRY(check_flag(ctx, call, "transposed", o.transposed));
-    SPOPS_TRY(check_flag(ctx, call, "reversed", o.reversed));
-    SPOPS_TRY(check_flag(ctx, call, "accumulate", o.accumulate));
+    SPOPS_TRY(spops_check_flag(ctx, call, "diagonal", o.diagonal));
+    SPOPS_TRY(spops_check_flag(ctx, call, "transposed", o.transposed));
+    SPOPS_TRY(spops_check_flag(ctx, call, "reversed", o.reversed));
+    SPOPS_TRY(spops_check_flag(ctx, call, "accumulate", o.accumulate));
     SPOPS_REQUIRE(ctx, o.math == SPOPS_MATH_EXACT || o.math == SPOPS_MATH_TF32,
                   "%s: math is %d, expected %d or %d", call, (int)o.math, (int)SPOPS_MATH_EXACT,
                   (int)SPOPS_MATH_TF32);

@@ -56,9 +56,7 @@ static spops_status read_common(spops_context *ctx, const char *call, spops_matr
     SPOPS_REQUIRE(
         ctx, read.activation == SPOPS_ACTIVATION_NONE || read.activation == SPOPS_ACTIVATION_RELU,
         "%s: options->activation is %d, expected 0 or 1", call, (int)read.activation);
-    SPOPS_REQUIRE(ctx, read.fixed_statistics == 0 || read.fixed_statistics == 1,
-                  "%s: options->fixed_statistics is %" PRId32 ", expected 0 or 1", call,
-                  read.fixed_statistics);
+    SPOPS_TRY(spops_check_flag(ctx, call, "options->fixed_statistics", read.fixed_statistics));
     SPOPS_TRY(
         spops_check_aligned(ctx, call, "options->num_rows", read.num_rows, sizeof *read.num_rows));
     args->x = x;

@@ -303,6 +303,7 @@ spops_status spops_pointconv_create(spops_context *ctx, const spops_neighbors *n
     spops_pointconv *conv = NULL;
 
     SPOPS_BEGIN_CREATE(ctx, call, out);
+    SPOPS_OUTER_CALL(ctx, call, NULL);
     SPOPS_TRY(read_plan_options(ctx, call, given, &options));
     SPOPS_TRY(spops_neighbors_check(ctx, call, "neighbors", neighbors));
     SPOPS_TRY(check_contents(ctx, call, &options, neighbors));
@@ -368,6 +369,7 @@ spops_status spops_pointconv_set(spops_context *ctx, spops_pointconv *conv)
 
     SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
     SPOPS_TRY(check_plan(ctx, call, conv));
+    SPOPS_OUTER_CALL(ctx, call, NULL);
     for (int side = 0; conv->has_gemm && conv->refillable && side < NUM_SIDES; ++side) {
         const spops_point_schedule_args args = schedule_args(conv, side, conv->workspace);
         if (!needs_side(conv, side)) continue;
@@ -539,6 +541,7 @@ spops_status spops_pointconv_execute(spops_context *ctx, const spops_pointconv *
 
     SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
     SPOPS_TRY(check_plan(ctx, call, conv));
+    SPOPS_OUTER_CALL(ctx, call, NULL);
     SPOPS_TRY(spops_layer_read(ctx, call, given, &layer));
     const spops_layer_limits limits = limits_of(conv);
     SPOPS_TRY(spops_layer_check(ctx, call, &limits, &layer, x, w, out, &shape));
@@ -574,6 +577,7 @@ spops_status spops_pointconv_execute_backward(spops_context *ctx, const spops_po
 
     SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
     SPOPS_TRY(check_plan(ctx, call, conv));
+    SPOPS_OUTER_CALL(ctx, call, NULL);
     SPOPS_REQUIRE(ctx, conv->backward,
                   "%s: conv was made without gradients, expected options->backward = 1", call);
     SPOPS_TRY(spops_layer_read(ctx, call, given, &layer));

@@ -29,6 +29,13 @@ struct spops_point_level {
 // Fields of a description.
 enum { MAX_FINE, MAX_COARSE, NUM_SAMPLES, NUM_LEVEL_FIELDS };
 
+// What voxels call what a level was given.
+static const char *const level_names[][2] = {{"points", "fine->points"},
+                                             {"size_m[0]", "size_m"},
+                                             {"max_points", "shape->max_fine"},
+                                             {"max_voxels", "shape->max_coarse"},
+                                             {NULL, NULL}};
+
 static spops_status read_level_options(spops_context *ctx, const char *call,
                                        const spops_point_level_options *given,
                                        spops_point_level_options *o)
@@ -184,6 +191,7 @@ spops_status spops_point_level_create(spops_context *ctx, const spops_point_clou
     spops_point_level *level = NULL;
 
     SPOPS_BEGIN_CREATE(ctx, call, out);
+    SPOPS_OUTER_CALL(ctx, call, level_names);
     SPOPS_REQUIRE_SLOT(ctx, call, cloud_samples);
     SPOPS_TRY(spops_cloud_check(ctx, call, "fine", fine));
     SPOPS_TRY(spops_cloud_check_offsets(ctx, call, "fine", fine));
@@ -243,6 +251,7 @@ spops_status spops_point_level_reserve(spops_context *ctx, const spops_point_lev
     int32_t num_points[2];
 
     SPOPS_BEGIN_CREATE(ctx, call, out);
+    SPOPS_OUTER_CALL(ctx, call, level_names);
     SPOPS_REQUIRE_SLOT(ctx, call, cloud_samples);
     SPOPS_TRY(spops_check_object(ctx, call, "shape", shape, _Alignof(spops_point_level_shape)));
     SPOPS_TRY(spops_check_count(ctx, call, "shape->max_fine", shape->max_fine));
@@ -295,6 +304,7 @@ spops_status spops_point_level_set(spops_context *ctx, spops_point_level *level,
 
     SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
     SPOPS_TRY(check_level(ctx, call, level));
+    SPOPS_OUTER_CALL(ctx, call, level_names);
     SPOPS_REQUIRE(ctx, level->base.refillable, "%s: the level was not made by point_level_reserve",
                   call);
     SPOPS_TRY(spops_cloud_check(ctx, call, "fine", fine));
@@ -358,6 +368,7 @@ spops_status spops_point_level_get_info_sync(spops_context *ctx, const spops_poi
 
     SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
     SPOPS_TRY(check_level(ctx, call, level));
+    SPOPS_OUTER_CALL(ctx, call, NULL);
     status = spops_coords_get_info_sync(ctx, spops_voxels_coords(level->voxels), &coords);
     if (status != SPOPS_STATUS_OK && status != SPOPS_STATUS_CAPACITY_EXCEEDED) return status;
     found.num_coarse = coords.num_rows;
@@ -444,6 +455,10 @@ static spops_status make_segments(spops_context *ctx, const char *call,
     return spops_segments_finish(ctx, it->segments);
 }
 
+// What nearest points are searched by.
+static const char *const interpolation_names[][2] = {
+    {"inputs", "from"}, {"queries", "to"}, {NULL, NULL}};
+
 static spops_status interpolate(spops_context *ctx, const char *call, const spops_point_cloud *from,
                                 const spops_point_cloud *to, const spops_interpolation_options *o,
                                 spops_interpolation *it)
@@ -493,6 +508,7 @@ spops_status spops_interpolation_create(spops_context *ctx, const spops_point_cl
     void *weights = NULL;
 
     SPOPS_BEGIN_CREATE(ctx, call, out);
+    SPOPS_OUTER_CALL(ctx, call, interpolation_names);
     SPOPS_REQUIRE_SLOT(ctx, call, inverse_distances);
     memset(&o, 0, sizeof o);
     SPOPS_TRY(spops_read_options(ctx, call, given, &o, sizeof o));

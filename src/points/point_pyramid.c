@@ -49,6 +49,18 @@ static spops_status read_options(spops_context *ctx, const char *call,
     return SPOPS_STATUS_OK;
 }
 
+// What its parts call what the pyramid was given.
+static const char *const own_names[][2] = {{"inputs", "finest"},
+                                           {"outputs", "finest"},
+                                           {"fine", "finest"},
+                                           {"shape->max_inputs", "shape->max_rows"},
+                                           {"shape->max_outputs", "shape->max_rows"},
+                                           {"shape->max_fine", "shape->max_rows"},
+                                           {"shape->max_coarse", "shape->max_rows"},
+                                           {"radius_m", "radius_taps"},
+                                           {"size_m", "tap_size_m"},
+                                           {NULL, NULL}};
+
 static spops_neighbors_options search_of(const spops_point_pyramid_options *o, int32_t level)
 {
     spops_neighbors_options search = spops_neighbors_options_default();
@@ -150,6 +162,7 @@ spops_status spops_point_pyramid_create(spops_context *ctx, const spops_point_cl
     const spops_point_pyramid_shape none = {0};
 
     SPOPS_BEGIN_CREATE(ctx, call, out);
+    SPOPS_OUTER_CALL(ctx, call, own_names);
     SPOPS_TRY(spops_cloud_check(ctx, call, "finest", finest));
     SPOPS_TRY(read_options(ctx, call, given, &o));
     return make(ctx, &o, false, &none, finest, out);
@@ -173,6 +186,7 @@ spops_status spops_point_pyramid_reserve(spops_context *ctx, const spops_point_p
     char field[40];
 
     SPOPS_BEGIN_CREATE(ctx, call, out);
+    SPOPS_OUTER_CALL(ctx, call, own_names);
     SPOPS_TRY(spops_check_object(ctx, call, "shape", shape, _Alignof(spops_point_pyramid_shape)));
     SPOPS_TRY(read_options(ctx, call, given, &o));
     full = *shape;
@@ -202,6 +216,7 @@ spops_status spops_point_pyramid_set(spops_context *ctx, spops_point_pyramid *p,
     static const char call[] = "point_pyramid_set";
 
     SPOPS_TRY(check_pyramid(ctx, call, p));
+    SPOPS_OUTER_CALL(ctx, call, own_names);
     SPOPS_REQUIRE(ctx, p->base.refillable, "%s: the pyramid was not made by point_pyramid_reserve",
                   call);
     SPOPS_TRY(spops_cloud_check(ctx, call, "finest", finest));
@@ -238,6 +253,7 @@ spops_status spops_point_pyramid_get_info_sync(spops_context *ctx, const spops_p
     int32_t overflow_level = -1;
 
     SPOPS_TRY(check_pyramid(ctx, call, p));
+    SPOPS_OUTER_CALL(ctx, call, own_names);
     found.num_levels = p->num_levels;
     for (int32_t level = 0; level < p->num_levels; ++level) {
         spops_neighbors_info within = spops_neighbors_info_default();

@@ -83,6 +83,7 @@ spops_status spops_pool_create(spops_context *ctx, const spops_kernel_map *map,
     spops_pool *pool = NULL;
 
     SPOPS_BEGIN_CREATE(ctx, call, out);
+    SPOPS_OUTER_CALL(ctx, call, NULL);
     SPOPS_TRY(read_options(ctx, call, given, &options));
     SPOPS_TRY(spops_map_check(ctx, call, "map", map));
     SPOPS_REQUIRE(ctx, (map->contents & SPOPS_MAP_PAIRS) != 0,
@@ -117,6 +118,7 @@ spops_status spops_pool_create_global(spops_context *ctx, const spops_coords *co
     spops_pool *pool = NULL;
 
     SPOPS_BEGIN_CREATE(ctx, call, out);
+    SPOPS_OUTER_CALL(ctx, call, NULL);
     SPOPS_TRY(read_options(ctx, call, given, &options));
     SPOPS_TRY(spops_coords_check(ctx, call, "coords", coords));
     SPOPS_TRY(spops_check_count(ctx, call, "num_batches", num_batches));
@@ -178,6 +180,7 @@ spops_status spops_pool_create_buckets(spops_context *ctx, const spops_buckets *
     int64_t most;
 
     SPOPS_BEGIN_CREATE(ctx, call, out);
+    SPOPS_OUTER_CALL(ctx, call, NULL);
     SPOPS_TRY(read_options(ctx, call, given, &options));
     SPOPS_TRY(spops_buckets_check(ctx, call, "buckets", buckets));
     SPOPS_REQUIRE(ctx, sub_rows >= 1, "%s: sub_rows is %" PRId32 ", expected 1 or more", call,
@@ -222,7 +225,9 @@ static spops_status check_pool(spops_context *ctx, const char *call, const spops
 
 spops_status spops_pool_set(spops_context *ctx, spops_pool *pool)
 {
-    SPOPS_TRY(check_pool(ctx, "pool_set", pool));
+    static const char call[] = "pool_set";
+    SPOPS_TRY(check_pool(ctx, call, pool));
+    SPOPS_OUTER_CALL(ctx, call, NULL);
     if (pool->coords != NULL) {
         const spops_coords_batches_args args = {&pool->coords->arrays, pool->batches};
         SPOPS_TRY(ctx->backend->coords_batches(ctx, &args));
@@ -234,7 +239,9 @@ spops_status spops_pool_set(spops_context *ctx, spops_pool *pool)
 spops_status spops_pool_execute(spops_context *ctx, const spops_pool *pool, spops_reduce reduce,
                                 spops_matrix x, spops_matrix out)
 {
-    SPOPS_TRY(check_pool(ctx, "pool_execute", pool));
+    static const char call[] = "pool_execute";
+    SPOPS_TRY(check_pool(ctx, call, pool));
+    SPOPS_OUTER_CALL(ctx, call, NULL);
     return spops_segreduce_execute(ctx, pool->segments, reduce, x, NULL, out, NULL);
 }
 
@@ -242,7 +249,9 @@ spops_status spops_pool_execute_backward(spops_context *ctx, const spops_pool *p
                                          spops_reduce reduce, spops_matrix grad_out, spops_matrix x,
                                          spops_matrix grad_x)
 {
-    SPOPS_TRY(check_pool(ctx, "pool_execute_backward", pool));
+    static const char call[] = "pool_execute_backward";
+    SPOPS_TRY(check_pool(ctx, call, pool));
+    SPOPS_OUTER_CALL(ctx, call, NULL);
     return spops_segreduce_execute_backward(ctx, pool->segments, reduce, grad_out, x, NULL, &grad_x,
                                             NULL);
 }

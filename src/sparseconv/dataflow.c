@@ -112,11 +112,10 @@ static spops_status find_products(spops_context *ctx, const char *call,
         *found = row_counts(ctx, c, &rows[i]) &&
                  rows[i].dataflow == SPOPS_DATAFLOW_GATHER_MATMUL_SCATTER;
     if (!*found) return SPOPS_STATUS_OK;
-    status = ctx->backend->matmul_open(ctx, &args);
-    if (status != SPOPS_STATUS_NOT_SUPPORTED) return status;
-    ctx->error[0] = '\0'; // another dataflow serves: no failure of the caller's
-    *found = false;
-    return SPOPS_STATUS_OK;
+    SPOPS_TRY_FORGIVING(ctx, SPOPS_STATUS_NOT_SUPPORTED, status,
+                        ctx->backend->matmul_open(ctx, &args));
+    *found = status == SPOPS_STATUS_OK; // else another dataflow serves
+    return status == SPOPS_STATUS_NOT_SUPPORTED ? SPOPS_STATUS_OK : status;
 }
 
 // Keep the rows that count, the nearest of those for the same pass of a layer.

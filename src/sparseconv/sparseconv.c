@@ -211,6 +211,7 @@ spops_status spops_sparseconv_create(spops_context *ctx, const spops_kernel_map 
     spops_sparseconv *conv = NULL;
 
     SPOPS_BEGIN_CREATE(ctx, call, out);
+    SPOPS_OUTER_CALL(ctx, call, NULL);
     SPOPS_TRY(read_plan_options(ctx, call, given, &options));
     grouping = (spops_tap_grouping){options.grouping, options.epsilon, options.batch_rows};
     SPOPS_TRY(check_map(ctx, call, map,
@@ -240,9 +241,6 @@ spops_status spops_sparseconv_create(spops_context *ctx, const spops_kernel_map 
     shape.num_matrices = conv->view.num_taps;
     shape.num_triplets = conv->view.max_pairs;
     triplets_options.backward = options.backward;
-    SPOPS_REQUIRE(ctx, options.max_in_channels <= INT64_MAX / options.max_out_channels,
-                  "%s: options->max_in_channels is %" PRId64 ", too many", call,
-                  options.max_in_channels);
     triplets_options.max_matrix_elements = options.max_in_channels * options.max_out_channels;
     if (spops_dataflow_needs_pairs(ctx, conv->dataflow, conv->backward))
         SPOPS_TRY_GOTO(spops_triplets_reserve(ctx, &shape, &triplets_options, &conv->triplets),
@@ -285,6 +283,7 @@ spops_status spops_sparseconv_set(spops_context *ctx, spops_sparseconv *conv)
 
     SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
     SPOPS_TRY(check_plan(ctx, call, conv));
+    SPOPS_OUTER_CALL(ctx, call, NULL);
     return spops_sparseconv_set_all(ctx, 1, &conv);
 }
 
@@ -297,6 +296,7 @@ spops_status spops_sparseconv_set_all(spops_context *ctx, int32_t num_convs,
     int32_t n = 0;
 
     SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_OUTER_CALL(ctx, call, NULL);
     SPOPS_REQUIRE(ctx, num_convs >= 0, "%s: num_convs is %" PRId32 ", expected 0 or more", call,
                   num_convs);
     SPOPS_REQUIRE(ctx, convs != NULL || num_convs == 0, "%s: convs is NULL", call);
@@ -576,9 +576,6 @@ static spops_status place_widened(spops_context *ctx, const char *call,
     SPOPS_REQUIRE(ctx, x->cols <= conv->max_in_channels,
                   "%s: x has %" PRId64 " columns, more than the %" PRId64 " that conv was made for",
                   call, x->cols, conv->max_in_channels);
-    SPOPS_REQUIRE(ctx, layer->x_scales_by_channel == 0 || layer->x_scales_by_channel == 1,
-                  "%s: layer->x_scales_by_channel is %d, expected 0 or 1", call,
-                  (int)layer->x_scales_by_channel);
     SPOPS_REQUIRE(ctx, layer->x_scales != NULL, "%s: layer->x_scales is NULL", call);
     SPOPS_TRY(spops_check_matrix(ctx, call, "layer->x_scales",
                                  channel_vector(layer->x_scales, num_scales), 1, num_scales,
@@ -656,6 +653,7 @@ spops_status spops_sparseconv_execute(spops_context *ctx, const spops_sparseconv
 
     SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
     SPOPS_TRY(check_plan(ctx, call, conv));
+    SPOPS_OUTER_CALL(ctx, call, NULL);
     SPOPS_TRY(spops_layer_read(ctx, call, given, &layer));
     if (x.dtype == SPOPS_DTYPE_I8) SPOPS_TRY(place_widened(ctx, call, conv, &layer, w, out, &x));
     const spops_layer_limits limits = limits_of(conv);
@@ -689,6 +687,7 @@ spops_status spops_sparseconv_execute_backward(spops_context *ctx, const spops_s
 
     SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
     SPOPS_TRY(check_plan(ctx, call, conv));
+    SPOPS_OUTER_CALL(ctx, call, NULL);
     SPOPS_REQUIRE(ctx, conv->backward,
                   "%s: conv was made without gradients, expected options->backward = 1", call);
     SPOPS_TRY(spops_layer_read(ctx, call, given, &layer));

@@ -573,6 +573,36 @@ Test(core, reserve)
     checked_alloc_finish(&memory, "reserve of 3 bytes");
 }
 
+static spops_status inner_call(spops_context *ctx, int depth)
+{
+    static const char *const names[][2] = {{"x", "w"}, {NULL, NULL}};
+    SPOPS_OUTER_CALL(ctx, "inner", names);
+    if (depth > 0) return inner_call(ctx, depth - 1);
+    return spops_fail(ctx, SPOPS_STATUS_INVALID_ARGUMENT, "innermost: x[3] is 7, and x is wrong");
+}
+
+static spops_status outer_call(spops_context *ctx, bool fails)
+{
+    static const char *const names[][2] = {{"x", "out->x"}, {NULL, NULL}};
+    SPOPS_OUTER_CALL(ctx, "outer", names);
+    if (!fails) return SPOPS_STATUS_OK;
+    SPOPS_TRY(inner_call(ctx, 2));
+    return SPOPS_STATUS_OK;
+}
+
+// The outermost of nested calls is named, until it returns.
+Test(core, outer_calls_are_named)
+{
+    spops_context *ctx = cpu_context(NULL);
+    const spops_status invalid = SPOPS_STATUS_INVALID_ARGUMENT;
+    expect_line(ctx, outer_call(ctx, true), invalid, "outer: out->x[3] is 7, and x is wrong");
+    cr_assert_null(ctx->outer);
+    expect_line(ctx, inner_call(ctx, 0), invalid, "inner: w[3] is 7, and x is wrong");
+    cr_assert_eq(outer_call(ctx, false), SPOPS_STATUS_OK);
+    expect_line(ctx, spops_fail(ctx, invalid, "plain: x is wrong"), invalid, "plain: x is wrong");
+    spops_context_destroy(ctx);
+}
+
 // A scene that grows a little with every frame: few blocks are made, and no more is held than half
 // again what the largest needs, with its tickets.
 Test(core, reserve_grows_by_halves)
@@ -594,8 +624,9 @@ Test(core, reserve_grows_by_halves)
     cr_assert_eq(ctx->scratch_bytes, 1000000);
     cr_assert_eq(spops_context_reserve(ctx, 2000000), SPOPS_STATUS_OK);
     memory.fail_at = memory.requests + 2;
+    spops_fail(ctx, SPOPS_STATUS_CUDA, "a failure of before");
     cr_assert_eq(spops_context_reserve(ctx, 2000001), SPOPS_STATUS_OK);
-    cr_assert_str_empty(spops_last_error(ctx));
+    cr_assert_str_eq(spops_last_error(ctx), "a failure of before");
     spops_context_destroy(ctx);
     checked_alloc_finish(&memory, "reserve_grows_by_halves");
 }
