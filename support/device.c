@@ -13,6 +13,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "support/parallel.h"
+
 #define ALIGNMENT         ((size_t)256)
 #define NUM_WARMUP        3
 #define MAX_WARMUP_US     1e5   // a run this long is not repeated to warm up
@@ -166,14 +168,15 @@ static size_t last_level_cache_bytes(void)
 
 // Writing twice the last-level cache leaves nothing of the caller's data in it. All threads take
 // part, so that the private caches of every core are swept as well.
+static void sweep_lines(const void *buffer, int64_t begin, int64_t end)
+{
+    for (int64_t i = begin; i < end; ++i)
+        ++((volatile unsigned char *)(uintptr_t)buffer)[i * CACHE_LINE];
+}
+
 static void sweep(unsigned char *buffer, size_t bytes)
 {
-    const int64_t num_lines = (int64_t)(bytes / CACHE_LINE);
-#ifdef _OPENMP
-#pragma omp parallel for schedule(static)
-#endif
-    for (int64_t i = 0; i < num_lines; ++i)
-        ++((volatile unsigned char *)buffer)[i * CACHE_LINE];
+    parallel_for((int64_t)(bytes / CACHE_LINE), 0, sweep_lines, buffer);
 }
 
 static size_t sweep_bytes(void)
@@ -367,11 +370,23 @@ bool device_time_together(spops_backend_kind backend, int num, void *const *stre
     return device_cuda_time_together(num, streams, enqueue, users, cold, num_samples, timing);
 }
 
+typedef struct block_copy {
+    const char *from;
+    char *to;
+    size_t block;
+} block_copy;
+
+static void copy_blocks(const void *work, int64_t begin, int64_t end)
+{
+    const block_copy *c = (const block_copy *)work;
+    for (int64_t b = begin; b < end; ++b)
+        memcpy(c->to + (size_t)b * c->block, c->from + (size_t)b * c->block, c->block);
+}
+
 static bool cpu_copy_rate(double *bytes_per_s)
 {
     static double rate; // measured once; a second thread measuring too does no harm
     const int64_t num_blocks = 256;
-    const size_t block = COPY_BYTES / (size_t)num_blocks;
     double samples[NUM_COPIES];
     device_timing timing;
     char *from, *to;
@@ -387,14 +402,11 @@ static bool cpu_copy_rate(double *bytes_per_s)
         free(to);
         return device_fail("no host memory for two copies of %zu bytes", COPY_BYTES);
     }
+    const block_copy work = {from, to, COPY_BYTES / (size_t)num_blocks};
     for (int i = -1; i < NUM_COPIES; ++i) { // -1 faults the pages in
         if (i < 0) memset(from, 1, COPY_BYTES);
         const double start = now_us();
-#ifdef _OPENMP
-#pragma omp parallel for schedule(static)
-#endif
-        for (int64_t b = 0; b < num_blocks; ++b)
-            memcpy(to + (size_t)b * block, from + (size_t)b * block, block);
+        parallel_for(num_blocks, 0, copy_blocks, &work);
         if (i >= 0) samples[i] = now_us() - start;
         from[0] = (char)(to[COPY_BYTES - 1] + 1); // keeps the copies from being dropped
     }

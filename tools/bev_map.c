@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "support/parallel.h"
+
 #define MARGIN_PX    14
 #define TITLE_PX     34
 #define LEGEND_PX    44
@@ -206,20 +208,26 @@ bool bev_map_pooled(const spops_bev_geometry *g, const float *pooled, int64_t co
     return true;
 }
 
-bool bev_map_scene(const spops_bev_geometry *g, const scene *s, int side, picture *out)
+typedef struct scene_rows {
+    const spops_bev_geometry *g;
+    const scene *s;
+    picture *out;
+} scene_rows;
+
+static void draw_scene_rows(const void *work, int64_t begin, int64_t end)
 {
     enum { SAMPLES = 3 };
-    if (!picture_create(side, side, paper, out)) return false;
-#pragma omp parallel for schedule(dynamic, 8)
-    for (int y = 0; y < side; ++y)
+    const scene_rows *job = (const scene_rows *)work;
+    const int side = job->out->width;
+    for (int y = (int)begin; y < (int)end; ++y)
         for (int x = 0; x < side; ++x) {
             double rgb[3] = {0.0, 0.0, 0.0};
             for (int i = 0; i < SAMPLES * SAMPLES; ++i) {
                 double m[2];
-                place_of(g, side, x + (i % SAMPLES + 0.5) / SAMPLES,
+                place_of(job->g, side, x + (i % SAMPLES + 0.5) / SAMPLES,
                          y + (i / SAMPLES + 0.5) / SAMPLES, m);
                 const double origin[3] = {m[0], m[1], 80.0}, down[3] = {0.0, 0.0, -1.0};
-                const scene_hit hit = scene_cast(s, origin, down, true);
+                const scene_hit hit = scene_cast(job->s, origin, down, true);
                 const uint8_t *c = scene_class_colour(hit.what);
                 // The class's colour with a little of the light that falls there.
                 const double light =
@@ -230,8 +238,15 @@ bool bev_map_scene(const spops_bev_geometry *g, const scene *s, int side, pictur
             const double share = 1.0 / (SAMPLES * SAMPLES);
             const colour c = {picture_srgb(share * rgb[0]), picture_srgb(share * rgb[1]),
                               picture_srgb(share * rgb[2])};
-            picture_set(out, x, y, c);
+            picture_set(job->out, x, y, c);
         }
+}
+
+bool bev_map_scene(const spops_bev_geometry *g, const scene *s, int side, picture *out)
+{
+    if (!picture_create(side, side, paper, out)) return false;
+    const scene_rows work = {g, s, out};
+    parallel_for(side, 8, draw_scene_rows, &work);
     draw_overlay(g, out);
     return true;
 }

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "support/parallel.h"
 #include "support/random.h"
 
 #define PI             3.14159265358979323846
@@ -84,6 +85,23 @@ static bool measure(const scene *s, const scan_sensor *sensor, const double orig
     return true;
 }
 
+typedef struct pulses {
+    const scene *s;
+    const scan_sensor *sensor;
+    double origin[3], yaw;
+    uint64_t seed;
+    const scan *out;
+} pulses;
+
+static void measure_pulses(const void *work, int64_t begin, int64_t end)
+{
+    const pulses *p = (const pulses *)work;
+    for (int64_t i = begin; i < end; ++i)
+        if (!measure(p->s, p->sensor, p->origin, p->yaw, p->seed, i, p->out->points + i * SCAN_COLS,
+                     p->out->labels + i))
+            p->out->labels[i] = SCAN_UNLABELLED;
+}
+
 bool scan_take(const scene *s, const scan_sensor *sensor, uint64_t seed, scan *out)
 {
     const int64_t num = (int64_t)sensor->beams * sensor->columns;
@@ -98,12 +116,8 @@ bool scan_take(const scene *s, const scan_sensor *sensor, uint64_t seed, scan *o
         return false;
     }
     scene_place(s, place);
-    const double origin[3] = {place[0], place[1], sensor->height_m};
-#pragma omp parallel for schedule(dynamic, 512)
-    for (int64_t i = 0; i < num; ++i)
-        if (!measure(s, sensor, origin, place[2], seed, i, out->points + i * SCAN_COLS,
-                     out->labels + i))
-            out->labels[i] = SCAN_UNLABELLED;
+    const pulses work = {s, sensor, {place[0], place[1], sensor->height_m}, place[2], seed, out};
+    parallel_for(num, 512, measure_pulses, &work);
     for (int64_t i = 0; i < num; ++i) {
         if (out->labels[i] == SCAN_UNLABELLED) continue;
         const int64_t to = out->num_points++;

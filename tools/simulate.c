@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "support/parallel.h"
 #include "support/random.h"
 
 #define SUB_RAYS 8 // per side of a feature pixel
@@ -147,6 +148,30 @@ static void fill_pixel(const scene *s, const spops_bev_geometry *g, const lens *
         depth[(int64_t)d * rows * columns] = (float)bins[d];
 }
 
+typedef struct image_rows {
+    const scene *s;
+    const spops_bev_geometry *g;
+    const lens *through;
+    int64_t cols;
+    float *depth, *feat;
+    bool *ok; // false where there was no memory
+} image_rows;
+
+static void simulate_rows(const void *work, int64_t begin, int64_t end)
+{
+    const image_rows *job = (const image_rows *)work;
+    const int columns = job->g->shape.feature_width;
+    double *bins = malloc((size_t)job->g->shape.num_depths * sizeof *bins);
+    if (bins == NULL) __atomic_store_n(job->ok, false, __ATOMIC_RELAXED);
+    for (int h = (int)begin; h < (int)end; ++h)
+        for (int w = 0; w < columns && bins != NULL; ++w) {
+            const int64_t pixel = (int64_t)h * columns + w;
+            fill_pixel(job->s, job->g, job->through, h, w, job->cols, bins, job->depth + pixel,
+                       job->feat + pixel * job->cols);
+        }
+    free(bins);
+}
+
 bool simulate(const scene *s, const spops_bev_geometry *g, int64_t cols,
               void (*progress)(int done, int all), simulation *out, char *error, size_t error_bytes)
 {
@@ -172,19 +197,8 @@ bool simulate(const scene *s, const spops_bev_geometry *g, int64_t cols,
         }
         float *depth = out->depth + n * g->shape.num_depths * area;
         float *feat = out->feat + n * area * cols;
-#pragma omp parallel
-        {
-            double *bins = malloc((size_t)g->shape.num_depths * sizeof *bins);
-            if (bins == NULL) __atomic_store_n(&ok, false, __ATOMIC_RELAXED);
-#pragma omp for schedule(dynamic, 1)
-            for (int h = 0; h < rows; ++h)
-                for (int w = 0; w < columns && bins != NULL; ++w) {
-                    const int64_t pixel = (int64_t)h * columns + w;
-                    fill_pixel(s, g, &through, h, w, cols, bins, depth + pixel,
-                               feat + pixel * cols);
-                }
-            free(bins);
-        }
+        const image_rows work = {s, g, &through, cols, depth, feat, &ok};
+        parallel_for(rows, 1, simulate_rows, &work);
         if (!ok) fail(error, error_bytes, "no memory for the simulation");
         if (progress != NULL) progress((int)n + 1, (int)num_images);
     }
@@ -197,6 +211,39 @@ void simulation_free(simulation *sim)
     free(sim->depth);
     free(sim->feat);
     memset(sim, 0, sizeof *sim);
+}
+
+typedef struct view_rows {
+    const scene *s;
+    const lens *through;
+    double step_u, step_v;
+    int samples;
+    picture *view, *depths;
+} view_rows;
+
+static void simulate_view_rows(const void *work, int64_t begin, int64_t end)
+{
+    const view_rows *job = (const view_rows *)work;
+    const int samples = job->samples;
+    for (int y = (int)begin; y < (int)end; ++y)
+        for (int x = 0; x < job->view->width; ++x) {
+            double rgb[3] = {0.0, 0.0, 0.0}, near = 0.0;
+            for (int i = 0; i < samples * samples; ++i) {
+                const double u = (x + (i % samples + 0.5) / samples) * job->step_u;
+                const double v = (y + (i / samples + 0.5) / samples) * job->step_v;
+                const scene_hit hit = look(job->s, job->through, u - 0.5, v - 0.5);
+                for (int k = 0; k < 3; ++k)
+                    rgb[k] += hit.rgb[k] < 1.0f ? hit.rgb[k] : 1.0f;
+                if (hit.what != SCENE_SKY)
+                    near += fmin(1.0, fmax(0.0, log(SIM_VIEW_FAR_M / hit.distance) /
+                                                    log(SIM_VIEW_FAR_M / SIM_VIEW_NEAR_M)));
+            }
+            const double share = 1.0 / (samples * samples);
+            const colour c = {picture_srgb(share * rgb[0]), picture_srgb(share * rgb[1]),
+                              picture_srgb(share * rgb[2])};
+            picture_set(job->view, x, y, c);
+            picture_set(job->depths, x, y, picture_ramp(share * near));
+        }
 }
 
 bool simulate_view(const scene *s, const spops_bev_camera *camera, int image_width,
@@ -218,26 +265,8 @@ bool simulate_view(const scene *s, const spops_bev_camera *camera, int image_wid
     }
     const double step_u = (double)image_width / view->width;
     const double step_v = (double)image_height / view->height;
-#pragma omp parallel for schedule(dynamic, 4)
-    for (int y = 0; y < view->height; ++y)
-        for (int x = 0; x < view->width; ++x) {
-            double rgb[3] = {0.0, 0.0, 0.0}, near = 0.0;
-            for (int i = 0; i < samples * samples; ++i) {
-                const double u = (x + (i % samples + 0.5) / samples) * step_u;
-                const double v = (y + (i / samples + 0.5) / samples) * step_v;
-                const scene_hit hit = look(s, &through, u - 0.5, v - 0.5);
-                for (int k = 0; k < 3; ++k)
-                    rgb[k] += hit.rgb[k] < 1.0f ? hit.rgb[k] : 1.0f;
-                if (hit.what != SCENE_SKY)
-                    near += fmin(1.0, fmax(0.0, log(SIM_VIEW_FAR_M / hit.distance) /
-                                                    log(SIM_VIEW_FAR_M / SIM_VIEW_NEAR_M)));
-            }
-            const double share = 1.0 / (samples * samples);
-            const colour c = {picture_srgb(share * rgb[0]), picture_srgb(share * rgb[1]),
-                              picture_srgb(share * rgb[2])};
-            picture_set(view, x, y, c);
-            picture_set(depths, x, y, picture_ramp(share * near));
-        }
+    const view_rows work = {s, &through, step_u, step_v, samples, view, depths};
+    parallel_for(view->height, 4, simulate_view_rows, &work);
     return true;
 }
 

@@ -9,6 +9,7 @@
 #include "steps.h"
 #include "support/device.h"
 #include "support/elements.h"
+#include "support/parallel.h"
 
 #define PI     3.14159265358979323846
 #define DIMS   3
@@ -95,12 +96,41 @@ static void write_features(spops_dtype dtype, const float p[DIMS], float intensi
     }
 }
 
+typedef struct added_points {
+    segment_batch *batch;
+    const segment_shape *shape;
+    const segment_scan *scan;
+    const segment_change *change;
+    const int64_t *from;
+    int64_t first;
+    int32_t number; /* of the scan in the batch */
+} added_points;
+
+static void add_points(const void *work, int64_t begin, int64_t end)
+{
+    const added_points *a = (const added_points *)work;
+    const segment_batch *batch = a->batch;
+    const segment_scan *scan = a->scan;
+    const segment_change *change = a->change;
+    for (int64_t i = begin; i < end; ++i) {
+        const float *p = scan->points + a->from[i] * SEGMENT_POINT_COLS;
+        const int64_t at = a->first + i;
+        const double y = change->mirror * p[1], z = change->scale * p[2] + change->raise_m;
+        float *to = batch->points + at * DIMS;
+        to[0] = (float)(change->scale * (change->cosine * p[0] - change->sine * y));
+        to[1] = (float)(change->scale * (change->sine * p[0] + change->cosine * y));
+        to[2] = (float)z;
+        batch->batch[at] = a->number;
+        batch->classes[at] = scan->classes != NULL ? scan->classes[a->from[i]] : SEGMENT_IGNORED;
+        write_features(batch->dtype, to, p[3], a->shape->voxel_m, batch->features, at);
+    }
+}
+
 bool segment_batch_add(segment_batch *batch, const segment_shape *shape, const segment_scan *scan,
                        const segment_change *change)
 {
     const int64_t first = batch->num_points;
-    const int32_t number =
-        first == 0 ? 0 : batch->batch[first - 1] + 1; /* of the scan in the batch */
+    const int32_t number = first == 0 ? 0 : batch->batch[first - 1] + 1;
     int64_t *from = malloc((size_t)scan->num_points * sizeof *from);
     int64_t num = 0;
     if (from == NULL) return false;
@@ -113,19 +143,8 @@ bool segment_batch_add(segment_batch *batch, const segment_shape *shape, const s
         free(from);
         return false;
     }
-#pragma omp parallel for schedule(static)
-    for (int64_t i = 0; i < num; ++i) {
-        const float *p = scan->points + from[i] * SEGMENT_POINT_COLS;
-        const int64_t at = first + i;
-        const double y = change->mirror * p[1], z = change->scale * p[2] + change->raise_m;
-        float *to = batch->points + at * DIMS;
-        to[0] = (float)(change->scale * (change->cosine * p[0] - change->sine * y));
-        to[1] = (float)(change->scale * (change->sine * p[0] + change->cosine * y));
-        to[2] = (float)z;
-        batch->batch[at] = number;
-        batch->classes[at] = scan->classes != NULL ? scan->classes[from[i]] : SEGMENT_IGNORED;
-        write_features(batch->dtype, to, p[3], shape->voxel_m, batch->features, at);
-    }
+    const added_points work = {batch, shape, scan, change, from, first, number};
+    parallel_for(num, 0, add_points, &work);
     batch->num_points += num;
     free(from);
     return true;

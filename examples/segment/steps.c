@@ -4,6 +4,7 @@
 #include <math.h>
 
 #include "support/elements.h"
+#include "support/parallel.h"
 
 static float read_element(spops_dtype dtype, const void *data, int64_t i)
 {
@@ -43,11 +44,10 @@ static float loss_of_point(const steps_loss *job, int64_t p, int *what, int *bes
     return counts ? scale * (logf(sum) + most - z[*what]) : 0.0f;
 }
 
-void steps_cpu_loss(const steps_loss *job)
+static void loss_of_blocks(const void *work, int64_t begin, int64_t end)
 {
-    const int64_t num_blocks = (job->max_points + STEPS_BLOCK - 1) / STEPS_BLOCK;
-#pragma omp parallel for schedule(static)
-    for (int64_t b = 0; b < num_blocks; ++b) {
+    const steps_loss *job = (const steps_loss *)work;
+    for (int64_t b = begin; b < end; ++b) {
         float sum = 0.0f;
         for (int64_t p = b * STEPS_BLOCK; p < (b + 1) * STEPS_BLOCK && p < job->max_points; ++p) {
             int what, best;
@@ -59,26 +59,36 @@ void steps_cpu_loss(const steps_loss *job)
         }
         job->loss[1 + b] = sum;
     }
+}
+
+void steps_cpu_loss(const steps_loss *job)
+{
+    const int64_t num_blocks = (job->max_points + STEPS_BLOCK - 1) / STEPS_BLOCK;
+    parallel_for(num_blocks, 0, loss_of_blocks, job);
     float sum = 0.0f;
     for (int64_t b = 0; b < num_blocks; ++b)
         sum += job->loss[1 + b];
     job->loss[0] = sum;
 }
 
-void steps_cpu_sum(const steps_sum *job)
+static void sum_range(const void *work, int64_t begin, int64_t end)
 {
-    const int64_t num = (int64_t)*job->num_rows * job->cols;
-#pragma omp parallel for schedule(static)
-    for (int64_t i = 0; i < num; ++i)
+    const steps_sum *job = (const steps_sum *)work;
+    for (int64_t i = begin; i < end; ++i)
         write_element(job->dtype, job->a, i,
                       read_element(job->dtype, job->a, i) + read_element(job->dtype, job->b, i));
 }
 
-void steps_cpu_adamw(const steps_adamw *job)
+void steps_cpu_sum(const steps_sum *job)
 {
+    parallel_for((int64_t)*job->num_rows * job->cols, 0, sum_range, job);
+}
+
+static void adamw_range(const void *work, int64_t begin, int64_t end)
+{
+    const steps_adamw *job = (const steps_adamw *)work;
     const segment_step *s = job->step;
-#pragma omp parallel for schedule(static)
-    for (int64_t i = 0; i < job->num; ++i) {
+    for (int64_t i = begin; i < end; ++i) {
         if (!job->trained[i]) continue;
         const float g = job->gradients[i];
         const float m = STEPS_BETA1 * job->moment1[i] + (1.0f - STEPS_BETA1) * g;
@@ -90,6 +100,11 @@ void steps_cpu_adamw(const steps_adamw *job)
             s->rate * (m * s->correction1) / (sqrtf(v * s->correction2) + STEPS_EPSILON) + decay;
         if (job->narrow != NULL) job->narrow[i] = elements_bf16_of_float(job->parameters[i]);
     }
+}
+
+void steps_cpu_adamw(const steps_adamw *job)
+{
+    parallel_for(job->num, 0, adamw_range, job);
 }
 
 void steps_cpu_narrow(int64_t num, const float *from, uint16_t *to)

@@ -5,15 +5,13 @@
 
 #include <fcntl.h>
 #include <math.h>
-#ifdef _OPENMP
-#include <omp.h>
-#endif
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "support/npy.h"
+#include "support/parallel.h"
 #include "tools/command.h"
 #include "tools/scan.h"
 
@@ -47,9 +45,7 @@ Test(scan, the_same_bits_for_a_seed)
     scan taken[3];
     for (int i = 0; i < 3; ++i) {
         scene *street = scene_create_varied(i < 2 ? 11 : 12);
-#ifdef _OPENMP
-        omp_set_num_threads(i == 0 ? 1 : 3);
-#endif
+        parallel_set_threads(i == 0 ? 1 : 3);
         cr_assert(scan_take(street, &sensor, 11, &taken[i]));
         scene_destroy(street);
     }
