@@ -23,7 +23,7 @@ if(PROJECT_IS_TOP_LEVEL)
 endif()
 
 # Components: library (what programs need to run), dev (what they need to be built), tools (the
-# command, its manual page and completion).
+# command, its manual page and completion), docs (pages and examples). Each has the licence.
 install(DIRECTORY "${PROJECT_SOURCE_DIR}/include/spops" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}"
         COMPONENT dev FILES_MATCHING PATTERN "*.h" PATTERN "*.cuh" PATTERN "*.hpp")
 set(spops_installed_forms "")
@@ -73,8 +73,13 @@ configure_file("${PROJECT_SOURCE_DIR}/cmake/spops.pc.in" "${PROJECT_BINARY_DIR}/
 install(FILES "${PROJECT_BINARY_DIR}/spops.pc" DESTINATION "${CMAKE_INSTALL_LIBDIR}/pkgconfig"
         COMPONENT dev)
 
-install(FILES "${PROJECT_SOURCE_DIR}/LICENSE" "${PROJECT_SOURCE_DIR}/NOTICE"
-              "${PROJECT_SOURCE_DIR}/README.md" "${PROJECT_SOURCE_DIR}/CHANGELOG.md"
-        DESTINATION "${CMAKE_INSTALL_DOCDIR}" COMPONENT dev)
-install(DIRECTORY "${PROJECT_SOURCE_DIR}/examples" DESTINATION "${CMAKE_INSTALL_DOCDIR}"
-        COMPONENT dev)
+foreach(component IN ITEMS library dev tools docs)
+    install(FILES "${PROJECT_SOURCE_DIR}/LICENSE" "${PROJECT_SOURCE_DIR}/NOTICE"
+            DESTINATION "${CMAKE_INSTALL_DOCDIR}" COMPONENT ${component})
+endforeach()
+install(FILES "${PROJECT_SOURCE_DIR}/README.md" "${PROJECT_SOURCE_DIR}/CHANGELOG.md"
+              "${PROJECT_SOURCE_DIR}/CONTRIBUTING.md" "${PROJECT_SOURCE_DIR}/SECURITY.md"
+        DESTINATION "${CMAKE_INSTALL_DOCDIR}" COMPONENT docs)
+install(DIRECTORY "${PROJECT_SOURCE_DIR}/docs" "${PROJECT_SOURCE_DIR}/examples"
+        DESTINATION "${CMAKE_INSTALL_DOCDIR}" COMPONENT docs
+        PATTERN docs/site EXCLUDE PATTERN "*.py" EXCLUDE)

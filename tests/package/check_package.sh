@@ -63,20 +63,27 @@ find_package)
 components)
     # Each component alone. A manual page that roff takes, a completion that completes.
     keep_notes
-    for component in library dev tools; do
+    for component in library dev tools docs; do
         rm -rf "${work:?}/$component"
         cmake --install "$build_dir" --prefix "$work/$component" --component $component >/dev/null
         (cd "$work/$component" && find . -type f -o -type l | sort) >"$work/$component.files"
     done
     grep -q 'libspops\.so\.' "$work/library.files"
-    ! grep -v 'libspops\.so\.' "$work/library.files" || { echo "in the component library"; exit 1; }
-    for name in libspops.so libspops.a spops.pc spops.h spopsConfig.cmake NOTICE; do
-        grep -q "/$name\$" "$work/dev.files" || { echo "dev lacks $name"; exit 1; }
-    done
-    if grep -q '/bin/spops$' "$work/tools.files"; then
-        for name in man1/spops.1 bash-completion/completions/spops; do
-            grep -q "/$name\$" "$work/tools.files" || { echo "tools lack $name"; exit 1; }
+    ! grep -v -e 'libspops\.so\.' -e /LICENSE -e /NOTICE "$work/library.files" || { echo "in the component library"; exit 1; }
+    # has COMPONENT NAME...
+    has() {
+        component=$1
+        shift
+        for name in "$@"; do
+            grep -q "/$name\$" "$work/$component.files" || { echo "$component lacks $name"; exit 1; }
         done
+    }
+    has dev libspops.so libspops.a spops.pc spops.h spopsConfig.cmake
+    has docs README.md docs/operators.md docs/images/demo_bev.png examples/CMakeLists.txt
+    ! grep -e docs/site -e '\.py$' "$work/docs.files" || { echo "in the component docs"; exit 1; }
+    for component in library dev tools docs; do has $component LICENSE NOTICE; done
+    if grep -q '/bin/spops$' "$work/tools.files"; then
+        has tools man1/spops.1 bash-completion/completions/spops
         if command -v groff >/dev/null; then
             troubles=$(groff -man -ww -z "$(find "$work/tools" -name spops.1)" 2>&1)
             [ -z "$troubles" ] || { echo "$troubles"; exit 1; }
@@ -142,29 +149,52 @@ uninstall)
     grep -q 'nothing that was installed from here is left' "$work/uninstall.log"
     ;;
 pack)
-    # Packages of what is built: the .deb hold what their names say and work where they are unpacked.
+    # Packages of the build that the README's commands made, in Debian's folders: the .deb hold what their
+    # names say and work where they are unpacked.
     command -v dpkg-deb >/dev/null || { echo "skipped: no dpkg-deb here"; exit 77; }
-    keep_notes
+    build_dir=$(dirname "$(find "$work/readme/tree" -maxdepth 2 -name CMakeCache.txt | head -n 1)")
     rm -rf "$work/pack"
     mkdir -p "$work/pack"
+    cmake "$build_dir" -DCMAKE_INSTALL_PREFIX=/usr >"$work/pack.log"
+    cmake --build "$build_dir" >>"$work/pack.log"
     cmake --install "$build_dir" --prefix "$work/pack/installed" --component dev >/dev/null
-    (cd "$build_dir" && cpack -G "DEB;TGZ" -B "$work/pack" -D CPACK_DEBIAN_COMPRESSION_TYPE=gzip \
-        -D CPACK_STRIP_FILES=OFF) >"$work/pack.log" 2>&1 || { cat "$work/pack.log"; exit 1; }
+    (cd "$build_dir" && cpack -G "DEB;TGZ" -B "$work/pack" -D CPACK_DEBIAN_COMPRESSION_TYPE=gzip) \
+        >>"$work/pack.log" 2>&1 || { cat "$work/pack.log"; exit 1; }
+    ! grep -A 3 -i warning "$work/pack.log" || exit 1
     # What is uninstalled is not what cpack made, nor left for it.
     cmake --build "$build_dir" --target uninstall | grep -qxF "uninstalling from $work/pack/installed"
     [ ! -e "$work/pack/installed" ]
     cd "$work/pack"
+    # field DEB NAME PATTERN
+    field() { dpkg-deb --field $1_*.deb "$2" | grep -q "$3" || { echo "$1: $2 is not $3"; exit 1; }; }
+    : >all
     for deb in *.deb; do
-        dpkg-deb --field "$deb" Package Depends
+        dpkg-deb --field "$deb" Package Depends Description
         dpkg-deb -x "$deb" root
+        copyright=root/usr/share/doc/${deb%%_*}/copyright
+        grep -q 'Apache License' "$copyright" && grep -q 'Yann Collet' "$copyright" &&
+            grep -q 'Redistributions in binary form' "$copyright" || { echo "$deb: no licence"; exit 1; }
+        listed=$(dpkg-deb -c "$deb" | awk '{ print $6 }' | grep -v '/$')
+        [ -z "$(echo "$listed" | sort all - | uniq -d)" ] || { echo "$deb: files of another"; exit 1; }
+        echo "$listed" >>all
     done
-    ls libspops0*.deb libspops-dev*.deb spops-*.tar.gz >/dev/null
-    dpkg-deb --field libspops-dev*.deb Depends | grep -q '^libspops0[0-9.]* (= '
-    dpkg-deb --field libspops0*.deb Depends | grep -q 'libc6'
-    tar -tzf spops-*.tar.gz | grep -q '/lib.*/libspops\.so$'
+    field libspops-dev Depends '^libspops0[0-9.]* (= '
+    field 'libspops0.*' Depends 'libc6'
+    field 'libspops0.*' Description '^Sparse gather and scatter .*: the library$'
+    field libspops-doc Architecture '^all$'
+    [ -e root/usr/share/doc/libspops-doc/docs/operators.md ]
+    [ -e root/usr/share/doc/libspops-doc/examples/CMakeLists.txt ]
     library_dir=$(dirname "$(find root -name libspops.so)")
+    multiarch=$(dpkg-architecture -qDEB_HOST_MULTIARCH 2>/dev/null || true)
+    [ -z "$multiarch" ] || [ "$library_dir" = "root/usr/lib/$multiarch" ] || { echo "in $library_dir"; exit 1; }
+    tar -tzf spops-*.tar.gz | grep -q '/lib.*/libspops\.so$'
     $CC -std=c99 "$here/consumer.c" -Iroot/usr/include -L"$library_dir" -lspops -o from_deb
     LD_LIBRARY_PATH=$library_dir ./from_deb
+    if [ -e root/usr/bin/spops ]; then
+        gzip -t root/usr/share/man/man1/spops.1.gz
+        ! readelf -d root/usr/bin/spops | grep gomp
+        root/usr/bin/spops info
+    fi
     ;;
 readme)
     # The commands of README.md, one after the other, in a copy of the sources, on a home of its own.
