@@ -876,7 +876,7 @@ ParameterizedTest(struct backend_param *p, patches, refused)
     reserved = NULL;
     shape.max_keys = 3;
     test_expect(d.ctx, spops_patches_reserve(d.ctx, &shape, &reserved),
-                SPOPS_STATUS_INVALID_ARGUMENT, "shape->max_keys is 3, expected 0", "reserve");
+                SPOPS_STATUS_INVALID_ARGUMENT, "max_keys is 3, expected 0 as same is 1", "reserve");
     spops_patches_destroy(plan);
     test_free(&d, there[0]), test_free(&d, there[1]);
     test_close(&d);
@@ -971,7 +971,7 @@ ParameterizedTest(struct backend_param *p, patches, refuse_orders_and_windows)
     shape.reserved = 1;
     REFUSED(spops_patches_reserve(d.ctx, &shape, &plan), "reserved is 1");
     shape.reserved = 0, shape.num_rows = -1;
-    REFUSED(spops_patches_reserve(d.ctx, &shape, &plan), "shape->num_rows is -1");
+    REFUSED(spops_patches_reserve(d.ctx, &shape, &plan), "patches_reserve: num_rows is -1");
 
     shape.num_rows = shape.max_queries = 40, shape.max_patches = 10;
     shape.max_samples = 2, shape.max_keys = 80;

@@ -560,8 +560,8 @@ static void expect_refused_ints(fixture *f)
         {3, -1, "max_rows is -1"},
         {4, INT64_MAX, "max_items is"},
         {5, 77, "order is 77"},
-        {6, INT64_C(1) << 40, "ints[6] (search) is 1099511627776, expected 32 bits"},
-        {9, INT64_MIN, "ints[9] (lower) is -9223372036854775808, expected 32 bits"},
+        {6, INT64_C(1) << 40, "search is 1099511627776, expected 32 bits"},
+        {9, INT64_MIN, "lower[2] is -9223372036854775808, expected 32 bits"},
         {7, 2, "box.lower[0] is 2, more than box.upper[0] = 1"},
     };
 

@@ -57,6 +57,7 @@ typedef struct spops_buckets_options {
     /* lower corner of cell 0, for which all that lies below it is taken too: the lower corner of
        the cloud is a good one */
     double origin_m[3];
+    spops_plan_memory *memory; /* of reserve: where the buckets live; NULL: the library's own */
 } spops_buckets_options;
 
 SPOPS_DEFINE_DEFAULT(spops_buckets_options)

@@ -59,6 +59,7 @@ typedef struct spops_patches_shape {
     int32_t same;        /* 1: the keys of every patch are its queries */
     int32_t reserved;    /* 0 */
     int64_t max_samples; /* of clouds and buckets that set it; 0: lists alone set it */
+    spops_plan_memory *memory; /* where the plan lives; NULL: the library's own */
 } spops_patches_shape;
 
 SPOPS_DEFINE_DEFAULT(spops_patches_shape)

@@ -26,34 +26,22 @@ enum {
 
 enum { DEFAULT_BITS = 10, MAX_STEP = 1 << 16 };
 
-spops_status spops_buckets_check(spops_context *ctx, const char *call, const char *name,
-                                 const spops_buckets *buckets)
-{
-    SPOPS_REQUIRE(ctx, buckets != NULL, "%s: %s is NULL", call, name);
-    return spops_check_home(ctx, call, name, buckets->base.ctx);
-}
-
 // ---- Checks -------------------------------------------------------------------------------------
 
-static spops_status check_rounds(spops_context *ctx, const char *call,
-                                 const spops_buckets_options *o, spops_bucket_rule *rule)
+static spops_status read_rounds(spops_context *ctx, const char *call, spops_plan *plan,
+                                spops_bucket_rule *rule)
 {
-    SPOPS_REQUIRE(ctx, o->num_rounds >= 0 && o->num_rounds <= SPOPS_MAX_BUCKET_ROUNDS,
-                  "%s: num_rounds is %d, expected 0 to %d", call, (int)o->num_rounds,
-                  SPOPS_MAX_BUCKET_ROUNDS);
-    rule->num_rounds = o->num_rounds == 0 ? 1 : o->num_rounds;
+    SPOPS_TRY(spops_plan_check_field(ctx, call, plan, NUM_ROUNDS, 0, SPOPS_MAX_BUCKET_ROUNDS));
+    if (plan->fields[NUM_ROUNDS] == 0) plan->fields[NUM_ROUNDS] = 1;
+    rule->num_rounds = (int32_t)plan->fields[NUM_ROUNDS];
     for (int r = 0; r < rule->num_rounds; ++r) {
-        SPOPS_REQUIRE(ctx,
-                      o->hashes[r] >= SPOPS_BUCKET_HASH_XOR_MOD &&
-                          o->hashes[r] <= SPOPS_BUCKET_HASH_ZORDER_DIV,
-                      "%s: hashes[%d] is %d, expected %d to %d", call, r, (int)o->hashes[r],
-                      (int)SPOPS_BUCKET_HASH_XOR_MOD, (int)SPOPS_BUCKET_HASH_ZORDER_DIV);
-        rule->hashes[r] = (int32_t)o->hashes[r];
+        SPOPS_TRY(spops_plan_check_field(ctx, call, plan, HASHES + r, SPOPS_BUCKET_HASH_XOR_MOD,
+                                         SPOPS_BUCKET_HASH_ZORDER_DIV));
+        rule->hashes[r] = (int32_t)plan->fields[HASHES + r];
         for (int a = 0; a < 3; ++a) {
-            SPOPS_REQUIRE(ctx, o->steps[r][a] >= -MAX_STEP && o->steps[r][a] <= MAX_STEP,
-                          "%s: steps[%d][%d] is %d, expected %d to %d", call, r, a,
-                          (int)o->steps[r][a], -MAX_STEP, MAX_STEP);
-            rule->steps[r][a] = o->steps[r][a];
+            const int32_t at = STEPS + 3 * r + a;
+            SPOPS_TRY(spops_plan_check_field(ctx, call, plan, at, -MAX_STEP, MAX_STEP));
+            rule->steps[r][a] = (int32_t)plan->fields[at];
         }
     }
     return SPOPS_STATUS_OK;
@@ -74,28 +62,48 @@ spops_status spops_bucket_rule_set_cells(spops_context *ctx, const char *call,
     return SPOPS_STATUS_OK;
 }
 
-static spops_status read_options(spops_context *ctx, const char *call,
-                                 const spops_buckets_options *given, spops_bucket_rule *rule)
+static spops_status read_rule(spops_context *ctx, const char *call, spops_plan *plan,
+                              spops_bucket_rule *rule)
 {
-    spops_buckets_options o;
+    int64_t *fields = plan->fields;
+    double size_m[3], origin_m[3];
+
+    SPOPS_TRY(spops_plan_check_field(ctx, call, plan, BUCKET_ROWS, 1, SPOPS_MAX_BUCKET_ROWS));
+    SPOPS_TRY(spops_plan_check_field(ctx, call, plan, NUM_BUCKETS, 0, SPOPS_MAX_BUCKETS));
+    SPOPS_TRY(spops_plan_check_field(ctx, call, plan, BITS, 0, SPOPS_MAX_BUCKET_BITS));
+    if (fields[BITS] == 0) fields[BITS] = DEFAULT_BITS;
+    rule->bucket_rows = (int32_t)fields[BUCKET_ROWS];
+    rule->num_buckets = (int32_t)fields[NUM_BUCKETS];
+    rule->bits = (int32_t)fields[BITS];
+    spops_plan_get_f64s(fields + SIZE_M, size_m, 3);
+    spops_plan_get_f64s(fields + ORIGIN_M, origin_m, 3);
+    SPOPS_TRY(spops_bucket_rule_set_cells(ctx, call, size_m, origin_m, rule));
+    return read_rounds(ctx, call, plan, rule);
+}
+
+// The fields of options and capacities, as they are: they are checked when they are read.
+static spops_status fields_of(spops_context *ctx, const char *call, int64_t max_rows,
+                              int64_t max_samples, const spops_buckets_options *given,
+                              int64_t fields[NUM_FIELDS], spops_plan_memory **memory)
+{
+    spops_buckets_options o = {0};
 
     SPOPS_REQUIRE(ctx, given != NULL, "%s: options is NULL, expected bucket_rows in it", call);
-    memset(&o, 0, sizeof o);
-    memset(rule, 0, sizeof *rule);
     SPOPS_TRY(spops_read_options(ctx, call, given, &o, sizeof o));
-    SPOPS_REQUIRE(ctx, o.bucket_rows >= 1 && o.bucket_rows <= SPOPS_MAX_BUCKET_ROWS,
-                  "%s: bucket_rows is %d, expected 1 to %d", call, (int)o.bucket_rows,
-                  SPOPS_MAX_BUCKET_ROWS);
-    SPOPS_REQUIRE(ctx, o.num_buckets >= 0 && o.num_buckets <= SPOPS_MAX_BUCKETS,
-                  "%s: num_buckets is %d, expected 0 to %d", call, (int)o.num_buckets,
-                  SPOPS_MAX_BUCKETS);
-    SPOPS_REQUIRE(ctx, o.bits >= 0 && o.bits <= SPOPS_MAX_BUCKET_BITS,
-                  "%s: bits is %d, expected 0 to %d", call, (int)o.bits, SPOPS_MAX_BUCKET_BITS);
-    rule->bucket_rows = o.bucket_rows;
-    rule->num_buckets = o.num_buckets;
-    rule->bits = o.bits == 0 ? DEFAULT_BITS : o.bits;
-    SPOPS_TRY(spops_bucket_rule_set_cells(ctx, call, o.size_m, o.origin_m, rule));
-    return check_rounds(ctx, call, &o, rule);
+    memset(fields, 0, NUM_FIELDS * sizeof *fields);
+    fields[MAX_ROWS] = max_rows;
+    fields[MAX_SAMPLES] = max_samples;
+    fields[BUCKET_ROWS] = o.bucket_rows;
+    fields[NUM_BUCKETS] = o.num_buckets;
+    fields[NUM_ROUNDS] = o.num_rounds;
+    fields[BITS] = o.bits;
+    for (int r = 0; r < SPOPS_MAX_BUCKET_ROUNDS; ++r)
+        fields[HASHES + r] = o.hashes[r];
+    spops_plan_put_i32s(fields + STEPS, o.steps[0], 3 * SPOPS_MAX_BUCKET_ROUNDS);
+    spops_plan_put_f64s(fields + SIZE_M, o.size_m, 3);
+    spops_plan_put_f64s(fields + ORIGIN_M, o.origin_m, 3);
+    *memory = o.memory;
+    return SPOPS_STATUS_OK;
 }
 
 spops_status spops_buckets_check_cloud(spops_context *ctx, const char *call,
@@ -117,10 +125,34 @@ spops_status spops_buckets_check_cloud(spops_context *ctx, const char *call,
     return spops_check_indices(ctx, call, "cloud->offsets", cloud->offsets, cloud->num_samples + 1);
 }
 
-// ---- Memory -------------------------------------------------------------------------------------
+// ---- Life cycle ---------------------------------------------------------------------------------
 
-static void carve_block(spops_buckets_arrays *a, spops_carver *c)
+static spops_status read_buckets(spops_context *ctx, const char *call, spops_plan *plan)
 {
+    spops_buckets_arrays *a = &((spops_buckets *)plan)->arrays;
+    const int64_t *fields = plan->fields;
+    int64_t of_a_sample;
+
+    SPOPS_REQUIRE_SLOT(ctx, call, buckets_build);
+    SPOPS_TRY(spops_check_count(ctx, call, "max_rows", fields[MAX_ROWS]));
+    SPOPS_TRY(spops_plan_check_field(ctx, call, plan, MAX_SAMPLES, 1, SPOPS_MAX_COUNT));
+    SPOPS_TRY(read_rule(ctx, call, plan, &a->rule));
+    a->max_rows = fields[MAX_ROWS];
+    a->max_samples = fields[MAX_SAMPLES];
+    of_a_sample = spops_buckets_of(&a->rule, (int32_t)a->max_rows);
+    a->max_buckets = a->rule.num_buckets > 0 ? a->max_samples * a->rule.num_buckets
+                                             : a->max_rows / a->rule.bucket_rows + a->max_samples;
+    SPOPS_REQUIRE(ctx, of_a_sample <= SPOPS_MAX_BUCKETS,
+                  "%s: a sample may have %" PRId64 " buckets of %d rows, expected at most %d", call,
+                  of_a_sample, (int)a->rule.bucket_rows, SPOPS_MAX_BUCKETS);
+    SPOPS_TRY(spops_check_count(ctx, call, "the number of buckets of all samples", a->max_buckets));
+    a->most_buckets = (int32_t)of_a_sample;
+    return spops_plan_derive(ctx, call, plan, MAX_BUCKETS, a->max_buckets);
+}
+
+static void carve_buckets(spops_plan *plan, spops_carver *c)
+{
+    spops_buckets_arrays *a = &((spops_buckets *)plan)->arrays;
     a->state = spops_carve(c, 1, 1, sizeof *a->state);
     a->offsets = spops_carve(c, a->max_buckets + 1, 1, sizeof *a->offsets);
     a->sample_buckets = spops_carve(c, a->max_samples + 1, 1, sizeof *a->sample_buckets);
@@ -130,72 +162,12 @@ static void carve_block(spops_buckets_arrays *a, spops_carver *c)
     a->codes = spops_carve(c, a->max_rows, 1, sizeof *a->codes);
 }
 
-static void put_fields(spops_buckets *b)
+static void carve_buckets_workspace(spops_plan *plan, spops_carver *c)
 {
-    const spops_bucket_rule *rule = &b->arrays.rule;
-    int64_t *fields = b->base.fields;
-    fields[MAX_ROWS] = b->arrays.max_rows;
-    fields[MAX_SAMPLES] = b->arrays.max_samples;
-    fields[MAX_BUCKETS] = b->arrays.max_buckets;
-    fields[BUCKET_ROWS] = rule->bucket_rows;
-    fields[NUM_BUCKETS] = rule->num_buckets;
-    fields[NUM_ROUNDS] = rule->num_rounds;
-    fields[BITS] = rule->bits;
-    spops_plan_put_i32s(fields + HASHES, rule->hashes, SPOPS_MAX_BUCKET_ROUNDS);
-    spops_plan_put_i32s(fields + STEPS, rule->steps[0], 3 * SPOPS_MAX_BUCKET_ROUNDS);
-    spops_plan_put_f64s(fields + SIZE_M, rule->size, 3);
-    spops_plan_put_f64s(fields + ORIGIN_M, rule->origin, 3);
+    const spops_buckets_args args = {.arrays = &((spops_buckets *)plan)->arrays};
+    plan->workspace =
+        spops_carve(c, 1, 1, plan->ctx->backend->buckets_workspace_bytes(plan->ctx, &args));
 }
-
-static spops_status alloc_buckets(spops_context *ctx, const char *call,
-                                  const spops_bucket_rule *rule, int64_t max_rows,
-                                  int64_t max_samples, spops_buckets **out)
-{
-    spops_status status = SPOPS_STATUS_OK;
-    spops_carver carver = {NULL, 0};
-    spops_buckets_args args = {0};
-    const int64_t of_a_sample = spops_buckets_of(rule, (int32_t)max_rows);
-    const int64_t most = rule->num_buckets > 0 ? max_samples * rule->num_buckets
-                                               : max_rows / rule->bucket_rows + max_samples;
-    spops_buckets *b = NULL;
-    size_t bytes;
-
-    SPOPS_REQUIRE_SLOT(ctx, call, buckets_build);
-    SPOPS_REQUIRE(ctx, of_a_sample <= SPOPS_MAX_BUCKETS,
-                  "%s: a sample may have %" PRId64 " buckets of %d rows, expected at most %d", call,
-                  of_a_sample, (int)rule->bucket_rows, SPOPS_MAX_BUCKETS);
-    SPOPS_TRY(spops_check_count(ctx, call, "the number of buckets of all samples", most));
-    b = spops_plan_alloc(ctx, SPOPS_PLAN_BUCKETS);
-    if (b == NULL) return SPOPS_STATUS_OUT_OF_MEMORY;
-    b->arrays.rule = *rule;
-    b->arrays.max_rows = max_rows;
-    b->arrays.max_samples = max_samples;
-    b->arrays.max_buckets = most;
-    b->arrays.most_buckets = (int32_t)of_a_sample;
-    put_fields(b);
-    carve_block(&b->arrays, &carver);
-    SPOPS_TRY_GOTO(spops_backend_alloc(ctx, carver.used, &b->base.block), status, fail);
-    b->base.block_bytes = carver.used;
-    carver = (spops_carver){b->base.block, 0};
-    carve_block(&b->arrays, &carver);
-
-    args.arrays = &b->arrays;
-    bytes = ctx->backend->buckets_workspace_bytes(ctx, &args);
-    SPOPS_TRY_GOTO(spops_backend_alloc(ctx, bytes, &b->base.workspace), status, fail);
-    b->base.workspace_bytes = bytes;
-    SPOPS_TRY_GOTO(SPOPS_PREPARE(ctx, buckets_prepare, &args), status, fail);
-    *out = b;
-    return SPOPS_STATUS_OK;
-
-fail:
-    spops_buckets_destroy(b);
-    return status;
-}
-
-const spops_plan_ops spops_buckets_plan_ops = {.handle_bytes = sizeof(struct spops_buckets),
-                                               .num_fields = NUM_FIELDS};
-
-// ---- Filling ------------------------------------------------------------------------------------
 
 static spops_status build(spops_context *ctx, const spops_buckets *b,
                           const spops_point_cloud *cloud)
@@ -203,6 +175,27 @@ static spops_status build(spops_context *ctx, const spops_buckets *b,
     const spops_buckets_args args = {&b->arrays, cloud, b->base.workspace};
     return ctx->backend->buckets_build(ctx, &args);
 }
+
+static spops_status prepare_buckets(spops_context *ctx, spops_plan *plan)
+{
+    const spops_buckets_args args = {.arrays = &((spops_buckets *)plan)->arrays};
+    return SPOPS_PREPARE(ctx, buckets_prepare, &args);
+}
+
+static spops_status empty_buckets(spops_context *ctx, spops_plan *plan)
+{
+    return build(ctx, (spops_buckets *)plan, NULL);
+}
+
+const spops_plan_ops spops_buckets_plan_ops = {.handle_bytes = sizeof(struct spops_buckets),
+                                               .num_fields = NUM_FIELDS,
+                                               .read = read_buckets,
+                                               .carve = carve_buckets,
+                                               .carve_workspace = carve_buckets_workspace,
+                                               .prepare = prepare_buckets,
+                                               .empty = empty_buckets};
+
+// ---- Filling ------------------------------------------------------------------------------------
 
 // A sample that has more rows than its buckets hold.
 static spops_status refuse_full(spops_context *ctx, const char *call, const spops_bucket_rule *rule,
@@ -223,24 +216,25 @@ spops_status spops_buckets_create(spops_context *ctx, const spops_point_cloud *c
 {
     static const char call[] = "buckets_create";
     spops_status status = SPOPS_STATUS_OK;
-    spops_bucket_rule rule;
+    spops_plan_memory *memory;
     spops_buckets_state state;
     spops_buckets *b = NULL;
+    int64_t fields[NUM_FIELDS];
 
     SPOPS_BEGIN_CREATE(ctx, call, out);
     SPOPS_TRY(spops_buckets_check_cloud(ctx, call, cloud));
-    SPOPS_TRY(read_options(ctx, call, options, &rule));
+    SPOPS_TRY(fields_of(ctx, call, cloud->points.rows, spops_cloud_samples(cloud), options, fields,
+                        &memory));
+    SPOPS_TRY(spops_check_no_memory(ctx, call, memory));
     SPOPS_TRY(spops_cloud_check_offsets(ctx, call, "cloud", cloud));
-    SPOPS_TRY(alloc_buckets(ctx, call, &rule, cloud->points.rows, spops_cloud_samples(cloud), &b));
+    SPOPS_TRY(spops_plan_open(ctx, call, SPOPS_PLAN_BUCKETS, fields, &b));
     SPOPS_TRY_GOTO(build(ctx, b, cloud), status, fail);
     SPOPS_TRY_GOTO(ctx->backend->download(ctx, &state, b->arrays.state, sizeof state), status,
                    fail);
-    SPOPS_TRY_GOTO(refuse_full(ctx, call, &rule, cloud, state.full_sample), status, fail);
+    SPOPS_TRY_GOTO(refuse_full(ctx, call, &b->arrays.rule, cloud, state.full_sample), status, fail);
     SPOPS_TRY_GOTO(spops_cloud_refuse_row(ctx, call, "cloud", cloud, state.first_not_finite),
                    status, fail);
-    spops_backend_free(ctx, b->base.workspace, b->base.workspace_bytes);
-    b->base.workspace = NULL;
-    b->base.workspace_bytes = 0;
+    spops_plan_close(&b->base);
     *out = b;
     return SPOPS_STATUS_OK;
 
@@ -253,25 +247,12 @@ spops_status spops_buckets_reserve(spops_context *ctx, int64_t max_rows, int64_t
                                    const spops_buckets_options *options, spops_buckets **out)
 {
     static const char call[] = "buckets_reserve";
-    spops_status status = SPOPS_STATUS_OK;
-    spops_bucket_rule rule;
-    spops_buckets *b = NULL;
+    spops_plan_memory *memory;
+    int64_t fields[NUM_FIELDS];
 
     SPOPS_BEGIN_CREATE(ctx, call, out);
-    SPOPS_TRY(spops_check_count(ctx, call, "max_rows", max_rows));
-    SPOPS_TRY(spops_check_count(ctx, call, "max_samples", max_samples));
-    SPOPS_REQUIRE(ctx, max_samples >= 1, "%s: max_samples is 0, expected 1 or more", call);
-    SPOPS_TRY(read_options(ctx, call, options, &rule));
-    SPOPS_TRY(alloc_buckets(ctx, call, &rule, max_rows, max_samples, &b));
-    b->base.refillable = true;
-    SPOPS_TRY_GOTO(build(ctx, b, NULL), status, fail);
-    SPOPS_TRY_GOTO(ctx->backend->wait(ctx), status, fail);
-    *out = b;
-    return SPOPS_STATUS_OK;
-
-fail:
-    spops_buckets_destroy(b);
-    return status;
+    SPOPS_TRY(fields_of(ctx, call, max_rows, max_samples, options, fields, &memory));
+    return spops_plan_reserve(ctx, call, SPOPS_PLAN_BUCKETS, fields, memory, out);
 }
 
 spops_status spops_buckets_set(spops_context *ctx, spops_buckets *buckets,
@@ -281,9 +262,7 @@ spops_status spops_buckets_set(spops_context *ctx, spops_buckets *buckets,
     const spops_buckets_arrays *a;
 
     SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
-    SPOPS_TRY(spops_buckets_check(ctx, call, "buckets", buckets));
-    SPOPS_REQUIRE(ctx, buckets->base.refillable, "%s: the buckets were not made by buckets_reserve",
-                  call);
+    SPOPS_TRY(spops_plan_check_refillable(ctx, call, "buckets", (const spops_plan *)buckets));
     SPOPS_TRY(spops_buckets_check_cloud(ctx, call, cloud));
     a = &buckets->arrays;
     SPOPS_REQUIRE(ctx, cloud->points.rows == a->max_rows,
@@ -306,7 +285,7 @@ spops_status spops_buckets_get_info_sync(spops_context *ctx, const spops_buckets
     spops_buckets_state state;
 
     SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
-    SPOPS_TRY(spops_buckets_check(ctx, call, "buckets", buckets));
+    SPOPS_TRY(spops_plan_check(ctx, call, "buckets", (const spops_plan *)buckets));
     SPOPS_TRY(spops_check_not_capturing(ctx, call));
     a = &buckets->arrays;
     SPOPS_TRY(ctx->backend->download(ctx, &state, a->state, sizeof state));
@@ -341,7 +320,7 @@ spops_status spops_buckets_get_view(spops_context *ctx, const spops_buckets *buc
     const spops_buckets_arrays *a;
 
     SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
-    SPOPS_TRY(spops_buckets_check(ctx, call, "buckets", buckets));
+    SPOPS_TRY(spops_plan_check(ctx, call, "buckets", (const spops_plan *)buckets));
     a = &buckets->arrays;
     found.max_rows = a->max_rows;
     found.max_samples = a->max_samples;

@@ -75,9 +75,6 @@ struct spops_buckets {
     spops_buckets_arrays arrays;
 };
 
-spops_status spops_buckets_check(spops_context *ctx, const char *call, const char *name,
-                                 const spops_buckets *buckets);
-
 // Sizes and origin of cells from options, and a cloud of f32 or i32, are right in themselves.
 spops_status spops_bucket_rule_set_cells(spops_context *ctx, const char *call,
                                          const double size_m[3], const double origin_m[3],

@@ -2,6 +2,7 @@
 // The life cycle of plans, once for all kinds.
 #include "core/plan.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "core/check.h"
@@ -44,46 +45,110 @@ static const spops_plan_kind_info *info_of(spops_plan_kind kind)
     return &infos[(int)kind - 1];
 }
 
-// The field at *text: its name's length, and how many ints it takes. *text goes on to the next one.
-static size_t next_field(const char **text, int32_t *count)
+// A field in the text of a kind: its name, and how many ints it takes: [rows][cols] or [cols].
+typedef struct field_text {
+    const char *name;
+    size_t length;
+    int32_t rows, cols;
+} field_text;
+
+// The field at *text, which goes on to the next one.
+static field_text next_field(const char **text)
 {
     const char *at = *text;
-    const size_t length = strcspn(at, "[: ");
-    *count = at[length] == '[' ? (int32_t)strtol(at + length + 1, NULL, 10) : 1;
+    field_text f = {at, strcspn(at, "[: "), 0, 0};
+    char *end = NULL;
+    if (at[f.length] == '[') {
+        f.cols = (int32_t)strtol(at + f.length + 1, &end, 10);
+        if (end[1] == '[') f.rows = f.cols, f.cols = (int32_t)strtol(end + 2, NULL, 10);
+    }
     at += strcspn(at, " ");
     *text = at + (*at == ' ');
-    return length;
+    return f;
+}
+
+static int32_t ints_of(const field_text *f)
+{
+    return (f->rows == 0 ? 1 : f->rows) * (f->cols == 0 ? 1 : f->cols);
 }
 
 int32_t spops_plan_field_index(spops_plan_kind kind, const char *name, size_t length)
 {
     const char *at = info_of(kind)->fields;
-    int32_t index = 0, count;
+    int32_t index = 0;
     while (*at != '\0') {
-        const char *field = at;
-        if (next_field(&at, &count) == length && memcmp(field, name, length) == 0) return index;
-        index += count;
+        const field_text f = next_field(&at);
+        if (f.length == length && memcmp(f.name, name, length) == 0) return index;
+        index += ints_of(&f);
     }
     return -1;
+}
+
+// The name of field `index`, which may be one of several, for messages.
+static const char *name_of_field(spops_plan_kind kind, int32_t index, char *text, size_t size)
+{
+    const char *at = info_of(kind)->fields;
+    field_text f = next_field(&at);
+    for (; index >= ints_of(&f); f = next_field(&at))
+        index -= ints_of(&f);
+    if (f.cols == 0)
+        snprintf(text, size, "%.*s", (int)f.length, f.name);
+    else if (f.rows == 0)
+        snprintf(text, size, "%.*s[%d]", (int)f.length, f.name, (int)index);
+    else
+        snprintf(text, size, "%.*s[%d][%d]", (int)f.length, f.name, (int)(index / f.cols),
+                 (int)(index % f.cols));
+    return text;
+}
+
+spops_status spops_plan_check_field(spops_context *ctx, const char *call, const spops_plan *plan,
+                                    int32_t index, int64_t low, int64_t high)
+{
+    char name[48];
+    SPOPS_REQUIRE(ctx, plan->fields[index] >= low && plan->fields[index] <= high,
+                  "%s: %s is %" PRId64 ", expected %" PRId64 " to %" PRId64, call,
+                  name_of_field(plan->kind, index, name, sizeof name), plan->fields[index], low,
+                  high);
+    return SPOPS_STATUS_OK;
+}
+
+spops_status spops_plan_derive(spops_context *ctx, const char *call, spops_plan *plan,
+                               int32_t index, int64_t value)
+{
+    char name[48];
+    SPOPS_REQUIRE(
+        ctx, plan->fields[index] == 0 || plan->fields[index] == value,
+        "%s: %s is %" PRId64 ", expected 0 or %" PRId64 ", which follows from the other fields",
+        call, name_of_field(plan->kind, index, name, sizeof name), plan->fields[index], value);
+    plan->fields[index] = value;
+    return SPOPS_STATUS_OK;
 }
 
 spops_status spops_plan_get_i32s(spops_context *ctx, const char *call, spops_plan_kind kind,
                                  const int64_t *fields, int32_t first, int32_t n, int32_t *to)
 {
+    char name[48];
     for (int32_t i = first; i < first + n; ++i) {
-        const char *at = info_of(kind)->fields, *field = at;
-        int32_t index = 0, count = 0;
-        size_t length = 0;
         to[i - first] = (int32_t)fields[i];
-        if (fields[i] == to[i - first]) continue;
-        for (; index <= i; index += count) {
-            field = at;
-            length = next_field(&at, &count);
-        }
-        return spops_fail(ctx, SPOPS_STATUS_INVALID_ARGUMENT,
-                          "%s: ints[%" PRId32 "] (%.*s) is %" PRId64 ", expected 32 bits", call,
-                          i + NUM_HEADS, (int)length, field, fields[i]);
+        SPOPS_REQUIRE(ctx, fields[i] == to[i - first], "%s: %s is %" PRId64 ", expected 32 bits",
+                      call, name_of_field(kind, i, name, sizeof name), fields[i]);
     }
+    return SPOPS_STATUS_OK;
+}
+
+spops_status spops_plan_check(spops_context *ctx, const char *call, const char *name,
+                              const spops_plan *plan)
+{
+    SPOPS_REQUIRE(ctx, plan != NULL, "%s: %s is NULL", call, name);
+    return spops_check_home(ctx, call, name, plan->ctx);
+}
+
+spops_status spops_plan_check_refillable(spops_context *ctx, const char *call, const char *name,
+                                         const spops_plan *plan)
+{
+    SPOPS_TRY(spops_plan_check(ctx, call, name, plan));
+    SPOPS_REQUIRE(ctx, plan->refillable, "%s: %s was not made by %s_reserve", call, name,
+                  info_of(plan->kind)->name);
     return SPOPS_STATUS_OK;
 }
 
@@ -112,22 +177,33 @@ void spops_plan_free(spops_plan *plan)
     spops_host_free(plan->ctx, plan, 1, handle_bytes(plan->ops));
 }
 
+static void free_memory(spops_plan *plan, void **ptr, size_t *bytes)
+{
+    if (!plan->placed && *bytes > 0) spops_backend_free(plan->ctx, *ptr, *bytes);
+    *ptr = NULL;
+    *bytes = 0;
+}
+
+void spops_plan_close(spops_plan *plan)
+{
+    free_memory(plan, &plan->workspace, &plan->workspace_bytes);
+}
+
 void spops_plan_destroy(spops_plan *plan)
 {
-    spops_context *ctx;
     if (plan == NULL) return;
-    ctx = plan->ctx;
     if (plan->ops->destroy != NULL) plan->ops->destroy(plan);
-    if (plan->block != NULL && !plan->placed) (void)ctx->backend->wait(ctx);
-    spops_displace(ctx, plan->placed, plan->workspace, plan->workspace_bytes);
-    spops_displace(ctx, plan->placed, plan->block, plan->block_bytes);
+    if (plan->block != NULL && !plan->placed) (void)plan->ctx->backend->wait(plan->ctx);
+    free_memory(plan, &plan->workspace, &plan->workspace_bytes);
+    free_memory(plan, &plan->late, &plan->late_bytes);
+    free_memory(plan, &plan->block, &plan->block_bytes);
     spops_plan_free(plan);
 }
 
 size_t spops_plan_bytes(const spops_plan *plan)
 {
     if (plan == NULL) return 0;
-    return plan->block_bytes + plan->workspace_bytes +
+    return plan->block_bytes + plan->late_bytes + plan->workspace_bytes +
            (plan->ops->bytes == NULL ? 0 : plan->ops->bytes(plan));
 }
 
@@ -135,6 +211,155 @@ size_t spops_plan_scratch_bytes(const spops_plan *plan)
 {
     if (plan == NULL) return 0;
     return plan->ops->scratch_bytes == NULL ? plan->scratch_bytes : plan->ops->scratch_bytes(plan);
+}
+
+// ---- Making a plan ------------------------------------------------------------------------------
+
+// A handle of these fields, which have been read; without memory.
+static spops_status open_handle(spops_context *ctx, const char *call, spops_plan_kind kind,
+                                const int64_t *fields, bool refillable, spops_plan **out)
+{
+    spops_plan *plan = spops_plan_alloc(ctx, kind);
+    spops_status status;
+
+    if (plan == NULL) return SPOPS_STATUS_OUT_OF_MEMORY;
+    memcpy(plan->fields, fields, (size_t)plan->ops->num_fields * sizeof *fields);
+    plan->refillable = refillable;
+    status = plan->ops->read(ctx, call, plan);
+    if (status == SPOPS_STATUS_OK)
+        *out = plan;
+    else
+        spops_plan_destroy(plan);
+    return status;
+}
+
+typedef void (*carve_function)(spops_plan *plan, spops_carver *c);
+
+void spops_plan_carve_part(spops_plan *plan, spops_carver *c)
+{
+    plan->ops->carve(plan, c);
+    if (plan->ops->carve_late != NULL) plan->ops->carve_late(plan, c);
+    if (plan->ops->carve_workspace != NULL) plan->ops->carve_workspace(plan, c);
+    if (plan->ops->ready != NULL) plan->ops->ready(plan);
+}
+
+spops_status spops_plan_read_part(spops_context *ctx, const char *call, spops_plan_kind kind,
+                                  const int64_t *fields, void *out)
+{
+    spops_plan *part = NULL;
+    SPOPS_TRY(open_handle(ctx, call, kind, fields, true, &part));
+    part->placed = true;
+    *(spops_plan **)out = part;
+    return SPOPS_STATUS_OK;
+}
+
+static spops_status measure_plan(spops_context *ctx, const char *call, spops_plan *plan,
+                                 carve_function carve, size_t *bytes)
+{
+    spops_carver measured = {NULL, 0};
+    carve(plan, &measured);
+    if (measured.used > PTRDIFF_MAX || plan->scratch_bytes > PTRDIFF_MAX / 2)
+        return spops_fail(ctx, SPOPS_STATUS_OUT_OF_MEMORY,
+                          "%s: the plan needs more bytes than an address can count", call);
+    *bytes = measured.used;
+    return SPOPS_STATUS_OK;
+}
+
+// Memory for what `carve` places, of the library's own.
+static spops_status alloc_memory(spops_context *ctx, const char *call, spops_plan *plan,
+                                 carve_function carve, void **ptr, size_t *bytes)
+{
+    size_t needed = 0;
+    spops_carver carver;
+    if (carve == NULL) return SPOPS_STATUS_OK;
+    SPOPS_TRY(measure_plan(ctx, call, plan, carve, &needed));
+    SPOPS_TRY(spops_backend_alloc(ctx, needed, ptr));
+    *bytes = needed;
+    carver = (spops_carver){*ptr, 0};
+    carve(plan, &carver);
+    return SPOPS_STATUS_OK;
+}
+
+// Kernels and scratch.
+static spops_status prepare_plan(spops_context *ctx, spops_plan *plan)
+{
+    const size_t bytes = spops_plan_scratch_bytes(plan);
+    if (plan->ops->prepare != NULL) SPOPS_TRY(plan->ops->prepare(ctx, plan));
+    return bytes > 0 ? spops_context_grow(ctx, bytes) : SPOPS_STATUS_OK;
+}
+
+spops_status spops_plan_open(spops_context *ctx, const char *call, spops_plan_kind kind,
+                             const int64_t *fields, void *out)
+{
+    spops_status status = SPOPS_STATUS_OK;
+    spops_plan *plan = NULL;
+
+    SPOPS_TRY(open_handle(ctx, call, kind, fields, false, &plan));
+    SPOPS_TRY_GOTO(
+        alloc_memory(ctx, call, plan, plan->ops->carve, &plan->block, &plan->block_bytes), status,
+        fail);
+    SPOPS_TRY_GOTO(alloc_memory(ctx, call, plan, plan->ops->carve_workspace, &plan->workspace,
+                                &plan->workspace_bytes),
+                   status, fail);
+    if (plan->ops->ready != NULL) plan->ops->ready(plan);
+    SPOPS_TRY_GOTO(prepare_plan(ctx, plan), status, fail);
+    *(spops_plan **)out = plan;
+    return SPOPS_STATUS_OK;
+
+fail:
+    spops_plan_destroy(plan);
+    return status;
+}
+
+spops_status spops_plan_open_late(spops_context *ctx, const char *call, spops_plan *plan)
+{
+    SPOPS_TRY(alloc_memory(ctx, call, plan, plan->ops->carve_late, &plan->late, &plan->late_bytes));
+    if (plan->ops->ready != NULL) plan->ops->ready(plan);
+    return SPOPS_STATUS_OK;
+}
+
+// Put a plan that was read into a block of the caller's.
+static spops_status place_plan(spops_context *ctx, const char *call, const char *owner, void *block,
+                               size_t bytes, spops_plan *plan)
+{
+    spops_placement place = {{NULL, 0}, false};
+    SPOPS_TRY(measure_plan(ctx, call, plan, spops_plan_carve_part, &place.carver.used));
+    plan->placed = true;
+    plan->block = block;
+    plan->block_bytes = place.carver.used;
+    SPOPS_TRY(spops_placement_enter(ctx, call, owner, block, bytes, &place));
+    spops_plan_carve_part(plan, &place.carver);
+    return SPOPS_STATUS_OK;
+}
+
+spops_status spops_plan_reserve(spops_context *ctx, const char *call, spops_plan_kind kind,
+                                const int64_t *fields, spops_plan_memory *memory, void *out)
+{
+    spops_status status = SPOPS_STATUS_OK;
+    spops_plan *plan = NULL;
+
+    if (memory != NULL) SPOPS_TRY(spops_check_memory(ctx, call, memory));
+    SPOPS_TRY(open_handle(ctx, call, kind, fields, true, &plan));
+    if (memory == NULL) {
+        SPOPS_TRY_GOTO(
+            alloc_memory(ctx, call, plan, spops_plan_carve_part, &plan->block, &plan->block_bytes),
+            status, fail);
+    } else if (memory->block == NULL) {
+        status = measure_plan(ctx, call, plan, spops_plan_carve_part, &memory->bytes);
+        goto fail; // there is no plan
+    } else {
+        SPOPS_TRY_GOTO(place_plan(ctx, call, "memory.", memory->block, memory->bytes, plan), status,
+                       fail);
+    }
+    SPOPS_TRY_GOTO(prepare_plan(ctx, plan), status, fail);
+    SPOPS_TRY_GOTO(plan->ops->empty(ctx, plan), status, fail);
+    SPOPS_TRY_GOTO(ctx->backend->wait(ctx), status, fail);
+    *(spops_plan **)out = plan;
+    return SPOPS_STATUS_OK;
+
+fail:
+    spops_plan_destroy(plan);
+    return status;
 }
 
 // ---- Plans as values ----------------------------------------------------------------------------
@@ -149,7 +374,7 @@ spops_status spops_plan_describe(spops_context *ctx, const spops_plan *plan, int
     SPOPS_REQUIRE(ctx, plan != NULL, "%s: plan is NULL", call);
     SPOPS_TRY(spops_check_object(ctx, call, "num_ints", num_ints, sizeof *num_ints));
     SPOPS_TRY(spops_check_home(ctx, call, "plan", plan->ctx));
-    if (plan->ops->attach == NULL)
+    if (plan->ops->attach == NULL && plan->ops->read == NULL)
         return spops_fail(ctx, SPOPS_STATUS_NOT_SUPPORTED, "%s: plans of kind %s have none", call,
                           info_of(plan->kind)->name);
     SPOPS_REQUIRE(ctx, plan->refillable, "%s: the plan was not made by %s_reserve", call,
@@ -185,7 +410,7 @@ static spops_status check_ints(spops_context *ctx, const char *call, const int64
                   "%s: ints[1] (version) is %" PRId64 ", expected %" PRId32 " of kind %s", call,
                   ints[1], infos[ints[0] - 1].version, infos[ints[0] - 1].name);
     *ops = all_ops[ints[0] - 1];
-    if ((*ops)->attach == NULL)
+    if ((*ops)->attach == NULL && (*ops)->read == NULL)
         return spops_fail(ctx, SPOPS_STATUS_NOT_SUPPORTED,
                           "%s: plans of kind %s have no description", call,
                           infos[ints[0] - 1].name);
@@ -197,15 +422,22 @@ static spops_status check_ints(spops_context *ctx, const char *call, const int64
 }
 
 // The plan without memory.
-static spops_status measure(spops_context *ctx, const char *call, const spops_plan_ops *ops,
-                            const int64_t *fields, spops_placement *place, size_t *scratch_bytes)
+static spops_status measure(spops_context *ctx, const char *call, const int64_t *ints,
+                            const spops_plan_ops *ops, spops_placement *place,
+                            size_t *scratch_bytes)
 {
     spops_plan *plan = NULL;
+    spops_status status = SPOPS_STATUS_OK;
     *place = (spops_placement){{NULL, 0}, false};
-    SPOPS_TRY(ops->attach(ctx, call, fields, place, &plan));
+    if (ops->read != NULL) {
+        SPOPS_TRY(open_handle(ctx, call, (spops_plan_kind)ints[0], ints + NUM_HEADS, true, &plan));
+        status = measure_plan(ctx, call, plan, spops_plan_carve_part, &place->carver.used);
+    } else {
+        SPOPS_TRY(ops->attach(ctx, call, ints + NUM_HEADS, place, &plan));
+    }
     if (scratch_bytes != NULL) *scratch_bytes = spops_plan_scratch_bytes(plan);
     spops_plan_destroy(plan);
-    return SPOPS_STATUS_OK;
+    return status;
 }
 
 spops_status spops_plan_measure(spops_context *ctx, const int64_t *ints, int32_t num_ints,
@@ -221,7 +453,7 @@ spops_status spops_plan_measure(spops_context *ctx, const int64_t *ints, int32_t
     SPOPS_TRY(spops_check_aligned(ctx, call, "bytes", bytes, sizeof *bytes));
     SPOPS_TRY(spops_check_aligned(ctx, call, "scratch_bytes", scratch_bytes, sizeof *bytes));
     SPOPS_TRY(check_ints(ctx, call, ints, num_ints, &ops));
-    SPOPS_TRY(measure(ctx, call, ops, ints + NUM_HEADS, &place, &scratch));
+    SPOPS_TRY(measure(ctx, call, ints, ops, &place, &scratch));
     if (place.carver.used == SIZE_MAX)
         return spops_fail(ctx, SPOPS_STATUS_OUT_OF_MEMORY,
                           "%s: the plan needs more bytes than an address can count", call);
@@ -245,6 +477,7 @@ spops_status spops_plan_attach(spops_context *ctx, const int64_t *ints, int32_t 
 {
     static const char call[] = "plan_attach";
     const spops_plan_ops *ops = NULL;
+    spops_status status;
     spops_placement place;
 
     if (plan != NULL && (uintptr_t)plan % sizeof *plan == 0) *plan = NULL;
@@ -253,7 +486,19 @@ spops_status spops_plan_attach(spops_context *ctx, const int64_t *ints, int32_t 
     SPOPS_TRY(spops_check_object(ctx, call, "plan", plan, sizeof *plan));
     SPOPS_TRY(check_ints(ctx, call, ints, num_ints, &ops));
     SPOPS_TRY(check_parents(ctx, call, (spops_plan_kind)ints[0], parents, num_parents));
-    SPOPS_TRY(measure(ctx, call, ops, ints + NUM_HEADS, &place, NULL));
+    if (ops->read != NULL) {
+        spops_plan *read = NULL;
+        SPOPS_TRY(open_handle(ctx, call, (spops_plan_kind)ints[0], ints + NUM_HEADS, true, &read));
+        status = place_plan(ctx, call, "", block, bytes, read);
+        if (status == SPOPS_STATUS_OK && read->ops->prepare != NULL)
+            status = read->ops->prepare(ctx, read);
+        if (status == SPOPS_STATUS_OK)
+            *plan = read;
+        else
+            spops_plan_destroy(read);
+        return status;
+    }
+    SPOPS_TRY(measure(ctx, call, ints, ops, &place, NULL));
     SPOPS_TRY(spops_placement_enter(ctx, call, "", block, bytes, &place));
     place.attaches = true;
     return ops->attach(ctx, call, ints + NUM_HEADS, &place, plan);

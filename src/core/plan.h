@@ -18,37 +18,76 @@ enum { SPOPS_PLAN_MAX_PARENTS = 3 };
 
 typedef struct spops_plan_ops spops_plan_ops;
 
-// The first member of every plan.
+// The first member of every plan. Its arrays lie in `block`; those whose sizes a create call finds out
+// on the way in `late`. A plan with capacities has them all in one block, with its workspace.
 struct spops_plan {
     const spops_plan_ops *ops;
     spops_context *ctx; // made it, frees it
     spops_plan_kind kind;
+    bool refillable; // made for capacities: counts stay where ctx runs, the workspace is kept
+    bool placed;     // in the caller's memory, or in that of another plan
     const spops_plan *parents[SPOPS_PLAN_MAX_PARENTS];
-    int64_t *fields; // [ops->num_fields] of the description; behind the handle
-    bool refillable; // counts stay where ctx runs, the workspace is kept
-    bool placed;     // in the caller's memory
-    void *block;     // arrays
-    void *workspace; // that they are made in
-    size_t block_bytes, workspace_bytes;
-    size_t scratch_bytes;
+    int64_t *fields;                // [ops->num_fields] of the description; behind the handle
+    void *block, *late, *workspace; // the last without bytes: a part of block
+    size_t block_bytes, late_bytes, workspace_bytes;
+    size_t scratch_bytes; // of its calls
 };
 
+// What a kind brings; what is NULL it does not have.
 struct spops_plan_ops {
     size_t handle_bytes;
     int32_t num_fields;
-    // Of what the plan has besides its base: NULL, nothing.
+    // From the fields, which are checked, to the handle's sizes, scratch_bytes among them. It may fill
+    // in fields that follow from others. No memory but of the host: plans that are parts of this one.
+    spops_status (*read)(spops_context *ctx, const char *call, spops_plan *plan);
+    // Arrays that stay; those of `late`; what they are made in. The carver may only measure.
+    void (*carve)(spops_plan *plan, spops_carver *c);
+    void (*carve_late)(spops_plan *plan, spops_carver *c);
+    void (*carve_workspace)(spops_plan *plan, spops_carver *c);
+    // After the arrays have their places: what follows from that.
+    void (*ready)(spops_plan *plan);
+    // Load the kernels of its calls.
+    spops_status (*prepare)(spops_context *ctx, spops_plan *plan);
+    // Enqueue the content of a plan with capacities that was never filled.
+    spops_status (*empty)(spops_context *ctx, spops_plan *plan);
+    // What the plan has besides its base.
     void (*destroy)(spops_plan *plan);
     size_t (*bytes)(const spops_plan *plan);
     size_t (*scratch_bytes)(const spops_plan *plan); // NULL: the base's
-    // NULL: the kind has no description.
+    // Kinds that have no `read` yet.
     spops_status (*attach)(spops_context *ctx, const char *call, const int64_t *fields,
                            spops_placement *place, spops_plan **out);
 };
 
-// A handle of a kind, all zero but its base; NULL (message set on ctx) without memory.
-void *spops_plan_alloc(spops_context *ctx, spops_plan_kind kind);
+// `call` names the public call in messages, here and below; fields are [ops->num_fields].
 
-// The handle alone.
+// A plan with capacities, empty: in memory of its own, or in the caller's. *out stays NULL where
+// memory->block is, and memory->bytes is set.
+spops_status spops_plan_reserve(spops_context *ctx, const char *call, spops_plan_kind kind,
+                                const int64_t *fields, spops_plan_memory *memory, void *out);
+
+// For a create call: arrays and workspace, with nothing in them. The late arrays follow once the
+// handle knows their sizes. Then, once it is filled, the workspace is given back.
+spops_status spops_plan_open(spops_context *ctx, const char *call, spops_plan_kind kind,
+                             const int64_t *fields, void *out);
+spops_status spops_plan_open_late(spops_context *ctx, const char *call, spops_plan *plan);
+void spops_plan_close(spops_plan *plan);
+
+// A part of a plan that is being read, with capacities: a handle without memory, which the plan's
+// carve function places by spops_plan_carve_part.
+spops_status spops_plan_read_part(spops_context *ctx, const char *call, spops_plan_kind kind,
+                                  const int64_t *fields, void *out);
+void spops_plan_carve_part(spops_plan *part, spops_carver *c);
+
+// The plan, named `name`, is there and lies where ctx runs; it was made for capacities.
+spops_status spops_plan_check(spops_context *ctx, const char *call, const char *name,
+                              const spops_plan *plan);
+spops_status spops_plan_check_refillable(spops_context *ctx, const char *call, const char *name,
+                                         const spops_plan *plan);
+
+// For kinds without `read`: a handle, all zero but its base; NULL (message set on ctx) without memory;
+// and its end.
+void *spops_plan_alloc(spops_context *ctx, spops_plan_kind kind);
 void spops_plan_free(spops_plan *plan);
 
 // A field of the description, also of a plan that cannot be described: what checks of calls read.
@@ -93,6 +132,14 @@ static inline void spops_plan_get_f64s(const int64_t *fields, double *to, int n)
     for (int i = 0; i < n; ++i)
         to[i] = spops_plan_double(fields[i]);
 }
+
+// A field that follows from the others: 0 becomes `value`, anything else must be it.
+spops_status spops_plan_derive(spops_context *ctx, const char *call, spops_plan *plan,
+                               int32_t index, int64_t value);
+
+// Numbers that must be low to high, and doubles that must be numbers: refused by their names.
+spops_status spops_plan_check_field(spops_context *ctx, const char *call, const spops_plan *plan,
+                                    int32_t index, int64_t low, int64_t high);
 
 // The same for numbers that must be an int32; a field that is none is refused by its name.
 spops_status spops_plan_get_i32s(spops_context *ctx, const char *call, spops_plan_kind kind,

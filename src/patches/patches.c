@@ -13,13 +13,6 @@ enum { NUM_ROWS, MAX_PATCHES, MAX_QUERIES, MAX_KEYS, MAX_SAMPLES, SAME, NUM_FIEL
 
 static const char *const side_names[SPOPS_NUM_PATCH_SIDES] = {"query", "key"};
 
-spops_status spops_patches_check(spops_context *ctx, const char *call, const char *name,
-                                 const spops_patches *patches)
-{
-    SPOPS_REQUIRE(ctx, patches != NULL, "%s: %s is NULL", call, name);
-    return spops_check_home(ctx, call, name, patches->base.ctx);
-}
-
 static const int32_t *offsets_of(const spops_patch_lists *lists, int side)
 {
     return side == SPOPS_PATCH_QUERIES ? lists->query_offsets : lists->key_offsets;
@@ -67,8 +60,9 @@ static void carve_side(spops_patch_storage *s, spops_patch_side *side, spops_car
     }
 }
 
-static void carve_block(spops_patch_storage *s, spops_carver *c)
+static void carve_patches(spops_plan *plan, spops_carver *c)
 {
+    spops_patch_storage *s = &((spops_patches *)plan)->storage;
     s->state = spops_carve(c, 1, 1, sizeof *s->state);
     s->faults = spops_carve(c, 1, 1, sizeof *s->faults);
     for (int side = 0; side < num_sides(s); ++side)
@@ -81,8 +75,16 @@ static void carve_block(spops_patch_storage *s, spops_carver *c)
         spops_carve(c, s->sides[SPOPS_PATCH_KEYS].max_entries, 1, sizeof *s->key_entries);
 }
 
-static void show_arrays(spops_patches *p)
+static void carve_patches_workspace(spops_plan *plan, spops_carver *c)
 {
+    const spops_patches_args args = {.storage = &((spops_patches *)plan)->storage};
+    plan->workspace =
+        spops_carve(c, 1, 1, plan->ctx->backend->patches_workspace_bytes(plan->ctx, &args));
+}
+
+static void show_arrays(spops_plan *plan)
+{
+    spops_patches *p = (spops_patches *)plan;
     const spops_patch_storage *s = &p->storage;
     const spops_patch_side *q = &s->sides[SPOPS_PATCH_QUERIES];
     const spops_patch_side *k = s->same ? q : &s->sides[SPOPS_PATCH_KEYS];
@@ -111,47 +113,25 @@ static void show_arrays(spops_patches *p)
     }
 }
 
-// A plan of these sizes (num_rows, max_patches, same and the sides' max_entries), with nothing in it.
-static spops_status alloc_patches(spops_context *ctx, const char *call,
-                                  const spops_patch_storage *sizes, spops_patches **out)
+static spops_status read_patches(spops_context *ctx, const char *call, spops_plan *plan)
 {
-    spops_status status = SPOPS_STATUS_OK;
-    spops_carver carver = {NULL, 0};
-    spops_patches *p = NULL;
-    spops_patches_args args = {0};
-    size_t bytes;
+    spops_patch_storage *s = &((spops_patches *)plan)->storage;
+    const int64_t *fields = plan->fields;
 
     SPOPS_REQUIRE_SLOT(ctx, call, patches_fill);
-    p = spops_plan_alloc(ctx, SPOPS_PLAN_PATCHES);
-    if (p == NULL) return SPOPS_STATUS_OUT_OF_MEMORY;
-    p->storage = *sizes;
-    carve_block(&p->storage, &carver);
-    SPOPS_TRY_GOTO(spops_backend_alloc(ctx, carver.used, &p->base.block), status, fail);
-    p->base.block_bytes = carver.used;
-    carver = (spops_carver){p->base.block, 0};
-    carve_block(&p->storage, &carver);
-    show_arrays(p);
-    p->base.fields[NUM_ROWS] = p->arrays.num_rows;
-    p->base.fields[MAX_PATCHES] = p->arrays.max_patches;
-    p->base.fields[MAX_QUERIES] = p->arrays.max_queries;
-    p->base.fields[MAX_KEYS] = p->storage.same ? 0 : p->arrays.max_keys;
-    p->base.fields[MAX_SAMPLES] = p->storage.max_samples;
-    p->base.fields[SAME] = p->storage.same;
-
-    args.storage = &p->storage;
-    bytes = ctx->backend->patches_workspace_bytes(ctx, &args);
-    SPOPS_TRY_GOTO(spops_backend_alloc(ctx, bytes, &p->base.workspace), status, fail);
-    p->base.workspace_bytes = bytes;
-    *out = p;
+    for (int32_t i = NUM_ROWS; i <= MAX_SAMPLES; ++i)
+        SPOPS_TRY(spops_plan_check_field(ctx, call, plan, i, 0, SPOPS_MAX_COUNT));
+    SPOPS_TRY(spops_plan_check_field(ctx, call, plan, SAME, 0, 1));
+    SPOPS_REQUIRE(ctx, fields[SAME] == 0 || fields[MAX_KEYS] == 0,
+                  "%s: max_keys is %" PRId64 ", expected 0 as same is 1", call, fields[MAX_KEYS]);
+    s->num_rows = fields[NUM_ROWS];
+    s->max_patches = fields[MAX_PATCHES];
+    s->max_samples = fields[MAX_SAMPLES];
+    s->same = fields[SAME] == 1;
+    s->sides[SPOPS_PATCH_QUERIES].max_entries = fields[MAX_QUERIES];
+    s->sides[SPOPS_PATCH_KEYS].max_entries = fields[MAX_KEYS];
     return SPOPS_STATUS_OK;
-
-fail:
-    spops_patches_destroy(p);
-    return status;
 }
-
-const spops_plan_ops spops_patches_plan_ops = {.handle_bytes = sizeof(struct spops_patches),
-                                               .num_fields = NUM_FIELDS};
 
 // ---- Filling ------------------------------------------------------------------------------------
 
@@ -165,6 +145,19 @@ static spops_status fill_from_lists(spops_context *ctx, const spops_patches *p,
     SPOPS_TRY(ctx->backend->patches_copy(ctx, &args));
     return ctx->backend->patches_fill(ctx, &args);
 }
+
+static spops_status empty_patches(spops_context *ctx, spops_plan *plan)
+{
+    return fill_from_lists(ctx, (spops_patches *)plan, NULL, NULL);
+}
+
+const spops_plan_ops spops_patches_plan_ops = {.handle_bytes = sizeof(struct spops_patches),
+                                               .num_fields = NUM_FIELDS,
+                                               .read = read_patches,
+                                               .carve = carve_patches,
+                                               .carve_workspace = carve_patches_workspace,
+                                               .ready = show_arrays,
+                                               .empty = empty_patches};
 
 // The number of entries that offsets end with.
 static spops_status read_end(spops_context *ctx, const char *call, const char *side,
@@ -235,9 +228,7 @@ static spops_status finish_patches(spops_context *ctx, spops_patches *p,
                                    const spops_patch_faults *faults)
 {
     SPOPS_TRY(ctx->backend->wait(ctx));
-    spops_backend_free(ctx, p->base.workspace, p->base.workspace_bytes);
-    p->base.workspace = NULL;
-    p->base.workspace_bytes = 0;
+    spops_plan_close(&p->base);
     p->arrays.keys_once = p->storage.same || faults->keys_twice == INT32_MAX;
     if (p->arrays.keys_once) p->arrays.key_offsets = p->arrays.key_entries = NULL;
     return SPOPS_STATUS_OK;
@@ -248,21 +239,19 @@ spops_status spops_patches_create(spops_context *ctx, int64_t num_rows,
 {
     static const char call[] = "patches_create";
     spops_status status = SPOPS_STATUS_OK;
-    spops_patch_storage sizes;
+    int64_t fields[NUM_FIELDS] = {[NUM_ROWS] = num_rows};
     spops_patch_faults faults;
     spops_patches *p = NULL;
 
     SPOPS_BEGIN_CREATE(ctx, call, out);
     SPOPS_TRY(spops_check_count(ctx, call, "num_rows", num_rows));
     SPOPS_TRY(check_lists(ctx, call, lists));
-    memset(&sizes, 0, sizeof sizes);
-    sizes.num_rows = num_rows;
-    sizes.max_patches = lists->num_patches;
-    sizes.same = lists->key_offsets == NULL;
-    for (int side = 0; side < num_sides(&sizes); ++side)
+    fields[MAX_PATCHES] = lists->num_patches;
+    fields[SAME] = lists->key_offsets == NULL;
+    for (int side = 0; side < (fields[SAME] ? 1 : SPOPS_NUM_PATCH_SIDES); ++side)
         SPOPS_TRY(read_end(ctx, call, side_names[side], offsets_of(lists, side), lists->num_patches,
-                           &sizes.sides[side].max_entries));
-    SPOPS_TRY(alloc_patches(ctx, call, &sizes, &p));
+                           &fields[MAX_QUERIES + side]));
+    SPOPS_TRY(spops_plan_open(ctx, call, SPOPS_PLAN_PATCHES, fields, &p));
     SPOPS_TRY_GOTO(fill_from_lists(ctx, p, NULL, lists), status, fail);
     SPOPS_TRY_GOTO(ctx->backend->download(ctx, &faults, p->storage.faults, sizeof faults), status,
                    fail);
@@ -280,51 +269,15 @@ spops_status spops_patches_reserve(spops_context *ctx, const spops_patches_shape
                                    spops_patches **out)
 {
     static const char call[] = "patches_reserve";
-    spops_status status = SPOPS_STATUS_OK;
-    spops_patches_shape s;
-    spops_patch_storage sizes;
-    spops_patches *p = NULL;
+    spops_patches_shape s = {0};
 
     SPOPS_BEGIN_CREATE(ctx, call, out);
     SPOPS_REQUIRE(ctx, shape != NULL, "%s: shape is NULL", call);
-    memset(&s, 0, sizeof s);
     SPOPS_TRY(spops_read_options(ctx, call, shape, &s, sizeof s));
     SPOPS_TRY(spops_check_reserved(ctx, call, s.reserved));
-    SPOPS_TRY(spops_check_count(ctx, call, "shape->num_rows", s.num_rows));
-    SPOPS_TRY(spops_check_count(ctx, call, "shape->max_patches", s.max_patches));
-    SPOPS_TRY(spops_check_count(ctx, call, "shape->max_queries", s.max_queries));
-    SPOPS_TRY(spops_check_count(ctx, call, "shape->max_keys", s.max_keys));
-    SPOPS_TRY(spops_check_count(ctx, call, "shape->max_samples", s.max_samples));
-    SPOPS_REQUIRE(ctx, s.same == 0 || s.same == 1, "%s: shape->same is %d, expected 0 or 1", call,
-                  (int)s.same);
-    SPOPS_REQUIRE(ctx, s.same == 0 || s.max_keys == 0,
-                  "%s: shape->max_keys is %" PRId64 ", expected 0 as same is 1", call, s.max_keys);
-    memset(&sizes, 0, sizeof sizes);
-    sizes.num_rows = s.num_rows;
-    sizes.max_patches = s.max_patches;
-    sizes.max_samples = s.max_samples;
-    sizes.same = s.same == 1;
-    sizes.sides[SPOPS_PATCH_QUERIES].max_entries = s.max_queries;
-    sizes.sides[SPOPS_PATCH_KEYS].max_entries = s.max_keys;
-    SPOPS_TRY(alloc_patches(ctx, call, &sizes, &p));
-    p->base.refillable = true;
-    SPOPS_TRY_GOTO(fill_from_lists(ctx, p, NULL, NULL), status, fail);
-    SPOPS_TRY_GOTO(ctx->backend->wait(ctx), status, fail);
-    *out = p;
-    return SPOPS_STATUS_OK;
-
-fail:
-    spops_patches_destroy(p);
-    return status;
-}
-
-static spops_status check_refillable(spops_context *ctx, const char *call,
-                                     const spops_patches *patches)
-{
-    SPOPS_TRY(spops_patches_check(ctx, call, "patches", patches));
-    SPOPS_REQUIRE(ctx, patches->base.refillable, "%s: the plan was not made by patches_reserve",
-                  call);
-    return SPOPS_STATUS_OK;
+    const int64_t fields[NUM_FIELDS] = {s.num_rows, s.max_patches, s.max_queries,
+                                        s.max_keys, s.max_samples, s.same};
+    return spops_plan_reserve(ctx, call, SPOPS_PLAN_PATCHES, fields, s.memory, out);
 }
 
 spops_status spops_patches_set(spops_context *ctx, spops_patches *patches,
@@ -334,7 +287,7 @@ spops_status spops_patches_set(spops_context *ctx, spops_patches *patches,
     const spops_patch_storage *s;
 
     SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
-    SPOPS_TRY(check_refillable(ctx, call, patches));
+    SPOPS_TRY(spops_plan_check_refillable(ctx, call, "patches", (const spops_plan *)patches));
     SPOPS_TRY(check_lists(ctx, call, lists));
     SPOPS_TRY(spops_check_aligned(ctx, call, "num_patches", num_patches, sizeof *num_patches));
     s = &patches->storage;
@@ -442,7 +395,7 @@ spops_status spops_patches_create_from_order(spops_context *ctx, const spops_poi
     static const char call[] = "patches_create_from_order";
     spops_status status = SPOPS_STATUS_OK;
     spops_patch_curve_rule rule;
-    spops_patch_storage sizes;
+    int64_t fields[NUM_FIELDS] = {0};
     spops_patch_faults faults;
     spops_patches *p = NULL;
     int64_t samples, rows;
@@ -453,16 +406,14 @@ spops_status spops_patches_create_from_order(spops_context *ctx, const spops_poi
     SPOPS_TRY(spops_cloud_check_offsets(ctx, call, "cloud", cloud));
     samples = spops_cloud_samples(cloud);
     rows = cloud->points.rows;
-    memset(&sizes, 0, sizeof sizes);
-    sizes.num_rows = rows;
-    sizes.max_samples = samples;
-    sizes.max_patches = rows / rule.patch_rows + (samples < rows ? samples : rows);
-    sizes.same = !rule.borrow;
-    sizes.sides[SPOPS_PATCH_QUERIES].max_entries = rows;
+    fields[NUM_ROWS] = fields[MAX_QUERIES] = rows;
+    fields[MAX_SAMPLES] = samples;
+    fields[MAX_PATCHES] = rows / rule.patch_rows + (samples < rows ? samples : rows);
+    fields[SAME] = !rule.borrow;
     // A sample borrows less than it has rows.
-    if (rule.borrow) sizes.sides[SPOPS_PATCH_KEYS].max_entries = 2 * rows;
+    if (rule.borrow) fields[MAX_KEYS] = 2 * rows;
     SPOPS_TRY(check_order_sizes(ctx, call, rows, samples, &rule));
-    SPOPS_TRY(alloc_patches(ctx, call, &sizes, &p));
+    SPOPS_TRY(spops_plan_open(ctx, call, SPOPS_PLAN_PATCHES, fields, &p));
     SPOPS_TRY_GOTO(fill_from_order(ctx, p, cloud, &rule), status, fail);
     SPOPS_TRY_GOTO(ctx->backend->download(ctx, &faults, p->storage.faults, sizeof faults), status,
                    fail);
@@ -493,7 +444,7 @@ spops_status spops_patches_set_from_order(spops_context *ctx, spops_patches *pat
     spops_patch_curve_rule rule;
 
     SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
-    SPOPS_TRY(check_refillable(ctx, call, patches));
+    SPOPS_TRY(spops_plan_check_refillable(ctx, call, "patches", (const spops_plan *)patches));
     SPOPS_TRY(spops_buckets_check_cloud(ctx, call, cloud));
     SPOPS_TRY(check_samples(ctx, call, "cloud", patches, spops_cloud_samples(cloud)));
     SPOPS_REQUIRE(ctx, cloud->points.rows == patches->storage.num_rows,
@@ -548,20 +499,17 @@ spops_status spops_patches_create_from_buckets(spops_context *ctx, const spops_b
     static const char call[] = "patches_create_from_buckets";
     spops_status status = SPOPS_STATUS_OK;
     spops_patch_window_rule rule;
-    spops_patch_storage sizes;
+    int64_t fields[NUM_FIELDS] = {[SAME] = 1};
     const spops_patch_faults none = {.keys_twice = INT32_MAX};
     spops_patches *p = NULL;
 
     SPOPS_BEGIN_CREATE(ctx, call, out);
-    SPOPS_TRY(spops_buckets_check(ctx, call, "buckets", buckets));
+    SPOPS_TRY(spops_plan_check(ctx, call, "buckets", (const spops_plan *)buckets));
     SPOPS_TRY(read_window(ctx, call, window, &rule));
-    memset(&sizes, 0, sizeof sizes);
-    sizes.num_rows = buckets->arrays.max_rows;
-    sizes.max_samples = buckets->arrays.max_samples;
-    sizes.max_patches = buckets->arrays.max_buckets;
-    sizes.same = true;
-    sizes.sides[SPOPS_PATCH_QUERIES].max_entries = buckets->arrays.max_rows;
-    SPOPS_TRY(alloc_patches(ctx, call, &sizes, &p));
+    fields[NUM_ROWS] = fields[MAX_QUERIES] = buckets->arrays.max_rows;
+    fields[MAX_SAMPLES] = buckets->arrays.max_samples;
+    fields[MAX_PATCHES] = buckets->arrays.max_buckets;
+    SPOPS_TRY(spops_plan_open(ctx, call, SPOPS_PLAN_PATCHES, fields, &p));
     SPOPS_TRY_GOTO(fill_from_buckets(ctx, p, buckets, &rule), status, fail);
     SPOPS_TRY_GOTO(finish_patches(ctx, p, &none), status, fail);
     *out = p;
@@ -580,8 +528,8 @@ spops_status spops_patches_set_from_buckets(spops_context *ctx, spops_patches *p
     spops_patch_window_rule rule;
 
     SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
-    SPOPS_TRY(check_refillable(ctx, call, patches));
-    SPOPS_TRY(spops_buckets_check(ctx, call, "buckets", buckets));
+    SPOPS_TRY(spops_plan_check_refillable(ctx, call, "patches", (const spops_plan *)patches));
+    SPOPS_TRY(spops_plan_check(ctx, call, "buckets", (const spops_plan *)buckets));
     SPOPS_REQUIRE(ctx, patches->storage.same,
                   "%s: `same` of the plan is 0, expected 1: keys of buckets are their queries",
                   call);
@@ -605,7 +553,7 @@ spops_status spops_patches_get_info_sync(spops_context *ctx, const spops_patches
     spops_patch_faults faults;
 
     SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
-    SPOPS_TRY(spops_patches_check(ctx, call, "patches", patches));
+    SPOPS_TRY(spops_plan_check(ctx, call, "patches", (const spops_plan *)patches));
     SPOPS_TRY(spops_check_not_capturing(ctx, call));
     s = &patches->storage;
     SPOPS_TRY(ctx->backend->download(ctx, &state, s->state, sizeof state));
@@ -641,7 +589,7 @@ spops_status spops_patches_get_view(spops_context *ctx, const spops_patches *pat
     const spops_patch_arrays *a;
 
     SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
-    SPOPS_TRY(spops_patches_check(ctx, call, "patches", patches));
+    SPOPS_TRY(spops_plan_check(ctx, call, "patches", (const spops_plan *)patches));
     a = &patches->arrays;
     found.max_patches = a->max_patches;
     found.max_queries = a->max_queries;

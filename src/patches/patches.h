@@ -79,9 +79,6 @@ struct spops_patches {
     spops_patch_arrays arrays; // of the same memory
 };
 
-spops_status spops_patches_check(spops_context *ctx, const char *call, const char *name,
-                                 const spops_patches *patches);
-
 #ifdef __cplusplus
 }
 #endif

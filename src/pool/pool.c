@@ -182,7 +182,7 @@ spops_status spops_pool_create_buckets(spops_context *ctx, const spops_buckets *
     SPOPS_BEGIN_CREATE(ctx, call, out);
     SPOPS_OUTER_CALL(ctx, call, NULL);
     SPOPS_TRY(read_options(ctx, call, given, &options));
-    SPOPS_TRY(spops_buckets_check(ctx, call, "buckets", buckets));
+    SPOPS_TRY(spops_plan_check(ctx, call, "buckets", (const spops_plan *)buckets));
     SPOPS_REQUIRE(ctx, sub_rows >= 1, "%s: sub_rows is %" PRId32 ", expected 1 or more", call,
                   sub_rows);
     SPOPS_REQUIRE_SLOT(ctx, call, sub_buckets);
