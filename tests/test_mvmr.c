@@ -763,6 +763,60 @@ ParameterizedTest(struct backend_param *p, mvmr, fills)
     small_close(&c);
 }
 
+// One triplet for each output, on the CPU: blocks of any number of rows make the same bits, so that
+// it does not matter whether the plan knows that.
+Test(mvmr, same_bits_however_made)
+{
+    enum { N = 600, IN = 33, WEIGHTS = 5, MOST = 70 };
+    const spops_triplets_shape shape = {N, N, WEIGHTS, N};
+    const int32_t num = N;
+    spops_triplets *plans[2] = {NULL, NULL};
+    int32_t out[N], in[N], matrix[N];
+    test_rng rng = test_rng_make(71);
+    test_device d;
+
+    if (!test_open(&d, SPOPS_BACKEND_CPU, LAUNCH_DEFAULT)) return;
+    for (int i = 0; i < N; ++i) {
+        out[i] = i;
+        in[i] = (i * 7) % N;
+        matrix[i] = (int32_t)test_rng_below(&rng, WEIGHTS);
+    }
+    int32_t *count = test_upload_i32(&d, &num, 1), *outs = test_upload_i32(&d, out, N);
+    int32_t *ins = test_upload_i32(&d, in, N), *matrices = test_upload_i32(&d, matrix, N);
+    test_expect_ok(d.ctx,
+                   spops_triplets_create(d.ctx, &shape, outs, ins, matrices, NULL, &plans[0]),
+                   "create");
+    test_expect_ok(d.ctx, spops_triplets_reserve(d.ctx, &shape, NULL, &plans[1]), "reserve");
+    test_expect_ok(d.ctx, spops_triplets_set(d.ctx, plans[1], count, outs, ins, matrices), "set");
+    guarded x = guarded_create(d.backend, "x", N, IN, 0, 0, SPOPS_DTYPE_F32);
+    free(guarded_fill(&x, &rng, VALUES_RANDOM, false, 0));
+    guarded_upload(&x);
+    for (int64_t cols = 1; cols <= MOST; cols += 3) {
+        guarded w = guarded_create(d.backend, "w", WEIGHTS * IN, cols, 0, 0, SPOPS_DTYPE_F32);
+        guarded y = guarded_create(d.backend, "out", N, cols, 0, 0, SPOPS_DTYPE_F32);
+        unsigned char *first = NULL;
+        free(guarded_fill(&w, &rng, VALUES_RANDOM, false, 0));
+        guarded_upload(&w);
+        for (int i = 0; i < 2; ++i) {
+            test_expect_ok(d.ctx,
+                           spops_mvmr_execute(d.ctx, plans[i], x.view, w.view, NULL, NULL, y.view),
+                           "execute");
+            test_wait(&d);
+            guarded_download(&y);
+            if (i == 0)
+                first = guarded_elements(&y);
+            else
+                guarded_check_bits(&y, first, "set, after create");
+        }
+        free(first);
+        guarded_destroy(&w), guarded_destroy(&y);
+    }
+    guarded_destroy(&x);
+    spops_triplets_destroy(plans[0]), spops_triplets_destroy(plans[1]);
+    test_free(&d, count), test_free(&d, outs), test_free(&d, ins), test_free(&d, matrices);
+    test_close(&d);
+}
+
 // ---- Refusals -----------------------------------------------------------------------------------
 
 ParameterizedTestParameters(mvmr, refuses_plans)

@@ -38,6 +38,34 @@ SPOPS_INLINE void store_vec(float *p, vec v)
     memcpy(p, &v, sizeof v);
 }
 
+// sum + a * b, rounded once where the processor can: said, as compilers that may fuse the two do so in
+// some of the unrolled forms below and not in others, so that the bits of a row would depend on how
+// many rows share its block.
+SPOPS_INLINE vec add_product(vec sum, vec a, vec b)
+{
+#if defined(__AVX512F__)
+    return (vec)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)sum);
+#elif defined(__AVX2__) && defined(__FMA__)
+    return (vec)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)sum);
+#elif defined(__aarch64__)
+    return (vec)vfmaq_f32((float32x4_t)sum, (float32x4_t)a, (float32x4_t)b);
+#else
+    return sum + a * b;
+#endif
+}
+
+// x in every lane.
+SPOPS_INLINE vec all_lanes(float x)
+{
+#if defined(__AVX512F__)
+    return (vec)_mm512_set1_ps(x);
+#elif defined(__AVX2__)
+    return (vec)_mm256_set1_ps(x);
+#else
+    return (vec){x, x, x, x};
+#endif
+}
+
 // ---- Products -----------------------------------------------------------------------------------
 
 // num_rows rows and num_vecs vectors of columns; both are constants where this is inlined.
@@ -53,7 +81,7 @@ SPOPS_INLINE void multiply_block(int num_rows, int num_vecs, const float *a, int
         vec b[2];
         UNROLL for (int v = 0; v < num_vecs; ++v) b[v] = load_vec(w + d * PANEL + v * LANES);
         UNROLL for (int r = 0; r < num_rows; ++r) UNROLL for (int v = 0; v < num_vecs; ++v)
-            sum[r][v] += a[r * row_step + d * depth_step] * b[v];
+            sum[r][v] = add_product(sum[r][v], all_lanes(a[r * row_step + d * depth_step]), b[v]);
     }
     UNROLL for (int r = 0; r < num_rows; ++r) // in order: rows may share their sums
         UNROLL for (int v = 0; v < num_vecs; ++v)
@@ -112,8 +140,8 @@ static void multiply_diagonal(const float *a, int64_t num_rows, const float *w, 
     for (int64_t r = 0; r < num_rows; ++r) {
         float *place = sums + (int64_t)to[r] * PANEL;
         for (int64_t c = 0; c < cols; c += LANES)
-            store_vec(place + c,
-                      load_vec(place + c) + load_vec(a + r * DEPTH + c) * load_vec(w + c));
+            store_vec(place + c, add_product(load_vec(place + c), load_vec(a + r * DEPTH + c),
+                                             load_vec(w + c)));
     }
 }
 
@@ -122,8 +150,8 @@ static void multiply_elements(const float *a, const float *b, int64_t depth, int
 {
     for (int64_t d = 0; d < depth; ++d)
         for (int64_t c = 0; c < cols; c += LANES)
-            store_vec(sums + c, load_vec(sums + c) +
-                                    load_vec(a + d * PANEL + c) * load_vec(b + d * PANEL + c));
+            store_vec(sums + c, add_product(load_vec(sums + c), load_vec(a + d * PANEL + c),
+                                            load_vec(b + d * PANEL + c)));
 }
 
 static float dot(const float *a, const float *b, int64_t cols)
