@@ -61,6 +61,21 @@ spops_context *test_context(test_device *d, int32_t num_threads)
     return ctx;
 }
 
+bool test_has_cpu_isa(const char *name)
+{
+    spops_context_options options = spops_context_options_default();
+    spops_context *ctx = NULL;
+    spops_status status;
+    cr_assert(setenv("SPOPS_CPU_ISA", name, 1) == 0);
+    options.backend = SPOPS_BACKEND_CPU;
+    status = spops_context_create(&options, &ctx);
+    spops_context_destroy(ctx);
+    unsetenv("SPOPS_CPU_ISA");
+    cr_assert(status == SPOPS_STATUS_OK || status == SPOPS_STATUS_NOT_SUPPORTED, "%s: %s", name,
+              spops_last_error(NULL));
+    return status == SPOPS_STATUS_OK;
+}
+
 void test_close(test_device *d)
 {
     spops_context_destroy(d->ctx);

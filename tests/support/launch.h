@@ -35,6 +35,9 @@ typedef struct test_device {
 bool test_open(test_device *d, spops_backend_kind backend, test_launch launch);
 // Also checks that nothing leaked and no guard was hurt.
 void test_close(test_device *d);
+
+// Whether this build has code that SPOPS_CPU_ISA = name can choose (a build for one set has not).
+bool test_has_cpu_isa(const char *name);
 // One more context on the same device and stream.
 spops_context *test_context(test_device *d, int32_t num_threads);
 void test_wait(test_device *d);
