@@ -29,5 +29,6 @@
 #include "spops/sparseconv.h"
 #include "spops/pointconv.h"
 #include "spops/weights.h"
+#include "spops/call.h"
 
 #endif

@@ -64,7 +64,8 @@ template <class T, void (*Destroy)(T *)> class handle
 
 /// The objects of the library, each freed by its own destroy.
 /// @{
-using plan = handle<spops_plan, spops_plan_destroy>; ///< of any kind
+using plan = handle<spops_plan, spops_plan_destroy>;        ///< of any kind
+using called_plan = handle<spops_plan, spops_call_destroy>; ///< that spops_call made for no context
 using bev_plan = handle<spops_bev_plan, spops_bev_plan_destroy>;
 using coords = handle<spops_coords, spops_coords_destroy>;
 using kernel_map = handle<spops_kernel_map, spops_kernel_map_destroy>;

@@ -164,6 +164,7 @@ spops_status spops_context_create(const spops_context_options *options, spops_co
 
     SPOPS_REQUIRE(NULL, out != NULL, "context_create: out is NULL");
     *out = NULL;
+    spops_rows_parse();
     memset(&read, 0, sizeof read);
     SPOPS_TRY(spops_read_options(NULL, "context_create", options, &read, sizeof read));
     SPOPS_TRY(check_options(&read));

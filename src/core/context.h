@@ -120,6 +120,9 @@ spops_status spops_read_options(spops_context *ctx, const char *call, const void
 spops_status spops_write_struct(spops_context *ctx, const char *call, const char *name, void *dst,
                                 const void *src, size_t size);
 
+// Reads the list of operators, once (call/rows.c), before calls are checked by it.
+void spops_rows_parse(void);
+
 #ifdef __cplusplus
 }
 #endif

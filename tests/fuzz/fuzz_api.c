@@ -1794,6 +1794,97 @@ static void attend(world *w)
                                              pick(w, 2) ? &table : NULL));
 }
 
+// ---- Operators of the list ----------------------------------------------------------------------
+
+static spops_value int_value(int64_t i)
+{
+    const spops_value v = {SPOPS_VALUE_INT, 0, {.i = i}};
+    return v;
+}
+
+// A tensor of a dtype that the row names, of any small size; its memory is what it says.
+static spops_value tensor_value(world *w, const spops_operator_argument *a)
+{
+    const int is_i32 = strncmp(a->type, "i32", 3) == 0, is_u8 = strncmp(a->type, "u8", 2) == 0;
+    spops_tensor *t = block(w, sizeof *t);
+    int64_t *shape = block(w, 2 * sizeof *shape), elements = 1;
+
+    memset(t, 0, sizeof *t);
+    t->device_type = 1;
+    t->num_dims = rarely(w) ? (int32_t)pick(w, 3) : a->num_dims;
+    t->dtype_code = is_i32 ? 0 : is_u8 ? 1 : 2;
+    t->dtype_bits = is_u8 ? 8 : is_i32 || pick(w, 4) > 0 ? 32 : 16;
+    t->dtype_lanes = 1;
+    t->shape = shape;
+    for (int i = 0; i < t->num_dims; ++i) {
+        shape[i] = i == 0 ? pick(w, MOST_ROWS) : cols_of(w);
+        elements *= shape[i];
+    }
+    t->data = block(w, (size_t)elements * t->dtype_bits / 8);
+    if (is_i32) memset(t->data, 0, (size_t)elements * 4);
+    const spops_value v = {SPOPS_VALUE_TENSOR, 0, {.p = t}};
+    return v;
+}
+
+static spops_value plan_value(world *w, const spops_operator_argument *a)
+{
+    int32_t num;
+    const spops_plan_kind_info *kinds = spops_plan_kinds(&num);
+    spops_value v = {SPOPS_VALUE_POINTER, 0, {.p = NULL}};
+    for (int i = 0; i < w->num_objects; ++i) {
+        const spops_plan_kind k = spops_plan_get_kind(w->objects[i].ptr);
+        if (strcmp(kinds[k - 1].name, a->type) == 0 || rarely(w)) v.v.p = w->objects[i].ptr;
+    }
+    return v;
+}
+
+static spops_value attribute_value(world *w, const spops_operator_argument *a)
+{
+    spops_value v = {SPOPS_VALUE_FLOAT, 0, {.f = 0.5}};
+    if (rarely(w)) return int_value(hostile_i32(w));
+    if (a->kind == SPOPS_ARGUMENT_FLOAT) return v;
+    if (a->kind == SPOPS_ARGUMENT_FLOATS) return pick(w, 4) ? v : (spops_value){0, 0, {0}};
+    return int_value(pick(w, a->kind == SPOPS_ARGUMENT_INT ? MOST_ROWS : 4));
+}
+
+static void call_operator(world *w)
+{
+    int32_t num, n = 0, plans = 0;
+    const spops_operator *const *ops = spops_operators(&num);
+    const spops_operator *op = ops[(pick(w, 256) + 256 * pick(w, 2)) % (uint32_t)num];
+    const int num_args = op->num_inputs + op->num_outputs;
+    spops_value values[96], ret;
+
+    FUZZ_REQUIRE(spops_operator_find(op->name) == op, "%s", op->name);
+    for (int i = 0; i < num_args; ++i) {
+        const spops_operator_argument *a = op->arguments[i];
+        const int is_plan = a->kind == SPOPS_ARGUMENT_PLAN;
+        plans += is_plan;
+        values[n++] = (a->is_optional && pick(w, 2)) || (is_plan && i >= op->num_inputs)
+                          ? (spops_value){0, 0, {0}}
+                      : is_plan ? plan_value(w, a)
+                                : tensor_value(w, a);
+    }
+    for (int i = 0; i < plans; ++i)
+        values[n++] = (spops_value){0, 0, {0}};
+    for (int i = 0; i < op->num_attributes; ++i)
+        values[n++] = attribute_value(w, op->arguments[num_args + i]);
+    if (op->num_optional > 0)
+        values[n++] = rarely(w) ? int_value(pick(w, 8)) : (spops_value){0, 0, {0}};
+    if (rarely(w)) --n;
+    if (rarely(w)) { // on a context of the library's own
+        spops_call_set_stream(0, NULL);
+        if (spops_call(NULL, op, values, n, &ret) == SPOPS_STATUS_OK && ret.type != 0 &&
+            op->arguments[op->num_inputs]->may_be == NULL)
+            spops_call_destroy(ret.v.p);
+        spops_call_release();
+        return;
+    }
+    if (CALL(w, spops_call(w->ctx, op, values, n, &ret)) && ret.type != SPOPS_VALUE_NONE &&
+        op->arguments[op->num_inputs]->may_be == NULL)
+        spops_plan_destroy(ret.v.p);
+}
+
 // ---- The table ----------------------------------------------------------------------------------
 
 static void (*const calls[])(world *w) = {
@@ -1805,7 +1896,7 @@ static void (*const calls[])(world *w) = {
     multiply,           normalise,        quantise,        copy_weights,     make_neighbors,
     make_nearest,       make_pointconv,   convolve_points, make_point_level, make_interpolation,
     make_point_pyramid, make_patches,     attend,          make_buckets,     pool_buckets,
-    multiply_rows,
+    multiply_rows,      call_operator,    call_operator,
 };
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)

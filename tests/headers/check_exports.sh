@@ -6,9 +6,10 @@ library=$1 soname=$2
 failed=0
 exported=$(nm -D --defined-only "$library" | awk '{ print $NF }')
 count=$(echo "$exported" | grep -c '^spops_' || true)
-foreign=$(echo "$exported" | grep -v '^spops_' || true)
+# The boxed entries of operators have names of their own (include/spops/call.h).
+foreign=$(echo "$exported" | grep -v -e '^spops_' -e '^__tvm_ffi_[a-z]' || true)
 if [ -n "$foreign" ]; then
-    echo "exported, but not spops_:"
+    echo "exported, but neither spops_ nor __tvm_ffi_:"
     echo "$foreign"
     failed=1
 fi

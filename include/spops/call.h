@@ -1,0 +1,175 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Operators as data: a list of all that the library runs, and one way to call each of them, for
+ * bindings, plugins and interpreters that loop over operators instead of naming them.
+ *
+ * Every operator has a boxed entry, int __tvm_ffi_NAME(self, args, num_args, ret). It takes an array
+ * of 16-byte values in the layout of tvm-ffi's C convention, tensors as DLPack's DLTensor *, so that
+ * it is a function of tvm-ffi as it is; nothing of tvm-ffi is compiled or linked. spops_call makes
+ * the same call from C.
+ *
+ * Order of the values of a call:
+ *
+ *     1. inputs, then outputs, in the order of the row; a plan among them is
+ *            a POINTER to the plan (a spops_plan *), or NONE for a plan that the call shall make, or
+ *            a TENSOR: the block that the plan lives in, i32
+ *     2. one for each plan among them: NONE, or for a block the plan's description, a TENSOR of i64
+ *        in host memory (spops/plan.h)
+ *     3. attributes
+ *     4. where an argument may be absent: `present`, an INT of one bit for each argument that may be,
+ *        in their order, 1 where it is given; absent ones have no value in 1. Or NONE: then all have
+ *        one, NONE for those that are absent
+ *
+ * docs/operators.md lists all rows; spops.ops.json has them beside the library.
+ */
+#ifndef SPOPS_CALL_H
+#define SPOPS_CALL_H
+
+#include "spops/plan.h"
+
+SPOPS_EXTERN_C_BEGIN
+
+/** What a value is; the numbers are those of tvm-ffi. */
+typedef enum spops_value_type {
+    SPOPS_VALUE_NONE = 0,
+    SPOPS_VALUE_INT = 1,
+    SPOPS_VALUE_BOOL = 2, /* in i */
+    SPOPS_VALUE_FLOAT = 3,
+    SPOPS_VALUE_POINTER = 4,
+    SPOPS_VALUE_TENSOR = 7, /* p is a DLTensor *, or a spops_tensor * */
+    SPOPS_VALUE_STRING = 8  /* s is a string that ends with 0: the name of an enumerator */
+} spops_value_type;
+
+/** What a value holds, by its type. */
+typedef union spops_value_content {
+    int64_t i;     /**< INT, BOOL */
+    double f;      /**< FLOAT */
+    void *p;       /**< POINTER, TENSOR */
+    const char *s; /**< STRING */
+} spops_value_content;
+
+/** A value of a boxed call: the layout of TVMFFIAny. Final: nothing will be added. */
+typedef struct spops_value {
+    int32_t type;      /* spops_value_type; objects of tvm-ffi are read too */
+    uint32_t reserved; /* 0 */
+    spops_value_content v;
+} spops_value;
+
+/** A tensor: the layout of DLPack's DLTensor. Final: nothing will be added. */
+typedef struct spops_tensor {
+    void *data;
+    int32_t device_type; /* DLPack's: 1 host, 2 CUDA, 3 pinned host, 13 managed */
+    int32_t device_id;
+    int32_t num_dims;
+    uint8_t dtype_code; /* DLPack's: 0 int, 1 unsigned, 2 float, 4 bfloat, ... */
+    uint8_t dtype_bits;
+    uint16_t dtype_lanes;
+    const int64_t *shape;
+    const int64_t *strides; /* elements; NULL: without gaps */
+    uint64_t byte_offset;
+} spops_tensor;
+
+/** A boxed entry: 0, or -1 with the error in spops_last_error(NULL), and with tvm-ffi if it is loaded. */
+typedef int (*spops_boxed)(void *self, const spops_value *args, int32_t num_args, spops_value *ret);
+
+/** What an argument of an operator is. */
+typedef enum spops_argument_kind {
+    SPOPS_ARGUMENT_TENSOR = 0,
+    SPOPS_ARGUMENT_PLAN = 1,
+    SPOPS_ARGUMENT_INT = 2,
+    SPOPS_ARGUMENT_FLOAT = 3,
+    SPOPS_ARGUMENT_ENUM = 4,  /* one name of values, or its number */
+    SPOPS_ARGUMENT_FLAGS = 5, /* names of values joined by |, or the sum of their bits */
+    SPOPS_ARGUMENT_INTS = 6,  /* a TENSOR of i64 in host memory, an INT for one, or NONE for none */
+    SPOPS_ARGUMENT_FLOATS = 7 /* likewise of f64 */
+} spops_argument_kind;
+
+/** An argument of an operator, as its row says. Text is static; what does not apply is NULL or 0. */
+typedef struct spops_operator_argument {
+    size_t struct_size;
+    const char *name;
+    spops_argument_kind kind;
+    int32_t is_optional; /* may be absent */
+    const char *needs;   /* optional: only together with this argument */
+    const char
+        *type; /* dtypes joined by |, or a variable of the row; kind of a plan; enum's name */
+    int32_t num_dims;
+    const char *dims[3]; /* names, or expressions over sizes, attributes and fields of plans */
+    int32_t is_dense;    /* rows follow each other without a gap; else any row stride will do */
+    const char
+        *may_be; /* of an output: the input that it may be itself; a plan: that it is part of */
+    int32_t is_updated; /* of an output: what it holds is read */
+    const char *first,
+        *last;           /* of indices, attributes: the range, as expressions, of their values */
+    const char *values;  /* of an ENUM or FLAGS: its names, in the order of their numbers or bits */
+    int64_t int_default; /* of an attribute */
+    double float_default;
+    int32_t count; /* INTS and FLOATS: how many at most */
+} spops_operator_argument;
+
+/** A row of the list of operators. Text is static. */
+typedef struct spops_operator {
+    size_t struct_size;
+    const char *name;     /* of the operator; the entry is __tvm_ffi_NAME */
+    const char *function; /* that it calls */
+    const char *types;    /* dtype variables and what they may be: "T:float W:f32|T" */
+    const char *inputs;   /* the row's text; its grammar stands in src/call/operators.def */
+    const char *outputs;
+    const char *attributes;
+    const char *gradient; /* "operator(arguments) -> whose gradients its outputs are"; "": none */
+    const char *scratch;  /* that the call needs, as an expression; "": none */
+    const char *doc;      /* one line */
+    int32_t index;        /* of the row */
+    int32_t num_inputs, num_outputs, num_attributes;
+    int32_t num_optional; /* bits of `present`; 0: the call has no such value */
+    const spops_operator_argument *const *arguments; /* inputs, outputs, attributes */
+    spops_boxed entry;
+} spops_operator;
+
+/** All operators. *num is set to how many there are. Neither fails. */
+SPOPS_API const spops_operator *const *spops_operators(int32_t *num);
+
+/** The operator of this name; NULL: there is none. */
+SPOPS_API const spops_operator *spops_operator_find(const char *name);
+
+/**
+ * Call an operator.
+ *
+ * ctx       Where it runs, with the scratch that it has (spops_context_reserve). NULL: on a context of
+ *           the library's own, one of those for the tensors' device and the calling thread's stream
+ *           (spops_call_set_stream), which is made, and whose scratch grows, as needed.
+ * args      [num_args], in the order above. Integers stand for FLOAT attributes too.
+ * ret       What the call gives besides tensors: the POINTER of a plan that it made, else NONE.
+ *
+ * A plan that was made is destroyed by spops_call_destroy.
+ *
+ * Stream    Execute calls enqueue, and allocate only where the library's own context has too little
+ *           scratch; calls that make plans work as their functions do.
+ * Errors    Those of the function; INVALID_ARGUMENT for values that are not as the row says. The
+ *           message is in spops_last_error(ctx), and for NULL in spops_last_error(NULL).
+ * Threads   Any with NULL; else one at a time per ctx.
+ */
+SPOPS_API spops_status spops_call(spops_context *ctx, const spops_operator *op,
+                                  const spops_value *args, int32_t num_args, spops_value *ret);
+
+/**
+ * The stream of the calling thread's calls on a CUDA device; NULL: the legacy default stream. Boxed
+ * entries take the stream of tvm-ffi's environment where one was set there.
+ */
+SPOPS_API void spops_call_set_stream(int32_t device, void *stream);
+
+/**
+ * Destroy a plan that a call with NULL for ctx gave, with its context out of other calls' way. NULL is
+ * fine. plan: what ret had.
+ */
+SPOPS_API void spops_call_destroy(spops_plan *plan);
+
+/**
+ * Destroy the library's own contexts that no call uses and no plan was made with. There are others
+ * again when calls need them.
+ */
+SPOPS_API void spops_call_release(void);
+
+SPOPS_EXTERN_C_END
+
+#endif

@@ -1,0 +1,382 @@
+// SPDX-License-Identifier: Apache-2.0
+// Boxed functions of convolutions, pooling, attention, norms and quantising.
+#include "call/boxed.h"
+#include "spops/attention.h"
+#include "spops/bevpool.h"
+#include "spops/norm.h"
+#include "spops/pointconv.h"
+#include "spops/pool.h"
+#include "spops/quantize.h"
+#include "spops/sparseconv.h"
+
+static float f32_attribute(const spops_boxed_call *b, int i)
+{
+    return (float)b->attributes[i].f;
+}
+
+// An array that the call writes.
+static void *written(const spops_boxed_call *b, int i)
+{
+    return b->args[i] == NULL ? NULL : b->matrices[i].data;
+}
+
+// ---- Convolutions -------------------------------------------------------------------------------
+
+spops_status spops_boxed_sparseconv_plan(spops_boxed_call *b)
+{
+    enum { BACKWARD, DATAFLOW, MAX_IN, MAX_OUT, GROUPING, EPSILON, BATCH_ROWS, QUANTIZED };
+    spops_sparseconv *made = NULL;
+    spops_sparseconv_options options = spops_sparseconv_options_default();
+    options.backward = spops_boxed_i32(b, BACKWARD);
+    options.dataflow = (spops_dataflow)spops_boxed_i32(b, DATAFLOW);
+    options.max_in_channels = b->attributes[MAX_IN].i;
+    options.max_out_channels = b->attributes[MAX_OUT].i;
+    options.grouping = (spops_grouping)spops_boxed_i32(b, GROUPING);
+    options.epsilon = b->attributes[EPSILON].f;
+    options.batch_rows = b->attributes[BATCH_ROWS].i;
+    options.quantized = spops_boxed_i32(b, QUANTIZED);
+    SPOPS_TRY(spops_sparseconv_create(b->ctx, b->args[0], &options, &made));
+    return spops_boxed_made(b, made);
+}
+
+// BIAS, SCALE, SHIFT and RESIDUAL are arguments 2 to 5, groups, activation and math attributes 0 to 2.
+static spops_conv_layer layer_of(const spops_boxed_call *b)
+{
+    spops_conv_layer layer = spops_conv_layer_default();
+    layer.bias = b->args[2];
+    layer.scale = b->args[3];
+    layer.shift = b->args[4];
+    layer.residual = spops_boxed_optional(b, 5);
+    layer.groups = spops_boxed_i32(b, 0);
+    layer.activation = (spops_activation)spops_boxed_i32(b, 1);
+    layer.math = (spops_math)spops_boxed_i32(b, 2);
+    return layer;
+}
+
+// groups and math are attributes 0 and 1.
+static spops_conv_layer backward_layer_of(const spops_boxed_call *b)
+{
+    spops_conv_layer layer = spops_conv_layer_default();
+    layer.groups = spops_boxed_i32(b, 0);
+    layer.math = (spops_math)spops_boxed_i32(b, 1);
+    return layer;
+}
+
+spops_status spops_boxed_sparseconv(spops_boxed_call *b)
+{
+    enum { X, W, X_SCALES = 6, CONV, OUT, BY_CHANNEL = 3 };
+    spops_conv_layer layer = layer_of(b);
+    layer.x_scales = b->args[X_SCALES];
+    layer.x_scales_by_channel = spops_boxed_i32(b, BY_CHANNEL);
+    SPOPS_TRY(spops_boxed_reserve(b, spops_sparseconv_scratch_bytes(b->args[CONV])));
+    return spops_sparseconv_execute(b->ctx, b->args[CONV], b->matrices[X], b->matrices[W], &layer,
+                                    b->matrices[OUT]);
+}
+
+spops_status spops_boxed_sparseconv_backward(spops_boxed_call *b)
+{
+    enum { X, W, GRAD_SUM, CONV, GRAD_X, GRAD_W };
+    const spops_conv_layer layer = backward_layer_of(b);
+    SPOPS_TRY(spops_boxed_reserve(b, spops_sparseconv_scratch_bytes(b->args[CONV])));
+    return spops_sparseconv_execute_backward(
+        b->ctx, b->args[CONV], b->matrices[GRAD_SUM], b->matrices[X], b->matrices[W], &layer,
+        spops_boxed_optional(b, GRAD_X), spops_boxed_optional(b, GRAD_W));
+}
+
+spops_status spops_boxed_pointconv_plan(spops_boxed_call *b)
+{
+    enum { BACKWARD, DATAFLOW, MAX_IN, MAX_OUT, SUMS };
+    spops_pointconv *made = NULL;
+    spops_pointconv_options options = spops_pointconv_options_default();
+    options.backward = spops_boxed_i32(b, BACKWARD);
+    options.dataflow = (spops_dataflow)spops_boxed_i32(b, DATAFLOW);
+    options.max_in_channels = b->attributes[MAX_IN].i;
+    options.max_out_channels = b->attributes[MAX_OUT].i;
+    options.sums = (spops_pointconv_sums)spops_boxed_i32(b, SUMS);
+    SPOPS_TRY(spops_pointconv_create(b->ctx, b->args[0], &options, &made));
+    return spops_boxed_made(b, made);
+}
+
+spops_status spops_boxed_pointconv(spops_boxed_call *b)
+{
+    enum { X, W, CONV = 6, OUT };
+    const spops_conv_layer layer = layer_of(b);
+    SPOPS_TRY(spops_boxed_reserve(b, spops_pointconv_scratch_bytes(b->args[CONV])));
+    return spops_pointconv_execute(b->ctx, b->args[CONV], b->matrices[X], b->matrices[W], &layer,
+                                   b->matrices[OUT]);
+}
+
+spops_status spops_boxed_pointconv_backward(spops_boxed_call *b)
+{
+    enum { X, W, GRAD_SUM, CONV, GRAD_X, GRAD_W };
+    const spops_conv_layer layer = backward_layer_of(b);
+    SPOPS_TRY(spops_boxed_reserve(b, spops_pointconv_scratch_bytes(b->args[CONV])));
+    return spops_pointconv_execute_backward(
+        b->ctx, b->args[CONV], b->matrices[GRAD_SUM], b->matrices[X], b->matrices[W], &layer,
+        spops_boxed_optional(b, GRAD_X), spops_boxed_optional(b, GRAD_W));
+}
+
+// ---- Pooling ------------------------------------------------------------------------------------
+
+static spops_pool_options pool_options(const spops_boxed_call *b, int first)
+{
+    spops_pool_options options = spops_pool_options_default();
+    options.gradients = (spops_gradients)spops_boxed_i32(b, first);
+    options.max_cols = b->attributes[first + 1].i;
+    return options;
+}
+
+spops_status spops_boxed_pool_plan(spops_boxed_call *b)
+{
+    const spops_pool_options options = pool_options(b, 0);
+    spops_pool *made = NULL;
+    SPOPS_TRY(spops_pool_create(b->ctx, b->args[0], &options, &made));
+    return spops_boxed_made(b, made);
+}
+
+spops_status spops_boxed_pool_global_plan(spops_boxed_call *b)
+{
+    const spops_pool_options options = pool_options(b, 1);
+    spops_pool *made = NULL;
+    SPOPS_TRY(spops_pool_create_global(b->ctx, b->args[0], b->attributes[0].i, &options, &made));
+    return spops_boxed_made(b, made);
+}
+
+spops_status spops_boxed_pool_buckets_plan(spops_boxed_call *b)
+{
+    const spops_pool_options options = pool_options(b, 1);
+    spops_pool *made = NULL;
+    SPOPS_TRY(
+        spops_pool_create_buckets(b->ctx, b->args[0], spops_boxed_i32(b, 0), &options, &made));
+    return spops_boxed_made(b, made);
+}
+
+spops_status spops_boxed_pool_segments(spops_boxed_call *b)
+{
+    return spops_boxed_part(b, spops_pool_segments(b->args[0]));
+}
+
+static spops_status reserve_pool(spops_boxed_call *b, const spops_pool *pool)
+{
+    return spops_boxed_reserve(b, spops_segments_scratch_bytes(spops_pool_segments(pool)));
+}
+
+spops_status spops_boxed_pool(spops_boxed_call *b)
+{
+    enum { X, POOL, OUT };
+    SPOPS_TRY(reserve_pool(b, b->args[POOL]));
+    return spops_pool_execute(b->ctx, b->args[POOL], (spops_reduce)spops_boxed_i32(b, 0),
+                              b->matrices[X], b->matrices[OUT]);
+}
+
+spops_status spops_boxed_pool_backward(spops_boxed_call *b)
+{
+    enum { X, GRAD_OUT, POOL, GRAD_X };
+    SPOPS_TRY(reserve_pool(b, b->args[POOL]));
+    return spops_pool_execute_backward(b->ctx, b->args[POOL], (spops_reduce)spops_boxed_i32(b, 0),
+                                       b->matrices[GRAD_OUT], b->matrices[X], b->matrices[GRAD_X]);
+}
+
+spops_status spops_boxed_bevpool(spops_boxed_call *b)
+{
+    enum { FEAT, DEPTH, FEAT_SCALES, FEAT_SCALE, DEPTH_SCALE, OUT_SCALE, PLAN, OUT };
+    spops_bevpool_args args = spops_bevpool_args_default();
+    args.layout = (spops_bev_layout)spops_boxed_i32(b, 0);
+    args.accumulate = (spops_accumulate)spops_boxed_i32(b, 1);
+    args.depth = b->matrices[DEPTH];
+    args.feat = b->matrices[FEAT];
+    args.out = b->matrices[OUT];
+    args.feat_scales = spops_boxed_optional(b, FEAT_SCALES);
+    args.feat_scale = b->args[FEAT_SCALE];
+    args.depth_scale = b->args[DEPTH_SCALE];
+    args.out_scale = b->args[OUT_SCALE];
+    SPOPS_TRY(spops_boxed_reserve(b, spops_bev_plan_scratch_bytes(b->args[PLAN])));
+    return spops_bevpool_execute(b->ctx, b->args[PLAN], &args);
+}
+
+spops_status spops_boxed_bevpool_backward(spops_boxed_call *b)
+{
+    enum { FEAT, DEPTH, GRAD_OUT, PLAN, GRAD_DEPTH, GRAD_FEAT };
+    SPOPS_TRY(spops_boxed_reserve(b, spops_bev_plan_scratch_bytes(b->args[PLAN])));
+    return spops_bevpool_execute_backward(
+        b->ctx, b->args[PLAN], (spops_bev_layout)spops_boxed_i32(b, 0), b->matrices[GRAD_OUT],
+        b->matrices[DEPTH], b->matrices[FEAT], spops_boxed_optional(b, GRAD_DEPTH),
+        spops_boxed_optional(b, GRAD_FEAT));
+}
+
+// ---- Attention ----------------------------------------------------------------------------------
+
+// The options of a call, and what they point to.
+typedef struct attention_choice {
+    spops_attention_options options;
+    spops_attention_rotary rotary;
+    spops_attention_bias bias;
+} attention_choice;
+
+static void read_attention(const spops_boxed_call *b, int positions, int q, int o,
+                           attention_choice *c)
+{
+    enum { HEADS, SCALE, MATH, BASE, AXIS_DIM };
+    c->options = spops_attention_options_default();
+    c->rotary = spops_attention_rotary_default();
+    c->bias = spops_attention_bias_default();
+    c->options.heads = spops_boxed_i32(b, HEADS);
+    c->options.scale = f32_attribute(b, SCALE);
+    c->options.math = (spops_math)spops_boxed_i32(b, MATH);
+    c->options.qkv_head_stride = b->block_strides[q];
+    c->options.o_head_stride = b->block_strides[o];
+    if (b->args[positions] != NULL) {
+        c->rotary.coords = b->matrices[positions];
+        c->rotary.base = f32_attribute(b, BASE);
+        c->rotary.axis_dim = spops_boxed_i32(b, AXIS_DIM);
+        c->options.rotary = &c->rotary;
+    }
+    if (b->args[positions + 1] != NULL) {
+        c->bias.coords = b->matrices[positions + 1];
+        c->bias.table = b->matrices[positions + 2];
+        c->options.bias = &c->bias;
+    }
+}
+
+static spops_status reserve_attention(spops_boxed_call *b, int q, const spops_patches *patches,
+                                      const attention_choice *c, int backward)
+{
+    if (!b->is_own) return SPOPS_STATUS_OK;
+    return spops_boxed_reserve(b, spops_attention_scratch_bytes(patches, b->matrices[q].cols,
+                                                                b->matrices[q].dtype, &c->options,
+                                                                backward));
+}
+
+// Heads of these arguments are as far apart as those of the first, where their columns lie in blocks.
+static spops_status check_strides(const spops_boxed_call *b, const int *args, int num_args)
+{
+    for (int i = 1; i < num_args; ++i) {
+        const int a = args[i];
+        if (b->args[a] == NULL) continue;
+        SPOPS_REQUIRE(b->ctx, b->block_strides[a] == b->block_strides[args[0]],
+                      "%s: heads of %s are %" PRId64 " elements apart, expected %" PRId64
+                      " as those of %s",
+                      b->row->call, b->row->args[a].name, b->block_strides[a],
+                      b->block_strides[args[0]], b->row->args[args[0]].name);
+    }
+    return SPOPS_STATUS_OK;
+}
+
+spops_status spops_boxed_attention(spops_boxed_call *b)
+{
+    enum { Q, K, V, POSITIONS, PATCHES = 6, O, LSE };
+    static const int alike[] = {Q, K, V};
+    attention_choice c;
+    SPOPS_TRY(check_strides(b, alike, 3));
+    read_attention(b, POSITIONS, Q, O, &c);
+    SPOPS_TRY(reserve_attention(b, Q, b->args[PATCHES], &c, 0));
+    return spops_attention_execute(b->ctx, b->args[PATCHES], b->matrices[Q], b->matrices[K],
+                                   b->matrices[V], &c.options, b->matrices[O],
+                                   b->matrices[LSE].data);
+}
+
+spops_status spops_boxed_attention_backward(spops_boxed_call *b)
+{
+    enum { Q, K, V, O, LSE, POSITIONS, GRAD_O = 8, PATCHES, GRAD_Q, GRAD_K, GRAD_V, GRAD_TABLE };
+    static const int alike[] = {Q, K, V, GRAD_Q, GRAD_K, GRAD_V}, alike_o[] = {O, GRAD_O};
+    attention_choice c;
+    SPOPS_TRY(check_strides(b, alike, 6));
+    SPOPS_TRY(check_strides(b, alike_o, 2));
+    read_attention(b, POSITIONS, Q, O, &c);
+    SPOPS_TRY(reserve_attention(b, Q, b->args[PATCHES], &c, 1));
+    return spops_attention_execute_backward(
+        b->ctx, b->args[PATCHES], b->matrices[GRAD_O], b->matrices[Q], b->matrices[K],
+        b->matrices[V], b->matrices[O], b->matrices[LSE].data, &c.options,
+        spops_boxed_optional(b, GRAD_Q), spops_boxed_optional(b, GRAD_K),
+        spops_boxed_optional(b, GRAD_V), spops_boxed_optional(b, GRAD_TABLE));
+}
+
+// ---- Norms --------------------------------------------------------------------------------------
+
+static spops_status reserve_norm(spops_boxed_call *b)
+{
+    return spops_boxed_reserve(b,
+                               spops_norm_scratch_bytes(b->matrices[0].rows, b->matrices[0].cols));
+}
+
+// epsilon and activation are attributes 0 and 1.
+static spops_norm_options norm_options(const spops_boxed_call *b, const void *num_rows)
+{
+    spops_norm_options options = spops_norm_options_default();
+    options.epsilon = f32_attribute(b, 0);
+    options.activation = (spops_activation)spops_boxed_i32(b, 1);
+    options.num_rows = num_rows;
+    return options;
+}
+
+spops_status spops_boxed_batchnorm_statistics(spops_boxed_call *b)
+{
+    enum { X, NUM_ROWS, MEAN, VAR, RUNNING_MEAN, RUNNING_VAR };
+    spops_norm_options options = spops_norm_options_default();
+    options.momentum = f32_attribute(b, 0);
+    options.num_rows = b->args[NUM_ROWS];
+    SPOPS_TRY(reserve_norm(b));
+    return spops_batchnorm_statistics_execute(b->ctx, b->matrices[X], &options, written(b, MEAN),
+                                              written(b, VAR), written(b, RUNNING_MEAN),
+                                              written(b, RUNNING_VAR));
+}
+
+spops_status spops_boxed_batchnorm(spops_boxed_call *b)
+{
+    enum { X, MEAN, VAR, GAMMA, BETA, NUM_ROWS, OUT };
+    const spops_norm_options options = norm_options(b, b->args[NUM_ROWS]);
+    return spops_batchnorm_execute(b->ctx, b->matrices[X], b->args[MEAN], b->args[VAR],
+                                   b->args[GAMMA], b->args[BETA], &options, b->matrices[OUT]);
+}
+
+spops_status spops_boxed_batchnorm_backward(spops_boxed_call *b)
+{
+    enum { X, MEAN, VAR, GAMMA, BETA, GRAD_OUT, NUM_ROWS, GRAD_X, GRAD_GAMMA, GRAD_BETA };
+    spops_norm_options options = norm_options(b, b->args[NUM_ROWS]);
+    options.fixed_statistics = spops_boxed_i32(b, 2);
+    SPOPS_TRY(reserve_norm(b));
+    return spops_batchnorm_execute_backward(b->ctx, b->matrices[GRAD_OUT], b->matrices[X],
+                                            b->args[MEAN], b->args[VAR], b->args[GAMMA],
+                                            b->args[BETA], &options, b->matrices[GRAD_X],
+                                            written(b, GRAD_GAMMA), written(b, GRAD_BETA));
+}
+
+spops_status spops_boxed_layernorm(spops_boxed_call *b)
+{
+    enum { X, GAMMA, BETA, NUM_ROWS, OUT };
+    const spops_norm_options options = norm_options(b, b->args[NUM_ROWS]);
+    return spops_layernorm_execute(b->ctx, b->matrices[X], b->args[GAMMA], b->args[BETA], &options,
+                                   b->matrices[OUT]);
+}
+
+spops_status spops_boxed_layernorm_backward(spops_boxed_call *b)
+{
+    enum { X, GAMMA, BETA, GRAD_OUT, NUM_ROWS, GRAD_X, GRAD_GAMMA, GRAD_BETA };
+    const spops_norm_options options = norm_options(b, b->args[NUM_ROWS]);
+    SPOPS_TRY(reserve_norm(b));
+    return spops_layernorm_execute_backward(
+        b->ctx, b->matrices[GRAD_OUT], b->matrices[X], b->args[GAMMA], b->args[BETA], &options,
+        b->matrices[GRAD_X], written(b, GRAD_GAMMA), written(b, GRAD_BETA));
+}
+
+// ---- Quantising ---------------------------------------------------------------------------------
+
+spops_status spops_boxed_quantize_scale(spops_boxed_call *b)
+{
+    return spops_quantize_scale_execute(b->ctx, b->matrices[0], (spops_dtype)spops_boxed_i32(b, 0),
+                                        written(b, 1));
+}
+
+spops_status spops_boxed_quantize(spops_boxed_call *b)
+{
+    enum { X, SCALE, OUT, BLOCK_SCALES };
+    return spops_quantize_execute(b->ctx, b->matrices[X], b->args[SCALE], b->matrices[OUT],
+                                  spops_boxed_optional(b, BLOCK_SCALES));
+}
+
+spops_status spops_boxed_dequantize(spops_boxed_call *b)
+{
+    enum { Q, SCALE, BLOCK_SCALES, OUT };
+    return spops_dequantize_execute(b->ctx, b->matrices[Q], b->args[SCALE],
+                                    spops_boxed_optional(b, BLOCK_SCALES), b->matrices[OUT]);
+}

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+// Boxed entries: unpack, take a context, call the operator's boxed function, report.
+#include <dlfcn.h>
+#include <pthread.h>
+#include <string.h>
+
+#include "boxed/values.h"
+#include "call/call_check.h"
+
+static spops_status (*const functions[])(spops_boxed_call *) = {
+#define SPOPS_OPERATOR(name, function, types, inputs, outputs, attributes, gradient, scratch, doc) \
+    spops_boxed_##name,
+#include "call/operators.def"
+};
+
+// ---- Streams ------------------------------------------------------------------------------------
+
+enum { MAX_DEVICES = 64 };
+static _Thread_local void *streams[MAX_DEVICES];
+
+void spops_call_set_stream(int32_t device, void *stream)
+{
+    if (device >= 0 && device < MAX_DEVICES) streams[device] = stream;
+}
+
+static void *own_stream(const spops_call_place *place)
+{
+    const bool has_one = place->backend == SPOPS_BACKEND_CUDA && place->device < MAX_DEVICES;
+    return has_one ? streams[place->device] : NULL;
+}
+
+// ---- tvm-ffi, where it is loaded ------------------------------------------------------------------
+
+static struct {
+    void (*set_raised)(const char *kind, const char *message);
+    void *(*get_stream)(int32_t device_type, int32_t device_id);
+} tvm;
+
+static void find_tvm(void)
+{
+    void *address = dlsym(RTLD_DEFAULT, "TVMFFIErrorSetRaisedFromCStr");
+    memcpy(&tvm.set_raised, &address, sizeof address);
+    address = dlsym(RTLD_DEFAULT, "TVMFFIEnvGetStream");
+    memcpy(&tvm.get_stream, &address, sizeof address);
+}
+
+static void *environment_stream(const spops_call_place *place)
+{
+    enum { CUDA = 2 };
+    if (place->backend != SPOPS_BACKEND_CUDA || tvm.get_stream == NULL) return own_stream(place);
+    void *stream = tvm.get_stream(CUDA, place->device);
+    return stream == NULL ? own_stream(place) : stream;
+}
+
+static const char *kind_of(spops_status status)
+{
+    switch (status) {
+    case SPOPS_STATUS_INVALID_ARGUMENT: return "ValueError";
+    case SPOPS_STATUS_OUT_OF_MEMORY: return "MemoryError";
+    case SPOPS_STATUS_NOT_SUPPORTED: return "NotImplementedError";
+    default: return "RuntimeError";
+    }
+}
+
+// ---- Calls --------------------------------------------------------------------------------------
+
+spops_status spops_boxed_reserve(spops_boxed_call *b, size_t bytes)
+{
+    if (!b->is_own || b->ctx->scratch_bytes >= bytes) return SPOPS_STATUS_OK;
+    return spops_context_reserve(b->ctx, bytes);
+}
+
+static void begin(spops_boxed_call *b, spops_context *ctx, const spops_operator *op)
+{
+    memset(b, 0, sizeof *b);
+    b->ctx = ctx;
+    b->row = spops_row_of((spops_operator_id)(op->index));
+}
+
+static void finish(const spops_boxed_call *b, spops_value *ret)
+{
+    if (b->made == NULL) return;
+    ret->type = SPOPS_VALUE_POINTER;
+    ret->v.p = b->made;
+}
+
+static spops_status call_function(spops_boxed_call *b)
+{
+    SPOPS_TRY(spops_check_boxed(b->ctx, b->row, b->args, b->matrices, b->attributes));
+    return functions[b->row->op->index](b);
+}
+
+// On a context of the library's own.
+static spops_status run_own(spops_boxed_call *b, const spops_call_place *place)
+{
+    spops_own_context *own = NULL;
+    spops_status status;
+
+    SPOPS_TRY(spops_own_context_take(place, &own));
+    b->ctx = spops_own_context_of(own);
+    b->is_own = true;
+    status = call_function(b);
+    if (status != SPOPS_STATUS_OK)
+        (void)spops_fail(NULL, status, "%s", spops_last_error(b->ctx));
+    else if (b->made != NULL && !b->is_part)
+        spops_own_context_keep(own);
+    spops_own_context_give(own);
+    return status;
+}
+
+static spops_status run(const spops_operator *op, spops_context *ctx, const spops_value *args,
+                        int32_t num_args, spops_value *ret,
+                        void *(*stream_of)(const spops_call_place *))
+{
+    const spops_value none = {SPOPS_VALUE_NONE, 0, {0}};
+    spops_boxed_call b;
+    spops_call_place place = {SPOPS_BACKEND_CPU, 0, NULL};
+
+    if (ret != NULL) *ret = none;
+    SPOPS_REQUIRE(ctx, op != NULL, "call: op is NULL");
+    SPOPS_REQUIRE(ctx, ret != NULL, "%s: ret is NULL", op->name);
+    begin(&b, ctx, op);
+    if (ctx != NULL) {
+        place.backend = spops_context_backend(ctx);
+        place.device = ctx->info.device;
+    }
+    SPOPS_TRY(spops_values_unpack(&b, args, num_args, &place));
+    if (ctx != NULL) {
+        SPOPS_TRY(call_function(&b));
+    } else {
+        place.stream = stream_of(&place);
+        SPOPS_TRY(run_own(&b, &place));
+    }
+    finish(&b, ret);
+    return SPOPS_STATUS_OK;
+}
+
+spops_status spops_call(spops_context *ctx, const spops_operator *op, const spops_value *args,
+                        int32_t num_args, spops_value *ret)
+{
+    return run(op, ctx, args, num_args, ret, own_stream);
+}
+
+static int call_entry(spops_operator_id id, const spops_value *args, int32_t num_args,
+                      spops_value *ret)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    spops_status status;
+
+    (void)pthread_once(&once, find_tvm);
+    spops_rows_parse();
+    status = run(spops_row_of(id)->op, NULL, args, num_args, ret, environment_stream);
+    if (status == SPOPS_STATUS_OK) return 0;
+    if (tvm.set_raised != NULL) tvm.set_raised(kind_of(status), spops_last_error(NULL));
+    return -1;
+}
+
+#define SPOPS_OPERATOR(name, function, types, inputs, outputs, attributes, gradient, scratch, doc) \
+    SPOPS_API int __tvm_ffi_##name(void *self, const spops_value *args, int32_t num_args,          \
+                                   spops_value *ret);                                              \
+    int __tvm_ffi_##name(void *self, const spops_value *args, int32_t num_args, spops_value *ret)  \
+    {                                                                                              \
+        (void)self;                                                                                \
+        return call_entry(SPOPS_OP_##name, args, num_args, ret);                                   \
+    }
+#include "call/operators.def"

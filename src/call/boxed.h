@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// A boxed call, unpacked: what an operator's boxed function is given. It hands these arguments to the
+// operator's own function, which checks them:
+//
+//     spops_status spops_boxed_NAME(spops_boxed_call *b)
+//
+// for every row NAME of operators.def. Arguments are asked for by their place in the row.
+#ifndef SPOPS_CALL_BOXED_H
+#define SPOPS_CALL_BOXED_H
+
+#include "call/call_check.h"
+#include "core/context.h"
+
+typedef struct spops_boxed_call {
+    spops_context *ctx;
+    const spops_row *row;
+    bool is_own;                               // ctx is the library's: its scratch may grow
+    const void *args[SPOPS_ROW_MAX_ARGS];      // plans, matrices, addresses of arrays; NULL: absent
+    spops_matrix matrices[SPOPS_ROW_MAX_ARGS]; // of tensors; an array is [n, 1]
+    int64_t block_strides[SPOPS_ROW_MAX_ARGS]; // of columns in blocks; 0: they follow each other
+    bool wanted[SPOPS_ROW_MAX_ARGS];           // of plans that the call makes
+    spops_call_number attributes[SPOPS_ROW_MAX_ATTRIBUTES];
+    int32_t counts[SPOPS_ROW_MAX_ATTRIBUTES]; // of lists
+    int64_t single[SPOPS_ROW_MAX_ATTRIBUTES]; // a list of one
+    void *made;                               // a plan
+    bool is_part;                             // of another plan: not destroyed
+} spops_boxed_call;
+
+#define SPOPS_OPERATOR(name, function, types, inputs, outputs, attributes, gradient, scratch, doc) \
+    spops_status spops_boxed_##name(spops_boxed_call *b);
+#include "call/operators.def"
+
+// Scratch of the call; only for contexts of the library's own.
+spops_status spops_boxed_reserve(spops_boxed_call *b, size_t bytes);
+
+// The plan that the call has made, or, a part of another.
+static inline spops_status spops_boxed_made(spops_boxed_call *b, void *plan)
+{
+    b->made = plan;
+    return SPOPS_STATUS_OK;
+}
+
+static inline spops_status spops_boxed_part(spops_boxed_call *b, const void *plan)
+{
+    b->made = (void *)(uintptr_t)plan;
+    b->is_part = true;
+    return SPOPS_STATUS_OK;
+}
+
+// Argument i.
+static inline spops_matrix spops_boxed_matrix(const spops_boxed_call *b, int i)
+{
+    return b->matrices[i];
+}
+
+static inline const spops_matrix *spops_boxed_optional(const spops_boxed_call *b, int i)
+{
+    return b->args[i] == NULL ? NULL : &b->matrices[i];
+}
+
+// Attribute i.
+static inline int32_t spops_boxed_i32(const spops_boxed_call *b, int i)
+{
+    const int64_t value = b->attributes[i].i; // what an int32 does not hold, no call accepts
+    return value < INT32_MIN || value > INT32_MAX ? INT32_MIN : (int32_t)value;
+}
+
+#endif

@@ -1,0 +1,349 @@
+// SPDX-License-Identifier: Apache-2.0
+// Checks of calls. What is right passes quickly, by comparisons alone; messages are made elsewhere.
+#include "call/call_check.h"
+
+#include <stdio.h>
+
+#include "core/plan.h"
+
+// A call being checked.
+typedef struct call_check {
+    spops_context *ctx;
+    const spops_row *row;
+    const void *const *args;
+    const spops_matrix *matrices;               // of a boxed call, also of arrays; else NULL
+    int64_t slots[SPOPS_ROW_MAX_SLOTS];         // NO_VALUE: of a size that nothing has given one
+    int32_t variables[SPOPS_ROW_MAX_VARIABLES]; // dtypes; -1 likewise
+} call_check;
+
+// Bytes of an argument, from the first to behind the last; none: begin is end.
+typedef struct byte_range {
+    uintptr_t begin, end;
+} byte_range;
+
+static const spops_matrix *matrix_of(const call_check *c, int i)
+{
+    if (c->matrices != NULL) return &c->matrices[i];
+    if (c->row->args[i].blocks >= 0) return &((const spops_argument *)c->args[i])->m;
+    return c->args[i];
+}
+
+// ---- Values -------------------------------------------------------------------------------------
+
+static void find_fields(call_check *c)
+{
+    for (int i = 0; i < c->row->num_fields; ++i) {
+        const spops_plan *plan = c->args[c->row->fields[i].arg];
+        const int16_t field = c->row->fields[i].field;
+        if (plan != NULL && field >= 0)
+            c->slots[c->row->fields[i].slot] = spops_plan_field(plan, field);
+    }
+}
+
+static spops_status check_plans(call_check *c)
+{
+    const spops_row *row = c->row;
+
+    for (int i = 0; i < row->num_args; ++i) {
+        const spops_plan *plan = c->args[i];
+        if (!row->args[i].is_plan || row->args[i].is_output) continue;
+        SPOPS_REQUIRE(c->ctx, plan != NULL, "%s: %s is NULL", row->call, row->args[i].name);
+        SPOPS_TRY(spops_check_home(c->ctx, row->call, row->args[i].name, plan->ctx));
+    }
+    find_fields(c);
+    return SPOPS_STATUS_OK;
+}
+
+static spops_status refuse_attribute(const call_check *c, int i, spops_call_number value)
+{
+    const spops_operator_argument *a = c->row->attributes[i].row;
+    char first[24] = "", last[24] = "";
+
+    if (c->row->attributes[i].first.how != SPOPS_NUMBER_NONE)
+        snprintf(first, sizeof first, "%" PRId64,
+                 spops_row_eval(&c->row->attributes[i].first, c->slots));
+    if (c->row->attributes[i].last.how != SPOPS_NUMBER_NONE)
+        snprintf(last, sizeof last, "%" PRId64,
+                 spops_row_eval(&c->row->attributes[i].last, c->slots));
+    if (a->kind == SPOPS_ARGUMENT_FLOAT)
+        return spops_fail(c->ctx, SPOPS_STATUS_INVALID_ARGUMENT, "%s: %s is %g, expected %s%s%s",
+                          c->row->call, a->name, value.f, first[0] ? first : "a finite number",
+                          last[0]    ? " to "
+                          : first[0] ? " or more"
+                                     : "",
+                          last);
+    return spops_fail(c->ctx, SPOPS_STATUS_INVALID_ARGUMENT,
+                      "%s: %s is %" PRId64 ", expected %s%s%s", c->row->call, a->name, value.i,
+                      first, last[0] ? " to " : " or more", last);
+}
+
+static bool in_range(const call_check *c, const spops_row_attribute *a, spops_call_number value)
+{
+    const bool has_first = a->first.how != SPOPS_NUMBER_NONE;
+    const bool has_last = a->last.how != SPOPS_NUMBER_NONE;
+
+    if (a->row->kind == SPOPS_ARGUMENT_FLOAT)
+        return value.f - value.f == 0 &&
+               (!has_first || value.f >= (double)spops_row_eval(&a->first, c->slots)) &&
+               (!has_last || value.f <= (double)spops_row_eval(&a->last, c->slots));
+    return (!has_first || value.i >= spops_row_eval(&a->first, c->slots)) &&
+           (!has_last || value.i <= spops_row_eval(&a->last, c->slots));
+}
+
+static spops_status check_attributes(call_check *c, const spops_call_number *attributes)
+{
+    const spops_row *row = c->row;
+
+    for (int i = 0; i < row->num_attributes; ++i) {
+        const spops_operator_argument *a = row->attributes[i].row;
+        c->slots[i] = a->kind == SPOPS_ARGUMENT_FLOAT ? 0 : attributes[i].i;
+        if (a->kind >= SPOPS_ARGUMENT_INTS) continue;
+        if (!in_range(c, &row->attributes[i], attributes[i]))
+            return refuse_attribute(c, i, attributes[i]);
+    }
+    return SPOPS_STATUS_OK;
+}
+
+static uint32_t dtypes_of(const call_check *c, uint32_t dtypes, uint32_t variables)
+{
+    for (int v = 0; variables != 0; ++v, variables >>= 1) {
+        if ((variables & 1) == 0) continue;
+        dtypes |= c->variables[v] >= 0
+                      ? 1u << c->variables[v]
+                      : dtypes_of(c, c->row->variables[v].dtypes, c->row->variables[v].variables);
+    }
+    return dtypes;
+}
+
+// Sizes and dtypes take their values from the arguments that the row has for them.
+static void find_values(call_check *c)
+{
+    const spops_row *row = c->row;
+
+    for (int i = 0; i < row->num_slots; ++i)
+        if (i >= row->num_attributes) c->slots[i] = SPOPS_ROW_NO_VALUE;
+    for (int v = 0; v < row->num_variables; ++v)
+        c->variables[v] = -1;
+    for (int i = 0; i < row->num_sources; ++i) {
+        const spops_row_source *s = &row->sources[i];
+        if (c->slots[s->slot] != SPOPS_ROW_NO_VALUE || c->args[s->arg] == NULL) continue;
+        if (row->args[s->arg].is_array && c->matrices == NULL) continue;
+        c->slots[s->slot] = s->dim == 0 ? matrix_of(c, s->arg)->rows : matrix_of(c, s->arg)->cols;
+    }
+    for (int i = 0; i < row->num_variable_sources; ++i) {
+        const spops_row_source *s = &row->variable_sources[i];
+        const spops_row_arg *arg = &row->args[s->arg];
+        if (c->variables[s->slot] >= 0 || c->args[s->arg] == NULL || arg->is_array) continue;
+        const spops_dtype dtype = matrix_of(c, s->arg)->dtype;
+        const uint32_t may =
+            dtypes_of(c, row->variables[s->slot].dtypes, row->variables[s->slot].variables);
+        if ((unsigned)dtype < 32 && (may & 1u << dtype) != 0) c->variables[s->slot] = (int)dtype;
+    }
+}
+
+// ---- Tensors ------------------------------------------------------------------------------------
+
+// An array of the function's, which is its address alone.
+static spops_status check_array(const call_check *c, int i, byte_range *range)
+{
+    const spops_row_arg *arg = &c->row->args[i];
+    const int64_t n = spops_row_eval(&arg->dims[0], c->slots);
+    const bool is_f32 = (arg->dtypes & 1u << SPOPS_DTYPE_F32) != 0;
+    const uintptr_t at = (uintptr_t)c->args[i];
+
+    if (n <= 0 && n != SPOPS_ROW_NO_VALUE) return SPOPS_STATUS_OK;
+    if (at % sizeof(float) != 0)
+        return spops_check_matrix(
+            c->ctx, c->row->call, arg->name,
+            spops_matrix_dense_const(c->args[i], 1, n > 0 ? n : 1,
+                                     is_f32 ? SPOPS_DTYPE_F32 : SPOPS_DTYPE_I32),
+            1, n > 0 ? n : 1, UINT32_MAX);
+    range->begin = at;
+    range->end = at + (n > 0 ? (uintptr_t)n : 1) * sizeof(float);
+    return SPOPS_STATUS_OK;
+}
+
+// Elements from the first to behind the last column of a row.
+static int64_t width_of(const call_check *c, int i, const spops_matrix *m)
+{
+    const spops_argument *a;
+    if (c->row->args[i].blocks < 0) return m->cols;
+    a = c->args[i];
+    if (a->num_blocks <= 1 || a->block_stride == 0) return m->cols;
+    return (a->num_blocks - 1) * a->block_stride + m->cols / a->num_blocks;
+}
+
+// The same as spops_check_matrix, which says what is wrong; rows and cols as expected.
+static bool is_right(const spops_matrix *m, int64_t rows, int64_t cols, int64_t width,
+                     uint32_t dtypes, byte_range *range)
+{
+    int64_t elements = 0, bytes;
+    size_t element;
+
+    if (!spops_dtype_in(m->dtype, dtypes) || m->rows != rows || m->cols != cols || rows < 0 ||
+        cols < 0)
+        return false;
+    if (rows > 1 && m->row_stride < width) return false;
+    if (spops_dtype_is_packed(m->dtype)) return false;
+    if (rows == 0 || cols == 0) return true;
+    element = (size_t)spops_dtype_bits(m->dtype) / 8;
+    if (m->data == NULL || ((uintptr_t)m->data & (element - 1)) != 0) return false;
+    if (rows > 1 && __builtin_mul_overflow(rows - 1, m->row_stride, &elements)) return false;
+    if (__builtin_add_overflow(elements, width, &elements)) return false;
+    if (__builtin_mul_overflow(elements, (int64_t)element, &bytes)) return false;
+    if ((uint64_t)bytes > UINTPTR_MAX - (uintptr_t)m->data) return false;
+    range->begin = (uintptr_t)m->data;
+    range->end = range->begin + (uintptr_t)bytes;
+    return true;
+}
+
+static spops_status refuse_matrix(const call_check *c, int i, const spops_matrix *m, int64_t rows,
+                                  int64_t cols, int64_t width, uint32_t dtypes, byte_range *range)
+{
+    const char *name = c->row->args[i].name;
+    spops_matrix wide = *m;
+
+    SPOPS_TRY(spops_check_matrix(c->ctx, c->row->call, name, *m, rows, cols, dtypes));
+    wide.cols = width;
+    SPOPS_REQUIRE(c->ctx, m->rows <= 1 || m->row_stride >= width,
+                  "%s: %s.row_stride is %" PRId64 ", less than %" PRId64
+                  ", where the last of its heads ends",
+                  c->row->call, name, m->row_stride, width);
+    SPOPS_TRY(spops_check_matrix(c->ctx, c->row->call, name, wide, rows, width, dtypes));
+    range->begin = rows == 0 || cols == 0 ? 0 : (uintptr_t)m->data;
+    range->end = rows == 0 || cols == 0 ? 0 : range->begin + spops_matrix_bytes(wide);
+    return SPOPS_STATUS_OK;
+}
+
+static spops_status check_dense(const call_check *c, int i, const spops_matrix *m)
+{
+    SPOPS_REQUIRE(c->ctx, m->rows <= 1 || m->row_stride == m->cols,
+                  "%s: %s.row_stride is %" PRId64 ", expected %" PRId64, c->row->call,
+                  c->row->args[i].name, m->row_stride, m->cols);
+    return SPOPS_STATUS_OK;
+}
+
+// Of a dimension; what is found, where the row's sizes say nothing of it.
+static int64_t value_of(const call_check *c, const spops_row_number *dim, int64_t found)
+{
+    const int64_t value = spops_row_eval(dim, c->slots);
+    return value == found || spops_row_has_value(dim, c->slots) ? value : found;
+}
+
+static spops_status check_matrix(const call_check *c, int i, byte_range *range)
+{
+    const spops_row_arg *arg = &c->row->args[i];
+    const spops_matrix *m = matrix_of(c, i);
+    const uint32_t dtypes = dtypes_of(c, arg->dtypes, arg->variables);
+    const int64_t rows = value_of(c, &arg->dims[0], m->rows);
+    const int64_t cols = arg->is_array ? 1 : value_of(c, &arg->dims[1], m->cols);
+    const int64_t width = c->matrices == NULL ? width_of(c, i, m) : m->cols;
+
+    if (!is_right(m, rows, cols, width, dtypes, range))
+        SPOPS_TRY(refuse_matrix(c, i, m, rows, cols, width, dtypes, range));
+    return arg->is_dense ? check_dense(c, i, m) : SPOPS_STATUS_OK;
+}
+
+static spops_status refuse_absent(const call_check *c, int i)
+{
+    const spops_row_arg *arg = &c->row->args[i];
+    if (arg->is_array && spops_row_eval(&arg->dims[0], c->slots) == 0) return SPOPS_STATUS_OK;
+    return spops_fail(c->ctx, SPOPS_STATUS_INVALID_ARGUMENT, "%s: %s is NULL", c->row->call,
+                      arg->name);
+}
+
+// ---- Overlap ------------------------------------------------------------------------------------
+
+static spops_argument argument_of(const call_check *c, int i)
+{
+    const spops_row_arg *arg = &c->row->args[i];
+    if (arg->blocks >= 0) return *(const spops_argument *)c->args[i];
+    if (!arg->is_array) return spops_plain_argument(arg->name, *matrix_of(c, i));
+    const int64_t n = spops_row_eval(&arg->dims[0], c->slots);
+    return spops_array_argument(arg->name, c->args[i], n > 0 ? n : 1, SPOPS_DTYPE_F32);
+}
+
+static bool is_same_matrix(const call_check *c, int i, int j)
+{
+    const spops_matrix *a = matrix_of(c, i), *b = matrix_of(c, j);
+    return a->data == b->data && (a->rows <= 1 || a->row_stride == b->row_stride);
+}
+
+static spops_status check_pair(const call_check *c, int out, int other)
+{
+    const spops_argument a = argument_of(c, out), b = argument_of(c, other);
+
+    if (c->row->args[out].may_be == other && is_same_matrix(c, out, other)) return SPOPS_STATUS_OK;
+    SPOPS_REQUIRE(c->ctx, !spops_arguments_overlap(&a, &b),
+                  "%s: %s overlaps %s, expected separate memory", c->row->call,
+                  c->row->args[out].name, c->row->args[other].name);
+    return SPOPS_STATUS_OK;
+}
+
+// Every output is apart from every input and from every other output.
+static spops_status check_apart(const call_check *c, const byte_range *ranges)
+{
+    const int num_inputs = c->row->num_inputs;
+
+    for (int i = num_inputs; i < c->row->num_args; ++i) {
+        for (int j = 0; j < i; ++j)
+            if (ranges[i].begin < ranges[j].end && ranges[j].begin < ranges[i].end)
+                SPOPS_TRY(check_pair(c, i, j));
+    }
+    return SPOPS_STATUS_OK;
+}
+
+// ---- Calls --------------------------------------------------------------------------------------
+
+spops_status spops_check_call(spops_context *ctx, spops_operator_id op, const void *const *args,
+                              const spops_call_number *attributes)
+{
+    const spops_row *row = spops_row_of(op);
+    byte_range ranges[SPOPS_ROW_MAX_ARGS];
+    call_check c;
+
+    SPOPS_REQUIRE(NULL, ctx != NULL, "%s_execute: ctx is NULL", row->call);
+    c.ctx = ctx;
+    c.row = row;
+    c.args = args;
+    c.matrices = NULL;
+    find_values(&c);
+    SPOPS_TRY(check_plans(&c));
+    SPOPS_TRY(check_attributes(&c, attributes));
+    for (int i = 0; i < row->num_args; ++i) {
+        const spops_row_arg *arg = &row->args[i];
+        ranges[i] = (byte_range){0, 0};
+        if (arg->is_plan) continue;
+        if (args[i] == NULL) {
+            if (!arg->is_optional) SPOPS_TRY(refuse_absent(&c, i));
+            continue;
+        }
+        SPOPS_REQUIRE(ctx, arg->needs < 0 || args[arg->needs] != NULL,
+                      "%s: %s is given, and %s is NULL", row->call, arg->name,
+                      row->args[arg->needs].name);
+        SPOPS_TRY(arg->is_array ? check_array(&c, i, &ranges[i]) : check_matrix(&c, i, &ranges[i]));
+    }
+    return check_apart(&c, ranges);
+}
+
+spops_status spops_check_boxed(spops_context *ctx, const spops_row *row, const void *const *args,
+                               const spops_matrix *matrices, const spops_call_number *attributes)
+{
+    byte_range range;
+    call_check c;
+
+    c.ctx = ctx;
+    c.row = row;
+    c.args = args;
+    c.matrices = matrices;
+    find_values(&c);
+    find_fields(&c);
+    for (int i = 0; i < row->num_attributes; ++i)
+        c.slots[i] = row->attributes[i].row->kind == SPOPS_ARGUMENT_FLOAT ? 0 : attributes[i].i;
+    for (int i = 0; i < row->num_args; ++i) {
+        const spops_row_arg *arg = &row->args[i];
+        if (arg->is_plan || args[i] == NULL || !(arg->is_array || arg->is_dense)) continue;
+        SPOPS_TRY(check_matrix(&c, i, &range));
+    }
+    return SPOPS_STATUS_OK;
+}

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+// The rows of operators.def, parsed: what checks of calls and boxed entries read. Parsing happens once,
+// into static storage, when the first context is made.
+#ifndef SPOPS_CALL_ROWS_H
+#define SPOPS_CALL_ROWS_H
+
+#include <stdbool.h>
+
+#include "spops/call.h"
+#include "spops/types.h"
+
+typedef enum spops_operator_id {
+#define SPOPS_OPERATOR(name, function, types, inputs, outputs, attributes, gradient, scratch, doc) \
+    SPOPS_OP_##name,
+#include "call/operators.def"
+    SPOPS_NUM_OPERATORS
+} spops_operator_id;
+
+enum {
+    SPOPS_ROW_MAX_ARGS = 16,       // inputs and outputs of an operator
+    SPOPS_ROW_MAX_ATTRIBUTES = 32, // of an operator
+    SPOPS_ROW_MAX_SLOTS = 64,      // sizes, attributes and fields of plans that its shapes name
+    SPOPS_ROW_MAX_VARIABLES = 4,   // of its dtypes
+    SPOPS_ROW_NO_VALUE = -1,       // of a size that nothing has given a value
+    // Beside the bits of spops_dtype, in sets of dtypes: elements of arrays that plans are made from.
+    SPOPS_ROW_U8 = 16,
+    SPOPS_ROW_F64 = 17
+};
+
+// A number of a row: a constant, a slot, or code over them.
+typedef struct spops_row_number {
+    enum { SPOPS_NUMBER_NONE, SPOPS_NUMBER_CONSTANT, SPOPS_NUMBER_SLOT, SPOPS_NUMBER_CODE } how;
+    int32_t at;    // slot, or begin of the code
+    int64_t value; // constant, or length of the code
+} spops_row_number;
+
+typedef struct spops_row_arg {
+    const char *name;
+    bool is_plan, is_output, is_optional, is_dense;
+    bool is_array;        // of one dimension: called by its address
+    int8_t needs, may_be; // arguments; -1: none
+    int8_t num_dims;
+    int32_t plan_kind;  // by number of SPOPS_PLAN_*; 0: no plan
+    uint32_t dtypes;    // of the row itself
+    uint32_t variables; // bits: or what these are
+    spops_row_number dims[2];
+    int8_t blocks, block_stride;  // attributes; -1: columns follow each other. block_stride: of the
+                                  // function's options alone
+    spops_row_number first, last; // of integers
+    bool ascends;
+} spops_row_arg;
+
+typedef struct spops_row_attribute {
+    const spops_operator_argument *row;
+    spops_row_number first, last;
+} spops_row_attribute;
+
+// Where a slot's value comes from: a dimension of an argument.
+typedef struct spops_row_source {
+    uint8_t slot, arg, dim;
+} spops_row_source;
+
+typedef struct spops_row {
+    const spops_operator *op;
+    const char *call; // what messages name
+    int32_t num_inputs, num_args, num_attributes;
+    spops_row_arg args[SPOPS_ROW_MAX_ARGS];
+    spops_row_attribute attributes[SPOPS_ROW_MAX_ATTRIBUTES]; // attribute a is slot a
+    int32_t num_slots, num_sizes; // sizes lie behind attributes, fields behind them
+    int32_t num_sources, num_fields, num_variables, num_variable_sources;
+    spops_row_source sources[2 * SPOPS_ROW_MAX_ARGS]; // of sizes: the first that is there counts
+    struct {
+        uint8_t slot, arg;
+        int16_t field; // of the description; -1: its scratch_bytes
+        const char *name;
+    } fields[16];
+    struct {
+        char letter;
+        uint32_t dtypes, variables;
+    } variables[SPOPS_ROW_MAX_VARIABLES];
+    spops_row_source variable_sources[SPOPS_ROW_MAX_ARGS]; // slot: the variable
+    struct { // sizes of outputs where there is no output yet
+        uint8_t slot;
+        spops_row_number value;
+    } inferred[4];
+    int32_t num_inferred;
+    spops_row_number scratch;
+} spops_row;
+
+// Parses what is not parsed yet. A row that is wrong is our mistake: the message is for tests.
+void spops_rows_parse(void);
+const char *spops_rows_error(void); // NULL: none
+
+const spops_row *spops_row_of(spops_operator_id id);
+
+// The value of a number; slots [num_slots]. INT64_MAX where it leaves 64 bits.
+int64_t spops_row_eval(const spops_row_number *number, const int64_t *slots);
+
+// Whether all that it is made of has a value.
+bool spops_row_has_value(const spops_row_number *number, const int64_t *slots);
+
+#endif
