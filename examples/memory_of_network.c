@@ -2,11 +2,11 @@
 /*
  * What a MinkUNet takes on a scan: every plan, counted by the allocator that a context is given, and
  * the features of its 50 layers. For inference and for training:
- *   memory_of_network [SCAN.npy [SIZE_M]]     (f32, a point a row, x y z first); a simulated street
+ *   memory_of_network [SCAN.npy|.bin|.pcd [SIZE_M]]     else a simulated street
  */
 #include <math.h>
 
-#include "npy.h"
+#include "points_file.h"
 #include "try.h"
 
 enum { LEVELS = 5, BEAMS = 64, RAYS = 1800 };
@@ -123,8 +123,9 @@ int main(int argc, char **argv)
     spops_context *ctx = NULL;
     spops_voxels *voxels = NULL;
     int64_t n = 0, cols = 3;
-    float *scan = argc > 1 ? read_npy(argv[1], &n, &cols) : scan_street(&n);
-    if (scan == NULL) return fprintf(stderr, "usage: %s [SCAN.npy [SIZE_M]] (f32)\n", argv[0]), 2;
+    float *scan = argc > 1 ? points_read(argv[1], &n, &cols) : scan_street(&n);
+    if (scan == NULL)
+        return fprintf(stderr, "usage: %s [SCAN.npy|.bin|.pcd [SIZE_M]]\n", argv[0]), 2;
 
     context_options.backend = SPOPS_BACKEND_CPU;
     context_options.allocator.host_alloc = count_alloc;

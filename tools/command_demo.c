@@ -9,6 +9,7 @@
 
 #include <jansson.h>
 
+#include "support/cloud_file.h"
 #include "support/device.h"
 #include "tools/bev_map.h"
 #include "tools/command.h"
@@ -16,7 +17,7 @@
 #include "tools/settings.h"
 
 typedef struct demo_job {
-    const char *command, *task, *out, *size, *rig, *weights;
+    const char *command, *task, *out, *size, *rig, *weights, *scan;
     spops_backend_kind backend;
     spops_dtype dtype;
     int64_t cols, seed, width;
@@ -44,6 +45,10 @@ static const option_row option_rows[] = {
     {"--seed", "N", "another street; default: 3", .number = &asked.seed, .most = INT32_MAX},
     {"--width", "PX", "width of a camera's picture, 64 to 1600; default: 480",
      .number = &asked.width, .least = 64, .most = 1600},
+    {"--scan", "FILE",
+     "label this scan with --task segment, which it brings: " CLOUD_FILE_FORMATS
+     ", x y z in m from a sensor on a vehicle's roof, z up; default: a simulated one",
+     .text = &asked.scan},
     {"--weights", "FILE",
      "of segment: a network that segment_train wrote; default: the one this program ships",
      .text = &asked.weights},
@@ -62,7 +67,7 @@ const option_set demo_options = {
             "depth weights), and demo.json (the numbers). With --task segment: demo_segment.png "
             "(labels from above), demo_segment_view.png (as the sensor sees them), and "
             "demo_segment.json. Of the options, --out, --backend, --dtype (f32, bf16), --seed, "
-            "--weights and --json then count.",
+            "--scan, --weights and --json then count.",
     .rows = option_rows};
 
 // Everything that is made on the way; freed in one place.
@@ -645,9 +650,15 @@ int command_demo(int argc, char **argv)
     const options_result result = options_read(&demo_options, argc, argv);
     if (result != OPTIONS_READ) return command_status(result);
     if (asked.out[0] == '\0') return command_status(options_error(&demo_options, "--out is empty"));
-    if (strcmp(asked.task, "segment") == 0) {
-        const segment_demo_job job = {asked.command, asked.out,  asked.weights, asked.backend,
-                                      asked.dtype,   asked.seed, asked.as_json};
+    if (asked.scan != NULL || strcmp(asked.task, "segment") == 0) {
+        const segment_demo_job job = {.command = asked.command,
+                                      .out = asked.out,
+                                      .scan = asked.scan,
+                                      .weights = asked.weights,
+                                      .backend = asked.backend,
+                                      .dtype = asked.dtype,
+                                      .seed = asked.seed,
+                                      .as_json = asked.as_json};
         if (job.dtype == SPOPS_DTYPE_F32 || job.dtype == SPOPS_DTYPE_BF16)
             return demo_segment(&job);
         return command_status(

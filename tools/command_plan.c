@@ -5,10 +5,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include <jansson.h>
 
 #include "spops/device/schedule.h"
+#include "support/cloud_file.h"
 #include "support/device.h"
 #include "tools/command.h"
 #include "tools/plan_cloud.h"
@@ -70,9 +72,9 @@ const option_set plan_options = {
              "  a scatter map       raw int32 numbers: points, cells, feature rows, depth\n"
              "                      elements, then ranks_depth, ranks_feat, ranks_bev,\n"
              "                      each [points]\n"
-             "  a cloud as .npy     a point a row, x y z first: how near to each other the\n"
-             "                      rows of buckets lie, by hash, beside cuts of sorted\n"
-             "                      curves",
+             "  a cloud             " CLOUD_FILE_FORMATS ":\n"
+             "                      how near to each other the rows of buckets lie, by\n"
+             "                      hash, beside cuts of sorted curves",
     .rows = option_rows};
 
 static const char *const class_names[SPOPS_NUM_CLASSES] = {
@@ -683,13 +685,19 @@ static void print_text(const plan_job *job, const session *s, const char *kind, 
     wrapped_print(stdout, "            ", columns, kernel.why);
 }
 
+// A scatter map, which says how long it is, may be called .bin as well.
 static bool is_cloud(const plan_job *job)
 {
-    unsigned char start[8];
+    unsigned char start[16];
+    struct stat about;
     FILE *file = job->file == NULL ? NULL : fopen(job->file, "rb");
-    const size_t bytes = file == NULL ? 0 : fread(start, 1, sizeof start, file);
-    if (file != NULL) fclose(file);
-    return plan_cloud_is(start, bytes);
+    if (file == NULL) return false;
+    const size_t bytes = fread(start, 1, sizeof start, file);
+    const bool sized = fstat(fileno(file), &about) == 0;
+    fclose(file);
+    if (bytes == sizeof start && sized && looks_like_map(start, (size_t)about.st_size))
+        return false;
+    return cloud_file_is(job->file, start, bytes);
 }
 
 static int run(const plan_job *job)
@@ -704,9 +712,8 @@ static int run(const plan_job *job)
     memset(&facts, 0, sizeof facts);
     const bool cloud = is_cloud(job);
     if (cloud ? job->save != NULL : job->out != NULL)
-        return command_fail(job->command, cloud
-                                              ? "--save writes BEV pooling plans, no cloud's"
-                                              : "--out draws a cloud (.npy), no BEV pooling plan");
+        return command_fail(job->command, cloud ? "--save writes BEV pooling plans, no cloud's"
+                                                : "--out draws a cloud, no BEV pooling plan");
     if (!session_open(job->command, job->backend, &s)) return COMMAND_FAILED;
     if (cloud) {
         status = plan_cloud(job->command, job->file, &s, job->bucket_rows, job->out, job->as_json);

@@ -8,8 +8,8 @@
 
 #include <jansson.h>
 
+#include "support/cloud_file.h"
 #include "support/device.h"
-#include "support/npy.h"
 #include "tools/command.h"
 #include "tools/picture.h"
 
@@ -37,20 +37,25 @@ static const option_row option_rows[] = {
 const option_set voxelize_options = {
     .program = "spops voxelize",
     .summary = "voxels of a scan: counts, times on this machine, a picture",
-    .operand = "FILE.npy",
+    .operand = "FILE",
     .file = &asked.file,
-    .about =
-        "Put the points of FILE.npy (f32, f16 or f64, a point a row, x y z first, any number of "
-        "columns) into voxels. Prints counts, the time of voxels with and without the means of "
-        "all columns and of the kernel map of a 3 x 3 x 3 submanifold convolution, and draws "
-        "the voxels from above.",
+    .about = "Put the points of FILE into voxels: " CLOUD_FILE_FORMATS
+             ", of which x y z and all other numbers of a point are taken. Prints counts, the time "
+             "of voxels with and without the means of "
+             "all columns and of the kernel map of a 3 x 3 x 3 submanifold convolution, and draws "
+             "the voxels from above.",
+    .more = ".npy: f32, f16 or f64 [points, columns], x y z first. .bin: KITTI's f32 x y z "
+            "intensity; .pcd.bin: nuScenes's, with the beam. .pcd: ascii, binary, "
+            "binary_compressed. .ply: ascii, binary of both byte orders. .las: 1.0 to 1.4, not "
+            "compressed. Coordinates of a map lose whole metres, which are printed, so that f32 "
+            "holds them; --range counts before that.",
     .rows = option_rows};
 
 // Everything that is made on the way.
 typedef struct voxelize {
     const voxelize_job *job;
     session s;
-    npy_type type;
+    cloud_file cloud;    // its values only until they are where the backend runs
     spops_matrix points; // where the backend runs
     spops_dtype dtype;
     int64_t num_points, num_cols;
@@ -80,29 +85,17 @@ static bool fail(const char *what)
 static bool read_points(voxelize *v)
 {
     char error[4096 + 256];
-    void *values = NULL, *device = NULL;
-    if (!npy_read_matrix(v->job->file, &v->type, &v->num_points, &v->num_cols, &values, error,
-                         sizeof error))
-        return fail(error);
-    if (v->num_cols < DIMS) {
-        free(values);
-        command_fail(voxelize_options.program, "%s has %lld columns, expected x y z at least",
-                     v->job->file, (long long)v->num_cols);
-        return false;
-    }
-    const int64_t count = v->num_points * v->num_cols;
-    if (v->type == NPY_F64) // in place, from the front
-        for (int64_t i = 0; i < count; ++i) {
-            double wide;
-            memcpy(&wide, (double *)values + i, sizeof wide);
-            const float narrow = (float)wide;
-            memcpy((float *)values + i, &narrow, sizeof narrow);
-        }
-    v->dtype = v->type == NPY_F16 ? SPOPS_DTYPE_F16 : SPOPS_DTYPE_F32;
-    const size_t bytes = (size_t)count * spops_dtype_bytes(v->dtype);
+    void *device = NULL;
+    cloud_file *cloud = &v->cloud;
+    if (!cloud_file_read(v->job->file, cloud, error, sizeof error)) return fail(error);
+    v->num_points = cloud->num_points;
+    v->num_cols = cloud->cols;
+    v->dtype = cloud->dtype;
+    const size_t bytes = (size_t)(v->num_points * v->num_cols) * spops_dtype_bytes(v->dtype);
     const bool ok = device_alloc(v->s.backend, bytes, &device) &&
-                    (bytes == 0 || device_upload(v->s.backend, device, values, bytes));
-    free(values);
+                    (bytes == 0 || device_upload(v->s.backend, device, cloud->values, bytes));
+    free(cloud->values);
+    cloud->values = NULL;
     v->points = spops_matrix_dense(device, v->num_points, v->num_cols, v->dtype);
     v->lower = calloc((size_t)v->num_cols, sizeof *v->lower);
     v->upper = calloc((size_t)v->num_cols, sizeof *v->upper);
@@ -121,8 +114,9 @@ static void choose_options(voxelize *v)
     for (int a = 0; a < DIMS; ++a) {
         v->options.size_m[a] = isnan(job->size_m[a]) ? job->size_m[0] : job->size_m[a];
         if (!v->options.crop) continue;
-        v->options.lower_m[a] = v->options.origin_m[a] = job->range_m[a];
-        v->options.upper_m[a] = job->range_m[DIMS + a];
+        const double origin_m = v->cloud.origin_m[a];
+        v->options.lower_m[a] = v->options.origin_m[a] = job->range_m[a] - origin_m;
+        v->options.upper_m[a] = job->range_m[DIMS + a] - origin_m;
     }
 }
 
@@ -296,6 +290,7 @@ static bool draw(const voxelize *v)
 static void print_json(const voxelize *v)
 {
     json_t *lower = json_array(), *upper = json_array(), *size = json_array();
+    json_t *origin = json_array();
     for (int64_t c = 0; c < v->num_cols; ++c) {
         json_t *const low = json_real((double)v->lower[c]);
         json_t *const high = json_real((double)v->upper[c]);
@@ -303,14 +298,17 @@ static void print_json(const voxelize *v)
         json_array_append_new(upper, high != NULL ? high : json_null());
     }
     for (int a = 0; a < DIMS; ++a)
-        json_array_append_new(size, json_real(v->options.size_m[a]));
+        json_array_append_new(size, json_real(v->options.size_m[a])),
+            json_array_append_new(origin, json_real(v->cloud.origin_m[a]));
     json_t *line = json_pack(
-        "{s:s, s:s, s:s, s:I, s:I, s:s, s:o, s:o, s:o, s:I, s:I, s:I, s:I}", "file", v->job->file,
-        "backend", v->s.backend == SPOPS_BACKEND_CUDA ? "cuda" : "cpu", "device", v->s.device.name,
-        "points", (json_int_t)v->num_points, "columns", (json_int_t)v->num_cols, "dtype",
-        spops_dtype_name(v->dtype), "lower", lower, "upper", upper, "size_m", size, "left_out",
-        (json_int_t)v->info.num_dropped, "voxels", (json_int_t)v->info.num_rows, "longest",
-        (json_int_t)v->longest, "pairs", (json_int_t)v->num_pairs);
+        "{s:s, s:s, s:I, s:o, s:s, s:s, s:I, s:I, s:s, s:o, s:o, s:o, s:I, s:I, s:I, s:I}", "file",
+        v->job->file, "format", v->cloud.format, "invalid", (json_int_t)v->cloud.num_invalid,
+        "origin_m", origin, "backend", v->s.backend == SPOPS_BACKEND_CUDA ? "cuda" : "cpu",
+        "device", v->s.device.name, "points", (json_int_t)v->num_points, "columns",
+        (json_int_t)v->num_cols, "dtype", spops_dtype_name(v->dtype), "lower", lower, "upper",
+        upper, "size_m", size, "left_out", (json_int_t)v->info.num_dropped, "voxels",
+        (json_int_t)v->info.num_rows, "longest", (json_int_t)v->longest, "pairs",
+        (json_int_t)v->num_pairs);
     if (!v->job->no_time) {
         json_object_set_new(line, "voxels_us", json_real(v->voxels_us));
         json_object_set_new(line, "means_us", json_real(v->means_us));
@@ -327,11 +325,22 @@ static void print_text(const voxelize *v)
     session_describe(&v->s, text, sizeof text);
     wrapped_print(stdout, "device    ", columns, text);
     snprintf(text, sizeof text,
-             "%s of %lld columns %s; x %.4g to %.4g, y %.4g to %.4g, z %.4g to %.4g m",
+             "%s of %lld columns %s (%s); x %.4g to %.4g, y %.4g to %.4g, z %.4g to %.4g m",
              in_groups(v->num_points, a), (long long)v->num_cols, spops_dtype_name(v->dtype),
-             (double)v->lower[0], (double)v->upper[0], (double)v->lower[1], (double)v->upper[1],
-             (double)v->lower[2], (double)v->upper[2]);
+             v->cloud.format, (double)v->lower[0], (double)v->upper[0], (double)v->lower[1],
+             (double)v->upper[1], (double)v->lower[2], (double)v->upper[2]);
     wrapped_print(stdout, "points    ", columns, text);
+    const double *from_m = v->cloud.origin_m;
+    if (from_m[0] != 0.0 || from_m[1] != 0.0 || from_m[2] != 0.0) {
+        snprintf(text, sizeof text, "coordinates are those of a map: less %.0f, %.0f, %.0f m here",
+                 from_m[0], from_m[1], from_m[2]);
+        wrapped_print(stdout, "origin    ", columns, text);
+    }
+    if (v->cloud.num_invalid > 0) {
+        snprintf(text, sizeof text, "%s points are NaN, which stand for no return: left out",
+                 in_groups(v->cloud.num_invalid, a));
+        wrapped_print(stdout, "invalid   ", columns, text);
+    }
     if (v->options.crop) {
         snprintf(
             text, sizeof text, "%s points left out, %.1f %%", in_groups(v->info.num_dropped, a),
@@ -393,7 +402,7 @@ int command_voxelize(int argc, char **argv)
     const options_result result = options_read(&voxelize_options, argc, argv);
     if (result != OPTIONS_READ) return command_status(result);
     if (asked.file == NULL)
-        return command_status(options_error(&voxelize_options, "FILE.npy is missing"));
+        return command_status(options_error(&voxelize_options, "FILE is missing"));
     if (!isnan(asked.size_m[1]) && isnan(asked.size_m[2]))
         return command_status(
             options_error(&voxelize_options, "--size has two numbers, expected one or three"));

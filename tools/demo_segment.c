@@ -10,6 +10,7 @@
 #include <jansson.h>
 
 #include "examples/segment/segment.h"
+#include "support/cloud_file.h"
 #include "support/device.h"
 #include "support/terminal.h"
 #include "tools/bev_map.h"
@@ -22,6 +23,8 @@ typedef struct demo {
     scan_sensor sensor;
     scan taken;
     segment_scan points;
+    cloud_file cloud; // of --scan; its values only while they are read
+    int64_t num_left_out;
     unsigned char *file; // of --weights
     const unsigned char *bytes;
     size_t num_bytes;
@@ -31,8 +34,9 @@ typedef struct demo {
     segment_batch batch;
     device_graph *graph;
     uint8_t *classes;
-    segment_score score;
-    bool failed; // of the timed runs
+    int64_t num_said[SEGMENT_NUM_CLASSES]; // points that are said to be of a class
+    segment_score score;                   // where the true classes are known
+    bool failed;                           // of the timed runs
     double scan_ms, open_ms;
     double part_us[3]; // maps, layers, both
 } demo;
@@ -45,7 +49,7 @@ static bool fail(const demo *d, const char *what)
 
 // ---- The scan and the network -----------------------------------------------------------------
 
-static bool take(demo *d)
+static bool take_street(demo *d)
 {
     const uint64_t seed = SEGMENT_DEMO_SEED + (uint64_t)d->job->seed;
     char error[SEGMENT_ERROR_BYTES];
@@ -63,6 +67,82 @@ static bool take(demo *d)
         return fail(d, error);
     if (left_out == 0) return true;
     return fail(d, "the scan reaches further than the network");
+}
+
+// The largest intensity that the file's numbers are shares of: 1, or what 8 or 16 bits hold.
+static float intensity_unit(const cloud_file *cloud)
+{
+    float most = 0.0f;
+    for (int64_t i = 0; i < cloud->num_points; ++i)
+        most = fmaxf(most, ((const float *)cloud->values)[i * cloud->cols + cloud->intensity_col]);
+    return most <= 1.0f ? 1.0f : most <= 255.0f ? 255.0f : 65535.0f;
+}
+
+// Where points would be in the picture of a sensor that stands at the origin.
+static bool place_pulses(demo *d)
+{
+    const double turn = 2.0 * 3.14159265358979323846;
+    double upper = -INFINITY, lower = INFINITY;
+    d->sensor = scan_sensor_default();
+    d->taken.pulses = malloc((size_t)d->points.num_points * sizeof *d->taken.pulses);
+    if (d->taken.pulses == NULL) return false;
+    for (int pass = 0; pass < 2; ++pass)
+        for (int64_t i = 0; i < d->points.num_points; ++i) {
+            const float *p = d->points.points + i * SEGMENT_POINT_COLS;
+            const double x = (double)p[0], y = (double)p[1];
+            const double elevation = atan2((double)p[2], hypot(x, y));
+            upper = fmax(upper, elevation);
+            lower = fmin(lower, elevation);
+            if (pass == 0) continue;
+            const int column = (int)((atan2(y, x) / turn + 0.5) * (d->sensor.columns - 1) + 0.5);
+            const double down = upper > lower ? (upper - elevation) / (upper - lower) : 0.0;
+            d->taken.pulses[i] =
+                column * d->sensor.beams + (int)(down * (d->sensor.beams - 1) + 0.5);
+        }
+    return true;
+}
+
+static bool take_file(demo *d)
+{
+    enum { COLS = SEGMENT_POINT_COLS };
+    const float unknown = 0.3f; // intensity where the file has none
+    char error[4096 + 256], why[SEGMENT_ERROR_BYTES];
+    const double start = clock_s();
+    cloud_file *cloud = &d->cloud;
+    const double *origin = cloud->origin_m;
+    if (!cloud_file_read(d->job->scan, cloud, error, sizeof error)) return fail(d, error);
+    if (origin[0] != 0.0 || origin[1] != 0.0 || origin[2] != 0.0) {
+        command_fail(
+            d->job->command,
+            "%s: coordinates are those of a map (%.0f, %.0f, %.0f m), expected metres from "
+            "the sensor",
+            d->job->scan, origin[0], origin[1], origin[2]);
+        return false;
+    }
+    float *points = malloc((size_t)cloud->num_points * COLS * sizeof *points + 1);
+    if (!cloud_file_widen(cloud) || points == NULL) {
+        free(points);
+        return fail(d, "no memory for the scan");
+    }
+    const float unit = cloud->intensity_col < 0 ? 1.0f : intensity_unit(cloud);
+    for (int64_t i = 0; i < cloud->num_points; ++i) {
+        const float *from = (const float *)cloud->values + i * cloud->cols;
+        memcpy(points + i * COLS, from, 3 * sizeof *points);
+        points[i * COLS + 3] =
+            cloud->intensity_col < 0 ? unknown : from[cloud->intensity_col] / unit;
+    }
+    const bool ok = segment_scan_create(d->job->scan, cloud->num_points, points, NULL, &d->points,
+                                        &d->num_left_out, why);
+    free(points);
+    free(cloud->values);
+    cloud->values = NULL;
+    d->scan_ms = 1e3 * (clock_s() - start);
+    return ok ? place_pulses(d) || fail(d, "no memory for the scan") : fail(d, why);
+}
+
+static bool take(demo *d)
+{
+    return d->job->scan != NULL ? take_file(d) : take_street(d);
 }
 
 static bool open_network(demo *d)
@@ -134,9 +214,11 @@ static bool run_network(demo *d)
         !segment_read_classes(n, d->points.num_points, d->classes))
         return fail(d, n->error);
     for (int64_t i = 0; i < d->points.num_points; ++i)
+        ++d->num_said[d->classes[i]];
+    for (int64_t i = 0; d->points.classes != NULL && i < d->points.num_points; ++i)
         if (d->points.classes[i] < SEGMENT_NUM_CLASSES)
             ++d->score.confusion[d->points.classes[i]][d->classes[i]];
-    segment_score_finish(&d->score);
+    if (d->points.classes != NULL) segment_score_finish(&d->score);
     return true;
 }
 
@@ -176,6 +258,21 @@ static colour colour_of(uint8_t what)
     return c;
 }
 
+// What a panel shows of a point.
+typedef enum panel { SAYS, LABELS, WRONG, HEIGHTS } panel;
+
+static colour colour_of_point(const demo *d, panel what, int64_t i)
+{
+    const colour red = {255, 60, 60}, grey = {70, 76, 88};
+    const double z = (double)d->points.points[i * SEGMENT_POINT_COLS + 2];
+    switch (what) {
+    case SAYS: return colour_of(d->classes[i]);
+    case LABELS: return colour_of(d->points.classes[i]);
+    case WRONG: return d->classes[i] != d->points.classes[i] ? red : grey;
+    default: return picture_ramp(0.15 + 0.85 * fmin(fmax((z + 2.5) / 6.0, 0.0), 1.0));
+    }
+}
+
 static bool write_picture(const demo *d, const char *name, const picture *p)
 {
     char path[4096], error[512];
@@ -196,7 +293,7 @@ static int by_height(const void *a, const void *b)
 }
 
 // From above, ahead is up; what is higher covers what is lower.
-static bool draw_top(const demo *d, const uint8_t *classes, int side, double reach_m, picture *out)
+static bool draw_top(const demo *d, panel what, int side, double reach_m, picture *out)
 {
     const double px_per_m = side / (2.0 * reach_m);
     const int64_t num = d->points.num_points;
@@ -217,7 +314,7 @@ static bool draw_top(const demo *d, const uint8_t *classes, int side, double rea
         const double px = range < 15.0 ? 1.6 : range < 30.0 ? 2.2 : 3.0;
         picture_rect(out, 0.5 * side - px_per_m * (double)p[1] - 0.5 * px,
                      0.5 * side - px_per_m * (double)p[0] - 0.5 * px, px, px,
-                     colour_of(classes[order[i].point]), 1.0);
+                     colour_of_point(d, what, order[i].point), 1.0);
     }
     const double x = 0.5 * side;
     const double us[][2] = {{x, x - 9.0}, {x - 6.0, x + 8.0}, {x, x + 4.0}, {x + 6.0, x + 8.0}};
@@ -227,50 +324,57 @@ static bool draw_top(const demo *d, const uint8_t *classes, int side, double rea
     return true;
 }
 
-// As the sensor turns: a pixel is a pulse, ahead in the middle, left of us on the left. wrong: points
-// that the network has wrong, in red, over the others in grey.
-static void draw_view(const demo *d, const uint8_t *classes, bool wrong, int y, int px_per_beam,
-                      picture *out)
+// As the sensor turns: a pixel is a pulse, ahead in the middle, left of us on the left.
+static void draw_view(const demo *d, panel what, int y, int px_per_beam, picture *out)
 {
-    const colour red = {255, 60, 60}, grey = {70, 76, 88};
     for (int64_t i = 0; i < d->points.num_points; ++i) {
         const int column = d->sensor.columns - 1 - d->taken.pulses[i] / d->sensor.beams;
         const int beam = d->taken.pulses[i] % d->sensor.beams;
-        const colour c = !wrong                               ? colour_of(classes[i])
-                         : classes[i] != d->points.classes[i] ? red
-                                                              : grey;
-        picture_rect(out, column, y + beam * px_per_beam, 1, px_per_beam, c, 1.0);
+        picture_rect(out, column, y + beam * px_per_beam, 1, px_per_beam,
+                     colour_of_point(d, what, i), 1.0);
     }
 }
 
 static bool draw(demo *d)
 {
     enum { SIDE = 640, PX_PER_BEAM = 3, TITLE = 24 };
-    static const char *const titles[] = {"what the network says", "the labels"};
-    static const char *const view_titles[] = {"what the network says", "the labels",
-                                              "points where they differ"};
-    const uint8_t *const both[] = {d->classes, d->points.classes};
+    static const char *const titles[] = {
+        [SAYS] = "what the network says",
+        [LABELS] = "the labels",
+        [WRONG] = "points where they differ, in red",
+        [HEIGHTS] = "heights: 2.5 m below the sensor (dark) to 3.5 m above it"};
+    static const panel of_street[] = {SAYS, LABELS, WRONG}, of_file[] = {SAYS, HEIGHTS};
+    const bool from_file = d->job->scan != NULL;
+    const panel *panels_of = from_file ? of_file : of_street;
+    const int num_views = from_file ? 2 : 3;
+    const char *const both[] = {titles[panels_of[0]], titles[panels_of[1]]};
     const int strip = d->sensor.beams * PX_PER_BEAM + TITLE;
     const colour ink = {232, 234, 240};
     picture panels[2] = {{0}}, sheet = {0};
     char caption[160], number[COMMAND_NUMBER_BYTES];
-    snprintf(caption, sizeof caption,
-             "one scan of %d beams, %s points within 40 m seen from above; mean IoU %.3f; "
-             "markings count as road",
-             d->sensor.beams, in_groups(d->points.num_points, number), d->score.mean_iou);
-    bool ok = draw_top(d, both[0], SIDE, 40.0, &panels[0]) &&
-              draw_top(d, both[1], SIDE, 40.0, &panels[1]) &&
-              bev_map_sheet(panels, titles, 2, caption, NULL, &sheet);
+    if (from_file)
+        snprintf(caption, sizeof caption,
+                 "one scan, %s points; those within 40 m are seen from above; the network was "
+                 "trained on simulated streets",
+                 in_groups(d->points.num_points, number));
+    else
+        snprintf(caption, sizeof caption,
+                 "one scan of %d beams, %s points within 40 m seen from above; mean IoU %.3f; "
+                 "markings count as road",
+                 d->sensor.beams, in_groups(d->points.num_points, number), d->score.mean_iou);
+    bool ok = draw_top(d, panels_of[0], SIDE, 40.0, &panels[0]) &&
+              draw_top(d, panels_of[1], SIDE, 40.0, &panels[1]) &&
+              bev_map_sheet(panels, both, 2, caption, NULL, &sheet);
     ok = ok ? write_picture(d, "demo_segment.png", &sheet) : fail(d, "no memory for the pictures");
     picture_destroy(&panels[0]);
     picture_destroy(&panels[1]);
     picture_destroy(&sheet);
     if (!ok) return false;
-    if (!picture_create(d->sensor.columns, 3 * strip, paper, &sheet))
+    if (!picture_create(d->sensor.columns, num_views * strip, paper, &sheet))
         return fail(d, "no memory for the pictures");
-    for (int i = 0; i < 3; ++i) {
-        picture_text(&sheet, 4, i * strip + 16, 13.0, ink, view_titles[i]);
-        draw_view(d, both[i % 2], i == 2, i * strip + TITLE, PX_PER_BEAM, &sheet);
+    for (int i = 0; i < num_views; ++i) {
+        picture_text(&sheet, 4, i * strip + 16, 13.0, ink, titles[panels_of[i]]);
+        draw_view(d, panels_of[i], i * strip + TITLE, PX_PER_BEAM, &sheet);
     }
     ok = write_picture(d, "demo_segment_view.png", &sheet);
     picture_destroy(&sheet);
@@ -279,12 +383,25 @@ static bool draw(demo *d)
 
 // ---- The report -------------------------------------------------------------------------------
 
+// A number, or null where it is none.
+static json_t *real_or_null(double value)
+{
+    return isnan(value) ? json_null() : json_real(value);
+}
+
+static double share_of(const demo *d, int c)
+{
+    return (double)d->num_said[c] / (double)d->points.num_points;
+}
+
 static json_t *as_json(const demo *d)
 {
-    json_t *classes = json_object();
-    for (int c = 0; c < SEGMENT_NUM_CLASSES; ++c)
-        json_object_set_new(classes, segment_class_name(c),
-                            isnan(d->score.iou[c]) ? json_null() : json_real(d->score.iou[c]));
+    const bool from_file = d->job->scan != NULL;
+    json_t *shares = json_object(), *classes = json_object(), *all;
+    for (int c = 0; c < SEGMENT_NUM_CLASSES; ++c) {
+        json_object_set_new(shares, segment_class_name(c), json_real(share_of(d, c)));
+        json_object_set_new(classes, segment_class_name(c), real_or_null(d->score.iou[c]));
+    }
     json_t *times =
         json_pack("{s:f, s:f, s:f, s:f, s:f}", "scan_ms", d->scan_ms, "open_ms", d->open_ms,
                   "maps_us", d->part_us[0], "layers_us", d->part_us[1], "all_us", d->part_us[2]);
@@ -292,12 +409,44 @@ static json_t *as_json(const demo *d)
         "{s:I, s:I, s:I, s:f, s:s}", "points", (json_int_t)d->points.num_points, "voxels",
         (json_int_t)d->capacity.rows[0], "parameters", (json_int_t)d->network.num_parameters,
         "voxel_m", d->about.shape.voxel_m, "dtype", spops_dtype_name(d->job->dtype));
-    return json_pack("{s:s, s:s, s:s, s:s, s:s, s:I, s:o, s:o, s:f, s:f, s:o}", "version",
-                     spops_version(), "task", "segment", "backend",
-                     d->s.backend == SPOPS_BACKEND_CUDA ? "cuda" : "cpu", "device",
-                     d->s.device.name, "isa", d->s.device.isa, "seed", (json_int_t)d->job->seed,
-                     "sizes", sizes, "time", times, "mean_iou", d->score.mean_iou, "accuracy",
-                     d->score.accuracy, "iou", classes);
+    all = json_pack("{s:s, s:s, s:s, s:s, s:s, s:o, s:o, s:o}", "version", spops_version(), "task",
+                    "segment", "backend", d->s.backend == SPOPS_BACKEND_CUDA ? "cuda" : "cpu",
+                    "device", d->s.device.name, "isa", d->s.device.isa, "sizes", sizes, "time",
+                    times, "shares", shares);
+    if (from_file) {
+        json_object_set_new(all, "scan", json_string(d->job->scan));
+        json_object_set_new(all, "format", json_string(d->cloud.format));
+        json_object_set_new(all, "left_out", json_integer((json_int_t)d->num_left_out));
+        json_decref(classes);
+        return all;
+    }
+    json_object_set_new(all, "seed", json_integer((json_int_t)d->job->seed));
+    json_object_set_new(all, "mean_iou", json_real(d->score.mean_iou));
+    json_object_set_new(all, "accuracy", json_real(d->score.accuracy));
+    json_object_set_new(all, "iou", classes);
+    return all;
+}
+
+// What came out: against the labels where there are any, else how often each class was said.
+static void print_result(const demo *d, int columns)
+{
+    char text[512];
+    int used = 0;
+    if (d->points.classes == NULL) {
+        for (int k = 0; k < SEGMENT_NUM_CLASSES; ++k)
+            used += snprintf(text + used, sizeof text - (size_t)used, "%s%s %.1f %%",
+                             used > 0 ? ", " : "", segment_class_name(k), 100.0 * share_of(d, k));
+        wrapped_print(stdout, "result    ", columns, text);
+        return;
+    }
+    snprintf(text, sizeof text, "mean IoU %.3f, %.1f %% of the points right", d->score.mean_iou,
+             100.0 * d->score.accuracy);
+    wrapped_print(stdout, "result    ", columns, text);
+    for (int k = 0; k < SEGMENT_NUM_CLASSES; ++k)
+        if (!isnan(d->score.iou[k]))
+            used += snprintf(text + used, sizeof text - (size_t)used, "%s%s %.3f",
+                             used > 0 ? ", " : "", segment_class_name(k), d->score.iou[k]);
+    wrapped_print(stdout, "IoU       ", columns, text);
 }
 
 static void print_report(const demo *d)
@@ -306,8 +455,13 @@ static void print_report(const demo *d)
     char text[512], a[COMMAND_NUMBER_BYTES], b[COMMAND_NUMBER_BYTES], c[COMMAND_NUMBER_BYTES];
     session_describe(&d->s, text, sizeof text);
     wrapped_print(stdout, "device    ", columns, text);
-    snprintf(text, sizeof text, "seed %lld, which no training has seen: %s points of %d beams",
-             (long long)d->job->seed, in_groups(d->points.num_points, a), d->sensor.beams);
+    if (d->job->scan != NULL)
+        snprintf(text, sizeof text, "%.200s (%s): %s points, %s further than %g m left out",
+                 d->job->scan, d->cloud.format, in_groups(d->points.num_points, a),
+                 in_groups(d->num_left_out, b), SEGMENT_REACH_M);
+    else
+        snprintf(text, sizeof text, "seed %lld, which no training has seen: %s points of %d beams",
+                 (long long)d->job->seed, in_groups(d->points.num_points, a), d->sensor.beams);
     wrapped_print(stdout, "scan      ", columns, text);
     snprintf(text, sizeof text, "%s parameters, %s voxels of %g m, %s; opened in %s",
              in_groups(d->network.num_parameters, a), in_groups(d->capacity.rows[0], b),
@@ -317,15 +471,7 @@ static void print_report(const demo *d)
              in_time(d->part_us[0], a), in_time(d->part_us[1], b), in_time(d->part_us[2], c),
              d->s.backend == SPOPS_BACKEND_CUDA ? ", as one graph" : "");
     wrapped_print(stdout, "time      ", columns, text);
-    snprintf(text, sizeof text, "mean IoU %.3f, %.1f %% of the points right", d->score.mean_iou,
-             100.0 * d->score.accuracy);
-    wrapped_print(stdout, "result    ", columns, text);
-    int used = 0;
-    for (int k = 0; k < SEGMENT_NUM_CLASSES; ++k)
-        if (!isnan(d->score.iou[k]))
-            used += snprintf(text + used, sizeof text - (size_t)used, "%s%s %.3f",
-                             used > 0 ? ", " : "", segment_class_name(k), d->score.iou[k]);
-    wrapped_print(stdout, "IoU       ", columns, text);
+    print_result(d, columns);
     snprintf(text, sizeof text, "%s/demo_segment.png, demo_segment_view.png", d->job->out);
     wrapped_print(stdout, "pictures  ", columns, text);
 }
@@ -351,6 +497,7 @@ int demo_segment(const segment_demo_job *job)
     if (d.graph != NULL) device_graph_destroy(d.graph);
     segment_network_destroy(&d.network);
     segment_batch_free(&d.batch);
+    cloud_file_free(&d.cloud);
     segment_scan_free(&d.points);
     scan_free(&d.taken);
     session_close(&d.s);

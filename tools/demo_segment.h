@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// spops demo --task segment: a simulated scan, labelled point by point by a network that was trained
-// on others.
+// spops demo --task segment: a simulated scan, or one from a file, labelled point by point by a network
+// that was trained on simulated streets.
 #ifndef SPOPS_TOOLS_DEMO_SEGMENT_H
 #define SPOPS_TOOLS_DEMO_SEGMENT_H
 
@@ -8,6 +8,7 @@
 
 typedef struct segment_demo_job {
     const char *command, *out;
+    const char *scan;    // a file of points, or NULL: a simulated street
     const char *weights; // a checkpoint of examples/segment, or NULL: the one this program ships
     spops_backend_kind backend;
     spops_dtype dtype; // f32 or bf16

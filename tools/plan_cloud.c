@@ -9,8 +9,8 @@
 
 #include <jansson.h>
 
+#include "support/cloud_file.h"
 #include "support/device.h"
-#include "support/npy.h"
 #include "tools/group_picture.h"
 
 enum { DIMS = 3, BITS = 10, NUM_ROUNDS = 4 };
@@ -37,11 +37,6 @@ typedef struct grouping {
     double diagonal_m; // of a box, mean over rows
 } grouping;
 
-bool plan_cloud_is(const unsigned char *data, size_t bytes)
-{
-    return bytes >= 6 && memcmp(data, "\x93NUMPY", 6) == 0;
-}
-
 static bool check(const cloud *c, spops_status status)
 {
     if (status == SPOPS_STATUS_OK) return true;
@@ -53,13 +48,6 @@ static bool fail(const cloud *c, const char *what)
 {
     command_fail(c->command, "%s: %s", c->file, what);
     return false;
-}
-
-static double number_at(const void *values, npy_type type, int64_t i)
-{
-    if (type == NPY_F64) return ((const double *)values)[i];
-    if (type == NPY_F16) return (double)elements_float_of_f16(((const uint16_t *)values)[i]);
-    return (double)((const float *)values)[i];
 }
 
 // Cells as fine as the largest extent of the cloud allows, the same on every axis.
@@ -84,25 +72,22 @@ static void choose_cells(cloud *c)
 static bool read_cloud(cloud *c)
 {
     char error[4096 + 256];
-    void *values = NULL, *device = NULL;
-    npy_type type;
-    int64_t cols;
-    if (!npy_read_matrix(c->file, &type, &c->n, &cols, &values, error, sizeof error)) {
+    void *device = NULL;
+    cloud_file file;
+    if (!cloud_file_read(c->file, &file, error, sizeof error)) {
         command_fail(c->command, "%s", error);
         return false;
     }
-    if (cols < DIMS) {
-        free(values);
-        command_fail(c->command, "%s has %lld columns, expected x y z at least", c->file,
-                     (long long)cols);
-        return false;
-    }
+    c->n = file.num_points;
     const size_t bytes = (size_t)c->n * DIMS * sizeof *c->points;
     c->points = malloc(bytes > 0 ? bytes : 1);
-    for (int64_t i = 0; c->points != NULL && i < c->n * DIMS; ++i)
-        c->points[i] = (float)number_at(values, type, i / DIMS * cols + i % DIMS);
-    free(values);
-    if (c->points == NULL) return fail(c, "no memory for its points");
+    if (!cloud_file_widen(&file) || c->points == NULL) {
+        cloud_file_free(&file);
+        return fail(c, "no memory for its points");
+    }
+    for (int64_t i = 0; i < c->n * DIMS; ++i)
+        c->points[i] = ((const float *)file.values)[i / DIMS * file.cols + i % DIMS];
+    cloud_file_free(&file);
     const bool sent = device_alloc(c->s->backend, bytes, &device) &&
                       (bytes == 0 || device_upload(c->s->backend, device, c->points, bytes));
     c->there.points = spops_matrix_dense(device, c->n, DIMS, SPOPS_DTYPE_F32);

@@ -5,9 +5,6 @@
 
 #include "tools/command.h"
 
-// The file of an array that can be read as points.
-bool plan_cloud_is(const unsigned char *data, size_t bytes);
-
 // Print it, and draw the groups into the PNG file `out` (NULL: do not); COMMAND_OK or COMMAND_FAILED.
 // Groups have at most bucket_rows rows.
 int plan_cloud(const char *command, const char *file, const session *s, int64_t bucket_rows,

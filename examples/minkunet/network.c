@@ -272,8 +272,8 @@ int network_save(spops_context *ctx, const network *net, const char *path)
         if (!failed) {
             give_parameters(l, &p);
             failed =
-                spops_weights_save(ctx, SPOPS_WEIGHTS_TORCHSPARSE, &kernel, 1, l->file_in, l->file_out,
-                                   SPOPS_DTYPE_F32, p.w, theirs) != SPOPS_STATUS_OK;
+                spops_weights_save(ctx, SPOPS_WEIGHTS_TORCHSPARSE, &kernel, 1, l->file_in,
+                                   l->file_out, SPOPS_DTYPE_F32, p.w, theirs) != SPOPS_STATUS_OK;
             fprintf(file, "%s %d %d %d\n", l->name, l->taps, l->file_in, l->file_out);
             failed |= fwrite(theirs, sizeof *theirs, n, file) != n ||
                       fwrite(p.gamma, sizeof *p.gamma, 4 * (size_t)l->file_out, file) !=

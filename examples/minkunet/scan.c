@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Points of a LiDAR scan: an .npy file, or rays against a road, two walls and a row of cars. */
+/* Points of a LiDAR scan: a file, or rays against a road, two walls and a row of cars. */
 #include "minkunet/scan.h"
 
 #include <math.h>
@@ -7,43 +7,23 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int refuse(FILE *file, const char *path, const char *why)
+#include "points_file.h"
+
+static int refuse(const char *path, const char *why)
 {
     fprintf(stderr, "%s: %s\n", path, why);
-    if (file != NULL) fclose(file);
     return 1;
 }
 
 int scan_load(const char *path, scan *s)
 {
-    unsigned char start[10];
-    char header[4096];
-    const char *shape;
-    size_t length;
-    long long rows = 0, cols = 0;
-    FILE *file = fopen(path, "rb");
-
+    int64_t cols;
     memset(s, 0, sizeof *s);
-    if (file == NULL) return refuse(file, path, "cannot be opened");
-    if (fread(start, 1, sizeof start, file) != sizeof start || memcmp(start, "\x93NUMPY\1", 7) != 0)
-        return refuse(file, path, "is no .npy file of version 1");
-    length = start[8] + 256u * start[9];
-    if (length >= sizeof header || fread(header, 1, length, file) != length)
-        return refuse(file, path, "its header is cut off");
-    header[length] = 0;
-    shape = strstr(header, "'shape': (");
-    if (strstr(header, "'<f4'") == NULL || strstr(header, "'fortran_order': False") == NULL ||
-        shape == NULL || sscanf(shape, "'shape': (%lld, %lld)", &rows, &cols) != 2 || cols != 4 ||
-        rows < 0 || rows > INT32_MAX)
-        return refuse(file, path, "is not an array of little-endian f32 with 4 columns");
-    s->points = (float *)malloc((size_t)rows * 4 * sizeof *s->points + 1);
-    if (s->points == NULL || fread(s->points, 16, (size_t)rows, file) != (size_t)rows) {
-        scan_free(s);
-        return refuse(file, path, "holds fewer points than its header says");
-    }
-    s->num_points = rows;
-    fclose(file);
-    return 0;
+    s->points = points_read(path, &s->num_points, &cols);
+    if (s->points == NULL) return 1;
+    if (cols == 4) return 0;
+    scan_free(s);
+    return refuse(path, "expected 4 columns: x y z and intensity");
 }
 
 /* Where a ray from the origin along d enters a box; INFINITY where it does not. */
@@ -63,7 +43,7 @@ int scan_simulate(int beams, int rays, scan *s)
     enum { NUM_CARS = 8 };
     memset(s, 0, sizeof *s);
     s->points = (float *)malloc((size_t)beams * (size_t)rays * 4 * sizeof *s->points);
-    if (s->points == NULL) return refuse(NULL, "a simulated scan", "there is no memory for it");
+    if (s->points == NULL) return refuse("a simulated scan", "there is no memory for it");
     for (int i = 0; i < beams * rays; ++i) {
         const double pitch = -0.43 + 0.47 * (i / rays) / (beams > 1 ? beams - 1 : 1);
         const double yaw = (i % rays + 0.5) * (6.283185307179586 / rays);

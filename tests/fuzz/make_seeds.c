@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // make_seeds DIR RIG_JSON: the fuzzers' seed corpus, from valid plans, into DIR/{ranks,intervals,
-// load,rig,coords,kernel_map,api}.
+// load,rig,coords,kernel_map,api,cloud}.
 #include <errno.h>
 #include <sys/stat.h>
 
 #include "fuzz_map_sets.h"
+#include "tests/support/cloud_cases.h"
 
 static const char *root;
 
@@ -248,6 +249,18 @@ static void put_calls(void)
     }
 }
 
+static void put_clouds(void)
+{
+    static const float points[6][4] = {{1, 2, 3, 4}, {1, 2, 3, 5},  {1, 2, 3, 4},
+                                       {1, 2, 3, 9}, {-8, 0, 1, 2}, {7, 7.5f, 0.25f, 200}};
+    for (int k = 0; k < NUM_CLOUD_CASES; ++k) {
+        size_t bytes;
+        unsigned char *data = cloud_case_bytes((cloud_case)k, points[0], 6, &bytes);
+        put_file("cloud", cloud_case_name((cloud_case)k), data, bytes);
+        free(data);
+    }
+}
+
 int main(int argc, char **argv)
 {
     fuzz_memory memory;
@@ -269,6 +282,7 @@ int main(int argc, char **argv)
     put_maps(ctx);
     put_coords();
     put_calls();
+    put_clouds();
     fuzz_context_destroy(ctx, &memory);
     put_rigs(argv[2]);
     return 0;

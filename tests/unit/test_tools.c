@@ -12,6 +12,7 @@
 #include <jansson.h>
 
 #include "support/npy.h"
+#include "tests/support/cloud_cases.h"
 #include "tests/support/relation.h"
 #include "tools/bev_map.h"
 #include "tools/command.h"
@@ -1023,7 +1024,7 @@ Test(tool, voxelize_counts_draws_and_crops)
                  1);
     cr_expect_not_null(strstr(err, "/nonexistent/x.png: No such file"), "%s", err);
     cr_expect_eq(RUN("voxelize", file, "again.npy"), 2);
-    cr_expect_not_null(strstr(err, "'again.npy' is one too many: FILE.npy is"), "%s", err);
+    cr_expect_not_null(strstr(err, "'again.npy' is one too many: FILE is"), "%s", err);
     cr_expect_eq(RUN("voxelize", SPOPS_SOURCE_DIR "/README.md"), 1);
     cr_assert(npy_write(file, NPY_F32, 5, 2, points, error, sizeof error), "%s", error);
     cr_expect_eq(RUN("voxelize", file, "--backend=cpu"), 1);
@@ -1032,6 +1033,62 @@ Test(tool, voxelize_counts_draws_and_crops)
     cr_expect_eq(RUN("voxelize", file, "--backend=cpu"), 1);
     cr_expect_not_null(strstr(err, "is |u1 of shape [5, 2], expected <f4, <f2 or <f8 of shape"),
                        "%s", err);
+    remove_directory(directory);
+}
+
+// The files that people have: read by voxelize, plan and demo alike.
+Test(tool, reads_the_files_that_people_have, .timeout = 600)
+{
+    static const char *const classes[] = {"road ", "person "};
+    float points[400][4];
+    char directory[4096], file[4200], out[1 << 15], err[8192], error[256];
+    picture p;
+    make_directory(directory, sizeof directory);
+    // A flat road under a sensor, and a wall beside it.
+    for (int i = 0; i < 400; ++i) {
+        points[i][0] = (float)(i % 20) - 10;
+        points[i][1] = i < 200 ? (float)(i / 20) - 5 : 6;
+        points[i][2] = i < 200 ? -1.75f : (float)(i / 20 - 10) * 0.25f - 1.5f;
+        points[i][3] = i < 200 ? 50 : 100;
+    }
+    for (int k = 0; k < NUM_CLOUD_CASES; ++k) {
+        size_t bytes;
+        unsigned char *data = cloud_case_bytes((cloud_case)k, points[0], 400, &bytes);
+        snprintf(file, sizeof file, "%s/%s", directory, cloud_case_name((cloud_case)k));
+        FILE *f = fopen(file, "wb");
+        cr_assert(f != NULL && fwrite(data, 1, bytes, f) == bytes && fclose(f) == 0);
+        free(data);
+        cr_assert_eq(
+            RUN("voxelize", file, "--backend=cpu", "--size=2", "--json", "--no-time", "--out="), 0,
+            "%s", err);
+        cr_expect_eq(number(out, "points"), 400);
+        cr_expect_eq(number(out, "voxels"), 80, "%s", out);
+        cr_assert_eq(RUN("plan", file, "--backend=cpu", "--json"), 0, "%s", err);
+        cr_expect_not_null(strstr(out, "zorder_div"), "%s", out);
+        if (k < NUM_CLOUD_CASES - 1) remove(file);
+    }
+    cr_assert_eq(RUN("demo", "--scan", file, "--out", directory, "--backend=cpu"), 0, "%s", err);
+    for (size_t i = 0; i < sizeof classes / sizeof *classes; ++i)
+        cr_expect_not_null(strstr(out, classes[i]), "%s", out);
+    cr_expect_not_null(strstr(out, "(LAS): 400 points, 0 further than 60 m left out"), "%s", out);
+    cr_expect_null(strstr(out, "IoU"));
+    cr_assert_eq(RUN("demo", "--scan", file, "--out", directory, "--backend=cpu", "--json"), 0,
+                 "%s", err);
+    cr_expect_eq(number(out, "left_out"), 0);
+    remove(file);
+    snprintf(file, sizeof file, "%s/demo_segment.png", directory);
+    cr_assert(picture_read_png(file, &p, error, sizeof error), "%s", error);
+    picture_destroy(&p);
+    // Of a map, or nowhere near: no scan of a sensor.
+    for (int i = 0; i < 400; ++i)
+        points[i][0] += 5e6f;
+    snprintf(file, sizeof file, "%s/far.npy", directory);
+    cr_assert(npy_write(file, NPY_F32, 400, 4, points, error, sizeof error));
+    cr_expect_eq(RUN("demo", "--scan", file, "--out", directory, "--backend=cpu"), 1);
+    cr_expect_not_null(strstr(err, "no point within 60 m"), "%s", err);
+    remove(file);
+    cr_expect_eq(RUN("demo", "--scan", "/nowhere.pcd", "--out", directory), 1);
+    cr_expect_not_null(strstr(err, "/nowhere.pcd: No such file"), "%s", err);
     remove_directory(directory);
 }
 

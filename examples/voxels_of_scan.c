@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Voxels and their mean features of a scan in an .npy file (f32, a point a row, x y z first):
- *   voxels_of_npy SCAN.npy [SIZE_M]
+ * Voxels and their mean features of a scan in a file:
+ *   voxels_of_scan SCAN.npy|.bin|.pcd [SIZE_M]
  */
-#include "npy.h"
+#include "points_file.h"
 #include "try.h"
 
 int main(int argc, char **argv)
@@ -12,8 +12,8 @@ int main(int argc, char **argv)
     spops_context *ctx = NULL;
     spops_voxels *voxels = NULL;
     int64_t n = 0, m = 0, num = 0;
-    float *scan = argc > 1 ? read_npy(argv[1], &n, &m) : NULL;
-    if (scan == NULL) return fprintf(stderr, "usage: %s SCAN.npy [SIZE_M] (f32)\n", argv[0]), 2;
+    float *scan = argc > 1 ? points_read(argv[1], &n, &m) : NULL;
+    if (scan == NULL) return fprintf(stderr, "usage: %s SCAN.npy|.bin|.pcd [SIZE_M]\n", argv[0]), 2;
     const spops_matrix points = spops_matrix_dense(scan, n, m, SPOPS_DTYPE_F32);
     TRY(open_cpu(&ctx));
     options.dims = 3; /* what follows x y z are features only */
