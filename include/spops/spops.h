@@ -23,6 +23,7 @@
 #include "spops/norm.h"
 #include "spops/layer.h"
 #include "spops/linear.h"
+#include "spops/convert.h"
 #include "spops/buckets.h"
 #include "spops/patches.h"
 #include "spops/attention.h"

@@ -91,7 +91,7 @@ typedef enum spops_dtype {
     SPOPS_DTYPE_F4E2M1 = 5,
     SPOPS_DTYPE_I8 = 6,  /* features of sparse convolutions; elsewhere NOT_SUPPORTED */
     SPOPS_DTYPE_I32 = 7, /* indices */
-    SPOPS_DTYPE_I64 = 8  /* named for later operators */
+    SPOPS_DTYPE_I64 = 8  /* indices of others: spops_convert_execute makes them i32 */
 } spops_dtype;
 
 /**

@@ -1315,6 +1315,17 @@ static void normalise(world *w)
     }
 }
 
+static void convert_rows(world *w)
+{
+    static const spops_dtype dtypes[] = {SPOPS_DTYPE_F32,   SPOPS_DTYPE_F16, SPOPS_DTYPE_BF16,
+                                         SPOPS_DTYPE_I32,   SPOPS_DTYPE_I64, SPOPS_DTYPE_I32,
+                                         SPOPS_DTYPE_F8E4M3};
+    const int64_t n = pick(w, MOST_ROWS), c = cols_of(w);
+    const spops_dtype from = dtypes[pick(w, 7)], to = dtypes[pick(w, 7)];
+    const spops_matrix x = matrix(w, n, c, from), out = matrix(w, n, c, to);
+    CALL(w, spops_convert_execute(w->ctx, x, rarely(w) ? x : out));
+}
+
 static void multiply_rows(world *w)
 {
     const int64_t n = pick(w, MOST_ROWS), ci = cols_of(w), co = cols_of(w);
@@ -1896,7 +1907,7 @@ static void (*const calls[])(world *w) = {
     multiply,           normalise,        quantise,        copy_weights,     make_neighbors,
     make_nearest,       make_pointconv,   convolve_points, make_point_level, make_interpolation,
     make_point_pyramid, make_patches,     attend,          make_buckets,     pool_buckets,
-    multiply_rows,      call_operator,    call_operator,
+    multiply_rows,      convert_rows,     call_operator,   call_operator,
 };
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
