@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Boxed functions of convolutions, pooling, attention, norms and quantising.
+// Boxed functions of convolutions, linear layers, pooling, attention, norms, conversions and quantising.
 #include "call/boxed.h"
 #include "spops/attention.h"
 #include "spops/bevpool.h"
+#include "spops/convert.h"
+#include "spops/linear.h"
 #include "spops/norm.h"
 #include "spops/pointconv.h"
 #include "spops/pool.h"
@@ -289,6 +291,54 @@ spops_status spops_boxed_attention_backward(spops_boxed_call *b)
         b->matrices[V], b->matrices[O], b->matrices[LSE].data, &c.options,
         spops_boxed_optional(b, GRAD_Q), spops_boxed_optional(b, GRAD_K),
         spops_boxed_optional(b, GRAD_V), spops_boxed_optional(b, GRAD_TABLE));
+}
+
+// ---- Linear layers and conversions --------------------------------------------------------------
+
+static spops_status reserve_linear(spops_boxed_call *b, spops_matrix x, spops_matrix sum)
+{
+    return spops_boxed_reserve(b, spops_linear_scratch_bytes(b->ctx, x.rows, x.cols, sum.cols));
+}
+
+spops_status spops_boxed_linear(spops_boxed_call *b)
+{
+    enum { X, W, BIAS, SCALE, SHIFT, RESIDUAL, NUM_ROWS, OUT };
+    enum { W_TRANSPOSED, ACTIVATION, MATH };
+    spops_conv_layer layer = spops_conv_layer_default();
+    layer.bias = b->args[BIAS];
+    layer.scale = b->args[SCALE];
+    layer.shift = b->args[SHIFT];
+    layer.residual = spops_boxed_optional(b, RESIDUAL);
+    layer.num_rows = b->args[NUM_ROWS];
+    layer.w_transposed = spops_boxed_i32(b, W_TRANSPOSED);
+    layer.activation = (spops_activation)spops_boxed_i32(b, ACTIVATION);
+    layer.math = (spops_math)spops_boxed_i32(b, MATH);
+    SPOPS_TRY(reserve_linear(b, b->matrices[X], b->matrices[OUT]));
+    return spops_linear_execute(b->ctx, b->matrices[X], b->matrices[W], &layer, b->matrices[OUT]);
+}
+
+spops_status spops_boxed_linear_backward(spops_boxed_call *b)
+{
+    enum { X, W, GRAD_SUM, NUM_ROWS, GRAD_X, GRAD_W, GRAD_BIAS };
+    enum { W_TRANSPOSED, MATH };
+    spops_conv_layer layer = spops_conv_layer_default();
+    layer.num_rows = b->args[NUM_ROWS];
+    layer.w_transposed = spops_boxed_i32(b, W_TRANSPOSED);
+    layer.math = (spops_math)spops_boxed_i32(b, MATH);
+    SPOPS_TRY(reserve_linear(b, b->matrices[X], b->matrices[GRAD_SUM]));
+    return spops_linear_execute_backward(b->ctx, b->matrices[GRAD_SUM], b->matrices[X],
+                                         b->matrices[W], &layer, spops_boxed_optional(b, GRAD_X),
+                                         spops_boxed_optional(b, GRAD_W), written(b, GRAD_BIAS));
+}
+
+spops_status spops_boxed_convert(spops_boxed_call *b)
+{
+    return spops_convert_execute(b->ctx, b->matrices[0], b->matrices[1]);
+}
+
+spops_status spops_boxed_convert_indices(spops_boxed_call *b)
+{
+    return spops_convert_execute(b->ctx, b->matrices[0], b->matrices[1]);
 }
 
 // ---- Norms --------------------------------------------------------------------------------------
