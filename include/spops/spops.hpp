@@ -1,12 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-// C++17 on top of the C interface: objects that free themselves, failures as exceptions, matrices of
-// typed arrays. Nothing is hidden: handles convert to the C pointers, which every call takes.
+// C++17 on top of the C interface: objects that free themselves, failures as exceptions or as results,
+// matrices of typed arrays. Nothing is hidden: handles convert to the C pointers, which every call takes.
 //
 //     spops::context ctx(SPOPS_BACKEND_CPU);
 //     auto plan = spops::make<spops::segments>(ctx, spops_segments_create_from_keys, n, terms, keys,
 //                                              SPOPS_KEYS_UNSORTED, nullptr);
 //     spops::check(ctx, spops_segreduce_execute(ctx, plan, SPOPS_REDUCE_SUM, spops::matrix(x, n, c),
 //                                               nullptr, spops::matrix(out, m, c), nullptr));
+//
+// Without exceptions (-fno-exceptions leaves out what throws: error, check, make and the constructors
+// of context that open one):
+//
+//     spops::result<spops::context> opened = spops::try_open(SPOPS_BACKEND_CPU);
+//     if (!opened) return std::fprintf(stderr, "%s\n", opened.message()), 1;
+//     spops::context &ctx = *opened;
+//     auto plan = spops::try_make<spops::segments>(ctx, spops_segments_create, n, offsets, nullptr);
+//     if (!plan) return std::fprintf(stderr, "%s\n", plan.message()), 1;
+//     const spops_status status = spops_segreduce_execute(ctx, *plan, SPOPS_REDUCE_SUM, x, nullptr,
+//                                                         out, nullptr);
 #ifndef SPOPS_SPOPS_HPP
 #define SPOPS_SPOPS_HPP
 
@@ -18,9 +29,16 @@
 
 #include "spops/spops.h"
 
+#if defined(__cpp_exceptions) || defined(_CPPUNWIND)
+/// Defined where the compiler has exceptions: with it come error, check, make and contexts that open
+/// themselves.
+#define SPOPS_HPP_EXCEPTIONS 1
+#endif
+
 namespace spops
 {
 
+#ifdef SPOPS_HPP_EXCEPTIONS
 /// What a call that fails becomes: its status, and the library's line.
 class error : public std::runtime_error
 {
@@ -40,6 +58,33 @@ inline void check(const spops_context *ctx, spops_status status)
 {
     if (status != SPOPS_STATUS_OK) throw error(status, spops_last_error(ctx));
 }
+#endif
+
+/// An object, or why there is none.
+template <class T> class result
+{
+  public:
+    result(T made) noexcept : object(std::move(made)) {}
+    result(spops_status status, const char *line)
+        : object(static_cast<typename T::type *>(nullptr)), code(status), text(line)
+    {
+    }
+    /// Whether there is an object.
+    explicit operator bool() const noexcept { return code == SPOPS_STATUS_OK; }
+    spops_status status() const noexcept { return code; }
+    /// The library's line; empty where there is an object.
+    const char *message() const noexcept { return text.c_str(); }
+    /// The object; an empty handle where there is none.
+    T &operator*() noexcept { return object; }
+    const T &operator*() const noexcept { return object; }
+    T *operator->() noexcept { return &object; }
+    const T *operator->() const noexcept { return &object; }
+
+  private:
+    T object;
+    spops_status code = SPOPS_STATUS_OK;
+    std::string text;
+};
 
 /// Frees an object of the library.
 template <auto Destroy> struct destroyer {
@@ -90,6 +135,9 @@ using devoxels = handle<spops_devoxels, spops_devoxels_destroy>;
 class context : public handle<spops_context, spops_context_destroy>
 {
   public:
+    /// Take over an open one, or none.
+    explicit context(spops_context *opened) noexcept : handle(opened) {}
+#ifdef SPOPS_HPP_EXCEPTIONS
     explicit context(spops_backend_kind backend = SPOPS_BACKEND_AUTO, void *stream = nullptr)
     {
         spops_context_options options = spops_context_options_default();
@@ -97,9 +145,15 @@ class context : public handle<spops_context, spops_context_destroy>
         options.stream = stream;
         open(options);
     }
-    explicit context(const spops_context_options &options) { open(options); }
+    explicit context(const spops_context_options &options)
+    {
+        open(options);
+    }
     /// Wait for what was enqueued.
-    void wait() { check(get(), spops_context_wait_sync(get())); }
+    void wait()
+    {
+        check(get(), spops_context_wait_sync(get()));
+    }
 
   private:
     void open(const spops_context_options &options)
@@ -108,10 +162,41 @@ class context : public handle<spops_context, spops_context_destroy>
         check(nullptr, spops_context_create(&options, &made));
         reset(made);
     }
+#endif
 };
 
+/// Open a context.
+inline result<context> try_open(const spops_context_options &options)
+{
+    spops_context *made = nullptr;
+    const spops_status status = spops_context_create(&options, &made);
+    if (status != SPOPS_STATUS_OK) return {status, spops_last_error(nullptr)};
+    return context(made);
+}
+
+/// Open a context of a backend, on a stream.
+inline result<context> try_open(spops_backend_kind backend = SPOPS_BACKEND_AUTO,
+                                void *stream = nullptr)
+{
+    spops_context_options options = spops_context_options_default();
+    options.backend = backend;
+    options.stream = stream;
+    return try_open(options);
+}
+
 /// Make an object by one of the calls whose first argument is a context and whose last is where the
-/// object goes: make<segments>(ctx, spops_segments_create, num_segments, offsets, nullptr).
+/// object goes: try_make<segments>(ctx, spops_segments_create, num_segments, offsets, nullptr).
+template <class Handle, class Create, class... Arguments>
+result<Handle> try_make(const context &ctx, Create create, Arguments &&...arguments)
+{
+    typename Handle::type *made = nullptr;
+    const spops_status status = create(ctx, std::forward<Arguments>(arguments)..., &made);
+    if (status != SPOPS_STATUS_OK) return {status, spops_last_error(ctx)};
+    return Handle(made);
+}
+
+#ifdef SPOPS_HPP_EXCEPTIONS
+/// The same, or an error is thrown.
 template <class Handle, class Create, class... Arguments>
 Handle make(const context &ctx, Create create, Arguments &&...arguments)
 {
@@ -119,6 +204,7 @@ Handle make(const context &ctx, Create create, Arguments &&...arguments)
     check(ctx, create(ctx, std::forward<Arguments>(arguments)..., &made));
     return Handle(made);
 }
+#endif
 
 /// The dtype of an element type of this language; for others, such as f16, use spops_matrix_dense.
 template <class T> constexpr spops_dtype dtype_of()

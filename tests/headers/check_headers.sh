@@ -32,6 +32,9 @@ for header in $(cd "$include_dir" && ls spops/*.hpp); do
     printf '#include "%s"\n#include "%s"\nint spops_header_was_compiled;\n' "$header" "$header" |
         "$cxx" -std=c++17 $warnings -I"$include_dir" -x c++ - ||
         { echo "FAILED as C++17: $header"; failed=1; }
+    printf '#include "%s"\nint spops_header_was_compiled;\n' "$header" |
+        "$cxx" -std=c++17 $warnings -fno-exceptions -I"$include_dir" -x c++ - ||
+        { echo "FAILED as C++17 without exceptions: $header"; failed=1; }
     checked=$((checked + 1))
 done
 # Each object of the C interface has its handle.

@@ -241,10 +241,11 @@ pkg_config)
     eval "$CC -std=c99 consumer.c $shared -o shared_c"
     eval "$CXX -std=c++11 consumer.cpp $shared -o shared_cpp"
     eval "$CXX -std=c++17 -Wall -Wextra -Werror consumer17.cpp $shared -o shared_cpp17"
+    eval "$CXX -std=c++17 -Wall -Wextra -Werror -fno-exceptions -fno-rtti consumer17_status.cpp $shared -o shared_cpp17_status"
     static="$(pkg-config --cflags spops) $(pkg-config --static --libs spops | sed 's|-lspops|"$library_dir/libspops.a"|')"
     eval "$CC -std=c99 consumer.c $static -o static_c"
     eval "$CXX -std=c++11 consumer.cpp $static -o static_cpp"
-    for program in shared_c shared_cpp shared_cpp17; do
+    for program in shared_c shared_cpp shared_cpp17 shared_cpp17_status; do
         LD_LIBRARY_PATH=$library_dir${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} ./$program
     done
     ./static_c
