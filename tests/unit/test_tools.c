@@ -1195,6 +1195,26 @@ Test(tool, help_and_info)
     cr_assert_not_null(line, "%s", out);
     cr_expect_geq(json_array_size(json_object_get(line, "devices")), 1);
     cr_expect_eq(json_boolean_value(json_object_get(line, "cuda_backend")), spops_has_cuda() != 0);
+    cr_expect_null(json_object_get(line, "report"));
+    json_decref(line);
+    // The report: each line of the text is in the object too.
+    setenv("SPOPS_TEST_REPORT", "a b\"c", 1);
+    cr_expect_eq(RUN("info", "--report"), 0);
+    static const char *const reported[] = {
+        "commit",        "flags",  "options",   "instruction sets", "sanitizers",
+        "CUDA compiler", "system", "processor", "NVIDIA driver",    "made with"};
+    for (size_t i = 0; i < sizeof reported / sizeof *reported; ++i)
+        cr_expect_not_null(strstr(out, reported[i]), "no %s in\n%s", reported[i], out);
+    cr_expect_not_null(strstr(out, " SPOPS_TEST_REPORT=a b\"c\n"), "%s", out);
+    cr_expect_not_null(strstr(out, "cpu  0"), "%s", out);
+    cr_expect_eq(RUN("info", "--report", "--json"), 0);
+    line = json_loads(out, 0, NULL);
+    const json_t *said = json_object_get(line, "report");
+    for (size_t i = 0; i < sizeof reported / sizeof *reported; ++i)
+        cr_expect(json_string_length(json_object_get(said, reported[i])) > 0, "%s", reported[i]);
+    cr_expect_str_eq(json_string_value(json_object_get(json_object_get(said, "environment"),
+                                                       "SPOPS_TEST_REPORT")),
+                     "a b\"c");
     json_decref(line);
     remove_directory(directory);
 }
