@@ -73,8 +73,8 @@ typedef enum spops_bev_kernel {
     SPOPS_BEV_KERNEL_SPANS = 2 /* runs of pixels that share a cell, on tensor cores: f16 depth with
                                    f16 feat, bf16 with bf16, and 8- and 4-bit feat; gradients where
                                    depth has feat's dtype, up to 256 columns; rows of multiples of
-                                   16 bytes, others of 16 bits by way of scratch (not gradients with
-                                   channels first); CUDA, sm_80 and later, not plans made by
+                                   16 bytes; other rows of 16 bits are copied to scratch first (not
+                                   for gradients with channels first); CUDA, sm_80 and later, not plans made by
                                    reserve */
 } spops_bev_kernel;
 

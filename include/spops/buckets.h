@@ -50,12 +50,12 @@ typedef struct spops_buckets_options {
     int32_t num_rounds;  /* 0 (one) to SPOPS_MAX_BUCKET_ROUNDS */
     int32_t bits;        /* of a cell along an axis: 1 to SPOPS_MAX_BUCKET_BITS; 0: 10 */
     spops_bucket_hash hashes[SPOPS_MAX_BUCKET_ROUNDS]; /* of the rounds */
-    /* Of the rounds: added to v before it is taken to the nearest cell, so that a row that is too
+    /* Of the rounds: added to v before it is clamped to a cell, so that a row that is too
        late asks next door. */
     int32_t steps[SPOPS_MAX_BUCKET_ROUNDS][3];
     double size_m[3]; /* of a cell; 0: 1 */
-    /* lower corner of cell 0, for which all that lies below it is taken too: the lower corner of
-       the cloud is a good one */
+    /* lower corner of cell 0; what lies below it is clamped to cell 0. The lower corner of the cloud
+       is a good one */
     double origin_m[3];
     spops_plan_memory *memory; /* of reserve: where the buckets live; NULL: the library's own */
 } spops_buckets_options;
@@ -107,7 +107,7 @@ SPOPS_API spops_status spops_buckets_reserve(spops_context *ctx, int64_t max_row
  * cloud     points.rows is max_rows; with offsets, the last one says how many rows there are. At most
  *           max_samples.
  *
- * A coordinate that is not finite is taken for cell 0, and its row is counted. Offsets that create
+ * A coordinate that is not finite is in cell 0, and its row is counted. Offsets that create
  * refuses, and samples of more rows than K S, leave no buckets, and are told by the info.
  *
  * Memory    Where ctx runs; read when the stream gets there.

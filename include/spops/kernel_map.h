@@ -20,8 +20,9 @@ typedef struct spops_kernel_map spops_kernel_map;
 typedef enum spops_kernel_map_kind {
     SPOPS_MAP_SUBMANIFOLD = 0, /* out is in; odd sizes, stride 1, the centre tap joins row to row */
     SPOPS_MAP_CONVOLUTION = 1, /* in = stride * out - padding + dilation * t */
-    SPOPS_MAP_TRANSPOSED = 2   /* out = stride * in - padding + dilation * t: also the inverse of a
-                                  convolution, and generative layers */
+    SPOPS_MAP_TRANSPOSED = 2   /* out = stride * in - padding + dilation * t: onto the finer
+                                  set that a network had, or generative onto a new one. The way back
+                                  up from a convolution is spops_kernel_map_create_inverse */
 } spops_kernel_map_kind;
 
 /**
@@ -62,7 +63,7 @@ SPOPS_DEFINE_DEFAULT(spops_kernel_map_options)
  * Build a map.
  *
  * kernel    Refused: sizes outside 1 to SPOPS_MAX_KERNEL_SIZE, stride or dilation below 1, even
- *           sizes where kind is SUBMANIFOLD. A SUBMANIFOLD's padding is 0 or that of its centre.
+ *           sizes where kind is SUBMANIFOLD. The padding of a SUBMANIFOLD is 0, or dilation * (size / 2).
  * in, out   The sets that features are rows of; with SUBMANIFOLD, out is `in` or NULL. Not needed
  *           once the map is made.
  *

@@ -23,7 +23,7 @@ typedef enum spops_activation {
 typedef struct spops_norm_options {
     size_t struct_size; /* sizeof(spops_norm_options) */
     /* [1] where ctx runs: the first rows that count; NULL: all. Rows after them are neither read
-       nor written. A number outside 0 to x.rows is taken for the nearer end. */
+       nor written. A number outside 0 to x.rows is clamped. */
     const int32_t *num_rows;
     float epsilon;  /* added to the variance, finite; 0: 1e-5 */
     float momentum; /* of running statistics, 0 to 1; 0: 0.1 */

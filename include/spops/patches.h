@@ -109,20 +109,20 @@ typedef enum spops_patch_curve {
 
 /**
  * Rows in an order, cut into patches of patch_rows. The order is that of their cells on a curve, ties
- * by row, or the caller's. A cell is floor((p - origin_m) / size_m) per axis in f64, taken to the
- * nearest of 0 to 2^bits - 1.
+ * by row, or the caller's. A cell is floor((p - origin_m) / size_m) per axis in f64, clamped to
+ * 0 .. 2^bits - 1.
  */
 typedef struct spops_patch_order {
     size_t struct_size; /* sizeof(spops_patch_order) */
     int32_t patch_rows; /* 1 or more */
-    int32_t borrow; /* 1: the last patch of a sample, where it is not full and has one before it,
-                           takes the last rows of that as keys besides its own, so that it has
-                           patch_rows of them; they stay queries of the other patch alone */
+    /* 1: if the last patch of a sample is short, it also attends to the last rows of the patch before
+       it, as many as it lacks. Those rows are keys of both patches and queries of the earlier one. */
+    int32_t borrow;
     spops_patch_curve curve;
     int32_t bits; /* 1 to SPOPS_MAX_BUCKET_BITS; 0: SPOPS_MAX_BUCKET_BITS. A Hilbert curve of other
                      bits is another curve */
-    double size_m[3];   /* 0: 1 */
-    double origin_m[3]; /* lower corner of cell 0, for which all that lies below it is taken too */
+    double size_m[3];     /* 0: 1 */
+    double origin_m[3];   /* lower corner of cell 0; what lies below it is clamped to cell 0 */
     const int32_t *order; /* [rows] where ctx runs: every row once, samples in order; NULL: by the
                              curve */
 } spops_patch_order;
@@ -150,7 +150,7 @@ SPOPS_API spops_status spops_patches_create_from_order(spops_context *ctx,
  * Refill patches made by spops_patches_reserve from an order of a cloud's rows.
  *
  * cloud     points.rows is num_rows of the plan; with offsets, the last one says how many rows there
- *           are. A coordinate that is not finite is taken for cell 0.
+ *           are. A coordinate that is not finite is in cell 0.
  * order     borrow is 0 where the plan's `same` is 1, and only there.
  *
  * The rest as spops_patches_set.

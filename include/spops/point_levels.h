@@ -173,9 +173,9 @@ SPOPS_DEFINE_DEFAULT(spops_interpolation_options)
 
 /**
  * Interpolate by inverse distances: a point of `to` takes the points of `from` nearest to it, each
- * with a weight of 1 / max(distance, 1e-10 m), over their sum. A point at the place of one takes
- * that one but for 1e-10 m over the distances of the others; a point that is not finite, or whose
- * sample has no points in `from`, takes none: its features are 0. Features are
+ * with a weight of 1 / max(distance, 1e-10 m), over their sum. A point that coincides
+ * with a source point takes almost all from it. A point that is not finite, or whose sample has no
+ * points in `from`, takes nothing: its features are 0. Features are
  * spops_segreduce_execute's SUM over the segments with the weights; gradients are its backward.
  *
  * to        As many samples as from.

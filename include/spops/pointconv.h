@@ -52,10 +52,15 @@ SPOPS_DEFINE_DEFAULT(spops_pointconv_options)
 /**
  * Plan the convolutions of neighbours.
  *
- * neighbors  Must have BY_TAP, except for IMPLICIT_GEMM by name that adds rows first, or without
- *            gradients; for gradients by IMPLICIT_GEMM also REVERSE, unless mirrored
- *            (spops_neighbors_view). Made by create, or by reserve: then the plan is refilled by
- *            spops_pointconv_set. They must outlive the plan, unless options->detach.
+ * neighbors  Made by create, or by reserve: then the plan is refilled by spops_pointconv_set. They
+ *            must outlive the plan, unless options->detach. They must have
+ *
+ *     dataflow                        forward alone    with backward
+ *     AUTO, FETCH_ON_DEMAND           BY_TAP           BY_TAP; REVERSE (1) to take IMPLICIT_GEMM too
+ *     IMPLICIT_GEMM, SUMS_NONE        nothing          BY_TAP and REVERSE (1)
+ *     IMPLICIT_GEMM, else             nothing          REVERSE (1)
+ *
+ *            (1) no REVERSE where they are mirrored (spops_neighbors_view).
  * options    NULL: defaults. A dataflow that is named serves every call, or the call is refused.
  * conv       The plan; NULL after a failure.
  *

@@ -40,13 +40,12 @@ typedef enum spops_dataflow {
 /** Which taps GATHER_MATMUL_SCATTER multiplies together. Taps without pairs are passed over. */
 typedef enum spops_grouping {
     SPOPS_GROUPING_AUTO = 0,
-    SPOPS_GROUPING_SEPARATE = 1, /* none: a product for each tap */
-    SPOPS_GROUPING_SYMMETRIC =
-        2,                      /* a tap and its mirror image, as large; of maps that are no mirror
-                                     images of themselves (all but submanifold): none */
-    SPOPS_GROUPING_FIXED = 3,   /* submanifold: the four taps farthest from the middle with their
+    SPOPS_GROUPING_SEPARATE = 1,  /* a product for each tap */
+    SPOPS_GROUPING_SYMMETRIC = 2, /* each tap with its mirror tap, which has as many pairs.
+                                     Submanifold maps; on other maps as SEPARATE */
+    SPOPS_GROUPING_FIXED = 3,     /* submanifold: the four taps farthest from the middle with their
                                      images, and the others; else all taps, padded to the longest */
-    SPOPS_GROUPING_ADAPTIVE = 4 /* neighbouring taps (with their images) as long as
+    SPOPS_GROUPING_ADAPTIVE = 4   /* neighbouring taps (with their images) as long as
                                      1 - shortest / longest <= epsilon; one product a tap from
                                      batch_rows pairs on */
 } spops_grouping;
@@ -71,9 +70,8 @@ typedef struct spops_conv_choice {
     int64_t num_out, num_pairs; /* of the map: output rows, pairs */
     /* What runs. */
     spops_dataflow dataflow;
-    spops_grouping
-        grouping; /* of GATHER_MATMUL_SCATTER, else AUTO; with what belongs to ADAPTIVE */
-    double epsilon;
+    spops_grouping grouping; /* of GATHER_MATMUL_SCATTER, else AUTO */
+    double epsilon;          /* of ADAPTIVE, as batch_rows */
     int64_t batch_rows;
 } spops_conv_choice;
 
@@ -105,8 +103,8 @@ SPOPS_DEFINE_DEFAULT(spops_sparseconv_options)
 /**
  * Plan the convolutions of a map.
  *
- * map       Must have PAIRS; for IMPLICIT_GEMM also ORDER, and with backward REVERSE. A plan without
- *           gradients that names IMPLICIT_GEMM does without PAIRS. Made by create, or by reserve:
+ * map       Must have PAIRS; for IMPLICIT_GEMM also ORDER, and with backward REVERSE. PAIRS may be
+ *           missing where IMPLICIT_GEMM is named and backward is 0. Made by create, or by reserve:
  *           then the plan is refilled by spops_sparseconv_set. The map must outlive the plan.
  * options   NULL: defaults. A dataflow that is named serves every call, or the call is refused.
  * conv      The plan; NULL after a failure.
@@ -162,11 +160,13 @@ SPOPS_API spops_status spops_sparseconv_set_all(spops_context *ctx, int32_t num_
  * Memory    Where ctx runs. No pointer is kept.
  * Stream    Enqueues on ctx's stream and returns. Allocates nothing, waits for nothing, capturable.
  * Scratch   spops_sparseconv_scratch_bytes, reserved in ctx beforehand.
- * Numerics  Sums in f32, by ascending tap; IMPLICIT_GEMM of few rows sums parts of the taps first.
- *           Same bits on every run and thread count. bias to activation are computed in f32, after
- *           a rounding of the sum to out's dtype in FETCH_ON_DEMAND. GATHER_MATMUL_SCATTER rounds the
- *           product of each tap so, adds that of a submanifold map's middle tap last, with a rounding
- *           of its own, and has the bits that the library of products gives.
+ * Numerics  Sums in f32, by ascending tap. Same bits on every run and thread count. The epilogue is
+ *           computed in f32.
+ *           IMPLICIT_GEMM: of few rows, parts of the taps are summed first.
+ *           FETCH_ON_DEMAND: the sum is rounded to out's dtype before the epilogue.
+ *           GATHER_MATMUL_SCATTER: the product of each tap is rounded to out's dtype. The middle tap
+ *           of a submanifold map is added last and the sum rounded again. Bits are those of the
+ *           library that multiplies.
  * Errors    INVALID_ARGUMENT (shape, dtype, stride, groups), SCRATCH_TOO_SMALL, NOT_SUPPORTED (a
  *           forced dataflow that does not serve the call), CUDA. After any but CUDA, nothing was
  *           enqueued and out is untouched.

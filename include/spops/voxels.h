@@ -36,8 +36,8 @@ typedef struct spops_voxels_options {
     spops_plan_memory *memory; /* of reserve: where the voxels live; NULL: allocated */
     int32_t dims;              /* axes, the first columns of points; 0: every column is one */
     /*
-     * 1: the voxels that meet lower_m to upper_m are all there may be; points outside, or not
-     * finite, are left out and counted (num_dropped of spops_coords_info). coords has no box then.
+     * 1: keep only voxels that intersect [lower_m, upper_m]. Points outside, or not finite, are left
+     * out and counted (num_dropped of spops_coords_info). coords has no box then.
      * 0: points outside the box are refused by create.
      */
     int32_t crop;
@@ -157,8 +157,7 @@ typedef struct spops_devoxels spops_devoxels;
 /** How features of voxels become features of a point. */
 typedef enum spops_devoxels_interpolation {
     SPOPS_DEVOXELS_INTERPOLATION_NEAREST = 0, /* the voxel a point lies in, if there is one */
-    SPOPS_DEVOXELS_INTERPOLATION_LINEAR =
-        1 /* the 2^dims voxels whose centres surround it, weighted */
+    SPOPS_DEVOXELS_INTERPOLATION_LINEAR = 1   /* 2^dims voxels around it, weighted */
 } spops_devoxels_interpolation;
 
 /** What becomes of the weights of voxels that are not there. */

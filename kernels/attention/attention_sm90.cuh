@@ -10,8 +10,8 @@
 //     4               gather: rows of q once an item, then k and v in stages of KEYS rows, by
 //                     copies of 16 bytes (cp.async) into swizzled lines
 //
-// It takes rows whose heads are 16-byte pieces (of less than 48 columns: that follow each other),
-// positive scales, no bias and no rotary embedding.
+// A head's size must be a multiple of 16 bytes; heads narrower than 48 columns must be contiguous. The
+// scale must be positive, and there is no bias. Rows with rotary positions come rotated already.
 #ifndef SPOPS_KERNELS_ATTENTION_ATTENTION_SM90_CUH
 #define SPOPS_KERNELS_ATTENTION_ATTENTION_SM90_CUH
 

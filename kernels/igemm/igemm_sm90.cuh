@@ -62,11 +62,11 @@ struct igemm_sm90_params {
     int last_tap; // num_taps - 1 for mirrored taps, else -1
     int col_tiles;
     uint32_t *tickets;
-    // Shares: of how many blocks for each column tile (0: never), of how much work at least, up to how
-    // many tiles, the work of a tile beside its records; and [2 * shares * col_tiles] tiles of
-    // partial sums.
-    int shares, least_share, max_shared_tiles, tile_cost;
-    float *partials;
+    int shares;           // blocks that share the work of a column tile; 0: no shares
+    int least_share;      // records of a share, at least
+    int max_shared_tiles; // of more tiles there are no shares
+    int tile_cost;        // records that the epilogue of a tile counts as
+    float *partials;      // [2 * shares * col_tiles] tiles of partial sums
     epilogue_params epilogue;
 };
 
@@ -155,9 +155,9 @@ __device__ __forceinline__ int4 igemm_row_tile(const igemm_sm90_params &p, int n
     return make_int4((int)first, (int)first + min(rows - (int)first, SPOPS_IGEMM_TILE_ROWS), 0, 0);
 }
 
-// Of all work that of a block, `each` to a block; 0: tiles come from the counter. Work is counted in
-// records, and each tile has p.tile_cost more for its epilogue: rows that lack most taps
-// are neighbours, and their tiles many.
+// The range of work that this block owns. `each` is the length of a range; 0: blocks take tiles from a
+// counter instead. Work is counted in records. A tile counts p.tile_cost more for its epilogue, because
+// rows that lack most taps are neighbours and fill many tiles.
 struct igemm_share {
     int begin, end, each, num_tiles;
 };
@@ -227,8 +227,8 @@ __device__ __forceinline__ void igemm_leave(const igemm_sm90_params &p)
     }
 }
 
-// What finds the block's next tile and tells the gather warps: one lane of them, a step a stage, so
-// that it does not wait for memory: it takes a number from the counter, then asks for the tile.
+// One gather lane finds the block's next tile ahead of time and tells the gather warps. It takes one step
+// a stage (a number from the counter, then the tile), so it never waits for memory.
 template <class P> struct igemm_finder {
     const igemm_sm90_params &p;
     const igemm_sm90_block<P> &block;

@@ -96,10 +96,9 @@ typedef struct spops_igemm_args {
     void *scratch;           // igemm_scratch_bytes
 } spops_igemm_args;
 
-// Rows of x with their rows of g, where several rows of x that have one row of g at a tap are added
-// first. A unit is a group of a record, both as in a schedule, but that a row of -2 is a sum, and
-// that a record's third and fourth numbers are its first sum and how many are of group 0 and, above
-// 16 bits, of group 1.
+// Work list of the weight gradient for point convolution. Rows of x that meet the same row of g at one
+// tap are summed first. A unit is one half of a record: 64 rows. Row index -2 marks a summed row. Words
+// 2 and 3 of a record are its first sum and the numbers of sums of its halves, 16 bits each.
 typedef struct spops_igemm_units {
     const int32_t *offsets;  // [num_taps + 1] of units. NULL: there are pairs
     const int32_t *units;    // [.][2] 2 * record + group; tile. By tap

@@ -35,8 +35,8 @@ typedef struct triplets_choice {
 typedef struct build_workspace {
     void *lists;   // for slot lists_build
     int32_t *keys; // [max_triplets]
-    spops_lists
-        by_tile; // sort a side's triplets by tile; all but their offsets ends with the build
+    // Sort a side's triplets by tile. All but their offsets ends with the build.
+    spops_lists by_tile;
 } build_workspace;
 
 static bool has_side(const spops_triplets *plan, int side)

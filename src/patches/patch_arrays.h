@@ -24,7 +24,7 @@ typedef struct spops_patch_state {
     int32_t num_queries, num_keys; // entries of the lists
     int32_t num_q_rest, num_k_rest;
     int32_t num_q_tiles[SPOPS_NUM_PATCH_TILES], num_k_tiles[SPOPS_NUM_PATCH_TILES];
-    int32_t overflow; // 1: more was found than fits, and all counts before this are 0 but the rests
+    int32_t overflow; // 1: lists exceeded a capacity; all counts above are 0 but those of the rests
 } spops_patch_state;
 
 // `num_entries` entries of a patch's list from `first_entry` on (of the whole list, not of the patch),

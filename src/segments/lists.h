@@ -32,14 +32,13 @@ static inline int32_t spops_sum_variant(const spops_sum_choice *choice, spops_dt
 // segment order; "term" is the caller's own number of the same thing.
 typedef struct spops_lists {
     int64_t num_segments;
-    int64_t max_terms;        // capacity of pairs and order
-    int32_t *offsets;         // [num_segments + 1]
-    int32_t *pairs;           // [max_terms][2]: a, b of a position; NULL: both are the position
-    int32_t *order;           // [max_terms] term of a position; NULL: the position itself
-    int32_t split_terms;      // segments longer than this are cut into pieces
-    spops_schedule *schedule; // [1]
-    spops_work_item
-        *entries; // [num_segments] unsplit segments by class; CPU: none, or by their rows
+    int64_t max_terms;           // capacity of pairs and order
+    int32_t *offsets;            // [num_segments + 1]
+    int32_t *pairs;              // [max_terms][2]: a, b of a position; NULL: both are the position
+    int32_t *order;              // [max_terms] term of a position; NULL: the position itself
+    int32_t split_terms;         // segments longer than this are cut into pieces
+    spops_schedule *schedule;    // [1]
+    spops_work_item *entries;    // [num_segments] unsplit segments by class; CPU: none, or by rows
     spops_work_item *pieces;     // [max_pieces], pieces of one segment follow each other in order
     spops_split_segment *splits; // [max_splits]
     int64_t max_pieces;

@@ -42,8 +42,8 @@ typedef struct spops_segments_sizes {
     size_t extra_scratch_bytes; // that the caller carves after the plan's own
 } spops_segments_sizes;
 
-// Whether a plan whose terms are their own rows and weights keeps their keys, by which a gather writes
-// narrow rows in order.
+// True if a plan without idx and weight_idx keeps its keys. Gather uses them to write narrow rows in
+// order.
 static inline bool spops_segments_keeps_keys(const spops_context *ctx)
 {
     return ctx->backend->kind == SPOPS_BACKEND_CUDA;

@@ -14,8 +14,8 @@ struct spops_tuned_row {
 
 // ---- What is left to pairs ----------------------------------------------------------------------
 
-// Gradients of W are deep sums, of which cuBLAS loses pairs unless all of it is f32: products of pairs
-// serve those of a plan that was made for GATHER_MATMUL_SCATTER (docs/sparseconv.md).
+// cuBLAS drops terms of long reductions in 16 bits (docs/sparseconv.md), so the gradients of W of a plan
+// for GATHER_MATMUL_SCATTER are FETCH_ON_DEMAND's, unless all is f32.
 static bool loses_pairs(const spops_context *ctx, const spops_conv_choice *layer)
 {
     return ctx->info.backend == SPOPS_BACKEND_CUDA && layer->pass == SPOPS_PASS_GRAD_W &&
