@@ -79,12 +79,12 @@ typedef struct spops_conv_choice {
 typedef struct spops_sparseconv_options {
     size_t struct_size;
     int32_t backward;        /* 1: also gradients */
-    spops_dataflow dataflow; /* AUTO: the faster one for each call, by measured rows */
+    spops_dataflow dataflow; /* AUTO: IMPLICIT_GEMM for what it serves, else FETCH_ON_DEMAND */
     /* Of the widest layer whose weights get a gradient, or whose x is i8; 0: 256. Others may be
        wider. */
     int64_t max_in_channels;
     int64_t max_out_channels; /* likewise */
-    spops_grouping grouping;  /* of GATHER_MATMUL_SCATTER; AUTO: by measured rows */
+    spops_grouping grouping;  /* of GATHER_MATMUL_SCATTER; AUTO: ADAPTIVE */
     double epsilon;           /* of ADAPTIVE: 0 to 1 */
     int64_t batch_rows;       /* likewise: S, 0 or more */
     /*
