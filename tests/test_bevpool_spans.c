@@ -100,10 +100,10 @@ ParameterizedTest(struct backend_param *p, bevpool_spans, choice)
                  "small: lists");
     check_choice(&d, &g.geometry, SPOPS_BEV_KERNEL_INTERVALS, SPOPS_BEV_KERNEL_INTERVALS, "lists");
     test_expect(d.ctx, spops_bev_plan_reserve(d.ctx, &g.geometry, &forced, &plan),
-                SPOPS_STATUS_NOT_SUPPORTED, "spans", "a plan that is refilled");
+                SPOPS_STATUS_NOT_SUPPORTED, " spans", "a plan that is refilled");
     if (p->backend == SPOPS_BACKEND_CPU) {
         test_expect(d.ctx, spops_bev_plan_create(d.ctx, &g.geometry, &forced, &plan),
-                    SPOPS_STATUS_NOT_SUPPORTED, "spans", "no spans on the CPU");
+                    SPOPS_STATUS_NOT_SUPPORTED, " spans", "no spans on the CPU");
         cr_assert(plan == NULL);
     } else {
         check_choice(&d, &g.geometry, SPOPS_BEV_KERNEL_SPANS, SPOPS_BEV_KERNEL_SPANS, "simulated");

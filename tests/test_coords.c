@@ -196,7 +196,7 @@ ParameterizedTest(struct backend_param *p, coords, create_refuses)
     BEND("num_rows is -1", a.num_rows = -1);
     BEND("num_rows", a.num_rows = INT32_MAX);
     BEND("rows is NULL", a.no_rows = true);
-    BEND("aligned", a.shifted = true);
+    BEND(" aligned", a.shifted = true);
     BEND("rows[2][0] is -1, expected a batch", a.rows[2][0] = -1, a.rows[4][0] = -7);
     BEND("rows[1] equals rows[0]", memcpy(a.rows[1], a.rows[0], sizeof a.rows[0]));
     BEND("rows[4] equals rows[2]", memcpy(a.rows[4], a.rows[2], sizeof a.rows[0]));
@@ -452,7 +452,7 @@ ParameterizedTest(struct backend_param *p, coords, derived_refuse)
     BEND("kernel.stride[2] is -2", k.stride[2] = -2);
     BEND("kernel.dilation[1] is 0", k.dilation[1] = 0);
     BEND("kernel.dilation[0] is -1", k.dilation[0] = -1);
-    BEND("struct_size", k.struct_size = 4);
+    BEND("kernel: struct_size", k.struct_size = 4);
     BEND("32 bits", k.stride[0] = 1, k.padding[0] = INT32_MAX);
 #undef BEND
     k = spops_kernel_shape_cube(3, 3, INT32_MAX, 1);

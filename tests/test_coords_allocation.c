@@ -534,7 +534,7 @@ static void check_call(setting *s, const allocating_call *call)
             checked_alloc_check(memory, what);
             continue;
         }
-        test_expect(ctx, status, SPOPS_STATUS_OUT_OF_MEMORY, "memory", what);
+        test_expect(ctx, status, SPOPS_STATUS_OUT_OF_MEMORY, " memory", what);
         cr_assert(made == NULL, "%s: the output is not NULL", what);
         // Scratch may stay with the context; and the context still serves.
         cr_assert(memory->live <= live + 3, "%s: %lld blocks leaked", what,

@@ -946,7 +946,7 @@ static void check_frames(test_device *d, spops_coords_search search, test_rng *r
     }
     cr_assert(overflowed, "no frame had more pairs than fit");
     test_expect(d->ctx, spops_kernel_map_set(d->ctx, f.flat, f.out, NULL),
-                SPOPS_STATUS_INVALID_ARGUMENT, "capacities", "another capacity");
+                SPOPS_STATUS_INVALID_ARGUMENT, "have capacities", "another capacity");
     device_graph_destroy(graph);
     spops_kernel_map_destroy(f.flat), spops_kernel_map_destroy(f.down),
         spops_kernel_map_destroy(f.up);

@@ -687,7 +687,7 @@ ParameterizedTest(struct backend_param *p, pointconv, refuses, .timeout = 900)
     search.contents = 0;
     test_expect_ok(d.ctx, spops_neighbors_create(d.ctx, NULL, &c.in, &search, &bare), "bare");
     REFUSED(spops_pointconv_create(d.ctx, NULL, NULL, &conv), invalid, "neighbors is NULL");
-    REFUSED(spops_pointconv_create(d.ctx, bare, NULL, &conv), invalid, "SPOPS_NEIGHBORS_BY_TAP");
+    REFUSED(spops_pointconv_create(d.ctx, bare, NULL, &conv), invalid, "without SPOPS_NEIGHBORS_BY_TAP");
     options.backward = 2;
     REFUSED(spops_pointconv_create(d.ctx, c.neighbors, &options, &conv), invalid, "backward is 2");
     options.backward = 0;
@@ -696,7 +696,7 @@ ParameterizedTest(struct backend_param *p, pointconv, refuses, .timeout = 900)
     options.sums = SPOPS_POINTCONV_SUMS_FIRST;
     options.dataflow = SPOPS_DATAFLOW_FETCH_ON_DEMAND;
     REFUSED(spops_pointconv_create(d.ctx, c.neighbors, &options, &conv), SPOPS_STATUS_NOT_SUPPORTED,
-            "SPOPS_POINTCONV_SUMS_FIRST");
+            "is SPOPS_POINTCONV_SUMS_FIRST");
     options.sums = SPOPS_POINTCONV_SUMS_AUTO;
     options.dataflow = SPOPS_DATAFLOW_IMPLICIT_GEMM;
     if (d.backend == SPOPS_BACKEND_CUDA && has_gemm(&c)) {

@@ -134,7 +134,7 @@ static void refused_options(test_device *d, create_call call)
     BEND("gradients", a.options.gradients = (spops_gradients)3);
     BEND("gradients", a.options.gradients = (spops_gradients)-1);
     BEND("struct_size", a.options.struct_size = sizeof a.options + 8);
-    BEND("aligned", a.shifted = true);
+    BEND(" aligned", a.shifted = true);
 #undef BEND
     // Rows and weights past the terms, and a struct of an older version, are fine.
     a = good_args(), a.no_idx = true, a.options.num_rows = TERMS + 5;

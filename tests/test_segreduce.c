@@ -256,9 +256,9 @@ ParameterizedTest(struct backend_param *p, segreduce, refuses)
     m = e.x.view, m.cols = -1;
     REFUSED(invalid, "x", sum, m, NULL, e.out.view, NULL);
     m = e.x.view, m.row_stride = 7;
-    REFUSED(invalid, "row_stride", sum, m, NULL, e.out.view, NULL);
+    REFUSED(invalid, "x.row_stride is", sum, m, NULL, e.out.view, NULL);
     m = e.x.view, m.row_stride = -8;
-    REFUSED(invalid, "row_stride", sum, m, NULL, e.out.view, NULL);
+    REFUSED(invalid, "x.row_stride is", sum, m, NULL, e.out.view, NULL);
     m = e.x.view, m.row_stride = INT64_MAX / 2;
     REFUSED(invalid, "x", sum, m, NULL, e.out.view, NULL);
     m = e.x.view, m.data = (char *)m.data + 1;
@@ -296,9 +296,9 @@ ParameterizedTest(struct backend_param *p, segreduce, refuses)
     m = e.out.view, m.data = e.x.view.data;
     REFUSED(invalid, "out", sum, e.x.view, NULL, m, NULL);
     m = e.x.view, m.data = (char *)e.out.view.data - 4 * (6 * 8 - 1); // their one common element
-    REFUSED(invalid, "overlap", sum, m, NULL, e.out.view, NULL);
+    REFUSED(invalid, "out overlaps x", sum, m, NULL, e.out.view, NULL);
     m = e.w.view, m.data = (char *)e.out.view.data + 4 * (4 * 8 - 1);
-    REFUSED(invalid, "overlap", sum, e.x.view, &m, e.out.view, NULL);
+    REFUSED(invalid, "out overlaps w", sum, e.x.view, &m, e.out.view, NULL);
     // arg.
     m = e.arg.view, m.dtype = SPOPS_DTYPE_F32;
     REFUSED(invalid, "arg", max, e.x.view, NULL, e.out.view, &m);

@@ -214,9 +214,9 @@ ParameterizedTest(struct backend_param *p, segreduce_backward, refuses)
     REFUSED("segments is NULL", NULL, sum, go, x, w, gx, gw);
     REFUSED("reduce", plan, (spops_reduce)17, go, x, w, gx, gw);
     // A plan without the lists that are needed.
-    REFUSED("gradients", e.plan[SPOPS_GRADIENTS_NONE], sum, go, x, w, gx, NULL);
-    REFUSED("gradients", e.plan[SPOPS_GRADIENTS_NONE], sum, go, x, w, NULL, gw);
-    REFUSED("gradients", e.plan[SPOPS_GRADIENTS_LINEAR], max, go, x, w, gx, NULL);
+    REFUSED("gradients = 0", e.plan[SPOPS_GRADIENTS_NONE], sum, go, x, w, gx, NULL);
+    REFUSED("gradients = 0", e.plan[SPOPS_GRADIENTS_NONE], sum, go, x, w, NULL, gw);
+    REFUSED("gradients = 1", e.plan[SPOPS_GRADIENTS_LINEAR], max, go, x, w, gx, NULL);
     // grad_out.
     m = go, m.rows = 5;
     REFUSED("grad_out", plan, sum, m, x, w, gx, gw);

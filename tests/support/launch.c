@@ -3,6 +3,7 @@
 
 #include <criterion/criterion.h>
 #include <criterion/logging.h>
+#include <ctype.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -171,13 +172,35 @@ void test_run(test_device *d, const test_call *call)
     checked_alloc_check(&d->memory, call->what);
 }
 
+static bool is_name(char c)
+{
+    return isalnum((unsigned char)c) || c == '_';
+}
+
+// Whether the message has the fragment. A name alone has to be the call's, or what the call blames:
+// whole, right after the call's name, as it is or as a part of "shape.NAME", "NAME[3]" or "NAME->x".
+static bool has_fragment(const char *message, const char *fragment)
+{
+    const size_t n = strlen(fragment);
+    const char *at = strstr(message, ": ");
+    size_t letters = 0;
+    while (is_name(fragment[letters]))
+        ++letters;
+    if (letters < n) return strstr(message, fragment) != NULL;
+    if (n == 0 || (strncmp(message, fragment, n) == 0 && message[n] == ':')) return true;
+    for (at = at != NULL ? at + 2 : ""; *at != '\0' && *at != ' '; ++at) {
+        if (strncmp(at, fragment, n) == 0 && !is_name(at[-1]) && !is_name(at[n])) return true;
+    }
+    return false;
+}
+
 void test_expect(spops_context *ctx, spops_status status, spops_status expected,
                  const char *fragment, const char *what)
 {
     const char *message = spops_last_error(ctx);
     cr_assert(status == expected, "%s: status is %s (%s), expected %s", what,
               spops_status_name(status), message, spops_status_name(expected));
-    cr_assert(strstr(message, fragment) != NULL, "%s: the message is \"%s\", expected \"%s\" in it",
+    cr_assert(has_fragment(message, fragment), "%s: the message is \"%s\", expected \"%s\" in it",
               what, message, fragment);
     cr_assert(strchr(message, '\n') == NULL, "%s: the message has more than one line", what);
 }

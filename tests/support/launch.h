@@ -59,7 +59,8 @@ typedef struct test_call {
 
 void test_run(test_device *d, const test_call *call);
 
-// Failure checks: `status` is as expected and the message of ctx holds `fragment`.
+// Failure checks: `status` is as expected and the message of ctx holds `fragment`; a name alone must
+// be the one that the call blames ("call: NAME ..."), or the call's own.
 void test_expect(spops_context *ctx, spops_status status, spops_status expected,
                  const char *fragment, const char *what);
 void test_expect_ok(spops_context *ctx, spops_status status, const char *what);
