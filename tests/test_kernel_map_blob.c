@@ -191,7 +191,7 @@ ParameterizedTest(struct backend_param *p, kernel_map_blob, damaged)
                    {"kernel.stride[0] is -1", kind + 32, -1},
                    {"num_in is 7", numbers, 7},
                    {"num_out is 9", numbers + 8, 9},
-                   {"pairs", numbers + 16, 5},
+                   {" pairs", numbers + 16, 5},
                    {"other coordinates than in", numbers + 24, 123},
                    {"masks[0] has tap", masks, -1},
                    {"table[0]", table, -2},
