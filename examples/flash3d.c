@@ -69,28 +69,24 @@ static int good(const device *d, const char *what, spops_status status)
 static int upload_features(network *n)
 {
     const int64_t rows = n->points.num_points;
-    const size_t each = spops_dtype_bytes(n->dtype);
-    char *all = calloc((size_t)(rows * FEATURES), each);
-    float *xyz = malloc((size_t)rows * 3 * sizeof *xyz);
-    int failed = all == NULL || xyz == NULL;
+    const size_t count = (size_t)(rows * FEATURES), bytes = count * spops_dtype_bytes(n->dtype);
+    float *all = malloc(count * sizeof *all), *xyz = malloc((size_t)rows * 3 * sizeof *xyz);
+    void *narrow = malloc(bytes);
+    int failed = all == NULL || xyz == NULL || narrow == NULL;
 
     for (int64_t i = 0; i < rows && !failed; ++i) {
         const float *p = n->points.points + 4 * i;
         const float f[FEATURES] = {p[0] / 50, p[1] / 50, p[2] / 5, p[3], hypotf(p[0], p[1]) / 50,
                                    1};
         memcpy(xyz + 3 * i, p, 3 * sizeof *xyz);
-        for (int c = 0; c < FEATURES; ++c) {
-            const uint16_t h = bf16_of(f[c]);
-            memcpy(all + (size_t)(i * FEATURES + c) * each,
-                   each == 4 ? (const void *)&f[c] : (const void *)&h, each);
-        }
+        memcpy(all + i * FEATURES, f, sizeof f);
     }
-    n->features = spops_matrix_dense(device_alloc(&n->d, (size_t)(rows * FEATURES) * each), rows,
-                                     FEATURES, n->dtype);
+    n->features = spops_matrix_dense(device_alloc(&n->d, bytes), rows, FEATURES, n->dtype);
     failed = failed || n->features.data == NULL ||
-             device_upload(&n->d, n->features.data, all, (size_t)(rows * FEATURES) * each) ||
+             device_convert(&n->d, SPOPS_DTYPE_F32, all, n->dtype, narrow, count) ||
+             device_upload(&n->d, n->features.data, narrow, bytes) ||
              device_upload(&n->d, n->stages[0].r.coords.data, xyz, (size_t)rows * 3 * sizeof *xyz);
-    free(all), free(xyz);
+    free(all), free(xyz), free(narrow);
     return failed;
 }
 
@@ -221,7 +217,7 @@ static spops_status stage_enqueue(network *n, int s)
         stage *next = &n->stages[s + 1];
         TRY(spops_pool_execute(ctx, st->pool, SPOPS_REDUCE_MEAN, st->r.coords, next->r.coords));
         TRY(spops_pool_execute(ctx, st->pool, SPOPS_REDUCE_MAX, st->r.x, st->pooled));
-        TRY(product(&n->d, &next->r, st->pooled, &st->widen, 0, next->r.x));
+        TRY(product(&n->d, st->pooled, &st->widen, next->r.x));
     }
     return SPOPS_STATUS_OK;
 }
@@ -229,8 +225,7 @@ static spops_status stage_enqueue(network *n, int s)
 static spops_status enqueue(void *user)
 {
     network *n = user;
-    if (n->parts & MOVES)
-        TRY(product(&n->d, &n->stages[0].r, n->features, &n->embedding, 0, n->stages[0].r.x));
+    if (n->parts & MOVES) TRY(product(&n->d, n->features, &n->embedding, n->stages[0].r.x));
     for (int s = 0; s < STAGES; ++s)
         TRY(stage_enqueue(n, s));
     return SPOPS_STATUS_OK;

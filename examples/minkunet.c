@@ -202,8 +202,8 @@ static const char *dataflow_of(const engine *e, const layer *l)
 {
     const spops_sparseconv *conv = l->relation == WITHIN ? e->within[l->level]
                                    : l->relation == DOWN ? e->down[l->level - 1]
-                                   : l->relation == UP   ? e->up[l->level]
-                                                         : e->pointwise[l->level];
+                                                         : e->up[l->level];
+    if (l->relation == POINTWISE) return "linear";
     return spops_dataflow_name(spops_sparseconv_dataflow(conv, SPOPS_PASS_FORWARD, e->dtype,
                                                          l->in.cols, l->out.cols, NULL));
 }

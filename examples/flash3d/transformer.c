@@ -15,45 +15,26 @@ static float drawn(uint64_t i, float low, float high)
     return low + (high - low) * ((float)((z ^ (z >> 27)) >> 40) * 0x1p-24f);
 }
 
-uint16_t bf16_of(float v)
-{
-    uint32_t bits;
-    memcpy(&bits, &v, sizeof bits);
-    return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-}
-
-static float of_bf16(uint16_t h)
-{
-    const uint32_t bits = (uint32_t)h << 16;
-    float v;
-    memcpy(&v, &bits, sizeof v);
-    return v;
-}
-
 int parameter_draw(const device *d, parameter *p, int64_t rows, int64_t cols, spops_dtype dtype,
                    float low, float high, uint64_t seed)
 {
     const size_t count = (size_t)(rows * cols), bytes = count * spops_dtype_bytes(dtype);
-    uint16_t *halves = malloc(count * sizeof *halves);
+    void *narrow = malloc(bytes);
     int failed;
 
     p->rows = rows, p->cols = cols, p->dtype = dtype;
     p->host = malloc(count * sizeof *p->host);
     p->data = device_alloc(d, bytes);
-    failed = halves == NULL || p->host == NULL || p->data == NULL;
-    for (size_t i = 0; i < count && !failed; ++i) {
+    failed = narrow == NULL || p->host == NULL || p->data == NULL;
+    for (size_t i = 0; i < count && !failed; ++i)
         p->host[i] = drawn(seed * 0x100000001b3u + i, low, high);
-        if (dtype == SPOPS_DTYPE_F32) continue;
-        halves[i] = bf16_of(p->host[i]);
-        p->host[i] = of_bf16(halves[i]);
-    }
-    if (!failed)
-        failed = device_upload(
-            d, p->data, dtype == SPOPS_DTYPE_F32 ? (const void *)p->host : (const void *)halves,
-            bytes);
-    else
+    if (failed)
         fprintf(stderr, "parameters: out of memory\n");
-    free(halves);
+    else
+        failed = device_convert(d, SPOPS_DTYPE_F32, p->host, dtype, narrow, count) ||
+                 device_convert(d, dtype, narrow, SPOPS_DTYPE_F32, p->host, count) ||
+                 device_upload(d, p->data, narrow, bytes);
+    free(narrow);
     return failed;
 }
 
@@ -80,29 +61,15 @@ static int make_matrix(const device *d, spops_matrix *m, int64_t rows, int64_t c
 
 int rows_create(const device *d, stage_rows *r, int64_t rows, int64_t channels, spops_dtype dtype)
 {
-    const int32_t offsets[2] = {0, (int32_t)rows};
-    spops_triplets_options options = spops_triplets_options_default();
-    int32_t *there = device_alloc(d, sizeof offsets);
-    int failed;
-
     r->rows = rows, r->channels = channels, r->dtype = dtype;
-    failed = there == NULL || device_upload(d, there, offsets, sizeof offsets) ||
-             make_matrix(d, &r->coords, rows, 3, SPOPS_DTYPE_F32) ||
-             make_matrix(d, &r->x, rows, channels, dtype) ||
-             make_matrix(d, &r->normed, rows, channels, dtype) ||
-             make_matrix(d, &r->wide, rows, WIDER * channels, dtype);
-    if (!failed && spops_triplets_create_from_offsets(d->ctx, 1, there, &options, &r->same) !=
-                       SPOPS_STATUS_OK) {
-        fprintf(stderr, "rows: %s\n", spops_last_error(d->ctx));
-        failed = 1;
-    }
-    device_free(d, there);
-    return failed;
+    return make_matrix(d, &r->coords, rows, 3, SPOPS_DTYPE_F32) ||
+           make_matrix(d, &r->x, rows, channels, dtype) ||
+           make_matrix(d, &r->normed, rows, channels, dtype) ||
+           make_matrix(d, &r->wide, rows, WIDER * channels, dtype);
 }
 
 void rows_destroy(const device *d, stage_rows *r)
 {
-    spops_triplets_destroy(r->same);
     device_free(d, r->coords.data);
     device_free(d, r->x.data);
     device_free(d, r->normed.data);
@@ -128,16 +95,13 @@ int block_create(const device *d, block *b, int64_t channels, spops_dtype dtype,
            parameter_draw(d, &b->projection, c, c, dtype, -spread, spread, seed + 5) ||
            parameter_draw(d, &b->up, c, wide, dtype, -spread, spread, seed + 6) ||
            parameter_draw(d, &b->down, wide, c, dtype, -wide_spread, wide_spread, seed + 7) ||
-           parameter_draw(d, &b->bias, 1, wide, SPOPS_DTYPE_F32, -0.1f, 0.1f, seed + 8) ||
-           parameter_draw(d, &b->zeros, 1, wide, SPOPS_DTYPE_F32, 0.0f, 0.0f, 0) ||
-           parameter_draw(d, &b->ones, 1, wide, SPOPS_DTYPE_F32, 1.0f, 1.0f, 0);
+           parameter_draw(d, &b->bias, 1, wide, SPOPS_DTYPE_F32, -0.1f, 0.1f, seed + 8);
 }
 
 void block_destroy(const device *d, block *b)
 {
-    parameter *all[] = {&b->gamma[0], &b->gamma[1],   &b->beta[0], &b->beta[1],
-                        &b->qkv,      &b->projection, &b->up,      &b->down,
-                        &b->bias,     &b->zeros,      &b->ones};
+    parameter *all[] = {&b->gamma[0],   &b->gamma[1], &b->beta[0], &b->beta[1], &b->qkv,
+                        &b->projection, &b->up,       &b->down,    &b->bias};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; ++i)
         parameter_free(d, all[i]);
 }
@@ -149,12 +113,17 @@ spops_matrix columns(spops_matrix m, int64_t first, int64_t cols)
     return m;
 }
 
-spops_status product(const device *d, const stage_rows *r, spops_matrix x, const parameter *w,
-                     int accumulate, spops_matrix out)
+spops_status product(const device *d, spops_matrix x, const parameter *w, spops_matrix out)
 {
-    spops_mvmr_options o = spops_mvmr_options_default();
-    o.accumulate = accumulate;
-    return spops_mvmr_execute(d->ctx, r->same, x, parameter_matrix(w), NULL, &o, out);
+    return spops_linear_execute(d->ctx, x, parameter_matrix(w), NULL, out);
+}
+
+static spops_status add_product(const device *d, spops_matrix x, const parameter *w,
+                                spops_matrix out)
+{
+    spops_conv_layer layer = spops_conv_layer_default();
+    layer.residual = &out;
+    return spops_linear_execute(d->ctx, x, parameter_matrix(w), &layer, out);
 }
 
 spops_attention_options attention_options(const stage_rows *r, spops_attention_rotary *rotary)
@@ -183,22 +152,21 @@ spops_status block_enqueue(const device *d, const block *b, const stage_rows *r,
     const spops_matrix qkv = spops_matrix_dense(r->wide.data, r->rows, 3 * c, r->dtype);
     spops_attention_rotary rotary;
     const spops_attention_options attention = attention_options(r, &rotary);
-    spops_norm_options relu = spops_norm_options_default();
-    relu.activation = SPOPS_ACTIVATION_RELU;
+    spops_conv_layer up = spops_conv_layer_default();
+    up.bias = b->bias.data;
+    up.activation = SPOPS_ACTIVATION_RELU;
 
     if (parts & NORMS) TRY(normalise(d, b, r, 0));
     if (parts & ATTENTION) {
-        TRY(product(d, r, r->normed, &b->qkv, 0, qkv));
+        TRY(product(d, r->normed, &b->qkv, qkv));
         TRY(spops_attention_execute(d->ctx, patches, columns(qkv, 0, c), columns(qkv, c, c),
                                     columns(qkv, 2 * c, c), &attention, r->normed, NULL));
-        TRY(product(d, r, r->normed, &b->projection, 1, r->x));
+        TRY(add_product(d, r->normed, &b->projection, r->x));
     }
     if (parts & NORMS) TRY(normalise(d, b, r, 1));
     if (parts & FEED_FORWARD) {
-        TRY(product(d, r, r->normed, &b->up, 0, r->wide));
-        TRY(spops_batchnorm_execute(d->ctx, r->wide, b->zeros.data, b->ones.data, NULL,
-                                    b->bias.data, &relu, r->wide));
-        TRY(product(d, r, r->wide, &b->down, 1, r->x));
+        TRY(spops_linear_execute(d->ctx, r->normed, parameter_matrix(&b->up), &up, r->wide));
+        TRY(add_product(d, r->wide, &b->down, r->x));
     }
     return SPOPS_STATUS_OK;
 }

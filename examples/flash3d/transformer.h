@@ -37,22 +37,17 @@ typedef struct block {
     parameter gamma[2], beta[2];         /* of both norms */
     parameter qkv, projection, up, down; /* [in, out] */
     parameter bias;                      /* of up */
-    parameter zeros, ones;               /* bias and relu are a batch norm with these statistics */
 } block;
 
 /* What every block of a stage works with. */
 typedef struct stage_rows {
     int64_t rows, channels;
     spops_dtype dtype;
-    spops_triplets *same; /* row to row: a row times a matrix */
-    spops_matrix coords;  /* [rows, 3] f32 */
-    spops_matrix x;       /* [rows, channels] */
-    spops_matrix normed;  /* [rows, channels]: what the norms and attention give */
-    spops_matrix wide;    /* [rows, WIDER * channels]: Q, K and V, then feed-forward */
+    spops_matrix coords; /* [rows, 3] f32 */
+    spops_matrix x;      /* [rows, channels] */
+    spops_matrix normed; /* [rows, channels]: what the norms and attention give */
+    spops_matrix wide;   /* [rows, WIDER * channels]: Q, K and V, then feed-forward */
 } stage_rows;
-
-/* The upper half of the bits, rounded to nearest, ties to even. */
-uint16_t bf16_of(float v);
 
 /* 0 for success, else why was printed. */
 int parameter_draw(const device *d, parameter *p, int64_t rows, int64_t cols, spops_dtype dtype,
@@ -70,9 +65,8 @@ spops_status block_enqueue(const device *d, const block *b, const stage_rows *r,
 
 spops_attention_options attention_options(const stage_rows *r, spops_attention_rotary *rotary);
 
-/* out = x * w, or out += x * w. */
-spops_status product(const device *d, const stage_rows *r, spops_matrix x, const parameter *w,
-                     int accumulate, spops_matrix out);
+/* out = x * w. */
+spops_status product(const device *d, spops_matrix x, const parameter *w, spops_matrix out);
 
 /* Columns [first, first + cols) of a matrix. */
 spops_matrix columns(spops_matrix m, int64_t first, int64_t cols);

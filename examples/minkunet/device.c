@@ -61,11 +61,28 @@ int device_open(device *d, spops_backend_kind backend)
         return 1;
     }
     d->backend = spops_context_backend(d->ctx);
-    return 0;
+    d->host = d->ctx;
+    if (on_cpu(d)) return 0;
+    options = spops_context_options_default();
+    options.backend = SPOPS_BACKEND_CPU;
+    if (spops_context_create(&options, &d->host) == SPOPS_STATUS_OK) return 0;
+    fprintf(stderr, "%s\n", spops_last_error(NULL));
+    return 1;
+}
+
+int device_convert(const device *d, spops_dtype from, const void *x, spops_dtype to, void *out,
+                   size_t n)
+{
+    if (spops_convert_execute(d->host, spops_matrix_dense_const(x, 1, (int64_t)n, from),
+                              spops_matrix_dense(out, 1, (int64_t)n, to)) == SPOPS_STATUS_OK)
+        return 0;
+    fprintf(stderr, "%s\n", spops_last_error(d->host));
+    return 1;
 }
 
 void device_close(device *d)
 {
+    if (d->host != d->ctx) spops_context_destroy(d->host);
     spops_context_destroy(d->ctx);
 #ifdef EXAMPLE_WITH_CUDA
     if (d->stream != NULL) cudaStreamDestroy((cudaStream_t)d->stream);

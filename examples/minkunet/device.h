@@ -11,7 +11,8 @@
 typedef struct device {
     spops_backend_kind backend;
     spops_context *ctx;
-    void *stream; /* cudaStream_t; NULL on the CPU */
+    void *stream;        /* cudaStream_t; NULL on the CPU */
+    spops_context *host; /* on the CPU, for what the host prepares; may be ctx */
 } device;
 
 int device_open(device *d, spops_backend_kind backend);
@@ -21,6 +22,10 @@ void *device_alloc(const device *d, size_t bytes); /* zeroed; NULL: there is non
 void device_free(const device *d, void *ptr);
 int device_upload(const device *d, void *to, const void *from, size_t bytes);
 int device_download(const device *d, void *to, const void *from, size_t bytes);
+
+/* n numbers in another dtype, in host memory. */
+int device_convert(const device *d, spops_dtype from, const void *x, spops_dtype to, void *out,
+                   size_t n);
 
 /* What `enqueue` enqueues, `times` over: captured once into a CUDA Graph, or, plain and on the CPU,
    enqueued anew at every launch. */

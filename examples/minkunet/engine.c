@@ -15,58 +15,6 @@
 #define PASS(call)                                                                                 \
     if ((status = (call)) != SPOPS_STATUS_OK) return status
 
-/* ---- f16 ------------------------------------------------------------------------------------ */
-
-static uint16_t half_of_float(float f)
-{
-    uint32_t bits, sign, magnitude;
-    memcpy(&bits, &f, sizeof bits);
-    sign = bits >> 16 & 0x8000u;
-    magnitude = bits & 0x7fffffffu;
-    if (magnitude > 0x7f800000u) return (uint16_t)(sign | 0x7e00u);  /* NaN */
-    if (magnitude >= 0x477ff000u) return (uint16_t)(sign | 0x7c00u); /* rounds to infinity */
-    if (magnitude < 0x38800000u) /* subnormal: multiples of 2^-24 */
-        return (uint16_t)(sign | (uint32_t)lrintf(fabsf(f) * 0x1p24f));
-    magnitude += 0xfffu + (magnitude >> 13 & 1); /* to nearest, ties to even */
-    return (uint16_t)(sign | (magnitude - 0x38000000u) >> 13);
-}
-
-static float float_of_half(uint16_t h)
-{
-    const uint32_t sign = (h & 0x8000u) << 16, magnitude = h & 0x7fffu;
-    uint32_t bits = magnitude << 13;
-    float f;
-    if (magnitude >= 0x7c00u)
-        bits += 0x70000000u;
-    else if (magnitude >= 0x0400u)
-        bits += 0x38000000u;
-    else {
-        f = (float)magnitude * 0x1p-24f;
-        return sign != 0 ? -f : f;
-    }
-    bits |= sign;
-    memcpy(&f, &bits, sizeof f);
-    return f;
-}
-
-void engine_narrow(const engine *e, const float *from, size_t n, void *to)
-{
-    if (e->dtype == SPOPS_DTYPE_F32)
-        memcpy(to, from, n * sizeof *from);
-    else
-        for (size_t i = 0; i < n; ++i)
-            ((uint16_t *)to)[i] = half_of_float(from[i]);
-}
-
-void engine_widen(const engine *e, const void *from, size_t n, float *to)
-{
-    if (e->dtype == SPOPS_DTYPE_F32)
-        memcpy(to, from, n * sizeof *to);
-    else
-        for (size_t i = 0; i < n; ++i)
-            to[i] = float_of_half(((const uint16_t *)from)[i]);
-}
-
 /* ---- Capacities ----------------------------------------------------------------------------- */
 
 static int64_t with_room(int64_t n)
@@ -165,28 +113,14 @@ static int create_conv(engine *e, const spops_kernel_map *map, spops_sparseconv 
     return 0;
 }
 
-/* The map of level l that joins each row to itself: the rows are points on a line. */
-static int create_identity(engine *e, int l)
+/* Where the device says how many rows level l has: linear layers, which have no plan, ask there. */
+static int count_rows(engine *e, int l)
 {
-    const size_t n = (size_t)e->max_rows[l];
-    const spops_kernel_shape one = spops_kernel_shape_cube(1, 1, 1, 1);
-    spops_kernel_map_options options = spops_kernel_map_options_default();
-    int32_t *rows = (int32_t *)calloc(2 * n, sizeof *rows);
-    void *there = device_alloc(e->d, 2 * n * sizeof *rows);
-    int failed = rows == NULL || there == NULL;
-
-    options.contents = contents_of_maps(e);
-    for (size_t i = 0; i < n && !failed; ++i)
-        rows[2 * i + 1] = (int32_t)i;
-    failed = failed || device_upload(e->d, there, rows, 2 * n * sizeof *rows) ||
-             spops_coords_create(e->d->ctx, 1, (int64_t)n, (const int32_t *)there, NULL,
-                                 &e->line[l]) != SPOPS_STATUS_OK ||
-             spops_kernel_map_create(e->d->ctx, SPOPS_MAP_SUBMANIFOLD, &one, e->line[l], NULL,
-                                     &options, &e->identity[l]) != SPOPS_STATUS_OK;
-    if (failed) fprintf(stderr, "%s\n", spops_last_error(e->d->ctx));
-    device_free(e->d, there);
-    free(rows);
-    return failed || create_conv(e, e->identity[l], &e->pointwise[l]);
+    spops_kernel_map_view view = spops_kernel_map_view_default();
+    TRY(spops_kernel_map_get_view(e->d->ctx, spops_pyramid_map(e->pyramid, SPOPS_PYRAMID_WITHIN, l),
+                                  &view));
+    e->num_rows[l] = view.out->num_rows;
+    return 0;
 }
 
 static int create_plans(engine *e, double voxel_m)
@@ -211,7 +145,7 @@ static int create_plans(engine *e, double voxel_m)
             return 1;
         if (down != NULL && (create_conv(e, down, &e->down[l]) || create_conv(e, up, &e->up[l])))
             return 1;
-        if (create_identity(e, l)) return 1;
+        if (count_rows(e, l)) return 1;
         e->plans[e->num_plans++] = e->within[l];
         if (down == NULL) continue;
         e->plans[e->num_plans++] = e->down[l];
@@ -236,8 +170,8 @@ static int upload_parameters(engine *e, int i)
     e->shift[i] = (float *)device_alloc(e->d, bytes);
     failed = narrow == NULL || e->weights[i] == NULL || e->scale[i] == NULL || e->shift[i] == NULL;
     if (!failed) {
-        engine_narrow(e, l->w, n, narrow);
-        failed = device_upload(e->d, e->weights[i], narrow, n * each) ||
+        failed = device_convert(e->d, SPOPS_DTYPE_F32, l->w, e->dtype, narrow, n) ||
+                 device_upload(e->d, e->weights[i], narrow, n * each) ||
                  device_upload(e->d, e->scale[i], l->scale, bytes) ||
                  device_upload(e->d, e->shift[i], l->shift, bytes);
     }
@@ -276,9 +210,6 @@ int engine_create(engine *e, const device *d, const network *net, spops_dtype dt
 void engine_destroy(engine *e)
 {
     for (int l = 0; l < NUM_LEVELS; ++l) {
-        spops_sparseconv_destroy(e->pointwise[l]);
-        spops_kernel_map_destroy(e->identity[l]);
-        spops_coords_destroy(e->line[l]);
         spops_sparseconv_destroy(e->within[l]);
         spops_sparseconv_destroy(e->down[l]);
         spops_sparseconv_destroy(e->up[l]);
@@ -314,17 +245,18 @@ int engine_upload(engine *e, const scan *s)
 {
     const size_t n = (size_t)s->num_points, each = spops_dtype_bytes(e->dtype);
     const int32_t count = (int32_t)s->num_points;
-    char *narrow = (char *)malloc(n * NUM_INPUTS * each + 1);
-    int failed = narrow == NULL;
+    float *features = (float *)malloc(n * NUM_INPUTS * sizeof *features + 1);
+    void *narrow = malloc(n * NUM_INPUTS * each + 1);
+    int failed = features == NULL || narrow == NULL;
 
-    for (size_t i = 0; i < n && !failed; ++i) {
-        float features[NUM_INPUTS];
-        describe_point(s->points + 4 * i, features);
-        engine_narrow(e, features, NUM_INPUTS, narrow + i * NUM_INPUTS * each);
-    }
-    failed = failed || device_upload(e->d, e->points, s->points, n * 4 * sizeof *s->points) ||
+    for (size_t i = 0; i < n && !failed; ++i)
+        describe_point(s->points + 4 * i, features + i * NUM_INPUTS);
+    failed = failed ||
+             device_convert(e->d, SPOPS_DTYPE_F32, features, e->dtype, narrow, n * NUM_INPUTS) ||
+             device_upload(e->d, e->points, s->points, n * 4 * sizeof *s->points) ||
              device_upload(e->d, e->features, narrow, n * NUM_INPUTS * each) ||
              device_upload(e->d, e->num_points, &count, sizeof count);
+    free(features);
     free(narrow);
     return failed;
 }
@@ -373,7 +305,7 @@ static const spops_sparseconv *plan_of(const engine *e, const layer *l)
     case UP: return e->up[l->level];
     case POINTWISE: break;
     }
-    return e->pointwise[l->level];
+    return NULL;
 }
 
 spops_status engine_enqueue_layer(engine *e, int i)
@@ -388,8 +320,12 @@ spops_status engine_enqueue_layer(engine *e, int i)
     epilogue.shift = e->shift[i];
     epilogue.residual = l->residual.cols > 0 ? &residual : NULL;
     epilogue.activation = l->relu ? SPOPS_ACTIVATION_RELU : SPOPS_ACTIVATION_NONE;
-    return spops_sparseconv_execute(e->d->ctx, plan_of(e, l), matrix_of(e, &l->in), w, &epilogue,
-                                    matrix_of(e, &l->out));
+    if (l->relation != POINTWISE)
+        return spops_sparseconv_execute(e->d->ctx, plan_of(e, l), matrix_of(e, &l->in), w,
+                                        &epilogue, matrix_of(e, &l->out));
+    epilogue.num_rows = e->num_rows[l->level];
+    return spops_linear_execute(e->d->ctx, matrix_of(e, &l->in), w, &epilogue,
+                                matrix_of(e, &l->out));
 }
 
 spops_status engine_enqueue_layers(engine *e)

@@ -23,11 +23,7 @@ typedef struct engine {
     spops_sparseconv *within[NUM_LEVELS], *down[NUM_LEVELS], *up[NUM_LEVELS];
     spops_sparseconv *plans[3 * NUM_LEVELS]; /* all of these */
     int num_plans;
-    /* Rows times one matrix, at every level: a map that joins each row to itself. It does not depend
-       on the scan, so that it is made once. */
-    spops_coords *line[NUM_LEVELS];
-    spops_kernel_map *identity[NUM_LEVELS];
-    spops_sparseconv *pointwise[NUM_LEVELS];
+    const int32_t *num_rows[NUM_LEVELS]; /* where the device says how many rows a level has */
     void *buffers[MAX_BUFFERS];
     void *weights[MAX_LAYERS];
     float *scale[MAX_LAYERS], *shift[MAX_LAYERS];
@@ -58,9 +54,5 @@ spops_status engine_enqueue_frame(engine *e);
 
 /* Rows and pairs of the scan that was run last; waits. */
 int engine_sizes(const engine *e, spops_pyramid_info *info);
-
-/* Numbers of the engine's dtype from and to f32, rounded to nearest. */
-void engine_narrow(const engine *e, const float *from, size_t n, void *to);
-void engine_widen(const engine *e, const void *from, size_t n, float *to);
 
 #endif

@@ -104,13 +104,13 @@ static int run_layer(reference *r, const layer *l)
     const size_t n = (size_t)l->taps * (size_t)l->in.cols * (size_t)l->out.cols;
     float *w = (float *)malloc(n * sizeof *w);
     void *narrow = malloc(n * sizeof *w);
-    if (w == NULL || narrow == NULL) {
+    if (w == NULL || narrow == NULL ||
+        device_convert(r->e->d, SPOPS_DTYPE_F32, l->w, r->e->dtype, narrow, n) ||
+        device_convert(r->e->d, r->e->dtype, narrow, SPOPS_DTYPE_F32, w, n)) {
         free(w);
         free(narrow);
         return 1;
     }
-    engine_narrow(r->e, l->w, n, narrow);
-    engine_widen(r->e, narrow, n, w);
     for (int i = 0; i < r->num_rows[l->level]; ++i) {
         double *out = element(r, &l->out, i);
         for (int o = 0; o < l->out.cols; ++o)
@@ -144,11 +144,10 @@ static float *download_buffer(const engine *e, int buffer, int rows)
     float *values = (float *)malloc(n * sizeof *values + 1);
     void *narrow = malloc(bytes + 1);
     if (values == NULL || narrow == NULL ||
-        device_download(e->d, narrow, e->buffers[buffer], bytes)) {
+        device_download(e->d, narrow, e->buffers[buffer], bytes) ||
+        device_convert(e->d, e->dtype, narrow, SPOPS_DTYPE_F32, values, n)) {
         free(values);
         values = NULL;
-    } else {
-        engine_widen(e, narrow, n, values);
     }
     free(narrow);
     return values;
