@@ -179,6 +179,7 @@ typedef struct spops_devoxels_options {
     spops_gradients gradients; /* of the segments */
     int32_t reserved;          /* 0 */
     int64_t max_cols;          /* of the segments; 0: 256 */
+    spops_plan_memory *memory; /* of reserve: where it lives; NULL: allocated */
 } spops_devoxels_options;
 
 SPOPS_DEFINE_DEFAULT(spops_devoxels_options)

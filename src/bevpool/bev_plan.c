@@ -125,10 +125,9 @@ spops_status spops_bev_plan_alloc(spops_context *ctx, const spops_bev_shape *sha
     return SPOPS_STATUS_OK;
 }
 
-static void put_fields(spops_bev_plan *plan)
+static void put_shape(const spops_bev_shape *shape, int32_t input_height, int32_t input_width,
+                      bool has_depths, int64_t *fields)
 {
-    const spops_bev_shape *shape = &plan->shape;
-    int64_t *fields = plan->base.fields;
     fields[NUM_BATCHES] = shape->num_batches;
     fields[NUM_CAMERAS] = shape->num_cameras;
     fields[NUM_DEPTHS] = shape->num_depths;
@@ -137,28 +136,41 @@ static void put_fields(spops_bev_plan *plan)
     fields[NUM_CELLS_X] = shape->num_cells_x;
     fields[NUM_CELLS_Y] = shape->num_cells_y;
     fields[NUM_CELLS_Z] = shape->num_cells_z;
-    fields[INPUT_HEIGHT] = plan->input_height;
-    fields[INPUT_WIDTH] = plan->input_width;
-    fields[HAS_DEPTHS] = plan->points.depths_m != NULL;
-    fields[MAX_COLS] = plan->segments->max_cols;
-    fields[BACKWARD] = plan->segments->gradients != SPOPS_GRADIENTS_NONE;
-    fields[DEPTH_START_M] = spops_plan_bits(plan->points.depth_start_m);
-    fields[DEPTH_STEP_M] = spops_plan_bits(plan->points.depth_step_m);
-    spops_plan_put_f64s(fields + GRID_LOWER_M, plan->points.grid_lower_m, 3);
-    spops_plan_put_f64s(fields + CELL_SIZE_M, plan->points.cell_size_m, 3);
+    fields[INPUT_HEIGHT] = input_height;
+    fields[INPUT_WIDTH] = input_width;
+    fields[HAS_DEPTHS] = has_depths;
 }
 
-// Measure the scratch of a plan that has its segments, and reserve it where it will be filled.
-static spops_status reserve_scratch(spops_context *ctx, const spops_placement *place,
-                                    spops_bev_plan *plan)
+static void put_points(const spops_bev_points_args *points, int64_t *fields)
+{
+    fields[DEPTH_START_M] = spops_plan_bits(points->depth_start_m);
+    fields[DEPTH_STEP_M] = spops_plan_bits(points->depth_step_m);
+    spops_plan_put_f64s(fields + GRID_LOWER_M, points->grid_lower_m, 3);
+    spops_plan_put_f64s(fields + CELL_SIZE_M, points->cell_size_m, 3);
+}
+
+// Of a plan that is not refilled.
+static void put_fields(spops_bev_plan *plan)
+{
+    int64_t *fields = plan->base.fields;
+    put_shape(&plan->shape, plan->input_height, plan->input_width, plan->has_depths, fields);
+    fields[MAX_COLS] = plan->segments->max_cols;
+    fields[BACKWARD] = plan->segments->gradients != SPOPS_GRADIENTS_NONE;
+    put_points(&plan->points, fields);
+}
+
+static void measure_scratch(spops_bev_plan *plan)
 {
     spops_carver carver = {NULL, 0};
     (void)spops_bev_carve_scratch(plan, &carver);
     plan->base.scratch_bytes = carver.used;
-    plan->base.refillable = plan->segments->base.refillable;
-    plan->base.placed = place != NULL;
+}
+
+// Of a plan that has its segments.
+static spops_status reserve_scratch(spops_context *ctx, spops_bev_plan *plan)
+{
+    measure_scratch(plan);
     put_fields(plan);
-    if (!spops_placement_fills(place)) return SPOPS_STATUS_OK;
     return spops_context_grow(ctx, plan->base.scratch_bytes);
 }
 
@@ -216,7 +228,7 @@ spops_status spops_bev_plan_build_image(spops_context *ctx, const char *call,
     SPOPS_TRY(spops_segments_image_build(
         ctx, call, image, rows_bytes(ctx, &plan->counts, image->max_cols), &plan->segments));
     SPOPS_TRY(build_image_spans(ctx, call, image, plan));
-    return reserve_scratch(ctx, NULL, plan);
+    return reserve_scratch(ctx, plan);
 }
 
 // From geometry
@@ -232,16 +244,16 @@ static int64_t num_transform_numbers(const spops_bev_counts *counts)
     return counts->num_transforms * SPOPS_BEV_TRANSFORM_DOUBLES;
 }
 
-static int64_t num_depth_numbers(const spops_bev_geometry *g)
+static int64_t num_depth_numbers(const spops_bev_plan *plan)
 {
-    return g->depths_m != NULL ? g->shape.num_depths : 0;
+    return plan->has_depths ? plan->shape.num_depths : 0;
 }
 
-static frustum carve_frustum(const spops_bev_geometry *g, const spops_bev_counts *counts,
-                             spops_carver *carver)
+static frustum carve_frustum(const spops_bev_plan *plan, spops_carver *carver)
 {
+    const spops_bev_counts *counts = &plan->counts;
     frustum f;
-    f.numbers = spops_carve(carver, num_transform_numbers(counts) + num_depth_numbers(g), 1,
+    f.numbers = spops_carve(carver, num_transform_numbers(counts) + num_depth_numbers(plan), 1,
                             sizeof *f.numbers);
     f.keys = spops_carve(carver, counts->num_points, 1, sizeof *f.keys);
     f.feat = spops_carve(carver, counts->num_points, 1, sizeof *f.feat);
@@ -253,8 +265,7 @@ static double pixel_step(int32_t input, int32_t feature)
     return feature > 1 ? (double)(input - 1) / (double)(feature - 1) : 0.0;
 }
 
-static spops_bev_points_args points_args(const spops_bev_geometry *g,
-                                         const spops_bev_counts *counts, frustum f)
+static spops_bev_points_args points_args(const spops_bev_geometry *g)
 {
     spops_bev_points_args args;
     memset(&args, 0, sizeof args);
@@ -263,23 +274,32 @@ static spops_bev_points_args points_args(const spops_bev_geometry *g,
     args.pixel_step_v = pixel_step(g->input_height, g->shape.feature_height);
     args.depth_start_m = g->depth_start_m;
     args.depth_step_m = g->depth_step_m;
-    if (g->depths_m != NULL && f.numbers != NULL) // not while a plan is measured
-        args.depths_m = f.numbers + num_transform_numbers(counts);
     memcpy(args.grid_lower_m, g->grid_lower_m, sizeof args.grid_lower_m);
     memcpy(args.cell_size_m, g->cell_size_m, sizeof args.cell_size_m);
-    args.keys = f.keys;
-    args.feat = f.feat;
     return args;
+}
+
+// Once the segments have their memory.
+static void place_frustum(spops_plan *base)
+{
+    spops_bev_plan *plan = (spops_bev_plan *)base;
+    spops_carver carver = {plan->segments->extra, 0};
+    const frustum f = carve_frustum(plan, &carver);
+    plan->numbers = f.numbers;
+    plan->points.keys = f.keys;
+    plan->points.feat = f.feat;
+    if (plan->has_depths && f.numbers != NULL)
+        plan->points.depths_m = f.numbers + num_transform_numbers(&plan->counts);
 }
 
 // Transforms (where there are cameras) and depths to the backend.
 static spops_status upload_numbers(spops_context *ctx, const char *call,
-                                   const spops_bev_geometry *g, const spops_bev_counts *counts,
-                                   double *to)
+                                   const spops_bev_geometry *g, const spops_bev_plan *plan)
 {
+    const spops_bev_counts *counts = &plan->counts;
     spops_status status = SPOPS_STATUS_OK;
     const size_t num_transforms = (size_t)num_transform_numbers(counts);
-    const size_t num_depths = (size_t)num_depth_numbers(g);
+    const size_t num_depths = (size_t)num_depth_numbers(plan);
     const size_t n = num_transforms + num_depths;
     double *numbers = NULL;
 
@@ -291,7 +311,8 @@ static spops_status upload_numbers(spops_context *ctx, const char *call,
             spops_bev_make_transforms(ctx, call, g->cameras, counts->num_transforms, numbers),
             status, done);
     if (num_depths > 0) memcpy(numbers + num_transforms, g->depths_m, num_depths * sizeof *numbers);
-    SPOPS_TRY_GOTO(ctx->backend->upload(ctx, to, numbers, n * sizeof *numbers), status, done);
+    SPOPS_TRY_GOTO(ctx->backend->upload(ctx, plan->numbers, numbers, n * sizeof *numbers), status,
+                   done);
 
 done:
     spops_host_free(ctx, numbers, n, sizeof *numbers);
@@ -317,14 +338,19 @@ static spops_status enqueue_points(spops_context *ctx, const spops_bev_plan *pla
     return spops_segments_enqueue_build(ctx, plan->segments, &source);
 }
 
-static spops_status alloc_segments(spops_context *ctx, const char *call,
-                                   const spops_bev_geometry *g, const spops_bev_options *options,
-                                   bool refillable, spops_placement *place, spops_bev_plan *plan)
+// The sizes of a plan, and its segments: a part of one that is refilled.
+static spops_status set_sizes(spops_context *ctx, const char *call, const spops_bev_geometry *g,
+                              const spops_bev_options *options, bool has_depths,
+                              spops_bev_plan *plan)
 {
     const spops_bev_counts *counts = &plan->counts;
     spops_carver carver = {NULL, 0};
     spops_segments_sizes sizes;
 
+    plan->input_height = g->input_height;
+    plan->input_width = g->input_width;
+    plan->has_depths = has_depths;
+    plan->points = points_args(g);
     memset(&sizes, 0, sizeof sizes);
     sizes.num_segments = counts->num_cells;
     sizes.max_terms = counts->num_points;
@@ -333,71 +359,21 @@ static spops_status alloc_segments(spops_context *ctx, const char *call,
     sizes.num_sources = counts->num_points;
     sizes.max_cols = options->max_cols;
     sizes.gradients = spops_bev_gradients(options);
-    sizes.refillable = refillable;
+    sizes.part = sizes.refillable = plan->base.refillable;
     sizes.weights_unique = true; // a frustum point is its own weight
     sizes.pairs = sizes.order = true;
-    (void)carve_frustum(g, counts, &carver);
+    (void)carve_frustum(plan, &carver);
     sizes.extra_bytes = carver.used;
     sizes.extra_scratch_bytes = rows_bytes(ctx, counts, options->max_cols);
-    return spops_segments_alloc(ctx, call, &sizes, place, &plan->segments);
-}
-
-// A plan from geometry that was checked; without memory while place measures.
-static spops_status make_plan(spops_context *ctx, const char *call, const spops_bev_geometry *g,
-                              const spops_bev_counts *counts, const spops_bev_options *o,
-                              bool refillable, spops_placement *place, spops_bev_plan **out)
-{
-    const bool fills = spops_placement_fills(place);
-    spops_status status = SPOPS_STATUS_OK;
-    spops_bev_plan *plan = NULL;
-    spops_carver carver = {NULL, 0};
-    spops_lists_source nothing;
-    frustum f;
-
-    SPOPS_TRY(spops_bev_plan_alloc(ctx, &g->shape, counts, o->kernel, &plan));
-    plan->pool_variant = o->pool_variant;
-    plan->input_height = g->input_height;
-    plan->input_width = g->input_width;
-    SPOPS_TRY_GOTO(alloc_segments(ctx, call, g, o, refillable, place, plan), status, fail);
-    carver.base = plan->segments->extra;
-    f = carve_frustum(g, counts, &carver);
-    plan->points = points_args(g, counts, f);
-    if (fills) SPOPS_TRY_GOTO(upload_numbers(ctx, call, g, counts, f.numbers), status, fail);
-    if (fills && g->cameras != NULL) {
-        SPOPS_TRY_GOTO(enqueue_points(ctx, plan, f.numbers), status, fail);
-    } else if (fills) {
-        memset(&nothing, 0, sizeof nothing);
-        SPOPS_TRY_GOTO(spops_segments_enqueue_build(ctx, plan->segments, &nothing), status, fail);
-    }
-    if (!refillable && spops_bev_wants_spans(ctx, counts, o->kernel))
-        SPOPS_TRY_GOTO(spops_bev_spans_enqueue(ctx, call, plan, f.keys), status, fail);
-    if (!refillable) SPOPS_TRY_GOTO(spops_segments_finish(ctx, plan->segments), status, fail);
-    if (refillable && fills) SPOPS_TRY_GOTO(ctx->backend->wait(ctx), status, fail);
-    SPOPS_TRY_GOTO(spops_bev_spans_finish(ctx, call, plan), status, fail);
-    SPOPS_TRY_GOTO(reserve_scratch(ctx, place, plan), status, fail);
-    *out = plan;
-    return SPOPS_STATUS_OK;
-
-fail:
-    spops_bev_plan_destroy(plan);
-    return status;
-}
-
-static spops_status measure(spops_context *ctx, const char *call, const spops_bev_geometry *g,
-                            const spops_bev_counts *counts, const spops_bev_options *o,
-                            spops_placement *place)
-{
-    spops_bev_plan *plan = NULL;
-    *place = (spops_placement){{NULL, 0}, false};
-    SPOPS_TRY(make_plan(ctx, call, g, counts, o, true, place, &plan));
-    spops_bev_plan_destroy(plan);
-    return SPOPS_STATUS_OK;
+    return spops_segments_alloc(ctx, call, &sizes, &plan->segments);
 }
 
 spops_status spops_bev_plan_create(spops_context *ctx, const spops_bev_geometry *geometry,
                                    const spops_bev_options *options, spops_bev_plan **out)
 {
     static const char call[] = "bev_plan_create";
+    spops_status status = SPOPS_STATUS_OK;
+    spops_bev_plan *plan = NULL;
     spops_bev_geometry g;
     spops_bev_options o;
     spops_bev_counts counts;
@@ -409,7 +385,23 @@ spops_status spops_bev_plan_create(spops_context *ctx, const spops_bev_geometry 
                   counts.num_transforms);
     SPOPS_TRY(spops_bev_read_options(ctx, call, options, &o));
     SPOPS_TRY(spops_check_no_memory(ctx, call, o.memory));
-    return make_plan(ctx, call, &g, &counts, &o, false, NULL, out);
+    SPOPS_TRY(spops_bev_plan_alloc(ctx, &g.shape, &counts, o.kernel, &plan));
+    plan->pool_variant = o.pool_variant;
+    SPOPS_TRY_GOTO(set_sizes(ctx, call, &g, &o, g.depths_m != NULL, plan), status, fail);
+    place_frustum(&plan->base);
+    SPOPS_TRY_GOTO(upload_numbers(ctx, call, &g, plan), status, fail);
+    SPOPS_TRY_GOTO(enqueue_points(ctx, plan, plan->numbers), status, fail);
+    if (spops_bev_wants_spans(ctx, &counts, o.kernel))
+        SPOPS_TRY_GOTO(spops_bev_spans_enqueue(ctx, call, plan, plan->points.keys), status, fail);
+    SPOPS_TRY_GOTO(spops_segments_finish(ctx, plan->segments), status, fail);
+    SPOPS_TRY_GOTO(spops_bev_spans_finish(ctx, call, plan), status, fail);
+    SPOPS_TRY_GOTO(reserve_scratch(ctx, plan), status, fail);
+    *out = plan;
+    return SPOPS_STATUS_OK;
+
+fail:
+    spops_bev_plan_destroy(plan);
+    return status;
 }
 
 spops_status spops_bev_plan_reserve(spops_context *ctx, const spops_bev_geometry *geometry,
@@ -419,7 +411,10 @@ spops_status spops_bev_plan_reserve(spops_context *ctx, const spops_bev_geometry
     spops_bev_geometry g;
     spops_bev_options o;
     spops_bev_counts counts;
-    spops_placement place;
+    spops_bev_points_args points;
+    int64_t fields[NUM_FIELDS] = {0};
+    spops_status status = SPOPS_STATUS_OK;
+    spops_bev_plan *plan = NULL;
 
     SPOPS_BEGIN_CREATE(ctx, call, out);
     SPOPS_REQUIRE_SLOT(ctx, call, bev_points);
@@ -428,23 +423,33 @@ spops_status spops_bev_plan_reserve(spops_context *ctx, const spops_bev_geometry
     if (o.kernel == SPOPS_BEV_KERNEL_SPANS)
         return spops_fail(ctx, SPOPS_STATUS_NOT_SUPPORTED,
                           "%s: kernel is spans, which a plan that is refilled does not have", call);
-    if (o.memory == NULL) return make_plan(ctx, call, &g, &counts, &o, true, NULL, out);
-    SPOPS_TRY(spops_check_memory(ctx, call, o.memory));
-    SPOPS_TRY(measure(ctx, call, &g, &counts, &o, &place));
-    if (o.memory->block == NULL) return spops_placement_report(ctx, call, &place, o.memory);
-    SPOPS_TRY(
-        spops_placement_enter(ctx, call, "memory.", o.memory->block, o.memory->bytes, &place));
-    return make_plan(ctx, call, &g, &counts, &o, true, &place, out);
+    SPOPS_REQUIRE(ctx, o.pool_variant == 0,
+                  "%s: pool_variant is %" PRId32 ", and the plan pools by lists, expected 0", call,
+                  o.pool_variant);
+    put_shape(&g.shape, g.input_height, g.input_width, g.depths_m != NULL, fields);
+    fields[MAX_COLS] = o.max_cols;
+    fields[BACKWARD] = o.backward;
+    points = points_args(&g);
+    put_points(&points, fields);
+    SPOPS_TRY(spops_plan_reserve(ctx, call, SPOPS_PLAN_BEV_PLAN, fields, o.memory, &plan));
+    if (plan == NULL) return SPOPS_STATUS_OK; // it was measured
+    SPOPS_TRY_GOTO(upload_numbers(ctx, call, &g, plan), status, fail);
+    if (g.cameras != NULL) SPOPS_TRY_GOTO(enqueue_points(ctx, plan, plan->numbers), status, fail);
+    SPOPS_TRY_GOTO(ctx->backend->wait(ctx), status, fail);
+    *out = plan;
+    return SPOPS_STATUS_OK;
+
+fail:
+    spops_bev_plan_destroy(plan);
+    return status;
 }
 
-static spops_status attach_bev_plan(spops_context *ctx, const char *call, const int64_t *fields,
-                                    spops_placement *place, spops_plan **out)
+static spops_status read_bev_plan(spops_context *ctx, const char *call, spops_plan *base)
 {
-    static const double in_the_block; // where depths lie when a geometry is only described
     spops_bev_geometry given = spops_bev_geometry_default(), g;
     spops_bev_options wanted = spops_bev_options_default(), o;
-    spops_bev_counts counts;
-    spops_bev_plan *plan = NULL;
+    spops_bev_plan *plan = (spops_bev_plan *)base;
+    const int64_t *fields = base->fields;
     int32_t numbers[NUM_INTS];
     bool has_depths;
 
@@ -468,13 +473,29 @@ static spops_status attach_bev_plan(spops_context *ctx, const char *call, const 
     given.depth_step_m = has_depths ? 1.0 : spops_plan_double(fields[DEPTH_STEP_M]);
     spops_plan_get_f64s(fields + GRID_LOWER_M, given.grid_lower_m, 3);
     spops_plan_get_f64s(fields + CELL_SIZE_M, given.cell_size_m, 3);
-    SPOPS_TRY(spops_bev_read_geometry(ctx, call, &given, &g, &counts));
-    if (has_depths) g.depths_m = &in_the_block;
+    SPOPS_TRY(spops_bev_read_geometry(ctx, call, &given, &g, &plan->counts));
     wanted.max_cols = fields[MAX_COLS];
     SPOPS_TRY(spops_bev_read_options(ctx, call, &wanted, &o));
-    SPOPS_TRY(make_plan(ctx, call, &g, &counts, &o, true, place, &plan));
-    *out = &plan->base;
+    plan->shape = g.shape;
+    plan->kernel = SPOPS_BEV_KERNEL_INTERVALS;
+    SPOPS_TRY(set_sizes(ctx, call, &g, &o, has_depths, plan));
+    if (has_depths) { // these are not looked at
+        plan->points.depth_start_m = spops_plan_double(fields[DEPTH_START_M]);
+        plan->points.depth_step_m = spops_plan_double(fields[DEPTH_STEP_M]);
+    }
+    measure_scratch(plan);
     return SPOPS_STATUS_OK;
+}
+
+static void carve_bev_plan(spops_plan *plan, spops_carver *c)
+{
+    spops_plan_carve_part(&((spops_bev_plan *)plan)->segments->base, c);
+}
+
+static spops_status empty_bev_plan(spops_context *ctx, spops_plan *plan)
+{
+    static const spops_lists_source nothing;
+    return spops_segments_enqueue_build(ctx, ((spops_bev_plan *)plan)->segments, &nothing);
 }
 
 static void destroy_bev_plan(spops_plan *plan)
@@ -494,7 +515,10 @@ const spops_plan_ops spops_bev_plan_plan_ops = {.handle_bytes = sizeof(struct sp
                                                 .num_fields = NUM_FIELDS,
                                                 .destroy = destroy_bev_plan,
                                                 .bytes = bytes_of_bev_plan,
-                                                .attach = attach_bev_plan};
+                                                .read = read_bev_plan,
+                                                .carve = carve_bev_plan,
+                                                .ready = place_frustum,
+                                                .empty = empty_bev_plan};
 
 spops_status spops_bev_check_plan(spops_context *ctx, const char *call, const spops_bev_plan *plan)
 {

@@ -37,6 +37,8 @@ struct spops_bev_plan {
     spops_segments *segments;
     spops_bev_points_args points;      // of a refillable plan; without transforms
     int32_t input_height, input_width; // likewise
+    bool has_depths;                   // given one by one
+    double *numbers;                   // transforms, then depths
     spops_bev_kernel kernel; // as asked for; once the plan is finished, INTERVALS or SPANS
     int32_t pool_variant;    // asked for; 0: by the tuning table
     spops_bev_spans spans[SPOPS_BEV_NUM_CUTS]; // of SPANS; see spops_bev_cut_for

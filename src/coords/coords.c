@@ -178,13 +178,15 @@ spops_status spops_coords_find_box(spops_context *ctx, const char *call,
 
 // ---- Making a set -------------------------------------------------------------------------------
 
-static void carve_block(spops_coords_arrays *a, bool item_rows, spops_carver *c)
+static void carve_coords(spops_plan *plan, spops_carver *c)
 {
+    spops_coords *s = (spops_coords *)plan;
+    spops_coords_arrays *a = &s->arrays;
     a->state = spops_carve(c, 1, 1, sizeof *a->state);
     a->rows = spops_carve(c, a->max_rows, a->layout.dims + 1, sizeof *a->rows);
     a->keys = spops_carve(c, a->max_rows, 1, sizeof *a->keys);
     a->row_item = spops_carve(c, a->max_rows, 1, sizeof *a->row_item);
-    a->item_row = item_rows ? spops_carve(c, a->max_items, 1, sizeof *a->item_row) : NULL;
+    a->item_row = s->has_item_row ? spops_carve(c, a->max_items, 1, sizeof *a->item_row) : NULL;
     a->index = spops_carve(c, 1, 1, a->index_bytes);
 }
 
@@ -205,64 +207,58 @@ static spops_status choose_search(spops_context *ctx, const char *call,
     return SPOPS_STATUS_OK;
 }
 
-static spops_status alloc_workspace(spops_context *ctx, int64_t max_candidates,
-                                    spops_placement *place, spops_coords *s)
+#define NO_WORKSPACE (-1) // candidates of a set that is never built again
+
+static void carve_coords_workspace(spops_plan *plan, spops_carver *c)
 {
-    const spops_coords_workspace_args args = {&s->arrays, max_candidates};
-    const size_t bytes = ctx->backend->coords_workspace_bytes(ctx, &args);
-    SPOPS_TRY(spops_place(ctx, place, bytes, &s->base.workspace));
-    s->base.workspace_bytes = bytes;
-    s->max_candidates = max_candidates;
-    return SPOPS_STATUS_OK;
+    const spops_coords *s = (const spops_coords *)plan;
+    const spops_coords_workspace_args args = {&s->arrays, s->max_candidates};
+    plan->workspace =
+        s->max_candidates == NO_WORKSPACE
+            ? NULL
+            : spops_carve(c, 1, 1, plan->ctx->backend->coords_workspace_bytes(plan->ctx, &args));
 }
 
-#define NO_WORKSPACE (-1) // candidates of a set that is never built again
+// The sizes of a set that follow from its box, choices and capacities.
+static spops_status set_sizes(spops_context *ctx, const char *call, int32_t dims,
+                              const spops_coords_box *box, const spops_coords_choices *choices,
+                              int64_t max_rows, int64_t max_items, int64_t max_candidates,
+                              spops_coords *s)
+{
+    SPOPS_REQUIRE_SLOT(ctx, call, coords_build);
+    s->arrays.order = choices->order;
+    s->arrays.max_rows = max_rows;
+    s->arrays.max_items = max_items;
+    s->max_candidates = max_candidates;
+    SPOPS_TRY(spops_key_layout_make(ctx, call, dims, box, choices->order, &s->arrays.layout));
+    SPOPS_TRY(choose_search(ctx, call, choices, &s->arrays));
+    s->base.fields[MAX_ROWS] = max_rows;
+    s->base.fields[MAX_ITEMS] = max_items;
+    spops_coords_put_fields(s, &coords_fields, s->base.fields);
+    return SPOPS_STATUS_OK;
+}
 
 // A set with its arrays and workspace, nothing in them.
 static spops_status alloc_set(spops_context *ctx, const char *call, int32_t dims,
                               const spops_coords_box *box, const spops_coords_choices *choices,
                               int64_t max_rows, int64_t max_items, bool item_rows,
-                              int64_t max_candidates, spops_placement *place, spops_coords **out)
+                              int64_t max_candidates, spops_coords **out)
 {
     spops_status status = SPOPS_STATUS_OK;
-    spops_carver carver = {NULL, 0};
-    spops_coords *s = NULL;
+    spops_coords *s = spops_plan_alloc(ctx, SPOPS_PLAN_COORDS);
 
     *out = NULL;
-    SPOPS_REQUIRE_SLOT(ctx, call, coords_build);
-    s = spops_plan_alloc(ctx, SPOPS_PLAN_COORDS);
     if (s == NULL) return SPOPS_STATUS_OUT_OF_MEMORY;
-    s->base.placed = place != NULL;
-    s->arrays.order = choices->order;
-    s->arrays.max_rows = max_rows;
-    s->arrays.max_items = max_items;
-    SPOPS_TRY_GOTO(spops_key_layout_make(ctx, call, dims, box, choices->order, &s->arrays.layout),
+    s->has_item_row = item_rows;
+    SPOPS_TRY_GOTO(set_sizes(ctx, call, dims, box, choices, max_rows, max_items, max_candidates, s),
                    status, fail);
-    SPOPS_TRY_GOTO(choose_search(ctx, call, choices, &s->arrays), status, fail);
-    s->base.fields[MAX_ROWS] = max_rows;
-    s->base.fields[MAX_ITEMS] = max_items;
-    spops_coords_put_fields(s, &coords_fields, s->base.fields);
-    carve_block(&s->arrays, item_rows, &carver);
-    SPOPS_TRY_GOTO(spops_place(ctx, place, carver.used, &s->base.block), status, fail);
-    s->base.block_bytes = carver.used;
-    carver = (spops_carver){s->base.block, 0};
-    carve_block(&s->arrays, item_rows, &carver);
-    if (max_candidates != NO_WORKSPACE)
-        SPOPS_TRY_GOTO(alloc_workspace(ctx, max_candidates, place, s), status, fail);
+    SPOPS_TRY_GOTO(spops_plan_give_memory(ctx, call, &s->base), status, fail);
     *out = s;
     return SPOPS_STATUS_OK;
 
 fail:
     spops_coords_destroy(s);
     return status;
-}
-
-static void free_workspace(spops_context *ctx, spops_coords *s)
-{
-    spops_displace(ctx, s->base.placed, s->base.workspace, s->base.workspace_bytes);
-    s->base.workspace = NULL;
-    s->base.workspace_bytes = 0;
-    s->max_candidates = 0;
 }
 
 static spops_status check_duplicates(spops_context *ctx, const char *call,
@@ -314,7 +310,7 @@ static spops_status make_to_measure(spops_context *ctx, const char *call,
     SPOPS_TRY_GOTO(ctx->backend->coords_sort(ctx, &args), status, done);
     SPOPS_TRY_GOTO(check_duplicates(ctx, call, source, choices, &state), status, done);
     SPOPS_TRY_GOTO(alloc_set(ctx, call, source->dims, box, choices, state.num_rows,
-                             source->max_items, item_rows, NO_WORKSPACE, NULL, &s),
+                             source->max_items, item_rows, NO_WORKSPACE, &s),
                    status, done);
     args.coords = &s->arrays;
     args.sorted = true;
@@ -351,8 +347,8 @@ static spops_status fit_set(spops_context *ctx, const char *call, const spops_co
     spops_coords_arrays filled;
     spops_coords *s = NULL;
 
-    SPOPS_TRY(alloc_set(ctx, call, source.dims, &box, choices, n, from->max_items, item_rows, n,
-                        NULL, &s));
+    SPOPS_TRY(
+        alloc_set(ctx, call, source.dims, &box, choices, n, from->max_items, item_rows, n, &s));
     filled = s->arrays;
     filled.max_items = n;
     filled.item_row = NULL; // the numbers of items are those of `wide`
@@ -390,17 +386,17 @@ spops_status spops_coords_make(spops_context *ctx, const char *call,
     if (ctx->backend->coords_sort != NULL)
         return make_to_measure(ctx, call, source, choices, box, out);
     SPOPS_TRY(alloc_set(ctx, call, source->dims, box, choices, source->max_candidates,
-                        source->max_items, item_rows, source->max_candidates, NULL, &s));
+                        source->max_items, item_rows, source->max_candidates, &s));
     SPOPS_TRY_GOTO(build_set(ctx, source, &s->arrays, s->base.workspace), status, fail);
     SPOPS_TRY_GOTO(ctx->backend->download(ctx, &s->state, s->arrays.state, sizeof s->state), status,
                    fail);
-    free_workspace(ctx, s);
+    spops_plan_close(&s->base);
     SPOPS_TRY_GOTO(check_duplicates(ctx, call, source, choices, &s->state), status, fail);
     if (s->state.num_rows < s->arrays.max_rows) {
         SPOPS_TRY_GOTO(fit_set(ctx, call, s, choices, &fitted), status, fail);
         spops_coords_destroy(s);
         s = fitted;
-        free_workspace(ctx, s);
+        spops_plan_close(&s->base);
     }
     s->has_item_row = item_rows;
     s->last_items = source->max_items;
@@ -412,33 +408,11 @@ fail:
     return status;
 }
 
-spops_status spops_coords_make_empty(spops_context *ctx, const char *call, int32_t dims,
-                                     int64_t max_rows, int64_t max_items,
-                                     const spops_coords_choices *choices, spops_placement *place,
-                                     spops_coords **out)
+static spops_status empty_coords(spops_context *ctx, spops_plan *plan)
 {
-    spops_status status = SPOPS_STATUS_OK;
-    spops_coords_source nothing;
-    spops_coords *s = NULL;
-
-    SPOPS_REQUIRE(ctx, choices->has_box, "%s: box is NULL, expected the box of all coordinates",
-                  call);
-    SPOPS_TRY(alloc_set(ctx, call, dims, &choices->box, choices, max_rows, max_items, true,
-                        max_items, place, &s));
-    s->base.refillable = true;
-    if (spops_placement_fills(place)) {
-        memset(&nothing, 0, sizeof nothing);
-        nothing.kind = SPOPS_COORDS_ROWS;
-        nothing.dims = dims;
-        SPOPS_TRY_GOTO(spops_coords_fill(ctx, call, s, &nothing), status, fail);
-        SPOPS_TRY_GOTO(ctx->backend->wait(ctx), status, fail);
-    }
-    *out = s;
-    return SPOPS_STATUS_OK;
-
-fail:
-    spops_coords_destroy(s);
-    return status;
+    spops_coords *s = (spops_coords *)plan;
+    const spops_coords_source nothing = {.kind = SPOPS_COORDS_ROWS, .dims = s->arrays.layout.dims};
+    return spops_coords_fill(ctx, ctx->call, s, &nothing);
 }
 
 spops_status spops_coords_fill(spops_context *ctx, const char *call, spops_coords *coords,
@@ -493,15 +467,27 @@ spops_status spops_coords_create(spops_context *ctx, int32_t dims, int64_t num_r
     return spops_coords_make(ctx, call, &source, &choices, &box, out);
 }
 
-static spops_status measure(spops_context *ctx, const char *call, int32_t dims, int64_t max_rows,
-                            int64_t max_items, const spops_coords_choices *choices,
-                            spops_placement *place)
+spops_status spops_coords_choose_search(spops_context *ctx, const char *call, int32_t dims,
+                                        int64_t max_rows, spops_coords_choices *choices)
 {
-    spops_coords *s = NULL;
-    *place = (spops_placement){{NULL, 0}, false};
-    SPOPS_TRY(spops_coords_make_empty(ctx, call, dims, max_rows, max_items, choices, place, &s));
-    spops_coords_destroy(s);
+    spops_coords_arrays a = {.max_rows = max_rows};
+    SPOPS_REQUIRE(ctx, choices->has_box, "%s: box is NULL, expected the box of all coordinates",
+                  call);
+    SPOPS_REQUIRE_SLOT(ctx, call, coords_build);
+    SPOPS_TRY(spops_key_layout_make(ctx, call, dims, &choices->box, choices->order, &a.layout));
+    SPOPS_TRY(choose_search(ctx, call, choices, &a));
+    choices->search = a.search;
     return SPOPS_STATUS_OK;
+}
+
+void spops_coords_put_choices(int32_t dims, const spops_coords_choices *choices,
+                              const spops_coords_fields *at, int64_t *fields)
+{
+    fields[at->dims] = dims;
+    fields[at->order] = choices->order;
+    fields[at->search] = choices->search;
+    spops_plan_put_i32s(fields + at->lower, choices->box.lower, SPOPS_KEY_COLUMNS);
+    spops_plan_put_i32s(fields + at->upper, choices->box.upper, SPOPS_KEY_COLUMNS);
 }
 
 spops_status spops_coords_reserve(spops_context *ctx, int32_t dims, int64_t max_rows,
@@ -510,22 +496,18 @@ spops_status spops_coords_reserve(spops_context *ctx, int32_t dims, int64_t max_
 {
     static const char call[] = "coords_reserve";
     spops_coords_choices choices;
-    spops_placement place;
+    int64_t fields[NUM_FIELDS] = {0};
 
     SPOPS_BEGIN_CREATE(ctx, call, out);
     SPOPS_TRY(spops_coords_check_dims(ctx, call, dims));
     SPOPS_TRY(spops_check_count(ctx, call, "max_rows", max_rows));
     SPOPS_TRY(spops_check_count(ctx, call, "max_items", max_items));
     SPOPS_TRY(spops_coords_read_options(ctx, call, dims, options, &choices));
-    if (choices.memory == NULL)
-        return spops_coords_make_empty(ctx, call, dims, max_rows, max_items, &choices, NULL, out);
-    SPOPS_TRY(spops_check_memory(ctx, call, choices.memory));
-    SPOPS_TRY(measure(ctx, call, dims, max_rows, max_items, &choices, &place));
-    if (choices.memory->block == NULL)
-        return spops_placement_report(ctx, call, &place, choices.memory);
-    SPOPS_TRY(spops_placement_enter(ctx, call, "memory.", choices.memory->block,
-                                    choices.memory->bytes, &place));
-    return spops_coords_make_empty(ctx, call, dims, max_rows, max_items, &choices, &place, out);
+    SPOPS_TRY(spops_coords_choose_search(ctx, call, dims, max_rows, &choices));
+    fields[MAX_ROWS] = max_rows;
+    fields[MAX_ITEMS] = max_items;
+    spops_coords_put_choices(dims, &choices, &coords_fields, fields);
+    return spops_plan_reserve(ctx, call, SPOPS_PLAN_COORDS, fields, choices.memory, out);
 }
 
 spops_status spops_coords_read_fields(spops_context *ctx, const char *call, spops_plan_kind kind,
@@ -563,27 +545,43 @@ void spops_coords_put_fields(const spops_coords *coords, const spops_coords_fiel
     spops_plan_put_i32s(fields + at->upper, a->layout.upper, SPOPS_KEY_COLUMNS);
 }
 
-static spops_status attach_coords(spops_context *ctx, const char *call, const int64_t *fields,
-                                  spops_placement *place, spops_plan **out)
+static spops_status read_coords(spops_context *ctx, const char *call, spops_plan *plan)
 {
+    spops_coords *s = (spops_coords *)plan;
+    const int64_t *fields = plan->fields;
     spops_coords_choices choices;
-    spops_coords *s = NULL;
     int32_t dims;
 
     SPOPS_TRY(spops_check_count(ctx, call, "max_rows", fields[MAX_ROWS]));
     SPOPS_TRY(spops_check_count(ctx, call, "max_items", fields[MAX_ITEMS]));
     SPOPS_TRY(spops_coords_read_fields(ctx, call, SPOPS_PLAN_COORDS, fields, &coords_fields, &dims,
                                        &choices));
-    SPOPS_TRY(spops_coords_make_empty(ctx, call, dims, fields[MAX_ROWS], fields[MAX_ITEMS],
-                                      &choices, place, &s));
     s->has_item_row = true; // of as many items as the last fill had
     s->last_items = fields[MAX_ITEMS];
-    *out = &s->base;
-    return SPOPS_STATUS_OK;
+    return set_sizes(ctx, call, dims, &choices.box, &choices, fields[MAX_ROWS], fields[MAX_ITEMS],
+                     fields[MAX_ITEMS], s);
 }
 
-const spops_plan_ops spops_coords_plan_ops = {
-    .handle_bytes = sizeof(struct spops_coords), .num_fields = NUM_FIELDS, .attach = attach_coords};
+spops_status spops_coords_read_part(spops_context *ctx, const char *call, const int64_t *fields,
+                                    const spops_coords_fields *at, int64_t max_rows,
+                                    int64_t max_items, spops_coords **out)
+{
+    int64_t own[NUM_FIELDS] = {[MAX_ROWS] = max_rows, [MAX_ITEMS] = max_items};
+    const size_t box_bytes = SPOPS_KEY_COLUMNS * sizeof *own;
+    own[DIMS] = fields[at->dims];
+    own[ORDER] = fields[at->order];
+    own[SEARCH] = fields[at->search];
+    memcpy(own + LOWER, fields + at->lower, box_bytes);
+    memcpy(own + UPPER, fields + at->upper, box_bytes);
+    return spops_plan_read_part(ctx, call, SPOPS_PLAN_COORDS, own, out);
+}
+
+const spops_plan_ops spops_coords_plan_ops = {.handle_bytes = sizeof(struct spops_coords),
+                                              .num_fields = NUM_FIELDS,
+                                              .read = read_coords,
+                                              .carve = carve_coords,
+                                              .carve_workspace = carve_coords_workspace,
+                                              .empty = empty_coords};
 
 spops_status spops_coords_set(spops_context *ctx, spops_coords *coords, const int32_t *num_rows,
                               const int32_t *rows)

@@ -77,14 +77,7 @@ spops_status spops_coords_make(spops_context *ctx, const char *call,
                                const spops_coords_choices *choices, const spops_coords_box *box,
                                spops_coords **out);
 
-// A set with capacities, empty; without memory while place measures.
-spops_status spops_coords_make_empty(spops_context *ctx, const char *call, int32_t dims,
-                                     int64_t max_rows, int64_t max_items,
-                                     const spops_coords_choices *choices, spops_placement *place,
-                                     spops_coords **out);
-
-// Where the fields of a set stand in a description, and between them and choices, which become those
-// of spops_coords_make_empty.
+// Where the fields of a set stand in a description.
 typedef struct spops_coords_fields {
     int32_t dims, order, search, lower, upper;
 } spops_coords_fields;
@@ -93,6 +86,17 @@ void spops_coords_put_fields(const spops_coords *coords, const spops_coords_fiel
 spops_status spops_coords_read_fields(spops_context *ctx, const char *call, spops_plan_kind kind,
                                       const int64_t *fields, const spops_coords_fields *at,
                                       int32_t *dims, spops_coords_choices *choices);
+
+// Choices of a set with capacities, in their box, with a search that is not AUTO; and as fields.
+spops_status spops_coords_choose_search(spops_context *ctx, const char *call, int32_t dims,
+                                        int64_t max_rows, spops_coords_choices *choices);
+void spops_coords_put_choices(int32_t dims, const spops_coords_choices *choices,
+                              const spops_coords_fields *at, int64_t *fields);
+
+// A set that is a part of the plan with these fields.
+spops_status spops_coords_read_part(spops_context *ctx, const char *call, const int64_t *fields,
+                                    const spops_coords_fields *at, int64_t max_rows,
+                                    int64_t max_items, spops_coords **out);
 
 // Enqueue a fill of a refillable set.
 spops_status spops_coords_fill(spops_context *ctx, const char *call, spops_coords *coords,

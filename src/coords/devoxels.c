@@ -20,12 +20,15 @@ struct spops_devoxels {
     int32_t *points;    // likewise: the terms
     int32_t *voxels;    // likewise
     int32_t *num_terms; // [1]
+    void *own;
+    size_t own_bytes;
 };
 
 // Fields of a description.
 enum {
     MAX_POINTS,
     MAX_ROWS,
+    DIMS,
     CORNERS,
     INTERPOLATION,
     MISSING,
@@ -93,77 +96,83 @@ static spops_status read_options(spops_context *ctx, const char *call, const spo
     return spops_check_max_cols(ctx, call, &o->max_cols);
 }
 
-static void carve(spops_devoxels *d, spops_carver *c)
+static void carve_devoxels(spops_plan *plan, spops_carver *c)
 {
+    spops_devoxels *d = (spops_devoxels *)plan;
+    const size_t begin = c->used;
     d->num_terms = spops_carve(c, 1, 1, sizeof *d->num_terms);
     d->weights = spops_carve(c, d->max_points, d->corners, sizeof *d->weights);
     d->points = spops_carve(c, d->max_points, d->corners, sizeof *d->points);
     d->voxels = spops_carve(c, d->max_points, d->corners, sizeof *d->voxels);
+    d->own = spops_plan_carved(c, begin, &d->own_bytes);
+    if (plan->refillable) spops_plan_carve_part(&d->segments->base, c);
 }
 
-static void put_fields(spops_devoxels *d, const spops_devoxels_options *o)
+// What options and a set ask for, as fields that read_devoxels checks.
+static void fields_of(const spops_coords *coords, int64_t max_points,
+                      const spops_devoxels_options *o, int64_t fields[NUM_FIELDS])
 {
-    int64_t *fields = d->base.fields;
-    fields[MAX_POINTS] = d->max_points;
-    fields[MAX_ROWS] = d->max_rows;
-    fields[CORNERS] = d->corners;
-    fields[INTERPOLATION] = d->interpolation;
-    fields[MISSING] = d->missing;
+    memset(fields, 0, NUM_FIELDS * sizeof *fields);
+    fields[MAX_POINTS] = max_points;
+    fields[MAX_ROWS] = coords->arrays.max_rows;
+    fields[DIMS] = coords->arrays.layout.dims;
+    fields[INTERPOLATION] = o->interpolation;
+    fields[MISSING] = o->missing;
     fields[MAX_COLS] = o->max_cols;
     fields[GRADIENTS] = o->gradients;
-    spops_plan_put_f64s(fields + SIZE_M, d->size, SPOPS_MAX_DIMS);
-    spops_plan_put_f64s(fields + ORIGIN_M, d->origin, SPOPS_MAX_DIMS);
+    spops_plan_put_f64s(fields + SIZE_M, o->size_m, SPOPS_MAX_DIMS);
+    spops_plan_put_f64s(fields + ORIGIN_M, o->origin_m, SPOPS_MAX_DIMS);
 }
 
-static spops_status alloc_devoxels(spops_context *ctx, const char *call, const spops_coords *coords,
-                                   int64_t max_points, const spops_devoxels_options *o,
-                                   bool refillable, spops_devoxels **out)
+static spops_status read_devoxels(spops_context *ctx, const char *call, spops_plan *plan)
 {
-    spops_status status = SPOPS_STATUS_OK;
-    spops_carver carver = {NULL, 0};
+    spops_devoxels *d = (spops_devoxels *)plan;
+    const int64_t *fields = plan->fields;
     spops_segments_sizes sizes;
-    spops_devoxels *d;
-    const int32_t dims = coords->arrays.layout.dims;
-    const int32_t corners = o->interpolation == SPOPS_DEVOXELS_INTERPOLATION_LINEAR ? 1 << dims : 1;
 
     SPOPS_REQUIRE_SLOT(ctx, call, devoxelize);
-    SPOPS_REQUIRE(ctx, max_points <= SPOPS_MAX_COUNT / corners,
+    SPOPS_TRY(spops_check_count(ctx, call, "max_points", fields[MAX_POINTS]));
+    SPOPS_TRY(spops_check_count(ctx, call, "max_rows", fields[MAX_ROWS]));
+    SPOPS_TRY(spops_plan_check_field(ctx, call, plan, DIMS, 1, SPOPS_MAX_DIMS));
+    SPOPS_TRY(spops_plan_check_field(ctx, call, plan, INTERPOLATION,
+                                     SPOPS_DEVOXELS_INTERPOLATION_NEAREST,
+                                     SPOPS_DEVOXELS_INTERPOLATION_LINEAR));
+    SPOPS_TRY(spops_plan_check_field(ctx, call, plan, MISSING, SPOPS_DEVOXELS_MISSING_ZERO,
+                                     SPOPS_DEVOXELS_MISSING_RESCALE));
+    memset(&sizes, 0, sizeof sizes);
+    SPOPS_TRY(spops_check_gradients_field(ctx, call, fields[GRADIENTS], &sizes.gradients));
+    sizes.max_cols = fields[MAX_COLS];
+    SPOPS_TRY(spops_check_max_cols(ctx, call, &sizes.max_cols));
+    plan->fields[MAX_COLS] = sizes.max_cols;
+    d->max_points = fields[MAX_POINTS];
+    d->max_rows = fields[MAX_ROWS];
+    d->dims = (int32_t)fields[DIMS];
+    d->interpolation = (spops_devoxels_interpolation)fields[INTERPOLATION];
+    d->missing = (spops_devoxels_missing)fields[MISSING];
+    d->corners = d->interpolation == SPOPS_DEVOXELS_INTERPOLATION_LINEAR ? 1 << d->dims : 1;
+    spops_plan_get_f64s(fields + SIZE_M, d->size, SPOPS_MAX_DIMS);
+    spops_plan_get_f64s(fields + ORIGIN_M, d->origin, SPOPS_MAX_DIMS);
+    SPOPS_TRY(spops_check_voxel_size(ctx, call, d->dims, d->size, d->origin));
+    SPOPS_REQUIRE(ctx, d->max_points <= SPOPS_MAX_COUNT / d->corners,
                   "%s: %" PRId64 " points with %" PRId32 " corners each, expected at most %" PRId64
                   " corners",
-                  call, max_points, corners, SPOPS_MAX_COUNT);
-    d = spops_plan_alloc(ctx, SPOPS_PLAN_DEVOXELS);
-    if (d == NULL) return SPOPS_STATUS_OUT_OF_MEMORY;
-    d->max_points = max_points;
-    d->max_rows = coords->arrays.max_rows;
-    d->dims = dims;
-    d->corners = corners;
-    d->interpolation = o->interpolation;
-    d->missing = o->missing;
-    memcpy(d->size, o->size_m, sizeof d->size);
-    memcpy(d->origin, o->origin_m, sizeof d->origin);
-    put_fields(d, o);
-    carve(d, &carver);
-    SPOPS_TRY_GOTO(spops_backend_alloc(ctx, carver.used, &d->base.block), status, fail);
-    d->base.block_bytes = carver.used;
-    carver = (spops_carver){d->base.block, 0};
-    carve(d, &carver);
-
-    memset(&sizes, 0, sizeof sizes);
-    sizes.num_segments = max_points;
-    sizes.max_terms = sizes.num_weights = sizes.num_sources = max_points * corners;
+                  call, d->max_points, d->corners, SPOPS_MAX_COUNT);
+    SPOPS_TRY(spops_plan_derive(ctx, call, plan, CORNERS, d->corners));
+    sizes.num_segments = d->max_points;
+    sizes.max_terms = sizes.num_weights = sizes.num_sources = d->max_points * d->corners;
     sizes.num_rows = d->max_rows;
-    sizes.max_cols = o->max_cols;
-    sizes.gradients = o->gradients;
-    sizes.refillable = refillable;
+    sizes.part = sizes.refillable = plan->refillable;
     sizes.weights_unique = true; // a corner of a point is its own weight
     sizes.pairs = sizes.order = true;
-    SPOPS_TRY_GOTO(spops_segments_alloc(ctx, call, &sizes, NULL, &d->segments), status, fail);
-    *out = d;
-    return SPOPS_STATUS_OK;
+    return spops_segments_alloc(ctx, call, &sizes, &d->segments);
+}
 
-fail:
-    spops_devoxels_destroy(d);
-    return status;
+static spops_status empty_devoxels(spops_context *ctx, spops_plan *plan)
+{
+    static const spops_lists_source nothing;
+    const spops_devoxels *d = (const spops_devoxels *)plan;
+    SPOPS_TRY(ctx->backend->fill_zero(ctx, d->own, d->own_bytes));
+    return spops_segments_enqueue_build(ctx, d->segments, &nothing);
 }
 
 static spops_status enqueue(spops_context *ctx, const spops_devoxels *d, const spops_coords *coords,
@@ -213,6 +222,7 @@ spops_status spops_devoxels_create(spops_context *ctx, const spops_coords *coord
     spops_devoxels_options o;
     spops_coords_source source;
     spops_devoxels *d = NULL;
+    int64_t fields[NUM_FIELDS];
 
     SPOPS_BEGIN_CREATE(ctx, call, out);
     SPOPS_TRY(spops_coords_check(ctx, call, "coords", coords));
@@ -221,7 +231,9 @@ spops_status spops_devoxels_create(spops_context *ctx, const spops_coords *coord
                                   o.origin_m, &source));
     SPOPS_TRY(check_points(ctx, call, &source));
 
-    SPOPS_TRY(alloc_devoxels(ctx, call, coords, points.rows, &o, false, &d));
+    fields_of(coords, points.rows, &o, fields);
+    SPOPS_TRY(spops_check_no_memory(ctx, call, o.memory));
+    SPOPS_TRY(spops_plan_open(ctx, call, SPOPS_PLAN_DEVOXELS, fields, &d));
     SPOPS_TRY_GOTO(enqueue(ctx, d, coords, &source), status, fail);
     SPOPS_TRY_GOTO(spops_segments_finish(ctx, d->segments), status, fail);
     *out = d;
@@ -237,27 +249,15 @@ spops_status spops_devoxels_reserve(spops_context *ctx, const spops_coords *coor
                                     spops_devoxels **out)
 {
     static const char call[] = "devoxels_reserve";
-    spops_status status = SPOPS_STATUS_OK;
     spops_devoxels_options o;
-    spops_lists_source nothing;
-    spops_devoxels *d = NULL;
+    int64_t fields[NUM_FIELDS];
 
     SPOPS_BEGIN_CREATE(ctx, call, out);
     SPOPS_TRY(spops_coords_check(ctx, call, "coords", coords));
     SPOPS_TRY(spops_check_count(ctx, call, "max_points", max_points));
     SPOPS_TRY(read_options(ctx, call, coords, options, &o));
-
-    SPOPS_TRY(alloc_devoxels(ctx, call, coords, max_points, &o, true, &d));
-    memset(&nothing, 0, sizeof nothing);
-    SPOPS_TRY_GOTO(spops_segments_enqueue_build(ctx, d->segments, &nothing), status, fail);
-    SPOPS_TRY_GOTO(ctx->backend->fill_zero(ctx, d->base.block, d->base.block_bytes), status, fail);
-    SPOPS_TRY_GOTO(ctx->backend->wait(ctx), status, fail);
-    *out = d;
-    return SPOPS_STATUS_OK;
-
-fail:
-    spops_devoxels_destroy(d);
-    return status;
+    fields_of(coords, max_points, &o, fields);
+    return spops_plan_reserve(ctx, call, SPOPS_PLAN_DEVOXELS, fields, o.memory, out);
 }
 
 spops_status spops_devoxels_set(spops_context *ctx, spops_devoxels *devoxels,
@@ -323,6 +323,9 @@ static size_t scratch_of_devoxels(const spops_plan *plan)
 
 const spops_plan_ops spops_devoxels_plan_ops = {.handle_bytes = sizeof(struct spops_devoxels),
                                                 .num_fields = NUM_FIELDS,
+                                                .read = read_devoxels,
+                                                .carve = carve_devoxels,
+                                                .empty = empty_devoxels,
                                                 .destroy = destroy_devoxels,
                                                 .bytes = bytes_of_devoxels,
                                                 .scratch_bytes = scratch_of_devoxels};

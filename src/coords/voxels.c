@@ -26,6 +26,8 @@ struct spops_voxels {
     // segments are made without another sort. Only while they are made, unless they are made again.
     int32_t *point_offsets; // [max_voxels + 1]
     int32_t *voxel_points;  // [max_points]
+    void *own;              // all of these
+    size_t own_bytes;
 };
 
 // Fields of a description.
@@ -179,77 +181,75 @@ static void carve_points(spops_voxels *v, int64_t max_voxels, spops_carver *c)
     v->voxel_points = spops_carve(c, v->max_points, 1, sizeof *v->voxel_points);
 }
 
-static void carve(spops_voxels *v, spops_carver *c)
+static void carve_own(spops_voxels *v, spops_carver *c)
 {
     const bool choose = v->points != SPOPS_VOXEL_POINTS_ALL;
+    const size_t begin = c->used;
     v->num_points = spops_carve(c, v->max_voxels, 1, sizeof *v->num_points);
     v->chosen = choose ? spops_carve(c, v->max_voxels, 1, sizeof *v->chosen) : NULL;
     v->keys = choose ? spops_carve(c, v->max_points, 1, sizeof *v->keys) : NULL;
     v->nearest = choose ? spops_carve(c, v->max_voxels, 1, sizeof(uint64_t)) : NULL;
     if (v->base.refillable && points_by_voxel(v)) carve_points(v, v->max_voxels, c);
+    v->own = spops_plan_carved(c, begin, &v->own_bytes);
 }
 
-static spops_status alloc_voxels(spops_context *ctx, const char *call,
-                                 const spops_voxels_options *o, int64_t max_points,
-                                 spops_voxels **out)
+static void carve_voxels(spops_plan *plan, spops_carver *c)
 {
-    spops_voxels *v;
-    SPOPS_REQUIRE_SLOT(ctx, call, voxel_points);
-    v = spops_plan_alloc(ctx, SPOPS_PLAN_VOXELS);
-    if (v == NULL) return SPOPS_STATUS_OUT_OF_MEMORY;
+    spops_voxels *v = (spops_voxels *)plan;
+    carve_own(v, c);
+    if (!plan->refillable) return; // its parts have memory of their own
+    spops_plan_carve_part(&v->coords->base, c);
+    spops_plan_carve_part(&v->segments->base, c);
+}
+
+static void set_options(const spops_voxels_options *o, int64_t max_points, spops_voxels *v)
+{
     v->max_points = max_points;
     v->points = o->points;
     v->seed = o->seed;
     memcpy(v->size, o->size_m, sizeof v->size);
     memcpy(v->origin, o->origin_m, sizeof v->origin);
-    *out = v;
-    return SPOPS_STATUS_OK;
+}
+
+static void put_options(const spops_voxels_options *o, int64_t *fields)
+{
+    fields[POINTS] = o->points;
+    fields[SEED] = o->seed;
+    fields[MAX_COLS] = o->max_cols;
+    fields[GRADIENTS] = o->gradients;
+    spops_plan_put_f64s(fields + SIZE_M, o->size_m, SPOPS_MAX_DIMS);
+    spops_plan_put_f64s(fields + ORIGIN_M, o->origin_m, SPOPS_MAX_DIMS);
 }
 
 static void put_fields(spops_voxels *v, const spops_voxels_options *o)
 {
-    int64_t *fields = v->base.fields;
-    spops_coords_put_fields(v->coords, &coords_fields, fields);
-    fields[MAX_POINTS] = v->max_points;
-    fields[MAX_VOXELS] = v->max_voxels;
-    fields[POINTS] = v->points;
-    fields[SEED] = v->seed;
-    fields[MAX_COLS] = o->max_cols;
-    fields[GRADIENTS] = o->gradients;
-    spops_plan_put_f64s(fields + SIZE_M, v->size, SPOPS_MAX_DIMS);
-    spops_plan_put_f64s(fields + ORIGIN_M, v->origin, SPOPS_MAX_DIMS);
+    spops_coords_put_fields(v->coords, &coords_fields, v->base.fields);
+    v->base.fields[MAX_POINTS] = v->max_points;
+    v->base.fields[MAX_VOXELS] = v->max_voxels;
+    put_options(o, v->base.fields);
 }
 
-// Arrays and segments of voxels that have their coordinates.
-static spops_status alloc_segments(spops_context *ctx, const char *call,
-                                   const spops_voxels_options *o, bool refillable,
-                                   spops_placement *place, spops_voxels *v)
+// Segments of voxels that have their coordinates.
+static spops_status make_segments(spops_context *ctx, const char *call,
+                                  const spops_voxels_options *o, spops_voxels *v)
 {
-    spops_carver carver = {NULL, 0};
     spops_segments_sizes sizes;
 
     v->max_voxels = v->coords->arrays.max_rows;
     v->coords->grid.known = true;
     memcpy(v->coords->grid.size, v->size, sizeof v->size);
     memcpy(v->coords->grid.origin, v->origin, sizeof v->origin);
-    v->base.refillable = refillable;
     put_fields(v, o);
-    carve(v, &carver);
-    SPOPS_TRY(spops_place(ctx, place, carver.used, &v->base.block));
-    v->base.block_bytes = carver.used;
-    carver = (spops_carver){v->base.block, 0};
-    if (v->base.block != NULL) carve(v, &carver);
-
     memset(&sizes, 0, sizeof sizes);
     sizes.num_segments = v->max_voxels;
     sizes.max_terms = sizes.num_rows = sizes.num_weights = sizes.num_sources = v->max_points;
     sizes.max_cols = o->max_cols;
     sizes.gradients = o->gradients;
-    sizes.refillable = refillable;
+    sizes.part = sizes.refillable = v->base.refillable;
     sizes.weights_unique = true; // a point is its own weight
     sizes.pairs = sizes.order = true;
     sizes.in_order = points_by_voxel(v);
-    return spops_segments_alloc(ctx, call, &sizes, place, &v->segments);
+    return spops_segments_alloc(ctx, call, &sizes, &v->segments);
 }
 
 // Enqueue what follows the coordinates: the points that count, and the lists.
@@ -313,7 +313,10 @@ spops_status spops_voxels_create(spops_context *ctx, spops_matrix points, const 
         SPOPS_TRY(spops_coords_find_box(ctx, call, &source, &choices, &box));
     }
 
-    SPOPS_TRY(alloc_voxels(ctx, call, &o, points.rows, &v));
+    SPOPS_REQUIRE_SLOT(ctx, call, voxel_points);
+    v = spops_plan_alloc(ctx, SPOPS_PLAN_VOXELS);
+    if (v == NULL) return SPOPS_STATUS_OUT_OF_MEMORY;
+    set_options(&o, points.rows, v);
     if (points_by_voxel(v)) {
         carve_points(v, v->max_points, &carver); // of voxels there are no more
         SPOPS_TRY_GOTO(spops_backend_alloc(ctx, carver.used, &by_voxel), status, fail);
@@ -323,7 +326,8 @@ spops_status spops_voxels_create(spops_context *ctx, spops_matrix points, const 
         source.row_items = v->voxel_points;
     }
     SPOPS_TRY_GOTO(spops_coords_make(ctx, call, &source, &choices, &box, &v->coords), status, fail);
-    SPOPS_TRY_GOTO(alloc_segments(ctx, call, &o, false, NULL, v), status, fail);
+    SPOPS_TRY_GOTO(make_segments(ctx, call, &o, v), status, fail);
+    SPOPS_TRY_GOTO(spops_plan_give_memory(ctx, call, &v->base), status, fail);
     SPOPS_TRY_GOTO(enqueue_segments(ctx, &source, v), status, fail);
     SPOPS_TRY_GOTO(spops_segments_finish(ctx, v->segments), status, fail);
     spops_backend_free(ctx, by_voxel, carver.used);
@@ -337,46 +341,13 @@ fail:
     return status;
 }
 
-// Voxels with capacities, empty; without memory while place measures.
-static spops_status make_empty(spops_context *ctx, const char *call, int32_t dims,
-                               int64_t max_points, int64_t max_voxels,
-                               const spops_voxels_options *o, const spops_coords_choices *choices,
-                               spops_placement *place, spops_voxels **out)
+static spops_status empty_voxels(spops_context *ctx, spops_plan *plan)
 {
-    spops_status status = SPOPS_STATUS_OK;
-    spops_lists_source nothing;
-    spops_voxels *v = NULL;
-
-    SPOPS_TRY(alloc_voxels(ctx, call, o, max_points, &v));
-    v->base.placed = place != NULL;
-    SPOPS_TRY_GOTO(spops_coords_make_empty(ctx, call, dims, max_voxels, max_points, choices, place,
-                                           &v->coords),
-                   status, fail);
-    SPOPS_TRY_GOTO(alloc_segments(ctx, call, o, true, place, v), status, fail);
-    if (spops_placement_fills(place)) {
-        memset(&nothing, 0, sizeof nothing);
-        SPOPS_TRY_GOTO(spops_segments_enqueue_build(ctx, v->segments, &nothing), status, fail);
-        SPOPS_TRY_GOTO(ctx->backend->fill_zero(ctx, v->base.block, v->base.block_bytes), status,
-                       fail);
-        SPOPS_TRY_GOTO(ctx->backend->wait(ctx), status, fail);
-    }
-    *out = v;
-    return SPOPS_STATUS_OK;
-
-fail:
-    spops_voxels_destroy(v);
-    return status;
-}
-
-static spops_status measure(spops_context *ctx, const char *call, int32_t dims, int64_t max_points,
-                            int64_t max_voxels, const spops_voxels_options *o,
-                            const spops_coords_choices *choices, spops_placement *place)
-{
-    spops_voxels *v = NULL;
-    *place = (spops_placement){{NULL, 0}, false};
-    SPOPS_TRY(make_empty(ctx, call, dims, max_points, max_voxels, o, choices, place, &v));
-    spops_voxels_destroy(v);
-    return SPOPS_STATUS_OK;
+    static const spops_lists_source nothing;
+    spops_voxels *v = (spops_voxels *)plan;
+    SPOPS_TRY(ctx->backend->fill_zero(ctx, v->own, v->own_bytes));
+    SPOPS_TRY(v->coords->base.ops->empty(ctx, &v->coords->base));
+    return spops_segments_enqueue_build(ctx, v->segments, &nothing);
 }
 
 spops_status spops_voxels_reserve(spops_context *ctx, int32_t dims, int64_t max_points,
@@ -386,7 +357,7 @@ spops_status spops_voxels_reserve(spops_context *ctx, int32_t dims, int64_t max_
     static const char call[] = "voxels_reserve";
     spops_voxels_options o;
     spops_coords_choices choices;
-    spops_placement place;
+    int64_t fields[NUM_FIELDS] = {0};
 
     SPOPS_BEGIN_CREATE(ctx, call, out);
     SPOPS_TRY(spops_coords_check_dims(ctx, call, dims));
@@ -396,14 +367,12 @@ spops_status spops_voxels_reserve(spops_context *ctx, int32_t dims, int64_t max_
     SPOPS_REQUIRE(ctx, choices.memory == NULL,
                   "%s: coords.memory is given, expected NULL: memory serves all", call);
 
-    if (o.memory == NULL)
-        return make_empty(ctx, call, dims, max_points, max_voxels, &o, &choices, NULL, out);
-    SPOPS_TRY(spops_check_memory(ctx, call, o.memory));
-    SPOPS_TRY(measure(ctx, call, dims, max_points, max_voxels, &o, &choices, &place));
-    if (o.memory->block == NULL) return spops_placement_report(ctx, call, &place, o.memory);
-    SPOPS_TRY(
-        spops_placement_enter(ctx, call, "memory.", o.memory->block, o.memory->bytes, &place));
-    return make_empty(ctx, call, dims, max_points, max_voxels, &o, &choices, &place, out);
+    SPOPS_TRY(spops_coords_choose_search(ctx, call, dims, max_voxels, &choices));
+    put_options(&o, fields);
+    fields[MAX_POINTS] = max_points;
+    fields[MAX_VOXELS] = max_voxels;
+    spops_coords_put_choices(dims, &choices, &coords_fields, fields);
+    return spops_plan_reserve(ctx, call, SPOPS_PLAN_VOXELS, fields, o.memory, out);
 }
 
 static spops_status check_voxels(spops_context *ctx, const char *call, const spops_voxels *voxels)
@@ -412,36 +381,58 @@ static spops_status check_voxels(spops_context *ctx, const char *call, const spo
     return spops_coords_check(ctx, call, "voxels", voxels->coords);
 }
 
-static spops_status attach_voxels(spops_context *ctx, const char *call, const int64_t *fields,
-                                  spops_placement *place, spops_plan **out)
+static spops_status read_voxels(spops_context *ctx, const char *call, spops_plan *plan)
 {
+    spops_voxels *v = (spops_voxels *)plan;
     spops_voxels_options given = spops_voxels_options_default(), o;
-    spops_coords_choices choices;
-    spops_voxels *v = NULL;
-    int32_t dims, points;
+    spops_coords_choices unused;
+    const int64_t *fields = plan->fields;
+    int32_t points;
 
+    SPOPS_REQUIRE_SLOT(ctx, call, voxel_points);
     SPOPS_TRY(spops_check_count(ctx, call, "max_points", fields[MAX_POINTS]));
     SPOPS_TRY(spops_check_count(ctx, call, "max_voxels", fields[MAX_VOXELS]));
-    SPOPS_TRY(spops_coords_read_fields(ctx, call, SPOPS_PLAN_VOXELS, fields, &coords_fields, &dims,
-                                       &choices));
     SPOPS_TRY(spops_plan_get_i32s(ctx, call, SPOPS_PLAN_VOXELS, fields, POINTS, 1, &points));
+    SPOPS_TRY(spops_plan_check_field(ctx, call, plan, SEED, 0, UINT32_MAX));
+    SPOPS_TRY(spops_check_gradients_field(ctx, call, fields[GRADIENTS], &given.gradients));
     spops_plan_get_f64s(fields + SIZE_M, given.size_m, SPOPS_MAX_DIMS);
     spops_plan_get_f64s(fields + ORIGIN_M, given.origin_m, SPOPS_MAX_DIMS);
     given.max_cols = fields[MAX_COLS];
     given.points = (spops_voxel_points)points;
-    SPOPS_REQUIRE(ctx, fields[SEED] >= 0 && fields[SEED] <= UINT32_MAX,
-                  "%s: seed is %" PRId64 ", expected 0 to %" PRIu32, call, fields[SEED],
-                  UINT32_MAX);
     given.seed = (uint32_t)fields[SEED];
-    SPOPS_TRY(spops_check_gradients_field(ctx, call, fields[GRADIENTS], &given.gradients));
-    SPOPS_TRY(read_options(ctx, call, dims, &given, &o, &(spops_coords_choices){0}));
-    SPOPS_TRY(make_empty(ctx, call, dims, fields[MAX_POINTS], fields[MAX_VOXELS], &o, &choices,
-                         place, &v));
-    v->coords->has_item_row = true; // points give one
-    v->coords->last_items = fields[MAX_POINTS];
-    *out = &v->base;
-    return SPOPS_STATUS_OK;
+    SPOPS_TRY(spops_coords_read_part(ctx, call, fields, &coords_fields, fields[MAX_VOXELS],
+                                     fields[MAX_POINTS], &v->coords));
+    SPOPS_TRY(read_options(ctx, call, v->coords->arrays.layout.dims, &given, &o, &unused));
+    set_options(&o, fields[MAX_POINTS], v);
+    return make_segments(ctx, call, &o, v);
 }
+
+static void destroy_voxels(spops_plan *plan)
+{
+    spops_voxels *v = (spops_voxels *)plan;
+    spops_segments_destroy(v->segments);
+    spops_coords_destroy(v->coords);
+}
+
+static size_t bytes_of_voxels(const spops_plan *plan)
+{
+    const spops_voxels *v = (const spops_voxels *)plan;
+    return spops_plan_bytes(&v->coords->base) + spops_plan_bytes(&v->segments->base);
+}
+
+static size_t scratch_of_voxels(const spops_plan *plan)
+{
+    return ((const spops_voxels *)plan)->segments->base.scratch_bytes;
+}
+
+const spops_plan_ops spops_voxels_plan_ops = {.handle_bytes = sizeof(struct spops_voxels),
+                                              .num_fields = NUM_FIELDS,
+                                              .read = read_voxels,
+                                              .carve = carve_voxels,
+                                              .empty = empty_voxels,
+                                              .destroy = destroy_voxels,
+                                              .bytes = bytes_of_voxels,
+                                              .scratch_bytes = scratch_of_voxels};
 
 spops_status spops_voxels_set(spops_context *ctx, spops_voxels *voxels, const int32_t *num_points,
                               spops_matrix points, const int32_t *batch)
@@ -555,29 +546,3 @@ done:
     spops_backend_free(ctx, block, bytes > sizeof offsets ? bytes : sizeof offsets);
     return status;
 }
-
-static void destroy_voxels(spops_plan *plan)
-{
-    spops_voxels *v = (spops_voxels *)plan;
-    spops_segments_destroy(v->segments);
-    spops_coords_destroy(v->coords);
-}
-
-static size_t bytes_of_voxels(const spops_plan *plan)
-{
-    const spops_voxels *v = (const spops_voxels *)plan;
-    return spops_plan_bytes(&v->coords->base) + spops_plan_bytes(&v->segments->base);
-}
-
-static size_t scratch_of_voxels(const spops_plan *plan)
-{
-    const spops_voxels *v = (const spops_voxels *)plan;
-    return v->segments->base.scratch_bytes;
-}
-
-const spops_plan_ops spops_voxels_plan_ops = {.handle_bytes = sizeof(struct spops_voxels),
-                                              .num_fields = NUM_FIELDS,
-                                              .destroy = destroy_voxels,
-                                              .bytes = bytes_of_voxels,
-                                              .scratch_bytes = scratch_of_voxels,
-                                              .attach = attach_voxels};

@@ -265,6 +265,12 @@ static spops_status measure_plan(spops_context *ctx, const char *call, spops_pla
     return SPOPS_STATUS_OK;
 }
 
+spops_status spops_plan_check_size(spops_context *ctx, const char *call, spops_plan *plan)
+{
+    size_t bytes;
+    return measure_plan(ctx, call, plan, spops_plan_carve_part, &bytes);
+}
+
 // Memory for what `carve` places, of the library's own.
 static spops_status alloc_memory(spops_context *ctx, const char *call, spops_plan *plan,
                                  carve_function carve, void **ptr, size_t *bytes)
@@ -288,26 +294,33 @@ static spops_status prepare_plan(spops_context *ctx, spops_plan *plan)
     return bytes > 0 ? spops_context_grow(ctx, bytes) : SPOPS_STATUS_OK;
 }
 
+spops_status spops_plan_give_memory(spops_context *ctx, const char *call, spops_plan *plan)
+{
+    const spops_plan_ops *ops = plan->ops;
+    if (plan->refillable) {
+        SPOPS_TRY(
+            alloc_memory(ctx, call, plan, spops_plan_carve_part, &plan->block, &plan->block_bytes));
+    } else {
+        SPOPS_TRY(alloc_memory(ctx, call, plan, ops->carve, &plan->block, &plan->block_bytes));
+        SPOPS_TRY(alloc_memory(ctx, call, plan, ops->carve_workspace, &plan->workspace,
+                               &plan->workspace_bytes));
+        if (ops->ready != NULL) ops->ready(plan);
+    }
+    return prepare_plan(ctx, plan);
+}
+
 spops_status spops_plan_open(spops_context *ctx, const char *call, spops_plan_kind kind,
                              const int64_t *fields, void *out)
 {
-    spops_status status = SPOPS_STATUS_OK;
     spops_plan *plan = NULL;
+    spops_status status;
 
     SPOPS_TRY(open_handle(ctx, call, kind, fields, false, &plan));
-    SPOPS_TRY_GOTO(
-        alloc_memory(ctx, call, plan, plan->ops->carve, &plan->block, &plan->block_bytes), status,
-        fail);
-    SPOPS_TRY_GOTO(alloc_memory(ctx, call, plan, plan->ops->carve_workspace, &plan->workspace,
-                                &plan->workspace_bytes),
-                   status, fail);
-    if (plan->ops->ready != NULL) plan->ops->ready(plan);
-    SPOPS_TRY_GOTO(prepare_plan(ctx, plan), status, fail);
-    *(spops_plan **)out = plan;
-    return SPOPS_STATUS_OK;
-
-fail:
-    spops_plan_destroy(plan);
+    status = spops_plan_give_memory(ctx, call, plan);
+    if (status == SPOPS_STATUS_OK)
+        *(spops_plan **)out = plan;
+    else
+        spops_plan_destroy(plan);
     return status;
 }
 
@@ -341,17 +354,15 @@ spops_status spops_plan_reserve(spops_context *ctx, const char *call, spops_plan
     if (memory != NULL) SPOPS_TRY(spops_check_memory(ctx, call, memory));
     SPOPS_TRY(open_handle(ctx, call, kind, fields, true, &plan));
     if (memory == NULL) {
-        SPOPS_TRY_GOTO(
-            alloc_memory(ctx, call, plan, spops_plan_carve_part, &plan->block, &plan->block_bytes),
-            status, fail);
+        SPOPS_TRY_GOTO(spops_plan_give_memory(ctx, call, plan), status, fail);
     } else if (memory->block == NULL) {
         status = measure_plan(ctx, call, plan, spops_plan_carve_part, &memory->bytes);
         goto fail; // there is no plan
     } else {
         SPOPS_TRY_GOTO(place_plan(ctx, call, "memory.", memory->block, memory->bytes, plan), status,
                        fail);
+        SPOPS_TRY_GOTO(prepare_plan(ctx, plan), status, fail);
     }
-    SPOPS_TRY_GOTO(prepare_plan(ctx, plan), status, fail);
     SPOPS_TRY_GOTO(plan->ops->empty(ctx, plan), status, fail);
     SPOPS_TRY_GOTO(ctx->backend->wait(ctx), status, fail);
     *(spops_plan **)out = plan;

@@ -73,11 +73,24 @@ spops_status spops_plan_open(spops_context *ctx, const char *call, spops_plan_ki
 spops_status spops_plan_open_late(spops_context *ctx, const char *call, spops_plan *plan);
 void spops_plan_close(spops_plan *plan);
 
+// Its arrays and scratch have sizes that an address can count.
+spops_status spops_plan_check_size(spops_context *ctx, const char *call, spops_plan *plan);
+
+// Memory of its own for a plan that was read otherwise, with kernels and scratch.
+spops_status spops_plan_give_memory(spops_context *ctx, const char *call, spops_plan *plan);
+
 // A part of a plan that is being read, with capacities: a handle without memory, which the plan's
 // carve function places by spops_plan_carve_part.
 spops_status spops_plan_read_part(spops_context *ctx, const char *call, spops_plan_kind kind,
                                   const int64_t *fields, void *out);
 void spops_plan_carve_part(spops_plan *part, spops_carver *c);
+
+// The bytes that were carved since `begin` bytes were, to be zeroed; NULL while it measures.
+static inline void *spops_plan_carved(const spops_carver *c, size_t begin, size_t *bytes)
+{
+    *bytes = c->used == SIZE_MAX ? 0 : c->used - begin;
+    return c->base == NULL ? NULL : c->base + begin;
+}
 
 // The plan, named `name`, is there and lies where ctx runs; it was made for capacities.
 spops_status spops_plan_check(spops_context *ctx, const char *call, const char *name,

@@ -443,7 +443,7 @@ static spops_status make_segments(spops_context *ctx, const char *call,
     sizes.gradients = o->gradients;
     sizes.weights_unique = true;
     sizes.pairs = sizes.order = true;
-    SPOPS_TRY(spops_segments_alloc(ctx, call, &sizes, NULL, &it->segments));
+    SPOPS_TRY(spops_segments_alloc(ctx, call, &sizes, &it->segments));
     memset(&terms, 0, sizeof terms);
     terms.keys = found->points;
     terms.num_terms = num_terms;

@@ -15,13 +15,6 @@ enum { NUM_SEGMENTS, MAX_TERMS, NUM_ROWS, NUM_WEIGHTS, MAX_COLS, GRADIENTS, NUM_
 
 // Shared checks
 
-spops_status spops_segments_check(spops_context *ctx, const char *call, const char *name,
-                                  const spops_segments *segments)
-{
-    SPOPS_REQUIRE(ctx, segments != NULL, "%s: %s is NULL", call, name);
-    return spops_check_home(ctx, call, name, segments->base.ctx);
-}
-
 spops_status spops_segments_check_cols(spops_context *ctx, const char *call, const char *name,
                                        const spops_segments *segments, bool states, int64_t cols)
 {
@@ -67,24 +60,18 @@ static spops_lists lists_of(int64_t num_segments, const spops_segments *s, int32
 // The schedules lie side by side, so that one copy fetches all of them.
 #define NUM_LISTS 3
 
-static void carve_block(spops_segments *s, const spops_segments_sizes *sizes, spops_carver *c)
+static void carve_segments(spops_plan *plan, spops_carver *c)
 {
+    spops_segments *s = (spops_segments *)plan;
     spops_schedule *schedules = spops_carve(c, NUM_LISTS, 1, sizeof *schedules);
-    spops_lists_carve(&s->forward, sizes->pairs, sizes->order, c);
+    spops_lists_carve(&s->forward, s->has_pairs, s->has_order, c);
     s->forward.schedule = schedules;
-    s->keys = sizes->keys ? spops_carve(c, s->max_terms, 1, sizeof *s->keys) : NULL;
+    s->keys = s->has_keys ? spops_carve(c, s->max_terms, 1, sizeof *s->keys) : NULL;
     if (s->gradients == SPOPS_GRADIENTS_NONE) return;
     spops_lists_carve(&s->by_row, true, true, c);
     spops_lists_carve(&s->by_weight, true, true, c);
     s->by_row.schedule = schedules == NULL ? NULL : schedules + 1;
     s->by_weight.schedule = schedules == NULL ? NULL : schedules + 2;
-}
-
-static void carve_workspace(spops_segments *s, size_t lists_bytes, size_t extra_bytes,
-                            spops_carver *c)
-{
-    s->lists_workspace = spops_carve(c, 1, 1, lists_bytes);
-    s->extra = spops_carve(c, 1, 1, extra_bytes);
 }
 
 static size_t lists_workspace_bytes(spops_context *ctx, const spops_segments *s)
@@ -97,6 +84,13 @@ static size_t lists_workspace_bytes(spops_context *ctx, const spops_segments *s)
         if (bytes > most) most = bytes;
     }
     return most;
+}
+
+static void carve_segments_workspace(spops_plan *plan, spops_carver *c)
+{
+    spops_segments *s = (spops_segments *)plan;
+    s->lists_workspace = spops_carve(c, 1, 1, lists_workspace_bytes(plan->ctx, s));
+    s->extra = spops_carve(c, 1, 1, s->extra_bytes);
 }
 
 spops_segments_scratch spops_segments_carve_scratch(const spops_segments *segments,
@@ -128,44 +122,30 @@ spops_status spops_segments_get_scratch(spops_context *ctx, const char *call,
     return SPOPS_STATUS_OK;
 }
 
-static spops_status too_large(spops_context *ctx, const char *call, const char *what)
+// Of a handle, from sizes that are checked.
+static spops_status set_sizes(spops_context *ctx, const char *call,
+                              const spops_segments_sizes *sizes, spops_segments *s)
 {
-    return spops_fail(ctx, SPOPS_STATUS_OUT_OF_MEMORY,
-                      "%s: the plan's %s needs more bytes than an address can count", call, what);
-}
-
-spops_status spops_segments_alloc(spops_context *ctx, const char *call,
-                                  const spops_segments_sizes *sizes, spops_placement *place,
-                                  spops_segments **out)
-{
-    spops_status status = SPOPS_STATUS_OK;
-    spops_carver carver = {NULL, 0};
-    spops_segments *s = NULL;
-    size_t lists_bytes;
+    spops_carver measured = {NULL, 0};
     int32_t split_terms;
 
-    *out = NULL;
     SPOPS_REQUIRE_SLOT(ctx, call, lists_build);
     if (sizes->gradients != SPOPS_GRADIENTS_NONE) SPOPS_REQUIRE_SLOT(ctx, call, lists_invert);
-    s = spops_plan_alloc(ctx, SPOPS_PLAN_SEGMENTS);
-    if (s == NULL) return SPOPS_STATUS_OUT_OF_MEMORY;
-    s->num_segments = sizes->num_segments;
-    s->max_terms = sizes->max_terms;
-    s->num_rows = sizes->num_rows;
-    s->num_weights = sizes->num_weights;
+    s->num_segments = s->base.fields[NUM_SEGMENTS] = sizes->num_segments;
+    s->max_terms = s->base.fields[MAX_TERMS] = sizes->max_terms;
+    s->num_rows = s->base.fields[NUM_ROWS] = sizes->num_rows;
+    s->num_weights = s->base.fields[NUM_WEIGHTS] = sizes->num_weights;
+    s->max_cols = s->base.fields[MAX_COLS] = sizes->max_cols;
+    s->base.fields[GRADIENTS] = s->gradients = sizes->gradients;
     s->num_sources = sizes->num_sources;
-    s->max_cols = sizes->max_cols;
     s->sum_variant = sizes->sum_variant;
-    s->gradients = sizes->gradients;
-    s->base.placed = place != NULL;
     s->base.refillable = sizes->refillable;
+    s->base.placed = sizes->part;
     s->weights_unique = sizes->weights_unique;
-    s->base.fields[NUM_SEGMENTS] = s->num_segments;
-    s->base.fields[MAX_TERMS] = s->max_terms;
-    s->base.fields[NUM_ROWS] = s->num_rows;
-    s->base.fields[NUM_WEIGHTS] = s->num_weights;
-    s->base.fields[MAX_COLS] = s->max_cols;
-    s->base.fields[GRADIENTS] = s->gradients;
+    s->has_pairs = sizes->pairs;
+    s->has_order = sizes->order;
+    s->has_keys = sizes->keys;
+    s->extra_bytes = sizes->extra_bytes;
     split_terms = ctx->backend->split_terms(
         ctx, &(const spops_split_terms_args){.max_terms = s->max_terms, .max_cols = s->max_cols});
     s->forward = lists_of(s->num_segments, s, split_terms);
@@ -174,40 +154,31 @@ spops_status spops_segments_alloc(spops_context *ctx, const char *call,
         s->by_row = lists_of(s->num_rows, s, split_terms);
         s->by_weight = lists_of(s->num_weights, s, split_terms);
     }
+    carve_segments(&s->base, &measured); // the pieces that scratch is for
+    measured = (spops_carver){NULL, 0};
+    (void)spops_segments_carve_scratch(s, &measured);
+    s->base.scratch_bytes = measured.used;
+    return SPOPS_STATUS_OK;
+}
 
-    carve_block(s, sizes, &carver);
-    if (carver.used == SIZE_MAX) {
-        status = too_large(ctx, call, "lists");
-        goto fail;
-    }
-    SPOPS_TRY_GOTO(spops_place(ctx, place, carver.used, &s->base.block), status, fail);
-    s->base.block_bytes = carver.used;
-    carver = (spops_carver){s->base.block, 0};
-    carve_block(s, sizes, &carver);
+spops_status spops_segments_alloc(spops_context *ctx, const char *call,
+                                  const spops_segments_sizes *sizes, spops_segments **out)
+{
+    spops_status status = SPOPS_STATUS_OK;
+    spops_carver scratch;
+    spops_segments *s = spops_plan_alloc(ctx, SPOPS_PLAN_SEGMENTS);
 
-    lists_bytes = lists_workspace_bytes(ctx, s);
-    carver = (spops_carver){NULL, 0};
-    carve_workspace(s, lists_bytes, sizes->extra_bytes, &carver);
-    if (carver.used == SIZE_MAX) {
-        status = too_large(ctx, call, "workspace");
-        goto fail;
+    *out = NULL;
+    if (s == NULL) return SPOPS_STATUS_OUT_OF_MEMORY;
+    SPOPS_TRY_GOTO(set_sizes(ctx, call, sizes, s), status, fail);
+    if (!sizes->part) {
+        SPOPS_TRY_GOTO(spops_plan_check_size(ctx, call, &s->base), status, fail);
+        // In one step with what the caller wants: scratch that was outgrown is kept, but of no use.
+        scratch = (spops_carver){NULL, s->base.scratch_bytes};
+        (void)spops_carve(&scratch, 1, 1, sizes->extra_scratch_bytes);
+        if (scratch.used > 0) SPOPS_TRY_GOTO(spops_context_grow(ctx, scratch.used), status, fail);
+        SPOPS_TRY_GOTO(spops_plan_give_memory(ctx, call, &s->base), status, fail);
     }
-    SPOPS_TRY_GOTO(spops_place(ctx, place, carver.used, &s->base.workspace), status, fail);
-    s->base.workspace_bytes = carver.used;
-    carver = (spops_carver){s->base.workspace, 0};
-    if (s->base.workspace != NULL) carve_workspace(s, lists_bytes, sizes->extra_bytes, &carver);
-
-    carver = (spops_carver){NULL, 0};
-    (void)spops_segments_carve_scratch(s, &carver);
-    s->base.scratch_bytes = carver.used;
-    (void)spops_carve(&carver, 1, 1, sizes->extra_scratch_bytes);
-    if (carver.used > PTRDIFF_MAX / 2) {
-        status = too_large(ctx, call, "scratch");
-        goto fail;
-    }
-    // In one step with what the caller wants: scratch that was outgrown is kept, but of no use.
-    if (carver.used > 0 && spops_placement_fills(place))
-        SPOPS_TRY_GOTO(spops_context_grow(ctx, carver.used), status, fail);
     *out = s;
     return SPOPS_STATUS_OK;
 
@@ -280,9 +251,8 @@ spops_status spops_segments_finish(spops_context *ctx, spops_segments *segments)
     spops_schedule schedules[NUM_LISTS];
     const size_t count = segments->gradients == SPOPS_GRADIENTS_NONE ? 1 : NUM_LISTS;
 
-    spops_backend_free(ctx, segments->base.workspace, segments->base.workspace_bytes);
-    segments->base.workspace = segments->lists_workspace = segments->extra = NULL;
-    segments->base.workspace_bytes = 0;
+    spops_plan_close(&segments->base);
+    segments->lists_workspace = segments->extra = NULL;
     SPOPS_TRY(ctx->backend->download(ctx, schedules, segments->forward.schedule,
                                      count * sizeof *schedules));
     finish_lists(ctx, segments, &schedules[0], segments->num_rows, &segments->forward);
@@ -299,7 +269,7 @@ static spops_status build(spops_context *ctx, const char *call, const spops_segm
     spops_status status = SPOPS_STATUS_OK;
     spops_segments *s = NULL;
 
-    SPOPS_TRY(spops_segments_alloc(ctx, call, sizes, NULL, &s));
+    SPOPS_TRY(spops_segments_alloc(ctx, call, sizes, &s));
     SPOPS_TRY_GOTO(spops_segments_enqueue_build(ctx, s, source), status, fail);
     if (s->keys != NULL && source->num_terms > 0)
         SPOPS_TRY_GOTO(ctx->backend->copy(ctx, s->keys, source->keys,
@@ -486,45 +456,18 @@ spops_status spops_segments_create_from_keys(spops_context *ctx, int64_t num_seg
 
 // Into a capacity
 
-// A refillable plan, empty; without memory while place measures.
-static spops_status make_empty(spops_context *ctx, const char *call,
-                               const spops_segments_sizes *sizes, spops_placement *place,
-                               spops_segments **out)
+static spops_status empty_segments(spops_context *ctx, spops_plan *plan)
 {
-    spops_status status = SPOPS_STATUS_OK;
-    spops_lists_source nothing;
-    spops_segments *s = NULL;
-
-    SPOPS_TRY(spops_segments_alloc(ctx, call, sizes, place, &s));
-    if (spops_placement_fills(place)) {
-        memset(&nothing, 0, sizeof nothing);
-        SPOPS_TRY_GOTO(spops_segments_enqueue_build(ctx, s, &nothing), status, fail);
-        SPOPS_TRY_GOTO(ctx->backend->wait(ctx), status, fail);
-    }
-    *out = s;
-    return SPOPS_STATUS_OK;
-
-fail:
-    spops_segments_destroy(s);
-    return status;
+    static const spops_lists_source nothing;
+    return spops_segments_enqueue_build(ctx, (spops_segments *)plan, &nothing);
 }
 
 spops_status spops_segments_make(spops_context *ctx, const char *call,
                                  const spops_segments_sizes *given, spops_segments **out)
 {
-    spops_segments_sizes sizes = *given;
-    sizes.refillable = sizes.pairs = sizes.order = true;
-    return make_empty(ctx, call, &sizes, NULL, out);
-}
-
-static spops_status measure(spops_context *ctx, const char *call, const spops_segments_sizes *sizes,
-                            spops_placement *place)
-{
-    spops_segments *s = NULL;
-    *place = (spops_placement){{NULL, 0}, false};
-    SPOPS_TRY(make_empty(ctx, call, sizes, place, &s));
-    spops_segments_destroy(s);
-    return SPOPS_STATUS_OK;
+    const int64_t fields[NUM_FIELDS] = {given->num_segments, given->max_terms, given->num_rows,
+                                        given->num_weights,  given->max_cols,  given->gradients};
+    return spops_plan_reserve(ctx, call, SPOPS_PLAN_SEGMENTS, fields, NULL, out);
 }
 
 spops_status spops_segments_reserve(spops_context *ctx, int64_t num_segments, int64_t max_terms,
@@ -533,7 +476,6 @@ spops_status spops_segments_reserve(spops_context *ctx, int64_t num_segments, in
     static const char call[] = "segments_reserve";
     spops_segments_options o;
     spops_segments_sizes sizes;
-    spops_placement place;
 
     SPOPS_BEGIN_CREATE(ctx, call, out);
     memset(&o, 0, sizeof o);
@@ -549,24 +491,16 @@ spops_status spops_segments_reserve(spops_context *ctx, int64_t num_segments, in
                   ", expected 0: the counts that a choice depends on stay on the device",
                   call, o.sum_variant);
     SPOPS_TRY(read_sizes(ctx, call, &o, num_segments, max_terms, &sizes));
-    sizes.refillable = true;
-    sizes.pairs = sizes.order = true;
-
-    if (o.memory == NULL) return make_empty(ctx, call, &sizes, NULL, out);
-    SPOPS_TRY(spops_check_memory(ctx, call, o.memory));
-    SPOPS_TRY(measure(ctx, call, &sizes, &place));
-    if (o.memory->block == NULL) return spops_placement_report(ctx, call, &place, o.memory);
-    SPOPS_TRY(
-        spops_placement_enter(ctx, call, "memory.", o.memory->block, o.memory->bytes, &place));
-    return make_empty(ctx, call, &sizes, &place, out);
+    const int64_t fields[NUM_FIELDS] = {num_segments,  max_terms,  o.num_rows,
+                                        o.num_weights, o.max_cols, o.gradients};
+    return spops_plan_reserve(ctx, call, SPOPS_PLAN_SEGMENTS, fields, o.memory, out);
 }
 
-static spops_status attach_segments(spops_context *ctx, const char *call, const int64_t *fields,
-                                    spops_placement *place, spops_plan **out)
+static spops_status read_segments(spops_context *ctx, const char *call, spops_plan *plan)
 {
     spops_segments_options o = spops_segments_options_default();
+    const int64_t *fields = plan->fields;
     spops_segments_sizes sizes;
-    spops_segments *s = NULL;
 
     SPOPS_TRY(spops_check_count(ctx, call, "num_segments", fields[NUM_SEGMENTS]));
     SPOPS_TRY(spops_check_count(ctx, call, "max_terms", fields[MAX_TERMS]));
@@ -578,10 +512,15 @@ static spops_status attach_segments(spops_context *ctx, const char *call, const 
     sizes.num_rows = fields[NUM_ROWS]; // as they are: a plan may have no rows, and no weights
     sizes.num_weights = fields[NUM_WEIGHTS];
     sizes.refillable = sizes.pairs = sizes.order = true;
-    SPOPS_TRY(make_empty(ctx, call, &sizes, place, &s));
-    *out = &s->base;
-    return SPOPS_STATUS_OK;
+    return set_sizes(ctx, call, &sizes, (spops_segments *)plan);
 }
+
+const spops_plan_ops spops_segments_plan_ops = {.handle_bytes = sizeof(struct spops_segments),
+                                                .num_fields = NUM_FIELDS,
+                                                .read = read_segments,
+                                                .carve = carve_segments,
+                                                .carve_workspace = carve_segments_workspace,
+                                                .empty = empty_segments};
 
 spops_status spops_segments_set(spops_context *ctx, spops_segments *segments,
                                 const int32_t *num_terms, const int32_t *keys, const int32_t *idx,
@@ -611,10 +550,6 @@ spops_status spops_segments_set(spops_context *ctx, spops_segments *segments,
     source.b_limit = segments->num_weights;
     return spops_segments_enqueue_build(ctx, segments, &source);
 }
-
-const spops_plan_ops spops_segments_plan_ops = {.handle_bytes = sizeof(struct spops_segments),
-                                                .num_fields = NUM_FIELDS,
-                                                .attach = attach_segments};
 
 // What can be asked of a plan
 

@@ -22,7 +22,9 @@ struct spops_segments {
     int32_t sum_variant; // asked for; 0: by the tuning table
     bool weights_unique; // with gradients: no two terms name the same weight
     spops_lists forward;
-    spops_lists by_row, by_weight; // with gradients; else all zero
+    spops_lists by_row, by_weight;       // with gradients; else all zero
+    bool has_pairs, has_order, has_keys; // what is carved
+    size_t extra_bytes;                  // at extra
     int32_t *keys;         // [max_terms] segment of term t, its row and weight; NULL: not kept
     void *lists_workspace; // for lists_build and lists_invert
     void *extra;           // for the caller of spops_segments_alloc
@@ -34,6 +36,7 @@ typedef struct spops_segments_sizes {
     spops_gradients gradients;
     int32_t sum_variant;
     bool refillable;
+    bool part;                  // of another plan, which places it
     bool weights_unique;        // known beforehand; else found out once the lists are built
     bool pairs, order;          // whether the forward lists need them
     bool keys;                  // whether the source's keys are kept
@@ -49,11 +52,10 @@ static inline bool spops_segments_keeps_keys(const spops_context *ctx)
     return ctx->backend->kind == SPOPS_BACKEND_CUDA;
 }
 
-// Allocate a plan: arrays carved, nothing enqueued, scratch reserved in ctx where the plan has to be
-// filled. `call` names the public call in messages, here and below.
+// Allocate a plan: arrays carved, nothing enqueued, scratch reserved in ctx; a part has no memory yet,
+// and no scratch. `call` names the public call in messages, here and below.
 spops_status spops_segments_alloc(spops_context *ctx, const char *call,
-                                  const spops_segments_sizes *sizes, spops_placement *place,
-                                  spops_segments **out);
+                                  const spops_segments_sizes *sizes, spops_segments **out);
 
 // A plan that spops_segments_set fills, of these sizes as they stand (0 rows are none), which know
 // the counts, gradients and columns alone: what spops_segments_reserve makes of checked options.
@@ -89,8 +91,11 @@ spops_status spops_segments_get_scratch(spops_context *ctx, const char *call,
 // Checks of plans and of what they are made from. They report on ctx.
 
 // The plan, named `name`, is there and lies where ctx runs.
-spops_status spops_segments_check(spops_context *ctx, const char *call, const char *name,
-                                  const spops_segments *segments);
+static inline spops_status spops_segments_check(spops_context *ctx, const char *call,
+                                                const char *name, const spops_segments *segments)
+{
+    return spops_plan_check(ctx, call, name, (const spops_plan *)segments);
+}
 
 // Rows of `cols` columns fit in the plan's scratch, where they need any.
 spops_status spops_segments_check_cols(spops_context *ctx, const char *call, const char *name,

@@ -169,7 +169,7 @@ spops_status spops_segments_image_build(spops_context *ctx, const char *call,
         if (keys == NULL) return SPOPS_STATUS_OUT_OF_MEMORY;
         sizes.keys = find_keys(image, keys);
     }
-    SPOPS_TRY_GOTO(spops_segments_alloc(ctx, call, &sizes, NULL, &s), status, done);
+    SPOPS_TRY_GOTO(spops_segments_alloc(ctx, call, &sizes, &s), status, done);
     carver = (spops_carver){s->extra, 0};
     arrays = carve_image(image, &carver);
     SPOPS_TRY_GOTO(upload_image(ctx, image, &arrays), status, done);
