@@ -7,8 +7,11 @@ failed=0
 files=$(find include src kernels support tests bench tools examples cmake scripts docs CMakeLists.txt \
     -type f \( -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' -o -name '*.cpp' -o -name '*.hpp' -o -name '*.def' \
     -o -name '*.py' -o -name '*.sh' -o -name '*.cmake' -o -name 'CMakeLists.txt' -o -path 'scripts/*' \))
-for file in $files; do
-    head -n 3 "$file" | grep -q 'SPDX-License-Identifier: Apache-2.0' || { echo "no licence line: $file"; failed=1; }
-done
+awk 'FNR <= 3 && /SPDX-License-Identifier: Apache-2.0/ { said[FILENAME] = 1 }
+    END {
+        for (i = 1; i < ARGC; ++i)
+            if (!(ARGV[i] in said)) { print "no licence line: " ARGV[i]; failed = 1 }
+        exit failed
+    }' $files || failed=1
 [ "$(echo "$files" | wc -l)" -ge 300 ]
 exit $failed
