@@ -258,7 +258,7 @@ static void frame(picture *sheet, int x, int y, int width, int height)
     picture_rect(sheet, x - 1, y - 1, width + 2, height + 2, faint, 0.5);
 }
 
-static void draw_class_legend(picture *sheet, double x, double y)
+double class_legend(picture *sheet, double x, double y)
 {
     for (int k = 1; k < SCENE_NUM_CLASSES; ++k) {
         const uint8_t *rgb = scene_class_colour((scene_class)k);
@@ -268,6 +268,12 @@ static void draw_class_legend(picture *sheet, double x, double y)
              picture_text(sheet, x + 19, y + 11, TEXT_PX, ink, scene_class_name((scene_class)k)) +
              18;
     }
+    return x;
+}
+
+static void draw_class_legend(picture *sheet, double x, double y)
+{
+    x = class_legend(sheet, x, y);
     draw_vehicle(sheet, x + 6, y + 10, 3.6);
     picture_text(sheet, x + 19, y + 11, TEXT_PX, ink, "us, looking up");
 }

@@ -24,6 +24,9 @@ bool bev_map_scene(const spops_bev_geometry *geometry, const scene *s, int side,
 bool bev_map_sheet(const picture *panels, const char *const *titles, int num_panels,
                    const char *caption, const double *densities, picture *out);
 
+// The classes with their colours, from (x, y) to the right; returns where it ends.
+double class_legend(picture *sheet, double x, double y);
+
 // Camera pictures in rows of `columns`, each with its name. near_far (or NULL): they are depths,
 // and the ramp runs between these, m.
 bool camera_sheet(const picture *views, const char *const *names, int num_views, int columns,

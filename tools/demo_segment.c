@@ -335,9 +335,32 @@ static void draw_view(const demo *d, panel what, int y, int px_per_beam, picture
     }
 }
 
+// Below the views: where a column looks, what the rows are, and the classes, from (0, y) on.
+static void draw_view_legend(const demo *d, int y, picture *out)
+{
+    static const char *const places[] = {"behind", "left", "ahead", "right", "behind"};
+    const colour ink = {232, 234, 240}, faint = {150, 156, 168};
+    const double degrees = 180.0 / 3.14159265358979323846;
+    char text[160];
+    for (int i = 0; i < 5; ++i) {
+        const double at = (double)d->sensor.columns * i / 4.0;
+        const double width = picture_text_width(11.0, places[i]);
+        const double left =
+            fmin(fmax(at - 0.5 * width, 4.0), (double)d->sensor.columns - width - 4.0);
+        picture_rect(out, fmin(at, (double)d->sensor.columns - 1.0), y, 1, 4, ink, 1.0);
+        picture_text(out, left, y + 16, 11.0, ink, places[i]);
+    }
+    snprintf(
+        text, sizeof text,
+        "one row a beam, %d of them from %.3g to %.3g degrees; one column a pulse; black: no echo",
+        d->sensor.beams, degrees * d->sensor.upper_rad, degrees * d->sensor.lower_rad);
+    picture_text(out, 4, y + 32, 11.0, faint, text);
+    class_legend(out, 4, y + 42);
+}
+
 static bool draw(demo *d)
 {
-    enum { SIDE = 640, PX_PER_BEAM = 3, TITLE = 24 };
+    enum { SIDE = 640, PX_PER_BEAM = 3, TITLE = 24, LEGEND = 66 };
     static const char *const titles[] = {
         [SAYS] = "what the network says",
         [LABELS] = "the labels",
@@ -370,12 +393,13 @@ static bool draw(demo *d)
     picture_destroy(&panels[1]);
     picture_destroy(&sheet);
     if (!ok) return false;
-    if (!picture_create(d->sensor.columns, num_views * strip, paper, &sheet))
+    if (!picture_create(d->sensor.columns, num_views * strip + LEGEND, paper, &sheet))
         return fail(d, "no memory for the pictures");
     for (int i = 0; i < num_views; ++i) {
         picture_text(&sheet, 4, i * strip + 16, 13.0, ink, titles[panels_of[i]]);
         draw_view(d, panels_of[i], i * strip + TITLE, PX_PER_BEAM, &sheet);
     }
+    draw_view_legend(d, num_views * strip + 4, &sheet);
     ok = write_picture(d, "demo_segment_view.png", &sheet);
     picture_destroy(&sheet);
     return ok;

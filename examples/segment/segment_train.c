@@ -249,7 +249,7 @@ static bool test(work *w)
 /* Losses on a logarithmic scale: each step as a dot, and their mean over a window. */
 static bool draw_curve(const work *w)
 {
-    enum { WIDTH = 760, HEIGHT = 360, LEFT = 56, RIGHT = 16, TOP = 16, BOTTOM = 34, TEXT_PX = 12 };
+    enum { WIDTH = 760, HEIGHT = 360, LEFT = 56, RIGHT = 16, TOP = 28, BOTTOM = 40, TEXT_PX = 12 };
     const colour paper = {255, 255, 255}, grid = {225, 228, 234}, ink = {40, 44, 52};
     const colour dot = {150, 180, 225}, line = {25, 75, 160};
     const int64_t first = w->about.step, num = w->about.num_steps - first;
@@ -284,8 +284,14 @@ static bool draw_curve(const work *w)
         picture_text(&p, x - picture_text_width(TEXT_PX, text) / (k == 4 ? 1 : 2),
                      HEIGHT - BOTTOM + 14, TEXT_PX, ink, text);
     }
-    picture_text(&p, LEFT, HEIGHT - 5, TEXT_PX, ink,
-                 "loss by step: each, and the mean of a window");
+    const char *const step = "step";
+    picture_text(&p, LEFT + 0.5 * (span_x - picture_text_width(TEXT_PX, step)), HEIGHT - 8, TEXT_PX,
+                 ink, step);
+    picture_text(&p, 6, 14, TEXT_PX, ink, "loss (cross-entropy, nats; logarithmic)");
+    snprintf(text, sizeof text, "of a step; line: mean of %lld steps", (long long)window);
+    const double key_x = WIDTH - RIGHT - picture_text_width(TEXT_PX, text);
+    picture_rect(&p, key_x - 10, 8, 3, 3, dot, 1.0);
+    picture_text(&p, key_x, 14, TEXT_PX, ink, text);
     double sum = 0.0;
     for (int64_t i = 0; i < num; ++i) {
         const double x = LEFT + span_x * (double)i / (double)(num - 1);
