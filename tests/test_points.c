@@ -520,6 +520,47 @@ ParameterizedTest(struct backend_param *p, points, nearest_equal_brute_force)
     test_close(&d);
 }
 
+// Rows after the last offset of the queries have no sample, and so no neighbours.
+ParameterizedTestParameters(points, nearest_of_rows_without_a_sample)
+{
+    return every_backend();
+}
+ParameterizedTest(struct backend_param *p, points, nearest_of_rows_without_a_sample)
+{
+    enum { ROWS = 8, IN_SAMPLES = 5 };
+    static const int32_t ends[] = {0, 2, 3, IN_SAMPLES};
+    const cloud_case c = {"", UNIFORM, ROWS, 3, 0.1f, SPOPS_METRIC_BALL, 3, 0.1f};
+    int32_t rows[ROWS];
+    float distances[ROWS];
+    spops_nearest *nearest = NULL;
+    test_device d;
+    if (!test_open(&d, (spops_backend_kind)p->backend, LAUNCH_DEFAULT)) return;
+    host_cloud in = make_cloud(&c, ROWS, 1);
+    device_cloud there = upload(&d, &in, ROWS);
+    int32_t *rows_there = test_upload_i32(&d, (const int32_t *)(const void *)in.points, ROWS);
+    int32_t *distances_there = test_upload_i32(&d, (const int32_t *)(const void *)in.points, ROWS);
+    int32_t *short_ends = test_upload_i32(&d, ends, 4);
+    const spops_point_cloud queries = {there.cloud.points, short_ends, 3};
+    test_expect_ok(d.ctx, spops_nearest_create(d.ctx, &there.cloud, &nearest), "nearest");
+    test_expect_ok(d.ctx,
+                   spops_nearest_execute(d.ctx, nearest, &queries, 1, rows_there,
+                                         (float *)(void *)distances_there),
+                   "execute");
+    test_wait(&d);
+    test_download_i32(&d, rows, rows_there, ROWS);
+    test_download_i32(&d, (int32_t *)(void *)distances, distances_there, ROWS);
+    for (int r = 0; r < ROWS; ++r) {
+        const bool counts = r < IN_SAMPLES;
+        cr_assert((rows[r] >= 0) == counts && (isinf(distances[r]) != 0) == !counts,
+                  "row %d has neighbour %d at %g", r, rows[r], (double)distances[r]);
+    }
+    spops_nearest_destroy(nearest);
+    test_free(&d, rows_there), test_free(&d, distances_there), test_free(&d, short_ends);
+    discard(&d, &there);
+    free_cloud(&in);
+    test_close(&d);
+}
+
 // ---- Refusals -----------------------------------------------------------------------------------
 
 #define REFUSED(call, fragment)                                                                    \

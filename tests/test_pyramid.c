@@ -387,6 +387,29 @@ ParameterizedTest(struct backend_param *p, pyramid, overflows_and_refuses)
     spops_pyramid_destroy(pyramid);
     pyramid = NULL;
 
+    // a finest set that is full itself
+    static const int32_t four_rows[4 * 4] = {0, 0, 0, 0, 0, 1, 1, 1, 0, 2, 2, 2, 0, 3, 3, 3};
+    static const int32_t four = 4;
+    const spops_coords_box box = {{0, 0, 0, 0, 0}, {0, 7, 7, 7, 0}};
+    spops_coords_options co = spops_coords_options_default();
+    spops_coords *full = NULL;
+    int32_t *rows = test_upload_i32(&d, four_rows, 16), *count = test_upload_i32(&d, &four, 1);
+    co.box = &box;
+    test_expect_ok(d.ctx, spops_coords_reserve(d.ctx, 3, 2, 4, &co, &full), "full");
+    test_expect_ok(d.ctx, spops_coords_set(d.ctx, full, count, rows), "full");
+    o.num_levels = 2;
+    test_expect_ok(d.ctx, spops_pyramid_reserve(d.ctx, full, &o, &pyramid), "full");
+    test_expect_ok(d.ctx, spops_pyramid_set(d.ctx, pyramid), "full");
+    info = spops_pyramid_info_default();
+    test_expect(
+        d.ctx, spops_pyramid_get_info_sync(d.ctx, pyramid, &info), SPOPS_STATUS_CAPACITY_EXCEEDED,
+        "pyramid_get_info_sync: level 0 has more rows or pairs than its capacities", "full");
+    cr_assert(info.overflow == 1 && info.num_rows[0] == 2);
+    spops_pyramid_destroy(pyramid);
+    spops_coords_destroy(full);
+    test_free(&d, rows), test_free(&d, count);
+    pyramid = NULL;
+
     // pairs that do not fit
     o.num_levels = 2;
     o.max_pairs = (const int64_t[]){0, 5};

@@ -767,6 +767,78 @@ ParameterizedTest(struct backend_param *p, sparseconv, finishes_narrow_outputs)
     test_close(&d);
 }
 
+// One row, and as many scales as channels; a NaN that an activation keeps.
+ParameterizedTestParameters(sparseconv, one_wide_row)
+{
+    return every_backend();
+}
+ParameterizedTest(struct backend_param *p, sparseconv, one_wide_row)
+{
+    enum { IN = 600, AT = 256 };
+    static const int32_t row[4];
+    static int8_t q[IN];
+    const spops_kernel_shape kernel = spops_kernel_shape_cube(3, 1, 1, 1);
+    spops_kernel_map_options mo = spops_kernel_map_options_default();
+    spops_sparseconv_options o = spops_sparseconv_options_default();
+    spops_conv_layer layer = spops_conv_layer_default();
+    spops_coords *coords = NULL;
+    spops_kernel_map *map = NULL;
+    spops_sparseconv *conv = NULL;
+    void *codes = NULL;
+    test_device d;
+
+    if (!test_open(&d, (spops_backend_kind)p->backend, LAUNCH_DEFAULT)) return;
+    mo.contents = SPOPS_MAP_PAIRS | SPOPS_MAP_CSR;
+    o.quantized = 1;
+    o.dataflow = SPOPS_DATAFLOW_FETCH_ON_DEMAND;
+    o.max_in_channels = IN;
+    guarded x = guarded_create(d.backend, "x", 1, IN, 0, 0, SPOPS_DTYPE_F32);
+    guarded w = guarded_create(d.backend, "w", IN, 2, 0, 0, SPOPS_DTYPE_F32);
+    guarded scales = guarded_create(d.backend, "x_scales", 1, IN, 0, 0, SPOPS_DTYPE_F32);
+    guarded out = guarded_create(d.backend, "out", 1, 2, 0, 0, SPOPS_DTYPE_F32);
+    for (int c = 0; c < IN; ++c) { // column 0 sums, column 1 takes one channel
+        guarded_set(&x, 0, c, c == 3 ? NAN : 1.0);
+        guarded_set(&w, c, 0, 1.0), guarded_set(&w, c, 1, c == AT ? 1.0 : 0.0);
+        guarded_set(&scales, 0, c, c + 1.0);
+        q[c] = 1;
+    }
+    guarded_upload(&x), guarded_upload(&w), guarded_upload(&scales);
+    cr_assert(device_alloc(d.backend, sizeof q, &codes) &&
+                  device_upload(d.backend, codes, q, sizeof q),
+              "%s", device_error());
+    int32_t *rows = test_upload_i32(&d, row, 4);
+    test_expect_ok(d.ctx, spops_coords_create(d.ctx, 3, 1, rows, NULL, &coords), "set");
+    test_expect_ok(
+        d.ctx,
+        spops_kernel_map_create(d.ctx, SPOPS_MAP_SUBMANIFOLD, &kernel, coords, NULL, &mo, &map),
+        "map");
+    test_expect_ok(d.ctx, spops_sparseconv_create(d.ctx, map, &o, &conv), "conv");
+    layer.x_scales = vector(&scales.view);
+    layer.x_scales_by_channel = 1;
+    test_expect_ok(d.ctx,
+                   spops_sparseconv_execute(d.ctx, conv,
+                                            spops_matrix_dense(codes, 1, IN, SPOPS_DTYPE_I8),
+                                            w.view, &layer, out.view),
+                   "i8");
+    test_wait(&d);
+    guarded_download(&out);
+    cr_assert(guarded_get(&out, 0, 0) == IN * (IN + 1) / 2.0 && guarded_get(&out, 0, 1) == AT + 1.0,
+              "%g, %g", guarded_get(&out, 0, 0), guarded_get(&out, 0, 1));
+    layer = spops_conv_layer_default();
+    layer.activation = SPOPS_ACTIVATION_RELU;
+    test_expect_ok(d.ctx, spops_sparseconv_execute(d.ctx, conv, x.view, w.view, &layer, out.view),
+                   "NaN");
+    test_wait(&d);
+    guarded_download(&out);
+    cr_assert(isnan(guarded_get(&out, 0, 0)), "%g", guarded_get(&out, 0, 0));
+    guarded_destroy(&x), guarded_destroy(&w), guarded_destroy(&scales), guarded_destroy(&out);
+    spops_sparseconv_destroy(conv);
+    spops_kernel_map_destroy(map);
+    spops_coords_destroy(coords);
+    test_free(&d, rows), test_free(&d, codes);
+    test_close(&d);
+}
+
 // ---- Features of i8 -----------------------------------------------------------------------------
 
 enum { I8_ROWS = 60, I8_IN = 24, I8_OUT = 40, I8_MOST_STRIDE = 25 };
