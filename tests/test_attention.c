@@ -633,6 +633,96 @@ ParameterizedTest(struct case_param *p, attention, small, .timeout = 600)
     test_close(&d);
 }
 
+// The gradient of a table by patches [first, last) of two rows each; q: [rows, 3 * DIM], of which k and
+// v are parts too.
+enum { TABLE_PATCHES = 210, TABLE_ROWS = 2 * TABLE_PATCHES, TABLE_DIM = 8, TABLE_LENGTH = 3 * 5 };
+
+static void table_gradient(test_device *d, spops_matrix qkv, spops_matrix o, const float *lse,
+                           const spops_attention_bias *bias, int first, int last, float *table)
+{
+    const spops_matrix q = spops_matrix_columns(qkv, 0, TABLE_DIM);
+    const spops_matrix k = spops_matrix_columns(qkv, TABLE_DIM, TABLE_DIM);
+    const spops_matrix v = spops_matrix_columns(qkv, 2 * TABLE_DIM, TABLE_DIM);
+    spops_attention_options options = spops_attention_options_default();
+    spops_patches *patches = NULL;
+    int32_t offsets[TABLE_PATCHES + 1], rows[TABLE_ROWS];
+    for (int p = 0; p <= last - first; ++p)
+        offsets[p] = 2 * p;
+    for (int r = 0; r < 2 * (last - first); ++r)
+        rows[r] = 2 * first + r;
+    int32_t *offsets_there = test_upload_i32(d, offsets, last - first + 1);
+    int32_t *rows_there = test_upload_i32(d, rows, 2 * (last - first));
+    int32_t *found = test_upload_i32(d, rows, TABLE_LENGTH);
+    const spops_matrix grad = spops_matrix_dense(found, TABLE_LENGTH, 1, SPOPS_DTYPE_F32);
+    const spops_patch_lists lists = {last - first, offsets_there, rows_there, NULL, NULL};
+    options.bias = bias;
+    test_expect_ok(d->ctx, spops_patches_create(d->ctx, TABLE_ROWS, &lists, &patches), "patches");
+    test_expect_ok(
+        d->ctx,
+        spops_context_reserve(d->ctx, spops_attention_scratch_bytes(patches, TABLE_DIM,
+                                                                    SPOPS_DTYPE_F32, &options, 1)),
+        "scratch");
+    test_expect_ok(
+        d->ctx,
+        spops_attention_execute(d->ctx, patches, q, k, v, &options, o, (float *)(uintptr_t)lse),
+        "forward");
+    test_expect_ok(d->ctx,
+                   spops_attention_execute_backward(d->ctx, patches, q, q, k, v, o, lse, &options,
+                                                    NULL, NULL, NULL, &grad),
+                   "backward");
+    test_wait(d);
+    test_download_i32(d, (int32_t *)(void *)table, found, TABLE_LENGTH);
+    spops_patches_destroy(patches);
+    test_free(d, offsets_there), test_free(d, rows_there), test_free(d, found);
+}
+
+// As many tiles as parts of the gradient take in several rounds: all patches give what the first 200
+// and the rest do.
+ParameterizedTestParameters(attention, tables_of_many_tiles)
+{
+    return every_backend();
+}
+ParameterizedTest(struct backend_param *p, attention, tables_of_many_tiles)
+{
+    spops_attention_bias bias = spops_attention_bias_default();
+    float all[TABLE_LENGTH], head[TABLE_LENGTH], rest[TABLE_LENGTH];
+    static float values[TABLE_ROWS * 3 * TABLE_DIM];
+    static int32_t places[TABLE_ROWS * 3];
+    test_rng rng = test_rng_make(31);
+    double sum = 0.0;
+    test_device d;
+
+    if (!test_open(&d, (spops_backend_kind)p->backend, LAUNCH_DEFAULT)) return;
+    for (int i = 0; i < TABLE_ROWS * 3 * TABLE_DIM; ++i)
+        values[i] = (float)(2.0 * test_rng_unit(&rng) - 1.0);
+    for (int i = 0; i < TABLE_ROWS * 3; ++i)
+        places[i] = (int32_t)test_rng_below(&rng, 3);
+    const int32_t *const bits = (const int32_t *)(const void *)values;
+    int32_t *qkv = test_upload_i32(&d, bits, TABLE_ROWS * 3 * TABLE_DIM);
+    int32_t *o = test_upload_i32(&d, bits, TABLE_ROWS * TABLE_DIM);
+    int32_t *lse = test_upload_i32(&d, bits, TABLE_ROWS), *coords;
+    int32_t *table = test_upload_i32(&d, bits, TABLE_LENGTH);
+    coords = test_upload_i32(&d, places, TABLE_ROWS * 3);
+    const spops_matrix m = spops_matrix_dense(qkv, TABLE_ROWS, 3 * TABLE_DIM, SPOPS_DTYPE_F32);
+    const spops_matrix to = spops_matrix_dense(o, TABLE_ROWS, TABLE_DIM, SPOPS_DTYPE_F32);
+    const float *const sums = (const float *)(const void *)lse;
+    bias.table = spops_matrix_dense(table, TABLE_LENGTH, 1, SPOPS_DTYPE_F32);
+    bias.coords = spops_matrix_dense(coords, TABLE_ROWS, 3, SPOPS_DTYPE_I32);
+    table_gradient(&d, m, to, sums, &bias, 0, TABLE_PATCHES, all);
+    table_gradient(&d, m, to, sums, &bias, 0, 200, head);
+    table_gradient(&d, m, to, sums, &bias, 200, TABLE_PATCHES, rest);
+    for (int i = 0; i < TABLE_LENGTH; ++i) {
+        sum += fabs((double)rest[i]);
+        cr_assert(fabs((double)all[i] - (double)head[i] - (double)rest[i]) <= 1e-4,
+                  "element %d: %g, of %g and %g", i, (double)all[i], (double)head[i],
+                  (double)rest[i]);
+    }
+    cr_assert(sum > 0.01);
+    test_free(&d, qkv), test_free(&d, o), test_free(&d, lse), test_free(&d, table);
+    test_free(&d, coords);
+    test_close(&d);
+}
+
 // The vector code that this processor would not choose by itself.
 Test(attention, agrees_with_lesser_instruction_sets, .timeout = 600)
 {
