@@ -83,3 +83,5 @@ install(FILES "${PROJECT_SOURCE_DIR}/README.md" "${PROJECT_SOURCE_DIR}/CHANGELOG
 install(DIRECTORY "${PROJECT_SOURCE_DIR}/docs" "${PROJECT_SOURCE_DIR}/examples"
         DESTINATION "${CMAKE_INSTALL_DOCDIR}" COMPONENT docs
         PATTERN docs/site EXCLUDE PATTERN "*.py" EXCLUDE)
+install(DIRECTORY "${PROJECT_SOURCE_DIR}/bench/results" # the figures that pages link to
+        DESTINATION "${CMAKE_INSTALL_DOCDIR}/bench" COMPONENT docs)

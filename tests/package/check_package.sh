@@ -228,6 +228,20 @@ END
     HOME=$home PATH=$work/readme/bin:$PATH sh -eux ../commands
     [ -z "$(find "$home" -mindepth 1)" ] || { find "$home"; echo "not uninstalled"; exit 1; }
     ;;
+native)
+    # Without a GPU native architectures are one line, however CUDA was asked for.
+    [ ! -e /dev/nvidia0 ] || { echo "skipped: there is a GPU here"; exit 77; }
+    rm -rf "$work/native"
+    configure_native() {
+        cmake -S "$source_dir" -B "$work/native" -DCMAKE_CUDA_ARCHITECTURES=native -DCMAKE_CUDA_COMPILER="$CUDACXX" \
+            -DSPOPS_TESTS=OFF -DSPOPS_BENCH=OFF -DSPOPS_TOOLS=OFF -DSPOPS_CUDA=$1 >"$work/native.log" 2>&1
+    }
+    if configure_native ON; then echo "configured, and there is no GPU"; exit 1; fi
+    [ "$(grep -c 'CMake Error' "$work/native.log")" = 1 ] && grep -q 'is native, and there is no GPU here' "$work/native.log" ||
+        { cat "$work/native.log"; exit 1; }
+    configure_native AUTO && grep -q 'there is no GPU here: building' "$work/native.log" &&
+        grep -q '^-- spops .*CUDA OFF' "$work/native.log" || { cat "$work/native.log"; exit 1; }
+    ;;
 pkg_config)
     command -v pkg-config >/dev/null || { echo "skipped: no pkg-config here"; exit 77; }
     libdir=$(dirname "$(find "$prefix" -name spops.pc)")
