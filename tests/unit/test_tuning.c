@@ -7,7 +7,6 @@
 #include "kernels/bevpool/bev_spans_tuning.h"
 #include "kernels/coords/coords_tuning.h"
 #include "kernels/segreduce/segreduce_tuning.h"
-#include "kernels/sparseconv/sparseconv_tuning.h"
 #include "spops/spops.h"
 
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
@@ -188,20 +187,4 @@ Test(tuning, searches)
                   SPOPS_COORDS_SEARCH_HASH);
         cr_assert(spops_search_choice(architectures[a], 1.0, 0) == SPOPS_COORDS_SEARCH_HASH);
     }
-}
-
-// ---- Dataflows ----------------------------------------------------------------------------------
-
-Test(tuning, convolutions_have_a_dataflow_everywhere)
-{
-    for (size_t i = 0; i < COUNT(spops_sparseconv_rows); ++i)
-        cr_assert(strcmp(spops_dataflow_name(spops_sparseconv_rows[i].dataflow), "?") != 0);
-    for (size_t a = 0; a < COUNT(architectures); ++a)
-        for (spops_dtype dtype = SPOPS_DTYPE_F32; dtype <= SPOPS_DTYPE_BF16; ++dtype)
-            for (int pass = SPOPS_PASS_FORWARD; pass <= SPOPS_PASS_GRAD_W; ++pass) {
-                const spops_tuning_case at = {architectures[a], SPOPS_REGIME_DRAM_BOUND, dtype, 1};
-                cr_assert(spops_sparseconv_first(&at, pass, 0, 0) == SPOPS_DATAFLOW_IMPLICIT_GEMM);
-                cr_assert(spops_sparseconv_first(&at, pass, 82329, 488191) ==
-                          SPOPS_DATAFLOW_IMPLICIT_GEMM);
-            }
 }
