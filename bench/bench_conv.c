@@ -290,15 +290,22 @@ static void measure_pass(conv_data *d, const conv_pass *pass, const bool *right)
 // right[pass][f]: dataflow f serves the pass, and its results are right.
 typedef bool pass_table[NUM_PASSES][NUM_DATAFLOWS];
 
+static bool serves(const conv_data *d, const spops_sparseconv *plan, spops_conv_pass pass, int f)
+{
+    spops_conv_choice choice;
+    return plan != NULL &&
+           spops_sparseconv_get_choice(d->b->ctx, plan, pass, d->x.dtype, d->x.cols, d->g.cols,
+                                       &d->layer, &choice) == SPOPS_STATUS_OK &&
+           (int)choice.dataflow == f;
+}
+
 static void find_served(const conv_data *d, pass_table right)
 {
     for (int f = SPOPS_DATAFLOW_FETCH_ON_DEMAND; f < NUM_DATAFLOWS; ++f) {
         const spops_sparseconv *plan = d->cloud->plans[f];
         right[STEP][f] = plan != NULL;
         for (int pass = 0; pass < STEP; ++pass) {
-            right[pass][f] = plan != NULL &&
-                             (int)spops_sparseconv_dataflow(plan, passes[pass].served, d->x.dtype,
-                                                            d->x.cols, d->g.cols, &d->layer) == f;
+            right[pass][f] = serves(d, plan, passes[pass].served, f);
             right[STEP][f] = right[STEP][f] && right[pass][f];
         }
     }

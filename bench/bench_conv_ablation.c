@@ -310,6 +310,16 @@ static void describe(const ablation *a, const unet_layer *layer, const char *wha
     bench_case_note(c, "layers", layer->count);
 }
 
+// AUTO: the plan refuses the layer.
+static spops_dataflow dataflow_of(const layer_run *r)
+{
+    spops_conv_choice choice;
+    return spops_sparseconv_get_choice(r->a->b->ctx, r->plan, SPOPS_PASS_FORWARD, r->a->dtype,
+                                       r->x.cols, r->out.cols, NULL, &choice) == SPOPS_STATUS_OK
+               ? choice.dataflow
+               : SPOPS_DATAFLOW_AUTO;
+}
+
 static bool time_ways(layer_run *r, bench_case *c, bench_variant times[NUM_WAYS])
 {
     ablation *a = r->a;
@@ -322,15 +332,10 @@ static bool time_ways(layer_run *r, bench_case *c, bench_variant times[NUM_WAYS]
             bench_case_note(c, "epsilon_percent", (int64_t)(100 * epsilons[best / NUM_LIMITS]));
             bench_case_note(c, "batch_rows", batch_rows[best % NUM_LIMITS]);
         }
-        if (r->plan == NULL ||
-            (w == IGEMM &&
-             spops_sparseconv_dataflow(r->plan, SPOPS_PASS_FORWARD, a->dtype, r->x.cols,
-                                       r->out.cols, NULL) != SPOPS_DATAFLOW_IMPLICIT_GEMM))
+        if (r->plan == NULL || (w == IGEMM && dataflow_of(r) != SPOPS_DATAFLOW_IMPLICIT_GEMM))
             continue;
         if (w == CHOSEN) {
-            const spops_dataflow dataflow = spops_sparseconv_dataflow(
-                r->plan, SPOPS_PASS_FORWARD, a->dtype, r->x.cols, r->out.cols, NULL);
-            bench_case_note_text(c, "chosen", spops_dataflow_name(dataflow));
+            bench_case_note_text(c, "chosen", spops_dataflow_name(dataflow_of(r)));
         }
         bench_progress("conv ablation, %s: %s", r->layer->name, way_names[w]);
         if (!check_layer(r, w) ||

@@ -365,10 +365,13 @@ static void measure_width(point_data *d, spops_dtype dtype, const layer_width *w
     d->grad_w = spops_matrix_dense(grad_w, taps * width->in, width->out, SPOPS_DTYPE_F32);
     set_atomics(d, matrices, (float *)sums);
     for (int k = 0; k < NUM_KINDS; ++k) {
+        spops_conv_choice choice;
         bool serves = d->plans[k] != NULL;
         for (int pass = SPOPS_PASS_FORWARD; pass <= SPOPS_PASS_GRAD_W && serves; ++pass)
-            serves = spops_pointconv_dataflow(d->plans[k], (spops_conv_pass)pass, dtype, width->in,
-                                              width->out, NULL) == kinds[k].dataflow;
+            serves = spops_pointconv_get_choice(d->b->ctx, d->plans[k], (spops_conv_pass)pass,
+                                                dtype, width->in, width->out, NULL,
+                                                &choice) == SPOPS_STATUS_OK &&
+                     choice.dataflow == kinds[k].dataflow;
         if (!serves) continue;
         bench_progress("point %s, %s: checking %s", width->name, spops_dtype_name(dtype),
                        kinds[k].name);

@@ -203,9 +203,12 @@ static const char *dataflow_of(const engine *e, const layer *l)
     const spops_sparseconv *conv = l->relation == WITHIN ? e->within[l->level]
                                    : l->relation == DOWN ? e->down[l->level - 1]
                                                          : e->up[l->level];
+    spops_conv_choice choice;
     if (l->relation == POINTWISE) return "linear";
-    return spops_dataflow_name(spops_sparseconv_dataflow(conv, SPOPS_PASS_FORWARD, e->dtype,
-                                                         l->in.cols, l->out.cols, NULL));
+    if (spops_sparseconv_get_choice(e->d->ctx, conv, SPOPS_PASS_FORWARD, e->dtype, l->in.cols,
+                                    l->out.cols, NULL, &choice) != SPOPS_STATUS_OK)
+        return "?";
+    return spops_dataflow_name(choice.dataflow);
 }
 
 static int print_layers(engine *e, const options *o, const spops_pyramid_info *info, FILE *json,

@@ -212,9 +212,9 @@ static spops_status create_tuned_conv(setting *s, spops_context *ctx, void **mad
 {
     const spops_conv_choice tuning[2] = {
         {SPOPS_PASS_FORWARD, SPOPS_DTYPE_F32, SPOPS_MATH_EXACT, 27, 4, 4, 1, 1,
-         SPOPS_DATAFLOW_GATHER_MATMUL_SCATTER, SPOPS_GROUPING_FIXED, 0, 0},
+         SPOPS_DATAFLOW_GATHER_MATMUL_SCATTER, SPOPS_GROUPING_FIXED, 0, 0, 0, 0},
         {SPOPS_PASS_FORWARD, SPOPS_DTYPE_F32, SPOPS_MATH_EXACT, 27, 4, 8, 1, 1,
-         SPOPS_DATAFLOW_GATHER_MATMUL_SCATTER, SPOPS_GROUPING_SEPARATE, 0, 0}};
+         SPOPS_DATAFLOW_GATHER_MATMUL_SCATTER, SPOPS_GROUPING_SEPARATE, 0, 0, 0, 0}};
     spops_sparseconv_options o = spops_sparseconv_options_default();
     o.tuning = tuning;
     o.num_tuning = 2;

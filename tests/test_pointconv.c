@@ -665,6 +665,66 @@ ParameterizedTest(struct launch_param *p, pointconv, serves_frames, .timeout = 9
 
 // ---- Refusals -----------------------------------------------------------------------------------
 
+// Features of i8 give the bits of the same features in f32.
+ParameterizedTestParameters(pointconv, widens_i8)
+{
+    return every_backend();
+}
+ParameterizedTest(struct backend_param *p, pointconv, widens_i8, .timeout = 900)
+{
+    enum { ROWS = 200, COLS_IN = 8, COLS_OUT = 12 };
+    const geometry g = {"", UNIFORM, ROWS, 0, 0, 3, 0.3f, 0.1f};
+    spops_pointconv_options options = spops_pointconv_options_default();
+    spops_conv_layer layer = spops_conv_layer_default();
+    spops_pointconv *conv = NULL;
+    int8_t numbers[ROWS * COLS_IN];
+    test_rng rng = test_rng_make(77);
+    test_device d;
+    conv_case c;
+    void *q;
+
+    if (!test_open(&d, (spops_backend_kind)p->backend, LAUNCH_STREAM)) return;
+    create_case(&c, &d, &g, 6);
+    guarded x = guarded_create(d.backend, "x", ROWS, COLS_IN, 0, 0, SPOPS_DTYPE_F32);
+    guarded w = guarded_create(d.backend, "w", 27 * COLS_IN, COLS_OUT, 0, 0, SPOPS_DTYPE_F32);
+    guarded scales = guarded_create(d.backend, "x_scales", 1, COLS_IN, 0, 0, SPOPS_DTYPE_F32);
+    guarded wide = guarded_create(d.backend, "wide", ROWS, COLS_OUT, 0, 0, SPOPS_DTYPE_F32);
+    guarded out = guarded_create(d.backend, "out", ROWS, COLS_OUT, 0, 0, SPOPS_DTYPE_F32);
+    free(guarded_fill(&w, &rng, VALUES_RANDOM, false, 1));
+    for (int i = 0; i < ROWS * COLS_IN; ++i) {
+        numbers[i] = (int8_t)(test_rng_below(&rng, 255) - 127);
+        guarded_set(&x, i / COLS_IN, i % COLS_IN, numbers[i] * ldexp(1.0, -(i % COLS_IN)));
+    }
+    for (int i = 0; i < COLS_IN; ++i)
+        guarded_set(&scales, 0, i, ldexp(1.0, -i));
+    guarded_upload(&x), guarded_upload(&w), guarded_upload(&scales);
+    guarded_poison(&out, 0xff);
+    guarded_upload(&out), guarded_upload(&wide);
+    cr_assert(device_alloc(d.backend, sizeof numbers, &q));
+    cr_assert(device_upload(d.backend, q, numbers, sizeof numbers));
+    options.quantized = 1;
+    test_expect_ok(d.ctx, spops_pointconv_create(d.ctx, c.neighbors, &options, &conv), "plan");
+    const spops_matrix narrow = spops_matrix_dense(q, ROWS, COLS_IN, SPOPS_DTYPE_I8);
+    layer.x_scales = (const float *)scales.view.data;
+    layer.x_scales_by_channel = 1;
+    test_expect_ok(d.ctx, spops_pointconv_execute(d.ctx, conv, x.view, w.view, NULL, wide.view),
+                   "f32");
+    test_expect_ok(d.ctx, spops_pointconv_execute(d.ctx, conv, narrow, w.view, &layer, out.view),
+                   "i8");
+    test_wait(&d);
+    guarded_download(&wide), guarded_download(&out);
+    for (int i = 0; i < ROWS * COLS_OUT; ++i)
+        cr_assert_eq(guarded_get(&out, i / COLS_OUT, i % COLS_OUT),
+                     guarded_get(&wide, i / COLS_OUT, i % COLS_OUT), "element %d", i);
+    guarded_check_padding(&out, "i8");
+    device_free(d.backend, q);
+    guarded_destroy(&x), guarded_destroy(&w), guarded_destroy(&scales);
+    guarded_destroy(&wide), guarded_destroy(&out);
+    spops_pointconv_destroy(conv);
+    destroy_case(&c);
+    test_close(&d);
+}
+
 #define REFUSED(call, status, fragment) test_expect(d.ctx, call, status, fragment, fragment)
 
 ParameterizedTestParameters(pointconv, refuses)
@@ -687,7 +747,8 @@ ParameterizedTest(struct backend_param *p, pointconv, refuses, .timeout = 900)
     search.contents = 0;
     test_expect_ok(d.ctx, spops_neighbors_create(d.ctx, NULL, &c.in, &search, &bare), "bare");
     REFUSED(spops_pointconv_create(d.ctx, NULL, NULL, &conv), invalid, "neighbors is NULL");
-    REFUSED(spops_pointconv_create(d.ctx, bare, NULL, &conv), invalid, "without SPOPS_NEIGHBORS_BY_TAP");
+    REFUSED(spops_pointconv_create(d.ctx, bare, NULL, &conv), invalid,
+            "without SPOPS_NEIGHBORS_BY_TAP");
     options.backward = 2;
     REFUSED(spops_pointconv_create(d.ctx, c.neighbors, &options, &conv), invalid, "backward is 2");
     options.backward = 0;
@@ -699,12 +760,13 @@ ParameterizedTest(struct backend_param *p, pointconv, refuses, .timeout = 900)
             "is SPOPS_POINTCONV_SUMS_FIRST");
     options.sums = SPOPS_POINTCONV_SUMS_AUTO;
     options.dataflow = SPOPS_DATAFLOW_IMPLICIT_GEMM;
-    if (d.backend == SPOPS_BACKEND_CUDA && has_gemm(&c)) {
-        options.variant = 2;
-        REFUSED(spops_pointconv_create(d.ctx, c.neighbors, &options, &conv), invalid,
-                "variant is 2");
-    }
-    options.variant = 0;
+    options.quantized = -1;
+    REFUSED(spops_pointconv_create(d.ctx, c.neighbors, &options, &conv), invalid,
+            "options->quantized is -1, expected 0 or 1");
+    options.quantized = 1, options.detach = 1;
+    REFUSED(spops_pointconv_create(d.ctx, c.neighbors, &options, &conv), invalid,
+            "options->quantized is 1, expected 0 where options->detach is 1");
+    options.quantized = options.detach = 0;
     options.reserved = 1;
     REFUSED(spops_pointconv_create(d.ctx, c.neighbors, &options, &conv), invalid, "reserved is 1");
     options.reserved = 0, options.max_in_channels = 1 << 20, options.max_out_channels = 1 << 12;
@@ -719,7 +781,7 @@ ParameterizedTest(struct backend_param *p, pointconv, refuses, .timeout = 900)
     options.detach = 0, options.dataflow = SPOPS_DATAFLOW_IMPLICIT_GEMM;
     options.backward = 1, options.sums = SPOPS_POINTCONV_SUMS_NONE;
     REFUSED(spops_pointconv_create(d.ctx, bare, &options, &conv), invalid,
-            "SPOPS_NEIGHBORS_BY_TAP");
+            "neighbors were made without SPOPS_NEIGHBORS_BY_TAP");
     options.backward = 0, options.sums = SPOPS_POINTCONV_SUMS_AUTO;
     if (d.backend == SPOPS_BACKEND_CPU)
         REFUSED(spops_pointconv_create(d.ctx, c.neighbors, &options, &conv),
@@ -765,16 +827,34 @@ ParameterizedTest(struct backend_param *p, pointconv, refuses, .timeout = 900)
         spops_dtype dtype;
         int64_t in, out;
         int32_t groups;
-    } impossible[] = {{3, SPOPS_DTYPE_F32, 8, 12, 1},  {0, SPOPS_DTYPE_I8, 8, 12, 1},
-                      {0, SPOPS_DTYPE_F32, -8, 12, 1}, {0, SPOPS_DTYPE_F32, 8, 0, 1},
-                      {0, SPOPS_DTYPE_F32, 8, 12, 3},  {0, SPOPS_DTYPE_F32, 8, 12, -1}};
+        const char *line;
+    } impossible[] = {{3, SPOPS_DTYPE_F32, 8, 12, 1, "pass is 3, expected 0 to 2"},
+                      {0, SPOPS_DTYPE_I8, 8, 12, 1, "dtype is i8, expected f32, f16 or bf16"},
+                      {0, SPOPS_DTYPE_F32, -8, 12, 1, "in_channels is -8 and out_channels 12"},
+                      {0, SPOPS_DTYPE_F32, 8, 0, 1, "in_channels is 8 and out_channels 0"},
+                      {0, SPOPS_DTYPE_F32, 8, 12, -1, "layer->groups is -1, expected 0 or more"}};
+    spops_conv_choice choice;
     for (size_t i = 0; i < sizeof impossible / sizeof impossible[0]; ++i) {
         layer = spops_conv_layer_default(), layer.groups = impossible[i].groups;
-        cr_assert_eq(spops_pointconv_dataflow(conv, (spops_conv_pass)impossible[i].pass,
-                                              impossible[i].dtype, impossible[i].in,
-                                              impossible[i].out, &layer),
-                     SPOPS_DATAFLOW_AUTO, "%zu", i);
+        REFUSED(spops_pointconv_get_choice(d.ctx, conv, (spops_conv_pass)impossible[i].pass,
+                                           impossible[i].dtype, impossible[i].in, impossible[i].out,
+                                           &layer, &choice),
+                invalid, impossible[i].line);
     }
+    layer.groups = 3; // 8 channels are no multiple: nobody serves such a layer
+    test_expect_ok(d.ctx,
+                   spops_pointconv_get_choice(d.ctx, conv, SPOPS_PASS_FORWARD, SPOPS_DTYPE_F32, 8,
+                                              12, &layer, &choice),
+                   "choice");
+    cr_assert_eq(choice.dataflow, SPOPS_DATAFLOW_AUTO);
+    layer.groups = 1;
+    test_expect_ok(d.ctx,
+                   spops_pointconv_get_choice(d.ctx, conv, SPOPS_PASS_FORWARD, SPOPS_DTYPE_F32, 8,
+                                              12, NULL, &choice),
+                   "choice");
+    cr_assert_eq(choice.dataflow, SPOPS_DATAFLOW_FETCH_ON_DEMAND);
+    cr_assert_eq(choice.num_out, 20);
+    cr_assert_eq(choice.num_taps, 27);
     test_wait(&d);
     guarded_download(&out);
     guarded_check_untouched(&out, "after refusals");

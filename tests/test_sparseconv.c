@@ -174,6 +174,18 @@ static void verify_gather_scatter(void *user, const guarded *const *out,
     if (out[GRAD_W] != NULL) guarded_check(out[GRAD_W], expected[GRAD_W], false, what);
 }
 
+static spops_dataflow dataflow_of(spops_context *ctx, const spops_sparseconv *conv, int pass,
+                                  spops_dtype dtype, int64_t in_channels, int64_t out_channels,
+                                  const spops_conv_layer *layer)
+{
+    spops_conv_choice choice;
+    test_expect_ok(ctx,
+                   spops_sparseconv_get_choice(ctx, conv, (spops_conv_pass)pass, dtype, in_channels,
+                                               out_channels, layer, &choice),
+                   "choice");
+    return choice.dataflow;
+}
+
 // A layer of these channels, with all that rng draws.
 static void check_layer(conv_case *c, const char *what, bool backward, spops_dtype dtype,
                         int64_t in_channels, int64_t out_channels, int64_t groups, uint64_t stream)
@@ -193,8 +205,8 @@ static void check_layer(conv_case *c, const char *what, bool backward, spops_dty
                         .run = backward ? run_backward : run_forward,
                         .reference = backward ? reference_backward : reference_forward};
 
-    if (spops_sparseconv_dataflow(c->conv, SPOPS_PASS_FORWARD, dtype, in_channels, out_channels,
-                                  NULL) == SPOPS_DATAFLOW_GATHER_MATMUL_SCATTER &&
+    if (dataflow_of(c->d->ctx, c->conv, SPOPS_PASS_FORWARD, dtype, in_channels, out_channels,
+                    NULL) == SPOPS_DATAFLOW_GATHER_MATMUL_SCATTER &&
         wide != f32)
         op.verify = verify_gather_scatter;
     c->ref.in_channels = in_channels;
@@ -1007,10 +1019,9 @@ static void refuse_gather_scatter(test_device *d, const conv_case *c, spops_matr
                 SPOPS_STATUS_NOT_SUPPORTED, "does not serve this call", "groups");
     for (int pass = SPOPS_PASS_FORWARD; pass <= SPOPS_PASS_GRAD_W; ++pass)
         for (int dtype = SPOPS_DTYPE_F32; dtype <= SPOPS_DTYPE_BF16; ++dtype)
-            cr_assert_eq(spops_sparseconv_dataflow(conv, (spops_conv_pass)pass, (spops_dtype)dtype,
-                                                   x.cols, out.cols, &layer),
-                         SPOPS_DATAFLOW_AUTO, "pass %d, %s", pass,
-                         spops_dtype_name((spops_dtype)dtype));
+            cr_assert_eq(
+                dataflow_of(d->ctx, conv, pass, (spops_dtype)dtype, x.cols, out.cols, &layer),
+                SPOPS_DATAFLOW_AUTO, "pass %d, %s", pass, spops_dtype_name((spops_dtype)dtype));
     spops_sparseconv_destroy(conv);
 }
 

@@ -41,10 +41,11 @@ typedef struct spops_pointconv_options {
     int64_t max_in_channels;
     int64_t max_out_channels; /* likewise; their product is below 2^31 - 1 */
     spops_pointconv_sums sums;
-    int32_t variant;  /* kernel of IMPLICIT_GEMM: 0: by measurement; 1: that one (there is one) */
-    int32_t detach;   /* 1: the plan has all that it needs, and the neighbours may be destroyed once
-                        it is made. IMPLICIT_GEMM only, not for neighbours made by reserve */
-    int32_t reserved; /* 0 */
+    int32_t detach; /* 1: the plan has all that it needs, and the neighbours may be destroyed once
+                         it is made. IMPLICIT_GEMM only, not for neighbours made by reserve */
+    int32_t quantized; /* 1: also forward on an x of i8, as in spops_sparseconv_options;
+                         not with detach */
+    int32_t reserved;  /* 0 */
 } spops_pointconv_options;
 
 SPOPS_DEFINE_DEFAULT(spops_pointconv_options)
@@ -143,17 +144,12 @@ SPOPS_API spops_status spops_pointconv_execute_backward(spops_context *ctx,
                                                         const spops_matrix *grad_w);
 /* clang-format on */
 
-/** The dataflow that a pass runs on with dense rows; AUTO where the plan, or any, refuses it. */
-SPOPS_API spops_dataflow spops_pointconv_dataflow(const spops_pointconv *conv, spops_conv_pass pass,
-                                                  spops_dtype dtype, int64_t in_channels,
-                                                  int64_t out_channels,
-                                                  const spops_conv_layer *layer);
-
-/** Whether IMPLICIT_GEMM adds the rows of a tap first; NONE where the plan has no such dataflow. */
-SPOPS_API spops_pointconv_sums spops_pointconv_get_sums(const spops_pointconv *conv);
-
-/** The kernel of IMPLICIT_GEMM that the plan takes; 0 where it has no such dataflow. */
-SPOPS_API int32_t spops_pointconv_get_variant(const spops_pointconv *conv);
+/** As spops_sparseconv_get_choice; num_out and num_pairs are those of the neighbours. */
+SPOPS_API spops_status spops_pointconv_get_choice(spops_context *ctx, const spops_pointconv *conv,
+                                                  spops_conv_pass pass, spops_dtype dtype,
+                                                  int64_t in_channels, int64_t out_channels,
+                                                  const spops_conv_layer *layer,
+                                                  spops_conv_choice *choice);
 
 /** Scratch that every call with this plan fits in, up to its channel counts. */
 SPOPS_API size_t spops_pointconv_scratch_bytes(const spops_pointconv *conv);

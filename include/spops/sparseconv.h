@@ -73,13 +73,17 @@ typedef struct spops_conv_choice {
     spops_grouping grouping; /* of GATHER_MATMUL_SCATTER, else AUTO */
     double epsilon;          /* of ADAPTIVE, as batch_rows */
     int64_t batch_rows;
+    int32_t adds_first; /* 1: IMPLICIT_GEMM adds the rows of a tap first. A tuning's rows have 0 */
+    int32_t reserved;   /* 0 */
 } spops_conv_choice;
 
 /** Choices of spops_sparseconv_create. */
 typedef struct spops_sparseconv_options {
     size_t struct_size;
-    int32_t backward;        /* 1: also gradients */
-    spops_dataflow dataflow; /* AUTO: IMPLICIT_GEMM for what it serves, else FETCH_ON_DEMAND */
+    int32_t backward; /* 1: also gradients */
+    /* AUTO: what a row of the tuning says; else IMPLICIT_GEMM where it serves a call, else
+       FETCH_ON_DEMAND. */
+    spops_dataflow dataflow;
     /* Of the widest layer whose weights get a gradient, or whose x is i8; 0: 256. Others may be
        wider. */
     int64_t max_in_channels;
@@ -205,16 +209,10 @@ SPOPS_API spops_status spops_sparseconv_execute_backward(spops_context *ctx,
                                                          const spops_matrix *grad_w);
 /* clang-format on */
 
-/** The dataflow that a pass runs on; AUTO where the plan refuses it. */
-SPOPS_API spops_dataflow spops_sparseconv_dataflow(const spops_sparseconv *conv,
-                                                   spops_conv_pass pass, spops_dtype dtype,
-                                                   int64_t in_channels, int64_t out_channels,
-                                                   const spops_conv_layer *layer);
-
 /**
- * The same with all that was chosen, and why it counts: the layer and the map.
+ * How a pass of a layer with dense rows runs, with the layer and the map that this counts for.
  *
- * choice    Written; its dataflow is AUTO where the plan refuses the pass.
+ * choice    Written; its dataflow is AUTO where the plan, or any, refuses the pass.
  *
  * Errors    INVALID_ARGUMENT.
  * Threads   One thread at a time per ctx; conv may be shared.

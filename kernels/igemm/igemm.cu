@@ -10,6 +10,7 @@
 #include "kernels/launchers.h"
 #include "kernels/igemm/igemm_launch.cuh"
 #include "kernels/igemm/igemm_wgrad_launch.cuh"
+#include "kernels/igemm/point_gemm_launch.cuh"
 
 namespace
 {
@@ -89,6 +90,13 @@ spops_status launch_kernel(spops_context *ctx, const spops_igemm_args *args, con
     return launch_igemm_sm80<T>(ctx, args, f);
 }
 
+bool is_wide(const spops_matrix &m)
+{
+    const int64_t bytes = (int64_t)spops_dtype_bytes(m.dtype);
+    return m.row_stride * bytes % 16 == 0 && m.cols * bytes % 16 == 0 &&
+           reinterpret_cast<uintptr_t>(m.data) % 16 == 0;
+}
+
 template <class T> spops_status prepare_products(spops_context *ctx)
 {
 #ifdef SPOPS_SM90A
@@ -102,8 +110,7 @@ template <class T> spops_status prepare_products(spops_context *ctx)
 extern "C" bool spops_cuda_igemm_exists(const spops_context *ctx,
                                         const spops_igemm_scratch_args *args)
 {
-    (void)args;
-    return kernel_for(ctx) != NO_KERNEL;
+    return args->lists ? kernel_for(ctx) == KERNEL_SM90 : kernel_for(ctx) != NO_KERNEL;
 }
 
 extern "C" spops_status spops_cuda_igemm_prepare(spops_context *ctx,
@@ -115,6 +122,10 @@ extern "C" spops_status spops_cuda_igemm_prepare(spops_context *ctx,
         SPOPS_TRY(prepare_products<float>(ctx));
     }
 #ifdef SPOPS_SM90A
+    if (kernel_for(ctx) == KERNEL_SM90 && args->lists) {
+        SPOPS_TRY(prepare_point_gemm_sm90<__half>(ctx));
+        SPOPS_TRY(prepare_point_gemm_sm90<__nv_bfloat16>(ctx));
+    }
     if (kernel_for(ctx) == KERNEL_SM90 && args->gradients)
         SPOPS_TRY(prepare_igemm_wgrad_sm90(ctx, false));
     if (kernel_for(ctx) == KERNEL_SM90 && args->units)
@@ -125,16 +136,22 @@ extern "C" spops_status spops_cuda_igemm_prepare(spops_context *ctx,
 
 extern "C" bool spops_cuda_igemm_fits(const spops_context *ctx, const spops_igemm_args *args)
 {
-    const int64_t bytes = (int64_t)spops_dtype_bytes(args->x.dtype);
+    if (args->schedule->lists) // which are multiplied by the matrices as they lie
+        return args->x.dtype != SPOPS_DTYPE_F32 && is_wide(args->x) && args->out.cols % 8 == 0 &&
+               reinterpret_cast<uintptr_t>(args->w.data) % 16 == 0;
     // Rows of groups have no scratch for a copy of weights.
-    return kernel_for(ctx) != NO_KERNEL && args->x.row_stride * bytes % 16 == 0 &&
-           args->x.cols * bytes % 16 == 0 && reinterpret_cast<uintptr_t>(args->x.data) % 16 == 0 &&
+    return kernel_for(ctx) != NO_KERNEL && is_wide(args->x) &&
            (args->schedule->records != nullptr || !form_of_weights(args).copied);
 }
 
 extern "C" spops_status spops_cuda_igemm(spops_context *ctx, const spops_igemm_args *args)
 {
     if (args->schedule->max_tiles == 0) return SPOPS_STATUS_OK;
+#ifdef SPOPS_SM90A
+    if (args->schedule->lists)
+        return args->x.dtype == SPOPS_DTYPE_F16 ? launch_point_gemm_sm90<__half>(ctx, args)
+                                                : launch_point_gemm_sm90<__nv_bfloat16>(ctx, args);
+#endif
     const weight_form f = form_of_weights(args);
     if (f.copied) SPOPS_TRY(copy_of_weights(ctx, args, f));
     switch (args->x.dtype) {

@@ -9,6 +9,7 @@
 #include <stdint.h>
 
 #include "core/matrix.h"
+#include "igemm/igemm_args.h"
 
 namespace spops
 {
@@ -27,24 +28,23 @@ struct epilogue_params {
     bool residual_wide; // the same of residual
 };
 
-// Of the product of a convolution, sparse or of points.
-template <class Args> epilogue_params epilogue_of(const Args *args)
+inline epilogue_params epilogue_of(const spops_igemm_args *args)
 {
     epilogue_params e = {};
-    const spops_matrix &out = args->out, &residual = args->residual;
+    const spops_epilogue &given = args->epilogue;
+    const spops_matrix &out = args->out, &residual = given.residual;
     e.out = out.data;
     e.residual = residual.data;
     e.out_stride = out.row_stride;
     e.residual_stride = residual.row_stride;
-    e.bias = args->bias;
-    e.scale = args->scale;
-    e.shift = args->shift;
+    e.bias = given.bias;
+    e.scale = given.scale;
+    e.shift = given.shift;
     e.cols = (int)out.cols;
     e.x_bytes = (int)spops_dtype_bytes(args->x.dtype);
-    e.relu = args->relu;
+    e.relu = given.activation == SPOPS_ACTIVATION_RELU;
     e.in_f32 = out.dtype == SPOPS_DTYPE_F32;
-    e.plain = residual.data == nullptr && args->bias == nullptr && args->scale == nullptr &&
-              args->shift == nullptr && !args->relu;
+    e.plain = spops_epilogue_is_empty(&given);
     e.wide = (uintptr_t)out.data % 16 == 0 && out.cols % 8 == 0 &&
              out.row_stride * spops_dtype_bytes(out.dtype) % 16 == 0;
     e.residual_wide = (uintptr_t)residual.data % 16 == 0 && out.cols % 8 == 0 &&

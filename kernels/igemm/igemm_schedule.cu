@@ -183,8 +183,7 @@ __global__ void __launch_bounds__(fill_threads) fill_records(const __grid_consta
             int active = 0;
             for (int g = 0; g < groups_a_tile; ++g)
                 active |= (int)(groups[g] >> b & 1) << g;
-            if (lane < head)
-                to[lane] = lane == 0 ? 32 * w + b : lane == 1 ? active : lane == 2 ? tile : 0;
+            if (lane < head) to[lane] = lane == 0 ? 32 * w + b : lane == 1 ? active : 0;
             for (int r = lane; r < tile_rows; r += 32)
                 to[head + r] = taken[r][b];
         }
@@ -194,7 +193,7 @@ __global__ void __launch_bounds__(fill_threads) fill_records(const __grid_consta
     if (record == first) { // no taps at all: the rows are written all the same
         int *to = p.s.records + (int64_t)first * record_ints;
         for (int i = threadIdx.x; i < record_ints; i += fill_threads)
-            to[i] = i == 2 ? tile : i < head ? 0 : -1;
+            to[i] = i < head ? 0 : -1;
     }
 }
 

@@ -38,13 +38,14 @@ extern "C" size_t spops_cuda_igemm_scratch_bytes(spops_context *ctx,
     const int64_t out = spops::padded_to_16_bytes(args->max_out_cols, 2);
     const size_t copy = spops_mul_bytes(spops_mul_bytes((size_t)x, (size_t)out),
                                         (size_t)args->num_taps * sizeof(float));
-    size_t product = copy, gradient = 0;
+    size_t product = args->lists ? 0 : copy, gradient = 0; // lists take W as it lies
 #ifdef SPOPS_SM90A
     if (ctx->info.compute_capability == 90) {
         const bool reversed = args->gradients && args->max_x_cols > args->max_out_cols;
-        product = spops_add_bytes(
-            copy, spops::igemm_sm90_scratch_bytes(
-                      ctx, args->max_records, reversed ? args->max_x_cols : args->max_out_cols));
+        if (!args->lists)
+            product = spops_add_bytes(copy, spops::igemm_sm90_scratch_bytes(
+                                                ctx, args->max_records,
+                                                reversed ? args->max_x_cols : args->max_out_cols));
         if (args->gradients)
             gradient = spops::igemm_wgrad_sm90_scratch_bytes(ctx, args->num_taps, args->max_x_cols,
                                                              args->max_out_cols);

@@ -59,13 +59,18 @@ template <int COLS_, int GROUPS_, int STAGES_, int BLOCKS_> struct wgrad_policy 
     static constexpr int shared_bytes = barriers_at + STAGES * 16 + 1024; // to align
 };
 
+// Units of a schedule, whose offsets by tap are tap_offsets.
+struct wgrad_units {
+    const int *units, *records, *out_rows, *sums, *members;
+};
+
 struct wgrad_params {
     int num_taps;
     const int *tap_offsets, *in_rows, *out_rows; // null: pair p is row p of both
     const int *num_rows;                         // that count then; null: all
     int max_rows;
-    spops_igemm_units units; // whose offsets are tap_offsets
-    int stage_pairs;         // or units
+    wgrad_units units;
+    int stage_pairs; // or units
     const unsigned char *x, *g;
     int64_t x_row_bytes, g_row_bytes;
     int x_bytes, g_bytes; // of a row's channels
@@ -674,8 +679,12 @@ spops_status launch_policy(spops_context *ctx, const spops_igemm_wgrad_args *arg
     const wgrad_grid grid = grid_of<P>(ctx, args);
     wgrad_params p = {};
     p.num_taps = args->num_taps;
-    p.units = args->units;
-    p.tap_offsets = args->units.offsets != nullptr ? args->units.offsets : args->tap_offsets;
+    p.tap_offsets = args->tap_offsets;
+    if (UNITS) {
+        const spops_igemm_schedule *s = args->units;
+        p.units = {s->units, s->records, s->out_rows, s->sums, s->members};
+        p.tap_offsets = s->unit_offsets;
+    }
     p.in_rows = args->in_rows;
     p.out_rows = args->out_rows;
     p.num_rows = args->num_rows;
@@ -721,7 +730,7 @@ template <class Use> auto with_policy(int64_t rows, int64_t cols, const Use &use
 spops_status spops::launch_igemm_wgrad_sm90(spops_context *ctx, const spops_igemm_wgrad_args *args)
 {
     const bool bf16 = args->x.dtype == SPOPS_DTYPE_BF16;
-    if (args->units.offsets != nullptr) { // two policies: their sums bind, not their tiles
+    if (args->units != nullptr) { // two policies: their sums bind, not their tiles
         if (args->x.cols <= 64 && args->g.cols <= 128)
             return bf16 ? launch_policy<broad_tile, __nv_bfloat16, true>(ctx, args)
                         : launch_policy<broad_tile, __half, true>(ctx, args);

@@ -254,6 +254,7 @@ template <class T> spops_status launch_join(spops_context *ctx, grad_params p)
 extern "C" spops_status spops_cuda_linear(spops_context *ctx, const spops_linear_args *args)
 {
     const spops_epilogue_args &finish = args->finish;
+    const spops_epilogue &e = finish.epilogue;
     const bool wide =
         wide_columns(args->x, args->x.cols, 1) && wide_columns(args->w, args->w.cols, 1);
     linear_params p = {};
@@ -266,12 +267,12 @@ extern "C" spops_status spops_cuda_linear(spops_context *ctx, const spops_linear
     p.depth = (int32_t)args->x.cols;
     p.cols = (int32_t)finish.out.cols;
     p.col_tiles = (int32_t)tiles_along(p.cols, product_cols);
-    p.bias = finish.bias;
-    p.scale = finish.scale;
-    p.shift = finish.shift;
-    p.residual = finish.residual.data;
-    p.residual_stride = finish.residual.row_stride;
-    p.relu = finish.activation == SPOPS_ACTIVATION_RELU;
+    p.bias = e.bias;
+    p.scale = e.scale;
+    p.shift = e.shift;
+    p.residual = e.residual.data;
+    p.residual_stride = e.residual.row_stride;
+    p.relu = e.activation == SPOPS_ACTIVATION_RELU;
     p.out = result_of(finish.out, finish.out.cols, 1, false);
     return with_dtype(args->x.dtype, [&](auto tag) {
         typedef typename decltype(tag)::type T;

@@ -7,7 +7,7 @@
 #include "igemm/igemm_args.h"
 #include "linear/linear_args.h"
 #include "mvmr/matmul_args.h"
-#include "sparseconv/layer.h"
+#include "tapconv/layer.h"
 
 // Sums over rows: pieces are at most so many, of at least so many rows, and their partial sums, of all
 // pieces, at most so many numbers.
@@ -74,7 +74,10 @@ size_t spops_linear_scratch_bytes(spops_context *ctx, int64_t max_rows, int64_t 
         bytes = SPOPS_MATMUL_WORKSPACE_BYTES;
     if (has_igemm(ctx)) {
         const int64_t a = max_in_channels, b = max_out_channels;
-        const spops_igemm_scratch_args stored = {1, a, b, true, 0}, transposed = {1, b, a, true, 0};
+        const spops_igemm_scratch_args stored = {
+            .num_taps = 1, .max_x_cols = a, .max_out_cols = b, .gradients = true};
+        const spops_igemm_scratch_args transposed = {
+            .num_taps = 1, .max_x_cols = b, .max_out_cols = a, .gradients = true};
         const size_t of_stored = ctx->backend->igemm_scratch_bytes(ctx, &stored);
         const size_t of_transposed = ctx->backend->igemm_scratch_bytes(ctx, &transposed);
         if (of_stored > bytes) bytes = of_stored;
@@ -256,11 +259,7 @@ static bool by_igemm(const spops_context *ctx, const spops_linear_args *p, spops
                                .x = p->x,
                                .w = p->w,
                                .out = finish->out,
-                               .residual = finish->residual,
-                               .bias = finish->bias,
-                               .scale = finish->scale,
-                               .shift = finish->shift,
-                               .relu = finish->activation == SPOPS_ACTIVATION_RELU,
+                               .epilogue = finish->epilogue,
                                .w_transposed = p->w_transposed,
                                .num_rows = finish->num_rows,
                                .tickets = ctx->tickets};
@@ -286,7 +285,8 @@ static bool by_library(const spops_context *ctx, spops_matrix a, spops_matrix b,
 static spops_status run_library(spops_context *ctx, const spops_linear_args *p, void *scratch)
 {
     spops_epilogue_args finish = p->finish;
-    const bool adds = finish.residual.data != NULL && finish.residual.data == finish.out.data;
+    const bool adds =
+        finish.epilogue.residual.data != NULL && finish.epilogue.residual.data == finish.out.data;
     const spops_matmul_args args = {
         .library = ctx->matmul,
         .batches = 1,
@@ -303,10 +303,8 @@ static spops_status run_library(spops_context *ctx, const spops_linear_args *p, 
         .workspace = scratch};
 
     SPOPS_TRY(ctx->backend->matmul(ctx, &args));
-    if (adds) finish.residual = (spops_matrix){0};
-    if (finish.bias == NULL && finish.scale == NULL && finish.shift == NULL &&
-        finish.residual.data == NULL && finish.activation == SPOPS_ACTIVATION_NONE)
-        return SPOPS_STATUS_OK;
+    if (adds) finish.epilogue.residual = (spops_matrix){0};
+    if (spops_epilogue_is_empty(&finish.epilogue)) return SPOPS_STATUS_OK;
     return ctx->backend->epilogue(ctx, &finish);
 }
 
@@ -318,8 +316,9 @@ static spops_status multiply(spops_context *ctx, const spops_linear_args *p, voi
     spops_igemm_args args;
     const bool deep = p->x.cols > LIBRARY_MAX_DEPTH &&
                       (p->x.dtype != SPOPS_DTYPE_F32 || p->math == SPOPS_MATH_TF32);
-    const bool scaled_in_place = p->finish.residual.data == out.data && p->finish.scale != NULL &&
-                                 p->finish.residual.data != NULL;
+    const spops_epilogue *e = &p->finish.epilogue;
+    const bool scaled_in_place =
+        e->residual.data == out.data && e->scale != NULL && e->residual.data != NULL;
 
     if (out.rows == 0) return SPOPS_STATUS_OK;
     if (by_igemm(ctx, p, &args, &rows)) return ctx->backend->igemm(ctx, &args);
@@ -345,12 +344,9 @@ spops_status spops_linear_execute(spops_context *ctx, spops_matrix x, spops_matr
     p.w_transposed = layer.w_transposed == 1;
     p.math = layer.math;
     p.finish.out = with_stride(out);
-    if (layer.residual != NULL) p.finish.residual = with_stride(*layer.residual);
     p.finish.num_rows = layer.num_rows;
-    p.finish.bias = layer.bias;
-    p.finish.scale = layer.scale;
-    p.finish.shift = layer.shift;
-    p.finish.activation = layer.activation;
+    p.finish.epilogue = spops_layer_epilogue(&layer);
+    p.finish.epilogue.residual = with_stride(p.finish.epilogue.residual);
     return multiply(ctx, &p, scratch);
 }
 

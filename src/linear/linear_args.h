@@ -3,7 +3,7 @@
 #ifndef SPOPS_LINEAR_LINEAR_ARGS_H
 #define SPOPS_LINEAR_LINEAR_ARGS_H
 
-#include "sparseconv/epilogue_args.h"
+#include "igemm/epilogue_args.h"
 #include "spops/mvmr.h"
 
 // out = finish(x w): what `finish` says of a sum (its out and num_rows too), rounded once. The

@@ -1151,8 +1151,6 @@ static void make_sparseconv(world *w)
         CALL(w, spops_sparseconv_get_choice(w->ctx, conv, (spops_conv_pass)pick(w, 4),
                                             (spops_dtype)pick(w, 10), count_of(w, 8),
                                             count_of(w, 8), &layer, &rows[0]));
-        (void)spops_sparseconv_dataflow(conv, (spops_conv_pass)pick(w, 4), (spops_dtype)pick(w, 10),
-                                        count_of(w, 8), count_of(w, 8), rarely(w) ? NULL : &layer);
         if (!CALL(w, spops_sparseconv_save_choices(w->ctx, rows, count_of(w, 2) == 2 ? 2 : 0, text,
                                                    sizeof text, &bytes)))
             break;
@@ -1575,21 +1573,21 @@ static void make_pointconv(world *w)
     spops_neighbors_view view = spops_neighbors_view_default();
     const spops_neighbors *n = find(w, NEIGHBORS);
     spops_pointconv *conv = find(w, POINTCONV), *made = NULL;
+    spops_conv_choice choice;
     o.backward = rarely(w) ? hostile_i32(w) : (int32_t)pick(w, 2);
     o.dataflow = (spops_dataflow)(rarely(w) ? hostile_i32(w) : (int32_t)pick(w, 2));
     o.max_in_channels = count_of(w, 32);
     o.max_out_channels = count_of(w, 32);
     o.sums = (spops_pointconv_sums)(rarely(w) ? hostile_i32(w) : (int32_t)pick(w, 2));
-    o.variant = rarely(w) ? hostile_i32(w) : 0;
+    o.quantized = rarely(w) ? hostile_i32(w) : (int32_t)pick(w, 2);
     spoil_size(w, &o.struct_size);
     switch (pick(w, 4)) {
     case 0: CALL(w, spops_pointconv_set(w->ctx, conv)); break;
     case 1:
         (void)spops_pointconv_bytes(conv);
-        (void)spops_pointconv_get_sums(conv);
-        (void)spops_pointconv_get_variant(conv);
-        (void)spops_pointconv_dataflow(conv, (spops_conv_pass)pick(w, 4), (spops_dtype)pick(w, 10),
-                                       count_of(w, 8), count_of(w, 8), NULL);
+        CALL(w, spops_pointconv_get_choice(w->ctx, conv, (spops_conv_pass)pick(w, 4),
+                                           (spops_dtype)pick(w, 10), count_of(w, 8), count_of(w, 8),
+                                           NULL, &choice));
         CALL(w, spops_context_reserve(w->ctx, spops_pointconv_scratch_bytes(conv)));
         break;
     default:

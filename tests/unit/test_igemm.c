@@ -165,9 +165,11 @@ static void check_product(test_device *d, const product_shape *shape, spops_dtyp
                           uint64_t stream, int repeats)
 {
     const product_shape *s = shape;
-    const spops_igemm_scratch_args scratch = {s->num_taps, s->in_channels, s->out_channels, false,
-                                              (s->rows + SPOPS_IGEMM_TILE_ROWS - 1) /
-                                                  SPOPS_IGEMM_TILE_ROWS * s->num_taps};
+    const spops_igemm_scratch_args scratch = {.num_taps = s->num_taps,
+                                              .max_x_cols = s->in_channels,
+                                              .max_out_cols = s->out_channels,
+                                              .max_records = (s->rows + SPOPS_IGEMM_TILE_ROWS - 1) /
+                                                             SPOPS_IGEMM_TILE_ROWS * s->num_taps};
     const spops_backend *backend = d->ctx->backend;
     test_rng rng = test_rng_make(stream);
     product_case c = {.d = d, .shape = *s};
@@ -411,7 +413,8 @@ static void check_gradient(test_device *d, int64_t in, int64_t out, spops_dtype 
     static const int32_t lengths[] = {0, 1, 63, 64, 65, 0, 300, 20000};
     enum { TAPS = sizeof lengths / sizeof *lengths, ROWS = 500 };
     const spops_backend *backend = d->ctx->backend;
-    const spops_igemm_scratch_args scratch = {TAPS, in, out, true, 0};
+    const spops_igemm_scratch_args scratch = {
+        .num_taps = TAPS, .max_x_cols = in, .max_out_cols = out, .gradients = true};
     test_rng rng = test_rng_make(stream);
     int32_t offsets[TAPS + 1] = {0}, *rows[2];
     char text[256];

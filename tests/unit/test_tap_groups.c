@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which taps gather-matmul-scatter multiplies together (src/sparseconv/tap_groups.c): each grouping by
+// Which taps gather-matmul-scatter multiplies together (src/tapconv/tap_groups.c): each grouping by
 // hand on a small kernel, and on random sizes what every grouping must keep.
 #include <criterion/criterion.h>
 
-#include "sparseconv/tap_groups.h"
+#include "tapconv/tap_groups.h"
 #include "tests/support/random.h"
 
 enum { MOST_TAPS = 343 };

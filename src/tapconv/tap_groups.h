@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which taps of a map are multiplied together: gather-matmul-scatter's groupings.
-#ifndef SPOPS_SPARSECONV_TAP_GROUPS_H
-#define SPOPS_SPARSECONV_TAP_GROUPS_H
+#ifndef SPOPS_TAPCONV_TAP_GROUPS_H
+#define SPOPS_TAPCONV_TAP_GROUPS_H
 
 #include <stdbool.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "sparseconv/dataflow.h"
+#include "tapconv/dataflow.h"
 
 #include "maps/kernel_maps.h"
 #include "spops/sparseconv.h"

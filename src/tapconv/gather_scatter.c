@@ -3,7 +3,7 @@
 // being read once; products run in groups of taps; and all products are summed at once, each output
 // row being written once. A submanifold map's middle tap joins row to row: it is multiplied where x
 // lies, and added to out last.
-#include "sparseconv/gather_scatter.h"
+#include "tapconv/gather_scatter.h"
 
 #include <string.h>
 

@@ -3,7 +3,7 @@
 #include "kernels/core/chunk.cuh"
 #include "kernels/core/launch.cuh"
 #include "kernels/core/with_dtype.cuh"
-#include "sparseconv/widen_args.h"
+#include "tapconv/widen_args.h"
 
 namespace
 {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Features of i8 back to floats, before a dataflow that takes floats.
-#ifndef SPOPS_SPARSECONV_WIDEN_ARGS_H
-#define SPOPS_SPARSECONV_WIDEN_ARGS_H
+#ifndef SPOPS_TAPCONV_WIDEN_ARGS_H
+#define SPOPS_TAPCONV_WIDEN_ARGS_H
 
 #include <stdbool.h>
 

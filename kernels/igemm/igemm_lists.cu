@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// Schedules of point convolutions (point_gemm_args.h), made from lists of neighbours: rows in the
+// Schedules of the matrix kernels (igemm_args.h), made from lists of neighbours: rows in the
 // Gray-code order of their masks of taps, so that the rows of a tile miss the same taps, then the
 // records of each tile, counted first.
 #include "kernels/core/device_wide.h"
 #include "kernels/core/launch.cuh"
 #include "kernels/core/block_sum.cuh"
-#include "pointconv/point_gemm_args.h"
+#include "igemm/igemm_args.h"
 
 namespace
 {
 
 using namespace spops;
 
-constexpr int tile_rows = SPOPS_POINT_TILE_ROWS;
-constexpr int groups = SPOPS_POINT_GROUPS;
-constexpr int head = SPOPS_POINT_RECORD_HEAD;
-constexpr int record_ints = SPOPS_POINT_RECORD_INTS;
+constexpr int tile_rows = SPOPS_IGEMM_TILE_ROWS;
+constexpr int groups = SPOPS_IGEMM_TILE_ROWS / SPOPS_IGEMM_GROUP_ROWS;
+constexpr int head = SPOPS_IGEMM_RECORD_HEAD;
+constexpr int record_ints = SPOPS_IGEMM_RECORD_INTS;
 constexpr int warps = tile_rows / 32;
 constexpr int max_taps = 729;
 constexpr int key_threads = 256;
@@ -23,7 +23,7 @@ constexpr int scan_threads = 1024;
 constexpr int max_cost = scan_threads - 1; // costs above count as this one when tiles are ordered
 
 struct schedule_params {
-    spops_point_schedule s;
+    spops_igemm_schedule s;
     const int *num_rows;
     const int *offsets, *rows;
     const uint16_t *row_taps;
@@ -45,7 +45,7 @@ struct workspace {
     size_t temp_bytes;
 };
 
-workspace carve_workspace(const spops_point_schedule *s, spops_carver *c)
+workspace carve_workspace(const spops_igemm_schedule *s, spops_carver *c)
 {
     workspace w = {};
     for (int i = 0; i < 2; ++i) {
@@ -117,7 +117,7 @@ struct row_taps {
 // Members of a row's sums that do not fit into their entries.
 __device__ int count_members(const schedule_params &p, int row)
 {
-    if (row < 0 || !p.s.has_members || !p.s.sums_rows) return 0;
+    if (row < 0 || !p.s.has_members || !p.s.adds) return 0;
     row_taps taps(p, row);
     int members = 0;
     while (taps.tap < p.s.num_taps) {
@@ -133,7 +133,7 @@ __global__ void __launch_bounds__(tile_rows) walk_tiles(const __grid_constant__ 
 {
     __shared__ int most[warps], sums[warps]; // of a warp's rows: pairs of one row, rows with sums
     const int tile = blockIdx.x, t = threadIdx.x, lane = t % 32, warp = t / 32;
-    if (tile >= tiles_in_use(p) || (WRITE && p.s.totals->overflow)) return;
+    if (tile >= tiles_in_use(p) || (WRITE && p.s.num_tiles[SPOPS_IGEMM_OVERFLOW] != 0)) return;
     const int64_t i = (int64_t)tile * tile_rows + t;
     const int row = i < *p.num_rows ? p.order[i] : -1;
     if (WRITE) p.s.out_rows[i] = row;
@@ -146,7 +146,7 @@ __global__ void __launch_bounds__(tile_rows) walk_tiles(const __grid_constant__ 
     if (WRITE) member += p.member_counts[tile];
     for (int k = 0; k < p.s.num_taps; ++k) {
         const int count = taps.take(k), first = taps.at - count;
-        const bool is_sum = p.s.sums_rows && count > 1;
+        const bool is_sum = p.s.adds && count > 1;
         const uint32_t with_sum = __ballot_sync(~0u, is_sum);
         int pairs = count;
         for (int half = 16; half > 0; half /= 2)
@@ -163,8 +163,8 @@ __global__ void __launch_bounds__(tile_rows) walk_tiles(const __grid_constant__ 
             sums_of[w / 2] += sums[w];
             if (w < warp) sums_before += sums[w];
         }
-        if (p.s.sums_rows) repeats = min(repeats, 1);
-        if (p.s.has_units && t == 0) { // which has sums_rows
+        if (p.s.adds) repeats = min(repeats, 1);
+        if (p.s.has_units && t == 0) { // which has adds
             int *const units = p.unit_counts + k * p.s.max_tiles + tile;
             const bool there[groups] = {max(most[0], most[1]) > 0, max(most[2], most[3]) > 0};
             if (!WRITE) *units = there[0] + there[1];
@@ -185,7 +185,7 @@ __global__ void __launch_bounds__(tile_rows) walk_tiles(const __grid_constant__ 
             const int place = sum + sums_before + __popc(with_sum & ((1u << lane) - 1));
             const bool fits = count <= 3, own = p.s.has_members && !fits;
             reinterpret_cast<int4 *>(p.s.sums)[place] =
-                make_int4(t % SPOPS_POINT_GROUP_ROWS | count << 8, p.rows[first], p.rows[first + 1],
+                make_int4(t % SPOPS_IGEMM_GROUP_ROWS | count << 8, p.rows[first], p.rows[first + 1],
                           count == 3 ? p.rows[first + 2]
                           : own      ? member - 2
                                      : first);
@@ -249,13 +249,13 @@ __global__ void __launch_bounds__(scan_threads)
     const int cost = max_cost - t;
     p.cost_begin[cost] = sum_before(tiles_of[cost], &total);
     if (t > 0) return;
-    spops_point_totals *totals = p.s.totals;
-    totals->overflow = overflow;
-    totals->num_tiles = overflow ? 0 : num_tiles;
-    totals->num_records = (int)records;
-    totals->num_sums = (int)sums;
-    totals->num_members = (int)members;
-    totals->num_units = units;
+    int *const totals = p.s.num_tiles;
+    totals[SPOPS_IGEMM_OVERFLOW] = overflow;
+    totals[SPOPS_IGEMM_TILES] = overflow ? 0 : num_tiles;
+    totals[SPOPS_IGEMM_RECORDS] = (int)records;
+    totals[SPOPS_IGEMM_SUMS] = (int)sums;
+    totals[SPOPS_IGEMM_MEMBERS] = (int)members;
+    totals[SPOPS_IGEMM_UNITS] = units;
 }
 
 __global__ void copy_counts(const __grid_constant__ schedule_params p)
@@ -299,7 +299,7 @@ void place_taps(int taps, unsigned char *bit_of)
         }
 }
 
-schedule_params params_of(const spops_point_schedule_args *args, const workspace &w)
+schedule_params params_of(const spops_igemm_lists_args *args, const workspace &w)
 {
     schedule_params p = {};
     p.s = *args->schedule;
@@ -321,8 +321,8 @@ schedule_params params_of(const spops_point_schedule_args *args, const workspace
 
 } // namespace
 
-extern "C" size_t spops_cuda_point_schedule_bytes(spops_context *ctx,
-                                                  const spops_point_schedule_args *args)
+extern "C" size_t spops_cuda_igemm_lists_bytes(spops_context *ctx,
+                                               const spops_igemm_lists_args *args)
 {
     spops_carver carver = {nullptr, 0};
     (void)ctx;
@@ -330,11 +330,11 @@ extern "C" size_t spops_cuda_point_schedule_bytes(spops_context *ctx,
     return carver.used;
 }
 
-extern "C" spops_status spops_cuda_point_schedule_count(spops_context *ctx,
-                                                        const spops_point_schedule_args *args)
+extern "C" spops_status spops_cuda_igemm_lists_count(spops_context *ctx,
+                                                     const spops_igemm_lists_args *args)
 {
-    const char *what = "pointconv: schedule";
-    const spops_point_schedule *s = args->schedule;
+    const char *what = "igemm_lists: launch";
+    const spops_igemm_schedule *s = args->schedule;
     spops_carver carver = {static_cast<char *>(args->workspace), 0};
     const workspace w = carve_workspace(s, &carver);
     const schedule_params p = params_of(args, w);
@@ -343,7 +343,9 @@ extern "C" spops_status spops_cuda_point_schedule_count(spops_context *ctx,
     if (s->has_units) // also where there are no tiles
         SPOPS_TRY(ctx->backend->fill_zero(ctx, s->unit_offsets,
                                           (size_t)(s->num_taps + 1) * sizeof *s->unit_offsets));
-    if (s->max_tiles == 0) return ctx->backend->fill_zero(ctx, s->totals, sizeof *s->totals);
+    if (s->max_tiles == 0)
+        return ctx->backend->fill_zero(ctx, s->num_tiles,
+                                       SPOPS_IGEMM_NUM_TOTALS * sizeof *s->num_tiles);
     if (s->has_units)
         SPOPS_TRY(ctx->backend->fill_zero(ctx, w.unit_counts,
                                           (size_t)w.num_unit_counts * sizeof *w.unit_counts));
@@ -366,13 +368,13 @@ extern "C" spops_status spops_cuda_point_schedule_count(spops_context *ctx,
     return launch(ctx, what, order_tiles, dim3((unsigned)max_cost), 32u, p);
 }
 
-extern "C" spops_status spops_cuda_point_schedule_fill(spops_context *ctx,
-                                                       const spops_point_schedule_args *args)
+extern "C" spops_status spops_cuda_igemm_lists_fill(spops_context *ctx,
+                                                    const spops_igemm_lists_args *args)
 {
-    const spops_point_schedule *s = args->schedule;
+    const spops_igemm_schedule *s = args->schedule;
     spops_carver carver = {static_cast<char *>(args->workspace), 0};
     const workspace w = carve_workspace(s, &carver);
     if (s->max_tiles == 0) return SPOPS_STATUS_OK;
-    return launch(ctx, "pointconv: schedule", walk_tiles<true>, dim3((unsigned)s->max_tiles),
+    return launch(ctx, "igemm_lists: launch", walk_tiles<true>, dim3((unsigned)s->max_tiles),
                   (unsigned)tile_rows, params_of(args, w));
 }

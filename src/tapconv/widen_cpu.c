@@ -3,7 +3,7 @@
 #include "backends/backend_cpu.h"
 #include "core/row_convert.h"
 #include "core/threads.h"
-#include "sparseconv/widen_args.h"
+#include "tapconv/widen_args.h"
 
 #define STRIP 256 // columns
 

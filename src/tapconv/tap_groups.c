@@ -3,7 +3,7 @@
 // meant: the smallest size of a group begins with its first tap (with the 0 that is printed no group
 // would ever grow), and maps that are not their own mirror images are scanned whole. Taps without
 // pairs are passed over, so that they neither end a group nor are multiplied.
-#include "sparseconv/tap_groups.h"
+#include "tapconv/tap_groups.h"
 
 // Taps of one side that FIXED keeps apart from the rest: their maps are the sparsest, being those of
 // the kernel's corners and edges.

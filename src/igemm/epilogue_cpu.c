@@ -3,30 +3,31 @@
 #include "backends/backend_cpu.h"
 #include "core/row_convert.h"
 #include "core/threads.h"
-#include "sparseconv/epilogue_args.h"
+#include "igemm/epilogue_args.h"
 
 #define STRIP SPOPS_EPILOGUE_STRIP // columns
 
 void spops_epilogue_finish(const spops_epilogue_args *args, int64_t row, int64_t col, int n,
                            float *v)
 {
+    const spops_epilogue *e = &args->epilogue;
     float residual[STRIP];
 
-    if (args->bias != NULL)
+    if (e->bias != NULL)
         for (int c = 0; c < n; ++c)
-            v[c] += args->bias[col + c];
-    if (args->scale != NULL)
+            v[c] += e->bias[col + c];
+    if (e->scale != NULL)
         for (int c = 0; c < n; ++c)
-            v[c] *= args->scale[col + c];
-    if (args->shift != NULL)
+            v[c] *= e->scale[col + c];
+    if (e->shift != NULL)
         for (int c = 0; c < n; ++c)
-            v[c] += args->shift[col + c];
-    if (args->residual.data != NULL) {
-        spops_row_load(args->residual, row, col, n, residual);
+            v[c] += e->shift[col + c];
+    if (e->residual.data != NULL) {
+        spops_row_load(e->residual, row, col, n, residual);
         for (int c = 0; c < n; ++c)
             v[c] += residual[c];
     }
-    if (args->activation == SPOPS_ACTIVATION_RELU)
+    if (e->activation == SPOPS_ACTIVATION_RELU)
         for (int c = 0; c < n; ++c)
             v[c] = v[c] < 0.0f ? 0.0f : v[c]; // NaN stays
     spops_row_store(args->out, row, col, n, v);

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Gather-matmul-scatter: rows are gathered into a buffer in the order of taps, multiplied there by the
 // taps' matrices, and the products are summed by output row.
-#ifndef SPOPS_SPARSECONV_GATHER_SCATTER_H
-#define SPOPS_SPARSECONV_GATHER_SCATTER_H
+#ifndef SPOPS_TAPCONV_GATHER_SCATTER_H
+#define SPOPS_TAPCONV_GATHER_SCATTER_H
 
 #include "core/backend.h"
 #include "mvmr/matmul_args.h"
 #include "spops/sparseconv.h"
-#include "sparseconv/tap_groups.h"
+#include "tapconv/tap_groups.h"
 
 // A map's buffers and groups. Shared like the plan that owns it.
 typedef struct spops_gather_scatter spops_gather_scatter;

@@ -17,13 +17,13 @@
 //     stage empty         4 * GROUPS (a lane of each warp)              its products have ended
 //
 // Tiles are dealt out by number, heaviest first: block b has tiles b, b + blocks, ...
-#ifndef SPOPS_KERNELS_POINTCONV_POINT_GEMM_SM90_CUH
-#define SPOPS_KERNELS_POINTCONV_POINT_GEMM_SM90_CUH
+#ifndef SPOPS_KERNELS_IGEMM_POINT_GEMM_SM90_CUH
+#define SPOPS_KERNELS_IGEMM_POINT_GEMM_SM90_CUH
 
 #include "kernels/core/sm90/hopper.cuh"
 #include "kernels/igemm/igemm_epilogue.cuh"
 #include "kernels/igemm/row_sums.cuh"
-#include "pointconv/point_gemm_args.h"
+#include "igemm/igemm_args.h"
 
 namespace spops
 {
@@ -35,7 +35,7 @@ struct point_gemm_params {
     int row_bytes;       // of C_in numbers
     int row_stages;      // stages that a record makes
     const int4 *tiles;
-    const spops_point_totals *totals;
+    const int *num_tiles;
     const int *records;
     const int *out_rows;
     const int4 *sums;
@@ -49,8 +49,8 @@ struct point_gemm_params {
 template <int COLS_, int GATHER_WARPS_, int STAGES_, int BATCH_> struct point_gemm_policy {
     static constexpr int COLS = COLS_, GATHER_WARPS = GATHER_WARPS_, STAGES = STAGES_;
     static constexpr int BATCH = BATCH_;
-    static constexpr int GROUPS = SPOPS_POINT_GROUPS;
-    static constexpr int rows = SPOPS_POINT_TILE_ROWS;
+    static constexpr int GROUPS = SPOPS_IGEMM_TILE_ROWS / SPOPS_IGEMM_GROUP_ROWS;
+    static constexpr int rows = SPOPS_IGEMM_TILE_ROWS;
     static constexpr int turns = GATHER_WARPS / GROUPS; // warps of a group
     static_assert(GATHER_WARPS % GROUPS == 0 && turns <= STAGES, "each warp has a stage to fill");
     static constexpr int threads = 128 * GROUPS + 32 * GATHER_WARPS;
@@ -158,7 +158,7 @@ template <class P> struct point_units {
     int4 tile;
 
     __device__ point_units(const point_gemm_params &params, int warp, int lane)
-        : p(params), group(warp % P::GROUPS), quarter(lane / 8), num_tiles(p.totals->num_tiles),
+        : p(params), group(warp % P::GROUPS), quarter(lane / 8), num_tiles(*p.num_tiles),
           number(blockIdx.x), step(warp / P::GROUPS), tile(point_tile(p, num_tiles, number))
     {
     }
@@ -174,9 +174,9 @@ template <class P> struct point_units {
         unit.there = tile.y > 0;
         if (!unit.there) return unit;
         const int *record =
-            p.records + (int64_t)(tile.x + step / p.row_stages) * SPOPS_POINT_RECORD_INTS;
+            p.records + (int64_t)(tile.x + step / p.row_stages) * SPOPS_IGEMM_RECORD_INTS;
         const int4 *my_rows = reinterpret_cast<const int4 *>(
-            record + SPOPS_POINT_RECORD_HEAD + group * SPOPS_POINT_GROUP_ROWS + quarter * 16);
+            record + SPOPS_IGEMM_RECORD_HEAD + group * SPOPS_IGEMM_GROUP_ROWS + quarter * 16);
         unit.head = __ldg(reinterpret_cast<const int4 *>(record));
 #pragma unroll
         for (int i = 0; i < 4; ++i)
@@ -268,7 +268,7 @@ __device__ void point_multiply(const point_gemm_params &p, const point_gemm_bloc
     const uint64_t b_form =
         B == ACROSS_K ? descriptor(SWIZZLE_128, 64 * 128, 1024) : descriptor(SWIZZLE_128, 0, 1024);
     constexpr int b_step = B == ACROSS_K ? 16 * 128 : 32;
-    const int num_tiles = p.totals->num_tiles;
+    const int num_tiles = *p.num_tiles;
     ring_position<P::STAGES> stage;
     float sum[P::COLS / 2];
 

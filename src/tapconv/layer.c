@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "sparseconv/layer.h"
+#include "tapconv/layer.h"
 
 #include "core/backend.h"
 #include "core/matrix.h"
@@ -135,13 +135,6 @@ spops_status spops_layer_check_backward(spops_context *ctx, const char *call,
     return SPOPS_STATUS_OK;
 }
 
-bool spops_layer_can_be(spops_conv_pass pass, spops_dtype dtype, const spops_layer_shape *shape)
-{
-    return (unsigned)pass <= SPOPS_PASS_GRAD_W && spops_dtype_is_float(dtype) &&
-           shape->in_channels > 0 && shape->out_channels > 0 && shape->groups > 0 &&
-           shape->in_channels % shape->groups == 0 && shape->out_channels % shape->groups == 0;
-}
-
 bool spops_layer_is_depthwise(const spops_layer_shape *shape)
 {
     return shape->groups > 1 && shape->groups == shape->in_channels &&
@@ -159,18 +152,20 @@ spops_mvmr_options spops_layer_mvmr_options(const spops_layer_shape *shape, spop
     return options;
 }
 
+spops_epilogue spops_layer_epilogue(const spops_conv_layer *layer)
+{
+    spops_epilogue epilogue = {.bias = layer->bias,
+                               .scale = layer->scale,
+                               .shift = layer->shift,
+                               .activation = layer->activation};
+    if (layer->residual != NULL) epilogue.residual = *layer->residual;
+    return epilogue;
+}
+
 spops_status spops_layer_finish(spops_context *ctx, const spops_conv_layer *layer,
                                 const int32_t *num_rows, spops_matrix out)
 {
-    spops_epilogue_args epilogue = {.out = out,
-                                    .num_rows = num_rows,
-                                    .bias = layer->bias,
-                                    .scale = layer->scale,
-                                    .shift = layer->shift,
-                                    .activation = layer->activation};
-    if (layer->bias == NULL && layer->scale == NULL && layer->shift == NULL &&
-        layer->residual == NULL && layer->activation == SPOPS_ACTIVATION_NONE)
-        return SPOPS_STATUS_OK;
-    if (layer->residual != NULL) epilogue.residual = *layer->residual;
-    return ctx->backend->epilogue(ctx, &epilogue);
+    const spops_epilogue_args args = {out, num_rows, spops_layer_epilogue(layer)};
+    if (spops_epilogue_is_empty(&args.epilogue)) return SPOPS_STATUS_OK;
+    return ctx->backend->epilogue(ctx, &args);
 }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which dataflow each pass of a layer shall run on: one that was named, a row of the caller's tuning, or
 // a row of the library's own; and what gather-matmul-scatter needs for that.
-#ifndef SPOPS_SPARSECONV_DATAFLOW_H
-#define SPOPS_SPARSECONV_DATAFLOW_H
+#ifndef SPOPS_TAPCONV_DATAFLOW_H
+#define SPOPS_TAPCONV_DATAFLOW_H
 
-#include "sparseconv/gather_scatter.h"
+#include "tapconv/gather_scatter.h"
 
 // The buffers of gather-matmul-scatter for a grouping.
 typedef struct spops_buffer_layout {
@@ -24,7 +24,7 @@ typedef struct spops_tuned_row spops_tuned_row;
 typedef struct spops_dataflow_choice {
     const spops_kernel_map *map;
     int32_t num_taps;
-    int64_t num_out, num_pairs;
+    int64_t num_pairs;
     int64_t max_in_channels, max_out_channels;
     spops_dataflow named; // or AUTO
     bool backward, has_igemm;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // A layer of a convolution by taps, sparse or of points: its numbers, the checks of its matrices, and
 // its epilogue.
-#ifndef SPOPS_SPARSECONV_LAYER_H
-#define SPOPS_SPARSECONV_LAYER_H
+#ifndef SPOPS_TAPCONV_LAYER_H
+#define SPOPS_TAPCONV_LAYER_H
 
 #include "core/check.h"
-#include "sparseconv/epilogue_args.h"
+#include "igemm/epilogue_args.h"
 #include "spops/sparseconv.h"
 
 // A layer's numbers, checked.
@@ -41,11 +41,10 @@ spops_status spops_layer_check_backward(spops_context *ctx, const char *call,
                                         const spops_matrix *grad_x, const spops_matrix *grad_w,
                                         spops_layer_shape *shape);
 
-// Whether a pass, dtype and shape can be those of a layer, for questions about one that does not run.
-bool spops_layer_can_be(spops_conv_pass pass, spops_dtype dtype, const spops_layer_shape *shape);
-
 bool spops_layer_is_depthwise(const spops_layer_shape *shape);
 spops_mvmr_options spops_layer_mvmr_options(const spops_layer_shape *shape, spops_math math);
+
+spops_epilogue spops_layer_epilogue(const spops_conv_layer *layer);
 
 // The epilogue of out in a pass of its own, if there is one.
 spops_status spops_layer_finish(spops_context *ctx, const spops_conv_layer *layer,

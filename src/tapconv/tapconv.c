@@ -1,0 +1,499 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tapconv/tapconv.h"
+
+#include "core/matrix.h"
+#include "tapconv/widen_args.h"
+
+#define DEFAULT_MAX_CHANNELS 256
+
+// ---- Making -------------------------------------------------------------------------------------
+
+spops_status spops_tapconv_check_options(spops_context *ctx, const char *call,
+                                         spops_tapconv_options *o)
+{
+    SPOPS_TRY(spops_check_flag(ctx, call, "options->backward", o->backward));
+    SPOPS_TRY(spops_check_flag(ctx, call, "options->quantized", o->quantized));
+    SPOPS_TRY(spops_check_count(ctx, call, "options->max_in_channels", o->max_in_channels));
+    SPOPS_TRY(spops_check_count(ctx, call, "options->max_out_channels", o->max_out_channels));
+    if (o->max_in_channels == 0) o->max_in_channels = DEFAULT_MAX_CHANNELS;
+    if (o->max_out_channels == 0) o->max_out_channels = DEFAULT_MAX_CHANNELS;
+    return SPOPS_STATUS_OK;
+}
+
+void spops_tapconv_begin(spops_tapconv *conv, const spops_tapconv_options *options,
+                         const spops_tapconv_relation *relation, const spops_plan *parent)
+{
+    int64_t *const fields = conv->base.fields;
+
+    conv->base.parents[0] = parent;
+    conv->relation = *relation;
+    conv->backward = options->backward != 0;
+    conv->quantized = options->quantized != 0;
+    conv->dataflow = options->dataflow;
+    conv->max_in_channels = options->max_in_channels;
+    conv->max_out_channels = options->max_out_channels;
+    conv->choice.named = options->dataflow;
+    fields[SPOPS_TAPCONV_NUM_OUT] = relation->sides[SPOPS_SIDE_OUT].max_rows;
+    fields[SPOPS_TAPCONV_NUM_IN] = relation->sides[SPOPS_SIDE_IN].max_rows;
+    fields[SPOPS_TAPCONV_NUM_TAPS] = relation->num_taps;
+    fields[SPOPS_TAPCONV_MAX_IN_CHANNELS] = conv->max_in_channels;
+    fields[SPOPS_TAPCONV_MAX_OUT_CHANNELS] = conv->max_out_channels;
+    fields[SPOPS_TAPCONV_DATAFLOW] = conv->dataflow;
+    fields[SPOPS_TAPCONV_BACKWARD] = conv->backward;
+    fields[SPOPS_TAPCONV_QUANTIZED] = conv->quantized;
+}
+
+spops_status spops_tapconv_wants_igemm(spops_context *ctx, const char *call,
+                                       const spops_tapconv *conv, bool lists, bool *wants)
+{
+    const spops_igemm_scratch_args args = {.lists = lists};
+
+    *wants =
+        conv->dataflow == SPOPS_DATAFLOW_AUTO || conv->dataflow == SPOPS_DATAFLOW_IMPLICIT_GEMM;
+    if (!*wants || (ctx->backend->igemm_exists != NULL && ctx->backend->igemm_exists(ctx, &args)))
+        return SPOPS_STATUS_OK;
+    *wants = false;
+    if (conv->dataflow == SPOPS_DATAFLOW_AUTO) return SPOPS_STATUS_OK;
+    return spops_fail(ctx, SPOPS_STATUS_NOT_SUPPORTED, "%s: the %s backend has no %s%s", call,
+                      ctx->backend->name, spops_dataflow_name(conv->dataflow),
+                      ctx->backend->kind == SPOPS_BACKEND_CPU ? "" : " for this device");
+}
+
+spops_status spops_tapconv_lacks(spops_context *ctx, const char *call, const spops_tapconv *conv,
+                                 const char *what)
+{
+    if (conv->dataflow == SPOPS_DATAFLOW_AUTO) return SPOPS_STATUS_OK;
+    return spops_fail(ctx, SPOPS_STATUS_NOT_SUPPORTED, "%s: %s, expected it for %s", call, what,
+                      spops_dataflow_name(SPOPS_DATAFLOW_IMPLICIT_GEMM));
+}
+
+bool spops_tapconv_has_side(const spops_tapconv *conv, int side)
+{
+    return side == SPOPS_SIDE_OUT || (conv->backward && !conv->relation.mirrored);
+}
+
+spops_status spops_tapconv_finish_igemm(spops_context *ctx, spops_tapconv *conv)
+{
+    const spops_igemm_schedule *s = &conv->schedules[SPOPS_SIDE_OUT];
+    const spops_igemm_prepare_args kernels = {.products = !s->lists,
+                                              .lists = s->lists,
+                                              .gradients = conv->backward && !s->has_units,
+                                              .units = s->has_units};
+    spops_igemm_scratch_args scratch = {.num_taps = conv->relation.num_taps,
+                                        .max_x_cols = conv->max_in_channels,
+                                        .max_out_cols = conv->max_out_channels,
+                                        .gradients = conv->backward,
+                                        .lists = s->lists};
+
+    SPOPS_TRY(SPOPS_PREPARE(ctx, igemm_prepare, &kernels));
+    for (int side = 0; side < SPOPS_NUM_SIDES; ++side)
+        if (conv->schedules[side].max_records > scratch.max_records)
+            scratch.max_records = conv->schedules[side].max_records;
+    conv->igemm_scratch_bytes = ctx->backend->igemm_scratch_bytes(ctx, &scratch);
+    conv->has_igemm = true;
+    return spops_context_grow(ctx, conv->igemm_scratch_bytes);
+}
+
+spops_status spops_tapconv_reserve_triplets(spops_context *ctx, spops_tapconv *conv)
+{
+    const spops_tapconv_relation *r = &conv->relation;
+    const spops_triplets_shape shape = {r->sides[SPOPS_SIDE_OUT].max_rows,
+                                        r->sides[SPOPS_SIDE_IN].max_rows, r->num_taps,
+                                        r->max_pairs};
+    spops_triplets_options options = spops_triplets_options_default();
+
+    options.backward = conv->backward;
+    options.max_matrix_elements = conv->max_in_channels * conv->max_out_channels;
+    return spops_triplets_reserve(ctx, &shape, &options, &conv->triplets);
+}
+
+spops_status spops_tapconv_set_triplets(spops_context *ctx, spops_tapconv *conv)
+{
+    const spops_tapconv_relation *r = &conv->relation;
+    if (conv->triplets == NULL) return SPOPS_STATUS_OK;
+    return spops_triplets_set_offsets(ctx, conv->triplets, r->tap_offsets, r->out_rows, r->in_rows);
+}
+
+void spops_tapconv_destroy(spops_plan *plan)
+{
+    spops_tapconv *conv = (spops_tapconv *)plan;
+
+    (void)plan->ctx->backend->wait(plan->ctx);
+    spops_triplets_destroy(conv->triplets);
+    spops_dataflow_choice_free(plan->ctx, &conv->choice);
+    for (int side = 0; side < SPOPS_NUM_SIDES; ++side)
+        spops_backend_free(plan->ctx, conv->blocks[side], conv->block_bytes[side]);
+}
+
+// ---- Sizes --------------------------------------------------------------------------------------
+
+spops_status spops_tapconv_check(spops_context *ctx, const char *call, const spops_tapconv *conv)
+{
+    SPOPS_REQUIRE(ctx, conv != NULL, "%s: conv is NULL", call);
+    return spops_check_home(ctx, call, "conv", conv->base.ctx);
+}
+
+// What the dataflows need; an x of i8 is widened after it.
+static size_t dataflow_scratch_bytes(const spops_tapconv *conv)
+{
+    size_t bytes = spops_triplets_scratch_bytes(conv->triplets);
+    const size_t buffers = spops_dataflow_choice_scratch_bytes(&conv->choice);
+    if (buffers > bytes) bytes = buffers;
+    return bytes > conv->igemm_scratch_bytes ? bytes : conv->igemm_scratch_bytes;
+}
+
+// The place of an x of i8 once it is widened to f32, the widest dtype, in scratch from c on.
+static void *carve_widened(const spops_tapconv *conv, spops_carver *c)
+{
+    (void)spops_carve(c, 1, 1, dataflow_scratch_bytes(conv));
+    return spops_carve(c, conv->quantized ? conv->relation.sides[SPOPS_SIDE_IN].max_rows : 0,
+                       conv->max_in_channels, sizeof(float));
+}
+
+size_t spops_tapconv_scratch_bytes(const spops_plan *plan)
+{
+    const spops_tapconv *conv = (const spops_tapconv *)plan;
+    spops_carver c = {NULL, 0};
+    if (!conv->quantized) return dataflow_scratch_bytes(conv);
+    (void)carve_widened(conv, &c);
+    return c.used;
+}
+
+size_t spops_tapconv_bytes(const spops_plan *plan)
+{
+    const spops_tapconv *conv = (const spops_tapconv *)plan;
+    size_t bytes =
+        spops_triplets_bytes(conv->triplets) + spops_dataflow_choice_bytes(&conv->choice);
+    for (int side = 0; side < SPOPS_NUM_SIDES; ++side)
+        bytes += conv->block_bytes[side];
+    return bytes;
+}
+
+// ---- Who serves a pass --------------------------------------------------------------------------
+
+// A pass and its arguments, or their shapes alone: x and y are the rows on either side of the
+// relation, w the matrices of taps. What the pass writes has its place among them.
+typedef struct conv_pass {
+    spops_conv_pass pass;
+    spops_dtype dtype; // of what it reads
+    spops_math math;
+    spops_layer_shape shape;
+    spops_matrix x, w, y;
+} conv_pass;
+
+// Arguments of igemm for one pass. The caller adds scratch, tickets and the epilogue.
+static spops_igemm_args igemm_args_of(const spops_tapconv *conv, const conv_pass *p)
+{
+    const bool reversed = p->pass == SPOPS_PASS_GRAD_X;
+    const bool mirrored = reversed && conv->relation.mirrored;
+    const int side = reversed && !mirrored ? SPOPS_SIDE_IN : SPOPS_SIDE_OUT;
+
+    return (spops_igemm_args){.schedule = &conv->schedules[side],
+                              .x = reversed ? p->y : p->x,
+                              .w = p->w,
+                              .out = reversed ? p->x : p->y,
+                              .w_transposed = reversed,
+                              .mirrored = mirrored};
+}
+
+static spops_igemm_wgrad_args wgrad_args_of(const spops_tapconv *conv, const conv_pass *p)
+{
+    const spops_tapconv_relation *r = &conv->relation;
+    const spops_igemm_schedule *s = &conv->schedules[SPOPS_SIDE_OUT];
+
+    return (spops_igemm_wgrad_args){.num_taps = r->num_taps,
+                                    .max_pairs = r->max_pairs,
+                                    .tap_offsets = r->tap_offsets,
+                                    .in_rows = r->in_rows,
+                                    .out_rows = r->out_rows,
+                                    .units = s->has_units ? s : NULL,
+                                    .x = p->x,
+                                    .g = p->y,
+                                    .dw = p->w};
+}
+
+static bool igemm_takes(const spops_tapconv *conv, const conv_pass *p)
+{
+    const spops_backend *backend = conv->base.ctx->backend;
+
+    if (!conv->has_igemm || (p->dtype == SPOPS_DTYPE_F32 && p->math != SPOPS_MATH_TF32))
+        return false;
+    if (p->pass == SPOPS_PASS_GRAD_W) {
+        const spops_igemm_wgrad_args args = wgrad_args_of(conv, p);
+        return backend->igemm_wgrad_fits(conv->base.ctx, &args);
+    }
+    const spops_igemm_args args = igemm_args_of(conv, p);
+    return backend->igemm_fits(conv->base.ctx, &args);
+}
+
+static bool has_int_stride(spops_matrix m)
+{
+    return m.rows <= 1 || m.row_stride <= INT32_MAX;
+}
+
+static bool takes(const spops_tapconv *conv, spops_dataflow dataflow, const conv_pass *p)
+{
+    if (dataflow == SPOPS_DATAFLOW_AUTO || dataflow == SPOPS_DATAFLOW_FETCH_ON_DEMAND) return true;
+    if (p->shape.groups != 1 || p->shape.in_channels > conv->max_in_channels ||
+        p->shape.out_channels > conv->max_out_channels)
+        return false;
+    if (dataflow == SPOPS_DATAFLOW_IMPLICIT_GEMM) return igemm_takes(conv, p);
+    return has_int_stride(p->x) && has_int_stride(p->y); // int32 in the products
+}
+
+// The one answer to who serves a pass: what the plan's dataflow, or its tuning, says; else, with AUTO,
+// fetch-on-demand. AUTO: nobody.
+static spops_wanted_dataflow server_of(const spops_tapconv *conv, const conv_pass *p)
+{
+    static const spops_wanted_dataflow nobody = {SPOPS_DATAFLOW_AUTO, NULL};
+    static const spops_wanted_dataflow fetch = {SPOPS_DATAFLOW_FETCH_ON_DEMAND, NULL};
+    const spops_conv_choice layer = {.pass = p->pass,
+                                     .dtype = p->dtype,
+                                     .math = p->math,
+                                     .in_channels = p->shape.in_channels,
+                                     .out_channels = p->shape.out_channels};
+
+    if (p->pass != SPOPS_PASS_FORWARD && !conv->backward) return nobody;
+    if (!takes(conv, conv->dataflow, p)) return nobody;
+    const spops_wanted_dataflow wanted =
+        spops_dataflow_choice_get(conv->base.ctx, &conv->choice, &layer, p->shape.groups);
+    return takes(conv, wanted.dataflow, p) ? wanted : fetch;
+}
+
+static spops_status refuse(spops_context *ctx, const char *call, const spops_tapconv *conv)
+{
+    return spops_fail(ctx, SPOPS_STATUS_NOT_SUPPORTED,
+                      "%s: conv was made for %s, which does not serve this call (%s)", call,
+                      spops_dataflow_name(conv->dataflow),
+                      conv->dataflow == SPOPS_DATAFLOW_IMPLICIT_GEMM
+                          ? "groups, dtype, math, channels, or rows not aligned to 16 bytes"
+                          : "groups, or more channels than it was made for");
+}
+
+spops_status spops_tapconv_get_choice(spops_context *ctx, const char *call,
+                                      const spops_tapconv *conv, spops_conv_pass pass,
+                                      spops_dtype dtype, int64_t in_channels, int64_t out_channels,
+                                      const spops_conv_layer *given, spops_conv_choice *choice)
+{
+    spops_conv_layer layer = {0};
+    spops_wanted_dataflow chosen = {SPOPS_DATAFLOW_AUTO, NULL};
+
+    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_TRY(spops_tapconv_check(ctx, call, conv));
+    SPOPS_OUTER_CALL(ctx, call, NULL);
+    SPOPS_TRY(spops_check_object(ctx, call, "choice", choice, _Alignof(spops_conv_choice)));
+    SPOPS_REQUIRE(ctx, (unsigned)pass <= SPOPS_PASS_GRAD_W, "%s: pass is %d, expected 0 to 2", call,
+                  (int)pass);
+    SPOPS_REQUIRE(ctx, spops_dtype_is_float(dtype), "%s: dtype is %s, expected f32, f16 or bf16",
+                  call, spops_dtype_name(dtype));
+    SPOPS_REQUIRE(ctx, in_channels > 0 && out_channels > 0,
+                  "%s: in_channels is %" PRId64 " and out_channels %" PRId64 ", expected 1 or more",
+                  call, in_channels, out_channels);
+    SPOPS_TRY(spops_layer_read(ctx, call, given, &layer));
+    const spops_tapconv_relation *r = &conv->relation;
+    const int64_t num_in = r->sides[SPOPS_SIDE_IN].max_rows;
+    const int64_t num_out = r->sides[SPOPS_SIDE_OUT].max_rows;
+    if (in_channels % layer.groups == 0 && out_channels % layer.groups == 0) {
+        const conv_pass p = {.pass = pass,
+                             .dtype = dtype,
+                             .math = layer.math,
+                             .shape = {in_channels, out_channels, layer.groups},
+                             .x = spops_matrix_dense(NULL, num_in, in_channels, dtype),
+                             .w = spops_matrix_dense(NULL, 0, out_channels, dtype),
+                             .y = spops_matrix_dense(NULL, num_out, out_channels, dtype)};
+        chosen = server_of(conv, &p);
+    }
+    *choice = (spops_conv_choice){.pass = pass,
+                                  .dtype = dtype,
+                                  .math = layer.math,
+                                  .num_taps = r->num_taps,
+                                  .in_channels = in_channels,
+                                  .out_channels = out_channels,
+                                  .num_out = num_out,
+                                  .num_pairs = r->max_pairs,
+                                  .dataflow = chosen.dataflow};
+    choice->adds_first = chosen.dataflow == SPOPS_DATAFLOW_IMPLICIT_GEMM &&
+                         conv->schedules[SPOPS_SIDE_OUT].adds &&
+                         (pass != SPOPS_PASS_GRAD_W || conv->schedules[SPOPS_SIDE_OUT].has_units);
+    if (chosen.dataflow == SPOPS_DATAFLOW_GATHER_MATMUL_SCATTER) {
+        choice->grouping = chosen.layout->grouping.grouping;
+        choice->epsilon = chosen.layout->grouping.epsilon;
+        choice->batch_rows = chosen.layout->grouping.batch_rows;
+    }
+    return SPOPS_STATUS_OK;
+}
+
+// ---- Layers -------------------------------------------------------------------------------------
+
+static spops_layer_limits limits_of(const spops_tapconv *conv)
+{
+    const spops_tapconv_relation *r = &conv->relation;
+    return (spops_layer_limits){r->num_taps, r->sides[SPOPS_SIDE_IN].max_rows,
+                                r->sides[SPOPS_SIDE_OUT].max_rows, conv->max_in_channels,
+                                conv->max_out_channels};
+}
+
+static spops_matrix channel_vector(const float *v, int64_t channels)
+{
+    return spops_matrix_dense((void *)(uintptr_t)v, 1, channels, SPOPS_DTYPE_F32);
+}
+
+// An x of i8, checked, becomes the matrix that it will be widened to.
+static spops_status place_widened(spops_context *ctx, const char *call, const spops_tapconv *conv,
+                                  const spops_conv_layer *layer, spops_matrix w, spops_matrix out,
+                                  spops_matrix *x)
+{
+    const int64_t num_scales = layer->x_scales_by_channel != 0 ? x->cols : 1;
+    spops_carver c = {NULL, 0};
+    void *scratch;
+
+    SPOPS_REQUIRE(ctx, conv->quantized,
+                  "%s: x.dtype is i8, expected f32, f16 or bf16: conv was made without "
+                  "options->quantized",
+                  call);
+    SPOPS_TRY(spops_check_matrix(ctx, call, "x", *x, conv->relation.sides[SPOPS_SIDE_IN].max_rows,
+                                 x->cols, 1u << SPOPS_DTYPE_I8));
+    SPOPS_TRY(spops_check_dtype(ctx, call, "w.dtype", w.dtype, SPOPS_DTYPES_FLOAT));
+    SPOPS_REQUIRE(ctx, x->cols <= conv->max_in_channels,
+                  "%s: x has %" PRId64 " columns, more than the %" PRId64 " that conv was made for",
+                  call, x->cols, conv->max_in_channels);
+    SPOPS_REQUIRE(ctx, layer->x_scales_by_channel == 0 || layer->x_scales_by_channel == 1,
+                  "%s: layer->x_scales_by_channel is %d, expected 0 or 1", call,
+                  (int)layer->x_scales_by_channel);
+    SPOPS_REQUIRE(ctx, layer->x_scales != NULL, "%s: layer->x_scales is NULL", call);
+    SPOPS_TRY(spops_check_matrix(ctx, call, "layer->x_scales",
+                                 channel_vector(layer->x_scales, num_scales), 1, num_scales,
+                                 1u << SPOPS_DTYPE_F32));
+    SPOPS_TRY(spops_check_no_overlap(ctx, call, "out", out, "layer->x_scales",
+                                     channel_vector(layer->x_scales, num_scales)));
+    SPOPS_TRY(spops_check_no_overlap(ctx, call, "out", out, "x", *x));
+    SPOPS_REQUIRE_SLOT(ctx, call, widen);
+    SPOPS_TRY(spops_context_scratch(ctx, call, spops_tapconv_scratch_bytes(&conv->base), &scratch));
+    c.base = scratch;
+    *x = spops_matrix_dense(carve_widened(conv, &c), x->rows, x->cols, w.dtype);
+    return SPOPS_STATUS_OK;
+}
+
+static spops_status widen(spops_context *ctx, const spops_tapconv *conv,
+                          const spops_conv_layer *layer, spops_matrix q, spops_matrix x)
+{
+    const spops_widen_args args = {q, x, layer->x_scales, layer->x_scales_by_channel != 0,
+                                   conv->relation.sides[SPOPS_SIDE_IN].num_rows};
+    if (q.dtype != SPOPS_DTYPE_I8 || q.rows == 0) return SPOPS_STATUS_OK;
+    return ctx->backend->widen(ctx, &args);
+}
+
+// What the pass shall run on, but for FETCH_ON_DEMAND. layer: the epilogue of a forward pass.
+static spops_status run_pass(spops_context *ctx, const spops_tapconv *conv, const conv_pass *p,
+                             spops_wanted_dataflow by, const spops_conv_layer *layer, void *scratch)
+{
+    const bool reversed = p->pass == SPOPS_PASS_GRAD_X, tf32 = p->math == SPOPS_MATH_TF32;
+
+    if (by.dataflow == SPOPS_DATAFLOW_IMPLICIT_GEMM && p->pass == SPOPS_PASS_GRAD_W) {
+        spops_igemm_wgrad_args args = wgrad_args_of(conv, p);
+        args.scratch = scratch;
+        return ctx->backend->igemm_wgrad(ctx, &args);
+    }
+    if (by.dataflow == SPOPS_DATAFLOW_IMPLICIT_GEMM) {
+        spops_igemm_args args = igemm_args_of(conv, p);
+        args.tickets = ctx->tickets;
+        args.scratch = scratch;
+        if (layer != NULL) args.epilogue = spops_layer_epilogue(layer);
+        return ctx->backend->igemm(ctx, &args);
+    }
+    if (p->pass == SPOPS_PASS_GRAD_W) {
+        const spops_gather_scatter_weights_call args = {p->x, p->y, p->w, tf32, scratch};
+        return spops_gather_scatter_run_weights(ctx, by.layout->gather_scatter, &args);
+    }
+    const spops_gather_scatter_call args = {.x = reversed ? p->y : p->x,
+                                            .w = p->w,
+                                            .out = reversed ? p->x : p->y,
+                                            .reversed = reversed,
+                                            .tf32 = tf32,
+                                            .scratch = scratch};
+    if (args.out.rows == 0) return SPOPS_STATUS_OK;
+    SPOPS_TRY(spops_gather_scatter_run(ctx, by.layout->gather_scatter, &args));
+    if (layer == NULL) return SPOPS_STATUS_OK;
+    return spops_layer_finish(ctx, layer, conv->relation.sides[SPOPS_SIDE_OUT].num_rows, args.out);
+}
+
+spops_status spops_tapconv_execute(spops_context *ctx, const char *call, const spops_tapconv *conv,
+                                   spops_matrix x, spops_matrix w, const spops_conv_layer *given,
+                                   spops_matrix out)
+{
+    const spops_matrix given_x = x;
+    spops_conv_layer layer = {0};
+    spops_wanted_dataflow by;
+    spops_mvmr_options options;
+    spops_layer_shape shape;
+    void *scratch;
+
+    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_TRY(spops_tapconv_check(ctx, call, conv));
+    SPOPS_OUTER_CALL(ctx, call, NULL);
+    SPOPS_TRY(spops_layer_read(ctx, call, given, &layer));
+    if (x.dtype == SPOPS_DTYPE_I8) SPOPS_TRY(place_widened(ctx, call, conv, &layer, w, out, &x));
+    const spops_layer_limits limits = limits_of(conv);
+    SPOPS_TRY(spops_layer_check(ctx, call, &limits, &layer, x, w, out, &shape));
+    const conv_pass pass = {SPOPS_PASS_FORWARD, x.dtype, layer.math, shape, x, w, out};
+    by = server_of(conv, &pass);
+    if (by.dataflow == SPOPS_DATAFLOW_AUTO) return refuse(ctx, call, conv);
+    SPOPS_TRY(spops_context_scratch(ctx, call, spops_tapconv_scratch_bytes(&conv->base), &scratch));
+    if (out.rows == 0) return SPOPS_STATUS_OK;
+    SPOPS_TRY(widen(ctx, conv, &layer, given_x, x));
+    if (by.dataflow != SPOPS_DATAFLOW_FETCH_ON_DEMAND)
+        return run_pass(ctx, conv, &pass, by, &layer, scratch);
+    options = spops_layer_mvmr_options(&shape, layer.math);
+    options.num_rows = conv->relation.sides[SPOPS_SIDE_OUT].num_rows;
+    SPOPS_TRY(spops_mvmr_execute(ctx, conv->triplets, x, w, NULL, &options, out));
+    return spops_layer_finish(ctx, &layer, options.num_rows, out);
+}
+
+spops_status spops_tapconv_execute_backward(spops_context *ctx, const char *call,
+                                            const spops_tapconv *conv, spops_matrix grad_sum,
+                                            spops_matrix x, spops_matrix w,
+                                            const spops_conv_layer *given,
+                                            const spops_matrix *grad_x, const spops_matrix *grad_w)
+{
+    spops_conv_layer layer = {0};
+    spops_wanted_dataflow by_x = {SPOPS_DATAFLOW_FETCH_ON_DEMAND, NULL}, by_w = by_x;
+    spops_mvmr_options options;
+    spops_layer_shape shape;
+    void *scratch;
+
+    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_TRY(spops_tapconv_check(ctx, call, conv));
+    SPOPS_OUTER_CALL(ctx, call, NULL);
+    SPOPS_REQUIRE(ctx, conv->backward,
+                  "%s: conv was made without gradients, expected options->backward = 1", call);
+    SPOPS_TRY(spops_layer_read(ctx, call, given, &layer));
+    const spops_layer_limits limits = limits_of(conv);
+    SPOPS_TRY(spops_layer_check_backward(ctx, call, &limits, layer.groups, grad_sum, x, w, grad_x,
+                                         grad_w, &shape));
+    conv_pass pass_x = {SPOPS_PASS_GRAD_X, x.dtype, layer.math, shape, x, w, grad_sum};
+    conv_pass pass_w = {SPOPS_PASS_GRAD_W, x.dtype, layer.math, shape, x, w, grad_sum};
+    if (grad_x != NULL) {
+        pass_x.x = *grad_x;
+        by_x = server_of(conv, &pass_x);
+    }
+    if (grad_w != NULL) {
+        pass_w.w = *grad_w;
+        by_w = server_of(conv, &pass_w);
+    }
+    if (by_x.dataflow == SPOPS_DATAFLOW_AUTO || by_w.dataflow == SPOPS_DATAFLOW_AUTO)
+        return refuse(ctx, call, conv);
+    SPOPS_TRY(spops_context_scratch(ctx, call, spops_tapconv_scratch_bytes(&conv->base), &scratch));
+    if (by_x.dataflow != SPOPS_DATAFLOW_FETCH_ON_DEMAND) {
+        SPOPS_TRY(run_pass(ctx, conv, &pass_x, by_x, NULL, scratch));
+        grad_x = NULL;
+    }
+    if (by_w.dataflow != SPOPS_DATAFLOW_FETCH_ON_DEMAND) {
+        SPOPS_TRY(run_pass(ctx, conv, &pass_w, by_w, NULL, scratch));
+        grad_w = NULL;
+    }
+    if (grad_x == NULL && grad_w == NULL) return SPOPS_STATUS_OK;
+    options = spops_layer_mvmr_options(&shape, layer.math);
+    options.num_rows = conv->relation.sides[SPOPS_SIDE_IN].num_rows;
+    return spops_mvmr_execute_backward(ctx, conv->triplets, grad_sum, x, w, NULL, &options, grad_x,
+                                       grad_w, NULL);
+}

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+// Convolution by taps, sparse or of points: what the plans of both are and do alike. Their makers say
+// which row meets which at which tap, and make the schedules of IMPLICIT_GEMM from that.
+#ifndef SPOPS_TAPCONV_TAPCONV_H
+#define SPOPS_TAPCONV_TAPCONV_H
+
+#include "core/plan.h"
+#include "igemm/igemm_args.h"
+#include "mvmr/mvmr.h"
+#include "tapconv/dataflow.h"
+#include "tapconv/layer.h"
+
+// Rows on one side of the relation.
+typedef struct spops_tapconv_side {
+    int64_t max_rows;
+    const int32_t *num_rows; // [1] in use
+} spops_tapconv_side;
+
+// Which output row takes which input row at which tap. Its addresses stay.
+typedef struct spops_tapconv_relation {
+    int32_t num_taps;
+    spops_tapconv_side sides[SPOPS_NUM_SIDES];
+    bool mirrored; // the pair (i, j) at tap k comes with (j, i) at tap num_taps - 1 - k
+    int64_t max_pairs;
+    // Tap k has the pairs tap_offsets[k] .. tap_offsets[k + 1] - 1. NULL: nobody has them by tap.
+    const int32_t *tap_offsets, *in_rows, *out_rows;
+} spops_tapconv_relation;
+
+// What options of both plans say.
+typedef struct spops_tapconv_options {
+    int32_t backward, quantized;
+    spops_dataflow dataflow;
+    int64_t max_in_channels, max_out_channels;
+} spops_tapconv_options;
+
+// Fields of both descriptions.
+enum {
+    SPOPS_TAPCONV_NUM_OUT,
+    SPOPS_TAPCONV_NUM_IN,
+    SPOPS_TAPCONV_NUM_TAPS,
+    SPOPS_TAPCONV_MAX_IN_CHANNELS,
+    SPOPS_TAPCONV_MAX_OUT_CHANNELS,
+    SPOPS_TAPCONV_DATAFLOW,
+    SPOPS_TAPCONV_BACKWARD,
+    SPOPS_TAPCONV_QUANTIZED,
+    SPOPS_TAPCONV_NUM_FIELDS
+};
+
+// The first member of a plan.
+typedef struct spops_tapconv {
+    spops_plan base; // its workspace: of making schedules again, where they do not have their own
+    spops_tapconv_relation relation;
+    spops_dataflow dataflow; // as asked for
+    bool backward, quantized;
+    int64_t max_in_channels, max_out_channels;
+
+    spops_triplets *triplets; // FETCH_ON_DEMAND; NULL where another dataflow serves every call
+    bool has_igemm;           // its schedules are there
+    spops_igemm_schedule schedules[SPOPS_NUM_SIDES]; // IN with backward, unless mirrored
+    void *blocks[SPOPS_NUM_SIDES];                   // of the schedules
+    size_t block_bytes[SPOPS_NUM_SIDES];
+    size_t igemm_scratch_bytes;
+    spops_dataflow_choice choice; // how AUTO and GATHER_MATMUL_SCATTER are served
+} spops_tapconv;
+
+// ---- Making -------------------------------------------------------------------------------------
+
+// Ranges of options; 0 channels become the default.
+spops_status spops_tapconv_check_options(spops_context *ctx, const char *call,
+                                         spops_tapconv_options *options);
+
+// A plan that was allocated gets its options, its relation and what it stands on.
+void spops_tapconv_begin(spops_tapconv *conv, const spops_tapconv_options *options,
+                         const spops_tapconv_relation *relation, const spops_plan *parent);
+
+// Whether the plan shall have IMPLICIT_GEMM and the device does, with schedules made from `lists` or
+// from maps. If it was asked for by name, no is a failure.
+spops_status spops_tapconv_wants_igemm(spops_context *ctx, const char *call,
+                                       const spops_tapconv *conv, bool lists, bool *wants);
+// What the relation lacks for it, as an error if it was asked for by name.
+spops_status spops_tapconv_lacks(spops_context *ctx, const char *call, const spops_tapconv *conv,
+                                 const char *what);
+// Whether there is a schedule of a side.
+bool spops_tapconv_has_side(const spops_tapconv *conv, int side);
+// The schedules are there: load kernels, reserve scratch.
+spops_status spops_tapconv_finish_igemm(spops_context *ctx, spops_tapconv *conv);
+
+// Triplets into the relation's capacities, and filling them from it.
+spops_status spops_tapconv_reserve_triplets(spops_context *ctx, spops_tapconv *conv);
+spops_status spops_tapconv_set_triplets(spops_context *ctx, spops_tapconv *conv);
+
+// Of a kind's spops_plan_ops.
+void spops_tapconv_destroy(spops_plan *plan);
+size_t spops_tapconv_bytes(const spops_plan *plan);
+size_t spops_tapconv_scratch_bytes(const spops_plan *plan);
+
+// ---- Calls --------------------------------------------------------------------------------------
+
+spops_status spops_tapconv_check(spops_context *ctx, const char *call, const spops_tapconv *conv);
+
+spops_status spops_tapconv_get_choice(spops_context *ctx, const char *call,
+                                      const spops_tapconv *conv, spops_conv_pass pass,
+                                      spops_dtype dtype, int64_t in_channels, int64_t out_channels,
+                                      const spops_conv_layer *layer, spops_conv_choice *choice);
+spops_status spops_tapconv_execute(spops_context *ctx, const char *call, const spops_tapconv *conv,
+                                   spops_matrix x, spops_matrix w, const spops_conv_layer *layer,
+                                   spops_matrix out);
+spops_status spops_tapconv_execute_backward(spops_context *ctx, const char *call,
+                                            const spops_tapconv *conv, spops_matrix grad_sum,
+                                            spops_matrix x, spops_matrix w,
+                                            const spops_conv_layer *layer,
+                                            const spops_matrix *grad_x, const spops_matrix *grad_w);
+
+#endif
