@@ -252,6 +252,30 @@ static spops_status check_grad_apart(spops_context *ctx, const char *call, const
     return spops_check_no_overlap(ctx, call, name, grad, "feat", feat);
 }
 
+// The gradients that are wanted.
+static spops_status check_grads(spops_context *ctx, const char *call, spops_matrix grad_out,
+                                spops_matrix depth, spops_matrix feat,
+                                const spops_matrix *grad_depth, const spops_matrix *grad_feat)
+{
+    if (grad_feat != NULL) {
+        SPOPS_TRY(spops_check_matrix(ctx, call, "grad_feat", *grad_feat, feat.rows, feat.cols,
+                                     1u << (unsigned)feat.dtype));
+        SPOPS_TRY(check_grad_apart(ctx, call, "grad_feat", *grad_feat, grad_out, depth, feat));
+    }
+    if (grad_depth != NULL) {
+        SPOPS_TRY(
+            spops_check_weights(ctx, call, "grad_depth", *grad_depth, depth.rows, depth.dtype));
+        SPOPS_REQUIRE(ctx, grad_depth->dtype == depth.dtype,
+                      "%s: grad_depth.dtype is %s, expected %s", call,
+                      spops_dtype_name(grad_depth->dtype), spops_dtype_name(depth.dtype));
+        SPOPS_TRY(check_grad_apart(ctx, call, "grad_depth", *grad_depth, grad_out, depth, feat));
+        if (grad_feat != NULL)
+            SPOPS_TRY(spops_check_no_overlap(ctx, call, "grad_depth", *grad_depth, "grad_feat",
+                                             *grad_feat));
+    }
+    return SPOPS_STATUS_OK;
+}
+
 spops_status spops_bevpool_execute_backward(spops_context *ctx, const spops_bev_plan *plan,
                                             spops_bev_layout layout, spops_matrix grad_out,
                                             spops_matrix depth, spops_matrix feat,
@@ -269,22 +293,7 @@ spops_status spops_bevpool_execute_backward(spops_context *ctx, const spops_bev_
     SPOPS_TRY(check_inputs(ctx, call, plan, depth, feat));
     SPOPS_TRY(check_cells(ctx, call, "grad_out", plan, layout, grad_out, feat,
                           1u << (unsigned)feat.dtype));
-    if (grad_feat != NULL) {
-        SPOPS_TRY(spops_check_matrix(ctx, call, "grad_feat", *grad_feat, feat.rows, feat.cols,
-                                     1u << (unsigned)feat.dtype));
-        SPOPS_TRY(check_grad_apart(ctx, call, "grad_feat", *grad_feat, grad_out, depth, feat));
-    }
-    if (grad_depth != NULL) {
-        SPOPS_TRY(
-            spops_check_weights(ctx, call, "grad_depth", *grad_depth, depth.rows, depth.dtype));
-        SPOPS_REQUIRE(ctx, grad_depth->dtype == depth.dtype,
-                      "%s: grad_depth.dtype is %s, expected %s", call,
-                      spops_dtype_name(grad_depth->dtype), spops_dtype_name(depth.dtype));
-        SPOPS_TRY(check_grad_apart(ctx, call, "grad_depth", *grad_depth, grad_out, depth, feat));
-        if (grad_feat != NULL)
-            SPOPS_TRY(spops_check_no_overlap(ctx, call, "grad_depth", *grad_depth, "grad_feat",
-                                             *grad_feat));
-    }
+    SPOPS_TRY(check_grads(ctx, call, grad_out, depth, feat, grad_depth, grad_feat));
     SPOPS_TRY(spops_segreduce_check_backward(ctx, call, plan->segments, SPOPS_REDUCE_SUM));
     SPOPS_TRY(spops_segments_check_cols(ctx, call, "feat", plan->segments, false, feat.cols));
     if (grad_depth == NULL && grad_feat == NULL) return SPOPS_STATUS_OK;

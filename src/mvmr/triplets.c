@@ -122,19 +122,13 @@ static spops_status prepare_kernels(spops_context *ctx, const spops_triplets *pl
     return SPOPS_PREPARE(ctx, mvmr_prepare, sizes);
 }
 
-static spops_status alloc_plan(spops_context *ctx, const char *call,
-                               const spops_triplets_shape *shape, const triplets_choice *choice,
-                               spops_triplets **out)
+// Everything that needs no memory.
+static void set_sizes(const spops_context *ctx, const spops_triplets_shape *shape,
+                      const triplets_choice *choice, const spops_triplets_layout_args *sizes,
+                      spops_triplets *plan)
 {
-    spops_status status = SPOPS_STATUS_OK;
-    spops_carver carver = {NULL, 0};
-    const spops_triplets_layout_args sizes = {shape->num_triplets, choice->max_matrix_elements};
-    const int32_t tile_rows = ctx->backend->triplets_tile_rows(ctx, &sizes);
-    spops_triplets *plan = NULL;
+    const int32_t tile_rows = ctx->backend->triplets_tile_rows(ctx, sizes);
 
-    *out = NULL;
-    plan = spops_plan_alloc(ctx, SPOPS_PLAN_TRIPLETS);
-    if (plan == NULL) return SPOPS_STATUS_OUT_OF_MEMORY;
     plan->shape = *shape;
     plan->max_matrix_elements = choice->max_matrix_elements;
     plan->backward = choice->backward;
@@ -148,7 +142,7 @@ static spops_status alloc_plan(spops_context *ctx, const char *call,
     plan->base.fields[BACKWARD] = choice->backward;
     plan->by_matrix.num_segments = shape->num_matrices;
     plan->by_matrix.max_terms = shape->num_triplets;
-    plan->by_matrix.split_terms = ctx->backend->triplets_split_terms(ctx, &sizes);
+    plan->by_matrix.split_terms = ctx->backend->triplets_split_terms(ctx, sizes);
     plan->by_matrix.counts_on_device = true; // until finish
     for (int side = 0; side < SPOPS_NUM_SIDES; ++side) {
         spops_triplet_tiles *tiles = &plan->sides[side];
@@ -162,6 +156,21 @@ static spops_status alloc_plan(spops_context *ctx, const char *call,
         tiles->num_tiles = (items + tile_rows - 1) / tile_rows;
     }
     plan_groups(ctx, plan);
+}
+
+static spops_status alloc_plan(spops_context *ctx, const char *call,
+                               const spops_triplets_shape *shape, const triplets_choice *choice,
+                               spops_triplets **out)
+{
+    spops_status status = SPOPS_STATUS_OK;
+    spops_carver carver = {NULL, 0};
+    const spops_triplets_layout_args sizes = {shape->num_triplets, choice->max_matrix_elements};
+    spops_triplets *plan = NULL;
+
+    *out = NULL;
+    plan = spops_plan_alloc(ctx, SPOPS_PLAN_TRIPLETS);
+    if (plan == NULL) return SPOPS_STATUS_OUT_OF_MEMORY;
+    set_sizes(ctx, shape, choice, &sizes, plan);
     SPOPS_TRY_GOTO(prepare_kernels(ctx, plan, &sizes), status, fail);
 
     carve_block(plan, &carver);
