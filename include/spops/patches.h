@@ -54,11 +54,11 @@ typedef struct spops_patches_shape {
     size_t struct_size; /* sizeof(spops_patches_shape) */
     int64_t num_rows;   /* of Q, K, V and O */
     int64_t max_patches;
-    int64_t max_queries; /* entries of all patches */
-    int64_t max_keys;    /* 0 where `same` is 1 */
-    int32_t same;        /* 1: the keys of every patch are its queries */
-    int32_t reserved;    /* 0 */
-    int64_t max_samples; /* of clouds and buckets that set it; 0: lists alone set it */
+    int64_t max_queries;       /* entries of all patches */
+    int64_t max_keys;          /* 0 where `same` is 1 */
+    int32_t same;              /* 1: the keys of every patch are its queries */
+    int32_t reserved;          /* 0 */
+    int64_t max_samples;       /* of clouds and buckets that set it; 0: lists alone set it */
     spops_plan_memory *memory; /* where the plan lives; NULL: the library's own */
 } spops_patches_shape;
 

@@ -13,11 +13,11 @@ struct spops_kernel_map {
     spops_kernel_map_kind kind;
     spops_kernel_shape kernel; // as the caller gave it
     int32_t contents;          // with those that others bring
-    bool shares; // its arrays are another map's, inputs and outputs exchanged
+    bool shares;               // its arrays are another map's, inputs and outputs exchanged
     spops_map_arrays arrays;
     spops_kernel_map_side out, in; // the arrays' sides, as a view shows them
     spops_map_state state;         // of a map that is not refillable
-    void *pairs_block; // arrays of max_pairs
+    void *pairs_block;             // arrays of max_pairs
     size_t pairs_bytes;
     void *backend_workspace;
 };

@@ -100,7 +100,7 @@ struct spops_triplets {
     spops_triplets_shape shape;
     int64_t max_matrix_elements;
     bool backward;
-    bool mirrored;   // i = j for all: both sides are the same
+    bool mirrored; // i = j for all: both sides are the same
     spops_lists by_matrix;
     spops_triplet_tiles sides[SPOPS_NUM_SIDES]; // IN only with backward, unless mirrored
     bool has_groups; // the triplets are rows of groups, and the backend has a product for them:

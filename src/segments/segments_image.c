@@ -406,7 +406,8 @@ spops_status spops_segments_save(spops_context *ctx, const spops_segments *segme
     SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
     SPOPS_TRY(spops_segments_check(ctx, call, "segments", segments));
     SPOPS_TRY(spops_check_object(ctx, call, "bytes", bytes, sizeof *bytes));
-    SPOPS_REQUIRE(ctx, !segments->base.refillable, "%s: the plan was made by segments_reserve", call);
+    SPOPS_REQUIRE(ctx, !segments->base.refillable, "%s: the plan was made by segments_reserve",
+                  call);
     SPOPS_TRY(spops_check_not_capturing(ctx, call));
     SPOPS_TRY(spops_segments_image_describe_sync(ctx, segments, &image));
     write_blob(&image, &measure);
