@@ -3,10 +3,26 @@
 """A public header as Doxygen reads it: the comments of our headers are plain prose with lists of
 `name   text` and headings in the same form; here they become paragraphs, code and lists."""
 import html
+import os
 import re
 import sys
 
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import pages  # noqa: E402
+
 ITEM = re.compile(r'^(\w[\w\[\], .*-]{0,40}?)(?: {2,}|(?<=\S) {2,})(\S.*)$')
+
+
+def linked(text):
+    """Names of functions lead to their words, so that 'The rest as spops_x' is one step."""
+    text = page_links(text)
+    return re.sub(r'\bspops_\w+\b(?!\()', lambda m: f'@ref {m.group(0)} "{m.group(0)}"' if m.group(0) in pages.functions() else m.group(0), text)
+
+
+def page_links(text):
+    listed = pages.read_list()[1]
+    return re.sub(r'\bdocs/[\w/-]+\.md\b', lambda m: f'<a href="{listed[m.group(0)].name}.html">{m.group(0)}</a>'
+                  if m.group(0) in listed else m.group(0), text)
 
 
 def body(lines):
@@ -20,7 +36,7 @@ def body(lines):
 
     def flush_items():
         if items:
-            out.append('<dl>' + ''.join(f'<dt>{k}</dt><dd>{v}</dd>' for k, v in items) + '</dl>')
+            out.append('<dl>' + ''.join(f'<dt>{k}</dt><dd>{linked(v)}</dd>' for k, v in items) + '</dl>')
             items.clear()
 
     for line in lines:
@@ -37,7 +53,7 @@ def body(lines):
         else:
             flush_code()
             flush_items()
-            out.append(text)
+            out.append(linked(text))
     flush_code()
     flush_items()
     return '\n'.join(out)
@@ -55,6 +71,7 @@ def block(match):
 
 def main():
     text = re.sub(r'^/[/*] SPDX-[^\n]*\n', '', open(sys.argv[1]).read())
+    text = re.sub(r'/\* clang-format o(n|ff) \*/\n', '', text)
     # The file's own comment, in either style.
     if text.startswith('/*'):
         end = text.index('*/')

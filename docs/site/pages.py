@@ -52,17 +52,28 @@ def read_list():
 @functools.lru_cache(None)
 def public_names():
     """Functions, types, enumerators and macros of the public headers."""
-    names, folder = set(), os.path.join(ROOT, "include", "spops")
+    names, folder = set(functions()), os.path.join(ROOT, "include", "spops")
     for name in os.listdir(folder):
         if name.endswith(".h"):
             with open(os.path.join(folder, name), encoding="utf-8") as text:
                 declared = re.sub(r"/\*.*?\*/|//[^\n]*", "", text.read(), flags=re.S)
-            names.update(re.findall(r"SPOPS_API[^;{]*?\b(spops_\w+)\(", declared))
-            names.update(re.findall(r"static inline[^;{]*?\b(spops_\w+)\(", declared))
             names.update(re.findall(r"\}\s*(spops_\w+);", declared))
             names.update(re.findall(r"typedef struct \w+ (spops_\w+);", declared))
             names.update(re.findall(r"^\s+(SPOPS_[A-Z0-9_]+) = ", declared, flags=re.M))
     return names
+
+
+@functools.lru_cache(None)
+def functions():
+    """Functions of the public headers."""
+    found = set()
+    folder = os.path.join(ROOT, "include", "spops")
+    for name in os.listdir(folder):
+        if name.endswith(".h"):
+            with open(os.path.join(folder, name), encoding="utf-8") as text:
+                declared = re.sub(r"/\*.*?\*/|//[^\n]*", "", text.read(), flags=re.S)
+            found.update(re.findall(r"(?:SPOPS_API|static inline)[^;{]*?\b(spops_\w+)\(", declared))
+    return found
 
 
 @functools.lru_cache(None)
