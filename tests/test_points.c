@@ -635,11 +635,11 @@ ParameterizedTest(struct backend_param *p, points, refuse_what_is_wrong)
     o = good;
     REFUSED(spops_neighbors_reserve(d.ctx, NULL, 0, &o, &found), "shape is NULL");
     REFUSED(spops_neighbors_reserve(d.ctx, &shape, 2, &o, &found), "same is 2, expected 0 or 1");
-    REFUSED(spops_neighbors_reserve(d.ctx, &shape, 1, &o, &found), "shape->max_outputs is 4");
+    REFUSED(spops_neighbors_reserve(d.ctx, &shape, 1, &o, &found), "max_outputs is 4");
     shape.max_outputs = 0, shape.max_pairs = -1;
-    REFUSED(spops_neighbors_reserve(d.ctx, &shape, 1, &o, &found), "shape->max_pairs is -1");
+    REFUSED(spops_neighbors_reserve(d.ctx, &shape, 1, &o, &found), "max_pairs is -1");
     shape.max_pairs = 10, shape.max_samples = 0;
-    REFUSED(spops_neighbors_reserve(d.ctx, &shape, 1, &o, &found), "shape->max_samples is 0");
+    REFUSED(spops_neighbors_reserve(d.ctx, &shape, 1, &o, &found), "max_samples is 0");
     shape.max_samples = 2;
     test_expect_ok(d.ctx, spops_neighbors_reserve(d.ctx, &shape, 1, &o, &room), "room");
     REFUSED(spops_neighbors_set(d.ctx, room, NULL, NULL), "inputs is NULL");

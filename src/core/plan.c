@@ -106,9 +106,9 @@ spops_status spops_plan_check_field(spops_context *ctx, const char *call, const 
 {
     char name[48];
     SPOPS_REQUIRE(ctx, plan->fields[index] >= low && plan->fields[index] <= high,
-                  "%s: %s is %" PRId64 ", expected %" PRId64 " to %" PRId64, call,
+                  "%s: %s is %" PRId64 ", expected %" PRId64 " %s %" PRId64, call,
                   name_of_field(plan->kind, index, name, sizeof name), plan->fields[index], low,
-                  high);
+                  high == low + 1 ? "or" : "to", high);
     return SPOPS_STATUS_OK;
 }
 
@@ -388,8 +388,8 @@ spops_status spops_plan_describe(spops_context *ctx, const spops_plan *plan, int
     if (plan->ops->attach == NULL && plan->ops->read == NULL)
         return spops_fail(ctx, SPOPS_STATUS_NOT_SUPPORTED, "%s: plans of kind %s have none", call,
                           info_of(plan->kind)->name);
-    SPOPS_REQUIRE(ctx, plan->refillable, "%s: the plan was not made by %s_reserve", call,
-                  info_of(plan->kind)->name);
+    SPOPS_REQUIRE(ctx, plan->refillable && !plan->shares, "%s: the plan was not made by %s_reserve",
+                  call, info_of(plan->kind)->name);
     num = NUM_HEADS + plan->ops->num_fields;
     if (ints != NULL) {
         SPOPS_TRY(spops_check_aligned(ctx, call, "ints", ints, sizeof *ints));

@@ -26,6 +26,7 @@ struct spops_plan {
     spops_plan_kind kind;
     bool refillable; // made for capacities: counts stay where ctx runs, the workspace is kept
     bool placed;     // in the caller's memory, or in that of another plan
+    bool shares;     // its arrays are those of another plan: it has no description
     const spops_plan *parents[SPOPS_PLAN_MAX_PARENTS];
     int64_t *fields;                // [ops->num_fields] of the description; behind the handle
     void *block, *late, *workspace; // the last without bytes: a part of block

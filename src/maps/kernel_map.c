@@ -27,6 +27,29 @@ enum {
     NUM_FIELDS = DILATION + SPOPS_MAX_DIMS
 };
 
+static void put_kernel(const spops_kernel_shape *kernel, int64_t *fields)
+{
+    fields[DIMS] = kernel->dims;
+    spops_plan_put_i32s(fields + SIZE, kernel->size, SPOPS_MAX_DIMS);
+    spops_plan_put_i32s(fields + STRIDE, kernel->stride, SPOPS_MAX_DIMS);
+    spops_plan_put_i32s(fields + PADDING, kernel->padding, SPOPS_MAX_DIMS);
+    spops_plan_put_i32s(fields + DILATION, kernel->dilation, SPOPS_MAX_DIMS);
+}
+
+static void fields_of(const spops_map_choices *c, int64_t max_in, int64_t max_out,
+                      int64_t fields[NUM_FIELDS])
+{
+    fields[KIND] = c->kind;
+    fields[MAX_IN] = max_in;
+    fields[MAX_OUT] = max_out;
+    fields[MAX_PAIRS] = c->max_pairs;
+    fields[CONTENTS] = c->contents;
+    fields[TILE_ROWS] = c->tile_rows;
+    fields[NO_SYMMETRY] = c->no_symmetry;
+    fields[NUM_TAPS] = c->taps.num_taps;
+    put_kernel(&c->kernel, fields);
+}
+
 static void put_fields(spops_kernel_map *map)
 {
     const spops_map_arrays *a = &map->arrays;
@@ -39,11 +62,7 @@ static void put_fields(spops_kernel_map *map)
     fields[TILE_ROWS] = a->tile_rows;
     fields[NO_SYMMETRY] = a->no_symmetry;
     fields[NUM_TAPS] = a->taps.num_taps;
-    fields[DIMS] = map->kernel.dims;
-    spops_plan_put_i32s(fields + SIZE, map->kernel.size, SPOPS_MAX_DIMS);
-    spops_plan_put_i32s(fields + STRIDE, map->kernel.stride, SPOPS_MAX_DIMS);
-    spops_plan_put_i32s(fields + PADDING, map->kernel.padding, SPOPS_MAX_DIMS);
-    spops_plan_put_i32s(fields + DILATION, map->kernel.dilation, SPOPS_MAX_DIMS);
+    put_kernel(&map->kernel, fields);
 }
 
 // ---- Checks -------------------------------------------------------------------------------------
@@ -172,9 +191,11 @@ static void carve_order(const spops_map_arrays *a, spops_map_side *side, spops_c
     side->tile_order = spops_carve(c, side->num_tiles, 1, sizeof *side->tile_order);
 }
 
-static void carve_block(spops_kernel_map *map, spops_carver *c)
+static void carve_kernel_map(spops_plan *plan, spops_carver *c)
 {
+    spops_kernel_map *map = (spops_kernel_map *)plan;
     spops_map_arrays *a = &map->arrays;
+    const size_t begin = c->used;
     a->state = spops_carve(c, 1, 1, sizeof *a->state);
     a->out.num_rows = a->state == NULL ? NULL : &a->state->num_out;
     a->in.num_rows = a->state == NULL ? NULL : &a->state->num_in;
@@ -190,10 +211,12 @@ static void carve_block(spops_kernel_map *map, spops_carver *c)
         a->out.offsets = spops_carve(c, a->out.max_rows + 1, 1, sizeof *a->out.offsets);
     if (reverse_lists(map))
         a->in.offsets = spops_carve(c, a->in.max_rows + 1, 1, sizeof *a->in.offsets);
+    map->own = spops_plan_carved(c, begin, &map->own_bytes);
 }
 
-static void carve_pairs(spops_kernel_map *map, spops_carver *c)
+static void carve_pairs(spops_plan *plan, spops_carver *c)
 {
+    spops_kernel_map *map = (spops_kernel_map *)plan;
     spops_map_arrays *a = &map->arrays;
     a->in_rows = spops_carve(c, a->max_pairs, 1, sizeof *a->in_rows);
     a->out_rows = spops_carve(c, a->max_pairs, 1, sizeof *a->out_rows);
@@ -205,38 +228,13 @@ static void carve_pairs(spops_kernel_map *map, spops_carver *c)
     a->in.pair_ids = spops_carve(c, a->max_pairs, 1, sizeof *a->in.pair_ids);
 }
 
-static void carve_workspace(spops_kernel_map *map, size_t backend_bytes, spops_carver *c)
+static void carve_workspace(spops_plan *plan, spops_carver *c)
 {
+    spops_kernel_map *map = (spops_kernel_map *)plan;
+    const spops_map_workspace_args args = {.map = &map->arrays, .contents = map->contents};
     if (!(map->contents & SPOPS_MAP_TABLE)) carve_tables(map, c);
-    map->backend_workspace = spops_carve(c, 1, 1, backend_bytes);
-}
-
-// Measure, allocate and carve one of a map's blocks.
-typedef void (*carve_function)(spops_kernel_map *map, size_t bytes, spops_carver *c);
-
-static void carve_block_of(spops_kernel_map *map, size_t bytes, spops_carver *c)
-{
-    (void)bytes;
-    carve_block(map, c);
-}
-
-static void carve_pairs_of(spops_kernel_map *map, size_t bytes, spops_carver *c)
-{
-    (void)bytes;
-    carve_pairs(map, c);
-}
-
-static spops_status alloc_block(spops_context *ctx, carve_function carve, size_t inner_bytes,
-                                spops_placement *place, spops_kernel_map *map, void **block,
-                                size_t *block_bytes)
-{
-    spops_carver carver = {NULL, 0};
-    carve(map, inner_bytes, &carver);
-    SPOPS_TRY(spops_place(ctx, place, carver.used, block));
-    *block_bytes = carver.used;
-    carver = (spops_carver){*block, 0};
-    if (*block != NULL) carve(map, inner_bytes, &carver);
-    return SPOPS_STATUS_OK;
+    map->backend_workspace =
+        spops_carve(c, 1, 1, plan->ctx->backend->map_workspace_bytes(plan->ctx, &args));
 }
 
 static spops_kernel_map_side view_side(const spops_kernel_map *map, const spops_map_side *side)
@@ -266,6 +264,21 @@ static void set_views(spops_kernel_map *map)
     put_fields(map);
     map->out = view_side(map, &map->arrays.out);
     map->in = view_side(map, &map->arrays.in);
+}
+
+// Arrays of a side that another one's are, and views.
+static void place_map(spops_plan *plan)
+{
+    spops_kernel_map *map = (spops_kernel_map *)plan;
+    spops_map_arrays *a = &map->arrays;
+    if ((map->contents & SPOPS_MAP_REVERSE) && a->in.mirrored) {
+        a->in.table = a->out.table;
+        a->in.masks = a->out.masks;
+        a->in.order = a->out.order;
+        a->in.tile_masks = a->out.tile_masks;
+        a->in.tile_order = a->out.tile_order;
+    }
+    set_views(map);
 }
 
 static spops_map_side side_of(int64_t max_rows, int32_t tile_rows)
@@ -305,26 +318,16 @@ static spops_mask_order mask_order_of(const spops_taps *taps)
     return order;
 }
 
-spops_status spops_map_alloc(spops_context *ctx, const char *call, const spops_map_choices *choices,
-                             int64_t num_in, int64_t num_out, bool refillable,
-                             spops_placement *place, spops_kernel_map **out)
+static spops_status set_sizes(spops_context *ctx, const char *call,
+                              const spops_map_choices *choices, int64_t num_in, int64_t num_out,
+                              spops_kernel_map *map)
 {
-    spops_status status = SPOPS_STATUS_OK;
-    spops_kernel_map *map = NULL;
-    spops_map_arrays *a;
-    size_t backend_bytes;
+    spops_map_arrays *a = &map->arrays;
 
-    *out = NULL;
     SPOPS_REQUIRE_SLOT(ctx, call, map_search);
-    if (!refillable) SPOPS_TRY(spops_check_no_memory(ctx, call, choices->memory));
-    map = spops_plan_alloc(ctx, SPOPS_PLAN_KERNEL_MAP);
-    if (map == NULL) return SPOPS_STATUS_OUT_OF_MEMORY;
     map->kind = choices->kind;
     map->kernel = choices->kernel;
     map->contents = choices->contents;
-    map->base.placed = place != NULL;
-    map->base.refillable = refillable;
-    a = &map->arrays;
     a->taps = choices->taps;
     a->transposed = choices->kind == SPOPS_MAP_TRANSPOSED;
     a->symmetric = choices->kind == SPOPS_MAP_SUBMANIFOLD;
@@ -333,30 +336,27 @@ spops_status spops_map_alloc(spops_context *ctx, const char *call, const spops_m
     a->table_stride = (a->taps.num_taps + 3) / 4 * 4;
     a->tile_rows = choices->tile_rows;
     a->mask_order = mask_order_of(&a->taps);
-    a->max_pairs = refillable && (map->contents & SPOPS_MAP_PAIRS) ? choices->max_pairs : 0;
+    a->max_pairs =
+        map->base.refillable && (map->contents & SPOPS_MAP_PAIRS) ? choices->max_pairs : 0;
     a->out = side_of(num_out, a->tile_rows);
     a->in = side_of(num_in, a->tile_rows);
     a->in.mirrored = a->symmetric;
-    SPOPS_TRY_GOTO(
-        alloc_block(ctx, carve_block_of, 0, place, map, &map->base.block, &map->base.block_bytes),
-        status, fail);
-    if (refillable)
-        SPOPS_TRY_GOTO(
-            alloc_block(ctx, carve_pairs_of, 0, place, map, &map->pairs_block, &map->pairs_bytes),
-            status, fail);
-    backend_bytes = ctx->backend->map_workspace_bytes(
-        ctx, &(const spops_map_workspace_args){.map = a, .contents = map->contents});
-    SPOPS_TRY_GOTO(alloc_block(ctx, carve_workspace, backend_bytes, place, map,
-                               &map->base.workspace, &map->base.workspace_bytes),
-                   status, fail);
-    if ((map->contents & SPOPS_MAP_REVERSE) && a->in.mirrored) {
-        a->in.table = a->out.table;
-        a->in.masks = a->out.masks;
-        a->in.order = a->out.order;
-        a->in.tile_masks = a->out.tile_masks;
-        a->in.tile_order = a->out.tile_order;
-    }
-    set_views(map);
+    put_fields(map);
+    return SPOPS_STATUS_OK;
+}
+
+spops_status spops_map_alloc(spops_context *ctx, const char *call, const spops_map_choices *choices,
+                             int64_t num_in, int64_t num_out, spops_kernel_map **out)
+{
+    spops_status status = SPOPS_STATUS_OK;
+    spops_kernel_map *map;
+
+    *out = NULL;
+    SPOPS_TRY(spops_check_no_memory(ctx, call, choices->memory));
+    map = spops_plan_alloc(ctx, SPOPS_PLAN_KERNEL_MAP);
+    if (map == NULL) return SPOPS_STATUS_OUT_OF_MEMORY;
+    SPOPS_TRY_GOTO(set_sizes(ctx, call, choices, num_in, num_out, map), status, fail);
+    SPOPS_TRY_GOTO(spops_plan_give_memory(ctx, call, &map->base), status, fail);
     *out = map;
     return SPOPS_STATUS_OK;
 
@@ -434,11 +434,10 @@ spops_status spops_maps_enqueue(spops_context *ctx, const spops_kernel_map *cons
     return SPOPS_STATUS_OK;
 }
 
-static void free_workspace(spops_context *ctx, spops_kernel_map *map)
+static void free_workspace(spops_kernel_map *map)
 {
-    spops_displace(ctx, map->base.placed, map->base.workspace, map->base.workspace_bytes);
-    map->base.workspace = map->backend_workspace = NULL;
-    map->base.workspace_bytes = 0;
+    spops_plan_close(&map->base);
+    map->backend_workspace = NULL;
     if (map->contents & SPOPS_MAP_TABLE) return;
     map->arrays.out.table = map->arrays.in.table = NULL;
     map->arrays.out.masks = map->arrays.in.masks = NULL;
@@ -452,12 +451,11 @@ spops_status spops_map_finish(spops_context *ctx, const char *call, spops_kernel
                               "%s: the map has %" PRId64 " pairs, expected at most %" PRId64, call,
                               map->state.num_pairs, SPOPS_MAX_COUNT);
         map->arrays.max_pairs = map->state.num_pairs;
-        SPOPS_TRY(
-            alloc_block(ctx, carve_pairs_of, 0, NULL, map, &map->pairs_block, &map->pairs_bytes));
+        SPOPS_TRY(spops_plan_open_late(ctx, call, &map->base));
         SPOPS_TRY(put_pairs(ctx, map));
     }
     SPOPS_TRY(ctx->backend->wait(ctx));
-    free_workspace(ctx, map);
+    free_workspace(map);
     set_views(map);
     return SPOPS_STATUS_OK;
 }
@@ -506,8 +504,7 @@ spops_status spops_kernel_map_create(spops_context *ctx, spops_kernel_map_kind k
 
     SPOPS_BEGIN_CREATE(ctx, call, map);
     SPOPS_TRY(read_between(ctx, call, kind, kernel, in, &out, options, &choices));
-    SPOPS_TRY(spops_map_alloc(ctx, call, &choices, in->arrays.max_rows, out->arrays.max_rows, false,
-                              NULL, &m));
+    SPOPS_TRY(spops_map_alloc(ctx, call, &choices, in->arrays.max_rows, out->arrays.max_rows, &m));
     of_one = m;
     SPOPS_TRY_GOTO(search_taps(ctx, &of_one, &in, &out, 1), status, fail);
     SPOPS_TRY_GOTO(spops_maps_enqueue_sides(ctx, &of_one, 1), status, fail);
@@ -555,8 +552,7 @@ spops_status spops_kernel_map_create_inverse(spops_context *ctx, const spops_ker
     for (int a = 0; a < from->taps.dims; ++a)
         choices.kernel.padding[a] = from->taps.padding[a];
 
-    SPOPS_TRY(spops_map_alloc(ctx, call, &choices, from->out.max_rows, from->in.max_rows, false,
-                              NULL, &m));
+    SPOPS_TRY(spops_map_alloc(ctx, call, &choices, from->out.max_rows, from->in.max_rows, &m));
     m->state = of->state;
     m->state.num_in = of->state.num_out;
     m->state.num_out = of->state.num_in;
@@ -597,7 +593,7 @@ spops_status spops_map_share_inverse(spops_context *ctx, const spops_kernel_map 
         map->kernel.padding[axis] = from->taps.padding[axis];
     map->contents = of->contents;
     map->base.refillable = of->base.refillable;
-    map->shares = true;
+    map->base.shares = true;
     map->state = of->state;
     map->state.num_in = of->state.num_out;
     map->state.num_out = of->state.num_in;
@@ -615,36 +611,10 @@ spops_status spops_map_share_inverse(spops_context *ctx, const spops_kernel_map 
 
 // ---- Into capacities ----------------------------------------------------------------------------
 
-// A map with capacities, empty; without memory while place measures.
-static spops_status make_empty(spops_context *ctx, const char *call,
-                               const spops_map_choices *choices, int64_t max_in, int64_t max_out,
-                               spops_placement *place, spops_kernel_map **map)
+static spops_status empty_kernel_map(spops_context *ctx, spops_plan *plan)
 {
-    spops_status status = SPOPS_STATUS_OK;
-    spops_kernel_map *m = NULL;
-
-    SPOPS_TRY(spops_map_alloc(ctx, call, choices, max_in, max_out, true, place, &m));
-    if (spops_placement_fills(place)) {
-        SPOPS_TRY_GOTO(ctx->backend->fill_zero(ctx, m->base.block, m->base.block_bytes), status,
-                       fail);
-        SPOPS_TRY_GOTO(ctx->backend->wait(ctx), status, fail);
-    }
-    *map = m;
-    return SPOPS_STATUS_OK;
-
-fail:
-    spops_kernel_map_destroy(m);
-    return status;
-}
-
-static spops_status measure(spops_context *ctx, const char *call, const spops_map_choices *choices,
-                            int64_t max_in, int64_t max_out, spops_placement *place)
-{
-    spops_kernel_map *m = NULL;
-    *place = (spops_placement){{NULL, 0}, false};
-    SPOPS_TRY(make_empty(ctx, call, choices, max_in, max_out, place, &m));
-    spops_kernel_map_destroy(m);
-    return SPOPS_STATUS_OK;
+    const spops_kernel_map *map = (const spops_kernel_map *)plan;
+    return ctx->backend->fill_zero(ctx, map->own, map->own_bytes);
 }
 
 spops_status spops_kernel_map_reserve(spops_context *ctx, spops_kernel_map_kind kind,
@@ -655,30 +625,21 @@ spops_status spops_kernel_map_reserve(spops_context *ctx, spops_kernel_map_kind 
 {
     static const char call[] = "kernel_map_reserve";
     spops_map_choices c;
-    spops_placement place;
-    int64_t max_in, max_out;
+    int64_t fields[NUM_FIELDS];
 
     SPOPS_BEGIN_CREATE(ctx, call, map);
     SPOPS_TRY(read_between(ctx, call, kind, kernel, in, &out, options, &c));
-    max_in = in->arrays.max_rows;
-    max_out = out->arrays.max_rows;
-    if (c.memory == NULL) return make_empty(ctx, call, &c, max_in, max_out, NULL, map);
-    SPOPS_TRY(spops_check_memory(ctx, call, c.memory));
-    SPOPS_TRY(measure(ctx, call, &c, max_in, max_out, &place));
-    if (c.memory->block == NULL) return spops_placement_report(ctx, call, &place, c.memory);
-    SPOPS_TRY(
-        spops_placement_enter(ctx, call, "memory.", c.memory->block, c.memory->bytes, &place));
-    return make_empty(ctx, call, &c, max_in, max_out, &place, map);
+    fields_of(&c, in->arrays.max_rows, out->arrays.max_rows, fields);
+    return spops_plan_reserve(ctx, call, SPOPS_PLAN_KERNEL_MAP, fields, c.memory, map);
 }
 
-static spops_status attach_kernel_map(spops_context *ctx, const char *call, const int64_t *fields,
-                                      spops_placement *place, spops_plan **out)
+static spops_status read_kernel_map(spops_context *ctx, const char *call, spops_plan *plan)
 {
+    const int64_t *fields = plan->fields;
     const spops_plan_kind of = SPOPS_PLAN_KERNEL_MAP;
     spops_kernel_map_options o = spops_kernel_map_options_default();
     spops_kernel_shape kernel = spops_kernel_shape_default();
     spops_map_choices c;
-    spops_kernel_map *map = NULL;
     int32_t kind;
 
     SPOPS_TRY(spops_coords_check_dims(ctx, call, fields[DIMS]));
@@ -697,12 +658,8 @@ static spops_status attach_kernel_map(spops_context *ctx, const char *call, cons
     o.max_pairs = fields[MAX_PAIRS];
     SPOPS_TRY(spops_map_read_choices(ctx, call, (spops_kernel_map_kind)kind, &kernel, kernel.dims,
                                      &o, &c));
-    SPOPS_REQUIRE(ctx, fields[NUM_TAPS] == c.taps.num_taps,
-                  "%s: num_taps is %" PRId64 ", expected %" PRId32 " of this kernel", call,
-                  fields[NUM_TAPS], c.taps.num_taps);
-    SPOPS_TRY(make_empty(ctx, call, &c, fields[MAX_IN], fields[MAX_OUT], place, &map));
-    *out = &map->base;
-    return SPOPS_STATUS_OK;
+    SPOPS_TRY(spops_plan_derive(ctx, call, plan, NUM_TAPS, c.taps.num_taps));
+    return set_sizes(ctx, call, &c, fields[MAX_IN], fields[MAX_OUT], (spops_kernel_map *)plan);
 }
 
 spops_status spops_kernel_map_set(spops_context *ctx, spops_kernel_map *map, const spops_coords *in,
@@ -714,7 +671,7 @@ spops_status spops_kernel_map_set(spops_context *ctx, spops_kernel_map *map, con
 
     SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
     SPOPS_TRY(spops_map_check(ctx, call, "map", map));
-    SPOPS_REQUIRE(ctx, map->base.refillable && !map->shares,
+    SPOPS_REQUIRE(ctx, map->base.refillable && !map->base.shares,
                   "%s: the map was not made by kernel_map_reserve", call);
     SPOPS_TRY(check_sets(ctx, call, map->kind, in, &out));
     a = &map->arrays;
@@ -730,24 +687,14 @@ spops_status spops_kernel_map_set(spops_context *ctx, spops_kernel_map *map, con
     return spops_maps_enqueue(ctx, &of_one, &in, &out, 1);
 }
 
-static void destroy_kernel_map(spops_plan *plan)
-{
-    spops_kernel_map *map = (spops_kernel_map *)plan;
-    if (map->pairs_block != NULL && !plan->placed) (void)plan->ctx->backend->wait(plan->ctx);
-    spops_displace(plan->ctx, plan->placed, map->pairs_block, map->pairs_bytes);
-}
-
-static size_t bytes_of_kernel_map(const spops_plan *plan)
-{
-    const spops_kernel_map *map = (const spops_kernel_map *)plan;
-    return map->pairs_bytes;
-}
-
 const spops_plan_ops spops_kernel_map_plan_ops = {.handle_bytes = sizeof(struct spops_kernel_map),
                                                   .num_fields = NUM_FIELDS,
-                                                  .destroy = destroy_kernel_map,
-                                                  .bytes = bytes_of_kernel_map,
-                                                  .attach = attach_kernel_map};
+                                                  .read = read_kernel_map,
+                                                  .carve = carve_kernel_map,
+                                                  .carve_late = carve_pairs,
+                                                  .carve_workspace = carve_workspace,
+                                                  .ready = place_map,
+                                                  .empty = empty_kernel_map};
 
 // ---- What can be asked of a map -----------------------------------------------------------------
 
@@ -791,8 +738,8 @@ spops_status spops_kernel_map_get_info_sync(spops_context *ctx, const spops_kern
     found.contents = map->contents;
     found.kernel = &map->kernel;
     found.num_taps = map->arrays.taps.num_taps;
-    found.num_in = map->shares ? state.num_out : state.num_in;
-    found.num_out = map->shares ? state.num_in : state.num_out;
+    found.num_in = map->base.shares ? state.num_out : state.num_in;
+    found.num_out = map->base.shares ? state.num_in : state.num_out;
     found.num_pairs = state.num_pairs;
     found.max_pairs = map->arrays.max_pairs;
     found.overflow = state.overflow;

@@ -419,9 +419,8 @@ spops_status spops_kernel_map_load(spops_context *ctx, const spops_coords *in,
     SPOPS_TRY_GOTO(fetch_sets(ctx, in, out, &image), status, fail);
     SPOPS_TRY_GOTO(check_prints(ctx, call, &image, &saved), status, fail);
     SPOPS_TRY_GOTO(check_pairs(ctx, call, &image), status, fail);
-    SPOPS_TRY_GOTO(
-        spops_map_alloc(ctx, call, &image.choices, image.num_in, image.num_out, false, NULL, &m),
-        status, fail);
+    SPOPS_TRY_GOTO(spops_map_alloc(ctx, call, &image.choices, image.num_in, image.num_out, &m),
+                   status, fail);
     SPOPS_TRY_GOTO(upload_image(ctx, &image, m), status, fail);
     SPOPS_TRY_GOTO(spops_maps_enqueue_sides(ctx, (const spops_kernel_map *const *)&m, 1), status,
                    fail);

@@ -13,12 +13,11 @@ struct spops_kernel_map {
     spops_kernel_map_kind kind;
     spops_kernel_shape kernel; // as the caller gave it
     int32_t contents;          // with those that others bring
-    bool shares;               // its arrays are another map's, inputs and outputs exchanged
     spops_map_arrays arrays;
     spops_kernel_map_side out, in; // the arrays' sides, as a view shows them
     spops_map_state state;         // of a map that is not refillable
-    void *pairs_block;             // arrays of max_pairs
-    size_t pairs_bytes;
+    void *own;                     // arrays but those of pairs
+    size_t own_bytes;
     void *backend_workspace;
 };
 
@@ -38,10 +37,9 @@ spops_status spops_map_read_choices(spops_context *ctx, const char *call,
                                     int32_t dims, const spops_kernel_map_options *options,
                                     spops_map_choices *choices);
 
-// A map with its arrays, nothing in them; those of pairs only where it is refillable.
+// A map that is not refilled: its arrays but those of pairs, nothing in them.
 spops_status spops_map_alloc(spops_context *ctx, const char *call, const spops_map_choices *choices,
-                             int64_t num_in, int64_t num_out, bool refillable,
-                             spops_placement *place, spops_kernel_map **out);
+                             int64_t num_in, int64_t num_out, spops_kernel_map **out);
 
 enum { SPOPS_MAPS_AT_ONCE = 16 };
 

@@ -28,6 +28,7 @@ typedef struct triplets_choice {
     bool backward, refillable, mirrored;
     bool direct[SPOPS_NUM_SIDES];
     int64_t max_matrix_elements;
+    spops_plan_memory *memory; // of reserve
 } triplets_choice;
 
 // ---- Memory -------------------------------------------------------------------------------------
@@ -44,8 +45,9 @@ static bool has_side(const spops_triplets *plan, int side)
     return side == SPOPS_SIDE_OUT || (plan->backward && !plan->mirrored);
 }
 
-static void carve_block(spops_triplets *plan, spops_carver *c)
+static void carve_triplets(spops_plan *base, spops_carver *c)
 {
+    spops_triplets *plan = (spops_triplets *)base;
     spops_lists_carve(&plan->by_matrix, true, true, c);
     for (int side = 0; side < SPOPS_NUM_SIDES; ++side) {
         spops_triplet_tiles *tiles = &plan->sides[side];
@@ -88,17 +90,19 @@ static build_workspace carve_workspace(spops_context *ctx, const spops_triplets 
     return w;
 }
 
+static void place_workspace(spops_plan *plan, spops_carver *c)
+{
+    spops_carver measured = {NULL, 0};
+    (void)carve_workspace(plan->ctx, (const spops_triplets *)plan, &measured);
+    if (measured.used == SIZE_MAX) c->used = SIZE_MAX;
+    plan->workspace = spops_carve(c, 1, 1, measured.used);
+}
+
 // Scratch of VVOR, measured and carved here.
 float *spops_triplets_carve_scratch(const spops_triplets *plan, spops_carver *c)
 {
     return spops_carve(c, plan->backward ? plan->by_matrix.max_pieces : 0,
                        plan->max_matrix_elements, sizeof(float));
-}
-
-static spops_status too_large(spops_context *ctx, const char *call, const char *what)
-{
-    return spops_fail(ctx, SPOPS_STATUS_OUT_OF_MEMORY,
-                      "%s: the plan's %s needs more bytes than an address can count", call, what);
 }
 
 // The tiles of rows of groups: whole ones, and one for what is left of a group.
@@ -122,12 +126,13 @@ static spops_status prepare_kernels(spops_context *ctx, const spops_triplets *pl
     return SPOPS_PREPARE(ctx, mvmr_prepare, sizes);
 }
 
-// Everything that needs no memory.
-static void set_sizes(const spops_context *ctx, const spops_triplets_shape *shape,
-                      const triplets_choice *choice, const spops_triplets_layout_args *sizes,
-                      spops_triplets *plan)
+// The sizes of a plan, from choices that are checked.
+static spops_status set_sizes(spops_context *ctx, const spops_triplets_shape *shape,
+                              const triplets_choice *choice, spops_triplets *plan)
 {
-    const int32_t tile_rows = ctx->backend->triplets_tile_rows(ctx, sizes);
+    const spops_triplets_layout_args sizes = {shape->num_triplets, choice->max_matrix_elements};
+    const int32_t tile_rows = ctx->backend->triplets_tile_rows(ctx, &sizes);
+    spops_carver measured = {NULL, 0};
 
     plan->shape = *shape;
     plan->max_matrix_elements = choice->max_matrix_elements;
@@ -142,7 +147,7 @@ static void set_sizes(const spops_context *ctx, const spops_triplets_shape *shap
     plan->base.fields[BACKWARD] = choice->backward;
     plan->by_matrix.num_segments = shape->num_matrices;
     plan->by_matrix.max_terms = shape->num_triplets;
-    plan->by_matrix.split_terms = ctx->backend->triplets_split_terms(ctx, sizes);
+    plan->by_matrix.split_terms = ctx->backend->triplets_split_terms(ctx, &sizes);
     plan->by_matrix.counts_on_device = true; // until finish
     for (int side = 0; side < SPOPS_NUM_SIDES; ++side) {
         spops_triplet_tiles *tiles = &plan->sides[side];
@@ -156,6 +161,11 @@ static void set_sizes(const spops_context *ctx, const spops_triplets_shape *shap
         tiles->num_tiles = (items + tile_rows - 1) / tile_rows;
     }
     plan_groups(ctx, plan);
+    carve_triplets(&plan->base, &measured); // the pieces that scratch is for
+    measured = (spops_carver){NULL, 0};
+    (void)spops_triplets_carve_scratch(plan, &measured);
+    plan->base.scratch_bytes = measured.used;
+    return SPOPS_STATUS_OK;
 }
 
 static spops_status alloc_plan(spops_context *ctx, const char *call,
@@ -163,43 +173,12 @@ static spops_status alloc_plan(spops_context *ctx, const char *call,
                                spops_triplets **out)
 {
     spops_status status = SPOPS_STATUS_OK;
-    spops_carver carver = {NULL, 0};
-    const spops_triplets_layout_args sizes = {shape->num_triplets, choice->max_matrix_elements};
-    spops_triplets *plan = NULL;
+    spops_triplets *plan = spops_plan_alloc(ctx, SPOPS_PLAN_TRIPLETS);
 
     *out = NULL;
-    plan = spops_plan_alloc(ctx, SPOPS_PLAN_TRIPLETS);
     if (plan == NULL) return SPOPS_STATUS_OUT_OF_MEMORY;
-    set_sizes(ctx, shape, choice, &sizes, plan);
-    SPOPS_TRY_GOTO(prepare_kernels(ctx, plan, &sizes), status, fail);
-
-    carve_block(plan, &carver);
-    if (carver.used == SIZE_MAX) {
-        status = too_large(ctx, call, "lists");
-        goto fail;
-    }
-    SPOPS_TRY_GOTO(spops_backend_alloc(ctx, carver.used, &plan->base.block), status, fail);
-    plan->base.block_bytes = carver.used;
-    carver = (spops_carver){plan->base.block, 0};
-    carve_block(plan, &carver);
-
-    carver = (spops_carver){NULL, 0};
-    (void)carve_workspace(ctx, plan, &carver);
-    if (carver.used == SIZE_MAX) {
-        status = too_large(ctx, call, "workspace");
-        goto fail;
-    }
-    SPOPS_TRY_GOTO(spops_backend_alloc(ctx, carver.used, &plan->base.workspace), status, fail);
-    plan->base.workspace_bytes = carver.used;
-
-    carver = (spops_carver){NULL, 0};
-    (void)spops_triplets_carve_scratch(plan, &carver);
-    if (carver.used > PTRDIFF_MAX / 2) {
-        status = too_large(ctx, call, "scratch");
-        goto fail;
-    }
-    plan->base.scratch_bytes = carver.used;
-    if (carver.used > 0) SPOPS_TRY_GOTO(spops_context_grow(ctx, carver.used), status, fail);
+    SPOPS_TRY_GOTO(set_sizes(ctx, shape, choice, plan), status, fail);
+    SPOPS_TRY_GOTO(spops_plan_give_memory(ctx, call, &plan->base), status, fail);
     *out = plan;
     return SPOPS_STATUS_OK;
 
@@ -208,8 +187,12 @@ fail:
     return status;
 }
 
-const spops_plan_ops spops_triplets_plan_ops = {.handle_bytes = sizeof(struct spops_triplets),
-                                                .num_fields = NUM_FIELDS};
+static spops_status prepare_triplets(spops_context *ctx, spops_plan *base)
+{
+    spops_triplets *plan = (spops_triplets *)base;
+    const spops_triplets_layout_args sizes = {plan->shape.num_triplets, plan->max_matrix_elements};
+    return prepare_kernels(ctx, plan, &sizes);
+}
 
 // ---- Building -----------------------------------------------------------------------------------
 
@@ -291,9 +274,7 @@ static spops_status enqueue_build(spops_context *ctx, spops_triplets *plan,
 // Of a plan that is not refillable: free the workspace, wait, fetch the counts.
 static spops_status finish(spops_context *ctx, spops_triplets *plan)
 {
-    spops_backend_free(ctx, plan->base.workspace, plan->base.workspace_bytes);
-    plan->base.workspace = NULL;
-    plan->base.workspace_bytes = 0;
+    spops_plan_close(&plan->base);
     SPOPS_TRY(ctx->backend->download(ctx, &plan->by_matrix.host_schedule, plan->by_matrix.schedule,
                                      sizeof plan->by_matrix.host_schedule));
     plan->by_matrix.counts_on_device = false;
@@ -353,6 +334,7 @@ static spops_status read_options(spops_context *ctx, const char *call,
                   "%s: backward is %" PRId32 ", expected 0 or 1", call, o.backward);
     SPOPS_TRY(spops_check_count(ctx, call, "max_matrix_elements", o.max_matrix_elements));
     *sorted = o.matrix_order == SPOPS_KEYS_SORTED;
+    choice->memory = o.memory;
     choice->backward = o.backward == 1;
     choice->max_matrix_elements =
         o.max_matrix_elements > 0 ? o.max_matrix_elements : DEFAULT_MATRIX_ELEMENTS;
@@ -432,6 +414,7 @@ spops_status spops_triplets_create(spops_context *ctx, const spops_triplets_shap
     source.out_rows = out_rows;
     source.in_rows = in_rows;
     source.matrices = matrices;
+    SPOPS_TRY(spops_check_no_memory(ctx, call, choice.memory));
     SPOPS_TRY(check_rows(ctx, call, "out_rows", out_rows, shape->num_triplets, shape->num_out,
                          "num_out"));
     SPOPS_TRY(
@@ -464,6 +447,7 @@ spops_status spops_triplets_create_from_offsets(spops_context *ctx, int64_t num_
     SPOPS_TRY(spops_check_count(ctx, call, "num_matrices", num_matrices));
     memset(&source, 0, sizeof source);
     SPOPS_TRY(read_options(ctx, call, options, &source.sorted, &choice));
+    SPOPS_TRY(spops_check_no_memory(ctx, call, choice.memory));
     SPOPS_TRY(spops_check_offsets(ctx, call, offsets, num_matrices, &source.num_triplets));
     source.offsets = offsets;
     shape.num_matrices = num_matrices;
@@ -475,14 +459,42 @@ spops_status spops_triplets_create_from_offsets(spops_context *ctx, int64_t num_
 
 // ---- Into a capacity ----------------------------------------------------------------------------
 
+static spops_status read_triplets(spops_context *ctx, const char *call, spops_plan *plan)
+{
+    const int64_t *fields = plan->fields;
+    const spops_triplets_shape shape = {fields[NUM_OUT], fields[NUM_IN], fields[NUM_MATRICES],
+                                        fields[MAX_TRIPLETS]};
+    triplets_choice choice = {.refillable = true};
+
+    SPOPS_TRY(check_slots(ctx, call));
+    for (int32_t i = NUM_OUT; i <= MAX_MATRIX_ELEMENTS; ++i)
+        SPOPS_TRY(spops_plan_check_field(ctx, call, plan, i, 0, SPOPS_MAX_COUNT));
+    SPOPS_TRY(spops_plan_check_field(ctx, call, plan, BACKWARD, 0, 1));
+    choice.backward = fields[BACKWARD] == 1;
+    choice.max_matrix_elements =
+        fields[MAX_MATRIX_ELEMENTS] > 0 ? fields[MAX_MATRIX_ELEMENTS] : DEFAULT_MATRIX_ELEMENTS;
+    return set_sizes(ctx, &shape, &choice, (spops_triplets *)plan);
+}
+
+static spops_status empty_triplets(spops_context *ctx, spops_plan *plan)
+{
+    static const triplets_source nothing;
+    return enqueue_build(ctx, (spops_triplets *)plan, &nothing);
+}
+
+const spops_plan_ops spops_triplets_plan_ops = {.handle_bytes = sizeof(struct spops_triplets),
+                                                .num_fields = NUM_FIELDS,
+                                                .read = read_triplets,
+                                                .carve = carve_triplets,
+                                                .carve_workspace = place_workspace,
+                                                .prepare = prepare_triplets,
+                                                .empty = empty_triplets};
+
 spops_status spops_triplets_reserve(spops_context *ctx, const spops_triplets_shape *shape,
                                     const spops_triplets_options *options, spops_triplets **out)
 {
     static const char call[] = "triplets_reserve";
-    spops_status status = SPOPS_STATUS_OK;
-    const triplets_source nothing = {0};
     triplets_choice choice;
-    spops_triplets *plan = NULL;
     bool sorted;
 
     SPOPS_BEGIN_CREATE(ctx, call, out);
@@ -491,16 +503,24 @@ spops_status spops_triplets_reserve(spops_context *ctx, const spops_triplets_sha
     SPOPS_TRY(read_options(ctx, call, options, &sorted, &choice));
     SPOPS_REQUIRE(ctx, !sorted, "%s: matrix_order is %d, expected %d (the library sorts)", call,
                   (int)SPOPS_KEYS_SORTED, (int)SPOPS_KEYS_UNSORTED);
-    choice.refillable = true;
-    SPOPS_TRY(alloc_plan(ctx, call, shape, &choice, &plan));
-    SPOPS_TRY_GOTO(enqueue_build(ctx, plan, &nothing), status, fail);
-    SPOPS_TRY_GOTO(ctx->backend->wait(ctx), status, fail);
-    *out = plan;
-    return SPOPS_STATUS_OK;
+    const int64_t fields[NUM_FIELDS] = {shape->num_out,
+                                        shape->num_in,
+                                        shape->num_matrices,
+                                        shape->num_triplets,
+                                        choice.max_matrix_elements,
+                                        choice.backward};
+    return spops_plan_reserve(ctx, call, SPOPS_PLAN_TRIPLETS, fields, choice.memory, out);
+}
 
-fail:
-    spops_triplets_destroy(plan);
-    return status;
+spops_status spops_triplets_read_part(spops_context *ctx, const char *call,
+                                      const spops_triplets_shape *shape,
+                                      int64_t max_matrix_elements, bool backward,
+                                      spops_triplets **out)
+{
+    const int64_t fields[NUM_FIELDS] = {shape->num_out,      shape->num_in,
+                                        shape->num_matrices, shape->num_triplets,
+                                        max_matrix_elements, backward};
+    return spops_plan_read_part(ctx, call, SPOPS_PLAN_TRIPLETS, fields, out);
 }
 
 static spops_status check_refillable(spops_context *ctx, const char *call,

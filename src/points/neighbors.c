@@ -112,50 +112,93 @@ spops_status spops_cloud_refuse_row(spops_context *ctx, const char *call, const 
                       (int)row, (double)p[0], (double)p[1], (double)p[2]);
 }
 
-static spops_status read_options(spops_context *ctx, const char *call,
-                                 const spops_neighbors_options *given,
-                                 spops_neighbors_arrays *arrays)
+static spops_status read_rule(spops_context *ctx, const char *call, spops_plan *plan,
+                              spops_neighbors_arrays *arrays)
 {
     const int32_t all = SPOPS_NEIGHBORS_BY_TAP | SPOPS_NEIGHBORS_REVERSE;
-    spops_neighbors_options o;
+    int64_t *fields = plan->fields;
+    const double radius_m = spops_plan_double(fields[RADIUS_M]);
+    double tap_size_m = spops_plan_double(fields[TAP_SIZE_M]);
 
-    memset(&o, 0, sizeof o);
-    SPOPS_TRY(spops_read_options(ctx, call, given, &o, sizeof o));
-    SPOPS_REQUIRE(ctx, o.radius_m >= 0.0f && o.radius_m <= MAX_RADIUS_M,
-                  "%s: radius_m is %g, expected 0 to %g", call, (double)o.radius_m,
-                  (double)MAX_RADIUS_M);
-    SPOPS_REQUIRE(ctx, o.metric == SPOPS_METRIC_BALL || o.metric == SPOPS_METRIC_CHEBYSHEV,
-                  "%s: metric is %d, expected %d or %d", call, (int)o.metric,
-                  (int)SPOPS_METRIC_BALL, (int)SPOPS_METRIC_CHEBYSHEV);
-    SPOPS_REQUIRE(ctx, o.taps >= 0 && o.taps <= SPOPS_MAX_POINT_TAPS,
-                  "%s: taps is %d, expected 0 to %d", call, (int)o.taps, SPOPS_MAX_POINT_TAPS);
-    if (o.taps == 0) o.taps = 1;
-    SPOPS_REQUIRE(ctx, o.taps == 1 || (isfinite(o.tap_size_m) && o.tap_size_m > 0.0f),
-                  "%s: tap_size_m is %g, expected more than 0", call, (double)o.tap_size_m);
-    SPOPS_REQUIRE(ctx, (o.contents & ~all) == 0, "%s: contents is %d, expected 0 to %d", call,
-                  (int)o.contents, (int)all);
-    arrays->rule.radius = o.radius_m;
-    arrays->rule.radius2 = o.radius_m * o.radius_m;
-    arrays->rule.chebyshev = o.metric == SPOPS_METRIC_CHEBYSHEV;
-    arrays->rule.taps = o.taps;
-    arrays->rule.tap_size = o.taps == 1 ? 1.0f : o.tap_size_m;
-    arrays->num_taps = o.taps * o.taps * o.taps;
-    arrays->by_tap = (o.contents & SPOPS_NEIGHBORS_BY_TAP) != 0;
-    arrays->reverse = (o.contents & SPOPS_NEIGHBORS_REVERSE) != 0;
+    SPOPS_REQUIRE(ctx, radius_m >= 0.0 && radius_m <= (double)MAX_RADIUS_M,
+                  "%s: radius_m is %g, expected 0 to %g", call, radius_m, (double)MAX_RADIUS_M);
+    SPOPS_TRY(
+        spops_plan_check_field(ctx, call, plan, METRIC, SPOPS_METRIC_BALL, SPOPS_METRIC_CHEBYSHEV));
+    SPOPS_TRY(spops_plan_check_field(ctx, call, plan, TAPS, 0, SPOPS_MAX_POINT_TAPS));
+    if (fields[TAPS] == 0) fields[TAPS] = 1;
+    if (fields[TAPS] == 1) tap_size_m = 1.0;
+    SPOPS_REQUIRE(ctx, isfinite(tap_size_m) && tap_size_m > 0.0,
+                  "%s: tap_size_m is %g, expected more than 0", call, tap_size_m);
+    SPOPS_REQUIRE(ctx, (fields[CONTENTS] & ~(int64_t)all) == 0,
+                  "%s: contents is %" PRId64 ", expected 0 to %d", call, fields[CONTENTS],
+                  (int)all);
+    fields[TAP_SIZE_M] = spops_plan_bits(tap_size_m);
+    arrays->rule.radius = (float)radius_m;
+    arrays->rule.radius2 = arrays->rule.radius * arrays->rule.radius;
+    arrays->rule.chebyshev = fields[METRIC] == SPOPS_METRIC_CHEBYSHEV;
+    arrays->rule.taps = (int32_t)fields[TAPS];
+    arrays->rule.tap_size = (float)tap_size_m;
+    arrays->num_taps = arrays->rule.taps * arrays->rule.taps * arrays->rule.taps;
+    arrays->by_tap = (fields[CONTENTS] & SPOPS_NEIGHBORS_BY_TAP) != 0;
+    arrays->reverse = (fields[CONTENTS] & SPOPS_NEIGHBORS_REVERSE) != 0;
     return SPOPS_STATUS_OK;
 }
 
-spops_status spops_neighbors_check(spops_context *ctx, const char *call, const char *name,
-                                   const spops_neighbors *neighbors)
+// The fields of options and capacities, as they are: they are checked when they are read.
+static spops_status fields_of(spops_context *ctx, const char *call,
+                              const spops_neighbors_shape *shape, int32_t same,
+                              const spops_neighbors_options *given, int64_t fields[NUM_FIELDS],
+                              spops_plan_memory **memory)
 {
-    SPOPS_REQUIRE(ctx, neighbors != NULL, "%s: %s is NULL", call, name);
-    return spops_check_home(ctx, call, name, neighbors->base.ctx);
+    spops_neighbors_options o = {0};
+
+    SPOPS_TRY(spops_read_options(ctx, call, given, &o, sizeof o));
+    fields[MAX_OUTPUTS] = shape->max_outputs;
+    fields[MAX_INPUTS] = shape->max_inputs;
+    fields[MAX_SAMPLES] = shape->max_samples;
+    fields[MAX_PAIRS] = shape->max_pairs;
+    fields[SAME] = same;
+    fields[METRIC] = o.metric;
+    fields[TAPS] = o.taps;
+    fields[CONTENTS] = o.contents;
+    fields[NUM_TAPS] = 0;
+    fields[RADIUS_M] = spops_plan_bits(o.radius_m);
+    fields[TAP_SIZE_M] = spops_plan_bits(o.tap_size_m);
+    *memory = o.memory;
+    return SPOPS_STATUS_OK;
+}
+
+static spops_status read_neighbors(spops_context *ctx, const char *call, spops_plan *plan)
+{
+    spops_neighbors *n = (spops_neighbors *)plan;
+    spops_neighbors_arrays *a = &n->arrays;
+    int64_t *fields = plan->fields;
+
+    SPOPS_REQUIRE_SLOT(ctx, call, neighbors_search);
+    SPOPS_TRY(spops_plan_check_field(ctx, call, plan, SAME, 0, 1));
+    SPOPS_TRY(spops_plan_check_field(ctx, call, plan, MAX_OUTPUTS, 0, SPOPS_MAX_COUNT));
+    SPOPS_TRY(spops_plan_check_field(ctx, call, plan, MAX_INPUTS, 0, SPOPS_MAX_COUNT));
+    SPOPS_TRY(spops_plan_check_field(ctx, call, plan, MAX_SAMPLES, 1, SPOPS_MAX_COUNT));
+    SPOPS_TRY(spops_plan_check_field(ctx, call, plan, MAX_PAIRS, 0, SPOPS_MAX_COUNT));
+    SPOPS_REQUIRE(ctx, fields[SAME] == 0 || fields[MAX_OUTPUTS] == 0,
+                  "%s: max_outputs is %" PRId64 ", expected 0 as same is 1", call,
+                  fields[MAX_OUTPUTS]);
+    SPOPS_TRY(read_rule(ctx, call, plan, a));
+    a->same = fields[SAME] == 1;
+    a->max_samples = fields[MAX_SAMPLES];
+    a->max_pairs = fields[MAX_PAIRS];
+    a->sides[SPOPS_CLOUD_OUT].max_rows = a->same ? fields[MAX_INPUTS] : fields[MAX_OUTPUTS];
+    a->sides[SPOPS_CLOUD_IN].max_rows = fields[MAX_INPUTS];
+    return spops_plan_derive(ctx, call, plan, NUM_TAPS, a->num_taps);
 }
 
 // ---- Memory -------------------------------------------------------------------------------------
 
-static void carve_block(spops_neighbors_arrays *a, spops_carver *c)
+static void carve_neighbors(spops_plan *plan, spops_carver *c)
 {
+    spops_neighbors *n = (spops_neighbors *)plan;
+    spops_neighbors_arrays *a = &n->arrays;
+    const size_t begin = c->used;
     a->state = spops_carve(c, 1, 1, sizeof *a->state);
     for (int side = 0; side < SPOPS_NUM_CLOUDS; ++side) {
         spops_neighbor_side *s = &a->sides[side];
@@ -164,10 +207,12 @@ static void carve_block(spops_neighbors_arrays *a, spops_carver *c)
         s->offsets = spops_carve(c, s->max_rows + 1, 1, sizeof *s->offsets);
     }
     a->tap_offsets = a->by_tap ? spops_carve(c, a->num_taps + 1, 1, sizeof *a->tap_offsets) : NULL;
+    n->own = spops_plan_carved(c, begin, &n->own_bytes);
 }
 
-static void carve_pairs(spops_neighbors_arrays *a, spops_carver *c)
+static void carve_pairs(spops_plan *plan, spops_carver *c)
 {
+    spops_neighbors_arrays *a = &((spops_neighbors *)plan)->arrays;
     for (int side = 0; side < SPOPS_NUM_CLOUDS; ++side) {
         spops_neighbor_side *s = &a->sides[side];
         const bool wanted = side == SPOPS_CLOUD_OUT || a->reverse;
@@ -178,76 +223,18 @@ static void carve_pairs(spops_neighbors_arrays *a, spops_carver *c)
     a->out_rows = a->by_tap ? spops_carve(c, a->max_pairs, 1, sizeof *a->out_rows) : NULL;
 }
 
-static spops_status alloc_carved(spops_context *ctx, spops_neighbors_arrays *a,
-                                 void (*carve)(spops_neighbors_arrays *, spops_carver *),
-                                 void **block, size_t *bytes)
+static void carve_workspace(spops_plan *plan, spops_carver *c)
 {
-    spops_carver carver = {NULL, 0};
-    carve(a, &carver);
-    SPOPS_TRY(spops_backend_alloc(ctx, carver.used, block));
-    *bytes = carver.used;
-    carver = (spops_carver){*block, 0};
-    carve(a, &carver);
-    return SPOPS_STATUS_OK;
+    const spops_neighbors_args args = {.arrays = &((spops_neighbors *)plan)->arrays};
+    plan->workspace =
+        spops_carve(c, 1, 1, plan->ctx->backend->neighbors_workspace_bytes(plan->ctx, &args));
 }
 
-static spops_status alloc_workspace(spops_context *ctx, spops_neighbors *n)
+static void show_lists(spops_plan *plan)
 {
-    const spops_neighbors_args args = {.arrays = &n->arrays};
-    const size_t bytes = ctx->backend->neighbors_workspace_bytes(ctx, &args);
-    SPOPS_TRY(spops_backend_alloc(ctx, bytes, &n->base.workspace));
-    n->base.workspace_bytes = bytes;
-    return SPOPS_STATUS_OK;
-}
-
-static spops_status alloc_neighbors(spops_context *ctx, const char *call, int64_t max_outputs,
-                                    int64_t max_inputs, int64_t max_samples, bool same,
-                                    const spops_neighbors_options *options, spops_neighbors **out)
-{
-    spops_status status = SPOPS_STATUS_OK;
-    spops_neighbors *n = NULL;
-
-    SPOPS_REQUIRE_SLOT(ctx, call, neighbors_search);
-    n = spops_plan_alloc(ctx, SPOPS_PLAN_NEIGHBORS);
-    if (n == NULL) return SPOPS_STATUS_OUT_OF_MEMORY;
-    n->arrays.same = same;
-    n->arrays.max_samples = max_samples;
-    n->arrays.sides[SPOPS_CLOUD_OUT].max_rows = same ? max_inputs : max_outputs;
-    n->arrays.sides[SPOPS_CLOUD_IN].max_rows = max_inputs;
-    SPOPS_TRY_GOTO(read_options(ctx, call, options, &n->arrays), status, fail);
-    SPOPS_TRY_GOTO(alloc_carved(ctx, &n->arrays, carve_block, &n->base.block, &n->base.block_bytes),
-                   status, fail);
-    SPOPS_TRY_GOTO(alloc_workspace(ctx, n), status, fail);
-    *out = n;
-    return SPOPS_STATUS_OK;
-
-fail:
-    spops_neighbors_destroy(n);
-    return status;
-}
-
-static void put_fields(spops_neighbors *n)
-{
-    const spops_neighbors_arrays *a = &n->arrays;
-    int64_t *fields = n->base.fields;
-    fields[MAX_OUTPUTS] = a->sides[SPOPS_CLOUD_OUT].max_rows;
-    fields[MAX_INPUTS] = a->sides[SPOPS_CLOUD_IN].max_rows;
-    fields[MAX_SAMPLES] = a->max_samples;
-    fields[MAX_PAIRS] = a->max_pairs;
-    fields[SAME] = a->same;
-    fields[METRIC] = a->rule.chebyshev ? SPOPS_METRIC_CHEBYSHEV : SPOPS_METRIC_BALL;
-    fields[TAPS] = a->rule.taps;
-    fields[CONTENTS] =
-        (a->by_tap ? SPOPS_NEIGHBORS_BY_TAP : 0) | (a->reverse ? SPOPS_NEIGHBORS_REVERSE : 0);
-    fields[NUM_TAPS] = a->num_taps;
-    fields[RADIUS_M] = spops_plan_bits(a->rule.radius);
-    fields[TAP_SIZE_M] = spops_plan_bits(a->rule.tap_size);
-}
-
-static void show_lists(spops_neighbors *n)
-{
-    put_fields(n);
-    for (int side = 0; side < SPOPS_NUM_CLOUDS; ++side) {
+    spops_neighbors *n = (spops_neighbors *)plan;
+    plan->fields[MAX_PAIRS] = n->arrays.max_pairs;
+    for (int side = 0; side < SPOPS_NUM_CLOUDS && n->arrays.state != NULL; ++side) {
         const spops_neighbor_side *s = &n->arrays.sides[side];
         n->lists[side] = (spops_neighbor_lists){.struct_size = sizeof n->lists[side],
                                                 .max_rows = s->max_rows,
@@ -258,23 +245,20 @@ static void show_lists(spops_neighbors *n)
     }
 }
 
-static void destroy_neighbors(spops_plan *plan)
-{
-    spops_neighbors *n = (spops_neighbors *)plan;
-    if (n->pairs != NULL) (void)plan->ctx->backend->wait(plan->ctx);
-    spops_backend_free(plan->ctx, n->pairs, n->pairs_bytes);
-}
-
-static size_t bytes_of_neighbors(const spops_plan *plan)
+static spops_status empty_neighbors(spops_context *ctx, spops_plan *plan)
 {
     const spops_neighbors *n = (const spops_neighbors *)plan;
-    return n->pairs_bytes;
+    return ctx->backend->fill_zero(ctx, n->own, n->own_bytes);
 }
 
 const spops_plan_ops spops_neighbors_plan_ops = {.handle_bytes = sizeof(struct spops_neighbors),
                                                  .num_fields = NUM_FIELDS,
-                                                 .destroy = destroy_neighbors,
-                                                 .bytes = bytes_of_neighbors};
+                                                 .read = read_neighbors,
+                                                 .carve = carve_neighbors,
+                                                 .carve_late = carve_pairs,
+                                                 .carve_workspace = carve_workspace,
+                                                 .ready = show_lists,
+                                                 .empty = empty_neighbors};
 
 // ---- Finding ------------------------------------------------------------------------------------
 
@@ -287,15 +271,20 @@ spops_status spops_neighbors_create(spops_context *ctx, const spops_point_cloud 
     spops_status status = SPOPS_STATUS_OK;
     spops_neighbors *n = NULL;
     spops_neighbors_args args;
+    spops_neighbors_shape shape;
+    spops_plan_memory *memory;
+    int64_t fields[NUM_FIELDS];
 
     SPOPS_BEGIN_CREATE(ctx, call, out);
     SPOPS_TRY(check_clouds(ctx, call, outputs, inputs));
     for (int c = 0; c < SPOPS_NUM_CLOUDS; ++c)
         if (clouds[c] != NULL)
             SPOPS_TRY(spops_cloud_check_offsets(ctx, call, cloud_names[c], clouds[c]));
-    SPOPS_TRY(alloc_neighbors(ctx, call, outputs == NULL ? 0 : outputs->points.rows,
-                              inputs->points.rows, spops_cloud_samples(inputs), outputs == NULL,
-                              options, &n));
+    shape = (spops_neighbors_shape){outputs == NULL ? 0 : outputs->points.rows, inputs->points.rows,
+                                    spops_cloud_samples(inputs), 0};
+    SPOPS_TRY(fields_of(ctx, call, &shape, outputs == NULL, options, fields, &memory));
+    SPOPS_TRY(spops_check_no_memory(ctx, call, memory));
+    SPOPS_TRY(spops_plan_open(ctx, call, SPOPS_PLAN_NEIGHBORS, fields, &n));
     args = (spops_neighbors_args){&n->arrays, {outputs, inputs}, n->base.workspace};
     n->arrays.max_pairs = SPOPS_MAX_COUNT;
     SPOPS_TRY_GOTO(ctx->backend->neighbors_search(ctx, &args), status, fail);
@@ -313,14 +302,10 @@ spops_status spops_neighbors_create(spops_context *ctx, const spops_point_cloud 
         goto fail;
     }
     n->arrays.max_pairs = n->host.num_pairs;
-    SPOPS_TRY_GOTO(alloc_carved(ctx, &n->arrays, carve_pairs, &n->pairs, &n->pairs_bytes), status,
-                   fail);
+    SPOPS_TRY_GOTO(spops_plan_open_late(ctx, call, &n->base), status, fail);
     SPOPS_TRY_GOTO(ctx->backend->neighbors_fill(ctx, &args), status, fail);
     SPOPS_TRY_GOTO(ctx->backend->wait(ctx), status, fail);
-    spops_backend_free(ctx, n->base.workspace, n->base.workspace_bytes);
-    n->base.workspace = NULL;
-    n->base.workspace_bytes = 0;
-    show_lists(n);
+    spops_plan_close(&n->base);
     *out = n;
     return SPOPS_STATUS_OK;
 
@@ -334,36 +319,13 @@ spops_status spops_neighbors_reserve(spops_context *ctx, const spops_neighbors_s
                                      spops_neighbors **out)
 {
     static const char call[] = "neighbors_reserve";
-    spops_status status = SPOPS_STATUS_OK;
-    spops_neighbors *n = NULL;
+    spops_plan_memory *memory;
+    int64_t fields[NUM_FIELDS];
 
     SPOPS_BEGIN_CREATE(ctx, call, out);
     SPOPS_TRY(spops_check_object(ctx, call, "shape", shape, _Alignof(spops_neighbors_shape)));
-    SPOPS_REQUIRE(ctx, same == 0 || same == 1, "%s: same is %d, expected 0 or 1", call, (int)same);
-    SPOPS_TRY(spops_check_count(ctx, call, "shape->max_outputs", shape->max_outputs));
-    SPOPS_TRY(spops_check_count(ctx, call, "shape->max_inputs", shape->max_inputs));
-    SPOPS_TRY(spops_check_count(ctx, call, "shape->max_samples", shape->max_samples));
-    SPOPS_TRY(spops_check_count(ctx, call, "shape->max_pairs", shape->max_pairs));
-    SPOPS_REQUIRE(ctx, shape->max_samples >= 1, "%s: shape->max_samples is 0, expected 1 or more",
-                  call);
-    SPOPS_REQUIRE(ctx, same == 0 || shape->max_outputs == 0,
-                  "%s: shape->max_outputs is %" PRId64 ", expected 0 as same is 1", call,
-                  shape->max_outputs);
-    SPOPS_TRY(alloc_neighbors(ctx, call, shape->max_outputs, shape->max_inputs, shape->max_samples,
-                              same == 1, options, &n));
-    n->base.refillable = true;
-    n->arrays.max_pairs = shape->max_pairs;
-    SPOPS_TRY_GOTO(alloc_carved(ctx, &n->arrays, carve_pairs, &n->pairs, &n->pairs_bytes), status,
-                   fail);
-    SPOPS_TRY_GOTO(ctx->backend->fill_zero(ctx, n->base.block, n->base.block_bytes), status, fail);
-    SPOPS_TRY_GOTO(ctx->backend->wait(ctx), status, fail);
-    show_lists(n);
-    *out = n;
-    return SPOPS_STATUS_OK;
-
-fail:
-    spops_neighbors_destroy(n);
-    return status;
+    SPOPS_TRY(fields_of(ctx, call, shape, same, options, fields, &memory));
+    return spops_plan_reserve(ctx, call, SPOPS_PLAN_NEIGHBORS, fields, memory, out);
 }
 
 spops_status spops_cloud_check_capacity(spops_context *ctx, const char *call, const char *name,
@@ -447,7 +409,7 @@ spops_status spops_neighbors_get_info_sync(spops_context *ctx, const spops_neigh
     found.overflow = state.overflow;
     found.bad_offsets = state.bad_offsets;
     found.bytes = (int64_t)(sizeof *neighbors + neighbors->base.block_bytes +
-                            neighbors->pairs_bytes + neighbors->base.workspace_bytes);
+                            neighbors->base.late_bytes + neighbors->base.workspace_bytes);
     SPOPS_TRY(spops_write_struct(ctx, call, "info", info, &found, sizeof found));
     if (state.overflow == 0) return SPOPS_STATUS_OK;
     return spops_fail(ctx, SPOPS_STATUS_CAPACITY_EXCEEDED,

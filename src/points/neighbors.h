@@ -155,8 +155,8 @@ struct spops_neighbors {
     spops_neighbors_arrays arrays;
     spops_neighbors_state host;                   // of neighbours that are not refillable
     spops_neighbor_lists lists[SPOPS_NUM_CLOUDS]; // as views show them
-    void *pairs;
-    size_t pairs_bytes;
+    void *own;                                    // arrays but those of pairs
+    size_t own_bytes;
 };
 
 // A cloud is there and right in itself; its samples.
@@ -179,8 +179,11 @@ static inline int64_t spops_cloud_samples(const spops_point_cloud *cloud)
     return cloud->offsets == NULL ? 1 : cloud->num_samples;
 }
 
-spops_status spops_neighbors_check(spops_context *ctx, const char *call, const char *name,
-                                   const spops_neighbors *neighbors);
+static inline spops_status spops_neighbors_check(spops_context *ctx, const char *call,
+                                                 const char *name, const spops_neighbors *neighbors)
+{
+    return spops_plan_check(ctx, call, name, (const spops_plan *)neighbors);
+}
 
 #ifdef __cplusplus
 }
