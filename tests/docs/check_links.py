@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Every link leads somewhere: the file is there, and so is the heading.
+"""Every link leads somewhere: the file is there, and so is the heading. Names of the interface are names that there are.
 
     check_links.py SOURCE_DIR         the pages of the repository
     check_links.py SOURCE_DIR HTML    the site that scripts/docs makes: also that addresses carry no folder, that every
@@ -58,6 +58,45 @@ def check_repository(root, pages):
     return checked, faults
 
 
+def words_of(root, folders):
+    found = set()
+    for folder in folders:
+        for at, _, files in os.walk(os.path.join(root, folder)):
+            for name in files:
+                if name.endswith((".c", ".h", ".hpp", ".cu", ".cuh", ".def", ".cmake", ".txt", ".in", ".py")):
+                    with open(os.path.join(at, name), encoding="utf-8") as text:
+                        found.update(re.findall(r"\b(?:spops|SPOPS)_\w+", text.read()))
+    return found
+
+
+def check_names(root, pages):
+    """Code spans name what there is: on pages for users in the public headers, the command and the build."""
+    public = words_of(root, ["include", "cmake", "tools", "bench"]) | words_of(root, ["examples"])
+    with open(os.path.join(root, "CMakeLists.txt"), encoding="utf-8") as text:
+        public.update(re.findall(r"\b(?:spops|SPOPS)_\w+", text.read()))
+    everything = public | words_of(root, ["src", "kernels", "tests", "support"])
+    public.add("SPOPS_CPU_ISA")  # of the environment
+    faults, checked = [], 0
+    listed = pages.read_list()[1]
+    for name in pages_of(root):
+        group = listed[name].group if name in listed else "start"
+        if group == "history" or name in ("CHANGELOG.md", "docs/extending.md"):  # old names; names of what would be added
+            continue
+        known = everything if group in ("howto", "inside", "work") else public
+        with open(os.path.join(root, name), encoding="utf-8") as text:
+            text = text.read()
+        for word in re.findall(r"`((?:spops|SPOPS)_\w*[A-Za-z0-9])`", text):
+            checked += 1
+            if word not in known:
+                faults.append(f"{name}: there is no {word}")
+    with open(os.path.join(root, "README.md"), encoding="utf-8") as text:
+        readme = text.read()
+    for header in sorted(os.listdir(os.path.join(root, "include/spops"))):
+        if header.endswith((".h", ".hpp")) and f"`spops/{header}`" not in readme:
+            faults.append(f"README.md does not name spops/{header}")
+    return checked, faults
+
+
 class Links(HTMLParser):
     def __init__(self):
         super().__init__()
@@ -107,12 +146,14 @@ def main():
     sys.path.insert(0, os.path.join(root, "docs/site"))
     import pages
     checked, faults = check_repository(root, pages)
+    names, wrong = check_names(root, pages)
+    faults += wrong
     if len(sys.argv) > 2:
         more, others = check_site(root, sys.argv[2], pages)
         checked, faults = checked + more, faults + others
     print("\n".join(faults[:50]))
-    print(f"{checked} links, {len(faults)} faults")
-    sys.exit(1 if faults or not checked else 0)
+    print(f"{checked} links, {names} names, {len(faults)} faults")
+    sys.exit(1 if faults or not checked or not names else 0)
 
 
 main()
