@@ -188,10 +188,11 @@ def main():
             faults += 1
             print(f"{page}:{number}: {command}: {tried[command]}")
     if not has_gpu:
-        fault = refused([spops, "demo", "--backend", "cuda", "--out", work], "CUDA")
-        if fault:
-            faults += 1
-            print(f"spops demo --backend cuda: {fault}")
+        for words in (["demo", "--out", work], ["bench", "bev", "--maps", "a"], ["tune"], ["plan"]):
+            fault = refused([spops, *words, "--backend", "cuda"], "CUDA|this build is without bench")
+            if fault:
+                faults += 1
+                print(f"spops {' '.join(words)} --backend cuda: {fault}")
     print(f"{len(tried)} commands, {faults} faults")
     sys.exit(1 if faults or len(tried) < 40 else 0)
 
