@@ -25,7 +25,7 @@ SPOPS_EXTERN_C_BEGIN
  */
 typedef struct spops_attention_rotary {
     size_t struct_size;
-    spops_matrix coords; /* [rows, 3], f32 or i32; one that is not finite makes what it turns NaN */
+    spops_matrix coords; /* [rows, 3], f32 or i32; one that is not finite gives NaN columns */
     float base;          /* more than 0; 0: 10000 */
     int32_t axis_dim;    /* even, at most dim / 3; 0: dim / 3, which must then be even */
 } spops_attention_rotary;
@@ -69,7 +69,7 @@ SPOPS_DEFINE_DEFAULT(spops_attention_options)
  *     lse[i]  = log(sum over j of exp(s[i, j]))
  *     o[i]    = sum over j of exp(s[i, j] - lse[i]) v[j]
  *
- * with q and k as the rotary embedding turns them. A query without keys, and a row that is no query,
+ * with q and k rotated by the rotary embedding. A query without keys, and a row that is no query,
  * get o = 0 and lse = -infinity.
  *
  * patches   Which rows. Their number of rows is that of every matrix here.
@@ -84,9 +84,9 @@ SPOPS_DEFINE_DEFAULT(spops_attention_options)
  * Memory    Where ctx runs. No pointer is kept.
  * Stream    Enqueues on ctx's stream and returns. Allocates nothing, waits for nothing, capturable.
  * Scratch   spops_attention_scratch_bytes, reserved in ctx beforehand. With rotary positions CUDA
- *           keeps copies of q and k in it, in which rows are turned once, and not again for every
- *           query that meets them; without, the forward call needs none.
- * Numerics  Logits, softmax and sums in f32; factors of f16 and bf16 as stored, where turned rows
+ *           keeps copies of q and k in it, in which rows are rotated once, and not again
+ *           for every query that meets them; without, the forward call needs none.
+ * Numerics  Logits, softmax and sums in f32; factors of f16 and bf16 as stored, where rotated rows
  *           and the weights exp(..) may be rounded to that dtype again. With SPOPS_MATH_TF32, CUDA
  *           devices of sm_80 and later take the upper 19 bits of the factors of f32 (an error of
  *           2^-10 each); elsewhere, and in 16 bits, it changes nothing. Angles in f32. Keys in an
@@ -116,7 +116,7 @@ SPOPS_API spops_status spops_attention_execute(spops_context *ctx, const spops_p
  *     grad_v[j] = sum over i of          p[i, j] grad_o[i]
  *     grad_table[t, h] = sum of ds[i, j] over the pairs that took element t of the table
  *
- * where grad_q and grad_k are turned back by the rotary embedding. A row that is a key of several
+ * where grad_q and grad_k are rotated back by the rotary embedding. A row that is a key of several
  * patches gets the sum over them.
  *
  * grad_o    [rows, heads * dim], dtype of q. Only rows that are queries are read.
