@@ -100,6 +100,7 @@ typedef struct spops_sparseconv_options {
     int64_t num_tuning;
     int32_t quantized; /* 1: also forward on an x of i8, for which scratch is reserved */
     int32_t reserved;
+    spops_plan_memory *memory; /* where the plan lives; NULL: allocated. With it, no tuning */
 } spops_sparseconv_options;
 
 SPOPS_DEFINE_DEFAULT(spops_sparseconv_options)

@@ -112,6 +112,16 @@ spops_status spops_plan_check_field(spops_context *ctx, const char *call, const 
     return SPOPS_STATUS_OK;
 }
 
+spops_status spops_plan_check_parent(spops_context *ctx, const char *call, const spops_plan *plan,
+                                     int32_t index, const char *name, int64_t found)
+{
+    char field[48];
+    SPOPS_REQUIRE(
+        ctx, plan->fields[index] == found, "%s: %s has %s = %" PRId64 ", expected %" PRId64, call,
+        name, name_of_field(plan->kind, index, field, sizeof field), found, plan->fields[index]);
+    return SPOPS_STATUS_OK;
+}
+
 spops_status spops_plan_derive(spops_context *ctx, const char *call, spops_plan *plan,
                                int32_t index, int64_t value)
 {
@@ -233,6 +243,47 @@ static spops_status open_handle(spops_context *ctx, const char *call, spops_plan
     return status;
 }
 
+// The kind that a parent's text, from `at` on to the next one, names; whether it may be left out.
+static const char *next_parent(const char *at, spops_plan_kind *kind, bool *optional)
+{
+    const size_t length = strcspn(at, ":"), end = strcspn(at, " ");
+    *optional = at[length - 1] == '?';
+    *kind = SPOPS_PLAN_NONE;
+    for (int k = 0; k < NUM_KINDS; ++k)
+        if (strlen(infos[k].name) == end - length - 1 &&
+            memcmp(infos[k].name, at + length + 1, end - length - 1) == 0)
+            *kind = infos[k].kind;
+    return at + end + (at[end] == ' ');
+}
+
+// Parents are as many as the kind has, of their kinds, and lie where ctx runs.
+static spops_status take_parents(spops_context *ctx, const char *call, spops_plan *plan,
+                                 const spops_plan *const *parents, int32_t num_parents)
+{
+    const spops_plan_kind_info *info = info_of(plan->kind);
+    const char *at = info->parents;
+    int32_t num = 0;
+    char name[32];
+
+    for (; *at != '\0'; ++num) {
+        spops_plan_kind kind;
+        bool optional;
+        at = next_parent(at, &kind, &optional);
+        if (num >= num_parents || parents == NULL) continue; // refused below
+        snprintf(name, sizeof name, "parents[%d]", (int)num);
+        plan->parents[num] = parents[num];
+        if (parents[num] == NULL && optional) continue;
+        SPOPS_TRY(spops_plan_check(ctx, call, name, parents[num]));
+        SPOPS_REQUIRE(ctx, parents[num]->kind == kind, "%s: %s is of kind %s, expected %s", call,
+                      name, info_of(parents[num]->kind)->name, info_of(kind)->name);
+    }
+    SPOPS_REQUIRE(ctx, num_parents == num,
+                  "%s: num_parents is %" PRId32 ", expected %" PRId32 " of kind %s", call,
+                  num_parents, num, info->name);
+    SPOPS_REQUIRE(ctx, num == 0 || parents != NULL, "%s: parents is NULL", call);
+    return plan->ops->bind == NULL ? SPOPS_STATUS_OK : plan->ops->bind(ctx, call, plan);
+}
+
 typedef void (*carve_function)(spops_plan *plan, spops_carver *c);
 
 void spops_plan_carve_part(spops_plan *plan, spops_carver *c)
@@ -345,14 +396,16 @@ static spops_status place_plan(spops_context *ctx, const char *call, const char 
     return SPOPS_STATUS_OK;
 }
 
-spops_status spops_plan_reserve(spops_context *ctx, const char *call, spops_plan_kind kind,
-                                const int64_t *fields, spops_plan_memory *memory, void *out)
+spops_status spops_plan_reserve_on(spops_context *ctx, const char *call, spops_plan_kind kind,
+                                   const int64_t *fields, const spops_plan *const *parents,
+                                   int32_t num_parents, spops_plan_memory *memory, void *out)
 {
     spops_status status = SPOPS_STATUS_OK;
     spops_plan *plan = NULL;
 
     if (memory != NULL) SPOPS_TRY(spops_check_memory(ctx, call, memory));
     SPOPS_TRY(open_handle(ctx, call, kind, fields, true, &plan));
+    SPOPS_TRY_GOTO(take_parents(ctx, call, plan, parents, num_parents), status, fail);
     if (memory == NULL) {
         SPOPS_TRY_GOTO(spops_plan_give_memory(ctx, call, plan), status, fail);
     } else if (memory->block == NULL) {
@@ -371,6 +424,12 @@ spops_status spops_plan_reserve(spops_context *ctx, const char *call, spops_plan
 fail:
     spops_plan_destroy(plan);
     return status;
+}
+
+spops_status spops_plan_reserve(spops_context *ctx, const char *call, spops_plan_kind kind,
+                                const int64_t *fields, spops_plan_memory *memory, void *out)
+{
+    return spops_plan_reserve_on(ctx, call, kind, fields, NULL, 0, memory, out);
 }
 
 // ---- Plans as values ----------------------------------------------------------------------------
@@ -473,15 +532,6 @@ spops_status spops_plan_measure(spops_context *ctx, const int64_t *ints, int32_t
     return SPOPS_STATUS_OK;
 }
 
-static spops_status check_parents(spops_context *ctx, const char *call, spops_plan_kind kind,
-                                  const spops_plan *const *parents, int32_t num_parents)
-{
-    (void)parents;
-    SPOPS_REQUIRE(ctx, num_parents == 0, "%s: num_parents is %" PRId32 ", expected 0 of kind %s",
-                  call, num_parents, info_of(kind)->name);
-    return SPOPS_STATUS_OK;
-}
-
 spops_status spops_plan_attach(spops_context *ctx, const int64_t *ints, int32_t num_ints,
                                void *block, size_t bytes, const spops_plan *const *parents,
                                int32_t num_parents, spops_plan **plan)
@@ -496,11 +546,14 @@ spops_status spops_plan_attach(spops_context *ctx, const int64_t *ints, int32_t 
     ctx->call = call;
     SPOPS_TRY(spops_check_object(ctx, call, "plan", plan, sizeof *plan));
     SPOPS_TRY(check_ints(ctx, call, ints, num_ints, &ops));
-    SPOPS_TRY(check_parents(ctx, call, (spops_plan_kind)ints[0], parents, num_parents));
     if (ops->read != NULL) {
         spops_plan *read = NULL;
         SPOPS_TRY(open_handle(ctx, call, (spops_plan_kind)ints[0], ints + NUM_HEADS, true, &read));
-        status = place_plan(ctx, call, "", block, bytes, read);
+        status = read->shares ? spops_fail(ctx, SPOPS_STATUS_NOT_SUPPORTED,
+                                           "%s: a plan of kind %s with these fields has no block",
+                                           call, info_of(read->kind)->name)
+                              : take_parents(ctx, call, read, parents, num_parents);
+        if (status == SPOPS_STATUS_OK) status = place_plan(ctx, call, "", block, bytes, read);
         if (status == SPOPS_STATUS_OK && read->ops->prepare != NULL)
             status = read->ops->prepare(ctx, read);
         if (status == SPOPS_STATUS_OK)

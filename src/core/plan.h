@@ -41,6 +41,9 @@ struct spops_plan_ops {
     // From the fields, which are checked, to the handle's sizes, scratch_bytes among them. It may fill
     // in fields that follow from others. No memory but of the host: plans that are parts of this one.
     spops_status (*read)(spops_context *ctx, const char *call, spops_plan *plan);
+    // Once the plans that it stands on are at `parents`: they fit the fields, and what is needed of them
+    // is kept.
+    spops_status (*bind)(spops_context *ctx, const char *call, spops_plan *plan);
     // Arrays that stay; those of `late`; what they are made in. The carver may only measure.
     void (*carve)(spops_plan *plan, spops_carver *c);
     void (*carve_late)(spops_plan *plan, spops_carver *c);
@@ -66,6 +69,11 @@ struct spops_plan_ops {
 // memory->block is, and memory->bytes is set.
 spops_status spops_plan_reserve(spops_context *ctx, const char *call, spops_plan_kind kind,
                                 const int64_t *fields, spops_plan_memory *memory, void *out);
+
+// The same of a plan that stands on others, in the order of its kind's parents.
+spops_status spops_plan_reserve_on(spops_context *ctx, const char *call, spops_plan_kind kind,
+                                   const int64_t *fields, const spops_plan *const *parents,
+                                   int32_t num_parents, spops_plan_memory *memory, void *out);
 
 // For a create call: arrays and workspace, with nothing in them. The late arrays follow once the
 // handle knows their sizes. Then, once it is filled, the workspace is given back.
@@ -150,6 +158,10 @@ static inline void spops_plan_get_f64s(const int64_t *fields, double *to, int n)
 // A field that follows from the others: 0 becomes `value`, anything else must be it.
 spops_status spops_plan_derive(spops_context *ctx, const char *call, spops_plan *plan,
                                int32_t index, int64_t value);
+
+// A field that says what the parent called `name` is, and what that one has.
+spops_status spops_plan_check_parent(spops_context *ctx, const char *call, const spops_plan *plan,
+                                     int32_t index, const char *name, int64_t found);
 
 // Numbers that must be low to high, and doubles that must be numbers: refused by their names.
 spops_status spops_plan_check_field(spops_context *ctx, const char *call, const spops_plan *plan,

@@ -10,8 +10,11 @@
 struct spops_sparseconv {
     spops_tapconv conv;
     spops_kernel_map_view view;           // whose addresses stay
-    int32_t *workspaces[SPOPS_NUM_SIDES]; // of making schedules, in their blocks
+    int32_t *workspaces[SPOPS_NUM_SIDES]; // of making schedules
 };
+
+// Fields of a description, after those of all convolutions: what the map is.
+enum { MAX_PAIRS = SPOPS_TAPCONV_NUM_FIELDS, MIRRORED, OUT_ORDER, IN_ORDER, NUM_FIELDS };
 
 // ---- Schedules of IMPLICIT_GEMM -----------------------------------------------------------------
 
@@ -33,31 +36,35 @@ static void carve_schedule(spops_sparseconv *plan, int side, spops_carver *c)
 }
 
 // Whether the plan can have IMPLICIT_GEMM. If it was asked for by name, no is a failure.
-static spops_status plan_igemm(spops_context *ctx, const char *call, spops_sparseconv *plan)
+static spops_status size_schedules(spops_context *ctx, const char *call, spops_sparseconv *plan)
 {
     spops_tapconv *conv = &plan->conv;
+    const int64_t *fields = conv->base.fields;
     bool wants;
 
     SPOPS_TRY(spops_tapconv_wants_igemm(ctx, call, conv, false, &wants));
     if (!wants) return SPOPS_STATUS_OK;
-    if (plan->view.out->order == NULL)
+    if (fields[OUT_ORDER] == 0)
         return spops_tapconv_lacks(ctx, call, conv, "map was made without SPOPS_MAP_ORDER");
-    if (spops_tapconv_has_side(conv, SPOPS_SIDE_IN) && plan->view.in->order == NULL)
+    if (spops_tapconv_has_side(conv, SPOPS_SIDE_IN) && fields[IN_ORDER] == 0)
         return spops_tapconv_lacks(ctx, call, conv, "map was made without SPOPS_MAP_REVERSE");
     for (int side = 0; side < SPOPS_NUM_SIDES; ++side) {
         spops_igemm_schedule *s = &conv->schedules[side];
-        spops_carver c = {NULL, 0};
         if (!spops_tapconv_has_side(conv, side)) continue;
         s->num_taps = conv->relation.num_taps;
         s->max_tiles = spops_igemm_tiles_of(conv->relation.sides[side].max_rows);
         s->max_records = s->max_tiles * s->num_taps;
-        carve_schedule(plan, side, &c);
-        SPOPS_TRY(spops_backend_alloc(ctx, c.used, &conv->blocks[side]));
-        conv->block_bytes[side] = c.used;
-        c = (spops_carver){conv->blocks[side], 0};
-        carve_schedule(plan, side, &c);
     }
-    return spops_tapconv_finish_igemm(ctx, conv);
+    spops_tapconv_size_igemm(ctx, conv);
+    return SPOPS_STATUS_OK;
+}
+
+static void carve_sparseconv(spops_plan *base, spops_carver *c)
+{
+    spops_sparseconv *plan = (spops_sparseconv *)base;
+    for (int side = 0; plan->conv.has_igemm && side < SPOPS_NUM_SIDES; ++side)
+        if (spops_tapconv_has_side(&plan->conv, side)) carve_schedule(plan, side, c);
+    if (plan->conv.triplets != NULL) spops_plan_carve_part(&plan->conv.triplets->base, c);
 }
 
 // What a plan's schedules are made from; returns how many there are.
@@ -109,6 +116,12 @@ static spops_status read_plan_options(spops_context *ctx, const char *call,
                   SPOPS_GROUPING_ADAPTIVE);
     SPOPS_REQUIRE(ctx, options->epsilon >= 0.0 && options->epsilon <= 1.0,
                   "%s: options->epsilon is %g, expected 0 to 1", call, options->epsilon);
+    SPOPS_REQUIRE(
+        ctx,
+        options->memory == NULL ||
+            (options->num_tuning == 0 && options->dataflow != SPOPS_DATAFLOW_GATHER_MATMUL_SCATTER),
+        "%s: options->memory is given, expected NULL with a tuning, and for %s", call,
+        spops_dataflow_name(SPOPS_DATAFLOW_GATHER_MATMUL_SCATTER));
     SPOPS_REQUIRE(ctx, options->batch_rows >= 0,
                   "%s: options->batch_rows is %" PRId64 ", expected 0 or more", call,
                   options->batch_rows);
@@ -139,6 +152,89 @@ static spops_tapconv_relation relation_of(const spops_kernel_map_view *v)
         .out_rows = v->out_rows};
 }
 
+static spops_status read_sparseconv(spops_context *ctx, const char *call, spops_plan *base)
+{
+    spops_sparseconv *plan = (spops_sparseconv *)base;
+    spops_tapconv *conv = &plan->conv;
+    int64_t *fields = base->fields;
+
+    for (int32_t i = SPOPS_TAPCONV_NUM_OUT; i <= SPOPS_TAPCONV_MAX_OUT_CHANNELS; ++i)
+        SPOPS_TRY(spops_plan_check_field(ctx, call, base, i, 0, SPOPS_MAX_COUNT));
+    SPOPS_TRY(spops_plan_check_field(ctx, call, base, SPOPS_TAPCONV_NUM_TAPS, 1, INT32_MAX - 1));
+    SPOPS_TRY(spops_plan_check_field(ctx, call, base, SPOPS_TAPCONV_DATAFLOW, 0,
+                                     SPOPS_DATAFLOW_GATHER_MATMUL_SCATTER));
+    SPOPS_TRY(spops_plan_check_field(ctx, call, base, SPOPS_TAPCONV_BACKWARD, 0, 1));
+    SPOPS_TRY(spops_plan_check_field(ctx, call, base, SPOPS_TAPCONV_QUANTIZED, 0, 1));
+    SPOPS_TRY(spops_plan_check_field(ctx, call, base, MAX_PAIRS, 0, SPOPS_MAX_COUNT));
+    for (int32_t i = MIRRORED; i <= IN_ORDER; ++i)
+        SPOPS_TRY(spops_plan_check_field(ctx, call, base, i, 0, 1));
+    spops_tapconv_options o = {
+        (int32_t)fields[SPOPS_TAPCONV_BACKWARD], (int32_t)fields[SPOPS_TAPCONV_QUANTIZED],
+        (spops_dataflow)fields[SPOPS_TAPCONV_DATAFLOW], fields[SPOPS_TAPCONV_MAX_IN_CHANNELS],
+        fields[SPOPS_TAPCONV_MAX_OUT_CHANNELS]};
+    const spops_tapconv_relation relation = {
+        .num_taps = (int32_t)fields[SPOPS_TAPCONV_NUM_TAPS],
+        .sides = {{fields[SPOPS_TAPCONV_NUM_OUT], NULL}, {fields[SPOPS_TAPCONV_NUM_IN], NULL}},
+        .mirrored = fields[MIRRORED] == 1,
+        .max_pairs = fields[MAX_PAIRS]};
+    SPOPS_TRY(spops_tapconv_check_options(ctx, call, &o));
+    spops_tapconv_begin(conv, &o, &relation, NULL);
+    // Its buffers are sized by counts that no description has.
+    base->shares = conv->dataflow == SPOPS_DATAFLOW_GATHER_MATMUL_SCATTER;
+    if (spops_dataflow_needs_pairs(ctx, conv->dataflow, conv->backward))
+        SPOPS_TRY(spops_tapconv_read_triplets(ctx, call, conv));
+    return size_schedules(ctx, call, plan);
+}
+
+// What the map is, as fields.
+static void put_map(const spops_kernel_map_view *v, int64_t fields[NUM_FIELDS])
+{
+    fields[SPOPS_TAPCONV_NUM_OUT] = v->out->max_rows;
+    fields[SPOPS_TAPCONV_NUM_IN] = v->in->max_rows;
+    fields[SPOPS_TAPCONV_NUM_TAPS] = v->num_taps;
+    fields[MAX_PAIRS] = v->max_pairs;
+    fields[MIRRORED] = v->in->mirrored != 0;
+    fields[OUT_ORDER] = v->out->order != NULL;
+    fields[IN_ORDER] = v->in->order != NULL;
+}
+
+static spops_status bind_sparseconv(spops_context *ctx, const char *call, spops_plan *base)
+{
+    static const int32_t of_the_map[] = {SPOPS_TAPCONV_NUM_OUT,
+                                         SPOPS_TAPCONV_NUM_IN,
+                                         SPOPS_TAPCONV_NUM_TAPS,
+                                         MAX_PAIRS,
+                                         MIRRORED,
+                                         OUT_ORDER,
+                                         IN_ORDER};
+    spops_sparseconv *plan = (spops_sparseconv *)base;
+    const spops_kernel_map *map = (const spops_kernel_map *)base->parents[0];
+    int64_t found[NUM_FIELDS];
+
+    plan->view = spops_kernel_map_view_default();
+    SPOPS_TRY(spops_kernel_map_get_view(ctx, map, &plan->view));
+    put_map(&plan->view, found);
+    for (size_t i = 0; i < sizeof of_the_map / sizeof of_the_map[0]; ++i)
+        SPOPS_TRY(
+            spops_plan_check_parent(ctx, call, base, of_the_map[i], "map", found[of_the_map[i]]));
+    plan->conv.relation = relation_of(&plan->view);
+    return SPOPS_STATUS_OK;
+}
+
+static spops_status prepare_sparseconv(spops_context *ctx, spops_plan *base)
+{
+    spops_tapconv *conv = (spops_tapconv *)base;
+    if (conv->triplets != NULL)
+        SPOPS_TRY(conv->triplets->base.ops->prepare(ctx, &conv->triplets->base));
+    return spops_tapconv_prepare(ctx, conv);
+}
+
+static spops_status empty_sparseconv(spops_context *ctx, spops_plan *base)
+{
+    spops_sparseconv *plan = (spops_sparseconv *)base;
+    return spops_sparseconv_set_all(ctx, 1, &plan);
+}
+
 static spops_status plan_choice(spops_context *ctx, const char *call, const spops_kernel_map *map,
                                 const spops_sparseconv_options *options, spops_tapconv *conv)
 {
@@ -162,7 +258,9 @@ spops_status spops_sparseconv_create(spops_context *ctx, const spops_kernel_map 
     static const char call[] = "sparseconv_create";
     spops_sparseconv_options options = {0};
     spops_tapconv_options common;
-    spops_tapconv_relation relation;
+    spops_kernel_map_view view = spops_kernel_map_view_default();
+    const spops_plan *parent = (const spops_plan *)map;
+    int64_t fields[NUM_FIELDS] = {0};
     spops_status status = SPOPS_STATUS_OK;
     spops_sparseconv *plan = NULL;
 
@@ -171,19 +269,19 @@ spops_status spops_sparseconv_create(spops_context *ctx, const spops_kernel_map 
     SPOPS_TRY(read_plan_options(ctx, call, given, &options, &common));
     SPOPS_TRY(check_map(ctx, call, map,
                         options.dataflow != SPOPS_DATAFLOW_IMPLICIT_GEMM || options.backward));
-    plan = spops_plan_alloc(ctx, SPOPS_PLAN_SPARSECONV);
-    if (plan == NULL) return SPOPS_STATUS_OUT_OF_MEMORY;
-    plan->view = spops_kernel_map_view_default();
-    SPOPS_TRY_GOTO(spops_kernel_map_get_view(ctx, map, &plan->view), status, fail);
-    relation = relation_of(&plan->view);
-    spops_tapconv_begin(&plan->conv, &common, &relation, &map->base);
-    if (spops_dataflow_needs_pairs(ctx, plan->conv.dataflow, plan->conv.backward))
-        SPOPS_TRY_GOTO(spops_tapconv_reserve_triplets(ctx, &plan->conv), status, fail);
-    SPOPS_TRY_GOTO(plan_igemm(ctx, call, plan), status, fail);
+    SPOPS_TRY(spops_kernel_map_get_view(ctx, map, &view));
+    put_map(&view, fields);
+    fields[SPOPS_TAPCONV_MAX_IN_CHANNELS] = common.max_in_channels;
+    fields[SPOPS_TAPCONV_MAX_OUT_CHANNELS] = common.max_out_channels;
+    fields[SPOPS_TAPCONV_DATAFLOW] = common.dataflow;
+    fields[SPOPS_TAPCONV_BACKWARD] = common.backward;
+    fields[SPOPS_TAPCONV_QUANTIZED] = common.quantized;
+    SPOPS_TRY(spops_plan_reserve_on(ctx, call, SPOPS_PLAN_SPARSECONV, fields, &parent, 1,
+                                    options.memory, &plan));
+    if (plan == NULL) return SPOPS_STATUS_OK; // it was measured
     SPOPS_TRY_GOTO(plan_choice(ctx, call, map, &options, &plan->conv), status, fail);
+    plan->conv.base.shares = plan->conv.choice.max_layouts > 0; // rows and buffers are no block's
     SPOPS_TRY_GOTO(spops_context_reserve(ctx, spops_sparseconv_scratch_bytes(plan)), status, fail);
-    SPOPS_TRY_GOTO(spops_sparseconv_set(ctx, plan), status, fail);
-    SPOPS_TRY_GOTO(ctx->backend->wait(ctx), status, fail);
     *out = plan;
     return SPOPS_STATUS_OK;
 
@@ -240,7 +338,12 @@ size_t spops_sparseconv_bytes(const spops_sparseconv *conv)
 }
 
 const spops_plan_ops spops_sparseconv_plan_ops = {.handle_bytes = sizeof(struct spops_sparseconv),
-                                                  .num_fields = SPOPS_TAPCONV_NUM_FIELDS,
+                                                  .num_fields = NUM_FIELDS,
+                                                  .read = read_sparseconv,
+                                                  .bind = bind_sparseconv,
+                                                  .carve = carve_sparseconv,
+                                                  .prepare = prepare_sparseconv,
+                                                  .empty = empty_sparseconv,
                                                   .destroy = spops_tapconv_destroy,
                                                   .bytes = spops_tapconv_bytes,
                                                   .scratch_bytes = spops_tapconv_scratch_bytes};

@@ -72,34 +72,55 @@ bool spops_tapconv_has_side(const spops_tapconv *conv, int side)
     return side == SPOPS_SIDE_OUT || (conv->backward && !conv->relation.mirrored);
 }
 
-spops_status spops_tapconv_finish_igemm(spops_context *ctx, spops_tapconv *conv)
+void spops_tapconv_size_igemm(spops_context *ctx, spops_tapconv *conv)
+{
+    spops_igemm_scratch_args scratch = {.num_taps = conv->relation.num_taps,
+                                        .max_x_cols = conv->max_in_channels,
+                                        .max_out_cols = conv->max_out_channels,
+                                        .gradients = conv->backward,
+                                        .lists = conv->schedules[SPOPS_SIDE_OUT].lists};
+
+    for (int side = 0; side < SPOPS_NUM_SIDES; ++side)
+        if (conv->schedules[side].max_records > scratch.max_records)
+            scratch.max_records = conv->schedules[side].max_records;
+    conv->igemm_scratch_bytes = ctx->backend->igemm_scratch_bytes(ctx, &scratch);
+    conv->has_igemm = true;
+}
+
+spops_status spops_tapconv_prepare(spops_context *ctx, const spops_tapconv *conv)
 {
     const spops_igemm_schedule *s = &conv->schedules[SPOPS_SIDE_OUT];
     const spops_igemm_prepare_args kernels = {.products = !s->lists,
                                               .lists = s->lists,
                                               .gradients = conv->backward && !s->has_units,
                                               .units = s->has_units};
-    spops_igemm_scratch_args scratch = {.num_taps = conv->relation.num_taps,
-                                        .max_x_cols = conv->max_in_channels,
-                                        .max_out_cols = conv->max_out_channels,
-                                        .gradients = conv->backward,
-                                        .lists = s->lists};
+    return conv->has_igemm ? SPOPS_PREPARE(ctx, igemm_prepare, &kernels) : SPOPS_STATUS_OK;
+}
 
-    SPOPS_TRY(SPOPS_PREPARE(ctx, igemm_prepare, &kernels));
-    for (int side = 0; side < SPOPS_NUM_SIDES; ++side)
-        if (conv->schedules[side].max_records > scratch.max_records)
-            scratch.max_records = conv->schedules[side].max_records;
-    conv->igemm_scratch_bytes = ctx->backend->igemm_scratch_bytes(ctx, &scratch);
-    conv->has_igemm = true;
+spops_status spops_tapconv_finish_igemm(spops_context *ctx, spops_tapconv *conv)
+{
+    spops_tapconv_size_igemm(ctx, conv);
+    SPOPS_TRY(spops_tapconv_prepare(ctx, conv));
     return spops_context_grow(ctx, conv->igemm_scratch_bytes);
+}
+
+static spops_triplets_shape triplets_shape(const spops_tapconv_relation *r)
+{
+    return (spops_triplets_shape){r->sides[SPOPS_SIDE_OUT].max_rows,
+                                  r->sides[SPOPS_SIDE_IN].max_rows, r->num_taps, r->max_pairs};
+}
+
+spops_status spops_tapconv_read_triplets(spops_context *ctx, const char *call, spops_tapconv *conv)
+{
+    const spops_triplets_shape shape = triplets_shape(&conv->relation);
+    return spops_triplets_read_part(ctx, call, &shape,
+                                    conv->max_in_channels * conv->max_out_channels, conv->backward,
+                                    &conv->triplets);
 }
 
 spops_status spops_tapconv_reserve_triplets(spops_context *ctx, spops_tapconv *conv)
 {
-    const spops_tapconv_relation *r = &conv->relation;
-    const spops_triplets_shape shape = {r->sides[SPOPS_SIDE_OUT].max_rows,
-                                        r->sides[SPOPS_SIDE_IN].max_rows, r->num_taps,
-                                        r->max_pairs};
+    const spops_triplets_shape shape = triplets_shape(&conv->relation);
     spops_triplets_options options = spops_triplets_options_default();
 
     options.backward = conv->backward;
@@ -118,7 +139,7 @@ void spops_tapconv_destroy(spops_plan *plan)
 {
     spops_tapconv *conv = (spops_tapconv *)plan;
 
-    (void)plan->ctx->backend->wait(plan->ctx);
+    if (!plan->placed) (void)plan->ctx->backend->wait(plan->ctx);
     spops_triplets_destroy(conv->triplets);
     spops_dataflow_choice_free(plan->ctx, &conv->choice);
     for (int side = 0; side < SPOPS_NUM_SIDES; ++side)

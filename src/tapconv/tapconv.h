@@ -82,10 +82,15 @@ spops_status spops_tapconv_lacks(spops_context *ctx, const char *call, const spo
                                  const char *what);
 // Whether there is a schedule of a side.
 bool spops_tapconv_has_side(const spops_tapconv *conv, int side);
-// The schedules are there: load kernels, reserve scratch.
+// The schedules have their sizes: so has scratch, and kernels can be loaded. Finish does both, and
+// reserves scratch.
+void spops_tapconv_size_igemm(spops_context *ctx, spops_tapconv *conv);
+spops_status spops_tapconv_prepare(spops_context *ctx, const spops_tapconv *conv);
 spops_status spops_tapconv_finish_igemm(spops_context *ctx, spops_tapconv *conv);
 
-// Triplets into the relation's capacities, and filling them from it.
+// Triplets into the relation's capacities, of their own or a part of the plan, and filling them from
+// it.
+spops_status spops_tapconv_read_triplets(spops_context *ctx, const char *call, spops_tapconv *conv);
 spops_status spops_tapconv_reserve_triplets(spops_context *ctx, spops_tapconv *conv);
 spops_status spops_tapconv_set_triplets(spops_context *ctx, spops_tapconv *conv);
 
