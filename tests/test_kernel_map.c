@@ -805,8 +805,7 @@ ParameterizedTest(struct backend_param *p, kernel_map, too_many_pairs)
     test_expect_ok(
         d.ctx, spops_map_read_choices(d.ctx, "test", SPOPS_MAP_SUBMANIFOLD, &k, 3, &o, &choices),
         "choices");
-    test_expect_ok(d.ctx, spops_map_alloc(d.ctx, "test", &choices, 9, 9, &map),
-                   "alloc");
+    test_expect_ok(d.ctx, spops_map_alloc(d.ctx, "test", &choices, 9, 9, &map), "alloc");
     map->state.num_pairs = INT32_MAX;
     test_expect(d.ctx, spops_map_finish(d.ctx, "test", map), SPOPS_STATUS_NOT_SUPPORTED,
                 "2147483647 pairs, expected at most 2147483646", "too many pairs");

@@ -32,7 +32,7 @@ typedef struct spops_triplets_options {
     int32_t backward;             /* 1: also what gradients need: lists by input, and scratch */
     int64_t max_matrix_elements;  /* with backward: of the largest matrix that VVOR will meet, for
                                      scratch and schedule; 0: 65,536 */
-    spops_plan_memory *memory; /* of reserve: where the plan lives; NULL: allocated */
+    spops_plan_memory *memory;    /* of reserve: where the plan lives; NULL: allocated */
 } spops_triplets_options;
 
 SPOPS_DEFINE_DEFAULT(spops_triplets_options)

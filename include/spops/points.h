@@ -65,9 +65,9 @@ typedef struct spops_neighbors_options {
     size_t struct_size; /* sizeof(spops_neighbors_options) */
     float radius_m;     /* r: 0 to 1e18 */
     spops_metric metric;
-    int32_t taps;     /* t: along an axis, up to SPOPS_MAX_POINT_TAPS; 0: 1 */
-    float tap_size_m; /* s: more than 0 where t > 1; any size, whatever the radius */
-    int32_t contents; /* SPOPS_NEIGHBORS_* */
+    int32_t taps;              /* t: along an axis, up to SPOPS_MAX_POINT_TAPS; 0: 1 */
+    float tap_size_m;          /* s: more than 0 where t > 1; any size, whatever the radius */
+    int32_t contents;          /* SPOPS_NEIGHBORS_* */
     spops_plan_memory *memory; /* of reserve: where they live; NULL: allocated */
 } spops_neighbors_options;
 
