@@ -5,6 +5,7 @@
  *   memory_of_network [SCAN.npy|.bin|.pcd [SIZE_M]]     else a simulated street
  */
 #include <math.h>
+#include <stdlib.h>
 
 #include "points_file.h"
 #include "try.h"
@@ -18,8 +19,9 @@ static int64_t live_bytes;
 static void *count_alloc(void *user, size_t bytes)
 {
     (void)user;
-    void *memory = aligned_alloc(256, (bytes + 255) / 256 * 256);
-    if (memory != NULL) live_bytes += (int64_t)bytes;
+    void *memory = NULL;
+    if (posix_memalign(&memory, 256, bytes > 0 ? bytes : 1) != 0) return NULL;
+    live_bytes += (int64_t)bytes;
     return memory;
 }
 

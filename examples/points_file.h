@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* All of a file and a 0 behind it; NULL: it cannot be read. */
+/* All of a file and a 0 after it; NULL: it cannot be read. */
 static inline char *points_file_bytes(const char *path, size_t *bytes)
 {
     FILE *f = fopen(path, "rb");
