@@ -197,7 +197,7 @@ static bool take_records(const cloud_source *s, kind what, cloud_file *out)
 // ---- .bin and .npy --------------------------------------------------------------------------------
 
 // f32 [points, 4]: KITTI's x y z intensity; files named .pcd.bin are nuScenes's, which have the beam
-// behind them.
+// after them.
 static bool take_bin(const cloud_source *s, cloud_file *out)
 {
     const bool five = ends_with(s->name, ".pcd.bin");
@@ -274,7 +274,7 @@ bool cloud_file_parse(const char *name, const unsigned char *data, size_t bytes,
     return take(&s, what, out);
 }
 
-// All of a file, and a byte 0 behind it. Of a .npy, which is read by itself, only the start.
+// All of a file, and a byte 0 after it. Of a .npy, which is read by itself, only the start.
 static unsigned char *read_whole(const cloud_source *s, size_t *bytes)
 {
     unsigned char *data = NULL;

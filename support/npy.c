@@ -93,7 +93,7 @@ static int find_type(const char *header, const npy_type *types, int num_types)
     return i;
 }
 
-// The text of a header behind `key`, from a character of `from` to one of `to`; "?" where there is none.
+// The text of a header after `key`, from a character of `from` to one of `to`; "?" where there is none.
 static void find_text(const char *header, const char *key, const char *from, const char *to,
                       char text[64])
 {

@@ -60,7 +60,7 @@ ParameterizedTest(struct case_param *p, convert, rounds_floats, .timeout = 600)
 
 // ---- Every tie and border -----------------------------------------------------------------------
 
-// The nearest number of a format with `digits` bits behind the point and smallest exponent `least`;
+// The nearest number of a format with `digits` bits after the point and smallest exponent `least`;
 // ties to even: by the definition, in f64.
 static double nearest(double v, int digits, int least, double largest)
 {

@@ -77,7 +77,7 @@ static void print_device(const spops_device_info *d)
 
 extern char **environ;
 
-// The text behind `key` and its separator in the first line of a file that begins so, without quotes; ""
+// The text after `key` and its separator in the first line of a file that begins so, without quotes; ""
 // where there is none.
 static void value_of_line(const char *path, const char *key, char *text, size_t bytes)
 {

@@ -51,9 +51,9 @@ typedef struct spops_plan_kind_info {
     int32_t version;     /* of the kind's format: of its description and of its block */
     const char *name;    /* "segments" */
     const char *fields;  /* of its description, in their order, separated by spaces: `name`, or
-                            `name[n]` or `name[n][m]` for so many; `:f64` behind it: the bits of
+                            `name[n]` or `name[n][m]` for so many; `:f64` after it: the bits of
                             doubles. One that follows from others may be 0 by hand */
-    const char *parents; /* the plans that it stands on: `name:kind`, `?` behind a name that may be
+    const char *parents; /* the plans that it stands on: `name:kind`, `?` after a name that may be
                             left out; "" without any */
 } spops_plan_kind_info;
 

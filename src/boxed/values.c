@@ -12,7 +12,7 @@
 #include "core/plan.h"
 
 enum {
-    // Objects of tvm-ffi that hold what plain values would: their contents lie behind 24 bytes.
+    // Objects of tvm-ffi that hold what plain values would: their contents lie after 24 bytes.
     VALUE_SMALL_STRING = 11, // in the value itself; its length in `reserved`
     OBJECT_STRING = 65,
     OBJECT_SHAPE = 69,

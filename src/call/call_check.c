@@ -16,7 +16,7 @@ typedef struct call_check {
     int32_t variables[SPOPS_ROW_MAX_VARIABLES]; // dtypes; -1 likewise
 } call_check;
 
-// Bytes of an argument, from the first to behind the last; none: begin is end.
+// Bytes of an argument, from the first to the end of the last; none: begin is end.
 typedef struct byte_range {
     uintptr_t begin, end;
 } byte_range;
@@ -163,7 +163,7 @@ static spops_status check_array(const call_check *c, int i, byte_range *range)
     return SPOPS_STATUS_OK;
 }
 
-// Elements from the first to behind the last column of a row.
+// Elements from the first to the end of the last column of a row.
 static int64_t width_of(const call_check *c, int i, const spops_matrix *m)
 {
     const spops_argument *a;

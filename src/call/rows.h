@@ -66,7 +66,7 @@ typedef struct spops_row {
     int32_t num_inputs, num_args, num_attributes;
     spops_row_arg args[SPOPS_ROW_MAX_ARGS];
     spops_row_attribute attributes[SPOPS_ROW_MAX_ATTRIBUTES]; // attribute a is slot a
-    int32_t num_slots, num_sizes; // sizes lie behind attributes, fields behind them
+    int32_t num_slots, num_sizes; // sizes lie after attributes, fields after them
     int32_t num_sources, num_fields, num_variables, num_variable_sources;
     spops_row_source sources[2 * SPOPS_ROW_MAX_ARGS]; // of sizes: the first that is there counts
     struct {

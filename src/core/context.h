@@ -75,7 +75,7 @@ struct spops_context {
 typedef struct spops_outer_call {
     spops_context *ctx;
     const char *call;
-    const char *const (*names)[2]; // an argument of theirs, and of its own; NULL behind the last
+    const char *const (*names)[2]; // an argument of theirs, and of its own; NULL after the last
 } spops_outer_call;
 
 void spops_outer_enter(const spops_outer_call *outer);

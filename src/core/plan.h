@@ -28,7 +28,7 @@ struct spops_plan {
     bool placed;     // in the caller's memory, or in that of another plan
     bool shares;     // its arrays are those of another plan: it has no description
     const spops_plan *parents[SPOPS_PLAN_MAX_PARENTS];
-    int64_t *fields;                // [ops->num_fields] of the description; behind the handle
+    int64_t *fields;                // [ops->num_fields] of the description; after the handle
     void *block, *late, *workspace; // the last without bytes: a part of block
     size_t block_bytes, late_bytes, workspace_bytes;
     size_t scratch_bytes; // of its calls

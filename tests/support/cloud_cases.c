@@ -133,7 +133,7 @@ static void put_ply(writer *w, cloud_case what, const float *points, int64_t n)
             put_float(w, points[i], what == CLOUD_CASE_PLY_BIG);
 }
 
-// Units of 1/64 m around (16, -8, 4); 2 bytes of the writer's own behind each record.
+// Units of 1/64 m around (16, -8, 4); 2 bytes of the writer's own after each record.
 static void put_las(writer *w, cloud_case what, const float *points, int64_t n)
 {
     static const double shift[3] = {16, -8, 4};

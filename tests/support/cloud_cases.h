@@ -22,7 +22,7 @@ typedef enum cloud_case {
 // What a file of it is called.
 const char *cloud_case_name(cloud_case what);
 
-// points [n][4]: x y z intensity, multiples of 1/64 below 512; as bytes, with a 0 behind them. Free it.
+// points [n][4]: x y z intensity, multiples of 1/64 below 512; as bytes, with a 0 after them. Free it.
 unsigned char *cloud_case_bytes(cloud_case what, const float *points, int64_t n, size_t *bytes);
 
 #endif
