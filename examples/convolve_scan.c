@@ -26,7 +26,6 @@ int main(int argc, char **argv)
     spops_kernel_map *map = NULL;
     spops_sparseconv *conv = NULL;
     spops_voxels_options size = spops_voxels_options_default();
-    spops_kernel_map_options contents = spops_kernel_map_options_default();
     spops_conv_layer layer = spops_conv_layer_default();
     const spops_kernel_shape kernel = spops_kernel_shape_cube(3, 3, 1, 1);
     const spops_dtype f32 = SPOPS_DTYPE_F32;
@@ -42,9 +41,8 @@ int main(int argc, char **argv)
         size.size_m[a] = argc > 2 ? atof(argv[2]) : 0.2;
     TRY(spops_voxels_create(ctx, points, NULL, &size, &voxels));
     TRY(spops_coords_get_num_rows_sync(ctx, spops_voxels_coords(voxels), &num));
-    contents.contents = SPOPS_MAP_PAIRS;
     TRY(spops_kernel_map_create(ctx, SPOPS_MAP_SUBMANIFOLD, &kernel, spops_voxels_coords(voxels),
-                                NULL, &contents, &map));
+                                NULL, NULL, &map));
     TRY(spops_sparseconv_create(ctx, map, NULL, &conv));
 
     float *w1 = numbers(TAPS * m * FIRST), *w2 = numbers(TAPS * FIRST * SECOND);

@@ -568,7 +568,7 @@ Test(hostile, messages_name_the_call_that_was_made)
     po.tap_size_m = 1;
     po.contents = 77;
     expect_line(ctx, spops_point_pyramid_create(ctx, &cloud, &po, &points),
-                "point_pyramid_create: contents is 77, expected 0 to 3");
+                "point_pyramid_create: contents is 77, expected 0 to 15");
     po.contents = 0;
     p[4] = INFINITY;
     expect_line(ctx, spops_point_pyramid_create(ctx, &cloud, &po, &points),
@@ -580,7 +580,7 @@ Test(hostile, messages_name_the_call_that_was_made)
     cr_assert_eq(spops_coords_create(ctx, 3, 2, rows, NULL, &coords), SPOPS_STATUS_OK);
     yo.contents = 999;
     expect_line(ctx, spops_pyramid_create(ctx, coords, &yo, &pyramid),
-                "pyramid_create: contents is 999, expected a sum of SPOPS_MAP_* (0 to 31)");
+                "pyramid_create: contents is 999, expected a sum of SPOPS_MAP_* (0 to 127)");
     expect_line(ctx, spops_coords_get_num_rows_sync(ctx, NULL, &num_rows),
                 "coords_get_num_rows_sync: coords is NULL");
     cr_assert_eq(spops_pool_create_global(ctx, coords, 1, NULL, &pool), SPOPS_STATUS_OK);

@@ -732,7 +732,7 @@ ParameterizedTest(struct backend_param *p, kernel_map, refuses)
         {"out is NULL", SPOPS_MAP_CONVOLUTION, 3, 1, 1, 0, 3, in, NULL, 0, 0, 0, 0},
         {"in is NULL", SPOPS_MAP_CONVOLUTION, 3, 1, 1, 0, 3, NULL, in, 0, 0, 0, 0},
         {"out has 2 axes", SPOPS_MAP_CONVOLUTION, 3, 1, 1, 0, 3, in, other, 0, 0, 0, 0},
-        {"contents is 32", SPOPS_MAP_CONVOLUTION, 3, 1, 1, 0, 3, in, same, 32, 0, 0, 0},
+        {"contents is 128", SPOPS_MAP_CONVOLUTION, 3, 1, 1, 0, 3, in, same, 128, 0, 0, 0},
         {"contents is -1", SPOPS_MAP_CONVOLUTION, 3, 1, 1, 0, 3, in, same, -1, 0, 0, 0},
         {"tile_rows is 100", SPOPS_MAP_CONVOLUTION, 3, 1, 1, 0, 3, in, same, 0, 100, 0, 0},
         {"tile_rows is 4", SPOPS_MAP_CONVOLUTION, 3, 1, 1, 0, 3, in, same, 0, 4, 0, 0},

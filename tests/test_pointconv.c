@@ -744,7 +744,7 @@ ParameterizedTest(struct backend_param *p, pointconv, refuses, .timeout = 900)
     conv_case c;
     if (!test_open(&d, (spops_backend_kind)p->backend, LAUNCH_STREAM)) return;
     create_case(&c, &d, &g, 5);
-    search.contents = 0;
+    search.contents = SPOPS_NEIGHBORS_LISTS;
     test_expect_ok(d.ctx, spops_neighbors_create(d.ctx, NULL, &c.in, &search, &bare), "bare");
     REFUSED(spops_pointconv_create(d.ctx, NULL, NULL, &conv), invalid, "neighbors is NULL");
     REFUSED(spops_pointconv_create(d.ctx, bare, NULL, &conv), invalid,
@@ -863,5 +863,74 @@ ParameterizedTest(struct backend_param *p, pointconv, refuses, .timeout = 900)
     spops_pointconv_destroy(NULL);
     spops_neighbors_destroy(bare);
     destroy_case(&c);
+    test_close(&d);
+}
+
+// Neighbours made with a radius alone serve a plan made with defaults, forward and backward: ones times
+// ones count pairs.
+ParameterizedTestParameters(pointconv, defaults_fit_each_other)
+{
+    return every_case(test_row_dtypes, NUM_ROW_DTYPES, NULL, 0);
+}
+ParameterizedTest(struct case_param *p, pointconv, defaults_fit_each_other)
+{
+    enum { NUM = 200, COLS = 8 };
+    spops_neighbors_options search = spops_neighbors_options_default();
+    spops_neighbors_info info = spops_neighbors_info_default();
+    spops_pointconv_options options = spops_pointconv_options_default();
+    spops_neighbors *neighbors = NULL;
+    spops_pointconv *conv = NULL;
+    test_device d;
+
+    if (!test_open(&d, (spops_backend_kind)p->backend, (test_launch)p->launch)) return;
+    guarded points = guarded_create(d.backend, "points", NUM, 3, 0, 0, SPOPS_DTYPE_F32);
+    guarded x = guarded_create(d.backend, "x", NUM, COLS, 0, 0, (spops_dtype)p->dtype);
+    guarded w = guarded_create(d.backend, "w", COLS, COLS, 0, 0, (spops_dtype)p->dtype);
+    guarded out = guarded_create(d.backend, "out", NUM, COLS, 0, 0, SPOPS_DTYPE_F32);
+    guarded dx = guarded_create(d.backend, "dx", NUM, COLS, 0, 0, SPOPS_DTYPE_F32);
+    guarded dw = guarded_create(d.backend, "dw", COLS, COLS, 0, 0, SPOPS_DTYPE_F32);
+    guarded *ones[] = {&x, &w}, *results[] = {&out, &dx, &dw};
+    for (int64_t i = 0; i < NUM; ++i)
+        for (int64_t a = 0; a < 3; ++a)
+            guarded_set(&points, i, a, a == 0 ? 0.25 * (double)i : 0);
+    guarded_upload(&points);
+    for (int i = 0; i < 2; ++i) {
+        for (int64_t r = 0; r < ones[i]->view.rows; ++r)
+            for (int64_t c = 0; c < COLS; ++c)
+                guarded_set(ones[i], r, c, 1);
+        guarded_upload(ones[i]);
+    }
+    const spops_point_cloud cloud = {points.view, NULL, 0};
+    for (int same = 0; same < 2; ++same) { // the inputs as outputs, or named again
+        search.radius_m = 0.6f;
+        test_expect_ok(
+            d.ctx, spops_neighbors_create(d.ctx, same ? NULL : &cloud, &cloud, &search, &neighbors),
+            "neighbours");
+        test_expect_ok(d.ctx, spops_neighbors_get_info_sync(d.ctx, neighbors, &info), "info");
+        test_expect_ok(d.ctx, spops_pointconv_create(d.ctx, neighbors, NULL, &conv), "plan");
+        spops_pointconv_destroy(conv);
+        options.backward = 1;
+        test_expect_ok(d.ctx, spops_pointconv_create(d.ctx, neighbors, &options, &conv), "plan");
+        test_expect_ok(d.ctx, spops_pointconv_execute(d.ctx, conv, x.view, w.view, NULL, out.view),
+                       "forward");
+        test_expect_ok(d.ctx,
+                       spops_pointconv_execute_backward(d.ctx, conv, x.view, x.view, w.view, NULL,
+                                                        &dx.view, &dw.view),
+                       "backward");
+        test_wait(&d);
+        for (int i = 0; i < 3; ++i) {
+            double sum = 0;
+            guarded_download(results[i]);
+            for (int64_t r = 0; r < results[i]->view.rows; ++r)
+                for (int64_t c = 0; c < COLS; ++c)
+                    sum += guarded_get(results[i], r, c);
+            cr_assert_eq(sum, (double)info.num_pairs * COLS * COLS, "%s", results[i]->name);
+        }
+        cr_assert_eq(info.num_pairs, 5 * NUM - 6);
+        spops_pointconv_destroy(conv);
+        spops_neighbors_destroy(neighbors);
+    }
+    guarded_destroy(&points), guarded_destroy(&x), guarded_destroy(&w);
+    guarded_destroy(&out), guarded_destroy(&dx), guarded_destroy(&dw);
     test_close(&d);
 }

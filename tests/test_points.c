@@ -595,8 +595,8 @@ ParameterizedTest(struct backend_param *p, points, refuse_what_is_wrong)
     REFUSED(spops_neighbors_create(d.ctx, NULL, &cloud, &o, &found), "taps is 10, expected 0 to 9");
     o = good, o.tap_size_m = 0.0f;
     REFUSED(spops_neighbors_create(d.ctx, NULL, &cloud, &o, &found), "tap_size_m is 0");
-    o = good, o.contents = 8;
-    REFUSED(spops_neighbors_create(d.ctx, NULL, &cloud, &o, &found), "contents is 8");
+    o = good, o.contents = 16;
+    REFUSED(spops_neighbors_create(d.ctx, NULL, &cloud, &o, &found), "contents is 16");
     o = good;
     REFUSED(spops_neighbors_create(d.ctx, NULL, NULL, &o, &found), "inputs is NULL");
     cloud.points.cols = 4;

@@ -779,14 +779,16 @@ ParameterizedTest(struct backend_param *p, pool, refuses)
     spops_coords *coords = NULL;
     spops_kernel_map *map = NULL;
     spops_pool *pool = NULL;
+    spops_kernel_map_options table = spops_kernel_map_options_default();
     test_device d;
 
     if (!test_open(&d, (spops_backend_kind)p->backend, LAUNCH_DEFAULT)) return;
     int32_t *given = test_upload_i32(&d, rows, 8);
+    table.contents = SPOPS_MAP_TABLE;
     test_expect_ok(d.ctx, spops_coords_create(d.ctx, 3, 2, given, NULL, &coords), "set");
     test_expect_ok(
         d.ctx,
-        spops_kernel_map_create(d.ctx, SPOPS_MAP_SUBMANIFOLD, &kernel, coords, NULL, NULL, &map),
+        spops_kernel_map_create(d.ctx, SPOPS_MAP_SUBMANIFOLD, &kernel, coords, NULL, &table, &map),
         "map");
     test_expect(d.ctx, spops_pool_create(d.ctx, NULL, NULL, &pool), invalid,
                 "pool_create: map is NULL", "no map");

@@ -190,7 +190,7 @@ static void check_pyramid(test_device *d, const pyramid_case *c, const spops_pyr
         held_set_free(&held), held_set_free(&alone);
 
         const spops_kernel_map *map = spops_pyramid_map(pyramid, SPOPS_PYRAMID_WITHIN, l);
-        o.contents = c->contents == 0 ? SPOPS_MAP_ORDER | SPOPS_MAP_PAIRS : c->contents;
+        o.contents = c->contents == 0 ? SPOPS_MAP_FOR_CONV : c->contents;
         cr_assert((map != NULL) == (c->within > 0), "%s: map within level %d", what, l);
         if (map != NULL) check_map(d, map, SPOPS_MAP_SUBMANIFOLD, &within, level, level, &o, what);
         map = spops_pyramid_map(pyramid, SPOPS_PYRAMID_DOWN, l);
@@ -442,9 +442,9 @@ ParameterizedTest(struct backend_param *p, pyramid, overflows_and_refuses)
     test_expect(d.ctx, spops_pyramid_reserve(d.ctx, finest, &o, &pyramid), invalid,
                 "max_rows[1] is -4", "rows");
     o.max_rows = NULL;
-    o.contents = 99;
+    o.contents = 128;
     test_expect(d.ctx, spops_pyramid_reserve(d.ctx, finest, &o, &pyramid), invalid,
-                "contents is 99", "contents");
+                "contents is 128", "contents");
     cr_assert_null(pyramid);
     test_expect(d.ctx, spops_pyramid_set(d.ctx, NULL), invalid, "pyramid is NULL", "none");
     test_expect(d.ctx, spops_pyramid_get_info_sync(d.ctx, NULL, &info), invalid, "pyramid is NULL",

@@ -1156,3 +1156,108 @@ ParameterizedTest(struct backend_param *p, sparseconv, refuses)
     destroy_case(&c);
     test_close(&d);
 }
+
+// ---- Defaults -----------------------------------------------------------------------------------
+
+// Ones times ones, over a map made with defaults and a plan made with them: every output is the number
+// of its pairs, every gradient of x that of the input's, and those of w the pairs of a tap.
+static void check_ones(test_device *d, const spops_kernel_map *map, spops_dtype dtype,
+                       const char *what)
+{
+    enum { COLS = 8 };
+    spops_kernel_map_info info = spops_kernel_map_info_default();
+    spops_sparseconv_options options = spops_sparseconv_options_default();
+    spops_sparseconv *conv = NULL;
+    double sum = 0, back = 0, of_taps = 0;
+
+    options.backward = 1;
+    test_expect_ok(d->ctx, spops_kernel_map_get_info_sync(d->ctx, map, &info), what);
+    test_expect_ok(d->ctx, spops_sparseconv_create(d->ctx, map, NULL, &conv), what);
+    spops_sparseconv_destroy(conv);
+    test_expect_ok(d->ctx, spops_sparseconv_create(d->ctx, map, &options, &conv), what);
+    const int64_t w_rows = info.num_taps * COLS;
+    guarded x = guarded_create(d->backend, "x", info.num_in, COLS, 0, 0, dtype);
+    guarded g = guarded_create(d->backend, "g", info.num_out, COLS, 0, 0, dtype);
+    guarded w = guarded_create(d->backend, "w", w_rows, COLS, 0, 0, dtype);
+    guarded out = guarded_create(d->backend, "out", info.num_out, COLS, 0, 0, SPOPS_DTYPE_F32);
+    guarded dx = guarded_create(d->backend, "dx", info.num_in, COLS, 0, 0, SPOPS_DTYPE_F32);
+    guarded dw = guarded_create(d->backend, "dw", w_rows, COLS, 0, 0, SPOPS_DTYPE_F32);
+    guarded *ones[] = {&x, &g, &w}, *results[] = {&out, &dx, &dw};
+    double *sums[] = {&sum, &back, &of_taps};
+    for (int i = 0; i < 3; ++i) {
+        for (int64_t r = 0; r < ones[i]->view.rows; ++r)
+            for (int64_t c = 0; c < COLS; ++c)
+                guarded_set(ones[i], r, c, 1);
+        guarded_upload(ones[i]);
+    }
+    test_expect_ok(d->ctx, spops_sparseconv_execute(d->ctx, conv, x.view, w.view, NULL, out.view),
+                   what);
+    test_expect_ok(d->ctx,
+                   spops_sparseconv_execute_backward(d->ctx, conv, g.view, x.view, w.view, NULL,
+                                                     &dx.view, &dw.view),
+                   what);
+    test_wait(d);
+    for (int i = 0; i < 3; ++i) {
+        guarded_download(results[i]);
+        for (int64_t r = 0; r < results[i]->view.rows; ++r)
+            for (int64_t c = 0; c < COLS; ++c)
+                *sums[i] += guarded_get(results[i], r, c);
+    }
+    cr_assert(info.num_pairs > 0, "%s", what);
+    cr_assert_eq(sum, (double)info.num_pairs * COLS * COLS, "%s: forward", what);
+    cr_assert_eq(back, (double)info.num_pairs * COLS * COLS, "%s: gradient of x", what);
+    cr_assert_eq(of_taps, (double)info.num_pairs * COLS * COLS, "%s: gradient of w", what);
+    for (int i = 0; i < 3; ++i)
+        guarded_destroy(ones[i]), guarded_destroy(results[i]);
+    spops_sparseconv_destroy(conv);
+}
+
+ParameterizedTestParameters(sparseconv, defaults_fit_each_other)
+{
+    return every_case(test_row_dtypes, NUM_ROW_DTYPES, NULL, 0);
+}
+ParameterizedTest(struct case_param *p, sparseconv, defaults_fit_each_other)
+{
+    enum { SIDE = 9, NUM = SIDE * SIDE * SIDE / 2 };
+    const spops_kernel_shape cube = spops_kernel_shape_cube(3, 3, 1, 1);
+    const spops_kernel_shape window = spops_kernel_shape_cube(3, 2, 2, 1);
+    spops_coords *fine = NULL, *coarse = NULL;
+    spops_kernel_map *within = NULL, *down = NULL, *up = NULL, *filled = NULL;
+    static int32_t rows[4 * NUM];
+    test_device d;
+
+    if (!test_open(&d, (spops_backend_kind)p->backend, (test_launch)p->launch)) return;
+    for (int i = 0; i < NUM; ++i) { // every other cell
+        rows[4 * i + 1] = 2 * i / (SIDE * SIDE);
+        rows[4 * i + 2] = 2 * i / SIDE % SIDE;
+        rows[4 * i + 3] = 2 * i % SIDE;
+    }
+    int32_t *given = test_upload_i32(&d, rows, 4 * NUM);
+    const spops_dtype dtype = (spops_dtype)p->dtype;
+    test_expect_ok(d.ctx, spops_coords_create(d.ctx, 3, NUM, given, NULL, &fine), "fine");
+    test_expect_ok(d.ctx, spops_coords_create_downsampled(d.ctx, fine, &window, NULL, &coarse),
+                   "coarse");
+    test_expect_ok(
+        d.ctx,
+        spops_kernel_map_create(d.ctx, SPOPS_MAP_SUBMANIFOLD, &cube, fine, NULL, NULL, &within),
+        "within");
+    test_expect_ok(
+        d.ctx,
+        spops_kernel_map_create(d.ctx, SPOPS_MAP_CONVOLUTION, &window, fine, coarse, NULL, &down),
+        "down");
+    test_expect_ok(d.ctx, spops_kernel_map_create_inverse(d.ctx, down, NULL, &up), "up");
+    test_expect_ok(d.ctx,
+                   spops_kernel_map_reserve(d.ctx, SPOPS_MAP_CONVOLUTION, &window, fine, coarse,
+                                            NULL, &filled),
+                   "reserve");
+    test_expect_ok(d.ctx, spops_kernel_map_set(d.ctx, filled, fine, coarse), "set");
+    check_ones(&d, within, dtype, "within");
+    check_ones(&d, down, dtype, "down");
+    check_ones(&d, up, dtype, "inverse");
+    check_ones(&d, filled, dtype, "reserved");
+    spops_kernel_map_destroy(filled), spops_kernel_map_destroy(up);
+    spops_kernel_map_destroy(down), spops_kernel_map_destroy(within);
+    spops_coords_destroy(coarse), spops_coords_destroy(fine);
+    test_free(&d, given);
+    test_close(&d);
+}

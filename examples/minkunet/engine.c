@@ -51,6 +51,7 @@ static int measure(engine *e, double voxel_m, const scan *s)
     const spops_coords_box box = box_of(voxel_m);
     spops_coords_options coords = spops_coords_options_default();
     spops_pyramid_info info = spops_pyramid_info_default();
+    spops_kernel_map_info map = spops_kernel_map_info_default();
     const int32_t n = (int32_t)s->num_points;
     spops_voxels_options options = voxel_options(voxel_m, &coords);
     spops_matrix points;
@@ -70,6 +71,11 @@ static int measure(engine *e, double voxel_m, const scan *s)
     TRY(spops_voxels_set(e->d->ctx, e->voxels, e->num_points, points, NULL));
     TRY(spops_pyramid_set(e->d->ctx, e->pyramid));
     TRY(spops_pyramid_get_info_sync(e->d->ctx, e->pyramid, &info));
+    /* Maps made with defaults have what this device's convolutions run on: ORDER where it has
+       implicit GEMM, which takes every layer in 16 bits. */
+    TRY(spops_kernel_map_get_info_sync(
+        e->d->ctx, spops_pyramid_map(e->pyramid, SPOPS_PYRAMID_WITHIN, 0), &map));
+    e->implicit_gemm = e->dtype == SPOPS_DTYPE_F16 && (map.contents & SPOPS_MAP_ORDER) != 0;
     spops_pyramid_destroy(e->pyramid);
     spops_voxels_destroy(e->voxels);
     device_free(e->d, e->points);
@@ -89,18 +95,11 @@ static int measure(engine *e, double voxel_m, const scan *s)
 
 /* ---- Plans ---------------------------------------------------------------------------------- */
 
-/* Whether the kernels of tensor cores serve every layer: maps then need no pairs, and plans no other
-   way of running. */
-static int has_implicit_gemm(const engine *e)
-{
-    spops_device_info info = spops_device_info_default();
-    if (spops_context_get_device_info(e->d->ctx, &info) != SPOPS_STATUS_OK) return 0;
-    return e->dtype == SPOPS_DTYPE_F16 && info.compute_capability == 90;
-}
-
+/* Where kernels of tensor cores serve every layer, maps need no pairs, and plans no other way of
+   running. */
 static int32_t contents_of_maps(const engine *e)
 {
-    return e->implicit_gemm ? SPOPS_MAP_ORDER : SPOPS_MAP_ORDER | SPOPS_MAP_PAIRS;
+    return e->implicit_gemm ? SPOPS_MAP_ORDER : SPOPS_MAP_FOR_CONV;
 }
 
 static int create_conv(engine *e, const spops_kernel_map *map, spops_sparseconv **conv)
@@ -188,7 +187,6 @@ int engine_create(engine *e, const device *d, const network *net, spops_dtype dt
     e->d = d;
     e->net = net;
     e->dtype = dtype;
-    e->implicit_gemm = has_implicit_gemm(e);
     for (int i = 0; i < num_scans; ++i)
         if (measure(e, voxel_m, &scans[i])) return 1;
     for (int i = 0; i < num_scans; ++i)

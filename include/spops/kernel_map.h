@@ -37,21 +37,30 @@ typedef enum spops_kernel_map_kind {
  *           these pairs among PAIRS. Brings PAIRS.
  * REVERSE   TABLE, ORDER and CSR, as far as they are asked for, also of the inputs [transposed
  *           map; backward map], which gradients of features need.
+ * FOR_CONV  What every sparse convolution runs on, the fastest way of this device too: TABLE and PAIRS,
+ *           and ORDER where the device has implicit GEMM (compute capability 8.0 or more).
+ * FOR_CONV_BACKWARD
+ *           The same with what gradients run on: REVERSE too, where the device has implicit GEMM.
+ *
+ * The last two stand for others, by the device of ctx: spops_kernel_map_info.contents has these.
  */
 typedef enum spops_kernel_map_contents {
     SPOPS_MAP_TABLE = 1,
     SPOPS_MAP_ORDER = 2,
     SPOPS_MAP_PAIRS = 4,
     SPOPS_MAP_CSR = 8,
-    SPOPS_MAP_REVERSE = 16
+    SPOPS_MAP_REVERSE = 16,
+    SPOPS_MAP_FOR_CONV = 32,
+    SPOPS_MAP_FOR_CONV_BACKWARD = 64
 } spops_kernel_map_contents;
 
 /** Choices of the calls that make kernel maps. */
 typedef struct spops_kernel_map_options {
     size_t struct_size;  /* sizeof(spops_kernel_map_options) */
-    int32_t contents;    /* SPOPS_MAP_*; 0: TABLE */
+    int32_t contents;    /* SPOPS_MAP_*; 0: FOR_CONV_BACKWARD */
     int32_t tile_rows;   /* of ORDER: 8 to 1024, a power of two; 0: 128 */
-    int64_t max_pairs;   /* of a map made by reserve, with PAIRS */
+    int64_t max_pairs;   /* of a map made by reserve, with PAIRS. FOR_CONV and contents 0 take 0 for
+                            all that there can be: rows of out times taps */
     int32_t no_symmetry; /* 1: search every tap, also where a map is its own mirror image */
     int32_t reserved;
     spops_plan_memory *memory; /* of reserve: where the map lives; NULL: allocated */
@@ -67,7 +76,8 @@ SPOPS_DEFINE_DEFAULT(spops_kernel_map_options)
  * in, out   The sets that features are rows of; with SUBMANIFOLD, out is `in` or NULL. Not needed
  *           once the map is made.
  *
- * options   NULL: defaults, a map with its TABLE.
+ * options   NULL: defaults, a map that a convolution made with defaults runs on, with its gradients,
+ *           and that spops_kernel_map_create_inverse takes.
  * map       The map; NULL after a failure.
  *
  * Memory    Where ctx runs.

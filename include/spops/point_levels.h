@@ -215,7 +215,7 @@ typedef struct spops_point_pyramid_options {
     float radius_taps;  /* radius over tap size; 0: 1.861, the ball with the volume of 3^3 taps */
     spops_metric metric;
     int32_t taps;          /* along an axis, within a level and between levels; 0: 3 */
-    int32_t contents;      /* SPOPS_NEIGHBORS_*, of all; 0: BY_TAP */
+    int32_t contents;      /* SPOPS_NEIGHBORS_*, of all; 0: FOR_CONV */
     spops_point_keep keep; /* level n + 1 has a point a voxel of that level's tap size */
     uint32_t seed;
     int32_t cover; /* 1: neighbours from a level to the next reach far enough for every

@@ -40,10 +40,18 @@ typedef enum spops_metric { SPOPS_METRIC_BALL = 0, SPOPS_METRIC_CHEBYSHEV = 1 } 
  *
  * BY_TAP    For every tap its pairs (input, output): triplets in the order of their taps.
  * REVERSE   A list for every input of the outputs that it is a neighbour of.
+ * LISTS     Nothing more than the lists of the outputs.
+ * FOR_CONV  What every point convolution runs on, the fastest way of this device too: BY_TAP, and
+ *           REVERSE for gradients, where the device has implicit GEMM for them (compute capability
+ *           9.0) and the inputs are not the outputs.
+ *
+ * FOR_CONV stands for others, by the device of ctx.
  */
 typedef enum spops_neighbors_contents {
     SPOPS_NEIGHBORS_BY_TAP = 1,
-    SPOPS_NEIGHBORS_REVERSE = 2
+    SPOPS_NEIGHBORS_REVERSE = 2,
+    SPOPS_NEIGHBORS_LISTS = 4,
+    SPOPS_NEIGHBORS_FOR_CONV = 8
 } spops_neighbors_contents;
 
 #define SPOPS_MAX_POINT_TAPS 9 /* along an axis */
@@ -67,7 +75,7 @@ typedef struct spops_neighbors_options {
     spops_metric metric;
     int32_t taps;              /* t: along an axis, up to SPOPS_MAX_POINT_TAPS; 0: 1 */
     float tap_size_m;          /* s: more than 0 where t > 1; any size, whatever the radius */
-    int32_t contents;          /* SPOPS_NEIGHBORS_* */
+    int32_t contents;          /* SPOPS_NEIGHBORS_*; 0: FOR_CONV */
     spops_plan_memory *memory; /* of reserve: where they live; NULL: allocated */
 } spops_neighbors_options;
 

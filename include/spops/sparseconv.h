@@ -108,7 +108,7 @@ SPOPS_DEFINE_DEFAULT(spops_sparseconv_options)
 /**
  * Plan the convolutions of a map.
  *
- * map       Must have PAIRS; for IMPLICIT_GEMM also ORDER, and with backward REVERSE. PAIRS may be
+ * map       One made with defaults serves. Must have PAIRS; for IMPLICIT_GEMM also ORDER, and with backward REVERSE. PAIRS may be
  *           missing where IMPLICIT_GEMM is named and backward is 0. Made by create, or by reserve:
  *           then the plan is refilled by spops_sparseconv_set. The map must outlive the plan.
  * options   NULL: defaults. A dataflow that is named serves every call, or the call is refused.

@@ -3,10 +3,13 @@
 // and what can be asked of a map.
 #include <string.h>
 
+#include "igemm/igemm_args.h"
 #include "maps/kernel_maps.h"
 
+#define FOR_CONV (SPOPS_MAP_FOR_CONV | SPOPS_MAP_FOR_CONV_BACKWARD) // stand for others
 #define ALL_CONTENTS                                                                               \
-    (SPOPS_MAP_TABLE | SPOPS_MAP_ORDER | SPOPS_MAP_PAIRS | SPOPS_MAP_CSR | SPOPS_MAP_REVERSE)
+    (SPOPS_MAP_TABLE | SPOPS_MAP_ORDER | SPOPS_MAP_PAIRS | SPOPS_MAP_CSR | SPOPS_MAP_REVERSE |     \
+     FOR_CONV)
 #define DEFAULT_TILE_ROWS 128
 
 // Fields of a description.
@@ -36,13 +39,21 @@ static void put_kernel(const spops_kernel_shape *kernel, int64_t *fields)
     spops_plan_put_i32s(fields + DILATION, kernel->dilation, SPOPS_MAX_DIMS);
 }
 
+// The capacity of a reserved map's pairs.
+static int64_t max_pairs_of(const spops_map_choices *c, int64_t max_out)
+{
+    if (!c->all_pairs) return c->max_pairs;
+    return max_out > SPOPS_MAX_COUNT / c->taps.num_taps ? SPOPS_MAX_COUNT
+                                                        : max_out * c->taps.num_taps;
+}
+
 static void fields_of(const spops_map_choices *c, int64_t max_in, int64_t max_out,
                       int64_t fields[NUM_FIELDS])
 {
     fields[KIND] = c->kind;
     fields[MAX_IN] = max_in;
     fields[MAX_OUT] = max_out;
-    fields[MAX_PAIRS] = c->max_pairs;
+    fields[MAX_PAIRS] = max_pairs_of(c, max_out);
     fields[CONTENTS] = c->contents;
     fields[TILE_ROWS] = c->tile_rows;
     fields[NO_SYMMETRY] = c->no_symmetry;
@@ -102,6 +113,19 @@ static bool is_power_of_two(int32_t n)
     return n > 0 && (n & (n - 1)) == 0;
 }
 
+int32_t spops_map_contents(const spops_context *ctx, int32_t contents)
+{
+    const spops_igemm_scratch_args any = {0};
+    const bool backward = (contents & SPOPS_MAP_FOR_CONV_BACKWARD) != 0;
+    const int32_t others = contents & ~FOR_CONV;
+
+    if (others == contents || (contents & ~ALL_CONTENTS) != 0) return contents;
+    contents = others | SPOPS_MAP_TABLE | SPOPS_MAP_PAIRS;
+    if (ctx->backend->igemm_exists != NULL && ctx->backend->igemm_exists(ctx, &any))
+        contents |= SPOPS_MAP_ORDER | (backward ? SPOPS_MAP_REVERSE : 0);
+    return contents;
+}
+
 static spops_status read_options(spops_context *ctx, const char *call,
                                  const spops_kernel_map_options *options, spops_map_choices *c)
 {
@@ -112,7 +136,9 @@ static spops_status read_options(spops_context *ctx, const char *call,
                   "%s: contents is %" PRId32 ", expected a sum of SPOPS_MAP_* (0 to %d)", call,
                   o.contents, ALL_CONTENTS);
     c->contents =
-        (o.contents & ~SPOPS_MAP_REVERSE) == 0 ? o.contents | SPOPS_MAP_TABLE : o.contents;
+        spops_map_contents(ctx, o.contents == 0 ? SPOPS_MAP_FOR_CONV_BACKWARD : o.contents);
+    c->all_pairs = (o.contents == 0 || (o.contents & FOR_CONV) != 0) && o.max_pairs == 0;
+    if ((c->contents & ~SPOPS_MAP_REVERSE) == 0) c->contents |= SPOPS_MAP_TABLE;
     if (c->contents & SPOPS_MAP_ORDER) c->contents |= SPOPS_MAP_TABLE;
     if (c->contents & SPOPS_MAP_CSR) c->contents |= SPOPS_MAP_PAIRS;
     c->tile_rows = o.tile_rows == 0 ? DEFAULT_TILE_ROWS : o.tile_rows;
@@ -336,8 +362,8 @@ static spops_status set_sizes(spops_context *ctx, const char *call,
     a->table_stride = (a->taps.num_taps + 3) / 4 * 4;
     a->tile_rows = choices->tile_rows;
     a->mask_order = mask_order_of(&a->taps);
-    a->max_pairs =
-        map->base.refillable && (map->contents & SPOPS_MAP_PAIRS) ? choices->max_pairs : 0;
+    if (map->base.refillable && (map->contents & SPOPS_MAP_PAIRS))
+        a->max_pairs = max_pairs_of(choices, num_out);
     a->out = side_of(num_out, a->tile_rows);
     a->in = side_of(num_in, a->tile_rows);
     a->in.mirrored = a->symmetric;

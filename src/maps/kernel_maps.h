@@ -28,9 +28,13 @@ typedef struct spops_map_choices {
     spops_taps taps; // with a submanifold's padding
     int32_t contents, tile_rows;
     int64_t max_pairs;
+    bool all_pairs; // of reserve: as many as there can be, instead
     bool no_symmetry;
     spops_plan_memory *memory; // of reserve
 } spops_map_choices;
+
+// Contents without those that stand for others.
+int32_t spops_map_contents(const spops_context *ctx, int32_t contents);
 
 spops_status spops_map_read_choices(spops_context *ctx, const char *call,
                                     spops_kernel_map_kind kind, const spops_kernel_shape *kernel,

@@ -9,7 +9,7 @@
 #include "core/plan.h"
 
 #define DEFAULT_LEVELS   5
-#define DEFAULT_CONTENTS (SPOPS_MAP_ORDER | SPOPS_MAP_PAIRS)
+#define DEFAULT_CONTENTS SPOPS_MAP_FOR_CONV
 
 enum { MAX_LEVELS = SPOPS_PYRAMID_MAX_LEVELS };
 
@@ -81,7 +81,7 @@ static spops_status read_options(spops_context *ctx, const char *call, int32_t d
                   "%s: num_levels is %" PRId32 ", expected 1 to %d (or 0)", call, o.num_levels,
                   MAX_LEVELS);
     choices->num_levels = o.num_levels == 0 ? DEFAULT_LEVELS : o.num_levels;
-    choices->contents = o.contents == 0 ? DEFAULT_CONTENTS : o.contents;
+    choices->contents = spops_map_contents(ctx, o.contents == 0 ? DEFAULT_CONTENTS : o.contents);
     choices->order = o.order;
     choices->search = o.search;
     for (int32_t level = 0; level < choices->num_levels; ++level) {

@@ -8,6 +8,7 @@
 
 #include "core/check.h"
 #include "core/matrix.h"
+#include "igemm/igemm_args.h"
 
 #define MAX_RADIUS_M 1e18f // whose square is finite
 
@@ -112,10 +113,22 @@ spops_status spops_cloud_refuse_row(spops_context *ctx, const char *call, const 
                       (int)row, (double)p[0], (double)p[1], (double)p[2]);
 }
 
+// What convolutions run on, forward and backward: lists of the inputs only where matrix kernels take
+// them, and the lists of the outputs are not theirs too.
+static int32_t contents_for_conv(const spops_context *ctx, bool mirrored)
+{
+    const spops_igemm_scratch_args any = {0};
+    const bool reverse = !mirrored && ctx->info.compute_capability >= 90 &&
+                         ctx->backend->igemm_exists != NULL &&
+                         ctx->backend->igemm_exists(ctx, &any);
+    return SPOPS_NEIGHBORS_BY_TAP | (reverse ? SPOPS_NEIGHBORS_REVERSE : 0);
+}
+
 static spops_status read_rule(spops_context *ctx, const char *call, spops_plan *plan,
                               spops_neighbors_arrays *arrays)
 {
-    const int32_t all = SPOPS_NEIGHBORS_BY_TAP | SPOPS_NEIGHBORS_REVERSE;
+    const int32_t own = SPOPS_NEIGHBORS_BY_TAP | SPOPS_NEIGHBORS_REVERSE;
+    const int32_t all = own | SPOPS_NEIGHBORS_LISTS | SPOPS_NEIGHBORS_FOR_CONV;
     int64_t *fields = plan->fields;
     const double radius_m = spops_plan_double(fields[RADIUS_M]);
     double tap_size_m = spops_plan_double(fields[TAP_SIZE_M]);
@@ -139,6 +152,10 @@ static spops_status read_rule(spops_context *ctx, const char *call, spops_plan *
     arrays->rule.taps = (int32_t)fields[TAPS];
     arrays->rule.tap_size = (float)tap_size_m;
     arrays->num_taps = arrays->rule.taps * arrays->rule.taps * arrays->rule.taps;
+    if (fields[CONTENTS] == 0 || (fields[CONTENTS] & SPOPS_NEIGHBORS_FOR_CONV) != 0)
+        fields[CONTENTS] |= contents_for_conv(ctx, fields[SAME] != 0 && fields[TAPS] % 2 == 1);
+    fields[CONTENTS] &= own;
+    if (fields[CONTENTS] == 0) fields[CONTENTS] = SPOPS_NEIGHBORS_LISTS;
     arrays->by_tap = (fields[CONTENTS] & SPOPS_NEIGHBORS_BY_TAP) != 0;
     arrays->reverse = (fields[CONTENTS] & SPOPS_NEIGHBORS_REVERSE) != 0;
     return SPOPS_STATUS_OK;

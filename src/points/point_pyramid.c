@@ -45,7 +45,6 @@ static spops_status read_options(spops_context *ctx, const char *call,
     if (o->num_levels == 0) o->num_levels = DEFAULT_LEVELS;
     if (o->radius_taps == 0.0f) o->radius_taps = DEFAULT_RADIUS;
     if (o->taps == 0) o->taps = 3;
-    if (o->contents == 0) o->contents = SPOPS_NEIGHBORS_BY_TAP;
     return SPOPS_STATUS_OK;
 }
 
