@@ -7,7 +7,9 @@
 
 #include "call/rows.h"
 #include "spops/spops.h"
-#include "tests/support/launch.h"
+#include "support/device.h"
+#include "tests/support/drawn_call.h"
+#include "tests/support/params.h"
 
 enum { MAX_VALUES = 96 };
 
@@ -137,4 +139,82 @@ Test(operators, refuse_values_of_other_types)
     }
     cr_assert_eq(spops_call(NULL, NULL, NULL, 0, NULL), SPOPS_STATUS_INVALID_ARGUMENT);
     spops_call_release();
+}
+
+// ---- Calls --------------------------------------------------------------------------------------
+
+static struct {
+    int backend;
+} backends[] = {{SPOPS_BACKEND_CPU}, {SPOPS_BACKEND_CUDA}};
+
+enum { TRIES = 3000 };
+
+// A valid call of every operator; again on a context of the library's own, with absent arguments left
+// out; and once more: the same bits. Outputs begin with the same poison, as rows behind those in use
+// keep what they hold.
+static void check_same(drawn_call *c, test_device *d)
+{
+    spops_value values[DRAWN_MAX_VALUES], ret;
+    const int32_t n = drawn_call_compact(c, values);
+    unsigned char *first, *again;
+    size_t bytes, bytes_again;
+
+    for (int byte = 0; byte < 2; ++byte) {
+        drawn_call_poison(c, 0x11 + byte);
+        test_expect_ok(d->ctx, spops_call(d->ctx, c->op, c->values, c->num_values, &ret), c->op->name);
+        drawn_call_drop(c, &ret);
+        test_wait(d);
+        first = drawn_call_outputs(c, &bytes);
+        drawn_call_poison(c, 0x11 + byte);
+        cr_assert(spops_call(NULL, c->op, values, n, &ret) == SPOPS_STATUS_OK, "%s",
+                  spops_last_error(NULL));
+        cr_assert(device_stream_wait(d->backend, NULL));
+        if (c->row->num_args > 0 && c->row->args[c->row->num_args - 1].may_be < 0 &&
+            ret.type == SPOPS_VALUE_POINTER)
+            spops_call_destroy(ret.v.p);
+        again = drawn_call_outputs(c, &bytes_again);
+        cr_assert(bytes == bytes_again && memcmp(first, again, bytes) == 0, "%s: other bits",
+                  c->op->name);
+        free(first);
+        free(again);
+    }
+}
+
+static void check_valid(int backend)
+{
+    int32_t num;
+    const spops_operator *const *ops = spops_operators(&num);
+    drawn_call *c = calloc(1, sizeof *c);
+    test_device d;
+
+    cr_assert(c != NULL);
+    if (!test_open(&d, (spops_backend_kind)backend, LAUNCH_DEFAULT)) {
+        free(c);
+        return;
+    }
+    for (int32_t i = 0; i < num; ++i) {
+        test_rng rng = test_rng_make(7000 + (uint64_t)i);
+        spops_value ret;
+        const int tries = drawn_call_find(c, &d, ops[i], &rng, TRIES, &ret);
+        cr_expect(tries > 0, "%s: none of %d draws was valid, the last: %s", ops[i]->name, TRIES,
+                  spops_last_error(d.ctx));
+        if (tries == 0) continue;
+        if (getenv("SPOPS_TEST_VERBOSE") != NULL) printf("%-28s %4d draws\n", ops[i]->name, tries);
+        drawn_call_drop(c, &ret);
+        check_same(c, &d);
+        drawn_call_free(c);
+    }
+    spops_call_release();
+    test_close(&d);
+    free(c);
+}
+
+Test(operators, valid_calls_cpu)
+{
+    check_valid(backends[0].backend);
+}
+
+Test(operators, valid_calls_cuda)
+{
+    check_valid(backends[1].backend);
 }

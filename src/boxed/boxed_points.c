@@ -62,7 +62,7 @@ spops_status spops_boxed_point_level(spops_boxed_call *b)
     spops_point_level *made = NULL;
 
     options.size_m = b->attributes[SIZE_M].f;
-    SPOPS_TRY(spops_list_f64(b, ORIGIN_M, 3, options.origin_m));
+    SPOPS_TRY(spops_list_f64(b, ORIGIN_M, 3, 0.0, options.origin_m));
     options.keep = (spops_point_keep)spops_boxed_i32(b, KEEP);
     options.seed = (uint32_t)b->attributes[SEED].i;
     options.gradients = (spops_gradients)spops_boxed_i32(b, GRADIENTS);
@@ -170,8 +170,8 @@ spops_status spops_boxed_buckets(spops_boxed_call *b)
         for (int a = 0; a < 3; ++a)
             options.steps[r][a] = steps[3 * r + a];
     }
-    SPOPS_TRY(spops_list_f64(b, SIZE_M, 3, options.size_m));
-    SPOPS_TRY(spops_list_f64(b, ORIGIN_M, 3, options.origin_m));
+    SPOPS_TRY(spops_list_f64(b, SIZE_M, 3, 0.0, options.size_m));
+    SPOPS_TRY(spops_list_f64(b, ORIGIN_M, 3, 0.0, options.origin_m));
     SPOPS_TRY(spops_buckets_create(b->ctx, &cloud, &options, &made));
     return spops_boxed_made(b, made);
 }
@@ -205,8 +205,8 @@ spops_status spops_boxed_patches_order(spops_boxed_call *b)
     order.borrow = spops_boxed_i32(b, BORROW);
     order.curve = (spops_patch_curve)spops_boxed_i32(b, CURVE);
     order.bits = spops_boxed_i32(b, BITS);
-    SPOPS_TRY(spops_list_f64(b, SIZE_M, 3, order.size_m));
-    SPOPS_TRY(spops_list_f64(b, ORIGIN_M, 3, order.origin_m));
+    SPOPS_TRY(spops_list_f64(b, SIZE_M, 3, 0.0, order.size_m));
+    SPOPS_TRY(spops_list_f64(b, ORIGIN_M, 3, 0.0, order.origin_m));
     order.order = b->args[2];
     SPOPS_TRY(spops_patches_create_from_order(b->ctx, &cloud, &order, &made));
     return spops_boxed_made(b, made);

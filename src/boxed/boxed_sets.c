@@ -135,10 +135,10 @@ spops_status spops_boxed_voxels(spops_boxed_call *b)
     spops_coords_options coords = spops_coords_options_default();
     spops_voxels *made = NULL;
 
-    SPOPS_TRY(spops_list_f64(b, SIZE_M, SPOPS_MAX_DIMS, options.size_m));
-    SPOPS_TRY(spops_list_f64(b, ORIGIN_M, SPOPS_MAX_DIMS, options.origin_m));
-    SPOPS_TRY(spops_list_f64(b, LOWER_M, SPOPS_MAX_DIMS, options.lower_m));
-    SPOPS_TRY(spops_list_f64(b, UPPER_M, SPOPS_MAX_DIMS, options.upper_m));
+    SPOPS_TRY(spops_list_f64(b, SIZE_M, SPOPS_MAX_DIMS, 0.0, options.size_m));
+    SPOPS_TRY(spops_list_f64(b, ORIGIN_M, SPOPS_MAX_DIMS, 0.0, options.origin_m));
+    SPOPS_TRY(spops_list_f64(b, LOWER_M, SPOPS_MAX_DIMS, 0.0, options.lower_m));
+    SPOPS_TRY(spops_list_f64(b, UPPER_M, SPOPS_MAX_DIMS, 0.0, options.upper_m));
     options.crop = b->counts[LOWER_M] > 0 || b->counts[UPPER_M] > 0;
     options.points = (spops_voxel_points)spops_boxed_i32(b, POINTS);
     options.seed = (uint32_t)b->attributes[SEED].i;
@@ -168,8 +168,8 @@ spops_status spops_boxed_devoxels(spops_boxed_call *b)
     spops_devoxels_options options = spops_devoxels_options_default();
     spops_devoxels *made = NULL;
 
-    SPOPS_TRY(spops_list_f64(b, SIZE_M, SPOPS_MAX_DIMS, options.size_m));
-    SPOPS_TRY(spops_list_f64(b, ORIGIN_M, SPOPS_MAX_DIMS, options.origin_m));
+    SPOPS_TRY(spops_list_f64(b, SIZE_M, SPOPS_MAX_DIMS, 0.0, options.size_m));
+    SPOPS_TRY(spops_list_f64(b, ORIGIN_M, SPOPS_MAX_DIMS, 0.0, options.origin_m));
     options.interpolation = (spops_devoxels_interpolation)spops_boxed_i32(b, INTERPOLATION);
     options.missing = (spops_devoxels_missing)spops_boxed_i32(b, MISSING);
     options.gradients = (spops_gradients)spops_boxed_i32(b, GRADIENTS);
@@ -269,6 +269,23 @@ static spops_bev_options bev_options(const spops_boxed_call *b, int at)
     return options;
 }
 
+// Attribute i has n numbers for each camera, or none: those of the identity, whose rows have `cols`.
+static spops_status read_cameras(const spops_boxed_call *b, int i, int64_t num_cameras, int n,
+                                 int cols, double *first)
+{
+    const double *list = b->attributes[i].list;
+
+    SPOPS_REQUIRE(b->ctx, b->counts[i] == 0 || b->counts[i] == num_cameras * n,
+                  "%s: %s has %d numbers, expected %d for each of %" PRId64 " cameras",
+                  b->row->call, b->row->attributes[i].row->name, (int)b->counts[i], n, num_cameras);
+    for (int64_t c = 0; c < num_cameras; ++c) {
+        double *to = (double *)(void *)((char *)first + (size_t)c * sizeof(spops_bev_camera));
+        for (int k = 0; k < n; ++k)
+            to[k] = b->counts[i] > 0 ? list[c * n + k] : k / cols == k % cols;
+    }
+    return SPOPS_STATUS_OK;
+}
+
 spops_status spops_boxed_bev_plan(spops_boxed_call *b)
 {
     enum { MAX_CAMERAS = 64, HEIGHT = 8, WIDTH, START, STEP, DEPTHS, LOWER, CELL, INTRINSICS, EGO };
@@ -276,9 +293,7 @@ spops_status spops_boxed_bev_plan(spops_boxed_call *b)
     spops_bev_geometry geometry = spops_bev_geometry_default();
     spops_bev_camera cameras[MAX_CAMERAS];
     const spops_bev_options options = bev_options(b, BACKWARD);
-    const int32_t num_cameras = b->counts[INTRINSICS] / 9;
-    const double *intrinsics = b->attributes[INTRINSICS].list, *ego = b->attributes[EGO].list;
-    const double *image = b->attributes[IMAGE].list;
+    int64_t num_cameras;
     spops_bev_plan *made = NULL;
 
     geometry.shape = shape_of(b);
@@ -290,21 +305,15 @@ spops_status spops_boxed_bev_plan(spops_boxed_call *b)
                   "%s: depths_m has %d numbers, expected %d", b->row->call, (int)b->counts[DEPTHS],
                   (int)geometry.shape.num_depths);
     if (b->counts[DEPTHS] > 0) geometry.depths_m = b->attributes[DEPTHS].list;
-    SPOPS_TRY(spops_list_f64(b, LOWER, 3, geometry.grid_lower_m));
-    SPOPS_TRY(spops_list_f64(b, CELL, 3, geometry.cell_size_m));
-    SPOPS_REQUIRE(b->ctx,
-                  num_cameras == (int64_t)geometry.shape.num_batches * geometry.shape.num_cameras &&
-                      b->counts[INTRINSICS] == 9 * num_cameras &&
-                      b->counts[EGO] == 16 * num_cameras && b->counts[IMAGE] == 6 * num_cameras,
-                  "%s: intrinsics, camera_to_ego and image_to_input have %d, %d and %d numbers, "
-                  "expected 9, 16 and 6 for each camera",
-                  b->row->call, (int)b->counts[INTRINSICS], (int)b->counts[EGO],
-                  (int)b->counts[IMAGE]);
-    for (int32_t i = 0; i < num_cameras && i < MAX_CAMERAS; ++i) {
-        memcpy(cameras[i].intrinsics, intrinsics + 9 * i, sizeof cameras[i].intrinsics);
-        memcpy(cameras[i].camera_to_ego, ego + 16 * i, sizeof cameras[i].camera_to_ego);
-        memcpy(cameras[i].image_to_input, image + 6 * i, sizeof cameras[i].image_to_input);
-    }
+    SPOPS_TRY(spops_list_f64(b, LOWER, 3, 0.0, geometry.grid_lower_m));
+    SPOPS_TRY(spops_list_f64(b, CELL, 3, 1.0, geometry.cell_size_m));
+    num_cameras = (int64_t)geometry.shape.num_batches * geometry.shape.num_cameras;
+    SPOPS_REQUIRE(b->ctx, num_cameras >= 0 && num_cameras <= MAX_CAMERAS,
+                  "%s: num_cameras is %" PRId64 " of all batches, expected 0 to %d", b->row->call,
+                  num_cameras, (int)MAX_CAMERAS);
+    SPOPS_TRY(read_cameras(b, INTRINSICS, num_cameras, 9, 3, cameras[0].intrinsics));
+    SPOPS_TRY(read_cameras(b, EGO, num_cameras, 16, 4, cameras[0].camera_to_ego));
+    SPOPS_TRY(read_cameras(b, IMAGE, num_cameras, 6, 3, cameras[0].image_to_input));
     geometry.cameras = cameras;
     SPOPS_TRY(spops_bev_plan_create(b->ctx, &geometry, &options, &made));
     return spops_boxed_made(b, made);

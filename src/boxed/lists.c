@@ -35,13 +35,13 @@ spops_status spops_list_i32(const spops_boxed_call *b, int i, int n, int32_t abs
     return SPOPS_STATUS_OK;
 }
 
-spops_status spops_list_f64(const spops_boxed_call *b, int i, int n, double *to)
+spops_status spops_list_f64(const spops_boxed_call *b, int i, int n, double absent, double *to)
 {
     const double *list = b->attributes[i].list;
 
     SPOPS_TRY(check_count(b, i, n));
     for (int k = 0; k < n; ++k)
-        to[k] = b->counts[i] == 1 ? list[0] : k < b->counts[i] ? list[k] : 0.0;
+        to[k] = b->counts[i] == 1 ? list[0] : k < b->counts[i] ? list[k] : absent;
     return SPOPS_STATUS_OK;
 }
 

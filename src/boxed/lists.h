@@ -8,7 +8,7 @@
 
 // Attribute i, a list of at most n numbers, where one stands for all; `absent` for those left out.
 spops_status spops_list_i32(const spops_boxed_call *b, int i, int n, int32_t absent, int32_t *to);
-spops_status spops_list_f64(const spops_boxed_call *b, int i, int n, double *to); // absent: 0
+spops_status spops_list_f64(const spops_boxed_call *b, int i, int n, double absent, double *to);
 
 // Copy n elements of 4 bytes to argument i, which is as long; on the stream. Absent: nothing.
 spops_status spops_copy_array(spops_boxed_call *b, int i, const void *from, int64_t n);

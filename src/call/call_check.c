@@ -230,6 +230,20 @@ static int64_t value_of(const call_check *c, const spops_row_number *dim, int64_
     return value == found || spops_row_has_value(dim, c->slots) ? value : found;
 }
 
+// An array of elements that no matrix has, of a boxed call.
+static spops_status check_elements(const call_check *c, int i, const spops_matrix *m, int64_t rows,
+                                   uint32_t dtypes)
+{
+    const char *name = c->row->args[i].name;
+    SPOPS_REQUIRE(c->ctx, (dtypes & 1u << m->dtype) != 0, "%s: %s.dtype is another, expected %s",
+                  c->row->call, name, c->row->op->arguments[i]->type);
+    SPOPS_REQUIRE(c->ctx, m->rows == rows, "%s: %s is [%" PRId64 "], expected [%" PRId64 "]",
+                  c->row->call, name, m->rows, rows);
+    SPOPS_REQUIRE(c->ctx, m->rows == 0 || m->data != NULL, "%s: %s.data is NULL", c->row->call,
+                  name);
+    return SPOPS_STATUS_OK;
+}
+
 static spops_status check_matrix(const call_check *c, int i, byte_range *range)
 {
     const spops_row_arg *arg = &c->row->args[i];
@@ -239,6 +253,8 @@ static spops_status check_matrix(const call_check *c, int i, byte_range *range)
     const int64_t cols = arg->is_array ? 1 : value_of(c, &arg->dims[1], m->cols);
     const int64_t width = c->matrices == NULL ? width_of(c, i, m) : m->cols;
 
+    if ((dtypes & (1u << SPOPS_ROW_U8 | 1u << SPOPS_ROW_F64)) != 0)
+        return check_elements(c, i, m, rows, dtypes);
     if (!is_right(m, rows, cols, width, dtypes, range))
         SPOPS_TRY(refuse_matrix(c, i, m, rows, cols, width, dtypes, range));
     return arg->is_dense ? check_dense(c, i, m) : SPOPS_STATUS_OK;

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// Calls of operators drawn from the list alone (src/call/operators.def): plans made by other operators,
+// sizes, dtypes, attributes and contents at random within what the row says. A draw may be refused,
+// where a row cannot say all that is asked for; most rows have valid draws soon.
+#ifndef SPOPS_TESTS_SUPPORT_DRAWN_CALL_H
+#define SPOPS_TESTS_SUPPORT_DRAWN_CALL_H
+
+#include "call/rows.h"
+#include "spops/call.h"
+#include "tests/support/launch.h"
+#include "tests/support/random.h"
+
+enum { DRAWN_MAX_VALUES = 96, DRAWN_MAX_PLANS = 24 };
+
+typedef struct drawn_tensor {
+    unsigned char *memory; // where the backend runs, with room around the elements
+    size_t bytes;
+    spops_tensor tensor;
+    int64_t shape[2], strides[2];
+} drawn_tensor;
+
+typedef struct drawn_call {
+    spops_backend_kind backend;
+    const spops_operator *op;
+    const spops_row *row;
+    drawn_tensor tensors[SPOPS_ROW_MAX_ARGS];
+    spops_value values[DRAWN_MAX_VALUES]; // all arguments, NONE for those that are absent
+    int32_t num_values;
+    spops_plan *plans[DRAWN_MAX_PLANS]; // that were made for it, the last first to go
+    int32_t num_plans;
+    int64_t slots[SPOPS_ROW_MAX_SLOTS];
+} drawn_call;
+
+// False where a plan that it needs could not be made.
+bool drawn_call_make(drawn_call *c, test_device *d, const spops_operator *op, test_rng *rng);
+void drawn_call_free(drawn_call *c);
+
+// Tries until a call of op on d's context is not refused; how many tries it took, 0: none was valid.
+// The call stands in c, not to be freed where there was none; ret as spops_call gives it.
+int drawn_call_find(drawn_call *c, test_device *d, const spops_operator *op, test_rng *rng,
+                    int tries, spops_value *ret);
+
+// Values without those that are absent, and `present`; the number of values.
+int32_t drawn_call_compact(const drawn_call *c, spops_value values[DRAWN_MAX_VALUES]);
+
+// All bytes of the outputs, one behind another (to be freed), and poisoning them.
+unsigned char *drawn_call_outputs(const drawn_call *c, size_t *bytes);
+void drawn_call_poison(drawn_call *c, int byte);
+
+// Destroys what a call gave, unless it is a part of another plan.
+void drawn_call_drop(const drawn_call *c, const spops_value *ret);
+
+#endif
