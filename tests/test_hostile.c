@@ -629,7 +629,9 @@ Test(hostile, structs_between_elements)
     co.box = odd;
     BETWEEN(spops_coords_reserve(ctx, 3, 1, 1, &co, (spops_coords **)(void *)memory), "box");
     mo.num_rows = odd;
-    BETWEEN(spops_mvmr_execute(ctx, triplets, points, points, NULL, &mo, points), "num_rows");
+    BETWEEN(spops_mvmr_execute(ctx, triplets, points, spops_matrix_dense(x, 3, 3, SPOPS_DTYPE_F32), NULL,
+                               &mo, points),
+            "num_rows");
     BETWEEN(spops_sparseconv_load_choices(ctx, "", 0, NULL, 0, between), "num_rows");
     BETWEEN(spops_sparseconv_save_choices(ctx, NULL, 0, NULL, 0, between), "bytes");
     BETWEEN(spops_sparseconv_save_choices(ctx, between, 1, NULL, 0, (size_t *)(void *)memory),

@@ -504,35 +504,35 @@ ParameterizedTest(struct backend_param *p, linear, refuses)
     REFUSED("layer->groups is 2", spops_linear_execute(d.ctx, x, w, &layer, out));
     layer = spops_conv_layer_default();
     layer.w_transposed = 2;
-    REFUSED("layer->w_transposed is 2", spops_linear_execute(d.ctx, x, w, &layer, out));
+    REFUSED("w_transposed is 2", spops_linear_execute(d.ctx, x, w, &layer, out));
     layer.w_transposed = 1;
     REFUSED("w is [8, 16], expected [16, 8]", spops_linear_execute(d.ctx, x, w, &layer, out));
     layer = spops_conv_layer_default();
     layer.math = (spops_math)2;
-    REFUSED("layer->math is 2", spops_linear_execute(d.ctx, x, w, &layer, out));
+    REFUSED("math is 2", spops_linear_execute(d.ctx, x, w, &layer, out));
     layer = spops_conv_layer_default();
     layer.activation = (spops_activation)9;
-    REFUSED("layer->activation is 9", spops_linear_execute(d.ctx, x, w, &layer, out));
+    REFUSED("activation is 9", spops_linear_execute(d.ctx, x, w, &layer, out));
     layer = spops_conv_layer_default();
     layer.x_scales = (const float *)out.data;
     REFUSED("layer->x_scales", spops_linear_execute(d.ctx, x, w, &layer, out));
     layer = spops_conv_layer_default();
     layer.bias = (const float *)out.data;
-    REFUSED("out overlaps layer->bias", spops_linear_execute(d.ctx, x, w, &layer, out));
+    REFUSED("out overlaps bias", spops_linear_execute(d.ctx, x, w, &layer, out));
     layer.bias = (const float *)((char *)w.data + 2);
-    REFUSED("layer->bias", spops_linear_execute(d.ctx, x, w, &layer, out));
+    REFUSED("bias", spops_linear_execute(d.ctx, x, w, &layer, out));
     layer = spops_conv_layer_default();
     wrong = out, WRONG(data, (char *)out.data + 4 * COLS);
     wrong.rows = ROWS - 1;
     layer.residual = &wrong;
-    REFUSED("layer->residual is [1999, 16], expected [2000, 16]",
+    REFUSED("residual is [1999, 16], expected [2000, 16]",
             spops_linear_execute(d.ctx, x, w, &layer, out));
     wrong.rows = ROWS;
     wrong.data = (char *)out.data - 4 * COLS;
-    REFUSED("out overlaps layer->residual", spops_linear_execute(d.ctx, x, w, &layer, out));
+    REFUSED("out overlaps residual", spops_linear_execute(d.ctx, x, w, &layer, out));
     layer = spops_conv_layer_default();
     layer.num_rows = (const int32_t *)(const void *)((const char *)w.data + 2);
-    REFUSED("layer->num_rows", spops_linear_execute(d.ctx, x, w, &layer, out));
+    REFUSED("num_rows", spops_linear_execute(d.ctx, x, w, &layer, out));
 
     // Gradients: scratch first, which the message tells how to get.
     test_expect(

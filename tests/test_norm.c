@@ -523,29 +523,29 @@ ParameterizedTest(struct backend_param *p, norm, refuses)
                 SPOPS_STATUS_SCRATCH_TOO_SMALL, "batchnorm_statistics_execute", "no scratch");
     options.epsilon = -1;
     test_expect(d.ctx, spops_layernorm_execute(d.ctx, mx, v, v, &options, my), invalid,
-                "options->epsilon is -1, expected a finite number, 0 or more", "epsilon");
+                "epsilon is -1, expected a finite number, 0 or more", "epsilon");
     options.epsilon = NAN;
     test_expect(d.ctx, spops_layernorm_execute(d.ctx, mx, v, v, &options, my), invalid,
-                "options->epsilon is", "epsilon NaN");
+                "epsilon is", "epsilon NaN");
     options.epsilon = INFINITY;
     test_expect(d.ctx, spops_layernorm_execute(d.ctx, mx, v, v, &options, my), invalid,
-                "options->epsilon is inf", "epsilon infinite");
+                "epsilon is inf", "epsilon infinite");
     options = spops_norm_options_default();
     options.momentum = 2;
     test_expect(d.ctx, spops_layernorm_execute(d.ctx, mx, v, v, &options, my), invalid,
-                "options->momentum is 2, expected 0 to 1", "momentum");
+                "momentum is 2, expected 0 to 1", "momentum");
     options = spops_norm_options_default();
     options.activation = (spops_activation)7;
     test_expect(d.ctx, spops_layernorm_execute(d.ctx, mx, v, v, &options, my), invalid,
-                "options->activation is 7, expected 0 or 1", "activation");
+                "activation is 7, expected 0 or 1", "activation");
     options = spops_norm_options_default();
     options.fixed_statistics = 2;
     test_expect(d.ctx, spops_layernorm_execute(d.ctx, mx, v, v, &options, my), invalid,
-                "options->fixed_statistics is 2, expected 0 or 1", "fixed_statistics");
+                "fixed_statistics is 2, expected 0 or 1", "fixed_statistics");
     options = spops_norm_options_default();
     options.num_rows = (const int32_t *)(const void *)((const char *)v + 1);
     test_expect(d.ctx, spops_layernorm_execute(d.ctx, mx, v, v, &options, my), invalid,
-                "layernorm_execute: options->num_rows is at", "between elements");
+                "layernorm_execute: num_rows is at", "between elements");
     fetch_floats(&d, after, y, ROWS * COLS);
     cr_assert_arr_eq(after, zeros, sizeof zeros);
     test_free(&d, x), test_free(&d, y), test_free(&d, v);
@@ -573,14 +573,12 @@ enum { SLOT_ROWS = 4, SLOT_COLS = 3, SLOT_FLOATS = SLOT_ROWS * SLOT_COLS };
 
 // How the calls name them; NULL: no argument.
 static const char *const slot_names[NUM_KINDS][NUM_SLOTS] = {
-    {"x", NULL, NULL, "mean", "var", NULL, NULL, "options->num_rows", "running_mean",
-     "running_var"},
-    {"x", NULL, "out", "mean", "var", "gamma", "beta", "options->num_rows", NULL, NULL},
-    {"x", "grad_out", "grad_x", "mean", "var", "gamma", "beta", "options->num_rows", "grad_gamma",
+    {"x", NULL, NULL, "mean", "var", NULL, NULL, "num_rows", "running_mean", "running_var"},
+    {"x", NULL, "out", "mean", "var", "gamma", "beta", "num_rows", NULL, NULL},
+    {"x", "grad_out", "grad_x", "mean", "var", "gamma", "beta", "num_rows", "grad_gamma",
      "grad_beta"},
-    {"x", NULL, "out", NULL, NULL, "gamma", "beta", "options->num_rows", NULL, NULL},
-    {"x", "grad_out", "grad_x", NULL, NULL, "gamma", "beta", "options->num_rows", "grad_gamma",
-     "grad_beta"},
+    {"x", NULL, "out", NULL, NULL, "gamma", "beta", "num_rows", NULL, NULL},
+    {"x", "grad_out", "grad_x", NULL, NULL, "gamma", "beta", "num_rows", "grad_gamma", "grad_beta"},
 };
 
 static bool is_written(norm_kind kind, int slot)

@@ -161,7 +161,8 @@ static void check_same(drawn_call *c, test_device *d)
 
     for (int byte = 0; byte < 2; ++byte) {
         drawn_call_poison(c, 0x11 + byte);
-        test_expect_ok(d->ctx, spops_call(d->ctx, c->op, c->values, c->num_values, &ret), c->op->name);
+        test_expect_ok(d->ctx, spops_call(d->ctx, c->op, c->values, c->num_values, &ret),
+                       c->op->name);
         drawn_call_drop(c, &ret);
         test_wait(d);
         first = drawn_call_outputs(c, &bytes);

@@ -142,8 +142,8 @@ spops_status spops_boxed_mvmr_backward(spops_boxed_call *b)
 
 spops_status spops_boxed_vvor(spops_boxed_call *b)
 {
-    enum { X, G, S, TRIPLETS, OUT };
-    const spops_mvmr_options options = mvmr_options(b, NULL);
+    enum { X, G, S, NUM_ROWS, TRIPLETS, OUT };
+    const spops_mvmr_options options = mvmr_options(b, b->args[NUM_ROWS]);
     SPOPS_TRY(spops_boxed_reserve(b, spops_triplets_scratch_bytes(b->args[TRIPLETS])));
     return spops_vvor_execute(b->ctx, b->args[TRIPLETS], b->matrices[X], b->matrices[G],
                               spops_boxed_optional(b, S), &options, b->matrices[OUT]);

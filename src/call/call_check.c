@@ -3,8 +3,12 @@
 #include "call/call_check.h"
 
 #include <stdio.h>
+#include <string.h>
 
 #include "core/plan.h"
+
+// What is left alone while calls are right.
+#define COLD __attribute__((noinline, cold))
 
 // A call being checked.
 typedef struct call_check {
@@ -21,7 +25,7 @@ typedef struct byte_range {
     uintptr_t begin, end;
 } byte_range;
 
-static const spops_matrix *matrix_of(const call_check *c, int i)
+static inline const spops_matrix *matrix_of(const call_check *c, int i)
 {
     if (c->matrices != NULL) return &c->matrices[i];
     if (c->row->args[i].blocks >= 0) return &((const spops_argument *)c->args[i])->m;
@@ -48,46 +52,48 @@ static spops_status check_plans(call_check *c)
         const spops_plan *plan = c->args[i];
         if (!row->args[i].is_plan || row->args[i].is_output) continue;
         SPOPS_REQUIRE(c->ctx, plan != NULL, "%s: %s is NULL", row->call, row->args[i].name);
-        SPOPS_TRY(spops_check_home(c->ctx, row->call, row->args[i].name, plan->ctx));
+        if (plan->ctx != c->ctx)
+            SPOPS_TRY(spops_check_home(c->ctx, row->call, row->args[i].name, plan->ctx));
     }
     find_fields(c);
     return SPOPS_STATUS_OK;
 }
 
-static spops_status refuse_attribute(const call_check *c, int i, spops_call_number value)
+COLD static spops_status refuse_attribute(const call_check *c, int i, spops_call_number value)
 {
     const spops_operator_argument *a = c->row->attributes[i].row;
     char first[24] = "", last[24] = "";
+    const bool is_pair = c->row->attributes[i].max == c->row->attributes[i].min + 1;
 
+    if (strcmp(a->type, "dtype") == 0) {
+        const int64_t least = spops_row_eval(&c->row->attributes[i].first, c->slots);
+        const int64_t most = spops_row_eval(&c->row->attributes[i].last, c->slots);
+        return spops_check_dtype(c->ctx, c->row->call, a->name, (spops_dtype)value.i,
+                                 (2u << most) - (1u << least));
+    }
     if (c->row->attributes[i].first.how != SPOPS_NUMBER_NONE)
         snprintf(first, sizeof first, "%" PRId64,
                  spops_row_eval(&c->row->attributes[i].first, c->slots));
     if (c->row->attributes[i].last.how != SPOPS_NUMBER_NONE)
         snprintf(last, sizeof last, "%" PRId64,
                  spops_row_eval(&c->row->attributes[i].last, c->slots));
+    if (a->kind == SPOPS_ARGUMENT_FLOAT && last[0] == '\0')
+        return spops_fail(c->ctx, SPOPS_STATUS_INVALID_ARGUMENT,
+                          "%s: %s is %g, expected a finite number%s%s%s", c->row->call, a->name,
+                          value.f, first[0] ? ", " : "", first, first[0] ? " or more" : "");
     if (a->kind == SPOPS_ARGUMENT_FLOAT)
-        return spops_fail(c->ctx, SPOPS_STATUS_INVALID_ARGUMENT, "%s: %s is %g, expected %s%s%s",
-                          c->row->call, a->name, value.f, first[0] ? first : "a finite number",
-                          last[0]    ? " to "
-                          : first[0] ? " or more"
-                                     : "",
-                          last);
+        return spops_fail(c->ctx, SPOPS_STATUS_INVALID_ARGUMENT, "%s: %s is %g, expected %s to %s",
+                          c->row->call, a->name, value.f, first, last);
     return spops_fail(c->ctx, SPOPS_STATUS_INVALID_ARGUMENT,
                       "%s: %s is %" PRId64 ", expected %s%s%s", c->row->call, a->name, value.i,
-                      first, last[0] ? " to " : " or more", last);
+                      first, last[0] == '\0' ? " or more" : is_pair ? " or " : " to ", last);
 }
 
-static bool in_range(const call_check *c, const spops_row_attribute *a, spops_call_number value)
+static inline bool in_range(const spops_row_attribute *a, spops_call_number value)
 {
-    const bool has_first = a->first.how != SPOPS_NUMBER_NONE;
-    const bool has_last = a->last.how != SPOPS_NUMBER_NONE;
-
-    if (a->row->kind == SPOPS_ARGUMENT_FLOAT)
-        return value.f - value.f == 0 &&
-               (!has_first || value.f >= (double)spops_row_eval(&a->first, c->slots)) &&
-               (!has_last || value.f <= (double)spops_row_eval(&a->last, c->slots));
-    return (!has_first || value.i >= spops_row_eval(&a->first, c->slots)) &&
-           (!has_last || value.i <= spops_row_eval(&a->last, c->slots));
+    if (a->row->kind == SPOPS_ARGUMENT_FLOAT) // not of a NaN
+        return value.f >= a->float_min && value.f <= a->float_max;
+    return value.i >= a->min && value.i <= a->max;
 }
 
 static spops_status check_attributes(call_check *c, const spops_call_number *attributes)
@@ -98,7 +104,7 @@ static spops_status check_attributes(call_check *c, const spops_call_number *att
         const spops_operator_argument *a = row->attributes[i].row;
         c->slots[i] = a->kind == SPOPS_ARGUMENT_FLOAT ? 0 : attributes[i].i;
         if (a->kind >= SPOPS_ARGUMENT_INTS) continue;
-        if (!in_range(c, &row->attributes[i], attributes[i]))
+        if (!in_range(&row->attributes[i], attributes[i]))
             return refuse_attribute(c, i, attributes[i]);
     }
     return SPOPS_STATUS_OK;
@@ -115,56 +121,66 @@ static uint32_t dtypes_of(const call_check *c, uint32_t dtypes, uint32_t variabl
     return dtypes;
 }
 
-// Sizes and dtypes take their values from the arguments that the row has for them.
-static void find_values(call_check *c)
+// Sizes take their values from the arguments that the row has for them.
+static inline void find_sizes(call_check *c)
 {
     const spops_row *row = c->row;
 
-    for (int i = 0; i < row->num_slots; ++i)
-        if (i >= row->num_attributes) c->slots[i] = SPOPS_ROW_NO_VALUE;
-    for (int v = 0; v < row->num_variables; ++v)
-        c->variables[v] = -1;
     for (int i = 0; i < row->num_sources; ++i) {
         const spops_row_source *s = &row->sources[i];
+        const spops_matrix *m;
         if (c->slots[s->slot] != SPOPS_ROW_NO_VALUE || c->args[s->arg] == NULL) continue;
         if (row->args[s->arg].is_array && c->matrices == NULL) continue;
-        c->slots[s->slot] = s->dim == 0 ? matrix_of(c, s->arg)->rows : matrix_of(c, s->arg)->cols;
+        m = matrix_of(c, s->arg);
+        c->slots[s->slot] = s->dim == 0 ? m->rows : m->cols;
     }
+}
+
+// The same of dtypes.
+static inline void find_dtypes(call_check *c)
+{
+    const spops_row *row = c->row;
+
+    for (int v = 0; v < row->num_variables; ++v)
+        c->variables[v] = -1;
     for (int i = 0; i < row->num_variable_sources; ++i) {
         const spops_row_source *s = &row->variable_sources[i];
         const spops_row_arg *arg = &row->args[s->arg];
+        uint32_t may = row->variables[s->slot].dtypes;
         if (c->variables[s->slot] >= 0 || c->args[s->arg] == NULL || arg->is_array) continue;
         const spops_dtype dtype = matrix_of(c, s->arg)->dtype;
-        const uint32_t may =
-            dtypes_of(c, row->variables[s->slot].dtypes, row->variables[s->slot].variables);
+        if (row->variables[s->slot].variables != 0)
+            may = dtypes_of(c, may, row->variables[s->slot].variables);
         if ((unsigned)dtype < 32 && (may & 1u << dtype) != 0) c->variables[s->slot] = (int)dtype;
     }
+}
+
+// Once attributes and fields of plans are there: expressions, which may name all of them.
+static inline void find_codes(call_check *c)
+{
+    for (int i = 0; i < c->row->num_codes; ++i)
+        c->slots[c->row->codes[i].slot] = spops_row_eval(&c->row->codes[i].number, c->slots);
 }
 
 // ---- Tensors ------------------------------------------------------------------------------------
 
 // An array of the function's, which is its address alone.
-static spops_status check_array(const call_check *c, int i, byte_range *range)
+static inline spops_status check_array(const call_check *c, int i, byte_range *range)
 {
     const spops_row_arg *arg = &c->row->args[i];
-    const int64_t n = spops_row_eval(&arg->dims[0], c->slots);
-    const bool is_f32 = (arg->dtypes & 1u << SPOPS_DTYPE_F32) != 0;
+    const int64_t n = c->slots[arg->dim_slots[0]];
     const uintptr_t at = (uintptr_t)c->args[i];
 
     if (n <= 0 && n != SPOPS_ROW_NO_VALUE) return SPOPS_STATUS_OK;
     if (at % sizeof(float) != 0)
-        return spops_check_matrix(
-            c->ctx, c->row->call, arg->name,
-            spops_matrix_dense_const(c->args[i], 1, n > 0 ? n : 1,
-                                     is_f32 ? SPOPS_DTYPE_F32 : SPOPS_DTYPE_I32),
-            1, n > 0 ? n : 1, UINT32_MAX);
+        return spops_check_aligned(c->ctx, c->row->call, arg->name, c->args[i], sizeof(float));
     range->begin = at;
     range->end = at + (n > 0 ? (uintptr_t)n : 1) * sizeof(float);
     return SPOPS_STATUS_OK;
 }
 
 // Elements from the first to the end of the last column of a row.
-static int64_t width_of(const call_check *c, int i, const spops_matrix *m)
+static inline int64_t width_of(const call_check *c, int i, const spops_matrix *m)
 {
     const spops_argument *a;
     if (c->row->args[i].blocks < 0) return m->cols;
@@ -174,8 +190,8 @@ static int64_t width_of(const call_check *c, int i, const spops_matrix *m)
 }
 
 // The same as spops_check_matrix, which says what is wrong; rows and cols as expected.
-static bool is_right(const spops_matrix *m, int64_t rows, int64_t cols, int64_t width,
-                     uint32_t dtypes, byte_range *range)
+static inline bool is_right(const spops_matrix *m, int64_t rows, int64_t cols, int64_t width,
+                            uint32_t dtypes, byte_range *range)
 {
     int64_t elements = 0, bytes;
     size_t element;
@@ -197,8 +213,9 @@ static bool is_right(const spops_matrix *m, int64_t rows, int64_t cols, int64_t 
     return true;
 }
 
-static spops_status refuse_matrix(const call_check *c, int i, const spops_matrix *m, int64_t rows,
-                                  int64_t cols, int64_t width, uint32_t dtypes, byte_range *range)
+COLD static spops_status refuse_matrix(const call_check *c, int i, const spops_matrix *m,
+                                       int64_t rows, int64_t cols, int64_t width, uint32_t dtypes,
+                                       byte_range *range)
 {
     const char *name = c->row->args[i].name;
     spops_matrix wide = *m;
@@ -223,6 +240,14 @@ static spops_status check_dense(const call_check *c, int i, const spops_matrix *
     return SPOPS_STATUS_OK;
 }
 
+static inline uint32_t allowed_dtypes(const call_check *c, const spops_row_arg *arg)
+{
+    if (arg->variable == -1) return arg->dtypes;
+    if (arg->variable >= 0 && c->variables[arg->variable] >= 0)
+        return arg->dtypes | 1u << c->variables[arg->variable];
+    return dtypes_of(c, arg->dtypes, arg->variables);
+}
+
 // Of a dimension; what is found, where the row's sizes say nothing of it.
 static int64_t value_of(const call_check *c, const spops_row_number *dim, int64_t found)
 {
@@ -231,8 +256,8 @@ static int64_t value_of(const call_check *c, const spops_row_number *dim, int64_
 }
 
 // An array of elements that no matrix has, of a boxed call.
-static spops_status check_elements(const call_check *c, int i, const spops_matrix *m, int64_t rows,
-                                   uint32_t dtypes)
+COLD static spops_status check_elements(const call_check *c, int i, const spops_matrix *m,
+                                        int64_t rows, uint32_t dtypes)
 {
     const char *name = c->row->args[i].name;
     SPOPS_REQUIRE(c->ctx, (dtypes & 1u << m->dtype) != 0, "%s: %s.dtype is another, expected %s",
@@ -244,15 +269,18 @@ static spops_status check_elements(const call_check *c, int i, const spops_matri
     return SPOPS_STATUS_OK;
 }
 
-static spops_status check_matrix(const call_check *c, int i, byte_range *range)
+static inline spops_status check_matrix(const call_check *c, int i, byte_range *range)
 {
     const spops_row_arg *arg = &c->row->args[i];
     const spops_matrix *m = matrix_of(c, i);
-    const uint32_t dtypes = dtypes_of(c, arg->dtypes, arg->variables);
-    const int64_t rows = value_of(c, &arg->dims[0], m->rows);
-    const int64_t cols = arg->is_array ? 1 : value_of(c, &arg->dims[1], m->cols);
+    const uint32_t dtypes = allowed_dtypes(c, arg);
+    int64_t rows = c->slots[arg->dim_slots[0]], cols = c->slots[arg->dim_slots[1]];
     const int64_t width = c->matrices == NULL ? width_of(c, i, m) : m->cols;
 
+    if (c->matrices != NULL) { // not all sizes have values
+        rows = value_of(c, &arg->dims[0], m->rows);
+        cols = arg->is_array ? 1 : value_of(c, &arg->dims[1], m->cols);
+    }
     if ((dtypes & (1u << SPOPS_ROW_U8 | 1u << SPOPS_ROW_F64)) != 0)
         return check_elements(c, i, m, rows, dtypes);
     if (!is_right(m, rows, cols, width, dtypes, range))
@@ -260,7 +288,7 @@ static spops_status check_matrix(const call_check *c, int i, byte_range *range)
     return arg->is_dense ? check_dense(c, i, m) : SPOPS_STATUS_OK;
 }
 
-static spops_status refuse_absent(const call_check *c, int i)
+COLD static spops_status refuse_absent(const call_check *c, int i)
 {
     const spops_row_arg *arg = &c->row->args[i];
     if (arg->is_array && spops_row_eval(&arg->dims[0], c->slots) == 0) return SPOPS_STATUS_OK;
@@ -285,7 +313,7 @@ static bool is_same_matrix(const call_check *c, int i, int j)
     return a->data == b->data && (a->rows <= 1 || a->row_stride == b->row_stride);
 }
 
-static spops_status check_pair(const call_check *c, int out, int other)
+COLD static spops_status check_pair(const call_check *c, int out, int other)
 {
     const spops_argument a = argument_of(c, out), b = argument_of(c, other);
 
@@ -297,7 +325,7 @@ static spops_status check_pair(const call_check *c, int out, int other)
 }
 
 // Every output is apart from every input and from every other output.
-static spops_status check_apart(const call_check *c, const byte_range *ranges)
+static inline spops_status check_apart(const call_check *c, const byte_range *ranges)
 {
     const int num_inputs = c->row->num_inputs;
 
@@ -323,9 +351,12 @@ spops_status spops_check_call(spops_context *ctx, spops_operator_id op, const vo
     c.row = row;
     c.args = args;
     c.matrices = NULL;
-    find_values(&c);
+    memcpy(c.slots, row->initial, (size_t)row->num_all_slots * sizeof *c.slots);
     SPOPS_TRY(check_plans(&c));
     SPOPS_TRY(check_attributes(&c, attributes));
+    find_sizes(&c);
+    find_codes(&c);
+    find_dtypes(&c);
     for (int i = 0; i < row->num_args; ++i) {
         const spops_row_arg *arg = &row->args[i];
         ranges[i] = (byte_range){0, 0};
@@ -352,7 +383,9 @@ spops_status spops_check_boxed(spops_context *ctx, const spops_row *row, const v
     c.row = row;
     c.args = args;
     c.matrices = matrices;
-    find_values(&c);
+    memcpy(c.slots, row->initial, (size_t)row->num_all_slots * sizeof *c.slots);
+    find_sizes(&c);
+    find_dtypes(&c);
     find_fields(&c);
     for (int i = 0; i < row->num_attributes; ++i)
         c.slots[i] = row->attributes[i].row->kind == SPOPS_ARGUMENT_FLOAT ? 0 : attributes[i].i;

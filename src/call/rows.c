@@ -4,6 +4,7 @@
 
 #include <assert.h>
 #include <ctype.h>
+#include <float.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -756,6 +757,57 @@ static void find_fields(reader *r)
     }
 }
 
+// The slot of a dimension's value, one of its own for a constant or code.
+static uint8_t value_slot(reader *r, const spops_row_number *number)
+{
+    spops_row *row = r->row;
+    const int slot = row->num_all_slots;
+
+    if (number->how == SPOPS_NUMBER_SLOT) return (uint8_t)number->at;
+    for (int i = row->num_slots; i < slot && number->how == SPOPS_NUMBER_CONSTANT; ++i)
+        if (row->initial[i] == number->value) return (uint8_t)i;
+    if (slot == SPOPS_ROW_MAX_SLOTS) {
+        fail(r, "too many sizes");
+        return 0;
+    }
+    row->initial[slot] = number->how == SPOPS_NUMBER_CONSTANT ? number->value : SPOPS_ROW_NO_VALUE;
+    if (number->how == SPOPS_NUMBER_CODE) {
+        row->codes[row->num_codes].slot = (uint8_t)slot;
+        row->codes[row->num_codes++].number = *number;
+    }
+    return (uint8_t)row->num_all_slots++;
+}
+
+// What checks look up instead of working it out in each call.
+static void prepare(reader *r)
+{
+    spops_row *row = r->row;
+    const spops_row_number one = {SPOPS_NUMBER_CONSTANT, 0, 1};
+
+    row->num_all_slots = row->num_slots;
+    for (int s = 0; s < row->num_slots; ++s)
+        row->initial[s] = SPOPS_ROW_NO_VALUE;
+    for (int i = 0; i < row->num_args; ++i) {
+        spops_row_arg *arg = &row->args[i];
+        arg->variable = -1;
+        for (int v = 0; v < row->num_variables; ++v)
+            if ((arg->variables & 1u << v) != 0)
+                arg->variable = (int8_t)(arg->variable == -1 ? v : -2);
+        if (arg->is_plan) continue;
+        arg->dim_slots[0] = value_slot(r, &arg->dims[0]);
+        arg->dim_slots[1] = value_slot(r, arg->is_array ? &one : &arg->dims[1]);
+    }
+    for (int i = 0; i < row->num_attributes; ++i) {
+        spops_row_attribute *a = &row->attributes[i];
+        const bool has_first = a->first.how != SPOPS_NUMBER_NONE;
+        const bool has_last = a->last.how != SPOPS_NUMBER_NONE;
+        a->min = has_first ? spops_row_eval(&a->first, row->initial) : INT64_MIN;
+        a->max = has_last ? spops_row_eval(&a->last, row->initial) : INT64_MAX;
+        a->float_min = has_first ? (double)a->min : -DBL_MAX;
+        a->float_max = has_last ? (double)a->max : DBL_MAX;
+    }
+}
+
 static void read_row(spops_operator_id id)
 {
     spops_row *row = &parsed.rows[id];
@@ -803,6 +855,7 @@ static void read_row(spops_operator_id id)
     }
     find_sources(&r);
     find_fields(&r);
+    prepare(&r);
     row->num_sizes = row->num_slots - row->num_attributes - row->num_fields;
 }
 

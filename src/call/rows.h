@@ -44,6 +44,8 @@ typedef struct spops_row_arg {
     uint32_t dtypes;    // of the row itself
     uint32_t variables; // bits: or what these are
     spops_row_number dims[2];
+    uint8_t dim_slots[2]; // where the values of dims are found; that of an array has 1 besides
+    int8_t variable;      // the only one; -1: none, -2: several
     int8_t blocks, block_stride;  // attributes; -1: columns follow each other. block_stride: of the
                                   // function's options alone
     spops_row_number first, last; // of integers
@@ -53,6 +55,8 @@ typedef struct spops_row_arg {
 typedef struct spops_row_attribute {
     const spops_operator_argument *row;
     spops_row_number first, last;
+    int64_t min, max; // the same of attributes whose range is constant
+    double float_min, float_max;
 } spops_row_attribute;
 
 // Where a slot's value comes from: a dimension of an argument.
@@ -79,6 +83,13 @@ typedef struct spops_row {
         uint32_t dtypes, variables;
     } variables[SPOPS_ROW_MAX_VARIABLES];
     spops_row_source variable_sources[SPOPS_ROW_MAX_ARGS]; // slot: the variable
+    // Slots behind those with names: constants, and code, whose values checks look up like the others.
+    int64_t initial[SPOPS_ROW_MAX_SLOTS]; // of all slots: constants, else NO_VALUE
+    int32_t num_all_slots, num_codes;
+    struct {
+        uint8_t slot;
+        spops_row_number number;
+    } codes[2 * SPOPS_ROW_MAX_ARGS];
     struct { // sizes of outputs where there is no output yet
         uint8_t slot;
         spops_row_number value;

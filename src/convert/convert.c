@@ -3,8 +3,7 @@
 #include "spops/convert.h"
 
 #include "convert/convert_args.h"
-#include "core/check.h"
-#include "core/matrix.h"
+#include "call/call_check.h"
 
 #define INDICES (1u << SPOPS_DTYPE_I32 | 1u << SPOPS_DTYPE_I64)
 
@@ -22,12 +21,11 @@ spops_status spops_convert_execute(spops_context *ctx, spops_matrix x, spops_mat
 {
     static const char call[] = "convert_execute";
     spops_convert_args args = {x, out};
+    const void *const given[] = {&x, &out};
 
-    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
-    SPOPS_TRY(spops_check_matrix(ctx, call, "x", x, x.rows, x.cols, SPOPS_DTYPES_FLOAT | INDICES));
-    SPOPS_TRY(spops_check_matrix(ctx, call, "out", out, x.rows, x.cols,
-                                 spops_dtype_is_float(x.dtype) ? SPOPS_DTYPES_FLOAT : INDICES));
-    SPOPS_TRY(spops_check_no_overlap(ctx, call, "out", out, "x", x));
+    SPOPS_TRY(spops_check_call(
+        ctx, spops_dtype_in(x.dtype, INDICES) ? SPOPS_OP_convert_indices : SPOPS_OP_convert, given,
+        NULL));
     SPOPS_REQUIRE_SLOT(ctx, call, convert);
     if (x.rows == 0 || x.cols == 0) return SPOPS_STATUS_OK;
     if (is_dense(x) && is_dense(out)) args = (spops_convert_args){as_one_row(x), as_one_row(out)};

@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-#include "core/matrix.h"
+#include "call/call_check.h"
 #include "gather/gather_args.h"
 #include "segreduce/segreduce.h"
 #include "spops/gather.h"
@@ -15,17 +15,10 @@ spops_status spops_gather_execute(spops_context *ctx, const spops_segments *rows
                                   const spops_matrix *w, spops_matrix out)
 {
     static const char call[] = "gather_execute";
+    const void *const given[] = {&x, w, rows, &out};
     spops_gather_args args;
 
-    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
-    SPOPS_TRY(spops_segments_check(ctx, call, "rows", rows));
-    SPOPS_TRY(
-        spops_check_matrix(ctx, call, "x", x, rows->num_segments, x.cols, SPOPS_DTYPES_FLOAT));
-    if (w != NULL) SPOPS_TRY(spops_check_weights(ctx, call, "w", *w, rows->num_weights, x.dtype));
-    SPOPS_TRY(
-        spops_check_matrix(ctx, call, "out", out, rows->num_rows, x.cols, 1u << (unsigned)x.dtype));
-    SPOPS_TRY(spops_check_no_overlap(ctx, call, "out", out, "x", x));
-    if (w != NULL) SPOPS_TRY(spops_check_no_overlap(ctx, call, "out", out, "w", *w));
+    SPOPS_TRY(spops_check_call(ctx, SPOPS_OP_gather, given, NULL));
     SPOPS_REQUIRE_SLOT(ctx, call, gather);
     if (rows->num_segments == 0 || rows->max_terms == 0 || x.cols == 0) return SPOPS_STATUS_OK;
     memset(&args, 0, sizeof args);
@@ -43,33 +36,12 @@ spops_status spops_gather_execute_backward(spops_context *ctx, const spops_segme
                                            const spops_matrix *grad_w)
 {
     static const char call[] = "gather_execute_backward";
+    const void *const given[] = {&x, w, &grad_out, rows, grad_x, grad_w};
     spops_segments_scratch scratch;
 
-    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
-    SPOPS_TRY(spops_segments_check(ctx, call, "rows", rows));
-    SPOPS_TRY(
-        spops_check_matrix(ctx, call, "x", x, rows->num_segments, x.cols, SPOPS_DTYPES_FLOAT));
-    if (w != NULL) SPOPS_TRY(spops_check_weights(ctx, call, "w", *w, rows->num_weights, x.dtype));
-    SPOPS_TRY(spops_check_matrix(ctx, call, "grad_out", grad_out, rows->num_rows, x.cols,
-                                 1u << (unsigned)x.dtype));
-    if (grad_x != NULL) {
-        SPOPS_TRY(spops_check_matrix(ctx, call, "grad_x", *grad_x, rows->num_segments, x.cols,
-                                     1u << (unsigned)x.dtype));
-        SPOPS_TRY(spops_check_no_overlap(ctx, call, "grad_x", *grad_x, "grad_out", grad_out));
-        SPOPS_TRY(spops_check_no_overlap(ctx, call, "grad_x", *grad_x, "x", x));
-        if (w != NULL) SPOPS_TRY(spops_check_no_overlap(ctx, call, "grad_x", *grad_x, "w", *w));
-        SPOPS_REQUIRE_SLOT(ctx, call, segreduce);
-    }
+    SPOPS_TRY(spops_check_call(ctx, SPOPS_OP_gather_backward, given, NULL));
+    if (grad_x != NULL) SPOPS_REQUIRE_SLOT(ctx, call, segreduce);
     if (grad_w != NULL) {
-        SPOPS_REQUIRE(ctx, w != NULL, "%s: grad_w is given, and w is NULL", call);
-        SPOPS_TRY(spops_check_weights(ctx, call, "grad_w", *grad_w, rows->num_weights, w->dtype));
-        SPOPS_REQUIRE(ctx, grad_w->dtype == w->dtype, "%s: grad_w.dtype is %s, expected %s", call,
-                      spops_dtype_name(grad_w->dtype), spops_dtype_name(w->dtype));
-        SPOPS_TRY(spops_check_no_overlap(ctx, call, "grad_w", *grad_w, "grad_out", grad_out));
-        SPOPS_TRY(spops_check_no_overlap(ctx, call, "grad_w", *grad_w, "x", x));
-        SPOPS_TRY(spops_check_no_overlap(ctx, call, "grad_w", *grad_w, "w", *w));
-        if (grad_x != NULL)
-            SPOPS_TRY(spops_check_no_overlap(ctx, call, "grad_w", *grad_w, "grad_x", *grad_x));
         SPOPS_REQUIRE(ctx, rows->gradients != SPOPS_GRADIENTS_NONE,
                       "%s: the plan was built with gradients = 0, expected SPOPS_GRADIENTS_LINEAR "
                       "or ALL for grad_w",

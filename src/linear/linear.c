@@ -2,8 +2,7 @@
 // Linear layers: argument checks, scratch, and which products serve a call.
 #include "spops/linear.h"
 
-#include "core/check.h"
-#include "core/matrix.h"
+#include "call/call_check.h"
 #include "igemm/igemm_args.h"
 #include "linear/linear_args.h"
 #include "mvmr/matmul_args.h"
@@ -127,107 +126,20 @@ static spops_status read_layer(spops_context *ctx, const char *call, const spops
     SPOPS_REQUIRE(ctx, layer->x_scales_by_channel == 0,
                   "%s: layer->x_scales_by_channel is %" PRId32 ", expected 0", call,
                   layer->x_scales_by_channel);
-    SPOPS_REQUIRE(ctx, layer->w_transposed == 0 || layer->w_transposed == 1,
-                  "%s: layer->w_transposed is %" PRId32 ", expected 0 or 1", call,
-                  layer->w_transposed);
-    return spops_check_aligned(ctx, call, "layer->num_rows", layer->num_rows, sizeof(int32_t));
+    return SPOPS_STATUS_OK;
 }
 
-static unsigned same_or_f32(spops_dtype dtype)
+// Sizes that the rest counts on.
+static spops_status check_sizes(spops_context *ctx, const char *call, spops_matrix x,
+                                const char *name, spops_matrix sum)
 {
-    return 1u << SPOPS_DTYPE_F32 | 1u << (unsigned)dtype;
-}
-
-// x, w, and the sum's rows, called `name`.
-static spops_status check_shapes(spops_context *ctx, const char *call,
-                                 const spops_conv_layer *layer, spops_matrix x, spops_matrix w,
-                                 const char *name, spops_matrix sum, bool sum_may_be_f32)
-{
-    const bool turned = layer->w_transposed == 1;
-
-    SPOPS_TRY(spops_check_matrix(ctx, call, "x", x, x.rows, x.cols, SPOPS_DTYPES_FLOAT));
     SPOPS_TRY(spops_check_count(ctx, call, "x.rows", x.rows));
     SPOPS_TRY(spops_check_count(ctx, call, "x.cols", x.cols));
     SPOPS_REQUIRE(ctx, x.cols > 0, "%s: x has no columns, expected 1 or more", call);
-    SPOPS_TRY(spops_check_matrix(ctx, call, name, sum, x.rows, sum.cols,
-                                 sum_may_be_f32 ? same_or_f32(x.dtype) : 1u << (unsigned)x.dtype));
     SPOPS_REQUIRE(ctx, sum.cols > 0 && sum.cols <= SPOPS_MAX_COUNT,
                   "%s: %s has %" PRId64 " columns, expected 1 to %" PRId64, call, name, sum.cols,
                   SPOPS_MAX_COUNT);
-    return spops_check_matrix(ctx, call, "w", w, turned ? sum.cols : x.cols,
-                              turned ? x.cols : sum.cols, 1u << (unsigned)x.dtype);
-}
-
-// A vector of a layer: nothing, or n aligned numbers.
-static spops_status check_vector(spops_context *ctx, const char *call, const char *name,
-                                 const float *v, int64_t n)
-{
-    if (v == NULL) return SPOPS_STATUS_OK;
-    return spops_check_matrix(ctx, call, name, spops_matrix_dense_const(v, 1, n, SPOPS_DTYPE_F32),
-                              1, n, 1u << SPOPS_DTYPE_F32);
-}
-
-// Whether a residual is out itself.
-static bool in_place(const spops_conv_layer *layer, spops_matrix out)
-{
-    return layer->residual != NULL && layer->residual->data == out.data &&
-           spops_row_step(*layer->residual) == spops_row_step(out);
-}
-
-static spops_status check_forward(spops_context *ctx, const char *call,
-                                  const spops_conv_layer *layer, spops_matrix x, spops_matrix w,
-                                  spops_matrix out)
-{
-    const int64_t cols = out.cols;
-    const spops_argument outs[] = {spops_plain_argument("out", out)};
-    const bool apart = layer->residual != NULL && !in_place(layer, out);
-    const spops_argument ins[] = {
-        spops_plain_argument("x", x),
-        spops_plain_argument("w", w),
-        spops_array_argument("layer->bias", layer->bias, cols, SPOPS_DTYPE_F32),
-        spops_array_argument("layer->scale", layer->scale, cols, SPOPS_DTYPE_F32),
-        spops_array_argument("layer->shift", layer->shift, cols, SPOPS_DTYPE_F32),
-        spops_array_argument("layer->num_rows", layer->num_rows, 1, SPOPS_DTYPE_I32),
-        spops_plain_argument("layer->residual", apart ? *layer->residual : (spops_matrix){0})};
-
-    SPOPS_TRY(check_shapes(ctx, call, layer, x, w, "out", out, true));
-    SPOPS_TRY(check_vector(ctx, call, "layer->bias", layer->bias, cols));
-    SPOPS_TRY(check_vector(ctx, call, "layer->scale", layer->scale, cols));
-    SPOPS_TRY(check_vector(ctx, call, "layer->shift", layer->shift, cols));
-    if (layer->residual != NULL)
-        SPOPS_TRY(spops_check_matrix(ctx, call, "layer->residual", *layer->residual, out.rows, cols,
-                                     1u << (unsigned)out.dtype));
-    return spops_check_apart(ctx, call, outs, 1, ins, (int)(sizeof ins / sizeof *ins));
-}
-
-// A gradient that is wanted has the shape of `of`.
-static spops_status check_gradient(spops_context *ctx, const char *call, const char *name,
-                                   const spops_matrix *grad, spops_matrix of)
-{
-    if (grad == NULL) return SPOPS_STATUS_OK;
-    return spops_check_matrix(ctx, call, name, *grad, of.rows, of.cols, same_or_f32(of.dtype));
-}
-
-static spops_status check_backward(spops_context *ctx, const char *call,
-                                   const spops_conv_layer *layer, spops_matrix grad_sum,
-                                   spops_matrix x, spops_matrix w, const spops_matrix *grad_x,
-                                   const spops_matrix *grad_w, const float *grad_bias)
-{
-    const spops_matrix absent = {0};
-    const spops_argument outs[] = {
-        spops_plain_argument("grad_x", grad_x == NULL ? absent : *grad_x),
-        spops_plain_argument("grad_w", grad_w == NULL ? absent : *grad_w),
-        spops_array_argument("grad_bias", grad_bias, grad_sum.cols, SPOPS_DTYPE_F32)};
-    const spops_argument ins[] = {
-        spops_plain_argument("grad_sum", grad_sum), spops_plain_argument("x", x),
-        spops_plain_argument("w", w),
-        spops_array_argument("layer->num_rows", layer->num_rows, 1, SPOPS_DTYPE_I32)};
-
-    SPOPS_TRY(check_shapes(ctx, call, layer, x, w, "grad_sum", grad_sum, false));
-    SPOPS_TRY(check_gradient(ctx, call, "grad_x", grad_x, x));
-    SPOPS_TRY(check_gradient(ctx, call, "grad_w", grad_w, w));
-    SPOPS_TRY(check_vector(ctx, call, "grad_bias", grad_bias, grad_sum.cols));
-    return spops_check_apart(ctx, call, outs, 3, ins, (int)(sizeof ins / sizeof *ins));
+    return SPOPS_STATUS_OK;
 }
 
 // ---- Products -----------------------------------------------------------------------------------
@@ -336,7 +248,12 @@ spops_status spops_linear_execute(spops_context *ctx, spops_matrix x, spops_matr
     void *scratch = NULL;
 
     SPOPS_TRY(read_layer(ctx, call, given, &layer));
-    SPOPS_TRY(check_forward(ctx, call, &layer, x, w, out));
+    SPOPS_TRY(check_sizes(ctx, call, x, "out", out));
+    const void *const args[] = {
+        &x, &w, layer.bias, layer.scale, layer.shift, layer.residual, layer.num_rows, &out};
+    const spops_call_number attributes[] = {
+        {.i = layer.w_transposed}, {.i = layer.activation}, {.i = layer.math}};
+    SPOPS_TRY(spops_check_call(ctx, SPOPS_OP_linear, args, attributes));
     SPOPS_REQUIRE_SLOT(ctx, call, linear);
     if (ctx->dense_library) SPOPS_TRY(get_scratch(ctx, call, x.rows, x.cols, out.cols, &scratch));
     p.x = with_stride(x);
@@ -399,7 +316,10 @@ spops_status spops_linear_execute_backward(spops_context *ctx, spops_matrix grad
     void *scratch;
 
     SPOPS_TRY(read_layer(ctx, call, given, &layer));
-    SPOPS_TRY(check_backward(ctx, call, &layer, grad_sum, x, w, grad_x, grad_w, grad_bias));
+    SPOPS_TRY(check_sizes(ctx, call, x, "grad_sum", grad_sum));
+    const void *const args[] = {&x, &w, &grad_sum, layer.num_rows, grad_x, grad_w, grad_bias};
+    const spops_call_number attributes[] = {{.i = layer.w_transposed}, {.i = layer.math}};
+    SPOPS_TRY(spops_check_call(ctx, SPOPS_OP_linear_backward, args, attributes));
     SPOPS_REQUIRE_SLOT(ctx, call, linear);
     SPOPS_REQUIRE_SLOT(ctx, call, linear_grad);
     SPOPS_TRY(get_scratch(ctx, call, x.rows, x.cols, grad_sum.cols, &scratch));

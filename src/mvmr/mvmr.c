@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-#include "core/matrix.h"
+#include "call/call_check.h"
 #include "segments/segments.h"
 
 static const spops_matrix absent; // data NULL
@@ -20,40 +20,24 @@ typedef struct mvmr_choice {
     const int32_t *num_rows; // of the result
 } mvmr_choice;
 
-static spops_status check_plan(spops_context *ctx, const char *call, const spops_triplets *triplets)
-{
-    SPOPS_REQUIRE(ctx, triplets != NULL, "%s: triplets is NULL", call);
-    return spops_check_home(ctx, call, "triplets", triplets->base.ctx);
-}
-
 static spops_status read_options(spops_context *ctx, const char *call,
-                                 const spops_mvmr_options *options, mvmr_choice *choice)
+                                 const spops_mvmr_options *options, spops_mvmr_options *o,
+                                 mvmr_choice *choice)
 {
-    spops_mvmr_options o;
-
-    memset(&o, 0, sizeof o);
+    memset(o, 0, sizeof *o);
     memset(choice, 0, sizeof *choice);
-    SPOPS_TRY(spops_read_options(ctx, call, options, &o, sizeof o));
-    SPOPS_TRY(spops_check_flag(ctx, call, "diagonal", o.diagonal));
-    SPOPS_TRY(spops_check_flag(ctx, call, "transposed", o.transposed));
-    SPOPS_TRY(spops_check_flag(ctx, call, "reversed", o.reversed));
-    SPOPS_TRY(spops_check_flag(ctx, call, "accumulate", o.accumulate));
-    SPOPS_REQUIRE(ctx, o.math == SPOPS_MATH_EXACT || o.math == SPOPS_MATH_TF32,
-                  "%s: math is %d, expected %d or %d", call, (int)o.math, (int)SPOPS_MATH_EXACT,
-                  (int)SPOPS_MATH_TF32);
-    SPOPS_REQUIRE(ctx, o.groups >= 0, "%s: groups is %" PRId32 ", expected at least 0", call,
-                  o.groups);
-    SPOPS_REQUIRE(ctx, o.diagonal == 0 || o.groups <= 1,
+    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_TRY(spops_read_options(ctx, call, options, o, sizeof *o));
+    SPOPS_REQUIRE(ctx, o->diagonal == 0 || o->groups <= 1,
                   "%s: groups is %" PRId32 ", expected 0 or 1 for diagonal matrices", call,
-                  o.groups);
-    SPOPS_TRY(spops_check_aligned(ctx, call, "num_rows", o.num_rows, sizeof *o.num_rows));
-    choice->groups = o.groups > 1 ? o.groups : 1;
-    choice->diagonal = o.diagonal == 1;
-    choice->transposed = o.transposed == 1;
-    choice->reversed = o.reversed == 1;
-    choice->accumulate = o.accumulate == 1;
-    choice->math = o.math;
-    choice->num_rows = o.num_rows;
+                  o->groups);
+    choice->groups = o->groups > 1 ? o->groups : 1;
+    choice->diagonal = o->diagonal == 1;
+    choice->transposed = o->transposed == 1;
+    choice->reversed = o->reversed == 1;
+    choice->accumulate = o->accumulate == 1;
+    choice->math = o->math;
+    choice->num_rows = o->num_rows;
     return SPOPS_STATUS_OK;
 }
 
@@ -70,8 +54,7 @@ static spops_status check_cols(spops_context *ctx, const char *call, const char 
 }
 
 // The shapes that rows of x_cols and out_cols columns give the matrices.
-static spops_status shape_matrices(spops_context *ctx, const char *call,
-                                   const spops_triplets *triplets, const char *x_name,
+static spops_status shape_matrices(spops_context *ctx, const char *call, const char *x_name,
                                    int64_t x_cols, const char *out_name, int64_t out_cols,
                                    mvmr_choice *choice)
 {
@@ -85,39 +68,19 @@ static spops_status shape_matrices(spops_context *ctx, const char *call,
     choice->out_cols = out_cols / choice->groups;
     choice->w_rows = choice->diagonal ? 1 : choice->transposed ? choice->out_cols : choice->x_cols;
     choice->w_cols = choice->transposed ? x_cols : out_cols;
-    choice->num_matrices = triplets->shape.num_matrices;
     return SPOPS_STATUS_OK;
 }
 
-// The matrices themselves. Both factors of their rows are below 2^31.
-static spops_status check_matrices(spops_context *ctx, const char *call, const char *name,
-                                   spops_matrix w, const mvmr_choice *choice, unsigned dtypes)
+// Attributes as the rows of all three calls have them.
+#define NUM_ATTRIBUTES 6
+static void list_attributes(const spops_mvmr_options *o, spops_call_number *attributes)
 {
-    return spops_check_matrix(ctx, call, name, w, choice->num_matrices * choice->w_rows,
-                              choice->w_cols, dtypes);
-}
-
-static spops_status check_scalars(spops_context *ctx, const char *call, const char *name,
-                                  const spops_triplets *triplets, spops_matrix s, unsigned dtypes)
-{
-    const int64_t rows = triplets->shape.num_triplets;
-    SPOPS_TRY(spops_check_matrix(ctx, call, name, s, rows, 1, dtypes));
-    SPOPS_REQUIRE(ctx, rows <= 1 || s.row_stride == 1,
-                  "%s: %s.row_stride is %" PRId64 ", expected 1", call, name, s.row_stride);
-    return SPOPS_STATUS_OK;
-}
-
-static unsigned same_or_f32(spops_dtype dtype)
-{
-    return 1u << SPOPS_DTYPE_F32 | 1u << (unsigned)dtype;
-}
-
-static spops_status check_num_rows_apart(spops_context *ctx, const char *call, const char *name,
-                                         spops_matrix out, const mvmr_choice *choice)
-{
-    const spops_matrix rows =
-        spops_matrix_dense_const(choice->num_rows, choice->num_rows != NULL, 1, SPOPS_DTYPE_I32);
-    return spops_check_no_overlap(ctx, call, name, out, "num_rows", rows);
+    attributes[0].i = o->groups;
+    attributes[1].i = o->diagonal;
+    attributes[2].i = o->transposed;
+    attributes[3].i = o->reversed;
+    attributes[4].i = o->accumulate;
+    attributes[5].i = o->math;
 }
 
 // The tiles of the rows that the result has. check_side says whether the plan has them.
@@ -181,24 +144,19 @@ spops_status spops_mvmr_execute(spops_context *ctx, const spops_triplets *triple
 {
     static const char call[] = "mvmr_execute";
     const spops_triplet_tiles *tiles;
+    spops_call_number attributes[NUM_ATTRIBUTES];
+    spops_mvmr_options read;
     mvmr_choice choice;
     spops_mvmr_args args;
 
-    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
-    SPOPS_TRY(check_plan(ctx, call, triplets));
-    SPOPS_TRY(read_options(ctx, call, options, &choice));
+    SPOPS_TRY(read_options(ctx, call, options, &read, &choice));
+    SPOPS_TRY(shape_matrices(ctx, call, "x", x.cols, "out", out.cols, &choice));
+    const void *const given[] = {&x, &w, s, read.num_rows, triplets, &out};
+    list_attributes(&read, attributes);
+    SPOPS_TRY(spops_check_call(ctx, SPOPS_OP_mvmr, given, attributes));
+    choice.num_matrices = triplets->shape.num_matrices;
     SPOPS_TRY(check_side(ctx, call, triplets, choice.reversed));
     tiles = tiles_of(triplets, choice.reversed);
-    SPOPS_TRY(shape_matrices(ctx, call, triplets, "x", x.cols, "out", out.cols, &choice));
-    SPOPS_TRY(spops_check_matrix(ctx, call, "x", x, tiles->num_from, x.cols, SPOPS_DTYPES_FLOAT));
-    SPOPS_TRY(check_matrices(ctx, call, "w", w, &choice, 1u << (unsigned)x.dtype));
-    if (s != NULL) SPOPS_TRY(check_scalars(ctx, call, "s", triplets, *s, same_or_f32(x.dtype)));
-    SPOPS_TRY(
-        spops_check_matrix(ctx, call, "out", out, tiles->num_rows, out.cols, same_or_f32(x.dtype)));
-    SPOPS_TRY(spops_check_no_overlap(ctx, call, "out", out, "x", x));
-    SPOPS_TRY(spops_check_no_overlap(ctx, call, "out", out, "w", w));
-    if (s != NULL) SPOPS_TRY(spops_check_no_overlap(ctx, call, "out", out, "s", *s));
-    SPOPS_TRY(check_num_rows_apart(ctx, call, "out", out, &choice));
     SPOPS_REQUIRE_SLOT(ctx, call, mvmr);
     if (tiles->num_rows == 0) return SPOPS_STATUS_OK;
     args = mvmr_args(tiles, &choice, x, w);
@@ -273,41 +231,22 @@ spops_status spops_vvor_execute(spops_context *ctx, const spops_triplets *triple
                                 const spops_mvmr_options *options, spops_matrix out)
 {
     static const char call[] = "vvor_execute";
-    const spops_triplet_tiles *tiles;
+    spops_call_number attributes[NUM_ATTRIBUTES];
+    spops_mvmr_options read;
     mvmr_choice choice;
     float *partials;
 
-    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
-    SPOPS_TRY(check_plan(ctx, call, triplets));
-    SPOPS_TRY(read_options(ctx, call, options, &choice));
+    SPOPS_TRY(read_options(ctx, call, options, &read, &choice));
+    SPOPS_TRY(shape_matrices(ctx, call, "x", x.cols, "g", g.cols, &choice));
+    const void *const given[] = {&x, &g, s, read.num_rows, triplets, &out};
+    list_attributes(&read, attributes);
+    SPOPS_TRY(spops_check_call(ctx, SPOPS_OP_vvor, given, attributes));
+    choice.num_matrices = triplets->shape.num_matrices;
     SPOPS_TRY(check_backward(ctx, call, triplets));
-    tiles = tiles_of(triplets, choice.reversed);
-    SPOPS_TRY(shape_matrices(ctx, call, triplets, "x", x.cols, "g", g.cols, &choice));
-    SPOPS_TRY(spops_check_matrix(ctx, call, "x", x, tiles->num_from, x.cols, SPOPS_DTYPES_FLOAT));
-    SPOPS_TRY(
-        spops_check_matrix(ctx, call, "g", g, tiles->num_rows, g.cols, 1u << (unsigned)x.dtype));
-    if (s != NULL) SPOPS_TRY(check_scalars(ctx, call, "s", triplets, *s, same_or_f32(x.dtype)));
-    SPOPS_TRY(check_matrices(ctx, call, "out", out, &choice, same_or_f32(x.dtype)));
     SPOPS_TRY(check_elements(ctx, call, triplets, &choice));
-    SPOPS_TRY(spops_check_no_overlap(ctx, call, "out", out, "x", x));
-    SPOPS_TRY(spops_check_no_overlap(ctx, call, "out", out, "g", g));
-    if (s != NULL) SPOPS_TRY(spops_check_no_overlap(ctx, call, "out", out, "s", *s));
-    SPOPS_TRY(check_num_rows_apart(ctx, call, "out", out, &choice));
     SPOPS_REQUIRE_SLOT(ctx, call, vvor);
     SPOPS_TRY(get_partials(ctx, call, triplets, &partials));
     return run_vvor(ctx, triplets, &choice, x, g, s, out, partials);
-}
-
-// A gradient must not share memory with what it is computed from.
-static spops_status check_grad_apart(spops_context *ctx, const char *call, const char *name,
-                                     spops_matrix grad, spops_matrix grad_out, spops_matrix x,
-                                     spops_matrix w, const spops_matrix *s)
-{
-    SPOPS_TRY(spops_check_no_overlap(ctx, call, name, grad, "grad_out", grad_out));
-    SPOPS_TRY(spops_check_no_overlap(ctx, call, name, grad, "x", x));
-    SPOPS_TRY(spops_check_no_overlap(ctx, call, name, grad, "w", w));
-    if (s != NULL) SPOPS_TRY(spops_check_no_overlap(ctx, call, name, grad, "s", *s));
-    return SPOPS_STATUS_OK;
 }
 
 // The options for the gradient of x: rows and columns change places.
@@ -329,44 +268,22 @@ spops_status spops_mvmr_execute_backward(spops_context *ctx, const spops_triplet
 {
     static const char call[] = "mvmr_execute_backward";
     const spops_triplet_tiles *tiles;
+    spops_call_number attributes[NUM_ATTRIBUTES];
+    spops_mvmr_options read;
     mvmr_choice choice, back;
     float *partials;
 
-    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
-    SPOPS_TRY(check_plan(ctx, call, triplets));
-    SPOPS_TRY(read_options(ctx, call, options, &choice));
+    SPOPS_TRY(read_options(ctx, call, options, &read, &choice));
+    SPOPS_TRY(shape_matrices(ctx, call, "x", x.cols, "grad_out", grad_out.cols, &choice));
+    const void *const given[] = {&x,       &w,     s,      read.num_rows, &grad_out,
+                                 triplets, grad_x, grad_w, grad_s};
+    list_attributes(&read, attributes);
+    SPOPS_TRY(spops_check_call(ctx, SPOPS_OP_mvmr_backward, given, attributes));
+    choice.num_matrices = triplets->shape.num_matrices;
     SPOPS_TRY(check_backward(ctx, call, triplets));
     tiles = tiles_of(triplets, choice.reversed);
-    SPOPS_TRY(shape_matrices(ctx, call, triplets, "x", x.cols, "grad_out", grad_out.cols, &choice));
-    SPOPS_TRY(spops_check_matrix(ctx, call, "x", x, tiles->num_from, x.cols, SPOPS_DTYPES_FLOAT));
-    SPOPS_TRY(check_matrices(ctx, call, "w", w, &choice, 1u << (unsigned)x.dtype));
-    if (s != NULL) SPOPS_TRY(check_scalars(ctx, call, "s", triplets, *s, same_or_f32(x.dtype)));
-    SPOPS_TRY(spops_check_matrix(ctx, call, "grad_out", grad_out, tiles->num_rows, grad_out.cols,
-                                 1u << (unsigned)x.dtype));
+    if (grad_w != NULL) SPOPS_TRY(check_elements(ctx, call, triplets, &choice));
     back = backward_of(&choice);
-    if (grad_x != NULL) {
-        SPOPS_TRY(spops_check_matrix(ctx, call, "grad_x", *grad_x, tiles->num_from, x.cols,
-                                     same_or_f32(x.dtype)));
-        SPOPS_TRY(check_grad_apart(ctx, call, "grad_x", *grad_x, grad_out, x, w, s));
-        SPOPS_TRY(check_num_rows_apart(ctx, call, "grad_x", *grad_x, &choice));
-    }
-    if (grad_w != NULL) {
-        SPOPS_TRY(check_matrices(ctx, call, "grad_w", *grad_w, &choice, same_or_f32(x.dtype)));
-        SPOPS_TRY(check_elements(ctx, call, triplets, &choice));
-        SPOPS_TRY(check_grad_apart(ctx, call, "grad_w", *grad_w, grad_out, x, w, s));
-        SPOPS_TRY(check_num_rows_apart(ctx, call, "grad_w", *grad_w, &choice));
-        if (grad_x != NULL)
-            SPOPS_TRY(spops_check_no_overlap(ctx, call, "grad_w", *grad_w, "grad_x", *grad_x));
-    }
-    if (grad_s != NULL) {
-        SPOPS_TRY(check_scalars(ctx, call, "grad_s", triplets, *grad_s, 1u << SPOPS_DTYPE_F32));
-        SPOPS_TRY(check_grad_apart(ctx, call, "grad_s", *grad_s, grad_out, x, w, s));
-        SPOPS_TRY(check_num_rows_apart(ctx, call, "grad_s", *grad_s, &choice));
-        if (grad_x != NULL)
-            SPOPS_TRY(spops_check_no_overlap(ctx, call, "grad_s", *grad_s, "grad_x", *grad_x));
-        if (grad_w != NULL)
-            SPOPS_TRY(spops_check_no_overlap(ctx, call, "grad_s", *grad_s, "grad_w", *grad_w));
-    }
     SPOPS_REQUIRE_SLOT(ctx, call, mvmr);
     SPOPS_REQUIRE_SLOT(ctx, call, vvor);
     SPOPS_TRY(get_partials(ctx, call, triplets, &partials));

@@ -3,8 +3,7 @@
 #include <string.h>
 
 #include "points/neighbors.h"
-#include "core/check.h"
-#include "core/matrix.h"
+#include "call/call_check.h"
 
 // Fields of a description.
 enum { NUM_POINTS, NUM_SAMPLES, NUM_FIELDS };
@@ -89,22 +88,6 @@ fail:
     return status;
 }
 
-// What is written, apart from what is read and from each other.
-static spops_status check_apart(spops_context *ctx, const char *call,
-                                const spops_point_cloud *queries, int32_t count, int32_t *rows,
-                                float *distances2)
-{
-    const int64_t n = queries->points.rows;
-    const spops_argument ins[] = {spops_plain_argument("queries->points", queries->points),
-                                  spops_array_argument("queries->offsets", queries->offsets,
-                                                       queries->num_samples + 1, SPOPS_DTYPE_I32)};
-    const spops_argument outs[] = {
-        spops_plain_argument("rows", spops_matrix_dense(rows, n, count, SPOPS_DTYPE_I32)),
-        spops_plain_argument("distances2",
-                             spops_matrix_dense(distances2, n, count, SPOPS_DTYPE_F32))};
-    return spops_check_apart(ctx, call, outs, 2, ins, 2);
-}
-
 spops_status spops_nearest_execute(spops_context *ctx, const spops_nearest *nearest,
                                    const spops_point_cloud *queries, int32_t count, int32_t *rows,
                                    float *distances2)
@@ -113,17 +96,17 @@ spops_status spops_nearest_execute(spops_context *ctx, const spops_nearest *near
     spops_nearest_args args;
 
     SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
-    SPOPS_REQUIRE(ctx, nearest != NULL, "%s: nearest is NULL", call);
-    SPOPS_TRY(spops_check_home(ctx, call, "nearest", nearest->base.ctx));
     SPOPS_TRY(spops_cloud_check(ctx, call, "queries", queries));
+    const int64_t n = queries->points.rows;
+    const spops_matrix to = spops_matrix_dense(rows, n, count, SPOPS_DTYPE_I32);
+    const spops_matrix d2 = spops_matrix_dense(distances2, n, count, SPOPS_DTYPE_F32);
+    const void *const given[] = {&queries->points, queries->offsets, nearest, &to,
+                                 distances2 == NULL ? NULL : &d2};
+    const spops_call_number attributes[] = {{.i = count}};
+    SPOPS_TRY(spops_check_call(ctx, SPOPS_OP_nearest, given, attributes));
     SPOPS_REQUIRE(ctx, spops_cloud_samples(queries) == nearest->arrays.num_samples,
                   "%s: queries has %" PRId64 " samples, expected %" PRId64 " as the data points",
                   call, spops_cloud_samples(queries), nearest->arrays.num_samples);
-    SPOPS_REQUIRE(ctx, count >= 1 && count <= SPOPS_MAX_NEAREST,
-                  "%s: count is %d, expected 1 to %d", call, (int)count, SPOPS_MAX_NEAREST);
-    SPOPS_TRY(spops_check_indices(ctx, call, "rows", rows, queries->points.rows));
-    SPOPS_TRY(spops_check_aligned(ctx, call, "distances2", distances2, sizeof *distances2));
-    SPOPS_TRY(check_apart(ctx, call, queries, count, rows, distances2));
     if (queries->points.rows == 0) return SPOPS_STATUS_OK;
     args = (spops_nearest_args){&nearest->arrays, queries, count, rows, distances2};
     return ctx->backend->nearest_find(ctx, &args);

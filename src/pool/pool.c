@@ -5,7 +5,8 @@
 
 #include "buckets/buckets.h"
 #include "maps/kernel_maps.h"
-#include "core/check.h"
+#include "call/call_check.h"
+#include "segreduce/segreduce.h"
 #include "core/plan.h"
 #include "segments/segments.h"
 
@@ -239,21 +240,24 @@ spops_status spops_pool_set(spops_context *ctx, spops_pool *pool)
 spops_status spops_pool_execute(spops_context *ctx, const spops_pool *pool, spops_reduce reduce,
                                 spops_matrix x, spops_matrix out)
 {
-    static const char call[] = "pool_execute";
-    SPOPS_TRY(check_pool(ctx, call, pool));
-    SPOPS_OUTER_CALL(ctx, call, NULL);
-    return spops_segreduce_execute(ctx, pool->segments, reduce, x, NULL, out, NULL);
+    const void *const given[] = {&x, pool, &out};
+    const spops_call_number attributes[] = {{.i = reduce}};
+    const spops_segreduce_args what = {.reduce = reduce, .x = x, .out = out};
+
+    SPOPS_TRY(spops_check_call(ctx, SPOPS_OP_pool, given, attributes));
+    return spops_segreduce_run_checked(ctx, "pool_execute", pool->segments, &what, false);
 }
 
 spops_status spops_pool_execute_backward(spops_context *ctx, const spops_pool *pool,
                                          spops_reduce reduce, spops_matrix grad_out, spops_matrix x,
                                          spops_matrix grad_x)
 {
-    static const char call[] = "pool_execute_backward";
-    SPOPS_TRY(check_pool(ctx, call, pool));
-    SPOPS_OUTER_CALL(ctx, call, NULL);
-    return spops_segreduce_execute_backward(ctx, pool->segments, reduce, grad_out, x, NULL, &grad_x,
-                                            NULL);
+    const void *const given[] = {&x, &grad_out, pool, &grad_x};
+    const spops_call_number attributes[] = {{.i = reduce}};
+
+    SPOPS_TRY(spops_check_call(ctx, SPOPS_OP_pool_backward, given, attributes));
+    return spops_segreduce_run_backward_checked(ctx, "pool_execute_backward", pool->segments,
+                                                reduce, grad_out, x, NULL, &grad_x, NULL);
 }
 
 const spops_segments *spops_pool_segments(const spops_pool *pool)

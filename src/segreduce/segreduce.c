@@ -3,7 +3,7 @@
 // gradients of rows and weights are the same walk over the plan's other lists.
 #include "segreduce/segreduce.h"
 
-#include "core/matrix.h"
+#include "call/call_check.h"
 #include "spops/device/reduce_ops.h"
 
 static const spops_matrix absent; // data NULL
@@ -94,41 +94,35 @@ spops_status spops_segreduce_run(spops_context *ctx, const char *call,
     return ctx->backend->segreduce(ctx, &args);
 }
 
+spops_status spops_segreduce_run_checked(spops_context *ctx, const char *call,
+                                         const spops_segments *segments,
+                                         const spops_segreduce_args *what, bool has_arg)
+{
+    spops_segments_scratch scratch;
+
+    SPOPS_TRY(check_reduce(ctx, call, what->reduce));
+    if (has_arg) SPOPS_TRY(check_arg(ctx, call, what->reduce));
+    SPOPS_TRY(spops_segments_check_cols(ctx, call, "x", segments, false, what->x.cols));
+    if (segments->num_segments == 0 || what->x.cols == 0) return SPOPS_STATUS_OK;
+    SPOPS_TRY(spops_segments_get_scratch(ctx, call, segments, &scratch));
+    return spops_segreduce_run(ctx, call, segments, what, scratch);
+}
+
 spops_status spops_segreduce_execute(spops_context *ctx, const spops_segments *segments,
                                      spops_reduce reduce, spops_matrix x, const spops_matrix *w,
                                      spops_matrix out, const spops_matrix *arg)
 {
     static const char call[] = "segreduce_execute";
+    const void *const given[] = {&x, w, segments, &out, arg};
+    const spops_call_number attributes[] = {{.i = reduce}};
     const spops_segreduce_args what = {.reduce = reduce,
                                        .x = x,
                                        .w = w == NULL ? absent : *w,
                                        .out = out,
                                        .arg = arg == NULL ? absent : *arg};
-    spops_segments_scratch scratch;
 
-    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
-    SPOPS_TRY(spops_segments_check(ctx, call, "segments", segments));
-    SPOPS_TRY(check_reduce(ctx, call, reduce));
-    SPOPS_TRY(
-        spops_check_matrix(ctx, call, "x", x, segments->num_rows, x.cols, SPOPS_DTYPES_FLOAT));
-    if (w != NULL)
-        SPOPS_TRY(spops_check_weights(ctx, call, "w", *w, segments->num_weights, x.dtype));
-    SPOPS_TRY(spops_check_matrix(ctx, call, "out", out, segments->num_segments, x.cols,
-                                 1u << (unsigned)x.dtype));
-    SPOPS_TRY(spops_check_no_overlap(ctx, call, "out", out, "x", x));
-    if (w != NULL) SPOPS_TRY(spops_check_no_overlap(ctx, call, "out", out, "w", *w));
-    if (arg != NULL) {
-        SPOPS_TRY(check_arg(ctx, call, reduce));
-        SPOPS_TRY(spops_check_matrix(ctx, call, "arg", *arg, segments->num_segments, x.cols,
-                                     1u << SPOPS_DTYPE_I32));
-        SPOPS_TRY(spops_check_no_overlap(ctx, call, "arg", *arg, "x", x));
-        if (w != NULL) SPOPS_TRY(spops_check_no_overlap(ctx, call, "arg", *arg, "w", *w));
-        SPOPS_TRY(spops_check_no_overlap(ctx, call, "arg", *arg, "out", out));
-    }
-    SPOPS_TRY(spops_segments_check_cols(ctx, call, "x", segments, false, x.cols));
-    if (segments->num_segments == 0 || x.cols == 0) return SPOPS_STATUS_OK;
-    SPOPS_TRY(spops_segments_get_scratch(ctx, call, segments, &scratch));
-    return spops_segreduce_run(ctx, call, segments, &what, scratch);
+    SPOPS_TRY(spops_check_call(ctx, SPOPS_OP_segreduce, given, attributes));
+    return spops_segreduce_run_checked(ctx, call, segments, &what, arg != NULL);
 }
 
 // Gradients
@@ -249,15 +243,22 @@ spops_status spops_segreduce_run_backward(spops_context *ctx, const spops_segmen
     return run_grad(ctx, segments, &segments->by_weight, reduce, grad_out, x, w, grad_w, scratch);
 }
 
-// A gradient must not share memory with what it is computed from.
-static spops_status check_grad_apart(spops_context *ctx, const char *call, const char *name,
-                                     spops_matrix grad, spops_matrix grad_out, spops_matrix x,
-                                     const spops_matrix *w)
+spops_status spops_segreduce_run_backward_checked(spops_context *ctx, const char *call,
+                                                  const spops_segments *segments,
+                                                  spops_reduce reduce, spops_matrix grad_out,
+                                                  spops_matrix x, const spops_matrix *w,
+                                                  const spops_matrix *grad_x,
+                                                  const spops_matrix *grad_w)
 {
-    SPOPS_TRY(spops_check_no_overlap(ctx, call, name, grad, "grad_out", grad_out));
-    SPOPS_TRY(spops_check_no_overlap(ctx, call, name, grad, "x", x));
-    if (w != NULL) SPOPS_TRY(spops_check_no_overlap(ctx, call, name, grad, "w", *w));
-    return SPOPS_STATUS_OK;
+    spops_segments_scratch scratch;
+
+    SPOPS_TRY(check_reduce(ctx, call, reduce));
+    SPOPS_TRY(spops_segreduce_check_backward(ctx, call, segments, reduce));
+    SPOPS_TRY(spops_segments_check_cols(ctx, call, "x", segments, needs_states(reduce), x.cols));
+    SPOPS_TRY(spops_segments_get_scratch(ctx, call, segments, &scratch));
+    return spops_segreduce_run_backward(ctx, segments, reduce, grad_out, x, w == NULL ? absent : *w,
+                                        grad_x == NULL ? absent : *grad_x,
+                                        grad_w == NULL ? absent : *grad_w, scratch);
 }
 
 spops_status spops_segreduce_execute_backward(spops_context *ctx, const spops_segments *segments,
@@ -266,37 +267,10 @@ spops_status spops_segreduce_execute_backward(spops_context *ctx, const spops_se
                                               const spops_matrix *grad_x,
                                               const spops_matrix *grad_w)
 {
-    static const char call[] = "segreduce_execute_backward";
-    spops_segments_scratch scratch;
+    const void *const given[] = {&x, w, &grad_out, segments, grad_x, grad_w};
+    const spops_call_number attributes[] = {{.i = reduce}};
 
-    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
-    SPOPS_TRY(spops_segments_check(ctx, call, "segments", segments));
-    SPOPS_TRY(check_reduce(ctx, call, reduce));
-    SPOPS_TRY(
-        spops_check_matrix(ctx, call, "x", x, segments->num_rows, x.cols, SPOPS_DTYPES_FLOAT));
-    if (w != NULL)
-        SPOPS_TRY(spops_check_weights(ctx, call, "w", *w, segments->num_weights, x.dtype));
-    SPOPS_TRY(spops_check_matrix(ctx, call, "grad_out", grad_out, segments->num_segments, x.cols,
-                                 1u << (unsigned)x.dtype));
-    if (grad_x != NULL) {
-        SPOPS_TRY(spops_check_matrix(ctx, call, "grad_x", *grad_x, segments->num_rows, x.cols,
-                                     1u << (unsigned)x.dtype));
-        SPOPS_TRY(check_grad_apart(ctx, call, "grad_x", *grad_x, grad_out, x, w));
-    }
-    if (grad_w != NULL) {
-        SPOPS_REQUIRE(ctx, w != NULL, "%s: grad_w is given, and w is NULL", call);
-        SPOPS_TRY(
-            spops_check_weights(ctx, call, "grad_w", *grad_w, segments->num_weights, w->dtype));
-        SPOPS_REQUIRE(ctx, grad_w->dtype == w->dtype, "%s: grad_w.dtype is %s, expected %s", call,
-                      spops_dtype_name(grad_w->dtype), spops_dtype_name(w->dtype));
-        SPOPS_TRY(check_grad_apart(ctx, call, "grad_w", *grad_w, grad_out, x, w));
-        if (grad_x != NULL)
-            SPOPS_TRY(spops_check_no_overlap(ctx, call, "grad_w", *grad_w, "grad_x", *grad_x));
-    }
-    SPOPS_TRY(spops_segreduce_check_backward(ctx, call, segments, reduce));
-    SPOPS_TRY(spops_segments_check_cols(ctx, call, "x", segments, needs_states(reduce), x.cols));
-    SPOPS_TRY(spops_segments_get_scratch(ctx, call, segments, &scratch));
-    return spops_segreduce_run_backward(ctx, segments, reduce, grad_out, x, w == NULL ? absent : *w,
-                                        grad_x == NULL ? absent : *grad_x,
-                                        grad_w == NULL ? absent : *grad_w, scratch);
+    SPOPS_TRY(spops_check_call(ctx, SPOPS_OP_segreduce_backward, given, attributes));
+    return spops_segreduce_run_backward_checked(ctx, "segreduce_execute_backward", segments, reduce,
+                                                grad_out, x, w, grad_x, grad_w);
 }

@@ -22,6 +22,18 @@ spops_status spops_segreduce_run(spops_context *ctx, const char *call,
                                  const spops_segments *segments, const spops_segreduce_args *what,
                                  spops_segments_scratch scratch);
 
+// The same once the call's arguments are checked by its row: what a row cannot say, scratch, the
+// reduction. has_arg: `what` has an arg, which may be empty.
+spops_status spops_segreduce_run_checked(spops_context *ctx, const char *call,
+                                         const spops_segments *segments,
+                                         const spops_segreduce_args *what, bool has_arg);
+spops_status spops_segreduce_run_backward_checked(spops_context *ctx, const char *call,
+                                                  const spops_segments *segments,
+                                                  spops_reduce reduce, spops_matrix grad_out,
+                                                  spops_matrix x, const spops_matrix *w,
+                                                  const spops_matrix *grad_x,
+                                                  const spops_matrix *grad_w);
+
 // Whether the plan, the reduction and the backend can do gradients at all.
 spops_status spops_segreduce_check_backward(spops_context *ctx, const char *call,
                                             const spops_segments *segments, spops_reduce reduce);

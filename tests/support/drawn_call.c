@@ -25,11 +25,11 @@ static void set_dtype(spops_tensor *t, int dtype)
     static const struct {
         int dtype;
         uint8_t code, bits, lanes;
-    } codes[] = {{SPOPS_DTYPE_F32, 2, 32, 1},     {SPOPS_DTYPE_F16, 2, 16, 1},
-                 {SPOPS_DTYPE_BF16, 4, 16, 1},    {SPOPS_DTYPE_F8E4M3, 10, 8, 1},
-                 {SPOPS_DTYPE_F8E5M2, 12, 8, 1},  {SPOPS_DTYPE_F4E2M1, 17, 4, 2},
-                 {SPOPS_DTYPE_I8, 0, 8, 1},       {SPOPS_DTYPE_I32, 0, 32, 1},
-                 {SPOPS_DTYPE_I64, 0, 64, 1},     {SPOPS_ROW_U8, 1, 8, 1},
+    } codes[] = {{SPOPS_DTYPE_F32, 2, 32, 1},    {SPOPS_DTYPE_F16, 2, 16, 1},
+                 {SPOPS_DTYPE_BF16, 4, 16, 1},   {SPOPS_DTYPE_F8E4M3, 10, 8, 1},
+                 {SPOPS_DTYPE_F8E5M2, 12, 8, 1}, {SPOPS_DTYPE_F4E2M1, 17, 4, 2},
+                 {SPOPS_DTYPE_I8, 0, 8, 1},      {SPOPS_DTYPE_I32, 0, 32, 1},
+                 {SPOPS_DTYPE_I64, 0, 64, 1},    {SPOPS_ROW_U8, 1, 8, 1},
                  {SPOPS_ROW_F64, 2, 64, 1}};
     for (size_t i = 0; i < sizeof codes / sizeof *codes; ++i) {
         if (codes[i].dtype != dtype) continue;
@@ -100,7 +100,8 @@ static void draw_tensor(drawn_call *c, int index, int dtype, int64_t rows, int64
     t->shape[1] = cols;
     t->strides[0] = arg->is_array ? 1 : cols + padding;
     t->strides[1] = 1;
-    t->bytes = 2 * ROOM + (size_t)(rows * t->strides[0]) * (size_t)(is_packed ? 8 : bits_of(dtype)) / 8;
+    t->bytes =
+        2 * ROOM + (size_t)(rows * t->strides[0]) * (size_t)(is_packed ? 8 : bits_of(dtype)) / 8;
     host = malloc(t->bytes);
     cr_assert(host != NULL && device_alloc(c->backend, t->bytes, (void **)&t->memory));
     memset(host, 0, t->bytes);
@@ -304,8 +305,8 @@ int drawn_call_find(drawn_call *c, test_device *d, const spops_operator *op, tes
             const spops_row *row = c->row;
             for (int a = 0; a < row->num_args; ++a) // scratch, as a caller would reserve it
                 if (row->args[a].is_plan && !row->args[a].is_output && c->values[a].v.p != NULL)
-                    (void)spops_context_reserve(
-                        d->ctx, spops_plan_scratch_bytes(c->values[a].v.p) + (1 << 16));
+                    (void)spops_context_reserve(d->ctx, spops_plan_scratch_bytes(c->values[a].v.p) +
+                                                            (1 << 16));
             (void)spops_context_reserve(d->ctx, 1 << 20);
             if (spops_call(d->ctx, op, c->values, c->num_values, ret) == SPOPS_STATUS_OK) return i;
         }
@@ -327,8 +328,7 @@ int32_t drawn_call_compact(const drawn_call *c, spops_value values[DRAWN_MAX_VAL
     }
     for (int i = c->row->num_args; i < c->num_values; ++i)
         values[n++] = c->values[i];
-    if (c->op->num_optional > 0)
-        values[n - 1] = (spops_value){SPOPS_VALUE_INT, 0, {.i = present}};
+    if (c->op->num_optional > 0) values[n - 1] = (spops_value){SPOPS_VALUE_INT, 0, {.i = present}};
     return n;
 }
 
