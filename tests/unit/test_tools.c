@@ -595,12 +595,11 @@ Test(bev_map, forward_is_up_and_left_is_left)
 static int run_tool(const char *directory, char *out, char *err, size_t bytes, int argc,
                     const char *const *args)
 {
-    char *argv[24] = {0};
+    char *argv[24] = {0}, *copies[24]; // a command may put other words into its argv
     char path[4200];
     cr_assert_lt(argc, 23);
-    argv[0] = strdup("spops");
-    for (int i = 0; i < argc; ++i)
-        argv[i + 1] = strdup(args[i]);
+    for (int i = 0; i <= argc; ++i)
+        argv[i] = copies[i] = strdup(i == 0 ? "spops" : args[i - 1]);
     fflush(stdout);
     fflush(stderr);
     const int old[2] = {dup(STDOUT_FILENO), dup(STDERR_FILENO)};
@@ -625,7 +624,7 @@ static int run_tool(const char *directory, char *out, char *err, size_t bytes, i
         fclose(file);
     }
     for (int i = 0; i <= argc; ++i)
-        free(argv[i]);
+        free(copies[i]);
     return status;
 }
 
