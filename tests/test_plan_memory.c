@@ -618,7 +618,32 @@ Test(plan_memory, kinds)
     cr_assert_eq(spops_plan_get_kind(NULL), SPOPS_PLAN_NONE);
     cr_assert_eq(spops_plan_bytes(NULL), 0);
     cr_assert_eq(spops_plan_scratch_bytes(NULL), 0);
+    cr_assert_eq(spops_plan_get_fields(NULL, NULL, 0), 0);
     spops_plan_destroy(NULL);
+}
+
+// A plan without capacities has the fields that a description would have.
+Test(plan_memory, fields)
+{
+    test_device d;
+    if (!test_open(&d, SPOPS_BACKEND_CPU, LAUNCH_DEFAULT)) return;
+    const int32_t offsets[] = {0, 2, 3};
+    int64_t fields[8] = {-1, -1, -1, -1, -1, -1, -1, -1};
+    spops_segments_options o = spops_segments_options_default();
+    spops_segments *s = NULL;
+    o.max_cols = 7;
+    test_expect_ok(d.ctx, spops_segments_create(d.ctx, 2, offsets, &o, &s), "create");
+    const spops_plan *plan = (const spops_plan *)s;
+    cr_assert_eq(spops_plan_get_fields(plan, NULL, 0), 6);
+    cr_assert_eq(spops_plan_get_fields(plan, fields, 2), 6);
+    cr_assert_eq(fields[0], 2, "num_segments");
+    cr_assert_eq(fields[1], 3, "max_terms");
+    cr_assert_eq(fields[2], -1, "no more than asked for");
+    cr_assert_eq(spops_plan_get_fields(plan, fields, 8), 6);
+    cr_assert_eq(fields[4], 7, "max_cols");
+    cr_assert_eq(fields[6], -1, "no more than there are");
+    spops_segments_destroy(s);
+    test_close(&d);
 }
 
 // The option is reserve's alone, and descriptions are checked like arguments.

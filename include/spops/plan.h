@@ -120,6 +120,17 @@ SPOPS_API spops_status spops_plan_attach(spops_context *ctx, const int64_t *ints
                                          const spops_plan *const *parents, int32_t num_parents,
                                          spops_plan **plan);
 
+/**
+ * The fields of a plan of any kind, in the order of spops_plan_kinds, as a description has them from
+ * its third number on. A plan that was made without capacities has them too.
+ *
+ * fields    [max_fields] in host memory; the first max_fields are written. NULL: none.
+ *
+ * Returns how many there are; 0 for NULL. Threads: any.
+ */
+SPOPS_API int32_t spops_plan_get_fields(const spops_plan *plan, int64_t *fields,
+                                        int32_t max_fields);
+
 /** Bytes of the plan's arrays where its context runs; 0 for NULL. */
 SPOPS_API size_t spops_plan_bytes(const spops_plan *plan);
 

@@ -210,6 +210,17 @@ void spops_plan_destroy(spops_plan *plan)
     spops_plan_free(plan);
 }
 
+int32_t spops_plan_get_fields(const spops_plan *plan, int64_t *fields, int32_t max_fields)
+{
+    int32_t n;
+    if (plan == NULL) return 0;
+    n = plan->ops->num_fields;
+    if (max_fields > n) max_fields = n;
+    for (int32_t i = 0; fields != NULL && i < max_fields; ++i)
+        fields[i] = plan->fields[i];
+    return n;
+}
+
 size_t spops_plan_bytes(const spops_plan *plan)
 {
     if (plan == NULL) return 0;

@@ -460,6 +460,7 @@ static void attach_plan(world *w)
     FUZZ_REQUIRE(num_kinds == (int32_t)(sizeof kinds / sizeof kinds[0]), "kinds");
     (void)spops_plan_bytes(plan);
     (void)spops_plan_scratch_bytes(plan);
+    (void)spops_plan_get_fields(plan, ints, (int32_t)pick(w, (uint32_t)MOST_INTS));
     if (!CALL(w, spops_plan_describe(w->ctx, plan, ints, (int32_t)MOST_INTS, &num))) return;
     if (rarely(w)) ints[pick(w, (uint32_t)num)] = hostile_i32(w);
     if (rarely(w)) num -= 1;
