@@ -1,0 +1,12 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sparse gather and scatter operators: segmented reductions, sparse and point convolutions, pooling,
+attention over patches, on CPUs and NVIDIA GPUs.
+
+    import spops.functional as F    every operator, plans as values
+    import spops.nn as snn          layers, and spops.SparseTensor
+"""
+from . import _library
+from ._plan import Plan
+
+__version__ = _library.c.spops_version().decode()
+__all__ = ["Plan", "__version__"]

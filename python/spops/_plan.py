@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plans: relations with their work schedules, that operators take beside tensors."""
+from __future__ import annotations
+
+import ctypes
+import math
+import struct
+
+import numpy as np
+import torch
+
+from . import _library, _rows
+
+_by_number = {k.number: k for k in _rows.kinds.values()}
+
+
+class _Address(ctypes.c_int64 * 1):
+    """A plan's address, in memory that a tensor can be; keeps what the plan stands on."""
+
+    keeps: tuple = ()
+
+
+class _Handle(_Address):
+    """Destroys the plan when nobody has it any more."""
+
+    def __del__(self, destroy=_library.c.spops_call_destroy):
+        if self[0]:
+            destroy(self[0])
+
+
+class Plan:
+    """A plan of any kind.
+
+    Made by functions of spops.functional, such as ``segments`` or ``kernel_map``, and taken by
+    others. It is never changed after it was made, and can be used by any number of calls, on the
+    device that it was made on. Its memory is freed when the last reference to it, or to a tensor
+    that was computed from it and awaits its gradient, is gone.
+
+    Fields of its kind are attributes: ``plan.num_segments``, ``map.max_out``; arrays of fields are
+    lists. ``dir(plan)`` names them.
+
+    Attributes
+    ----------
+    kind : str
+        ``"segments"``, ``"kernel_map"``, ...
+    fields : tuple of int
+        All fields, in the order of the kind (docs of ``spops_plan_kinds``).
+    device : torch.device
+        Where it lives.
+    token : torch.Tensor
+        i64 [1] in host memory: stands for the plan in operators of ``torch.ops.spops``.
+    """
+
+    __slots__ = ("kind", "handle", "fields", "token", "device", "_owner", "__weakref__")
+
+    def __init__(self, handle: int, keeps: tuple = (), is_part: bool = False, device=None):
+        kind = _by_number[_library.c.spops_plan_get_kind(handle)]
+        n = _library.c.spops_plan_get_fields(handle, None, 0)
+        fields = (ctypes.c_int64 * n)()
+        _library.c.spops_plan_get_fields(handle, fields, n)
+        self.kind = kind.name
+        self.device = device if device is not None else torch.device("cpu")
+        self.fields = tuple(fields)
+        self.handle = ctypes.c_void_p(handle)
+        holder = (_Address if is_part else _Handle)(handle)
+        holder.keeps = keeps
+        self._owner = holder
+        self.token = torch.from_numpy(np.frombuffer(holder, np.int64))
+
+    def __getattr__(self, name: str):
+        place = _rows.kinds[self.kind].fields.get(name)
+        if place is None:
+            raise AttributeError(f"a plan of kind {self.kind} has no field {name}")
+        at, sizes, f64 = place
+        values = self.fields[at : at + math.prod(sizes)]
+        if f64:
+            values = tuple(struct.unpack("d", struct.pack("q", v))[0] for v in values)
+        if not sizes:
+            return values[0]
+        return list(values)
+
+    def __dir__(self):
+        return [*super().__dir__(), *_rows.kinds[self.kind].fields]
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the plan's arrays where it lives."""
+        return _library.c.spops_plan_bytes(self.handle)
+
+    @property
+    def scratch_bytes(self) -> int:
+        """Scratch that calls with the plan take."""
+        return _library.c.spops_plan_scratch_bytes(self.handle)
+
+    def __repr__(self) -> str:
+        shown = [f for f, (_, sizes, _) in _rows.kinds[self.kind].fields.items() if not sizes]
+        return f"<Plan {self.kind}: " + ", ".join(f"{f} {getattr(self, f)}" for f in shown) + ">"
+
+    def __reduce__(self):
+        raise TypeError(f"a plan of kind {self.kind} is a handle of this process: make it again from what it was made of")
