@@ -145,7 +145,9 @@ static int stage_create(network *n, int s, int64_t rows, const int32_t *offsets)
               spops_attention_reserve(ctx, st->patches[0], st->r.channels, n->dtype, &attention,
                                       0)) ||
         !good(&n->d, "scratch",
-              spops_context_reserve(ctx, spops_norm_scratch_bytes(rows, WIDER * st->r.channels))))
+              spops_context_reserve(ctx, spops_norm_scratch_bytes(rows, WIDER * st->r.channels))) ||
+        !good(&n->d, "linear layers",
+              spops_linear_reserve(ctx, rows, WIDER * st->r.channels, WIDER * st->r.channels, 0)))
         return 1;
     for (int b = 0; b < blocks_of[s]; ++b)
         if (block_create(&n->d, &st->blocks[b], st->r.channels, n->dtype,
@@ -154,11 +156,7 @@ static int stage_create(network *n, int s, int64_t rows, const int32_t *offsets)
     if (s + 1 == STAGES) return 0;
 
     pool.max_cols = st->r.channels;
-    if (!good(&n->d, "pool",
-              spops_pool_create_buckets(ctx, st->buckets, POOLED, &pool, &st->pool)) ||
-        !good(&n->d, "scratch",
-              spops_context_reserve(ctx,
-                                    spops_segments_scratch_bytes(spops_pool_segments(st->pool)))))
+    if (!good(&n->d, "pool", spops_pool_create_buckets(ctx, st->buckets, POOLED, &pool, &st->pool)))
         return 1;
     const int64_t next_rows =
         rows < rows / POOLED + view.max_buckets ? rows : rows / POOLED + view.max_buckets;

@@ -37,11 +37,9 @@ int main(void)
     search.radius_m = 1.0f;
     search.taps = TAPS;
     search.tap_size_m = 1.0f;
-    search.contents = SPOPS_NEIGHBORS_BY_TAP;
     TRY(spops_neighbors_create(ctx, NULL, &cloud, &search, &neighbors));
     options.backward = 1;
     TRY(spops_pointconv_create(ctx, neighbors, &options, &conv));
-    TRY(spops_context_reserve(ctx, spops_pointconv_scratch_bytes(conv)));
     for (int step = 0; step < STEPS; ++step) {
         TRY(spops_pointconv_execute(ctx, conv, in, weights, NULL, y));
         loss = 0.0f;

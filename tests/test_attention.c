@@ -1166,7 +1166,7 @@ ParameterizedTest(struct backend_param *p, attention, refuses)
         test_expect(ctx,
                     spops_attention_execute_backward(ctx, s.plan, q, q, q, q, q, s.lse, &s.options,
                                                      NULL, NULL, NULL, &m),
-                    SPOPS_STATUS_SCRATCH_TOO_SMALL, "attention_execute_backward", "no scratch");
+                    SPOPS_STATUS_SCRATCH_TOO_SMALL, ": call spops_attention_reserve", "no scratch");
     }
 #undef FORWARD
 #undef BACKWARD

@@ -200,7 +200,7 @@ static void check_size(test_device *d, const struct linear_size *s, spops_dtype 
         op.out[GRAD_BIAS] = maybe(test_output("grad_bias", 1, c.out, SPOPS_DTYPE_F32, check), rng);
         op.run = run_backward;
         op.reference = reference_backward;
-        op.scratch_bytes = spops_linear_scratch_bytes(d->ctx, c.rows, c.in, c.out);
+        op.scratch_bytes = spops_linear_scratch_bytes(d->ctx, c.rows, c.in, c.out, 1);
         test_expect_ok(d->ctx, spops_context_reserve(d->ctx, op.scratch_bytes), "reserve");
     }
     test_operator_run(d, &op);
@@ -328,7 +328,8 @@ ParameterizedTest(struct case_param *p, linear, counts_rows_on_the_device)
     for (int k = 0; k < 2; ++k) {
         const int64_t in = widths[k][0], out = widths[k][1];
         test_expect_ok(
-            d.ctx, spops_context_reserve(d.ctx, spops_linear_scratch_bytes(d.ctx, ROWS, in, out)),
+            d.ctx,
+            spops_context_reserve(d.ctx, spops_linear_scratch_bytes(d.ctx, ROWS, in, out, 1)),
             "reserve");
         for (size_t i = 0; i < sizeof counts / sizeof *counts; ++i) {
             const int64_t n = counts[i] < 0 ? 0 : counts[i] < ROWS ? counts[i] : ROWS;
@@ -387,7 +388,7 @@ ParameterizedTest(struct case_param *p, linear, adds_to_a_residual_in_place)
                 guarded_set(&scale, 0, o, 4);
             guarded_upload(&scale);
             test_expect_ok(
-                ctx, spops_context_reserve(ctx, spops_linear_scratch_bytes(ctx, rows, in, out)),
+                ctx, spops_context_reserve(ctx, spops_linear_scratch_bytes(ctx, rows, in, out, 1)),
                 "reserve");
             test_expect_ok(ctx, spops_linear_execute(ctx, e.x.view, e.w.view, &layer, e.out.view),
                            "first");
@@ -439,9 +440,9 @@ ParameterizedTest(struct case_param *p, linear, loses_no_row, .timeout = 600)
                 if (c < OUT_COLS) guarded_set(&e.g, r, c, 1);
             }
         guarded_upload(&e.x), guarded_upload(&e.g);
-        test_expect_ok(ctx,
-                       spops_context_reserve(ctx, spops_linear_scratch_bytes(ctx, n, IN, OUT_COLS)),
-                       "reserve");
+        test_expect_ok(
+            ctx, spops_context_reserve(ctx, spops_linear_scratch_bytes(ctx, n, IN, OUT_COLS, 1)),
+            "reserve");
         test_expect_ok(ctx,
                        spops_linear_execute_backward(ctx, e.g.view, e.x.view, e.w.view, NULL, NULL,
                                                      &e.grad_w.view,
@@ -535,16 +536,19 @@ ParameterizedTest(struct backend_param *p, linear, refuses)
     REFUSED("num_rows", spops_linear_execute(d.ctx, x, w, &layer, out));
 
     // Gradients: scratch first, which the message tells how to get.
-    test_expect(
-        d.ctx, spops_linear_execute_backward(d.ctx, g, x, w, NULL, NULL, &e.grad_w.view, NULL),
-        SPOPS_STATUS_SCRATCH_TOO_SMALL, "call spops_linear_reserve(ctx, 2000, 8, 16)", "scratch");
-    REFUSED("linear_reserve: max_rows is -1", spops_linear_reserve(d.ctx, -1, IN, COLS));
-    REFUSED("max_in_channels", spops_linear_reserve(d.ctx, ROWS, INT32_MAX, COLS));
-    REFUSED("max_out_channels", spops_linear_reserve(d.ctx, ROWS, IN, -2));
-    cr_assert_eq(spops_linear_reserve(NULL, ROWS, IN, COLS), SPOPS_STATUS_INVALID_ARGUMENT);
-    cr_assert_eq(spops_linear_scratch_bytes(NULL, ROWS, IN, COLS), 0);
-    cr_assert_eq(spops_linear_scratch_bytes(d.ctx, -1, IN, COLS), 0);
-    test_expect_ok(d.ctx, spops_linear_reserve(d.ctx, ROWS, IN, COLS), "reserve");
+    test_expect(d.ctx,
+                spops_linear_execute_backward(d.ctx, g, x, w, NULL, NULL, &e.grad_w.view, NULL),
+                SPOPS_STATUS_SCRATCH_TOO_SMALL, "call spops_linear_reserve(ctx, 2000, 8, 16, 1)",
+                "scratch");
+    REFUSED("linear_reserve: max_rows is -1", spops_linear_reserve(d.ctx, -1, IN, COLS, 1));
+    REFUSED("max_in_channels", spops_linear_reserve(d.ctx, ROWS, INT32_MAX, COLS, 1));
+    REFUSED("max_out_channels", spops_linear_reserve(d.ctx, ROWS, IN, -2, 1));
+    REFUSED("linear_reserve: backward is 2", spops_linear_reserve(d.ctx, ROWS, IN, COLS, 2));
+    cr_assert_eq(spops_linear_scratch_bytes(d.ctx, ROWS, IN, COLS, 0), 0);
+    cr_assert_eq(spops_linear_reserve(NULL, ROWS, IN, COLS, 1), SPOPS_STATUS_INVALID_ARGUMENT);
+    cr_assert_eq(spops_linear_scratch_bytes(NULL, ROWS, IN, COLS, 1), 0);
+    cr_assert_eq(spops_linear_scratch_bytes(d.ctx, -1, IN, COLS, 1), 0);
+    test_expect_ok(d.ctx, spops_linear_reserve(d.ctx, ROWS, IN, COLS, 1), "reserve");
     wrong = g, WRONG(dtype, SPOPS_DTYPE_F32);
     REFUSED("grad_sum.dtype is f32",
             spops_linear_execute_backward(d.ctx, wrong, x, w, NULL, NULL, &e.grad_w.view, NULL));

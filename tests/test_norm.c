@@ -520,7 +520,8 @@ ParameterizedTest(struct backend_param *p, norm, refuses)
     test_expect(d.ctx, spops_batchnorm_statistics_execute(d.ctx, mx, NULL, x, v, NULL, NULL),
                 invalid, "batchnorm_statistics_execute: mean", "mean over x");
     test_expect(d.ctx, spops_batchnorm_statistics_execute(d.ctx, mx, NULL, v, y, NULL, NULL),
-                SPOPS_STATUS_SCRATCH_TOO_SMALL, "batchnorm_statistics_execute", "no scratch");
+                SPOPS_STATUS_SCRATCH_TOO_SMALL,
+                "call spops_context_reserve with spops_norm_scratch_bytes(", "no scratch");
     options.epsilon = -1;
     test_expect(d.ctx, spops_layernorm_execute(d.ctx, mx, v, v, &options, my), invalid,
                 "epsilon is -1, expected a finite number, 0 or more", "epsilon");

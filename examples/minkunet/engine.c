@@ -137,6 +137,7 @@ static int create_plans(engine *e, double voxel_m)
     levels.max_pairs = e->max_pairs;
     TRY(spops_voxels_reserve(e->d->ctx, 3, e->max_points, e->max_rows[0], &voxels, &e->voxels));
     TRY(spops_pyramid_reserve(e->d->ctx, spops_voxels_coords(e->voxels), &levels, &e->pyramid));
+    TRY(spops_linear_reserve(e->d->ctx, e->max_rows[0], 512, 512, 0));
     for (int l = 0; l < NUM_LEVELS; ++l) {
         const spops_kernel_map *down = spops_pyramid_map(e->pyramid, SPOPS_PYRAMID_DOWN, l);
         const spops_kernel_map *up = spops_pyramid_map(e->pyramid, SPOPS_PYRAMID_UP, l);

@@ -110,9 +110,15 @@ SPOPS_API spops_backend_kind spops_context_backend(const spops_context *ctx);
 SPOPS_API void *spops_context_stream(const spops_context *ctx);
 
 /**
- * Make sure that execute calls on ctx find `bytes` of scratch, as reported by a plan's
- * *_scratch_bytes. Creating a plan reserves for the creating context already; call this to run the
- * plan on another one. May allocate and wait.
+ * Make sure that execute calls on ctx find `bytes` of scratch. May allocate and wait.
+ *
+ * The rule for scratch: making a plan reserves what calls with it need, in the context that made it,
+ * so that a program with plans and one context never calls this. Two cases are left:
+ *
+ * - A plan that runs on another context: reserve there what its *_scratch_bytes says.
+ * - Calls whose needs no plan knows, once before the first of them: norms (this call with
+ *   spops_norm_scratch_bytes), attention (spops_attention_reserve) and linear layers
+ *   (spops_linear_reserve). A call that finds too little says which of these to make.
  *
  * Scratch that is outgrown is given back, in the order of ctx's stream, unless an execute call took
  * it while the stream was captured: then it stays until ctx ends. It grows by half of what there is

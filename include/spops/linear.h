@@ -13,17 +13,18 @@ SPOPS_EXTERN_C_BEGIN
 
 /**
  * Scratch of every call here on ctx, with at most so many rows and channels, for callers that reserve
- * it by spops_context_reserve. A forward call needs none, unless ctx has a library of dense products
- * (spops_context_options.dense_library).
+ * it by spops_context_reserve; backward: 1 for that of gradients too. A forward call needs none, unless
+ * ctx has a library of dense products (spops_context_options.dense_library).
  * Returns 0 for NULL and for negative numbers, SIZE_MAX where no address could count the bytes.
  */
 SPOPS_API size_t spops_linear_scratch_bytes(spops_context *ctx, int64_t max_rows,
-                                            int64_t max_in_channels, int64_t max_out_channels);
+                                            int64_t max_in_channels, int64_t max_out_channels,
+                                            int32_t backward);
 
 /**
  * Reserve in ctx what every call with at most so many rows and channels needs: scratch, as much as
  * spops_linear_scratch_bytes says, and on CUDA the kernels of matrix units, loaded. Where it was not
- * called, the first call of its kind on a context loads its kernels.
+ * called, the first call of its kind on a context loads its kernels. backward: 1 for gradients too.
  *
  * Stream    Not capturable. May wait.
  * Errors    INVALID_ARGUMENT (a number below 0 or above INT32_MAX - 1), NOT_SUPPORTED (while the stream
@@ -31,7 +32,8 @@ SPOPS_API size_t spops_linear_scratch_bytes(spops_context *ctx, int64_t max_rows
  * Threads   One thread at a time per ctx.
  */
 SPOPS_API spops_status spops_linear_reserve(spops_context *ctx, int64_t max_rows,
-                                            int64_t max_in_channels, int64_t max_out_channels);
+                                            int64_t max_in_channels, int64_t max_out_channels,
+                                            int32_t backward);
 
 /* clang-format off */
 /**

@@ -267,6 +267,19 @@ static attention_call begin_call(spops_context *ctx, const char *name, const spo
     return c;
 }
 
+// No plan reserved it: the message says who does.
+static spops_status get_scratch(const attention_call *c, const char *call, bool backward,
+                                void **scratch)
+{
+    const size_t bytes = scratch_bytes(c, backward);
+    const spops_status status = spops_context_scratch(c->ctx, call, bytes, scratch);
+    if (status != SPOPS_STATUS_SCRATCH_TOO_SMALL) return status;
+    return spops_fail(c->ctx, status,
+                      "%s: the context's scratch is %zu bytes, expected at least %zu: call "
+                      "spops_attention_reserve",
+                      call, c->ctx->scratch_bytes, bytes);
+}
+
 size_t spops_attention_scratch_bytes(const spops_patches *patches, int64_t cols, spops_dtype dtype,
                                      const spops_attention_options *options, int32_t backward)
 {
@@ -336,7 +349,7 @@ spops_status spops_attention_execute(spops_context *ctx, const spops_patches *pa
     if (c.patches->num_rows == 0) return SPOPS_STATUS_OK;
     fill_args(&c, q, k, v, o, &args);
     args.lse = lse;
-    SPOPS_TRY(spops_context_scratch(ctx, call, scratch_bytes(&c, false), &args.workspace));
+    SPOPS_TRY(get_scratch(&c, call, false, &args.workspace));
     return ctx->backend->attention(ctx, &args);
 }
 
@@ -395,6 +408,6 @@ spops_status spops_attention_execute_backward(
     args.grad_v = view_of(&c, outs[2].m, false);
     args.grad_table = (float *)outs[3].m.data;
     args.grad_table_stride = spops_row_step(outs[3].m);
-    SPOPS_TRY(spops_context_scratch(ctx, call, scratch_bytes(&c, true), &args.forward.workspace));
+    SPOPS_TRY(get_scratch(&c, call, true, &args.forward.workspace));
     return ctx->backend->attention_backward(ctx, &args);
 }

@@ -295,9 +295,11 @@ spops_status spops_boxed_attention_backward(spops_boxed_call *b)
 
 // ---- Linear layers and conversions --------------------------------------------------------------
 
-static spops_status reserve_linear(spops_boxed_call *b, spops_matrix x, spops_matrix sum)
+static spops_status reserve_linear(spops_boxed_call *b, spops_matrix x, spops_matrix sum,
+                                   int32_t backward)
 {
-    return spops_boxed_reserve(b, spops_linear_scratch_bytes(b->ctx, x.rows, x.cols, sum.cols));
+    return spops_boxed_reserve(
+        b, spops_linear_scratch_bytes(b->ctx, x.rows, x.cols, sum.cols, backward));
 }
 
 spops_status spops_boxed_linear(spops_boxed_call *b)
@@ -313,7 +315,7 @@ spops_status spops_boxed_linear(spops_boxed_call *b)
     layer.w_transposed = spops_boxed_i32(b, W_TRANSPOSED);
     layer.activation = (spops_activation)spops_boxed_i32(b, ACTIVATION);
     layer.math = (spops_math)spops_boxed_i32(b, MATH);
-    SPOPS_TRY(reserve_linear(b, b->matrices[X], b->matrices[OUT]));
+    SPOPS_TRY(reserve_linear(b, b->matrices[X], b->matrices[OUT], 0));
     return spops_linear_execute(b->ctx, b->matrices[X], b->matrices[W], &layer, b->matrices[OUT]);
 }
 
@@ -325,7 +327,7 @@ spops_status spops_boxed_linear_backward(spops_boxed_call *b)
     layer.num_rows = b->args[NUM_ROWS];
     layer.w_transposed = spops_boxed_i32(b, W_TRANSPOSED);
     layer.math = (spops_math)spops_boxed_i32(b, MATH);
-    SPOPS_TRY(reserve_linear(b, b->matrices[X], b->matrices[GRAD_SUM]));
+    SPOPS_TRY(reserve_linear(b, b->matrices[X], b->matrices[GRAD_SUM], 1));
     return spops_linear_execute_backward(b->ctx, b->matrices[GRAD_SUM], b->matrices[X],
                                          b->matrices[W], &layer, spops_boxed_optional(b, GRAD_X),
                                          spops_boxed_optional(b, GRAD_W), written(b, GRAD_BIAS));

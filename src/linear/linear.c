@@ -59,58 +59,65 @@ static bool has_igemm(const spops_context *ctx)
     return ctx->backend->igemm_exists != NULL && ctx->backend->igemm_exists(ctx, &any);
 }
 
+// Of gradients alone.
+static size_t gradient_bytes(spops_context *ctx, int64_t rows, int64_t in, int64_t out)
+{
+    const spops_igemm_scratch_args stored = {
+        .num_taps = 1, .max_x_cols = in, .max_out_cols = out, .gradients = true};
+    const spops_igemm_scratch_args transposed = {
+        .num_taps = 1, .max_x_cols = out, .max_out_cols = in, .gradients = true};
+    const size_t sizes[] = {partials_bytes(rows, in * out), partials_bytes(rows, out),
+                            has_igemm(ctx) ? ctx->backend->igemm_scratch_bytes(ctx, &stored) : 0,
+                            has_igemm(ctx) ? ctx->backend->igemm_scratch_bytes(ctx, &transposed)
+                                           : 0};
+    size_t most = 0;
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; ++i)
+        if (sizes[i] > most) most = sizes[i];
+    return most;
+}
+
 size_t spops_linear_scratch_bytes(spops_context *ctx, int64_t max_rows, int64_t max_in_channels,
-                                  int64_t max_out_channels)
+                                  int64_t max_out_channels, int32_t backward)
 {
     size_t bytes;
 
     if (ctx == NULL || max_rows < 0 || max_in_channels < 0 || max_out_channels < 0) return 0;
     if (max_in_channels > SPOPS_MAX_COUNT || max_out_channels > SPOPS_MAX_COUNT) return SIZE_MAX;
-    bytes = partials_bytes(max_rows, max_in_channels * max_out_channels);
-    if (partials_bytes(max_rows, max_out_channels) > bytes)
-        bytes = partials_bytes(max_rows, max_out_channels);
+    bytes = backward != 0 ? gradient_bytes(ctx, max_rows, max_in_channels, max_out_channels) : 0;
     if (ctx->dense_library && SPOPS_MATMUL_WORKSPACE_BYTES > bytes)
         bytes = SPOPS_MATMUL_WORKSPACE_BYTES;
-    if (has_igemm(ctx)) {
-        const int64_t a = max_in_channels, b = max_out_channels;
-        const spops_igemm_scratch_args stored = {
-            .num_taps = 1, .max_x_cols = a, .max_out_cols = b, .gradients = true};
-        const spops_igemm_scratch_args transposed = {
-            .num_taps = 1, .max_x_cols = b, .max_out_cols = a, .gradients = true};
-        const size_t of_stored = ctx->backend->igemm_scratch_bytes(ctx, &stored);
-        const size_t of_transposed = ctx->backend->igemm_scratch_bytes(ctx, &transposed);
-        if (of_stored > bytes) bytes = of_stored;
-        if (of_transposed > bytes) bytes = of_transposed;
-    }
     return bytes;
 }
 
 spops_status spops_linear_reserve(spops_context *ctx, int64_t max_rows, int64_t max_in_channels,
-                                  int64_t max_out_channels)
+                                  int64_t max_out_channels, int32_t backward)
 {
     static const char call[] = "linear_reserve";
-    const spops_igemm_prepare_args kernels = {.products = true, .gradients = true};
+    const spops_igemm_prepare_args kernels = {.products = true, .gradients = backward != 0};
 
     SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
     SPOPS_TRY(spops_check_not_capturing(ctx, call));
     SPOPS_TRY(spops_check_count(ctx, call, "max_rows", max_rows));
     SPOPS_TRY(spops_check_count(ctx, call, "max_in_channels", max_in_channels));
     SPOPS_TRY(spops_check_count(ctx, call, "max_out_channels", max_out_channels));
+    SPOPS_REQUIRE(ctx, backward == 0 || backward == 1,
+                  "%s: backward is %" PRId32 ", expected 0 or 1", call, backward);
     if (has_igemm(ctx)) SPOPS_TRY(SPOPS_PREPARE(ctx, igemm_prepare, &kernels));
-    return spops_context_grow(
-        ctx, spops_linear_scratch_bytes(ctx, max_rows, max_in_channels, max_out_channels));
+    return spops_context_grow(ctx, spops_linear_scratch_bytes(ctx, max_rows, max_in_channels,
+                                                              max_out_channels, backward));
 }
 
 static spops_status get_scratch(spops_context *ctx, const char *call, int64_t rows, int64_t in,
-                                int64_t out, void **scratch)
+                                int64_t out, int32_t backward, void **scratch)
 {
-    const spops_status status =
-        spops_context_scratch(ctx, call, spops_linear_scratch_bytes(ctx, rows, in, out), scratch);
+    const spops_status status = spops_context_scratch(
+        ctx, call, spops_linear_scratch_bytes(ctx, rows, in, out, backward), scratch);
     if (status != SPOPS_STATUS_SCRATCH_TOO_SMALL) return status;
-    return spops_fail(ctx, status,
-                      "%s: the context's scratch is %zu bytes: call spops_linear_reserve"
-                      "(ctx, %" PRId64 ", %" PRId64 ", %" PRId64 ")",
-                      call, ctx->scratch_bytes, rows, in, out);
+    return spops_fail(
+        ctx, status,
+        "%s: the context's scratch is %zu bytes, expected more: call spops_linear_reserve"
+        "(ctx, %" PRId64 ", %" PRId64 ", %" PRId64 ", %" PRId32 ")",
+        call, ctx->scratch_bytes, rows, in, out, backward);
 }
 
 // ---- Checks -------------------------------------------------------------------------------------
@@ -255,7 +262,8 @@ spops_status spops_linear_execute(spops_context *ctx, spops_matrix x, spops_matr
         {.i = layer.w_transposed}, {.i = layer.activation}, {.i = layer.math}};
     SPOPS_TRY(spops_check_call(ctx, SPOPS_OP_linear, args, attributes));
     SPOPS_REQUIRE_SLOT(ctx, call, linear);
-    if (ctx->dense_library) SPOPS_TRY(get_scratch(ctx, call, x.rows, x.cols, out.cols, &scratch));
+    if (ctx->dense_library)
+        SPOPS_TRY(get_scratch(ctx, call, x.rows, x.cols, out.cols, 0, &scratch));
     p.x = with_stride(x);
     p.w = with_stride(w);
     p.w_transposed = layer.w_transposed == 1;
@@ -322,7 +330,7 @@ spops_status spops_linear_execute_backward(spops_context *ctx, spops_matrix grad
     SPOPS_TRY(spops_check_call(ctx, SPOPS_OP_linear_backward, args, attributes));
     SPOPS_REQUIRE_SLOT(ctx, call, linear);
     SPOPS_REQUIRE_SLOT(ctx, call, linear_grad);
-    SPOPS_TRY(get_scratch(ctx, call, x.rows, x.cols, grad_sum.cols, &scratch));
+    SPOPS_TRY(get_scratch(ctx, call, x.rows, x.cols, grad_sum.cols, 1, &scratch));
     grad_sum = with_stride(grad_sum);
     x = with_stride(x);
     if (grad_x != NULL) {

@@ -29,8 +29,15 @@ static spops_status get_scratch(spops_context *ctx, const char *call, spops_norm
     const size_t bytes = spops_norm_scratch_bytes(args->x.rows, args->x.cols);
     spops_carver c = {NULL, 0};
     void *base;
+    const spops_status status = spops_context_scratch(ctx, call, bytes, &base);
 
-    SPOPS_TRY(spops_context_scratch(ctx, call, bytes, &base));
+    if (status == SPOPS_STATUS_SCRATCH_TOO_SMALL)
+        return spops_fail(ctx, status,
+                          "%s: the context's scratch is %zu bytes, expected at least %zu: call "
+                          "spops_context_reserve with spops_norm_scratch_bytes(%" PRId64
+                          ", %" PRId64 ")",
+                          call, ctx->scratch_bytes, bytes, args->x.rows, args->x.cols);
+    SPOPS_TRY(status);
     c.base = base;
     args->scratch = carve_scratch(args->x.rows, args->x.cols, &c);
     return SPOPS_STATUS_OK;

@@ -1345,8 +1345,9 @@ static void multiply_rows(world *w)
     o.x_scales = rarely(w) ? vector(w, 1) : NULL;
     o.num_rows = pick(w, 4) == 1 ? one_int(w, n) : NULL;
     spoil_size(w, &o.struct_size);
-    (void)spops_linear_scratch_bytes(w->ctx, count_of(w, 3), count_of(w, 3), count_of(w, 3));
-    if (pick(w, 4) > 0) CALL(w, spops_linear_reserve(w->ctx, n, ci, co));
+    (void)spops_linear_scratch_bytes(w->ctx, count_of(w, 3), count_of(w, 3), count_of(w, 3), 1);
+    if (pick(w, 4) > 0)
+        CALL(w, spops_linear_reserve(w->ctx, n, ci, co, rarely(w) ? 3 : (int32_t)pick(w, 2)));
     if (pick(w, 2))
         CALL(w,
              spops_linear_execute(w->ctx, x, weights, rarely(w) ? NULL : &o, rarely(w) ? x : out));
