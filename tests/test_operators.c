@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The list of operators: no operator is named here, so that a new row is tested as it is written.
 #include <criterion/criterion.h>
+#include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -218,4 +219,252 @@ Test(operators, valid_calls_cpu)
 Test(operators, valid_calls_cuda)
 {
     check_valid(backends[1].backend);
+}
+
+// ---- Faults -------------------------------------------------------------------------------------
+
+// A call with one fault: which, in words, and whose name the message must have; NULL: an argument's.
+typedef struct faulty {
+    drawn_call *c;
+    test_device *d;
+    unsigned char *outputs; // before
+    size_t bytes;
+    int num_faults;
+} faulty;
+
+static bool has_word(const char *message, const char *name)
+{
+    const size_t n = strlen(name);
+    const char *at = strstr(message, ": ");
+    while (at != NULL && (at = strstr(at, name)) != NULL) {
+        const bool begins = !(isalnum((unsigned char)at[-1]) || at[-1] == '_');
+        const bool ends = !(isalnum((unsigned char)at[n]) || at[n] == '_');
+        if (begins && ends) return true;
+        at += n;
+    }
+    return false;
+}
+
+static bool has_any_word(const char *message, const spops_operator *op)
+{
+    for (int i = 0; i < num_arguments(op); ++i)
+        if (has_word(message, op->arguments[i]->name)) return true;
+    return false;
+}
+
+// The call is refused, for what is called `name` (NULL: for any argument), and nothing is written.
+static void expect_refused(faulty *f, const char *fault, const char *name)
+{
+    const drawn_call *c = f->c;
+    spops_value ret;
+    const spops_status status = spops_call(f->d->ctx, c->op, c->values, c->num_values, &ret);
+    const char *message = spops_last_error(f->d->ctx);
+    unsigned char *after;
+    size_t bytes;
+
+    ++f->num_faults;
+    if (status == SPOPS_STATUS_OK) drawn_call_drop(c, &ret);
+    cr_expect(status == SPOPS_STATUS_INVALID_ARGUMENT || status == SPOPS_STATUS_NOT_SUPPORTED,
+              "%s, %s of %s: status %s", c->op->name, fault, name == NULL ? "?" : name,
+              spops_status_name(status));
+    if (status == SPOPS_STATUS_OK) {
+        free(f->outputs);
+        f->outputs = drawn_call_outputs(c, &f->bytes);
+        return;
+    }
+    cr_expect(strstr(message, c->op->function + strlen("spops_")) == message ||
+                  strchr(message, ':') != NULL,
+              "%s: \"%s\"", c->op->name, message);
+    cr_expect(name == NULL ? has_any_word(message, c->op) : has_word(message, name),
+              "%s, %s of %s: the message is \"%s\"", c->op->name, fault, name == NULL ? "?" : name,
+              message);
+    test_wait(f->d);
+    after = drawn_call_outputs(c, &bytes);
+    cr_expect(bytes == f->bytes && memcmp(after, f->outputs, bytes) == 0,
+              "%s, %s of %s: something was written", c->op->name, fault, name == NULL ? "?" : name);
+    free(after);
+}
+
+// How many other dimensions of arguments that are there have this size.
+static int count_uses(const drawn_call *c, int32_t slot, int but)
+{
+    int uses = 0;
+    for (int i = 0; i < c->row->num_args; ++i) {
+        if (i == but || c->row->args[i].is_plan || c->values[i].type == SPOPS_VALUE_NONE) continue;
+        for (int d = 0; d < c->row->args[i].num_dims; ++d)
+            uses += c->row->args[i].dims[d].how == SPOPS_NUMBER_SLOT &&
+                    c->row->args[i].dims[d].at == slot;
+    }
+    return uses;
+}
+
+static bool is_field(const spops_row *row, int32_t slot)
+{
+    for (int i = 0; i < row->num_fields; ++i)
+        if (row->fields[i].slot == slot) return true;
+    return false;
+}
+
+// One more in dimension d: refused by this argument's name where its size follows from others.
+static void break_size(faulty *f, int i, int d)
+{
+    const spops_row_number *dim = &f->c->row->args[i].dims[d];
+    const bool is_size = dim->how == SPOPS_NUMBER_SLOT &&
+                         dim->at >= f->c->row->num_attributes && !is_field(f->c->row, dim->at);
+    int64_t *shape = &f->c->tensors[i].shape[d];
+
+    if (dim->how == SPOPS_NUMBER_CODE || (is_size && count_uses(f->c, dim->at, i) == 0)) return;
+    ++*shape;
+    if (d == 1) ++f->c->tensors[i].strides[0];
+    expect_refused(f, d == 0 ? "rows" : "columns",
+                   is_size ? NULL : f->c->op->arguments[i]->name);
+    --*shape;
+    if (d == 1) --f->c->tensors[i].strides[0];
+}
+
+static void break_tensor(faulty *f, int i)
+{
+    drawn_tensor *t = &f->c->tensors[i];
+    const drawn_tensor kept = *t;
+    const spops_row_arg *arg = &f->c->row->args[i];
+    const char *name = f->c->op->arguments[i]->name;
+    const spops_value value = f->c->values[i];
+    const bool is_empty = t->shape[0] == 0 || (!arg->is_array && t->shape[1] == 0);
+
+    f->c->values[i] = (spops_value){SPOPS_VALUE_INT, 0, {.i = 1}};
+    expect_refused(f, "an INT in place", name);
+    f->c->values[i] = NONE;
+    if (!arg->is_optional) expect_refused(f, "NONE in place", name);
+    f->c->values[i] = value;
+    t->tensor.dtype_code = 5; // complex
+    expect_refused(f, "dtype", name);
+    t->tensor.dtype_code = kept.tensor.dtype_code;
+    if (!is_empty) {
+        t->tensor.data = NULL;
+        expect_refused(f, "NULL", name);
+        t->tensor.data = kept.tensor.data;
+    }
+    if (!is_empty && kept.tensor.dtype_bits > 8) {
+        t->tensor.data = (char *)kept.tensor.data + 1;
+        expect_refused(f, "misalignment", name);
+        t->tensor.data = kept.tensor.data;
+    }
+    for (int d = 0; d < arg->num_dims; ++d)
+        break_size(f, i, d);
+    if (!arg->is_array && t->shape[0] > 1 && t->shape[1] > 1) {
+        --t->strides[0];
+        if (t->strides[0] < t->shape[1]) expect_refused(f, "row stride", name);
+        ++t->strides[0];
+    }
+}
+
+static void overlap(faulty *f, int i, int other)
+{
+    drawn_tensor *t = &f->c->tensors[i];
+    const drawn_tensor *o = &f->c->tensors[other];
+    void *data = t->tensor.data;
+
+    if (t->shape[0] * t->shape[1] == 0 || o->shape[0] * o->shape[1] == 0) return;
+    if (f->c->row->args[i].may_be == other || t->tensor.dtype_bits > o->tensor.dtype_bits) return;
+    t->tensor.data = o->tensor.data;
+    expect_refused(f, f->c->op->arguments[other]->name, f->c->op->arguments[i]->name);
+    t->tensor.data = data;
+}
+
+static void break_plan(faulty *f, int i)
+{
+    const spops_value value = f->c->values[i];
+    const char *name = f->c->op->arguments[i]->name;
+
+    f->c->values[i] = (spops_value){SPOPS_VALUE_POINTER, 0, {.p = NULL}};
+    if (!f->c->row->args[i].is_optional) expect_refused(f, "NULL", name);
+    for (int p = 0; p < f->c->num_plans; ++p) {
+        f->c->values[i].v.p = f->c->plans[p];
+        if (spops_plan_get_kind(f->c->plans[p]) != (spops_plan_kind)f->c->row->args[i].plan_kind)
+            expect_refused(f, "another kind", name);
+    }
+    f->c->values[i] = value;
+}
+
+static void break_attribute(faulty *f, int i, spops_value *value)
+{
+    const spops_row_attribute *a = &f->c->row->attributes[i];
+    const spops_value kept = *value;
+
+    if (a->row->kind >= SPOPS_ARGUMENT_INTS) return;
+    *value = (spops_value){SPOPS_VALUE_POINTER, 0, {.p = NULL}};
+    expect_refused(f, "a POINTER in place", a->row->name);
+    *value = kept;
+    if (a->row->kind == SPOPS_ARGUMENT_FLOAT) return;
+    if (a->row->values != NULL) {
+        *value = (spops_value){SPOPS_VALUE_STRING, 0, {.s = "no such name"}};
+        expect_refused(f, "a name that is none", a->row->name);
+    }
+    *value = (spops_value){SPOPS_VALUE_INT, 0, {.i = a->min - 1}};
+    if (a->first.how != SPOPS_NUMBER_NONE) expect_refused(f, "less", a->row->name);
+    value->v.i = a->max + 1;
+    if (a->last.how != SPOPS_NUMBER_NONE && a->max < INT64_MAX) expect_refused(f, "more", a->row->name);
+    *value = kept;
+}
+
+static int break_call(test_device *d, drawn_call *c)
+{
+    faulty f = {c, d, NULL, 0, 0};
+    const int attributes = c->row->num_args + num_plans(c->op);
+
+    drawn_call_poison(c, 0x11);
+    f.outputs = drawn_call_outputs(c, &f.bytes);
+    for (int i = 0; i < c->row->num_args; ++i) {
+        if (c->values[i].type == SPOPS_VALUE_NONE) continue;
+        if (c->row->args[i].is_plan) {
+            break_plan(&f, i);
+            continue;
+        }
+        break_tensor(&f, i);
+        for (int j = 0; i >= c->row->num_inputs && j < i; ++j)
+            if (c->values[j].type == SPOPS_VALUE_TENSOR) overlap(&f, i, j);
+    }
+    for (int i = 0; i < c->row->num_attributes; ++i)
+        break_attribute(&f, i, &c->values[attributes + i]);
+    free(f.outputs);
+    return f.num_faults;
+}
+
+// One refused call for every argument and fault, of several draws, as each has some arguments alone.
+static void check_faults(int backend)
+{
+    int32_t num;
+    const spops_operator *const *ops = spops_operators(&num);
+    drawn_call *c = calloc(1, sizeof *c);
+    test_device d;
+    int faults = 0;
+
+    cr_assert(c != NULL);
+    if (!test_open(&d, (spops_backend_kind)backend, LAUNCH_DEFAULT)) {
+        free(c);
+        return;
+    }
+    for (int32_t i = 0; i < num; ++i) {
+        for (int draws = 0; draws < 3; ++draws) {
+            test_rng rng = test_rng_make(8000 + 4 * (uint64_t)i + (uint64_t)draws);
+            spops_value ret;
+            if (drawn_call_find(c, &d, ops[i], &rng, TRIES, &ret) == 0) continue;
+            drawn_call_drop(c, &ret);
+            faults += break_call(&d, c);
+            drawn_call_free(c);
+        }
+    }
+    cr_expect(faults > 2000, "%d faults", faults);
+    test_close(&d);
+    free(c);
+}
+
+Test(operators, faults_cpu)
+{
+    check_faults(backends[0].backend);
+}
+
+Test(operators, faults_cuda)
+{
+    check_faults(backends[1].backend);
 }

@@ -204,6 +204,7 @@ static spops_status unpack_tensor(unpacking *u, const spops_value *value, int in
     if (arg->is_array) {
         if (!is_empty && !is_compact(t, 0))
             return refuse(u, "a tensor with gaps", "elements that follow each other");
+        if (!is_empty && t->data == NULL) return refuse(u, "NULL", "memory of its elements");
         m->rows = is_empty ? 0 : product(t, 0, t->num_dims);
         m->cols = m->row_stride = 1;
     } else {

@@ -51,6 +51,7 @@ static spops_status check_plans(call_check *c)
     for (int i = 0; i < row->num_args; ++i) {
         const spops_plan *plan = c->args[i];
         if (!row->args[i].is_plan || row->args[i].is_output) continue;
+        if (plan == NULL && row->args[i].is_optional) continue;
         SPOPS_REQUIRE(c->ctx, plan != NULL, "%s: %s is NULL", row->call, row->args[i].name);
         if (plan->ctx != c->ctx)
             SPOPS_TRY(spops_check_home(c->ctx, row->call, row->args[i].name, plan->ctx));
@@ -376,7 +377,7 @@ spops_status spops_check_call(spops_context *ctx, spops_operator_id op, const vo
 spops_status spops_check_boxed(spops_context *ctx, const spops_row *row, const void *const *args,
                                const spops_matrix *matrices, const spops_call_number *attributes)
 {
-    byte_range range;
+    byte_range ranges[SPOPS_ROW_MAX_ARGS];
     call_check c;
 
     c.ctx = ctx;
@@ -384,15 +385,15 @@ spops_status spops_check_boxed(spops_context *ctx, const spops_row *row, const v
     c.args = args;
     c.matrices = matrices;
     memcpy(c.slots, row->initial, (size_t)row->num_all_slots * sizeof *c.slots);
+    SPOPS_TRY(check_plans(&c));
+    SPOPS_TRY(check_attributes(&c, attributes));
     find_sizes(&c);
     find_dtypes(&c);
-    find_fields(&c);
-    for (int i = 0; i < row->num_attributes; ++i)
-        c.slots[i] = row->attributes[i].row->kind == SPOPS_ARGUMENT_FLOAT ? 0 : attributes[i].i;
     for (int i = 0; i < row->num_args; ++i) {
         const spops_row_arg *arg = &row->args[i];
-        if (arg->is_plan || args[i] == NULL || !(arg->is_array || arg->is_dense)) continue;
-        SPOPS_TRY(check_matrix(&c, i, &range));
+        ranges[i] = (byte_range){0, 0};
+        if (arg->is_plan || (args[i] == NULL && matrices[i].rows == 0)) continue;
+        if (arg->is_array || arg->is_dense) SPOPS_TRY(check_matrix(&c, i, &ranges[i]));
     }
-    return SPOPS_STATUS_OK;
+    return row->is_checked ? SPOPS_STATUS_OK : check_apart(&c, ranges);
 }

@@ -831,6 +831,7 @@ static void read_row(spops_operator_id id)
     parsed.list[id] = op;
     row->op = op;
     row->call = op->function + strlen("spops_");
+    row->is_checked = strstr(row->call, "_execute") != NULL;
     attributes = parsed.num_arguments;
     r.s = op->attributes; // first, as shapes name them
     for (skip_spaces(&r); *r.s != '\0' && !parsed.failed; skip_spaces(&r))

@@ -67,6 +67,7 @@ typedef struct spops_row_source {
 typedef struct spops_row {
     const spops_operator *op;
     const char *call; // what messages name
+    bool is_checked;  // its function checks its arguments by this row
     int32_t num_inputs, num_args, num_attributes;
     spops_row_arg args[SPOPS_ROW_MAX_ARGS];
     spops_row_attribute attributes[SPOPS_ROW_MAX_ATTRIBUTES]; // attribute a is slot a
