@@ -309,15 +309,14 @@ static bool is_field(const spops_row *row, int32_t slot)
 static void break_size(faulty *f, int i, int d)
 {
     const spops_row_number *dim = &f->c->row->args[i].dims[d];
-    const bool is_size = dim->how == SPOPS_NUMBER_SLOT &&
-                         dim->at >= f->c->row->num_attributes && !is_field(f->c->row, dim->at);
+    const bool is_size = dim->how == SPOPS_NUMBER_SLOT && dim->at >= f->c->row->num_attributes &&
+                         !is_field(f->c->row, dim->at);
     int64_t *shape = &f->c->tensors[i].shape[d];
 
     if (dim->how == SPOPS_NUMBER_CODE || (is_size && count_uses(f->c, dim->at, i) == 0)) return;
     ++*shape;
     if (d == 1) ++f->c->tensors[i].strides[0];
-    expect_refused(f, d == 0 ? "rows" : "columns",
-                   is_size ? NULL : f->c->op->arguments[i]->name);
+    expect_refused(f, d == 0 ? "rows" : "columns", is_size ? NULL : f->c->op->arguments[i]->name);
     --*shape;
     if (d == 1) --f->c->tensors[i].strides[0];
 }
@@ -403,7 +402,8 @@ static void break_attribute(faulty *f, int i, spops_value *value)
     *value = (spops_value){SPOPS_VALUE_INT, 0, {.i = a->min - 1}};
     if (a->first.how != SPOPS_NUMBER_NONE) expect_refused(f, "less", a->row->name);
     value->v.i = a->max + 1;
-    if (a->last.how != SPOPS_NUMBER_NONE && a->max < INT64_MAX) expect_refused(f, "more", a->row->name);
+    if (a->last.how != SPOPS_NUMBER_NONE && a->max < INT64_MAX)
+        expect_refused(f, "more", a->row->name);
     *value = kept;
 }
 

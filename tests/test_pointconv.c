@@ -809,7 +809,7 @@ ParameterizedTest(struct backend_param *p, pointconv, refuses, .timeout = 900)
     layer.groups = 3;
     REFUSED(RUN(x.view, w.view, &layer, out.view), invalid, "layer->groups = 3");
     layer.groups = 0, layer.bias = (const float *)out.view.data;
-    REFUSED(RUN(x.view, w.view, &layer, out.view), invalid, "out overlaps layer->bias");
+    REFUSED(RUN(x.view, w.view, &layer, out.view), invalid, "out overlaps bias");
     m = x.view;
     REFUSED(spops_pointconv_execute_backward(d.ctx, conv, out.view, x.view, w.view, NULL, &m, NULL),
             invalid, "conv was made without gradients");

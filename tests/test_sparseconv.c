@@ -936,7 +936,7 @@ static void check_i8(test_device *d, spops_dataflow dataflow, spops_dtype dtype,
     layer.x_scales = NULL;
     test_expect(d->ctx,
                 spops_sparseconv_execute(d->ctx, c.conv, features, w.view, &layer, out.view),
-                SPOPS_STATUS_INVALID_ARGUMENT, "layer->x_scales is NULL", what);
+                SPOPS_STATUS_INVALID_ARGUMENT, "x_scales is NULL", what);
     layer.x_scales = vector(&scale.view);
     layer.x_scales_by_channel = 2;
     test_expect(d->ctx,

@@ -87,7 +87,7 @@ spops_status spops_boxed_sparseconv_backward(spops_boxed_call *b)
 
 spops_status spops_boxed_pointconv_plan(spops_boxed_call *b)
 {
-    enum { BACKWARD, DATAFLOW, MAX_IN, MAX_OUT, SUMS };
+    enum { BACKWARD, DATAFLOW, MAX_IN, MAX_OUT, SUMS, QUANTIZED };
     spops_pointconv *made = NULL;
     spops_pointconv_options options = spops_pointconv_options_default();
     options.backward = spops_boxed_i32(b, BACKWARD);
@@ -95,14 +95,17 @@ spops_status spops_boxed_pointconv_plan(spops_boxed_call *b)
     options.max_in_channels = b->attributes[MAX_IN].i;
     options.max_out_channels = b->attributes[MAX_OUT].i;
     options.sums = (spops_pointconv_sums)spops_boxed_i32(b, SUMS);
+    options.quantized = spops_boxed_i32(b, QUANTIZED);
     SPOPS_TRY(spops_pointconv_create(b->ctx, b->args[0], &options, &made));
     return spops_boxed_made(b, made);
 }
 
 spops_status spops_boxed_pointconv(spops_boxed_call *b)
 {
-    enum { X, W, CONV = 6, OUT };
-    const spops_conv_layer layer = layer_of(b);
+    enum { X, W, X_SCALES = 6, CONV, OUT, BY_CHANNEL = 3 };
+    spops_conv_layer layer = layer_of(b);
+    layer.x_scales = b->args[X_SCALES];
+    layer.x_scales_by_channel = spops_boxed_i32(b, BY_CHANNEL);
     SPOPS_TRY(spops_boxed_reserve(b, spops_pointconv_scratch_bytes(b->args[CONV])));
     return spops_pointconv_execute(b->ctx, b->args[CONV], b->matrices[X], b->matrices[W], &layer,
                                    b->matrices[OUT]);

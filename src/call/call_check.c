@@ -87,7 +87,11 @@ COLD static spops_status refuse_attribute(const call_check *c, int i, spops_call
                           c->row->call, a->name, value.f, first, last);
     return spops_fail(c->ctx, SPOPS_STATUS_INVALID_ARGUMENT,
                       "%s: %s is %" PRId64 ", expected %s%s%s", c->row->call, a->name, value.i,
-                      first, last[0] == '\0' ? " or more" : is_pair ? " or " : " to ", last);
+                      first,
+                      last[0] == '\0' ? " or more"
+                      : is_pair       ? " or "
+                                      : " to ",
+                      last);
 }
 
 static inline bool in_range(const spops_row_attribute *a, spops_call_number value)

@@ -322,7 +322,7 @@ spops_status spops_pointconv_execute(spops_context *ctx, const spops_pointconv *
                                      spops_matrix x, spops_matrix w, const spops_conv_layer *layer,
                                      spops_matrix out)
 {
-    return spops_tapconv_execute(ctx, "pointconv_execute", (const spops_tapconv *)conv, x, w, layer,
+    return spops_tapconv_execute(ctx, SPOPS_OP_pointconv, (const spops_tapconv *)conv, x, w, layer,
                                  out);
 }
 
@@ -332,7 +332,7 @@ spops_status spops_pointconv_execute_backward(spops_context *ctx, const spops_po
                                               const spops_matrix *grad_x,
                                               const spops_matrix *grad_w)
 {
-    return spops_tapconv_execute_backward(ctx, "pointconv_execute_backward",
+    return spops_tapconv_execute_backward(ctx, SPOPS_OP_pointconv_backward,
                                           (const spops_tapconv *)conv, grad_sum, x, w, layer,
                                           grad_x, grad_w);
 }

@@ -363,8 +363,8 @@ spops_status spops_sparseconv_execute(spops_context *ctx, const spops_sparseconv
                                       spops_matrix x, spops_matrix w, const spops_conv_layer *layer,
                                       spops_matrix out)
 {
-    return spops_tapconv_execute(ctx, "sparseconv_execute", (const spops_tapconv *)conv, x, w,
-                                 layer, out);
+    return spops_tapconv_execute(ctx, SPOPS_OP_sparseconv, (const spops_tapconv *)conv, x, w, layer,
+                                 out);
 }
 
 spops_status spops_sparseconv_execute_backward(spops_context *ctx, const spops_sparseconv *conv,
@@ -373,7 +373,7 @@ spops_status spops_sparseconv_execute_backward(spops_context *ctx, const spops_s
                                                const spops_matrix *grad_x,
                                                const spops_matrix *grad_w)
 {
-    return spops_tapconv_execute_backward(ctx, "sparseconv_execute_backward",
+    return spops_tapconv_execute_backward(ctx, SPOPS_OP_sparseconv_backward,
                                           (const spops_tapconv *)conv, grad_sum, x, w, layer,
                                           grad_x, grad_w);
 }

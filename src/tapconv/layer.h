@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A layer of a convolution by taps, sparse or of points: its numbers, the checks of its matrices, and
-// its epilogue.
+// A layer of a convolution by taps, sparse or of points: its numbers, its shape, and its epilogue.
 #ifndef SPOPS_TAPCONV_LAYER_H
 #define SPOPS_TAPCONV_LAYER_H
 
@@ -14,12 +13,6 @@ typedef struct spops_layer_shape {
     int32_t groups;
 } spops_layer_shape;
 
-// What a plan says of its layers.
-typedef struct spops_layer_limits {
-    int64_t num_taps, in_rows, out_rows;
-    int64_t max_in_channels, max_out_channels; // of gradients of weights
-} spops_layer_limits;
-
 // Options of a layer; groups 0 become 1. spops_layer_read is for convolutions: it refuses what linear
 // layers alone have.
 spops_status spops_layer_read_any(spops_context *ctx, const char *call,
@@ -27,19 +20,10 @@ spops_status spops_layer_read_any(spops_context *ctx, const char *call,
 spops_status spops_layer_read(spops_context *ctx, const char *call, const spops_conv_layer *given,
                               spops_conv_layer *layer);
 
-// x [in_rows, C_in], w, and out [out_rows, C_out], with the vectors and the residual of a layer that
-// was read.
-spops_status spops_layer_check(spops_context *ctx, const char *call,
-                               const spops_layer_limits *limits, const spops_conv_layer *layer,
-                               spops_matrix x, spops_matrix w, spops_matrix out,
-                               spops_layer_shape *shape);
-
-// The same for gradients; those that are NULL are not wanted.
-spops_status spops_layer_check_backward(spops_context *ctx, const char *call,
-                                        const spops_layer_limits *limits, int32_t groups,
-                                        spops_matrix grad_sum, spops_matrix x, spops_matrix w,
-                                        const spops_matrix *grad_x, const spops_matrix *grad_w,
-                                        spops_layer_shape *shape);
+// The shape of a layer between rows of x and of its sum, which is called sum_name, checked.
+spops_status spops_layer_shape_of(spops_context *ctx, const char *call, int32_t groups,
+                                  int64_t in_channels, const char *sum_name, int64_t out_channels,
+                                  spops_layer_shape *shape);
 
 bool spops_layer_is_depthwise(const spops_layer_shape *shape);
 spops_mvmr_options spops_layer_mvmr_options(const spops_layer_shape *shape, spops_math math);

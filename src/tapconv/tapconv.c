@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tapconv/tapconv.h"
 
-#include "core/matrix.h"
+#include "call/call_check.h"
 #include "tapconv/widen_args.h"
 
 #define DEFAULT_MAX_CHANNELS 256
@@ -346,25 +346,10 @@ spops_status spops_tapconv_get_choice(spops_context *ctx, const char *call,
 
 // ---- Layers -------------------------------------------------------------------------------------
 
-static spops_layer_limits limits_of(const spops_tapconv *conv)
-{
-    const spops_tapconv_relation *r = &conv->relation;
-    return (spops_layer_limits){r->num_taps, r->sides[SPOPS_SIDE_IN].max_rows,
-                                r->sides[SPOPS_SIDE_OUT].max_rows, conv->max_in_channels,
-                                conv->max_out_channels};
-}
-
-static spops_matrix channel_vector(const float *v, int64_t channels)
-{
-    return spops_matrix_dense((void *)(uintptr_t)v, 1, channels, SPOPS_DTYPE_F32);
-}
-
 // An x of i8, checked, becomes the matrix that it will be widened to.
 static spops_status place_widened(spops_context *ctx, const char *call, const spops_tapconv *conv,
-                                  const spops_conv_layer *layer, spops_matrix w, spops_matrix out,
-                                  spops_matrix *x)
+                                  const spops_conv_layer *layer, spops_matrix w, spops_matrix *x)
 {
-    const int64_t num_scales = layer->x_scales_by_channel != 0 ? x->cols : 1;
     spops_carver c = {NULL, 0};
     void *scratch;
 
@@ -372,22 +357,10 @@ static spops_status place_widened(spops_context *ctx, const char *call, const sp
                   "%s: x.dtype is i8, expected f32, f16 or bf16: conv was made without "
                   "options->quantized",
                   call);
-    SPOPS_TRY(spops_check_matrix(ctx, call, "x", *x, conv->relation.sides[SPOPS_SIDE_IN].max_rows,
-                                 x->cols, 1u << SPOPS_DTYPE_I8));
-    SPOPS_TRY(spops_check_dtype(ctx, call, "w.dtype", w.dtype, SPOPS_DTYPES_FLOAT));
     SPOPS_REQUIRE(ctx, x->cols <= conv->max_in_channels,
                   "%s: x has %" PRId64 " columns, more than the %" PRId64 " that conv was made for",
                   call, x->cols, conv->max_in_channels);
-    SPOPS_REQUIRE(ctx, layer->x_scales_by_channel == 0 || layer->x_scales_by_channel == 1,
-                  "%s: layer->x_scales_by_channel is %d, expected 0 or 1", call,
-                  (int)layer->x_scales_by_channel);
-    SPOPS_REQUIRE(ctx, layer->x_scales != NULL, "%s: layer->x_scales is NULL", call);
-    SPOPS_TRY(spops_check_matrix(ctx, call, "layer->x_scales",
-                                 channel_vector(layer->x_scales, num_scales), 1, num_scales,
-                                 1u << SPOPS_DTYPE_F32));
-    SPOPS_TRY(spops_check_no_overlap(ctx, call, "out", out, "layer->x_scales",
-                                     channel_vector(layer->x_scales, num_scales)));
-    SPOPS_TRY(spops_check_no_overlap(ctx, call, "out", out, "x", *x));
+    SPOPS_REQUIRE(ctx, layer->x_scales != NULL, "%s: x_scales is NULL", call);
     SPOPS_REQUIRE_SLOT(ctx, call, widen);
     SPOPS_TRY(spops_context_scratch(ctx, call, spops_tapconv_scratch_bytes(&conv->base), &scratch));
     c.base = scratch;
@@ -438,10 +411,11 @@ static spops_status run_pass(spops_context *ctx, const spops_tapconv *conv, cons
     return spops_layer_finish(ctx, layer, conv->relation.sides[SPOPS_SIDE_OUT].num_rows, args.out);
 }
 
-spops_status spops_tapconv_execute(spops_context *ctx, const char *call, const spops_tapconv *conv,
-                                   spops_matrix x, spops_matrix w, const spops_conv_layer *given,
-                                   spops_matrix out)
+spops_status spops_tapconv_execute(spops_context *ctx, spops_operator_id op,
+                                   const spops_tapconv *conv, spops_matrix x, spops_matrix w,
+                                   const spops_conv_layer *given, spops_matrix out)
 {
+    const char *call = spops_row_of(op)->call;
     const spops_matrix given_x = x;
     spops_conv_layer layer = {0};
     spops_wanted_dataflow by;
@@ -450,12 +424,18 @@ spops_status spops_tapconv_execute(spops_context *ctx, const char *call, const s
     void *scratch;
 
     SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
-    SPOPS_TRY(spops_tapconv_check(ctx, call, conv));
     SPOPS_OUTER_CALL(ctx, call, NULL);
     SPOPS_TRY(spops_layer_read(ctx, call, given, &layer));
-    if (x.dtype == SPOPS_DTYPE_I8) SPOPS_TRY(place_widened(ctx, call, conv, &layer, w, out, &x));
-    const spops_layer_limits limits = limits_of(conv);
-    SPOPS_TRY(spops_layer_check(ctx, call, &limits, &layer, x, w, out, &shape));
+    SPOPS_TRY(spops_layer_shape_of(ctx, call, layer.groups, x.cols, "out", out.cols, &shape));
+    const void *const args[] = {
+        &x, &w, layer.bias, layer.scale, layer.shift, layer.residual, layer.x_scales, conv, &out};
+    const spops_call_number attributes[] = {{.i = layer.groups},
+                                            {.i = layer.activation},
+                                            {.i = layer.math},
+                                            {.i = layer.x_scales_by_channel}};
+    SPOPS_TRY(spops_check_call(ctx, op, args, attributes));
+    SPOPS_REQUIRE_SLOT(ctx, call, epilogue);
+    if (x.dtype == SPOPS_DTYPE_I8) SPOPS_TRY(place_widened(ctx, call, conv, &layer, w, &x));
     const conv_pass pass = {SPOPS_PASS_FORWARD, x.dtype, layer.math, shape, x, w, out};
     by = server_of(conv, &pass);
     if (by.dataflow == SPOPS_DATAFLOW_AUTO) return refuse(ctx, call, conv);
@@ -470,12 +450,28 @@ spops_status spops_tapconv_execute(spops_context *ctx, const char *call, const s
     return spops_layer_finish(ctx, &layer, options.num_rows, out);
 }
 
-spops_status spops_tapconv_execute_backward(spops_context *ctx, const char *call,
+// Scratch of the gradient of w is for the channels that the plan was told of.
+static spops_status check_channels(spops_context *ctx, const char *call, const spops_tapconv *conv,
+                                   const spops_layer_shape *shape)
+{
+    SPOPS_REQUIRE(ctx,
+                  shape->in_channels / shape->groups <= conv->max_in_channels &&
+                      shape->out_channels <= conv->max_out_channels,
+                  "%s: w is %" PRId64 " x %" PRId64 " a tap, more than the %" PRId64 " x %" PRId64
+                  " that conv was made for",
+                  call, shape->in_channels / shape->groups, shape->out_channels,
+                  conv->max_in_channels, conv->max_out_channels);
+    return SPOPS_STATUS_OK;
+}
+
+spops_status spops_tapconv_execute_backward(spops_context *ctx, spops_operator_id op,
                                             const spops_tapconv *conv, spops_matrix grad_sum,
                                             spops_matrix x, spops_matrix w,
                                             const spops_conv_layer *given,
                                             const spops_matrix *grad_x, const spops_matrix *grad_w)
 {
+    const char *call = spops_row_of(op)->call;
+    const void *const args[] = {&x, &w, &grad_sum, conv, grad_x, grad_w};
     spops_conv_layer layer = {0};
     spops_wanted_dataflow by_x = {SPOPS_DATAFLOW_FETCH_ON_DEMAND, NULL}, by_w = by_x;
     spops_mvmr_options options;
@@ -483,14 +479,15 @@ spops_status spops_tapconv_execute_backward(spops_context *ctx, const char *call
     void *scratch;
 
     SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
-    SPOPS_TRY(spops_tapconv_check(ctx, call, conv));
     SPOPS_OUTER_CALL(ctx, call, NULL);
-    SPOPS_REQUIRE(ctx, conv->backward,
-                  "%s: conv was made without gradients, expected options->backward = 1", call);
     SPOPS_TRY(spops_layer_read(ctx, call, given, &layer));
-    const spops_layer_limits limits = limits_of(conv);
-    SPOPS_TRY(spops_layer_check_backward(ctx, call, &limits, layer.groups, grad_sum, x, w, grad_x,
-                                         grad_w, &shape));
+    SPOPS_TRY(
+        spops_layer_shape_of(ctx, call, layer.groups, x.cols, "grad_sum", grad_sum.cols, &shape));
+    SPOPS_REQUIRE(ctx, conv == NULL || conv->backward,
+                  "%s: conv was made without gradients, expected options->backward = 1", call);
+    const spops_call_number attributes[] = {{.i = layer.groups}, {.i = layer.math}};
+    SPOPS_TRY(spops_check_call(ctx, op, args, attributes));
+    if (grad_w != NULL) SPOPS_TRY(check_channels(ctx, call, conv, &shape));
     conv_pass pass_x = {SPOPS_PASS_GRAD_X, x.dtype, layer.math, shape, x, w, grad_sum};
     conv_pass pass_w = {SPOPS_PASS_GRAD_W, x.dtype, layer.math, shape, x, w, grad_sum};
     if (grad_x != NULL) {

@@ -4,6 +4,7 @@
 #ifndef SPOPS_TAPCONV_TAPCONV_H
 #define SPOPS_TAPCONV_TAPCONV_H
 
+#include "call/rows.h"
 #include "core/plan.h"
 #include "igemm/igemm_args.h"
 #include "mvmr/mvmr.h"
@@ -107,10 +108,10 @@ spops_status spops_tapconv_get_choice(spops_context *ctx, const char *call,
                                       const spops_tapconv *conv, spops_conv_pass pass,
                                       spops_dtype dtype, int64_t in_channels, int64_t out_channels,
                                       const spops_conv_layer *layer, spops_conv_choice *choice);
-spops_status spops_tapconv_execute(spops_context *ctx, const char *call, const spops_tapconv *conv,
-                                   spops_matrix x, spops_matrix w, const spops_conv_layer *layer,
-                                   spops_matrix out);
-spops_status spops_tapconv_execute_backward(spops_context *ctx, const char *call,
+spops_status spops_tapconv_execute(spops_context *ctx, spops_operator_id op,
+                                   const spops_tapconv *conv, spops_matrix x, spops_matrix w,
+                                   const spops_conv_layer *layer, spops_matrix out);
+spops_status spops_tapconv_execute_backward(spops_context *ctx, spops_operator_id op,
                                             const spops_tapconv *conv, spops_matrix grad_sum,
                                             spops_matrix x, spops_matrix w,
                                             const spops_conv_layer *layer,
