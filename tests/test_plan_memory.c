@@ -19,7 +19,8 @@ enum {
     NUM_SEGMENTS = 40,
     NUM_POINTS = 200,
     MAX_VOXELS = 150,
-    NUM_OUT = 1 << 14
+    NUM_OUT = 1 << 14,
+    NUM_MATRICES = 3
 };
 
 // What every kind is filled from and run on, where the device is.
@@ -32,7 +33,16 @@ typedef struct fixture {
     bev_geometry_case rig;
     spops_coords *set;       // that maps are made between, filled
     spops_kernel_map *probe; // of taps around every row of a set like it
+    int32_t *matrices;
+    struct block {
+        void *allocated;
+        void *memory; // [bytes] and more behind it, to be misaligned in
+        size_t bytes;
+    } map_block, map_copy;
+    spops_kernel_map *map;      // that plans stand on, filled, in a block
+    spops_kernel_map *map_else; // attached to a copy of that, on another context
 } fixture;
+typedef struct block block;
 
 // What a plan is described by.
 typedef struct description {
@@ -199,6 +209,179 @@ static spops_status bev_run(fixture *f, spops_context *ctx, const void *plan)
     return spops_bevpool_execute(ctx, plan, &args);
 }
 
+static spops_status devoxels_reserve(fixture *f, spops_plan_memory *memory, void **plan)
+{
+    spops_devoxels_options o = spops_devoxels_options_default();
+    spops_devoxels *made = NULL;
+    o.size_m[0] = o.size_m[1] = o.size_m[2] = 0.5;
+    o.interpolation = SPOPS_DEVOXELS_INTERPOLATION_LINEAR;
+    o.max_cols = COLS;
+    o.memory = memory;
+    const spops_status status = spops_devoxels_reserve(f->d.ctx, f->set, NUM_POINTS, &o, &made);
+    *plan = made;
+    return status;
+}
+static spops_status devoxels_set(fixture *f, spops_context *ctx, void *plan)
+{
+    return spops_devoxels_set(ctx, plan, f->set, f->num_points, matrix(f->points, NUM_POINTS, 3),
+                              NULL);
+}
+static spops_status devoxels_run(fixture *f, spops_context *ctx, const void *plan)
+{
+    const spops_matrix w = spops_devoxels_weights(plan);
+    return spops_segreduce_execute(ctx, spops_devoxels_segments(plan), SPOPS_REDUCE_SUM,
+                                   matrix(f->x, MAX_VOXELS, COLS), &w,
+                                   matrix(f->out, NUM_POINTS, COLS), NULL);
+}
+
+static spops_status triplets_reserve(fixture *f, spops_plan_memory *memory, void **plan)
+{
+    const spops_triplets_shape shape = {NUM_SEGMENTS, NUM_KEYS, NUM_MATRICES, NUM_KEYS};
+    spops_triplets_options o = spops_triplets_options_default();
+    spops_triplets *made = NULL;
+    o.backward = 1;
+    o.max_matrix_elements = COLS * COLS;
+    o.memory = memory;
+    const spops_status status = spops_triplets_reserve(f->d.ctx, &shape, &o, &made);
+    *plan = made;
+    return status;
+}
+static spops_status triplets_set(fixture *f, spops_context *ctx, void *plan)
+{
+    return spops_triplets_set(ctx, plan, f->num_keys, f->keys, f->idx, f->matrices);
+}
+static spops_status triplets_run(fixture *f, spops_context *ctx, const void *plan)
+{
+    const spops_matrix x = matrix(f->x, NUM_KEYS, COLS), out = matrix(f->out, NUM_SEGMENTS, COLS);
+    const spops_matrix grad_w = matrix(f->out + 1024, NUM_MATRICES * COLS, COLS);
+    const spops_status status =
+        spops_mvmr_execute(ctx, plan, x, matrix(f->x, NUM_MATRICES * COLS, COLS), NULL, NULL, out);
+    if (status != SPOPS_STATUS_OK) return status;
+    return spops_mvmr_execute_backward(ctx, plan, matrix(f->x, NUM_SEGMENTS, COLS), x,
+                                       matrix(f->x, NUM_MATRICES * COLS, COLS), NULL, NULL, NULL,
+                                       &grad_w, NULL);
+}
+
+static spops_point_cloud cloud_of(const fixture *f)
+{
+    return (spops_point_cloud){.points = matrix(f->points, NUM_POINTS, 3)};
+}
+
+static spops_status neighbors_reserve(fixture *f, spops_plan_memory *memory, void **plan)
+{
+    const spops_neighbors_shape shape = {0, NUM_POINTS, 1, 4000};
+    spops_neighbors_options o = spops_neighbors_options_default();
+    spops_neighbors *made = NULL;
+    o.radius_m = 1.0f;
+    o.taps = 3;
+    o.tap_size_m = 0.5f;
+    o.contents = SPOPS_NEIGHBORS_BY_TAP | SPOPS_NEIGHBORS_REVERSE;
+    o.memory = memory;
+    const spops_status status = spops_neighbors_reserve(f->d.ctx, &shape, 1, &o, &made);
+    *plan = made;
+    return status;
+}
+static spops_status neighbors_set(fixture *f, spops_context *ctx, void *plan)
+{
+    const spops_point_cloud cloud = cloud_of(f);
+    return spops_neighbors_set(ctx, plan, NULL, &cloud);
+}
+
+static spops_status buckets_reserve(fixture *f, spops_plan_memory *memory, void **plan)
+{
+    spops_buckets_options o = spops_buckets_options_default();
+    spops_buckets *made = NULL;
+    o.bucket_rows = 16;
+    o.num_rounds = 2;
+    o.steps[1][0] = 3;
+    o.size_m[0] = o.size_m[1] = o.size_m[2] = 0.25;
+    o.memory = memory;
+    const spops_status status = spops_buckets_reserve(f->d.ctx, NUM_POINTS, 1, &o, &made);
+    *plan = made;
+    return status;
+}
+static spops_status buckets_set(fixture *f, spops_context *ctx, void *plan)
+{
+    const spops_point_cloud cloud = cloud_of(f);
+    return spops_buckets_set(ctx, plan, &cloud);
+}
+
+static spops_status patches_reserve(fixture *f, spops_plan_memory *memory, void **plan)
+{
+    spops_patches_shape shape = spops_patches_shape_default();
+    spops_patches *made = NULL;
+    shape.num_rows = shape.max_queries = NUM_POINTS;
+    shape.max_patches = NUM_POINTS;
+    shape.max_keys = 2 * NUM_POINTS;
+    shape.max_samples = 1;
+    shape.memory = memory;
+    const spops_status status = spops_patches_reserve(f->d.ctx, &shape, &made);
+    *plan = made;
+    return status;
+}
+static spops_status patches_set(fixture *f, spops_context *ctx, void *plan)
+{
+    const spops_point_cloud cloud = cloud_of(f);
+    spops_patch_order order = spops_patch_order_default();
+    order.patch_rows = 16;
+    order.borrow = 1;
+    order.size_m[0] = order.size_m[1] = order.size_m[2] = 0.25;
+    return spops_patches_set_from_order(ctx, plan, &cloud, &order);
+}
+
+static spops_status conv_reserve(fixture *f, spops_plan_memory *memory, void **plan)
+{
+    spops_sparseconv_options o = spops_sparseconv_options_default();
+    spops_sparseconv *made = NULL;
+    o.backward = 1;
+    o.max_in_channels = o.max_out_channels = COLS;
+    o.memory = memory;
+    const spops_status status = spops_sparseconv_create(f->d.ctx, f->map, &o, &made);
+    *plan = made;
+    return status;
+}
+static spops_status conv_set(fixture *f, spops_context *ctx, void *plan)
+{
+    (void)f;
+    return spops_sparseconv_set(ctx, plan);
+}
+static spops_status conv_run(fixture *f, spops_context *ctx, const void *plan)
+{
+    const spops_matrix x = matrix(f->x, MAX_VOXELS, COLS), w = matrix(f->x, 27 * COLS, COLS);
+    const spops_matrix grad_x = matrix(f->out + 2048, MAX_VOXELS, COLS);
+    const spops_matrix grad_w = matrix(f->out + 4096, 27 * COLS, COLS);
+    const spops_status status =
+        spops_sparseconv_execute(ctx, plan, x, w, NULL, matrix(f->out, MAX_VOXELS, COLS));
+    if (status != SPOPS_STATUS_OK) return status;
+    return spops_sparseconv_execute_backward(ctx, plan, x, x, w, NULL, &grad_x, &grad_w);
+}
+
+static spops_status pool_reserve(fixture *f, spops_plan_memory *memory, void **plan)
+{
+    spops_pool_options o = spops_pool_options_default();
+    spops_pool *made = NULL;
+    o.max_cols = COLS;
+    o.gradients = SPOPS_GRADIENTS_ALL;
+    o.memory = memory;
+    const spops_status status = spops_pool_create(f->d.ctx, f->map, &o, &made);
+    *plan = made;
+    return status;
+}
+static spops_status pool_set(fixture *f, spops_context *ctx, void *plan)
+{
+    (void)f;
+    return spops_pool_set(ctx, plan);
+}
+static spops_status pool_run(fixture *f, spops_context *ctx, const void *plan)
+{
+    const spops_matrix x = matrix(f->x, MAX_VOXELS, COLS);
+    const spops_status status =
+        spops_pool_execute(ctx, plan, SPOPS_REDUCE_MAX, x, matrix(f->out, MAX_VOXELS, COLS));
+    if (status != SPOPS_STATUS_OK) return status;
+    return spops_pool_execute_backward(ctx, plan, SPOPS_REDUCE_MAX, x, x,
+                                       matrix(f->out + 2048, MAX_VOXELS, COLS));
+}
+
 typedef struct kind {
     const char *name;
     spops_status (*reserve)(fixture *f, spops_plan_memory *memory, void **plan);
@@ -210,23 +393,50 @@ static spops_status describe(spops_context *ctx, const void *plan, description *
 {
     return spops_plan_describe(ctx, plan, d->ints, 64, &d->num);
 }
-static spops_status attach(spops_context *ctx, const description *d,
+// On the parents where ctx is: the fixture's context, or another one.
+static spops_status attach(const fixture *f, spops_context *ctx, const description *d,
                            const spops_plan_memory *memory, void **plan)
 {
+    const spops_plan *map = (const spops_plan *)(ctx == f->d.ctx ? f->map : f->map_else);
+    const spops_plan *const parents[] = {map, NULL, NULL};
+    const int32_t num_parents = d->ints[0] == SPOPS_PLAN_POOL         ? 3
+                                : d->ints[0] == SPOPS_PLAN_SPARSECONV ? 1
+                                                                      : 0;
     spops_plan *made = NULL;
-    const spops_status status =
-        spops_plan_attach(ctx, d->ints, d->num, memory->block, memory->bytes, NULL, 0, &made);
+    const spops_status status = spops_plan_attach(ctx, d->ints, d->num, memory->block,
+                                                  memory->bytes, parents, num_parents, &made);
     *plan = made;
     return status;
 }
 
-enum { SEGMENTS, COORDS, VOXELS, MAP, BEV, NUM_KINDS };
+enum {
+    SEGMENTS,
+    COORDS,
+    VOXELS,
+    MAP,
+    BEV,
+    DEVOXELS,
+    TRIPLETS,
+    NEIGHBORS,
+    BUCKETS,
+    PATCHES,
+    SPARSECONV,
+    POOL,
+    NUM_KINDS
+};
 static const kind kinds[NUM_KINDS] = {
     [SEGMENTS] = {"segments", segments_reserve, segments_set, segments_run},
     [COORDS] = {"coords", coords_reserve, coords_set, coords_run},
     [VOXELS] = {"voxels", voxels_reserve, voxels_set, voxels_run},
     [MAP] = {"kernel_map", map_reserve, map_set, no_run},
-    [BEV] = {"bev_plan", bev_reserve, bev_set, bev_run}};
+    [BEV] = {"bev_plan", bev_reserve, bev_set, bev_run},
+    [DEVOXELS] = {"devoxels", devoxels_reserve, devoxels_set, devoxels_run},
+    [TRIPLETS] = {"triplets", triplets_reserve, triplets_set, triplets_run},
+    [NEIGHBORS] = {"neighbors", neighbors_reserve, neighbors_set, no_run},
+    [BUCKETS] = {"buckets", buckets_reserve, buckets_set, no_run},
+    [PATCHES] = {"patches", patches_reserve, patches_set, no_run},
+    [SPARSECONV] = {"sparseconv", conv_reserve, conv_set, conv_run},
+    [POOL] = {"pool", pool_reserve, pool_set, pool_run}};
 
 // ---- What they give -----------------------------------------------------------------------------
 
@@ -270,6 +480,40 @@ static void append_map(fixture *f, bits *b, const spops_kernel_map *map)
         append(f, b, view.in_rows, word(f, view.tap_offsets + view.num_taps));
 }
 
+static void append_neighbors(fixture *f, bits *b, const spops_neighbors *plan)
+{
+    spops_neighbors_view view = spops_neighbors_view_default();
+    test_expect_ok(f->d.ctx, spops_neighbors_get_view(f->d.ctx, plan, &view), "view");
+    const int64_t n = word(f, view.out->num_rows), pairs = word(f, view.out->offsets + n);
+    append(f, b, view.out->offsets, n + 1);
+    append(f, b, view.out->rows, pairs);
+    append(f, b, view.in->offsets, n + 1);
+    append(f, b, view.in->rows, pairs);
+    append(f, b, view.tap_offsets, view.num_taps + 1);
+    append(f, b, view.in_rows, pairs);
+    append(f, b, view.out_rows, pairs);
+}
+
+static void append_buckets(fixture *f, bits *b, const spops_buckets *plan)
+{
+    spops_buckets_view view = spops_buckets_view_default();
+    test_expect_ok(f->d.ctx, spops_buckets_get_view(f->d.ctx, plan, &view), "view");
+    append(f, b, view.offsets, word(f, view.num_buckets) + 1);
+    append(f, b, view.rows, word(f, view.num_rows));
+    append(f, b, view.row_buckets, word(f, view.num_rows));
+}
+
+static void append_patches(fixture *f, bits *b, const spops_patches *plan)
+{
+    spops_patches_view view = spops_patches_view_default();
+    test_expect_ok(f->d.ctx, spops_patches_get_view(f->d.ctx, plan, &view), "view");
+    const int64_t n = word(f, view.num_patches);
+    append(f, b, view.query_offsets, n + 1);
+    append(f, b, view.query_rows, word(f, view.query_offsets + n));
+    append(f, b, view.key_offsets, n + 1);
+    append(f, b, view.key_rows, word(f, view.key_offsets + n));
+}
+
 static bits collect(fixture *f, int number, const void *plan)
 {
     bits b = {NULL, 0};
@@ -285,6 +529,12 @@ static bits collect(fixture *f, int number, const void *plan)
         cr_assert_not_null(view.item_row);
         append(f, &b, view.item_row, view.max_items);
         append_map(f, &b, f->probe);
+    } else if (number == NEIGHBORS) {
+        append_neighbors(f, &b, plan);
+    } else if (number == BUCKETS) {
+        append_buckets(f, &b, plan);
+    } else if (number == PATCHES) {
+        append_patches(f, &b, plan);
     } else {
         append(f, &b, f->out, NUM_OUT);
     }
@@ -311,6 +561,69 @@ static void poison(fixture *f)
 
 // ---- The fixture --------------------------------------------------------------------------------
 
+static block block_create(fixture *f, size_t bytes)
+{
+    block b = {.bytes = bytes};
+    cr_assert(device_alloc(f->d.backend, bytes + 2 * SPOPS_PLAN_ALIGNMENT, &b.allocated));
+    b.memory = (char *)b.allocated + SPOPS_PLAN_ALIGNMENT; // aligned to that, and to no more
+    return b;
+}
+
+static spops_plan_memory memory_of(const block *b)
+{
+    spops_plan_memory memory = spops_plan_memory_default();
+    memory.block = b->memory;
+    memory.bytes = b->bytes;
+    return memory;
+}
+
+static void copy_block(fixture *f, const block *to, const block *from)
+{
+    void *host = malloc(from->bytes);
+    cr_assert_not_null(host);
+    test_wait(&f->d);
+    cr_assert(device_download(f->d.backend, host, from->memory, from->bytes));
+    cr_assert(device_upload(f->d.backend, to->memory, host, from->bytes));
+    free(host);
+}
+
+// A map that plans stand on, in a block.
+static void make_map(fixture *f)
+{
+    spops_plan_memory memory = spops_plan_memory_default();
+    spops_kernel_map_options o = spops_kernel_map_options_default();
+    const spops_kernel_shape kernel = spops_kernel_shape_cube(3, 3, 1, 1);
+    o.contents = SPOPS_MAP_ORDER | SPOPS_MAP_PAIRS | SPOPS_MAP_REVERSE;
+    o.max_pairs = 27 * MAX_VOXELS;
+    o.memory = &memory;
+    for (int round = 0; round < 2; ++round) {
+        test_expect_ok(f->d.ctx,
+                       spops_kernel_map_reserve(f->d.ctx, SPOPS_MAP_CONVOLUTION, &kernel, f->set,
+                                                f->set, &o, &f->map),
+                       "map");
+        if (round == 0) f->map_block = block_create(f, memory.bytes);
+        memory.block = f->map_block.memory;
+    }
+    test_expect_ok(f->d.ctx, spops_kernel_map_set(f->d.ctx, f->map, f->set, f->set), "map");
+}
+
+// The same on another context, in a copy of its block.
+static void attach_map(fixture *f, spops_context *other)
+{
+    int64_t ints[64];
+    int32_t num;
+    spops_plan *map = NULL;
+    f->map_copy = block_create(f, f->map_block.bytes);
+    copy_block(f, &f->map_copy, &f->map_block);
+    test_expect_ok(f->d.ctx, spops_plan_describe(f->d.ctx, (spops_plan *)f->map, ints, 64, &num),
+                   "map");
+    test_expect_ok(
+        other,
+        spops_plan_attach(other, ints, num, f->map_copy.memory, f->map_copy.bytes, NULL, 0, &map),
+        "map");
+    f->map_else = (spops_kernel_map *)map;
+}
+
 static float *upload_floats(test_device *d, const float *values, int64_t n)
 {
     return (float *)(void *)test_upload_i32(d, (const int32_t *)(const void *)values, n);
@@ -319,7 +632,7 @@ static float *upload_floats(test_device *d, const float *values, int64_t n)
 static void open_fixture(fixture *f)
 {
     test_rng rng = test_rng_make(17);
-    int32_t keys[NUM_KEYS], idx[NUM_KEYS], rows[NUM_POINTS][4], count;
+    int32_t keys[NUM_KEYS], idx[NUM_KEYS], matrices[NUM_KEYS], rows[NUM_POINTS][4], count;
     float points[NUM_POINTS][3], x[NUM_KEYS * COLS];
     spops_coords_options o = spops_coords_options_default();
     spops_kernel_map_options probe = spops_kernel_map_options_default();
@@ -329,6 +642,7 @@ static void open_fixture(fixture *f)
     for (int t = 0; t < NUM_KEYS; ++t) {
         keys[t] = (int32_t)test_rng_below(&rng, NUM_SEGMENTS + 2) - 1; // some are left out
         idx[t] = (int32_t)test_rng_below(&rng, NUM_KEYS);
+        matrices[t] = t % NUM_MATRICES;
     }
     for (int i = 0; i < NUM_KEYS * COLS; ++i)
         x[i] = (float)test_rng_below(&rng, 1000) / 500.0f - 0.9f;
@@ -341,6 +655,7 @@ static void open_fixture(fixture *f)
     }
     f->keys = test_upload_i32(&f->d, keys, NUM_KEYS);
     f->idx = test_upload_i32(&f->d, idx, NUM_KEYS);
+    f->matrices = test_upload_i32(&f->d, matrices, NUM_KEYS);
     f->rows = test_upload_i32(&f->d, rows[0], NUM_POINTS * 4);
     f->x = upload_floats(&f->d, x, NUM_KEYS * COLS);
     f->points = upload_floats(&f->d, points[0], NUM_POINTS * 3);
@@ -366,43 +681,28 @@ static void open_fixture(fixture *f)
                    spops_kernel_map_reserve(f->d.ctx, SPOPS_MAP_SUBMANIFOLD, &kernel, f->set, NULL,
                                             &probe, &f->probe),
                    "probe");
+    make_map(f);
 }
 
 static void close_fixture(fixture *f)
 {
     test_wait(&f->d);
+    spops_kernel_map_destroy(f->map_else);
+    spops_kernel_map_destroy(f->map);
+    device_free(f->d.backend, f->map_block.allocated);
+    if (f->map_copy.allocated != NULL) device_free(f->d.backend, f->map_copy.allocated);
     spops_kernel_map_destroy(f->probe);
     spops_coords_destroy(f->set);
     bev_geometry_free(&f->rig);
     device_free(f->d.backend, f->out);
-    void *arrays[] = {f->keys,   f->idx, f->rows,       f->num_keys,  f->num_rows,
-                      f->points, f->x,   f->num_points, f->transforms};
+    void *arrays[] = {f->keys,   f->idx, f->rows,       f->num_keys,   f->num_rows,
+                      f->points, f->x,   f->num_points, f->transforms, f->matrices};
     for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; ++i)
         test_free(&f->d, arrays[i]);
     test_close(&f->d);
 }
 
 // ---- The test -----------------------------------------------------------------------------------
-
-typedef struct block {
-    void *memory; // [bytes] and more before it, to be misaligned in
-    size_t bytes;
-} block;
-
-static block block_create(fixture *f, size_t bytes)
-{
-    block b = {NULL, bytes};
-    cr_assert(device_alloc(f->d.backend, bytes + SPOPS_PLAN_ALIGNMENT, &b.memory));
-    return b;
-}
-
-static spops_plan_memory memory_of(const block *b)
-{
-    spops_plan_memory memory = spops_plan_memory_default();
-    memory.block = b->memory;
-    memory.bytes = b->bytes;
-    return memory;
-}
 
 // reserve, or attach, refuses a block that is one byte too small, and a misaligned one.
 static void expect_refused(fixture *f, const kind *k, const description *d, const block *b)
@@ -415,26 +715,16 @@ static void expect_refused(fixture *f, const kind *k, const description *d, cons
         snprintf(text, sizeof text, "%sbytes is %zu, expected at least %zu",
                  attaches ? "attach: " : "memory.", memory.bytes, b->bytes);
         spops_status status =
-            attaches ? attach(f->d.ctx, d, &memory, &plan) : k->reserve(f, &memory, &plan);
+            attaches ? attach(f, f->d.ctx, d, &memory, &plan) : k->reserve(f, &memory, &plan);
         test_expect(f->d.ctx, status, SPOPS_STATUS_INVALID_ARGUMENT, text, k->name);
         cr_assert_null(plan);
         memory = memory_of(b);
-        memory.block = (char *)b->memory + 128;
-        status = attaches ? attach(f->d.ctx, d, &memory, &plan) : k->reserve(f, &memory, &plan);
+        memory.block = (char *)b->memory + 8;
+        status = attaches ? attach(f, f->d.ctx, d, &memory, &plan) : k->reserve(f, &memory, &plan);
         test_expect(f->d.ctx, status, SPOPS_STATUS_INVALID_ARGUMENT,
-                    "expected an address aligned to 256 bytes", k->name);
+                    "expected an address aligned to 16 bytes", k->name);
         cr_assert_null(plan);
     }
-}
-
-static void copy_block(fixture *f, const block *to, const block *from)
-{
-    void *host = malloc(from->bytes);
-    cr_assert_not_null(host);
-    test_wait(&f->d);
-    cr_assert(device_download(f->d.backend, host, from->memory, from->bytes));
-    cr_assert(device_upload(f->d.backend, to->memory, host, from->bytes));
-    free(host);
 }
 
 // Attach, fill and run while the stream is captured; what the graph does afterwards.
@@ -446,7 +736,7 @@ static void check_captured(fixture *f, int number, const description *d, const b
     device_graph *graph = NULL;
     void *plan = NULL;
     cr_assert(device_capture_begin(f->d.stream));
-    test_expect_ok(other, attach(other, d, &memory, &plan), k->name);
+    test_expect_ok(other, attach(f, other, d, &memory, &plan), k->name);
     test_expect_ok(other, k->set(f, other, plan), k->name);
     test_expect_ok(other, k->run(f, other, plan), k->name);
     cr_assert(device_capture_end(f->d.stream, &graph), "%s", device_error());
@@ -459,6 +749,37 @@ static void check_captured(fixture *f, int number, const description *d, const b
     device_graph_destroy(graph);
 }
 
+// In scratch of the caller's: as much as asked for, and too little.
+static void check_lent_scratch(fixture *f, int number, const description *d, const block *b,
+                               spops_context *other, const bits *expected)
+{
+    const kind *k = &kinds[number];
+    const spops_plan_memory memory = memory_of(b);
+    void *plan = NULL;
+    test_expect_ok(other, attach(f, other, d, &memory, &plan), k->name);
+    const size_t scratch = spops_plan_scratch_bytes(plan);
+    const size_t bytes = spops_context_scratch_memory(scratch);
+    cr_assert_geq(bytes, scratch);
+    const block lent = block_create(f, bytes);
+    cr_assert(device_fill(f->d.backend, lent.memory, 0x5a, bytes));
+    test_expect_ok(other, spops_context_set_scratch(other, lent.memory, bytes), k->name);
+    poison(f);
+    test_expect_ok(other, k->set(f, other, plan), k->name);
+    test_expect_ok(other, k->run(f, other, plan), k->name);
+    expect_same(f, number, plan, expected, "in the caller's scratch");
+    if (scratch > 4096) {
+        test_expect_ok(other, spops_context_set_scratch(other, lent.memory, bytes / 2), k->name);
+        test_expect(other, k->run(f, other, plan), SPOPS_STATUS_SCRATCH_TOO_SMALL,
+                    "the context's scratch is", k->name);
+    }
+    test_expect_ok(other, spops_context_set_scratch(other, NULL, 0), k->name);
+    poison(f);
+    test_expect_ok(other, k->run(f, other, plan), k->name);
+    expect_same(f, number, plan, expected, "in the context's scratch again");
+    spops_plan_destroy(plan);
+    device_free(f->d.backend, lent.allocated);
+}
+
 static void check_kind(fixture *f, int number)
 {
     const kind *k = &kinds[number];
@@ -467,6 +788,7 @@ static void check_kind(fixture *f, int number)
     description d, again;
     void *plan = NULL, *second = NULL;
     size_t measured = 0, measured_scratch = 0;
+    attach_map(f, other);
 
     // What the library's own memory gives.
     test_expect_ok(ctx, k->reserve(f, NULL, &plan), k->name);
@@ -505,7 +827,7 @@ static void check_kind(fixture *f, int number)
     spops_plan_destroy(plan);
     cr_assert(device_fill(f->d.backend, first.memory, 0xee, first.bytes));
     memory = memory_of(&copy);
-    test_expect_ok(other, attach(other, &d, &memory, &second), k->name);
+    test_expect_ok(other, attach(f, other, &d, &memory, &second), k->name);
     cr_assert_eq(spops_plan_scratch_bytes(second), scratch);
     test_expect_ok(other, spops_context_reserve(other, scratch), k->name);
     poison(f);
@@ -518,13 +840,18 @@ static void check_kind(fixture *f, int number)
     spops_plan_destroy(second);
     if (f->d.launch == LAUNCH_CAPTURED) check_captured(f, number, &d, &copy, other, &expected);
 
+    check_lent_scratch(f, number, &d, &copy, other, &expected);
+    spops_kernel_map_destroy(f->map_else);
+    f->map_else = NULL;
     spops_context_destroy(other);
-    device_free(f->d.backend, first.memory);
-    device_free(f->d.backend, copy.memory);
+    device_free(f->d.backend, first.allocated);
+    device_free(f->d.backend, copy.allocated);
     free(expected.words);
 }
 
-static const int every_kind[NUM_KINDS] = {SEGMENTS, COORDS, VOXELS, MAP, BEV};
+static const int every_kind[NUM_KINDS] = {SEGMENTS, COORDS,   VOXELS,     MAP,
+                                          BEV,      DEVOXELS, TRIPLETS,   NEIGHBORS,
+                                          BUCKETS,  PATCHES,  SPARSECONV, POOL};
 
 ParameterizedTestParameters(plan_memory, same_bits)
 {
@@ -593,6 +920,12 @@ static void expect_refused_ints(fixture *f)
                 SPOPS_STATUS_INVALID_ARGUMENT, "plan_describe: plan is NULL", "plan");
     test_expect(ctx, spops_plan_describe(ctx, parent, off.ints, 16, &off.num),
                 SPOPS_STATUS_INVALID_ARGUMENT, "max_ints is 16, expected at least 17", "max_ints");
+    test_expect(ctx, spops_context_set_scratch(ctx, (char *)f->out + 4, 100),
+                SPOPS_STATUS_INVALID_ARGUMENT, "aligned to 16 bytes", "scratch");
+    test_expect(ctx, spops_context_set_scratch(ctx, NULL, 100), SPOPS_STATUS_INVALID_ARGUMENT,
+                "memory is NULL, expected 100 bytes", "scratch");
+    cr_assert_eq(spops_context_scratch_memory(0), 0);
+    cr_assert_eq(spops_context_scratch_memory(SIZE_MAX), SIZE_MAX);
     test_expect_ok(ctx, spops_plan_describe(ctx, parent, NULL, 0, &off.num), "num_ints");
     cr_assert_eq(off.num, 17);
     // The search may be left to the library.

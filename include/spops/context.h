@@ -131,6 +131,26 @@ SPOPS_API void *spops_context_stream(const spops_context *ctx);
 SPOPS_API spops_status spops_context_reserve(spops_context *ctx, size_t bytes);
 
 /**
+ * Scratch of the caller's: execute calls on ctx work in it, from here on, instead of memory of the
+ * context's own; so that a framework's allocator sees it, and captured graphs need nothing of ctx.
+ *
+ * memory    Where ctx runs, aligned to SPOPS_PLAN_ALIGNMENT; it must outlive those calls, and captured
+ *           graphs that hold them. NULL: the context's own again.
+ * bytes     Of memory. Calls find as much scratch in it as spops_context_scratch_memory asks the bytes
+ *           for; calls that need more are refused (SCRATCH_TOO_SMALL). Plans that
+ *           are made meanwhile reserve nothing.
+ *
+ * Stream    Enqueues on ctx's stream (counters that kernels keep there are zeroed). Waits for nothing,
+ *           capturable.
+ * Errors    INVALID_ARGUMENT (memory misaligned, bytes without memory), CUDA.
+ * Threads   One thread at a time per ctx.
+ */
+SPOPS_API spops_status spops_context_set_scratch(spops_context *ctx, void *memory, size_t bytes);
+
+/** Bytes of memory for spops_context_set_scratch that hold `scratch_bytes`; SIZE_MAX: too many. */
+SPOPS_API size_t spops_context_scratch_memory(size_t scratch_bytes);
+
+/**
  * One block of memory that a plan with capacities lives in: the option `memory` of every
  * spops_X_reserve. The block holds all that the plan keeps, with what spops_X_set works in, and no
  * address, so that it can be kept as a tensor, copied, and attached elsewhere on the device
@@ -149,7 +169,7 @@ typedef struct spops_plan_memory {
 
 SPOPS_DEFINE_DEFAULT(spops_plan_memory)
 
-#define SPOPS_PLAN_ALIGNMENT 256 /* of a plan's block, bytes */
+#define SPOPS_PLAN_ALIGNMENT 16 /* of a plan's block, bytes; more may be a little faster */
 
 /**
  * Wait until everything enqueued on ctx's stream has run, and report its errors. On a CPU context

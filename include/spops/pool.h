@@ -21,6 +21,7 @@ typedef struct spops_pool_options {
     spops_gradients gradients; /* that the plan can run */
     int32_t reserved;          /* 0 */
     int64_t max_cols;          /* widest rows it will meet; 0: 256 */
+    spops_plan_memory *memory; /* where the plan lives; NULL: allocated */
 } spops_pool_options;
 
 SPOPS_DEFINE_DEFAULT(spops_pool_options)

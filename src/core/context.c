@@ -302,6 +302,7 @@ spops_status spops_context_grow(spops_context *ctx, size_t bytes)
     spops_status status;
 
     if (bytes <= ctx->scratch_bytes) return SPOPS_STATUS_OK;
+    if (ctx->lent_scratch) return SPOPS_STATUS_OK; // a call that finds too little says so
     SPOPS_REQUIRE(ctx, bytes <= PTRDIFF_MAX / 2,
                   "%s: scratch of %zu bytes is more than the address space holds", ctx->call,
                   bytes);
@@ -329,12 +330,75 @@ spops_status spops_context_reserve(spops_context *ctx, size_t bytes)
     return spops_context_grow(ctx, bytes);
 }
 
+// What a caller's memory is cut into.
+static char *carve_scratch(spops_carver *c, size_t scratch_bytes, uint32_t **tickets)
+{
+    *tickets = spops_carve(c, (int64_t)(scratch_bytes / SPOPS_TICKETS_FRACTION), 1, 1);
+    return spops_carve(c, (int64_t)scratch_bytes, 1, 1);
+}
+
+size_t spops_context_scratch_memory(size_t scratch_bytes)
+{
+    spops_carver measured = {NULL, 0};
+    uint32_t *tickets;
+    if (scratch_bytes == 0) return 0;
+    if (scratch_bytes > PTRDIFF_MAX / 2) return SIZE_MAX;
+    (void)carve_scratch(&measured, scratch_bytes, &tickets);
+    return measured.used + SPOPS_ALIGNMENT; // to begin at an aligned address
+}
+
+// The most scratch that so many bytes hold: a little less than what counters of a quarter leave.
+static size_t scratch_in(size_t bytes)
+{
+    size_t high = bytes / 5 * 4 + 4, low = high > 1024 ? high - 1024 : 0;
+    while (low < high) {
+        const size_t middle = low + (high - low + 1) / 2;
+        if (spops_context_scratch_memory(middle) <= bytes)
+            low = middle;
+        else
+            high = middle - 1;
+    }
+    return low;
+}
+
+spops_status spops_context_set_scratch(spops_context *ctx, void *memory, size_t bytes)
+{
+    static const char call[] = "context_set_scratch";
+    spops_carver carver = {NULL, 0};
+    size_t scratch_bytes;
+
+    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_REQUIRE(ctx, memory != NULL || bytes == 0, "%s: memory is NULL, expected %zu bytes", call,
+                  bytes);
+    SPOPS_REQUIRE(ctx, (uintptr_t)memory % SPOPS_PLAN_ALIGNMENT == 0,
+                  "%s: memory is at %p, expected an address aligned to %d bytes", call, memory,
+                  SPOPS_PLAN_ALIGNMENT);
+    if (!ctx->lent_scratch) {
+        ctx->own_scratch = ctx->scratch;
+        ctx->own_tickets = ctx->tickets;
+        ctx->own_scratch_bytes = ctx->scratch_bytes;
+    }
+    ctx->lent_scratch = memory != NULL;
+    if (memory == NULL) {
+        ctx->scratch = ctx->own_scratch;
+        ctx->tickets = ctx->own_tickets;
+        ctx->scratch_bytes = ctx->own_scratch_bytes;
+        return SPOPS_STATUS_OK;
+    }
+    scratch_bytes = scratch_in(bytes);
+    carver.base = (char *)memory + (0 - (uintptr_t)memory) % SPOPS_ALIGNMENT;
+    ctx->scratch = carve_scratch(&carver, scratch_bytes, &ctx->tickets);
+    ctx->scratch_bytes = scratch_bytes;
+    if (ctx->tickets == NULL) return SPOPS_STATUS_OK;
+    return ctx->backend->fill_zero(ctx, ctx->tickets, scratch_bytes / SPOPS_TICKETS_FRACTION);
+}
+
 spops_status spops_context_scratch(spops_context *ctx, const char *call, size_t bytes,
                                    void **scratch)
 {
     *scratch = ctx->scratch;
     if (bytes <= ctx->scratch_bytes) {
-        if (ctx->blocks != NULL && !ctx->blocks->captured)
+        if (ctx->blocks != NULL && !ctx->blocks->captured && !ctx->lent_scratch)
             ctx->blocks->captured = ctx->backend->is_capturing(ctx);
         return SPOPS_STATUS_OK;
     }

@@ -61,6 +61,10 @@ struct spops_context {
     size_t scratch_bytes;
     uint32_t *tickets;
     struct spops_block *blocks;
+    bool lent_scratch; // scratch and tickets are the caller's; those of blocks[0] wait
+    char *own_scratch;
+    uint32_t *own_tickets;
+    size_t own_scratch_bytes;
 
     spops_context_part *custom_reduces; // segreduce/custom_reduce.c; NULL: none is registered
     spops_context_part

@@ -58,9 +58,9 @@ spops_status spops_placement_enter(spops_context *ctx, const char *call, const c
     SPOPS_TRY(check_measured(ctx, call, place));
     SPOPS_REQUIRE(ctx, block != NULL, "%s: %sblock is NULL, expected %zu bytes", call, owner,
                   needed);
-    SPOPS_REQUIRE(ctx, (uintptr_t)block % SPOPS_ALIGNMENT == 0,
-                  "%s: %sblock is at %p, expected an address aligned to %zu bytes", call, owner,
-                  block, SPOPS_ALIGNMENT);
+    SPOPS_REQUIRE(ctx, (uintptr_t)block % SPOPS_PLAN_ALIGNMENT == 0,
+                  "%s: %sblock is at %p, expected an address aligned to %d bytes", call, owner,
+                  block, SPOPS_PLAN_ALIGNMENT);
     SPOPS_REQUIRE(ctx, bytes >= needed, "%s: %sbytes is %zu, expected at least %zu", call, owner,
                   bytes, needed);
     place->carver = (spops_carver){block, 0};

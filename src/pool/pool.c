@@ -3,6 +3,8 @@
 // or from runs of rows in buckets. Reductions and gradients are segreduce's.
 #include "spops/pool.h"
 
+#include <string.h>
+
 #include "buckets/buckets.h"
 #include "maps/kernel_maps.h"
 #include "call/call_check.h"
@@ -14,97 +16,243 @@
 enum { FROM_MAP, FROM_COORDS, FROM_BUCKETS };
 
 // Fields of a description.
-enum { SOURCE, NUM_SEGMENTS, MAX_TERMS, NUM_ROWS, MAX_COLS, GRADIENTS, SUB_ROWS, NUM_FIELDS };
+enum {
+    SOURCE,
+    NUM_SEGMENTS,
+    MAX_TERMS,
+    NUM_ROWS,
+    MAX_COLS,
+    GRADIENTS,
+    SUB_ROWS,
+    MOST_POOLED, // what one row pools, and is pooled into, at most; 0: not known
+    MOST_INTO,
+    MAX_SAMPLES, // of buckets, as those after it
+    MAX_BUCKETS,
+    BITS,
+    NUM_FIELDS
+};
 
 struct spops_pool {
     spops_plan base;
-    const spops_kernel_map *map; // of its windows; NULL: global
-    const spops_coords *coords;  // of its batches
-    const int32_t *num_terms;    // [1] what a set is made from, where ctx runs
-    const int32_t *keys, *idx;   // [max_terms]; idx NULL: term t is row t
-    int32_t *batches;            // [rows of coords]
-    size_t batches_bytes;
-    spops_sub_buckets_args subs; // buckets NULL: there are none
-    void *subs_block;            // their arrays and workspace
-    size_t subs_bytes;
+    const spops_kernel_map *map;       // of its windows; NULL: global
+    const spops_coords *coords;        // of its batches
+    const int32_t *num_terms;          // [1] what a set is made from, where ctx runs
+    const int32_t *keys, *idx;         // [max_terms]; idx NULL: term t is row t
+    int32_t *batches;                  // [rows of coords]
+    spops_sub_buckets_args subs;       // of FROM_BUCKETS
+    spops_buckets_arrays like_buckets; // their sizes
     spops_segments *segments;
 };
 
-// How a relation is reserved. Limits of what one row pools or is pooled into; 0: none is known.
-typedef struct relation_sizes {
-    int64_t num_segments, max_terms, num_rows;
-    int32_t most_pooled, most_into;
-} relation_sizes;
+// ---- Life cycle ---------------------------------------------------------------------------------
 
-// With segments reserved and filled once.
-static spops_status finish(spops_context *ctx, const char *call, const relation_sizes *sizes,
-                           const spops_pool_options *options, spops_pool *pool)
+static spops_status read_pool(spops_context *ctx, const char *call, spops_plan *plan)
 {
-    const spops_segments_sizes segments = {.num_segments = sizes->num_segments,
-                                           .max_terms = sizes->max_terms,
-                                           .num_rows = sizes->num_rows,
-                                           .num_weights = sizes->max_terms,
-                                           .num_sources = sizes->max_terms,
-                                           .max_cols = options->max_cols,
-                                           .gradients = options->gradients};
-    int64_t *fields = pool->base.fields;
-    SPOPS_TRY(spops_segments_make(ctx, call, &segments, &pool->segments));
-    fields[SOURCE] = pool->map != NULL      ? FROM_MAP
-                     : pool->coords != NULL ? FROM_COORDS
-                                            : FROM_BUCKETS;
-    fields[NUM_SEGMENTS] = sizes->num_segments;
-    fields[MAX_TERMS] = sizes->max_terms;
-    fields[NUM_ROWS] = sizes->num_rows;
-    fields[MAX_COLS] = options->max_cols;
-    fields[GRADIENTS] = options->gradients;
-    fields[SUB_ROWS] = pool->subs.sub_rows;
-    pool->segments->forward.host_schedule.longest = sizes->most_pooled;
-    pool->segments->by_row.host_schedule.longest = sizes->most_into;
-    SPOPS_TRY(spops_pool_set(ctx, pool));
-    return ctx->backend->wait(ctx);
+    spops_pool *pool = (spops_pool *)plan;
+    const int64_t *fields = plan->fields;
+    spops_segments_sizes sizes;
+
+    SPOPS_TRY(spops_plan_check_field(ctx, call, plan, SOURCE, FROM_MAP, FROM_BUCKETS));
+    SPOPS_TRY(spops_plan_check_field(ctx, call, plan, NUM_SEGMENTS, 0, SPOPS_MAX_COUNT));
+    SPOPS_TRY(spops_plan_check_field(ctx, call, plan, MAX_TERMS, 0, SPOPS_MAX_COUNT));
+    SPOPS_TRY(spops_plan_check_field(ctx, call, plan, NUM_ROWS, 0, SPOPS_MAX_COUNT));
+    for (int32_t i = SUB_ROWS; i <= MAX_BUCKETS; ++i)
+        SPOPS_TRY(spops_plan_check_field(ctx, call, plan, i, 0, SPOPS_MAX_COUNT));
+    SPOPS_TRY(spops_plan_check_field(ctx, call, plan, BITS, 0, SPOPS_MAX_BUCKET_BITS));
+    memset(&sizes, 0, sizeof sizes);
+    SPOPS_TRY(spops_check_gradients_field(ctx, call, fields[GRADIENTS], &sizes.gradients));
+    sizes.max_cols = fields[MAX_COLS];
+    SPOPS_TRY(spops_check_max_cols(ctx, call, &sizes.max_cols));
+    plan->fields[MAX_COLS] = sizes.max_cols;
+    if (fields[SOURCE] == FROM_COORDS) SPOPS_REQUIRE_SLOT(ctx, call, coords_batches);
+    if (fields[SOURCE] == FROM_BUCKETS) {
+        SPOPS_REQUIRE_SLOT(ctx, call, sub_buckets);
+        SPOPS_TRY(spops_plan_check_field(ctx, call, plan, SUB_ROWS, 1, SPOPS_MAX_COUNT));
+        pool->like_buckets.max_rows = fields[NUM_ROWS];
+        pool->like_buckets.max_samples = fields[MAX_SAMPLES];
+        pool->like_buckets.max_buckets = fields[MAX_BUCKETS];
+        pool->like_buckets.rule.bits = (int32_t)fields[BITS];
+        pool->subs.buckets = &pool->like_buckets;
+        pool->subs.sub_rows = (int32_t)fields[SUB_ROWS];
+        SPOPS_REQUIRE(ctx, spops_sub_bucket_bits(&pool->like_buckets) <= 64,
+                      "%s: %" PRId64 " buckets and cells of %" PRId64
+                      " bits need %d bits, expected at most 64",
+                      call, fields[MAX_BUCKETS], fields[BITS],
+                      spops_sub_bucket_bits(&pool->like_buckets));
+    }
+    sizes.num_segments = fields[NUM_SEGMENTS];
+    sizes.max_terms = sizes.num_weights = sizes.num_sources = fields[MAX_TERMS];
+    sizes.num_rows = fields[NUM_ROWS];
+    sizes.part = sizes.refillable = sizes.pairs = sizes.order = true;
+    SPOPS_TRY(spops_segments_alloc(ctx, call, &sizes, &pool->segments));
+    pool->segments->forward.host_schedule.longest = (int32_t)fields[MOST_POOLED];
+    pool->segments->by_row.host_schedule.longest = (int32_t)fields[MOST_INTO];
+    return SPOPS_STATUS_OK;
 }
 
-static spops_status read_options(spops_context *ctx, const char *call,
-                                 const spops_pool_options *given, spops_pool_options *options)
+static void put_map(const spops_map_arrays *a, int64_t fields[NUM_FIELDS])
 {
-    SPOPS_TRY(spops_read_options(ctx, call, given, options, sizeof *options));
-    SPOPS_TRY(spops_check_reserved(ctx, call, options->reserved));
-    SPOPS_TRY(spops_check_gradients(ctx, call, options->gradients));
-    return spops_check_max_cols(ctx, call, &options->max_cols);
+    fields[SOURCE] = FROM_MAP;
+    fields[NUM_SEGMENTS] = a->out.max_rows;
+    fields[MAX_TERMS] = a->max_pairs;
+    fields[NUM_ROWS] = a->in.max_rows;
+    fields[MOST_POOLED] = fields[MOST_INTO] = a->taps.num_taps;
+}
+
+// Of a set; its batches are said.
+static void put_coords(const spops_coords_arrays *a, int64_t fields[NUM_FIELDS])
+{
+    fields[SOURCE] = FROM_COORDS;
+    fields[MAX_TERMS] = fields[NUM_ROWS] = a->max_rows;
+    fields[MOST_INTO] = 1;
+}
+
+// Of buckets; the rows of a run are said.
+static void put_buckets(const spops_buckets_arrays *a, int64_t fields[NUM_FIELDS])
+{
+    const int64_t most = a->max_rows / fields[SUB_ROWS] + a->max_buckets;
+    fields[SOURCE] = FROM_BUCKETS;
+    fields[NUM_SEGMENTS] = most < a->max_rows ? most : a->max_rows;
+    fields[MAX_TERMS] = fields[NUM_ROWS] = a->max_rows;
+    fields[MOST_POOLED] = fields[SUB_ROWS];
+    fields[MOST_INTO] = 1;
+    fields[MAX_SAMPLES] = a->max_samples;
+    fields[MAX_BUCKETS] = a->max_buckets;
+    fields[BITS] = a->rule.bits;
+}
+
+static spops_status bind_pool(spops_context *ctx, const char *call, spops_plan *plan)
+{
+    static const char *const names[] = {"map", "coords", "buckets"};
+    spops_pool *pool = (spops_pool *)plan;
+    const int source = (int)plan->fields[SOURCE];
+    const spops_plan *const parent = plan->parents[source];
+    int64_t found[NUM_FIELDS];
+
+    for (int i = FROM_MAP; i <= FROM_BUCKETS; ++i)
+        SPOPS_REQUIRE(ctx, (plan->parents[i] != NULL) == (i == source),
+                      "%s: parents[%d] (%s) is %s, expected %s", call, i, names[i],
+                      plan->parents[i] == NULL ? "NULL" : "given",
+                      i == source ? "what is pooled" : "NULL");
+    memcpy(found, plan->fields, sizeof found);
+    if (source == FROM_MAP) {
+        pool->map = (const spops_kernel_map *)parent;
+        SPOPS_REQUIRE(ctx, (pool->map->contents & SPOPS_MAP_PAIRS) != 0,
+                      "%s: map has no pairs, expected one made with SPOPS_MAP_PAIRS", call);
+        put_map(&pool->map->arrays, found);
+        pool->num_terms = pool->map->arrays.tap_offsets + pool->map->arrays.taps.num_taps;
+    } else if (source == FROM_COORDS) {
+        pool->coords = (const spops_coords *)parent;
+        SPOPS_REQUIRE(ctx,
+                      pool->coords->arrays.max_rows == 0 ||
+                          pool->coords->arrays.layout.upper[0] < plan->fields[NUM_SEGMENTS],
+                      "%s: num_batches is %" PRId64 ", expected more than %" PRId32
+                      ", the last batch in the box of coords",
+                      call, plan->fields[NUM_SEGMENTS], pool->coords->arrays.layout.upper[0]);
+        put_coords(&pool->coords->arrays, found);
+        pool->num_terms = spops_coords_num_rows(pool->coords);
+    } else {
+        pool->subs.buckets = &((const spops_buckets *)parent)->arrays;
+        put_buckets(pool->subs.buckets, found);
+        pool->num_terms = &pool->subs.buckets->state->num_rows;
+    }
+    for (int32_t i = SOURCE; i < NUM_FIELDS; ++i)
+        SPOPS_TRY(spops_plan_check_parent(ctx, call, plan, i, names[source], found[i]));
+    return SPOPS_STATUS_OK;
+}
+
+static void carve_pool(spops_plan *plan, spops_carver *c)
+{
+    spops_pool *pool = (spops_pool *)plan;
+    spops_context *ctx = plan->ctx;
+    spops_sub_buckets_args *subs = &pool->subs;
+
+    if (plan->fields[SOURCE] == FROM_COORDS)
+        pool->batches = spops_carve(c, plan->fields[NUM_ROWS], 1, sizeof *pool->batches);
+    if (plan->fields[SOURCE] == FROM_BUCKETS) {
+        const spops_sub_buckets_args sizes = {.buckets = &pool->like_buckets,
+                                              .sub_rows = subs->sub_rows};
+        subs->rows = spops_carve(c, plan->fields[NUM_ROWS], 1, sizeof *subs->rows);
+        subs->subs = spops_carve(c, plan->fields[NUM_ROWS], 1, sizeof *subs->subs);
+        subs->sample_offsets =
+            spops_carve(c, plan->fields[MAX_SAMPLES] + 1, 1, sizeof *subs->sample_offsets);
+        subs->workspace =
+            spops_carve(c, 1, 1, ctx->backend->sub_buckets_workspace_bytes(ctx, &sizes));
+    }
+    spops_plan_carve_part(&pool->segments->base, c);
+}
+
+static void place_pool(spops_plan *plan)
+{
+    spops_pool *pool = (spops_pool *)plan;
+    if (pool->map != NULL) {
+        pool->keys = pool->map->arrays.out_rows;
+        pool->idx = pool->map->arrays.in_rows;
+    } else {
+        pool->keys = pool->coords != NULL ? pool->batches : pool->subs.subs;
+        pool->idx = pool->coords != NULL ? NULL : pool->subs.rows;
+    }
+}
+
+static spops_status empty_pool(spops_context *ctx, spops_plan *plan)
+{
+    static const spops_lists_source nothing;
+    spops_pool *pool = (spops_pool *)plan;
+    SPOPS_TRY(spops_segments_enqueue_build(ctx, pool->segments, &nothing));
+    return spops_pool_set(ctx, pool);
+}
+
+static void destroy_pool(spops_plan *plan)
+{
+    spops_segments_destroy(((spops_pool *)plan)->segments);
+}
+
+static size_t scratch_of_pool(const spops_plan *plan)
+{
+    return ((const spops_pool *)plan)->segments->base.scratch_bytes;
+}
+
+const spops_plan_ops spops_pool_plan_ops = {.handle_bytes = sizeof(struct spops_pool),
+                                            .num_fields = NUM_FIELDS,
+                                            .read = read_pool,
+                                            .bind = bind_pool,
+                                            .carve = carve_pool,
+                                            .ready = place_pool,
+                                            .empty = empty_pool,
+                                            .destroy = destroy_pool,
+                                            .scratch_bytes = scratch_of_pool};
+
+// ---- Making -------------------------------------------------------------------------------------
+
+static spops_status read_options(spops_context *ctx, const char *call,
+                                 const spops_pool_options *given, int64_t fields[NUM_FIELDS],
+                                 spops_plan_memory **memory)
+{
+    spops_pool_options o = {0};
+    SPOPS_TRY(spops_read_options(ctx, call, given, &o, sizeof o));
+    SPOPS_TRY(spops_check_reserved(ctx, call, o.reserved));
+    SPOPS_TRY(spops_check_gradients(ctx, call, o.gradients));
+    SPOPS_TRY(spops_check_max_cols(ctx, call, &o.max_cols));
+    fields[MAX_COLS] = o.max_cols;
+    fields[GRADIENTS] = o.gradients;
+    *memory = o.memory;
+    return SPOPS_STATUS_OK;
 }
 
 spops_status spops_pool_create(spops_context *ctx, const spops_kernel_map *map,
                                const spops_pool_options *given, spops_pool **out)
 {
     static const char call[] = "pool_create";
-    spops_pool_options options = {0};
-    spops_status status = SPOPS_STATUS_OK;
-    const spops_map_arrays *a;
-    relation_sizes sizes;
-    spops_pool *pool = NULL;
+    const spops_plan *const parents[] = {(const spops_plan *)map, NULL, NULL};
+    int64_t fields[NUM_FIELDS] = {0};
+    spops_plan_memory *memory;
 
     SPOPS_BEGIN_CREATE(ctx, call, out);
     SPOPS_OUTER_CALL(ctx, call, NULL);
-    SPOPS_TRY(read_options(ctx, call, given, &options));
+    SPOPS_TRY(read_options(ctx, call, given, fields, &memory));
     SPOPS_TRY(spops_map_check(ctx, call, "map", map));
-    SPOPS_REQUIRE(ctx, (map->contents & SPOPS_MAP_PAIRS) != 0,
-                  "%s: map has no pairs, expected one made with SPOPS_MAP_PAIRS", call);
-    pool = spops_plan_alloc(ctx, SPOPS_PLAN_POOL);
-    if (pool == NULL) return SPOPS_STATUS_OUT_OF_MEMORY;
-    a = &map->arrays;
-    pool->map = map;
-    pool->num_terms = a->tap_offsets + a->taps.num_taps;
-    pool->keys = a->out_rows;
-    pool->idx = a->in_rows;
-    sizes = (relation_sizes){a->out.max_rows, a->max_pairs, a->in.max_rows, a->taps.num_taps,
-                             a->taps.num_taps};
-    SPOPS_TRY_GOTO(finish(ctx, call, &sizes, &options, pool), status, fail);
-    *out = pool;
-    return SPOPS_STATUS_OK;
-
-fail:
-    spops_pool_destroy(pool);
-    return status;
+    put_map(&map->arrays, fields);
+    return spops_plan_reserve_on(ctx, call, SPOPS_PLAN_POOL, fields, parents, 3, memory, out);
 }
 
 spops_status spops_pool_create_global(spops_context *ctx, const spops_coords *coords,
@@ -112,60 +260,17 @@ spops_status spops_pool_create_global(spops_context *ctx, const spops_coords *co
                                       spops_pool **out)
 {
     static const char call[] = "pool_create_global";
-    spops_pool_options options = {0};
-    spops_status status = SPOPS_STATUS_OK;
-    const spops_coords_arrays *a;
-    relation_sizes sizes;
-    spops_pool *pool = NULL;
+    const spops_plan *const parents[] = {NULL, (const spops_plan *)coords, NULL};
+    int64_t fields[NUM_FIELDS] = {[NUM_SEGMENTS] = num_batches};
+    spops_plan_memory *memory;
 
     SPOPS_BEGIN_CREATE(ctx, call, out);
     SPOPS_OUTER_CALL(ctx, call, NULL);
-    SPOPS_TRY(read_options(ctx, call, given, &options));
+    SPOPS_TRY(read_options(ctx, call, given, fields, &memory));
     SPOPS_TRY(spops_coords_check(ctx, call, "coords", coords));
     SPOPS_TRY(spops_check_count(ctx, call, "num_batches", num_batches));
-    SPOPS_REQUIRE_SLOT(ctx, call, coords_batches);
-    a = &coords->arrays;
-    SPOPS_REQUIRE(ctx, a->max_rows == 0 || a->layout.upper[0] < num_batches,
-                  "%s: num_batches is %" PRId64 ", expected more than %" PRId32
-                  ", the last batch in the box of coords",
-                  call, num_batches, a->layout.upper[0]);
-    pool = spops_plan_alloc(ctx, SPOPS_PLAN_POOL);
-    if (pool == NULL) return SPOPS_STATUS_OUT_OF_MEMORY;
-    pool->coords = coords;
-    pool->num_terms = spops_coords_num_rows(coords);
-    pool->batches_bytes = (size_t)a->max_rows * sizeof *pool->batches;
-    SPOPS_TRY_GOTO(spops_backend_alloc(ctx, pool->batches_bytes, (void **)&pool->batches), status,
-                   fail);
-    pool->keys = pool->batches;
-    sizes = (relation_sizes){num_batches, a->max_rows, a->max_rows, 0, 1};
-    SPOPS_TRY_GOTO(finish(ctx, call, &sizes, &options, pool), status, fail);
-    *out = pool;
-    return SPOPS_STATUS_OK;
-
-fail:
-    spops_pool_destroy(pool);
-    return status;
-}
-
-static void carve_subs(spops_sub_buckets_args *subs, size_t workspace_bytes, spops_carver *c)
-{
-    subs->rows = spops_carve(c, subs->buckets->max_rows, 1, sizeof *subs->rows);
-    subs->subs = spops_carve(c, subs->buckets->max_rows, 1, sizeof *subs->subs);
-    subs->sample_offsets =
-        spops_carve(c, subs->buckets->max_samples + 1, 1, sizeof *subs->sample_offsets);
-    subs->workspace = spops_carve(c, 1, 1, workspace_bytes);
-}
-
-static spops_status alloc_subs(spops_context *ctx, spops_pool *pool)
-{
-    const size_t workspace = ctx->backend->sub_buckets_workspace_bytes(ctx, &pool->subs);
-    spops_carver carver = {NULL, 0};
-    carve_subs(&pool->subs, workspace, &carver);
-    SPOPS_TRY(spops_backend_alloc(ctx, carver.used, &pool->subs_block));
-    pool->subs_bytes = carver.used;
-    carver = (spops_carver){pool->subs_block, 0};
-    carve_subs(&pool->subs, workspace, &carver);
-    return SPOPS_STATUS_OK;
+    put_coords(&coords->arrays, fields);
+    return spops_plan_reserve_on(ctx, call, SPOPS_PLAN_POOL, fields, parents, 3, memory, out);
 }
 
 spops_status spops_pool_create_buckets(spops_context *ctx, const spops_buckets *buckets,
@@ -173,43 +278,18 @@ spops_status spops_pool_create_buckets(spops_context *ctx, const spops_buckets *
                                        spops_pool **out)
 {
     static const char call[] = "pool_create_buckets";
-    spops_pool_options options = {0};
-    spops_status status = SPOPS_STATUS_OK;
-    const spops_buckets_arrays *a;
-    relation_sizes sizes;
-    spops_pool *pool = NULL;
-    int64_t most;
+    const spops_plan *const parents[] = {NULL, NULL, (const spops_plan *)buckets};
+    int64_t fields[NUM_FIELDS] = {[SUB_ROWS] = sub_rows};
+    spops_plan_memory *memory;
 
     SPOPS_BEGIN_CREATE(ctx, call, out);
     SPOPS_OUTER_CALL(ctx, call, NULL);
-    SPOPS_TRY(read_options(ctx, call, given, &options));
+    SPOPS_TRY(read_options(ctx, call, given, fields, &memory));
     SPOPS_TRY(spops_plan_check(ctx, call, "buckets", (const spops_plan *)buckets));
     SPOPS_REQUIRE(ctx, sub_rows >= 1, "%s: sub_rows is %" PRId32 ", expected 1 or more", call,
                   sub_rows);
-    SPOPS_REQUIRE_SLOT(ctx, call, sub_buckets);
-    a = &buckets->arrays;
-    SPOPS_REQUIRE(ctx, spops_sub_bucket_bits(a) <= 64,
-                  "%s: %" PRId64 " buckets and cells of %" PRId32
-                  " bits need %d bits, expected at most 64",
-                  call, a->max_buckets, a->rule.bits, spops_sub_bucket_bits(a));
-    most = a->max_rows / sub_rows + a->max_buckets;
-    if (most > a->max_rows) most = a->max_rows;
-    pool = spops_plan_alloc(ctx, SPOPS_PLAN_POOL);
-    if (pool == NULL) return SPOPS_STATUS_OUT_OF_MEMORY;
-    pool->num_terms = &a->state->num_rows;
-    pool->subs.buckets = a;
-    pool->subs.sub_rows = sub_rows;
-    SPOPS_TRY_GOTO(alloc_subs(ctx, pool), status, fail);
-    pool->keys = pool->subs.subs;
-    pool->idx = pool->subs.rows;
-    sizes = (relation_sizes){most, a->max_rows, a->max_rows, sub_rows, 1};
-    SPOPS_TRY_GOTO(finish(ctx, call, &sizes, &options, pool), status, fail);
-    *out = pool;
-    return SPOPS_STATUS_OK;
-
-fail:
-    spops_pool_destroy(pool);
-    return status;
+    put_buckets(&buckets->arrays, fields);
+    return spops_plan_reserve_on(ctx, call, SPOPS_PLAN_POOL, fields, parents, 3, memory, out);
 }
 
 const int32_t *spops_pool_sample_offsets(const spops_pool *pool)
@@ -264,31 +344,3 @@ const spops_segments *spops_pool_segments(const spops_pool *pool)
 {
     return pool == NULL ? NULL : pool->segments;
 }
-
-static void destroy_pool(spops_plan *plan)
-{
-    spops_pool *pool = (spops_pool *)plan;
-    if (pool->batches != NULL || pool->subs_block != NULL)
-        (void)plan->ctx->backend->wait(plan->ctx);
-    spops_segments_destroy(pool->segments);
-    spops_backend_free(plan->ctx, pool->subs_block, pool->subs_bytes);
-    spops_backend_free(plan->ctx, pool->batches, pool->batches_bytes);
-}
-
-static size_t bytes_of_pool(const spops_plan *plan)
-{
-    const spops_pool *pool = (const spops_pool *)plan;
-    return pool->subs_bytes + pool->batches_bytes + spops_plan_bytes(&pool->segments->base);
-}
-
-static size_t scratch_of_pool(const spops_plan *plan)
-{
-    const spops_pool *pool = (const spops_pool *)plan;
-    return pool->segments->base.scratch_bytes;
-}
-
-const spops_plan_ops spops_pool_plan_ops = {.handle_bytes = sizeof(struct spops_pool),
-                                            .num_fields = NUM_FIELDS,
-                                            .destroy = destroy_pool,
-                                            .bytes = bytes_of_pool,
-                                            .scratch_bytes = scratch_of_pool};

@@ -348,7 +348,14 @@ static void call_context(world *w)
     spops_context *made = NULL;
     switch (pick(w, 8)) {
     case 0: CALL(w, spops_context_reserve(w->ctx, pick(w, 256) * 1000)); break;
-    case 1: CALL(w, spops_context_reserve(w->ctx, rarely(w) ? SIZE_MAX : 0)); break;
+    case 1: {
+        const size_t bytes = spops_context_scratch_memory(pick(w, 64));
+        CALL(w, spops_context_reserve(w->ctx, rarely(w) ? SIZE_MAX : 0));
+        CALL(w, spops_context_set_scratch(w->ctx, block(w, bytes), bytes));
+        if (rarely(w)) CALL(w, spops_context_set_scratch(w->ctx, NULL, 1));
+        CALL(w, spops_context_set_scratch(w->ctx, NULL, 0));
+        break;
+    }
     case 2: CALL(w, spops_context_wait_sync(w->ctx)); break;
     case 3:
         spoil_size(w, &info.struct_size);
