@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows times matrices over triplets: rows times the matrix of their group, and the relation of a
-// convolution; forward, and the gradients of rows and of matrices. Beside it one dense product of
+// Rows times matrices over triplets: rows times the matrix of their group, the relation of a
+// convolution, and rows times one matrix (a linear layer); forward, and the gradients of rows and of matrices. Beside it one dense product of
 // the same size, a dense product for each group, and the atomic kernels of PointCNN++.
 #include <math.h>
 #include <stdlib.h>
@@ -19,10 +19,10 @@
 static struct {
     const char *relations;
 } own;
-static const bench_option options[] = {{"--relations", "LIST",
-                                        "groups27,groups1000,convolution (default: all)",
-                                        "groups27,groups1000,convolution", .text = &own.relations},
-                                       {0}};
+static const bench_option options[] = {
+    {"--relations", "LIST", "groups27,groups1000,convolution,linear (default: all)",
+     "groups27,groups1000,convolution,linear", .text = &own.relations},
+    {0}};
 
 // A relation; its arrays on the host, sorted by output row, and on the device sorted by matrix.
 typedef struct mvmr_relation {
@@ -61,27 +61,53 @@ static spops_mvmr_options mvmr_options(const mvmr_data *d, bool reversed)
     return o;
 }
 
+static bool is_linear(const mvmr_data *d)
+{
+    return d->r->plan == NULL;
+}
+
+static spops_conv_layer linear_layer(const mvmr_data *d)
+{
+    spops_conv_layer layer = spops_conv_layer_default();
+    layer.math = d->b->options.tf32 ? SPOPS_MATH_TF32 : SPOPS_MATH_EXACT;
+    return layer;
+}
+
 // ---- What is timed ------------------------------------------------------------------------------
 
 static void enqueue_forward(void *user)
 {
     mvmr_data *d = user;
     const spops_mvmr_options o = mvmr_options(d, false);
-    note_status(d, spops_mvmr_execute(d->b->ctx, d->r->plan, d->x, d->w, NULL, &o, d->out));
+    const spops_conv_layer layer = linear_layer(d);
+    if (is_linear(d))
+        note_status(d, spops_linear_execute(d->b->ctx, d->x, d->w, &layer, d->out));
+    else
+        note_status(d, spops_mvmr_execute(d->b->ctx, d->r->plan, d->x, d->w, NULL, &o, d->out));
 }
 
 static void enqueue_rows(void *user)
 {
     mvmr_data *d = user;
     const spops_mvmr_options o = mvmr_options(d, true);
-    note_status(d, spops_mvmr_execute(d->b->ctx, d->r->plan, d->g, d->w, NULL, &o, d->grad_x));
+    const spops_conv_layer layer = linear_layer(d);
+    if (is_linear(d))
+        note_status(d, spops_linear_execute_backward(d->b->ctx, d->g, d->x, d->w, &layer,
+                                                     &d->grad_x, NULL, NULL));
+    else
+        note_status(d, spops_mvmr_execute(d->b->ctx, d->r->plan, d->g, d->w, NULL, &o, d->grad_x));
 }
 
 static void enqueue_matrices(void *user)
 {
     mvmr_data *d = user;
     const spops_mvmr_options o = mvmr_options(d, false);
-    note_status(d, spops_vvor_execute(d->b->ctx, d->r->plan, d->x, d->g, NULL, &o, d->grad_w));
+    const spops_conv_layer layer = linear_layer(d);
+    if (is_linear(d))
+        note_status(d, spops_linear_execute_backward(d->b->ctx, d->g, d->x, d->w, &layer, NULL,
+                                                     &d->grad_w, NULL));
+    else
+        note_status(d, spops_vvor_execute(d->b->ctx, d->r->plan, d->x, d->g, NULL, &o, d->grad_w));
 }
 
 // One product of as many rows as there are triplets.
@@ -219,6 +245,7 @@ static void time_baselines(mvmr_data *d, bench_case *c, const char *pass)
     if (d->blas != NULL && forward && d->r->offsets != NULL &&
         !time_baseline(d, c, "product a group", enqueue_groups))
         return;
+    if (is_linear(d)) return;
     if (cuda && forward && time_baseline(d, c, "atomics (PointCNN++)", enqueue_atomics)) return;
     if (cuda && strcmp(pass, "matrices") == 0)
         (void)time_baseline(d, c, "atomics (PointCNN++)", enqueue_outer_atomics);
@@ -239,7 +266,7 @@ static void measure_pass(mvmr_data *d, const char *pass, spops_matrix result,
              d->b->options.tf32 ? ", tf32" : "");
     c.dtype = d->dtype;
     c.cols = d->cols;
-    c.bytes = 16 * shape->num_triplets +
+    c.bytes = (is_linear(d) ? 0 : 16 * shape->num_triplets) +
               (int64_t)(matrix_bytes(d->x) + matrix_bytes(d->w) + matrix_bytes(d->out));
     c.gather_bytes = shape->num_triplets * d->cols * (int64_t)spops_dtype_bytes(d->dtype);
     bench_case_note(&c, "flops", (int64_t)flops);
@@ -390,6 +417,17 @@ static bool make_groups(bench *b, const char *name, int64_t num_rows, int64_t nu
     return good && upload_by_matrix(b, r);
 }
 
+// Rows times one matrix: linear layers, which have no plan.
+static bool make_rows(bench *b, int64_t num_rows, int64_t widest, mvmr_relation *r)
+{
+    r->name = "linear";
+    r->shape = (spops_triplets_shape){num_rows, num_rows, 1, num_rows};
+    if (!alloc_relation(b, num_rows, r)) return false;
+    for (int64_t i = 0; i < num_rows; ++i)
+        r->out_rows[i] = r->in_rows[i] = (int32_t)i; // the matrix is 0
+    return bench_check(b, r->name, spops_linear_reserve(b->ctx, num_rows, widest, widest, 1));
+}
+
 // As of a submanifold convolution on a surface: half of the taps of an output are there, and join
 // it to rows near it.
 static bool make_convolution(bench *b, int64_t num_rows, const spops_triplets_options *o,
@@ -453,15 +491,16 @@ static void run_suite(bench *b)
         widest = cols[i] > widest ? cols[i] : widest;
     o.backward = 1;
     o.max_matrix_elements = widest * widest;
-    for (int i = 0; i < 3; ++i) {
-        static const char *const names[] = {"groups27", "groups1000", "convolution"};
+    for (int i = 0; i < 4; ++i) {
+        static const char *const names[] = {"groups27", "groups1000", "convolution", "linear"};
         mvmr_relation r = {0};
         bool made;
         if (!bench_wants(own.relations, names[i])) continue;
         bench_progress("mvmr %s: planning", names[i]);
         made = i == 0   ? make_groups(b, names[i], num_rows, NUM_TAPS, "uniform", &o, &r)
                : i == 1 ? make_groups(b, names[i], num_rows, 1000, "powerlaw", &o, &r)
-                        : make_convolution(b, num_rows, &o, &r);
+               : i == 2 ? make_convolution(b, num_rows, &o, &r)
+                        : make_rows(b, num_rows, widest, &r);
         if (made) measure_relation(b, &r, cols, num_cols);
         free_relation(b, &r);
     }
