@@ -26,6 +26,10 @@ endif()
 # command, its manual page and completion), docs (pages and examples). Each has the licence.
 install(DIRECTORY "${PROJECT_SOURCE_DIR}/include/spops" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}"
         COMPONENT dev FILES_MATCHING PATTERN "*.h" PATTERN "*.cuh" PATTERN "*.hpp")
+if(spops_with_list)
+    install(FILES "${PROJECT_BINARY_DIR}/spops.ops.json"
+            DESTINATION "${CMAKE_INSTALL_DATADIR}/spops" COMPONENT dev)
+endif()
 set(spops_installed_forms "")
 if(spops_build_shared)
     list(APPEND spops_installed_forms spops)
