@@ -570,3 +570,34 @@ ParameterizedTest(struct backend_param *p, linear, refuses)
     exact_destroy(&e);
     test_close(&d);
 }
+
+// A library of dense products is opened with the context, or not at all.
+ParameterizedTestParameters(linear, opens_a_library_with_the_context)
+{
+    return every_backend();
+}
+ParameterizedTest(struct backend_param *p, linear, opens_a_library_with_the_context)
+{
+    spops_context_options options = spops_context_options_default();
+    spops_context *ctx = NULL;
+    test_device d;
+
+    if (!test_open(&d, (spops_backend_kind)p->backend, LAUNCH_DEFAULT)) return;
+    options.backend = d.backend;
+    options.dense_library = 2;
+    test_expect(NULL, spops_context_create(&options, &ctx), SPOPS_STATUS_INVALID_ARGUMENT,
+                "dense_library is 2, expected 0 or 1", "dense_library");
+    options.dense_library = 1;
+    options.reserved = 1;
+    test_expect(NULL, spops_context_create(&options, &ctx), SPOPS_STATUS_INVALID_ARGUMENT,
+                "reserved is 1", "reserved");
+    options.reserved = 0;
+    const spops_status status = spops_context_create(&options, &ctx);
+    if (status != SPOPS_STATUS_OK) { // no cuBLAS here
+        test_expect(NULL, status, SPOPS_STATUS_NOT_SUPPORTED, "context_create: cuBLAS", "cuBLAS");
+        cr_assert_null(ctx);
+        cr_assert_eq(d.backend, SPOPS_BACKEND_CUDA);
+    }
+    spops_context_destroy(ctx);
+    test_close(&d);
+}

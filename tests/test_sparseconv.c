@@ -1130,6 +1130,14 @@ ParameterizedTest(struct backend_param *p, sparseconv, refuses)
     test_expect(ctx, spops_sparseconv_execute(ctx, c.conv, mx, mw, &layer, my), invalid,
                 "layer->activation is 5", "activation");
     layer = spops_conv_layer_default();
+    layer.w_transposed = 1; // this and the next are for linear layers alone
+    test_expect(ctx, spops_sparseconv_execute(ctx, c.conv, mx, mw, &layer, my), invalid,
+                "layer->w_transposed is 1, expected 0", "w_transposed");
+    layer = spops_conv_layer_default();
+    layer.num_rows = (const int32_t *)(const void *)x;
+    test_expect(ctx, spops_sparseconv_execute(ctx, c.conv, mx, mw, &layer, my), invalid,
+                "layer->num_rows is not NULL", "num_rows");
+    layer = spops_conv_layer_default();
     layer.residual = &my;
     test_expect(ctx, spops_sparseconv_execute(ctx, c.conv, mx, mw, &layer, my), invalid,
                 "sparseconv_execute: out", "residual in place");
