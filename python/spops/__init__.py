@@ -7,6 +7,7 @@ attention over patches, on CPUs and NVIDIA GPUs.
 """
 from . import _library
 from ._plan import Plan
+from ._tensor import SparseTensor, devoxelize, voxelize
 
 __version__ = _library.c.spops_version().decode()
-__all__ = ["Plan", "__version__"]
+__all__ = ["Plan", "SparseTensor", "__version__", "devoxelize", "voxelize"]

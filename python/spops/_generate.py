@@ -90,7 +90,7 @@ class Row:
             return f"{python_name(owner)}_f[{kind.fields[f][0]}]"
         if any(a.name == name for a in self.op.attributes):
             return python_name(name)
-        for a in sorted(self.tensors, key=lambda a: a.optional):
+        for a in [*self.required, *(() if name in self.op.inferred else self.tensors)]:
             for i, d in enumerate(a.dims):
                 if d != name:
                     continue

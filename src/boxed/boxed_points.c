@@ -76,6 +76,7 @@ spops_status spops_boxed_point_level_cloud(spops_boxed_call *b)
     const spops_point_cloud *cloud = spops_point_level_cloud(b->args[0]);
     SPOPS_REQUIRE(b->ctx, cloud != NULL, "%s: level is NULL", b->row->call);
     SPOPS_TRY(spops_copy_array(b, 1, cloud->points.data, cloud->points.rows * 3));
+    if (b->args[2] == NULL) return SPOPS_STATUS_OK;
     return spops_copy_array(b, 2, cloud->offsets, cloud->num_samples + 1);
 }
 

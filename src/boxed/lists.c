@@ -50,9 +50,10 @@ spops_status spops_copy_array(spops_boxed_call *b, int i, const void *from, int6
     const spops_matrix to = b->matrices[i];
 
     if (b->args[i] == NULL && to.rows == 0) return SPOPS_STATUS_OK;
-    SPOPS_REQUIRE(b->ctx, to.rows * to.cols == n && from != NULL,
+    if (from == NULL) n = 0; // nothing was made, as of an empty set
+    SPOPS_REQUIRE(b->ctx, to.rows * to.cols == n,
                   "%s: %s has %" PRId64 " elements, expected %" PRId64, b->row->call,
-                  b->row->args[i].name, to.rows * to.cols, from == NULL ? 0 : n);
+                  b->row->args[i].name, to.rows * to.cols, n);
     if (n == 0) return SPOPS_STATUS_OK;
     return b->ctx->backend->copy(b->ctx, to.data, from, (size_t)n * 4);
 }

@@ -1,0 +1,342 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sparse tensors: rows of features at places of a grid, with the kernel maps between their places."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from . import functional as F
+from ._plan import Plan
+
+
+def per_axis(value, dims: int, name: str) -> tuple[int, ...]:
+    """A number for every axis."""
+    values = (value,) * dims if isinstance(value, int) else tuple(int(v) for v in value)
+    if len(values) != dims:
+        raise ValueError(f"{name} has {len(values)} numbers, expected {dims}, or one for all axes")
+    return values
+
+
+class Kernel:
+    """A convolution's window: sizes, strides, padding and dilation of every axis."""
+
+    __slots__ = ("dims", "size", "stride", "padding", "dilation", "num_taps")
+
+    def __init__(self, dims, size, stride=1, padding=0, dilation=1):
+        self.dims = dims
+        self.size = per_axis(size, dims, "kernel_size")
+        self.stride = per_axis(stride, dims, "stride")
+        self.dilation = per_axis(dilation, dims, "dilation")
+        if padding == "same":
+            padding = tuple(d * (k // 2) for k, d in zip(self.size, self.dilation))
+        self.padding = per_axis(padding, dims, "padding")
+        self.num_taps = 1
+        for k in self.size:
+            self.num_taps *= k
+
+    @property
+    def key(self):
+        return self.size, self.stride, self.padding, self.dilation
+
+    @property
+    def is_pointwise(self) -> bool:
+        """One tap that joins every row to itself."""
+        return self.num_taps == 1 and all(s == 1 for s in self.stride) and not any(self.padding)
+
+    def arguments(self) -> dict:
+        return dict(size=self.size, stride=self.stride, padding=self.padding, dilation=self.dilation)
+
+    def out_shape(self, shape, transposed: bool, output_padding=None):
+        """Extents of the outputs; None where those of the inputs are not known."""
+        if shape is None:
+            return None
+        extra = output_padding or (0,) * self.dims
+        per = zip(shape, self.size, self.stride, self.padding, self.dilation, extra)
+        if transposed:
+            return tuple((n - 1) * s - 2 * p + d * (k - 1) + 1 + e for n, k, s, p, d, e in per)
+        return tuple((n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d, _ in per)
+
+
+class Relation:
+    """A kernel map between two sets of places, with the plans that layers on it share."""
+
+    def __init__(self, map: Plan, sites: Sites):
+        self.map, self.sites = map, sites
+        self._plans: dict = {}
+        self._inverse: Relation | None = None
+
+    def conv(self, channels: int) -> Plan:
+        """The plan of convolutions of up to so many channels."""
+        width = max(256, channels)
+        if ("conv", width) not in self._plans:
+            self._plans["conv", width] = F.sparseconv_plan(
+                self.map, backward=True, max_in_channels=width, max_out_channels=width
+            )
+        return self._plans["conv", width]
+
+    def pool(self, reduce: str, channels: int) -> Plan:
+        gradients = "linear" if reduce in ("sum", "mean") else "all"
+        width = max(256, channels)
+        if (gradients, width) not in self._plans:
+            self._plans[gradients, width] = F.pool_plan(self.map, gradients=gradients, max_cols=width)
+        return self._plans[gradients, width]
+
+    def inverse(self, sites: Sites) -> Relation:
+        """The map back onto the inputs' places."""
+        if self._inverse is None:
+            self._inverse = Relation(F.kernel_map_inverse(self.map), sites)
+        return self._inverse
+
+
+class Sites:
+    """Places of rows: coordinates, the set of them, and the maps that start there."""
+
+    def __init__(self, coords: Tensor, shape, batch_size: int | None, stride, set: Plan | None = None):
+        self.coords, self.shape, self.stride = coords, shape, stride
+        self._set, self._batch_size = set, batch_size
+        self._relations: dict = {}
+        self._pools: dict = {}
+
+    @property
+    def dims(self) -> int:
+        return self.coords.shape[1] - 1
+
+    @property
+    def batch_size(self) -> int:
+        if self._batch_size is None:  # waits for the device, once
+            self._batch_size = int(self.coords[:, 0].max()) + 1 if len(self.coords) else 1
+        return self._batch_size
+
+    @property
+    def set(self) -> Plan:
+        if self._set is None:
+            self._set = F.coords(self.coords, **self._box(self.shape))
+        return self._set
+
+    def _box(self, shape) -> dict:
+        if shape is None:
+            return {}
+        return dict(lower=(0,) * (1 + self.dims), upper=(self.batch_size - 1, *(n - 1 for n in shape)))
+
+    def within(self, kernel: Kernel) -> Relation:
+        """The submanifold map of these places."""
+        key = "within", kernel.size, kernel.dilation
+        if key not in self._relations:
+            map = F.kernel_map(self.set, kind="submanifold", size=kernel.size, dilation=kernel.dilation)
+            self._relations[key] = Relation(map, None)
+        return self._relations[key]
+
+    def onto(self, kernel: Kernel, transposed: bool = False, output_padding=None) -> Relation:
+        """The map to the outputs of a strided, or of a generative transposed convolution."""
+        key = "up" if transposed else "down", *kernel.key, output_padding
+        if key not in self._relations:
+            shape = kernel.out_shape(self.shape, transposed, output_padding)
+            if shape is not None and min(shape, default=1) < 1:
+                raise ValueError(f"spatial shape {tuple(self.shape)} is smaller than the kernel: outputs would be {shape}")
+            make = F.coords_up if transposed else F.coords_down
+            out = make(self.set, **kernel.arguments(), **self._box(shape))
+            rows, _ = F.coords_rows(out)
+            if transposed:
+                stride = tuple(max(a // b, 1) for a, b in zip(self.stride, kernel.stride))
+            else:
+                stride = tuple(a * b for a, b in zip(self.stride, kernel.stride))
+            sites = Sites(rows, shape, self.batch_size, stride, out)
+            kind = "transposed" if transposed else "convolution"
+            self._relations[key] = Relation(F.kernel_map(self.set, out, kind=kind, **kernel.arguments()), sites)
+        return self._relations[key]
+
+    def global_pool(self, reduce: str, channels: int) -> Plan:
+        gradients = "linear" if reduce in ("sum", "mean") else "all"
+        key = gradients, max(256, channels)
+        if key not in self._pools:
+            self._pools[key] = F.pool_global_plan(self.set, self.batch_size, gradients=gradients, max_cols=key[1])
+        return self._pools[key]
+
+
+class SparseTensor:
+    """Rows of features at places of a grid.
+
+    Parameters
+    ----------
+    feats : Tensor [N, C]
+        A row of features for every place.
+    coords : Tensor [N, 1 + D], integers
+        Batch, then 1 to 4 axes; no row twice.
+    spatial_shape : sequence of D ints, optional
+        Extents of the grid: places lie from 0 to below them, and layers compute theirs as dense ones
+        do. None: the grid has no bounds.
+    batch_size : int, optional
+        None: the largest batch, and one; asking for it waits for the device once.
+
+    Attributes
+    ----------
+    feats, coords, spatial_shape, batch_size
+    stride : tuple of D ints
+        How many places of the first tensor lie between two of this one.
+    set : Plan
+        The places as a set of coordinates, made when it is first asked for.
+
+    Tensors that layers make from this one share its maps: a map is made once for each kernel.
+
+    Raises
+    ------
+    ValueError : shapes that do not belong together; rows twice or outside, when the set is made.
+    """
+
+    def __init__(
+        self,
+        feats: Tensor,
+        coords: Tensor | None = None,
+        spatial_shape: Sequence[int] | None = None,
+        batch_size: int | None = None,
+        *,
+        sites: Sites | None = None,
+        keys: dict | None = None,
+    ):
+        if sites is None:
+            if coords is None or coords.dim() != 2 or not 2 <= coords.shape[1] <= 5:
+                raise ValueError("SparseTensor: coords must be [N, 1 + D]: batch and 1 to 4 axes")
+            dims = coords.shape[1] - 1
+            shape = None if spatial_shape is None else per_axis(spatial_shape, dims, "SparseTensor: spatial_shape")
+            sites = Sites(coords.to(torch.int32).contiguous(), shape, batch_size, (1,) * dims)
+        if feats.dim() != 2 or feats.shape[0] != sites.coords.shape[0]:
+            raise ValueError(f"SparseTensor: feats is {list(feats.shape)}, expected [{sites.coords.shape[0]}, channels]")
+        self.feats, self.sites = feats, sites
+        self.keys = {} if keys is None else keys  # name of a layer's map -> (relation, where it starts)
+
+    coords = property(lambda self: self.sites.coords)
+    spatial_shape = property(lambda self: self.sites.shape)
+    batch_size = property(lambda self: self.sites.batch_size)
+    stride = property(lambda self: self.sites.stride)
+    set = property(lambda self: self.sites.set)
+    dims = property(lambda self: self.sites.dims)
+    device = property(lambda self: self.feats.device)
+    dtype = property(lambda self: self.feats.dtype)
+
+    def replace(self, feats: Tensor) -> SparseTensor:
+        """The same places with other features."""
+        return SparseTensor(feats, sites=self.sites, keys=self.keys)
+
+    def at(self, feats: Tensor, sites: Sites) -> SparseTensor:
+        """Features at other places; maps stay shared."""
+        return SparseTensor(feats, sites=sites, keys=self.keys)
+
+    def dense(self, channels_first: bool = True) -> Tensor:
+        """[batch_size, C, *spatial_shape], zeros where there is no row."""
+        if self.spatial_shape is None:
+            raise ValueError("SparseTensor: dense needs a spatial_shape")
+        index = tuple(self.coords.long().unbind(1))
+        grid = self.feats.new_zeros((self.batch_size, *self.spatial_shape, self.feats.shape[1]))
+        grid = grid.index_put(index, self.feats)
+        return grid.movedim(-1, 1).contiguous() if channels_first else grid
+
+    def _of(self, other):
+        if isinstance(other, SparseTensor):
+            if other.sites is not self.sites and not torch.equal(other.coords, self.coords):
+                raise ValueError("SparseTensor: the two have rows at other places")
+            return other.feats
+        return other
+
+    def __add__(self, other) -> SparseTensor:
+        return self.replace(self.feats + self._of(other))
+
+    __radd__ = __add__
+
+    def __mul__(self, other) -> SparseTensor:
+        return self.replace(self.feats * self._of(other))
+
+    __rmul__ = __mul__
+
+    def cat(self, other: SparseTensor) -> SparseTensor:
+        """Columns of both, side by side; the same places."""
+        return self.replace(torch.cat([self.feats, self._of(other)], 1))
+
+    def __len__(self) -> int:
+        return self.feats.shape[0]
+
+    def __repr__(self) -> str:
+        return f"SparseTensor(rows={len(self)}, channels={self.feats.shape[1]}, axes={self.dims}, stride={self.stride})"
+
+
+def voxelize(
+    points: Tensor,
+    size: float | Sequence[float],
+    feats: Tensor | None = None,
+    batch: Tensor | None = None,
+    origin: Sequence[float] | float = 0.0,
+    lower: Sequence[float] | None = None,
+    upper: Sequence[float] | None = None,
+    reduce: str = "mean",
+    order: str = "given",
+) -> SparseTensor:
+    """The voxels that points lie in.
+
+    Parameters
+    ----------
+    points : Tensor [N, D], f32 or f16, m
+        1 to 4 axes.
+    size : m, of a voxel; one for all axes or one for each.
+    feats : Tensor [N, C], optional
+        What is reduced to a voxel's features; None: the points themselves.
+    batch : Tensor [N], i32, optional
+    origin : m, where voxel 0 begins.
+    lower, upper : m, optional
+        Points outside are left out.
+    reduce : sum, mean, min, max
+
+    Returns
+    -------
+    SparseTensor, whose ``voxels`` brings features back (:func:`devoxelize`). Gradients of feats.
+
+    Raises
+    ------
+    ValueError : points that are not finite, of another shape; sizes of 0 and less.
+    """
+    feats = points.float() if feats is None else feats
+    crop = {} if lower is None and upper is None else dict(lower_m=lower, upper_m=upper)
+    v = F.voxels(
+        points, batch=batch, size_m=size, origin_m=origin, order=order,
+        gradients="linear" if reduce in ("sum", "mean") else "all", max_cols=feats.shape[1], **crop,
+    )  # fmt: skip
+    set = F.voxels_coords(v)
+    rows, _ = F.coords_rows(set)
+    x = SparseTensor(
+        F.segreduce(feats, F.voxels_segments(v), reduce=reduce),
+        sites=Sites(rows, None, None, (1,) * (rows.shape[1] - 1), set),
+    )
+    x.sites.size_m, x.sites.origin_m = size, origin
+    return x
+
+
+def devoxelize(
+    x: SparseTensor,
+    points: Tensor,
+    size: float | Sequence[float] | None = None,
+    batch: Tensor | None = None,
+    origin: Sequence[float] | float | None = None,
+    interpolation: str = "nearest",
+) -> Tensor:
+    """Features of voxels at points: of the voxel that a point lies in, or interpolated linearly.
+
+    Parameters
+    ----------
+    x : SparseTensor
+    points : Tensor [N, D], f32 or f16, m
+    size, origin : m; None: those that :func:`voxelize` had.
+    interpolation : nearest, linear
+
+    Returns
+    -------
+    Tensor [N, C]; zeros where there is no voxel. Gradients of ``x.feats``.
+    """
+    size = getattr(x.sites, "size_m", None) if size is None else size
+    if size is None:
+        raise ValueError("devoxelize: size is not given, and the voxels were not made by voxelize")
+    origin = getattr(x.sites, "origin_m", 0.0) if origin is None else origin
+    d = F.devoxels(
+        points, x.set, batch=batch, size_m=size, origin_m=origin, interpolation=interpolation,
+        gradients="linear", max_cols=x.feats.shape[1],
+    )  # fmt: skip
+    return F.segreduce(x.feats, F.devoxels_segments(d), w=F.devoxels_weights(d), reduce="sum")

@@ -1,0 +1,300 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Layers of sparse networks. They take a :class:`spops.SparseTensor` and give one.
+
+Names end in the number of axes: ``SubMConv1d`` to ``SubMConv4d``, likewise ``SparseConv``,
+``SparseConvTranspose``, ``GenerativeConv``, ``SparseInverseConv``, ``MaxPool``, ``AvgPool``.
+Weights of convolutions are [taps, C_in / groups, C_out], taps with the last axis fastest
+(spops/weights.h); spops.weights brings those of other libraries into that form.
+"""
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from . import functional as F
+from ._plan import Plan
+from ._tensor import Kernel, Sites, SparseTensor, per_axis
+
+
+def convolve(x: SparseTensor, w: Tensor, bias, kernel: Kernel, how: str, groups: int = 1, key=None, output_padding=None):
+    """A sparse convolution; how: submanifold, convolution, transposed, or inverse (of key)."""
+    sites = x.sites
+    channels = max(x.feats.shape[1], w.shape[-1])
+    if how != "inverse" and kernel.is_pointwise and groups == 1:
+        return x.replace(F.linear(x.feats, w.reshape(w.shape[-2], w.shape[-1]), bias=bias))
+    if how == "inverse":
+        if key not in x.keys:
+            raise KeyError(f"no layer before this one has the key {key!r}")
+        down, target, size = x.keys[key]
+        if size != kernel.size:
+            raise ValueError(f"the layer with the key {key!r} has kernel_size {size}, this one {kernel.size}")
+        relation = down.inverse(target)
+    elif key is not None and key in x.keys and x.keys[key][1] is sites:
+        relation, _, size = x.keys[key]
+        if size != kernel.size:
+            raise ValueError(f"the layer with the key {key!r} has kernel_size {size}, this one {kernel.size}")
+    elif how == "submanifold":
+        relation = sites.within(kernel)
+    else:
+        relation = sites.onto(kernel, how == "transposed", output_padding)
+    if key is not None and how != "inverse":
+        x.keys[key] = relation, sites, kernel.size
+    feats = F.sparseconv(x.feats, w, relation.conv(channels), bias=bias, groups=groups)
+    return x.at(feats, relation.sites or sites)
+
+
+class Convolution(nn.Module):
+    """What all convolutions share; use the classes with a number of axes in their names.
+
+    Parameters
+    ----------
+    in_channels, out_channels : int
+    kernel_size : int, or one for each axis, 1 to 7
+    stride, padding, dilation : int, or one for each axis; padding "same": dilation (kernel_size / 2)
+    groups : int
+    bias : bool
+    key : hashable, optional
+        Names the layer's map, for the inverse convolution that goes the same way back.
+    """
+
+    def __init__(self, dims, how, in_channels, out_channels, kernel_size, stride=1, padding=0, dilation=1,
+                 groups=1, bias=True, key=None, output_padding=0, device=None, dtype=None):  # fmt: skip
+        super().__init__()
+        if in_channels % groups or out_channels % groups:
+            raise ValueError(f"channels {in_channels} and {out_channels} are not multiples of groups {groups}")
+        self.how, self.key, self.groups = how, key, groups
+        self.in_channels, self.out_channels = in_channels, out_channels
+        self.kernel = Kernel(dims, kernel_size, stride, padding, dilation)
+        self.output_padding = per_axis(output_padding, dims, "output_padding")
+        like = dict(device=device, dtype=dtype)
+        self.weight = nn.Parameter(torch.empty(self.kernel.num_taps, in_channels // groups, out_channels, **like))
+        self.bias = nn.Parameter(torch.empty(out_channels, **like)) if bias else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """As torch.nn's convolutions: uniform in +-1 / sqrt(fan in)."""
+        bound = 1 / math.sqrt(self.kernel.num_taps * self.in_channels / self.groups)
+        nn.init.uniform_(self.weight, -bound, bound)
+        if self.bias is not None:
+            nn.init.uniform_(self.bias, -bound, bound)
+
+    def forward(self, x: SparseTensor) -> SparseTensor:
+        bias = None if self.bias is None else self.bias.float()
+        w = self.weight if self.weight.dtype is x.feats.dtype or torch.is_autocast_enabled(x.feats.device.type) else self.weight.to(x.feats.dtype)
+        return convolve(x, w, bias, self.kernel, self.how, self.groups, self.key, self.output_padding)
+
+    def extra_repr(self) -> str:
+        k = self.kernel
+        return f"{self.in_channels}, {self.out_channels}, kernel_size={k.size}, stride={k.stride}, padding={k.padding}, dilation={k.dilation}, groups={self.groups}, key={self.key!r}"
+
+
+class Pool(nn.Module):
+    """Reduces the rows in a window; rows that are not there do not count. reduce: max, mean, sum, min."""
+
+    def __init__(self, dims, reduce, kernel_size, stride=None, padding=0, dilation=1):
+        super().__init__()
+        self.reduce = reduce
+        self.kernel = Kernel(dims, kernel_size, kernel_size if stride is None else stride, padding, dilation)
+
+    def forward(self, x: SparseTensor) -> SparseTensor:
+        relation = x.sites.onto(self.kernel)
+        return x.at(F.pool(x.feats, relation.pool(self.reduce, x.feats.shape[1]), reduce=self.reduce), relation.sites)
+
+    def extra_repr(self) -> str:
+        return f"reduce={self.reduce}, kernel_size={self.kernel.size}, stride={self.kernel.stride}"
+
+
+class GlobalPool(nn.Module):
+    """[batch_size, C] from all rows of each batch. reduce: max, mean, sum, min."""
+
+    def __init__(self, reduce: str = "mean"):
+        super().__init__()
+        self.reduce = reduce
+
+    def forward(self, x: SparseTensor) -> Tensor:
+        return F.pool(x.feats, x.sites.global_pool(self.reduce, x.feats.shape[1]), reduce=self.reduce)
+
+
+def _named(base, name: str, dims: int, doc: str, how: str):
+    if base is Convolution and how == "inverse":
+
+        def init(self, in_channels, out_channels, kernel_size, key, groups=1, bias=True, device=None, dtype=None):
+            Convolution.__init__(self, dims, how, in_channels, out_channels, kernel_size, groups=groups, bias=bias, key=key, device=device, dtype=dtype)
+    elif base is Convolution and how == "submanifold":
+
+        def init(self, in_channels, out_channels, kernel_size=3, dilation=1, groups=1, bias=True, key=None, device=None, dtype=None):
+            Convolution.__init__(self, dims, how, in_channels, out_channels, kernel_size, 1, 0, dilation, groups, bias, key, device=device, dtype=dtype)
+    elif base is Convolution:
+
+        def init(self, in_channels, out_channels, kernel_size, stride=1, padding=0, dilation=1, groups=1, bias=True, key=None, output_padding=0, device=None, dtype=None):
+            Convolution.__init__(self, dims, how, in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, key, output_padding, device, dtype)
+    else:
+
+        def init(self, kernel_size, stride=None, padding=0, dilation=1):
+            Pool.__init__(self, dims, how, kernel_size, stride, padding, dilation)
+
+    init.__name__, init.__qualname__ = "__init__", f"{name}.__init__"
+    text = f"{doc} {dims} {'axis' if dims == 1 else 'axes'}.\n{base.__doc__.partition(chr(10))[2] if base is Convolution else base.__doc__}"
+    return type(name, (base,), {"__init__": init, "__doc__": text, "__module__": __name__})
+
+
+for _dims in (1, 2, 3, 4):
+    for _name, _base, _how, _doc in (
+        ("SubMConv", Convolution, "submanifold", "Convolution whose outputs are at the places of its inputs."),
+        ("SparseConv", Convolution, "convolution", "Convolution whose outputs are at every place that a tap reaches."),
+        ("SparseConvTranspose", Convolution, "transposed", "Transposed convolution onto every place that it reaches."),
+        ("GenerativeConv", Convolution, "transposed", "Transposed convolution onto every place that it reaches."),
+        ("SparseInverseConv", Convolution, "inverse", "The way back of the convolution that has the same key."),
+        ("MaxPool", Pool, "max", "Maximum over a window."),
+        ("AvgPool", Pool, "mean", "Mean over the rows in a window."),
+    ):
+        globals()[f"{_name}{_dims}d"] = _named(_base, f"{_name}{_dims}d", _dims, _doc, _how)
+
+
+def _over_rows(module_call, x):
+    return x.replace(module_call(x.feats)) if isinstance(x, SparseTensor) else module_call(x)
+
+
+class BatchNorm(nn.Module):
+    """Batch norm of rows, with running statistics as torch.nn.BatchNorm1d has; relu=True: and a ReLU.
+
+    Takes a SparseTensor or a Tensor [N, C] in f32, f16 or bf16; statistics and parameters are f32.
+    """
+
+    def __init__(self, channels: int, eps: float = 1e-5, momentum: float = 0.1, affine: bool = True, relu: bool = False):
+        super().__init__()
+        self.eps, self.momentum, self.activation = eps, momentum, "relu" if relu else "none"
+        self.weight = nn.Parameter(torch.ones(channels)) if affine else None
+        self.bias = nn.Parameter(torch.zeros(channels)) if affine else None
+        self.register_buffer("running_mean", torch.zeros(channels))
+        self.register_buffer("running_var", torch.ones(channels))
+        self.register_buffer("num_batches_tracked", torch.tensor(0, dtype=torch.long))
+
+    def _rows(self, x: Tensor) -> Tensor:
+        if self.training:
+            mean, var = F.batchnorm_statistics(
+                x.detach(), momentum=self.momentum, running_mean=self.running_mean, running_var=self.running_var
+            )[:2]
+            self.num_batches_tracked += 1
+        else:
+            mean, var = self.running_mean, self.running_var
+        return F.batchnorm(
+            x, mean, var, self.weight, self.bias, epsilon=self.eps, activation=self.activation,
+            fixed_statistics=not self.training,
+        )  # fmt: skip
+
+    def forward(self, x):
+        return _over_rows(self._rows, x)
+
+
+class LayerNorm(nn.Module):
+    """Layer norm of rows; relu=True: and a ReLU. Takes a SparseTensor or a Tensor [N, C]."""
+
+    def __init__(self, channels: int, eps: float = 1e-5, relu: bool = False):
+        super().__init__()
+        self.eps, self.activation = eps, "relu" if relu else "none"
+        self.weight = nn.Parameter(torch.ones(channels))
+        self.bias = nn.Parameter(torch.zeros(channels))
+
+    def forward(self, x):
+        return _over_rows(lambda r: F.layernorm(r, self.weight, self.bias, epsilon=self.eps, activation=self.activation), x)
+
+
+class Linear(nn.Linear):
+    """torch.nn.Linear on the rows of a SparseTensor or a Tensor [N, C], by the library's kernels."""
+
+    def forward(self, x):
+        bias = None if self.bias is None else self.bias.float()
+        return _over_rows(lambda r: F.linear(r, self.weight.to(r.dtype), bias=bias, w_transposed=True), x)
+
+
+class ReLU(nn.ReLU):
+    """torch.nn.ReLU on the features of a SparseTensor."""
+
+    def forward(self, x):
+        return _over_rows(super().forward, x)
+
+
+class Sequential(nn.Sequential):
+    """torch.nn.Sequential; modules of torch get the features of a SparseTensor."""
+
+    def forward(self, x):
+        for m in self:
+            takes_sparse = type(m).__module__.startswith("spops.") or not type(m).__module__.startswith("torch.")
+            x = m(x) if takes_sparse or not isinstance(x, SparseTensor) else x.replace(m(x.feats))
+        return x
+
+
+class Pruning(nn.Module):
+    """Keeps the rows where a mask is true."""
+
+    def forward(self, x: SparseTensor, keep: Tensor) -> SparseTensor:
+        """keep: bool [rows]."""
+        set = F.coords_pruned(keep.to(torch.uint8), x.set)
+        rows = torch.nonzero(keep)[:, 0]
+        sites = Sites(x.coords[rows], x.spatial_shape, x.sites._batch_size, x.stride, set)
+        return SparseTensor(x.feats[rows], sites=sites)
+
+
+class PointConv(nn.Module):
+    """Convolution over the neighbours of points, a matrix for each tap of a grid around a point.
+
+    Parameters
+    ----------
+    in_channels, out_channels : int
+    taps : int, odd
+        Taps along each of the three axes.
+    groups : int
+
+    ``forward(feats, plan)``: feats [inputs, C_in]; plan of ``F.pointconv_plan(F.neighbors(...),
+    backward=True)``. Returns [outputs, C_out].
+    """
+
+    def __init__(self, in_channels: int, out_channels: int, taps: int = 3, groups: int = 1, bias: bool = True):
+        super().__init__()
+        self.groups = groups
+        bound = 1 / math.sqrt(taps**3 * in_channels / groups)
+        self.weight = nn.Parameter(torch.empty(taps**3, in_channels // groups, out_channels).uniform_(-bound, bound))
+        self.bias = nn.Parameter(torch.empty(out_channels).uniform_(-bound, bound)) if bias else None
+
+    def forward(self, feats: Tensor, plan: Plan) -> Tensor:
+        return F.pointconv(feats, self.weight.to(feats.dtype), plan, bias=self.bias, groups=self.groups)
+
+
+class AttentionBlock(nn.Module):
+    """Attention among the rows of patches, and a small network: x + attend(norm(x)), x + mlp(norm(x)).
+
+    Parameters
+    ----------
+    channels : int
+        A multiple of heads.
+    heads : int
+    expansion : float
+        Width of the network, in channels.
+    rotary_base : float
+        Base of rotary positions, which ``positions`` in forward turns on; 0: the library's.
+
+    ``forward(feats, patches, positions=None)``: feats [rows, channels]; patches of kind patches, such
+    as ``F.patches_order(points, patch_rows=1024)``; positions f32 or i32 [rows, 3].
+    """
+
+    def __init__(self, channels: int, heads: int, expansion: float = 4, rotary_base: float = 0.0):
+        super().__init__()
+        if channels % heads:
+            raise ValueError(f"channels {channels} are no multiple of heads {heads}")
+        self.heads, self.rotary_base = heads, rotary_base
+        self.norm1, self.norm2 = LayerNorm(channels), LayerNorm(channels)
+        self.qkv, self.proj = Linear(channels, 3 * channels), Linear(channels, channels)
+        width = int(channels * expansion)
+        self.mlp = nn.Sequential(Linear(channels, width), nn.GELU(), Linear(width, channels))
+
+    def forward(self, feats: Tensor, patches: Plan, positions: Tensor | None = None) -> Tensor:
+        q, k, v = self.qkv(self.norm1(feats)).chunk(3, 1)  # rows with gaps, read where they are
+        o = F.attention(q, k, v, patches, positions=positions, heads=self.heads, rotary_base=self.rotary_base)
+        feats = feats + self.proj(o)
+        return feats + self.mlp(self.norm2(feats))
+
+
+__all__ = sorted(n for n, v in list(globals().items()) if isinstance(v, type) and issubclass(v, nn.Module) and v.__module__ == __name__)

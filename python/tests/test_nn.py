@@ -1,0 +1,244 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Layers against dense ones of torch."""
+import pytest
+import torch
+from conftest import grid_rows
+
+import spops
+import spops.functional as F
+import spops.nn as snn
+
+SHAPE = (9, 10, 11, 6)
+
+
+def tensor(dims, n=120, c=6, batches=2):
+    rows = grid_rows(n, SHAPE[:dims], batches) if dims > 1 else grid_rows(min(n, 14), SHAPE[:1], batches)
+    return spops.SparseTensor(torch.randn(len(rows), c), rows, SHAPE[:dims], batches)
+
+
+def at_places(dense, coords):
+    """Rows of a dense [B, C, ...] at places."""
+    c = coords.long()
+    return dense.movedim(1, -1)[tuple(c.unbind(1))]
+
+
+def dense_weight(layer):
+    """[out, in, *sizes] from [taps, in, out]."""
+    k = layer.kernel.size
+    return layer.weight.detach().reshape(*k, *layer.weight.shape[1:]).movedim((-1, -2), (0, 1))
+
+
+def dense_conv(dims, transposed=False):
+    name = f"conv{'_transpose' if transposed else ''}{dims}d"
+    return getattr(torch.nn.functional, name)
+
+
+@pytest.mark.parametrize("dims", [1, 2, 3])
+@pytest.mark.parametrize("size,dilation", [(3, 1), (5, 1), (3, 2), (1, 1)])
+def test_submanifold(dims, size, dilation):
+    x = tensor(dims)
+    layer = getattr(snn, f"SubMConv{dims}d")(6, 5, size, dilation=dilation)
+    y = layer(x)
+    ref = dense_conv(dims)(x.dense(), dense_weight(layer), layer.bias.detach(), padding=dilation * (size // 2), dilation=dilation)
+    torch.testing.assert_close(y.feats.detach(), at_places(ref, y.coords), rtol=1e-4, atol=1e-4)
+    assert y.sites is x.sites
+
+
+@pytest.mark.parametrize("dims", [1, 2, 3])
+@pytest.mark.parametrize("size,stride,padding", [(2, 2, 0), (3, 2, 1), (3, 1, 1)])
+@pytest.mark.parametrize("groups", [1, 2])
+def test_strided(dims, size, stride, padding, groups):
+    x = tensor(dims)
+    layer = getattr(snn, f"SparseConv{dims}d")(6, 4, size, stride, padding, groups=groups, bias=False)
+    y = layer(x)
+    w = dense_weight(layer)  # groups: out channels of a group are neighbours
+    ref = dense_conv(dims)(x.dense(), w, stride=stride, padding=padding, groups=groups)
+    assert y.spatial_shape == tuple(ref.shape[2:]) and y.stride == (stride,) * dims
+    torch.testing.assert_close(y.dense().detach(), ref, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("dims", [1, 2, 3])
+@pytest.mark.parametrize("size,stride,padding", [(2, 2, 0), (3, 2, 1), (3, 1, 0)])
+def test_transposed(dims, size, stride, padding):
+    x = tensor(dims, n=30)
+    layer = getattr(snn, f"SparseConvTranspose{dims}d")(6, 4, size, stride, padding, bias=False)
+    y = layer(x)
+    w = dense_weight(layer).transpose(0, 1)
+    ref = dense_conv(dims, True)(x.dense(), w, stride=stride, padding=padding)
+    assert y.spatial_shape == tuple(ref.shape[2:])
+    torch.testing.assert_close(y.dense().detach(), ref, rtol=1e-4, atol=1e-4)
+
+
+def test_four_axes():
+    x = tensor(4, n=300)
+    down = snn.SparseConv4d(6, 8, 2, stride=2, key="d")
+    up = snn.SparseInverseConv4d(8, 6, 2, key="d")
+    y = down(x)
+    z = up(y)
+    assert y.dims == 4 and z.sites is x.sites and z.feats.shape == (300, 6)
+    snn.SubMConv4d(6, 3)(z).feats.sum().backward()
+    assert torch.isfinite(down.weight.grad).all() and down.weight.grad.abs().sum() > 0
+
+
+def test_inverse_against_dense():
+    x = tensor(3)
+    down, up = snn.SparseConv3d(6, 4, 2, stride=2, key="d", bias=False), snn.SparseInverseConv3d(4, 3, 2, key="d", bias=False)
+    y = down(x)
+    z = up(y)
+    w = dense_weight(up).transpose(0, 1)
+    ref = torch.nn.functional.conv_transpose3d(y.dense().detach(), w, stride=2)
+    padded = torch.nn.functional.pad(ref, [0, 1] * 3)
+    torch.testing.assert_close(z.feats.detach(), at_places(padded, x.coords), rtol=1e-4, atol=1e-4)
+    with pytest.raises(KeyError, match="no layer before this one has the key 'other'"):
+        snn.SparseInverseConv3d(4, 3, 2, key="other")(y)
+    with pytest.raises(ValueError, match=r"kernel_size \(2, 2, 2\), this one \(3, 3, 3\)"):
+        snn.SparseInverseConv3d(4, 3, 3, key="d")(y)
+
+
+@pytest.mark.parametrize("reduce,name", [("max", "MaxPool"), ("mean", "AvgPool")])
+def test_pools(reduce, name):
+    x = tensor(3)
+    x = x.replace(x.feats.requires_grad_())
+    y = getattr(snn, f"{name}3d")(2)(x)
+    index = torch.div(x.coords[:, 1:], 2, rounding_mode="floor")
+    keys = torch.cat([x.coords[:, :1], index], 1).long()
+    flat = (keys * torch.tensor([1000000, 10000, 100, 1])).sum(1)
+    mine = (y.coords.long() * torch.tensor([1000000, 10000, 100, 1])).sum(1)
+    for place, row in zip(mine.tolist(), y.feats):
+        rows = x.feats[flat == place]
+        torch.testing.assert_close(row, rows.amax(0) if reduce == "max" else rows.mean(0))
+    y.feats.square().sum().backward()
+    g = snn.GlobalPool(reduce)(x)
+    for b in range(2):
+        rows = x.feats[x.coords[:, 0] == b]
+        torch.testing.assert_close(g[b], rows.amax(0) if reduce == "max" else rows.mean(0))
+
+
+def test_batchnorm_is_torchs():
+    x = torch.randn(50, 7)
+    mine, theirs = snn.BatchNorm(7, relu=True), torch.nn.BatchNorm1d(7)
+    for _ in range(3):
+        y, r = mine(x), torch.relu(theirs(x))
+        torch.testing.assert_close(y, r, rtol=1e-4, atol=1e-5)
+        x = x * 1.5 + 0.3
+    theirs_state = theirs.state_dict()
+    for k, v in mine.state_dict().items():
+        torch.testing.assert_close(v, theirs_state[k], rtol=1e-4, atol=1e-5)
+    mine.load_state_dict(theirs_state)
+    mine.eval(), theirs.eval()
+    torch.testing.assert_close(mine(x), torch.relu(theirs(x)), rtol=1e-4, atol=1e-5)
+
+
+def test_linear_and_layernorm_are_torchs():
+    x = torch.randn(20, 8)
+    mine, theirs = snn.Linear(8, 5), torch.nn.Linear(8, 5)
+    mine.load_state_dict(theirs.state_dict())
+    torch.testing.assert_close(mine(x), theirs(x), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(snn.LayerNorm(8)(x), torch.nn.LayerNorm(8)(x), rtol=1e-4, atol=1e-5)
+
+
+def test_a_network_learns():
+    """The sum of a row's neighbours, which a submanifold convolution can be."""
+    net = snn.Sequential(
+        snn.SubMConv3d(2, 16, key="a"), snn.BatchNorm(16, relu=True), snn.SparseConv3d(16, 16, 2, stride=2, key="d"),
+        torch.nn.ReLU(), snn.SparseInverseConv3d(16, 16, 2, key="d"), snn.SubMConv3d(16, 1),
+    )  # fmt: skip
+    rows = grid_rows(400)
+    x = spops.SparseTensor(torch.randn(400, 2), rows, (12, 12, 12), 2)
+    ones = torch.ones(1, 2, 3, 3, 3)
+    target = at_places(torch.nn.functional.conv3d(x.dense(), ones, padding=1), rows)
+    optimizer = torch.optim.Adam(net.parameters(), lr=1e-2)
+    losses = []
+    for _ in range(30):
+        optimizer.zero_grad()
+        loss = (net(x).feats - target).square().mean()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < 0.3 * losses[0], losses
+
+
+def test_maps_are_made_once():
+    x = tensor(3)
+    a, b = snn.SubMConv3d(6, 6), snn.SubMConv3d(6, 6)
+    y = b(a(x))
+    assert len(x.sites._relations) == 1
+    down = snn.SparseConv3d(6, 6, 2, stride=2)
+    assert down(x).sites is down(y).sites
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_and_autocast(dtype):
+    x = tensor(3)
+    layer = snn.SubMConv3d(6, 6)
+    y = layer(x.replace(x.feats.to(dtype)))
+    assert y.feats.dtype is dtype
+    with torch.autocast("cpu", torch.bfloat16):
+        z = layer(x)
+    assert z.feats.dtype is torch.bfloat16
+    z.feats.float().sum().backward()
+    assert layer.weight.grad.dtype is torch.float32
+
+
+def test_attention_block():
+    points = torch.rand(300, 3)
+    patches = F.patches_order(points, patch_rows=64, size_m=[0.05] * 3)
+    block = snn.AttentionBlock(32, 4)
+    f = torch.randn(300, 32, requires_grad=True)
+    block(f, patches).square().sum().backward()
+    assert torch.isfinite(f.grad).all() and all(p.grad is not None for p in block.parameters())
+
+
+def test_point_convolution():
+    points = torch.rand(200, 3)
+    n = F.neighbors(points, radius_m=0.2, taps=3, tap_size_m=0.15)
+    plan = F.pointconv_plan(n, backward=True)
+    layer = snn.PointConv(4, 8)
+    x = torch.randn(200, 4, requires_grad=True)
+    y = layer(x, plan)
+    y.sum().backward()
+    assert y.shape == (200, 8) and torch.isfinite(x.grad).all() and layer.weight.grad.abs().sum() > 0
+
+
+def test_voxels_and_back():
+    points = torch.rand(500, 3) * 2
+    feats = torch.randn(500, 5, requires_grad=True)
+    x = spops.voxelize(points, 0.25, feats)
+    cells = torch.floor(points / 0.25).int()
+    for row, f in list(zip(x.coords, x.feats))[:20]:
+        torch.testing.assert_close(f, feats[(cells == row[1:]).all(1)].mean(0), rtol=1e-4, atol=1e-5)
+    back = spops.devoxelize(x, points)
+    place = {tuple(c.tolist()): i for i, c in enumerate(x.coords[:, 1:])}
+    rows = torch.tensor([place[tuple(c.tolist())] for c in cells])
+    torch.testing.assert_close(back, x.feats[rows])
+    back.square().sum().backward()
+    assert torch.isfinite(feats.grad).all()
+    smooth = spops.devoxelize(x, points, interpolation="linear")
+    assert smooth.shape == (500, 5)
+
+
+def test_pruning():
+    x = tensor(3)
+    keep = x.feats[:, 0] > 0
+    y = snn.Pruning()(x, keep)
+    assert torch.equal(y.feats, x.feats[keep]) and torch.equal(y.coords, x.coords[keep])
+    assert torch.equal(F.coords_rows(y.set)[0], y.coords)
+    snn.SubMConv3d(6, 2)(y)
+
+
+def test_sparse_tensors():
+    x = tensor(3)
+    assert torch.equal((x + x).feats, 2 * x.feats) and torch.equal((2 * x).feats, 2 * x.feats)
+    assert x.cat(x).feats.shape[1] == 12
+    with pytest.raises(ValueError, match="other places"):
+        x + spops.SparseTensor(x.feats, x.coords.flip(0), x.spatial_shape)
+    with pytest.raises(ValueError, match=r"feats is \[3, 6\], expected \[120, channels\]"):
+        spops.SparseTensor(x.feats[:3], x.coords)
+    with pytest.raises(ValueError, match="batch and 1 to 4 axes"):
+        spops.SparseTensor(x.feats, x.feats[:, :1])
+    twice = spops.SparseTensor(torch.ones(2, 1), torch.zeros(2, 4, dtype=torch.int32))
+    with pytest.raises(ValueError, match="rows"):
+        twice.set
+    empty = spops.SparseTensor(torch.ones(0, 6), torch.zeros(0, 4, dtype=torch.int32), (4, 4, 4), 1)
+    assert snn.SubMConv3d(6, 2)(empty).feats.shape == (0, 2)
+    assert snn.SparseConv3d(6, 2, 2, stride=2)(empty).feats.shape == (0, 2)

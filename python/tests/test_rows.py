@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every row of the list: the Python call against the boxed one, with and without what is optional.
+
+A call is drawn from its row; what a row cannot say (cameras, say) stands in VALUES. Both calls must
+give the same bits, or the same error; without optional arguments they must succeed.
+"""
+import inspect
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import grid_rows
+
+import spops
+import spops.functional as F
+from spops import _generate, _library, _made, _rows
+from spops._rows import FLOATS, INTS, PLAN, TENSOR, operators, python_of
+
+SIZES = {"N": 24, "M": 24, "C": 8, "Ci": 8, "Co": 8, "H": 16, "S": 2, "K": 3, "P": 2, "Q": 24, "D": 4, "B": 5, "I": 4}
+DTYPES = {"narrow": "f8e4m3", "float": "f32"}
+EYE = [1.0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1]
+BEV = dict(num_batches=1, num_cameras=1, num_depths=4, feature_height=2, feature_width=3, num_cells_x=4, num_cells_y=4, num_cells_z=1)
+VALUES = {
+    "segments": dict(num_segments=6, num_rows=24, num_weights=24, gradients="all"),
+    "segments_offsets": dict(num_rows=24, num_weights=24),
+    "triplets": dict(num_out=24, num_in=24, num_matrices=3, backward=True),
+    "sparseconv_plan": dict(backward=True),
+    "pointconv_plan": dict(backward=True),
+    "pool_plan": dict(gradients="all"),
+    "pool_global_plan": dict(num_batches=2),
+    "pool_buckets_plan": dict(sub_rows=2),
+    "coords_down": dict(size=2, stride=2),
+    "coords_up": dict(size=2, stride=2),
+    "kernel_map": dict(size=3),
+    "voxels": dict(size_m=0.25),
+    "devoxels": dict(size_m=0.25),
+    "pyramid": dict(num_levels=2),
+    "neighbors": dict(radius_m=0.4, taps=3, tap_size_m=0.25),
+    "nearest": dict(count=2),
+    "point_level": dict(size_m=0.5),
+    "interpolation": dict(count=3),
+    "point_pyramid": dict(num_levels=2, tap_size_m=0.2),
+    "buckets": dict(bucket_rows=8),
+    "patches": dict(num_rows=24),
+    "patches_order": dict(patch_rows=8),
+    "attention": dict(heads=2),
+    "attention_backward": dict(heads=2),
+    "bev_plan": dict(**BEV, input_height=16, input_width=24, depth_start_m=1.0, depth_step_m=1.0, grid_lower_m=[-8.0, -8, -8],
+                     cell_size_m=[4.0, 4, 16], intrinsics=[10.0, 0, 12, 0, 10, 8, 0, 0, 1], camera_to_ego=EYE,
+                     image_to_input=[1.0, 0, 0, 0, 1, 0], backward=True),
+    "bev_plan_ranks": dict(**BEV, ranks_depth=torch.arange(24, dtype=torch.int32), ranks_feat=torch.arange(24, dtype=torch.int32) % 6,
+                           ranks_bev=torch.arange(4, dtype=torch.int32).repeat_interleave(6),
+                           interval_starts=torch.arange(0, 24, 6, dtype=torch.int32),
+                           interval_lengths=torch.full((4,), 6, dtype=torch.int32), backward=True),
+    "quantize": dict(dtype=torch.float8_e4m3fn),
+    "dequantize": dict(dtype=torch.float32),
+}  # fmt: skip
+LISTS = {"patches": {"Q": 24, "K": 24}}  # sizes of a row's own
+
+
+def plan_of(kind, row):
+    """A plan of a kind: made by the first row of the list that makes it."""
+    maker = next(o for o in operators.values() if o.makes_plan and o.outputs[0].type == kind)
+    return getattr(F, maker.name)(**drawn(maker, False))
+
+
+def dtype_of(op, a):
+    word = a.type.split("|")[0]
+    while word in op.variables:
+        word = op.variables[word].split("|")[0]
+    return _made.dtypes[DTYPES.get(word, word)]
+
+
+def drawn(op, with_optional):
+    """Arguments of the Python function, by name."""
+    values = dict(VALUES.get(op.name, {}))
+    sizes = {**SIZES, **LISTS.get(op.name, {})}
+    plans = {}
+    for a in op.inputs:
+        if a.kind == PLAN and (with_optional or not a.optional):
+            n = _generate.python_name(a.name)
+            plans[a.name] = values[n] = plan_of(a.type, op)
+    attributes = {a.name: values.get(_generate.python_name(a.name), a.default) for a in op.attributes}
+    attributes = {n: (0 if isinstance(v, str) else v) for n, v in attributes.items()}
+
+    def number(text):
+        def name(n):
+            if "." not in n:
+                return str(int(attributes[n] if n in attributes else sizes[n] if n in sizes else {"max": 0}.get(n, n)))
+            owner, f = n.split(".")
+            return str(getattr(plans[owner], f))
+
+        return int(eval(python_of(text, name))) if text else None
+
+    g = torch.Generator().manual_seed(len(op.name))
+    for a in op.inputs:
+        n = _generate.python_name(a.name)
+        if a.kind != TENSOR or n in values or (a.optional and not with_optional):
+            continue
+        shape, dtype = [number(d) for d in a.dims], dtype_of(op, a)
+        if a.name == "rows" and op.name == "coords":
+            values[n] = grid_rows(shape[0], (5, 5, 5))
+        elif a.first == "" and a.last != "" and dtype is torch.int32:  # offsets
+            values[n] = torch.linspace(0, number(a.last), shape[0]).to(dtype)
+        elif dtype is torch.int32 or dtype is torch.uint8:
+            last = number(a.last)
+            values[n] = torch.randint(number(a.first) or 0, (3 if last is None else last) + 1, shape, generator=g).to(dtype)
+            if a.name in ("query_rows", "key_rows", "order"):
+                values[n] = torch.randperm(shape[0], generator=g).to(dtype)
+        else:
+            values[n] = torch.rand(shape, generator=g).to(dtype)
+    return values
+
+
+def boxed(op, values, results):
+    """The same call of the boxed entry: outputs given, absent arguments told by their bits."""
+    args, present, bit = [], 0, 0
+    for a in (*op.inputs, *op.outputs):
+        if a in op.outputs:
+            v = None if a.kind == PLAN else results.get(a.name)
+        else:
+            v = values.get(_generate.python_name(a.name))
+            v = v.handle if isinstance(v, spops.Plan) else v
+        if a.optional:
+            present |= (v is not None) << bit
+            bit += 1
+            if v is None:
+                continue
+        args.append(v)
+    args += [None] * sum(a.kind == PLAN for a in (*op.inputs, *op.outputs))
+    for a in op.attributes:
+        v = values.get(_generate.python_name(a.name), a.default)
+        args.append(_made._ints(v) if a.kind == INTS else _made._floats(v) if a.kind == FLOATS else v)
+    if op.num_optional:
+        args.append(present)
+    return getattr(_made.module, op.name)(*args)
+
+
+def outcome(f):
+    try:
+        return f(), None
+    except (ValueError, NotImplementedError) as e:
+        return None, str(e)
+
+
+@pytest.mark.parametrize("with_optional", [False, True])
+@pytest.mark.parametrize("name", operators)
+def test_row(name, with_optional):
+    op = operators[name]
+    values = drawn(op, with_optional)
+    given = [o for o in op.outputs if o.optional and o.updated and not o.name.startswith("grad_")]
+    wanted = {}
+    if not op.makes_plan:
+        wanted = {_generate.python_name(o.name): True for o in op.outputs if o.optional and o not in given and (with_optional or o.name.startswith("grad_"))}
+        if with_optional:
+            wanted.update({o.name: torch.ones(8) for o in given})
+    mine, error = outcome(lambda: getattr(F, name)(**values, **wanted))
+    if not with_optional:
+        assert error is None, error
+    if op.makes_plan:
+        handle, theirs = outcome(lambda: boxed(op, values, {}))
+        assert error == theirs
+        if error is None:
+            other = spops.Plan(handle.value, (), bool(op.outputs[0].may_be))
+            assert mine.kind == op.outputs[0].type and mine.fields == other.fields
+            assert len(mine.fields) == _rows.kinds[mine.kind].num_fields
+        return
+    if error is not None:
+        outs = {o.name: torch.zeros(1) for o in op.outputs}
+        _, theirs = outcome(lambda: boxed(op, values, outs))
+        assert theirs is not None
+        return
+    mine = mine if isinstance(mine, tuple) else (mine,)
+    missing = lambda o: o.needs and any(a.name == o.needs for a in op.inputs) and values.get(_generate.python_name(o.needs)) is None
+    names = [o for o in op.outputs if not o.optional or wanted.get(_generate.python_name(o.name)) is not None and not missing(o)]
+    if _generate.Row(op).all_optional and not wanted:
+        names = list(op.outputs)
+    assert len(mine) == len(names)
+    outs = {o.name: torch.ones(8) if o in given else torch.zeros_like(v) for o, v in zip(names, mine)}
+    boxed(op, values, outs)
+    for o, v in zip(names, mine):
+        same = outs[o.name]
+        if v.dtype.itemsize == 1:
+            v, same = v.view(torch.uint8), same.view(torch.uint8)
+        assert torch.equal(v, same), o.name
+
+
+def test_every_row_has_its_functions():
+    assert set(F.__all__) == set(operators)
+    for name, op in operators.items():
+        f = getattr(F, name)
+        assert op.doc in f.__doc__ and op.function in f.__doc__
+        if not op.makes_plan:
+            assert hasattr(torch.ops.spops, name)
+        if op.gradient:
+            assert hasattr(_made, f"{name}_grad")
+        assert [p for p in inspect.signature(getattr(f, "__wrapped__", f)).parameters]
+
+
+def test_stub_is_of_the_list():
+    from spops import _stubs
+
+    path = Path(spops.__file__).with_name("functional.pyi")
+    assert path.read_text() == _stubs.text(), "python -m spops._stubs writes it again"
+
+
+def test_version_is_the_librarys():
+    assert spops.__version__ == _library.c.spops_version().decode()
