@@ -979,6 +979,64 @@ Test(plan_memory, fields)
     test_close(&d);
 }
 
+// A map, a convolution and a pool on it, filled by one call in any order.
+ParameterizedTestParameters(plan_memory, updated_at_once)
+{
+    return every_case(NULL, 0, NULL, 0);
+}
+ParameterizedTest(struct case_param *p, plan_memory, updated_at_once)
+{
+    fixture f;
+    void *conv = NULL, *pool = NULL;
+    bits first[2], again;
+    memset(&f, 0, sizeof f);
+    if (!test_open(&f.d, (spops_backend_kind)p->backend, (test_launch)p->launch)) return;
+    open_fixture(&f);
+    spops_context *ctx = f.d.ctx;
+    test_expect_ok(ctx, conv_reserve(&f, NULL, &conv), "conv");
+    test_expect_ok(ctx, pool_reserve(&f, NULL, &pool), "pool");
+    for (int round = 0; round < 2; ++round) {
+        const int32_t num = round == 0 ? NUM_POINTS / 2 : NUM_POINTS - 5;
+        int32_t *fewer = test_upload_i32(&f.d, &num, 1);
+        spops_plan *const plans[] = {pool, conv, (spops_plan *)f.map};
+        test_expect_ok(ctx, spops_coords_set(ctx, f.set, fewer, f.rows), "set");
+        test_expect_ok(ctx, spops_update(ctx, plans, 3), "update");
+        for (int k = 0; k < 2; ++k) {
+            const int number = k == 0 ? SPARSECONV : POOL;
+            void *plan = k == 0 ? conv : pool;
+            poison(&f);
+            test_expect_ok(ctx, kinds[number].run(&f, ctx, plan), kinds[number].name);
+            first[k] = collect(&f, number, plan);
+        }
+        test_expect_ok(ctx, spops_kernel_map_set(ctx, f.map, f.set, f.set), "map");
+        test_expect_ok(ctx, spops_sparseconv_set(ctx, conv), "conv");
+        test_expect_ok(ctx, spops_pool_set(ctx, pool), "pool");
+        for (int k = 0; k < 2; ++k) {
+            const int number = k == 0 ? SPARSECONV : POOL;
+            void *plan = k == 0 ? conv : pool;
+            poison(&f);
+            test_expect_ok(ctx, kinds[number].run(&f, ctx, plan), kinds[number].name);
+            expect_same(&f, number, plan, &first[k], "updated one by one");
+            again = first[k];
+            free(again.words);
+        }
+        test_free(&f.d, fewer);
+    }
+    spops_plan *const wrong[] = {(spops_plan *)f.map, (spops_plan *)f.set}, *const none[] = {NULL};
+    test_expect(ctx, spops_update(ctx, wrong, 2), SPOPS_STATUS_NOT_SUPPORTED,
+                "plans[1] is of kind coords, which is filled from the caller's data", "kind");
+    test_expect(ctx, spops_update(ctx, none, 1), SPOPS_STATUS_INVALID_ARGUMENT, "plans[0] is NULL",
+                "NULL");
+    test_expect(ctx, spops_update(ctx, NULL, 1), SPOPS_STATUS_INVALID_ARGUMENT, "plans is NULL",
+                "NULL");
+    test_expect(ctx, spops_update(ctx, none, -1), SPOPS_STATUS_INVALID_ARGUMENT,
+                "num_plans is -1, expected 0 or more", "num");
+    test_expect_ok(ctx, spops_update(ctx, NULL, 0), "nothing");
+    spops_plan_destroy(pool);
+    spops_plan_destroy(conv);
+    close_fixture(&f);
+}
+
 // The option is reserve's alone, and descriptions are checked like arguments.
 Test(plan_memory, refusals)
 {

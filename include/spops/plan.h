@@ -131,6 +131,24 @@ SPOPS_API spops_status spops_plan_attach(spops_context *ctx, const int64_t *ints
 SPOPS_API int32_t spops_plan_get_fields(const spops_plan *plan, int64_t *fields,
                                         int32_t max_fields);
 
+/**
+ * Fill plans again from the plans that they stand on, in the order in which they stand on each other
+ * and with as few launches as there can be: a chain of maps, convolutions and pools takes one call,
+ * once its sets are filled.
+ *
+ * plans     [num_plans] in host memory, in any order; each once. Pyramids, kernel maps (from the sets that
+ *           they were reserved for or set from last, which must still be there), convolutions, point
+ *           convolutions and pools.
+ *
+ * Stream    Enqueues on ctx's stream. Allocates nothing, waits for nothing, capturable.
+ * Errors    INVALID_ARGUMENT (NULL, a plan that was not made for capacities, or whose parents are not
+ *           known), NOT_SUPPORTED (a kind that is filled from the caller's data), CUDA. After the first
+ *           two nothing was enqueued.
+ * Threads   One thread at a time per ctx.
+ */
+SPOPS_API spops_status spops_update(spops_context *ctx, spops_plan *const *plans,
+                                    int32_t num_plans);
+
 /** Bytes of the plan's arrays where its context runs; 0 for NULL. */
 SPOPS_API size_t spops_plan_bytes(const spops_plan *plan);
 

@@ -443,6 +443,57 @@ spops_status spops_plan_reserve(spops_context *ctx, const char *call, spops_plan
     return spops_plan_reserve_on(ctx, call, kind, fields, NULL, 0, memory, out);
 }
 
+// ---- Refilling ----------------------------------------------------------------------------------
+
+// Kinds that are filled from others, after those that they are filled from.
+static const spops_plan_kind update_order[] = {SPOPS_PLAN_PYRAMID, SPOPS_PLAN_KERNEL_MAP,
+                                               SPOPS_PLAN_SPARSECONV, SPOPS_PLAN_POINTCONV,
+                                               SPOPS_PLAN_POOL};
+
+static spops_status check_update(spops_context *ctx, const char *call, const spops_plan *plan,
+                                 int32_t number)
+{
+    char name[32];
+    snprintf(name, sizeof name, "plans[%d]", (int)number);
+    SPOPS_TRY(spops_plan_check(ctx, call, name, plan));
+    if (plan->ops->update == NULL)
+        return spops_fail(ctx, SPOPS_STATUS_NOT_SUPPORTED,
+                          "%s: %s is of kind %s, which is filled from the caller's data", call,
+                          name, info_of(plan->kind)->name);
+    SPOPS_REQUIRE(ctx, plan->refillable, "%s: %s was not made by %s_reserve", call, name,
+                  info_of(plan->kind)->name);
+    SPOPS_REQUIRE(ctx,
+                  plan->parents[0] != NULL || plan->parents[1] != NULL || plan->parents[2] != NULL,
+                  "%s: %s does not know what it stands on: set it once", call, name);
+    return SPOPS_STATUS_OK;
+}
+
+spops_status spops_update(spops_context *ctx, spops_plan *const *plans, int32_t num_plans)
+{
+    static const char call[] = "update";
+    enum { AT_ONCE = 32 };
+    spops_plan *group[AT_ONCE];
+
+    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_REQUIRE(ctx, num_plans >= 0, "%s: num_plans is %" PRId32 ", expected 0 or more", call,
+                  num_plans);
+    SPOPS_REQUIRE(ctx, plans != NULL || num_plans == 0, "%s: plans is NULL", call);
+    SPOPS_TRY(spops_check_aligned(ctx, call, "plans", plans, sizeof *plans));
+    for (int32_t i = 0; i < num_plans; ++i)
+        SPOPS_TRY(check_update(ctx, call, plans[i], i));
+    for (size_t k = 0; k < sizeof update_order / sizeof update_order[0]; ++k) {
+        const spops_plan_ops *ops = all_ops[(int)update_order[k] - 1];
+        int32_t num = 0;
+        for (int32_t i = 0; i < num_plans; ++i) {
+            if (plans[i]->kind == update_order[k]) group[num++] = plans[i];
+            if (num < AT_ONCE && i + 1 < num_plans) continue;
+            if (num > 0) SPOPS_TRY(ops->update(ctx, group, num));
+            num = 0;
+        }
+    }
+    return SPOPS_STATUS_OK;
+}
+
 // ---- Plans as values ----------------------------------------------------------------------------
 
 spops_status spops_plan_describe(spops_context *ctx, const spops_plan *plan, int64_t *ints,

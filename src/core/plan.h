@@ -54,6 +54,8 @@ struct spops_plan_ops {
     spops_status (*prepare)(spops_context *ctx, spops_plan *plan);
     // Enqueue the content of a plan with capacities that was never filled.
     spops_status (*empty)(spops_context *ctx, spops_plan *plan);
+    // Enqueue the refill of plans of this kind from their parents; NULL: from the caller's data alone.
+    spops_status (*update)(spops_context *ctx, spops_plan *const *plans, int32_t num);
     // What the plan has besides its base.
     void (*destroy)(spops_plan *plan);
     size_t (*bytes)(const spops_plan *plan);

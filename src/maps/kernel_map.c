@@ -643,6 +643,13 @@ static spops_status empty_kernel_map(spops_context *ctx, spops_plan *plan)
     return ctx->backend->fill_zero(ctx, map->own, map->own_bytes);
 }
 
+// What spops_update fills the map from.
+static void remember_sets(spops_kernel_map *map, const spops_coords *in, const spops_coords *out)
+{
+    map->base.parents[0] = &in->base;
+    map->base.parents[1] = &out->base;
+}
+
 spops_status spops_kernel_map_reserve(spops_context *ctx, spops_kernel_map_kind kind,
                                       const spops_kernel_shape *kernel, const spops_coords *in,
                                       const spops_coords *out,
@@ -656,7 +663,9 @@ spops_status spops_kernel_map_reserve(spops_context *ctx, spops_kernel_map_kind 
     SPOPS_BEGIN_CREATE(ctx, call, map);
     SPOPS_TRY(read_between(ctx, call, kind, kernel, in, &out, options, &c));
     fields_of(&c, in->arrays.max_rows, out->arrays.max_rows, fields);
-    return spops_plan_reserve(ctx, call, SPOPS_PLAN_KERNEL_MAP, fields, c.memory, map);
+    SPOPS_TRY(spops_plan_reserve(ctx, call, SPOPS_PLAN_KERNEL_MAP, fields, c.memory, map));
+    if (*map != NULL) remember_sets(*map, in, out);
+    return SPOPS_STATUS_OK;
 }
 
 static spops_status read_kernel_map(spops_context *ctx, const char *call, spops_plan *plan)
@@ -709,8 +718,26 @@ spops_status spops_kernel_map_set(spops_context *ctx, spops_kernel_map *map, con
                   "%s: in and out have capacities of %" PRId64 " and %" PRId64
                   " rows, expected %" PRId64 " and %" PRId64,
                   call, in->arrays.max_rows, out->arrays.max_rows, a->in.max_rows, a->out.max_rows);
+    remember_sets(map, in, out);
     of_one = map;
     return spops_maps_enqueue(ctx, &of_one, &in, &out, 1);
+}
+
+static spops_status update_kernel_maps(spops_context *ctx, spops_plan *const *plans, int32_t num)
+{
+    const spops_kernel_map *maps[SPOPS_MAPS_AT_ONCE];
+    const spops_coords *in[SPOPS_MAPS_AT_ONCE], *out[SPOPS_MAPS_AT_ONCE];
+    int32_t n = 0;
+
+    for (int32_t i = 0; i < num; ++i) {
+        maps[n] = (const spops_kernel_map *)plans[i];
+        in[n] = (const spops_coords *)plans[i]->parents[0];
+        out[n] = (const spops_coords *)plans[i]->parents[1];
+        if (++n < SPOPS_MAPS_AT_ONCE && i + 1 < num) continue;
+        SPOPS_TRY(spops_maps_enqueue(ctx, maps, in, out, n));
+        n = 0;
+    }
+    return SPOPS_STATUS_OK;
 }
 
 const spops_plan_ops spops_kernel_map_plan_ops = {.handle_bytes = sizeof(struct spops_kernel_map),
@@ -720,7 +747,8 @@ const spops_plan_ops spops_kernel_map_plan_ops = {.handle_bytes = sizeof(struct 
                                                   .carve_late = carve_pairs,
                                                   .carve_workspace = carve_workspace,
                                                   .ready = place_map,
-                                                  .empty = empty_kernel_map};
+                                                  .empty = empty_kernel_map,
+                                                  .update = update_kernel_maps};
 
 // ---- What can be asked of a map -----------------------------------------------------------------
 

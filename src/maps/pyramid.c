@@ -281,10 +281,18 @@ static size_t bytes_of_pyramid(const spops_plan *plan)
     return bytes;
 }
 
+static spops_status update_pyramids(spops_context *ctx, spops_plan *const *plans, int32_t num)
+{
+    for (int32_t i = 0; i < num; ++i)
+        SPOPS_TRY(spops_pyramid_set(ctx, (spops_pyramid *)plans[i]));
+    return SPOPS_STATUS_OK;
+}
+
 const spops_plan_ops spops_pyramid_plan_ops = {.handle_bytes = sizeof(struct spops_pyramid),
                                                .num_fields = NUM_FIELDS,
                                                .destroy = destroy_pyramid,
-                                               .bytes = bytes_of_pyramid};
+                                               .bytes = bytes_of_pyramid,
+                                               .update = update_pyramids};
 
 // ---- What can be asked of a pyramid -------------------------------------------------------------
 

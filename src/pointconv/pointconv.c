@@ -301,11 +301,19 @@ size_t spops_pointconv_bytes(const spops_pointconv *conv)
     return conv == NULL ? 0 : sizeof *conv + spops_plan_bytes((const spops_plan *)conv);
 }
 
+static spops_status update_pointconvs(spops_context *ctx, spops_plan *const *plans, int32_t num)
+{
+    for (int32_t i = 0; i < num; ++i)
+        SPOPS_TRY(spops_pointconv_set(ctx, (spops_pointconv *)plans[i]));
+    return SPOPS_STATUS_OK;
+}
+
 const spops_plan_ops spops_pointconv_plan_ops = {.handle_bytes = sizeof(struct spops_pointconv),
                                                  .num_fields = SPOPS_TAPCONV_NUM_FIELDS,
                                                  .destroy = spops_tapconv_destroy,
                                                  .bytes = spops_tapconv_bytes,
-                                                 .scratch_bytes = spops_tapconv_scratch_bytes};
+                                                 .scratch_bytes = spops_tapconv_scratch_bytes,
+                                                 .update = update_pointconvs};
 
 // ---- Calls --------------------------------------------------------------------------------------
 

@@ -212,6 +212,13 @@ static size_t scratch_of_pool(const spops_plan *plan)
     return ((const spops_pool *)plan)->segments->base.scratch_bytes;
 }
 
+static spops_status update_pools(spops_context *ctx, spops_plan *const *plans, int32_t num)
+{
+    for (int32_t i = 0; i < num; ++i)
+        SPOPS_TRY(spops_pool_set(ctx, (spops_pool *)plans[i]));
+    return SPOPS_STATUS_OK;
+}
+
 const spops_plan_ops spops_pool_plan_ops = {.handle_bytes = sizeof(struct spops_pool),
                                             .num_fields = NUM_FIELDS,
                                             .read = read_pool,
@@ -220,7 +227,8 @@ const spops_plan_ops spops_pool_plan_ops = {.handle_bytes = sizeof(struct spops_
                                             .ready = place_pool,
                                             .empty = empty_pool,
                                             .destroy = destroy_pool,
-                                            .scratch_bytes = scratch_of_pool};
+                                            .scratch_bytes = scratch_of_pool,
+                                            .update = update_pools};
 
 // ---- Making -------------------------------------------------------------------------------------
 

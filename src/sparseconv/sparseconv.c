@@ -337,6 +337,11 @@ size_t spops_sparseconv_bytes(const spops_sparseconv *conv)
     return conv == NULL ? 0 : sizeof *conv + spops_plan_bytes((const spops_plan *)conv);
 }
 
+static spops_status update_sparseconvs(spops_context *ctx, spops_plan *const *plans, int32_t num)
+{
+    return spops_sparseconv_set_all(ctx, num, (spops_sparseconv *const *)plans);
+}
+
 const spops_plan_ops spops_sparseconv_plan_ops = {.handle_bytes = sizeof(struct spops_sparseconv),
                                                   .num_fields = NUM_FIELDS,
                                                   .read = read_sparseconv,
@@ -346,7 +351,8 @@ const spops_plan_ops spops_sparseconv_plan_ops = {.handle_bytes = sizeof(struct 
                                                   .empty = empty_sparseconv,
                                                   .destroy = spops_tapconv_destroy,
                                                   .bytes = spops_tapconv_bytes,
-                                                  .scratch_bytes = spops_tapconv_scratch_bytes};
+                                                  .scratch_bytes = spops_tapconv_scratch_bytes,
+                                                  .update = update_sparseconvs};
 
 // ---- Calls --------------------------------------------------------------------------------------
 

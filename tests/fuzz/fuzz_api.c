@@ -467,6 +467,13 @@ static void attach_plan(world *w)
     FUZZ_REQUIRE(num_kinds == (int32_t)(sizeof kinds / sizeof kinds[0]), "kinds");
     (void)spops_plan_bytes(plan);
     (void)spops_plan_scratch_bytes(plan);
+    if (rarely(w)) {
+        // Maps whose sets may be gone are left out.
+        spops_plan *const plans[] = {find(w, POOL), (spops_plan *)(uintptr_t)plan};
+        if (spops_plan_get_kind(plans[1]) != SPOPS_PLAN_KERNEL_MAP &&
+            spops_plan_get_kind(plans[1]) != SPOPS_PLAN_PYRAMID)
+            CALL(w, spops_update(w->ctx, plans, (int32_t)pick(w, 3)));
+    }
     (void)spops_plan_get_fields(plan, ints, (int32_t)pick(w, (uint32_t)MOST_INTS));
     if (!CALL(w, spops_plan_describe(w->ctx, plan, ints, (int32_t)MOST_INTS, &num))) return;
     if (rarely(w)) ints[pick(w, (uint32_t)num)] = hostile_i32(w);
