@@ -483,6 +483,7 @@ spops_status spops_tapconv_execute_backward(spops_context *ctx, spops_operator_i
     SPOPS_TRY(spops_layer_read(ctx, call, given, &layer));
     SPOPS_TRY(
         spops_layer_shape_of(ctx, call, layer.groups, x.cols, "grad_sum", grad_sum.cols, &shape));
+    if (conv != NULL) SPOPS_TRY(spops_check_home(ctx, call, "conv", conv->base.ctx));
     SPOPS_REQUIRE(ctx, conv == NULL || conv->backward,
                   "%s: conv was made without gradients, expected options->backward = 1", call);
     const spops_call_number attributes[] = {{.i = layer.groups}, {.i = layer.math}};
