@@ -780,6 +780,37 @@ static void check_lent_scratch(fixture *f, int number, const description *d, con
     device_free(f->d.backend, lent.allocated);
 }
 
+// The n-th request of memory is refused, for every n: reserved in memory of the library's and of the
+// caller's, and attached.
+static void check_requests(fixture *f, int number, const description *d, const block *b)
+{
+    const kind *k = &kinds[number];
+    checked_alloc *m = &f->d.memory;
+    for (int way = 0; way < 3; ++way) {
+        bool refused = true;
+        for (int64_t n = 1; refused; ++n) {
+            spops_plan_memory memory = memory_of(b);
+            void *plan = f; // is set to NULL
+            const int64_t live = m->live;
+            cr_assert(n < 200, "%s never succeeds", k->name);
+            m->fail_at = m->requests + n;
+            const spops_status status = way == 2 ? attach(f, f->d.ctx, d, &memory, &plan)
+                                                 : k->reserve(f, way == 0 ? NULL : &memory, &plan);
+            refused = m->requests >= m->fail_at;
+            m->fail_at = 0;
+            if (!refused) {
+                cr_assert(n > 1, "%s takes no memory", k->name);
+                test_expect_ok(f->d.ctx, status, k->name);
+                spops_plan_destroy(plan);
+            } else {
+                test_expect(f->d.ctx, status, SPOPS_STATUS_OUT_OF_MEMORY, "", k->name);
+                cr_assert_null(plan);
+            }
+            cr_assert(m->live == live, "%s: %d blocks leaked", k->name, (int)(m->live - live));
+        }
+    }
+}
+
 static void check_kind(fixture *f, int number)
 {
     const kind *k = &kinds[number];
@@ -841,6 +872,7 @@ static void check_kind(fixture *f, int number)
     if (f->d.launch == LAUNCH_CAPTURED) check_captured(f, number, &d, &copy, other, &expected);
 
     check_lent_scratch(f, number, &d, &copy, other, &expected);
+    check_requests(f, number, &d, &first);
     spops_kernel_map_destroy(f->map_else);
     f->map_else = NULL;
     spops_context_destroy(other);
@@ -933,6 +965,20 @@ static void expect_refused_ints(fixture *f)
     test_expect_ok(ctx, spops_plan_measure(ctx, d.ints, d.num, &bytes, NULL), "AUTO");
 }
 
+// Ints of a kind's fields: `name`, `name[n]` or `name[n][m]`.
+static int32_t num_fields(const char *text)
+{
+    int32_t num = 0;
+    while (*text != '\0') {
+        int32_t count = 1;
+        for (; *text != ' ' && *text != '\0'; ++text)
+            if (*text == '[') count *= (int32_t)strtol(text + 1, NULL, 10);
+        num += count;
+        if (*text == ' ') ++text;
+    }
+    return num;
+}
+
 // Names and fields of all kinds, and where a field stands.
 Test(plan_memory, kinds)
 {
@@ -947,6 +993,29 @@ Test(plan_memory, kinds)
         cr_assert_gt(strlen(infos[k].fields), 3);
     }
     cr_assert_eq(spops_plan_kinds(NULL), infos);
+    // A kind that has a block is a row of this test, and its text has as many fields as it takes.
+    test_device d;
+    memset(&d, 0, sizeof d);
+    if (!test_open(&d, SPOPS_BACKEND_CPU, LAUNCH_DEFAULT)) return;
+    int32_t num_rows = 0;
+    for (int32_t k = 0; k < num; ++k) {
+        int64_t ints[256] = {infos[k].kind, infos[k].version};
+        size_t bytes;
+        bool row = false;
+        const spops_status status = spops_plan_measure(d.ctx, ints, 2, &bytes, NULL);
+        for (int n = 0; n < NUM_KINDS; ++n)
+            row = row || strcmp(kinds[n].name, infos[k].name) == 0;
+        cr_assert_eq(status, row ? SPOPS_STATUS_INVALID_ARGUMENT : SPOPS_STATUS_NOT_SUPPORTED,
+                     "%s: %s", infos[k].name, spops_last_error(d.ctx));
+        if (!row) continue;
+        ++num_rows;
+        const spops_status whole =
+            spops_plan_measure(d.ctx, ints, 2 + num_fields(infos[k].fields), &bytes, NULL);
+        cr_assert(whole == SPOPS_STATUS_OK || strstr(spops_last_error(d.ctx), "num_ints") == NULL,
+                  "%s", spops_last_error(d.ctx));
+    }
+    cr_assert_eq(num_rows, NUM_KINDS);
+    test_close(&d);
     cr_assert_str_eq(infos[SPOPS_PLAN_KERNEL_MAP - 1].name, "kernel_map");
     cr_assert_eq(spops_plan_get_kind(NULL), SPOPS_PLAN_NONE);
     cr_assert_eq(spops_plan_bytes(NULL), 0);
