@@ -1096,13 +1096,13 @@ ParameterizedTest(struct backend_param *p, attention, refuses)
 
     s.options.rotary = &rotary;
     rotary.coords = spops_matrix_dense(s.place, ROWS, 2, SPOPS_DTYPE_F32);
-    FORWARD(q, q, q, o, NULL, invalid, "options->rotary->coords is [6, 2], expected [6, 3]");
+    FORWARD(q, q, q, o, NULL, invalid, "positions is [6, 2], expected [6, 3]");
     rotary.coords = spops_matrix_dense(s.place, ROWS - 1, 3, SPOPS_DTYPE_F32);
-    FORWARD(q, q, q, o, NULL, invalid, "options->rotary->coords is [5, 3], expected [6, 3]");
+    FORWARD(q, q, q, o, NULL, invalid, "positions is [5, 3], expected [6, 3]");
     rotary.coords = spops_matrix_dense(s.place, ROWS, 3, SPOPS_DTYPE_F16);
-    FORWARD(q, q, q, o, NULL, invalid, "options->rotary->coords.dtype is f16, expected f32 i32");
+    FORWARD(q, q, q, o, NULL, invalid, "positions.dtype is f16, expected f32 i32");
     rotary.coords = spops_matrix_dense(s.o, ROWS, 3, SPOPS_DTYPE_I32);
-    FORWARD(q, q, q, o, NULL, invalid, "o overlaps options->rotary->coords");
+    FORWARD(q, q, q, o, NULL, invalid, "o overlaps positions");
     rotary.coords = spops_matrix_dense(s.place, ROWS, 3, SPOPS_DTYPE_I32);
     rotary.base = -1.0f;
     FORWARD(q, q, q, o, NULL, invalid, "options->rotary->base is -1, expected more than 0");
@@ -1123,15 +1123,15 @@ ParameterizedTest(struct backend_param *p, attention, refuses)
     s.options.bias = &bias;
     bias.coords = spops_matrix_dense(s.place, ROWS, 3, SPOPS_DTYPE_I32);
     bias.table = spops_matrix_dense(s.q, 4, HEADS, SPOPS_DTYPE_F32);
-    FORWARD(q, q, q, o, NULL, invalid, "options->bias->table has 4 rows, expected 3 *");
+    FORWARD(q, q, q, o, NULL, invalid, "bias_table has 4 rows, expected 3 *");
     bias.table = spops_matrix_dense(s.q, 9, HEADS + 1, SPOPS_DTYPE_F32);
-    FORWARD(q, q, q, o, NULL, invalid, "options->bias->table is [9, 3], expected [9, 2]");
+    FORWARD(q, q, q, o, NULL, invalid, "bias_table is [9, 3], expected [9, 2]");
     bias.table = spops_matrix_dense(s.q, 9, HEADS, SPOPS_DTYPE_F32);
     bias.coords.dtype = SPOPS_DTYPE_F32;
-    FORWARD(q, q, q, o, NULL, invalid, "options->bias->coords.dtype is f32, expected i32");
+    FORWARD(q, q, q, o, NULL, invalid, "bias_coords.dtype is f32, expected i32");
     bias.coords.dtype = SPOPS_DTYPE_I32;
     bias.coords.rows = 0;
-    FORWARD(q, q, q, o, NULL, invalid, "options->bias->coords is [0, 3], expected [6, 3]");
+    FORWARD(q, q, q, o, NULL, invalid, "bias_coords is [0, 3], expected [6, 3]");
     bias.struct_size = sizeof bias + 1;
     FORWARD(q, q, q, o, NULL, invalid, "options->bias: struct_size is");
     bias.struct_size = sizeof bias;
@@ -1160,7 +1160,7 @@ ParameterizedTest(struct backend_param *p, attention, refuses)
     s.options.bias = &bias;
     BACKWARD(q, q, s.lse, &o, NULL, &grad, "grad_table is [6, 12], expected [9, 2]");
     m = spops_matrix_dense(s.place, 9, HEADS, SPOPS_DTYPE_F32);
-    BACKWARD(q, q, s.lse, &o, NULL, &m, "grad_table overlaps options->bias->coords");
+    BACKWARD(q, q, s.lse, &o, NULL, &m, "grad_table overlaps bias_coords");
     if (spops_attention_scratch_bytes(s.plan, COLS, SPOPS_DTYPE_F32, &s.options, 1) > 0) {
         m = spops_matrix_dense(s.o, 9, HEADS, SPOPS_DTYPE_F32);
         test_expect(ctx,

@@ -239,6 +239,21 @@ SPOPS_DEFINE_DEFAULT(spops_segments_view)
 SPOPS_API spops_status spops_segments_get_view(spops_context *ctx, const spops_segments *segments,
                                                spops_segments_view *view);
 
+/**
+ * How many terms before it the segment of each term has.
+ *
+ * ranks     [terms of the plan, or its capacity], in the order of the caller's terms: 0 for the first
+ *           of a segment; -1 for a term that the plan left out, or that a capacity had room for.
+ *
+ * Memory    Where ctx runs. No pointer is kept.
+ * Stream    Enqueues on ctx's stream and returns. Allocates nothing, waits for nothing, capturable.
+ * Scratch   None.
+ * Errors    INVALID_ARGUMENT, NOT_SUPPORTED, CUDA. After any but CUDA, nothing was enqueued.
+ * Threads   One thread at a time per ctx; segments may be shared.
+ */
+SPOPS_API spops_status spops_rank_execute(spops_context *ctx, const spops_segments *segments,
+                                          int32_t *ranks);
+
 SPOPS_EXTERN_C_END
 
 #endif

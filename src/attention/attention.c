@@ -74,8 +74,7 @@ static spops_status read_rotary(attention_call *c)
     if (c->options.rotary == NULL) return SPOPS_STATUS_OK;
     SPOPS_TRY(
         spops_read_struct(c->ctx, c->name, "options->rotary", c->options.rotary, r, sizeof *r));
-    SPOPS_TRY(spops_check_matrix(c->ctx, c->name, "options->rotary->coords", r->coords,
-                                 c->patches->num_rows, 3,
+    SPOPS_TRY(spops_check_matrix(c->ctx, c->name, "positions", r->coords, c->patches->num_rows, 3,
                                  1u << SPOPS_DTYPE_F32 | 1u << SPOPS_DTYPE_I32));
     if (r->base == 0.0f) r->base = 10000.0f;
     SPOPS_REQUIRE(c->ctx, r->base > 0.0f && isfinite(r->base),
@@ -114,12 +113,11 @@ static spops_status read_bias(attention_call *c)
     if (c->options.bias == NULL) return SPOPS_STATUS_OK;
     SPOPS_TRY(spops_read_struct(c->ctx, c->name, "options->bias", c->options.bias, b, sizeof *b));
     SPOPS_REQUIRE(c->ctx, b->table.rows > 0 && b->table.rows % 6 == 3 && b->table.rows <= INT32_MAX,
-                  "%s: options->bias->table has %" PRId64
-                  " rows, expected 3 * (2 range + 1), 3 or more",
+                  "%s: bias_table has %" PRId64 " rows, expected 3 * (2 range + 1), 3 or more",
                   c->name, b->table.rows);
-    SPOPS_TRY(check_table(c, "options->bias->table", b->table));
-    return spops_check_matrix(c->ctx, c->name, "options->bias->coords", b->coords,
-                              c->patches->num_rows, 3, 1u << SPOPS_DTYPE_I32);
+    SPOPS_TRY(check_table(c, "bias_table", b->table));
+    return spops_check_matrix(c->ctx, c->name, "bias_coords", b->coords, c->patches->num_rows, 3,
+                              1u << SPOPS_DTYPE_I32);
 }
 
 // Everything but the matrices of the call itself, which have q's width and dtype.
@@ -336,9 +334,9 @@ spops_status spops_attention_execute(spops_context *ctx, const spops_patches *pa
     const named_matrix ins[] = {{"q", q, false, true},
                                 {"k", k, false, true},
                                 {"v", v, false, true},
-                                {"options->rotary->coords", c.rotary.coords, false, false},
-                                {"options->bias->coords", c.bias.coords, false, false},
-                                {"options->bias->table", c.bias.table, false, false}};
+                                {"positions", c.rotary.coords, false, false},
+                                {"bias_coords", c.bias.coords, false, false},
+                                {"bias_table", c.bias.table, false, false}};
     const named_matrix outs[] = {{"o", o, true, true}, {"lse", lse_matrix(&c, lse), false, false}};
     for (int i = 0; i < 3; ++i)
         SPOPS_TRY(check_heads(&c, &ins[i], 1u << q.dtype));
@@ -375,9 +373,9 @@ spops_status spops_attention_execute_backward(
                                 {"o", o, true, true},
                                 {"grad_o", grad_o, true, true},
                                 {"lse", lse_matrix(&c, lse), false, false},
-                                {"options->rotary->coords", c.rotary.coords, false, false},
-                                {"options->bias->coords", c.bias.coords, false, false},
-                                {"options->bias->table", c.bias.table, false, false}};
+                                {"positions", c.rotary.coords, false, false},
+                                {"bias_coords", c.bias.coords, false, false},
+                                {"bias_table", c.bias.table, false, false}};
     const named_matrix outs[] = {
         {"grad_q", grad_q != NULL ? *grad_q : absent, false, true},
         {"grad_k", grad_k != NULL ? *grad_k : absent, false, true},

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+// The rank of a term in its segment, against counting the terms before it.
+#include <criterion/criterion.h>
+#include <stdlib.h>
+
+#include "spops/segments.h"
+#include "tests/support/launch.h"
+#include "tests/support/random.h"
+
+static void check_ranks(test_device *d, const spops_segments *plan, const int32_t *keys,
+                        int64_t num, int64_t num_segments, int64_t max_terms, int32_t *seen)
+{
+    const int64_t n = max_terms > 0 ? max_terms : 1;
+    int32_t *ranks = malloc((size_t)n * sizeof *ranks), *there;
+
+    cr_assert(ranks != NULL);
+    for (int64_t t = 0; t < n; ++t)
+        ranks[t] = 77;
+    there = test_upload_i32(d, ranks, n);
+    test_expect_ok(d->ctx, spops_rank_execute(d->ctx, plan, there), "rank");
+    test_download_i32(d, ranks, there, n);
+    for (int64_t s = 0; s < num_segments; ++s)
+        seen[s] = 0;
+    for (int64_t t = 0; t < max_terms; ++t) {
+        const bool counts = t < num && keys[t] >= 0 && keys[t] < num_segments;
+        const int32_t expected = counts ? seen[keys[t]]++ : -1;
+        cr_assert(ranks[t] == expected, "term %d of %d: rank %d, expected %d", (int)t, (int)num,
+                  ranks[t], expected);
+    }
+    test_free(d, there);
+    free(ranks);
+}
+
+static void check_backend(spops_backend_kind backend)
+{
+    enum { MAX_TERMS = 5000, MAX_SEGMENTS = 700 };
+    static const struct {
+        int64_t terms, segments;
+    } sizes[] = {{0, 0}, {0, 5}, {1, 1}, {7, 3}, {300, 1}, {5000, 700}, {5000, 2}, {64, 700}};
+    static int32_t keys[MAX_TERMS], seen[MAX_SEGMENTS];
+    test_device d;
+
+    if (!test_open(&d, backend, LAUNCH_STREAM)) return;
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; ++i) {
+        const int64_t n = sizes[i].terms, k = sizes[i].segments;
+        test_rng rng = test_rng_make(9100 + i);
+        spops_segments *plan = NULL;
+        int32_t *there, *num;
+        for (int64_t t = 0; t < n; ++t)
+            keys[t] = (int32_t)test_rng_below(&rng, k);
+        there = test_upload_i32(&d, keys, n);
+        test_expect_ok(
+            d.ctx,
+            spops_segments_create_from_keys(d.ctx, k, n, there, SPOPS_KEYS_UNSORTED, NULL, &plan),
+            "create");
+        check_ranks(&d, plan, keys, n, k, n, seen);
+        spops_segments_destroy(plan);
+        test_free(&d, there);
+        if (n == 0) continue;
+        keys[n / 2] = -1; // left out, as are those from 3 / 4 on
+        const int32_t used = (int32_t)(3 * n / 4);
+        there = test_upload_i32(&d, keys, n);
+        num = test_upload_i32(&d, &used, 1);
+        test_expect_ok(d.ctx, spops_segments_reserve(d.ctx, k, n, NULL, &plan), "reserve");
+        check_ranks(&d, plan, keys, 0, k, n, seen);
+        test_expect_ok(d.ctx, spops_segments_set(d.ctx, plan, num, there, NULL, NULL), "set");
+        check_ranks(&d, plan, keys, used, k, n, seen);
+        spops_segments_destroy(plan);
+        test_free(&d, there);
+        test_free(&d, num);
+    }
+    test_close(&d);
+}
+
+Test(rank, counts_cpu)
+{
+    check_backend(SPOPS_BACKEND_CPU);
+}
+
+Test(rank, counts_cuda)
+{
+    check_backend(SPOPS_BACKEND_CUDA);
+}
