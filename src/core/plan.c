@@ -236,6 +236,25 @@ size_t spops_plan_scratch_bytes(const spops_plan *plan)
 
 // ---- Making a plan ------------------------------------------------------------------------------
 
+spops_status spops_check_memory(spops_context *ctx, const char *call,
+                                const spops_plan_memory *memory)
+{
+    SPOPS_REQUIRE(ctx, memory != NULL, "%s: memory is NULL", call);
+    SPOPS_TRY(spops_check_aligned(ctx, call, "memory", memory, _Alignof(spops_plan_memory)));
+    SPOPS_REQUIRE(ctx, memory->struct_size == sizeof *memory,
+                  "%s: memory.struct_size is %zu, expected %zu", call, memory->struct_size,
+                  sizeof *memory);
+    return SPOPS_STATUS_OK;
+}
+
+spops_status spops_check_no_memory(spops_context *ctx, const char *call,
+                                   const spops_plan_memory *memory)
+{
+    SPOPS_REQUIRE(ctx, memory == NULL, "%s: memory is given, expected NULL: reserve takes it",
+                  call);
+    return SPOPS_STATUS_OK;
+}
+
 // A handle of these fields, which have been read; without memory.
 static spops_status open_handle(spops_context *ctx, const char *call, spops_plan_kind kind,
                                 const int64_t *fields, bool refillable, spops_plan **out)
@@ -393,17 +412,25 @@ spops_status spops_plan_open_late(spops_context *ctx, const char *call, spops_pl
     return SPOPS_STATUS_OK;
 }
 
-// Put a plan that was read into a block of the caller's.
+// Put a plan that was read into a block of the caller's; `owner` stands before its name in messages.
 static spops_status place_plan(spops_context *ctx, const char *call, const char *owner, void *block,
                                size_t bytes, spops_plan *plan)
 {
-    spops_placement place = {{NULL, 0}, false};
-    SPOPS_TRY(measure_plan(ctx, call, plan, spops_plan_carve_part, &place.carver.used));
+    spops_carver carver = {block, 0};
+    size_t needed = 0;
+
     plan->placed = true;
+    SPOPS_TRY(measure_plan(ctx, call, plan, spops_plan_carve_part, &needed));
+    SPOPS_REQUIRE(ctx, block != NULL, "%s: %sblock is NULL, expected %zu bytes", call, owner,
+                  needed);
+    SPOPS_REQUIRE(ctx, (uintptr_t)block % SPOPS_PLAN_ALIGNMENT == 0,
+                  "%s: %sblock is at %p, expected an address aligned to %d bytes", call, owner,
+                  block, SPOPS_PLAN_ALIGNMENT);
+    SPOPS_REQUIRE(ctx, bytes >= needed, "%s: %sbytes is %zu, expected at least %zu", call, owner,
+                  bytes, needed);
     plan->block = block;
-    plan->block_bytes = place.carver.used;
-    SPOPS_TRY(spops_placement_enter(ctx, call, owner, block, bytes, &place));
-    spops_plan_carve_part(plan, &place.carver);
+    plan->block_bytes = needed;
+    spops_plan_carve_part(plan, &carver);
     return SPOPS_STATUS_OK;
 }
 
@@ -506,7 +533,7 @@ spops_status spops_plan_describe(spops_context *ctx, const spops_plan *plan, int
     SPOPS_REQUIRE(ctx, plan != NULL, "%s: plan is NULL", call);
     SPOPS_TRY(spops_check_object(ctx, call, "num_ints", num_ints, sizeof *num_ints));
     SPOPS_TRY(spops_check_home(ctx, call, "plan", plan->ctx));
-    if (plan->ops->attach == NULL && plan->ops->read == NULL)
+    if (plan->ops->read == NULL)
         return spops_fail(ctx, SPOPS_STATUS_NOT_SUPPORTED, "%s: plans of kind %s have none", call,
                           info_of(plan->kind)->name);
     SPOPS_REQUIRE(ctx, plan->refillable && !plan->shares, "%s: the plan was not made by %s_reserve",
@@ -528,8 +555,9 @@ spops_status spops_plan_describe(spops_context *ctx, const spops_plan *plan, int
 
 // A description is one of this library's kinds, whole.
 static spops_status check_ints(spops_context *ctx, const char *call, const int64_t *ints,
-                               int32_t num_ints, const spops_plan_ops **ops)
+                               int32_t num_ints)
 {
+    const spops_plan_ops *ops;
     int32_t num;
 
     SPOPS_TRY(spops_check_object(ctx, call, "ints", ints, sizeof *ints));
@@ -541,33 +569,34 @@ static spops_status check_ints(spops_context *ctx, const char *call, const int64
     SPOPS_REQUIRE(ctx, ints[1] == infos[ints[0] - 1].version,
                   "%s: ints[1] (version) is %" PRId64 ", expected %" PRId32 " of kind %s", call,
                   ints[1], infos[ints[0] - 1].version, infos[ints[0] - 1].name);
-    *ops = all_ops[ints[0] - 1];
-    if ((*ops)->attach == NULL && (*ops)->read == NULL)
+    ops = all_ops[ints[0] - 1];
+    if (ops->read == NULL)
         return spops_fail(ctx, SPOPS_STATUS_NOT_SUPPORTED,
                           "%s: plans of kind %s have no description", call,
                           infos[ints[0] - 1].name);
-    num = NUM_HEADS + (*ops)->num_fields;
+    num = NUM_HEADS + ops->num_fields;
     SPOPS_REQUIRE(ctx, num_ints == num,
                   "%s: num_ints is %" PRId32 ", expected %" PRId32 " of kind %s", call, num_ints,
                   num, infos[ints[0] - 1].name);
     return SPOPS_STATUS_OK;
 }
 
-// The plan without memory.
-static spops_status measure(spops_context *ctx, const char *call, const int64_t *ints,
-                            const spops_plan_ops *ops, spops_placement *place,
-                            size_t *scratch_bytes)
+// The plan of a description, without memory.
+static spops_status read_ints(spops_context *ctx, const char *call, const int64_t *ints,
+                              int32_t num_ints, spops_plan **out)
 {
     spops_plan *plan = NULL;
-    spops_status status = SPOPS_STATUS_OK;
-    *place = (spops_placement){{NULL, 0}, false};
-    if (ops->read != NULL) {
-        SPOPS_TRY(open_handle(ctx, call, (spops_plan_kind)ints[0], ints + NUM_HEADS, true, &plan));
-        status = measure_plan(ctx, call, plan, spops_plan_carve_part, &place->carver.used);
-    } else {
-        SPOPS_TRY(ops->attach(ctx, call, ints + NUM_HEADS, place, &plan));
+    spops_status status;
+
+    SPOPS_TRY(check_ints(ctx, call, ints, num_ints));
+    SPOPS_TRY(open_handle(ctx, call, (spops_plan_kind)ints[0], ints + NUM_HEADS, true, &plan));
+    if (!plan->shares) {
+        *out = plan;
+        return SPOPS_STATUS_OK;
     }
-    if (scratch_bytes != NULL) *scratch_bytes = spops_plan_scratch_bytes(plan);
+    status = spops_fail(ctx, SPOPS_STATUS_NOT_SUPPORTED,
+                        "%s: a plan of kind %s with these fields has no block", call,
+                        info_of(plan->kind)->name);
     spops_plan_destroy(plan);
     return status;
 }
@@ -576,22 +605,21 @@ spops_status spops_plan_measure(spops_context *ctx, const int64_t *ints, int32_t
                                 size_t *bytes, size_t *scratch_bytes)
 {
     static const char call[] = "plan_measure";
-    const spops_plan_ops *ops = NULL;
-    spops_placement place;
-    size_t scratch;
+    spops_plan *plan = NULL;
+    spops_status status;
+    size_t measured = 0;
 
     SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
     ctx->call = call;
     SPOPS_TRY(spops_check_aligned(ctx, call, "bytes", bytes, sizeof *bytes));
     SPOPS_TRY(spops_check_aligned(ctx, call, "scratch_bytes", scratch_bytes, sizeof *bytes));
-    SPOPS_TRY(check_ints(ctx, call, ints, num_ints, &ops));
-    SPOPS_TRY(measure(ctx, call, ints, ops, &place, &scratch));
-    if (place.carver.used == SIZE_MAX)
-        return spops_fail(ctx, SPOPS_STATUS_OUT_OF_MEMORY,
-                          "%s: the plan needs more bytes than an address can count", call);
-    if (bytes != NULL) *bytes = place.carver.used;
-    if (scratch_bytes != NULL) *scratch_bytes = scratch;
-    return SPOPS_STATUS_OK;
+    SPOPS_TRY(read_ints(ctx, call, ints, num_ints, &plan));
+    status = measure_plan(ctx, call, plan, spops_plan_carve_part, &measured);
+    if (status == SPOPS_STATUS_OK && bytes != NULL) *bytes = measured;
+    if (status == SPOPS_STATUS_OK && scratch_bytes != NULL)
+        *scratch_bytes = spops_plan_scratch_bytes(plan);
+    spops_plan_destroy(plan);
+    return status;
 }
 
 spops_status spops_plan_attach(spops_context *ctx, const int64_t *ints, int32_t num_ints,
@@ -599,33 +627,21 @@ spops_status spops_plan_attach(spops_context *ctx, const int64_t *ints, int32_t 
                                int32_t num_parents, spops_plan **plan)
 {
     static const char call[] = "plan_attach";
-    const spops_plan_ops *ops = NULL;
-    spops_status status;
-    spops_placement place;
+    spops_status status = SPOPS_STATUS_OK;
+    spops_plan *read = NULL;
 
     if (plan != NULL && (uintptr_t)plan % sizeof *plan == 0) *plan = NULL;
     SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
     ctx->call = call;
     SPOPS_TRY(spops_check_object(ctx, call, "plan", plan, sizeof *plan));
-    SPOPS_TRY(check_ints(ctx, call, ints, num_ints, &ops));
-    if (ops->read != NULL) {
-        spops_plan *read = NULL;
-        SPOPS_TRY(open_handle(ctx, call, (spops_plan_kind)ints[0], ints + NUM_HEADS, true, &read));
-        status = read->shares ? spops_fail(ctx, SPOPS_STATUS_NOT_SUPPORTED,
-                                           "%s: a plan of kind %s with these fields has no block",
-                                           call, info_of(read->kind)->name)
-                              : take_parents(ctx, call, read, parents, num_parents);
-        if (status == SPOPS_STATUS_OK) status = place_plan(ctx, call, "", block, bytes, read);
-        if (status == SPOPS_STATUS_OK && read->ops->prepare != NULL)
-            status = read->ops->prepare(ctx, read);
-        if (status == SPOPS_STATUS_OK)
-            *plan = read;
-        else
-            spops_plan_destroy(read);
-        return status;
-    }
-    SPOPS_TRY(measure(ctx, call, ints, ops, &place, NULL));
-    SPOPS_TRY(spops_placement_enter(ctx, call, "", block, bytes, &place));
-    place.attaches = true;
-    return ops->attach(ctx, call, ints + NUM_HEADS, &place, plan);
+    SPOPS_TRY(read_ints(ctx, call, ints, num_ints, &read));
+    SPOPS_TRY_GOTO(take_parents(ctx, call, read, parents, num_parents), status, fail);
+    SPOPS_TRY_GOTO(place_plan(ctx, call, "", block, bytes, read), status, fail);
+    if (read->ops->prepare != NULL) SPOPS_TRY_GOTO(read->ops->prepare(ctx, read), status, fail);
+    *plan = read;
+    return SPOPS_STATUS_OK;
+
+fail:
+    spops_plan_destroy(read);
+    return status;
 }

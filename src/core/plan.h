@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-#include "core/placement.h"
+#include "core/memory.h"
 #include "spops/plan.h"
 
 #ifdef __cplusplus
@@ -60,9 +60,6 @@ struct spops_plan_ops {
     void (*destroy)(spops_plan *plan);
     size_t (*bytes)(const spops_plan *plan);
     size_t (*scratch_bytes)(const spops_plan *plan); // NULL: the base's
-    // Kinds that have no `read` yet.
-    spops_status (*attach)(spops_context *ctx, const char *call, const int64_t *fields,
-                           spops_placement *place, spops_plan **out);
 };
 
 // `call` names the public call in messages, here and below; fields are [ops->num_fields].
@@ -102,6 +99,12 @@ static inline void *spops_plan_carved(const spops_carver *c, size_t begin, size_
     *bytes = c->used == SIZE_MAX ? 0 : c->used - begin;
     return c->base == NULL ? NULL : c->base + begin;
 }
+
+// An option `memory` is right in itself; it is not given, where a call does not reserve.
+spops_status spops_check_memory(spops_context *ctx, const char *call,
+                                const spops_plan_memory *memory);
+spops_status spops_check_no_memory(spops_context *ctx, const char *call,
+                                   const spops_plan_memory *memory);
 
 // The plan, named `name`, is there and lies where ctx runs; it was made for capacities.
 spops_status spops_plan_check(spops_context *ctx, const char *call, const char *name,
