@@ -468,3 +468,45 @@ Test(operators, faults_cuda)
 {
     check_faults(backends[1].backend);
 }
+
+// ---- The log of calls ---------------------------------------------------------------------------
+
+typedef struct line_count {
+    const char *call;
+    int own, failed;
+} line_count;
+
+static void count_line(void *user, const char *line)
+{
+    line_count *n = user;
+    const size_t length = strlen(n->call);
+    n->own += strncmp(line, n->call, length) == 0 && strncmp(line + length, " ctx=", 5) == 0;
+    n->failed += strncmp(line, "  ", 2) == 0 && strncmp(line, "  = ", 4) != 0;
+}
+
+// A valid call of every operator that runs has one line, its own, and no failure.
+Test(operators, calls_have_a_line_in_the_log)
+{
+    int32_t num;
+    const spops_operator *const *ops = spops_operators(&num);
+    drawn_call *c = calloc(1, sizeof *c);
+    test_device d;
+
+    cr_assert(c != NULL && test_open(&d, SPOPS_BACKEND_CPU, LAUNCH_DEFAULT));
+    for (int32_t i = 0; i < num; ++i) {
+        test_rng rng = test_rng_make(7000 + (uint64_t)i);
+        line_count lines = {ops[i]->function + strlen("spops_"), 0, 0};
+        spops_value ret;
+        if (strstr(ops[i]->function, "_execute") == NULL) continue;
+        if (drawn_call_find(c, &d, ops[i], &rng, TRIES, &ret) == 0) continue;
+        spops_log_set(count_line, &lines);
+        test_expect_ok(d.ctx, spops_call(d.ctx, ops[i], c->values, c->num_values, &ret),
+                       ops[i]->name);
+        spops_log_set(NULL, NULL);
+        cr_expect(lines.own == 1 && lines.failed == 0, "%s: %d lines, %d of failures",
+                  ops[i]->function, lines.own, lines.failed);
+        drawn_call_free(c);
+    }
+    test_close(&d);
+    free(c);
+}

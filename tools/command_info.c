@@ -141,6 +141,9 @@ static json_t *make_report(void)
             json_object_set_new(environment, text, json_string(getenv(text)));
         }
     json_object_set_new(all, "environment", environment);
+    put(all, "log of calls",
+        "SPOPS_LOG=calls:FILE in the environment of the program that fails writes FILE, a line a "
+        "call");
     return all;
 }
 

@@ -187,6 +187,28 @@ SPOPS_API spops_status spops_context_wait_sync(spops_context *ctx);
  */
 SPOPS_API const char *spops_last_error(const spops_context *ctx);
 
+/** Takes a line of the log of calls, without a line's end; line is valid until it returns. */
+typedef void (*spops_log_sink)(void *user, const char *line);
+
+/**
+ * Log calls: one line for each public call that takes a context, as it begins, with its name, the
+ * dtypes and shapes of its tensors, its plans, and the attributes that differ from their defaults;
+ * after it a line that begins with two spaces for a plan that it made or for its status and message
+ * if it failed. What is in tensors is not read.
+ *
+ * sink      Called by the thread that calls, before the call goes on. It must return, and must not
+ *           call the library. NULL: no log, which is the default.
+ * user      Handed to every call of sink.
+ *
+ * The environment variable SPOPS_LOG, read once when the process makes its first context, does the
+ * same where no sink is set: `calls` writes lines to standard error, `calls:FILE` at the end of FILE;
+ * context_create refuses any other text and a file that cannot be written. Programs that run with
+ * more rights than their user do not read it.
+ *
+ * Threads   Not while another thread is in a call of the library.
+ */
+SPOPS_API void spops_log_set(spops_log_sink sink, void *user);
+
 /** Version of the library that runs, such as "0.1.0"; SPOPS_VERSION_* is that of the headers. */
 SPOPS_API const char *spops_version(void);
 

@@ -300,7 +300,7 @@ spops_status spops_attention_reserve(spops_context *ctx, const spops_patches *pa
     static const char call[] = "attention_reserve";
     attention_call c;
 
-    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_BEGIN_CALL(ctx, call);
     SPOPS_TRY(spops_plan_check(ctx, call, "patches", (const spops_plan *)patches));
     SPOPS_TRY(spops_check_not_capturing(ctx, call));
     SPOPS_REQUIRE(ctx, backward == 0 || backward == 1, "%s: backward is %d, expected 0 or 1", call,
@@ -326,7 +326,7 @@ spops_status spops_attention_execute(spops_context *ctx, const spops_patches *pa
     spops_attention_args args = {0};
     attention_call c;
 
-    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_BEGIN_CALL(ctx, call);
     SPOPS_TRY(spops_plan_check(ctx, call, "patches", (const spops_plan *)patches));
     c = begin_call(ctx, call, patches, q.cols, q.dtype);
     SPOPS_TRY(read_call(&c, options));
@@ -362,7 +362,7 @@ spops_status spops_attention_execute_backward(
     spops_attention_backward_args args = {0};
     attention_call c;
 
-    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_BEGIN_CALL(ctx, call);
     SPOPS_TRY(spops_plan_check(ctx, call, "patches", (const spops_plan *)patches));
     c = begin_call(ctx, call, patches, q.cols, q.dtype);
     SPOPS_TRY(read_call(&c, options));

@@ -422,7 +422,7 @@ spops_status spops_bev_plan_get_ranks_sync(spops_context *ctx, const spops_bev_p
     spops_segments_image image;
     int64_t n, m;
 
-    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_BEGIN_CALL(ctx, call);
     SPOPS_TRY(spops_bev_check_plan(ctx, call, plan));
     SPOPS_TRY(read_ranks_out(ctx, call, ranks, &to));
     SPOPS_TRY(spops_check_not_capturing(ctx, call));
@@ -469,7 +469,7 @@ spops_status spops_bev_plan_get_intervals_sync(spops_context *ctx, const spops_b
     spops_segments_image image;
     int64_t n, m, i = 0;
 
-    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_BEGIN_CALL(ctx, call);
     SPOPS_TRY(spops_bev_check_plan(ctx, call, plan));
     SPOPS_TRY(read_intervals_out(ctx, call, intervals, &to));
     SPOPS_TRY(spops_check_not_capturing(ctx, call));

@@ -529,7 +529,7 @@ spops_status spops_bev_check_plan(spops_context *ctx, const char *call, const sp
 spops_status spops_bev_plan_set(spops_context *ctx, spops_bev_plan *plan, const double *transforms)
 {
     static const char call[] = "bev_plan_set";
-    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_BEGIN_CALL(ctx, call);
     SPOPS_TRY(spops_bev_check_plan(ctx, call, plan));
     SPOPS_REQUIRE(ctx, plan->segments->base.refillable,
                   "%s: the plan was not made by bev_plan_reserve", call);
@@ -547,7 +547,7 @@ spops_status spops_bev_plan_get_info_sync(spops_context *ctx, const spops_bev_pl
     spops_bev_plan_info found;
     spops_schedule schedule;
 
-    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_BEGIN_CALL(ctx, call);
     SPOPS_TRY(spops_bev_check_plan(ctx, call, plan));
     SPOPS_TRY(spops_check_not_capturing(ctx, call));
     SPOPS_TRY(ctx->backend->wait(ctx));
@@ -606,7 +606,7 @@ spops_status spops_bev_plan_save(spops_context *ctx, const spops_bev_plan *plan,
     spops_blob_writer writer = {buffer, capacity, 0};
     spops_segments_image image;
 
-    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_BEGIN_CALL(ctx, call);
     SPOPS_TRY(spops_bev_check_plan(ctx, call, plan));
     SPOPS_TRY(spops_check_object(ctx, call, "bytes", bytes, sizeof *bytes));
     SPOPS_REQUIRE(ctx, !plan->segments->base.refillable,

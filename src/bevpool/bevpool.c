@@ -236,7 +236,7 @@ spops_status spops_bevpool_execute(spops_context *ctx, const spops_bev_plan *pla
     static const char call[] = "bevpool_execute";
     spops_bevpool_args read;
 
-    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_BEGIN_CALL(ctx, call);
     SPOPS_REQUIRE(ctx, args != NULL, "%s: args is NULL", call);
     memset(&read, 0, sizeof read);
     SPOPS_TRY(spops_read_options(ctx, call, args, &read, sizeof read));
@@ -288,7 +288,7 @@ spops_status spops_bevpool_execute_backward(spops_context *ctx, const spops_bev_
     spops_bev_spans_grad_args spans;
     spops_matrix rows = grad_out; // its gradients with channels last
 
-    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_BEGIN_CALL(ctx, call);
     SPOPS_TRY(check_plan(ctx, call, plan, layout));
     SPOPS_TRY(check_inputs(ctx, call, plan, depth, feat));
     SPOPS_TRY(check_cells(ctx, call, "grad_out", plan, layout, grad_out, feat,

@@ -261,7 +261,7 @@ spops_status spops_buckets_set(spops_context *ctx, spops_buckets *buckets,
     static const char call[] = "buckets_set";
     const spops_buckets_arrays *a;
 
-    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_BEGIN_CALL(ctx, call);
     SPOPS_TRY(spops_plan_check_refillable(ctx, call, "buckets", (const spops_plan *)buckets));
     SPOPS_TRY(spops_buckets_check_cloud(ctx, call, cloud));
     a = &buckets->arrays;
@@ -284,7 +284,7 @@ spops_status spops_buckets_get_info_sync(spops_context *ctx, const spops_buckets
     const spops_buckets_arrays *a;
     spops_buckets_state state;
 
-    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_BEGIN_CALL(ctx, call);
     SPOPS_TRY(spops_plan_check(ctx, call, "buckets", (const spops_plan *)buckets));
     SPOPS_TRY(spops_check_not_capturing(ctx, call));
     a = &buckets->arrays;
@@ -319,7 +319,7 @@ spops_status spops_buckets_get_view(spops_context *ctx, const spops_buckets *buc
     spops_buckets_view found = spops_buckets_view_default();
     const spops_buckets_arrays *a;
 
-    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_BEGIN_CALL(ctx, call);
     SPOPS_TRY(spops_plan_check(ctx, call, "buckets", (const spops_plan *)buckets));
     a = &buckets->arrays;
     found.max_rows = a->max_rows;

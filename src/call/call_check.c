@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "call/call_log.h"
 #include "core/plan.h"
 
 // What is left alone while calls are right.
@@ -344,6 +345,18 @@ static inline spops_status check_apart(const call_check *c, const byte_range *ra
 
 // ---- Calls --------------------------------------------------------------------------------------
 
+// Before anything is checked, so that a call that is refused has its line.
+COLD static void log_call(const call_check *c, const spops_call_number *attributes)
+{
+    call_check own = *c;
+    for (int i = 0; i < c->row->num_attributes; ++i)
+        own.slots[i] =
+            c->row->attributes[i].row->kind == SPOPS_ARGUMENT_FLOAT ? 0 : attributes[i].i;
+    find_fields(&own);
+    find_sizes(&own);
+    spops_log_row(c->ctx, c->row, c->args, attributes, own.slots);
+}
+
 spops_status spops_check_call(spops_context *ctx, spops_operator_id op, const void *const *args,
                               const spops_call_number *attributes)
 {
@@ -357,6 +370,7 @@ spops_status spops_check_call(spops_context *ctx, spops_operator_id op, const vo
     c.args = args;
     c.matrices = NULL;
     memcpy(c.slots, row->initial, (size_t)row->num_all_slots * sizeof *c.slots);
+    if (spops_log_is_on) log_call(&c, attributes);
     SPOPS_TRY(check_plans(&c));
     SPOPS_TRY(check_attributes(&c, attributes));
     find_sizes(&c);

@@ -589,7 +589,7 @@ spops_status spops_coords_set(spops_context *ctx, spops_coords *coords, const in
     static const char call[] = "coords_set";
     spops_coords_source source;
 
-    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_BEGIN_CALL(ctx, call);
     SPOPS_TRY(spops_coords_check(ctx, call, "coords", coords));
     SPOPS_TRY(spops_check_indices(ctx, call, "num_rows", num_rows, 1));
     SPOPS_TRY(spops_check_indices(ctx, call, "rows", rows, coords->arrays.max_items));
@@ -609,7 +609,7 @@ spops_status spops_coords_get_info_sync(spops_context *ctx, const spops_coords *
     spops_coords_info found;
     spops_coords_state state;
 
-    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_BEGIN_CALL(ctx, call);
     SPOPS_TRY(spops_coords_check(ctx, call, "coords", coords));
     SPOPS_TRY(spops_check_not_capturing(ctx, call));
     SPOPS_TRY(ctx->backend->wait(ctx));
@@ -638,7 +638,7 @@ spops_status spops_coords_get_num_rows_sync(spops_context *ctx, const spops_coor
 {
     static const char call[] = "coords_get_num_rows_sync";
     spops_coords_info info = spops_coords_info_default();
-    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_BEGIN_CALL(ctx, call);
     SPOPS_OUTER_CALL(ctx, call, NULL);
     SPOPS_TRY(spops_check_object(ctx, call, "num_rows", num_rows, sizeof *num_rows));
     const spops_status status = spops_coords_get_info_sync(ctx, coords, &info);
@@ -653,7 +653,7 @@ spops_status spops_coords_get_view(spops_context *ctx, const spops_coords *coord
     static const char call[] = "coords_get_view";
     spops_coords_view found = spops_coords_view_default();
     const spops_coords_arrays *a;
-    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_BEGIN_CALL(ctx, call);
     SPOPS_TRY(spops_coords_check(ctx, call, "coords", coords));
     a = &coords->arrays;
     found.dims = a->layout.dims;

@@ -279,7 +279,7 @@ static spops_status set_window(spops_context *ctx, const char *call, spops_coord
                                const spops_kernel_shape *kernel)
 {
     spops_coords_source source;
-    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_BEGIN_CALL(ctx, call);
     SPOPS_TRY(spops_coords_check(ctx, call, "coords", coords));
     SPOPS_TRY(window_source(ctx, call, kind, in, kernel, &source));
     SPOPS_REQUIRE(ctx, coords != in, "%s: coords is in, expected another set", call);
@@ -305,7 +305,7 @@ spops_status spops_coords_set_union(spops_context *ctx, spops_coords *coords, co
 {
     static const char call[] = "coords_set_union";
     spops_coords_source source;
-    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_BEGIN_CALL(ctx, call);
     SPOPS_TRY(spops_coords_check(ctx, call, "coords", coords));
     SPOPS_TRY(union_source(ctx, call, a, b, &source));
     SPOPS_REQUIRE(ctx, coords != a && coords != b, "%s: coords is a or b, expected another set",
@@ -320,7 +320,7 @@ spops_status spops_coords_set_pruned(spops_context *ctx, spops_coords *coords,
 {
     static const char call[] = "coords_set_pruned";
     spops_coords_source source;
-    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_BEGIN_CALL(ctx, call);
     SPOPS_TRY(spops_coords_check(ctx, call, "coords", coords));
     SPOPS_TRY(kept_source(ctx, call, in, keep, &source));
     SPOPS_REQUIRE(ctx, coords != in, "%s: coords is in, expected another set", call);

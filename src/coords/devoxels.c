@@ -267,7 +267,7 @@ spops_status spops_devoxels_set(spops_context *ctx, spops_devoxels *devoxels,
     static const char call[] = "devoxels_set";
     spops_coords_source source;
 
-    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_BEGIN_CALL(ctx, call);
     SPOPS_REQUIRE(ctx, devoxels != NULL, "%s: devoxels is NULL", call);
     SPOPS_TRY(spops_segments_check(ctx, call, "devoxels", devoxels->segments));
     SPOPS_TRY(spops_coords_check(ctx, call, "coords", coords));

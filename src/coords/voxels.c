@@ -440,7 +440,7 @@ spops_status spops_voxels_set(spops_context *ctx, spops_voxels *voxels, const in
     static const char call[] = "voxels_set";
     spops_coords_source source;
 
-    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_BEGIN_CALL(ctx, call);
     SPOPS_TRY(check_voxels(ctx, call, voxels));
     SPOPS_REQUIRE(ctx, voxels->segments->base.refillable,
                   "%s: the voxels were not made by voxels_reserve", call);
@@ -472,7 +472,7 @@ spops_status spops_voxels_get_view(spops_context *ctx, const spops_voxels *voxel
 {
     static const char call[] = "voxels_get_view";
     spops_voxels_view found = spops_voxels_view_default();
-    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_BEGIN_CALL(ctx, call);
     SPOPS_TRY(check_voxels(ctx, call, voxels));
     found.max_points = voxels->max_points;
     found.max_voxels = voxels->max_voxels;
@@ -495,7 +495,7 @@ spops_status spops_points_get_bounds_sync(spops_context *ctx, spops_matrix point
     uint16_t *narrow = NULL;
     size_t bytes;
 
-    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_BEGIN_CALL(ctx, call);
     SPOPS_OUTER_CALL(ctx, call, NULL);
     SPOPS_TRY(spops_check_object(ctx, call, "lower", lower, _Alignof(float)));
     SPOPS_TRY(spops_check_object(ctx, call, "upper", upper, _Alignof(float)));

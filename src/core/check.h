@@ -4,6 +4,7 @@
 #define SPOPS_CORE_CHECK_H
 
 #include "core/backend.h"
+#include "core/log.h"
 
 #define SPOPS_DEFAULT_MAX_COLS 256
 #define SPOPS_MAX_COUNT        ((int64_t)INT32_MAX - 1) // of segments, terms, rows, weights
@@ -21,12 +22,23 @@ spops_status spops_check_home(spops_context *ctx, const char *call, const char *
 // here on.
 spops_status spops_check_not_capturing(spops_context *ctx, const char *call);
 
-// What every call that makes something begins with: ctx is there, and out (a plain name), where
-// nothing is from here on, whatever fails; ctx's stream is not being captured.
-#define SPOPS_BEGIN_CREATE(ctx, call, out)                                                         \
+// What every public call begins with that has no row in the list of operators (call/call_check.h):
+// ctx is there, and the log has the call.
+#define SPOPS_BEGIN_CALL(ctx, call)                                                                \
     do {                                                                                           \
-        if ((out) != NULL && (uintptr_t)(out) % sizeof *(out) == 0) *(out) = NULL;                 \
         SPOPS_REQUIRE(NULL, (ctx) != NULL, "%s: ctx is NULL", (call));                             \
+        if (spops_log_is_on) spops_log_call((ctx), (call));                                        \
+    } while (0)
+
+// What every call that makes a plan begins with: ctx is there, and out (a plain name), where
+// nothing is from here on, whatever fails; ctx's stream is not being captured. The log has the call,
+// and at its end the plan.
+#define SPOPS_BEGIN_CREATE(ctx, call, out)                                                         \
+    const spops_log_made spops_made __attribute__((cleanup(spops_log_plan))) = {                   \
+        (ctx), (call), (uintptr_t)(out) % sizeof *(out) == 0 ? (void *)(out) : NULL};              \
+    do {                                                                                           \
+        if (spops_made.handle != NULL) *(out) = NULL;                                              \
+        SPOPS_BEGIN_CALL(ctx, call);                                                               \
         SPOPS_TRY(spops_check_object((ctx), (call), #out, (out), sizeof *(out)));                  \
         SPOPS_TRY(spops_check_not_capturing((ctx), (call)));                                       \
     } while (0)

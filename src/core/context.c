@@ -7,7 +7,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "core/backend.h"
+#include "core/check.h"
 #include "spops/regime.h"
 #include "core/cpu_isa.h"
 #include "core/threads.h"
@@ -155,6 +155,23 @@ static spops_status open_dense_library(spops_context *ctx, const spops_context_o
     return ctx->backend->matmul_open(ctx, &args);
 }
 
+// The context goes, its message stays; the log has it already.
+static void keep_message(const spops_context *ctx, spops_status status)
+{
+    spops_log_forgive(1);
+    spops_fail(NULL, status, "%s", ctx->error);
+    spops_log_forgive(-1);
+}
+
+static void log_context(const spops_context *ctx)
+{
+    spops_log_line line = {0};
+    spops_log_add(&line, "  = ctx=%p %s, %s, %s, device %" PRId32 ", %d threads", (const void *)ctx,
+                  spops_version(), ctx->backend->name, ctx->info.isa, ctx->info.device,
+                  ctx->num_threads);
+    spops_log_write(&line);
+}
+
 spops_status spops_context_create(const spops_context_options *options, spops_context **out)
 {
     spops_status status = SPOPS_STATUS_OK;
@@ -165,6 +182,8 @@ spops_status spops_context_create(const spops_context_options *options, spops_co
     SPOPS_REQUIRE(NULL, out != NULL, "context_create: out is NULL");
     *out = NULL;
     spops_rows_parse();
+    SPOPS_TRY(spops_log_open());
+    if (spops_log_is_on) spops_log_call(NULL, "context_create");
     memset(&read, 0, sizeof read);
     SPOPS_TRY(spops_read_options(NULL, "context_create", options, &read, sizeof read));
     SPOPS_TRY(check_options(&read));
@@ -189,15 +208,16 @@ spops_status spops_context_create(const spops_context_options *options, spops_co
     SPOPS_TRY_GOTO(choose_backend(ctx, &read), status, fail);
     status = open_dense_library(ctx, &read);
     if (status != SPOPS_STATUS_OK) {
-        spops_fail(NULL, status, "%s", ctx->error);
+        keep_message(ctx, status);
         spops_context_destroy(ctx);
         return status;
     }
+    if (spops_log_is_on) log_context(ctx);
     *out = ctx;
     return SPOPS_STATUS_OK;
 
 fail:
-    spops_fail(NULL, status, "%s", ctx->error); // the context goes, its message stays
+    keep_message(ctx, status);
     allocator.host_free(allocator.user, ctx, sizeof *ctx);
     return status;
 }
@@ -213,6 +233,7 @@ void spops_context_destroy(spops_context *ctx)
     spops_allocator allocator;
 
     if (ctx == NULL) return;
+    if (spops_log_is_on) spops_log_call(ctx, "context_destroy");
     (void)ctx->backend->wait(ctx);
     if (ctx->custom_reduces != NULL) ctx->custom_reduces->destroy(ctx, ctx->custom_reduces);
     if (ctx->matmul != NULL) ctx->matmul->destroy(ctx, ctx->matmul);
@@ -229,7 +250,7 @@ void spops_context_destroy(spops_context *ctx)
 spops_status spops_context_get_device_info(spops_context *ctx, spops_device_info *info)
 {
     static const char call[] = "context_get_device_info";
-    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_BEGIN_CALL(ctx, call);
     return spops_write_struct(ctx, call, "info", info, &ctx->info, sizeof *info);
 }
 
@@ -325,7 +346,7 @@ spops_status spops_context_grow(spops_context *ctx, size_t bytes)
 
 spops_status spops_context_reserve(spops_context *ctx, size_t bytes)
 {
-    SPOPS_REQUIRE(NULL, ctx != NULL, "context_reserve: ctx is NULL");
+    SPOPS_BEGIN_CALL(ctx, "context_reserve");
     ctx->call = "context_reserve";
     return spops_context_grow(ctx, bytes);
 }
@@ -367,7 +388,7 @@ spops_status spops_context_set_scratch(spops_context *ctx, void *memory, size_t 
     spops_carver carver = {NULL, 0};
     size_t scratch_bytes;
 
-    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_BEGIN_CALL(ctx, call);
     SPOPS_REQUIRE(ctx, memory != NULL || bytes == 0, "%s: memory is NULL, expected %zu bytes", call,
                   bytes);
     SPOPS_REQUIRE(ctx, (uintptr_t)memory % SPOPS_PLAN_ALIGNMENT == 0,
@@ -410,7 +431,7 @@ spops_status spops_context_scratch(spops_context *ctx, const char *call, size_t 
 
 spops_status spops_context_wait_sync(spops_context *ctx)
 {
-    SPOPS_REQUIRE(NULL, ctx != NULL, "context_wait_sync: ctx is NULL");
+    SPOPS_BEGIN_CALL(ctx, "context_wait_sync");
     return ctx->backend->wait(ctx);
 }
 

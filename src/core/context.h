@@ -8,6 +8,7 @@
 
 #include "core/address_set.h"
 #include "core/cpu_isa.h"
+#include "core/log.h"
 #include "core/memory.h"
 #include "core/status.h"
 #include "spops/context.h"
@@ -98,8 +99,13 @@ void spops_outer_leave(const spops_outer_call *outer);
     do {                                                                                           \
         char spops_kept[SPOPS_ERROR_BYTES];                                                        \
         memcpy(spops_kept, (ctx)->error, sizeof spops_kept);                                       \
+        spops_log_forgive(1);                                                                      \
         (status) = (call);                                                                         \
-        if ((status) == (forgiven)) memcpy((ctx)->error, spops_kept, sizeof spops_kept);           \
+        spops_log_forgive(-1);                                                                     \
+        if ((status) == (forgiven))                                                                \
+            memcpy((ctx)->error, spops_kept, sizeof spops_kept);                                   \
+        else if ((status) != SPOPS_STATUS_OK)                                                      \
+            spops_log_failure((status), (ctx)->error);                                             \
     } while (0)
 
 // A segment that is split needs one ticket of 4 bytes per column tile, and has at least two pieces

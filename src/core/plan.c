@@ -50,18 +50,21 @@ typedef struct field_text {
     const char *name;
     size_t length;
     int32_t rows, cols;
+    bool is_f64;
 } field_text;
 
 // The field at *text, which goes on to the next one.
 static field_text next_field(const char **text)
 {
     const char *at = *text;
-    field_text f = {at, strcspn(at, "[: "), 0, 0};
+    field_text f = {at, strcspn(at, "[: "), 0, 0, false};
     char *end = NULL;
     if (at[f.length] == '[') {
         f.cols = (int32_t)strtol(at + f.length + 1, &end, 10);
         if (end[1] == '[') f.rows = f.cols, f.cols = (int32_t)strtol(end + 2, NULL, 10);
     }
+    at += strcspn(at, ": ");
+    f.is_f64 = *at == ':';
     at += strcspn(at, " ");
     *text = at + (*at == ' ');
     return f;
@@ -160,6 +163,40 @@ spops_status spops_plan_check_refillable(spops_context *ctx, const char *call, c
     SPOPS_REQUIRE(ctx, plan->refillable, "%s: %s was not made by %s_reserve", call, name,
                   info_of(plan->kind)->name);
     return SPOPS_STATUS_OK;
+}
+
+// What differs from 0, by name.
+static void log_fields(spops_log_line *line, const spops_plan *plan)
+{
+    const char *at = info_of(plan->kind)->fields;
+    const int64_t *values = plan->fields;
+    char name[48];
+
+    for (int32_t index = 0; *at != '\0';) {
+        const field_text f = next_field(&at);
+        for (int32_t i = 0; i < ints_of(&f); ++i, ++index) {
+            if (values[index] == 0) continue;
+            name_of_field(plan->kind, index, name, sizeof name);
+            if (f.is_f64)
+                spops_log_add(line, " %s=%.9g", name, spops_plan_double(values[index]));
+            else
+                spops_log_add(line, " %s=%" PRId64, name, values[index]);
+        }
+    }
+}
+
+void spops_log_plan(const spops_log_made *made)
+{
+    spops_log_line line = {0};
+    const spops_plan *plan;
+
+    if (!spops_log_is_on || made->ctx == NULL || made->handle == NULL) return;
+    plan = *(spops_plan *const *)made->handle;
+    if (plan == NULL || !spops_log_is_own(made->ctx, made->call)) return;
+    spops_log_add(&line, "  = %s=%p bytes=%zu", info_of(plan->kind)->name, (const void *)plan,
+                  spops_plan_bytes(plan));
+    log_fields(&line, plan);
+    spops_log_write(&line);
 }
 
 // ---- Handles ------------------------------------------------------------------------------------
@@ -501,7 +538,7 @@ spops_status spops_update(spops_context *ctx, spops_plan *const *plans, int32_t 
     enum { AT_ONCE = 32 };
     spops_plan *group[AT_ONCE];
 
-    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_BEGIN_CALL(ctx, call);
     SPOPS_REQUIRE(ctx, num_plans >= 0, "%s: num_plans is %" PRId32 ", expected 0 or more", call,
                   num_plans);
     SPOPS_REQUIRE(ctx, plans != NULL || num_plans == 0, "%s: plans is NULL", call);
@@ -529,7 +566,7 @@ spops_status spops_plan_describe(spops_context *ctx, const spops_plan *plan, int
     static const char call[] = "plan_describe";
     int32_t num;
 
-    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_BEGIN_CALL(ctx, call);
     SPOPS_REQUIRE(ctx, plan != NULL, "%s: plan is NULL", call);
     SPOPS_TRY(spops_check_object(ctx, call, "num_ints", num_ints, sizeof *num_ints));
     SPOPS_TRY(spops_check_home(ctx, call, "plan", plan->ctx));
@@ -609,7 +646,7 @@ spops_status spops_plan_measure(spops_context *ctx, const int64_t *ints, int32_t
     spops_status status;
     size_t measured = 0;
 
-    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_BEGIN_CALL(ctx, call);
     ctx->call = call;
     SPOPS_TRY(spops_check_aligned(ctx, call, "bytes", bytes, sizeof *bytes));
     SPOPS_TRY(spops_check_aligned(ctx, call, "scratch_bytes", scratch_bytes, sizeof *bytes));
@@ -631,7 +668,7 @@ spops_status spops_plan_attach(spops_context *ctx, const int64_t *ints, int32_t 
     spops_plan *read = NULL;
 
     if (plan != NULL && (uintptr_t)plan % sizeof *plan == 0) *plan = NULL;
-    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_BEGIN_CALL(ctx, call);
     ctx->call = call;
     SPOPS_TRY(spops_check_object(ctx, call, "plan", plan, sizeof *plan));
     SPOPS_TRY(read_ints(ctx, call, ints, num_ints, &read));

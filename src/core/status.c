@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "core/context.h"
+#include "core/log.h"
 
 static _Thread_local char thread_error[SPOPS_ERROR_BYTES];
 
@@ -48,6 +49,7 @@ spops_status spops_fail(spops_context *ctx, spops_status status, const char *for
     }
     if (ctx != NULL && ctx->outer != NULL) name_outer(ctx->outer, line);
     memcpy(ctx != NULL ? ctx->error : thread_error, line, strlen(line) + 1);
+    if (spops_log_is_on) spops_log_failure(status, line);
     return status;
 }
 

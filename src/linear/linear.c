@@ -95,7 +95,7 @@ spops_status spops_linear_reserve(spops_context *ctx, int64_t max_rows, int64_t 
     static const char call[] = "linear_reserve";
     const spops_igemm_prepare_args kernels = {.products = true, .gradients = backward != 0};
 
-    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_BEGIN_CALL(ctx, call);
     SPOPS_TRY(spops_check_not_capturing(ctx, call));
     SPOPS_TRY(spops_check_count(ctx, call, "max_rows", max_rows));
     SPOPS_TRY(spops_check_count(ctx, call, "max_in_channels", max_in_channels));

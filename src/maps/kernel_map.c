@@ -704,7 +704,7 @@ spops_status spops_kernel_map_set(spops_context *ctx, spops_kernel_map *map, con
     const spops_kernel_map *of_one;
     const spops_map_arrays *a;
 
-    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_BEGIN_CALL(ctx, call);
     SPOPS_TRY(spops_map_check(ctx, call, "map", map));
     SPOPS_REQUIRE(ctx, map->base.refillable && !map->base.shares,
                   "%s: the map was not made by kernel_map_reserve", call);
@@ -758,7 +758,7 @@ spops_status spops_kernel_map_get_view(spops_context *ctx, const spops_kernel_ma
     static const char call[] = "kernel_map_get_view";
     spops_kernel_map_view found = spops_kernel_map_view_default();
     const spops_map_arrays *a;
-    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_BEGIN_CALL(ctx, call);
     SPOPS_TRY(spops_map_check(ctx, call, "map", map));
     a = &map->arrays;
     found.num_taps = a->taps.num_taps;
@@ -782,7 +782,7 @@ spops_status spops_kernel_map_get_info_sync(spops_context *ctx, const spops_kern
     spops_kernel_map_info found;
     spops_map_state state;
 
-    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_BEGIN_CALL(ctx, call);
     SPOPS_TRY(spops_map_check(ctx, call, "map", map));
     SPOPS_TRY(spops_check_not_capturing(ctx, call));
     SPOPS_TRY(ctx->backend->wait(ctx));

@@ -152,7 +152,7 @@ spops_status spops_kernel_map_save(spops_context *ctx, const spops_kernel_map *m
     spops_blob_writer writer = {buffer, capacity, 0};
     map_image image;
 
-    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_BEGIN_CALL(ctx, call);
     SPOPS_TRY(spops_map_check(ctx, call, "map", map));
     SPOPS_TRY(spops_check_object(ctx, call, "bytes", bytes, sizeof *bytes));
     SPOPS_REQUIRE(ctx, !map->base.refillable, "%s: the map was made by kernel_map_reserve", call);

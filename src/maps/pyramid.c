@@ -224,7 +224,7 @@ spops_status spops_pyramid_reserve(spops_context *ctx, const spops_coords *fines
 static spops_status check_pyramid(spops_context *ctx, const char *call,
                                   const spops_pyramid *pyramid)
 {
-    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_BEGIN_CALL(ctx, call);
     SPOPS_REQUIRE(ctx, pyramid != NULL, "%s: pyramid is NULL", call);
     return spops_check_home(ctx, call, "pyramid", pyramid->base.ctx);
 }

@@ -540,7 +540,7 @@ spops_status spops_triplets_set(spops_context *ctx, spops_triplets *triplets,
     static const char call[] = "triplets_set";
     triplets_source source;
 
-    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_BEGIN_CALL(ctx, call);
     SPOPS_TRY(check_refillable(ctx, call, triplets));
     memset(&source, 0, sizeof source);
     source.num_triplets = triplets->shape.num_triplets;
@@ -566,7 +566,7 @@ spops_status spops_triplets_set_offsets(spops_context *ctx, spops_triplets *trip
     static const char call[] = "triplets_set_offsets";
     triplets_source source;
 
-    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_BEGIN_CALL(ctx, call);
     SPOPS_TRY(check_refillable(ctx, call, triplets));
     SPOPS_TRY(spops_check_indices(ctx, call, "offsets", offsets, triplets->shape.num_matrices + 1));
     if (out_rows != NULL)
@@ -593,7 +593,7 @@ spops_status spops_triplets_get_info_sync(spops_context *ctx, const spops_triple
     spops_triplets_info found;
     spops_schedule schedule;
 
-    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_BEGIN_CALL(ctx, call);
     SPOPS_REQUIRE(ctx, triplets != NULL, "%s: triplets is NULL", call);
     SPOPS_TRY(spops_check_home(ctx, call, "triplets", triplets->base.ctx));
     SPOPS_TRY(spops_check_not_capturing(ctx, call));

@@ -286,7 +286,7 @@ spops_status spops_patches_set(spops_context *ctx, spops_patches *patches,
     static const char call[] = "patches_set";
     const spops_patch_storage *s;
 
-    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_BEGIN_CALL(ctx, call);
     SPOPS_TRY(spops_plan_check_refillable(ctx, call, "patches", (const spops_plan *)patches));
     SPOPS_TRY(check_lists(ctx, call, lists));
     SPOPS_TRY(spops_check_aligned(ctx, call, "num_patches", num_patches, sizeof *num_patches));
@@ -443,7 +443,7 @@ spops_status spops_patches_set_from_order(spops_context *ctx, spops_patches *pat
     static const char call[] = "patches_set_from_order";
     spops_patch_curve_rule rule;
 
-    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_BEGIN_CALL(ctx, call);
     SPOPS_TRY(spops_plan_check_refillable(ctx, call, "patches", (const spops_plan *)patches));
     SPOPS_TRY(spops_buckets_check_cloud(ctx, call, cloud));
     SPOPS_TRY(check_samples(ctx, call, "cloud", patches, spops_cloud_samples(cloud)));
@@ -527,7 +527,7 @@ spops_status spops_patches_set_from_buckets(spops_context *ctx, spops_patches *p
     static const char call[] = "patches_set_from_buckets";
     spops_patch_window_rule rule;
 
-    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_BEGIN_CALL(ctx, call);
     SPOPS_TRY(spops_plan_check_refillable(ctx, call, "patches", (const spops_plan *)patches));
     SPOPS_TRY(spops_plan_check(ctx, call, "buckets", (const spops_plan *)buckets));
     SPOPS_REQUIRE(ctx, patches->storage.same,
@@ -552,7 +552,7 @@ spops_status spops_patches_get_info_sync(spops_context *ctx, const spops_patches
     spops_patch_state state;
     spops_patch_faults faults;
 
-    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_BEGIN_CALL(ctx, call);
     SPOPS_TRY(spops_plan_check(ctx, call, "patches", (const spops_plan *)patches));
     SPOPS_TRY(spops_check_not_capturing(ctx, call));
     s = &patches->storage;
@@ -588,7 +588,7 @@ spops_status spops_patches_get_view(spops_context *ctx, const spops_patches *pat
     spops_patches_view found = spops_patches_view_default();
     const spops_patch_arrays *a;
 
-    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_BEGIN_CALL(ctx, call);
     SPOPS_TRY(spops_plan_check(ctx, call, "patches", (const spops_plan *)patches));
     a = &patches->arrays;
     found.max_patches = a->max_patches;

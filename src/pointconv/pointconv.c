@@ -281,7 +281,7 @@ spops_status spops_pointconv_set(spops_context *ctx, spops_pointconv *conv)
 {
     static const char call[] = "pointconv_set";
 
-    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_BEGIN_CALL(ctx, call);
     SPOPS_TRY(spops_tapconv_check(ctx, call, (const spops_tapconv *)conv));
     SPOPS_OUTER_CALL(ctx, call, NULL);
     for (int side = 0; side < SPOPS_NUM_SIDES; ++side)

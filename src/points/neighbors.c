@@ -365,7 +365,7 @@ spops_status spops_neighbors_set(spops_context *ctx, spops_neighbors *neighbors,
     const spops_neighbors_arrays *a;
     spops_neighbors_args args;
 
-    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_BEGIN_CALL(ctx, call);
     SPOPS_TRY(spops_neighbors_check(ctx, call, "neighbors", neighbors));
     SPOPS_REQUIRE(ctx, neighbors->base.refillable,
                   "%s: the neighbours were not made by neighbors_reserve", call);
@@ -393,7 +393,7 @@ spops_status spops_neighbors_get_view(spops_context *ctx, const spops_neighbors 
     spops_neighbors_view found = spops_neighbors_view_default();
     const spops_neighbors_arrays *a;
 
-    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_BEGIN_CALL(ctx, call);
     SPOPS_TRY(spops_neighbors_check(ctx, call, "neighbors", neighbors));
     a = &neighbors->arrays;
     found.num_taps = a->num_taps;
@@ -414,7 +414,7 @@ spops_status spops_neighbors_get_info_sync(spops_context *ctx, const spops_neigh
     spops_neighbors_info found = spops_neighbors_info_default();
     spops_neighbors_state state;
 
-    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_BEGIN_CALL(ctx, call);
     SPOPS_TRY(spops_neighbors_check(ctx, call, "neighbors", neighbors));
     SPOPS_TRY(spops_check_not_capturing(ctx, call));
     SPOPS_TRY(ctx->backend->download(ctx, &state, neighbors->arrays.state, sizeof state));

@@ -302,7 +302,7 @@ spops_status spops_point_level_set(spops_context *ctx, spops_point_level *level,
     static const char call[] = "point_level_set";
     const int32_t *num_points, *batch = NULL;
 
-    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_BEGIN_CALL(ctx, call);
     SPOPS_TRY(check_level(ctx, call, level));
     SPOPS_OUTER_CALL(ctx, call, level_names);
     SPOPS_REQUIRE(ctx, level->base.refillable, "%s: the level was not made by point_level_reserve",
@@ -348,7 +348,7 @@ spops_status spops_point_level_get_view(spops_context *ctx, const spops_point_le
     static const char call[] = "point_level_get_view";
     spops_point_level_view found = spops_point_level_view_default();
 
-    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_BEGIN_CALL(ctx, call);
     SPOPS_TRY(check_level(ctx, call, level));
     found.num_fine = level->num_fine;
     found.num_coarse = level->cloud.points.rows;
@@ -366,7 +366,7 @@ spops_status spops_point_level_get_info_sync(spops_context *ctx, const spops_poi
     spops_coords_info coords = spops_coords_info_default();
     spops_status status;
 
-    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_BEGIN_CALL(ctx, call);
     SPOPS_TRY(check_level(ctx, call, level));
     SPOPS_OUTER_CALL(ctx, call, NULL);
     status = spops_coords_get_info_sync(ctx, spops_voxels_coords(level->voxels), &coords);

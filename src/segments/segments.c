@@ -529,7 +529,7 @@ spops_status spops_segments_set(spops_context *ctx, spops_segments *segments,
     static const char call[] = "segments_set";
     spops_lists_source source;
 
-    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_BEGIN_CALL(ctx, call);
     SPOPS_TRY(spops_segments_check(ctx, call, "segments", segments));
     SPOPS_REQUIRE(ctx, segments->base.refillable, "%s: the plan was not made by segments_reserve",
                   call);
@@ -570,7 +570,7 @@ spops_status spops_segments_get_info_sync(spops_context *ctx, const spops_segmen
     spops_segments_info found;
     spops_schedule schedule;
 
-    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_BEGIN_CALL(ctx, call);
     SPOPS_TRY(spops_segments_check(ctx, call, "segments", segments));
     SPOPS_TRY(spops_check_not_capturing(ctx, call));
     SPOPS_TRY(ctx->backend->wait(ctx));
@@ -605,7 +605,7 @@ spops_status spops_segments_get_view(spops_context *ctx, const spops_segments *s
 {
     static const char call[] = "segments_get_view";
     spops_segments_view found;
-    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_BEGIN_CALL(ctx, call);
     SPOPS_TRY(spops_segments_check(ctx, call, "segments", segments));
     found = spops_segments_view_of(&segments->forward);
     return spops_write_struct(ctx, call, "view", view, &found, sizeof found);
@@ -668,7 +668,7 @@ spops_status spops_segments_get_traffic_sync(spops_context *ctx, const spops_seg
     spops_schedule schedule;
     spops_traffic found;
 
-    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_BEGIN_CALL(ctx, call);
     SPOPS_TRY(spops_segments_check(ctx, call, "segments", s));
     SPOPS_TRY(
         spops_check_dtype(ctx, call, "dtype", dtype, SPOPS_DTYPES_FLOAT | SPOPS_DTYPES_NARROW));

@@ -403,7 +403,7 @@ spops_status spops_segments_save(spops_context *ctx, const spops_segments *segme
     spops_blob_writer writer = {buffer, capacity, 0};
     spops_segments_image image;
 
-    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_BEGIN_CALL(ctx, call);
     SPOPS_TRY(spops_segments_check(ctx, call, "segments", segments));
     SPOPS_TRY(spops_check_object(ctx, call, "bytes", bytes, sizeof *bytes));
     SPOPS_REQUIRE(ctx, !segments->base.refillable, "%s: the plan was made by segments_reserve",

@@ -121,7 +121,7 @@ spops_status spops_reduce_create(spops_context *ctx, const spops_reduce_desc *de
     spops_custom_reduce *custom = NULL;
     spops_reduce_desc read;
 
-    SPOPS_REQUIRE(NULL, ctx != NULL, "reduce_create: ctx is NULL");
+    SPOPS_BEGIN_CALL(ctx, "reduce_create");
     ctx->call = "reduce_create";
     SPOPS_REQUIRE(ctx, desc != NULL, "reduce_create: desc is NULL");
     SPOPS_TRY(spops_check_object(ctx, "reduce_create", "out", out, sizeof *out));

@@ -294,7 +294,7 @@ spops_status spops_sparseconv_set(spops_context *ctx, spops_sparseconv *conv)
 {
     static const char call[] = "sparseconv_set";
 
-    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_BEGIN_CALL(ctx, call);
     SPOPS_TRY(spops_tapconv_check(ctx, call, (const spops_tapconv *)conv));
     SPOPS_OUTER_CALL(ctx, call, NULL);
     return spops_sparseconv_set_all(ctx, 1, &conv);
@@ -308,7 +308,7 @@ spops_status spops_sparseconv_set_all(spops_context *ctx, int32_t num_convs,
     spops_igemm_schedule_args args[AT_ONCE];
     int32_t n = 0;
 
-    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_BEGIN_CALL(ctx, call);
     SPOPS_OUTER_CALL(ctx, call, NULL);
     SPOPS_REQUIRE(ctx, num_convs >= 0, "%s: num_convs is %" PRId32 ", expected 0 or more", call,
                   num_convs);

@@ -299,7 +299,7 @@ spops_status spops_tapconv_get_choice(spops_context *ctx, const char *call,
     spops_conv_layer layer = {0};
     spops_wanted_dataflow chosen = {SPOPS_DATAFLOW_AUTO, NULL};
 
-    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_BEGIN_CALL(ctx, call);
     SPOPS_TRY(spops_tapconv_check(ctx, call, conv));
     SPOPS_OUTER_CALL(ctx, call, NULL);
     SPOPS_TRY(spops_check_object(ctx, call, "choice", choice, _Alignof(spops_conv_choice)));

@@ -121,7 +121,7 @@ spops_status spops_sparseconv_save_choices(spops_context *ctx, const spops_conv_
     char line[LINE_BYTES];
     size_t used = 0;
 
-    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_BEGIN_CALL(ctx, call);
     SPOPS_TRY(spops_check_object(ctx, call, "bytes", bytes, _Alignof(size_t)));
     SPOPS_TRY(spops_sparseconv_check_choices(ctx, call, "rows", rows, "num_rows", num_rows));
     for (int64_t i = 0; i <= HEAD_LINES + num_rows; ++i)
@@ -319,7 +319,7 @@ spops_status spops_sparseconv_load_choices(spops_context *ctx, const char *text,
     line_reader reader = {.ctx = ctx, .call = call, .text = text, .bytes = bytes};
     int64_t found = 0;
 
-    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_BEGIN_CALL(ctx, call);
     SPOPS_REQUIRE(ctx, text != NULL, "%s: text is NULL", call);
     SPOPS_TRY(spops_check_object(ctx, call, "num_rows", num_rows, _Alignof(int64_t)));
     SPOPS_TRY(read_rows(&reader, NULL, 0, &found)); // all is checked before anything is written

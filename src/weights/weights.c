@@ -146,7 +146,7 @@ static spops_status check_weights(spops_context *ctx, const char *call, spops_we
     uintptr_t from_address = (uintptr_t)from, to_address = (uintptr_t)to;
     size_t bytes;
 
-    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_BEGIN_CALL(ctx, call);
     SPOPS_REQUIRE(ctx, (int)layout >= 0 && (int)layout < NUM_LAYOUTS,
                   "%s: layout is %d, expected 0 to %d", call, (int)layout, NUM_LAYOUTS - 1);
     if (layout == SPOPS_WEIGHTS_MINKOWSKI_CROSS)

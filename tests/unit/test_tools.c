@@ -1200,8 +1200,8 @@ Test(tool, help_and_info)
     setenv("SPOPS_TEST_REPORT", "a b\"c", 1);
     cr_expect_eq(RUN("info", "--report"), 0);
     static const char *const reported[] = {
-        "commit",        "flags",  "options",   "instruction sets", "sanitizers",
-        "CUDA compiler", "system", "processor", "NVIDIA driver",    "made with"};
+        "commit", "flags",     "options",       "instruction sets", "sanitizers",  "CUDA compiler",
+        "system", "processor", "NVIDIA driver", "made with",        "log of calls"};
     for (size_t i = 0; i < sizeof reported / sizeof *reported; ++i)
         cr_expect_not_null(strstr(out, reported[i]), "no %s in\n%s", reported[i], out);
     cr_expect_not_null(strstr(out, " SPOPS_TEST_REPORT=a b\"c\n"), "%s", out);
