@@ -757,6 +757,16 @@ static void find_fields(reader *r)
     }
 }
 
+static bool is_same_code(const spops_row_number *a, const spops_row_number *b)
+{
+    if (a->value != b->value) return false;
+    for (int64_t i = 0; i < a->value; ++i)
+        if (parsed.program[a->at + i].op != parsed.program[b->at + i].op ||
+            parsed.program[a->at + i].value != parsed.program[b->at + i].value)
+            return false;
+    return true;
+}
+
 // The slot of a dimension's value, one of its own for a constant or code.
 static uint8_t value_slot(reader *r, const spops_row_number *number)
 {
@@ -766,6 +776,8 @@ static uint8_t value_slot(reader *r, const spops_row_number *number)
     if (number->how == SPOPS_NUMBER_SLOT) return (uint8_t)number->at;
     for (int i = row->num_slots; i < slot && number->how == SPOPS_NUMBER_CONSTANT; ++i)
         if (row->initial[i] == number->value) return (uint8_t)i;
+    for (int i = 0; i < row->num_codes && number->how == SPOPS_NUMBER_CODE; ++i)
+        if (is_same_code(&row->codes[i].number, number)) return row->codes[i].slot;
     if (slot == SPOPS_ROW_MAX_SLOTS) {
         fail(r, "too many sizes");
         return 0;
