@@ -56,7 +56,8 @@ spops_status spops_check_voxel_size(spops_context *ctx, const char *call, int32_
 {
     for (int a = 0; a < dims; ++a) {
         SPOPS_REQUIRE(ctx, isfinite(size_m[a]) && size_m[a] > 0.0,
-                      "%s: size_m[%d] is %g, expected more than 0", call, a, size_m[a]);
+                      "%s: size_m[%d] is %g, expected more than 0 on each of %" PRId32 " axes",
+                      call, a, size_m[a], dims);
         SPOPS_REQUIRE(ctx, isfinite(origin_m[a]),
                       "%s: origin_m[%d] is %g, expected a finite number", call, a, origin_m[a]);
     }
