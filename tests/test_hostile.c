@@ -629,8 +629,8 @@ Test(hostile, structs_between_elements)
     co.box = odd;
     BETWEEN(spops_coords_reserve(ctx, 3, 1, 1, &co, (spops_coords **)(void *)memory), "box");
     mo.num_rows = odd;
-    BETWEEN(spops_mvmr_execute(ctx, triplets, points, spops_matrix_dense(x, 3, 3, SPOPS_DTYPE_F32), NULL,
-                               &mo, points),
+    BETWEEN(spops_mvmr_execute(ctx, triplets, points, spops_matrix_dense(x, 3, 3, SPOPS_DTYPE_F32),
+                               NULL, &mo, points),
             "num_rows");
     BETWEEN(spops_sparseconv_load_choices(ctx, "", 0, NULL, 0, between), "num_rows");
     BETWEEN(spops_sparseconv_save_choices(ctx, NULL, 0, NULL, 0, between), "bytes");
@@ -835,7 +835,7 @@ Test(hostile, devoxels_of_another_grid)
     }
     cr_assert_eq(devoxelize(ctx, derived[3], points, 1.0, 100.0, &terms), SPOPS_STATUS_OK);
     expect_refused(ctx, devoxelize(ctx, derived[3], points, 0.0, 0.0, &terms),
-                   "devoxels_create: size_m[0] is 0, expected more than 0");
+                   "devoxels_create: size_m[0] is 0, expected more than 0 on each of 2 axes");
     for (int i = 0; i < 4; ++i)
         spops_coords_destroy(derived[i]);
     spops_voxels_destroy(voxels);
