@@ -5,9 +5,9 @@ attention over patches, on CPUs and NVIDIA GPUs.
     import spops.functional as F    every operator, plans as values
     import spops.nn as snn          layers, and spops.SparseTensor
 """
-from . import _library
+from . import _library, weights
 from ._plan import Plan
 from ._tensor import SparseTensor, devoxelize, voxelize
 
 __version__ = _library.c.spops_version().decode()
-__all__ = ["Plan", "SparseTensor", "__version__", "devoxelize", "voxelize"]
+__all__ = ["Plan", "SparseTensor", "__version__", "devoxelize", "voxelize", "weights"]

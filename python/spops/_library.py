@@ -108,9 +108,9 @@ c.spops_last_error.restype = _c.c_char_p
 c.spops_last_error.argtypes = [_c.c_void_p]
 
 
-def fail(status: int) -> None:
-    """Raise what a status of the library stands for, with the thread's last line of detail."""
+def fail(status: int, ctx=None) -> None:
+    """Raise what a status of the library stands for, with its line of detail."""
     if status == 0:
         return
     kinds = {1: ValueError, 2: MemoryError, 3: NotImplementedError}
-    raise kinds.get(status, RuntimeError)(c.spops_last_error(None).decode())
+    raise kinds.get(status, RuntimeError)(c.spops_last_error(ctx).decode())

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Weights of other libraries, and spconv 2's names."""
+import pytest
+import torch
+from conftest import grid_rows
+
+import spops
+import spops.nn as snn
+import spops.spconv.pytorch as spconv
+
+SHAPE = dict(kernel_size=3, dims=3, in_channels=4, out_channels=6)
+
+
+def test_torchs_weights_give_torchs_convolution():
+    dense = torch.nn.Conv3d(4, 6, 3, padding=1)
+    layer = snn.SubMConv3d(4, 6, 3)
+    layer.weight.data = spops.weights.load("torch", dense.weight, **SHAPE)
+    layer.bias.data = dense.bias.detach().clone()
+    x = spops.SparseTensor(torch.randn(100, 4), grid_rows(100), (12, 12, 12), 2)
+    ref = dense(x.dense()).movedim(1, -1)[tuple(x.coords.long().unbind(1))]
+    torch.testing.assert_close(layer(x).feats, ref, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.float8_e4m3fn])
+@pytest.mark.parametrize("layout", [n for n in spops.weights.layouts() if "cross" not in n])
+def test_there_and_back(layout, dtype):
+    w = torch.randn(27, 4, 6).to(dtype)
+    there = spops.weights.save(layout, w, kernel_size=3, dims=3)
+    back = spops.weights.load(layout, there, **SHAPE)
+    assert back.dtype is dtype and back.shape == w.shape
+    assert torch.equal(back.float(), w.float())
+
+
+def test_weights_refused():
+    w = torch.randn(27 * 4 * 6)
+    with pytest.raises(ValueError, match="layout is 'spconv3', expected one of canonical torch"):
+        spops.weights.load("spconv3", w, **SHAPE)
+    with pytest.raises(ValueError, match="there are 10 numbers, expected 648"):
+        spops.weights.load("torch", w[:10], **SHAPE)
+    with pytest.raises(ValueError, match="dtype is torch.float64"):
+        spops.weights.load("torch", w.double(), **SHAPE)
+    with pytest.raises(NotImplementedError):
+        spops.weights.load(next(n for n in spops.weights.layouts() if "cross" in n), w, **SHAPE)
+
+
+def spconv_net():
+    return spconv.SparseSequential(
+        spconv.SubMConv3d(4, 8, 3, padding=1, bias=False, indice_key="subm1"), torch.nn.BatchNorm1d(8), torch.nn.ReLU(),
+        spconv.SparseConv3d(8, 16, 3, stride=2, padding=1, bias=False, indice_key="spconv2"), torch.nn.BatchNorm1d(16), torch.nn.ReLU(),
+        spconv.SparseInverseConv3d(16, 8, 3, indice_key="spconv2", bias=False),
+        spconv.SparseMaxPool3d(2), spconv.ToDense(),
+    )  # fmt: skip
+
+
+def test_a_network_of_spconv():
+    net = spconv_net()
+    x = spconv.SparseConvTensor(torch.randn(120, 4), grid_rows(120), [12, 12, 12], 2)
+    y = net(x)
+    assert y.shape == (2, 8, 6, 6, 6)
+    y.square().sum().backward()
+    assert all(torch.isfinite(p.grad).all() for p in net.parameters())
+    assert net[0].weight.shape == (8, 3, 3, 3, 4) and x.find_indice_pair("subm1") is not None
+
+
+def test_checkpoints_of_spconv_load_as_they_are():
+    """Weights [C_out, *kernel_size, C_in], in the order that spops_weights_load knows as spconv2."""
+    a = spconv.SubMConv3d(4, 6, 3, bias=False)
+    a.load_state_dict({"weight": torch.randn(6, 3, 3, 3, 4)})
+    b = snn.SubMConv3d(4, 6, 3, bias=False)
+    b.weight.data = spops.weights.load("spconv2", a.weight, **SHAPE)
+    x = spconv.SparseConvTensor(torch.randn(120, 4), grid_rows(120), [12, 12, 12], 2)
+    assert torch.equal(a(x).features, b(x.sparse).feats)
+
+
+def test_what_spconv_has_and_this_has_not_is_refused():
+    with pytest.raises(NotImplementedError, match="act_type='ReLU' is not there"):
+        spconv.SubMConv3d(4, 6, 3, act_type="ReLU")
+    with pytest.raises(ValueError, match="input has 4 channels, expected 5"):
+        spconv.SubMConv3d(5, 6, 3)(spconv.SparseConvTensor(torch.randn(120, 4), grid_rows(120), [12, 12, 12], 2))
+    x = spconv.SparseConvTensor(torch.randn(120, 4), grid_rows(120), [12, 12, 12], 2)
+    with pytest.raises(ValueError, match="replace_feature"):
+        x.features = x.features
+    assert torch.equal((x + x).features, 2 * x.features)
+    y = spconv.SparseConvTensor.from_dense(x.dense(channels_first=False))
+    assert torch.equal(y.dense(), x.dense())
