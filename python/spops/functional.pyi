@@ -64,6 +64,11 @@ def gather_backward(
     grad_w: Tensor | bool = True,
 ) -> Tensor | tuple[Tensor, ...]: ...  # Gradients of gather.
 
+def rank(
+    segments: Plan,
+    ranks: Tensor | None = None,
+) -> Tensor: ...  # ranks[t] = how many terms before t its segment has; -1 for a term that the plan left out.
+
 def triplets(
     matrices: Tensor,
     num_out: int,
@@ -309,7 +314,7 @@ def attention_backward(
     grad_q: Tensor | bool = True,
     grad_k: Tensor | bool = True,
     grad_v: Tensor | bool = True,
-    grad_bias_table: Tensor | bool = True,
+    grad_table: Tensor | bool = True,
 ) -> Tensor | tuple[Tensor, ...]: ...  # Gradients of attention.
 
 def linear(

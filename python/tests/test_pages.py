@@ -1,0 +1,19 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Python code of the pages runs."""
+import re
+from pathlib import Path
+
+import pytest
+
+root = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.parametrize("page", ["docs/python.md", "README.md"])
+def test_code_of_page(page):
+    if not (root / page).is_file():
+        pytest.skip(f"{page}: this is no checkout")
+    blocks = re.findall(r"^```python\n(.*?)^```", (root / page).read_text(), re.M | re.S)
+    assert blocks
+    space = {}
+    for block in blocks:
+        exec(compile(block, page, "exec"), space)
