@@ -52,10 +52,13 @@ def _compact(x: Tensor, dense: bool) -> Tensor:
 
 
 def _indices(x: Tensor) -> Tensor:
-    """x in i32; what that cannot hold becomes its last number, which no range of the library has."""
-    if x.dtype in (torch.int64, torch.uint8, torch.int16, torch.int8):
-        return x.clamp(max=2**31 - 1).clamp(min=-1).to(torch.int32) if x.dtype is torch.int64 else x.int()
-    return x
+    """x in i32. 64 bits are looked at, which waits for the device: nothing wraps around."""
+    if x.dtype is torch.int64:
+        y = x.to(torch.int32)
+        if not torch.equal(y.to(torch.int64), x):
+            raise ValueError(f"indices are {x.min().item()} to {x.max().item()}, expected 32 bits")
+        return y
+    return x.int() if x.dtype in (torch.uint8, torch.int16, torch.int8) else x
 
 
 def _ints(v):
@@ -92,7 +95,7 @@ def _not_a_plan(operator: str, argument: str, value, kind: str):
 
 
 def _no_out(operator: str, output: str):
-    raise ValueError(f"{operator}: {output} is given, and a gradient is asked for: leave it to the call, or use torch.no_grad()")
+    raise ValueError(f"{operator}: {output} is given, and a gradient is asked for or the call is traced: leave it to the call")
 
 
 def _autocast(x):

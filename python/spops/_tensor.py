@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from . import functional as F
+from ._made import _indices
 from ._plan import Plan
 
 
@@ -200,7 +201,7 @@ class SparseTensor:
                 raise ValueError("SparseTensor: coords must be [N, 1 + D]: batch and 1 to 4 axes")
             dims = coords.shape[1] - 1
             shape = None if spatial_shape is None else per_axis(spatial_shape, dims, "SparseTensor: spatial_shape")
-            sites = Sites(coords.to(torch.int32).contiguous(), shape, batch_size, (1,) * dims)
+            sites = Sites(_indices(coords).contiguous(), shape, batch_size, (1,) * dims)
         if feats.dim() != 2 or feats.shape[0] != sites.coords.shape[0]:
             raise ValueError(f"SparseTensor: feats is {list(feats.shape)}, expected [{sites.coords.shape[0]}, channels]")
         self.feats, self.sites = feats, sites

@@ -175,8 +175,8 @@ def test_errors_are_the_librarys():
         F.sparseconv(x, w, x)
     with pytest.raises(ValueError, match="a plan of another kind, expected sparseconv"):
         F.sparseconv(x, w, F.coords(grid_rows(200)))
-    with pytest.raises(ValueError, match="keys"):
-        F.segments(torch.tensor([0, 2**40]), 3)
+    with pytest.raises(ValueError, match=r"keys\[1\] is 3"):
+        F.segments(torch.tensor([0, 3]), 3)
     with pytest.raises(ValueError, match="out is given, and a gradient"):
         F.sparseconv(x.clone().requires_grad_(), w, plan, out=torch.empty(200, 16))
     y = F.sparseconv(x.clone().requires_grad_(), w, plan)
@@ -207,6 +207,16 @@ def test_plan_fields():
         s.nothing
     rows, num = F.coords_rows(s)
     assert torch.equal(rows, grid_rows(50)) and num.item() == 50
+
+
+def test_indices_of_64_bits():
+    rows = grid_rows(50).long() - torch.tensor([0, 6, 6, 6])
+    assert torch.equal(F.coords_rows(F.coords(rows))[0], rows.int())
+    for far in (2**40, -(2**40)):
+        with pytest.raises(ValueError, match="expected 32 bits"):
+            F.coords(torch.tensor([[0, 0, 0, 0], [0, far, 0, 0]]))
+        with pytest.raises(ValueError, match="expected 32 bits"):
+            F.segments(torch.tensor([0, far]), 3)
 
 
 def test_autocast():
