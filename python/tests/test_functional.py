@@ -255,6 +255,17 @@ def test_compile_is_whole_and_serves_all_sizes():
     assert len(graphs) <= 2, f"{len(graphs)} graphs for four sizes"
 
 
+def test_export():
+    _, plan, x, w = conv_parts()
+
+    class Layer(torch.nn.Module):
+        def forward(self, x, token, fields):
+            return torch.ops.spops.sparseconv(x, w, None, None, None, None, None, token, fields, 1, 0, 0, False, None)
+
+    args = (x, plan.token, list(plan.fields))
+    assert torch.equal(torch.export.export(Layer(), args).module()(*args), F.sparseconv(x, w, plan))
+
+
 def test_opcheck():
     _, plan, x, w = conv_parts()
     op = torch.ops.spops.sparseconv.default
