@@ -833,7 +833,7 @@ static void create_and_destroy(void *user)
 static void enqueue_set(void *user)
 {
     plan_run *run = user;
-    const spops_status status = spops_bev_plan_set(run->b->ctx, run->plan, run->transforms);
+    const spops_status status = spops_bev_plan_update(run->b->ctx, run->plan, run->transforms);
     if (run->status == SPOPS_STATUS_OK) run->status = status;
 }
 

@@ -41,7 +41,7 @@ static void note_status(bucket_data *d, spops_status status)
 static void enqueue_set(void *user)
 {
     bucket_data *d = user;
-    note_status(d, spops_buckets_set(d->b->ctx, d->buckets, &d->cloud));
+    note_status(d, spops_buckets_update(d->b->ctx, d->buckets, &d->cloud));
 }
 
 static void enqueue_race(void *user)
@@ -53,19 +53,20 @@ static void enqueue_race(void *user)
 static void enqueue_windows(void *user)
 {
     bucket_data *d = user;
-    note_status(d, spops_patches_set_from_buckets(d->b->ctx, d->windows, d->buckets, &d->window));
+    note_status(d,
+                spops_patches_update_from_buckets(d->b->ctx, d->windows, d->buckets, &d->window));
 }
 
 static void enqueue_runs(void *user)
 {
     bucket_data *d = user;
-    note_status(d, spops_patches_set_from_order(d->b->ctx, d->runs, &d->cloud, &d->order));
+    note_status(d, spops_patches_update_from_order(d->b->ctx, d->runs, &d->cloud, &d->order));
 }
 
 static void enqueue_plan_pool(void *user)
 {
     bucket_data *d = user;
-    note_status(d, spops_pool_set(d->b->ctx, d->pool));
+    note_status(d, spops_pool_update(d->b->ctx, d->pool));
 }
 
 static void enqueue_pool(void *user)
@@ -230,11 +231,11 @@ static bool make_features(bucket_data *d)
     int64_t pooled;
     o.max_cols = COLS;
     if (!bench_check(b, "pool",
-                     spops_pool_create_buckets(b->ctx, d->buckets, SUB_ROWS, &o, &d->pool)))
+                     spops_pool_create_from_buckets(b->ctx, d->buckets, SUB_ROWS, &o, &d->pool)))
         return false;
     o.gradients = SPOPS_GRADIENTS_LINEAR;
     if (!bench_check(b, "pool",
-                     spops_pool_create_buckets(b->ctx, d->buckets, SUB_ROWS, &o, &d->graded)))
+                     spops_pool_create_from_buckets(b->ctx, d->buckets, SUB_ROWS, &o, &d->graded)))
         return false;
     pooled = d->n / SUB_ROWS + d->info.max_buckets; // as the contract of the call says
     if (pooled > d->n) pooled = d->n;
@@ -259,7 +260,7 @@ static bool make_features(bucket_data *d)
 static bool make_patches(bucket_data *d)
 {
     bench *b = d->b;
-    spops_patches_shape shape = spops_patches_shape_default();
+    spops_patches_capacity shape = spops_patches_capacity_default();
     spops_patches_info info = spops_patches_info_default();
     shape.num_rows = shape.max_queries = d->n;
     shape.max_patches = d->info.max_buckets;

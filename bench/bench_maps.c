@@ -41,14 +41,14 @@ static void note(map_run *r, spops_status status)
 static void enqueue_coords(void *user)
 {
     map_run *r = user;
-    note(r, spops_coords_set(r->b->ctx, r->coords, r->num_rows, r->rows));
+    note(r, spops_coords_update(r->b->ctx, r->coords, r->num_rows, r->rows));
 }
 
 static void enqueue_map(void *user)
 {
     map_run *r = user;
-    note(r, spops_kernel_map_set(r->b->ctx, r->map, r->coords,
-                                 r->outputs != NULL ? r->outputs : r->coords));
+    note(r, spops_kernel_map_update(r->b->ctx, r->map, r->coords,
+                                    r->outputs != NULL ? r->outputs : r->coords));
 }
 
 static void enqueue_both(void *user)
@@ -60,7 +60,7 @@ static void enqueue_both(void *user)
 static void enqueue_fused(void *user)
 {
     map_run *r = user;
-    note(r, spops_coords_set_downsampled(r->b->ctx, r->outputs, r->coords, &r->kernel));
+    note(r, spops_coords_update_downsampled(r->b->ctx, r->outputs, r->coords, &r->kernel));
 }
 
 static void enqueue_staged(void *user)
@@ -70,7 +70,7 @@ static void enqueue_staged(void *user)
         map_stages_cuda(&r->stages);
     else
         map_stages_cpu(&r->stages);
-    note(r, spops_coords_set(r->b->ctx, r->outputs, r->num_candidates, r->stages.candidates));
+    note(r, spops_coords_update(r->b->ctx, r->outputs, r->num_candidates, r->stages.candidates));
 }
 
 static void enqueue_sorted(void *user)
@@ -122,7 +122,7 @@ static bool open_run(bench *b, const bench_scene *s, const void *rows, const voi
         return false;
     enqueue_both(r);
     if (!device_stream_wait(b->backend, b->stream)) return bench_fail(b, "%s", device_error());
-    return bench_check(b, "kernel_map_set", r->status);
+    return bench_check(b, "kernel_map_update", r->status);
 }
 
 // Pairs of every tap, counted by sort and search on the host.
@@ -332,7 +332,7 @@ static void note_pyramid(pyramid_run *r, spops_status status)
 static void enqueue_together(void *user)
 {
     pyramid_run *r = user;
-    note_pyramid(r, spops_pyramid_set(r->b->ctx, r->pyramid));
+    note_pyramid(r, spops_pyramid_update(r->b->ctx, r->pyramid));
 }
 
 static void enqueue_one_by_one(void *user)
@@ -341,13 +341,14 @@ static void enqueue_one_by_one(void *user)
     spops_context *ctx = r->b->ctx;
     for (int l = 0; l < NUM_LEVELS; ++l) {
         if (l > 0)
-            note_pyramid(r, spops_coords_set_downsampled(ctx, r->coarser[l], level_of(r, l - 1),
-                                                         &r->window));
-        note_pyramid(r, spops_kernel_map_set(ctx, r->within[l], level_of(r, l), NULL));
+            note_pyramid(r, spops_coords_update_downsampled(ctx, r->coarser[l], level_of(r, l - 1),
+                                                            &r->window));
+        note_pyramid(r, spops_kernel_map_update(ctx, r->within[l], level_of(r, l), NULL));
     }
     for (int l = 0; l + 1 < NUM_LEVELS; ++l) {
-        note_pyramid(r, spops_kernel_map_set(ctx, r->down[l], level_of(r, l), level_of(r, l + 1)));
-        note_pyramid(r, spops_kernel_map_set(ctx, r->up[l], level_of(r, l + 1), level_of(r, l)));
+        note_pyramid(r,
+                     spops_kernel_map_update(ctx, r->down[l], level_of(r, l), level_of(r, l + 1)));
+        note_pyramid(r, spops_kernel_map_update(ctx, r->up[l], level_of(r, l + 1), level_of(r, l)));
     }
 }
 
@@ -469,7 +470,7 @@ static void measure_pyramid(bench *b, const bench_scene *s, const void *rows, co
     if (bench_check(
             b, "coords_reserve",
             spops_coords_reserve(b->ctx, 3, s->num_rows, s->num_rows, &finest, &r.finest)) &&
-        bench_check(b, "coords_set", spops_coords_set(b->ctx, r.finest, num_rows, rows)) &&
+        bench_check(b, "coords_update", spops_coords_update(b->ctx, r.finest, num_rows, rows)) &&
         reserve_together(&r, contents) && reserve_one_by_one(&r, contents)) {
         enqueue_together(&r);
         enqueue_one_by_one(&r);
@@ -548,7 +549,7 @@ static void enqueue_voxels(void *user)
 {
     voxel_run *r = user;
     const spops_status status =
-        spops_voxels_set(r->b->ctx, r->voxels, r->num_points, r->points, NULL);
+        spops_voxels_update(r->b->ctx, r->voxels, r->num_points, r->points, NULL);
     if (r->status == SPOPS_STATUS_OK) r->status = status;
 }
 

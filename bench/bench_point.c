@@ -85,13 +85,13 @@ static void note_status(point_data *d, spops_status status)
 static void enqueue_search(void *user)
 {
     point_data *d = user;
-    note_status(d, spops_neighbors_set(d->b->ctx, d->reserved, NULL, &d->cloud));
+    note_status(d, spops_neighbors_update(d->b->ctx, d->reserved, NULL, &d->cloud));
 }
 
 static void enqueue_plan(void *user)
 {
     point_data *d = user;
-    note_status(d, spops_pointconv_set(d->b->ctx, d->refilled));
+    note_status(d, spops_pointconv_update(d->b->ctx, d->refilled));
 }
 
 static void enqueue_forward(void *user)
@@ -545,7 +545,7 @@ static void close_cloud(point_data *d)
 static void measure_search(bench *b, point_data *d)
 {
     static const char *const names[] = {"lists", "triplets"};
-    const spops_neighbors_shape shape = {0, d->n, 1, d->info.num_pairs};
+    const spops_neighbors_capacity shape = {0, d->n, 1, d->info.num_pairs};
     spops_neighbors_options o = search_options();
     spops_pointconv_options plan = spops_pointconv_options_default();
 

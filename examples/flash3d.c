@@ -117,7 +117,7 @@ static int stage_create(network *n, int s, int64_t rows, const int32_t *offsets)
     stage *st = &n->stages[s];
     spops_context *ctx = n->d.ctx;
     const spops_buckets_options options = bucket_options(n, s);
-    spops_patches_shape shape = spops_patches_shape_default();
+    spops_patches_capacity shape = spops_patches_capacity_default();
     spops_buckets_view view = spops_buckets_view_default();
     spops_pool_options pool = spops_pool_options_default();
     spops_attention_rotary rotary;
@@ -156,7 +156,8 @@ static int stage_create(network *n, int s, int64_t rows, const int32_t *offsets)
     if (s + 1 == STAGES) return 0;
 
     pool.max_cols = st->r.channels;
-    if (!good(&n->d, "pool", spops_pool_create_buckets(ctx, st->buckets, POOLED, &pool, &st->pool)))
+    if (!good(&n->d, "pool",
+              spops_pool_create_from_buckets(ctx, st->buckets, POOLED, &pool, &st->pool)))
         return 1;
     const int64_t next_rows =
         rows < rows / POOLED + view.max_buckets ? rows : rows / POOLED + view.max_buckets;
@@ -204,10 +205,11 @@ static spops_status stage_enqueue(network *n, int s)
     spops_context *ctx = n->d.ctx;
 
     if (n->parts & PLANS) {
-        TRY(spops_buckets_set(ctx, st->buckets, &st->cloud));
+        TRY(spops_buckets_update(ctx, st->buckets, &st->cloud));
         for (int w = 0; w < WINDOWS; ++w)
-            TRY(spops_patches_set_from_buckets(ctx, st->patches[w], st->buckets, &st->windows[w]));
-        if (st->pool != NULL) TRY(spops_pool_set(ctx, st->pool));
+            TRY(spops_patches_update_from_buckets(ctx, st->patches[w], st->buckets,
+                                                  &st->windows[w]));
+        if (st->pool != NULL) TRY(spops_pool_update(ctx, st->pool));
     }
     for (int b = 0; b < blocks_of[s]; ++b)
         TRY(block_enqueue(&n->d, &st->blocks[b], &st->r, st->patches[b % WINDOWS], n->parts));

@@ -40,7 +40,7 @@ int main(void)
     TRY(spops_segments_reserve(ctx, VOXELS, POINTS, NULL, &voxels));
 
     TRY_CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-    TRY(spops_segments_set(ctx, voxels, &data->num_points, data->voxel, NULL, NULL));
+    TRY(spops_segments_update(ctx, voxels, &data->num_points, data->voxel, NULL, NULL));
     TRY(spops_segreduce_execute(ctx, voxels, SPOPS_REDUCE_MEAN, height, NULL, mean, NULL));
     TRY_CUDA(cudaStreamEndCapture(stream, &graph));
     TRY_CUDA(cudaGraphInstantiateWithFlags(&exec, graph, 0));

@@ -33,7 +33,7 @@ int main(void)
     options.max_cols = 1;
     TRY(spops_segments_reserve(ctx, NUM_VOXELS, MAX_POINTS, &options, &voxels));
     for (int f = 0; f < NUM_FRAMES; ++f) {
-        TRY(spops_segments_set(ctx, voxels, &num_points[f], voxel[f], NULL, NULL));
+        TRY(spops_segments_update(ctx, voxels, &num_points[f], voxel[f], NULL, NULL));
         TRY(spops_segreduce_execute(
             ctx, voxels, SPOPS_REDUCE_MEAN,
             spops_matrix_dense(height_m[f], MAX_POINTS, 1, SPOPS_DTYPE_F32), NULL,

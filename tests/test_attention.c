@@ -962,7 +962,7 @@ ParameterizedTest(struct backend_param *p, attention, runs_on_refilled_patches)
     static const int32_t q_offsets[][4] = {{0, 2, 2, 5}, {0, 6, 6, 6}, {0, 1, 4, 4}};
     static const int32_t k_offsets[][4] = {{0, 4, 5, 7}, {0, 0, 3, 3}, {0, 3, 7, 9}};
     static const int32_t q_rows[] = {5, 0, 3, 1, 4, 2}, k_rows[] = {1, 1, 5, 3, 0, 2, 4, 5, 3};
-    spops_patches_shape shape = spops_patches_shape_default();
+    spops_patches_capacity shape = spops_patches_capacity_default();
     spops_patches *refilled = NULL;
     small_case s;
     float measured[3][BIG], got[3][BIG];
@@ -984,7 +984,7 @@ ParameterizedTest(struct backend_param *p, attention, runs_on_refilled_patches)
         const spops_patch_lists lists = {3, arrays[0], arrays[1], arrays[2], arrays[3]};
         spops_patches *made = NULL;
         test_expect_ok(ctx, spops_patches_create(ctx, ROWS, &lists, &made), "create");
-        test_expect_ok(ctx, spops_patches_set(ctx, refilled, NULL, &lists), "set");
+        test_expect_ok(ctx, spops_patches_update(ctx, refilled, NULL, &lists), "set");
         for (int plan = 0; plan < 2; ++plan) {
             const spops_patches *patches = plan ? refilled : made;
             float(*to)[BIG] = plan ? got : measured;

@@ -774,7 +774,7 @@ typedef struct refill {
 
 static void enqueue_refill(test_device *d, refill *r)
 {
-    test_expect_ok(d->ctx, spops_bev_plan_set(d->ctx, r->plan, r->transforms), "set");
+    test_expect_ok(d->ctx, spops_bev_plan_update(d->ctx, r->plan, r->transforms), "set");
     test_expect_ok(d->ctx,
                    bev_execute(d->ctx, r->plan, SPOPS_BEV_CHANNELS_FIRST, r->depth.view,
                                r->feat.view, r->out.view),
@@ -885,14 +885,14 @@ ParameterizedTest(struct launch_param *p, bevpool, refill_on_the_stream)
     size_t bytes = 0;
     test_expect(d.ctx, spops_bev_plan_save(d.ctx, given, NULL, 0, &bytes),
                 SPOPS_STATUS_INVALID_ARGUMENT, "bev_plan_save", "a reserved plan is not saved");
-    test_expect(d.ctx, spops_bev_plan_set(d.ctx, fresh, r.transforms),
-                SPOPS_STATUS_INVALID_ARGUMENT, "bev_plan_set", "a plan that was not reserved");
-    test_expect(d.ctx, spops_bev_plan_set(d.ctx, given, NULL), SPOPS_STATUS_INVALID_ARGUMENT,
+    test_expect(d.ctx, spops_bev_plan_update(d.ctx, fresh, r.transforms),
+                SPOPS_STATUS_INVALID_ARGUMENT, "bev_plan_update", "a plan that was not reserved");
+    test_expect(d.ctx, spops_bev_plan_update(d.ctx, given, NULL), SPOPS_STATUS_INVALID_ARGUMENT,
                 "transforms", "transforms NULL");
-    test_expect(d.ctx, spops_bev_plan_set(d.ctx, NULL, r.transforms), SPOPS_STATUS_INVALID_ARGUMENT,
-                "plan", "plan NULL");
-    test_expect(NULL, spops_bev_plan_set(NULL, given, r.transforms), SPOPS_STATUS_INVALID_ARGUMENT,
-                "ctx", "ctx NULL");
+    test_expect(d.ctx, spops_bev_plan_update(d.ctx, NULL, r.transforms),
+                SPOPS_STATUS_INVALID_ARGUMENT, "plan", "plan NULL");
+    test_expect(NULL, spops_bev_plan_update(NULL, given, r.transforms),
+                SPOPS_STATUS_INVALID_ARGUMENT, "ctx", "ctx NULL");
     spops_bev_plan_destroy(given), spops_bev_plan_destroy(fresh), spops_bev_plan_destroy(r.plan);
     free(depth), free(feat);
     guarded_destroy(&r.depth), guarded_destroy(&r.feat), guarded_destroy(&r.out);

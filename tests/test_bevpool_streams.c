@@ -175,7 +175,7 @@ static void enqueue(lane *l)
 {
     const lane_kind *k = l->kind;
     spops_status status = SPOPS_STATUS_OK;
-    if (k->refill) status = spops_bev_plan_set(l->ctx, l->plan, l->transforms);
+    if (k->refill) status = spops_bev_plan_update(l->ctx, l->plan, l->transforms);
     if (status == SPOPS_STATUS_OK)
         status = bev_execute(l->ctx, l->plan, k->layout, l->depth.view, l->feat.view,
                              l->outputs[0].view);

@@ -390,7 +390,7 @@ ParameterizedTest(struct launch_param *p, buckets, set_on_the_stream)
         cr_assert_eq(none.num_buckets, 0);
         if (d.launch == LAUNCH_CAPTURED) {
             cr_assert(device_capture_begin(d.stream), "%s", device_error());
-            const spops_status status = spops_buckets_set(d.ctx, buckets, &there.cloud);
+            const spops_status status = spops_buckets_update(d.ctx, buckets, &there.cloud);
             cr_assert(device_capture_end(d.stream, &graph), "%s", device_error());
             test_expect_ok(d.ctx, status, "captured");
         }
@@ -414,7 +414,7 @@ ParameterizedTest(struct launch_param *p, buckets, set_on_the_stream)
             if (graph != NULL)
                 cr_assert(device_graph_launch(graph, d.stream), "%s", device_error());
             else
-                test_expect_ok(d.ctx, spops_buckets_set(d.ctx, buckets, &there.cloud), "set");
+                test_expect_ok(d.ctx, spops_buckets_update(d.ctx, buckets, &there.cloud), "set");
             test_wait(&d);
             cr_assert_eq(spops_buckets_get_info_sync(d.ctx, buckets, &info),
                          over ? SPOPS_STATUS_CAPACITY_EXCEEDED : SPOPS_STATUS_OK, "%d", i);
@@ -467,7 +467,7 @@ ParameterizedTest(struct backend_param *p, buckets, refused)
     } while (0)
 #define CREATE spops_buckets_create(d.ctx, &there.cloud, &o, &buckets)
     test_expect_ok(d.ctx, CREATE, "good");
-    test_expect(d.ctx, spops_buckets_set(d.ctx, buckets, &there.cloud),
+    test_expect(d.ctx, spops_buckets_update(d.ctx, buckets, &there.cloud),
                 SPOPS_STATUS_INVALID_ARGUMENT, "not made by buckets_reserve", "set");
     spops_buckets_destroy(buckets);
     REFUSES(spops_buckets_create(d.ctx, NULL, &o, &buckets), "cloud is NULL");
@@ -512,7 +512,7 @@ ParameterizedTest(struct backend_param *p, buckets, refused)
     REFUSES(spops_buckets_reserve(d.ctx, 20000, 1, &o, &buckets),
             "a sample may have 20000 buckets of 1 rows, expected at most 16384");
     test_expect_ok(d.ctx, spops_buckets_reserve(d.ctx, 99, 2, &o, &buckets), "reserve");
-    test_expect(d.ctx, spops_buckets_set(d.ctx, buckets, &there.cloud),
+    test_expect(d.ctx, spops_buckets_update(d.ctx, buckets, &there.cloud),
                 SPOPS_STATUS_INVALID_ARGUMENT, "points.rows is 100, expected the capacity, 99",
                 "capacity");
     spops_buckets_destroy(buckets);

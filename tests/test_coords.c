@@ -500,11 +500,11 @@ typedef struct refill {
 static spops_status enqueue_refill(spops_context *ctx, const refill *r)
 {
     switch (r->how) {
-    case DOWN: return spops_coords_set_downsampled(ctx, r->coords, r->in, r->kernel);
-    case UP: return spops_coords_set_upsampled(ctx, r->coords, r->in, r->kernel);
-    case UNION: return spops_coords_set_union(ctx, r->coords, r->in, r->other);
-    case PRUNED: return spops_coords_set_pruned(ctx, r->coords, r->in, r->keep);
-    default: return spops_coords_set(ctx, r->coords, r->num_rows, r->rows);
+    case DOWN: return spops_coords_update_downsampled(ctx, r->coords, r->in, r->kernel);
+    case UP: return spops_coords_update_upsampled(ctx, r->coords, r->in, r->kernel);
+    case UNION: return spops_coords_update_union(ctx, r->coords, r->in, r->other);
+    case PRUNED: return spops_coords_update_pruned(ctx, r->coords, r->in, r->keep);
+    default: return spops_coords_update(ctx, r->coords, r->num_rows, r->rows);
     }
 }
 
@@ -737,17 +737,19 @@ ParameterizedTest(struct backend_param *p, coords, set_refuses)
     test_expect(d.ctx, spops_coords_reserve(d.ctx, 3, 10, INT32_MAX, &o, &out), invalid,
                 "max_items", "items");
     test_expect_ok(d.ctx, spops_coords_reserve(d.ctx, 3, 10, 10, &o, &small), "reserve");
-    test_expect(d.ctx, spops_coords_set(d.ctx, fixed, num, num), invalid,
+    test_expect(d.ctx, spops_coords_update(d.ctx, fixed, num, num), invalid,
                 "not made by coords_reserve", "not refillable");
-    test_expect(d.ctx, spops_coords_set(d.ctx, small, NULL, num), invalid, "num_rows is NULL",
+    test_expect(d.ctx, spops_coords_update(d.ctx, small, NULL, num), invalid, "num_rows is NULL",
                 "num");
-    test_expect(d.ctx, spops_coords_set(d.ctx, small, num, NULL), invalid, "rows is NULL", "rows");
-    test_expect(d.ctx, spops_coords_set(d.ctx, NULL, num, num), invalid, "coords is NULL",
+    test_expect(d.ctx, spops_coords_update(d.ctx, small, num, NULL), invalid, "rows is NULL",
+                "rows");
+    test_expect(d.ctx, spops_coords_update(d.ctx, NULL, num, num), invalid, "coords is NULL",
                 "coords");
-    test_expect(d.ctx, spops_coords_set_downsampled(d.ctx, small, fixed, &kernel), invalid,
+    test_expect(d.ctx, spops_coords_update_downsampled(d.ctx, small, fixed, &kernel), invalid,
                 "max_items = 10", "too many candidates");
-    test_expect(d.ctx, spops_coords_set_union(d.ctx, small, small, fixed), invalid, "", "itself");
-    test_expect(d.ctx, spops_coords_set_pruned(d.ctx, small, small, (uint8_t *)num), invalid,
+    test_expect(d.ctx, spops_coords_update_union(d.ctx, small, small, fixed), invalid, "",
+                "itself");
+    test_expect(d.ctx, spops_coords_update_pruned(d.ctx, small, small, (uint8_t *)num), invalid,
                 "another set", "itself");
     test_free(&d, num);
     spops_coords_destroy(fixed), spops_coords_destroy(small);

@@ -282,7 +282,7 @@ static spops_status create_neighbors(setting *s, spops_context *ctx, void **made
 
 static spops_status reserve_neighbors(setting *s, spops_context *ctx, void **made)
 {
-    const spops_neighbors_shape shape = {0, s->num_rows, 1, 1000};
+    const spops_neighbors_capacity shape = {0, s->num_rows, 1, 1000};
     const spops_neighbors_options o = search_options();
     return spops_neighbors_reserve(ctx, &shape, 1, &o, (spops_neighbors **)made);
 }
@@ -326,7 +326,7 @@ static spops_status create_point_pyramid(setting *s, spops_context *ctx, void **
 static spops_status reserve_point_pyramid(setting *s, spops_context *ctx, void **made)
 {
     spops_point_pyramid_options o = spops_point_pyramid_options_default();
-    spops_point_pyramid_shape shape = {.max_rows = {s->num_rows}, .num_samples = 1};
+    spops_point_pyramid_capacity shape = {.max_rows = {s->num_rows}, .num_samples = 1};
     o.num_levels = 2;
     o.tap_size_m = 0.3f;
     for (int a = 0; a < 3; ++a)
@@ -376,7 +376,7 @@ static spops_status pool_buckets(setting *s, spops_context *ctx, void **made)
 {
     spops_pool_options o = spops_pool_options_default();
     o.gradients = SPOPS_GRADIENTS_ALL;
-    return spops_pool_create_buckets(ctx, s->buckets, 2, &o, (spops_pool **)made);
+    return spops_pool_create_from_buckets(ctx, s->buckets, 2, &o, (spops_pool **)made);
 }
 
 static spops_status order_patches(setting *s, spops_context *ctx, void **made)
@@ -407,7 +407,7 @@ static spops_status list_patches(setting *s, spops_context *ctx, void **made)
 
 static spops_status reserve_patches(setting *s, spops_context *ctx, void **made)
 {
-    spops_patches_shape shape = spops_patches_shape_default();
+    spops_patches_capacity shape = spops_patches_capacity_default();
     shape.num_rows = shape.max_queries = shape.max_keys = s->num_rows;
     shape.max_patches = shape.max_samples = 9;
     return spops_patches_reserve(ctx, &shape, (spops_patches **)made);
@@ -601,12 +601,13 @@ ParameterizedTest(struct backend_param *p, coords_allocation, set_allocates_noth
         spops_kernel_map_reserve(d->ctx, SPOPS_MAP_CONVOLUTION, &s.window, in, out, &mo, &down),
         "down");
     const int64_t requests = d->memory.requests;
-    test_expect_ok(d->ctx, spops_coords_set(d->ctx, in, num, s.rows), "set");
-    test_expect_ok(d->ctx, spops_coords_set_downsampled(d->ctx, out, in, &s.window), "down");
-    test_expect_ok(d->ctx, spops_voxels_set(d->ctx, voxels, num, points, NULL), "voxels");
-    test_expect_ok(d->ctx, spops_devoxels_set(d->ctx, devoxels, in, num, points, NULL), "devoxels");
-    test_expect_ok(d->ctx, spops_kernel_map_set(d->ctx, flat, in, NULL), "flat");
-    test_expect_ok(d->ctx, spops_kernel_map_set(d->ctx, down, in, out), "down");
+    test_expect_ok(d->ctx, spops_coords_update(d->ctx, in, num, s.rows), "set");
+    test_expect_ok(d->ctx, spops_coords_update_downsampled(d->ctx, out, in, &s.window), "down");
+    test_expect_ok(d->ctx, spops_voxels_update(d->ctx, voxels, num, points, NULL), "voxels");
+    test_expect_ok(d->ctx, spops_devoxels_update(d->ctx, devoxels, in, num, points, NULL),
+                   "devoxels");
+    test_expect_ok(d->ctx, spops_kernel_map_update(d->ctx, flat, in, NULL), "flat");
+    test_expect_ok(d->ctx, spops_kernel_map_update(d->ctx, down, in, out), "down");
     test_wait(d);
     cr_assert(d->memory.requests == requests, "%lld requests for memory",
               (long long)(d->memory.requests - requests));

@@ -103,11 +103,12 @@ static frame reserve_frame(test_device *d)
 static spops_status enqueue_frame(spops_context *ctx, const frame *f, const int32_t *num,
                                   spops_matrix points, spops_matrix x)
 {
-    spops_status s = spops_voxels_set(ctx, f->voxels, num, points, NULL);
+    spops_status s = spops_voxels_update(ctx, f->voxels, num, points, NULL);
     if (s == SPOPS_STATUS_OK) s = run_mean(ctx, f, x, MAX_VOXELS);
-    if (s == SPOPS_STATUS_OK) s = spops_coords_set_downsampled(ctx, f->coarse, f->coords, window());
-    if (s == SPOPS_STATUS_OK) s = spops_kernel_map_set(ctx, f->flat, f->coords, NULL);
-    if (s == SPOPS_STATUS_OK) s = spops_kernel_map_set(ctx, f->down, f->coords, f->coarse);
+    if (s == SPOPS_STATUS_OK)
+        s = spops_coords_update_downsampled(ctx, f->coarse, f->coords, window());
+    if (s == SPOPS_STATUS_OK) s = spops_kernel_map_update(ctx, f->flat, f->coords, NULL);
+    if (s == SPOPS_STATUS_OK) s = spops_kernel_map_update(ctx, f->down, f->coords, f->coarse);
     return s;
 }
 

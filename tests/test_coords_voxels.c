@@ -439,13 +439,14 @@ ParameterizedTest(struct backend_param *p, voxels, refuse)
     cr_assert(voxels == NULL && d.memory.live == live);
     test_expect_ok(d.ctx, spops_voxels_create(d.ctx, m, NULL, &o, &voxels), "no points");
     int32_t *num = test_upload_i32(&d, (int32_t[]){0}, 1);
-    test_expect(d.ctx, spops_voxels_set(d.ctx, voxels, num, m, NULL), invalid,
+    test_expect(d.ctx, spops_voxels_update(d.ctx, voxels, num, m, NULL), invalid,
                 "not made by voxels_reserve", "set");
     spops_voxels_destroy(voxels);
     test_expect_ok(d.ctx, spops_voxels_reserve(d.ctx, 3, 5, 5, &o, &voxels), "reserve");
-    test_expect(d.ctx, spops_voxels_set(d.ctx, voxels, num, m, NULL), invalid,
+    test_expect(d.ctx, spops_voxels_update(d.ctx, voxels, num, m, NULL), invalid,
                 "points.rows is 0, expected max_points = 5", "rows of set");
-    test_expect(d.ctx, spops_voxels_set(d.ctx, NULL, num, m, NULL), invalid, "voxels is NULL", "");
+    test_expect(d.ctx, spops_voxels_update(d.ctx, NULL, num, m, NULL), invalid, "voxels is NULL",
+                "");
     test_free(&d, num);
     spops_voxels_destroy(voxels);
     spops_voxels_destroy(NULL);
@@ -481,7 +482,7 @@ static void check_refills(test_device *d, spops_voxel_points choice, test_rng *r
     if (d->launch == LAUNCH_CAPTURED) {
         cr_assert(device_capture_begin(d->stream), "%s", device_error());
         const spops_status status =
-            spops_voxels_set(d->ctx, voxels, (int32_t *)num, m, (int32_t *)batch);
+            spops_voxels_update(d->ctx, voxels, (int32_t *)num, m, (int32_t *)batch);
         cr_assert(device_capture_end(d->stream, &graph), "%s", device_error());
         test_expect_ok(d->ctx, status, "captured");
     }
@@ -501,7 +502,7 @@ static void check_refills(test_device *d, spops_voxel_points choice, test_rng *r
             cr_assert(device_graph_launch(graph, d->stream), "%s", device_error());
         else
             test_expect_ok(d->ctx,
-                           spops_voxels_set(d->ctx, voxels, (int32_t *)num, m, (int32_t *)batch),
+                           spops_voxels_update(d->ctx, voxels, (int32_t *)num, m, (int32_t *)batch),
                            what);
         test_wait(d);
         if (version == 0) { // outside every box, for the reference
@@ -664,8 +665,8 @@ ParameterizedTest(struct launch_param *p, voxels, back_to_points)
                                what);
                 if (d.launch == LAUNCH_CAPTURED)
                     cr_assert(device_capture_begin(d.stream), "%s", device_error());
-                const spops_status status = spops_devoxels_set(d.ctx, devoxels, coords, num,
-                                                               matrix_of(given_to, &to), batch);
+                const spops_status status = spops_devoxels_update(d.ctx, devoxels, coords, num,
+                                                                  matrix_of(given_to, &to), batch);
                 if (d.launch == LAUNCH_CAPTURED)
                     cr_assert(device_capture_end(d.stream, &graph) &&
                                   device_graph_launch(graph, d.stream),
@@ -809,11 +810,11 @@ ParameterizedTest(struct backend_param *p, voxels, back_to_points_refuses)
                 "coords is NULL", "no set");
     cr_assert(devoxels == NULL && d.memory.live == live);
     test_expect_ok(d.ctx, CREATE(two), "devoxels");
-    test_expect(d.ctx, spops_devoxels_set(d.ctx, devoxels, coords, rows, two, NULL), invalid,
+    test_expect(d.ctx, spops_devoxels_update(d.ctx, devoxels, coords, rows, two, NULL), invalid,
                 "not made by devoxels_reserve", "set");
     spops_devoxels_destroy(devoxels);
     test_expect_ok(d.ctx, spops_devoxels_reserve(d.ctx, coords, 3, &o, &devoxels), "reserve");
-    test_expect(d.ctx, spops_devoxels_set(d.ctx, devoxels, coords, rows, one, NULL), invalid,
+    test_expect(d.ctx, spops_devoxels_update(d.ctx, devoxels, coords, rows, one, NULL), invalid,
                 "points.rows is 6, expected max_points = 3", "shape");
     spops_devoxels_destroy(devoxels);
     spops_devoxels_destroy(NULL);
@@ -948,7 +949,7 @@ ParameterizedTest(struct backend_param *p, voxels, points_as_users_have_them)
             test_expect_ok(d.ctx,
                            spops_voxels_reserve(d.ctx, 3, USER_POINTS, USER_POINTS, &o, &voxels),
                            "reserve");
-            test_expect_ok(d.ctx, spops_voxels_set(d.ctx, voxels, num_points, m, NULL), "set");
+            test_expect_ok(d.ctx, spops_voxels_update(d.ctx, voxels, num_points, m, NULL), "set");
             check_crop(&d, voxels, &s, false, "set");
             // Back to the points, whose columns are the same.
             spops_devoxels_options back = spops_devoxels_options_default();

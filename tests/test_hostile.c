@@ -523,9 +523,9 @@ Test(hostile, addresses_between_elements)
     spops_triplets *triplets = NULL;
     cr_assert_eq(spops_triplets_reserve(ctx, &shape, NULL, &triplets), SPOPS_STATUS_OK, "%s",
                  spops_last_error(ctx));
-    expect_misaligned(ctx, spops_triplets_set_offsets(ctx, triplets, offsets, odd, NULL),
+    expect_misaligned(ctx, spops_triplets_update_offsets(ctx, triplets, offsets, odd, NULL),
                       "out_rows");
-    expect_misaligned(ctx, spops_triplets_set_offsets(ctx, triplets, offsets, NULL, odd),
+    expect_misaligned(ctx, spops_triplets_update_offsets(ctx, triplets, offsets, NULL, odd),
                       "in_rows");
     spops_triplets_destroy(triplets);
     spops_kernel_map_destroy(map);

@@ -532,8 +532,8 @@ ParameterizedTest(struct launch_param *p, kernel_map, orders_set)
     cr_assert(device_alloc(d.backend, sizeof counts[0], &given), "%s", device_error());
     if (d.launch == LAUNCH_CAPTURED) {
         cr_assert(device_capture_begin(d.stream), "%s", device_error());
-        spops_status status = spops_coords_set(d.ctx, set, (int32_t *)given, on_device);
-        if (status == SPOPS_STATUS_OK) status = spops_kernel_map_set(d.ctx, map, set, NULL);
+        spops_status status = spops_coords_update(d.ctx, set, (int32_t *)given, on_device);
+        if (status == SPOPS_STATUS_OK) status = spops_kernel_map_update(d.ctx, map, set, NULL);
         cr_assert(device_capture_end(d.stream, &graph), "%s", device_error());
         test_expect_ok(d.ctx, status, "captured");
     }
@@ -545,8 +545,9 @@ ParameterizedTest(struct launch_param *p, kernel_map, orders_set)
         if (graph != NULL) {
             cr_assert(device_graph_launch(graph, d.stream), "%s", device_error());
         } else {
-            test_expect_ok(d.ctx, spops_coords_set(d.ctx, set, (int32_t *)given, on_device), what);
-            test_expect_ok(d.ctx, spops_kernel_map_set(d.ctx, map, set, NULL), what);
+            test_expect_ok(d.ctx, spops_coords_update(d.ctx, set, (int32_t *)given, on_device),
+                           what);
+            test_expect_ok(d.ctx, spops_kernel_map_update(d.ctx, map, set, NULL), what);
         }
         test_wait(&d);
         held_map held = held_map_of(&d, map, SPOPS_STATUS_OK, what);
@@ -777,7 +778,7 @@ ParameterizedTest(struct backend_param *p, kernel_map, refuses)
                    "pairs");
     test_expect(d.ctx, spops_kernel_map_create_inverse(d.ctx, map, NULL, &other_map), invalid,
                 "of has no table", "inverse without a table");
-    test_expect(d.ctx, spops_kernel_map_set(d.ctx, map, in, NULL), invalid,
+    test_expect(d.ctx, spops_kernel_map_update(d.ctx, map, in, NULL), invalid,
                 "not made by kernel_map_reserve", "set");
     test_expect(d.ctx, spops_kernel_map_create_inverse(d.ctx, NULL, NULL, &other_map), invalid,
                 "of is NULL", "inverse of nothing");
@@ -827,11 +828,11 @@ typedef struct frame {
 // A frame: coordinates, those below them, and three maps.
 static spops_status enqueue_frame(spops_context *ctx, const frame *f)
 {
-    spops_status s = spops_coords_set(ctx, f->in, f->num_rows, f->rows);
-    if (s == SPOPS_STATUS_OK) s = spops_coords_set_downsampled(ctx, f->out, f->in, &f->window);
-    if (s == SPOPS_STATUS_OK) s = spops_kernel_map_set(ctx, f->flat, f->in, NULL);
-    if (s == SPOPS_STATUS_OK) s = spops_kernel_map_set(ctx, f->down, f->in, f->out);
-    if (s == SPOPS_STATUS_OK) s = spops_kernel_map_set(ctx, f->up, f->out, f->in);
+    spops_status s = spops_coords_update(ctx, f->in, f->num_rows, f->rows);
+    if (s == SPOPS_STATUS_OK) s = spops_coords_update_downsampled(ctx, f->out, f->in, &f->window);
+    if (s == SPOPS_STATUS_OK) s = spops_kernel_map_update(ctx, f->flat, f->in, NULL);
+    if (s == SPOPS_STATUS_OK) s = spops_kernel_map_update(ctx, f->down, f->in, f->out);
+    if (s == SPOPS_STATUS_OK) s = spops_kernel_map_update(ctx, f->up, f->out, f->in);
     return s;
 }
 
@@ -944,7 +945,7 @@ static void check_frames(test_device *d, spops_coords_search search, test_rng *r
         checked_alloc_check(&d->memory, what);
     }
     cr_assert(overflowed, "no frame had more pairs than fit");
-    test_expect(d->ctx, spops_kernel_map_set(d->ctx, f.flat, f.out, NULL),
+    test_expect(d->ctx, spops_kernel_map_update(d->ctx, f.flat, f.out, NULL),
                 SPOPS_STATUS_INVALID_ARGUMENT, "have capacities", "another capacity");
     device_graph_destroy(graph);
     spops_kernel_map_destroy(f.flat), spops_kernel_map_destroy(f.down),

@@ -248,7 +248,7 @@ static void check_case(test_device *d, size_t i, bool refilled, bool own_weights
     if (refilled) {
         test_expect_ok(d->ctx,
                        spops_segments_reserve(d->ctx, cases[i].segments, n, &options, &plan), what);
-        test_expect_ok(d->ctx, spops_segments_set(d->ctx, plan, count, keys, idx, weight_idx),
+        test_expect_ok(d->ctx, spops_segments_update(d->ctx, plan, count, keys, idx, weight_idx),
                        what);
         test_wait(d);
     } else {

@@ -205,12 +205,13 @@ static spops_triplets *plan_of(test_device *d, const relation_shape *s, const re
                        what);
     } else if (s->kind == GROUPED) {
         test_expect_ok(d->ctx, spops_triplets_reserve(d->ctx, &shape, &o, &plan), what);
-        test_expect_ok(d->ctx, spops_triplets_set_offsets(d->ctx, plan, offsets, NULL, NULL), what);
+        test_expect_ok(d->ctx, spops_triplets_update_offsets(d->ctx, plan, offsets, NULL, NULL),
+                       what);
     } else {
         const int32_t count = (int32_t)n;
         int32_t *num = test_upload_i32(d, &count, 1);
         test_expect_ok(d->ctx, spops_triplets_reserve(d->ctx, &shape, &o, &plan), what);
-        test_expect_ok(d->ctx, spops_triplets_set(d->ctx, plan, num, out, in, matrix), what);
+        test_expect_ok(d->ctx, spops_triplets_update(d->ctx, plan, num, out, in, matrix), what);
         test_wait(d);
         test_free(d, num);
     }
@@ -693,22 +694,25 @@ ParameterizedTest(struct backend_param *p, mvmr, fills)
 
     info = info_of(&c.d, c.reserved, SPOPS_STATUS_OK);
     cr_assert(info.num_triplets == 0 && info.max_triplets == TRIPLETS);
-    test_expect_ok(ctx, spops_triplets_set(ctx, c.reserved, num, out, in, matrix), "bad numbers");
+    test_expect_ok(ctx, spops_triplets_update(ctx, c.reserved, num, out, in, matrix),
+                   "bad numbers");
     info = info_of(&c.d, c.reserved, SPOPS_STATUS_OK);
     cr_assert(info.num_triplets == 2 && info.num_dropped == 5, "%lld kept, %lld dropped",
               (long long)info.num_triplets, (long long)info.num_dropped);
     // Positions that no group has are no triplets, so that none of them was left out; a triplet of a
     // group whose row is out of range was.
-    test_expect_ok(ctx, spops_triplets_set_offsets(ctx, c.reserved, groups, c.out, c.in), "groups");
+    test_expect_ok(ctx, spops_triplets_update_offsets(ctx, c.reserved, groups, c.out, c.in),
+                   "groups");
     info = info_of(&c.d, c.reserved, SPOPS_STATUS_OK);
     cr_assert(info.num_triplets == 3 && info.num_dropped == 0, "%lld kept, %lld dropped",
               (long long)info.num_triplets, (long long)info.num_dropped);
-    test_expect_ok(ctx, spops_triplets_set_offsets(ctx, c.reserved, groups, out, in), "bad rows");
+    test_expect_ok(ctx, spops_triplets_update_offsets(ctx, c.reserved, groups, out, in),
+                   "bad rows");
     info = info_of(&c.d, c.reserved, SPOPS_STATUS_OK);
     cr_assert(info.num_triplets == 1 && info.num_dropped == 2, "%lld kept, %lld dropped",
               (long long)info.num_triplets, (long long)info.num_dropped);
     // Of no use, but harmless.
-    test_expect_ok(ctx, spops_triplets_set_offsets(ctx, c.reserved, offsets, NULL, NULL),
+    test_expect_ok(ctx, spops_triplets_update_offsets(ctx, c.reserved, offsets, NULL, NULL),
                    "wild offsets");
     info = info_of(&c.d, c.reserved, SPOPS_STATUS_OK);
     cr_assert(info.num_triplets <= TRIPLETS);
@@ -716,16 +720,16 @@ ParameterizedTest(struct backend_param *p, mvmr, fills)
                    spops_mvmr_execute(ctx, c.reserved, c.x.view, c.w.view, NULL, NULL, c.y.view),
                    "wild offsets");
     for (int i = 2; i < 4; ++i) {
-        test_expect_ok(ctx, spops_triplets_set(ctx, c.reserved, num + i, c.out, c.in, c.matrix),
+        test_expect_ok(ctx, spops_triplets_update(ctx, c.reserved, num + i, c.out, c.in, c.matrix),
                        "none");
         info = info_of(&c.d, c.reserved, SPOPS_STATUS_OK);
         cr_assert(info.num_triplets == 0, "%lld triplets", (long long)info.num_triplets);
     }
-    test_expect_ok(ctx, spops_triplets_set(ctx, c.reserved, num + 1, c.out, c.in, c.matrix),
+    test_expect_ok(ctx, spops_triplets_update(ctx, c.reserved, num + 1, c.out, c.in, c.matrix),
                    "too many");
     info = info_of(&c.d, c.reserved, SPOPS_STATUS_CAPACITY_EXCEEDED);
     cr_assert(info.overflow == 1 && info.num_triplets == TRIPLETS);
-    test_expect_ok(ctx, spops_triplets_set(ctx, c.reserved, num, c.out, c.in, c.matrix), "all");
+    test_expect_ok(ctx, spops_triplets_update(ctx, c.reserved, num, c.out, c.in, c.matrix), "all");
     info = info_of(&c.d, c.reserved, SPOPS_STATUS_OK);
     cr_assert(info.overflow == 0 && info.num_nonempty == 2 && info.longest == 4 &&
               info.num_dropped == 0);
@@ -744,19 +748,19 @@ ParameterizedTest(struct backend_param *p, mvmr, fills)
         cr_assert(guarded_get(&c.y, i / OUT_COLS, i % OUT_COLS) == expected[i]);
 
     const spops_status invalid = SPOPS_STATUS_INVALID_ARGUMENT;
-    test_expect(NULL, spops_triplets_set(NULL, c.reserved, num, out, in, matrix), invalid, "ctx",
+    test_expect(NULL, spops_triplets_update(NULL, c.reserved, num, out, in, matrix), invalid, "ctx",
                 "ctx NULL");
-    test_expect(ctx, spops_triplets_set(ctx, NULL, num, out, in, matrix), invalid,
-                "triplets_set: triplets is NULL", "plan NULL");
-    test_expect(ctx, spops_triplets_set(ctx, c.plan, num, out, in, matrix), invalid,
+    test_expect(ctx, spops_triplets_update(ctx, NULL, num, out, in, matrix), invalid,
+                "triplets_update: triplets is NULL", "plan NULL");
+    test_expect(ctx, spops_triplets_update(ctx, c.plan, num, out, in, matrix), invalid,
                 "not made by triplets_reserve", "created plan");
-    test_expect(ctx, spops_triplets_set(ctx, c.reserved, NULL, out, in, matrix), invalid,
+    test_expect(ctx, spops_triplets_update(ctx, c.reserved, NULL, out, in, matrix), invalid,
                 "num_triplets is NULL", "count NULL");
-    test_expect(ctx, spops_triplets_set(ctx, c.reserved, num, out, in, NULL), invalid,
+    test_expect(ctx, spops_triplets_update(ctx, c.reserved, num, out, in, NULL), invalid,
                 "matrices is NULL", "matrices NULL");
-    test_expect(ctx, spops_triplets_set_offsets(ctx, c.reserved, NULL, NULL, NULL), invalid,
+    test_expect(ctx, spops_triplets_update_offsets(ctx, c.reserved, NULL, NULL, NULL), invalid,
                 "offsets is NULL", "offsets NULL");
-    test_expect(ctx, spops_triplets_set_offsets(ctx, c.plan, offsets, NULL, NULL), invalid,
+    test_expect(ctx, spops_triplets_update_offsets(ctx, c.plan, offsets, NULL, NULL), invalid,
                 "not made by triplets_reserve", "created plan");
     test_free(&c.d, num), test_free(&c.d, out), test_free(&c.d, in), test_free(&c.d, matrix);
     test_free(&c.d, offsets), test_free(&c.d, groups);
@@ -787,7 +791,8 @@ Test(mvmr, same_bits_however_made)
                    spops_triplets_create(d.ctx, &shape, outs, ins, matrices, NULL, &plans[0]),
                    "create");
     test_expect_ok(d.ctx, spops_triplets_reserve(d.ctx, &shape, NULL, &plans[1]), "reserve");
-    test_expect_ok(d.ctx, spops_triplets_set(d.ctx, plans[1], count, outs, ins, matrices), "set");
+    test_expect_ok(d.ctx, spops_triplets_update(d.ctx, plans[1], count, outs, ins, matrices),
+                   "set");
     guarded x = guarded_create(d.backend, "x", N, IN, 0, 0, SPOPS_DTYPE_F32);
     free(guarded_fill(&x, &rng, VALUES_RANDOM, false, 0));
     guarded_upload(&x);

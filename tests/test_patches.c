@@ -378,7 +378,7 @@ ParameterizedTest(struct launch_param *p, patches, set_on_the_stream)
         const host_lists nothing = {.num_rows = 30000,
                                     .same = same == 1,
                                     .side = {{.offsets = zeroed(1)}, {.offsets = zeroed(1)}}};
-        spops_patches_shape shape = spops_patches_shape_default();
+        spops_patches_capacity shape = spops_patches_capacity_default();
         set_buffers b = {0};
         spops_patches *plan = NULL;
         device_graph *graph = NULL;
@@ -399,7 +399,7 @@ ParameterizedTest(struct launch_param *p, patches, set_on_the_stream)
                                       same ? NULL : b.arrays[2], same ? NULL : b.arrays[3]};
         if (d.launch == LAUNCH_CAPTURED) {
             cr_assert(device_capture_begin(d.stream), "%s", device_error());
-            const spops_status status = spops_patches_set(d.ctx, plan, b.num_patches, &b.lists);
+            const spops_status status = spops_patches_update(d.ctx, plan, b.num_patches, &b.lists);
             cr_assert(device_capture_end(d.stream, &graph), "%s", device_error());
             test_expect_ok(d.ctx, status, "captured");
         }
@@ -415,7 +415,7 @@ ParameterizedTest(struct launch_param *p, patches, set_on_the_stream)
             if (graph != NULL)
                 cr_assert(device_graph_launch(graph, d.stream), "%s", device_error());
             else
-                test_expect_ok(d.ctx, spops_patches_set(d.ctx, plan, b.num_patches, &b.lists),
+                test_expect_ok(d.ctx, spops_patches_update(d.ctx, plan, b.num_patches, &b.lists),
                                c->name);
             test_wait(&d);
             if (wrong == NOTHING_WRONG) {
@@ -639,7 +639,7 @@ ParameterizedTest(struct backend_param *p, patches, from_an_order)
         host_points h = make_points(c, 500 + (uint64_t)i);
         device_points there = upload_points(&d, &h);
         const spops_patch_order o = order_of(c, there.order);
-        spops_patches_shape shape = spops_patches_shape_default();
+        spops_patches_capacity shape = spops_patches_capacity_default();
         spops_patches *plan = NULL;
         bool once = true;
         test_expect_ok(d.ctx, spops_patches_create_from_order(d.ctx, &there.cloud, &o, &plan),
@@ -658,7 +658,8 @@ ParameterizedTest(struct backend_param *p, patches, from_an_order)
         shape.same = !c->borrow;
         shape.max_samples = c->samples + 1;
         test_expect_ok(d.ctx, spops_patches_reserve(d.ctx, &shape, &plan), c->name);
-        test_expect_ok(d.ctx, spops_patches_set_from_order(d.ctx, plan, &there.cloud, &o), c->name);
+        test_expect_ok(d.ctx, spops_patches_update_from_order(d.ctx, plan, &there.cloud, &o),
+                       c->name);
         check_plan(&d, plan, &l, !c->borrow, c->name);
         spops_patches_destroy(plan);
         free_lists(&l);
@@ -773,7 +774,7 @@ ParameterizedTest(struct backend_param *p, patches, from_buckets)
         spops_buckets_view view = spops_buckets_view_default();
         spops_buckets_info info = spops_buckets_info_default();
         spops_patch_window w = spops_patch_window_default();
-        spops_patches_shape shape = spops_patches_shape_default();
+        spops_patches_capacity shape = spops_patches_capacity_default();
         spops_buckets *buckets = NULL;
         spops_patches *plan = NULL;
         o.bucket_rows = 70;
@@ -798,7 +799,7 @@ ParameterizedTest(struct backend_param *p, patches, from_buckets)
         shape.max_samples = view.max_samples;
         shape.same = 1;
         test_expect_ok(d.ctx, spops_patches_reserve(d.ctx, &shape, &plan), c->name);
-        test_expect_ok(d.ctx, spops_patches_set_from_buckets(d.ctx, plan, buckets, &w), c->name);
+        test_expect_ok(d.ctx, spops_patches_update_from_buckets(d.ctx, plan, buckets, &w), c->name);
         check_plan(&d, plan, &l, true, c->name);
         spops_patches_destroy(plan);
         spops_buckets_destroy(buckets);
@@ -855,22 +856,22 @@ ParameterizedTest(struct backend_param *p, patches, refused)
     }
     int32_t *const there[2] = {test_upload_i32(&d, offsets, 3), test_upload_i32(&d, rows, 5)};
     spops_patch_lists lists = {2, there[0], there[1], NULL, NULL};
-    spops_patches_shape shape = spops_patches_shape_default();
+    spops_patches_capacity shape = spops_patches_capacity_default();
     spops_patches *plan = NULL, *reserved = NULL;
     test_expect(d.ctx, spops_patches_create(d.ctx, -1, &lists, &plan),
                 SPOPS_STATUS_INVALID_ARGUMENT, "num_rows is -1", "num_rows");
     test_expect(d.ctx, spops_patches_create(d.ctx, 5, NULL, &plan), SPOPS_STATUS_INVALID_ARGUMENT,
                 "lists is NULL", "lists");
     test_expect_ok(d.ctx, spops_patches_create(d.ctx, 5, &lists, &plan), "good");
-    test_expect(d.ctx, spops_patches_set(d.ctx, plan, NULL, &lists), SPOPS_STATUS_INVALID_ARGUMENT,
-                "not made by patches_reserve", "set");
+    test_expect(d.ctx, spops_patches_update(d.ctx, plan, NULL, &lists),
+                SPOPS_STATUS_INVALID_ARGUMENT, "not made by patches_reserve", "set");
     shape.num_rows = 5, shape.max_patches = 1, shape.max_queries = 5, shape.same = 1;
     test_expect_ok(d.ctx, spops_patches_reserve(d.ctx, &shape, &reserved), "reserve");
-    test_expect(d.ctx, spops_patches_set(d.ctx, reserved, NULL, &lists),
+    test_expect(d.ctx, spops_patches_update(d.ctx, reserved, NULL, &lists),
                 SPOPS_STATUS_INVALID_ARGUMENT, "lists->num_patches is 2, expected at most", "set");
     lists.num_patches = 1;
     lists.key_offsets = lists.query_offsets;
-    test_expect(d.ctx, spops_patches_set(d.ctx, reserved, NULL, &lists),
+    test_expect(d.ctx, spops_patches_update(d.ctx, reserved, NULL, &lists),
                 SPOPS_STATUS_INVALID_ARGUMENT, "key_offsets is given, expected NULL", "set");
     spops_patches_destroy(reserved);
     reserved = NULL;
@@ -900,7 +901,7 @@ ParameterizedTest(struct backend_param *p, patches, refuse_orders_and_windows)
     spops_patch_order order = good;
     spops_patch_window window = spops_patch_window_default();
     spops_buckets_options bo = spops_buckets_options_default();
-    spops_patches_shape shape = spops_patches_shape_default();
+    spops_patches_capacity shape = spops_patches_capacity_default();
     spops_buckets *buckets = NULL;
     spops_patches *plan = NULL, *same = NULL, *apart = NULL;
 #define REFUSED(call, fragment)                                                                    \
@@ -981,29 +982,29 @@ ParameterizedTest(struct backend_param *p, patches, refuse_orders_and_windows)
     plan = NULL;
 #define SET_REFUSED(call, fragment)                                                                \
     test_expect(d.ctx, call, SPOPS_STATUS_INVALID_ARGUMENT, fragment, fragment)
-    SET_REFUSED(spops_patches_set_from_order(d.ctx, same, &cloud, &order),
+    SET_REFUSED(spops_patches_update_from_order(d.ctx, same, &cloud, &order),
                 "cloud has 2 samples, expected at most 1 (max_samples)");
-    SET_REFUSED(spops_patches_set_from_buckets(d.ctx, same, buckets, NULL),
+    SET_REFUSED(spops_patches_update_from_buckets(d.ctx, same, buckets, NULL),
                 "buckets has 2 samples, expected at most 1 (max_samples)");
-    SET_REFUSED(spops_patches_set_from_buckets(d.ctx, apart, buckets, NULL),
+    SET_REFUSED(spops_patches_update_from_buckets(d.ctx, apart, buckets, NULL),
                 "`same` of the plan is 0, expected 1");
     order.borrow = 0;
-    SET_REFUSED(spops_patches_set_from_order(d.ctx, apart, &cloud, &order),
+    SET_REFUSED(spops_patches_update_from_order(d.ctx, apart, &cloud, &order),
                 "borrow is 0, expected 1");
     test_expect_ok(d.ctx, spops_patches_create_from_buckets(d.ctx, buckets, NULL, &plan), "plan");
-    SET_REFUSED(spops_patches_set_from_order(d.ctx, plan, &cloud, &order),
+    SET_REFUSED(spops_patches_update_from_order(d.ctx, plan, &cloud, &order),
                 "not made by patches_reserve");
-    SET_REFUSED(spops_patches_set_from_buckets(d.ctx, plan, buckets, NULL),
+    SET_REFUSED(spops_patches_update_from_buckets(d.ctx, plan, buckets, NULL),
                 "not made by patches_reserve");
     spops_patches_destroy(plan);
     order.borrow = 1;
     cloud.points.rows = 39;
-    SET_REFUSED(spops_patches_set_from_order(d.ctx, apart, &cloud, &order),
+    SET_REFUSED(spops_patches_update_from_order(d.ctx, apart, &cloud, &order),
                 "cloud->points.rows is 39, expected num_rows, 40");
     spops_patches_destroy(same);
     shape.num_rows = 39, shape.max_samples = 2;
     test_expect_ok(d.ctx, spops_patches_reserve(d.ctx, &shape, &same), "39 rows");
-    SET_REFUSED(spops_patches_set_from_buckets(d.ctx, same, buckets, NULL),
+    SET_REFUSED(spops_patches_update_from_buckets(d.ctx, same, buckets, NULL),
                 "buckets has max_rows = 40, expected num_rows, 39");
     SET_REFUSED(spops_patches_get_info_sync(d.ctx, same, NULL), "info is NULL");
     SET_REFUSED(spops_patches_get_view(d.ctx, same, NULL), "view is NULL");

@@ -75,9 +75,9 @@ static spops_status segments_reserve(fixture *f, spops_plan_memory *memory, void
     *plan = s;
     return status;
 }
-static spops_status segments_set(fixture *f, spops_context *ctx, void *plan)
+static spops_status segments_update(fixture *f, spops_context *ctx, void *plan)
 {
-    return spops_segments_set(ctx, plan, f->num_keys, f->keys, f->idx, NULL);
+    return spops_segments_update(ctx, plan, f->num_keys, f->keys, f->idx, NULL);
 }
 // Products: their gradient goes through every list of the plan and its states.
 static spops_status segments_run(fixture *f, spops_context *ctx, const void *plan)
@@ -106,14 +106,14 @@ static spops_status coords_reserve(fixture *f, spops_plan_memory *memory, void *
     *plan = s;
     return status;
 }
-static spops_status coords_set(fixture *f, spops_context *ctx, void *plan)
+static spops_status coords_update(fixture *f, spops_context *ctx, void *plan)
 {
-    return spops_coords_set(ctx, plan, f->num_rows, f->rows);
+    return spops_coords_update(ctx, plan, f->num_rows, f->rows);
 }
 // What a set is run by: every row's neighbours are looked up in its index.
 static spops_status coords_run(fixture *f, spops_context *ctx, const void *plan)
 {
-    return spops_kernel_map_set(ctx, f->probe, plan, plan);
+    return spops_kernel_map_update(ctx, f->probe, plan, plan);
 }
 
 static spops_status voxels_reserve(fixture *f, spops_plan_memory *memory, void **plan)
@@ -132,9 +132,9 @@ static spops_status voxels_reserve(fixture *f, spops_plan_memory *memory, void *
     *plan = v;
     return status;
 }
-static spops_status voxels_set(fixture *f, spops_context *ctx, void *plan)
+static spops_status voxels_update(fixture *f, spops_context *ctx, void *plan)
 {
-    return spops_voxels_set(ctx, plan, f->num_points, matrix(f->points, NUM_POINTS, 3), NULL);
+    return spops_voxels_update(ctx, plan, f->num_points, matrix(f->points, NUM_POINTS, 3), NULL);
 }
 static spops_status voxels_run(fixture *f, spops_context *ctx, const void *plan)
 {
@@ -164,7 +164,7 @@ static spops_status map_reserve(fixture *f, spops_plan_memory *memory, void **pl
 }
 static spops_status map_set(fixture *f, spops_context *ctx, void *plan)
 {
-    return spops_kernel_map_set(ctx, plan, f->set, f->set);
+    return spops_kernel_map_update(ctx, plan, f->set, f->set);
 }
 static spops_status no_run(fixture *f, spops_context *ctx, const void *plan)
 {
@@ -192,7 +192,7 @@ static spops_status bev_reserve(fixture *f, spops_plan_memory *memory, void **pl
 }
 static spops_status bev_set(fixture *f, spops_context *ctx, void *plan)
 {
-    return spops_bev_plan_set(ctx, plan, f->transforms);
+    return spops_bev_plan_update(ctx, plan, f->transforms);
 }
 static spops_status bev_run(fixture *f, spops_context *ctx, const void *plan)
 {
@@ -221,10 +221,10 @@ static spops_status devoxels_reserve(fixture *f, spops_plan_memory *memory, void
     *plan = made;
     return status;
 }
-static spops_status devoxels_set(fixture *f, spops_context *ctx, void *plan)
+static spops_status devoxels_update(fixture *f, spops_context *ctx, void *plan)
 {
-    return spops_devoxels_set(ctx, plan, f->set, f->num_points, matrix(f->points, NUM_POINTS, 3),
-                              NULL);
+    return spops_devoxels_update(ctx, plan, f->set, f->num_points, matrix(f->points, NUM_POINTS, 3),
+                                 NULL);
 }
 static spops_status devoxels_run(fixture *f, spops_context *ctx, const void *plan)
 {
@@ -246,9 +246,9 @@ static spops_status triplets_reserve(fixture *f, spops_plan_memory *memory, void
     *plan = made;
     return status;
 }
-static spops_status triplets_set(fixture *f, spops_context *ctx, void *plan)
+static spops_status triplets_update(fixture *f, spops_context *ctx, void *plan)
 {
-    return spops_triplets_set(ctx, plan, f->num_keys, f->keys, f->idx, f->matrices);
+    return spops_triplets_update(ctx, plan, f->num_keys, f->keys, f->idx, f->matrices);
 }
 static spops_status triplets_run(fixture *f, spops_context *ctx, const void *plan)
 {
@@ -269,7 +269,7 @@ static spops_point_cloud cloud_of(const fixture *f)
 
 static spops_status neighbors_reserve(fixture *f, spops_plan_memory *memory, void **plan)
 {
-    const spops_neighbors_shape shape = {0, NUM_POINTS, 1, 4000};
+    const spops_neighbors_capacity shape = {0, NUM_POINTS, 1, 4000};
     spops_neighbors_options o = spops_neighbors_options_default();
     spops_neighbors *made = NULL;
     o.radius_m = 1.0f;
@@ -281,10 +281,10 @@ static spops_status neighbors_reserve(fixture *f, spops_plan_memory *memory, voi
     *plan = made;
     return status;
 }
-static spops_status neighbors_set(fixture *f, spops_context *ctx, void *plan)
+static spops_status neighbors_update(fixture *f, spops_context *ctx, void *plan)
 {
     const spops_point_cloud cloud = cloud_of(f);
-    return spops_neighbors_set(ctx, plan, NULL, &cloud);
+    return spops_neighbors_update(ctx, plan, NULL, &cloud);
 }
 
 static spops_status buckets_reserve(fixture *f, spops_plan_memory *memory, void **plan)
@@ -300,15 +300,15 @@ static spops_status buckets_reserve(fixture *f, spops_plan_memory *memory, void 
     *plan = made;
     return status;
 }
-static spops_status buckets_set(fixture *f, spops_context *ctx, void *plan)
+static spops_status buckets_update(fixture *f, spops_context *ctx, void *plan)
 {
     const spops_point_cloud cloud = cloud_of(f);
-    return spops_buckets_set(ctx, plan, &cloud);
+    return spops_buckets_update(ctx, plan, &cloud);
 }
 
 static spops_status patches_reserve(fixture *f, spops_plan_memory *memory, void **plan)
 {
-    spops_patches_shape shape = spops_patches_shape_default();
+    spops_patches_capacity shape = spops_patches_capacity_default();
     spops_patches *made = NULL;
     shape.num_rows = shape.max_queries = NUM_POINTS;
     shape.max_patches = NUM_POINTS;
@@ -319,14 +319,14 @@ static spops_status patches_reserve(fixture *f, spops_plan_memory *memory, void 
     *plan = made;
     return status;
 }
-static spops_status patches_set(fixture *f, spops_context *ctx, void *plan)
+static spops_status patches_update(fixture *f, spops_context *ctx, void *plan)
 {
     const spops_point_cloud cloud = cloud_of(f);
     spops_patch_order order = spops_patch_order_default();
     order.patch_rows = 16;
     order.borrow = 1;
     order.size_m[0] = order.size_m[1] = order.size_m[2] = 0.25;
-    return spops_patches_set_from_order(ctx, plan, &cloud, &order);
+    return spops_patches_update_from_order(ctx, plan, &cloud, &order);
 }
 
 static spops_status conv_reserve(fixture *f, spops_plan_memory *memory, void **plan)
@@ -343,7 +343,7 @@ static spops_status conv_reserve(fixture *f, spops_plan_memory *memory, void **p
 static spops_status conv_set(fixture *f, spops_context *ctx, void *plan)
 {
     (void)f;
-    return spops_sparseconv_set(ctx, plan);
+    return spops_sparseconv_update(ctx, plan);
 }
 static spops_status conv_run(fixture *f, spops_context *ctx, const void *plan)
 {
@@ -367,10 +367,10 @@ static spops_status pool_reserve(fixture *f, spops_plan_memory *memory, void **p
     *plan = made;
     return status;
 }
-static spops_status pool_set(fixture *f, spops_context *ctx, void *plan)
+static spops_status pool_update(fixture *f, spops_context *ctx, void *plan)
 {
     (void)f;
-    return spops_pool_set(ctx, plan);
+    return spops_pool_update(ctx, plan);
 }
 static spops_status pool_run(fixture *f, spops_context *ctx, const void *plan)
 {
@@ -425,18 +425,18 @@ enum {
     NUM_KINDS
 };
 static const kind kinds[NUM_KINDS] = {
-    [SEGMENTS] = {"segments", segments_reserve, segments_set, segments_run},
-    [COORDS] = {"coords", coords_reserve, coords_set, coords_run},
-    [VOXELS] = {"voxels", voxels_reserve, voxels_set, voxels_run},
+    [SEGMENTS] = {"segments", segments_reserve, segments_update, segments_run},
+    [COORDS] = {"coords", coords_reserve, coords_update, coords_run},
+    [VOXELS] = {"voxels", voxels_reserve, voxels_update, voxels_run},
     [MAP] = {"kernel_map", map_reserve, map_set, no_run},
     [BEV] = {"bev_plan", bev_reserve, bev_set, bev_run},
-    [DEVOXELS] = {"devoxels", devoxels_reserve, devoxels_set, devoxels_run},
-    [TRIPLETS] = {"triplets", triplets_reserve, triplets_set, triplets_run},
-    [NEIGHBORS] = {"neighbors", neighbors_reserve, neighbors_set, no_run},
-    [BUCKETS] = {"buckets", buckets_reserve, buckets_set, no_run},
-    [PATCHES] = {"patches", patches_reserve, patches_set, no_run},
+    [DEVOXELS] = {"devoxels", devoxels_reserve, devoxels_update, devoxels_run},
+    [TRIPLETS] = {"triplets", triplets_reserve, triplets_update, triplets_run},
+    [NEIGHBORS] = {"neighbors", neighbors_reserve, neighbors_update, no_run},
+    [BUCKETS] = {"buckets", buckets_reserve, buckets_update, no_run},
+    [PATCHES] = {"patches", patches_reserve, patches_update, no_run},
     [SPARSECONV] = {"sparseconv", conv_reserve, conv_set, conv_run},
-    [POOL] = {"pool", pool_reserve, pool_set, pool_run}};
+    [POOL] = {"pool", pool_reserve, pool_update, pool_run}};
 
 // ---- What they give -----------------------------------------------------------------------------
 
@@ -604,7 +604,7 @@ static void make_map(fixture *f)
         if (round == 0) f->map_block = block_create(f, memory.bytes);
         memory.block = f->map_block.memory;
     }
-    test_expect_ok(f->d.ctx, spops_kernel_map_set(f->d.ctx, f->map, f->set, f->set), "map");
+    test_expect_ok(f->d.ctx, spops_kernel_map_update(f->d.ctx, f->map, f->set, f->set), "map");
 }
 
 // The same on another context, in a copy of its block.
@@ -673,7 +673,7 @@ static void open_fixture(fixture *f)
     o.box = &box;
     test_expect_ok(f->d.ctx, spops_coords_reserve(f->d.ctx, 3, MAX_VOXELS, NUM_POINTS, &o, &f->set),
                    "set");
-    test_expect_ok(f->d.ctx, spops_coords_set(f->d.ctx, f->set, f->num_rows, f->rows), "set");
+    test_expect_ok(f->d.ctx, spops_coords_update(f->d.ctx, f->set, f->num_rows, f->rows), "set");
     for (int a = 0; a < 3; ++a)
         kernel.stride[a] = 1;
     probe.contents = SPOPS_MAP_TABLE;
@@ -1068,7 +1068,7 @@ ParameterizedTest(struct case_param *p, plan_memory, updated_at_once)
         const int32_t num = round == 0 ? NUM_POINTS / 2 : NUM_POINTS - 5;
         int32_t *fewer = test_upload_i32(&f.d, &num, 1);
         spops_plan *const plans[] = {pool, conv, (spops_plan *)f.map};
-        test_expect_ok(ctx, spops_coords_set(ctx, f.set, fewer, f.rows), "set");
+        test_expect_ok(ctx, spops_coords_update(ctx, f.set, fewer, f.rows), "set");
         test_expect_ok(ctx, spops_update(ctx, plans, 3), "update");
         for (int k = 0; k < 2; ++k) {
             const int number = k == 0 ? SPARSECONV : POOL;
@@ -1077,9 +1077,9 @@ ParameterizedTest(struct case_param *p, plan_memory, updated_at_once)
             test_expect_ok(ctx, kinds[number].run(&f, ctx, plan), kinds[number].name);
             first[k] = collect(&f, number, plan);
         }
-        test_expect_ok(ctx, spops_kernel_map_set(ctx, f.map, f.set, f.set), "map");
-        test_expect_ok(ctx, spops_sparseconv_set(ctx, conv), "conv");
-        test_expect_ok(ctx, spops_pool_set(ctx, pool), "pool");
+        test_expect_ok(ctx, spops_kernel_map_update(ctx, f.map, f.set, f.set), "map");
+        test_expect_ok(ctx, spops_sparseconv_update(ctx, conv), "conv");
+        test_expect_ok(ctx, spops_pool_update(ctx, pool), "pool");
         for (int k = 0; k < 2; ++k) {
             const int number = k == 0 ? SPARSECONV : POOL;
             void *plan = k == 0 ? conv : pool;

@@ -688,12 +688,12 @@ ParameterizedTest(struct launch_param *p, point_levels, pyramids_serve_frames)
     static const int32_t no_offsets[SAMPLES + 1] = {0}, half[] = {0, N / 3, N / 2, N / 2},
                                               bad[] = {0, N / 2, N / 4, N};
     static float apart[N][3];
-    const spops_point_pyramid_shape shape = {.max_rows = {CAPACITY, MAX_COARSE},
-                                             .max_pairs = {40000, 40000, 20000},
-                                             .max_down_pairs = {80000, 80000},
-                                             .num_samples = SAMPLES,
-                                             .lower_m = {-1.0, -1.0, -1.0},
-                                             .upper_m = {3.0, 3.0, 3.0}};
+    const spops_point_pyramid_capacity shape = {.max_rows = {CAPACITY, MAX_COARSE},
+                                                .max_pairs = {40000, 40000, 20000},
+                                                .max_down_pairs = {80000, 80000},
+                                                .num_samples = SAMPLES,
+                                                .lower_m = {-1.0, -1.0, -1.0},
+                                                .upper_m = {3.0, 3.0, 3.0}};
     test_device d;
     cloud c;
     if (!test_open(&d, (spops_backend_kind)p->backend, (test_launch)p->launch)) return;
@@ -717,7 +717,7 @@ ParameterizedTest(struct launch_param *p, point_levels, pyramids_serve_frames)
         cr_assert_eq(spops_point_pyramid_cloud(pyramid, 0)->points.rows, 0);
         if (d.launch == LAUNCH_CAPTURED) {
             cr_assert(device_capture_begin(d.stream), "%s", device_error());
-            const spops_status status = spops_point_pyramid_set(d.ctx, pyramid, &c.there);
+            const spops_status status = spops_point_pyramid_update(d.ctx, pyramid, &c.there);
             cr_assert(device_capture_end(d.stream, &graph), "%s", device_error());
             test_expect_ok(d.ctx, status, "captured");
         }
@@ -735,7 +735,7 @@ ParameterizedTest(struct launch_param *p, point_levels, pyramids_serve_frames)
             if (graph != NULL)
                 cr_assert(device_graph_launch(graph, d.stream), "%s", device_error());
             else
-                test_expect_ok(d.ctx, spops_point_pyramid_set(d.ctx, pyramid, &c.there), "set");
+                test_expect_ok(d.ctx, spops_point_pyramid_update(d.ctx, pyramid, &c.there), "set");
             test_wait(&d);
             check_frame(&d, pyramid, &o, &c, frame);
         }
@@ -800,24 +800,24 @@ ParameterizedTest(struct backend_param *p, point_levels, refuses)
     po.num_levels = 2;
     cr_assert(device_upload(d.backend, c.points_there, &(float){NAN}, 4), "%s", device_error());
     REFUSED(spops_point_pyramid_create(d.ctx, &c.there, &po, &pyramid), "points[0] is (");
-    spops_point_level_shape shape = {.max_fine = 9, .max_coarse = 5};
-    spops_point_pyramid_shape shapes = {.max_rows = {-1}};
-    REFUSED(spops_point_level_reserve(d.ctx, NULL, &o, &level), "shape is NULL");
+    spops_point_level_capacity shape = {.max_fine = 9, .max_coarse = 5};
+    spops_point_pyramid_capacity shapes = {.max_rows = {-1}};
+    REFUSED(spops_point_level_reserve(d.ctx, NULL, &o, &level), "capacity is NULL");
     o.keep = SPOPS_POINT_KEEP_FIRST;
-    REFUSED(spops_point_level_reserve(d.ctx, &shape, &o, &level), "shape->num_samples is 0");
+    REFUSED(spops_point_level_reserve(d.ctx, &shape, &o, &level), "capacity->num_samples is 0");
     shape.num_samples = 2, shape.lower_m[1] = 1.0;
     REFUSED(spops_point_level_reserve(d.ctx, &shape, &o, &level), "lower_m[1] is 1");
     shape.upper_m[1] = 1e300;
     REFUSED(spops_point_level_reserve(d.ctx, &shape, &o, &level), "expected 32 bits");
-    REFUSED(spops_point_pyramid_reserve(d.ctx, NULL, &po, &pyramid), "shape is NULL");
+    REFUSED(spops_point_pyramid_reserve(d.ctx, NULL, &po, &pyramid), "capacity is NULL");
     REFUSED(spops_point_pyramid_reserve(d.ctx, &shapes, &po, &pyramid), "max_rows[0] is -1");
     cr_assert(level == NULL && it == NULL && pyramid == NULL);
     shape.upper_m[1] = 2.0;
     test_expect_ok(d.ctx, spops_point_level_reserve(d.ctx, &shape, &o, &level), "reserve");
-    REFUSED(spops_point_level_set(d.ctx, level, &c.there), "fine->points.rows is 700");
+    REFUSED(spops_point_level_update(d.ctx, level, &c.there), "fine->points.rows is 700");
     c.there.points.rows = 9;
-    REFUSED(spops_point_level_set(d.ctx, level, &c.there), "fine has 3 samples, expected");
-    REFUSED(spops_point_level_set(d.ctx, NULL, &c.there), "level is NULL");
+    REFUSED(spops_point_level_update(d.ctx, level, &c.there), "fine has 3 samples, expected");
+    REFUSED(spops_point_level_update(d.ctx, NULL, &c.there), "level is NULL");
     spops_point_level_destroy(level);
     free_cloud(&d, &c);
     test_close(&d);

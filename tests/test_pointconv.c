@@ -549,7 +549,7 @@ ParameterizedTestParameters(pointconv, serves_frames)
 ParameterizedTest(struct launch_param *p, pointconv, serves_frames, .timeout = 900)
 {
     const geometry g = {"", UNIFORM, 0, 0, 2, 3, 0.16f, 0.08f};
-    const spops_neighbors_shape shape = {0, CAPACITY, 2, FRAME_PAIRS};
+    const spops_neighbors_capacity shape = {0, CAPACITY, 2, FRAME_PAIRS};
     spops_neighbors_options search = search_of(&g);
     spops_pointconv_options options = spops_pointconv_options_default();
     float points[CAPACITY * 3];
@@ -598,8 +598,8 @@ ParameterizedTest(struct launch_param *p, pointconv, serves_frames, .timeout = 9
         if (f == -1 && d.launch != LAUNCH_CAPTURED) continue;
         if (f == -1 || graph == NULL) {
             if (f == -1) cr_assert(device_capture_begin(d.stream), "%s", device_error());
-            test_expect_ok(d.ctx, spops_neighbors_set(d.ctx, frames, NULL, &cloud), "set");
-            test_expect_ok(d.ctx, spops_pointconv_set(d.ctx, conv), "set");
+            test_expect_ok(d.ctx, spops_neighbors_update(d.ctx, frames, NULL, &cloud), "set");
+            test_expect_ok(d.ctx, spops_pointconv_update(d.ctx, conv), "set");
             test_expect_ok(d.ctx, spops_pointconv_execute(d.ctx, conv, x.view, w.view, NULL, out),
                            "run");
             test_expect_ok(d.ctx,

@@ -388,7 +388,7 @@ ParameterizedTestParameters(points, fill_capacities)
 }
 ParameterizedTest(struct launch_param *p, points, fill_capacities)
 {
-    const spops_neighbors_shape shape = {MAX_OUT, MAX_IN, MAX_SAMPLES, MAX_PAIRS};
+    const spops_neighbors_capacity shape = {MAX_OUT, MAX_IN, MAX_SAMPLES, MAX_PAIRS};
     const cloud_case rule = {"", UNIFORM, 0, 0, 0.12f, SPOPS_METRIC_BALL, 3, 0.07f};
     const spops_neighbors_options o =
         options_of(&rule, SPOPS_NEIGHBORS_BY_TAP | SPOPS_NEIGHBORS_REVERSE);
@@ -407,7 +407,7 @@ ParameterizedTest(struct launch_param *p, points, fill_capacities)
     check_neighbors(&d, found, &nothing, 0, "before the first set");
     if (d.launch == LAUNCH_CAPTURED) {
         cr_assert(device_capture_begin(d.stream), "%s", device_error());
-        const spops_status status = spops_neighbors_set(d.ctx, found, &out.cloud, &in.cloud);
+        const spops_status status = spops_neighbors_update(d.ctx, found, &out.cloud, &in.cloud);
         cr_assert(device_capture_end(d.stream, &graph), "%s", device_error());
         test_expect_ok(d.ctx, status, "captured");
     }
@@ -434,7 +434,8 @@ ParameterizedTest(struct launch_param *p, points, fill_capacities)
         if (graph != NULL)
             cr_assert(device_graph_launch(graph, d.stream), "%s", device_error());
         else
-            test_expect_ok(d.ctx, spops_neighbors_set(d.ctx, found, &out.cloud, &in.cloud), c.name);
+            test_expect_ok(d.ctx, spops_neighbors_update(d.ctx, found, &out.cloud, &in.cloud),
+                           c.name);
         test_wait(&d);
         check_neighbors(&d, found, expected == NULL ? &nothing : expected, num, c.name);
         const spops_status status = spops_neighbors_get_info_sync(d.ctx, found, &info);
@@ -629,11 +630,11 @@ ParameterizedTest(struct backend_param *p, points, refuse_what_is_wrong)
     cr_assert(device_upload(d.backend, there.points, in.points, 96), "%s", device_error());
 
     spops_neighbors *room = NULL;
-    spops_neighbors_shape shape = {4, 8, 3, 10};
+    spops_neighbors_capacity shape = {4, 8, 3, 10};
     spops_point_cloud few = {spops_matrix_columns(cloud.points, 0, 3), cloud.offsets, 3};
     few.points.rows = 7;
     o = good;
-    REFUSED(spops_neighbors_reserve(d.ctx, NULL, 0, &o, &found), "shape is NULL");
+    REFUSED(spops_neighbors_reserve(d.ctx, NULL, 0, &o, &found), "capacity is NULL");
     REFUSED(spops_neighbors_reserve(d.ctx, &shape, 2, &o, &found), "same is 2, expected 0 or 1");
     REFUSED(spops_neighbors_reserve(d.ctx, &shape, 1, &o, &found), "max_outputs is 4");
     shape.max_outputs = 0, shape.max_pairs = -1;
@@ -642,10 +643,11 @@ ParameterizedTest(struct backend_param *p, points, refuse_what_is_wrong)
     REFUSED(spops_neighbors_reserve(d.ctx, &shape, 1, &o, &found), "max_samples is 0");
     shape.max_samples = 2;
     test_expect_ok(d.ctx, spops_neighbors_reserve(d.ctx, &shape, 1, &o, &room), "room");
-    REFUSED(spops_neighbors_set(d.ctx, room, NULL, NULL), "inputs is NULL");
-    REFUSED(spops_neighbors_set(d.ctx, room, &cloud, &cloud), "outputs is given, expected NULL");
-    REFUSED(spops_neighbors_set(d.ctx, room, NULL, &few), "inputs->points.rows is 7, expected the");
-    REFUSED(spops_neighbors_set(d.ctx, room, NULL, &cloud),
+    REFUSED(spops_neighbors_update(d.ctx, room, NULL, NULL), "inputs is NULL");
+    REFUSED(spops_neighbors_update(d.ctx, room, &cloud, &cloud), "outputs is given, expected NULL");
+    REFUSED(spops_neighbors_update(d.ctx, room, NULL, &few),
+            "inputs->points.rows is 7, expected the");
+    REFUSED(spops_neighbors_update(d.ctx, room, NULL, &cloud),
             "inputs has 3 samples, expected at most 2");
     spops_neighbors_destroy(room);
 

@@ -318,7 +318,8 @@ static void create_sub_buckets(pool_case *c, int64_t n, int32_t samples, int32_t
     test_expect_ok(d->ctx, spops_buckets_create(d->ctx, &cloud, &o, &c->buckets), "buckets");
     test_expect_ok(d->ctx, spops_buckets_get_view(d->ctx, c->buckets, &view), "buckets");
     if (n > 0) test_download_i32(d, buckets, view.row_buckets, n);
-    test_expect_ok(d->ctx, spops_pool_create_buckets(d->ctx, c->buckets, sub_rows, &po, &c->pool),
+    test_expect_ok(d->ctx,
+                   spops_pool_create_from_buckets(d->ctx, c->buckets, sub_rows, &po, &c->pool),
                    "pool");
     const int64_t most = n / sub_rows + view.max_buckets;
     relate_sub_buckets(c, cells, buckets, n, 5, sub_rows, most < n ? most : n);
@@ -394,7 +395,7 @@ ParameterizedTest(struct launch_param *p, pool, serves_buckets_of_frames)
     spops_point_cloud cloud = {spops_matrix_dense(cells_there, ROWS, 3, SPOPS_DTYPE_I32),
                                offsets_there, 1};
     test_expect_ok(d.ctx, spops_buckets_reserve(d.ctx, ROWS, 1, &o, &frames), "reserve");
-    test_expect_ok(d.ctx, spops_pool_create_buckets(d.ctx, frames, 3, NULL, &pool), "pool");
+    test_expect_ok(d.ctx, spops_pool_create_from_buckets(d.ctx, frames, 3, NULL, &pool), "pool");
     const int64_t most = ROWS / 3 + ROWS / 48 + 1;
     guarded x = guarded_create(d.backend, "x", ROWS, WIDTH, 0, 0, SPOPS_DTYPE_F32);
     guarded out = guarded_create(d.backend, "out", most, WIDTH, 0, 0, SPOPS_DTYPE_F32);
@@ -411,8 +412,8 @@ ParameterizedTest(struct launch_param *p, pool, serves_buckets_of_frames)
         cr_assert(device_upload(d.backend, offsets_there, offsets, sizeof offsets));
         if (capture) cr_assert(device_capture_begin(d.stream), "%s", device_error());
         if (graph == NULL) {
-            spops_status status = spops_buckets_set(d.ctx, frames, &cloud);
-            if (!status) status = spops_pool_set(d.ctx, pool);
+            spops_status status = spops_buckets_update(d.ctx, frames, &cloud);
+            if (!status) status = spops_pool_update(d.ctx, pool);
             if (!status)
                 status = spops_pool_execute(d.ctx, pool, SPOPS_REDUCE_MEAN, x.view, out.view);
             if (capture) cr_assert(device_capture_end(d.stream, &graph), "%s", device_error());
@@ -422,7 +423,8 @@ ParameterizedTest(struct launch_param *p, pool, serves_buckets_of_frames)
         spops_point_cloud of_frame = cloud;
         of_frame.points.rows = sizes[i];
         test_expect_ok(d.ctx, spops_buckets_create(d.ctx, &of_frame, &o, &buckets), "anew");
-        test_expect_ok(d.ctx, spops_pool_create_buckets(d.ctx, buckets, 3, &po, &other), "anew");
+        test_expect_ok(d.ctx, spops_pool_create_from_buckets(d.ctx, buckets, 3, &po, &other),
+                       "anew");
         spops_matrix rows = x.view, means = anew.view;
         rows.rows = sizes[i];
         const int64_t limit = sizes[i] / 3 + sizes[i] / 48 + 1;
@@ -553,10 +555,10 @@ static void prepare_frame(void *user, int version)
 static spops_status enqueue_frame(void *user, spops_context *ctx)
 {
     frame_case *c = (frame_case *)user;
-    spops_status s = spops_coords_set(ctx, c->finest, c->num_rows, c->rows);
-    if (!s) s = spops_pyramid_set(ctx, c->pyramid);
-    if (!s) s = spops_pool_set(ctx, c->windows);
-    if (!s) s = spops_pool_set(ctx, c->all);
+    spops_status s = spops_coords_update(ctx, c->finest, c->num_rows, c->rows);
+    if (!s) s = spops_pyramid_update(ctx, c->pyramid);
+    if (!s) s = spops_pool_update(ctx, c->windows);
+    if (!s) s = spops_pool_update(ctx, c->all);
     if (!s)
         s = spops_pool_execute(ctx, c->windows, SPOPS_REDUCE_MAX, whole(&c->x, MAX_ROWS),
                                c->maxima.view);
@@ -805,7 +807,7 @@ ParameterizedTest(struct backend_param *p, pool, refuses)
     test_expect(d.ctx, spops_pool_create_global(d.ctx, coords, 4, &o, &pool), invalid,
                 "reserved is 1", "reserved");
     cr_assert_null(pool);
-    test_expect(d.ctx, spops_pool_set(d.ctx, NULL), invalid, "pool_set: pool is NULL", "set");
+    test_expect(d.ctx, spops_pool_update(d.ctx, NULL), invalid, "pool_update: pool is NULL", "set");
     test_expect_ok(d.ctx, spops_pool_create_global(d.ctx, coords, 4, NULL, &pool), "global");
     float *x = (float *)(void *)test_upload_i32(&d, rows, 8);
     const spops_matrix two = spops_matrix_dense(x, 2, 1, SPOPS_DTYPE_F32);
@@ -828,8 +830,8 @@ ParameterizedTest(struct backend_param *p, pool, refuses)
     test_expect_ok(d.ctx, spops_buckets_create(d.ctx, &cloud, &bo, &buckets), "buckets");
 #define REFUSED(buckets, sub_rows, fragment)                                                       \
     pool = (spops_pool *)(void *)&d;                                                               \
-    test_expect(d.ctx, spops_pool_create_buckets(d.ctx, buckets, sub_rows, &o, &pool), invalid,    \
-                "pool_create_buckets: " fragment, fragment);                                       \
+    test_expect(d.ctx, spops_pool_create_from_buckets(d.ctx, buckets, sub_rows, &o, &pool),        \
+                invalid, "pool_create_buckets: " fragment, fragment);                              \
     cr_assert_null(pool)
     o.reserved = 0;
     REFUSED(NULL, 2, "buckets is NULL");

@@ -234,8 +234,8 @@ static spops_coords *create_set(test_device *d, const cloud_rows *cloud)
 static spops_status set_all(spops_context *ctx, spops_coords *finest, spops_pyramid *pyramid,
                             const int32_t *num_rows, const int32_t *rows)
 {
-    const spops_status status = spops_coords_set(ctx, finest, num_rows, rows);
-    return status != SPOPS_STATUS_OK ? status : spops_pyramid_set(ctx, pyramid);
+    const spops_status status = spops_coords_update(ctx, finest, num_rows, rows);
+    return status != SPOPS_STATUS_OK ? status : spops_pyramid_update(ctx, pyramid);
 }
 
 static void check_refilled(test_device *d, const pyramid_case *c, test_rng *rng)
@@ -313,7 +313,7 @@ ParameterizedTest(struct launch_param *p, pyramid, equals_one_by_one)
             test_expect_ok(d.ctx, make_pyramid(d.ctx, c, finest, false, NULL, &pyramid), what);
             cr_assert(spops_pyramid_coords(pyramid, 0) == finest);
             check_pyramid(&d, c, pyramid, finest, what);
-            test_expect(d.ctx, spops_pyramid_set(d.ctx, pyramid), SPOPS_STATUS_INVALID_ARGUMENT,
+            test_expect(d.ctx, spops_pyramid_update(d.ctx, pyramid), SPOPS_STATUS_INVALID_ARGUMENT,
                         "not made by pyramid_reserve", what);
             spops_pyramid_destroy(pyramid);
             spops_coords_destroy(finest);
@@ -343,7 +343,7 @@ ParameterizedTest(struct backend_param *p, pyramid, of_a_scan)
         spops_coords *finest = create_set(&d, &cloud);
         spops_pyramid *pyramid = NULL;
         test_expect_ok(d.ctx, make_pyramid(d.ctx, &cases[0], finest, true, NULL, &pyramid), "scan");
-        test_expect_ok(d.ctx, spops_pyramid_set(d.ctx, pyramid), "scan");
+        test_expect_ok(d.ctx, spops_pyramid_update(d.ctx, pyramid), "scan");
         check_pyramid(&d, &cases[0], pyramid, finest, "scan");
         spops_pyramid_destroy(pyramid);
         spops_coords_destroy(finest);
@@ -378,7 +378,7 @@ ParameterizedTest(struct backend_param *p, pyramid, overflows_and_refuses)
 
     // a level that is full
     test_expect_ok(d.ctx, make_pyramid(d.ctx, &cases[0], finest, true, narrow, &pyramid), "narrow");
-    test_expect_ok(d.ctx, spops_pyramid_set(d.ctx, pyramid), "narrow");
+    test_expect_ok(d.ctx, spops_pyramid_update(d.ctx, pyramid), "narrow");
     test_expect(
         d.ctx, spops_pyramid_get_info_sync(d.ctx, pyramid, &info), SPOPS_STATUS_CAPACITY_EXCEEDED,
         "pyramid_get_info_sync: level 2 has more rows or pairs than its capacities", "narrow");
@@ -396,10 +396,10 @@ ParameterizedTest(struct backend_param *p, pyramid, overflows_and_refuses)
     int32_t *rows = test_upload_i32(&d, four_rows, 16), *count = test_upload_i32(&d, &four, 1);
     co.box = &box;
     test_expect_ok(d.ctx, spops_coords_reserve(d.ctx, 3, 2, 4, &co, &full), "full");
-    test_expect_ok(d.ctx, spops_coords_set(d.ctx, full, count, rows), "full");
+    test_expect_ok(d.ctx, spops_coords_update(d.ctx, full, count, rows), "full");
     o.num_levels = 2;
     test_expect_ok(d.ctx, spops_pyramid_reserve(d.ctx, full, &o, &pyramid), "full");
-    test_expect_ok(d.ctx, spops_pyramid_set(d.ctx, pyramid), "full");
+    test_expect_ok(d.ctx, spops_pyramid_update(d.ctx, pyramid), "full");
     info = spops_pyramid_info_default();
     test_expect(
         d.ctx, spops_pyramid_get_info_sync(d.ctx, pyramid, &info), SPOPS_STATUS_CAPACITY_EXCEEDED,
@@ -414,7 +414,7 @@ ParameterizedTest(struct backend_param *p, pyramid, overflows_and_refuses)
     o.num_levels = 2;
     o.max_pairs = (const int64_t[]){0, 5};
     test_expect_ok(d.ctx, spops_pyramid_reserve(d.ctx, finest, &o, &pyramid), "pairs");
-    test_expect_ok(d.ctx, spops_pyramid_set(d.ctx, pyramid), "pairs");
+    test_expect_ok(d.ctx, spops_pyramid_update(d.ctx, pyramid), "pairs");
     info = spops_pyramid_info_default();
     test_expect(d.ctx, spops_pyramid_get_info_sync(d.ctx, pyramid, &info),
                 SPOPS_STATUS_CAPACITY_EXCEEDED, "level 1", "pairs");
@@ -446,7 +446,7 @@ ParameterizedTest(struct backend_param *p, pyramid, overflows_and_refuses)
     test_expect(d.ctx, spops_pyramid_reserve(d.ctx, finest, &o, &pyramid), invalid,
                 "contents is 128", "contents");
     cr_assert_null(pyramid);
-    test_expect(d.ctx, spops_pyramid_set(d.ctx, NULL), invalid, "pyramid is NULL", "none");
+    test_expect(d.ctx, spops_pyramid_update(d.ctx, NULL), invalid, "pyramid is NULL", "none");
     test_expect(d.ctx, spops_pyramid_get_info_sync(d.ctx, NULL, &info), invalid, "pyramid is NULL",
                 "none");
     spops_pyramid_destroy(NULL);

@@ -63,7 +63,7 @@ static void check_backend(spops_backend_kind backend)
         num = test_upload_i32(&d, &used, 1);
         test_expect_ok(d.ctx, spops_segments_reserve(d.ctx, k, n, NULL, &plan), "reserve");
         check_ranks(&d, plan, keys, 0, k, n, seen);
-        test_expect_ok(d.ctx, spops_segments_set(d.ctx, plan, num, there, NULL, NULL), "set");
+        test_expect_ok(d.ctx, spops_segments_update(d.ctx, plan, num, there, NULL, NULL), "set");
         check_ranks(&d, plan, keys, used, k, n, seen);
         spops_segments_destroy(plan);
         test_free(&d, there);

@@ -365,7 +365,7 @@ static void run_points(run *r)
     OK(ctx, spops_patches_create_from_buckets(ctx, buckets, &window, &patches));
     OK(ctx, spops_patches_get_view(ctx, patches, &lists));
     note(r, "patches", spops_matrix_dense_const(lists.query_rows, POINTS, 1, SPOPS_DTYPE_I32));
-    OK(ctx, spops_pool_create_buckets(ctx, buckets, 4, NULL, &pool));
+    OK(ctx, spops_pool_create_from_buckets(ctx, buckets, 4, NULL, &pool));
     const int64_t most = POINTS / 4 + places.max_buckets;
     const spops_matrix pooled = room(r, most, CHANNELS, dtype);
     OK(ctx, spops_pool_execute(ctx, pool, SPOPS_REDUCE_MEAN, x, pooled));

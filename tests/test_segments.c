@@ -639,7 +639,8 @@ typedef struct refill {
 static void enqueue_refill(refill *r, spops_context *ctx)
 {
     test_expect_ok(
-        ctx, spops_segments_set(ctx, r->plan, r->num_terms, r->keys, r->idx, r->weight_idx), "set");
+        ctx, spops_segments_update(ctx, r->plan, r->num_terms, r->keys, r->idx, r->weight_idx),
+        "set");
     test_expect_ok(
         ctx,
         spops_segreduce_execute(ctx, r->plan, r->reduce, r->x.view, &r->w.view, r->out.view, NULL),
@@ -829,15 +830,15 @@ ParameterizedTest(struct backend_param *p, segments, refill_refuses)
 
     test_expect_ok(d.ctx, spops_segments_reserve(d.ctx, SEGMENTS, TERMS, &options, &plan), "plan");
     test_expect_ok(d.ctx, call_create(&d, BY_OFFSETS, &a, &fixed), "fixed");
-    test_expect(d.ctx, spops_segments_set(d.ctx, fixed, keys, keys, NULL, NULL), invalid,
-                "segments_set", "a plan that was not reserved");
-    test_expect(d.ctx, spops_segments_set(d.ctx, NULL, keys, keys, NULL, NULL), invalid,
+    test_expect(d.ctx, spops_segments_update(d.ctx, fixed, keys, keys, NULL, NULL), invalid,
+                "segments_update", "a plan that was not reserved");
+    test_expect(d.ctx, spops_segments_update(d.ctx, NULL, keys, keys, NULL, NULL), invalid,
                 "segments is NULL", "segments NULL");
-    test_expect(d.ctx, spops_segments_set(d.ctx, plan, NULL, keys, NULL, NULL), invalid,
+    test_expect(d.ctx, spops_segments_update(d.ctx, plan, NULL, keys, NULL, NULL), invalid,
                 "num_terms", "num_terms NULL");
-    test_expect(d.ctx, spops_segments_set(d.ctx, plan, keys, NULL, NULL, NULL), invalid, "keys",
+    test_expect(d.ctx, spops_segments_update(d.ctx, plan, keys, NULL, NULL, NULL), invalid, "keys",
                 "keys NULL");
-    test_expect(NULL, spops_segments_set(NULL, plan, keys, keys, NULL, NULL), invalid, "ctx",
+    test_expect(NULL, spops_segments_update(NULL, plan, keys, keys, NULL, NULL), invalid, "ctx",
                 "ctx NULL");
     test_expect(d.ctx, spops_segments_save(d.ctx, plan, NULL, 0, &bytes), invalid, "segments_save",
                 "a reserved plan is not saved");

@@ -539,9 +539,9 @@ static void prepare_frame(void *user, int version)
 static spops_status enqueue_frame(void *user, spops_context *ctx)
 {
     frame_case *c = (frame_case *)user;
-    spops_status status = spops_coords_set(ctx, c->coords, c->num_rows, c->rows);
-    if (!status) status = spops_kernel_map_set(ctx, c->map, c->coords, NULL);
-    if (!status) status = spops_sparseconv_set(ctx, c->conv);
+    spops_status status = spops_coords_update(ctx, c->coords, c->num_rows, c->rows);
+    if (!status) status = spops_kernel_map_update(ctx, c->map, c->coords, NULL);
+    if (!status) status = spops_sparseconv_update(ctx, c->conv);
     if (!status)
         status =
             spops_sparseconv_execute(ctx, c->conv, whole(&c->x), c->w.view, NULL, whole(&c->out));
@@ -657,18 +657,18 @@ ParameterizedTest(struct backend_param *p, sparseconv, sets_several)
     free(guarded_fill(&x, &rng, VALUES_RANDOM, false, 1));
     free(guarded_fill(&w, &rng, VALUES_RANDOM, false, 1));
     guarded_upload(&x), guarded_upload(&w);
-    test_expect_ok(d.ctx, spops_coords_set(d.ctx, coords, num, given), "set");
+    test_expect_ok(d.ctx, spops_coords_update(d.ctx, coords, num, given), "set");
     for (int i = 0; i < PLANS; ++i)
-        test_expect_ok(d.ctx, spops_kernel_map_set(d.ctx, maps[i], coords, NULL), "map");
+        test_expect_ok(d.ctx, spops_kernel_map_update(d.ctx, maps[i], coords, NULL), "map");
     for (int alone = 0; alone < 2; ++alone) {
         if (alone == 0)
-            test_expect_ok(d.ctx, spops_sparseconv_set_all(d.ctx, num_convs, convs), "all");
+            test_expect_ok(d.ctx, spops_sparseconv_update_all(d.ctx, num_convs, convs), "all");
         for (int i = 0; i < num_convs; ++i) {
             guarded *y = &out[alone * PLANS + i];
             *y = guarded_create(d.backend, "out", CAPACITY, C, 0, 0, SPOPS_DTYPE_F16);
             guarded_poison(y, 0xff);
             guarded_upload(y);
-            if (alone == 1) test_expect_ok(d.ctx, spops_sparseconv_set(d.ctx, convs[i]), "one");
+            if (alone == 1) test_expect_ok(d.ctx, spops_sparseconv_update(d.ctx, convs[i]), "one");
             test_expect_ok(d.ctx,
                            spops_sparseconv_execute(d.ctx, convs[i], x.view, w.view, NULL, y->view),
                            "run");
@@ -682,14 +682,14 @@ ParameterizedTest(struct backend_param *p, sparseconv, sets_several)
         if (i % PLANS < num_convs) guarded_check_bits(&out[i], first, "refilled together, alone");
     free(first);
 
-    test_expect_ok(d.ctx, spops_sparseconv_set_all(d.ctx, 0, NULL), "none");
-    test_expect(d.ctx, spops_sparseconv_set_all(d.ctx, -1, convs), SPOPS_STATUS_INVALID_ARGUMENT,
+    test_expect_ok(d.ctx, spops_sparseconv_update_all(d.ctx, 0, NULL), "none");
+    test_expect(d.ctx, spops_sparseconv_update_all(d.ctx, -1, convs), SPOPS_STATUS_INVALID_ARGUMENT,
                 "num_convs is -1", "number");
-    test_expect(d.ctx, spops_sparseconv_set_all(d.ctx, 1, NULL), SPOPS_STATUS_INVALID_ARGUMENT,
+    test_expect(d.ctx, spops_sparseconv_update_all(d.ctx, 1, NULL), SPOPS_STATUS_INVALID_ARGUMENT,
                 "convs is NULL", "plans");
     spops_sparseconv *const missing[2] = {convs[0], NULL};
-    test_expect(d.ctx, spops_sparseconv_set_all(d.ctx, 2, missing), SPOPS_STATUS_INVALID_ARGUMENT,
-                "conv is NULL", "plan");
+    test_expect(d.ctx, spops_sparseconv_update_all(d.ctx, 2, missing),
+                SPOPS_STATUS_INVALID_ARGUMENT, "conv is NULL", "plan");
     for (int i = 0; i < 2 * PLANS; ++i)
         if (i % PLANS < num_convs) guarded_destroy(&out[i]);
     guarded_destroy(&x), guarded_destroy(&w);
@@ -1258,7 +1258,7 @@ ParameterizedTest(struct case_param *p, sparseconv, defaults_fit_each_other)
                    spops_kernel_map_reserve(d.ctx, SPOPS_MAP_CONVOLUTION, &window, fine, coarse,
                                             NULL, &filled),
                    "reserve");
-    test_expect_ok(d.ctx, spops_kernel_map_set(d.ctx, filled, fine, coarse), "set");
+    test_expect_ok(d.ctx, spops_kernel_map_update(d.ctx, filled, fine, coarse), "set");
     check_ones(&d, within, dtype, "within");
     check_ones(&d, down, dtype, "down");
     check_ones(&d, up, dtype, "inverse");

@@ -434,9 +434,9 @@ static spops_status fill_buckets_info(fixture *f, void *s)
     return spops_buckets_get_info_sync(f->ctx, f->buckets, (spops_buckets_info *)s);
 }
 
-static spops_patches_shape good_patches(void)
+static spops_patches_capacity good_patches(void)
 {
-    spops_patches_shape shape = spops_patches_shape_default();
+    spops_patches_capacity shape = spops_patches_capacity_default();
     shape.num_rows = shape.max_queries = ROWS;
     shape.max_patches = 4;
     shape.same = 1;
@@ -446,7 +446,7 @@ static spops_status read_patches(fixture *f, const void *s)
 {
     spops_patches *made = NULL;
     const spops_status status =
-        spops_patches_reserve(f->ctx, (const spops_patches_shape *)s, &made);
+        spops_patches_reserve(f->ctx, (const spops_patches_capacity *)s, &made);
     spops_patches_destroy(made);
     return status;
 }
@@ -595,7 +595,7 @@ static fixture open_fixture(void)
     const spops_bev_ranks ranks = good_ranks();
     const spops_kernel_shape kernel = spops_kernel_shape_cube(3, 3, 1, 1);
     const spops_neighbors_options near = good_neighbors();
-    const spops_patches_shape patches = good_patches();
+    const spops_patches_capacity patches = good_patches();
     const spops_buckets_options buckets = good_buckets();
     const spops_point_pyramid_options clouds = good_clouds();
     spops_kernel_map_options contents = spops_kernel_map_options_default();
@@ -718,7 +718,7 @@ Test(struct_sizes, read)
     CHECK_READ(spops_interpolation_options, spops_interpolation_options_default(),
                read_interpolation);
     CHECK_READ(spops_point_pyramid_options, good_clouds(), read_clouds);
-    CHECK_READ(spops_patches_shape, good_patches(), read_patches);
+    CHECK_READ(spops_patches_capacity, good_patches(), read_patches);
     CHECK_READ(spops_patch_order, good_order(), read_patch_order);
     CHECK_READ(spops_patch_window, spops_patch_window_default(), read_patch_window);
     CHECK_READ(spops_attention_options, spops_attention_options_default(), read_attention);
@@ -867,16 +867,16 @@ Test(struct_sizes, plans_of_another_device)
     cr_assert_eq(spops_context_create(&options, &f.ctx), SPOPS_STATUS_OK);
     f.ctx->info.device = 1;
 #define CALL_ELSEWHERE(call, ...) expect_elsewhere(&f, #call, call(f.ctx, __VA_ARGS__))
-    CALL_ELSEWHERE(spops_buckets_set, f.buckets, &cloud);
-    CALL_ELSEWHERE(spops_patches_set, f.patches, NULL, &lists);
-    CALL_ELSEWHERE(spops_patches_set_from_buckets, f.patches, f.buckets, NULL);
-    CALL_ELSEWHERE(spops_neighbors_set, f.neighbors, NULL, &cloud);
+    CALL_ELSEWHERE(spops_buckets_update, f.buckets, &cloud);
+    CALL_ELSEWHERE(spops_patches_update, f.patches, NULL, &lists);
+    CALL_ELSEWHERE(spops_patches_update_from_buckets, f.patches, f.buckets, NULL);
+    CALL_ELSEWHERE(spops_neighbors_update, f.neighbors, NULL, &cloud);
     CALL_ELSEWHERE(spops_nearest_execute, nearest, &cloud, 1, places, NULL);
-    CALL_ELSEWHERE(spops_point_pyramid_set, f.clouds, &cloud);
-    CALL_ELSEWHERE(spops_pointconv_set, conv);
+    CALL_ELSEWHERE(spops_point_pyramid_update, f.clouds, &cloud);
+    CALL_ELSEWHERE(spops_pointconv_update, conv);
     CALL_ELSEWHERE(spops_pointconv_execute, conv, m, m, NULL, m);
     CALL_ELSEWHERE(spops_pointconv_execute_backward, conv, m, m, m, NULL, NULL, NULL);
-    CALL_ELSEWHERE(spops_pool_set, pool);
+    CALL_ELSEWHERE(spops_pool_update, pool);
     CALL_ELSEWHERE(spops_pool_execute, pool, SPOPS_REDUCE_SUM, m, m);
     CALL_ELSEWHERE(spops_pool_execute_backward, pool, SPOPS_REDUCE_SUM, m, m, m);
     CALL_ELSEWHERE(spops_attention_execute_backward, f.patches, m, m, m, m, m, ones, NULL, NULL,

@@ -68,8 +68,8 @@ static int measure(engine *e, double voxel_m, const scan *s)
     points.cols = 3;
     TRY(spops_voxels_reserve(e->d->ctx, 3, n, n, &options, &e->voxels));
     TRY(spops_pyramid_reserve(e->d->ctx, spops_voxels_coords(e->voxels), NULL, &e->pyramid));
-    TRY(spops_voxels_set(e->d->ctx, e->voxels, e->num_points, points, NULL));
-    TRY(spops_pyramid_set(e->d->ctx, e->pyramid));
+    TRY(spops_voxels_update(e->d->ctx, e->voxels, e->num_points, points, NULL));
+    TRY(spops_pyramid_update(e->d->ctx, e->pyramid));
     TRY(spops_pyramid_get_info_sync(e->d->ctx, e->pyramid, &info));
     /* Maps made with defaults have what this device's convolutions run on: ORDER where it has
        implicit GEMM, which takes every layer in 16 bits. */
@@ -264,17 +264,17 @@ spops_status engine_enqueue_voxels(engine *e)
 {
     spops_matrix points = spops_matrix_dense(e->points, e->max_points, 4, SPOPS_DTYPE_F32);
     points.cols = 3;
-    return spops_voxels_set(e->d->ctx, e->voxels, e->num_points, points, NULL);
+    return spops_voxels_update(e->d->ctx, e->voxels, e->num_points, points, NULL);
 }
 
 spops_status engine_enqueue_pyramid(engine *e)
 {
-    return spops_pyramid_set(e->d->ctx, e->pyramid);
+    return spops_pyramid_update(e->d->ctx, e->pyramid);
 }
 
 spops_status engine_enqueue_plans(engine *e)
 {
-    return spops_sparseconv_set_all(e->d->ctx, e->num_plans, e->plans);
+    return spops_sparseconv_update_all(e->d->ctx, e->num_plans, e->plans);
 }
 
 /* All rows that a buffer has room for; how many count, the plans know. */

@@ -449,14 +449,14 @@ bool segment_prepare(segment_network *n)
     const spops_matrix points =
         spops_matrix_dense(n->points, n->capacity.points, DIMS, SPOPS_DTYPE_F32);
     bool ok =
-        took(n, spops_voxels_set(n->ctx, n->voxels, &n->step->num_points, points, n->batch)) &&
-        took(n, spops_pyramid_set(n->ctx, n->pyramid)) &&
-        took(n, spops_devoxels_set(n->ctx, n->devoxels, spops_voxels_coords(n->voxels),
-                                   &n->step->num_points, points, n->batch));
+        took(n, spops_voxels_update(n->ctx, n->voxels, &n->step->num_points, points, n->batch)) &&
+        took(n, spops_pyramid_update(n->ctx, n->pyramid)) &&
+        took(n, spops_devoxels_update(n->ctx, n->devoxels, spops_voxels_coords(n->voxels),
+                                      &n->step->num_points, points, n->batch));
     for (int relation = 0; relation < 3; ++relation)
         for (int l = 0; ok && l < SEGMENT_LEVELS; ++l)
             if (n->convs[relation][l] != NULL)
-                ok = took(n, spops_sparseconv_set(n->ctx, n->convs[relation][l]));
+                ok = took(n, spops_sparseconv_update(n->ctx, n->convs[relation][l]));
     return ok;
 }
 

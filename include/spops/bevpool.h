@@ -151,8 +151,8 @@ SPOPS_API spops_status spops_bev_geometry_get_transforms(spops_context *ctx,
  * Errors    INVALID_ARGUMENT (not such a plan, NULL), CUDA.
  * Threads   One thread at a time per ctx and per plan.
  */
-SPOPS_API spops_status spops_bev_plan_set(spops_context *ctx, spops_bev_plan *plan,
-                                          const double *transforms);
+SPOPS_API spops_status spops_bev_plan_update(spops_context *ctx, spops_bev_plan *plan,
+                                             const double *transforms);
 
 /** BEVDet's five arrays, where ctx runs. Term t of interval i is interval_starts[i] + t. */
 typedef struct spops_bev_ranks {

@@ -86,7 +86,7 @@ SPOPS_API spops_status spops_buckets_create(spops_context *ctx, const spops_poin
                                             spops_buckets **out);
 
 /**
- * Buckets into capacities, filled by spops_buckets_set as often as wanted. Until then there are
+ * Buckets into capacities, filled by spops_buckets_update as often as wanted. Until then there are
  * none.
  *
  * max_rows     0 to INT32_MAX - 1.
@@ -115,8 +115,8 @@ SPOPS_API spops_status spops_buckets_reserve(spops_context *ctx, int64_t max_row
  * Errors    INVALID_ARGUMENT (not such buckets, NULL, shapes), CUDA.
  * Threads   One thread at a time per ctx and per buckets.
  */
-SPOPS_API spops_status spops_buckets_set(spops_context *ctx, spops_buckets *buckets,
-                                         const spops_point_cloud *cloud);
+SPOPS_API spops_status spops_buckets_update(spops_context *ctx, spops_buckets *buckets,
+                                            const spops_point_cloud *cloud);
 
 /** What buckets hold. Of those made by reserve it is read from the device. */
 typedef struct spops_buckets_info {

@@ -152,7 +152,7 @@ SPOPS_API size_t spops_context_scratch_memory(size_t scratch_bytes);
 
 /**
  * One block of memory that a plan with capacities lives in: the option `memory` of every
- * spops_X_reserve. The block holds all that the plan keeps, with what spops_X_set works in, and no
+ * spops_X_reserve. The block holds all that the plan keeps, with what spops_X_update works in, and no
  * address, so that it can be kept as a tensor, copied, and attached elsewhere on the device
  * (spops/plan.h).
  *

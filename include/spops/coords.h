@@ -173,7 +173,7 @@ SPOPS_API spops_status spops_coords_create_pruned(spops_context *ctx, const spop
                                                   spops_coords **out);
 
 /**
- * A set into a capacity, filled by spops_coords_set and its sisters, as often as wanted, on the
+ * A set into a capacity, filled by spops_coords_update and its sisters, as often as wanted, on the
  * stream, also inside a captured graph. Until then it is empty.
  *
  * max_rows   Rows it can hold.
@@ -211,29 +211,29 @@ SPOPS_API int64_t spops_kernel_shape_num_candidates(const spops_kernel_shape *ke
  * Errors    INVALID_ARGUMENT (not such a set, NULL, capacities), CUDA.
  * Threads   One thread at a time per ctx and per set.
  */
-SPOPS_API spops_status spops_coords_set(spops_context *ctx, spops_coords *coords,
-                                        const int32_t *num_rows, const int32_t *rows);
+SPOPS_API spops_status spops_coords_update(spops_context *ctx, spops_coords *coords,
+                                           const int32_t *num_rows, const int32_t *rows);
 
-/** Refill with the outputs of a convolution over `in`. The rest as spops_coords_set. */
-SPOPS_API spops_status spops_coords_set_downsampled(spops_context *ctx, spops_coords *coords,
-                                                    const spops_coords *in,
-                                                    const spops_kernel_shape *kernel);
+/** Refill with the outputs of a convolution over `in`. The rest as spops_coords_update. */
+SPOPS_API spops_status spops_coords_update_downsampled(spops_context *ctx, spops_coords *coords,
+                                                       const spops_coords *in,
+                                                       const spops_kernel_shape *kernel);
 
-/** Refill with the outputs of a generative transposed convolution. The rest as spops_coords_set. */
-SPOPS_API spops_status spops_coords_set_upsampled(spops_context *ctx, spops_coords *coords,
-                                                  const spops_coords *in,
-                                                  const spops_kernel_shape *kernel);
+/** Refill with the outputs of a generative transposed convolution. The rest as spops_coords_update. */
+SPOPS_API spops_status spops_coords_update_upsampled(spops_context *ctx, spops_coords *coords,
+                                                     const spops_coords *in,
+                                                     const spops_kernel_shape *kernel);
 
-/** Refill with the rows of a, then those of b that are not in a. The rest as spops_coords_set. */
-SPOPS_API spops_status spops_coords_set_union(spops_context *ctx, spops_coords *coords,
-                                              const spops_coords *a, const spops_coords *b);
+/** Refill with the rows of a, then those of b that are not in a. The rest as spops_coords_update. */
+SPOPS_API spops_status spops_coords_update_union(spops_context *ctx, spops_coords *coords,
+                                                 const spops_coords *a, const spops_coords *b);
 
 /**
  * Refill with the rows of `in` whose keep is not 0; keep is [max_rows of in]. The rest as
- * spops_coords_set.
+ * spops_coords_update.
  */
-SPOPS_API spops_status spops_coords_set_pruned(spops_context *ctx, spops_coords *coords,
-                                               const spops_coords *in, const uint8_t *keep);
+SPOPS_API spops_status spops_coords_update_pruned(spops_context *ctx, spops_coords *coords,
+                                                  const spops_coords *in, const uint8_t *keep);
 
 /** What a set of coordinates holds, and what was left out of it. */
 typedef struct spops_coords_info {

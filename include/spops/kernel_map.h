@@ -109,7 +109,7 @@ SPOPS_API spops_status spops_kernel_map_create_inverse(spops_context *ctx,
                                                        spops_kernel_map **map);
 
 /**
- * A map into capacities, those of in and out and options->max_pairs, filled by spops_kernel_map_set
+ * A map into capacities, those of in and out and options->max_pairs, filled by spops_kernel_map_update
  * as often as wanted. Until then it is empty.
  *
  * in, out   Their capacities count, and their boxes; what they hold does not yet.
@@ -133,8 +133,8 @@ SPOPS_API spops_status spops_kernel_map_reserve(spops_context *ctx, spops_kernel
  * Errors    INVALID_ARGUMENT (not such a map, NULL, capacities), CUDA.
  * Threads   One thread at a time per ctx and per map.
  */
-SPOPS_API spops_status spops_kernel_map_set(spops_context *ctx, spops_kernel_map *map,
-                                            const spops_coords *in, const spops_coords *out);
+SPOPS_API spops_status spops_kernel_map_update(spops_context *ctx, spops_kernel_map *map,
+                                               const spops_coords *in, const spops_coords *out);
 
 /** A map seen from its outputs, or from its inputs. Arrays of what was not asked for are NULL. */
 typedef struct spops_kernel_map_side {

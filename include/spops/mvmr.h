@@ -77,8 +77,8 @@ SPOPS_API spops_status spops_triplets_create_from_offsets(spops_context *ctx, in
                                                           spops_triplets **out);
 
 /**
- * Plan into a capacity: room for shape->num_triplets unsorted triplets, filled by spops_triplets_set
- * or spops_triplets_set_offsets, as often as wanted, on the stream, also inside a captured graph.
+ * Plan into a capacity: room for shape->num_triplets unsorted triplets, filled by spops_triplets_update
+ * or spops_triplets_update_offsets, as often as wanted, on the stream, also inside a captured graph.
  * Until the first set it has no triplets. options->matrix_order must be SPOPS_KEYS_UNSORTED.
  *
  * Memory    All that a set needs is allocated here.
@@ -106,9 +106,9 @@ SPOPS_API spops_status spops_triplets_reserve(spops_context *ctx, const spops_tr
  * Errors    INVALID_ARGUMENT (not such a plan, NULL), CUDA.
  * Threads   One thread at a time per ctx and per plan.
  */
-SPOPS_API spops_status spops_triplets_set(spops_context *ctx, spops_triplets *triplets,
-                                          const int32_t *num_triplets, const int32_t *out_rows,
-                                          const int32_t *in_rows, const int32_t *matrices);
+SPOPS_API spops_status spops_triplets_update(spops_context *ctx, spops_triplets *triplets,
+                                             const int32_t *num_triplets, const int32_t *out_rows,
+                                             const int32_t *in_rows, const int32_t *matrices);
 
 /**
  * The same with triplets in the order of their matrices: those of matrix k are at the positions
@@ -117,13 +117,14 @@ SPOPS_API spops_status spops_triplets_set(spops_context *ctx, spops_triplets *tr
  *
  * offsets   [num_matrices + 1] where ctx runs, ascending. Positions before offsets[0], from
  *           offsets[num_matrices] on, and past the capacity are no triplets.
- * out_rows  [capacity], or NULL: the position. in_rows likewise. As in spops_triplets_set.
+ * out_rows  [capacity], or NULL: the position. in_rows likewise. As in spops_triplets_update.
  *
- * The rest as spops_triplets_set.
+ * The rest as spops_triplets_update.
  */
-SPOPS_API spops_status spops_triplets_set_offsets(spops_context *ctx, spops_triplets *triplets,
-                                                  const int32_t *offsets, const int32_t *out_rows,
-                                                  const int32_t *in_rows);
+SPOPS_API spops_status spops_triplets_update_offsets(spops_context *ctx, spops_triplets *triplets,
+                                                     const int32_t *offsets,
+                                                     const int32_t *out_rows,
+                                                     const int32_t *in_rows);
 
 /** Memory of a plan. */
 SPOPS_API size_t spops_triplets_bytes(const spops_triplets *triplets);
@@ -136,8 +137,8 @@ typedef struct spops_triplets_info {
     int64_t max_triplets;  /* the capacity; num_triplets of a plan made by create */
     int64_t num_nonempty;  /* matrices with triplets */
     int64_t longest;       /* triplets of the matrix that has most */
-    int64_t num_dropped;   /* triplets left out by spops_triplets_set */
-    int64_t overflow;      /* 1: spops_triplets_set met more triplets than the capacity */
+    int64_t num_dropped;   /* triplets left out by spops_triplets_update */
+    int64_t overflow;      /* 1: spops_triplets_update met more triplets than the capacity */
     int64_t bytes;         /* memory of the plan */
     int64_t scratch_bytes; /* as spops_triplets_scratch_bytes */
     int32_t direct;        /* 1: each output row has at most one triplet, and it is known */

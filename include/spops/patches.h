@@ -50,8 +50,8 @@ SPOPS_API spops_status spops_patches_create(spops_context *ctx, int64_t num_rows
                                             const spops_patch_lists *lists, spops_patches **out);
 
 /** Capacities of a plan of patches; each 0 to INT32_MAX - 1. */
-typedef struct spops_patches_shape {
-    size_t struct_size; /* sizeof(spops_patches_shape) */
+typedef struct spops_patches_capacity {
+    size_t struct_size; /* sizeof(spops_patches_capacity) */
     int64_t num_rows;   /* of Q, K, V and O */
     int64_t max_patches;
     int64_t max_queries;       /* entries of all patches */
@@ -60,12 +60,12 @@ typedef struct spops_patches_shape {
     int32_t reserved;          /* 0 */
     int64_t max_samples;       /* of clouds and buckets that set it; 0: lists alone set it */
     spops_plan_memory *memory; /* where the plan lives; NULL: the library's own */
-} spops_patches_shape;
+} spops_patches_capacity;
 
-SPOPS_DEFINE_DEFAULT(spops_patches_shape)
+SPOPS_DEFINE_DEFAULT(spops_patches_capacity)
 
 /**
- * Patches into capacities, filled by spops_patches_set and its sisters as often as wanted, on the
+ * Patches into capacities, filled by spops_patches_update and its sisters as often as wanted, on the
  * stream, also inside a captured graph. Until then there are none.
  *
  * Memory    All that a set needs is allocated here.
@@ -73,7 +73,8 @@ SPOPS_DEFINE_DEFAULT(spops_patches_shape)
  * Errors    INVALID_ARGUMENT, OUT_OF_MEMORY, NOT_SUPPORTED, CUDA.
  * Threads   One thread at a time per ctx. ctx must outlive the plan.
  */
-SPOPS_API spops_status spops_patches_reserve(spops_context *ctx, const spops_patches_shape *shape,
+SPOPS_API spops_status spops_patches_reserve(spops_context *ctx,
+                                             const spops_patches_capacity *capacity,
                                              spops_patches **out);
 
 /**
@@ -93,9 +94,9 @@ SPOPS_API spops_status spops_patches_reserve(spops_context *ctx, const spops_pat
  * Errors    INVALID_ARGUMENT (not such a plan, NULL, shapes), CUDA.
  * Threads   One thread at a time per ctx and per plan.
  */
-SPOPS_API spops_status spops_patches_set(spops_context *ctx, spops_patches *patches,
-                                         const int32_t *num_patches,
-                                         const spops_patch_lists *lists);
+SPOPS_API spops_status spops_patches_update(spops_context *ctx, spops_patches *patches,
+                                            const int32_t *num_patches,
+                                            const spops_patch_lists *lists);
 
 /* ---- From an order of rows ------------------------------------------------------------------- */
 
@@ -153,11 +154,11 @@ SPOPS_API spops_status spops_patches_create_from_order(spops_context *ctx,
  *           are. A coordinate that is not finite is in cell 0.
  * order     borrow is 0 where the plan's `same` is 1, and only there.
  *
- * The rest as spops_patches_set.
+ * The rest as spops_patches_update.
  */
-SPOPS_API spops_status spops_patches_set_from_order(spops_context *ctx, spops_patches *patches,
-                                                    const spops_point_cloud *cloud,
-                                                    const spops_patch_order *order);
+SPOPS_API spops_status spops_patches_update_from_order(spops_context *ctx, spops_patches *patches,
+                                                       const spops_point_cloud *cloud,
+                                                       const spops_patch_order *order);
 
 /* ---- From buckets ----------------------------------------------------------------------------- */
 
@@ -193,11 +194,11 @@ SPOPS_API spops_status spops_patches_create_from_buckets(spops_context *ctx,
 
 /**
  * Refill patches made by spops_patches_reserve with `same` from buckets, whose max_rows is num_rows
- * of the plan. There are no more patches than buckets. The rest as spops_patches_set.
+ * of the plan. There are no more patches than buckets. The rest as spops_patches_update.
  */
-SPOPS_API spops_status spops_patches_set_from_buckets(spops_context *ctx, spops_patches *patches,
-                                                      const spops_buckets *buckets,
-                                                      const spops_patch_window *window);
+SPOPS_API spops_status spops_patches_update_from_buckets(spops_context *ctx, spops_patches *patches,
+                                                         const spops_buckets *buckets,
+                                                         const spops_patch_window *window);
 
 /* ---- What they hold --------------------------------------------------------------------------- */
 

@@ -59,14 +59,14 @@ SPOPS_API spops_status spops_point_level_create(spops_context *ctx, const spops_
                                                 spops_point_level **level);
 
 /** Capacities, and where points may be. Final: nothing will be added. */
-typedef struct spops_point_level_shape {
+typedef struct spops_point_level_capacity {
     int64_t max_fine, max_coarse;  /* 0 to INT32_MAX - 1 */
     int64_t num_samples;           /* of every cloud, 1 or more; samples may be empty */
     double lower_m[3], upper_m[3]; /* points in voxels that do not meet this range are left out */
-} spops_point_level_shape;
+} spops_point_level_capacity;
 
 /**
- * A level into capacities, filled by spops_point_level_set as often as wanted. Until then it is
+ * A level into capacities, filled by spops_point_level_update as often as wanted. Until then it is
  * empty. Its cloud has max_coarse rows, and offsets that tell how many are in use.
  *
  * options   size_m is needed.
@@ -75,7 +75,7 @@ typedef struct spops_point_level_shape {
  * The rest as spops_point_level_create.
  */
 SPOPS_API spops_status spops_point_level_reserve(spops_context *ctx,
-                                                 const spops_point_level_shape *shape,
+                                                 const spops_point_level_capacity *capacity,
                                                  const spops_point_level_options *options,
                                                  spops_point_level **level);
 
@@ -94,8 +94,8 @@ SPOPS_API spops_status spops_point_level_reserve(spops_context *ctx,
  * Errors    INVALID_ARGUMENT (not made by reserve, NULL, shapes), CUDA.
  * Threads   One thread at a time per ctx and per level.
  */
-SPOPS_API spops_status spops_point_level_set(spops_context *ctx, spops_point_level *level,
-                                             const spops_point_cloud *fine);
+SPOPS_API spops_status spops_point_level_update(spops_context *ctx, spops_point_level *level,
+                                                const spops_point_cloud *fine);
 
 /** The coarser cloud, owned by the level, where its context runs. NULL for NULL. */
 SPOPS_API const spops_point_cloud *spops_point_level_cloud(const spops_point_level *level);
@@ -240,31 +240,31 @@ SPOPS_API spops_status spops_point_pyramid_create(spops_context *ctx,
                                                   spops_point_pyramid **pyramid);
 
 /** Capacities of levels, and where points may be. Final: nothing will be added. */
-typedef struct spops_point_pyramid_shape {
+typedef struct spops_point_pyramid_capacity {
     int64_t max_rows[SPOPS_POINT_PYRAMID_MAX_LEVELS];  /* of a level's cloud; 0 (not of level 0): as
                                                          many as the level before */
     int64_t max_pairs[SPOPS_POINT_PYRAMID_MAX_LEVELS]; /* within a level; 0: 32 a row */
     int64_t max_down_pairs[SPOPS_POINT_PYRAMID_MAX_LEVELS]; /* from a level to the next; 0: 32 a row
                                                                of the level */
     int64_t num_samples;           /* of every cloud, 1 or more; samples may be empty */
-    double lower_m[3], upper_m[3]; /* as of spops_point_level_shape, for all levels */
-} spops_point_pyramid_shape;
+    double lower_m[3], upper_m[3]; /* as of spops_point_level_capacity, for all levels */
+} spops_point_pyramid_capacity;
 
 /**
- * A pyramid into capacities, filled by spops_point_pyramid_set as often as wanted. Until then its
+ * A pyramid into capacities, filled by spops_point_pyramid_update as often as wanted. Until then its
  * coarser clouds and its neighbours are empty, and level 0 has no points.
  *
  * Memory    All that a set needs is allocated here.
  * The rest as spops_point_pyramid_create.
  */
 SPOPS_API spops_status spops_point_pyramid_reserve(spops_context *ctx,
-                                                   const spops_point_pyramid_shape *shape,
+                                                   const spops_point_pyramid_capacity *capacity,
                                                    const spops_point_pyramid_options *options,
                                                    spops_point_pyramid **pyramid);
 
 /**
  * All levels again, from what the cloud holds when the stream gets there: as by
- * spops_point_level_set and spops_neighbors_set, level by level.
+ * spops_point_level_update and spops_neighbors_update, level by level.
  *
  * finest    [max_rows[0], 3] and num_samples samples. Kept as level 0: its arrays must live as long
  *           as the pyramid, or until the next set.
@@ -274,8 +274,8 @@ SPOPS_API spops_status spops_point_pyramid_reserve(spops_context *ctx,
  * Errors    INVALID_ARGUMENT (not made by reserve, NULL, shapes), CUDA.
  * Threads   One thread at a time per ctx and per pyramid.
  */
-SPOPS_API spops_status spops_point_pyramid_set(spops_context *ctx, spops_point_pyramid *pyramid,
-                                               const spops_point_cloud *finest);
+SPOPS_API spops_status spops_point_pyramid_update(spops_context *ctx, spops_point_pyramid *pyramid,
+                                                  const spops_point_cloud *finest);
 
 /** What the levels of a pyramid hold. */
 typedef struct spops_point_pyramid_info {

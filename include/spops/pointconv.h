@@ -53,7 +53,7 @@ SPOPS_DEFINE_DEFAULT(spops_pointconv_options)
 /**
  * Plan the convolutions of neighbours.
  *
- * neighbors  Made by create, or by reserve: then the plan is refilled by spops_pointconv_set. They
+ * neighbors  Made by create, or by reserve: then the plan is refilled by spops_pointconv_update. They
  *            must outlive the plan, unless options->detach. They must have
  *
  *     dataflow                        forward alone    with backward
@@ -79,12 +79,12 @@ SPOPS_API spops_status spops_pointconv_create(spops_context *ctx, const spops_ne
                                               spops_pointconv **conv);
 
 /**
- * Refill a plan from its neighbours, after spops_neighbors_set.
+ * Refill a plan from its neighbours, after spops_neighbors_update.
  *
  * Stream    Enqueues on ctx's stream and returns. Allocates nothing, waits for nothing, capturable.
  * Errors    INVALID_ARGUMENT, CUDA.
  */
-SPOPS_API spops_status spops_pointconv_set(spops_context *ctx, spops_pointconv *conv);
+SPOPS_API spops_status spops_pointconv_update(spops_context *ctx, spops_pointconv *conv);
 
 /* clang-format off */
 /**

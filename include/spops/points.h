@@ -106,15 +106,15 @@ SPOPS_API spops_status spops_neighbors_create(spops_context *ctx, const spops_po
                                               spops_neighbors **out);
 
 /** Capacities; each 0 to INT32_MAX - 1. Final: nothing will be added. */
-typedef struct spops_neighbors_shape {
+typedef struct spops_neighbors_capacity {
     int64_t max_outputs; /* rows of outputs; 0 where outputs are the inputs */
     int64_t max_inputs;
     int64_t max_samples; /* at least 1 */
     int64_t max_pairs;
-} spops_neighbors_shape;
+} spops_neighbors_capacity;
 
 /**
- * Neighbours into capacities, filled by spops_neighbors_set as often as wanted. Until then there
+ * Neighbours into capacities, filled by spops_neighbors_update as often as wanted. Until then there
  * are none.
  *
  * same      1: outputs are the inputs.
@@ -124,8 +124,8 @@ typedef struct spops_neighbors_shape {
  * Options, Errors and Threads as spops_neighbors_create.
  */
 SPOPS_API spops_status spops_neighbors_reserve(spops_context *ctx,
-                                               const spops_neighbors_shape *shape, int32_t same,
-                                               const spops_neighbors_options *options,
+                                               const spops_neighbors_capacity *capacity,
+                                               int32_t same, const spops_neighbors_options *options,
                                                spops_neighbors **out);
 
 /**
@@ -144,9 +144,9 @@ SPOPS_API spops_status spops_neighbors_reserve(spops_context *ctx,
  * Errors    INVALID_ARGUMENT (not made by reserve, NULL, shapes), CUDA.
  * Threads   One thread at a time per ctx and per neighbours.
  */
-SPOPS_API spops_status spops_neighbors_set(spops_context *ctx, spops_neighbors *neighbors,
-                                           const spops_point_cloud *outputs,
-                                           const spops_point_cloud *inputs);
+SPOPS_API spops_status spops_neighbors_update(spops_context *ctx, spops_neighbors *neighbors,
+                                              const spops_point_cloud *outputs,
+                                              const spops_point_cloud *inputs);
 
 /** Lists of one side. Arrays of what was not asked for are NULL. */
 typedef struct spops_neighbor_lists {

@@ -31,7 +31,7 @@ SPOPS_DEFINE_DEFAULT(spops_pool_options)
  * joins to it. Rows that are not there do not count, so that a mean is over those that are.
  *
  * map       Must have PAIRS. Made by create, or by reserve: then the plan is refilled by
- *           spops_pool_set. Must outlive the plan.
+ *           spops_pool_update. Must outlive the plan.
  * options   NULL: defaults, no gradients.
  * pool      The plan; NULL after a failure.
  *
@@ -47,7 +47,7 @@ SPOPS_API spops_status spops_pool_create(spops_context *ctx, const spops_kernel_
 /**
  * Plan global pooling: output row b pools the rows of batch b.
  *
- * coords       Made by create, or by reserve: then the plan is refilled by spops_pool_set. Its box
+ * coords       Made by create, or by reserve: then the plan is refilled by spops_pool_update. Its box
  *              must lie within the batches. Must outlive the plan.
  * num_batches  Rows of the output, 0 to INT32_MAX - 1; batches without a row are empty segments.
  *
@@ -63,7 +63,7 @@ SPOPS_API spops_status spops_pool_create_global(spops_context *ctx, const spops_
  * (spops/buckets.h; ties by row) and cut into sub-buckets of sub_rows rows, the last of a bucket with
  * what is left. Output row i pools sub-bucket i; buckets come in order.
  *
- * buckets   Made by create, or by reserve: then the plan is refilled by spops_pool_set. Must outlive
+ * buckets   Made by create, or by reserve: then the plan is refilled by spops_pool_update. Must outlive
  *           the plan. Their cells and numbers need 64 bits together at most.
  * sub_rows  1 or more: how many rows become one.
  *
@@ -75,10 +75,11 @@ SPOPS_API spops_status spops_pool_create_global(spops_context *ctx, const spops_
  *           curve instead of hashing and searching again inside of a bucket is ours.
  * The rest as spops_pool_create.
  */
-SPOPS_API spops_status spops_pool_create_buckets(spops_context *ctx, const spops_buckets *buckets,
-                                                 int32_t sub_rows,
-                                                 const spops_pool_options *options,
-                                                 spops_pool **pool);
+SPOPS_API spops_status spops_pool_create_from_buckets(spops_context *ctx,
+                                                      const spops_buckets *buckets,
+                                                      int32_t sub_rows,
+                                                      const spops_pool_options *options,
+                                                      spops_pool **pool);
 
 /**
  * The first output row of every sample of the buckets, and how many output rows there are: [max_samples
@@ -93,7 +94,7 @@ SPOPS_API const int32_t *spops_pool_sample_offsets(const spops_pool *pool);
  * Errors    INVALID_ARGUMENT, CUDA.
  * Threads   One thread at a time per ctx and per plan.
  */
-SPOPS_API spops_status spops_pool_set(spops_context *ctx, spops_pool *pool);
+SPOPS_API spops_status spops_pool_update(spops_context *ctx, spops_pool *pool);
 
 /**
  * Pool rows:

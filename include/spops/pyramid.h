@@ -69,7 +69,7 @@ SPOPS_API spops_status spops_pyramid_create(spops_context *ctx, const spops_coor
                                             spops_pyramid **pyramid);
 
 /**
- * A pyramid into capacities, filled by spops_pyramid_set as often as wanted. Until then its coarser
+ * A pyramid into capacities, filled by spops_pyramid_update as often as wanted. Until then its coarser
  * levels and its maps are empty.
  *
  * finest    Level 0, usually made by reserve itself. Must outlive the pyramid. Its capacity counts;
@@ -85,13 +85,13 @@ SPOPS_API spops_status spops_pyramid_reserve(spops_context *ctx, const spops_coo
 /**
  * Refill a pyramid made by spops_pyramid_reserve from what `finest` holds when the stream gets
  * there. A level with more rows than its capacity, and a map with more pairs, set their overflow
- * flags, as spops_coords_set and spops_kernel_map_set say.
+ * flags, as spops_coords_update and spops_kernel_map_update say.
  *
  * Stream    Enqueues on ctx's stream and returns. Allocates nothing, waits for nothing, capturable.
  * Errors    INVALID_ARGUMENT (not such a pyramid, NULL), CUDA.
  * Threads   One thread at a time per ctx and per pyramid.
  */
-SPOPS_API spops_status spops_pyramid_set(spops_context *ctx, spops_pyramid *pyramid);
+SPOPS_API spops_status spops_pyramid_update(spops_context *ctx, spops_pyramid *pyramid);
 
 /** A level's coordinates; level 0 is the set that was given. NULL for a level that is not there. */
 SPOPS_API const spops_coords *spops_pyramid_coords(const spops_pyramid *pyramid, int32_t level);

@@ -88,9 +88,9 @@ SPOPS_API spops_status spops_segments_create_from_keys(spops_context *ctx, int64
                                                        spops_segments **out);
 
 /**
- * Plan into a capacity: room for max_terms unsorted keys, filled by spops_segments_set, as often as
+ * Plan into a capacity: room for max_terms unsorted keys, filled by spops_segments_update, as often as
  * wanted, on the stream, also inside a captured graph. Until the first set it has no terms. The
- * options' idx and weight_idx must be NULL (spops_segments_set takes them); their num_* count.
+ * options' idx and weight_idx must be NULL (spops_segments_update takes them); their num_* count.
  *
  * Memory    All that a set needs is allocated here.
  * Stream    Works on ctx's stream and waits for it. Not capturable.
@@ -118,22 +118,23 @@ SPOPS_API spops_status spops_segments_reserve(spops_context *ctx, int64_t num_se
  * Errors    INVALID_ARGUMENT (not such a plan, NULL), CUDA.
  * Threads   One thread at a time per ctx and per plan.
  */
-SPOPS_API spops_status spops_segments_set(spops_context *ctx, spops_segments *segments,
-                                          const int32_t *num_terms, const int32_t *keys,
-                                          const int32_t *idx, const int32_t *weight_idx);
+SPOPS_API spops_status spops_segments_update(spops_context *ctx, spops_segments *segments,
+                                             const int32_t *num_terms, const int32_t *keys,
+                                             const int32_t *idx, const int32_t *weight_idx);
 
 /** Counts of a plan. For one made by reserve they are read from the device. */
 typedef struct spops_segments_info {
     size_t struct_size; /* set by the caller */
     int64_t num_segments;
-    int64_t num_terms; /* in the plan; those that spops_segments_set dropped are not among them */
+    int64_t
+        num_terms; /* in the plan; those that spops_segments_update dropped are not among them */
     int64_t num_rows;
     int64_t num_weights;
     int64_t num_nonempty;
     int64_t longest;     /* terms of the longest segment */
     int64_t num_pieces;  /* pieces that split segments were cut into */
-    int64_t num_dropped; /* terms left out by spops_segments_set */
-    int64_t overflow;    /* 1: spops_segments_set met more terms than the capacity */
+    int64_t num_dropped; /* terms left out by spops_segments_update */
+    int64_t overflow;    /* 1: spops_segments_update met more terms than the capacity */
     int32_t sum_variant; /* that rows of max_cols columns of f16 take; 0: there is no choice */
     int32_t reserved;
 } spops_segments_info;

@@ -110,7 +110,7 @@ SPOPS_DEFINE_DEFAULT(spops_sparseconv_options)
  *
  * map       One made with defaults serves. Must have PAIRS; for IMPLICIT_GEMM also ORDER, and with backward REVERSE. PAIRS may be
  *           missing where IMPLICIT_GEMM is named and backward is 0. Made by create, or by reserve:
- *           then the plan is refilled by spops_sparseconv_set. The map must outlive the plan.
+ *           then the plan is refilled by spops_sparseconv_update. The map must outlive the plan.
  * options   NULL: defaults. A dataflow that is named serves every call, or the call is refused.
  * conv      The plan; NULL after a failure.
  *
@@ -128,22 +128,22 @@ SPOPS_API spops_status spops_sparseconv_create(spops_context *ctx, const spops_k
                                                spops_sparseconv **conv);
 
 /**
- * Refill a plan from its map, after spops_kernel_map_set.
+ * Refill a plan from its map, after spops_kernel_map_update.
  *
  * Stream    Enqueues on ctx's stream and returns. Allocates nothing, waits for nothing, capturable.
  * Errors    INVALID_ARGUMENT, CUDA.
  */
-SPOPS_API spops_status spops_sparseconv_set(spops_context *ctx, spops_sparseconv *conv);
+SPOPS_API spops_status spops_sparseconv_update(spops_context *ctx, spops_sparseconv *conv);
 
 /**
- * Refill several plans from their maps, as spops_sparseconv_set each, in fewer launches.
+ * Refill several plans from their maps, as spops_sparseconv_update each, in fewer launches.
  *
  * convs     [num_convs], each at most once.
  *
- * Stream and Errors as spops_sparseconv_set.
+ * Stream and Errors as spops_sparseconv_update.
  */
-SPOPS_API spops_status spops_sparseconv_set_all(spops_context *ctx, int32_t num_convs,
-                                                spops_sparseconv *const *convs);
+SPOPS_API spops_status spops_sparseconv_update_all(spops_context *ctx, int32_t num_convs,
+                                                   spops_sparseconv *const *convs);
 
 /* clang-format off */
 /**

@@ -70,7 +70,7 @@ SPOPS_API spops_status spops_voxels_create(spops_context *ctx, spops_matrix poin
                                            const spops_voxels_options *options, spops_voxels **out);
 
 /**
- * Voxels into a capacity, filled by spops_voxels_set as often as wanted. Until then there are none.
+ * Voxels into a capacity, filled by spops_voxels_update as often as wanted. Until then there are none.
  * The segments' plan has max_voxels segments.
  *
  * dims        1 to 4.
@@ -88,7 +88,7 @@ SPOPS_API spops_status spops_voxels_reserve(spops_context *ctx, int32_t dims, in
 /**
  * Refill voxels made by spops_voxels_reserve.
  *
- * num_points  One int32 where ctx runs; as num_rows of spops_coords_set.
+ * num_points  One int32 where ctx runs; as num_rows of spops_coords_update.
  * points      [max_points, at least dims] f32 or f16; points that are not finite, or outside the box, or of a batch
  *             outside it, are left out and counted.
  * batch       [max_points] or NULL.
@@ -98,9 +98,9 @@ SPOPS_API spops_status spops_voxels_reserve(spops_context *ctx, int32_t dims, in
  * Errors    INVALID_ARGUMENT (not made by reserve, NULL, shapes), CUDA.
  * Threads   One thread at a time per ctx and per voxels.
  */
-SPOPS_API spops_status spops_voxels_set(spops_context *ctx, spops_voxels *voxels,
-                                        const int32_t *num_points, spops_matrix points,
-                                        const int32_t *batch);
+SPOPS_API spops_status spops_voxels_update(spops_context *ctx, spops_voxels *voxels,
+                                           const int32_t *num_points, spops_matrix points,
+                                           const int32_t *batch);
 
 /** The voxels; row_item is a voxel's first point, item_row a point's voxel. Owned by `voxels`. */
 SPOPS_API const spops_coords *spops_voxels_coords(const spops_voxels *voxels);
@@ -203,7 +203,7 @@ SPOPS_API spops_status spops_devoxels_create(spops_context *ctx, const spops_coo
                                              spops_devoxels **out);
 
 /**
- * The relation into a capacity of max_points, filled by spops_devoxels_set as often as wanted.
+ * The relation into a capacity of max_points, filled by spops_devoxels_update as often as wanted.
  * Until then no point has a voxel. coords gives dims and the capacity of voxels; what it holds does
  * not count yet. The rest as spops_voxels_reserve.
  */
@@ -217,15 +217,15 @@ SPOPS_API spops_status spops_devoxels_reserve(spops_context *ctx, const spops_co
  * there.
  *
  * coords      Of the capacity that spops_devoxels_reserve was told.
- * num_points  One int32 where ctx runs; as num_rows of spops_coords_set.
+ * num_points  One int32 where ctx runs; as num_rows of spops_coords_update.
  * points      [max_points, at least dims]. Points that are not finite, or outside the box, have no voxels.
  * batch       [max_points] or NULL.
  *
- * Memory, Stream, Errors and Threads as spops_voxels_set.
+ * Memory, Stream, Errors and Threads as spops_voxels_update.
  */
-SPOPS_API spops_status spops_devoxels_set(spops_context *ctx, spops_devoxels *devoxels,
-                                          const spops_coords *coords, const int32_t *num_points,
-                                          spops_matrix points, const int32_t *batch);
+SPOPS_API spops_status spops_devoxels_update(spops_context *ctx, spops_devoxels *devoxels,
+                                             const spops_coords *coords, const int32_t *num_points,
+                                             spops_matrix points, const int32_t *batch);
 
 /** Segments are points, rows are voxels. Owned by `devoxels`. */
 SPOPS_API const spops_segments *spops_devoxels_segments(const spops_devoxels *devoxels);

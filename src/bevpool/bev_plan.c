@@ -526,9 +526,10 @@ spops_status spops_bev_check_plan(spops_context *ctx, const char *call, const sp
     return spops_segments_check(ctx, call, "plan", plan->segments);
 }
 
-spops_status spops_bev_plan_set(spops_context *ctx, spops_bev_plan *plan, const double *transforms)
+spops_status spops_bev_plan_update(spops_context *ctx, spops_bev_plan *plan,
+                                   const double *transforms)
 {
-    static const char call[] = "bev_plan_set";
+    static const char call[] = "bev_plan_update";
     SPOPS_BEGIN_CALL(ctx, call);
     SPOPS_TRY(spops_bev_check_plan(ctx, call, plan));
     SPOPS_REQUIRE(ctx, plan->segments->base.refillable,

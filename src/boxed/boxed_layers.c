@@ -152,7 +152,7 @@ spops_status spops_boxed_pool_buckets_plan(spops_boxed_call *b)
     const spops_pool_options options = pool_options(b, 1);
     spops_pool *made = NULL;
     SPOPS_TRY(
-        spops_pool_create_buckets(b->ctx, b->args[0], spops_boxed_i32(b, 0), &options, &made));
+        spops_pool_create_from_buckets(b->ctx, b->args[0], spops_boxed_i32(b, 0), &options, &made));
     return spops_boxed_made(b, made);
 }
 

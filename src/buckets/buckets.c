@@ -255,10 +255,10 @@ spops_status spops_buckets_reserve(spops_context *ctx, int64_t max_rows, int64_t
     return spops_plan_reserve(ctx, call, SPOPS_PLAN_BUCKETS, fields, memory, out);
 }
 
-spops_status spops_buckets_set(spops_context *ctx, spops_buckets *buckets,
-                               const spops_point_cloud *cloud)
+spops_status spops_buckets_update(spops_context *ctx, spops_buckets *buckets,
+                                  const spops_point_cloud *cloud)
 {
-    static const char call[] = "buckets_set";
+    static const char call[] = "buckets_update";
     const spops_buckets_arrays *a;
 
     SPOPS_BEGIN_CALL(ctx, call);

@@ -583,10 +583,10 @@ const spops_plan_ops spops_coords_plan_ops = {.handle_bytes = sizeof(struct spop
                                               .carve_workspace = carve_coords_workspace,
                                               .empty = empty_coords};
 
-spops_status spops_coords_set(spops_context *ctx, spops_coords *coords, const int32_t *num_rows,
-                              const int32_t *rows)
+spops_status spops_coords_update(spops_context *ctx, spops_coords *coords, const int32_t *num_rows,
+                                 const int32_t *rows)
 {
-    static const char call[] = "coords_set";
+    static const char call[] = "coords_update";
     spops_coords_source source;
 
     SPOPS_BEGIN_CALL(ctx, call);

@@ -288,22 +288,23 @@ static spops_status set_window(spops_context *ctx, const char *call, spops_coord
     return SPOPS_STATUS_OK;
 }
 
-spops_status spops_coords_set_downsampled(spops_context *ctx, spops_coords *coords,
-                                          const spops_coords *in, const spops_kernel_shape *kernel)
+spops_status spops_coords_update_downsampled(spops_context *ctx, spops_coords *coords,
+                                             const spops_coords *in,
+                                             const spops_kernel_shape *kernel)
 {
-    return set_window(ctx, "coords_set_downsampled", SPOPS_COORDS_DOWN, coords, in, kernel);
+    return set_window(ctx, "coords_update_downsampled", SPOPS_COORDS_DOWN, coords, in, kernel);
 }
 
-spops_status spops_coords_set_upsampled(spops_context *ctx, spops_coords *coords,
-                                        const spops_coords *in, const spops_kernel_shape *kernel)
+spops_status spops_coords_update_upsampled(spops_context *ctx, spops_coords *coords,
+                                           const spops_coords *in, const spops_kernel_shape *kernel)
 {
-    return set_window(ctx, "coords_set_upsampled", SPOPS_COORDS_UP, coords, in, kernel);
+    return set_window(ctx, "coords_update_upsampled", SPOPS_COORDS_UP, coords, in, kernel);
 }
 
-spops_status spops_coords_set_union(spops_context *ctx, spops_coords *coords, const spops_coords *a,
-                                    const spops_coords *b)
+spops_status spops_coords_update_union(spops_context *ctx, spops_coords *coords,
+                                       const spops_coords *a, const spops_coords *b)
 {
-    static const char call[] = "coords_set_union";
+    static const char call[] = "coords_update_union";
     spops_coords_source source;
     SPOPS_BEGIN_CALL(ctx, call);
     SPOPS_TRY(spops_coords_check(ctx, call, "coords", coords));
@@ -315,10 +316,10 @@ spops_status spops_coords_set_union(spops_context *ctx, spops_coords *coords, co
     return SPOPS_STATUS_OK;
 }
 
-spops_status spops_coords_set_pruned(spops_context *ctx, spops_coords *coords,
-                                     const spops_coords *in, const uint8_t *keep)
+spops_status spops_coords_update_pruned(spops_context *ctx, spops_coords *coords,
+                                        const spops_coords *in, const uint8_t *keep)
 {
-    static const char call[] = "coords_set_pruned";
+    static const char call[] = "coords_update_pruned";
     spops_coords_source source;
     SPOPS_BEGIN_CALL(ctx, call);
     SPOPS_TRY(spops_coords_check(ctx, call, "coords", coords));

@@ -260,11 +260,11 @@ spops_status spops_devoxels_reserve(spops_context *ctx, const spops_coords *coor
     return spops_plan_reserve(ctx, call, SPOPS_PLAN_DEVOXELS, fields, o.memory, out);
 }
 
-spops_status spops_devoxels_set(spops_context *ctx, spops_devoxels *devoxels,
-                                const spops_coords *coords, const int32_t *num_points,
-                                spops_matrix points, const int32_t *batch)
+spops_status spops_devoxels_update(spops_context *ctx, spops_devoxels *devoxels,
+                                   const spops_coords *coords, const int32_t *num_points,
+                                   spops_matrix points, const int32_t *batch)
 {
-    static const char call[] = "devoxels_set";
+    static const char call[] = "devoxels_update";
     spops_coords_source source;
 
     SPOPS_BEGIN_CALL(ctx, call);

@@ -435,10 +435,11 @@ const spops_plan_ops spops_voxels_plan_ops = {.handle_bytes = sizeof(struct spop
                                               .bytes = bytes_of_voxels,
                                               .scratch_bytes = scratch_of_voxels};
 
-spops_status spops_voxels_set(spops_context *ctx, spops_voxels *voxels, const int32_t *num_points,
-                              spops_matrix points, const int32_t *batch)
+spops_status spops_voxels_update(spops_context *ctx, spops_voxels *voxels,
+                                 const int32_t *num_points, spops_matrix points,
+                                 const int32_t *batch)
 {
-    static const char call[] = "voxels_set";
+    static const char call[] = "voxels_update";
     spops_coords_source source;
 
     SPOPS_BEGIN_CALL(ctx, call);

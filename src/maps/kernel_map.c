@@ -697,10 +697,10 @@ static spops_status read_kernel_map(spops_context *ctx, const char *call, spops_
     return set_sizes(ctx, call, &c, fields[MAX_IN], fields[MAX_OUT], (spops_kernel_map *)plan);
 }
 
-spops_status spops_kernel_map_set(spops_context *ctx, spops_kernel_map *map, const spops_coords *in,
-                                  const spops_coords *out)
+spops_status spops_kernel_map_update(spops_context *ctx, spops_kernel_map *map,
+                                     const spops_coords *in, const spops_coords *out)
 {
-    static const char call[] = "kernel_map_set";
+    static const char call[] = "kernel_map_update";
     const spops_kernel_map *of_one;
     const spops_map_arrays *a;
 

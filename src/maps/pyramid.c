@@ -229,9 +229,9 @@ static spops_status check_pyramid(spops_context *ctx, const char *call,
     return spops_check_home(ctx, call, "pyramid", pyramid->base.ctx);
 }
 
-spops_status spops_pyramid_set(spops_context *ctx, spops_pyramid *p)
+spops_status spops_pyramid_update(spops_context *ctx, spops_pyramid *p)
 {
-    static const char call[] = "pyramid_set";
+    static const char call[] = "pyramid_update";
     const spops_kernel_map *maps[SPOPS_MAPS_AT_ONCE];
     const spops_coords *in[SPOPS_MAPS_AT_ONCE], *out[SPOPS_MAPS_AT_ONCE];
     int32_t num = 0;
@@ -240,8 +240,8 @@ spops_status spops_pyramid_set(spops_context *ctx, spops_pyramid *p)
     SPOPS_OUTER_CALL(ctx, call, own_names);
     SPOPS_REQUIRE(ctx, p->base.refillable, "%s: the pyramid was not made by pyramid_reserve", call);
     for (int32_t level = 1; level < p->num_levels; ++level)
-        SPOPS_TRY(spops_coords_set_downsampled(ctx, p->own[level], p->levels[level - 1],
-                                               &p->down_kernels[level - 1]));
+        SPOPS_TRY(spops_coords_update_downsampled(ctx, p->own[level], p->levels[level - 1],
+                                                  &p->down_kernels[level - 1]));
     for (int32_t level = 0; level < p->num_levels; ++level) {
         if (p->within[level] != NULL) {
             maps[num] = p->within[level];
@@ -284,7 +284,7 @@ static size_t bytes_of_pyramid(const spops_plan *plan)
 static spops_status update_pyramids(spops_context *ctx, spops_plan *const *plans, int32_t num)
 {
     for (int32_t i = 0; i < num; ++i)
-        SPOPS_TRY(spops_pyramid_set(ctx, (spops_pyramid *)plans[i]));
+        SPOPS_TRY(spops_pyramid_update(ctx, (spops_pyramid *)plans[i]));
     return SPOPS_STATUS_OK;
 }
 

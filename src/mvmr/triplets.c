@@ -533,11 +533,11 @@ static spops_status check_refillable(spops_context *ctx, const char *call,
     return SPOPS_STATUS_OK;
 }
 
-spops_status spops_triplets_set(spops_context *ctx, spops_triplets *triplets,
-                                const int32_t *num_triplets, const int32_t *out_rows,
-                                const int32_t *in_rows, const int32_t *matrices)
+spops_status spops_triplets_update(spops_context *ctx, spops_triplets *triplets,
+                                   const int32_t *num_triplets, const int32_t *out_rows,
+                                   const int32_t *in_rows, const int32_t *matrices)
 {
-    static const char call[] = "triplets_set";
+    static const char call[] = "triplets_update";
     triplets_source source;
 
     SPOPS_BEGIN_CALL(ctx, call);
@@ -559,11 +559,11 @@ spops_status spops_triplets_set(spops_context *ctx, spops_triplets *triplets,
     return enqueue_build(ctx, triplets, &source);
 }
 
-spops_status spops_triplets_set_offsets(spops_context *ctx, spops_triplets *triplets,
-                                        const int32_t *offsets, const int32_t *out_rows,
-                                        const int32_t *in_rows)
+spops_status spops_triplets_update_offsets(spops_context *ctx, spops_triplets *triplets,
+                                           const int32_t *offsets, const int32_t *out_rows,
+                                           const int32_t *in_rows)
 {
-    static const char call[] = "triplets_set_offsets";
+    static const char call[] = "triplets_update_offsets";
     triplets_source source;
 
     SPOPS_BEGIN_CALL(ctx, call);
@@ -618,7 +618,7 @@ spops_status spops_triplets_get_info_sync(spops_context *ctx, const spops_triple
     SPOPS_TRY(spops_write_struct(ctx, call, "info", info, &found, sizeof found));
     if (schedule.overflow == 0) return SPOPS_STATUS_OK;
     return spops_fail(ctx, SPOPS_STATUS_CAPACITY_EXCEEDED,
-                      "%s: triplets_set met more triplets than the capacity of %" PRId64, call,
+                      "%s: triplets_update met more triplets than the capacity of %" PRId64, call,
                       triplets->shape.num_triplets);
 }
 

@@ -265,25 +265,25 @@ fail:
     return status;
 }
 
-spops_status spops_patches_reserve(spops_context *ctx, const spops_patches_shape *shape,
+spops_status spops_patches_reserve(spops_context *ctx, const spops_patches_capacity *capacity,
                                    spops_patches **out)
 {
     static const char call[] = "patches_reserve";
-    spops_patches_shape s = {0};
+    spops_patches_capacity s = {0};
 
     SPOPS_BEGIN_CREATE(ctx, call, out);
-    SPOPS_REQUIRE(ctx, shape != NULL, "%s: shape is NULL", call);
-    SPOPS_TRY(spops_read_options(ctx, call, shape, &s, sizeof s));
+    SPOPS_REQUIRE(ctx, capacity != NULL, "%s: capacity is NULL", call);
+    SPOPS_TRY(spops_read_options(ctx, call, capacity, &s, sizeof s));
     SPOPS_TRY(spops_check_reserved(ctx, call, s.reserved));
     const int64_t fields[NUM_FIELDS] = {s.num_rows, s.max_patches, s.max_queries,
                                         s.max_keys, s.max_samples, s.same};
     return spops_plan_reserve(ctx, call, SPOPS_PLAN_PATCHES, fields, s.memory, out);
 }
 
-spops_status spops_patches_set(spops_context *ctx, spops_patches *patches,
-                               const int32_t *num_patches, const spops_patch_lists *lists)
+spops_status spops_patches_update(spops_context *ctx, spops_patches *patches,
+                                  const int32_t *num_patches, const spops_patch_lists *lists)
 {
-    static const char call[] = "patches_set";
+    static const char call[] = "patches_update";
     const spops_patch_storage *s;
 
     SPOPS_BEGIN_CALL(ctx, call);
@@ -436,11 +436,11 @@ static spops_status check_samples(spops_context *ctx, const char *call, const ch
     return SPOPS_STATUS_OK;
 }
 
-spops_status spops_patches_set_from_order(spops_context *ctx, spops_patches *patches,
-                                          const spops_point_cloud *cloud,
-                                          const spops_patch_order *order)
+spops_status spops_patches_update_from_order(spops_context *ctx, spops_patches *patches,
+                                             const spops_point_cloud *cloud,
+                                             const spops_patch_order *order)
 {
-    static const char call[] = "patches_set_from_order";
+    static const char call[] = "patches_update_from_order";
     spops_patch_curve_rule rule;
 
     SPOPS_BEGIN_CALL(ctx, call);
@@ -520,11 +520,11 @@ fail:
     return status;
 }
 
-spops_status spops_patches_set_from_buckets(spops_context *ctx, spops_patches *patches,
-                                            const spops_buckets *buckets,
-                                            const spops_patch_window *window)
+spops_status spops_patches_update_from_buckets(spops_context *ctx, spops_patches *patches,
+                                               const spops_buckets *buckets,
+                                               const spops_patch_window *window)
 {
-    static const char call[] = "patches_set_from_buckets";
+    static const char call[] = "patches_update_from_buckets";
     spops_patch_window_rule rule;
 
     SPOPS_BEGIN_CALL(ctx, call);

@@ -238,7 +238,7 @@ static spops_status fill_plan(spops_context *ctx, const char *call, spops_pointc
     if (conv->dataflow != SPOPS_DATAFLOW_IMPLICIT_GEMM)
         SPOPS_TRY(spops_tapconv_reserve_triplets(ctx, conv));
     SPOPS_TRY(spops_context_reserve(ctx, spops_pointconv_scratch_bytes(plan)));
-    SPOPS_TRY(spops_pointconv_set(ctx, plan));
+    SPOPS_TRY(spops_pointconv_update(ctx, plan));
     return ctx->backend->wait(ctx);
 }
 
@@ -277,9 +277,9 @@ fail:
     return status;
 }
 
-spops_status spops_pointconv_set(spops_context *ctx, spops_pointconv *conv)
+spops_status spops_pointconv_update(spops_context *ctx, spops_pointconv *conv)
 {
-    static const char call[] = "pointconv_set";
+    static const char call[] = "pointconv_update";
 
     SPOPS_BEGIN_CALL(ctx, call);
     SPOPS_TRY(spops_tapconv_check(ctx, call, (const spops_tapconv *)conv));
@@ -304,7 +304,7 @@ size_t spops_pointconv_bytes(const spops_pointconv *conv)
 static spops_status update_pointconvs(spops_context *ctx, spops_plan *const *plans, int32_t num)
 {
     for (int32_t i = 0; i < num; ++i)
-        SPOPS_TRY(spops_pointconv_set(ctx, (spops_pointconv *)plans[i]));
+        SPOPS_TRY(spops_pointconv_update(ctx, (spops_pointconv *)plans[i]));
     return SPOPS_STATUS_OK;
 }
 

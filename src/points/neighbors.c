@@ -163,17 +163,17 @@ static spops_status read_rule(spops_context *ctx, const char *call, spops_plan *
 
 // The fields of options and capacities, as they are: they are checked when they are read.
 static spops_status fields_of(spops_context *ctx, const char *call,
-                              const spops_neighbors_shape *shape, int32_t same,
+                              const spops_neighbors_capacity *capacity, int32_t same,
                               const spops_neighbors_options *given, int64_t fields[NUM_FIELDS],
                               spops_plan_memory **memory)
 {
     spops_neighbors_options o = {0};
 
     SPOPS_TRY(spops_read_options(ctx, call, given, &o, sizeof o));
-    fields[MAX_OUTPUTS] = shape->max_outputs;
-    fields[MAX_INPUTS] = shape->max_inputs;
-    fields[MAX_SAMPLES] = shape->max_samples;
-    fields[MAX_PAIRS] = shape->max_pairs;
+    fields[MAX_OUTPUTS] = capacity->max_outputs;
+    fields[MAX_INPUTS] = capacity->max_inputs;
+    fields[MAX_SAMPLES] = capacity->max_samples;
+    fields[MAX_PAIRS] = capacity->max_pairs;
     fields[SAME] = same;
     fields[METRIC] = o.metric;
     fields[TAPS] = o.taps;
@@ -288,7 +288,7 @@ spops_status spops_neighbors_create(spops_context *ctx, const spops_point_cloud 
     spops_status status = SPOPS_STATUS_OK;
     spops_neighbors *n = NULL;
     spops_neighbors_args args;
-    spops_neighbors_shape shape;
+    spops_neighbors_capacity capacity;
     spops_plan_memory *memory;
     int64_t fields[NUM_FIELDS];
 
@@ -297,9 +297,9 @@ spops_status spops_neighbors_create(spops_context *ctx, const spops_point_cloud 
     for (int c = 0; c < SPOPS_NUM_CLOUDS; ++c)
         if (clouds[c] != NULL)
             SPOPS_TRY(spops_cloud_check_offsets(ctx, call, cloud_names[c], clouds[c]));
-    shape = (spops_neighbors_shape){outputs == NULL ? 0 : outputs->points.rows, inputs->points.rows,
-                                    spops_cloud_samples(inputs), 0};
-    SPOPS_TRY(fields_of(ctx, call, &shape, outputs == NULL, options, fields, &memory));
+    capacity = (spops_neighbors_capacity){outputs == NULL ? 0 : outputs->points.rows,
+                                          inputs->points.rows, spops_cloud_samples(inputs), 0};
+    SPOPS_TRY(fields_of(ctx, call, &capacity, outputs == NULL, options, fields, &memory));
     SPOPS_TRY(spops_check_no_memory(ctx, call, memory));
     SPOPS_TRY(spops_plan_open(ctx, call, SPOPS_PLAN_NEIGHBORS, fields, &n));
     args = (spops_neighbors_args){&n->arrays, {outputs, inputs}, n->base.workspace};
@@ -331,7 +331,7 @@ fail:
     return status;
 }
 
-spops_status spops_neighbors_reserve(spops_context *ctx, const spops_neighbors_shape *shape,
+spops_status spops_neighbors_reserve(spops_context *ctx, const spops_neighbors_capacity *capacity,
                                      int32_t same, const spops_neighbors_options *options,
                                      spops_neighbors **out)
 {
@@ -340,8 +340,9 @@ spops_status spops_neighbors_reserve(spops_context *ctx, const spops_neighbors_s
     int64_t fields[NUM_FIELDS];
 
     SPOPS_BEGIN_CREATE(ctx, call, out);
-    SPOPS_TRY(spops_check_object(ctx, call, "shape", shape, _Alignof(spops_neighbors_shape)));
-    SPOPS_TRY(fields_of(ctx, call, shape, same, options, fields, &memory));
+    SPOPS_TRY(
+        spops_check_object(ctx, call, "capacity", capacity, _Alignof(spops_neighbors_capacity)));
+    SPOPS_TRY(fields_of(ctx, call, capacity, same, options, fields, &memory));
     return spops_plan_reserve(ctx, call, SPOPS_PLAN_NEIGHBORS, fields, memory, out);
 }
 
@@ -358,10 +359,11 @@ spops_status spops_cloud_check_capacity(spops_context *ctx, const char *call, co
     return SPOPS_STATUS_OK;
 }
 
-spops_status spops_neighbors_set(spops_context *ctx, spops_neighbors *neighbors,
-                                 const spops_point_cloud *outputs, const spops_point_cloud *inputs)
+spops_status spops_neighbors_update(spops_context *ctx, spops_neighbors *neighbors,
+                                    const spops_point_cloud *outputs,
+                                    const spops_point_cloud *inputs)
 {
-    static const char call[] = "neighbors_set";
+    static const char call[] = "neighbors_update";
     const spops_neighbors_arrays *a;
     spops_neighbors_args args;
 

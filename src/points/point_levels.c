@@ -32,8 +32,8 @@ enum { MAX_FINE, MAX_COARSE, NUM_SAMPLES, NUM_LEVEL_FIELDS };
 // What voxels call what a level was given.
 static const char *const level_names[][2] = {{"points", "fine->points"},
                                              {"size_m[0]", "size_m"},
-                                             {"max_points", "shape->max_fine"},
-                                             {"max_voxels", "shape->max_coarse"},
+                                             {"max_points", "capacity->max_fine"},
+                                             {"max_voxels", "capacity->max_coarse"},
                                              {NULL, NULL}};
 
 static spops_status read_level_options(spops_context *ctx, const char *call,
@@ -217,19 +217,19 @@ fail:
 
 // The box of the voxels that meet the range, of so many batches.
 static spops_status read_range(spops_context *ctx, const char *call,
-                               const spops_point_level_shape *shape,
+                               const spops_point_level_capacity *capacity,
                                const spops_point_level_options *o, spops_coords_box *box)
 {
     memset(box, 0, sizeof *box);
-    box->upper[0] = (int32_t)(shape->num_samples - 1);
+    box->upper[0] = (int32_t)(capacity->num_samples - 1);
     for (int a = 0; a < 3; ++a) {
-        const double lower = floor((shape->lower_m[a] - o->origin_m[a]) / o->size_m);
-        const double upper = floor((shape->upper_m[a] - o->origin_m[a]) / o->size_m);
-        SPOPS_REQUIRE(ctx, shape->lower_m[a] <= shape->upper_m[a],
-                      "%s: shape->lower_m[%d] is %g, expected at most upper_m[%d] = %g", call, a,
-                      shape->lower_m[a], a, shape->upper_m[a]);
+        const double lower = floor((capacity->lower_m[a] - o->origin_m[a]) / o->size_m);
+        const double upper = floor((capacity->upper_m[a] - o->origin_m[a]) / o->size_m);
+        SPOPS_REQUIRE(ctx, capacity->lower_m[a] <= capacity->upper_m[a],
+                      "%s: capacity->lower_m[%d] is %g, expected at most upper_m[%d] = %g", call, a,
+                      capacity->lower_m[a], a, capacity->upper_m[a]);
         SPOPS_REQUIRE(ctx, lower >= (double)INT32_MIN && upper <= (double)INT32_MAX,
-                      "%s: shape's range of axis %d is voxels %.15g to %.15g, expected 32 bits",
+                      "%s: capacity's range of axis %d is voxels %.15g to %.15g, expected 32 bits",
                       call, a, lower, upper);
         box->lower[1 + a] = (int32_t)lower;
         box->upper[1 + a] = (int32_t)upper;
@@ -237,7 +237,8 @@ static spops_status read_range(spops_context *ctx, const char *call,
     return SPOPS_STATUS_OK;
 }
 
-spops_status spops_point_level_reserve(spops_context *ctx, const spops_point_level_shape *shape,
+spops_status spops_point_level_reserve(spops_context *ctx,
+                                       const spops_point_level_capacity *capacity,
                                        const spops_point_level_options *given,
                                        spops_point_level **out)
 {
@@ -253,30 +254,32 @@ spops_status spops_point_level_reserve(spops_context *ctx, const spops_point_lev
     SPOPS_BEGIN_CREATE(ctx, call, out);
     SPOPS_OUTER_CALL(ctx, call, level_names);
     SPOPS_REQUIRE_SLOT(ctx, call, cloud_samples);
-    SPOPS_TRY(spops_check_object(ctx, call, "shape", shape, _Alignof(spops_point_level_shape)));
-    SPOPS_TRY(spops_check_count(ctx, call, "shape->max_fine", shape->max_fine));
-    SPOPS_TRY(spops_check_count(ctx, call, "shape->max_coarse", shape->max_coarse));
-    SPOPS_TRY(spops_check_count(ctx, call, "shape->num_samples", shape->num_samples));
-    SPOPS_REQUIRE(ctx, shape->num_samples >= 1, "%s: shape->num_samples is 0, expected 1 or more",
-                  call);
+    SPOPS_TRY(
+        spops_check_object(ctx, call, "capacity", capacity, _Alignof(spops_point_level_capacity)));
+    SPOPS_TRY(spops_check_count(ctx, call, "capacity->max_fine", capacity->max_fine));
+    SPOPS_TRY(spops_check_count(ctx, call, "capacity->max_coarse", capacity->max_coarse));
+    SPOPS_TRY(spops_check_count(ctx, call, "capacity->num_samples", capacity->num_samples));
+    SPOPS_REQUIRE(ctx, capacity->num_samples >= 1,
+                  "%s: capacity->num_samples is 0, expected 1 or more", call);
     SPOPS_TRY(read_level_options(ctx, call, given, &o));
-    SPOPS_TRY(read_range(ctx, call, shape, &o, &box));
+    SPOPS_TRY(read_range(ctx, call, capacity, &o, &box));
     level = spops_plan_alloc(ctx, SPOPS_PLAN_POINT_LEVEL);
     if (level == NULL) return SPOPS_STATUS_OUT_OF_MEMORY;
     level->mean = o.keep == SPOPS_POINT_KEEP_MEAN;
     level->base.refillable = true;
-    level->num_fine = shape->max_fine;
+    level->num_fine = capacity->max_fine;
     options = voxels_options(&o, &coords);
     coords.box = &box;
-    SPOPS_TRY_GOTO(
-        spops_voxels_reserve(ctx, 3, shape->max_fine, shape->max_coarse, &options, &level->voxels),
-        status, fail);
+    SPOPS_TRY_GOTO(spops_voxels_reserve(ctx, 3, capacity->max_fine, capacity->max_coarse, &options,
+                                        &level->voxels),
+                   status, fail);
     SPOPS_TRY_GOTO(show_voxels(ctx, level), status, fail);
-    SPOPS_TRY_GOTO(alloc_block(ctx, level, shape->max_coarse, shape->num_samples), status, fail);
+    SPOPS_TRY_GOTO(alloc_block(ctx, level, capacity->max_coarse, capacity->num_samples), status,
+                   fail);
     SPOPS_TRY_GOTO(ctx->backend->fill_zero(ctx, level->base.block, level->base.block_bytes), status,
                    fail);
     num_points[0] = 0;
-    num_points[1] = (int32_t)shape->max_fine;
+    num_points[1] = (int32_t)capacity->max_fine;
     SPOPS_TRY_GOTO(ctx->backend->upload(ctx, level->num_points, num_points, sizeof num_points),
                    status, fail);
     SPOPS_TRY_GOTO(make_all(ctx, &o, level), status, fail);
@@ -296,10 +299,10 @@ static spops_status check_level(spops_context *ctx, const char *call,
     return spops_check_home(ctx, call, "level", level->base.ctx);
 }
 
-spops_status spops_point_level_set(spops_context *ctx, spops_point_level *level,
-                                   const spops_point_cloud *fine)
+spops_status spops_point_level_update(spops_context *ctx, spops_point_level *level,
+                                      const spops_point_cloud *fine)
 {
-    static const char call[] = "point_level_set";
+    static const char call[] = "point_level_update";
     const int32_t *num_points, *batch = NULL;
 
     SPOPS_BEGIN_CALL(ctx, call);
@@ -320,10 +323,10 @@ spops_status spops_point_level_set(spops_context *ctx, spops_point_level *level,
         num_points = level->num_points;
         batch = level->samples;
     }
-    SPOPS_TRY(spops_voxels_set(ctx, level->voxels, num_points, fine->points, batch));
+    SPOPS_TRY(spops_voxels_update(ctx, level->voxels, num_points, fine->points, batch));
     SPOPS_TRY(enqueue_cloud(ctx, fine, level));
     if (level->all == NULL) return SPOPS_STATUS_OK;
-    return spops_segments_set(ctx, level->all, num_points, level->view.point_voxel, NULL, NULL);
+    return spops_segments_update(ctx, level->all, num_points, level->view.point_voxel, NULL, NULL);
 }
 
 const spops_point_cloud *spops_point_level_cloud(const spops_point_level *level)

@@ -19,7 +19,7 @@ enum { NUM_LEVELS, NUM_SAMPLES, NUM_FIELDS };
 struct spops_point_pyramid {
     spops_plan base;
     int32_t num_levels;
-    spops_point_pyramid_shape shape; // of a pyramid that is refilled
+    spops_point_pyramid_capacity capacity; // of a pyramid that is refilled
     spops_point_cloud finest;
     spops_point_level *levels[SPOPS_POINT_PYRAMID_MAX_LEVELS]; // that level + 1 came from
     spops_neighbors *within[SPOPS_POINT_PYRAMID_MAX_LEVELS];
@@ -52,10 +52,10 @@ static spops_status read_options(spops_context *ctx, const char *call,
 static const char *const own_names[][2] = {{"inputs", "finest"},
                                            {"outputs", "finest"},
                                            {"fine", "finest"},
-                                           {"shape->max_inputs", "shape->max_rows"},
-                                           {"shape->max_outputs", "shape->max_rows"},
-                                           {"shape->max_fine", "shape->max_rows"},
-                                           {"shape->max_coarse", "shape->max_rows"},
+                                           {"capacity->max_inputs", "capacity->max_rows"},
+                                           {"capacity->max_outputs", "capacity->max_rows"},
+                                           {"capacity->max_fine", "capacity->max_rows"},
+                                           {"capacity->max_coarse", "capacity->max_rows"},
                                            {"radius_m", "radius_taps"},
                                            {"size_m", "tap_size_m"},
                                            {NULL, NULL}};
@@ -75,10 +75,10 @@ static spops_status find_within(spops_context *ctx, const spops_point_pyramid_op
                                 int32_t level, spops_point_pyramid *p)
 {
     const spops_neighbors_options search = search_of(o, level);
-    const spops_neighbors_shape shape = {0, p->shape.max_rows[level], p->shape.num_samples,
-                                         p->shape.max_pairs[level]};
+    const spops_neighbors_capacity capacity = {
+        0, p->capacity.max_rows[level], p->capacity.num_samples, p->capacity.max_pairs[level]};
     if (p->base.refillable)
-        return spops_neighbors_reserve(ctx, &shape, 1, &search, &p->within[level]);
+        return spops_neighbors_reserve(ctx, &capacity, 1, &search, &p->within[level]);
     return spops_neighbors_create(ctx, NULL, spops_point_pyramid_cloud(p, level), &search,
                                   &p->within[level]);
 }
@@ -88,8 +88,8 @@ static spops_status make_level(spops_context *ctx, const spops_point_pyramid_opt
                                int32_t level, spops_point_pyramid *p)
 {
     spops_point_level_options coarser = spops_point_level_options_default();
-    spops_point_level_shape shape = {.max_fine = p->shape.max_rows[level],
-                                     .num_samples = p->shape.num_samples};
+    spops_point_level_capacity capacity = {.max_fine = p->capacity.max_rows[level],
+                                           .num_samples = p->capacity.num_samples};
 
     coarser.size_m = ldexpf(o->tap_size_m, level + 1);
     coarser.keep = o->keep;
@@ -99,10 +99,10 @@ static spops_status make_level(spops_context *ctx, const spops_point_pyramid_opt
     if (!p->base.refillable)
         return spops_point_level_create(ctx, spops_point_pyramid_cloud(p, level), &coarser,
                                         &p->levels[level]);
-    shape.max_coarse = p->shape.max_rows[level + 1];
-    memcpy(shape.lower_m, p->shape.lower_m, sizeof shape.lower_m);
-    memcpy(shape.upper_m, p->shape.upper_m, sizeof shape.upper_m);
-    return spops_point_level_reserve(ctx, &shape, &coarser, &p->levels[level]);
+    capacity.max_coarse = p->capacity.max_rows[level + 1];
+    memcpy(capacity.lower_m, p->capacity.lower_m, sizeof capacity.lower_m);
+    memcpy(capacity.upper_m, p->capacity.upper_m, sizeof capacity.upper_m);
+    return spops_point_level_reserve(ctx, &capacity, &coarser, &p->levels[level]);
 }
 
 static spops_status find_down(spops_context *ctx, const spops_point_pyramid_options *o,
@@ -110,23 +110,24 @@ static spops_status find_down(spops_context *ctx, const spops_point_pyramid_opti
 {
     const float voxel = ldexpf(o->tap_size_m, level + 1);
     spops_neighbors_options search = search_of(o, level);
-    const spops_neighbors_shape shape = {p->shape.max_rows[level + 1], p->shape.max_rows[level],
-                                         p->shape.num_samples, p->shape.max_down_pairs[level]};
+    const spops_neighbors_capacity capacity = {p->capacity.max_rows[level + 1],
+                                               p->capacity.max_rows[level], p->capacity.num_samples,
+                                               p->capacity.max_down_pairs[level]};
     // No two points of a voxel are farther apart; rounded up well beyond the rounding of distances.
     const float reach =
         voxel * (o->metric == SPOPS_METRIC_CHEBYSHEV ? 1.00001f : 1.7320509f * 1.00001f);
 
     if (o->cover && search.radius_m < reach) search.radius_m = reach;
     if (p->base.refillable)
-        return spops_neighbors_reserve(ctx, &shape, 0, &search, &p->down[level]);
+        return spops_neighbors_reserve(ctx, &capacity, 0, &search, &p->down[level]);
     return spops_neighbors_create(ctx, spops_point_pyramid_cloud(p, level + 1),
                                   spops_point_pyramid_cloud(p, level), &search, &p->down[level]);
 }
 
 // A pyramid of its level 0, or for its capacities.
 static spops_status make(spops_context *ctx, const spops_point_pyramid_options *o, bool refillable,
-                         const spops_point_pyramid_shape *shape, const spops_point_cloud *finest,
-                         spops_point_pyramid **out)
+                         const spops_point_pyramid_capacity *capacity,
+                         const spops_point_cloud *finest, spops_point_pyramid **out)
 {
     spops_status status = SPOPS_STATUS_OK;
     spops_point_pyramid *p = spops_plan_alloc(ctx, SPOPS_PLAN_POINT_PYRAMID);
@@ -134,8 +135,8 @@ static spops_status make(spops_context *ctx, const spops_point_pyramid_options *
     if (p == NULL) return SPOPS_STATUS_OUT_OF_MEMORY;
     p->base.refillable = refillable;
     p->base.fields[NUM_LEVELS] = o->num_levels;
-    p->base.fields[NUM_SAMPLES] = shape->num_samples;
-    p->shape = *shape;
+    p->base.fields[NUM_SAMPLES] = capacity->num_samples;
+    p->capacity = *capacity;
     p->finest = *finest;
     p->num_levels = o->num_levels;
     for (int32_t level = 0; level < o->num_levels; ++level) {
@@ -158,7 +159,7 @@ spops_status spops_point_pyramid_create(spops_context *ctx, const spops_point_cl
 {
     static const char call[] = "point_pyramid_create";
     spops_point_pyramid_options o;
-    const spops_point_pyramid_shape none = {0};
+    const spops_point_pyramid_capacity none = {0};
 
     SPOPS_BEGIN_CREATE(ctx, call, out);
     SPOPS_OUTER_CALL(ctx, call, own_names);
@@ -174,24 +175,26 @@ static int64_t pairs_of(int64_t rows)
     return rows > SPOPS_MAX_COUNT / DEFAULT_PAIRS ? SPOPS_MAX_COUNT : rows * DEFAULT_PAIRS;
 }
 
-spops_status spops_point_pyramid_reserve(spops_context *ctx, const spops_point_pyramid_shape *shape,
+spops_status spops_point_pyramid_reserve(spops_context *ctx,
+                                         const spops_point_pyramid_capacity *capacity,
                                          const spops_point_pyramid_options *given,
                                          spops_point_pyramid **out)
 {
     static const char call[] = "point_pyramid_reserve";
     spops_point_pyramid_options o;
     spops_point_cloud finest = {0};
-    spops_point_pyramid_shape full;
+    spops_point_pyramid_capacity full;
     char field[40];
 
     SPOPS_BEGIN_CREATE(ctx, call, out);
     SPOPS_OUTER_CALL(ctx, call, own_names);
-    SPOPS_TRY(spops_check_object(ctx, call, "shape", shape, _Alignof(spops_point_pyramid_shape)));
+    SPOPS_TRY(spops_check_object(ctx, call, "capacity", capacity,
+                                 _Alignof(spops_point_pyramid_capacity)));
     SPOPS_TRY(read_options(ctx, call, given, &o));
-    full = *shape;
+    full = *capacity;
     for (int32_t level = 0; level < o.num_levels; ++level) {
-        snprintf(field, sizeof field, "shape->max_rows[%d]", (int)level);
-        SPOPS_TRY(spops_check_count(ctx, call, field, shape->max_rows[level]));
+        snprintf(field, sizeof field, "capacity->max_rows[%d]", (int)level);
+        SPOPS_TRY(spops_check_count(ctx, call, field, capacity->max_rows[level]));
         if (level > 0 && full.max_rows[level] == 0) full.max_rows[level] = full.max_rows[level - 1];
         if (full.max_pairs[level] == 0) full.max_pairs[level] = pairs_of(full.max_rows[level]);
         if (full.max_down_pairs[level] == 0)
@@ -209,29 +212,29 @@ static spops_status check_pyramid(spops_context *ctx, const char *call,
     return spops_check_home(ctx, call, "pyramid", pyramid->base.ctx);
 }
 
-spops_status spops_point_pyramid_set(spops_context *ctx, spops_point_pyramid *p,
-                                     const spops_point_cloud *finest)
+spops_status spops_point_pyramid_update(spops_context *ctx, spops_point_pyramid *p,
+                                        const spops_point_cloud *finest)
 {
-    static const char call[] = "point_pyramid_set";
+    static const char call[] = "point_pyramid_update";
 
     SPOPS_TRY(check_pyramid(ctx, call, p));
     SPOPS_OUTER_CALL(ctx, call, own_names);
     SPOPS_REQUIRE(ctx, p->base.refillable, "%s: the pyramid was not made by point_pyramid_reserve",
                   call);
     SPOPS_TRY(spops_cloud_check(ctx, call, "finest", finest));
-    SPOPS_TRY(spops_cloud_check_capacity(ctx, call, "finest", finest, p->shape.max_rows[0],
-                                         p->shape.num_samples));
-    SPOPS_REQUIRE(ctx, spops_cloud_samples(finest) == p->shape.num_samples,
+    SPOPS_TRY(spops_cloud_check_capacity(ctx, call, "finest", finest, p->capacity.max_rows[0],
+                                         p->capacity.num_samples));
+    SPOPS_REQUIRE(ctx, spops_cloud_samples(finest) == p->capacity.num_samples,
                   "%s: finest has %" PRId64 " samples, expected %" PRId64, call,
-                  spops_cloud_samples(finest), p->shape.num_samples);
+                  spops_cloud_samples(finest), p->capacity.num_samples);
     p->finest = *finest;
     for (int32_t level = 0; level < p->num_levels; ++level) {
         const spops_point_cloud *cloud = spops_point_pyramid_cloud(p, level);
-        SPOPS_TRY(spops_neighbors_set(ctx, p->within[level], NULL, cloud));
+        SPOPS_TRY(spops_neighbors_update(ctx, p->within[level], NULL, cloud));
         if (level + 1 == p->num_levels) break;
-        SPOPS_TRY(spops_point_level_set(ctx, p->levels[level], cloud));
-        SPOPS_TRY(spops_neighbors_set(ctx, p->down[level], spops_point_pyramid_cloud(p, level + 1),
-                                      cloud));
+        SPOPS_TRY(spops_point_level_update(ctx, p->levels[level], cloud));
+        SPOPS_TRY(spops_neighbors_update(ctx, p->down[level],
+                                         spops_point_pyramid_cloud(p, level + 1), cloud));
     }
     return SPOPS_STATUS_OK;
 }

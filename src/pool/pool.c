@@ -199,7 +199,7 @@ static spops_status empty_pool(spops_context *ctx, spops_plan *plan)
     static const spops_lists_source nothing;
     spops_pool *pool = (spops_pool *)plan;
     SPOPS_TRY(spops_segments_enqueue_build(ctx, pool->segments, &nothing));
-    return spops_pool_set(ctx, pool);
+    return spops_pool_update(ctx, pool);
 }
 
 static void destroy_pool(spops_plan *plan)
@@ -215,7 +215,7 @@ static size_t scratch_of_pool(const spops_plan *plan)
 static spops_status update_pools(spops_context *ctx, spops_plan *const *plans, int32_t num)
 {
     for (int32_t i = 0; i < num; ++i)
-        SPOPS_TRY(spops_pool_set(ctx, (spops_pool *)plans[i]));
+        SPOPS_TRY(spops_pool_update(ctx, (spops_pool *)plans[i]));
     return SPOPS_STATUS_OK;
 }
 
@@ -281,9 +281,9 @@ spops_status spops_pool_create_global(spops_context *ctx, const spops_coords *co
     return spops_plan_reserve_on(ctx, call, SPOPS_PLAN_POOL, fields, parents, 3, memory, out);
 }
 
-spops_status spops_pool_create_buckets(spops_context *ctx, const spops_buckets *buckets,
-                                       int32_t sub_rows, const spops_pool_options *given,
-                                       spops_pool **out)
+spops_status spops_pool_create_from_buckets(spops_context *ctx, const spops_buckets *buckets,
+                                            int32_t sub_rows, const spops_pool_options *given,
+                                            spops_pool **out)
 {
     static const char call[] = "pool_create_buckets";
     const spops_plan *const parents[] = {NULL, NULL, (const spops_plan *)buckets};
@@ -312,9 +312,9 @@ static spops_status check_pool(spops_context *ctx, const char *call, const spops
     return spops_check_home(ctx, call, "pool", pool->base.ctx);
 }
 
-spops_status spops_pool_set(spops_context *ctx, spops_pool *pool)
+spops_status spops_pool_update(spops_context *ctx, spops_pool *pool)
 {
-    static const char call[] = "pool_set";
+    static const char call[] = "pool_update";
     SPOPS_TRY(check_pool(ctx, call, pool));
     SPOPS_OUTER_CALL(ctx, call, NULL);
     if (pool->coords != NULL) {
@@ -322,7 +322,7 @@ spops_status spops_pool_set(spops_context *ctx, spops_pool *pool)
         SPOPS_TRY(ctx->backend->coords_batches(ctx, &args));
     }
     if (pool->subs.buckets != NULL) SPOPS_TRY(ctx->backend->sub_buckets(ctx, &pool->subs));
-    return spops_segments_set(ctx, pool->segments, pool->num_terms, pool->keys, pool->idx, NULL);
+    return spops_segments_update(ctx, pool->segments, pool->num_terms, pool->keys, pool->idx, NULL);
 }
 
 spops_status spops_pool_execute(spops_context *ctx, const spops_pool *pool, spops_reduce reduce,

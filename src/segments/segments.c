@@ -482,10 +482,10 @@ spops_status spops_segments_reserve(spops_context *ctx, int64_t num_segments, in
     SPOPS_TRY(spops_read_options(ctx, call, options, &o, sizeof o));
     SPOPS_TRY(spops_check_count(ctx, call, "num_segments", num_segments));
     SPOPS_TRY(spops_check_count(ctx, call, "max_terms", max_terms));
-    SPOPS_REQUIRE(ctx, o.idx == NULL, "%s: idx is not NULL, expected NULL (segments_set takes it)",
-                  call);
+    SPOPS_REQUIRE(ctx, o.idx == NULL,
+                  "%s: idx is not NULL, expected NULL (segments_update takes it)", call);
     SPOPS_REQUIRE(ctx, o.weight_idx == NULL,
-                  "%s: weight_idx is not NULL, expected NULL (segments_set takes it)", call);
+                  "%s: weight_idx is not NULL, expected NULL (segments_update takes it)", call);
     SPOPS_REQUIRE(ctx, o.sum_variant == 0,
                   "%s: sum_variant is %" PRId32
                   ", expected 0: the counts that a choice depends on stay on the device",
@@ -522,11 +522,11 @@ const spops_plan_ops spops_segments_plan_ops = {.handle_bytes = sizeof(struct sp
                                                 .carve_workspace = carve_segments_workspace,
                                                 .empty = empty_segments};
 
-spops_status spops_segments_set(spops_context *ctx, spops_segments *segments,
-                                const int32_t *num_terms, const int32_t *keys, const int32_t *idx,
-                                const int32_t *weight_idx)
+spops_status spops_segments_update(spops_context *ctx, spops_segments *segments,
+                                   const int32_t *num_terms, const int32_t *keys,
+                                   const int32_t *idx, const int32_t *weight_idx)
 {
-    static const char call[] = "segments_set";
+    static const char call[] = "segments_update";
     spops_lists_source source;
 
     SPOPS_BEGIN_CALL(ctx, call);
@@ -591,7 +591,7 @@ spops_status spops_segments_get_info_sync(spops_context *ctx, const spops_segmen
     SPOPS_TRY(spops_write_struct(ctx, call, "info", info, &found, sizeof found));
     if (schedule.overflow == 0) return SPOPS_STATUS_OK;
     return spops_fail(ctx, SPOPS_STATUS_CAPACITY_EXCEEDED,
-                      "%s: segments_set met more terms than max_terms = %" PRId64, call,
+                      "%s: segments_update met more terms than max_terms = %" PRId64, call,
                       segments->max_terms);
 }
 

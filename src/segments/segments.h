@@ -57,7 +57,7 @@ static inline bool spops_segments_keeps_keys(const spops_context *ctx)
 spops_status spops_segments_alloc(spops_context *ctx, const char *call,
                                   const spops_segments_sizes *sizes, spops_segments **out);
 
-// A plan that spops_segments_set fills, of these sizes as they stand (0 rows are none), which know
+// A plan that spops_segments_update fills, of these sizes as they stand (0 rows are none), which know
 // the counts, gradients and columns alone: what spops_segments_reserve makes of checked options.
 spops_status spops_segments_make(spops_context *ctx, const char *call,
                                  const spops_segments_sizes *sizes, spops_segments **out);

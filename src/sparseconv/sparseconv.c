@@ -232,7 +232,7 @@ static spops_status prepare_sparseconv(spops_context *ctx, spops_plan *base)
 static spops_status empty_sparseconv(spops_context *ctx, spops_plan *base)
 {
     spops_sparseconv *plan = (spops_sparseconv *)base;
-    return spops_sparseconv_set_all(ctx, 1, &plan);
+    return spops_sparseconv_update_all(ctx, 1, &plan);
 }
 
 static spops_status plan_choice(spops_context *ctx, const char *call, const spops_kernel_map *map,
@@ -290,20 +290,20 @@ fail:
     return status;
 }
 
-spops_status spops_sparseconv_set(spops_context *ctx, spops_sparseconv *conv)
+spops_status spops_sparseconv_update(spops_context *ctx, spops_sparseconv *conv)
 {
-    static const char call[] = "sparseconv_set";
+    static const char call[] = "sparseconv_update";
 
     SPOPS_BEGIN_CALL(ctx, call);
     SPOPS_TRY(spops_tapconv_check(ctx, call, (const spops_tapconv *)conv));
     SPOPS_OUTER_CALL(ctx, call, NULL);
-    return spops_sparseconv_set_all(ctx, 1, &conv);
+    return spops_sparseconv_update_all(ctx, 1, &conv);
 }
 
-spops_status spops_sparseconv_set_all(spops_context *ctx, int32_t num_convs,
-                                      spops_sparseconv *const *convs)
+spops_status spops_sparseconv_update_all(spops_context *ctx, int32_t num_convs,
+                                         spops_sparseconv *const *convs)
 {
-    static const char call[] = "sparseconv_set_all";
+    static const char call[] = "sparseconv_update_all";
     enum { AT_ONCE = 16 * MAX_SCHEDULES };
     spops_igemm_schedule_args args[AT_ONCE];
     int32_t n = 0;
@@ -339,7 +339,7 @@ size_t spops_sparseconv_bytes(const spops_sparseconv *conv)
 
 static spops_status update_sparseconvs(spops_context *ctx, spops_plan *const *plans, int32_t num)
 {
-    return spops_sparseconv_set_all(ctx, num, (spops_sparseconv *const *)plans);
+    return spops_sparseconv_update_all(ctx, num, (spops_sparseconv *const *)plans);
 }
 
 const spops_plan_ops spops_sparseconv_plan_ops = {.handle_bytes = sizeof(struct spops_sparseconv),

@@ -132,7 +132,8 @@ spops_status spops_tapconv_set_triplets(spops_context *ctx, spops_tapconv *conv)
 {
     const spops_tapconv_relation *r = &conv->relation;
     if (conv->triplets == NULL) return SPOPS_STATUS_OK;
-    return spops_triplets_set_offsets(ctx, conv->triplets, r->tap_offsets, r->out_rows, r->in_rows);
+    return spops_triplets_update_offsets(ctx, conv->triplets, r->tap_offsets, r->out_rows,
+                                         r->in_rows);
 }
 
 void spops_tapconv_destroy(spops_plan *plan)

@@ -505,9 +505,9 @@ static void use_segments(world *w)
     size_t bytes = 0;
     switch (pick(w, 6)) {
     case 0:
-        CALL(w, spops_segments_set(w->ctx, s, one_int(w, 14), ints(w, 12, 6),
-                                   pick(w, 2) ? ints(w, 12, 8) : NULL,
-                                   pick(w, 2) ? ints(w, 12, 6) : NULL));
+        CALL(w, spops_segments_update(w->ctx, s, one_int(w, 14), ints(w, 12, 6),
+                                      pick(w, 2) ? ints(w, 12, 8) : NULL,
+                                      pick(w, 2) ? ints(w, 12, 6) : NULL));
         break;
     case 1: (void)info_of(w, any_segments(w)); break;
     case 2:
@@ -688,8 +688,8 @@ static void make_bev_plan(world *w)
         if (!CALL(w, spops_bev_geometry_get_transforms(w->ctx, &g, transforms))) break;
         if (rarely(w)) transforms[pick(w, 24)] = (double)NAN;
         // As many as the plan's cameras; a plan of two needs both.
-        CALL(w, spops_bev_plan_set(w->ctx, g.shape.num_cameras == 2 ? find(w, BEV_PLAN) : NULL,
-                                   transforms));
+        CALL(w, spops_bev_plan_update(w->ctx, g.shape.num_cameras == 2 ? find(w, BEV_PLAN) : NULL,
+                                      transforms));
         break;
     }
     default: break;
@@ -877,13 +877,15 @@ static void set_coords(world *w)
     (void)spops_kernel_shape_num_candidates(&k, (int)pick(w, 2));
     switch (pick(w, 8)) {
     case 0: // sets that were not reserved are refused, whatever their rows
-        CALL(w,
-             spops_coords_set(w->ctx, c, one_int(w, 14), rows_of(w, max_items_of(w, c), to.dims)));
+        CALL(w, spops_coords_update(w->ctx, c, one_int(w, 14),
+                                    rows_of(w, max_items_of(w, c), to.dims)));
         break;
-    case 1: CALL(w, spops_coords_set_downsampled(w->ctx, c, in, &k)); break;
-    case 2: CALL(w, spops_coords_set_upsampled(w->ctx, c, in, &k)); break;
-    case 3: CALL(w, spops_coords_set_union(w->ctx, c, in, other)); break;
-    case 4: CALL(w, spops_coords_set_pruned(w->ctx, c, in, block(w, (size_t)from.max_rows))); break;
+    case 1: CALL(w, spops_coords_update_downsampled(w->ctx, c, in, &k)); break;
+    case 2: CALL(w, spops_coords_update_upsampled(w->ctx, c, in, &k)); break;
+    case 3: CALL(w, spops_coords_update_union(w->ctx, c, in, other)); break;
+    case 4:
+        CALL(w, spops_coords_update_pruned(w->ctx, c, in, block(w, (size_t)from.max_rows)));
+        break;
     case 5:
         spoil_size(w, &info.struct_size);
         CALL(w, spops_coords_get_info_sync(w->ctx, in, &info));
@@ -948,8 +950,8 @@ static void make_voxels(world *w)
         RESERVE_IN(w, VOXELS, o, made, spops_voxels_reserve(w->ctx, dims_of(w), 12, 8, &o, &made));
         break;
     case 1:
-        CALL(w, spops_voxels_set(w->ctx, v, one_int(w, 14), points_of(w, 12, dims),
-                                 pick(w, 2) ? ints(w, 12, 2) : NULL));
+        CALL(w, spops_voxels_update(w->ctx, v, one_int(w, 14), points_of(w, 12, dims),
+                                    pick(w, 2) ? ints(w, 12, 2) : NULL));
         break;
     case 2:
         spoil_size(w, &view.struct_size);
@@ -985,8 +987,8 @@ static void make_devoxels(world *w)
     switch (pick(w, 4)) {
     case 0: MAKE(w, DEVOXELS, made, spops_devoxels_reserve(w->ctx, coords, 12, &o, &made)); break;
     case 1:
-        CALL(w, spops_devoxels_set(w->ctx, d, coords, one_int(w, 14), points_of(w, 12, dims),
-                                   pick(w, 2) ? ints(w, 12, 2) : NULL));
+        CALL(w, spops_devoxels_update(w->ctx, d, coords, one_int(w, 14), points_of(w, 12, dims),
+                                      pick(w, 2) ? ints(w, 12, 2) : NULL));
         break;
     case 2: {
         const spops_matrix weights = spops_devoxels_weights(d);
@@ -1021,7 +1023,7 @@ static void make_map(world *w)
         RESERVE_IN(w, KERNEL_MAP, o, made,
                    spops_kernel_map_reserve(w->ctx, of, &k, in, out, &o, &made));
         break;
-    case 1: CALL(w, spops_kernel_map_set(w->ctx, find(w, KERNEL_MAP), in, out)); break;
+    case 1: CALL(w, spops_kernel_map_update(w->ctx, find(w, KERNEL_MAP), in, out)); break;
     case 2:
         MAKE(w, KERNEL_MAP, made, spops_kernel_map_create_inverse(w->ctx, any_map(w), &o, &made));
         break;
@@ -1066,7 +1068,7 @@ static void make_pool(world *w)
         MAKE(w, POOL, made,
              spops_pool_create_global(w->ctx, any_coords(w), count_of(w, 2), &o, &made));
         break;
-    case 1: CALL(w, spops_pool_set(w->ctx, p)); break;
+    case 1: CALL(w, spops_pool_update(w->ctx, p)); break;
     case 2: CALL(w, spops_pool_execute(w->ctx, p, any_reduce(w), x, rarely(w) ? x : out)); break;
     case 3: CALL(w, spops_pool_execute_backward(w->ctx, p, any_reduce(w), out, x, gx)); break;
     default: MAKE(w, POOL, made, spops_pool_create(w->ctx, any_map(w), &o, &made));
@@ -1098,7 +1100,7 @@ static void make_pyramid(world *w)
     spoil_size(w, &o.struct_size);
     switch (pick(w, 4)) {
     case 0: MAKE(w, PYRAMID, made, spops_pyramid_reserve(w->ctx, finest, &o, &made)); break;
-    case 1: CALL(w, spops_pyramid_set(w->ctx, p)); break;
+    case 1: CALL(w, spops_pyramid_update(w->ctx, p)); break;
     case 2:
         spoil_size(w, &info.struct_size);
         CALL(w, spops_pyramid_get_info_sync(w->ctx, p, &info));
@@ -1153,9 +1155,9 @@ static void make_sparseconv(world *w)
     o.num_tuning = o.tuning != NULL ? 2 : count_of(w, 0);
     spoil_size(w, &o.struct_size);
     switch (pick(w, 8)) {
-    case 0: CALL(w, spops_sparseconv_set(w->ctx, conv)); break;
+    case 0: CALL(w, spops_sparseconv_update(w->ctx, conv)); break;
     case 1:
-        CALL(w, spops_sparseconv_set_all(w->ctx, (int32_t)pick(w, 3), rarely(w) ? NULL : all));
+        CALL(w, spops_sparseconv_update_all(w->ctx, (int32_t)pick(w, 3), rarely(w) ? NULL : all));
         break;
     case 2:
         (void)spops_sparseconv_bytes(conv);
@@ -1238,12 +1240,14 @@ static void make_triplets(world *w)
              spops_triplets_create_from_offsets(w->ctx, 3, ascending(w, 3, 12), &o, &made));
         break;
     case 1: MAKE(w, TRIPLETS, made, spops_triplets_reserve(w->ctx, &shape, &o, &made)); break;
-    case 2: CALL(w, spops_triplets_set(w->ctx, t, one_int(w, 14), out, in, ints(w, 12, 3))); break;
+    case 2:
+        CALL(w, spops_triplets_update(w->ctx, t, one_int(w, 14), out, in, ints(w, 12, 3)));
+        break;
     case 3: { // as many offsets as the plan has matrices
         (void)CALL(w, spops_triplets_get_info_sync(w->ctx, t, &info));
         const int64_t k = info.num_matrices < 4096 ? info.num_matrices : 0;
         int32_t *offsets = k < info.num_matrices ? NULL : ascending(w, k, 12);
-        CALL(w, spops_triplets_set_offsets(w->ctx, t, offsets, out, in));
+        CALL(w, spops_triplets_update_offsets(w->ctx, t, offsets, out, in));
         break;
     }
     case 4:
@@ -1429,8 +1433,8 @@ static void make_neighbors(world *w)
     spops_neighbors_options o = spops_neighbors_options_default();
     const spops_point_cloud outputs = cloud_of(w, pick(w, MOST_ROWS));
     const spops_point_cloud inputs = cloud_of(w, pick(w, MOST_ROWS));
-    const spops_neighbors_shape shape = {count_of(w, 12), count_of(w, 12), count_of(w, 2),
-                                         count_of(w, 200)};
+    const spops_neighbors_capacity shape = {count_of(w, 12), count_of(w, 12), count_of(w, 2),
+                                            count_of(w, 200)};
     spops_neighbors_view view = spops_neighbors_view_default();
     spops_neighbors_info info = spops_neighbors_info_default();
     spops_neighbors *n = find(w, NEIGHBORS), *made = NULL;
@@ -1446,7 +1450,7 @@ static void make_neighbors(world *w)
         MAKE(w, NEIGHBORS, made,
              spops_neighbors_reserve(w->ctx, &shape, (int32_t)pick(w, 2), &o, &made));
         break;
-    case 1: CALL(w, spops_neighbors_set(w->ctx, n, to, rarely(w) ? NULL : &inputs)); break;
+    case 1: CALL(w, spops_neighbors_update(w->ctx, n, to, rarely(w) ? NULL : &inputs)); break;
     case 2:
         spoil_size(w, &view.struct_size);
         CALL(w, spops_neighbors_get_view(w->ctx, n, &view));
@@ -1484,7 +1488,7 @@ static void make_point_level(world *w)
     spops_point_level_view view = spops_point_level_view_default();
     spops_point_level_info info = spops_point_level_info_default();
     const spops_point_cloud cloud = cloud_of(w, pick(w, MOST_ROWS));
-    const spops_point_level_shape shape = {
+    const spops_point_level_capacity shape = {
         .max_fine = pick(w, 2) ? cloud.points.rows : count_of(w, 12),
         .max_coarse = count_of(w, 12),
         .num_samples = pick(w, 2) ? 1 : count_of(w, 3),
@@ -1510,7 +1514,7 @@ static void make_point_level(world *w)
         MAKE(w, POINT_LEVEL, made,
              spops_point_level_reserve(w->ctx, rarely(w) ? NULL : &shape, &o, &made));
         break;
-    case 2: CALL(w, spops_point_level_set(w->ctx, level, rarely(w) ? NULL : &cloud)); break;
+    case 2: CALL(w, spops_point_level_update(w->ctx, level, rarely(w) ? NULL : &cloud)); break;
     default:
         MAKE(w, POINT_LEVEL, made,
              spops_point_level_create(w->ctx, rarely(w) ? NULL : &cloud, &o, &made));
@@ -1537,7 +1541,7 @@ static void make_point_pyramid(world *w)
 {
     spops_point_pyramid_options o = spops_point_pyramid_options_default();
     const spops_point_cloud cloud = cloud_of(w, pick(w, MOST_ROWS));
-    const spops_point_pyramid_shape shape = {
+    const spops_point_pyramid_capacity shape = {
         .max_rows = {pick(w, 2) ? cloud.points.rows : count_of(w, 12), count_of(w, 12)},
         .max_pairs = {count_of(w, 200)},
         .num_samples = pick(w, 2) ? 1 : count_of(w, 3),
@@ -1563,7 +1567,7 @@ static void make_point_pyramid(world *w)
         MAKE(w, POINT_PYRAMID, made,
              spops_point_pyramid_reserve(w->ctx, rarely(w) ? NULL : &shape, &o, &made));
         break;
-    case 1: CALL(w, spops_point_pyramid_set(w->ctx, p, rarely(w) ? NULL : &cloud)); break;
+    case 1: CALL(w, spops_point_pyramid_update(w->ctx, p, rarely(w) ? NULL : &cloud)); break;
     case 2:
         spoil_size(w, &info.struct_size);
         CALL(w, spops_point_pyramid_get_info_sync(w->ctx, p, &info));
@@ -1598,7 +1602,7 @@ static void make_pointconv(world *w)
     o.quantized = rarely(w) ? hostile_i32(w) : (int32_t)pick(w, 2);
     spoil_size(w, &o.struct_size);
     switch (pick(w, 4)) {
-    case 0: CALL(w, spops_pointconv_set(w->ctx, conv)); break;
+    case 0: CALL(w, spops_pointconv_update(w->ctx, conv)); break;
     case 1:
         (void)spops_pointconv_bytes(conv);
         CALL(w, spops_pointconv_get_choice(w->ctx, conv, (spops_conv_pass)pick(w, 4),
@@ -1638,8 +1642,8 @@ static void pool_buckets(world *w)
     o.gradients = (spops_gradients)pick(w, 3);
     o.max_cols = count_of(w, 4);
     MAKE(w, POOL, made,
-         spops_pool_create_buckets(w->ctx, b, rarely(w) ? hostile_i32(w) : 1 + (int32_t)pick(w, 5),
-                                   &o, &made));
+         spops_pool_create_from_buckets(
+             w->ctx, b, rarely(w) ? hostile_i32(w) : 1 + (int32_t)pick(w, 5), &o, &made));
 }
 
 static void make_buckets(world *w)
@@ -1668,7 +1672,7 @@ static void make_buckets(world *w)
              spops_buckets_reserve(w->ctx, count_of(w, 12), count_of(w, 2), &o, &made));
         break;
     case 1:
-    case 2: CALL(w, spops_buckets_set(w->ctx, b, rarely(w) ? NULL : &cloud)); break;
+    case 2: CALL(w, spops_buckets_update(w->ctx, b, rarely(w) ? NULL : &cloud)); break;
     case 3:
         spoil_size(w, &view.struct_size);
         CALL(w, spops_buckets_get_view(w->ctx, b, &view));
@@ -1695,7 +1699,7 @@ static void make_patches(world *w)
 {
     const int64_t n = 1 + pick(w, 4), queries = pick(w, MOST_ROWS), keys = pick(w, MOST_ROWS);
     const int32_t same = (int32_t)pick(w, 2);
-    spops_patches_shape shape = spops_patches_shape_default();
+    spops_patches_capacity shape = spops_patches_capacity_default();
     spops_patches_view view = spops_patches_view_default();
     spops_patches_info info = spops_patches_info_default();
     spops_patches *p = find(w, PATCHES), *made = NULL;
@@ -1741,8 +1745,8 @@ static void make_patches(world *w)
     case 0: MAKE(w, PATCHES, made, spops_patches_reserve(w->ctx, &shape, &made)); break;
     case 1:
     case 2:
-        CALL(w, spops_patches_set(w->ctx, p, pick(w, 2) ? one_int(w, n) : NULL,
-                                  rarely(w) ? NULL : &lists));
+        CALL(w, spops_patches_update(w->ctx, p, pick(w, 2) ? one_int(w, n) : NULL,
+                                     rarely(w) ? NULL : &lists));
         break;
     case 3:
         spoil_size(w, &view.struct_size);
@@ -1757,12 +1761,12 @@ static void make_patches(world *w)
              spops_patches_create_from_order(w->ctx, rarely(w) ? NULL : &cloud,
                                              rarely(w) ? NULL : &order, &made));
         break;
-    case 6: CALL(w, spops_patches_set_from_order(w->ctx, p, &cloud, &order)); break;
+    case 6: CALL(w, spops_patches_update_from_order(w->ctx, p, &cloud, &order)); break;
     case 7:
         MAKE(w, PATCHES, made,
              spops_patches_create_from_buckets(w->ctx, buckets, rarely(w) ? NULL : &window, &made));
         break;
-    case 8: CALL(w, spops_patches_set_from_buckets(w->ctx, p, buckets, &window)); break;
+    case 8: CALL(w, spops_patches_update_from_buckets(w->ctx, p, buckets, &window)); break;
     default:
         MAKE(
             w, PATCHES, made,
