@@ -190,7 +190,7 @@ def main():
             print(f"{page}:{number}: {command}: {tried[command]}")
     if not has_gpu:
         for words in (["demo", "--out", work], ["bench", "bev", "--maps", "a"], ["tune"], ["plan"]):
-            fault = refused([spops, *words, "--backend", "cuda"], "CUDA|this build is without bench")
+            fault = refused([spops, *words, "--backend", "cuda"], "CUDA|no NVIDIA driver|this build is without bench")
             if fault:
                 faults += 1
                 print(f"spops {' '.join(words)} --backend cuda: {fault}")

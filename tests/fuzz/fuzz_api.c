@@ -341,11 +341,18 @@ static spops_plan_memory *plan_memory(world *w, size_t bytes)
 
 // ---- Context and names --------------------------------------------------------------------------
 
+static void read_line(void *user, const char *line)
+{
+    (void)user;
+    FUZZ_REQUIRE(line[0] != '\0' && strchr(line, '\n') == NULL, "a line of the log");
+}
+
 static void call_context(world *w)
 {
     spops_device_info info = spops_device_info_default();
     spops_context_options o = spops_context_options_default();
     spops_context *made = NULL;
+    spops_log_set(rarely(w) ? read_line : NULL, NULL);
     switch (pick(w, 8)) {
     case 0: CALL(w, spops_context_reserve(w->ctx, pick(w, 256) * 1000)); break;
     case 1: {

@@ -223,7 +223,7 @@ END
     chmod +x ../bin/cmake
     awk '/^## Build and install/ { on = 1 } /^## The `spops` command/ { on = 0 }
          /^```$/ { code = 0 } on && code { print } /^```sh$/ { code = 1 }' README.md |
-        grep -v -e "^sudo " -e build-cuda >../commands
+        grep -v -e "^sudo " -e build-cuda -e "^pip " >../commands # scripts/wheel tries pip
     grep -q 'cmake --install' ../commands && grep -q '^\./engine' ../commands
     HOME=$home PATH=$work/readme/bin:$PATH sh -eux ../commands
     [ -z "$(find "$home" -mindepth 1)" ] || { find "$home"; echo "not uninstalled"; exit 1; }
