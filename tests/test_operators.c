@@ -405,11 +405,15 @@ static void break_attribute(faulty *f, int i, spops_value *value)
         *value = (spops_value){SPOPS_VALUE_STRING, 0, {.s = "no such name"}};
         expect_refused(f, "a name that is none", a->row->name);
     }
-    *value = (spops_value){SPOPS_VALUE_INT, 0, {.i = a->min - 1}};
-    if (a->first.how != SPOPS_NUMBER_NONE) expect_refused(f, "less", a->row->name);
-    value->v.i = a->max + 1;
-    if (a->last.how != SPOPS_NUMBER_NONE && a->max < INT64_MAX)
+    *value = (spops_value){SPOPS_VALUE_INT, 0, {.i = 0}};
+    if (a->first.how != SPOPS_NUMBER_NONE && a->min > INT64_MIN) {
+        value->v.i = a->min - 1;
+        expect_refused(f, "less", a->row->name);
+    }
+    if (a->last.how != SPOPS_NUMBER_NONE && a->max < INT64_MAX) {
+        value->v.i = a->max + 1;
         expect_refused(f, "more", a->row->name);
+    }
     *value = kept;
 }
 

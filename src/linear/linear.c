@@ -45,7 +45,7 @@ static row_pieces pieces_of(int64_t rows, int64_t numbers)
 // Partial sums over up to so many rows, with up to so many numbers each: fewer of either need no more.
 static size_t partials_bytes(int64_t max_rows, int64_t max_numbers)
 {
-    const int64_t most = (max_rows + MIN_PIECE_ROWS - 1) / MIN_PIECE_ROWS;
+    const int64_t most = max_rows / MIN_PIECE_ROWS + (max_rows % MIN_PIECE_ROWS != 0);
     const int64_t pieces = most < MAX_PIECES ? most : MAX_PIECES;
     if (pieces <= 1) return 0;
     return (size_t)(max_numbers > MAX_PARTIALS / pieces ? MAX_PARTIALS : pieces * max_numbers) *
