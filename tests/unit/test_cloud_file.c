@@ -89,7 +89,7 @@ Test(cloud_file, reads_files)
     snprintf(path, sizeof path, "%s/a.npy", directory);
     cr_assert(npy_write(path, NPY_F32, 3, 4, values, error, sizeof error));
     cr_assert(cloud_file_read(path, &cloud, error, sizeof error), "%s", error);
-    cr_expect_eq(memcmp(cloud.values, values, sizeof values), 0);
+    cr_expect_arr_eq(cloud.values, values, sizeof values);
     cr_expect(cloud.intensity_col == 3 && cloud.origin_m[0] == 0.0);
     cloud_file_free(&cloud);
     cr_assert(npy_write(path, NPY_F64, 3, 4, wide, error, sizeof error));

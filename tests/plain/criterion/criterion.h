@@ -93,6 +93,8 @@ __attribute__((noreturn)) void plain_skip(void);
 #define cr_expect_null(a, ...)      PLAIN_CHECK((a) == NULL, false, #a " == NULL", __VA_ARGS__)
 #define cr_expect_not_null(a, ...)  PLAIN_CHECK((a) != NULL, false, #a " != NULL", __VA_ARGS__)
 #define cr_expect_str_eq(a, b, ...) PLAIN_CHECK(strcmp(a, b) == 0, false, #a " eq " #b, __VA_ARGS__)
+#define cr_expect_arr_eq(a, b, n, ...)                                                             \
+    PLAIN_CHECK(memcmp(a, b, n) == 0, false, #a " eq " #b, __VA_ARGS__)
 #define cr_expect_float_eq(a, b, by, ...)                                                          \
     PLAIN_CHECK(fabs((double)(a) - (double)(b)) <= (double)(by), false, #a " is " #b, __VA_ARGS__)
 
