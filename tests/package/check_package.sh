@@ -226,6 +226,7 @@ END
         grep -v -e "^sudo " -e build-cuda -e "^pip " >../commands # scripts/wheel tries pip
     grep -q 'cmake --install' ../commands && grep -q '^\./engine' ../commands
     HOME=$home PATH=$work/readme/bin:$PATH sh -eux ../commands
+    rm -rf "$home/.cache" # of a compiler that keeps one
     [ -z "$(find "$home" -mindepth 1)" ] || { find "$home"; echo "not uninstalled"; exit 1; }
     ;;
 native)
