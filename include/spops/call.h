@@ -10,11 +10,10 @@
  *
  * Order of the values of a call:
  *
- *     1. inputs, then outputs, in the order of the row; a plan among them is
- *            a POINTER to the plan (a spops_plan *), or NONE for a plan that the call shall make, or
- *            a TENSOR: the block that the plan lives in, i32
- *     2. one for each plan among them: NONE, or for a block the plan's description, a TENSOR of i64
- *        in host memory (spops/plan.h)
+ *     1. inputs, then outputs, in the order of the row; a plan among them is a POINTER to the plan (a
+ *        spops_plan *), or NONE for a plan that the call shall make. A TENSOR, the block that a plan
+ *        lives in, is refused so far: attach it first (spops_plan_attach)
+ *     2. one for each plan among them: NONE. It is the place of the description that a block will need
  *     3. attributes
  *     4. where an argument may be absent: `present`, an INT of one bit for each argument that may be,
  *        in their order, 1 where it is given; absent ones have no value in 1. Or NONE: then all have
