@@ -318,6 +318,7 @@ def devoxelize(
     batch: Tensor | None = None,
     origin: Sequence[float] | float | None = None,
     interpolation: str = "nearest",
+    missing: str = "zero",
 ) -> Tensor:
     """Features of voxels at points: of the voxel that a point lies in, or interpolated linearly.
 
@@ -327,6 +328,8 @@ def devoxelize(
     points : Tensor [N, D], f32 or f16, m
     size, origin : m; None: those that :func:`voxelize` had.
     interpolation : nearest, linear
+    missing : zero, rescale
+        Neighbours of linear interpolation that there are not: 0, or left out of the weighted mean.
 
     Returns
     -------
@@ -338,6 +341,6 @@ def devoxelize(
     origin = getattr(x.sites, "origin_m", 0.0) if origin is None else origin
     d = F.devoxels(
         points, x.set, batch=batch, size_m=size, origin_m=origin, interpolation=interpolation,
-        gradients="linear", max_cols=x.feats.shape[1],
+        missing=missing, gradients="linear", max_cols=x.feats.shape[1],
     )  # fmt: skip
     return F.segreduce(x.feats, F.devoxels_segments(d), w=F.devoxels_weights(d), reduce="sum")
