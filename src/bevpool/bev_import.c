@@ -148,7 +148,7 @@ static spops_status create_from_import(spops_context *ctx, const char *call,
 
     SPOPS_TRY(check_cells(ctx, call, counts, in));
     SPOPS_TRY(spops_bev_plan_alloc(ctx, shape, counts, options->kernel, &plan));
-    plan->pool_variant = options->pool_variant;
+    plan->spans.pool_variant = options->pool_variant;
     SPOPS_TRY_GOTO(build_import(ctx, call, in, options, plan), status, fail);
     *out = plan;
     return SPOPS_STATUS_OK;

@@ -87,8 +87,8 @@ static void *carve_features(const spops_bev_plan *plan, spops_carver *carver)
 
 spops_bev_scratch spops_bev_carve_scratch(const spops_bev_plan *plan, spops_carver *carver)
 {
-    const bool spans = plan->kernel == SPOPS_BEV_KERNEL_SPANS;
-    const spops_bev_span_counts *counts = &plan->spans[SPOPS_BEV_CUT_NARROW].host_counts;
+    const bool spans = plan->spans.kernel == SPOPS_BEV_KERNEL_SPANS;
+    const spops_bev_span_counts *counts = &plan->spans.cuts[SPOPS_BEV_CUT_NARROW].host_counts;
     spops_bev_scratch scratch;
     scratch.segments = spops_segments_carve_scratch(plan->segments, carver);
     carve_rows(plan->base.ctx, &plan->counts, plan->segments->max_cols, carver, &scratch);
@@ -118,9 +118,11 @@ spops_status spops_bev_plan_alloc(spops_context *ctx, const spops_bev_shape *sha
 {
     spops_bev_plan *plan = spops_plan_alloc(ctx, SPOPS_PLAN_BEV_PLAN);
     if (plan == NULL) return SPOPS_STATUS_OUT_OF_MEMORY;
-    plan->kernel = kernel;
+    plan->spans.kernel = kernel;
     plan->shape = *shape;
     plan->counts = *counts;
+    plan->spans.num_cells = counts->num_cells;
+    plan->spans.num_points = counts->num_points;
     *out = plan;
     return SPOPS_STATUS_OK;
 }
@@ -174,6 +176,13 @@ static spops_status reserve_scratch(spops_context *ctx, spops_bev_plan *plan)
     return spops_context_grow(ctx, plan->base.scratch_bytes);
 }
 
+// Once the plan has its segments: what rows its spans are for.
+static void set_rows(spops_bev_plan *plan)
+{
+    plan->spans.max_cols = plan->segments->max_cols;
+    plan->spans.backward = plan->segments->gradients != SPOPS_GRADIENTS_NONE;
+}
+
 // The cell, or -1, of every frustum point of an image; false where spans cannot say what it does:
 // a point twice, or with another pixel's features.
 static bool cells_of_image(const spops_bev_plan *plan, const spops_segments_image *image,
@@ -198,23 +207,24 @@ static spops_status build_image_spans(spops_context *ctx, const char *call,
     int32_t *cells = NULL;
     void *device_cells = NULL;
 
-    if (!spops_bev_wants_spans(ctx, &plan->counts, plan->kernel))
-        return spops_bev_spans_finish(ctx, call, plan);
+    if (!spops_bev_wants_spans(ctx, &plan->spans))
+        return spops_bev_spans_finish(ctx, call, &plan->spans);
     cells = spops_host_alloc(ctx, n, sizeof *cells);
     if (cells == NULL) return SPOPS_STATUS_OUT_OF_MEMORY;
     if (cells_of_image(plan, image, cells)) {
         SPOPS_TRY_GOTO(spops_backend_alloc(ctx, n * sizeof *cells, &device_cells), status, done);
         SPOPS_TRY_GOTO(ctx->backend->upload(ctx, device_cells, cells, n * sizeof *cells), status,
                        done);
-        SPOPS_TRY_GOTO(spops_bev_spans_enqueue(ctx, call, plan, device_cells), status, done);
-    } else if (plan->kernel == SPOPS_BEV_KERNEL_SPANS) {
+        SPOPS_TRY_GOTO(spops_bev_spans_enqueue(ctx, call, &plan->spans, &plan->shape, device_cells),
+                       status, done);
+    } else if (plan->spans.kernel == SPOPS_BEV_KERNEL_SPANS) {
         status = spops_fail(ctx, SPOPS_STATUS_NOT_SUPPORTED,
                             "%s: kernel is spans, and some point is used twice or with the "
                             "features of another pixel",
                             call);
         goto done;
     }
-    status = spops_bev_spans_finish(ctx, call, plan);
+    status = spops_bev_spans_finish(ctx, call, &plan->spans);
 
 done:
     spops_backend_free(ctx, device_cells, n * sizeof *cells);
@@ -227,6 +237,7 @@ spops_status spops_bev_plan_build_image(spops_context *ctx, const char *call,
 {
     SPOPS_TRY(spops_segments_image_build(
         ctx, call, image, rows_bytes(ctx, &plan->counts, image->max_cols), &plan->segments));
+    set_rows(plan);
     SPOPS_TRY(build_image_spans(ctx, call, image, plan));
     return reserve_scratch(ctx, plan);
 }
@@ -386,15 +397,18 @@ spops_status spops_bev_plan_create(spops_context *ctx, const spops_bev_geometry 
     SPOPS_TRY(spops_bev_read_options(ctx, call, options, &o));
     SPOPS_TRY(spops_check_no_memory(ctx, call, o.memory));
     SPOPS_TRY(spops_bev_plan_alloc(ctx, &g.shape, &counts, o.kernel, &plan));
-    plan->pool_variant = o.pool_variant;
+    plan->spans.pool_variant = o.pool_variant;
     SPOPS_TRY_GOTO(set_sizes(ctx, call, &g, &o, g.depths_m != NULL, plan), status, fail);
+    set_rows(plan);
     place_frustum(&plan->base);
     SPOPS_TRY_GOTO(upload_numbers(ctx, call, &g, plan), status, fail);
     SPOPS_TRY_GOTO(enqueue_points(ctx, plan, plan->numbers), status, fail);
-    if (spops_bev_wants_spans(ctx, &counts, o.kernel))
-        SPOPS_TRY_GOTO(spops_bev_spans_enqueue(ctx, call, plan, plan->points.keys), status, fail);
+    if (spops_bev_wants_spans(ctx, &plan->spans))
+        SPOPS_TRY_GOTO(
+            spops_bev_spans_enqueue(ctx, call, &plan->spans, &plan->shape, plan->points.keys),
+            status, fail);
     SPOPS_TRY_GOTO(spops_segments_finish(ctx, plan->segments), status, fail);
-    SPOPS_TRY_GOTO(spops_bev_spans_finish(ctx, call, plan), status, fail);
+    SPOPS_TRY_GOTO(spops_bev_spans_finish(ctx, call, &plan->spans), status, fail);
     SPOPS_TRY_GOTO(reserve_scratch(ctx, plan), status, fail);
     *out = plan;
     return SPOPS_STATUS_OK;
@@ -477,7 +491,7 @@ static spops_status read_bev_plan(spops_context *ctx, const char *call, spops_pl
     wanted.max_cols = fields[MAX_COLS];
     SPOPS_TRY(spops_bev_read_options(ctx, call, &wanted, &o));
     plan->shape = g.shape;
-    plan->kernel = SPOPS_BEV_KERNEL_INTERVALS;
+    plan->spans.kernel = SPOPS_BEV_KERNEL_INTERVALS;
     SPOPS_TRY(set_sizes(ctx, call, &g, &o, has_depths, plan));
     if (has_depths) { // these are not looked at
         plan->points.depth_start_m = spops_plan_double(fields[DEPTH_START_M]);
@@ -501,14 +515,14 @@ static spops_status empty_bev_plan(spops_context *ctx, spops_plan *plan)
 static void destroy_bev_plan(spops_plan *plan)
 {
     spops_bev_plan *b = (spops_bev_plan *)plan;
-    spops_bev_spans_free(b);
+    spops_bev_spans_free(plan->ctx, &b->spans);
     spops_segments_destroy(b->segments);
 }
 
 static size_t bytes_of_bev_plan(const spops_plan *plan)
 {
     const spops_bev_plan *b = (const spops_bev_plan *)plan;
-    return b->spans_block_bytes + spops_plan_bytes(&b->segments->base);
+    return b->spans.block_bytes + spops_plan_bytes(&b->segments->base);
 }
 
 const spops_plan_ops spops_bev_plan_plan_ops = {.handle_bytes = sizeof(struct spops_bev_plan),
@@ -561,11 +575,11 @@ spops_status spops_bev_plan_get_info_sync(spops_context *ctx, const spops_bev_pl
     found.longest = schedule.longest;
     found.num_features = plan->counts.num_features;
     found.num_depths = plan->counts.num_points;
-    found.kernel = plan->kernel;
-    if (plan->spans_block != NULL) {
-        found.num_spans = plan->spans[SPOPS_BEV_CUT_NARROW].host_counts.num_spans;
-        found.num_steps = plan->spans[SPOPS_BEV_CUT_NARROW].host_counts.num_steps;
-        found.pool_variant = spops_bev_variant_for(plan, plan->segments->max_cols);
+    found.kernel = plan->spans.kernel;
+    if (plan->spans.block != NULL) {
+        found.num_spans = plan->spans.cuts[SPOPS_BEV_CUT_NARROW].host_counts.num_spans;
+        found.num_steps = plan->spans.cuts[SPOPS_BEV_CUT_NARROW].host_counts.num_steps;
+        found.pool_variant = spops_bev_variant_for(&plan->spans, plan->segments->max_cols);
     }
     return spops_write_struct(ctx, call, "info", info, &found, sizeof found);
 }

@@ -132,6 +132,12 @@ static inline int64_t spops_bev_part_cols(int64_t cols)
     return (cols + 31) / 32 * 32;
 }
 
+// Spans take rows of whole 16 bytes. Others, of 16 bits, are copied into such rows of scratch.
+static inline int64_t spops_bev_padded_cols(int64_t cols)
+{
+    return (cols + 7) / 8 * 8;
+}
+
 // Slot bev_spans_grad: both gradients of SUM, or one (data NULL: not wanted). All of one dtype, f16
 // or bf16; every element of a gradient is written. Slot bev_spans_grad_fits says whether the rows
 // suit it.

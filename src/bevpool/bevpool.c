@@ -175,33 +175,34 @@ static spops_status pool_cells(spops_context *ctx, const char *call, const spops
 {
     const int64_t cols = pool->feat.cols;
     const bool is_scratch = out.data == scratch.rows; // then its rows are whole already
-    spops_bev_spans_pool_args args = {.spans = &plan->spans[spops_bev_cut_for(plan, cols)],
-                                      .shape = plan->shape,
-                                      .variant = spops_bev_variant_for(plan, cols),
-                                      .num_cells = plan->counts.num_cells,
-                                      .parts = scratch.parts,
-                                      .depth = pool->depth,
-                                      .feat = pool->feat,
-                                      .out = out,
-                                      .feat_scales =
-                                          pool->feat_scales == NULL ? absent : *pool->feat_scales,
-                                      .feat_scale = pool->feat_scale,
-                                      .depth_scale = pool->depth_scale,
-                                      .out_scale = pool->out_scale};
-    if (spops_bev_spans_serve(ctx, plan, &args)) return ctx->backend->bev_spans_pool(ctx, &args);
+    spops_bev_spans_pool_args args = {
+        .spans = &plan->spans.cuts[spops_bev_cut_for(&plan->spans, cols)],
+        .shape = plan->shape,
+        .variant = spops_bev_variant_for(&plan->spans, cols),
+        .num_cells = plan->counts.num_cells,
+        .parts = scratch.parts,
+        .depth = pool->depth,
+        .feat = pool->feat,
+        .out = out,
+        .feat_scales = pool->feat_scales == NULL ? absent : *pool->feat_scales,
+        .feat_scale = pool->feat_scale,
+        .depth_scale = pool->depth_scale,
+        .out_scale = pool->out_scale};
+    if (spops_bev_spans_serve(ctx, &plan->spans, &args))
+        return ctx->backend->bev_spans_pool(ctx, &args);
     if (may_pad(plan, pool->feat, scratch)) {
         args.feat = padded(scratch.feat, pool->feat);
         args.out = padded(scratch.rows, out);
-        args.variant = spops_bev_variant_for(plan, args.feat.cols);
-        if (spops_bev_spans_serve(ctx, plan, &args)) {
+        args.variant = spops_bev_variant_for(&plan->spans, args.feat.cols);
+        if (spops_bev_spans_serve(ctx, &plan->spans, &args)) {
             SPOPS_TRY(copy_columns(ctx, pool->feat, args.feat, absent, absent));
             SPOPS_TRY(ctx->backend->bev_spans_pool(ctx, &args));
             return is_scratch ? SPOPS_STATUS_OK : copy_columns(ctx, args.out, out, absent, absent);
         }
     }
-    SPOPS_REQUIRE(ctx, plan->pool_variant == 0,
+    SPOPS_REQUIRE(ctx, plan->spans.pool_variant == 0,
                   "%s: pool_variant is %" PRId32 " in the plan, and does not suit these matrices",
-                  call, plan->pool_variant);
+                  call, plan->spans.pool_variant);
     return pool_intervals(ctx, call, plan, pool, out, scratch);
 }
 
@@ -308,20 +309,20 @@ spops_status spops_bevpool_execute_backward(spops_context *ctx, const spops_bev_
         transpose.out = rows;
         SPOPS_TRY(ctx->backend->transpose(ctx, &transpose));
     }
-    spans.spans = &plan->spans[SPOPS_BEV_CUT_NARROW];
+    spans.spans = &plan->spans.cuts[SPOPS_BEV_CUT_NARROW];
     spans.shape = plan->shape;
     spans.grad_out = rows;
     spans.depth = depth;
     spans.feat = feat;
     spans.grad_depth = grad_depth == NULL ? absent : *grad_depth;
     spans.grad_feat = grad_feat == NULL ? absent : *grad_feat;
-    if (spops_bev_spans_serve_gradients(ctx, plan, &spans))
+    if (spops_bev_spans_serve_gradients(ctx, &plan->spans, &spans))
         return ctx->backend->bev_spans_grad(ctx, &spans);
     if (may_pad(plan, feat, scratch) && rows.data != scratch.rows) {
         spans.feat = padded(scratch.feat, feat);
         spans.grad_out = padded(scratch.rows, grad_out);
         spans.grad_feat = padded(scratch.grad_feat, spans.grad_feat);
-        if (spops_bev_spans_serve_gradients(ctx, plan, &spans)) {
+        if (spops_bev_spans_serve_gradients(ctx, &plan->spans, &spans)) {
             SPOPS_TRY(copy_columns(ctx, feat, spans.feat, grad_out, spans.grad_out));
             SPOPS_TRY(ctx->backend->bev_spans_grad(ctx, &spans));
             return grad_feat == NULL
