@@ -84,10 +84,9 @@ static spops_status read_pool(spops_context *ctx, const char *call, spops_plan *
     sizes.max_terms = sizes.num_weights = sizes.num_sources = fields[MAX_TERMS];
     sizes.num_rows = fields[NUM_ROWS];
     sizes.part = sizes.refillable = sizes.pairs = sizes.order = true;
-    SPOPS_TRY(spops_segments_alloc(ctx, call, &sizes, &pool->segments));
-    pool->segments->forward.host_schedule.longest = (int32_t)fields[MOST_POOLED];
-    pool->segments->by_row.host_schedule.longest = (int32_t)fields[MOST_INTO];
-    return SPOPS_STATUS_OK;
+    sizes.most_of_segment = (int32_t)fields[MOST_POOLED];
+    sizes.most_of_row = (int32_t)fields[MOST_INTO];
+    return spops_segments_alloc(ctx, call, &sizes, &pool->segments);
 }
 
 static void put_map(const spops_map_arrays *a, int64_t fields[NUM_FIELDS])

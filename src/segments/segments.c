@@ -46,7 +46,8 @@ spops_status spops_check_gradients_field(spops_context *ctx, const char *call, i
 
 // Making a plan
 
-static spops_lists lists_of(int64_t num_segments, const spops_segments *s, int32_t split_terms)
+static spops_lists lists_of(int64_t num_segments, const spops_segments *s, int32_t split_terms,
+                            int32_t most_terms)
 {
     spops_lists lists;
     memset(&lists, 0, sizeof lists);
@@ -54,6 +55,7 @@ static spops_lists lists_of(int64_t num_segments, const spops_segments *s, int32
     lists.max_terms = s->max_terms;
     lists.split_terms = split_terms;
     lists.counts_on_device = true; // until spops_segments_finish
+    lists.host_schedule.longest = most_terms;
     return lists;
 }
 
@@ -148,11 +150,11 @@ static spops_status set_sizes(spops_context *ctx, const char *call,
     s->extra_bytes = sizes->extra_bytes;
     split_terms = ctx->backend->split_terms(
         ctx, &(const spops_split_terms_args){.max_terms = s->max_terms, .max_cols = s->max_cols});
-    s->forward = lists_of(s->num_segments, s, split_terms);
+    s->forward = lists_of(s->num_segments, s, split_terms, sizes->most_of_segment);
     s->forward.in_order = sizes->in_order;
     if (s->gradients != SPOPS_GRADIENTS_NONE) {
-        s->by_row = lists_of(s->num_rows, s, split_terms);
-        s->by_weight = lists_of(s->num_weights, s, split_terms);
+        s->by_row = lists_of(s->num_rows, s, split_terms, sizes->most_of_row);
+        s->by_weight = lists_of(s->num_weights, s, split_terms, 0);
     }
     carve_segments(&s->base, &measured); // the pieces that scratch is for
     measured = (spops_carver){NULL, 0};

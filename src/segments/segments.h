@@ -41,6 +41,8 @@ typedef struct spops_segments_sizes {
     bool pairs, order;          // whether the forward lists need them
     bool keys;                  // whether the source's keys are kept
     bool in_order;              // of the forward lists (lists.h)
+    int32_t most_of_segment;    // terms that a segment has at most; 0: not known
+    int32_t most_of_row;        // the same of a row, with gradients
     size_t extra_bytes;         // wanted at segments->extra
     size_t extra_scratch_bytes; // that the caller carves after the plan's own
 } spops_segments_sizes;
