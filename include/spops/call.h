@@ -158,6 +158,25 @@ SPOPS_API spops_status spops_call(spops_context *ctx, const spops_operator *op,
 SPOPS_API void spops_call_set_stream(int32_t device, void *stream);
 
 /**
+ * Where the calling thread's calls run that have neither tensors nor plans, such as bev_plan: a CUDA
+ * device; -1, the default: the CPU.
+ */
+SPOPS_API void spops_call_set_device(int32_t device);
+
+/**
+ * Memory of the library's own contexts on CUDA devices, of which those made from here on take their
+ * plans and scratch: a framework's allocator. NULL: the library's own again. The host_* functions are
+ * not used.
+ *
+ * While a stream is captured, calls on it take their scratch from there, and give it back in the order
+ * of the stream before they return: device_alloc must then give memory that the graph keeps. Captured
+ * calls need no call before them.
+ *
+ * Threads   Any; the functions are called by threads that make calls and destroy plans.
+ */
+SPOPS_API void spops_call_set_allocator(const spops_allocator *allocator);
+
+/**
  * Destroy a plan that a call with NULL for ctx gave, with its context out of other calls' way. NULL is
  * fine. plan: what ret had.
  */

@@ -193,6 +193,12 @@ def _raw(row: Row) -> str:
     return "\n".join([*lines, *("    " + b for b in body)]) + "\n"
 
 
+def _uses(row: Row) -> list[str]:
+    """A plan is used on another stream than the one that it was made on."""
+    names = [(python_name(a.name), f"{python_name(a.name)} is not None and " if a.optional else "") for a in row.plans]
+    return [f"if {test}{n}.stream is not None and {n}.stream != current_stream({n}.device.index): {n}.use()" for n, test in names]
+
+
 # ---- Gradients ------------------------------------------------------------------------------------
 
 
@@ -263,6 +269,7 @@ def _function(row: Row) -> str:
     outs = [python_name(o.name) for o in op.outputs]
     saved = _saved(row)
     lines = [f"class {op.name}_grad(Function):", "    @staticmethod", f"    def forward(ctx, {', '.join(parameters)}):"]
+    lines += ["        " + u for u in _uses(row)]
     lines.append(f"        {', '.join(outs)} = {op.name}_raw({', '.join(raw)})")
     lines.append(f"        ctx.save_for_backward({', '.join(saved)})")
     for a in row.plans:
@@ -323,6 +330,10 @@ def _operator(row: Row) -> str:
     none = f"{row.first}.new_empty((0,))" if row.first else "torch.empty(0)"
     ret = "return " + ", ".join(f"({n} if {n} is not None else {none})" if o.optional else n for o, n in ((o, python_name(o.name)) for o in returned))
     lines = [f"def {op.name}_impl({', '.join(names)}):"]
+    on_cuda = f"{row.first}.is_cuda" if row.first else "device is not None and device.type == 'cuda'"
+    if row.plans:
+        lines.append(f"    if {on_cuda}:")
+        lines += [f"        _use({python_name(a.name)})" for a in row.plans]
     lines.append(f"    {', '.join(outs)} = {op.name}_raw({', '.join(raw)})")
     lines.append(f"    {ret}")
     lines.append(f"def {op.name}_fake({', '.join(names)}):")
@@ -409,6 +420,8 @@ def parameters(op: Operator) -> list[tuple[str, str, str]]:
                 out.append((python_name(o.name), "Tensor | None", "None"))
     if row.free:
         out.append(("dtype", "torch.dtype | None", "None"))
+    if not op.inputs:
+        out.append(("device", "torch.device | str | None", "None"))
     return out
 
 
@@ -451,9 +464,14 @@ def _maker(row: Row) -> str:
     if op.num_optional:
         values.append("None")
     keep = keeps if out.may_be or kinds[out.type].parents else []
-    lines = [_head(op), *("    " + b for b in [*_prepare(row), *row.normalize()])]
-    lines.append(f"    handle = {op.name}_entry({', '.join(values)})")
-    device = devices[0] if devices else "torch.device('cpu')"
+    lines = [_head(op), *("    " + b for b in [*_prepare(row), *row.normalize(), *_uses(row)])]
+    if row.required:
+        lines.append(f"    handle = {op.name}_entry({', '.join(values)})")
+    else:
+        if not devices:
+            lines.append("    device = torch.device('cpu' if device is None else device)")
+        lines.append(f"    handle = call_on({devices[0] if devices else 'device'}, {op.name}_entry, {', '.join(values)})")
+    device = devices[0] if devices else "_indexed(device)"
     lines.append(f"    return Plan(handle.value, ({''.join(k + ', ' for k in keep)}), {bool(out.may_be)}, {device})")
     return "\n".join(lines) + "\n"
 
@@ -540,6 +558,7 @@ def _public(row: Row) -> str:
         if not (o.updated and o.optional):
             lines.append(f"        if isinstance({n}, Tensor): _no_out({op.name!r}, {o.name!r})")
     lines += result("op", f"{op.name}_op", "token", False, "        ")
+    lines += ["    " + u for u in _uses(row)]
     lines += result("raw", f"{op.name}_raw", "handle", False, "    ")
     return "\n".join(lines) + "\n"
 
@@ -570,6 +589,8 @@ def _doc(op: Operator) -> str:
         lines.append(f"{n} : {text}")
     if row.free:
         lines.append(f"dtype : of {', '.join(o.name for o in row.free)}")
+    if not op.inputs:
+        lines.append("device : where the plan shall be; default: the CPU")
     variables = [f"{v} is {t}" for v, t in op.variables.items()]
     lines += ["", "Returns", "-------"]
     lines.append(f"Plan of kind {op.outputs[0].type}" if op.makes_plan else ", ".join(

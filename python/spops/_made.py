@@ -15,7 +15,8 @@ from torch.autograd.function import once_differentiable
 from torch.compiler import is_compiling
 
 from . import _library, _rows
-from ._plan import Plan
+from ._device import call_on, current_stream  # noqa: F401
+from ._plan import Plan, owners
 
 module = tvm_ffi.load_module(_library.path)
 
@@ -88,6 +89,20 @@ def _choose(dtype, like, allowed: tuple, operator: str, output: str):
     if like in [dtypes[a] for a in allowed if a in dtypes]:
         return like
     raise TypeError(f"{operator}: dtype of {output} is not given, expected one of {' '.join(allowed)}")
+
+
+def _indexed(device: torch.device) -> torch.device:
+    """A CUDA device with its number."""
+    if device.type == "cuda" and device.index is None:
+        return torch.device("cuda", torch.cuda.current_device())
+    return device
+
+
+def _use(token) -> None:
+    """The plan of a token is used on torch's current stream."""
+    owner = owners.get(int(token)) if token is not None else None
+    if owner is not None:
+        owner.use_on(current_stream(owner.device.index))
 
 
 def _not_a_plan(operator: str, argument: str, value, kind: str):

@@ -5,11 +5,12 @@ from __future__ import annotations
 import ctypes
 import math
 import struct
+import weakref
 
 import numpy as np
 import torch
 
-from . import _library, _rows
+from . import _device, _library, _rows
 
 _by_number = {k.number: k for k in _rows.kinds.values()}
 
@@ -18,14 +19,31 @@ class _Address(ctypes.c_int64 * 1):
     """A plan's address, in memory that a tensor can be; keeps what the plan stands on."""
 
     keeps: tuple = ()
+    device = stream = None
+    others: set | None = None  # streams that it is used on beside the one that it was made on
+
+    def use_on(self, stream: int) -> None:
+        """Work on this stream reads the plan: its memory is not given to others before."""
+        if stream != self.stream:
+            if self.others is None:
+                self.others = set()
+            self.others.add(stream)
+        for plan in self.keeps:
+            plan._owner.use_on(stream)
 
 
 class _Handle(_Address):
     """Destroys the plan when nobody has it any more."""
 
-    def __del__(self, destroy=_library.c.spops_call_destroy):
-        if self[0]:
-            destroy(self[0])
+    def __del__(self, destroy=_library.c.spops_call_destroy, on=_device):
+        if not self[0] or on.closing:
+            return
+        if self.others:
+            on.wait_for(self.others, self.device, self.stream)
+        destroy(self[0])
+
+
+owners: weakref.WeakValueDictionary = weakref.WeakValueDictionary()  # of plans on CUDA, by address
 
 
 class Plan:
@@ -47,11 +65,13 @@ class Plan:
         All fields, in the order of the kind (docs of ``spops_plan_kinds``).
     device : torch.device
         Where it lives.
+    stream : int or None
+        The CUDA stream that it was made on, in whose order its memory is given back; None on the CPU.
     token : torch.Tensor
         i64 [1] in host memory: stands for the plan in operators of ``torch.ops.spops``.
     """
 
-    __slots__ = ("kind", "handle", "fields", "token", "device", "_owner", "__weakref__")
+    __slots__ = ("kind", "handle", "fields", "token", "device", "stream", "_owner", "__weakref__")
 
     def __init__(self, handle: int, keeps: tuple = (), is_part: bool = False, device=None):
         kind = _by_number[_library.c.spops_plan_get_kind(handle)]
@@ -64,6 +84,10 @@ class Plan:
         self.handle = ctypes.c_void_p(handle)
         holder = (_Address if is_part else _Handle)(handle)
         holder.keeps = keeps
+        holder.device = self.device
+        holder.stream = self.stream = keeps[0].stream if is_part else _device.stream_of(self.device)
+        if self.stream is not None:
+            owners[handle] = holder
         self._owner = holder
         self.token = torch.from_numpy(np.frombuffer(holder, np.int64))
 
@@ -91,6 +115,13 @@ class Plan:
     def scratch_bytes(self) -> int:
         """Scratch that calls with the plan take."""
         return _library.c.spops_plan_scratch_bytes(self.handle)
+
+    def use(self) -> None:
+        """Work on torch's current stream reads the plan, as ``Tensor.record_stream`` says of tensors.
+
+        Calls do this by themselves."""
+        if self.stream is not None:
+            self._owner.use_on(_device.current_stream(self.device.index))
 
     def __repr__(self) -> str:
         shown = [f for f, (_, sizes, _) in _rows.kinds[self.kind].fields.items() if not sizes]

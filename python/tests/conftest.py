@@ -2,10 +2,22 @@
 import pytest
 import torch
 
+from spops import _device
 
-@pytest.fixture(autouse=True)
-def seeded():
+DEVICES = ["cpu", "cuda"] if _device.has_cuda and torch.cuda.is_available() else ["cpu"]
+
+
+@pytest.fixture(autouse=True, params=DEVICES)
+def device(request):
+    """Every test runs on every device that there is: what torch makes in it is there."""
     torch.manual_seed(7)
+    if request.param == "cpu":
+        yield torch.device("cpu")
+        return
+    torch.set_default_device("cuda:0")
+    yield torch.device("cuda:0")
+    torch.cuda.synchronize()
+    torch.set_default_device(None)
 
 
 def grid_rows(n, shape=(12, 12, 12), batches=2, seed=1):
@@ -13,8 +25,8 @@ def grid_rows(n, shape=(12, 12, 12), batches=2, seed=1):
     total = batches
     for s in shape:
         total *= s
-    g = torch.Generator().manual_seed(seed)
-    flat = torch.randperm(total, generator=g)[:n]
+    g = torch.Generator("cpu").manual_seed(seed)
+    flat = torch.randperm(total, generator=g, device="cpu")[:n].to(torch.get_default_device())
     columns = []
     for s in reversed(shape):
         columns.append(flat % s)

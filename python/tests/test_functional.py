@@ -219,10 +219,10 @@ def test_indices_of_64_bits():
             F.segments(torch.tensor([0, far]), 3)
 
 
-def test_autocast():
+def test_autocast(device):
     rows, plan, x, w = conv_parts()
     x.requires_grad_(), w.requires_grad_()
-    with torch.autocast("cpu", torch.bfloat16):
+    with torch.autocast(device.type, torch.bfloat16):
         y = F.sparseconv(x, w, plan)
     assert y.dtype is torch.bfloat16
     y.float().sum().backward()

@@ -168,12 +168,12 @@ def test_maps_are_made_once():
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_and_autocast(dtype):
+def test_half_and_autocast(dtype, device):
     x = tensor(3)
     layer = snn.SubMConv3d(6, 6)
     y = layer(x.replace(x.feats.to(dtype)))
     assert y.feats.dtype is dtype
-    with torch.autocast("cpu", torch.bfloat16):
+    with torch.autocast(device.type, torch.bfloat16):
         z = layer(x)
     assert z.feats.dtype is torch.bfloat16
     z.feats.float().sum().backward()

@@ -13,7 +13,7 @@ from conftest import grid_rows
 
 import spops
 import spops.functional as F
-from spops import _generate, _library, _made, _rows
+from spops import _device, _generate, _library, _made, _rows
 from spops._rows import FLOATS, INTS, PLAN, TENSOR, operators, python_of
 
 SIZES = {"N": 24, "M": 24, "C": 8, "Ci": 8, "Co": 8, "H": 16, "S": 2, "K": 3, "P": 2, "Q": 24, "D": 4, "B": 5, "I": 4}
@@ -73,7 +73,9 @@ def dtype_of(op, a):
 
 def drawn(op, with_optional):
     """Arguments of the Python function, by name."""
-    values = dict(VALUES.get(op.name, {}))
+    values = {n: v.to(torch.get_default_device()) if isinstance(v, torch.Tensor) else v for n, v in VALUES.get(op.name, {}).items()}
+    if not op.inputs:
+        values["device"] = torch.get_default_device()
     sizes = {**SIZES, **LISTS.get(op.name, {})}
     plans = {}
     for a in op.inputs:
@@ -92,7 +94,7 @@ def drawn(op, with_optional):
 
         return int(eval(python_of(text, name))) if text else None
 
-    g = torch.Generator().manual_seed(len(op.name))
+    g, where = torch.Generator("cpu").manual_seed(len(op.name)), torch.get_default_device()
     for a in op.inputs:
         n = _generate.python_name(a.name)
         if a.kind != TENSOR or n in values or (a.optional and not with_optional):
@@ -104,11 +106,11 @@ def drawn(op, with_optional):
             values[n] = torch.linspace(0, number(a.last), shape[0]).to(dtype)
         elif dtype is torch.int32 or dtype is torch.uint8:
             last = number(a.last)
-            values[n] = torch.randint(number(a.first) or 0, (3 if last is None else last) + 1, shape, generator=g).to(dtype)
+            values[n] = torch.randint(number(a.first) or 0, (3 if last is None else last) + 1, shape, generator=g, device="cpu").to(where, dtype)
             if a.name in ("query_rows", "key_rows", "order"):
-                values[n] = torch.randperm(shape[0], generator=g).to(dtype)
+                values[n] = torch.randperm(shape[0], generator=g, device="cpu").to(where, dtype)
         else:
-            values[n] = torch.rand(shape, generator=g).to(dtype)
+            values[n] = torch.rand(shape, generator=g, device="cpu").to(where, dtype)
     return values
 
 
@@ -133,7 +135,7 @@ def boxed(op, values, results):
         args.append(_made._ints(v) if a.kind == INTS else _made._floats(v) if a.kind == FLOATS else v)
     if op.num_optional:
         args.append(present)
-    return getattr(_made.module, op.name)(*args)
+    return _device.call_on(torch.get_default_device(), getattr(_made.module, op.name), *args)
 
 
 def outcome(f):
@@ -161,7 +163,7 @@ def test_row(name, with_optional):
         handle, theirs = outcome(lambda: boxed(op, values, {}))
         assert error == theirs
         if error is None:
-            other = spops.Plan(handle.value, (), bool(op.outputs[0].may_be))
+            other = spops.Plan(handle.value, mine._owner.keeps, bool(op.outputs[0].may_be), mine.device)
             assert mine.kind == op.outputs[0].type and mine.fields == other.fields
             assert len(mine.fields) == _rows.kinds[mine.kind].num_fields
         return

@@ -224,7 +224,7 @@ static spops_status alloc_here(spops_context *ctx, size_t bytes, void **ptr)
     cudaError_t error;
 
     *ptr = NULL;
-    SPOPS_TRY(refuse_capture(ctx, "device memory"));
+    if (!ctx->allocates_captured) SPOPS_TRY(refuse_capture(ctx, "device memory"));
     if (ctx->allocator.device_alloc != NULL) {
         *ptr = ctx->allocator.device_alloc(ctx->allocator.user, bytes, ctx->stream);
         error = *ptr != NULL ? cudaSuccess : cudaErrorMemoryAllocation;

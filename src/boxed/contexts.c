@@ -19,6 +19,7 @@ struct spops_own_context {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t given = PTHREAD_COND_INITIALIZER;
 static spops_own_context *contexts;
+static spops_allocator allocator; // of contexts to come, on CUDA
 
 static bool is_at(const spops_own_context *own, const spops_call_place *place)
 {
@@ -50,6 +51,11 @@ spops_status spops_own_context_take(const spops_call_place *place, spops_own_con
     options.backend = place->backend;
     options.device = place->device;
     options.stream = place->stream;
+    if (place->backend == SPOPS_BACKEND_CUDA) {
+        pthread_mutex_lock(&lock);
+        options.allocator = allocator;
+        pthread_mutex_unlock(&lock);
+    }
     status = spops_context_create(&options, &own->ctx);
     if (status != SPOPS_STATUS_OK) {
         free(own);
@@ -82,6 +88,16 @@ void spops_own_context_keep(spops_own_context *own)
 {
     pthread_mutex_lock(&lock);
     ++own->num_plans;
+    pthread_mutex_unlock(&lock);
+}
+
+void spops_call_set_allocator(const spops_allocator *of_contexts)
+{
+    const spops_allocator none = {NULL, NULL, NULL, NULL, NULL};
+    pthread_mutex_lock(&lock);
+    allocator = of_contexts == NULL ? none : *of_contexts;
+    allocator.host_alloc = NULL; // contexts keep blocks of host memory for the next plan
+    allocator.host_free = NULL;
     pthread_mutex_unlock(&lock);
 }
 

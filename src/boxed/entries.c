@@ -6,6 +6,7 @@
 
 #include "boxed/values.h"
 #include "call/call_check.h"
+#include "core/backend.h"
 
 static spops_status (*const functions[])(spops_boxed_call *) = {
 #define SPOPS_OPERATOR(name, function, types, inputs, outputs, attributes, gradient, scratch, doc) \
@@ -21,6 +22,13 @@ static _Thread_local void *streams[MAX_DEVICES];
 void spops_call_set_stream(int32_t device, void *stream)
 {
     if (device >= 0 && device < MAX_DEVICES) streams[device] = stream;
+}
+
+static _Thread_local int32_t default_device = -1;
+
+void spops_call_set_device(int32_t device)
+{
+    default_device = device;
 }
 
 static void *own_stream(const spops_call_place *place)
@@ -64,9 +72,39 @@ static const char *kind_of(spops_status status)
 
 // ---- Calls --------------------------------------------------------------------------------------
 
+static void give_scratch_back(spops_boxed_call *b)
+{
+    if (b->borrowed == NULL) return;
+    (void)spops_context_set_scratch(b->ctx, NULL, 0);
+    spops_backend_free(b->ctx, b->borrowed, b->borrowed_bytes);
+    b->borrowed = NULL;
+    b->borrowed_bytes = 0;
+}
+
+// Scratch from the allocator of the caller's framework, in the order of the stream, while that is
+// captured: the graph keeps it as it keeps the framework's own memory.
+static spops_status borrow_scratch(spops_boxed_call *b, size_t bytes)
+{
+    const size_t memory = spops_context_scratch_memory(bytes);
+    spops_status status;
+
+    if (b->borrowed_bytes >= memory) return SPOPS_STATUS_OK;
+    give_scratch_back(b);
+    b->ctx->call = b->row->call;
+    b->ctx->allocates_captured = true;
+    status = spops_backend_alloc(b->ctx, memory, &b->borrowed);
+    b->ctx->allocates_captured = false;
+    if (status != SPOPS_STATUS_OK) return status;
+    b->borrowed_bytes = memory;
+    return spops_context_set_scratch(b->ctx, b->borrowed, b->borrowed_bytes);
+}
+
 spops_status spops_boxed_reserve(spops_boxed_call *b, size_t bytes)
 {
-    if (!b->is_own || b->ctx->scratch_bytes >= bytes) return SPOPS_STATUS_OK;
+    if (!b->is_own || bytes == 0) return SPOPS_STATUS_OK;
+    if (b->ctx->allocator.device_alloc != NULL && b->ctx->backend->is_capturing(b->ctx))
+        return borrow_scratch(b, bytes);
+    if (b->ctx->scratch_bytes >= bytes) return SPOPS_STATUS_OK;
     return spops_context_reserve(b->ctx, bytes);
 }
 
@@ -100,6 +138,7 @@ static spops_status run_own(spops_boxed_call *b, const spops_call_place *place)
     b->ctx = spops_own_context_of(own);
     b->is_own = true;
     status = call_function(b);
+    give_scratch_back(b);
     if (status != SPOPS_STATUS_OK)
         (void)spops_fail(NULL, status, "%s", spops_last_error(b->ctx));
     else if (b->made != NULL && !b->is_part)
@@ -116,6 +155,7 @@ static spops_status run(const spops_operator *op, spops_context *ctx, const spop
     spops_boxed_call b;
     spops_call_place place = {SPOPS_BACKEND_CPU, 0, NULL};
 
+    if (default_device >= 0) place = (spops_call_place){SPOPS_BACKEND_CUDA, default_device, NULL};
     if (ret != NULL) *ret = none;
     SPOPS_REQUIRE(ctx, op != NULL, "call: op is NULL");
     SPOPS_REQUIRE(ctx, ret != NULL, "%s: ret is NULL", op->name);

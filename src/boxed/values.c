@@ -419,6 +419,5 @@ spops_status spops_values_unpack(spops_boxed_call *b, const spops_value *args, i
         u.name = row->attributes[i].row->name;
         SPOPS_TRY(unpack_attribute(&u, &args[at++], i));
     }
-    if (!u.is_placed) *place = (spops_call_place){SPOPS_BACKEND_CPU, 0, NULL};
     return SPOPS_STATUS_OK;
 }

@@ -24,6 +24,8 @@ typedef struct spops_boxed_call {
     int64_t single[SPOPS_ROW_MAX_ATTRIBUTES]; // a list of one
     void *made;                               // a plan
     bool is_part;                             // of another plan: not destroyed
+    void *borrowed;                           // scratch, from the allocator of the context
+    size_t borrowed_bytes;
 } spops_boxed_call;
 
 #define SPOPS_OPERATOR(name, function, types, inputs, outputs, attributes, gradient, scratch, doc) \

@@ -36,6 +36,7 @@ struct spops_context {
     const struct spops_backend *backend;
     spops_allocator allocator; // defaults filled in
     bool has_host_hooks;       // host memory is the caller's to allocate
+    bool allocates_captured;   // for now: the caller's device_alloc serves a graph that is captured
     void *stream;
     int num_threads;
     spops_threads *threads;     // NULL where num_threads is 1, and on CUDA

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CUDA, as torch has it: its current stream, its caching allocator, and the streams that plans are used on.
+
+Plans and scratch of the library's contexts come from torch's caching allocator, in the order of the
+stream that they were made on; scratch of captured calls from the pool of the graph.
+"""
+from __future__ import annotations
+
+import atexit
+import ctypes
+import threading
+
+import torch
+
+from . import _library
+
+has_cuda = bool(_library.c.spops_has_cuda()) and torch.backends.cuda.is_built()
+current_stream = torch._C._cuda_getCurrentRawStream if has_cuda else None
+
+_p, _size = ctypes.c_void_p, ctypes.c_size_t
+_alloc_type = ctypes.CFUNCTYPE(_p, _p, _size, _p)
+_free_type = ctypes.CFUNCTYPE(None, _p, _p, _size, _p)
+
+
+class _Allocator(ctypes.Structure):
+    _fields_ = [
+        ("user", _p), ("host_alloc", _p), ("host_free", _p), ("device_alloc", _alloc_type), ("device_free", _free_type),
+    ]  # fmt: skip
+
+
+closing = False  # the interpreter ends: torch's allocator may be gone
+
+
+@atexit.register
+def _close():
+    global closing
+    closing = True
+
+
+def _alloc(user, size, stream):
+    # the library has made the context's device current, in the runtime that torch uses as well
+    try:
+        return torch._C._cuda_cudaCachingAllocator_raw_alloc(size, stream or 0)
+    except Exception:  # torch says that memory is out by an exception, the library by NULL
+        return None
+
+
+def _free(user, memory, size, stream):
+    if not closing:
+        torch._C._cuda_cudaCachingAllocator_raw_delete(memory)
+
+
+_allocator = _Allocator(None, None, None, _alloc_type(_alloc), _free_type(_free))
+if has_cuda:
+    _library.c.spops_call_set_allocator(ctypes.byref(_allocator))
+
+
+def stream_of(device: torch.device):
+    """The current stream of a CUDA device as a number; None for the CPU."""
+    return current_stream(device.index) if device.type == "cuda" else None
+
+
+def wait_for(streams, device: torch.device, stream: int) -> None:
+    """Memory of `stream` is given back once what these streams were given before has run."""
+    on = torch.cuda.ExternalStream(stream, device) if stream else torch.cuda.default_stream(device)
+    for s in streams:
+        on.wait_stream(torch.cuda.ExternalStream(s, device) if s else torch.cuda.default_stream(device))
+
+
+def call_on(device: torch.device, entry, *values):
+    """A call whose arguments are no tensors, so that tvm-ffi does not know torch's stream."""
+    if device.type != "cuda":
+        return entry(*values)
+    index = torch.cuda.current_device() if device.index is None else device.index
+    _library.c.spops_call_set_stream(index, current_stream(index))
+    _library.c.spops_call_set_device(index)
+    try:
+        return entry(*values)
+    finally:
+        _library.c.spops_call_set_device(-1)
+        _library.c.spops_call_set_stream(index, None)
