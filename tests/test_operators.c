@@ -9,6 +9,7 @@
 #include "call/rows.h"
 #include "spops/spops.h"
 #include "support/device.h"
+#include "tests/support/checked_alloc.h"
 #include "tests/support/drawn_call.h"
 #include "tests/support/params.h"
 
@@ -187,6 +188,8 @@ static void check_valid(int backend)
     int32_t num;
     const spops_operator *const *ops = spops_operators(&num);
     drawn_call *c = calloc(1, sizeof *c);
+    checked_alloc memory; // of the library's own contexts
+    spops_allocator hooks;
     test_device d;
     int missing = 0; // operators that this backend does not have
 
@@ -195,6 +198,11 @@ static void check_valid(int backend)
         free(c);
         return;
     }
+    checked_alloc_init(&memory);
+    memory.device_backend = (spops_backend_kind)backend;
+    hooks = checked_alloc_hooks(&memory);
+    spops_call_set_allocator(&hooks);
+    spops_call_set_device(backend == SPOPS_BACKEND_CUDA ? 0 : -1);
     for (int32_t i = 0; i < num; ++i) {
         test_rng rng = test_rng_make(7000 + (uint64_t)i);
         spops_value ret;
@@ -213,6 +221,10 @@ static void check_valid(int backend)
     }
     cr_expect_leq(missing, backend == SPOPS_BACKEND_CPU ? 0 : 1, "rank runs on the CPU alone");
     spops_call_release();
+    spops_call_set_allocator(NULL);
+    spops_call_set_device(-1);
+    checked_alloc_finish(&memory, "the library's own contexts");
+    cr_expect((memory.requests > 0) == (backend == SPOPS_BACKEND_CUDA));
     test_close(&d);
     free(c);
 }
@@ -225,6 +237,129 @@ Test(operators, valid_calls_cpu)
 Test(operators, valid_calls_cuda)
 {
     check_valid(backends[1].backend);
+}
+
+Test(operators, a_call_without_tensors_runs_where_the_thread_says)
+{
+    drawn_call *c = calloc(1, sizeof *c);
+    test_device d;
+    test_rng rng = test_rng_make(3);
+    spops_value ret;
+    spops_status status;
+
+    cr_assert(c != NULL && test_open(&d, SPOPS_BACKEND_CPU, LAUNCH_DEFAULT));
+    cr_assert(drawn_call_find(c, &d, spops_operator_find("bev_plan"), &rng, TRIES, &ret) > 0);
+    drawn_call_drop(c, &ret);
+    spops_call_set_device(0);
+    status = spops_call(NULL, c->op, c->values, c->num_values, &ret);
+    spops_call_set_device(-1);
+    if (device_has_cuda()) {
+        cr_assert_eq(status, SPOPS_STATUS_OK);
+        spops_call_destroy(ret.v.p);
+    } else {
+        cr_assert_eq(status, SPOPS_STATUS_BACKEND_UNAVAILABLE);
+        cr_assert(strstr(spops_last_error(NULL), "context_create: ") != NULL, "%s",
+                  spops_last_error(NULL));
+    }
+    cr_assert_eq(spops_call(NULL, c->op, c->values, c->num_values, &ret), SPOPS_STATUS_OK);
+    spops_call_destroy(ret.v.p);
+    drawn_call_free(c);
+    free(c);
+    spops_call_release();
+    test_close(&d);
+}
+
+// ---- Captured calls -----------------------------------------------------------------------------
+
+// Memory that is there before a capture begins, as a framework's graphs have it.
+static struct {
+    void *memory;
+    size_t used;
+} arena;
+enum { ARENA_BYTES = 64 << 20 };
+
+static void *arena_alloc(void *user, size_t bytes, void *stream)
+{
+    const size_t begin = (arena.used + 255) / 256 * 256;
+    (void)user, (void)stream;
+    if (bytes > ARENA_BYTES - begin) return NULL;
+    arena.used = begin + bytes;
+    return (char *)arena.memory + begin;
+}
+
+static void arena_free(void *user, void *ptr, size_t bytes, void *stream)
+{
+    (void)user, (void)ptr, (void)bytes, (void)stream;
+}
+
+// A valid call of c captured on a new stream, so on a new context of the library's own, and run twice.
+static void check_captured(drawn_call *c)
+{
+    const spops_backend_kind cuda = SPOPS_BACKEND_CUDA;
+    spops_value values[DRAWN_MAX_VALUES], ret;
+    const int32_t n = drawn_call_compact(c, values);
+    size_t bytes, bytes_again;
+    unsigned char *first, *again;
+    device_graph *graph = NULL;
+    spops_status status;
+    void *stream;
+
+    drawn_call_poison(c, 0x11);
+    cr_assert_eq(spops_call(NULL, c->op, values, n, &ret), SPOPS_STATUS_OK);
+    cr_assert(device_stream_wait(cuda, NULL));
+    first = drawn_call_outputs(c, &bytes);
+    cr_assert(device_stream_create(cuda, &stream));
+    arena.used = 0;
+    spops_call_set_stream(0, stream);
+    cr_assert(device_capture_begin(stream));
+    status = spops_call(NULL, c->op, values, n, &ret);
+    cr_assert(device_capture_end(stream, &graph), "%s: %s", c->op->name, spops_last_error(NULL));
+    cr_expect(status == SPOPS_STATUS_OK, "%s", spops_last_error(NULL));
+    for (int run = 0; status == SPOPS_STATUS_OK && run < 2; ++run) {
+        drawn_call_poison(c, 0x11);
+        cr_assert(device_stream_wait(cuda, NULL) && device_graph_launch(graph, stream));
+        cr_assert(device_stream_wait(cuda, stream));
+        again = drawn_call_outputs(c, &bytes_again);
+        cr_expect(bytes == bytes_again && memcmp(first, again, bytes) == 0, "%s: other bits",
+                  c->op->name);
+        free(again);
+    }
+    free(first);
+    device_graph_destroy(graph);
+    spops_call_set_stream(0, NULL);
+    spops_call_release();
+    device_stream_destroy(cuda, stream);
+}
+
+Test(operators, captured_calls_need_no_call_before)
+{
+    const spops_allocator hooks = {NULL, NULL, NULL, arena_alloc, arena_free};
+    int32_t num;
+    const spops_operator *const *ops = spops_operators(&num);
+    drawn_call *c = calloc(1, sizeof *c);
+    test_device d;
+
+    cr_assert(c != NULL);
+    if (!test_open(&d, SPOPS_BACKEND_CUDA, LAUNCH_DEFAULT)) {
+        free(c);
+        return;
+    }
+    cr_assert(device_alloc(SPOPS_BACKEND_CUDA, ARENA_BYTES, &arena.memory));
+    spops_call_release(); // those of other tests have memory of their own
+    spops_call_set_allocator(&hooks);
+    for (int32_t i = 0; i < num; ++i) {
+        test_rng rng = test_rng_make(9000 + (uint64_t)i);
+        spops_value ret;
+        const bool makes_plan = ops[i]->num_outputs > 0 &&
+                                ops[i]->arguments[ops[i]->num_inputs]->kind == SPOPS_ARGUMENT_PLAN;
+        if (makes_plan || drawn_call_find(c, &d, ops[i], &rng, TRIES, &ret) == 0) continue;
+        check_captured(c);
+        drawn_call_free(c);
+    }
+    spops_call_set_allocator(NULL);
+    device_free(SPOPS_BACKEND_CUDA, arena.memory);
+    test_close(&d);
+    free(c);
 }
 
 // ---- Faults -------------------------------------------------------------------------------------
