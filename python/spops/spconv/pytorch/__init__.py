@@ -13,6 +13,7 @@ Source of names, defaults and sizes of outputs: spconv 2.3, spconv/pytorch (Apac
 from __future__ import annotations
 
 import math
+import sys
 from collections import OrderedDict
 
 import numpy as np
@@ -356,3 +357,8 @@ class ConcatTable(SparseModule):
 
     def forward(self, input):
         return [m(input) for m in self._modules.values()]
+
+
+# spconv has these names in modules too: spconv.pytorch.conv.SparseConvolution, spconv.pytorch.modules.SparseModule
+for _n in ("conv", "identity", "modules", "pool", "tables"):
+    sys.modules[f"{__name__}.{_n}"] = globals()[_n] = sys.modules[__name__]
