@@ -2,7 +2,7 @@
 """Training steps of SpUNet (v1m1, as Pointcept defines it) on spops, and on spconv beside it.
 
     POINTCEPT_SOURCE=CHECKOUT python python/bench/spunet.py SCAN.npy[:voxel in m] [more scans]
-        [--device cuda] [--rows 120000] [--steps 20] [--only spops|spconv] [--convert] [--parts]
+        [--device cuda] [--rows 120000] [--steps 20] [--only spops|spconv] [--parts]
 
 The network is Pointcept's file, imported once with spops.spconv under spconv's name and, where spconv
 is installed, once with spconv itself. Both train in this process on the same rows, from the same
@@ -10,7 +10,7 @@ weights: f16 autocast with a loss scale, AdamW, cross entropy of 20 classes. Sca
 of one sample; the last is cut so that there are --rows rows. Rows of the table: steps a second, the
 median step in ms, peak memory of torch's allocator and of the device, and the loss, which shows that
 the two learn alike.
---convert: spops.nn.convert (fused norms) of the network; --parts: host and device time by operator.
+--parts: host and device time by operator.
 """
 from __future__ import annotations
 
@@ -147,7 +147,6 @@ def main():
     p.add_argument("--rows", type=int, default=120000)
     p.add_argument("--steps", type=int, default=20)
     p.add_argument("--only", default="")
-    p.add_argument("--convert", action="store_true")
     p.add_argument("--parts", action="store_true")
     a = p.parse_args()
     root = sources.folder("POINTCEPT_SOURCE")
@@ -168,20 +167,12 @@ def main():
         net = space.SpUNetBase(4, CLASSES)
         state = state or {k: v.clone() for k, v in net.state_dict().items()}
         net.load_state_dict(state)
-        nets = [(name, net)]
-        if a.convert and name == "spops":
-            import copy
-
-            import spops.nn
-
-            nets.append((name + ", norms converted", spops.nn.convert(copy.deepcopy(net))))
-        for label, n in nets:
-            with cleared(a.device):
-                t = Training(n.to(a.device), data, target, a.device)
-                rates[label] = measure(label, t, a.steps)
-                if a.parts:
-                    parts(label, t)
-                del t
+        with cleared(a.device):
+            t = Training(net.to(a.device), data, target, a.device)
+            rates[name] = measure(name, t, a.steps)
+            if a.parts:
+                parts(name, t)
+            del t, net
     if "spconv" in rates:
         for label, r in rates.items():
             if label != "spconv":

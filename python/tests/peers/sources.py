@@ -121,6 +121,3 @@ def pointcept(root: Path, spconv: dict[str, types.ModuleType], name: str, **othe
     with standing_in({**packages, **spconv}, ("pointcept",)):
         return importlib.import_module("pointcept.models." + name)
 
-
-def seed(n: int = 0) -> None:
-    torch.manual_seed(n)
