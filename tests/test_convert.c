@@ -27,15 +27,12 @@ static void reference_convert(void *user, const double *const *in, ref_tensor *c
 
 static const int pairs[] = {0, 1, 2, 3, 4, 5, 6, 7, 8}; // from + 3 * to
 
-ParameterizedTestParameters(convert, rounds_floats)
-{
-    return every_case(NULL, 0, pairs, 9);
-}
-ParameterizedTest(struct case_param *p, convert, rounds_floats, .timeout = 600)
+// Every shape and kind of values. check: of dtypes that differ.
+static void check_floats(const struct case_param *p, spops_dtype from, spops_dtype to,
+                         test_check check)
 {
     static const int64_t shapes[][2] = {{0, 5},   {5, 0},    {1, 1},  {3, 7},   {2, 8},    {17, 33},
                                         {64, 64}, {5, 2049}, {1, 40}, {300, 3}, {1000, 80}};
-    const spops_dtype from = test_row_dtypes[p->op % 3], to = test_row_dtypes[p->op / 3];
     uint64_t stream = case_number(p) << 32;
     test_rng rng = test_rng_make(stream + 5);
     test_device d;
@@ -51,10 +48,52 @@ ParameterizedTest(struct case_param *p, convert, rounds_floats, .timeout = 600)
             op.in[0] = test_view(test_input("x", rows, cols, from, (test_values)values),
                                  test_rng_below(&rng, 3) * 4, test_rng_below(&rng, 2));
             op.out[0] =
-                test_view(test_output("out", rows, cols, to, from == to ? CHECK_SAME : CHECK_EXACT),
+                test_view(test_output("out", rows, cols, to, from == to ? CHECK_SAME : check),
                           test_rng_below(&rng, 3) * 8, test_rng_below(&rng, 2));
             test_operator_run(&d, &op);
         }
+    test_close(&d);
+}
+
+ParameterizedTestParameters(convert, rounds_floats)
+{
+    return every_case(NULL, 0, pairs, 9);
+}
+ParameterizedTest(struct case_param *p, convert, rounds_floats, .timeout = 600)
+{
+    check_floats(p, test_row_dtypes[p->op % 3], test_row_dtypes[p->op / 3], CHECK_EXACT);
+}
+
+// From f64 and to it; to 16 bits it is rounded once, and not by way of f32.
+ParameterizedTestParameters(convert, rounds_f64)
+{
+    static const spops_dtype f64[] = {SPOPS_DTYPE_F64};
+    return every_case(f64, 1, pairs, 2 * NUM_REAL_DTYPES);
+}
+ParameterizedTest(struct case_param *p, convert, rounds_f64, .timeout = 600)
+{
+    const spops_dtype other = test_row_dtypes[p->op % NUM_REAL_DTYPES];
+    const bool is_from = p->op >= NUM_REAL_DTYPES;
+    check_floats(p, is_from ? SPOPS_DTYPE_F64 : other, is_from ? other : SPOPS_DTYPE_F64,
+                 CHECK_BOUND);
+}
+
+Test(convert, rounds_f64_once)
+{
+    // Just above a tie of f16 and one of bf16, by less than f32 can hold.
+    const double x[] = {1.0 + 0x1p-11 + 0x1p-40, 1.0 + 0x1p-8 + 0x1p-40};
+    uint16_t f16[2], bf16[2];
+    test_device d;
+    if (!test_open(&d, SPOPS_BACKEND_CPU, LAUNCH_DEFAULT)) return;
+    const spops_matrix from = spops_matrix_dense_const(x, 1, 2, SPOPS_DTYPE_F64);
+    test_expect_ok(
+        d.ctx, spops_convert_execute(d.ctx, from, spops_matrix_dense(f16, 1, 2, SPOPS_DTYPE_F16)),
+        "f16");
+    test_expect_ok(
+        d.ctx, spops_convert_execute(d.ctx, from, spops_matrix_dense(bf16, 1, 2, SPOPS_DTYPE_BF16)),
+        "bf16");
+    cr_expect_eq(f16[0], 0x3c01);
+    cr_expect_eq(bf16[1], 0x3f81);
     test_close(&d);
 }
 

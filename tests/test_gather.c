@@ -72,7 +72,8 @@ static void check_case(test_device *d, const test_shape *shape, const test_relat
                        test_rng *rng)
 {
     char text[256];
-    const ref_relation *r = &relation->ref;
+    ref_relation ref = relation->ref;
+    const ref_relation *r = &ref;
     gather_case c = {.relation = r, .cols = cols};
     test_operator op = {.stream = stream,
                         .user = &c,
@@ -89,6 +90,7 @@ static void check_case(test_device *d, const test_shape *shape, const test_relat
     // A copy and a product are rounded once.
     const test_check check = !backward || values == VALUES_EXACT ? CHECK_EXACT : CHECK_BOUND;
 
+    ref.is_f64 = dtype == SPOPS_DTYPE_F64;
     op.in[X] = test_view(test_input("x", r->num_segments, cols, dtype, values), padding, shift);
     if (weights != WEIGHTS_NONE)
         op.in[W] = test_view(test_input("w", r->num_weights, 1, w_dtype, others), 0, shift);
@@ -125,7 +127,7 @@ static void permute_rows(test_relation *relation, test_rng *rng)
 
 ParameterizedTestParameters(gather, agrees)
 {
-    return every_case(test_row_dtypes, NUM_ROW_DTYPES, NULL, 0);
+    return every_case(test_row_dtypes, NUM_REAL_DTYPES, NULL, 0);
 }
 ParameterizedTest(struct case_param *p, gather, agrees, .timeout = 600)
 {

@@ -63,7 +63,7 @@ static void relate_windows(pool_case *c, const int32_t *table, int32_t num_taps,
             c->segment[n] = (int32_t)i;
             c->row[n++] = table[i * num_taps + k];
         }
-    c->ref = (ref_relation){num_out, n, num_in, 0, c->segment, c->row, NULL};
+    c->ref = (ref_relation){num_out, n, num_in, 0, c->segment, c->row, NULL, false};
 }
 
 static void relate_batches(pool_case *c, const ref_set *set, int64_t num_batches)
@@ -74,7 +74,7 @@ static void relate_batches(pool_case *c, const ref_set *set, int64_t num_batches
         c->segment[r] = set->rows[r * (set->dims + 1)];
         c->row[r] = (int32_t)r;
     }
-    c->ref = (ref_relation){num_batches, set->n, set->n, 0, c->segment, c->row, NULL};
+    c->ref = (ref_relation){num_batches, set->n, set->n, 0, c->segment, c->row, NULL, false};
 }
 
 // Runs of rows of each bucket, along the Z-order curve.
@@ -118,7 +118,7 @@ static void relate_sub_buckets(pool_case *c, const int32_t *cells, const int32_t
         c->segment[i] = sub;
         c->row[i] = rows[i].row;
     }
-    c->ref = (ref_relation){num_out, n, n, 0, c->segment, c->row, NULL};
+    c->ref = (ref_relation){num_out, n, n, 0, c->segment, c->row, NULL, false};
     free(rows);
 }
 
@@ -337,7 +337,7 @@ static void create_sub_buckets(pool_case *c, int64_t n, int32_t samples, int32_t
 
 ParameterizedTestParameters(pool, agrees_in_buckets)
 {
-    return every_case(test_row_dtypes, NUM_ROW_DTYPES, NULL, 0);
+    return every_case(test_row_dtypes, NUM_REAL_DTYPES, NULL, 0);
 }
 ParameterizedTest(struct case_param *p, pool, agrees_in_buckets)
 {
@@ -456,7 +456,7 @@ ParameterizedTest(struct launch_param *p, pool, serves_buckets_of_frames)
 
 ParameterizedTestParameters(pool, agrees)
 {
-    return every_case(test_row_dtypes, NUM_ROW_DTYPES, NULL, 0);
+    return every_case(test_row_dtypes, NUM_REAL_DTYPES, NULL, 0);
 }
 ParameterizedTest(struct case_param *p, pool, agrees)
 {

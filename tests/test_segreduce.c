@@ -46,7 +46,8 @@ static void check_case(test_device *d, const test_shape *shape, const test_relat
 {
     char text[256];
     const spops_dtype dtype = (spops_dtype)p->dtype;
-    const ref_relation *r = &relation->ref;
+    ref_relation ref = relation->ref;
+    const ref_relation *r = &ref;
     segreduce_case c = {.relation = r, .reduce = (spops_reduce)p->op, .cols = choice->cols};
     test_operator op = {.stream = choice->stream, .user = &c, .run = run, .reference = reference};
     // Every kind in turn, exact ones more often; with other column counts the next time, and for
@@ -58,6 +59,7 @@ static void check_case(test_device *d, const test_shape *shape, const test_relat
     const bool exact = values == VALUES_EXACT && ref_reduce_is_exact(c.reduce, false);
     const bool with_arg = test_reduce_has_arg(c.reduce) && test_rng_below(rng, 2) == 0;
 
+    ref.is_f64 = dtype == SPOPS_DTYPE_F64;
     op.in[X] = test_view(test_input("x", r->num_rows, c.cols, dtype, values), choice->padding,
                          choice->shift);
     op.out[OUT] = test_view(
@@ -128,7 +130,7 @@ ParameterizedTest(struct backend_param *p, segreduce, winners)
     const int32_t argmin[SEGMENTS] = {2, 3, 5, 8, -1, 10, 12, 14};
     test_device d;
     if (!test_open(&d, (spops_backend_kind)p->backend, LAUNCH_DEFAULT)) return;
-    for (int t = 0; t < NUM_ROW_DTYPES; ++t) {
+    for (int t = 0; t < (p->backend == SPOPS_BACKEND_CPU ? NUM_REAL_DTYPES : NUM_ROW_DTYPES); ++t) {
         spops_segments *plan = NULL;
         int32_t *device_offsets = test_upload_i32(&d, offsets, SEGMENTS + 1);
         test_expect_ok(d.ctx, spops_segments_create(d.ctx, SEGMENTS, device_offsets, NULL, &plan),
@@ -271,6 +273,14 @@ ParameterizedTest(struct backend_param *p, segreduce, refuses)
     REFUSED(invalid, "x.dtype is f8e4m3", sum, m, NULL, e.out.view, NULL);
     m = e.x.view, m.dtype = SPOPS_DTYPE_I8;
     REFUSED(SPOPS_STATUS_NOT_SUPPORTED, "x", sum, m, NULL, e.out.view, NULL);
+    // f64: x and out agree, and the backend has none.
+    if (p->backend == SPOPS_BACKEND_CUDA) {
+        spops_matrix wide = e.out.view;
+        m = e.x.view, m.dtype = SPOPS_DTYPE_F64, m.cols = 4, m.row_stride = 4;
+        wide.dtype = SPOPS_DTYPE_F64, wide.cols = 4, wide.row_stride = 4;
+        REFUSED(SPOPS_STATUS_NOT_SUPPORTED, "x.dtype is f64, which the cuda backend does not take",
+                sum, m, NULL, wide, NULL);
+    }
     // w.
     m = e.w.view, m.rows = 7;
     REFUSED(invalid, "w", sum, e.x.view, &m, e.out.view, NULL);

@@ -55,7 +55,8 @@ static void check_case(test_device *d, const test_shape *shape, const test_relat
 {
     char text[256];
     const spops_dtype dtype = (spops_dtype)p->dtype;
-    const ref_relation *r = &relation->ref;
+    ref_relation ref = relation->ref;
+    const ref_relation *r = &ref;
     const int64_t padding = choice->padding, shift = choice->shift;
     backward_case c = {.relation = r, .reduce = (spops_reduce)p->op, .cols = choice->cols};
     test_operator op = {.stream = choice->stream, .user = &c, .run = run, .reference = reference};
@@ -68,6 +69,7 @@ static void check_case(test_device *d, const test_shape *shape, const test_relat
     const int64_t wanted = weighted ? test_rng_below(rng, 3) : 0; // grad_x, grad_w, both
     const spops_gradients gradients = gradients_for(c.reduce, rng);
 
+    ref.is_f64 = dtype == SPOPS_DTYPE_F64;
     op.in[X] = test_view(test_input("x", r->num_rows, c.cols, dtype, values), padding, shift);
     op.in[GRAD_OUT] = test_view(test_input("grad_out", r->num_segments, c.cols, dtype, others),
                                 padding / 2, shift);

@@ -10,7 +10,7 @@ SPOPS_EXTERN_C_BEGIN
 /**
  * Convert every element: out[r, c] = x[r, c] in the dtype of out.
  *
- * x         [rows, cols], f32 f16 bf16, or i32 i64.
+ * x         [rows, cols], f32 f16 bf16 and, on the CPU, f64; or i32 i64.
  * out       [rows, cols], of the same kind: any float for floats, any of the two integers for
  *           integers. Every element is written. Must not overlap x.
  *

@@ -38,6 +38,7 @@ static inline spops_dtype spops_dlpack_get_dtype(DLDataType type, int *found)
     const int code = (int)type.code, bits = (int)type.bits;
     *found = 1;
     if (type.lanes == 1 && code == SPOPS_DLPACK_FLOAT && bits == 32) return SPOPS_DTYPE_F32;
+    if (type.lanes == 1 && code == SPOPS_DLPACK_FLOAT && bits == 64) return SPOPS_DTYPE_F64;
     if (type.lanes == 1 && code == SPOPS_DLPACK_FLOAT && bits == 16) return SPOPS_DTYPE_F16;
     if (type.lanes == 1 && code == SPOPS_DLPACK_BFLOAT && bits == 16) return SPOPS_DTYPE_BF16;
     if (type.lanes == 1 && code == SPOPS_DLPACK_F8E4M3FN && bits == 8) return SPOPS_DTYPE_F8E4M3;
@@ -91,7 +92,7 @@ static inline spops_status spops_dlpack_collapse(const DLTensor *tensor, int64_t
  *     shape [r, c]        -> [r, c]
  *     shape [a, ..., b, c] -> [a * ... * b, c]          where the leading dimensions leave no gaps
  *
- * tensor   f32, f16, bf16, f8e4m3fn, f8e5m2 or i32, one lane; or f4e2m1fn, two lanes, of which each
+ * tensor   f64, f32, f16, bf16, f8e4m3fn, f8e5m2 or i32, one lane; or f4e2m1fn, two lanes, of which each
  *          pair becomes two columns (so that c above is twice DLPack's). Its last dimension is
  *          contiguous, its rows do not overlap (no broadcast, no negative stride); strides NULL
  *          means compact; byte_offset is added.
@@ -151,8 +152,8 @@ static inline spops_status spops_matrix_from_dlpack(const DLTensor *tensor,
     m.dtype = spops_dlpack_get_dtype(tensor->dtype, &found);
     if (!found) {
         return spops_dlpack_fail(SPOPS_STATUS_NOT_SUPPORTED,
-                                 "matrix_from_dlpack: tensor->dtype is none of f32 f16 bf16 f8e4m3 "
-                                 "f8e5m2 i32 with one lane, f4e2m1 with two",
+                                 "matrix_from_dlpack: tensor->dtype is none of f64 f32 f16 bf16 "
+                                 "f8e4m3 f8e5m2 i32 with one lane, f4e2m1 with two",
                                  message);
     }
     packed = m.dtype == SPOPS_DTYPE_F4E2M1;
@@ -282,6 +283,10 @@ static inline spops_status spops_matrix_to_dlpack(spops_matrix m, spops_backend_
         tensor.dtype.code = SPOPS_DLPACK_FLOAT;
         tensor.dtype.bits = 32;
         break;
+    case SPOPS_DTYPE_F64:
+        tensor.dtype.code = SPOPS_DLPACK_FLOAT;
+        tensor.dtype.bits = 64;
+        break;
     case SPOPS_DTYPE_F16:
         tensor.dtype.code = SPOPS_DLPACK_FLOAT;
         tensor.dtype.bits = 16;
@@ -310,7 +315,7 @@ static inline spops_status spops_matrix_to_dlpack(spops_matrix m, spops_backend_
     default:
         return spops_dlpack_fail(SPOPS_STATUS_NOT_SUPPORTED,
                                  "matrix_to_dlpack: m.dtype is none of f32 f16 bf16 f8e4m3 f8e5m2 "
-                                 "f4e2m1 i32",
+                                 "f4e2m1 i32 f64",
                                  message);
     }
     if (tensor.dtype.lanes == 2 && (m.cols % 2 != 0 || (m.rows > 1 && m.row_stride % 2 != 0))) {

@@ -19,7 +19,7 @@ SPOPS_EXTERN_C_BEGIN
  *
  *     out[t, c] = w[weight_idx[t]] * x[keys[t], c]
  *
- * x         [num_segments, cols], f32 f16 bf16: the source rows.
+ * x         [num_segments, cols], f32 f16 bf16, on the CPU f64: the source rows.
  * w         [num_weights, 1], f32 or the dtype of x, row_stride 1; NULL: plain copies.
  * out       [num_rows, cols], dtype of x. Row t, or row idx[t] where the plan has an idx: rows that
  *           no term names are left as they are, and no row may be named twice (the plan is not
@@ -27,7 +27,7 @@ SPOPS_EXTERN_C_BEGIN
  *
  * Memory    Where ctx runs. No pointer is kept.
  * Stream    Enqueues on ctx's stream and returns. Allocates nothing, waits for nothing, capturable.
- * Numerics  Without w bit-exact copies (NaN payloads too); with w one f32 product rounded once.
+ * Numerics  Without w bit-exact copies (NaN payloads too); with w one product in f32, of f64 in f64, rounded once.
  * Scratch   None.
  * Errors    INVALID_ARGUMENT (shape, dtype, stride), NOT_SUPPORTED, CUDA.
  *           After any but CUDA, nothing was enqueued and out is untouched.
@@ -48,7 +48,7 @@ SPOPS_API spops_status spops_gather_execute(spops_context *ctx, const spops_segm
  * grad_w    [num_weights, 1], dtype of w, or NULL; needs a plan with SPOPS_GRADIENTS_LINEAR.
  *
  * Scratch   spops_segments_scratch_bytes(rows), reserved in ctx beforehand.
- * Numerics  Sums accumulate in f32 in an order the plan fixes: same bits on every run.
+ * Numerics  Sums accumulate in f32, of f64 in f64, in an order the plan fixes: same bits on every run.
  * Errors    As spops_gather_execute, and SCRATCH_TOO_SMALL; INVALID_ARGUMENT also where grad_w is
  *           given and the plan has no gradients.
  *

@@ -104,14 +104,14 @@ SPOPS_API spops_status spops_pool_update(spops_context *ctx, spops_pool *pool);
  * reduce    SPOPS_REDUCE_SUM, MEAN, MIN, MAX, or any other that spops_segreduce_execute takes. An
  *           output row with nothing in its window has the value of an empty segment (spops_reduce);
  *           so have rows after those in use.
- * x         [rows of in, cols], f32 f16 bf16. Of a plan with capacities, as many rows as in's
+ * x         [rows of in, cols], f32 f16 bf16, on the CPU f64. Of a plan with capacities, as many rows as in's
  *           capacity; rows after those in use are not read.
  * out       [rows of out, cols], dtype of x. Every element is written. Must not overlap x.
  *
  * Memory    Where ctx runs. No pointer is kept.
  * Stream    Enqueues on ctx's stream and returns. Allocates nothing, waits for nothing, capturable.
  * Scratch   spops_segments_scratch_bytes(spops_pool_segments(pool)), reserved in ctx beforehand.
- * Numerics  Accumulates in f32 by ascending tap, or row: same bits on every run and thread count.
+ * Numerics  Accumulates in f32, of f64 in f64, by ascending tap, or row: same bits on every run and thread count.
  *           The earliest of equal maxima counts.
  * Errors    As spops_segreduce_execute.
  * Threads   One thread at a time per ctx; pool may be shared.

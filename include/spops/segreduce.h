@@ -17,7 +17,7 @@ SPOPS_EXTERN_C_BEGIN
  *
  * reduce    SPOPS_REDUCE_*, whose own comment gives the value of an empty segment, or an id from
  *           spops_reduce_create on the same context.
- * x         [num_rows, cols], f32 f16 bf16.
+ * x         [num_rows, cols], f32 f16 bf16; on the CPU f64.
  * w         [num_weights, 1], f32 or the dtype of x, row_stride 1; NULL for all ones.
  * out       [num_segments, cols], dtype of x. Every element is written. Must not overlap inputs.
  * arg       [num_segments, cols] i32 or NULL: the winning term's number, -1 for an empty segment.
@@ -34,9 +34,11 @@ SPOPS_EXTERN_C_BEGIN
  *           most (r + 2) 2^-24 S / n, where r counts the roundings to f32 that a term meets. On the
  *           CPU sums of many terms go on in f64: r = 2 for rows of up to 8 columns, and
  *           min(n, 64) + 2 for wider ones, however long a segment is. On CUDA
- *           r = min(n, max(256, max_terms / 2048) + 4096) + 2 at most.
- * Errors    INVALID_ARGUMENT (shape, dtype, stride), SCRATCH_TOO_SMALL, NOT_SUPPORTED, CUDA.
- *           After any but CUDA, nothing was enqueued and out is untouched.
+ *           r = min(n, max(256, max_terms / 2048) + 4096) + 2 at most. Rows of f64 are reduced in f64,
+ *           term by term: 2^-53 for 2^-24, and r = n + 1.
+ * Errors    INVALID_ARGUMENT (shape, dtype, stride), SCRATCH_TOO_SMALL, NOT_SUPPORTED (rows of f64 on CUDA, or
+ *           with a registered reduction), CUDA. After any but CUDA, nothing was enqueued and out is
+ *           untouched.
  * Threads   One thread at a time per ctx; segments may be shared.
  * Source    Interval-owned, after BEVPoolV3; long segments split: docs/segreduce.md.
  */

@@ -74,8 +74,12 @@ typedef enum spops_backend_kind {
 } spops_backend_kind;
 
 /**
- * Element types. Arithmetic accumulates in f32 whatever the element type, unless a call is asked
- * for less (spops_accumulate). Which operator takes which is in its header.
+ * Element types. Arithmetic accumulates in f32 whatever the element type, but for F64, unless a call
+ * is asked for less (spops_accumulate). Which operator takes which is in its header.
+ *
+ * F64 is for checking gradients: rows of F64 are multiplied and added in f64 where others are in f32,
+ * and what is f32 beside rows of fewer bits (the bias of a layer, the statistics of a norm) is f64
+ * beside them. The CPU alone takes them, without vector code of its own.
  *
  * F8E4M3 is the OCP form: no infinity, NaN is 0x7f and 0xff, the largest value is 448. F8E5M2 has
  * infinities and NaN as IEEE would; its largest value is 57344. F4E2M1 holds 0, 0.5, 1, 1.5, 2, 3,
@@ -91,7 +95,8 @@ typedef enum spops_dtype {
     SPOPS_DTYPE_F4E2M1 = 5,
     SPOPS_DTYPE_I8 = 6,  /* features of sparse convolutions; elsewhere NOT_SUPPORTED */
     SPOPS_DTYPE_I32 = 7, /* indices */
-    SPOPS_DTYPE_I64 = 8  /* indices of others: spops_convert_execute makes them i32 */
+    SPOPS_DTYPE_I64 = 8, /* indices of others: spops_convert_execute makes them i32 */
+    SPOPS_DTYPE_F64 = 9  /* rows on the CPU, with sums of f64; NOT_SUPPORTED on CUDA */
 } spops_dtype;
 
 /**

@@ -23,12 +23,13 @@ module = tvm_ffi.load_module(_library.path)
 dtypes = {
     "f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16, "f8e4m3": torch.float8_e4m3fn,
     "f8e5m2": torch.float8_e5m2, "i8": torch.int8, "i32": torch.int32, "i64": torch.int64,
-    "u8": torch.uint8,
+    "u8": torch.uint8, "f64": torch.float64,
 }  # fmt: skip
 if hasattr(torch, "float4_e2m1fn_x2"):
     dtypes["f4e2m1"] = torch.float4_e2m1fn_x2
 sets = {
     "float": ("f32", "f16", "bf16"),
+    "real": ("f32", "f16", "bf16", "f64"),
     "narrow": ("f8e4m3", "f8e5m2", "f4e2m1", "i8"),
 }
 _f4 = dtypes.get("f4e2m1")

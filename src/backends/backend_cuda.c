@@ -391,6 +391,7 @@ ON_DEVICE(wait_cuda, wait_here, (spops_context *ctx), (ctx))
 static const spops_backend backend_cuda = {
     .kind = SPOPS_BACKEND_CUDA,
     .name = "cuda",
+    .lacks_dtypes = 1u << SPOPS_DTYPE_F64,
 
     .open = open_cuda,
     .close = close_cuda,

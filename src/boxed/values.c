@@ -34,7 +34,7 @@ static const struct {
                      {12, 8, 1, SPOPS_DTYPE_F8E5M2},    {17, 4, 2, SPOPS_DTYPE_F4E2M1},
                      {0, 8, 1, SPOPS_DTYPE_I8},         {0, 32, 1, SPOPS_DTYPE_I32},
                      {0, 64, 1, SPOPS_DTYPE_I64},       {1, 8, 1, SPOPS_ROW_U8},
-                     {DLPACK_BOOL, 8, 1, SPOPS_ROW_U8}, {2, 64, 1, SPOPS_ROW_F64}};
+                     {DLPACK_BOOL, 8, 1, SPOPS_ROW_U8}, {2, 64, 1, SPOPS_DTYPE_F64}};
 
 // One argument being unpacked.
 typedef struct unpacking {

@@ -170,18 +170,42 @@ static inline void find_codes(call_check *c)
 
 // ---- Tensors ------------------------------------------------------------------------------------
 
+// f64 of f64, f32 of all else.
+static uint32_t sums_of(const call_check *c, uint32_t variables)
+{
+    const uint32_t dtypes = dtypes_of(c, 0, variables), f64 = 1u << SPOPS_DTYPE_F64;
+    return (dtypes & f64) | ((dtypes & ~f64) != 0 ? 1u << SPOPS_DTYPE_F32 : 0);
+}
+
+static inline uint32_t allowed_dtypes(const call_check *c, const spops_row_arg *arg)
+{
+    if (arg->sums != 0) return arg->dtypes | sums_of(c, arg->sums);
+    if (arg->variable == -1) return arg->dtypes;
+    if (arg->variable >= 0 && c->variables[arg->variable] >= 0)
+        return arg->dtypes | 1u << c->variables[arg->variable];
+    return dtypes_of(c, arg->dtypes, arg->variables);
+}
+
+// Of an array's elements, which its address does not say.
+static spops_dtype array_dtype(const call_check *c, const spops_row_arg *arg)
+{
+    if (arg->sums == 0) return SPOPS_DTYPE_F32; // or i32: as many bytes
+    return allowed_dtypes(c, arg) == 1u << SPOPS_DTYPE_F64 ? SPOPS_DTYPE_F64 : SPOPS_DTYPE_F32;
+}
+
 // An array of the function's, which is its address alone.
 static inline spops_status check_array(const call_check *c, int i, byte_range *range)
 {
     const spops_row_arg *arg = &c->row->args[i];
     const int64_t n = c->slots[arg->dim_slots[0]];
     const uintptr_t at = (uintptr_t)c->args[i];
+    const size_t element = (size_t)spops_dtype_bits(array_dtype(c, arg)) / 8;
 
     if (n <= 0 && n != SPOPS_ROW_NO_VALUE) return SPOPS_STATUS_OK;
-    if (at % sizeof(float) != 0)
-        return spops_check_aligned(c->ctx, c->row->call, arg->name, c->args[i], sizeof(float));
+    if (at % element != 0)
+        return spops_check_aligned(c->ctx, c->row->call, arg->name, c->args[i], element);
     range->begin = at;
-    range->end = at + (n > 0 ? (uintptr_t)n : 1) * sizeof(float);
+    range->end = at + (n > 0 ? (uintptr_t)n : 1) * element;
     return SPOPS_STATUS_OK;
 }
 
@@ -224,8 +248,13 @@ COLD static spops_status refuse_matrix(const call_check *c, int i, const spops_m
                                        byte_range *range)
 {
     const char *name = c->row->args[i].name;
+    const spops_backend *backend = c->ctx->backend;
     spops_matrix wide = *m;
 
+    if (spops_dtype_in(m->dtype, allowed_dtypes(c, &c->row->args[i]) & backend->lacks_dtypes))
+        return spops_fail(c->ctx, SPOPS_STATUS_NOT_SUPPORTED,
+                          "%s: %s.dtype is %s, which the %s backend does not take", c->row->call,
+                          name, spops_dtype_name(m->dtype), backend->name);
     SPOPS_TRY(spops_check_matrix(c->ctx, c->row->call, name, *m, rows, cols, dtypes));
     wide.cols = width;
     SPOPS_REQUIRE(c->ctx, m->rows <= 1 || m->row_stride >= width,
@@ -244,14 +273,6 @@ static spops_status check_dense(const call_check *c, int i, const spops_matrix *
                   "%s: %s.row_stride is %" PRId64 ", expected %" PRId64, c->row->call,
                   c->row->args[i].name, m->row_stride, m->cols);
     return SPOPS_STATUS_OK;
-}
-
-static inline uint32_t allowed_dtypes(const call_check *c, const spops_row_arg *arg)
-{
-    if (arg->variable == -1) return arg->dtypes;
-    if (arg->variable >= 0 && c->variables[arg->variable] >= 0)
-        return arg->dtypes | 1u << c->variables[arg->variable];
-    return dtypes_of(c, arg->dtypes, arg->variables);
 }
 
 // Of a dimension; what is found, where the row's sizes say nothing of it.
@@ -279,7 +300,7 @@ static inline spops_status check_matrix(const call_check *c, int i, byte_range *
 {
     const spops_row_arg *arg = &c->row->args[i];
     const spops_matrix *m = matrix_of(c, i);
-    const uint32_t dtypes = allowed_dtypes(c, arg);
+    const uint32_t dtypes = allowed_dtypes(c, arg) & ~c->ctx->backend->lacks_dtypes;
     int64_t rows = c->slots[arg->dim_slots[0]], cols = c->slots[arg->dim_slots[1]];
     const int64_t width = c->matrices == NULL ? width_of(c, i, m) : m->cols;
 
@@ -287,8 +308,7 @@ static inline spops_status check_matrix(const call_check *c, int i, byte_range *
         rows = value_of(c, &arg->dims[0], m->rows);
         cols = arg->is_array ? 1 : value_of(c, &arg->dims[1], m->cols);
     }
-    if ((dtypes & (1u << SPOPS_ROW_U8 | 1u << SPOPS_ROW_F64)) != 0)
-        return check_elements(c, i, m, rows, dtypes);
+    if ((dtypes & 1u << SPOPS_ROW_U8) != 0) return check_elements(c, i, m, rows, dtypes);
     if (!is_right(m, rows, cols, width, dtypes, range))
         SPOPS_TRY(refuse_matrix(c, i, m, rows, cols, width, dtypes, range));
     return arg->is_dense ? check_dense(c, i, m) : SPOPS_STATUS_OK;
@@ -310,7 +330,7 @@ static spops_argument argument_of(const call_check *c, int i)
     if (arg->blocks >= 0) return *(const spops_argument *)c->args[i];
     if (!arg->is_array) return spops_plain_argument(arg->name, *matrix_of(c, i));
     const int64_t n = spops_row_eval(&arg->dims[0], c->slots);
-    return spops_array_argument(arg->name, c->args[i], n > 0 ? n : 1, SPOPS_DTYPE_F32);
+    return spops_array_argument(arg->name, c->args[i], n > 0 ? n : 1, array_dtype(c, arg));
 }
 
 static bool is_same_matrix(const call_check *c, int i, int j)

@@ -383,12 +383,12 @@ static void add_dtype(reader *r, const char *s, int n, uint32_t *dtypes, uint32_
     }
     if (is_same("float", s, n))
         *dtypes |= SPOPS_DTYPES_FLOAT;
+    else if (is_same("real", s, n))
+        *dtypes |= SPOPS_DTYPES_REAL;
     else if (is_same("narrow", s, n))
         *dtypes |= SPOPS_DTYPES_NARROW;
     else if (is_same("u8", s, n))
         *dtypes |= 1u << SPOPS_ROW_U8;
-    else if (is_same("f64", s, n))
-        *dtypes |= 1u << SPOPS_ROW_F64;
     else {
         for (int i = 0; i < SPOPS_NUM_DTYPES; ++i) {
             if (!is_same(spops_dtype_name((spops_dtype)i), s, n)) continue;
@@ -399,13 +399,17 @@ static void add_dtype(reader *r, const char *s, int n, uint32_t *dtypes, uint32_
     }
 }
 
-static const char *read_dtypes(reader *r, uint32_t *dtypes, uint32_t *variables)
+// sums: of variables in sum(...).
+static const char *read_dtypes(reader *r, uint32_t *dtypes, uint32_t *variables, uint32_t *sums)
 {
     const char *begin = r->s;
     do {
+        const bool is_sum = strncmp(r->s, "sum(", 4) == 0;
+        if (is_sum) r->s += 4;
         const int n = word_length(r->s);
-        add_dtype(r, r->s, n, dtypes, variables);
+        add_dtype(r, r->s, n, dtypes, is_sum ? sums : variables);
         r->s += n;
+        if (is_sum) expect(r, ')');
     } while (take(r, '|'));
     return keep(begin, (int)(r->s - begin));
 }
@@ -507,7 +511,7 @@ static void read_arg(reader *r, bool is_output)
         if (arg->plan_kind == 0) fail(r, "no such kind of plan");
         expect(r, ')');
     } else {
-        to->type = read_dtypes(r, &arg->dtypes, &arg->variables);
+        to->type = read_dtypes(r, &arg->dtypes, &arg->variables, &arg->sums);
         read_dims(r, index, to);
     }
     arg->is_dense = take(r, '!');
@@ -675,7 +679,9 @@ static void read_types(reader *r, const char *text)
         }
         r->s += 2;
         assert(i < SPOPS_ROW_MAX_VARIABLES);
-        (void)read_dtypes(r, &r->row->variables[i].dtypes, &r->row->variables[i].variables);
+        uint32_t sums = 0;
+        (void)read_dtypes(r, &r->row->variables[i].dtypes, &r->row->variables[i].variables, &sums);
+        if (sums != 0) fail(r, "a dtype of sums expected of an argument alone");
         r->row->variables[i].letter = letter;
         ++r->row->num_variables;
     }

@@ -23,8 +23,7 @@ enum {
     SPOPS_ROW_MAX_VARIABLES = 4,   // of its dtypes
     SPOPS_ROW_NO_VALUE = -1,       // of a size that nothing has given a value
     // Beside the bits of spops_dtype, in sets of dtypes: elements of arrays that plans are made from.
-    SPOPS_ROW_U8 = 16,
-    SPOPS_ROW_F64 = 17
+    SPOPS_ROW_U8 = 16
 };
 
 // A number of a row: a constant, a slot, or code over them.
@@ -43,6 +42,7 @@ typedef struct spops_row_arg {
     int32_t plan_kind;  // by number of SPOPS_PLAN_*; 0: no plan
     uint32_t dtypes;    // of the row itself
     uint32_t variables; // bits: or what these are
+    uint32_t sums;      // bits: or what sums of these are carried in
     spops_row_number dims[2];
     uint8_t dim_slots[2]; // where the values of dims are found; that of an array has 1 besides
     int8_t variable;      // the only one; -1: none, -2: several

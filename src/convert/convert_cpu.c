@@ -5,6 +5,7 @@
 #include "backends/backend_cpu.h"
 #include "convert/convert_args.h"
 #include "core/row_convert.h"
+#include "core/rows_f64.h"
 #include "core/rows_isa.h"
 #include "core/threads.h"
 
@@ -45,6 +46,9 @@ static void convert_strips(const void *work, int64_t begin, int64_t end)
             narrow_indices((const int64_t *)(const void *)from, n, (int32_t *)(void *)to);
         } else if (x.dtype == SPOPS_DTYPE_I32) {
             widen_indices((const int32_t *)(const void *)from, n, (int64_t *)(void *)to);
+        } else if (x.dtype == SPOPS_DTYPE_F64 || out.dtype == SPOPS_DTYPE_F64) {
+            for (int64_t c = 0; c < n; ++c)
+                spops_store_double(out.dtype, to, c, spops_double_of(x.dtype, from, c));
         } else {
             w->table->load(x.dtype, from, n, v);
             w->table->store(out.dtype, v, n, to);

@@ -19,7 +19,8 @@ extern "C" {
 
 typedef struct spops_backend {
     spops_backend_kind kind;
-    const char *name; // "cpu", "cuda"
+    const char *name;      // "cpu", "cuda"
+    uint32_t lacks_dtypes; // of rows of operators: bits 1 << dtype
 
     // Device. open fills ctx->info and backend_state, or reports BACKEND_UNAVAILABLE.
     spops_status (*open)(spops_context *ctx, int device);

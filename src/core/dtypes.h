@@ -36,6 +36,7 @@ enum {
 #define SPOPS_DTYPE_FLOAT4(NAME, name, bits, c_type, device_type) | 1 << SPOPS_DTYPE_##NAME
 #include "core/dtypes.def"
 };
+enum { SPOPS_DTYPES_REAL = (int)SPOPS_DTYPES_FLOAT | 1 << SPOPS_DTYPE_F64 }; // rows on the CPU
 enum { SPOPS_DTYPES_NARROW = (int)SPOPS_DTYPES_FLOAT8 | (int)SPOPS_DTYPES_FLOAT4 };
 // clang-format on
 
@@ -49,6 +50,12 @@ static inline bool spops_dtype_in(spops_dtype dtype, unsigned set)
 static inline bool spops_dtype_is_float(spops_dtype dtype)
 {
     return spops_dtype_in(dtype, SPOPS_DTYPES_FLOAT);
+}
+
+// The dtype that sums of rows are carried in, and what is f32 beside most rows has.
+static inline spops_dtype spops_sum_dtype(spops_dtype dtype)
+{
+    return dtype == SPOPS_DTYPE_F64 ? SPOPS_DTYPE_F64 : SPOPS_DTYPE_F32;
 }
 
 // Codes of 8 or 4 bits.

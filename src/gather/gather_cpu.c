@@ -5,7 +5,7 @@
 
 #include "backends/backend_cpu.h"
 #include "core/dtypes.h"
-#include "core/half.h"
+#include "core/rows_f64.h"
 #include "core/threads.h"
 #include "segments/runs.h"
 #include "gather/gather_args.h"
@@ -33,6 +33,14 @@ static float weight_at(spops_matrix w, int64_t index)
     }
 }
 
+static void scale_row_f64(int64_t cols, double weight, const char *from, char *to)
+{
+    const double *x = (const double *)(const void *)from;
+    double *out = (double *)(void *)to;
+    for (int64_t c = 0; c < cols; ++c)
+        out[c] = weight * x[c];
+}
+
 static void scale_row(spops_dtype dtype, int64_t cols, float weight, const char *from, char *to)
 {
     switch (dtype) {
@@ -52,16 +60,18 @@ static void scale_row(spops_dtype dtype, int64_t cols, float weight, const char 
 // Row `segment` of x to the terms at positions begin .. end - 1.
 static void gather_range(const spops_gather_args *args, int64_t segment, int64_t begin, int64_t end)
 {
-    const int32_t *pairs = args->lists->pairs;
     const char *from = row_of(args->x, segment);
     const size_t bytes = (size_t)args->x.cols * element_bytes(args->x.dtype);
     for (int64_t p = begin; p < end; ++p) {
-        char *to = row_of(args->out, pairs != NULL ? pairs[2 * p] : p);
+        const int64_t weight = spops_pair_of(args->lists, p, 1);
+        char *to = row_of(args->out, spops_pair_of(args->lists, p, 0));
         if (args->w.data == NULL)
             memcpy(to, from, bytes);
+        else if (args->x.dtype == SPOPS_DTYPE_F64)
+            scale_row_f64(args->x.cols, spops_double_of(args->w.dtype, args->w.data, weight), from,
+                          to);
         else
-            scale_row(args->x.dtype, args->x.cols,
-                      weight_at(args->w, pairs != NULL ? pairs[2 * p + 1] : p), from, to);
+            scale_row(args->x.dtype, args->x.cols, weight_at(args->w, weight), from, to);
     }
 }
 

@@ -77,6 +77,17 @@ static inline bool spops_source_needs_order(const spops_lists_source *s)
     return s->term != NULL || (s->keys != NULL && !s->keys_sorted);
 }
 
+// Of position p: its pair's first or second number, and its term.
+static inline int64_t spops_pair_of(const spops_lists *lists, int64_t position, int which)
+{
+    return lists->pairs != NULL ? lists->pairs[2 * position + which] : position;
+}
+
+static inline int32_t spops_term_of(const spops_lists *lists, int64_t position)
+{
+    return lists->order != NULL ? lists->order[position] : (int32_t)position;
+}
+
 // Whether the terms of a source come in segment order, and all of them count.
 static inline bool spops_source_in_order(const spops_lists_source *s)
 {

@@ -98,16 +98,18 @@ static void carve_segments_workspace(spops_plan *plan, spops_carver *c)
 spops_segments_scratch spops_segments_carve_scratch(const spops_segments *segments,
                                                     spops_carver *carver)
 {
+    const size_t state_bytes = segments->base.ctx->backend->kind == SPOPS_BACKEND_CPU
+                                   ? SPOPS_STATE_BYTES_F64
+                                   : SPOPS_STATE_BYTES_F32;
     spops_segments_scratch scratch;
     int64_t num_pieces = segments->forward.max_pieces;
     if (segments->by_row.max_pieces > num_pieces) num_pieces = segments->by_row.max_pieces;
     if (segments->by_weight.max_pieces > num_pieces) num_pieces = segments->by_weight.max_pieces;
-    scratch.partials =
-        spops_carve(carver, num_pieces, segments->max_cols, SPOPS_REDUCE_STATE_BYTES_MAX);
-    scratch.states = segments->gradients == SPOPS_GRADIENTS_ALL
-                         ? spops_carve(carver, segments->num_segments, segments->max_cols,
-                                       SPOPS_REDUCE_STATE_BYTES_MAX)
-                         : NULL;
+    scratch.partials = spops_carve(carver, num_pieces, segments->max_cols, state_bytes);
+    scratch.states =
+        segments->gradients == SPOPS_GRADIENTS_ALL
+            ? spops_carve(carver, segments->num_segments, segments->max_cols, state_bytes)
+            : NULL;
     return scratch;
 }
 

@@ -79,9 +79,13 @@ spops_status spops_segments_schedule_sync(spops_context *ctx, const spops_segmen
 
 // Scratch of a plan's calls, measured and carved by one function.
 typedef struct spops_segments_scratch {
-    void *states;   // [num_segments][max_cols] of 8 bytes, with SPOPS_GRADIENTS_ALL; else NULL
-    void *partials; // [most pieces of its lists][max_cols] of 8 bytes
+    void *states;   // [num_segments][max_cols] states, with SPOPS_GRADIENTS_ALL; else NULL
+    void *partials; // [most pieces of its lists][max_cols] states
 } spops_segments_scratch;
+
+// Of a state: of f32, and on the CPU also of f64.
+enum { SPOPS_STATE_BYTES_F32 = 8, SPOPS_STATE_BYTES_F64 = 16 };
+
 spops_segments_scratch spops_segments_carve_scratch(const spops_segments *segments,
                                                     spops_carver *carver);
 

@@ -31,11 +31,15 @@ static bool needs_states(spops_reduce reduce)
     return !is_builtin(reduce) || !builtin[reduce].is_linear;
 }
 
-static spops_status check_reduce(spops_context *ctx, const char *call, spops_reduce reduce)
+static spops_status check_reduce(spops_context *ctx, const char *call, spops_reduce reduce,
+                                 spops_dtype dtype)
 {
     SPOPS_REQUIRE(ctx, is_builtin(reduce) || spops_custom_reduce_find(ctx, reduce) != NULL,
                   "%s: reduce is %d, expected SPOPS_REDUCE_* or an id from reduce_create on ctx",
                   call, (int)reduce);
+    if (!is_builtin(reduce) && dtype == SPOPS_DTYPE_F64)
+        return spops_fail(ctx, SPOPS_STATUS_NOT_SUPPORTED,
+                          "%s: x.dtype is f64, and registered reductions are of f32", call);
     return SPOPS_STATUS_OK;
 }
 
@@ -100,7 +104,7 @@ spops_status spops_segreduce_run_checked(spops_context *ctx, const char *call,
 {
     spops_segments_scratch scratch;
 
-    SPOPS_TRY(check_reduce(ctx, call, what->reduce));
+    SPOPS_TRY(check_reduce(ctx, call, what->reduce, what->x.dtype));
     if (has_arg) SPOPS_TRY(check_arg(ctx, call, what->reduce));
     SPOPS_TRY(spops_segments_check_cols(ctx, call, "x", segments, false, what->x.cols));
     if (segments->num_segments == 0 || what->x.cols == 0) return SPOPS_STATUS_OK;
@@ -252,7 +256,7 @@ spops_status spops_segreduce_run_backward_checked(spops_context *ctx, const char
 {
     spops_segments_scratch scratch;
 
-    SPOPS_TRY(check_reduce(ctx, call, reduce));
+    SPOPS_TRY(check_reduce(ctx, call, reduce, x.dtype));
     SPOPS_TRY(spops_segreduce_check_backward(ctx, call, segments, reduce));
     SPOPS_TRY(spops_segments_check_cols(ctx, call, "x", segments, needs_states(reduce), x.cols));
     SPOPS_TRY(spops_segments_get_scratch(ctx, call, segments, &scratch));

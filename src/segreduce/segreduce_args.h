@@ -24,7 +24,7 @@ typedef struct spops_segreduce_args {
     spops_matrix arg; // i32; data NULL: not wanted
     void *states;   // [num_segments][x.cols] states of the reduction's traced op (reduce_ops.h), or
                     // NULL. With states or arg the traced op runs, else the plain one.
-    void *partials; // [lists->max_pieces][x.cols] states of at most 8 bytes
+    void *partials; // [lists->max_pieces][x.cols] states of at most 8 bytes, of f64 16
     uint32_t *tickets;     // zero; left zero
     spops_matrix x_scales; // F8E4M3 [x.rows, ceil(x.cols / 16)] of an F4E2M1 x; else data NULL
     const float *x_scale, *w_scale, *out_scale; // backend memory, one each; NULL: 1

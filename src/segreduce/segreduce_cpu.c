@@ -11,6 +11,7 @@
 #include "core/rows_isa.h"
 #include "core/threads.h"
 #include "segments/runs.h"
+#include "segments/segments.h"
 #include "segreduce/segreduce_isa.h"
 
 // ---- Dividing the work --------------------------------------------------------------------------
@@ -144,16 +145,6 @@ static float weight_at(const spops_rows_table *table, spops_matrix w, int64_t in
     return weight;
 }
 
-static int64_t pair_of(const spops_lists *lists, int64_t position, int which)
-{
-    return lists->pairs != NULL ? lists->pairs[2 * position + which] : position;
-}
-
-static int32_t term_of(const spops_lists *lists, int64_t position)
-{
-    return lists->order != NULL ? lists->order[position] : (int32_t)position;
-}
-
 // ---- segreduce ----------------------------------------------------------------------------------
 
 typedef struct reduce_kernels {
@@ -209,11 +200,12 @@ static void custom_range(const spops_segreduce_args *args, const spops_rows_tabl
         float v[CUSTOM_COLS];
         desc->identity(desc->user, n, state);
         for (int64_t p = begin; p < end; ++p) {
-            const float weight = weight_at(table, args->w, pair_of(args->lists, p, 1));
-            table->load(args->x.dtype, element(args->x, pair_of(args->lists, p, 0), col), n, v);
+            const float weight = weight_at(table, args->w, spops_pair_of(args->lists, p, 1));
+            table->load(args->x.dtype, element(args->x, spops_pair_of(args->lists, p, 0), col), n,
+                        v);
             for (int64_t c = 0; c < n; ++c)
                 v[c] *= weight;
-            desc->fold(desc->user, n, state, v, term_of(args->lists, p));
+            desc->fold(desc->user, n, state, v, spops_term_of(args->lists, p));
         }
         if (partial != NULL)
             memcpy(partial + (size_t)col * desc->state_bytes, state, (size_t)n * desc->state_bytes);
@@ -268,6 +260,12 @@ static void choose_reduce(const spops_context *ctx, const spops_segreduce_args *
                           reduce_kernels *kernels)
 {
     const bool traced = args->states != NULL || args->arg.data != NULL;
+    if (args->x.dtype == SPOPS_DTYPE_F64) {
+        kernels->range = spops_segreduce_f64_of[args->reduce].range[traced];
+        kernels->split = spops_segreduce_f64_of[args->reduce].split[traced];
+        kernels->piece_bytes = (size_t)args->x.cols * SPOPS_STATE_BYTES_F64;
+        return;
+    }
     const spops_reduce_functions *functions =
         traced ? &spops_segreduce_traced_table_of(ctx)->of[args->reduce]
                : &spops_segreduce_plain_table_of(ctx)->of[args->reduce];
@@ -280,8 +278,8 @@ static void choose_reduce(const spops_context *ctx, const spops_segreduce_args *
 static spops_reduce_rows choose_rows(const spops_context *ctx, const spops_segreduce_args *args)
 {
     const bool sum = args->reduce == SPOPS_REDUCE_SUM || args->reduce == SPOPS_REDUCE_MEAN;
-    if (!sum || args->w.data != NULL || args->states != NULL || args->out.data == NULL ||
-        args->x.cols > SPOPS_NARROW_COLS || args->lists->pairs == NULL)
+    if (!sum || args->x.dtype == SPOPS_DTYPE_F64 || args->w.data != NULL || args->states != NULL ||
+        args->out.data == NULL || args->x.cols > SPOPS_NARROW_COLS || args->lists->pairs == NULL)
         return NULL;
     return spops_segreduce_plain_table_of(ctx)->narrow[args->x.dtype];
 }
@@ -289,7 +287,7 @@ static spops_reduce_rows choose_rows(const spops_context *ctx, const spops_segre
 // Whether SUM is asked for more than one dtype of rows and outputs.
 static bool is_extended_sum(const spops_segreduce_args *args)
 {
-    return (args->w.data != NULL && !spops_dtype_is_float(args->w.dtype)) ||
+    return (args->w.data != NULL && spops_dtype_is_narrow(args->w.dtype)) ||
            (args->out.data != NULL && args->out.dtype != args->x.dtype) || args->x_scale != NULL ||
            args->w_scale != NULL || args->out_scale != NULL;
 }
@@ -338,7 +336,7 @@ spops_status spops_cpu_segreduce(spops_context *ctx, const spops_segreduce_args 
     reduce_kernels kernels;
 
     if (args->x.cols == 0) return SPOPS_STATUS_OK;
-    if (!spops_dtype_is_float(args->x.dtype)) decoded.x = decode_rows(ctx, given, table);
+    if (spops_dtype_is_narrow(args->x.dtype)) decoded.x = decode_rows(ctx, given, table);
     if (args->custom == NULL) {
         if (is_extended_sum(args)) {
             choose_sum(ctx, args, &kernels);
@@ -368,6 +366,10 @@ static void store_totals(const spops_rows_table *table, spops_matrix m, int64_t 
                          int64_t n, const double *total)
 {
     float v[CUSTOM_COLS];
+    if (m.dtype == SPOPS_DTYPE_F64) {
+        memcpy(element(m, row, col), total, (size_t)n * sizeof *total);
+        return;
+    }
     for (int64_t c = 0; c < n; ++c)
         v[c] = (float)total[c];
     table->store(m.dtype, v, n, element(m, row, col));
@@ -384,8 +386,8 @@ static void custom_grad_range(const spops_grad_args *args, const spops_rows_tabl
         float x[CUSTOM_COLS], v[CUSTOM_COLS], dv[CUSTOM_COLS], grad_out[CUSTOM_COLS];
         table->load(args->x.dtype, element(args->x, out_row, col), n, x);
         for (int64_t p = begin; p < end; ++p) {
-            const int64_t s = pair_of(args->lists, p, 0);
-            const float weight = weight_at(table, args->w, pair_of(args->lists, p, 1));
+            const int64_t s = spops_pair_of(args->lists, p, 0);
+            const float weight = weight_at(table, args->w, spops_pair_of(args->lists, p, 1));
             const int64_t count = (int64_t)args->segment_offsets[s + 1] - args->segment_offsets[s];
             for (int64_t c = 0; c < n; ++c)
                 v[c] = weight * x[c];
@@ -393,7 +395,7 @@ static void custom_grad_range(const spops_grad_args *args, const spops_rows_tabl
                    (const char *)args->states +
                        (size_t)(s * args->x.cols + col) * desc->state_bytes,
                    (size_t)n * desc->state_bytes);
-            desc->grad(desc->user, n, v, term_of(args->lists, p), state, count, dv);
+            desc->grad(desc->user, n, v, spops_term_of(args->lists, p), state, count, dv);
             table->load(args->grad_out.dtype, element(args->grad_out, s, col), n, grad_out);
             for (int64_t c = 0; c < n; ++c)
                 acc[c] += (double)(weight * (dv[c] * grad_out[c]));
@@ -455,7 +457,9 @@ spops_status spops_cpu_seggrad(spops_context *ctx, const spops_grad_args *args)
 
     if (args->x.cols == 0) return SPOPS_STATUS_OK;
     if (args->custom == NULL)
-        kernels.range = spops_seggrad_table_of(ctx)->grad_range[args->reduce][args->x.dtype];
+        kernels.range = args->x.dtype == SPOPS_DTYPE_F64
+                            ? spops_segreduce_f64_of[args->reduce].grad_range
+                            : spops_seggrad_table_of(ctx)->grad_range[args->reduce][args->x.dtype];
     set_output(&work, args->grad);
     walk_lists(ctx, &work, args->lists, args->x.cols);
     return SPOPS_STATUS_OK;
@@ -485,7 +489,7 @@ static double custom_dot_range(const spops_grad_args *args, const spops_rows_tab
     const float weight = weight_at(table, args->w, out_row);
     double acc[CUSTOM_COLS] = {0.0};
     for (int64_t p = begin; p < end; ++p) {
-        const int64_t j = pair_of(args->lists, p, 0), s = pair_of(args->lists, p, 1);
+        const int64_t j = spops_pair_of(args->lists, p, 0), s = spops_pair_of(args->lists, p, 1);
         const int64_t count = (int64_t)args->segment_offsets[s + 1] - args->segment_offsets[s];
         for (int64_t col = 0; col < args->x.cols; col += CUSTOM_COLS) {
             const int64_t left = args->x.cols - col, n = left < CUSTOM_COLS ? left : CUSTOM_COLS;
@@ -498,7 +502,7 @@ static double custom_dot_range(const spops_grad_args *args, const spops_rows_tab
                    (const char *)args->states +
                        (size_t)(s * args->x.cols + col) * desc->state_bytes,
                    (size_t)n * desc->state_bytes);
-            desc->grad(desc->user, n, v, term_of(args->lists, p), state, count, dv);
+            desc->grad(desc->user, n, v, spops_term_of(args->lists, p), state, count, dv);
             table->load(args->grad_out.dtype, element(args->grad_out, s, col), n, grad_out);
             for (int64_t c = 0; c < n; ++c)
                 acc[c] += (double)(x[c] * (dv[c] * grad_out[c]));
@@ -522,7 +526,10 @@ static void store_weight_gradient(const walk *work, int64_t out_row, double tota
     const dot_kernels *k = (const dot_kernels *)work->kernels;
     spops_matrix grad = args->grad;
     grad.row_stride = 1;
-    k->table->store(grad.dtype, &value, 1, element(grad, out_row, 0));
+    if (grad.dtype == SPOPS_DTYPE_F64)
+        memcpy(element(grad, out_row, 0), &total, sizeof total);
+    else
+        k->table->store(grad.dtype, &value, 1, element(grad, out_row, 0));
 }
 
 static void dot_out_row(const walk *work, int64_t out_row, int64_t begin, int64_t end)
@@ -554,7 +561,9 @@ spops_status spops_cpu_segdot(spops_context *ctx, const spops_grad_args *args)
     const walk work = {args, &kernels, dot_out_row, dot_piece, dot_split, NULL, NULL, 0, 0};
 
     if (args->custom == NULL)
-        kernels.range = spops_seggrad_table_of(ctx)->dot_range[args->reduce][args->x.dtype];
+        kernels.range = args->x.dtype == SPOPS_DTYPE_F64
+                            ? spops_segreduce_f64_of[args->reduce].dot_range
+                            : spops_seggrad_table_of(ctx)->dot_range[args->reduce][args->x.dtype];
     walk_lists(ctx, &work, args->lists, args->x.cols);
     return SPOPS_STATUS_OK;
 }

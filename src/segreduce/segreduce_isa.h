@@ -62,6 +62,16 @@ typedef struct spops_seggrad_table { // [..][dtype of x]
     spops_dot_range dot_range[SPOPS_NUM_BUILTINS][SPOPS_NUM_FLOAT_DTYPES];
 } spops_seggrad_table;
 
+// Rows of f64 (segreduce_f64.c), one code for all instruction sets. w is absent, f32 or f64; pieces
+// leave SPOPS_STATE_BYTES_F64 for each column.
+typedef struct spops_segreduce_f64 {
+    spops_reduce_range range[2]; // by the plain op, by the traced one
+    spops_reduce_split split[2];
+    spops_grad_range grad_range;
+    spops_dot_range dot_range;
+} spops_segreduce_f64;
+extern const spops_segreduce_f64 spops_segreduce_f64_of[SPOPS_NUM_BUILTINS];
+
 SPOPS_DECLARE_ISA_TABLES(spops_segreduce_plain_table)
 SPOPS_DECLARE_ISA_TABLES(spops_segreduce_traced_table)
 SPOPS_DECLARE_ISA_TABLES(spops_segsum_table)

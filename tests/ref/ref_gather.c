@@ -10,7 +10,9 @@ void ref_gather_forward(const ref_relation *r, int64_t cols, const double *x, co
     for (int64_t t = 0; t < r->num_terms; ++t) {
         for (int64_t c = 0; c < cols; ++c) {
             const double v = x[r->segment[t] * cols + c];
-            out->value[r->row[t] * cols + c] = w == NULL ? v : (double)(float)(w[r->weight[t]] * v);
+            const double scaled = w == NULL ? v : w[r->weight[t]] * v;
+            out->value[r->row[t] * cols + c] =
+                w == NULL || r->is_f64 ? scaled : (double)(float)scaled;
         }
     }
 }

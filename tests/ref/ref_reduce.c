@@ -27,12 +27,13 @@ void ref_tensor_destroy(ref_tensor *t)
     t->value = t->scale = t->roundings = NULL;
 }
 
-// The value of a term is w * x rounded to f32; that product of two f32 is exact in f64.
+// The value of a term is w * x rounded to f32, where the product of two f32 is exact in f64; or to f64.
 static double term_value(const ref_relation *r, int64_t t, int64_t c, int64_t cols, const double *x,
                          const double *w)
 {
     const double xv = x[r->row[t] * cols + c];
-    return w == NULL ? xv : (double)(float)(w[r->weight[t]] * xv);
+    if (w == NULL) return xv;
+    return r->is_f64 ? w[r->weight[t]] * xv : (double)(float)(w[r->weight[t]] * xv);
 }
 
 static int64_t *count_terms(const ref_relation *r)

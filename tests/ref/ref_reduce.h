@@ -13,6 +13,7 @@
 typedef struct ref_relation {
     int64_t num_segments, num_terms, num_rows, num_weights;
     const int32_t *segment, *row, *weight; // [num_terms] each
+    bool is_f64;                           // terms are not rounded to f32
 } ref_relation;
 
 // A result with what its error is measured by: a result computed in f32 may be off by

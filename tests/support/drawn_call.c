@@ -15,9 +15,7 @@ enum { ROOM = 64, MAX_DEPTH = 6 }; // bytes before and behind elements; plans be
 
 static int bits_of(int dtype)
 {
-    return dtype == SPOPS_ROW_U8    ? 8
-           : dtype == SPOPS_ROW_F64 ? 64
-                                    : spops_dtype_bits((spops_dtype)dtype);
+    return dtype == SPOPS_ROW_U8 ? 8 : spops_dtype_bits((spops_dtype)dtype);
 }
 
 static void set_dtype(spops_tensor *t, int dtype)
@@ -30,7 +28,7 @@ static void set_dtype(spops_tensor *t, int dtype)
                  {SPOPS_DTYPE_F8E5M2, 12, 8, 1}, {SPOPS_DTYPE_F4E2M1, 17, 4, 2},
                  {SPOPS_DTYPE_I8, 0, 8, 1},      {SPOPS_DTYPE_I32, 0, 32, 1},
                  {SPOPS_DTYPE_I64, 0, 64, 1},    {SPOPS_ROW_U8, 1, 8, 1},
-                 {SPOPS_ROW_F64, 2, 64, 1}};
+                 {SPOPS_DTYPE_F64, 2, 64, 1}};
     for (size_t i = 0; i < sizeof codes / sizeof *codes; ++i) {
         if (codes[i].dtype != dtype) continue;
         t->dtype_code = codes[i].code;
@@ -54,7 +52,7 @@ static void fill_element(unsigned char *to, int dtype, test_rng *rng, int64_t fi
     case SPOPS_DTYPE_F16: memcpy(to, &half, sizeof half); break;
     case SPOPS_DTYPE_BF16: memcpy(to, &bhalf, sizeof bhalf); break;
     case SPOPS_DTYPE_I32: memcpy(to, &integer, sizeof integer); break;
-    case SPOPS_ROW_F64: memcpy(to, &wide, sizeof wide); break;
+    case SPOPS_DTYPE_F64: memcpy(to, &wide, sizeof wide); break;
     case SPOPS_ROW_U8: *to = (unsigned char)(integer & 1); break;
     default: *to = (unsigned char)(0x30 + random % 16); break;
     }
@@ -274,6 +272,8 @@ static bool draw(drawn_call *c, test_device *d, const spops_operator *op, test_r
         if (arg->needs >= 0 && c->values[arg->needs].type == SPOPS_VALUE_NONE) continue;
         for (int v = 0; v < row->num_variables; ++v)
             if ((arg->variables & 1u << v) != 0) set |= 1u << variables[v];
+        for (int v = 0; v < row->num_variables; ++v)
+            if ((arg->sums & 1u << v) != 0) set |= 1u << spops_sum_dtype((spops_dtype)variables[v]);
         rows = spops_row_eval(&arg->dims[0], c->slots);
         cols = arg->is_array ? 1 : spops_row_eval(&arg->dims[1], c->slots);
         if (rows < 0 || cols < 0 || rows > 100000 || rows * cols > 1000000) return false;

@@ -197,9 +197,12 @@ void guarded_check_unit(const guarded *g, const ref_tensor *expected, bool exact
     check_shape(g, expected, what);
     for (int64_t i = 0; i < expected->rows * expected->cols; ++i) {
         const double k = expected->roundings[i];
-        const double value = exact ? (double)(float)expected->value[i] : expected->value[i];
+        const bool is_f64 = g->view.dtype == SPOPS_DTYPE_F64;
+        const double value =
+            exact && !is_f64 ? (double)(float)expected->value[i] : expected->value[i];
+        const double least = is_f64 ? 0x1p-1074 : 0x1p-149;
         const double bound = !exact && isfinite(value)
-                                 ? k * u / (1.0 - k * u) * expected->scale[i] + k * 0x1p-149
+                                 ? k * u / (1.0 - k * u) * expected->scale[i] + k * least
                                  : 0.0;
         check_within(g, i / expected->cols, i % expected->cols, value, bound, what);
     }

@@ -74,7 +74,7 @@ static void verify(void *user, int version, const char *what)
             guarded_check_same(r->out_at[i], &r->expected[i], what);
         else
             guarded_check_unit(r->out_at[i], &r->expected[i], m->check == CHECK_EXACT,
-                               m->unit > 0.0 ? m->unit : 0x1p-24, what);
+                               m->unit > 0.0 ? m->unit : test_unit(m->dtype), what);
     }
 }
 

@@ -11,7 +11,7 @@ enum { TEST_MAX_MATRICES = 7 }; // of a call, inputs and outputs each
 
 typedef enum test_check {
     CHECK_BOUND = 0, // within the bound that the reference's scale and roundings give
-    CHECK_EXACT = 1, // the reference, rounded to f32 and then to the dtype
+    CHECK_EXACT = 1, // the reference, rounded to f32 (not of f64) and then to the dtype
     CHECK_SAME = 2   // the very number, with the sign of a zero; also for integers
 } test_check;
 
@@ -24,7 +24,7 @@ typedef struct test_matrix {
     test_values values;     // of an input
     int64_t num_factors;    // of an input: that are multiplied with each other; 0 for sums
     test_check check;       // of an output
-    double unit;            // of an output: the unit roundoff of its sums; 0: that of f32
+    double unit;            // of an output: the unit roundoff of its sums; 0: test_unit(dtype)
 } test_matrix;
 
 static inline test_matrix test_input(const char *name, int64_t rows, int64_t cols,

@@ -31,7 +31,7 @@ static struct criterion_test_params reductions(bool with_gradient)
     for (int r = 0; r < NUM_REDUCES; ++r)
         if (properties[test_reduces[r]].has_grad || !with_gradient)
             reduces[num_reduces++] = (int)test_reduces[r];
-    return every_case(test_row_dtypes, NUM_ROW_DTYPES, reduces, num_reduces);
+    return every_case(test_row_dtypes, NUM_REAL_DTYPES, reduces, num_reduces);
 }
 
 struct criterion_test_params every_reduction(void)

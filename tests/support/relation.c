@@ -111,7 +111,7 @@ test_relation test_relation_create(const test_shape *shape, test_form form, test
         }
     }
     if (apart) test_rng_shuffle_i32(rng, r.row, terms);
-    r.ref = (ref_relation){segments, terms, rows, weights, r.segment, r.row, r.weight};
+    r.ref = (ref_relation){segments, terms, rows, weights, r.segment, r.row, r.weight, false};
     return r;
 }
 
@@ -136,8 +136,8 @@ test_relation test_relation_from_terms(int64_t num_segments, int64_t num_rows, i
         if (length > r.longest) r.longest = length;
     }
     free(count);
-    r.ref =
-        (ref_relation){num_segments, num_terms, num_rows, num_weights, r.segment, r.row, r.weight};
+    r.ref = (ref_relation){num_segments, num_terms, num_rows, num_weights,
+                           r.segment,    r.row,     r.weight, false};
     return r;
 }
 

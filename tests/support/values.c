@@ -12,7 +12,8 @@ static const test_format formats[] = {
     {SPOPS_DTYPE_BF16, "bf16", 16, 8, -126, 0x1.fep127, true, 0x1p20},
     {SPOPS_DTYPE_F8E4M3, "f8e4m3", 8, 4, -6, 448.0, false, 0x1p8},
     {SPOPS_DTYPE_F8E5M2, "f8e5m2", 8, 3, -14, 57344.0, true, 0x1p14},
-    {SPOPS_DTYPE_F4E2M1, "f4e2m1", 4, 2, 0, 6.0, false, 6.0}};
+    {SPOPS_DTYPE_F4E2M1, "f4e2m1", 4, 2, 0, 6.0, false, 6.0},
+    {SPOPS_DTYPE_F64, "f64", 64, 53, -1022, DBL_MAX, true, 0x1p49}};
 // clang-format on
 
 static const test_format *find_format(spops_dtype dtype)
@@ -55,6 +56,7 @@ static int exponent_of(double v)
 double test_round(double v, spops_dtype dtype)
 {
     if (dtype == SPOPS_DTYPE_F32) return (double)(float)v;
+    if (dtype == SPOPS_DTYPE_F64) return v;
     const test_format *f = test_format_of(dtype);
     if (isinf(v) && saturates(dtype)) return copysign(f->largest, v);
     if (v == 0.0 || !isfinite(v)) return v;
@@ -153,6 +155,11 @@ static void store_small(unsigned char *p, spops_dtype dtype, double v)
 double test_load(const void *p, spops_dtype dtype)
 {
     if (test_dtype_bits(dtype) <= 8) return load_small(*(const unsigned char *)p, dtype);
+    if (dtype == SPOPS_DTYPE_F64) {
+        double wide;
+        memcpy(&wide, p, sizeof wide);
+        return wide;
+    }
     if (dtype == SPOPS_DTYPE_I32) {
         int32_t i;
         memcpy(&i, p, sizeof i);
@@ -183,6 +190,10 @@ void test_store(void *p, spops_dtype dtype, double v)
     if (dtype == SPOPS_DTYPE_I32) {
         const int32_t i = (int32_t)v;
         memcpy(p, &i, sizeof i);
+        return;
+    }
+    if (dtype == SPOPS_DTYPE_F64) {
+        memcpy(p, &v, sizeof v);
         return;
     }
     if (test_dtype_bits(dtype) <= 8) {
@@ -225,6 +236,11 @@ const char *test_values_name(test_values kind)
     return names[kind];
 }
 
+double test_unit(spops_dtype dtype)
+{
+    return dtype == SPOPS_DTYPE_F64 ? 0x1p-52 : 0x1p-24;
+}
+
 double test_term(double w, double x)
 {
     return (double)(float)(w * x); // the product of two f32 is exact in f64: one rounding
@@ -259,7 +275,7 @@ double test_value(test_rng *rng, test_values kind, spops_dtype dtype, bool for_p
         return test_rng_below(rng, 2) == 0 ? sign * 0.0 : sign * (double)test_rng_below(rng, 3);
     case VALUES_SUBNORMAL: {
         const test_format *f = test_format_of(dtype);
-        const double smallest = times_power(1.0, f->min_exponent - f->precision + 1);
+        const double smallest = ldexp(1.0, f->min_exponent - f->precision + 1);
         return test_round(
             sign * smallest * (double)test_rng_below(rng, f->precision > 8 ? 512 : 64), dtype);
     }

@@ -58,6 +58,10 @@ const char *test_values_name(test_values kind);
 double test_value(test_rng *rng, test_values kind, spops_dtype dtype, bool for_product,
                   int64_t longest);
 
+// What a sum of rows of a dtype is off by in each rounding, relative to what is rounded. Of f64 twice
+// that: references are of f64 themselves.
+double test_unit(spops_dtype dtype);
+
 // v[t] of a term: w * x rounded to f32 once.
 double test_term(double w, double x);
 

@@ -111,7 +111,8 @@ Test(core, names)
         {SPOPS_DTYPE_BF16, "bf16", 2},     {SPOPS_DTYPE_F8E4M3, "f8e4m3", 1},
         {SPOPS_DTYPE_F8E5M2, "f8e5m2", 1}, {SPOPS_DTYPE_F4E2M1, "f4e2m1", 0},
         {SPOPS_DTYPE_I8, "i8", 1},         {SPOPS_DTYPE_I32, "i32", 4},
-        {SPOPS_DTYPE_I64, "i64", 8},       {(spops_dtype)9, "?", 0},
+        {SPOPS_DTYPE_I64, "i64", 8},       {SPOPS_DTYPE_F64, "f64", 8},
+        {(spops_dtype)10, "?", 0},
     };
     char version[32];
 
@@ -991,11 +992,11 @@ Test(core, matrix_checks)
          4,
          invalid,
          "f: x.dtype is i32, expected f32 f16 bf16"},
-        {{memory, 3, 4, 4, (spops_dtype)9},
+        {{memory, 3, 4, 4, (spops_dtype)10},
          3,
          4,
          invalid,
-         "f: x.dtype is 9, which is no dtype, expected f32 f16 bf16"},
+         "f: x.dtype is 10, which is no dtype, expected f32 f16 bf16"},
         {{memory, 3, 4, 4, (spops_dtype)UINT32_MAX},
          3,
          4,
