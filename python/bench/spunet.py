@@ -2,7 +2,7 @@
 """Training steps of SpUNet (v1m1, as Pointcept defines it) on spops, and on spconv beside it.
 
     POINTCEPT_SOURCE=CHECKOUT python python/bench/spunet.py SCAN.npy[:voxel in m] [more scans]
-        [--device cuda] [--rows 120000] [--steps 20] [--only spops|spconv] [--parts]
+        [--device cuda] [--rows 120000] [--steps 20] [--only spops|spconv] [--convert] [--parts]
 
 The network is Pointcept's file, imported once with spops.spconv under spconv's name and, where spconv
 is installed, once with spconv itself. Both train in this process on the same rows, from the same
@@ -10,7 +10,8 @@ weights: f16 autocast with a loss scale, AdamW, cross entropy of 20 classes. Sca
 of one sample; the last is cut so that there are --rows rows. Rows of the table: steps a second, the
 median step in ms, peak memory of torch's allocator and of the device, and the loss, which shows that
 the two learn alike.
---parts: host and device time by operator.
+--convert: also with spops.nn.convert_batchnorm of the
+network; --parts: host and device time by operator.
 """
 from __future__ import annotations
 
@@ -147,6 +148,7 @@ def main():
     p.add_argument("--rows", type=int, default=120000)
     p.add_argument("--steps", type=int, default=20)
     p.add_argument("--only", default="")
+    p.add_argument("--convert", action="store_true")
     p.add_argument("--parts", action="store_true")
     a = p.parse_args()
     root = sources.folder("POINTCEPT_SOURCE")
@@ -158,15 +160,21 @@ def main():
     variants = [("spops", sources.spconv_modules("spops.spconv"))]
     if importlib.util.find_spec("spconv") is not None and a.device == "cuda":
         variants.insert(0, ("spconv", sources.spconv_modules("spconv")))
+    if a.convert:
+        variants.append(("spops, norms converted", variants[-1][1]))
     state, rates = None, {}
     for name, modules in variants:
-        if a.only not in ("", name):
+        if a.only not in ("", name.partition(",")[0]):
             continue
         space = sources.pointcept(root, modules, "sparse_unet.spconv_unet_v1m1_base")
         torch.manual_seed(0)
         net = space.SpUNetBase(4, CLASSES)
         state = state or {k: v.clone() for k, v in net.state_dict().items()}
         net.load_state_dict(state)
+        if "," in name:
+            import spops.nn
+
+            net = spops.nn.convert_batchnorm(net)
         with cleared(a.device):
             t = Training(net.to(a.device), data, target, a.device)
             rates[name] = measure(name, t, a.steps)

@@ -13,17 +13,23 @@ import math
 import torch
 from torch import Tensor, nn
 
+from . import _layers
 from . import functional as F
 from ._plan import Plan
 from ._tensor import Kernel, Sites, SparseTensor, per_axis
 
 
-def convolve(x: SparseTensor, w: Tensor, bias, kernel: Kernel, how: str, groups: int = 1, key=None, output_padding=None):
-    """A sparse convolution; how: submanifold, convolution, transposed, or inverse (of key)."""
+def convolve(x: SparseTensor, w: Tensor, bias, kernel: Kernel, how: str, groups: int = 1, key=None, output_padding=None, krsc=False):
+    """A sparse convolution; how: submanifold, convolution, transposed, or inverse (of key).
+
+    w is [taps, C_in / groups, C_out], or with krsc [C_out, *sizes, C_in / groups].
+    """
     sites = x.sites
-    channels = max(x.feats.shape[1], w.shape[-1])
+    channels = max(x.feats.shape[1], w.shape[0 if krsc else -1])
+    bias = bias if bias is None or bias.dtype is torch.float32 else bias.float()
     if how != "inverse" and kernel.is_pointwise and groups == 1:
-        return x.replace(F.linear(x.feats, w.reshape(w.shape[-2], w.shape[-1]), bias=bias))
+        dtype = _layers.work_dtype(x.feats)
+        return x.replace(F.linear(x.feats.to(dtype), _layers.matrices(w, krsc)[0].to(dtype), bias=bias))
     if how == "inverse":
         if key not in x.keys:
             raise KeyError(f"no layer before this one has the key {key!r}")
@@ -41,7 +47,7 @@ def convolve(x: SparseTensor, w: Tensor, bias, kernel: Kernel, how: str, groups:
         relation = sites.onto(kernel, how == "transposed", output_padding)
     if key is not None and how != "inverse":
         x.keys[key] = relation, sites, kernel.size
-    feats = F.sparseconv(x.feats, w, relation.conv(channels), bias=bias, groups=groups)
+    feats = _layers.convolution(x.feats, w, bias, relation.conv(channels), groups, krsc)
     return x.at(feats, relation.sites or sites)
 
 
@@ -81,9 +87,7 @@ class Convolution(nn.Module):
             nn.init.uniform_(self.bias, -bound, bound)
 
     def forward(self, x: SparseTensor) -> SparseTensor:
-        bias = None if self.bias is None else self.bias.float()
-        w = self.weight if self.weight.dtype is x.feats.dtype or torch.is_autocast_enabled(x.feats.device.type) else self.weight.to(x.feats.dtype)
-        return convolve(x, w, bias, self.kernel, self.how, self.groups, self.key, self.output_padding)
+        return convolve(x, self.weight, self.bias, self.kernel, self.how, self.groups, self.key, self.output_padding)
 
     def extra_repr(self) -> str:
         k = self.kernel
@@ -174,19 +178,42 @@ class BatchNorm(nn.Module):
 
     def _rows(self, x: Tensor) -> Tensor:
         if self.training:
-            mean, var = F.batchnorm_statistics(
-                x.detach(), momentum=self.momentum, running_mean=self.running_mean, running_var=self.running_var
-            )[:2]
             self.num_batches_tracked += 1
-        else:
-            mean, var = self.running_mean, self.running_var
+            return _layers.batchnorm(
+                x, self.weight, self.bias, self.running_mean, self.running_var, self.momentum, self.eps, self.activation
+            )
         return F.batchnorm(
-            x, mean, var, self.weight, self.bias, epsilon=self.eps, activation=self.activation,
-            fixed_statistics=not self.training,
+            x, self.running_mean, self.running_var, self.weight, self.bias, epsilon=self.eps, activation=self.activation,
+            fixed_statistics=True,
         )  # fmt: skip
 
     def forward(self, x):
         return _over_rows(self._rows, x)
+
+
+def convert_batchnorm(module: nn.Module) -> nn.Module:
+    """A network whose norms are the library's: every torch.nn.BatchNorm1d in it becomes a BatchNorm.
+
+    Parameters, running statistics and names stay, so that checkpoints load before and after. A
+    torch.nn.ReLU that follows a norm in a sequence becomes a part of it (its place stays, as an
+    Identity). Returns module, changed in place, or what takes its place.
+    """
+    if type(module) is nn.BatchNorm1d and module.track_running_stats and module.momentum is not None:
+        norm = BatchNorm(module.num_features, module.eps, module.momentum, module.affine)
+        norm.weight, norm.bias = module.weight, module.bias
+        norm.running_mean, norm.running_var = module.running_mean, module.running_var
+        norm.num_batches_tracked = module.num_batches_tracked
+        return norm.train(module.training)
+    names = list(module._modules)
+    is_sequence = isinstance(module, nn.Sequential) or type(module).__name__.endswith("Sequential")
+    for name, after in zip(names, [*names[1:], None]):
+        if module._modules[name] is None:
+            continue
+        child = module._modules[name] = convert_batchnorm(module._modules[name])
+        if is_sequence and after is not None and type(child) is BatchNorm and type(module._modules[after]) is nn.ReLU:
+            child.activation = "relu"
+            module._modules[after] = nn.Identity()
+    return module
 
 
 class LayerNorm(nn.Module):

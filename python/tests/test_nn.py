@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Layers against dense ones of torch."""
+import copy
+
 import pytest
 import torch
 from conftest import grid_rows
@@ -127,6 +129,58 @@ def test_batchnorm_is_torchs():
     mine.load_state_dict(theirs_state)
     mine.eval(), theirs.eval()
     torch.testing.assert_close(mine(x), torch.relu(theirs(x)), rtol=1e-4, atol=1e-5)
+
+
+def test_batchnorms_are_converted():
+    """A network of torch and its copy with converted norms: outputs, gradients and states."""
+    net = torch.nn.Sequential(
+        torch.nn.Linear(5, 8), torch.nn.BatchNorm1d(8, eps=1e-3, momentum=0.01), torch.nn.ReLU(),
+        torch.nn.Sequential(torch.nn.Linear(8, 6), torch.nn.BatchNorm1d(6, affine=False)), torch.nn.BatchNorm1d(6, momentum=None),
+    )  # fmt: skip
+    mine = snn.convert_batchnorm(copy.deepcopy(net))
+    assert isinstance(mine[1], snn.BatchNorm) and isinstance(mine[2], torch.nn.Identity) and isinstance(mine[3][1], snn.BatchNorm)
+    assert type(mine[4]) is torch.nn.BatchNorm1d and list(mine.state_dict()) == list(net.state_dict())
+    assert isinstance(snn.convert_batchnorm(torch.nn.BatchNorm1d(3)), snn.BatchNorm)
+    for _ in range(2):
+        x, g = torch.randn(40, 5), torch.randn(40, 6)
+        outs = []
+        for n in (net, mine):
+            n.zero_grad()
+            outs.append(n(x))
+            outs[-1].backward(g)
+        torch.testing.assert_close(outs[1], outs[0], rtol=1e-4, atol=1e-5)
+        for p, q in zip(net.parameters(), mine.parameters()):
+            torch.testing.assert_close(q.grad, p.grad, rtol=1e-4, atol=1e-4)
+    for k, v in net.state_dict().items():
+        torch.testing.assert_close(mine.state_dict()[k], v, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(mine.eval()(x), net.eval()(x), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_weights_of_spconv_lie_as_they_are_multiplied(transposed):
+    """Gradients arrive in the parameter's own layout, in its dtype, also where autocast multiplies."""
+    import spops.spconv.pytorch as spconv
+
+    kind = spconv.SparseConvTranspose3d if transposed else spconv.SubMConv3d
+    layer = kind(6, 5, 3, padding=1)
+    assert layer.weight.shape == (5, 3, 3, 3, 6) and layer.weight.permute(1, 2, 3, 4, 0).is_contiguous()
+    x = tensor(3)
+    x = spconv.SparseConvTensor(x.feats.requires_grad_(), x.coords, x.spatial_shape, x.batch_size)
+    grads = []
+    for half in (False, True):
+        layer.weight.grad = x.features.grad = None
+        with torch.autocast("cpu", torch.bfloat16, enabled=half):
+            y = layer(x)
+        assert y.features.dtype is (torch.bfloat16 if half else torch.float32)
+        y.features.float().square().sum().backward()
+        assert layer.weight.grad.stride() == layer.weight.stride() and layer.weight.grad.dtype is torch.float32
+        assert x.features.grad.dtype is torch.float32
+        grads.append((layer.weight.grad, x.features.grad))
+    for a, b in zip(*grads):
+        assert (a - b).norm() < 2e-2 * a.norm()
+    copied = copy.deepcopy(layer)
+    copied.load_state_dict({k: v.contiguous() for k, v in layer.state_dict().items()})
+    assert torch.equal(copied.weight, layer.weight) and copied.weight.stride() == layer.weight.stride()
 
 
 def test_linear_and_layernorm_are_torchs():

@@ -3,7 +3,8 @@
 
     import spops.spconv.pytorch as spconv
 
-Weights have spconv 2's shape [C_out, *kernel_size, C_in], so that its checkpoints load as they are.
+Weights have spconv 2's shape [C_out, *kernel_size, C_in], so that its checkpoints load as they are; in
+memory C_out runs fastest, as the library multiplies them, so that no step lays them out anew.
 What does not apply is accepted and ignored: ``algo``, ``grid``, ``voxel_num``, ``fp32_accum``,
 ``large_kernel_fast_algo``, ``record_voxel_count``, ``benchmark``. Not there: quantised (qint8)
 layers and fused activations, which raise NotImplementedError.
@@ -21,6 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from ... import functional as F
+from ..._layers import empty_krsc
 from ..._tensor import Kernel, SparseTensor
 from ...nn import convolve
 from ..core import AlgoHint, ConvAlgo  # noqa: F401
@@ -175,7 +177,7 @@ class SparseConvolution(SparseModule):
         self.kernel = Kernel(ndim, _list(kernel_size), _list(stride), _list(padding), _list(dilation))
         self.output_padding = Kernel(ndim, 1, 1, _list(output_padding)).padding
         like = dict(device=device, dtype=dtype)
-        self.weight = nn.Parameter(torch.empty(out_channels, *self.kernel.size, in_channels // groups, **like))
+        self.weight = nn.Parameter(empty_krsc(out_channels, self.kernel.size, in_channels // groups, **like))
         self.bias = nn.Parameter(torch.empty(out_channels, **like)) if bias else None
         self.reset_parameters()
 
@@ -199,11 +201,9 @@ class SparseConvolution(SparseModule):
         if x.feats.shape[1] != self.in_channels:
             raise ValueError(f"input has {x.feats.shape[1]} channels, expected {self.in_channels}")
         how = "inverse" if self.inverse else "submanifold" if self.subm else "transposed" if self.transposed else "convolution"
-        w = self.weight.reshape(self.out_channels, self.kernel.num_taps, -1).permute(1, 2, 0)
-        if not torch.is_autocast_enabled(x.feats.device.type):
-            w = w.to(x.feats.dtype)
-        bias = None if self.bias is None else self.bias.float()
-        out = input._with(convolve(x, w, bias, self.kernel, how, self.groups, self.indice_key, self.output_padding))
+        out = input._with(
+            convolve(x, self.weight, self.bias, self.kernel, how, self.groups, self.indice_key, self.output_padding, krsc=True)
+        )
         return out if add_input is None else out + add_input
 
     def extra_repr(self):

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Autograd functions of layers: what a layer does beside its operator, in one node.
+
+F.sparseconv and F.batchnorm know nothing of where their inputs come from. In a layer the weights are
+cast for autocast, laid out anew where another library's shape is kept, and their gradient goes back
+the same way: as single operators of torch these are six launches and five nodes a convolution.
+"""
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
+
+from . import _made
+from . import functional as F
+from ._made import _is_traced, current_stream
+
+
+def matrices(weight: Tensor, krsc: bool) -> Tensor:
+    """[taps, C_in, C_out] of a parameter; krsc: of one of shape [C_out, *sizes, C_in]."""
+    return weight.reshape(weight.shape[0], -1, weight.shape[-1]).permute(1, 2, 0) if krsc else weight
+
+
+def empty_krsc(out_channels: int, size, in_channels: int, **like) -> Tensor:
+    """A parameter of shape [C_out, *size, C_in] that lies in memory as [taps, C_in, C_out]."""
+    taps = 1
+    for k in size:
+        taps *= k
+    return torch.empty(taps, in_channels, out_channels, **like).permute(2, 0, 1).view(out_channels, *size, in_channels)
+
+
+def work_dtype(x: Tensor) -> torch.dtype:
+    """What a layer multiplies in: autocast's dtype, or that of its input."""
+    kind = x.device.type
+    if torch.is_autocast_enabled(kind) and x.is_floating_point() and x.dtype is not torch.float64:
+        return torch.get_autocast_dtype(kind)
+    return x.dtype
+
+
+class _Convolution(Function):
+    @staticmethod
+    def forward(ctx, x, weight, bias, plan, groups, dtype, krsc):
+        if plan.stream is not None and plan.stream != current_stream(plan.device.index):
+            plan.use()
+        ctx.x_dtype = x.dtype
+        x = x.to(dtype)
+        w = matrices(weight, krsc).to(dtype).contiguous()
+        out = x.new_empty((plan.num_out, w.shape[-1]))
+        _made.sparseconv_raw(x, w, bias, None, None, None, None, plan.handle, plan.fields, out, groups, 0, 0, False, None)
+        ctx.save_for_backward(x, w)
+        ctx.plan, ctx.groups, ctx.krsc, ctx.weight = plan, groups, krsc, (weight.shape, weight.dtype)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad):
+        x, w = ctx.saved_tensors
+        plan, (shape, dtype) = ctx.plan, ctx.weight
+        of_x, of_w, of_bias = ctx.needs_input_grad[:3]
+        grad = grad.to(w.dtype)
+        gx = torch.empty_like(x, memory_format=torch.contiguous_format) if of_x else None
+        sums = torch.float32 if dtype is torch.float32 else w.dtype  # f32 is what the products are summed in
+        gw = torch.empty_like(w, dtype=sums) if of_w else None
+        _made.sparseconv_backward_raw(x, w, grad, plan.handle, plan.fields, gx, gw, ctx.groups, 0)
+        if of_x:
+            gx = gx.to(ctx.x_dtype)
+        if of_w:
+            gw = (gw.permute(2, 0, 1) if ctx.krsc else gw).view(shape).to(dtype)
+        return gx, gw, grad.sum(0, dtype=torch.float32) if of_bias else None, None, None, None, None
+
+
+def convolution(x: Tensor, weight: Tensor, bias: Tensor | None, plan, groups: int = 1, krsc: bool = False) -> Tensor:
+    """A sparse convolution by a layer's parameters, in the dtype of autocast or of x.
+
+    plan must be one whose rows are all in use: nothing is written to others.
+    """
+    dtype = work_dtype(x)
+    needs = torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad))
+    if not needs or _is_traced(x):
+        return F.sparseconv(x.to(dtype), matrices(weight, krsc).to(dtype), plan, bias=bias, groups=groups)
+    return _Convolution.apply(x, weight, bias, plan, groups, dtype, krsc)
+
+
+class _BatchNorm(Function):
+    @staticmethod
+    def forward(ctx, x, gamma, beta, running_mean, running_var, momentum, epsilon, activation):
+        mean, var = x.new_empty((2, x.shape[1]), dtype=torch.float32).unbind(0)
+        _made.batchnorm_statistics_raw(x, None, mean, var, running_mean, running_var, momentum)
+        out = _made.batchnorm_raw(x, mean, var, gamma, beta, None, None, epsilon, activation)
+        ctx.save_for_backward(x, mean, var, gamma, beta)
+        ctx.epsilon, ctx.activation = epsilon, activation
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad):
+        x, mean, var, gamma, beta = ctx.saved_tensors
+        needs = ctx.needs_input_grad
+        gx, g_gamma, g_beta = _made.batchnorm_backward_raw(
+            x, mean, var, gamma, beta, grad.to(x.dtype), None, None, gamma is not None and needs[1], beta is not None and needs[2],
+            ctx.epsilon, ctx.activation, False,
+        )  # fmt: skip
+        return gx, g_gamma, g_beta, None, None, None, None, None
+
+
+def batchnorm(x, gamma, beta, running_mean, running_var, momentum: float, epsilon: float, activation: str) -> Tensor:
+    """Batch norm in training: statistics of x, the running ones updated, rows normalised."""
+    if _is_traced(x):
+        mean, var = F.batchnorm_statistics(x.detach(), momentum=momentum, running_mean=running_mean, running_var=running_var)[:2]
+        return F.batchnorm(x, mean, var, gamma, beta, epsilon=epsilon, activation=activation)
+    number = 1 if activation == "relu" else 0
+    return _BatchNorm.apply(x, gamma, beta, running_mean, running_var, momentum, epsilon, number)
