@@ -249,7 +249,7 @@ SPOPS_API spops_status spops_segments_get_view(spops_context *ctx, const spops_s
  * Memory    Where ctx runs. No pointer is kept.
  * Stream    Enqueues on ctx's stream and returns. Allocates nothing, waits for nothing, capturable.
  * Scratch   None.
- * Errors    INVALID_ARGUMENT, NOT_SUPPORTED (on CUDA, so far). After any, nothing was enqueued.
+ * Errors    INVALID_ARGUMENT, NOT_SUPPORTED, CUDA. After any but CUDA, nothing was enqueued.
  * Threads   One thread at a time per ctx; segments may be shared.
  */
 SPOPS_API spops_status spops_rank_execute(spops_context *ctx, const spops_segments *segments,
