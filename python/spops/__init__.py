@@ -7,7 +7,7 @@ attention over patches, on CPUs and NVIDIA GPUs.
 """
 from . import _library, weights
 from ._plan import Plan
-from ._tensor import SparseTensor, devoxelize, voxelize
+from ._tensor import SparseTensor, devoxelize, prepare, voxelize
 
 __version__ = _library.c.spops_version().decode()
-__all__ = ["Plan", "SparseTensor", "__version__", "devoxelize", "voxelize", "weights"]
+__all__ = ["Plan", "SparseTensor", "__version__", "devoxelize", "prepare", "voxelize", "weights"]

@@ -18,6 +18,7 @@ import linecache
 import torch
 
 from . import _made
+from ._plan import HEAD
 from ._rows import ENUM, FLAGS, FLOAT, FLOATS, INT, INTS, PLAN, TENSOR, Argument, Operator, kinds, operators, python_of
 
 library = torch.library.Library("spops", "DEF")
@@ -87,7 +88,7 @@ class Row:
             if f in ("rows", "cols"):
                 return f"{python_name(owner)}.shape[{0 if f == 'rows' else -1}]"
             kind = kinds[next(a.type for a in self.op.inputs if a.name == owner)]
-            return f"{python_name(owner)}_f[{kind.fields[f][0]}]"
+            return f"{python_name(owner)}_f[{HEAD + kind.fields[f][0]}]"
         if any(a.name == name for a in self.op.attributes):
             return python_name(name)
         for a in [*self.required, *(() if name in self.op.inferred else self.tensors)]:
@@ -106,7 +107,7 @@ class Row:
             return name
         raise KeyError(f"{self.op.name}: size {name}")
 
-    def allocate(self, o: Argument) -> str:
+    def allocate(self, o: Argument, is_fake: bool = False) -> str:
         """Python's expression of a new output."""
         dims = [python_of(d, self.size_name) for d in o.dims]
         dtype = self.dtype(o)
@@ -118,7 +119,9 @@ class Row:
         else:
             shape = "(" + ", ".join(dims) + ",)"
         how = "empty"
-        if o.updated:  # rows that the call leaves alone shall not be garbage
+        if o.updated and self.is_sum and self.plans:  # all rows, but those behind a capacity's
+            how = "{" + f"{python_name(self.plans[0].name)}_d is not None" + "}" if not is_fake else "empty"
+        elif o.updated:  # rows that the call leaves alone shall not be garbage
             reasons = [python_name(a.name) + " is not None" for a in self.tensors if a.optional and a.name == "num_rows"]
             reasons += [a.name for a in self.op.attributes if a.name == "accumulate"]
             how = f"{{{' or '.join(reasons)}}}" if reasons else "zeros"
@@ -136,7 +139,7 @@ class Row:
         for a in self.op.inputs:
             names.append(python_name(a.name))
             if a.kind == PLAN:
-                names.append(python_name(a.name) + "_f")
+                names += [python_name(a.name) + "_f", python_name(a.name) + "_d"]
         names += [python_name(o.name) for o in self.op.outputs]
         names += [python_name(a.name) for a in self.op.attributes]
         if self.free:
@@ -184,7 +187,7 @@ def _raw(row: Row) -> str:
             body.append(f"if {n} is True: {n} = {row.allocate(o)} if True{_present(o, row)} else None")
             body.append(f"elif {n} is False: {n} = None")
     values = [python_name(a.name) for a in (*op.inputs, *op.outputs)]
-    values += ["None"] * sum(a.kind == PLAN for a in (*op.inputs, *op.outputs))
+    values += [python_name(a.name) + "_d" for a in row.plans]
     values += [python_name(a.name) for a in op.attributes]
     if op.num_optional:
         values.append("None")
@@ -209,7 +212,7 @@ def _backward_body(row: Row, positions: dict[str, int], eager: bool, total: int)
     for b in back.op.inputs:
         n, given = python_name(b.name), b.name in g.arguments
         if b.kind == PLAN:
-            args[b.name] = (f"ctx.{n}.handle", f"ctx.{n}.fields") if eager else (n, f"ctx.{n}_f")
+            args[b.name] = (f"ctx.{n}.handle", f"ctx.{n}.ints", f"ctx.{n}.description") if eager else (n, f"ctx.{n}_f")
         elif not given:
             args[b.name] = ("None",)
         elif b.name.startswith("grad_"):
@@ -263,7 +266,7 @@ def _function(row: Row) -> str:
     raw = []
     for a in op.inputs:
         n = python_name(a.name)
-        raw += [f"{n}.handle", f"{n}.fields"] if a.kind == PLAN else [n]
+        raw += [f"{n}.handle", f"{n}.ints", f"{n}.description"] if a.kind == PLAN else [n]
     raw += [python_name(o.name) if o.optional else "None" for o in op.outputs]
     raw += [python_name(a.name) for a in op.attributes] + (["dtype"] if row.free else [])
     outs = [python_name(o.name) for o in op.outputs]
@@ -322,7 +325,7 @@ def _operator(row: Row) -> str:
     raw = []
     for a in op.inputs:
         n = python_name(a.name)
-        raw += [f"c_void_p(int({n}))", n + "_f"] if a.kind == PLAN else [n]
+        raw += [n + "_h", n + "_f", n + "_d"] if a.kind == PLAN else [n]
     raw += [python_name(o.name) if o.optional else "None" for o in op.outputs]
     raw += [python_name(a.name) for a in op.attributes]
     raw += (["dtype"] if row.free else []) + (["device"] if row.first is None else [])
@@ -334,15 +337,16 @@ def _operator(row: Row) -> str:
     if row.plans:
         lines.append(f"    if {on_cuda}:")
         lines += [f"        _use({python_name(a.name)})" for a in row.plans]
+        lines += [f"    {n}_h, {n}_d = _plan_of({n}, {n}_f)" for n in (python_name(a.name) for a in row.plans)]
     lines.append(f"    {', '.join(outs)} = {op.name}_raw({', '.join(raw)})")
     lines.append(f"    {ret}")
     lines.append(f"def {op.name}_fake({', '.join(names)}):")
     for o in returned:
         n = python_name(o.name)
         if o.optional:
-            lines.append(f"    {n} = {row.allocate(o)} if {n}{_present(o, row)} else None")
+            lines.append(f"    {n} = {row.allocate(o, True)} if {n}{_present(o, row)} else None")
         else:
-            lines.append(f"    {n} = {row.allocate(o)}")
+            lines.append(f"    {n} = {row.allocate(o, True)}")
     lines.append(f"    {ret}")
     if row.backward is not None:
         lines += _registered(row, names)
@@ -376,6 +380,7 @@ def _register(row: Row) -> None:
     library.define(f"{op.name}({', '.join(f'{t} {n}' for t, n in _schema(row))}) -> {result}")
     library.impl(op.name, space[f"{op.name}_impl"], "CompositeExplicitAutograd")
     torch.library.register_fake(f"spops::{op.name}", space[f"{op.name}_fake"], lib=library)
+    torch.library.register_vmap(f"spops::{op.name}", _made.refuse_vmap(op.name), lib=library)
     if row.backward is not None:
         torch.library.register_autograd(
             f"spops::{op.name}", space[f"{op.name}_backward_of"], setup_context=space[f"{op.name}_setup"], lib=library
@@ -448,18 +453,19 @@ def _prepare(row: Row) -> list[str]:
 
 def _maker(row: Row) -> str:
     op = row.op
-    values, devices, keeps = [], [], []
+    values, devices, keeps, descriptions = [], [], [], []
     for a in op.inputs:
         n = python_name(a.name)
         if a.kind == PLAN:
             values.append(f"{n}.handle" if not a.optional else f"(None if {n} is None else {n}.handle)")
+            descriptions.append(f"{n}.description" if not a.optional else f"(None if {n} is None else {n}.description)")
             keeps.append(n)
         else:
             values.append(n)
         if not a.optional:
             devices.append(f"{n}.device")
     (out,) = op.outputs
-    values += ["None"] * (1 + sum(a.kind == PLAN for a in (*op.inputs, *op.outputs)))
+    values += ["None", *descriptions, "None"]
     values += [python_name(a.name) for a in op.attributes]
     if op.num_optional:
         values.append("None")
@@ -472,7 +478,9 @@ def _maker(row: Row) -> str:
             lines.append("    device = torch.device('cpu' if device is None else device)")
         lines.append(f"    handle = call_on({devices[0] if devices else 'device'}, {op.name}_entry, {', '.join(values)})")
     device = devices[0] if devices else "_indexed(device)"
-    lines.append(f"    return Plan(handle.value, ({''.join(k + ', ' for k in keep)}), {bool(out.may_be)}, {device})")
+    given = "".join(n + ", " for n, _, _ in parameters(op))
+    made = f"_recipe({op.name!r}, ({given}))"
+    lines.append(f"    return Plan(handle.value, ({''.join(k + ', ' for k in keep)}), {bool(out.may_be)}, {device}, {made})")
     return "\n".join(lines) + "\n"
 
 
@@ -501,7 +509,10 @@ def _public(row: Row) -> str:
         values = []
         for a in op.inputs:
             n = python_name(a.name)
-            values += [n] if a.kind == TENSOR else ([n] if plan == "plan" else [f"{n}.{plan}", f"{n}.fields"])
+            if a.kind == TENSOR or plan == "plan":
+                values.append(n)
+            else:
+                values += [f"{n}.{plan}", f"{n}.ints"] + ([f"{n}.description"] if plan == "handle" else [])
         for o in op.outputs:
             n = python_name(o.name)
             saved = grads and o.optional and o.name in op.gradient.arguments
@@ -629,7 +640,7 @@ def _make_all() -> dict[str, object]:
         f = space[name]
         f.__doc__ = _doc(row.op)
         if row.op.makes_plan:
-            f = torch.compiler.disable(f, reason=f"spops.{name} makes a plan: make plans outside of compiled regions")
+            f = torch.compiler.disable(f, reason=f"spops.{name} makes a plan: make plans outside of compiled regions (spops.prepare makes those of a network)")
         public[name] = f
     return public
 

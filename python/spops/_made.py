@@ -16,7 +16,7 @@ from torch.compiler import is_compiling
 
 from . import _library, _rows
 from ._device import call_on, current_stream  # noqa: F401
-from ._plan import Plan, owners
+from ._plan import Plan, description_of, owners, recipe as _recipe  # noqa: F401
 
 module = tvm_ffi.load_module(_library.path)
 
@@ -101,9 +101,30 @@ def _indexed(device: torch.device) -> torch.device:
 
 def _use(token) -> None:
     """The plan of a token is used on torch's current stream."""
+    if token is not None and token.is_cuda:
+        token.record_stream(torch.cuda.current_stream(token.device))
+        return
     owner = owners.get(int(token)) if token is not None else None
     if owner is not None:
         owner.use_on(current_stream(owner.device.index))
+
+
+def _plan_of(token, ints):
+    """What the library takes for a plan of an operator of torch.ops: (handle or block, description)."""
+    if token is None:
+        return None, None
+    if token.dtype is torch.int64:
+        return c_void_p(int(token)), None
+    return token, description_of(ints)
+
+
+def refuse_vmap(name: str):
+    def refuse(info, in_dims, *args):
+        raise NotImplementedError(
+            f"spops.{name}: vmap is not there: rows of several samples go into one call, the sample as the first column of coordinates"
+        )
+
+    return refuse
 
 
 def _not_a_plan(operator: str, argument: str, value, kind: str):

@@ -9,10 +9,13 @@ import weakref
 
 import numpy as np
 import torch
+import tvm_ffi
+from torch.utils import _pytree
 
 from . import _device, _library, _rows
 
 _by_number = {k.number: k for k in _rows.kinds.values()}
+HEAD = 2  # ints of a description before its fields: the kind and its version
 
 
 class _Address(ctypes.c_int64 * 1):
@@ -46,6 +49,33 @@ class _Handle(_Address):
 owners: weakref.WeakValueDictionary = weakref.WeakValueDictionary()  # of plans on CUDA, by address
 
 
+# ---- What a plan was made from --------------------------------------------------------------------
+
+
+def _version(x):
+    return x._version if isinstance(x, torch.Tensor) and not x.is_inference() else None
+
+
+def recipe(maker: str, arguments: tuple):
+    """The function that made a plan, its arguments, and their versions: tensors may change later."""
+    return maker, arguments, [_version(a) for a in arguments]
+
+
+def _remake(maker: str, arguments: tuple):
+    from . import _generate
+
+    names = [n for n, _, _ in _generate.parameters(_rows.operators[maker])]
+    return _generate.functions[maker](**dict(zip(names, arguments)))
+
+
+# ---- Plans ----------------------------------------------------------------------------------------
+
+
+def description_of(ints):
+    """A description as the library takes it."""
+    return tvm_ffi.Shape(tuple(int(i) for i in ints))
+
+
 class Plan:
     """A plan of any kind.
 
@@ -57,12 +87,15 @@ class Plan:
     Fields of its kind are attributes: ``plan.num_segments``, ``map.max_out``; arrays of fields are
     lists. ``dir(plan)`` names them.
 
+    It can be pickled and moved (:meth:`to`): it is then made again from what it was made from, which
+    it keeps. torch's pytrees take it apart into ``token`` and ``ints``.
+
     Attributes
     ----------
     kind : str
         ``"segments"``, ``"kernel_map"``, ...
-    fields : tuple of int
-        All fields, in the order of the kind (docs of ``spops_plan_kinds``).
+    ints : tuple of int
+        Its description: number and version of its kind, then ``fields``.
     device : torch.device
         Where it lives.
     stream : int or None
@@ -71,17 +104,18 @@ class Plan:
         i64 [1] in host memory: stands for the plan in operators of ``torch.ops.spops``.
     """
 
-    __slots__ = ("kind", "handle", "fields", "token", "device", "stream", "_owner", "__weakref__")
+    __slots__ = ("kind", "handle", "ints", "token", "device", "stream", "description", "_owner", "_made", "__weakref__")
 
-    def __init__(self, handle: int, keeps: tuple = (), is_part: bool = False, device=None):
+    def __init__(self, handle: int, keeps: tuple = (), is_part: bool = False, device=None, made=None):
         kind = _by_number[_library.c.spops_plan_get_kind(handle)]
         n = _library.c.spops_plan_get_fields(handle, None, 0)
         fields = (ctypes.c_int64 * n)()
         _library.c.spops_plan_get_fields(handle, fields, n)
         self.kind = kind.name
         self.device = device if device is not None else torch.device("cpu")
-        self.fields = tuple(fields)
+        self.ints = (kind.number, kind.version, *fields)
         self.handle = ctypes.c_void_p(handle)
+        self.description = None
         holder = (_Address if is_part else _Handle)(handle)
         holder.keeps = keeps
         holder.device = self.device
@@ -89,14 +123,33 @@ class Plan:
         if self.stream is not None:
             owners[handle] = holder
         self._owner = holder
+        self._made = made
         self.token = torch.from_numpy(np.frombuffer(holder, np.int64))
 
+    @classmethod
+    def _from_leaves(cls, token, ints, context) -> Plan:
+        """From pytrees; compilers give leaves of their own."""
+        self = object.__new__(cls)
+        self.kind, self.device, self.stream, self.description, self._owner, self._made = context
+        self.token, self.ints = token, ints
+        self.handle = None
+        if type(token) is torch.Tensor and token.dtype is torch.int64 and not torch.compiler.is_compiling():
+            self.handle = ctypes.c_void_p(int(token))
+        return self
+
+    @property
+    def fields(self) -> tuple:
+        """All fields, in the order of the kind (``spops_plan_kinds``)."""
+        return self.ints[HEAD:]
+
     def __getattr__(self, name: str):
+        if name.startswith("__"):
+            raise AttributeError(name)
         place = _rows.kinds[self.kind].fields.get(name)
         if place is None:
             raise AttributeError(f"a plan of kind {self.kind} has no field {name}")
         at, sizes, f64 = place
-        values = self.fields[at : at + math.prod(sizes)]
+        values = self.ints[HEAD + at : HEAD + at + math.prod(sizes)]
         if f64:
             values = tuple(struct.unpack("d", struct.pack("q", v))[0] for v in values)
         if not sizes:
@@ -124,8 +177,60 @@ class Plan:
             self._owner.use_on(_device.current_stream(self.device.index))
 
     def __repr__(self) -> str:
+        if not all(isinstance(i, int) for i in self.ints):
+            return f"<Plan {self.kind}>"
         shown = [f for f, (_, sizes, _) in _rows.kinds[self.kind].fields.items() if not sizes]
         return f"<Plan {self.kind}: " + ", ".join(f"{f} {getattr(self, f)}" for f in shown) + ">"
 
+    # ---- Elsewhere ----
+
+    def _arguments(self, move) -> tuple:
+        """What it was made from, each moved; refused where that has changed since."""
+        if self._made is None:
+            raise TypeError(f"a plan of kind {self.kind} from leaves of a pytree does not know what it was made from")
+        maker, arguments, versions = self._made
+        if [_version(a) for a in arguments] != versions:
+            raise RuntimeError(f"a plan of kind {self.kind} is made again from what it was made from, and that has been written to since")
+        return maker, tuple(move(a) for a in arguments)
+
+    def to(self, device) -> Plan:
+        """The plan on another device, made there from what it was made from; itself if it is there."""
+        device = torch.empty(0, device=device).device
+        if device == self.device:
+            return self
+
+        def move(x):
+            if isinstance(x, torch.device):  # of a maker without tensors
+                return device
+            return x.to(device) if isinstance(x, (Plan, torch.Tensor)) else x
+
+        maker, arguments = self._arguments(move)
+        return _remake(maker, arguments)
+
     def __reduce__(self):
-        raise TypeError(f"a plan of kind {self.kind} is a handle of this process: make it again from what it was made of")
+        return _remake, self._arguments(lambda x: tuple(x) if isinstance(x, tvm_ffi.Shape) else x)
+
+    def __copy__(self) -> Plan:
+        return self
+
+    def __deepcopy__(self, memo) -> Plan:
+        return self
+
+
+def _flatten(plan: Plan):
+    context = plan.kind, plan.device, plan.stream, plan.description, plan._owner, plan._made
+    return [plan.token, *plan.ints], context
+
+
+def _flatten_with_keys(plan: Plan):
+    leaves, context = _flatten(plan)
+    keys = [_pytree.GetAttrKey("token"), *(_pytree.SequenceKey(i) for i in range(len(plan.ints)))]
+    return list(zip(keys, leaves)), context
+
+
+_pytree.register_pytree_node(
+    Plan,
+    _flatten,
+    lambda leaves, context: Plan._from_leaves(leaves[0], tuple(leaves[1:]), context),
+    flatten_with_keys_fn=_flatten_with_keys,
+)

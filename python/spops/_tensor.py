@@ -4,12 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from functools import wraps
+
 import torch
 from torch import Tensor
+from torch._C import _len_torch_dispatch_stack
+from torch.compiler import is_compiling
+from torch.utils._python_dispatch import _disable_current_modes
 
 from . import functional as F
 from ._made import _indices
 from ._plan import Plan
+
+
+def _of_data(f):
+    """f reads what is in tensors, and makes plans: also where a mode shows it others (prepare)."""
+
+    @wraps(f)
+    def outside(*args):
+        if is_compiling() or not _len_torch_dispatch_stack():
+            return f(*args)
+        with _disable_current_modes():
+            return f(*args)
+
+    return outside
 
 
 def per_axis(value, dims: int, name: str) -> tuple[int, ...]:
@@ -68,6 +86,7 @@ class Relation:
         self._plans: dict = {}
         self._inverse: Relation | None = None
 
+    @_of_data
     def conv(self, channels: int) -> Plan:
         """The plan of convolutions of up to so many channels."""
         width = max(256, channels)
@@ -77,6 +96,7 @@ class Relation:
             )
         return self._plans["conv", width]
 
+    @_of_data
     def pool(self, reduce: str, channels: int) -> Plan:
         gradients = "linear" if reduce in ("sum", "mean") else "all"
         width = max(256, channels)
@@ -84,6 +104,7 @@ class Relation:
             self._plans[gradients, width] = F.pool_plan(self.map, gradients=gradients, max_cols=width)
         return self._plans[gradients, width]
 
+    @_of_data
     def inverse(self, sites: Sites) -> Relation:
         """The map back onto the inputs' places."""
         if self._inverse is None:
@@ -105,12 +126,14 @@ class Sites:
         return self.coords.shape[1] - 1
 
     @property
+    @_of_data
     def batch_size(self) -> int:
         if self._batch_size is None:  # waits for the device, once
             self._batch_size = int(self.coords[:, 0].max()) + 1 if len(self.coords) else 1
         return self._batch_size
 
     @property
+    @_of_data
     def set(self) -> Plan:
         if self._set is None:
             self._set = F.coords(self.coords, **self._box(self.shape))
@@ -121,6 +144,7 @@ class Sites:
             return {}
         return dict(lower=(0,) * (1 + self.dims), upper=(self.batch_size - 1, *(n - 1 for n in shape)))
 
+    @_of_data
     def within(self, kernel: Kernel) -> Relation:
         """The submanifold map of these places."""
         key = "within", kernel.size, kernel.dilation
@@ -129,6 +153,7 @@ class Sites:
             self._relations[key] = Relation(map, None)
         return self._relations[key]
 
+    @_of_data
     def onto(self, kernel: Kernel, transposed: bool = False, output_padding=None) -> Relation:
         """The map to the outputs of a strided, or of a generative transposed convolution."""
         key = "up" if transposed else "down", *kernel.key, output_padding
@@ -148,6 +173,7 @@ class Sites:
             self._relations[key] = Relation(F.kernel_map(self.set, out, kind=kind, **kernel.arguments()), sites)
         return self._relations[key]
 
+    @_of_data
     def global_pool(self, reduce: str, channels: int) -> Plan:
         gradients = "linear" if reduce in ("sum", "mean") else "all"
         key = gradients, max(256, channels)
@@ -259,6 +285,30 @@ class SparseTensor:
 
     def __repr__(self) -> str:
         return f"SparseTensor(rows={len(self)}, channels={self.feats.shape[1]}, axes={self.dims}, stride={self.stride})"
+
+
+def prepare(net: torch.nn.Module, *inputs, **named) -> None:
+    """Make all plans that net needs for its inputs, without computing features.
+
+    net : Module
+        Takes SparseTensors (and whatever else) as ``net(*inputs, **named)``; its forward is run on
+        tensors without memory, so that it must not look at features.
+
+    Afterwards the inputs have all maps and plans, and ``torch.compile(net, fullgraph=True)`` takes
+    them: a compiled network makes no plans.
+    """
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+
+    def fake(v):
+        if isinstance(v, SparseTensor):
+            return v.replace(mode.from_tensor(v.feats.detach()))
+        return mode.from_tensor(v.detach()) if isinstance(v, Tensor) and v.is_floating_point() else v
+
+    state = {k: mode.from_tensor(v.detach()) for k, v in (*net.named_parameters(), *net.named_buffers())}
+    with mode, torch.no_grad():
+        torch.func.functional_call(net, state, tuple(map(fake, inputs)), {k: fake(v) for k, v in named.items()})
 
 
 def voxelize(

@@ -187,6 +187,47 @@ def test_row(name, with_optional):
         assert torch.equal(v, same), o.name
 
 
+def operator_arguments(op, values, wanted):
+    """Of torch.ops.spops.NAME, from those of the Python function."""
+    row, args = _generate.Row(op), []
+    for a in op.inputs:
+        v = values.get(_generate.python_name(a.name))
+        args += [None if v is None else v.token, [] if v is None else list(v.ints)] if a.kind == PLAN else [v]
+    for o in op.outputs:
+        if o.optional:
+            given = o.updated and not o.name.startswith("grad_")
+            there = not (o.needs and any(a.name == o.needs for a in op.inputs) and values.get(_generate.python_name(o.needs)) is None)
+            args.append(None if given else wanted and there)
+    for a in (*op.attributes, *row.extra):
+        v = values.get(_generate.python_name(a.name), a.default)
+        args.append(a.values.index(v) if isinstance(v, str) else v)
+    if row.free:
+        args.append(values.get("dtype"))
+    if row.first is None:
+        args.append(torch.get_default_device())
+    return tuple(args)
+
+
+@pytest.mark.parametrize("name", [n for n, op in operators.items() if not op.makes_plan])
+def test_operator_of_torch(name):
+    """Its schema, its fake and its gradient's registration: torch's opcheck."""
+    op, f = operators[name], getattr(torch.ops.spops, name).default
+    all_optional = _generate.Row(op).all_optional
+    for wanted in (False, True):
+        values = drawn(op, False)
+        if wanted and name == "segreduce":
+            values["reduce"] = "max"  # has a winning term
+        args = operator_arguments(op, values, wanted or all_optional)
+        checks = ("test_schema", "test_faketensor", "test_autograd_registration")
+        if any(isinstance(a, torch.Tensor) and a.dtype is torch.float8_e4m3fn for a in args):
+            checks = checks[1:]  # torch's check of the schema computes with inputs, which it cannot in 8 bits
+        args = [a.requires_grad_() if isinstance(a, torch.Tensor) and a.is_floating_point() and op.gradient else a for a in args]
+        _, error = outcome(lambda: f(*args))
+        assert wanted or error is None, error
+        if error is None:
+            torch.library.opcheck(f, args, test_utils=checks)
+
+
 def test_every_row_has_its_functions():
     assert set(F.__all__) == set(operators)
     for name, op in operators.items():
