@@ -44,6 +44,8 @@ class Row:
         self.free = [o for o in op.outputs if o.kind == TENSOR and not o.optional and self.is_free(o)]
         self.backward = operators.get(op.gradient.operator) if op.gradient else None
         self.is_sum = op.gradient is not None and "grad_sum" in op.gradient.arguments
+        # with exact sizes all rows are written; with capacities those behind are left alone
+        self.is_whole = self.is_sum or any(a.name == "grad_sum" for a in op.inputs)
         names = {a.name for a in op.attributes}
         self.extra = [a for a in self.backward.attributes if a.name not in names] if self.backward else []
         self.all_optional = all(o.optional and not o.updated or o.name.startswith("grad_") for o in op.outputs)
@@ -119,7 +121,7 @@ class Row:
         else:
             shape = "(" + ", ".join(dims) + ",)"
         how = "empty"
-        if o.updated and self.is_sum and self.plans:  # all rows, but those behind a capacity's
+        if o.updated and self.is_whole and self.plans:  # all rows, but those behind a capacity's
             how = "{" + f"{python_name(self.plans[0].name)}_d is not None" + "}" if not is_fake else "empty"
         elif o.updated:  # rows that the call leaves alone shall not be garbage
             reasons = [python_name(a.name) + " is not None" for a in self.tensors if a.optional and a.name == "num_rows"]

@@ -46,8 +46,8 @@ class _Convolution(Function):
         ctx.x_dtype = x.dtype
         x = x.to(dtype)
         w = matrices(weight, krsc).to(dtype).contiguous()
-        out = x.new_empty((plan.num_out, w.shape[-1]))
-        _made.sparseconv_raw(x, w, bias, None, None, None, None, plan.handle, plan.fields, out, groups, 0, 0, False, None)
+        out = (x.new_empty if plan.description is None else x.new_zeros)((plan.num_out, w.shape[-1]))
+        _made.sparseconv_raw(x, w, bias, None, None, None, None, plan.handle, plan.ints, plan.description, out, groups, 0, 0, False, None)
         ctx.save_for_backward(x, w)
         ctx.plan, ctx.groups, ctx.krsc, ctx.weight = plan, groups, krsc, (weight.shape, weight.dtype)
         return out
@@ -59,10 +59,10 @@ class _Convolution(Function):
         plan, (shape, dtype) = ctx.plan, ctx.weight
         of_x, of_w, of_bias = ctx.needs_input_grad[:3]
         grad = grad.to(w.dtype)
-        gx = torch.empty_like(x, memory_format=torch.contiguous_format) if of_x else None
+        gx = (x.new_empty if plan.description is None else x.new_zeros)(x.shape) if of_x else None
         sums = torch.float32 if dtype is torch.float32 else w.dtype  # f32 is what the products are summed in
         gw = torch.empty_like(w, dtype=sums) if of_w else None
-        _made.sparseconv_backward_raw(x, w, grad, plan.handle, plan.fields, gx, gw, ctx.groups, 0)
+        _made.sparseconv_backward_raw(x, w, grad, plan.handle, plan.ints, plan.description, gx, gw, ctx.groups, 0)
         if of_x:
             gx = gx.to(ctx.x_dtype)
         if of_w:
@@ -71,10 +71,7 @@ class _Convolution(Function):
 
 
 def convolution(x: Tensor, weight: Tensor, bias: Tensor | None, plan, groups: int = 1, krsc: bool = False) -> Tensor:
-    """A sparse convolution by a layer's parameters, in the dtype of autocast or of x.
-
-    plan must be one whose rows are all in use: nothing is written to others.
-    """
+    """A sparse convolution by a layer's parameters, in the dtype of autocast or of x."""
     dtype = work_dtype(x)
     needs = torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad))
     if not needs or _is_traced(x):

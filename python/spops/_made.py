@@ -137,7 +137,7 @@ def _no_out(operator: str, output: str):
 
 def _autocast(x):
     """x in the dtype of autocast on its device."""
-    if x is None or not torch.is_autocast_enabled(x.device.type) or not x.is_floating_point():
+    if x is None or not torch.is_autocast_enabled(x.device.type) or not x.is_floating_point() or x.dtype is torch.float64:
         return x
     return x.to(torch.get_autocast_dtype(x.device.type))
 

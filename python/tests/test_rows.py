@@ -17,7 +17,7 @@ from spops import _device, _generate, _library, _made, _rows
 from spops._rows import FLOATS, INTS, PLAN, TENSOR, operators, python_of
 
 SIZES = {"N": 24, "M": 24, "C": 8, "Ci": 8, "Co": 8, "H": 16, "S": 2, "K": 3, "P": 2, "Q": 24, "D": 4, "B": 5, "I": 4}
-DTYPES = {"narrow": "f8e4m3", "float": "f32"}
+DTYPES = {"narrow": "f8e4m3", "float": "f32", "real": "f32"}
 EYE = [1.0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1]
 BEV = dict(num_batches=1, num_cameras=1, num_depths=4, feature_height=2, feature_width=3, num_cells_x=4, num_cells_y=4, num_cells_z=1)
 VALUES = {
