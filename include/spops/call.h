@@ -10,14 +10,34 @@
  *
  * Order of the values of a call:
  *
- *     1. inputs, then outputs, in the order of the row; a plan among them is a POINTER to the plan (a
- *        spops_plan *), or NONE for a plan that the call shall make. A TENSOR, the block that a plan
- *        lives in, is refused so far: attach it first (spops_plan_attach)
- *     2. one for each plan among them: NONE. It is the place of the description that a block will need
+ *     1. inputs, then outputs, in the order of the row. A plan among them is
+ *            a POINTER to the plan (a spops_plan *), or
+ *            a TENSOR: the block that the plan lives in, of any dtype (frameworks take i32), or
+ *            as an output NONE: the call makes a plan
+ *     2. one for each plan among them, absent ones too: of a block its description, a TENSOR of i64 in
+ *        host memory; else NONE
  *     3. attributes
  *     4. where an argument may be absent: `present`, an INT of one bit for each argument that may be,
  *        in their order, 1 where it is given; absent ones have no value in 1. Or NONE: then all have
  *        one, NONE for those that are absent
+ *
+ * A plan as a block. The description of a plan that stands on others (spops_plan_kinds' parents) is
+ * followed by those of its parents, in their order, 0 for one that is left out; the block is the plan's
+ * own, followed by those of its parents, each from a multiple of 256 bytes on. spops_plan_measure gives
+ * the size for such a description. A plan is thus one tensor and a few integers, whatever it stands on.
+ * The call attaches a handle, which its context keeps for the next call with the same block.
+ *
+ *     as an input    The block holds the plan that is described, made by such a call or a reserve.
+ *     as an output   The call fills the block, whatever is in it, as the X_update of its kind does: by
+ *                    counts that only the device knows, without allocating or waiting, also while the
+ *                    stream is captured. Arrays have room for the capacities of the description; an
+ *                    optional num_X, an int32 where the call runs, says how much counts, and must be
+ *                    given, as it must not where the call makes a plan. Plans that the new one stands
+ *                    on are copied into its block. An attribute that the description has too is left
+ *                    out, or the same. A part of a plan (voxels_coords) is copied.
+ *
+ * Kinds without a description (spops_plan_measure says NOT_SUPPORTED) are handles alone, and so is what
+ * segments_offsets, kernel_map_inverse and bev_plan_ranks make.
  *
  * docs/operators.md lists all rows; spops.ops.json has them beside the library.
  */
@@ -144,8 +164,8 @@ SPOPS_API const spops_operator *spops_operator_find(const char *name);
  *
  * Stream    Execute calls enqueue, and allocate only where the library's own context has too little
  *           scratch; calls that make plans work as their functions do.
- * Errors    Those of the function; INVALID_ARGUMENT for values that are not as the row says. The
- *           message is in spops_last_error(ctx), and for NULL in spops_last_error(NULL).
+ * Errors    Those of the function; INVALID_ARGUMENT for values that are not as the row says. A block
+ *           that was to be filled may hold an empty plan after an error. The message is in spops_last_error(ctx), and for NULL in spops_last_error(NULL).
  * Threads   Any with NULL; else one at a time per ctx.
  */
 SPOPS_API spops_status spops_call(spops_context *ctx, const spops_operator *op,

@@ -86,7 +86,9 @@ SPOPS_API spops_status spops_plan_describe(spops_context *ctx, const spops_plan 
 /**
  * How large the block and the scratch of a described plan are, before there is any of them.
  *
- * ints      [num_ints] in host memory, as spops_plan_describe gives them, or put together by hand.
+ * ints      [num_ints] in host memory, as spops_plan_describe gives them, or put together by hand. Those
+ *           of its parents may follow, in their order, 0 for one that is left out: then the block is
+ *           one for all (spops/call.h).
  * bytes     Of the block.
  * scratch_bytes  That its calls need in the context. Either may be NULL.
  *

@@ -12,6 +12,7 @@ def segments(
     num_segments: int,
     idx: Tensor | None = None,
     weight_idx: Tensor | None = None,
+    num_terms: Tensor | None = None,
     num_rows: int = 0,
     num_weights: int = 0,
     order: str | int = 'unsorted',
@@ -76,6 +77,7 @@ def triplets(
     num_matrices: int,
     out_rows: Tensor | None = None,
     in_rows: Tensor | None = None,
+    num_triplets: Tensor | None = None,
     order: str | int = 'unsorted',
     backward: bool = False,
     max_matrix_elements: int = 0,
@@ -442,6 +444,7 @@ def dequantize(
 
 def coords(
     rows: Tensor,
+    num_rows: Tensor | None = None,
     order: str | int = 'given',
     search: str | int = 'auto',
     duplicates: str | int = 'refuse',
@@ -505,6 +508,7 @@ def coords_rows(
 def voxels(
     points: Tensor,
     batch: Tensor | None = None,
+    num_points: Tensor | None = None,
     size_m: float | Sequence[float] | None = None,
     origin_m: float | Sequence[float] | None = None,
     points_of: str | int = 'all',
@@ -530,6 +534,7 @@ def devoxels(
     points: Tensor,
     coords: Plan,
     batch: Tensor | None = None,
+    num_points: Tensor | None = None,
     size_m: float | Sequence[float] | None = None,
     origin_m: float | Sequence[float] | None = None,
     interpolation: str | int = 'nearest',
@@ -596,6 +601,7 @@ def bev_plan(
     num_cells_z: int,
     input_height: int,
     input_width: int,
+    transforms: Tensor | None = None,
     depth_start_m: float = 1.0,
     depth_step_m: float = 1.0,
     depths_m: float | Sequence[float] | None = None,
@@ -607,7 +613,6 @@ def bev_plan(
     backward: bool = False,
     kernel: str | int = 'auto',
     max_cols: int = 0,
-    device: torch.device | str | None = None,
 ) -> Plan: ...  # Plan of BEV pooling from up to 64 cameras, with 9, 16 and 6 numbers each; left out: of the identity.
 
 def bev_plan_ranks(

@@ -29,6 +29,7 @@ spops_status spops_boxed_sparseconv_plan(spops_boxed_call *b)
     enum { BACKWARD, DATAFLOW, MAX_IN, MAX_OUT, GROUPING, EPSILON, BATCH_ROWS, QUANTIZED };
     spops_sparseconv *made = NULL;
     spops_sparseconv_options options = spops_sparseconv_options_default();
+    if (b->into != NULL) return SPOPS_STATUS_OK; // filled from its parent when it was emptied
     options.backward = spops_boxed_i32(b, BACKWARD);
     options.dataflow = (spops_dataflow)spops_boxed_i32(b, DATAFLOW);
     options.max_in_channels = b->attributes[MAX_IN].i;
@@ -133,6 +134,7 @@ static spops_pool_options pool_options(const spops_boxed_call *b, int first)
 
 spops_status spops_boxed_pool_plan(spops_boxed_call *b)
 {
+    if (b->into != NULL) return SPOPS_STATUS_OK; // filled from its parent when it was emptied
     const spops_pool_options options = pool_options(b, 0);
     spops_pool *made = NULL;
     SPOPS_TRY(spops_pool_create(b->ctx, b->args[0], &options, &made));
@@ -141,6 +143,7 @@ spops_status spops_boxed_pool_plan(spops_boxed_call *b)
 
 spops_status spops_boxed_pool_global_plan(spops_boxed_call *b)
 {
+    if (b->into != NULL) return SPOPS_STATUS_OK; // filled from its parent when it was emptied
     const spops_pool_options options = pool_options(b, 1);
     spops_pool *made = NULL;
     SPOPS_TRY(spops_pool_create_global(b->ctx, b->args[0], b->attributes[0].i, &options, &made));
@@ -149,6 +152,7 @@ spops_status spops_boxed_pool_global_plan(spops_boxed_call *b)
 
 spops_status spops_boxed_pool_buckets_plan(spops_boxed_call *b)
 {
+    if (b->into != NULL) return SPOPS_STATUS_OK; // filled from its parent when it was emptied
     const spops_pool_options options = pool_options(b, 1);
     spops_pool *made = NULL;
     SPOPS_TRY(

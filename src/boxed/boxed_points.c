@@ -26,6 +26,9 @@ spops_status spops_boxed_neighbors(spops_boxed_call *b)
     spops_neighbors_options options = spops_neighbors_options_default();
     spops_neighbors *made = NULL;
 
+    if (b->into != NULL)
+        return spops_neighbors_update(b->ctx, (spops_neighbors *)b->into,
+                                      b->args[OUTPUTS] == NULL ? NULL : &outputs, &inputs);
     options.radius_m = f32_attribute(b, RADIUS_M);
     options.metric = (spops_metric)spops_boxed_i32(b, METRIC);
     options.taps = spops_boxed_i32(b, TAPS);
@@ -160,6 +163,7 @@ spops_status spops_boxed_buckets(spops_boxed_call *b)
     int32_t hashes[SPOPS_MAX_BUCKET_ROUNDS], steps[3 * SPOPS_MAX_BUCKET_ROUNDS];
     spops_buckets *made = NULL;
 
+    if (b->into != NULL) return spops_buckets_update(b->ctx, (spops_buckets *)b->into, &cloud);
     options.bucket_rows = spops_boxed_i32(b, BUCKET_ROWS);
     options.num_buckets = spops_boxed_i32(b, NUM_BUCKETS);
     options.num_rounds = spops_boxed_i32(b, NUM_ROUNDS);
@@ -191,6 +195,8 @@ spops_status spops_boxed_patches(spops_boxed_call *b)
     const spops_patch_lists lists = {b->matrices[0].rows - 1, b->args[0], b->args[1], b->args[2],
                                      b->args[3]};
     spops_patches *made = NULL;
+    if (b->into != NULL)
+        return spops_patches_update(b->ctx, (spops_patches *)b->into, NULL, &lists);
     SPOPS_TRY(spops_patches_create(b->ctx, b->attributes[0].i, &lists, &made));
     return spops_boxed_made(b, made);
 }
@@ -209,6 +215,8 @@ spops_status spops_boxed_patches_order(spops_boxed_call *b)
     SPOPS_TRY(spops_list_f64(b, SIZE_M, 3, 0.0, order.size_m));
     SPOPS_TRY(spops_list_f64(b, ORIGIN_M, 3, 0.0, order.origin_m));
     order.order = b->args[2];
+    if (b->into != NULL)
+        return spops_patches_update_from_order(b->ctx, (spops_patches *)b->into, &cloud, &order);
     SPOPS_TRY(spops_patches_create_from_order(b->ctx, &cloud, &order, &made));
     return spops_boxed_made(b, made);
 }
@@ -221,6 +229,9 @@ spops_status spops_boxed_patches_buckets(spops_boxed_call *b)
     window.stride = spops_boxed_i32(b, 1);
     window.shift = spops_boxed_i32(b, 2);
     window.in_places = spops_boxed_i32(b, 3);
+    if (b->into != NULL)
+        return spops_patches_update_from_buckets(b->ctx, (spops_patches *)b->into, b->args[0],
+                                                 &window);
     SPOPS_TRY(spops_patches_create_from_buckets(b->ctx, b->args[0], &window, &made));
     return spops_boxed_made(b, made);
 }

@@ -13,9 +13,14 @@ static spops_status reserve_segments(spops_boxed_call *b, const spops_segments *
 spops_status spops_boxed_segments(spops_boxed_call *b)
 {
     spops_segments *made = NULL;
-    enum { KEYS, IDX, WEIGHT_IDX };
+    enum { KEYS, IDX, WEIGHT_IDX, NUM_TERMS };
     enum { NUM_SEGMENTS, NUM_ROWS, NUM_WEIGHTS, ORDER, MAX_COLS, GRADIENTS };
     spops_segments_options options = spops_segments_options_default();
+    bool fills;
+    SPOPS_TRY(spops_boxed_counts(b, NUM_TERMS, KEYS, "max_terms", &fills));
+    if (fills)
+        return spops_segments_update(b->ctx, (spops_segments *)b->into, b->args[NUM_TERMS],
+                                     b->args[KEYS], b->args[IDX], b->args[WEIGHT_IDX]);
     options.idx = b->args[IDX];
     options.weight_idx = b->args[WEIGHT_IDX];
     options.num_rows = b->attributes[NUM_ROWS].i;
@@ -34,6 +39,7 @@ spops_status spops_boxed_segments_offsets(spops_boxed_call *b)
     enum { OFFSETS, IDX, WEIGHT_IDX };
     enum { NUM_ROWS, NUM_WEIGHTS, MAX_COLS, GRADIENTS };
     spops_segments_options options = spops_segments_options_default();
+    SPOPS_TRY(spops_boxed_no_block(b));
     options.idx = b->args[IDX];
     options.weight_idx = b->args[WEIGHT_IDX];
     options.num_rows = b->attributes[NUM_ROWS].i;
@@ -83,11 +89,16 @@ spops_status spops_boxed_gather_backward(spops_boxed_call *b)
 spops_status spops_boxed_triplets(spops_boxed_call *b)
 {
     spops_triplets *made = NULL;
-    enum { MATRICES, OUT_ROWS, IN_ROWS };
+    enum { MATRICES, OUT_ROWS, IN_ROWS, NUM_TRIPLETS };
     enum { NUM_OUT, NUM_IN, NUM_MATRICES, ORDER, BACKWARD, MAX_ELEMENTS };
     const spops_triplets_shape shape = {b->attributes[NUM_OUT].i, b->attributes[NUM_IN].i,
                                         b->attributes[NUM_MATRICES].i, b->matrices[MATRICES].rows};
     spops_triplets_options options = spops_triplets_options_default();
+    bool fills;
+    SPOPS_TRY(spops_boxed_counts(b, NUM_TRIPLETS, MATRICES, "max_triplets", &fills));
+    if (fills)
+        return spops_triplets_update(b->ctx, (spops_triplets *)b->into, b->args[NUM_TRIPLETS],
+                                     b->args[OUT_ROWS], b->args[IN_ROWS], b->args[MATRICES]);
     options.matrix_order = (spops_key_order)spops_boxed_i32(b, ORDER);
     options.backward = spops_boxed_i32(b, BACKWARD);
     options.max_matrix_elements = b->attributes[MAX_ELEMENTS].i;
@@ -100,6 +111,9 @@ spops_status spops_boxed_triplets_offsets(spops_boxed_call *b)
 {
     spops_triplets *made = NULL;
     spops_triplets_options options = spops_triplets_options_default();
+    if (b->into != NULL)
+        return spops_triplets_update_offsets(b->ctx, (spops_triplets *)b->into, b->args[0], NULL,
+                                             NULL);
     options.backward = spops_boxed_i32(b, 0);
     options.max_matrix_elements = b->attributes[1].i;
     SPOPS_TRY(spops_triplets_create_from_offsets(b->ctx, b->matrices[0].rows - 1, b->args[0],

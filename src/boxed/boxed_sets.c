@@ -53,14 +53,28 @@ static int32_t dims_of(const spops_boxed_call *b, const spops_coords *coords)
     return view.dims;
 }
 
+// Rows of as many columns as the set has.
+static spops_status fill_coords(const spops_boxed_call *b, spops_matrix rows,
+                                const int32_t *num_rows)
+{
+    const int64_t cols = 1 + spops_plan_field(b->into, 0);
+    SPOPS_REQUIRE(b->ctx, rows.cols == cols, "%s: rows has %" PRId64 " columns, expected %" PRId64,
+                  b->row->call, rows.cols, cols);
+    return spops_coords_update(b->ctx, (spops_coords *)b->into, num_rows, rows.data);
+}
+
 spops_status spops_boxed_coords(spops_boxed_call *b)
 {
+    enum { ROWS, NUM_ROWS };
     enum { ORDER, SEARCH, DUPLICATES, LOWER, UPPER, MAX_GRID_BYTES };
-    const spops_matrix rows = b->matrices[0];
+    const spops_matrix rows = b->matrices[ROWS];
     spops_coords_options options = spops_coords_options_default();
     spops_coords_box box;
     spops_coords *made = NULL;
+    bool fills;
 
+    SPOPS_TRY(spops_boxed_counts(b, NUM_ROWS, ROWS, "max_items", &fills));
+    if (fills) return fill_coords(b, rows, b->args[NUM_ROWS]);
     options.order = (spops_coords_order)spops_boxed_i32(b, ORDER);
     options.search = (spops_coords_search)spops_boxed_i32(b, SEARCH);
     options.duplicates = (spops_coords_duplicates)spops_boxed_i32(b, DUPLICATES);
@@ -81,6 +95,11 @@ static spops_status make_derived(spops_boxed_call *b, bool up)
     spops_coords *made = NULL;
 
     SPOPS_TRY(read_kernel(b, 0, dims_of(b, b->args[0]), &kernel));
+    if (b->into != NULL) {
+        spops_coords *into = (spops_coords *)b->into;
+        return up ? spops_coords_update_upsampled(b->ctx, into, b->args[0], &kernel)
+                  : spops_coords_update_downsampled(b->ctx, into, b->args[0], &kernel);
+    }
     SPOPS_TRY(read_options(b, 4, &box, &options));
     SPOPS_TRY(up ? spops_coords_create_upsampled(b->ctx, b->args[0], &kernel, &options, &made)
                  : spops_coords_create_downsampled(b->ctx, b->args[0], &kernel, &options, &made));
@@ -102,6 +121,8 @@ spops_status spops_boxed_coords_union(spops_boxed_call *b)
     spops_coords_options options;
     spops_coords_box box;
     spops_coords *made = NULL;
+    if (b->into != NULL)
+        return spops_coords_update_union(b->ctx, (spops_coords *)b->into, b->args[0], b->args[1]);
     SPOPS_TRY(read_options(b, 0, &box, &options));
     SPOPS_TRY(spops_coords_create_union(b->ctx, b->args[0], b->args[1], &options, &made));
     return spops_boxed_made(b, made);
@@ -112,6 +133,8 @@ spops_status spops_boxed_coords_pruned(spops_boxed_call *b)
     spops_coords_options options;
     spops_coords_box box;
     spops_coords *made = NULL;
+    if (b->into != NULL)
+        return spops_coords_update_pruned(b->ctx, (spops_coords *)b->into, b->args[1], b->args[0]);
     SPOPS_TRY(read_options(b, 0, &box, &options));
     SPOPS_TRY(spops_coords_create_pruned(b->ctx, b->args[1], b->args[0], &options, &made));
     return spops_boxed_made(b, made);
@@ -131,10 +154,16 @@ spops_status spops_boxed_coords_rows(spops_boxed_call *b)
 spops_status spops_boxed_voxels(spops_boxed_call *b)
 {
     enum { SIZE_M, ORIGIN_M, POINTS, SEED, DIMS, ORDER, SEARCH, LOWER_M, UPPER_M, GRADIENTS, COLS };
+    enum { CLOUD, BATCH, NUM_POINTS };
     spops_voxels_options options = spops_voxels_options_default();
     spops_coords_options coords = spops_coords_options_default();
     spops_voxels *made = NULL;
+    bool fills;
 
+    SPOPS_TRY(spops_boxed_counts(b, NUM_POINTS, CLOUD, "max_points", &fills));
+    if (fills)
+        return spops_voxels_update(b->ctx, (spops_voxels *)b->into, b->args[NUM_POINTS],
+                                   b->matrices[CLOUD], b->args[BATCH]);
     SPOPS_TRY(spops_list_f64(b, SIZE_M, SPOPS_MAX_DIMS, 0.0, options.size_m));
     SPOPS_TRY(spops_list_f64(b, ORIGIN_M, SPOPS_MAX_DIMS, 0.0, options.origin_m));
     SPOPS_TRY(spops_list_f64(b, LOWER_M, SPOPS_MAX_DIMS, 0.0, options.lower_m));
@@ -148,7 +177,7 @@ spops_status spops_boxed_voxels(spops_boxed_call *b)
     coords.order = (spops_coords_order)spops_boxed_i32(b, ORDER);
     coords.search = (spops_coords_search)spops_boxed_i32(b, SEARCH);
     options.coords = &coords;
-    SPOPS_TRY(spops_voxels_create(b->ctx, b->matrices[0], b->args[1], &options, &made));
+    SPOPS_TRY(spops_voxels_create(b->ctx, b->matrices[CLOUD], b->args[BATCH], &options, &made));
     return spops_boxed_made(b, made);
 }
 
@@ -165,17 +194,23 @@ spops_status spops_boxed_voxels_segments(spops_boxed_call *b)
 spops_status spops_boxed_devoxels(spops_boxed_call *b)
 {
     enum { SIZE_M, ORIGIN_M, INTERPOLATION, MISSING, GRADIENTS, COLS };
+    enum { CLOUD, BATCH, NUM_POINTS, COORDS };
     spops_devoxels_options options = spops_devoxels_options_default();
     spops_devoxels *made = NULL;
+    bool fills;
 
+    SPOPS_TRY(spops_boxed_counts(b, NUM_POINTS, CLOUD, "max_points", &fills));
+    if (fills)
+        return spops_devoxels_update(b->ctx, (spops_devoxels *)b->into, b->args[COORDS],
+                                     b->args[NUM_POINTS], b->matrices[CLOUD], b->args[BATCH]);
     SPOPS_TRY(spops_list_f64(b, SIZE_M, SPOPS_MAX_DIMS, 0.0, options.size_m));
     SPOPS_TRY(spops_list_f64(b, ORIGIN_M, SPOPS_MAX_DIMS, 0.0, options.origin_m));
     options.interpolation = (spops_devoxels_interpolation)spops_boxed_i32(b, INTERPOLATION);
     options.missing = (spops_devoxels_missing)spops_boxed_i32(b, MISSING);
     options.gradients = (spops_gradients)spops_boxed_i32(b, GRADIENTS);
     options.max_cols = b->attributes[COLS].i;
-    SPOPS_TRY(
-        spops_devoxels_create(b->ctx, b->args[2], b->matrices[0], b->args[1], &options, &made));
+    SPOPS_TRY(spops_devoxels_create(b->ctx, b->args[COORDS], b->matrices[CLOUD], b->args[BATCH],
+                                    &options, &made));
     return spops_boxed_made(b, made);
 }
 
@@ -199,6 +234,8 @@ spops_status spops_boxed_kernel_map(spops_boxed_call *b)
     spops_kernel_shape kernel;
     spops_kernel_map *made = NULL;
 
+    if (b->into != NULL)
+        return spops_kernel_map_update(b->ctx, (spops_kernel_map *)b->into, b->args[0], b->args[1]);
     SPOPS_TRY(read_kernel(b, SIZE, dims_of(b, b->args[0]), &kernel));
     options.contents = spops_boxed_i32(b, CONTENTS);
     options.tile_rows = spops_boxed_i32(b, TILE_ROWS);
@@ -212,6 +249,7 @@ spops_status spops_boxed_kernel_map_inverse(spops_boxed_call *b)
 {
     spops_kernel_map_options options = spops_kernel_map_options_default();
     spops_kernel_map *made = NULL;
+    SPOPS_TRY(spops_boxed_no_block(b));
     options.contents = spops_boxed_i32(b, 0);
     options.tile_rows = spops_boxed_i32(b, 1);
     SPOPS_TRY(spops_kernel_map_create_inverse(b->ctx, b->args[0], &options, &made));
@@ -286,16 +324,32 @@ static spops_status read_cameras(const spops_boxed_call *b, int i, int64_t num_c
     return SPOPS_STATUS_OK;
 }
 
+// Depths of other distances lie in the block, where only reserve puts them.
+static spops_status fill_bev_plan(const spops_boxed_call *b, const double *transforms)
+{
+    static const char depths[] = "has_depths";
+    const int32_t field = spops_plan_field_index(b->into->kind, depths, sizeof depths - 1);
+    if (spops_plan_field(b->into, field) != 0)
+        return spops_fail(b->ctx, SPOPS_STATUS_NOT_SUPPORTED,
+                          "%s: plan has depths of its own, expected depth_start_m and depth_step_m "
+                          "where a block is filled",
+                          b->row->call);
+    return spops_bev_plan_update(b->ctx, (spops_bev_plan *)b->into, transforms);
+}
+
 spops_status spops_boxed_bev_plan(spops_boxed_call *b)
 {
     enum { MAX_CAMERAS = 64, HEIGHT = 8, WIDTH, START, STEP, DEPTHS, LOWER, CELL, INTRINSICS, EGO };
-    enum { IMAGE = EGO + 1, BACKWARD };
+    enum { IMAGE = EGO + 1, BACKWARD, TRANSFORMS = 0 };
     spops_bev_geometry geometry = spops_bev_geometry_default();
     spops_bev_camera cameras[MAX_CAMERAS];
     const spops_bev_options options = bev_options(b, BACKWARD);
     int64_t num_cameras;
     spops_bev_plan *made = NULL;
 
+    if (b->into != NULL) return fill_bev_plan(b, b->args[TRANSFORMS]);
+    SPOPS_REQUIRE(b->ctx, b->args[TRANSFORMS] == NULL,
+                  "%s: transforms is given, expected NULL where no block is filled", b->row->call);
     geometry.shape = shape_of(b);
     geometry.input_height = spops_boxed_i32(b, HEIGHT);
     geometry.input_width = spops_boxed_i32(b, WIDTH);
@@ -325,6 +379,7 @@ spops_status spops_boxed_bev_plan_ranks(spops_boxed_call *b)
     const spops_bev_options options = bev_options(b, 8);
     spops_bev_ranks ranks = spops_bev_ranks_default();
     spops_bev_plan *made = NULL;
+    SPOPS_TRY(spops_boxed_no_block(b));
     ranks.num_points = b->matrices[0].rows;
     ranks.num_intervals = b->matrices[3].rows;
     ranks.ranks_depth = b->args[0];

@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <string.h>
 
+#include "boxed/blocks.h"
 #include "boxed/values.h"
 #include "call/call_check.h"
 #include "core/backend.h"
@@ -124,8 +125,11 @@ static void finish(const spops_boxed_call *b, spops_value *ret)
 
 static spops_status call_function(spops_boxed_call *b)
 {
+    if (b->num_blocks > 0) SPOPS_TRY(spops_blocks_attach(b));
     SPOPS_TRY(spops_check_boxed(b->ctx, b->row, b->args, b->matrices, b->attributes));
-    return functions[b->row->op->index](b);
+    if (b->into != NULL) SPOPS_TRY(spops_blocks_begin(b));
+    SPOPS_TRY(functions[b->row->op->index](b));
+    return b->into == NULL ? SPOPS_STATUS_OK : spops_blocks_end(b);
 }
 
 // On a context of the library's own.

@@ -220,18 +220,41 @@ static spops_status unpack_tensor(unpacking *u, const spops_value *value, int in
 
 // ---- Plans --------------------------------------------------------------------------------------
 
+// A block; its description follows.
+static spops_status unpack_block(unpacking *u, const spops_value *value, int index)
+{
+    spops_boxed_call *b = u->b;
+    const spops_tensor *t = tensor_of(value);
+    spops_plan_value *v = &b->blocks[b->num_blocks].value;
+    bool is_empty;
+
+    SPOPS_TRY(check_device(u, t));
+    if (!has_sizes(t, &is_empty))
+        return refuse(u, "a tensor of impossible sizes", "sizes from 0 on");
+    if (!is_empty && !is_compact(t, 0))
+        return refuse(u, "a tensor with gaps", "a block without a gap");
+    if (t->data == NULL) return refuse(u, "NULL", "the block of a plan");
+    b->blocks[b->num_blocks++].arg = index;
+    v->name = u->name;
+    v->block = (char *)t->data + t->byte_offset;
+    v->bytes = is_empty ? 0
+                        : (size_t)product(t, 0, t->num_dims) *
+                              ((size_t)t->dtype_bits * t->dtype_lanes / 8);
+    return SPOPS_STATUS_OK;
+}
+
 static spops_status unpack_plan(unpacking *u, const spops_value *value, int index)
 {
     spops_boxed_call *b = u->b;
     const spops_row_arg *arg = &b->row->args[index];
     const spops_plan *plan;
 
-    if (arg->is_output && value->type == SPOPS_VALUE_NONE) {
-        b->wanted[index] = true;
-        return SPOPS_STATUS_OK;
-    }
-    if (value->type != SPOPS_VALUE_POINTER)
-        return refuse(u, type_name(value->type), "the POINTER of a plan");
+    if (arg->is_output && value->type == SPOPS_VALUE_NONE) return SPOPS_STATUS_OK;
+    if (tensor_of(value) != NULL) return unpack_block(u, value, index);
+    if (value->type != SPOPS_VALUE_POINTER || arg->is_output)
+        return refuse(u, type_name(value->type),
+                      arg->is_output ? "NONE, or a TENSOR: a block"
+                                     : "the POINTER of a plan, or a TENSOR: its block");
     plan = value->v.p;
     if (plan == NULL) return SPOPS_STATUS_OK; // the function says so
     if (spops_plan_get_kind(plan) != (spops_plan_kind)arg->plan_kind)
@@ -243,6 +266,57 @@ static spops_status unpack_plan(unpacking *u, const spops_value *value, int inde
         u->place->device = plan->ctx->info.device;
     }
     return SPOPS_STATUS_OK;
+}
+
+// 64-bit integers, or floats, in host memory: a TENSOR, or integers in an object of tvm-ffi.
+static bool list_of(const spops_value *value, bool is_float, const void **list, int64_t *count)
+{
+    const spops_tensor *t = tensor_of(value);
+    bool is_empty;
+
+    if (value->type == OBJECT_SHAPE && !is_float) {
+        const struct {
+            const int64_t *data;
+            size_t size;
+        } *shape = (const void *)((const char *)value->v.p + OBJECT_HEAD_BYTES);
+        *list = shape->data;
+        *count = (int64_t)shape->size;
+        return true;
+    }
+    if (t == NULL || t->dtype_bits != 64 || t->dtype_code != (is_float ? 2 : 0) ||
+        t->device_type != DLPACK_HOST || t->num_dims > 1 || !has_sizes(t, &is_empty) ||
+        !is_compact(t, 0))
+        return false;
+    *list = (const char *)t->data + t->byte_offset;
+    *count = product(t, 0, t->num_dims);
+    return t->data != NULL && (uintptr_t)*list % sizeof(int64_t) == 0;
+}
+
+// What a block holds, beside it; NONE for a plan that is no block.
+static spops_status unpack_description(unpacking *u, const spops_value *value, int index)
+{
+    spops_boxed_call *b = u->b;
+    int64_t count = 0;
+
+    for (int i = 0; i < b->num_blocks; ++i) {
+        spops_plan_value *v = &b->blocks[i].value;
+        const void *list = NULL;
+        if (b->blocks[i].arg != index) continue;
+        if (!list_of(value, false, &list, &count) || count < 1 || count > INT32_MAX)
+            return spops_fail(b->ctx, SPOPS_STATUS_INVALID_ARGUMENT,
+                              "%s: the description of %s is %s, expected a TENSOR of i64 in host "
+                              "memory",
+                              b->row->call, u->name, type_name(value->type));
+        v->ints = list;
+        v->num_ints = (int32_t)count;
+        if (v->ints[0] != b->row->args[index].plan_kind)
+            return refuse(u, "a plan of another kind", b->row->op->arguments[index]->type);
+        return SPOPS_STATUS_OK;
+    }
+    if (value->type == SPOPS_VALUE_NONE) return SPOPS_STATUS_OK;
+    return spops_fail(b->ctx, SPOPS_STATUS_INVALID_ARGUMENT,
+                      "%s: the description of %s is %s, expected NONE for what is no block",
+                      b->row->call, u->name, type_name(value->type));
 }
 
 // ---- Attributes ---------------------------------------------------------------------------------
@@ -303,8 +377,8 @@ static spops_status unpack_list(unpacking *u, const spops_value *value, int inde
 {
     spops_boxed_call *b = u->b;
     const spops_operator_argument *a = b->row->attributes[index].row;
-    const spops_tensor *t = tensor_of(value);
-    bool is_empty;
+    const void *list = NULL;
+    int64_t count = 0;
 
     if (value->type == SPOPS_VALUE_NONE) return SPOPS_STATUS_OK;
     b->counts[index] = 1;
@@ -317,25 +391,13 @@ static spops_status unpack_list(unpacking *u, const spops_value *value, int inde
         memcpy(&b->single[index], &value->v.f, sizeof value->v.f);
         return SPOPS_STATUS_OK;
     }
-    if (value->type == OBJECT_SHAPE && !is_float) {
-        const struct {
-            const int64_t *data;
-            size_t size;
-        } *shape = (const void *)((const char *)value->v.p + OBJECT_HEAD_BYTES);
-        if (shape->size > (size_t)a->count) return refuse(u, "longer", "fewer numbers");
-        b->attributes[index].list = shape->data;
-        b->counts[index] = (int32_t)shape->size;
-        return SPOPS_STATUS_OK;
-    }
-    if (t == NULL || t->dtype_bits != 64 || t->dtype_code != (is_float ? 2 : 0) ||
-        t->device_type != DLPACK_HOST || t->num_dims > 1 || !has_sizes(t, &is_empty) ||
-        !is_compact(t, 0))
+    if (!list_of(value, is_float, &list, &count))
         return refuse(u, type_name(value->type),
                       is_float ? "a TENSOR of f64 in host memory"
                                : "a TENSOR of i64 in host memory");
-    if (product(t, 0, t->num_dims) > a->count) return refuse(u, "longer", "fewer numbers");
-    b->attributes[index].list = (const char *)t->data + t->byte_offset;
-    b->counts[index] = (int32_t)product(t, 0, t->num_dims);
+    if (count > a->count) return refuse(u, "longer", "fewer numbers");
+    b->attributes[index].list = list;
+    b->counts[index] = (int32_t)count;
     return SPOPS_STATUS_OK;
 }
 
@@ -414,7 +476,10 @@ spops_status spops_values_unpack(spops_boxed_call *b, const spops_value *args, i
         SPOPS_TRY(arg->is_plan ? unpack_plan(&u, &args[at], i) : unpack_tensor(&u, &args[at], i));
         ++at;
     }
-    at += num_plans; // descriptions
+    for (int i = 0; i < row->num_args; ++i) {
+        u.name = row->args[i].name;
+        if (row->args[i].is_plan) SPOPS_TRY(unpack_description(&u, &args[at++], i));
+    }
     for (int i = 0; i < row->num_attributes; ++i) {
         u.name = row->attributes[i].row->name;
         SPOPS_TRY(unpack_attribute(&u, &args[at++], i));

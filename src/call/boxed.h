@@ -10,6 +10,9 @@
 
 #include "call/call_check.h"
 #include "core/context.h"
+#include "core/plan.h"
+
+enum { SPOPS_BOXED_MAX_BLOCKS = 4 }; // plans of an operator
 
 typedef struct spops_boxed_call {
     spops_context *ctx;
@@ -18,7 +21,12 @@ typedef struct spops_boxed_call {
     const void *args[SPOPS_ROW_MAX_ARGS];      // plans, matrices, addresses of arrays; NULL: absent
     spops_matrix matrices[SPOPS_ROW_MAX_ARGS]; // of tensors; an array is [n, 1]
     int64_t block_strides[SPOPS_ROW_MAX_ARGS]; // of columns in blocks; 0: they follow each other
-    bool wanted[SPOPS_ROW_MAX_ARGS];           // of plans that the call makes
+    struct {                                   // plans that are blocks
+        int32_t arg;
+        spops_plan_value value;
+    } blocks[SPOPS_BOXED_MAX_BLOCKS];
+    int32_t num_blocks;
+    spops_plan *into; // the block that the call fills; NULL: it makes a plan, if any
     spops_call_number attributes[SPOPS_ROW_MAX_ATTRIBUTES];
     int32_t counts[SPOPS_ROW_MAX_ATTRIBUTES]; // of lists
     int64_t single[SPOPS_ROW_MAX_ATTRIBUTES]; // a list of one
@@ -48,6 +56,15 @@ static inline spops_status spops_boxed_part(spops_boxed_call *b, const void *pla
     b->is_part = true;
     return SPOPS_STATUS_OK;
 }
+
+// Whether the call fills a block, where what argument `count`, one int32, says of argument `rows`
+// counts, which has room for the capacity that is called `capacity`. Without a block all of it counts,
+// and there is no count.
+spops_status spops_boxed_counts(const spops_boxed_call *b, int count, int rows,
+                                const char *capacity, bool *fills);
+
+// Refuses a block that the operator cannot fill.
+spops_status spops_boxed_no_block(const spops_boxed_call *b);
 
 // Argument i.
 static inline spops_matrix spops_boxed_matrix(const spops_boxed_call *b, int i)

@@ -235,6 +235,7 @@ void spops_context_destroy(spops_context *ctx)
     if (ctx == NULL) return;
     if (spops_log_is_on) spops_log_call(ctx, "context_destroy");
     (void)ctx->backend->wait(ctx);
+    if (ctx->lent_plans != NULL) ctx->lent_plans->destroy(ctx, ctx->lent_plans);
     if (ctx->custom_reduces != NULL) ctx->custom_reduces->destroy(ctx, ctx->custom_reduces);
     if (ctx->matmul != NULL) ctx->matmul->destroy(ctx, ctx->matmul);
     while (ctx->blocks != NULL) {

@@ -68,6 +68,7 @@ struct spops_context {
     uint32_t *own_tickets;
     size_t own_scratch_bytes;
 
+    spops_context_part *lent_plans;     // core/plan_value.c; NULL: no block was an argument yet
     spops_context_part *custom_reduces; // segreduce/custom_reduce.c; NULL: none is registered
     spops_context_part
         *matmul;        // a library of dense products (mvmr/matmul_args.h); NULL: not opened

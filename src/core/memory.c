@@ -61,6 +61,12 @@ size_t spops_add_bytes(size_t a, size_t b)
     return __builtin_add_overflow(a, b, &sum) ? SIZE_MAX : sum;
 }
 
+size_t spops_align_bytes(size_t bytes)
+{
+    const size_t end = spops_add_bytes(bytes, SPOPS_ALIGNMENT - 1);
+    return end == SIZE_MAX ? end : end & ~(SPOPS_ALIGNMENT - 1);
+}
+
 void *spops_carve(spops_carver *c, int64_t rows, int64_t cols, size_t element_bytes)
 {
     size_t bytes, begin;
@@ -69,8 +75,7 @@ void *spops_carve(spops_carver *c, int64_t rows, int64_t cols, size_t element_by
     if (c->used == SIZE_MAX) return NULL;
     bytes = spops_mul_bytes(spops_mul_bytes((size_t)rows, (size_t)cols), element_bytes);
     if (bytes == 0) return NULL;
-    begin = spops_add_bytes(c->used, SPOPS_ALIGNMENT - 1);
-    if (begin != SIZE_MAX) begin &= ~(SPOPS_ALIGNMENT - 1);
+    begin = spops_align_bytes(c->used);
     c->used = spops_add_bytes(begin, bytes);
     return c->base != NULL && c->used != SIZE_MAX ? c->base + begin : NULL;
 }

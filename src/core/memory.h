@@ -29,6 +29,9 @@ void spops_backend_free(spops_context *ctx, void *ptr, size_t bytes);
 size_t spops_mul_bytes(size_t a, size_t b);
 size_t spops_add_bytes(size_t a, size_t b);
 
+// The next multiple of SPOPS_ALIGNMENT; SIZE_MAX likewise.
+size_t spops_align_bytes(size_t bytes);
+
 // Cuts one block into aligned arrays. With base NULL it only measures: the same code that carves
 // computes the size, so the two cannot disagree. used is SIZE_MAX after an overflow.
 typedef struct spops_carver {

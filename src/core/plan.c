@@ -310,8 +310,7 @@ static spops_status open_handle(spops_context *ctx, const char *call, spops_plan
     return status;
 }
 
-// The kind that a parent's text, from `at` on to the next one, names; whether it may be left out.
-static const char *next_parent(const char *at, spops_plan_kind *kind, bool *optional)
+const char *spops_plan_next_parent(const char *at, spops_plan_kind *kind, bool *optional)
 {
     const size_t length = strcspn(at, ":"), end = strcspn(at, " ");
     *optional = at[length - 1] == '?';
@@ -323,9 +322,8 @@ static const char *next_parent(const char *at, spops_plan_kind *kind, bool *opti
     return at + end + (at[end] == ' ');
 }
 
-// Parents are as many as the kind has, of their kinds, and lie where ctx runs.
-static spops_status take_parents(spops_context *ctx, const char *call, spops_plan *plan,
-                                 const spops_plan *const *parents, int32_t num_parents)
+spops_status spops_plan_take_parents(spops_context *ctx, const char *call, spops_plan *plan,
+                                     const spops_plan *const *parents, int32_t num_parents)
 {
     const spops_plan_kind_info *info = info_of(plan->kind);
     const char *at = info->parents;
@@ -335,7 +333,7 @@ static spops_status take_parents(spops_context *ctx, const char *call, spops_pla
     for (; *at != '\0'; ++num) {
         spops_plan_kind kind;
         bool optional;
-        at = next_parent(at, &kind, &optional);
+        at = spops_plan_next_parent(at, &kind, &optional);
         if (num >= num_parents || parents == NULL) continue; // refused below
         snprintf(name, sizeof name, "parents[%d]", (int)num);
         plan->parents[num] = parents[num];
@@ -355,6 +353,7 @@ typedef void (*carve_function)(spops_plan *plan, spops_carver *c);
 
 void spops_plan_carve_part(spops_plan *plan, spops_carver *c)
 {
+    if (plan->placed && c->base != NULL) plan->block = c->base + spops_align_bytes(c->used);
     plan->ops->carve(plan, c);
     if (plan->ops->carve_late != NULL) plan->ops->carve_late(plan, c);
     if (plan->ops->carve_workspace != NULL) plan->ops->carve_workspace(plan, c);
@@ -449,6 +448,12 @@ spops_status spops_plan_open_late(spops_context *ctx, const char *call, spops_pl
     return SPOPS_STATUS_OK;
 }
 
+spops_status spops_plan_measure_block(spops_context *ctx, const char *call, spops_plan *plan,
+                                      size_t *bytes)
+{
+    return measure_plan(ctx, call, plan, spops_plan_carve_part, bytes);
+}
+
 // Put a plan that was read into a block of the caller's; `owner` stands before its name in messages.
 static spops_status place_plan(spops_context *ctx, const char *call, const char *owner, void *block,
                                size_t bytes, spops_plan *plan)
@@ -480,7 +485,7 @@ spops_status spops_plan_reserve_on(spops_context *ctx, const char *call, spops_p
 
     if (memory != NULL) SPOPS_TRY(spops_check_memory(ctx, call, memory));
     SPOPS_TRY(open_handle(ctx, call, kind, fields, true, &plan));
-    SPOPS_TRY_GOTO(take_parents(ctx, call, plan, parents, num_parents), status, fail);
+    SPOPS_TRY_GOTO(spops_plan_take_parents(ctx, call, plan, parents, num_parents), status, fail);
     if (memory == NULL) {
         SPOPS_TRY_GOTO(spops_plan_give_memory(ctx, call, plan), status, fail);
     } else if (memory->block == NULL) {
@@ -618,9 +623,19 @@ static spops_status check_ints(spops_context *ctx, const char *call, const int64
     return SPOPS_STATUS_OK;
 }
 
+int32_t spops_plan_num_ints(int64_t kind)
+{
+    return kind < 1 || kind > NUM_KINDS ? 0 : NUM_HEADS + all_ops[kind - 1]->num_fields;
+}
+
+bool spops_plan_has_description(int64_t kind)
+{
+    return kind >= 1 && kind <= NUM_KINDS && all_ops[kind - 1]->read != NULL;
+}
+
 // The plan of a description, without memory.
-static spops_status read_ints(spops_context *ctx, const char *call, const int64_t *ints,
-                              int32_t num_ints, spops_plan **out)
+spops_status spops_plan_read_ints(spops_context *ctx, const char *call, const int64_t *ints,
+                                  int32_t num_ints, spops_plan **out)
 {
     spops_plan *plan = NULL;
     spops_status status;
@@ -650,8 +665,11 @@ spops_status spops_plan_measure(spops_context *ctx, const int64_t *ints, int32_t
     ctx->call = call;
     SPOPS_TRY(spops_check_aligned(ctx, call, "bytes", bytes, sizeof *bytes));
     SPOPS_TRY(spops_check_aligned(ctx, call, "scratch_bytes", scratch_bytes, sizeof *bytes));
-    SPOPS_TRY(read_ints(ctx, call, ints, num_ints, &plan));
-    status = measure_plan(ctx, call, plan, spops_plan_carve_part, &measured);
+    SPOPS_TRY(spops_check_object(ctx, call, "ints", ints, sizeof *ints));
+    if (num_ints > 0 && num_ints > spops_plan_num_ints(ints[0]) && spops_plan_num_ints(ints[0]) > 0)
+        return spops_plan_measure_whole(ctx, call, ints, num_ints, bytes, scratch_bytes);
+    SPOPS_TRY(spops_plan_read_ints(ctx, call, ints, num_ints, &plan));
+    status = spops_plan_measure_block(ctx, call, plan, &measured);
     if (status == SPOPS_STATUS_OK && bytes != NULL) *bytes = measured;
     if (status == SPOPS_STATUS_OK && scratch_bytes != NULL)
         *scratch_bytes = spops_plan_scratch_bytes(plan);
@@ -671,8 +689,8 @@ spops_status spops_plan_attach(spops_context *ctx, const int64_t *ints, int32_t 
     SPOPS_BEGIN_CALL(ctx, call);
     ctx->call = call;
     SPOPS_TRY(spops_check_object(ctx, call, "plan", plan, sizeof *plan));
-    SPOPS_TRY(read_ints(ctx, call, ints, num_ints, &read));
-    SPOPS_TRY_GOTO(take_parents(ctx, call, read, parents, num_parents), status, fail);
+    SPOPS_TRY(spops_plan_read_ints(ctx, call, ints, num_ints, &read));
+    SPOPS_TRY_GOTO(spops_plan_take_parents(ctx, call, read, parents, num_parents), status, fail);
     SPOPS_TRY_GOTO(place_plan(ctx, call, "", block, bytes, read), status, fail);
     if (read->ops->prepare != NULL) SPOPS_TRY_GOTO(read->ops->prepare(ctx, read), status, fail);
     *plan = read;

@@ -106,6 +106,52 @@ spops_status spops_check_memory(spops_context *ctx, const char *call,
 spops_status spops_check_no_memory(spops_context *ctx, const char *call,
                                    const spops_plan_memory *memory);
 
+// ---- Blocks with descriptions (plan.h of the interface) ----
+
+// Ints of a description of one plan of this kind, without its parents; 0: there is no such kind.
+int32_t spops_plan_num_ints(int64_t kind);
+
+// Whether plans of this kind can have one.
+bool spops_plan_has_description(int64_t kind);
+
+// The plan of a description, without memory and parents.
+spops_status spops_plan_read_ints(spops_context *ctx, const char *call, const int64_t *ints,
+                                  int32_t num_ints, spops_plan **out);
+
+// How many parents a plan's kind has, also those that are left out: plan->parents may have others
+// behind them, which the plan was filled from.
+int32_t spops_plan_num_parents(const spops_plan *plan);
+
+// The kind that a parent's text, from `at` on to the next one, names; whether it may be left out.
+const char *spops_plan_next_parent(const char *at, spops_plan_kind *kind, bool *optional);
+
+// Parents are as many as the kind has, of their kinds, and lie where ctx runs.
+spops_status spops_plan_take_parents(spops_context *ctx, const char *call, spops_plan *plan,
+                                     const spops_plan *const *parents, int32_t num_parents);
+
+// Bytes of the block of a plan that was read. Places that it had are gone.
+spops_status spops_plan_measure_block(spops_context *ctx, const char *call, spops_plan *plan,
+                                      size_t *bytes);
+
+// spops_plan_measure of a description with those of its parents.
+spops_status spops_plan_measure_whole(spops_context *ctx, const char *call, const int64_t *ints,
+                                      int32_t num_ints, size_t *bytes, size_t *scratch_bytes);
+
+// A plan as an argument of a call: a block, and a description with those of its parents.
+typedef struct spops_plan_value {
+    const char *name; // of the argument
+    const int64_t *ints;
+    int32_t num_ints;
+    void *block;
+    size_t bytes;
+} spops_plan_value;
+
+// A handle on it that ctx keeps, for the call alone: the next call with the same value finds it again,
+// and one with another block is given the handle of a block that was not used for long. It has no
+// content of its own. At most SPOPS_PLAN_MAX_PARENTS and more of one call stay apart.
+spops_status spops_plan_lend(spops_context *ctx, const char *call, const spops_plan_value *value,
+                             spops_plan **out);
+
 // The plan, named `name`, is there and lies where ctx runs; it was made for capacities.
 spops_status spops_plan_check(spops_context *ctx, const char *call, const char *name,
                               const spops_plan *plan);

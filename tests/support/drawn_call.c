@@ -159,6 +159,11 @@ static void take_plans(drawn_call *c, drawn_call *from)
         c->plans[c->num_plans++] = from->plans[p];
     }
     from->num_plans = 0;
+    for (int p = 0; p < from->num_made; ++p) {
+        cr_assert(c->num_made < DRAWN_MAX_PLANS);
+        c->made[c->num_made++] = from->made[p];
+    }
+    from->num_made = 0;
 }
 
 // A plan that this operator makes; NULL: the draw was refused.
@@ -178,11 +183,14 @@ static spops_plan *draw_plan_by(drawn_call *c, test_device *d, const spops_opera
             cr_assert(c->num_plans < DRAWN_MAX_PLANS);
             c->plans[c->num_plans++] = made;
         }
-        test_wait(d); // before what it was made from goes
+        test_wait(d);
+        cr_assert(c->num_made < DRAWN_MAX_PLANS);
+        c->made[c->num_made++] = (drawn_plan){made, maker};
+        return made;
     }
     drawn_call_free(maker);
     free(maker);
-    return made;
+    return NULL;
 }
 
 // A plan of a kind, made by any operator that makes them, with what it stands on; it joins c's.
@@ -295,6 +303,11 @@ void drawn_call_free(drawn_call *c)
     }
     while (c->num_plans > 0)
         spops_plan_destroy(c->plans[--c->num_plans]);
+    while (c->num_made > 0) {
+        drawn_call *maker = c->made[--c->num_made].maker;
+        drawn_call_free(maker);
+        free(maker);
+    }
 }
 
 int drawn_call_find(drawn_call *c, test_device *d, const spops_operator *op, test_rng *rng,

@@ -19,7 +19,15 @@ typedef struct drawn_tensor {
     int64_t shape[2], strides[2];
 } drawn_tensor;
 
-typedef struct drawn_call {
+typedef struct drawn_call drawn_call;
+
+// A plan that was made for a call, and the call that made it; a part of another plan too.
+typedef struct drawn_plan {
+    spops_plan *plan;
+    drawn_call *maker;
+} drawn_plan;
+
+struct drawn_call {
     spops_backend_kind backend;
     const spops_operator *op;
     const spops_row *row;
@@ -28,8 +36,10 @@ typedef struct drawn_call {
     int32_t num_values;
     spops_plan *plans[DRAWN_MAX_PLANS]; // that were made for it, the last first to go
     int32_t num_plans;
+    drawn_plan made[DRAWN_MAX_PLANS];
+    int32_t num_made;
     int64_t slots[SPOPS_ROW_MAX_SLOTS];
-} drawn_call;
+};
 
 // False where a plan that it needs could not be made.
 bool drawn_call_make(drawn_call *c, test_device *d, const spops_operator *op, test_rng *rng);

@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every operator with plans as blocks, over the list of operators: the same bits as with handles.
+#include <criterion/criterion.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/plan.h"
+#include "support/device.h"
+#include "tests/support/drawn_block.h"
+#include "tests/support/params.h"
+
+enum { TRIES = 3000, DRAWS = 40 };
+
+typedef struct fixture {
+    test_device d;
+    drawn_call c;
+    drawn_blocks blocks;
+    spops_value by_handle[DRAWN_MAX_VALUES], by_block[DRAWN_MAX_VALUES];
+    int num_same, num_filled, num_unfilled; // compared with exact plans; blocks filled; refused
+} fixture;
+
+// Plans that the call takes and that can be blocks.
+static int num_described(const drawn_call *c)
+{
+    int num = 0;
+    for (int i = 0; i < c->row->num_inputs; ++i)
+        num += c->row->args[i].is_plan && c->values[i].type == SPOPS_VALUE_POINTER &&
+               ((const spops_plan *)c->values[i].v.p)->ops->read != NULL;
+    return num;
+}
+
+static bool takes_described(const spops_operator *op)
+{
+    const spops_row *row = spops_row_of((spops_operator_id)op->index);
+    for (int i = 0; i < row->num_inputs; ++i)
+        if (row->args[i].is_plan && spops_plan_has_description(row->args[i].plan_kind)) return true;
+    return false;
+}
+
+static unsigned char *run(fixture *f, spops_context *ctx, const spops_value *values, size_t *bytes)
+{
+    spops_value ret;
+    drawn_call_poison(&f->c, 0x11);
+    cr_assert(spops_call(ctx, f->c.op, values, f->c.num_values, &ret) == SPOPS_STATUS_OK, "%s: %s",
+              f->c.op->name, spops_last_error(ctx));
+    cr_assert(ret.type == SPOPS_VALUE_NONE, "%s", f->c.op->name);
+    test_wait(&f->d);
+    cr_assert(device_stream_wait(f->d.backend, NULL));
+    return drawn_call_outputs(&f->c, bytes);
+}
+
+static void expect_same(const fixture *f, const unsigned char *a, const unsigned char *b,
+                        size_t bytes, const char *what)
+{
+    size_t at = 0;
+    while (at < bytes && a[at] == b[at])
+        ++at;
+    cr_expect(at == bytes, "%s, %s: byte %zu of %zu differs", f->c.op->name, what, at, bytes);
+}
+
+// Tensors that are written: with attached handles, with blocks on a context of the library's own, twice,
+// and, where the blocks were filled with what the plans were made from, with these plans.
+static void check_tensors(fixture *f)
+{
+    size_t bytes;
+    unsigned char *first = run(f, f->d.ctx, f->by_handle, &bytes), *again;
+
+    for (int i = 0; i < 2; ++i) {
+        again = run(f, i == 0 ? NULL : f->d.ctx, f->by_block, &bytes);
+        expect_same(f, first, again, bytes, "blocks");
+        free(again);
+    }
+    for (int k = 0; k < f->blocks.num; ++k)
+        if (!f->blocks.all[k].is_same) bytes = 0;
+    if (bytes > 0) {
+        again = run(f, f->d.ctx, f->c.values, &bytes);
+        expect_same(f, first, again, bytes, "exact plans");
+        free(again);
+        ++f->num_same;
+    }
+    free(first);
+}
+
+// NULL: the operator fills no block.
+static unsigned char *fill(fixture *f, drawn_block *b, const spops_value *values)
+{
+    unsigned char *bytes;
+    spops_value ret;
+    cr_assert(device_fill(f->d.backend, b->block.data, 0x5a, b->bytes));
+    const spops_status status = spops_call(f->d.ctx, f->c.op, values, f->c.num_values, &ret);
+    if (status == SPOPS_STATUS_NOT_SUPPORTED) return NULL;
+    test_expect_ok(f->d.ctx, status, f->c.op->name);
+    cr_assert(ret.type == SPOPS_VALUE_NONE);
+    test_wait(&f->d);
+    bytes = malloc(b->bytes + 1);
+    cr_assert(bytes != NULL);
+    cr_assert(device_download(f->d.backend, bytes, b->block.data, b->bytes));
+    return bytes;
+}
+
+// A block that is written: the same with handles and with blocks for the plans that it is made from.
+static void check_plan(fixture *f, const spops_plan *made)
+{
+    drawn_block *b = drawn_blocks_output(&f->blocks, &f->c, &f->d, made, f->by_handle);
+    unsigned char *first, *again;
+
+    if (b == NULL) return; // no plan of these fields is a block
+    for (int i = 0; i < f->c.num_values; ++i)
+        if (f->by_handle[i].type == SPOPS_VALUE_TENSOR) f->by_block[i] = f->by_handle[i];
+    first = fill(f, b, f->by_handle);
+    if (first == NULL) {
+        ++f->num_unfilled;
+        return;
+    }
+    again = fill(f, b, f->by_block);
+    cr_assert(again != NULL);
+    expect_same(f, first, again, b->bytes, "a block");
+    ++f->num_filled;
+    free(first);
+    free(again);
+}
+
+static void expect_refused(fixture *f, int arg, const char *fault)
+{
+    const char *name = f->c.row->args[arg].name;
+    spops_value ret;
+    size_t bytes, bytes_after;
+    unsigned char *before, *after;
+
+    drawn_call_poison(&f->c, 0x11);
+    before = drawn_call_outputs(&f->c, &bytes);
+    const spops_status status = spops_call(f->d.ctx, f->c.op, f->by_block, f->c.num_values, &ret);
+    const char *message = spops_last_error(f->d.ctx);
+    cr_expect(status == SPOPS_STATUS_INVALID_ARGUMENT, "%s, %s: %s", f->c.op->name, fault,
+              spops_status_name(status));
+    cr_expect(strstr(message, f->c.op->function + strlen("spops_")) == message &&
+                  strstr(message, name) != NULL,
+              "%s, %s of %s: \"%s\"", f->c.op->name, fault, name, message);
+    test_wait(&f->d);
+    after = drawn_call_outputs(&f->c, &bytes_after);
+    cr_expect(bytes == bytes_after && memcmp(before, after, bytes) == 0, "%s, %s: written",
+              f->c.op->name, fault);
+    free(before);
+    free(after);
+}
+
+// A block and its description with one fault.
+static void break_block(fixture *f, int arg, int number)
+{
+    spops_value *value = &f->by_block[arg];
+    spops_value *description = &f->by_block[f->c.row->num_args + number];
+    spops_tensor *block = value->v.p;
+    drawn_block *b = (drawn_block *)(void *)((char *)block - offsetof(drawn_block, block));
+    const spops_value kept = *value, kept_description = *description;
+    const int64_t rows = b->shape[0], num_ints = b->num_ints[0];
+    void *data = block->data;
+
+    b->shape[0] = (int64_t)(b->bytes - 1) / 4;
+    expect_refused(f, arg, "a short block");
+    b->shape[0] = rows;
+    block->data = (char *)data + 4;
+    expect_refused(f, arg, "a misaligned block");
+    block->data = NULL;
+    expect_refused(f, arg, "a block that is NULL");
+    block->data = data;
+    *description = (spops_value){SPOPS_VALUE_NONE, 0, {0}};
+    expect_refused(f, arg, "no description");
+    *description = kept_description;
+    *value = (spops_value){SPOPS_VALUE_INT, 0, {.i = 1}};
+    expect_refused(f, arg, "an INT in place of a block");
+    *value = f->c.values[arg];
+    expect_refused(f, arg, "a description of a handle");
+    *value = kept;
+    --b->num_ints[0];
+    expect_refused(f, arg, "a short description");
+    b->num_ints[0] = 0;
+    expect_refused(f, arg, "an empty description");
+    b->num_ints[0] = num_ints;
+    for (int i = 0; i < 2; ++i) {
+        b->ints[i] += 1;
+        expect_refused(f, arg, i == 0 ? "another kind" : "another version");
+        b->ints[i] -= 1;
+    }
+}
+
+// False where not all of the plans could be blocks.
+static bool check_draw(fixture *f, const spops_value *ret)
+{
+    const int wanted = num_described(&f->c);
+    bool is_done = wanted > 0 && drawn_blocks_make(&f->blocks, &f->c, &f->d, f->by_block) == wanted;
+
+    if (is_done) {
+        drawn_blocks_attach(&f->blocks, &f->c, &f->d, f->by_handle);
+        if (ret->type == SPOPS_VALUE_POINTER)
+            check_plan(f, ret->v.p);
+        else
+            check_tensors(f);
+        for (int i = 0, number = 0; i < f->c.row->num_inputs; ++i) {
+            if (!f->c.row->args[i].is_plan) continue;
+            if (f->by_block[i].type == SPOPS_VALUE_TENSOR) break_block(f, i, number);
+            ++number;
+        }
+    }
+    drawn_call_drop(&f->c, ret);
+    drawn_blocks_free(&f->blocks, &f->d);
+    return is_done;
+}
+
+static void check_all(int backend)
+{
+    int32_t num;
+    const spops_operator *const *ops = spops_operators(&num);
+    fixture *f = calloc(1, sizeof *f);
+    int checked = 0;
+
+    cr_assert(f != NULL);
+    if (!test_open(&f->d, (spops_backend_kind)backend, LAUNCH_DEFAULT)) {
+        free(f);
+        return;
+    }
+    for (int32_t i = 0; i < num; ++i) {
+        bool is_done = false;
+        spops_value ret;
+        if (!takes_described(ops[i])) continue;
+        for (int draws = 0; draws < DRAWS && !is_done; ++draws) {
+            test_rng rng = test_rng_make(9000 + 64 * (uint64_t)i + (uint64_t)draws);
+            if (drawn_call_find(&f->c, &f->d, ops[i], &rng, TRIES, &ret) == 0) break;
+            is_done = check_draw(f, &ret);
+            drawn_call_free(&f->c);
+        }
+        cr_expect(is_done || backend == SPOPS_BACKEND_CUDA, "%s: no plan became a block",
+                  ops[i]->name);
+        if (getenv("SPOPS_TEST_VERBOSE") != NULL)
+            printf("%-28s %d %d %d\n", ops[i]->name, is_done, f->num_same, f->num_filled);
+        checked += is_done;
+    }
+    cr_expect_leq(f->num_unfilled, 1, "an inverse is not made into a block");
+    cr_expect(checked > 25 && f->num_same > 10 && f->num_filled > 8, "%d, %d, %d", checked,
+              f->num_same, f->num_filled);
+    spops_call_release();
+    test_close(&f->d);
+    free(f);
+}
+
+Test(operators_blocks, cpu)
+{
+    check_all(SPOPS_BACKEND_CPU);
+}
+
+Test(operators_blocks, cuda)
+{
+    check_all(SPOPS_BACKEND_CUDA);
+}
