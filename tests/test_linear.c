@@ -173,6 +173,7 @@ static void check_size(test_device *d, const struct linear_size *s, spops_dtype 
     const test_values values = values_for(rng, s->rows, s->in);
     const test_check check = values == VALUES_EXACT ? CHECK_EXACT : CHECK_BOUND;
     const spops_dtype wide = test_rng_below(rng, 2) == 0 ? dtype : SPOPS_DTYPE_F32;
+    const spops_dtype sums = test_sum_dtype(dtype);
     const int64_t w_rows = c.w_transposed ? c.out : c.in, w_cols = c.w_transposed ? c.in : c.out;
     test_operator op = {.stream = stream, .user = &c};
     char text[256];
@@ -183,9 +184,9 @@ static void check_size(test_device *d, const struct linear_size *s, spops_dtype 
     if (!backward) {
         op.what = test_describe(text, "forward, transposed %d, relu %d, tf32 %d", c.w_transposed,
                                 c.relu, c.tf32);
-        op.in[BIAS] = maybe(test_input("bias", 1, c.out, SPOPS_DTYPE_F32, values), rng);
-        op.in[SCALE] = maybe(test_input("scale", 1, c.out, SPOPS_DTYPE_F32, values), rng);
-        op.in[SHIFT] = maybe(test_input("shift", 1, c.out, SPOPS_DTYPE_F32, values), rng);
+        op.in[BIAS] = maybe(test_input("bias", 1, c.out, sums, values), rng);
+        op.in[SCALE] = maybe(test_input("scale", 1, c.out, sums, values), rng);
+        op.in[SHIFT] = maybe(test_input("shift", 1, c.out, sums, values), rng);
         op.in[RESIDUAL] =
             maybe(any_view(test_input("residual", c.rows, c.out, wide, values), rng), rng);
         op.out[OUT] = any_view(test_output("out", c.rows, c.out, wide, check), rng);
@@ -197,7 +198,7 @@ static void check_size(test_device *d, const struct linear_size *s, spops_dtype 
         op.out[GRAD_X] =
             maybe(any_view(test_output("grad_x", c.rows, c.in, wide, check), rng), rng);
         op.out[GRAD_W] = any_view(test_output("grad_w", w_rows, w_cols, wide, check), rng);
-        op.out[GRAD_BIAS] = maybe(test_output("grad_bias", 1, c.out, SPOPS_DTYPE_F32, check), rng);
+        op.out[GRAD_BIAS] = maybe(test_output("grad_bias", 1, c.out, sums, check), rng);
         op.run = run_backward;
         op.reference = reference_backward;
         op.scratch_bytes = spops_linear_scratch_bytes(d->ctx, c.rows, c.in, c.out, 1);
@@ -210,7 +211,7 @@ static const int both_ways[] = {0, 1};
 
 ParameterizedTestParameters(linear, agrees)
 {
-    return every_case(test_row_dtypes, NUM_ROW_DTYPES, both_ways, 2);
+    return every_case(test_row_dtypes, NUM_REAL_DTYPES, both_ways, 2);
 }
 ParameterizedTest(struct case_param *p, linear, agrees, .timeout = 600)
 {
@@ -246,14 +247,14 @@ static guarded exact_matrix(test_device *d, const char *name, int64_t rows, int6
 static exact_rows exact_create(test_device *d, int64_t rows, int64_t in, int64_t out,
                                spops_dtype dtype)
 {
-    exact_rows e = {.x = exact_matrix(d, "x", rows, in, dtype, 1),
-                    .w = exact_matrix(d, "w", in, out, dtype, 2),
-                    .g = exact_matrix(d, "grad_sum", rows, out, dtype, 3),
-                    .out = guarded_create(d->backend, "out", rows, out, 0, 0, SPOPS_DTYPE_F32),
-                    .grad_x = guarded_create(d->backend, "grad_x", rows, in, 0, 0, SPOPS_DTYPE_F32),
-                    .grad_w = guarded_create(d->backend, "grad_w", in, out, 0, 0, SPOPS_DTYPE_F32),
-                    .grad_bias =
-                        guarded_create(d->backend, "grad_bias", 1, out, 0, 0, SPOPS_DTYPE_F32)};
+    exact_rows e = {
+        .x = exact_matrix(d, "x", rows, in, dtype, 1),
+        .w = exact_matrix(d, "w", in, out, dtype, 2),
+        .g = exact_matrix(d, "grad_sum", rows, out, dtype, 3),
+        .out = guarded_create(d->backend, "out", rows, out, 0, 0, SPOPS_DTYPE_F32),
+        .grad_x = guarded_create(d->backend, "grad_x", rows, in, 0, 0, SPOPS_DTYPE_F32),
+        .grad_w = guarded_create(d->backend, "grad_w", in, out, 0, 0, SPOPS_DTYPE_F32),
+        .grad_bias = guarded_create(d->backend, "grad_bias", 1, out, 0, 0, test_sum_dtype(dtype))};
     guarded *outs[] = {&e.out, &e.grad_x, &e.grad_w, &e.grad_bias};
     for (int i = 0; i < 4; ++i) {
         guarded_poison(outs[i], 0x5a);
@@ -315,7 +316,7 @@ static void check_first_rows(exact_rows *e, int64_t n, double times, const char 
 // alone, and NaN in them reaches no sum.
 ParameterizedTestParameters(linear, counts_rows_on_the_device)
 {
-    return every_case(test_row_dtypes, NUM_ROW_DTYPES, NULL, 0);
+    return every_case(test_row_dtypes, NUM_REAL_DTYPES, NULL, 0);
 }
 ParameterizedTest(struct case_param *p, linear, counts_rows_on_the_device)
 {
@@ -362,7 +363,7 @@ ParameterizedTest(struct case_param *p, linear, counts_rows_on_the_device)
 // out += x w, twice; and with a scale, which only the sum meets.
 ParameterizedTestParameters(linear, adds_to_a_residual_in_place)
 {
-    return every_case(test_row_dtypes, NUM_ROW_DTYPES, NULL, 0);
+    return every_case(test_row_dtypes, NUM_REAL_DTYPES, NULL, 0);
 }
 ParameterizedTest(struct case_param *p, linear, adds_to_a_residual_in_place)
 {
@@ -374,7 +375,8 @@ ParameterizedTest(struct case_param *p, linear, adds_to_a_residual_in_place)
         for (int k = 0; k < 4; ++k) {
             const int64_t rows = widths[k][0], in = widths[k][1], out = widths[k][2];
             exact_rows e = exact_create(&d, rows, in, out, (spops_dtype)p->dtype);
-            guarded scale = guarded_create(d.backend, "scale", 1, out, 0, 0, SPOPS_DTYPE_F32);
+            guarded scale = guarded_create(d.backend, "scale", 1, out, 0, 0,
+                                           test_sum_dtype((spops_dtype)p->dtype));
             spops_conv_layer layer = spops_conv_layer_default();
             spops_context_options options = spops_context_options_default();
             spops_context *ctx = d.ctx;
@@ -416,7 +418,7 @@ ParameterizedTest(struct case_param *p, linear, adds_to_a_residual_in_place)
 // Every row of a long sum counts, whichever way it is run: ones add up to their number.
 ParameterizedTestParameters(linear, loses_no_row)
 {
-    return every_case(test_row_dtypes, NUM_ROW_DTYPES, NULL, 0);
+    return every_case(test_row_dtypes, NUM_REAL_DTYPES, NULL, 0);
 }
 ParameterizedTest(struct case_param *p, linear, loses_no_row, .timeout = 600)
 {

@@ -351,9 +351,10 @@ static void check_case(test_device *d, const relation_shape *shape, operation ki
                                        padding, shift);
         if (wanted & 2)
             op.out[GRAD_W] = test_view(
-                test_output("grad_w", w_rows, w_cols, SPOPS_DTYPE_F32, check), padding, 0);
+                test_output("grad_w", w_rows, w_cols, test_sum_dtype(dtype), check), padding, 0);
         if (wanted & 4)
-            op.out[GRAD_S] = test_output("grad_s", t->num_triplets, 1, SPOPS_DTYPE_F32, check);
+            op.out[GRAD_S] =
+                test_output("grad_s", t->num_triplets, 1, test_sum_dtype(dtype), check);
     }
     for (int i = 0; i < TEST_MAX_MATRICES; ++i)
         op.out[i].unit = unit;
@@ -376,7 +377,7 @@ static const int operations[] = {MVMR, VVOR, BACKWARD};
 
 ParameterizedTestParameters(mvmr, agrees)
 {
-    return every_case(test_row_dtypes, NUM_ROW_DTYPES, operations, NUM_OPERATIONS);
+    return every_case(test_row_dtypes, NUM_REAL_DTYPES, operations, NUM_OPERATIONS);
 }
 ParameterizedTest(struct case_param *p, mvmr, agrees, .timeout = 600)
 {

@@ -356,6 +356,92 @@ Test(operators, captured_calls_need_no_call_before)
     free(c);
 }
 
+// ---- Rows of f64 ---------------------------------------------------------------------------------
+
+// Whether a call of the operator can have rows of f64, and whether this one has any.
+static bool takes_f64(const spops_row *row)
+{
+    for (int v = 0; v < row->num_variables; ++v)
+        if ((row->variables[v].dtypes & 1u << SPOPS_DTYPE_F64) != 0) return true;
+    return false;
+}
+
+static bool has_f64(const drawn_call *c)
+{
+    for (int i = 0; i < c->row->num_args; ++i)
+        if (c->tensors[i].memory != NULL && c->tensors[i].tensor.dtype_code == 2 &&
+            c->tensors[i].tensor.dtype_bits == 64)
+            return true;
+    return false;
+}
+
+// Every operator that takes rows of f64 has valid calls with them; drawn until one of these is found.
+Test(operators, rows_of_f64_cpu)
+{
+    int32_t num;
+    const spops_operator *const *ops = spops_operators(&num);
+    drawn_call *c = calloc(1, sizeof *c);
+    test_device d;
+
+    cr_assert(c != NULL && test_open(&d, SPOPS_BACKEND_CPU, LAUNCH_DEFAULT));
+    for (int32_t i = 0; i < num; ++i) {
+        test_rng rng = test_rng_make(9000 + (uint64_t)i);
+        spops_value ret;
+        int tries = 0;
+        bool found = false;
+        if (!takes_f64(spops_row_of((spops_operator_id)i))) continue;
+        for (; tries < 200 && !found; ++tries) {
+            if (drawn_call_find(c, &d, ops[i], &rng, TRIES, &ret) == 0) continue;
+            found = has_f64(c);
+            if (found) check_same(c, &d);
+            drawn_call_free(c);
+        }
+        cr_expect(found, "%s: none of %d valid calls has rows of f64", ops[i]->name, tries);
+    }
+    spops_call_release();
+    test_close(&d);
+    free(c);
+}
+
+// On CUDA each is refused by name, whatever else is right or wrong with it.
+Test(operators, rows_of_f64_cuda)
+{
+    int32_t num;
+    const spops_operator *const *ops = spops_operators(&num);
+    drawn_call *c = calloc(1, sizeof *c);
+    test_device d;
+
+    cr_assert(c != NULL);
+    if (!test_open(&d, SPOPS_BACKEND_CUDA, LAUNCH_DEFAULT)) {
+        free(c);
+        return;
+    }
+    for (int32_t i = 0; i < num; ++i) {
+        test_rng rng = test_rng_make(9000 + (uint64_t)i);
+        int named = 0;
+        if (!takes_f64(spops_row_of((spops_operator_id)i))) continue;
+        for (int tries = 0; tries < 200 && named == 0; ++tries) {
+            spops_value ret;
+            if (!drawn_call_make(c, &d, ops[i], &rng)) {
+                drawn_call_free(c);
+                continue;
+            }
+            if (has_f64(c)) {
+                const spops_status status =
+                    spops_call(d.ctx, ops[i], c->values, c->num_values, &ret);
+                cr_expect_neq(status, SPOPS_STATUS_OK, "%s took rows of f64", ops[i]->name);
+                named += status == SPOPS_STATUS_NOT_SUPPORTED &&
+                         strstr(spops_last_error(d.ctx),
+                                ".dtype is f64, which the cuda backend does not take") != NULL;
+            }
+            drawn_call_free(c);
+        }
+        cr_expect(named > 0, "%s: no refusal names f64", ops[i]->name);
+    }
+    test_close(&d);
+    free(c);
+}
+
 // ---- Faults -------------------------------------------------------------------------------------
 
 // A call with one fault: which, in words, and whose name the message must have; NULL: an argument's.

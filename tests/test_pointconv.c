@@ -239,8 +239,8 @@ static void check_layer(conv_case *c, const char *what, bool backward, spops_dty
     const int64_t shift = gemm ? 0 : test_rng_below(&rng, 2);
     const test_values values = test_rng_below(&rng, 2) == 0 ? VALUES_EXACT : VALUES_RANDOM;
     const test_check check = values == VALUES_EXACT ? CHECK_EXACT : CHECK_BOUND;
-    const spops_dtype f32 = SPOPS_DTYPE_F32;
-    const spops_dtype wide = test_rng_below(&rng, 2) != 0 ? f32 : dtype;
+    const spops_dtype sums = test_sum_dtype(dtype);
+    const spops_dtype wide = test_rng_below(&rng, 2) != 0 ? SPOPS_DTYPE_F32 : dtype;
     const bool diagonal = width->groups > 1 && width->groups == width->in;
     test_operator op = {.what = what,
                         .stream = stream,
@@ -267,8 +267,8 @@ static void check_layer(conv_case *c, const char *what, bool backward, spops_dty
     } else {
         // A sum that is rounded to a narrow dtype before what follows has no simple bound.
         const bool epilogue = test_rng_below(&rng, 2) != 0;
-        const spops_dtype out = epilogue ? f32 : wide;
-        if (epilogue) op.in[BIAS] = test_input("bias", 1, width->out, f32, values);
+        const spops_dtype out = epilogue ? sums : wide;
+        if (epilogue) op.in[BIAS] = test_input("bias", 1, width->out, sums, values);
         if (epilogue && test_rng_below(&rng, 2))
             op.in[RESIDUAL] = test_view(
                 test_input("residual", c->ref.num_out, width->out, out, values), padding, 0);
@@ -343,7 +343,7 @@ static void check_without_triplets(conv_case *c, const geometry *g,
 
 ParameterizedTestParameters(pointconv, agrees)
 {
-    return every_case(test_row_dtypes, NUM_ROW_DTYPES, NULL, 0);
+    return every_case(test_row_dtypes, NUM_REAL_DTYPES, NULL, 0);
 }
 // One timeout for all: Criterion leaks memory of its own where a program has several.
 ParameterizedTest(struct case_param *p, pointconv, agrees, .timeout = 900)

@@ -14,10 +14,11 @@ SPOPS_EXTERN_C_BEGIN
 /** The epilogue of a layer: what follows its sum; zero is the default of every field. */
 typedef struct spops_conv_layer {
     size_t struct_size;
-    int32_t groups;     /* 0 or 1: one; C_in = C_out = groups: depthwise. Linear: 0 or 1 */
-    const float *bias;  /* [C_out] where ctx runs, or NULL */
-    const float *scale; /* [C_out] or NULL: gamma / sqrt(var + epsilon) of a folded norm */
-    const float *shift; /* [C_out] or NULL */
+    int32_t groups; /* 0 or 1: one; C_in = C_out = groups: depthwise. Linear: 0 or 1 */
+    /* [C_out] where ctx runs, or NULL; f32, but f64 where w is f64. */
+    const void *bias;
+    const void *scale; /* gamma / sqrt(var + epsilon) of a folded norm */
+    const void *shift;
     /* Shape and dtype of out, apart from it; or NULL. Linear: it may also be out itself, whose rows
        are then added to. */
     const spops_matrix *residual;

@@ -42,7 +42,7 @@ SPOPS_API spops_status spops_linear_reserve(spops_context *ctx, int64_t max_rows
  *     sum[i, o] = sum over c of  x[i, c] * w[c, o]
  *     out[i, o] = activation((sum + bias[o]) * scale[o] + shift[o] + residual[i, o])
  *
- * x         [rows, C_in], f32 f16 bf16.
+ * x         [rows, C_in], f32 f16 bf16; on the CPU f64.
  * w         [C_in, C_out], dtype of x; with layer->w_transposed [C_out, C_in].
  * layer     NULL: defaults. groups must be 0 or 1, x_scales NULL.
  * out       [rows, C_out], dtype of x or f32. The rows that count are written, others are left alone
@@ -52,7 +52,7 @@ SPOPS_API spops_status spops_linear_reserve(spops_context *ctx, int64_t max_rows
  * Memory    Where ctx runs. No pointer is kept.
  * Stream    Enqueues on ctx's stream and returns. Allocates nothing, waits for nothing, capturable.
  * Scratch   None; with dense_library that of spops_linear_reserve.
- * Numerics  Sums in f32; bias to activation in f32, rounded to out's dtype once. Same bits on every
+ * Numerics  Sums in f32; bias to activation in f32, rounded to out's dtype once; of f64 all in f64. Same bits on every
  *           run and thread count. Kernels of sm_90 (f16, bf16, and f32 with TF32 and w_transposed;
  *           rows and lines of w of multiples of 16 bytes, w dense) come first. With dense_library
  *           its product follows: f32 on the CPU, any dtype on CUDA, where num_rows is NULL; it has
@@ -76,7 +76,7 @@ SPOPS_API spops_status spops_linear_execute(spops_context *ctx, spops_matrix x, 
  * layer      w_transposed, num_rows and math count; NULL: defaults.
  * grad_x     [rows, C_in], dtype of x or f32, or NULL. The rows that count are written.
  * grad_w     Shape of w, f32 or the dtype of x (f16 overflows easily), or NULL. Without rows it is 0.
- * grad_bias  [C_out] f32, or NULL. Without rows it is 0.
+ * grad_bias  [C_out] f32, with rows of f64 f64, or NULL. Without rows it is 0.
  *
  * Scratch   That of spops_linear_reserve.
  * Numerics  Sums over rows are cut into pieces by the number of rows of x, and added in order. Rows
@@ -89,7 +89,7 @@ SPOPS_API spops_status spops_linear_execute_backward(spops_context *ctx, spops_m
                                                      spops_matrix x, spops_matrix w,
                                                      const spops_conv_layer *layer,
                                                      const spops_matrix *grad_x,
-                                                     const spops_matrix *grad_w, float *grad_bias);
+                                                     const spops_matrix *grad_w, void *grad_bias);
 /* clang-format on */
 
 SPOPS_EXTERN_C_END

@@ -161,7 +161,7 @@ static inline void spops_triplets_destroy(spops_triplets *triplets)
 /** Scratch that every call with this plan fits in. */
 SPOPS_API size_t spops_triplets_scratch_bytes(const spops_triplets *triplets);
 
-/** What products are computed in, where a call lets the caller choose. Sums are always f32. */
+/** What products are computed in, where a call lets the caller choose. Sums are f32, of f64 f64. */
 typedef enum spops_math {
     SPOPS_MATH_EXACT = 0, /* factors as they are stored */
     SPOPS_MATH_TF32 = 1   /* f32 factors may be rounded to tf32 (10 bits) where that is faster */
@@ -190,7 +190,7 @@ SPOPS_DEFINE_DEFAULT(spops_mvmr_options)
  *
  *     out[i, o] = sum over triplets t = (i, j, k) of  s[t] * sum over c of  x[j, c] * w[k][c, o]
  *
- * x         [num_in, C_in], f32 f16 bf16.
+ * x         [num_in, C_in], f32 f16 bf16; on the CPU f64.
  * w         The matrices below each other, dtype of x: [num_matrices * C_in / groups, C_out], matrix
  *           k in rows k C_in / groups and following; in group g of the columns, row c is for input
  *           column g C_in / groups + c. Transposed: [num_matrices * C_out / groups, C_in], row o for
@@ -207,7 +207,7 @@ SPOPS_DEFINE_DEFAULT(spops_mvmr_options)
  * Memory    Where ctx runs: device memory for CUDA, host memory for CPU. No pointer is kept.
  * Stream    Enqueues on ctx's stream and returns. Allocates nothing, waits for nothing, capturable.
  * Scratch   None.
- * Numerics  Accumulates in f32, an output's triplets by ascending matrix and then as given: same
+ * Numerics  Accumulates in f32 (f64 in f64), an output's triplets by ascending matrix and then as given: same
  *           bits on every run and thread count. s is applied in f32; a sum is rounded to the dtype
  *           of out once.
  * Errors    INVALID_ARGUMENT (shape, dtype, stride, no columns, groups that do not divide them),
@@ -224,7 +224,7 @@ SPOPS_API spops_status spops_mvmr_execute(spops_context *ctx, const spops_triple
  *
  *     out[k][c, o] = sum over triplets t = (i, j, k) of  s[t] * x[j, c] * g[i, o]
  *
- * x         [num_in, C_in], f32 f16 bf16.
+ * x         [num_in, C_in], f32 f16 bf16; on the CPU f64.
  * g         [num_out, C_out], dtype of x. With reversed, x has num_out rows and g num_in.
  * s         As in spops_mvmr_execute.
  * out       The shape of w there, for the same options; f32, or the dtype of x (f16 overflows
@@ -253,7 +253,7 @@ SPOPS_API spops_status spops_vvor_execute(spops_context *ctx, const spops_triple
  * grad_out  [num_out, C_out], dtype of x: g above.
  * grad_x    Shape and dtype of x, or f32.
  * grad_w    Shape of w; f32 or its dtype.
- * grad_s    [num_triplets, 1] f32, row_stride 1. Elements of triplets that the plan left out keep
+ * grad_s    [num_triplets, 1] f32, of f64 f64, row_stride 1. Elements of triplets that the plan left out keep
  *           what they hold. Also where s is NULL, which counts as ones.
  *
  * accumulate adds to what grad_x and grad_w hold; grad_s is overwritten. The plan must have

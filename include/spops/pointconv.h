@@ -93,7 +93,7 @@ SPOPS_API spops_status spops_pointconv_update(spops_context *ctx, spops_pointcon
  *     sum[i, o] = sum over neighbours (i, j) with tap k, and c, of  x[j, c] * w[k][c, o]
  *     out[i, o] = activation((sum + bias[o]) * scale[o] + shift[o] + residual[i, o])
  *
- * x         [rows of inputs, C_in], f32 f16 bf16. Of neighbours made by reserve, as many rows as
+ * x         [rows of inputs, C_in], f32 f16 bf16, on the CPU f64. Of neighbours made by reserve, as many rows as
  *           their capacity; rows after those in use are not read.
  * w         [num_taps * C_in / groups, C_out], dtype of x, row_stride C_out; num_taps is t^3, not t
  *           (spops_neighbors_view). In group g of the columns, row c of a tap is for input column
@@ -105,7 +105,7 @@ SPOPS_API spops_status spops_pointconv_update(spops_context *ctx, spops_pointcon
  * Memory    Where ctx runs. No pointer is kept.
  * Stream    Enqueues on ctx's stream and returns. Allocates nothing, waits for nothing, capturable.
  * Scratch   spops_pointconv_scratch_bytes, reserved in ctx beforehand.
- * Numerics  Sums in f32, by ascending tap and then by ascending input: same bits on every run and
+ * Numerics  Sums in f32 (f64 in f64), by ascending tap and then by ascending input: same bits on every run and
  *           thread count. With SUMS_FIRST, rows of one tap are added in f32 and rounded to the
  *           dtype of x. bias to activation are computed in f32; FETCH_ON_DEMAND rounds the sum to
  *           out's dtype before them.

@@ -152,7 +152,7 @@ SPOPS_API spops_status spops_sparseconv_update_all(spops_context *ctx, int32_t n
  *     sum[i, o] = sum over taps k of map, with input row j = j(i, k), and c of  x[j, c] * w[k][c, o]
  *     out[i, o] = activation((sum + bias[o]) * scale[o] + shift[o] + residual[i, o])
  *
- * x         [rows of in, C_in], f32 f16 bf16. Of a map made by reserve, as many rows as in's
+ * x         [rows of in, C_in], f32 f16 bf16, on the CPU f64. Of a map made by reserve, as many rows as in's
  *           capacity; rows after those in use are not read. With a plan that has `quantized` also
  *           i8, which counts as layer->x_scales times its elements, rounded to w's dtype; below, the
  *           dtype of x is then that of w. A pass before the dataflow writes these rows to scratch.
@@ -165,7 +165,7 @@ SPOPS_API spops_status spops_sparseconv_update_all(spops_context *ctx, int32_t n
  * Memory    Where ctx runs. No pointer is kept.
  * Stream    Enqueues on ctx's stream and returns. Allocates nothing, waits for nothing, capturable.
  * Scratch   spops_sparseconv_scratch_bytes, reserved in ctx beforehand.
- * Numerics  Sums in f32, by ascending tap. Same bits on every run and thread count. The epilogue is
+ * Numerics  Sums in f32 (f64 in f64, by FETCH_ON_DEMAND alone), by ascending tap. Same bits on every run and thread count. The epilogue is
  *           computed in f32.
  *           IMPLICIT_GEMM: of few rows, parts of the taps are summed first.
  *           FETCH_ON_DEMAND: the sum is rounded to out's dtype before the epilogue.

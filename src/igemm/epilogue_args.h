@@ -7,11 +7,13 @@
 
 #include "spops/norm.h"
 
-// activation((sum + bias) * scale + shift + residual), in f32; what is NULL or 0 is left out.
+// activation((sum + bias) * scale + shift + residual), in f32, or in f64 on the CPU; what is NULL or 0 is
+// left out.
 typedef struct spops_epilogue {
     spops_matrix residual;             // shape and dtype of out; data NULL: none
-    const float *bias, *scale, *shift; // [out.cols] or NULL
+    const float *bias, *scale, *shift; // [out.cols] or NULL; addresses of f64 with is_f64
     spops_activation activation;
+    bool is_f64; // bias to shift are, and what the sum was made of
 } spops_epilogue;
 
 static inline bool spops_epilogue_is_empty(const spops_epilogue *e)
@@ -32,5 +34,8 @@ typedef struct spops_epilogue_args {
 #define SPOPS_EPILOGUE_STRIP 256
 void spops_epilogue_finish(const spops_epilogue_args *args, int64_t row, int64_t col, int n,
                            float *sums);
+// The same where is_f64.
+void spops_epilogue_finish_f64(const spops_epilogue_args *args, int64_t row, int64_t col, int n,
+                               double *sums);
 
 #endif

@@ -2,6 +2,7 @@
 // The epilogue of a convolution on the CPU.
 #include "backends/backend_cpu.h"
 #include "core/row_convert.h"
+#include "core/rows_f64.h"
 #include "core/threads.h"
 #include "igemm/epilogue_args.h"
 
@@ -33,10 +34,37 @@ void spops_epilogue_finish(const spops_epilogue_args *args, int64_t row, int64_t
     spops_row_store(args->out, row, col, n, v);
 }
 
+void spops_epilogue_finish_f64(const spops_epilogue_args *args, int64_t row, int64_t col, int n,
+                               double *v)
+{
+    const spops_epilogue *e = &args->epilogue;
+    const spops_matrix out = args->out, r = e->residual;
+    const double *bias = (const double *)(const void *)e->bias;
+    const double *scale = (const double *)(const void *)e->scale;
+    const double *shift = (const double *)(const void *)e->shift;
+
+    for (int c = 0; c < n; ++c) {
+        if (bias != NULL) v[c] += bias[col + c];
+        if (scale != NULL) v[c] *= scale[col + c];
+        if (shift != NULL) v[c] += shift[col + c];
+        if (r.data != NULL) v[c] += spops_double_of(r.dtype, r.data, row * r.row_stride + col + c);
+        if (e->activation == SPOPS_ACTIVATION_RELU) v[c] = v[c] < 0.0 ? 0.0 : v[c]; // NaN stays
+        spops_store_double(out.dtype, out.data, row * out.row_stride + col + c, v[c]);
+    }
+}
+
 static void finish_strip(const spops_epilogue_args *args, int64_t row, int64_t col, int n)
 {
     float v[STRIP];
 
+    if (args->epilogue.is_f64) {
+        double wide[STRIP];
+        for (int c = 0; c < n; ++c)
+            wide[c] = spops_double_of(args->out.dtype, args->out.data,
+                                      row * args->out.row_stride + col + c);
+        spops_epilogue_finish_f64(args, row, col, n, wide);
+        return;
+    }
     spops_row_load(args->out, row, col, n, v);
     spops_epilogue_finish(args, row, col, n, v);
 }

@@ -270,7 +270,7 @@ spops_status spops_linear_execute(spops_context *ctx, spops_matrix x, spops_matr
     p.math = layer.math;
     p.finish.out = with_stride(out);
     p.finish.num_rows = layer.num_rows;
-    p.finish.epilogue = spops_layer_epilogue(&layer);
+    p.finish.epilogue = spops_layer_epilogue(&layer, w.dtype);
     p.finish.epilogue.residual = with_stride(p.finish.epilogue.residual);
     return multiply(ctx, &p, scratch);
 }
@@ -317,7 +317,7 @@ spops_status spops_linear_execute_backward(spops_context *ctx, spops_matrix grad
                                            spops_matrix x, spops_matrix w,
                                            const spops_conv_layer *given,
                                            const spops_matrix *grad_x, const spops_matrix *grad_w,
-                                           float *grad_bias)
+                                           void *grad_bias)
 {
     static const char call[] = "linear_execute_backward";
     spops_conv_layer layer = {0};
@@ -351,7 +351,7 @@ spops_status spops_linear_execute_backward(spops_context *ctx, spops_matrix grad
         const row_pieces pieces = pieces_of(x.rows, grad_sum.cols);
         const spops_linear_grad_args sums = {
             .g = grad_sum,
-            .out = spops_matrix_dense(grad_bias, 1, grad_sum.cols, SPOPS_DTYPE_F32),
+            .out = spops_matrix_dense(grad_bias, 1, grad_sum.cols, spops_sum_dtype(x.dtype)),
             .num_rows = layer.num_rows,
             .piece_rows = pieces.rows,
             .num_pieces = pieces.num,

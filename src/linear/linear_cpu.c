@@ -4,6 +4,7 @@
 
 #include "backends/backend_cpu.h"
 #include "core/row_convert.h"
+#include "core/rows_f64.h"
 #include "core/threads.h"
 #include "linear/linear_args.h"
 #include "mvmr/product_tile.h"
@@ -52,6 +53,28 @@ static void run_tiles(const void *work, int64_t begin, int64_t end)
     }
 }
 
+// Rows of f64: by a row and COLS columns.
+static void run_rows_f64(const void *work, int64_t begin, int64_t end)
+{
+    const linear_work *w = (const linear_work *)work;
+    const spops_linear_args *args = w->args;
+    const int64_t in_step = args->w_transposed ? 1 : args->w.row_stride;
+    const int64_t out_step = args->w_transposed ? args->w.row_stride : 1;
+
+    for (int64_t i = begin; i < end; ++i) {
+        const int64_t row = i / w->col_tiles, col = i % w->col_tiles * COLS;
+        const int64_t n = least(COLS, args->finish.out.cols - col);
+        const double *x = spops_row_f64(args->x, row);
+        double sums[COLS] = {0.0};
+        for (int64_t c = 0; c < args->x.cols; ++c) {
+            const double *from = (const double *)args->w.data + c * in_step + col * out_step;
+            for (int64_t o = 0; o < n; ++o)
+                sums[o] += x[c] * from[o * out_step];
+        }
+        spops_epilogue_finish_f64(&args->finish, row, col, (int)n, sums);
+    }
+}
+
 spops_status spops_cpu_linear(spops_context *ctx, const spops_linear_args *args)
 {
     const spops_matrix out = args->finish.out;
@@ -59,8 +82,12 @@ spops_status spops_cpu_linear(spops_context *ctx, const spops_linear_args *args)
                               spops_rows_in_use(args->finish.num_rows, out.rows),
                               tiles_along(out.cols, COLS)};
 
-    spops_parallel_for(spops_team_for(ctx, work.rows * (args->x.cols + out.cols)),
-                       tiles_along(work.rows, ROWS) * work.col_tiles, 1, run_tiles, &work);
+    const spops_team team = spops_team_for(ctx, work.rows * (args->x.cols + out.cols));
+    if (args->x.dtype == SPOPS_DTYPE_F64)
+        spops_parallel_for(team, work.rows * work.col_tiles, 0, run_rows_f64, &work);
+    else
+        spops_parallel_for(team, tiles_along(work.rows, ROWS) * work.col_tiles, 1, run_tiles,
+                           &work);
     return SPOPS_STATUS_OK;
 }
 
@@ -141,6 +168,28 @@ static void join_rows(const void *work, int64_t begin, int64_t end)
         }
 }
 
+// Of f64: a row of the result and COLS columns, over all rows in order.
+static void run_sums_f64(const void *work, int64_t begin, int64_t end)
+{
+    const grad_work *w = (const grad_work *)work;
+    const spops_linear_grad_args *args = w->args;
+    const spops_matrix out = args->out;
+
+    for (int64_t i = begin; i < end; ++i) {
+        const int64_t row = i / w->col_tiles, col = i % w->col_tiles * COLS;
+        const int64_t n = least(COLS, out.cols - col);
+        double sums[COLS] = {0.0};
+        for (int64_t r = 0; r < w->rows; ++r) {
+            const double x = args->x.data != NULL ? spops_row_f64(args->x, r)[row] : 1.0;
+            const double *g = spops_row_f64(args->g, r) + col;
+            for (int64_t c = 0; c < n; ++c)
+                sums[c] += x * g[c];
+        }
+        for (int64_t c = 0; c < n; ++c)
+            spops_store_double(out.dtype, out.data, row * out.row_stride + col + c, sums[c]);
+    }
+}
+
 spops_status spops_cpu_linear_grad(spops_context *ctx, const spops_linear_grad_args *args)
 {
     const int64_t col_tiles = tiles_along(args->out.cols, COLS);
@@ -149,6 +198,10 @@ spops_status spops_cpu_linear_grad(spops_context *ctx, const spops_linear_grad_a
                             tiles_along(args->out.rows, ROWS) * col_tiles};
     const spops_team team = spops_team_for(ctx, rows * (args->out.rows + args->out.cols));
 
+    if (args->g.dtype == SPOPS_DTYPE_F64) {
+        spops_parallel_for(team, args->out.rows * col_tiles, 0, run_sums_f64, &work);
+        return SPOPS_STATUS_OK;
+    }
     spops_parallel_for(team, work.tiles * args->num_pieces, 1, run_pieces, &work);
     if (args->num_pieces > 1) spops_parallel_for(team, args->out.rows, 0, join_rows, &work);
     return SPOPS_STATUS_OK;

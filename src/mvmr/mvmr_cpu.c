@@ -6,15 +6,16 @@
 #include <string.h>
 
 #include "backends/backend_cpu.h"
-#include "core/half.h"
-#include "core/matrix.h"
+#include "core/rows_f64.h"
 #include "core/threads.h"
+#include "mvmr/mvmr_f64.h"
 #include "mvmr/mvmr_isa.h"
 
 #define PANEL     SPOPS_MVMR_PANEL
 #define DEPTH     SPOPS_MVMR_DEPTH
 #define TILE_ROWS 512 // of the largest tile; spops_cpu_triplets_tile_rows
-#define BATCH     48 // rows that are gathered at once: with a block of a matrix they fit the L1 cache
+_Static_assert(PANEL == SPOPS_MVMR_PANEL_F64, "a panel is one of f64 too");
+#define BATCH 48 // rows that are gathered at once: with a block of a matrix they fit the L1 cache
 
 static int64_t least(int64_t a, int64_t b)
 {
@@ -141,6 +142,31 @@ static int64_t rows_written(const spops_mvmr_args *args)
     return *args->num_rows < 0 ? 0 : least(*args->num_rows, args->out.rows);
 }
 
+// The same of rows of f64.
+static void sum_tile_f64(const spops_mvmr_args *args, int64_t tile, panel p)
+{
+    const spops_triplet_tiles *tiles = args->tiles;
+    const int64_t begin = tiles->offsets[tile], first_row = tile * tiles->tile_rows;
+    const int64_t num_rows = tiles->direct ? tiles->offsets[tile + 1] - begin
+                                           : least(tiles->tile_rows, tiles->num_rows - first_row);
+    const spops_f64_panel columns = {p.col, p.cols, p.x_col / args->x_cols};
+    const spops_matrix out = args->out;
+    double sums[TILE_ROWS * PANEL];
+
+    spops_mvmr_sums_f64(args, tile, columns, sums);
+    for (int64_t r = 0; r < num_rows; ++r) {
+        const int64_t row = tiles->direct ? tiles->triplets[begin + r].row : first_row + r;
+        if (row >= rows_written(args)) continue;
+        for (int64_t c = 0; c < p.cols; ++c) {
+            const int64_t at = row * out.row_stride + p.col + c;
+            const double sum = sums[r * PANEL + c];
+            spops_store_double(out.dtype, out.data, at,
+                               args->accumulate ? spops_double_of(out.dtype, out.data, at) + sum
+                                                : sum);
+        }
+    }
+}
+
 static void sum_tile(const spops_mvmr_table *table, const spops_mvmr_args *args, int64_t tile,
                      panel p)
 {
@@ -156,6 +182,10 @@ static void sum_tile(const spops_mvmr_table *table, const spops_mvmr_args *args,
     batch b;
 
     if (!tiles->direct && first_row >= written) return;
+    if (args->x.dtype == SPOPS_DTYPE_F64) {
+        sum_tile_f64(args, tile, p);
+        return;
+    }
     memset(sums, 0, (size_t)(num_rows * PANEL) * sizeof *sums);
     for (int64_t t = begin, last; t < end; t = last) {
         last = run_end(tiles->triplets, t, end);
@@ -232,7 +262,10 @@ static void dot_tiles(const void *work, int64_t begin, int64_t end)
 {
     const mvmr_work *w = (const mvmr_work *)work;
     for (int64_t tile = begin; tile < end; ++tile)
-        dot_tile(w->table, w->args, tile);
+        if (w->args->x.dtype == SPOPS_DTYPE_F64)
+            spops_mvmr_dots_f64(w->args, tile);
+        else
+            dot_tile(w->table, w->args, tile);
 }
 
 // An item is `together` panels of a tile.
@@ -441,6 +474,10 @@ spops_status spops_cpu_vvor(spops_context *ctx, const spops_vvor_args *args)
         lists->schedule->num_terms * o.num_cols + num_units * o.num_rows * args->out.cols;
     const spops_team team = spops_team_for(ctx, elements);
 
+    if (args->x.dtype == SPOPS_DTYPE_F64) {
+        spops_vvor_f64(team, args);
+        return SPOPS_STATUS_OK;
+    }
     spops_parallel_for(team, work.num_items, 1, outer_items, &work);
     spops_parallel_for(team, lists->schedule->num_splits * o.num_rows, 0, join_rows, &work);
     return SPOPS_STATUS_OK;

@@ -65,20 +65,21 @@ spops_mvmr_options spops_layer_mvmr_options(const spops_layer_shape *shape, spop
     return options;
 }
 
-spops_epilogue spops_layer_epilogue(const spops_conv_layer *layer)
+spops_epilogue spops_layer_epilogue(const spops_conv_layer *layer, spops_dtype dtype)
 {
     spops_epilogue epilogue = {.bias = layer->bias,
                                .scale = layer->scale,
                                .shift = layer->shift,
-                               .activation = layer->activation};
+                               .activation = layer->activation,
+                               .is_f64 = dtype == SPOPS_DTYPE_F64};
     if (layer->residual != NULL) epilogue.residual = *layer->residual;
     return epilogue;
 }
 
 spops_status spops_layer_finish(spops_context *ctx, const spops_conv_layer *layer,
-                                const int32_t *num_rows, spops_matrix out)
+                                spops_dtype dtype, const int32_t *num_rows, spops_matrix out)
 {
-    const spops_epilogue_args args = {out, num_rows, spops_layer_epilogue(layer)};
+    const spops_epilogue_args args = {out, num_rows, spops_layer_epilogue(layer, dtype)};
     if (spops_epilogue_is_empty(&args.epilogue)) return SPOPS_STATUS_OK;
     return ctx->backend->epilogue(ctx, &args);
 }

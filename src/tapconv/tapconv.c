@@ -164,12 +164,15 @@ static size_t dataflow_scratch_bytes(const spops_tapconv *conv)
     return bytes > conv->igemm_scratch_bytes ? bytes : conv->igemm_scratch_bytes;
 }
 
-// The place of an x of i8 once it is widened to f32, the widest dtype, in scratch from c on.
+// The place of an x of i8 once it is widened to the widest dtype, in scratch from c on.
 static void *carve_widened(const spops_tapconv *conv, spops_carver *c)
 {
+    const spops_backend *backend = conv->base.ctx->backend;
+    const spops_dtype widest =
+        spops_dtype_in(SPOPS_DTYPE_F64, backend->lacks_dtypes) ? SPOPS_DTYPE_F32 : SPOPS_DTYPE_F64;
     (void)spops_carve(c, 1, 1, dataflow_scratch_bytes(conv));
     return spops_carve(c, conv->quantized ? conv->relation.sides[SPOPS_SIDE_IN].max_rows : 0,
-                       conv->max_in_channels, sizeof(float));
+                       conv->max_in_channels, spops_dtype_bytes(widest));
 }
 
 size_t spops_tapconv_scratch_bytes(const spops_plan *plan)
@@ -256,6 +259,7 @@ static bool has_int_stride(spops_matrix m)
 static bool takes(const spops_tapconv *conv, spops_dataflow dataflow, const conv_pass *p)
 {
     if (dataflow == SPOPS_DATAFLOW_AUTO || dataflow == SPOPS_DATAFLOW_FETCH_ON_DEMAND) return true;
+    if (p->dtype == SPOPS_DTYPE_F64) return false;
     if (p->shape.groups != 1 || p->shape.in_channels > conv->max_in_channels ||
         p->shape.out_channels > conv->max_out_channels)
         return false;
@@ -289,7 +293,7 @@ static spops_status refuse(spops_context *ctx, const char *call, const spops_tap
                       spops_dataflow_name(conv->dataflow),
                       conv->dataflow == SPOPS_DATAFLOW_IMPLICIT_GEMM
                           ? "groups, dtype, math, channels, or rows not aligned to 16 bytes"
-                          : "groups, or more channels than it was made for");
+                          : "groups, rows of f64, or more channels than it was made for");
 }
 
 spops_status spops_tapconv_get_choice(spops_context *ctx, const char *call,
@@ -306,8 +310,8 @@ spops_status spops_tapconv_get_choice(spops_context *ctx, const char *call,
     SPOPS_TRY(spops_check_object(ctx, call, "choice", choice, _Alignof(spops_conv_choice)));
     SPOPS_REQUIRE(ctx, (unsigned)pass <= SPOPS_PASS_GRAD_W, "%s: pass is %d, expected 0 to 2", call,
                   (int)pass);
-    SPOPS_REQUIRE(ctx, spops_dtype_is_float(dtype), "%s: dtype is %s, expected f32, f16 or bf16",
-                  call, spops_dtype_name(dtype));
+    SPOPS_REQUIRE(ctx, spops_dtype_in(dtype, SPOPS_DTYPES_REAL & ~ctx->backend->lacks_dtypes),
+                  "%s: dtype is %s, expected f32, f16 or bf16", call, spops_dtype_name(dtype));
     SPOPS_REQUIRE(ctx, in_channels > 0 && out_channels > 0,
                   "%s: in_channels is %" PRId64 " and out_channels %" PRId64 ", expected 1 or more",
                   call, in_channels, out_channels);
@@ -393,7 +397,7 @@ static spops_status run_pass(spops_context *ctx, const spops_tapconv *conv, cons
         spops_igemm_args args = igemm_args_of(conv, p);
         args.tickets = ctx->tickets;
         args.scratch = scratch;
-        if (layer != NULL) args.epilogue = spops_layer_epilogue(layer);
+        if (layer != NULL) args.epilogue = spops_layer_epilogue(layer, p->dtype);
         return ctx->backend->igemm(ctx, &args);
     }
     if (p->pass == SPOPS_PASS_GRAD_W) {
@@ -409,7 +413,8 @@ static spops_status run_pass(spops_context *ctx, const spops_tapconv *conv, cons
     if (args.out.rows == 0) return SPOPS_STATUS_OK;
     SPOPS_TRY(spops_gather_scatter_run(ctx, by.layout->gather_scatter, &args));
     if (layer == NULL) return SPOPS_STATUS_OK;
-    return spops_layer_finish(ctx, layer, conv->relation.sides[SPOPS_SIDE_OUT].num_rows, args.out);
+    return spops_layer_finish(ctx, layer, p->dtype, conv->relation.sides[SPOPS_SIDE_OUT].num_rows,
+                              args.out);
 }
 
 spops_status spops_tapconv_execute(spops_context *ctx, spops_operator_id op,
@@ -448,7 +453,7 @@ spops_status spops_tapconv_execute(spops_context *ctx, spops_operator_id op,
     options = spops_layer_mvmr_options(&shape, layer.math);
     options.num_rows = conv->relation.sides[SPOPS_SIDE_OUT].num_rows;
     SPOPS_TRY(spops_mvmr_execute(ctx, conv->triplets, x, w, NULL, &options, out));
-    return spops_layer_finish(ctx, &layer, options.num_rows, out);
+    return spops_layer_finish(ctx, &layer, w.dtype, options.num_rows, out);
 }
 
 // Scratch of the gradient of w is for the channels that the plan was told of.

@@ -10,7 +10,7 @@
 // out[r, c] = scales[by_channel ? c : 0] * q[r, c], in f32, rounded once. Rows that count: *num_rows.
 typedef struct spops_widen_args {
     spops_matrix q;   // i8
-    spops_matrix out; // dense f32, f16 or bf16 of the same shape, not empty, aligned to 16 bytes
+    spops_matrix out; // dense, of a real dtype, of the same shape, not empty, aligned to 16 bytes
     const float *scales;
     bool by_channel;
     const int32_t *num_rows;

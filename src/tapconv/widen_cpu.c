@@ -2,6 +2,7 @@
 // Features of i8 back to floats, on the CPU.
 #include "backends/backend_cpu.h"
 #include "core/row_convert.h"
+#include "core/rows_f64.h"
 #include "core/threads.h"
 #include "tapconv/widen_args.h"
 
@@ -17,7 +18,11 @@ static void widen_rows(const void *work, int64_t begin, int64_t end)
             float v[STRIP];
             for (int c = 0; c < n; ++c)
                 v[c] = args->scales[args->by_channel ? col + c : 0] * (float)q[c];
-            spops_row_store(args->out, r, col, n, v);
+            if (args->out.dtype == SPOPS_DTYPE_F64)
+                for (int c = 0; c < n; ++c)
+                    spops_row_f64(args->out, r)[col + c] = (double)v[c];
+            else
+                spops_row_store(args->out, r, col, n, v);
         }
 }
 

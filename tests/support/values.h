@@ -58,6 +58,12 @@ const char *test_values_name(test_values kind);
 double test_value(test_rng *rng, test_values kind, spops_dtype dtype, bool for_product,
                   int64_t longest);
 
+// The dtype that sums of rows of a dtype are carried in, and what is f32 beside most rows has.
+static inline spops_dtype test_sum_dtype(spops_dtype dtype)
+{
+    return dtype == SPOPS_DTYPE_F64 ? SPOPS_DTYPE_F64 : SPOPS_DTYPE_F32;
+}
+
 // What a sum of rows of a dtype is off by in each rounding, relative to what is rounded. Of f64 twice
 // that: references are of f64 themselves.
 double test_unit(spops_dtype dtype);
