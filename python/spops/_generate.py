@@ -38,6 +38,7 @@ class Row:
         self.plans = [a for a in op.inputs if a.kind == PLAN]
         self.required = [a for a in self.tensors if not a.optional]
         self.first = python_name(self.required[0].name) if self.required else None
+        self.is_placeless = all(a.optional for a in op.inputs)  # no argument says where it runs
         self.bound = {}  # variable of dtypes -> the inputs that have it
         for a in sorted(self.tensors, key=lambda a: a.optional):
             self.bound.setdefault(a.type, []).append(a)
@@ -427,7 +428,7 @@ def parameters(op: Operator) -> list[tuple[str, str, str]]:
                 out.append((python_name(o.name), "Tensor | None", "None"))
     if row.free:
         out.append(("dtype", "torch.dtype | None", "None"))
-    if not op.inputs:
+    if row.is_placeless and op.makes_plan:
         out.append(("device", "torch.device | str | None", "None"))
     return out
 
@@ -602,7 +603,7 @@ def _doc(op: Operator) -> str:
         lines.append(f"{n} : {text}")
     if row.free:
         lines.append(f"dtype : of {', '.join(o.name for o in row.free)}")
-    if not op.inputs:
+    if row.is_placeless and op.makes_plan:
         lines.append("device : where the plan shall be; default: the CPU")
     variables = [f"{v} is {t}" for v, t in op.variables.items()]
     lines += ["", "Returns", "-------"]

@@ -613,6 +613,7 @@ def bev_plan(
     backward: bool = False,
     kernel: str | int = 'auto',
     max_cols: int = 0,
+    device: torch.device | str | None = None,
 ) -> Plan: ...  # Plan of BEV pooling from up to 64 cameras, with 9, 16 and 6 numbers each; left out: of the identity.
 
 def bev_plan_ranks(

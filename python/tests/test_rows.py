@@ -74,7 +74,7 @@ def dtype_of(op, a):
 def drawn(op, with_optional):
     """Arguments of the Python function, by name."""
     values = {n: v.to(torch.get_default_device()) if isinstance(v, torch.Tensor) else v for n, v in VALUES.get(op.name, {}).items()}
-    if not op.inputs:
+    if _generate.Row(op).is_placeless:
         values["device"] = torch.get_default_device()
     sizes = {**SIZES, **LISTS.get(op.name, {})}
     plans = {}
