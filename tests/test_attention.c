@@ -343,7 +343,8 @@ static ref_attention reference_of(const attention_case *c, const double *const *
                        .stride = cols_of(c),
                        .coords = in[COORDS],
                        .base = 10000.0,
-                       .roundings = roundings_of(c)};
+                       .roundings = roundings_of(c),
+                       .is_f64 = c->dtype == SPOPS_DTYPE_F64};
     if (s->rotary != ROTARY_NONE) a.pairs = (s->axis_dim == 0 ? s->dim / 3 : s->axis_dim) / 2;
     if (s->range >= 0) {
         a.range = s->range;
@@ -544,6 +545,7 @@ static void check_case(test_device *d, const attention_shape *shape, const float
     const spops_dtype grad_dtype = test_rng_below(&rng, 2) ? SPOPS_DTYPE_F32 : dtype;
     const spops_dtype coords_dtype =
         shape->rotary == ROTARY_F32 ? SPOPS_DTYPE_F32 : SPOPS_DTYPE_I32;
+    const spops_dtype sums = test_sum_dtype(dtype);
     static const char *const names[] = {"q", "k", "v"};
     static const char *const grad_names[] = {"grad_q", "grad_k", "grad_v"};
 
@@ -564,9 +566,9 @@ static void check_case(test_device *d, const attention_shape *shape, const float
                                   padding, shift);
     }
     if (shape->range >= 0)
-        op.in[TABLE] = test_view(test_input("table", 3 * (2 * shape->range + 1), shape->heads,
-                                            SPOPS_DTYPE_F32, VALUES_RANDOM),
-                                 test_rng_below(&rng, 3), 0);
+        op.in[TABLE] = test_view(
+            test_input("table", 3 * (2 * shape->range + 1), shape->heads, sums, VALUES_RANDOM),
+            test_rng_below(&rng, 3), 0);
     if (shape->range >= 0 || shape->rotary != ROTARY_NONE)
         op.in[COORDS] = test_view(test_input("coords", rows, 3, coords_dtype, VALUES_RANDOM),
                                   test_rng_below(&rng, 2), 0);
@@ -575,21 +577,21 @@ static void check_case(test_device *d, const attention_shape *shape, const float
                              test_rng_below(&rng, 9), 0);
         op.in[GRAD_O] = test_view(test_input("grad_o", rows, cols, dtype, VALUES_RANDOM),
                                   test_rng_below(&rng, 9), test_rng_below(&rng, 2));
-        op.in[LSE] = test_input("lse", rows, shape->heads, SPOPS_DTYPE_F32, VALUES_RANDOM);
+        op.in[LSE] = test_input("lse", rows, shape->heads, sums, VALUES_RANDOM);
         if (c.wanted[GRAD_TABLE])
             op.out[GRAD_TABLE] = test_view(test_output("grad_table", 3 * (2 * shape->range + 1),
-                                                       shape->heads, SPOPS_DTYPE_F32, CHECK_BOUND),
+                                                       shape->heads, sums, CHECK_BOUND),
                                            test_rng_below(&rng, 3), 0);
     } else {
         op.out[OUT_O] =
             test_view(test_output("o", rows, cols, dtype, CHECK_BOUND),
                       aligned ? 0 : test_rng_below(&rng, 9), aligned ? 0 : test_rng_below(&rng, 2));
         if (test_rng_below(&rng, 4) != 0)
-            op.out[OUT_LSE] = test_output("lse", rows, shape->heads, SPOPS_DTYPE_F32, CHECK_BOUND);
+            op.out[OUT_LSE] = test_output("lse", rows, shape->heads, sums, CHECK_BOUND);
     }
     op.what = test_describe(text, "attention%s, %s", backward ? " backward" : "", shape->name);
-    op.scratch_bytes = scratch_of(&c, spops_matrix_dense(NULL, 3 * (2 * (int64_t)shape->range + 1),
-                                                         shape->heads, SPOPS_DTYPE_F32));
+    op.scratch_bytes = scratch_of(
+        &c, spops_matrix_dense(NULL, 3 * (2 * (int64_t)shape->range + 1), shape->heads, sums));
     test_expect_ok(d->ctx, spops_context_reserve(d->ctx, op.scratch_bytes), op.what);
     test_operator_run(d, &op);
     destroy_lists(&c.lists);
@@ -597,7 +599,7 @@ static void check_case(test_device *d, const attention_shape *shape, const float
 
 ParameterizedTestParameters(attention, agrees)
 {
-    return every_case(test_row_dtypes, NUM_ROW_DTYPES, NULL, 0);
+    return every_case(test_row_dtypes, NUM_REAL_DTYPES, NULL, 0);
 }
 ParameterizedTest(struct case_param *p, attention, agrees, .timeout = 600)
 {

@@ -41,7 +41,7 @@ SPOPS_DEFINE_DEFAULT(spops_attention_rotary)
 typedef struct spops_attention_bias {
     size_t struct_size;
     spops_matrix coords; /* [rows, 3] i32 */
-    spops_matrix table;  /* [3 * (2 range + 1), heads] f32 */
+    spops_matrix table;  /* [3 * (2 range + 1), heads] f32, beside rows of f64 f64 */
 } spops_attention_bias;
 
 SPOPS_DEFINE_DEFAULT(spops_attention_bias)
@@ -73,13 +73,13 @@ SPOPS_DEFINE_DEFAULT(spops_attention_options)
  * get o = 0 and lse = -infinity.
  *
  * patches   Which rows. Their number of rows is that of every matrix here.
- * q, k, v   [rows, heads * dim], f32 f16 bf16, of one dtype; dim is 1 to 128. Each has a row stride
+ * q, k, v   [rows, heads * dim], f32 f16 bf16, on the CPU f64, of one dtype; dim is 1 to 128. Each has a row stride
  *           of its own: the parts of a packed [rows, 3, heads, dim] are three views with
  *           row_stride 3 * heads * dim. With a head stride, data is the first element, and cols
  *           still heads * dim.
  * options   NULL: defaults.
  * o         [rows, heads * dim], dtype of q. Every row is written. Must not overlap an input.
- * lse       [rows][heads] f32, or NULL where it is not wanted. Gradients need it.
+ * lse       [rows][heads] f32, of f64 f64, or NULL where it is not wanted. Gradients need it.
  *
  * Memory    Where ctx runs. No pointer is kept.
  * Stream    Enqueues on ctx's stream and returns. Allocates nothing, waits for nothing, capturable.
@@ -89,7 +89,8 @@ SPOPS_DEFINE_DEFAULT(spops_attention_options)
  * Numerics  Logits, softmax and sums in f32; factors of f16 and bf16 as stored, where rotated rows
  *           and the weights exp(..) may be rounded to that dtype again. With SPOPS_MATH_TF32, CUDA
  *           devices of sm_80 and later take the upper 19 bits of the factors of f32 (an error of
- *           2^-10 each); elsewhere, and in 16 bits, it changes nothing. Angles in f32. Keys in an
+ *           2^-10 each); elsewhere, and in 16 bits, it changes nothing. Angles in f32. Rows of f64 have all
+ *           of it in f64, but for a scale and a base that are given. Keys in an
  *           order that the plan alone decides: same bits on every run and thread count. A logit of
  *           NaN or +infinity makes its row NaN, also where all logits are -infinity; logits of
  *           -infinity beside others weigh nothing, but 0 times an infinite v is NaN.
@@ -104,7 +105,7 @@ SPOPS_DEFINE_DEFAULT(spops_attention_options)
 SPOPS_API spops_status spops_attention_execute(spops_context *ctx, const spops_patches *patches,
                                                spops_matrix q, spops_matrix k, spops_matrix v,
                                                const spops_attention_options *options,
-                                               spops_matrix o, float *lse);
+                                               spops_matrix o, void *lse);
 
 /**
  * Gradients of spops_attention_execute with respect to q, k, v and the table of biases, with
@@ -125,7 +126,7 @@ SPOPS_API spops_status spops_attention_execute(spops_context *ctx, const spops_p
  *           [rows, heads * dim], dtype of q or f32, or NULL. Every row is written: one that is no
  *           query, or no key, gets 0. The parts of one packed matrix, like q, k and v. Must not
  *           overlap an input.
- * grad_table  [3 * (2 range + 1), heads] f32, or NULL; options must then have a bias. Elements that
+ * grad_table  [3 * (2 range + 1), heads], dtype of the table, or NULL; options must then have a bias. Elements that
  *           no pair took get 0.
  *
  * Queries whose lse is -infinity contribute nothing. On CUDA, a table of more rows than a block can
@@ -135,7 +136,7 @@ SPOPS_API spops_status spops_attention_execute(spops_context *ctx, const spops_p
  */
 SPOPS_API spops_status spops_attention_execute_backward(
     spops_context *ctx, const spops_patches *patches, spops_matrix grad_o, spops_matrix q,
-    spops_matrix k, spops_matrix v, spops_matrix o, const float *lse,
+    spops_matrix k, spops_matrix v, spops_matrix o, const void *lse,
     const spops_attention_options *options, const spops_matrix *grad_q, const spops_matrix *grad_k,
     const spops_matrix *grad_v, const spops_matrix *grad_table);
 /* clang-format on */

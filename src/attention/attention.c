@@ -17,8 +17,10 @@ typedef struct attention_call {
     spops_attention_options options;
     spops_attention_rotary rotary;
     spops_attention_bias bias;
+    const spops_backend *backend; // of patches
     int64_t cols, dim;
     spops_dtype dtype;
+    double scale_f64;
 } attention_call;
 
 // Matrices of a call.
@@ -53,6 +55,7 @@ static spops_status read_heads(attention_call *c)
                           SPOPS_ATTENTION_MAX_DIM);
     SPOPS_REQUIRE(c->ctx, isfinite(o->scale), "%s: options->scale is %g, expected a finite number",
                   c->name, (double)o->scale);
+    c->scale_f64 = o->scale == 0.0f ? 1.0 / sqrt((double)c->dim) : (double)o->scale;
     if (o->scale == 0.0f) o->scale = (float)(1.0 / sqrt((double)c->dim));
     if (o->qkv_head_stride == 0) o->qkv_head_stride = c->dim;
     if (o->o_head_stride == 0) o->o_head_stride = c->dim;
@@ -103,7 +106,7 @@ static spops_status check_table(attention_call *c, const char *name, spops_matri
 {
     return spops_check_matrix(c->ctx, c->name, name, table,
                               spops_attention_table_rows((int32_t)bias_range(c)), c->options.heads,
-                              1u << SPOPS_DTYPE_F32);
+                              1u << spops_sum_dtype(c->dtype));
 }
 
 static spops_status read_bias(attention_call *c)
@@ -124,7 +127,9 @@ static spops_status read_bias(attention_call *c)
 static spops_status read_call(attention_call *c, const spops_attention_options *options)
 {
     SPOPS_TRY(spops_read_options(c->ctx, c->name, options, &c->options, sizeof c->options));
-    SPOPS_TRY(spops_check_dtype(c->ctx, c->name, "q.dtype", c->dtype, SPOPS_DTYPES_FLOAT));
+    SPOPS_TRY(spops_check_backend_dtype(c->ctx, c->backend, c->name, "q.dtype", c->dtype));
+    SPOPS_TRY(spops_check_dtype(c->ctx, c->name, "q.dtype", c->dtype,
+                                SPOPS_DTYPES_REAL & ~c->backend->lacks_dtypes));
     SPOPS_TRY(read_heads(c));
     SPOPS_TRY(read_rotary(c));
     return read_bias(c);
@@ -156,16 +161,16 @@ static spops_status check_heads(const attention_call *c, const named_matrix *a, 
     return spops_check_matrix(c->ctx, c->name, a->name, all, rows, all.cols, dtypes);
 }
 
-static spops_matrix lse_matrix(const attention_call *c, const float *lse)
+static spops_matrix lse_matrix(const attention_call *c, const void *lse)
 {
     return spops_matrix_dense_const(lse, lse == NULL ? 0 : c->patches->num_rows, c->options.heads,
-                                    SPOPS_DTYPE_F32);
+                                    spops_sum_dtype(c->dtype));
 }
 
-static spops_status check_lse(const attention_call *c, const float *lse)
+static spops_status check_lse(const attention_call *c, const void *lse)
 {
     return spops_check_matrix(c->ctx, c->name, "lse", lse_matrix(c, lse), c->patches->num_rows,
-                              c->options.heads, 1u << SPOPS_DTYPE_F32);
+                              c->options.heads, 1u << spops_sum_dtype(c->dtype));
 }
 
 static void list_arguments(const attention_call *c, const named_matrix *from, int n,
@@ -206,6 +211,7 @@ static void fill_rotary(const attention_call *c, spops_attention_rotary_args *ar
     args->dtype = r->coords.dtype;
     args->stride = spops_row_step(r->coords);
     args->pairs = r->axis_dim / 2;
+    args->base = r->base;
     for (int32_t p = 0; p < args->pairs; ++p)
         args->frequencies[p] = (float)pow((double)r->base, -(double)p / args->pairs);
 }
@@ -229,6 +235,7 @@ static void fill_args(const attention_call *c, spops_matrix q, spops_matrix k, s
     args->heads = c->options.heads;
     args->dim = (int32_t)c->dim;
     args->scale = c->options.scale;
+    args->scale_f64 = c->scale_f64;
     args->tf32 = c->options.math == SPOPS_MATH_TF32;
     args->q = view_of(c, q, false);
     args->k = view_of(c, k, false);
@@ -260,8 +267,12 @@ static size_t scratch_bytes(const attention_call *c, bool backward)
 static attention_call begin_call(spops_context *ctx, const char *name, const spops_patches *patches,
                                  int64_t cols, spops_dtype dtype)
 {
-    const attention_call c = {
-        .ctx = ctx, .name = name, .patches = &patches->arrays, .cols = cols, .dtype = dtype};
+    const attention_call c = {.ctx = ctx,
+                              .name = name,
+                              .patches = &patches->arrays,
+                              .backend = patches->base.ctx->backend,
+                              .cols = cols,
+                              .dtype = dtype};
     return c;
 }
 
@@ -320,7 +331,7 @@ spops_status spops_attention_reserve(spops_context *ctx, const spops_patches *pa
 spops_status spops_attention_execute(spops_context *ctx, const spops_patches *patches,
                                      spops_matrix q, spops_matrix k, spops_matrix v,
                                      const spops_attention_options *options, spops_matrix o,
-                                     float *lse)
+                                     void *lse)
 {
     static const char call[] = "attention_execute";
     spops_attention_args args = {0};
@@ -353,7 +364,7 @@ spops_status spops_attention_execute(spops_context *ctx, const spops_patches *pa
 
 spops_status spops_attention_execute_backward(
     spops_context *ctx, const spops_patches *patches, spops_matrix grad_o, spops_matrix q,
-    spops_matrix k, spops_matrix v, spops_matrix o, const float *lse,
+    spops_matrix k, spops_matrix v, spops_matrix o, const void *lse,
     const spops_attention_options *options, const spops_matrix *grad_q, const spops_matrix *grad_k,
     const spops_matrix *grad_v, const spops_matrix *grad_table)
 {

@@ -34,12 +34,13 @@ typedef struct spops_attention_rotary_args {
     int64_t stride;     // elements between rows
     int32_t pairs;      // of an axis, 1 to SPOPS_ATTENTION_MAX_PAIRS
     float frequencies[SPOPS_ATTENTION_MAX_PAIRS]; // base ^ (-p / pairs)
+    float base;
 } spops_attention_rotary_args;
 
 // Added to the scaled logit of query i and key j, head h: the sum over axes a of
 //     table[spops_attention_table_row(range, a, coords[i][a], coords[j][a]) * table_stride + h]
 typedef struct spops_attention_bias_args {
-    const float *table;    // [spops_attention_table_rows(range)][heads]; NULL: none
+    const float *table;    // [spops_attention_table_rows(range)][heads], f64 of f64; NULL: none
     int64_t table_stride;  // floats between its rows
     const int32_t *coords; // [num_rows][3]
     int64_t stride;        // of coords, elements between rows
@@ -68,9 +69,10 @@ typedef struct spops_attention_args {
     const spops_patch_arrays *patches;
     int32_t heads, dim; // dim is 1 to SPOPS_ATTENTION_MAX_DIM
     float scale;
+    double scale_f64;                // of rows of f64
     bool tf32;                       // factors of f32 may be rounded to tf32
     spops_attention_view q, k, v, o; // of one dtype
-    float *lse;                      // [num_rows][heads]; NULL: not wanted
+    float *lse;                      // [num_rows][heads], f64 of f64; NULL: not wanted
     spops_attention_rotary_args rotary;
     spops_attention_bias_args bias;
     void *workspace; // attention_scratch_bytes of the same sizes

@@ -7,6 +7,7 @@
 #include "attention/attention_isa.h"
 #include "backends/backend_cpu.h"
 #include "core/memory.h"
+#include "core/rows_f64.h"
 #include "core/rows_isa.h"
 #include "core/threads.h"
 
@@ -19,15 +20,15 @@ static spops_attention_memory carve_memory(const spops_attention_scratch_args *s
     const int64_t cols = (int64_t)s->heads * s->dim;
     const bool by_entry = s->backward && !p->keys_once;
     const bool has_table = s->backward && s->bias_range >= 0;
+    const size_t bytes = spops_dtype_bytes(spops_sum_dtype(s->dtype));
     spops_attention_memory m = {0};
 
-    m.turns = spops_carve(c, s->rotary_pairs > 0 ? p->num_rows : 0, 6 * (int64_t)s->rotary_pairs,
-                          sizeof *m.turns);
-    m.entry_k = spops_carve(c, by_entry ? p->max_keys : 0, cols, sizeof *m.entry_k);
-    m.entry_v = spops_carve(c, by_entry ? p->max_keys : 0, cols, sizeof *m.entry_v);
-    m.tables =
-        spops_carve(c, has_table ? TABLE_PARTS * (int64_t)s->heads : 0,
-                    has_table ? spops_attention_table_rows(s->bias_range) : 0, sizeof *m.tables);
+    m.turns =
+        spops_carve(c, s->rotary_pairs > 0 ? p->num_rows : 0, 6 * (int64_t)s->rotary_pairs, bytes);
+    m.entry_k = spops_carve(c, by_entry ? p->max_keys : 0, cols, bytes);
+    m.entry_v = spops_carve(c, by_entry ? p->max_keys : 0, cols, bytes);
+    m.tables = spops_carve(c, has_table ? TABLE_PARTS * (int64_t)s->heads : 0,
+                           has_table ? spops_attention_table_rows(s->bias_range) : 0, bytes);
     return m;
 }
 
@@ -42,6 +43,7 @@ size_t spops_cpu_attention_scratch_bytes(spops_context *ctx,
 
 // What the workers see; backward is NULL in the forward call.
 typedef struct attention_work {
+    bool is_f64;
     const spops_attention_table *table;
     const spops_rows_table *rows;
     const spops_attention_args *forward;
@@ -55,7 +57,10 @@ static attention_work begin_work(const spops_context *ctx, const spops_attention
     const spops_attention_scratch_args sizes =
         spops_attention_scratch_args_of(args, backward != NULL);
     spops_carver c = {args->workspace, 0};
-    const attention_work w = {.table = spops_attention_table_of(ctx),
+    const bool is_f64 = args->q.dtype == SPOPS_DTYPE_F64;
+    const attention_work w = {.is_f64 = is_f64,
+                              .table =
+                                  is_f64 ? &spops_attention_f64 : spops_attention_table_of(ctx),
                               .rows = spops_rows_table_of(ctx),
                               .forward = args,
                               .backward = backward,
@@ -64,6 +69,24 @@ static attention_work begin_work(const spops_context *ctx, const spops_attention
 }
 
 // ---- Rotary angles ------------------------------------------------------------------------------
+
+static void find_turns_f64(const void *work, int64_t begin, int64_t end)
+{
+    const attention_work *w = (const attention_work *)work;
+    const spops_attention_rotary_args *r = &w->forward->rotary;
+    double *turn = (double *)(void *)w->memory.turns + begin * 6 * r->pairs;
+
+    for (int64_t i = 3 * begin; i < 3 * end; ++i) {
+        const int64_t at = i / 3 * r->stride + i % 3;
+        const double x = r->dtype == SPOPS_DTYPE_I32 ? (double)((const int32_t *)r->coords)[at]
+                                                     : (double)((const float *)r->coords)[at];
+        for (int32_t p = 0; p < r->pairs; ++p) {
+            const double angle = x * pow((double)r->base, -(double)p / r->pairs);
+            *turn++ = cos(angle);
+            *turn++ = sin(angle);
+        }
+    }
+}
 
 static void find_turns(const void *work, int64_t begin, int64_t end)
 {
@@ -90,19 +113,33 @@ static void find_all_turns(const spops_context *ctx, const attention_work *w)
     const spops_attention_rotary_args *r = &w->forward->rotary;
     const int64_t rows = w->forward->patches->num_rows;
     if (r->coords == NULL) return;
-    spops_parallel_for(spops_team_for(ctx, rows * r->pairs * 6), rows, 0, find_turns, w);
+    spops_parallel_for(spops_team_for(ctx, rows * r->pairs * 6), rows, 0,
+                       w->is_f64 ? find_turns_f64 : find_turns, w);
+}
+
+// Element i of an array that is f64 where rows are, else f32.
+static double sum_at(const attention_work *w, const float *from, int64_t i)
+{
+    return w->is_f64 ? ((const double *)(const void *)from)[i] : (double)from[i];
+}
+
+static void store_sum(const attention_work *w, float *to, int64_t i, double v)
+{
+    if (w->is_f64)
+        ((double *)(void *)to)[i] = v;
+    else
+        to[i] = (float)v;
 }
 
 // ---- Rows outside the lists ---------------------------------------------------------------------
 
 static void clear_row(const attention_work *w, const spops_attention_view *v, int64_t row)
 {
-    static const float zeros[SPOPS_ATTENTION_MAX_DIM];
     const int64_t bytes = (int64_t)spops_dtype_bytes(v->dtype);
 
     for (int64_t head = 0; v->data != NULL && head < w->forward->heads; ++head)
-        w->rows->store(v->dtype, zeros, w->forward->dim,
-                       (char *)v->data + (row * v->row_stride + head * v->head_stride) * bytes);
+        memset((char *)v->data + (row * v->row_stride + head * v->head_stride) * bytes, 0,
+               (size_t)(w->forward->dim * bytes));
 }
 
 static void clear_outputs(const void *work, int64_t begin, int64_t end)
@@ -114,7 +151,7 @@ static void clear_outputs(const void *work, int64_t begin, int64_t end)
         const int64_t row = args->patches->q_rest[i];
         clear_row(w, &args->o, row);
         for (int64_t head = 0; args->lse != NULL && head < args->heads; ++head)
-            args->lse[row * args->heads + head] = -INFINITY;
+            store_sum(w, args->lse, row * args->heads + head, -INFINITY);
     }
 }
 
@@ -192,11 +229,28 @@ static void grad_table_parts(const void *work, int64_t begin, int64_t end)
     const int64_t elements = (int64_t)spops_attention_table_rows(w->forward->bias.range) * heads;
 
     for (int64_t part = begin; part < end; ++part) {
-        float *table = w->memory.tables + part * elements;
-        memset(table, 0, (size_t)elements * sizeof *table);
+        const size_t bytes = w->is_f64 ? sizeof(double) : sizeof(float);
+        float *table =
+            (float *)(void *)((char *)w->memory.tables + (size_t)(part * elements) * bytes);
+        memset(table, 0, (size_t)elements * bytes);
         for (int64_t t = part; t < p->state->num_q_tiles[SPOPS_PATCH_TILE_64]; t += TABLE_PARTS)
             for (int32_t head = 0; head < heads; ++head)
                 w->table->grad_queries(w->backward, w->memory.turns, &tiles[t], head, table);
+    }
+}
+
+static void sum_tables_f64(const void *work, int64_t begin, int64_t end)
+{
+    const attention_work *w = (const attention_work *)work;
+    const int32_t heads = w->forward->heads;
+    const int64_t elements = (int64_t)spops_attention_table_rows(w->forward->bias.range) * heads;
+
+    for (int64_t i = begin; i < end; ++i) {
+        double sum = 0.0;
+        for (int64_t part = 0; part < TABLE_PARTS; ++part)
+            sum += sum_at(w, w->memory.tables, part * elements + i);
+        store_sum(w, w->backward->grad_table,
+                  i / heads * w->backward->grad_table_stride + i % heads, sum);
     }
 }
 
@@ -224,7 +278,15 @@ static void sum_entries(const attention_work *w, const spops_attention_view *v,
     const int32_t *offsets = args->patches->key_offsets;
     const int64_t dim = args->dim, bytes = (int64_t)spops_dtype_bytes(v->dtype);
 
-    for (int64_t head = 0; v->data != NULL && head < args->heads; ++head) {
+    for (int64_t head = 0; w->is_f64 && v->data != NULL && head < args->heads; ++head)
+        for (int64_t c = 0; c < dim; ++c) {
+            double sum = 0.0;
+            for (int32_t e = offsets[row]; e < offsets[row + 1]; ++e)
+                sum += sum_at(w, entries, (list[e] * (int64_t)args->heads + head) * dim + c);
+            spops_store_double(v->dtype, v->data, row * v->row_stride + head * v->head_stride + c,
+                               sum);
+        }
+    for (int64_t head = 0; !w->is_f64 && v->data != NULL && head < args->heads; ++head) {
         float sum[SPOPS_ATTENTION_MAX_DIM] = {0};
         for (int32_t e = offsets[row]; e < offsets[row + 1]; ++e)
             for (int64_t c = 0; c < dim; ++c)
@@ -271,8 +333,8 @@ spops_status spops_cpu_attention_backward(spops_context *ctx,
             (int64_t)spops_attention_table_rows(args->forward.bias.range) * args->forward.heads;
         spops_parallel_for(spops_team_for(ctx, q_tiles * SPOPS_MIN_THREAD_ITEMS), TABLE_PARTS, 1,
                            grad_table_parts, &w);
-        spops_parallel_for(spops_team_for(ctx, elements * TABLE_PARTS), elements, 0, sum_tables,
-                           &w);
+        spops_parallel_for(spops_team_for(ctx, elements * TABLE_PARTS), elements, 0,
+                           w.is_f64 ? sum_tables_f64 : sum_tables, &w);
     } else if (args->grad_q.data != NULL) {
         for_tiles(ctx, q_tiles, grad_query_tiles, &w);
     }

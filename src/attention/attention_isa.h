@@ -10,7 +10,7 @@
 // Rows of a tile, and of a block of the rows that stream by it.
 #define SPOPS_ATTENTION_TILE SPOPS_PATCH_TILE_ENTRIES(SPOPS_PATCH_TILE_64)
 
-// Memory of a call on the CPU, as far as it is needed.
+// Memory of a call on the CPU, as far as it is needed; of rows of f64 it is all f64.
 typedef struct spops_attention_memory {
     float *turns; // [num_rows][3 * pairs][2]: cosine and sine of the rotary angles
     // Gradients of each key entry, where a row may be a key twice: [max_keys][heads * dim].
@@ -32,5 +32,7 @@ typedef struct spops_attention_table {
 } spops_attention_table;
 
 SPOPS_DECLARE_ISA_TABLES(spops_attention_table)
+// Of rows of f64, on every instruction set (attention_f64.c).
+extern const spops_attention_table spops_attention_f64;
 
 #endif

@@ -248,13 +248,13 @@ COLD static spops_status refuse_matrix(const call_check *c, int i, const spops_m
                                        byte_range *range)
 {
     const char *name = c->row->args[i].name;
-    const spops_backend *backend = c->ctx->backend;
     spops_matrix wide = *m;
 
-    if (spops_dtype_in(m->dtype, allowed_dtypes(c, &c->row->args[i]) & backend->lacks_dtypes))
-        return spops_fail(c->ctx, SPOPS_STATUS_NOT_SUPPORTED,
-                          "%s: %s.dtype is %s, which the %s backend does not take", c->row->call,
-                          name, spops_dtype_name(m->dtype), backend->name);
+    if (spops_dtype_in(m->dtype, allowed_dtypes(c, &c->row->args[i]))) {
+        char what[80];
+        snprintf(what, sizeof what, "%s.dtype", name);
+        SPOPS_TRY(spops_check_backend_dtype(c->ctx, c->ctx->backend, c->row->call, what, m->dtype));
+    }
     SPOPS_TRY(spops_check_matrix(c->ctx, c->row->call, name, *m, rows, cols, dtypes));
     wide.cols = width;
     SPOPS_REQUIRE(c->ctx, m->rows <= 1 || m->row_stride >= width,

@@ -77,6 +77,15 @@ spops_status spops_check_count(spops_context *ctx, const char *call, const char 
     return SPOPS_STATUS_OK;
 }
 
+spops_status spops_check_backend_dtype(spops_context *ctx, const spops_backend *backend,
+                                       const char *call, const char *what, spops_dtype dtype)
+{
+    if (!spops_dtype_in(dtype, backend->lacks_dtypes)) return SPOPS_STATUS_OK;
+    return spops_fail(ctx, SPOPS_STATUS_NOT_SUPPORTED,
+                      "%s: %s is %s, which the %s backend does not take", call, what,
+                      spops_dtype_name(dtype), backend->name);
+}
+
 spops_status spops_check_flag(spops_context *ctx, const char *call, const char *name, int32_t flag)
 {
     SPOPS_REQUIRE(ctx, flag == 0 || flag == 1, "%s: %s is %" PRId32 ", expected 0 or 1", call, name,

@@ -60,6 +60,9 @@ spops_status spops_check_count(spops_context *ctx, const char *call, const char 
                                int64_t count);
 
 // A choice of the caller's is 0 or 1.
+// NOT_SUPPORTED where the backend lacks rows of this dtype; any other dtype passes.
+spops_status spops_check_backend_dtype(spops_context *ctx, const spops_backend *backend,
+                                       const char *call, const char *what, spops_dtype dtype);
 spops_status spops_check_flag(spops_context *ctx, const char *call, const char *name, int32_t flag);
 
 // spops_read_options of a struct beside the call's own options: `name` tells which.

@@ -5,7 +5,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const double u = 0x1p-24, exp_error = 0x1p-21;
+// Of the evaluation that is bounded: its roundoff, and what an exponential is off by.
+static double u, exp_error;
+
+static void set_units(const ref_attention *a)
+{
+    u = a->is_f64 ? 0x1p-52 : 0x1p-24;
+    exp_error = a->is_f64 ? 0x1p-51 : 0x1p-21;
+}
 
 static double gamma_of(double k)
 {
@@ -168,6 +175,7 @@ static void attend(const ref_attention *a, int64_t patch, int64_t head, ref_tens
 
 void ref_attention_forward(const ref_attention *a, ref_tensor *o, ref_tensor *lse)
 {
+    set_units(a);
     for (int64_t i = 0; i < a->num_rows * a->heads; ++i)
         lse->value[i] = -INFINITY;
     for (int64_t patch = 0; patch < a->num_patches; ++patch)
@@ -299,6 +307,7 @@ void ref_attention_backward(const ref_attention *a, const double *grad_o, const 
     sums table_sums = make_sums(elements);
     double pairs = 0.0;
 
+    set_units(a);
     for (int64_t patch = 0; patch < a->num_patches; ++patch) {
         pairs += (double)(a->q_offsets[patch + 1] - a->q_offsets[patch]) *
                  (double)(a->k_offsets[patch + 1] - a->k_offsets[patch]);

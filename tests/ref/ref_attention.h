@@ -25,6 +25,7 @@ typedef struct ref_attention {
     int64_t range;       // of the table
     const double *table; // [3 * (2 * range + 1)][heads]; NULL: none
     ref_roundings roundings;
+    bool is_f64; // computed in f64: u below is 2^-52, with that of the reference
 } ref_attention;
 
 // Values, and in `scale` a bound of what an evaluation in f32 may be off by. Let u = 2^-24 and
