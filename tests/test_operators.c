@@ -442,6 +442,100 @@ Test(operators, rows_of_f64_cuda)
     free(c);
 }
 
+// ---- Scratch ------------------------------------------------------------------------------------
+
+// On a new context that has the scratch that the row says, with a guard behind it, and no more: the
+// same bits. Returns how much it was.
+static size_t check_scratch(drawn_call *c, test_device *d)
+{
+    enum { GUARD = 256 };
+    spops_context *other = test_context(d, 1);
+    size_t bytes = 1, without_data = 2, memory_bytes, n;
+    unsigned char *first, *again, *memory = NULL, guard[GUARD], expected[GUARD];
+    void *data[SPOPS_ROW_MAX_ARGS];
+    spops_value ret;
+
+    test_expect_ok(other, spops_call_scratch_bytes(other, c->op, c->values, c->num_values, &bytes),
+                   c->op->name);
+    for (int i = 0; i < c->row->num_args; ++i) {
+        data[i] = c->tensors[i].tensor.data;
+        c->tensors[i].tensor.data = NULL;
+    }
+    test_expect_ok(other,
+                   spops_call_scratch_bytes(other, c->op, c->values, c->num_values, &without_data),
+                   c->op->name);
+    for (int i = 0; i < c->row->num_args; ++i)
+        c->tensors[i].tensor.data = data[i];
+    cr_expect(bytes == without_data, "%s: %zu bytes, and %zu", c->op->name, bytes, without_data);
+    memory_bytes = spops_context_scratch_memory(bytes);
+    cr_assert(device_alloc(d->backend, memory_bytes + GUARD, (void **)&memory));
+    cr_assert(device_fill(d->backend, memory, 0x77, memory_bytes + GUARD));
+    if (bytes > 0)
+        test_expect_ok(other, spops_context_set_scratch(other, memory, memory_bytes), c->op->name);
+    drawn_call_poison(c, 0x11);
+    test_expect_ok(d->ctx, spops_call(d->ctx, c->op, c->values, c->num_values, &ret), c->op->name);
+    test_wait(d);
+    first = drawn_call_outputs(c, &n);
+    drawn_call_poison(c, 0x11);
+    test_expect_ok(other, spops_call(other, c->op, c->values, c->num_values, &ret), c->op->name);
+    test_expect_ok(other, spops_context_wait_sync(other), "wait");
+    again = drawn_call_outputs(c, &n);
+    cr_expect(memcmp(first, again, n) == 0, "%s: other bits with %zu bytes of scratch", c->op->name,
+              bytes);
+    cr_assert(device_download(d->backend, guard, memory + memory_bytes, GUARD));
+    memset(expected, 0x77, GUARD);
+    cr_expect(memcmp(guard, expected, GUARD) == 0, "%s: writes behind its scratch", c->op->name);
+    spops_context_destroy(other);
+    device_free(d->backend, memory);
+    free(first);
+    free(again);
+    return bytes;
+}
+
+static void check_all_scratch(int backend)
+{
+    int32_t num;
+    const spops_operator *const *ops = spops_operators(&num);
+    drawn_call *c = calloc(1, sizeof *c);
+    test_device d;
+    int num_with = 0;
+
+    cr_assert(c != NULL);
+    if (!test_open(&d, (spops_backend_kind)backend, LAUNCH_DEFAULT)) {
+        free(c);
+        return;
+    }
+    for (int32_t i = 0; i < num; ++i) {
+        bool has_scratch = false;
+        if (strstr(ops[i]->function, "_execute") == NULL) {
+            cr_expect(*ops[i]->scratch == '\0', "%s", ops[i]->name);
+            continue;
+        }
+        for (int draws = 0; draws < 3; ++draws) {
+            test_rng rng = test_rng_make(6000 + 4 * (uint64_t)i + (uint64_t)draws);
+            spops_value ret;
+            if (drawn_call_find(c, &d, ops[i], &rng, TRIES, &ret) == 0) continue;
+            has_scratch |= check_scratch(c, &d) > 0;
+            drawn_call_free(c);
+        }
+        cr_expect(!has_scratch || *ops[i]->scratch != '\0', "%s", ops[i]->name);
+        num_with += has_scratch;
+    }
+    cr_expect_geq(num_with, 8);
+    test_close(&d);
+    free(c);
+}
+
+Test(operators, scratch_suffices_cpu)
+{
+    check_all_scratch(backends[0].backend);
+}
+
+Test(operators, scratch_suffices_cuda)
+{
+    check_all_scratch(backends[1].backend);
+}
+
 // ---- Faults -------------------------------------------------------------------------------------
 
 // A call with one fault: which, in words, and whose name the message must have; NULL: an argument's.

@@ -66,7 +66,18 @@ static void check_tensors(fixture *f)
 {
     size_t bytes;
     unsigned char *first = run(f, f->d.ctx, f->by_handle, &bytes), *again;
+    size_t scratch = 1, scratch_of_blocks = 2;
 
+    test_expect_ok(
+        f->d.ctx,
+        spops_call_scratch_bytes(f->d.ctx, f->c.op, f->by_handle, f->c.num_values, &scratch),
+        f->c.op->name);
+    test_expect_ok(
+        NULL,
+        spops_call_scratch_bytes(NULL, f->c.op, f->by_block, f->c.num_values, &scratch_of_blocks),
+        f->c.op->name);
+    cr_expect(scratch == scratch_of_blocks, "%s: %zu bytes of scratch, and %zu", f->c.op->name,
+              scratch, scratch_of_blocks);
     for (int i = 0; i < 2; ++i) {
         again = run(f, i == 0 ? NULL : f->d.ctx, f->by_block, &bytes);
         expect_same(f, first, again, bytes, "blocks");

@@ -172,6 +172,22 @@ SPOPS_API spops_status spops_call(spops_context *ctx, const spops_operator *op,
                                   const spops_value *args, int32_t num_args, spops_value *ret);
 
 /**
+ * Scratch that a call needs in its context (spops_context_reserve, spops_context_scratch_memory), for
+ * callers that hand it over before the call, such as engines that plan their memory: what `scratch` of
+ * the row is for these arguments.
+ *
+ * args      [num_args], as of spops_call. No data is read: tensors and blocks may have NULL for it.
+ * bytes     The scratch; 0: none.
+ *
+ * Stream    Enqueues nothing, waits for nothing.
+ * Errors    INVALID_ARGUMENT (NULL, values that are not as the row says). Shapes are not checked.
+ * Threads   Any with NULL; else one at a time per ctx.
+ */
+SPOPS_API spops_status spops_call_scratch_bytes(spops_context *ctx, const spops_operator *op,
+                                                const spops_value *args, int32_t num_args,
+                                                size_t *bytes);
+
+/**
  * The stream of the calling thread's calls on a CUDA device; NULL: the legacy default stream. Boxed
  * entries take the stream of tvm-ffi's environment where one was set there.
  */

@@ -71,7 +71,6 @@ spops_status spops_boxed_sparseconv(spops_boxed_call *b)
     spops_conv_layer layer = layer_of(b);
     layer.x_scales = b->args[X_SCALES];
     layer.x_scales_by_channel = spops_boxed_i32(b, BY_CHANNEL);
-    SPOPS_TRY(spops_boxed_reserve(b, spops_sparseconv_scratch_bytes(b->args[CONV])));
     return spops_sparseconv_execute(b->ctx, b->args[CONV], b->matrices[X], b->matrices[W], &layer,
                                     b->matrices[OUT]);
 }
@@ -80,7 +79,6 @@ spops_status spops_boxed_sparseconv_backward(spops_boxed_call *b)
 {
     enum { X, W, GRAD_SUM, CONV, GRAD_X, GRAD_W };
     const spops_conv_layer layer = backward_layer_of(b);
-    SPOPS_TRY(spops_boxed_reserve(b, spops_sparseconv_scratch_bytes(b->args[CONV])));
     return spops_sparseconv_execute_backward(
         b->ctx, b->args[CONV], b->matrices[GRAD_SUM], b->matrices[X], b->matrices[W], &layer,
         spops_boxed_optional(b, GRAD_X), spops_boxed_optional(b, GRAD_W));
@@ -107,7 +105,6 @@ spops_status spops_boxed_pointconv(spops_boxed_call *b)
     spops_conv_layer layer = layer_of(b);
     layer.x_scales = b->args[X_SCALES];
     layer.x_scales_by_channel = spops_boxed_i32(b, BY_CHANNEL);
-    SPOPS_TRY(spops_boxed_reserve(b, spops_pointconv_scratch_bytes(b->args[CONV])));
     return spops_pointconv_execute(b->ctx, b->args[CONV], b->matrices[X], b->matrices[W], &layer,
                                    b->matrices[OUT]);
 }
@@ -116,7 +113,6 @@ spops_status spops_boxed_pointconv_backward(spops_boxed_call *b)
 {
     enum { X, W, GRAD_SUM, CONV, GRAD_X, GRAD_W };
     const spops_conv_layer layer = backward_layer_of(b);
-    SPOPS_TRY(spops_boxed_reserve(b, spops_pointconv_scratch_bytes(b->args[CONV])));
     return spops_pointconv_execute_backward(
         b->ctx, b->args[CONV], b->matrices[GRAD_SUM], b->matrices[X], b->matrices[W], &layer,
         spops_boxed_optional(b, GRAD_X), spops_boxed_optional(b, GRAD_W));
@@ -165,15 +161,9 @@ spops_status spops_boxed_pool_segments(spops_boxed_call *b)
     return spops_boxed_part(b, spops_pool_segments(b->args[0]));
 }
 
-static spops_status reserve_pool(spops_boxed_call *b, const spops_pool *pool)
-{
-    return spops_boxed_reserve(b, spops_segments_scratch_bytes(spops_pool_segments(pool)));
-}
-
 spops_status spops_boxed_pool(spops_boxed_call *b)
 {
     enum { X, POOL, OUT };
-    SPOPS_TRY(reserve_pool(b, b->args[POOL]));
     return spops_pool_execute(b->ctx, b->args[POOL], (spops_reduce)spops_boxed_i32(b, 0),
                               b->matrices[X], b->matrices[OUT]);
 }
@@ -181,7 +171,6 @@ spops_status spops_boxed_pool(spops_boxed_call *b)
 spops_status spops_boxed_pool_backward(spops_boxed_call *b)
 {
     enum { X, GRAD_OUT, POOL, GRAD_X };
-    SPOPS_TRY(reserve_pool(b, b->args[POOL]));
     return spops_pool_execute_backward(b->ctx, b->args[POOL], (spops_reduce)spops_boxed_i32(b, 0),
                                        b->matrices[GRAD_OUT], b->matrices[X], b->matrices[GRAD_X]);
 }
@@ -199,14 +188,12 @@ spops_status spops_boxed_bevpool(spops_boxed_call *b)
     args.feat_scale = b->args[FEAT_SCALE];
     args.depth_scale = b->args[DEPTH_SCALE];
     args.out_scale = b->args[OUT_SCALE];
-    SPOPS_TRY(spops_boxed_reserve(b, spops_bev_plan_scratch_bytes(b->args[PLAN])));
     return spops_bevpool_execute(b->ctx, b->args[PLAN], &args);
 }
 
 spops_status spops_boxed_bevpool_backward(spops_boxed_call *b)
 {
     enum { FEAT, DEPTH, GRAD_OUT, PLAN, GRAD_DEPTH, GRAD_FEAT };
-    SPOPS_TRY(spops_boxed_reserve(b, spops_bev_plan_scratch_bytes(b->args[PLAN])));
     return spops_bevpool_execute_backward(
         b->ctx, b->args[PLAN], (spops_bev_layout)spops_boxed_i32(b, 0), b->matrices[GRAD_OUT],
         b->matrices[DEPTH], b->matrices[FEAT], spops_boxed_optional(b, GRAD_DEPTH),
@@ -250,7 +237,7 @@ static void read_attention(const spops_boxed_call *b, int positions, int q, int 
 static spops_status reserve_attention(spops_boxed_call *b, int q, const spops_patches *patches,
                                       const attention_choice *c, int backward)
 {
-    if (!b->is_own) return SPOPS_STATUS_OK;
+    if (!b->is_own && !b->measures) return SPOPS_STATUS_OK;
     return spops_boxed_reserve(b, spops_attention_scratch_bytes(patches, b->matrices[q].cols,
                                                                 b->matrices[q].dtype, &c->options,
                                                                 backward));

@@ -5,11 +5,6 @@
 #include "spops/mvmr.h"
 #include "spops/segreduce.h"
 
-static spops_status reserve_segments(spops_boxed_call *b, const spops_segments *segments)
-{
-    return spops_boxed_reserve(b, spops_segments_scratch_bytes(segments));
-}
-
 spops_status spops_boxed_segments(spops_boxed_call *b)
 {
     spops_segments *made = NULL;
@@ -54,7 +49,6 @@ spops_status spops_boxed_segments_offsets(spops_boxed_call *b)
 spops_status spops_boxed_segreduce(spops_boxed_call *b)
 {
     enum { X, W, SEGMENTS, OUT, ARG };
-    SPOPS_TRY(reserve_segments(b, b->args[SEGMENTS]));
     return spops_segreduce_execute(b->ctx, b->args[SEGMENTS], (spops_reduce)spops_boxed_i32(b, 0),
                                    b->matrices[X], spops_boxed_optional(b, W), b->matrices[OUT],
                                    spops_boxed_optional(b, ARG));
@@ -63,7 +57,6 @@ spops_status spops_boxed_segreduce(spops_boxed_call *b)
 spops_status spops_boxed_segreduce_backward(spops_boxed_call *b)
 {
     enum { X, W, GRAD_OUT, SEGMENTS, GRAD_X, GRAD_W };
-    SPOPS_TRY(reserve_segments(b, b->args[SEGMENTS]));
     return spops_segreduce_execute_backward(
         b->ctx, b->args[SEGMENTS], (spops_reduce)spops_boxed_i32(b, 0), b->matrices[GRAD_OUT],
         b->matrices[X], spops_boxed_optional(b, W), spops_boxed_optional(b, GRAD_X),
@@ -80,7 +73,6 @@ spops_status spops_boxed_gather(spops_boxed_call *b)
 spops_status spops_boxed_gather_backward(spops_boxed_call *b)
 {
     enum { X, W, GRAD_OUT, ROWS, GRAD_X, GRAD_W };
-    SPOPS_TRY(reserve_segments(b, b->args[ROWS]));
     return spops_gather_execute_backward(
         b->ctx, b->args[ROWS], b->matrices[GRAD_OUT], b->matrices[X], spops_boxed_optional(b, W),
         spops_boxed_optional(b, GRAD_X), spops_boxed_optional(b, GRAD_W));
@@ -147,7 +139,6 @@ spops_status spops_boxed_mvmr_backward(spops_boxed_call *b)
 {
     enum { X, W, S, NUM_ROWS, GRAD_OUT, TRIPLETS, GRAD_X, GRAD_W, GRAD_S };
     const spops_mvmr_options options = mvmr_options(b, b->args[NUM_ROWS]);
-    SPOPS_TRY(spops_boxed_reserve(b, spops_triplets_scratch_bytes(b->args[TRIPLETS])));
     return spops_mvmr_execute_backward(
         b->ctx, b->args[TRIPLETS], b->matrices[GRAD_OUT], b->matrices[X], b->matrices[W],
         spops_boxed_optional(b, S), &options, spops_boxed_optional(b, GRAD_X),
@@ -158,7 +149,6 @@ spops_status spops_boxed_vvor(spops_boxed_call *b)
 {
     enum { X, G, S, NUM_ROWS, TRIPLETS, OUT };
     const spops_mvmr_options options = mvmr_options(b, b->args[NUM_ROWS]);
-    SPOPS_TRY(spops_boxed_reserve(b, spops_triplets_scratch_bytes(b->args[TRIPLETS])));
     return spops_vvor_execute(b->ctx, b->args[TRIPLETS], b->matrices[X], b->matrices[G],
                               spops_boxed_optional(b, S), &options, b->matrices[OUT]);
 }

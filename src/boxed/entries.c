@@ -100,8 +100,13 @@ static spops_status borrow_scratch(spops_boxed_call *b, size_t bytes)
     return spops_context_set_scratch(b->ctx, b->borrowed, b->borrowed_bytes);
 }
 
+// Of spops_boxed_reserve, where nothing but the bytes is wanted.
+#define STATUS_MEASURED ((spops_status)INT32_MAX)
+
 spops_status spops_boxed_reserve(spops_boxed_call *b, size_t bytes)
 {
+    b->scratch_bytes = bytes;
+    if (b->measures) return STATUS_MEASURED;
     if (!b->is_own || bytes == 0) return SPOPS_STATUS_OK;
     if (b->ctx->allocator.device_alloc != NULL && b->ctx->backend->is_capturing(b->ctx))
         return borrow_scratch(b, bytes);
@@ -111,7 +116,9 @@ spops_status spops_boxed_reserve(spops_boxed_call *b, size_t bytes)
 
 static void begin(spops_boxed_call *b, spops_context *ctx, const spops_operator *op)
 {
+    const bool measures = b->measures;
     memset(b, 0, sizeof *b);
+    b->measures = measures;
     b->ctx = ctx;
     b->row = spops_row_of((spops_operator_id)(op->index));
 }
@@ -123,13 +130,56 @@ static void finish(const spops_boxed_call *b, spops_value *ret)
     ret->v.p = b->made;
 }
 
+// What the row's expression says, of plans and attributes; 0 without one.
+static size_t row_scratch(const spops_boxed_call *b)
+{
+    const spops_row *row = b->row;
+    int64_t slots[SPOPS_ROW_MAX_SLOTS];
+
+    if (row->scratch.how == SPOPS_NUMBER_NONE) return 0;
+    memcpy(slots, row->initial, sizeof slots);
+    for (int i = 0; i < row->num_attributes; ++i)
+        slots[i] = b->attributes[i].i;
+    for (int i = 0; i < row->num_fields; ++i) {
+        const spops_plan *plan = b->args[row->fields[i].arg];
+        if (plan == NULL) return 0; // the function says so
+        slots[row->fields[i].slot] = row->fields[i].field < 0
+                                         ? (int64_t)spops_plan_scratch_bytes(plan)
+                                         : spops_plan_field(plan, row->fields[i].field);
+    }
+    return (size_t)spops_row_eval(&row->scratch, slots);
+}
+
 static spops_status call_function(spops_boxed_call *b)
 {
     if (b->num_blocks > 0) SPOPS_TRY(spops_blocks_attach(b));
     SPOPS_TRY(spops_check_boxed(b->ctx, b->row, b->args, b->matrices, b->attributes));
     if (b->into != NULL) SPOPS_TRY(spops_blocks_begin(b));
+    if (b->is_own) SPOPS_TRY(spops_boxed_reserve(b, row_scratch(b)));
     SPOPS_TRY(functions[b->row->op->index](b));
     return b->into == NULL ? SPOPS_STATUS_OK : spops_blocks_end(b);
+}
+
+// The scratch alone: where the row has "*", the operator's function works it out before all else.
+static spops_status measure(spops_boxed_call *b)
+{
+    spops_status status = SPOPS_STATUS_OK;
+    int i;
+
+    for (i = 0; i < b->num_blocks && status == SPOPS_STATUS_OK; ++i) {
+        spops_plan *plan = NULL;
+        status = spops_plan_read_value(b->ctx, b->row->call, &b->blocks[i].value, &plan);
+        b->args[b->blocks[i].arg] = plan;
+    }
+    if (status == SPOPS_STATUS_OK && *b->row->op->scratch == '*') {
+        status = functions[b->row->op->index](b);
+        if (status == STATUS_MEASURED) status = SPOPS_STATUS_OK;
+    } else if (status == SPOPS_STATUS_OK) {
+        b->scratch_bytes = row_scratch(b);
+    }
+    while (--i >= 0)
+        spops_plan_destroy_value((spops_plan *)(uintptr_t)b->args[b->blocks[i].arg]);
+    return status;
 }
 
 // On a context of the library's own.
@@ -141,7 +191,7 @@ static spops_status run_own(spops_boxed_call *b, const spops_call_place *place)
     SPOPS_TRY(spops_own_context_take(place, &own));
     b->ctx = spops_own_context_of(own);
     b->is_own = true;
-    status = call_function(b);
+    status = b->measures ? measure(b) : call_function(b);
     give_scratch_back(b);
     if (status != SPOPS_STATUS_OK)
         (void)spops_fail(NULL, status, "%s", spops_last_error(b->ctx));
@@ -151,38 +201,57 @@ static spops_status run_own(spops_boxed_call *b, const spops_call_place *place)
     return status;
 }
 
-static spops_status run(const spops_operator *op, spops_context *ctx, const spops_value *args,
-                        int32_t num_args, spops_value *ret,
+static spops_status run(spops_boxed_call *b, const spops_operator *op, spops_context *ctx,
+                        const spops_value *args, int32_t num_args,
                         void *(*stream_of)(const spops_call_place *))
 {
-    const spops_value none = {SPOPS_VALUE_NONE, 0, {0}};
-    spops_boxed_call b;
     spops_call_place place = {SPOPS_BACKEND_CPU, 0, NULL};
 
     if (default_device >= 0) place = (spops_call_place){SPOPS_BACKEND_CUDA, default_device, NULL};
-    if (ret != NULL) *ret = none;
-    SPOPS_REQUIRE(ctx, op != NULL, "call: op is NULL");
-    SPOPS_REQUIRE(ctx, ret != NULL, "%s: ret is NULL", op->name);
-    begin(&b, ctx, op);
+    begin(b, ctx, op);
     if (ctx != NULL) {
         place.backend = spops_context_backend(ctx);
         place.device = ctx->info.device;
     }
-    SPOPS_TRY(spops_values_unpack(&b, args, num_args, &place));
-    if (ctx != NULL) {
-        SPOPS_TRY(call_function(&b));
-    } else {
-        place.stream = stream_of(&place);
-        SPOPS_TRY(run_own(&b, &place));
-    }
+    SPOPS_TRY(spops_values_unpack(b, args, num_args, &place));
+    if (ctx != NULL) return b->measures ? measure(b) : call_function(b);
+    place.stream = stream_of(&place);
+    return run_own(b, &place);
+}
+
+static spops_status call_from(const spops_operator *op, spops_context *ctx, const spops_value *args,
+                              int32_t num_args, spops_value *ret,
+                              void *(*stream_of)(const spops_call_place *))
+{
+    const spops_value none = {SPOPS_VALUE_NONE, 0, {0}};
+    spops_boxed_call b;
+
+    if (ret != NULL) *ret = none;
+    SPOPS_REQUIRE(ctx, op != NULL, "call: op is NULL");
+    SPOPS_REQUIRE(ctx, ret != NULL, "%s: ret is NULL", op->name);
+    b.measures = false;
+    SPOPS_TRY(run(&b, op, ctx, args, num_args, stream_of));
     finish(&b, ret);
+    return SPOPS_STATUS_OK;
+}
+
+spops_status spops_call_scratch_bytes(spops_context *ctx, const spops_operator *op,
+                                      const spops_value *args, int32_t num_args, size_t *bytes)
+{
+    spops_boxed_call b;
+
+    SPOPS_REQUIRE(ctx, op != NULL, "call_scratch_bytes: op is NULL");
+    SPOPS_REQUIRE(ctx, bytes != NULL, "call_scratch_bytes: bytes is NULL");
+    b.measures = true;
+    SPOPS_TRY(run(&b, op, ctx, args, num_args, own_stream));
+    *bytes = b.scratch_bytes;
     return SPOPS_STATUS_OK;
 }
 
 spops_status spops_call(spops_context *ctx, const spops_operator *op, const spops_value *args,
                         int32_t num_args, spops_value *ret)
 {
-    return run(op, ctx, args, num_args, ret, own_stream);
+    return call_from(op, ctx, args, num_args, ret, own_stream);
 }
 
 static int call_entry(spops_operator_id id, const spops_value *args, int32_t num_args,
@@ -193,7 +262,7 @@ static int call_entry(spops_operator_id id, const spops_value *args, int32_t num
 
     (void)pthread_once(&once, find_tvm);
     spops_rows_parse();
-    status = run(spops_row_of(id)->op, NULL, args, num_args, ret, environment_stream);
+    status = call_from(spops_row_of(id)->op, NULL, args, num_args, ret, environment_stream);
     if (status == SPOPS_STATUS_OK) return 0;
     if (tvm.set_raised != NULL) tvm.set_raised(kind_of(status), spops_last_error(NULL));
     return -1;

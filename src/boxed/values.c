@@ -204,7 +204,8 @@ static spops_status unpack_tensor(unpacking *u, const spops_value *value, int in
     if (arg->is_array) {
         if (!is_empty && !is_compact(t, 0))
             return refuse(u, "a tensor with gaps", "elements that follow each other");
-        if (!is_empty && t->data == NULL) return refuse(u, "NULL", "memory of its elements");
+        if (!is_empty && t->data == NULL && !b->measures)
+            return refuse(u, "NULL", "memory of its elements");
         m->rows = is_empty ? 0 : product(t, 0, t->num_dims);
         m->cols = m->row_stride = 1;
     } else {
@@ -214,7 +215,7 @@ static spops_status unpack_tensor(unpacking *u, const spops_value *value, int in
         m->cols *= 2;
         m->row_stride *= 2;
     }
-    b->args[index] = arg->is_array ? m->data : (const void *)m;
+    b->args[index] = arg->is_array && !b->measures ? m->data : (const void *)m;
     return SPOPS_STATUS_OK;
 }
 
@@ -233,10 +234,10 @@ static spops_status unpack_block(unpacking *u, const spops_value *value, int ind
         return refuse(u, "a tensor of impossible sizes", "sizes from 0 on");
     if (!is_empty && !is_compact(t, 0))
         return refuse(u, "a tensor with gaps", "a block without a gap");
-    if (t->data == NULL) return refuse(u, "NULL", "the block of a plan");
+    if (t->data == NULL && !b->measures) return refuse(u, "NULL", "the block of a plan");
     b->blocks[b->num_blocks++].arg = index;
     v->name = u->name;
-    v->block = (char *)t->data + t->byte_offset;
+    v->block = t->data == NULL ? NULL : (char *)t->data + t->byte_offset;
     v->bytes = is_empty ? 0
                         : (size_t)product(t, 0, t->num_dims) *
                               ((size_t)t->dtype_bits * t->dtype_lanes / 8);

@@ -26,6 +26,8 @@ typedef struct spops_boxed_call {
         spops_plan_value value;
     } blocks[SPOPS_BOXED_MAX_BLOCKS];
     int32_t num_blocks;
+    bool measures; // only the scratch is asked for: tensors may have no data
+    size_t scratch_bytes;
     spops_plan *into; // the block that the call fills; NULL: it makes a plan, if any
     spops_call_number attributes[SPOPS_ROW_MAX_ATTRIBUTES];
     int32_t counts[SPOPS_ROW_MAX_ATTRIBUTES]; // of lists
@@ -40,7 +42,8 @@ typedef struct spops_boxed_call {
     spops_status spops_boxed_##name(spops_boxed_call *b);
 #include "call/operators.def"
 
-// Scratch of the call; only for contexts of the library's own.
+// Scratch of a call whose row says "*": reserved on contexts of the library's own. Where the call is
+// measured alone (b->measures) it ends here, by a status that no other call returns.
 spops_status spops_boxed_reserve(spops_boxed_call *b, size_t bytes);
 
 // The plan that the call has made, or, a part of another.

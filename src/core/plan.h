@@ -146,6 +146,11 @@ typedef struct spops_plan_value {
     size_t bytes;
 } spops_plan_value;
 
+// A plan like it for its sizes, without memory; and its end.
+spops_status spops_plan_read_value(spops_context *ctx, const char *call,
+                                   const spops_plan_value *value, spops_plan **out);
+void spops_plan_destroy_value(spops_plan *plan);
+
 // A handle on it that ctx keeps, for the call alone: the next call with the same value finds it again,
 // and one with another block is given the handle of a block that was not used for long. It has no
 // content of its own. At most SPOPS_PLAN_MAX_PARENTS and more of one call stay apart.

@@ -169,6 +169,27 @@ spops_status spops_plan_measure_whole(spops_context *ctx, const char *call, cons
     return status;
 }
 
+spops_status spops_plan_read_value(spops_context *ctx, const char *call,
+                                   const spops_plan_value *value, spops_plan **out)
+{
+    spops_status status;
+    size_t bytes;
+    char described[96];
+
+    snprintf(described, sizeof described, "%s: %s", call, value->name); // whose ints messages name
+    SPOPS_TRY(read_all(ctx, described, value->ints, value->num_ints, out));
+    status = measure_whole(ctx, call, *out, &bytes);
+    if (status == SPOPS_STATUS_OK) return status;
+    destroy_whole(*out);
+    *out = NULL;
+    return status;
+}
+
+void spops_plan_destroy_value(spops_plan *plan)
+{
+    destroy_whole(plan);
+}
+
 // ---- Handles that a context keeps -----------------------------------------------------------------
 
 typedef struct lent_plan {
@@ -256,13 +277,11 @@ static spops_status make_lent(spops_context *ctx, const char *call, const spops_
 {
     lent_plan l = {.block = v->block, .num_ints = v->num_ints, .hash = hash_of(v)};
     spops_status status = SPOPS_STATUS_OK;
-    char described[96];
 
-    snprintf(described, sizeof described, "%s: %s", call, v->name); // whose ints messages name
-    SPOPS_TRY(read_all(ctx, described, v->ints, v->num_ints, &l.plan));
+    SPOPS_TRY(spops_plan_read_value(ctx, call, v, &l.plan));
     SPOPS_TRY_GOTO(measure_whole(ctx, call, l.plan, &l.bytes), status, fail);
     SPOPS_TRY_GOTO(check_block(ctx, call, v, l.bytes), status, fail);
-    SPOPS_TRY_GOTO(place_whole(ctx, described, l.plan, v->block, &l.bytes), status, fail);
+    SPOPS_TRY_GOTO(place_whole(ctx, call, l.plan, v->block, &l.bytes), status, fail);
     SPOPS_TRY_GOTO(prepare_whole(ctx, l.plan), status, fail);
     l.ints = spops_host_alloc(ctx, (size_t)v->num_ints, sizeof *l.ints);
     if (l.ints == NULL) {
