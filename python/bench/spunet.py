@@ -29,6 +29,9 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests/peers"))
 import sources  # noqa: E402
 
+import spops.compat  # noqa: E402
+import spops.nn  # noqa: E402
+
 CLASSES = 20
 
 
@@ -157,9 +160,9 @@ def main():
     data, target = sample(a.scans, a.rows, a.device)
     print(f"{len(target)} rows in {len(data['offset'])} scans, torch {torch.__version__}, "
           f"{torch.cuda.get_device_name() if a.device == 'cuda' else 'CPU'}", flush=True)  # fmt: skip
-    variants = [("spops", sources.spconv_modules("spops.spconv"))]
+    variants = [("spops", spops.compat.modules("spconv"))]
     if importlib.util.find_spec("spconv") is not None and a.device == "cuda":
-        variants.insert(0, ("spconv", sources.spconv_modules("spconv")))
+        variants.insert(0, ("spconv", sources.installed("spconv")))
     if a.convert:
         variants.append(("spops, norms converted", variants[-1][1]))
     state, rates = None, {}
@@ -172,8 +175,6 @@ def main():
         state = state or {k: v.clone() for k, v in net.state_dict().items()}
         net.load_state_dict(state)
         if "," in name:
-            import spops.nn
-
             net = spops.nn.convert_batchnorm(net)
         with cleared(a.device):
             t = Training(net.to(a.device), data, target, a.device)

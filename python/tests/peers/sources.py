@@ -84,20 +84,19 @@ class DropPath(nn.Module):
         return x * x.new_empty((x.shape[0],) + (1,) * (x.dim() - 1)).bernoulli_(keep) / keep
 
 
-def spconv_modules(package) -> dict[str, types.ModuleType]:
-    """A package with spconv's names, and its modules, under the name spconv."""
-    names = ("", ".core", ".constants", ".pytorch", ".pytorch.modules", ".pytorch.conv")
-    return {"spconv" + n: importlib.import_module(package + n) for n in names}
+def installed(package: str) -> dict[str, types.ModuleType]:
+    """spconv itself, by the names that imports look for."""
+    return {package + n: importlib.import_module(package + n) for n in ("", ".pytorch")}
 
 
 def _scatter(*_, **__):
     raise NotImplementedError("torch_geometric's scatter")
 
 
-def pointcept(root: Path, spconv: dict[str, types.ModuleType], name: str, **others) -> types.ModuleType:
+def pointcept(root: Path, modules: dict[str, types.ModuleType], name: str) -> types.ModuleType:
     """A module of pointcept.models, such as "sparse_unet.spconv_unet_v1m1_base".
 
-    spconv: modules under spconv's names; {} for the one that is installed. others: more stand-ins.
+    modules: what is imported under which names, spconv's among them.
     """
     models = root / "pointcept/models"
     packages = {
@@ -117,7 +116,13 @@ def pointcept(root: Path, spconv: dict[str, types.ModuleType], name: str, **othe
         "torch_geometric": module("torch_geometric"),
         "torch_geometric.utils": module("torch_geometric.utils", scatter=_scatter),
     }
-    packages |= {n.replace("__", "."): m for n, m in others.items()}
-    with standing_in({**packages, **spconv}, ("pointcept",)):
+    with standing_in({**packages, **modules}, ("pointcept", "flash_attn", "torch_scatter")):
         return importlib.import_module("pointcept.models." + name)
 
+
+
+def openpcdet(root: Path, modules: dict[str, types.ModuleType]) -> types.ModuleType:
+    """pcdet.models.backbones_3d.spconv_backbone: the encoders of CenterPoint, SECOND and others."""
+    packages = {n: module(n, root / n.replace(".", "/")) for n in ("pcdet", "pcdet.utils", "pcdet.models", "pcdet.models.backbones_3d")}
+    with standing_in({**packages, **modules}, ("pcdet",)):
+        return importlib.import_module("pcdet.models.backbones_3d.spconv_backbone")

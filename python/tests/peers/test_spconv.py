@@ -18,7 +18,7 @@ import torch
 source = os.environ.get("SPCONV_SOURCE")
 every = int(os.environ.get("SPCONV_EVERY", "37"))
 first = int(os.environ.get("SPCONV_FIRST", "0"))
-device = os.environ.get("SPCONV_DEVICE", "cpu")
+where = os.environ.get("SPCONV_DEVICE", "cpu")
 
 
 def find(*names):
@@ -27,6 +27,12 @@ def find(*names):
         if path.is_file():
             return path
     raise FileNotFoundError(f"{source} has none of {names}")
+
+
+@pytest.fixture(autouse=True)
+def device():
+    """Their files name the device themselves: one run of each."""
+    torch.manual_seed(7)
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +46,7 @@ def suite():
     exec(compile(path.read_text(), str(path), "exec"), vars(utils))
     sys.modules.update(names, **{"spconv.test_utils": utils})
     path = find("test/test_conv.py", "test_conv.py")
-    text = path.read_text().replace('"cuda:0"', repr(device)).replace('"cpu:0"', repr(device))
+    text = path.read_text().replace('"cuda:0"', repr(where)).replace('"cpu:0"', repr(where))
     space = {"__name__": "spconv_test_conv"}
     exec(compile(text, str(path), "exec"), space)
     yield space
