@@ -32,7 +32,8 @@ class _Address(ctypes.c_int64 * 1):
                 self.others = set()
             self.others.add(stream)
         for plan in self.keeps:
-            plan._owner.use_on(stream)
+            if plan._owner is not None:
+                plan._owner.use_on(stream)
 
 
 class _Handle(_Address):
@@ -101,7 +102,8 @@ class Plan:
     stream : int or None
         The CUDA stream that it was made on, in whose order its memory is given back; None on the CPU.
     token : torch.Tensor
-        i64 [1] in host memory: stands for the plan in operators of ``torch.ops.spops``.
+        Stands for the plan in operators of ``torch.ops.spops``: i64 [1] in host memory, or of a plan
+        with capacities (:class:`spops.Capacity`) the block that it lives in, i32 on its device.
     """
 
     __slots__ = ("kind", "handle", "ints", "token", "device", "stream", "description", "_owner", "_made", "__weakref__")
@@ -127,14 +129,25 @@ class Plan:
         self.token = torch.from_numpy(np.frombuffer(holder, np.int64))
 
     @classmethod
+    def of_block(cls, block: torch.Tensor, ints: tuple) -> Plan:
+        """A plan with capacities: a block, i32, that calls fill and read, and its description."""
+        self = object.__new__(cls)
+        self.kind, self.ints = _by_number[ints[0]].name, tuple(ints)
+        self.handle = self.token = block
+        self.device, self.stream = block.device, _device.stream_of(block.device)
+        self.description = description_of(ints)
+        self._owner = self._made = None
+        return self
+
+    @classmethod
     def _from_leaves(cls, token, ints, context) -> Plan:
         """From pytrees; compilers give leaves of their own."""
         self = object.__new__(cls)
         self.kind, self.device, self.stream, self.description, self._owner, self._made = context
         self.token, self.ints = token, ints
         self.handle = None
-        if type(token) is torch.Tensor and token.dtype is torch.int64 and not torch.compiler.is_compiling():
-            self.handle = ctypes.c_void_p(int(token))
+        if type(token) is torch.Tensor and not torch.compiler.is_compiling():
+            self.handle = ctypes.c_void_p(int(token)) if token.dtype is torch.int64 else token
         return self
 
     @property
@@ -162,18 +175,22 @@ class Plan:
     @property
     def bytes(self) -> int:
         """Bytes of the plan's arrays where it lives."""
+        if self.description is not None:
+            return self.token.numel() * self.token.element_size()
         return _library.c.spops_plan_bytes(self.handle)
 
     @property
     def scratch_bytes(self) -> int:
-        """Scratch that calls with the plan take."""
+        """Scratch that calls with the plan take; of exact plans."""
         return _library.c.spops_plan_scratch_bytes(self.handle)
 
     def use(self) -> None:
         """Work on torch's current stream reads the plan, as ``Tensor.record_stream`` says of tensors.
 
         Calls do this by themselves."""
-        if self.stream is not None:
+        if self.stream is not None and self._owner is None:
+            self.token.record_stream(torch.cuda.current_stream(self.device))
+        elif self.stream is not None:
             self._owner.use_on(_device.current_stream(self.device.index))
 
     def __repr__(self) -> str:
@@ -186,6 +203,8 @@ class Plan:
 
     def _arguments(self, move) -> tuple:
         """What it was made from, each moved; refused where that has changed since."""
+        if self.description is not None:
+            raise TypeError(f"a plan of kind {self.kind} with capacities is a tensor and ints: pickle or move these")
         if self._made is None:
             raise TypeError(f"a plan of kind {self.kind} from leaves of a pytree does not know what it was made from")
         maker, arguments, versions = self._made
@@ -208,6 +227,8 @@ class Plan:
         return _remake(maker, arguments)
 
     def __reduce__(self):
+        if self.description is not None:
+            return Plan.of_block, (self.token, self.ints)
         return _remake, self._arguments(lambda x: tuple(x) if isinstance(x, tvm_ffi.Shape) else x)
 
     def __copy__(self) -> Plan:

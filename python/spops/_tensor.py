@@ -121,6 +121,8 @@ class Sites:
         self._relations: dict = {}
         self._pools: dict = {}
 
+    num_rows: Tensor | None = None  # i32 [1]: rows in use, where there are more; None: all
+
     @property
     def dims(self) -> int:
         return self.coords.shape[1] - 1
@@ -144,6 +146,12 @@ class Sites:
             return {}
         return dict(lower=(0,) * (1 + self.dims), upper=(self.batch_size - 1, *(n - 1 for n in shape)))
 
+    def stride_onto(self, kernel: Kernel, transposed: bool) -> tuple[int, ...]:
+        """Stride of a strided convolution's outputs, or of a transposed one's."""
+        if transposed:
+            return tuple(max(a // b, 1) for a, b in zip(self.stride, kernel.stride))
+        return tuple(a * b for a, b in zip(self.stride, kernel.stride))
+
     @_of_data
     def within(self, kernel: Kernel) -> Relation:
         """The submanifold map of these places."""
@@ -164,10 +172,7 @@ class Sites:
             make = F.coords_up if transposed else F.coords_down
             out = make(self.set, **kernel.arguments(), **self._box(shape))
             rows, _ = F.coords_rows(out)
-            if transposed:
-                stride = tuple(max(a // b, 1) for a, b in zip(self.stride, kernel.stride))
-            else:
-                stride = tuple(a * b for a, b in zip(self.stride, kernel.stride))
+            stride = self.stride_onto(kernel, transposed)
             sites = Sites(rows, shape, self.batch_size, stride, out)
             kind = "transposed" if transposed else "convolution"
             self._relations[key] = Relation(F.kernel_map(self.set, out, kind=kind, **kernel.arguments()), sites)
@@ -241,6 +246,20 @@ class SparseTensor:
     dims = property(lambda self: self.sites.dims)
     device = property(lambda self: self.feats.device)
     dtype = property(lambda self: self.feats.dtype)
+    num_rows = property(lambda self: self.sites.num_rows)
+
+    @property
+    def mask(self) -> Tensor:
+        """bool [rows]: which rows are in use; all, but of a tensor with a capacity (spops.Graph)."""
+        every = torch.arange(len(self), device=self.device)
+        return every < (len(self) if self.num_rows is None else self.num_rows)
+
+    def compact(self) -> SparseTensor:
+        """A tensor of the rows in use alone, with maps of its own; of one with a capacity. Waits for the device."""
+        if self.num_rows is None:
+            return self
+        n = min(int(self.num_rows), len(self))
+        return SparseTensor(self.feats[:n].clone(), self.coords[:n].clone(), self.spatial_shape, self.batch_size)
 
     def replace(self, feats: Tensor) -> SparseTensor:
         """The same places with other features."""
@@ -254,9 +273,12 @@ class SparseTensor:
         """[batch_size, C, *spatial_shape], zeros where there is no row."""
         if self.spatial_shape is None:
             raise ValueError("SparseTensor: dense needs a spatial_shape")
-        index = tuple(self.coords.long().unbind(1))
-        grid = self.feats.new_zeros((self.batch_size, *self.spatial_shape, self.feats.shape[1]))
-        grid = grid.index_put(index, self.feats)
+        index, batches = list(self.coords.long().unbind(1)), self.batch_size
+        if self.num_rows is not None:  # rows that are not in use go into a batch of their own
+            used = self.mask
+            index = [torch.where(used, i, 0 if a else batches) for a, i in enumerate(index)]
+        grid = self.feats.new_zeros((batches + int(self.num_rows is not None), *self.spatial_shape, self.feats.shape[1]))
+        grid = grid.index_put(tuple(index), self.feats)[:batches]
         return grid.movedim(-1, 1).contiguous() if channels_first else grid
 
     def _of(self, other):

@@ -176,19 +176,24 @@ class BatchNorm(nn.Module):
         self.register_buffer("running_var", torch.ones(channels))
         self.register_buffer("num_batches_tracked", torch.tensor(0, dtype=torch.long))
 
-    def _rows(self, x: Tensor) -> Tensor:
+    def _rows(self, x: Tensor, num_rows: Tensor | None = None) -> Tensor:
         if self.training:
             self.num_batches_tracked += 1
+            if num_rows is not None:  # rows after those in use do not count
+                mean, var = F.batchnorm_statistics(
+                    x.detach(), num_rows, momentum=self.momentum, running_mean=self.running_mean, running_var=self.running_var
+                )[:2]
+                return F.batchnorm(x, mean, var, self.weight, self.bias, num_rows, epsilon=self.eps, activation=self.activation)
             return _layers.batchnorm(
                 x, self.weight, self.bias, self.running_mean, self.running_var, self.momentum, self.eps, self.activation
             )
         return F.batchnorm(
-            x, self.running_mean, self.running_var, self.weight, self.bias, epsilon=self.eps, activation=self.activation,
+            x, self.running_mean, self.running_var, self.weight, self.bias, num_rows, epsilon=self.eps, activation=self.activation,
             fixed_statistics=True,
         )  # fmt: skip
 
     def forward(self, x):
-        return _over_rows(self._rows, x)
+        return x.replace(self._rows(x.feats, x.num_rows)) if isinstance(x, SparseTensor) else self._rows(x)
 
 
 def convert_batchnorm(module: nn.Module) -> nn.Module:
@@ -249,6 +254,8 @@ class Sequential(nn.Sequential):
 
     def forward(self, x):
         for m in self:
+            if isinstance(x, SparseTensor) and x.num_rows is not None and isinstance(m, nn.modules.batchnorm._BatchNorm):
+                raise ValueError("torch's batch norm counts rows that are not in use: expected spops.nn.BatchNorm (convert_batchnorm)")
             takes_sparse = type(m).__module__.startswith("spops.") or not type(m).__module__.startswith("torch.")
             x = m(x) if takes_sparse or not isinstance(x, SparseTensor) else x.replace(m(x.feats))
         return x

@@ -14,6 +14,7 @@ def device(request):
     if request.param == "cpu":
         yield torch.device("cpu")
         return
+    torch.backends.cudnn.allow_tf32 = False  # references in all their bits
     torch.set_default_device("cuda:0")
     yield torch.device("cuda:0")
     torch.cuda.synchronize()

@@ -95,7 +95,8 @@ def test_sparseconv_against_torch(dtype):
     assert torch.equal(F.sparseconv(x, w.reshape(-1, 16), plan, bias=bias), y)
     wide = torch.randn(200, 20, dtype=dtype)
     wide[:, 4:12] = x
-    assert torch.equal(F.sparseconv(wide[:, 4:12], w, plan, bias=bias), y)  # rows with gaps
+    # rows with gaps: another dataflow may take those at 8 bytes
+    torch.testing.assert_close(F.sparseconv(wide[:, 4:12], w, plan, bias=bias), y, rtol=tolerance, atol=tolerance)
     assert torch.equal(F.sparseconv(x.t().contiguous().t(), w, plan, bias=bias), y)  # columns with gaps
 
 
