@@ -49,6 +49,9 @@ class Row:
         self.is_whole = self.is_sum or any(a.name == "grad_sum" for a in op.inputs)
         names = {a.name for a in op.attributes}
         self.extra = [a for a in self.backward.attributes if a.name not in names] if self.backward else []
+        layer = ("bias", "scale", "shift", "residual") if self.is_sum else ()
+        gradients = op.gradient.inputs if op.gradient else ()
+        self.differentiable = list(dict.fromkeys([*gradients, *(n for n in layer if any(a.name == n for a in op.inputs))]))
         self.all_optional = all(o.optional and not o.updated or o.name.startswith("grad_") for o in op.outputs)
 
     # ---- dtypes and shapes ----
@@ -67,6 +70,8 @@ class Row:
         """Python's expression of an output's dtype."""
         words = o.type.split("|")
         variables = [w for w in words if w in self.op.variables]
+        if o.type.startswith("sum("):
+            return f"sum_dtype({python_name(self.bound[o.type[4:-1]][0].name)}.dtype)"
         if not variables:
             return f"dtypes[{words[0]!r}]"
         v = variables[0]
@@ -243,7 +248,8 @@ def _backward_body(row: Row, positions: dict[str, int], eager: bool, total: int)
     for x, r in zip(g.inputs, results):
         grads[x] = f"(_shaped({r}, {python_name(x)}) if needs[{positions[x]}] else None)"
     for x in sums:
-        grads[x] = f"(grad_{python_name(op.outputs[0].name)}.sum(0, dtype=torch.float32) if needs[{positions[x]}] else None)"
+        g = f"grad_{python_name(op.outputs[0].name)}"
+        grads[x] = f"({g}.sum(0, dtype=sum_dtype({g}.dtype)) if needs[{positions[x]}] else None)"
     by_place = {positions[x]: t for x, t in grads.items()}
     lines.append("return " + ", ".join(by_place.get(i, "None") for i in range(total)))
     return lines
@@ -491,18 +497,14 @@ def _public(row: Row) -> str:
     op = row.op
     outs = [python_name(o.name) for o in op.outputs]
     lines = [_head(op), *("    " + b for b in _prepare(row))]
-    differentiable = []
     is_cast = row.backward is not None and any(a.name == "math" for a in op.attributes)
     if is_cast:
         cast = [python_name(a.name) for a in row.tensors if "T" in a.type.split("|")]
         lines.append("    if _is_any_autocast_enabled():")
         lines += [f"        {n} = _autocast({n})" for n in cast]
     if row.backward is not None:
-        g = op.gradient
-        layer = [a for a in ("bias", "scale", "shift", "residual") if row.is_sum and any(i.name == a for i in op.inputs)]
-        differentiable = list(dict.fromkeys([*g.inputs, *layer]))
         tests = []
-        for x in differentiable:
+        for x in row.differentiable:
             n, a = python_name(x), next(a for a in op.inputs if a.name == x)
             tests.append(f"({n} is not None and {n}.requires_grad)" if a.optional else f"{n}.requires_grad")
         lines.append(f"    needs = ({' or '.join(tests)}) and torch.is_grad_enabled()")

@@ -38,6 +38,11 @@ def work_dtype(x: Tensor) -> torch.dtype:
     return x.dtype
 
 
+def vector(v: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+    """A bias of a layer that works in dtype, as the library takes it."""
+    return None if v is None else v.to(_made.sum_dtype(dtype))
+
+
 class _Convolution(Function):
     @staticmethod
     def forward(ctx, x, weight, bias, plan, groups, dtype, krsc):
@@ -67,7 +72,7 @@ class _Convolution(Function):
             gx = gx.to(ctx.x_dtype)
         if of_w:
             gw = (gw.permute(2, 0, 1) if ctx.krsc else gw).view(shape).to(dtype)
-        return gx, gw, grad.sum(0, dtype=torch.float32) if of_bias else None, None, None, None, None
+        return gx, gw, grad.sum(0, dtype=_made.sum_dtype(grad.dtype)) if of_bias else None, None, None, None, None
 
 
 def convolution(x: Tensor, weight: Tensor, bias: Tensor | None, plan, groups: int = 1, krsc: bool = False) -> Tensor:

@@ -36,6 +36,11 @@ _f4 = dtypes.get("f4e2m1")
 _plain = frozenset((Tensor, torch.nn.Parameter))
 
 
+def sum_dtype(dtype: torch.dtype) -> torch.dtype:
+    """What sums of rows are carried in, and what is f32 beside most rows has: f64 of f64."""
+    return torch.float64 if dtype is torch.float64 else torch.float32
+
+
 def _is_traced(x: Tensor) -> bool:
     """A compiler, a mode, a transform or a subclass of tensors wants to see operators."""
     return bool(

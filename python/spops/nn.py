@@ -26,7 +26,7 @@ def convolve(x: SparseTensor, w: Tensor, bias, kernel: Kernel, how: str, groups:
     """
     sites = x.sites
     channels = max(x.feats.shape[1], w.shape[0 if krsc else -1])
-    bias = bias if bias is None or bias.dtype is torch.float32 else bias.float()
+    bias = _layers.vector(bias, _layers.work_dtype(x.feats))
     if how != "inverse" and kernel.is_pointwise and groups == 1:
         dtype = _layers.work_dtype(x.feats)
         return x.replace(F.linear(x.feats.to(dtype), _layers.matrices(w, krsc)[0].to(dtype), bias=bias))
@@ -238,8 +238,10 @@ class Linear(nn.Linear):
     """torch.nn.Linear on the rows of a SparseTensor or a Tensor [N, C], by the library's kernels."""
 
     def forward(self, x):
-        bias = None if self.bias is None else self.bias.float()
-        return _over_rows(lambda r: F.linear(r, self.weight.to(r.dtype), bias=bias, w_transposed=True), x)
+        def rows(r):
+            return F.linear(r, self.weight.to(r.dtype), bias=_layers.vector(self.bias, r.dtype), w_transposed=True)
+
+        return _over_rows(rows, x)
 
 
 class ReLU(nn.ReLU):
@@ -294,7 +296,7 @@ class PointConv(nn.Module):
         self.bias = nn.Parameter(torch.empty(out_channels).uniform_(-bound, bound)) if bias else None
 
     def forward(self, feats: Tensor, plan: Plan) -> Tensor:
-        return F.pointconv(feats, self.weight.to(feats.dtype), plan, bias=self.bias, groups=self.groups)
+        return F.pointconv(feats, self.weight.to(feats.dtype), plan, bias=_layers.vector(self.bias, feats.dtype), groups=self.groups)
 
 
 class AttentionBlock(nn.Module):

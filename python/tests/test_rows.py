@@ -65,7 +65,7 @@ def plan_of(kind, row):
 
 
 def dtype_of(op, a):
-    word = a.type.split("|")[0]
+    word = a.type.removeprefix("sum(").removesuffix(")").split("|")[0]
     while word in op.variables:
         word = op.variables[word].split("|")[0]
     return _made.dtypes[DTYPES.get(word, word)]
