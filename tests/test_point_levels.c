@@ -344,20 +344,24 @@ ParameterizedTest(struct backend_param *p, point_levels, interpolate)
 }
 
 // Samples of one point and of none, a point that is not finite, and rows after the last offset take
-// what there is: the one point's features, or 0.
+// what there is: the one point's features, or 0. So does what was reserved, from and to capacities of
+// which more is not in use.
 ParameterizedTestParameters(point_levels, interpolate_from_few)
 {
     return every_backend();
 }
 ParameterizedTest(struct backend_param *p, point_levels, interpolate_from_few)
 {
-    enum { FROM = 1, TO = 6 };
-    const float from[FROM][3] = {{1.0f, 2.0f, 3.0f}};
+    enum { FROM = 4, TO = 6, IN_USE = 5 };
+    const float from[FROM][3] = {
+        {1.0f, 2.0f, 3.0f}, {9.0f, NAN, 0.0f}, {1.0f, 2.0f, 3.0f}, {NAN, NAN, NAN}};
     const float to[TO][3] = {{1.0f, 2.0f, 3.0f}, {NAN, 2.0f, 3.0f},  {9.0f, 9.0f, 9.0f},
                              {0.0f, 0.0f, 0.0f}, {1.0f, 2.0f, 3.0f}, {1.0f, 2.0f, 3.0f}};
-    const int32_t from_offsets[] = {0, 1, 1}, to_offsets[] = {0, 3, 6}, fewer[] = {0, 3, 5};
-    const float value = 7.0f, expected[TO] = {7.0f, 0.0f, 7.0f, 0.0f, 0.0f, 0.0f};
-    float out[TO], grad;
+    // Whole; with a point that is not finite; with rows that are not in use; falling; none.
+    const int32_t offsets[][3] = {{0, 1, 1}, {0, 3, 6}, {0, 2, 2}, {0, 3, 5}, {0, 2, 1}, {0, 0, 0}};
+    const float values[FROM] = {7.0f, 1000.0f, 1000.0f, 1000.0f};
+    const float expected[TO] = {7.0f, 0.0f, 7.0f, 0.0f, 0.0f, 0.0f};
+    float out[TO], grad[FROM];
     int32_t rows[TO];
     spops_interpolation_options o = spops_interpolation_options_default();
     spops_interpolation *it = NULL;
@@ -366,37 +370,55 @@ ParameterizedTest(struct backend_param *p, point_levels, interpolate_from_few)
     if (!test_open(&d, (spops_backend_kind)p->backend, LAUNCH_STREAM)) return;
     float *from_there = test_upload_f32(&d, &from[0][0], 3 * FROM);
     float *to_there = test_upload_f32(&d, &to[0][0], 3 * TO);
-    float *x = test_upload_f32(&d, &value, 1), *y = test_upload_f32(&d, expected, TO);
-    float *grad_there = test_upload_f32(&d, &value, 1);
-    int32_t *offsets[] = {test_upload_i32(&d, from_offsets, 3), test_upload_i32(&d, to_offsets, 3),
-                          test_upload_i32(&d, fewer, 3)};
-    const spops_point_cloud source = {spops_matrix_dense(from_there, FROM, 3, SPOPS_DTYPE_F32),
-                                      offsets[0], 2};
-    spops_point_cloud target = {spops_matrix_dense(to_there, TO, 3, SPOPS_DTYPE_F32), offsets[1],
-                                2};
+    float *x = test_upload_f32(&d, values, FROM), *y = test_upload_f32(&d, expected, TO);
+    float *grad_there = test_upload_f32(&d, values, FROM);
+    int32_t *there = test_upload_i32(&d, offsets[0], 18);
+    spops_point_cloud source = {spops_matrix_dense(from_there, 1, 3, SPOPS_DTYPE_F32), there, 2};
+    spops_point_cloud target = {spops_matrix_dense(to_there, TO, 3, SPOPS_DTYPE_F32), there + 3, 2};
     const spops_matrix out_there = spops_matrix_dense(y, TO, 1, SPOPS_DTYPE_F32);
-    const spops_matrix grad_x = spops_matrix_dense(grad_there, FROM, 1, SPOPS_DTYPE_F32);
-    const spops_matrix in = spops_matrix_dense(x, FROM, 1, SPOPS_DTYPE_F32);
     o.gradients = SPOPS_GRADIENTS_LINEAR;
     test_expect_ok(d.ctx, spops_interpolation_create(d.ctx, &source, &target, &o, &it), "make");
-    const spops_matrix weights = spops_interpolation_weights(it);
-    const spops_segments *segments = spops_interpolation_segments(it);
-    test_expect_ok(
-        d.ctx,
-        spops_segreduce_execute(d.ctx, segments, SPOPS_REDUCE_SUM, in, &weights, out_there, NULL),
-        "forward");
-    test_expect_ok(d.ctx,
-                   spops_segreduce_execute_backward(d.ctx, segments, SPOPS_REDUCE_SUM, out_there,
-                                                    in, &weights, &grad_x, NULL),
-                   "backward");
-    test_wait(&d);
-    download(&d, out, y, sizeof out);
-    download(&d, &grad, grad_there, sizeof grad);
-    for (int i = 0; i < TO; ++i)
-        cr_assert_eq(out[i], expected[i], "point %d: %g", i, (double)out[i]);
-    cr_assert_eq(grad, 14.0f, "%g", (double)grad);
+    const int rounds = p->backend == SPOPS_BACKEND_CUDA ? 1 : 5;
+    for (int round = 0; round < rounds; ++round) {
+        const bool some = round < 3;
+        if (round == 1) { // from here on into capacities
+            spops_interpolation_destroy(it);
+            source.points.rows = FROM;
+            test_expect_ok(d.ctx, spops_interpolation_reserve(d.ctx, FROM, TO, 2, &o, &it),
+                           "reserve");
+        }
+        if (round >= 1) {
+            static const int sources[] = {0, 6, 6, 12, 15}, targets[] = {0, 3, 9, 3, 3};
+            source.offsets = there + sources[round];
+            target.offsets = there + targets[round];
+            test_expect_ok(d.ctx, spops_interpolation_update(d.ctx, it, &source, &target),
+                           "update");
+        }
+        const spops_matrix in = spops_matrix_dense(x, source.points.rows, 1, SPOPS_DTYPE_F32);
+        const spops_matrix grad_x =
+            spops_matrix_dense(grad_there, source.points.rows, 1, SPOPS_DTYPE_F32);
+        const spops_matrix weights = spops_interpolation_weights(it);
+        const spops_segments *segments = spops_interpolation_segments(it);
+        test_expect_ok(d.ctx,
+                       spops_segreduce_execute(d.ctx, segments, SPOPS_REDUCE_SUM, in, &weights,
+                                               out_there, NULL),
+                       "forward");
+        test_expect_ok(d.ctx,
+                       spops_segreduce_execute_backward(d.ctx, segments, SPOPS_REDUCE_SUM,
+                                                        out_there, in, &weights, &grad_x, NULL),
+                       "backward");
+        test_wait(&d);
+        download(&d, out, y, sizeof out);
+        download(&d, grad, grad_there, sizeof grad);
+        for (int i = 0; i < TO; ++i)
+            cr_assert_eq(out[i], some ? expected[i] : 0.0f, "round %d, point %d: %g", round, i,
+                         (double)out[i]);
+        for (int j = 0; j < source.points.rows; ++j)
+            cr_assert_eq(grad[j], some && j == 0 ? 14.0f : 0.0f, "round %d: %g", round,
+                         (double)grad[j]);
+    }
 
-    target.offsets = offsets[2];
+    source.points.rows = 1, source.offsets = there, target.offsets = there + 9;
     test_expect_ok(d.ctx, spops_nearest_create(d.ctx, &source, &nearest), "nearest");
     test_expect_ok(d.ctx,
                    spops_nearest_execute(d.ctx, nearest, &target, 1, (int32_t *)(void *)y, NULL),
@@ -404,13 +426,20 @@ ParameterizedTest(struct backend_param *p, point_levels, interpolate_from_few)
     test_wait(&d);
     download(&d, rows, y, sizeof rows);
     for (int i = 0; i < TO; ++i)
-        cr_assert_eq(rows[i], expected[i] > 0.0f ? 0 : -1, "point %d: %d", i, rows[i]);
+        cr_assert_eq(rows[i], i < IN_USE && expected[i] > 0.0f ? 0 : -1, "point %d: %d", i,
+                     rows[i]);
+    if (p->backend == SPOPS_BACKEND_CPU) {
+        test_expect(d.ctx, spops_interpolation_update(d.ctx, it, &source, &target),
+                    SPOPS_STATUS_INVALID_ARGUMENT,
+                    "from->points.rows is 1, expected the capacity, 4", "rows");
+        source.points.rows = FROM, target.num_samples = 1;
+        test_expect(d.ctx, spops_interpolation_update(d.ctx, it, &source, &target),
+                    SPOPS_STATUS_INVALID_ARGUMENT, "to has 1 samples, expected 2", "samples");
+    }
     spops_nearest_destroy(nearest);
     spops_interpolation_destroy(it);
     test_free(&d, from_there), test_free(&d, to_there), test_free(&d, x), test_free(&d, y);
-    test_free(&d, grad_there);
-    for (int i = 0; i < 3; ++i)
-        test_free(&d, offsets[i]);
+    test_free(&d, grad_there), test_free(&d, there);
     test_close(&d);
 }
 

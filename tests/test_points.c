@@ -457,22 +457,60 @@ ParameterizedTest(struct launch_param *p, points, fill_capacities)
 
 // ---- Nearest ------------------------------------------------------------------------------------
 
+// The next in order among all, one after the other.
+static void check_nearest(const cloud_case *c, const host_cloud *in, const host_cloud *out,
+                          int32_t count, const int32_t *rows, const float *distances)
+{
+    for (int64_t q = 0; q < out->n; ++q) {
+        const int32_t sample = sample_of(out, q);
+        const float *at = out->points + 3 * q;
+        float last = -1.0f;
+        int32_t last_row = -1;
+        for (int32_t k = 0; k < count; ++k) {
+            float best = INFINITY;
+            int32_t best_row = -1;
+            for (int64_t j = 0; j < in->n && !isnan(at[1]); ++j) {
+                const float distance = distance2_of(in->points + 3 * j, at);
+                if (isnan(in->points[3 * j + 1])) continue;
+                if (distance < last || (distance == last && j <= last_row)) continue;
+                if (sample_of(in, j) != sample) continue;
+                if (best_row < 0 || distance < best) best = distance, best_row = (int32_t)j;
+            }
+            cr_assert(rows[q * count + k] == best_row && distances[q * count + k] == best,
+                      "%s: neighbour %d of %lld is %d at %g, expected %d at %g", c->name, k,
+                      (long long)q, rows[q * count + k], (double)distances[q * count + k], best_row,
+                      (double)best);
+            last = best_row < 0 ? INFINITY : best;
+            last_row = best_row < 0 ? INT32_MAX : best_row;
+        }
+    }
+}
+
 ParameterizedTestParameters(points, nearest_equal_brute_force)
 {
     return every_backend();
 }
 ParameterizedTest(struct backend_param *p, points, nearest_equal_brute_force)
 {
+    enum { SPARE = 5 };
     static const int32_t counts[] = {1, 3, 16, SPOPS_MAX_NEAREST};
     test_device d;
     if (!test_open(&d, (spops_backend_kind)p->backend, LAUNCH_STREAM)) return;
-    for (int i = 0; i < NUM_CASES; ++i) {
+    for (int n = 0; n < 2 * NUM_CASES; ++n) {
+        const int i = n / 2;
+        if (n % 2 == 1 && p->backend == SPOPS_BACKEND_CUDA) continue;
+        const bool reserved = n % 2 == 1; // with room for more, and a point that is not finite
         const cloud_case *c = &cases[i];
         const int32_t count = counts[i % 4];
         host_cloud in = make_cloud(c, c->n, 500 + (uint64_t)i);
         host_cloud out = make_cloud(c, c->n / 3, 600 + (uint64_t)i);
         if (out.n > 2 && i % 2 == 0) out.points[4] = NAN;
-        device_cloud in_there = upload(&d, &in, in.n), out_there = upload(&d, &out, out.n);
+        if (reserved && in.n > 5) in.points[3 * 5 + 1] = NAN;
+        device_cloud in_there = upload(&d, &in, in.n + (reserved ? SPARE : 0));
+        device_cloud out_there = upload(&d, &out, out.n);
+        const int32_t all[] = {0, (int32_t)in.n};
+        int32_t *all_there = test_upload_i32(&d, all, 2);
+        const int64_t num_samples = c->samples > 0 ? c->samples : 1;
         spops_nearest *nearest = NULL;
         int32_t *rows = malloc((size_t)out.n * count * 4 + 1);
         float *distances = malloc((size_t)out.n * count * 4 + 1);
@@ -481,7 +519,15 @@ ParameterizedTest(struct backend_param *p, points, nearest_equal_brute_force)
         cr_assert(device_alloc(d.backend, bytes, &rows_there) &&
                       device_alloc(d.backend, bytes, &distances_there),
                   "%s", device_error());
-        test_expect_ok(d.ctx, spops_nearest_create(d.ctx, &in_there.cloud, &nearest), c->name);
+        if (reserved) {
+            if (c->samples == 0) in_there.cloud.offsets = all_there, in_there.cloud.num_samples = 1;
+            test_expect_ok(d.ctx,
+                           spops_nearest_reserve(d.ctx, in.n + SPARE, num_samples, NULL, &nearest),
+                           c->name);
+            test_expect_ok(d.ctx, spops_nearest_update(d.ctx, nearest, &in_there.cloud), c->name);
+        } else {
+            test_expect_ok(d.ctx, spops_nearest_create(d.ctx, &in_there.cloud, &nearest), c->name);
+        }
         test_expect_ok(d.ctx,
                        spops_nearest_execute(d.ctx, nearest, &out_there.cloud, count,
                                              (int32_t *)rows_there, (float *)distances_there),
@@ -489,31 +535,9 @@ ParameterizedTest(struct backend_param *p, points, nearest_equal_brute_force)
         test_wait(&d);
         download(&d, rows, rows_there, out.n * count, 4);
         download(&d, distances, distances_there, out.n * count, 4);
-        for (int64_t q = 0; q < out.n; ++q) {
-            const int32_t sample = sample_of(&out, q);
-            const float *at = out.points + 3 * q;
-            float last = -1.0f;
-            int32_t last_row = -1;
-            for (int32_t k = 0; k < count; ++k) { // the next in order among all
-                float best = INFINITY;
-                int32_t best_row = -1;
-                for (int64_t j = 0; j < in.n && !isnan(at[1]); ++j) {
-                    const float distance = distance2_of(in.points + 3 * j, at);
-                    if (distance < last || (distance == last && j <= last_row)) continue;
-                    if (sample_of(&in, j) != sample) continue;
-                    if (best_row < 0 || distance < best) best = distance, best_row = (int32_t)j;
-                }
-                cr_assert(rows[q * count + k] == best_row && distances[q * count + k] == best,
-                          "%s, %s: neighbour %d of %lld is %d at %g, expected %d at %g",
-                          test_backend_name(d.backend), c->name, k, (long long)q,
-                          rows[q * count + k], (double)distances[q * count + k], best_row,
-                          (double)best);
-                if (best_row < 0) last = INFINITY, last_row = INT32_MAX;
-                if (best_row >= 0) last = best, last_row = best_row;
-            }
-        }
+        check_nearest(c, &in, &out, count, rows, distances);
         spops_nearest_destroy(nearest);
-        test_free(&d, rows_there), test_free(&d, distances_there);
+        test_free(&d, rows_there), test_free(&d, distances_there), test_free(&d, all_there);
         free(rows), free(distances);
         discard(&d, &in_there), discard(&d, &out_there);
         free_cloud(&in), free_cloud(&out);
@@ -670,7 +694,22 @@ ParameterizedTest(struct backend_param *p, points, refuse_what_is_wrong)
     NEAREST(&cloud, 1, rows, points_there + 23, "distances2 overlaps queries");
     NEAREST(&cloud, 1, rows, (float *)(void *)((char *)d2 + 2), "distances2");
 #undef NEAREST
-    spops_nearest_destroy(nearest);
+    test_expect(d.ctx, spops_nearest_update(d.ctx, nearest, &cloud), SPOPS_STATUS_INVALID_ARGUMENT,
+                "nearest was not made by nearest_reserve", "update");
+    spops_nearest_destroy(nearest), nearest = NULL;
+    if (p->backend == SPOPS_BACKEND_CPU) {
+        test_expect(d.ctx, spops_nearest_reserve(d.ctx, -1, 3, NULL, &nearest),
+                    SPOPS_STATUS_INVALID_ARGUMENT, "num_points is -1, expected 0 to", "rows");
+        test_expect(d.ctx, spops_nearest_reserve(d.ctx, 8, 0, NULL, &nearest),
+                    SPOPS_STATUS_INVALID_ARGUMENT, "num_samples is 0, expected 1 to", "samples");
+        test_expect_ok(d.ctx, spops_nearest_reserve(d.ctx, 8, 3, NULL, &nearest), "room");
+        test_expect(d.ctx, spops_nearest_update(d.ctx, nearest, &few),
+                    SPOPS_STATUS_INVALID_ARGUMENT,
+                    "inputs->points.rows is 7, expected the capacity, 8", "rows");
+        test_expect(d.ctx, spops_nearest_update(d.ctx, nearest, &together),
+                    SPOPS_STATUS_INVALID_ARGUMENT, "inputs has 1 samples, expected 3", "samples");
+        spops_nearest_destroy(nearest);
+    }
     test_free(&d, rows);
     spops_neighbors_destroy(NULL);
     spops_nearest_destroy(NULL);

@@ -76,8 +76,7 @@ SPOPS_API spops_plan_kind spops_plan_get_kind(const spops_plan *plan);
  * ints      [max_ints] in host memory; NULL: only num_ints is wanted.
  * num_ints  How many there are.
  *
- * Errors    INVALID_ARGUMENT (NULL, a plan without capacities, max_ints too small), NOT_SUPPORTED (a
- *           kind that has no capacities).
+ * Errors    INVALID_ARGUMENT (NULL, a plan without capacities, max_ints too small).
  * Threads   Any, with a ctx that no other thread uses.
  */
 SPOPS_API spops_status spops_plan_describe(spops_context *ctx, const spops_plan *plan,
@@ -92,8 +91,8 @@ SPOPS_API spops_status spops_plan_describe(spops_context *ctx, const spops_plan 
  * bytes     Of the block.
  * scratch_bytes  That its calls need in the context. Either may be NULL.
  *
- * Errors    INVALID_ARGUMENT (NULL, a description that no plan has), NOT_SUPPORTED (a kind that is
- *           not described), OUT_OF_MEMORY (too large for an address).
+ * Errors    INVALID_ARGUMENT (NULL, a description that no plan has), NOT_SUPPORTED (a plan that has no
+ *           block: a convolution by gather-matmul-scatter), OUT_OF_MEMORY (too large for an address).
  * Threads   One thread at a time per ctx.
  */
 SPOPS_API spops_status spops_plan_measure(spops_context *ctx, const int64_t *ints, int32_t num_ints,

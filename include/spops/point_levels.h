@@ -36,6 +36,7 @@ typedef struct spops_point_level_options {
     spops_gradients gradients; /* of the plans */
     int32_t reserved;          /* 0 */
     int64_t max_cols;          /* of the plans; 0: 256 */
+    spops_plan_memory *memory; /* of reserve: where the level lives; NULL: allocated */
 } spops_point_level_options;
 
 SPOPS_DEFINE_DEFAULT(spops_point_level_options)
@@ -166,7 +167,8 @@ typedef struct spops_interpolation_options {
     size_t struct_size;
     int32_t count; /* nearest points, up to SPOPS_MAX_NEAREST; 0: 3 */
     spops_gradients gradients;
-    int64_t max_cols; /* of the plan; 0: 256 */
+    int64_t max_cols;          /* of the plan; 0: 256 */
+    spops_plan_memory *memory; /* of reserve: where it lives; NULL: allocated */
 } spops_interpolation_options;
 
 SPOPS_DEFINE_DEFAULT(spops_interpolation_options)
@@ -186,6 +188,38 @@ SPOPS_API spops_status spops_interpolation_create(spops_context *ctx, const spop
                                                   const spops_point_cloud *to,
                                                   const spops_interpolation_options *options,
                                                   spops_interpolation **interpolation);
+
+/**
+ * Room for an interpolation, filled by spops_interpolation_update as often as wanted. Until then all
+ * features are 0.
+ *
+ * max_from     Points of `from`, 0 to INT32_MAX - 1.
+ * max_to       Points of `to`, likewise; options->count times as many as well.
+ * num_samples  Of every cloud, 1 or more; samples may be empty.
+ *
+ * Memory    All that filling needs is allocated here.
+ * The rest as spops_interpolation_create.
+ */
+SPOPS_API spops_status spops_interpolation_reserve(spops_context *ctx, int64_t max_from,
+                                                   int64_t max_to, int64_t num_samples,
+                                                   const spops_interpolation_options *options,
+                                                   spops_interpolation **interpolation);
+
+/**
+ * Interpolate again, between what the clouds hold when the stream gets there.
+ *
+ * from, to  [max_from, 3] and [max_to, 3], with num_samples samples each. Rows from the last of their
+ *           offsets on are not in use: nothing is taken from them, and they take nothing.
+ *
+ * Memory    Where ctx runs; read when the stream gets there.
+ * Stream    Enqueues on ctx's stream and returns. Allocates nothing, waits for nothing, capturable.
+ * Errors    INVALID_ARGUMENT (not made by reserve, NULL, shapes), CUDA.
+ * Threads   One thread at a time per ctx and per interpolation.
+ */
+SPOPS_API spops_status spops_interpolation_update(spops_context *ctx,
+                                                  spops_interpolation *interpolation,
+                                                  const spops_point_cloud *from,
+                                                  const spops_point_cloud *to);
 
 /** Segments are points of `to`, rows those of `from`. Owned by the interpolation. */
 SPOPS_API const spops_segments *
@@ -223,6 +257,7 @@ typedef struct spops_point_pyramid_options {
     spops_gradients gradients;
     int32_t reserved;
     int64_t max_cols;
+    spops_plan_memory *memory; /* of reserve: where the pyramid lives; NULL: allocated */
 } spops_point_pyramid_options;
 
 SPOPS_DEFINE_DEFAULT(spops_point_pyramid_options)

@@ -43,9 +43,10 @@ typedef struct spops_pointconv_options {
     spops_pointconv_sums sums;
     int32_t detach; /* 1: the plan has all that it needs, and the neighbours may be destroyed once
                          it is made. IMPLICIT_GEMM only, not for neighbours made by reserve */
-    int32_t quantized; /* 1: also forward on an x of i8, as in spops_sparseconv_options;
+    int32_t quantized;         /* 1: also forward on an x of i8, as in spops_sparseconv_options;
                          not with detach */
-    int32_t reserved;  /* 0 */
+    int32_t reserved;          /* 0 */
+    spops_plan_memory *memory; /* where the plan lives; NULL: allocated */
 } spops_pointconv_options;
 
 SPOPS_DEFINE_DEFAULT(spops_pointconv_options)

@@ -244,6 +244,35 @@ SPOPS_API spops_status spops_nearest_create(spops_context *ctx, const spops_poin
                                             spops_nearest **out);
 
 /**
+ * Room for data points, arranged by spops_nearest_update as often as wanted. Until then there are none.
+ *
+ * max_points   0 to INT32_MAX - 1.
+ * num_samples  Of every cloud, 1 or more; samples may be empty.
+ * memory       Where it lives; NULL: allocated.
+ *
+ * Stream    Works on ctx's stream and waits for it. Not capturable.
+ * Errors and Threads as spops_nearest_create.
+ */
+SPOPS_API spops_status spops_nearest_reserve(spops_context *ctx, int64_t max_points,
+                                             int64_t num_samples, spops_plan_memory *memory,
+                                             spops_nearest **out);
+
+/**
+ * Arrange data points again, as they are when the stream gets there.
+ *
+ * inputs    [max_points, 3] and num_samples samples. Rows from the last of its offsets on are not in
+ *           use, so the number of points need not be known to the host. A point that is not finite is
+ *           nobody's neighbour. Offsets that do not ascend from 0 to at most max_points leave none.
+ *
+ * Memory    Where ctx runs; read when the stream gets there, copied.
+ * Stream    Enqueues on ctx's stream and returns. Allocates nothing, waits for nothing, capturable.
+ * Errors    INVALID_ARGUMENT (not made by reserve, NULL, shapes), CUDA.
+ * Threads   One thread at a time per ctx and per nearest.
+ */
+SPOPS_API spops_status spops_nearest_update(spops_context *ctx, spops_nearest *nearest,
+                                            const spops_point_cloud *inputs);
+
+/**
  * The count nearest data points of every query point, by ascending d2 and then by ascending row.
  *
  * queries    [n, 3], samples as those of the data points. One that is not finite has no neighbours,

@@ -39,7 +39,8 @@ typedef struct spops_pyramid_options {
     /* [num_levels] capacities of reserve. max_rows[0] is not looked at. An element that is 0, and
        NULL: as much as the level before can bring; for pairs: as many as the rows can have */
     const int64_t *max_rows;
-    const int64_t *max_pairs; /* of the maps within */
+    const int64_t *max_pairs;  /* of the maps within */
+    spops_plan_memory *memory; /* of reserve: where the pyramid lives; NULL: allocated */
 } spops_pyramid_options;
 
 SPOPS_DEFINE_DEFAULT(spops_pyramid_options)

@@ -237,6 +237,7 @@ spops_status spops_bev_plan_build_image(spops_context *ctx, const char *call,
 {
     SPOPS_TRY(spops_segments_image_build(
         ctx, call, image, rows_bytes(ctx, &plan->counts, image->max_cols), &plan->segments));
+    spops_plan_adopt(&plan->base, &plan->segments->base);
     set_rows(plan);
     SPOPS_TRY(build_image_spans(ctx, call, image, plan));
     return reserve_scratch(ctx, plan);
@@ -370,13 +371,15 @@ static spops_status set_sizes(spops_context *ctx, const char *call, const spops_
     sizes.num_sources = counts->num_points;
     sizes.max_cols = options->max_cols;
     sizes.gradients = spops_bev_gradients(options);
-    sizes.part = sizes.refillable = plan->base.refillable;
+    sizes.refillable = plan->base.refillable;
     sizes.weights_unique = true; // a frustum point is its own weight
     sizes.pairs = sizes.order = true;
     (void)carve_frustum(plan, &carver);
     sizes.extra_bytes = carver.used;
     sizes.extra_scratch_bytes = rows_bytes(ctx, counts, options->max_cols);
-    return spops_segments_alloc(ctx, call, &sizes, &plan->segments);
+    SPOPS_TRY(spops_segments_alloc(ctx, call, &sizes, &plan->segments));
+    spops_plan_adopt(&plan->base, &plan->segments->base);
+    return SPOPS_STATUS_OK;
 }
 
 spops_status spops_bev_plan_create(spops_context *ctx, const spops_bev_geometry *geometry,
@@ -501,28 +504,14 @@ static spops_status read_bev_plan(spops_context *ctx, const char *call, spops_pl
     return SPOPS_STATUS_OK;
 }
 
-static void carve_bev_plan(spops_plan *plan, spops_carver *c)
-{
-    spops_plan_carve_part(&((spops_bev_plan *)plan)->segments->base, c);
-}
-
-static spops_status empty_bev_plan(spops_context *ctx, spops_plan *plan)
-{
-    static const spops_lists_source nothing;
-    return spops_segments_enqueue_build(ctx, ((spops_bev_plan *)plan)->segments, &nothing);
-}
-
 static void destroy_bev_plan(spops_plan *plan)
 {
-    spops_bev_plan *b = (spops_bev_plan *)plan;
-    spops_bev_spans_free(plan->ctx, &b->spans);
-    spops_segments_destroy(b->segments);
+    spops_bev_spans_free(plan->ctx, &((spops_bev_plan *)plan)->spans);
 }
 
 static size_t bytes_of_bev_plan(const spops_plan *plan)
 {
-    const spops_bev_plan *b = (const spops_bev_plan *)plan;
-    return b->spans.block_bytes + spops_plan_bytes(&b->segments->base);
+    return ((const spops_bev_plan *)plan)->spans.block_bytes;
 }
 
 const spops_plan_ops spops_bev_plan_plan_ops = {.handle_bytes = sizeof(struct spops_bev_plan),
@@ -530,9 +519,7 @@ const spops_plan_ops spops_bev_plan_plan_ops = {.handle_bytes = sizeof(struct sp
                                                 .destroy = destroy_bev_plan,
                                                 .bytes = bytes_of_bev_plan,
                                                 .read = read_bev_plan,
-                                                .carve = carve_bev_plan,
-                                                .ready = place_frustum,
-                                                .empty = empty_bev_plan};
+                                                .ready = place_frustum};
 
 spops_status spops_bev_check_plan(spops_context *ctx, const char *call, const spops_bev_plan *plan)
 {

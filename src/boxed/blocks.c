@@ -123,7 +123,7 @@ spops_status spops_blocks_begin(spops_boxed_call *b)
     if (b->row->args[output_of(b)].may_be >= 0) return SPOPS_STATUS_OK; // a part is copied
     SPOPS_TRY(check_attributes(b));
     SPOPS_TRY(copy_parents(b));
-    return b->into->ops->empty(b->ctx, b->into);
+    return spops_plan_empty(b->ctx, b->into);
 }
 
 spops_status spops_blocks_end(spops_boxed_call *b)

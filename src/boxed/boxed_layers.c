@@ -89,6 +89,15 @@ spops_status spops_boxed_pointconv_plan(spops_boxed_call *b)
     enum { BACKWARD, DATAFLOW, MAX_IN, MAX_OUT, SUMS, QUANTIZED };
     spops_pointconv *made = NULL;
     spops_pointconv_options options = spops_pointconv_options_default();
+    if (b->into !=
+        NULL) { // filled from its parent when it was emptied, unless it was made to measure
+        const int32_t counted = spops_plan_field_index(SPOPS_PLAN_POINTCONV, "counted", 7);
+        if (spops_plan_field(b->into, counted) != 0)
+            return spops_fail(b->ctx, SPOPS_STATUS_NOT_SUPPORTED,
+                              "%s: conv has counted = 1, expected 0 of a block that is filled",
+                              b->row->call);
+        return SPOPS_STATUS_OK;
+    }
     options.backward = spops_boxed_i32(b, BACKWARD);
     options.dataflow = (spops_dataflow)spops_boxed_i32(b, DATAFLOW);
     options.max_in_channels = b->attributes[MAX_IN].i;

@@ -43,6 +43,7 @@ spops_status spops_boxed_nearest_plan(spops_boxed_call *b)
 {
     const spops_point_cloud points = spops_cloud_of(b, 0);
     spops_nearest *made = NULL;
+    if (b->into != NULL) return spops_nearest_update(b->ctx, (spops_nearest *)b->into, &points);
     SPOPS_TRY(spops_nearest_create(b->ctx, &points, &made));
     return spops_boxed_made(b, made);
 }
@@ -64,6 +65,8 @@ spops_status spops_boxed_point_level(spops_boxed_call *b)
     spops_point_level_options options = spops_point_level_options_default();
     spops_point_level *made = NULL;
 
+    if (b->into != NULL)
+        return spops_point_level_update(b->ctx, (spops_point_level *)b->into, &fine);
     options.size_m = b->attributes[SIZE_M].f;
     SPOPS_TRY(spops_list_f64(b, ORIGIN_M, 3, 0.0, options.origin_m));
     options.keep = (spops_point_keep)spops_boxed_i32(b, KEEP);
@@ -98,6 +101,8 @@ spops_status spops_boxed_interpolation(spops_boxed_call *b)
     const spops_point_cloud from = spops_cloud_of(b, 0), to = spops_cloud_of(b, 2);
     spops_interpolation_options options = spops_interpolation_options_default();
     spops_interpolation *made = NULL;
+    if (b->into != NULL)
+        return spops_interpolation_update(b->ctx, (spops_interpolation *)b->into, &from, &to);
     options.count = spops_boxed_i32(b, 0);
     options.gradients = (spops_gradients)spops_boxed_i32(b, 1);
     options.max_cols = b->attributes[2].i;
@@ -123,6 +128,8 @@ spops_status spops_boxed_point_pyramid(spops_boxed_call *b)
     spops_point_pyramid_options options = spops_point_pyramid_options_default();
     spops_point_pyramid *made = NULL;
 
+    if (b->into != NULL)
+        return spops_point_pyramid_update(b->ctx, (spops_point_pyramid *)b->into, &finest);
     options.num_levels = spops_boxed_i32(b, LEVELS);
     options.tap_size_m = f32_attribute(b, TAP_SIZE_M);
     options.radius_taps = f32_attribute(b, RADIUS);

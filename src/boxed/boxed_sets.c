@@ -260,6 +260,7 @@ spops_status spops_boxed_pyramid(spops_boxed_call *b)
 {
     spops_pyramid_options options = spops_pyramid_options_default();
     spops_pyramid *made = NULL;
+    if (b->into != NULL) return spops_pyramid_update(b->ctx, (spops_pyramid *)b->into);
     options.num_levels = spops_boxed_i32(b, 0);
     options.contents = spops_boxed_i32(b, 1);
     options.order = (spops_coords_order)spops_boxed_i32(b, 2);

@@ -573,7 +573,7 @@ spops_status spops_coords_read_part(spops_context *ctx, const char *call, const 
     own[SEARCH] = fields[at->search];
     memcpy(own + LOWER, fields + at->lower, box_bytes);
     memcpy(own + UPPER, fields + at->upper, box_bytes);
-    return spops_plan_read_part(ctx, call, SPOPS_PLAN_COORDS, own, out);
+    return spops_plan_reserve(ctx, call, SPOPS_PLAN_COORDS, own, NULL, out);
 }
 
 const spops_plan_ops spops_coords_plan_ops = {.handle_bytes = sizeof(struct spops_coords),

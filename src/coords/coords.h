@@ -113,6 +113,8 @@ static inline const int32_t *spops_coords_num_rows(const spops_coords *coords)
 spops_status spops_points_source(spops_context *ctx, const char *call, int32_t dims,
                                  spops_matrix points, const int32_t *batch, const double *size_m,
                                  const double *origin_m, spops_coords_source *source);
+// Where the arrays of voxels are.
+void spops_voxels_show(const spops_voxels *voxels, spops_voxels_view *view);
 spops_status spops_check_voxel_size(spops_context *ctx, const char *call, int32_t dims,
                                     const double *size_m, const double *origin_m);
 

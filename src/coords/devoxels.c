@@ -105,7 +105,6 @@ static void carve_devoxels(spops_plan *plan, spops_carver *c)
     d->points = spops_carve(c, d->max_points, d->corners, sizeof *d->points);
     d->voxels = spops_carve(c, d->max_points, d->corners, sizeof *d->voxels);
     d->own = spops_plan_carved(c, begin, &d->own_bytes);
-    if (plan->refillable) spops_plan_carve_part(&d->segments->base, c);
 }
 
 // What options and a set ask for, as fields that read_devoxels checks.
@@ -161,7 +160,7 @@ static spops_status read_devoxels(spops_context *ctx, const char *call, spops_pl
     sizes.num_segments = d->max_points;
     sizes.max_terms = sizes.num_weights = sizes.num_sources = d->max_points * d->corners;
     sizes.num_rows = d->max_rows;
-    sizes.part = sizes.refillable = plan->refillable;
+    sizes.refillable = plan->refillable;
     sizes.weights_unique = true; // a corner of a point is its own weight
     sizes.pairs = sizes.order = true;
     return spops_segments_alloc(ctx, call, &sizes, &d->segments);
@@ -169,10 +168,9 @@ static spops_status read_devoxels(spops_context *ctx, const char *call, spops_pl
 
 static spops_status empty_devoxels(spops_context *ctx, spops_plan *plan)
 {
-    static const spops_lists_source nothing;
     const spops_devoxels *d = (const spops_devoxels *)plan;
     SPOPS_TRY(ctx->backend->fill_zero(ctx, d->own, d->own_bytes));
-    return spops_segments_enqueue_build(ctx, d->segments, &nothing);
+    return spops_plan_empty_parts(ctx, plan);
 }
 
 static spops_status enqueue(spops_context *ctx, const spops_devoxels *d, const spops_coords *coords,
@@ -303,29 +301,8 @@ spops_matrix spops_devoxels_weights(const spops_devoxels *devoxels)
                               SPOPS_DTYPE_F32);
 }
 
-static void destroy_devoxels(spops_plan *plan)
-{
-    spops_devoxels *d = (spops_devoxels *)plan;
-    spops_segments_destroy(d->segments);
-}
-
-static size_t bytes_of_devoxels(const spops_plan *plan)
-{
-    const spops_devoxels *d = (const spops_devoxels *)plan;
-    return spops_plan_bytes(&d->segments->base);
-}
-
-static size_t scratch_of_devoxels(const spops_plan *plan)
-{
-    const spops_devoxels *d = (const spops_devoxels *)plan;
-    return d->segments->base.scratch_bytes;
-}
-
 const spops_plan_ops spops_devoxels_plan_ops = {.handle_bytes = sizeof(struct spops_devoxels),
                                                 .num_fields = NUM_FIELDS,
                                                 .read = read_devoxels,
                                                 .carve = carve_devoxels,
-                                                .empty = empty_devoxels,
-                                                .destroy = destroy_devoxels,
-                                                .bytes = bytes_of_devoxels,
-                                                .scratch_bytes = scratch_of_devoxels};
+                                                .empty = empty_devoxels};

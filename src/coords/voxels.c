@@ -182,8 +182,9 @@ static void carve_points(spops_voxels *v, int64_t max_voxels, spops_carver *c)
     v->voxel_points = spops_carve(c, v->max_points, 1, sizeof *v->voxel_points);
 }
 
-static void carve_own(spops_voxels *v, spops_carver *c)
+static void carve_voxels(spops_plan *plan, spops_carver *c)
 {
+    spops_voxels *v = (spops_voxels *)plan;
     const bool choose = v->points != SPOPS_VOXEL_POINTS_ALL;
     const size_t begin = c->used;
     v->num_points = spops_carve(c, v->max_voxels, 1, sizeof *v->num_points);
@@ -192,15 +193,6 @@ static void carve_own(spops_voxels *v, spops_carver *c)
     v->nearest = choose ? spops_carve(c, v->max_voxels, 1, sizeof(uint64_t)) : NULL;
     if (v->base.refillable && points_by_voxel(v)) carve_points(v, v->max_voxels, c);
     v->own = spops_plan_carved(c, begin, &v->own_bytes);
-}
-
-static void carve_voxels(spops_plan *plan, spops_carver *c)
-{
-    spops_voxels *v = (spops_voxels *)plan;
-    carve_own(v, c);
-    if (!plan->refillable) return; // its parts have memory of their own
-    spops_plan_carve_part(&v->coords->base, c);
-    spops_plan_carve_part(&v->segments->base, c);
 }
 
 static void set_options(const spops_voxels_options *o, int64_t max_points, spops_voxels *v)
@@ -246,11 +238,13 @@ static spops_status make_segments(spops_context *ctx, const char *call,
     sizes.max_terms = sizes.num_rows = sizes.num_weights = sizes.num_sources = v->max_points;
     sizes.max_cols = o->max_cols;
     sizes.gradients = o->gradients;
-    sizes.part = sizes.refillable = v->base.refillable;
+    sizes.refillable = v->base.refillable;
     sizes.weights_unique = true; // a point is its own weight
     sizes.pairs = sizes.order = true;
     sizes.in_order = points_by_voxel(v);
-    return spops_segments_alloc(ctx, call, &sizes, &v->segments);
+    SPOPS_TRY(spops_segments_alloc(ctx, call, &sizes, &v->segments));
+    spops_plan_adopt(&v->base, &v->segments->base);
+    return SPOPS_STATUS_OK;
 }
 
 // Enqueue what follows the coordinates: the points that count, and the lists.
@@ -327,6 +321,7 @@ spops_status spops_voxels_create(spops_context *ctx, spops_matrix points, const 
         source.row_items = v->voxel_points;
     }
     SPOPS_TRY_GOTO(spops_coords_make(ctx, call, &source, &choices, &box, &v->coords), status, fail);
+    spops_plan_adopt(&v->base, &v->coords->base);
     SPOPS_TRY_GOTO(make_segments(ctx, call, &o, v), status, fail);
     SPOPS_TRY_GOTO(spops_plan_give_memory(ctx, call, &v->base), status, fail);
     SPOPS_TRY_GOTO(enqueue_segments(ctx, &source, v), status, fail);
@@ -344,11 +339,9 @@ fail:
 
 static spops_status empty_voxels(spops_context *ctx, spops_plan *plan)
 {
-    static const spops_lists_source nothing;
     spops_voxels *v = (spops_voxels *)plan;
     SPOPS_TRY(ctx->backend->fill_zero(ctx, v->own, v->own_bytes));
-    SPOPS_TRY(v->coords->base.ops->empty(ctx, &v->coords->base));
-    return spops_segments_enqueue_build(ctx, v->segments, &nothing);
+    return spops_plan_empty_parts(ctx, plan);
 }
 
 spops_status spops_voxels_reserve(spops_context *ctx, int32_t dims, int64_t max_points,
@@ -408,32 +401,11 @@ static spops_status read_voxels(spops_context *ctx, const char *call, spops_plan
     return make_segments(ctx, call, &o, v);
 }
 
-static void destroy_voxels(spops_plan *plan)
-{
-    spops_voxels *v = (spops_voxels *)plan;
-    spops_segments_destroy(v->segments);
-    spops_coords_destroy(v->coords);
-}
-
-static size_t bytes_of_voxels(const spops_plan *plan)
-{
-    const spops_voxels *v = (const spops_voxels *)plan;
-    return spops_plan_bytes(&v->coords->base) + spops_plan_bytes(&v->segments->base);
-}
-
-static size_t scratch_of_voxels(const spops_plan *plan)
-{
-    return ((const spops_voxels *)plan)->segments->base.scratch_bytes;
-}
-
 const spops_plan_ops spops_voxels_plan_ops = {.handle_bytes = sizeof(struct spops_voxels),
                                               .num_fields = NUM_FIELDS,
                                               .read = read_voxels,
                                               .carve = carve_voxels,
-                                              .empty = empty_voxels,
-                                              .destroy = destroy_voxels,
-                                              .bytes = bytes_of_voxels,
-                                              .scratch_bytes = scratch_of_voxels};
+                                              .empty = empty_voxels};
 
 spops_status spops_voxels_update(spops_context *ctx, spops_voxels *voxels,
                                  const int32_t *num_points, spops_matrix points,
@@ -469,6 +441,15 @@ const spops_segments *spops_voxels_segments(const spops_voxels *voxels)
     return voxels == NULL ? NULL : voxels->segments;
 }
 
+void spops_voxels_show(const spops_voxels *voxels, spops_voxels_view *view)
+{
+    view->max_points = voxels->max_points;
+    view->max_voxels = voxels->max_voxels;
+    view->point_voxel = voxels->coords->arrays.item_row;
+    view->num_points = voxels->num_points;
+    view->chosen_point = voxels->chosen;
+}
+
 spops_status spops_voxels_get_view(spops_context *ctx, const spops_voxels *voxels,
                                    spops_voxels_view *view)
 {
@@ -476,11 +457,7 @@ spops_status spops_voxels_get_view(spops_context *ctx, const spops_voxels *voxel
     spops_voxels_view found = spops_voxels_view_default();
     SPOPS_BEGIN_CALL(ctx, call);
     SPOPS_TRY(check_voxels(ctx, call, voxels));
-    found.max_points = voxels->max_points;
-    found.max_voxels = voxels->max_voxels;
-    found.point_voxel = voxels->coords->arrays.item_row;
-    found.num_points = voxels->num_points;
-    found.chosen_point = voxels->chosen;
+    spops_voxels_show(voxels, &found);
     return spops_write_struct(ctx, call, "view", view, &found, sizeof found);
 }
 

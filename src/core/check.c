@@ -37,6 +37,7 @@ spops_status spops_check_weights(spops_context *ctx, const char *call, const cha
 
 spops_status spops_check_not_capturing(spops_context *ctx, const char *call)
 {
+    if (ctx->reading != NULL) return SPOPS_STATUS_OK; // a part has no memory of its own
     ctx->call = call;
     if (ctx->backend->is_capturing == NULL || !ctx->backend->is_capturing(ctx))
         return SPOPS_STATUS_OK;

@@ -53,6 +53,8 @@ struct spops_context {
     const char *call;
     // The public call that runs others to do its work: what all messages name; NULL: none does.
     const struct spops_outer_call *outer;
+    // The plan that is being read: plans that are made meanwhile are its parts (core/plan.h).
+    struct spops_plan *reading;
 
     // Scratch of execute calls, as much as was asked for; blocks[0] may hold more. A block that was
     // handed out while the stream was captured is kept until the context ends, because the graph

@@ -206,6 +206,28 @@ static size_t handle_bytes(const spops_plan_ops *ops)
     return ops->handle_bytes + (size_t)ops->num_fields * sizeof(int64_t);
 }
 
+void spops_plan_adopt(spops_plan *whole, spops_plan *part)
+{
+    if (part->whole != NULL) return;
+    if (whole->last_part == NULL)
+        whole->parts = part;
+    else
+        whole->last_part->next_part = part;
+    whole->last_part = part;
+    part->whole = whole;
+}
+
+// A part is a plan of its own again.
+static void leave(spops_plan *part)
+{
+    spops_plan **at = &part->whole->parts, *last = NULL;
+    for (; *at != part; at = &(*at)->next_part)
+        last = *at;
+    *at = part->next_part;
+    if (part->whole->last_part == part) part->whole->last_part = last;
+    part->whole = part->next_part = NULL;
+}
+
 void *spops_plan_alloc(spops_context *ctx, spops_plan_kind kind)
 {
     const spops_plan_ops *ops = all_ops[(int)kind - 1];
@@ -216,6 +238,10 @@ void *spops_plan_alloc(spops_context *ctx, spops_plan_kind kind)
     plan->ctx = ctx;
     plan->kind = kind;
     plan->fields = (int64_t *)(void *)(memory + ops->handle_bytes);
+    if (ctx->reading != NULL) {
+        plan->placed = ctx->reading->refillable;
+        spops_plan_adopt(ctx->reading, plan);
+    }
     return plan;
 }
 
@@ -239,7 +265,10 @@ void spops_plan_close(spops_plan *plan)
 void spops_plan_destroy(spops_plan *plan)
 {
     if (plan == NULL) return;
+    if (plan->whole != NULL) leave(plan);
     if (plan->ops->destroy != NULL) plan->ops->destroy(plan);
+    while (plan->parts != NULL)
+        spops_plan_destroy(plan->parts);
     if (plan->block != NULL && !plan->placed) (void)plan->ctx->backend->wait(plan->ctx);
     free_memory(plan, &plan->workspace, &plan->workspace_bytes);
     free_memory(plan, &plan->late, &plan->late_bytes);
@@ -260,15 +289,25 @@ int32_t spops_plan_get_fields(const spops_plan *plan, int64_t *fields, int32_t m
 
 size_t spops_plan_bytes(const spops_plan *plan)
 {
+    size_t bytes;
     if (plan == NULL) return 0;
-    return plan->block_bytes + plan->late_bytes + plan->workspace_bytes +
-           (plan->ops->bytes == NULL ? 0 : plan->ops->bytes(plan));
+    bytes = plan->block_bytes + plan->late_bytes + plan->workspace_bytes;
+    for (const spops_plan *part = plan->parts; part != NULL; part = part->next_part)
+        bytes += spops_plan_bytes(part);
+    return bytes + (plan->ops->bytes == NULL ? 0 : plan->ops->bytes(plan));
 }
 
 size_t spops_plan_scratch_bytes(const spops_plan *plan)
 {
+    size_t most;
     if (plan == NULL) return 0;
-    return plan->ops->scratch_bytes == NULL ? plan->scratch_bytes : plan->ops->scratch_bytes(plan);
+    if (plan->ops->scratch_bytes != NULL) return plan->ops->scratch_bytes(plan);
+    most = plan->scratch_bytes;
+    for (const spops_plan *part = plan->parts; part != NULL; part = part->next_part) {
+        const size_t bytes = spops_plan_scratch_bytes(part);
+        if (bytes > most) most = bytes;
+    }
+    return most;
 }
 
 // ---- Making a plan ------------------------------------------------------------------------------
@@ -296,13 +335,15 @@ spops_status spops_check_no_memory(spops_context *ctx, const char *call,
 static spops_status open_handle(spops_context *ctx, const char *call, spops_plan_kind kind,
                                 const int64_t *fields, bool refillable, spops_plan **out)
 {
-    spops_plan *plan = spops_plan_alloc(ctx, kind);
+    spops_plan *plan = spops_plan_alloc(ctx, kind), *whole = ctx->reading;
     spops_status status;
 
     if (plan == NULL) return SPOPS_STATUS_OUT_OF_MEMORY;
     memcpy(plan->fields, fields, (size_t)plan->ops->num_fields * sizeof *fields);
     plan->refillable = refillable;
+    ctx->reading = plan;
     status = plan->ops->read(ctx, call, plan);
+    ctx->reading = whole;
     if (status == SPOPS_STATUS_OK)
         *out = plan;
     else
@@ -351,23 +392,15 @@ spops_status spops_plan_take_parents(spops_context *ctx, const char *call, spops
 
 typedef void (*carve_function)(spops_plan *plan, spops_carver *c);
 
-void spops_plan_carve_part(spops_plan *plan, spops_carver *c)
+void spops_plan_carve(spops_plan *plan, spops_carver *c)
 {
     if (plan->placed && c->base != NULL) plan->block = c->base + spops_align_bytes(c->used);
-    plan->ops->carve(plan, c);
+    if (plan->ops->carve != NULL) plan->ops->carve(plan, c);
     if (plan->ops->carve_late != NULL) plan->ops->carve_late(plan, c);
     if (plan->ops->carve_workspace != NULL) plan->ops->carve_workspace(plan, c);
+    for (spops_plan *part = plan->parts; part != NULL; part = part->next_part)
+        if (!part->shares) spops_plan_carve(part, c);
     if (plan->ops->ready != NULL) plan->ops->ready(plan);
-}
-
-spops_status spops_plan_read_part(spops_context *ctx, const char *call, spops_plan_kind kind,
-                                  const int64_t *fields, void *out)
-{
-    spops_plan *part = NULL;
-    SPOPS_TRY(open_handle(ctx, call, kind, fields, true, &part));
-    part->placed = true;
-    *(spops_plan **)out = part;
-    return SPOPS_STATUS_OK;
 }
 
 static spops_status measure_plan(spops_context *ctx, const char *call, spops_plan *plan,
@@ -375,7 +408,7 @@ static spops_status measure_plan(spops_context *ctx, const char *call, spops_pla
 {
     spops_carver measured = {NULL, 0};
     carve(plan, &measured);
-    if (measured.used > PTRDIFF_MAX || plan->scratch_bytes > PTRDIFF_MAX / 2)
+    if (measured.used > PTRDIFF_MAX || spops_plan_scratch_bytes(plan) > PTRDIFF_MAX / 2)
         return spops_fail(ctx, SPOPS_STATUS_OUT_OF_MEMORY,
                           "%s: the plan needs more bytes than an address can count", call);
     *bytes = measured.used;
@@ -385,7 +418,7 @@ static spops_status measure_plan(spops_context *ctx, const char *call, spops_pla
 spops_status spops_plan_check_size(spops_context *ctx, const char *call, spops_plan *plan)
 {
     size_t bytes;
-    return measure_plan(ctx, call, plan, spops_plan_carve_part, &bytes);
+    return measure_plan(ctx, call, plan, spops_plan_carve, &bytes);
 }
 
 // Memory for what `carve` places, of the library's own.
@@ -403,12 +436,32 @@ static spops_status alloc_memory(spops_context *ctx, const char *call, spops_pla
     return SPOPS_STATUS_OK;
 }
 
+spops_status spops_plan_prepare(spops_context *ctx, spops_plan *plan)
+{
+    for (spops_plan *part = plan->parts; part != NULL; part = part->next_part)
+        SPOPS_TRY(spops_plan_prepare(ctx, part));
+    return plan->ops->prepare == NULL ? SPOPS_STATUS_OK : plan->ops->prepare(ctx, plan);
+}
+
 // Kernels and scratch.
 static spops_status prepare_plan(spops_context *ctx, spops_plan *plan)
 {
     const size_t bytes = spops_plan_scratch_bytes(plan);
-    if (plan->ops->prepare != NULL) SPOPS_TRY(plan->ops->prepare(ctx, plan));
+    SPOPS_TRY(spops_plan_prepare(ctx, plan));
     return bytes > 0 ? spops_context_grow(ctx, bytes) : SPOPS_STATUS_OK;
+}
+
+spops_status spops_plan_empty(spops_context *ctx, spops_plan *plan)
+{
+    return plan->ops->empty == NULL ? spops_plan_empty_parts(ctx, plan)
+                                    : plan->ops->empty(ctx, plan);
+}
+
+spops_status spops_plan_empty_parts(spops_context *ctx, spops_plan *plan)
+{
+    for (spops_plan *part = plan->parts; part != NULL; part = part->next_part)
+        if (!part->shares) SPOPS_TRY(spops_plan_empty(ctx, part));
+    return SPOPS_STATUS_OK;
 }
 
 spops_status spops_plan_give_memory(spops_context *ctx, const char *call, spops_plan *plan)
@@ -416,7 +469,7 @@ spops_status spops_plan_give_memory(spops_context *ctx, const char *call, spops_
     const spops_plan_ops *ops = plan->ops;
     if (plan->refillable) {
         SPOPS_TRY(
-            alloc_memory(ctx, call, plan, spops_plan_carve_part, &plan->block, &plan->block_bytes));
+            alloc_memory(ctx, call, plan, spops_plan_carve, &plan->block, &plan->block_bytes));
     } else {
         SPOPS_TRY(alloc_memory(ctx, call, plan, ops->carve, &plan->block, &plan->block_bytes));
         SPOPS_TRY(alloc_memory(ctx, call, plan, ops->carve_workspace, &plan->workspace,
@@ -451,7 +504,7 @@ spops_status spops_plan_open_late(spops_context *ctx, const char *call, spops_pl
 spops_status spops_plan_measure_block(spops_context *ctx, const char *call, spops_plan *plan,
                                       size_t *bytes)
 {
-    return measure_plan(ctx, call, plan, spops_plan_carve_part, bytes);
+    return measure_plan(ctx, call, plan, spops_plan_carve, bytes);
 }
 
 // Put a plan that was read into a block of the caller's; `owner` stands before its name in messages.
@@ -462,7 +515,7 @@ static spops_status place_plan(spops_context *ctx, const char *call, const char 
     size_t needed = 0;
 
     plan->placed = true;
-    SPOPS_TRY(measure_plan(ctx, call, plan, spops_plan_carve_part, &needed));
+    SPOPS_TRY(measure_plan(ctx, call, plan, spops_plan_carve, &needed));
     SPOPS_REQUIRE(ctx, block != NULL, "%s: %sblock is NULL, expected %zu bytes", call, owner,
                   needed);
     SPOPS_REQUIRE(ctx, (uintptr_t)block % SPOPS_PLAN_ALIGNMENT == 0,
@@ -472,7 +525,7 @@ static spops_status place_plan(spops_context *ctx, const char *call, const char 
                   bytes, needed);
     plan->block = block;
     plan->block_bytes = needed;
-    spops_plan_carve_part(plan, &carver);
+    spops_plan_carve(plan, &carver);
     return SPOPS_STATUS_OK;
 }
 
@@ -486,17 +539,21 @@ spops_status spops_plan_reserve_on(spops_context *ctx, const char *call, spops_p
     if (memory != NULL) SPOPS_TRY(spops_check_memory(ctx, call, memory));
     SPOPS_TRY(open_handle(ctx, call, kind, fields, true, &plan));
     SPOPS_TRY_GOTO(spops_plan_take_parents(ctx, call, plan, parents, num_parents), status, fail);
+    if (plan->whole != NULL) { // which gives it memory
+        *(spops_plan **)out = plan;
+        return SPOPS_STATUS_OK;
+    }
     if (memory == NULL) {
         SPOPS_TRY_GOTO(spops_plan_give_memory(ctx, call, plan), status, fail);
     } else if (memory->block == NULL) {
-        status = measure_plan(ctx, call, plan, spops_plan_carve_part, &memory->bytes);
+        status = measure_plan(ctx, call, plan, spops_plan_carve, &memory->bytes);
         goto fail; // there is no plan
     } else {
         SPOPS_TRY_GOTO(place_plan(ctx, call, "memory.", memory->block, memory->bytes, plan), status,
                        fail);
         SPOPS_TRY_GOTO(prepare_plan(ctx, plan), status, fail);
     }
-    SPOPS_TRY_GOTO(plan->ops->empty(ctx, plan), status, fail);
+    SPOPS_TRY_GOTO(spops_plan_empty(ctx, plan), status, fail);
     SPOPS_TRY_GOTO(ctx->backend->wait(ctx), status, fail);
     *(spops_plan **)out = plan;
     return SPOPS_STATUS_OK;
@@ -575,9 +632,6 @@ spops_status spops_plan_describe(spops_context *ctx, const spops_plan *plan, int
     SPOPS_REQUIRE(ctx, plan != NULL, "%s: plan is NULL", call);
     SPOPS_TRY(spops_check_object(ctx, call, "num_ints", num_ints, sizeof *num_ints));
     SPOPS_TRY(spops_check_home(ctx, call, "plan", plan->ctx));
-    if (plan->ops->read == NULL)
-        return spops_fail(ctx, SPOPS_STATUS_NOT_SUPPORTED, "%s: plans of kind %s have none", call,
-                          info_of(plan->kind)->name);
     SPOPS_REQUIRE(ctx, plan->refillable && !plan->shares, "%s: the plan was not made by %s_reserve",
                   call, info_of(plan->kind)->name);
     num = NUM_HEADS + plan->ops->num_fields;
@@ -612,10 +666,6 @@ static spops_status check_ints(spops_context *ctx, const char *call, const int64
                   "%s: ints[1] (version) is %" PRId64 ", expected %" PRId32 " of kind %s", call,
                   ints[1], infos[ints[0] - 1].version, infos[ints[0] - 1].name);
     ops = all_ops[ints[0] - 1];
-    if (ops->read == NULL)
-        return spops_fail(ctx, SPOPS_STATUS_NOT_SUPPORTED,
-                          "%s: plans of kind %s have no description", call,
-                          infos[ints[0] - 1].name);
     num = NUM_HEADS + ops->num_fields;
     SPOPS_REQUIRE(ctx, num_ints == num,
                   "%s: num_ints is %" PRId32 ", expected %" PRId32 " of kind %s", call, num_ints,
@@ -692,7 +742,7 @@ spops_status spops_plan_attach(spops_context *ctx, const int64_t *ints, int32_t 
     SPOPS_TRY(spops_plan_read_ints(ctx, call, ints, num_ints, &read));
     SPOPS_TRY_GOTO(spops_plan_take_parents(ctx, call, read, parents, num_parents), status, fail);
     SPOPS_TRY_GOTO(place_plan(ctx, call, "", block, bytes, read), status, fail);
-    if (read->ops->prepare != NULL) SPOPS_TRY_GOTO(read->ops->prepare(ctx, read), status, fail);
+    SPOPS_TRY_GOTO(spops_plan_prepare(ctx, read), status, fail);
     *plan = read;
     return SPOPS_STATUS_OK;
 

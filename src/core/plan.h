@@ -28,6 +28,8 @@ struct spops_plan {
     bool placed;     // in the caller's memory, or in that of another plan
     bool shares;     // its arrays are those of another plan: it has no description
     const spops_plan *parents[SPOPS_PLAN_MAX_PARENTS];
+    spops_plan *parts, *last_part;  // plans that are parts of this one, by next_part
+    spops_plan *next_part, *whole;  // of a part
     int64_t *fields;                // [ops->num_fields] of the description; after the handle
     void *block, *late, *workspace; // the last without bytes: a part of block
     size_t block_bytes, late_bytes, workspace_bytes;
@@ -35,11 +37,15 @@ struct spops_plan {
 };
 
 // What a kind brings; what is NULL it does not have.
+//
+// Plans that are made while `read` runs, by any call that makes one, are parts of the plan that is read:
+// they go with it, and their bytes and scratch are its own. Those of a plan with capacities are handles
+// without memory, which is placed after the plan's own arrays.
 struct spops_plan_ops {
     size_t handle_bytes;
     int32_t num_fields;
-    // From the fields, which are checked, to the handle's sizes, scratch_bytes among them. It may fill
-    // in fields that follow from others. No memory but of the host: plans that are parts of this one.
+    // From the fields, which are checked, to the handle's sizes, scratch_bytes among them, and to its
+    // parts. It may fill in fields that follow from others.
     spops_status (*read)(spops_context *ctx, const char *call, spops_plan *plan);
     // Once the plans that it stands on are at `parents`: they fit the fields, and what is needed of them
     // is kept.
@@ -52,14 +58,14 @@ struct spops_plan_ops {
     void (*ready)(spops_plan *plan);
     // Load the kernels of its calls.
     spops_status (*prepare)(spops_context *ctx, spops_plan *plan);
-    // Enqueue the content of a plan with capacities that was never filled.
+    // Enqueue the content of a plan with capacities that was never filled; NULL: that of its parts.
     spops_status (*empty)(spops_context *ctx, spops_plan *plan);
     // Enqueue the refill of plans of this kind from their parents; NULL: from the caller's data alone.
     spops_status (*update)(spops_context *ctx, spops_plan *const *plans, int32_t num);
-    // What the plan has besides its base.
+    // What the plan has besides its base and its parts.
     void (*destroy)(spops_plan *plan);
     size_t (*bytes)(const spops_plan *plan);
-    size_t (*scratch_bytes)(const spops_plan *plan); // NULL: the base's
+    size_t (*scratch_bytes)(const spops_plan *plan); // NULL: the most of the base's and the parts'
 };
 
 // `call` names the public call in messages, here and below; fields are [ops->num_fields].
@@ -87,11 +93,15 @@ spops_status spops_plan_check_size(spops_context *ctx, const char *call, spops_p
 // Memory of its own for a plan that was read otherwise, with kernels and scratch.
 spops_status spops_plan_give_memory(spops_context *ctx, const char *call, spops_plan *plan);
 
-// A part of a plan that is being read, with capacities: a handle without memory, which the plan's
-// carve function places by spops_plan_carve_part.
-spops_status spops_plan_read_part(spops_context *ctx, const char *call, spops_plan_kind kind,
-                                  const int64_t *fields, void *out);
-void spops_plan_carve_part(spops_plan *part, spops_carver *c);
+// A plan that was made otherwise becomes a part of another, unless it is one.
+void spops_plan_adopt(spops_plan *whole, spops_plan *part);
+
+// All that a plan with capacities has, its parts too: carve the arrays; load the kernels of its calls;
+// enqueue the content of one that was never filled, and that of its parts alone.
+void spops_plan_carve(spops_plan *plan, spops_carver *c);
+spops_status spops_plan_prepare(spops_context *ctx, spops_plan *plan);
+spops_status spops_plan_empty(spops_context *ctx, spops_plan *plan);
+spops_status spops_plan_empty_parts(spops_context *ctx, spops_plan *plan);
 
 // The bytes that were carved since `begin` bytes were, to be zeroed; NULL while it measures.
 static inline void *spops_plan_carved(const spops_carver *c, size_t begin, size_t *bytes)

@@ -140,7 +140,7 @@ static spops_status place_whole(spops_context *ctx, const char *call, spops_plan
     plan->placed = true;
     plan->block = block;
     plan->block_bytes = own;
-    spops_plan_carve_part(plan, &carver);
+    spops_plan_carve(plan, &carver);
     return SPOPS_STATUS_OK;
 }
 
@@ -150,7 +150,7 @@ static spops_status prepare_whole(spops_context *ctx, spops_plan *plan)
     for (int32_t i = 0; i < num; ++i)
         if (plan->parents[i] != NULL)
             SPOPS_TRY(prepare_whole(ctx, (spops_plan *)(uintptr_t)plan->parents[i]));
-    return plan->ops->prepare == NULL ? SPOPS_STATUS_OK : plan->ops->prepare(ctx, plan);
+    return spops_plan_prepare(ctx, plan);
 }
 
 spops_status spops_plan_measure_whole(spops_context *ctx, const char *call, const int64_t *ints,

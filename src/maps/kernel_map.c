@@ -608,22 +608,27 @@ spops_status spops_map_share_inverse(spops_context *ctx, const spops_kernel_map 
                                      spops_kernel_map **out)
 {
     spops_kernel_map *map = spops_plan_alloc(ctx, SPOPS_PLAN_KERNEL_MAP);
-    const spops_map_arrays *from = &of->arrays;
-    spops_map_arrays *a;
-
-    *out = NULL;
+    *out = map;
     if (map == NULL) return SPOPS_STATUS_OUT_OF_MEMORY;
+    map->base.refillable = of->base.refillable;
+    map->base.shares = true;
+    spops_map_show_inverse(of, map);
+    return SPOPS_STATUS_OK;
+}
+
+void spops_map_show_inverse(const spops_kernel_map *of, spops_kernel_map *map)
+{
+    const spops_map_arrays *from = &of->arrays;
+    spops_map_arrays *a = &map->arrays;
+
     map->kind = inverse_kind(of->kind);
     map->kernel = of->kernel;
     for (int axis = 0; axis < from->taps.dims; ++axis)
         map->kernel.padding[axis] = from->taps.padding[axis];
     map->contents = of->contents;
-    map->base.refillable = of->base.refillable;
-    map->base.shares = true;
     map->state = of->state;
     map->state.num_in = of->state.num_out;
     map->state.num_out = of->state.num_in;
-    a = &map->arrays;
     *a = *from;
     a->transposed = map->kind == SPOPS_MAP_TRANSPOSED;
     a->out = from->in;
@@ -631,8 +636,6 @@ spops_status spops_map_share_inverse(spops_context *ctx, const spops_kernel_map 
     a->in_rows = from->out_rows;
     a->out_rows = from->in_rows;
     set_views(map);
-    *out = map;
-    return SPOPS_STATUS_OK;
 }
 
 // ---- Into capacities ----------------------------------------------------------------------------

@@ -66,6 +66,8 @@ spops_status spops_map_finish(spops_context *ctx, const char *call, spops_kernel
 // Pairs stay as they lie.
 spops_status spops_map_share_inverse(spops_context *ctx, const spops_kernel_map *of,
                                      spops_kernel_map **out);
+// The same once the arrays have places.
+void spops_map_show_inverse(const spops_kernel_map *of, spops_kernel_map *inverse);
 
 spops_status spops_map_check(spops_context *ctx, const char *call, const char *name,
                              const spops_kernel_map *map);

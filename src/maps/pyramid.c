@@ -15,18 +15,6 @@ enum { MAX_LEVELS = SPOPS_PYRAMID_MAX_LEVELS };
 
 _Static_assert(2 * MAX_LEVELS <= SPOPS_MAPS_AT_ONCE, "a map within and one down for each level");
 
-struct spops_pyramid {
-    spops_plan base;
-    int32_t num_levels;
-    const spops_coords *levels[MAX_LEVELS]; // 0: the caller's
-    spops_coords *own[MAX_LEVELS];          // the others again
-    spops_kernel_shape down_kernels[MAX_LEVELS];
-    spops_kernel_map *within[MAX_LEVELS], *down[MAX_LEVELS], *up[MAX_LEVELS];
-};
-
-// Fields of a description.
-enum { NUM_LEVELS, CONTENTS, NUM_FIELDS };
-
 // Options, with 0 and NULL made what they stand for.
 typedef struct pyramid_choices {
     int32_t num_levels, contents;
@@ -35,7 +23,35 @@ typedef struct pyramid_choices {
     spops_coords_order order;
     spops_coords_search search;
     int64_t max_rows[MAX_LEVELS], max_pairs[MAX_LEVELS]; // 0: not said
+    spops_plan_memory *memory;
 } pyramid_choices;
+
+struct spops_pyramid {
+    spops_plan base;
+    pyramid_choices choices;
+    spops_coords like_finest;               // what is known of level 0 before it is there
+    const spops_coords *levels[MAX_LEVELS]; // 0: the caller's
+    spops_coords *own[MAX_LEVELS];          // the others again
+    spops_kernel_map *within[MAX_LEVELS], *down[MAX_LEVELS], *up[MAX_LEVELS];
+};
+
+// Fields of a description. A kernel is its size, stride, padding and dilation.
+enum {
+    KERNEL_FIELDS = 4 * SPOPS_MAX_DIMS,
+    NUM_LEVELS = 0,
+    CONTENTS,
+    DIMS,
+    ORDER,
+    SEARCH,
+    LOWER, // of level 0, as those before MAX_PAIRS
+    UPPER = LOWER + SPOPS_KEY_COLUMNS,
+    MAX_ROWS = UPPER + SPOPS_KEY_COLUMNS,
+    MAX_PAIRS = MAX_ROWS + MAX_LEVELS,
+    HAS_WITHIN = MAX_PAIRS + MAX_LEVELS,
+    WITHIN = HAS_WITHIN + MAX_LEVELS,
+    DOWN = WITHIN + MAX_LEVELS * KERNEL_FIELDS,
+    NUM_FIELDS = DOWN + MAX_LEVELS * KERNEL_FIELDS
+};
 
 // ---- Options ------------------------------------------------------------------------------------
 
@@ -84,6 +100,7 @@ static spops_status read_options(spops_context *ctx, const char *call, int32_t d
     choices->contents = spops_map_contents(ctx, o.contents == 0 ? DEFAULT_CONTENTS : o.contents);
     choices->order = o.order;
     choices->search = o.search;
+    choices->memory = o.memory;
     for (int32_t level = 0; level < choices->num_levels; ++level) {
         if (level > 0)
             SPOPS_TRY(
@@ -103,14 +120,92 @@ static int64_t product_up_to_max(int64_t a, int64_t b)
 static const char *const own_names[][2] = {
     {"coords", "finest"}, {"in", "finest"}, {"out", "finest"}, {NULL, NULL}};
 
+// ---- Fields ---------------------------------------------------------------------------------------
+
+static void put_kernel(const spops_kernel_shape *kernel, int64_t *fields)
+{
+    spops_plan_put_i32s(fields, kernel->size, SPOPS_MAX_DIMS);
+    spops_plan_put_i32s(fields + SPOPS_MAX_DIMS, kernel->stride, SPOPS_MAX_DIMS);
+    spops_plan_put_i32s(fields + 2 * SPOPS_MAX_DIMS, kernel->padding, SPOPS_MAX_DIMS);
+    spops_plan_put_i32s(fields + 3 * SPOPS_MAX_DIMS, kernel->dilation, SPOPS_MAX_DIMS);
+}
+
+static spops_status get_kernel(spops_context *ctx, const char *call, const int64_t *fields,
+                               int32_t first, int32_t dims, spops_kernel_shape *kernel)
+{
+    const spops_plan_kind of = SPOPS_PLAN_PYRAMID;
+    int32_t *const to[] = {kernel->size, kernel->stride, kernel->padding, kernel->dilation};
+    *kernel = spops_kernel_shape_default();
+    kernel->dims = dims;
+    for (int32_t i = 0; i < 4; ++i, first += SPOPS_MAX_DIMS)
+        SPOPS_TRY(spops_plan_get_i32s(ctx, call, of, fields, first, SPOPS_MAX_DIMS, to[i]));
+    return SPOPS_STATUS_OK;
+}
+
+static void put_finest(const spops_coords_arrays *finest, int64_t fields[NUM_FIELDS])
+{
+    const spops_coords_box box = spops_box_of(&finest->layout);
+    fields[DIMS] = finest->layout.dims;
+    fields[MAX_ROWS] = finest->max_rows;
+    spops_plan_put_i32s(fields + LOWER, box.lower, SPOPS_KEY_COLUMNS);
+    spops_plan_put_i32s(fields + UPPER, box.upper, SPOPS_KEY_COLUMNS);
+}
+
+static void put_choices(const pyramid_choices *c, int64_t fields[NUM_FIELDS])
+{
+    fields[NUM_LEVELS] = c->num_levels;
+    fields[CONTENTS] = c->contents;
+    fields[ORDER] = c->order;
+    fields[SEARCH] = c->search;
+    for (int32_t level = 0; level < c->num_levels; ++level) {
+        fields[MAX_ROWS + level] = c->max_rows[level];
+        fields[MAX_PAIRS + level] = c->max_pairs[level];
+        fields[HAS_WITHIN + level] = c->has_within[level];
+        if (c->has_within[level])
+            put_kernel(&c->within[level], fields + WITHIN + level * KERNEL_FIELDS);
+        if (level + 1 < c->num_levels)
+            put_kernel(&c->down[level], fields + DOWN + level * KERNEL_FIELDS);
+    }
+}
+
+static spops_status get_choices(spops_context *ctx, const char *call, spops_plan *plan,
+                                pyramid_choices *c)
+{
+    const spops_plan_kind of = SPOPS_PLAN_PYRAMID;
+    const int64_t *fields = plan->fields;
+    int32_t numbers[2];
+
+    SPOPS_TRY(spops_plan_check_field(ctx, call, plan, NUM_LEVELS, 1, MAX_LEVELS));
+    SPOPS_TRY(spops_plan_check_field(ctx, call, plan, DIMS, 1, SPOPS_MAX_DIMS));
+    SPOPS_TRY(spops_plan_get_i32s(ctx, call, of, fields, CONTENTS, 1, &c->contents));
+    SPOPS_TRY(spops_plan_get_i32s(ctx, call, of, fields, ORDER, 2, numbers));
+    c->num_levels = (int32_t)fields[NUM_LEVELS];
+    c->order = (spops_coords_order)numbers[0];
+    c->search = (spops_coords_search)numbers[1];
+    for (int32_t level = 0; level < c->num_levels; ++level) {
+        const int32_t dims = (int32_t)fields[DIMS], within = WITHIN + level * KERNEL_FIELDS;
+        for (int32_t i = level; i < 2 * MAX_LEVELS; i += MAX_LEVELS)
+            SPOPS_TRY(spops_plan_check_field(ctx, call, plan, MAX_ROWS + i, 0, SPOPS_MAX_COUNT));
+        SPOPS_TRY(spops_plan_check_field(ctx, call, plan, HAS_WITHIN + level, 0, 1));
+        c->max_rows[level] = fields[MAX_ROWS + level];
+        c->max_pairs[level] = fields[MAX_PAIRS + level];
+        c->has_within[level] = fields[HAS_WITHIN + level] == 1;
+        SPOPS_TRY(get_kernel(ctx, call, fields, within, dims, &c->within[level]));
+        SPOPS_TRY(
+            get_kernel(ctx, call, fields, DOWN + level * KERNEL_FIELDS, dims, &c->down[level]));
+    }
+    return SPOPS_STATUS_OK;
+}
+
 // ---- Making a pyramid ---------------------------------------------------------------------------
 
 // Level `level` from the one before, which is there. With capacities, empty.
 static spops_status make_level(spops_context *ctx, const char *call, spops_pyramid *p,
-                               const pyramid_choices *choices, int32_t level)
+                               int32_t level)
 {
+    const pyramid_choices *choices = &p->choices;
     const spops_coords_arrays *before = &p->levels[level - 1]->arrays;
-    const spops_kernel_shape *kernel = &p->down_kernels[level - 1];
+    const spops_kernel_shape *kernel = &choices->down[level - 1];
     spops_coords_options o = spops_coords_options_default();
     spops_coords_box box;
     spops_taps taps;
@@ -135,17 +230,19 @@ static spops_status make_level(spops_context *ctx, const char *call, spops_pyram
                                 max_items, &o, &p->own[level]);
 }
 
-static spops_status make_map(spops_context *ctx, const spops_pyramid *p, spops_kernel_map_kind kind,
+static spops_status make_map(spops_context *ctx, spops_pyramid *p, spops_kernel_map_kind kind,
                              const spops_kernel_shape *kernel, int32_t in, int32_t out,
                              const spops_kernel_map_options *options, spops_kernel_map **map)
 {
-    return (p->base.refillable ? spops_kernel_map_reserve : spops_kernel_map_create)(
-        ctx, kind, kernel, p->levels[in], p->levels[out], options, map);
+    SPOPS_TRY((p->base.refillable ? spops_kernel_map_reserve : spops_kernel_map_create)(
+        ctx, kind, kernel, p->levels[in], p->levels[out], options, map));
+    spops_plan_adopt(&p->base, &(*map)->base);
+    return SPOPS_STATUS_OK;
 }
 
-static spops_status make_maps(spops_context *ctx, spops_pyramid *p, const pyramid_choices *choices,
-                              int32_t level)
+static spops_status make_maps(spops_context *ctx, spops_pyramid *p, int32_t level)
 {
+    const pyramid_choices *choices = &p->choices;
     const int64_t max_rows = p->levels[level]->arrays.max_rows;
     spops_kernel_map_options o = spops_kernel_map_options_default();
     const spops_kernel_shape *kernel = &choices->within[level];
@@ -158,42 +255,110 @@ static spops_status make_maps(spops_context *ctx, spops_pyramid *p, const pyrami
         SPOPS_TRY(
             make_map(ctx, p, SPOPS_MAP_SUBMANIFOLD, kernel, level, level, &o, &p->within[level]));
     }
-    if (level + 1 == p->num_levels) return SPOPS_STATUS_OK;
-    kernel = &p->down_kernels[level];
+    if (level + 1 == choices->num_levels) return SPOPS_STATUS_OK;
+    kernel = &choices->down[level];
     o.contents |= SPOPS_MAP_REVERSE;
     o.max_pairs = product_up_to_max(max_rows, spops_kernel_shape_num_candidates(kernel, 0));
     SPOPS_TRY(
         make_map(ctx, p, SPOPS_MAP_CONVOLUTION, kernel, level, level + 1, &o, &p->down[level]));
-    return spops_map_share_inverse(ctx, p->down[level], &p->up[level]);
+    SPOPS_TRY(spops_map_share_inverse(ctx, p->down[level], &p->up[level]));
+    spops_plan_adopt(&p->base, &p->up[level]->base);
+    return SPOPS_STATUS_OK;
 }
 
-static spops_status make(spops_context *ctx, const char *call, const spops_coords *finest,
-                         const spops_pyramid_options *options, bool refillable, spops_pyramid **out)
+// Levels and maps, once level 0 is there.
+static spops_status make_parts(spops_context *ctx, const char *call, spops_pyramid *p)
 {
+    const int32_t num_levels = p->choices.num_levels;
+    for (int32_t level = 1; level < num_levels; ++level) {
+        SPOPS_TRY(make_level(ctx, call, p, level));
+        spops_plan_adopt(&p->base, &p->own[level]->base);
+        p->levels[level] = p->own[level];
+    }
+    for (int32_t level = 0; level < num_levels; ++level)
+        SPOPS_TRY(make_maps(ctx, p, level));
+    return SPOPS_STATUS_OK;
+}
+
+// Of a pyramid that was made with its contents.
+static void put_sizes(spops_pyramid *p)
+{
+    for (int32_t level = 0; level < p->choices.num_levels; ++level) {
+        p->base.fields[MAX_ROWS + level] = p->levels[level]->arrays.max_rows;
+        if (p->within[level] != NULL)
+            p->base.fields[MAX_PAIRS + level] = p->within[level]->arrays.max_pairs;
+    }
+}
+
+static spops_status read_pyramid(spops_context *ctx, const char *call, spops_plan *plan)
+{
+    spops_pyramid *p = (spops_pyramid *)plan;
+    const int64_t *fields = plan->fields;
+    spops_coords_arrays *finest = &p->like_finest.arrays;
+    spops_coords_box box;
+
+    SPOPS_OUTER_CALL(ctx, call, own_names);
+    SPOPS_TRY(get_choices(ctx, call, plan, &p->choices));
+    if (!plan->refillable) return SPOPS_STATUS_OK; // its parts are made with their contents
+    SPOPS_TRY(spops_plan_get_i32s(ctx, call, SPOPS_PLAN_PYRAMID, fields, LOWER, SPOPS_KEY_COLUMNS,
+                                  box.lower));
+    SPOPS_TRY(spops_plan_get_i32s(ctx, call, SPOPS_PLAN_PYRAMID, fields, UPPER, SPOPS_KEY_COLUMNS,
+                                  box.upper));
+    p->like_finest.base.ctx = ctx;
+    finest->max_rows = fields[MAX_ROWS];
+    SPOPS_TRY(spops_key_layout_make(ctx, call, (int32_t)fields[DIMS], &box,
+                                    SPOPS_COORDS_ORDER_LEXICOGRAPHIC, &finest->layout));
+    p->levels[0] = &p->like_finest;
+    return make_parts(ctx, call, p);
+}
+
+static spops_status bind_pyramid(spops_context *ctx, const char *call, spops_plan *plan)
+{
+    spops_pyramid *p = (spops_pyramid *)plan;
+    spops_kernel_map *const maps[] = {p->within[0], p->down[0], p->up[0]};
+    int64_t found[NUM_FIELDS];
+
+    p->levels[0] = (const spops_coords *)plan->parents[0];
+    memcpy(found, plan->fields, sizeof found);
+    put_finest(&p->levels[0]->arrays, found);
+    for (int32_t i = 0; i < NUM_FIELDS; ++i)
+        SPOPS_TRY(spops_plan_check_parent(ctx, call, plan, i, "finest", found[i]));
+    for (size_t m = 0; m < sizeof maps / sizeof maps[0]; ++m)
+        for (int i = 0; maps[m] != NULL && i < 2; ++i)
+            if (maps[m]->base.parents[i] == &p->like_finest.base)
+                maps[m]->base.parents[i] = &p->levels[0]->base;
+    return SPOPS_STATUS_OK;
+}
+
+static void show_inverses(spops_plan *plan)
+{
+    spops_pyramid *p = (spops_pyramid *)plan;
+    for (int32_t level = 0; level < p->choices.num_levels; ++level)
+        if (p->up[level] != NULL) spops_map_show_inverse(p->down[level], p->up[level]);
+}
+
+spops_status spops_pyramid_create(spops_context *ctx, const spops_coords *finest,
+                                  const spops_pyramid_options *options, spops_pyramid **pyramid)
+{
+    static const char call[] = "pyramid_create";
+    int64_t fields[NUM_FIELDS] = {0};
     spops_status status = SPOPS_STATUS_OK;
     pyramid_choices choices;
     spops_pyramid *p = NULL;
 
+    SPOPS_BEGIN_CREATE(ctx, call, pyramid);
+    SPOPS_OUTER_CALL(ctx, call, own_names);
     SPOPS_TRY(spops_coords_check(ctx, call, "finest", finest));
     SPOPS_TRY(read_options(ctx, call, finest->arrays.layout.dims, options, &choices));
-    p = spops_plan_alloc(ctx, SPOPS_PLAN_PYRAMID);
-    if (p == NULL) return SPOPS_STATUS_OUT_OF_MEMORY;
-    p->num_levels = choices.num_levels;
-    p->base.fields[NUM_LEVELS] = choices.num_levels;
-    p->base.fields[CONTENTS] = choices.contents;
+    SPOPS_TRY(spops_check_no_memory(ctx, call, choices.memory));
+    put_choices(&choices, fields);
+    put_finest(&finest->arrays, fields);
+    SPOPS_TRY(spops_plan_open(ctx, call, SPOPS_PLAN_PYRAMID, fields, &p));
     p->base.parents[0] = &finest->base;
-    p->base.refillable = refillable;
     p->levels[0] = finest;
-    memcpy(p->down_kernels, choices.down, sizeof p->down_kernels);
-    for (int32_t level = 0; level < p->num_levels; ++level) {
-        if (level > 0) {
-            SPOPS_TRY_GOTO(make_level(ctx, call, p, &choices, level), status, fail);
-            p->levels[level] = p->own[level];
-        }
-    }
-    for (int32_t level = 0; level < p->num_levels; ++level)
-        SPOPS_TRY_GOTO(make_maps(ctx, p, &choices, level), status, fail);
-    *out = p;
+    SPOPS_TRY_GOTO(make_parts(ctx, call, p), status, fail);
+    put_sizes(p);
+    *pyramid = p;
     return SPOPS_STATUS_OK;
 
 fail:
@@ -201,22 +366,22 @@ fail:
     return status;
 }
 
-spops_status spops_pyramid_create(spops_context *ctx, const spops_coords *finest,
-                                  const spops_pyramid_options *options, spops_pyramid **pyramid)
-{
-    static const char call[] = "pyramid_create";
-    SPOPS_BEGIN_CREATE(ctx, call, pyramid);
-    SPOPS_OUTER_CALL(ctx, call, own_names);
-    return make(ctx, call, finest, options, false, pyramid);
-}
-
 spops_status spops_pyramid_reserve(spops_context *ctx, const spops_coords *finest,
                                    const spops_pyramid_options *options, spops_pyramid **pyramid)
 {
     static const char call[] = "pyramid_reserve";
+    const spops_plan *parent = (const spops_plan *)finest;
+    int64_t fields[NUM_FIELDS] = {0};
+    pyramid_choices choices;
+
     SPOPS_BEGIN_CREATE(ctx, call, pyramid);
     SPOPS_OUTER_CALL(ctx, call, own_names);
-    return make(ctx, call, finest, options, true, pyramid);
+    SPOPS_TRY(spops_coords_check(ctx, call, "finest", finest));
+    SPOPS_TRY(read_options(ctx, call, finest->arrays.layout.dims, options, &choices));
+    put_choices(&choices, fields);
+    put_finest(&finest->arrays, fields);
+    return spops_plan_reserve_on(ctx, call, SPOPS_PLAN_PYRAMID, fields, &parent, 1, choices.memory,
+                                 pyramid);
 }
 
 // ---- Refilling ----------------------------------------------------------------------------------
@@ -239,10 +404,10 @@ spops_status spops_pyramid_update(spops_context *ctx, spops_pyramid *p)
     SPOPS_TRY(check_pyramid(ctx, call, p));
     SPOPS_OUTER_CALL(ctx, call, own_names);
     SPOPS_REQUIRE(ctx, p->base.refillable, "%s: the pyramid was not made by pyramid_reserve", call);
-    for (int32_t level = 1; level < p->num_levels; ++level)
+    for (int32_t level = 1; level < p->choices.num_levels; ++level)
         SPOPS_TRY(spops_coords_update_downsampled(ctx, p->own[level], p->levels[level - 1],
-                                                  &p->down_kernels[level - 1]));
-    for (int32_t level = 0; level < p->num_levels; ++level) {
+                                                  &p->choices.down[level - 1]));
+    for (int32_t level = 0; level < p->choices.num_levels; ++level) {
         if (p->within[level] != NULL) {
             maps[num] = p->within[level];
             in[num] = out[num] = p->levels[level];
@@ -258,29 +423,6 @@ spops_status spops_pyramid_update(spops_context *ctx, spops_pyramid *p)
     return spops_maps_enqueue(ctx, maps, in, out, num);
 }
 
-static void destroy_pyramid(spops_plan *plan)
-{
-    spops_pyramid *p = (spops_pyramid *)plan;
-    for (int32_t level = 0; level < p->num_levels; ++level) {
-        spops_kernel_map_destroy(p->up[level]);
-        spops_kernel_map_destroy(p->down[level]);
-        spops_kernel_map_destroy(p->within[level]);
-        spops_coords_destroy(p->own[level]);
-    }
-}
-
-static size_t bytes_of_pyramid(const spops_plan *plan)
-{
-    const spops_pyramid *p = (const spops_pyramid *)plan;
-    size_t bytes = 0;
-    for (int32_t level = 0; level < p->num_levels; ++level) {
-        bytes += spops_plan_bytes((const spops_plan *)p->own[level]);
-        bytes += spops_plan_bytes((const spops_plan *)p->within[level]);
-        bytes += spops_plan_bytes((const spops_plan *)p->down[level]);
-    }
-    return bytes;
-}
-
 static spops_status update_pyramids(spops_context *ctx, spops_plan *const *plans, int32_t num)
 {
     for (int32_t i = 0; i < num; ++i)
@@ -290,22 +432,23 @@ static spops_status update_pyramids(spops_context *ctx, spops_plan *const *plans
 
 const spops_plan_ops spops_pyramid_plan_ops = {.handle_bytes = sizeof(struct spops_pyramid),
                                                .num_fields = NUM_FIELDS,
-                                               .destroy = destroy_pyramid,
-                                               .bytes = bytes_of_pyramid,
+                                               .read = read_pyramid,
+                                               .bind = bind_pyramid,
+                                               .ready = show_inverses,
                                                .update = update_pyramids};
 
 // ---- What can be asked of a pyramid -------------------------------------------------------------
 
 const spops_coords *spops_pyramid_coords(const spops_pyramid *pyramid, int32_t level)
 {
-    if (pyramid == NULL || level < 0 || level >= pyramid->num_levels) return NULL;
+    if (pyramid == NULL || level < 0 || level >= pyramid->choices.num_levels) return NULL;
     return pyramid->levels[level];
 }
 
 const spops_kernel_map *spops_pyramid_map(const spops_pyramid *pyramid,
                                           spops_pyramid_relation relation, int32_t level)
 {
-    if (pyramid == NULL || level < 0 || level >= pyramid->num_levels) return NULL;
+    if (pyramid == NULL || level < 0 || level >= pyramid->choices.num_levels) return NULL;
     switch (relation) {
     case SPOPS_PYRAMID_WITHIN: return pyramid->within[level];
     case SPOPS_PYRAMID_DOWN: return pyramid->down[level];
@@ -331,8 +474,8 @@ spops_status spops_pyramid_get_info_sync(spops_context *ctx, const spops_pyramid
 
     SPOPS_TRY(check_pyramid(ctx, call, p));
     SPOPS_OUTER_CALL(ctx, call, own_names);
-    found.num_levels = p->num_levels;
-    for (int32_t level = 0; level < p->num_levels; ++level) {
+    found.num_levels = p->choices.num_levels;
+    for (int32_t level = 0; level < p->choices.num_levels; ++level) {
         spops_coords_info coords = spops_coords_info_default();
         spops_kernel_map_info map = spops_kernel_map_info_default();
         SPOPS_TRY(note_overflow(spops_coords_get_info_sync(ctx, p->levels[level], &coords), level,

@@ -107,12 +107,6 @@ struct spops_triplets {
     spops_igemm_schedule groups;
 };
 
-// Triplets that are a part of another plan, with capacities; 0 elements: the default.
-spops_status spops_triplets_read_part(spops_context *ctx, const char *call,
-                                      const spops_triplets_shape *shape,
-                                      int64_t max_matrix_elements, bool backward,
-                                      spops_triplets **out);
-
 // Scratch of VVOR, the partials of its pieces; measured and carved by this function.
 float *spops_triplets_carve_scratch(const spops_triplets *triplets, spops_carver *c);
 

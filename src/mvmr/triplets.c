@@ -512,17 +512,6 @@ spops_status spops_triplets_reserve(spops_context *ctx, const spops_triplets_sha
     return spops_plan_reserve(ctx, call, SPOPS_PLAN_TRIPLETS, fields, choice.memory, out);
 }
 
-spops_status spops_triplets_read_part(spops_context *ctx, const char *call,
-                                      const spops_triplets_shape *shape,
-                                      int64_t max_matrix_elements, bool backward,
-                                      spops_triplets **out)
-{
-    const int64_t fields[NUM_FIELDS] = {shape->num_out,      shape->num_in,
-                                        shape->num_matrices, shape->num_triplets,
-                                        max_matrix_elements, backward};
-    return spops_plan_read_part(ctx, call, SPOPS_PLAN_TRIPLETS, fields, out);
-}
-
 static spops_status check_refillable(spops_context *ctx, const char *call,
                                      const spops_triplets *triplets)
 {

@@ -2,152 +2,309 @@
 // Point convolution: convolution by taps (tapconv/tapconv.h) whose relation is neighbours.
 #include "spops/pointconv.h"
 
+#include <string.h>
+
 #include "points/neighbors.h"
 #include "igemm/igemm_plan.h"
 #include "tapconv/tapconv.h"
 
 struct spops_pointconv {
     spops_tapconv conv;
-    spops_neighbor_lists lists[SPOPS_NUM_SIDES]; // whose addresses stay
+    spops_neighbor_lists lists[SPOPS_NUM_SIDES]; // whose addresses stay; zero once detached
     int32_t taps;                                // along an axis
+};
+
+// Fields of a description, after those of all convolutions: what the neighbours are, the choices of
+// points, and the work of each side where it was counted.
+enum {
+    MAX_PAIRS = SPOPS_TAPCONV_NUM_FIELDS,
+    MIRRORED,
+    BY_TAP,
+    REVERSE,
+    SUMS,
+    DETACH,
+    COUNTED,
+    MAX_RECORDS,
+    MAX_SUMS = MAX_RECORDS + SPOPS_NUM_SIDES,
+    MAX_MEMBERS = MAX_SUMS + SPOPS_NUM_SIDES,
+    MAX_UNITS = MAX_MEMBERS + SPOPS_NUM_SIDES,
+    NUM_FIELDS = MAX_UNITS + SPOPS_NUM_SIDES
 };
 
 // ---- Schedules of IMPLICIT_GEMM -----------------------------------------------------------------
 
-static spops_igemm_lists_args lists_args(const spops_pointconv *plan, int side)
+static bool has_side(const int64_t *fields, int side)
 {
-    const spops_neighbor_lists *lists = &plan->lists[side];
-    return (spops_igemm_lists_args){.schedule = &plan->conv.schedules[side],
-                                    .taps = plan->taps,
+    return side == SPOPS_SIDE_OUT || (fields[SPOPS_TAPCONV_BACKWARD] != 0 && fields[MIRRORED] == 0);
+}
+
+// The sizes of a schedule: as it was counted, or for the capacity.
+static spops_igemm_schedule size_schedule(const int64_t *fields, int side)
+{
+    const bool counted = fields[COUNTED] != 0, out = side == SPOPS_SIDE_OUT;
+    const int64_t rows = fields[out ? SPOPS_TAPCONV_NUM_OUT : SPOPS_TAPCONV_NUM_IN];
+    spops_igemm_schedule s = {.num_taps = (int32_t)fields[SPOPS_TAPCONV_NUM_TAPS],
+                              .lists = true,
+                              .adds = fields[SUMS] != SPOPS_POINTCONV_SUMS_NONE,
+                              .has_members = fields[DETACH] != 0,
+                              .has_units = out && fields[SPOPS_TAPCONV_BACKWARD] != 0 &&
+                                           (fields[BY_TAP] == 0 || fields[DETACH] != 0),
+                              .max_rows = rows,
+                              .max_tiles = spops_igemm_tiles_of(rows)};
+    s.max_records = counted ? fields[MAX_RECORDS + side] : s.max_tiles * s.num_taps;
+    s.max_sums = counted ? fields[MAX_SUMS + side] : s.adds ? fields[MAX_PAIRS] / 2 : 0;
+    s.max_members = counted ? fields[MAX_MEMBERS + side] : 0;
+    s.max_units = counted ? fields[MAX_UNITS + side]
+                          : s.max_records * (SPOPS_IGEMM_TILE_ROWS / SPOPS_IGEMM_GROUP_ROWS);
+    return s;
+}
+
+static spops_igemm_lists_args lists_args(const spops_igemm_schedule *schedule, int32_t taps,
+                                         const spops_neighbor_lists *lists, void *workspace)
+{
+    return (spops_igemm_lists_args){.schedule = schedule,
+                                    .taps = taps,
                                     .num_rows = lists->num_rows,
                                     .offsets = lists->offsets,
                                     .rows = lists->rows,
                                     .row_taps = lists->taps,
-                                    .workspace = plan->conv.base.workspace};
+                                    .workspace = workspace};
 }
 
-static spops_status alloc_workspace(spops_context *ctx, spops_pointconv *plan)
+// What both sides work in, one after the other.
+static size_t workspace_bytes(spops_context *ctx, const int64_t *fields)
 {
-    spops_plan *base = &plan->conv.base;
-
+    size_t most = 0;
     for (int side = 0; side < SPOPS_NUM_SIDES; ++side) {
-        const spops_igemm_lists_args args = lists_args(plan, side);
-        size_t bytes;
-        if (!spops_tapconv_has_side(&plan->conv, side)) continue;
-        bytes = ctx->backend->igemm_lists_bytes(ctx, &args);
-        if (bytes > base->workspace_bytes) base->workspace_bytes = bytes;
+        const spops_igemm_schedule s = size_schedule(fields, side);
+        const spops_igemm_lists_args args = {.schedule = &s};
+        const size_t bytes =
+            has_side(fields, side) ? ctx->backend->igemm_lists_bytes(ctx, &args) : 0;
+        if (bytes > most) most = bytes;
     }
-    return spops_backend_alloc(ctx, base->workspace_bytes, &base->workspace);
+    return most;
 }
 
-static void free_workspace(spops_plan *base)
+static void carve_schedule(spops_igemm_schedule *s, spops_carver *c)
 {
-    spops_backend_free(base->ctx, base->workspace, base->workspace_bytes);
-    base->workspace = NULL;
-    base->workspace_bytes = 0;
+    spops_igemm_carve_tiles(s, c);
+    spops_igemm_carve_records(s, c);
 }
 
-// Capacities as they are counted, in a block of its own.
-static spops_status count_work(spops_context *ctx, const char *call, spops_pointconv *plan,
-                               int side)
+static spops_status fill_schedule(spops_context *ctx, const spops_igemm_lists_args *args)
 {
-    spops_igemm_schedule *s = &plan->conv.schedules[side];
-    const spops_igemm_lists_args args = lists_args(plan, side);
+    SPOPS_TRY(ctx->backend->igemm_lists_count(ctx, args));
+    return ctx->backend->igemm_lists_fill(ctx, args);
+}
+
+// The work of a side, as fields.
+static spops_status count_side(spops_context *ctx, const char *call,
+                               const spops_neighbors *neighbors, int side, void *workspace,
+                               int64_t *fields)
+{
+    spops_igemm_schedule s = size_schedule(fields, side);
+    const spops_igemm_lists_args args =
+        lists_args(&s, neighbors->arrays.rule.taps, &neighbors->lists[side], workspace);
     spops_status status = SPOPS_STATUS_OK;
     int32_t totals[SPOPS_IGEMM_NUM_TOTALS];
     spops_carver c = {NULL, 0};
     void *tiles = NULL;
     size_t bytes;
 
-    s->max_records = s->max_sums = s->max_members = s->max_units = SPOPS_MAX_COUNT;
-    spops_igemm_carve_tiles(s, &c);
+    s.max_records = s.max_sums = s.max_members = s.max_units = SPOPS_MAX_COUNT;
+    spops_igemm_carve_tiles(&s, &c);
     bytes = c.used;
     SPOPS_TRY(spops_backend_alloc(ctx, bytes, &tiles));
     c = (spops_carver){tiles, 0};
-    spops_igemm_carve_tiles(s, &c);
+    spops_igemm_carve_tiles(&s, &c);
     SPOPS_TRY_GOTO(ctx->backend->igemm_lists_count(ctx, &args), status, done);
-    SPOPS_TRY_GOTO(ctx->backend->download(ctx, totals, s->num_tiles, sizeof totals), status, done);
+    SPOPS_TRY_GOTO(ctx->backend->download(ctx, totals, s.num_tiles, sizeof totals), status, done);
     if (totals[SPOPS_IGEMM_OVERFLOW] != 0)
         status = spops_fail(ctx, SPOPS_STATUS_NOT_SUPPORTED,
                             "%s: neighbors give more work than an index can count", call);
-    s->max_records = totals[SPOPS_IGEMM_RECORDS];
-    s->max_sums = totals[SPOPS_IGEMM_SUMS];
-    s->max_members = totals[SPOPS_IGEMM_MEMBERS];
-    s->max_units = totals[SPOPS_IGEMM_UNITS];
+    fields[MAX_RECORDS + side] = totals[SPOPS_IGEMM_RECORDS];
+    fields[MAX_SUMS + side] = totals[SPOPS_IGEMM_SUMS];
+    fields[MAX_MEMBERS + side] = totals[SPOPS_IGEMM_MEMBERS];
+    fields[MAX_UNITS + side] = totals[SPOPS_IGEMM_UNITS];
 done:
     spops_backend_free(ctx, tiles, bytes);
     return status;
 }
 
-static spops_status fill_schedule(spops_context *ctx, const spops_pointconv *plan, int side)
+// Whether neighbours hold what the plan needs. A plan by IMPLICIT_GEMM alone needs no triplets by
+// tap: where it adds rows first, its records have those of the gradient of the weights.
+static spops_status check_contents(spops_context *ctx, const char *call, const int64_t *fields)
 {
-    const spops_igemm_lists_args args = lists_args(plan, side);
-    SPOPS_TRY(ctx->backend->igemm_lists_count(ctx, &args));
-    return ctx->backend->igemm_lists_fill(ctx, &args);
-}
-
-// Memory of a schedule, and its first filling: made to measure, or for the capacity.
-static spops_status make_schedule(spops_context *ctx, const char *call, spops_pointconv *plan,
-                                  int side)
-{
-    spops_tapconv *conv = &plan->conv;
-    spops_igemm_schedule *s = &conv->schedules[side];
-    spops_carver c = {NULL, 0};
-
-    s->max_records = s->max_tiles * s->num_taps;
-    s->max_sums = s->adds ? conv->relation.max_pairs / 2 : 0;
-    s->max_units = s->max_records * (SPOPS_IGEMM_TILE_ROWS / SPOPS_IGEMM_GROUP_ROWS);
-    s->members = plan->lists[side].rows;
-    if (!conv->base.refillable) SPOPS_TRY(count_work(ctx, call, plan, side));
-    spops_igemm_carve_tiles(s, &c);
-    spops_igemm_carve_records(s, &c);
-    SPOPS_TRY(spops_backend_alloc(ctx, c.used, &conv->blocks[side]));
-    conv->block_bytes[side] = c.used;
-    c = (spops_carver){conv->blocks[side], 0};
-    spops_igemm_carve_tiles(s, &c);
-    spops_igemm_carve_records(s, &c);
-    return conv->base.refillable ? SPOPS_STATUS_OK : fill_schedule(ctx, plan, side);
+    const bool alone = fields[SPOPS_TAPCONV_DATAFLOW] == SPOPS_DATAFLOW_IMPLICIT_GEMM;
+    const bool without =
+        alone && (fields[SPOPS_TAPCONV_BACKWARD] == 0 || fields[SUMS] != SPOPS_POINTCONV_SUMS_NONE);
+    SPOPS_REQUIRE(ctx, fields[BY_TAP] || without,
+                  "%s: neighbors were made without SPOPS_NEIGHBORS_BY_TAP, expected it for all but "
+                  "%s with rows added first",
+                  call, spops_dataflow_name(SPOPS_DATAFLOW_IMPLICIT_GEMM));
+    SPOPS_REQUIRE(ctx, !fields[DETACH] || without,
+                  "%s: options->detach is 1, expected options->dataflow to be %s, with rows added "
+                  "first",
+                  call, spops_dataflow_name(SPOPS_DATAFLOW_IMPLICIT_GEMM));
+    SPOPS_REQUIRE(ctx, !fields[DETACH] || fields[COUNTED],
+                  "%s: options->detach is 1, expected 0 for neighbors made by reserve", call);
+    return SPOPS_STATUS_OK;
 }
 
 // Whether the plan can have IMPLICIT_GEMM. If it was asked for by name, no is a failure.
-static spops_status plan_igemm(spops_context *ctx, const char *call, spops_pointconv *plan,
-                               const spops_pointconv_options *options)
+static spops_status wants_igemm(spops_context *ctx, const char *call, const int64_t *fields,
+                                bool *wants)
 {
-    const bool adds = options->sums != SPOPS_POINTCONV_SUMS_NONE;
-    spops_tapconv *conv = &plan->conv;
-    spops_status status = SPOPS_STATUS_OK;
-    bool wants;
+    const spops_tapconv asked = {.dataflow = (spops_dataflow)fields[SPOPS_TAPCONV_DATAFLOW]};
 
-    SPOPS_TRY(spops_tapconv_wants_igemm(ctx, call, conv, true, &wants));
-    if (!wants) return SPOPS_STATUS_OK;
-    if (spops_tapconv_has_side(conv, SPOPS_SIDE_IN) && plan->lists[SPOPS_SIDE_IN].offsets == NULL)
-        return spops_tapconv_lacks(ctx, call, conv,
-                                   "neighbors were made without SPOPS_NEIGHBORS_REVERSE");
-    SPOPS_REQUIRE(ctx, adds || !conv->base.refillable,
+    SPOPS_TRY(spops_tapconv_wants_igemm(ctx, call, &asked, true, wants));
+    if (*wants && has_side(fields, SPOPS_SIDE_IN) && fields[REVERSE] == 0) {
+        *wants = false;
+        SPOPS_TRY(spops_tapconv_lacks(ctx, call, &asked,
+                                      "neighbors were made without SPOPS_NEIGHBORS_REVERSE"));
+    }
+    if (!*wants && fields[SUMS] == SPOPS_POINTCONV_SUMS_FIRST)
+        return spops_fail(ctx, SPOPS_STATUS_NOT_SUPPORTED,
+                          "%s: options->sums is SPOPS_POINTCONV_SUMS_FIRST, which needs %s", call,
+                          spops_dataflow_name(SPOPS_DATAFLOW_IMPLICIT_GEMM));
+    SPOPS_REQUIRE(ctx, !*wants || fields[COUNTED] || fields[SUMS] != SPOPS_POINTCONV_SUMS_NONE,
                   "%s: options->sums is SPOPS_POINTCONV_SUMS_NONE, expected another for neighbors "
                   "made by reserve",
                   call);
-    for (int side = 0; side < SPOPS_NUM_SIDES; ++side) {
-        spops_igemm_schedule *s = &conv->schedules[side];
-        s->num_taps = conv->relation.num_taps;
-        s->lists = true;
-        s->adds = adds;
-        s->has_members = options->detach != 0;
-        s->has_units =
-            side == SPOPS_SIDE_OUT && conv->backward && conv->relation.tap_offsets == NULL;
-        s->max_rows = conv->relation.sides[side].max_rows;
-        s->max_tiles = spops_igemm_tiles_of(s->max_rows);
-    }
-    SPOPS_TRY(alloc_workspace(ctx, plan));
-    for (int side = 0; side < SPOPS_NUM_SIDES && status == SPOPS_STATUS_OK; ++side)
-        if (spops_tapconv_has_side(conv, side)) status = make_schedule(ctx, call, plan, side);
-    if (status == SPOPS_STATUS_OK) status = ctx->backend->wait(ctx);
-    if (!conv->base.refillable || status != SPOPS_STATUS_OK) free_workspace(&conv->base);
-    SPOPS_TRY(status);
-    return spops_tapconv_finish_igemm(ctx, conv);
+    return SPOPS_STATUS_OK;
 }
 
-// ---- Plans --------------------------------------------------------------------------------------
+// ---- Life cycle ---------------------------------------------------------------------------------
+
+// What the neighbours are, as fields.
+static void put_neighbors(const spops_neighbors *neighbors, int64_t fields[NUM_FIELDS])
+{
+    const spops_neighbors_arrays *a = &neighbors->arrays;
+    fields[SPOPS_TAPCONV_NUM_OUT] = a->sides[SPOPS_CLOUD_OUT].max_rows;
+    fields[SPOPS_TAPCONV_NUM_IN] = a->sides[SPOPS_CLOUD_IN].max_rows;
+    fields[SPOPS_TAPCONV_NUM_TAPS] = a->num_taps;
+    fields[MAX_PAIRS] = a->max_pairs;
+    fields[MIRRORED] = a->same && a->rule.taps % 2 == 1;
+    fields[BY_TAP] = a->by_tap;
+    fields[REVERSE] = a->reverse;
+}
+
+static spops_status read_pointconv(spops_context *ctx, const char *call, spops_plan *base)
+{
+    spops_pointconv *plan = (spops_pointconv *)base;
+    spops_tapconv *conv = &plan->conv;
+    const int64_t *fields = base->fields;
+    bool wants;
+
+    SPOPS_TRY(spops_tapconv_read(ctx, call, conv, SPOPS_DATAFLOW_IMPLICIT_GEMM, fields[MAX_PAIRS],
+                                 fields[MIRRORED] != 0));
+    for (int32_t i = MIRRORED; i <= REVERSE; ++i)
+        SPOPS_TRY(spops_plan_check_field(ctx, call, base, i, 0, 1));
+    SPOPS_TRY(spops_plan_check_field(ctx, call, base, SUMS, 0, SPOPS_POINTCONV_SUMS_FIRST));
+    SPOPS_TRY(spops_plan_check_field(ctx, call, base, DETACH, 0, 1));
+    SPOPS_TRY(spops_plan_check_field(ctx, call, base, COUNTED, 0, 1));
+    for (int32_t i = MAX_RECORDS; i < NUM_FIELDS; ++i)
+        SPOPS_TRY(
+            spops_plan_check_field(ctx, call, base, i, 0, fields[COUNTED] ? SPOPS_MAX_COUNT : 0));
+    while (plan->taps * plan->taps * plan->taps < fields[SPOPS_TAPCONV_NUM_TAPS] &&
+           plan->taps < SPOPS_MAX_POINT_TAPS)
+        ++plan->taps;
+    SPOPS_TRY(spops_plan_check_field(ctx, call, base, SPOPS_TAPCONV_NUM_TAPS, 1,
+                                     plan->taps * plan->taps * plan->taps));
+    SPOPS_TRY(check_contents(ctx, call, fields));
+    if (conv->dataflow != SPOPS_DATAFLOW_IMPLICIT_GEMM)
+        SPOPS_TRY(spops_tapconv_read_triplets(ctx, conv));
+    SPOPS_TRY(wants_igemm(ctx, call, fields, &wants));
+    if (!wants) return SPOPS_STATUS_OK;
+    for (int side = 0; side < SPOPS_NUM_SIDES; ++side)
+        conv->schedules[side] = size_schedule(fields, side);
+    spops_tapconv_size_igemm(ctx, conv);
+    return SPOPS_STATUS_OK;
+}
+
+static spops_status bind_pointconv(spops_context *ctx, const char *call, spops_plan *base)
+{
+    spops_pointconv *plan = (spops_pointconv *)base;
+    const spops_neighbors *neighbors = (const spops_neighbors *)base->parents[0];
+    spops_tapconv_relation *r = &plan->conv.relation;
+    int64_t found[NUM_FIELDS];
+
+    SPOPS_REQUIRE(ctx, (neighbors == NULL) == (base->fields[DETACH] == 1),
+                  "%s: parents[0] (neighbors) is %s, expected %s", call,
+                  neighbors == NULL ? "NULL" : "given",
+                  neighbors == NULL ? "them" : "NULL as the plan is detached");
+    if (neighbors == NULL) return SPOPS_STATUS_OK;
+    memcpy(found, base->fields, sizeof found);
+    put_neighbors(neighbors, found);
+    for (int32_t i = 0; i < NUM_FIELDS; ++i)
+        SPOPS_TRY(spops_plan_check_parent(ctx, call, base, i, "neighbors", found[i]));
+    for (int side = 0; side < SPOPS_NUM_SIDES; ++side) {
+        plan->lists[side] = neighbors->lists[side];
+        r->sides[side].num_rows = plan->lists[side].num_rows;
+        plan->conv.schedules[side].members = plan->lists[side].rows;
+    }
+    r->tap_offsets = neighbors->arrays.tap_offsets;
+    r->in_rows = neighbors->arrays.in_rows;
+    r->out_rows = neighbors->arrays.out_rows;
+    return SPOPS_STATUS_OK;
+}
+
+static void carve_pointconv(spops_plan *base, spops_carver *c)
+{
+    spops_tapconv *conv = (spops_tapconv *)base;
+    for (int side = 0; conv->has_igemm && side < SPOPS_NUM_SIDES; ++side)
+        if (spops_tapconv_has_side(conv, side)) carve_schedule(&conv->schedules[side], c);
+}
+
+// Schedules that were counted are not made again.
+static void carve_workspace(spops_plan *base, spops_carver *c)
+{
+    const spops_tapconv *conv = (const spops_tapconv *)base;
+    if (!conv->has_igemm || base->fields[COUNTED] != 0) return;
+    base->workspace = spops_carve(c, 1, 1, (int64_t)workspace_bytes(base->ctx, base->fields));
+}
+
+// Schedules from lists, in a workspace.
+static spops_status fill_schedules(spops_context *ctx, const spops_pointconv *plan,
+                                   const spops_neighbor_lists *lists, void *workspace)
+{
+    for (int side = 0; plan->conv.has_igemm && side < SPOPS_NUM_SIDES; ++side) {
+        const spops_igemm_lists_args args =
+            lists_args(&plan->conv.schedules[side], plan->taps, &lists[side], workspace);
+        if (spops_tapconv_has_side(&plan->conv, side)) SPOPS_TRY(fill_schedule(ctx, &args));
+    }
+    return SPOPS_STATUS_OK;
+}
+
+static spops_status fill_pointconv(spops_context *ctx, spops_plan *base)
+{
+    spops_pointconv *plan = (spops_pointconv *)base;
+    if (base->fields[COUNTED] == 0)
+        SPOPS_TRY(fill_schedules(ctx, plan, plan->lists, base->workspace));
+    return spops_tapconv_set_triplets(ctx, &plan->conv);
+}
+
+static spops_status update_pointconvs(spops_context *ctx, spops_plan *const *plans, int32_t num)
+{
+    for (int32_t i = 0; i < num; ++i)
+        SPOPS_TRY(fill_pointconv(ctx, plans[i]));
+    return SPOPS_STATUS_OK;
+}
+
+const spops_plan_ops spops_pointconv_plan_ops = {.handle_bytes = sizeof(struct spops_pointconv),
+                                                 .num_fields = NUM_FIELDS,
+                                                 .read = read_pointconv,
+                                                 .bind = bind_pointconv,
+                                                 .carve = carve_pointconv,
+                                                 .carve_workspace = carve_workspace,
+                                                 .prepare = spops_tapconv_prepare,
+                                                 .empty = fill_pointconv,
+                                                 .destroy = spops_tapconv_destroy,
+                                                 .bytes = spops_tapconv_bytes,
+                                                 .scratch_bytes = spops_tapconv_scratch_bytes,
+                                                 .update = update_pointconvs};
+
+// ---- Making -------------------------------------------------------------------------------------
 
 static spops_status read_plan_options(spops_context *ctx, const char *call,
                                       const spops_pointconv_options *given,
@@ -179,67 +336,37 @@ static spops_status read_plan_options(spops_context *ctx, const char *call,
     return SPOPS_STATUS_OK;
 }
 
-// Whether neighbours hold what the options need. A plan by IMPLICIT_GEMM alone needs no triplets by
-// tap: where it adds rows first, its records have those of the gradient of the weights.
-static spops_status check_contents(spops_context *ctx, const char *call,
-                                   const spops_pointconv_options *o,
-                                   const spops_neighbors *neighbors)
+// Of neighbours that stay as they are: their work is counted, and the schedules are made to measure.
+static spops_status make_counted(spops_context *ctx, const char *call,
+                                 const spops_neighbors *neighbors, int64_t fields[NUM_FIELDS],
+                                 spops_plan_memory *memory, spops_pointconv **out)
 {
-    const bool alone = o->dataflow == SPOPS_DATAFLOW_IMPLICIT_GEMM;
-    const bool without = alone && (!o->backward || o->sums != SPOPS_POINTCONV_SUMS_NONE);
-    SPOPS_REQUIRE(ctx, neighbors->arrays.by_tap || without,
-                  "%s: neighbors were made without SPOPS_NEIGHBORS_BY_TAP, expected it for all but "
-                  "%s with rows added first",
-                  call, spops_dataflow_name(SPOPS_DATAFLOW_IMPLICIT_GEMM));
-    SPOPS_REQUIRE(ctx, !o->detach || without,
-                  "%s: options->detach is 1, expected options->dataflow to be %s, with rows added "
-                  "first",
-                  call, spops_dataflow_name(SPOPS_DATAFLOW_IMPLICIT_GEMM));
-    SPOPS_REQUIRE(ctx, !o->detach || !neighbors->base.refillable,
-                  "%s: options->detach is 1, expected 0 for neighbors made by reserve", call);
-    return SPOPS_STATUS_OK;
-}
+    const spops_plan *parent = fields[DETACH] ? NULL : &neighbors->base;
+    spops_status status = SPOPS_STATUS_OK;
+    spops_pointconv *plan = NULL;
+    void *workspace = NULL;
+    bool wants;
+    size_t bytes;
 
-static spops_tapconv_relation relation_of(const spops_neighbors_view *v, bool detached)
-{
-    spops_tapconv_relation r = {
-        .num_taps = v->num_taps,
-        .sides = {{v->out->max_rows, v->out->num_rows}, {v->in->max_rows, v->in->num_rows}},
-        .mirrored = v->mirrored != 0,
-        .max_pairs = v->max_pairs};
-    if (detached) return r; // those by tap go with the neighbours
-    r.tap_offsets = v->tap_offsets;
-    r.in_rows = v->in_rows;
-    r.out_rows = v->out_rows;
-    return r;
-}
+    SPOPS_TRY(wants_igemm(ctx, call, fields, &wants));
+    fields[COUNTED] = wants; // else there is nothing to count
+    bytes = wants ? workspace_bytes(ctx, fields) : 0;
+    SPOPS_TRY(spops_backend_alloc(ctx, bytes, &workspace));
+    for (int side = 0; wants && side < SPOPS_NUM_SIDES; ++side)
+        if (has_side(fields, side))
+            SPOPS_TRY_GOTO(count_side(ctx, call, neighbors, side, workspace, fields), status, done);
+    SPOPS_TRY_GOTO(
+        spops_plan_reserve_on(ctx, call, SPOPS_PLAN_POINTCONV, fields, &parent, 1, memory, &plan),
+        status, done);
+    if (plan == NULL) goto done; // it was measured
+    SPOPS_TRY_GOTO(fill_schedules(ctx, plan, neighbors->lists, workspace), status, done);
+    SPOPS_TRY_GOTO(ctx->backend->wait(ctx), status, done);
+    *out = plan;
 
-// A plan that is made no longer needs its neighbours.
-static void detach(spops_pointconv *plan)
-{
-    for (int side = 0; side < SPOPS_NUM_SIDES; ++side) {
-        plan->lists[side] = (spops_neighbor_lists){0};
-        plan->conv.relation.sides[side].num_rows = NULL;
-    }
-    plan->conv.base.parents[0] = NULL;
-}
-
-// All that the plan runs on.
-static spops_status fill_plan(spops_context *ctx, const char *call, spops_pointconv *plan,
-                              const spops_pointconv_options *options)
-{
-    spops_tapconv *conv = &plan->conv;
-
-    SPOPS_TRY(plan_igemm(ctx, call, plan, options));
-    if (options->sums == SPOPS_POINTCONV_SUMS_FIRST && !conv->has_igemm)
-        return spops_fail(ctx, SPOPS_STATUS_NOT_SUPPORTED,
-                          "%s: options->sums is SPOPS_POINTCONV_SUMS_FIRST, which needs %s", call,
-                          spops_dataflow_name(SPOPS_DATAFLOW_IMPLICIT_GEMM));
-    if (conv->dataflow != SPOPS_DATAFLOW_IMPLICIT_GEMM)
-        SPOPS_TRY(spops_tapconv_reserve_triplets(ctx, conv));
-    SPOPS_TRY(spops_context_reserve(ctx, spops_pointconv_scratch_bytes(plan)));
-    SPOPS_TRY(spops_pointconv_update(ctx, plan));
-    return ctx->backend->wait(ctx);
+done:
+    if (status != SPOPS_STATUS_OK) spops_pointconv_destroy(plan);
+    spops_backend_free(ctx, workspace, bytes);
+    return status;
 }
 
 spops_status spops_pointconv_create(spops_context *ctx, const spops_neighbors *neighbors,
@@ -247,34 +374,23 @@ spops_status spops_pointconv_create(spops_context *ctx, const spops_neighbors *n
 {
     static const char call[] = "pointconv_create";
     spops_pointconv_options options = {0};
-    spops_neighbors_view view = spops_neighbors_view_default();
+    const spops_plan *parent = (const spops_plan *)neighbors;
     spops_tapconv_options common;
-    spops_tapconv_relation relation;
-    spops_status status = SPOPS_STATUS_OK;
-    spops_pointconv *plan = NULL;
+    int64_t fields[NUM_FIELDS] = {0};
 
     SPOPS_BEGIN_CREATE(ctx, call, out);
     SPOPS_OUTER_CALL(ctx, call, NULL);
     SPOPS_TRY(read_plan_options(ctx, call, given, &options, &common));
     SPOPS_TRY(spops_neighbors_check(ctx, call, "neighbors", neighbors));
-    SPOPS_TRY(check_contents(ctx, call, &options, neighbors));
-    plan = spops_plan_alloc(ctx, SPOPS_PLAN_POINTCONV);
-    if (plan == NULL) return SPOPS_STATUS_OUT_OF_MEMORY;
-    SPOPS_TRY_GOTO(spops_neighbors_get_view(ctx, neighbors, &view), status, fail);
-    plan->lists[SPOPS_SIDE_OUT] = *view.out;
-    plan->lists[SPOPS_SIDE_IN] = *view.in;
-    plan->taps = neighbors->arrays.rule.taps;
-    plan->conv.base.refillable = neighbors->base.refillable;
-    relation = relation_of(&view, options.detach != 0);
-    spops_tapconv_begin(&plan->conv, &common, &relation, &neighbors->base);
-    SPOPS_TRY_GOTO(fill_plan(ctx, call, plan, &options), status, fail);
-    if (options.detach) detach(plan);
-    *out = plan;
-    return SPOPS_STATUS_OK;
-
-fail:
-    spops_pointconv_destroy(plan);
-    return status;
+    put_neighbors(neighbors, fields);
+    spops_tapconv_put_options(&common, fields);
+    fields[SUMS] = options.sums;
+    fields[DETACH] = options.detach;
+    fields[COUNTED] = !neighbors->base.refillable;
+    SPOPS_TRY(check_contents(ctx, call, fields));
+    if (fields[COUNTED]) return make_counted(ctx, call, neighbors, fields, options.memory, out);
+    return spops_plan_reserve_on(ctx, call, SPOPS_PLAN_POINTCONV, fields, &parent, 1,
+                                 options.memory, out);
 }
 
 spops_status spops_pointconv_update(spops_context *ctx, spops_pointconv *conv)
@@ -284,11 +400,7 @@ spops_status spops_pointconv_update(spops_context *ctx, spops_pointconv *conv)
     SPOPS_BEGIN_CALL(ctx, call);
     SPOPS_TRY(spops_tapconv_check(ctx, call, (const spops_tapconv *)conv));
     SPOPS_OUTER_CALL(ctx, call, NULL);
-    for (int side = 0; side < SPOPS_NUM_SIDES; ++side)
-        if (conv->conv.has_igemm && conv->conv.base.refillable &&
-            spops_tapconv_has_side(&conv->conv, side))
-            SPOPS_TRY(fill_schedule(ctx, conv, side));
-    return spops_tapconv_set_triplets(ctx, &conv->conv);
+    return fill_pointconv(ctx, &conv->conv.base);
 }
 
 size_t spops_pointconv_scratch_bytes(const spops_pointconv *conv)
@@ -300,20 +412,6 @@ size_t spops_pointconv_bytes(const spops_pointconv *conv)
 {
     return conv == NULL ? 0 : sizeof *conv + spops_plan_bytes((const spops_plan *)conv);
 }
-
-static spops_status update_pointconvs(spops_context *ctx, spops_plan *const *plans, int32_t num)
-{
-    for (int32_t i = 0; i < num; ++i)
-        SPOPS_TRY(spops_pointconv_update(ctx, (spops_pointconv *)plans[i]));
-    return SPOPS_STATUS_OK;
-}
-
-const spops_plan_ops spops_pointconv_plan_ops = {.handle_bytes = sizeof(struct spops_pointconv),
-                                                 .num_fields = SPOPS_TAPCONV_NUM_FIELDS,
-                                                 .destroy = spops_tapconv_destroy,
-                                                 .bytes = spops_tapconv_bytes,
-                                                 .scratch_bytes = spops_tapconv_scratch_bytes,
-                                                 .update = update_pointconvs};
 
 // ---- Calls --------------------------------------------------------------------------------------
 

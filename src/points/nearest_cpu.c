@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "backends/backend_cpu.h"
+#include "points/clouds_cpu.h"
 #include "core/radix_sort.h"
 #include "core/threads.h"
 
@@ -14,17 +15,6 @@ size_t spops_cpu_nearest_workspace_bytes(spops_context *ctx, const spops_nearest
     (void)ctx;
     (void)spops_radix_carve(8, args->arrays->num_points, &carver);
     return carver.used;
-}
-
-static const float *point_of(const spops_point_cloud *cloud, int64_t i)
-{
-    return (const float *)cloud->points.data + i * cloud->points.row_stride;
-}
-
-static int32_t sample_of(const spops_point_cloud *cloud, int64_t i)
-{
-    return cloud->offsets == NULL ? 0
-                                  : spops_sample_of(cloud->offsets, (int32_t)cloud->num_samples, i);
 }
 
 static void grow_box(spops_nearest_box *box, const float *lower, const float *upper,
@@ -53,6 +43,7 @@ static void make_boxes(const spops_nearest_arrays *a)
             for (int64_t i = b * fanout; i < (b + 1) * fanout && i < below; ++i) {
                 if (level == 0) {
                     const int32_t samples[2] = {a->samples[i], a->samples[i]};
+                    if (a->samples[i] < 0) continue;
                     grow_box(&to[b], a->points[i].p, a->points[i].p, samples);
                 } else {
                     const spops_nearest_box *of = &a->boxes[a->level_begin[level - 1] + i];
@@ -70,45 +61,44 @@ spops_status spops_cpu_nearest_build(spops_context *ctx, const spops_nearest_bui
     spops_carver carver = {args->workspace, 0};
     const spops_radix_buffers sort = spops_radix_carve(8, n, &carver);
     uint64_t *keys = sort.keys[0];
-    double lower[3] = {INFINITY, INFINITY, INFINITY}, upper[3] = {-INFINITY, -INFINITY, -INFINITY};
+    spops_cloud_bounds bounds = {.lower = {INFINITY, INFINITY, INFINITY},
+                                 .upper = {-INFINITY, -INFINITY, -INFINITY}};
+    const int64_t rows = spops_cloud_rows(args->cloud);
     double extent = 0.0;
     spops_cell_grid grid = {{0.0, 0.0, 0.0}, 0.0, 0, 0};
     int32_t sample_bits = 0;
     int from;
 
     memset(args->state, 0, sizeof *args->state);
-    args->state->bad_row[SPOPS_CLOUD_IN] = INT32_MAX;
-    for (int64_t i = 0; i < n; ++i) {
-        const float *p = point_of(args->cloud, i);
-        for (int axis = 0; axis < 3; ++axis) {
-            if (!spops_is_finite(p[axis])) {
-                args->state->bad_row[SPOPS_CLOUD_IN] = (int32_t)i;
-                return SPOPS_STATUS_OK;
-            }
-            if (p[axis] < lower[axis]) lower[axis] = p[axis];
-            if (p[axis] > upper[axis]) upper[axis] = p[axis];
-        }
-    }
+    spops_cloud_bound(args->cloud, rows, &bounds);
+    args->state->bad_row[SPOPS_CLOUD_IN] = bounds.bad_row;
+    args->state->num_dropped = (int32_t)bounds.dropped;
+    args->state->bad_offsets = rows < 0;
+    args->state->num_rows[SPOPS_CLOUD_IN] = rows < 0 ? 0 : (int32_t)rows;
     while (sample_bits < 31 && (a->num_samples - 1) >> sample_bits != 0)
         ++sample_bits;
     grid.bits = spops_cell_bits(sample_bits);
-    for (int axis = 0; axis < 3; ++axis) {
-        grid.origin[axis] = lower[axis];
-        if (upper[axis] - lower[axis] > extent) extent = upper[axis] - lower[axis];
+    for (int axis = 0; axis < 3 && bounds.lower[axis] <= bounds.upper[axis]; ++axis) {
+        grid.origin[axis] = bounds.lower[axis];
+        extent = fmax(extent, bounds.upper[axis] - bounds.lower[axis]);
     }
     grid.size = spops_cell_size(0.0f, extent, grid.bits);
     for (int64_t i = 0; i < n; ++i) {
-        const float *p = point_of(args->cloud, i);
-        const uint64_t key = spops_cell_key(&grid, sample_of(args->cloud, i), p[0], p[1], p[2]);
-        keys[i] = spops_morton_key(key, grid.bits);
+        const float *p = spops_point_of(args->cloud, i);
+        keys[i] = SPOPS_CELL_NONE; // after all others
         sort.values[0][i] = (int32_t)i;
+        if (i >= rows || !spops_is_finite_point(p)) continue;
+        keys[i] = spops_morton_key(
+            spops_cell_key(&grid, spops_cloud_sample_of(args->cloud, i), p[0], p[1], p[2]),
+            grid.bits);
     }
     from = spops_radix_sort(spops_team_for(ctx, n), 3 * grid.bits + sample_bits, n, &sort, 0);
     for (int64_t s = 0; s < n; ++s) {
         const int32_t i = sort.values[from][s];
-        memcpy(a->points[s].p, point_of(args->cloud, i), sizeof a->points[s].p);
-        a->points[s].row = i;
-        a->samples[s] = sample_of(args->cloud, i);
+        const bool counts = ((const uint64_t *)sort.keys[from])[s] != SPOPS_CELL_NONE;
+        a->points[s] = (spops_nearest_point){.row = i};
+        a->samples[s] = counts ? spops_cloud_sample_of(args->cloud, i) : -1;
+        if (counts) memcpy(a->points[s].p, spops_point_of(args->cloud, i), sizeof a->points[s].p);
     }
     make_boxes(a);
     return SPOPS_STATUS_OK;
@@ -121,7 +111,7 @@ static void find_range(const void *work, int64_t begin, int64_t end)
     const int32_t count = args->count;
 
     for (int64_t i = begin; i < end; ++i) {
-        const float *q = point_of(queries, i);
+        const float *q = spops_point_of(queries, i);
         int32_t *rows = args->rows + i * count;
         int32_t found[SPOPS_MAX_NEAREST];
         float distances[SPOPS_MAX_NEAREST];
@@ -129,8 +119,8 @@ static void find_range(const void *work, int64_t begin, int64_t end)
         const bool counts =
             (queries->offsets == NULL || i < queries->offsets[queries->num_samples]) &&
             spops_is_finite(q[0]) && spops_is_finite(q[1]) && spops_is_finite(q[2]);
-        spops_find_nearest(args->arrays, q, counts ? sample_of(queries, i) : -1, count, found,
-                           distances);
+        spops_find_nearest(args->arrays, q, counts ? spops_cloud_sample_of(queries, i) : -1, count,
+                           found, distances);
         for (int32_t k = 0; k < count; ++k) {
             rows[k] = found[k] == INT32_MAX ? -1 : found[k];
             if (args->distances2 != NULL) args->distances2[i * count + k] = distances[k];

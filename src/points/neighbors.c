@@ -359,6 +359,17 @@ spops_status spops_cloud_check_capacity(spops_context *ctx, const char *call, co
     return SPOPS_STATUS_OK;
 }
 
+spops_status spops_cloud_check_full(spops_context *ctx, const char *call, const char *name,
+                                    const spops_point_cloud *cloud, int64_t num_rows,
+                                    int64_t num_samples)
+{
+    SPOPS_TRY(spops_cloud_check_capacity(ctx, call, name, cloud, num_rows, INT64_MAX));
+    SPOPS_REQUIRE(ctx, spops_cloud_samples(cloud) == num_samples,
+                  "%s: %s has %" PRId64 " samples, expected %" PRId64, call, name,
+                  spops_cloud_samples(cloud), num_samples);
+    return SPOPS_STATUS_OK;
+}
+
 spops_status spops_neighbors_update(spops_context *ctx, spops_neighbors *neighbors,
                                     const spops_point_cloud *outputs,
                                     const spops_point_cloud *inputs)

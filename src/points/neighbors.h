@@ -8,6 +8,7 @@
 #include "points/point_rules.h"
 #include "core/backend.h"
 #include "core/plan.h"
+#include "spops/point_levels.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -84,7 +85,7 @@ typedef struct spops_nearest_arrays {
     int32_t num_levels;
     int64_t level_begin[SPOPS_NEAREST_LEVELS + 1]; // of boxes; level 0 has those around points
     spops_nearest_point *points;                   // [num_points] by cell
-    int32_t *samples;                              // [num_points]
+    int32_t *samples; // [num_points]; -1: the point does not count, and lies after those that do
     spops_nearest_box *boxes;
 } spops_nearest_arrays;
 
@@ -148,7 +149,13 @@ SPOPS_HD void spops_inverse_distances(const spops_inverse_distances_args *args, 
 struct spops_nearest {
     spops_plan base;
     spops_nearest_arrays arrays;
+    spops_neighbors_state *state; // [1]
+    int32_t *no_offsets;          // [2] of a cloud without points
 };
+
+// Enqueue the filling from a cloud of as many rows.
+spops_status spops_nearest_fill(spops_context *ctx, spops_nearest *nearest,
+                                const spops_point_cloud *cloud);
 
 struct spops_neighbors {
     spops_plan base;
@@ -169,10 +176,18 @@ spops_status spops_cloud_check_offsets(spops_context *ctx, const char *call, con
 spops_status spops_cloud_refuse_row(spops_context *ctx, const char *call, const char *name,
                                     const spops_point_cloud *cloud, int32_t row);
 
+// Where points may be, of a level that is refilled, or are.
+void spops_point_level_range(const spops_point_level *level, double *lower_m, double *upper_m);
+
 // As many rows as a capacity, and no more samples than that.
 spops_status spops_cloud_check_capacity(spops_context *ctx, const char *call, const char *name,
                                         const spops_point_cloud *cloud, int64_t max_rows,
                                         int64_t max_samples);
+
+// As many rows, and as many samples.
+spops_status spops_cloud_check_full(spops_context *ctx, const char *call, const char *name,
+                                    const spops_point_cloud *cloud, int64_t num_rows,
+                                    int64_t num_samples);
 
 static inline int64_t spops_cloud_samples(const spops_point_cloud *cloud)
 {

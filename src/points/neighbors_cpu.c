@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "backends/backend_cpu.h"
-#include "points/neighbors.h"
+#include "points/clouds_cpu.h"
 #include "core/radix_sort.h"
 #include "core/threads.h"
 
@@ -67,51 +67,6 @@ size_t spops_cpu_neighbors_workspace_bytes(spops_context *ctx, const spops_neigh
 
 // ---- Points -------------------------------------------------------------------------------------
 
-static const float *point_of(const spops_point_cloud *cloud, int64_t i)
-{
-    return (const float *)cloud->points.data + i * cloud->points.row_stride;
-}
-
-static bool is_finite_point(const float *p)
-{
-    return spops_is_finite(p[0]) && spops_is_finite(p[1]) && spops_is_finite(p[2]);
-}
-
-// Rows in use; -1 where offsets do not ascend from 0 to at most the rows.
-static int64_t rows_in_use(const spops_point_cloud *cloud)
-{
-    const int32_t *offsets = cloud->offsets;
-    const int64_t n = cloud->num_samples;
-    if (offsets == NULL) return cloud->points.rows;
-    if (offsets[0] != 0 || offsets[n] > cloud->points.rows) return -1;
-    for (int64_t b = 0; b < n; ++b)
-        if (offsets[b + 1] < offsets[b]) return -1;
-    return offsets[n];
-}
-
-typedef struct cloud_bounds {
-    double lower[3], upper[3];
-    int64_t dropped;
-    int32_t bad_row;
-} cloud_bounds;
-
-static void find_bounds(const spops_point_cloud *cloud, int64_t n, cloud_bounds *b)
-{
-    b->bad_row = INT32_MAX;
-    for (int64_t i = 0; i < n; ++i) {
-        const float *p = point_of(cloud, i);
-        if (!is_finite_point(p)) {
-            if (b->bad_row == INT32_MAX) b->bad_row = (int32_t)i;
-            ++b->dropped;
-            continue;
-        }
-        for (int a = 0; a < 3; ++a) {
-            if (p[a] < b->lower[a]) b->lower[a] = p[a];
-            if (p[a] > b->upper[a]) b->upper[a] = p[a];
-        }
-    }
-}
-
 typedef struct key_work {
     const spops_cell_grid *grid;
     const spops_point_cloud *cloud;
@@ -124,11 +79,8 @@ static void key_range(const void *work, int64_t begin, int64_t end)
     const key_work *k = (const key_work *)work;
     const spops_point_cloud *cloud = k->cloud;
     for (int64_t s = begin; s < end; ++s) {
-        const float *p = point_of(cloud, k->rows[s]);
-        const int32_t sample =
-            cloud->offsets == NULL
-                ? 0
-                : spops_sample_of(cloud->offsets, (int32_t)cloud->num_samples, k->rows[s]);
+        const float *p = spops_point_of(cloud, k->rows[s]);
+        const int32_t sample = spops_cloud_sample_of(cloud, k->rows[s]);
         k->keys[s] = spops_cell_key(k->grid, sample, p[0], p[1], p[2]);
     }
 }
@@ -144,14 +96,14 @@ static void sort_cells(spops_context *ctx, const spops_cell_grid *grid, int32_t 
     int from;
 
     for (int64_t i = 0; i < n; ++i)
-        if (is_finite_point(point_of(cloud, i))) sort->values[0][finite++] = (int32_t)i;
+        if (spops_is_finite_point(spops_point_of(cloud, i))) sort->values[0][finite++] = (int32_t)i;
     spops_parallel_for(spops_team_for(ctx, finite), finite, 0, key_range, &work);
     from = spops_radix_sort(spops_team_for(ctx, finite), 3 * grid->bits + sample_bits, finite, sort,
                             0);
     keys = (const uint64_t *)sort->keys[from];
     rows = sort->values[from];
     for (int64_t s = 0; s < finite; ++s) {
-        const float *p = point_of(cloud, rows[s]);
+        const float *p = spops_point_of(cloud, rows[s]);
         if (s == 0 || keys[s] != keys[s - 1]) {
             c->cell_keys[num_cells] = keys[s];
             c->cell_begin[num_cells++] = (int32_t)s;
@@ -365,7 +317,8 @@ spops_status spops_cpu_neighbors_search(spops_context *ctx, const spops_neighbor
     spops_carver carver = {args->workspace, 0};
     search_workspace *w = carve_workspace(a, NULL, &carver);
     spops_neighbors_state *state = a->state;
-    cloud_bounds bounds = {{INFINITY, INFINITY, INFINITY}, {-INFINITY, -INFINITY, -INFINITY}, 0, 0};
+    spops_cloud_bounds bounds = {
+        {INFINITY, INFINITY, INFINITY}, {-INFINITY, -INFINITY, -INFINITY}, 0, 0};
     int64_t rows[SPOPS_NUM_CLOUDS];
     double extent = 0.0;
     int32_t sample_bits = 0;
@@ -374,7 +327,7 @@ spops_status spops_cpu_neighbors_search(spops_context *ctx, const spops_neighbor
     for (int c = SPOPS_CLOUD_IN; c >= 0; --c) {
         const spops_point_cloud *cloud = args->clouds[c];
         state->bad_row[c] = INT32_MAX;
-        rows[c] = cloud == NULL ? rows[SPOPS_CLOUD_IN] : rows_in_use(cloud);
+        rows[c] = cloud == NULL ? rows[SPOPS_CLOUD_IN] : spops_cloud_rows(cloud);
         state->bad_offsets |= rows[c] < 0;
     }
     while (sample_bits < 31 && (a->max_samples - 1) >> sample_bits != 0)
@@ -384,7 +337,7 @@ spops_status spops_cpu_neighbors_search(spops_context *ctx, const spops_neighbor
         if (state->bad_offsets) rows[c] = 0;
         state->num_rows[c] = (int32_t)rows[c];
         if (args->clouds[c] == NULL) continue;
-        find_bounds(args->clouds[c], rows[c], &bounds);
+        spops_cloud_bound(args->clouds[c], rows[c], &bounds);
         state->bad_row[c] = bounds.bad_row;
     }
     state->num_dropped = (int32_t)bounds.dropped;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Coarser clouds, made of voxels and the plans that these bring; and interpolation between clouds.
+// Coarser clouds, made of voxels and the plans that these bring.
 #include "spops/point_levels.h"
 
 #include <math.h>
@@ -9,8 +9,6 @@
 #include "core/plan.h"
 #include "points/neighbors.h"
 #include "spops/voxels.h"
-
-// ---- One level ----------------------------------------------------------------------------------
 
 struct spops_point_level {
     spops_plan base;
@@ -24,10 +22,25 @@ struct spops_point_level {
     // Of a level that is refilled: the samples of fine points, and how many points are in use; the
     // second number is that of all.
     int32_t *samples, *num_points;
+    void *own; // arrays but those of its parts
+    size_t own_bytes;
 };
 
 // Fields of a description.
-enum { MAX_FINE, MAX_COARSE, NUM_SAMPLES, NUM_LEVEL_FIELDS };
+enum {
+    MAX_FINE,
+    MAX_COARSE,
+    NUM_SAMPLES,
+    KEEP,
+    SEED,
+    MAX_COLS,
+    GRADIENTS,
+    SIZE_M,
+    ORIGIN_M,
+    LOWER_M = ORIGIN_M + 3,
+    UPPER_M = LOWER_M + 3,
+    NUM_FIELDS = UPPER_M + 3
+};
 
 // What voxels call what a level was given.
 static const char *const level_names[][2] = {{"points", "fine->points"},
@@ -102,35 +115,6 @@ done:
     return status;
 }
 
-static void carve_block(spops_point_level *level, int64_t rows, int64_t num_samples,
-                        spops_carver *c)
-{
-    float *points = spops_carve(c, rows, 3, sizeof *points);
-    level->cloud.points = spops_matrix_dense(points, rows, 3, SPOPS_DTYPE_F32);
-    level->cloud.num_samples = num_samples;
-    level->cloud.offsets =
-        num_samples > 0 ? spops_carve(c, num_samples + 1, 1, sizeof(int32_t)) : NULL;
-    if (!level->base.refillable) return;
-    level->samples = spops_carve(c, level->num_fine, 1, sizeof *level->samples);
-    level->num_points = spops_carve(c, 2, 1, sizeof *level->num_points);
-}
-
-// Memory of a level that has its voxels, of which there are so many.
-static spops_status alloc_block(spops_context *ctx, spops_point_level *level, int64_t rows,
-                                int64_t num_samples)
-{
-    spops_carver carver = {NULL, 0};
-    level->base.fields[MAX_FINE] = level->num_fine;
-    level->base.fields[MAX_COARSE] = rows;
-    level->base.fields[NUM_SAMPLES] = num_samples;
-    carve_block(level, rows, num_samples, &carver);
-    SPOPS_TRY(spops_backend_alloc(ctx, carver.used, &level->base.block));
-    level->base.block_bytes = carver.used;
-    carver = (spops_carver){level->base.block, 0};
-    carve_block(level, rows, num_samples, &carver);
-    return SPOPS_STATUS_OK;
-}
-
 // Points and offsets of the coarser cloud, from the voxels.
 static spops_status enqueue_cloud(spops_context *ctx, const spops_point_cloud *fine,
                                   const spops_point_level *level)
@@ -158,7 +142,7 @@ static spops_status enqueue_cloud(spops_context *ctx, const spops_point_cloud *f
 static spops_status make_all(spops_context *ctx, const spops_point_level_options *o,
                              spops_point_level *level)
 {
-    const int64_t rows = level->cloud.points.rows;
+    const int64_t rows = level->base.fields[MAX_COARSE];
     spops_segments_options options = spops_segments_options_default();
     if (level->mean) return SPOPS_STATUS_OK;
     options.gradients = o->gradients;
@@ -166,53 +150,10 @@ static spops_status make_all(spops_context *ctx, const spops_point_level_options
     options.num_rows = level->num_fine;
     if (level->base.refillable)
         return spops_segments_reserve(ctx, rows, level->num_fine, &options, &level->all);
-    return spops_segments_create_from_keys(ctx, rows, level->num_fine, level->view.point_voxel,
-                                           SPOPS_KEYS_UNSORTED, &options, &level->all);
-}
-
-// What views of a level need of its voxels.
-static spops_status show_voxels(spops_context *ctx, spops_point_level *level)
-{
-    spops_coords_view coords = spops_coords_view_default();
-    level->view = spops_voxels_view_default();
-    SPOPS_TRY(spops_voxels_get_view(ctx, level->voxels, &level->view));
-    SPOPS_TRY(spops_coords_get_view(ctx, spops_voxels_coords(level->voxels), &coords));
-    level->num_rows = coords.num_rows;
+    SPOPS_TRY(spops_segments_create_from_keys(ctx, rows, level->num_fine, level->view.point_voxel,
+                                              SPOPS_KEYS_UNSORTED, &options, &level->all));
+    spops_plan_adopt(&level->base, &level->all->base);
     return SPOPS_STATUS_OK;
-}
-
-spops_status spops_point_level_create(spops_context *ctx, const spops_point_cloud *fine,
-                                      const spops_point_level_options *given,
-                                      spops_point_level **out)
-{
-    static const char call[] = "point_level_create";
-    spops_status status = SPOPS_STATUS_OK;
-    spops_point_level_options o;
-    spops_point_level *level = NULL;
-
-    SPOPS_BEGIN_CREATE(ctx, call, out);
-    SPOPS_OUTER_CALL(ctx, call, level_names);
-    SPOPS_REQUIRE_SLOT(ctx, call, cloud_samples);
-    SPOPS_TRY(spops_cloud_check(ctx, call, "fine", fine));
-    SPOPS_TRY(spops_cloud_check_offsets(ctx, call, "fine", fine));
-    SPOPS_TRY(read_level_options(ctx, call, given, &o));
-    level = spops_plan_alloc(ctx, SPOPS_PLAN_POINT_LEVEL);
-    if (level == NULL) return SPOPS_STATUS_OUT_OF_MEMORY;
-    level->mean = o.keep == SPOPS_POINT_KEEP_MEAN;
-    level->num_fine = fine->points.rows;
-    SPOPS_TRY_GOTO(make_voxels(ctx, fine, &o, &level->voxels), status, fail);
-    SPOPS_TRY_GOTO(show_voxels(ctx, level), status, fail);
-    SPOPS_TRY_GOTO(alloc_block(ctx, level, level->view.max_voxels, fine->num_samples), status,
-                   fail);
-    SPOPS_TRY_GOTO(enqueue_cloud(ctx, fine, level), status, fail);
-    SPOPS_TRY_GOTO(make_all(ctx, &o, level), status, fail);
-    SPOPS_TRY_GOTO(ctx->backend->wait(ctx), status, fail);
-    *out = level;
-    return SPOPS_STATUS_OK;
-
-fail:
-    spops_point_level_destroy(level);
-    return status;
 }
 
 // The box of the voxels that meet the range, of so many batches.
@@ -237,23 +178,169 @@ static spops_status read_range(spops_context *ctx, const char *call,
     return SPOPS_STATUS_OK;
 }
 
+// ---- Life cycle ---------------------------------------------------------------------------------
+
+static void put_options(const spops_point_level_options *o, int64_t fields[NUM_FIELDS])
+{
+    fields[KEEP] = o->keep;
+    fields[SEED] = o->seed;
+    fields[MAX_COLS] = o->max_cols;
+    fields[GRADIENTS] = o->gradients;
+    fields[SIZE_M] = spops_plan_bits(o->size_m);
+    spops_plan_put_f64s(fields + ORIGIN_M, o->origin_m, 3);
+}
+
+// The middles of the outermost voxels, of a level that is made with its points.
+static void put_range(const spops_coords *coords, const spops_point_level_options *o,
+                      int64_t fields[NUM_FIELDS])
+{
+    const spops_key_layout *layout = &coords->arrays.layout;
+    for (int a = 0; a < 3; ++a) {
+        const double lower = o->origin_m[a] + (layout->lower[1 + a] + 0.5) * o->size_m;
+        const double upper = o->origin_m[a] + (layout->upper[1 + a] + 0.5) * o->size_m;
+        fields[LOWER_M + a] = spops_plan_bits(lower);
+        fields[UPPER_M + a] = spops_plan_bits(upper);
+    }
+}
+
+static spops_status read_level(spops_context *ctx, const char *call, spops_plan *plan)
+{
+    spops_point_level *level = (spops_point_level *)plan;
+    const int64_t *fields = plan->fields;
+    spops_point_level_options given = spops_point_level_options_default(), o;
+    spops_point_level_capacity capacity = {.max_fine = fields[MAX_FINE],
+                                           .max_coarse = fields[MAX_COARSE],
+                                           .num_samples = fields[NUM_SAMPLES]};
+    spops_coords_options coords;
+    spops_voxels_options options;
+    spops_coords_box box;
+
+    SPOPS_OUTER_CALL(ctx, call, level_names);
+    SPOPS_REQUIRE_SLOT(ctx, call, cloud_samples);
+    SPOPS_TRY(spops_plan_check_field(ctx, call, plan, MAX_FINE, 0, SPOPS_MAX_COUNT));
+    SPOPS_TRY(spops_plan_check_field(ctx, call, plan, MAX_COARSE, 0, SPOPS_MAX_COUNT));
+    SPOPS_TRY(spops_plan_check_field(ctx, call, plan, NUM_SAMPLES, plan->refillable ? 1 : 0,
+                                     SPOPS_MAX_COUNT));
+    SPOPS_TRY(spops_plan_check_field(ctx, call, plan, KEEP, 0, SPOPS_POINT_KEEP_MEAN));
+    SPOPS_TRY(spops_plan_check_field(ctx, call, plan, SEED, 0, UINT32_MAX));
+    SPOPS_TRY(spops_check_gradients_field(ctx, call, fields[GRADIENTS], &given.gradients));
+    given.keep = (spops_point_keep)fields[KEEP];
+    given.seed = (uint32_t)fields[SEED];
+    given.max_cols = fields[MAX_COLS];
+    given.size_m = spops_plan_double(fields[SIZE_M]);
+    spops_plan_get_f64s(fields + ORIGIN_M, given.origin_m, 3);
+    spops_plan_get_f64s(fields + LOWER_M, capacity.lower_m, 3);
+    spops_plan_get_f64s(fields + UPPER_M, capacity.upper_m, 3);
+    SPOPS_TRY(read_level_options(ctx, call, &given, &o));
+    plan->fields[MAX_COLS] = o.max_cols;
+    level->mean = o.keep == SPOPS_POINT_KEEP_MEAN;
+    level->num_fine = fields[MAX_FINE];
+    if (!plan->refillable) return SPOPS_STATUS_OK; // its parts are made with their contents
+    SPOPS_TRY(read_range(ctx, call, &capacity, &o, &box));
+    options = voxels_options(&o, &coords);
+    coords.box = &box;
+    SPOPS_TRY(spops_voxels_reserve(ctx, 3, capacity.max_fine, capacity.max_coarse, &options,
+                                   &level->voxels));
+    return make_all(ctx, &o, level);
+}
+
+static void carve_level(spops_plan *plan, spops_carver *c)
+{
+    spops_point_level *level = (spops_point_level *)plan;
+    const int64_t rows = plan->fields[MAX_COARSE], num_samples = plan->fields[NUM_SAMPLES];
+    const size_t begin = c->used;
+    float *points = spops_carve(c, rows, 3, sizeof *points);
+    level->cloud.points = spops_matrix_dense(points, rows, 3, SPOPS_DTYPE_F32);
+    level->cloud.num_samples = num_samples;
+    level->cloud.offsets =
+        num_samples > 0 ? spops_carve(c, num_samples + 1, 1, sizeof(int32_t)) : NULL;
+    if (!plan->refillable) return;
+    level->samples = spops_carve(c, level->num_fine, 1, sizeof *level->samples);
+    level->num_points = spops_carve(c, 2, 1, sizeof *level->num_points);
+    level->own = spops_plan_carved(c, begin, &level->own_bytes);
+}
+
+// What views of a level need of its voxels.
+static void show_voxels(spops_plan *plan)
+{
+    spops_point_level *level = (spops_point_level *)plan;
+    if (level->voxels == NULL) return;
+    spops_voxels_show(level->voxels, &level->view);
+    level->num_rows = spops_coords_num_rows(spops_voxels_coords(level->voxels));
+}
+
+static spops_status empty_level(spops_context *ctx, spops_plan *plan)
+{
+    spops_point_level *level = (spops_point_level *)plan;
+    const int32_t num_points[2] = {0, (int32_t)level->num_fine};
+    SPOPS_TRY(ctx->backend->fill_zero(ctx, level->own, level->own_bytes));
+    SPOPS_TRY(ctx->backend->upload(ctx, level->num_points, num_points, sizeof num_points));
+    return spops_plan_empty_parts(ctx, plan);
+}
+
+const spops_plan_ops spops_point_level_plan_ops = {.handle_bytes = sizeof(struct spops_point_level),
+                                                   .num_fields = NUM_FIELDS,
+                                                   .read = read_level,
+                                                   .carve = carve_level,
+                                                   .ready = show_voxels,
+                                                   .empty = empty_level};
+
+// ---- Making -------------------------------------------------------------------------------------
+
+spops_status spops_point_level_create(spops_context *ctx, const spops_point_cloud *fine,
+                                      const spops_point_level_options *given,
+                                      spops_point_level **out)
+{
+    static const char call[] = "point_level_create";
+    spops_voxels_view view = spops_voxels_view_default();
+    int64_t fields[NUM_FIELDS] = {0};
+    spops_status status = SPOPS_STATUS_OK;
+    spops_point_level_options o;
+    spops_point_level *level = NULL;
+    spops_voxels *voxels = NULL;
+
+    SPOPS_BEGIN_CREATE(ctx, call, out);
+    SPOPS_OUTER_CALL(ctx, call, level_names);
+    SPOPS_REQUIRE_SLOT(ctx, call, cloud_samples);
+    SPOPS_TRY(spops_cloud_check(ctx, call, "fine", fine));
+    SPOPS_TRY(spops_cloud_check_offsets(ctx, call, "fine", fine));
+    SPOPS_TRY(read_level_options(ctx, call, given, &o));
+    SPOPS_TRY(spops_check_no_memory(ctx, call, o.memory));
+    SPOPS_TRY(make_voxels(ctx, fine, &o, &voxels));
+    spops_voxels_show(voxels, &view);
+    put_options(&o, fields);
+    fields[MAX_FINE] = fine->points.rows;
+    fields[MAX_COARSE] = view.max_voxels;
+    fields[NUM_SAMPLES] = fine->num_samples;
+    put_range(spops_voxels_coords(voxels), &o, fields);
+    SPOPS_TRY_GOTO(spops_plan_open(ctx, call, SPOPS_PLAN_POINT_LEVEL, fields, &level), status,
+                   fail);
+    level->voxels = voxels;
+    spops_plan_adopt(&level->base, (spops_plan *)voxels);
+    show_voxels(&level->base);
+    SPOPS_TRY_GOTO(enqueue_cloud(ctx, fine, level), status, fail);
+    SPOPS_TRY_GOTO(make_all(ctx, &o, level), status, fail);
+    SPOPS_TRY_GOTO(ctx->backend->wait(ctx), status, fail);
+    *out = level;
+    return SPOPS_STATUS_OK;
+
+fail:
+    if (level == NULL) spops_voxels_destroy(voxels);
+    spops_point_level_destroy(level);
+    return status;
+}
+
 spops_status spops_point_level_reserve(spops_context *ctx,
                                        const spops_point_level_capacity *capacity,
                                        const spops_point_level_options *given,
                                        spops_point_level **out)
 {
     static const char call[] = "point_level_reserve";
-    spops_status status = SPOPS_STATUS_OK;
+    int64_t fields[NUM_FIELDS] = {0};
     spops_point_level_options o;
-    spops_point_level *level = NULL;
-    spops_coords_options coords;
-    spops_voxels_options options;
-    spops_coords_box box;
-    int32_t num_points[2];
 
     SPOPS_BEGIN_CREATE(ctx, call, out);
     SPOPS_OUTER_CALL(ctx, call, level_names);
-    SPOPS_REQUIRE_SLOT(ctx, call, cloud_samples);
     SPOPS_TRY(
         spops_check_object(ctx, call, "capacity", capacity, _Alignof(spops_point_level_capacity)));
     SPOPS_TRY(spops_check_count(ctx, call, "capacity->max_fine", capacity->max_fine));
@@ -262,34 +349,13 @@ spops_status spops_point_level_reserve(spops_context *ctx,
     SPOPS_REQUIRE(ctx, capacity->num_samples >= 1,
                   "%s: capacity->num_samples is 0, expected 1 or more", call);
     SPOPS_TRY(read_level_options(ctx, call, given, &o));
-    SPOPS_TRY(read_range(ctx, call, capacity, &o, &box));
-    level = spops_plan_alloc(ctx, SPOPS_PLAN_POINT_LEVEL);
-    if (level == NULL) return SPOPS_STATUS_OUT_OF_MEMORY;
-    level->mean = o.keep == SPOPS_POINT_KEEP_MEAN;
-    level->base.refillable = true;
-    level->num_fine = capacity->max_fine;
-    options = voxels_options(&o, &coords);
-    coords.box = &box;
-    SPOPS_TRY_GOTO(spops_voxels_reserve(ctx, 3, capacity->max_fine, capacity->max_coarse, &options,
-                                        &level->voxels),
-                   status, fail);
-    SPOPS_TRY_GOTO(show_voxels(ctx, level), status, fail);
-    SPOPS_TRY_GOTO(alloc_block(ctx, level, capacity->max_coarse, capacity->num_samples), status,
-                   fail);
-    SPOPS_TRY_GOTO(ctx->backend->fill_zero(ctx, level->base.block, level->base.block_bytes), status,
-                   fail);
-    num_points[0] = 0;
-    num_points[1] = (int32_t)capacity->max_fine;
-    SPOPS_TRY_GOTO(ctx->backend->upload(ctx, level->num_points, num_points, sizeof num_points),
-                   status, fail);
-    SPOPS_TRY_GOTO(make_all(ctx, &o, level), status, fail);
-    SPOPS_TRY_GOTO(ctx->backend->wait(ctx), status, fail);
-    *out = level;
-    return SPOPS_STATUS_OK;
-
-fail:
-    spops_point_level_destroy(level);
-    return status;
+    put_options(&o, fields);
+    fields[MAX_FINE] = capacity->max_fine;
+    fields[MAX_COARSE] = capacity->max_coarse;
+    fields[NUM_SAMPLES] = capacity->num_samples;
+    spops_plan_put_f64s(fields + LOWER_M, capacity->lower_m, 3);
+    spops_plan_put_f64s(fields + UPPER_M, capacity->upper_m, 3);
+    return spops_plan_reserve(ctx, call, SPOPS_PLAN_POINT_LEVEL, fields, o.memory, out);
 }
 
 static spops_status check_level(spops_context *ctx, const char *call,
@@ -311,11 +377,8 @@ spops_status spops_point_level_update(spops_context *ctx, spops_point_level *lev
     SPOPS_REQUIRE(ctx, level->base.refillable, "%s: the level was not made by point_level_reserve",
                   call);
     SPOPS_TRY(spops_cloud_check(ctx, call, "fine", fine));
-    SPOPS_TRY(spops_cloud_check_capacity(ctx, call, "fine", fine, level->num_fine,
-                                         level->cloud.num_samples));
-    SPOPS_REQUIRE(ctx, spops_cloud_samples(fine) == level->cloud.num_samples,
-                  "%s: fine has %" PRId64 " samples, expected %" PRId64, call,
-                  spops_cloud_samples(fine), level->cloud.num_samples);
+    SPOPS_TRY(
+        spops_cloud_check_full(ctx, call, "fine", fine, level->num_fine, level->cloud.num_samples));
     num_points = level->num_points + 1;
     if (fine->offsets != NULL) {
         const spops_cloud_samples_args args = {fine, level->samples, level->num_points};
@@ -327,6 +390,12 @@ spops_status spops_point_level_update(spops_context *ctx, spops_point_level *lev
     SPOPS_TRY(enqueue_cloud(ctx, fine, level));
     if (level->all == NULL) return SPOPS_STATUS_OK;
     return spops_segments_update(ctx, level->all, num_points, level->view.point_voxel, NULL, NULL);
+}
+
+void spops_point_level_range(const spops_point_level *level, double *lower_m, double *upper_m)
+{
+    spops_plan_get_f64s(level->base.fields + LOWER_M, lower_m, 3);
+    spops_plan_get_f64s(level->base.fields + UPPER_M, upper_m, 3);
 }
 
 const spops_point_cloud *spops_point_level_cloud(const spops_point_level *level)
@@ -383,209 +452,3 @@ spops_status spops_point_level_get_info_sync(spops_context *ctx, const spops_poi
     return spops_fail(ctx, status, "%s: there are more coarse points than max_coarse = %" PRId64,
                       call, found.max_coarse);
 }
-
-static void destroy_point_level(spops_plan *plan)
-{
-    spops_point_level *level = (spops_point_level *)plan;
-    spops_segments_destroy(level->all);
-    spops_voxels_destroy(level->voxels);
-}
-
-static size_t bytes_of_point_level(const spops_plan *plan)
-{
-    const spops_point_level *level = (const spops_point_level *)plan;
-    const size_t all = level->all == NULL ? 0 : spops_plan_bytes(&level->all->base);
-    return all + spops_plan_bytes((const spops_plan *)level->voxels);
-}
-
-const spops_plan_ops spops_point_level_plan_ops = {.handle_bytes = sizeof(struct spops_point_level),
-                                                   .num_fields = NUM_LEVEL_FIELDS,
-                                                   .destroy = destroy_point_level,
-                                                   .bytes = bytes_of_point_level};
-
-// ---- Between clouds -----------------------------------------------------------------------------
-
-struct spops_interpolation {
-    spops_plan base;
-    int64_t num_points;
-    int32_t count;
-    spops_segments *segments;
-    float *weights; // [num_points][count]
-    size_t weights_bytes;
-};
-
-// Fields of a description.
-enum { NUM_POINTS, NUM_FROM, COUNT, MAX_COLS, GRADIENTS, NUM_INTERPOLATION_FIELDS };
-
-typedef struct found_points {
-    int32_t *rows, *points; // [num_points][count]
-    float *distances2;
-} found_points;
-
-static found_points carve_found(int64_t num_terms, spops_carver *c)
-{
-    const found_points f = {spops_carve(c, num_terms, 1, sizeof *f.rows),
-                            spops_carve(c, num_terms, 1, sizeof *f.points),
-                            spops_carve(c, num_terms, 1, sizeof *f.distances2)};
-    return f;
-}
-
-static spops_status make_segments(spops_context *ctx, const char *call,
-                                  const spops_interpolation_options *o, int64_t num_from,
-                                  const found_points *found, spops_interpolation *it)
-{
-    const int64_t num_terms = it->num_points * it->count;
-    spops_segments_sizes sizes;
-    spops_lists_source terms;
-
-    memset(&sizes, 0, sizeof sizes);
-    sizes.num_segments = it->num_points;
-    sizes.max_terms = sizes.num_weights = sizes.num_sources = num_terms;
-    sizes.num_rows = num_from;
-    sizes.max_cols = o->max_cols;
-    sizes.gradients = o->gradients;
-    sizes.weights_unique = true;
-    sizes.pairs = sizes.order = true;
-    SPOPS_TRY(spops_segments_alloc(ctx, call, &sizes, &it->segments));
-    memset(&terms, 0, sizeof terms);
-    terms.keys = found->points;
-    terms.num_terms = num_terms;
-    terms.a = found->rows;
-    terms.drop_invalid = true; // of samples with too few points
-    terms.a_limit = num_from;
-    terms.b_limit = num_terms;
-    SPOPS_TRY(spops_segments_enqueue_build(ctx, it->segments, &terms));
-    return spops_segments_finish(ctx, it->segments);
-}
-
-// What nearest points are searched by.
-static const char *const interpolation_names[][2] = {
-    {"inputs", "from"}, {"queries", "to"}, {NULL, NULL}};
-
-static spops_status interpolate(spops_context *ctx, const char *call, const spops_point_cloud *from,
-                                const spops_point_cloud *to, const spops_interpolation_options *o,
-                                spops_interpolation *it)
-{
-    const int64_t num_terms = it->num_points * it->count;
-    spops_inverse_distances_args args = {.num_points = it->num_points, .count = it->count};
-    spops_status status = SPOPS_STATUS_OK;
-    spops_nearest *nearest = NULL;
-    spops_carver carver = {NULL, 0};
-    found_points found;
-    void *block = NULL;
-    size_t bytes;
-
-    (void)carve_found(num_terms, &carver);
-    bytes = carver.used;
-    SPOPS_TRY(spops_backend_alloc(ctx, bytes, &block));
-    carver = (spops_carver){block, 0};
-    found = carve_found(num_terms, &carver);
-    SPOPS_TRY_GOTO(spops_nearest_create(ctx, from, &nearest), status, done);
-    if (num_terms > 0) {
-        SPOPS_TRY_GOTO(
-            spops_nearest_execute(ctx, nearest, to, it->count, found.rows, found.distances2),
-            status, done);
-        args.rows = found.rows;
-        args.distances2 = found.distances2;
-        args.weights = it->weights;
-        args.points = found.points;
-        SPOPS_TRY_GOTO(ctx->backend->inverse_distances(ctx, &args), status, done);
-    }
-    status = make_segments(ctx, call, o, from->points.rows, &found, it);
-
-done:
-    spops_nearest_destroy(nearest);
-    spops_backend_free(ctx, block, bytes);
-    return status;
-}
-
-spops_status spops_interpolation_create(spops_context *ctx, const spops_point_cloud *from,
-                                        const spops_point_cloud *to,
-                                        const spops_interpolation_options *given,
-                                        spops_interpolation **out)
-{
-    static const char call[] = "interpolation_create";
-    spops_status status = SPOPS_STATUS_OK;
-    spops_interpolation_options o;
-    spops_interpolation *it = NULL;
-    void *weights = NULL;
-
-    SPOPS_BEGIN_CREATE(ctx, call, out);
-    SPOPS_OUTER_CALL(ctx, call, interpolation_names);
-    SPOPS_REQUIRE_SLOT(ctx, call, inverse_distances);
-    memset(&o, 0, sizeof o);
-    SPOPS_TRY(spops_read_options(ctx, call, given, &o, sizeof o));
-    SPOPS_REQUIRE(ctx, o.count >= 0 && o.count <= SPOPS_MAX_NEAREST,
-                  "%s: count is %d, expected 0 to %d", call, (int)o.count, SPOPS_MAX_NEAREST);
-    if (o.count == 0) o.count = 3;
-    SPOPS_TRY(spops_check_gradients(ctx, call, o.gradients));
-    SPOPS_TRY(spops_check_max_cols(ctx, call, &o.max_cols));
-    SPOPS_TRY(spops_cloud_check(ctx, call, "from", from));
-    SPOPS_TRY(spops_cloud_check(ctx, call, "to", to));
-    SPOPS_REQUIRE(ctx, spops_cloud_samples(to) == spops_cloud_samples(from),
-                  "%s: to has %" PRId64 " samples, expected %" PRId64 " as from has", call,
-                  spops_cloud_samples(to), spops_cloud_samples(from));
-    SPOPS_TRY(spops_cloud_check_offsets(ctx, call, "to", to));
-    SPOPS_REQUIRE(ctx, to->points.rows <= SPOPS_MAX_COUNT / o.count,
-                  "%s: to has %" PRId64 " points with %d neighbours each, expected at most %" PRId64
-                  " in all",
-                  call, to->points.rows, (int)o.count, SPOPS_MAX_COUNT);
-    it = spops_plan_alloc(ctx, SPOPS_PLAN_INTERPOLATION);
-    if (it == NULL) return SPOPS_STATUS_OUT_OF_MEMORY;
-    it->num_points = to->points.rows;
-    it->count = o.count;
-    it->base.fields[NUM_POINTS] = it->num_points;
-    it->base.fields[NUM_FROM] = from->points.rows;
-    it->base.fields[COUNT] = it->count;
-    it->base.fields[MAX_COLS] = o.max_cols;
-    it->base.fields[GRADIENTS] = o.gradients;
-    it->weights_bytes = (size_t)(it->num_points * it->count) * sizeof *it->weights;
-    SPOPS_TRY_GOTO(spops_backend_alloc(ctx, it->weights_bytes, &weights), status, fail);
-    it->weights = (float *)weights;
-    SPOPS_TRY_GOTO(interpolate(ctx, call, from, to, &o, it), status, fail);
-    *out = it;
-    return SPOPS_STATUS_OK;
-
-fail:
-    spops_interpolation_destroy(it);
-    return status;
-}
-
-const spops_segments *spops_interpolation_segments(const spops_interpolation *interpolation)
-{
-    return interpolation == NULL ? NULL : interpolation->segments;
-}
-
-spops_matrix spops_interpolation_weights(const spops_interpolation *interpolation)
-{
-    if (interpolation == NULL) return spops_matrix_dense(NULL, 0, 1, SPOPS_DTYPE_F32);
-    return spops_matrix_dense(interpolation->weights,
-                              interpolation->num_points * interpolation->count, 1, SPOPS_DTYPE_F32);
-}
-
-static void destroy_interpolation(spops_plan *plan)
-{
-    spops_interpolation *it = (spops_interpolation *)plan;
-    spops_segments_destroy(it->segments);
-    if (it->weights != NULL) (void)plan->ctx->backend->wait(plan->ctx);
-    spops_backend_free(plan->ctx, it->weights, it->weights_bytes);
-}
-
-static size_t bytes_of_interpolation(const spops_plan *plan)
-{
-    const spops_interpolation *it = (const spops_interpolation *)plan;
-    return it->weights_bytes + spops_plan_bytes(&it->segments->base);
-}
-
-static size_t scratch_of_interpolation(const spops_plan *plan)
-{
-    const spops_interpolation *it = (const spops_interpolation *)plan;
-    return it->segments->base.scratch_bytes;
-}
-
-const spops_plan_ops spops_interpolation_plan_ops = {.handle_bytes =
-                                                         sizeof(struct spops_interpolation),
-                                                     .num_fields = NUM_INTERPOLATION_FIELDS,
-                                                     .destroy = destroy_interpolation,
-                                                     .bytes = bytes_of_interpolation,
-                                                     .scratch_bytes = scratch_of_interpolation};

@@ -7,23 +7,45 @@
 #include "points/neighbors.h"
 #include "core/check.h"
 #include "core/plan.h"
+#include "segments/segments.h"
 #include "spops/point_levels.h"
 
 #define DEFAULT_LEVELS 4
 #define DEFAULT_RADIUS 1.861f
 #define DEFAULT_PAIRS  32 // of a row, as a capacity
 
-// Fields of a description.
-enum { NUM_LEVELS, NUM_SAMPLES, NUM_FIELDS };
+enum { MAX_LEVELS = SPOPS_POINT_PYRAMID_MAX_LEVELS };
+
+// Fields of a description: capacities, where it is refilled, then options.
+enum {
+    NUM_LEVELS,
+    NUM_SAMPLES,
+    MAX_ROWS,
+    MAX_PAIRS = MAX_ROWS + MAX_LEVELS,
+    MAX_DOWN_PAIRS = MAX_PAIRS + MAX_LEVELS,
+    LOWER_M = MAX_DOWN_PAIRS + MAX_LEVELS,
+    UPPER_M = LOWER_M + 3,
+    TAP_SIZE_M = UPPER_M + 3,
+    RADIUS_TAPS,
+    METRIC,
+    TAPS,
+    CONTENTS,
+    KEEP,
+    SEED,
+    COVER,
+    GRADIENTS,
+    MAX_COLS,
+    NUM_FIELDS
+};
 
 struct spops_point_pyramid {
     spops_plan base;
     int32_t num_levels;
+    spops_point_pyramid_options options;   // read
     spops_point_pyramid_capacity capacity; // of a pyramid that is refilled
     spops_point_cloud finest;
-    spops_point_level *levels[SPOPS_POINT_PYRAMID_MAX_LEVELS]; // that level + 1 came from
-    spops_neighbors *within[SPOPS_POINT_PYRAMID_MAX_LEVELS];
-    spops_neighbors *down[SPOPS_POINT_PYRAMID_MAX_LEVELS];
+    spops_point_level *levels[MAX_LEVELS]; // that level + 1 came from
+    spops_neighbors *within[MAX_LEVELS], *down[MAX_LEVELS];
 };
 
 static spops_status read_options(spops_context *ctx, const char *call,
@@ -124,48 +146,127 @@ static spops_status find_down(spops_context *ctx, const spops_point_pyramid_opti
                                   spops_point_pyramid_cloud(p, level), &search, &p->down[level]);
 }
 
-// A pyramid of its level 0, or for its capacities.
-static spops_status make(spops_context *ctx, const spops_point_pyramid_options *o, bool refillable,
-                         const spops_point_pyramid_capacity *capacity,
-                         const spops_point_cloud *finest, spops_point_pyramid **out)
+// Levels and neighbours: from level 0, or for the capacities.
+static spops_status make_parts(spops_context *ctx, spops_point_pyramid *p)
 {
-    spops_status status = SPOPS_STATUS_OK;
-    spops_point_pyramid *p = spops_plan_alloc(ctx, SPOPS_PLAN_POINT_PYRAMID);
-
-    if (p == NULL) return SPOPS_STATUS_OUT_OF_MEMORY;
-    p->base.refillable = refillable;
-    p->base.fields[NUM_LEVELS] = o->num_levels;
-    p->base.fields[NUM_SAMPLES] = capacity->num_samples;
-    p->capacity = *capacity;
-    p->finest = *finest;
-    p->num_levels = o->num_levels;
-    for (int32_t level = 0; level < o->num_levels; ++level) {
-        SPOPS_TRY_GOTO(find_within(ctx, o, level, p), status, fail);
-        if (level + 1 == o->num_levels) break;
-        SPOPS_TRY_GOTO(make_level(ctx, o, level, p), status, fail);
-        SPOPS_TRY_GOTO(find_down(ctx, o, level, p), status, fail);
+    const spops_point_pyramid_options *o = &p->options;
+    for (int32_t level = 0; level < p->num_levels; ++level) {
+        SPOPS_TRY(find_within(ctx, o, level, p));
+        spops_plan_adopt(&p->base, &p->within[level]->base);
+        if (level + 1 == p->num_levels) break;
+        SPOPS_TRY(make_level(ctx, o, level, p));
+        spops_plan_adopt(&p->base, (spops_plan *)p->levels[level]);
+        SPOPS_TRY(find_down(ctx, o, level, p));
+        spops_plan_adopt(&p->base, &p->down[level]->base);
     }
-    *out = p;
     return SPOPS_STATUS_OK;
-
-fail:
-    spops_point_pyramid_destroy(p);
-    return status;
 }
+
+static void put_fields(const spops_point_pyramid_options *o, const spops_point_pyramid_capacity *c,
+                       int64_t fields[NUM_FIELDS])
+{
+    fields[NUM_LEVELS] = o->num_levels;
+    fields[NUM_SAMPLES] = c->num_samples;
+    memcpy(fields + MAX_ROWS, c->max_rows, sizeof c->max_rows);
+    memcpy(fields + MAX_PAIRS, c->max_pairs, sizeof c->max_pairs);
+    memcpy(fields + MAX_DOWN_PAIRS, c->max_down_pairs, sizeof c->max_down_pairs);
+    spops_plan_put_f64s(fields + LOWER_M, c->lower_m, 3);
+    spops_plan_put_f64s(fields + UPPER_M, c->upper_m, 3);
+    fields[TAP_SIZE_M] = spops_plan_bits(o->tap_size_m);
+    fields[RADIUS_TAPS] = spops_plan_bits(o->radius_taps);
+    fields[METRIC] = o->metric;
+    fields[TAPS] = o->taps;
+    fields[CONTENTS] = o->contents;
+    fields[KEEP] = o->keep;
+    fields[SEED] = o->seed;
+    fields[COVER] = o->cover;
+    fields[GRADIENTS] = o->gradients;
+    fields[MAX_COLS] = o->max_cols;
+}
+
+// Of a pyramid that was made with its contents; its range is that of level 1.
+static void put_sizes(spops_point_pyramid *p)
+{
+    spops_point_pyramid_capacity c = {.num_samples = p->finest.num_samples};
+    for (int32_t level = 0; level < p->num_levels; ++level) {
+        c.max_rows[level] = spops_point_pyramid_cloud(p, level)->points.rows;
+        c.max_pairs[level] = p->within[level]->arrays.max_pairs;
+        if (level + 1 < p->num_levels) c.max_down_pairs[level] = p->down[level]->arrays.max_pairs;
+    }
+    if (p->num_levels > 1) spops_point_level_range(p->levels[0], c.lower_m, c.upper_m);
+    put_fields(&p->options, &c, p->base.fields);
+}
+
+static spops_status read_pyramid(spops_context *ctx, const char *call, spops_plan *plan)
+{
+    spops_point_pyramid *p = (spops_point_pyramid *)plan;
+    spops_point_pyramid_options o = spops_point_pyramid_options_default();
+    spops_point_pyramid_capacity *c = &p->capacity;
+    const int64_t *fields = plan->fields;
+    int32_t numbers[SEED - METRIC];
+
+    SPOPS_OUTER_CALL(ctx, call, own_names);
+    SPOPS_TRY(spops_plan_get_i32s(ctx, call, SPOPS_PLAN_POINT_PYRAMID, fields, METRIC,
+                                  SEED - METRIC, numbers));
+    SPOPS_TRY(spops_plan_check_field(ctx, call, plan, NUM_LEVELS, 0, MAX_LEVELS));
+    SPOPS_TRY(spops_plan_check_field(ctx, call, plan, SEED, 0, UINT32_MAX));
+    SPOPS_TRY(spops_plan_check_field(ctx, call, plan, COVER, 0, 1));
+    SPOPS_TRY(spops_check_gradients_field(ctx, call, fields[GRADIENTS], &o.gradients));
+    o.num_levels = (int32_t)fields[NUM_LEVELS];
+    o.tap_size_m = (float)spops_plan_double(fields[TAP_SIZE_M]);
+    o.radius_taps = (float)spops_plan_double(fields[RADIUS_TAPS]);
+    o.metric = (spops_metric)numbers[METRIC - METRIC];
+    o.taps = numbers[TAPS - METRIC];
+    o.contents = numbers[CONTENTS - METRIC];
+    o.keep = (spops_point_keep)numbers[KEEP - METRIC];
+    o.seed = (uint32_t)fields[SEED];
+    o.cover = (int32_t)fields[COVER];
+    o.max_cols = fields[MAX_COLS];
+    SPOPS_TRY(read_options(ctx, call, &o, &p->options));
+    p->num_levels = p->options.num_levels;
+    if (!plan->refillable) return SPOPS_STATUS_OK; // its parts are made with their contents
+    memcpy(c->max_rows, fields + MAX_ROWS, sizeof c->max_rows);
+    memcpy(c->max_pairs, fields + MAX_PAIRS, sizeof c->max_pairs);
+    memcpy(c->max_down_pairs, fields + MAX_DOWN_PAIRS, sizeof c->max_down_pairs);
+    c->num_samples = fields[NUM_SAMPLES];
+    spops_plan_get_f64s(fields + LOWER_M, c->lower_m, 3);
+    spops_plan_get_f64s(fields + UPPER_M, c->upper_m, 3);
+    p->finest.points = spops_matrix_dense(NULL, 0, 3, SPOPS_DTYPE_F32);
+    return make_parts(ctx, p);
+}
+
+const spops_plan_ops spops_point_pyramid_plan_ops = {.handle_bytes =
+                                                         sizeof(struct spops_point_pyramid),
+                                                     .num_fields = NUM_FIELDS,
+                                                     .read = read_pyramid};
 
 spops_status spops_point_pyramid_create(spops_context *ctx, const spops_point_cloud *finest,
                                         const spops_point_pyramid_options *given,
                                         spops_point_pyramid **out)
 {
     static const char call[] = "point_pyramid_create";
-    spops_point_pyramid_options o;
     const spops_point_pyramid_capacity none = {0};
+    int64_t fields[NUM_FIELDS];
+    spops_status status = SPOPS_STATUS_OK;
+    spops_point_pyramid_options o;
+    spops_point_pyramid *p = NULL;
 
     SPOPS_BEGIN_CREATE(ctx, call, out);
     SPOPS_OUTER_CALL(ctx, call, own_names);
     SPOPS_TRY(spops_cloud_check(ctx, call, "finest", finest));
     SPOPS_TRY(read_options(ctx, call, given, &o));
-    return make(ctx, &o, false, &none, finest, out);
+    SPOPS_TRY(spops_check_no_memory(ctx, call, o.memory));
+    put_fields(&o, &none, fields);
+    SPOPS_TRY(spops_plan_open(ctx, call, SPOPS_PLAN_POINT_PYRAMID, fields, &p));
+    p->finest = *finest;
+    SPOPS_TRY_GOTO(make_parts(ctx, p), status, fail);
+    put_sizes(p);
+    *out = p;
+    return SPOPS_STATUS_OK;
+
+fail:
+    spops_point_pyramid_destroy(p);
+    return status;
 }
 
 // ---- Into capacities ----------------------------------------------------------------------------
@@ -182,8 +283,8 @@ spops_status spops_point_pyramid_reserve(spops_context *ctx,
 {
     static const char call[] = "point_pyramid_reserve";
     spops_point_pyramid_options o;
-    spops_point_cloud finest = {0};
     spops_point_pyramid_capacity full;
+    int64_t fields[NUM_FIELDS];
     char field[40];
 
     SPOPS_BEGIN_CREATE(ctx, call, out);
@@ -200,8 +301,8 @@ spops_status spops_point_pyramid_reserve(spops_context *ctx,
         if (full.max_down_pairs[level] == 0)
             full.max_down_pairs[level] = pairs_of(full.max_rows[level]);
     }
-    finest.points = spops_matrix_dense(NULL, 0, 3, SPOPS_DTYPE_F32);
-    return make(ctx, &o, true, &full, &finest, out);
+    put_fields(&o, &full, fields);
+    return spops_plan_reserve(ctx, call, SPOPS_PLAN_POINT_PYRAMID, fields, o.memory, out);
 }
 
 static spops_status check_pyramid(spops_context *ctx, const char *call,
@@ -222,11 +323,8 @@ spops_status spops_point_pyramid_update(spops_context *ctx, spops_point_pyramid 
     SPOPS_REQUIRE(ctx, p->base.refillable, "%s: the pyramid was not made by point_pyramid_reserve",
                   call);
     SPOPS_TRY(spops_cloud_check(ctx, call, "finest", finest));
-    SPOPS_TRY(spops_cloud_check_capacity(ctx, call, "finest", finest, p->capacity.max_rows[0],
-                                         p->capacity.num_samples));
-    SPOPS_REQUIRE(ctx, spops_cloud_samples(finest) == p->capacity.num_samples,
-                  "%s: finest has %" PRId64 " samples, expected %" PRId64, call,
-                  spops_cloud_samples(finest), p->capacity.num_samples);
+    SPOPS_TRY(spops_cloud_check_full(ctx, call, "finest", finest, p->capacity.max_rows[0],
+                                     p->capacity.num_samples));
     p->finest = *finest;
     for (int32_t level = 0; level < p->num_levels; ++level) {
         const spops_point_cloud *cloud = spops_point_pyramid_cloud(p, level);
@@ -314,31 +412,3 @@ const spops_neighbors *spops_point_pyramid_down(const spops_point_pyramid *pyram
 {
     return has_level(pyramid, level) ? pyramid->down[level] : NULL;
 }
-
-static void destroy_point_pyramid(spops_plan *plan)
-{
-    spops_point_pyramid *p = (spops_point_pyramid *)plan;
-    for (int32_t level = 0; level < SPOPS_POINT_PYRAMID_MAX_LEVELS; ++level) {
-        spops_neighbors_destroy(p->within[level]);
-        spops_neighbors_destroy(p->down[level]);
-        spops_point_level_destroy(p->levels[level]);
-    }
-}
-
-static size_t bytes_of_point_pyramid(const spops_plan *plan)
-{
-    const spops_point_pyramid *p = (const spops_point_pyramid *)plan;
-    size_t bytes = 0;
-    for (int32_t level = 0; level < p->num_levels; ++level) {
-        bytes += spops_plan_bytes((const spops_plan *)p->within[level]);
-        bytes += spops_plan_bytes((const spops_plan *)p->down[level]);
-        bytes += spops_plan_bytes((const spops_plan *)p->levels[level]);
-    }
-    return bytes;
-}
-
-const spops_plan_ops spops_point_pyramid_plan_ops = {.handle_bytes =
-                                                         sizeof(struct spops_point_pyramid),
-                                                     .num_fields = NUM_FIELDS,
-                                                     .destroy = destroy_point_pyramid,
-                                                     .bytes = bytes_of_point_pyramid};

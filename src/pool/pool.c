@@ -83,7 +83,7 @@ static spops_status read_pool(spops_context *ctx, const char *call, spops_plan *
     sizes.num_segments = fields[NUM_SEGMENTS];
     sizes.max_terms = sizes.num_weights = sizes.num_sources = fields[MAX_TERMS];
     sizes.num_rows = fields[NUM_ROWS];
-    sizes.part = sizes.refillable = sizes.pairs = sizes.order = true;
+    sizes.refillable = sizes.pairs = sizes.order = true;
     sizes.most_of_segment = (int32_t)fields[MOST_POOLED];
     sizes.most_of_row = (int32_t)fields[MOST_INTO];
     return spops_segments_alloc(ctx, call, &sizes, &pool->segments);
@@ -178,7 +178,6 @@ static void carve_pool(spops_plan *plan, spops_carver *c)
         subs->workspace =
             spops_carve(c, 1, 1, ctx->backend->sub_buckets_workspace_bytes(ctx, &sizes));
     }
-    spops_plan_carve_part(&pool->segments->base, c);
 }
 
 static void place_pool(spops_plan *plan)
@@ -201,16 +200,6 @@ static spops_status empty_pool(spops_context *ctx, spops_plan *plan)
     return spops_pool_update(ctx, pool);
 }
 
-static void destroy_pool(spops_plan *plan)
-{
-    spops_segments_destroy(((spops_pool *)plan)->segments);
-}
-
-static size_t scratch_of_pool(const spops_plan *plan)
-{
-    return ((const spops_pool *)plan)->segments->base.scratch_bytes;
-}
-
 static spops_status update_pools(spops_context *ctx, spops_plan *const *plans, int32_t num)
 {
     for (int32_t i = 0; i < num; ++i)
@@ -225,8 +214,6 @@ const spops_plan_ops spops_pool_plan_ops = {.handle_bytes = sizeof(struct spops_
                                             .carve = carve_pool,
                                             .ready = place_pool,
                                             .empty = empty_pool,
-                                            .destroy = destroy_pool,
-                                            .scratch_bytes = scratch_of_pool,
                                             .update = update_pools};
 
 // ---- Making -------------------------------------------------------------------------------------

@@ -144,7 +144,6 @@ static spops_status set_sizes(spops_context *ctx, const char *call,
     s->num_sources = sizes->num_sources;
     s->sum_variant = sizes->sum_variant;
     s->base.refillable = sizes->refillable;
-    s->base.placed = sizes->part;
     s->weights_unique = sizes->weights_unique;
     s->has_pairs = sizes->pairs;
     s->has_order = sizes->order;
@@ -175,7 +174,7 @@ spops_status spops_segments_alloc(spops_context *ctx, const char *call,
     *out = NULL;
     if (s == NULL) return SPOPS_STATUS_OUT_OF_MEMORY;
     SPOPS_TRY_GOTO(set_sizes(ctx, call, sizes, s), status, fail);
-    if (!sizes->part) {
+    if (!s->base.placed) {
         SPOPS_TRY_GOTO(spops_plan_check_size(ctx, call, &s->base), status, fail);
         // In one step with what the caller wants: scratch that was outgrown is kept, but of no use.
         scratch = (spops_carver){NULL, s->base.scratch_bytes};

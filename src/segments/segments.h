@@ -36,7 +36,6 @@ typedef struct spops_segments_sizes {
     spops_gradients gradients;
     int32_t sum_variant;
     bool refillable;
-    bool part;                  // of another plan, which places it
     bool weights_unique;        // known beforehand; else found out once the lists are built
     bool pairs, order;          // whether the forward lists need them
     bool keys;                  // whether the source's keys are kept
@@ -54,8 +53,8 @@ static inline bool spops_segments_keeps_keys(const spops_context *ctx)
     return ctx->backend->kind == SPOPS_BACKEND_CUDA;
 }
 
-// Allocate a plan: arrays carved, nothing enqueued, scratch reserved in ctx; a part has no memory yet,
-// and no scratch. `call` names the public call in messages, here and below.
+// Allocate a plan: arrays carved, nothing enqueued, scratch reserved in ctx; a part of a plan with
+// capacities has no memory yet, and no scratch. `call` names the public call in messages, here and below.
 spops_status spops_segments_alloc(spops_context *ctx, const char *call,
                                   const spops_segments_sizes *sizes, spops_segments **out);
 

@@ -64,7 +64,6 @@ static void carve_sparseconv(spops_plan *base, spops_carver *c)
     spops_sparseconv *plan = (spops_sparseconv *)base;
     for (int side = 0; plan->conv.has_igemm && side < SPOPS_NUM_SIDES; ++side)
         if (spops_tapconv_has_side(&plan->conv, side)) carve_schedule(plan, side, c);
-    if (plan->conv.triplets != NULL) spops_plan_carve_part(&plan->conv.triplets->base, c);
 }
 
 // What a plan's schedules are made from; returns how many there are.
@@ -156,33 +155,16 @@ static spops_status read_sparseconv(spops_context *ctx, const char *call, spops_
 {
     spops_sparseconv *plan = (spops_sparseconv *)base;
     spops_tapconv *conv = &plan->conv;
-    int64_t *fields = base->fields;
+    const int64_t *fields = base->fields;
 
-    for (int32_t i = SPOPS_TAPCONV_NUM_OUT; i <= SPOPS_TAPCONV_MAX_OUT_CHANNELS; ++i)
-        SPOPS_TRY(spops_plan_check_field(ctx, call, base, i, 0, SPOPS_MAX_COUNT));
-    SPOPS_TRY(spops_plan_check_field(ctx, call, base, SPOPS_TAPCONV_NUM_TAPS, 1, INT32_MAX - 1));
-    SPOPS_TRY(spops_plan_check_field(ctx, call, base, SPOPS_TAPCONV_DATAFLOW, 0,
-                                     SPOPS_DATAFLOW_GATHER_MATMUL_SCATTER));
-    SPOPS_TRY(spops_plan_check_field(ctx, call, base, SPOPS_TAPCONV_BACKWARD, 0, 1));
-    SPOPS_TRY(spops_plan_check_field(ctx, call, base, SPOPS_TAPCONV_QUANTIZED, 0, 1));
-    SPOPS_TRY(spops_plan_check_field(ctx, call, base, MAX_PAIRS, 0, SPOPS_MAX_COUNT));
+    SPOPS_TRY(spops_tapconv_read(ctx, call, conv, SPOPS_DATAFLOW_GATHER_MATMUL_SCATTER,
+                                 fields[MAX_PAIRS], fields[MIRRORED] == 1));
     for (int32_t i = MIRRORED; i <= IN_ORDER; ++i)
         SPOPS_TRY(spops_plan_check_field(ctx, call, base, i, 0, 1));
-    spops_tapconv_options o = {
-        (int32_t)fields[SPOPS_TAPCONV_BACKWARD], (int32_t)fields[SPOPS_TAPCONV_QUANTIZED],
-        (spops_dataflow)fields[SPOPS_TAPCONV_DATAFLOW], fields[SPOPS_TAPCONV_MAX_IN_CHANNELS],
-        fields[SPOPS_TAPCONV_MAX_OUT_CHANNELS]};
-    const spops_tapconv_relation relation = {
-        .num_taps = (int32_t)fields[SPOPS_TAPCONV_NUM_TAPS],
-        .sides = {{fields[SPOPS_TAPCONV_NUM_OUT], NULL}, {fields[SPOPS_TAPCONV_NUM_IN], NULL}},
-        .mirrored = fields[MIRRORED] == 1,
-        .max_pairs = fields[MAX_PAIRS]};
-    SPOPS_TRY(spops_tapconv_check_options(ctx, call, &o));
-    spops_tapconv_begin(conv, &o, &relation, NULL);
     // Its buffers are sized by counts that no description has.
     base->shares = conv->dataflow == SPOPS_DATAFLOW_GATHER_MATMUL_SCATTER;
     if (spops_dataflow_needs_pairs(ctx, conv->dataflow, conv->backward))
-        SPOPS_TRY(spops_tapconv_read_triplets(ctx, call, conv));
+        SPOPS_TRY(spops_tapconv_read_triplets(ctx, conv));
     return size_schedules(ctx, call, plan);
 }
 
@@ -219,14 +201,6 @@ static spops_status bind_sparseconv(spops_context *ctx, const char *call, spops_
             spops_plan_check_parent(ctx, call, base, of_the_map[i], "map", found[of_the_map[i]]));
     plan->conv.relation = relation_of(&plan->view);
     return SPOPS_STATUS_OK;
-}
-
-static spops_status prepare_sparseconv(spops_context *ctx, spops_plan *base)
-{
-    spops_tapconv *conv = (spops_tapconv *)base;
-    if (conv->triplets != NULL)
-        SPOPS_TRY(conv->triplets->base.ops->prepare(ctx, &conv->triplets->base));
-    return spops_tapconv_prepare(ctx, conv);
 }
 
 static spops_status empty_sparseconv(spops_context *ctx, spops_plan *base)
@@ -271,11 +245,7 @@ spops_status spops_sparseconv_create(spops_context *ctx, const spops_kernel_map 
                         options.dataflow != SPOPS_DATAFLOW_IMPLICIT_GEMM || options.backward));
     SPOPS_TRY(spops_kernel_map_get_view(ctx, map, &view));
     put_map(&view, fields);
-    fields[SPOPS_TAPCONV_MAX_IN_CHANNELS] = common.max_in_channels;
-    fields[SPOPS_TAPCONV_MAX_OUT_CHANNELS] = common.max_out_channels;
-    fields[SPOPS_TAPCONV_DATAFLOW] = common.dataflow;
-    fields[SPOPS_TAPCONV_BACKWARD] = common.backward;
-    fields[SPOPS_TAPCONV_QUANTIZED] = common.quantized;
+    spops_tapconv_put_options(&common, fields);
     SPOPS_TRY(spops_plan_reserve_on(ctx, call, SPOPS_PLAN_SPARSECONV, fields, &parent, 1,
                                     options.memory, &plan));
     if (plan == NULL) return SPOPS_STATUS_OK; // it was measured
@@ -347,7 +317,7 @@ const spops_plan_ops spops_sparseconv_plan_ops = {.handle_bytes = sizeof(struct 
                                                   .read = read_sparseconv,
                                                   .bind = bind_sparseconv,
                                                   .carve = carve_sparseconv,
-                                                  .prepare = prepare_sparseconv,
+                                                  .prepare = spops_tapconv_prepare,
                                                   .empty = empty_sparseconv,
                                                   .destroy = spops_tapconv_destroy,
                                                   .bytes = spops_tapconv_bytes,

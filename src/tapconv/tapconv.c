@@ -20,27 +20,45 @@ spops_status spops_tapconv_check_options(spops_context *ctx, const char *call,
     return SPOPS_STATUS_OK;
 }
 
-void spops_tapconv_begin(spops_tapconv *conv, const spops_tapconv_options *options,
-                         const spops_tapconv_relation *relation, const spops_plan *parent)
+void spops_tapconv_put_options(const spops_tapconv_options *options, int64_t *fields)
 {
-    int64_t *const fields = conv->base.fields;
+    fields[SPOPS_TAPCONV_MAX_IN_CHANNELS] = options->max_in_channels;
+    fields[SPOPS_TAPCONV_MAX_OUT_CHANNELS] = options->max_out_channels;
+    fields[SPOPS_TAPCONV_DATAFLOW] = options->dataflow;
+    fields[SPOPS_TAPCONV_BACKWARD] = options->backward;
+    fields[SPOPS_TAPCONV_QUANTIZED] = options->quantized;
+}
 
-    conv->base.parents[0] = parent;
-    conv->relation = *relation;
-    conv->backward = options->backward != 0;
-    conv->quantized = options->quantized != 0;
-    conv->dataflow = options->dataflow;
-    conv->max_in_channels = options->max_in_channels;
-    conv->max_out_channels = options->max_out_channels;
-    conv->choice.named = options->dataflow;
-    fields[SPOPS_TAPCONV_NUM_OUT] = relation->sides[SPOPS_SIDE_OUT].max_rows;
-    fields[SPOPS_TAPCONV_NUM_IN] = relation->sides[SPOPS_SIDE_IN].max_rows;
-    fields[SPOPS_TAPCONV_NUM_TAPS] = relation->num_taps;
-    fields[SPOPS_TAPCONV_MAX_IN_CHANNELS] = conv->max_in_channels;
-    fields[SPOPS_TAPCONV_MAX_OUT_CHANNELS] = conv->max_out_channels;
-    fields[SPOPS_TAPCONV_DATAFLOW] = conv->dataflow;
-    fields[SPOPS_TAPCONV_BACKWARD] = conv->backward;
-    fields[SPOPS_TAPCONV_QUANTIZED] = conv->quantized;
+spops_status spops_tapconv_read(spops_context *ctx, const char *call, spops_tapconv *conv,
+                                spops_dataflow last, int64_t max_pairs, bool mirrored)
+{
+    spops_plan *base = &conv->base;
+    int64_t *fields = base->fields;
+
+    for (int32_t i = SPOPS_TAPCONV_NUM_OUT; i <= SPOPS_TAPCONV_MAX_OUT_CHANNELS; ++i)
+        SPOPS_TRY(spops_plan_check_field(ctx, call, base, i, 0, SPOPS_MAX_COUNT));
+    SPOPS_TRY(spops_plan_check_field(ctx, call, base, SPOPS_TAPCONV_NUM_TAPS, 1, INT32_MAX - 1));
+    SPOPS_TRY(spops_plan_check_field(ctx, call, base, SPOPS_TAPCONV_DATAFLOW, 0, last));
+    SPOPS_TRY(spops_plan_check_field(ctx, call, base, SPOPS_TAPCONV_BACKWARD, 0, 1));
+    SPOPS_TRY(spops_plan_check_field(ctx, call, base, SPOPS_TAPCONV_QUANTIZED, 0, 1));
+    SPOPS_TRY(spops_check_count(ctx, call, "max_pairs", max_pairs));
+    spops_tapconv_options o = {
+        (int32_t)fields[SPOPS_TAPCONV_BACKWARD], (int32_t)fields[SPOPS_TAPCONV_QUANTIZED],
+        (spops_dataflow)fields[SPOPS_TAPCONV_DATAFLOW], fields[SPOPS_TAPCONV_MAX_IN_CHANNELS],
+        fields[SPOPS_TAPCONV_MAX_OUT_CHANNELS]};
+    SPOPS_TRY(spops_tapconv_check_options(ctx, call, &o));
+    spops_tapconv_put_options(&o, fields); // with defaults
+    conv->relation = (spops_tapconv_relation){
+        .num_taps = (int32_t)fields[SPOPS_TAPCONV_NUM_TAPS],
+        .sides = {{fields[SPOPS_TAPCONV_NUM_OUT], NULL}, {fields[SPOPS_TAPCONV_NUM_IN], NULL}},
+        .mirrored = mirrored,
+        .max_pairs = max_pairs};
+    conv->backward = o.backward != 0;
+    conv->quantized = o.quantized != 0;
+    conv->dataflow = conv->choice.named = o.dataflow;
+    conv->max_in_channels = o.max_in_channels;
+    conv->max_out_channels = o.max_out_channels;
+    return SPOPS_STATUS_OK;
 }
 
 spops_status spops_tapconv_wants_igemm(spops_context *ctx, const char *call,
@@ -87,8 +105,9 @@ void spops_tapconv_size_igemm(spops_context *ctx, spops_tapconv *conv)
     conv->has_igemm = true;
 }
 
-spops_status spops_tapconv_prepare(spops_context *ctx, const spops_tapconv *conv)
+spops_status spops_tapconv_prepare(spops_context *ctx, spops_plan *plan)
 {
+    const spops_tapconv *conv = (const spops_tapconv *)plan;
     const spops_igemm_schedule *s = &conv->schedules[SPOPS_SIDE_OUT];
     const spops_igemm_prepare_args kernels = {.products = !s->lists,
                                               .lists = s->lists,
@@ -97,30 +116,12 @@ spops_status spops_tapconv_prepare(spops_context *ctx, const spops_tapconv *conv
     return conv->has_igemm ? SPOPS_PREPARE(ctx, igemm_prepare, &kernels) : SPOPS_STATUS_OK;
 }
 
-spops_status spops_tapconv_finish_igemm(spops_context *ctx, spops_tapconv *conv)
+spops_status spops_tapconv_read_triplets(spops_context *ctx, spops_tapconv *conv)
 {
-    spops_tapconv_size_igemm(ctx, conv);
-    SPOPS_TRY(spops_tapconv_prepare(ctx, conv));
-    return spops_context_grow(ctx, conv->igemm_scratch_bytes);
-}
-
-static spops_triplets_shape triplets_shape(const spops_tapconv_relation *r)
-{
-    return (spops_triplets_shape){r->sides[SPOPS_SIDE_OUT].max_rows,
-                                  r->sides[SPOPS_SIDE_IN].max_rows, r->num_taps, r->max_pairs};
-}
-
-spops_status spops_tapconv_read_triplets(spops_context *ctx, const char *call, spops_tapconv *conv)
-{
-    const spops_triplets_shape shape = triplets_shape(&conv->relation);
-    return spops_triplets_read_part(ctx, call, &shape,
-                                    conv->max_in_channels * conv->max_out_channels, conv->backward,
-                                    &conv->triplets);
-}
-
-spops_status spops_tapconv_reserve_triplets(spops_context *ctx, spops_tapconv *conv)
-{
-    const spops_triplets_shape shape = triplets_shape(&conv->relation);
+    const spops_tapconv_relation *r = &conv->relation;
+    const spops_triplets_shape shape = {r->sides[SPOPS_SIDE_OUT].max_rows,
+                                        r->sides[SPOPS_SIDE_IN].max_rows, r->num_taps,
+                                        r->max_pairs};
     spops_triplets_options options = spops_triplets_options_default();
 
     options.backward = conv->backward;
@@ -141,10 +142,7 @@ void spops_tapconv_destroy(spops_plan *plan)
     spops_tapconv *conv = (spops_tapconv *)plan;
 
     if (!plan->placed) (void)plan->ctx->backend->wait(plan->ctx);
-    spops_triplets_destroy(conv->triplets);
     spops_dataflow_choice_free(plan->ctx, &conv->choice);
-    for (int side = 0; side < SPOPS_NUM_SIDES; ++side)
-        spops_backend_free(plan->ctx, conv->blocks[side], conv->block_bytes[side]);
 }
 
 // ---- Sizes --------------------------------------------------------------------------------------
@@ -186,12 +184,7 @@ size_t spops_tapconv_scratch_bytes(const spops_plan *plan)
 
 size_t spops_tapconv_bytes(const spops_plan *plan)
 {
-    const spops_tapconv *conv = (const spops_tapconv *)plan;
-    size_t bytes =
-        spops_triplets_bytes(conv->triplets) + spops_dataflow_choice_bytes(&conv->choice);
-    for (int side = 0; side < SPOPS_NUM_SIDES; ++side)
-        bytes += conv->block_bytes[side];
-    return bytes;
+    return spops_dataflow_choice_bytes(&((const spops_tapconv *)plan)->choice);
 }
 
 // ---- Who serves a pass --------------------------------------------------------------------------

@@ -58,8 +58,6 @@ typedef struct spops_tapconv {
     spops_triplets *triplets; // FETCH_ON_DEMAND; NULL where another dataflow serves every call
     bool has_igemm;           // its schedules are there
     spops_igemm_schedule schedules[SPOPS_NUM_SIDES]; // IN with backward, unless mirrored
-    void *blocks[SPOPS_NUM_SIDES];                   // of the schedules
-    size_t block_bytes[SPOPS_NUM_SIDES];
     size_t igemm_scratch_bytes;
     spops_dataflow_choice choice; // how AUTO and GATHER_MATMUL_SCATTER are served
 } spops_tapconv;
@@ -70,9 +68,11 @@ typedef struct spops_tapconv {
 spops_status spops_tapconv_check_options(spops_context *ctx, const char *call,
                                          spops_tapconv_options *options);
 
-// A plan that was allocated gets its options, its relation and what it stands on.
-void spops_tapconv_begin(spops_tapconv *conv, const spops_tapconv_options *options,
-                         const spops_tapconv_relation *relation, const spops_plan *parent);
+// Options as fields; and the options and the relation, without its addresses, from fields, which are
+// checked.
+void spops_tapconv_put_options(const spops_tapconv_options *options, int64_t *fields);
+spops_status spops_tapconv_read(spops_context *ctx, const char *call, spops_tapconv *conv,
+                                spops_dataflow last, int64_t max_pairs, bool mirrored);
 
 // Whether the plan shall have IMPLICIT_GEMM and the device does, with schedules made from `lists` or
 // from maps. If it was asked for by name, no is a failure.
@@ -83,19 +83,15 @@ spops_status spops_tapconv_lacks(spops_context *ctx, const char *call, const spo
                                  const char *what);
 // Whether there is a schedule of a side.
 bool spops_tapconv_has_side(const spops_tapconv *conv, int side);
-// The schedules have their sizes: so has scratch, and kernels can be loaded. Finish does both, and
-// reserves scratch.
+// The schedules have their sizes: so has scratch, and kernels can be loaded.
 void spops_tapconv_size_igemm(spops_context *ctx, spops_tapconv *conv);
-spops_status spops_tapconv_prepare(spops_context *ctx, const spops_tapconv *conv);
-spops_status spops_tapconv_finish_igemm(spops_context *ctx, spops_tapconv *conv);
 
-// Triplets into the relation's capacities, of their own or a part of the plan, and filling them from
-// it.
-spops_status spops_tapconv_read_triplets(spops_context *ctx, const char *call, spops_tapconv *conv);
-spops_status spops_tapconv_reserve_triplets(spops_context *ctx, spops_tapconv *conv);
+// Triplets into the relation's capacities, a part of the plan, and filling them from it.
+spops_status spops_tapconv_read_triplets(spops_context *ctx, spops_tapconv *conv);
 spops_status spops_tapconv_set_triplets(spops_context *ctx, spops_tapconv *conv);
 
 // Of a kind's spops_plan_ops.
+spops_status spops_tapconv_prepare(spops_context *ctx, spops_plan *plan);
 void spops_tapconv_destroy(spops_plan *plan);
 size_t spops_tapconv_bytes(const spops_plan *plan);
 size_t spops_tapconv_scratch_bytes(const spops_plan *plan);

@@ -1475,18 +1475,27 @@ static void make_neighbors(world *w)
 static void make_nearest(world *w)
 {
     const spops_point_cloud cloud = cloud_of(w, pick(w, MOST_ROWS));
-    const spops_nearest *n = find(w, NEAREST);
-    spops_nearest *made = NULL;
+    const int64_t capacity = pick(w, 2) ? cloud.points.rows : count_of(w, 12);
+    spops_nearest *n = find(w, NEAREST), *made = NULL;
     const int32_t count = rarely(w) ? hostile_i32(w) : 1 + (int32_t)pick(w, 4);
     const int64_t most = cloud.points.rows > 0 && cloud.points.rows < 100 ? cloud.points.rows : 0;
     const size_t elements = count > 0 && count <= 64 ? (size_t)(most * count) : 0;
     int32_t *rows = block(w, elements * sizeof *rows);
     float *distances = block(w, elements * sizeof *distances);
-    if (pick(w, 2))
+    switch (pick(w, 6)) {
+    case 0:
+        MAKE(w, NEAREST, made,
+             spops_nearest_reserve(w->ctx, capacity, count_of(w, 3), NULL, &made));
+        break;
+    case 1: CALL(w, spops_nearest_update(w->ctx, n, rarely(w) ? NULL : &cloud)); break;
+    case 2:
+    case 3:
         MAKE(w, NEAREST, made, spops_nearest_create(w->ctx, rarely(w) ? NULL : &cloud, &made));
-    else
+        break;
+    default:
         CALL(w, spops_nearest_execute(w->ctx, n, &cloud, count, rarely(w) ? NULL : rows,
                                       pick(w, 2) ? distances : NULL));
+    }
 }
 
 static void make_point_level(world *w)
@@ -1533,15 +1542,27 @@ static void make_interpolation(world *w)
     spops_interpolation_options o = spops_interpolation_options_default();
     const spops_point_cloud from = cloud_of(w, pick(w, MOST_ROWS));
     const spops_point_cloud to = cloud_of(w, pick(w, MOST_ROWS));
-    const spops_interpolation *it = find(w, INTERPOLATION);
-    spops_interpolation *made = NULL;
+    const int64_t max_from = pick(w, 2) ? from.points.rows : count_of(w, 12);
+    const int64_t max_to = pick(w, 2) ? to.points.rows : count_of(w, 12);
+    spops_interpolation *it = find(w, INTERPOLATION), *made = NULL;
     o.count = rarely(w) ? hostile_i32(w) : (int32_t)pick(w, 5);
     spoil_size(w, &o.struct_size);
     (void)spops_interpolation_segments(it);
     (void)spops_interpolation_weights(it);
-    MAKE(w, INTERPOLATION, made,
-         spops_interpolation_create(w->ctx, rarely(w) ? NULL : &from, rarely(w) ? NULL : &to, &o,
-                                    &made));
+    switch (pick(w, 4)) {
+    case 0:
+        MAKE(w, INTERPOLATION, made,
+             spops_interpolation_reserve(w->ctx, max_from, max_to, count_of(w, 3), &o, &made));
+        break;
+    case 1:
+        CALL(w, spops_interpolation_update(w->ctx, it, rarely(w) ? NULL : &from,
+                                           rarely(w) ? NULL : &to));
+        break;
+    default:
+        MAKE(w, INTERPOLATION, made,
+             spops_interpolation_create(w->ctx, rarely(w) ? NULL : &from, rarely(w) ? NULL : &to,
+                                        &o, &made));
+    }
 }
 
 static void make_point_pyramid(world *w)

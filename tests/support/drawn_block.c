@@ -16,7 +16,11 @@ static int describe(const spops_plan *plan, int64_t *ints)
     ints[0] = spops_plan_get_kind(plan);
     if (plan == NULL) return num;
     ints[num++] = spops_plan_kinds(NULL)[ints[0] - 1].version;
-    num += spops_plan_get_fields(plan, ints + num, DRAWN_MAX_INTS / 4);
+    const int32_t n = spops_plan_get_fields(plan, ints + num, DRAWN_MAX_INTS / 2);
+    if (ints[0] == SPOPS_PLAN_POINTCONV) // with room for all, not as it was counted
+        for (int32_t i = spops_plan_field_index(SPOPS_PLAN_POINTCONV, "counted", 7); i < n; ++i)
+            ints[num + i] = 0;
+    num += n;
     for (int p = 0; p < spops_plan_num_parents(plan); ++p)
         num += describe(plan->parents[p], ints + num);
     cr_assert(num <= DRAWN_MAX_INTS);

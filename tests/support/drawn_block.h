@@ -6,7 +6,7 @@
 
 #include "tests/support/drawn_call.h"
 
-enum { DRAWN_MAX_BLOCKS = 24, DRAWN_MAX_INTS = 192 };
+enum { DRAWN_MAX_BLOCKS = 24, DRAWN_MAX_INTS = 1024 };
 
 typedef struct drawn_block {
     const spops_plan *plan; // that it is like
