@@ -53,7 +53,7 @@ static double uniform(test_rng *rng, double low, double high)
     return low + (high - low) * (double)test_rng_below(rng, 1 << 20) / (1 << 20);
 }
 
-// cols values of [low, high) into a vector of f32, uploaded; returned as the doubles they became.
+// cols values of [low, high) into a vector, uploaded; returned as the doubles they became.
 static double *fill_vector(guarded *v, test_rng *rng, double low, double high)
 {
     double *values = (double *)malloc((size_t)(v->view.cols + 1) * sizeof *values);
@@ -94,9 +94,21 @@ static void prepare(void *user, int version)
     double *x = fill_matrix(&c->x, &rng, c->large_mean ? 1000 : 1);
     double *grad_out = is_backward(c) ? fill_matrix(&c->grad_out, &rng, 0) : NULL;
     double *mean = NULL, *var = NULL, *gamma = NULL, *beta = NULL;
-    ref_norm norm = {c->rows, c->cols, x,       grad_out,           NULL, NULL, NULL,
-                     NULL,    0,       c->relu, c->fixed_statistics};
+    ref_norm norm = {c->rows,
+                     c->cols,
+                     x,
+                     grad_out,
+                     NULL,
+                     NULL,
+                     NULL,
+                     NULL,
+                     0,
+                     c->relu,
+                     c->fixed_statistics,
+                     test_unit(c->dtype)};
     norm.epsilon = c->epsilon == 0 ? 1e-5 : (double)c->epsilon;
+    if (c->dtype == SPOPS_DTYPE_F64)
+        norm.epsilon = (double)(float)norm.epsilon; // as options have it
 
     destroy_expected(c);
     if (is_batch(c)) {
@@ -213,25 +225,27 @@ static void check_case(test_device *d, norm_case *c, int64_t padding, int64_t sh
         test_backend_name(d->backend), kind_names[c->kind], test_dtype_name(c->dtype),
         test_launch_name(d->launch), (long long)c->rows, (long long)c->capacity, (long long)c->cols,
         (long long)padding, (long long)shift, c->affine, c->relu);
+    const int64_t wide = c->dtype == SPOPS_DTYPE_F64 ? 2 : 1;
     test_call call = {.user = c,
                       .prepare = prepare,
                       .enqueue = enqueue,
                       .verify = verify,
-                      .scratch_bytes = spops_norm_scratch_bytes(c->capacity, c->cols),
+                      .scratch_bytes = spops_norm_scratch_bytes(wide * c->capacity, wide * c->cols),
                       .what = what};
     guarded *const vectors[] = {&c->mean, &c->var, &c->gamma, &c->beta};
+    const spops_dtype sums = test_sum_dtype(c->dtype);
     int inputs = 0, outputs = 0;
 
     c->num_rows = c->rows < c->capacity ? test_upload_i32(d, &rows, 1) : NULL;
     c->x = create_rows(d, c, "x", padding, shift);
     c->grad_out = create_rows(d, c, "grad_out", padding, shift);
     c->out = create_rows(d, c, is_backward(c) ? "grad_x" : "out", 2 * padding, 0);
-    c->mean = guarded_create(d->backend, "mean", 1, c->cols, 0, 0, SPOPS_DTYPE_F32);
-    c->var = guarded_create(d->backend, "var", 1, c->cols, 0, 0, SPOPS_DTYPE_F32);
-    c->gamma = guarded_create(d->backend, "gamma", 1, c->cols, 0, 0, SPOPS_DTYPE_F32);
-    c->beta = guarded_create(d->backend, "beta", 1, c->cols, 0, 0, SPOPS_DTYPE_F32);
-    c->grad_gamma = guarded_create(d->backend, "grad_gamma", 1, c->cols, 0, 0, SPOPS_DTYPE_F32);
-    c->grad_beta = guarded_create(d->backend, "grad_beta", 1, c->cols, 0, 0, SPOPS_DTYPE_F32);
+    c->mean = guarded_create(d->backend, "mean", 1, c->cols, 0, 0, sums);
+    c->var = guarded_create(d->backend, "var", 1, c->cols, 0, 0, sums);
+    c->gamma = guarded_create(d->backend, "gamma", 1, c->cols, 0, 0, sums);
+    c->beta = guarded_create(d->backend, "beta", 1, c->cols, 0, 0, sums);
+    c->grad_gamma = guarded_create(d->backend, "grad_gamma", 1, c->cols, 0, 0, sums);
+    c->grad_beta = guarded_create(d->backend, "grad_beta", 1, c->cols, 0, 0, sums);
     test_expect_ok(d->ctx, spops_context_reserve(d->ctx, call.scratch_bytes), what);
 
     call.inputs[inputs++] = &c->x;
@@ -255,7 +269,7 @@ static void check_case(test_device *d, norm_case *c, int64_t padding, int64_t sh
 
 ParameterizedTestParameters(norm, agrees)
 {
-    return every_case(test_row_dtypes, NUM_ROW_DTYPES, NULL, 0);
+    return every_case(test_row_dtypes, NUM_REAL_DTYPES, NULL, 0);
 }
 ParameterizedTest(struct case_param *p, norm, agrees, .timeout = 600)
 {

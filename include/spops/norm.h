@@ -34,7 +34,7 @@ typedef struct spops_norm_options {
 
 SPOPS_DEFINE_DEFAULT(spops_norm_options)
 
-/** Scratch of every call here, for matrices of at most max_rows x max_cols. */
+/** Scratch of every call here, for matrices of at most max_rows x max_cols; both count twice for f64. */
 SPOPS_API size_t spops_norm_scratch_bytes(int64_t max_rows, int64_t max_cols);
 
 /* clang-format off */
@@ -48,9 +48,10 @@ SPOPS_API size_t spops_norm_scratch_bytes(int64_t max_rows, int64_t max_cols);
  *
  * With n = 0 mean and var are 0 and the running statistics stay; with n = 1 the last factor is 1.
  *
- * x             [rows, cols], f32 f16 bf16.
- * mean, var     [cols] f32.
- * running_*     [cols] f32, both or neither (NULL).
+ * x             [rows, cols], f32 f16 bf16; on the CPU f64. Every vector here and below is f32,
+ *               and f64 where x is f64.
+ * mean, var     [cols].
+ * running_*     [cols], both or neither (NULL).
  * options       NULL: defaults.
  *
  * Memory    Where ctx runs. No pointer is kept. No output may overlap another, or any input.
@@ -70,23 +71,23 @@ SPOPS_API size_t spops_norm_scratch_bytes(int64_t max_rows, int64_t max_cols);
  */
 SPOPS_API spops_status spops_batchnorm_statistics_execute(spops_context *ctx, spops_matrix x,
                                                           const spops_norm_options *options,
-                                                          float *mean, float *var,
-                                                          float *running_mean, float *running_var);
+                                                          void *mean, void *var,
+                                                          void *running_mean, void *running_var);
 
 /**
  * Normalise columns, in training (mean and var of this batch) and inference (running ones) alike:
  *
  *     out[r, c] = activation((x[r, c] - mean[c]) * gamma[c] / sqrt(var[c] + epsilon) + beta[c])
  *
- * x, out        [rows, cols], f32 f16 bf16, of one dtype. out may be x.
- * mean, var     [cols] f32.
- * gamma, beta   [cols] f32, or NULL: 1 and 0.
+ * x, out        [rows, cols], f32 f16 bf16, on the CPU f64, of one dtype. out may be x.
+ * mean, var     [cols].
+ * gamma, beta   [cols], or NULL: 1 and 0.
  *
  * The rest as spops_batchnorm_statistics_execute; needs no scratch.
  */
 SPOPS_API spops_status spops_batchnorm_execute(spops_context *ctx, spops_matrix x,
-                                               const float *mean, const float *var,
-                                               const float *gamma, const float *beta,
+                                               const void *mean, const void *var,
+                                               const void *gamma, const void *beta,
                                                const spops_norm_options *options, spops_matrix out);
 
 /**
@@ -101,14 +102,14 @@ SPOPS_API spops_status spops_batchnorm_execute(spops_context *ctx, spops_matrix 
  * where the two last terms are left out with options->fixed_statistics.
  *
  * grad_out, x, grad_x   [rows, cols], of one dtype. grad_x may be grad_out.
- * grad_gamma, grad_beta [cols] f32, or NULL.
+ * grad_gamma, grad_beta [cols], or NULL.
  *
  * The rest as spops_batchnorm_statistics_execute.
  */
 SPOPS_API spops_status spops_batchnorm_execute_backward(
-    spops_context *ctx, spops_matrix grad_out, spops_matrix x, const float *mean, const float *var,
-    const float *gamma, const float *beta, const spops_norm_options *options, spops_matrix grad_x,
-    float *grad_gamma, float *grad_beta);
+    spops_context *ctx, spops_matrix grad_out, spops_matrix x, const void *mean, const void *var,
+    const void *gamma, const void *beta, const spops_norm_options *options, spops_matrix grad_x,
+    void *grad_gamma, void *grad_beta);
 
 /**
  * Normalise every row over its columns:
@@ -121,7 +122,7 @@ SPOPS_API spops_status spops_batchnorm_execute_backward(
  * Source    Ba, Kiros, Hinton, Layer Normalization, section 3.
  */
 SPOPS_API spops_status spops_layernorm_execute(spops_context *ctx, spops_matrix x,
-                                               const float *gamma, const float *beta,
+                                               const void *gamma, const void *beta,
                                                const spops_norm_options *options, spops_matrix out);
 
 /**
@@ -136,9 +137,9 @@ SPOPS_API spops_status spops_layernorm_execute(spops_context *ctx, spops_matrix 
  * The rest as spops_batchnorm_execute_backward.
  */
 SPOPS_API spops_status spops_layernorm_execute_backward(
-    spops_context *ctx, spops_matrix grad_out, spops_matrix x, const float *gamma,
-    const float *beta, const spops_norm_options *options, spops_matrix grad_x, float *grad_gamma,
-    float *grad_beta);
+    spops_context *ctx, spops_matrix grad_out, spops_matrix x, const void *gamma,
+    const void *beta, const spops_norm_options *options, spops_matrix grad_x, void *grad_gamma,
+    void *grad_beta);
 /* clang-format on */
 
 SPOPS_EXTERN_C_END

@@ -87,7 +87,7 @@ def convolution(x: Tensor, weight: Tensor, bias: Tensor | None, plan, groups: in
 class _BatchNorm(Function):
     @staticmethod
     def forward(ctx, x, gamma, beta, running_mean, running_var, momentum, epsilon, activation):
-        mean, var = x.new_empty((2, x.shape[1]), dtype=torch.float32).unbind(0)
+        mean, var = x.new_empty((2, x.shape[1]), dtype=_made.sum_dtype(x.dtype)).unbind(0)
         _made.batchnorm_statistics_raw(x, None, mean, var, running_mean, running_var, momentum)
         out = _made.batchnorm_raw(x, mean, var, gamma, beta, None, None, epsilon, activation)
         ctx.save_for_backward(x, mean, var, gamma, beta)

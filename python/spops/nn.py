@@ -164,7 +164,8 @@ def _over_rows(module_call, x):
 class BatchNorm(nn.Module):
     """Batch norm of rows, with running statistics as torch.nn.BatchNorm1d has; relu=True: and a ReLU.
 
-    Takes a SparseTensor or a Tensor [N, C] in f32, f16 or bf16; statistics and parameters are f32.
+    Takes a SparseTensor or a Tensor [N, C] in f32, f16 or bf16; statistics and parameters are f32. A
+    network of double has all of them in f64, on the CPU.
     """
 
     def __init__(self, channels: int, eps: float = 1e-5, momentum: float = 0.1, affine: bool = True, relu: bool = False):

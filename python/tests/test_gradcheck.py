@@ -61,6 +61,7 @@ def test_gradient(name, changed, with_optional, device, monkeypatch):
     monkeypatch.setattr(test_rows, "SIZES", {**test_rows.SIZES, **SMALL})
     monkeypatch.setitem(test_rows.VALUES, name, {**test_rows.VALUES.get(name, {}), **changed})
     values = drawn(op, with_optional)
+    values.update({a.name: True for a in row.extra})  # of the gradient alone: that what is given is constant
     needed = {a.needs for a in op.inputs if a.name in row.differentiable}
     of = []
     for a in op.inputs:
@@ -96,19 +97,20 @@ def test_layers_of_double(device):
         pytest.skip("rows of f64 run on the CPU")
     rows = grid_rows(60, (6, 6, 6))
     feats = torch.randn(60, 3, dtype=torch.float64, requires_grad=True)
-    conv, linear = snn.SubMConv3d(3, 4, 3).double(), snn.Linear(4, 2).double()
+    conv, norm, linear = snn.SubMConv3d(3, 4, 3).double(), snn.BatchNorm(4, eps=2.0**-10).double(), snn.Linear(4, 2).double()
 
     def net(v):
-        return linear(conv(spops.SparseTensor(v, rows))).feats
+        return linear(norm(conv(spops.SparseTensor(v, rows)))).feats
 
     k = conv.weight.reshape(3, 3, 3, 3, 4).permute(4, 3, 0, 1, 2)
     r = rows.long()
     grid = torch.zeros(2, 6, 6, 6, 3, dtype=torch.float64).index_put((r[:, 0], r[:, 1], r[:, 2], r[:, 3]), feats)
     dense = torch.nn.functional.conv3d(grid.permute(0, 4, 1, 2, 3), k, conv.bias, padding=1)
-    expected = dense[r[:, 0], :, r[:, 1], r[:, 2], r[:, 3]] @ linear.weight.T + linear.bias
+    dense = torch.nn.functional.batch_norm(dense[r[:, 0], :, r[:, 1], r[:, 2], r[:, 3]], None, None, norm.weight, norm.bias, True, 0.0, norm.eps)
+    expected = dense @ linear.weight.T + linear.bias
     torch.testing.assert_close(net(feats), expected, rtol=1e-12, atol=1e-12)
     assert torch.autograd.gradcheck(net, feats)
-    parameters = list(conv.parameters()) + list(linear.parameters())
+    parameters = [p for m in (conv, norm, linear) for p in m.parameters()]
     mine = torch.autograd.grad(net(feats).sin().sum(), [feats, *parameters])
     theirs = torch.autograd.grad(expected.sin().sum(), [feats, *parameters])
     for a, b in zip(mine, theirs):

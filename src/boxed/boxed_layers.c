@@ -350,8 +350,9 @@ spops_status spops_boxed_convert_indices(spops_boxed_call *b)
 
 static spops_status reserve_norm(spops_boxed_call *b)
 {
-    return spops_boxed_reserve(b,
-                               spops_norm_scratch_bytes(b->matrices[0].rows, b->matrices[0].cols));
+    const spops_matrix x = b->matrices[0];
+    const int64_t wide = x.dtype == SPOPS_DTYPE_F64 ? 2 : 1;
+    return spops_boxed_reserve(b, spops_norm_scratch_bytes(wide * x.rows, wide * x.cols));
 }
 
 // epsilon and activation are attributes 0 and 1.

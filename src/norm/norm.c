@@ -26,7 +26,10 @@ size_t spops_norm_scratch_bytes(int64_t max_rows, int64_t max_cols)
 
 static spops_status get_scratch(spops_context *ctx, const char *call, spops_norm_args *args)
 {
-    const size_t bytes = spops_norm_scratch_bytes(args->x.rows, args->x.cols);
+    // Numbers of f64 take the place of two.
+    const int64_t wide = args->x.dtype == SPOPS_DTYPE_F64 ? 2 : 1;
+    const int64_t rows = wide * args->x.rows, cols = wide * args->x.cols;
+    const size_t bytes = spops_norm_scratch_bytes(rows, cols);
     spops_carver c = {NULL, 0};
     void *base;
     const spops_status status = spops_context_scratch(ctx, call, bytes, &base);
@@ -36,10 +39,10 @@ static spops_status get_scratch(spops_context *ctx, const char *call, spops_norm
                           "%s: the context's scratch is %zu bytes, expected at least %zu: call "
                           "spops_context_reserve with spops_norm_scratch_bytes(%" PRId64
                           ", %" PRId64 ")",
-                          call, ctx->scratch_bytes, bytes, args->x.rows, args->x.cols);
+                          call, ctx->scratch_bytes, bytes, rows, cols);
     SPOPS_TRY(status);
     c.base = base;
-    args->scratch = carve_scratch(args->x.rows, args->x.cols, &c);
+    args->scratch = carve_scratch(rows, cols, &c);
     return SPOPS_STATUS_OK;
 }
 
@@ -70,8 +73,8 @@ static spops_status check_has_columns(spops_context *ctx, const char *call, spop
 }
 
 spops_status spops_batchnorm_statistics_execute(spops_context *ctx, spops_matrix x,
-                                                const spops_norm_options *options, float *mean,
-                                                float *var, float *running_mean, float *running_var)
+                                                const spops_norm_options *options, void *mean,
+                                                void *var, void *running_mean, void *running_var)
 {
     static const char call[] = "batchnorm_statistics_execute";
     spops_norm_options read = {0};
@@ -96,7 +99,7 @@ spops_status spops_batchnorm_statistics_execute(spops_context *ctx, spops_matrix
 
 // The two forward passes; layer norm has neither mean nor var.
 static spops_status normalise(spops_context *ctx, const char *call, spops_norm_args *args,
-                              const float *gamma, const float *beta, spops_matrix out)
+                              const void *gamma, const void *beta, spops_matrix out)
 {
     SPOPS_REQUIRE_SLOT(ctx, call, norm_forward);
     if (out.rows == 0 || out.cols == 0) return SPOPS_STATUS_OK;
@@ -108,8 +111,8 @@ static spops_status normalise(spops_context *ctx, const char *call, spops_norm_a
 
 // The two gradients.
 static spops_status differentiate(spops_context *ctx, const char *call, spops_norm_args *args,
-                                  spops_matrix grad_out, const float *gamma, const float *beta,
-                                  spops_matrix grad_x, float *grad_gamma, float *grad_beta)
+                                  spops_matrix grad_out, const void *gamma, const void *beta,
+                                  spops_matrix grad_x, void *grad_gamma, void *grad_beta)
 {
     SPOPS_REQUIRE_SLOT(ctx, call, norm_backward);
     if (grad_x.cols == 0) return SPOPS_STATUS_OK;
@@ -123,8 +126,8 @@ static spops_status differentiate(spops_context *ctx, const char *call, spops_no
     return ctx->backend->norm_backward(ctx, args);
 }
 
-spops_status spops_batchnorm_execute(spops_context *ctx, spops_matrix x, const float *mean,
-                                     const float *var, const float *gamma, const float *beta,
+spops_status spops_batchnorm_execute(spops_context *ctx, spops_matrix x, const void *mean,
+                                     const void *var, const void *gamma, const void *beta,
                                      const spops_norm_options *options, spops_matrix out)
 {
     static const char call[] = "batchnorm_execute";
@@ -139,11 +142,11 @@ spops_status spops_batchnorm_execute(spops_context *ctx, spops_matrix x, const f
 }
 
 spops_status spops_batchnorm_execute_backward(spops_context *ctx, spops_matrix grad_out,
-                                              spops_matrix x, const float *mean, const float *var,
-                                              const float *gamma, const float *beta,
+                                              spops_matrix x, const void *mean, const void *var,
+                                              const void *gamma, const void *beta,
                                               const spops_norm_options *options,
-                                              spops_matrix grad_x, float *grad_gamma,
-                                              float *grad_beta)
+                                              spops_matrix grad_x, void *grad_gamma,
+                                              void *grad_beta)
 {
     static const char call[] = "batchnorm_execute_backward";
     spops_norm_options read = {0};
@@ -158,8 +161,8 @@ spops_status spops_batchnorm_execute_backward(spops_context *ctx, spops_matrix g
     return differentiate(ctx, call, &args, grad_out, gamma, beta, grad_x, grad_gamma, grad_beta);
 }
 
-spops_status spops_layernorm_execute(spops_context *ctx, spops_matrix x, const float *gamma,
-                                     const float *beta, const spops_norm_options *options,
+spops_status spops_layernorm_execute(spops_context *ctx, spops_matrix x, const void *gamma,
+                                     const void *beta, const spops_norm_options *options,
                                      spops_matrix out)
 {
     static const char call[] = "layernorm_execute";
@@ -175,10 +178,10 @@ spops_status spops_layernorm_execute(spops_context *ctx, spops_matrix x, const f
 }
 
 spops_status spops_layernorm_execute_backward(spops_context *ctx, spops_matrix grad_out,
-                                              spops_matrix x, const float *gamma, const float *beta,
+                                              spops_matrix x, const void *gamma, const void *beta,
                                               const spops_norm_options *options,
-                                              spops_matrix grad_x, float *grad_gamma,
-                                              float *grad_beta)
+                                              spops_matrix grad_x, void *grad_gamma,
+                                              void *grad_beta)
 {
     static const char call[] = "layernorm_execute_backward";
     spops_norm_options read = {0};

@@ -4,11 +4,10 @@
 #include <math.h>
 #include <stdlib.h>
 
-static const double unit = 0x1p-24; // roundoff of f32
-
 void ref_column_statistics(const ref_norm *norm, int64_t chunk_rows, int64_t merges,
                            ref_tensor *mean, ref_tensor *var, double *mean_bound, double *var_bound)
 {
+    const double unit = norm->unit;
     for (int64_t c = 0; c < norm->cols; ++c) {
         const double n = (double)norm->rows, k = (double)(chunk_rows + merges);
         double sum = 0, squares = 0, largest = 0, spread = 0;

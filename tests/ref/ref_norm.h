@@ -13,9 +13,10 @@ typedef struct ref_norm {
     const double *mean, *var, *gamma, *beta;
     double epsilon;
     bool relu, fixed_statistics;
+    double unit; // roundoff of what is bounded
 } ref_norm;
 
-// Mean and variance of every column, and a bound of the error of computing them in f32 by updating
+// Mean and variance of every column, and a bound of the error of computing them by updating
 // a running mean row by row: chunk_rows rows at a time, then `merges` mergers.
 void ref_column_statistics(const ref_norm *norm, int64_t chunk_rows, int64_t merges,
                            ref_tensor *mean, ref_tensor *var, double *mean_bound,

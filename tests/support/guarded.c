@@ -165,7 +165,7 @@ void guarded_check_bits(const guarded *g, const unsigned char *elements, const c
 
 void guarded_check(const guarded *g, const ref_tensor *expected, bool exact, const char *what)
 {
-    guarded_check_unit(g, expected, exact, 0x1p-24, what);
+    guarded_check_unit(g, expected, exact, test_unit(g->view.dtype), what);
 }
 
 static void check_within(const guarded *g, int64_t r, int64_t c, double value, double bound,
