@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+from importlib.metadata import entry_points
 from pathlib import Path
 
 _c = ctypes
@@ -74,10 +75,11 @@ def _find() -> str:
         if not Path(named).is_file():
             raise ImportError(f"spops: SPOPS_LIBRARY names {named}, and there is no such file")
         return named
-    for folder in ("lib", "."):
-        path = Path(__file__).parent / folder / "libspops.so"
-        if path.is_file():
-            return str(path)
+    for entry in entry_points(group="spops.library"):  # spops-cu13 and its like: with CUDA
+        return str(entry.load())
+    path = Path(__file__).parent / "lib" / "libspops.so"
+    if path.is_file():
+        return str(path)
     raise ImportError(
         "spops: libspops.so is not in the package; install the wheel, or name the library in SPOPS_LIBRARY"
     )
