@@ -214,7 +214,8 @@ SPOPS_API void spops_call_set_allocator(const spops_allocator *allocator);
 
 /**
  * Destroy a plan that a call with NULL for ctx gave, with its context out of other calls' way. NULL is
- * fine. plan: what ret had.
+ * fine. plan: what ret had. Waits for no work: memory is given back in the order of the stream that the
+ * plan was made on; other streams that read it must be waited for by that one.
  */
 SPOPS_API void spops_call_destroy(spops_plan *plan);
 

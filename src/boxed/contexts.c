@@ -61,6 +61,7 @@ spops_status spops_own_context_take(const spops_call_place *place, spops_own_con
         free(own);
         return status;
     }
+    own->ctx->frees_in_order = true; // a framework drops plans in the middle of a backward pass
     own->place = *place;
     own->in_use = true;
     pthread_mutex_lock(&lock);

@@ -262,6 +262,11 @@ void spops_plan_close(spops_plan *plan)
     free_memory(plan, &plan->workspace, &plan->workspace_bytes);
 }
 
+void spops_plan_end_use(const spops_plan *plan)
+{
+    if (!plan->placed && !plan->ctx->frees_in_order) (void)plan->ctx->backend->wait(plan->ctx);
+}
+
 void spops_plan_destroy(spops_plan *plan)
 {
     if (plan == NULL) return;
@@ -269,7 +274,7 @@ void spops_plan_destroy(spops_plan *plan)
     if (plan->ops->destroy != NULL) plan->ops->destroy(plan);
     while (plan->parts != NULL)
         spops_plan_destroy(plan->parts);
-    if (plan->block != NULL && !plan->placed) (void)plan->ctx->backend->wait(plan->ctx);
+    if (plan->block != NULL) spops_plan_end_use(plan);
     free_memory(plan, &plan->workspace, &plan->workspace_bytes);
     free_memory(plan, &plan->late, &plan->late_bytes);
     free_memory(plan, &plan->block, &plan->block_bytes);

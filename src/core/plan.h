@@ -87,6 +87,10 @@ spops_status spops_plan_open(spops_context *ctx, const char *call, spops_plan_ki
 spops_status spops_plan_open_late(spops_context *ctx, const char *call, spops_plan *plan);
 void spops_plan_close(spops_plan *plan);
 
+// Before a plan's memory is given back: wait for the work that reads it, where the order of the
+// stream is not enough.
+void spops_plan_end_use(const spops_plan *plan);
+
 // Its arrays and scratch have sizes that an address can count.
 spops_status spops_plan_check_size(spops_context *ctx, const char *call, spops_plan *plan);
 

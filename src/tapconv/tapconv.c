@@ -141,7 +141,7 @@ void spops_tapconv_destroy(spops_plan *plan)
 {
     spops_tapconv *conv = (spops_tapconv *)plan;
 
-    if (!plan->placed) (void)plan->ctx->backend->wait(plan->ctx);
+    spops_plan_end_use(plan);
     spops_dataflow_choice_free(plan->ctx, &conv->choice);
 }
 
