@@ -133,17 +133,17 @@ static spops_status pool_intervals(spops_context *ctx, const char *call, const s
                                    const spops_bevpool_args *pool, spops_matrix out,
                                    spops_bev_scratch scratch)
 {
-    const spops_segreduce_args args = {.reduce = SPOPS_REDUCE_SUM,
-                                       .x = pool->feat,
-                                       .w = pool->depth,
-                                       .out = out,
-                                       .x_scales =
-                                           pool->feat_scales == NULL ? absent : *pool->feat_scales,
-                                       .x_scale = pool->feat_scale,
-                                       .w_scale = pool->depth_scale,
-                                       .out_scale = pool->out_scale,
-                                       .accumulate = pool->accumulate,
-                                       .x_f16 = scratch.feat_f16};
+    spops_segreduce_args args = {.reduce = SPOPS_REDUCE_SUM,
+                                 .x = pool->feat,
+                                 .w = pool->depth,
+                                 .out = out,
+                                 .x_scales =
+                                     pool->feat_scales == NULL ? absent : *pool->feat_scales,
+                                 .x_scale = pool->feat_scale,
+                                 .w_scale = pool->depth_scale,
+                                 .out_scale = pool->out_scale,
+                                 .accumulate = pool->accumulate,
+                                 .x_f16 = scratch.feat_f16};
     return spops_segreduce_run(ctx, call, plan->segments, &args, scratch.segments);
 }
 

@@ -10,6 +10,8 @@
 
 // What is left alone while calls are right.
 #define COLD __attribute__((noinline, cold))
+// What every call does, for typed and for boxed calls on its own.
+#define HOT static inline __attribute__((always_inline))
 
 // A call being checked.
 typedef struct call_check {
@@ -26,16 +28,16 @@ typedef struct byte_range {
     uintptr_t begin, end;
 } byte_range;
 
-static inline const spops_matrix *matrix_of(const call_check *c, int i)
+HOT const spops_matrix *matrix_of(const call_check *c, bool boxed, int i)
 {
-    if (c->matrices != NULL) return &c->matrices[i];
+    if (boxed) return &c->matrices[i];
     if (c->row->args[i].blocks >= 0) return &((const spops_argument *)c->args[i])->m;
     return c->args[i];
 }
 
 // ---- Values -------------------------------------------------------------------------------------
 
-static void find_fields(call_check *c)
+HOT void find_fields(call_check *c)
 {
     for (int i = 0; i < c->row->num_fields; ++i) {
         const spops_plan *plan = c->args[c->row->fields[i].arg];
@@ -45,13 +47,13 @@ static void find_fields(call_check *c)
     }
 }
 
-static spops_status check_plans(call_check *c)
+HOT spops_status check_plans(call_check *c)
 {
     const spops_row *row = c->row;
 
-    for (int i = 0; i < row->num_args; ++i) {
+    for (int p = 0; p < row->num_plans; ++p) {
+        const int i = row->plans[p];
         const spops_plan *plan = c->args[i];
-        if (!row->args[i].is_plan || row->args[i].is_output) continue;
         if (plan == NULL && row->args[i].is_optional) continue;
         SPOPS_REQUIRE(c->ctx, plan != NULL, "%s: %s is NULL", row->call, row->args[i].name);
         if (plan->ctx != c->ctx)
@@ -102,7 +104,7 @@ static inline bool in_range(const spops_row_attribute *a, spops_call_number valu
     return value.i >= a->min && value.i <= a->max;
 }
 
-static spops_status check_attributes(call_check *c, const spops_call_number *attributes)
+HOT spops_status check_attributes(call_check *c, const spops_call_number *attributes)
 {
     const spops_row *row = c->row;
 
@@ -127,8 +129,16 @@ static uint32_t dtypes_of(const call_check *c, uint32_t dtypes, uint32_t variabl
     return dtypes;
 }
 
+HOT void begin_slots(call_check *c)
+{
+    enum { MOST = 24 }; // a copy of one size is faster
+    memcpy(c->slots, c->row->initial, MOST * sizeof *c->slots);
+    if (c->row->num_initial > MOST)
+        memcpy(c->slots, c->row->initial, (size_t)c->row->num_initial * sizeof *c->slots);
+}
+
 // Sizes take their values from the arguments that the row has for them.
-static inline void find_sizes(call_check *c)
+HOT void find_sizes(call_check *c, bool boxed)
 {
     const spops_row *row = c->row;
 
@@ -136,36 +146,29 @@ static inline void find_sizes(call_check *c)
         const spops_row_source *s = &row->sources[i];
         const spops_matrix *m;
         if (c->slots[s->slot] != SPOPS_ROW_NO_VALUE || c->args[s->arg] == NULL) continue;
-        if (row->args[s->arg].is_array && c->matrices == NULL) continue;
-        m = matrix_of(c, s->arg);
+        if (row->args[s->arg].is_array && !boxed) continue;
+        m = matrix_of(c, boxed, s->arg);
         c->slots[s->slot] = s->dim == 0 ? m->rows : m->cols;
     }
 }
 
 // The same of dtypes.
-static inline void find_dtypes(call_check *c)
+HOT void find_dtypes(call_check *c, bool boxed)
 {
     const spops_row *row = c->row;
 
-    for (int v = 0; v < row->num_variables; ++v)
+    for (int v = 0; v < SPOPS_ROW_MAX_VARIABLES; ++v) // all: a fixed number is one store
         c->variables[v] = -1;
     for (int i = 0; i < row->num_variable_sources; ++i) {
         const spops_row_source *s = &row->variable_sources[i];
         const spops_row_arg *arg = &row->args[s->arg];
         uint32_t may = row->variables[s->slot].dtypes;
         if (c->variables[s->slot] >= 0 || c->args[s->arg] == NULL || arg->is_array) continue;
-        const spops_dtype dtype = matrix_of(c, s->arg)->dtype;
+        const spops_dtype dtype = matrix_of(c, boxed, s->arg)->dtype;
         if (row->variables[s->slot].variables != 0)
             may = dtypes_of(c, may, row->variables[s->slot].variables);
         if ((unsigned)dtype < 32 && (may & 1u << dtype) != 0) c->variables[s->slot] = (int)dtype;
     }
-}
-
-// Once attributes and fields of plans are there: expressions, which may name all of them.
-static inline void find_codes(call_check *c)
-{
-    for (int i = 0; i < c->row->num_codes; ++i)
-        c->slots[c->row->codes[i].slot] = spops_row_eval(&c->row->codes[i].number, c->slots);
 }
 
 // ---- Tensors ------------------------------------------------------------------------------------
@@ -177,7 +180,7 @@ static uint32_t sums_of(const call_check *c, uint32_t variables)
     return (dtypes & f64) | ((dtypes & ~f64) != 0 ? 1u << SPOPS_DTYPE_F32 : 0);
 }
 
-static inline uint32_t allowed_dtypes(const call_check *c, const spops_row_arg *arg)
+HOT uint32_t allowed_dtypes(const call_check *c, const spops_row_arg *arg)
 {
     if (arg->sums != 0) return arg->dtypes | sums_of(c, arg->sums);
     if (arg->variable == -1) return arg->dtypes;
@@ -194,7 +197,7 @@ static spops_dtype array_dtype(const call_check *c, const spops_row_arg *arg)
 }
 
 // An array of the function's, which is its address alone.
-static inline spops_status check_array(const call_check *c, int i, byte_range *range)
+HOT spops_status check_array(const call_check *c, int i, byte_range *range)
 {
     const spops_row_arg *arg = &c->row->args[i];
     const int64_t n = c->slots[arg->dim_slots[0]];
@@ -210,7 +213,7 @@ static inline spops_status check_array(const call_check *c, int i, byte_range *r
 }
 
 // Elements from the first to the end of the last column of a row.
-static inline int64_t width_of(const call_check *c, int i, const spops_matrix *m)
+HOT int64_t width_of(const call_check *c, int i, const spops_matrix *m)
 {
     const spops_argument *a;
     if (c->row->args[i].blocks < 0) return m->cols;
@@ -220,8 +223,8 @@ static inline int64_t width_of(const call_check *c, int i, const spops_matrix *m
 }
 
 // The same as spops_check_matrix, which says what is wrong; rows and cols as expected.
-static inline bool is_right(const spops_matrix *m, int64_t rows, int64_t cols, int64_t width,
-                            uint32_t dtypes, byte_range *range)
+HOT bool is_right(const spops_matrix *m, int64_t rows, int64_t cols, int64_t width, uint32_t dtypes,
+                  byte_range *range)
 {
     int64_t elements = 0, bytes;
     size_t element;
@@ -296,15 +299,15 @@ COLD static spops_status check_elements(const call_check *c, int i, const spops_
     return SPOPS_STATUS_OK;
 }
 
-static inline spops_status check_matrix(const call_check *c, int i, byte_range *range)
+HOT spops_status check_matrix(const call_check *c, bool boxed, int i, byte_range *range)
 {
     const spops_row_arg *arg = &c->row->args[i];
-    const spops_matrix *m = matrix_of(c, i);
+    const spops_matrix *m = matrix_of(c, boxed, i);
     const uint32_t dtypes = allowed_dtypes(c, arg) & ~c->ctx->backend->lacks_dtypes;
     int64_t rows = c->slots[arg->dim_slots[0]], cols = c->slots[arg->dim_slots[1]];
-    const int64_t width = c->matrices == NULL ? width_of(c, i, m) : m->cols;
+    const int64_t width = boxed ? m->cols : width_of(c, i, m);
 
-    if (c->matrices != NULL) { // not all sizes have values
+    if (boxed) { // not all sizes have values
         rows = value_of(c, &arg->dims[0], m->rows);
         cols = arg->is_array ? 1 : value_of(c, &arg->dims[1], m->cols);
     }
@@ -328,14 +331,16 @@ static spops_argument argument_of(const call_check *c, int i)
 {
     const spops_row_arg *arg = &c->row->args[i];
     if (arg->blocks >= 0) return *(const spops_argument *)c->args[i];
-    if (!arg->is_array) return spops_plain_argument(arg->name, *matrix_of(c, i));
+    if (!arg->is_array)
+        return spops_plain_argument(arg->name, *matrix_of(c, c->matrices != NULL, i));
     const int64_t n = spops_row_eval(&arg->dims[0], c->slots);
     return spops_array_argument(arg->name, c->args[i], n > 0 ? n : 1, array_dtype(c, arg));
 }
 
 static bool is_same_matrix(const call_check *c, int i, int j)
 {
-    const spops_matrix *a = matrix_of(c, i), *b = matrix_of(c, j);
+    const spops_matrix *a = matrix_of(c, c->matrices != NULL, i);
+    const spops_matrix *b = matrix_of(c, c->matrices != NULL, j);
     return a->data == b->data && (a->rows <= 1 || a->row_stride == b->row_stride);
 }
 
@@ -351,7 +356,7 @@ COLD static spops_status check_pair(const call_check *c, int out, int other)
 }
 
 // Every output is apart from every input and from every other output.
-static inline spops_status check_apart(const call_check *c, const byte_range *ranges)
+HOT spops_status check_apart(const call_check *c, const byte_range *ranges)
 {
     const int num_inputs = c->row->num_inputs;
 
@@ -373,7 +378,7 @@ COLD static void log_call(const call_check *c, const spops_call_number *attribut
         own.slots[i] =
             c->row->attributes[i].row->kind == SPOPS_ARGUMENT_FLOAT ? 0 : attributes[i].i;
     find_fields(&own);
-    find_sizes(&own);
+    find_sizes(&own, false);
     spops_log_row(c->ctx, c->row, c->args, attributes, own.slots);
 }
 
@@ -389,13 +394,13 @@ spops_status spops_check_call(spops_context *ctx, spops_operator_id op, const vo
     c.row = row;
     c.args = args;
     c.matrices = NULL;
-    memcpy(c.slots, row->initial, (size_t)row->num_all_slots * sizeof *c.slots);
+    begin_slots(&c);
     if (spops_log_is_on) log_call(&c, attributes);
     SPOPS_TRY(check_plans(&c));
     SPOPS_TRY(check_attributes(&c, attributes));
-    find_sizes(&c);
-    find_codes(&c);
-    find_dtypes(&c);
+    find_sizes(&c, false);
+    spops_row_run_steps(row, c.slots);
+    find_dtypes(&c, false);
     for (int i = 0; i < row->num_args; ++i) {
         const spops_row_arg *arg = &row->args[i];
         ranges[i] = (byte_range){0, 0};
@@ -407,7 +412,8 @@ spops_status spops_check_call(spops_context *ctx, spops_operator_id op, const vo
         SPOPS_REQUIRE(ctx, arg->needs < 0 || args[arg->needs] != NULL,
                       "%s: %s is given, and %s is NULL", row->call, arg->name,
                       row->args[arg->needs].name);
-        SPOPS_TRY(arg->is_array ? check_array(&c, i, &ranges[i]) : check_matrix(&c, i, &ranges[i]));
+        SPOPS_TRY(arg->is_array ? check_array(&c, i, &ranges[i])
+                                : check_matrix(&c, false, i, &ranges[i]));
     }
     return check_apart(&c, ranges);
 }
@@ -422,16 +428,16 @@ spops_status spops_check_boxed(spops_context *ctx, const spops_row *row, const v
     c.row = row;
     c.args = args;
     c.matrices = matrices;
-    memcpy(c.slots, row->initial, (size_t)row->num_all_slots * sizeof *c.slots);
+    begin_slots(&c);
     SPOPS_TRY(check_plans(&c));
     SPOPS_TRY(check_attributes(&c, attributes));
-    find_sizes(&c);
-    find_dtypes(&c);
+    find_sizes(&c, true);
+    find_dtypes(&c, true);
     for (int i = 0; i < row->num_args; ++i) {
         const spops_row_arg *arg = &row->args[i];
         ranges[i] = (byte_range){0, 0};
         if (arg->is_plan || (args[i] == NULL && matrices[i].rows == 0)) continue;
-        if (arg->is_array || arg->is_dense) SPOPS_TRY(check_matrix(&c, i, &ranges[i]));
+        if (arg->is_array || arg->is_dense) SPOPS_TRY(check_matrix(&c, true, i, &ranges[i]));
     }
     return row->is_checked ? SPOPS_STATUS_OK : check_apart(&c, ranges);
 }

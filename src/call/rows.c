@@ -763,37 +763,87 @@ static void find_fields(reader *r)
     }
 }
 
-static bool is_same_code(const spops_row_number *a, const spops_row_number *b)
+static uint8_t add_value_slot(reader *r)
 {
-    if (a->value != b->value) return false;
-    for (int64_t i = 0; i < a->value; ++i)
-        if (parsed.program[a->at + i].op != parsed.program[b->at + i].op ||
-            parsed.program[a->at + i].value != parsed.program[b->at + i].value)
-            return false;
-    return true;
-}
-
-// The slot of a dimension's value, one of its own for a constant or code.
-static uint8_t value_slot(reader *r, const spops_row_number *number)
-{
-    spops_row *row = r->row;
-    const int slot = row->num_all_slots;
-
-    if (number->how == SPOPS_NUMBER_SLOT) return (uint8_t)number->at;
-    for (int i = row->num_slots; i < slot && number->how == SPOPS_NUMBER_CONSTANT; ++i)
-        if (row->initial[i] == number->value) return (uint8_t)i;
-    for (int i = 0; i < row->num_codes && number->how == SPOPS_NUMBER_CODE; ++i)
-        if (is_same_code(&row->codes[i].number, number)) return row->codes[i].slot;
-    if (slot == SPOPS_ROW_MAX_SLOTS) {
+    if (r->row->num_all_slots == SPOPS_ROW_MAX_SLOTS) {
         fail(r, "too many sizes");
         return 0;
     }
-    row->initial[slot] = number->how == SPOPS_NUMBER_CONSTANT ? number->value : SPOPS_ROW_NO_VALUE;
-    if (number->how == SPOPS_NUMBER_CODE) {
-        row->codes[row->num_codes].slot = (uint8_t)slot;
-        row->codes[row->num_codes++].number = *number;
+    return (uint8_t)r->row->num_all_slots++;
+}
+
+static uint8_t constant_slot(reader *r, int64_t value)
+{
+    spops_row *row = r->row;
+    for (int i = row->num_slots; i < row->num_initial; ++i)
+        if (row->initial[i] == value) return (uint8_t)i;
+    const uint8_t slot = add_value_slot(r);
+    row->initial[slot] = value;
+    row->num_initial = row->num_all_slots;
+    return slot;
+}
+
+static uint8_t step_slot(reader *r, code_op op, uint8_t a, uint8_t b, uint8_t c)
+{
+    spops_row *row = r->row;
+    for (int i = 0; i < row->num_steps; ++i) {
+        const spops_number_step *s = &row->steps[i];
+        if (s->op == op && s->a == a && s->b == b && s->c == c) return s->to;
     }
-    return (uint8_t)row->num_all_slots++;
+    if (row->num_steps == SPOPS_ROW_MAX_STEPS) {
+        fail(r, "too many expressions");
+        return 0;
+    }
+    const uint8_t slot = add_value_slot(r);
+    row->steps[row->num_steps++] = (spops_number_step){(uint8_t)op, a, b, c, slot};
+    return slot;
+}
+
+// The slot of a number's value: a name's, a constant's, or the last step's of its code. Constants come
+// first, so that what every call begins with has no gap.
+static uint8_t value_slot(reader *r, const spops_row_number *number, bool constants_alone)
+{
+    uint8_t stack[MAX_STACK] = {0};
+    int top = -1;
+
+    if (number->how == SPOPS_NUMBER_SLOT) return (uint8_t)number->at;
+    if (number->how == SPOPS_NUMBER_CONSTANT) return constant_slot(r, number->value);
+    for (int64_t i = 0; i < number->value && !parsed.failed; ++i) {
+        const code *c = &parsed.program[number->at + i];
+        if (c->op == OP_CONSTANT) stack[++top] = constant_slot(r, c->value);
+        if (constants_alone) {
+            top = -1;
+        } else if (c->op == OP_SLOT) {
+            stack[++top] = (uint8_t)c->value;
+        } else if (c->op == OP_IF) {
+            top -= 2;
+            stack[top] = step_slot(r, c->op, stack[top], stack[top + 1], stack[top + 2]);
+        } else if (c->op != OP_CONSTANT) {
+            --top;
+            stack[top] = step_slot(r, c->op, stack[top], stack[top + 1], 0);
+        }
+    }
+    return stack[0];
+}
+
+void spops_row_run_steps(const spops_row *row, int64_t *slots)
+{
+    for (int i = 0; i < row->num_steps; ++i) {
+        const spops_number_step *s = &row->steps[i];
+        const int64_t a = slots[s->a], b = slots[s->b];
+        int64_t *to = &slots[s->to];
+        bool is_large = (a == INT64_MAX) | (b == INT64_MAX); // of a step before
+        switch (s->op) {
+        case OP_IF: *to = a != 0 ? b : slots[s->c]; continue;
+        case OP_MAX: *to = a > b ? a : b; continue;
+        case OP_MIN: *to = a < b ? a : b; continue;
+        case OP_ADD: is_large |= __builtin_add_overflow(a, b, to); break;
+        case OP_SUB: is_large |= __builtin_sub_overflow(a, b, to); break;
+        case OP_MUL: is_large |= __builtin_mul_overflow(a, b, to); break;
+        default: *to = b == 1 ? a : b > 0 ? a / b : 0; break;
+        }
+        if (is_large) *to = INT64_MAX;
+    }
 }
 
 // What checks look up instead of working it out in each call.
@@ -802,9 +852,16 @@ static void prepare(reader *r)
     spops_row *row = r->row;
     const spops_row_number one = {SPOPS_NUMBER_CONSTANT, 0, 1};
 
-    row->num_all_slots = row->num_slots;
+    row->num_all_slots = row->num_initial = row->num_slots;
     for (int s = 0; s < row->num_slots; ++s)
         row->initial[s] = SPOPS_ROW_NO_VALUE;
+    for (int i = 0; i < row->num_args; ++i) {
+        for (int d = 0; d < row->args[i].num_dims; ++d)
+            (void)value_slot(r, &row->args[i].dims[d], true);
+        if (row->args[i].is_plan && !row->args[i].is_output)
+            row->plans[row->num_plans++] = (int8_t)i;
+    }
+    (void)constant_slot(r, 1);
     for (int i = 0; i < row->num_args; ++i) {
         spops_row_arg *arg = &row->args[i];
         arg->variable = -1;
@@ -812,8 +869,8 @@ static void prepare(reader *r)
             if ((arg->variables & 1u << v) != 0)
                 arg->variable = (int8_t)(arg->variable == -1 ? v : -2);
         if (arg->is_plan) continue;
-        arg->dim_slots[0] = value_slot(r, &arg->dims[0]);
-        arg->dim_slots[1] = value_slot(r, arg->is_array ? &one : &arg->dims[1]);
+        arg->dim_slots[0] = value_slot(r, &arg->dims[0], false);
+        arg->dim_slots[1] = value_slot(r, arg->is_array ? &one : &arg->dims[1], false);
     }
     for (int i = 0; i < row->num_attributes; ++i) {
         spops_row_attribute *a = &row->attributes[i];

@@ -19,9 +19,11 @@ typedef enum spops_operator_id {
 enum {
     SPOPS_ROW_MAX_ARGS = 16,       // inputs and outputs of an operator
     SPOPS_ROW_MAX_ATTRIBUTES = 32, // of an operator
-    SPOPS_ROW_MAX_SLOTS = 64,      // sizes, attributes and fields of plans that its shapes name
-    SPOPS_ROW_MAX_VARIABLES = 4,   // of its dtypes
-    SPOPS_ROW_NO_VALUE = -1,       // of a size that nothing has given a value
+    SPOPS_ROW_MAX_SLOTS =
+        96, // sizes, attributes and fields of plans that its shapes name, and more
+    SPOPS_ROW_MAX_STEPS = 48,
+    SPOPS_ROW_MAX_VARIABLES = 4, // of its dtypes
+    SPOPS_ROW_NO_VALUE = -1,     // of a size that nothing has given a value
     // Beside the bits of spops_dtype, in sets of dtypes: elements of arrays that plans are made from.
     SPOPS_ROW_U8 = 16
 };
@@ -32,6 +34,12 @@ typedef struct spops_row_number {
     int32_t at;    // slot, or begin of the code
     int64_t value; // constant, or length of the code
 } spops_row_number;
+
+// A step of an expression: a number over slots.
+typedef struct spops_number_step {
+    uint8_t op; // of rows.c
+    uint8_t a, b, c, to;
+} spops_number_step;
 
 typedef struct spops_row_arg {
     const char *name;
@@ -84,13 +92,15 @@ typedef struct spops_row {
         uint32_t dtypes, variables;
     } variables[SPOPS_ROW_MAX_VARIABLES];
     spops_row_source variable_sources[SPOPS_ROW_MAX_ARGS]; // slot: the variable
-    // Slots behind those with names: constants, and code, whose values checks look up like the others.
-    int64_t initial[SPOPS_ROW_MAX_SLOTS]; // of all slots: constants, else NO_VALUE
-    int32_t num_all_slots, num_codes;
-    struct {
-        uint8_t slot;
-        spops_row_number number;
-    } codes[2 * SPOPS_ROW_MAX_ARGS];
+    // Slots after those with names: constants, and results of steps, whose values checks look up like the
+    // others.
+    int64_t
+        initial[SPOPS_ROW_MAX_SLOTS]; // of slots before the first result: constants, else NO_VALUE
+    int32_t num_initial, num_all_slots, num_steps;
+    spops_number_step
+        steps[SPOPS_ROW_MAX_STEPS];   // of all expressions in dimensions, each step once
+    int8_t plans[SPOPS_ROW_MAX_ARGS]; // arguments that are plans, of inputs
+    int32_t num_plans;
     struct { // sizes of outputs where there is no output yet
         uint8_t slot;
         spops_row_number value;
@@ -107,6 +117,9 @@ const spops_row *spops_row_of(spops_operator_id id);
 
 // The value of a number; slots [num_slots]. INT64_MAX where it leaves 64 bits.
 int64_t spops_row_eval(const spops_row_number *number, const int64_t *slots);
+
+// The values of all expressions in dimensions; slots [num_all_slots], those with names have theirs.
+void spops_row_run_steps(const spops_row *row, int64_t *slots);
 
 // Whether all that it is made of has a value.
 bool spops_row_has_value(const spops_row_number *number, const int64_t *slots);

@@ -2,8 +2,6 @@
 // Gather: argument checks, then the backend's slots. The plan is one of segments, read from the
 // other side: segments are the source rows, terms are where they go.
 
-#include <string.h>
-
 #include "call/call_check.h"
 #include "gather/gather_args.h"
 #include "segreduce/segreduce.h"
@@ -21,12 +19,11 @@ spops_status spops_gather_execute(spops_context *ctx, const spops_segments *rows
     SPOPS_TRY(spops_check_call(ctx, SPOPS_OP_gather, given, NULL));
     SPOPS_REQUIRE_SLOT(ctx, call, gather);
     if (rows->num_segments == 0 || rows->max_terms == 0 || x.cols == 0) return SPOPS_STATUS_OK;
-    memset(&args, 0, sizeof args);
-    args.lists = &rows->forward;
-    args.keys = rows->keys;
-    args.x = x;
-    args.w = w == NULL ? absent : *w;
-    args.out = out;
+    args = (spops_gather_args){.lists = &rows->forward,
+                               .keys = rows->keys,
+                               .x = x,
+                               .w = w == NULL ? absent : *w,
+                               .out = out};
     return ctx->backend->gather(ctx, &args);
 }
 

@@ -47,7 +47,7 @@ static spops_status check_cols(spops_context *ctx, const char *call, const char 
     SPOPS_REQUIRE(ctx, cols >= 1 && cols <= SPOPS_MAX_COUNT,
                   "%s: %s has %" PRId64 " columns, expected 1 to %" PRId64, call, name, cols,
                   SPOPS_MAX_COUNT);
-    SPOPS_REQUIRE(ctx, cols % groups == 0,
+    SPOPS_REQUIRE(ctx, groups == 1 || cols % groups == 0,
                   "%s: %s has %" PRId64 " columns, expected a multiple of groups = %" PRId32, call,
                   name, cols, groups);
     return SPOPS_STATUS_OK;
@@ -64,8 +64,8 @@ static spops_status shape_matrices(spops_context *ctx, const char *call, const c
                   "%s: %s has %" PRId64 " columns, expected %" PRId64
                   " as %s has (the matrices are diagonal)",
                   call, out_name, out_cols, x_cols, x_name);
-    choice->x_cols = x_cols / choice->groups;
-    choice->out_cols = out_cols / choice->groups;
+    choice->x_cols = choice->groups == 1 ? x_cols : x_cols / choice->groups;
+    choice->out_cols = choice->groups == 1 ? out_cols : out_cols / choice->groups;
     choice->w_rows = choice->diagonal ? 1 : choice->transposed ? choice->out_cols : choice->x_cols;
     choice->w_cols = choice->transposed ? x_cols : out_cols;
     return SPOPS_STATUS_OK;
@@ -98,24 +98,22 @@ static spops_status check_side(spops_context *ctx, const char *call, const spops
     return SPOPS_STATUS_OK;
 }
 
-static spops_mvmr_args mvmr_args(const spops_triplet_tiles *tiles, const mvmr_choice *choice,
-                                 spops_matrix x, spops_matrix w)
+static void fill_args(const spops_triplet_tiles *tiles, const mvmr_choice *choice, spops_matrix x,
+                      spops_matrix w, spops_mvmr_args *args)
 {
-    spops_mvmr_args args;
-    memset(&args, 0, sizeof args);
-    args.tiles = tiles;
-    args.num_matrices = choice->num_matrices;
-    args.x = x;
-    args.w = w;
-    args.x_cols = choice->x_cols;
-    args.out_cols = choice->out_cols;
-    args.groups = choice->groups;
-    args.diagonal = choice->diagonal;
-    args.transposed = choice->transposed;
-    args.accumulate = choice->accumulate;
-    args.math = choice->math;
-    args.num_rows = choice->num_rows;
-    return args;
+    memset(args, 0, sizeof *args);
+    args->tiles = tiles;
+    args->num_matrices = choice->num_matrices;
+    args->x = x;
+    args->w = w;
+    args->x_cols = choice->x_cols;
+    args->out_cols = choice->out_cols;
+    args->groups = choice->groups;
+    args->diagonal = choice->diagonal;
+    args->transposed = choice->transposed;
+    args->accumulate = choice->accumulate;
+    args->math = choice->math;
+    args->num_rows = choice->num_rows;
 }
 
 // Rows times the matrix of their group, which has a product of its own for plain calls of it. Or
@@ -138,16 +136,44 @@ static spops_status run_mvmr(spops_context *ctx, const spops_triplets *triplets,
     return ctx->backend->mvmr(ctx, args);
 }
 
+// What has been checked.
+static spops_status run_forward(spops_context *ctx, const char *call,
+                                const spops_triplets *triplets, const mvmr_choice *choice,
+                                spops_matrix x, spops_matrix w, const spops_matrix *s,
+                                spops_matrix out)
+{
+    const spops_triplet_tiles *tiles = tiles_of(triplets, choice->reversed);
+    spops_mvmr_args args;
+
+    SPOPS_REQUIRE_SLOT(ctx, call, mvmr);
+    if (tiles->num_rows == 0) return SPOPS_STATUS_OK;
+    fill_args(tiles, choice, x, w, &args);
+    args.s = s == NULL ? absent : *s;
+    args.out = out;
+    return run_mvmr(ctx, triplets, &args);
+}
+
+spops_status spops_mvmr_run(spops_context *ctx, const char *call, const spops_triplets *triplets,
+                            spops_matrix x, spops_matrix w, const spops_mvmr_options *options,
+                            spops_matrix out)
+{
+    spops_mvmr_options read;
+    mvmr_choice choice;
+
+    SPOPS_TRY(read_options(ctx, call, options, &read, &choice));
+    SPOPS_TRY(shape_matrices(ctx, call, "x", x.cols, "out", out.cols, &choice));
+    choice.num_matrices = triplets->shape.num_matrices;
+    return run_forward(ctx, call, triplets, &choice, x, w, NULL, out);
+}
+
 spops_status spops_mvmr_execute(spops_context *ctx, const spops_triplets *triplets, spops_matrix x,
                                 spops_matrix w, const spops_matrix *s,
                                 const spops_mvmr_options *options, spops_matrix out)
 {
     static const char call[] = "mvmr_execute";
-    const spops_triplet_tiles *tiles;
     spops_call_number attributes[NUM_ATTRIBUTES];
     spops_mvmr_options read;
     mvmr_choice choice;
-    spops_mvmr_args args;
 
     SPOPS_TRY(read_options(ctx, call, options, &read, &choice));
     SPOPS_TRY(shape_matrices(ctx, call, "x", x.cols, "out", out.cols, &choice));
@@ -156,13 +182,7 @@ spops_status spops_mvmr_execute(spops_context *ctx, const spops_triplets *triple
     SPOPS_TRY(spops_check_call(ctx, SPOPS_OP_mvmr, given, attributes));
     choice.num_matrices = triplets->shape.num_matrices;
     SPOPS_TRY(check_side(ctx, call, triplets, choice.reversed));
-    tiles = tiles_of(triplets, choice.reversed);
-    SPOPS_REQUIRE_SLOT(ctx, call, mvmr);
-    if (tiles->num_rows == 0) return SPOPS_STATUS_OK;
-    args = mvmr_args(tiles, &choice, x, w);
-    args.s = s == NULL ? absent : *s;
-    args.out = out;
-    return run_mvmr(ctx, triplets, &args);
+    return run_forward(ctx, call, triplets, &choice, x, w, s, out);
 }
 
 // Gradients
@@ -289,13 +309,15 @@ spops_status spops_mvmr_execute_backward(spops_context *ctx, const spops_triplet
     SPOPS_TRY(get_partials(ctx, call, triplets, &partials));
 
     if (grad_x != NULL && grad_x->rows > 0) {
-        spops_mvmr_args args = mvmr_args(tiles_of(triplets, back.reversed), &back, grad_out, w);
+        spops_mvmr_args args;
+        fill_args(tiles_of(triplets, back.reversed), &back, grad_out, w, &args);
         args.s = s == NULL ? absent : *s;
         args.out = *grad_x;
         SPOPS_TRY(run_mvmr(ctx, triplets, &args));
     }
     if (grad_s != NULL && grad_s->rows > 0) {
-        spops_mvmr_args args = mvmr_args(tiles, &choice, x, w);
+        spops_mvmr_args args;
+        fill_args(tiles, &choice, x, w, &args);
         args.g = grad_out;
         args.grad_s = *grad_s;
         SPOPS_TRY(ctx->backend->mvmr(ctx, &args));

@@ -107,6 +107,12 @@ struct spops_triplets {
     spops_igemm_schedule groups;
 };
 
+// spops_mvmr_execute without scalars, for a call that has checked its own arguments: they fit the plan,
+// dtypes and memory are right, and nothing overlaps.
+spops_status spops_mvmr_run(spops_context *ctx, const char *call, const spops_triplets *triplets,
+                            spops_matrix x, spops_matrix w, const spops_mvmr_options *options,
+                            spops_matrix out);
+
 // Scratch of VVOR, the partials of its pieces; measured and carved by this function.
 float *spops_triplets_carve_scratch(const spops_triplets *triplets, spops_carver *c);
 

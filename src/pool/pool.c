@@ -316,7 +316,7 @@ spops_status spops_pool_execute(spops_context *ctx, const spops_pool *pool, spop
 {
     const void *const given[] = {&x, pool, &out};
     const spops_call_number attributes[] = {{.i = reduce}};
-    const spops_segreduce_args what = {.reduce = reduce, .x = x, .out = out};
+    spops_segreduce_args what = {.reduce = reduce, .x = x, .out = out};
 
     SPOPS_TRY(spops_check_call(ctx, SPOPS_OP_pool, given, attributes));
     return spops_segreduce_run_checked(ctx, "pool_execute", pool->segments, &what, false);

@@ -85,22 +85,20 @@ spops_status spops_segreduce_run_dot(spops_context *ctx, const spops_segments *s
 }
 
 spops_status spops_segreduce_run(spops_context *ctx, const char *call,
-                                 const spops_segments *segments, const spops_segreduce_args *what,
+                                 const spops_segments *segments, spops_segreduce_args *what,
                                  spops_segments_scratch scratch)
 {
-    spops_segreduce_args args = *what;
-
     SPOPS_REQUIRE_SLOT(ctx, call, segreduce);
-    args.lists = &segments->forward;
-    args.custom = spops_custom_reduce_find(ctx, what->reduce);
-    args.partials = scratch.partials;
-    args.tickets = ctx->tickets;
-    return ctx->backend->segreduce(ctx, &args);
+    what->lists = &segments->forward;
+    what->custom = spops_custom_reduce_find(ctx, what->reduce);
+    what->partials = scratch.partials;
+    what->tickets = ctx->tickets;
+    return ctx->backend->segreduce(ctx, what);
 }
 
 spops_status spops_segreduce_run_checked(spops_context *ctx, const char *call,
-                                         const spops_segments *segments,
-                                         const spops_segreduce_args *what, bool has_arg)
+                                         const spops_segments *segments, spops_segreduce_args *what,
+                                         bool has_arg)
 {
     spops_segments_scratch scratch;
 
@@ -119,11 +117,11 @@ spops_status spops_segreduce_execute(spops_context *ctx, const spops_segments *s
     static const char call[] = "segreduce_execute";
     const void *const given[] = {&x, w, segments, &out, arg};
     const spops_call_number attributes[] = {{.i = reduce}};
-    const spops_segreduce_args what = {.reduce = reduce,
-                                       .x = x,
-                                       .w = w == NULL ? absent : *w,
-                                       .out = out,
-                                       .arg = arg == NULL ? absent : *arg};
+    spops_segreduce_args what = {.reduce = reduce,
+                                 .x = x,
+                                 .w = w == NULL ? absent : *w,
+                                 .out = out,
+                                 .arg = arg == NULL ? absent : *arg};
 
     SPOPS_TRY(spops_check_call(ctx, SPOPS_OP_segreduce, given, attributes));
     return spops_segreduce_run_checked(ctx, call, segments, &what, arg != NULL);

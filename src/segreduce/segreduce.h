@@ -19,14 +19,14 @@ spops_status spops_segreduce_run_dot(spops_context *ctx, const spops_segments *s
 // Enqueue the reduction. `what` says what to reduce and how; its lists, custom, partials and
 // tickets are filled in here. Matrices with data NULL are absent (w: all ones; arg: not wanted).
 spops_status spops_segreduce_run(spops_context *ctx, const char *call,
-                                 const spops_segments *segments, const spops_segreduce_args *what,
+                                 const spops_segments *segments, spops_segreduce_args *what,
                                  spops_segments_scratch scratch);
 
 // The same once the call's arguments are checked by its row: what a row cannot say, scratch, the
 // reduction. has_arg: `what` has an arg, which may be empty.
 spops_status spops_segreduce_run_checked(spops_context *ctx, const char *call,
-                                         const spops_segments *segments,
-                                         const spops_segreduce_args *what, bool has_arg);
+                                         const spops_segments *segments, spops_segreduce_args *what,
+                                         bool has_arg);
 spops_status spops_segreduce_run_backward_checked(spops_context *ctx, const char *call,
                                                   const spops_segments *segments,
                                                   spops_reduce reduce, spops_matrix grad_out,

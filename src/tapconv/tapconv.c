@@ -445,7 +445,7 @@ spops_status spops_tapconv_execute(spops_context *ctx, spops_operator_id op,
         return run_pass(ctx, conv, &pass, by, &layer, scratch);
     options = spops_layer_mvmr_options(&shape, layer.math);
     options.num_rows = conv->relation.sides[SPOPS_SIDE_OUT].num_rows;
-    SPOPS_TRY(spops_mvmr_execute(ctx, conv->triplets, x, w, NULL, &options, out));
+    SPOPS_TRY(spops_mvmr_run(ctx, call, conv->triplets, x, w, &options, out));
     return spops_layer_finish(ctx, &layer, w.dtype, options.num_rows, out);
 }
 
