@@ -650,10 +650,13 @@ ParameterizedTest(struct backend_param *p, kernel_map, inverse)
             spops_coords *coarse =
                 create_set(&d, d.ctx, dims, fewer.n, fewer.rows, SPOPS_COORDS_SEARCH_SORTED, false);
             spops_kernel_map_options o = spops_kernel_map_options_default();
+            spops_kernel_map_options table_alone =
+                o; // defaults follow from the device and the kind
             spops_kernel_map *down = NULL, *up = NULL, *again = NULL;
+            table_alone.contents = SPOPS_MAP_TABLE;
             test_expect_ok(d.ctx,
                            spops_kernel_map_create(d.ctx, c.kind, &c.kernel, fine,
-                                                   i == n ? NULL : coarse, NULL, &down),
+                                                   i == n ? NULL : coarse, &table_alone, &down),
                            what);
             o.contents = ALL_CONTENTS;
             test_expect_ok(d.ctx, spops_kernel_map_create_inverse(d.ctx, down, &o, &up), what);
@@ -672,7 +675,8 @@ ParameterizedTest(struct backend_param *p, kernel_map, inverse)
                            what);
             held_map other = held_map_of(&d, direct, SPOPS_STATUS_OK, what);
             held_map_check_same(&held, &other, what);
-            test_expect_ok(d.ctx, spops_kernel_map_create_inverse(d.ctx, up, NULL, &again), what);
+            test_expect_ok(d.ctx, spops_kernel_map_create_inverse(d.ctx, up, &table_alone, &again),
+                           what);
             held_map back = held_map_of(&d, again, SPOPS_STATUS_OK, what);
             held_map begun = held_map_of(&d, down, SPOPS_STATUS_OK, what);
             held_map_check_same(&begun, &back, what);

@@ -153,8 +153,8 @@ typedef struct spops_kernel_map_side {
                           its own mirror image (submanifold). CSR has the pairs' own taps */
     int32_t num_tiles; /* ceil(max_rows / tile_rows) */
     /*
-     * ORDER. order[i]: rows by their masks in Gray-code order (stable), so that neighbours miss the
-     * same taps; the taps farthest from the kernel's centre count most (docs/coords.md). Tile t
+     * ORDER. order[i]: rows by their masks (stable), so that neighbours miss the same taps; planes
+     * of taps count most, then the taps farthest from the kernel's centre (docs/coords.md). Tile t
      * holds order[t * tile_rows ..]; tile_masks[t * mask_words ..] are its rows' masks or-ed.
      * tile_order: tiles, those with most taps first (stable); tiles past the rows have no taps.
      */

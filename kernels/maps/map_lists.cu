@@ -72,16 +72,22 @@ order_workspace carve_order(const spops_map_arrays *map, int64_t rows, int64_t t
 // Rows not in use come last: no key is larger, and they stand after all others to begin with.
 __global__ void __launch_bounds__(threads)
     rank_masks(const __grid_constant__ spops_mask_order order, const uint32_t *masks,
-               const int32_t *num_rows, int64_t max_rows, int32_t num_taps, int32_t mask_words,
-               uint32_t *keys, int32_t *rows)
+               const int32_t *num_rows, int64_t max_rows, int32_t mask_words, uint32_t *keys,
+               int32_t *rows)
 {
+    __shared__ spops::tap_words words;
+    words.fill(order);
+    __syncthreads();
     spops::grid_dependency_wait();
     spops::grid_launch_dependents();
     const int64_t r = (int64_t)blockIdx.x * threads + threadIdx.x;
     if (r >= max_rows) return;
-    keys[r] = r < *num_rows
-                  ? spops_mask_rank(&order, spops::fold_mask(masks + r * mask_words, num_taps))
-                  : UINT32_MAX;
+    uint32_t key = UINT32_MAX;
+    if (r < *num_rows)
+        key = spops_mask_rank(order.num_taps <= SPOPS_MASK_ORDER_SINGLE_TAPS
+                                  ? spops::mask_word(order, masks[r])
+                                  : words.of_mask(masks + r * mask_words, mask_words));
+    keys[r] = key;
     rows[r] = (int32_t)r;
 }
 
@@ -159,10 +165,10 @@ spops_status order_many_rows(spops_context *ctx, const spops_map_arrays *map,
                              const spops_map_side *side, const order_workspace &ws)
 {
     size_t bytes = ws.sort_bytes;
-    SPOPS_TRY(launch<WAITS_FOR_PREVIOUS>(
-        ctx, "kernel_map: rank_masks", rank_masks, blocks_for(side->max_rows, threads), threads,
-        map->mask_order, side->masks, side->num_rows, side->max_rows, map->taps.num_taps,
-        map->mask_words, ws.keys[0], ws.rows));
+    SPOPS_TRY(launch<WAITS_FOR_PREVIOUS>(ctx, "kernel_map: rank_masks", rank_masks,
+                                         blocks_for(side->max_rows, threads), threads,
+                                         map->mask_order, side->masks, side->num_rows,
+                                         side->max_rows, map->mask_words, ws.keys[0], ws.rows));
     return spops_cuda_status(ctx, "kernel_map: sort of rows by mask",
                              (int)spops::device_sort(ws.sort, bytes, ws.keys[0], ws.keys[1],
                                                      ws.rows, side->order, side->max_rows,

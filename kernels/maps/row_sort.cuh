@@ -55,26 +55,36 @@ inline row_sort carve_row_sort(int64_t rows, int bits, spops_carver *c)
     return s;
 }
 
-// As spops_mask_fold, with the bit that a tap folds to counted along: k * 32 / num_taps grows by at
-// most one a tap where there are more than 32.
-__device__ __forceinline__ uint32_t fold_mask(const uint32_t *mask, int32_t num_taps)
-{
-    if (num_taps <= 32) return mask[0];
-    uint32_t folded = 0;
-    int32_t bit = 0, part = 0; // part: k * 32 - bit * num_taps
-    for (int32_t base = 0; base < num_taps; base += 32) {
-        const uint32_t word = mask[base / 32];
-        const int32_t taps = min(32, num_taps - base);
-        for (int32_t k = 0; k < taps; ++k) {
-            folded |= (word >> k & 1u) << bit;
-            part += 32;
-            if (part >= num_taps) {
-                part -= num_taps;
-                ++bit;
-            }
-        }
+// What each tap of more than 32 sets in a mask's word, for the threads of a block.
+struct tap_words {
+    uint32_t bits[SPOPS_MAX_KERNEL_TAPS];
+
+    // All threads call it, and wait for each other before a word is asked for.
+    __device__ void fill(const spops_mask_order &order)
+    {
+        if (order.num_taps <= SPOPS_MASK_ORDER_SINGLE_TAPS) return;
+        for (int32_t k = (int32_t)threadIdx.x; k < order.num_taps; k += (int32_t)blockDim.x)
+            bits[k] = spops_mask_tap_bits(&order, k);
     }
-    return folded;
+
+    __device__ uint32_t of_mask(const uint32_t *mask, int32_t mask_words) const
+    {
+        uint32_t word = 0;
+        for (int32_t w = 0; w < mask_words; ++w)
+            for (uint32_t taps = mask[w]; taps != 0; taps &= taps - 1)
+                word |= bits[32 * w + __ffs((int)taps) - 1];
+        return word;
+    }
+};
+
+// The word of a mask of up to 32 taps.
+__device__ __forceinline__ uint32_t mask_word(const spops_mask_order &order, uint32_t mask)
+{
+    uint32_t word = 0;
+#pragma unroll
+    for (int k = 0; k < SPOPS_MASK_ORDER_SINGLE_TAPS; ++k)
+        word |= order.u.tap_bits[k] & (0u - (mask >> k & 1u));
+    return word;
 }
 
 // The lanes that hold the same value as this one.
@@ -110,7 +120,7 @@ struct row_sort_job {
     const uint32_t *masks;
     const int32_t *num_rows;
     int32_t *order;
-    int32_t num_taps, mask_words;
+    int32_t mask_words;
 };
 
 template <int MOST> using row_sort_jobs = batch<row_sort_job, MOST>;
@@ -125,36 +135,34 @@ __global__ void __launch_bounds__(row_sort_threads)
     const row_sort_job &job = job_of_block(jobs, &block, &num_blocks);
     const row_sort &s = job.sort;
     const uint32_t *masks = job.masks;
-    const int32_t num_taps = job.num_taps, mask_words = job.mask_words;
+    const spops_mask_order &order = job.mask_order;
+    const bool single_taps = order.num_taps <= SPOPS_MASK_ORDER_SINGLE_TAPS;
     __shared__ uint32_t counts[row_sort_words];
+    __shared__ tap_words words;
     const int thread = (int)threadIdx.x;
     const uint32_t digit_mask = (1u << s.digit_bits) - 1;
     if (thread < row_sort_words) counts[thread] = 0;
+    words.fill(order);
     grid_dependency_wait();
     grid_launch_dependents();
     const int64_t n = *job.num_rows, first = (int64_t)block * tile;
     if (first >= n) return;
     uint32_t *mine = s.counts + (int64_t)block * row_sort_words;
     const int64_t pass_words = (int64_t)s.num_tiles * row_sort_words;
-    uint32_t folded[ITEMS]; // read before anything is written, so that the loads overlap
-    if (num_taps <= 32) {
+    uint32_t mask[ITEMS]; // read before anything is written, so that the loads overlap
 #pragma unroll
-        for (int i = 0; i < ITEMS; ++i) {
-            const int64_t r = first + i * row_sort_threads + thread;
-            folded[i] = r < n ? masks[r] : 0;
-        }
-    } else {
-#pragma unroll
-        for (int i = 0; i < ITEMS; ++i) {
-            const int64_t r = first + i * row_sort_threads + thread;
-            folded[i] = r < n ? fold_mask(masks + r * mask_words, num_taps) : 0;
-        }
+    for (int i = 0; i < ITEMS; ++i) {
+        const int64_t r = first + i * row_sort_threads + thread;
+        mask[i] = r < n && single_taps ? masks[r] : 0;
     }
     __syncthreads();
 #pragma unroll
     for (int i = 0; i < ITEMS; ++i) {
         const int64_t r = first + i * row_sort_threads + thread;
-        const uint32_t key = spops_mask_rank(&job.mask_order, folded[i]);
+        const uint32_t word = single_taps ? mask_word(order, mask[i])
+                              : r < n ? words.of_mask(masks + r * job.mask_words, job.mask_words)
+                                      : 0;
+        const uint32_t key = spops_mask_rank(word);
         if (r < n) s.keys[r] = key;
         count_digit(r < n, key & digit_mask, counts, key & digit_mask);
     }
@@ -304,8 +312,8 @@ static_assert(4 * row_sort_threads < 1 << 16, "counts of a tile are 16-bit");
 inline row_sort_job row_sort_of(const row_sort &sort, const spops_map_arrays *map,
                                 const spops_map_side *side)
 {
-    return row_sort_job{sort,        map->mask_order,    side->masks,    side->num_rows,
-                        side->order, map->taps.num_taps, map->mask_words};
+    return row_sort_job{sort,           map->mask_order, side->masks,
+                        side->num_rows, side->order,     map->mask_words};
 }
 
 // Sides for tiles of so many items; their sorts were carved for max_rows.

@@ -171,36 +171,4 @@ SPOPS_HD int spops_tap_coarse(const spops_taps *taps, int axis, int64_t fine, in
     return *coarse * taps->stride[axis] == u;
 }
 
-/*
- * What rows are ordered by: the rank of their mask as a Gray code, so that neighbours differ in few
- * taps. Taps farthest from the kernel's centre are its most significant bits: they are the rarest,
- * and what counts least in this order is spread over the most tiles. The rank is the exclusive or
- * of bit_rank[k] over the mask's bits k.
- *
- * Masks of more than 32 taps are folded first, and their bits keep their order: bit g of the folded
- * mask says whether there is any of the taps k with k * 32 / num_taps = g.
- */
-typedef struct spops_mask_order {
-    int32_t num_bits; /* of a rank */
-    uint32_t bit_rank[32];
-} spops_mask_order;
-
-SPOPS_HD uint32_t spops_mask_fold(const uint32_t *mask, int32_t num_taps)
-{
-    uint32_t folded = 0;
-    int32_t k;
-    if (num_taps <= 32) return mask[0];
-    for (k = 0; k < num_taps; ++k)
-        folded |= (mask[k / 32] >> (k % 32) & 1u) << (k * 32 / num_taps);
-    return folded;
-}
-SPOPS_HD uint32_t spops_mask_rank(const spops_mask_order *order, uint32_t folded)
-{
-    uint32_t rank = 0;
-    int k;
-    for (k = 0; k < 32; ++k)
-        rank ^= order->bit_rank[k] & (0u - (folded >> k & 1u));
-    return rank;
-}
-
 #endif

@@ -316,34 +316,6 @@ static spops_map_side side_of(int64_t max_rows, int32_t tile_rows)
     return side;
 }
 
-// By how far a tap is from the kernel's centre (axes' distances summed), the farthest first, then
-// by number. Folded masks: by falling number.
-static spops_mask_order mask_order_of(const spops_taps *taps)
-{
-    const int32_t num_bits = taps->num_taps < 32 ? taps->num_taps : 32;
-    spops_mask_order order;
-    int32_t distance[32] = {0}, most = 0; // twice the distance: halves where a size is even
-    int32_t left = num_bits;
-
-    memset(&order, 0, sizeof order);
-    order.num_bits = num_bits;
-    for (int32_t k = 0; k < num_bits; ++k) {
-        int32_t rest = k;
-        if (taps->num_taps > 32) distance[k] = k;
-        for (int a = taps->dims - 1; a >= 0 && taps->num_taps <= 32; --a) {
-            const int32_t moved = 2 * (rest % taps->size[a]) - (taps->size[a] - 1);
-            distance[k] += moved < 0 ? -moved : moved;
-            rest /= taps->size[a];
-        }
-        if (distance[k] > most) most = distance[k];
-    }
-    // A Gray code's bit turns those of its rank from its own down.
-    for (; most >= 0; --most)
-        for (int32_t k = 0; k < num_bits; ++k)
-            if (distance[k] == most) order.bit_rank[k] = (2u << --left) - 1;
-    return order;
-}
-
 static spops_status set_sizes(spops_context *ctx, const char *call,
                               const spops_map_choices *choices, int64_t num_in, int64_t num_out,
                               spops_kernel_map *map)
@@ -361,7 +333,7 @@ static spops_status set_sizes(spops_context *ctx, const char *call,
     a->mask_words = (a->taps.num_taps + 31) / 32;
     a->table_stride = (a->taps.num_taps + 3) / 4 * 4;
     a->tile_rows = choices->tile_rows;
-    a->mask_order = mask_order_of(&a->taps);
+    a->mask_order = spops_mask_order_of(&a->taps, a->symmetric);
     if (map->base.refillable && (map->contents & SPOPS_MAP_PAIRS))
         a->max_pairs = max_pairs_of(choices, num_out);
     a->out = side_of(num_out, a->tile_rows);

@@ -340,14 +340,14 @@ static void order_tiles(const spops_map_arrays *map, const spops_map_side *side,
     }
 }
 
-// Ranks of masks with one byte in use: that of a mask is the exclusive or of its bytes' four.
-static void fill_ranks(const spops_mask_order *order, uint32_t ranks[4][256])
+// Up to 32 taps: words of masks with one byte in use; that of a mask is its bytes' four, or-ed.
+static void fill_byte_words(const spops_mask_order *order, uint32_t words[4][256])
 {
     for (int byte = 0; byte < 4; ++byte) {
-        ranks[byte][0] = 0;
+        words[byte][0] = 0;
         for (uint32_t value = 1; value < 256; ++value)
-            ranks[byte][value] =
-                ranks[byte][value & (value - 1)] ^ order->bit_rank[8 * byte + __builtin_ctz(value)];
+            words[byte][value] = words[byte][value & (value - 1)] |
+                                 spops_mask_tap_bits(order, 8 * byte + __builtin_ctz(value));
     }
 }
 
@@ -356,18 +356,29 @@ typedef struct order_work {
     const spops_map_side *side;
     uint64_t *keys;
     int32_t *values;
-    uint32_t ranks[4][256];
+    union {
+        uint32_t byte_words[4][256];
+        uint32_t tap_bits[SPOPS_MAX_KERNEL_TAPS]; // more than 32 taps
+    } u;
 } order_work;
+
+static uint32_t word_of_row(const order_work *w, const uint32_t *mask)
+{
+    uint32_t word = 0;
+    if (w->map->taps.num_taps <= SPOPS_MASK_ORDER_SINGLE_TAPS)
+        return w->u.byte_words[0][*mask & 255] | w->u.byte_words[1][*mask >> 8 & 255] |
+               w->u.byte_words[2][*mask >> 16 & 255] | w->u.byte_words[3][*mask >> 24];
+    for (int32_t i = 0; i < w->map->mask_words; ++i)
+        for (uint32_t bits = mask[i]; bits != 0; bits &= bits - 1)
+            word |= w->u.tap_bits[32 * i + __builtin_ctz(bits)];
+    return word;
+}
 
 static void ranks_of_rows(const void *work, int64_t begin, int64_t end)
 {
     const order_work *w = (const order_work *)work;
-    const spops_map_arrays *map = w->map;
     for (int64_t i = begin; i < end; ++i) {
-        const uint32_t mask =
-            spops_mask_fold(w->side->masks + i * map->mask_words, map->taps.num_taps);
-        w->keys[i] = w->ranks[0][mask & 255] ^ w->ranks[1][mask >> 8 & 255] ^
-                     w->ranks[2][mask >> 16 & 255] ^ w->ranks[3][mask >> 24];
+        w->keys[i] = spops_mask_rank(word_of_row(w, w->side->masks + i * w->map->mask_words));
         w->values[i] = (int32_t)i;
     }
 }
@@ -398,10 +409,14 @@ static void order_one(spops_context *ctx, const spops_map_order_args *args)
     const spops_team team = team_for(ctx, n, map->taps.num_taps);
     spops_carver carver = {(char *)args->workspace, 0};
     const map_workspace w = carve_workspace(map, SPOPS_MAP_ORDER, &carver);
-    order_work work = {map, side, (uint64_t *)w.sort.keys[0], w.sort.values[0], {{0}}};
+    order_work work = {map, side, (uint64_t *)w.sort.keys[0], w.sort.values[0], {{{0}}}};
     int sorted;
 
-    fill_ranks(&map->mask_order, work.ranks);
+    if (map->taps.num_taps <= SPOPS_MASK_ORDER_SINGLE_TAPS)
+        fill_byte_words(&map->mask_order, work.u.byte_words);
+    else
+        for (int32_t k = 0; k < map->taps.num_taps; ++k)
+            work.u.tap_bits[k] = spops_mask_tap_bits(&map->mask_order, k);
     spops_parallel_for(team, n, 0, ranks_of_rows, &work);
     sorted = spops_radix_sort(team, map->mask_order.num_bits, n, &w.sort, 0);
     if (n > 0) memcpy(side->order, w.sort.values[sorted], (size_t)n * sizeof *side->order);

@@ -7,6 +7,7 @@
 #include <stdbool.h>
 
 #include "coords/coord_arrays.h"
+#include "maps/mask_order.h"
 #include "spops/kernel_map.h"
 
 // In backend memory. Rows in use are the states' of in and out at the time of the build.

@@ -336,42 +336,133 @@ static bool has_bit(const uint32_t *mask, int32_t k)
     return mask[k / 32] >> (k % 32) & 1;
 }
 
-// Groups of a map's taps, the one that counts most in the order of rows first: single taps by their
-// distance from the kernel's centre, ties by number; of more than 32 taps, 32 groups from the last.
+// Groups of a map's taps by which its rows are ordered, the one that counts most first
+// (docs/coords.md#kernel-maps), as sets of taps.
+enum { MOST_GROUPS = 27, MOST_TAPS = 2401 };
 typedef struct tap_groups {
-    int num;
-    int32_t group[32];
+    int num, most;
+    bool has[MOST_GROUPS][MOST_TAPS];
 } tap_groups;
 
-static tap_groups tap_groups_of(const spops_kernel_shape *kernel, int32_t taps)
+static int tap_position(const spops_kernel_shape *kernel, int32_t tap, int axis)
 {
-    tap_groups g = {taps < 32 ? taps : 32, {0}};
-    double distance[32] = {0};
-    for (int32_t k = 0; k < g.num; ++k) {
-        int32_t below = 1;
-        for (int a = kernel->dims - 1; a >= 0; below *= kernel->size[a--])
-            distance[k] += fabs(k / below % kernel->size[a] - (kernel->size[a] - 1) / 2.0);
-        if (taps > 32) distance[k] = k;
+    for (int a = kernel->dims - 1; a > axis; --a)
+        tap /= kernel->size[a];
+    return tap % kernel->size[axis];
+}
+
+// Twice the way from the kernel's middle.
+static int tap_way(const spops_kernel_shape *kernel, int32_t tap, int axis)
+{
+    return 2 * tap_position(kernel, tap, axis) - kernel->size[axis] + 1;
+}
+
+// 0: the middle plane of an axis, 1: its ends, 2: the others.
+static void add_planes(const spops_kernel_shape *kernel, int32_t taps, int kind, tap_groups *g)
+{
+    for (int t = 0; t < SPOPS_MAX_KERNEL_SIZE; ++t)
+        for (int a = 0; a < kernel->dims; ++a) {
+            const int size = kernel->size[a];
+            const int own = 2 * t == size - 1 ? 0 : t == 0 || t == size - 1 ? 1 : 2;
+            if (t >= size || size == 1 || own != kind) continue;
+            for (int32_t k = 0; k < taps; ++k)
+                g->has[g->num][k] = tap_position(kernel, k, a) == t;
+            ++g->num;
+        }
+}
+
+// How far out a tap is: its distance, or of more than 32 taps along how many axes it is off the middle.
+static int tap_far(const spops_kernel_shape *kernel, int32_t taps, int32_t tap)
+{
+    int far = 0;
+    for (int a = 0; a < kernel->dims; ++a) {
+        const int way = abs(tap_way(kernel, tap, a));
+        far += taps <= 32 ? way : way != 0;
     }
-    for (int32_t k = 0; k < g.num; ++k) {
-        int place = 0;
-        for (int32_t other = 0; other < g.num; ++other)
-            place += distance[other] > distance[k] || (distance[other] == distance[k] && other < k);
-        g.group[place] = k;
+    return far;
+}
+
+// Whether two taps are one unit: the same tap, or in the same direction from the middle.
+static bool same_unit(const spops_kernel_shape *kernel, int32_t taps, int32_t a, int32_t b)
+{
+    bool same = taps > 32 || a == b;
+    for (int axis = 0; axis < kernel->dims; ++axis) {
+        const int x = tap_way(kernel, a, axis), y = tap_way(kernel, b, axis);
+        same &= (x > 0) == (y > 0) && (x < 0) == (y < 0);
     }
+    return same;
+}
+
+// The first tap of each unit, the farthest out first; with `paired`, not of the second of two opposite
+// ones that are farthest out.
+static int list_units(const spops_kernel_shape *kernel, int32_t taps, bool symmetric, bool paired,
+                      int32_t *first)
+{
+    int n = 0, most = 0;
+    for (int32_t k = 0; k < taps; ++k)
+        if (tap_far(kernel, taps, k) > most) most = tap_far(kernel, taps, k);
+    for (int far = most; far >= (symmetric ? 1 : 0); --far)
+        for (int32_t k = 0; k < taps; ++k) {
+            bool is_new = tap_far(kernel, taps, k) == far;
+            for (int32_t other = 0; is_new && other < k; ++other)
+                is_new = !same_unit(kernel, taps, other, k) &&
+                         !(paired && far == most && same_unit(kernel, taps, taps - 1 - other, k));
+            if (is_new) first[n++] = k;
+        }
+    return n;
+}
+
+static void add_units(const spops_kernel_shape *kernel, int32_t taps, bool symmetric, tap_groups *g)
+{
+    int32_t first[MOST_TAPS];
+    const int left = g->most - g->num;
+    const bool paired = list_units(kernel, taps, symmetric, false, first) > left;
+    const int n = list_units(kernel, taps, symmetric, paired, first);
+    const int most = tap_far(kernel, taps, 0);
+    for (int i = 0; i < n; ++i) {
+        const int group = n > 2 * left ? i * left / n : i;
+        if (group >= left) break;
+        for (int32_t k = 0; k < taps; ++k)
+            if (same_unit(kernel, taps, first[i], k) ||
+                (paired && tap_far(kernel, taps, k) == most &&
+                 same_unit(kernel, taps, first[i], taps - 1 - k)))
+                g->has[g->num + group][k] = true;
+    }
+    g->num += n < left ? n : left;
+}
+
+static tap_groups *tap_groups_of(const spops_kernel_shape *kernel, int32_t taps, bool symmetric)
+{
+    tap_groups *g = (tap_groups *)allocate(1, sizeof *g);
+    int32_t first[MOST_TAPS];
+    int axes = 0;
+    g->most = taps > 18 ? 27 : taps > 9 ? 18 : 9;
+    for (int a = 0; a < kernel->dims; ++a)
+        axes += kernel->size[a] > 1;
+    if (taps > 9 && axes > 1) {
+        if (!symmetric) add_planes(kernel, taps, 0, g);
+        add_planes(kernel, taps, 1, g);
+        int inner = 0;
+        for (int a = 0; a < kernel->dims; ++a)
+            if (kernel->size[a] > 3) inner += (kernel->size[a] - 2) / 2 * 2;
+        if (taps <= 32 ||
+            g->num + inner + list_units(kernel, taps, symmetric, false, first) <= g->most)
+            add_planes(kernel, taps, 2, g);
+    }
+    add_units(kernel, taps, symmetric, g);
     return g;
 }
 
 // Binary rank of a Gray code, bit by bit.
 static uint32_t gray_rank(const tap_groups *g, const uint32_t *mask, int32_t taps)
 {
-    bool folded[32] = {false};
     uint32_t rank = 0;
     bool parity = false;
-    for (int32_t k = 0; k < taps; ++k)
-        if (has_bit(mask, k)) folded[taps <= 32 ? k : k * 32 / taps] = true;
     for (int i = 0; i < g->num; ++i) {
-        parity ^= folded[g->group[i]];
+        bool any = false;
+        for (int32_t k = 0; k < taps; ++k)
+            any |= g->has[i][k] && has_bit(mask, k);
+        parity ^= any;
         rank = rank << 1 | parity;
     }
     return rank;
@@ -388,7 +479,7 @@ static int32_t num_bits(const uint32_t *mask, int32_t taps)
 void held_map_check_order(const held_map *h, const held_side *s, const char *what)
 {
     const int32_t words = h->view.mask_words, taps = h->view.num_taps, tile = h->view.tile_rows;
-    const tap_groups groups = tap_groups_of(&h->kernel, taps);
+    tap_groups *groups = tap_groups_of(&h->kernel, taps, h->info.kind == SPOPS_MAP_SUBMANIFOLD);
     unsigned char *seen = (unsigned char *)allocate(s->n + s->num_tiles, 1);
     uint32_t before = 0;
     for (int64_t p = 0; p < s->n; ++p) {
@@ -396,7 +487,7 @@ void held_map_check_order(const held_map *h, const held_side *s, const char *wha
         cr_assert(row >= 0 && row < s->n && !seen[row], "%s: order[%lld] is %d", what, (long long)p,
                   row);
         seen[row] = 1;
-        const uint32_t rank = gray_rank(&groups, s->masks + (int64_t)row * words, taps);
+        const uint32_t rank = gray_rank(groups, s->masks + (int64_t)row * words, taps);
         cr_assert(p == 0 || before < rank || (before == rank && s->order[p - 1] < row),
                   "%s: order[%lld] does not ascend", what, (long long)p);
         before = rank;
@@ -422,6 +513,7 @@ void held_map_check_order(const held_map *h, const held_side *s, const char *wha
         cr_assert(above > here || (above == here && s->tile_order[i - 1] < t),
                   "%s: tile_order[%lld]", what, (long long)i);
     }
+    free(groups);
     free(seen);
 }
 
