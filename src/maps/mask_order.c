@@ -162,7 +162,7 @@ spops_mask_order spops_mask_order_of(const spops_taps *taps, bool symmetric)
     spops_mask_order order;
 
     memset(&order, 0, sizeof order);
-    order.num_bits = g.num;
+    order.num_bits = g.num > 0 ? g.num : 1; // one tap: nothing to order by
     order.num_taps = taps->num_taps;
     if (is_single(taps)) {
         for (int32_t k = 0; k < taps->num_taps; ++k) {
