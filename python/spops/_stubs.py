@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Type stub of spops.functional, from the rows: ``python -m spops._stubs`` writes functional.pyi."""
+"""Type stubs of spops.functional, from the rows, and of spops.nn, whose layers for 1 to 4 axes are made in a
+loop: ``python -m spops._stubs`` writes functional.pyi and nn.pyi.
+"""
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 
-from . import _generate
+from . import _generate, nn
 from ._rows import operators
 
 _head = '''# SPDX-License-Identifier: Apache-2.0
@@ -32,5 +35,63 @@ def text() -> str:
     return "\n".join(lines)
 
 
+_nn_head = """# SPDX-License-Identifier: Apache-2.0
+# Written by python -m spops._stubs.
+from collections.abc import Hashable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from ._plan import Plan
+from ._tensor import Kernel, SparseTensor
+
+_Sizes = int | Sequence[int]
+"""
+_types = {
+    **dict.fromkeys(("in_channels", "out_channels", "groups", "channels", "heads", "taps", "in_features", "out_features", "dims"), "int"),
+    **dict.fromkeys(("kernel_size", "dilation", "output_padding"), "_Sizes"), "stride": "_Sizes | None", "padding": "_Sizes | str",
+    **dict.fromkeys(("bias", "affine", "relu", "inplace", "channels_first"), "bool"), "key": "Hashable | None", "reduce": "str",
+    "how": "str", "device": "torch.device | str | None", "dtype": "torch.dtype | None", "eps": "float", "momentum": "float",
+    "expansion": "float", "rotary_base": "float", "args": "nn.Module",
+}  # fmt: skip
+
+
+def _parameters(f) -> str:
+    parts = []
+    for p in inspect.signature(f).parameters.values():
+        if p.name == "self":
+            parts.append("self")
+            continue
+        given = p.annotation if isinstance(p.annotation, str) else _types.get(p.name, "object")
+        star = "*" if p.kind is p.VAR_POSITIONAL else ""
+        default = "" if p.default is p.empty else f" = {p.default!r}"
+        parts.append(f"{star}{p.name}: {given}{default}")
+    return ", ".join(parts)
+
+
+def nn_text() -> str:
+    lines = [_nn_head]
+    for name in sorted(n for n, v in vars(nn).items() if isinstance(v, type) and v.__module__ == nn.__name__):
+        layer = getattr(nn, name)
+        base = layer.__mro__[1]
+        lines.append(f"class {name}({base.__name__ if base.__module__ == nn.__name__ else 'nn.' + base.__name__}):")
+        if "__init__" in vars(layer):
+            lines.append(f"    def __init__({_parameters(layer.__init__)}) -> None: ...")
+        forward = vars(layer).get("forward")
+        if forward is not None:
+            of_both = "x" in inspect.signature(forward).parameters and name not in ("Convolution", "Pool", "GlobalPool", "Pruning")
+            if of_both:
+                lines.append("    def forward(self, x: SparseTensor | Tensor) -> SparseTensor | Tensor: ...")
+            else:
+                result = "Tensor" if name in ("GlobalPool", "PointConv", "AttentionBlock", "BEVPool") else "SparseTensor"
+                lines.append(f"    def forward({_parameters(forward)}) -> {result}: ...")
+        if lines[-1].startswith("class"):
+            lines.append("    ...")
+    lines.append(f"def convolve({_parameters(nn.convolve)}) -> SparseTensor: ...")
+    lines.append("def convert_batchnorm(module: nn.Module) -> nn.Module: ...")
+    return "\n".join(lines) + "\n"
+
+
 if __name__ == "__main__":
     Path(__file__).with_name("functional.pyi").write_text(text())
+    Path(__file__).with_name("nn.pyi").write_text(nn_text())

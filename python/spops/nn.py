@@ -300,6 +300,45 @@ class PointConv(nn.Module):
         return F.pointconv(feats, self.weight.to(feats.dtype), plan, bias=_layers.vector(self.bias, feats.dtype), groups=self.groups)
 
 
+class BEVPool(nn.Module):
+    """Lifts images by their depths and sums them in the cells of a grid seen from above.
+
+    Parameters
+    ----------
+    channels_first : bool
+        The result is [B, C, Z, Y, X], else [B, Z, Y, X, C].
+
+    ``forward(feat, depth, plan)``: feat [B, cameras, C, H, W], which is not copied where it lies in
+    memory with channels last; depth [B, cameras, depths, H, W], a probability for each depth; plan of
+    ``F.bev_plan(..., backward=True)``. Gradients of both.
+
+    Raises
+    ------
+    ValueError : shapes that are not those of the plan.
+    """
+
+    def __init__(self, channels_first: bool = True):
+        super().__init__()
+        self.channels_first = channels_first
+
+    def forward(self, feat: Tensor, depth: Tensor, plan: Plan) -> Tensor:
+        sizes = plan.num_batches, plan.num_cameras, plan.feature_height, plan.feature_width
+        if feat.dim() != 5 or (*feat.shape[:2], *feat.shape[3:]) != sizes:
+            b, n, h, w = sizes
+            raise ValueError(f"BEVPool: feat is {list(feat.shape)}, expected [{b}, {n}, channels, {h}, {w}]")
+        if tuple(depth.shape) != (*sizes[:2], plan.num_depths, *sizes[2:]):
+            raise ValueError(f"BEVPool: depth is {list(depth.shape)}, expected {[*sizes[:2], plan.num_depths, *sizes[2:]]}")
+        channels = feat.shape[2]
+        rows = feat.movedim(2, -1).reshape(-1, channels)
+        layout = "channels_first" if self.channels_first else "channels_last"
+        out = F.bevpool(rows, depth.reshape(-1, 1), plan, layout=layout)
+        cells = plan.num_cells_z, plan.num_cells_y, plan.num_cells_x
+        return out.view(sizes[0], channels, *cells) if self.channels_first else out.view(sizes[0], *cells, channels)
+
+    def extra_repr(self) -> str:
+        return f"channels_first={self.channels_first}"
+
+
 class AttentionBlock(nn.Module):
     """Attention among the rows of patches, and a small network: x + attend(norm(x)), x + mlp(norm(x)).
 
@@ -313,8 +352,9 @@ class AttentionBlock(nn.Module):
     rotary_base : float
         Base of rotary positions, which ``positions`` in forward turns on; 0: the library's.
 
-    ``forward(feats, patches, positions=None)``: feats [rows, channels]; patches of kind patches, such
-    as ``F.patches_order(points, patch_rows=1024)``; positions f32 or i32 [rows, 3].
+    ``forward(feats, patches, positions=None)``: feats [rows, channels]; patches of kind patches: of
+    rows that follow each other on a curve (``F.patches_order(points, patch_rows=1024)``), of neighbouring
+    buckets (``F.patches_buckets(F.buckets(...))``), or of lists (``F.patches``); positions f32 or i32 [rows, 3].
     """
 
     def __init__(self, channels: int, heads: int, expansion: float = 4, rotary_base: float = 0.0):

@@ -243,6 +243,43 @@ def test_attention_block():
     assert torch.isfinite(f.grad).all() and all(p.grad is not None for p in block.parameters())
 
 
+def test_attention_block_over_buckets():
+    """Rows of a bucket attend to each other, and to nobody else."""
+    points = torch.rand(256, 3)
+    buckets = F.buckets(points, bucket_rows=32, size_m=[0.25] * 3)
+    block = snn.AttentionBlock(16, 2).eval()
+    f = torch.randn(256, 16)
+    with torch.no_grad():
+        y = block(f, F.patches_buckets(buckets))
+        of = F.buckets_rows(buckets, rows=False, places=False, row_buckets=True)
+        for b in of.unique()[:4]:
+            mine = torch.nonzero(of == b)[:, 0]
+            alone = F.patches(torch.tensor([0, len(mine)]), len(mine))
+            torch.testing.assert_close(y[mine], block(f[mine], alone), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("channels_first", [True, False])
+def test_bev_pooling(channels_first):
+    """A camera that sees at a depth of 1 m what lies at x = column, y = row: every pixel has a cell."""
+    plan = F.bev_plan(
+        num_batches=2, num_cameras=1, num_depths=1, feature_height=2, feature_width=4, num_cells_x=4, num_cells_y=2, num_cells_z=1,
+        input_height=2, input_width=4, depth_start_m=1.0, depth_step_m=1.0, grid_lower_m=[-0.25, -0.25, 0.5], cell_size_m=[1.0, 1, 1],
+        backward=True, device=torch.get_default_device(),
+    )  # fmt: skip
+    feat, depth = torch.randn(2, 1, 8, 2, 4, requires_grad=True), torch.rand(2, 1, 1, 2, 4, requires_grad=True)
+    y = snn.BEVPool(channels_first)(feat, depth, plan)
+    ref = feat * depth  # [B, 1, C, Y, X]
+    ref = ref.movedim(1, 2) if channels_first else ref.movedim(2, -1)
+    torch.testing.assert_close(y, ref)
+    g = torch.randn_like(y)
+    for mine, theirs in zip(torch.autograd.grad(y, (feat, depth), g), torch.autograd.grad(ref, (feat, depth), g)):
+        torch.testing.assert_close(mine, theirs)
+    with pytest.raises(ValueError, match=r"feat is \[1, 1, 8, 2, 4\], expected \[2, 1, channels, 2, 4\]"):
+        snn.BEVPool()(feat[:1], depth, plan)
+    with pytest.raises(ValueError, match=r"depth is \[2, 1, 1, 2, 3\], expected \[2, 1, 1, 2, 4\]"):
+        snn.BEVPool()(feat, depth[..., :3], plan)
+
+
 def test_point_convolution():
     points = torch.rand(200, 3)
     n = F.neighbors(points, radius_m=0.2, taps=3, tap_size_m=0.15)

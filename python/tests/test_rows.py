@@ -245,6 +245,7 @@ def test_stub_is_of_the_list():
 
     path = Path(spops.__file__).with_name("functional.pyi")
     assert path.read_text() == _stubs.text(), "python -m spops._stubs writes it again"
+    assert path.with_name("nn.pyi").read_text() == _stubs.nn_text(), "python -m spops._stubs writes it again"
 
 
 def test_version_is_the_librarys():
