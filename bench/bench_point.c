@@ -285,11 +285,13 @@ static void measure_pass(point_data *d, const layer_width *width, const point_pa
         if (!right[k]) continue;
         d->plan = d->plans[k];
         if (k == 0) {
-            bench_case_note(&c, "plan_bytes", (int64_t)spops_pointconv_bytes(d->plan));
+            bench_case_note(&c, "plan_bytes",
+                            (int64_t)spops_plan_bytes((const spops_plan *)d->plan));
             bench_case_note(&c, "scratch_bytes", (int64_t)spops_pointconv_scratch_bytes(d->plan));
         }
         if (kinds[k].detach)
-            bench_case_note(&c, "detached_bytes", (int64_t)spops_pointconv_bytes(d->plan));
+            bench_case_note(&c, "detached_bytes",
+                            (int64_t)spops_plan_bytes((const spops_plan *)d->plan));
         if (!bench_case_time(b, &c, kinds[k].name, false, pass->enqueue, d) ||
             !bench_check(b, "pointconv", d->status))
             return;

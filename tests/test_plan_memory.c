@@ -485,7 +485,7 @@ static spops_status interpolation_run(fixture *f, spops_context *ctx, const void
 static spops_status level_reserve(fixture *f, spops_plan_memory *memory, void **plan)
 {
     const spops_point_level_capacity capacity = {
-        NUM_POINTS, MAX_VOXELS, NUM_SAMPLES, {0.0, 0.0, 0.0}, {6.0, 6.0, 6.0}};
+        NUM_POINTS, NUM_POINTS, NUM_SAMPLES, {0.0, 0.0, 0.0}, {6.0, 6.0, 6.0}};
     spops_point_level_options o = spops_point_level_options_default();
     spops_point_level *made = NULL;
     o.size_m = 0.5;
@@ -503,17 +503,17 @@ static spops_status level_update(fixture *f, spops_context *ctx, void *plan)
 }
 static spops_status level_run(fixture *f, spops_context *ctx, const void *plan)
 {
-    const spops_matrix x = matrix(f->x, NUM_POINTS, COLS), out = matrix(f->out, MAX_VOXELS, COLS);
+    const spops_matrix x = matrix(f->x, NUM_POINTS, COLS), out = matrix(f->out, NUM_POINTS, COLS);
     const spops_status status = spops_segreduce_execute(ctx, spops_point_level_voxels(plan),
                                                         SPOPS_REDUCE_MEAN, x, NULL, out, NULL);
     if (status != SPOPS_STATUS_OK) return status;
     return spops_segreduce_execute(ctx, spops_point_level_kept(plan), SPOPS_REDUCE_SUM, x, NULL,
-                                   matrix(f->out + 4096, MAX_VOXELS, COLS), NULL);
+                                   matrix(f->out + 4096, NUM_POINTS, COLS), NULL);
 }
 
 static spops_status point_pyramid_reserve(fixture *f, spops_plan_memory *memory, void **plan)
 {
-    const spops_point_pyramid_capacity capacity = {{NUM_POINTS, MAX_VOXELS, 100},
+    const spops_point_pyramid_capacity capacity = {{NUM_POINTS, NUM_POINTS, NUM_POINTS},
                                                    {4000, 4000, 4000},
                                                    {4000, 4000},
                                                    NUM_SAMPLES,
@@ -589,6 +589,23 @@ static const kind kinds[] = {
     {"buckets", buckets_reserve, buckets_update, no_run, 0, {0}},
 };
 enum { NUM_KINDS = sizeof kinds / sizeof kinds[0] };
+
+// Counts of a plan's state, which has the one that is called `name`.
+static int64_t state_of(spops_context *ctx, const void *plan, const char *name, description *d)
+{
+    const char *at = spops_plan_kinds(NULL)[spops_plan_get_kind(plan) - 1].state;
+    int index = 0;
+    memset(d, 0, sizeof *d);
+    const spops_status status = spops_plan_get_state_sync(ctx, plan, d->ints, MAX_INTS, &d->num);
+    if (status != SPOPS_STATUS_CAPACITY_EXCEEDED) test_expect_ok(ctx, status, "state");
+    while (strncmp(at, name, strlen(name)) != 0) {
+        const size_t length = strcspn(at, " ");
+        cr_assert_neq(at[length], '\0', "no %s", name);
+        index += at[length - 1] == ']' ? 8 : 1; // the only length there is
+        at += length + 1;
+    }
+    return d->ints[index];
+}
 
 static spops_status describe(spops_context *ctx, const void *plan, description *d)
 {
@@ -1072,6 +1089,14 @@ static void check_kind(fixture *f, const kind *k)
     bits expected = collect(f, plan);
     cr_assert(expected.count > 100);
     test_expect_ok(ctx, describe(ctx, plan, &d), k->name);
+    description state, state_again;
+    // There are more voxels than there is room for; all others fit.
+    cr_assert_eq(state_of(ctx, plan, "overflow", &state), strcmp(k->name, "voxels") == 0, "%s",
+                 k->name);
+    int64_t held = 0;
+    for (int i = 0; i < state.num; ++i)
+        held += state.ints[i];
+    cr_assert_gt(held, 0, "%s holds nothing", k->name);
     const size_t scratch = spops_plan_scratch_bytes(plan);
     spops_plan_destroy(plan);
 
@@ -1111,6 +1136,8 @@ static void check_kind(fixture *f, const kind *k)
     test_expect_ok(other, k->set(f, other, second), k->name);
     test_expect_ok(other, k->run(f, other, second), k->name);
     expect_same(f, second, &expected, "attached and filled again");
+    (void)state_of(other, second, "overflow", &state_again);
+    cr_assert_eq(memcmp(&state_again, &state, sizeof state), 0, "%s: another state", k->name);
     spops_plan_destroy(second);
     if (f->d.launch == LAUNCH_CAPTURED) check_captured(f, k, &d, &copy, other, &expected);
 
@@ -1412,6 +1439,56 @@ ParameterizedTest(struct case_param *p, plan_memory, counted)
         free(expected.words);
     }
     spops_neighbors_destroy(neighbors);
+    close_fixture(&f);
+}
+
+// What a plan holds, by the name of a count; more than it has room for; and refusals.
+Test(plan_memory, state)
+{
+    fixture f;
+    memset(&f, 0, sizeof f);
+    if (!test_open(&f.d, SPOPS_BACKEND_CPU, LAUNCH_DEFAULT)) return;
+    open_fixture(&f);
+    spops_context *ctx = f.d.ctx;
+    description d;
+    void *conv = NULL, *voxels = NULL;
+    test_expect_ok(ctx, conv_reserve(&f, NULL, &conv), "conv");
+    spops_kernel_map_info map = spops_kernel_map_info_default();
+    test_expect_ok(ctx, spops_kernel_map_get_info_sync(ctx, map_of(&f), &map), "map");
+    cr_assert_eq(state_of(ctx, map_of(&f), "num_pairs", &d), map.num_pairs);
+    cr_assert_eq(state_of(ctx, map_of(&f), "num_in", &d), map.num_in);
+    cr_assert_eq(state_of(ctx, conv, "num_triplets", &d), map.num_pairs);
+    cr_assert_gt(map.num_pairs, 100);
+    test_expect_ok(ctx, voxels_reserve(&f, NULL, &voxels), "voxels");
+    test_expect_ok(ctx, voxels_update(&f, ctx, voxels), "voxels");
+    spops_coords_info set = spops_coords_info_default();
+    cr_assert_eq(spops_coords_get_info_sync(ctx, spops_voxels_coords(voxels), &set),
+                 SPOPS_STATUS_CAPACITY_EXCEEDED);
+    cr_assert_eq(state_of(ctx, voxels, "num_rows", &d), set.num_rows);
+
+    test_expect_ok(ctx, spops_plan_get_state_sync(ctx, conv, NULL, 0, &d.num), "number");
+    cr_assert_eq(d.num, 4);
+    test_expect(ctx, spops_plan_get_state_sync(ctx, conv, d.ints, 3, &d.num),
+                SPOPS_STATUS_INVALID_ARGUMENT,
+                "plan_get_state_sync: max_counts is 3, expected at least 4", "max_counts");
+    test_expect(ctx, spops_plan_get_state_sync(ctx, NULL, d.ints, 9, &d.num),
+                SPOPS_STATUS_INVALID_ARGUMENT, "plan_get_state_sync: plan is NULL", "plan");
+    test_expect(ctx, spops_plan_get_state_sync(ctx, conv, d.ints, 9, NULL),
+                SPOPS_STATUS_INVALID_ARGUMENT, "plan_get_state_sync: num_counts is NULL", "num");
+    // More coordinates than there is room for.
+    spops_coords_options o = spops_coords_options_default();
+    spops_coords *few = NULL;
+    o.box = &box;
+    test_expect_ok(ctx, spops_coords_reserve(ctx, 3, 5, NUM_POINTS, &o, &few), "few");
+    test_expect_ok(ctx, spops_coords_update(ctx, few, f.num_rows, f.rows), "few");
+    test_expect(ctx, spops_plan_get_state_sync(ctx, (spops_plan *)few, d.ints, 9, &d.num),
+                SPOPS_STATUS_CAPACITY_EXCEEDED,
+                "plan_get_state_sync: more came than a plan of kind coords has room for", "few");
+    cr_assert_eq(d.ints[0], 5);
+    cr_assert_eq(d.ints[3], 1);
+    spops_coords_destroy(few);
+    spops_plan_destroy(voxels);
+    spops_plan_destroy(conv);
     close_fixture(&f);
 }
 

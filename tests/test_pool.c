@@ -807,7 +807,7 @@ ParameterizedTest(struct backend_param *p, pool, refuses)
     test_expect(d.ctx, spops_pool_create_global(d.ctx, coords, 4, &o, &pool), invalid,
                 "reserved is 1", "reserved");
     cr_assert_null(pool);
-    test_expect(d.ctx, spops_pool_update(d.ctx, NULL), invalid, "pool_update: pool is NULL", "set");
+    test_expect(d.ctx, spops_pool_update(d.ctx, NULL), invalid, "update: plans[0] is NULL", "set");
     test_expect_ok(d.ctx, spops_pool_create_global(d.ctx, coords, 4, NULL, &pool), "global");
     float *x = (float *)(void *)test_upload_i32(&d, rows, 8);
     const spops_matrix two = spops_matrix_dense(x, 2, 1, SPOPS_DTYPE_F32);

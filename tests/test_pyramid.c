@@ -446,7 +446,7 @@ ParameterizedTest(struct backend_param *p, pyramid, overflows_and_refuses)
     test_expect(d.ctx, spops_pyramid_reserve(d.ctx, finest, &o, &pyramid), invalid,
                 "contents is 128", "contents");
     cr_assert_null(pyramid);
-    test_expect(d.ctx, spops_pyramid_update(d.ctx, NULL), invalid, "pyramid is NULL", "none");
+    test_expect(d.ctx, spops_pyramid_update(d.ctx, NULL), invalid, "plans[0] is NULL", "none");
     test_expect(d.ctx, spops_pyramid_get_info_sync(d.ctx, NULL, &info), invalid, "pyramid is NULL",
                 "none");
     spops_pyramid_destroy(NULL);

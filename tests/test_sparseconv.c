@@ -663,9 +663,11 @@ ParameterizedTest(struct backend_param *p, sparseconv, sets_several)
     test_expect_ok(d.ctx, spops_coords_update(d.ctx, coords, num, given), "set");
     for (int i = 0; i < PLANS; ++i)
         test_expect_ok(d.ctx, spops_kernel_map_update(d.ctx, maps[i], coords, NULL), "map");
+    spops_plan *plans[PLANS];
+    for (int i = 0; i < num_convs; ++i)
+        plans[i] = (spops_plan *)convs[i];
     for (int alone = 0; alone < 2; ++alone) {
-        if (alone == 0)
-            test_expect_ok(d.ctx, spops_sparseconv_update_all(d.ctx, num_convs, convs), "all");
+        if (alone == 0) test_expect_ok(d.ctx, spops_update(d.ctx, plans, num_convs), "all");
         for (int i = 0; i < num_convs; ++i) {
             guarded *y = &out[alone * PLANS + i];
             *y = guarded_create(d.backend, "out", CAPACITY, C, 0, 0, SPOPS_DTYPE_F16);
@@ -684,15 +686,6 @@ ParameterizedTest(struct backend_param *p, sparseconv, sets_several)
     for (int i = 0; i < 2 * PLANS; ++i)
         if (i % PLANS < num_convs) guarded_check_bits(&out[i], first, "refilled together, alone");
     free(first);
-
-    test_expect_ok(d.ctx, spops_sparseconv_update_all(d.ctx, 0, NULL), "none");
-    test_expect(d.ctx, spops_sparseconv_update_all(d.ctx, -1, convs), SPOPS_STATUS_INVALID_ARGUMENT,
-                "num_convs is -1", "number");
-    test_expect(d.ctx, spops_sparseconv_update_all(d.ctx, 1, NULL), SPOPS_STATUS_INVALID_ARGUMENT,
-                "convs is NULL", "plans");
-    spops_sparseconv *const missing[2] = {convs[0], NULL};
-    test_expect(d.ctx, spops_sparseconv_update_all(d.ctx, 2, missing),
-                SPOPS_STATUS_INVALID_ARGUMENT, "conv is NULL", "plan");
     for (int i = 0; i < 2 * PLANS; ++i)
         if (i % PLANS < num_convs) guarded_destroy(&out[i]);
     guarded_destroy(&x), guarded_destroy(&w);

@@ -108,7 +108,7 @@ static int create_conv(engine *e, const spops_kernel_map *map, spops_sparseconv 
     options.max_in_channels = 512;
     if (e->implicit_gemm) options.dataflow = SPOPS_DATAFLOW_IMPLICIT_GEMM;
     TRY(spops_sparseconv_create(e->d->ctx, map, &options, conv));
-    e->plan_bytes += spops_sparseconv_bytes(*conv);
+    e->plan_bytes += spops_plan_bytes((const spops_plan *)*conv);
     return 0;
 }
 
@@ -146,10 +146,10 @@ static int create_plans(engine *e, double voxel_m)
         if (down != NULL && (create_conv(e, down, &e->down[l]) || create_conv(e, up, &e->up[l])))
             return 1;
         if (count_rows(e, l)) return 1;
-        e->plans[e->num_plans++] = e->within[l];
+        e->plans[e->num_plans++] = (spops_plan *)e->within[l];
         if (down == NULL) continue;
-        e->plans[e->num_plans++] = e->down[l];
-        e->plans[e->num_plans++] = e->up[l];
+        e->plans[e->num_plans++] = (spops_plan *)e->down[l];
+        e->plans[e->num_plans++] = (spops_plan *)e->up[l];
     }
     return 0;
 }
@@ -274,7 +274,7 @@ spops_status engine_enqueue_pyramid(engine *e)
 
 spops_status engine_enqueue_plans(engine *e)
 {
-    return spops_sparseconv_update_all(e->d->ctx, e->num_plans, e->plans);
+    return spops_update(e->d->ctx, e->plans, e->num_plans);
 }
 
 /* All rows that a buffer has room for; how many count, the plans know. */

@@ -21,7 +21,7 @@ typedef struct engine {
     spops_voxels *voxels;
     spops_pyramid *pyramid;
     spops_sparseconv *within[NUM_LEVELS], *down[NUM_LEVELS], *up[NUM_LEVELS];
-    spops_sparseconv *plans[3 * NUM_LEVELS]; /* all of these */
+    spops_plan *plans[3 * NUM_LEVELS]; /* all of these */
     int num_plans;
     const int32_t *num_rows[NUM_LEVELS]; /* where the device says how many rows a level has */
     void *buffers[MAX_BUFFERS];

@@ -320,7 +320,10 @@ static inline void spops_bev_plan_destroy(spops_bev_plan *plan)
 SPOPS_API const spops_segments *spops_bev_plan_segments(const spops_bev_plan *plan);
 
 /** Scratch for forward and backward in either layout, up to max_cols channels. */
-SPOPS_API size_t spops_bev_plan_scratch_bytes(const spops_bev_plan *plan);
+static inline size_t spops_bev_plan_scratch_bytes(const spops_bev_plan *plan)
+{
+    return spops_plan_scratch_bytes((const spops_plan *)plan);
+}
 
 /** In which order the axes of a pooled grid lie in memory. */
 typedef enum spops_bev_layout {

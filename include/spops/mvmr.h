@@ -126,9 +126,6 @@ SPOPS_API spops_status spops_triplets_update_offsets(spops_context *ctx, spops_t
                                                      const int32_t *out_rows,
                                                      const int32_t *in_rows);
 
-/** Memory of a plan. */
-SPOPS_API size_t spops_triplets_bytes(const spops_triplets *triplets);
-
 /** Counts of a plan. For one made by reserve they are read from the device. */
 typedef struct spops_triplets_info {
     size_t struct_size; /* set by the caller: sizeof(spops_triplets_info) */
@@ -159,7 +156,10 @@ static inline void spops_triplets_destroy(spops_triplets *triplets)
 }
 
 /** Scratch that every call with this plan fits in. */
-SPOPS_API size_t spops_triplets_scratch_bytes(const spops_triplets *triplets);
+static inline size_t spops_triplets_scratch_bytes(const spops_triplets *triplets)
+{
+    return spops_plan_scratch_bytes((const spops_plan *)triplets);
+}
 
 /** What products are computed in, where a call lets the caller choose. Sums are f32, of f64 f64. */
 typedef enum spops_math {

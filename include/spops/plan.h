@@ -55,6 +55,8 @@ typedef struct spops_plan_kind_info {
                             doubles. One that follows from others may be 0 by hand */
     const char *parents; /* the plans that it stands on: `name:kind`, `?` after a name that may be
                             left out; "" without any */
+    const char *state;   /* the counts of spops_plan_get_state_sync, in their order, as of fields;
+                            `overflow` is among them: 1: more came than there is room for */
 } spops_plan_kind_info;
 
 /** All kinds, by ascending number; *num is set to how many there are. Neither fails. */
@@ -131,6 +133,22 @@ SPOPS_API spops_status spops_plan_attach(spops_context *ctx, const int64_t *ints
  */
 SPOPS_API int32_t spops_plan_get_fields(const spops_plan *plan, int64_t *fields,
                                         int32_t max_fields);
+
+/**
+ * What a plan of any kind holds: the counts that the kind's `state` names, as they are when all that was
+ * enqueued on ctx's stream has run.
+ *
+ * counts      [max_counts] in host memory; NULL: only num_counts is wanted, and nobody waits.
+ * num_counts  How many there are.
+ *
+ * Stream    Waits for ctx's stream. Not capturable.
+ * Errors    INVALID_ARGUMENT (NULL, max_counts too small), NOT_SUPPORTED (the stream is being captured),
+ *           CUDA; CAPACITY_EXCEEDED, with counts filled, where `overflow` is 1.
+ * Threads   One thread at a time per ctx; the plan may be shared.
+ */
+SPOPS_API spops_status spops_plan_get_state_sync(spops_context *ctx, const spops_plan *plan,
+                                                 int64_t *counts, int32_t max_counts,
+                                                 int32_t *num_counts);
 
 /**
  * Fill plans again from the plans that they stand on, in the order in which they stand on each other

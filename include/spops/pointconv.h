@@ -85,7 +85,11 @@ SPOPS_API spops_status spops_pointconv_create(spops_context *ctx, const spops_ne
  * Stream    Enqueues on ctx's stream and returns. Allocates nothing, waits for nothing, capturable.
  * Errors    INVALID_ARGUMENT, CUDA.
  */
-SPOPS_API spops_status spops_pointconv_update(spops_context *ctx, spops_pointconv *conv);
+static inline spops_status spops_pointconv_update(spops_context *ctx, spops_pointconv *conv)
+{
+    spops_plan *const plan = (spops_plan *)conv;
+    return spops_update(ctx, &plan, 1);
+}
 
 /* clang-format off */
 /**
@@ -153,10 +157,10 @@ SPOPS_API spops_status spops_pointconv_get_choice(spops_context *ctx, const spop
                                                   spops_conv_choice *choice);
 
 /** Scratch that every call with this plan fits in, up to its channel counts. */
-SPOPS_API size_t spops_pointconv_scratch_bytes(const spops_pointconv *conv);
-
-/** Memory of the plan, without its neighbours. */
-SPOPS_API size_t spops_pointconv_bytes(const spops_pointconv *conv);
+static inline size_t spops_pointconv_scratch_bytes(const spops_pointconv *conv)
+{
+    return spops_plan_scratch_bytes((const spops_plan *)conv);
+}
 
 /** Free a plan; NULL is fine. Waits for the creating context; nothing else may be running it. */
 static inline void spops_pointconv_destroy(spops_pointconv *conv)

@@ -94,7 +94,11 @@ SPOPS_API const int32_t *spops_pool_sample_offsets(const spops_pool *pool);
  * Errors    INVALID_ARGUMENT, CUDA.
  * Threads   One thread at a time per ctx and per plan.
  */
-SPOPS_API spops_status spops_pool_update(spops_context *ctx, spops_pool *pool);
+static inline spops_status spops_pool_update(spops_context *ctx, spops_pool *pool)
+{
+    spops_plan *const plan = (spops_plan *)pool;
+    return spops_update(ctx, &plan, 1);
+}
 
 /**
  * Pool rows:

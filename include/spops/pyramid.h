@@ -92,7 +92,11 @@ SPOPS_API spops_status spops_pyramid_reserve(spops_context *ctx, const spops_coo
  * Errors    INVALID_ARGUMENT (not such a pyramid, NULL), CUDA.
  * Threads   One thread at a time per ctx and per pyramid.
  */
-SPOPS_API spops_status spops_pyramid_update(spops_context *ctx, spops_pyramid *pyramid);
+static inline spops_status spops_pyramid_update(spops_context *ctx, spops_pyramid *pyramid)
+{
+    spops_plan *const plan = (spops_plan *)pyramid;
+    return spops_update(ctx, &plan, 1);
+}
 
 /** A level's coordinates; level 0 is the set that was given. NULL for a level that is not there. */
 SPOPS_API const spops_coords *spops_pyramid_coords(const spops_pyramid *pyramid, int32_t level);

@@ -159,7 +159,10 @@ static inline void spops_segments_destroy(spops_segments *segments)
 }
 
 /** Scratch that every call with this plan fits in, up to max_cols columns. */
-SPOPS_API size_t spops_segments_scratch_bytes(const spops_segments *segments);
+static inline size_t spops_segments_scratch_bytes(const spops_segments *segments)
+{
+    return spops_plan_scratch_bytes((const spops_plan *)segments);
+}
 
 /**
  * Bytes one spops_segreduce_execute moves with rows of cols elements of dtype; waits once. For the

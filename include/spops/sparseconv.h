@@ -133,17 +133,11 @@ SPOPS_API spops_status spops_sparseconv_create(spops_context *ctx, const spops_k
  * Stream    Enqueues on ctx's stream and returns. Allocates nothing, waits for nothing, capturable.
  * Errors    INVALID_ARGUMENT, CUDA.
  */
-SPOPS_API spops_status spops_sparseconv_update(spops_context *ctx, spops_sparseconv *conv);
-
-/**
- * Refill several plans from their maps, as spops_sparseconv_update each, in fewer launches.
- *
- * convs     [num_convs], each at most once.
- *
- * Stream and Errors as spops_sparseconv_update.
- */
-SPOPS_API spops_status spops_sparseconv_update_all(spops_context *ctx, int32_t num_convs,
-                                                   spops_sparseconv *const *convs);
+static inline spops_status spops_sparseconv_update(spops_context *ctx, spops_sparseconv *conv)
+{
+    spops_plan *const plan = (spops_plan *)conv;
+    return spops_update(ctx, &plan, 1);
+}
 
 /* clang-format off */
 /**
@@ -264,10 +258,10 @@ SPOPS_API const char *spops_grouping_name(spops_grouping grouping);
 SPOPS_API const char *spops_dataflow_name(spops_dataflow dataflow);
 
 /** Scratch that every call with this plan fits in, up to its channel counts. */
-SPOPS_API size_t spops_sparseconv_scratch_bytes(const spops_sparseconv *conv);
-
-/** Memory of the plan, without its map. */
-SPOPS_API size_t spops_sparseconv_bytes(const spops_sparseconv *conv);
+static inline size_t spops_sparseconv_scratch_bytes(const spops_sparseconv *conv)
+{
+    return spops_plan_scratch_bytes((const spops_plan *)conv);
+}
 
 /** Free a plan; NULL is fine. Waits for the creating context; nothing else may be running it. */
 static inline void spops_sparseconv_destroy(spops_sparseconv *conv)

@@ -576,11 +576,6 @@ const spops_segments *spops_bev_plan_segments(const spops_bev_plan *plan)
     return plan == NULL ? NULL : plan->segments;
 }
 
-size_t spops_bev_plan_scratch_bytes(const spops_bev_plan *plan)
-{
-    return plan == NULL ? 0 : plan->base.scratch_bytes;
-}
-
 // Save and load: the shape, then the segments
 
 static void write_blob(const spops_bev_shape *shape, const spops_segments_image *image,

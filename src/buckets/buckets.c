@@ -187,13 +187,32 @@ static spops_status empty_buckets(spops_context *ctx, spops_plan *plan)
     return build(ctx, (spops_buckets *)plan, NULL);
 }
 
+static spops_status state_of_buckets(spops_context *ctx, const spops_plan *plan, int64_t *counts)
+{
+    spops_buckets_state state;
+    SPOPS_TRY(ctx->backend->download(ctx, &state, ((const spops_buckets *)plan)->arrays.state,
+                                     sizeof state));
+    counts[0] = state.num_rows;
+    counts[1] = state.num_samples;
+    counts[2] = state.num_buckets;
+    for (int r = 0; r < SPOPS_MAX_BUCKET_ROUNDS; ++r)
+        counts[3 + r] = state.num_placed[r];
+    counts += 3 + SPOPS_MAX_BUCKET_ROUNDS;
+    counts[0] = state.num_late;
+    counts[1] = state.num_not_finite;
+    counts[2] = state.bad_offsets;
+    counts[3] = state.full_sample != INT32_MAX;
+    return SPOPS_STATUS_OK;
+}
+
 const spops_plan_ops spops_buckets_plan_ops = {.handle_bytes = sizeof(struct spops_buckets),
                                                .num_fields = NUM_FIELDS,
                                                .read = read_buckets,
                                                .carve = carve_buckets,
                                                .carve_workspace = carve_buckets_workspace,
                                                .prepare = prepare_buckets,
-                                               .empty = empty_buckets};
+                                               .empty = empty_buckets,
+                                               .state = state_of_buckets};
 
 // ---- Filling ------------------------------------------------------------------------------------
 

@@ -576,12 +576,25 @@ spops_status spops_coords_read_part(spops_context *ctx, const char *call, const 
     return spops_plan_reserve(ctx, call, SPOPS_PLAN_COORDS, own, NULL, out);
 }
 
+static spops_status state_of_coords(spops_context *ctx, const spops_plan *plan, int64_t *counts)
+{
+    spops_coords_state state;
+    SPOPS_TRY(ctx->backend->download(ctx, &state, ((const spops_coords *)plan)->arrays.state,
+                                     sizeof state));
+    counts[0] = state.num_rows;
+    counts[1] = state.num_dropped;
+    counts[2] = state.num_merged;
+    counts[3] = state.overflow;
+    return SPOPS_STATUS_OK;
+}
+
 const spops_plan_ops spops_coords_plan_ops = {.handle_bytes = sizeof(struct spops_coords),
                                               .num_fields = NUM_FIELDS,
                                               .read = read_coords,
                                               .carve = carve_coords,
                                               .carve_workspace = carve_coords_workspace,
-                                              .empty = empty_coords};
+                                              .empty = empty_coords,
+                                              .state = state_of_coords};
 
 spops_status spops_coords_update(spops_context *ctx, spops_coords *coords, const int32_t *num_rows,
                                  const int32_t *rows)

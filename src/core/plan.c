@@ -7,20 +7,20 @@
 
 #include "core/check.h"
 
-#define SPOPS_PLAN(KIND, kind, version, fields, parents)                                           \
+#define SPOPS_PLAN(KIND, kind, version, fields, parents, state)                                    \
     extern const spops_plan_ops spops_##kind##_plan_ops;
 #include "core/plans.def"
 #undef SPOPS_PLAN
 
 static const spops_plan_kind_info infos[] = {
-#define SPOPS_PLAN(KIND, kind, version, fields, parents)                                           \
-    {sizeof(spops_plan_kind_info), SPOPS_PLAN_##KIND, version, #kind, fields, parents},
+#define SPOPS_PLAN(KIND, kind, version, fields, parents, state)                                    \
+    {sizeof(spops_plan_kind_info), SPOPS_PLAN_##KIND, version, #kind, fields, parents, state},
 #include "core/plans.def"
 #undef SPOPS_PLAN
 };
 
 static const spops_plan_ops *const all_ops[] = {
-#define SPOPS_PLAN(KIND, kind, version, fields, parents) &spops_##kind##_plan_ops,
+#define SPOPS_PLAN(KIND, kind, version, fields, parents, state) &spops_##kind##_plan_ops,
 #include "core/plans.def"
 #undef SPOPS_PLAN
 };
@@ -313,6 +313,46 @@ size_t spops_plan_scratch_bytes(const spops_plan *plan)
         if (bytes > most) most = bytes;
     }
     return most;
+}
+
+// ---- What a plan holds --------------------------------------------------------------------------
+
+spops_status spops_plan_read_state(spops_context *ctx, const spops_plan *plan, int64_t *counts)
+{
+    while (plan->ops->state == NULL)
+        plan = plan->parts;
+    return plan->ops->state(ctx, plan, counts);
+}
+
+spops_status spops_plan_get_state_sync(spops_context *ctx, const spops_plan *plan, int64_t *counts,
+                                       int32_t max_counts, int32_t *num_counts)
+{
+    static const char call[] = "plan_get_state_sync";
+    int64_t found[SPOPS_PLAN_MAX_COUNTS];
+    int32_t num = 0, overflow = 0;
+
+    SPOPS_BEGIN_CALL(ctx, call);
+    SPOPS_OUTER_CALL(ctx, call, NULL);
+    SPOPS_TRY(spops_plan_check(ctx, call, "plan", plan));
+    SPOPS_TRY(spops_check_object(ctx, call, "num_counts", num_counts, sizeof *num_counts));
+    for (const char *at = info_of(plan->kind)->state; *at != '\0';) {
+        const field_text f = next_field(&at);
+        if (f.length == 8 && memcmp(f.name, "overflow", 8) == 0) overflow = num;
+        num += ints_of(&f);
+    }
+    *num_counts = num;
+    if (counts == NULL) return SPOPS_STATUS_OK;
+    SPOPS_TRY(spops_check_aligned(ctx, call, "counts", counts, sizeof *counts));
+    SPOPS_REQUIRE(ctx, max_counts >= num,
+                  "%s: max_counts is %" PRId32 ", expected at least %" PRId32, call, max_counts,
+                  num);
+    SPOPS_TRY(spops_check_not_capturing(ctx, call));
+    SPOPS_TRY(spops_plan_read_state(ctx, plan, found));
+    memcpy(counts, found, (size_t)num * sizeof *counts);
+    if (counts[overflow] == 0) return SPOPS_STATUS_OK;
+    return spops_fail(ctx, SPOPS_STATUS_CAPACITY_EXCEEDED,
+                      "%s: more came than a plan of kind %s has room for", call,
+                      info_of(plan->kind)->name);
 }
 
 // ---- Making a plan ------------------------------------------------------------------------------

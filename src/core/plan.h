@@ -14,7 +14,7 @@
 extern "C" {
 #endif
 
-enum { SPOPS_PLAN_MAX_PARENTS = 3 };
+enum { SPOPS_PLAN_MAX_PARENTS = 3, SPOPS_PLAN_MAX_COUNTS = 32 };
 
 typedef struct spops_plan_ops spops_plan_ops;
 
@@ -62,6 +62,8 @@ struct spops_plan_ops {
     spops_status (*empty)(spops_context *ctx, spops_plan *plan);
     // Enqueue the refill of plans of this kind from their parents; NULL: from the caller's data alone.
     spops_status (*update)(spops_context *ctx, spops_plan *const *plans, int32_t num);
+    // Fetch what the plan holds, as the row's state says; NULL: what its first part holds. Waits.
+    spops_status (*state)(spops_context *ctx, const spops_plan *plan, int64_t *counts);
     // What the plan has besides its base and its parts.
     void (*destroy)(spops_plan *plan);
     size_t (*bytes)(const spops_plan *plan);
@@ -96,6 +98,9 @@ spops_status spops_plan_check_size(spops_context *ctx, const char *call, spops_p
 
 // Memory of its own for a plan that was read otherwise, with kernels and scratch.
 spops_status spops_plan_give_memory(spops_context *ctx, const char *call, spops_plan *plan);
+
+// What a plan holds, which is there, where ctx runs and is not capturing.
+spops_status spops_plan_read_state(spops_context *ctx, const spops_plan *plan, int64_t *counts);
 
 // A plan that was made otherwise becomes a part of another, unless it is one.
 void spops_plan_adopt(spops_plan *whole, spops_plan *part);

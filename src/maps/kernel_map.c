@@ -715,6 +715,18 @@ static spops_status update_kernel_maps(spops_context *ctx, spops_plan *const *pl
     return SPOPS_STATUS_OK;
 }
 
+static spops_status state_of_map(spops_context *ctx, const spops_plan *plan, int64_t *counts)
+{
+    const spops_kernel_map *map = (const spops_kernel_map *)plan;
+    spops_map_state state;
+    SPOPS_TRY(ctx->backend->download(ctx, &state, map->arrays.state, sizeof state));
+    counts[0] = plan->shares ? state.num_in : state.num_out;
+    counts[1] = plan->shares ? state.num_out : state.num_in;
+    counts[2] = state.num_pairs;
+    counts[3] = state.overflow;
+    return SPOPS_STATUS_OK;
+}
+
 const spops_plan_ops spops_kernel_map_plan_ops = {.handle_bytes = sizeof(struct spops_kernel_map),
                                                   .num_fields = NUM_FIELDS,
                                                   .read = read_kernel_map,
@@ -723,7 +735,8 @@ const spops_plan_ops spops_kernel_map_plan_ops = {.handle_bytes = sizeof(struct 
                                                   .carve_workspace = carve_workspace,
                                                   .ready = place_map,
                                                   .empty = empty_kernel_map,
-                                                  .update = update_kernel_maps};
+                                                  .update = update_kernel_maps,
+                                                  .state = state_of_map};
 
 // ---- What can be asked of a map -----------------------------------------------------------------
 

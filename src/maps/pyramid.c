@@ -394,16 +394,12 @@ static spops_status check_pyramid(spops_context *ctx, const char *call,
     return spops_check_home(ctx, call, "pyramid", pyramid->base.ctx);
 }
 
-spops_status spops_pyramid_update(spops_context *ctx, spops_pyramid *p)
+static spops_status fill_pyramid(spops_context *ctx, const spops_pyramid *p)
 {
-    static const char call[] = "pyramid_update";
     const spops_kernel_map *maps[SPOPS_MAPS_AT_ONCE];
     const spops_coords *in[SPOPS_MAPS_AT_ONCE], *out[SPOPS_MAPS_AT_ONCE];
     int32_t num = 0;
 
-    SPOPS_TRY(check_pyramid(ctx, call, p));
-    SPOPS_OUTER_CALL(ctx, call, own_names);
-    SPOPS_REQUIRE(ctx, p->base.refillable, "%s: the pyramid was not made by pyramid_reserve", call);
     for (int32_t level = 1; level < p->choices.num_levels; ++level)
         SPOPS_TRY(spops_coords_update_downsampled(ctx, p->own[level], p->levels[level - 1],
                                                   &p->choices.down[level - 1]));
@@ -426,7 +422,28 @@ spops_status spops_pyramid_update(spops_context *ctx, spops_pyramid *p)
 static spops_status update_pyramids(spops_context *ctx, spops_plan *const *plans, int32_t num)
 {
     for (int32_t i = 0; i < num; ++i)
-        SPOPS_TRY(spops_pyramid_update(ctx, (spops_pyramid *)plans[i]));
+        SPOPS_TRY(fill_pyramid(ctx, (const spops_pyramid *)plans[i]));
+    return SPOPS_STATUS_OK;
+}
+
+static spops_status state_of_pyramid(spops_context *ctx, const spops_plan *plan, int64_t *counts)
+{
+    const spops_pyramid *p = (const spops_pyramid *)plan;
+    int64_t *const overflow = counts + 3 * MAX_LEVELS, of[SPOPS_PLAN_MAX_COUNTS];
+
+    memset(counts, 0, (3 * MAX_LEVELS + 1) * sizeof *counts);
+    for (int32_t level = 0; level < p->choices.num_levels; ++level) {
+        const spops_kernel_map *const maps[] = {p->within[level], p->down[level]};
+        SPOPS_TRY(spops_plan_read_state(ctx, &p->levels[level]->base, of));
+        counts[level] = of[0];
+        *overflow |= of[3];
+        for (int m = 0; m < 2; ++m) {
+            if (maps[m] == NULL) continue;
+            SPOPS_TRY(spops_plan_read_state(ctx, &maps[m]->base, of));
+            counts[(1 + m) * MAX_LEVELS + level] = of[2];
+            *overflow |= of[3];
+        }
+    }
     return SPOPS_STATUS_OK;
 }
 
@@ -435,7 +452,8 @@ const spops_plan_ops spops_pyramid_plan_ops = {.handle_bytes = sizeof(struct spo
                                                .read = read_pyramid,
                                                .bind = bind_pyramid,
                                                .ready = show_inverses,
-                                               .update = update_pyramids};
+                                               .update = update_pyramids,
+                                               .state = state_of_pyramid};
 
 // ---- What can be asked of a pyramid -------------------------------------------------------------
 

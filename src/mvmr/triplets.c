@@ -482,13 +482,32 @@ static spops_status empty_triplets(spops_context *ctx, spops_plan *plan)
     return enqueue_build(ctx, (spops_triplets *)plan, &nothing);
 }
 
+// Once everything enqueued has run.
+static spops_status read_schedule(spops_context *ctx, const spops_triplets *triplets,
+                                  spops_schedule *schedule)
+{
+    const spops_lists *lists = &triplets->by_matrix;
+    *schedule = lists->host_schedule;
+    if (!lists->counts_on_device) return SPOPS_STATUS_OK;
+    return ctx->backend->download(ctx, schedule, lists->schedule, sizeof *schedule);
+}
+
+static spops_status state_of_triplets(spops_context *ctx, const spops_plan *plan, int64_t *counts)
+{
+    spops_schedule schedule;
+    SPOPS_TRY(read_schedule(ctx, (const spops_triplets *)plan, &schedule));
+    spops_schedule_put_state(&schedule, counts);
+    return SPOPS_STATUS_OK;
+}
+
 const spops_plan_ops spops_triplets_plan_ops = {.handle_bytes = sizeof(struct spops_triplets),
                                                 .num_fields = NUM_FIELDS,
                                                 .read = read_triplets,
                                                 .carve = carve_triplets,
                                                 .carve_workspace = place_workspace,
                                                 .prepare = prepare_triplets,
-                                                .empty = empty_triplets};
+                                                .empty = empty_triplets,
+                                                .state = state_of_triplets};
 
 spops_status spops_triplets_reserve(spops_context *ctx, const spops_triplets_shape *shape,
                                     const spops_triplets_options *options, spops_triplets **out)
@@ -578,7 +597,6 @@ spops_status spops_triplets_get_info_sync(spops_context *ctx, const spops_triple
                                           spops_triplets_info *info)
 {
     static const char call[] = "triplets_get_info_sync";
-    const spops_lists *lists;
     spops_triplets_info found;
     spops_schedule schedule;
 
@@ -587,10 +605,7 @@ spops_status spops_triplets_get_info_sync(spops_context *ctx, const spops_triple
     SPOPS_TRY(spops_check_home(ctx, call, "triplets", triplets->base.ctx));
     SPOPS_TRY(spops_check_not_capturing(ctx, call));
     SPOPS_TRY(ctx->backend->wait(ctx));
-    lists = &triplets->by_matrix;
-    schedule = lists->host_schedule;
-    if (lists->counts_on_device)
-        SPOPS_TRY(ctx->backend->download(ctx, &schedule, lists->schedule, sizeof schedule));
+    SPOPS_TRY(read_schedule(ctx, triplets, &schedule));
     memset(&found, 0, sizeof found);
     found.num_out = triplets->shape.num_out;
     found.num_in = triplets->shape.num_in;
@@ -609,14 +624,4 @@ spops_status spops_triplets_get_info_sync(spops_context *ctx, const spops_triple
     return spops_fail(ctx, SPOPS_STATUS_CAPACITY_EXCEEDED,
                       "%s: triplets_update met more triplets than the capacity of %" PRId64, call,
                       triplets->shape.num_triplets);
-}
-
-size_t spops_triplets_bytes(const spops_triplets *triplets)
-{
-    return triplets == NULL ? 0 : triplets->base.block_bytes + triplets->base.workspace_bytes;
-}
-
-size_t spops_triplets_scratch_bytes(const spops_triplets *triplets)
-{
-    return triplets == NULL ? 0 : triplets->base.scratch_bytes;
 }

@@ -151,13 +151,31 @@ static spops_status empty_patches(spops_context *ctx, spops_plan *plan)
     return fill_from_lists(ctx, (spops_patches *)plan, NULL, NULL);
 }
 
+static spops_status state_of_patches(spops_context *ctx, const spops_plan *plan, int64_t *counts)
+{
+    const spops_patch_storage *s = &((const spops_patches *)plan)->storage;
+    spops_patch_state state;
+    spops_patch_faults faults;
+    SPOPS_TRY(ctx->backend->download(ctx, &state, s->state, sizeof state));
+    SPOPS_TRY(ctx->backend->download(ctx, &faults, s->faults, sizeof faults));
+    counts[0] = state.num_patches;
+    counts[1] = state.num_queries;
+    counts[2] = state.num_keys;
+    counts[3] = state.num_q_rest;
+    counts[4] = state.num_k_rest;
+    counts[5] = state.overflow == 0 && spops_patches_refused(&faults);
+    counts[6] = state.overflow;
+    return SPOPS_STATUS_OK;
+}
+
 const spops_plan_ops spops_patches_plan_ops = {.handle_bytes = sizeof(struct spops_patches),
                                                .num_fields = NUM_FIELDS,
                                                .read = read_patches,
                                                .carve = carve_patches,
                                                .carve_workspace = carve_patches_workspace,
                                                .ready = show_arrays,
-                                               .empty = empty_patches};
+                                               .empty = empty_patches,
+                                               .state = state_of_patches};
 
 // The number of entries that offsets end with.
 static spops_status read_end(spops_context *ctx, const char *call, const char *side,

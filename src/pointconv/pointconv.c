@@ -302,7 +302,8 @@ const spops_plan_ops spops_pointconv_plan_ops = {.handle_bytes = sizeof(struct s
                                                  .destroy = spops_tapconv_destroy,
                                                  .bytes = spops_tapconv_bytes,
                                                  .scratch_bytes = spops_tapconv_scratch_bytes,
-                                                 .update = update_pointconvs};
+                                                 .update = update_pointconvs,
+                                                 .state = spops_tapconv_state};
 
 // ---- Making -------------------------------------------------------------------------------------
 
@@ -391,26 +392,6 @@ spops_status spops_pointconv_create(spops_context *ctx, const spops_neighbors *n
     if (fields[COUNTED]) return make_counted(ctx, call, neighbors, fields, options.memory, out);
     return spops_plan_reserve_on(ctx, call, SPOPS_PLAN_POINTCONV, fields, &parent, 1,
                                  options.memory, out);
-}
-
-spops_status spops_pointconv_update(spops_context *ctx, spops_pointconv *conv)
-{
-    static const char call[] = "pointconv_update";
-
-    SPOPS_BEGIN_CALL(ctx, call);
-    SPOPS_TRY(spops_tapconv_check(ctx, call, (const spops_tapconv *)conv));
-    SPOPS_OUTER_CALL(ctx, call, NULL);
-    return fill_pointconv(ctx, &conv->conv.base);
-}
-
-size_t spops_pointconv_scratch_bytes(const spops_pointconv *conv)
-{
-    return spops_plan_scratch_bytes((const spops_plan *)conv);
-}
-
-size_t spops_pointconv_bytes(const spops_pointconv *conv)
-{
-    return conv == NULL ? 0 : sizeof *conv + spops_plan_bytes((const spops_plan *)conv);
 }
 
 // ---- Calls --------------------------------------------------------------------------------------

@@ -80,12 +80,20 @@ static spops_status empty_nearest(spops_context *ctx, spops_plan *plan)
     return spops_nearest_fill(ctx, nearest, &none);
 }
 
+static spops_status state_of_nearest(spops_context *ctx, const spops_plan *plan, int64_t *counts)
+{
+    SPOPS_TRY(spops_neighbors_put_state(ctx, ((const spops_nearest *)plan)->state, counts));
+    counts[0] = 0; // there are no outputs
+    return SPOPS_STATUS_OK;
+}
+
 const spops_plan_ops spops_nearest_plan_ops = {.handle_bytes = sizeof(struct spops_nearest),
                                                .num_fields = NUM_FIELDS,
                                                .read = read_nearest,
                                                .carve = carve_nearest,
                                                .carve_workspace = carve_workspace,
-                                               .empty = empty_nearest};
+                                               .empty = empty_nearest,
+                                               .state = state_of_nearest};
 
 // ---- Making -------------------------------------------------------------------------------------
 

@@ -287,6 +287,25 @@ static spops_status empty_neighbors(spops_context *ctx, spops_plan *plan)
     return ctx->backend->fill_zero(ctx, n->own, n->own_bytes);
 }
 
+spops_status spops_neighbors_put_state(spops_context *ctx, const spops_neighbors_state *from,
+                                       int64_t *counts)
+{
+    spops_neighbors_state state;
+    SPOPS_TRY(ctx->backend->download(ctx, &state, from, sizeof state));
+    counts[0] = state.num_rows[SPOPS_CLOUD_OUT];
+    counts[1] = state.num_rows[SPOPS_CLOUD_IN];
+    counts[2] = state.num_pairs;
+    counts[3] = state.num_dropped;
+    counts[4] = state.overflow;
+    counts[5] = state.bad_offsets;
+    return SPOPS_STATUS_OK;
+}
+
+static spops_status state_of_neighbors(spops_context *ctx, const spops_plan *plan, int64_t *counts)
+{
+    return spops_neighbors_put_state(ctx, ((const spops_neighbors *)plan)->arrays.state, counts);
+}
+
 const spops_plan_ops spops_neighbors_plan_ops = {.handle_bytes = sizeof(struct spops_neighbors),
                                                  .num_fields = NUM_FIELDS,
                                                  .read = read_neighbors,
@@ -294,7 +313,8 @@ const spops_plan_ops spops_neighbors_plan_ops = {.handle_bytes = sizeof(struct s
                                                  .carve_late = carve_pairs,
                                                  .carve_workspace = carve_workspace,
                                                  .ready = show_lists,
-                                                 .empty = empty_neighbors};
+                                                 .empty = empty_neighbors,
+                                                 .state = state_of_neighbors};
 
 // ---- Finding ------------------------------------------------------------------------------------
 

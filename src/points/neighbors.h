@@ -176,6 +176,10 @@ spops_status spops_cloud_check_offsets(spops_context *ctx, const char *call, con
 spops_status spops_cloud_refuse_row(spops_context *ctx, const char *call, const char *name,
                                     const spops_point_cloud *cloud, int32_t row);
 
+// The state of neighbours, and of nearest points.
+spops_status spops_neighbors_put_state(spops_context *ctx, const spops_neighbors_state *from,
+                                       int64_t *counts);
+
 // Where points may be, of a level that is refilled, or are.
 void spops_point_level_range(const spops_point_level *level, double *lower_m, double *upper_m);
 

@@ -235,10 +235,34 @@ static spops_status read_pyramid(spops_context *ctx, const char *call, spops_pla
     return make_parts(ctx, p);
 }
 
+static spops_status state_of_pyramid(spops_context *ctx, const spops_plan *plan, int64_t *counts)
+{
+    const spops_point_pyramid *p = (const spops_point_pyramid *)plan;
+    int64_t *const dropped = counts + 3 * MAX_LEVELS, of[SPOPS_PLAN_MAX_COUNTS];
+
+    memset(counts, 0, (3 * MAX_LEVELS + 3) * sizeof *counts);
+    for (int32_t level = 0; level < p->num_levels; ++level) {
+        SPOPS_TRY(spops_plan_read_state(ctx, &p->within[level]->base, of));
+        counts[level] = of[1];
+        counts[MAX_LEVELS + level] = of[2];
+        dropped[1] |= of[4];
+        if (level == 0) dropped[0] = of[3], dropped[2] = of[5];
+        if (level + 1 == p->num_levels) break;
+        SPOPS_TRY(spops_plan_read_state(ctx, (const spops_plan *)p->levels[level], of));
+        if (level == 0) dropped[0] = of[1];
+        dropped[1] |= of[3];
+        SPOPS_TRY(spops_plan_read_state(ctx, &p->down[level]->base, of));
+        counts[2 * MAX_LEVELS + level] = of[2];
+        dropped[1] |= of[4];
+    }
+    return SPOPS_STATUS_OK;
+}
+
 const spops_plan_ops spops_point_pyramid_plan_ops = {.handle_bytes =
                                                          sizeof(struct spops_point_pyramid),
                                                      .num_fields = NUM_FIELDS,
-                                                     .read = read_pyramid};
+                                                     .read = read_pyramid,
+                                                     .state = state_of_pyramid};
 
 spops_status spops_point_pyramid_create(spops_context *ctx, const spops_point_cloud *finest,
                                         const spops_point_pyramid_options *given,

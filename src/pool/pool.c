@@ -192,18 +192,28 @@ static void place_pool(spops_plan *plan)
     }
 }
 
+static spops_status fill_pool(spops_context *ctx, const spops_pool *pool)
+{
+    if (pool->coords != NULL) {
+        const spops_coords_batches_args args = {&pool->coords->arrays, pool->batches};
+        SPOPS_TRY(ctx->backend->coords_batches(ctx, &args));
+    }
+    if (pool->subs.buckets != NULL) SPOPS_TRY(ctx->backend->sub_buckets(ctx, &pool->subs));
+    return spops_segments_update(ctx, pool->segments, pool->num_terms, pool->keys, pool->idx, NULL);
+}
+
 static spops_status empty_pool(spops_context *ctx, spops_plan *plan)
 {
     static const spops_lists_source nothing;
     spops_pool *pool = (spops_pool *)plan;
     SPOPS_TRY(spops_segments_enqueue_build(ctx, pool->segments, &nothing));
-    return spops_pool_update(ctx, pool);
+    return fill_pool(ctx, pool);
 }
 
 static spops_status update_pools(spops_context *ctx, spops_plan *const *plans, int32_t num)
 {
     for (int32_t i = 0; i < num; ++i)
-        SPOPS_TRY(spops_pool_update(ctx, (spops_pool *)plans[i]));
+        SPOPS_TRY(fill_pool(ctx, (const spops_pool *)plans[i]));
     return SPOPS_STATUS_OK;
 }
 
@@ -289,26 +299,6 @@ spops_status spops_pool_create_from_buckets(spops_context *ctx, const spops_buck
 const int32_t *spops_pool_sample_offsets(const spops_pool *pool)
 {
     return pool == NULL ? NULL : pool->subs.sample_offsets;
-}
-
-static spops_status check_pool(spops_context *ctx, const char *call, const spops_pool *pool)
-{
-    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
-    SPOPS_REQUIRE(ctx, pool != NULL, "%s: pool is NULL", call);
-    return spops_check_home(ctx, call, "pool", pool->base.ctx);
-}
-
-spops_status spops_pool_update(spops_context *ctx, spops_pool *pool)
-{
-    static const char call[] = "pool_update";
-    SPOPS_TRY(check_pool(ctx, call, pool));
-    SPOPS_OUTER_CALL(ctx, call, NULL);
-    if (pool->coords != NULL) {
-        const spops_coords_batches_args args = {&pool->coords->arrays, pool->batches};
-        SPOPS_TRY(ctx->backend->coords_batches(ctx, &args));
-    }
-    if (pool->subs.buckets != NULL) SPOPS_TRY(ctx->backend->sub_buckets(ctx, &pool->subs));
-    return spops_segments_update(ctx, pool->segments, pool->num_terms, pool->keys, pool->idx, NULL);
 }
 
 spops_status spops_pool_execute(spops_context *ctx, const spops_pool *pool, spops_reduce reduce,

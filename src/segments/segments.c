@@ -518,12 +518,21 @@ static spops_status read_segments(spops_context *ctx, const char *call, spops_pl
     return set_sizes(ctx, call, &sizes, (spops_segments *)plan);
 }
 
+static spops_status state_of_segments(spops_context *ctx, const spops_plan *plan, int64_t *counts)
+{
+    spops_schedule schedule;
+    SPOPS_TRY(spops_segments_schedule_sync(ctx, (const spops_segments *)plan, &schedule));
+    spops_schedule_put_state(&schedule, counts);
+    return SPOPS_STATUS_OK;
+}
+
 const spops_plan_ops spops_segments_plan_ops = {.handle_bytes = sizeof(struct spops_segments),
                                                 .num_fields = NUM_FIELDS,
                                                 .read = read_segments,
                                                 .carve = carve_segments,
                                                 .carve_workspace = carve_segments_workspace,
-                                                .empty = empty_segments};
+                                                .empty = empty_segments,
+                                                .state = state_of_segments};
 
 spops_status spops_segments_update(spops_context *ctx, spops_segments *segments,
                                    const int32_t *num_terms, const int32_t *keys,
@@ -596,11 +605,6 @@ spops_status spops_segments_get_info_sync(spops_context *ctx, const spops_segmen
     return spops_fail(ctx, SPOPS_STATUS_CAPACITY_EXCEEDED,
                       "%s: segments_update met more terms than max_terms = %" PRId64, call,
                       segments->max_terms);
-}
-
-size_t spops_segments_scratch_bytes(const spops_segments *segments)
-{
-    return segments == NULL ? 0 : segments->base.scratch_bytes;
 }
 
 spops_status spops_segments_get_view(spops_context *ctx, const spops_segments *segments,

@@ -76,6 +76,16 @@ spops_status spops_segments_finish(spops_context *ctx, spops_segments *segments)
 spops_status spops_segments_schedule_sync(spops_context *ctx, const spops_segments *segments,
                                           spops_schedule *schedule);
 
+// The state of plans of lists.
+static inline void spops_schedule_put_state(const spops_schedule *schedule, int64_t *counts)
+{
+    counts[0] = schedule->num_terms;
+    counts[1] = schedule->num_nonempty;
+    counts[2] = schedule->num_dropped;
+    counts[3] = schedule->longest;
+    counts[4] = schedule->overflow;
+}
+
 // Scratch of a plan's calls, measured and carved by one function.
 typedef struct spops_segments_scratch {
     void *states;   // [num_segments][max_cols] states, with SPOPS_GRADIENTS_ALL; else NULL

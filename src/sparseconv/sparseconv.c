@@ -203,10 +203,27 @@ static spops_status bind_sparseconv(spops_context *ctx, const char *call, spops_
     return SPOPS_STATUS_OK;
 }
 
+// All schedules in as few launches as there can be.
+static spops_status update_sparseconvs(spops_context *ctx, spops_plan *const *plans, int32_t num)
+{
+    enum { AT_ONCE = 16 * MAX_SCHEDULES };
+    spops_igemm_schedule_args args[AT_ONCE];
+    int32_t n = 0;
+
+    for (int32_t i = 0; i < num; ++i) {
+        n += schedules_of((const spops_sparseconv *)plans[i], args + n);
+        if (n + MAX_SCHEDULES <= AT_ONCE && i + 1 < num) continue;
+        SPOPS_TRY(make_schedules(ctx, args, n));
+        n = 0;
+    }
+    for (int32_t i = 0; i < num; ++i)
+        SPOPS_TRY(spops_tapconv_set_triplets(ctx, (spops_tapconv *)plans[i]));
+    return SPOPS_STATUS_OK;
+}
+
 static spops_status empty_sparseconv(spops_context *ctx, spops_plan *base)
 {
-    spops_sparseconv *plan = (spops_sparseconv *)base;
-    return spops_sparseconv_update_all(ctx, 1, &plan);
+    return update_sparseconvs(ctx, &base, 1);
 }
 
 static spops_status plan_choice(spops_context *ctx, const char *call, const spops_kernel_map *map,
@@ -260,58 +277,6 @@ fail:
     return status;
 }
 
-spops_status spops_sparseconv_update(spops_context *ctx, spops_sparseconv *conv)
-{
-    static const char call[] = "sparseconv_update";
-
-    SPOPS_BEGIN_CALL(ctx, call);
-    SPOPS_TRY(spops_tapconv_check(ctx, call, (const spops_tapconv *)conv));
-    SPOPS_OUTER_CALL(ctx, call, NULL);
-    return spops_sparseconv_update_all(ctx, 1, &conv);
-}
-
-spops_status spops_sparseconv_update_all(spops_context *ctx, int32_t num_convs,
-                                         spops_sparseconv *const *convs)
-{
-    static const char call[] = "sparseconv_update_all";
-    enum { AT_ONCE = 16 * MAX_SCHEDULES };
-    spops_igemm_schedule_args args[AT_ONCE];
-    int32_t n = 0;
-
-    SPOPS_BEGIN_CALL(ctx, call);
-    SPOPS_OUTER_CALL(ctx, call, NULL);
-    SPOPS_REQUIRE(ctx, num_convs >= 0, "%s: num_convs is %" PRId32 ", expected 0 or more", call,
-                  num_convs);
-    SPOPS_REQUIRE(ctx, convs != NULL || num_convs == 0, "%s: convs is NULL", call);
-    SPOPS_TRY(spops_check_aligned(ctx, call, "convs", convs, sizeof *convs));
-    for (int32_t i = 0; i < num_convs; ++i)
-        SPOPS_TRY(spops_tapconv_check(ctx, call, (const spops_tapconv *)convs[i]));
-    for (int32_t i = 0; i < num_convs; ++i) {
-        n += schedules_of(convs[i], args + n);
-        if (n + MAX_SCHEDULES <= AT_ONCE && i + 1 < num_convs) continue;
-        SPOPS_TRY(make_schedules(ctx, args, n));
-        n = 0;
-    }
-    for (int32_t i = 0; i < num_convs; ++i)
-        SPOPS_TRY(spops_tapconv_set_triplets(ctx, &convs[i]->conv));
-    return SPOPS_STATUS_OK;
-}
-
-size_t spops_sparseconv_scratch_bytes(const spops_sparseconv *conv)
-{
-    return spops_plan_scratch_bytes((const spops_plan *)conv);
-}
-
-size_t spops_sparseconv_bytes(const spops_sparseconv *conv)
-{
-    return conv == NULL ? 0 : sizeof *conv + spops_plan_bytes((const spops_plan *)conv);
-}
-
-static spops_status update_sparseconvs(spops_context *ctx, spops_plan *const *plans, int32_t num)
-{
-    return spops_sparseconv_update_all(ctx, num, (spops_sparseconv *const *)plans);
-}
-
 const spops_plan_ops spops_sparseconv_plan_ops = {.handle_bytes = sizeof(struct spops_sparseconv),
                                                   .num_fields = NUM_FIELDS,
                                                   .read = read_sparseconv,
@@ -322,7 +287,8 @@ const spops_plan_ops spops_sparseconv_plan_ops = {.handle_bytes = sizeof(struct 
                                                   .destroy = spops_tapconv_destroy,
                                                   .bytes = spops_tapconv_bytes,
                                                   .scratch_bytes = spops_tapconv_scratch_bytes,
-                                                  .update = update_sparseconvs};
+                                                  .update = update_sparseconvs,
+                                                  .state = spops_tapconv_state};
 
 // ---- Calls --------------------------------------------------------------------------------------
 

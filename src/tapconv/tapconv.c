@@ -187,6 +187,30 @@ size_t spops_tapconv_bytes(const spops_plan *plan)
     return spops_dataflow_choice_bytes(&((const spops_tapconv *)plan)->choice);
 }
 
+spops_status spops_tapconv_state(spops_context *ctx, const spops_plan *plan, int64_t *counts)
+{
+    const spops_tapconv *conv = (const spops_tapconv *)plan;
+    int64_t triplets[SPOPS_PLAN_MAX_COUNTS] = {0};
+    int32_t totals[SPOPS_IGEMM_NUM_TOTALS] = {0};
+
+    if (conv->triplets != NULL)
+        SPOPS_TRY(spops_plan_read_state(ctx, &conv->triplets->base, triplets));
+    for (int side = 0; conv->has_igemm && side < SPOPS_NUM_SIDES; ++side) {
+        const spops_igemm_schedule *s = &conv->schedules[side];
+        const size_t num = s->lists ? SPOPS_IGEMM_NUM_TOTALS : SPOPS_IGEMM_RECORDS + 1;
+        int32_t found[SPOPS_IGEMM_NUM_TOTALS] = {0};
+        if (!spops_tapconv_has_side(conv, side)) continue;
+        SPOPS_TRY(ctx->backend->download(ctx, found, s->num_tiles, num * sizeof *found));
+        for (int i = 0; i < SPOPS_IGEMM_NUM_TOTALS; ++i)
+            totals[i] += found[i];
+    }
+    counts[0] = triplets[0];
+    counts[1] = totals[SPOPS_IGEMM_TILES];
+    counts[2] = totals[SPOPS_IGEMM_RECORDS];
+    counts[3] = triplets[4] != 0 || totals[SPOPS_IGEMM_OVERFLOW] != 0;
+    return SPOPS_STATUS_OK;
+}
+
 // ---- Who serves a pass --------------------------------------------------------------------------
 
 // A pass and its arguments, or their shapes alone: x and y are the rows on either side of the

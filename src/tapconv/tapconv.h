@@ -94,6 +94,7 @@ spops_status spops_tapconv_set_triplets(spops_context *ctx, spops_tapconv *conv)
 spops_status spops_tapconv_prepare(spops_context *ctx, spops_plan *plan);
 void spops_tapconv_destroy(spops_plan *plan);
 size_t spops_tapconv_bytes(const spops_plan *plan);
+spops_status spops_tapconv_state(spops_context *ctx, const spops_plan *plan, int64_t *counts);
 size_t spops_tapconv_scratch_bytes(const spops_plan *plan);
 
 // ---- Calls --------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ enum {
     MOST_OBJECTS = 64,
     MOST_BLOCKS = 256,
     MOST_ROWS = 24,
-    MOST_INTS = 256,     // of a description
+    MOST_INTS = 512,     // of a description
     MOST_BYTES = 1 << 18 // of an argument
 };
 
@@ -481,6 +481,8 @@ static void attach_plan(world *w)
             spops_plan_get_kind(plans[1]) != SPOPS_PLAN_PYRAMID)
             CALL(w, spops_update(w->ctx, plans, (int32_t)pick(w, 3)));
     }
+    CALL(w, spops_plan_get_state_sync(w->ctx, plan, rarely(w) ? NULL : ints, (int32_t)pick(w, 64),
+                                      &num));
     (void)spops_plan_get_fields(plan, ints, (int32_t)pick(w, (uint32_t)MOST_INTS));
     if (!CALL(w, spops_plan_describe(w->ctx, plan, ints, (int32_t)MOST_INTS, &num))) return;
     if (rarely(w)) ints[pick(w, (uint32_t)num)] = hostile_i32(w);
@@ -1146,7 +1148,7 @@ static void make_sparseconv(world *w)
     const spops_kernel_map *map = any_map(w);
     const spops_kernel_map_view view = map_view(w, map);
     spops_conv_choice rows[2];
-    spops_sparseconv *all[2] = {conv, find(w, SPARSECONV)};
+    spops_plan *all[2] = {(spops_plan *)conv, find(w, SPARSECONV)};
     int64_t num_rows = 0;
     size_t bytes = 0;
     char text[1024];
@@ -1163,11 +1165,9 @@ static void make_sparseconv(world *w)
     spoil_size(w, &o.struct_size);
     switch (pick(w, 8)) {
     case 0: CALL(w, spops_sparseconv_update(w->ctx, conv)); break;
-    case 1:
-        CALL(w, spops_sparseconv_update_all(w->ctx, (int32_t)pick(w, 3), rarely(w) ? NULL : all));
-        break;
+    case 1: CALL(w, spops_update(w->ctx, rarely(w) ? NULL : all, (int32_t)pick(w, 3))); break;
     case 2:
-        (void)spops_sparseconv_bytes(conv);
+        (void)spops_plan_bytes((const spops_plan *)conv);
         CALL(w, spops_context_reserve(w->ctx, spops_sparseconv_scratch_bytes(conv)));
         break;
     case 3: {
@@ -1260,7 +1260,7 @@ static void make_triplets(world *w)
     case 4:
         spoil_size(w, &info.struct_size);
         CALL(w, spops_triplets_get_info_sync(w->ctx, t, &info));
-        (void)spops_triplets_bytes(t);
+        (void)spops_plan_bytes((const spops_plan *)t);
         CALL(w, spops_context_reserve(w->ctx, spops_triplets_scratch_bytes(t)));
         break;
     default:
@@ -1632,7 +1632,7 @@ static void make_pointconv(world *w)
     switch (pick(w, 4)) {
     case 0: CALL(w, spops_pointconv_update(w->ctx, conv)); break;
     case 1:
-        (void)spops_pointconv_bytes(conv);
+        (void)spops_plan_bytes((const spops_plan *)conv);
         CALL(w, spops_pointconv_get_choice(w->ctx, conv, (spops_conv_pass)pick(w, 4),
                                            (spops_dtype)pick(w, 10), count_of(w, 8), count_of(w, 8),
                                            NULL, &choice));
