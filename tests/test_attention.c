@@ -1146,7 +1146,7 @@ ParameterizedTest(struct backend_param *p, attention, refuses)
     m = q, m.cols = DIM;
     BACKWARD(m, q, s.lse, &o, NULL, NULL, "grad_o is [6, 6], expected [6, 12]");
     BACKWARD(q, m, s.lse, &o, NULL, NULL, "o is [6, 6], expected [6, 12]");
-    BACKWARD(q, q, NULL, &o, NULL, NULL, "lse is NULL, expected that of the forward call");
+    BACKWARD(q, q, NULL, &o, NULL, NULL, "lse is NULL");
     m = q, m.dtype = (spops_dtype)77;
     test_expect(ctx,
                 spops_attention_execute_backward(ctx, s.plan, q, m, q, q, q, s.lse, &s.options, &o,
@@ -1157,7 +1157,7 @@ ParameterizedTest(struct backend_param *p, attention, refuses)
     BACKWARD(q, q, s.lse, &o, &o, NULL, "grad_k overlaps grad_q");
     BACKWARD(q, q, s.lse, &q, NULL, NULL, "grad_q overlaps q");
     BACKWARD(q, q, s.o, NULL, &o, NULL, "grad_k overlaps lse");
-    BACKWARD(q, q, s.lse, &o, NULL, &grad, "grad_table is given, and options->bias is NULL");
+    BACKWARD(q, q, s.lse, &o, NULL, &grad, "grad_table is given, and bias_table is NULL");
     bias.coords.rows = ROWS;
     s.options.bias = &bias;
     BACKWARD(q, q, s.lse, &o, NULL, &grad, "grad_table is [6, 12], expected [9, 2]");

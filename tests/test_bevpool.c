@@ -1248,7 +1248,7 @@ ParameterizedTest(struct backend_param *p, bevpool, refuses_execution)
     m = *GF, m.data = feat.view.data;
     REFUSED("grad_feat", spops_bevpool_execute_backward(ctx, plan, last, O, D, F, GD, &m));
     m = *GF, m.data = gd.view.data;
-    REFUSED("grad_depth overlaps grad_feat",
+    REFUSED("grad_feat overlaps grad_depth",
             spops_bevpool_execute_backward(ctx, plan, last, O, D, F, GD, &m));
 #undef REFUSED
     // Channels first needs scratch, which another context has to reserve.

@@ -757,16 +757,21 @@ ParameterizedTest(struct backend_param *p, bevpool_dtypes, refuse)
             for (int o = 0; o < NUM_FLOATS; ++o) {
                 const allowed_row *row = row_of((spops_dtype)t);
                 const bool depth_fits = (row->depth & 1u << w) != 0;
-                if (depth_fits && (row->out & 1u << o) != 0) continue;
+                const bool out_fits = (row->out & 1u << o) != 0;
+                if (depth_fits && out_fits) continue;
                 spops_bevpool_args pool = spops_bevpool_args_default();
                 pool.depth = s.depth[w].view;
                 pool.feat = s.feat[t].view;
                 pool.out = s.out[o].view;
                 if (t == SPOPS_DTYPE_F4E2M1) pool.feat_scales = &s.feat_scales.view;
                 char fragment[64];
-                (void)snprintf(fragment, sizeof fragment, "%s.dtype is %s, expected",
-                               depth_fits ? "out" : "depth",
-                               test_dtype_name((spops_dtype)(depth_fits ? o : w)));
+                (void)snprintf(fragment, sizeof fragment, "%s.dtype is %s",
+                               depth_fits ? "out"
+                               : out_fits ? "depth"
+                                          : "", // either of two
+                               depth_fits || out_fits
+                                   ? test_dtype_name((spops_dtype)(depth_fits ? o : w))
+                                   : "");
                 test_describe(text, "%s x %s -> %s", test_dtype_name((spops_dtype)t),
                               test_dtype_name((spops_dtype)w), test_dtype_name((spops_dtype)o));
                 test_expect(ctx, spops_bevpool_execute(ctx, s.plan, &pool), invalid, fragment,
@@ -807,7 +812,7 @@ ParameterizedTest(struct backend_param *p, bevpool_dtypes, refuse)
             "feat.dtype is i8");
     BAD(eight, pool.feat.dtype = (spops_dtype)77, "feat.dtype is 77, which is no dtype");
     BAD(eight, pool.feat.rows = 8, "feat is [8, 34], expected [9, 34]");
-    BAD(eight, pool.feat.cols = pool.feat.row_stride = 35,
+    BAD(eight, pool.feat.cols = pool.feat.row_stride = pool.out.cols = pool.out.row_stride = 35,
         "feat is f8e4m3 with 35 columns, the plan was built for max_cols = 34");
     BAD(eight, pool.feat.row_stride = 33, "feat.row_stride is 33");
     BAD(eight, pool.feat.data = NULL, "feat.data is NULL");
@@ -827,9 +832,9 @@ ParameterizedTest(struct backend_param *p, bevpool_dtypes, refuse)
         "out overlaps feat_scales");
     BAD(four, (pool.feat.cols = 33, pool.out.cols = 33), "expected even numbers for f4e2m1");
     BAD(four, pool.feat.row_stride = 35, "expected even numbers for f4e2m1");
-    BAD(eight, pool.feat_scale = odd, "feat_scale.data is");
-    BAD(eight, pool.depth_scale = odd, "depth_scale.data is");
-    BAD(eight, pool.out_scale = odd, "out_scale.data is");
+    BAD(eight, pool.feat_scale = odd, "feat_scale is");
+    BAD(eight, pool.depth_scale = odd, "depth_scale is");
+    BAD(eight, pool.out_scale = odd, "out_scale is");
     BAD(eight, pool.feat_scale = in_out, "out overlaps feat_scale");
     BAD(eight, pool.depth_scale = in_out, "out overlaps depth_scale");
     BAD(eight, pool.out_scale = in_out, "out overlaps out_scale");

@@ -5,7 +5,7 @@
 #include <math.h>
 
 #include "attention/attention_args.h"
-#include "core/check.h"
+#include "call/call_check.h"
 #include "core/matrix.h"
 #include "patches/patches.h"
 
@@ -22,18 +22,6 @@ typedef struct attention_call {
     spops_dtype dtype;
     double scale_f64;
 } attention_call;
-
-// Matrices of a call.
-#define MAX_INS  9
-#define MAX_OUTS 4
-
-// A matrix argument: which one, and whether its heads are those of o.
-typedef struct named_matrix {
-    const char *name;
-    spops_matrix m;
-    bool like_o;
-    bool by_heads; // rows of all heads; else a plain matrix
-} named_matrix;
 
 // ---- Options ------------------------------------------------------------------------------------
 
@@ -142,23 +130,11 @@ static int64_t head_stride(const attention_call *c, bool like_o)
     return like_o ? c->options.o_head_stride : c->options.qkv_head_stride;
 }
 
-// All heads of a matrix, with the columns between them.
-static spops_matrix heads_of(const attention_call *c, const named_matrix *a)
+// Rows of all heads, as checks take them.
+static spops_argument by_heads(const attention_call *c, spops_matrix m, bool like_o)
 {
-    return spops_matrix_columns(a->m, 0,
-                                (c->options.heads - 1) * head_stride(c, a->like_o) + c->dim);
-}
-
-static spops_status check_heads(const attention_call *c, const named_matrix *a, unsigned dtypes)
-{
-    const int64_t rows = c->patches->num_rows;
-    const spops_matrix all = heads_of(c, a);
-    SPOPS_TRY(spops_check_matrix(c->ctx, c->name, a->name, a->m, rows, c->cols, dtypes));
-    SPOPS_REQUIRE(c->ctx, all.rows <= 1 || all.row_stride >= all.cols,
-                  "%s: %s.row_stride is %" PRId64 ", less than %" PRId64
-                  ", where the last of its heads ends",
-                  c->name, a->name, all.row_stride, all.cols);
-    return spops_check_matrix(c->ctx, c->name, a->name, all, rows, all.cols, dtypes);
+    return (spops_argument){
+        .m = m, .num_blocks = c->options.heads, .block_stride = head_stride(c, like_o)};
 }
 
 static spops_matrix lse_matrix(const attention_call *c, const void *lse)
@@ -167,31 +143,21 @@ static spops_matrix lse_matrix(const attention_call *c, const void *lse)
                                     spops_sum_dtype(c->dtype));
 }
 
-static spops_status check_lse(const attention_call *c, const void *lse)
+// By the row. The arguments are in its order; what belongs to the options is put where it says.
+static spops_status check_call(const attention_call *c, spops_operator_id op, const void **args,
+                               int positions)
 {
-    return spops_check_matrix(c->ctx, c->name, "lse", lse_matrix(c, lse), c->patches->num_rows,
-                              c->options.heads, 1u << spops_sum_dtype(c->dtype));
-}
-
-static void list_arguments(const attention_call *c, const named_matrix *from, int n,
-                           spops_argument *to)
-{
-    for (int i = 0; i < n; ++i) {
-        to[i] = spops_plain_argument(from[i].name, from[i].m);
-        if (!from[i].by_heads) continue;
-        to[i].num_blocks = c->options.heads;
-        to[i].block_stride = head_stride(c, from[i].like_o);
+    const spops_call_number attributes[] = {{.i = c->options.heads},
+                                            {.f = c->options.scale},
+                                            {.i = c->options.math},
+                                            {.f = c->rotary.base},
+                                            {.i = c->rotary.axis_dim}};
+    if (c->options.rotary != NULL) args[positions] = &c->rotary.coords;
+    if (c->options.bias != NULL) {
+        args[positions + 1] = &c->bias.coords;
+        args[positions + 2] = &c->bias.table;
     }
-}
-
-// Every output apart from every other and from the inputs.
-static spops_status check_outputs(const attention_call *c, const named_matrix *outs, int num_outs,
-                                  const named_matrix *ins, int num_ins)
-{
-    spops_argument written[MAX_OUTS], read[MAX_INS];
-    list_arguments(c, outs, num_outs, written);
-    list_arguments(c, ins, num_ins, read);
-    return spops_check_apart(c->ctx, c->name, written, num_outs, read, num_ins);
+    return spops_check_call(c->ctx, op, args, attributes);
 }
 
 // ---- Arguments of the slots ---------------------------------------------------------------------
@@ -337,23 +303,17 @@ spops_status spops_attention_execute(spops_context *ctx, const spops_patches *pa
     spops_attention_args args = {0};
     attention_call c;
 
-    SPOPS_BEGIN_CALL(ctx, call);
+    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
     SPOPS_TRY(spops_plan_check(ctx, call, "patches", (const spops_plan *)patches));
     c = begin_call(ctx, call, patches, q.cols, q.dtype);
     SPOPS_TRY(read_call(&c, options));
 
-    const named_matrix ins[] = {{"q", q, false, true},
-                                {"k", k, false, true},
-                                {"v", v, false, true},
-                                {"positions", c.rotary.coords, false, false},
-                                {"bias_coords", c.bias.coords, false, false},
-                                {"bias_table", c.bias.table, false, false}};
-    const named_matrix outs[] = {{"o", o, true, true}, {"lse", lse_matrix(&c, lse), false, false}};
-    for (int i = 0; i < 3; ++i)
-        SPOPS_TRY(check_heads(&c, &ins[i], 1u << q.dtype));
-    SPOPS_TRY(check_heads(&c, &outs[0], 1u << q.dtype));
-    if (lse != NULL) SPOPS_TRY(check_lse(&c, lse));
-    SPOPS_TRY(check_outputs(&c, outs, 2, ins, 6));
+    const spops_argument of_q = by_heads(&c, q, false), of_k = by_heads(&c, k, false),
+                         of_v = by_heads(&c, v, false), of_o = by_heads(&c, o, true);
+    const spops_matrix of_lse = lse_matrix(&c, lse);
+    const void *given[] = {
+        &of_q, &of_k, &of_v, NULL, NULL, NULL, patches, &of_o, lse == NULL ? NULL : &of_lse};
+    SPOPS_TRY(check_call(&c, SPOPS_OP_attention, given, 3));
     SPOPS_REQUIRE_SLOT(ctx, call, attention);
     if (c.patches->num_rows == 0) return SPOPS_STATUS_OK;
     fill_args(&c, q, k, v, o, &args);
@@ -373,50 +333,51 @@ spops_status spops_attention_execute_backward(
     spops_attention_backward_args args = {0};
     attention_call c;
 
-    SPOPS_BEGIN_CALL(ctx, call);
+    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
     SPOPS_TRY(spops_plan_check(ctx, call, "patches", (const spops_plan *)patches));
     c = begin_call(ctx, call, patches, q.cols, q.dtype);
     SPOPS_TRY(read_call(&c, options));
 
-    const named_matrix ins[] = {{"q", q, false, true},
-                                {"k", k, false, true},
-                                {"v", v, false, true},
-                                {"o", o, true, true},
-                                {"grad_o", grad_o, true, true},
-                                {"lse", lse_matrix(&c, lse), false, false},
-                                {"positions", c.rotary.coords, false, false},
-                                {"bias_coords", c.bias.coords, false, false},
-                                {"bias_table", c.bias.table, false, false}};
-    const named_matrix outs[] = {
-        {"grad_q", grad_q != NULL ? *grad_q : absent, false, true},
-        {"grad_k", grad_k != NULL ? *grad_k : absent, false, true},
-        {"grad_v", grad_v != NULL ? *grad_v : absent, false, true},
-        {"grad_table", grad_table != NULL ? *grad_table : absent, false, false}};
-    const spops_matrix *const wanted[] = {grad_q, grad_k, grad_v};
-    const unsigned grad_dtypes = 1u << q.dtype | 1u << SPOPS_DTYPE_F32; // q's has been checked
-    for (int i = 0; i < 5; ++i)
-        SPOPS_TRY(check_heads(&c, &ins[i], 1u << q.dtype));
-    SPOPS_REQUIRE(ctx, lse != NULL || c.patches->num_rows == 0,
-                  "%s: lse is NULL, expected that of the forward call", call);
-    SPOPS_TRY(check_lse(&c, lse));
-    for (int i = 0; i < 3; ++i)
-        if (wanted[i] != NULL) SPOPS_TRY(check_heads(&c, &outs[i], grad_dtypes));
-    if (grad_table != NULL) {
-        SPOPS_REQUIRE(ctx, c.options.bias != NULL,
-                      "%s: grad_table is given, and options->bias is NULL", call);
-        SPOPS_TRY(check_table(&c, "grad_table", *grad_table));
-    }
-    SPOPS_TRY(check_outputs(&c, outs, 4, ins, 9));
+    const spops_matrix m[] = {q,
+                              k,
+                              v,
+                              o,
+                              grad_o,
+                              grad_q != NULL ? *grad_q : absent,
+                              grad_k != NULL ? *grad_k : absent,
+                              grad_v != NULL ? *grad_v : absent};
+    enum { Q, K, V, O, GRAD_O, GRAD_Q, GRAD_K, GRAD_V, NUM_BY_HEADS };
+    spops_argument of[NUM_BY_HEADS];
+    const spops_matrix of_lse = lse_matrix(&c, lse);
+    for (int i = 0; i < NUM_BY_HEADS; ++i)
+        of[i] = by_heads(&c, m[i], i == O || i == GRAD_O);
+    const void *given[] = {&of[Q],
+                           &of[K],
+                           &of[V],
+                           &of[O],
+                           lse == NULL && c.patches->num_rows > 0 ? NULL : &of_lse,
+                           NULL,
+                           NULL,
+                           NULL,
+                           &of[GRAD_O],
+                           patches,
+                           grad_q == NULL ? NULL : &of[GRAD_Q],
+                           grad_k == NULL ? NULL : &of[GRAD_K],
+                           grad_v == NULL ? NULL : &of[GRAD_V],
+                           grad_table};
+    SPOPS_TRY(check_call(&c, SPOPS_OP_attention_backward, given, 5));
     SPOPS_REQUIRE_SLOT(ctx, call, attention_backward);
     if (c.patches->num_rows == 0 && grad_table == NULL) return SPOPS_STATUS_OK;
     fill_args(&c, q, k, v, o, &args.forward);
     args.forward.lse = (float *)(uintptr_t)lse; // which backward reads
     args.grad_o = view_of(&c, grad_o, true);
-    args.grad_q = view_of(&c, outs[0].m, false);
-    args.grad_k = view_of(&c, outs[1].m, false);
-    args.grad_v = view_of(&c, outs[2].m, false);
-    args.grad_table = (float *)outs[3].m.data;
-    args.grad_table_stride = spops_row_step(outs[3].m);
+    args.grad_q = view_of(&c, m[GRAD_Q], false);
+    args.grad_k = view_of(&c, m[GRAD_K], false);
+    args.grad_v = view_of(&c, m[GRAD_V], false);
+    if (grad_table != NULL) {
+        args.grad_table = (float *)grad_table->data;
+        args.grad_table_stride = spops_row_step(*grad_table);
+    }
     SPOPS_TRY(get_scratch(&c, call, true, &args.forward.workspace));
     return ctx->backend->attention_backward(ctx, &args);
 }

@@ -33,7 +33,9 @@ enum {
     DEPTH_STEP_M,
     GRID_LOWER_M,
     CELL_SIZE_M = GRID_LOWER_M + 3,
-    NUM_FIELDS = CELL_SIZE_M + 3
+    NUM_FEATURES = CELL_SIZE_M + 3, // these follow from others
+    NUM_CELLS,
+    NUM_FIELDS
 };
 
 // What every way to a plan begins with.
@@ -141,6 +143,10 @@ static void put_shape(const spops_bev_shape *shape, int32_t input_height, int32_
     fields[INPUT_HEIGHT] = input_height;
     fields[INPUT_WIDTH] = input_width;
     fields[HAS_DEPTHS] = has_depths;
+    fields[NUM_FEATURES] = (int64_t)shape->num_batches * shape->num_cameras *
+                           shape->feature_height * shape->feature_width;
+    fields[NUM_CELLS] =
+        (int64_t)shape->num_batches * shape->num_cells_x * shape->num_cells_y * shape->num_cells_z;
 }
 
 static void put_points(const spops_bev_points_args *points, int64_t *fields)
@@ -491,6 +497,8 @@ static spops_status read_bev_plan(spops_context *ctx, const char *call, spops_pl
     spops_plan_get_f64s(fields + GRID_LOWER_M, given.grid_lower_m, 3);
     spops_plan_get_f64s(fields + CELL_SIZE_M, given.cell_size_m, 3);
     SPOPS_TRY(spops_bev_read_geometry(ctx, call, &given, &g, &plan->counts));
+    SPOPS_TRY(spops_plan_derive(ctx, call, base, NUM_FEATURES, plan->counts.num_features));
+    SPOPS_TRY(spops_plan_derive(ctx, call, base, NUM_CELLS, plan->counts.num_cells));
     wanted.max_cols = fields[MAX_COLS];
     SPOPS_TRY(spops_bev_read_options(ctx, call, &wanted, &o));
     plan->shape = g.shape;

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "bevpool/bev_plan.h"
-#include "core/matrix.h"
+#include "call/call_check.h"
 #include "gather/gather_args.h"
 #include "segreduce/segreduce.h"
 
@@ -25,39 +25,16 @@ static unsigned out_dtypes(spops_dtype feat)
     return depth_dtypes(feat) | DTYPE(F32);
 }
 
-static spops_status check_plan(spops_context *ctx, const char *call, const spops_bev_plan *plan,
-                               spops_bev_layout layout)
+// What the row cannot say of a layout: cells that come before channels go through scratch rows.
+static spops_status check_layout(spops_context *ctx, const char *call, const spops_bev_plan *plan,
+                                 spops_bev_layout layout, int64_t cols)
 {
-    SPOPS_TRY(spops_bev_check_plan(ctx, call, plan));
-    SPOPS_REQUIRE(ctx, layout == SPOPS_BEV_CHANNELS_LAST || layout == SPOPS_BEV_CHANNELS_FIRST,
-                  "%s: layout is %d, expected %d or %d", call, (int)layout,
-                  (int)SPOPS_BEV_CHANNELS_LAST, (int)SPOPS_BEV_CHANNELS_FIRST);
     if (layout == SPOPS_BEV_CHANNELS_LAST) return SPOPS_STATUS_OK;
     SPOPS_REQUIRE_SLOT(ctx, call, transpose);
-    return SPOPS_STATUS_OK;
-}
-
-// depth and feat of the gradients, which have fewer dtypes.
-static spops_status check_inputs(spops_context *ctx, const char *call, const spops_bev_plan *plan,
-                                 spops_matrix depth, spops_matrix feat)
-{
-    SPOPS_TRY(spops_check_matrix(ctx, call, "feat", feat, plan->counts.num_features, feat.cols,
-                                 SPOPS_DTYPES_FLOAT));
-    return spops_check_weights(ctx, call, "depth", depth, plan->counts.num_points, feat.dtype);
-}
-
-// m, named `name`, has one column vector of feat's width per cell, laid out as said.
-static spops_status check_cells(spops_context *ctx, const char *call, const char *name,
-                                const spops_bev_plan *plan, spops_bev_layout layout, spops_matrix m,
-                                spops_matrix feat, unsigned dtypes)
-{
-    const int64_t batches = plan->shape.num_batches, cells = plan->counts.num_cells;
-    if (layout == SPOPS_BEV_CHANNELS_LAST)
-        return spops_check_matrix(ctx, call, name, m, cells, feat.cols, dtypes);
-    SPOPS_REQUIRE(ctx, feat.cols <= plan->segments->max_cols,
+    SPOPS_REQUIRE(ctx, cols <= plan->segments->max_cols,
                   "%s: feat has %" PRId64 " columns, the plan was built for max_cols = %" PRId64,
-                  call, feat.cols, plan->segments->max_cols);
-    return spops_check_matrix(ctx, call, name, m, batches * feat.cols, cells / batches, dtypes);
+                  call, cols, plan->segments->max_cols);
+    return SPOPS_STATUS_OK;
 }
 
 static spops_status get_scratch(spops_context *ctx, const char *call, const spops_bev_plan *plan,
@@ -72,16 +49,6 @@ static spops_status get_scratch(spops_context *ctx, const char *call, const spop
     return SPOPS_STATUS_OK;
 }
 
-// A scale is one aligned f32, apart from out; or absent.
-static spops_status check_scale(spops_context *ctx, const char *call, const char *name,
-                                const float *scale, spops_matrix out)
-{
-    const spops_matrix m = spops_matrix_dense((void *)(uintptr_t)scale, 1, 1, SPOPS_DTYPE_F32);
-    if (scale == NULL) return SPOPS_STATUS_OK;
-    SPOPS_TRY(spops_check_matrix(ctx, call, name, m, 1, 1, DTYPE(F32)));
-    return spops_check_no_overlap(ctx, call, "out", out, name, m);
-}
-
 static spops_status check_feat_scales(spops_context *ctx, const char *call,
                                       const spops_bevpool_args *pool)
 {
@@ -94,38 +61,29 @@ static spops_status check_feat_scales(spops_context *ctx, const char *call,
     }
     SPOPS_REQUIRE(ctx, pool->feat_scales != NULL,
                   "%s: feat_scales is NULL, and feat.dtype is f4e2m1, which needs them", call);
-    SPOPS_TRY(spops_check_matrix(ctx, call, "feat_scales", *pool->feat_scales, feat.rows,
-                                 (feat.cols + SPOPS_BLOCK_COLS - 1) / SPOPS_BLOCK_COLS,
-                                 DTYPE(F8E4M3)));
-    return spops_check_no_overlap(ctx, call, "out", pool->out, "feat_scales", *pool->feat_scales);
+    return SPOPS_STATUS_OK;
 }
 
+// What the row cannot say: which dtypes go together, and what codes need of the plan.
 static spops_status check_pool(spops_context *ctx, const char *call, const spops_bev_plan *plan,
                                const spops_bevpool_args *pool)
 {
-    const spops_matrix depth = pool->depth, feat = pool->feat, out = pool->out;
+    const spops_matrix feat = pool->feat;
+    const void *const given[] = {
+        &feat,           &pool->depth, pool->feat_scales, pool->feat_scale, pool->depth_scale,
+        pool->out_scale, plan,         &pool->out};
+    const spops_call_number attributes[] = {{.i = pool->layout}, {.i = pool->accumulate}};
 
-    SPOPS_REQUIRE(
-        ctx, pool->accumulate == SPOPS_ACCUMULATE_F32 || pool->accumulate == SPOPS_ACCUMULATE_F16,
-        "%s: accumulate is %d, expected %d or %d", call, (int)pool->accumulate,
-        (int)SPOPS_ACCUMULATE_F32, (int)SPOPS_ACCUMULATE_F16);
-    SPOPS_TRY(spops_check_matrix(ctx, call, "feat", feat, plan->counts.num_features, feat.cols,
-                                 SPOPS_DTYPES_FLOAT | SPOPS_DTYPES_NARROW));
+    SPOPS_TRY(spops_check_call(ctx, SPOPS_OP_bevpool, given, attributes));
     SPOPS_REQUIRE(ctx, spops_dtype_is_float(feat.dtype) || feat.cols <= plan->segments->max_cols,
                   "%s: feat is %s with %" PRId64
                   " columns, the plan was built for max_cols = %" PRId64,
                   call, spops_dtype_name(feat.dtype), feat.cols, plan->segments->max_cols);
-    SPOPS_TRY(spops_check_matrix(ctx, call, "depth", depth, plan->counts.num_points, 1,
-                                 depth_dtypes(feat.dtype)));
-    SPOPS_REQUIRE(ctx, depth.rows <= 1 || depth.row_stride == 1,
-                  "%s: depth.row_stride is %" PRId64 ", expected 1", call, depth.row_stride);
-    SPOPS_TRY(check_cells(ctx, call, "out", plan, pool->layout, out, feat, out_dtypes(feat.dtype)));
-    SPOPS_TRY(spops_check_no_overlap(ctx, call, "out", out, "depth", depth));
-    SPOPS_TRY(spops_check_no_overlap(ctx, call, "out", out, "feat", feat));
-    SPOPS_TRY(check_feat_scales(ctx, call, pool));
-    SPOPS_TRY(check_scale(ctx, call, "feat_scale", pool->feat_scale, out));
-    SPOPS_TRY(check_scale(ctx, call, "depth_scale", pool->depth_scale, out));
-    return check_scale(ctx, call, "out_scale", pool->out_scale, out);
+    SPOPS_TRY(
+        spops_check_dtype(ctx, call, "depth.dtype", pool->depth.dtype, depth_dtypes(feat.dtype)));
+    SPOPS_TRY(spops_check_dtype(ctx, call, "out.dtype", pool->out.dtype, out_dtypes(feat.dtype)));
+    SPOPS_TRY(check_layout(ctx, call, plan, pool->layout, feat.cols));
+    return check_feat_scales(ctx, call, pool);
 }
 
 // The same sums over the plan's intervals: features are rows, depths are weights.
@@ -213,7 +171,6 @@ static spops_status run_pool(spops_context *ctx, const char *call, const spops_b
     spops_bev_scratch scratch;
     spops_transpose_args transpose;
 
-    SPOPS_TRY(check_plan(ctx, call, plan, pool->layout));
     SPOPS_TRY(check_pool(ctx, call, plan, pool));
     SPOPS_TRY(spops_segments_check_cols(ctx, call, "feat", plan->segments, false, cols));
     if (cols == 0) return SPOPS_STATUS_OK;
@@ -237,44 +194,11 @@ spops_status spops_bevpool_execute(spops_context *ctx, const spops_bev_plan *pla
     static const char call[] = "bevpool_execute";
     spops_bevpool_args read;
 
-    SPOPS_BEGIN_CALL(ctx, call);
+    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
     SPOPS_REQUIRE(ctx, args != NULL, "%s: args is NULL", call);
     memset(&read, 0, sizeof read);
     SPOPS_TRY(spops_read_options(ctx, call, args, &read, sizeof read));
     return run_pool(ctx, call, plan, &read);
-}
-
-static spops_status check_grad_apart(spops_context *ctx, const char *call, const char *name,
-                                     spops_matrix grad, spops_matrix grad_out, spops_matrix depth,
-                                     spops_matrix feat)
-{
-    SPOPS_TRY(spops_check_no_overlap(ctx, call, name, grad, "grad_out", grad_out));
-    SPOPS_TRY(spops_check_no_overlap(ctx, call, name, grad, "depth", depth));
-    return spops_check_no_overlap(ctx, call, name, grad, "feat", feat);
-}
-
-// The gradients that are wanted.
-static spops_status check_grads(spops_context *ctx, const char *call, spops_matrix grad_out,
-                                spops_matrix depth, spops_matrix feat,
-                                const spops_matrix *grad_depth, const spops_matrix *grad_feat)
-{
-    if (grad_feat != NULL) {
-        SPOPS_TRY(spops_check_matrix(ctx, call, "grad_feat", *grad_feat, feat.rows, feat.cols,
-                                     1u << (unsigned)feat.dtype));
-        SPOPS_TRY(check_grad_apart(ctx, call, "grad_feat", *grad_feat, grad_out, depth, feat));
-    }
-    if (grad_depth != NULL) {
-        SPOPS_TRY(
-            spops_check_weights(ctx, call, "grad_depth", *grad_depth, depth.rows, depth.dtype));
-        SPOPS_REQUIRE(ctx, grad_depth->dtype == depth.dtype,
-                      "%s: grad_depth.dtype is %s, expected %s", call,
-                      spops_dtype_name(grad_depth->dtype), spops_dtype_name(depth.dtype));
-        SPOPS_TRY(check_grad_apart(ctx, call, "grad_depth", *grad_depth, grad_out, depth, feat));
-        if (grad_feat != NULL)
-            SPOPS_TRY(spops_check_no_overlap(ctx, call, "grad_depth", *grad_depth, "grad_feat",
-                                             *grad_feat));
-    }
-    return SPOPS_STATUS_OK;
 }
 
 spops_status spops_bevpool_execute_backward(spops_context *ctx, const spops_bev_plan *plan,
@@ -288,13 +212,11 @@ spops_status spops_bevpool_execute_backward(spops_context *ctx, const spops_bev_
     spops_transpose_args transpose;
     spops_bev_spans_grad_args spans;
     spops_matrix rows = grad_out; // its gradients with channels last
+    const void *const given[] = {&feat, &depth, &grad_out, plan, grad_depth, grad_feat};
+    const spops_call_number attributes[] = {{.i = layout}};
 
-    SPOPS_BEGIN_CALL(ctx, call);
-    SPOPS_TRY(check_plan(ctx, call, plan, layout));
-    SPOPS_TRY(check_inputs(ctx, call, plan, depth, feat));
-    SPOPS_TRY(check_cells(ctx, call, "grad_out", plan, layout, grad_out, feat,
-                          1u << (unsigned)feat.dtype));
-    SPOPS_TRY(check_grads(ctx, call, grad_out, depth, feat, grad_depth, grad_feat));
+    SPOPS_TRY(spops_check_call(ctx, SPOPS_OP_bevpool_backward, given, attributes));
+    SPOPS_TRY(check_layout(ctx, call, plan, layout, feat.cols));
     SPOPS_TRY(spops_segreduce_check_backward(ctx, call, plan->segments, SPOPS_REDUCE_SUM));
     SPOPS_TRY(spops_segments_check_cols(ctx, call, "feat", plan->segments, false, feat.cols));
     if (grad_depth == NULL && grad_feat == NULL) return SPOPS_STATUS_OK;

@@ -389,7 +389,7 @@ spops_status spops_check_call(spops_context *ctx, spops_operator_id op, const vo
     byte_range ranges[SPOPS_ROW_MAX_ARGS];
     call_check c;
 
-    SPOPS_REQUIRE(NULL, ctx != NULL, "%s_execute: ctx is NULL", row->call);
+    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", row->call);
     c.ctx = ctx;
     c.row = row;
     c.args = args;
@@ -399,7 +399,7 @@ spops_status spops_check_call(spops_context *ctx, spops_operator_id op, const vo
     SPOPS_TRY(check_plans(&c));
     SPOPS_TRY(check_attributes(&c, attributes));
     find_sizes(&c, false);
-    spops_row_run_steps(row, c.slots);
+    spops_row_run_steps(row, args, c.slots);
     find_dtypes(&c, false);
     for (int i = 0; i < row->num_args; ++i) {
         const spops_row_arg *arg = &row->args[i];

@@ -783,25 +783,27 @@ static uint8_t constant_slot(reader *r, int64_t value)
     return slot;
 }
 
-static uint8_t step_slot(reader *r, code_op op, uint8_t a, uint8_t b, uint8_t c)
+static uint8_t step_slot(reader *r, code_op op, uint8_t a, uint8_t b, uint8_t c, int arg)
 {
     spops_row *row = r->row;
     for (int i = 0; i < row->num_steps; ++i) {
-        const spops_number_step *s = &row->steps[i];
-        if (s->op == op && s->a == a && s->b == b && s->c == c) return s->to;
+        spops_number_step *s = &row->steps[i];
+        if (s->op != op || s->a != a || s->b != b || s->c != c) continue;
+        if (s->arg != arg) s->arg = -1;
+        return s->to;
     }
     if (row->num_steps == SPOPS_ROW_MAX_STEPS) {
         fail(r, "too many expressions");
         return 0;
     }
     const uint8_t slot = add_value_slot(r);
-    row->steps[row->num_steps++] = (spops_number_step){(uint8_t)op, a, b, c, slot};
+    row->steps[row->num_steps++] = (spops_number_step){(uint8_t)op, a, b, c, slot, (int8_t)arg};
     return slot;
 }
 
 // The slot of a number's value: a name's, a constant's, or the last step's of its code. Constants come
 // first, so that what every call begins with has no gap.
-static uint8_t value_slot(reader *r, const spops_row_number *number, bool constants_alone)
+static uint8_t value_slot(reader *r, const spops_row_number *number, int arg, bool constants_alone)
 {
     uint8_t stack[MAX_STACK] = {0};
     int top = -1;
@@ -817,19 +819,20 @@ static uint8_t value_slot(reader *r, const spops_row_number *number, bool consta
             stack[++top] = (uint8_t)c->value;
         } else if (c->op == OP_IF) {
             top -= 2;
-            stack[top] = step_slot(r, c->op, stack[top], stack[top + 1], stack[top + 2]);
+            stack[top] = step_slot(r, c->op, stack[top], stack[top + 1], stack[top + 2], arg);
         } else if (c->op != OP_CONSTANT) {
             --top;
-            stack[top] = step_slot(r, c->op, stack[top], stack[top + 1], 0);
+            stack[top] = step_slot(r, c->op, stack[top], stack[top + 1], 0, arg);
         }
     }
     return stack[0];
 }
 
-void spops_row_run_steps(const spops_row *row, int64_t *slots)
+void spops_row_run_steps(const spops_row *row, const void *const *args, int64_t *slots)
 {
     for (int i = 0; i < row->num_steps; ++i) {
         const spops_number_step *s = &row->steps[i];
+        if (s->arg >= 0 && args[s->arg] == NULL) continue;
         const int64_t a = slots[s->a], b = slots[s->b];
         int64_t *to = &slots[s->to];
         bool is_large = (a == INT64_MAX) | (b == INT64_MAX); // of a step before
@@ -857,7 +860,7 @@ static void prepare(reader *r)
         row->initial[s] = SPOPS_ROW_NO_VALUE;
     for (int i = 0; i < row->num_args; ++i) {
         for (int d = 0; d < row->args[i].num_dims; ++d)
-            (void)value_slot(r, &row->args[i].dims[d], true);
+            (void)value_slot(r, &row->args[i].dims[d], i, true);
         if (row->args[i].is_plan && !row->args[i].is_output)
             row->plans[row->num_plans++] = (int8_t)i;
     }
@@ -869,8 +872,8 @@ static void prepare(reader *r)
             if ((arg->variables & 1u << v) != 0)
                 arg->variable = (int8_t)(arg->variable == -1 ? v : -2);
         if (arg->is_plan) continue;
-        arg->dim_slots[0] = value_slot(r, &arg->dims[0], false);
-        arg->dim_slots[1] = value_slot(r, arg->is_array ? &one : &arg->dims[1], false);
+        arg->dim_slots[0] = value_slot(r, &arg->dims[0], i, false);
+        arg->dim_slots[1] = value_slot(r, arg->is_array ? &one : &arg->dims[1], i, false);
     }
     for (int i = 0; i < row->num_attributes; ++i) {
         spops_row_attribute *a = &row->attributes[i];

@@ -39,6 +39,7 @@ typedef struct spops_row_number {
 typedef struct spops_number_step {
     uint8_t op; // of rows.c
     uint8_t a, b, c, to;
+    int8_t arg; // that alone needs it: skipped where that is absent; -1: several
 } spops_number_step;
 
 typedef struct spops_row_arg {
@@ -118,8 +119,9 @@ const spops_row *spops_row_of(spops_operator_id id);
 // The value of a number; slots [num_slots]. INT64_MAX where it leaves 64 bits.
 int64_t spops_row_eval(const spops_row_number *number, const int64_t *slots);
 
-// The values of all expressions in dimensions; slots [num_all_slots], those with names have theirs.
-void spops_row_run_steps(const spops_row *row, int64_t *slots);
+// The values of expressions in dimensions of arguments that are there (args); slots [num_all_slots],
+// those with names have theirs.
+void spops_row_run_steps(const spops_row *row, const void *const *args, int64_t *slots);
 
 // Whether all that it is made of has a value.
 bool spops_row_has_value(const spops_row_number *number, const int64_t *slots);
