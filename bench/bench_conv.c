@@ -84,14 +84,14 @@ static void enqueue_grad_x(void *user)
 {
     conv_data *d = user;
     note_status(d, spops_sparseconv_execute_backward(d->b->ctx, d->plan, d->g, d->x, d->w,
-                                                     &d->layer, &d->grad_x, NULL));
+                                                     &d->layer, &d->grad_x, NULL, NULL));
 }
 
 static void enqueue_grad_w(void *user)
 {
     conv_data *d = user;
     note_status(d, spops_sparseconv_execute_backward(d->b->ctx, d->plan, d->g, d->x, d->w,
-                                                     &d->layer, NULL, &d->grad_w));
+                                                     &d->layer, NULL, &d->grad_w, NULL));
 }
 
 // All that a training step does.

@@ -104,14 +104,14 @@ static void enqueue_grad_x(void *user)
 {
     point_data *d = user;
     note_status(d, spops_pointconv_execute_backward(d->b->ctx, d->plan, d->g, d->x, d->w, NULL,
-                                                    &d->grad_x, NULL));
+                                                    &d->grad_x, NULL, NULL));
 }
 
 static void enqueue_grad_w(void *user)
 {
     point_data *d = user;
     note_status(d, spops_pointconv_execute_backward(d->b->ctx, d->plan, d->g, d->x, d->w, NULL,
-                                                    NULL, &d->grad_w));
+                                                    NULL, &d->grad_w, NULL));
 }
 
 static void enqueue_step(void *user)
@@ -139,9 +139,9 @@ static void degraded_grad_x(void *user)
 {
     point_data *d = user;
     const spops_matrix grad_x = of_voxels(d, d->grad_x);
-    note_status(d,
-                spops_sparseconv_execute_backward(d->b->ctx, d->degraded, of_voxels(d, d->g),
-                                                  of_voxels(d, d->x), d->w, NULL, &grad_x, NULL));
+    note_status(d, spops_sparseconv_execute_backward(d->b->ctx, d->degraded, of_voxels(d, d->g),
+                                                     of_voxels(d, d->x), d->w, NULL, &grad_x, NULL,
+                                                     NULL));
 }
 
 static void degraded_grad_w(void *user)
@@ -149,7 +149,7 @@ static void degraded_grad_w(void *user)
     point_data *d = user;
     note_status(d, spops_sparseconv_execute_backward(d->b->ctx, d->degraded, of_voxels(d, d->g),
                                                      of_voxels(d, d->x), d->w, NULL, NULL,
-                                                     &d->grad_w));
+                                                     &d->grad_w, NULL));
 }
 
 static void degraded_step(void *user)

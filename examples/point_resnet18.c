@@ -222,9 +222,9 @@ static spops_status backward(network *n, layer *l, spops_matrix x, spops_matrix 
     const spops_norm_options o = relu();
     if (l->mean == NULL)
         return spops_pointconv_execute_backward(n->d.ctx, l->conv, grad_out, x, l->w, NULL, &grad_x,
-                                                &l->grad_w);
+                                                &l->grad_w, NULL);
     TRY(spops_pointconv_execute_backward(n->d.ctx, l->conv, grad_out, l->normalised, l->w, NULL,
-                                         &l->grad_normalised, &l->grad_w));
+                                         &l->grad_normalised, &l->grad_w, NULL));
     return spops_batchnorm_execute_backward(n->d.ctx, l->grad_normalised, x, l->mean, l->var, NULL,
                                             NULL, &o, grad_x, l->grad_gamma, l->grad_beta);
 }

@@ -48,7 +48,7 @@ int main(void)
             loss += 0.5f * grad[i] * grad[i];
         }
         TRY(spops_pointconv_execute_backward(ctx, conv, grad_y, in, weights, NULL, NULL,
-                                             &grad_weights));
+                                             &grad_weights, NULL));
         for (int k = 0; k < TAPS * TAPS * TAPS; ++k)
             w[k] -= 0.005f * grad_w[k];
     }

@@ -63,7 +63,7 @@ int main(void)
         }
         if (step == 0) first = loss;
         TRY(spops_sparseconv_execute_backward(ctx, conv, matrix(grad, num, OUT), in, weights, NULL,
-                                              NULL, &to_w));
+                                              NULL, &to_w, NULL));
         for (int i = 0; i < ROWS_W * OUT; ++i)
             w[i] -= 0.5f / (float)num * grad_w[i];
     }

@@ -161,7 +161,7 @@ static void convolve_far(test_device *d, const huge *in, huge *result, const dou
     put(result, (const double[ROWS * COLS]){0});
     test_expect_ok(d->ctx,
                    spops_pointconv_execute_backward(d->ctx, conv, in->view, in->view, w.view, NULL,
-                                                    &result->view, NULL),
+                                                    &result->view, NULL, NULL),
                    "convolution, backward");
     test_wait(d);
     expect(result, x, "gradient of the rows");

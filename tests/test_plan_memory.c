@@ -373,7 +373,7 @@ static spops_status conv_run(fixture *f, spops_context *ctx, const void *plan)
     const spops_status status =
         spops_sparseconv_execute(ctx, plan, x, w, NULL, matrix(f->out, MAX_VOXELS, COLS));
     if (status != SPOPS_STATUS_OK) return status;
-    return spops_sparseconv_execute_backward(ctx, plan, x, x, w, NULL, &grad_x, &grad_w);
+    return spops_sparseconv_execute_backward(ctx, plan, x, x, w, NULL, &grad_x, &grad_w, NULL);
 }
 
 static spops_status pool_reserve(fixture *f, spops_plan_memory *memory, void **plan)
@@ -430,7 +430,7 @@ static spops_status pointconv_run(fixture *f, spops_context *ctx, const void *pl
     const spops_matrix grad_w = matrix(f->out + 4096, 27 * COLS, COLS);
     const spops_status status = spops_pointconv_execute(ctx, plan, x, w, NULL, out);
     if (status != SPOPS_STATUS_OK) return status;
-    return spops_pointconv_execute_backward(ctx, plan, x, x, w, NULL, &grad_x, &grad_w);
+    return spops_pointconv_execute_backward(ctx, plan, x, x, w, NULL, &grad_x, &grad_w, NULL);
 }
 
 static spops_status nearest_reserve(fixture *f, spops_plan_memory *memory, void **plan)

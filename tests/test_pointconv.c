@@ -156,7 +156,7 @@ static void destroy_case(conv_case *c)
 enum { X, W, BIAS, RESIDUAL }; // inputs, forward
 enum { OUT };
 enum { GRAD_SUM = 2 }; // an input, backward, after x and w
-enum { GRAD_X, GRAD_W };
+enum { GRAD_X, GRAD_W, GRAD_BIAS };
 
 static spops_conv_layer layer_of(const conv_case *c)
 {
@@ -193,7 +193,8 @@ static spops_status run_backward(void *user, spops_context *ctx, const spops_mat
     const conv_case *c = (const conv_case *)user;
     const spops_conv_layer layer = layer_of(c);
     return spops_pointconv_execute_backward(ctx, c->conv, *in[GRAD_SUM], *in[X], *in[W], &layer,
-                                            out[GRAD_X], out[GRAD_W]);
+                                            out[GRAD_X], out[GRAD_W],
+                                            out[GRAD_BIAS] == NULL ? NULL : out[GRAD_BIAS]->data);
 }
 
 static void reference_backward(void *user, const double *const *in, ref_tensor *const *out)
@@ -202,6 +203,12 @@ static void reference_backward(void *user, const double *const *in, ref_tensor *
     if (out[GRAD_X] != NULL)
         ref_mvmr_grad_x(&c->ref, &c->form, in[GRAD_SUM], in[W], NULL, out[GRAD_X]);
     if (out[GRAD_W] != NULL) ref_vvor(&c->ref, &c->form, in[X], in[GRAD_SUM], NULL, out[GRAD_W]);
+    for (int64_t i = 0; out[GRAD_BIAS] != NULL && i < c->ref.num_out * out[GRAD_BIAS]->cols; ++i) {
+        const int64_t o = i % out[GRAD_BIAS]->cols;
+        out[GRAD_BIAS]->value[o] += in[GRAD_SUM][i];
+        out[GRAD_BIAS]->scale[o] += fabs(in[GRAD_SUM][i]);
+        out[GRAD_BIAS]->roundings[o] += 1.0;
+    }
 }
 
 // Sums of rows are rounded once before they are multiplied, which changes each product by a unit at
@@ -257,13 +264,14 @@ static void check_layer(conv_case *c, const char *what, bool backward, spops_dty
     op.in[X] = test_view(test_input("x", c->ref.num_in, width->in, dtype, values), padding, shift);
     op.in[W] = test_view(test_input("w", w_rows, width->out, dtype, values), 0, shift);
     if (backward) {
-        const int wanted = 1 + (int)test_rng_below(&rng, 3);
+        const int wanted = 1 + (int)test_rng_below(&rng, 7);
         op.in[GRAD_SUM] = test_view(
             test_input("grad_sum", c->ref.num_out, width->out, dtype, values), padding, 0);
         if (wanted & 1)
             op.out[GRAD_X] = test_view(test_output("grad_x", c->ref.num_in, width->in, wide, check),
                                        padding, shift);
         if (wanted & 2) op.out[GRAD_W] = test_output("grad_w", w_rows, width->out, wide, check);
+        if (wanted & 4) op.out[GRAD_BIAS] = test_output("grad_bias", 1, width->out, sums, check);
     } else {
         // A sum that is rounded to a narrow dtype before what follows has no simple bound.
         const bool epilogue = test_rng_below(&rng, 2) != 0;
@@ -499,9 +507,9 @@ ParameterizedTest(struct case_param *p, pointconv, equals_sparse_convolution, .t
         test_expect_ok(d.ctx,
                        which == 0
                            ? spops_sparseconv_execute_backward(d.ctx, sparse, g.view, x.view,
-                                                               w.view, NULL, &grad_x, &grad_w)
+                                                               w.view, NULL, &grad_x, &grad_w, NULL)
                            : spops_pointconv_execute_backward(d.ctx, conv, g.view, x.view, w.view,
-                                                              NULL, &grad_x, &grad_w),
+                                                              NULL, &grad_x, &grad_w, NULL),
                        "backward");
     }
     test_wait(&d);
@@ -604,7 +612,7 @@ ParameterizedTest(struct launch_param *p, pointconv, serves_frames, .timeout = 9
                            "run");
             test_expect_ok(d.ctx,
                            spops_pointconv_execute_backward(d.ctx, conv, grad.view, x.view, w.view,
-                                                            NULL, &grad_x, &grad_w),
+                                                            NULL, &grad_x, &grad_w, NULL),
                            "run");
             if (f == -1) {
                 cr_assert(device_capture_end(d.stream, &graph), "%s", device_error());
@@ -633,7 +641,7 @@ ParameterizedTest(struct launch_param *p, pointconv, serves_frames, .timeout = 9
                        "alone");
         test_expect_ok(d.ctx,
                        spops_pointconv_execute_backward(d.ctx, alone_conv, rows[1], rows[0], w.view,
-                                                        NULL, &rows[3], &rows[4]),
+                                                        NULL, &rows[3], &rows[4], NULL),
                        "alone");
         test_wait(&d);
         for (int i = 0; i < 2; ++i) { // rows not in use keep what they hold
@@ -811,13 +819,15 @@ ParameterizedTest(struct backend_param *p, pointconv, refuses, .timeout = 900)
     layer.groups = 0, layer.bias = (const float *)out.view.data;
     REFUSED(RUN(x.view, w.view, &layer, out.view), invalid, "out overlaps bias");
     m = x.view;
-    REFUSED(spops_pointconv_execute_backward(d.ctx, conv, out.view, x.view, w.view, NULL, &m, NULL),
+    REFUSED(spops_pointconv_execute_backward(d.ctx, conv, out.view, x.view, w.view, NULL, &m, NULL,
+                                             NULL),
             invalid, "conv was made without gradients");
     spops_pointconv_destroy(conv), conv = NULL;
     options = spops_pointconv_options_default(), options.backward = 1;
     test_expect_ok(d.ctx, spops_pointconv_create(d.ctx, c.neighbors, &options, &conv), "backward");
 #define DIFFERENTIATE(x_, grad_x_, grad_w_)                                                        \
-    spops_pointconv_execute_backward(d.ctx, conv, out.view, x_, w.view, NULL, grad_x_, grad_w_)
+    spops_pointconv_execute_backward(d.ctx, conv, out.view, x_, w.view, NULL, grad_x_, grad_w_,    \
+                                     NULL)
     REFUSED(DIFFERENTIATE(x.view, &m, NULL), invalid, "grad_x overlaps x");
     REFUSED(DIFFERENTIATE(x.view, NULL, &w.view), invalid, "grad_w overlaps w");
     m.dtype = (spops_dtype)-3;
@@ -915,7 +925,7 @@ ParameterizedTest(struct case_param *p, pointconv, defaults_fit_each_other)
                        "forward");
         test_expect_ok(d.ctx,
                        spops_pointconv_execute_backward(d.ctx, conv, x.view, x.view, w.view, NULL,
-                                                        &dx.view, &dw.view),
+                                                        &dx.view, &dw.view, NULL),
                        "backward");
         test_wait(&d);
         for (int i = 0; i < 3; ++i) {

@@ -201,7 +201,7 @@ static void run_convolution(run *r)
     const spops_matrix out = room(r, n, 64, dtype), grad_w = room(r, (int64_t)27 * 64, 64, dtype);
     OK(ctx, spops_sparseconv_execute(ctx, conv, x, w, NULL, out));
     note(r, "convolution", out);
-    OK(ctx, spops_sparseconv_execute_backward(ctx, conv, g, x, w, NULL, &out, &grad_w));
+    OK(ctx, spops_sparseconv_execute_backward(ctx, conv, g, x, w, NULL, &out, &grad_w, NULL));
     note(r, "convolution, gradient of rows", out);
     note(r, "convolution, gradient of weights", grad_w);
     spops_sparseconv_destroy(conv);
@@ -339,7 +339,7 @@ static void run_points(run *r)
     const spops_matrix grad_w = room(r, (int64_t)27 * CHANNELS, CHANNELS, SPOPS_DTYPE_F32);
     OK(ctx, spops_pointconv_execute(ctx, conv, x, w, NULL, out));
     note(r, "point convolution", out);
-    OK(ctx, spops_pointconv_execute_backward(ctx, conv, g, x, w, NULL, &out, &grad_w));
+    OK(ctx, spops_pointconv_execute_backward(ctx, conv, g, x, w, NULL, &out, &grad_w, NULL));
     note(r, "point convolution, gradient of rows", out);
     note(r, "point convolution, gradient of weights", grad_w);
     OK(ctx, spops_interpolation_create(ctx, &cloud, &cloud, NULL, &between));

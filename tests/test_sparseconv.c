@@ -96,7 +96,7 @@ static void destroy_case(conv_case *c)
 enum { X, W, BIAS, SCALE, SHIFT, RESIDUAL }; // inputs, forward
 enum { OUT };
 enum { GRAD_SUM = 2 }; // an input, backward, after x and w
-enum { GRAD_X, GRAD_W };
+enum { GRAD_X, GRAD_W, GRAD_BIAS };
 
 static const float *vector(const spops_matrix *m)
 {
@@ -134,7 +134,8 @@ static spops_status run_backward(void *user, spops_context *ctx, const spops_mat
     spops_conv_layer layer = spops_conv_layer_default();
     layer.groups = (int32_t)c->ref.groups;
     return spops_sparseconv_execute_backward(ctx, c->conv, *in[GRAD_SUM], *in[X], *in[W], &layer,
-                                             out[GRAD_X], out[GRAD_W]);
+                                             out[GRAD_X], out[GRAD_W],
+                                             out[GRAD_BIAS] == NULL ? NULL : out[GRAD_BIAS]->data);
 }
 
 static void reference_backward(void *user, const double *const *in, ref_tensor *const *out)
@@ -144,6 +145,12 @@ static void reference_backward(void *user, const double *const *in, ref_tensor *
     conv.x = in[X];
     conv.w = in[W];
     ref_sparseconv_backward(&conv, in[GRAD_SUM], out[GRAD_X], out[GRAD_W]);
+    for (int64_t i = 0; out[GRAD_BIAS] != NULL && i < c->ref.num_out * out[GRAD_BIAS]->cols; ++i) {
+        const int64_t o = i % out[GRAD_BIAS]->cols;
+        out[GRAD_BIAS]->value[o] += in[GRAD_SUM][i];
+        out[GRAD_BIAS]->scale[o] += fabs(in[GRAD_SUM][i]);
+        out[GRAD_BIAS]->roundings[o] += 1.0;
+    }
 }
 
 // Products of taps that are rounded to out's dtype before they are summed: each product, and the sum
@@ -171,7 +178,8 @@ static void verify_gather_scatter(void *user, const guarded *const *out,
     const conv_case *c = (const conv_case *)user;
     if (out[OUT] != NULL) // or GRAD_X
         check_rounded_products(out[OUT], expected[OUT], c->ref.num_taps, what);
-    if (out[GRAD_W] != NULL) guarded_check(out[GRAD_W], expected[GRAD_W], false, what);
+    for (int i = GRAD_W; i <= GRAD_BIAS; ++i)
+        if (out[i] != NULL) guarded_check(out[i], expected[i], false, what);
 }
 
 static spops_dataflow dataflow_of(spops_context *ctx, const spops_sparseconv *conv, int pass,
@@ -217,7 +225,7 @@ static void check_layer(conv_case *c, const char *what, bool backward, spops_dty
     op.in[W] = test_view(test_input("w", taps * in_channels / groups, out_channels, dtype, values),
                          0, shift);
     if (backward) {
-        const int wanted = 1 + (int)test_rng_below(&rng, 3);
+        const int wanted = 1 + (int)test_rng_below(&rng, 7);
         op.in[GRAD_SUM] = test_view(
             test_input("grad_sum", c->ref.num_out, out_channels, dtype, values), padding, 0);
         if (wanted & 1)
@@ -226,6 +234,7 @@ static void check_layer(conv_case *c, const char *what, bool backward, spops_dty
         if (wanted & 2)
             op.out[GRAD_W] =
                 test_output("grad_w", taps * in_channels / groups, out_channels, wide, check);
+        if (wanted & 4) op.out[GRAD_BIAS] = test_output("grad_bias", 1, out_channels, sums, check);
     } else {
         // A sum that is rounded to a narrow dtype before what follows has no simple bound: layers
         // with an epilogue write the dtype of sums here, and narrow ones have a test of their own.
@@ -1139,7 +1148,8 @@ ParameterizedTest(struct backend_param *p, sparseconv, refuses)
                 "sparseconv_execute: out", "residual in place");
 
     // gradients
-    test_expect(ctx, spops_sparseconv_execute_backward(ctx, c.conv, my, mx, mw, NULL, NULL, NULL),
+    test_expect(ctx,
+                spops_sparseconv_execute_backward(ctx, c.conv, my, mx, mw, NULL, NULL, NULL, NULL),
                 invalid, "conv was made without gradients", "no gradients");
     options = spops_sparseconv_options_default();
     options.backward = 1;
@@ -1147,9 +1157,16 @@ ParameterizedTest(struct backend_param *p, sparseconv, refuses)
     test_expect_ok(ctx, spops_sparseconv_create(ctx, c.map, &options, &conv), "small plan");
     float *grad = (float *)(void *)test_upload_i32(&d, zeros, TAPS * C * C);
     const spops_matrix mgrad = spops_matrix_dense(grad, TAPS * C, C, f32);
-    test_expect(ctx, spops_sparseconv_execute_backward(ctx, conv, my, mx, mw, NULL, NULL, &mgrad),
+    test_expect(ctx,
+                spops_sparseconv_execute_backward(ctx, conv, my, mx, mw, NULL, NULL, &mgrad, NULL),
                 invalid, "w is 4 x 4 a tap, more than the 2 x 2 that conv was made for", "wide");
-    test_expect(ctx, spops_sparseconv_execute_backward(ctx, conv, my, mx, mw, NULL, &mx, NULL),
+    test_expect(ctx,
+                spops_sparseconv_execute_backward(ctx, conv, my, mx, mw, NULL, NULL, NULL, grad),
+                invalid, "w is 4 x 4 a tap, more than the 2 x 2 that conv was made for", "wide");
+    test_expect(ctx, spops_sparseconv_execute_backward(ctx, conv, my, mx, mw, NULL, NULL, NULL, y),
+                invalid, "sparseconv_execute_backward: grad_bias overlaps grad_sum", "over");
+    test_expect(ctx,
+                spops_sparseconv_execute_backward(ctx, conv, my, mx, mw, NULL, &mx, NULL, NULL),
                 invalid, "sparseconv_execute_backward: grad_x", "grad_x over x");
     spops_sparseconv_destroy(conv);
 
@@ -1172,7 +1189,7 @@ static void check_ones(test_device *d, const spops_kernel_map *map, spops_dtype 
     spops_kernel_map_info info = spops_kernel_map_info_default();
     spops_sparseconv_options options = spops_sparseconv_options_default();
     spops_sparseconv *conv = NULL;
-    double sum = 0, back = 0, of_taps = 0;
+    double sum = 0, back = 0, of_taps = 0, of_bias = 0;
 
     options.backward = 1;
     test_expect_ok(d->ctx, spops_kernel_map_get_info_sync(d->ctx, map, &info), what);
@@ -1186,8 +1203,9 @@ static void check_ones(test_device *d, const spops_kernel_map *map, spops_dtype 
     guarded out = guarded_create(d->backend, "out", info.num_out, COLS, 0, 0, SPOPS_DTYPE_F32);
     guarded dx = guarded_create(d->backend, "dx", info.num_in, COLS, 0, 0, SPOPS_DTYPE_F32);
     guarded dw = guarded_create(d->backend, "dw", w_rows, COLS, 0, 0, SPOPS_DTYPE_F32);
-    guarded *ones[] = {&x, &g, &w}, *results[] = {&out, &dx, &dw};
-    double *sums[] = {&sum, &back, &of_taps};
+    guarded db = guarded_create(d->backend, "db", 1, COLS, 0, 0, SPOPS_DTYPE_F32);
+    guarded *ones[] = {&x, &g, &w}, *results[] = {&out, &dx, &dw, &db};
+    double *sums[] = {&sum, &back, &of_taps, &of_bias};
     for (int i = 0; i < 3; ++i) {
         for (int64_t r = 0; r < ones[i]->view.rows; ++r)
             for (int64_t c = 0; c < COLS; ++c)
@@ -1198,10 +1216,10 @@ static void check_ones(test_device *d, const spops_kernel_map *map, spops_dtype 
                    what);
     test_expect_ok(d->ctx,
                    spops_sparseconv_execute_backward(d->ctx, conv, g.view, x.view, w.view, NULL,
-                                                     &dx.view, &dw.view),
+                                                     &dx.view, &dw.view, db.view.data),
                    what);
     test_wait(d);
-    for (int i = 0; i < 3; ++i) {
+    for (int i = 0; i < 4; ++i) {
         guarded_download(results[i]);
         for (int64_t r = 0; r < results[i]->view.rows; ++r)
             for (int64_t c = 0; c < COLS; ++c)
@@ -1211,9 +1229,82 @@ static void check_ones(test_device *d, const spops_kernel_map *map, spops_dtype 
     cr_assert_eq(sum, (double)info.num_pairs * COLS * COLS, "%s: forward", what);
     cr_assert_eq(back, (double)info.num_pairs * COLS * COLS, "%s: gradient of x", what);
     cr_assert_eq(of_taps, (double)info.num_pairs * COLS * COLS, "%s: gradient of w", what);
-    for (int i = 0; i < 3; ++i)
-        guarded_destroy(ones[i]), guarded_destroy(results[i]);
+    cr_assert_eq(of_bias, (double)info.num_out * COLS, "%s: gradient of the bias", what);
+    for (int i = 0; i < 4; ++i) {
+        if (i < 3) guarded_destroy(ones[i]);
+        guarded_destroy(results[i]);
+    }
     spops_sparseconv_destroy(conv);
+}
+
+// The gradient of the bias alone, over several pieces of rows; those after the rows in use are NaN.
+ParameterizedTestParameters(sparseconv, sums_the_bias_over_rows_in_use)
+{
+    return every_case(test_row_dtypes, NUM_REAL_DTYPES, NULL, 0);
+}
+ParameterizedTest(struct case_param *p, sparseconv, sums_the_bias_over_rows_in_use)
+{
+    enum { CAPACITY = 5000, COLS = 12, SIDE = 20 };
+    static const int32_t counts[] = {CAPACITY, 3001, 1, 0};
+    const spops_kernel_shape kernel = spops_kernel_shape_cube(3, 3, 1, 1);
+    const spops_coords_box box = {{0, 0, 0, 0, 0}, {0, SIDE - 1, SIDE - 1, SIDE - 1, 0}};
+    const spops_dtype dtype = (spops_dtype)p->dtype;
+    spops_coords_options co = spops_coords_options_default();
+    spops_kernel_map_options mo = spops_kernel_map_options_default();
+    spops_sparseconv_options options = spops_sparseconv_options_default();
+    spops_coords *coords = NULL;
+    spops_kernel_map *map = NULL;
+    spops_sparseconv *conv = NULL;
+    int32_t rows[4 * CAPACITY];
+    test_device d;
+
+    if (!test_open(&d, (spops_backend_kind)p->backend, (test_launch)p->launch)) return;
+    for (int i = 0; i < CAPACITY; ++i) {
+        rows[4 * i] = 0;
+        rows[4 * i + 1] = i / (SIDE * SIDE);
+        rows[4 * i + 2] = i / SIDE % SIDE;
+        rows[4 * i + 3] = i % SIDE;
+    }
+    co.box = &box;
+    mo.max_pairs = 27 * CAPACITY;
+    options.backward = 1;
+    test_expect_ok(d.ctx, spops_coords_reserve(d.ctx, 3, CAPACITY, CAPACITY, &co, &coords), "set");
+    test_expect_ok(
+        d.ctx,
+        spops_kernel_map_reserve(d.ctx, SPOPS_MAP_SUBMANIFOLD, &kernel, coords, NULL, &mo, &map),
+        "map");
+    test_expect_ok(d.ctx, spops_sparseconv_create(d.ctx, map, &options, &conv), "plan");
+    guarded x = guarded_create(d.backend, "x", CAPACITY, COLS, 0, 0, dtype);
+    guarded w = guarded_create(d.backend, "w", 27 * COLS, COLS, 0, 0, dtype);
+    guarded g = guarded_create(d.backend, "g", CAPACITY, COLS, 3, 0, dtype);
+    guarded db = guarded_create(d.backend, "db", 1, COLS, 0, 0, test_sum_dtype(dtype));
+    int32_t *given = test_upload_i32(&d, rows, 4 * CAPACITY), *num = test_upload_i32(&d, counts, 1);
+    for (int k = 0; k < 4; ++k) {
+        for (int64_t r = 0; r < CAPACITY; ++r)
+            for (int64_t c = 0; c < COLS; ++c)
+                guarded_set(&g, r, c, r < counts[k] ? (double)(c % 3) - 1 : (double)NAN);
+        guarded_upload(&g);
+        guarded_poison(&db, 0xff);
+        guarded_upload(&db);
+        cr_assert(device_upload(d.backend, num, &counts[k], sizeof *counts));
+        test_expect_ok(d.ctx, spops_coords_update(d.ctx, coords, num, given), "set");
+        test_expect_ok(d.ctx, spops_kernel_map_update(d.ctx, map, coords, NULL), "map");
+        test_expect_ok(d.ctx, spops_sparseconv_update(d.ctx, conv), "plan");
+        test_expect_ok(d.ctx,
+                       spops_sparseconv_execute_backward(d.ctx, conv, g.view, x.view, w.view, NULL,
+                                                         NULL, NULL, db.view.data),
+                       "bias");
+        test_wait(&d);
+        guarded_download(&db);
+        for (int64_t c = 0; c < COLS; ++c)
+            cr_assert_eq(guarded_get(&db, 0, c), (double)counts[k] * (double)(c % 3 - 1),
+                         "%d rows, column %d: %g", counts[k], (int)c, guarded_get(&db, 0, c));
+        guarded_check_padding(&db, "bias");
+    }
+    guarded_destroy(&x), guarded_destroy(&w), guarded_destroy(&g), guarded_destroy(&db);
+    test_free(&d, given), test_free(&d, num);
+    spops_sparseconv_destroy(conv), spops_kernel_map_destroy(map), spops_coords_destroy(coords);
+    test_close(&d);
 }
 
 ParameterizedTestParameters(sparseconv, defaults_fit_each_other)

@@ -175,7 +175,7 @@ static void check_widths(test_device *d, const spops_kernel_map *map, int64_t in
                                spops_matrix_dense(g.device, g.rows, out, SPOPS_DTYPE_F16),
                                spops_matrix_dense(x.device, x.rows, in, SPOPS_DTYPE_F16),
                                spops_matrix_dense(w.device, TAPS * in, out, SPOPS_DTYPE_F16),
-                               &layer, NULL, &grad_w),
+                               &layer, NULL, &grad_w, NULL),
                            what);
             test_wait(d);
             cr_assert(device_download(d->backend, dw, device, dw_bytes));

@@ -875,7 +875,7 @@ Test(struct_sizes, plans_of_another_device)
     CALL_ELSEWHERE(spops_point_pyramid_update, f.clouds, &cloud);
     CALL_ELSEWHERE(spops_pointconv_update, conv);
     CALL_ELSEWHERE(spops_pointconv_execute, conv, m, m, NULL, m);
-    CALL_ELSEWHERE(spops_pointconv_execute_backward, conv, m, m, m, NULL, NULL, NULL);
+    CALL_ELSEWHERE(spops_pointconv_execute_backward, conv, m, m, m, NULL, NULL, NULL, NULL);
     CALL_ELSEWHERE(spops_pool_update, pool);
     CALL_ELSEWHERE(spops_pool_execute, pool, SPOPS_REDUCE_SUM, m, m);
     CALL_ELSEWHERE(spops_pool_execute_backward, pool, SPOPS_REDUCE_SUM, m, m, m);

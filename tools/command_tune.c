@@ -124,7 +124,8 @@ static void enqueue(void *user)
             ? spops_sparseconv_execute(r->ctx, r->plan, r->x, r->w, &r->layer, r->sum)
             : spops_sparseconv_execute_backward(r->ctx, r->plan, r->sum, r->x, r->w, &r->layer,
                                                 r->pass == SPOPS_PASS_GRAD_X ? &r->grad_x : NULL,
-                                                r->pass == SPOPS_PASS_GRAD_W ? &r->grad_w : NULL);
+                                                r->pass == SPOPS_PASS_GRAD_W ? &r->grad_w : NULL,
+                                                NULL);
     if (r->status == SPOPS_STATUS_OK) r->status = status;
 }
 

@@ -575,7 +575,7 @@ static bool run_back(segment_network *n, int at, void *x, void *grad, void *grad
     return took(n, spops_sparseconv_execute_backward(n->ctx, n->convs[l->relation][l->level], g,
                                                      rows_of(n, x, l->in_level, l->in_cols),
                                                      weights_of(n, l), NULL,
-                                                     grad_x != NULL ? &to_x : NULL, &to_w));
+                                                     grad_x != NULL ? &to_x : NULL, &to_w, NULL));
 }
 
 static bool add(segment_network *n, int level, void *a, const void *b)

@@ -129,12 +129,14 @@ SPOPS_API spops_status spops_pointconv_execute(spops_context *ctx, const spops_p
  *
  *     grad_x[j, c]    = sum over neighbours (i, j, k) and o of  grad_sum[i, o] * w[k][c, o]
  *     grad_w[k][c, o] = sum over neighbours (i, j, k) of        x[j, c] * grad_sum[i, o]
+ *     grad_bias[o]    = sum over rows i in use of           grad_sum[i, o]
  *
  * grad_sum  [rows of outputs, C_out], dtype of x. Rows after those in use are not read.
  * layer     groups and math count; NULL: defaults.
  * grad_x    [rows of inputs, C_in], dtype of x or f32, or NULL.
  * grad_w    [num_taps * C_in / groups, C_out], f32 or the dtype of x (f16 overflows easily), row_stride
  *           C_out, or NULL. Every element is written; taps without neighbours get 0.
+ * grad_bias [C_out] f32, with rows of f64 f64, or NULL. Without rows it is 0.
  *
  * The plan must have backward. Where it has no triplets by tap (neighbours without BY_TAP, or
  * detach), rows of x are added first for grad_w too, and rounded. The rest as
@@ -146,7 +148,8 @@ SPOPS_API spops_status spops_pointconv_execute_backward(spops_context *ctx,
                                                         spops_matrix w,
                                                         const spops_conv_layer *layer,
                                                         const spops_matrix *grad_x,
-                                                        const spops_matrix *grad_w);
+                                                        const spops_matrix *grad_w,
+                                                        void *grad_bias);
 /* clang-format on */
 
 /** As spops_sparseconv_get_choice; num_out and num_pairs are those of the neighbours. */

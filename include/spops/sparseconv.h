@@ -181,12 +181,14 @@ SPOPS_API spops_status spops_sparseconv_execute(spops_context *ctx, const spops_
  *
  *     grad_x[j, c]    = sum over pairs (i, j, k) and o of  grad_sum[i, o] * w[k][c, o]
  *     grad_w[k][c, o] = sum over pairs (i, j, k) of        x[j, c] * grad_sum[i, o]
+ *     grad_bias[o]    = sum over rows i in use of           grad_sum[i, o]
  *
  * grad_sum  [rows of out, C_out], dtype of x. Rows after those in use are not read.
  * layer     groups and math count; NULL: defaults.
  * grad_x    [rows of in, C_in], dtype of x or f32, or NULL.
  * grad_w    [taps * C_in / groups, C_out], f32 or the dtype of x (f16 overflows easily), row_stride
  *           C_out, or NULL. Every element is written; taps without pairs get 0.
+ * grad_bias [C_out] f32, with rows of f64 f64, or NULL. Without rows it is 0.
  *
  * Numerics  As spops_sparseconv_execute. grad_x is a sum over taps like the forward pass: with
  *           GATHER_MATMUL_SCATTER each tap's product is rounded to the dtype of grad_x, and that of
@@ -201,7 +203,8 @@ SPOPS_API spops_status spops_sparseconv_execute_backward(spops_context *ctx,
                                                          spops_matrix w,
                                                          const spops_conv_layer *layer,
                                                          const spops_matrix *grad_x,
-                                                         const spops_matrix *grad_w);
+                                                         const spops_matrix *grad_w,
+                                                         void *grad_bias);
 /* clang-format on */
 
 /**

@@ -242,14 +242,10 @@ def _backward_body(row: Row, positions: dict[str, int], eager: bool, total: int)
         call.append("None")
     target = f"{back.op.name}_raw" if eager else f"{back.op.name}_op"
     results = [f"g_{python_name(x)}" for x in g.inputs]
-    sums = ["bias"] if row.is_sum and "bias" not in g.inputs and any(a.name == "bias" for a in op.inputs) else []
     lines.append(f"{', '.join(results)}{'' if len(results) > 1 else ''} = {target}({', '.join(call)})")
     grads = {}
     for x, r in zip(g.inputs, results):
         grads[x] = f"(_shaped({r}, {python_name(x)}) if needs[{positions[x]}] else None)"
-    for x in sums:
-        g = f"grad_{python_name(op.outputs[0].name)}"
-        grads[x] = f"({g}.sum(0, dtype=sum_dtype({g}.dtype)) if needs[{positions[x]}] else None)"
     by_place = {positions[x]: t for x, t in grads.items()}
     lines.append("return " + ", ".join(by_place.get(i, "None") for i in range(total)))
     return lines

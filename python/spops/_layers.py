@@ -67,12 +67,12 @@ class _Convolution(Function):
         gx = (x.new_empty if plan.description is None else x.new_zeros)(x.shape) if of_x else None
         sums = torch.float32 if dtype is torch.float32 else w.dtype  # f32 is what the products are summed in
         gw = torch.empty_like(w, dtype=sums) if of_w else None
-        _made.sparseconv_backward_raw(x, w, grad, plan.handle, plan.ints, plan.description, gx, gw, ctx.groups, 0)
+        _, _, gb = _made.sparseconv_backward_raw(x, w, grad, plan.handle, plan.ints, plan.description, gx, gw, of_bias, ctx.groups, 0)
         if of_x:
             gx = gx.to(ctx.x_dtype)
         if of_w:
             gw = (gw.permute(2, 0, 1) if ctx.krsc else gw).view(shape).to(dtype)
-        return gx, gw, grad.sum(0, dtype=_made.sum_dtype(grad.dtype)) if of_bias else None, None, None, None, None
+        return gx, gw, gb, None, None, None, None
 
 
 def convolution(x: Tensor, weight: Tensor, bias: Tensor | None, plan, groups: int = 1, krsc: bool = False) -> Tensor:

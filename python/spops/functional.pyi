@@ -177,7 +177,8 @@ def sparseconv_backward(
     math: str | int = 'exact',
     grad_x: Tensor | bool = True,
     grad_w: Tensor | bool = True,
-) -> Tensor | tuple[Tensor, ...]: ...  # Gradients of the sum of sparseconv.
+    grad_bias: Tensor | bool = True,
+) -> Tensor | tuple[Tensor, ...]: ...  # Gradients of the sum of sparseconv, and of its bias.
 
 def pointconv_plan(
     neighbors: Plan,
@@ -215,7 +216,8 @@ def pointconv_backward(
     math: str | int = 'exact',
     grad_x: Tensor | bool = True,
     grad_w: Tensor | bool = True,
-) -> Tensor | tuple[Tensor, ...]: ...  # Gradients of the sum of pointconv.
+    grad_bias: Tensor | bool = True,
+) -> Tensor | tuple[Tensor, ...]: ...  # Gradients of the sum of pointconv, and of its bias.
 
 def pool_plan(
     map: Plan,

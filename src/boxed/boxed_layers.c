@@ -77,11 +77,11 @@ spops_status spops_boxed_sparseconv(spops_boxed_call *b)
 
 spops_status spops_boxed_sparseconv_backward(spops_boxed_call *b)
 {
-    enum { X, W, GRAD_SUM, CONV, GRAD_X, GRAD_W };
+    enum { X, W, GRAD_SUM, CONV, GRAD_X, GRAD_W, GRAD_BIAS };
     const spops_conv_layer layer = backward_layer_of(b);
     return spops_sparseconv_execute_backward(
         b->ctx, b->args[CONV], b->matrices[GRAD_SUM], b->matrices[X], b->matrices[W], &layer,
-        spops_boxed_optional(b, GRAD_X), spops_boxed_optional(b, GRAD_W));
+        spops_boxed_optional(b, GRAD_X), spops_boxed_optional(b, GRAD_W), written(b, GRAD_BIAS));
 }
 
 spops_status spops_boxed_pointconv_plan(spops_boxed_call *b)
@@ -120,11 +120,11 @@ spops_status spops_boxed_pointconv(spops_boxed_call *b)
 
 spops_status spops_boxed_pointconv_backward(spops_boxed_call *b)
 {
-    enum { X, W, GRAD_SUM, CONV, GRAD_X, GRAD_W };
+    enum { X, W, GRAD_SUM, CONV, GRAD_X, GRAD_W, GRAD_BIAS };
     const spops_conv_layer layer = backward_layer_of(b);
     return spops_pointconv_execute_backward(
         b->ctx, b->args[CONV], b->matrices[GRAD_SUM], b->matrices[X], b->matrices[W], &layer,
-        spops_boxed_optional(b, GRAD_X), spops_boxed_optional(b, GRAD_W));
+        spops_boxed_optional(b, GRAD_X), spops_boxed_optional(b, GRAD_W), written(b, GRAD_BIAS));
 }
 
 // ---- Pooling ------------------------------------------------------------------------------------

@@ -8,49 +8,13 @@
 #include "mvmr/matmul_args.h"
 #include "tapconv/layer.h"
 
-// Sums over rows: pieces are at most so many, of at least so many rows, and their partial sums, of all
-// pieces, at most so many numbers.
-#define MAX_PIECES      128
-#define MIN_PIECE_ROWS  1024
-#define MAX_PARTIALS    ((int64_t)8 << 20)
-#define PIECE_ROWS_STEP 64
-
 // cuBLAS was right in 16 bits and tf32 up to this depth (docs/sparseconv.md).
 #define LIBRARY_MAX_DEPTH 8100
 
 // Rows that the gradient's kernel for matrix units can count, with its stages, in int32.
 #define MAX_UNIT_ROWS (INT32_MAX - 1024)
 
-// ---- Pieces of rows and scratch -----------------------------------------------------------------
-
-typedef struct row_pieces {
-    int64_t rows; // of a piece
-    int32_t num;
-} row_pieces;
-
-// Of sums over `rows` rows with `numbers` numbers each.
-static row_pieces pieces_of(int64_t rows, int64_t numbers)
-{
-    int64_t most = numbers > 0 ? MAX_PARTIALS / numbers : MAX_PIECES;
-    row_pieces p;
-    if (most > MAX_PIECES) most = MAX_PIECES;
-    if (most < 1) most = 1;
-    p.rows = (rows + most - 1) / most;
-    if (p.rows < MIN_PIECE_ROWS) p.rows = MIN_PIECE_ROWS;
-    p.rows = (p.rows + PIECE_ROWS_STEP - 1) / PIECE_ROWS_STEP * PIECE_ROWS_STEP;
-    p.num = rows == 0 ? 1 : (int32_t)((rows + p.rows - 1) / p.rows);
-    return p;
-}
-
-// Partial sums over up to so many rows, with up to so many numbers each: fewer of either need no more.
-static size_t partials_bytes(int64_t max_rows, int64_t max_numbers)
-{
-    const int64_t most = max_rows / MIN_PIECE_ROWS + (max_rows % MIN_PIECE_ROWS != 0);
-    const int64_t pieces = most < MAX_PIECES ? most : MAX_PIECES;
-    if (pieces <= 1) return 0;
-    return (size_t)(max_numbers > MAX_PARTIALS / pieces ? MAX_PARTIALS : pieces * max_numbers) *
-           sizeof(float);
-}
+// ---- Scratch -----------------------------------------------------------------
 
 // Whether products of matrix units serve on this device.
 static bool has_igemm(const spops_context *ctx)
@@ -66,10 +30,10 @@ static size_t gradient_bytes(spops_context *ctx, int64_t rows, int64_t in, int64
         .num_taps = 1, .max_x_cols = in, .max_out_cols = out, .gradients = true};
     const spops_igemm_scratch_args transposed = {
         .num_taps = 1, .max_x_cols = out, .max_out_cols = in, .gradients = true};
-    const size_t sizes[] = {partials_bytes(rows, in * out), partials_bytes(rows, out),
-                            has_igemm(ctx) ? ctx->backend->igemm_scratch_bytes(ctx, &stored) : 0,
-                            has_igemm(ctx) ? ctx->backend->igemm_scratch_bytes(ctx, &transposed)
-                                           : 0};
+    const size_t sizes[] = {
+        spops_row_partials_bytes(rows, in * out), spops_row_partials_bytes(rows, out),
+        has_igemm(ctx) ? ctx->backend->igemm_scratch_bytes(ctx, &stored) : 0,
+        has_igemm(ctx) ? ctx->backend->igemm_scratch_bytes(ctx, &transposed) : 0};
     size_t most = 0;
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; ++i)
         if (sizes[i] > most) most = sizes[i];
@@ -282,7 +246,7 @@ static spops_status sum_outer_products(spops_context *ctx, spops_matrix x, spops
                                        const spops_conv_layer *layer, spops_matrix out,
                                        void *scratch)
 {
-    const row_pieces pieces = pieces_of(x.rows, out.rows * out.cols);
+    const spops_row_pieces pieces = spops_row_pieces_of(x.rows, out.rows * out.cols);
     const spops_igemm_wgrad_args units = {.num_taps = 1,
                                           .max_pairs = x.rows,
                                           .num_rows = layer->num_rows,
@@ -348,7 +312,7 @@ spops_status spops_linear_execute_backward(spops_context *ctx, spops_matrix grad
                                      with_stride(*grad_w), scratch));
     }
     if (grad_bias != NULL) {
-        const row_pieces pieces = pieces_of(x.rows, grad_sum.cols);
+        const spops_row_pieces pieces = spops_row_pieces_of(x.rows, grad_sum.cols);
         const spops_linear_grad_args sums = {
             .g = grad_sum,
             .out = spops_matrix_dense(grad_bias, 1, grad_sum.cols, spops_sum_dtype(x.dtype)),

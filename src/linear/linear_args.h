@@ -4,6 +4,7 @@
 #define SPOPS_LINEAR_LINEAR_ARGS_H
 
 #include "igemm/epilogue_args.h"
+#include "igemm/row_sums.h"
 #include "spops/mvmr.h"
 
 // out = finish(x w): what `finish` says of a sum (its out and num_rows too), rounded once. The
@@ -14,18 +15,6 @@ typedef struct spops_linear_args {
     spops_math math;
     spops_epilogue_args finish;
 } spops_linear_args;
-
-// out[c, o] = sum over rows i of x[i, c] * g[i, o]; without x out[0, o] = sum over i of g[i, o]. Rows
-// piece_rows * p and following, at most so many, are piece p, whose sums are partials[p] where there
-// are several; these are added in order.
-typedef struct spops_linear_grad_args {
-    spops_matrix x, g, out;
-    const int32_t *num_rows; // [1] rows that count; NULL: all
-    spops_math math;
-    int64_t piece_rows;
-    int32_t num_pieces;
-    float *partials; // [num_pieces][out.rows][out.cols]
-} spops_linear_grad_args;
 
 // Rows that count.
 static inline int64_t spops_rows_in_use(const int32_t *num_rows, int64_t max_rows)

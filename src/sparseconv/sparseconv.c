@@ -313,9 +313,9 @@ spops_status spops_sparseconv_execute_backward(spops_context *ctx, const spops_s
                                                spops_matrix grad_sum, spops_matrix x,
                                                spops_matrix w, const spops_conv_layer *layer,
                                                const spops_matrix *grad_x,
-                                               const spops_matrix *grad_w)
+                                               const spops_matrix *grad_w, void *grad_bias)
 {
     return spops_tapconv_execute_backward(ctx, SPOPS_OP_sparseconv_backward,
                                           (const spops_tapconv *)conv, grad_sum, x, w, layer,
-                                          grad_x, grad_w);
+                                          grad_x, grad_w, grad_bias);
 }

@@ -2,6 +2,7 @@
 #include "tapconv/tapconv.h"
 
 #include "call/call_check.h"
+#include "igemm/row_sums.h"
 #include "tapconv/widen_args.h"
 
 #define DEFAULT_MAX_CHANNELS 256
@@ -158,7 +159,12 @@ static size_t dataflow_scratch_bytes(const spops_tapconv *conv)
 {
     size_t bytes = spops_triplets_scratch_bytes(conv->triplets);
     const size_t buffers = spops_dataflow_choice_scratch_bytes(&conv->choice);
+    const size_t sums =
+        conv->backward ? spops_row_partials_bytes(conv->relation.sides[SPOPS_SIDE_OUT].max_rows,
+                                                  conv->max_out_channels)
+                       : 0;
     if (buffers > bytes) bytes = buffers;
+    if (sums > bytes) bytes = sums;
     return bytes > conv->igemm_scratch_bytes ? bytes : conv->igemm_scratch_bytes;
 }
 
@@ -487,14 +493,31 @@ static spops_status check_channels(spops_context *ctx, const char *call, const s
     return SPOPS_STATUS_OK;
 }
 
+// The gradient of the bias: sums of columns over the rows in use.
+static spops_status sum_bias(spops_context *ctx, const spops_tapconv *conv, spops_matrix grad_sum,
+                             void *grad_bias, void *scratch)
+{
+    const spops_row_pieces pieces = spops_row_pieces_of(grad_sum.rows, grad_sum.cols);
+    spops_linear_grad_args args = {
+        .g = grad_sum,
+        .out = spops_matrix_dense(grad_bias, 1, grad_sum.cols, spops_sum_dtype(grad_sum.dtype)),
+        .num_rows = conv->relation.sides[SPOPS_SIDE_OUT].num_rows,
+        .piece_rows = pieces.rows,
+        .num_pieces = pieces.num,
+        .partials = scratch};
+    if (args.g.rows <= 1) args.g.row_stride = args.g.cols;
+    return ctx->backend->linear_grad(ctx, &args);
+}
+
 spops_status spops_tapconv_execute_backward(spops_context *ctx, spops_operator_id op,
                                             const spops_tapconv *conv, spops_matrix grad_sum,
                                             spops_matrix x, spops_matrix w,
                                             const spops_conv_layer *given,
-                                            const spops_matrix *grad_x, const spops_matrix *grad_w)
+                                            const spops_matrix *grad_x, const spops_matrix *grad_w,
+                                            void *grad_bias)
 {
     const char *call = spops_row_of(op)->call;
-    const void *const args[] = {&x, &w, &grad_sum, conv, grad_x, grad_w};
+    const void *const args[] = {&x, &w, &grad_sum, conv, grad_x, grad_w, grad_bias};
     spops_conv_layer layer = {0};
     spops_wanted_dataflow by_x = {SPOPS_DATAFLOW_FETCH_ON_DEMAND, NULL}, by_w = by_x;
     spops_mvmr_options options;
@@ -511,7 +534,8 @@ spops_status spops_tapconv_execute_backward(spops_context *ctx, spops_operator_i
                   "%s: conv was made without gradients, expected options->backward = 1", call);
     const spops_call_number attributes[] = {{.i = layer.groups}, {.i = layer.math}};
     SPOPS_TRY(spops_check_call(ctx, op, args, attributes));
-    if (grad_w != NULL) SPOPS_TRY(check_channels(ctx, call, conv, &shape));
+    if (grad_w != NULL || grad_bias != NULL) SPOPS_TRY(check_channels(ctx, call, conv, &shape));
+    SPOPS_REQUIRE_SLOT(ctx, call, linear_grad);
     conv_pass pass_x = {SPOPS_PASS_GRAD_X, x.dtype, layer.math, shape, x, w, grad_sum};
     conv_pass pass_w = {SPOPS_PASS_GRAD_W, x.dtype, layer.math, shape, x, w, grad_sum};
     if (grad_x != NULL) {
@@ -525,6 +549,7 @@ spops_status spops_tapconv_execute_backward(spops_context *ctx, spops_operator_i
     if (by_x.dataflow == SPOPS_DATAFLOW_AUTO || by_w.dataflow == SPOPS_DATAFLOW_AUTO)
         return refuse(ctx, call, conv);
     SPOPS_TRY(spops_context_scratch(ctx, call, spops_tapconv_scratch_bytes(&conv->base), &scratch));
+    if (grad_bias != NULL) SPOPS_TRY(sum_bias(ctx, conv, grad_sum, grad_bias, scratch));
     if (by_x.dataflow != SPOPS_DATAFLOW_FETCH_ON_DEMAND) {
         SPOPS_TRY(run_pass(ctx, conv, &pass_x, by_x, NULL, scratch));
         grad_x = NULL;

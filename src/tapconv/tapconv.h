@@ -112,6 +112,7 @@ spops_status spops_tapconv_execute_backward(spops_context *ctx, spops_operator_i
                                             const spops_tapconv *conv, spops_matrix grad_sum,
                                             spops_matrix x, spops_matrix w,
                                             const spops_conv_layer *layer,
-                                            const spops_matrix *grad_x, const spops_matrix *grad_w);
+                                            const spops_matrix *grad_x, const spops_matrix *grad_w,
+                                            void *grad_bias);
 
 #endif

@@ -1223,7 +1223,7 @@ static void convolve(world *w)
                                          rarely(w) ? c.x : c.out));
     else
         CALL(w, spops_sparseconv_execute_backward(w->ctx, p->conv, c.out, c.x, c.w, &c.layer,
-                                                  maybe(w, &c.grad_x), maybe(w, &c.grad_w)));
+                                                  maybe(w, &c.grad_x), maybe(w, &c.grad_w), NULL));
 }
 
 // ---- Triplets -----------------------------------------------------------------------------------
@@ -1658,7 +1658,7 @@ static void convolve_points(world *w)
                                         rarely(w) ? c.x : c.out));
     else
         CALL(w, spops_pointconv_execute_backward(w->ctx, p->conv, c.out, c.x, c.w, &c.layer,
-                                                 maybe(w, &c.grad_x), maybe(w, &c.grad_w)));
+                                                 maybe(w, &c.grad_x), maybe(w, &c.grad_w), NULL));
 }
 
 static void pool_buckets(world *w)
