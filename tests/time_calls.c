@@ -33,7 +33,7 @@ typedef struct timed {
 static double now_ns(void)
 {
     struct timespec t;
-    (void)clock_gettime(CLOCK_MONOTONIC, &t);
+    (void)clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
     return (double)t.tv_sec * 1e9 + (double)t.tv_nsec;
 }
 
@@ -51,27 +51,17 @@ static void call_once(const timed *t)
         (void)spops_call(t->ctx, t->c->op, t->values, t->c->num_values, &ret);
 }
 
-static int by_size(const void *a, const void *b)
-{
-    const double d = *(const double *)a - *(const double *)b;
-    return d < 0 ? -1 : d > 0;
-}
-
-// Medians of rounds in turns, so that what disturbs one disturbs all.
+// The least of rounds in turns, so that what disturbs one disturbs all.
 static void measure(const timed *calls, int num, double *ns)
 {
-    double rounds[8][ROUNDS];
     for (int r = 0; r < ROUNDS; ++r) {
         for (int i = 0; i < num; ++i) {
             const double begin = now_ns();
             for (int k = 0; k < CALLS; ++k)
                 call_once(&calls[i]);
-            rounds[i][r] = (now_ns() - begin) / CALLS;
+            const double taken = (now_ns() - begin) / CALLS;
+            if (r == 0 || taken < ns[i]) ns[i] = taken;
         }
-    }
-    for (int i = 0; i < num; ++i) {
-        qsort(rounds[i], ROUNDS, sizeof(double), by_size);
-        ns[i] = rounds[i][ROUNDS / 2];
     }
 }
 
