@@ -220,6 +220,34 @@ SPOPS_API void spops_call_set_allocator(const spops_allocator *allocator);
 SPOPS_API void spops_call_destroy(spops_plan *plan);
 
 /**
+ * Handlers of XLA's foreign function interface (0.3 and later of 0), for buffers in host memory and on a
+ * CUDA device: a program for XLA, such as JAX makes, calls operators by registering them. Attributes of
+ * the call:
+ *
+ *     _operator      string, its name
+ *     _present       i64: what is given of the arguments that may be absent, as `present` above; 0 where
+ *                    there is no such argument
+ *     _descriptions  i64 array: for each plan among inputs and outputs how many integers its description
+ *                    has, 0 for one that is absent, and these integers; or -1 and the address of the
+ *                    plan, which then has no buffer
+ *     others         those of the row by their names: i64, f64, or arrays of these; an empty one stands
+ *                    for NONE
+ *
+ * Buffers of the call: the inputs that are given, plans as their blocks; results: the outputs that are
+ * given. Operands after the inputs are the contents that results begin with, which XLA puts into the same
+ * memory (aliases of operands).
+ *
+ * call_frame  XLA_FFI_CallFrame *.
+ *
+ * Returns an XLA_FFI_Error *, NULL for success: INVALID_ARGUMENT, RESOURCE_EXHAUSTED, UNIMPLEMENTED or
+ * INTERNAL, with the line that spops_call has.
+ * Stream    That of the call frame.
+ * Threads   Any.
+ */
+SPOPS_API void *spops_call_xla_host(void *call_frame);
+SPOPS_API void *spops_call_xla_cuda(void *call_frame);
+
+/**
  * Destroy the library's own contexts that no call uses and no plan was made with. There are others
  * again when calls need them.
  */
