@@ -2,14 +2,30 @@
 """Sparse gather and scatter operators: segmented reductions, sparse and point convolutions, pooling,
 attention over patches, on CPUs and NVIDIA GPUs.
 
-    import spops.functional as F    every operator, plans as values
+    import spops.functional as F    every operator for PyTorch, plans as values
     import spops.nn as snn          layers, and spops.SparseTensor
+    import spops.jax as sj          every operator for JAX
+
+PyTorch is imported when something is asked for that needs it.
 """
-from . import _library, weights
-from ._capacity import Capacity
-from ._graph import Graph
-from ._plan import Plan
-from ._tensor import SparseTensor, devoxelize, prepare, voxelize
+from . import _library
 
 __version__ = _library.c.spops_version().decode()
 __all__ = ["Capacity", "Graph", "Plan", "SparseTensor", "__version__", "devoxelize", "prepare", "voxelize", "weights"]
+_modules = {"Capacity": "_capacity", "Graph": "_graph", "Plan": "_plan", **dict.fromkeys(("SparseTensor", "devoxelize", "prepare", "voxelize"), "_tensor")}
+_modules.update({name: name for name in ("functional", "nn", "weights")})
+
+
+def __getattr__(name: str):
+    from importlib import import_module
+
+    if name not in _modules:
+        raise AttributeError(f"module 'spops' has no attribute {name!r}")
+    module = import_module(f".{_modules[name]}", __name__)
+    value = module if _modules[name] == name else getattr(module, name)
+    globals()[name] = value
+    return value
+
+
+def __dir__():
+    return sorted({*globals(), *__all__})

@@ -12,21 +12,17 @@ and NAME alone for a row that makes a plan.
 """
 from __future__ import annotations
 
-import keyword
 import linecache
 
 import torch
 
-from . import _made
+from . import _made, _signature
 from ._plan import HEAD
 from ._rows import ENUM, FLAGS, FLOAT, FLOATS, INT, INTS, PLAN, TENSOR, Argument, Operator, kinds, operators, python_of
+from ._signature import is_given, python_name
 
 library = torch.library.Library("spops", "DEF")
 sources: dict[str, str] = {}  # the code of every function, by row
-
-
-def python_name(name: str) -> str:
-    return name + "_" if keyword.iskeyword(name) else name
 
 
 class Row:
@@ -42,29 +38,20 @@ class Row:
         self.bound = {}  # variable of dtypes -> the inputs that have it
         for a in sorted(self.tensors, key=lambda a: a.optional):
             self.bound.setdefault(a.type, []).append(a)
-        self.free = [o for o in op.outputs if o.kind == TENSOR and not o.optional and self.is_free(o)]
-        self.backward = operators.get(op.gradient.operator) if op.gradient else None
-        self.is_sum = op.gradient is not None and "grad_sum" in op.gradient.arguments
+        self.free = _signature.free_outputs(op)
+        self.backward = _signature.backward_of(op)
+        self.is_sum = _signature.is_sum(op)
         # with exact sizes all rows are written; with capacities those behind are left alone
         self.is_whole = self.is_sum or any(a.name == "grad_sum" for a in op.inputs)
-        names = {a.name for a in op.attributes}
-        self.extra = [a for a in self.backward.attributes if a.name not in names] if self.backward else []
-        layer = ("bias", "scale", "shift", "residual") if self.is_sum else ()
-        gradients = op.gradient.inputs if op.gradient else ()
-        self.differentiable = list(dict.fromkeys([*gradients, *(n for n in layer if any(a.name == n for a in op.inputs))]))
-        self.all_optional = all(o.optional and not o.updated or o.name.startswith("grad_") for o in op.outputs)
+        self.extra = _signature.extra_attributes(op)
+        self.differentiable = _signature.differentiable(op)
+        self.all_optional = _signature.all_optional(op)
 
     # ---- dtypes and shapes ----
 
     def may_be_f4(self, a: Argument) -> bool:
         words = [w for part in a.type.split("|") for w in self.op.variables.get(part, part).split("|")]
         return "narrow" in words or "f4e2m1" in words
-
-    def is_free(self, o: Argument) -> bool:
-        """Whether the caller may say what dtype the output has."""
-        if "|" in o.type:
-            return True
-        return o.type in self.op.variables and not any(not a.optional for a in self.bound.get(o.type, []))
 
     def dtype(self, o: Argument) -> str:
         """Python's expression of an output's dtype."""
@@ -172,10 +159,6 @@ class Row:
         return lines
 
 
-def _literal(a: Argument) -> str:
-    return repr(a.default)
-
-
 def _present(o: Argument, row: Row) -> str:
     """Under what condition an optional output can be there at all."""
     return f" and {python_name(o.needs)} is not None" if o.needs and any(a.name == o.needs for a in row.op.inputs) else ""
@@ -189,7 +172,7 @@ def _raw(row: Row) -> str:
         n = python_name(o.name)
         if not o.optional:
             body.append(f"if {n} is None: {n} = {row.allocate(o)}")
-        elif o.updated and not o.name.startswith("grad_"):
+        elif is_given(o):
             continue
         else:
             body.append(f"if {n} is True: {n} = {row.allocate(o)} if True{_present(o, row)} else None")
@@ -306,8 +289,7 @@ def _schema(row: Row) -> list[tuple[str, str]]:
             types.append(("SymInt[]", n + "_f"))
     for i, o in enumerate(op.outputs):
         if o.optional:
-            is_given = o.updated and not o.name.startswith("grad_")
-            types.append((f"Tensor({chr(97 + i)}!)?" if is_given else "bool", python_name(o.name)))
+            types.append((f"Tensor({chr(97 + i)}!)?" if is_given(o) else "bool", python_name(o.name)))
     by_kind = {INT: "int", FLOAT: "float", ENUM: "int", FLAGS: "int", INTS: "int[]?", FLOATS: "float[]?"}
     for a in (*op.attributes, *row.extra):
         types.append(("bool" if a.type == "bool" else by_kind[a.kind], python_name(a.name)))
@@ -320,7 +302,7 @@ def _schema(row: Row) -> list[tuple[str, str]]:
 
 def _given(row: Row) -> list[Argument]:
     """Outputs that an operator returns: all but those that the caller gives."""
-    return [o for o in row.op.outputs if not (o.optional and o.updated and not o.name.startswith("grad_"))]
+    return [o for o in row.op.outputs if not is_given(o)]
 
 
 def _operator(row: Row) -> str:
@@ -398,33 +380,10 @@ def _register(row: Row) -> None:
 
 def parameters(op: Operator) -> list[tuple[str, str, str]]:
     """Of the public function: (name, annotation, default, "" where there is none)."""
-    row, out = Row(op), []
-    kinds_of = {INT: "int", FLOAT: "float", FLAGS: "int | str", INTS: "int | Sequence[int] | None"}
-    kinds_of[FLOATS] = "float | Sequence[float] | None"
-    attributes = [*op.attributes, *row.extra]
-
-    def annotation(a: Argument) -> str:
-        if a.kind in (TENSOR, PLAN):
-            return ("Tensor" if a.kind == TENSOR else "Plan") + (" | None" if a.optional else "")
-        if a.kind == ENUM:
-            return "str | int"
-        return "bool" if a.type == "bool" else kinds_of[a.kind]
-
-    for a in op.inputs:
-        if not a.optional:
-            out.append((python_name(a.name), annotation(a), ""))
-    for a in attributes:
-        if not a.has_default:
-            out.append((python_name(a.name), annotation(a), ""))
-    for a in op.inputs:
-        if a.optional:
-            out.append((python_name(a.name), annotation(a), "None"))
-    for a in attributes:
-        if a.has_default:
-            out.append((python_name(a.name), annotation(a), _literal(a)))
+    row, out = Row(op), _signature.parameters(op, "Tensor")
     if not op.makes_plan:
         for o in op.outputs:
-            if o.optional and (not o.updated or o.name.startswith("grad_")):
+            if o.optional and not is_given(o):
                 out.append((python_name(o.name), "Tensor | bool", repr(row.all_optional)))
             else:
                 out.append((python_name(o.name), "Tensor | None", "None"))
@@ -518,7 +477,7 @@ def _public(row: Row) -> str:
             n = python_name(o.name)
             saved = grads and o.optional and o.name in op.gradient.arguments
             if o.optional:
-                is_flag = plan != "handle" and not (o.updated and not o.name.startswith("grad_"))
+                is_flag = plan != "handle" and not is_given(o)
                 values.append("True" if saved else f"{n} is not False and {n} is not None" if is_flag else n)
             elif plan == "handle":
                 values.append(n)
@@ -577,43 +536,14 @@ def _public(row: Row) -> str:
 
 def _doc(op: Operator) -> str:
     row = Row(op)
-    of = {p[0]: p for p in parameters(op)}
-    lines = [op.doc, "", "Parameters", "----------"]
-    for a in (*op.inputs, *op.attributes, *row.extra, *(() if op.makes_plan else op.outputs)):
-        n = python_name(a.name)
-        text = a.type
-        if a.kind == TENSOR:
-            text = f"{a.type} [{', '.join(a.dims)}]"
-            if a.first or a.last:
-                text += f", {a.first or '0'} to {a.last}"
-        elif a.kind == PLAN:
-            text = f"Plan of kind {a.type}"
-        elif a.kind in (ENUM, FLAGS):
-            text = f"{a.type}: {', '.join(a.values)}" + (", joined by |" if a.kind == FLAGS else "")
-        elif a.kind in (INTS, FLOATS):
-            text = f"{'i64' if a.kind == INTS else 'f64'} numbers, at most {a.count}"
-        elif a.first or a.last:
-            text = f"{a.type}, {a.first} to {a.last}"
-        if a.needs:
-            text += f"; with {a.needs}"
-        if n in of and of[n][2]:
-            text += f"; default {of[n][2]}"
-        lines.append(f"{n} : {text}")
-    if row.free:
-        lines.append(f"dtype : of {', '.join(o.name for o in row.free)}")
+    more = [f"dtype : of {', '.join(o.name for o in row.free)}"] if row.free else []
     if row.is_placeless and op.makes_plan:
-        lines.append("device : where the plan shall be; default: the CPU")
-    variables = [f"{v} is {t}" for v, t in op.variables.items()]
-    lines += ["", "Returns", "-------"]
-    lines.append(f"Plan of kind {op.outputs[0].type}" if op.makes_plan else ", ".join(
-        o.name + (" (where wanted)" if o.optional else "") for o in op.outputs))
-    if variables:
-        lines += ["", "Dtypes: " + "; ".join(variables) + "."]
-    if op.gradient:
-        lines += ["", f"Gradients: of {', '.join(op.gradient.inputs)}, once, by {op.gradient.operator}."]
-    lines += ["", "Raises", "------", "ValueError, NotImplementedError, MemoryError, RuntimeError: with the library's line.", ""]
-    lines += ["Notes", "-----", f"Calls ``{op.function}``; its contract is in the C header."]
-    return "\n".join(lines)
+        more.append("device : where the plan shall be; default: the CPU")
+    return "\n".join([
+        _signature.documentation(op, parameters(op), more), "", "Raises", "------",
+        "ValueError, NotImplementedError, MemoryError, RuntimeError: with the library's line.", "",
+        "Notes", "-----", f"Calls ``{op.function}``; its contract is in the C header.",
+    ])  # fmt: skip
 
 
 def _make_all() -> dict[str, object]:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Type stubs of spops.functional, from the rows, and of spops.nn, whose layers for 1 to 4 axes are made in a
-loop: ``python -m spops._stubs`` writes functional.pyi and nn.pyi.
+"""Type stubs of spops.functional and spops.jax, from the rows, and of spops.nn, whose layers for 1 to 4 axes
+are made in a loop: ``python -m spops._stubs`` writes functional.pyi, jax.pyi and nn.pyi.
 """
 from __future__ import annotations
 
@@ -20,19 +20,44 @@ from torch import Tensor
 from ._plan import Plan
 '''
 
+_jax_head = '''# SPDX-License-Identifier: Apache-2.0
+# Written by python -m spops._stubs from the list of operators.
+from collections.abc import Sequence
 
-def text() -> str:
-    lines = [_head]
+from jax import Array
+from jax.typing import DTypeLike
+
+from ._jax_plans import Plan as Plan
+'''
+
+
+def _functions(parameters, array: str, more: str) -> list[str]:
+    """A line a function; more: what one that makes a plan takes besides."""
+    lines = []
     for name, op in operators.items():
-        arguments = ",\n".join(f"    {n}: {t}" + (f" = {d}" if d else "") for n, t, d in _generate.parameters(op))
+        arguments = [f"    {n}: {t}" + (f" = {d}" if d else "") for n, t, d in parameters(op)]
         if op.makes_plan:
             result = "Plan"
+            arguments += [more] if more else []
         elif len(op.outputs) == 1:
-            result = "Tensor"
+            result = array
+        elif any(o.optional for o in op.outputs):
+            result = f"{array} | tuple[{array}, ...]"
         else:
-            result = "Tensor | tuple[Tensor, ...]" if any(o.optional for o in op.outputs) else f"tuple[{', '.join('Tensor' for _ in op.outputs)}]"
-        lines.append(f"def {name}(\n{arguments},\n) -> {result}: ...  # {op.doc}\n")
-    return "\n".join(lines)
+            result = f"tuple[{', '.join(array for _ in op.outputs)}]"
+        text = ",\n".join(arguments)
+        lines.append(f"def {name}(\n{text},\n) -> {result}: ...  # {op.doc}\n")
+    return lines
+
+
+def text() -> str:
+    return "\n".join([_head, *_functions(_generate.parameters, "Tensor", "")])
+
+
+def jax_text() -> str:
+    from . import jax
+
+    return "\n".join([_jax_head, *_functions(jax.parameters, "Array", "    **capacities: int")])
 
 
 _nn_head = """# SPDX-License-Identifier: Apache-2.0
@@ -95,3 +120,4 @@ def nn_text() -> str:
 if __name__ == "__main__":
     Path(__file__).with_name("functional.pyi").write_text(text())
     Path(__file__).with_name("nn.pyi").write_text(nn_text())
+    Path(__file__).with_name("jax.pyi").write_text(jax_text())
