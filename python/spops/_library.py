@@ -66,6 +66,7 @@ class _Kind(_c.Structure):
         ("name", _c.c_char_p),
         ("fields", _c.c_char_p),
         ("parents", _c.c_char_p),
+        ("state", _c.c_char_p),
     ]
 
 

@@ -150,7 +150,9 @@ def _read():
         op = _operator(rows[i].contents)
         ops[op.name] = op
     kinds = _library.c.spops_plan_kinds(ctypes.byref(n))
-    return ops, {k.name: k for k in (_kind(kinds[i]) for i in range(n.value))}
+    first, size = ctypes.addressof(kinds.contents), kinds.contents.struct_size  # which a later library may have more of
+    found = (_kind(type(kinds.contents).from_address(first + i * size)) for i in range(n.value))
+    return ops, {k.name: k for k in found}
 
 
 operators, kinds = _read()

@@ -176,7 +176,8 @@ def sparseconv_backward(
     math: str | int = 'exact',
     grad_x: bool = True,
     grad_w: bool = True,
-) -> Array | tuple[Array, ...]: ...  # Gradients of the sum of sparseconv.
+    grad_bias: bool = True,
+) -> Array | tuple[Array, ...]: ...  # Gradients of the sum of sparseconv, and of its bias.
 
 def pointconv_plan(
     neighbors: Plan,
@@ -214,7 +215,8 @@ def pointconv_backward(
     math: str | int = 'exact',
     grad_x: bool = True,
     grad_w: bool = True,
-) -> Array | tuple[Array, ...]: ...  # Gradients of the sum of pointconv.
+    grad_bias: bool = True,
+) -> Array | tuple[Array, ...]: ...  # Gradients of the sum of pointconv, and of its bias.
 
 def pool_plan(
     map: Plan,
