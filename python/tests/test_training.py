@@ -47,6 +47,20 @@ def test_torch(street_scans, tmp_path, capsys):
     assert train_segment.test(net, scans, "cpu") > 0.1 and "road" in capsys.readouterr().out
 
 
+def test_jax(street_scans, tmp_path, device):
+    jax = pytest.importorskip("jax")
+    if device.type == "cuda" and jax.default_backend() == "cpu":
+        pytest.skip("JAX has no CUDA device")
+    import train_segment_jax
+
+    (weights, norms), statistics = train_segment_jax.parameters(jax.random.key(1))
+    assert sum(p.size for p in jax.tree.leaves((weights, norms))) == 915_616 and len(statistics) == 14
+    scans = data.Scans(street_scans)
+    state, losses = train_segment_jax.train(scans, 8, rate=0.01, curve=tmp_path / "curve.svg")
+    assert all(np.isfinite(losses)) and np.mean(losses[-2:]) < 0.85 * losses[0], losses
+    assert train_segment_jax.test(state, scans) > 0.05
+
+
 def test_scores_and_weights(street_scans):
     c = np.array([[3, 1, 0], [0, 2, 0], [0, 0, 0]])
     np.testing.assert_array_equal(data.iou(c)[:2], [3 / 4, 2 / 3])
