@@ -450,7 +450,7 @@ static const allocating_call calls[] = {
     {"pointconv_create", create_pointconv, destroy_pointconv},
     {"buckets_create", create_buckets, destroy_buckets},
     {"buckets_reserve", reserve_buckets, destroy_buckets},
-    {"pool_create_buckets", pool_buckets, destroy_pool},
+    {"pool_create_from_buckets", pool_buckets, destroy_pool},
     {"patches_create", list_patches, destroy_patches},
     {"patches_create_from_order", order_patches, destroy_patches},
     {"patches_create_from_buckets", window_patches, destroy_patches},

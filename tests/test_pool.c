@@ -831,7 +831,7 @@ ParameterizedTest(struct backend_param *p, pool, refuses)
 #define REFUSED(buckets, sub_rows, fragment)                                                       \
     pool = (spops_pool *)(void *)&d;                                                               \
     test_expect(d.ctx, spops_pool_create_from_buckets(d.ctx, buckets, sub_rows, &o, &pool),        \
-                invalid, "pool_create_buckets: " fragment, fragment);                              \
+                invalid, "pool_create_from_buckets: " fragment, fragment);                         \
     cr_assert_null(pool)
     o.reserved = 0;
     REFUSED(NULL, 2, "buckets is NULL");

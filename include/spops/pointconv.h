@@ -24,7 +24,7 @@ typedef struct spops_pointconv spops_pointconv;
  * saves products, and rounds their sum to the dtype of x once more.
  */
 typedef enum spops_pointconv_sums {
-    SPOPS_POINTCONV_SUMS_AUTO = 0, /* the faster one, by measurement */
+    SPOPS_POINTCONV_SUMS_AUTO = 0, /* FIRST, where the plan has IMPLICIT_GEMM */
     SPOPS_POINTCONV_SUMS_NONE = 1, /* each row is multiplied */
     SPOPS_POINTCONV_SUMS_FIRST = 2 /* IMPLICIT_GEMM only */
 } spops_pointconv_sums;

@@ -303,10 +303,10 @@ schedule_params params_of(const spops_igemm_lists_args *args, const workspace &w
 {
     schedule_params p = {};
     p.s = *args->schedule;
-    p.num_rows = args->num_rows;
-    p.offsets = args->offsets;
-    p.rows = args->rows;
-    p.row_taps = args->row_taps;
+    p.num_rows = args->side->num_rows;
+    p.offsets = args->side->by_row.offsets;
+    p.rows = args->side->by_row.rows;
+    p.row_taps = args->side->keys;
     p.keys = w.keys[0];
     p.numbers = w.numbers[0];
     p.order = w.numbers[1];

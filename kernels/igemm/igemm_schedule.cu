@@ -264,9 +264,9 @@ map_params params_of(const spops_igemm_schedule_args *args)
 {
     map_params p = {};
     p.s = *args->schedule;
-    p.num_rows = args->num_rows;
-    p.table = args->table;
-    p.table_stride = args->table_stride;
+    p.num_rows = args->side->num_rows;
+    p.table = args->side->table;
+    p.table_stride = args->side->table_stride;
     p.mask_words = args->mask_words;
     p.masks = args->masks;
     p.order = args->order;

@@ -183,7 +183,7 @@ spops_status spops::vvor_diagonal(spops_context *ctx, const spops_vvor_args *arg
     p.units = units_of(lists);
     p.pairs = (const int2 *)lists->pairs;
     p.numbers = lists->order;
-    p.x_side = args->side == SPOPS_SIDE_OUT ? 1 : 0;
+    p.x_side = args->side == SPOPS_SIDE_TARGET ? 1 : 0;
     p.x = args->x.data;
     p.x_stride = args->x.row_stride;
     p.g = args->g.data;

@@ -42,7 +42,7 @@ __global__ void fill_tile_keys(const spops_schedule *schedule, const int2 *pairs
     const int64_t p = (int64_t)blockIdx.x * threads + threadIdx.x;
     if (p >= schedule->num_terms) return;
     const int2 pair = pairs[p];
-    keys[p] = (side == SPOPS_SIDE_OUT ? pair.x : pair.y) / tile_rows;
+    keys[p] = (side == SPOPS_SIDE_TARGET ? pair.x : pair.y) / tile_rows;
 }
 
 struct fill_params {
@@ -69,7 +69,7 @@ __global__ void fill_triplets(const __grid_constant__ fill_params f)
     if (q >= n) return;
     const int64_t p = f.order != nullptr ? f.order[q] : q;
     const int2 pair = f.pairs[p];
-    const bool out = f.side == SPOPS_SIDE_OUT;
+    const bool out = f.side == SPOPS_SIDE_TARGET;
     f.triplets[q] = make_int4(out ? pair.x : pair.y, out ? pair.y : pair.x,
                               segment_of(f.matrix_offsets, f.num_matrices, p), f.numbers[p]);
 }

@@ -184,7 +184,7 @@ spops_status launch_engine(spops_context *ctx, const spops_vvor_args *args, cons
 extern "C" spops_status spops_cuda_vvor(spops_context *ctx, const spops_vvor_args *args)
 {
     const spops_lists *lists = args->by_matrix;
-    const int x_side = args->side == SPOPS_SIDE_OUT ? 1 : 0; // pairs are (output row, input row)
+    const int x_side = args->side == SPOPS_SIDE_TARGET ? 1 : 0; // pairs are (output row, input row)
     const spops_matrix rows = args->transposed ? args->g : args->x;
     const spops_matrix cols = args->transposed ? args->x : args->g;
     vvor_params p = {};

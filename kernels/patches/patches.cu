@@ -15,7 +15,7 @@ using namespace spops;
 constexpr int threads = 256;
 
 struct workspace {
-    int32_t *first[SPOPS_NUM_PATCH_SIDES];    // [num_rows] entry that names a row first
+    int32_t *first[SPOPS_NUM_SIDES];          // [num_rows] entry that names a row first
     int2 *rest;                               // [num_rows + 1] rows left over of each side, scanned
     uint32_t *keys, *sorted_keys;             // [max_patches]
     int32_t *patches, *sorted_patches;        // [max_patches]
@@ -33,17 +33,17 @@ struct workspace {
 workspace carve_workspace(const spops_patch_storage *s, spops_carver *c)
 {
     workspace w = {};
-    const int64_t max_keys = s->same ? 0 : s->sides[SPOPS_PATCH_KEYS].max_entries;
+    const int64_t max_keys = s->same ? 0 : s->sides[SPOPS_SIDE_SOURCE].max_entries;
     size_t most = 0;
     const auto needs = [&most](auto measure) {
         size_t bytes = 0;
         (void)measure(bytes);
         most = bytes > most ? bytes : most;
     };
-    w.first[SPOPS_PATCH_QUERIES] = (int32_t *)spops_carve(c, s->num_rows, 1, sizeof(int32_t));
-    w.first[SPOPS_PATCH_KEYS] = s->same
-                                    ? w.first[SPOPS_PATCH_QUERIES]
-                                    : (int32_t *)spops_carve(c, s->num_rows, 1, sizeof(int32_t));
+    w.first[SPOPS_SIDE_TARGET] = (int32_t *)spops_carve(c, s->num_rows, 1, sizeof(int32_t));
+    w.first[SPOPS_SIDE_SOURCE] = s->same
+                                     ? w.first[SPOPS_SIDE_TARGET]
+                                     : (int32_t *)spops_carve(c, s->num_rows, 1, sizeof(int32_t));
     w.rest = (int2 *)spops_carve(c, s->num_rows + 1, 1, sizeof(int2));
     w.keys = (uint32_t *)spops_carve(c, s->max_patches, 1, sizeof(uint32_t));
     w.sorted_keys = (uint32_t *)spops_carve(c, s->max_patches, 1, sizeof(uint32_t));
@@ -90,7 +90,7 @@ struct copy_params {
     int num_sides;
     const int32_t *num_patches; // nullptr: max_given
     int32_t max_given;
-    const int32_t *offsets[SPOPS_NUM_PATCH_SIDES], *rows[SPOPS_NUM_PATCH_SIDES];
+    const int32_t *offsets[SPOPS_NUM_SIDES], *rows[SPOPS_NUM_SIDES];
 };
 
 __device__ int32_t patches_given(const copy_params &p)
@@ -187,7 +187,7 @@ __device__ void place_samples(const spops_patch_storage &s, int2 *samples, int32
     }
     if (threadIdx.x > 0) return;
     const bool fits =
-        first.x <= s.max_patches && (s.same || first.y <= s.sides[SPOPS_PATCH_KEYS].max_entries);
+        first.x <= s.max_patches && (s.same || first.y <= s.sides[SPOPS_SIDE_SOURCE].max_entries);
     if (!fits) s.faults->overflow = 1;
     s.state->num_patches = fits ? first.x : 0;
 }
@@ -232,7 +232,7 @@ __global__ void __launch_bounds__(sample_threads)
         const int32_t offset = offset_of(p, b);
         if (b == 0 ? offset != 0 : offset < offset_of(p, b - 1)) atomicMin(&falls, b);
         if (b == p.num_samples)
-            beyond = offset > p.s.num_rows || offset > p.s.sides[SPOPS_PATCH_QUERIES].max_entries;
+            beyond = offset > p.s.num_rows || offset > p.s.sides[SPOPS_SIDE_TARGET].max_entries;
     }
     __syncthreads();
     const bool valid = falls == INT32_MAX && !beyond;
@@ -248,7 +248,7 @@ __global__ void __launch_bounds__(sample_threads)
 
 __device__ bool has_order(const order_params &p)
 {
-    return p.s.faults->offsets[SPOPS_PATCH_QUERIES] == INT32_MAX && p.s.faults->overflow == 0;
+    return p.s.faults->offsets[SPOPS_SIDE_TARGET] == INT32_MAX && p.s.faults->overflow == 0;
 }
 
 // Codes with the sample on top; rows after the last sample come last.
@@ -274,7 +274,7 @@ __global__ void __launch_bounds__(threads) put_order(const __grid_constant__ ord
 {
     const int64_t e = (int64_t)blockIdx.x * threads + threadIdx.x;
     if (e < p.s.num_rows && has_order(p) && e < offset_of(p, p.num_samples))
-        p.s.sides[SPOPS_PATCH_QUERIES].rows[e] = p.w.first[SPOPS_PATCH_QUERIES][e];
+        p.s.sides[SPOPS_SIDE_TARGET].rows[e] = p.w.first[SPOPS_SIDE_TARGET][e];
 }
 
 // A thread an entry: the caller's order, and whether it is one.
@@ -284,16 +284,16 @@ __global__ void __launch_bounds__(threads) copy_order(const __grid_constant__ or
     if (e >= p.s.num_rows || !has_order(p) || e >= offset_of(p, p.num_samples)) return;
     const int32_t sample = p.offsets == nullptr ? 0 : spops_sample_of(p.offsets, p.num_samples, e);
     const int32_t row = p.rule.order[e];
-    p.s.sides[SPOPS_PATCH_QUERIES].rows[e] = row;
+    p.s.sides[SPOPS_SIDE_TARGET].rows[e] = row;
     if (row < offset_of(p, sample) || row >= offset_of(p, sample + 1))
-        atomicMin(&p.s.faults->rows[SPOPS_PATCH_QUERIES], (int32_t)e);
+        atomicMin(&p.s.faults->rows[SPOPS_SIDE_TARGET], (int32_t)e);
 }
 
 // A block a patch, and one for the ends of offsets: where its entries lie, and its keys.
 __global__ void __launch_bounds__(threads) cut_order(const __grid_constant__ order_params p)
 {
-    const spops_patch_side &q = p.s.sides[SPOPS_PATCH_QUERIES];
-    const spops_patch_side &k = p.s.sides[SPOPS_PATCH_KEYS];
+    const spops_patch_side &q = p.s.sides[SPOPS_SIDE_TARGET];
+    const spops_patch_side &k = p.s.sides[SPOPS_SIDE_SOURCE];
     const int32_t num = p.s.state->num_patches, thread = (int32_t)threadIdx.x;
     for (int64_t patch = blockIdx.x; patch <= p.s.max_patches; patch += gridDim.x) {
         if (patch >= num) {
@@ -335,7 +335,7 @@ __device__ int32_t buckets_of(const window_params &p, int32_t sample)
 __global__ void __launch_bounds__(sample_threads)
     start_window(const __grid_constant__ window_params p)
 {
-    const bool fits = p.b.state->num_rows <= p.s.sides[SPOPS_PATCH_QUERIES].max_entries;
+    const bool fits = p.b.state->num_rows <= p.s.sides[SPOPS_SIDE_TARGET].max_entries;
     if (threadIdx.x == 0)
         *p.s.faults = {
             {INT32_MAX, INT32_MAX}, {INT32_MAX, INT32_MAX}, INT32_MAX, INT32_MAX, !fits, INT32_MAX};
@@ -359,13 +359,13 @@ __global__ void __launch_bounds__(threads) count_window(const __grid_constant__ 
         for (int32_t m = 0, bucket; (bucket = spops_patch_bucket(&p.rule, k, j, m)) >= 0; ++m)
             n += offsets[bucket + 1] - offsets[bucket];
     }
-    p.s.sides[SPOPS_PATCH_QUERIES].offsets[patch] = n;
+    p.s.sides[SPOPS_SIDE_TARGET].offsets[patch] = n;
 }
 
 // A block a patch.
 __global__ void __launch_bounds__(threads) copy_window(const __grid_constant__ window_params p)
 {
-    const spops_patch_side &q = p.s.sides[SPOPS_PATCH_QUERIES];
+    const spops_patch_side &q = p.s.sides[SPOPS_SIDE_TARGET];
     for (int64_t patch = blockIdx.x; patch < p.s.state->num_patches; patch += gridDim.x) {
         const int32_t sample = sample_of_patch(p.w.samples, p.num_samples, (int32_t)patch);
         const int32_t k = buckets_of(p, sample);
@@ -423,13 +423,13 @@ __global__ void __launch_bounds__(threads) find_twice(const __grid_constant__ fi
     const int64_t e = (int64_t)blockIdx.x * threads + threadIdx.x;
     const spops_patch_faults *f = p.s.faults;
     if (f->overflow != 0) return;
-    for (int side = 0; side < SPOPS_NUM_PATCH_SIDES; ++side)
+    for (int side = 0; side < SPOPS_NUM_SIDES; ++side)
         if (f->offsets[side] != INT32_MAX || f->rows[side] != INT32_MAX) return;
     for (int side = 0; side < p.num_sides; ++side) {
         const spops_patch_side &from = p.s.sides[side];
         if (e >= from.offsets[p.s.max_patches] || p.w.first[side][from.rows[e]] == (int32_t)e)
             continue;
-        atomicMin(side == SPOPS_PATCH_QUERIES ? &p.s.faults->twice : &p.s.faults->keys_twice,
+        atomicMin(side == SPOPS_SIDE_TARGET ? &p.s.faults->twice : &p.s.faults->keys_twice,
                   (int32_t)e);
     }
 }
@@ -440,8 +440,8 @@ __global__ void __launch_bounds__(threads) flag_rest(const __grid_constant__ fil
     const int64_t r = (int64_t)blockIdx.x * threads + threadIdx.x;
     if (r > p.s.num_rows) return;
     const bool valid = is_valid(p.s), row = r < p.s.num_rows;
-    const int32_t query = row && !(valid && p.w.first[SPOPS_PATCH_QUERIES][r] != INT32_MAX);
-    const int32_t key = row && !(valid && p.w.first[SPOPS_PATCH_KEYS][r] != INT32_MAX);
+    const int32_t query = row && !(valid && p.w.first[SPOPS_SIDE_TARGET][r] != INT32_MAX);
+    const int32_t key = row && !(valid && p.w.first[SPOPS_SIDE_SOURCE][r] != INT32_MAX);
     p.w.rest[r] = make_int2(query, key);
 }
 
@@ -456,13 +456,13 @@ __global__ void __launch_bounds__(threads) put_rest(const __grid_constant__ fill
         state->num_k_rest = here.y;
         state->overflow = p.s.faults->overflow;
         if (!is_valid(p.s)) state->num_patches = 0;
-        state->num_queries = entries_of(p.s, SPOPS_PATCH_QUERIES);
-        state->num_keys = p.s.same ? state->num_queries : entries_of(p.s, SPOPS_PATCH_KEYS);
+        state->num_queries = entries_of(p.s, SPOPS_SIDE_TARGET);
+        state->num_keys = p.s.same ? state->num_queries : entries_of(p.s, SPOPS_SIDE_SOURCE);
         return;
     }
     const int2 next = p.w.rest[r + 1];
-    if (next.x > here.x) p.s.sides[SPOPS_PATCH_QUERIES].rest[here.x] = (int32_t)r;
-    if (!p.s.same && next.y > here.y) p.s.sides[SPOPS_PATCH_KEYS].rest[here.y] = (int32_t)r;
+    if (next.x > here.x) p.s.sides[SPOPS_SIDE_TARGET].rest[here.x] = (int32_t)r;
+    if (!p.s.same && next.y > here.y) p.s.sides[SPOPS_SIDE_SOURCE].rest[here.y] = (int32_t)r;
 }
 
 // Lists with a fault are none; after everything that asks whether they have one.
@@ -478,7 +478,7 @@ __global__ void __launch_bounds__(threads) drop_lists(const __grid_constant__ fi
 __global__ void __launch_bounds__(threads) put_rows_behind(const __grid_constant__ fill_params p)
 {
     const int64_t r = (int64_t)blockIdx.x * threads + threadIdx.x;
-    const int32_t n = entries_of(p.s, SPOPS_PATCH_QUERIES);
+    const int32_t n = entries_of(p.s, SPOPS_SIDE_TARGET);
     if (r < p.s.num_rows) {
         for (int side = 0; side < p.num_sides && r >= n; ++side)
             p.s.sides[side].rest[r - n] = (int32_t)r;
@@ -490,7 +490,7 @@ __global__ void __launch_bounds__(threads) put_rows_behind(const __grid_constant
     state->overflow = p.s.faults->overflow;
     if (!is_valid(p.s)) state->num_patches = 0;
     state->num_queries = n;
-    state->num_keys = p.s.same ? n : entries_of(p.s, SPOPS_PATCH_KEYS);
+    state->num_keys = p.s.same ? n : entries_of(p.s, SPOPS_SIDE_SOURCE);
     if (state->num_keys > n) p.s.faults->keys_twice = n;
 }
 
@@ -536,8 +536,8 @@ __global__ void __launch_bounds__(threads) put_tiles(const __grid_constant__ til
     if (i == p.s.max_patches) {
         spops_patch_state *state = p.s.state;
         if (lane >= SPOPS_NUM_PATCH_TILES) return;
-        if (p.side == SPOPS_PATCH_QUERIES) state->num_q_tiles[lane] = lane == 0 ? to.x : to.y;
-        if (p.side == SPOPS_PATCH_KEYS || p.s.same)
+        if (p.side == SPOPS_SIDE_TARGET) state->num_q_tiles[lane] = lane == 0 ? to.x : to.y;
+        if (p.side == SPOPS_SIDE_SOURCE || p.s.same)
             state->num_k_tiles[lane] = lane == 0 ? to.x : to.y;
         return;
     }
@@ -601,8 +601,8 @@ __global__ void __launch_bounds__(block_patches)
     __syncthreads();
     if (i < SPOPS_NUM_PATCH_TILES) {
         const int32_t count = i == 0 ? all[0] : all[1];
-        if (p.side == SPOPS_PATCH_QUERIES) p.s.state->num_q_tiles[i] = count;
-        if (p.side == SPOPS_PATCH_KEYS || p.s.same) p.s.state->num_k_tiles[i] = count;
+        if (p.side == SPOPS_SIDE_TARGET) p.s.state->num_q_tiles[i] = count;
+        if (p.side == SPOPS_SIDE_SOURCE || p.s.same) p.s.state->num_k_tiles[i] = count;
     }
     for (int32_t at = i / 32; at < n; at += block_patches / 32) {
         const int32_t patch = order[at], first = p.offsets[patch];
@@ -619,8 +619,7 @@ __global__ void __launch_bounds__(block_patches)
 spops_status make_tiles(spops_context *ctx, const spops_patch_storage *s, int side,
                         const workspace &w)
 {
-    const int other =
-        side == SPOPS_PATCH_QUERIES && !s->same ? SPOPS_PATCH_KEYS : SPOPS_PATCH_QUERIES;
+    const int other = side == SPOPS_SIDE_TARGET && !s->same ? SPOPS_SIDE_SOURCE : SPOPS_SIDE_TARGET;
     tile_params p = {*s, side, s->sides[side].offsets, s->sides[other].offsets, w};
     size_t bytes = w.temp_bytes;
     if (s->max_patches <= block_patches)
@@ -647,7 +646,7 @@ spops_status make_tiles(spops_context *ctx, const spops_patch_storage *s, int si
 
 __global__ void __launch_bounds__(threads) rank_entries(const __grid_constant__ fill_params p)
 {
-    const spops_patch_side &k = p.s.sides[SPOPS_PATCH_KEYS];
+    const spops_patch_side &k = p.s.sides[SPOPS_SIDE_SOURCE];
     const int64_t e = (int64_t)blockIdx.x * threads + threadIdx.x;
     if (e >= k.max_entries) return;
     p.w.entry_keys[e] =
@@ -660,7 +659,7 @@ __global__ void __launch_bounds__(threads) put_key_offsets(const __grid_constant
 {
     const int64_t r = (int64_t)blockIdx.x * threads + threadIdx.x;
     if (r > p.s.num_rows) return;
-    int64_t low = 0, high = p.s.sides[SPOPS_PATCH_KEYS].max_entries;
+    int64_t low = 0, high = p.s.sides[SPOPS_SIDE_SOURCE].max_entries;
     while (low < high) {
         const int64_t middle = low + (high - low) / 2;
         if (p.w.sorted_entry_keys[middle] < r)
@@ -673,7 +672,7 @@ __global__ void __launch_bounds__(threads) put_key_offsets(const __grid_constant
 
 spops_status make_key_lists(spops_context *ctx, const fill_params &p)
 {
-    const int64_t n = p.s.sides[SPOPS_PATCH_KEYS].max_entries;
+    const int64_t n = p.s.sides[SPOPS_SIDE_SOURCE].max_entries;
     size_t bytes = p.w.temp_bytes;
     SPOPS_TRY(launch(ctx, "patches: rank_entries", rank_entries, blocks_for(n, threads),
                      (unsigned)threads, p));
@@ -689,8 +688,8 @@ spops_status make_key_lists(spops_context *ctx, const fill_params &p)
 
 int64_t most_entries(const spops_patch_storage *s)
 {
-    const int64_t q = s->sides[SPOPS_PATCH_QUERIES].max_entries;
-    const int64_t k = s->same ? 0 : s->sides[SPOPS_PATCH_KEYS].max_entries;
+    const int64_t q = s->sides[SPOPS_SIDE_TARGET].max_entries;
+    const int64_t k = s->same ? 0 : s->sides[SPOPS_SIDE_SOURCE].max_entries;
     return q > k ? q : k;
 }
 
@@ -709,14 +708,14 @@ extern "C" spops_status spops_cuda_patches_copy(spops_context *ctx, const spops_
     const spops_patch_storage *s = args->storage;
     copy_params p = {};
     p.s = *s;
-    p.num_sides = s->same ? 1 : SPOPS_NUM_PATCH_SIDES;
+    p.num_sides = s->same ? 1 : SPOPS_NUM_SIDES;
     p.num_patches = args->num_patches;
     if (args->lists != nullptr) {
         p.max_given = (int32_t)args->lists->num_patches;
-        p.offsets[SPOPS_PATCH_QUERIES] = args->lists->query_offsets;
-        p.offsets[SPOPS_PATCH_KEYS] = args->lists->key_offsets;
-        p.rows[SPOPS_PATCH_QUERIES] = args->lists->query_rows;
-        p.rows[SPOPS_PATCH_KEYS] = args->lists->key_rows;
+        p.offsets[SPOPS_SIDE_TARGET] = args->lists->query_offsets;
+        p.offsets[SPOPS_SIDE_SOURCE] = args->lists->key_offsets;
+        p.rows[SPOPS_SIDE_TARGET] = args->lists->query_rows;
+        p.rows[SPOPS_SIDE_SOURCE] = args->lists->key_rows;
     }
     SPOPS_TRY(launch(ctx, "patches: start_lists", start_lists, dim3(1), 1u, p));
     SPOPS_TRY(launch(ctx, "patches: copy_offsets", copy_offsets,
@@ -747,11 +746,11 @@ extern "C" spops_status spops_cuda_patches_order(spops_context *ctx, const spops
         size_t bytes = p.w.temp_bytes;
         SPOPS_TRY(launch(ctx, "patches: rank_rows", rank_rows, rows, (unsigned)threads, p));
         // Entries of queries are rows of the cloud; those after the last sample do not count.
-        SPOPS_TRY(spops_cuda_status(ctx, "patches: sort rows",
-                                    (int)device_sort(p.w.temp, bytes, p.w.codes, p.w.sorted_codes,
-                                                     p.w.rows, p.w.first[SPOPS_PATCH_QUERIES],
-                                                     s->num_rows, bits < 64 ? bits : 64,
-                                                     stream_of(ctx))));
+        SPOPS_TRY(
+            spops_cuda_status(ctx, "patches: sort rows",
+                              (int)device_sort(p.w.temp, bytes, p.w.codes, p.w.sorted_codes,
+                                               p.w.rows, p.w.first[SPOPS_SIDE_TARGET], s->num_rows,
+                                               bits < 64 ? bits : 64, stream_of(ctx))));
         SPOPS_TRY(launch(ctx, "patches: put_order", put_order, rows, (unsigned)threads, p));
     }
     return launch(ctx, "patches: cut_order", cut_order,
@@ -770,7 +769,7 @@ extern "C" spops_status spops_cuda_patches_window(spops_context *ctx,
     p.b = *args->buckets;
     p.num_samples = (int32_t)args->buckets->max_samples;
     p.w = carve_workspace(s, &carver);
-    int32_t *offsets = s->sides[SPOPS_PATCH_QUERIES].offsets;
+    int32_t *offsets = s->sides[SPOPS_SIDE_TARGET].offsets;
     size_t bytes = p.w.temp_bytes;
     SPOPS_TRY(
         launch(ctx, "patches: start_window", start_window, dim3(1), (unsigned)sample_threads, p));
@@ -788,7 +787,7 @@ extern "C" spops_status spops_cuda_patches_fill(spops_context *ctx, const spops_
 {
     const spops_patch_storage *s = args->storage;
     spops_carver carver = {(char *)args->workspace, 0};
-    const fill_params p = {*s, s->same ? 1 : SPOPS_NUM_PATCH_SIDES, carve_workspace(s, &carver)};
+    const fill_params p = {*s, s->same ? 1 : SPOPS_NUM_SIDES, carve_workspace(s, &carver)};
     const dim3 rows = blocks_for(s->num_rows + 1, threads);
     const dim3 entries = blocks_for(most_entries(s), threads);
     size_t bytes = p.w.temp_bytes;

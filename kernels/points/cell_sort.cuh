@@ -61,7 +61,7 @@ inline key_bits bits_of_keys(int64_t max_samples)
 }
 
 struct bounds_params {
-    cloud_view clouds[SPOPS_NUM_CLOUDS]; // without points: not there
+    cloud_view clouds[SPOPS_NUM_SIDES]; // without points: not there
     bool same;
     spops_neighbors_state *state;
 };
@@ -76,7 +76,7 @@ static __global__ void __launch_bounds__(bounds_threads)
     spops_neighbors_state *state = p.state;
     if (threadIdx.x == 0) bad = 0;
     __syncthreads();
-    for (int c = 0; c < SPOPS_NUM_CLOUDS; ++c) {
+    for (int c = 0; c < SPOPS_NUM_SIDES; ++c) {
         const cloud_view &cloud = p.clouds[c];
         if (cloud.offsets == nullptr) continue;
         for (int b = threadIdx.x; b < cloud.num_samples; b += bounds_threads)
@@ -87,8 +87,9 @@ static __global__ void __launch_bounds__(bounds_threads)
     }
     __syncthreads();
     if (threadIdx.x > 0) return;
-    for (int c = 0; c < SPOPS_NUM_CLOUDS; ++c) {
-        const cloud_view &cloud = p.clouds[c == SPOPS_CLOUD_OUT && p.same ? SPOPS_CLOUD_IN : c];
+    for (int c = 0; c < SPOPS_NUM_SIDES; ++c) {
+        const cloud_view &cloud =
+            p.clouds[c == SPOPS_SIDE_TARGET && p.same ? SPOPS_SIDE_SOURCE : c];
         const int rows =
             cloud.offsets == nullptr ? cloud.max_rows : cloud.offsets[cloud.num_samples];
         state->num_rows[c] = bad ? 0 : rows;
@@ -207,7 +208,7 @@ static __global__ void __launch_bounds__(key_threads)
 inline spops_status enqueue_bounds(spops_context *ctx, const char *what, const bounds_params &p)
 {
     SPOPS_TRY(launch(ctx, what, start_bounds, dim3(1), (unsigned)bounds_threads, p));
-    for (int c = 0; c < SPOPS_NUM_CLOUDS; ++c) {
+    for (int c = 0; c < SPOPS_NUM_SIDES; ++c) {
         if (p.clouds[c].max_rows == 0) continue;
         const int64_t blocks = (p.clouds[c].max_rows + bounds_threads - 1) / bounds_threads;
         const int64_t most = (int64_t)ctx->info.num_processors * 4;

@@ -127,7 +127,7 @@ extern "C" spops_status spops_cuda_nearest_build(spops_context *ctx,
     const key_bits bits = bits_of_keys(a->num_samples);
     const bounds_params bounds = {{{}, view_of(args->cloud)}, false, args->state};
     const key_params keys = {
-        view_of(args->cloud), args->state, SPOPS_CLOUD_IN, 0.0f, bits.axis, true, w.keys[0],
+        view_of(args->cloud), args->state, SPOPS_SIDE_SOURCE, 0.0f, bits.axis, true, w.keys[0],
         w.values[0]};
     const place_params place = {*a, view_of(args->cloud), w.values[1]};
     size_t bytes = w.temp_bytes;

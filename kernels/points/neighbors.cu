@@ -26,8 +26,8 @@ struct cell_points {
 };
 
 struct workspace {
-    cell_points clouds[SPOPS_NUM_CLOUDS]; // both the same where the clouds are
-    int *tap_counts;                      // [num_taps][warps] and one after
+    cell_points clouds[SPOPS_NUM_SIDES]; // both the same where the clouds are
+    int *tap_counts;                     // [num_taps][warps] and one after
     int64_t num_warps;
     void *temp;
     size_t temp_bytes;
@@ -35,20 +35,20 @@ struct workspace {
 
 int64_t warps_of(const spops_neighbors_arrays *a)
 {
-    return (a->sides[SPOPS_CLOUD_OUT].max_rows + tap_rows - 1) / tap_rows;
+    return (a->sides[SPOPS_SIDE_TARGET].max_rows + tap_rows - 1) / tap_rows;
 }
 
 workspace carve_workspace(const spops_neighbors_arrays *a, spops_carver *c)
 {
     workspace w = {};
-    const int64_t max_rows[SPOPS_NUM_CLOUDS] = {a->sides[SPOPS_CLOUD_OUT].max_rows,
-                                                a->sides[SPOPS_CLOUD_IN].max_rows};
+    const int64_t max_rows[SPOPS_NUM_SIDES] = {a->sides[SPOPS_SIDE_TARGET].max_rows,
+                                               a->sides[SPOPS_SIDE_SOURCE].max_rows};
     size_t most = 0, bytes;
-    for (int cloud = SPOPS_CLOUD_IN; cloud >= 0; --cloud) {
+    for (int cloud = SPOPS_SIDE_SOURCE; cloud >= 0; --cloud) {
         cell_points *p = &w.clouds[cloud];
         const int64_t n = max_rows[cloud];
-        if (cloud == SPOPS_CLOUD_OUT && a->same) {
-            *p = w.clouds[SPOPS_CLOUD_IN];
+        if (cloud == SPOPS_SIDE_TARGET && a->same) {
+            *p = w.clouds[SPOPS_SIDE_SOURCE];
             break;
         }
         p->max_points = (int)n;
@@ -59,7 +59,7 @@ workspace carve_workspace(const spops_neighbors_arrays *a, spops_carver *c)
         p->points = (float4 *)spops_carve(c, n, 1, sizeof *p->points);
         p->cell_begin = (int *)spops_carve(c, n + 1, 1, sizeof *p->cell_begin);
         p->cell_of = (int *)spops_carve(c, n, 1, sizeof *p->cell_of);
-        if (cloud == SPOPS_CLOUD_OUT || a->reverse || a->same)
+        if (cloud == SPOPS_SIDE_TARGET || a->reverse || a->same)
             p->runs = (int2 *)spops_carve(c, n, num_runs, sizeof *p->runs);
         bytes = 0;
         (void)device_sort(nullptr, bytes, (const uint64_t *)nullptr, (uint64_t *)nullptr,
@@ -380,8 +380,8 @@ search_params search_of(const spops_neighbors_arrays *a, const workspace &w, int
     p.center = w.clouds[side];
     p.other = w.clouds[1 - side];
     p.rule = a->rule;
-    p.num_cells = &a->state->num_cells[a->same ? SPOPS_CLOUD_IN : side];
-    p.reversed = side == SPOPS_CLOUD_IN;
+    p.num_cells = &a->state->num_cells[a->same ? SPOPS_SIDE_SOURCE : side];
+    p.reversed = side == SPOPS_SIDE_SOURCE;
     p.offsets = a->sides[side].offsets;
     p.rows = a->sides[side].rows;
     p.taps = a->sides[side].taps;
@@ -439,30 +439,30 @@ extern "C" spops_status spops_cuda_neighbors_search(spops_context *ctx,
         {view_of(args->clouds[0]), view_of(args->clouds[1])}, a->same, a->state};
 
     SPOPS_TRY(enqueue_bounds(ctx, what, bounds));
-    for (int c = 0; c < SPOPS_NUM_CLOUDS; ++c)
+    for (int c = 0; c < SPOPS_NUM_SIDES; ++c)
         if (args->clouds[c] != nullptr) SPOPS_TRY(sort_cells(ctx, what, args, w, c));
-    for (int side = 0; side < SPOPS_NUM_CLOUDS; ++side) {
+    for (int side = 0; side < SPOPS_NUM_SIDES; ++side) {
         search_params p = search_of(a, w, side);
         const int64_t n = p.center.max_points, num_offsets = a->sides[side].max_rows + 1;
         size_t bytes = w.temp_bytes;
         if (p.offsets == nullptr) continue;
         SPOPS_TRY(ctx->backend->fill_zero(ctx, p.offsets, (size_t)num_offsets * sizeof *p.offsets));
         if (n == 0) continue;
-        if (!(a->same && side == SPOPS_CLOUD_IN)) { // else they are there
+        if (!(a->same && side == SPOPS_SIDE_SOURCE)) { // else they are there
             const run_params runs = {p.center, p.other, p.num_cells,
-                                     &a->state->num_cells[a->same ? SPOPS_CLOUD_IN : 1 - side],
+                                     &a->state->num_cells[a->same ? SPOPS_SIDE_SOURCE : 1 - side],
                                      bits_of_keys(a->max_samples).axis};
             SPOPS_TRY(launch(ctx, what, find_runs, blocks_for(n * num_runs, threads),
                              (unsigned)threads, runs));
         }
-        if (side == SPOPS_CLOUD_OUT)
+        if (side == SPOPS_SIDE_TARGET)
             p.num_pairs = reinterpret_cast<unsigned long long *>(&a->state->num_pairs);
         SPOPS_TRY(launch(ctx, what, count_lists, blocks_for(n, threads), (unsigned)threads, p));
         SPOPS_TRY(spops_cuda_status(
             ctx, what,
             device_scan(w.temp, bytes, p.offsets, p.offsets, num_offsets, stream_of(ctx))));
     }
-    for (int side = 0; side < SPOPS_NUM_CLOUDS; ++side) {
+    for (int side = 0; side < SPOPS_NUM_SIDES; ++side) {
         const int64_t num = a->sides[side].max_rows + 1;
         const overflow_params p = {a->state, a->max_pairs, a->sides[side].offsets, num};
         const int64_t blocks = (num + threads - 1) / threads;
@@ -481,9 +481,9 @@ extern "C" spops_status spops_cuda_neighbors_fill(spops_context *ctx,
     const spops_neighbors_arrays *a = args->arrays;
     spops_carver carver = {static_cast<char *>(args->workspace), 0};
     const workspace w = carve_workspace(a, &carver);
-    const spops_neighbor_side *out = &a->sides[SPOPS_CLOUD_OUT];
+    const spops_neighbor_side *out = &a->sides[SPOPS_SIDE_TARGET];
 
-    for (int side = 0; side < SPOPS_NUM_CLOUDS; ++side) {
+    for (int side = 0; side < SPOPS_NUM_SIDES; ++side) {
         const search_params p = search_of(a, w, side);
         const int64_t n = p.center.max_points;
         if (p.offsets == nullptr || n == 0) continue;

@@ -527,7 +527,8 @@ const spops_plan_ops spops_bev_plan_plan_ops = {.handle_bytes = sizeof(struct sp
                                                 .destroy = destroy_bev_plan,
                                                 .bytes = bytes_of_bev_plan,
                                                 .read = read_bev_plan,
-                                                .ready = place_frustum};
+                                                .ready = place_frustum,
+                                                .relation = spops_relation_of_part};
 
 spops_status spops_bev_check_plan(spops_context *ctx, const char *call, const spops_bev_plan *plan)
 {

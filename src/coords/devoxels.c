@@ -5,6 +5,7 @@
 
 #include "coords/coords.h"
 #include "core/plan.h"
+#include "relation/relation.h"
 
 struct spops_devoxels {
     spops_plan base;
@@ -305,4 +306,5 @@ const spops_plan_ops spops_devoxels_plan_ops = {.handle_bytes = sizeof(struct sp
                                                 .num_fields = NUM_FIELDS,
                                                 .read = read_devoxels,
                                                 .carve = carve_devoxels,
-                                                .empty = empty_devoxels};
+                                                .empty = empty_devoxels,
+                                                .relation = spops_relation_of_part};

@@ -6,6 +6,7 @@
 #include "coords/coords.h"
 #include "core/half.h"
 #include "core/plan.h"
+#include "relation/relation.h"
 #include "core/matrix.h"
 #include "spops/segreduce.h"
 
@@ -405,7 +406,8 @@ const spops_plan_ops spops_voxels_plan_ops = {.handle_bytes = sizeof(struct spop
                                               .num_fields = NUM_FIELDS,
                                               .read = read_voxels,
                                               .carve = carve_voxels,
-                                              .empty = empty_voxels};
+                                              .empty = empty_voxels,
+                                              .relation = spops_relation_of_part};
 
 spops_status spops_voxels_update(spops_context *ctx, spops_voxels *voxels,
                                  const int32_t *num_points, spops_matrix points,

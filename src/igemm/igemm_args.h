@@ -6,6 +6,7 @@
 
 #include "core/context.h"
 #include "igemm/epilogue_args.h"
+#include "relation/relation.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -86,10 +87,7 @@ typedef struct spops_igemm_prepare_args {
 // A schedule from the table, masks and order of a kernel map's side.
 typedef struct spops_igemm_schedule_args {
     const spops_igemm_schedule *schedule; // its arrays are written
-    int64_t max_rows;
-    const int32_t *num_rows; // [1]
-    const int32_t *table;    // [max_rows][table_stride]
-    int32_t table_stride;
+    const spops_relation_side *side;      // has a table
     int32_t mask_words;
     const uint32_t *masks; // [max_rows][mask_words]
     const int32_t *order;  // [max_rows]
@@ -106,12 +104,9 @@ typedef struct spops_igemm_schedules_args {
 // tiles, fill the rest. In between capacities may be set to what was counted.
 typedef struct spops_igemm_lists_args {
     const spops_igemm_schedule *schedule;
-    int32_t taps;            // along an axis
-    const int32_t *num_rows; // [1] in use
-    const int32_t *offsets;  // lists by row (spops_neighbor_lists)
-    const int32_t *rows;
-    const uint16_t *row_taps;
-    void *workspace; // igemm_lists_bytes
+    int32_t taps;                    // along an axis
+    const spops_relation_side *side; // has lists by row, with keys
+    void *workspace;                 // igemm_lists_bytes
 } spops_igemm_lists_args;
 
 // A schedule of rows of groups, of which group k has the rows offsets[k] .. offsets[k + 1] - 1.

@@ -5,6 +5,7 @@
 
 #include "igemm/igemm_args.h"
 #include "maps/kernel_maps.h"
+#include "relation/relation.h"
 
 #define FOR_CONV (SPOPS_MAP_FOR_CONV | SPOPS_MAP_FOR_CONV_BACKWARD) // stand for others
 #define ALL_CONTENTS                                                                               \
@@ -727,6 +728,27 @@ static spops_status state_of_map(spops_context *ctx, const spops_plan *plan, int
     return SPOPS_STATUS_OK;
 }
 
+static void relation_of_kernel_map(const spops_plan *plan, spops_relation *r)
+{
+    const spops_kernel_map *map = (const spops_kernel_map *)plan;
+    const spops_map_arrays *a = &map->arrays;
+
+    r->num_keys = a->taps.num_taps;
+    r->max_terms = a->max_pairs;
+    r->symmetric = a->symmetric;
+    for (int i = 0; i < SPOPS_NUM_SIDES; ++i) {
+        const spops_map_side *side = i == SPOPS_SIDE_TARGET ? &a->out : &a->in;
+        r->sides[i] = (spops_relation_side){
+            .max_rows = side->max_rows,
+            .num_rows = side->num_rows,
+            .by_row = {side->offsets, side->row_taps, 2},
+            .by_key = {a->tap_offsets, i == SPOPS_SIDE_TARGET ? a->out_rows : a->in_rows, 1},
+            .order = side->pair_ids,
+            .table = side->table,
+            .table_stride = a->table_stride};
+    }
+}
+
 const spops_plan_ops spops_kernel_map_plan_ops = {.handle_bytes = sizeof(struct spops_kernel_map),
                                                   .num_fields = NUM_FIELDS,
                                                   .read = read_kernel_map,
@@ -734,6 +756,7 @@ const spops_plan_ops spops_kernel_map_plan_ops = {.handle_bytes = sizeof(struct 
                                                   .carve_late = carve_pairs,
                                                   .carve_workspace = carve_workspace,
                                                   .ready = place_map,
+                                                  .relation = relation_of_kernel_map,
                                                   .empty = empty_kernel_map,
                                                   .update = update_kernel_maps,
                                                   .state = state_of_map};

@@ -86,7 +86,8 @@ static void list_attributes(const spops_mvmr_options *o, spops_call_number *attr
 // The tiles of the rows that the result has. check_side says whether the plan has them.
 static const spops_triplet_tiles *tiles_of(const spops_triplets *triplets, bool reversed)
 {
-    return &triplets->sides[reversed && !triplets->mirrored ? SPOPS_SIDE_IN : SPOPS_SIDE_OUT];
+    return &triplets
+                ->sides[reversed && !triplets->mirrored ? SPOPS_SIDE_SOURCE : SPOPS_SIDE_TARGET];
 }
 
 static spops_status check_side(spops_context *ctx, const char *call, const spops_triplets *triplets,
@@ -230,7 +231,7 @@ static spops_status run_vvor(spops_context *ctx, const spops_triplets *triplets,
     if (out.rows == 0) return SPOPS_STATUS_OK;
     memset(&args, 0, sizeof args);
     args.by_matrix = &triplets->by_matrix;
-    args.side = choice->reversed ? SPOPS_SIDE_IN : SPOPS_SIDE_OUT;
+    args.side = choice->reversed ? SPOPS_SIDE_SOURCE : SPOPS_SIDE_TARGET;
     args.x = x;
     args.g = g;
     args.s = s == NULL ? absent : *s;

@@ -8,6 +8,7 @@
 #include "core/backend.h"
 #include "core/plan.h"
 #include "igemm/igemm_args.h"
+#include "relation/relation.h"
 #include "segments/lists.h"
 #include "spops/mvmr.h"
 
@@ -41,9 +42,6 @@ typedef struct spops_triplet_tiles {
 typedef struct spops_triplets_layout_args {
     int64_t max_triplets, max_matrix_elements;
 } spops_triplets_layout_args;
-
-// The side that a result is on.
-enum { SPOPS_SIDE_OUT = 0, SPOPS_SIDE_IN = 1, SPOPS_NUM_SIDES = 2 };
 
 // Building a side from the lists by matrix, whose segments are matrices and whose pairs are (output
 // row, input row):
@@ -80,7 +78,7 @@ typedef struct spops_mvmr_args {
 } spops_mvmr_args;
 
 // out[k] (+)= sum of s[t] * x[a] (x) g[b] over positions of matrix k, where the by-matrix pairs are
-// (b, a) for side OUT and (a, b) for side IN; w's layout as above. partials is
+// (b, a) for the side TARGET and (a, b) for SOURCE; w's layout as above. partials is
 // [by_matrix->max_pieces][elements of a matrix] f32.
 typedef struct spops_vvor_args {
     const spops_lists *by_matrix;
@@ -102,7 +100,7 @@ struct spops_triplets {
     bool backward;
     bool mirrored; // i = j for all: both sides are the same
     spops_lists by_matrix;
-    spops_triplet_tiles sides[SPOPS_NUM_SIDES]; // IN only with backward, unless mirrored
+    spops_triplet_tiles sides[SPOPS_NUM_SIDES]; // SOURCE only with backward, unless mirrored
     bool has_groups; // the triplets are rows of groups, and the backend has a product for them:
     spops_igemm_schedule groups;
 };

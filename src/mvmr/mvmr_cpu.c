@@ -312,7 +312,7 @@ typedef struct outer {
 
 static outer outer_of(const spops_vvor_args *args)
 {
-    const int x_side = args->side == SPOPS_SIDE_OUT ? 1 : 0; // pairs are (output row, input row)
+    const int x_side = args->side == SPOPS_SIDE_TARGET ? 1 : 0; // pairs are (output row, input row)
     outer o;
     o.rows = args->transposed ? args->g : args->x;
     o.cols = args->transposed ? args->x : args->g;

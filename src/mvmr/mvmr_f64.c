@@ -145,7 +145,7 @@ static void sum_items(const void *work, int64_t begin, int64_t end)
 
 void spops_vvor_f64(spops_team team, const spops_vvor_args *args)
 {
-    const int x_side = args->side == SPOPS_SIDE_OUT ? 1 : 0; // pairs are (output row, input row)
+    const int x_side = args->side == SPOPS_SIDE_TARGET ? 1 : 0; // pairs are (output row, input row)
     outer_work w = {.args = args,
                     .rows = args->transposed ? args->g : args->x,
                     .cols = args->transposed ? args->x : args->g,

@@ -42,7 +42,7 @@ typedef struct build_workspace {
 
 static bool has_side(const spops_triplets *plan, int side)
 {
-    return side == SPOPS_SIDE_OUT || (plan->backward && !plan->mirrored);
+    return side == SPOPS_SIDE_TARGET || (plan->backward && !plan->mirrored);
 }
 
 static void carve_triplets(spops_plan *base, spops_carver *c)
@@ -152,8 +152,8 @@ static spops_status set_sizes(spops_context *ctx, const spops_triplets_shape *sh
     for (int side = 0; side < SPOPS_NUM_SIDES; ++side) {
         spops_triplet_tiles *tiles = &plan->sides[side];
         int64_t items;
-        tiles->num_rows = side == SPOPS_SIDE_OUT ? shape->num_out : shape->num_in;
-        tiles->num_from = side == SPOPS_SIDE_OUT ? shape->num_in : shape->num_out;
+        tiles->num_rows = side == SPOPS_SIDE_TARGET ? shape->num_out : shape->num_in;
+        tiles->num_from = side == SPOPS_SIDE_TARGET ? shape->num_in : shape->num_out;
         tiles->tile_rows = tile_rows;
         tiles->direct = choice->direct[side];
         tiles->complete = tiles->direct && shape->num_triplets == tiles->num_rows;
@@ -425,10 +425,10 @@ spops_status spops_triplets_create(spops_context *ctx, const spops_triplets_shap
     if (source.sorted)
         SPOPS_TRY(spops_check_ascending(ctx, call, "matrices", matrices, shape->num_triplets));
     SPOPS_TRY(find_direct(ctx, out_rows, shape->num_triplets, shape->num_out,
-                          &choice.direct[SPOPS_SIDE_OUT]));
+                          &choice.direct[SPOPS_SIDE_TARGET]));
     if (choice.backward)
         SPOPS_TRY(find_direct(ctx, in_rows, shape->num_triplets, shape->num_in,
-                              &choice.direct[SPOPS_SIDE_IN]));
+                              &choice.direct[SPOPS_SIDE_SOURCE]));
     return build(ctx, call, shape, &choice, &source, out);
 }
 
@@ -453,7 +453,7 @@ spops_status spops_triplets_create_from_offsets(spops_context *ctx, int64_t num_
     shape.num_matrices = num_matrices;
     shape.num_out = shape.num_in = shape.num_triplets = source.num_triplets;
     choice.mirrored = true;
-    choice.direct[SPOPS_SIDE_OUT] = choice.direct[SPOPS_SIDE_IN] = true;
+    choice.direct[SPOPS_SIDE_TARGET] = choice.direct[SPOPS_SIDE_SOURCE] = true;
     return build(ctx, call, &shape, &choice, &source, out);
 }
 
@@ -500,12 +500,24 @@ static spops_status state_of_triplets(spops_context *ctx, const spops_plan *plan
     return SPOPS_STATUS_OK;
 }
 
+static void relation_of_triplets(const spops_plan *plan, spops_relation *r)
+{
+    const spops_triplets *t = (const spops_triplets *)plan;
+    r->num_keys = t->shape.num_matrices;
+    r->max_terms = t->shape.num_triplets;
+    for (int side = 0; side < SPOPS_NUM_SIDES; ++side)
+        r->sides[side] = (spops_relation_side){
+            .max_rows = side == SPOPS_SIDE_TARGET ? t->shape.num_out : t->shape.num_in,
+            .by_key = {t->by_matrix.offsets, t->by_matrix.pairs + side, 2}};
+}
+
 const spops_plan_ops spops_triplets_plan_ops = {.handle_bytes = sizeof(struct spops_triplets),
                                                 .num_fields = NUM_FIELDS,
                                                 .read = read_triplets,
                                                 .carve = carve_triplets,
                                                 .carve_workspace = place_workspace,
                                                 .prepare = prepare_triplets,
+                                                .relation = relation_of_triplets,
                                                 .empty = empty_triplets,
                                                 .state = state_of_triplets};
 
@@ -618,7 +630,7 @@ spops_status spops_triplets_get_info_sync(spops_context *ctx, const spops_triple
     found.overflow = schedule.overflow;
     found.bytes = (int64_t)(triplets->base.block_bytes + triplets->base.workspace_bytes);
     found.scratch_bytes = (int64_t)triplets->base.scratch_bytes;
-    found.direct = triplets->sides[SPOPS_SIDE_OUT].direct;
+    found.direct = triplets->sides[SPOPS_SIDE_TARGET].direct;
     SPOPS_TRY(spops_write_struct(ctx, call, "info", info, &found, sizeof found));
     if (schedule.overflow == 0) return SPOPS_STATUS_OK;
     return spops_fail(ctx, SPOPS_STATUS_CAPACITY_EXCEEDED,

@@ -11,21 +11,21 @@
 // Fields of a description.
 enum { NUM_ROWS, MAX_PATCHES, MAX_QUERIES, MAX_KEYS, MAX_SAMPLES, SAME, NUM_FIELDS };
 
-static const char *const side_names[SPOPS_NUM_PATCH_SIDES] = {"query", "key"};
+static const char *const side_names[SPOPS_NUM_SIDES] = {"query", "key"};
 
 static const int32_t *offsets_of(const spops_patch_lists *lists, int side)
 {
-    return side == SPOPS_PATCH_QUERIES ? lists->query_offsets : lists->key_offsets;
+    return side == SPOPS_SIDE_TARGET ? lists->query_offsets : lists->key_offsets;
 }
 
 static const int32_t *rows_of(const spops_patch_lists *lists, int side)
 {
-    return side == SPOPS_PATCH_QUERIES ? lists->query_rows : lists->key_rows;
+    return side == SPOPS_SIDE_TARGET ? lists->query_rows : lists->key_rows;
 }
 
 static int num_sides(const spops_patch_storage *s)
 {
-    return s->same ? 1 : SPOPS_NUM_PATCH_SIDES;
+    return s->same ? 1 : SPOPS_NUM_SIDES;
 }
 
 static spops_status check_lists(spops_context *ctx, const char *call,
@@ -72,7 +72,7 @@ static void carve_patches(spops_plan *plan, spops_carver *c)
     if (s->same) return;
     s->key_offsets = spops_carve(c, s->num_rows + 1, 1, sizeof *s->key_offsets);
     s->key_entries =
-        spops_carve(c, s->sides[SPOPS_PATCH_KEYS].max_entries, 1, sizeof *s->key_entries);
+        spops_carve(c, s->sides[SPOPS_SIDE_SOURCE].max_entries, 1, sizeof *s->key_entries);
 }
 
 static void carve_patches_workspace(spops_plan *plan, spops_carver *c)
@@ -86,8 +86,8 @@ static void show_arrays(spops_plan *plan)
 {
     spops_patches *p = (spops_patches *)plan;
     const spops_patch_storage *s = &p->storage;
-    const spops_patch_side *q = &s->sides[SPOPS_PATCH_QUERIES];
-    const spops_patch_side *k = s->same ? q : &s->sides[SPOPS_PATCH_KEYS];
+    const spops_patch_side *q = &s->sides[SPOPS_SIDE_TARGET];
+    const spops_patch_side *k = s->same ? q : &s->sides[SPOPS_SIDE_SOURCE];
     spops_patch_arrays *a = &p->arrays;
 
     a->num_rows = s->num_rows;
@@ -128,8 +128,8 @@ static spops_status read_patches(spops_context *ctx, const char *call, spops_pla
     s->max_patches = fields[MAX_PATCHES];
     s->max_samples = fields[MAX_SAMPLES];
     s->same = fields[SAME] == 1;
-    s->sides[SPOPS_PATCH_QUERIES].max_entries = fields[MAX_QUERIES];
-    s->sides[SPOPS_PATCH_KEYS].max_entries = fields[MAX_KEYS];
+    s->sides[SPOPS_SIDE_TARGET].max_entries = fields[MAX_QUERIES];
+    s->sides[SPOPS_SIDE_SOURCE].max_entries = fields[MAX_KEYS];
     return SPOPS_STATUS_OK;
 }
 
@@ -168,12 +168,29 @@ static spops_status state_of_patches(spops_context *ctx, const spops_plan *plan,
     return SPOPS_STATUS_OK;
 }
 
+// Queries are the target, keys the source.
+static void relation_of_patches(const spops_plan *plan, spops_relation *r)
+{
+    const spops_patch_storage *s = &((const spops_patches *)plan)->storage;
+    r->num_keys = s->max_patches;
+    r->max_terms = s->sides[SPOPS_SIDE_TARGET].max_entries;
+    if (s->sides[SPOPS_SIDE_SOURCE].max_entries > r->max_terms)
+        r->max_terms = s->sides[SPOPS_SIDE_SOURCE].max_entries;
+    r->all_pairs = true;
+    for (int side = 0; side < SPOPS_NUM_SIDES; ++side) {
+        const spops_patch_side *lists = &s->sides[s->same ? SPOPS_SIDE_TARGET : side];
+        r->sides[side] = (spops_relation_side){.max_rows = s->num_rows,
+                                               .by_key = {lists->offsets, lists->rows, 1}};
+    }
+}
+
 const spops_plan_ops spops_patches_plan_ops = {.handle_bytes = sizeof(struct spops_patches),
                                                .num_fields = NUM_FIELDS,
                                                .read = read_patches,
                                                .carve = carve_patches,
                                                .carve_workspace = carve_patches_workspace,
                                                .ready = show_arrays,
+                                               .relation = relation_of_patches,
                                                .empty = empty_patches,
                                                .state = state_of_patches};
 
@@ -266,7 +283,7 @@ spops_status spops_patches_create(spops_context *ctx, int64_t num_rows,
     SPOPS_TRY(check_lists(ctx, call, lists));
     fields[MAX_PATCHES] = lists->num_patches;
     fields[SAME] = lists->key_offsets == NULL;
-    for (int side = 0; side < (fields[SAME] ? 1 : SPOPS_NUM_PATCH_SIDES); ++side)
+    for (int side = 0; side < (fields[SAME] ? 1 : SPOPS_NUM_SIDES); ++side)
         SPOPS_TRY(read_end(ctx, call, side_names[side], offsets_of(lists, side), lists->num_patches,
                            &fields[MAX_QUERIES + side]));
     SPOPS_TRY(spops_plan_open(ctx, call, SPOPS_PLAN_PATCHES, fields, &p));
@@ -389,7 +406,7 @@ static spops_status refuse_order(spops_context *ctx, const char *call, int64_t n
                                  const spops_point_cloud *cloud, const int32_t *order,
                                  const spops_patch_faults *faults)
 {
-    const int32_t entry = faults->rows[SPOPS_PATCH_QUERIES];
+    const int32_t entry = faults->rows[SPOPS_SIDE_TARGET];
     int32_t row;
     SPOPS_TRY(spops_cloud_refuse_row(ctx, call, "cloud", cloud, faults->not_finite));
     if (order == NULL) return SPOPS_STATUS_OK;

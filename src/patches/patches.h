@@ -7,6 +7,7 @@
 #include "core/plan.h"
 #include "patches/patch_arrays.h"
 #include "patches/patch_sources.h"
+#include "relation/relation.h"
 #include "spops/device/common.h"
 #include "spops/patches.h"
 
@@ -14,17 +15,15 @@
 extern "C" {
 #endif
 
-enum { SPOPS_PATCH_QUERIES = 0, SPOPS_PATCH_KEYS = 1, SPOPS_NUM_PATCH_SIDES = 2 };
-
 // What is wrong with lists: the first place of each kind, INT32_MAX where there is none. Offsets and
 // rows of a cloud and its order count as those of queries.
 typedef struct spops_patch_faults {
-    int32_t offsets[SPOPS_NUM_PATCH_SIDES]; // that are less than the one before; 0: not 0
-    int32_t rows[SPOPS_NUM_PATCH_SIDES];    // entries whose row is not there
-    int32_t twice;                          // query entries whose row is a query before
-    int32_t keys_twice;                     // the same of keys, which is no fault
-    int32_t overflow;                       // 1: more patches or entries than fit
-    int32_t not_finite;                     // rows of a cloud, which is no fault
+    int32_t offsets[SPOPS_NUM_SIDES]; // that are less than the one before; 0: not 0
+    int32_t rows[SPOPS_NUM_SIDES];    // entries whose row is not there
+    int32_t twice;                    // query entries whose row is a query before
+    int32_t keys_twice;               // the same of keys, which is no fault
+    int32_t overflow;                 // 1: more patches or entries than fit
+    int32_t not_finite;               // rows of a cloud, which is no fault
 } spops_patch_faults;
 
 // Whether create would refuse lists with these faults.
@@ -51,7 +50,7 @@ typedef struct spops_patch_storage {
     bool same;
     spops_patch_state *state;   // [1]
     spops_patch_faults *faults; // [1]
-    spops_patch_side sides[SPOPS_NUM_PATCH_SIDES];
+    spops_patch_side sides[SPOPS_NUM_SIDES];
     int32_t *key_offsets, *key_entries; // NULL where `same`
 } spops_patch_storage;
 

@@ -33,7 +33,7 @@ size_t spops_cpu_patches_workspace_bytes(spops_context *ctx, const spops_patches
 
 static int num_sides(const spops_patch_storage *s)
 {
-    return s->same ? 1 : SPOPS_NUM_PATCH_SIDES;
+    return s->same ? 1 : SPOPS_NUM_SIDES;
 }
 
 // ---- The caller's lists -------------------------------------------------------------------------
@@ -83,8 +83,8 @@ spops_status spops_cpu_patches_copy(spops_context *ctx, const spops_patches_args
         const int32_t *offsets, *rows;
         clear_offsets(s, i);
         if (lists == NULL) continue;
-        offsets = i == SPOPS_PATCH_QUERIES ? lists->query_offsets : lists->key_offsets;
-        rows = i == SPOPS_PATCH_QUERIES ? lists->query_rows : lists->key_rows;
+        offsets = i == SPOPS_SIDE_TARGET ? lists->query_offsets : lists->key_offsets;
+        rows = i == SPOPS_SIDE_TARGET ? lists->query_rows : lists->key_rows;
         s->faults->offsets[i] = find_descent(offsets, n);
         if (s->faults->offsets[i] != INT32_MAX) continue;
         if (offsets[n] > side->max_entries) {
@@ -158,7 +158,7 @@ static void order_sample(spops_context *ctx, const spops_patches_args *args,
 {
     const spops_patch_curve_rule *rule = args->curve;
     const spops_patch_storage *s = args->storage;
-    int32_t *rows = s->sides[SPOPS_PATCH_QUERIES].rows;
+    int32_t *rows = s->sides[SPOPS_SIDE_TARGET].rows;
     const spops_radix_buffers *sort = &w->codes;
     const int32_t n = end - begin;
     int at;
@@ -190,7 +190,7 @@ spops_status spops_cpu_patches_order(spops_context *ctx, const spops_patches_arg
 {
     const spops_patch_storage *s = args->storage;
     const spops_patch_curve_rule *rule = args->curve;
-    const spops_patch_side *q = &s->sides[SPOPS_PATCH_QUERIES], *k = &s->sides[SPOPS_PATCH_KEYS];
+    const spops_patch_side *q = &s->sides[SPOPS_SIDE_TARGET], *k = &s->sides[SPOPS_SIDE_SOURCE];
     spops_carver carver = {args->workspace, 0};
     const patches_workspace w = carve_workspace(s, &carver);
     int64_t num_patches = 0, num_keys = 0;
@@ -248,14 +248,14 @@ spops_status spops_cpu_patches_window(spops_context *ctx, const spops_patches_ar
 {
     const spops_patch_storage *s = args->storage;
     const spops_buckets_arrays *b = args->buckets;
-    const spops_patch_side *q = &s->sides[SPOPS_PATCH_QUERIES];
+    const spops_patch_side *q = &s->sides[SPOPS_SIDE_TARGET];
     int64_t num_patches = 0, p = 0;
     int32_t at = 0;
     (void)ctx;
 
     *s->faults = no_faults;
     s->state->num_patches = 0;
-    clear_offsets(s, SPOPS_PATCH_QUERIES);
+    clear_offsets(s, SPOPS_SIDE_TARGET);
     for (int64_t i = 0; i < b->max_samples; ++i)
         num_patches +=
             spops_patches_of_buckets(args->window, b->sample_buckets[i + 1] - b->sample_buckets[i]);
@@ -349,7 +349,7 @@ static void put_tiles(spops_context *ctx, const spops_patch_storage *s,
 // Entries of the keys' rows by row.
 static void put_key_lists(const spops_patch_storage *s)
 {
-    const spops_patch_side *k = &s->sides[SPOPS_PATCH_KEYS];
+    const spops_patch_side *k = &s->sides[SPOPS_SIDE_SOURCE];
     const int32_t end = k->offsets[s->max_patches];
     int32_t *offsets = s->key_offsets;
     memset(offsets, 0, (size_t)(s->num_rows + 1) * sizeof *offsets);
@@ -365,8 +365,8 @@ spops_status spops_cpu_patches_fill(spops_context *ctx, const spops_patches_args
 {
     const spops_patch_storage *s = args->storage;
     spops_patch_state *state = s->state;
-    const spops_patch_side *q = &s->sides[SPOPS_PATCH_QUERIES];
-    const spops_patch_side *k = s->same ? q : &s->sides[SPOPS_PATCH_KEYS];
+    const spops_patch_side *q = &s->sides[SPOPS_SIDE_TARGET];
+    const spops_patch_side *k = s->same ? q : &s->sides[SPOPS_SIDE_SOURCE];
     spops_carver carver = {args->workspace, 0};
     const patches_workspace w = carve_workspace(s, &carver);
 

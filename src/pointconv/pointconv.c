@@ -10,16 +10,13 @@
 
 struct spops_pointconv {
     spops_tapconv conv;
-    spops_neighbor_lists lists[SPOPS_NUM_SIDES]; // whose addresses stay; zero once detached
-    int32_t taps;                                // along an axis
+    int32_t taps; // along an axis
 };
 
 // Fields of a description, after those of all convolutions: what the neighbours are, the choices of
 // points, and the work of each side where it was counted.
 enum {
-    MAX_PAIRS = SPOPS_TAPCONV_NUM_FIELDS,
-    MIRRORED,
-    BY_TAP,
+    BY_TAP = SPOPS_TAPCONV_NUM_FIELDS,
     REVERSE,
     SUMS,
     DETACH,
@@ -35,13 +32,14 @@ enum {
 
 static bool has_side(const int64_t *fields, int side)
 {
-    return side == SPOPS_SIDE_OUT || (fields[SPOPS_TAPCONV_BACKWARD] != 0 && fields[MIRRORED] == 0);
+    return side == SPOPS_SIDE_TARGET ||
+           (fields[SPOPS_TAPCONV_BACKWARD] != 0 && fields[SPOPS_TAPCONV_MIRRORED] == 0);
 }
 
 // The sizes of a schedule: as it was counted, or for the capacity.
 static spops_igemm_schedule size_schedule(const int64_t *fields, int side)
 {
-    const bool counted = fields[COUNTED] != 0, out = side == SPOPS_SIDE_OUT;
+    const bool counted = fields[COUNTED] != 0, out = side == SPOPS_SIDE_TARGET;
     const int64_t rows = fields[out ? SPOPS_TAPCONV_NUM_OUT : SPOPS_TAPCONV_NUM_IN];
     spops_igemm_schedule s = {.num_taps = (int32_t)fields[SPOPS_TAPCONV_NUM_TAPS],
                               .lists = true,
@@ -52,23 +50,13 @@ static spops_igemm_schedule size_schedule(const int64_t *fields, int side)
                               .max_rows = rows,
                               .max_tiles = spops_igemm_tiles_of(rows)};
     s.max_records = counted ? fields[MAX_RECORDS + side] : s.max_tiles * s.num_taps;
-    s.max_sums = counted ? fields[MAX_SUMS + side] : s.adds ? fields[MAX_PAIRS] / 2 : 0;
+    s.max_sums = counted  ? fields[MAX_SUMS + side]
+                 : s.adds ? fields[SPOPS_TAPCONV_MAX_PAIRS] / 2
+                          : 0;
     s.max_members = counted ? fields[MAX_MEMBERS + side] : 0;
     s.max_units = counted ? fields[MAX_UNITS + side]
                           : s.max_records * (SPOPS_IGEMM_TILE_ROWS / SPOPS_IGEMM_GROUP_ROWS);
     return s;
-}
-
-static spops_igemm_lists_args lists_args(const spops_igemm_schedule *schedule, int32_t taps,
-                                         const spops_neighbor_lists *lists, void *workspace)
-{
-    return (spops_igemm_lists_args){.schedule = schedule,
-                                    .taps = taps,
-                                    .num_rows = lists->num_rows,
-                                    .offsets = lists->offsets,
-                                    .rows = lists->rows,
-                                    .row_taps = lists->taps,
-                                    .workspace = workspace};
 }
 
 // What both sides work in, one after the other.
@@ -98,13 +86,11 @@ static spops_status fill_schedule(spops_context *ctx, const spops_igemm_lists_ar
 }
 
 // The work of a side, as fields.
-static spops_status count_side(spops_context *ctx, const char *call,
-                               const spops_neighbors *neighbors, int side, void *workspace,
-                               int64_t *fields)
+static spops_status count_side(spops_context *ctx, const char *call, int32_t taps,
+                               const spops_relation *r, int side, void *workspace, int64_t *fields)
 {
     spops_igemm_schedule s = size_schedule(fields, side);
-    const spops_igemm_lists_args args =
-        lists_args(&s, neighbors->arrays.rule.taps, &neighbors->lists[side], workspace);
+    const spops_igemm_lists_args args = {&s, taps, &r->sides[side], workspace};
     spops_status status = SPOPS_STATUS_OK;
     int32_t totals[SPOPS_IGEMM_NUM_TOTALS];
     spops_carver c = {NULL, 0};
@@ -158,7 +144,7 @@ static spops_status wants_igemm(spops_context *ctx, const char *call, const int6
     const spops_tapconv asked = {.dataflow = (spops_dataflow)fields[SPOPS_TAPCONV_DATAFLOW]};
 
     SPOPS_TRY(spops_tapconv_wants_igemm(ctx, call, &asked, true, wants));
-    if (*wants && has_side(fields, SPOPS_SIDE_IN) && fields[REVERSE] == 0) {
+    if (*wants && has_side(fields, SPOPS_SIDE_SOURCE) && fields[REVERSE] == 0) {
         *wants = false;
         SPOPS_TRY(spops_tapconv_lacks(ctx, call, &asked,
                                       "neighbors were made without SPOPS_NEIGHBORS_REVERSE"));
@@ -177,16 +163,13 @@ static spops_status wants_igemm(spops_context *ctx, const char *call, const int6
 // ---- Life cycle ---------------------------------------------------------------------------------
 
 // What the neighbours are, as fields.
-static void put_neighbors(const spops_neighbors *neighbors, int64_t fields[NUM_FIELDS])
+static void put_neighbors(const spops_neighbors *neighbors, spops_relation *r,
+                          int64_t fields[NUM_FIELDS])
 {
-    const spops_neighbors_arrays *a = &neighbors->arrays;
-    fields[SPOPS_TAPCONV_NUM_OUT] = a->sides[SPOPS_CLOUD_OUT].max_rows;
-    fields[SPOPS_TAPCONV_NUM_IN] = a->sides[SPOPS_CLOUD_IN].max_rows;
-    fields[SPOPS_TAPCONV_NUM_TAPS] = a->num_taps;
-    fields[MAX_PAIRS] = a->max_pairs;
-    fields[MIRRORED] = a->same && a->rule.taps % 2 == 1;
-    fields[BY_TAP] = a->by_tap;
-    fields[REVERSE] = a->reverse;
+    neighbors->base.ops->relation(&neighbors->base, r);
+    spops_tapconv_put_relation(r, r->symmetric, fields);
+    fields[BY_TAP] = neighbors->arrays.by_tap;
+    fields[REVERSE] = neighbors->arrays.reverse;
 }
 
 static spops_status read_pointconv(spops_context *ctx, const char *call, spops_plan *base)
@@ -196,9 +179,8 @@ static spops_status read_pointconv(spops_context *ctx, const char *call, spops_p
     const int64_t *fields = base->fields;
     bool wants;
 
-    SPOPS_TRY(spops_tapconv_read(ctx, call, conv, SPOPS_DATAFLOW_IMPLICIT_GEMM, fields[MAX_PAIRS],
-                                 fields[MIRRORED] != 0));
-    for (int32_t i = MIRRORED; i <= REVERSE; ++i)
+    SPOPS_TRY(spops_tapconv_read(ctx, call, conv, SPOPS_DATAFLOW_IMPLICIT_GEMM));
+    for (int32_t i = BY_TAP; i <= REVERSE; ++i)
         SPOPS_TRY(spops_plan_check_field(ctx, call, base, i, 0, 1));
     SPOPS_TRY(spops_plan_check_field(ctx, call, base, SUMS, 0, SPOPS_POINTCONV_SUMS_FIRST));
     SPOPS_TRY(spops_plan_check_field(ctx, call, base, DETACH, 0, 1));
@@ -226,7 +208,6 @@ static spops_status bind_pointconv(spops_context *ctx, const char *call, spops_p
 {
     spops_pointconv *plan = (spops_pointconv *)base;
     const spops_neighbors *neighbors = (const spops_neighbors *)base->parents[0];
-    spops_tapconv_relation *r = &plan->conv.relation;
     int64_t found[NUM_FIELDS];
 
     SPOPS_REQUIRE(ctx, (neighbors == NULL) == (base->fields[DETACH] == 1),
@@ -235,17 +216,11 @@ static spops_status bind_pointconv(spops_context *ctx, const char *call, spops_p
                   neighbors == NULL ? "them" : "NULL as the plan is detached");
     if (neighbors == NULL) return SPOPS_STATUS_OK;
     memcpy(found, base->fields, sizeof found);
-    put_neighbors(neighbors, found);
+    put_neighbors(neighbors, &plan->conv.relation, found);
     for (int32_t i = 0; i < NUM_FIELDS; ++i)
         SPOPS_TRY(spops_plan_check_parent(ctx, call, base, i, "neighbors", found[i]));
-    for (int side = 0; side < SPOPS_NUM_SIDES; ++side) {
-        plan->lists[side] = neighbors->lists[side];
-        r->sides[side].num_rows = plan->lists[side].num_rows;
-        plan->conv.schedules[side].members = plan->lists[side].rows;
-    }
-    r->tap_offsets = neighbors->arrays.tap_offsets;
-    r->in_rows = neighbors->arrays.in_rows;
-    r->out_rows = neighbors->arrays.out_rows;
+    for (int side = 0; side < SPOPS_NUM_SIDES; ++side)
+        plan->conv.schedules[side].members = plan->conv.relation.sides[side].by_row.rows;
     return SPOPS_STATUS_OK;
 }
 
@@ -266,11 +241,11 @@ static void carve_workspace(spops_plan *base, spops_carver *c)
 
 // Schedules from lists, in a workspace.
 static spops_status fill_schedules(spops_context *ctx, const spops_pointconv *plan,
-                                   const spops_neighbor_lists *lists, void *workspace)
+                                   const spops_relation *r, void *workspace)
 {
     for (int side = 0; plan->conv.has_igemm && side < SPOPS_NUM_SIDES; ++side) {
-        const spops_igemm_lists_args args =
-            lists_args(&plan->conv.schedules[side], plan->taps, &lists[side], workspace);
+        const spops_igemm_lists_args args = {&plan->conv.schedules[side], plan->taps,
+                                             &r->sides[side], workspace};
         if (spops_tapconv_has_side(&plan->conv, side)) SPOPS_TRY(fill_schedule(ctx, &args));
     }
     return SPOPS_STATUS_OK;
@@ -280,7 +255,7 @@ static spops_status fill_pointconv(spops_context *ctx, spops_plan *base)
 {
     spops_pointconv *plan = (spops_pointconv *)base;
     if (base->fields[COUNTED] == 0)
-        SPOPS_TRY(fill_schedules(ctx, plan, plan->lists, base->workspace));
+        SPOPS_TRY(fill_schedules(ctx, plan, &plan->conv.relation, base->workspace));
     return spops_tapconv_set_triplets(ctx, &plan->conv);
 }
 
@@ -303,6 +278,7 @@ const spops_plan_ops spops_pointconv_plan_ops = {.handle_bytes = sizeof(struct s
                                                  .bytes = spops_tapconv_bytes,
                                                  .scratch_bytes = spops_tapconv_scratch_bytes,
                                                  .update = update_pointconvs,
+                                                 .relation = spops_relation_of_part,
                                                  .state = spops_tapconv_state};
 
 // ---- Making -------------------------------------------------------------------------------------
@@ -339,8 +315,9 @@ static spops_status read_plan_options(spops_context *ctx, const char *call,
 
 // Of neighbours that stay as they are: their work is counted, and the schedules are made to measure.
 static spops_status make_counted(spops_context *ctx, const char *call,
-                                 const spops_neighbors *neighbors, int64_t fields[NUM_FIELDS],
-                                 spops_plan_memory *memory, spops_pointconv **out)
+                                 const spops_neighbors *neighbors, const spops_relation *r,
+                                 int64_t fields[NUM_FIELDS], spops_plan_memory *memory,
+                                 spops_pointconv **out)
 {
     const spops_plan *parent = fields[DETACH] ? NULL : &neighbors->base;
     spops_status status = SPOPS_STATUS_OK;
@@ -355,12 +332,14 @@ static spops_status make_counted(spops_context *ctx, const char *call,
     SPOPS_TRY(spops_backend_alloc(ctx, bytes, &workspace));
     for (int side = 0; wants && side < SPOPS_NUM_SIDES; ++side)
         if (has_side(fields, side))
-            SPOPS_TRY_GOTO(count_side(ctx, call, neighbors, side, workspace, fields), status, done);
+            SPOPS_TRY_GOTO(
+                count_side(ctx, call, neighbors->arrays.rule.taps, r, side, workspace, fields),
+                status, done);
     SPOPS_TRY_GOTO(
         spops_plan_reserve_on(ctx, call, SPOPS_PLAN_POINTCONV, fields, &parent, 1, memory, &plan),
         status, done);
     if (plan == NULL) goto done; // it was measured
-    SPOPS_TRY_GOTO(fill_schedules(ctx, plan, neighbors->lists, workspace), status, done);
+    SPOPS_TRY_GOTO(fill_schedules(ctx, plan, r, workspace), status, done);
     SPOPS_TRY_GOTO(ctx->backend->wait(ctx), status, done);
     *out = plan;
 
@@ -377,19 +356,21 @@ spops_status spops_pointconv_create(spops_context *ctx, const spops_neighbors *n
     spops_pointconv_options options = {0};
     const spops_plan *parent = (const spops_plan *)neighbors;
     spops_tapconv_options common;
+    spops_relation relation = {0};
     int64_t fields[NUM_FIELDS] = {0};
 
     SPOPS_BEGIN_CREATE(ctx, call, out);
     SPOPS_OUTER_CALL(ctx, call, NULL);
     SPOPS_TRY(read_plan_options(ctx, call, given, &options, &common));
     SPOPS_TRY(spops_neighbors_check(ctx, call, "neighbors", neighbors));
-    put_neighbors(neighbors, fields);
+    put_neighbors(neighbors, &relation, fields);
     spops_tapconv_put_options(&common, fields);
     fields[SUMS] = options.sums;
     fields[DETACH] = options.detach;
     fields[COUNTED] = !neighbors->base.refillable;
     SPOPS_TRY(check_contents(ctx, call, fields));
-    if (fields[COUNTED]) return make_counted(ctx, call, neighbors, fields, options.memory, out);
+    if (fields[COUNTED])
+        return make_counted(ctx, call, neighbors, &relation, fields, options.memory, out);
     return spops_plan_reserve_on(ctx, call, SPOPS_PLAN_POINTCONV, fields, &parent, 1,
                                  options.memory, out);
 }

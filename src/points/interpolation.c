@@ -94,7 +94,8 @@ const spops_plan_ops spops_interpolation_plan_ops = {.handle_bytes =
                                                      .read = read_interpolation,
                                                      .carve = carve_interpolation,
                                                      .carve_workspace = carve_workspace,
-                                                     .empty = empty_interpolation};
+                                                     .empty = empty_interpolation,
+                                                     .relation = spops_relation_of_part};
 
 // ---- Making -------------------------------------------------------------------------------------
 

@@ -115,7 +115,7 @@ spops_status spops_nearest_create(spops_context *ctx, const spops_point_cloud *i
         SPOPS_TRY_GOTO(ctx->backend->download(ctx, &state, nearest->state, sizeof state), status,
                        fail);
         SPOPS_TRY_GOTO(
-            spops_cloud_refuse_row(ctx, call, "inputs", inputs, state.bad_row[SPOPS_CLOUD_IN]),
+            spops_cloud_refuse_row(ctx, call, "inputs", inputs, state.bad_row[SPOPS_SIDE_SOURCE]),
             status, fail);
     }
     spops_plan_close(&nearest->base);

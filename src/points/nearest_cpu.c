@@ -71,10 +71,10 @@ spops_status spops_cpu_nearest_build(spops_context *ctx, const spops_nearest_bui
 
     memset(args->state, 0, sizeof *args->state);
     spops_cloud_bound(args->cloud, rows, &bounds);
-    args->state->bad_row[SPOPS_CLOUD_IN] = bounds.bad_row;
+    args->state->bad_row[SPOPS_SIDE_SOURCE] = bounds.bad_row;
     args->state->num_dropped = (int32_t)bounds.dropped;
     args->state->bad_offsets = rows < 0;
-    args->state->num_rows[SPOPS_CLOUD_IN] = rows < 0 ? 0 : (int32_t)rows;
+    args->state->num_rows[SPOPS_SIDE_SOURCE] = rows < 0 ? 0 : (int32_t)rows;
     while (sample_bits < 31 && (a->num_samples - 1) >> sample_bits != 0)
         ++sample_bits;
     grid.bits = spops_cell_bits(sample_bits);

@@ -30,7 +30,7 @@ enum {
 
 // ---- Checks -------------------------------------------------------------------------------------
 
-static const char *const cloud_names[SPOPS_NUM_CLOUDS] = {"outputs", "inputs"};
+static const char *const cloud_names[SPOPS_NUM_SIDES] = {"outputs", "inputs"};
 
 // Rows of 3 floats, and offsets, that nothing is to be said of.
 static bool is_right(const spops_point_cloud *cloud)
@@ -223,8 +223,8 @@ static spops_status read_neighbors(spops_context *ctx, const char *call, spops_p
     a->same = fields[SAME] == 1;
     a->max_samples = fields[MAX_SAMPLES];
     a->max_pairs = fields[MAX_PAIRS];
-    a->sides[SPOPS_CLOUD_OUT].max_rows = a->same ? fields[MAX_INPUTS] : fields[MAX_OUTPUTS];
-    a->sides[SPOPS_CLOUD_IN].max_rows = fields[MAX_INPUTS];
+    a->sides[SPOPS_SIDE_TARGET].max_rows = a->same ? fields[MAX_INPUTS] : fields[MAX_OUTPUTS];
+    a->sides[SPOPS_SIDE_SOURCE].max_rows = fields[MAX_INPUTS];
     return spops_plan_derive(ctx, call, plan, NUM_TAPS, a->num_taps);
 }
 
@@ -236,10 +236,10 @@ static void carve_neighbors(spops_plan *plan, spops_carver *c)
     spops_neighbors_arrays *a = &n->arrays;
     const size_t begin = c->used;
     a->state = spops_carve(c, 1, 1, sizeof *a->state);
-    for (int side = 0; side < SPOPS_NUM_CLOUDS; ++side) {
+    for (int side = 0; side < SPOPS_NUM_SIDES; ++side) {
         spops_neighbor_side *s = &a->sides[side];
         s->offsets = NULL;
-        if (side == SPOPS_CLOUD_IN && !a->reverse) continue;
+        if (side == SPOPS_SIDE_SOURCE && !a->reverse) continue;
         s->offsets = spops_carve(c, s->max_rows + 1, 1, sizeof *s->offsets);
     }
     a->tap_offsets = a->by_tap ? spops_carve(c, a->num_taps + 1, 1, sizeof *a->tap_offsets) : NULL;
@@ -249,9 +249,9 @@ static void carve_neighbors(spops_plan *plan, spops_carver *c)
 static void carve_pairs(spops_plan *plan, spops_carver *c)
 {
     spops_neighbors_arrays *a = &((spops_neighbors *)plan)->arrays;
-    for (int side = 0; side < SPOPS_NUM_CLOUDS; ++side) {
+    for (int side = 0; side < SPOPS_NUM_SIDES; ++side) {
         spops_neighbor_side *s = &a->sides[side];
-        const bool wanted = side == SPOPS_CLOUD_OUT || a->reverse;
+        const bool wanted = side == SPOPS_SIDE_TARGET || a->reverse;
         s->rows = wanted ? spops_carve(c, a->max_pairs, 1, sizeof *s->rows) : NULL;
         s->taps = wanted ? spops_carve(c, a->max_pairs, 1, sizeof *s->taps) : NULL;
     }
@@ -270,7 +270,7 @@ static void show_lists(spops_plan *plan)
 {
     spops_neighbors *n = (spops_neighbors *)plan;
     plan->fields[MAX_PAIRS] = n->arrays.max_pairs;
-    for (int side = 0; side < SPOPS_NUM_CLOUDS && n->arrays.state != NULL; ++side) {
+    for (int side = 0; side < SPOPS_NUM_SIDES && n->arrays.state != NULL; ++side) {
         const spops_neighbor_side *s = &n->arrays.sides[side];
         n->lists[side] = (spops_neighbor_lists){.struct_size = sizeof n->lists[side],
                                                 .max_rows = s->max_rows,
@@ -292,8 +292,8 @@ spops_status spops_neighbors_put_state(spops_context *ctx, const spops_neighbors
 {
     spops_neighbors_state state;
     SPOPS_TRY(ctx->backend->download(ctx, &state, from, sizeof state));
-    counts[0] = state.num_rows[SPOPS_CLOUD_OUT];
-    counts[1] = state.num_rows[SPOPS_CLOUD_IN];
+    counts[0] = state.num_rows[SPOPS_SIDE_TARGET];
+    counts[1] = state.num_rows[SPOPS_SIDE_SOURCE];
     counts[2] = state.num_pairs;
     counts[3] = state.num_dropped;
     counts[4] = state.overflow;
@@ -306,6 +306,23 @@ static spops_status state_of_neighbors(spops_context *ctx, const spops_plan *pla
     return spops_neighbors_put_state(ctx, ((const spops_neighbors *)plan)->arrays.state, counts);
 }
 
+static void relation_of_neighbors(const spops_plan *plan, spops_relation *r)
+{
+    const spops_neighbors_arrays *a = &((const spops_neighbors *)plan)->arrays;
+    r->num_keys = a->num_taps;
+    r->max_terms = a->max_pairs;
+    r->symmetric = a->same && a->rule.taps % 2 == 1;
+    for (int i = 0; i < SPOPS_NUM_SIDES; ++i) {
+        const spops_neighbor_side *side = &a->sides[i];
+        r->sides[i] = (spops_relation_side){
+            .max_rows = side->max_rows,
+            .num_rows = &a->state->num_rows[i],
+            .by_row = {side->offsets, side->rows, 1},
+            .by_key = {a->tap_offsets, i == SPOPS_SIDE_TARGET ? a->out_rows : a->in_rows, 1},
+            .keys = side->taps};
+    }
+}
+
 const spops_plan_ops spops_neighbors_plan_ops = {.handle_bytes = sizeof(struct spops_neighbors),
                                                  .num_fields = NUM_FIELDS,
                                                  .read = read_neighbors,
@@ -313,6 +330,7 @@ const spops_plan_ops spops_neighbors_plan_ops = {.handle_bytes = sizeof(struct s
                                                  .carve_late = carve_pairs,
                                                  .carve_workspace = carve_workspace,
                                                  .ready = show_lists,
+                                                 .relation = relation_of_neighbors,
                                                  .empty = empty_neighbors,
                                                  .state = state_of_neighbors};
 
@@ -323,7 +341,7 @@ spops_status spops_neighbors_create(spops_context *ctx, const spops_point_cloud 
                                     const spops_neighbors_options *options, spops_neighbors **out)
 {
     static const char call[] = "neighbors_create";
-    const spops_point_cloud *const clouds[SPOPS_NUM_CLOUDS] = {outputs, inputs};
+    const spops_point_cloud *const clouds[SPOPS_NUM_SIDES] = {outputs, inputs};
     spops_status status = SPOPS_STATUS_OK;
     spops_neighbors *n = NULL;
     spops_neighbors_args args;
@@ -333,7 +351,7 @@ spops_status spops_neighbors_create(spops_context *ctx, const spops_point_cloud 
 
     SPOPS_BEGIN_CREATE(ctx, call, out);
     SPOPS_TRY(check_clouds(ctx, call, outputs, inputs));
-    for (int c = 0; c < SPOPS_NUM_CLOUDS; ++c)
+    for (int c = 0; c < SPOPS_NUM_SIDES; ++c)
         if (clouds[c] != NULL)
             SPOPS_TRY(spops_cloud_check_offsets(ctx, call, cloud_names[c], clouds[c]));
     capacity = (spops_neighbors_capacity){outputs == NULL ? 0 : outputs->points.rows,
@@ -346,7 +364,7 @@ spops_status spops_neighbors_create(spops_context *ctx, const spops_point_cloud 
     SPOPS_TRY_GOTO(ctx->backend->neighbors_search(ctx, &args), status, fail);
     SPOPS_TRY_GOTO(ctx->backend->download(ctx, &n->host, n->arrays.state, sizeof n->host), status,
                    fail);
-    for (int c = 0; c < SPOPS_NUM_CLOUDS; ++c)
+    for (int c = 0; c < SPOPS_NUM_SIDES; ++c)
         if (clouds[c] != NULL)
             SPOPS_TRY_GOTO(
                 spops_cloud_refuse_row(ctx, call, cloud_names[c], clouds[c], n->host.bad_row[c]),
@@ -427,10 +445,10 @@ spops_status spops_neighbors_update(spops_context *ctx, spops_neighbors *neighbo
                   a->same ? "NULL as they are the inputs" : "a cloud");
     SPOPS_TRY(check_clouds(ctx, call, outputs, inputs));
     SPOPS_TRY(spops_cloud_check_capacity(ctx, call, "inputs", inputs,
-                                         a->sides[SPOPS_CLOUD_IN].max_rows, a->max_samples));
+                                         a->sides[SPOPS_SIDE_SOURCE].max_rows, a->max_samples));
     if (outputs != NULL)
         SPOPS_TRY(spops_cloud_check_capacity(ctx, call, "outputs", outputs,
-                                             a->sides[SPOPS_CLOUD_OUT].max_rows, a->max_samples));
+                                             a->sides[SPOPS_SIDE_TARGET].max_rows, a->max_samples));
     args = (spops_neighbors_args){a, {outputs, inputs}, neighbors->base.workspace};
     SPOPS_TRY(ctx->backend->neighbors_search(ctx, &args));
     return ctx->backend->neighbors_fill(ctx, &args);
@@ -451,8 +469,8 @@ spops_status spops_neighbors_get_view(spops_context *ctx, const spops_neighbors 
     found.num_taps = a->num_taps;
     found.mirrored = a->same && a->rule.taps % 2 == 1;
     found.max_pairs = a->max_pairs;
-    found.out = &neighbors->lists[SPOPS_CLOUD_OUT];
-    found.in = &neighbors->lists[SPOPS_CLOUD_IN];
+    found.out = &neighbors->lists[SPOPS_SIDE_TARGET];
+    found.in = &neighbors->lists[SPOPS_SIDE_SOURCE];
     found.tap_offsets = a->tap_offsets;
     found.in_rows = a->in_rows;
     found.out_rows = a->out_rows;
@@ -470,8 +488,8 @@ spops_status spops_neighbors_get_info_sync(spops_context *ctx, const spops_neigh
     SPOPS_TRY(spops_neighbors_check(ctx, call, "neighbors", neighbors));
     SPOPS_TRY(spops_check_not_capturing(ctx, call));
     SPOPS_TRY(ctx->backend->download(ctx, &state, neighbors->arrays.state, sizeof state));
-    found.num_outputs = state.num_rows[SPOPS_CLOUD_OUT];
-    found.num_inputs = state.num_rows[SPOPS_CLOUD_IN];
+    found.num_outputs = state.num_rows[SPOPS_SIDE_TARGET];
+    found.num_inputs = state.num_rows[SPOPS_SIDE_SOURCE];
     found.num_pairs = state.num_pairs;
     found.max_pairs = neighbors->arrays.max_pairs;
     found.num_dropped = state.num_dropped;

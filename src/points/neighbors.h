@@ -9,21 +9,20 @@
 #include "core/backend.h"
 #include "core/plan.h"
 #include "spops/point_levels.h"
+#include "relation/relation.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-enum { SPOPS_CLOUD_OUT = 0, SPOPS_CLOUD_IN = 1, SPOPS_NUM_CLOUDS = 2 };
-
 // In backend memory.
 typedef struct spops_neighbors_state {
-    int32_t num_rows[SPOPS_NUM_CLOUDS]; // in use
-    int32_t bad_row[SPOPS_NUM_CLOUDS];  // the first that is not finite; INT32_MAX: none
+    int32_t num_rows[SPOPS_NUM_SIDES]; // in use
+    int32_t bad_row[SPOPS_NUM_SIDES];  // the first that is not finite; INT32_MAX: none
     int32_t num_dropped;
     int32_t bad_offsets;
     int32_t overflow;
-    int32_t num_cells[SPOPS_NUM_CLOUDS];
+    int32_t num_cells[SPOPS_NUM_SIDES];
     int32_t reserved;
     int64_t num_pairs;           // found, also past the capacity
     uint32_t lower[3], upper[3]; // of all points, as spops_ordered_float
@@ -56,14 +55,14 @@ typedef struct spops_neighbors_arrays {
     bool reverse, by_tap;
     int64_t max_pairs, max_samples;
     spops_neighbors_state *state; // [1]
-    spops_neighbor_side sides[SPOPS_NUM_CLOUDS];
+    spops_neighbor_side sides[SPOPS_NUM_SIDES];
     int32_t *tap_offsets, *in_rows, *out_rows;
 } spops_neighbors_arrays;
 
 typedef struct spops_neighbors_args {
     const spops_neighbors_arrays *arrays;
-    const spops_point_cloud *clouds[SPOPS_NUM_CLOUDS]; // OUT is NULL where they are the same
-    void *workspace;                                   // neighbors_workspace_bytes
+    const spops_point_cloud *clouds[SPOPS_NUM_SIDES]; // TARGET is NULL where they are the same
+    void *workspace;                                  // neighbors_workspace_bytes
 } spops_neighbors_args;
 
 // Of nearest data points: blocks of SPOPS_NEAREST_LEAF points in the order of their cells, a box
@@ -160,9 +159,9 @@ spops_status spops_nearest_fill(spops_context *ctx, spops_nearest *nearest,
 struct spops_neighbors {
     spops_plan base;
     spops_neighbors_arrays arrays;
-    spops_neighbors_state host;                   // of neighbours that are not refillable
-    spops_neighbor_lists lists[SPOPS_NUM_CLOUDS]; // as views show them
-    void *own;                                    // arrays but those of pairs
+    spops_neighbors_state host;                  // of neighbours that are not refillable
+    spops_neighbor_lists lists[SPOPS_NUM_SIDES]; // as views show them
+    void *own;                                   // arrays but those of pairs
     size_t own_bytes;
 };
 

@@ -23,7 +23,7 @@ typedef struct cell_points {
 } cell_points;
 
 typedef struct search_workspace {
-    cell_points clouds[SPOPS_NUM_CLOUDS]; // OUT is a copy of IN where they are the same
+    cell_points clouds[SPOPS_NUM_SIDES]; // TARGET is a copy of SOURCE where they are the same
     spops_radix_buffers sort;
     int32_t *tap_counts; // [MAX_PARTS][num_taps]
 } search_workspace;
@@ -45,11 +45,11 @@ static search_workspace *carve_workspace(const spops_neighbors_arrays *a, search
 {
     search_workspace *kept = spops_carve(carver, 1, 1, sizeof *kept);
     search_workspace *w = kept != NULL ? kept : local;
-    const int64_t max_in = a->sides[SPOPS_CLOUD_IN].max_rows;
-    const int64_t max_out = a->sides[SPOPS_CLOUD_OUT].max_rows;
+    const int64_t max_in = a->sides[SPOPS_SIDE_SOURCE].max_rows;
+    const int64_t max_out = a->sides[SPOPS_SIDE_TARGET].max_rows;
 
-    carve_cells(&w->clouds[SPOPS_CLOUD_IN], max_in, carver);
-    if (!a->same) carve_cells(&w->clouds[SPOPS_CLOUD_OUT], max_out, carver);
+    carve_cells(&w->clouds[SPOPS_SIDE_SOURCE], max_in, carver);
+    if (!a->same) carve_cells(&w->clouds[SPOPS_SIDE_TARGET], max_out, carver);
     w->sort = spops_radix_carve(8, max_in > max_out ? max_in : max_out, carver);
     w->tap_counts = spops_carve(carver, a->by_tap ? MAX_PARTS : 0, a->num_taps, sizeof(int32_t));
     return w;
@@ -292,7 +292,7 @@ static side_search side_of(const spops_neighbors_arrays *a, const search_workspa
                            .center = &w->clouds[side],
                            .other = &w->clouds[1 - side],
                            .side = &a->sides[side],
-                           .reversed = side == SPOPS_CLOUD_IN};
+                           .reversed = side == SPOPS_SIDE_SOURCE};
     return s;
 }
 
@@ -319,21 +319,21 @@ spops_status spops_cpu_neighbors_search(spops_context *ctx, const spops_neighbor
     spops_neighbors_state *state = a->state;
     spops_cloud_bounds bounds = {
         {INFINITY, INFINITY, INFINITY}, {-INFINITY, -INFINITY, -INFINITY}, 0, 0};
-    int64_t rows[SPOPS_NUM_CLOUDS];
+    int64_t rows[SPOPS_NUM_SIDES];
     double extent = 0.0;
     int32_t sample_bits = 0;
 
     memset(state, 0, sizeof *state);
-    for (int c = SPOPS_CLOUD_IN; c >= 0; --c) {
+    for (int c = SPOPS_SIDE_SOURCE; c >= 0; --c) {
         const spops_point_cloud *cloud = args->clouds[c];
         state->bad_row[c] = INT32_MAX;
-        rows[c] = cloud == NULL ? rows[SPOPS_CLOUD_IN] : spops_cloud_rows(cloud);
+        rows[c] = cloud == NULL ? rows[SPOPS_SIDE_SOURCE] : spops_cloud_rows(cloud);
         state->bad_offsets |= rows[c] < 0;
     }
     while (sample_bits < 31 && (a->max_samples - 1) >> sample_bits != 0)
         ++sample_bits;
     state->grid.bits = spops_cell_bits(sample_bits);
-    for (int c = 0; c < SPOPS_NUM_CLOUDS; ++c) {
+    for (int c = 0; c < SPOPS_NUM_SIDES; ++c) {
         if (state->bad_offsets) rows[c] = 0;
         state->num_rows[c] = (int32_t)rows[c];
         if (args->clouds[c] == NULL) continue;
@@ -349,12 +349,12 @@ spops_status spops_cpu_neighbors_search(spops_context *ctx, const spops_neighbor
     }
     state->grid.size = spops_cell_size(a->rule.radius, extent, state->grid.bits);
 
-    for (int c = 0; c < SPOPS_NUM_CLOUDS; ++c)
+    for (int c = 0; c < SPOPS_NUM_SIDES; ++c)
         if (args->clouds[c] != NULL)
             sort_cells(ctx, &state->grid, sample_bits, args->clouds[c], rows[c], &w->sort,
                        &w->clouds[c]);
-    if (a->same) w->clouds[SPOPS_CLOUD_OUT] = w->clouds[SPOPS_CLOUD_IN];
-    for (int side = 0; side < SPOPS_NUM_CLOUDS; ++side) {
+    if (a->same) w->clouds[SPOPS_SIDE_TARGET] = w->clouds[SPOPS_SIDE_SOURCE];
+    for (int side = 0; side < SPOPS_NUM_SIDES; ++side) {
         side_search s = side_of(a, w, side);
         if (s.side->offsets == NULL) continue;
         s.counts = s.side->offsets;
@@ -376,7 +376,7 @@ typedef struct tap_work {
 static void count_taps(const void *work, int64_t part, int64_t begin, int64_t end)
 {
     const tap_work *t = (const tap_work *)work;
-    const spops_neighbor_side *out = &t->a->sides[SPOPS_CLOUD_OUT];
+    const spops_neighbor_side *out = &t->a->sides[SPOPS_SIDE_TARGET];
     int32_t *counts = t->counts + part * t->a->num_taps;
     memset(counts, 0, (size_t)t->a->num_taps * sizeof *counts);
     for (int64_t p = out->offsets[begin]; p < out->offsets[end]; ++p)
@@ -386,7 +386,7 @@ static void count_taps(const void *work, int64_t part, int64_t begin, int64_t en
 static void write_taps(const void *work, int64_t part, int64_t begin, int64_t end)
 {
     const tap_work *t = (const tap_work *)work;
-    const spops_neighbor_side *out = &t->a->sides[SPOPS_CLOUD_OUT];
+    const spops_neighbor_side *out = &t->a->sides[SPOPS_SIDE_TARGET];
     int32_t *next = t->counts + part * t->a->num_taps;
     for (int64_t r = begin; r < end; ++r) {
         for (int64_t p = out->offsets[r]; p < out->offsets[r + 1]; ++p) {
@@ -399,8 +399,8 @@ static void write_taps(const void *work, int64_t part, int64_t begin, int64_t en
 
 static void sort_by_tap(spops_context *ctx, const spops_neighbors_arrays *a, int32_t *counts)
 {
-    const int64_t num_rows = a->state->num_rows[SPOPS_CLOUD_OUT];
-    const spops_team team = spops_team_for(ctx, a->sides[SPOPS_CLOUD_OUT].offsets[num_rows]);
+    const int64_t num_rows = a->state->num_rows[SPOPS_SIDE_TARGET];
+    const spops_team team = spops_team_for(ctx, a->sides[SPOPS_SIDE_TARGET].offsets[num_rows]);
     const int num_parts = spops_team_parts(team, MAX_PARTS);
     const tap_work work = {a, counts};
     int32_t sum = 0;
@@ -424,7 +424,7 @@ spops_status spops_cpu_neighbors_fill(spops_context *ctx, const spops_neighbors_
     const spops_neighbors_arrays *a = args->arrays;
     const search_workspace *w = (const search_workspace *)args->workspace;
 
-    for (int side = 0; side < SPOPS_NUM_CLOUDS; ++side) {
+    for (int side = 0; side < SPOPS_NUM_SIDES; ++side) {
         const side_search s = side_of(a, w, side);
         if (s.side->offsets != NULL) search_side(ctx, &s);
     }

@@ -6,10 +6,11 @@
 #include <string.h>
 
 #include "buckets/buckets.h"
-#include "maps/kernel_maps.h"
+#include "coords/coords.h"
 #include "call/call_check.h"
 #include "segreduce/segreduce.h"
 #include "core/plan.h"
+#include "relation/relation.h"
 #include "segments/segments.h"
 
 // What is pooled: the windows of a map, batches of a set, runs of rows in buckets.
@@ -34,9 +35,8 @@ enum {
 
 struct spops_pool {
     spops_plan base;
-    const spops_kernel_map *map;       // of its windows; NULL: global
     const spops_coords *coords;        // of its batches
-    const int32_t *num_terms;          // [1] what a set is made from, where ctx runs
+    const int32_t *num_terms;          // [1] what segments are made from, where ctx runs
     const int32_t *keys, *idx;         // [max_terms]; idx NULL: term t is row t
     int32_t *batches;                  // [rows of coords]
     spops_sub_buckets_args subs;       // of FROM_BUCKETS
@@ -89,13 +89,13 @@ static spops_status read_pool(spops_context *ctx, const char *call, spops_plan *
     return spops_segments_alloc(ctx, call, &sizes, &pool->segments);
 }
 
-static void put_map(const spops_map_arrays *a, int64_t fields[NUM_FIELDS])
+static void put_relation(const spops_relation *r, int64_t fields[NUM_FIELDS])
 {
     fields[SOURCE] = FROM_MAP;
-    fields[NUM_SEGMENTS] = a->out.max_rows;
-    fields[MAX_TERMS] = a->max_pairs;
-    fields[NUM_ROWS] = a->in.max_rows;
-    fields[MOST_POOLED] = fields[MOST_INTO] = a->taps.num_taps;
+    fields[NUM_SEGMENTS] = r->sides[SPOPS_SIDE_TARGET].max_rows;
+    fields[MAX_TERMS] = r->max_terms;
+    fields[NUM_ROWS] = r->sides[SPOPS_SIDE_SOURCE].max_rows;
+    fields[MOST_POOLED] = fields[MOST_INTO] = r->num_keys;
 }
 
 // Of a set; its batches are said.
@@ -135,11 +135,14 @@ static spops_status bind_pool(spops_context *ctx, const char *call, spops_plan *
                       i == source ? "what is pooled" : "NULL");
     memcpy(found, plan->fields, sizeof found);
     if (source == FROM_MAP) {
-        pool->map = (const spops_kernel_map *)parent;
-        SPOPS_REQUIRE(ctx, (pool->map->contents & SPOPS_MAP_PAIRS) != 0,
+        spops_relation r;
+        SPOPS_TRY(spops_relation_of(ctx, call, parent, &r));
+        SPOPS_REQUIRE(ctx, r.sides[SPOPS_SIDE_TARGET].by_key.offsets != NULL,
                       "%s: map has no pairs, expected one made with SPOPS_MAP_PAIRS", call);
-        put_map(&pool->map->arrays, found);
-        pool->num_terms = pool->map->arrays.tap_offsets + pool->map->arrays.taps.num_taps;
+        put_relation(&r, found);
+        pool->num_terms = r.sides[SPOPS_SIDE_TARGET].by_key.offsets + r.num_keys;
+        pool->keys = r.sides[SPOPS_SIDE_TARGET].by_key.rows;
+        pool->idx = r.sides[SPOPS_SIDE_SOURCE].by_key.rows;
     } else if (source == FROM_COORDS) {
         pool->coords = (const spops_coords *)parent;
         SPOPS_REQUIRE(ctx,
@@ -183,13 +186,10 @@ static void carve_pool(spops_plan *plan, spops_carver *c)
 static void place_pool(spops_plan *plan)
 {
     spops_pool *pool = (spops_pool *)plan;
-    if (pool->map != NULL) {
-        pool->keys = pool->map->arrays.out_rows;
-        pool->idx = pool->map->arrays.in_rows;
-    } else {
-        pool->keys = pool->coords != NULL ? pool->batches : pool->subs.subs;
-        pool->idx = pool->coords != NULL ? NULL : pool->subs.rows;
-    }
+    if (pool->coords != NULL) pool->keys = pool->batches;
+    if (pool->subs.rows == NULL) return;
+    pool->keys = pool->subs.subs;
+    pool->idx = pool->subs.rows;
 }
 
 static spops_status fill_pool(spops_context *ctx, const spops_pool *pool)
@@ -223,8 +223,10 @@ const spops_plan_ops spops_pool_plan_ops = {.handle_bytes = sizeof(struct spops_
                                             .bind = bind_pool,
                                             .carve = carve_pool,
                                             .ready = place_pool,
+
                                             .empty = empty_pool,
-                                            .update = update_pools};
+                                            .update = update_pools,
+                                            .relation = spops_relation_of_part};
 
 // ---- Making -------------------------------------------------------------------------------------
 
@@ -250,12 +252,14 @@ spops_status spops_pool_create(spops_context *ctx, const spops_kernel_map *map,
     const spops_plan *const parents[] = {(const spops_plan *)map, NULL, NULL};
     int64_t fields[NUM_FIELDS] = {0};
     spops_plan_memory *memory;
+    spops_relation relation;
 
     SPOPS_BEGIN_CREATE(ctx, call, out);
     SPOPS_OUTER_CALL(ctx, call, NULL);
     SPOPS_TRY(read_options(ctx, call, given, fields, &memory));
-    SPOPS_TRY(spops_map_check(ctx, call, "map", map));
-    put_map(&map->arrays, fields);
+    SPOPS_TRY(spops_plan_check(ctx, call, "map", parents[FROM_MAP]));
+    SPOPS_TRY(spops_relation_of(ctx, call, parents[FROM_MAP], &relation));
+    put_relation(&relation, fields);
     return spops_plan_reserve_on(ctx, call, SPOPS_PLAN_POOL, fields, parents, 3, memory, out);
 }
 
@@ -281,7 +285,7 @@ spops_status spops_pool_create_from_buckets(spops_context *ctx, const spops_buck
                                             int32_t sub_rows, const spops_pool_options *given,
                                             spops_pool **out)
 {
-    static const char call[] = "pool_create_buckets";
+    static const char call[] = "pool_create_from_buckets";
     const spops_plan *const parents[] = {NULL, NULL, (const spops_plan *)buckets};
     int64_t fields[NUM_FIELDS] = {[SUB_ROWS] = sub_rows};
     spops_plan_memory *memory;

@@ -526,12 +526,30 @@ static spops_status state_of_segments(spops_context *ctx, const spops_plan *plan
     return SPOPS_STATUS_OK;
 }
 
+// Segments are the target, rows the source, weights the keys.
+static void relation_of_segments(const spops_plan *plan, spops_relation *r)
+{
+    const spops_segments *s = (const spops_segments *)plan;
+
+    r->num_keys = s->num_weights;
+    r->max_terms = s->max_terms;
+    r->sides[SPOPS_SIDE_TARGET] =
+        (spops_relation_side){.max_rows = s->num_segments,
+                              .by_row = {s->forward.offsets, s->forward.pairs, 2},
+                              .order = s->forward.order};
+    r->sides[SPOPS_SIDE_SOURCE] =
+        (spops_relation_side){.max_rows = s->num_rows,
+                              .by_row = {s->by_row.offsets, s->by_row.pairs, 2},
+                              .order = s->by_row.order};
+}
+
 const spops_plan_ops spops_segments_plan_ops = {.handle_bytes = sizeof(struct spops_segments),
                                                 .num_fields = NUM_FIELDS,
                                                 .read = read_segments,
                                                 .carve = carve_segments,
                                                 .carve_workspace = carve_segments_workspace,
                                                 .empty = empty_segments,
+                                                .relation = relation_of_segments,
                                                 .state = state_of_segments};
 
 spops_status spops_segments_update(spops_context *ctx, spops_segments *segments,

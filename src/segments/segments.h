@@ -8,6 +8,7 @@
 #include "core/blob.h"
 #include "core/check.h"
 #include "core/plan.h"
+#include "relation/relation.h"
 #include "segments/lists.h"
 
 struct spops_segments {

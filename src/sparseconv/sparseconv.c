@@ -2,6 +2,8 @@
 // Sparse convolution: convolution by taps (tapconv/tapconv.h) whose relation is a kernel map.
 #include "spops/sparseconv.h"
 
+#include <string.h>
+
 #include "maps/kernel_maps.h"
 #include "igemm/igemm_plan.h"
 #include "tapconv/tapconv.h"
@@ -9,21 +11,16 @@
 
 struct spops_sparseconv {
     spops_tapconv conv;
-    spops_kernel_map_view view;           // whose addresses stay
+    const spops_map_arrays *map;          // whose addresses stay
     int32_t *workspaces[SPOPS_NUM_SIDES]; // of making schedules
 };
 
 // Fields of a description, after those of all convolutions: what the map is.
-enum { MAX_PAIRS = SPOPS_TAPCONV_NUM_FIELDS, MIRRORED, OUT_ORDER, IN_ORDER, NUM_FIELDS };
+enum { OUT_ORDER = SPOPS_TAPCONV_NUM_FIELDS, IN_ORDER, NUM_FIELDS };
 
 // ---- Schedules of IMPLICIT_GEMM -----------------------------------------------------------------
 
 enum { MAX_SCHEDULES = SPOPS_NUM_SIDES }; // of a plan
-
-static const spops_kernel_map_side *side_of(const spops_sparseconv *plan, int side)
-{
-    return side == SPOPS_SIDE_OUT ? plan->view.out : plan->view.in;
-}
 
 static void carve_schedule(spops_sparseconv *plan, int side, spops_carver *c)
 {
@@ -46,12 +43,12 @@ static spops_status size_schedules(spops_context *ctx, const char *call, spops_s
     if (!wants) return SPOPS_STATUS_OK;
     if (fields[OUT_ORDER] == 0)
         return spops_tapconv_lacks(ctx, call, conv, "map was made without SPOPS_MAP_ORDER");
-    if (spops_tapconv_has_side(conv, SPOPS_SIDE_IN) && fields[IN_ORDER] == 0)
+    if (spops_tapconv_has_side(conv, SPOPS_SIDE_SOURCE) && fields[IN_ORDER] == 0)
         return spops_tapconv_lacks(ctx, call, conv, "map was made without SPOPS_MAP_REVERSE");
     for (int side = 0; side < SPOPS_NUM_SIDES; ++side) {
         spops_igemm_schedule *s = &conv->schedules[side];
         if (!spops_tapconv_has_side(conv, side)) continue;
-        s->num_taps = conv->relation.num_taps;
+        s->num_taps = (int32_t)conv->relation.num_keys;
         s->max_tiles = spops_igemm_tiles_of(conv->relation.sides[side].max_rows);
         s->max_records = s->max_tiles * s->num_taps;
     }
@@ -73,14 +70,11 @@ static int32_t schedules_of(const spops_sparseconv *plan,
     int32_t n = 0;
 
     for (int side = 0; plan->conv.has_igemm && side < SPOPS_NUM_SIDES; ++side) {
-        const spops_kernel_map_side *of = side_of(plan, side);
+        const spops_map_side *of = side == SPOPS_SIDE_TARGET ? &plan->map->out : &plan->map->in;
         if (!spops_tapconv_has_side(&plan->conv, side)) continue;
         args[n++] = (spops_igemm_schedule_args){.schedule = &plan->conv.schedules[side],
-                                                .max_rows = of->max_rows,
-                                                .num_rows = of->num_rows,
-                                                .table = of->table,
-                                                .table_stride = plan->view.table_stride,
-                                                .mask_words = plan->view.mask_words,
+                                                .side = &plan->conv.relation.sides[side],
+                                                .mask_words = plan->map->mask_words,
                                                 .masks = of->masks,
                                                 .order = of->order,
                                                 .workspace = plan->workspaces[side]};
@@ -139,27 +133,13 @@ static spops_status check_map(spops_context *ctx, const char *call, const spops_
     return SPOPS_STATUS_OK;
 }
 
-static spops_tapconv_relation relation_of(const spops_kernel_map_view *v)
-{
-    return (spops_tapconv_relation){
-        .num_taps = v->num_taps,
-        .sides = {{v->out->max_rows, v->out->num_rows}, {v->in->max_rows, v->in->num_rows}},
-        .mirrored = v->in->mirrored != 0,
-        .max_pairs = v->max_pairs,
-        .tap_offsets = v->tap_offsets,
-        .in_rows = v->in_rows,
-        .out_rows = v->out_rows};
-}
-
 static spops_status read_sparseconv(spops_context *ctx, const char *call, spops_plan *base)
 {
     spops_sparseconv *plan = (spops_sparseconv *)base;
     spops_tapconv *conv = &plan->conv;
-    const int64_t *fields = base->fields;
 
-    SPOPS_TRY(spops_tapconv_read(ctx, call, conv, SPOPS_DATAFLOW_GATHER_MATMUL_SCATTER,
-                                 fields[MAX_PAIRS], fields[MIRRORED] == 1));
-    for (int32_t i = MIRRORED; i <= IN_ORDER; ++i)
+    SPOPS_TRY(spops_tapconv_read(ctx, call, conv, SPOPS_DATAFLOW_GATHER_MATMUL_SCATTER));
+    for (int32_t i = OUT_ORDER; i <= IN_ORDER; ++i)
         SPOPS_TRY(spops_plan_check_field(ctx, call, base, i, 0, 1));
     // Its buffers are sized by counts that no description has.
     base->shares = conv->dataflow == SPOPS_DATAFLOW_GATHER_MATMUL_SCATTER;
@@ -168,38 +148,27 @@ static spops_status read_sparseconv(spops_context *ctx, const char *call, spops_
     return size_schedules(ctx, call, plan);
 }
 
-// What the map is, as fields.
-static void put_map(const spops_kernel_map_view *v, int64_t fields[NUM_FIELDS])
+// What the map is, as fields. A submanifold has both sides in one table where it has REVERSE.
+static void put_map(const spops_kernel_map *map, spops_relation *r, int64_t fields[NUM_FIELDS])
 {
-    fields[SPOPS_TAPCONV_NUM_OUT] = v->out->max_rows;
-    fields[SPOPS_TAPCONV_NUM_IN] = v->in->max_rows;
-    fields[SPOPS_TAPCONV_NUM_TAPS] = v->num_taps;
-    fields[MAX_PAIRS] = v->max_pairs;
-    fields[MIRRORED] = v->in->mirrored != 0;
-    fields[OUT_ORDER] = v->out->order != NULL;
-    fields[IN_ORDER] = v->in->order != NULL;
+    map->base.ops->relation(&map->base, r);
+    spops_tapconv_put_relation(r, r->symmetric && r->sides[SPOPS_SIDE_SOURCE].table != NULL,
+                               fields);
+    fields[OUT_ORDER] = map->arrays.out.order != NULL;
+    fields[IN_ORDER] = map->arrays.in.order != NULL;
 }
 
 static spops_status bind_sparseconv(spops_context *ctx, const char *call, spops_plan *base)
 {
-    static const int32_t of_the_map[] = {SPOPS_TAPCONV_NUM_OUT,
-                                         SPOPS_TAPCONV_NUM_IN,
-                                         SPOPS_TAPCONV_NUM_TAPS,
-                                         MAX_PAIRS,
-                                         MIRRORED,
-                                         OUT_ORDER,
-                                         IN_ORDER};
     spops_sparseconv *plan = (spops_sparseconv *)base;
     const spops_kernel_map *map = (const spops_kernel_map *)base->parents[0];
     int64_t found[NUM_FIELDS];
 
-    plan->view = spops_kernel_map_view_default();
-    SPOPS_TRY(spops_kernel_map_get_view(ctx, map, &plan->view));
-    put_map(&plan->view, found);
-    for (size_t i = 0; i < sizeof of_the_map / sizeof of_the_map[0]; ++i)
-        SPOPS_TRY(
-            spops_plan_check_parent(ctx, call, base, of_the_map[i], "map", found[of_the_map[i]]));
-    plan->conv.relation = relation_of(&plan->view);
+    memcpy(found, base->fields, sizeof found);
+    put_map(map, &plan->conv.relation, found);
+    for (int32_t i = 0; i < NUM_FIELDS; ++i)
+        SPOPS_TRY(spops_plan_check_parent(ctx, call, base, i, "map", found[i]));
+    plan->map = &map->arrays;
     return SPOPS_STATUS_OK;
 }
 
@@ -231,9 +200,8 @@ static spops_status plan_choice(spops_context *ctx, const char *call, const spop
 {
     const spops_tap_grouping grouping = {options->grouping, options->epsilon, options->batch_rows};
 
-    conv->choice = (spops_dataflow_choice){.map = map,
-                                           .num_taps = conv->relation.num_taps,
-                                           .num_pairs = conv->relation.max_pairs,
+    conv->choice = (spops_dataflow_choice){.relation = &conv->relation,
+                                           .refillable = map->base.refillable,
                                            .max_in_channels = conv->max_in_channels,
                                            .max_out_channels = conv->max_out_channels,
                                            .named = conv->dataflow,
@@ -249,19 +217,18 @@ spops_status spops_sparseconv_create(spops_context *ctx, const spops_kernel_map 
     static const char call[] = "sparseconv_create";
     spops_sparseconv_options options = {0};
     spops_tapconv_options common;
-    spops_kernel_map_view view = spops_kernel_map_view_default();
     const spops_plan *parent = (const spops_plan *)map;
     int64_t fields[NUM_FIELDS] = {0};
     spops_status status = SPOPS_STATUS_OK;
     spops_sparseconv *plan = NULL;
+    spops_relation relation = {0};
 
     SPOPS_BEGIN_CREATE(ctx, call, out);
     SPOPS_OUTER_CALL(ctx, call, NULL);
     SPOPS_TRY(read_plan_options(ctx, call, given, &options, &common));
     SPOPS_TRY(check_map(ctx, call, map,
                         options.dataflow != SPOPS_DATAFLOW_IMPLICIT_GEMM || options.backward));
-    SPOPS_TRY(spops_kernel_map_get_view(ctx, map, &view));
-    put_map(&view, fields);
+    put_map(map, &relation, fields);
     spops_tapconv_put_options(&common, fields);
     SPOPS_TRY(spops_plan_reserve_on(ctx, call, SPOPS_PLAN_SPARSECONV, fields, &parent, 1,
                                     options.memory, &plan));
@@ -288,6 +255,7 @@ const spops_plan_ops spops_sparseconv_plan_ops = {.handle_bytes = sizeof(struct 
                                                   .bytes = spops_tapconv_bytes,
                                                   .scratch_bytes = spops_tapconv_scratch_bytes,
                                                   .update = update_sparseconvs,
+                                                  .relation = spops_relation_of_part,
                                                   .state = spops_tapconv_state};
 
 // ---- Calls --------------------------------------------------------------------------------------

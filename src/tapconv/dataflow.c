@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tapconv/dataflow.h"
 
-#include "maps/kernel_maps.h"
 #include "spops/sparseconv.h"
 
 // What is tried first where neither the plan nor a tuning names a dataflow; where a device does not
@@ -59,7 +58,8 @@ static spops_status find_layout(spops_context *ctx, const char *call, spops_data
         *out = &c->layouts[i];
         if (same_grouping(&c->layouts[i].grouping, grouping)) return SPOPS_STATUS_OK;
     }
-    SPOPS_TRY(spops_gather_scatter_create(ctx, call, c->map, &options, &layout->gather_scatter));
+    SPOPS_TRY(
+        spops_gather_scatter_create(ctx, call, c->relation, &options, &layout->gather_scatter));
     layout->grouping = *grouping;
     ++c->num_layouts;
     *out = layout;
@@ -71,7 +71,7 @@ static spops_status make_named(spops_context *ctx, const char *call,
 {
     const spops_buffer_layout *layout;
 
-    if (c->map->base.refillable)
+    if (c->refillable)
         return spops_fail(ctx, SPOPS_STATUS_NOT_SUPPORTED,
                           "%s: map was made by reserve, expected one made by create for %s", call,
                           spops_dataflow_name(c->named));
@@ -92,7 +92,7 @@ static bool same_layer(const spops_conv_choice *a, const spops_conv_choice *b)
 // How far a row's map is from this one: the larger number of pairs over the smaller.
 static double distance(const spops_dataflow_choice *c, const spops_conv_choice *row)
 {
-    const double here = (double)c->num_pairs + 1.0, there = (double)row->num_pairs + 1.0;
+    const double here = (double)c->relation->max_terms + 1.0, there = (double)row->num_pairs + 1.0;
     return here > there ? here / there : there / here;
 }
 
@@ -101,11 +101,11 @@ static bool row_counts(const spops_context *ctx, const spops_dataflow_choice *c,
 {
     if (row->dataflow == SPOPS_DATAFLOW_GATHER_MATMUL_SCATTER && loses_pairs(ctx, row))
         return false;
-    return row->num_taps == c->num_taps && row->in_channels <= c->max_in_channels &&
+    return row->num_taps == c->relation->num_keys && row->in_channels <= c->max_in_channels &&
            row->out_channels <= c->max_out_channels &&
            (row->pass == SPOPS_PASS_FORWARD || c->backward) &&
            (row->dataflow != SPOPS_DATAFLOW_IMPLICIT_GEMM || c->has_igemm) &&
-           (row->dataflow != SPOPS_DATAFLOW_GATHER_MATMUL_SCATTER || !c->map->base.refillable);
+           (row->dataflow != SPOPS_DATAFLOW_GATHER_MATMUL_SCATTER || !c->refillable);
 }
 
 // Whether rows of gather-matmul-scatter count: there are some, and a library of products.

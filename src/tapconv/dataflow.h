@@ -22,9 +22,8 @@ typedef struct spops_tuned_row spops_tuned_row;
 
 // Part of a plan. The first block is set before it is made.
 typedef struct spops_dataflow_choice {
-    const spops_kernel_map *map;
-    int32_t num_taps;
-    int64_t num_pairs;
+    const spops_relation *relation; // with lists by key where gather-matmul-scatter may serve
+    bool refillable;                // its counts are known where it runs alone
     int64_t max_in_channels, max_out_channels;
     spops_dataflow named; // or AUTO
     bool backward, has_igemm;

@@ -5,9 +5,6 @@
 // lies, and added to out last.
 #include "tapconv/gather_scatter.h"
 
-#include <string.h>
-
-#include "maps/kernel_maps.h"
 #include "gather/gather_args.h"
 #include "segreduce/segreduce.h"
 
@@ -18,37 +15,15 @@ struct spops_gather_scatter {
     int32_t num_taps, middle; // middle: the tap that joins row to row, or -1
     int64_t num_rows;         // of the buffers
     int32_t *counts;          // [num_taps] pairs
-    int64_t *begin;           // [num_taps] first row of a tap in the buffers
+    int32_t *begin;           // [num_taps] first row of a tap in the buffers
     int32_t *taps;            // [num_taps] in the order of groups
     spops_tap_group *groups;  // [num_groups], room for num_taps
     int32_t num_groups;
-    // The rows of the buffers that belong to an output row, and to an input row: gathered and summed
-    // over.
-    spops_segments *by_out, *by_in;
+    // The rows of the buffers that belong to a row of either side: gathered and summed over.
+    spops_segments *by_side[SPOPS_NUM_SIDES];
 };
 
 // ---- Plans --------------------------------------------------------------------------------------
-
-// Host arrays and their copies where the context runs, while a plan is made.
-typedef struct build_arrays {
-    int32_t *tap_offsets;        // [num_taps + 1]
-    int32_t *out_rows, *in_rows; // [max_pairs], then without those of the middle tap
-    int32_t *rows;               // [max_pairs] of the buffers
-    void *keys, *idx;            // [max_pairs] where the context runs
-} build_arrays;
-
-// Bytes of an array for n pairs, also of none.
-static size_t pairs_bytes(int64_t n)
-{
-    return ((size_t)n + 1) * sizeof(int32_t);
-}
-
-static spops_status fetch(spops_context *ctx, const int32_t *from, int64_t n, int32_t **to)
-{
-    *to = spops_host_alloc(ctx, 1, pairs_bytes(n));
-    if (*to == NULL) return SPOPS_STATUS_OUT_OF_MEMORY;
-    return ctx->backend->download(ctx, *to, from, (size_t)n * sizeof **to);
-}
 
 // Where each tap lies in the buffers, by groups.
 static void lay_out(spops_gather_scatter *gs)
@@ -56,62 +31,94 @@ static void lay_out(spops_gather_scatter *gs)
     for (int32_t g = 0; g < gs->num_groups; ++g) {
         const spops_tap_group *group = &gs->groups[g];
         for (int32_t i = group->first; i < group->first + group->count; ++i) {
-            gs->begin[gs->taps[i]] = gs->num_rows;
+            gs->begin[gs->taps[i]] = (int32_t)gs->num_rows;
             gs->num_rows += group->batched ? group->rows : gs->counts[gs->taps[i]];
         }
     }
 }
 
-// Row of the buffers of every pair but the middle tap's, and these pairs' rows. Returns their number.
-static int64_t place_pairs(const spops_gather_scatter *gs, build_arrays *a)
+// Pairs of each tap, from the relation's offsets, and of all.
+static spops_status count_pairs(spops_context *ctx, const spops_relation *relation,
+                                spops_gather_scatter *gs, int64_t *num_pairs)
 {
-    int64_t n = 0;
-    for (int32_t k = 0; k < gs->num_taps; ++k) {
-        if (k == gs->middle) continue;
-        for (int32_t i = 0; i < gs->counts[k]; ++i, ++n) {
-            a->out_rows[n] = a->out_rows[a->tap_offsets[k] + i];
-            a->in_rows[n] = a->in_rows[a->tap_offsets[k] + i];
-            a->rows[n] = (int32_t)(gs->begin[k] + i);
-        }
-    }
-    return n;
+    const size_t n = (size_t)gs->num_taps;
+    int32_t *offsets = spops_host_alloc(ctx, n + 1, sizeof *offsets);
+    spops_status status = SPOPS_STATUS_OUT_OF_MEMORY;
+
+    if (offsets == NULL) return status;
+    status = ctx->backend->download(ctx, offsets, relation->sides[SPOPS_SIDE_TARGET].by_key.offsets,
+                                    (n + 1) * sizeof *offsets);
+    for (size_t k = 0; k < n && status == SPOPS_STATUS_OK; ++k)
+        gs->counts[k] = offsets[k + 1] - offsets[k];
+    *num_pairs = status == SPOPS_STATUS_OK ? offsets[n] : 0;
+    spops_host_free(ctx, offsets, n + 1, sizeof *offsets);
+    return status;
 }
 
-static spops_status make_lists(spops_context *ctx, const spops_gather_scatter *gs,
-                               const build_arrays *a, int64_t num_pairs, int64_t num_segments,
-                               const int32_t *keys, spops_segments **out)
+// While a plan is made, where the context runs: pairs but those of the middle tap, and the row of the
+// buffers of each.
+typedef struct build_arrays {
+    int32_t *begin;                               // [num_taps] as the plan's
+    int32_t *rows[SPOPS_NUM_SIDES], *buffer_rows; // [num_pairs]
+} build_arrays;
+
+static build_arrays carve_arrays(int32_t num_taps, int64_t num_pairs, spops_carver *c)
 {
+    build_arrays a;
+    a.begin = spops_carve(c, num_taps, 1, sizeof *a.begin);
+    a.buffer_rows = spops_carve(c, num_pairs, 1, sizeof *a.buffer_rows);
+    for (int side = 0; side < SPOPS_NUM_SIDES; ++side)
+        a.rows[side] = spops_carve(c, num_pairs, 1, sizeof *a.rows[side]);
+    return a;
+}
+
+// The lists of both sides, from the relation's pairs where they lie. num_pairs: with the middle tap's.
+static spops_status make_lists(spops_context *ctx, const spops_relation *relation,
+                               spops_gather_scatter *gs, int64_t num_pairs, const build_arrays *a)
+{
+    const int64_t left = num_pairs - (gs->middle >= 0 ? gs->counts[gs->middle] : 0);
+    const spops_relation_places_args places = {.relation = relation,
+                                               .num_entries = num_pairs,
+                                               .first = a->begin,
+                                               .without = gs->middle,
+                                               .rows = {a->rows[0], a->rows[1]},
+                                               .places = a->buffer_rows};
     spops_segments_options options = spops_segments_options_default();
-    options.idx = num_pairs > 0 ? a->idx : NULL;
+
+    options.idx = left > 0 ? a->buffer_rows : NULL;
     options.num_rows = gs->num_rows;
     options.max_cols =
         gs->max_in_channels > gs->max_out_channels ? gs->max_in_channels : gs->max_out_channels;
-    SPOPS_TRY(ctx->backend->upload(ctx, a->keys, keys, (size_t)num_pairs * sizeof *keys));
-    return spops_segments_create_from_keys(ctx, num_segments, num_pairs, a->keys,
-                                           SPOPS_KEYS_UNSORTED, &options, out);
+    SPOPS_TRY(
+        ctx->backend->upload(ctx, a->begin, gs->begin, (size_t)gs->num_taps * sizeof *gs->begin));
+    if (left > 0) SPOPS_TRY(ctx->backend->relation_places(ctx, &places));
+    for (int side = 0; side < SPOPS_NUM_SIDES; ++side)
+        SPOPS_TRY(spops_segments_create_from_keys(ctx, relation->sides[side].max_rows, left,
+                                                  a->rows[side], SPOPS_KEYS_UNSORTED, &options,
+                                                  &gs->by_side[side]));
+    return SPOPS_STATUS_OK;
 }
 
-static spops_status build(spops_context *ctx, const char *call, spops_gather_scatter *gs,
-                          const spops_kernel_map_view *view, build_arrays *a)
+static spops_status build(spops_context *ctx, const char *call, const spops_relation *relation,
+                          spops_gather_scatter *gs, int64_t num_pairs)
 {
-    const int64_t max_pairs = view->max_pairs;
-    int64_t num_pairs;
+    spops_carver c = {NULL, 0};
+    spops_status status;
+    void *block = NULL;
+    build_arrays a;
 
-    SPOPS_TRY(fetch(ctx, view->tap_offsets, gs->num_taps + 1, &a->tap_offsets));
-    SPOPS_TRY(fetch(ctx, view->out_rows, max_pairs, &a->out_rows));
-    SPOPS_TRY(fetch(ctx, view->in_rows, max_pairs, &a->in_rows));
-    a->rows = spops_host_alloc(ctx, 1, pairs_bytes(max_pairs));
-    if (a->rows == NULL) return SPOPS_STATUS_OUT_OF_MEMORY;
-    num_pairs = place_pairs(gs, a);
     SPOPS_REQUIRE(ctx, gs->num_rows < INT32_MAX,
                   "%s: the map's pairs, padded in their groups, are %" PRId64
                   " rows, expected less than %d",
                   call, gs->num_rows, INT32_MAX);
-    SPOPS_TRY(spops_backend_alloc(ctx, pairs_bytes(max_pairs), &a->keys));
-    SPOPS_TRY(spops_backend_alloc(ctx, pairs_bytes(max_pairs), &a->idx));
-    SPOPS_TRY(ctx->backend->upload(ctx, a->idx, a->rows, (size_t)num_pairs * sizeof *a->rows));
-    SPOPS_TRY(make_lists(ctx, gs, a, num_pairs, view->out->max_rows, a->out_rows, &gs->by_out));
-    return make_lists(ctx, gs, a, num_pairs, view->in->max_rows, a->in_rows, &gs->by_in);
+    (void)carve_arrays(gs->num_taps, num_pairs, &c);
+    const size_t bytes = c.used;
+    SPOPS_TRY(spops_backend_alloc(ctx, bytes, &block));
+    c = (spops_carver){block, 0};
+    a = carve_arrays(gs->num_taps, num_pairs, &c);
+    status = make_lists(ctx, relation, gs, num_pairs, &a);
+    spops_backend_free(ctx, block, bytes);
+    return status;
 }
 
 static spops_status alloc_arrays(spops_context *ctx, spops_gather_scatter *gs)
@@ -127,43 +134,31 @@ static spops_status alloc_arrays(spops_context *ctx, spops_gather_scatter *gs)
 }
 
 spops_status spops_gather_scatter_create(spops_context *ctx, const char *call,
-                                         const spops_kernel_map *map,
+                                         const spops_relation *relation,
                                          const spops_gather_scatter_options *options,
                                          spops_gather_scatter **out)
 {
-    const bool mirrored = map->kind == SPOPS_MAP_SUBMANIFOLD; // sizes are odd
     const spops_matmul_open_args open = {call};
-    spops_kernel_map_view view = spops_kernel_map_view_default();
     spops_status status = SPOPS_STATUS_OK;
     spops_gather_scatter *gs = NULL;
-    build_arrays a = {0};
+    int64_t num_pairs;
 
     *out = NULL;
     SPOPS_TRY(ctx->backend->matmul_open(ctx, &open));
-    SPOPS_TRY(spops_kernel_map_get_view(ctx, map, &view));
     gs = spops_host_alloc(ctx, 1, sizeof *gs);
     if (gs == NULL) return SPOPS_STATUS_OUT_OF_MEMORY;
     gs->ctx = ctx;
     gs->matmul = ctx->matmul;
     gs->max_in_channels = options->max_in_channels;
     gs->max_out_channels = options->max_out_channels;
-    gs->num_taps = view.num_taps;
-    gs->middle = mirrored ? view.num_taps / 2 : -1;
+    gs->num_taps = (int32_t)relation->num_keys;
+    gs->middle = relation->symmetric ? gs->num_taps / 2 : -1; // their number is odd
     SPOPS_TRY_GOTO(alloc_arrays(ctx, gs), status, fail);
-    SPOPS_TRY_GOTO(ctx->backend->download(ctx, gs->counts, view.tap_counts,
-                                          (size_t)gs->num_taps * sizeof *gs->counts),
-                   status, fail);
-    gs->num_groups = spops_group_taps(&options->grouping, gs->num_taps, gs->counts, mirrored,
-                                      gs->taps, gs->groups);
+    SPOPS_TRY_GOTO(count_pairs(ctx, relation, gs, &num_pairs), status, fail);
+    gs->num_groups = spops_group_taps(&options->grouping, gs->num_taps, gs->counts,
+                                      relation->symmetric, gs->taps, gs->groups);
     lay_out(gs);
-    status = build(ctx, call, gs, &view, &a);
-    spops_host_free(ctx, a.tap_offsets, 1, pairs_bytes(gs->num_taps + 1));
-    spops_host_free(ctx, a.out_rows, 1, pairs_bytes(view.max_pairs));
-    spops_host_free(ctx, a.in_rows, 1, pairs_bytes(view.max_pairs));
-    spops_host_free(ctx, a.rows, 1, pairs_bytes(view.max_pairs));
-    spops_backend_free(ctx, a.keys, pairs_bytes(view.max_pairs));
-    spops_backend_free(ctx, a.idx, pairs_bytes(view.max_pairs));
-    if (status != SPOPS_STATUS_OK) goto fail;
+    SPOPS_TRY_GOTO(build(ctx, call, relation, gs, num_pairs), status, fail);
     *out = gs;
     return SPOPS_STATUS_OK;
 
@@ -179,8 +174,8 @@ void spops_gather_scatter_destroy(spops_gather_scatter *gs)
     if (gs == NULL) return;
     ctx = gs->ctx;
     n = (size_t)gs->num_taps;
-    spops_segments_destroy(gs->by_out); // waits
-    spops_segments_destroy(gs->by_in);
+    for (int side = 0; side < SPOPS_NUM_SIDES; ++side)
+        spops_segments_destroy(gs->by_side[side]); // waits
     spops_host_free(ctx, gs->counts, n, sizeof *gs->counts);
     spops_host_free(ctx, gs->begin, n, sizeof *gs->begin);
     spops_host_free(ctx, gs->taps, n, sizeof *gs->taps);
@@ -192,8 +187,9 @@ size_t spops_gather_scatter_bytes(const spops_gather_scatter *gs)
 {
     const size_t tap_bytes =
         sizeof *gs->counts + sizeof *gs->begin + sizeof *gs->taps + sizeof *gs->groups;
-    return sizeof *gs + (size_t)gs->num_taps * tap_bytes + gs->by_out->base.block_bytes +
-           gs->by_in->base.block_bytes;
+    return sizeof *gs + (size_t)gs->num_taps * tap_bytes +
+           gs->by_side[SPOPS_SIDE_TARGET]->base.block_bytes +
+           gs->by_side[SPOPS_SIDE_SOURCE]->base.block_bytes;
 }
 
 // ---- Scratch ------------------------------------------------------------------------------------
@@ -222,8 +218,8 @@ size_t spops_gather_scatter_scratch_bytes(const spops_gather_scatter *gs)
     const size_t in_bytes = (size_t)gs->max_in_channels * sizeof(float);
     const size_t out_bytes = (size_t)gs->max_out_channels * sizeof(float);
     spops_carver forward = {NULL, 0}, backward = {NULL, 0};
-    (void)carve_scratch(gs, gs->by_out, in_bytes, out_bytes, &forward);
-    (void)carve_scratch(gs, gs->by_in, out_bytes, in_bytes, &backward);
+    (void)carve_scratch(gs, gs->by_side[SPOPS_SIDE_TARGET], in_bytes, out_bytes, &forward);
+    (void)carve_scratch(gs, gs->by_side[SPOPS_SIDE_SOURCE], out_bytes, in_bytes, &backward);
     return forward.used > backward.used ? forward.used : backward.used;
 }
 
@@ -307,8 +303,8 @@ static spops_status multiply_groups(spops_context *ctx, const spops_gather_scatt
 spops_status spops_gather_scatter_run(spops_context *ctx, const spops_gather_scatter *gs,
                                       const spops_gather_scatter_call *call)
 {
-    const spops_segments *from = call->reversed ? gs->by_out : gs->by_in;
-    const spops_segments *to = call->reversed ? gs->by_in : gs->by_out;
+    const int side = call->reversed ? SPOPS_SIDE_SOURCE : SPOPS_SIDE_TARGET;
+    const spops_segments *from = gs->by_side[1 - side], *to = gs->by_side[side];
     spops_carver c = {call->scratch, 0};
     const gs_scratch scratch = carve_scratch(gs, to, row_bytes(call->x), row_bytes(call->out), &c);
     const spops_matrix none = {0};
@@ -363,8 +359,8 @@ spops_status spops_gather_scatter_run_weights(spops_context *ctx, const spops_ga
                                               const spops_gather_scatter_weights_call *call)
 {
     spops_carver c = {call->scratch, 0};
-    const gs_scratch scratch =
-        carve_scratch(gs, gs->by_out, row_bytes(call->x), row_bytes(call->grad_sum), &c);
+    const gs_scratch scratch = carve_scratch(gs, gs->by_side[SPOPS_SIDE_TARGET], row_bytes(call->x),
+                                             row_bytes(call->grad_sum), &c);
     const spops_matrix gathered =
         spops_matrix_dense(scratch.first, gs->num_rows, call->x.cols, call->x.dtype);
     const spops_matrix gradients =
@@ -382,8 +378,8 @@ spops_status spops_gather_scatter_run_weights(spops_context *ctx, const spops_ga
                               .tf32 = call->tf32,
                               .workspace = scratch.workspace};
 
-    SPOPS_TRY(gather(ctx, gs->by_in, call->x, gathered));
-    SPOPS_TRY(gather(ctx, gs->by_out, call->grad_sum, gradients));
+    SPOPS_TRY(gather(ctx, gs->by_side[SPOPS_SIDE_SOURCE], call->x, gathered));
+    SPOPS_TRY(gather(ctx, gs->by_side[SPOPS_SIDE_TARGET], call->grad_sum, gradients));
     SPOPS_TRY(clear_empty_taps(ctx, gs, call->grad_w));
     for (int32_t k = 0; k < gs->num_taps; ++k) {
         const bool in_place = k == gs->middle;

@@ -6,10 +6,11 @@
 
 #include "core/backend.h"
 #include "mvmr/matmul_args.h"
+#include "relation/relation.h"
 #include "spops/sparseconv.h"
 #include "tapconv/tap_groups.h"
 
-// A map's buffers and groups. Shared like the plan that owns it.
+// A relation's buffers and groups. Shared like the plan that owns it.
 typedef struct spops_gather_scatter spops_gather_scatter;
 
 typedef struct spops_gather_scatter_options {
@@ -17,10 +18,10 @@ typedef struct spops_gather_scatter_options {
     int64_t max_in_channels, max_out_channels;
 } spops_gather_scatter_options;
 
-// The map must not be one made by reserve: the sizes of its taps have to be on the host. Waits.
-// Scratch is not reserved.
+// A relation with lists by key, not of a plan made by reserve: the sizes of its taps become known to
+// the host. Symmetric: the middle tap joins row to row. Waits. Scratch is not reserved.
 spops_status spops_gather_scatter_create(spops_context *ctx, const char *call,
-                                         const spops_kernel_map *map,
+                                         const spops_relation *relation,
                                          const spops_gather_scatter_options *options,
                                          spops_gather_scatter **out);
 void spops_gather_scatter_destroy(spops_gather_scatter *gs);

@@ -30,8 +30,17 @@ void spops_tapconv_put_options(const spops_tapconv_options *options, int64_t *fi
     fields[SPOPS_TAPCONV_QUANTIZED] = options->quantized;
 }
 
+void spops_tapconv_put_relation(const spops_relation *r, bool mirrored, int64_t *fields)
+{
+    fields[SPOPS_TAPCONV_NUM_OUT] = r->sides[SPOPS_SIDE_TARGET].max_rows;
+    fields[SPOPS_TAPCONV_NUM_IN] = r->sides[SPOPS_SIDE_SOURCE].max_rows;
+    fields[SPOPS_TAPCONV_NUM_TAPS] = r->num_keys;
+    fields[SPOPS_TAPCONV_MAX_PAIRS] = r->max_terms;
+    fields[SPOPS_TAPCONV_MIRRORED] = mirrored;
+}
+
 spops_status spops_tapconv_read(spops_context *ctx, const char *call, spops_tapconv *conv,
-                                spops_dataflow last, int64_t max_pairs, bool mirrored)
+                                spops_dataflow last)
 {
     spops_plan *base = &conv->base;
     int64_t *fields = base->fields;
@@ -42,18 +51,19 @@ spops_status spops_tapconv_read(spops_context *ctx, const char *call, spops_tapc
     SPOPS_TRY(spops_plan_check_field(ctx, call, base, SPOPS_TAPCONV_DATAFLOW, 0, last));
     SPOPS_TRY(spops_plan_check_field(ctx, call, base, SPOPS_TAPCONV_BACKWARD, 0, 1));
     SPOPS_TRY(spops_plan_check_field(ctx, call, base, SPOPS_TAPCONV_QUANTIZED, 0, 1));
-    SPOPS_TRY(spops_check_count(ctx, call, "max_pairs", max_pairs));
+    SPOPS_TRY(spops_plan_check_field(ctx, call, base, SPOPS_TAPCONV_MAX_PAIRS, 0, SPOPS_MAX_COUNT));
+    SPOPS_TRY(spops_plan_check_field(ctx, call, base, SPOPS_TAPCONV_MIRRORED, 0, 1));
     spops_tapconv_options o = {
         (int32_t)fields[SPOPS_TAPCONV_BACKWARD], (int32_t)fields[SPOPS_TAPCONV_QUANTIZED],
         (spops_dataflow)fields[SPOPS_TAPCONV_DATAFLOW], fields[SPOPS_TAPCONV_MAX_IN_CHANNELS],
         fields[SPOPS_TAPCONV_MAX_OUT_CHANNELS]};
     SPOPS_TRY(spops_tapconv_check_options(ctx, call, &o));
     spops_tapconv_put_options(&o, fields); // with defaults
-    conv->relation = (spops_tapconv_relation){
-        .num_taps = (int32_t)fields[SPOPS_TAPCONV_NUM_TAPS],
-        .sides = {{fields[SPOPS_TAPCONV_NUM_OUT], NULL}, {fields[SPOPS_TAPCONV_NUM_IN], NULL}},
-        .mirrored = mirrored,
-        .max_pairs = max_pairs};
+    conv->relation = (spops_relation){.num_keys = fields[SPOPS_TAPCONV_NUM_TAPS],
+                                      .max_terms = fields[SPOPS_TAPCONV_MAX_PAIRS],
+                                      .sides = {{.max_rows = fields[SPOPS_TAPCONV_NUM_OUT]},
+                                                {.max_rows = fields[SPOPS_TAPCONV_NUM_IN]}}};
+    conv->mirrored = fields[SPOPS_TAPCONV_MIRRORED] != 0;
     conv->backward = o.backward != 0;
     conv->quantized = o.quantized != 0;
     conv->dataflow = conv->choice.named = o.dataflow;
@@ -88,16 +98,16 @@ spops_status spops_tapconv_lacks(spops_context *ctx, const char *call, const spo
 
 bool spops_tapconv_has_side(const spops_tapconv *conv, int side)
 {
-    return side == SPOPS_SIDE_OUT || (conv->backward && !conv->relation.mirrored);
+    return side == SPOPS_SIDE_TARGET || (conv->backward && !conv->mirrored);
 }
 
 void spops_tapconv_size_igemm(spops_context *ctx, spops_tapconv *conv)
 {
-    spops_igemm_scratch_args scratch = {.num_taps = conv->relation.num_taps,
+    spops_igemm_scratch_args scratch = {.num_taps = (int32_t)conv->relation.num_keys,
                                         .max_x_cols = conv->max_in_channels,
                                         .max_out_cols = conv->max_out_channels,
                                         .gradients = conv->backward,
-                                        .lists = conv->schedules[SPOPS_SIDE_OUT].lists};
+                                        .lists = conv->schedules[SPOPS_SIDE_TARGET].lists};
 
     for (int side = 0; side < SPOPS_NUM_SIDES; ++side)
         if (conv->schedules[side].max_records > scratch.max_records)
@@ -109,7 +119,7 @@ void spops_tapconv_size_igemm(spops_context *ctx, spops_tapconv *conv)
 spops_status spops_tapconv_prepare(spops_context *ctx, spops_plan *plan)
 {
     const spops_tapconv *conv = (const spops_tapconv *)plan;
-    const spops_igemm_schedule *s = &conv->schedules[SPOPS_SIDE_OUT];
+    const spops_igemm_schedule *s = &conv->schedules[SPOPS_SIDE_TARGET];
     const spops_igemm_prepare_args kernels = {.products = !s->lists,
                                               .lists = s->lists,
                                               .gradients = conv->backward && !s->has_units,
@@ -119,10 +129,10 @@ spops_status spops_tapconv_prepare(spops_context *ctx, spops_plan *plan)
 
 spops_status spops_tapconv_read_triplets(spops_context *ctx, spops_tapconv *conv)
 {
-    const spops_tapconv_relation *r = &conv->relation;
-    const spops_triplets_shape shape = {r->sides[SPOPS_SIDE_OUT].max_rows,
-                                        r->sides[SPOPS_SIDE_IN].max_rows, r->num_taps,
-                                        r->max_pairs};
+    const spops_relation *r = &conv->relation;
+    const spops_triplets_shape shape = {r->sides[SPOPS_SIDE_TARGET].max_rows,
+                                        r->sides[SPOPS_SIDE_SOURCE].max_rows, r->num_keys,
+                                        r->max_terms};
     spops_triplets_options options = spops_triplets_options_default();
 
     options.backward = conv->backward;
@@ -132,10 +142,11 @@ spops_status spops_tapconv_read_triplets(spops_context *ctx, spops_tapconv *conv
 
 spops_status spops_tapconv_set_triplets(spops_context *ctx, spops_tapconv *conv)
 {
-    const spops_tapconv_relation *r = &conv->relation;
+    const spops_relation *r = &conv->relation;
     if (conv->triplets == NULL) return SPOPS_STATUS_OK;
-    return spops_triplets_update_offsets(ctx, conv->triplets, r->tap_offsets, r->out_rows,
-                                         r->in_rows);
+    return spops_triplets_update_offsets(
+        ctx, conv->triplets, r->sides[SPOPS_SIDE_TARGET].by_key.offsets,
+        r->sides[SPOPS_SIDE_TARGET].by_key.rows, r->sides[SPOPS_SIDE_SOURCE].by_key.rows);
 }
 
 void spops_tapconv_destroy(spops_plan *plan)
@@ -160,7 +171,7 @@ static size_t dataflow_scratch_bytes(const spops_tapconv *conv)
     size_t bytes = spops_triplets_scratch_bytes(conv->triplets);
     const size_t buffers = spops_dataflow_choice_scratch_bytes(&conv->choice);
     const size_t sums =
-        conv->backward ? spops_row_partials_bytes(conv->relation.sides[SPOPS_SIDE_OUT].max_rows,
+        conv->backward ? spops_row_partials_bytes(conv->relation.sides[SPOPS_SIDE_TARGET].max_rows,
                                                   conv->max_out_channels)
                        : 0;
     if (buffers > bytes) bytes = buffers;
@@ -175,7 +186,7 @@ static void *carve_widened(const spops_tapconv *conv, spops_carver *c)
     const spops_dtype widest =
         spops_dtype_in(SPOPS_DTYPE_F64, backend->lacks_dtypes) ? SPOPS_DTYPE_F32 : SPOPS_DTYPE_F64;
     (void)spops_carve(c, 1, 1, dataflow_scratch_bytes(conv));
-    return spops_carve(c, conv->quantized ? conv->relation.sides[SPOPS_SIDE_IN].max_rows : 0,
+    return spops_carve(c, conv->quantized ? conv->relation.sides[SPOPS_SIDE_SOURCE].max_rows : 0,
                        conv->max_in_channels, spops_dtype_bytes(widest));
 }
 
@@ -233,8 +244,8 @@ typedef struct conv_pass {
 static spops_igemm_args igemm_args_of(const spops_tapconv *conv, const conv_pass *p)
 {
     const bool reversed = p->pass == SPOPS_PASS_GRAD_X;
-    const bool mirrored = reversed && conv->relation.mirrored;
-    const int side = reversed && !mirrored ? SPOPS_SIDE_IN : SPOPS_SIDE_OUT;
+    const bool mirrored = reversed && conv->mirrored;
+    const int side = reversed && !mirrored ? SPOPS_SIDE_SOURCE : SPOPS_SIDE_TARGET;
 
     return (spops_igemm_args){.schedule = &conv->schedules[side],
                               .x = reversed ? p->y : p->x,
@@ -246,14 +257,14 @@ static spops_igemm_args igemm_args_of(const spops_tapconv *conv, const conv_pass
 
 static spops_igemm_wgrad_args wgrad_args_of(const spops_tapconv *conv, const conv_pass *p)
 {
-    const spops_tapconv_relation *r = &conv->relation;
-    const spops_igemm_schedule *s = &conv->schedules[SPOPS_SIDE_OUT];
+    const spops_relation *r = &conv->relation;
+    const spops_igemm_schedule *s = &conv->schedules[SPOPS_SIDE_TARGET];
 
-    return (spops_igemm_wgrad_args){.num_taps = r->num_taps,
-                                    .max_pairs = r->max_pairs,
-                                    .tap_offsets = r->tap_offsets,
-                                    .in_rows = r->in_rows,
-                                    .out_rows = r->out_rows,
+    return (spops_igemm_wgrad_args){.num_taps = (int32_t)r->num_keys,
+                                    .max_pairs = r->max_terms,
+                                    .tap_offsets = r->sides[SPOPS_SIDE_TARGET].by_key.offsets,
+                                    .in_rows = r->sides[SPOPS_SIDE_SOURCE].by_key.rows,
+                                    .out_rows = r->sides[SPOPS_SIDE_TARGET].by_key.rows,
                                     .units = s->has_units ? s : NULL,
                                     .x = p->x,
                                     .g = p->y,
@@ -339,9 +350,9 @@ spops_status spops_tapconv_get_choice(spops_context *ctx, const char *call,
                   "%s: in_channels is %" PRId64 " and out_channels %" PRId64 ", expected 1 or more",
                   call, in_channels, out_channels);
     SPOPS_TRY(spops_layer_read(ctx, call, given, &layer));
-    const spops_tapconv_relation *r = &conv->relation;
-    const int64_t num_in = r->sides[SPOPS_SIDE_IN].max_rows;
-    const int64_t num_out = r->sides[SPOPS_SIDE_OUT].max_rows;
+    const spops_relation *r = &conv->relation;
+    const int64_t num_in = r->sides[SPOPS_SIDE_SOURCE].max_rows;
+    const int64_t num_out = r->sides[SPOPS_SIDE_TARGET].max_rows;
     if (in_channels % layer.groups == 0 && out_channels % layer.groups == 0) {
         const conv_pass p = {.pass = pass,
                              .dtype = dtype,
@@ -355,15 +366,16 @@ spops_status spops_tapconv_get_choice(spops_context *ctx, const char *call,
     *choice = (spops_conv_choice){.pass = pass,
                                   .dtype = dtype,
                                   .math = layer.math,
-                                  .num_taps = r->num_taps,
+                                  .num_taps = (int32_t)r->num_keys,
                                   .in_channels = in_channels,
                                   .out_channels = out_channels,
                                   .num_out = num_out,
-                                  .num_pairs = r->max_pairs,
+                                  .num_pairs = r->max_terms,
                                   .dataflow = chosen.dataflow};
-    choice->adds_first = chosen.dataflow == SPOPS_DATAFLOW_IMPLICIT_GEMM &&
-                         conv->schedules[SPOPS_SIDE_OUT].adds &&
-                         (pass != SPOPS_PASS_GRAD_W || conv->schedules[SPOPS_SIDE_OUT].has_units);
+    choice->adds_first =
+        chosen.dataflow == SPOPS_DATAFLOW_IMPLICIT_GEMM &&
+        conv->schedules[SPOPS_SIDE_TARGET].adds &&
+        (pass != SPOPS_PASS_GRAD_W || conv->schedules[SPOPS_SIDE_TARGET].has_units);
     if (chosen.dataflow == SPOPS_DATAFLOW_GATHER_MATMUL_SCATTER) {
         choice->grouping = chosen.layout->grouping.grouping;
         choice->epsilon = chosen.layout->grouping.epsilon;
@@ -400,7 +412,7 @@ static spops_status widen(spops_context *ctx, const spops_tapconv *conv,
                           const spops_conv_layer *layer, spops_matrix q, spops_matrix x)
 {
     const spops_widen_args args = {q, x, layer->x_scales, layer->x_scales_by_channel != 0,
-                                   conv->relation.sides[SPOPS_SIDE_IN].num_rows};
+                                   conv->relation.sides[SPOPS_SIDE_SOURCE].num_rows};
     if (q.dtype != SPOPS_DTYPE_I8 || q.rows == 0) return SPOPS_STATUS_OK;
     return ctx->backend->widen(ctx, &args);
 }
@@ -436,8 +448,8 @@ static spops_status run_pass(spops_context *ctx, const spops_tapconv *conv, cons
     if (args.out.rows == 0) return SPOPS_STATUS_OK;
     SPOPS_TRY(spops_gather_scatter_run(ctx, by.layout->gather_scatter, &args));
     if (layer == NULL) return SPOPS_STATUS_OK;
-    return spops_layer_finish(ctx, layer, p->dtype, conv->relation.sides[SPOPS_SIDE_OUT].num_rows,
-                              args.out);
+    return spops_layer_finish(ctx, layer, p->dtype,
+                              conv->relation.sides[SPOPS_SIDE_TARGET].num_rows, args.out);
 }
 
 spops_status spops_tapconv_execute(spops_context *ctx, spops_operator_id op,
@@ -474,7 +486,7 @@ spops_status spops_tapconv_execute(spops_context *ctx, spops_operator_id op,
     if (by.dataflow != SPOPS_DATAFLOW_FETCH_ON_DEMAND)
         return run_pass(ctx, conv, &pass, by, &layer, scratch);
     options = spops_layer_mvmr_options(&shape, layer.math);
-    options.num_rows = conv->relation.sides[SPOPS_SIDE_OUT].num_rows;
+    options.num_rows = conv->relation.sides[SPOPS_SIDE_TARGET].num_rows;
     SPOPS_TRY(spops_mvmr_run(ctx, call, conv->triplets, x, w, &options, out));
     return spops_layer_finish(ctx, &layer, w.dtype, options.num_rows, out);
 }
@@ -501,7 +513,7 @@ static spops_status sum_bias(spops_context *ctx, const spops_tapconv *conv, spop
     spops_linear_grad_args args = {
         .g = grad_sum,
         .out = spops_matrix_dense(grad_bias, 1, grad_sum.cols, spops_sum_dtype(grad_sum.dtype)),
-        .num_rows = conv->relation.sides[SPOPS_SIDE_OUT].num_rows,
+        .num_rows = conv->relation.sides[SPOPS_SIDE_TARGET].num_rows,
         .piece_rows = pieces.rows,
         .num_pieces = pieces.num,
         .partials = scratch};
@@ -560,7 +572,7 @@ spops_status spops_tapconv_execute_backward(spops_context *ctx, spops_operator_i
     }
     if (grad_x == NULL && grad_w == NULL) return SPOPS_STATUS_OK;
     options = spops_layer_mvmr_options(&shape, layer.math);
-    options.num_rows = conv->relation.sides[SPOPS_SIDE_IN].num_rows;
+    options.num_rows = conv->relation.sides[SPOPS_SIDE_SOURCE].num_rows;
     return spops_mvmr_execute_backward(ctx, conv->triplets, grad_sum, x, w, NULL, &options, grad_x,
                                        grad_w, NULL);
 }

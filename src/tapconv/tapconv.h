@@ -11,22 +11,6 @@
 #include "tapconv/dataflow.h"
 #include "tapconv/layer.h"
 
-// Rows on one side of the relation.
-typedef struct spops_tapconv_side {
-    int64_t max_rows;
-    const int32_t *num_rows; // [1] in use
-} spops_tapconv_side;
-
-// Which output row takes which input row at which tap. Its addresses stay.
-typedef struct spops_tapconv_relation {
-    int32_t num_taps;
-    spops_tapconv_side sides[SPOPS_NUM_SIDES];
-    bool mirrored; // the pair (i, j) at tap k comes with (j, i) at tap num_taps - 1 - k
-    int64_t max_pairs;
-    // Tap k has the pairs tap_offsets[k] .. tap_offsets[k + 1] - 1. NULL: nobody has them by tap.
-    const int32_t *tap_offsets, *in_rows, *out_rows;
-} spops_tapconv_relation;
-
 // What options of both plans say.
 typedef struct spops_tapconv_options {
     int32_t backward, quantized;
@@ -34,7 +18,7 @@ typedef struct spops_tapconv_options {
     int64_t max_in_channels, max_out_channels;
 } spops_tapconv_options;
 
-// Fields of both descriptions.
+// Fields of both descriptions; mirrored: gradients of x run over the target side of a symmetric relation.
 enum {
     SPOPS_TAPCONV_NUM_OUT,
     SPOPS_TAPCONV_NUM_IN,
@@ -44,20 +28,23 @@ enum {
     SPOPS_TAPCONV_DATAFLOW,
     SPOPS_TAPCONV_BACKWARD,
     SPOPS_TAPCONV_QUANTIZED,
+    SPOPS_TAPCONV_MAX_PAIRS,
+    SPOPS_TAPCONV_MIRRORED,
     SPOPS_TAPCONV_NUM_FIELDS
 };
 
 // The first member of a plan.
 typedef struct spops_tapconv {
     spops_plan base; // its workspace: of making schedules again, where they do not have their own
-    spops_tapconv_relation relation;
+    spops_relation
+        relation; // keys are taps; sizes alone before the plan is bound, and once detached
     spops_dataflow dataflow; // as asked for
-    bool backward, quantized;
+    bool backward, quantized, mirrored;
     int64_t max_in_channels, max_out_channels;
 
     spops_triplets *triplets; // FETCH_ON_DEMAND; NULL where another dataflow serves every call
     bool has_igemm;           // its schedules are there
-    spops_igemm_schedule schedules[SPOPS_NUM_SIDES]; // IN with backward, unless mirrored
+    spops_igemm_schedule schedules[SPOPS_NUM_SIDES]; // SOURCE with backward, unless mirrored
     size_t igemm_scratch_bytes;
     spops_dataflow_choice choice; // how AUTO and GATHER_MATMUL_SCATTER are served
 } spops_tapconv;
@@ -68,11 +55,11 @@ typedef struct spops_tapconv {
 spops_status spops_tapconv_check_options(spops_context *ctx, const char *call,
                                          spops_tapconv_options *options);
 
-// Options as fields; and the options and the relation, without its addresses, from fields, which are
-// checked.
+// Options as fields, and a relation; and both, without its addresses, from fields, which are checked.
 void spops_tapconv_put_options(const spops_tapconv_options *options, int64_t *fields);
+void spops_tapconv_put_relation(const spops_relation *relation, bool mirrored, int64_t *fields);
 spops_status spops_tapconv_read(spops_context *ctx, const char *call, spops_tapconv *conv,
-                                spops_dataflow last, int64_t max_pairs, bool mirrored);
+                                spops_dataflow last);
 
 // Whether the plan shall have IMPLICIT_GEMM and the device does, with schedules made from `lists` or
 // from maps. If it was asked for by name, no is a failure.

@@ -94,8 +94,8 @@ static void make_schedule(product_case *c, const int32_t *order)
     const int words = (s->num_taps + 31) / 32;
     spops_igemm_schedule *to = &c->schedule;
     uint32_t *masks = (uint32_t *)calloc((size_t)(s->rows * words), sizeof *masks);
-    spops_igemm_schedule_args args = {
-        .schedule = to, .max_rows = s->rows, .table_stride = s->num_taps, .mask_words = words};
+    spops_relation_side side = {.max_rows = s->rows, .table_stride = s->num_taps};
+    spops_igemm_schedule_args args = {.schedule = to, .side = &side, .mask_words = words};
     const int32_t num_rows = (int32_t)s->rows;
 
     for (int64_t i = 0; i < s->rows; ++i)
@@ -114,8 +114,8 @@ static void make_schedule(product_case *c, const int32_t *order)
                                 test_upload_i32(c->d, c->table, s->rows * s->num_taps),
                                 test_upload_i32(c->d, (const int32_t *)masks, s->rows * words),
                                 test_upload_i32(c->d, order, s->rows)};
-    args.num_rows = sources[0];
-    args.table = sources[1];
+    side.num_rows = sources[0];
+    side.table = sources[1];
     args.masks = (const uint32_t *)sources[2];
     args.order = sources[3];
     args.workspace = device_ints(c, NULL, SPOPS_IGEMM_WORKSPACE(to->max_tiles));
