@@ -1911,6 +1911,7 @@ static void call_operator(world *w)
     const spops_operator *op = ops[(pick(w, 256) + 256 * pick(w, 2)) % (uint32_t)num];
     const int num_args = op->num_inputs + op->num_outputs;
     spops_value values[96], ret;
+    size_t bytes = 0;
 
     FUZZ_REQUIRE(spops_operator_find(op->name) == op, "%s", op->name);
     for (int i = 0; i < num_args; ++i) {
@@ -1929,8 +1930,12 @@ static void call_operator(world *w)
     if (op->num_optional > 0)
         values[n++] = rarely(w) ? int_value(pick(w, 8)) : (spops_value){0, 0, {0}};
     if (rarely(w)) --n;
+    if (CALL(w, spops_call_scratch_bytes(w->ctx, op, values, n, &bytes)))
+        FUZZ_REQUIRE(bytes < SIZE_MAX, "%s", op->name);
     if (rarely(w)) { // on a context of the library's own
         spops_call_set_stream(0, NULL);
+        spops_call_set_device(-1);
+        spops_call_set_allocator(NULL);
         if (spops_call(NULL, op, values, n, &ret) == SPOPS_STATUS_OK && ret.type != 0 &&
             op->arguments[op->num_inputs]->may_be == NULL)
             spops_call_destroy(ret.v.p);
