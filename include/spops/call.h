@@ -245,6 +245,8 @@ SPOPS_API void spops_call_destroy(spops_plan *plan);
  * Threads   Any.
  */
 SPOPS_API void *spops_call_xla_host(void *call_frame);
+
+/** The same for arrays on a CUDA device: on the stream that the frame has. */
 SPOPS_API void *spops_call_xla_cuda(void *call_frame);
 
 /**

@@ -7,7 +7,10 @@
 #include "core/check.h"
 #include "core/plan.h"
 
-enum { MAX_LENT = 64 }; // handles that a context keeps
+enum {
+    MAX_LENT = 64,   // handles that a context keeps
+    MOST_IN_CALL = 8 // the latest ones may serve the call that is being made: they stay
+};
 
 // ---- Trees --------------------------------------------------------------------------------------
 
@@ -256,6 +259,7 @@ static lent_plan *find_oldest(lent_plans *all, const spops_plan_value *v, bool a
     lent_plan *oldest = NULL;
     for (int32_t i = 0; i < all->num; ++i) {
         lent_plan *l = &all->plans[i];
+        if (l->last + MOST_IN_CALL > all->clock) continue;
         if (oldest != NULL && l->last >= oldest->last) continue;
         if (any || (l->hash == hash && is_described(l, v))) oldest = l;
     }
