@@ -102,10 +102,10 @@ spops_status spops_coords_read_part(spops_context *ctx, const char *call, const 
 spops_status spops_coords_fill(spops_context *ctx, const char *call, spops_coords *coords,
                                const spops_coords_source *source);
 
-// Rows in use where the host knows them, else the capacity; and the device's count.
+// The count of rows in use, where ctx runs; NULL of a set that is only measured.
 static inline const int32_t *spops_coords_num_rows(const spops_coords *coords)
 {
-    return &coords->arrays.state->num_rows;
+    return coords->arrays.state == NULL ? NULL : &coords->arrays.state->num_rows;
 }
 
 // voxels.c: a source of points, its matrix and sizes checked; their axes are its first columns.
