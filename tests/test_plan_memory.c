@@ -9,6 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/backend.h"
+#include "core/context.h"
+#include "igemm/igemm_args.h"
 #include "support/device.h"
 #include "tests/support/bev_cases.h"
 #include "tests/support/params.h"
@@ -1358,6 +1361,19 @@ ParameterizedTest(struct case_param *p, plan_memory, updated_at_once)
                                                                                        NULL};
     test_expect(ctx, spops_update(ctx, wrong, 2), SPOPS_STATUS_NOT_SUPPORTED,
                 "plans[1] is of kind coords, which is filled from the caller's data", "kind");
+    // A map that nothing has filled through this handle.
+    description d;
+    test_expect_ok(ctx, describe(ctx, f.parents[MAP_PARENT].here, &d), "describe");
+    const block b = block_create(&f, f.parents[MAP_PARENT].first.bytes);
+    spops_plan *map = NULL;
+    test_expect_ok(ctx, spops_plan_attach(ctx, d.ints, d.num, b.memory, b.bytes, NULL, 0, &map),
+                   "attach");
+    test_expect(ctx, spops_update(ctx, &map, 1), SPOPS_STATUS_INVALID_ARGUMENT,
+                "update: plans[0] does not know what it stands on: set it once", "unset");
+    test_expect_ok(ctx, map_set(&f, ctx, map), "set");
+    test_expect_ok(ctx, spops_update(ctx, &map, 1), "set once");
+    spops_plan_destroy(map);
+    device_free(f.d.backend, b.allocated);
     test_expect(ctx, spops_update(ctx, none, 1), SPOPS_STATUS_INVALID_ARGUMENT, "plans[0] is NULL",
                 "NULL");
     test_expect(ctx, spops_update(ctx, NULL, 1), SPOPS_STATUS_INVALID_ARGUMENT, "plans is NULL",
@@ -1439,6 +1455,64 @@ ParameterizedTest(struct case_param *p, plan_memory, counted)
         free(expected.words);
     }
     spops_neighbors_destroy(neighbors);
+    close_fixture(&f);
+}
+
+// The CPU has no matrix kernels. Without any tile it needs none, and its handles are those of a device.
+static bool no_kernels(const spops_context *ctx, const spops_igemm_scratch_args *args)
+{
+    (void)ctx, (void)args;
+    return true;
+}
+static size_t no_scratch(spops_context *ctx, const spops_igemm_scratch_args *args)
+{
+    (void)ctx, (void)args;
+    return 0;
+}
+static size_t no_workspace(spops_context *ctx, const spops_igemm_lists_args *args)
+{
+    (void)ctx, (void)args;
+    return 0;
+}
+static spops_status no_tiles(spops_context *ctx, const spops_igemm_lists_args *args)
+{
+    return ctx->backend->fill_zero(ctx, args->schedule->num_tiles,
+                                   SPOPS_IGEMM_NUM_TOTALS * sizeof(int32_t));
+}
+
+// A detached convolution has no parents, and is refilled from none; one that was counted has some.
+Test(plan_memory, detached_is_refilled)
+{
+    fixture f;
+    memset(&f, 0, sizeof f);
+    if (!test_open(&f.d, SPOPS_BACKEND_CPU, LAUNCH_DEFAULT)) return;
+    open_fixture(&f);
+    spops_context *ctx = f.d.ctx;
+    const spops_backend *const cpu = ctx->backend;
+    spops_backend like_a_device = *cpu;
+    const spops_point_cloud cloud = cloud_of(&f);
+    spops_neighbors_options search = spops_neighbors_options_default();
+    spops_pointconv_options o = spops_pointconv_options_default();
+    spops_neighbors *neighbors = NULL;
+    like_a_device.igemm_exists = no_kernels;
+    like_a_device.igemm_scratch_bytes = no_scratch;
+    like_a_device.igemm_lists_bytes = no_workspace;
+    like_a_device.igemm_lists_count = no_tiles;
+    like_a_device.igemm_lists_fill = no_tiles;
+    search.radius_m = 1.0f;
+    search.taps = 3;
+    search.tap_size_m = 0.5f;
+    test_expect_ok(ctx, spops_neighbors_create(ctx, NULL, &cloud, &search, &neighbors), "find");
+    o.dataflow = SPOPS_DATAFLOW_IMPLICIT_GEMM;
+    ctx->backend = &like_a_device;
+    for (o.detach = 0; o.detach < 2; ++o.detach) {
+        spops_pointconv *conv = NULL;
+        test_expect_ok(ctx, spops_pointconv_create(ctx, neighbors, &o, &conv), "create");
+        if (o.detach) spops_neighbors_destroy(neighbors);
+        test_expect_ok(ctx, spops_pointconv_update(ctx, conv), o.detach ? "detached" : "counted");
+        spops_pointconv_destroy(conv);
+    }
+    ctx->backend = cpu;
     close_fixture(&f);
 }
 
