@@ -264,3 +264,123 @@ Test(operators_blocks, cuda)
 {
     check_all(SPOPS_BACKEND_CUDA);
 }
+
+// ---- A context that keeps all the handles it may ------------------------------------------------
+
+enum { NUM_KEPT = 70, NUM_ROWS = 8, SIDE = 2 * NUM_ROWS };
+
+// A plan as a block, with a handle, and the two values of a call that it is.
+typedef struct plan_block {
+    spops_plan *plan;
+    void *memory;
+    int64_t ints[64], shape[1], num_ints[1];
+    spops_tensor block, description;
+} plan_block;
+
+// A set of up to so many rows, or with sets of as many a map of one tap between them.
+static spops_status reserve(test_device *d, int64_t max_rows, const plan_block *set,
+                            spops_plan_memory *memory, spops_plan **plan)
+{
+    static const spops_coords_box box = {{0, 0, 0, 0, 0}, {0, SIDE, 0, 0, 0}};
+    spops_coords_options o = spops_coords_options_default();
+    spops_kernel_map_options of = spops_kernel_map_options_default();
+    spops_kernel_shape kernel = spops_kernel_shape_default();
+    o.box = &box;
+    o.memory = of.memory = memory;
+    kernel.dims = 1;
+    kernel.size[0] = kernel.stride[0] = kernel.dilation[0] = 1;
+    if (set == NULL)
+        return spops_coords_reserve(d->ctx, 1, max_rows, max_rows, &o, (spops_coords **)plan);
+    return spops_kernel_map_reserve(
+        d->ctx, SPOPS_MAP_CONVOLUTION, &kernel, (const spops_coords *)set->plan,
+        (const spops_coords *)set->plan, &of, (spops_kernel_map **)plan);
+}
+
+static void make_block(test_device *d, int64_t max_rows, const plan_block *set, plan_block *b)
+{
+    spops_plan_memory memory = spops_plan_memory_default();
+    int32_t num;
+    b->plan = NULL;
+    test_expect_ok(d->ctx, reserve(d, max_rows, set, &memory, &b->plan), "measure");
+    cr_assert(device_alloc(d->backend, memory.bytes, &b->memory));
+    memory.block = b->memory;
+    test_expect_ok(d->ctx, reserve(d, max_rows, set, &memory, &b->plan), "place");
+    test_expect_ok(d->ctx, spops_plan_describe(d->ctx, b->plan, b->ints, 64, &num), "describe");
+    b->num_ints[0] = num;
+    b->shape[0] = (int64_t)memory.bytes;
+    b->block = (spops_tensor){.data = b->memory,
+                              .device_type = d->backend == SPOPS_BACKEND_CPU ? 1 : 2,
+                              .num_dims = 1,
+                              .dtype_bits = 8,
+                              .dtype_lanes = 1,
+                              .shape = b->shape};
+    b->description = (spops_tensor){b->ints, 1, 0, 1, 0, 64, 1, b->num_ints, NULL, 0};
+}
+
+static void free_block(test_device *d, plan_block *b)
+{
+    spops_plan_destroy(b->plan);
+    device_free(d->backend, b->memory);
+}
+
+static void fill_set(test_device *d, plan_block *b, int first)
+{
+    const int32_t num = NUM_ROWS;
+    int32_t rows[NUM_ROWS][2] = {{0}}, *num_there = test_upload_i32(d, &num, 1), *there;
+    for (int r = 0; r < NUM_ROWS; ++r)
+        rows[r][1] = first + r;
+    there = test_upload_i32(d, &rows[0][0], NUM_ROWS * 2);
+    test_expect_ok(d->ctx, spops_coords_update(d->ctx, (spops_coords *)b->plan, num_there, there),
+                   "set");
+    test_wait(d);
+    test_free(d, num_there), test_free(d, there);
+}
+
+// The second of two blocks of one description does not take the handle that the first was just given,
+// where there is no room for another.
+static void check_kept(spops_backend_kind backend)
+{
+    const spops_operator *op = spops_operator_find("kernel_map");
+    const spops_row *row = spops_row_of((spops_operator_id)op->index);
+    spops_kernel_map_info info = spops_kernel_map_info_default();
+    spops_value values[DRAWN_MAX_VALUES] = {{0, 0, {0}}}, ret;
+    plan_block kept[NUM_KEPT], args[3];
+    test_device d;
+
+    if (!test_open(&d, backend, LAUNCH_DEFAULT)) return;
+    for (int i = 0; i < 3; ++i) { // in, out and the map
+        make_block(&d, NUM_ROWS, i == 2 ? args : NULL, &args[i]);
+        if (i < 2) fill_set(&d, &args[i], i * NUM_ROWS / 2);
+        values[i] = (spops_value){SPOPS_VALUE_TENSOR, 0, {.p = &args[i].block}};
+        values[row->num_args + i] =
+            (spops_value){SPOPS_VALUE_TENSOR, 0, {.p = &args[i].description}};
+    }
+    for (int i = 0; i < op->num_attributes; ++i) // what the description says, or none
+        if (row->attributes[i].row->kind != SPOPS_ARGUMENT_INTS)
+            values[row->num_args + 3 + i].type = SPOPS_VALUE_INT;
+    for (int i = 0; i < NUM_KEPT; ++i) {
+        make_block(&d, NUM_ROWS + 1 + i, NULL, &kept[i]);
+        const spops_plan_value value = {"kept", kept[i].ints, (int32_t)kept[i].num_ints[0],
+                                        kept[i].memory, (size_t)kept[i].shape[0]};
+        spops_plan *lent;
+        test_expect_ok(d.ctx, spops_plan_lend(d.ctx, "keep", &value, &lent), "as a call does");
+    }
+    test_expect_ok(d.ctx,
+                   spops_call(d.ctx, op, values, row->num_args + 3 + op->num_attributes + 1, &ret),
+                   op->name);
+    test_expect_ok(
+        d.ctx, spops_kernel_map_get_info_sync(d.ctx, (const spops_kernel_map *)args[2].plan, &info),
+        "info");
+    cr_assert_eq(info.num_pairs, NUM_ROWS / 2, "%d pairs, not half", (int)info.num_pairs);
+    for (int i = 0; i < NUM_KEPT; ++i)
+        free_block(&d, &kept[i]);
+    for (int i = 2; i >= 0; --i)
+        free_block(&d, &args[i]);
+    test_close(&d);
+}
+
+Test(operators_blocks, many_kept)
+{
+    check_kept(SPOPS_BACKEND_CPU);
+    check_kept(SPOPS_BACKEND_CUDA);
+}
