@@ -3,6 +3,7 @@
 // captured graph with clouds of different sizes; scans; what overflows and what is refused.
 #include <criterion/criterion.h>
 #include <criterion/parameterized.h>
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -320,6 +321,69 @@ ParameterizedTest(struct launch_param *p, pyramid, equals_one_by_one)
             cloud_free(&cloud);
         }
         check_refilled(&d, c, &rng);
+    }
+    test_close(&d);
+}
+
+// ---- Descriptions -------------------------------------------------------------------------------
+
+static void expect_fields(const void *a, const void *b, const char *what)
+{
+    int64_t of_a[512], of_b[512];
+    const int32_t num = spops_plan_get_fields(a, of_a, 512);
+    cr_assert(num > 0 && num <= 512 && spops_plan_get_fields(b, of_b, 512) == num, "%s", what);
+    for (int32_t i = 0; i < num; ++i)
+        cr_expect(of_a[i] == of_b[i], "%s: field %d is %" PRId64 " and %" PRId64, what, (int)i,
+                  of_a[i], of_b[i]);
+}
+
+// A pyramid of what a set holds is described as one of the same capacities: so are its parts.
+static void check_described(test_device *d, const spops_coords *finest, const char *what)
+{
+    spops_pyramid *made = NULL, *reserved = NULL;
+    spops_pyramid_info info = spops_pyramid_info_default();
+    spops_pyramid_options o = spops_pyramid_options_default();
+
+    test_expect_ok(d->ctx, spops_pyramid_create(d->ctx, finest, NULL, &made), what);
+    test_expect_ok(d->ctx, spops_pyramid_get_info_sync(d->ctx, made, &info), what);
+    o.max_rows = info.num_rows;
+    o.max_pairs = info.num_pairs;
+    test_expect_ok(d->ctx, spops_pyramid_reserve(d->ctx, finest, &o, &reserved), what);
+    expect_fields(made, reserved, what);
+    for (int32_t level = 0; level < info.num_levels; ++level) {
+        char text[256];
+        test_describe(text, "%s, level %d", what, (int)level);
+        expect_fields(spops_pyramid_coords(made, level), spops_pyramid_coords(reserved, level),
+                      text);
+        for (int r = SPOPS_PYRAMID_WITHIN; r <= SPOPS_PYRAMID_DOWN; ++r) {
+            const spops_pyramid_relation relation = (spops_pyramid_relation)r;
+            if (spops_pyramid_map(made, relation, level) != NULL)
+                expect_fields(spops_pyramid_map(made, relation, level),
+                              spops_pyramid_map(reserved, relation, level), text);
+        }
+    }
+    spops_pyramid_destroy(made);
+    spops_pyramid_destroy(reserved);
+}
+
+Test(pyramid, parts_are_described_alike)
+{
+    static const spops_coords_box box = {{2, -5, 3, 1, 0}, {2, 9, 30, 40, 0}};
+    static const int32_t row[4] = {2, 4, 5, 6};
+    spops_coords_options o = spops_coords_options_default();
+    test_device d;
+
+    if (!test_open(&d, SPOPS_BACKEND_CPU, LAUNCH_DEFAULT)) return;
+    for (int num = 0; num < 2; ++num) {
+        for (int boxed = 0; boxed < 2; ++boxed) {
+            char text[256];
+            spops_coords *finest = NULL;
+            test_describe(text, "%d rows, %s box", num, boxed != 0 ? "a" : "no");
+            o.box = boxed != 0 ? &box : NULL;
+            test_expect_ok(d.ctx, spops_coords_create(d.ctx, 3, num, row, &o, &finest), text);
+            check_described(&d, finest, text);
+            spops_coords_destroy(finest);
+        }
     }
     test_close(&d);
 }

@@ -318,6 +318,7 @@ static spops_status make_to_measure(spops_context *ctx, const char *call,
     s->state = *s->arrays.state;
     s->has_item_row = item_rows;
     s->last_items = source->max_items;
+    s->base.fields[MAX_ITEMS] = source->max_candidates;
 
 done:
     spops_backend_free(ctx, args.workspace, bytes);
@@ -400,6 +401,7 @@ spops_status spops_coords_make(spops_context *ctx, const char *call,
     }
     s->has_item_row = item_rows;
     s->last_items = source->max_items;
+    s->base.fields[MAX_ITEMS] = source->max_candidates;
     *out = s;
     return SPOPS_STATUS_OK;
 

@@ -206,7 +206,7 @@ static spops_status create_window(spops_context *ctx, const char *call, spops_co
     SPOPS_TRY(window_source(ctx, call, kind, in, kernel, &source));
     SPOPS_TRY(spops_coords_read_options(ctx, call, source.dims, options, &choices));
     memset(&box, 0, sizeof box);
-    if (!choices.has_box && source.max_items > 0)
+    if (!choices.has_box) // of an empty set too: the same box as of capacities
         SPOPS_TRY(kind == SPOPS_COORDS_DOWN
                       ? spops_box_downsampled(ctx, call, &in->arrays.layout, &source.taps, &box)
                       : spops_box_upsampled(ctx, call, &in->arrays.layout, &source.taps, &box));
