@@ -182,6 +182,10 @@ spops_status spops_neighbors_put_state(spops_context *ctx, const spops_neighbors
 // Where points may be, of a level that is refilled, or are.
 void spops_point_level_range(const spops_point_level *level, double *lower_m, double *upper_m);
 
+// Its description has this range, which contains its own.
+void spops_point_level_widen(spops_point_level *level, const double *lower_m,
+                             const double *upper_m);
+
 // As many rows as a capacity, and no more samples than that.
 spops_status spops_cloud_check_capacity(spops_context *ctx, const char *call, const char *name,
                                         const spops_point_cloud *cloud, int64_t max_rows,

@@ -398,6 +398,12 @@ void spops_point_level_range(const spops_point_level *level, double *lower_m, do
     spops_plan_get_f64s(level->base.fields + UPPER_M, upper_m, 3);
 }
 
+void spops_point_level_widen(spops_point_level *level, const double *lower_m, const double *upper_m)
+{
+    spops_plan_put_f64s(level->base.fields + LOWER_M, lower_m, 3);
+    spops_plan_put_f64s(level->base.fields + UPPER_M, upper_m, 3);
+}
+
 const spops_point_cloud *spops_point_level_cloud(const spops_point_level *level)
 {
     return level == NULL ? NULL : &level->cloud;

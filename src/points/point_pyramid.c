@@ -184,7 +184,8 @@ static void put_fields(const spops_point_pyramid_options *o, const spops_point_p
     fields[MAX_COLS] = o->max_cols;
 }
 
-// Of a pyramid that was made with its contents; its range is that of level 1.
+// Of a pyramid that was made with its contents. Its range is the range of level 1, also for the
+// levels after it, as in a pyramid of capacities.
 static void put_sizes(spops_point_pyramid *p)
 {
     spops_point_pyramid_capacity c = {.num_samples = p->finest.num_samples};
@@ -194,6 +195,8 @@ static void put_sizes(spops_point_pyramid *p)
         if (level + 1 < p->num_levels) c.max_down_pairs[level] = p->down[level]->arrays.max_pairs;
     }
     if (p->num_levels > 1) spops_point_level_range(p->levels[0], c.lower_m, c.upper_m);
+    for (int32_t level = 1; level + 1 < p->num_levels; ++level)
+        spops_point_level_widen(p->levels[level], c.lower_m, c.upper_m);
     put_fields(&p->options, &c, p->base.fields);
 }
 
