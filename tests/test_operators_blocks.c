@@ -11,14 +11,14 @@
 #include "tests/support/drawn_block.h"
 #include "tests/support/params.h"
 
-enum { TRIES = 3000, DRAWS = 40 };
+enum { TRIES = 3000, DRAWS = 40, ROUNDS = 6 };
 
 typedef struct fixture {
     test_device d;
     drawn_call c;
     drawn_blocks blocks;
     spops_value by_handle[DRAWN_MAX_VALUES], by_block[DRAWN_MAX_VALUES];
-    int num_same, num_filled, num_unfilled; // compared with exact plans; blocks filled; refused
+    int num_same, num_filled; // compared with exact plans; blocks filled
 } fixture;
 
 // Plans that the call takes and that can be blocks.
@@ -60,6 +60,16 @@ static void expect_same(const fixture *f, const unsigned char *a, const unsigned
     cr_expect(at == bytes, "%s, %s: byte %zu of %zu differs", f->c.op->name, what, at, bytes);
 }
 
+// A plan may serve more than a plan of its description: lists by target that are those by source.
+static bool is_served(fixture *f)
+{
+    spops_value ret;
+    const spops_status status = spops_call(f->d.ctx, f->c.op, f->by_handle, f->c.num_values, &ret);
+    test_wait(&f->d);
+    return status == SPOPS_STATUS_OK ||
+           strstr(spops_last_error(f->d.ctx), "the plan was built with backward = 0") == NULL;
+}
+
 // Tensors that are written: with attached handles, with blocks on a context of the library's own, twice,
 // and, where the blocks were filled with what the plans were made from, with these plans.
 static void check_tensors(fixture *f)
@@ -94,14 +104,20 @@ static void check_tensors(fixture *f)
     free(first);
 }
 
-// NULL: the operator fills no block.
+// NULL: the operator fills no block, or not this one.
 static unsigned char *fill(fixture *f, drawn_block *b, const spops_value *values)
 {
     unsigned char *bytes;
     spops_value ret;
     cr_assert(device_fill(f->d.backend, b->block.data, 0x5a, b->bytes));
     const spops_status status = spops_call(f->d.ctx, f->c.op, values, f->c.num_values, &ret);
-    if (status == SPOPS_STATUS_NOT_SUPPORTED) return NULL;
+    if (status == SPOPS_STATUS_NOT_SUPPORTED) {
+        const char *message = spops_last_error(f->d.ctx);
+        cr_assert(strstr(message, "this operator fills no block") != NULL ||
+                      strstr(message, "shares the arrays of another part") != NULL,
+                  "%s", message);
+        return NULL;
+    }
     test_expect_ok(f->d.ctx, status, f->c.op->name);
     cr_assert(ret.type == SPOPS_VALUE_NONE);
     test_wait(&f->d);
@@ -121,10 +137,7 @@ static void check_plan(fixture *f, const spops_plan *made)
     for (int i = 0; i < f->c.num_values; ++i)
         if (f->by_handle[i].type == SPOPS_VALUE_TENSOR) f->by_block[i] = f->by_handle[i];
     first = fill(f, b, f->by_handle);
-    if (first == NULL) {
-        ++f->num_unfilled;
-        return;
-    }
+    if (first == NULL) return;
     again = fill(f, b, f->by_block);
     cr_assert(again != NULL);
     expect_same(f, first, again, b->bytes, "a block");
@@ -206,8 +219,10 @@ static bool check_draw(fixture *f, const spops_value *ret)
         drawn_blocks_attach(&f->blocks, &f->c, &f->d, f->by_handle);
         if (ret->type == SPOPS_VALUE_POINTER)
             check_plan(f, ret->v.p);
-        else
+        else if (is_served(f))
             check_tensors(f);
+        else
+            is_done = false;
         for (int i = 0, number = 0; i < f->c.row->num_inputs; ++i) {
             if (!f->c.row->args[i].is_plan) continue;
             if (f->by_block[i].type == SPOPS_VALUE_TENSOR) break_block(f, i, number);
@@ -219,7 +234,16 @@ static bool check_draw(fixture *f, const spops_value *ret)
     return is_done;
 }
 
-static void check_all(int backend)
+// The draws of an operator are its own: no other row of the list changes them.
+static uint64_t seed_of(const char *name, int round, int draw)
+{
+    uint64_t seed = UINT64_C(0xcbf29ce484222325);
+    for (; *name != '\0'; ++name)
+        seed = (seed ^ (unsigned char)*name) * UINT64_C(0x100000001b3);
+    return seed + (uint64_t)(round * DRAWS + draw);
+}
+
+static void check_all(int backend, int round)
 {
     int32_t num;
     const spops_operator *const *ops = spops_operators(&num);
@@ -236,7 +260,7 @@ static void check_all(int backend)
         spops_value ret;
         if (!takes_described(ops[i])) continue;
         for (int draws = 0; draws < DRAWS && !is_done; ++draws) {
-            test_rng rng = test_rng_make(9000 + 64 * (uint64_t)i + (uint64_t)draws);
+            test_rng rng = test_rng_make(seed_of(ops[i]->name, round, draws));
             if (drawn_call_find(&f->c, &f->d, ops[i], &rng, TRIES, &ret) == 0) break;
             is_done = check_draw(f, &ret);
             drawn_call_free(&f->c);
@@ -247,7 +271,6 @@ static void check_all(int backend)
             printf("%-28s %d %d %d\n", ops[i]->name, is_done, f->num_same, f->num_filled);
         checked += is_done;
     }
-    cr_expect_leq(f->num_unfilled, 1, "an inverse is not made into a block");
     cr_expect(checked > 25 && f->num_same > 10 && f->num_filled > 8, "%d, %d, %d", checked,
               f->num_same, f->num_filled);
     spops_call_release();
@@ -257,12 +280,14 @@ static void check_all(int backend)
 
 Test(operators_blocks, cpu)
 {
-    check_all(SPOPS_BACKEND_CPU);
+    for (int round = 0; round < ROUNDS; ++round)
+        check_all(SPOPS_BACKEND_CPU, round);
 }
 
 Test(operators_blocks, cuda)
 {
-    check_all(SPOPS_BACKEND_CUDA);
+    for (int round = 0; round < ROUNDS; ++round)
+        check_all(SPOPS_BACKEND_CUDA, round);
 }
 
 // ---- A context that keeps all the handles it may ------------------------------------------------

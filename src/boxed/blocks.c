@@ -69,22 +69,44 @@ static spops_status check_attributes(const spops_boxed_call *b)
 
 // ---- What a block is filled with ------------------------------------------------------------------
 
+// The arrays of a plan and of its parts into those of a plan like it. Workspaces stay: a part may have
+// a smaller one than a plan that stands alone.
+static spops_status copy_arrays(const spops_boxed_call *b, const spops_plan *from,
+                                const spops_plan *to)
+{
+    const spops_plan *of = from->parts;
+
+    SPOPS_REQUIRE(b->ctx, from->array_bytes == to->array_bytes,
+                  "%s: %s has arrays of %zu bytes, expected %zu", b->row->call,
+                  b->row->args[output_of(b)].name, to->array_bytes, from->array_bytes);
+    if (from->array_bytes > 0)
+        SPOPS_TRY(b->ctx->backend->copy(b->ctx, to->block, from->block, from->array_bytes));
+    for (const spops_plan *part = to->parts; part != NULL && of != NULL;
+         part = part->next_part, of = of->next_part)
+        if (!part->shares) SPOPS_TRY(copy_arrays(b, of, part));
+    return SPOPS_STATUS_OK;
+}
+
 // Into the block of `to` what `from`, called `name`, holds: plans of one description.
 static spops_status copy_plan(const spops_boxed_call *b, const char *name, const spops_plan *from,
                               const spops_plan *to)
 {
     const size_t bytes = (size_t)to->ops->num_fields * sizeof *to->fields;
 
+    if (from->shares)
+        return spops_fail(b->ctx, SPOPS_STATUS_NOT_SUPPORTED,
+                          "%s: this part of %s shares the arrays of another part, expected a part "
+                          "with arrays of its own, which can be copied",
+                          b->row->call, name);
     SPOPS_REQUIRE(
-        b->ctx, from->refillable && !from->shares && from->block != NULL,
+        b->ctx, from->refillable && from->block != NULL,
         "%s: %s was made with exact sizes, expected a plan with capacities, whose block can "
         "be copied",
         b->row->call, name);
     SPOPS_REQUIRE(b->ctx, from->kind == to->kind && memcmp(from->fields, to->fields, bytes) == 0,
                   "%s: %s is another than in the description of %s", b->row->call, name,
                   b->row->args[output_of(b)].name);
-    if (from->block == to->block) return SPOPS_STATUS_OK;
-    return b->ctx->backend->copy(b->ctx, to->block, from->block, to->block_bytes);
+    return from->block == to->block ? SPOPS_STATUS_OK : copy_arrays(b, from, to);
 }
 
 static spops_status copy_parents(const spops_boxed_call *b)

@@ -439,9 +439,11 @@ typedef void (*carve_function)(spops_plan *plan, spops_carver *c);
 
 void spops_plan_carve(spops_plan *plan, spops_carver *c)
 {
-    if (plan->placed && c->base != NULL) plan->block = c->base + spops_align_bytes(c->used);
+    const size_t begin = spops_align_bytes(c->used);
+    if (plan->placed && c->base != NULL) plan->block = c->base + begin;
     if (plan->ops->carve != NULL) plan->ops->carve(plan, c);
     if (plan->ops->carve_late != NULL) plan->ops->carve_late(plan, c);
+    plan->array_bytes = c->used > begin ? c->used - begin : 0;
     if (plan->ops->carve_workspace != NULL) plan->ops->carve_workspace(plan, c);
     for (spops_plan *part = plan->parts; part != NULL; part = part->next_part)
         if (!part->shares) spops_plan_carve(part, c);

@@ -34,6 +34,8 @@ struct spops_plan {
     int64_t *fields;                // [ops->num_fields] of the description; after the handle
     void *block, *late, *workspace; // the last without bytes: a part of block
     size_t block_bytes, late_bytes, workspace_bytes;
+    size_t
+        array_bytes; // of a plan with capacities: what it holds, from block on, without its parts
     size_t scratch_bytes; // of its calls
 };
 
