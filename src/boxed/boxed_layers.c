@@ -218,6 +218,16 @@ typedef struct attention_choice {
     spops_attention_bias bias;
 } attention_choice;
 
+// A matrix of the options. Where scratch alone is asked for it may have no data: an address that nobody
+// reads stands for that.
+static spops_matrix measurable(const spops_boxed_call *b, int i)
+{
+    static double nothing;
+    spops_matrix m = b->matrices[i];
+    if (b->measures && m.data == NULL) m.data = &nothing;
+    return m;
+}
+
 static void read_attention(const spops_boxed_call *b, int positions, int q, int o,
                            attention_choice *c)
 {
@@ -231,14 +241,14 @@ static void read_attention(const spops_boxed_call *b, int positions, int q, int 
     c->options.qkv_head_stride = b->block_strides[q];
     c->options.o_head_stride = b->block_strides[o];
     if (b->args[positions] != NULL) {
-        c->rotary.coords = b->matrices[positions];
+        c->rotary.coords = measurable(b, positions);
         c->rotary.base = f32_attribute(b, BASE);
         c->rotary.axis_dim = spops_boxed_i32(b, AXIS_DIM);
         c->options.rotary = &c->rotary;
     }
     if (b->args[positions + 1] != NULL) {
-        c->bias.coords = b->matrices[positions + 1];
-        c->bias.table = b->matrices[positions + 2];
+        c->bias.coords = measurable(b, positions + 1);
+        c->bias.table = measurable(b, positions + 2);
         c->options.bias = &c->bias;
     }
 }

@@ -168,7 +168,7 @@ static spops_status unpack_matrix(unpacking *u, const spops_tensor *t, const spo
     if (dims > 1 && m->cols > 1 && t->strides[dims - 1] != 1)
         return refuse(u, "a tensor with gaps between its columns", "columns without a gap");
     if (dims <= 2) {
-        if (m->rows > 1) m->row_stride = t->strides[0];
+        m->row_stride = t->strides[0]; // any number, where there is one row
         return SPOPS_STATUS_OK;
     }
     int64_t expected = -1;
@@ -213,7 +213,7 @@ static spops_status unpack_tensor(unpacking *u, const spops_value *value, int in
     }
     if (m->dtype == SPOPS_DTYPE_F4E2M1) { // DLPack counts pairs of columns
         m->cols *= 2;
-        m->row_stride *= 2;
+        if (m->rows > 1) m->row_stride *= 2;
     }
     b->args[index] = arg->is_array && !b->measures ? m->data : (const void *)m;
     return SPOPS_STATUS_OK;

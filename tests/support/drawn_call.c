@@ -143,7 +143,9 @@ static spops_value draw_attribute(drawn_call *c, int index, test_rng *rng)
     first = a->first.how == SPOPS_NUMBER_NONE ? 0 : spops_row_eval(&a->first, c->slots);
     last = a->last.how == SPOPS_NUMBER_NONE ? first + 3 : spops_row_eval(&a->last, c->slots);
     if (first < -8) first = -8;
-    v.v.i = first + test_rng_below(rng, last - first < 12 ? last - first + 1 : 12);
+    v.v.i = first; // often: one batch, one camera, nothing
+    if (test_rng_below(rng, 4) > 0)
+        v.v.i += test_rng_below(rng, last - first < 12 ? last - first + 1 : 12);
     return v;
 }
 
