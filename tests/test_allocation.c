@@ -1,129 +1,177 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory that runs out: for every call that may allocate, its n-th request is refused, for each n
-// until the call succeeds. Each failure is OUT_OF_MEMORY with a message, leaves the output NULL,
-// frees what it took, and leaves the context usable.
+// Memory that runs out. Of every operator, and of every other call that may allocate, the n-th request
+// is refused, for each n until the call succeeds. Each failure is OUT_OF_MEMORY with the call's name,
+// makes nothing, leaks nothing, and leaves the context usable. Execute calls make no request at all.
+// Plans into capacities: tests/test_plan_memory.c.
 #include <criterion/criterion.h>
 #include <criterion/parameterized.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "support/device.h"
 #include "tests/support/bev_cases.h"
+#include "tests/support/drawn_call.h"
 #include "tests/support/params.h"
+#include "tests/support/reduce_cases.h"
 #include "tests/support/relation.h"
 
-// What a call works on, made before memory runs out.
-typedef struct setting {
-    test_device d;
-    test_relation relation;
-    int32_t *offsets, *keys, *idx, *weight_idx; // where the backend runs
-    unsigned char *saved, *saved_bev;
-    size_t saved_bytes, saved_bev_bytes;
-    bev_geometry_case geometry;
-    bev_map map;
-    spops_bev_ranks_out ranks;
-    spops_bev_intervals_out intervals;
-    spops_segments *segments;
-    spops_bev_plan *bev;
-} setting;
-
-// A call that may allocate: *made is what it returns, freed by `destroy`.
+// A call whose memory runs out: *made is what it returns, if anything, and how it goes.
 typedef struct allocating_call {
-    const char *name;
-    spops_status (*call)(setting *s, spops_context *ctx, void **made);
-    void (*destroy)(void *made);
-    bool keeps_memory; // scratch that stays with the context
+    const char *name; // that messages begin with
+    spops_status (*call)(void *user, spops_context *ctx, void **made);
+    void (*destroy)(void *user, void *made);
+    void *user;
+    bool must_ask; // there is a request that can be refused
+    size_t scratch_bytes;
 } allocating_call;
 
-static spops_segments_options segments_options(const setting *s)
+static void expect_failed(const allocating_call *c, spops_context *ctx, spops_status status,
+                          const void *made, const char *what)
 {
-    spops_segments_options o = spops_segments_options_default();
-    o.idx = s->idx;
-    o.weight_idx = s->weight_idx;
-    o.num_rows = s->relation.ref.num_rows;
-    o.num_weights = s->relation.ref.num_weights;
-    o.gradients = SPOPS_GRADIENTS_ALL;
-    return o;
+    spops_context *reports = strcmp(c->name, "context_create") == 0 ? NULL : ctx;
+    const char *message = spops_last_error(reports);
+    const size_t n = strlen(c->name);
+    test_expect(reports, status, SPOPS_STATUS_OUT_OF_MEMORY, " memory", what);
+    cr_assert(strncmp(message, c->name, n) == 0 && message[n] == ':', "%s: \"%s\"", what, message);
+    cr_assert(made == NULL, "%s: the output is not NULL", what);
 }
 
-static spops_status create_by_offsets(setting *s, spops_context *ctx, void **made)
+// Refuses one request after another, each on a new context, so that scratch has to be found too; how
+// many requests the call makes.
+static int64_t run_out(test_device *d, const allocating_call *c)
 {
-    const spops_segments_options o = segments_options(s);
-    return spops_segments_create(ctx, s->relation.ref.num_segments, s->offsets, &o,
-                                 (spops_segments **)made);
+    checked_alloc *memory = &d->memory;
+    int num_served = 0; // in spite of a request that was refused
+    for (int64_t nth = 1;; ++nth) {
+        const int64_t live = memory->live;
+        spops_context *ctx = test_context(d, 1);
+        void *made = (void *)16; // anything but NULL
+        char what[128];
+        (void)snprintf(what, sizeof what, "%s, request %d", c->name, (int)nth);
+        cr_assert(nth < 1000, "%s never succeeds", c->name);
+        test_expect_ok(ctx, spops_context_reserve(ctx, c->scratch_bytes), what);
+        const int64_t kept = memory->live;
+        memory->fail_at = memory->requests + nth;
+        spops_status status = c->call(c->user, ctx, &made);
+        const bool is_refused = memory->requests >= memory->fail_at;
+        memory->fail_at = 0;
+        if (is_refused && (status != SPOPS_STATUS_OK || ++num_served > 3)) {
+            expect_failed(c, ctx, status, made, what);
+            // Scratch, and what describes it, may stay with the context; and the context still serves.
+            cr_assert(memory->live <= kept + 3, "%s: %d blocks leaked", what,
+                      (int)(memory->live - kept));
+            status = c->call(c->user, ctx, &made);
+        } // else scratch that cannot grow by half is asked for once more, as it is needed
+        test_expect_ok(ctx, status, what);
+        c->destroy(c->user, made);
+        spops_context_destroy(ctx);
+        checked_alloc_check(memory, what);
+        cr_assert(memory->live == live, "%s: %d blocks outlive the context", what,
+                  (int)(memory->live - live));
+        if (!is_refused) {
+            cr_assert(nth > 1 || !c->must_ask, "%s takes no memory from the allocator", c->name);
+            return nth - 1;
+        }
+    }
 }
 
-static spops_status create_by_sorted(setting *s, spops_context *ctx, void **made)
+// ---- Operators ----------------------------------------------------------------------------------
+
+enum { TRIES = 3000, DRAWS = 8, DEVICE_DRAWS = 3 };
+
+static spops_status call_operator(void *user, spops_context *ctx, void **made)
 {
-    const spops_segments_options o = segments_options(s);
-    return spops_segments_create_from_keys(ctx, s->relation.ref.num_segments,
-                                           s->relation.ref.num_terms, s->keys, SPOPS_KEYS_SORTED,
-                                           &o, (spops_segments **)made);
+    const drawn_call *c = user;
+    spops_value ret;
+    const spops_status status = spops_call(ctx, c->op, c->values, c->num_values, &ret);
+    *made = ret.type == SPOPS_VALUE_POINTER ? ret.v.p : NULL;
+    return status;
 }
 
-static spops_status create_by_unsorted(setting *s, spops_context *ctx, void **made)
+static void drop(void *user, void *made)
 {
-    const spops_segments_options o = segments_options(s);
-    return spops_segments_create_from_keys(ctx, s->relation.ref.num_segments,
-                                           s->relation.ref.num_terms, s->keys, SPOPS_KEYS_UNSORTED,
-                                           &o, (spops_segments **)made);
+    const spops_value ret = {SPOPS_VALUE_POINTER, 0, {.p = made}};
+    if (made != NULL) drawn_call_drop(user, &ret);
 }
 
-static spops_status reserve_segments(setting *s, spops_context *ctx, void **made)
+static bool makes_plan(const drawn_call *c)
 {
-    spops_segments_options o = segments_options(s);
-    o.idx = o.weight_idx = NULL;
-    return spops_segments_reserve(ctx, s->relation.ref.num_segments, s->relation.ref.num_terms, &o,
-                                  (spops_segments **)made);
+    const spops_row_arg *last = &c->row->args[c->row->num_args - 1];
+    return last->is_plan && last->is_output && last->may_be < 0;
 }
 
-static spops_status load_segments(setting *s, spops_context *ctx, void **made)
+static int64_t run_out_of_operator(test_device *d, drawn_call *c)
 {
-    return spops_segments_load(ctx, s->saved, s->saved_bytes, (spops_segments **)made);
+    const bool executes = strstr(c->op->function, "_execute") != NULL;
+    const allocating_call call = {.name = c->op->function + strlen("spops_"),
+                                  .call = call_operator,
+                                  .destroy = drop,
+                                  .user = c,
+                                  .must_ask = makes_plan(c)};
+    allocating_call reserved = call;
+    if (executes)
+        test_expect_ok(d->ctx,
+                       spops_call_scratch_bytes(d->ctx, c->op, c->values, c->num_values,
+                                                &reserved.scratch_bytes),
+                       c->op->name);
+    const int64_t requests = run_out(d, &reserved);
+    cr_assert(requests == 0 || !executes, "%s: an execute call asks for memory", c->op->name);
+    return requests;
 }
 
-static spops_bev_options bev_options(void)
+ParameterizedTestParameters(allocation, operators)
 {
-    spops_bev_options o = spops_bev_options_default();
-    o.backward = 1;
-    return o;
+    return every_backend();
+}
+ParameterizedTest(struct backend_param *p, allocation, operators, .timeout = 600)
+{
+    int32_t num;
+    const spops_operator *const *ops = spops_operators(&num);
+    const int num_draws = p->backend == SPOPS_BACKEND_CPU ? DRAWS : DEVICE_DRAWS;
+    drawn_call *c = calloc(1, sizeof *c);
+    test_device d;
+    cr_assert(c != NULL);
+    if (!test_open(&d, (spops_backend_kind)p->backend, LAUNCH_STREAM)) return;
+    for (int32_t i = 0; i < num; ++i) {
+        int64_t most = 0;
+        for (int draws = 0; draws < num_draws; ++draws) {
+            test_rng rng = test_rng_make(4000 + 16 * (uint64_t)i + (uint64_t)draws);
+            spops_value ret;
+            cr_assert(drawn_call_find(c, &d, ops[i], &rng, TRIES, &ret) > 0, "%s: no valid call",
+                      ops[i]->name);
+            drawn_call_drop(c, &ret);
+            const int64_t requests = run_out_of_operator(&d, c);
+            most = requests > most ? requests : most;
+            drawn_call_free(c);
+        }
+        if (getenv("SPOPS_TEST_VERBOSE") != NULL)
+            printf("%-28s %d requests\n", ops[i]->name, (int)most);
+    }
+    test_close(&d);
+    free(c);
 }
 
-static spops_status create_bev(setting *s, spops_context *ctx, void **made)
-{
-    const spops_bev_options o = bev_options();
-    return spops_bev_plan_create(ctx, &s->geometry.geometry, &o, (spops_bev_plan **)made);
-}
+// ---- Calls that are no operator's ---------------------------------------------------------------
 
-static spops_status reserve_bev(setting *s, spops_context *ctx, void **made)
-{
-    const spops_bev_options o = bev_options();
-    return spops_bev_plan_reserve(ctx, &s->geometry.geometry, &o, (spops_bev_plan **)made);
-}
+// What they work on, made before memory runs out.
+typedef struct setting {
+    test_device d;
+    spops_segments *segments;
+    spops_bev_plan *bev;
+    spops_coords *coords;
+    spops_kernel_map *map;
+    spops_bev_ranks_out ranks;
+    spops_bev_intervals_out intervals;
+    unsigned char saved[3][1 << 14]; // segments, bev, map
+    size_t saved_bytes[3];
+} setting;
 
-static spops_status create_bev_from_ranks(setting *s, spops_context *ctx, void **made)
-{
-    const spops_bev_options o = bev_options();
-    const spops_bev_ranks ranks = spops_bev_ranks_of(&s->ranks);
-    return spops_bev_plan_create_from_ranks(ctx, &s->map.shape, &ranks, &o,
-                                            (spops_bev_plan **)made);
-}
+static const spops_bev_shape bev_shape = {2, 2, 6, 3, 4, 7, 5, 2};
 
-static spops_status create_bev_from_intervals(setting *s, spops_context *ctx, void **made)
+static spops_status create_context(void *user, spops_context *ctx, void **made)
 {
-    const spops_bev_options o = bev_options();
-    const spops_bev_intervals intervals = spops_bev_intervals_of(&s->intervals);
-    return spops_bev_plan_create_from_intervals(ctx, &s->map.shape, &intervals, &o,
-                                                (spops_bev_plan **)made);
-}
-
-static spops_status load_bev(setting *s, spops_context *ctx, void **made)
-{
-    return spops_bev_plan_load(ctx, s->saved_bev, s->saved_bev_bytes, (spops_bev_plan **)made);
-}
-
-static spops_status create_context(setting *s, spops_context *ctx, void **made)
-{
+    setting *s = user;
     spops_context_options o = spops_context_options_default();
     (void)ctx;
     o.backend = s->d.backend;
@@ -132,323 +180,211 @@ static spops_status create_context(setting *s, spops_context *ctx, void **made)
     return spops_context_create(&o, (spops_context **)made);
 }
 
-// Calls that return no object.
-static spops_status reserve_scratch(setting *s, spops_context *ctx, void **made)
+static spops_status reserve_scratch(void *user, spops_context *ctx, void **made)
 {
-    (void)s;
+    (void)user;
     *made = NULL;
     return spops_context_reserve(ctx, (size_t)1 << 22);
 }
 
-static spops_status save_segments(setting *s, spops_context *ctx, void **made)
+static spops_status create_reduce(void *user, spops_context *ctx, void **made)
 {
-    size_t bytes = 0;
+    const spops_reduce_desc desc = test_plain_sum();
+    spops_reduce id;
+    (void)user;
     *made = NULL;
-    return spops_segments_save(ctx, s->segments, s->saved, s->saved_bytes, &bytes);
+    return spops_reduce_create(ctx, &desc, &id);
 }
 
-static spops_status save_bev(setting *s, spops_context *ctx, void **made)
+static spops_status load_segments(void *user, spops_context *ctx, void **made)
 {
-    size_t bytes = 0;
-    *made = NULL;
-    return spops_bev_plan_save(ctx, s->bev, s->saved_bev, s->saved_bev_bytes, &bytes);
+    const setting *s = user;
+    return spops_segments_load(ctx, s->saved[0], s->saved_bytes[0], (spops_segments **)made);
 }
 
-static spops_status get_ranks(setting *s, spops_context *ctx, void **made)
+static spops_status save_segments(void *user, spops_context *ctx, void **made)
 {
+    setting *s = user;
     *made = NULL;
-    return spops_bev_plan_get_ranks_sync(ctx, s->bev, &s->ranks);
+    return spops_segments_save(ctx, s->segments, s->saved[0], sizeof s->saved[0],
+                               &s->saved_bytes[0]);
 }
 
-static spops_status get_intervals(setting *s, spops_context *ctx, void **made)
+static spops_status get_traffic(void *user, spops_context *ctx, void **made)
 {
-    *made = NULL;
-    return spops_bev_plan_get_intervals_sync(ctx, s->bev, &s->intervals);
-}
-
-static spops_status get_traffic(setting *s, spops_context *ctx, void **made)
-{
+    const setting *s = user;
     spops_traffic traffic = spops_traffic_default();
     *made = NULL;
     return spops_segments_get_traffic_sync(ctx, s->segments, SPOPS_DTYPE_F32, 8, 1, &traffic);
 }
 
-static void identity(void *user, int64_t n, void *state)
+static spops_status load_bev(void *user, spops_context *ctx, void **made)
 {
-    (void)user;
-    memset(state, 0, (size_t)n * sizeof(float));
+    const setting *s = user;
+    return spops_bev_plan_load(ctx, s->saved[1], s->saved_bytes[1], (spops_bev_plan **)made);
 }
 
-static void fold(void *user, int64_t n, void *state, const float *v, int32_t term)
+static spops_status save_bev(void *user, spops_context *ctx, void **made)
 {
-    (void)user, (void)term;
-    for (int64_t i = 0; i < n; ++i)
-        ((float *)state)[i] += v[i];
-}
-
-static void combine(void *user, int64_t n, void *a, const void *b)
-{
-    (void)user;
-    for (int64_t i = 0; i < n; ++i)
-        ((float *)a)[i] += ((const float *)b)[i];
-}
-
-static void finalize(void *user, int64_t n, const void *state, int64_t count, float *out)
-{
-    (void)user, (void)count;
-    memcpy(out, state, (size_t)n * sizeof(float));
-}
-
-static spops_status create_reduce(setting *s, spops_context *ctx, void **made)
-{
-    spops_reduce id;
-    spops_reduce_desc desc;
-    (void)s;
-    memset(&desc, 0, sizeof desc);
-    desc.struct_size = sizeof desc;
-    desc.name = "plain sum";
-    desc.state_bytes = sizeof(float);
-    desc.identity = identity, desc.fold = fold, desc.combine = combine, desc.finalize = finalize;
-    desc.cuda_op = "plain_sum";
-    desc.cuda_source =
-        "struct plain_sum {\n"
-        "    struct state { float v; };\n"
-        "    static constexpr bool uses_term = false;\n"
-        "    static constexpr bool has_arg = false;\n"
-        "    static __device__ state identity() { state a = {0.0f}; return a; }\n"
-        "    static __device__ state lift(float v, int) { state a = {v}; return a; }\n"
-        "    static __device__ state combine(state a, state b) { a.v += b.v; return a; }\n"
-        "    static __device__ float finalize(state a, long long) { return a.v; }\n"
-        "    static __device__ int arg(state) { return -1; }\n"
-        "    static __device__ float grad(float, int, state, long long) { return 1.0f; }\n"
-        "};\n";
+    setting *s = user;
     *made = NULL;
-    return spops_reduce_create(ctx, &desc, &id);
+    return spops_bev_plan_save(ctx, s->bev, s->saved[1], sizeof s->saved[1], &s->saved_bytes[1]);
 }
 
-static void destroy_segments(void *made)
+static spops_status get_ranks(void *user, spops_context *ctx, void **made)
 {
-    spops_segments_destroy((spops_segments *)made);
+    const setting *s = user;
+    *made = NULL;
+    return spops_bev_plan_get_ranks_sync(ctx, s->bev, &s->ranks);
 }
 
-static void destroy_bev(void *made)
+static spops_status get_intervals(void *user, spops_context *ctx, void **made)
 {
-    spops_bev_plan_destroy((spops_bev_plan *)made);
+    const setting *s = user;
+    *made = NULL;
+    return spops_bev_plan_get_intervals_sync(ctx, s->bev, &s->intervals);
 }
 
-static void destroy_context(void *made)
+static spops_status create_from_intervals(void *user, spops_context *ctx, void **made)
 {
-    spops_context_destroy((spops_context *)made);
+    const setting *s = user;
+    const spops_bev_intervals intervals = spops_bev_intervals_of(&s->intervals);
+    spops_bev_options o = spops_bev_options_default();
+    o.backward = 1;
+    return spops_bev_plan_create_from_intervals(ctx, &bev_shape, &intervals, &o,
+                                                (spops_bev_plan **)made);
 }
 
-static const allocating_call calls[] = {
-    {"segments_create", create_by_offsets, destroy_segments, true},
-    {"segments_create_from_keys (sorted)", create_by_sorted, destroy_segments, true},
-    {"segments_create_from_keys (unsorted)", create_by_unsorted, destroy_segments, true},
-    {"segments_reserve", reserve_segments, destroy_segments, true},
-    {"segments_load", load_segments, destroy_segments, true},
-    {"segments_save", save_segments, NULL, false},
-    {"segments_get_traffic_sync", get_traffic, NULL, false},
-    {"bev_plan_create", create_bev, destroy_bev, true},
-    {"bev_plan_reserve", reserve_bev, destroy_bev, true},
-    {"bev_plan_create_from_ranks", create_bev_from_ranks, destroy_bev, true},
-    {"bev_plan_create_from_intervals", create_bev_from_intervals, destroy_bev, true},
-    {"bev_plan_load", load_bev, destroy_bev, true},
-    {"bev_plan_save", save_bev, NULL, false},
-    {"bev_plan_get_ranks_sync", get_ranks, NULL, false},
-    {"bev_plan_get_intervals_sync", get_intervals, NULL, false},
-    {"context_create", create_context, destroy_context, false},
-    {"context_reserve", reserve_scratch, NULL, true},
-    {"reduce_create", create_reduce, NULL, true},
-};
+static spops_status load_map(void *user, spops_context *ctx, void **made)
+{
+    const setting *s = user;
+    return spops_kernel_map_load(ctx, s->coords, s->coords, s->saved[2], s->saved_bytes[2],
+                                 (spops_kernel_map **)made);
+}
+
+static spops_status save_map(void *user, spops_context *ctx, void **made)
+{
+    setting *s = user;
+    *made = NULL;
+    return spops_kernel_map_save(ctx, s->map, s->coords, s->coords, s->saved[2], sizeof s->saved[2],
+                                 &s->saved_bytes[2]);
+}
+
+// Buffers for two groupings.
+static spops_status create_tuned_conv(void *user, spops_context *ctx, void **made)
+{
+    const setting *s = user;
+    spops_conv_choice tuning[2] = {{SPOPS_PASS_FORWARD, SPOPS_DTYPE_F32, SPOPS_MATH_EXACT, 27, 4, 4,
+                                    1, 1, SPOPS_DATAFLOW_GATHER_MATMUL_SCATTER,
+                                    SPOPS_GROUPING_FIXED, 0, 0, 0, 0}};
+    spops_sparseconv_options o = spops_sparseconv_options_default();
+    tuning[1] = tuning[0];
+    tuning[1].out_channels = 8;
+    tuning[1].grouping = SPOPS_GROUPING_SEPARATE;
+    o.tuning = tuning;
+    o.num_tuning = 2;
+    return spops_sparseconv_create(ctx, s->map, &o, (spops_sparseconv **)made);
+}
+
+static void destroy_context(void *user, void *made)
+{
+    (void)user;
+    spops_context_destroy(made);
+}
+
+static void destroy_plan(void *user, void *made)
+{
+    (void)user;
+    spops_plan_destroy(made);
+}
 
 static void make_setting(setting *s)
 {
-    static const test_shape shape = {"one huge", 40, LENGTHS_ONE_HUGE, 3000, 0};
-    static const spops_bev_shape bev_shape = {2, 2, 6, 3, 4, 7, 5, 2};
-    test_rng rng = test_rng_make(12);
+    static const test_shape shape = {"one huge", 40, LENGTHS_ONE_HUGE, 1000, 0};
+    static const int32_t rows[][4] = {{0, 0, 0, 0}, {0, 0, 0, 1}, {0, 1, 0, 1}, {0, 4, 4, 4}};
+    const spops_kernel_shape cube = spops_kernel_shape_cube(3, 3, 1, 1);
+    const int32_t none[1024] = {0};
     test_device *d = &s->d;
-    s->relation = test_relation_create(&shape, FORM_OFFSETS, INDEXING_BOTH, &rng);
-    s->offsets = test_upload_i32(d, s->relation.offsets, 41);
-    s->keys = test_upload_i32(d, s->relation.segment, s->relation.ref.num_terms);
-    s->idx = test_upload_i32(d, s->relation.row, s->relation.ref.num_terms);
-    s->weight_idx = test_upload_i32(d, s->relation.weight, s->relation.ref.num_terms);
-    test_expect_ok(d->ctx, create_by_offsets(s, d->ctx, (void **)&s->segments), "segments");
-    test_expect_ok(d->ctx, spops_segments_save(d->ctx, s->segments, NULL, 0, &s->saved_bytes), "");
-    s->saved = (unsigned char *)malloc(s->saved_bytes);
-    test_expect_ok(
-        d->ctx, spops_segments_save(d->ctx, s->segments, s->saved, s->saved_bytes, &s->saved_bytes),
-        "save");
-    s->geometry = bev_geometry_simulate(1, 2, 0.2);
+    test_rng rng = test_rng_make(12);
+    test_relation relation = test_relation_create(&shape, FORM_OFFSETS, INDEXING_BOTH, &rng);
     bev_map random = bev_map_random(&bev_shape, 400, true, &rng);
+    spops_kernel_map_options contents = spops_kernel_map_options_default();
+    void *made;
+
+    test_expect_ok(d->ctx,
+                   test_relation_plan(&relation, d->ctx, 8, SPOPS_GRADIENTS_ALL, &s->segments),
+                   "segments");
     test_expect_ok(d->ctx, bev_map_plan(d, &random, NULL, &s->bev), "bev");
-    bev_map_free(&random);
-    s->map = bev_map_of_plan(d, s->bev);
-    const bev_map *m = &s->map;
-    int32_t *triples = (int32_t *)calloc((size_t)m->num_intervals * 3 + 1, sizeof(int32_t));
-    for (int64_t i = 0; i < m->num_intervals; ++i) {
-        triples[3 * i] = m->starts[i];
-        triples[3 * i + 1] = m->starts[i] + m->lengths[i];
-        triples[3 * i + 2] = m->cell_of[m->starts[i]];
-    }
+    int32_t *there = test_upload_i32(d, rows[0], 16);
+    contents.contents = SPOPS_MAP_FOR_CONV | SPOPS_MAP_PAIRS;
+    test_expect_ok(d->ctx, spops_coords_create(d->ctx, 3, 4, there, NULL, &s->coords), "coords");
+    test_expect_ok(d->ctx,
+                   spops_kernel_map_create(d->ctx, SPOPS_MAP_SUBMANIFOLD, &cube, s->coords, NULL,
+                                           &contents, &s->map),
+                   "map");
+    test_free(d, there);
+    const spops_bev_plan_info info = bev_info(d, s->bev);
+    const int64_t n = info.num_points;
+    cr_assert(n > 100 && 3 * info.num_intervals <= 1024 && n <= 1024);
     s->ranks = (spops_bev_ranks_out){sizeof s->ranks,
-                                     m->ref.num_points,
-                                     m->num_intervals,
-                                     test_upload_i32(d, m->depth_of, m->ref.num_points),
-                                     test_upload_i32(d, m->feat_of, m->ref.num_points),
-                                     test_upload_i32(d, m->cell_of, m->ref.num_points),
-                                     test_upload_i32(d, m->starts, m->num_intervals),
-                                     test_upload_i32(d, m->lengths, m->num_intervals)};
-    s->intervals =
-        (spops_bev_intervals_out){sizeof s->intervals, m->ref.num_points, m->num_intervals,
-                                  test_upload_i32(d, m->depth_of, m->ref.num_points),
-                                  test_upload_i32(d, triples, m->num_intervals * 3)};
-    free(triples);
-    test_expect_ok(d->ctx, spops_bev_plan_save(d->ctx, s->bev, NULL, 0, &s->saved_bev_bytes), "");
-    s->saved_bev = (unsigned char *)malloc(s->saved_bev_bytes);
-    test_expect_ok(
-        d->ctx,
-        spops_bev_plan_save(d->ctx, s->bev, s->saved_bev, s->saved_bev_bytes, &s->saved_bev_bytes),
-        "save");
+                                     n,
+                                     info.num_intervals,
+                                     test_upload_i32(d, none, n),
+                                     test_upload_i32(d, none, n),
+                                     test_upload_i32(d, none, n),
+                                     test_upload_i32(d, none, n),
+                                     test_upload_i32(d, none, n)};
+    s->intervals = (spops_bev_intervals_out){sizeof s->intervals, n, info.num_intervals,
+                                             test_upload_i32(d, none, n),
+                                             test_upload_i32(d, none, 3 * info.num_intervals)};
+    test_expect_ok(d->ctx, get_intervals(s, d->ctx, &made), "intervals");
+    test_expect_ok(d->ctx, save_segments(s, d->ctx, &made), "save");
+    test_expect_ok(d->ctx, save_bev(s, d->ctx, &made), "save");
+    test_expect_ok(d->ctx, save_map(s, d->ctx, &made), "save");
+    bev_map_free(&random);
+    test_relation_destroy(&relation);
 }
 
 static void free_setting(setting *s)
 {
-    test_device *d = &s->d;
-    test_free(d, s->offsets), test_free(d, s->keys), test_free(d, s->idx);
-    test_free(d, s->weight_idx);
-    test_free(d, s->ranks.ranks_depth), test_free(d, s->ranks.ranks_feat);
-    test_free(d, s->ranks.ranks_bev), test_free(d, s->ranks.interval_starts);
-    test_free(d, s->ranks.interval_lengths);
-    test_free(d, s->intervals.indices), test_free(d, s->intervals.intervals);
-    free(s->saved), free(s->saved_bev);
-    spops_segments_destroy(s->segments);
+    int32_t *arrays[] = {s->ranks.ranks_depth,     s->ranks.ranks_feat,       s->ranks.ranks_bev,
+                         s->ranks.interval_starts, s->ranks.interval_lengths, s->intervals.indices,
+                         s->intervals.intervals};
+    for (size_t i = 0; i < sizeof arrays / sizeof *arrays; ++i)
+        test_free(&s->d, arrays[i]);
+    spops_kernel_map_destroy(s->map);
+    spops_coords_destroy(s->coords);
     spops_bev_plan_destroy(s->bev);
-    test_relation_destroy(&s->relation);
-    bev_map_free(&s->map);
-    bev_geometry_free(&s->geometry);
+    spops_segments_destroy(s->segments);
 }
 
-static void run_out(setting *s, const allocating_call *c)
-{
-    checked_alloc *memory = &s->d.memory;
-    // A fresh context each, so that scratch has to be found too.
-    spops_context *ctx = test_context(&s->d, 1);
-    int64_t n = 0;
-    for (bool done = false; !done;) {
-        char text[256];
-        void *made = (void *)s; // anything but NULL
-        const int64_t live = memory->live;
-        cr_assert(++n < 1000, "%s never succeeds", c->name);
-        const char *what = test_describe(text, "%s, request %lld refused", c->name, (long long)n);
-        memory->fail_at = memory->requests + n;
-        const spops_status status = c->call(s, ctx, &made);
-        const bool refused = memory->requests >= memory->fail_at;
-        memory->fail_at = 0;
-        checked_alloc_check(memory, what);
-        done = !refused;
-        spops_context *reports = c->call == create_context ? NULL : ctx;
-        if (!refused) {
-            test_expect_ok(reports, status, what);
-        } else {
-            test_expect(reports, status, SPOPS_STATUS_OUT_OF_MEMORY, "", what);
-            cr_assert(strlen(spops_last_error(reports)) > 0, "%s: no message", what);
-            cr_assert(made == NULL, "%s: the output is not NULL", what);
-            // Scratch and tickets that were had before the failure may stay with the context.
-            if (!c->keeps_memory) {
-                cr_assert(memory->live == live, "%s: %lld blocks leaked", what,
-                          (long long)(memory->live - live));
-            }
-        }
-        if (c->destroy != NULL) c->destroy(made);
-    }
-    // The last round made no failing request: that is the call's number of requests.
-    cr_assert(n > 1 || c->destroy == NULL, "%s takes no memory from the allocator", c->name);
-    // The context works.
-    spops_segments *plan = NULL;
-    test_expect_ok(ctx, create_by_unsorted(s, ctx, (void **)&plan), c->name);
-    spops_segments_destroy(plan);
-    spops_context_destroy(ctx);
-}
-
-ParameterizedTestParameters(allocation, every_request_fails)
+ParameterizedTestParameters(allocation, other_calls)
 {
     return every_backend();
 }
-ParameterizedTest(struct backend_param *p, allocation, every_request_fails, .timeout = 600)
+ParameterizedTest(struct backend_param *p, allocation, other_calls, .timeout = 600)
 {
-    setting s;
+    static setting s;
+    const allocating_call calls[] = {
+        {"context_create", create_context, destroy_context, &s, true, 0},
+        {"context_reserve", reserve_scratch, destroy_plan, &s, true, 0},
+        {"reduce_create", create_reduce, destroy_plan, &s, true, 0},
+        {"segments_load", load_segments, destroy_plan, &s, true, 0},
+        {"segments_save", save_segments, destroy_plan, &s, false, 0},
+        {"segments_get_traffic_sync", get_traffic, destroy_plan, &s, false, 0},
+        {"bev_plan_load", load_bev, destroy_plan, &s, true, 0},
+        {"bev_plan_save", save_bev, destroy_plan, &s, false, 0},
+        {"bev_plan_get_ranks_sync", get_ranks, destroy_plan, &s, false, 0},
+        {"bev_plan_get_intervals_sync", get_intervals, destroy_plan, &s, false, 0},
+        {"bev_plan_create_from_intervals", create_from_intervals, destroy_plan, &s, true, 0},
+        {"kernel_map_load", load_map, destroy_plan, &s, true, 0},
+        {"kernel_map_save", save_map, destroy_plan, &s, true, 0},
+        {"sparseconv_create", create_tuned_conv, destroy_plan, &s, true, 0}};
     memset(&s, 0, sizeof s);
     if (!test_open(&s.d, (spops_backend_kind)p->backend, LAUNCH_STREAM)) return;
     make_setting(&s);
-    for (size_t i = 0; i < sizeof calls / sizeof calls[0]; ++i) {
-        const int64_t live = s.d.memory.live;
-        run_out(&s, &calls[i]);
-        cr_assert(s.d.memory.live == live, "%s: %lld blocks outlive their context", calls[i].name,
-                  (long long)(s.d.memory.live - live));
-    }
-    free_setting(&s);
-    test_close(&s.d);
-}
-
-// Execute calls take no memory at all: the allocator refuses everything while they run.
-ParameterizedTestParameters(allocation, execute_takes_none)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, allocation, execute_takes_none)
-{
-    setting s;
-    memset(&s, 0, sizeof s);
-    if (!test_open(&s.d, (spops_backend_kind)p->backend, LAUNCH_STREAM)) return;
-    make_setting(&s);
-    const ref_relation *r = &s.relation.ref;
-    const spops_backend_kind b = s.d.backend;
-    spops_context *ctx = s.d.ctx;
-    guarded x = guarded_create(b, "x", r->num_rows, 5, 0, 0, SPOPS_DTYPE_F32);
-    guarded w = guarded_create(b, "w", r->num_weights, 1, 0, 0, SPOPS_DTYPE_F32);
-    guarded out = guarded_create(b, "out", r->num_segments, 5, 0, 0, SPOPS_DTYPE_F32);
-    guarded gx = guarded_create(b, "grad_x", r->num_rows, 5, 0, 0, SPOPS_DTYPE_F32);
-    guarded gw = guarded_create(b, "grad_w", r->num_weights, 1, 0, 0, SPOPS_DTYPE_F32);
-    test_rng rng = test_rng_make(6);
-    free(guarded_fill(&x, &rng, VALUES_EXACT, false, 1));
-    free(guarded_fill(&w, &rng, VALUES_EXACT, false, 1));
-    guarded_upload(&x), guarded_upload(&w);
-    spops_bev_plan *bev = NULL;
-    test_expect_ok(ctx, create_bev(&s, ctx, (void **)&bev), "bev");
-    const spops_bev_plan_info info = bev_info(&s.d, bev);
-    guarded depth = guarded_create(b, "depth", info.num_depths, 1, 0, 0, SPOPS_DTYPE_F32);
-    guarded feat = guarded_create(b, "feat", info.num_features, 5, 0, 0, SPOPS_DTYPE_F32);
-    guarded cells = guarded_create(b, "cells", 5, info.num_cells, 0, 0, SPOPS_DTYPE_F32);
-    guarded gd = guarded_create(b, "grad_depth", info.num_depths, 1, 0, 0, SPOPS_DTYPE_F32);
-    guarded gf = guarded_create(b, "grad_feat", info.num_features, 5, 0, 0, SPOPS_DTYPE_F32);
-
-    const int64_t requests = s.d.memory.requests;
-    for (int reduce = 0; reduce < 5; ++reduce) {
-        test_expect_ok(ctx,
-                       spops_segreduce_execute(ctx, s.segments, (spops_reduce)reduce, x.view,
-                                               &w.view, out.view, NULL),
-                       "execute");
-        test_expect_ok(ctx,
-                       spops_segreduce_execute_backward(ctx, s.segments, (spops_reduce)reduce,
-                                                        out.view, x.view, &w.view, &gx.view,
-                                                        &gw.view),
-                       "execute_backward");
-    }
-    test_expect_ok(
-        ctx, bev_execute(ctx, bev, SPOPS_BEV_CHANNELS_FIRST, depth.view, feat.view, cells.view),
-        "bevpool_execute");
-    test_expect_ok(ctx,
-                   spops_bevpool_execute_backward(ctx, bev, SPOPS_BEV_CHANNELS_FIRST, cells.view,
-                                                  depth.view, feat.view, &gd.view, &gf.view),
-                   "bevpool_execute_backward");
-    test_wait(&s.d);
-    cr_assert(s.d.memory.requests == requests, "execute calls made %lld requests",
-              (long long)(s.d.memory.requests - requests));
-    guarded *all[] = {&x, &w, &out, &gx, &gw, &depth, &feat, &cells, &gd, &gf};
-    for (int i = 0; i < 10; ++i)
-        guarded_destroy(all[i]);
-    spops_bev_plan_destroy(bev);
+    for (size_t i = 0; i < sizeof calls / sizeof *calls; ++i)
+        (void)run_out(&s.d, &calls[i]);
     free_setting(&s);
     test_close(&s.d);
 }

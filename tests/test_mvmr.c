@@ -1086,39 +1086,3 @@ ParameterizedTest(struct backend_param *p, mvmr, needs_scratch)
     test_free(&d, o);
     test_close(&d);
 }
-
-// Every allocation of a plan's making is refused once: a message, nothing kept, a context that goes
-// on.
-ParameterizedTestParameters(mvmr, runs_out_of_memory)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, mvmr, runs_out_of_memory)
-{
-    small_case c;
-    if (!small_open(&c, p->backend)) return;
-    checked_alloc *memory = &c.d.memory;
-    spops_triplets_options options = spops_triplets_options_default();
-    options.backward = 1;
-    for (int way = 0; way < 2; ++way) {
-        spops_triplets *plan = NULL;
-        spops_status status = SPOPS_STATUS_OUT_OF_MEMORY;
-        int64_t n = 0;
-        while (status == SPOPS_STATUS_OUT_OF_MEMORY) {
-            const int64_t live = memory->live;
-            cr_assert(++n < 100, "no end of failures");
-            memory->fail_at = memory->requests + n;
-            status = way == 0 ? spops_triplets_create(c.d.ctx, &small_shape, c.out, c.in, c.matrix,
-                                                      &options, &plan)
-                              : spops_triplets_reserve(c.d.ctx, &small_shape, &options, &plan);
-            memory->fail_at = 0;
-            if (status == SPOPS_STATUS_OK) break;
-            test_expect(c.d.ctx, status, SPOPS_STATUS_OUT_OF_MEMORY, " memory", "out of memory");
-            cr_assert(plan == NULL && memory->live == live, "request %lld", (long long)n);
-        }
-        test_expect_ok(c.d.ctx, status, "enough memory");
-        cr_assert(n > 2, "only %lld requests", (long long)n);
-        spops_triplets_destroy(plan);
-    }
-    small_close(&c);
-}

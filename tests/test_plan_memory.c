@@ -1087,7 +1087,9 @@ static void check_kind(fixture *f, const kind *k)
     // What the library's own memory gives.
     test_expect_ok(ctx, k->reserve(f, NULL, &plan), k->name);
     poison(f);
+    const int64_t requests = f->d.memory.requests;
     test_expect_ok(ctx, k->set(f, ctx, plan), k->name);
+    cr_assert_eq(f->d.memory.requests, requests, "%s: filling it takes memory", k->name);
     test_expect_ok(ctx, k->run(f, ctx, plan), k->name);
     bits expected = collect(f, plan);
     cr_assert(expected.count > 100);

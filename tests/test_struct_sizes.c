@@ -8,6 +8,7 @@
 
 #include "core/context.h"
 #include "spops/spops.h"
+#include "tests/support/reduce_cases.h"
 
 #define ROWS 6
 
@@ -122,36 +123,6 @@ static spops_status read_intervals_out(fixture *f, const void *s)
     return spops_bev_plan_get_intervals_sync(f->ctx, f->bev, (const spops_bev_intervals_out *)s);
 }
 
-static void identity(void *user, int64_t n, void *state)
-{
-    (void)user;
-    memset(state, 0, (size_t)n * sizeof(float));
-}
-static void fold(void *user, int64_t n, void *state, const float *v, int32_t term)
-{
-    (void)user, (void)term;
-    for (int64_t i = 0; i < n; ++i)
-        ((float *)state)[i] += v[i];
-}
-static void combine(void *user, int64_t n, void *a, const void *b)
-{
-    (void)user;
-    for (int64_t i = 0; i < n; ++i)
-        ((float *)a)[i] += ((const float *)b)[i];
-}
-static void finalize(void *user, int64_t n, const void *state, int64_t count, float *out)
-{
-    (void)user, (void)count;
-    memcpy(out, state, (size_t)n * sizeof *out);
-}
-static spops_reduce_desc good_desc(void)
-{
-    spops_reduce_desc d = spops_reduce_desc_default();
-    d.name = "sum";
-    d.state_bytes = sizeof(float);
-    d.identity = identity, d.fold = fold, d.combine = combine, d.finalize = finalize;
-    return d;
-}
 static spops_status read_desc(fixture *f, const void *s)
 {
     spops_reduce id;
@@ -439,7 +410,7 @@ Test(struct_sizes, read)
     CHECK_READ(spops_patches_capacity, good_patches(), read_patches);
     CHECK_READ(spops_attention_rotary, good_rotary(), read_rotary);
     CHECK_READ(spops_attention_bias, good_bias(), read_bias);
-    CHECK_READ(spops_reduce_desc, good_desc(), read_desc);
+    CHECK_READ(spops_reduce_desc, test_plain_sum(), read_desc);
     close_fixture(&f);
 }
 

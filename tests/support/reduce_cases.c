@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/support/reduce_cases.h"
 
+#include <string.h>
+
 #include "spops/device/reduce_ops.h"
 
 const spops_reduce test_reduces[] = {
@@ -109,4 +111,54 @@ void reduce_over_options(const struct case_param *p, reduce_check *check)
         }
     }
     test_close(&d);
+}
+
+// ---- A registered sum ---------------------------------------------------------------------------
+
+static void identity(void *user, int64_t n, void *state)
+{
+    (void)user;
+    memset(state, 0, (size_t)n * sizeof(float));
+}
+
+static void fold(void *user, int64_t n, void *state, const float *v, int32_t term)
+{
+    (void)user, (void)term;
+    for (int64_t i = 0; i < n; ++i)
+        ((float *)state)[i] += v[i];
+}
+
+static void combine(void *user, int64_t n, void *a, const void *b)
+{
+    (void)user;
+    for (int64_t i = 0; i < n; ++i)
+        ((float *)a)[i] += ((const float *)b)[i];
+}
+
+static void finalize(void *user, int64_t n, const void *state, int64_t count, float *out)
+{
+    (void)user, (void)count;
+    memcpy(out, state, (size_t)n * sizeof(float));
+}
+
+spops_reduce_desc test_plain_sum(void)
+{
+    spops_reduce_desc desc = spops_reduce_desc_default();
+    desc.name = "plain sum";
+    desc.state_bytes = sizeof(float);
+    desc.identity = identity, desc.fold = fold, desc.combine = combine, desc.finalize = finalize;
+    desc.cuda_op = "plain_sum";
+    desc.cuda_source =
+        "struct plain_sum {\n"
+        "    struct state { float v; };\n"
+        "    static constexpr bool uses_term = false;\n"
+        "    static constexpr bool has_arg = false;\n"
+        "    static __device__ state identity() { state a = {0.0f}; return a; }\n"
+        "    static __device__ state lift(float v, int) { state a = {v}; return a; }\n"
+        "    static __device__ state combine(state a, state b) { a.v += b.v; return a; }\n"
+        "    static __device__ float finalize(state a, long long) { return a.v; }\n"
+        "    static __device__ int arg(state) { return -1; }\n"
+        "    static __device__ float grad(float, int, state, long long) { return 1.0f; }\n"
+        "};\n";
+    return desc;
 }

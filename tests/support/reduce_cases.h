@@ -12,6 +12,9 @@
 extern const spops_reduce test_reduces[];
 extern const int test_num_reduces;
 
+// A sum as a reduction to register, on both backends.
+spops_reduce_desc test_plain_sum(void);
+
 // As the op of every_case: all of them, and those that have a gradient.
 struct criterion_test_params every_reduction(void);
 struct criterion_test_params every_reduction_with_gradient(void);
