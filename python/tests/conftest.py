@@ -1,10 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
+"""What the tests share. As for the C tests, SPOPS_TEST_BACKEND=cpu|cuda takes the tests of one device alone,
+and SPOPS_REQUIRE_DEVICE=1 makes an error of a CUDA device that is not there."""
+import os
+
 import pytest
 import torch
 
 from spops import _device
 
 DEVICES = ["cpu", "cuda"] if _device.has_cuda and torch.cuda.is_available() else ["cpu"]
+if os.environ.get("SPOPS_REQUIRE_DEVICE") == "1" and "cuda" not in DEVICES:
+    raise RuntimeError("SPOPS_REQUIRE_DEVICE=1, and there is no CUDA device, or the library or torch is without CUDA")
+DEVICES = [d for d in DEVICES if d == os.environ.get("SPOPS_TEST_BACKEND", d)]
 
 
 @pytest.fixture(autouse=True, params=DEVICES)
