@@ -171,7 +171,7 @@ class _Filled(Relation):
         super().__init__(map, sites)
         self.kernel, self.kind, self.ends = kernel, kind, ends
 
-    def conv(self, channels: int) -> Plan:
+    def conv(self, channels: int, pairs: bool = True) -> Plan:
         key = "conv", max(256, channels)
         if key not in self._plans:
             device = self.map.device

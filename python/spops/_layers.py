@@ -7,6 +7,8 @@ the same way: as single operators of torch these are six launches and five nodes
 """
 from __future__ import annotations
 
+import functools
+
 import torch
 from torch import Tensor
 from torch.autograd import Function
@@ -43,45 +45,86 @@ def vector(v: Tensor | None, dtype: torch.dtype) -> Tensor | None:
     return None if v is None else v.to(_made.sum_dtype(dtype))
 
 
+@functools.cache
+def _has_matrix_gradients(index: int) -> bool:
+    """Whether tensor cores compute all passes of a convolution on this device."""
+    return torch.cuda.get_device_capability(index) == (9, 0)
+
+
+def fits_tensor_cores(x: Tensor, out_channels: int, groups: int, dtype: torch.dtype) -> bool:
+    """Whether tensor cores take a layer in every pass, once its rows are whole (:func:`whole_rows`)."""
+    is_narrow = dtype is torch.float16 or dtype is torch.bfloat16
+    return x.is_cuda and is_narrow and groups == 1 and out_channels % 8 == 0 and _has_matrix_gradients(x.device.index)
+
+
+def whole_rows(x: Tensor, channels: int) -> Tensor:
+    """x of 16-bit numbers, with zeros up to so many channels, its rows from multiples of 16 bytes on."""
+    if x.shape[1] < channels:
+        return torch.nn.functional.pad(x, (0, channels - x.shape[1]))
+    if x.stride(1) != 1 or x.stride(0) % 8 or x.data_ptr() % 16:
+        return x.clone(memory_format=torch.contiguous_format)
+    return x
+
+
+def _factors(x: Tensor, weight: Tensor, dtype: torch.dtype, krsc: bool, padded: int) -> tuple[Tensor, Tensor]:
+    """x and the matrices of weight, as the library multiplies them; padded: channels of whole rows, or 0."""
+    x, w = x.to(dtype), matrices(weight, krsc).to(dtype).contiguous()
+    if padded:
+        if w.shape[1] < padded:
+            w = torch.nn.functional.pad(w, (0, 0, 0, padded - w.shape[1]))
+        x = whole_rows(x, padded)
+    return x, w
+
+
 class _Convolution(Function):
     @staticmethod
-    def forward(ctx, x, weight, bias, plan, groups, dtype, krsc):
+    def forward(ctx, x, weight, bias, plan, groups, dtype, krsc, padded):
         if plan.stream is not None and plan.stream != current_stream(plan.device.index):
             plan.use()
-        ctx.x_dtype = x.dtype
-        x = x.to(dtype)
-        w = matrices(weight, krsc).to(dtype).contiguous()
+        ctx.x_dtype, ctx.channels = x.dtype, x.shape[1]
+        x, w = _factors(x, weight, dtype, krsc, padded)
         out = (x.new_empty if plan.description is None else x.new_zeros)((plan.num_out, w.shape[-1]))
         _made.sparseconv_raw(x, w, bias, None, None, None, None, plan.handle, plan.ints, plan.description, out, groups, 0, 0, False, None)
         ctx.save_for_backward(x, w)
-        ctx.plan, ctx.groups, ctx.krsc, ctx.weight = plan, groups, krsc, (weight.shape, weight.dtype)
+        ctx.plan, ctx.groups, ctx.krsc, ctx.padded, ctx.weight = plan, groups, krsc, padded, (weight.shape, weight.dtype)
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx, grad):
         x, w = ctx.saved_tensors
-        plan, (shape, dtype) = ctx.plan, ctx.weight
+        plan, (shape, dtype), channels = ctx.plan, ctx.weight, ctx.channels
         of_x, of_w, of_bias = ctx.needs_input_grad[:3]
         grad = grad.to(w.dtype)
+        if ctx.padded:
+            grad = whole_rows(grad, 0)
         gx = (x.new_empty if plan.description is None else x.new_zeros)(x.shape) if of_x else None
         sums = torch.float32 if dtype is torch.float32 else w.dtype  # f32 is what the products are summed in
         gw = torch.empty_like(w, dtype=sums) if of_w else None
         _, _, gb = _made.sparseconv_backward_raw(x, w, grad, plan.handle, plan.ints, plan.description, gx, gw, of_bias, ctx.groups, 0)
+        if ctx.padded > channels:
+            gx = gx[:, :channels] if of_x else None
+            gw = gw[:, :channels] if of_w else None
         if of_x:
             gx = gx.to(ctx.x_dtype)
         if of_w:
-            gw = (gw.permute(2, 0, 1) if ctx.krsc else gw).view(shape).to(dtype)
-        return gx, gw, gb, None, None, None, None
+            gw = (gw.permute(2, 0, 1) if ctx.krsc else gw).reshape(shape).to(dtype)
+        return gx, gw, gb, None, None, None, None, None
 
 
-def convolution(x: Tensor, weight: Tensor, bias: Tensor | None, plan, groups: int = 1, krsc: bool = False) -> Tensor:
+def convolution(x: Tensor, weight: Tensor, bias: Tensor | None, relation, groups: int = 1, krsc: bool = False) -> Tensor:
     """A sparse convolution by a layer's parameters, in the dtype of autocast or of x."""
     dtype = work_dtype(x)
+    out_channels = weight.shape[0 if krsc else -1]
+    is_traced = _is_traced(x)
+    padded = (x.shape[1] + 7) // 8 * 8 if not is_traced and fits_tensor_cores(x, out_channels, groups, dtype) else 0
+    plan = relation.conv(max(x.shape[1], out_channels), not padded)
     needs = torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad))
-    if not needs or _is_traced(x):
+    if is_traced:
         return F.sparseconv(x.to(dtype), matrices(weight, krsc).to(dtype), plan, bias=bias, groups=groups)
-    return _Convolution.apply(x, weight, bias, plan, groups, dtype, krsc)
+    if not needs:
+        return F.sparseconv(*_factors(x, weight, dtype, krsc, padded), plan, bias=bias, groups=groups)
+    return _Convolution.apply(x, weight, bias, plan, groups, dtype, krsc, padded)
 
 
 class _BatchNorm(Function):

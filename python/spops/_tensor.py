@@ -87,14 +87,25 @@ class Relation:
         self._inverse: Relation | None = None
 
     @_of_data
-    def conv(self, channels: int) -> Plan:
-        """The plan of convolutions of up to so many channels."""
-        width = max(256, channels)
-        if ("conv", width) not in self._plans:
-            self._plans["conv", width] = F.sparseconv_plan(
-                self.map, backward=True, max_in_channels=width, max_out_channels=width
-            )
-        return self._plans["conv", width]
+    def conv(self, channels: int, pairs: bool = True) -> Plan:
+        """The plan of convolutions of up to so many channels.
+
+        pairs False: of those alone that tensor cores take in every pass (_layers.fits_tensor_cores). Such a
+        plan has no pairs in the order of tiles, which are most of a plan's memory and of the time to make it.
+        """
+        width = 256 if self.map.num_taps <= 64 else 32  # scratch is taps x width^2
+        while width < channels:
+            width *= 2
+        key = "conv", width, pairs
+        if key not in self._plans:
+            how = dict(backward=True, max_in_channels=width, max_out_channels=width)
+            try:
+                self._plans[key] = F.sparseconv_plan(self.map, dataflow="auto" if pairs else "implicit_gemm", **how)
+            except NotImplementedError:
+                if pairs:
+                    raise
+                self._plans[key] = self.conv(channels)  # the library was built without these kernels
+        return self._plans[key]
 
     @_of_data
     def pool(self, reduce: str, channels: int) -> Plan:

@@ -25,7 +25,6 @@ def convolve(x: SparseTensor, w: Tensor, bias, kernel: Kernel, how: str, groups:
     w is [taps, C_in / groups, C_out], or with krsc [C_out, *sizes, C_in / groups].
     """
     sites = x.sites
-    channels = max(x.feats.shape[1], w.shape[0 if krsc else -1])
     bias = _layers.vector(bias, _layers.work_dtype(x.feats))
     if how != "inverse" and kernel.is_pointwise and groups == 1:
         dtype = _layers.work_dtype(x.feats)
@@ -47,7 +46,7 @@ def convolve(x: SparseTensor, w: Tensor, bias, kernel: Kernel, how: str, groups:
         relation = sites.onto(kernel, how == "transposed", output_padding)
     if key is not None and how != "inverse":
         x.keys[key] = relation, sites, kernel.size
-    feats = _layers.convolution(x.feats, w, bias, relation.conv(channels), groups, krsc)
+    feats = _layers.convolution(x.feats, w, bias, relation, groups, krsc)
     return x.at(feats, relation.sites or sites)
 
 

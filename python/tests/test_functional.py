@@ -200,6 +200,8 @@ def test_errors_are_the_librarys():
         F.sparseconv(x, w, F.coords(grid_rows(200)))
     with pytest.raises(ValueError, match=r"keys\[1\] is 3"):
         F.segments(torch.tensor([0, 3]), 3)
+    with pytest.raises(NotImplementedError, match="has no implicit_gemm|expected it for implicit_gemm"):
+        F.sparseconv_plan(F.kernel_map(F.coords(grid_rows(10)), size=3, contents="table|pairs"), dataflow="implicit_gemm")
     with pytest.raises(ValueError, match="out is given, and a gradient"):
         F.sparseconv(x.clone().requires_grad_(), w, plan, out=torch.empty(200, 16))
     y = F.sparseconv(x.clone().requires_grad_(), w, plan)

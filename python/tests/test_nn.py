@@ -9,6 +9,8 @@ from conftest import grid_rows
 import spops
 import spops.functional as F
 import spops.nn as snn
+import spops.spconv.pytorch as spconv
+from spops import _layers
 
 SHAPE = (9, 10, 11, 6)
 
@@ -333,3 +335,38 @@ def test_sparse_tensors():
     empty = spops.SparseTensor(torch.ones(0, 6), torch.zeros(0, 4, dtype=torch.int32), (4, 4, 4), 1)
     assert snn.SubMConv3d(6, 2)(empty).feats.shape == (0, 2)
     assert snn.SparseConv3d(6, 2, 2, stride=2)(empty).feats.shape == (0, 2)
+
+
+@pytest.mark.parametrize("krsc", [False, True])
+def test_layers_that_tensor_cores_take(monkeypatch, krsc, device):
+    """Their rows are padded to whole 16 bytes and copied where they begin elsewhere, and their plans have no pairs."""
+    if device.type == "cuda" and torch.cuda.get_device_capability() != (9, 0):
+        pytest.skip("this device has no gradients of weights on tensor cores")
+    rows = grid_rows(200)
+    layer = (spconv.SubMConv3d if krsc else snn.SubMConv3d)(4, 16, 3).half()
+    wide = torch.randn(200, 7).half()
+    g = torch.randn(16, 200).half().t()  # a gradient whose columns have gaps
+
+    def run(feats):
+        feats = feats.requires_grad_()
+        layer.zero_grad()
+        if krsc:
+            y = layer(spconv.SparseConvTensor(feats, rows, (12, 12, 12), 2)).features
+        else:
+            y = layer(spops.SparseTensor(feats, rows, (12, 12, 12), 2)).feats
+        y.backward(g)
+        with torch.no_grad():
+            x = spops.SparseTensor(feats, rows, (12, 12, 12), 2)
+            assert torch.equal(y, layer(spconv.SparseConvTensor(None, None, None, None, _sparse=x)).features if krsc else layer(x).feats)
+        return [y.detach(), feats.grad, layer.weight.grad, layer.bias.grad]
+
+    monkeypatch.setattr(_layers, "fits_tensor_cores", lambda *_: False)
+    expected = run(wide[:, 1:5].contiguous())
+    monkeypatch.setattr(_layers, "fits_tensor_cores", lambda x, *_: x.dtype is torch.float16)
+    for got, want in zip(run(wide[:, 1:5]), expected):
+        assert got.shape == want.shape and got.dtype == want.dtype
+        torch.testing.assert_close(got, want, rtol=4e-3, atol=4e-3)
+    relation = spops.SparseTensor(wide, rows, (12, 12, 12), 2).sites.within(layer.kernel)
+    whole, lean = relation.conv(16), relation.conv(16, False)
+    assert relation.conv(32) is whole and relation.conv(300).max_in_channels == 512
+    assert (lean is whole) == (device.type == "cpu") and (lean is whole or lean.bytes < whole.bytes)
