@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What torch does with plans and networks: pickles, pytrees, compilers, export, replicas, transforms."""
 import copy
+import datetime
 import io
+import os
 import pickle
 import subprocess
 import sys
@@ -155,7 +157,8 @@ def test_vmap_is_refused():
 
 
 def _replica(rank, folder):
-    torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+    limit = datetime.timedelta(seconds=60)  # the other process may have failed
+    torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2, timeout=limit)
     torch.manual_seed(0)
     net = torch.nn.parallel.DistributedDataParallel(network())
     net(scan(80 + 40 * rank, seed=rank)).square().sum().backward()
@@ -169,7 +172,8 @@ def test_replicas_add_their_gradients(device, tmp_path):
     if device.type != "cpu":
         pytest.skip("two processes on the CPU")
     code = f"import torch, test_torch; torch.set_num_threads(1); test_torch._replica(1, {str(tmp_path)!r})"
-    other = subprocess.Popen([sys.executable, "-c", code], cwd=Path(__file__).parent)
+    path = os.pathsep.join([str(Path(spops.__file__).parents[1]), *filter(None, map(os.path.abspath, sys.path))])
+    other = subprocess.Popen([sys.executable, "-c", code], cwd=Path(__file__).parent, env={**os.environ, "PYTHONPATH": path})
     _replica(0, tmp_path)
     assert other.wait(60) == 0
     results = [torch.load(tmp_path / f"{rank}.pt") for rank in range(2)]
