@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/blob.h"
+#include "core/plan_file.h"
 #include "spops/spops.h"
 #include "support/device.h"
 #include "tests/support/checked_alloc.h"
@@ -195,8 +195,8 @@ static void put_number(unsigned char *bytes, int64_t value)
 
 static void seal(unsigned char *bytes, size_t n)
 {
-    const size_t content = n - SPOPS_BLOB_CHECKSUM_BYTES;
-    put_number(bytes + content, (int64_t)spops_blob_checksum(bytes, content));
+    const size_t content = n - SPOPS_FILE_CHECKSUM_BYTES;
+    put_number(bytes + content, (int64_t)spops_file_checksum(bytes, content));
 }
 
 // Four segments, whose terms name neither rows nor weights.

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/blob.h"
+#include "core/plan_file.h"
 #include "support/device.h"
 #include "tests/support/coord_cases.h"
 #include "tests/support/params.h"
@@ -72,9 +72,9 @@ static void free_saved(saved_map *s)
 
 static void seal(unsigned char *bytes, size_t n)
 {
-    const uint64_t checksum = spops_blob_checksum(bytes, n - SPOPS_BLOB_CHECKSUM_BYTES);
-    for (int i = 0; i < SPOPS_BLOB_CHECKSUM_BYTES; ++i)
-        bytes[n - SPOPS_BLOB_CHECKSUM_BYTES + (size_t)i] = (unsigned char)(checksum >> (8 * i));
+    const uint64_t checksum = spops_file_checksum(bytes, n - SPOPS_FILE_CHECKSUM_BYTES);
+    for (int i = 0; i < SPOPS_FILE_CHECKSUM_BYTES; ++i)
+        bytes[n - SPOPS_FILE_CHECKSUM_BYTES + (size_t)i] = (unsigned char)(checksum >> (8 * i));
 }
 
 static void load_refused(test_device *d, const saved_map *s, const unsigned char *bytes, size_t n,
@@ -153,7 +153,7 @@ ParameterizedTest(struct backend_param *p, kernel_map_blob, damaged)
     }
     // The same with a checksum that is right: refused, or (where nothing hangs on that byte, such
     // as tile_rows) a map that holds what its sets say.
-    for (size_t at = 12; at < n - SPOPS_BLOB_CHECKSUM_BYTES; ++at)
+    for (size_t at = 12; at < n - SPOPS_FILE_CHECKSUM_BYTES; ++at)
         for (int bit = 0; bit < 8; bit += 3) {
             spops_kernel_map *map = untouched;
             memcpy(bytes, s.bytes, n);
@@ -191,7 +191,7 @@ ParameterizedTest(struct backend_param *p, kernel_map_blob, damaged)
                    {"kernel.stride[0] is -1", kind + 32, -1},
                    {"num_in is 7", numbers, 7},
                    {"num_out is 9", numbers + 8, 9},
-                   {" pairs", numbers + 16, 5},
+                   {"bytes of arrays, expected", numbers + 16, 5},
                    {"other coordinates than in", numbers + 24, 123},
                    {"masks[0] has tap", masks, -1},
                    {"table[0]", table, -2},

@@ -112,7 +112,7 @@ static spops_status build_import(spops_context *ctx, const char *call, const bev
     image.num_sources = image.num_terms;
     image.max_cols = options->max_cols;
     image.gradients = spops_bev_gradients(options);
-    image.has_pairs = true;
+    image.parts = SPOPS_IMAGE_PAIRS;
     SPOPS_TRY_GOTO(spops_segments_image_alloc(ctx, &image), status, done);
     for (int64_t i = 0; i < in->num_intervals; ++i) {
         const int32_t *interval = in->intervals + 3 * i;
@@ -343,8 +343,9 @@ static spops_status fetch_plan(spops_context *ctx, const char *call, const spops
     SPOPS_REQUIRE(ctx, num_intervals == schedule.num_nonempty,
                   "%s: num_intervals is %" PRId64 ", expected %" PRId32, call, num_intervals,
                   schedule.num_nonempty);
-    SPOPS_TRY(spops_segments_image_describe_sync(ctx, plan->segments, image));
-    return spops_segments_image_fetch_sync(ctx, plan->segments, image);
+    SPOPS_TRY(spops_segments_image_describe(ctx, plan->segments, image));
+    SPOPS_TRY(spops_segments_image_alloc(ctx, image));
+    return spops_segments_image_fetch(ctx, plan->segments, image);
 }
 
 static spops_status send_i32(spops_context *ctx, int32_t *to, const int32_t *from, int64_t n)

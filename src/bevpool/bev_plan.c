@@ -8,9 +8,6 @@
 
 #include "kernels/bevpool/bev_spans_tuning.h"
 
-#define PLAN_VERSION 3u // 2: the checksum is XXH3; 3: zeros after plans that cost much
-static const char plan_magic[SPOPS_BLOB_MAGIC_BYTES] = "SPOPBEV";
-
 #define SCRATCH_ELEMENT_BYTES 4 // the widest dtype of features
 
 // Fields of a description.
@@ -522,12 +519,15 @@ static size_t bytes_of_bev_plan(const spops_plan *plan)
     return ((const spops_bev_plan *)plan)->spans.block_bytes;
 }
 
+static const spops_plan_file bev_file;
+
 const spops_plan_ops spops_bev_plan_plan_ops = {.handle_bytes = sizeof(struct spops_bev_plan),
                                                 .num_fields = NUM_FIELDS,
                                                 .destroy = destroy_bev_plan,
                                                 .bytes = bytes_of_bev_plan,
                                                 .read = read_bev_plan,
                                                 .ready = place_frustum,
+                                                .file = &bev_file,
                                                 .relation = spops_relation_of_part};
 
 spops_status spops_bev_check_plan(spops_context *ctx, const char *call, const spops_bev_plan *plan)
@@ -587,122 +587,97 @@ const spops_segments *spops_bev_plan_segments(const spops_bev_plan *plan)
 
 // Save and load: the shape, then the segments
 
-static void write_blob(const spops_bev_shape *shape, const spops_segments_image *image,
-                       spops_blob_writer *w)
+typedef struct bev_image {
+    spops_segments_image segments; // what is laid out by its own functions
+    spops_bev_shape shape;
+    spops_bev_counts counts;
+} bev_image;
+
+static void put_numbers(spops_file *f, void *to)
 {
-    spops_blob_write_header(w, plan_magic, PLAN_VERSION);
-    spops_blob_write_i32(w, shape->num_batches);
-    spops_blob_write_i32(w, shape->num_cameras);
-    spops_blob_write_i32(w, shape->num_depths);
-    spops_blob_write_i32(w, shape->feature_height);
-    spops_blob_write_i32(w, shape->feature_width);
-    spops_blob_write_i32(w, shape->num_cells_x);
-    spops_blob_write_i32(w, shape->num_cells_y);
-    spops_blob_write_i32(w, shape->num_cells_z);
-    spops_segments_image_write(image, w);
-    spops_blob_write_checksum(w);
+    bev_image *image = to;
+    spops_file_numbers(f, &image->shape, sizeof image->shape / sizeof(int32_t), sizeof(int32_t));
+    spops_segments_image_numbers(f, &image->segments);
 }
+
+static spops_status describe(spops_context *ctx, const char *call, const spops_plan *base, void *to)
+{
+    const spops_bev_plan *plan = (const spops_bev_plan *)base;
+    bev_image *image = to;
+    (void)call;
+    image->shape = plan->shape;
+    SPOPS_TRY(spops_segments_image_describe(ctx, plan->segments, &image->segments));
+    image->segments.pools = true;
+    return SPOPS_STATUS_OK;
+}
+
+static spops_status fetch(spops_context *ctx, const spops_plan *plan, void *image)
+{
+    return spops_segments_image_fetch(ctx, ((const spops_bev_plan *)plan)->segments, image);
+}
+
+static spops_status check_image(spops_context *ctx, const char *call, void *to)
+{
+    bev_image *image = to;
+    spops_segments_image *s = &image->segments;
+    spops_bev_counts *c = &image->counts;
+
+    s->pools = true;
+    SPOPS_TRY(spops_bev_check_shape(ctx, call, &image->shape, c));
+    SPOPS_TRY(spops_segments_image_check(ctx, call, s));
+    SPOPS_TRY(
+        spops_file_check(ctx, call, "num_segments", s->num_segments, c->num_cells, c->num_cells));
+    SPOPS_TRY(
+        spops_file_check(ctx, call, "num_rows", s->num_rows, c->num_features, c->num_features));
+    SPOPS_TRY(
+        spops_file_check(ctx, call, "num_weights", s->num_weights, c->num_points, c->num_points));
+    SPOPS_REQUIRE(ctx, s->num_terms == 0 || s->parts != 0, "%s: its points have no pixels", call);
+    return spops_file_check(ctx, call, "gradients", s->gradients, 0, SPOPS_GRADIENTS_LINEAR);
+}
+
+static spops_status make(spops_context *ctx, const char *call, const void *from, void *out)
+{
+    const bev_image *image = from;
+    spops_bev_plan *plan = NULL;
+    spops_status status;
+
+    SPOPS_TRY(spops_segments_image_check_arrays(ctx, call, &image->segments));
+    SPOPS_TRY(
+        spops_bev_plan_alloc(ctx, &image->shape, &image->counts, SPOPS_BEV_KERNEL_AUTO, &plan));
+    status = spops_bev_plan_build_image(ctx, call, &image->segments, plan);
+    if (status == SPOPS_STATUS_OK)
+        *(spops_bev_plan **)out = plan;
+    else
+        spops_bev_plan_destroy(plan);
+    return status;
+}
+
+static const spops_plan_file bev_file = {.magic = "SPOPBEV",
+                                         .version = 4, // zeros are whole numbers
+                                         .numbers = put_numbers,
+                                         .place = spops_segments_image_place,
+                                         .describe = describe,
+                                         .fetch = fetch,
+                                         .check = check_image,
+                                         .make = make};
 
 spops_status spops_bev_plan_save(spops_context *ctx, const spops_bev_plan *plan, void *buffer,
                                  size_t capacity, size_t *bytes)
 {
     static const char call[] = "bev_plan_save";
-    spops_status status = SPOPS_STATUS_OK;
-    spops_blob_writer measure = {NULL, 0, 0};
-    spops_blob_writer writer = {buffer, capacity, 0};
-    spops_segments_image image;
+    bev_image image;
 
     SPOPS_BEGIN_CALL(ctx, call);
     SPOPS_TRY(spops_bev_check_plan(ctx, call, plan));
-    SPOPS_TRY(spops_check_object(ctx, call, "bytes", bytes, sizeof *bytes));
-    SPOPS_REQUIRE(ctx, !plan->segments->base.refillable,
-                  "%s: the plan was made by bev_plan_reserve", call);
-    SPOPS_TRY(spops_check_not_capturing(ctx, call));
-    SPOPS_TRY(spops_segments_image_describe_sync(ctx, plan->segments, &image));
-    image.pools = true;
-    write_blob(&plan->shape, &image, &measure);
-    *bytes = measure.used;
-    if (buffer == NULL) return SPOPS_STATUS_OK;
-    SPOPS_REQUIRE(ctx, capacity >= measure.used, "%s: capacity is %zu, expected at least %zu", call,
-                  capacity, measure.used);
-    SPOPS_TRY_GOTO(spops_segments_image_fetch_sync(ctx, plan->segments, &image), status, done);
-    write_blob(&plan->shape, &image, &writer);
-
-done:
-    spops_segments_image_free(ctx, &image);
-    return status;
-}
-
-// The shape at the head of a blob; what is wrong with it is wrong with the data.
-static spops_status read_shape(spops_context *ctx, const char *call, spops_blob_reader *r,
-                               spops_bev_shape *shape, spops_bev_counts *counts)
-{
-    spops_status status;
-    shape->num_batches = spops_blob_read_i32(r);
-    shape->num_cameras = spops_blob_read_i32(r);
-    shape->num_depths = spops_blob_read_i32(r);
-    shape->feature_height = spops_blob_read_i32(r);
-    shape->feature_width = spops_blob_read_i32(r);
-    shape->num_cells_x = spops_blob_read_i32(r);
-    shape->num_cells_y = spops_blob_read_i32(r);
-    shape->num_cells_z = spops_blob_read_i32(r);
-    if (r->failed)
-        return spops_fail(ctx, SPOPS_STATUS_CORRUPT_DATA, "%s: the data ends within its shape",
-                          call);
-    status = spops_bev_check_shape(ctx, call, shape, counts);
-    if (status == SPOPS_STATUS_OK) return SPOPS_STATUS_OK;
-    return spops_fail(ctx, SPOPS_STATUS_CORRUPT_DATA, "%s", spops_last_error(ctx));
-}
-
-static spops_status check_count_is(spops_context *ctx, const char *call, const char *name,
-                                   int64_t count, int64_t expected)
-{
-    if (count == expected) return SPOPS_STATUS_OK;
-    return spops_fail(ctx, SPOPS_STATUS_CORRUPT_DATA,
-                      "%s: %s is %" PRId64 ", expected %" PRId64 " by its shape", call, name, count,
-                      expected);
-}
-
-static spops_status check_image(spops_context *ctx, const char *call,
-                                const spops_bev_counts *counts, const spops_segments_image *image)
-{
-    SPOPS_TRY(check_count_is(ctx, call, "num_segments", image->num_segments, counts->num_cells));
-    SPOPS_TRY(check_count_is(ctx, call, "num_rows", image->num_rows, counts->num_features));
-    SPOPS_TRY(check_count_is(ctx, call, "num_weights", image->num_weights, counts->num_points));
-    if (image->num_terms > 0 && !image->has_pairs)
-        return spops_fail(ctx, SPOPS_STATUS_CORRUPT_DATA, "%s: its points have no pixels", call);
-    if (image->gradients == SPOPS_GRADIENTS_ALL)
-        return spops_fail(ctx, SPOPS_STATUS_CORRUPT_DATA, "%s: gradients is %d, expected %d or %d",
-                          call, (int)image->gradients, (int)SPOPS_GRADIENTS_NONE,
-                          (int)SPOPS_GRADIENTS_LINEAR);
-    return SPOPS_STATUS_OK;
+    return spops_plan_save(ctx, call, &plan->base, &image, buffer, capacity, bytes);
 }
 
 spops_status spops_bev_plan_load(spops_context *ctx, const void *data, size_t bytes,
                                  spops_bev_plan **out)
 {
     static const char call[] = "bev_plan_load";
-    spops_status status = SPOPS_STATUS_OK;
-    spops_bev_plan *plan = NULL;
-    spops_bev_shape shape;
-    spops_bev_counts counts;
-    spops_blob_reader reader;
-    spops_segments_image image;
+    bev_image image = {0};
 
     SPOPS_BEGIN_CREATE(ctx, call, out);
-    SPOPS_TRY(spops_blob_open(ctx, call, data, bytes, plan_magic, PLAN_VERSION, &reader));
-    SPOPS_TRY(read_shape(ctx, call, &reader, &shape, &counts));
-    SPOPS_TRY_GOTO(spops_segments_image_read(ctx, call, &reader, true, &image), status, fail);
-    SPOPS_TRY_GOTO(check_image(ctx, call, &counts, &image), status, fail);
-    SPOPS_TRY_GOTO(spops_bev_plan_alloc(ctx, &shape, &counts, SPOPS_BEV_KERNEL_AUTO, &plan), status,
-                   fail);
-    SPOPS_TRY_GOTO(spops_bev_plan_build_image(ctx, call, &image, plan), status, fail);
-    spops_segments_image_free(ctx, &image);
-    *out = plan;
-    return SPOPS_STATUS_OK;
-
-fail:
-    spops_bev_plan_destroy(plan);
-    spops_segments_image_free(ctx, &image);
-    return status;
+    return spops_plan_load(ctx, call, &bev_file, &image, data, bytes, out);
 }

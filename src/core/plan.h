@@ -17,7 +17,8 @@ extern "C" {
 enum { SPOPS_PLAN_MAX_PARENTS = 3, SPOPS_PLAN_MAX_COUNTS = 32 };
 
 typedef struct spops_plan_ops spops_plan_ops;
-typedef struct spops_relation spops_relation; // relation/relation.h
+typedef struct spops_plan_file spops_plan_file; // core/plan_file.h
+typedef struct spops_relation spops_relation;   // relation/relation.h
 
 // The first member of every plan. Its arrays lie in `block`; those whose sizes a create call finds out
 // on the way in `late`. A plan with capacities has them all in one block, with its workspace.
@@ -69,6 +70,7 @@ struct spops_plan_ops {
     spops_status (*state)(spops_context *ctx, const spops_plan *plan, int64_t *counts);
     // Which rows meet which, of a plan with arrays; it is all zero before.
     void (*relation)(const spops_plan *plan, spops_relation *relation);
+    const spops_plan_file *file; // how plans that are not refilled are saved
     // What the plan has besides its base and its parts.
     void (*destroy)(spops_plan *plan);
     size_t (*bytes)(const spops_plan *plan);

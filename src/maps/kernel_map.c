@@ -759,6 +759,7 @@ const spops_plan_ops spops_kernel_map_plan_ops = {.handle_bytes = sizeof(struct 
                                                   .relation = relation_of_kernel_map,
                                                   .empty = empty_kernel_map,
                                                   .update = update_kernel_maps,
+                                                  .file = &spops_kernel_map_file,
                                                   .state = state_of_map};
 
 // ---- What can be asked of a map -----------------------------------------------------------------

@@ -550,6 +550,7 @@ const spops_plan_ops spops_segments_plan_ops = {.handle_bytes = sizeof(struct sp
                                                 .carve_workspace = carve_segments_workspace,
                                                 .empty = empty_segments,
                                                 .relation = relation_of_segments,
+                                                .file = &spops_segments_file,
                                                 .state = state_of_segments};
 
 spops_status spops_segments_update(spops_context *ctx, spops_segments *segments,

@@ -5,9 +5,8 @@
 #define SPOPS_SEGMENTS_SEGMENTS_H
 
 #include "core/backend.h"
-#include "core/blob.h"
 #include "core/check.h"
-#include "core/plan.h"
+#include "core/plan_file.h"
 #include "relation/relation.h"
 #include "segments/lists.h"
 
@@ -138,28 +137,26 @@ spops_status spops_check_ascending(spops_context *ctx, const char *call, const c
 spops_status spops_check_offsets(spops_context *ctx, const char *call, const int32_t *offsets,
                                  int64_t num_segments, int64_t *num_terms);
 
+// Saved bytes may be hostile, so that a plan made of them must not cost more than they themselves do,
+// times this. Plans that do (of few numbers and wide rows) are saved with zeros after them.
+#define SPOPS_SEGMENTS_IMAGE_COST 1024
+
 // Forward lists in host memory, as plans are saved, loaded, imported and exported.
+enum { SPOPS_IMAGE_PAIRS = 1, SPOPS_IMAGE_TERM = 2 };
 typedef struct spops_segments_image {
     int64_t num_segments, num_terms, num_rows, num_weights, num_sources, max_cols;
-    spops_gradients gradients;
-    bool has_pairs, has_term;
-    bool pools;       // of a BEV plan, which needs memory for rows and for points besides
-    int32_t *offsets; // [num_segments + 1]
-    int32_t *a, *b;   // [num_terms] each, where has_pairs
-    int32_t *term;    // [num_terms], where has_term
+    int32_t gradients, parts; // spops_gradients; SPOPS_IMAGE_*
+    bool pools;               // of a BEV plan, which needs memory for rows and for points besides
+    int64_t num_zeros;        // by place
+    int32_t *offsets;         // [num_segments + 1]; the arrays follow each other
+    int32_t *a, *b;           // [num_terms] each, of PAIRS; else NULL
+    int32_t *term;            // [num_terms], of TERM; else NULL
+    int32_t *zeros;           // [num_zeros]
 } spops_segments_image;
 
 // Room for the arrays of an image whose numbers are set. Free it also after a failure.
 spops_status spops_segments_image_alloc(spops_context *ctx, spops_segments_image *image);
 void spops_segments_image_free(spops_context *ctx, spops_segments_image *image);
-
-// Numbers of a plan; the arrays stay NULL. Waits where the plan is refillable.
-spops_status spops_segments_image_describe_sync(spops_context *ctx, const spops_segments *segments,
-                                                spops_segments_image *image);
-
-// Fetch the arrays of an image that was described (waits).
-spops_status spops_segments_image_fetch_sync(spops_context *ctx, const spops_segments *segments,
-                                             spops_segments_image *image);
 
 // Make a plan of an image that is known to be right (waits). extra_scratch_bytes: as in
 // spops_segments_sizes.
@@ -167,17 +164,18 @@ spops_status spops_segments_image_build(spops_context *ctx, const char *call,
                                         const spops_segments_image *image,
                                         size_t extra_scratch_bytes, spops_segments **out);
 
-// Saved bytes may be hostile, so that a plan made of them must not cost more than they themselves do,
-// times this. Plans that do (of few numbers and wide rows) are saved with zeros after them.
-#define SPOPS_SEGMENTS_IMAGE_COST 1024
+// As of a spops_plan_file, for the plans that are saved with their segments. Of a plan: its numbers, then
+// its arrays, which have room; waits.
+spops_status spops_segments_image_describe(spops_context *ctx, const spops_segments *segments,
+                                           spops_segments_image *image);
+spops_status spops_segments_image_fetch(spops_context *ctx, const spops_segments *segments,
+                                        spops_segments_image *image);
+void spops_segments_image_numbers(spops_file *f, void *image);
+int64_t spops_segments_image_place(void *image, int32_t *at);
+spops_status spops_segments_image_check(spops_context *ctx, const char *call, void *image);
+spops_status spops_segments_image_check_arrays(spops_context *ctx, const char *call,
+                                               const spops_segments_image *image);
 
-// To bytes; with a writer that only measures, the arrays are not needed. What it writes is the rest
-// of a blob, but for the checksum.
-void spops_segments_image_write(const spops_segments_image *image, spops_blob_writer *w);
-
-// From the rest of a blob, every number checked (CORRUPT_DATA). Free the image also after a
-// failure.
-spops_status spops_segments_image_read(spops_context *ctx, const char *call, spops_blob_reader *r,
-                                       bool pools, spops_segments_image *image);
+extern const spops_plan_file spops_segments_file;
 
 #endif

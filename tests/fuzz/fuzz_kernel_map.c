@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Fuzzes the loading of saved kernel maps, as the bytes are and with the checksum made right. The
 // first byte says between which sets.
-#include "core/blob.h"
+#include "core/plan_file.h"
 #include "fuzz_map_sets.h"
 
 // What was accepted holds only what its sets can have, and saves as bytes that load again.
@@ -85,10 +85,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     memset(copy, 0, n > 0 ? n : 1);
     if (n > 0) memcpy(copy, data + 1, n);
     load(which, copy, n);
-    if (n >= SPOPS_BLOB_CHECKSUM_BYTES) {
-        const size_t content = n - SPOPS_BLOB_CHECKSUM_BYTES;
-        const uint64_t checksum = spops_blob_checksum(copy, content);
-        for (int i = 0; i < SPOPS_BLOB_CHECKSUM_BYTES; ++i)
+    if (n >= SPOPS_FILE_CHECKSUM_BYTES) {
+        const size_t content = n - SPOPS_FILE_CHECKSUM_BYTES;
+        const uint64_t checksum = spops_file_checksum(copy, content);
+        for (int i = 0; i < SPOPS_FILE_CHECKSUM_BYTES; ++i)
             copy[content + (size_t)i] = (uint8_t)(checksum >> (8 * i));
         load(which, copy, n);
     }

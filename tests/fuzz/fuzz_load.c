@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Fuzzes the loading of saved plans, as the bytes are and with the checksum made right, since
 // random bytes would hardly ever get past it.
-#include "core/blob.h"
+#include "core/plan_file.h"
 #include "fuzz.h"
 
 static void check_status(spops_context *ctx, spops_status status, const void *plan)
@@ -49,10 +49,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     memset(copy, 0, bytes > 0 ? bytes : 1);
     if (bytes > 0) memcpy(copy, data, bytes);
     load(copy, bytes);
-    if (bytes >= SPOPS_BLOB_CHECKSUM_BYTES) {
-        const size_t content = bytes - SPOPS_BLOB_CHECKSUM_BYTES;
-        const uint64_t checksum = spops_blob_checksum(copy, content);
-        for (int i = 0; i < SPOPS_BLOB_CHECKSUM_BYTES; ++i)
+    if (bytes >= SPOPS_FILE_CHECKSUM_BYTES) {
+        const size_t content = bytes - SPOPS_FILE_CHECKSUM_BYTES;
+        const uint64_t checksum = spops_file_checksum(copy, content);
+        for (int i = 0; i < SPOPS_FILE_CHECKSUM_BYTES; ++i)
             copy[content + (size_t)i] = (uint8_t)(checksum >> (8 * i));
         load(copy, bytes);
     }

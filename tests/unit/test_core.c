@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "core/address_set.h"
-#include "core/blob.h"
+#include "core/plan_file.h"
 #include "core/backend.h"
 #include "core/context.h"
 #include "core/cpu_isa.h"
@@ -386,9 +386,9 @@ Test(core, byte_sums)
 Test(core, checksums_are_what_xxhsum_says)
 {
     static const unsigned char zeros[1000];
-    cr_expect_eq(spops_blob_checksum(NULL, 0), UINT64_C(0x2d06800538d394c2));
-    cr_expect_eq(spops_blob_checksum("abc", 3), UINT64_C(0x78af5f94892f3950));
-    cr_expect_eq(spops_blob_checksum(zeros, sizeof zeros), UINT64_C(0x24c1ea6074dd588c));
+    cr_expect_eq(spops_file_checksum(NULL, 0), UINT64_C(0x2d06800538d394c2));
+    cr_expect_eq(spops_file_checksum("abc", 3), UINT64_C(0x78af5f94892f3950));
+    cr_expect_eq(spops_file_checksum(zeros, sizeof zeros), UINT64_C(0x24c1ea6074dd588c));
 }
 
 Test(core, carver)
