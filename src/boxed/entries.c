@@ -77,25 +77,43 @@ static void give_scratch_back(spops_boxed_call *b)
 {
     if (b->borrowed == NULL) return;
     (void)spops_context_set_scratch(b->ctx, NULL, 0);
-    spops_backend_free(b->ctx, b->borrowed, b->borrowed_bytes);
+    if (b->lender != NULL)
+        b->lender->take_back(b->lender->user, b->borrowed, b->borrowed_bytes);
+    else
+        spops_backend_free(b->ctx, b->borrowed, b->borrowed_bytes);
     b->borrowed = NULL;
     b->borrowed_bytes = 0;
 }
 
-// Scratch from the allocator of the caller's framework, in the order of the stream, while that is
-// captured: the graph keeps it as it keeps the framework's own memory.
-static spops_status borrow_scratch(spops_boxed_call *b, size_t bytes)
+static spops_status borrow_of_allocator(spops_boxed_call *b, size_t memory)
 {
-    const size_t memory = spops_context_scratch_memory(bytes);
     spops_status status;
 
-    if (b->borrowed_bytes >= memory) return SPOPS_STATUS_OK;
-    give_scratch_back(b);
     b->ctx->call = b->row->call;
     b->ctx->allocates_captured = true;
     status = spops_backend_alloc(b->ctx, memory, &b->borrowed);
     b->ctx->allocates_captured = false;
-    if (status != SPOPS_STATUS_OK) return status;
+    return status;
+}
+
+static spops_status borrow_of_lender(spops_boxed_call *b, size_t memory)
+{
+    b->borrowed = b->lender->lend(b->lender->user, memory);
+    if (b->borrowed != NULL) return SPOPS_STATUS_OK;
+    return spops_fail(b->ctx, SPOPS_STATUS_OUT_OF_MEMORY,
+                      "%s: %zu bytes of scratch are not to be had from the caller", b->row->call,
+                      memory);
+}
+
+// Scratch from the caller's framework, in the order of the stream: of its allocator while the stream is
+// captured, where the graph keeps it as it keeps the framework's own memory, or of the call's lender.
+static spops_status borrow_scratch(spops_boxed_call *b, size_t bytes)
+{
+    const size_t memory = spops_context_scratch_memory(bytes);
+
+    if (b->borrowed_bytes >= memory) return SPOPS_STATUS_OK;
+    give_scratch_back(b);
+    SPOPS_TRY(b->lender != NULL ? borrow_of_lender(b, memory) : borrow_of_allocator(b, memory));
     b->borrowed_bytes = memory;
     return spops_context_set_scratch(b->ctx, b->borrowed, b->borrowed_bytes);
 }
@@ -108,7 +126,8 @@ spops_status spops_boxed_reserve(spops_boxed_call *b, size_t bytes)
     b->scratch_bytes = bytes;
     if (b->measures) return STATUS_MEASURED;
     if (!b->is_own || bytes == 0) return SPOPS_STATUS_OK;
-    if (b->ctx->allocator.device_alloc != NULL && b->ctx->backend->is_capturing(b->ctx))
+    if (b->lender != NULL ||
+        (b->ctx->allocator.device_alloc != NULL && b->ctx->backend->is_capturing(b->ctx)))
         return borrow_scratch(b, bytes);
     if (b->ctx->scratch_bytes >= bytes) return SPOPS_STATUS_OK;
     return spops_context_reserve(b->ctx, bytes);
@@ -117,8 +136,10 @@ spops_status spops_boxed_reserve(spops_boxed_call *b, size_t bytes)
 static void begin(spops_boxed_call *b, spops_context *ctx, const spops_operator *op)
 {
     const bool measures = b->measures;
+    const spops_lender *lender = b->lender;
     memset(b, 0, sizeof *b);
     b->measures = measures;
+    b->lender = lender;
     b->ctx = ctx;
     b->row = spops_row_of((spops_operator_id)(op->index));
 }
@@ -219,9 +240,9 @@ static spops_status run(spops_boxed_call *b, const spops_operator *op, spops_con
     return run_own(b, &place);
 }
 
-static spops_status call_from(const spops_operator *op, spops_context *ctx, const spops_value *args,
-                              int32_t num_args, spops_value *ret,
-                              void *(*stream_of)(const spops_call_place *))
+static spops_status call_from(const spops_operator *op, spops_context *ctx,
+                              const spops_lender *lender, const spops_value *args, int32_t num_args,
+                              spops_value *ret, void *(*stream_of)(const spops_call_place *))
 {
     const spops_value none = {SPOPS_VALUE_NONE, 0, {0}};
     spops_boxed_call b;
@@ -230,6 +251,7 @@ static spops_status call_from(const spops_operator *op, spops_context *ctx, cons
     SPOPS_REQUIRE(ctx, op != NULL, "call: op is NULL");
     SPOPS_REQUIRE(ctx, ret != NULL, "%s: ret is NULL", op->name);
     b.measures = false;
+    b.lender = lender;
     SPOPS_TRY(run(&b, op, ctx, args, num_args, stream_of));
     finish(&b, ret);
     return SPOPS_STATUS_OK;
@@ -243,6 +265,7 @@ spops_status spops_call_scratch_bytes(spops_context *ctx, const spops_operator *
     SPOPS_REQUIRE(ctx, op != NULL, "call_scratch_bytes: op is NULL");
     SPOPS_REQUIRE(ctx, bytes != NULL, "call_scratch_bytes: bytes is NULL");
     b.measures = true;
+    b.lender = NULL;
     SPOPS_TRY(run(&b, op, ctx, args, num_args, own_stream));
     *bytes = b.scratch_bytes;
     return SPOPS_STATUS_OK;
@@ -251,7 +274,13 @@ spops_status spops_call_scratch_bytes(spops_context *ctx, const spops_operator *
 spops_status spops_call(spops_context *ctx, const spops_operator *op, const spops_value *args,
                         int32_t num_args, spops_value *ret)
 {
-    return call_from(op, ctx, args, num_args, ret, own_stream);
+    return call_from(op, ctx, NULL, args, num_args, ret, own_stream);
+}
+
+spops_status spops_call_lent(const spops_lender *lender, const spops_operator *op,
+                             const spops_value *args, int32_t num_args, spops_value *ret)
+{
+    return call_from(op, NULL, lender, args, num_args, ret, own_stream);
 }
 
 static int call_entry(spops_operator_id id, const spops_value *args, int32_t num_args,
@@ -262,7 +291,7 @@ static int call_entry(spops_operator_id id, const spops_value *args, int32_t num
 
     (void)pthread_once(&once, find_tvm);
     spops_rows_parse();
-    status = call_from(spops_row_of(id)->op, NULL, args, num_args, ret, environment_stream);
+    status = call_from(spops_row_of(id)->op, NULL, NULL, args, num_args, ret, environment_stream);
     if (status == SPOPS_STATUS_OK) return 0;
     if (tvm.set_raised != NULL) tvm.set_raised(kind_of(status), spops_last_error(NULL));
     return -1;

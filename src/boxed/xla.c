@@ -3,9 +3,11 @@
 // that interface, version 0.3, of which later ones only append; nothing of XLA is compiled or linked.
 #include <assert.h>
 #include <inttypes.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "call/boxed.h"
 #include "call/rows.h"
 #include "spops/call.h"
 
@@ -113,6 +115,28 @@ typedef struct xla_device_args {
     int32_t device;
 } xla_device_args;
 
+typedef struct xla_memory_args {
+    size_t struct_size;
+    xla_extension *extensions;
+    void *context;
+    size_t size, alignment;
+    void *data;
+} xla_memory_args;
+
+typedef struct xla_free_args {
+    size_t struct_size;
+    xla_extension *extensions;
+    void *context;
+    size_t size;
+    void *data;
+} xla_free_args;
+
+typedef struct xla_destroy_args {
+    size_t struct_size;
+    xla_extension *extensions;
+    void *error;
+} xla_destroy_args;
+
 typedef struct xla_api {
     size_t struct_size;
     xla_extension *extensions;
@@ -120,10 +144,13 @@ typedef struct xla_api {
     const void *internal;
     void *(*error_create)(xla_error_args *);
     void (*error_get)(void *);
-    void (*error_destroy)(void *);
+    void (*error_destroy)(xla_destroy_args *);
     void *(*handler_register)(void *);
     void *(*stream_get)(xla_stream_args *);
-    void *(*between[12])(void *); // types, states, memory, threads, futures, the run
+    void *(*types[4])(void *); // types and states
+    void *(*memory_allocate)(xla_memory_args *);
+    void *(*memory_free)(xla_free_args *);
+    void *(*between[6])(void *); // threads, futures, the run
     void *(*device_get)(xla_device_args *);
 } xla_api;
 
@@ -396,6 +423,33 @@ static void *read_place(xla_call *c)
     return NULL;
 }
 
+// ---- Scratch of XLA's memory ------------------------------------------------------------------------
+
+static void drop_error(const xla_frame *frame, void *error)
+{
+    xla_destroy_args args = {sizeof args, NULL, error};
+    if (error != NULL) frame->api->error_destroy(&args);
+}
+
+static void *lend(void *user, size_t bytes)
+{
+    const xla_frame *frame = user;
+    xla_memory_args args = {.struct_size = sizeof args,
+                            .context = frame->context,
+                            .size = bytes,
+                            .alignment = SPOPS_PLAN_ALIGNMENT};
+    void *error = frame->api->memory_allocate(&args);
+    drop_error(frame, error);
+    return error == NULL ? args.data : NULL;
+}
+
+static void take_back(void *user, void *memory, size_t bytes)
+{
+    const xla_frame *frame = user;
+    xla_free_args args = {sizeof args, NULL, frame->context, bytes, memory};
+    drop_error(frame, frame->api->memory_free(&args));
+}
+
 static bool answer_metadata(const xla_frame *frame)
 {
     xla_extension *e = frame->extensions;
@@ -421,7 +475,10 @@ static void *handle(const xla_frame *frame, int32_t device_type)
     if (error != NULL) return error;
     if (!fill(&c)) return fail(frame, XLA_INVALID_ARGUMENT, c.error);
     assert(c.num_values <= MAX_VALUES);
-    status = spops_call(NULL, c.op, c.values, c.num_values, &ret);
+    const spops_lender xla = {(void *)(uintptr_t)frame, lend, take_back};
+    const bool lends =
+        device_type == DLPACK_CUDA && frame->api->struct_size >= offsetof(xla_api, between);
+    status = spops_call_lent(lends ? &xla : NULL, c.op, c.values, c.num_values, &ret);
     return status == SPOPS_STATUS_OK ? NULL : fail(frame, code_of(status), spops_last_error(NULL));
 }
 

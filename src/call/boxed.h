@@ -14,6 +14,15 @@
 
 enum { SPOPS_BOXED_MAX_BLOCKS = 4 }; // plans of an operator
 
+// Who lends scratch to calls on contexts of the library's own: a framework's allocator that knows only the
+// call it is asked in. What it lends it gets back before the call returns, and may give to later work of
+// the same stream.
+typedef struct spops_lender {
+    void *user;
+    void *(*lend)(void *user, size_t bytes); // aligned to SPOPS_PLAN_ALIGNMENT; NULL: there is none
+    void (*take_back)(void *user, void *memory, size_t bytes);
+} spops_lender;
+
 typedef struct spops_boxed_call {
     spops_context *ctx;
     const spops_row *row;
@@ -34,13 +43,18 @@ typedef struct spops_boxed_call {
     int64_t single[SPOPS_ROW_MAX_ATTRIBUTES]; // a list of one
     void *made;                               // a plan
     bool is_part;                             // of another plan: not destroyed
-    void *borrowed;                           // scratch, from the allocator of the context
+    const spops_lender *lender;               // NULL: the context's own scratch
+    void *borrowed;                           // scratch, of the lender or the context's allocator
     size_t borrowed_bytes;
 } spops_boxed_call;
 
 #define SPOPS_OPERATOR(name, function, types, inputs, outputs, attributes, gradient, scratch, doc) \
     spops_status spops_boxed_##name(spops_boxed_call *b);
 #include "call/operators.def"
+
+// spops_call(NULL, ...) with scratch of a lender.
+spops_status spops_call_lent(const spops_lender *lender, const spops_operator *op,
+                             const spops_value *args, int32_t num_args, spops_value *ret);
 
 // Scratch of a call whose row says "*": reserved on contexts of the library's own. Where the call is
 // measured alone (b->measures) it ends here, by a status that no other call returns.
