@@ -246,7 +246,7 @@ SPOPS_API void spops_call_destroy(spops_plan *plan);
  */
 SPOPS_API void *spops_call_xla_host(void *call_frame);
 
-/** The same for arrays on a CUDA device: on the stream that the frame has. */
+/** The same for arrays on a CUDA device: on the stream that the frame has, in scratch that XLA lends. */
 SPOPS_API void *spops_call_xla_cuda(void *call_frame);
 
 /**
