@@ -278,7 +278,7 @@ spops_status spops_attention_reserve(spops_context *ctx, const spops_patches *pa
     attention_call c;
 
     SPOPS_BEGIN_CALL(ctx, call);
-    SPOPS_TRY(spops_plan_check(ctx, call, "patches", (const spops_plan *)patches));
+    SPOPS_TRY(spops_plan_check(ctx, call, "patches", patches));
     SPOPS_TRY(spops_check_not_capturing(ctx, call));
     SPOPS_REQUIRE(ctx, backward == 0 || backward == 1, "%s: backward is %d, expected 0 or 1", call,
                   (int)backward);
@@ -304,7 +304,7 @@ spops_status spops_attention_execute(spops_context *ctx, const spops_patches *pa
     attention_call c;
 
     SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
-    SPOPS_TRY(spops_plan_check(ctx, call, "patches", (const spops_plan *)patches));
+    SPOPS_TRY(spops_plan_check(ctx, call, "patches", patches));
     c = begin_call(ctx, call, patches, q.cols, q.dtype);
     SPOPS_TRY(read_call(&c, options));
 
@@ -334,7 +334,7 @@ spops_status spops_attention_execute_backward(
     attention_call c;
 
     SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
-    SPOPS_TRY(spops_plan_check(ctx, call, "patches", (const spops_plan *)patches));
+    SPOPS_TRY(spops_plan_check(ctx, call, "patches", patches));
     c = begin_call(ctx, call, patches, q.cols, q.dtype);
     SPOPS_TRY(read_call(&c, options));
 

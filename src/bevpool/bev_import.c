@@ -424,7 +424,7 @@ spops_status spops_bev_plan_get_ranks_sync(spops_context *ctx, const spops_bev_p
     int64_t n, m;
 
     SPOPS_BEGIN_CALL(ctx, call);
-    SPOPS_TRY(spops_bev_check_plan(ctx, call, plan));
+    SPOPS_TRY(spops_plan_check(ctx, call, "plan", plan));
     SPOPS_TRY(read_ranks_out(ctx, call, ranks, &to));
     SPOPS_TRY(spops_check_not_capturing(ctx, call));
     n = to.num_points;
@@ -471,7 +471,7 @@ spops_status spops_bev_plan_get_intervals_sync(spops_context *ctx, const spops_b
     int64_t n, m, i = 0;
 
     SPOPS_BEGIN_CALL(ctx, call);
-    SPOPS_TRY(spops_bev_check_plan(ctx, call, plan));
+    SPOPS_TRY(spops_plan_check(ctx, call, "plan", plan));
     SPOPS_TRY(read_intervals_out(ctx, call, intervals, &to));
     SPOPS_TRY(spops_check_not_capturing(ctx, call));
     n = to.num_points;

@@ -530,20 +530,12 @@ const spops_plan_ops spops_bev_plan_plan_ops = {.handle_bytes = sizeof(struct sp
                                                 .file = &bev_file,
                                                 .relation = spops_relation_of_part};
 
-spops_status spops_bev_check_plan(spops_context *ctx, const char *call, const spops_bev_plan *plan)
-{
-    SPOPS_REQUIRE(ctx, plan != NULL, "%s: plan is NULL", call);
-    return spops_segments_check(ctx, call, "plan", plan->segments);
-}
-
 spops_status spops_bev_plan_update(spops_context *ctx, spops_bev_plan *plan,
                                    const double *transforms)
 {
     static const char call[] = "bev_plan_update";
     SPOPS_BEGIN_CALL(ctx, call);
-    SPOPS_TRY(spops_bev_check_plan(ctx, call, plan));
-    SPOPS_REQUIRE(ctx, plan->segments->base.refillable,
-                  "%s: the plan was not made by bev_plan_reserve", call);
+    SPOPS_TRY(spops_plan_check_refillable(ctx, call, "plan", plan));
     SPOPS_REQUIRE(ctx, transforms != NULL, "%s: transforms is NULL", call);
     SPOPS_TRY(spops_check_aligned(ctx, call, "transforms", transforms, sizeof *transforms));
     return enqueue_points(ctx, plan, transforms);
@@ -559,9 +551,7 @@ spops_status spops_bev_plan_get_info_sync(spops_context *ctx, const spops_bev_pl
     spops_schedule schedule;
 
     SPOPS_BEGIN_CALL(ctx, call);
-    SPOPS_TRY(spops_bev_check_plan(ctx, call, plan));
-    SPOPS_TRY(spops_check_not_capturing(ctx, call));
-    SPOPS_TRY(ctx->backend->wait(ctx));
+    SPOPS_TRY(spops_plan_check_sync(ctx, call, "plan", plan));
     SPOPS_TRY(spops_segments_schedule_sync(ctx, plan->segments, &schedule));
     memset(&found, 0, sizeof found);
     found.shape = plan->shape;
@@ -668,7 +658,7 @@ spops_status spops_bev_plan_save(spops_context *ctx, const spops_bev_plan *plan,
     bev_image image;
 
     SPOPS_BEGIN_CALL(ctx, call);
-    SPOPS_TRY(spops_bev_check_plan(ctx, call, plan));
+    SPOPS_TRY(spops_plan_check(ctx, call, "plan", plan));
     return spops_plan_save(ctx, call, &plan->base, &image, buffer, capacity, bytes);
 }
 

@@ -37,9 +37,6 @@ spops_status spops_bev_read_options(spops_context *ctx, const char *call,
                                     const spops_bev_options *options, spops_bev_options *read);
 spops_gradients spops_bev_gradients(const spops_bev_options *options);
 
-// plan is there and lies where ctx runs.
-spops_status spops_bev_check_plan(spops_context *ctx, const char *call, const spops_bev_plan *plan);
-
 // A plan without segments yet; `kernel` as the caller asked.
 spops_status spops_bev_plan_alloc(spops_context *ctx, const spops_bev_shape *shape,
                                   const spops_bev_counts *counts, spops_bev_kernel kernel,

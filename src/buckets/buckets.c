@@ -281,7 +281,7 @@ spops_status spops_buckets_update(spops_context *ctx, spops_buckets *buckets,
     const spops_buckets_arrays *a;
 
     SPOPS_BEGIN_CALL(ctx, call);
-    SPOPS_TRY(spops_plan_check_refillable(ctx, call, "buckets", (const spops_plan *)buckets));
+    SPOPS_TRY(spops_plan_check_refillable(ctx, call, "buckets", buckets));
     SPOPS_TRY(spops_buckets_check_cloud(ctx, call, cloud));
     a = &buckets->arrays;
     SPOPS_REQUIRE(ctx, cloud->points.rows == a->max_rows,
@@ -304,8 +304,7 @@ spops_status spops_buckets_get_info_sync(spops_context *ctx, const spops_buckets
     spops_buckets_state state;
 
     SPOPS_BEGIN_CALL(ctx, call);
-    SPOPS_TRY(spops_plan_check(ctx, call, "buckets", (const spops_plan *)buckets));
-    SPOPS_TRY(spops_check_not_capturing(ctx, call));
+    SPOPS_TRY(spops_plan_check_sync(ctx, call, "buckets", buckets));
     a = &buckets->arrays;
     SPOPS_TRY(ctx->backend->download(ctx, &state, a->state, sizeof state));
     found.num_rows = state.num_rows;
@@ -339,7 +338,7 @@ spops_status spops_buckets_get_view(spops_context *ctx, const spops_buckets *buc
     const spops_buckets_arrays *a;
 
     SPOPS_BEGIN_CALL(ctx, call);
-    SPOPS_TRY(spops_plan_check(ctx, call, "buckets", (const spops_plan *)buckets));
+    SPOPS_TRY(spops_plan_check(ctx, call, "buckets", buckets));
     a = &buckets->arrays;
     found.max_rows = a->max_rows;
     found.max_samples = a->max_samples;

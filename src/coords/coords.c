@@ -30,13 +30,6 @@ spops_status spops_coords_check_dims(spops_context *ctx, const char *call, int64
     return SPOPS_STATUS_OK;
 }
 
-spops_status spops_coords_check(spops_context *ctx, const char *call, const char *name,
-                                const spops_coords *coords)
-{
-    SPOPS_REQUIRE(ctx, coords != NULL, "%s: %s is NULL", call, name);
-    return spops_check_home(ctx, call, name, coords->base.ctx);
-}
-
 static spops_status read_box(spops_context *ctx, const char *call, int32_t dims,
                              const spops_coords_box *box, spops_coords_box *read)
 {
@@ -421,7 +414,7 @@ spops_status spops_coords_fill(spops_context *ctx, const char *call, spops_coord
                                const spops_coords_source *source)
 {
     spops_coords_arrays arrays = coords->arrays;
-    SPOPS_REQUIRE(ctx, coords->base.refillable, "%s: the set was not made by coords_reserve", call);
+    SPOPS_TRY(spops_plan_check_refillable(ctx, call, "the set", coords));
     SPOPS_REQUIRE(ctx, source->dims == arrays.layout.dims,
                   "%s: the set has %" PRId32 " axes, expected %" PRId32, call, arrays.layout.dims,
                   source->dims);
@@ -605,7 +598,7 @@ spops_status spops_coords_update(spops_context *ctx, spops_coords *coords, const
     spops_coords_source source;
 
     SPOPS_BEGIN_CALL(ctx, call);
-    SPOPS_TRY(spops_coords_check(ctx, call, "coords", coords));
+    SPOPS_TRY(spops_plan_check(ctx, call, "coords", coords));
     SPOPS_TRY(spops_check_indices(ctx, call, "num_rows", num_rows, 1));
     SPOPS_TRY(spops_check_indices(ctx, call, "rows", rows, coords->arrays.max_items));
     source = rows_source(coords->arrays.layout.dims, coords->arrays.max_items, rows);
@@ -625,9 +618,7 @@ spops_status spops_coords_get_info_sync(spops_context *ctx, const spops_coords *
     spops_coords_state state;
 
     SPOPS_BEGIN_CALL(ctx, call);
-    SPOPS_TRY(spops_coords_check(ctx, call, "coords", coords));
-    SPOPS_TRY(spops_check_not_capturing(ctx, call));
-    SPOPS_TRY(ctx->backend->wait(ctx));
+    SPOPS_TRY(spops_plan_check_sync(ctx, call, "coords", coords));
     SPOPS_TRY(ctx->backend->download(ctx, &state, coords->arrays.state, sizeof state));
     memset(&found, 0, sizeof found);
     found.dims = coords->arrays.layout.dims;
@@ -669,7 +660,7 @@ spops_status spops_coords_get_view(spops_context *ctx, const spops_coords *coord
     spops_coords_view found = spops_coords_view_default();
     const spops_coords_arrays *a;
     SPOPS_BEGIN_CALL(ctx, call);
-    SPOPS_TRY(spops_coords_check(ctx, call, "coords", coords));
+    SPOPS_TRY(spops_plan_check(ctx, call, "coords", coords));
     a = &coords->arrays;
     found.dims = a->layout.dims;
     found.max_rows = a->max_rows;

@@ -44,10 +44,6 @@ spops_status spops_coords_read_options(spops_context *ctx, const char *call, int
 
 spops_status spops_coords_check_dims(spops_context *ctx, const char *call, int64_t dims);
 
-// The set, named `name`, is there and lies where ctx runs.
-spops_status spops_coords_check(spops_context *ctx, const char *call, const char *name,
-                                const spops_coords *coords);
-
 // A kernel, checked, for a set of `dims` axes.
 spops_status spops_kernel_shape_read(spops_context *ctx, const char *call,
                                      const spops_kernel_shape *kernel, int32_t dims,

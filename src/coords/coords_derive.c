@@ -116,7 +116,7 @@ static spops_status window_source(spops_context *ctx, const char *call, spops_co
                                   spops_coords_source *source)
 {
     int64_t each;
-    SPOPS_TRY(spops_coords_check(ctx, call, "in", in));
+    SPOPS_TRY(spops_plan_check(ctx, call, "in", in));
     *source = source_of(kind, in);
     SPOPS_TRY(spops_kernel_shape_read(ctx, call, kernel, source->dims, &source->taps));
     each = num_candidates(&source->taps, kind == SPOPS_COORDS_UP);
@@ -128,8 +128,8 @@ static spops_status window_source(spops_context *ctx, const char *call, spops_co
 static spops_status union_source(spops_context *ctx, const char *call, const spops_coords *a,
                                  const spops_coords *b, spops_coords_source *source)
 {
-    SPOPS_TRY(spops_coords_check(ctx, call, "a", a));
-    SPOPS_TRY(spops_coords_check(ctx, call, "b", b));
+    SPOPS_TRY(spops_plan_check(ctx, call, "a", a));
+    SPOPS_TRY(spops_plan_check(ctx, call, "b", b));
     SPOPS_REQUIRE(ctx, a->arrays.layout.dims == b->arrays.layout.dims,
                   "%s: b has %" PRId32 " axes, expected %" PRId32 " as a has", call,
                   b->arrays.layout.dims, a->arrays.layout.dims);
@@ -148,7 +148,7 @@ static spops_status union_source(spops_context *ctx, const char *call, const spo
 static spops_status kept_source(spops_context *ctx, const char *call, const spops_coords *in,
                                 const uint8_t *keep, spops_coords_source *source)
 {
-    SPOPS_TRY(spops_coords_check(ctx, call, "in", in));
+    SPOPS_TRY(spops_plan_check(ctx, call, "in", in));
     SPOPS_REQUIRE(ctx, keep != NULL || in->arrays.max_rows == 0,
                   "%s: keep is NULL, expected %" PRId64 " elements", call, in->arrays.max_rows);
     *source = source_of(SPOPS_COORDS_KEPT, in);
@@ -280,7 +280,7 @@ static spops_status set_window(spops_context *ctx, const char *call, spops_coord
 {
     spops_coords_source source;
     SPOPS_BEGIN_CALL(ctx, call);
-    SPOPS_TRY(spops_coords_check(ctx, call, "coords", coords));
+    SPOPS_TRY(spops_plan_check(ctx, call, "coords", coords));
     SPOPS_TRY(window_source(ctx, call, kind, in, kernel, &source));
     SPOPS_REQUIRE(ctx, coords != in, "%s: coords is in, expected another set", call);
     SPOPS_TRY(spops_coords_fill(ctx, call, coords, &source));
@@ -307,7 +307,7 @@ spops_status spops_coords_update_union(spops_context *ctx, spops_coords *coords,
     static const char call[] = "coords_update_union";
     spops_coords_source source;
     SPOPS_BEGIN_CALL(ctx, call);
-    SPOPS_TRY(spops_coords_check(ctx, call, "coords", coords));
+    SPOPS_TRY(spops_plan_check(ctx, call, "coords", coords));
     SPOPS_TRY(union_source(ctx, call, a, b, &source));
     SPOPS_REQUIRE(ctx, coords != a && coords != b, "%s: coords is a or b, expected another set",
                   call);
@@ -322,7 +322,7 @@ spops_status spops_coords_update_pruned(spops_context *ctx, spops_coords *coords
     static const char call[] = "coords_update_pruned";
     spops_coords_source source;
     SPOPS_BEGIN_CALL(ctx, call);
-    SPOPS_TRY(spops_coords_check(ctx, call, "coords", coords));
+    SPOPS_TRY(spops_plan_check(ctx, call, "coords", coords));
     SPOPS_TRY(kept_source(ctx, call, in, keep, &source));
     SPOPS_REQUIRE(ctx, coords != in, "%s: coords is in, expected another set", call);
     SPOPS_TRY(spops_coords_fill(ctx, call, coords, &source));

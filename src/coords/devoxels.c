@@ -224,7 +224,7 @@ spops_status spops_devoxels_create(spops_context *ctx, const spops_coords *coord
     int64_t fields[NUM_FIELDS];
 
     SPOPS_BEGIN_CREATE(ctx, call, out);
-    SPOPS_TRY(spops_coords_check(ctx, call, "coords", coords));
+    SPOPS_TRY(spops_plan_check(ctx, call, "coords", coords));
     SPOPS_TRY(read_options(ctx, call, coords, options, &o));
     SPOPS_TRY(spops_points_source(ctx, call, coords->arrays.layout.dims, points, batch, o.size_m,
                                   o.origin_m, &source));
@@ -252,7 +252,7 @@ spops_status spops_devoxels_reserve(spops_context *ctx, const spops_coords *coor
     int64_t fields[NUM_FIELDS];
 
     SPOPS_BEGIN_CREATE(ctx, call, out);
-    SPOPS_TRY(spops_coords_check(ctx, call, "coords", coords));
+    SPOPS_TRY(spops_plan_check(ctx, call, "coords", coords));
     SPOPS_TRY(spops_check_count(ctx, call, "max_points", max_points));
     SPOPS_TRY(read_options(ctx, call, coords, options, &o));
     fields_of(coords, max_points, &o, fields);
@@ -267,11 +267,8 @@ spops_status spops_devoxels_update(spops_context *ctx, spops_devoxels *devoxels,
     spops_coords_source source;
 
     SPOPS_BEGIN_CALL(ctx, call);
-    SPOPS_REQUIRE(ctx, devoxels != NULL, "%s: devoxels is NULL", call);
-    SPOPS_TRY(spops_segments_check(ctx, call, "devoxels", devoxels->segments));
-    SPOPS_TRY(spops_coords_check(ctx, call, "coords", coords));
-    SPOPS_REQUIRE(ctx, devoxels->segments->base.refillable,
-                  "%s: it was not made by devoxels_reserve", call);
+    SPOPS_TRY(spops_plan_check_refillable(ctx, call, "devoxels", devoxels));
+    SPOPS_TRY(spops_plan_check(ctx, call, "coords", coords));
     SPOPS_REQUIRE(ctx,
                   coords->arrays.max_rows == devoxels->max_rows &&
                       coords->arrays.layout.dims == devoxels->dims,

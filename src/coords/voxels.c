@@ -370,12 +370,6 @@ spops_status spops_voxels_reserve(spops_context *ctx, int32_t dims, int64_t max_
     return spops_plan_reserve(ctx, call, SPOPS_PLAN_VOXELS, fields, o.memory, out);
 }
 
-static spops_status check_voxels(spops_context *ctx, const char *call, const spops_voxels *voxels)
-{
-    SPOPS_REQUIRE(ctx, voxels != NULL, "%s: voxels is NULL", call);
-    return spops_coords_check(ctx, call, "voxels", voxels->coords);
-}
-
 static spops_status read_voxels(spops_context *ctx, const char *call, spops_plan *plan)
 {
     spops_voxels *v = (spops_voxels *)plan;
@@ -417,9 +411,7 @@ spops_status spops_voxels_update(spops_context *ctx, spops_voxels *voxels,
     spops_coords_source source;
 
     SPOPS_BEGIN_CALL(ctx, call);
-    SPOPS_TRY(check_voxels(ctx, call, voxels));
-    SPOPS_REQUIRE(ctx, voxels->segments->base.refillable,
-                  "%s: the voxels were not made by voxels_reserve", call);
+    SPOPS_TRY(spops_plan_check_refillable(ctx, call, "voxels", voxels));
     SPOPS_TRY(spops_check_indices(ctx, call, "num_points", num_points, 1));
     SPOPS_REQUIRE(ctx, points.rows == voxels->max_points,
                   "%s: points.rows is %" PRId64 ", expected max_points = %" PRId64, call,
@@ -458,7 +450,7 @@ spops_status spops_voxels_get_view(spops_context *ctx, const spops_voxels *voxel
     static const char call[] = "voxels_get_view";
     spops_voxels_view found = spops_voxels_view_default();
     SPOPS_BEGIN_CALL(ctx, call);
-    SPOPS_TRY(check_voxels(ctx, call, voxels));
+    SPOPS_TRY(spops_plan_check(ctx, call, "voxels", voxels));
     spops_voxels_show(voxels, &found);
     return spops_write_struct(ctx, call, "view", view, &found, sizeof found);
 }

@@ -150,19 +150,28 @@ spops_status spops_plan_get_i32s(spops_context *ctx, const char *call, spops_pla
 }
 
 spops_status spops_plan_check(spops_context *ctx, const char *call, const char *name,
-                              const spops_plan *plan)
+                              const void *plan)
 {
     SPOPS_REQUIRE(ctx, plan != NULL, "%s: %s is NULL", call, name);
-    return spops_check_home(ctx, call, name, plan->ctx);
+    return spops_check_home(ctx, call, name, ((const spops_plan *)plan)->ctx);
 }
 
 spops_status spops_plan_check_refillable(spops_context *ctx, const char *call, const char *name,
-                                         const spops_plan *plan)
+                                         const void *plan)
+{
+    const spops_plan *p = plan;
+    SPOPS_TRY(spops_plan_check(ctx, call, name, plan));
+    SPOPS_REQUIRE(ctx, p->refillable && !p->shares, "%s: %s was not made by %s_reserve", call, name,
+                  info_of(p->kind)->name);
+    return SPOPS_STATUS_OK;
+}
+
+spops_status spops_plan_check_sync(spops_context *ctx, const char *call, const char *name,
+                                   const void *plan)
 {
     SPOPS_TRY(spops_plan_check(ctx, call, name, plan));
-    SPOPS_REQUIRE(ctx, plan->refillable, "%s: %s was not made by %s_reserve", call, name,
-                  info_of(plan->kind)->name);
-    return SPOPS_STATUS_OK;
+    SPOPS_TRY(spops_check_not_capturing(ctx, call));
+    return ctx->backend->wait(ctx);
 }
 
 // What differs from 0, by name.
@@ -633,8 +642,7 @@ static spops_status check_update(spops_context *ctx, const char *call, const spo
         return spops_fail(ctx, SPOPS_STATUS_NOT_SUPPORTED,
                           "%s: %s is of kind %s, which is filled from the caller's data", call,
                           name, info_of(plan->kind)->name);
-    SPOPS_REQUIRE(ctx, plan->refillable, "%s: %s was not made by %s_reserve", call, name,
-                  info_of(plan->kind)->name);
+    SPOPS_TRY(spops_plan_check_refillable(ctx, call, name, plan));
     // A kind whose row names parents took them when the plan was made, or may do without; others are
     // told by the first refill.
     SPOPS_REQUIRE(ctx, spops_plan_num_parents(plan) > 0 || plan->parents[0] != NULL,
@@ -677,11 +685,8 @@ spops_status spops_plan_describe(spops_context *ctx, const spops_plan *plan, int
     int32_t num;
 
     SPOPS_BEGIN_CALL(ctx, call);
-    SPOPS_REQUIRE(ctx, plan != NULL, "%s: plan is NULL", call);
     SPOPS_TRY(spops_check_object(ctx, call, "num_ints", num_ints, sizeof *num_ints));
-    SPOPS_TRY(spops_check_home(ctx, call, "plan", plan->ctx));
-    SPOPS_REQUIRE(ctx, plan->refillable && !plan->shares, "%s: the plan was not made by %s_reserve",
-                  call, info_of(plan->kind)->name);
+    SPOPS_TRY(spops_plan_check_refillable(ctx, call, "plan", plan));
     num = NUM_HEADS + plan->ops->num_fields;
     if (ints != NULL) {
         SPOPS_TRY(spops_check_aligned(ctx, call, "ints", ints, sizeof *ints));

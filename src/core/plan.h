@@ -183,11 +183,14 @@ void spops_plan_destroy_value(spops_plan *plan);
 spops_status spops_plan_lend(spops_context *ctx, const char *call, const spops_plan_value *value,
                              spops_plan **out);
 
-// The plan, named `name`, is there and lies where ctx runs; it was made for capacities.
+// The plan of any kind, named `name`, is there and lies where ctx runs; besides, it was made for
+// capacities; or besides, it can be read, for which ctx is waited for.
 spops_status spops_plan_check(spops_context *ctx, const char *call, const char *name,
-                              const spops_plan *plan);
+                              const void *plan);
 spops_status spops_plan_check_refillable(spops_context *ctx, const char *call, const char *name,
-                                         const spops_plan *plan);
+                                         const void *plan);
+spops_status spops_plan_check_sync(spops_context *ctx, const char *call, const char *name,
+                                   const void *plan);
 
 // For kinds without `read`: a handle, all zero but its base; NULL (message set on ctx) without memory;
 // and its end.

@@ -79,13 +79,6 @@ static void put_fields(spops_kernel_map *map)
 
 // ---- Checks -------------------------------------------------------------------------------------
 
-spops_status spops_map_check(spops_context *ctx, const char *call, const char *name,
-                             const spops_kernel_map *map)
-{
-    SPOPS_REQUIRE(ctx, map != NULL, "%s: %s is NULL", call, name);
-    return spops_check_home(ctx, call, name, map->base.ctx);
-}
-
 // A submanifold's taps surround their centre.
 static spops_status centre_taps(spops_context *ctx, const char *call, spops_taps *taps)
 {
@@ -463,14 +456,14 @@ spops_status spops_map_finish(spops_context *ctx, const char *call, spops_kernel
 static spops_status check_sets(spops_context *ctx, const char *call, spops_kernel_map_kind kind,
                                const spops_coords *in, const spops_coords **out)
 {
-    SPOPS_TRY(spops_coords_check(ctx, call, "in", in));
+    SPOPS_TRY(spops_plan_check(ctx, call, "in", in));
     if (kind == SPOPS_MAP_SUBMANIFOLD) {
         SPOPS_REQUIRE(ctx, *out == NULL || *out == in,
                       "%s: out is another set than in, expected in or NULL (submanifold)", call);
         *out = in;
         return SPOPS_STATUS_OK;
     }
-    SPOPS_TRY(spops_coords_check(ctx, call, "out", *out));
+    SPOPS_TRY(spops_plan_check(ctx, call, "out", *out));
     SPOPS_REQUIRE(ctx, (*out)->arrays.layout.dims == in->arrays.layout.dims,
                   "%s: out has %" PRId32 " axes, expected %" PRId32 " as in has", call,
                   (*out)->arrays.layout.dims, in->arrays.layout.dims);
@@ -538,7 +531,7 @@ spops_status spops_kernel_map_create_inverse(spops_context *ctx, const spops_ker
     const spops_map_arrays *from;
 
     SPOPS_BEGIN_CREATE(ctx, call, map);
-    SPOPS_TRY(spops_map_check(ctx, call, "of", of));
+    SPOPS_TRY(spops_plan_check(ctx, call, "of", of));
     SPOPS_REQUIRE(ctx, !of->base.refillable, "%s: of was made by kernel_map_reserve", call);
     SPOPS_REQUIRE(ctx, of->contents & SPOPS_MAP_TABLE,
                   "%s: of has no table, expected SPOPS_MAP_TABLE", call);
@@ -681,9 +674,7 @@ spops_status spops_kernel_map_update(spops_context *ctx, spops_kernel_map *map,
     const spops_map_arrays *a;
 
     SPOPS_BEGIN_CALL(ctx, call);
-    SPOPS_TRY(spops_map_check(ctx, call, "map", map));
-    SPOPS_REQUIRE(ctx, map->base.refillable && !map->base.shares,
-                  "%s: the map was not made by kernel_map_reserve", call);
+    SPOPS_TRY(spops_plan_check_refillable(ctx, call, "map", map));
     SPOPS_TRY(check_sets(ctx, call, map->kind, in, &out));
     a = &map->arrays;
     SPOPS_REQUIRE(ctx, in->arrays.layout.dims == a->taps.dims,
@@ -771,7 +762,7 @@ spops_status spops_kernel_map_get_view(spops_context *ctx, const spops_kernel_ma
     spops_kernel_map_view found = spops_kernel_map_view_default();
     const spops_map_arrays *a;
     SPOPS_BEGIN_CALL(ctx, call);
-    SPOPS_TRY(spops_map_check(ctx, call, "map", map));
+    SPOPS_TRY(spops_plan_check(ctx, call, "map", map));
     a = &map->arrays;
     found.num_taps = a->taps.num_taps;
     found.mask_words = a->mask_words;
@@ -795,9 +786,7 @@ spops_status spops_kernel_map_get_info_sync(spops_context *ctx, const spops_kern
     spops_map_state state;
 
     SPOPS_BEGIN_CALL(ctx, call);
-    SPOPS_TRY(spops_map_check(ctx, call, "map", map));
-    SPOPS_TRY(spops_check_not_capturing(ctx, call));
-    SPOPS_TRY(ctx->backend->wait(ctx));
+    SPOPS_TRY(spops_plan_check_sync(ctx, call, "map", map));
     SPOPS_TRY(ctx->backend->download(ctx, &state, map->arrays.state, sizeof state));
     memset(&found, 0, sizeof found);
     found.kind = map->kind;

@@ -311,8 +311,8 @@ static spops_status take_sets(spops_context *ctx, const char *call, const spops_
 {
     image->in = in;
     image->out = out == NULL ? in : out;
-    SPOPS_TRY(spops_coords_check(ctx, call, "in", in));
-    SPOPS_TRY(spops_coords_check(ctx, call, "out", image->out));
+    SPOPS_TRY(spops_plan_check(ctx, call, "in", in));
+    SPOPS_TRY(spops_plan_check(ctx, call, "out", image->out));
     SPOPS_REQUIRE(ctx, !in->base.refillable, "%s: in was made by coords_reserve", call);
     SPOPS_REQUIRE(ctx, !image->out->base.refillable, "%s: out was made by coords_reserve", call);
     return SPOPS_STATUS_OK;
@@ -326,7 +326,7 @@ spops_status spops_kernel_map_save(spops_context *ctx, const spops_kernel_map *m
     map_image image = {0};
 
     SPOPS_BEGIN_CALL(ctx, call);
-    SPOPS_TRY(spops_map_check(ctx, call, "map", map));
+    SPOPS_TRY(spops_plan_check(ctx, call, "map", map));
     SPOPS_TRY(take_sets(ctx, call, in, out, &image));
     return spops_plan_save(ctx, call, &map->base, &image, buffer, capacity, bytes);
 }

@@ -69,9 +69,6 @@ spops_status spops_map_share_inverse(spops_context *ctx, const spops_kernel_map 
 // The same once the arrays have places.
 void spops_map_show_inverse(const spops_kernel_map *of, spops_kernel_map *inverse);
 
-spops_status spops_map_check(spops_context *ctx, const char *call, const char *name,
-                             const spops_kernel_map *map);
-
 extern const spops_plan_file spops_kernel_map_file;
 
 #endif

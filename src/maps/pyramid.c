@@ -348,7 +348,7 @@ spops_status spops_pyramid_create(spops_context *ctx, const spops_coords *finest
 
     SPOPS_BEGIN_CREATE(ctx, call, pyramid);
     SPOPS_OUTER_CALL(ctx, call, own_names);
-    SPOPS_TRY(spops_coords_check(ctx, call, "finest", finest));
+    SPOPS_TRY(spops_plan_check(ctx, call, "finest", finest));
     SPOPS_TRY(read_options(ctx, call, finest->arrays.layout.dims, options, &choices));
     SPOPS_TRY(spops_check_no_memory(ctx, call, choices.memory));
     put_choices(&choices, fields);
@@ -376,7 +376,7 @@ spops_status spops_pyramid_reserve(spops_context *ctx, const spops_coords *fines
 
     SPOPS_BEGIN_CREATE(ctx, call, pyramid);
     SPOPS_OUTER_CALL(ctx, call, own_names);
-    SPOPS_TRY(spops_coords_check(ctx, call, "finest", finest));
+    SPOPS_TRY(spops_plan_check(ctx, call, "finest", finest));
     SPOPS_TRY(read_options(ctx, call, finest->arrays.layout.dims, options, &choices));
     put_choices(&choices, fields);
     put_finest(&finest->arrays, fields);
@@ -385,14 +385,6 @@ spops_status spops_pyramid_reserve(spops_context *ctx, const spops_coords *fines
 }
 
 // ---- Refilling ----------------------------------------------------------------------------------
-
-static spops_status check_pyramid(spops_context *ctx, const char *call,
-                                  const spops_pyramid *pyramid)
-{
-    SPOPS_BEGIN_CALL(ctx, call);
-    SPOPS_REQUIRE(ctx, pyramid != NULL, "%s: pyramid is NULL", call);
-    return spops_check_home(ctx, call, "pyramid", pyramid->base.ctx);
-}
 
 static spops_status fill_pyramid(spops_context *ctx, const spops_pyramid *p)
 {
@@ -490,7 +482,8 @@ spops_status spops_pyramid_get_info_sync(spops_context *ctx, const spops_pyramid
     spops_pyramid_info found = spops_pyramid_info_default();
     int32_t overflow_level = -1;
 
-    SPOPS_TRY(check_pyramid(ctx, call, p));
+    SPOPS_BEGIN_CALL(ctx, call);
+    SPOPS_TRY(spops_plan_check(ctx, call, "pyramid", p));
     SPOPS_OUTER_CALL(ctx, call, own_names);
     found.num_levels = p->choices.num_levels;
     for (int32_t level = 0; level < p->choices.num_levels; ++level) {

@@ -543,16 +543,6 @@ spops_status spops_triplets_reserve(spops_context *ctx, const spops_triplets_sha
     return spops_plan_reserve(ctx, call, SPOPS_PLAN_TRIPLETS, fields, choice.memory, out);
 }
 
-static spops_status check_refillable(spops_context *ctx, const char *call,
-                                     const spops_triplets *triplets)
-{
-    SPOPS_REQUIRE(ctx, triplets != NULL, "%s: triplets is NULL", call);
-    SPOPS_TRY(spops_check_home(ctx, call, "triplets", triplets->base.ctx));
-    SPOPS_REQUIRE(ctx, triplets->base.refillable, "%s: the plan was not made by triplets_reserve",
-                  call);
-    return SPOPS_STATUS_OK;
-}
-
 spops_status spops_triplets_update(spops_context *ctx, spops_triplets *triplets,
                                    const int32_t *num_triplets, const int32_t *out_rows,
                                    const int32_t *in_rows, const int32_t *matrices)
@@ -561,7 +551,7 @@ spops_status spops_triplets_update(spops_context *ctx, spops_triplets *triplets,
     triplets_source source;
 
     SPOPS_BEGIN_CALL(ctx, call);
-    SPOPS_TRY(check_refillable(ctx, call, triplets));
+    SPOPS_TRY(spops_plan_check_refillable(ctx, call, "triplets", triplets));
     memset(&source, 0, sizeof source);
     source.num_triplets = triplets->shape.num_triplets;
     SPOPS_TRY(spops_check_indices(ctx, call, "num_triplets", num_triplets, 1));
@@ -587,7 +577,7 @@ spops_status spops_triplets_update_offsets(spops_context *ctx, spops_triplets *t
     triplets_source source;
 
     SPOPS_BEGIN_CALL(ctx, call);
-    SPOPS_TRY(check_refillable(ctx, call, triplets));
+    SPOPS_TRY(spops_plan_check_refillable(ctx, call, "triplets", triplets));
     SPOPS_TRY(spops_check_indices(ctx, call, "offsets", offsets, triplets->shape.num_matrices + 1));
     if (out_rows != NULL)
         SPOPS_TRY(
@@ -613,10 +603,7 @@ spops_status spops_triplets_get_info_sync(spops_context *ctx, const spops_triple
     spops_schedule schedule;
 
     SPOPS_BEGIN_CALL(ctx, call);
-    SPOPS_REQUIRE(ctx, triplets != NULL, "%s: triplets is NULL", call);
-    SPOPS_TRY(spops_check_home(ctx, call, "triplets", triplets->base.ctx));
-    SPOPS_TRY(spops_check_not_capturing(ctx, call));
-    SPOPS_TRY(ctx->backend->wait(ctx));
+    SPOPS_TRY(spops_plan_check_sync(ctx, call, "triplets", triplets));
     SPOPS_TRY(read_schedule(ctx, triplets, &schedule));
     memset(&found, 0, sizeof found);
     found.num_out = triplets->shape.num_out;

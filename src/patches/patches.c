@@ -322,7 +322,7 @@ spops_status spops_patches_update(spops_context *ctx, spops_patches *patches,
     const spops_patch_storage *s;
 
     SPOPS_BEGIN_CALL(ctx, call);
-    SPOPS_TRY(spops_plan_check_refillable(ctx, call, "patches", (const spops_plan *)patches));
+    SPOPS_TRY(spops_plan_check_refillable(ctx, call, "patches", patches));
     SPOPS_TRY(check_lists(ctx, call, lists));
     SPOPS_TRY(spops_check_aligned(ctx, call, "num_patches", num_patches, sizeof *num_patches));
     s = &patches->storage;
@@ -479,7 +479,7 @@ spops_status spops_patches_update_from_order(spops_context *ctx, spops_patches *
     spops_patch_curve_rule rule;
 
     SPOPS_BEGIN_CALL(ctx, call);
-    SPOPS_TRY(spops_plan_check_refillable(ctx, call, "patches", (const spops_plan *)patches));
+    SPOPS_TRY(spops_plan_check_refillable(ctx, call, "patches", patches));
     SPOPS_TRY(spops_buckets_check_cloud(ctx, call, cloud));
     SPOPS_TRY(check_samples(ctx, call, "cloud", patches, spops_cloud_samples(cloud)));
     SPOPS_REQUIRE(ctx, cloud->points.rows == patches->storage.num_rows,
@@ -539,7 +539,7 @@ spops_status spops_patches_create_from_buckets(spops_context *ctx, const spops_b
     spops_patches *p = NULL;
 
     SPOPS_BEGIN_CREATE(ctx, call, out);
-    SPOPS_TRY(spops_plan_check(ctx, call, "buckets", (const spops_plan *)buckets));
+    SPOPS_TRY(spops_plan_check(ctx, call, "buckets", buckets));
     SPOPS_TRY(read_window(ctx, call, window, &rule));
     fields[NUM_ROWS] = fields[MAX_QUERIES] = buckets->arrays.max_rows;
     fields[MAX_SAMPLES] = buckets->arrays.max_samples;
@@ -563,8 +563,8 @@ spops_status spops_patches_update_from_buckets(spops_context *ctx, spops_patches
     spops_patch_window_rule rule;
 
     SPOPS_BEGIN_CALL(ctx, call);
-    SPOPS_TRY(spops_plan_check_refillable(ctx, call, "patches", (const spops_plan *)patches));
-    SPOPS_TRY(spops_plan_check(ctx, call, "buckets", (const spops_plan *)buckets));
+    SPOPS_TRY(spops_plan_check_refillable(ctx, call, "patches", patches));
+    SPOPS_TRY(spops_plan_check(ctx, call, "buckets", buckets));
     SPOPS_REQUIRE(ctx, patches->storage.same,
                   "%s: `same` of the plan is 0, expected 1: keys of buckets are their queries",
                   call);
@@ -588,8 +588,7 @@ spops_status spops_patches_get_info_sync(spops_context *ctx, const spops_patches
     spops_patch_faults faults;
 
     SPOPS_BEGIN_CALL(ctx, call);
-    SPOPS_TRY(spops_plan_check(ctx, call, "patches", (const spops_plan *)patches));
-    SPOPS_TRY(spops_check_not_capturing(ctx, call));
+    SPOPS_TRY(spops_plan_check_sync(ctx, call, "patches", patches));
     s = &patches->storage;
     SPOPS_TRY(ctx->backend->download(ctx, &state, s->state, sizeof state));
     SPOPS_TRY(ctx->backend->download(ctx, &faults, s->faults, sizeof faults));
@@ -624,7 +623,7 @@ spops_status spops_patches_get_view(spops_context *ctx, const spops_patches *pat
     const spops_patch_arrays *a;
 
     SPOPS_BEGIN_CALL(ctx, call);
-    SPOPS_TRY(spops_plan_check(ctx, call, "patches", (const spops_plan *)patches));
+    SPOPS_TRY(spops_plan_check(ctx, call, "patches", patches));
     a = &patches->arrays;
     found.max_patches = a->max_patches;
     found.max_queries = a->max_queries;

@@ -362,7 +362,7 @@ spops_status spops_pointconv_create(spops_context *ctx, const spops_neighbors *n
     SPOPS_BEGIN_CREATE(ctx, call, out);
     SPOPS_OUTER_CALL(ctx, call, NULL);
     SPOPS_TRY(read_plan_options(ctx, call, given, &options, &common));
-    SPOPS_TRY(spops_neighbors_check(ctx, call, "neighbors", neighbors));
+    SPOPS_TRY(spops_plan_check(ctx, call, "neighbors", neighbors));
     put_neighbors(neighbors, &relation, fields);
     spops_tapconv_put_options(&common, fields);
     fields[SUMS] = options.sums;

@@ -195,8 +195,7 @@ spops_status spops_interpolation_update(spops_context *ctx, spops_interpolation 
     const int64_t *fields;
 
     SPOPS_BEGIN_CALL(ctx, call);
-    SPOPS_TRY(
-        spops_plan_check_refillable(ctx, call, "interpolation", (const spops_plan *)interpolation));
+    SPOPS_TRY(spops_plan_check_refillable(ctx, call, "interpolation", interpolation));
     fields = interpolation->base.fields;
     SPOPS_TRY(spops_cloud_check(ctx, call, "from", from));
     SPOPS_TRY(

@@ -143,7 +143,7 @@ spops_status spops_nearest_update(spops_context *ctx, spops_nearest *nearest,
     static const char call[] = "nearest_update";
 
     SPOPS_BEGIN_CALL(ctx, call);
-    SPOPS_TRY(spops_plan_check_refillable(ctx, call, "nearest", (const spops_plan *)nearest));
+    SPOPS_TRY(spops_plan_check_refillable(ctx, call, "nearest", nearest));
     SPOPS_TRY(spops_cloud_check(ctx, call, "inputs", inputs));
     SPOPS_TRY(spops_cloud_check_full(ctx, call, "inputs", inputs, nearest->arrays.num_points,
                                      nearest->arrays.num_samples));

@@ -436,9 +436,7 @@ spops_status spops_neighbors_update(spops_context *ctx, spops_neighbors *neighbo
     spops_neighbors_args args;
 
     SPOPS_BEGIN_CALL(ctx, call);
-    SPOPS_TRY(spops_neighbors_check(ctx, call, "neighbors", neighbors));
-    SPOPS_REQUIRE(ctx, neighbors->base.refillable,
-                  "%s: the neighbours were not made by neighbors_reserve", call);
+    SPOPS_TRY(spops_plan_check_refillable(ctx, call, "neighbors", neighbors));
     a = &neighbors->arrays;
     SPOPS_REQUIRE(ctx, (outputs == NULL) == a->same, "%s: outputs is %s, expected %s", call,
                   outputs == NULL ? "NULL" : "given",
@@ -464,7 +462,7 @@ spops_status spops_neighbors_get_view(spops_context *ctx, const spops_neighbors 
     const spops_neighbors_arrays *a;
 
     SPOPS_BEGIN_CALL(ctx, call);
-    SPOPS_TRY(spops_neighbors_check(ctx, call, "neighbors", neighbors));
+    SPOPS_TRY(spops_plan_check(ctx, call, "neighbors", neighbors));
     a = &neighbors->arrays;
     found.num_taps = a->num_taps;
     found.mirrored = a->same && a->rule.taps % 2 == 1;
@@ -485,8 +483,7 @@ spops_status spops_neighbors_get_info_sync(spops_context *ctx, const spops_neigh
     spops_neighbors_state state;
 
     SPOPS_BEGIN_CALL(ctx, call);
-    SPOPS_TRY(spops_neighbors_check(ctx, call, "neighbors", neighbors));
-    SPOPS_TRY(spops_check_not_capturing(ctx, call));
+    SPOPS_TRY(spops_plan_check_sync(ctx, call, "neighbors", neighbors));
     SPOPS_TRY(ctx->backend->download(ctx, &state, neighbors->arrays.state, sizeof state));
     found.num_outputs = state.num_rows[SPOPS_SIDE_TARGET];
     found.num_inputs = state.num_rows[SPOPS_SIDE_SOURCE];

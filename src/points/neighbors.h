@@ -201,12 +201,6 @@ static inline int64_t spops_cloud_samples(const spops_point_cloud *cloud)
     return cloud->offsets == NULL ? 1 : cloud->num_samples;
 }
 
-static inline spops_status spops_neighbors_check(spops_context *ctx, const char *call,
-                                                 const char *name, const spops_neighbors *neighbors)
-{
-    return spops_plan_check(ctx, call, name, (const spops_plan *)neighbors);
-}
-
 #ifdef __cplusplus
 }
 #endif

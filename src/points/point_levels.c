@@ -358,13 +358,6 @@ spops_status spops_point_level_reserve(spops_context *ctx,
     return spops_plan_reserve(ctx, call, SPOPS_PLAN_POINT_LEVEL, fields, o.memory, out);
 }
 
-static spops_status check_level(spops_context *ctx, const char *call,
-                                const spops_point_level *level)
-{
-    SPOPS_REQUIRE(ctx, level != NULL, "%s: level is NULL", call);
-    return spops_check_home(ctx, call, "level", level->base.ctx);
-}
-
 spops_status spops_point_level_update(spops_context *ctx, spops_point_level *level,
                                       const spops_point_cloud *fine)
 {
@@ -372,10 +365,8 @@ spops_status spops_point_level_update(spops_context *ctx, spops_point_level *lev
     const int32_t *num_points, *batch = NULL;
 
     SPOPS_BEGIN_CALL(ctx, call);
-    SPOPS_TRY(check_level(ctx, call, level));
+    SPOPS_TRY(spops_plan_check_refillable(ctx, call, "level", level));
     SPOPS_OUTER_CALL(ctx, call, level_names);
-    SPOPS_REQUIRE(ctx, level->base.refillable, "%s: the level was not made by point_level_reserve",
-                  call);
     SPOPS_TRY(spops_cloud_check(ctx, call, "fine", fine));
     SPOPS_TRY(
         spops_cloud_check_full(ctx, call, "fine", fine, level->num_fine, level->cloud.num_samples));
@@ -427,7 +418,7 @@ spops_status spops_point_level_get_view(spops_context *ctx, const spops_point_le
     spops_point_level_view found = spops_point_level_view_default();
 
     SPOPS_BEGIN_CALL(ctx, call);
-    SPOPS_TRY(check_level(ctx, call, level));
+    SPOPS_TRY(spops_plan_check(ctx, call, "level", level));
     found.num_fine = level->num_fine;
     found.num_coarse = level->cloud.points.rows;
     found.coarse_of = level->view.point_voxel;
@@ -445,7 +436,7 @@ spops_status spops_point_level_get_info_sync(spops_context *ctx, const spops_poi
     spops_status status;
 
     SPOPS_BEGIN_CALL(ctx, call);
-    SPOPS_TRY(check_level(ctx, call, level));
+    SPOPS_TRY(spops_plan_check(ctx, call, "level", level));
     SPOPS_OUTER_CALL(ctx, call, NULL);
     status = spops_coords_get_info_sync(ctx, spops_voxels_coords(level->voxels), &coords);
     if (status != SPOPS_STATUS_OK && status != SPOPS_STATUS_CAPACITY_EXCEEDED) return status;

@@ -332,23 +332,14 @@ spops_status spops_point_pyramid_reserve(spops_context *ctx,
     return spops_plan_reserve(ctx, call, SPOPS_PLAN_POINT_PYRAMID, fields, o.memory, out);
 }
 
-static spops_status check_pyramid(spops_context *ctx, const char *call,
-                                  const spops_point_pyramid *pyramid)
-{
-    SPOPS_BEGIN_CALL(ctx, call);
-    SPOPS_REQUIRE(ctx, pyramid != NULL, "%s: pyramid is NULL", call);
-    return spops_check_home(ctx, call, "pyramid", pyramid->base.ctx);
-}
-
 spops_status spops_point_pyramid_update(spops_context *ctx, spops_point_pyramid *p,
                                         const spops_point_cloud *finest)
 {
     static const char call[] = "point_pyramid_update";
 
-    SPOPS_TRY(check_pyramid(ctx, call, p));
+    SPOPS_BEGIN_CALL(ctx, call);
+    SPOPS_TRY(spops_plan_check_refillable(ctx, call, "pyramid", p));
     SPOPS_OUTER_CALL(ctx, call, own_names);
-    SPOPS_REQUIRE(ctx, p->base.refillable, "%s: the pyramid was not made by point_pyramid_reserve",
-                  call);
     SPOPS_TRY(spops_cloud_check(ctx, call, "finest", finest));
     SPOPS_TRY(spops_cloud_check_full(ctx, call, "finest", finest, p->capacity.max_rows[0],
                                      p->capacity.num_samples));
@@ -379,7 +370,8 @@ spops_status spops_point_pyramid_get_info_sync(spops_context *ctx, const spops_p
     spops_point_pyramid_info found = spops_point_pyramid_info_default();
     int32_t overflow_level = -1;
 
-    SPOPS_TRY(check_pyramid(ctx, call, p));
+    SPOPS_BEGIN_CALL(ctx, call);
+    SPOPS_TRY(spops_plan_check(ctx, call, "pyramid", p));
     SPOPS_OUTER_CALL(ctx, call, own_names);
     found.num_levels = p->num_levels;
     for (int32_t level = 0; level < p->num_levels; ++level) {

@@ -275,7 +275,7 @@ spops_status spops_pool_create_global(spops_context *ctx, const spops_coords *co
     SPOPS_BEGIN_CREATE(ctx, call, out);
     SPOPS_OUTER_CALL(ctx, call, NULL);
     SPOPS_TRY(read_options(ctx, call, given, fields, &memory));
-    SPOPS_TRY(spops_coords_check(ctx, call, "coords", coords));
+    SPOPS_TRY(spops_plan_check(ctx, call, "coords", coords));
     SPOPS_TRY(spops_check_count(ctx, call, "num_batches", num_batches));
     put_coords(&coords->arrays, fields);
     return spops_plan_reserve_on(ctx, call, SPOPS_PLAN_POOL, fields, parents, 3, memory, out);
@@ -293,7 +293,7 @@ spops_status spops_pool_create_from_buckets(spops_context *ctx, const spops_buck
     SPOPS_BEGIN_CREATE(ctx, call, out);
     SPOPS_OUTER_CALL(ctx, call, NULL);
     SPOPS_TRY(read_options(ctx, call, given, fields, &memory));
-    SPOPS_TRY(spops_plan_check(ctx, call, "buckets", (const spops_plan *)buckets));
+    SPOPS_TRY(spops_plan_check(ctx, call, "buckets", buckets));
     SPOPS_REQUIRE(ctx, sub_rows >= 1, "%s: sub_rows is %" PRId32 ", expected 1 or more", call,
                   sub_rows);
     put_buckets(&buckets->arrays, fields);

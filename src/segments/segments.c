@@ -561,9 +561,7 @@ spops_status spops_segments_update(spops_context *ctx, spops_segments *segments,
     spops_lists_source source;
 
     SPOPS_BEGIN_CALL(ctx, call);
-    SPOPS_TRY(spops_segments_check(ctx, call, "segments", segments));
-    SPOPS_REQUIRE(ctx, segments->base.refillable, "%s: the plan was not made by segments_reserve",
-                  call);
+    SPOPS_TRY(spops_plan_check_refillable(ctx, call, "segments", segments));
     SPOPS_TRY(spops_check_indices(ctx, call, "num_terms", num_terms, 1));
     SPOPS_TRY(spops_check_indices(ctx, call, "keys", keys, segments->max_terms));
     if (idx != NULL) SPOPS_TRY(spops_check_indices(ctx, call, "idx", idx, segments->max_terms));
@@ -602,9 +600,7 @@ spops_status spops_segments_get_info_sync(spops_context *ctx, const spops_segmen
     spops_schedule schedule;
 
     SPOPS_BEGIN_CALL(ctx, call);
-    SPOPS_TRY(spops_segments_check(ctx, call, "segments", segments));
-    SPOPS_TRY(spops_check_not_capturing(ctx, call));
-    SPOPS_TRY(ctx->backend->wait(ctx));
+    SPOPS_TRY(spops_plan_check_sync(ctx, call, "segments", segments));
     SPOPS_TRY(spops_segments_schedule_sync(ctx, segments, &schedule));
     memset(&found, 0, sizeof found);
     found.num_segments = segments->num_segments;
@@ -632,7 +628,7 @@ spops_status spops_segments_get_view(spops_context *ctx, const spops_segments *s
     static const char call[] = "segments_get_view";
     spops_segments_view found;
     SPOPS_BEGIN_CALL(ctx, call);
-    SPOPS_TRY(spops_segments_check(ctx, call, "segments", segments));
+    SPOPS_TRY(spops_plan_check(ctx, call, "segments", segments));
     found = spops_segments_view_of(&segments->forward);
     return spops_write_struct(ctx, call, "view", view, &found, sizeof found);
 }
@@ -695,7 +691,7 @@ spops_status spops_segments_get_traffic_sync(spops_context *ctx, const spops_seg
     spops_traffic found;
 
     SPOPS_BEGIN_CALL(ctx, call);
-    SPOPS_TRY(spops_segments_check(ctx, call, "segments", s));
+    SPOPS_TRY(spops_plan_check(ctx, call, "segments", s));
     SPOPS_TRY(
         spops_check_dtype(ctx, call, "dtype", dtype, SPOPS_DTYPES_FLOAT | SPOPS_DTYPES_NARROW));
     SPOPS_REQUIRE(ctx, cols >= 0, "%s: cols is %" PRId64 ", expected at least 0", call, cols);

@@ -105,13 +105,6 @@ spops_status spops_segments_get_scratch(spops_context *ctx, const char *call,
 
 // Checks of plans and of what they are made from. They report on ctx.
 
-// The plan, named `name`, is there and lies where ctx runs.
-static inline spops_status spops_segments_check(spops_context *ctx, const char *call,
-                                                const char *name, const spops_segments *segments)
-{
-    return spops_plan_check(ctx, call, name, (const spops_plan *)segments);
-}
-
 // Rows of `cols` columns fit in the plan's scratch, where they need any.
 spops_status spops_segments_check_cols(spops_context *ctx, const char *call, const char *name,
                                        const spops_segments *segments, bool states, int64_t cols);

@@ -303,7 +303,7 @@ spops_status spops_segments_save(spops_context *ctx, const spops_segments *segme
     spops_segments_image image;
 
     SPOPS_BEGIN_CALL(ctx, call);
-    SPOPS_TRY(spops_segments_check(ctx, call, "segments", segments));
+    SPOPS_TRY(spops_plan_check(ctx, call, "segments", segments));
     return spops_plan_save(ctx, call, &segments->base, &image, buffer, capacity, bytes);
 }
 

@@ -127,7 +127,7 @@ static spops_status check_map(spops_context *ctx, const char *call, const spops_
                               bool needs_pairs)
 {
     SPOPS_REQUIRE(ctx, map != NULL, "%s: map is NULL", call);
-    SPOPS_TRY(spops_map_check(ctx, call, "map", map));
+    SPOPS_TRY(spops_plan_check(ctx, call, "map", map));
     SPOPS_REQUIRE(ctx, !needs_pairs || (map->contents & SPOPS_MAP_PAIRS) != 0,
                   "%s: map has no pairs, expected one made with SPOPS_MAP_PAIRS", call);
     return SPOPS_STATUS_OK;

@@ -159,12 +159,6 @@ void spops_tapconv_destroy(spops_plan *plan)
 
 // ---- Sizes --------------------------------------------------------------------------------------
 
-spops_status spops_tapconv_check(spops_context *ctx, const char *call, const spops_tapconv *conv)
-{
-    SPOPS_REQUIRE(ctx, conv != NULL, "%s: conv is NULL", call);
-    return spops_check_home(ctx, call, "conv", conv->base.ctx);
-}
-
 // What the dataflows need; an x of i8 is widened after it.
 static size_t dataflow_scratch_bytes(const spops_tapconv *conv)
 {
@@ -339,7 +333,7 @@ spops_status spops_tapconv_get_choice(spops_context *ctx, const char *call,
     spops_wanted_dataflow chosen = {SPOPS_DATAFLOW_AUTO, NULL};
 
     SPOPS_BEGIN_CALL(ctx, call);
-    SPOPS_TRY(spops_tapconv_check(ctx, call, conv));
+    SPOPS_TRY(spops_plan_check(ctx, call, "conv", conv));
     SPOPS_OUTER_CALL(ctx, call, NULL);
     SPOPS_TRY(spops_check_object(ctx, call, "choice", choice, _Alignof(spops_conv_choice)));
     SPOPS_REQUIRE(ctx, (unsigned)pass <= SPOPS_PASS_GRAD_W, "%s: pass is %d, expected 0 to 2", call,

@@ -86,8 +86,6 @@ size_t spops_tapconv_scratch_bytes(const spops_plan *plan);
 
 // ---- Calls --------------------------------------------------------------------------------------
 
-spops_status spops_tapconv_check(spops_context *ctx, const char *call, const spops_tapconv *conv);
-
 spops_status spops_tapconv_get_choice(spops_context *ctx, const char *call,
                                       const spops_tapconv *conv, spops_conv_pass pass,
                                       spops_dtype dtype, int64_t in_channels, int64_t out_channels,
