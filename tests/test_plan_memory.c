@@ -1166,9 +1166,6 @@ ParameterizedTest(struct case_param *p, plan_memory, same_bits)
 {
     fixture f;
     memset(&f, 0, sizeof f);
-    if (p->backend == SPOPS_BACKEND_CUDA && (strcmp(kinds[p->op].name, "nearest") == 0 ||
-                                             strcmp(kinds[p->op].name, "interpolation") == 0))
-        return;
     if (!test_open(&f.d, (spops_backend_kind)p->backend, (test_launch)p->launch)) return;
     open_fixture(&f);
     check_kind(&f, &kinds[p->op]);

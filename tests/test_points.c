@@ -498,7 +498,6 @@ ParameterizedTest(struct backend_param *p, points, nearest_equal_brute_force)
     if (!test_open(&d, (spops_backend_kind)p->backend, LAUNCH_STREAM)) return;
     for (int n = 0; n < 2 * NUM_CASES; ++n) {
         const int i = n / 2;
-        if (n % 2 == 1 && p->backend == SPOPS_BACKEND_CUDA) continue;
         const bool reserved = n % 2 == 1; // with room for more, and a point that is not finite
         const cloud_case *c = &cases[i];
         const int32_t count = counts[i % 4];
@@ -697,19 +696,16 @@ ParameterizedTest(struct backend_param *p, points, refuse_what_is_wrong)
     test_expect(d.ctx, spops_nearest_update(d.ctx, nearest, &cloud), SPOPS_STATUS_INVALID_ARGUMENT,
                 "nearest was not made by nearest_reserve", "update");
     spops_nearest_destroy(nearest), nearest = NULL;
-    if (p->backend == SPOPS_BACKEND_CPU) {
-        test_expect(d.ctx, spops_nearest_reserve(d.ctx, -1, 3, NULL, &nearest),
-                    SPOPS_STATUS_INVALID_ARGUMENT, "num_points is -1, expected 0 to", "rows");
-        test_expect(d.ctx, spops_nearest_reserve(d.ctx, 8, 0, NULL, &nearest),
-                    SPOPS_STATUS_INVALID_ARGUMENT, "num_samples is 0, expected 1 to", "samples");
-        test_expect_ok(d.ctx, spops_nearest_reserve(d.ctx, 8, 3, NULL, &nearest), "room");
-        test_expect(d.ctx, spops_nearest_update(d.ctx, nearest, &few),
-                    SPOPS_STATUS_INVALID_ARGUMENT,
-                    "inputs->points.rows is 7, expected the capacity, 8", "rows");
-        test_expect(d.ctx, spops_nearest_update(d.ctx, nearest, &together),
-                    SPOPS_STATUS_INVALID_ARGUMENT, "inputs has 1 samples, expected 3", "samples");
-        spops_nearest_destroy(nearest);
-    }
+    test_expect(d.ctx, spops_nearest_reserve(d.ctx, -1, 3, NULL, &nearest),
+                SPOPS_STATUS_INVALID_ARGUMENT, "num_points is -1, expected 0 to", "rows");
+    test_expect(d.ctx, spops_nearest_reserve(d.ctx, 8, 0, NULL, &nearest),
+                SPOPS_STATUS_INVALID_ARGUMENT, "num_samples is 0, expected 1 to", "samples");
+    test_expect_ok(d.ctx, spops_nearest_reserve(d.ctx, 8, 3, NULL, &nearest), "room");
+    test_expect(d.ctx, spops_nearest_update(d.ctx, nearest, &few), SPOPS_STATUS_INVALID_ARGUMENT,
+                "inputs->points.rows is 7, expected the capacity, 8", "rows");
+    test_expect(d.ctx, spops_nearest_update(d.ctx, nearest, &together),
+                SPOPS_STATUS_INVALID_ARGUMENT, "inputs has 1 samples, expected 3", "samples");
+    spops_nearest_destroy(nearest);
     test_free(&d, rows);
     spops_neighbors_destroy(NULL);
     spops_nearest_destroy(NULL);

@@ -34,6 +34,7 @@ workspace carve_workspace(int64_t n, spops_carver *c)
 struct place_params {
     spops_nearest_arrays a;
     cloud_view cloud;
+    const unsigned long long *keys; // in their order
     const int *values;
 };
 
@@ -42,10 +43,11 @@ __global__ void __launch_bounds__(threads) place_points(const __grid_constant__ 
     const int64_t s = (int64_t)blockIdx.x * threads + threadIdx.x;
     if (s >= p.a.num_points) return;
     const int row = p.values[s];
-    const float3 at = point_at(p.cloud, row);
+    const bool counts = p.keys[s] != SPOPS_CELL_NONE;
+    const float3 at = counts ? point_at(p.cloud, row) : make_float3(0.0f, 0.0f, 0.0f);
     const spops_nearest_point point = {{at.x, at.y, at.z}, row};
     p.a.points[s] = point;
-    p.a.samples[s] = sample_of(p.cloud, row);
+    p.a.samples[s] = counts ? sample_of(p.cloud, row) : -1;
 }
 
 __global__ void __launch_bounds__(threads)
@@ -62,6 +64,7 @@ __global__ void __launch_bounds__(threads)
     for (int64_t i = b * fanout; i < (b + 1) * fanout && i < below; ++i) {
         spops_nearest_box of;
         if (level == 0) {
+            if (a.samples[i] < 0) continue;
             for (int axis = 0; axis < 3; ++axis)
                 of.lower[axis] = of.upper[axis] = a.points[i].p[axis];
             of.samples[0] = of.samples[1] = a.samples[i];
@@ -129,7 +132,7 @@ extern "C" spops_status spops_cuda_nearest_build(spops_context *ctx,
     const key_params keys = {
         view_of(args->cloud), args->state, SPOPS_SIDE_SOURCE, 0.0f, bits.axis, true, w.keys[0],
         w.values[0]};
-    const place_params place = {*a, view_of(args->cloud), w.values[1]};
+    const place_params place = {*a, view_of(args->cloud), w.keys[1], w.values[1]};
     size_t bytes = w.temp_bytes;
 
     SPOPS_TRY(enqueue_bounds(ctx, what, bounds));

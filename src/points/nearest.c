@@ -27,9 +27,6 @@ static spops_status read_nearest(spops_context *ctx, const char *call, spops_pla
     spops_nearest_arrays *a = &((spops_nearest *)plan)->arrays;
 
     SPOPS_REQUIRE_SLOT(ctx, call, nearest_build);
-    if (plan->refillable && ctx->info.backend == SPOPS_BACKEND_CUDA)
-        return spops_fail(ctx, SPOPS_STATUS_NOT_SUPPORTED,
-                          "%s: nearest points are not refilled on CUDA yet", call);
     SPOPS_TRY(spops_plan_check_field(ctx, call, plan, NUM_POINTS, 0, SPOPS_MAX_COUNT));
     SPOPS_TRY(spops_plan_check_field(ctx, call, plan, NUM_SAMPLES, 1, SPOPS_MAX_COUNT));
     a->num_points = plan->fields[NUM_POINTS];
