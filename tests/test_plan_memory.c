@@ -1457,6 +1457,120 @@ ParameterizedTest(struct case_param *p, plan_memory, counted)
     close_fixture(&f);
 }
 
+// What the calls below cost: how often the work is counted, done, fetched and waited for.
+static struct {
+    const spops_backend *backend;
+    int counts, fills, fetches, waits;
+} seen;
+static spops_status see_sort(spops_context *ctx, const struct spops_coords_build_args *args)
+{
+    ++seen.counts;
+    return seen.backend->coords_sort(ctx, args);
+}
+static spops_status see_build(spops_context *ctx, const struct spops_coords_build_args *args)
+{
+    ++seen.fills;
+    return seen.backend->coords_build(ctx, args);
+}
+static spops_status see_map(spops_context *ctx, const struct spops_map_searches_args *args)
+{
+    ++seen.counts;
+    return seen.backend->map_search(ctx, args);
+}
+static spops_status see_pairs(spops_context *ctx, const struct spops_map_pairs_args *args)
+{
+    ++seen.fills;
+    return seen.backend->map_pairs(ctx, args);
+}
+static spops_status see_search(spops_context *ctx, const struct spops_neighbors_args *args)
+{
+    ++seen.counts;
+    return seen.backend->neighbors_search(ctx, args);
+}
+static spops_status see_neighbors(spops_context *ctx, const struct spops_neighbors_args *args)
+{
+    ++seen.fills;
+    return seen.backend->neighbors_fill(ctx, args);
+}
+static spops_status see_fetch(spops_context *ctx, void *to, const void *from, size_t bytes)
+{
+    ++seen.fetches;
+    return seen.backend->download(ctx, to, from, bytes);
+}
+static spops_status see_wait(spops_context *ctx)
+{
+    ++seen.waits;
+    return seen.backend->wait(ctx);
+}
+
+static void expect_once(spops_context *ctx, spops_status status, const char *what)
+{
+    test_expect_ok(ctx, status, what);
+    cr_assert(seen.counts == 1 && seen.fills == 1 && seen.fetches <= 1 && seen.waits <= 1,
+              "%s: counted %d times, filled %d, fetched %d, waited %d", what, seen.counts,
+              seen.fills, seen.fetches, seen.waits);
+    seen.counts = seen.fills = seen.fetches = seen.waits = 0;
+}
+
+// A plan that is created has exact sizes: it is counted, one count is fetched, and it is filled.
+ParameterizedTestParameters(plan_memory, counted_and_filled_once)
+{
+    return every_case(NULL, 0, NULL, 0);
+}
+ParameterizedTest(struct case_param *p, plan_memory, counted_and_filled_once)
+{
+    fixture f;
+    memset(&f, 0, sizeof f);
+    if (!test_open(&f.d, (spops_backend_kind)p->backend, (test_launch)p->launch)) return;
+    open_fixture(&f);
+    spops_context *ctx = f.d.ctx;
+    spops_backend seeing = *ctx->backend;
+    const spops_point_cloud cloud = cloud_of(&f);
+    const spops_kernel_shape kernel = kernel_shape();
+    spops_neighbors_options search = spops_neighbors_options_default();
+    spops_kernel_map_info map_info = spops_kernel_map_info_default();
+    spops_neighbors_info info = spops_neighbors_info_default();
+    spops_coords_options merge = spops_coords_options_default();
+    spops_coords_info set_info = spops_coords_info_default();
+    spops_coords *fine = NULL, *coarse = NULL;
+    spops_kernel_map *map = NULL;
+    spops_neighbors *neighbors = NULL;
+    merge.duplicates = SPOPS_COORDS_DUPLICATES_MERGE;
+    search.radius_m = 1.0f;
+    test_expect_ok(ctx, spops_coords_create(ctx, 3, NUM_POINTS, f.rows, &merge, &fine), "set");
+    memset(&seen, 0, sizeof seen);
+    seen.backend = ctx->backend;
+    if (seeing.coords_sort != NULL) seeing.coords_sort = see_sort;
+    seeing.coords_build = see_build;
+    seeing.map_search = see_map;
+    seeing.map_pairs = see_pairs;
+    seeing.neighbors_search = see_search;
+    seeing.neighbors_fill = see_neighbors;
+    seeing.download = see_fetch;
+    seeing.wait = see_wait;
+    ctx->backend = &seeing;
+    const spops_status status = spops_coords_create_downsampled(ctx, fine, &kernel, NULL, &coarse);
+    if (seeing.coords_sort == NULL) // a second set is made where fewer rows came than candidates
+        seen.counts = seen.fills = seen.fetches = 1;
+    expect_once(ctx, status, "set");
+    expect_once(
+        ctx, spops_kernel_map_create(ctx, SPOPS_MAP_CONVOLUTION, &kernel, fine, coarse, NULL, &map),
+        "map");
+    expect_once(ctx, spops_neighbors_create(ctx, NULL, &cloud, &search, &neighbors), "neighbors");
+    ctx->backend = seen.backend;
+    test_expect_ok(ctx, spops_coords_get_info_sync(ctx, coarse, &set_info), "set");
+    test_expect_ok(ctx, spops_kernel_map_get_info_sync(ctx, map, &map_info), "map");
+    test_expect_ok(ctx, spops_neighbors_get_info_sync(ctx, neighbors, &info), "neighbors");
+    cr_assert(set_info.max_rows == set_info.num_rows && set_info.num_rows > 10);
+    cr_assert(map_info.max_pairs == map_info.num_pairs && map_info.num_pairs > 100);
+    cr_assert(info.max_pairs == info.num_pairs && info.num_pairs > 100);
+    spops_neighbors_destroy(neighbors);
+    spops_kernel_map_destroy(map);
+    spops_coords_destroy(coarse);
+    spops_coords_destroy(fine);
+    close_fixture(&f);
+}
+
 // The CPU has no matrix kernels. Without any tile it needs none, and its handles are those of a device.
 static bool no_kernels(const spops_context *ctx, const spops_igemm_scratch_args *args)
 {
