@@ -6,12 +6,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "core/context.h"
 #include "spops/spops.h"
 #include "support/device.h"
-#include "tests/support/launch.h"
-#include "tests/support/random.h"
+#include "tests/support/drawn_call.h"
 
 static spops_context *open_context(spops_backend_kind kind)
 {
@@ -25,154 +25,237 @@ static spops_context *open_context(spops_backend_kind kind)
 
 #define OK(ctx, call) cr_assert_eq((call), SPOPS_STATUS_OK, "%s: %s", #call, spops_last_error(ctx))
 
-// ---- Every operator once ------------------------------------------------------------------------
+// ---- Every operator, drawn ----------------------------------------------------------------------
 
-enum { SEGMENTS = 400, TERMS = 20000, ROWS = 300, COLS = 80, NARROW = 5, MAX_DIGESTS = 48 };
+enum {
+    TRIES = 20000,
+    LARGE_TRIES = 100,
+    DRAWS = 14,
+    CHAIN_DRAWS = 5,
+    PLAN_DRAWS = 2,
+    MAX_OPERATORS = 128
+};
+
+// What the calls of one run gave; those of one draw differ in nothing but where they ran.
+typedef struct run {
+    uint64_t found[MAX_OPERATORS][DRAWS];
+} run;
+
+static uint64_t hash_bytes(uint64_t hash, const void *bytes, size_t n)
+{
+    for (size_t i = 0; i < n; ++i)
+        hash = (hash ^ ((const unsigned char *)bytes)[i]) * UINT64_C(0x100000001b3);
+    return hash;
+}
+
+// Fewer where plans of plans have to be made for each.
+static int num_draws(const spops_operator *op)
+{
+    const spops_row *row = spops_row_of((spops_operator_id)op->index);
+    if (strstr(op->function, "_execute") == NULL) return PLAN_DRAWS;
+    for (int i = 0; i < row->num_args; ++i)
+        if (row->args[i].is_plan &&
+            *spops_plan_kinds(NULL)[row->args[i].plan_kind - 1].parents != '\0')
+            return CHAIN_DRAWS;
+    return DRAWS;
+}
+
+// Where a gather names a row twice, the last writer is unspecified: these have no idx.
+static bool is_specified(const drawn_call *c)
+{
+    enum { IDX = 1 };
+    if (strcmp(c->op->name, "gather") != 0) return true;
+    for (int i = 0; i < c->num_made; ++i)
+        if (strncmp(c->made[i].maker->op->name, "segments", 8) != 0 ||
+            c->made[i].maker->values[IDX].type != SPOPS_VALUE_NONE)
+            return false;
+    return true;
+}
+
+// Outputs of a valid call, and what a plan that it made holds.
+static uint64_t hash_call(test_device *d, const spops_operator *op, uint64_t seed)
+{
+    static drawn_call c;
+    uint64_t hash = UINT64_C(0xcbf29ce484222325);
+    test_rng rng = test_rng_make(seed);
+    spops_value ret;
+    size_t bytes;
+
+    drawn_call_scale(DRAWN_LARGE);
+    int tries = drawn_call_find(&c, d, op, &rng, LARGE_TRIES, &ret);
+    drawn_call_scale(DRAWN_SMALL);
+    if (tries == 0) tries = drawn_call_find(&c, d, op, &rng, TRIES, &ret);
+    if (getenv("SPOPS_TEST_VERBOSE") != NULL)
+        printf("%-28s %d tries, %g s\n", op->name, tries, (double)clock() / CLOCKS_PER_SEC);
+    cr_assert(tries > 0, "%s: no valid call", op->name);
+    hash = hash_bytes(hash, &tries, sizeof tries);
+    if (ret.type == SPOPS_VALUE_POINTER) {
+        int64_t counts[128];
+        int32_t num = 0;
+        test_expect_ok(d->ctx, spops_plan_get_state_sync(d->ctx, ret.v.p, counts, 128, &num),
+                       op->name);
+        hash = hash_bytes(hash, counts, (size_t)num * sizeof *counts);
+    }
+    drawn_call_drop(&c, &ret);
+    test_wait(d);
+    if (is_specified(&c)) {
+        unsigned char *outputs = drawn_call_outputs(&c, &bytes);
+        hash = hash_bytes(hash, outputs, bytes);
+        free(outputs);
+    }
+    drawn_call_free(&c);
+    return hash;
+}
+
+// num_threads, num_processors 0: as many as there are.
+static void run_all(run *r, spops_backend_kind kind, int32_t num_threads, int32_t num_processors)
+{
+    int32_t num;
+    const spops_operator *const *ops = spops_operators(&num);
+    test_device d;
+
+    cr_assert(num <= MAX_OPERATORS && test_open(&d, kind, LAUNCH_DEFAULT));
+    spops_context_destroy(d.ctx);
+    d.ctx = test_context(&d, num_threads);
+    if (num_processors > 0) d.ctx->info.num_processors = num_processors;
+    for (int32_t i = 0; i < num; ++i)
+        for (int draw = 0; draw < num_draws(ops[i]); ++draw)
+            r->found[i][draw] = hash_call(&d, ops[i], 11000 + DRAWS * (uint64_t)i + (uint64_t)draw);
+    test_close(&d);
+}
+
+static bool is_among(const char *name, const char *const *names, size_t num)
+{
+    for (size_t i = 0; i < num; ++i)
+        if (strcmp(name, names[i]) == 0) return true;
+    return false;
+}
+
+// All but the operators named gave the same; how many of these did not.
+static int expect_same(const run *a, const run *b, const char *what, const char *const *others,
+                       size_t num_others)
+{
+    int32_t num, num_differ = 0;
+    const spops_operator *const *ops = spops_operators(&num);
+    for (int32_t i = 0; i < num; ++i) {
+        const bool is_other = is_among(ops[i]->name, others, num_others);
+        int differ = 0;
+        for (int draw = 0; draw < num_draws(ops[i]); ++draw)
+            differ += a->found[i][draw] != b->found[i][draw];
+        num_differ += is_other && differ > 0;
+        cr_expect(differ == 0 || is_other, "%s: %d of %d draws have other bits with %s",
+                  ops[i]->name, differ, num_draws(ops[i]), what);
+    }
+    return num_differ;
+}
+
+// ---- Threads and instruction sets ---------------------------------------------------------------
+
+// What a processor without fused multiply-add gives other bits of.
+static const char *const multiply_and_add[] = {"segreduce",       "segreduce_backward",
+                                               "gather_backward", "mvmr",
+                                               "mvmr_backward",   "vvor",
+                                               "sparseconv",      "sparseconv_backward",
+                                               "pointconv",       "pointconv_backward",
+                                               "bevpool",         "bevpool_backward",
+                                               "attention",       "attention_backward",
+                                               "linear",          "linear_backward"};
+
+Test(reproducible, instruction_sets_and_threads)
+{
+    static const struct {
+        const char *isa;
+        int32_t threads;
+    } others[] = {{"avx512", 5}, {"avx2", 1}, {"baseline", 3}};
+    static run best, lesser;
+    char what[64];
+    unsetenv("SPOPS_CPU_ISA");
+    run_all(&best, SPOPS_BACKEND_CPU, 0, 0);
+    for (size_t i = 0; i < sizeof others / sizeof *others; ++i) {
+        const char *isa = others[i].isa;
+        const bool is_baseline = strcmp(isa, "baseline") == 0;
+        if (!test_has_cpu_isa(isa)) continue;
+        setenv("SPOPS_CPU_ISA", isa, 1);
+        run_all(&lesser, SPOPS_BACKEND_CPU, others[i].threads, 0);
+        snprintf(what, sizeof what, "%s on %d threads", isa, (int)others[i].threads);
+        const int differ =
+            expect_same(&lesser, &best, what, multiply_and_add,
+                        is_baseline ? sizeof multiply_and_add / sizeof *multiply_and_add : 0);
+        if (is_baseline && test_has_cpu_isa("avx2"))
+            cr_expect_geq(differ, 10, "%d operators differ where products are rounded", differ);
+    }
+    unsetenv("SPOPS_CPU_ISA");
+}
+
+// ---- Multiprocessors ----------------------------------------------------------------------------
+
+// What no draw is as large as: convolutions with full tiles, and BEV pooling over spans.
+enum { COLS = 80, MAX_DIGESTS = 16, MAX_BLOCKS = 48 };
 
 typedef struct digest {
     const char *name;
     uint64_t hash;
 } digest;
 
-typedef struct run {
+typedef struct large_run {
     spops_context *ctx;
-    spops_backend_kind kind;
     digest found[MAX_DIGESTS];
     int num_found;
-    void *blocks[96]; // freed at the end
+    void *blocks[MAX_BLOCKS]; // freed at the end
     int num_blocks;
-} run;
+} large_run;
 
-static void *there(run *r, const void *host, size_t bytes)
+static void *there(large_run *r, const void *host, size_t bytes)
 {
     void *p = NULL;
-    cr_assert(r->num_blocks < 96 && device_alloc(r->kind, bytes, &p), "%s", device_error());
+    cr_assert(r->num_blocks < MAX_BLOCKS && device_alloc(SPOPS_BACKEND_CUDA, bytes, &p), "%s",
+              device_error());
     r->blocks[r->num_blocks++] = p;
-    if (host != NULL) cr_assert(device_upload(r->kind, p, host, bytes), "%s", device_error());
+    if (host != NULL)
+        cr_assert(device_upload(SPOPS_BACKEND_CUDA, p, host, bytes), "%s", device_error());
     return p;
 }
 
-// rows * cols numbers of either sign, no two products alike, as f32 or f16.
-static spops_matrix numbers(run *r, uint64_t seed, int64_t rows, int64_t cols, spops_dtype dtype)
+// rows * cols numbers of either sign, no two products alike: f16 of 10 random bits.
+static spops_matrix numbers(large_run *r, uint64_t seed, int64_t rows, int64_t cols)
 {
     const size_t n = (size_t)(rows * cols);
-    float *values = malloc(n * sizeof *values);
     uint16_t *halves = malloc(n * sizeof *halves);
-    test_rng state;
-    spops_matrix m;
-    cr_assert(values != NULL && halves != NULL);
-    state = test_rng_make(seed);
-    for (size_t i = 0; i < n; ++i) {
-        values[i] = (float)(test_rng_unit(&state) * 2.0 - 1.0);
-        // f16 of 10 random bits and an exponent about that of the number.
+    test_rng state = test_rng_make(seed);
+    cr_assert(halves != NULL);
+    for (size_t i = 0; i < n; ++i)
         halves[i] = (uint16_t)((test_rng_next(&state) & 0x83ff) | 0x3400);
-    }
-    m = spops_matrix_dense(dtype == SPOPS_DTYPE_F32 ? there(r, values, n * sizeof *values)
-                                                    : there(r, halves, n * sizeof *halves),
-                           rows, cols, dtype);
-    free(values);
+    const spops_matrix m =
+        spops_matrix_dense(there(r, halves, n * sizeof *halves), rows, cols, SPOPS_DTYPE_F16);
     free(halves);
     return m;
 }
 
-static spops_matrix room(run *r, int64_t rows, int64_t cols, spops_dtype dtype)
+static spops_matrix room(large_run *r, int64_t rows, int64_t cols, spops_dtype dtype)
 {
     return spops_matrix_dense(there(r, NULL, (size_t)(rows * cols) * spops_dtype_bytes(dtype)),
                               rows, cols, dtype);
 }
 
-static void note(run *r, const char *name, spops_matrix m)
+static void note(large_run *r, const char *name, spops_matrix m)
 {
     const size_t bytes = (size_t)(m.rows * m.cols) * spops_dtype_bytes(m.dtype);
-    uint64_t hash = UINT64_C(0xcbf29ce484222325);
     unsigned char *host = malloc(bytes);
     cr_assert_not_null(host);
     OK(r->ctx, spops_context_wait_sync(r->ctx));
-    cr_assert(device_download(r->kind, host, m.data, bytes), "%s", device_error());
-    for (size_t i = 0; i < bytes; ++i)
-        hash = (hash ^ host[i]) * UINT64_C(0x100000001b3);
-    free(host);
+    cr_assert(device_download(SPOPS_BACKEND_CUDA, host, m.data, bytes), "%s", device_error());
     cr_assert_lt(r->num_found, MAX_DIGESTS);
-    r->found[r->num_found++] = (digest){name, hash};
-}
-
-static void run_segments(run *r)
-{
-    static int32_t offsets[SEGMENTS + 1], idx[TERMS];
-    test_rng state;
-    spops_segments_options options = spops_segments_options_default();
-    spops_segments *segments = NULL;
-    spops_context *ctx = r->ctx;
-    state = test_rng_make(1);
-    // Ten terms each, and what is left to the last.
-    for (int s = 0; s < SEGMENTS; ++s)
-        offsets[s] = 10 * s;
-    offsets[SEGMENTS] = TERMS;
-    for (int t = 0; t < TERMS; ++t)
-        idx[t] = (int32_t)(test_rng_next(&state) % ROWS);
-    options.idx = there(r, idx, sizeof idx);
-    options.num_rows = ROWS;
-    options.gradients = SPOPS_GRADIENTS_ALL;
-    OK(ctx, spops_segments_create(ctx, SEGMENTS, there(r, offsets, sizeof offsets), &options,
-                                  &segments));
-
-    const spops_matrix x = numbers(r, 2, ROWS, COLS, SPOPS_DTYPE_F32);
-    const spops_matrix thin = numbers(r, 3, ROWS, NARROW, SPOPS_DTYPE_F32);
-    const spops_matrix w = numbers(r, 4, TERMS, 1, SPOPS_DTYPE_F32);
-    const spops_matrix out = room(r, SEGMENTS, COLS, SPOPS_DTYPE_F32);
-    const spops_matrix thin_out = room(r, SEGMENTS, NARROW, SPOPS_DTYPE_F32);
-    const spops_matrix rows = room(r, ROWS, COLS, SPOPS_DTYPE_F32);
-    const spops_matrix weights = room(r, TERMS, 1, SPOPS_DTYPE_F32);
-    const spops_matrix copies = room(r, TERMS, COLS, SPOPS_DTYPE_F32);
-    static const char *const plain[] = {"sum", "mean", "min", "max", "product"};
-    for (int op = SPOPS_REDUCE_SUM; op <= SPOPS_REDUCE_PROD; ++op) {
-        OK(ctx, spops_segreduce_execute(ctx, segments, (spops_reduce)op, x, NULL, out, NULL));
-        note(r, plain[op], out);
-    }
-    OK(ctx, spops_segreduce_execute(ctx, segments, SPOPS_REDUCE_SUM, thin, &w, thin_out, NULL));
-    note(r, "narrow weighted sum", thin_out);
-    OK(ctx, spops_segreduce_execute(ctx, segments, SPOPS_REDUCE_SUM, x, &w, out, NULL));
-    note(r, "weighted sum", out);
-    OK(ctx, spops_segreduce_execute_backward(ctx, segments, SPOPS_REDUCE_SUM, out, x, &w, &rows,
-                                             &weights));
-    note(r, "gradient of rows", rows);
-    note(r, "gradient of weights", weights);
-    spops_segments_destroy(segments);
-    OK(ctx, spops_segments_create_from_keys(ctx, ROWS, TERMS, options.idx, SPOPS_KEYS_UNSORTED,
-                                            NULL, &segments));
-    OK(ctx, spops_gather_execute(ctx, segments, x, &w, copies));
-    note(r, "gather", copies);
-    spops_segments_destroy(segments);
-}
-
-static void run_norm(run *r)
-{
-    spops_context *ctx = r->ctx;
-    const int64_t n = 5000;
-    const spops_matrix x = numbers(r, 5, n, COLS, SPOPS_DTYPE_F32);
-    const spops_matrix g = numbers(r, 6, n, COLS, SPOPS_DTYPE_F32);
-    const spops_matrix out = room(r, n, COLS, SPOPS_DTYPE_F32);
-    const spops_matrix of_columns = room(r, 2, COLS, SPOPS_DTYPE_F32);
-    const spops_matrix grads = room(r, 2, COLS, SPOPS_DTYPE_F32);
-    float *mean = of_columns.data, *var = mean + COLS, *grad = grads.data;
-    OK(ctx, spops_context_reserve(ctx, spops_norm_scratch_bytes(n, COLS)));
-    OK(ctx, spops_batchnorm_statistics_execute(ctx, x, NULL, mean, var, NULL, NULL));
-    note(r, "norm statistics", of_columns);
-    OK(ctx, spops_batchnorm_execute(ctx, x, mean, var, NULL, NULL, NULL, out));
-    note(r, "norm", out);
-    OK(ctx, spops_batchnorm_execute_backward(ctx, g, x, mean, var, NULL, NULL, NULL, out, grad,
-                                             grad + COLS));
-    note(r, "norm backward", out);
-    note(r, "norm backward, columns", grads);
+    r->found[r->num_found++] = (digest){name, hash_bytes(0, host, bytes)};
+    free(host);
 }
 
 // A convolution of 3x3x3 over random voxels.
-static void run_convolution(run *r)
+static void run_convolution(large_run *r)
 {
     enum { VOXELS = 3000, SIDE = 24 };
     static int32_t rows[VOXELS][4];
     spops_context *ctx = r->ctx;
-    const spops_dtype dtype = r->kind == SPOPS_BACKEND_CUDA ? SPOPS_DTYPE_F16 : SPOPS_DTYPE_F32;
+    const spops_dtype dtype = SPOPS_DTYPE_F16;
     const spops_kernel_shape cube = spops_kernel_shape_cube(3, 3, 1, 1);
     spops_coords_options options = spops_coords_options_default();
     spops_kernel_map_options contents = spops_kernel_map_options_default();
@@ -196,8 +279,8 @@ static void run_convolution(run *r)
     layers.backward = 1;
     OK(ctx, spops_sparseconv_create(ctx, map, &layers, &conv));
     const int64_t n = info.num_rows;
-    const spops_matrix x = numbers(r, 8, n, 64, dtype), g = numbers(r, 9, n, 64, dtype);
-    const spops_matrix w = numbers(r, 10, (int64_t)27 * 64, 64, dtype);
+    const spops_matrix x = numbers(r, 8, n, 64), g = numbers(r, 9, n, 64);
+    const spops_matrix w = numbers(r, 10, (int64_t)27 * 64, 64);
     const spops_matrix out = room(r, n, 64, dtype), grad_w = room(r, (int64_t)27 * 64, 64, dtype);
     OK(ctx, spops_sparseconv_execute(ctx, conv, x, w, NULL, out));
     note(r, "convolution", out);
@@ -209,11 +292,10 @@ static void run_convolution(run *r)
     spops_coords_destroy(coords);
 }
 
-static void run_pooling(run *r)
+static void run_pooling(large_run *r)
 {
     spops_context *ctx = r->ctx;
-    const bool cuda = r->kind == SPOPS_BACKEND_CUDA;
-    const spops_dtype dtype = cuda ? SPOPS_DTYPE_F16 : SPOPS_DTYPE_F32;
+    const spops_dtype dtype = SPOPS_DTYPE_F16;
     // One camera that looks ahead, on a grid of 64 x 64.
     const spops_bev_camera camera = {{200, 0, 176, 0, 200, 64, 0, 0, 1},
                                      {0, 0, 1, 0, -1, 0, 0, 0, 0, -1, 0, 1.5, 0, 0, 0, 1},
@@ -234,11 +316,11 @@ static void run_pooling(run *r)
     g.cell_size_m[2] = 20.0;
     g.cameras = &camera;
     options.backward = 1;
-    options.kernel = cuda ? SPOPS_BEV_KERNEL_SPANS : SPOPS_BEV_KERNEL_AUTO;
+    options.kernel = SPOPS_BEV_KERNEL_SPANS;
     OK(ctx, spops_bev_plan_create(ctx, &g, &options, &plan));
     const int64_t features = (int64_t)16 * 44, depths = 59 * features, cells = (int64_t)64 * 64;
-    pool.depth = numbers(r, 11, depths, 1, dtype);
-    pool.feat = numbers(r, 12, features, COLS, dtype);
+    pool.depth = numbers(r, 11, depths, 1);
+    pool.feat = numbers(r, 12, features, COLS);
     pool.out = room(r, cells, COLS, dtype);
     OK(ctx, spops_bevpool_execute(ctx, plan, &pool));
     note(r, "pooling", pool.out);
@@ -251,70 +333,15 @@ static void run_pooling(run *r)
     spops_bev_plan_destroy(plan);
 }
 
-// Patches of all sizes up to 200, whose keys overlap, with rotary positions and biases.
-static void run_attention(run *r)
-{
-    enum { PATCHES = 20, HEADS = 3, DIM = 42, RANGE = 8, KEYS = 40 * PATCHES };
-    static int32_t q_offsets[PATCHES + 1], k_offsets[PATCHES + 1], k_rows[KEYS];
-    static int32_t places[10 * PATCHES * PATCHES][3];
-    spops_context *ctx = r->ctx;
-    const spops_dtype dtype = r->kind == SPOPS_BACKEND_CUDA ? SPOPS_DTYPE_F16 : SPOPS_DTYPE_F32;
-    spops_attention_options options = spops_attention_options_default();
-    spops_attention_rotary rotary = spops_attention_rotary_default();
-    spops_attention_bias bias = spops_attention_bias_default();
-    spops_patches *patches = NULL;
-    test_rng state = test_rng_make(13);
-    for (int p = 0; p < PATCHES; ++p) {
-        q_offsets[p + 1] = q_offsets[p] + 10 * (p + 1);
-        k_offsets[p + 1] = 40 * (p + 1);
-    }
-    const int64_t n = q_offsets[PATCHES];
-    for (int e = 0; e < KEYS; ++e)
-        k_rows[e] = (int32_t)test_rng_below(&state, n);
-    for (int64_t i = 0; i < n * 3; ++i)
-        places[i / 3][i % 3] = (int32_t)test_rng_below(&state, 30);
-    const spops_patch_lists lists = {PATCHES, there(r, q_offsets, sizeof q_offsets), NULL,
-                                     there(r, k_offsets, sizeof k_offsets),
-                                     there(r, k_rows, sizeof k_rows)};
-    OK(ctx, spops_patches_create(ctx, n, &lists, &patches));
-    rotary.coords = bias.coords =
-        spops_matrix_dense(there(r, places, (size_t)n * 12), n, 3, SPOPS_DTYPE_I32);
-    bias.table = numbers(r, 14, 3 * (2 * RANGE + 1), HEADS, SPOPS_DTYPE_F32);
-    options.heads = HEADS;
-    options.rotary = &rotary;
-    options.bias = &bias;
-    const int64_t cols = (int64_t)HEADS * DIM;
-    const spops_matrix q = numbers(r, 15, n, cols, dtype), k = numbers(r, 16, n, cols, dtype);
-    const spops_matrix v = numbers(r, 17, n, cols, dtype), g = numbers(r, 18, n, cols, dtype);
-    const spops_matrix o = room(r, n, cols, dtype), lse = room(r, n, HEADS, SPOPS_DTYPE_F32);
-    const spops_matrix grad_q = room(r, n, cols, dtype), grad_k = room(r, n, cols, dtype);
-    const spops_matrix grad_v = room(r, n, cols, dtype);
-    const spops_matrix grad_table = room(r, bias.table.rows, HEADS, SPOPS_DTYPE_F32);
-    OK(ctx, spops_context_reserve(
-                ctx, spops_attention_scratch_bytes(patches, cols, dtype, &options, 1)));
-    OK(ctx, spops_attention_execute(ctx, patches, q, k, v, &options, o, lse.data));
-    note(r, "attention", o);
-    note(r, "attention, lse", lse);
-    OK(ctx, spops_attention_execute_backward(ctx, patches, g, q, k, v, o, lse.data, &options,
-                                             &grad_q, &grad_k, &grad_v, &grad_table));
-    note(r, "attention, gradient of queries", grad_q);
-    note(r, "attention, gradient of keys", grad_k);
-    note(r, "attention, gradient of values", grad_v);
-    note(r, "attention, gradient of biases", grad_table);
-    spops_patches_destroy(patches);
-}
-
-static void run_points(run *r)
+static void run_point_convolution(large_run *r)
 {
     enum { POINTS = 1500, CHANNELS = 64, NEAREST = 3 };
     static float points[POINTS][3];
     spops_context *ctx = r->ctx;
-    const spops_dtype dtype = r->kind == SPOPS_BACKEND_CUDA ? SPOPS_DTYPE_F16 : SPOPS_DTYPE_F32;
+    const spops_dtype dtype = SPOPS_DTYPE_F16;
     spops_neighbors_options search = spops_neighbors_options_default();
     spops_pointconv_options layers = spops_pointconv_options_default();
-    spops_neighbors_view view = spops_neighbors_view_default();
     spops_neighbors *neighbors = NULL;
-    spops_interpolation *between = NULL;
     spops_pointconv *conv = NULL;
     test_rng state = test_rng_make(19);
     for (int i = 0; i < POINTS; ++i)
@@ -327,14 +354,11 @@ static void run_points(run *r)
     search.tap_size_m = 0.08f;
     search.contents = SPOPS_NEIGHBORS_BY_TAP | SPOPS_NEIGHBORS_REVERSE;
     OK(ctx, spops_neighbors_create(ctx, NULL, &cloud, &search, &neighbors));
-    OK(ctx, spops_neighbors_get_view(ctx, neighbors, &view));
-    note(r, "neighbours",
-         spops_matrix_dense_const(view.in_rows, view.max_pairs, 1, SPOPS_DTYPE_I32));
     layers.backward = 1;
     OK(ctx, spops_pointconv_create(ctx, neighbors, &layers, &conv));
-    const spops_matrix x = numbers(r, 20, POINTS, CHANNELS, dtype);
-    const spops_matrix g = numbers(r, 21, POINTS, CHANNELS, dtype);
-    const spops_matrix w = numbers(r, 22, (int64_t)27 * CHANNELS, CHANNELS, dtype);
+    const spops_matrix x = numbers(r, 20, POINTS, CHANNELS);
+    const spops_matrix g = numbers(r, 21, POINTS, CHANNELS);
+    const spops_matrix w = numbers(r, 22, (int64_t)27 * CHANNELS, CHANNELS);
     const spops_matrix out = room(r, POINTS, CHANNELS, dtype);
     const spops_matrix grad_w = room(r, (int64_t)27 * CHANNELS, CHANNELS, SPOPS_DTYPE_F32);
     OK(ctx, spops_pointconv_execute(ctx, conv, x, w, NULL, out));
@@ -342,125 +366,44 @@ static void run_points(run *r)
     OK(ctx, spops_pointconv_execute_backward(ctx, conv, g, x, w, NULL, &out, &grad_w, NULL));
     note(r, "point convolution, gradient of rows", out);
     note(r, "point convolution, gradient of weights", grad_w);
-    OK(ctx, spops_interpolation_create(ctx, &cloud, &cloud, NULL, &between));
-    note(r, "interpolation", spops_interpolation_weights(between));
-
-    // Buckets, patches of them, and rows pooled in them.
-    spops_buckets_options hashes = spops_buckets_options_default();
-    spops_patch_window window = spops_patch_window_default();
-    spops_buckets_view places = spops_buckets_view_default();
-    spops_patches_view lists = spops_patches_view_default();
-    spops_buckets *buckets = NULL;
-    spops_patches *patches = NULL;
-    spops_pool *pool = NULL;
-    hashes.bucket_rows = 60;
-    hashes.num_rounds = 2;
-    hashes.hashes[1] = SPOPS_BUCKET_HASH_ZORDER_DIV;
-    window.buckets = window.stride = 2;
-    for (int a = 0; a < 3; ++a)
-        hashes.size_m[a] = 0.001;
-    OK(ctx, spops_buckets_create(ctx, &cloud, &hashes, &buckets));
-    OK(ctx, spops_buckets_get_view(ctx, buckets, &places));
-    note(r, "buckets", spops_matrix_dense_const(places.rows, POINTS, 1, SPOPS_DTYPE_I32));
-    OK(ctx, spops_patches_create_from_buckets(ctx, buckets, &window, &patches));
-    OK(ctx, spops_patches_get_view(ctx, patches, &lists));
-    note(r, "patches", spops_matrix_dense_const(lists.query_rows, POINTS, 1, SPOPS_DTYPE_I32));
-    OK(ctx, spops_pool_create_from_buckets(ctx, buckets, 4, NULL, &pool));
-    const int64_t most = POINTS / 4 + places.max_buckets;
-    const spops_matrix pooled = room(r, most, CHANNELS, dtype);
-    OK(ctx, spops_pool_execute(ctx, pool, SPOPS_REDUCE_MEAN, x, pooled));
-    note(r, "pooling in buckets", pooled);
-    spops_pool_destroy(pool);
-    spops_patches_destroy(patches);
-    spops_buckets_destroy(buckets);
-    spops_interpolation_destroy(between);
     spops_pointconv_destroy(conv);
     spops_neighbors_destroy(neighbors);
 }
 
-// num_processors 0: as many as there are.
-static void run_all(run *r, spops_backend_kind kind, int32_t num_processors)
+static void run_large(large_run *r, int32_t num_processors)
 {
     memset(r, 0, sizeof *r);
-    r->kind = kind;
-    r->ctx = open_context(kind);
+    r->ctx = open_context(SPOPS_BACKEND_CUDA);
     if (num_processors > 0) r->ctx->info.num_processors = num_processors;
-    run_segments(r);
-    run_norm(r);
     run_convolution(r);
     run_pooling(r);
-    run_attention(r);
-    run_points(r);
+    run_point_convolution(r);
     spops_context_destroy(r->ctx);
     for (int i = 0; i < r->num_blocks; ++i)
-        device_free(kind, r->blocks[i]);
+        device_free(SPOPS_BACKEND_CUDA, r->blocks[i]);
 }
 
-// ---- Instruction sets ---------------------------------------------------------------------------
-
-// What a processor without fused multiply-add gives other bits of.
-static bool multiplies_and_adds(const char *name)
-{
-    static const char *const names[] = {"weighted sum",
-                                        "gradient of rows",
-                                        "gradient of weights",
-                                        "convolution",
-                                        "convolution, gradient of rows",
-                                        "convolution, gradient of weights",
-                                        "point convolution",
-                                        "point convolution, gradient of rows",
-                                        "point convolution, gradient of weights",
-                                        "pooling",
-                                        "pooling, gradient of depths",
-                                        "pooling, gradient of features",
-                                        "attention",
-                                        "attention, lse",
-                                        "attention, gradient of queries",
-                                        "attention, gradient of keys",
-                                        "attention, gradient of values",
-                                        "attention, gradient of biases"};
-    for (size_t i = 0; i < sizeof names / sizeof *names; ++i)
-        if (strcmp(name, names[i]) == 0) return true;
-    return false;
-}
-
-Test(reproducible, instruction_sets)
-{
-    static const char *const names[] = {"baseline", "avx2", "avx512"};
-    static run best, lesser;
-    char found[32];
-    unsetenv("SPOPS_CPU_ISA");
-    run_all(&best, SPOPS_BACKEND_CPU, 0);
-    for (size_t i = 0; i < sizeof names / sizeof *names; ++i) {
-        if (!test_has_cpu_isa(names[i])) continue;
-        setenv("SPOPS_CPU_ISA", names[i], 1);
-        run_all(&lesser, SPOPS_BACKEND_CPU, 0);
-        spops_context *ctx = open_context(SPOPS_BACKEND_CPU);
-        snprintf(found, sizeof found, "%s", ctx->info.isa);
-        spops_context_destroy(ctx);
-        cr_assert_eq(lesser.num_found, best.num_found);
-        for (int d = 0; d < best.num_found; ++d)
-            if (strcmp(found, "baseline") != 0 || !multiplies_and_adds(best.found[d].name))
-                cr_expect_eq(lesser.found[d].hash, best.found[d].hash, "%s gives other bits of %s",
-                             found, best.found[d].name);
-    }
-    unsetenv("SPOPS_CPU_ISA");
-}
-
-// A GPU of the same architecture with fewer multiprocessors.
+// A GPU of the same architecture with fewer multiprocessors. Gradients of weights have a range of the
+// pairs for each, and so has a convolution of few rows.
 Test(reproducible, multiprocessors)
 {
+    static const char *const by_ranges[] = {"sparseconv", "sparseconv_backward", "pointconv",
+                                            "pointconv_backward"};
     static run all, fewer;
+    static large_run large_all, large_fewer;
+    char what[64];
     if (!device_has_cuda()) cr_skip_test("no CUDA device");
-    run_all(&all, SPOPS_BACKEND_CUDA, 0);
+    run_all(&all, SPOPS_BACKEND_CUDA, 0, 0);
+    run_large(&large_all, 0);
     for (int32_t processors = 20; processors <= 120; processors += 50) {
-        run_all(&fewer, SPOPS_BACKEND_CUDA, processors);
-        for (int d = 0; d < all.num_found; ++d)
-            // Those have a range of the pairs for each multiprocessor.
-            if (strstr(all.found[d].name, "convolution, gradient of weights") == NULL)
-                cr_expect_eq(fewer.found[d].hash, all.found[d].hash,
-                             "%d multiprocessors give other bits of %s", (int)processors,
-                             all.found[d].name);
+        snprintf(what, sizeof what, "%d multiprocessors", (int)processors);
+        run_all(&fewer, SPOPS_BACKEND_CUDA, 0, processors);
+        (void)expect_same(&fewer, &all, what, by_ranges, sizeof by_ranges / sizeof *by_ranges);
+        run_large(&large_fewer, processors);
+        for (int d = 0; d < large_all.num_found; ++d)
+            if (strstr(large_all.found[d].name, "convolution, gradient of weights") == NULL)
+                cr_expect_eq(large_fewer.found[d].hash, large_all.found[d].hash,
+                             "%s give other bits of %s", what, large_all.found[d].name);
     }
 }
 

@@ -10,6 +10,14 @@
 #include "support/device.h"
 
 enum { ROOM = 64, MAX_DEPTH = 6 }; // bytes before and behind elements; plans behind plans
+enum { WIDE = 1 << 30 };           // a range of an attribute that is a size
+
+static bool is_large; // DRAWN_LARGE
+
+void drawn_call_scale(drawn_scale scale)
+{
+    is_large = scale == DRAWN_LARGE;
+}
 
 // ---- Tensors ------------------------------------------------------------------------------------
 
@@ -64,7 +72,9 @@ static void fill(drawn_tensor *t, unsigned char *host, int dtype, const spops_ro
     const bool has_first = arg->first.how != SPOPS_NUMBER_NONE;
     const bool has_last = arg->last.how != SPOPS_NUMBER_NONE;
     const int64_t first = has_first ? spops_row_eval(&arg->first, slots) : 0;
-    const int64_t last = has_last ? spops_row_eval(&arg->last, slots) : first + 15;
+    const bool is_count = is_large && arg->is_array && t->shape[0] == 1;
+    const int64_t last =
+        has_last ? spops_row_eval(&arg->last, slots) : first + (is_count ? 4000 : 15);
     const size_t element = (size_t)(bits_of(dtype) < 8 ? 8 : bits_of(dtype)) / 8;
     const int64_t rows = t->shape[0], cols = t->tensor.num_dims > 1 ? t->shape[1] : 1;
     int64_t at = 0;
@@ -94,6 +104,7 @@ static void draw_tensor(drawn_call *c, int index, int dtype, int64_t rows, int64
     unsigned char *host;
 
     if (is_packed) cols = (cols + 1) / 2; // DLPack counts pairs
+    t->tensor.num_dims = arg->is_array ? 1 : 2;
     t->shape[0] = rows;
     t->shape[1] = cols;
     t->strides[0] = arg->is_array ? 1 : cols + padding;
@@ -109,7 +120,6 @@ static void draw_tensor(drawn_call *c, int index, int dtype, int64_t rows, int64
     set_dtype(&t->tensor, dtype);
     t->tensor.data = t->memory + ROOM;
     t->tensor.device_type = c->backend == SPOPS_BACKEND_CPU ? 1 : 2;
-    t->tensor.num_dims = arg->is_array ? 1 : 2;
     t->tensor.shape = t->shape;
     t->tensor.strides = t->strides;
     c->values[index] = (spops_value){SPOPS_VALUE_TENSOR, 0, {.p = &t->tensor}};
@@ -117,10 +127,17 @@ static void draw_tensor(drawn_call *c, int index, int dtype, int64_t rows, int64
 
 // ---- Attributes ---------------------------------------------------------------------------------
 
+// Whether its default is refused.
+static bool is_required(const spops_row_attribute *a)
+{
+    return a->row->kind != SPOPS_ARGUMENT_FLOAT && a->first.how != SPOPS_NUMBER_NONE &&
+           a->row->int_default < a->min;
+}
+
 static spops_value draw_attribute(drawn_call *c, int index, test_rng *rng)
 {
     const spops_row_attribute *a = &c->row->attributes[index];
-    const bool takes_default = test_rng_below(rng, 3) == 0;
+    const bool takes_default = test_rng_below(rng, 3) == 0 && !is_required(a);
     spops_value v = {SPOPS_VALUE_INT, 0, {.i = a->row->int_default}};
     int64_t first, last;
 
@@ -143,9 +160,12 @@ static spops_value draw_attribute(drawn_call *c, int index, test_rng *rng)
     first = a->first.how == SPOPS_NUMBER_NONE ? 0 : spops_row_eval(&a->first, c->slots);
     last = a->last.how == SPOPS_NUMBER_NONE ? first + 3 : spops_row_eval(&a->last, c->slots);
     if (first < -8) first = -8;
+    if (is_large && first == 0 && last > WIDE && test_rng_below(rng, 2) == 0)
+        last = 1000;
+    else if (last - first > 11)
+        last = first + 11;
     v.v.i = first; // often: one batch, one camera, nothing
-    if (test_rng_below(rng, 4) > 0)
-        v.v.i += test_rng_below(rng, last - first < 12 ? last - first + 1 : 12);
+    if (test_rng_below(rng, 4) > 0) v.v.i += test_rng_below(rng, last - first + 1);
     return v;
 }
 
@@ -219,6 +239,23 @@ static spops_plan *draw_plan(drawn_call *c, test_device *d, int32_t kind, test_r
 
 // ---- Calls --------------------------------------------------------------------------------------
 
+// Sizes of columns, of index arrays and of all else, for DRAWN_LARGE.
+static int64_t draw_large(const spops_row *row, int32_t slot, test_rng *rng)
+{
+    static const int64_t columns[] = {1, 3, 4, 5, 8, 16, 33, 64, 64, 80};
+    static const int64_t lists[] = {60, 500, 500, 4000}, rows[] = {30, 60, 150};
+    bool has_rows = false;
+    for (int i = 0; i < row->num_args; ++i) {
+        for (int k = 0; k < row->args[i].num_dims; ++k) {
+            const spops_row_number *dim = &row->args[i].dims[k];
+            if (dim->how != SPOPS_NUMBER_SLOT || dim->at != slot) continue;
+            if (k == 1) return columns[test_rng_below(rng, 10)];
+            has_rows |= !row->args[i].is_array;
+        }
+    }
+    return has_rows ? rows[test_rng_below(rng, 3)] : lists[test_rng_below(rng, 4)];
+}
+
 static int64_t draw_size(test_rng *rng, int64_t common)
 {
     static const int64_t sizes[] = {0, 1, 2, 3, 4, 5, 6, 8, 12, 16, 33, 64};
@@ -229,6 +266,8 @@ static int64_t draw_size(test_rng *rng, int64_t common)
 static int draw_dtype(uint32_t set, test_rng *rng)
 {
     int dtype;
+    if (is_large && (set & 1u << SPOPS_DTYPE_F32) != 0 && test_rng_below(rng, 2) == 0)
+        return SPOPS_DTYPE_F32; // whose products are rounded
     do
         dtype = (int)test_rng_below(rng, 20);
     while ((set & 1u << dtype) == 0);
@@ -255,7 +294,7 @@ static bool draw(drawn_call *c, test_device *d, const spops_operator *op, test_r
         c->slots[i] = v->type == SPOPS_VALUE_INT ? v->v.i : 0;
     }
     for (int s = row->num_attributes; s < row->num_slots; ++s)
-        c->slots[s] = draw_size(rng, common);
+        c->slots[s] = is_large ? draw_large(row, s, rng) : draw_size(rng, common);
     for (int v = 0; v < row->num_variables; ++v) {
         uint32_t set = row->variables[v].dtypes;
         for (int u = 0; u < v; ++u)
@@ -286,7 +325,8 @@ static bool draw(drawn_call *c, test_device *d, const spops_operator *op, test_r
             if ((arg->sums & 1u << v) != 0) set |= 1u << spops_sum_dtype((spops_dtype)variables[v]);
         rows = spops_row_eval(&arg->dims[0], c->slots);
         cols = arg->is_array ? 1 : spops_row_eval(&arg->dims[1], c->slots);
-        if (rows < 0 || cols < 0 || rows > 100000 || rows * cols > 1000000) return false;
+        if (rows < 0 || cols < 0 || rows > 100000 || rows * cols > (is_large ? 40000 : 1000000))
+            return false;
         draw_tensor(c, i, draw_dtype(set, rng), rows, cols, rng);
     }
     return true;

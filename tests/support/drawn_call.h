@@ -41,6 +41,11 @@ struct drawn_call {
     int64_t slots[SPOPS_ROW_MAX_SLOTS];
 };
 
+// Which sizes are drawn, from now on: up to 64, or up to some thousands, among which are rows of many
+// columns and segments of many terms.
+typedef enum drawn_scale { DRAWN_SMALL = 0, DRAWN_LARGE = 1 } drawn_scale;
+void drawn_call_scale(drawn_scale scale);
+
 // False where a plan that it needs could not be made.
 bool drawn_call_make(drawn_call *c, test_device *d, const spops_operator *op, test_rng *rng);
 void drawn_call_free(drawn_call *c);
