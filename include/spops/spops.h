@@ -14,6 +14,7 @@
 #include "spops/bevpool.h"
 #include "spops/quantize.h"
 #include "spops/coords.h"
+#include "spops/dense.h"
 #include "spops/points.h"
 #include "spops/point_levels.h"
 #include "spops/voxels.h"

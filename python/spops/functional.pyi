@@ -507,6 +507,59 @@ def coords_rows(
     num_rows: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]: ...  # Rows of a set, and how many are in use.
 
+def dense(
+    x: Tensor,
+    coords: Plan,
+    layout: str | int = 'channels_first',
+    num_batches: int = 1,
+    size0: int = 1,
+    size1: int = 1,
+    size2: int = 1,
+    size3: int = 1,
+    origin: int | Sequence[int] | None = None,
+    fill: float = 0.0,
+    out: Tensor | None = None,
+) -> Tensor: ...  # Rows of a set as a dense grid; fill where there is no row.
+
+def dense_backward(
+    grad_out: Tensor,
+    coords: Plan,
+    layout: str | int = 'channels_first',
+    num_batches: int = 1,
+    size0: int = 1,
+    size1: int = 1,
+    size2: int = 1,
+    size3: int = 1,
+    origin: int | Sequence[int] | None = None,
+    grad_x: Tensor | None = None,
+) -> Tensor: ...  # Gradient of dense.
+
+def dense_rows(
+    dense: Tensor,
+    coords: Plan,
+    layout: str | int = 'channels_first',
+    num_batches: int = 1,
+    size0: int = 1,
+    size1: int = 1,
+    size2: int = 1,
+    size3: int = 1,
+    origin: int | Sequence[int] | None = None,
+    out: Tensor | None = None,
+) -> Tensor: ...  # Cells of a dense grid as rows of a set; 0 where a row is outside the grid.
+
+def dense_rows_backward(
+    grad_out: Tensor,
+    coords: Plan,
+    layout: str | int = 'channels_first',
+    num_batches: int = 1,
+    size0: int = 1,
+    size1: int = 1,
+    size2: int = 1,
+    size3: int = 1,
+    origin: int | Sequence[int] | None = None,
+    grad_dense: Tensor | None = None,
+) -> Tensor: ...  # Gradient of dense_rows.
+
 def voxels(
     points: Tensor,
     batch: Tensor | None = None,

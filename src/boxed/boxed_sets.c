@@ -5,6 +5,7 @@
 #include "call/boxed.h"
 #include "core/backend.h"
 #include "boxed/lists.h"
+#include "spops/dense.h"
 #include "spops/bevpool.h"
 #include "spops/pyramid.h"
 #include "spops/voxels.h"
@@ -390,4 +391,59 @@ spops_status spops_boxed_bev_plan_ranks(spops_boxed_call *b)
     ranks.interval_lengths = b->args[4];
     SPOPS_TRY(spops_bev_plan_create_from_ranks(b->ctx, &shape, &ranks, &options, &made));
     return spops_boxed_made(b, made);
+}
+
+// ---- Dense grids --------------------------------------------------------------------------------
+
+enum {
+    DENSE_LAYOUT,
+    DENSE_BATCHES,
+    DENSE_SIZE,
+    DENSE_ORIGIN = DENSE_SIZE + SPOPS_MAX_DIMS,
+    DENSE_FILL
+};
+
+static spops_status read_dense_shape(const spops_boxed_call *b, bool has_fill,
+                                     spops_dense_shape *shape)
+{
+    *shape = spops_dense_shape_default();
+    shape->layout = (spops_dense_layout)spops_boxed_i32(b, DENSE_LAYOUT);
+    shape->num_batches = spops_boxed_i32(b, DENSE_BATCHES);
+    for (int a = 0; a < SPOPS_MAX_DIMS; ++a)
+        shape->size[a] = spops_boxed_i32(b, DENSE_SIZE + a);
+    if (has_fill) shape->fill = (float)b->attributes[DENSE_FILL].f;
+    return spops_list_i32(b, DENSE_ORIGIN, SPOPS_MAX_DIMS, 0, shape->origin);
+}
+
+typedef spops_status dense_function(spops_context *ctx, const spops_coords *coords,
+                                    spops_matrix from, const spops_dense_shape *shape,
+                                    spops_matrix to);
+
+// From argument 0 to argument 2, by the set that is argument 1.
+static spops_status run_dense(spops_boxed_call *b, dense_function *run, bool has_fill, bool writes)
+{
+    spops_dense_shape shape;
+    SPOPS_TRY(read_dense_shape(b, has_fill, &shape));
+    if (writes) SPOPS_TRY(spops_boxed_reserve(b, spops_dense_scratch_bytes(&shape)));
+    return run(b->ctx, b->args[1], b->matrices[0], &shape, b->matrices[2]);
+}
+
+spops_status spops_boxed_dense(spops_boxed_call *b)
+{
+    return run_dense(b, spops_dense_execute, true, true);
+}
+
+spops_status spops_boxed_dense_backward(spops_boxed_call *b)
+{
+    return run_dense(b, spops_dense_execute_backward, false, false);
+}
+
+spops_status spops_boxed_dense_rows(spops_boxed_call *b)
+{
+    return run_dense(b, spops_dense_rows_execute, false, false);
+}
+
+spops_status spops_boxed_dense_rows_backward(spops_boxed_call *b)
+{
+    return run_dense(b, spops_dense_rows_execute_backward, false, true);
 }
