@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "spops/dense.h"
+#include "support/device.h"
 #include "tests/support/operator.h"
 #include "tests/support/params.h"
 
@@ -19,6 +20,8 @@ typedef struct dense_case {
     spops_dense_shape shape;
     int64_t batch_cells, channels;
     spops_coords *set;
+    spops_coords_order order;
+    spops_coords_search search;
 } dense_case;
 
 // Every cell of a box one larger than the grid on each side, and of one batch more, with the
@@ -52,17 +55,20 @@ static void draw_rows(dense_case *c, int sparse, test_rng *rng)
     }
 }
 
-// With room for more rows where `spare` is not 0.
+// With room for more rows where `spare` is not 0. The case's rows are then in the set's order.
 static void make_set(test_device *d, dense_case *c, int32_t spare)
 {
     int32_t *rows = test_upload_i32(d, c->rows, (int64_t)c->num_rows * (1 + c->dims));
+    spops_coords_options options = spops_coords_options_default();
+    spops_coords_view view = spops_coords_view_default();
     c->max_rows = c->num_rows + spare;
+    options.order = c->order;
+    options.search = c->search;
     if (spare == 0) {
         test_expect_ok(d->ctx,
-                       spops_coords_create(d->ctx, c->dims, c->num_rows, rows, NULL, &c->set),
+                       spops_coords_create(d->ctx, c->dims, c->num_rows, rows, &options, &c->set),
                        "create");
     } else {
-        spops_coords_options options = spops_coords_options_default();
         spops_coords_box box;
         int32_t *num = test_upload_i32(d, &c->num_rows, 1);
         memset(&box, 0, sizeof box);
@@ -80,6 +86,10 @@ static void make_set(test_device *d, dense_case *c, int32_t spare)
         test_wait(d);
         test_free(d, num);
     }
+    test_expect_ok(d->ctx, spops_coords_get_view(d->ctx, c->set, &view), "view");
+    cr_assert(c->num_rows == 0 ||
+              device_download(d->backend, c->rows, view.rows,
+                              (size_t)c->num_rows * (size_t)(1 + c->dims) * sizeof *c->rows));
     test_free(d, rows);
 }
 
@@ -168,15 +178,13 @@ static void check_case(test_device *d, dense_case *c, spops_dtype dtype, int64_t
                         .stream = stream,
                         .user = c,
                         .run = run_dense,
-                        .reference = reference_dense,
-                        .scratch_bytes = spops_dense_scratch_bytes(&c->shape)};
+                        .reference = reference_dense};
     test_operator back = {.what = "dense_rows",
                           .stream = stream + 1,
                           .user = c,
                           .run = run_rows,
                           .reference = reference_rows};
 
-    test_expect_ok(d->ctx, spops_context_reserve(d->ctx, op.scratch_bytes), "scratch");
     op.in[0] =
         test_view(test_input("x", c->max_rows, c->channels, dtype, VALUES_RANDOM), pad, pad % 3);
     op.out[0] = test_view(test_output("out", rows, cols, dtype, CHECK_SAME), pad, pad % 2);
@@ -224,6 +232,8 @@ ParameterizedTest(struct case_param *p, dense, moves_every_element, .timeout = 6
         c.shape.num_batches = cases[i].batches;
         c.shape.fill = i % 2 == 0 ? 0.0f : -1.5f;
         c.batch_cells = 1;
+        c.order = (spops_coords_order)(i % 4);
+        c.search = (spops_coords_search)(i % 3 + SPOPS_COORDS_SEARCH_HASH);
         for (int a = 0; a < SPOPS_MAX_DIMS; ++a) {
             c.shape.size[a] = cases[i].size[a];
             if (a < c.dims) c.shape.origin[a] = (int32_t)test_rng_below(&rng, 200) - 100;
@@ -232,6 +242,38 @@ ParameterizedTest(struct case_param *p, dense, moves_every_element, .timeout = 6
         draw_rows(&c, cases[i].sparse, &rng);
         make_set(&d, &c, cases[i].spare);
         check_case(&d, &c, (spops_dtype)p->dtype, cases[i].pad, (case_number(p) << 32) + 2 * i);
+        spops_coords_destroy(c.set);
+    }
+    test_close(&d);
+}
+
+// A tile and a part of one, of cells and of channels: little enough for tools that watch memory.
+ParameterizedTestParameters(dense, few_cells)
+{
+    return every_backend();
+}
+ParameterizedTest(struct backend_param *p, dense, few_cells)
+{
+    static const spops_dtype dtypes[] = {SPOPS_DTYPE_F16, SPOPS_DTYPE_F32};
+    static dense_case c;
+    test_rng rng = test_rng_make(78);
+    test_device d;
+
+    if (!test_open(&d, (spops_backend_kind)p->backend, LAUNCH_STREAM)) return;
+    for (int i = 0; i < 4; ++i) {
+        memset(&c, 0, sizeof c);
+        c.shape = spops_dense_shape_default();
+        c.dims = 2;
+        c.channels = i < 2 ? 64 : 72;
+        c.shape.layout = (spops_dense_layout)layouts[i % 2];
+        c.shape.num_batches = 1;
+        c.shape.size[0] = 2;
+        c.shape.size[1] = i < 2 ? 64 : 40;
+        c.batch_cells = 2 * c.shape.size[1];
+        draw_rows(&c, 2, &rng);
+        make_set(&d, &c, 1);
+        for (int k = 0; k < 2; ++k)
+            check_case(&d, &c, dtypes[k], 0, (uint64_t)(500 + 8 * i + 2 * k));
         spops_coords_destroy(c.set);
     }
     test_close(&d);
@@ -259,10 +301,6 @@ ParameterizedTest(struct backend_param *p, dense, refuses)
         spops_matrix_dense((int32_t *)memory + MOST_ROWS, 2, 16, SPOPS_DTYPE_F32);
     spops_dense_shape wrong = c.shape;
 
-    test_expect(d.ctx, spops_dense_execute(d.ctx, c.set, x, &c.shape, out),
-                SPOPS_STATUS_SCRATCH_TOO_SMALL, "spops_dense_scratch_bytes(shape)", "no scratch");
-    test_expect_ok(d.ctx, spops_context_reserve(d.ctx, spops_dense_scratch_bytes(&c.shape)),
-                   "reserve");
     test_expect_ok(d.ctx, spops_dense_execute(d.ctx, c.set, x, &c.shape, out), "right");
     test_expect(d.ctx, spops_dense_execute(d.ctx, c.set, x, NULL, out), invalid, "shape is NULL",
                 "no shape");
@@ -281,8 +319,6 @@ ParameterizedTest(struct backend_param *p, dense, refuses)
     wrong.size[0] = 1 << 30;
     test_expect(d.ctx, spops_dense_execute(d.ctx, c.set, x, &wrong, out), invalid,
                 "size[1] is 4, which makes 2^31 - 1 cells or more of 1 batches", "too large");
-    cr_expect_eq(spops_dense_scratch_bytes(&wrong), 0);
-    cr_expect_eq(spops_dense_scratch_bytes(NULL), 0);
     test_free(&d, memory);
     spops_coords_destroy(c.set);
     test_close(&d);

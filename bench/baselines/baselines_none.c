@@ -3,6 +3,7 @@
 #include "bench/baselines/bev_baselines.h"
 #include "bench/baselines/bucket_baselines.h"
 #include "bench/baselines/conv_baselines.h"
+#include "bench/baselines/dense_baselines.h"
 #include "bench/baselines/map_baselines.h"
 #include "bench/baselines/mvmr_baselines.h"
 
@@ -12,6 +13,16 @@ const int num_bev_baselines_cuda = 0;
 void bucket_race_cuda(bucket_race *race)
 {
     race->failed = true;
+}
+
+void dense_write_cuda(dense_scatter *d)
+{
+    d->failed = true;
+}
+
+void dense_scatter_cuda(dense_scatter *d)
+{
+    d->failed = true;
 }
 
 void map_stages_cuda(map_stages *stages)

@@ -31,9 +31,6 @@ typedef struct spops_dense_shape {
 
 SPOPS_DEFINE_DEFAULT(spops_dense_shape)
 
-/** Scratch of the calls that write a grid: 4 bytes a cell. 0 if the shape is wrong. */
-SPOPS_API size_t spops_dense_scratch_bytes(const spops_dense_shape *shape);
-
 /**
  * Write rows into a dense grid:
  *
@@ -48,13 +45,13 @@ SPOPS_API size_t spops_dense_scratch_bytes(const spops_dense_shape *shape);
  *
  * Memory    Where ctx runs. No pointer is kept.
  * Stream    Enqueues on ctx's stream and returns. Allocates nothing, waits for nothing, capturable.
- * Scratch   spops_dense_scratch_bytes, reserved in ctx beforehand.
+ * Scratch   None: the row of a cell is looked up in the set.
  * Numerics  Elements are copied bit for bit; fill is rounded to the dtype.
- * Errors    INVALID_ARGUMENT (shape, dtype, stride, overlap), SCRATCH_TOO_SMALL, NOT_SUPPORTED, CUDA.
+ * Errors    INVALID_ARGUMENT (shape, dtype, stride, overlap), NOT_SUPPORTED, CUDA.
  *           After any but CUDA, nothing was enqueued and out is untouched.
  * Threads   One thread at a time per ctx; coords may be shared.
- * Source    spconv's SparseConvTensor.dense and ScatterDense of libspconv; the table of rows by cell is
- *           ours, for one write of each element.
+ * Source    spconv's SparseConvTensor.dense and ScatterDense of libspconv clear the grid and scatter
+ *           rows. Looking rows up by cell is ours: each element is written once.
  */
 SPOPS_API spops_status spops_dense_execute(spops_context *ctx, const spops_coords *coords,
                                            spops_matrix x, const spops_dense_shape *shape,
@@ -86,7 +83,7 @@ SPOPS_API spops_status spops_dense_rows_execute(spops_context *ctx, const spops_
 
 /**
  * The gradient of spops_dense_rows_execute: rows of grad_out at their cells, 0 in all others. Shapes as
- * there; the rest as spops_dense_execute, scratch included.
+ * there; the rest as spops_dense_execute.
  */
 SPOPS_API spops_status spops_dense_rows_execute_backward(spops_context *ctx,
                                                          const spops_coords *coords,

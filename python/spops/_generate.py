@@ -179,7 +179,8 @@ def _raw(row: Row) -> str:
             body.append(f"elif {n} is False: {n} = None")
     values = [python_name(a.name) for a in (*op.inputs, *op.outputs)]
     values += [python_name(a.name) + "_d" for a in row.plans]
-    values += [python_name(a.name) for a in op.attributes]
+    lists = {INTS: "_ints({})", FLOATS: "_floats({})"}
+    values += [lists.get(a.kind, "{}").format(python_name(a.name)) for a in op.attributes]
     if op.num_optional:
         values.append("None")
     body.append(f"{op.name}_entry({', '.join(values)})")
@@ -404,6 +405,8 @@ def _prepare(row: Row) -> list[str]:
         n = python_name(a.name)
         if a.kind == ENUM:
             lines.append(f"{n} = {row.op.name}_{n}_numbers.get({n}, {n})")
+        elif a.kind in (INTS, FLOATS) and not row.op.makes_plan:  # of torch's operator; the raw call has the library's
+            lines.append(f"{n} = _list({n}, {'int' if a.kind == INTS else 'float'})")
         elif a.kind == INTS:
             lines.append(f"{n} = _ints({n})")
         elif a.kind == FLOATS:

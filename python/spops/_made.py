@@ -75,6 +75,11 @@ def _ints(v):
     return v if v is None or isinstance(v, int) else tvm_ffi.Shape(tuple(int(i) for i in v))
 
 
+def _list(v, number):
+    """A list of an attribute as torch's operators take it."""
+    return v if v is None else [number(v)] if isinstance(v, (int, float)) else [number(i) for i in v]
+
+
 def _floats(v):
     if v is None:
         return None

@@ -497,6 +497,55 @@ def coords_rows(
     coords: Plan,
 ) -> tuple[Array, Array]: ...  # Rows of a set, and how many are in use.
 
+def dense(
+    x: Array,
+    coords: Plan,
+    layout: str | int = 'channels_first',
+    num_batches: int = 1,
+    size0: int = 1,
+    size1: int = 1,
+    size2: int = 1,
+    size3: int = 1,
+    origin: int | Sequence[int] | None = None,
+    fill: float = 0.0,
+) -> Array: ...  # Rows of a set as a dense grid; fill where there is no row.
+
+def dense_backward(
+    grad_out: Array,
+    coords: Plan,
+    layout: str | int = 'channels_first',
+    num_batches: int = 1,
+    size0: int = 1,
+    size1: int = 1,
+    size2: int = 1,
+    size3: int = 1,
+    origin: int | Sequence[int] | None = None,
+) -> Array: ...  # Gradient of dense.
+
+def dense_rows(
+    dense: Array,
+    coords: Plan,
+    layout: str | int = 'channels_first',
+    num_batches: int = 1,
+    size0: int = 1,
+    size1: int = 1,
+    size2: int = 1,
+    size3: int = 1,
+    origin: int | Sequence[int] | None = None,
+) -> Array: ...  # Cells of a dense grid as rows of a set; 0 where a row is outside the grid.
+
+def dense_rows_backward(
+    grad_out: Array,
+    coords: Plan,
+    layout: str | int = 'channels_first',
+    num_batches: int = 1,
+    size0: int = 1,
+    size1: int = 1,
+    size2: int = 1,
+    size3: int = 1,
+    origin: int | Sequence[int] | None = None,
+) -> Array: ...  # Gradient of dense_rows.
+
 def voxels(
     points: Array,
     batch: Array | None = None,

@@ -34,6 +34,7 @@ VALUES = {
     "kernel_map": dict(size=3),
     "voxels": dict(size_m=0.25),
     "devoxels": dict(size_m=0.25),
+    **dict.fromkeys(("dense", "dense_backward", "dense_rows", "dense_rows_backward"), dict(num_batches=2, size0=4, size1=5, size2=3, origin=[1, 0, 1])),
     "pyramid": dict(num_levels=2),
     "neighbors": dict(radius_m=0.4, taps=3, tap_size_m=0.25),
     "nearest": dict(count=2),
@@ -83,7 +84,8 @@ def drawn(op, with_optional):
             n = _generate.python_name(a.name)
             plans[a.name] = values[n] = plan_of(a.type, op)
     attributes = {a.name: values.get(_generate.python_name(a.name), a.default) for a in op.attributes}
-    attributes = {n: (0 if isinstance(v, str) else v) for n, v in attributes.items()}
+    values_of = {a.name: a.values for a in op.attributes}
+    attributes = {n: values_of[n].index(v) if isinstance(v, str) and v in values_of[n] else 0 if isinstance(v, str) else v for n, v in attributes.items()}
 
     def number(text):
         def name(n):

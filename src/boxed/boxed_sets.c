@@ -420,30 +420,29 @@ typedef spops_status dense_function(spops_context *ctx, const spops_coords *coor
                                     spops_matrix to);
 
 // From argument 0 to argument 2, by the set that is argument 1.
-static spops_status run_dense(spops_boxed_call *b, dense_function *run, bool has_fill, bool writes)
+static spops_status run_dense(spops_boxed_call *b, dense_function *run, bool has_fill)
 {
     spops_dense_shape shape;
     SPOPS_TRY(read_dense_shape(b, has_fill, &shape));
-    if (writes) SPOPS_TRY(spops_boxed_reserve(b, spops_dense_scratch_bytes(&shape)));
     return run(b->ctx, b->args[1], b->matrices[0], &shape, b->matrices[2]);
 }
 
 spops_status spops_boxed_dense(spops_boxed_call *b)
 {
-    return run_dense(b, spops_dense_execute, true, true);
+    return run_dense(b, spops_dense_execute, true);
 }
 
 spops_status spops_boxed_dense_backward(spops_boxed_call *b)
 {
-    return run_dense(b, spops_dense_execute_backward, false, false);
+    return run_dense(b, spops_dense_execute_backward, false);
 }
 
 spops_status spops_boxed_dense_rows(spops_boxed_call *b)
 {
-    return run_dense(b, spops_dense_rows_execute, false, false);
+    return run_dense(b, spops_dense_rows_execute, false);
 }
 
 spops_status spops_boxed_dense_rows_backward(spops_boxed_call *b)
 {
-    return run_dense(b, spops_dense_rows_execute_backward, false, true);
+    return run_dense(b, spops_dense_rows_execute_backward, false);
 }

@@ -38,19 +38,6 @@ static spops_status read_grid(spops_context *ctx, const char *call, int32_t dims
     return SPOPS_STATUS_OK;
 }
 
-size_t spops_dense_scratch_bytes(const spops_dense_shape *shape)
-{
-    int64_t cells;
-    if (shape == NULL || shape->num_batches < 1) return 0;
-    cells = shape->num_batches;
-    for (int a = 0; a < SPOPS_MAX_DIMS; ++a) {
-        if (shape->size[a] < 0) return 0;
-        if (shape->size[a] > 0) cells *= shape->size[a];
-        if (cells >= INT32_MAX) return 0;
-    }
-    return (size_t)cells * sizeof(int32_t);
-}
-
 enum { LAYOUT, NUM_BATCHES, SIZE, ORIGIN = SIZE + SPOPS_MAX_DIMS, FILL };
 
 // Both calls: `from` and `to` are the rows and the grid, in the order of the operator's row.
@@ -88,24 +75,14 @@ static spops_status write_dense(spops_context *ctx, spops_operator_id id, const 
 {
     spops_dense_shape read;
     spops_dense_args args;
-    void *scratch;
-    spops_status status;
 
     SPOPS_TRY(read_call(ctx, id, call, coords, shape, &rows, &dense, &read, &args));
     SPOPS_REQUIRE_SLOT(ctx, call, dense);
     if (rows.cols == 0) return SPOPS_STATUS_OK;
-    status = spops_context_scratch(ctx, call, spops_dense_scratch_bytes(&read), &scratch);
-    if (status == SPOPS_STATUS_SCRATCH_TOO_SMALL)
-        return spops_fail(ctx, status,
-                          "%s: the context's scratch is %zu bytes, expected at least %zu: call "
-                          "spops_context_reserve with spops_dense_scratch_bytes(shape)",
-                          call, ctx->scratch_bytes, spops_dense_scratch_bytes(&read));
-    SPOPS_TRY(status);
     spops_store_double(rows.dtype, &args.fill, 0, (double)fill);
     args.rows = rows;
     args.dense = dense;
     args.num_channels = rows.cols;
-    args.table = scratch;
     return ctx->backend->dense(ctx, &args);
 }
 

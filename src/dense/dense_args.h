@@ -20,8 +20,7 @@ typedef struct spops_dense_args {
     spops_matrix rows;  // [max_rows, C]
     spops_matrix dense; // of equal dtype
     int64_t num_channels;
-    uint64_t fill;  // of dense: one element, in its first bytes
-    int32_t *table; // [num_batches * batch_cells] of dense: scratch
+    uint64_t fill; // of dense: one element, in its first bytes
 } spops_dense_args;
 
 // The cell of a row (batch, x_0, ..), counted over all batches; -1: outside.
@@ -36,6 +35,18 @@ SPOPS_HD int32_t spops_dense_cell(const spops_dense_grid *grid, const int32_t *r
         cell = cell * grid->size[a] + at;
     }
     return (int32_t)cell;
+}
+
+// The row (batch, x_0, ..) at a cell. Coordinates past the largest int32 stay so: no set has them.
+SPOPS_HD void spops_dense_coords(const spops_dense_grid *grid, int64_t cell,
+                                 int64_t at[1 + SPOPS_MAX_DIMS])
+{
+    int a;
+    for (a = grid->dims - 1; a >= 0; --a) {
+        at[1 + a] = cell % grid->size[a] + grid->origin[a];
+        cell /= grid->size[a];
+    }
+    at[0] = cell;
 }
 
 // Where channel c of a cell stands, in elements.
