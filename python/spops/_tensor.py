@@ -280,17 +280,32 @@ class SparseTensor:
         """Features at other places; maps stay shared."""
         return SparseTensor(feats, sites=sites, keys=self.keys)
 
-    def dense(self, channels_first: bool = True) -> Tensor:
-        """[batch_size, C, *spatial_shape], zeros where there is no row."""
+    def dense(self, channels_first: bool = True, fill: float = 0.0) -> Tensor:
+        """[batch_size, C, *spatial_shape], or [batch_size, *spatial_shape, C]; fill where there is no row.
+
+        Every element is written once. With axes z, y, x, ``.flatten(1, 2)`` gives the height-compressed
+        [batch_size, C z, y, x] without a copy.
+        """
         if self.spatial_shape is None:
             raise ValueError("SparseTensor: dense needs a spatial_shape")
-        index, batches = list(self.coords.long().unbind(1)), self.batch_size
-        if self.num_rows is not None:  # rows that are not in use go into a batch of their own
-            used = self.mask
-            index = [torch.where(used, i, 0 if a else batches) for a, i in enumerate(index)]
-        grid = self.feats.new_zeros((batches + int(self.num_rows is not None), *self.spatial_shape, self.feats.shape[1]))
-        grid = grid.index_put(tuple(index), self.feats)[:batches]
-        return grid.movedim(-1, 1).contiguous() if channels_first else grid
+        batches, channels = self.batch_size, self.feats.shape[1]
+        sizes = {f"size{a}": n for a, n in enumerate(self.spatial_shape)}
+        layout = "channels_first" if channels_first else "channels_last"
+        grid = F.dense(self.feats, self.set, layout=layout, num_batches=batches, fill=fill, **sizes)
+        return grid.reshape((batches, channels, *self.spatial_shape) if channels_first else (batches, *self.spatial_shape, channels))
+
+    def from_dense(self, grid: Tensor, channels_first: bool = True) -> SparseTensor:
+        """The features of a dense grid at this tensor's places: ``x.from_dense(head(x.dense()))``."""
+        if self.spatial_shape is None:
+            raise ValueError("SparseTensor: from_dense needs a spatial_shape")
+        sizes = {f"size{a}": n for a, n in enumerate(self.spatial_shape)}
+        shape = (self.batch_size, grid.shape[1 if channels_first else -1])
+        expected = (*shape, *self.spatial_shape) if channels_first else (shape[0], *self.spatial_shape, shape[1])
+        if tuple(grid.shape) != expected:
+            raise ValueError(f"SparseTensor: the grid is {list(grid.shape)}, expected {list(expected)}")
+        layout = "channels_first" if channels_first else "channels_last"
+        rows = grid.reshape((shape[0] * shape[1], -1) if channels_first else (-1, shape[1]))
+        return self.replace(F.dense_rows(rows, self.set, layout=layout, num_batches=shape[0], **sizes))
 
     def _of(self, other):
         if isinstance(other, SparseTensor):

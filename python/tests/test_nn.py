@@ -370,3 +370,23 @@ def test_layers_that_tensor_cores_take(monkeypatch, krsc, device):
     whole, lean = relation.conv(16), relation.conv(16, False)
     assert relation.conv(32) is whole and relation.conv(300).max_in_channels == 512
     assert (lean is whole) == (device.type == "cpu") and (lean is whole or lean.bytes < whole.bytes)
+
+
+@pytest.mark.parametrize("dims", [1, 2, 3])
+@pytest.mark.parametrize("channels_first", [True, False])
+def test_dense_and_back(dims, channels_first):
+    x = tensor(dims)
+    feats = x.feats.detach().requires_grad_()
+    x = x.replace(feats)
+    grid = x.dense(channels_first, fill=0.5)
+    index = tuple(x.coords.long().unbind(1))
+    expected = torch.full((x.batch_size, *x.spatial_shape, 6), 0.5).index_put(index, feats)
+    expected = expected.movedim(-1, 1) if channels_first else expected
+    assert grid.is_contiguous() and torch.equal(grid, expected)
+    back = x.from_dense(grid, channels_first)
+    assert torch.equal(back.feats, feats) and back.sites is x.sites
+    weight = torch.rand_like(grid)
+    (grid * weight).sum().backward()
+    assert torch.equal(feats.grad, (weight.movedim(1, -1) if channels_first else weight)[index])
+    with pytest.raises(ValueError, match="from_dense needs|the grid is"):
+        x.from_dense(grid[..., :1])
