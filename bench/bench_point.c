@@ -280,7 +280,8 @@ static void measure_pass(point_data *d, const layer_width *width, const point_pa
     snprintf(c.name, sizeof c.name, "%s %s %s", d->name, width->name, pass->name);
     snprintf(c.what, sizeof c.what, "%lld points, %lld triplets, %.2f GFLOP", (long long)d->n,
              (long long)d->info.num_pairs, flops * 1e-9);
-    bench_case_note(&c, "neighbors_bytes", d->info.bytes);
+    bench_case_note(&c, "neighbors_bytes",
+                    (int64_t)spops_plan_bytes((const spops_plan *)d->neighbors));
     for (int k = 0; k < NUM_KINDS; ++k) {
         if (!right[k]) continue;
         d->plan = d->plans[k];

@@ -131,7 +131,6 @@ typedef struct spops_buckets_info {
     int64_t num_not_finite;
     int32_t bad_offsets; /* 1: offsets of the last set that create refuses */
     int32_t overflow;    /* 1: it had a sample of more rows than K S */
-    int64_t bytes;       /* of memory that the buckets have */
 } spops_buckets_info;
 
 SPOPS_DEFINE_DEFAULT(spops_buckets_info)

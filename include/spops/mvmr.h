@@ -130,15 +130,13 @@ SPOPS_API spops_status spops_triplets_update_offsets(spops_context *ctx, spops_t
 typedef struct spops_triplets_info {
     size_t struct_size; /* set by the caller: sizeof(spops_triplets_info) */
     int64_t num_out, num_in, num_matrices;
-    int64_t num_triplets;  /* in the plan; those that a set dropped are not among them */
-    int64_t max_triplets;  /* the capacity; num_triplets of a plan made by create */
-    int64_t num_nonempty;  /* matrices with triplets */
-    int64_t longest;       /* triplets of the matrix that has most */
-    int64_t num_dropped;   /* triplets left out by spops_triplets_update */
-    int64_t overflow;      /* 1: spops_triplets_update met more triplets than the capacity */
-    int64_t bytes;         /* memory of the plan */
-    int64_t scratch_bytes; /* as spops_triplets_scratch_bytes */
-    int32_t direct;        /* 1: each output row has at most one triplet, and it is known */
+    int64_t num_triplets; /* in the plan; those that a set dropped are not among them */
+    int64_t max_triplets; /* the capacity; num_triplets of a plan made by create */
+    int64_t num_nonempty; /* matrices with triplets */
+    int64_t longest;      /* triplets of the matrix that has most */
+    int64_t num_dropped;  /* triplets left out by spops_triplets_update */
+    int64_t overflow;     /* 1: spops_triplets_update met more triplets than the capacity */
+    int32_t direct;       /* 1: each output row has at most one triplet, and it is known */
     int32_t reserved;
 } spops_triplets_info;
 

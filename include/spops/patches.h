@@ -215,7 +215,6 @@ typedef struct spops_patches_info {
     int32_t keys_once;      /* 1: no row is a key twice, whatever is set */
     int32_t refused;        /* 1: the last set had lists that create refuses */
     int32_t overflow;       /* 1: it had more than fits */
-    int64_t bytes;          /* of memory that the plan has */
 } spops_patches_info;
 
 SPOPS_DEFINE_DEFAULT(spops_patches_info)

@@ -201,7 +201,6 @@ typedef struct spops_neighbors_info {
     int64_t num_dropped; /* points that are not finite, of both clouds */
     int64_t overflow;    /* 1: more pairs than max_pairs */
     int64_t bad_offsets; /* 1: offsets of a set did not ascend */
-    int64_t bytes;       /* memory of the neighbours */
 } spops_neighbors_info;
 
 SPOPS_DEFINE_DEFAULT(spops_neighbors_info)

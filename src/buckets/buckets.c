@@ -321,8 +321,6 @@ spops_status spops_buckets_get_info_sync(spops_context *ctx, const spops_buckets
     found.num_not_finite = state.num_not_finite;
     found.bad_offsets = state.bad_offsets;
     found.overflow = state.full_sample != INT32_MAX;
-    found.bytes =
-        (int64_t)(sizeof *buckets + buckets->base.block_bytes + buckets->base.workspace_bytes);
     SPOPS_TRY(spops_write_struct(ctx, call, "info", info, &found, sizeof found));
     if (found.overflow == 0) return SPOPS_STATUS_OK;
     return spops_fail(ctx, SPOPS_STATUS_CAPACITY_EXCEEDED,

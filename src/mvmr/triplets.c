@@ -615,8 +615,6 @@ spops_status spops_triplets_get_info_sync(spops_context *ctx, const spops_triple
     found.longest = schedule.longest;
     found.num_dropped = schedule.num_dropped;
     found.overflow = schedule.overflow;
-    found.bytes = (int64_t)(triplets->base.block_bytes + triplets->base.workspace_bytes);
-    found.scratch_bytes = (int64_t)triplets->base.scratch_bytes;
     found.direct = triplets->sides[SPOPS_SIDE_TARGET].direct;
     SPOPS_TRY(spops_write_struct(ctx, call, "info", info, &found, sizeof found));
     if (schedule.overflow == 0) return SPOPS_STATUS_OK;

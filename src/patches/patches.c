@@ -605,8 +605,6 @@ spops_status spops_patches_get_info_sync(spops_context *ctx, const spops_patches
     found.keys_once = patches->arrays.keys_once;
     found.refused = state.overflow == 0 && spops_patches_refused(&faults);
     found.overflow = state.overflow;
-    found.bytes =
-        (int64_t)(sizeof *patches + patches->base.block_bytes + patches->base.workspace_bytes);
     SPOPS_TRY(spops_write_struct(ctx, call, "info", info, &found, sizeof found));
     if (state.overflow == 0) return SPOPS_STATUS_OK;
     return spops_fail(ctx, SPOPS_STATUS_CAPACITY_EXCEEDED,

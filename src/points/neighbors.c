@@ -492,8 +492,6 @@ spops_status spops_neighbors_get_info_sync(spops_context *ctx, const spops_neigh
     found.num_dropped = state.num_dropped;
     found.overflow = state.overflow;
     found.bad_offsets = state.bad_offsets;
-    found.bytes = (int64_t)(sizeof *neighbors + neighbors->base.block_bytes +
-                            neighbors->base.late_bytes + neighbors->base.workspace_bytes);
     SPOPS_TRY(spops_write_struct(ctx, call, "info", info, &found, sizeof found));
     if (state.overflow == 0) return SPOPS_STATUS_OK;
     return spops_fail(ctx, SPOPS_STATUS_CAPACITY_EXCEEDED,
