@@ -14,7 +14,10 @@ dtypes.
 from __future__ import annotations
 
 import inspect
+from collections.abc import Sequence
+from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 
 from ._jax_calls import Static, run
@@ -151,4 +154,65 @@ def _function(op: Operator):
 
 
 globals().update({name: _function(op) for name, op in operators.items()})
-__all__ = ["Plan", *operators]
+
+
+# ---- Networks ---------------------------------------------------------------------------------------
+
+
+class Level(NamedTuple):
+    """What layers at one level of a network need; ``down`` and ``up`` are None at the last.
+
+    Attributes
+    ----------
+    coords : Plan of kind coords
+    num_rows : i32 [1], rows in use
+    within : Plan of kind sparseconv, of submanifold convolutions
+    down, up : Plan of kind sparseconv, onto the next level and back from it, taps with the last axis fastest
+    """
+
+    coords: Plan
+    num_rows: jax.Array
+    within: Plan
+    down: Plan | None
+    up: Plan | None
+
+
+def levels(coords: Plan, num: int, size: int = 3, stride: int = 2, rows: Sequence[int] | None = None,
+            pairs_per_row: int | None = None) -> list[Level]:  # fmt: skip
+    """The plans of a network whose levels halve the grid, as U-Nets have them.
+
+    Parameters
+    ----------
+    coords : Plan of kind coords
+        The places of level 0.
+    num : int
+    size : int
+        Of the submanifold kernels, along each axis.
+    stride : int
+        Windows of so many places along each axis become one place of the next level.
+    rows : sequence of ints, optional
+        Capacities of all levels, inside of jit; None: exact, outside of it.
+    pairs_per_row : int, optional
+        Capacity of submanifold maps, in pairs a row; None: one for each tap, which is never too few.
+
+    Returns
+    -------
+    list of Level
+    """
+    make = globals()
+    sets, out = [coords], []
+    for i in range(num):
+        most = {} if rows is None or pairs_per_row is None else dict(max_pairs=pairs_per_row * rows[i])
+        within = make["sparseconv_plan"](make["kernel_map"](sets[i], size=size, **most), backward=True)
+        between = [None, None]
+        if i + 1 < num:
+            more = {} if rows is None else dict(max_rows=rows[i + 1])
+            sets.append(make["coords_down"](sets[i], size=stride, stride=stride, order="lexicographic", **more))
+            window = dict(size=stride, stride=stride, **({} if rows is None else dict(max_pairs=rows[i])))  # a row is in one window
+            maps = make["kernel_map"](*sets[i:], kind="convolution", **window), make["kernel_map"](*sets[:-3:-1], kind="transposed", **window)
+            between = [make["sparseconv_plan"](m, backward=True) for m in maps]
+        out.append(Level(sets[i], make["coords_rows"](sets[i])[1], within, *between))
+    return out
+
+
+__all__ = ["Level", "Plan", "levels", *operators]

@@ -1,11 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 # Written by python -m spops._stubs from the list of operators.
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from jax import Array
 from jax.typing import DTypeLike
 
 from ._jax_plans import Plan as Plan
+
+class Level(NamedTuple):
+    coords: Plan
+    num_rows: Array
+    within: Plan
+    down: Plan | None
+    up: Plan | None
+
+def levels(
+    coords: Plan, num: int, size: int = 3, stride: int = 2, rows: Sequence[int] | None = None, pairs_per_row: int | None = None
+) -> list[Level]: ...
 
 def segments(
     keys: Array,

@@ -116,7 +116,7 @@ def test_row(name, with_optional):
 
 def test_every_row_is_registered_in_both():
     """Names, order and defaults of parameters agree, but for outputs, which JAX always makes."""
-    assert set(sj.__all__) == {"Plan", *operators} and set(F.__all__) == set(operators)
+    assert set(sj.__all__) == {"Level", "Plan", "levels", *operators} and set(F.__all__) == set(operators)
     for name, op in operators.items():
         torchs = dict(inspect.signature(getattr(getattr(F, name), "__wrapped__", getattr(F, name))).parameters)
         mine = inspect.signature(getattr(sj, name)).parameters
@@ -419,3 +419,30 @@ def test_stub_is_of_the_list():
 
     path = Path(spops.__file__).with_name("jax.pyi")
     assert path.read_text() == _stubs.jax_text(), "python -m spops._stubs writes it again"
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_levels_of_a_network(inside):
+    """The same rows as torch's plans give, exact and with capacities."""
+    rows = grid_rows(120)
+    x, (wa, wd, wu) = draw(120, 8), (draw(27, 8, 8), draw(8, 8, 8), draw(8, 8, 8))
+
+    def run(x, rows):
+        capacities = dict(rows=(120, 110, 100), pairs_per_row=27) if inside else {}
+        s = sj.coords(rows, lower=[0, 0, 0, 0], upper=[1, 11, 11, 11])
+        a, b, c = sj.levels(s, 3, **capacities)
+        assert c.down is None and c.up is None
+        y = sj.sparseconv(sj.sparseconv(x, wa, a.within), wd, a.down)
+        z = sj.sparseconv(sj.sparseconv(y, wa, b.within), wu, a.up)
+        return z, b.num_rows, c.num_rows
+
+    got, n1, n2 = (jax.jit(run) if inside else run)(x, rows)
+    t = lambda a: torch.from_numpy(np.asarray(a)).to(torch.get_default_device())
+    s = F.coords(t(rows), lower=[0, 0, 0, 0], upper=[1, 11, 11, 11])
+    d = F.coords_down(s, size=2, stride=2, order="lexicographic")
+    down, inner = F.kernel_map(s, d, kind="convolution", size=2, stride=2), F.kernel_map(d, size=3)
+    plan = lambda m: F.sparseconv_plan(m)
+    y = F.sparseconv(F.sparseconv(t(x), t(wa), plan(F.kernel_map(s, size=3))), t(wd), plan(down))
+    z = F.sparseconv(F.sparseconv(y, t(wa), plan(inner)), t(wu), plan(F.kernel_map_inverse(down)))
+    np.testing.assert_allclose(got, z.cpu(), rtol=1e-4, atol=1e-4)
+    assert int(n1[0]) == d.max_rows and 0 < int(n2[0]) < int(n1[0])
