@@ -56,7 +56,7 @@ def train(net, scans, steps, device, rate=0.003, curve=None):
     others = [p for p in net.parameters() if p.dim() == 1]
     optimizer = torch.optim.AdamW([dict(params=decayed, weight_decay=0.01), dict(params=others, weight_decay=0.0)], lr=rate)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, rate, max(steps, 2), pct_start=0.05, cycle_momentum=False)
-    weights = torch.cat([torch.from_numpy(scans.class_weights()), torch.zeros(1)]).to(device)
+    weights = torch.tensor([*scans.class_weights(), 0.0], dtype=torch.float32, device=device)
     progress, losses, confusion = Progress(steps), [], 0
     for step, batch in scans.batches(steps):
         points, scan, feats, classes = (torch.from_numpy(a).to(device, non_blocking=True) for a in batch)

@@ -167,9 +167,9 @@ def pool_ints(parent: tuple, gradients: str, width: int, **fields) -> tuple:
 class _Filled(Relation):
     """A map with capacities."""
 
-    def __init__(self, map: Plan, sites, kernel: Kernel, kind: str, ends: tuple):
+    def __init__(self, map: Plan, sites, kernel: Kernel, kind: str):
         super().__init__(map, sites)
-        self.kernel, self.kind, self.ends = kernel, kind, ends
+        self.kernel, self.kind = kernel, kind
 
     def conv(self, channels: int, pairs: bool = True) -> Plan:
         key = "conv", max(256, channels)
@@ -190,7 +190,7 @@ class _Filled(Relation):
     def inverse(self, sites) -> Relation:
         """The same pairs from the other side: those of a transposed convolution onto the inputs."""
         if self._inverse is None:
-            self._inverse = self.ends[1].joined(self.ends[0], self.kernel, "transposed", sites)
+            self._inverse = self.sites.joined(sites, self.kernel, "transposed", None)
         return self._inverse
 
 
@@ -222,7 +222,7 @@ class FilledSites(Sites):
         ints = map_ints(kernel, kind, self.coords.shape[0], to.coords.shape[0], self.capacity.pairs, self.coords.device)
         out = () if kind == "submanifold" else (to.set,)
         what = f"pairs of the {kind} map of kernel {kernel.size} at stride {self.stride}"
-        return _Filled(self._make(what, "kernel_map", ints, self.set, *out), sites, kernel, kind, (self, to))
+        return _Filled(self._make(what, "kernel_map", ints, self.set, *out), sites, kernel, kind)
 
     def within(self, kernel: Kernel) -> Relation:
         key = "within", kernel.size, kernel.dilation

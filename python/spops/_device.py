@@ -60,11 +60,22 @@ def stream_of(device: torch.device):
     return current_stream(device.index) if device.type == "cuda" else None
 
 
+def _stream(number: int, device: torch.device):
+    return torch.cuda.ExternalStream(number, device) if number else torch.cuda.default_stream(device)
+
+
+def follow(stream: int, made_on: int, device: torch.device) -> None:
+    """What a stream is given from here on runs after what the other has been given. A capture begins when all that
+    was enqueued before has run."""
+    if not torch.cuda.is_current_stream_capturing():
+        _stream(stream, device).wait_stream(_stream(made_on, device))
+
+
 def wait_for(streams, device: torch.device, stream: int) -> None:
     """Memory of `stream` is given back once what these streams were given before has run."""
-    on = torch.cuda.ExternalStream(stream, device) if stream else torch.cuda.default_stream(device)
+    on = _stream(stream, device)
     for s in streams:
-        on.wait_stream(torch.cuda.ExternalStream(s, device) if s else torch.cuda.default_stream(device))
+        on.wait_stream(_stream(s, device))
 
 
 def call_on(device: torch.device, entry, *values):

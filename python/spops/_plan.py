@@ -26,11 +26,12 @@ class _Address(ctypes.c_int64 * 1):
     others: set | None = None  # streams that it is used on beside the one that it was made on
 
     def use_on(self, stream: int) -> None:
-        """Work on this stream reads the plan: its memory is not given to others before."""
-        if stream != self.stream:
+        """Work on this stream reads the plan: it follows what makes the plan, whose memory is not given to others before."""
+        if stream != self.stream and (self.others is None or stream not in self.others):
             if self.others is None:
                 self.others = set()
             self.others.add(stream)
+            _device.follow(stream, self.stream, self.device)
         for plan in self.keeps:
             if plan._owner is not None:
                 plan._owner.use_on(stream)

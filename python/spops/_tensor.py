@@ -79,9 +79,13 @@ class Kernel:
 
 
 class Relation:
-    """A kernel map between two sets of places, with the plans that layers on it share."""
+    """A kernel map between two sets of places, with the plans that layers on it share.
 
-    def __init__(self, map: Plan, sites: Sites):
+    sites: the outputs, where they are new; None: those that the caller knows. A relation names no places that it
+    starts from, which keep it: plans are freed with the last tensor that has them, and not by a collection.
+    """
+
+    def __init__(self, map: Plan, sites: Sites | None):
         self.map, self.sites = map, sites
         self._plans: dict = {}
         self._inverse: Relation | None = None
@@ -117,9 +121,9 @@ class Relation:
 
     @_of_data
     def inverse(self, sites: Sites) -> Relation:
-        """The map back onto the inputs' places."""
+        """The map back onto the inputs' places, which are these."""
         if self._inverse is None:
-            self._inverse = Relation(F.kernel_map_inverse(self.map), sites)
+            self._inverse = Relation(F.kernel_map_inverse(self.map), None)
         return self._inverse
 
 

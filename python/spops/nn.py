@@ -35,7 +35,7 @@ def convolve(x: SparseTensor, w: Tensor, bias, kernel: Kernel, how: str, groups:
         down, target, size = x.keys[key]
         if size != kernel.size:
             raise ValueError(f"the layer with the key {key!r} has kernel_size {size}, this one {kernel.size}")
-        relation = down.inverse(target)
+        relation, sites = down.inverse(target), target
     elif key is not None and key in x.keys and x.keys[key][1] is sites:
         relation, _, size = x.keys[key]
         if size != kernel.size:

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Layers against dense ones of torch."""
 import copy
+import gc
+import weakref
 
 import pytest
 import torch
@@ -159,7 +161,7 @@ def test_batchnorms_are_converted():
 
 
 @pytest.mark.parametrize("transposed", [False, True])
-def test_weights_of_spconv_lie_as_they_are_multiplied(transposed):
+def test_weights_of_spconv_lie_as_they_are_multiplied(transposed, device):
     """Gradients arrive in the parameter's own layout, in its dtype, also where autocast multiplies."""
     import spops.spconv.pytorch as spconv
 
@@ -171,7 +173,7 @@ def test_weights_of_spconv_lie_as_they_are_multiplied(transposed):
     grads = []
     for half in (False, True):
         layer.weight.grad = x.features.grad = None
-        with torch.autocast("cpu", torch.bfloat16, enabled=half):
+        with torch.autocast(device.type, torch.bfloat16, enabled=half):
             y = layer(x)
         assert y.features.dtype is (torch.bfloat16 if half else torch.float32)
         y.features.float().square().sum().backward()
@@ -390,3 +392,22 @@ def test_dense_and_back(dims, channels_first):
     assert torch.equal(feats.grad, (weight.movedim(1, -1) if channels_first else weight)[index])
     with pytest.raises(ValueError, match="from_dense needs|the grid is"):
         x.from_dense(grid[..., :1])
+
+
+def test_plans_go_with_the_last_tensor():
+    """No reference leads back: without a collection nothing of a step is left."""
+    net = snn.Sequential(snn.SubMConv3d(4, 8, 3), snn.SparseConv3d(8, 8, 2, stride=2, key="d"), snn.SubMConv3d(8, 8, 3),
+                         snn.SparseInverseConv3d(8, 8, 2, key="d"), snn.SubMConv3d(8, 8, 3))  # fmt: skip
+    gc.collect()
+    gc.disable()
+    try:
+        x = spops.SparseTensor(torch.randn(200, 4), grid_rows(200), (12, 12, 12), 2)
+        y = net(x)
+        assert y.sites is x.sites
+        y.feats.sum().backward()
+        left = [weakref.ref(o) for o in (x.sites, x.sites.set, *x.sites._relations.values(), *(r.map for r in x.sites._relations.values()))]
+        assert len(left) == 6
+        del x, y
+        assert [r() for r in left] == [None] * 6
+    finally:
+        gc.enable()

@@ -33,18 +33,18 @@ def falls(losses):
     return all(np.isfinite(losses)) and np.mean(losses[-3:]) < 0.75 * np.mean(losses[:3])
 
 
-def test_torch(street_scans, tmp_path, capsys):
+def test_torch(street_scans, tmp_path, capsys, device):
     import train_segment
 
     torch.manual_seed(1)
-    net = train_segment.Segment()
+    net = train_segment.Segment().to(device)
     assert sum(p.numel() for p in net.parameters()) == 915_616  # docs/training.md
     scans = data.Scans(street_scans)
-    losses = train_segment.train(net, scans, 12, "cpu", rate=0.01, curve=tmp_path / "curve.svg")
+    losses = train_segment.train(net, scans, 12, device.type, rate=0.01, curve=tmp_path / "curve.svg")
     print(losses)
     assert falls(losses), losses
     assert (tmp_path / "curve.svg").read_text().count("<circle") == 12
-    assert train_segment.test(net, scans, "cpu") > 0.1 and "road" in capsys.readouterr().out
+    assert train_segment.test(net, scans, device.type) > 0.1 and "road" in capsys.readouterr().out
 
 
 def test_jax(street_scans, tmp_path, device):
