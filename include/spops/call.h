@@ -208,6 +208,10 @@ SPOPS_API void spops_call_set_device(int32_t device);
  * of the stream before they return: device_alloc must then give memory that the graph keeps. Captured
  * calls need no call before them.
  *
+ * Boxed entries that make plans on these contexts read what they need of the device, and return when the
+ * rest is enqueued: a plan is there in the order of the stream that it is made on, as memory of the
+ * framework is. spops_call waits as the functions do.
+ *
  * Threads   Any; the functions are called by threads that make calls and destroy plans.
  */
 SPOPS_API void spops_call_set_allocator(const spops_allocator *allocator);

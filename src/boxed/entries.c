@@ -136,9 +136,11 @@ spops_status spops_boxed_reserve(spops_boxed_call *b, size_t bytes)
 static void begin(spops_boxed_call *b, spops_context *ctx, const spops_operator *op)
 {
     const bool measures = b->measures;
+    const bool in_order = b->in_order;
     const spops_lender *lender = b->lender;
     memset(b, 0, sizeof *b);
     b->measures = measures;
+    b->in_order = in_order;
     b->lender = lender;
     b->ctx = ctx;
     b->row = spops_row_of((spops_operator_id)(op->index));
@@ -212,6 +214,7 @@ static spops_status run_own(spops_boxed_call *b, const spops_call_place *place)
     SPOPS_TRY(spops_own_context_take(place, &own));
     b->ctx = spops_own_context_of(own);
     b->is_own = true;
+    b->ctx->makes_in_order = b->in_order && b->ctx->allocator.device_alloc != NULL;
     status = b->measures ? measure(b) : call_function(b);
     give_scratch_back(b);
     if (status != SPOPS_STATUS_OK)
@@ -251,6 +254,7 @@ static spops_status call_from(const spops_operator *op, spops_context *ctx,
     SPOPS_REQUIRE(ctx, op != NULL, "call: op is NULL");
     SPOPS_REQUIRE(ctx, ret != NULL, "%s: ret is NULL", op->name);
     b.measures = false;
+    b.in_order = stream_of == environment_stream;
     b.lender = lender;
     SPOPS_TRY(run(&b, op, ctx, args, num_args, stream_of));
     finish(&b, ret);
@@ -265,6 +269,7 @@ spops_status spops_call_scratch_bytes(spops_context *ctx, const spops_operator *
     SPOPS_REQUIRE(ctx, op != NULL, "call_scratch_bytes: op is NULL");
     SPOPS_REQUIRE(ctx, bytes != NULL, "call_scratch_bytes: bytes is NULL");
     b.measures = true;
+    b.in_order = false;
     b.lender = NULL;
     SPOPS_TRY(run(&b, op, ctx, args, num_args, own_stream));
     *bytes = b.scratch_bytes;

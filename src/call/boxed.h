@@ -43,6 +43,7 @@ typedef struct spops_boxed_call {
     int64_t single[SPOPS_ROW_MAX_ATTRIBUTES]; // a list of one
     void *made;                               // a plan
     bool is_part;                             // of another plan: not destroyed
+    bool in_order;                            // the caller orders what it makes by streams
     const spops_lender *lender;               // NULL: the context's own scratch
     void *borrowed;                           // scratch, of the lender or the context's allocator
     size_t borrowed_bytes;

@@ -357,7 +357,7 @@ static spops_status fit_set(spops_context *ctx, const char *call, const spops_co
     // The counts of the fill that `wide` had.
     SPOPS_TRY_GOTO(ctx->backend->copy(ctx, s->arrays.state, from->state, sizeof *from->state),
                    status, fail);
-    SPOPS_TRY_GOTO(ctx->backend->wait(ctx), status, fail);
+    SPOPS_TRY_GOTO(spops_plan_wait_made(ctx), status, fail);
     s->state = wide->state;
     *out = s;
     return SPOPS_STATUS_OK;

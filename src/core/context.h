@@ -38,6 +38,7 @@ struct spops_context {
     bool has_host_hooks;       // host memory is the caller's to allocate
     bool allocates_captured;   // for now: the caller's device_alloc serves a graph that is captured
     bool frees_in_order;       // plans are destroyed in the order of the stream, without a wait
+    bool makes_in_order;       // and made in it: calls that make them end with their work enqueued
     void *stream;
     int num_threads;
     spops_threads *threads;     // NULL where num_threads is 1, and on CUDA

@@ -276,6 +276,11 @@ void spops_plan_end_use(const spops_plan *plan)
     if (!plan->placed && !plan->ctx->frees_in_order) (void)plan->ctx->backend->wait(plan->ctx);
 }
 
+spops_status spops_plan_wait_made(spops_context *ctx)
+{
+    return ctx->makes_in_order ? SPOPS_STATUS_OK : ctx->backend->wait(ctx);
+}
+
 void spops_plan_destroy(spops_plan *plan)
 {
     if (plan == NULL) return;
@@ -610,7 +615,7 @@ spops_status spops_plan_reserve_on(spops_context *ctx, const char *call, spops_p
         SPOPS_TRY_GOTO(prepare_plan(ctx, plan), status, fail);
     }
     SPOPS_TRY_GOTO(spops_plan_empty(ctx, plan), status, fail);
-    SPOPS_TRY_GOTO(ctx->backend->wait(ctx), status, fail);
+    SPOPS_TRY_GOTO(spops_plan_wait_made(ctx), status, fail);
     *(spops_plan **)out = plan;
     return SPOPS_STATUS_OK;
 

@@ -117,6 +117,9 @@ void spops_plan_adopt(spops_plan *whole, spops_plan *part);
 void spops_plan_carve(spops_plan *plan, spops_carver *c);
 spops_status spops_plan_prepare(spops_context *ctx, spops_plan *plan);
 spops_status spops_plan_empty(spops_context *ctx, spops_plan *plan);
+
+// The end of a call that makes a plan, after all that it reads of the device.
+spops_status spops_plan_wait_made(spops_context *ctx);
 spops_status spops_plan_empty_parts(spops_context *ctx, spops_plan *plan);
 
 // The bytes that were carved since `begin` bytes were, to be zeroed; NULL while it measures.

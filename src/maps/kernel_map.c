@@ -446,7 +446,7 @@ spops_status spops_map_finish(spops_context *ctx, const char *call, spops_kernel
         SPOPS_TRY(spops_plan_open_late(ctx, call, &map->base));
         SPOPS_TRY(put_pairs(ctx, map));
     }
-    SPOPS_TRY(ctx->backend->wait(ctx));
+    SPOPS_TRY(spops_plan_wait_made(ctx));
     free_workspace(map);
     set_views(map);
     return SPOPS_STATUS_OK;
@@ -518,6 +518,17 @@ static spops_kernel_map_kind inverse_kind(spops_kernel_map_kind kind)
     return kind == SPOPS_MAP_TRANSPOSED ? SPOPS_MAP_CONVOLUTION : SPOPS_MAP_TRANSPOSED;
 }
 
+// The state of `from` with its sides exchanged, where it lies: nothing waits. Of a map that shows another
+// one's arrays from the other side, num_rows say which side is which.
+static spops_status copy_state_inverse(spops_context *ctx, const spops_kernel_map *map,
+                                       const spops_map_arrays *from)
+{
+    spops_map_state *to = map->arrays.state;
+    SPOPS_TRY(ctx->backend->copy(ctx, to, from->state, sizeof *to));
+    SPOPS_TRY(ctx->backend->copy(ctx, &to->num_out, from->in.num_rows, sizeof to->num_out));
+    return ctx->backend->copy(ctx, &to->num_in, from->out.num_rows, sizeof to->num_in);
+}
+
 spops_status spops_kernel_map_create_inverse(spops_context *ctx, const spops_kernel_map *of,
                                              const spops_kernel_map_options *options,
                                              spops_kernel_map **map)
@@ -549,8 +560,7 @@ spops_status spops_kernel_map_create_inverse(spops_context *ctx, const spops_ker
     m->state.num_in = of->state.num_out;
     m->state.num_out = of->state.num_in;
     m->state.overflow = 0;
-    SPOPS_TRY_GOTO(ctx->backend->upload(ctx, m->arrays.state, &m->state, sizeof m->state), status,
-                   fail);
+    SPOPS_TRY_GOTO(copy_state_inverse(ctx, m, from), status, fail);
     SPOPS_TRY_GOTO(ctx->backend->copy(ctx, m->arrays.tap_counts, from->tap_counts,
                                       (size_t)from->taps.num_taps * sizeof *from->tap_counts),
                    status, fail);
