@@ -74,10 +74,11 @@ def _list(values, is_float: bool, keep: list) -> _Value:
     return _tensor(Memory(_c.addressof(array), (len(values),), "float64" if is_float else "int64"), keep)
 
 
-def make_plan(op: Operator, inputs: dict[str, Memory | int], ints: dict[str, tuple[int, ...]], attributes: dict) -> int:
+def make_plan(op: Operator, inputs: dict[str, Memory | int], ints: dict[str, tuple[int, ...]], attributes: dict, device: int = -1) -> int:
     """The handle of a plan of exact sizes, which waits: spops_call_destroy frees it.
 
-    inputs: arrays, and blocks or handles of plans by name; ints: descriptions of those blocks."""
+    inputs: arrays, and blocks or handles of plans by name; ints: descriptions of those blocks; device: a
+    CUDA device, for a plan that no input says the place of, or -1."""
     values, keep, present, bit = [], [], 0, 0
     for a in op.inputs:
         given = inputs.get(a.name)
@@ -104,7 +105,11 @@ def make_plan(op: Operator, inputs: dict[str, Memory | int], ints: dict[str, tup
         values.append(_Value(_INT, 0, _Content(i=present)))
     ret = _Value()
     array = (_Value * len(values))(*values)
-    _library.fail(_call(None, _find(op.name.encode()), array, len(values), _c.byref(ret)))
+    _library.c.spops_call_set_device(device)
+    try:
+        _library.fail(_call(None, _find(op.name.encode()), array, len(values), _c.byref(ret)))
+    finally:
+        _library.c.spops_call_set_device(-1)
     return ret.v.p
 
 

@@ -233,7 +233,9 @@ def exact(op: Operator, arrays: dict, plans: dict[str, Plan], attributes: dict) 
     inputs = {n: _memory(x) for n, x in there.items()}
     inputs.update({n: p.handle.address for n, p in plans.items() if p.handle is not None})
     ints = {n: p.ints for n, p in plans.items() if p.handle is None}
-    address = _boxed.make_plan(op, inputs, ints, {a.name: attributes[a.name] for a in op.attributes})
+    kind, number = _device_of([]) if not inputs else (_boxed.HOST, 0)
+    where = number if kind == _boxed.CUDA else -1
+    address = _boxed.make_plan(op, inputs, ints, {a.name: attributes[a.name] for a in op.attributes}, where)
     return Handle(address, tuple(p.handle for p in plans.values() if p.handle is not None), bool(op.outputs[0].may_be))
 
 

@@ -68,9 +68,13 @@ def outcome(f):
         return None, e
 
 
+# of blocks: all candidates are taken at once, and no sizes are counted before (CUDA)
+OTHER_FIELDS = ("max_items", "coords_up"), ("counted", "pointconv_plan")
+
+
 @pytest.mark.parametrize("with_optional", [False, True])
 @pytest.mark.parametrize("name", operators)
-def test_row(name, with_optional):
+def test_row(name, with_optional, platform):
     op = operators[name]
     ours = drawn(op, with_optional)
     if any(getattr(v, "dtype", None) is torch.float64 for v in ours.values()):
@@ -93,7 +97,7 @@ def test_row(name, with_optional):
         if error is None:
             assert got.kind == mine.kind
             for field in _rows.kinds[mine.kind].fields:  # a set that is refilled takes all candidates at once
-                assert field == "kind" or got.field(field) == getattr(mine, field) or field == "max_items" and name == "coords_up", field
+                assert got.field(field) == getattr(mine, field) or (field, name) in OTHER_FIELDS or field == "kind", field
         return
     flags = {python_name(o.name): True for o in op.outputs if o.optional and not _signature.is_given(o) and (with_optional or o.name.startswith("grad_"))}
     given = {o.name: torch.ones(8) for o in op.outputs if _signature.is_given(o) and with_optional}
@@ -111,7 +115,10 @@ def test_row(name, with_optional):
     for m, g, s in zip(mine, got, shapes):
         assert m.shape == g.shape == s.shape and g.dtype == s.dtype
         assert str(m.dtype).removeprefix("torch.") == g.dtype.name
-        np.testing.assert_array_equal(bits(m), bits(g))
+        if platform == "cuda" and m.is_floating_point() and m.dtype.itemsize > 1:  # a plan in a block may be walked in other pieces
+            np.testing.assert_allclose(m.detach().cpu().float().numpy(), np.asarray(g, np.float32), rtol=2e-6 if m.dtype.itemsize > 2 else 1e-2, atol=1e-6)
+        else:
+            np.testing.assert_array_equal(bits(m), bits(g))
 
 
 def test_every_row_is_registered_in_both():
@@ -397,7 +404,7 @@ def test_vmap_is_refused_with_a_sentence():
         with pytest.raises(NotImplementedError, match=r"spops.jax.linear\w*: vmap is not supported: rows of several samples go into one call"):
             jax.vmap(f)(x)
     y = jax.lax.map(lambda x: sj.linear(x, w), x)
-    np.testing.assert_allclose(y, x @ w, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(y, jnp.matmul(x, w, precision="highest"), rtol=1e-4, atol=1e-4)
 
 
 def test_works_without_torch():
