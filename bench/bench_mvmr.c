@@ -18,10 +18,13 @@
 
 static struct {
     const char *relations;
+    int64_t tile;
 } own;
 static const bench_option options[] = {
     {"--relations", "LIST", "groups27,groups1000,convolution,linear (default: all)",
      "groups27,groups1000,convolution,linear", .text = &own.relations},
+    {"--tile", "N", "tile of the plans (default 0: as the tuning table has it)",
+     .number = &own.tile, .least = 0, .most = INT32_MAX},
     {0}};
 
 // A relation; its arrays on the host, sorted by output row, and on the device sorted by matrix.
@@ -491,6 +494,7 @@ static void run_suite(bench *b)
         widest = cols[i] > widest ? cols[i] : widest;
     o.backward = 1;
     o.max_matrix_elements = widest * widest;
+    o.tile = (int32_t)own.tile;
     for (int i = 0; i < 4; ++i) {
         static const char *const names[] = {"groups27", "groups1000", "convolution", "linear"};
         mvmr_relation r = {0};

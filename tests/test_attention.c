@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/context.h"
+#include "kernels/attention/attention_tuning.h"
 #include "spops/attention.h"
 #include "spops/patches.h"
 #include "support/device.h"
@@ -56,6 +58,10 @@ typedef struct attention_shape {
 #define TILE_SIZES                                                                                 \
     {                                                                                              \
         1, 15, 16, 17, 63, 64, 65, 127, 128, 129, -1                                               \
+    }
+#define TALL_SIZES                                                                                 \
+    {                                                                                              \
+        129, 1, 0, 200, -1                                                                         \
     }
 #define SOME_SIZES                                                                                 \
     {                                                                                              \
@@ -234,6 +240,7 @@ typedef struct attention_case {
     bool wanted[4]; // gradients
     spops_dtype dtype;
     float scale;
+    int32_t tile;        // that is asked for; 0: none is
     const float *points; // [rows][4] of a scan, or NULL
 } attention_case;
 
@@ -290,6 +297,7 @@ static spops_status run(void *user, spops_context *ctx, const spops_matrix *cons
     options.scale = c->scale;
     options.qkv_head_stride = s->layout == INTERLEAVED ? 3 * s->dim : 0;
     options.math = c->tf32 ? SPOPS_MATH_TF32 : SPOPS_MATH_EXACT;
+    options.tile = c->tile;
     if (s->rotary != ROTARY_NONE) {
         rotary.coords = *in[COORDS];
         rotary.axis_dim = s->axis_dim;
@@ -521,8 +529,9 @@ static size_t scratch_of(const attention_case *c, spops_matrix table)
                                          c->backward);
 }
 
-static void check_case(test_device *d, const attention_shape *shape, const float *points,
-                       bool backward, spops_dtype dtype, uint64_t stream)
+// With a tile, rows are as every kernel takes them.
+static void check_tile_case(test_device *d, const attention_shape *shape, const float *points,
+                            bool backward, spops_dtype dtype, int32_t tile, uint64_t stream)
 {
     char text[256];
     test_rng rng = test_rng_make(stream);
@@ -530,8 +539,9 @@ static void check_case(test_device *d, const attention_shape *shape, const float
                         .lists = make_lists(d, shape, &rng),
                         .backward = backward,
                         // Every shape in one launch mode or another, both directions alike.
-                        .tf32 = ((stream >> 32) + (stream + 1) / 2) % 2 == 0,
+                        .tf32 = tile != 0 || ((stream >> 32) + (stream + 1) / 2) % 2 == 0,
                         .dtype = dtype,
+                        .tile = tile,
                         .points = points};
     test_operator op = {.stream = stream,
                         .user = &c,
@@ -541,7 +551,7 @@ static void check_case(test_device *d, const attention_shape *shape, const float
                         .verify = verify};
     const int64_t rows = c.lists.num_rows, cols = cols_of(&c);
     const bool separate = shape->layout == SEPARATE;
-    const bool aligned = test_rng_below(&rng, 2) == 0; // to 16 bytes, where dim is
+    const bool aligned = test_rng_below(&rng, 2) == 0 || tile != 0; // to 16 bytes, where dim is
     const spops_dtype grad_dtype = test_rng_below(&rng, 2) ? SPOPS_DTYPE_F32 : dtype;
     const spops_dtype coords_dtype =
         shape->rotary == ROTARY_F32 ? SPOPS_DTYPE_F32 : SPOPS_DTYPE_I32;
@@ -575,8 +585,9 @@ static void check_case(test_device *d, const attention_shape *shape, const float
     if (backward) {
         op.in[O] = test_view(test_input("o", rows, cols, dtype, VALUES_RANDOM),
                              test_rng_below(&rng, 9), 0);
+        const int64_t apart = test_rng_below(&rng, 9), shift = test_rng_below(&rng, 2);
         op.in[GRAD_O] = test_view(test_input("grad_o", rows, cols, dtype, VALUES_RANDOM),
-                                  test_rng_below(&rng, 9), test_rng_below(&rng, 2));
+                                  tile != 0 ? 0 : apart, tile != 0 ? 0 : shift);
         op.in[LSE] = test_input("lse", rows, shape->heads, sums, VALUES_RANDOM);
         if (c.wanted[GRAD_TABLE])
             op.out[GRAD_TABLE] = test_view(test_output("grad_table", 3 * (2 * shape->range + 1),
@@ -589,12 +600,19 @@ static void check_case(test_device *d, const attention_shape *shape, const float
         if (test_rng_below(&rng, 4) != 0)
             op.out[OUT_LSE] = test_output("lse", rows, shape->heads, sums, CHECK_BOUND);
     }
-    op.what = test_describe(text, "attention%s, %s", backward ? " backward" : "", shape->name);
+    op.what = test_describe(text, "attention%s, %s, tile %d", backward ? " backward" : "",
+                            shape->name, (int)tile);
     op.scratch_bytes = scratch_of(
         &c, spops_matrix_dense(NULL, 3 * (2 * (int64_t)shape->range + 1), shape->heads, sums));
     test_expect_ok(d->ctx, spops_context_reserve(d->ctx, op.scratch_bytes), op.what);
     test_operator_run(d, &op);
     destroy_lists(&c.lists);
+}
+
+static void check_case(test_device *d, const attention_shape *shape, const float *points,
+                       bool backward, spops_dtype dtype, uint64_t stream)
+{
+    check_tile_case(d, shape, points, backward, dtype, 0, stream);
 }
 
 ParameterizedTestParameters(attention, agrees)
@@ -615,13 +633,18 @@ ParameterizedTest(struct case_param *p, attention, agrees, .timeout = 600)
     test_close(&d);
 }
 
-// For sanitizers (scripts/gpu-test), and on devices alone: elsewhere `agrees` has all of it.
-ParameterizedTestParameters(attention, small)
+static struct criterion_test_params device_cases(void)
 {
     static struct case_param params[] = {{SPOPS_BACKEND_CUDA, LAUNCH_DEFAULT, SPOPS_DTYPE_F32, 0},
                                          {SPOPS_BACKEND_CUDA, LAUNCH_DEFAULT, SPOPS_DTYPE_F16, 0},
                                          {SPOPS_BACKEND_CUDA, LAUNCH_DEFAULT, SPOPS_DTYPE_BF16, 0}};
     return tested_here(cr_make_param_array(struct case_param, params, 3));
+}
+
+// For sanitizers (scripts/gpu-test), and on devices alone: elsewhere `agrees` has all of it.
+ParameterizedTestParameters(attention, small)
+{
+    return device_cases();
 }
 ParameterizedTest(struct case_param *p, attention, small, .timeout = 600)
 {
@@ -631,6 +654,70 @@ ParameterizedTest(struct case_param *p, attention, small, .timeout = 600)
     for (int i = 0; i < NUM_SMALL_SHAPES; ++i) {
         check_case(&d, &small_shapes[i], NULL, false, (spops_dtype)p->dtype, ++stream);
         check_case(&d, &small_shapes[i], NULL, true, (spops_dtype)p->dtype, ++stream);
+    }
+    test_close(&d);
+}
+
+// ---- Every tile that is compiled, whatever the table says of the heads ---------------------------
+
+static const attention_shape tile_shapes[] = {
+    {"tile, 16", TALL_SIZES, 5, 16, LISTS_SAME, PACKED, ROTARY_NONE, 0, -1, ROWS_RANDOM},
+    {"tile, 32", TALL_SIZES, 3, 32, LISTS_TAIL, PACKED, ROTARY_NONE, 0, -1, ROWS_RANDOM},
+    {"tile, 48", TALL_SIZES, 1, 48, LISTS_SAME, PACKED, ROTARY_F32, 0, -1, ROWS_RANDOM},
+    {"tile, 64", TALL_SIZES, 1, 64, LISTS_TAIL, PACKED, ROTARY_NONE, 0, -1, ROWS_RANDOM},
+    {"tile, 96", TALL_SIZES, 1, 96, LISTS_SAME, PACKED, ROTARY_NONE, 0, -1, ROWS_RANDOM},
+    {"tile, 128", TALL_SIZES, 1, 128, LISTS_SAME, PACKED, ROTARY_NONE, 0, -1, ROWS_RANDOM}};
+
+// Whether heads of the shape run on the tile. If so it is prepared, and read back.
+static bool takes_tile(test_device *d, const attention_shape *shape, bool backward,
+                       spops_dtype dtype, int32_t tile)
+{
+    spops_attention_options options = spops_attention_options_default();
+    const int64_t cols = (int64_t)shape->heads * shape->dim;
+    test_rng rng = test_rng_make(5);
+    row_lists lists = make_lists(d, shape, &rng);
+    int32_t found = -1;
+    options.heads = shape->heads;
+    options.math = SPOPS_MATH_TF32;
+    options.tile = tile;
+    const spops_status status =
+        spops_attention_get_tile(d->ctx, lists.plan, cols, dtype, &options, backward, &found);
+    if (status == SPOPS_STATUS_OK) {
+        cr_assert_eq(found, tile, "%s: tile %d, expected %d", shape->name, (int)found, (int)tile);
+        test_expect_ok(d->ctx,
+                       spops_attention_reserve(d->ctx, lists.plan, cols, dtype, &options, backward),
+                       "reserve");
+    } else {
+        test_expect(d->ctx, status, SPOPS_STATUS_INVALID_ARGUMENT, "options->tile is", shape->name);
+    }
+    destroy_lists(&lists);
+    return status == SPOPS_STATUS_OK;
+}
+
+ParameterizedTestParameters(attention, every_tile)
+{
+    return device_cases();
+}
+ParameterizedTest(struct case_param *p, attention, every_tile, .timeout = 600)
+{
+    const spops_dtype dtype = (spops_dtype)p->dtype;
+    uint64_t stream = case_number(p) << 32;
+    test_device d;
+    if (!test_open(&d, SPOPS_BACKEND_CUDA, LAUNCH_DEFAULT)) return;
+    for (int32_t tile = 1; tile <= SPOPS_ATTENTION_NUM_TILES; ++tile) {
+        const spops_attention_row *row = &spops_attention_rows[tile - 1];
+        const bool here =
+            row->kernel != SPOPS_ATTENTION_SM90 || d.ctx->info.compute_capability == 90;
+        int taken = 0;
+        for (size_t i = 0; i < sizeof tile_shapes / sizeof *tile_shapes; ++i) {
+            if (!takes_tile(&d, &tile_shapes[i], row->backward, dtype, tile)) continue;
+            const int32_t prepared = d.ctx->prepared_kernels.num;
+            check_tile_case(&d, &tile_shapes[i], NULL, row->backward, dtype, tile, ++stream);
+            cr_assert_eq(d.ctx->prepared_kernels.num, prepared, "a call prepared a kernel");
+            ++taken;
+        }
+        const bool has_dtype = row->bytes == 0 || row->bytes == (int32_t)spops_dtype_bytes(dtype);
+        cr_assert_eq(taken > 0, here && has_dtype, "tile %d takes %d shapes", (int)tile, taken);
     }
     test_close(&d);
 }
@@ -1092,6 +1179,12 @@ ParameterizedTest(struct backend_param *p, attention, refuses)
     s.options.o_head_stride = 1;
     FORWARD(q, q, q, o, NULL, invalid, "options->o_head_stride is 1, expected 6 to");
     s.options.o_head_stride = 0;
+    s.options.tile = 1000;
+    FORWARD(q, q, q, o, NULL, invalid, "options->tile is 1000, expected that of a kernel for this");
+    s.options.tile = 0;
+    s.options.reserved = 1;
+    FORWARD(q, q, q, o, NULL, invalid, "reserved is 1, expected 0");
+    s.options.reserved = 0;
     s.options.struct_size = 4;
     FORWARD(q, q, q, o, NULL, invalid, "struct_size is 4");
     s.options.struct_size = sizeof s.options;

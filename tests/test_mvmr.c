@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/mvmr/mvmr_tuning.h"
 #include "support/device.h"
 #include "tests/ref/ref_mvmr.h"
 #include "tests/support/operator.h"
@@ -191,6 +192,8 @@ static spops_triplets *plan_of(test_device *d, const relation_shape *s, const re
     spops_triplets_options o = *options;
     spops_triplets *plan = NULL;
     int32_t *offsets = NULL;
+    // Every tile with some relation, and the table's.
+    if (d->backend == SPOPS_BACKEND_CUDA) o.tile = (int32_t)(n % (SPOPS_MVMR_NUM_TILES + 1));
     int32_t *out = test_upload_i32(d, r->out, n), *in = test_upload_i32(d, r->in, n);
     int32_t *matrix = test_upload_i32(d, r->matrix, n);
     if (r->offsets != NULL) offsets = test_upload_i32(d, r->offsets, t->num_matrices + 1);
@@ -880,6 +883,11 @@ ParameterizedTest(struct backend_param *p, mvmr, refuses_plans)
     REFUSED("max_matrix_elements is -1",
             (options.max_matrix_elements = -1, CREATE(c.out, c.in, c.matrix)));
     REFUSED("struct_size", (options.struct_size = 1000, CREATE(c.out, c.in, c.matrix)));
+    REFUSED("options->tile is 1000, expected that of a kernel for this device",
+            (options.tile = 1000, CREATE(c.out, c.in, c.matrix)));
+    REFUSED("options->tile is -1, expected that of a kernel for this device",
+            (options.tile = -1, spops_triplets_reserve(ctx, &shape, &options, &plan)));
+    REFUSED("reserved is 1", (options.reserved = 1, CREATE(c.out, c.in, c.matrix)));
     REFUSED("matrix_order is 1", (options.matrix_order = SPOPS_KEYS_SORTED,
                                   spops_triplets_reserve(ctx, &shape, &options, &plan)));
     REFUSED("num_out is -1",

@@ -4,9 +4,11 @@
 #include <criterion/criterion.h>
 #include <criterion/parameterized.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/context.h"
 #include "spops/pointconv.h"
 #include "support/device.h"
 #include "tests/ref/ref_mvmr.h"
@@ -56,6 +58,8 @@ typedef struct conv_case {
     int32_t *out_rows, *in_rows, *taps; // of ref
     double unit;                        // of rounding that comes before the sum in f32; 0: none
     bool is_exact;                      // values that no rounding changes
+    spops_math math;
+    int32_t capability; // contexts are as those of such a device; 0: as they are
 } conv_case;
 
 static void *upload_points(test_device *d, const geometry *g, int64_t n, test_rng *rng)
@@ -162,6 +166,7 @@ static spops_conv_layer layer_of(const conv_case *c)
 {
     spops_conv_layer layer = spops_conv_layer_default();
     layer.groups = (int32_t)(c->form.diagonal ? c->form.x_cols : c->form.groups);
+    layer.math = c->math;
     return layer;
 }
 
@@ -170,6 +175,7 @@ static spops_status run_forward(void *user, spops_context *ctx, const spops_matr
 {
     const conv_case *c = (const conv_case *)user;
     spops_conv_layer layer = layer_of(c);
+    if (c->capability != 0) ctx->info.compute_capability = c->capability;
     layer.bias = in[BIAS] == NULL ? NULL : (const float *)in[BIAS]->data;
     layer.residual = in[RESIDUAL];
     return spops_pointconv_execute(ctx, c->conv, *in[X], *in[W], &layer, *out[OUT]);
@@ -192,6 +198,7 @@ static spops_status run_backward(void *user, spops_context *ctx, const spops_mat
 {
     const conv_case *c = (const conv_case *)user;
     const spops_conv_layer layer = layer_of(c);
+    if (c->capability != 0) ctx->info.compute_capability = c->capability;
     return spops_pointconv_execute_backward(ctx, c->conv, *in[GRAD_SUM], *in[X], *in[W], &layer,
                                             out[GRAD_X], out[GRAD_W],
                                             out[GRAD_BIAS] == NULL ? NULL : out[GRAD_BIAS]->data);
@@ -376,6 +383,80 @@ ParameterizedTest(struct case_param *p, pointconv, agrees, .timeout = 900)
             check_plan(&c, g, &options, dtype, true, stream += 100);
             options.sums = SPOPS_POINTCONV_SUMS_AUTO;
             check_without_triplets(&c, g, &options, dtype, stream += 100);
+        }
+        destroy_case(&c);
+    }
+    test_close(&d);
+}
+
+// ---- Every kernel that adds rows first ----------------------------------------------------------
+
+// A forward pass on IMPLICIT_GEMM, and gradients on whatever serves them, as a device of `capability`
+// runs them: kernels of older architectures run on a newer device too. In f32 products are tf32's.
+static void check_adding(conv_case *c, const geometry *g, int capability, spops_dtype dtype,
+                         spops_pointconv_sums sums, uint64_t stream)
+{
+    static const channels widths[2][4] = {
+        {{16, 37, 1}, {8, 5, 1}, {32, 65, 1}, {64, 129, 1}}, // weights are copied
+        {{64, 128, 1}, {136, 64, 1}, {24, 264, 1}, {200, 24, 1}}};
+    test_rng rng = test_rng_make(stream);
+    const int32_t real = c->d->ctx->info.compute_capability;
+    spops_pointconv_options options = spops_pointconv_options_default();
+    char text[256];
+
+    options.backward = 1;
+    options.max_in_channels = options.max_out_channels = 264;
+    options.sums = sums;
+    c->d->ctx->info.compute_capability = c->capability = capability;
+    test_expect_ok(c->d->ctx, spops_pointconv_create(c->d->ctx, c->neighbors, &options, &c->conv),
+                   g->name);
+    c->unit = dtype == SPOPS_DTYPE_F32 ? 0x1.1p-9 : dtype == SPOPS_DTYPE_F16 ? 0x1p-11 : 0x1p-8;
+    c->math = dtype == SPOPS_DTYPE_F32 ? SPOPS_MATH_TF32 : SPOPS_MATH_EXACT;
+    for (int n = 0; n < 2; ++n) {
+        const channels *const width = &widths[n][test_rng_below(&rng, 4)];
+        const spops_conv_layer layer = {.struct_size = sizeof layer, .math = c->math};
+        spops_conv_choice choice;
+        test_expect_ok(c->d->ctx,
+                       spops_pointconv_get_choice(c->d->ctx, c->conv, SPOPS_PASS_FORWARD, dtype,
+                                                  width->in, width->out, &layer, &choice),
+                       "choice");
+        cr_assert_eq(choice.dataflow, SPOPS_DATAFLOW_IMPLICIT_GEMM);
+        cr_assert_eq(choice.adds_first, sums != SPOPS_POINTCONV_SUMS_NONE);
+        for (int backward = 0; backward < 2; ++backward)
+            check_layer(c,
+                        test_describe(text, "%s%s, sm_%d, %s, sums %d, %lld to %lld channels",
+                                      g->name, backward ? " backward" : "", capability,
+                                      test_dtype_name(dtype), (int)sums, (long long)width->in,
+                                      (long long)width->out),
+                        backward != 0, dtype, width, ++stream);
+    }
+    spops_pointconv_destroy(c->conv);
+    c->conv = NULL;
+    c->math = SPOPS_MATH_EXACT;
+    c->capability = 0;
+    c->d->ctx->info.compute_capability = real;
+}
+
+ParameterizedTestParameters(pointconv, adds_rows_first)
+{
+    return every_case(test_row_dtypes, NUM_ROW_DTYPES, NULL, 0);
+}
+ParameterizedTest(struct case_param *p, pointconv, adds_rows_first, .timeout = 900)
+{
+    static const int capabilities[] = {90, 80};
+    test_device d;
+    uint64_t stream = case_number(p) << 32 | 1u << 31;
+
+    if (!test_open(&d, (spops_backend_kind)p->backend, (test_launch)p->launch)) return;
+    for (int i = 0; i < NUM_GEOMETRIES && d.backend == SPOPS_BACKEND_CUDA; ++i) {
+        conv_case c;
+        create_case(&c, &d, &geometries[i], ++stream);
+        for (size_t n = 0; n < sizeof capabilities / sizeof *capabilities; ++n) {
+            if (d.ctx->info.compute_capability < capabilities[n]) continue;
+            check_adding(&c, &geometries[i], capabilities[n], (spops_dtype)p->dtype,
+                         SPOPS_POINTCONV_SUMS_FIRST, stream += 100);
+            check_adding(&c, &geometries[i], capabilities[n], (spops_dtype)p->dtype,
+                         SPOPS_POINTCONV_SUMS_NONE, stream += 100);
         }
         destroy_case(&c);
     }
@@ -741,6 +822,7 @@ ParameterizedTestParameters(pointconv, refuses)
 }
 ParameterizedTest(struct backend_param *p, pointconv, refuses, .timeout = 900)
 {
+    char line[256];
     const spops_status invalid = SPOPS_STATUS_INVALID_ARGUMENT;
     const geometry g = {"", UNIFORM, 20, 0, 0, 3, 0.3f, 0.1f};
     spops_pointconv_options options = spops_pointconv_options_default();
@@ -775,9 +857,27 @@ ParameterizedTest(struct backend_param *p, pointconv, refuses, .timeout = 900)
     REFUSED(spops_pointconv_create(d.ctx, c.neighbors, &options, &conv), invalid,
             "options->quantized is 1, expected 0 where options->detach is 1");
     options.quantized = options.detach = 0;
-    options.reserved = 1;
-    REFUSED(spops_pointconv_create(d.ctx, c.neighbors, &options, &conv), invalid, "reserved is 1");
-    options.reserved = 0, options.max_in_channels = 1 << 20, options.max_out_channels = 1 << 12;
+    if (d.backend == SPOPS_BACKEND_CUDA && has_gemm(&c)) {
+        static const int32_t wrong[] = {-1, 1, 16, 1000}; // 1 adds no rows, 16 takes units
+        for (size_t i = 0; i < sizeof wrong / sizeof *wrong; ++i) {
+            options.tile = wrong[i];
+            snprintf(line, sizeof line,
+                     "options->tile is %d, expected that of a kernel for this device that adds "
+                     "rows first",
+                     (int)wrong[i]);
+            REFUSED(spops_pointconv_create(d.ctx, c.neighbors, &options, &conv), invalid, line);
+        }
+        options.tile = 0;
+    }
+    if (d.backend == SPOPS_BACKEND_CPU) {
+        options.tile = 5;
+        options.dataflow = SPOPS_DATAFLOW_AUTO;
+        REFUSED(spops_pointconv_create(d.ctx, c.neighbors, &options, &conv),
+                SPOPS_STATUS_NOT_SUPPORTED, "options->tile is 5, which needs implicit_gemm");
+        options.tile = 0;
+        options.dataflow = SPOPS_DATAFLOW_IMPLICIT_GEMM;
+    }
+    options.max_in_channels = 1 << 20, options.max_out_channels = 1 << 12;
     REFUSED(spops_pointconv_create(d.ctx, c.neighbors, &options, &conv), invalid,
             "max_in_channels is 1048576 and max_out_channels 4096, expected a product of at most");
     options.max_in_channels = options.max_out_channels = 0;

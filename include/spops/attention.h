@@ -57,6 +57,10 @@ typedef struct spops_attention_options {
     spops_math math;         /* of f32 rows; TF32: products on tensor cores, see Numerics */
     const spops_attention_rotary *rotary; /* NULL: none */
     const spops_attention_bias *bias;     /* NULL: none */
+    int32_t
+        tile; /* of the kernel on CUDA, by number, as spops_attention_get_tile has it; those of the
+                     forward call and of gradients leave each other alone; 0: the measured one */
+    int32_t reserved; /* 0 */
 } spops_attention_options;
 
 SPOPS_DEFINE_DEFAULT(spops_attention_options)
@@ -95,7 +99,8 @@ SPOPS_DEFINE_DEFAULT(spops_attention_options)
  *           NaN or +infinity makes its row NaN, also where all logits are -infinity; logits of
  *           -infinity beside others weigh nothing, but 0 times an infinite v is NaN.
  *           docs/attention.md has bounds.
- * Errors    INVALID_ARGUMENT (shape, dtype, stride, coordinates), SCRATCH_TOO_SMALL, NOT_SUPPORTED
+ * Errors    INVALID_ARGUMENT (shape, dtype, stride, coordinates, a tile that does not take the
+ *           arguments), SCRATCH_TOO_SMALL, NOT_SUPPORTED
  *           (dim of more than 128; on CUDA heads times tiles of 64 rows of more than 2^30, and 16
  *           bits before sm_80), CUDA. After any but CUDA, nothing was enqueued and o is untouched.
  * Threads   One thread at a time per ctx; patches may be shared.
@@ -166,6 +171,23 @@ SPOPS_API spops_status spops_attention_reserve(spops_context *ctx, const spops_p
                                                int64_t cols, spops_dtype dtype,
                                                const spops_attention_options *options,
                                                int32_t backward);
+
+/**
+ * The tile that calls with these patches and options run, where heads begin on multiples of 16 bytes and
+ * scale is more than 0: a row of kernels/attention/attention_tuning.h, or 0 where the backend has no
+ * choice.
+ *
+ * patches, cols, dtype, options, backward
+ *           As in spops_attention_scratch_bytes.
+ *
+ * Stream    Enqueues nothing.
+ * Errors    INVALID_ARGUMENT.
+ * Threads   One thread at a time per ctx; patches may be shared.
+ */
+SPOPS_API spops_status spops_attention_get_tile(spops_context *ctx, const spops_patches *patches,
+                                                int64_t cols, spops_dtype dtype,
+                                                const spops_attention_options *options,
+                                                int32_t backward, int32_t *tile);
 
 SPOPS_EXTERN_C_END
 

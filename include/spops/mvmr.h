@@ -33,6 +33,8 @@ typedef struct spops_triplets_options {
     int64_t max_matrix_elements;  /* with backward: of the largest matrix that VVOR will meet, for
                                      scratch and schedule; 0: 65,536 */
     spops_plan_memory *memory;    /* of reserve: where the plan lives; NULL: allocated */
+    int32_t tile;                 /* as spops_triplets_info.tile has it; 0: the measured one */
+    int32_t reserved;             /* 0 */
 } spops_triplets_options;
 
 SPOPS_DEFINE_DEFAULT(spops_triplets_options)
@@ -137,7 +139,8 @@ typedef struct spops_triplets_info {
     int64_t num_dropped;  /* triplets left out by spops_triplets_update */
     int64_t overflow;     /* 1: spops_triplets_update met more triplets than the capacity */
     int32_t direct;       /* 1: each output row has at most one triplet, and it is known */
-    int32_t reserved;
+    int32_t tile;         /* of output rows, by number: on CUDA a row of kernels/mvmr/mvmr_tuning.h,
+                             on the CPU 0 */
 } spops_triplets_info;
 
 SPOPS_DEFINE_DEFAULT(spops_triplets_info)

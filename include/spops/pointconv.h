@@ -33,9 +33,8 @@ typedef enum spops_pointconv_sums {
 typedef struct spops_pointconv_options {
     size_t struct_size;
     int32_t backward; /* 1: also gradients */
-    /* FETCH_ON_DEMAND: every shape, dtype and backend. IMPLICIT_GEMM: CUDA, compute capability 9.0,
-       groups 1, f16 and bf16, channels and rows of multiples of 16 bytes; takes a fraction of the
-       memory. AUTO: holds both where the device has both, and takes the faster for each call */
+    /* As spops_sparseconv_options.dataflow; not GATHER_MATMUL_SCATTER. AUTO holds both dataflows where
+       the device has both. IMPLICIT_GEMM by name takes a fraction of the memory. */
     spops_dataflow dataflow;
     /* Of the widest layer whose weights get a gradient; 0: 256. Others may be wider. */
     int64_t max_in_channels;
@@ -43,9 +42,9 @@ typedef struct spops_pointconv_options {
     spops_pointconv_sums sums;
     int32_t detach; /* 1: the plan has all that it needs, and the neighbours may be destroyed once
                          it is made. IMPLICIT_GEMM only, not for neighbours made by reserve */
-    int32_t quantized;         /* 1: also forward on an x of i8, as in spops_sparseconv_options;
+    int32_t quantized; /* 1: also forward on an x of i8, as in spops_sparseconv_options;
                          not with detach */
-    int32_t reserved;          /* 0 */
+    int32_t tile;      /* of IMPLICIT_GEMM, as spops_conv_choice.tile has it; 0: the measured one */
     spops_plan_memory *memory; /* where the plan lives; NULL: allocated */
 } spops_pointconv_options;
 

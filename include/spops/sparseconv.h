@@ -74,7 +74,8 @@ typedef struct spops_conv_choice {
     double epsilon;          /* of ADAPTIVE, as batch_rows */
     int64_t batch_rows;
     int32_t adds_first; /* 1: IMPLICIT_GEMM adds the rows of a tap first. A tuning's rows have 0 */
-    int32_t reserved;   /* 0 */
+    int32_t tile;       /* of IMPLICIT_GEMM's products on compute capability 9.0, by number
+                           (docs/kernels/igemm.md); else 0. A tuning does not say it */
 } spops_conv_choice;
 
 /** Choices of spops_sparseconv_create. */
@@ -99,7 +100,7 @@ typedef struct spops_sparseconv_options {
     const spops_conv_choice *tuning;
     int64_t num_tuning;
     int32_t quantized; /* 1: also forward on an x of i8, for which scratch is reserved */
-    int32_t reserved;
+    int32_t tile;      /* of IMPLICIT_GEMM, as spops_conv_choice.tile has it; 0: the measured one */
     spops_plan_memory *memory; /* where the plan lives; NULL: allocated. With it, no tuning */
 } spops_sparseconv_options;
 

@@ -6,7 +6,6 @@
 #include "core/memory.h"
 #include "kernels/attention/attention_launch.cuh"
 #include "kernels/attention/attention_turn.cuh"
-#include "kernels/attention/attention_tuning.h"
 #include "kernels/core/with_dtype.cuh"
 #include "kernels/launchers.h"
 #include "patches/patch_arrays.h"
@@ -15,26 +14,6 @@ namespace
 {
 
 using namespace spops;
-
-#ifdef SPOPS_SM90A
-bool sm90_has_dim(int dim)
-{
-    switch (dim) {
-#define SPOPS_VARIANT(dim, ...) case dim:
-        SPOPS_ATTENTION_SM90_VARIANTS(SPOPS_VARIANT)
-#undef SPOPS_VARIANT
-        return true;
-    default: return false;
-    }
-}
-
-// Does the kernel of sm_90 serve such heads?
-bool takes_sm90(const spops_context *ctx, const spops_attention_args *args)
-{
-    return ctx->info.compute_capability == 90 && sm90_has_dim(args->dim) &&
-           args->bias.table == nullptr && args->scale > 0.0f;
-}
-#endif
 
 // Where there is a rotary embedding, kernels read turned copies.
 struct forward_workspace {
@@ -52,6 +31,25 @@ forward_workspace carve_workspace(const spops_attention_scratch_args *a, spops_c
     return w;
 }
 
+// The tile of a call; sm90: rows are as those of sm_90 take them.
+template <class T>
+int32_t tile_of(const spops_context *ctx, const spops_attention_scratch_args *sizes, bool sm90)
+{
+    spops_attention_case at = attention_case_of(ctx, sizes);
+    at.sm90 = at.sm90 && sm90;
+    return attention_tile_of<T>(ctx, at, sizes->tile, attention_of_tile<T>,
+                                [](const attention_kernel &kernel) { return kernel.shared_bytes; });
+}
+
+// Heads of less than 48 columns are taken several at a time; strides count in 32 bits.
+bool sm90_takes(const attention_params &p)
+{
+    const int64_t head = p.dim * 2;
+    const int64_t longest = std::max(p.q.row, std::max(p.k.row, p.v.row));
+    return p.wide && p.pairs && longest <= UINT32_MAX && p.scale > 0.0f &&
+           (p.dim >= 48 || (p.q.head == head && p.k.head == head && p.v.head == head));
+}
+
 template <class T> spops_status attend(spops_context *ctx, const spops_attention_args *args)
 {
     const spops_patch_arrays *patches = args->patches;
@@ -62,9 +60,12 @@ template <class T> spops_status attend(spops_context *ctx, const spops_attention
                           (int)ctx->info.compute_capability);
     SPOPS_TRY(check_attention_blocks(ctx, "attention_execute",
                                      patches->max_q_tiles[SPOPS_PATCH_TILE_64], args->heads));
+    const spops_attention_scratch_args sizes = spops_attention_scratch_args_of(args, false);
+    spops_carver carver = {static_cast<char *>(args->workspace), 0};
+    const forward_workspace w = carve_workspace(&sizes, &carver);
     attention_params p = {};
-    p.q = rows_of_view(args->q);
-    p.k = rows_of_view(args->k);
+    p.q = turned_rows<T>(args, args->q, w.q);
+    p.k = turned_rows<T>(args, args->k, w.k);
     p.v = rows_of_view(args->v);
     p.o = rows_of_view(args->o);
     p.lse = args->lse;
@@ -78,62 +79,64 @@ template <class T> spops_status attend(spops_context *ctx, const spops_attention
     p.scale = args->scale * log2_of_e;
     p.pairs = p.dim % 2 == 0 && is_aligned(p.o, 2 * (int)sizeof(T));
     p.bias = args->bias;
-    if (args->rotary.coords != nullptr) {
-        const spops_attention_scratch_args sizes = spops_attention_scratch_args_of(args, false);
-        spops_carver carver = {static_cast<char *>(args->workspace), 0};
-        const forward_workspace w = carve_workspace(&sizes, &carver);
-        SPOPS_TRY(turn_rows<T>(ctx, args, &p.q, w.q, &p.k, w.k));
-    }
-
     p.wide = p.dim * (int)sizeof(T) % 16 == 0 && is_aligned(p.q, 16) && is_aligned(p.k, 16) &&
              is_aligned(p.v, 16);
-    if constexpr (sizeof(T) == 2) {
+
+    const int32_t tile = tile_of<T>(ctx, &sizes, sm90_takes(p));
+    if (tile == 0) return no_attention_tile(ctx, "attention_execute", args->tile);
+    SPOPS_TRY(turn_rows<T>(ctx, args, p.q, p.k));
+    const bool sm90 = attention_kernel_of(tile) == SPOPS_ATTENTION_SM90;
+    const int size = sm90 ? SPOPS_PATCH_TILE_128 : SPOPS_PATCH_TILE_64;
+    p.tiles = reinterpret_cast<const int4 *>(patches->q_tiles[size]);
+    p.num_tiles = &patches->state->num_q_tiles[size];
 #ifdef SPOPS_SM90A
-        // Heads of less than 48 columns are taken several at a time; strides count in 32 bits.
-        const int64_t head = p.dim * 2;
-        const int64_t longest = std::max(p.q.row, std::max(p.k.row, p.v.row));
-        if (takes_sm90(ctx, args) && p.wide && p.pairs && longest <= UINT32_MAX &&
-            (p.dim >= 48 || (p.q.head == head && p.k.head == head && p.v.head == head))) {
-            p.tiles = reinterpret_cast<const int4 *>(patches->q_tiles[SPOPS_PATCH_TILE_128]);
-            p.num_tiles = &patches->state->num_q_tiles[SPOPS_PATCH_TILE_128];
-            const bool small =
-                patches->max_queries <=
-                patches->max_patches * SPOPS_PATCH_TILE_ENTRIES(SPOPS_PATCH_TILE_128);
-            return launch_attention_sm90<T>(ctx, p, patches->max_q_tiles[SPOPS_PATCH_TILE_128],
-                                            small);
-        }
+    if constexpr (sizeof(T) == 2)
+        if (sm90) return launch_attention_sm90<T>(ctx, p, patches->max_q_tiles[size], tile);
 #endif
-    }
-    p.tiles = reinterpret_cast<const int4 *>(patches->q_tiles[SPOPS_PATCH_TILE_64]);
-    p.num_tiles = &patches->state->num_q_tiles[SPOPS_PATCH_TILE_64];
     // Rows that are no query may be many where tiles are few: blocks without a tile clear them.
-    const int64_t tiles = patches->max_q_tiles[SPOPS_PATCH_TILE_64];
-    const int64_t blocks = std::max(tiles * p.heads, (int64_t)ctx->info.num_processors);
-    attention_kernel kernel = attention_sm80<T>(p.dim);
-    if (sizeof(T) == 4 && !takes_tf32(ctx, args, kernel.shared_bytes))
-        kernel = attention_f32(p.dim);
+    const int64_t blocks =
+        std::max(patches->max_q_tiles[size] * p.heads, (int64_t)ctx->info.num_processors);
+    const attention_kernel kernel = attention_of_tile<T>(tile);
     return launch_preparing<AFTER_PREVIOUS>(ctx, "attention: launch", kernel.run,
                                             dim3((unsigned)blocks), kernel.threads,
                                             kernel.shared_bytes, p);
 }
 
+template <class T>
+spops_status prepare(spops_context *ctx, const spops_attention_scratch_args *args)
+{
+    spops_attention_case at = attention_case_of(ctx, args);
+    at.sm80 = ctx->info.compute_capability >= 80; // also of f32, whichever products calls want
+    return prepare_attention_tiles(at, args->tile, [&](int32_t tile) -> spops_status {
+#ifdef SPOPS_SM90A
+        if constexpr (sizeof(T) == 2)
+            if (attention_kernel_of(tile) == SPOPS_ATTENTION_SM90)
+                return prepare_attention_sm90<T>(ctx, tile);
+#endif
+        const attention_kernel kernel = attention_of_tile<T>(tile);
+        if (kernel.shared_bytes > (size_t)ctx->block_shared_bytes) return SPOPS_STATUS_OK;
+        return prepare_shared(ctx, "attention: prepare", kernel.run);
+    });
+}
+
 } // namespace
 
-template <class T> spops_status spops::prepare_attention(spops_context *ctx, int dim)
+spops_status spops::prepare_attention(spops_context *ctx, const spops_attention_scratch_args *args)
 {
-    const attention_kernel kernels[] = {attention_sm80<T>(dim), attention_f32(dim)};
-    for (int i = 0; i < (sizeof(T) == 4 ? 2 : 1); ++i)
-        if (kernels[i].shared_bytes <= (size_t)ctx->block_shared_bytes)
-            SPOPS_TRY(prepare_shared(ctx, "attention: prepare", kernels[i].run));
-#ifdef SPOPS_SM90A
-    if constexpr (sizeof(T) == 2)
-        if (ctx->info.compute_capability == 90) return prepare_attention_sm90<T>(ctx, dim);
-#endif
-    return SPOPS_STATUS_OK;
+    return with_dtype(args->dtype,
+                      [&](auto tag) { return prepare<typename decltype(tag)::type>(ctx, args); });
 }
-template spops_status spops::prepare_attention<spops::f16>(spops_context *, int);
-template spops_status spops::prepare_attention<spops::bf16>(spops_context *, int);
-template spops_status spops::prepare_attention<float>(spops_context *, int);
+
+int32_t spops::attention_forward_tile(const spops_context *ctx,
+                                      const spops_attention_scratch_args *args)
+{
+    int32_t tile = 0;
+    (void)with_dtype(args->dtype, [&](auto tag) {
+        tile = tile_of<typename decltype(tag)::type>(ctx, args, true);
+        return SPOPS_STATUS_OK;
+    });
+    return tile;
+}
 
 size_t spops::attention_forward_bytes(const spops_attention_scratch_args *args)
 {

@@ -68,13 +68,19 @@ template <class T> struct backward_call {
     const spops_patch_arrays *patches;
     backward_workspace w;
     attention_rows q, k, v, grad_o; // q and k as turned
+    spops_attention_scratch_args sizes;
+    int32_t tiles[2]; // by attention_side
 
     backward_call(spops_context *context, const spops_attention_backward_args *arguments,
                   const backward_workspace &workspace)
         : ctx(context), args(arguments), patches(arguments->forward.patches), w(workspace),
-          q(rows_of_view(arguments->forward.q)), k(rows_of_view(arguments->forward.k)),
-          v(rows_of_view(arguments->forward.v)), grad_o(rows_of_view(arguments->grad_o))
+          q(turned_rows<T>(&arguments->forward, arguments->forward.q, workspace.q)),
+          k(turned_rows<T>(&arguments->forward, arguments->forward.k, workspace.k)),
+          v(rows_of_view(arguments->forward.v)), grad_o(rows_of_view(arguments->grad_o)),
+          sizes(spops_attention_scratch_args_of(&arguments->forward, true))
     {
+        for (const attention_side side : {OWN_KEYS, OWN_QUERIES})
+            tiles[side] = tile_of(params(side, SPOPS_PATCH_TILE_64));
     }
 
     spops_status delta()
@@ -140,37 +146,33 @@ template <class T> struct backward_call {
         return {parts, args->forward.heads * dim, dim, true, true, dim % 8 == 0};
     }
 
-    // The one of any rows and heads.
-    attention_backward_kernel kernel_of(const attention_backward_params &p) const
+    int32_t tile_of(const attention_backward_params &p) const
     {
-        const attention_backward_kernel kernel = attention_backward_sm80<T>(p.dim);
-        if (sizeof(T) == 4 && !takes_tf32(ctx, &args->forward, kernel.shared_bytes(p)))
-            return attention_backward_f32(p.dim);
-        return kernel;
+        const int64_t longest = std::max(std::max(p.own_first.row, p.own_second.row),
+                                         std::max(p.streamed_first.row, p.streamed_second.row));
+        spops_attention_case at = attention_case_of(ctx, &sizes);
+        at.sm90 = at.sm90 && p.wide && longest <= UINT32_MAX;
+        return attention_tile_of<T>(
+            ctx, at, sizes.tile, attention_backward_of_tile<T>,
+            [&](const attention_backward_kernel &kernel) { return kernel.shared_bytes(p); });
     }
 
     spops_status products(attention_side side)
     {
-        const bool keys = side == OWN_KEYS;
-        if constexpr (sizeof(T) == 2) {
+        const bool sm90 = attention_kernel_of(tiles[side]) == SPOPS_ATTENTION_SM90;
+        const int size = sm90 ? SPOPS_PATCH_TILE_128 : SPOPS_PATCH_TILE_64;
+        const attention_backward_params p = params(side, size);
+        const int64_t max_tiles =
+            (side == OWN_KEYS ? patches->max_k_tiles : patches->max_q_tiles)[size];
 #ifdef SPOPS_SM90A
-            const attention_backward_params p = params(side, SPOPS_PATCH_TILE_128);
-            const int64_t longest = std::max(std::max(p.own_first.row, p.own_second.row),
-                                             std::max(p.streamed_first.row, p.streamed_second.row));
-            if (ctx->info.compute_capability == 90 && p.wide && p.bias.table == nullptr &&
-                longest <= UINT32_MAX)
-                return launch_attention_backward_sm90<T>(
-                    ctx, p, side,
-                    (keys ? patches->max_k_tiles : patches->max_q_tiles)[SPOPS_PATCH_TILE_128]);
+        if constexpr (sizeof(T) == 2)
+            if (sm90)
+                return launch_attention_backward_sm90<T>(ctx, p, side, max_tiles, tiles[side]);
 #endif
-        }
-        const attention_backward_params p = params(side, SPOPS_PATCH_TILE_64);
-        const attention_backward_kernel kernel = kernel_of(p);
-        const int64_t tiles =
-            (keys ? patches->max_k_tiles : patches->max_q_tiles)[SPOPS_PATCH_TILE_64];
+        const attention_backward_kernel kernel = attention_backward_of_tile<T>(tiles[side]);
         return launch_preparing<AFTER_PREVIOUS>(
             ctx, "attention_execute_backward: launch", kernel.run[side],
-            dim3((unsigned)(tiles * kernel.blocks_of_tile * p.heads)), kernel.threads,
+            dim3((unsigned)(max_tiles * kernel.blocks_of_tile * p.heads)), kernel.threads,
             kernel.shared_bytes(p), p);
     }
 
@@ -225,7 +227,7 @@ template <class T> struct backward_call {
         attention_table_params t = {};
         t.parts = w.table_parts;
         t.num_tiles = &patches->state->num_q_tiles[SPOPS_PATCH_TILE_64];
-        t.parts_of_tile = kernel_of(params(OWN_QUERIES, SPOPS_PATCH_TILE_64)).blocks_of_tile;
+        t.parts_of_tile = attention_backward_of_tile<T>(tiles[OWN_QUERIES]).blocks_of_tile;
         t.heads = args->forward.heads;
         t.bins = spops_attention_table_rows(args->forward.bias.range);
         t.to = args->grad_table;
@@ -247,9 +249,12 @@ template <class T> struct backward_call {
                                          std::max(patches->max_q_tiles[SPOPS_PATCH_TILE_64],
                                                   patches->max_k_tiles[SPOPS_PATCH_TILE_64]),
                                          args->forward.heads));
+        if (tiles[OWN_KEYS] == 0 || tiles[OWN_QUERIES] == 0)
+            return no_attention_tile(ctx, "attention_execute_backward", sizes.tile);
         const attention_backward_params p = params(OWN_QUERIES, SPOPS_PATCH_TILE_64);
         if (args->grad_table != nullptr &&
-            kernel_of(p).shared_bytes(p) > (size_t)ctx->block_shared_bytes)
+            attention_backward_of_tile<T>(tiles[OWN_QUERIES]).shared_bytes(p) >
+                (size_t)ctx->block_shared_bytes)
             return spops_fail(
                 ctx, SPOPS_STATUS_NOT_SUPPORTED,
                 "attention_execute_backward: grad_table has %d rows, more than a block "
@@ -263,7 +268,7 @@ template <class T> struct backward_call {
         const bool turned = args->forward.rotary.coords != nullptr;
         SPOPS_TRY(check());
         SPOPS_TRY(delta());
-        if (turned) SPOPS_TRY(turn_rows<T>(ctx, &args->forward, &q, w.q, &k, w.k));
+        SPOPS_TRY(turn_rows<T>(ctx, &args->forward, q, k));
         if (args->grad_k.data != nullptr || args->grad_v.data != nullptr) {
             SPOPS_TRY(products(OWN_KEYS));
             SPOPS_TRY(finish(args->grad_k, w.grad_k, true, turned));
@@ -280,20 +285,23 @@ template <class T> struct backward_call {
     }
 };
 
-template <class T> spops_status prepare(spops_context *ctx, int dim)
+template <class T>
+spops_status prepare(spops_context *ctx, const spops_attention_scratch_args *args)
 {
-    const attention_backward_kernel kernels[] = {attention_backward_sm80<T>(dim),
-                                                 attention_backward_f32(dim)};
-    for (int i = 0; i < (sizeof(T) == 4 ? 2 : 1); ++i)
-        for (int side = 0; side < 2; ++side)
-            if (kernels[i].rows_bytes <= (size_t)ctx->block_shared_bytes)
-                SPOPS_TRY(prepare_shared(ctx, "attention_execute_backward: prepare",
-                                         kernels[i].run[side]));
+    spops_attention_case at = attention_case_of(ctx, args);
+    at.sm80 = ctx->info.compute_capability >= 80; // also of f32, whichever products calls want
+    return prepare_attention_tiles(at, args->tile, [&](int32_t tile) -> spops_status {
 #ifdef SPOPS_SM90A
-    if constexpr (sizeof(T) == 2)
-        if (ctx->info.compute_capability == 90) return prepare_attention_backward_sm90<T>(ctx, dim);
+        if constexpr (sizeof(T) == 2)
+            if (attention_kernel_of(tile) == SPOPS_ATTENTION_SM90)
+                return prepare_attention_backward_sm90<T>(ctx, tile);
 #endif
-    return SPOPS_STATUS_OK;
+        const attention_backward_kernel kernel = attention_backward_of_tile<T>(tile);
+        if (kernel.rows_bytes > (size_t)ctx->block_shared_bytes) return SPOPS_STATUS_OK;
+        for (int side = 0; side < 2; ++side)
+            SPOPS_TRY(prepare_shared(ctx, "attention_execute_backward: prepare", kernel.run[side]));
+        return SPOPS_STATUS_OK;
+    });
 }
 
 } // namespace
@@ -301,10 +309,26 @@ template <class T> spops_status prepare(spops_context *ctx, int dim)
 extern "C" spops_status spops_cuda_attention_prepare(spops_context *ctx,
                                                      const spops_attention_scratch_args *args)
 {
-    return with_dtype(args->dtype, [&](auto tag) {
+    if (!args->backward) return prepare_attention(ctx, args);
+    return with_dtype(args->dtype,
+                      [&](auto tag) { return prepare<typename decltype(tag)::type>(ctx, args); });
+}
+
+// Where rows are as all kernels take them, without a gradient of the table of biases.
+extern "C" int32_t spops_cuda_attention_tile(const spops_context *ctx,
+                                             const spops_attention_scratch_args *args)
+{
+    const spops_attention_case at = attention_case_of(ctx, args);
+    int32_t tile = 0;
+    if (!args->backward) return attention_forward_tile(ctx, args);
+    (void)with_dtype(args->dtype, [&](auto tag) {
         typedef typename decltype(tag)::type T;
-        return args->backward ? prepare<T>(ctx, args->dim) : prepare_attention<T>(ctx, args->dim);
+        tile = attention_tile_of<T>(
+            ctx, at, args->tile, attention_backward_of_tile<T>,
+            [](const attention_backward_kernel &kernel) { return kernel.rows_bytes; });
+        return SPOPS_STATUS_OK;
     });
+    return tile;
 }
 
 extern "C" size_t spops_cuda_attention_scratch_bytes(spops_context *,

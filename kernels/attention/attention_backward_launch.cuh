@@ -20,9 +20,8 @@ struct attention_backward_kernel {
     size_t shared_bytes(const attention_backward_params &p) const;
 };
 
-// T: f16, bf16; float, which is multiplied as tf32.
-template <class T> attention_backward_kernel attention_backward_sm80(int dim);
-attention_backward_kernel attention_backward_f32(int dim);
+// T: f16, bf16; float, which is multiplied as tf32, unless the tile is of plain products.
+template <class T> attention_backward_kernel attention_backward_of_tile(int32_t tile);
 
 // At most, of a kernel for T.
 template <class T> constexpr int attention_blocks_of_tile = sizeof(T) == 4 ? 2 : 1;
@@ -30,8 +29,8 @@ template <class T> constexpr int attention_blocks_of_tile = sizeof(T) == 4 ? 2 :
 // Tiles of 128 own entries; rows are `wide`, with strides of 32 bits, and there are no biases.
 template <class T>
 spops_status launch_attention_backward_sm90(spops_context *ctx, const attention_backward_params &p,
-                                            attention_side side, int64_t max_tiles);
-template <class T> spops_status prepare_attention_backward_sm90(spops_context *ctx, int dim);
+                                            attention_side side, int64_t max_tiles, int32_t tile);
+template <class T> spops_status prepare_attention_backward_sm90(spops_context *ctx, int32_t tile);
 
 } // namespace spops
 

@@ -38,17 +38,23 @@ template <int DIM> static attention_backward_kernel f32_of_dim()
         0};
 }
 
-template <class T> attention_backward_kernel attention_backward_sm80(int dim)
+template <class T> attention_backward_kernel attention_backward_of_tile(int32_t tile)
 {
-    return dim <= 64 ? sm80_of_dim<T, 64>() : sm80_of_dim<T, 128>();
+    switch (tile) {
+#define SPOPS_TILE(number, columns)                                                                \
+    case number: return sm80_of_dim<T, columns>();
+        SPOPS_ATTENTION_BACKWARD_SM80_TILES(SPOPS_TILE)
+#undef SPOPS_TILE
+#define SPOPS_TILE(number, columns)                                                                \
+    case number: return f32_of_dim<columns>();
+        SPOPS_ATTENTION_BACKWARD_F32_TILES(SPOPS_TILE)
+#undef SPOPS_TILE
+    default: return {};
+    }
 }
-template attention_backward_kernel attention_backward_sm80<f16>(int);
-template attention_backward_kernel attention_backward_sm80<bf16>(int);
-template attention_backward_kernel attention_backward_sm80<float>(int);
 
-attention_backward_kernel attention_backward_f32(int dim)
-{
-    return dim <= 64 ? f32_of_dim<64>() : f32_of_dim<128>();
-}
+template attention_backward_kernel attention_backward_of_tile<f16>(int32_t);
+template attention_backward_kernel attention_backward_of_tile<bf16>(int32_t);
+template attention_backward_kernel attention_backward_of_tile<float>(int32_t);
 
 } // namespace spops

@@ -18,37 +18,35 @@ spops_status launch_side(spops_context *ctx, const attention_backward_params &p,
         (size_t)P::shared_bytes, p);
 }
 
-template <int DIM, int STREAMED, bool OWN_REGISTERS, bool OVERLAP, bool TOUCH = false>
-using policy = attention_backward_sm90_policy<DIM, STREAMED, 4, OWN_REGISTERS, OVERLAP, TOUCH>;
-
 // Of both sides.
-template <class KEYS_, class QUERIES_> struct policies {
-    typedef KEYS_ KEYS;
-    typedef QUERIES_ QUERIES;
+template <int DIM, int STAGES, int K_STREAMED, bool K_OWN, bool K_OVERLAP, bool K_TOUCH,
+          int Q_STREAMED, bool Q_OWN, bool Q_OVERLAP, bool Q_TOUCH>
+struct policies {
+    using KEYS = attention_backward_sm90_policy<DIM, K_STREAMED, STAGES, K_OWN, K_OVERLAP, K_TOUCH>;
+    using QUERIES =
+        attention_backward_sm90_policy<DIM, Q_STREAMED, STAGES, Q_OWN, Q_OVERLAP, Q_TOUCH>;
 };
 
-// f(policies of a head dim).
-template <class F> spops_status with_policies(int dim, F f)
+// f(policies of a tile).
+template <class F> spops_status with_policies(spops_context *ctx, int32_t tile, F f)
 {
-    // Columns, streamed rows of a stage, own rows in registers, overlap, touch: of keys, of queries.
-    // H200, bf16, 122,880 rows, patches of 1,024, ms: 64 columns, keys, own rows in shared memory
-    // 1.29, in registers 1.10; queries, stages of 64 rows 0.91, of 128 rows 0.79. 128 columns,
-    // queries, shared memory 0.88, registers 0.75; keys do not fit.
-    if (dim <= 16) return f(policies<policy<16, 64, true, true>, policy<16, 128, true, false>>());
-    if (dim <= 32) return f(policies<policy<32, 64, true, true>, policy<32, 128, true, false>>());
-    if (dim <= 64)
-        return f(policies<policy<64, 64, true, true, true>, policy<64, 128, true, false>>());
-    return f(policies<policy<128, 64, false, false>, policy<128, 64, true, false>>());
+    switch (tile) {
+#define SPOPS_TILE(number, ...)                                                                    \
+    case number: return f(policies<__VA_ARGS__>());
+        SPOPS_ATTENTION_BACKWARD_SM90_TILES(SPOPS_TILE)
+#undef SPOPS_TILE
+    default: return no_attention_tile(ctx, "attention_execute_backward", tile);
+    }
 }
 
 } // namespace
 
 template <class T>
-spops_status spops::launch_attention_backward_sm90(spops_context *ctx,
-                                                   const attention_backward_params &p,
-                                                   attention_side side, int64_t max_tiles)
+spops_status
+spops::launch_attention_backward_sm90(spops_context *ctx, const attention_backward_params &p,
+                                      attention_side side, int64_t max_tiles, int32_t tile)
 {
-    return with_policies(p.dim, [&](auto both) {
+    return with_policies(ctx, tile, [&](auto both) {
         typedef decltype(both) B;
         return side == OWN_KEYS
                    ? launch_side<typename B::KEYS, T, OWN_KEYS>(ctx, p, max_tiles)
@@ -56,9 +54,10 @@ spops_status spops::launch_attention_backward_sm90(spops_context *ctx,
     });
 }
 
-template <class T> spops_status spops::prepare_attention_backward_sm90(spops_context *ctx, int dim)
+template <class T>
+spops_status spops::prepare_attention_backward_sm90(spops_context *ctx, int32_t tile)
 {
-    return with_policies(dim, [&](auto both) {
+    return with_policies(ctx, tile, [&](auto both) {
         typedef decltype(both) B;
         SPOPS_TRY(prepare_shared(ctx, "attention_execute_backward: prepare",
                                  attention_backward_sm90_kernel<typename B::KEYS, T, OWN_KEYS>));
@@ -68,8 +67,8 @@ template <class T> spops_status spops::prepare_attention_backward_sm90(spops_con
 }
 
 template spops_status spops::launch_attention_backward_sm90<spops::f16>(
-    spops_context *, const attention_backward_params &, attention_side, int64_t);
+    spops_context *, const attention_backward_params &, attention_side, int64_t, int32_t);
 template spops_status spops::launch_attention_backward_sm90<spops::bf16>(
-    spops_context *, const attention_backward_params &, attention_side, int64_t);
-template spops_status spops::prepare_attention_backward_sm90<spops::f16>(spops_context *, int);
-template spops_status spops::prepare_attention_backward_sm90<spops::bf16>(spops_context *, int);
+    spops_context *, const attention_backward_params &, attention_side, int64_t, int32_t);
+template spops_status spops::prepare_attention_backward_sm90<spops::f16>(spops_context *, int32_t);
+template spops_status spops::prepare_attention_backward_sm90<spops::bf16>(spops_context *, int32_t);

@@ -5,24 +5,58 @@
 #define SPOPS_KERNELS_ATTENTION_ATTENTION_LAUNCH_CUH
 
 #include "kernels/attention/attention_common.cuh"
+#include "kernels/attention/attention_tuning.h"
 #include "kernels/core/launch.cuh"
 
 namespace spops
 {
 
-// Workspace of a forward call.
+// Workspace of a forward call, and its tile where rows are as all kernels take them.
 size_t attention_forward_bytes(const spops_attention_scratch_args *args);
+int32_t attention_forward_tile(const spops_context *ctx, const spops_attention_scratch_args *args);
 
-// Load the kernels of the forward call that heads of a dim may need, and let them have the shared
-// memory that they ask for: once a context, before they are launched.
-template <class T> spops_status prepare_attention(spops_context *ctx, int dim);
+// Load the kernels of the forward call that it may need, and let them have the shared memory that they
+// ask for: once a context, before they are launched.
+spops_status prepare_attention(spops_context *ctx, const spops_attention_scratch_args *args);
 
-// Is f32 multiplied as tf32, by a kernel whose blocks need so much shared memory?
-inline bool takes_tf32(const spops_context *ctx, const spops_attention_args *args,
-                       size_t shared_bytes)
+// What a tile is chosen by, where rows are as all kernels take them.
+inline spops_attention_case attention_case_of(const spops_context *ctx,
+                                              const spops_attention_scratch_args *a)
 {
-    return args->tf32 && ctx->info.compute_capability >= 80 &&
-           shared_bytes <= (size_t)ctx->block_shared_bytes;
+    spops_attention_case at = {};
+    at.backward = a->backward;
+    at.bytes = (int32_t)spops_dtype_bytes(a->dtype);
+    at.dim = a->dim;
+#ifdef SPOPS_SM90A
+    at.sm90 = ctx->info.compute_capability == 90 && a->bias_range < 0;
+#endif
+    at.sm80 = ctx->info.compute_capability >= 80 && (at.bytes == 2 || a->tf32);
+    at.small = a->patches->max_queries <=
+               a->patches->max_patches * SPOPS_PATCH_TILE_ENTRIES(SPOPS_PATCH_TILE_128);
+    return at;
+}
+
+inline spops_attention_kernel attention_kernel_of(int32_t tile)
+{
+    return spops_attention_rows[tile - 1].kernel;
+}
+
+// Calls prepare(tile) for each that `at` may run: the one alone that is asked for, else all that suit
+// rows of any alignment, and both sizes of patches.
+template <class F>
+spops_status prepare_attention_tiles(spops_attention_case at, int32_t asked, const F &prepare)
+{
+    const bool own = asked > 0 && asked <= SPOPS_ATTENTION_NUM_TILES &&
+                     spops_attention_rows[asked - 1].backward == at.backward;
+    for (int32_t tile = 1; tile <= SPOPS_ATTENTION_NUM_TILES; ++tile)
+        if (spops_attention_suits(&at, tile) && (!own || tile == asked)) SPOPS_TRY(prepare(tile));
+    return SPOPS_STATUS_OK;
+}
+
+inline spops_status no_attention_tile(spops_context *ctx, const char *call, int32_t tile)
+{
+    return spops_fail(ctx, SPOPS_STATUS_INVALID_ARGUMENT,
+                      "%s: options->tile is %d, which does not take these rows", call, (int)tile);
 }
 
 // Tiles of 64 entries times heads and their blocks are counted in 32 bits.
@@ -73,16 +107,29 @@ struct attention_kernel {
     size_t shared_bytes;
 };
 
-// T: f16, bf16; float, which is multiplied as tf32.
-template <class T> attention_kernel attention_sm80(int dim);
-attention_kernel attention_f32(int dim);
+// T: f16, bf16; float, which is multiplied as tf32, unless the tile is of plain products.
+template <class T> attention_kernel attention_of_tile(int32_t tile);
 
-// Tiles of 128 queries of heads of a dim that attention_tuning.h has, in rows that are `wide`. small:
-// patches are hardly larger than a tile.
+// Tiles of 128 queries, in rows that are `wide`.
 template <class T>
 spops_status launch_attention_sm90(spops_context *ctx, const attention_params &p, int64_t max_tiles,
-                                   bool small);
-template <class T> spops_status prepare_attention_sm90(spops_context *ctx, int dim);
+                                   int32_t tile);
+template <class T> spops_status prepare_attention_sm90(spops_context *ctx, int32_t tile);
+
+// The kernel of a tile by matrix units or plain products, and the tile: the table's, or the one asked for.
+// bytes_of(kernel) is the shared memory that a block needs; where tf32 needs more than there is, f32 is
+// multiplied plainly. 0: none suits.
+template <class T, class Kernel, class F>
+int32_t attention_tile_of(const spops_context *ctx, spops_attention_case at, int32_t asked,
+                          Kernel (*kernel_of)(int32_t), const F &bytes_of)
+{
+    const int32_t tile = spops_attention_tile(&at, asked);
+    if (sizeof(T) == 2 || tile == 0 || attention_kernel_of(tile) != SPOPS_ATTENTION_SM80 ||
+        bytes_of(kernel_of(tile)) <= (size_t)ctx->block_shared_bytes)
+        return tile;
+    at.sm80 = false;
+    return spops_attention_tile(&at, asked);
+}
 
 } // namespace spops
 

@@ -18,21 +18,25 @@ template <class T, int DIM> static attention_kernel sm80_of_dim()
     return kernel_of<attention_sm80_policy<T, DIM>>(attention_sm80_kernel<T, DIM>);
 }
 
-template <class T> attention_kernel attention_sm80(int dim)
+template <class T> attention_kernel attention_of_tile(int32_t tile)
 {
-    if constexpr (sizeof(T) == 2)
-        if (dim <= 32) return sm80_of_dim<T, 32>();
-    return dim <= 64 ? sm80_of_dim<T, 64>() : sm80_of_dim<T, 128>();
+    switch (tile) {
+#define SPOPS_TILE(number, bytes, columns)                                                         \
+    case number:                                                                                   \
+        if constexpr (bytes == sizeof(T)) return sm80_of_dim<T, columns>();                        \
+        return {};
+        SPOPS_ATTENTION_SM80_TILES(SPOPS_TILE)
+#undef SPOPS_TILE
+#define SPOPS_TILE(number, columns)                                                                \
+    case number: return kernel_of<attention_f32_policy<columns>>(attention_f32_kernel<columns>);
+        SPOPS_ATTENTION_F32_TILES(SPOPS_TILE)
+#undef SPOPS_TILE
+    default: return {};
+    }
 }
 
-template attention_kernel attention_sm80<f16>(int);
-template attention_kernel attention_sm80<bf16>(int);
-template attention_kernel attention_sm80<float>(int);
-
-attention_kernel attention_f32(int dim)
-{
-    return dim <= 64 ? kernel_of<attention_f32_policy<64>>(attention_f32_kernel<64>)
-                     : kernel_of<attention_f32_policy<128>>(attention_f32_kernel<128>);
-}
+template attention_kernel attention_of_tile<f16>(int32_t);
+template attention_kernel attention_of_tile<bf16>(int32_t);
+template attention_kernel attention_of_tile<float>(int32_t);
 
 } // namespace spops

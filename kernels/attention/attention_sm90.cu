@@ -2,7 +2,6 @@
 // Attention on sm_90a, of f16 and bf16.
 #include "kernels/attention/attention_launch.cuh"
 #include "kernels/attention/attention_sm90_attend.cuh"
-#include "kernels/attention/attention_tuning.h"
 
 namespace spops
 {
@@ -28,20 +27,15 @@ template <class P, class T> sm90_kernel kernel_of()
             P::blocks};
 }
 
-// Of heads of a dim; without run: there is none.
-template <class T> sm90_kernel choose_kernel(int dim, bool small)
+// Of a tile of the table.
+template <class T> sm90_kernel kernel_of_tile(int32_t tile)
 {
-    const int variant = 2 * dim + (small ? 1 : 0);
-    switch (variant) {
-#define SPOPS_VARIANT(dim, ...)                                                                    \
-    case 2 * dim: return kernel_of<attention_sm90_policy<dim, __VA_ARGS__>, T>();
-        SPOPS_ATTENTION_SM90_VARIANTS(SPOPS_VARIANT)
-#undef SPOPS_VARIANT
-#define SPOPS_VARIANT(dim, ...)                                                                    \
-    case 2 * dim + 1: return kernel_of<attention_sm90_policy<dim, __VA_ARGS__>, T>();
-        SPOPS_ATTENTION_SM90_SMALL_VARIANTS(SPOPS_VARIANT)
-#undef SPOPS_VARIANT
-    default: return small ? choose_kernel<T>(dim, false) : sm90_kernel{};
+    switch (tile) {
+#define SPOPS_TILE(number, columns, small, ...)                                                    \
+    case number: return kernel_of<attention_sm90_policy<columns, __VA_ARGS__>, T>();
+        SPOPS_ATTENTION_SM90_TILES(SPOPS_TILE)
+#undef SPOPS_TILE
+    default: return {};
     }
 }
 
@@ -49,9 +43,9 @@ template <class T> sm90_kernel choose_kernel(int dim, bool small)
 
 template <class T>
 spops_status launch_attention_sm90(spops_context *ctx, const attention_params &p, int64_t max_tiles,
-                                   bool small)
+                                   int32_t tile)
 {
-    const sm90_kernel kernel = choose_kernel<T>(p.dim, small);
+    const sm90_kernel kernel = kernel_of_tile<T>(tile);
     const int64_t most = (int64_t)ctx->info.num_processors * kernel.blocks;
     const int64_t items = (max_tiles + kernel.tiles - 1) / kernel.tiles *
                           ((p.heads + kernel.heads - 1) / kernel.heads);
@@ -61,20 +55,16 @@ spops_status launch_attention_sm90(spops_context *ctx, const attention_params &p
         kernel.shared_bytes, p);
 }
 
-template <class T> spops_status prepare_attention_sm90(spops_context *ctx, int dim)
+template <class T> spops_status prepare_attention_sm90(spops_context *ctx, int32_t tile)
 {
-    for (const bool small : {false, true}) {
-        const sm90_kernel kernel = choose_kernel<T>(dim, small);
-        if (kernel.run != nullptr) SPOPS_TRY(prepare_shared(ctx, "attention: prepare", kernel.run));
-    }
-    return SPOPS_STATUS_OK;
+    return prepare_shared(ctx, "attention: prepare", kernel_of_tile<T>(tile).run);
 }
 
-template spops_status prepare_attention_sm90<f16>(spops_context *, int);
-template spops_status prepare_attention_sm90<bf16>(spops_context *, int);
+template spops_status prepare_attention_sm90<f16>(spops_context *, int32_t);
+template spops_status prepare_attention_sm90<bf16>(spops_context *, int32_t);
 template spops_status launch_attention_sm90<f16>(spops_context *, const attention_params &, int64_t,
-                                                 bool);
+                                                 int32_t);
 template spops_status launch_attention_sm90<bf16>(spops_context *, const attention_params &,
-                                                  int64_t, bool);
+                                                  int64_t, int32_t);
 
 } // namespace spops

@@ -1,21 +1,135 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which kernel attends. Plain C without a toolkit. */
+/* The tiles of attention: a row is what is compiled, and when it is taken. The first row that suits is,
+   unless a call asks for one by its number, 1 for the first of this file and so on. Plain C. */
 #ifndef SPOPS_KERNELS_ATTENTION_ATTENTION_TUNING_H
 #define SPOPS_KERNELS_ATTENTION_ATTENTION_TUNING_H
 
-/* The kernel of sm_90 by head dim: warpgroups that attend, keys of a stage, stages
-   (attention_sm90.cuh). Other head dims take the kernel of sm_80. */
-#define SPOPS_ATTENTION_SM90_VARIANTS(X)                                                           \
-    X(16, 2, 64, 4)                                                                                \
-    X(32, 2, 64, 4)                                                                                \
-    X(48, 2, 64, 4)                                                                                \
-    X(64, 2, 64, 4)                                                                                \
-    X(96, 2, 128, 2)                                                                               \
-    X(128, 2, 128, 2)
+#include <stdbool.h>
+#include <stdint.h>
 
-/* The same where patches have 128 queries or less: two blocks share a multiprocessor. */
-#define SPOPS_ATTENTION_SM90_SMALL_VARIANTS(X)                                                     \
-    X(48, 1, 64, 5)                                                                                \
-    X(64, 1, 64, 5)
+/* Forward on sm_90 (attention_sm90.cuh), f16 and bf16, of one head dim:
+   X(number, head dim, 1: taken where patches have 128 queries or less, warpgroups that attend, keys of a
+     stage, stages).
+   Small patches: one warpgroup, so that two blocks share a multiprocessor. */
+#define SPOPS_ATTENTION_SM90_TILES(X)                                                              \
+    X(1, 16, 0, 2, 64, 4)                                                                          \
+    X(2, 32, 0, 2, 64, 4)                                                                          \
+    X(3, 48, 1, 1, 64, 5)                                                                          \
+    X(4, 48, 0, 2, 64, 4)                                                                          \
+    X(5, 64, 1, 1, 64, 5)                                                                          \
+    X(6, 64, 0, 2, 64, 4)                                                                          \
+    X(7, 96, 0, 2, 128, 2)                                                                         \
+    X(8, 128, 0, 2, 128, 2)
+
+/* Forward by the matrix units of sm_80 (attention_sm80.cuh), of head dims up to `columns`; 4 bytes: f32
+   as tf32: X(number, bytes of an element, columns). */
+#define SPOPS_ATTENTION_SM80_TILES(X)                                                              \
+    X(9, 2, 32)                                                                                    \
+    X(10, 2, 64)                                                                                   \
+    X(11, 2, 128)                                                                                  \
+    X(12, 4, 64)                                                                                   \
+    X(13, 4, 128)
+
+/* Forward of f32 (attention_f32.cuh): X(number, columns). */
+#define SPOPS_ATTENTION_F32_TILES(X)                                                               \
+    X(14, 64)                                                                                      \
+    X(15, 128)
+
+/* Gradients on sm_90 (attention_backward_sm90.cuh), f16 and bf16, of head dims up to `columns`:
+   X(number, columns, stages, of the keys: streamed rows of a stage, own rows in registers, overlap, touch,
+     of the queries: the same).
+   H200, bf16, 122,880 rows, patches of 1,024, ms: 64 columns, keys, own rows in shared memory 1.29, in
+   registers 1.10; queries, stages of 64 rows 0.91, of 128 rows 0.79. 128 columns, queries, shared memory
+   0.88, registers 0.75; keys do not fit. */
+#define SPOPS_ATTENTION_BACKWARD_SM90_TILES(X)                                                     \
+    X(16, 16, 4, 64, true, true, false, 128, true, false, false)                                   \
+    X(17, 32, 4, 64, true, true, false, 128, true, false, false)                                   \
+    X(18, 64, 4, 64, true, true, true, 128, true, false, false)                                    \
+    X(19, 128, 4, 64, false, false, false, 64, true, false, false)
+
+/* Gradients by the matrix units of sm_80 (attention_backward_sm80.cuh), of every dtype: X(number,
+   columns). */
+#define SPOPS_ATTENTION_BACKWARD_SM80_TILES(X)                                                     \
+    X(20, 64)                                                                                      \
+    X(21, 128)
+
+/* Gradients of f32 (attention_backward_f32.cuh): X(number, columns). */
+#define SPOPS_ATTENTION_BACKWARD_F32_TILES(X)                                                      \
+    X(22, 64)                                                                                      \
+    X(23, 128)
+
+typedef enum spops_attention_kernel {
+    SPOPS_ATTENTION_SM90,
+    SPOPS_ATTENTION_SM80,
+    SPOPS_ATTENTION_F32
+} spops_attention_kernel;
+
+typedef struct spops_attention_row {
+    spops_attention_kernel kernel;
+    bool backward;
+    int32_t bytes;   /* of an element; 0: any */
+    int32_t columns; /* of a head, at most; forward on sm_90 these alone */
+    bool small;
+} spops_attention_row;
+
+static const spops_attention_row spops_attention_rows[] = {
+#define SPOPS_TILE(number, columns, small, ...) {SPOPS_ATTENTION_SM90, false, 2, columns, small},
+    SPOPS_ATTENTION_SM90_TILES(SPOPS_TILE)
+#undef SPOPS_TILE
+#define SPOPS_TILE(number, bytes, columns) {SPOPS_ATTENTION_SM80, false, bytes, columns, false},
+        SPOPS_ATTENTION_SM80_TILES(SPOPS_TILE)
+#undef SPOPS_TILE
+#define SPOPS_TILE(number, columns) {SPOPS_ATTENTION_F32, false, 4, columns, false},
+            SPOPS_ATTENTION_F32_TILES(SPOPS_TILE)
+#undef SPOPS_TILE
+#define SPOPS_TILE(number, columns, ...) {SPOPS_ATTENTION_SM90, true, 2, columns, false},
+                SPOPS_ATTENTION_BACKWARD_SM90_TILES(SPOPS_TILE)
+#undef SPOPS_TILE
+#define SPOPS_TILE(number, columns) {SPOPS_ATTENTION_SM80, true, 0, columns, false},
+                    SPOPS_ATTENTION_BACKWARD_SM80_TILES(SPOPS_TILE)
+#undef SPOPS_TILE
+#define SPOPS_TILE(number, columns) {SPOPS_ATTENTION_F32, true, 4, columns, false},
+                        SPOPS_ATTENTION_BACKWARD_F32_TILES(SPOPS_TILE)
+#undef SPOPS_TILE
+};
+
+#define SPOPS_ATTENTION_NUM_TILES                                                                  \
+    ((int32_t)(sizeof spops_attention_rows / sizeof spops_attention_rows[0]))
+
+/* What a tile is chosen by. */
+typedef struct spops_attention_case {
+    bool backward;
+    bool sm90; /* the device has its kernels, and they take such rows */
+    bool sm80; /* the device has these; of f32 also: products in tf32 are wanted */
+    bool small;
+    int32_t bytes, dim;
+} spops_attention_case;
+
+static inline bool spops_attention_suits(const spops_attention_case *at, int32_t number)
+{
+    const spops_attention_row *row = &spops_attention_rows[number - 1];
+    if (row->backward != at->backward || (row->bytes != 0 && row->bytes != at->bytes)) return false;
+    switch (row->kernel) {
+    case SPOPS_ATTENTION_SM90:
+        return at->sm90 && (row->backward ? at->dim % 8 == 0 && at->dim <= row->columns
+                                          : at->dim == row->columns);
+    case SPOPS_ATTENTION_SM80: return at->sm80 && at->dim <= row->columns;
+    default: return at->dim <= row->columns;
+    }
+}
+
+/* The tile that is asked for, where it is of this direction, else the table's; 0: it does not suit. */
+static inline int32_t spops_attention_tile(const spops_attention_case *at, int32_t asked)
+{
+    const bool exists = asked > 0 && asked <= SPOPS_ATTENTION_NUM_TILES;
+    if (asked != 0 && !exists) return 0;
+    if (exists && spops_attention_rows[asked - 1].backward == at->backward)
+        return spops_attention_suits(at, asked) ? asked : 0;
+    for (int32_t number = 1; number <= SPOPS_ATTENTION_NUM_TILES; ++number)
+        if (spops_attention_suits(at, number) &&
+            (at->small || !spops_attention_rows[number - 1].small))
+            return number;
+    return 0;
+}
 
 #endif

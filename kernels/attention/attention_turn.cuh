@@ -153,26 +153,34 @@ __global__ void __launch_bounds__(attention_turn_threads)
     }
 }
 
-// Turns the rows of q and k that are in the lists. They are then those of the copies
-// ([rows][heads][padded_dim]).
+// A copy that turned rows are written to ([rows][heads][padded_dim]); without one, the rows themselves.
 template <class T>
-spops_status turn_rows(spops_context *ctx, const spops_attention_args *args, attention_rows *q,
-                       unsigned char *to_q, attention_rows *k, unsigned char *to_k)
+attention_rows turned_rows(const spops_attention_args *args, const spops_attention_view &view,
+                           unsigned char *to)
 {
+    const int64_t head = padded_dim(args->dim) * (int64_t)sizeof(T);
+    if (args->rotary.coords == nullptr) return rows_of_view(view);
+    return {to, args->heads * head, head};
+}
+
+// Turns the rows of q and k that are in the lists into the copies, where there is a rotary embedding.
+template <class T>
+spops_status turn_rows(spops_context *ctx, const spops_attention_args *args,
+                       const attention_rows &to_q, const attention_rows &to_k)
+{
+    if (args->rotary.coords == nullptr) return SPOPS_STATUS_OK;
+    const attention_rows q = rows_of_view(args->q), k = rows_of_view(args->k);
     const spops_patch_arrays *patches = args->patches;
     attention_turn_params t = {};
     t.heads = args->heads;
     t.dim = args->dim;
     t.to_dim = padded_dim(t.dim);
     t.rotary = args->rotary;
-    const int64_t head = t.to_dim * (int64_t)sizeof(T);
-    t.sides[0] = {patches->q_rows, &patches->state->num_queries, *q, {to_q, t.heads * head, head}};
-    t.sides[1] = {patches->k_rows, &patches->state->num_keys, *k, {to_k, t.heads * head, head}};
+    t.sides[0] = {patches->q_rows, &patches->state->num_queries, q, to_q};
+    t.sides[1] = {patches->k_rows, &patches->state->num_keys, k, to_k};
     const int two = 2 * (int)sizeof(T);
     const bool by_two =
-        t.dim % 2 == 0 && t.rotary.pairs % 2 == 0 && is_aligned(*q, two) && is_aligned(*k, two);
-    *q = t.sides[0].to;
-    *k = t.sides[1].to;
+        t.dim % 2 == 0 && t.rotary.pairs % 2 == 0 && is_aligned(q, two) && is_aligned(k, two);
     dim3 grid = blocks_of_warps(ctx, std::max(patches->max_queries, patches->max_keys),
                                 attention_turn_threads);
     grid.y = 2;

@@ -10,7 +10,6 @@
 #include "kernels/launchers.h"
 #include "kernels/igemm/igemm_launch.cuh"
 #include "kernels/igemm/igemm_wgrad_launch.cuh"
-#include "kernels/igemm/point_gemm_launch.cuh"
 
 namespace
 {
@@ -71,38 +70,51 @@ spops_status copy_of_weights(spops_context *ctx, const spops_igemm_args *args, c
     return launch(ctx, what, copy_weights<uint32_t>, grid, copy_threads, p);
 }
 
-// Which of the kernels is for the device, if one is.
-enum igemm_kernel { NO_KERNEL, KERNEL_SM80, KERNEL_SM90 };
-igemm_kernel kernel_for(const spops_context *ctx)
+bool has_units(const spops_context *ctx)
 {
-    const int capability = ctx->info.compute_capability;
-    return have_sm90a && capability == 90 ? KERNEL_SM90
-           : capability >= 80             ? KERNEL_SM80
-                                          : NO_KERNEL;
+    return ctx->info.compute_capability >= 80;
+}
+
+bool has_sm90(const spops_context *ctx)
+{
+    return have_sm90a && ctx->info.compute_capability == 90;
+}
+
+// The tile of products that was asked for, or that of the table.
+int32_t tile_of(const spops_context *ctx, const spops_igemm_args *args)
+{
+    const spops_igemm_schedule *s = args->schedule;
+    const spops_igemm_case at = {s->max_tiles,   args->out.cols,        ctx->info.num_processors,
+                                 has_sm90(ctx), s->records != nullptr, s->adds};
+    const bool asks = args->tile != 0 && !spops_igemm_is_gradient(args->tile);
+    return asks ? args->tile : spops_igemm_tile(&at);
 }
 
 template <class T>
 spops_status launch_kernel(spops_context *ctx, const spops_igemm_args *args, const weight_form &f)
 {
+    const int32_t tile = tile_of(ctx, args);
 #ifdef SPOPS_SM90A
-    if (kernel_for(ctx) == KERNEL_SM90) return launch_igemm_sm90<T>(ctx, args, f);
+    if (spops_igemm_kernel_of(tile) != SPOPS_IGEMM_SM80)
+        return launch_igemm_sm90<T>(ctx, args, f, tile);
 #endif
-    return launch_igemm_sm80<T>(ctx, args, f);
+    return launch_igemm_sm80<T>(ctx, args, f, tile);
 }
 
-bool is_wide(const spops_matrix &m)
+template <class T> spops_status prepare_products(spops_context *ctx, bool adds, int32_t forced)
 {
-    const int64_t bytes = (int64_t)spops_dtype_bytes(m.dtype);
-    return m.row_stride * bytes % 16 == 0 && m.cols * bytes % 16 == 0 &&
-           reinterpret_cast<uintptr_t>(m.data) % 16 == 0;
+    const bool asks = spops_igemm_kernel_of(forced) == SPOPS_IGEMM_SM80;
+#ifdef SPOPS_SM90A
+    if (has_sm90(ctx)) SPOPS_TRY(prepare_igemm_sm90<T>(ctx, adds, forced));
+#endif
+    return has_sm90(ctx) && !asks ? SPOPS_STATUS_OK : prepare_igemm_sm80<T>(ctx, adds, forced);
 }
 
-template <class T> spops_status prepare_products(spops_context *ctx)
+spops_status prepare_all(spops_context *ctx, bool adds, int32_t forced)
 {
-#ifdef SPOPS_SM90A
-    if (kernel_for(ctx) == KERNEL_SM90) return prepare_igemm_sm90<T>(ctx);
-#endif
-    return prepare_igemm_sm80<T>(ctx);
+    SPOPS_TRY(prepare_products<__half>(ctx, adds, forced));
+    SPOPS_TRY(prepare_products<__nv_bfloat16>(ctx, adds, forced));
+    return prepare_products<float>(ctx, adds, forced);
 }
 
 } // namespace
@@ -110,48 +122,44 @@ template <class T> spops_status prepare_products(spops_context *ctx)
 extern "C" bool spops_cuda_igemm_exists(const spops_context *ctx,
                                         const spops_igemm_scratch_args *args)
 {
-    return args->lists ? kernel_for(ctx) == KERNEL_SM90 : kernel_for(ctx) != NO_KERNEL;
+    (void)args;
+    return has_units(ctx);
 }
 
 extern "C" spops_status spops_cuda_igemm_prepare(spops_context *ctx,
                                                  const spops_igemm_prepare_args *args)
 {
-    if (args->products) {
-        SPOPS_TRY(prepare_products<__half>(ctx));
-        SPOPS_TRY(prepare_products<__nv_bfloat16>(ctx));
-        SPOPS_TRY(prepare_products<float>(ctx));
-    }
+    if (args->products) SPOPS_TRY(prepare_all(ctx, false, args->tile));
+    if (args->adds) SPOPS_TRY(prepare_all(ctx, true, args->tile));
 #ifdef SPOPS_SM90A
-    if (kernel_for(ctx) == KERNEL_SM90 && args->lists) {
-        SPOPS_TRY(prepare_point_gemm_sm90<__half>(ctx));
-        SPOPS_TRY(prepare_point_gemm_sm90<__nv_bfloat16>(ctx));
-    }
-    if (kernel_for(ctx) == KERNEL_SM90 && args->gradients)
-        SPOPS_TRY(prepare_igemm_wgrad_sm90(ctx, false));
-    if (kernel_for(ctx) == KERNEL_SM90 && args->units)
-        SPOPS_TRY(prepare_igemm_wgrad_sm90(ctx, true));
+    if (has_sm90(ctx) && args->gradients)
+        SPOPS_TRY(prepare_igemm_wgrad_sm90(ctx, false, args->tile));
+    if (has_sm90(ctx) && args->units) SPOPS_TRY(prepare_igemm_wgrad_sm90(ctx, true, args->tile));
 #endif
     return SPOPS_STATUS_OK;
 }
 
 extern "C" bool spops_cuda_igemm_fits(const spops_context *ctx, const spops_igemm_args *args)
 {
-    if (args->schedule->lists) // which are multiplied by the matrices as they lie
-        return args->x.dtype != SPOPS_DTYPE_F32 && is_wide(args->x) && args->out.cols % 8 == 0 &&
-               reinterpret_cast<uintptr_t>(args->w.data) % 16 == 0;
     // Rows of groups have no scratch for a copy of weights.
-    return kernel_for(ctx) != NO_KERNEL && is_wide(args->x) &&
-           (args->schedule->records != nullptr || !form_of_weights(args).copied);
+    const bool has_scratch = args->schedule->records != nullptr || args->schedule->max_tiles == 0;
+    return has_units(ctx) && is_wide(args->x) && (has_scratch || !form_of_weights(args).copied);
+}
+
+extern "C" int32_t spops_cuda_igemm_tile(const spops_context *ctx, const spops_igemm_args *args)
+{
+    const int32_t tile = has_units(ctx) ? tile_of(ctx, args) : 0;
+    switch (spops_igemm_kernel_of(tile)) {
+    case SPOPS_IGEMM_SM80: return tile;
+    case SPOPS_IGEMM_SM90: return has_sm90(ctx) && !args->schedule->adds ? tile : 0;
+    case SPOPS_IGEMM_SM90_ADDS: return has_sm90(ctx) && args->schedule->adds ? tile : 0;
+    default: return 0;
+    }
 }
 
 extern "C" spops_status spops_cuda_igemm(spops_context *ctx, const spops_igemm_args *args)
 {
     if (args->schedule->max_tiles == 0) return SPOPS_STATUS_OK;
-#ifdef SPOPS_SM90A
-    if (args->schedule->lists)
-        return args->x.dtype == SPOPS_DTYPE_F16 ? launch_point_gemm_sm90<__half>(ctx, args)
-                                                : launch_point_gemm_sm90<__nv_bfloat16>(ctx, args);
-#endif
     const weight_form f = form_of_weights(args);
     if (f.copied) SPOPS_TRY(copy_of_weights(ctx, args, f));
     switch (args->x.dtype) {

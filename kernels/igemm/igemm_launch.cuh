@@ -10,6 +10,7 @@
 #include "kernels/core/launch.cuh"
 #include "kernels/igemm/igemm_epilogue.cuh"
 #include "igemm/igemm_args.h"
+#include "kernels/igemm/igemm_tuning.h"
 
 namespace spops
 {
@@ -50,19 +51,33 @@ inline size_t weight_copy_bytes(const weight_form &f)
 }
 
 // Beside the copy of weights, of schedules with up to so many records, for up to so many columns.
-size_t igemm_sm90_scratch_bytes(const spops_context *ctx, int64_t max_records, int64_t max_cols);
+size_t igemm_sm90_scratch_bytes(const spops_context *ctx, int64_t max_records, int64_t max_cols,
+                                int32_t forced);
 
-// Of W in form f, which was copied already where it has to be.
+// Of W in form f, which was copied already where it has to be; tile: a row of igemm_tuning.h.
 template <class T>
 spops_status launch_igemm_sm90(spops_context *ctx, const spops_igemm_args *args,
-                               const weight_form &f);
+                               const weight_form &f, int32_t tile);
 template <class T>
 spops_status launch_igemm_sm80(spops_context *ctx, const spops_igemm_args *args,
-                               const weight_form &f);
+                               const weight_form &f, int32_t tile);
 
-// All kernels of a dtype.
-template <class T> spops_status prepare_igemm_sm90(spops_context *ctx);
-template <class T> spops_status prepare_igemm_sm80(spops_context *ctx);
+// All tiles of a dtype that a plan may run, for schedules that add rows or for the others.
+template <class T> spops_status prepare_igemm_sm90(spops_context *ctx, bool adds, int32_t forced);
+template <class T> spops_status prepare_igemm_sm80(spops_context *ctx, bool adds, int32_t forced);
+
+inline spops_status no_igemm_tile(spops_context *ctx, int32_t tile)
+{
+    return spops_fail(ctx, SPOPS_STATUS_INVALID_ARGUMENT, "igemm: there is no tile %d", (int)tile);
+}
+
+// Whether rows can be copied 16 bytes at a time.
+inline bool is_wide(const spops_matrix &m)
+{
+    const int64_t bytes = (int64_t)spops_dtype_bytes(m.dtype);
+    return m.row_stride * bytes % 16 == 0 && m.cols * bytes % 16 == 0 &&
+           reinterpret_cast<uintptr_t>(m.data) % 16 == 0;
+}
 
 } // namespace spops
 

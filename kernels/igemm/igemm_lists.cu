@@ -5,6 +5,7 @@
 #include "kernels/core/device_wide.h"
 #include "kernels/core/launch.cuh"
 #include "kernels/core/block_sum.cuh"
+#include "kernels/igemm/igemm_tiles.cuh"
 #include "igemm/igemm_args.h"
 
 namespace
@@ -19,8 +20,7 @@ constexpr int record_ints = SPOPS_IGEMM_RECORD_INTS;
 constexpr int warps = tile_rows / 32;
 constexpr int max_taps = 729;
 constexpr int key_threads = 256;
-constexpr int scan_threads = 1024;
-constexpr int max_cost = scan_threads - 1; // costs above count as this one when tiles are ordered
+constexpr int scan_threads = tile_scan_threads, max_cost = max_tile_cost;
 
 struct schedule_params {
     spops_igemm_schedule s;
@@ -85,11 +85,6 @@ __global__ void __launch_bounds__(key_threads) rank_rows(const __grid_constant__
     p.numbers[row] = (int)row;
 }
 
-__device__ int tiles_in_use(const schedule_params &p)
-{
-    return (*p.num_rows + tile_rows - 1) / tile_rows;
-}
-
 // What a thread's row has at a tap, and where.
 struct row_taps {
     const uint16_t *taps;
@@ -133,7 +128,8 @@ __global__ void __launch_bounds__(tile_rows) walk_tiles(const __grid_constant__ 
 {
     __shared__ int most[warps], sums[warps]; // of a warp's rows: pairs of one row, rows with sums
     const int tile = blockIdx.x, t = threadIdx.x, lane = t % 32, warp = t / 32;
-    if (tile >= tiles_in_use(p) || (WRITE && p.s.num_tiles[SPOPS_IGEMM_OVERFLOW] != 0)) return;
+    if (tile >= tiles_in_use(p.num_rows) || (WRITE && p.s.num_tiles[SPOPS_IGEMM_OVERFLOW] != 0))
+        return;
     const int64_t i = (int64_t)tile * tile_rows + t;
     const int row = i < *p.num_rows ? p.order[i] : -1;
     if (WRITE) p.s.out_rows[i] = row;
@@ -214,7 +210,7 @@ __global__ void __launch_bounds__(scan_threads)
     scan_tiles(const __grid_constant__ schedule_params p)
 {
     __shared__ int tiles_of[max_cost + 1];
-    const int num_tiles = tiles_in_use(p), t = threadIdx.x;
+    const int num_tiles = tiles_in_use(p.num_rows), t = threadIdx.x;
     tiles_of[t] = 0;
     __syncthreads();
     long long records = 0, sums = 0, members = 0;
@@ -224,7 +220,7 @@ __global__ void __launch_bounds__(scan_threads)
         const int sum_count = tile < num_tiles ? p.sum_counts[tile] : 0;
         const int member_count = tile < num_tiles ? p.member_counts[tile] : 0;
         int total, sum_total, member_total;
-        if (tile < num_tiles) atomicAdd(&tiles_of[min(count, max_cost)], 1);
+        if (tile < num_tiles) atomicAdd(&tiles_of[tile_cost(count)], 1);
         const int before = sum_before(count, &total);
         const int sums_here = sum_before(sum_count, &sum_total);
         const int members_here = sum_before(member_count, &member_total);
@@ -232,7 +228,7 @@ __global__ void __launch_bounds__(scan_threads)
             p.record_counts[tile] = (int)records + before;
             p.sum_counts[tile] = (int)sums + sums_here;
             p.member_counts[tile] = (int)members + members_here;
-            p.s.tiles[4 * tile] = count; // for order_tiles
+            p.s.first[tile] = (int)records + before;
         }
         records += total;
         sums += sum_total;
@@ -245,11 +241,10 @@ __global__ void __launch_bounds__(scan_threads)
     for (int k = t; p.s.has_units && k <= p.s.num_taps; k += scan_threads)
         p.s.unit_offsets[k] = overflow ? 0 : p.unit_counts[k * p.s.max_tiles];
     __syncthreads();
-    int total;
-    const int cost = max_cost - t;
-    p.cost_begin[cost] = sum_before(tiles_of[cost], &total);
+    begin_costs(tiles_of, p.cost_begin);
     if (t > 0) return;
     int *const totals = p.s.num_tiles;
+    p.s.first[num_tiles] = (int)records;
     totals[SPOPS_IGEMM_OVERFLOW] = overflow;
     totals[SPOPS_IGEMM_TILES] = overflow ? 0 : num_tiles;
     totals[SPOPS_IGEMM_RECORDS] = (int)records;
@@ -258,29 +253,11 @@ __global__ void __launch_bounds__(scan_threads)
     totals[SPOPS_IGEMM_UNITS] = units;
 }
 
-__global__ void copy_counts(const __grid_constant__ schedule_params p)
-{
-    const int tile = blockIdx.x * key_threads + threadIdx.x;
-    if (tile < tiles_in_use(p)) p.numbers[tile] = p.s.tiles[4 * tile];
-}
-
 // tiles: those with most records first, else as they lie. A warp for each cost.
 __global__ void order_tiles(const __grid_constant__ schedule_params p)
 {
-    const int cost = blockIdx.x + 1, lane = threadIdx.x;
-    const int num_tiles = tiles_in_use(p);
-    int at = p.cost_begin[cost];
-    const int end = p.cost_begin[cost - 1]; // those with one more begin where these end
-    for (int begin = 0; begin < num_tiles && at < end; begin += 32) {
-        const int tile = begin + lane;
-        const int count = tile < num_tiles ? p.numbers[tile] : 0;
-        const bool mine = tile < num_tiles && min(count, max_cost) == cost;
-        const uint32_t all = __ballot_sync(~0u, mine);
-        if (mine)
-            reinterpret_cast<int4 *>(p.s.tiles)[at + __popc(all & ((1u << lane) - 1))] =
-                make_int4(p.record_counts[tile], count, tile, 0);
-        at += __popc(all);
-    }
+    order_tiles_of_cost(p.s.first, p.cost_begin, tiles_in_use(p.num_rows), blockIdx.x + 1,
+                        threadIdx.x, reinterpret_cast<int4 *>(p.s.tiles));
 }
 
 // Taps by their distance from the centre; where there are more than 32, neighbours share a bit.
@@ -363,8 +340,6 @@ extern "C" spops_status spops_cuda_igemm_lists_count(spops_context *ctx,
                                                 w.num_unit_counts, stream_of(ctx))));
     }
     SPOPS_TRY(launch(ctx, what, scan_tiles, dim3(1), (unsigned)scan_threads, p));
-    SPOPS_TRY(launch(ctx, what, copy_counts, blocks_for(s->max_tiles, key_threads),
-                     (unsigned)key_threads, p));
     return launch(ctx, what, order_tiles, dim3((unsigned)max_cost), 32u, p);
 }
 

@@ -4,6 +4,7 @@
 #include "kernels/core/launch.cuh"
 #include "kernels/launchers.h"
 #include "kernels/core/block_sum.cuh"
+#include "kernels/igemm/igemm_tiles.cuh"
 #include "igemm/igemm_args.h"
 #include "spops/device/grid_dependency.cuh"
 
@@ -14,8 +15,8 @@ constexpr int head = SPOPS_IGEMM_RECORD_HEAD;
 constexpr int group_rows = SPOPS_IGEMM_GROUP_ROWS, tile_rows = SPOPS_IGEMM_TILE_ROWS;
 constexpr int record_ints = SPOPS_IGEMM_RECORD_INTS;
 constexpr int groups_a_tile = tile_rows / group_rows;
-constexpr int max_cost = 1023; // costs above count as this one when tiles are ordered
-constexpr int scan_threads = 1024;
+constexpr int scan_threads = spops::tile_scan_threads;
+using spops::max_tile_cost;
 constexpr int fill_threads = 256;
 constexpr int count_threads = 256; // a warp for each tile
 
@@ -27,14 +28,14 @@ struct map_params {
     int table_stride, mask_words;
     const uint32_t *masks;
     const int *order;
-    int *counts, *cost_begin; // [max_tiles], [max_cost + 1]
+    int *counts, *cost_begin; // [max_tiles], [max_tile_cost + 1]
 };
 
 typedef spops::batch<map_params, spops::jobs_at_once<map_params>()> map_jobs;
 
 __device__ int tiles_in_use(const map_params &p)
 {
-    return (*p.num_rows + tile_rows - 1) / tile_rows;
+    return spops::tiles_in_use(p.num_rows);
 }
 
 // Every lane's bits, in every lane.
@@ -75,27 +76,25 @@ __global__ void __launch_bounds__(count_threads)
 // s.first: sums of counts; cost_begin[c]: how many tiles have more than c records. A block a job.
 __global__ void __launch_bounds__(scan_threads) scan_records(const __grid_constant__ map_jobs jobs)
 {
-    __shared__ int tiles_of[max_cost + 1];
+    __shared__ int tiles_of[max_tile_cost + 1];
     const map_params &p = jobs.job[blockIdx.x];
     spops::grid_dependency_wait();
     spops::grid_launch_dependents();
     const int num_tiles = tiles_in_use(p);
-    for (int c = threadIdx.x; c <= max_cost; c += scan_threads)
+    for (int c = threadIdx.x; c <= max_tile_cost; c += scan_threads)
         tiles_of[c] = 0;
     __syncthreads();
     int done = 0, total;
     for (int begin = 0; begin < num_tiles; begin += scan_threads) {
         const int tile = begin + threadIdx.x;
         const int count = tile < num_tiles ? p.counts[tile] : 0;
-        if (tile < num_tiles) atomicAdd(&tiles_of[min(count, max_cost)], 1);
+        if (tile < num_tiles) atomicAdd(&tiles_of[spops::tile_cost(count)], 1);
         const int before = spops::sum_before(count, &total);
         if (tile < num_tiles) p.s.first[tile] = done + before;
         done += total;
     }
     __syncthreads();
-    static_assert(max_cost + 1 == scan_threads, "a thread for each cost");
-    const int cost = max_cost - threadIdx.x;
-    p.cost_begin[cost] = spops::sum_before(tiles_of[cost], &total);
+    spops::begin_costs(tiles_of, p.cost_begin);
     if (threadIdx.x == 0) {
         p.s.num_tiles[0] = num_tiles;
         p.s.num_tiles[1] = done;
@@ -111,30 +110,9 @@ __global__ void __launch_bounds__(32) order_tiles(const __grid_constant__ map_jo
     const int cost = block + 1, lane = threadIdx.x;
     spops::grid_dependency_wait();
     spops::grid_launch_dependents();
-    const int num_tiles = *p.s.num_tiles;
-    if (cost > max_cost) return;
-    int at = p.cost_begin[cost];
-    const int end = p.cost_begin[cost - 1]; // those with one more begin where these end
-    int4 *tiles = reinterpret_cast<int4 *>(p.s.tiles);
-    constexpr int ahead = 8; // loads under way
-    for (int begin = 0; begin < num_tiles && at < end; begin += 32 * ahead) {
-        int counts[ahead];
-#pragma unroll
-        for (int i = 0; i < ahead; ++i) {
-            const int tile = begin + 32 * i + lane;
-            counts[i] = tile < num_tiles ? p.counts[tile] : 0; // no tile has 0
-        }
-#pragma unroll
-        for (int i = 0; i < ahead; ++i) {
-            const int tile = begin + 32 * i + lane;
-            const bool mine = min(counts[i], max_cost) == cost;
-            const uint32_t all = __ballot_sync(~0u, mine);
-            if (mine)
-                tiles[at + __popc(all & ((1u << lane) - 1))] =
-                    make_int4(p.s.first[tile], counts[i], tile, 0);
-            at += __popc(all);
-        }
-    }
+    if (cost > max_tile_cost) return;
+    spops::order_tiles_of_cost(p.s.first, p.cost_begin, *p.s.num_tiles, cost, lane,
+                               reinterpret_cast<int4 *>(p.s.tiles));
 }
 
 // The records of a tile, a block each: 32 taps at a time by way of shared memory, because the table
@@ -289,9 +267,8 @@ spops_status make_schedules(spops_context *ctx, map_jobs *jobs)
     SPOPS_TRY(launch<WAITS_FOR_PREVIOUS>(ctx, what, count_records, blocks, count_threads, *jobs));
     SPOPS_TRY(launch<WAITS_FOR_PREVIOUS>(ctx, what, scan_records, dim3((unsigned)jobs->num),
                                          scan_threads, *jobs));
-    blocks = divide_blocks(jobs, [](const map_params &p) {
-        return p.s.num_taps < max_cost ? p.s.num_taps : max_cost;
-    });
+    blocks =
+        divide_blocks(jobs, [](const map_params &p) { return spops::tile_cost(p.s.num_taps); });
     SPOPS_TRY(launch<WAITS_FOR_PREVIOUS>(ctx, what, order_tiles, blocks, 32u, *jobs));
     blocks = divide_blocks(jobs, [](const map_params &p) { return p.s.max_tiles; });
     return launch<WAITS_FOR_PREVIOUS>(ctx, what, fill_records, blocks, fill_threads, *jobs);

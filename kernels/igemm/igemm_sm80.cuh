@@ -12,6 +12,7 @@
 
 #include "kernels/core/matrix_units.cuh"
 #include "kernels/igemm/igemm_launch.cuh"
+#include "kernels/igemm/row_sums.cuh"
 
 namespace spops
 {
@@ -28,15 +29,19 @@ struct igemm_sm80_params {
     int rows;            // of x, where they are not
     const int *records;  // null: rows of groups
     const int *out_rows;
+    const int4 *sums; // of rows of x that are added first, and their members (igemm_args.h)
+    const int *members;
     int last_tap; // num_taps - 1 for mirrored taps, else -1
     int col_tiles;
     epilogue_params epilogue;
 };
 
-template <int COLS_, bool ALONG_K_> struct igemm_sm80_policy {
-    static constexpr int COLS = COLS_;
+// ADDS: rows of -2 are sums.
+template <int COLS_, int STAGES_, int BLOCKS_, bool ALONG_K_, bool ADDS_> struct igemm_sm80_policy {
+    static constexpr bool ADDS = ADDS_;
+    static constexpr int COLS = COLS_, STAGES = STAGES_, BLOCKS = BLOCKS_; // of a multiprocessor
     static constexpr bool ALONG_K = ALONG_K_; // lines of W, and of B, have k along them
-    static constexpr int rows = SPOPS_IGEMM_TILE_ROWS, threads = 256, STAGES = 4, line_bytes = 64;
+    static constexpr int rows = SPOPS_IGEMM_TILE_ROWS, threads = 256, line_bytes = 64;
     static constexpr int warp_cols = COLS / 2;
     static constexpr int a_bytes = rows * line_bytes, b_bytes = COLS * line_bytes;
     static constexpr int stage_bytes = a_bytes + b_bytes;
@@ -70,8 +75,24 @@ __device__ __forceinline__ void igemm_add(float (&sum)[4], const uint32_t (&a)[4
         add_product(bf16(), sum, a, b0, b1);
 }
 
+// The sums of a record, from `byte` on in each row, into the lines of a stage: four threads to a sum,
+// 16 bytes each. {first sum, sums of group 0 and, above 16 bits, of group 1}.
 template <class P, class T>
-__global__ void __launch_bounds__(P::threads, P::COLS == 64 ? 2 : 1)
+__device__ __forceinline__ void igemm_add_rows_80(const igemm_sm80_params &p, int2 sums, int byte,
+                                                  unsigned char *a)
+{
+    const int own = sums.y & 0xffff, num = own + (sums.y >> 16);
+    if (byte >= p.row_bytes) return; // copies have cleared these
+    for (int n = threadIdx.x / 4; n < num; n += P::threads / 4) {
+        const int4 entry = __ldg(p.sums + sums.x + n);
+        const int line = (n < own ? 0 : 64) + (entry.x & 255);
+        *reinterpret_cast<int4 *>(a + igemm_piece_64(line, threadIdx.x % 4)) =
+            sum_of_rows<T>(entry, p.members, p.x + byte, p.x_stride);
+    }
+}
+
+template <class P, class T>
+__global__ void __launch_bounds__(P::threads, P::BLOCKS)
     igemm_sm80_kernel(const __grid_constant__ igemm_sm80_params p)
 {
     extern __shared__ __align__(128) unsigned char shared[];
@@ -97,6 +118,7 @@ __global__ void __launch_bounds__(P::threads, P::COLS == 64 ? 2 : 1)
     // ---- Copies: 16 bytes of a row of each group, and of one or two lines of W.
     const int piece = t % 4 * 16, row = t / 4;
     int from[2], tap, groups; // of the record whose stages are copied next
+    int2 sums = make_int2(0, 0);
     int record = 0, k = 0;
     const auto load_record = [&]() {
         if (!gathers) {
@@ -109,6 +131,7 @@ __global__ void __launch_bounds__(P::threads, P::COLS == 64 ? 2 : 1)
             const int2 head = __ldg(reinterpret_cast<const int2 *>(at));
             tap = p.last_tap >= 0 ? p.last_tap - head.x : head.x;
             groups = head.y;
+            if (P::ADDS) sums = __ldg(reinterpret_cast<const int2 *>(at) + 1);
             from[0] = __ldg(at + SPOPS_IGEMM_RECORD_HEAD + row);
             from[1] = __ldg(at + SPOPS_IGEMM_RECORD_HEAD + 64 + row);
         }
@@ -121,6 +144,7 @@ __global__ void __launch_bounds__(P::threads, P::COLS == 64 ? 2 : 1)
             for (int g = 0; g < 2; ++g) {
                 if ((groups >> g & 1) == 0) continue;
                 const bool there = from[g] >= 0 && byte < p.row_bytes;
+                if (P::ADDS && from[g] == -2 && byte < p.row_bytes) continue;
                 copy_async<16>(a + igemm_piece_64(g * 64 + row, t % 4),
                                p.x + (there ? from[g] * p.x_stride + byte : 0), there);
             }
@@ -134,6 +158,7 @@ __global__ void __launch_bounds__(P::threads, P::COLS == 64 ? 2 : 1)
                 copy_async<16>(b + igemm_piece<P::b_line_bytes>(line, at),
                                w + (there ? (int64_t)w_line * p.w_line_bytes + w_byte : 0), there);
             }
+            if (P::ADDS) igemm_add_rows_80<P, T>(p, sums, byte, shared + slot * P::stage_bytes);
             if (t == 0) stage_groups[slot] = groups;
             if (++k == p.row_stages) {
                 k = 0;
@@ -216,6 +241,8 @@ spops_status launch_igemm_sm80_policy(spops_context *ctx, const spops_igemm_args
     p.rows = (int)args->x.rows;
     p.records = args->schedule->records;
     p.out_rows = args->schedule->out_rows;
+    p.sums = reinterpret_cast<const int4 *>(args->schedule->sums);
+    p.members = args->schedule->members;
     p.last_tap = args->mirrored ? f.taps - 1 : -1;
     p.col_tiles = (f.cols + P::COLS - 1) / P::COLS;
     p.epilogue = epilogue_of(args);
@@ -225,33 +252,51 @@ spops_status launch_igemm_sm80_policy(spops_context *ctx, const spops_igemm_args
         (size_t)P::shared_bytes, p);
 }
 
-template <class T, bool ALONG_K> spops_status prepare_igemm_sm80_lines(spops_context *ctx)
+// f(policy) of a tile, of W in form w.
+template <class T, int COLS, int STAGES, int BLOCKS, class F>
+spops_status with_igemm_sm80(const weight_form &w, bool adds, const F &f)
 {
-    typedef igemm_sm80_policy<64, ALONG_K> narrow;
-    typedef igemm_sm80_policy<128, ALONG_K> wide;
-    SPOPS_TRY(prepare_shared(ctx, "igemm: prepare", igemm_sm80_kernel<narrow, T>));
-    return prepare_shared(ctx, "igemm: prepare", igemm_sm80_kernel<wide, T>);
+    const auto with_sums = [&](auto along) {
+        constexpr bool a = decltype(along)::value;
+        return adds ? f(igemm_sm80_policy<COLS, STAGES, BLOCKS, a, true>())
+                    : f(igemm_sm80_policy<COLS, STAGES, BLOCKS, a, false>());
+    };
+    if constexpr (sizeof(T) == 2) // tf32 products want k along all lines
+        if (!w.along_k) return with_sums(std::false_type());
+    return with_sums(std::true_type());
 }
 
-template <class T> spops_status prepare_igemm_sm80(spops_context *ctx)
+template <class T> spops_status prepare_igemm_sm80(spops_context *ctx, bool adds, int32_t forced)
 {
-    if constexpr (sizeof(T) == 2) SPOPS_TRY((prepare_igemm_sm80_lines<T, false>(ctx)));
-    return prepare_igemm_sm80_lines<T, true>(ctx);
+    const auto prepare = [&](auto policy) {
+        return prepare_shared(ctx, "igemm: prepare", igemm_sm80_kernel<decltype(policy), T>);
+    };
+    weight_form across = {}, along = {};
+    along.along_k = true;
+#define SPOPS_TILE(number, max, ...)                                                               \
+    if (spops_igemm_leaves(forced, number)) {                                                      \
+        SPOPS_TRY((with_igemm_sm80<T, __VA_ARGS__>(across, adds, prepare)));                       \
+        SPOPS_TRY((with_igemm_sm80<T, __VA_ARGS__>(along, adds, prepare)));                        \
+    }
+    SPOPS_IGEMM_SM80_TILES(SPOPS_TILE)
+#undef SPOPS_TILE
+    return SPOPS_STATUS_OK;
 }
 
 template <class T>
 spops_status launch_igemm_sm80(spops_context *ctx, const spops_igemm_args *args,
-                               const weight_form &f)
+                               const weight_form &f, int32_t tile)
 {
-    const auto with_lines = [&](auto along_k) {
-        constexpr bool along = decltype(along_k)::value;
-        if (f.cols <= 64)
-            return launch_igemm_sm80_policy<igemm_sm80_policy<64, along>, T>(ctx, args, f);
-        return launch_igemm_sm80_policy<igemm_sm80_policy<128, along>, T>(ctx, args, f);
+    const auto launch = [&](auto policy) {
+        return launch_igemm_sm80_policy<decltype(policy), T>(ctx, args, f);
     };
-    if constexpr (sizeof(T) == 2) // tf32 products want k along all lines
-        if (!f.along_k) return with_lines(std::false_type());
-    return with_lines(std::true_type());
+    switch (tile) {
+#define SPOPS_TILE(number, max, ...)                                                               \
+    case number: return with_igemm_sm80<T, __VA_ARGS__>(f, args->schedule->adds, launch);
+        SPOPS_IGEMM_SM80_TILES(SPOPS_TILE)
+#undef SPOPS_TILE
+    default: return no_igemm_tile(ctx, tile);
+    }
 }
 
 } // namespace spops

@@ -11,6 +11,9 @@
 //
 // docs/kernels/igemm.md has the timeline, what binds, and what was tried and left.
 //
+// Several rows of x that meet an output row at one tap may be added first (point convolution): then the
+// gather warps bring their sum into the stage, added in f32 and rounded, between L2 and shared memory.
+//
 // One block, tile of 64 * GROUPS rows by COLS columns, persistent: it takes tiles, heaviest first,
 // from a counter. Where tiles are few for the blocks, the records of all tiles are one line of work
 // that is dealt to the blocks in equal shares, as they lie. A tile in several shares leaves partial
@@ -30,7 +33,8 @@
 //
 //     barrier             arrivals                              means
 //     stage full          32 copies a group, 1                  rows, weights and note are there
-//                         + bytes of the weights
+//                         + bytes of the weights;
+//                         with sums 32 more a group
 //     stage empty         4 * GROUPS (a lane of each warp)      its products have ended
 //     tile full           1                                     the next tile's note is there
 //     tile empty          GATHER_WARPS (a lane of each)         it has been read
@@ -40,6 +44,7 @@
 
 #include "kernels/igemm/igemm_epilogue.cuh"
 #include "kernels/core/sm90/hopper.cuh"
+#include "kernels/igemm/row_sums_sm90.cuh"
 
 namespace spops
 {
@@ -59,6 +64,8 @@ struct igemm_sm90_params {
     const int *records;  // null: rows of groups
     const int *first;    // record of each tile as tiles lie, and after the last
     const int *out_rows;
+    const int4 *sums; // of rows of x that are added first, and their members (igemm_args.h)
+    const int *members;
     int last_tap; // num_taps - 1 for mirrored taps, else -1
     int col_tiles;
     uint32_t *tickets;
@@ -74,14 +81,19 @@ constexpr int igemm_tickets = 2; // of blocks; those of tiles in several shares 
 
 // COLS columns, GROUPS warpgroups of 64 rows, GATHER_WARPS warps that gather, STAGES stages, BLOCKS
 // blocks a multiprocessor.
-template <int COLS_, int GROUPS_, int GATHER_WARPS_, int STAGES_, int BLOCKS_>
+//
+// BATCH: rows of -2 are sums, of which a lane has so many on their way together; 0: there are none.
+template <int COLS_, int GROUPS_, int GATHER_WARPS_, int STAGES_, int BLOCKS_, int BATCH_ = 0>
 struct igemm_sm90_policy {
+    static constexpr int BATCH = BATCH_;
+    static constexpr bool ADDS = BATCH > 0;
     static constexpr int COLS = COLS_, GROUPS = GROUPS_, GATHER_WARPS = GATHER_WARPS_;
     static constexpr int STAGES = STAGES_, BLOCKS = BLOCKS_;
     static constexpr int stride = GATHER_WARPS / GROUPS; // stages between a gather warp's
     static_assert(GATHER_WARPS % GROUPS == 0 && stride <= STAGES, "a warp has the rows of a group");
     // Whether blocks share tiles where these are few. A narrow tile is too little work for that.
-    static constexpr bool SHARES = COLS >= 128;
+    // Nor are registers left where sums of rows are gathered for 256 columns; few tiles take 128 then.
+    static constexpr bool SHARES = COLS >= 128 && (!ADDS || COLS < 256);
     static constexpr int rows = 64 * GROUPS;
     static constexpr int threads = 128 * GROUPS + 32 * GATHER_WARPS;
     static constexpr int tile_slots = 2;
@@ -93,10 +105,11 @@ struct igemm_sm90_policy {
     // block began with is never to be had.
     static constexpr bool moves_registers = GATHER_WARPS % 4 == 0;
     static constexpr int registers = 65536 / (threads * BLOCKS) / 8 * 8;
-    static constexpr int sums_take = COLS / 2 + (COLS == 256 ? 72 : 32);
+    static constexpr int sums_take = COLS / 2 + (COLS < 256 ? 32 : SHARES ? 72 : 48);
     static constexpr int left =
         (threads * registers - 128 * GROUPS * sums_take) / (32 * GATHER_WARPS) / 8 * 8;
-    static constexpr int gather_registers = left < 128 ? left : 128;
+    static constexpr int most = ADDS ? 152 : 128; // sums on their way take more
+    static constexpr int gather_registers = left < most ? left : most;
     static constexpr int kept =
         (threads * registers - 32 * GATHER_WARPS * gather_registers) / (128 * GROUPS) / 8 * 8;
     static constexpr int multiply_registers = kept < 240 ? kept : 240;
@@ -299,6 +312,30 @@ struct igemm_unit {
     int tap, note, tile, col_tile; // note: groups and flags, as a stage has them, + 256 k
 };
 
+// A warp of group 0: the note of a stage, and the box of its weights.
+template <class P, operand B>
+__device__ __forceinline__ void
+igemm_announce(const igemm_sm90_params &p, const igemm_sm90_block<P> &block, int slot,
+               const igemm_unit &u, int note, int my_record, bool fetches, int lane)
+{
+    const uint32_t full = block.stage_full(slot);
+    const int groups = note & NOTE_GROUPS;
+    if (lane == 0) {
+        store_shared_16(block.stage_note(slot), make_int4(note & 255, u.tile, u.col_tile, 0));
+        if (groups == 0)
+            barrier_arrive(full);
+        else
+            barrier_arrive_expect(full, P::b_bytes);
+    }
+    __syncwarp();
+    if (fetches && groups != 0) {
+        const int matrix = p.last_tap >= 0 ? p.last_tap - u.tap : u.tap;
+        igemm_fetch_weights<P, B>(p, block.stage(slot) + P::a_bytes, note >> 8, u.col_tile, matrix,
+                                  my_record, full);
+    }
+    __syncwarp();
+}
+
 // One warp. 8 lanes to a row: a lane copies the 16 bytes lane % 8 of 16 rows. Few instructions a
 // stage matter here, and that indices are asked for a unit before they are needed.
 template <class P, operand B>
@@ -376,23 +413,7 @@ __device__ void igemm_gather(const igemm_sm90_params &p, const igemm_sm90_block<
         const int groups = note & NOTE_GROUPS, stage_k = note >> 8;
         if (finds_tiles) finder.step();
         barrier_wait(block.stage_empty(stage.at), stage.empty_parity());
-        if (group == 0) {
-            if (lane == 0) {
-                store_shared_16(block.stage_note(stage.at),
-                                make_int4(note & 255, u.tile, u.col_tile, 0));
-                if (groups == 0)
-                    barrier_arrive(full);
-                else
-                    barrier_arrive_expect(full, P::b_bytes);
-            }
-            __syncwarp();
-            if (fetches && groups != 0) {
-                const int matrix = p.last_tap >= 0 ? p.last_tap - u.tap : u.tap;
-                igemm_fetch_weights<P, B>(p, to + P::a_bytes, stage_k, u.col_tile, matrix,
-                                          my_record, full);
-            }
-            __syncwarp();
-        }
+        if (group == 0) igemm_announce<P, B>(p, block, stage.at, u, note, my_record, fetches, lane);
         if (groups >> group & 1) {
             const int byte = stage_k * 128 + my_byte;
             const bool inside = byte < p.row_bytes;
@@ -430,6 +451,122 @@ __device__ void igemm_gather(const igemm_sm90_params &p, const igemm_sm90_block<
         barrier_arrive_copies(block.stage_full(stage.at));
     }
     if (finds_tiles) igemm_leave(p);
+    copy_async_wait_all();
+}
+
+// ---- Gathered rows, some of them sums -----------------------------------------------------------
+
+// A gather warp's place among its stages.
+template <class P> struct igemm_adding_walk {
+    const igemm_sm90_params &p;
+    const igemm_sm90_block<P> &block;
+    int number, step; // of the block's tiles, or of the tiles as they lie; of the tile's stages
+    int4 tile;
+
+    __device__ igemm_adding_walk(const igemm_sm90_params &params, const igemm_sm90_block<P> &b,
+                                 int turn)
+        : p(params), block(b), number(blockIdx.x), step(turn)
+    {
+        tile = P::SHARES ? load_shared_16(block.first_tile()) : igemm_tile(p, blockIdx.x);
+        if (igemm_share_of(block).each > 0) number = tile.z;
+    }
+    __device__ void next_tile()
+    {
+        const igemm_share share = igemm_share_of(block);
+        if (share.each > 0)
+            tile = igemm_part(p, share, ++number);
+        else
+            tile = igemm_tile(p, number += gridDim.x);
+    }
+    // The warp's next unit, whose rows are asked for, and the sums of the group: {first, number}.
+    __device__ int2 locate(igemm_unit &u, int group, int quarter)
+    {
+        while (tile.y > 0 && step >= tile.y * p.row_stages) {
+            step -= tile.y * p.row_stages;
+            next_tile();
+        }
+        u.note = NOTE_STOP;
+        if (tile.y == 0) return make_int2(0, 0);
+        const int record = step / p.row_stages, k = step - record * p.row_stages;
+        const int *const from = p.records + (int64_t)(tile.x + record) * (4 + P::rows);
+        const int4 head = __ldg(reinterpret_cast<const int4 *>(from));
+        const int4 *const rows =
+            reinterpret_cast<const int4 *>(from + 4 + group * 64) + quarter * 4;
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+            u.rows[i] = __ldg(rows + i);
+        u.note = k << 8 | head.y;
+        if (step == 0) u.note |= NOTE_FIRST;
+        if (step == tile.y * p.row_stages - 1) u.note |= NOTE_LAST;
+        u.tap = head.x;
+        u.tile = tile.z;
+        u.col_tile = tile.w;
+        step += P::stride;
+        return group == 0 ? make_int2(head.z, head.w & 0xffff)
+                          : make_int2(head.z + (head.w & 0xffff), head.w >> 16);
+    }
+};
+
+// igemm_gather with rows that are sums. One takes two or three times the latency of L2, so many warps
+// take turns, and each asks for its next stage before it fills this one. Tiles are dealt out by number:
+// the registers of a finder would be missed.
+template <class P, class T, operand B>
+__device__ void igemm_gather_adding(const igemm_sm90_params &p, const igemm_sm90_block<P> &block,
+                                    int warp, int lane)
+{
+    const int group = warp % P::GROUPS;
+    const int piece = lane % 8 * 16, quarter = lane / 8;
+    ring_position<P::STAGES> stage;
+    stage.at = warp / P::GROUPS;
+    igemm_adding_walk<P> walk(p, block, stage.at);
+    igemm_unit u;
+    int2 sums = walk.locate(u, group, quarter); // {first, number}
+
+    while ((u.note & NOTE_STOP) == 0) {
+        const uint32_t full = block.stage_full(stage.at);
+        const uint32_t to = block.stage(stage.at) + group * 64 * 128;
+        const int byte = (u.note >> 8) * 128 + piece;
+        const bool inside = byte < p.row_bytes;
+        const int first = sums.x, num = inside ? sums.y : 0;
+        int4 sum[P::BATCH];
+        load_sums(p.sums, first, num, quarter, sum);
+        barrier_wait(block.stage_empty(stage.at), stage.empty_parity());
+        if (group == 0) igemm_announce<P, B>(p, block, stage.at, u, u.note, 0, lane == 0, lane);
+        if (u.note >> group & 1) {
+            const unsigned char *const from = p.gathered + (inside ? byte : 0);
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                const int row[4] = {u.rows[i].x, u.rows[i].y, u.rows[i].z, u.rows[i].w};
+#pragma unroll
+                for (int c = 0; c < 4; ++c)
+                    if (row[c] != -2 || !inside)
+                        copy_async_if(
+                            to + (quarter * 16 + 4 * i + c) * 128 + (piece ^ (4 * i + c) % 8 << 4),
+                            row_at(from, p.row_stride, max(row[c], 0)), inside && row[c] >= 0);
+            }
+        }
+        barrier_arrive_copies(full);
+        sums = walk.locate(u, group, quarter); // asked for before this stage is full
+        gather_sums<T, 1>(sum, p.members, p.gathered, p.row_stride, byte, p.row_bytes, to, piece,
+                          0);
+        for (int begin = 4 * P::BATCH; begin < num; begin += 4 * P::BATCH) {
+            load_sums(p.sums, first, num, begin + quarter, sum);
+            gather_sums<T, 1>(sum, p.members, p.gathered, p.row_stride, byte, p.row_bytes, to,
+                              piece, 0);
+        }
+        barrier_arrive(full);
+        stage.advance_by(P::stride);
+    }
+    if (walk.step == 0) { // the stage after the last is this warp's
+        const uint32_t full = block.stage_full(stage.at);
+        barrier_wait(block.stage_empty(stage.at), stage.empty_parity());
+        if (group == 0 && lane == 0) {
+            store_shared_16(block.stage_note(stage.at), make_int4(NOTE_STOP, 0, 0, 0));
+            barrier_arrive(full);
+        }
+        barrier_arrive_copies(full);
+        barrier_arrive(full);
+    }
     copy_async_wait_all();
 }
 
@@ -619,7 +756,8 @@ __global__ void __launch_bounds__(P::threads, P::BLOCKS)
     block.base = ((uint32_t)__cvta_generic_to_shared(unaligned) + 1023) / 1024 * 1024;
     if (threadIdx.x == 0) {
         for (int s = 0; s < P::STAGES; ++s) {
-            barrier_init(block.stage_full(s), p.records != nullptr ? 32 * P::GROUPS + 1 : 1);
+            barrier_init(block.stage_full(s),
+                         p.records != nullptr ? (P::ADDS ? 64 : 32) * P::GROUPS + 1 : 1);
             barrier_init(block.stage_empty(s), 4 * P::GROUPS);
         }
         for (int s = 0; s < P::tile_slots; ++s) {
@@ -635,7 +773,9 @@ __global__ void __launch_bounds__(P::threads, P::BLOCKS)
     const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
     if (warp >= 4 * P::GROUPS) {
         if constexpr (P::moves_registers) set_registers<P::registers, P::gather_registers>();
-        if (p.records != nullptr)
+        if constexpr (P::ADDS)
+            igemm_gather_adding<P, T, B>(p, block, warp - 4 * P::GROUPS, threadIdx.x % 32);
+        else if (p.records != nullptr)
             igemm_gather<P, B>(p, block, warp - 4 * P::GROUPS, threadIdx.x % 32);
         else if (threadIdx.x == 128 * P::GROUPS)
             igemm_load_rows<P, B>(p, block);

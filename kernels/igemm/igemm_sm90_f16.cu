@@ -3,13 +3,13 @@
 #include "kernels/igemm/igemm_sm90_launch.cuh"
 
 template spops_status spops::launch_igemm_sm90<__half>(spops_context *, const spops_igemm_args *,
-                                                       const weight_form &);
-template spops_status spops::prepare_igemm_sm90<__half>(spops_context *);
+                                                       const weight_form &, int32_t);
+template spops_status spops::prepare_igemm_sm90<__half>(spops_context *, bool, int32_t);
 
 // Two tiles of partial sums a share: there are as many as blocks, or, with the least work a share has,
 // less than twice as many as records.
 size_t spops::igemm_sm90_scratch_bytes(const spops_context *ctx, int64_t max_records,
-                                       int64_t max_cols)
+                                       int64_t max_cols, int32_t forced)
 {
     int64_t most = 0;
     const auto consider = [&](auto policy) {
@@ -19,7 +19,11 @@ size_t spops::igemm_sm90_scratch_bytes(const spops_context *ctx, int64_t max_rec
         const int64_t bytes = 2 * (parts < blocks ? parts : blocks) * P::rows * P::COLS * 4;
         if (bytes > most) most = bytes;
     };
-    if (max_cols > 64) consider(igemm_columns_128());
-    if (max_cols > 128) consider(igemm_columns_256());
+#define SPOPS_TILE(number, few, max, percent, columns, ...)                                        \
+    if ((max_cols > columns / 2 || number == forced) &&                                            \
+        igemm_policy<columns, __VA_ARGS__>::SHARES)                                                \
+        consider(igemm_policy<columns, __VA_ARGS__>());
+    SPOPS_IGEMM_SM90_TILES(SPOPS_TILE)
+#undef SPOPS_TILE
     return (size_t)most + 256; // to align
 }

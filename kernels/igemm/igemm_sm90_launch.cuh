@@ -25,7 +25,7 @@ spops_status launch_policy(spops_context *ctx, const spops_igemm_args *args, con
     p.gathered = static_cast<const unsigned char *>(args->x.data);
     p.row_stride = (uint32_t)(args->x.row_stride * f.bytes);
     p.row_bytes = row_bytes;
-    p.record_bytes = gathers && row_bytes <= 64 ? 64 : 128;
+    p.record_bytes = gathers && !P::ADDS && row_bytes <= 64 ? 64 : 128;
     p.row_stages = (row_bytes + 127) / 128;
     p.tiles = reinterpret_cast<const int4 *>(args->schedule->tiles);
     p.num_tiles = args->schedule->num_tiles;
@@ -34,6 +34,8 @@ spops_status launch_policy(spops_context *ctx, const spops_igemm_args *args, con
     p.records = args->schedule->records;
     p.first = args->schedule->first;
     p.out_rows = args->schedule->out_rows;
+    p.sums = reinterpret_cast<const int4 *>(args->schedule->sums);
+    p.members = args->schedule->members;
     p.last_tap = args->mirrored ? f.taps - 1 : -1;
     p.col_tiles = (f.cols + P::COLS - 1) / P::COLS;
     p.tickets = args->tickets;
@@ -77,31 +79,29 @@ spops_status launch_policy(spops_context *ctx, const spops_igemm_args *args, con
                                             (size_t)P::shared_bytes, p);
 }
 
-//                                       columns, groups, gather warps, stages, blocks
-using igemm_columns_32 = igemm_sm90_policy<32, 2, 8, 4, 2>;
-using igemm_columns_64 = igemm_sm90_policy<64, 2, 4, 4, 2>;
-using igemm_columns_128 = igemm_sm90_policy<128, 2, 8, 6, 1>;
-using igemm_columns_256 = igemm_sm90_policy<256, 2, 4, 4, 1>;
+template <int COLS, int GATHER_WARPS, int STAGES, int BLOCKS, int BATCH>
+using igemm_policy = igemm_sm90_policy<COLS, 2, GATHER_WARPS, STAGES, BLOCKS, BATCH>;
 
 template <class T, operand B>
-spops_status launch_form(spops_context *ctx, const spops_igemm_args *args, const weight_form &f)
+spops_status launch_form(spops_context *ctx, const spops_igemm_args *args, const weight_form &f,
+                         int32_t tile)
 {
-    // Where tiles are fewer than multiprocessors and nobody shares them, narrow ones busy more of these.
-    const bool few = args->schedule->records == nullptr &&
-                     args->schedule->max_tiles <= ctx->info.num_processors / 2;
-    if (f.cols <= 32) return launch_policy<igemm_columns_32, T, B>(ctx, args, f);
-    if (f.cols <= 64 || few) return launch_policy<igemm_columns_64, T, B>(ctx, args, f);
-    if (f.cols <= 128) return launch_policy<igemm_columns_128, T, B>(ctx, args, f);
-    return launch_policy<igemm_columns_256, T, B>(ctx, args, f);
+    switch (tile) {
+#define SPOPS_TILE(number, few, max, percent, ...)                                                 \
+    case number: return launch_policy<igemm_policy<__VA_ARGS__>, T, B>(ctx, args, f);
+        SPOPS_IGEMM_SM90_TILES(SPOPS_TILE)
+#undef SPOPS_TILE
+    default: return no_igemm_tile(ctx, tile);
+    }
 }
 
 template <class T>
 spops_status launch_igemm_sm90(spops_context *ctx, const spops_igemm_args *args,
-                               const weight_form &f)
+                               const weight_form &f, int32_t tile)
 {
     if constexpr (sizeof(T) == 2) // tf32 products have k along all lines
-        if (!f.along_k) return launch_form<T, ACROSS_K>(ctx, args, f);
-    return launch_form<T, ALONG_K>(ctx, args, f);
+        if (!f.along_k) return launch_form<T, ACROSS_K>(ctx, args, f, tile);
+    return launch_form<T, ALONG_K>(ctx, args, f, tile);
 }
 
 template <class P, class T> spops_status prepare_policy(spops_context *ctx)
@@ -111,12 +111,14 @@ template <class P, class T> spops_status prepare_policy(spops_context *ctx)
     return prepare_shared(ctx, "igemm: prepare", igemm_sm90_kernel<P, T, ALONG_K>);
 }
 
-template <class T> spops_status prepare_igemm_sm90(spops_context *ctx)
+template <class T> spops_status prepare_igemm_sm90(spops_context *ctx, bool adds, int32_t forced)
 {
-    SPOPS_TRY((prepare_policy<igemm_columns_32, T>(ctx)));
-    SPOPS_TRY((prepare_policy<igemm_columns_64, T>(ctx)));
-    SPOPS_TRY((prepare_policy<igemm_columns_128, T>(ctx)));
-    return prepare_policy<igemm_columns_256, T>(ctx);
+#define SPOPS_TILE(number, few, max, percent, ...)                                                 \
+    if (igemm_policy<__VA_ARGS__>::ADDS == adds && spops_igemm_leaves(forced, number))             \
+        SPOPS_TRY((prepare_policy<igemm_policy<__VA_ARGS__>, T>(ctx)));
+    SPOPS_IGEMM_SM90_TILES(SPOPS_TILE)
+#undef SPOPS_TILE
+    return SPOPS_STATUS_OK;
 }
 
 } // namespace spops

@@ -4,18 +4,27 @@
 #define SPOPS_KERNELS_IGEMM_IGEMM_WGRAD_LAUNCH_CUH
 
 #include "igemm/igemm_args.h"
+#include "kernels/igemm/igemm_tuning.h"
 
 namespace spops
 {
 
+// The tile of gradients that was asked for, or that of the table.
+inline int32_t igemm_wgrad_tile_of(const spops_igemm_wgrad_args *args)
+{
+    return spops_igemm_is_gradient(args->tile)
+               ? args->tile
+               : spops_igemm_wgrad_tile(args->units != nullptr, args->x.cols, args->g.cols);
+}
+
 spops_status launch_igemm_wgrad_sm90(spops_context *ctx, const spops_igemm_wgrad_args *args);
 
-// All kernels, of pairs or of units.
-spops_status prepare_igemm_wgrad_sm90(spops_context *ctx, bool units);
+// All tiles that a plan may run, of pairs or of units.
+spops_status prepare_igemm_wgrad_sm90(spops_context *ctx, bool units, int32_t forced);
 
 // For up to so many channels of x and g.
 size_t igemm_wgrad_sm90_scratch_bytes(const spops_context *ctx, int num_taps, int64_t max_rows,
-                                      int64_t max_cols);
+                                      int64_t max_cols, int32_t forced);
 
 } // namespace spops
 

@@ -29,9 +29,10 @@
 #include "kernels/core/launch.cuh"
 #include "kernels/igemm/igemm_epilogue.cuh"
 #include "kernels/core/sm90/hopper.cuh"
+#include "kernels/igemm/igemm_launch.cuh"
 #include "kernels/igemm/igemm_wgrad_launch.cuh"
 #include "kernels/core/block_sum.cuh"
-#include "kernels/igemm/row_sums.cuh"
+#include "kernels/igemm/row_sums_sm90.cuh"
 
 namespace
 {
@@ -48,9 +49,11 @@ template <int COLS_, int GROUPS_, int STAGES_, int BLOCKS_> struct wgrad_policy 
     static constexpr int stage_bytes = a_bytes + b_bytes;
     static constexpr bool moves_registers = COLS == 256;
     static constexpr int registers = 65536 / threads / 8 * 8;
-    static constexpr int gather_registers = 88;
+    static constexpr int gather_registers = 88, unit_registers = 96; // of units, which are sums
     static constexpr int multiply_registers =
         ((GROUPS + 1) * registers - gather_registers) / GROUPS / 8 * 8;
+    static constexpr int beside_units =
+        ((GROUPS + 1) * registers - unit_registers) / GROUPS / 8 * 8;
     // Diagonals of folded sums; stages; notes; barriers.
     static constexpr int folded_bytes = GROUPS == 1 && COLS == 64 ? 64 * 32 * 4 : 0;
     static constexpr int folded_at = STAGES * stage_bytes;
@@ -61,7 +64,8 @@ template <int COLS_, int GROUPS_, int STAGES_, int BLOCKS_> struct wgrad_policy 
 
 // Units of a schedule, whose offsets by tap are tap_offsets.
 struct wgrad_units {
-    const int *units, *records, *out_rows, *sums, *members;
+    const int *units, *records, *out_rows, *members;
+    const int4 *sums;
 };
 
 struct wgrad_params {
@@ -325,62 +329,6 @@ __device__ __forceinline__ void load_rows(const wgrad_params &p, int2 unit, int 
 // Sums of a lane that are on their way together: a quarter of a warp has one each.
 template <class P> constexpr int sum_batch = 2 / P::GROUPS;
 
-// From sum `begin` of a unit on; no members: none.
-template <class P>
-__device__ __forceinline__ void load_sums(const wgrad_params &p, const wgrad_unit &u, int begin,
-                                          int quarter, int4 (&sum)[sum_batch<P>])
-{
-#pragma unroll
-    for (int b = 0; b < sum_batch<P>; ++b) {
-        const int n = begin + 4 * b + quarter;
-        sum[b] = n < u.num_sums ? __ldg(reinterpret_cast<const int4 *>(p.units.sums) + u.first + n)
-                                : make_int4(0, 0, 0, 0);
-    }
-}
-
-// Adds the rows of these sums into their lines, for each 64 channels of x.
-template <class P, class T>
-__device__ __forceinline__ void gather_sums(const wgrad_params &p, const int4 (&sum)[sum_batch<P>],
-                                            int x_begin, int piece, uint32_t to)
-{
-    uint4 row[sum_batch<P>][P::GROUPS][3];
-#pragma unroll
-    for (int b = 0; b < sum_batch<P>; ++b) {
-        const int count = sum[b].x >> 8;
-        const int from[3] = {sum[b].y, sum[b].z, sum[b].w};
-#pragma unroll
-        for (int i = 0; i < P::GROUPS; ++i)
-#pragma unroll
-            for (int m = 0; m < 3; ++m) {
-                const int byte = x_begin + i * 128;
-                row[b][i][m] = make_uint4(0, 0, 0, 0);
-                if (count >= 2 && (m < 2 || count == 3) && byte < p.x_bytes)
-                    row[b][i][m] = __ldg(reinterpret_cast<const uint4 *>(
-                        p.x + (int64_t)from[m] * p.x_row_bytes + byte));
-            }
-    }
-#pragma unroll
-    for (int b = 0; b < sum_batch<P>; ++b) {
-        const int count = sum[b].x >> 8, line = sum[b].x & 255;
-        if (count == 0) continue;
-#pragma unroll
-        for (int i = 0; i < P::GROUPS; ++i) {
-            const int byte = x_begin + i * 128;
-            float value[8] = {};
-#pragma unroll
-            for (int m = 0; m < 3; ++m)
-                add_numbers<T>(value, row[b][i][m]);
-            for (int m = 2; count > 3 && m < count && byte < p.x_bytes; ++m) {
-                const int from = __ldg(p.units.members + sum[b].w + m);
-                add_numbers<T>(value, __ldg(reinterpret_cast<const uint4 *>(
-                                          p.x + (int64_t)from * p.x_row_bytes + byte)));
-            }
-            store_shared_16(to + i * P::block_bytes + line * 128 + (piece ^ (line % 8 << 4)),
-                            rounded_numbers<T>(value));
-        }
-    }
-}
-
 // wgrad_gather of units. A sum takes two or three times the latency of the L2, so each warp fills a
 // stage alone, every fourth one of the range.
 template <class P, class T>
@@ -411,7 +359,7 @@ __device__ void wgrad_gather_units(const wgrad_params &p, const wgrad_block<P> &
         const int slot = s % P::STAGES;
         const uint32_t full = block.full(slot), a = block.stage(slot);
         int4 sum[sum_batch<P>];
-        load_sums<P>(p, now, 0, quarter, sum);
+        load_sums(p.units.sums, now.first, now.num_sums, quarter, sum);
         if ((next.note.x & NOTE_STOP) == 0) load_rows(p, later, lane, next);
         const int4 note_later = walk.note(blockIdx.x);
         later = load_unit(p, walk);
@@ -450,8 +398,10 @@ __device__ void wgrad_gather_units(const wgrad_params &p, const wgrad_block<P> &
         barrier_arrive_copies(full);
         for (int begin = 0; begin < now.num_sums; begin += 4 * sum_batch<P>) {
             int4 more_sums[sum_batch<P>];
-            load_sums<P>(p, now, begin + 4 * sum_batch<P>, quarter, more_sums);
-            gather_sums<P, T>(p, sum, x_begin, piece, a);
+            load_sums(p.units.sums, now.first, now.num_sums, begin + 4 * sum_batch<P> + quarter,
+                      more_sums);
+            gather_sums<T, P::GROUPS>(sum, p.units.members, p.x, p.x_row_bytes, x_begin, p.x_bytes,
+                                      a, piece, P::block_bytes);
 #pragma unroll
             for (int b = 0; b < sum_batch<P>; ++b)
                 sum[b] = more_sums[b];
@@ -614,13 +564,15 @@ __global__ void __launch_bounds__(P::threads, P::BLOCKS)
     const int role = threadIdx.x / 128, t = threadIdx.x % 128;
     const int row_tile = blockIdx.y / p.col_tiles, col_tile = blockIdx.y % p.col_tiles;
     if (role == P::GROUPS) {
-        if (P::moves_registers) set_registers<P::registers, P::gather_registers>();
+        if (P::moves_registers)
+            set_registers<P::registers, UNITS ? P::unit_registers : P::gather_registers>();
         if constexpr (UNITS)
             wgrad_gather_units<P, T>(p, block, range, row_tile, col_tile, t / 32, t % 32);
         else
             wgrad_gather<P>(p, block, range, row_tile, col_tile, t);
     } else {
-        if (P::moves_registers) set_registers<P::registers, P::multiply_registers>();
+        if (P::moves_registers)
+            set_registers<P::registers, UNITS ? P::beside_units : P::multiply_registers>();
         wgrad_multiply<P, T>(p, block, row_tile, col_tile, role, t);
     }
 }
@@ -652,12 +604,6 @@ __global__ void __launch_bounds__(add_threads) wgrad_add(const __grid_constant__
 
 // ---- Launching ----------------------------------------------------------------------------------
 
-//                                columns, groups, stages, blocks a multiprocessor
-using small_tile = wgrad_policy<64, 1, 4, 3>;
-using broad_tile = wgrad_policy<128, 1, 4, 2>;
-using middle_tile = wgrad_policy<128, 2, 6, 1>;
-using large_tile = wgrad_policy<256, 2, 4, 1>;
-
 struct wgrad_grid {
     int row_tiles, col_tiles, ranges;
 };
@@ -682,7 +628,8 @@ spops_status launch_policy(spops_context *ctx, const spops_igemm_wgrad_args *arg
     p.tap_offsets = args->tap_offsets;
     if (UNITS) {
         const spops_igemm_schedule *s = args->units;
-        p.units = {s->units, s->records, s->out_rows, s->sums, s->members};
+        p.units = {s->units, s->records, s->out_rows, s->members,
+                   reinterpret_cast<const int4 *>(s->sums)};
         p.tap_offsets = s->unit_offsets;
     }
     p.in_rows = args->in_rows;
@@ -716,36 +663,13 @@ spops_status launch_policy(spops_context *ctx, const spops_igemm_wgrad_args *arg
                   (unsigned)add_threads, p);
 }
 
-// Calls `use` with the policy for so many channels of x and g.
-template <class Use> auto with_policy(int64_t rows, int64_t cols, const Use &use)
+template <class P, bool UNITS>
+spops_status launch_dtype(spops_context *ctx, const spops_igemm_wgrad_args *args)
 {
-    if (rows <= 64 && cols <= 64) return use(small_tile());
-    if (rows <= 64 && cols <= 128) return use(broad_tile());
-    if (cols <= 128) return use(middle_tile());
-    return use(large_tile());
+    return args->x.dtype == SPOPS_DTYPE_BF16
+               ? launch_policy<P, __nv_bfloat16, UNITS>(ctx, args)
+               : launch_policy<P, __half, UNITS>(ctx, args);
 }
-
-} // namespace
-
-spops_status spops::launch_igemm_wgrad_sm90(spops_context *ctx, const spops_igemm_wgrad_args *args)
-{
-    const bool bf16 = args->x.dtype == SPOPS_DTYPE_BF16;
-    if (args->units != nullptr) { // two policies: their sums bind, not their tiles
-        if (args->x.cols <= 64 && args->g.cols <= 128)
-            return bf16 ? launch_policy<broad_tile, __nv_bfloat16, true>(ctx, args)
-                        : launch_policy<broad_tile, __half, true>(ctx, args);
-        return bf16 ? launch_policy<large_tile, __nv_bfloat16, true>(ctx, args)
-                    : launch_policy<large_tile, __half, true>(ctx, args);
-    }
-    return with_policy(args->x.cols, args->g.cols, [&](auto policy) {
-        using P = decltype(policy);
-        return bf16 ? launch_policy<P, __nv_bfloat16, false>(ctx, args)
-                    : launch_policy<P, __half, false>(ctx, args);
-    });
-}
-
-namespace
-{
 
 template <class P, bool UNITS> spops_status prepare_policy(spops_context *ctx)
 {
@@ -754,40 +678,55 @@ template <class P, bool UNITS> spops_status prepare_policy(spops_context *ctx)
     return prepare_shared(ctx, what, wgrad_kernel<P, __nv_bfloat16, UNITS>);
 }
 
-} // namespace
-
-spops_status spops::prepare_igemm_wgrad_sm90(spops_context *ctx, bool units)
+// Ranges are as many as blocks fit, so a partial for each is so many tiles, or dW of a tap where that
+// is more; beside it there are at most as many, and no more than taps.
+template <class P>
+int64_t scratch_numbers(const spops_context *ctx, int num_taps, int64_t rows, int64_t cols)
 {
-    if (units) {
-        SPOPS_TRY((prepare_policy<broad_tile, true>(ctx)));
-        return prepare_policy<large_tile, true>(ctx);
-    }
-    SPOPS_TRY((prepare_policy<small_tile, false>(ctx)));
-    SPOPS_TRY((prepare_policy<broad_tile, false>(ctx)));
-    SPOPS_TRY((prepare_policy<middle_tile, false>(ctx)));
-    return prepare_policy<large_tile, false>(ctx);
+    const int64_t tiles = (int64_t)ctx->info.num_processors * P::BLOCKS * P::rows * P::COLS;
+    const int64_t of_tap = rows * cols, of_ranges = tiles > of_tap ? tiles : of_tap;
+    const bool few_taps = num_taps < of_ranges / of_tap;
+    return of_ranges + (few_taps ? num_taps * of_tap : of_ranges);
 }
 
-// Ranges are as many as blocks fit, so a partial for each is so many tiles, or dW of a tap where that
-// is more; beside it there are at most as many, and no more than taps. A policy counts for what
-// with_policy gives it; those of units need no more for the same channels.
-size_t spops::igemm_wgrad_sm90_scratch_bytes(const spops_context *ctx, int num_taps,
-                                             int64_t max_rows, int64_t max_cols)
+} // namespace
+
+spops_status spops::launch_igemm_wgrad_sm90(spops_context *ctx, const spops_igemm_wgrad_args *args)
 {
-    int64_t numbers = 0;
-    const auto consider = [&](auto policy, int64_t rows, int64_t cols) {
-        using P = decltype(policy);
-        const int64_t tiles = (int64_t)ctx->info.num_processors * P::BLOCKS * P::rows * P::COLS;
-        const int64_t of_tap = rows * cols, of_ranges = tiles > of_tap ? tiles : of_tap;
-        const bool few_taps = num_taps < of_ranges / of_tap;
-        const int64_t all = of_ranges + (few_taps ? num_taps * of_tap : of_ranges);
-        if (all > numbers) numbers = all;
-    };
-    const int64_t rows_64 = max_rows < 64 ? max_rows : 64, cols_64 = max_cols < 64 ? max_cols : 64;
-    const int64_t cols_128 = max_cols < 128 ? max_cols : 128;
-    consider(small_tile(), rows_64, cols_64);
-    if (max_cols > 64) consider(broad_tile(), rows_64, cols_128);
-    if (max_rows > 64) consider(middle_tile(), max_rows, cols_128);
-    if (max_cols > 128) consider(large_tile(), max_rows, max_cols);
+    const int32_t tile = igemm_wgrad_tile_of(args);
+    switch (tile) {
+#define SPOPS_TILE(number, units, max_x, max_g, ...)                                               \
+    case number: return launch_dtype<wgrad_policy<__VA_ARGS__>, units != 0>(ctx, args);
+        SPOPS_IGEMM_WGRAD_TILES(SPOPS_TILE)
+#undef SPOPS_TILE
+    default: return no_igemm_tile(ctx, tile);
+    }
+}
+
+spops_status spops::prepare_igemm_wgrad_sm90(spops_context *ctx, bool of_units, int32_t forced)
+{
+#define SPOPS_TILE(number, units, max_x, max_g, ...)                                               \
+    if (of_units == units && spops_igemm_leaves(forced, number))                                   \
+        SPOPS_TRY((prepare_policy<wgrad_policy<__VA_ARGS__>, units != 0>(ctx)));
+    SPOPS_IGEMM_WGRAD_TILES(SPOPS_TILE)
+#undef SPOPS_TILE
+    return SPOPS_STATUS_OK;
+}
+
+// A tile counts for the widest channels that the table gives it. Tiles of units need no more than those
+// of pairs for the same channels.
+size_t spops::igemm_wgrad_sm90_scratch_bytes(const spops_context *ctx, int num_taps,
+                                             int64_t max_rows, int64_t max_cols, int32_t forced)
+{
+    int64_t numbers = 0, own, rows, cols;
+#define SPOPS_TILE(number, units, max_x, max_g, ...)                                               \
+    rows = number != forced && max_rows > max_x ? max_x : max_rows;                                \
+    cols = number != forced && max_cols > max_g ? max_g : max_cols;                                \
+    own = scratch_numbers<wgrad_policy<__VA_ARGS__>>(ctx, num_taps, rows, cols);                   \
+    if (own > numbers &&                                                                           \
+        (number == forced || spops_igemm_wgrad_tile(false, rows, cols) == number))                 \
+        numbers = own;
+    SPOPS_IGEMM_WGRAD_TILES(SPOPS_TILE)
+#undef SPOPS_TILE
     return (size_t)numbers * sizeof(float);
 }

@@ -57,6 +57,7 @@ extern "C" spops_status spops_cuda_mvmr(spops_context *ctx, const spops_mvmr_arg
     p.offsets = tiles->offsets;
     p.triplets = (const int4 *)tiles->triplets;
     p.num_rows = tiles->num_rows;
+    p.tile_rows = tiles->tile_rows;
     p.num_written = args->num_rows;
     p.mode = dot ? MODE_DOT : tiles->direct ? MODE_DIRECT : MODE_SUM;
     p.x = args->x.data;

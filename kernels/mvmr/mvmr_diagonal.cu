@@ -13,12 +13,12 @@ using namespace spops;
 constexpr int threads = 256;
 constexpr int cols = 64;              // of a block
 constexpr int teams = threads / cols; // that share the rows, or the triplets, of a block
-constexpr int tile_rows = SPOPS_CUDA_TILE_ROWS;
 
 struct diagonal_params {
     const int32_t *offsets;
     const int4 *triplets;
     int64_t num_rows;
+    int tile_rows;
     const int32_t *num_written;
     bool direct;
     const void *x, *w, *s, *g;
@@ -33,10 +33,11 @@ struct diagonal_params {
 template <class T>
 __global__ void __launch_bounds__(threads) sum_diagonal(const __grid_constant__ diagonal_params p)
 {
-    __shared__ float sums[tile_rows * cols];
-    const int64_t first_row = (int64_t)blockIdx.x * tile_rows;
+    __shared__ float sums[max_tile_rows() * cols];
+    const int64_t first_row = (int64_t)blockIdx.x * p.tile_rows;
     const int32_t begin = p.offsets[blockIdx.x], end = p.offsets[blockIdx.x + 1];
-    const int rows = p.direct ? end - begin : (int)min((int64_t)tile_rows, p.num_rows - first_row);
+    const int rows =
+        p.direct ? end - begin : (int)min((int64_t)p.tile_rows, p.num_rows - first_row);
     const int team = (int)threadIdx.x / cols, c = (int)threadIdx.x % cols;
     const int64_t written = rows_written(p.num_written, p.num_rows);
 
@@ -151,6 +152,7 @@ spops_status spops::mvmr_diagonal(spops_context *ctx, const spops_mvmr_args *arg
     p.offsets = tiles->offsets;
     p.triplets = (const int4 *)tiles->triplets;
     p.num_rows = tiles->num_rows;
+    p.tile_rows = tiles->tile_rows;
     p.num_written = args->num_rows;
     p.direct = tiles->direct;
     p.x = args->x.data;

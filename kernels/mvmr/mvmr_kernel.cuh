@@ -14,15 +14,13 @@
 namespace spops
 {
 
-constexpr int tile_rows = SPOPS_CUDA_TILE_ROWS;
-
 // Triplets with one matrix that are multiplied together; in shared memory.
 struct mvmr_batch {
     int32_t from[product_rows], row[product_rows], number[product_rows];
     int32_t to[product_rows];   // row of the sums
     int32_t rank[product_rows]; // earlier triplets of the batch with the same row
     float scale[product_rows];
-    uint32_t seen[tile_rows / 32]; // rows of the sums that occur
+    uint32_t seen[max_tile_rows() / 32]; // rows of the sums that occur
 };
 
 // The batch at p; returns how many triplets it has. `any_shared` says whether two share a row.
@@ -35,7 +33,7 @@ __device__ __forceinline__ int fill_batch(const mvmr_params &p, mvmr_batch &batc
     int4 t = make_int4(0, 0, -1, 0);
     bool shared = false;
     if (i < product_rows && at + i < end) t = p.triplets[at + i];
-    if (i < tile_rows / 32) batch.seen[i] = 0;
+    if (i < p.tile_rows / 32) batch.seen[i] = 0;
     // Triplets are sorted by matrix: those with this one come first. This is also where everyone is
     // done with the batch before.
     const int n = __syncthreads_count(i < product_rows && t.z == matrix);
@@ -137,9 +135,9 @@ __device__ __forceinline__ void sum_tile(const mvmr_params &p, mvmr_panel panel,
                                          uint32_t *stage, float *sums)
 {
     typedef typename P::element T;
-    const int64_t tile = blockIdx.x, first_row = tile * tile_rows;
+    const int64_t tile = blockIdx.x, first_row = tile * p.tile_rows;
     const int32_t begin = p.offsets[tile], end = p.offsets[tile + 1];
-    const int rows = (int)min((int64_t)tile_rows, p.num_rows - first_row);
+    const int rows = (int)min((int64_t)p.tile_rows, p.num_rows - first_row);
     const int64_t out_col = panel.group * (int64_t)p.out_cols + panel.col;
     const bool direct = p.mode == MODE_DIRECT;
     const int64_t written = rows_written(p.num_written, p.num_rows);
@@ -238,9 +236,9 @@ template <product_engine ENGINE, class T, int VEC> spops_status prepare_engine(s
 {
     typedef product<ENGINE, T, VEC, false, true> along;
     typedef product<ENGINE, T, VEC, false, false> across;
-    if (mvmr_shared_bytes<along>(tile_rows) > default_shared_bytes)
+    if (mvmr_shared_bytes<along>(max_tile_rows()) > default_shared_bytes)
         SPOPS_TRY(prepare_shared(ctx, "mvmr: prepare", mvmr_kernel<along, false>));
-    if (mvmr_shared_bytes<across>(tile_rows) > default_shared_bytes)
+    if (mvmr_shared_bytes<across>(max_tile_rows()) > default_shared_bytes)
         SPOPS_TRY(prepare_shared(ctx, "mvmr: prepare", mvmr_kernel<across, true>));
     return SPOPS_STATUS_OK;
 }
@@ -250,7 +248,7 @@ spops_status launch_kernel(spops_context *ctx, const spops_mvmr_args *args, cons
 {
     typedef product<ENGINE, T, VEC, false, !TRANSPOSED> P;
     const int64_t panels = p.mode == MODE_DOT ? 1 : num_panels(p);
-    const size_t bytes = mvmr_shared_bytes<P>(p.mode == MODE_SUM ? tile_rows : product_rows);
+    const size_t bytes = mvmr_shared_bytes<P>(p.mode == MODE_SUM ? p.tile_rows : product_rows);
     const dim3 grid((unsigned)args->tiles->num_tiles, (unsigned)(panels < 65535 ? panels : 65535));
     return launch_prepared<AFTER_PREVIOUS>(ctx, "mvmr: launch", mvmr_kernel<P, TRANSPOSED>, grid,
                                            product_threads, bytes, p);

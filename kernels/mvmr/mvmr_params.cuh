@@ -15,6 +15,7 @@ struct mvmr_params {
     const int32_t *offsets;
     const int4 *triplets;       // row, from, matrix, number
     int64_t num_rows;           // of the result
+    int tile_rows;              // of sums
     const int32_t *num_written; // [1] of them that are written; null: all
     int mode;
     const void *x, *w, *s, *g;

@@ -14,7 +14,7 @@
 #define SPOPS_KERNELS_MVMR_PRODUCT_CUH
 
 #include "kernels/core/matrix_units.cuh"
-#include "kernels/mvmr/mvmr_tile.h"
+#include "kernels/mvmr/mvmr_tuning.h"
 
 namespace spops
 {
@@ -23,6 +23,15 @@ enum product_engine { ENGINE_F32, ENGINE_TF32, ENGINE_UNITS };
 
 constexpr int product_threads = 128;
 constexpr int product_rows = SPOPS_CUDA_BLOCK_ROWS, product_cols = SPOPS_CUDA_BLOCK_COLS;
+
+__host__ __device__ constexpr int max_tile_rows()
+{
+    int most = 0;
+#define SPOPS_TILE(number, rows) most = rows > most ? rows : most;
+    SPOPS_MVMR_TILES(SPOPS_TILE)
+#undef SPOPS_TILE
+    return most;
+}
 static_assert(product_rows == 64 && product_cols == 64, "four warps of 32 x 32 sums");
 
 // Of sums in shared memory: 8 floats between rows spread the rows of a product over the banks.

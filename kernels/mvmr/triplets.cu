@@ -2,7 +2,7 @@
 // Plans of triplets: the slots that make tiles from the lists by matrix, and the layout that the
 // kernels of mvmr and vvor want.
 #include "kernels/core/launch.cuh"
-#include "kernels/mvmr/mvmr_tile.h"
+#include "kernels/mvmr/mvmr_tuning.h"
 #include "mvmr/mvmr.h"
 
 namespace
@@ -76,11 +76,18 @@ __global__ void fill_triplets(const __grid_constant__ fill_params f)
 
 } // namespace
 
+extern "C" int32_t spops_cuda_triplets_tile(const spops_context *ctx,
+                                            const spops_triplets_layout_args *args)
+{
+    (void)ctx;
+    return spops_mvmr_tile(args->tile);
+}
+
 extern "C" int32_t spops_cuda_triplets_tile_rows(const spops_context *ctx,
                                                  const spops_triplets_layout_args *args)
 {
-    (void)ctx, (void)args;
-    return SPOPS_CUDA_TILE_ROWS;
+    (void)ctx;
+    return spops_mvmr_tile_rows(spops_mvmr_tile(args->tile));
 }
 
 // Pieces enough to give every multiprocessor several blocks of sums, for matrices of the size that

@@ -111,6 +111,40 @@ static spops_status read_bias(attention_call *c)
                               1u << SPOPS_DTYPE_I32);
 }
 
+static spops_attention_scratch_args scratch_args(const attention_call *c, bool backward)
+{
+    return (spops_attention_scratch_args){
+        .patches = c->patches,
+        .heads = c->options.heads,
+        .dim = (int32_t)c->dim,
+        .dtype = c->dtype,
+        .backward = backward,
+        .rotary_pairs = c->options.rotary == NULL ? 0 : c->rotary.axis_dim / 2,
+        .bias_range = (int32_t)bias_range(c),
+        .tf32 = c->options.math == SPOPS_MATH_TF32,
+        .tile = c->options.tile};
+}
+
+// 0: the backend has no choice, or none such.
+static int32_t tile_of(const attention_call *c, bool backward)
+{
+    const spops_attention_scratch_args args = scratch_args(c, backward);
+    if (c->ctx == NULL || c->ctx->backend->attention_tile == NULL) return 0;
+    return c->ctx->backend->attention_tile(c->ctx, &args);
+}
+
+static spops_status check_tile(attention_call *c)
+{
+    const int32_t tile = c->options.tile;
+    SPOPS_TRY(spops_check_reserved(c->ctx, c->name, c->options.reserved));
+    if (c->ctx == NULL || tile == 0) return SPOPS_STATUS_OK;
+    SPOPS_REQUIRE(
+        c->ctx, tile_of(c, false) == tile || tile_of(c, true) == tile,
+        "%s: options->tile is %d, expected that of a kernel for this device and such heads",
+        c->name, (int)tile);
+    return SPOPS_STATUS_OK;
+}
+
 // Everything but the matrices of the call itself, which have q's width and dtype.
 static spops_status read_call(attention_call *c, const spops_attention_options *options)
 {
@@ -120,7 +154,8 @@ static spops_status read_call(attention_call *c, const spops_attention_options *
                                 SPOPS_DTYPES_REAL & ~c->backend->lacks_dtypes));
     SPOPS_TRY(read_heads(c));
     SPOPS_TRY(read_rotary(c));
-    return read_bias(c);
+    SPOPS_TRY(read_bias(c));
+    return check_tile(c);
 }
 
 // ---- Matrices -----------------------------------------------------------------------------------
@@ -203,24 +238,13 @@ static void fill_args(const attention_call *c, spops_matrix q, spops_matrix k, s
     args->scale = c->options.scale;
     args->scale_f64 = c->scale_f64;
     args->tf32 = c->options.math == SPOPS_MATH_TF32;
+    args->tile = c->options.tile;
     args->q = view_of(c, q, false);
     args->k = view_of(c, k, false);
     args->v = view_of(c, v, false);
     args->o = view_of(c, o, true);
     fill_rotary(c, &args->rotary);
     fill_bias(c, &args->bias);
-}
-
-static spops_attention_scratch_args scratch_args(const attention_call *c, bool backward)
-{
-    return (spops_attention_scratch_args){
-        .patches = c->patches,
-        .heads = c->options.heads,
-        .dim = (int32_t)c->dim,
-        .dtype = c->dtype,
-        .backward = backward,
-        .rotary_pairs = c->options.rotary == NULL ? 0 : c->rotary.axis_dim / 2,
-        .bias_range = (int32_t)bias_range(c)};
 }
 
 static size_t scratch_bytes(const attention_call *c, bool backward)
@@ -289,6 +313,25 @@ spops_status spops_attention_reserve(spops_context *ctx, const spops_patches *pa
         SPOPS_TRY(SPOPS_PREPARE(ctx, attention_prepare, &args));
         SPOPS_TRY(spops_context_grow(ctx, scratch_bytes(&c, of != 0)));
     }
+    return SPOPS_STATUS_OK;
+}
+
+spops_status spops_attention_get_tile(spops_context *ctx, const spops_patches *patches,
+                                      int64_t cols, spops_dtype dtype,
+                                      const spops_attention_options *options, int32_t backward,
+                                      int32_t *tile)
+{
+    static const char call[] = "attention_get_tile";
+    attention_call c;
+
+    SPOPS_BEGIN_CALL(ctx, call);
+    SPOPS_TRY(spops_plan_check(ctx, call, "patches", (const spops_plan *)patches));
+    SPOPS_REQUIRE(ctx, backward == 0 || backward == 1, "%s: backward is %d, expected 0 or 1", call,
+                  (int)backward);
+    SPOPS_REQUIRE(ctx, tile != NULL, "%s: tile is NULL", call);
+    c = begin_call(ctx, call, patches, cols, dtype);
+    SPOPS_TRY(read_call(&c, options));
+    *tile = tile_of(&c, backward != 0);
     return SPOPS_STATUS_OK;
 }
 

@@ -75,6 +75,8 @@ typedef struct spops_attention_args {
     float *lse;                      // [num_rows][heads], f64 of f64; NULL: not wanted
     spops_attention_rotary_args rotary;
     spops_attention_bias_args bias;
+    int32_t
+        tile; // a row of kernels/attention/attention_tuning.h, of this direction; else the table's
     void *workspace; // attention_scratch_bytes of the same sizes
 } spops_attention_args;
 
@@ -102,6 +104,8 @@ typedef struct spops_attention_scratch_args {
     bool backward;
     int32_t rotary_pairs; // of an axis; 0: nothing is turned
     int32_t bias_range;   // -1: no bias
+    bool tf32;
+    int32_t tile; // as spops_attention_args has it
 } spops_attention_scratch_args;
 
 // Of a call with these arguments.
@@ -116,6 +120,8 @@ spops_attention_scratch_args_of(const spops_attention_args *a, bool backward)
     s.backward = backward;
     s.rotary_pairs = a->rotary.coords != NULL ? a->rotary.pairs : 0;
     s.bias_range = a->bias.table != NULL ? a->bias.range : -1;
+    s.tf32 = a->tf32;
+    s.tile = a->tile;
     return s;
 }
 

@@ -54,7 +54,7 @@ typedef struct spops_igemm_schedule {
     int32_t *records;   // [max_records][SPOPS_IGEMM_RECORD_INTS]; NULL: rows of groups
     int32_t *first; // [max_tiles + 1]: first record of each tile, as tiles lie; then their number
 
-    bool lists; // made from lists of neighbours; what follows is zero else
+    // Made from lists of neighbours; zero else.
     bool adds;
     bool has_members; // else they lie in the lists
     bool has_units;   // for gradients of weights; needs adds
@@ -73,15 +73,16 @@ typedef struct spops_igemm_scratch_args {
     int64_t max_x_cols, max_out_cols;
     bool gradients;      // igemm_wgrad too
     int64_t max_records; // of the schedules
-    bool lists;          // which are made from lists
+    int32_t tile;        // that is asked for; 0: none is
 } spops_igemm_scratch_args;
 
 // Which kernels a plan runs.
 typedef struct spops_igemm_prepare_args {
-    bool products;  // igemm
-    bool lists;     // igemm, of schedules made from lists
+    bool products;  // igemm, of schedules that add no rows
+    bool adds;      // igemm, of those that do
     bool gradients; // igemm_wgrad, of pairs
     bool units;     // igemm_wgrad, of units
+    int32_t tile;   // the one alone of those like it; 0: all
 } spops_igemm_prepare_args;
 
 // A schedule from the table, masks and order of a kernel map's side.
@@ -125,6 +126,7 @@ typedef struct spops_igemm_args {
     spops_matrix out; // [rows, C_out]; dtype of x, or f32
     spops_epilogue epilogue;
     bool w_transposed, mirrored;
+    int32_t tile; // a row of kernels/igemm/igemm_tuning.h; 0, or one of gradients: by the arguments
     const int32_t *num_rows; // [1] rows of out that count, where tiles are not listed; NULL: all
     uint32_t *tickets;       // zero; left zero; a quarter of scratch, as a context has them
     void *scratch;           // igemm_scratch_bytes
@@ -143,6 +145,7 @@ typedef struct spops_igemm_wgrad_args {
     const spops_igemm_schedule *units; // has them; instead of the five above. NULL: pairs
     spops_matrix x, g;                 // [rows, C_in], [rows, C_out]: f16 or bf16, both alike
     spops_matrix dw;                   // [num_taps * C_in, C_out], dense: f32, or dtype of x
+    int32_t tile;                      // likewise; 0, or one of products: by the arguments
     void *scratch;                     // igemm_scratch_bytes
 } spops_igemm_wgrad_args;
 

@@ -41,6 +41,7 @@ typedef struct spops_triplet_tiles {
 // What a backend chooses a plan's layout by.
 typedef struct spops_triplets_layout_args {
     int64_t max_triplets, max_matrix_elements;
+    int32_t tile; // that is asked for; 0: none is
 } spops_triplets_layout_args;
 
 // Building a side from the lists by matrix, whose segments are matrices and whose pairs are (output
@@ -97,6 +98,7 @@ struct spops_triplets {
     spops_plan base;
     spops_triplets_shape shape;
     int64_t max_matrix_elements;
+    int32_t tile;
     bool backward;
     bool mirrored; // i = j for all: both sides are the same
     spops_lists by_matrix;

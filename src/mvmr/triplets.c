@@ -12,7 +12,16 @@
 #define MAX_GROUPS (1 << 20)
 
 // Fields of a description.
-enum { NUM_OUT, NUM_IN, NUM_MATRICES, MAX_TRIPLETS, MAX_MATRIX_ELEMENTS, BACKWARD, NUM_FIELDS };
+enum {
+    NUM_OUT,
+    NUM_IN,
+    NUM_MATRICES,
+    MAX_TRIPLETS,
+    MAX_MATRIX_ELEMENTS,
+    BACKWARD,
+    TILE,
+    NUM_FIELDS
+};
 
 // What a plan is built from; arrays where ctx runs.
 typedef struct triplets_source {
@@ -28,6 +37,7 @@ typedef struct triplets_choice {
     bool backward, refillable, mirrored;
     bool direct[SPOPS_NUM_SIDES];
     int64_t max_matrix_elements;
+    int32_t tile;
     spops_plan_memory *memory; // of reserve
 } triplets_choice;
 
@@ -127,14 +137,21 @@ static spops_status prepare_kernels(spops_context *ctx, const spops_triplets *pl
 }
 
 // The sizes of a plan, from choices that are checked.
-static spops_status set_sizes(spops_context *ctx, const spops_triplets_shape *shape,
-                              const triplets_choice *choice, spops_triplets *plan)
+static spops_status set_sizes(spops_context *ctx, const char *call,
+                              const spops_triplets_shape *shape, const triplets_choice *choice,
+                              spops_triplets *plan)
 {
-    const spops_triplets_layout_args sizes = {shape->num_triplets, choice->max_matrix_elements};
+    const spops_triplets_layout_args sizes = {shape->num_triplets, choice->max_matrix_elements,
+                                              choice->tile};
     const int32_t tile_rows = ctx->backend->triplets_tile_rows(ctx, &sizes);
     spops_carver measured = {NULL, 0};
 
+    if (ctx->backend->triplets_tile != NULL) plan->tile = ctx->backend->triplets_tile(ctx, &sizes);
+    SPOPS_REQUIRE(ctx, choice->tile == 0 || plan->tile == choice->tile,
+                  "%s: options->tile is %d, expected that of a kernel for this device", call,
+                  (int)choice->tile);
     plan->shape = *shape;
+    plan->base.fields[TILE] = choice->tile;
     plan->max_matrix_elements = choice->max_matrix_elements;
     plan->backward = choice->backward;
     plan->base.refillable = choice->refillable;
@@ -177,7 +194,7 @@ static spops_status alloc_plan(spops_context *ctx, const char *call,
 
     *out = NULL;
     if (plan == NULL) return SPOPS_STATUS_OUT_OF_MEMORY;
-    SPOPS_TRY_GOTO(set_sizes(ctx, shape, choice, plan), status, fail);
+    SPOPS_TRY_GOTO(set_sizes(ctx, call, shape, choice, plan), status, fail);
     SPOPS_TRY_GOTO(spops_plan_give_memory(ctx, call, &plan->base), status, fail);
     *out = plan;
     return SPOPS_STATUS_OK;
@@ -190,7 +207,8 @@ fail:
 static spops_status prepare_triplets(spops_context *ctx, spops_plan *base)
 {
     spops_triplets *plan = (spops_triplets *)base;
-    const spops_triplets_layout_args sizes = {plan->shape.num_triplets, plan->max_matrix_elements};
+    const spops_triplets_layout_args sizes = {plan->shape.num_triplets, plan->max_matrix_elements,
+                                              plan->tile};
     return prepare_kernels(ctx, plan, &sizes);
 }
 
@@ -334,7 +352,9 @@ static spops_status read_options(spops_context *ctx, const char *call,
                   "%s: backward is %" PRId32 ", expected 0 or 1", call, o.backward);
     SPOPS_TRY(spops_check_count(ctx, call, "max_matrix_elements", o.max_matrix_elements));
     *sorted = o.matrix_order == SPOPS_KEYS_SORTED;
+    SPOPS_TRY(spops_check_reserved(ctx, call, o.reserved));
     choice->memory = o.memory;
+    choice->tile = o.tile;
     choice->backward = o.backward == 1;
     choice->max_matrix_elements =
         o.max_matrix_elements > 0 ? o.max_matrix_elements : DEFAULT_MATRIX_ELEMENTS;
@@ -470,10 +490,12 @@ static spops_status read_triplets(spops_context *ctx, const char *call, spops_pl
     for (int32_t i = NUM_OUT; i <= MAX_MATRIX_ELEMENTS; ++i)
         SPOPS_TRY(spops_plan_check_field(ctx, call, plan, i, 0, SPOPS_MAX_COUNT));
     SPOPS_TRY(spops_plan_check_field(ctx, call, plan, BACKWARD, 0, 1));
+    SPOPS_TRY(spops_plan_check_field(ctx, call, plan, TILE, INT32_MIN, INT32_MAX));
+    choice.tile = (int32_t)fields[TILE];
     choice.backward = fields[BACKWARD] == 1;
     choice.max_matrix_elements =
         fields[MAX_MATRIX_ELEMENTS] > 0 ? fields[MAX_MATRIX_ELEMENTS] : DEFAULT_MATRIX_ELEMENTS;
-    return set_sizes(ctx, &shape, &choice, (spops_triplets *)plan);
+    return set_sizes(ctx, call, &shape, &choice, (spops_triplets *)plan);
 }
 
 static spops_status empty_triplets(spops_context *ctx, spops_plan *plan)
@@ -539,7 +561,8 @@ spops_status spops_triplets_reserve(spops_context *ctx, const spops_triplets_sha
                                         shape->num_matrices,
                                         shape->num_triplets,
                                         choice.max_matrix_elements,
-                                        choice.backward};
+                                        choice.backward,
+                                        choice.tile};
     return spops_plan_reserve(ctx, call, SPOPS_PLAN_TRIPLETS, fields, choice.memory, out);
 }
 
@@ -616,6 +639,7 @@ spops_status spops_triplets_get_info_sync(spops_context *ctx, const spops_triple
     found.num_dropped = schedule.num_dropped;
     found.overflow = schedule.overflow;
     found.direct = triplets->sides[SPOPS_SIDE_TARGET].direct;
+    found.tile = triplets->tile;
     SPOPS_TRY(spops_write_struct(ctx, call, "info", info, &found, sizeof found));
     if (schedule.overflow == 0) return SPOPS_STATUS_OK;
     return spops_fail(ctx, SPOPS_STATUS_CAPACITY_EXCEEDED,

@@ -42,7 +42,6 @@ static spops_igemm_schedule size_schedule(const int64_t *fields, int side)
     const bool counted = fields[COUNTED] != 0, out = side == SPOPS_SIDE_TARGET;
     const int64_t rows = fields[out ? SPOPS_TAPCONV_NUM_OUT : SPOPS_TAPCONV_NUM_IN];
     spops_igemm_schedule s = {.num_taps = (int32_t)fields[SPOPS_TAPCONV_NUM_TAPS],
-                              .lists = true,
                               .adds = fields[SUMS] != SPOPS_POINTCONV_SUMS_NONE,
                               .has_members = fields[DETACH] != 0,
                               .has_units = out && fields[SPOPS_TAPCONV_BACKWARD] != 0 &&
@@ -143,7 +142,7 @@ static spops_status wants_igemm(spops_context *ctx, const char *call, const int6
 {
     const spops_tapconv asked = {.dataflow = (spops_dataflow)fields[SPOPS_TAPCONV_DATAFLOW]};
 
-    SPOPS_TRY(spops_tapconv_wants_igemm(ctx, call, &asked, true, wants));
+    SPOPS_TRY(spops_tapconv_wants_igemm(ctx, call, &asked, wants));
     if (*wants && has_side(fields, SPOPS_SIDE_SOURCE) && fields[REVERSE] == 0) {
         *wants = false;
         SPOPS_TRY(spops_tapconv_lacks(ctx, call, &asked,
@@ -197,11 +196,11 @@ static spops_status read_pointconv(spops_context *ctx, const char *call, spops_p
     if (conv->dataflow != SPOPS_DATAFLOW_IMPLICIT_GEMM)
         SPOPS_TRY(spops_tapconv_read_triplets(ctx, conv));
     SPOPS_TRY(wants_igemm(ctx, call, fields, &wants));
-    if (!wants) return SPOPS_STATUS_OK;
+    if (!wants) return spops_tapconv_check_tile(ctx, call, conv);
     for (int side = 0; side < SPOPS_NUM_SIDES; ++side)
         conv->schedules[side] = size_schedule(fields, side);
     spops_tapconv_size_igemm(ctx, conv);
-    return SPOPS_STATUS_OK;
+    return spops_tapconv_check_tile(ctx, call, conv);
 }
 
 static spops_status bind_pointconv(spops_context *ctx, const char *call, spops_plan *base)
@@ -288,9 +287,8 @@ static spops_status read_plan_options(spops_context *ctx, const char *call,
                                       spops_pointconv_options *o, spops_tapconv_options *common)
 {
     SPOPS_TRY(spops_read_options(ctx, call, given, o, sizeof *o));
-    SPOPS_TRY(spops_check_reserved(ctx, call, o->reserved));
-    *common = (spops_tapconv_options){o->backward, o->quantized, o->dataflow, o->max_in_channels,
-                                      o->max_out_channels};
+    *common = (spops_tapconv_options){o->backward,        o->quantized,        o->dataflow,
+                                      o->max_in_channels, o->max_out_channels, o->tile};
     SPOPS_TRY(spops_tapconv_check_options(ctx, call, common));
     SPOPS_REQUIRE(ctx,
                   o->dataflow == SPOPS_DATAFLOW_AUTO ||

@@ -39,7 +39,7 @@ static spops_status size_schedules(spops_context *ctx, const char *call, spops_s
     const int64_t *fields = conv->base.fields;
     bool wants;
 
-    SPOPS_TRY(spops_tapconv_wants_igemm(ctx, call, conv, false, &wants));
+    SPOPS_TRY(spops_tapconv_wants_igemm(ctx, call, conv, &wants));
     if (!wants) return SPOPS_STATUS_OK;
     if (fields[OUT_ORDER] == 0)
         return spops_tapconv_lacks(ctx, call, conv, "map was made without SPOPS_MAP_ORDER");
@@ -97,9 +97,9 @@ static spops_status read_plan_options(spops_context *ctx, const char *call,
                                       spops_tapconv_options *common)
 {
     SPOPS_TRY(spops_read_options(ctx, call, given, options, sizeof *options));
-    SPOPS_TRY(spops_check_reserved(ctx, call, options->reserved));
-    *common = (spops_tapconv_options){options->backward, options->quantized, options->dataflow,
-                                      options->max_in_channels, options->max_out_channels};
+    *common = (spops_tapconv_options){options->backward,         options->quantized,
+                                      options->dataflow,         options->max_in_channels,
+                                      options->max_out_channels, options->tile};
     SPOPS_TRY(spops_tapconv_check_options(ctx, call, common));
     SPOPS_REQUIRE(ctx, (unsigned)options->dataflow <= SPOPS_DATAFLOW_GATHER_MATMUL_SCATTER,
                   "%s: options->dataflow is %d, expected 0 to %d", call, (int)options->dataflow,
@@ -145,7 +145,8 @@ static spops_status read_sparseconv(spops_context *ctx, const char *call, spops_
     base->shares = conv->dataflow == SPOPS_DATAFLOW_GATHER_MATMUL_SCATTER;
     if (spops_dataflow_needs_pairs(ctx, conv->dataflow, conv->backward))
         SPOPS_TRY(spops_tapconv_read_triplets(ctx, conv));
-    return size_schedules(ctx, call, plan);
+    SPOPS_TRY(size_schedules(ctx, call, plan));
+    return spops_tapconv_check_tile(ctx, call, conv);
 }
 
 // What the map is, as fields. A submanifold has both sides in one table where it has REVERSE.

@@ -28,6 +28,7 @@ void spops_tapconv_put_options(const spops_tapconv_options *options, int64_t *fi
     fields[SPOPS_TAPCONV_DATAFLOW] = options->dataflow;
     fields[SPOPS_TAPCONV_BACKWARD] = options->backward;
     fields[SPOPS_TAPCONV_QUANTIZED] = options->quantized;
+    fields[SPOPS_TAPCONV_TILE] = options->tile;
 }
 
 void spops_tapconv_put_relation(const spops_relation *r, bool mirrored, int64_t *fields)
@@ -51,12 +52,13 @@ spops_status spops_tapconv_read(spops_context *ctx, const char *call, spops_tapc
     SPOPS_TRY(spops_plan_check_field(ctx, call, base, SPOPS_TAPCONV_DATAFLOW, 0, last));
     SPOPS_TRY(spops_plan_check_field(ctx, call, base, SPOPS_TAPCONV_BACKWARD, 0, 1));
     SPOPS_TRY(spops_plan_check_field(ctx, call, base, SPOPS_TAPCONV_QUANTIZED, 0, 1));
+    SPOPS_TRY(spops_plan_check_field(ctx, call, base, SPOPS_TAPCONV_TILE, INT32_MIN, INT32_MAX));
     SPOPS_TRY(spops_plan_check_field(ctx, call, base, SPOPS_TAPCONV_MAX_PAIRS, 0, SPOPS_MAX_COUNT));
     SPOPS_TRY(spops_plan_check_field(ctx, call, base, SPOPS_TAPCONV_MIRRORED, 0, 1));
     spops_tapconv_options o = {
-        (int32_t)fields[SPOPS_TAPCONV_BACKWARD], (int32_t)fields[SPOPS_TAPCONV_QUANTIZED],
+        (int32_t)fields[SPOPS_TAPCONV_BACKWARD],        (int32_t)fields[SPOPS_TAPCONV_QUANTIZED],
         (spops_dataflow)fields[SPOPS_TAPCONV_DATAFLOW], fields[SPOPS_TAPCONV_MAX_IN_CHANNELS],
-        fields[SPOPS_TAPCONV_MAX_OUT_CHANNELS]};
+        fields[SPOPS_TAPCONV_MAX_OUT_CHANNELS],         (int32_t)fields[SPOPS_TAPCONV_TILE]};
     SPOPS_TRY(spops_tapconv_check_options(ctx, call, &o));
     spops_tapconv_put_options(&o, fields); // with defaults
     conv->relation = (spops_relation){.num_keys = fields[SPOPS_TAPCONV_NUM_TAPS],
@@ -69,13 +71,14 @@ spops_status spops_tapconv_read(spops_context *ctx, const char *call, spops_tapc
     conv->dataflow = conv->choice.named = o.dataflow;
     conv->max_in_channels = o.max_in_channels;
     conv->max_out_channels = o.max_out_channels;
+    conv->tile = o.tile;
     return SPOPS_STATUS_OK;
 }
 
 spops_status spops_tapconv_wants_igemm(spops_context *ctx, const char *call,
-                                       const spops_tapconv *conv, bool lists, bool *wants)
+                                       const spops_tapconv *conv, bool *wants)
 {
-    const spops_igemm_scratch_args args = {.lists = lists};
+    const spops_igemm_scratch_args args = {0};
 
     *wants =
         conv->dataflow == SPOPS_DATAFLOW_AUTO || conv->dataflow == SPOPS_DATAFLOW_IMPLICIT_GEMM;
@@ -107,7 +110,7 @@ void spops_tapconv_size_igemm(spops_context *ctx, spops_tapconv *conv)
                                         .max_x_cols = conv->max_in_channels,
                                         .max_out_cols = conv->max_out_channels,
                                         .gradients = conv->backward,
-                                        .lists = conv->schedules[SPOPS_SIDE_TARGET].lists};
+                                        .tile = conv->tile};
 
     for (int side = 0; side < SPOPS_NUM_SIDES; ++side)
         if (conv->schedules[side].max_records > scratch.max_records)
@@ -116,14 +119,36 @@ void spops_tapconv_size_igemm(spops_context *ctx, spops_tapconv *conv)
     conv->has_igemm = true;
 }
 
+spops_status spops_tapconv_check_tile(spops_context *ctx, const char *call,
+                                      const spops_tapconv *conv)
+{
+    const spops_igemm_schedule *s = &conv->schedules[SPOPS_SIDE_TARGET];
+    const spops_igemm_args product = {.schedule = s, .tile = conv->tile};
+    const spops_igemm_wgrad_args gradient = {.units = s->has_units ? s : NULL, .tile = conv->tile};
+
+    if (conv->tile == 0) return SPOPS_STATUS_OK;
+    if (!conv->has_igemm)
+        return spops_fail(ctx, SPOPS_STATUS_NOT_SUPPORTED,
+                          "%s: options->tile is %d, which needs %s", call, (int)conv->tile,
+                          spops_dataflow_name(SPOPS_DATAFLOW_IMPLICIT_GEMM));
+    SPOPS_REQUIRE(
+        ctx,
+        ctx->backend->igemm_tile(ctx, &product) == conv->tile ||
+            (conv->backward && ctx->backend->igemm_wgrad_tile(ctx, &gradient) == conv->tile),
+        "%s: options->tile is %d, expected that of a kernel for this device%s", call,
+        (int)conv->tile, s->adds ? " that adds rows first" : "");
+    return SPOPS_STATUS_OK;
+}
+
 spops_status spops_tapconv_prepare(spops_context *ctx, spops_plan *plan)
 {
     const spops_tapconv *conv = (const spops_tapconv *)plan;
     const spops_igemm_schedule *s = &conv->schedules[SPOPS_SIDE_TARGET];
-    const spops_igemm_prepare_args kernels = {.products = !s->lists,
-                                              .lists = s->lists,
+    const spops_igemm_prepare_args kernels = {.products = !s->adds,
+                                              .adds = s->adds,
                                               .gradients = conv->backward && !s->has_units,
-                                              .units = s->has_units};
+                                              .units = s->has_units,
+                                              .tile = conv->tile};
     return conv->has_igemm ? SPOPS_PREPARE(ctx, igemm_prepare, &kernels) : SPOPS_STATUS_OK;
 }
 
@@ -208,7 +233,8 @@ spops_status spops_tapconv_state(spops_context *ctx, const spops_plan *plan, int
         SPOPS_TRY(spops_plan_read_state(ctx, &conv->triplets->base, triplets));
     for (int side = 0; conv->has_igemm && side < SPOPS_NUM_SIDES; ++side) {
         const spops_igemm_schedule *s = &conv->schedules[side];
-        const size_t num = s->lists ? SPOPS_IGEMM_NUM_TOTALS : SPOPS_IGEMM_RECORDS + 1;
+        const bool from_lists = s->max_rows > 0; // else a map made it, or there is nothing
+        const size_t num = from_lists ? SPOPS_IGEMM_NUM_TOTALS : SPOPS_IGEMM_RECORDS + 1;
         int32_t found[SPOPS_IGEMM_NUM_TOTALS] = {0};
         if (!spops_tapconv_has_side(conv, side)) continue;
         SPOPS_TRY(ctx->backend->download(ctx, found, s->num_tiles, num * sizeof *found));
@@ -242,6 +268,7 @@ static spops_igemm_args igemm_args_of(const spops_tapconv *conv, const conv_pass
     const int side = reversed && !mirrored ? SPOPS_SIDE_SOURCE : SPOPS_SIDE_TARGET;
 
     return (spops_igemm_args){.schedule = &conv->schedules[side],
+                              .tile = conv->tile,
                               .x = reversed ? p->y : p->x,
                               .w = p->w,
                               .out = reversed ? p->x : p->y,
@@ -262,7 +289,8 @@ static spops_igemm_wgrad_args wgrad_args_of(const spops_tapconv *conv, const con
                                     .units = s->has_units ? s : NULL,
                                     .x = p->x,
                                     .g = p->y,
-                                    .dw = p->w};
+                                    .dw = p->w,
+                                    .tile = conv->tile};
 }
 
 static bool igemm_takes(const spops_tapconv *conv, const conv_pass *p)
@@ -314,6 +342,16 @@ static spops_wanted_dataflow server_of(const spops_tapconv *conv, const conv_pas
     return takes(conv, wanted.dataflow, p) ? wanted : fetch;
 }
 
+// The tile of a pass that IMPLICIT_GEMM serves.
+static int32_t tile_of(const spops_tapconv *conv, const conv_pass *p)
+{
+    const spops_context *ctx = conv->base.ctx;
+    const spops_igemm_args product = igemm_args_of(conv, p);
+    const spops_igemm_wgrad_args gradient = wgrad_args_of(conv, p);
+    return p->pass == SPOPS_PASS_GRAD_W ? ctx->backend->igemm_wgrad_tile(ctx, &gradient)
+                                        : ctx->backend->igemm_tile(ctx, &product);
+}
+
 static spops_status refuse(spops_context *ctx, const char *call, const spops_tapconv *conv)
 {
     return spops_fail(ctx, SPOPS_STATUS_NOT_SUPPORTED,
@@ -331,6 +369,7 @@ spops_status spops_tapconv_get_choice(spops_context *ctx, const char *call,
 {
     spops_conv_layer layer = {0};
     spops_wanted_dataflow chosen = {SPOPS_DATAFLOW_AUTO, NULL};
+    int32_t tile = 0;
 
     SPOPS_BEGIN_CALL(ctx, call);
     SPOPS_TRY(spops_plan_check(ctx, call, "conv", conv));
@@ -356,6 +395,7 @@ spops_status spops_tapconv_get_choice(spops_context *ctx, const char *call,
                              .w = spops_matrix_dense(NULL, 0, out_channels, dtype),
                              .y = spops_matrix_dense(NULL, num_out, out_channels, dtype)};
         chosen = server_of(conv, &p);
+        if (chosen.dataflow == SPOPS_DATAFLOW_IMPLICIT_GEMM) tile = tile_of(conv, &p);
     }
     *choice = (spops_conv_choice){.pass = pass,
                                   .dtype = dtype,
@@ -365,7 +405,8 @@ spops_status spops_tapconv_get_choice(spops_context *ctx, const char *call,
                                   .out_channels = out_channels,
                                   .num_out = num_out,
                                   .num_pairs = r->max_terms,
-                                  .dataflow = chosen.dataflow};
+                                  .dataflow = chosen.dataflow,
+                                  .tile = tile};
     choice->adds_first =
         chosen.dataflow == SPOPS_DATAFLOW_IMPLICIT_GEMM &&
         conv->schedules[SPOPS_SIDE_TARGET].adds &&

@@ -16,6 +16,7 @@ typedef struct spops_tapconv_options {
     int32_t backward, quantized;
     spops_dataflow dataflow;
     int64_t max_in_channels, max_out_channels;
+    int32_t tile;
 } spops_tapconv_options;
 
 // Fields of both descriptions; mirrored: gradients of x run over the target side of a symmetric relation.
@@ -28,6 +29,7 @@ enum {
     SPOPS_TAPCONV_DATAFLOW,
     SPOPS_TAPCONV_BACKWARD,
     SPOPS_TAPCONV_QUANTIZED,
+    SPOPS_TAPCONV_TILE,
     SPOPS_TAPCONV_MAX_PAIRS,
     SPOPS_TAPCONV_MIRRORED,
     SPOPS_TAPCONV_NUM_FIELDS
@@ -44,6 +46,7 @@ typedef struct spops_tapconv {
 
     spops_triplets *triplets; // FETCH_ON_DEMAND; NULL where another dataflow serves every call
     bool has_igemm;           // its schedules are there
+    int32_t tile;             // that is asked for; 0: by the tuning table
     spops_igemm_schedule schedules[SPOPS_NUM_SIDES]; // SOURCE with backward, unless mirrored
     size_t igemm_scratch_bytes;
     spops_dataflow_choice choice; // how AUTO and GATHER_MATMUL_SCATTER are served
@@ -61,10 +64,10 @@ void spops_tapconv_put_relation(const spops_relation *relation, bool mirrored, i
 spops_status spops_tapconv_read(spops_context *ctx, const char *call, spops_tapconv *conv,
                                 spops_dataflow last);
 
-// Whether the plan shall have IMPLICIT_GEMM and the device does, with schedules made from `lists` or
-// from maps. If it was asked for by name, no is a failure.
+// Whether the plan shall have IMPLICIT_GEMM and the device does. If it was asked for by name, no is a
+// failure.
 spops_status spops_tapconv_wants_igemm(spops_context *ctx, const char *call,
-                                       const spops_tapconv *conv, bool lists, bool *wants);
+                                       const spops_tapconv *conv, bool *wants);
 // What the relation lacks for it, as an error if it was asked for by name.
 spops_status spops_tapconv_lacks(spops_context *ctx, const char *call, const spops_tapconv *conv,
                                  const char *what);
@@ -72,6 +75,9 @@ spops_status spops_tapconv_lacks(spops_context *ctx, const char *call, const spo
 bool spops_tapconv_has_side(const spops_tapconv *conv, int side);
 // The schedules have their sizes: so has scratch, and kernels can be loaded.
 void spops_tapconv_size_igemm(spops_context *ctx, spops_tapconv *conv);
+// A tile that was asked for is one of the device's, for schedules as the plan's.
+spops_status spops_tapconv_check_tile(spops_context *ctx, const char *call,
+                                      const spops_tapconv *conv);
 
 // Triplets into the relation's capacities, a part of the plan, and filling them from it.
 spops_status spops_tapconv_read_triplets(spops_context *ctx, spops_tapconv *conv);

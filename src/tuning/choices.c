@@ -59,7 +59,6 @@ static const char *fault_of(const spops_conv_choice *row)
     if (!(row->epsilon >= 0.0 && row->epsilon <= 1.0)) return "epsilon";
     if (row->batch_rows < 0) return "batch_rows";
     if (row->adds_first != 0) return "adds_first";
-    if (row->reserved != 0) return "reserved";
     return NULL;
 }
 

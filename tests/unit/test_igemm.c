@@ -17,6 +17,7 @@
 #include "core/context.h"
 #include "core/matrix.h"
 #include "igemm/igemm_args.h"
+#include "kernels/igemm/igemm_tuning.h"
 #include "support/device.h"
 #include "tests/support/params.h"
 #include "tests/support/relation.h"
@@ -161,13 +162,26 @@ static void compute_expected(product_case *c, const float *x, const float *w)
     }
 }
 
+static void check_sums(const product_case *c, double bound, int32_t tile, const char *what)
+{
+    const product_shape *s = &c->shape;
+    for (int64_t i = 0; i < s->rows * s->out_channels; ++i) {
+        const double found = guarded_get(&c->out, i / s->out_channels, i % s->out_channels);
+        cr_assert(fabs(found - (double)c->expected[i]) <= bound,
+                  "%s, tile %d: row %lld, column %lld is %g, not %g", what, (int)tile,
+                  (long long)(i / s->out_channels), (long long)(i % s->out_channels), found,
+                  (double)c->expected[i]);
+    }
+}
+
 static void check_product(test_device *d, const product_shape *shape, spops_dtype dtype,
                           uint64_t stream, int repeats)
 {
     const product_shape *s = shape;
     const spops_igemm_scratch_args scratch = {.num_taps = s->num_taps,
                                               .max_x_cols = s->in_channels,
-                                              .max_out_cols = s->out_channels,
+                                              .max_out_cols = // of the widest tile that is forced
+                                              s->out_channels < 256 ? 256 : s->out_channels,
                                               .max_records = (s->rows + SPOPS_IGEMM_TILE_ROWS - 1) /
                                                              SPOPS_IGEMM_TILE_ROWS * s->num_taps};
     const spops_backend *backend = d->ctx->backend;
@@ -220,14 +234,23 @@ static void check_product(test_device *d, const product_shape *shape, spops_dtyp
             continue;
         }
         guarded_check_padding(&c.out, what);
-        for (int64_t i = 0; i < s->rows * s->out_channels; ++i) {
-            const double found = guarded_get(&c.out, i / s->out_channels, i % s->out_channels);
-            cr_assert(fabs(found - (double)c.expected[i]) <= bound,
-                      "%s: row %lld, column %lld is %g, not %g", what,
-                      (long long)(i / s->out_channels), (long long)(i % s->out_channels), found,
-                      (double)c.expected[i]);
-        }
+        check_sums(&c, bound, 0, what);
         bits = guarded_elements(&c.out);
+    }
+    // Every tile that is compiled, whatever the table says of these channels.
+    for (int32_t v = 1; v <= SPOPS_IGEMM_NUM_TILES; ++v) {
+        spops_igemm_args forced = args;
+        if (spops_igemm_is_gradient(v) ||
+            (spops_igemm_kernel_of(v) != SPOPS_IGEMM_SM80 && d->ctx->info.compute_capability != 90))
+            continue;
+        forced.tile = v;
+        guarded_poison(&c.out, 0xff);
+        guarded_upload(&c.out);
+        test_expect_ok(d->ctx, backend->igemm(d->ctx, &forced), what);
+        test_wait(d);
+        guarded_download(&c.out);
+        guarded_check_padding(&c.out, what);
+        check_sums(&c, bound, v, what);
     }
     free(bits), free(x), free(w), free(c.expected), free(c.table), free(order);
     guarded_destroy(&c.x), guarded_destroy(&c.w), guarded_destroy(&c.out);
@@ -406,6 +429,32 @@ ParameterizedTest(struct case_param *p, igemm, many_tiles, .timeout = 900)
 
 // ---- Gradients of matrices ----------------------------------------------------------------------
 
+static void reserve_gradient(test_device *d, const spops_igemm_scratch_args *scratch,
+                             spops_igemm_wgrad_args *args, const char *what)
+{
+    const size_t bytes = d->ctx->backend->igemm_scratch_bytes(d->ctx, scratch);
+    test_expect_ok(d->ctx, spops_context_reserve(d->ctx, bytes), what);
+    args->scratch = d->ctx->scratch;
+}
+
+// Sums are exact: whole numbers that f32 holds.
+static void check_gradient_once(test_device *d, const spops_igemm_wgrad_args *args, guarded *dw,
+                                const float *expected, const char *what)
+{
+    const int64_t cols = args->g.cols;
+    guarded_poison(dw, 0xff);
+    guarded_upload(dw);
+    test_expect_ok(d->ctx, d->ctx->backend->igemm_wgrad(d->ctx, args), what);
+    test_wait(d);
+    guarded_download(dw);
+    guarded_check_padding(dw, what);
+    for (int64_t i = 0; i < args->dw.rows * cols; ++i)
+        cr_assert(guarded_get(dw, i / cols, i % cols) == (double)expected[i],
+                  "%s, tile %d: row %lld, column %lld is %g, not %g", what, (int)args->tile,
+                  (long long)(i / cols), (long long)(i % cols), guarded_get(dw, i / cols, i % cols),
+                  (double)expected[i]);
+}
+
 static void check_gradient(test_device *d, int64_t in, int64_t out, spops_dtype dtype,
                            uint64_t stream, int repeats)
 {
@@ -413,7 +462,7 @@ static void check_gradient(test_device *d, int64_t in, int64_t out, spops_dtype 
     static const int32_t lengths[] = {0, 1, 63, 64, 65, 0, 300, 20000};
     enum { TAPS = sizeof lengths / sizeof *lengths, ROWS = 500 };
     const spops_backend *backend = d->ctx->backend;
-    const spops_igemm_scratch_args scratch = {
+    spops_igemm_scratch_args scratch = {
         .num_taps = TAPS, .max_x_cols = in, .max_out_cols = out, .gradients = true};
     test_rng rng = test_rng_make(stream);
     int32_t offsets[TAPS + 1] = {0}, *rows[2];
@@ -447,41 +496,35 @@ static void check_gradient(test_device *d, int64_t in, int64_t out, spops_dtype 
                         xs[rows[0][t] * in + a] * gs[rows[1][t] * out + b];
     cr_assert(expected[(TAPS - 1) * in * out] > 65504.0f);
 
-    test_expect_ok(d->ctx,
-                   spops_context_reserve(d->ctx, backend->igemm_scratch_bytes(d->ctx, &scratch)),
-                   what);
     int32_t *const arrays[] = {test_upload_i32(d, offsets, TAPS + 1),
                                test_upload_i32(d, rows[0], pairs),
                                test_upload_i32(d, rows[1], pairs)};
-    const spops_igemm_wgrad_args args = {.num_taps = TAPS,
-                                         .max_pairs = pairs,
-                                         .tap_offsets = arrays[0],
-                                         .in_rows = arrays[1],
-                                         .out_rows = arrays[2],
-                                         .x = x.view,
-                                         .g = g.view,
-                                         .dw = dw.view,
-                                         .scratch = d->ctx->scratch};
+    spops_igemm_wgrad_args args = {.num_taps = TAPS,
+                                   .max_pairs = pairs,
+                                   .tap_offsets = arrays[0],
+                                   .in_rows = arrays[1],
+                                   .out_rows = arrays[2],
+                                   .x = x.view,
+                                   .g = g.view,
+                                   .dw = dw.view};
     unsigned char *bits = NULL;
-    for (int n = 0; n < repeats && backend->igemm_wgrad_fits(d->ctx, &args); ++n) {
-        if (n == 0) {
-            guarded_poison(&dw, 0xff);
-            guarded_upload(&dw);
+    // Every tile that is compiled for pairs, whatever the table says of these channels, and its own last.
+    const int tiles = backend->igemm_wgrad_fits(d->ctx, &args) ? SPOPS_IGEMM_NUM_TILES : 0;
+    for (int32_t v = tiles; v > 0; --v)
+        if (spops_igemm_kernel_of(v) == SPOPS_IGEMM_WGRAD) {
+            spops_igemm_wgrad_args forced = args;
+            forced.tile = scratch.tile = v;
+            reserve_gradient(d, &scratch, &forced, what);
+            check_gradient_once(d, &forced, &dw, expected, what);
         }
+    reserve_gradient(d, &scratch, &args, what);
+    if (tiles > 0) check_gradient_once(d, &args, &dw, expected, what);
+    for (int n = 0; n < repeats && tiles > 0; ++n) {
+        if (n == 0) bits = guarded_elements(&dw);
         test_expect_ok(d->ctx, backend->igemm_wgrad(d->ctx, &args), what);
         test_wait(d);
         guarded_download(&dw);
-        if (n > 0) {
-            guarded_check_bits(&dw, bits, what);
-            continue;
-        }
-        guarded_check_padding(&dw, what);
-        for (int64_t i = 0; i < TAPS * in * out; ++i)
-            cr_assert(guarded_get(&dw, i / out, i % out) == (double)expected[i],
-                      "%s: row %lld, column %lld is %g, not %g", what, (long long)(i / out),
-                      (long long)(i % out), guarded_get(&dw, i / out, i % out),
-                      (double)expected[i]);
-        bits = guarded_elements(&dw);
+        guarded_check_bits(&dw, bits, what);
     }
     free(bits), free(xs), free(gs), free(expected), free(rows[0]), free(rows[1]);
     guarded_destroy(&x), guarded_destroy(&g), guarded_destroy(&dw);

@@ -6,6 +6,8 @@
 
 #include "kernels/bevpool/bev_spans_tuning.h"
 #include "kernels/coords/coords_tuning.h"
+#include "kernels/attention/attention_tuning.h"
+#include "kernels/igemm/igemm_tuning.h"
 #include "kernels/segreduce/segreduce_tuning.h"
 #include "spops/spops.h"
 
@@ -187,4 +189,93 @@ Test(tuning, searches)
                   SPOPS_COORDS_SEARCH_HASH);
         cr_assert(spops_search_choice(architectures[a], 1.0, 0) == SPOPS_COORDS_SEARCH_HASH);
     }
+}
+
+// ---- Tiles of implicit GEMM ---------------------------------------------------------------------
+
+Test(tuning, every_product_has_a_tile_of_its_kind)
+{
+    static const int64_t columns[] = {1, 32, 33, 64, 65, 128, 129, 256, 257, 1000};
+    static const int64_t tiles[] = {0, 1, 66, 67, 132, 133, 1000, 100000};
+    for (int kind = 0; kind < 6;
+         ++kind) // rows of groups, of a map, of lists, on sm_80 and on sm_90
+        for (size_t c = 0; c < COUNT(columns); ++c)
+            for (size_t t = 0; t < COUNT(tiles); ++t) {
+                const spops_igemm_case at = {tiles[t],  columns[c],   132,
+                                             kind >= 3, kind % 3 > 0, kind % 3 == 2};
+                const spops_igemm_kernel expected = !at.sm90  ? SPOPS_IGEMM_SM80
+                                                    : at.adds ? SPOPS_IGEMM_SM90_ADDS
+                                                              : SPOPS_IGEMM_SM90;
+                cr_assert_eq(spops_igemm_kernel_of(spops_igemm_tile(&at)), expected);
+            }
+    for (int units = 0; units < 2; ++units)
+        for (size_t x = 0; x < COUNT(columns); ++x)
+            for (size_t g = 0; g < COUNT(columns); ++g)
+                cr_assert_eq(spops_igemm_kernel_of(
+                                 spops_igemm_wgrad_tile(units != 0, columns[x], columns[g])),
+                             units != 0 ? SPOPS_IGEMM_WGRAD_UNITS : SPOPS_IGEMM_WGRAD);
+}
+
+Test(tuning, tiles_of_products_are_numbered)
+{
+    int32_t next = 1;
+#define SPOPS_TILE(number, ...) cr_assert_eq(number, next++);
+    SPOPS_IGEMM_SM90_TILES(SPOPS_TILE)
+    SPOPS_IGEMM_SM80_TILES(SPOPS_TILE)
+    SPOPS_IGEMM_WGRAD_TILES(SPOPS_TILE)
+#undef SPOPS_TILE
+    cr_assert_eq(next, SPOPS_IGEMM_NUM_TILES + 1);
+    cr_assert_eq(spops_igemm_kernel_of(0), SPOPS_IGEMM_NONE);
+    cr_assert_eq(spops_igemm_kernel_of(next), SPOPS_IGEMM_NONE);
+    for (int32_t n = 1; n < next; ++n) { // one that is asked for runs, and none beside it
+        cr_assert(spops_igemm_leaves(0, n) && spops_igemm_leaves(n, n));
+        for (int32_t m = 1; m < next; ++m)
+            cr_assert(m == n || spops_igemm_leaves(n, m) ==
+                                    (spops_igemm_is_gradient(n) != spops_igemm_is_gradient(m)));
+    }
+}
+
+// ---- Tiles of attention -------------------------------------------------------------------------
+
+Test(tuning, tiles_of_attention_are_numbered)
+{
+    int32_t next = 1;
+#define SPOPS_TILE(number, ...) cr_assert_eq(number, next++);
+    SPOPS_ATTENTION_SM90_TILES(SPOPS_TILE)
+    SPOPS_ATTENTION_SM80_TILES(SPOPS_TILE)
+    SPOPS_ATTENTION_F32_TILES(SPOPS_TILE)
+    SPOPS_ATTENTION_BACKWARD_SM90_TILES(SPOPS_TILE)
+    SPOPS_ATTENTION_BACKWARD_SM80_TILES(SPOPS_TILE)
+    SPOPS_ATTENTION_BACKWARD_F32_TILES(SPOPS_TILE)
+#undef SPOPS_TILE
+    cr_assert_eq(next, SPOPS_ATTENTION_NUM_TILES + 1);
+}
+
+// The kernel of every head dim, on every device: sm_90 for f16 and bf16 where it has the dim.
+Test(tuning, every_head_has_a_tile)
+{
+    bool chosen[SPOPS_ATTENTION_NUM_TILES] = {false};
+    for (int i = 0; i < 48; ++i) {
+        spops_attention_case at = {.backward = i & 1,
+                                   .sm90 = i & 2,
+                                   .sm80 = i & 4 || i & 2,
+                                   .small = i & 8,
+                                   .bytes = i & 16 ? 4 : 2};
+        if (at.bytes == 2 && !at.sm80) continue; // refused before
+        for (at.dim = 1; at.dim <= 128; ++at.dim) {
+            const int32_t tile = spops_attention_tile(&at, 0);
+            cr_assert(tile > 0 && spops_attention_suits(&at, tile), "dim %d", (int)at.dim);
+            cr_assert_eq(spops_attention_tile(&at, tile), tile);
+            chosen[tile - 1] = true;
+            const bool own = at.dim == 16 || at.dim == 32 || at.dim == 48 || at.dim == 64 ||
+                             at.dim == 96 || at.dim == 128;
+            const bool sm90 = spops_attention_rows[tile - 1].kernel == SPOPS_ATTENTION_SM90;
+            cr_assert_eq(sm90, at.sm90 && at.bytes == 2 && (at.backward ? at.dim % 8 == 0 : own),
+                         "dim %d", (int)at.dim);
+        }
+        cr_assert_eq(spops_attention_tile(&at, -1), 0);
+        cr_assert_eq(spops_attention_tile(&at, SPOPS_ATTENTION_NUM_TILES + 1), 0);
+    }
+    for (int i = 0; i < SPOPS_ATTENTION_NUM_TILES; ++i)
+        cr_assert(chosen[i], "no heads take tile %d", i + 1);
 }

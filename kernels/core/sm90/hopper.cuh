@@ -92,29 +92,9 @@ __device__ __forceinline__ void copy_async(uint32_t to, const void *from, int by
                  : "memory");
 }
 
-__device__ __forceinline__ void copy_async_commit()
-{
-    asm volatile("cp.async.commit_group;" ::: "memory");
-}
-
-template <int PENDING> __device__ __forceinline__ void copy_async_wait()
-{
-    asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
-}
-
 __device__ __forceinline__ void copy_async_wait_all()
 {
     asm volatile("cp.async.wait_all;" ::: "memory");
-}
-
-// `bytes` (a multiple of 16, both ends aligned to 16), counted on the barrier.
-__device__ __forceinline__ void copy_bulk(uint32_t to, const void *from, int bytes,
-                                          uint32_t barrier)
-{
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
-                 "[%0], [%1], %2, [%3];" ::"r"(to),
-                 "l"(from), "r"(bytes), "r"(barrier)
-                 : "memory");
 }
 
 // The box of a tensor map at (x, y, z), swizzled as the map says. What lies outside is zero.

@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+// The tiles of the matrix kernels of taps: a row is what is compiled, and when it is taken. A plan is
+// asked for a tile by the row's number, 1 for the first of this file and so on. Plain C.
+#ifndef SPOPS_KERNELS_IGEMM_IGEMM_TUNING_H
+#define SPOPS_KERNELS_IGEMM_IGEMM_TUNING_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+// Products on sm_90 (igemm_sm90.cuh). Of the rows whose `sums` is 0 where the schedule adds no rows and
+// more where it does, the first that matches is taken.
+//
+// X(number,
+//   few      1: only for tiles of rows of groups that are fewer than half of the multiprocessors, whom
+//            nobody shares,
+//   max      columns of the output, at most,
+//   percent  where a tile of twice the columns takes so many percent of the time of this one: this one
+//            where that is less time for all rounds of tiles; 0: wherever `max` says,
+//   columns, gather warps, stages, blocks a multiprocessor, sums of a lane on their way)
+//
+// H200, f16, conv_indoor, us: 32 columns 51, 64 84, 128 227, 256 700 to 830 (docs/kernels/igemm.md).
+// Narrow tiles busy more multiprocessors where these are few.
+// H200, f16, points_200000, cold, us: forward 64 to 128 224, its gradient of x 316; with 8 gather warps
+// that ask for a stage once the one before is full, 234 and 394. 256 to 256 columns 1,315; in tiles of
+// 128 columns, which gather each row twice, 1,534. 512 to 512 5,022 and 5,687. At 256 columns more gather
+// warps would leave too few registers.
+#define SPOPS_IGEMM_SM90_TILES(X)                                                                  \
+    X(1, 0, 32, 0, 32, 8, 4, 2, 0)                                                                 \
+    X(2, 0, 64, 0, 64, 4, 4, 2, 0)                                                                 \
+    X(3, 1, INT64_MAX, 0, 64, 4, 4, 2, 0)                                                          \
+    X(4, 0, 128, 0, 128, 8, 6, 1, 0)                                                               \
+    X(5, 0, INT64_MAX, 0, 256, 4, 4, 1, 0)                                                         \
+    X(6, 0, 64, 0, 64, 12, 8, 1, 3)                                                                \
+    X(7, 0, 128, 0, 128, 12, 6, 1, 3)                                                              \
+    X(8, 0, INT64_MAX, 170, 128, 12, 6, 1, 3)                                                      \
+    X(9, 0, INT64_MAX, 0, 256, 4, 4, 1, 6)
+
+// Products on every device of sm_80 or later (igemm_sm80.cuh), of either kind of schedule.
+//
+// X(number, max columns of the output, columns, stages, blocks a multiprocessor)
+//
+// Not measured on a device of its own: 64 columns leave room for two blocks, 128 read rows once.
+#define SPOPS_IGEMM_SM80_TILES(X)                                                                  \
+    X(10, 64, 64, 4, 2)                                                                            \
+    X(11, INT64_MAX, 128, 4, 1)
+
+// Gradients of the matrices on sm_90 (igemm_wgrad_sm90.cu).
+//
+// X(number, 1: of units, 0: of pairs, max channels of x, max channels of g, columns, warpgroups, stages,
+//   blocks a multiprocessor)
+//
+// Of units two suffice: their sums bind, not their tiles.
+#define SPOPS_IGEMM_WGRAD_TILES(X)                                                                 \
+    X(12, 0, 64, 64, 64, 1, 4, 3)                                                                  \
+    X(13, 0, 64, 128, 128, 1, 4, 2)                                                                \
+    X(14, 0, INT64_MAX, 128, 128, 2, 6, 1)                                                         \
+    X(15, 0, INT64_MAX, INT64_MAX, 256, 2, 4, 1)                                                   \
+    X(16, 1, 64, 128, 128, 1, 4, 2)                                                                \
+    X(17, 1, INT64_MAX, INT64_MAX, 256, 2, 4, 1)
+
+#define SPOPS_TILE(...) +1
+enum {
+    SPOPS_IGEMM_NUM_TILES = SPOPS_IGEMM_SM90_TILES(SPOPS_TILE) SPOPS_IGEMM_SM80_TILES(SPOPS_TILE)
+        SPOPS_IGEMM_WGRAD_TILES(SPOPS_TILE)
+};
+#undef SPOPS_TILE
+
+// Which kernel a tile is of.
+typedef enum spops_igemm_kernel {
+    SPOPS_IGEMM_NONE,
+    SPOPS_IGEMM_SM80,
+    SPOPS_IGEMM_SM90,
+    SPOPS_IGEMM_SM90_ADDS, // rows first
+    SPOPS_IGEMM_WGRAD,
+    SPOPS_IGEMM_WGRAD_UNITS
+} spops_igemm_kernel;
+
+// NONE: there is no such tile.
+static inline spops_igemm_kernel spops_igemm_kernel_of(int32_t number)
+{
+    switch (number) {
+#define SPOPS_TILE(number, few, max, percent, columns, gather_warps, stages, blocks, sums)         \
+    case number: return sums > 0 ? SPOPS_IGEMM_SM90_ADDS : SPOPS_IGEMM_SM90;
+        SPOPS_IGEMM_SM90_TILES(SPOPS_TILE)
+#undef SPOPS_TILE
+#define SPOPS_TILE(number, ...)                                                                    \
+    case number: return SPOPS_IGEMM_SM80;
+        SPOPS_IGEMM_SM80_TILES(SPOPS_TILE)
+#undef SPOPS_TILE
+#define SPOPS_TILE(number, units, ...)                                                             \
+    case number: return units ? SPOPS_IGEMM_WGRAD_UNITS : SPOPS_IGEMM_WGRAD;
+        SPOPS_IGEMM_WGRAD_TILES(SPOPS_TILE)
+#undef SPOPS_TILE
+    default: return SPOPS_IGEMM_NONE;
+    }
+}
+
+static inline bool spops_igemm_is_gradient(int32_t number)
+{
+    return spops_igemm_kernel_of(number) >= SPOPS_IGEMM_WGRAD;
+}
+
+// Whether a plan that asks for tile `forced`, or 0, may run tile `number`. One of products leaves
+// gradients their choice, and the other way round.
+static inline bool spops_igemm_leaves(int32_t forced, int32_t number)
+{
+    return forced == 0 || forced == number ||
+           spops_igemm_is_gradient(forced) != spops_igemm_is_gradient(number);
+}
+
+// What a tile of products is chosen by.
+typedef struct spops_igemm_case {
+    int64_t max_tiles; // of the schedule
+    int64_t cols;      // of the output
+    int32_t num_processors;
+    bool sm90;          // the device has the kernel
+    bool records, adds; // the schedule has records, which are sums in part
+} spops_igemm_case;
+
+static inline int64_t spops_igemm_rounds(const spops_igemm_case *at, int64_t columns)
+{
+    const int64_t tiles = at->max_tiles * ((at->cols + columns - 1) / columns);
+    return (tiles + at->num_processors - 1) / at->num_processors;
+}
+
+static inline int32_t spops_igemm_tile(const spops_igemm_case *at)
+{
+    const bool are_few = !at->records && at->max_tiles <= at->num_processors / 2;
+#define SPOPS_TILE(number, few, max, percent, columns, gather_warps, stages, blocks, sums)         \
+    if (at->sm90 && (sums > 0) == at->adds && (!few || are_few) && at->cols <= max &&              \
+        (percent == 0 ||                                                                           \
+         percent * spops_igemm_rounds(at, 2 * columns) >= 100 * spops_igemm_rounds(at, columns)))  \
+        return number;
+    SPOPS_IGEMM_SM90_TILES(SPOPS_TILE)
+#undef SPOPS_TILE
+#define SPOPS_TILE(number, max, ...)                                                               \
+    if (at->cols <= max) return number;
+    SPOPS_IGEMM_SM80_TILES(SPOPS_TILE)
+#undef SPOPS_TILE
+    return 0;
+}
+
+static inline int32_t spops_igemm_wgrad_tile(bool of_units, int64_t x_channels, int64_t g_channels)
+{
+#define SPOPS_TILE(number, units, max_x, max_g, ...)                                               \
+    if (of_units == units && x_channels <= max_x && g_channels <= max_g) return number;
+    SPOPS_IGEMM_WGRAD_TILES(SPOPS_TILE)
+#undef SPOPS_TILE
+    return 0;
+}
+
+#endif
