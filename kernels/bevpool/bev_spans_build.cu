@@ -67,26 +67,8 @@ struct build_workspace {
     int32_t *step_begin;     // [max_bundles + 1]
     uint32_t *costs[2];      // [max_wedges] to sort wedges by
     int32_t *wedge_order[2]; // [max_wedges]
-    void *temp;              // of CUB
-    size_t temp_bytes;
+    spops::device_wide wide;
 };
-
-cudaError_t scan_counts(void *temp, size_t &bytes, int32_t *counts, int64_t n, cudaStream_t stream)
-{
-    return spops::device_scan(temp, bytes, counts, counts, n, stream);
-}
-
-cudaError_t scan_shared(void *temp, size_t &bytes, shared_counts *counts, int64_t n,
-                        cudaStream_t stream)
-{
-    return spops::device_scan(temp, bytes, reinterpret_cast<int2 *>(counts), n, stream);
-}
-
-cudaError_t sort_pairs(void *temp, size_t &bytes, sort_buffers &pairs, int64_t n, uint64_t max_key,
-                       cudaStream_t stream)
-{
-    return spops::device_sort(temp, bytes, pairs, n, bits_for(max_key), stream);
-}
 
 build_workspace carve_workspace(const spops_bev_spans &s, int32_t num_depths, int64_t num_cells,
                                 spops_carver *c)
@@ -113,17 +95,13 @@ build_workspace carve_workspace(const spops_bev_spans &s, int32_t num_depths, in
     ws.limits = (wedge_limits *)spops_carve(c, s.max_wedges, 1, sizeof(wedge_limits));
     ws.step_begin = (int32_t *)spops_carve(c, s.max_bundles + 1, 1, sizeof(int32_t));
 
-    size_t needed[6] = {};
-    sort_buffers pairs = {};
-    scan_counts(nullptr, needed[0], nullptr, s.num_planes + 1, 0);
-    scan_counts(nullptr, needed[1], nullptr, s.max_bundles + 1, 0);
-    scan_shared(nullptr, needed[2], nullptr, n + 1, 0);
-    sort_pairs(nullptr, needed[3], pairs, n, (uint64_t)num_cells, 0);
-    sort_pairs(nullptr, needed[4], pairs, n, (uint64_t)s.max_wedges * num_kinds, 0);
-    sort_pairs(nullptr, needed[5], pairs, s.max_wedges, UINT32_MAX, 0);
-    for (const size_t bytes : needed)
-        if (bytes > ws.temp_bytes) ws.temp_bytes = bytes;
-    ws.temp = spops_carve(c, (int64_t)ws.temp_bytes, 1, 1);
+    ws.wide.needs_scan<int32_t>(s.num_planes + 1);
+    ws.wide.needs_scan<int32_t>(s.max_bundles + 1);
+    ws.wide.needs_scan<int2>(n + 1);
+    ws.wide.needs_sort<sort_buffers>(n, bits_for((uint64_t)num_cells));
+    ws.wide.needs_sort<sort_buffers>(n, bits_for((uint64_t)s.max_wedges * num_kinds));
+    ws.wide.needs_sort<sort_buffers>(s.max_wedges, 32);
+    ws.wide.carve(c);
     return ws;
 }
 
@@ -638,15 +616,6 @@ window_params windows_of(const spops_context *ctx, const spops_bev_spans_args *a
     return p;
 }
 
-// One of CUB's functions with the workspace's memory.
-template <class F, class... Args>
-spops_status run_cub(spops_context *ctx, const char *what, const build_workspace &ws, F function,
-                     Args &&...args)
-{
-    size_t bytes = ws.temp_bytes;
-    return spops_cuda_status(ctx, what, (int)function(ws.temp, bytes, args..., stream_of(ctx)));
-}
-
 // A cut of the spans, from them in the order of cells.
 spops_status cut_spans(spops_context *ctx, const window_params &w, const spops_bev_spans &s,
                        build_workspace ws, const uint32_t *cells, const int32_t *places,
@@ -657,33 +626,32 @@ spops_status cut_spans(spops_context *ctx, const window_params &w, const spops_b
     const dim3 for_wedges = blocks_for(s.max_wedges, threads);
     SPOPS_TRY(launch(ctx, "bev_spans: cut_windows", cut_windows, dim3((unsigned)s.num_windows),
                      cut_threads, w, ws, s));
-    SPOPS_TRY(run_cub(ctx, "bev_spans: scan of windows", ws, scan_counts, ws.wedge_begin,
-                      s.num_windows + 1));
+    SPOPS_TRY(ws.wide.scan(ctx, "bev_spans: scan of windows", ws.wedge_begin, ws.wedge_begin,
+                           s.num_windows + 1));
     const int64_t most =
         std::max({s.max_spans, s.max_bundles, (num_cells + 31) / 32, s.max_wedges});
     SPOPS_TRY(launch(ctx, "bev_spans: clear_cut", clear_cut, blocks_for(most + 1, threads), threads,
                      ws.plane_begin + s.num_planes, ws, s, num_cells));
     SPOPS_TRY(launch(ctx, "bev_spans: find_parts", find_parts, for_spans, threads, w, cells, places,
                      ws, s, num_cells));
-    SPOPS_TRY(run_cub(ctx, "bev_spans: scan of shared parts", ws, scan_shared, ws.shared,
-                      s.max_spans + 1));
+    SPOPS_TRY(ws.wide.scan(ctx, "bev_spans: scan of shared parts",
+                           reinterpret_cast<int2 *>(ws.shared), s.max_spans + 1));
     sort_buffers parts = {
         {ws.part_keys[0], ws.part_keys[1]}, {ws.part_places[0], ws.part_places[1]}, 0};
-    SPOPS_TRY(run_cub(ctx, "bev_spans: sort by wedge", ws, sort_pairs, parts, s.max_spans,
-                      (uint64_t)s.max_wedges * num_kinds));
+    SPOPS_TRY(ws.wide.sort(ctx, "bev_spans: sort by wedge", &parts, s.max_spans,
+                           bits_for((uint64_t)s.max_wedges * num_kinds)));
     ws.part_places[0] = parts.values[parts.current];
     SPOPS_TRY(launch(ctx, "bev_spans: place_parts", place_parts, for_spans, threads,
                      parts.keys[parts.current], ws, s));
     SPOPS_TRY(
         launch(ctx, "bev_spans: count_bundles", count_bundles, dim3(1), count_threads, ws, s));
     SPOPS_TRY(launch(ctx, "bev_spans: count_steps", count_steps, for_bundles, threads, w, ws, s));
-    SPOPS_TRY(run_cub(ctx, "bev_spans: scan of steps", ws, scan_counts, ws.step_begin,
-                      s.max_bundles + 1));
+    SPOPS_TRY(ws.wide.scan(ctx, "bev_spans: scan of steps", ws.step_begin, ws.step_begin,
+                           s.max_bundles + 1));
     SPOPS_TRY(launch(ctx, "bev_spans: make_bundles", make_bundles, for_bundles, threads, w, ws, s));
     SPOPS_TRY(launch(ctx, "bev_spans: weigh_wedges", weigh_wedges, for_wedges, threads, ws, s));
     sort_buffers order = {{ws.costs[0], ws.costs[1]}, {ws.wedge_order[0], ws.wedge_order[1]}, 0};
-    SPOPS_TRY(run_cub(ctx, "bev_spans: sort by cost", ws, sort_pairs, order, s.max_wedges,
-                      (uint64_t)UINT32_MAX));
+    SPOPS_TRY(ws.wide.sort(ctx, "bev_spans: sort by cost", &order, s.max_wedges, 32));
     return launch(ctx, "bev_spans: make_wedges", make_wedges, for_wedges, threads, w,
                   order.values[order.current], ws, s);
 }
@@ -710,8 +678,8 @@ extern "C" spops_status spops_cuda_bev_spans_build(spops_context *ctx,
 
     SPOPS_TRY(launch(ctx, "bev_spans: count_planes", count_planes,
                      blocks_for((p.num_planes + 1) * warp, threads), threads, p, ws.plane_begin));
-    SPOPS_TRY(run_cub(ctx, "bev_spans: scan of planes", ws, scan_counts, ws.plane_begin,
-                      p.num_planes + 1));
+    SPOPS_TRY(ws.wide.scan(ctx, "bev_spans: scan of planes", ws.plane_begin, ws.plane_begin,
+                           p.num_planes + 1));
     SPOPS_TRY(launch(ctx, "bev_spans: emit_spans", emit_spans,
                      blocks_for(p.num_planes * warp, threads), threads, p, ws.plane_begin,
                      ws.cells[0], ws.loose));
@@ -721,8 +689,8 @@ extern "C" spops_status spops_cuda_bev_spans_build(spops_context *ctx,
     SPOPS_TRY(launch(ctx, "bev_spans: fill_rest", fill_rest, blocks_for(s.max_spans, threads),
                      threads, ws.plane_begin + p.num_planes, ws, s.max_spans, num_cells));
     sort_buffers spans = {{ws.cells[0], ws.cells[1]}, {ws.places[0], ws.places[1]}, 0};
-    SPOPS_TRY(run_cub(ctx, "bev_spans: sort by cell", ws, sort_pairs, spans, s.max_spans,
-                      (uint64_t)num_cells));
+    SPOPS_TRY(ws.wide.sort(ctx, "bev_spans: sort by cell", &spans, s.max_spans,
+                           bits_for((uint64_t)num_cells)));
     for (int i = 0; i < args->num_cuts; ++i)
         SPOPS_TRY(cut_spans(ctx, windows_of(ctx, args, i > 0), args->spans[i], ws,
                             spans.keys[spans.current], spans.values[spans.current], num_cells));

@@ -6,6 +6,7 @@
 // launches make buckets, and nothing depends on which block comes first.
 #include "buckets/buckets.h"
 #include "kernels/core/launch.cuh"
+#include "kernels/core/scan.cuh"
 #include "spops/device/grid_dependency.cuh"
 
 namespace
@@ -122,17 +123,6 @@ __device__ int32_t hash_row(const bucket_params &p, int round, int32_t row, int3
 
 // ---- Rounds -------------------------------------------------------------------------------------
 
-__device__ int32_t warp_sum(int32_t value)
-{
-#if __CUDA_ARCH__ >= 800
-    return __reduce_add_sync(~0u, value);
-#else
-    for (int step = 16; step > 0; step /= 2)
-        value += __shfl_xor_sync(~0u, value, step);
-    return value;
-#endif
-}
-
 // The sum over a block of a number of each thread, for all threads.
 __device__ int32_t block_sum(int32_t value, int32_t *shared)
 {
@@ -165,11 +155,7 @@ __device__ void start_samples(const bucket_params &p, int32_t *sums)
             buckets = spops_buckets_of(&p.a.rule, max(rows, 0));
             if (rows > (int64_t)buckets * p.a.rule.bucket_rows) full = min(full, b);
         }
-        int32_t before = buckets; // becomes the sum of buckets up to this sample
-        for (int step = 1; step < 32; step *= 2) {
-            const int32_t other = __shfl_up_sync(~0u, before, step);
-            if (lane >= step) before += other;
-        }
+        int32_t before = warp_scan(buckets);
         __syncthreads();
         if (lane == 31) sums[warp] = before;
         __syncthreads();
@@ -399,11 +385,7 @@ __device__ void sum_used(const uint16_t *used, int32_t k, uint32_t *up, int32_t 
     int32_t own = 0;
     for (int32_t b = begin; b < end; ++b)
         own += used[b];
-    int32_t sum = own;
-    for (int step = 1; step < 32; step *= 2) {
-        const int32_t other = __shfl_up_sync(~0u, sum, step);
-        if (lane >= step) sum += other;
-    }
+    const int32_t sum = warp_scan(own);
     if (lane == 31) scratch[warp] = sum;
     __syncthreads();
     uint32_t at = (uint32_t)(sum - own + warp_sum(lane < warp ? scratch[lane] : 0));

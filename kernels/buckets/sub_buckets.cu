@@ -19,15 +19,13 @@ struct sub_params {
     uint64_t *keys, *sorted_keys; // [max_rows]
     int32_t *unsorted;            // [max_rows]
     int32_t *first;               // [max_buckets + 1] sub-buckets of a bucket, then before it
-    void *temp;
-    size_t temp_bytes;
+    device_wide wide;
 };
 
 sub_params params_of(const spops_sub_buckets_args *args, spops_carver *c)
 {
     const spops_buckets_arrays *a = args->buckets;
     sub_params p = {};
-    size_t sort_bytes = 0, scan_bytes = 0;
     p.a = *a;
     p.sub_rows = args->sub_rows;
     p.rows = args->rows;
@@ -37,12 +35,9 @@ sub_params params_of(const spops_sub_buckets_args *args, spops_carver *c)
     p.sorted_keys = (uint64_t *)spops_carve(c, a->max_rows, 1, sizeof(uint64_t));
     p.unsorted = (int32_t *)spops_carve(c, a->max_rows, 1, sizeof(int32_t));
     p.first = (int32_t *)spops_carve(c, a->max_buckets + 1, 1, sizeof(int32_t));
-    (void)device_sort(nullptr, sort_bytes, (const uint64_t *)nullptr, (uint64_t *)nullptr,
-                      (const int32_t *)nullptr, (int32_t *)nullptr, a->max_rows, 64, 0);
-    (void)device_scan(nullptr, scan_bytes, (const int32_t *)nullptr, (int32_t *)nullptr,
-                      a->max_buckets + 1, 0);
-    p.temp_bytes = sort_bytes > scan_bytes ? sort_bytes : scan_bytes;
-    p.temp = spops_carve(c, (int64_t)p.temp_bytes, 1, 1);
+    p.wide.needs_sort<uint64_t>(a->max_rows, 64);
+    p.wide.needs_scan<int32_t>(a->max_buckets + 1);
+    p.wide.carve(c);
     return p;
 }
 
@@ -89,18 +84,12 @@ extern "C" spops_status spops_cuda_sub_buckets(spops_context *ctx,
     const sub_params p = params_of(args, &carver);
     const int64_t ranks = a->max_rows > a->max_buckets ? a->max_rows : a->max_buckets + 1;
     const int64_t numbers = a->max_rows > a->max_samples ? a->max_rows : a->max_samples + 1;
-    size_t bytes = p.temp_bytes;
     SPOPS_TRY(launch(ctx, "sub_buckets: rank_rows", rank_rows, blocks_for(ranks, threads),
                      (unsigned)threads, p));
     if (a->max_rows > 0)
-        SPOPS_TRY(spops_cuda_status(ctx, "sub_buckets: sort",
-                                    (int)device_sort(p.temp, bytes, p.keys, p.sorted_keys,
-                                                     p.unsorted, p.rows, a->max_rows,
-                                                     spops_sub_bucket_bits(a), stream_of(ctx))));
-    bytes = p.temp_bytes;
-    SPOPS_TRY(spops_cuda_status(
-        ctx, "sub_buckets: scan",
-        (int)device_scan(p.temp, bytes, p.first, p.first, a->max_buckets + 1, stream_of(ctx))));
+        SPOPS_TRY(p.wide.sort(ctx, "sub_buckets: sort", p.keys, p.sorted_keys, p.unsorted, p.rows,
+                              a->max_rows, spops_sub_bucket_bits(a)));
+    SPOPS_TRY(p.wide.scan(ctx, "sub_buckets: scan", p.first, p.first, a->max_buckets + 1));
     return launch(ctx, "sub_buckets: number_rows", number_rows, blocks_for(numbers, threads),
                   (unsigned)threads, p);
 }

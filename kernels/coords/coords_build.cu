@@ -11,6 +11,7 @@
 #include "kernels/coords/coords_source.cuh"
 #include "kernels/coords/coords_tuning.h"
 #include "kernels/core/device_wide.h"
+#include "kernels/core/scan.cuh"
 
 namespace
 {
@@ -99,10 +100,8 @@ __global__ void __launch_bounds__(threads)
 #pragma unroll
     for (int c = 0; c < SPOPS_KEY_COLUMNS; ++c) {
         if (c > s.dims) break;
-        for (int step = 16; step > 0; step /= 2) {
-            lower[c] = min(lower[c], __shfl_xor_sync(~0u, lower[c], step));
-            upper[c] = max(upper[c], __shfl_xor_sync(~0u, upper[c], step));
-        }
+        lower[c] = spops::warp_min(lower[c]);
+        upper[c] = spops::warp_max(upper[c]);
         if (threadIdx.x % 32 == 0 && lower[c] <= upper[c]) {
             atomicMin(&found->lower[c], lower[c]);
             atomicMax(&found->upper[c], upper[c]);
@@ -125,8 +124,7 @@ struct build_workspace {
     int32_t *ranks;         // [candidates] by order: of the sorted position
     uint64_t *index_keys;   // [max_rows] of a SORTED index, before its sort
     int32_t *index_rows;
-    void *sort;
-    size_t sort_bytes;
+    spops::device_wide wide;
 };
 
 bool has_sorted_index(const spops_coords_arrays *c)
@@ -176,24 +174,20 @@ build_workspace carve_workspace(const spops_coords_arrays *c, int64_t n, spops_c
         void *entries = spops_carve(carver, (int64_t)spops::hash_entries(n), 1, sizeof(uint64_t));
         ws.table = spops::hash_of(entries, c->layout.key_bits, n);
     }
-    size_t code_bytes = 0, index_bytes = 0;
     if (c->order != SPOPS_COORDS_ORDER_GIVEN && n > 0) {
         for (int i = 0; i < 2; ++i) {
             ws.codes[i] = (uint64_t *)spops_carve(carver, n, 1, sizeof(uint64_t));
             ws.candidates[i] = (int32_t *)spops_carve(carver, n, 1, sizeof(int32_t));
         }
         ws.ranks = (int32_t *)spops_carve(carver, n, 1, sizeof(int32_t));
-        spops::device_sort(nullptr, code_bytes, ws.codes[0], ws.codes[1], ws.candidates[0],
-                           ws.candidates[1], n, code_bits(c) + 1, 0);
+        ws.wide.needs_sort<uint64_t>(n, code_bits(c) + 1);
     }
     if (has_sorted_index(c) && c->max_rows > 0) {
         ws.index_keys = (uint64_t *)spops_carve(carver, c->max_rows, 1, sizeof(uint64_t));
         ws.index_rows = (int32_t *)spops_carve(carver, c->max_rows, 1, sizeof(int32_t));
-        spops::device_sort(nullptr, index_bytes, ws.index_keys, ws.index_keys, ws.index_rows,
-                           ws.index_rows, c->max_rows, c->layout.key_bits + 1, 0);
+        ws.wide.needs_sort<uint64_t>(c->max_rows, c->layout.key_bits + 1);
     }
-    ws.sort_bytes = code_bytes > index_bytes ? code_bytes : index_bytes;
-    ws.sort = spops_carve(carver, (int64_t)ws.sort_bytes, 1, 1);
+    ws.wide.carve(carver);
     return ws;
 }
 
@@ -364,62 +358,45 @@ __global__ void __launch_bounds__(tile) count_rows(const __grid_constant__ build
 // Counts to what is before each, in one block.
 __global__ void __launch_bounds__(1024) scan_counts(int32_t *counts, int32_t n)
 {
-    __shared__ int32_t warp_sums[32];
-    __shared__ int32_t before;
     spops::grid_dependency_wait();
     spops::grid_launch_dependents();
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    if (threadIdx.x == 0) before = 0;
-    for (int32_t base = 0; base < n; base += 1024) {
+    for (int32_t base = 0, before = 0; base < n; base += 1024) {
         const int32_t i = base + (int32_t)threadIdx.x;
-        const int32_t count = i < n ? counts[i] : 0;
-        int32_t sum = count;
-        for (int step = 1; step < 32; step *= 2) {
-            const int32_t other = __shfl_up_sync(~0u, sum, step);
-            if (lane >= step) sum += other;
-        }
-        if (lane == 31) warp_sums[warp] = sum;
-        __syncthreads();
-        if (warp == 0) {
-            int32_t total = warp_sums[lane];
-            for (int step = 1; step < 32; step *= 2) {
-                const int32_t other = __shfl_up_sync(~0u, total, step);
-                if (lane >= step) total += other;
-            }
-            warp_sums[lane] = total;
-        }
-        __syncthreads();
-        const int32_t start = before + (warp > 0 ? warp_sums[warp - 1] : 0) + sum - count;
+        int32_t total;
+        const int32_t start = before + spops::sum_before(i < n ? counts[i] : 0, &total);
         if (i < n) counts[i] = start;
-        __syncthreads();
-        if (threadIdx.x == 0) before += warp_sums[31];
-        __syncthreads();
+        before += total;
     }
 }
 
-// Of a block of `tile` threads: how many before this one in the whole grid have `flag` set. The
-// block sums the tiles before it where nobody has. All threads of the block call it.
-__device__ __forceinline__ int32_t rank_of(bool flag, const int32_t *tile_counts, bool scanned)
+// Of a block of `tile` threads: what the warps before this one in the whole grid have. The block sums
+// the tiles before it where nobody has. All threads of the block call it.
+__device__ __forceinline__ int32_t before_warp(int32_t of_warp, const int32_t *tile_counts,
+                                               bool scanned)
 {
     __shared__ int32_t warp_counts[tile / 32], base;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const uint32_t votes = __ballot_sync(~0u, flag);
     if (threadIdx.x == 0) base = scanned ? tile_counts[blockIdx.x] : 0;
-    if (lane == 0) warp_counts[warp] = __popc(votes);
+    if (lane == 0) warp_counts[warp] = of_warp;
     __syncthreads();
     if (!scanned) {
         int32_t sum = 0;
         for (unsigned b = threadIdx.x; b < blockIdx.x; b += tile)
             sum += tile_counts[b];
-        for (int step = 16; step > 0; step /= 2)
-            sum += __shfl_xor_sync(~0u, sum, step);
+        sum = spops::warp_sum(sum);
         if (lane == 0 && sum != 0) atomicAdd(&base, sum);
     }
-    int32_t before = lane < warp ? warp_counts[lane] : 0;
-    for (int step = 16; step > 0; step /= 2)
-        before += __shfl_xor_sync(~0u, before, step);
+    const int32_t before = spops::warp_sum(lane < warp ? warp_counts[lane] : 0);
     __syncthreads();
-    return base + before + __popc(votes & ((1u << lane) - 1));
+    return base + before;
+}
+
+// How many threads before this one have `flag` set; as before_warp.
+__device__ __forceinline__ int32_t rank_of(bool flag, const int32_t *tile_counts, bool scanned)
+{
+    const uint32_t votes = __ballot_sync(~0u, flag);
+    return before_warp(__popc(votes), tile_counts, scanned) +
+           __popc(votes & ((1u << threadIdx.x % 32) - 1));
 }
 
 __device__ __forceinline__ void put_row(const build_params &p, int32_t r, uint64_t key,
@@ -507,10 +484,7 @@ __global__ void __launch_bounds__(tile) put_item_rows(const __grid_constant__ bu
         coords.item_row[candidate] = r < coords.max_rows ? r : -1;
     unsigned long long mine = no_duplicate;
     if (valid && !begins) mine = (unsigned long long)candidate << 32 | (uint32_t)p.ws.firsts[r];
-    for (int step = 16; step > 0; step /= 2) {
-        const unsigned long long other = __shfl_xor_sync(~0u, mine, step);
-        mine = other < mine ? other : mine;
-    }
+    mine = spops::warp_min(mine);
     if (threadIdx.x % 32 == 0 && mine < spops::load_relaxed((uint64_t *)p.ws.duplicate))
         atomicMin(p.ws.duplicate, mine);
 }
@@ -536,9 +510,7 @@ __global__ void __launch_bounds__(tile)
     const int64_t w = (int64_t)blockIdx.x * tile + threadIdx.x;
     if (threadIdx.x == 0) sum = 0;
     __syncthreads();
-    int32_t count = w < grid.num_words ? __popcll(grid.words[w]) : 0;
-    for (int step = 16; step > 0; step /= 2)
-        count += __shfl_xor_sync(~0u, count, step);
+    const int32_t count = spops::warp_sum(w < grid.num_words ? __popcll(grid.words[w]) : 0);
     if (threadIdx.x % 32 == 0 && count > 0) atomicAdd(&sum, count);
     __syncthreads();
     if (threadIdx.x == 0) tile_counts[blockIdx.x] = sum;
@@ -547,33 +519,13 @@ __global__ void __launch_bounds__(tile)
 __global__ void __launch_bounds__(tile) put_words(const __grid_constant__ spops::grid_index grid,
                                                   const int32_t *tile_counts, bool scanned)
 {
-    __shared__ int32_t warp_sums[tile / 32], base;
     spops::grid_dependency_wait();
     spops::grid_launch_dependents();
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int64_t w = (int64_t)blockIdx.x * tile + threadIdx.x;
     const int32_t count = w < grid.num_words ? __popcll(grid.words[w]) : 0;
-    int32_t sum = count;
-    for (int step = 1; step < 32; step *= 2) {
-        const int32_t other = __shfl_up_sync(~0u, sum, step);
-        if (lane >= step) sum += other;
-    }
-    if (threadIdx.x == 0) base = scanned ? tile_counts[blockIdx.x] : 0;
-    if (lane == 31) warp_sums[warp] = sum;
-    __syncthreads();
-    if (!scanned) {
-        int32_t tiles = 0;
-        for (unsigned b = threadIdx.x; b < blockIdx.x; b += tile)
-            tiles += tile_counts[b];
-        for (int step = 16; step > 0; step /= 2)
-            tiles += __shfl_xor_sync(~0u, tiles, step);
-        if (lane == 0 && tiles != 0) atomicAdd(&base, tiles);
-    }
-    int32_t before = lane < warp ? warp_sums[lane] : 0;
-    for (int step = 16; step > 0; step /= 2)
-        before += __shfl_xor_sync(~0u, before, step);
-    __syncthreads();
-    if (w < grid.num_words) grid.before[w] = base + before + sum - count;
+    const int32_t sum = spops::warp_scan(count);
+    const int32_t before = before_warp(__shfl_sync(~0u, sum, 31), tile_counts, scanned);
+    if (w < grid.num_words) grid.before[w] = before + sum - count;
 }
 
 __global__ void __launch_bounds__(threads) put_grid_rows(const __grid_constant__ coord_index x)
@@ -643,16 +595,12 @@ spops_status build_index(spops_context *ctx, const build_params &p)
                                           blocks_for(c.max_rows, threads), threads, p.index);
     }
     if (!has_sorted_index(&c)) return SPOPS_STATUS_OK;
-    size_t bytes = p.ws.sort_bytes;
     SPOPS_TRY(launch<WAITS_FOR_PREVIOUS>(
         ctx, "coords: prepare_sorted", prepare_sorted, blocks_for(c.max_rows, threads), threads,
         c.keys, &c.state->num_rows, c.max_rows, (uint64_t)1 << c.layout.key_bits, p.ws.index_keys,
         p.ws.index_rows));
-    return spops_cuda_status(ctx, "coords: sort of keys",
-                             (int)spops::device_sort(p.ws.sort, bytes, p.ws.index_keys,
-                                                     p.index.sorted_keys, p.ws.index_rows,
-                                                     p.index.sorted_rows, c.max_rows,
-                                                     c.layout.key_bits + 1, stream_of(ctx)));
+    return p.ws.wide.sort(ctx, "coords: sort of keys", p.ws.index_keys, p.index.sorted_keys,
+                          p.ws.index_rows, p.index.sorted_rows, c.max_rows, c.layout.key_bits + 1);
 }
 
 } // namespace
@@ -784,14 +732,10 @@ extern "C" spops_status spops_cuda_coords_build(spops_context *ctx,
         if (p.table.entries != nullptr && !p.fill_table)
             SPOPS_TRY(launch<WAITS_FOR_PREVIOUS>(ctx, "coords: fill_table", fill_table,
                                                  blocks_for(n, threads), threads, p));
-        if (p.by_order) {
-            size_t bytes = p.ws.sort_bytes;
-            SPOPS_TRY(spops_cuda_status(
-                ctx, "coords: sort of candidates",
-                (int)spops::device_sort(p.ws.sort, bytes, p.ws.codes[0], p.ws.codes[1],
-                                        p.ws.candidates[0], p.ws.candidates[1], n,
-                                        code_bits(coords) + 1, stream_of(ctx))));
-        }
+        if (p.by_order)
+            SPOPS_TRY(p.ws.wide.sort(ctx, "coords: sort of candidates", p.ws.codes[0],
+                                     p.ws.codes[1], p.ws.candidates[0], p.ws.candidates[1], n,
+                                     code_bits(coords) + 1));
         SPOPS_TRY(launch<WAITS_FOR_PREVIOUS>(ctx, "coords: count_rows", count_rows,
                                              dim3((unsigned)tiles), tile, p));
         SPOPS_TRY(scan_tiles(ctx, p.ws.tile_counts, tiles, &p.tiles_scanned));

@@ -4,7 +4,7 @@
 // records of each tile, counted first.
 #include "kernels/core/device_wide.h"
 #include "kernels/core/launch.cuh"
-#include "kernels/core/block_sum.cuh"
+#include "kernels/core/scan.cuh"
 #include "kernels/igemm/igemm_tiles.cuh"
 #include "igemm/igemm_args.h"
 
@@ -41,8 +41,7 @@ struct workspace {
     int *numbers[2];
     int *record_counts, *sum_counts, *member_counts, *unit_counts, *cost_begin;
     int64_t num_unit_counts;
-    void *temp;
-    size_t temp_bytes;
+    device_wide wide;
 };
 
 workspace carve_workspace(const spops_igemm_schedule *s, spops_carver *c)
@@ -56,17 +55,13 @@ workspace carve_workspace(const spops_igemm_schedule *s, spops_carver *c)
     w.sum_counts = (int *)spops_carve(c, s->max_tiles, 1, sizeof *w.sum_counts);
     w.member_counts = (int *)spops_carve(c, s->max_tiles, 1, sizeof *w.member_counts);
     w.cost_begin = (int *)spops_carve(c, max_cost + 1, 1, sizeof *w.cost_begin);
-    (void)device_sort(nullptr, w.temp_bytes, (const uint32_t *)nullptr, (uint32_t *)nullptr,
-                      (const int32_t *)nullptr, (int32_t *)nullptr, s->max_rows, 32, 0);
+    w.wide.needs_sort<uint32_t>(s->max_rows, 32);
     if (s->has_units) {
-        size_t bytes = 0;
         w.num_unit_counts = s->num_taps * s->max_tiles + 1;
         w.unit_counts = (int *)spops_carve(c, w.num_unit_counts, 1, sizeof *w.unit_counts);
-        (void)device_scan(nullptr, bytes, (const int32_t *)nullptr, (int32_t *)nullptr,
-                          w.num_unit_counts, 0);
-        if (bytes > w.temp_bytes) w.temp_bytes = bytes;
+        w.wide.needs_scan<int32_t>(w.num_unit_counts);
     }
-    w.temp = spops_carve(c, 1, 1, (int64_t)w.temp_bytes);
+    w.wide.carve(c);
     return w;
 }
 
@@ -144,9 +139,7 @@ __global__ void __launch_bounds__(tile_rows) walk_tiles(const __grid_constant__ 
         const int count = taps.take(k), first = taps.at - count;
         const bool is_sum = p.s.adds && count > 1;
         const uint32_t with_sum = __ballot_sync(~0u, is_sum);
-        int pairs = count;
-        for (int half = 16; half > 0; half /= 2)
-            pairs = max(pairs, __shfl_xor_sync(~0u, pairs, half));
+        const int pairs = warp_max(count);
         if (lane == 0) {
             most[warp] = pairs;
             sums[warp] = __popc(with_sum);
@@ -315,7 +308,6 @@ extern "C" spops_status spops_cuda_igemm_lists_count(spops_context *ctx,
     spops_carver carver = {static_cast<char *>(args->workspace), 0};
     const workspace w = carve_workspace(s, &carver);
     const schedule_params p = params_of(args, w);
-    size_t bytes = w.temp_bytes;
 
     if (s->has_units) // also where there are no tiles
         SPOPS_TRY(ctx->backend->fill_zero(ctx, s->unit_offsets,
@@ -328,17 +320,12 @@ extern "C" spops_status spops_cuda_igemm_lists_count(spops_context *ctx,
                                           (size_t)w.num_unit_counts * sizeof *w.unit_counts));
     SPOPS_TRY(launch(ctx, what, rank_rows, blocks_for(s->max_rows, key_threads),
                      (unsigned)key_threads, p));
-    SPOPS_TRY(spops_cuda_status(ctx, what,
-                                device_sort(w.temp, bytes, w.keys[0], w.keys[1], w.numbers[0],
-                                            w.numbers[1], s->max_rows, 32, stream_of(ctx))));
+    SPOPS_TRY(
+        w.wide.sort(ctx, what, w.keys[0], w.keys[1], w.numbers[0], w.numbers[1], s->max_rows, 32));
     SPOPS_TRY(
         launch(ctx, what, walk_tiles<false>, dim3((unsigned)s->max_tiles), (unsigned)tile_rows, p));
-    if (s->has_units) {
-        bytes = w.temp_bytes;
-        SPOPS_TRY(spops_cuda_status(ctx, what,
-                                    device_scan(w.temp, bytes, w.unit_counts, w.unit_counts,
-                                                w.num_unit_counts, stream_of(ctx))));
-    }
+    if (s->has_units)
+        SPOPS_TRY(w.wide.scan(ctx, what, w.unit_counts, w.unit_counts, w.num_unit_counts));
     SPOPS_TRY(launch(ctx, what, scan_tiles, dim3(1), (unsigned)scan_threads, p));
     return launch(ctx, what, order_tiles, dim3((unsigned)max_cost), 32u, p);
 }

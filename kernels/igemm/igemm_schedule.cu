@@ -3,7 +3,7 @@
 #include "kernels/core/batch.cuh"
 #include "kernels/core/launch.cuh"
 #include "kernels/launchers.h"
-#include "kernels/core/block_sum.cuh"
+#include "kernels/core/scan.cuh"
 #include "kernels/igemm/igemm_tiles.cuh"
 #include "igemm/igemm_args.h"
 #include "spops/device/grid_dependency.cuh"
@@ -38,19 +38,6 @@ __device__ int tiles_in_use(const map_params &p)
     return spops::tiles_in_use(p.num_rows);
 }
 
-// Every lane's bits, in every lane.
-__device__ __forceinline__ uint32_t or_across_warp(uint32_t bits)
-{
-#if __CUDA_ARCH__ >= 800
-    return __reduce_or_sync(~0u, bits);
-#else
-#pragma unroll
-    for (int half = 16; half > 0; half /= 2)
-        bits |= __shfl_xor_sync(~0u, bits, half);
-    return bits;
-#endif
-}
-
 // counts[t]: records of tile t, a warp each.
 __global__ void __launch_bounds__(count_threads)
     count_records(const __grid_constant__ map_jobs jobs)
@@ -68,7 +55,7 @@ __global__ void __launch_bounds__(count_threads)
         uint32_t mask = 0;
         for (int64_t i = (int64_t)tile * tile_rows + lane; i < end; i += 32)
             mask |= p.masks[(int64_t)p.order[i] * p.mask_words + w];
-        count += __popc(or_across_warp(mask));
+        count += __popc(spops::warp_or(mask));
     }
     if (lane == 0) p.counts[tile] = max(count, 1);
 }

@@ -4,7 +4,7 @@
 #define SPOPS_KERNELS_IGEMM_IGEMM_TILES_CUH
 
 #include "igemm/igemm_args.h"
-#include "kernels/core/block_sum.cuh"
+#include "kernels/core/scan.cuh"
 
 namespace spops
 {

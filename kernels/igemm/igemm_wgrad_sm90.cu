@@ -31,7 +31,7 @@
 #include "kernels/core/sm90/hopper.cuh"
 #include "kernels/igemm/igemm_launch.cuh"
 #include "kernels/igemm/igemm_wgrad_launch.cuh"
-#include "kernels/core/block_sum.cuh"
+#include "kernels/core/scan.cuh"
 #include "kernels/igemm/row_sums_sm90.cuh"
 
 namespace

@@ -6,6 +6,7 @@
 #include "kernels/maps/row_sort.cuh"
 #include "kernels/core/batch.cuh"
 #include "kernels/core/device_wide.h"
+#include "kernels/core/scan.cuh"
 
 namespace
 {
@@ -26,8 +27,7 @@ struct order_workspace {
     int32_t *rows;          // [rows] 0, 1, ..
     uint32_t *tile_keys[2]; // [tiles]
     int32_t *tiles;         // [tiles] 0, 1, ..
-    void *sort;
-    size_t sort_bytes;
+    spops::device_wide wide;
 };
 
 bool sorts_in_tiles(int64_t rows)
@@ -48,24 +48,20 @@ order_workspace carve_order(const spops_map_arrays *map, int64_t rows, int64_t t
                             spops_carver *c)
 {
     order_workspace ws = {};
-    size_t row_bytes = 0, tile_bytes = 0;
     if (rows == 0) return ws;
     for (int i = 0; i < 2; ++i)
         ws.tile_keys[i] = (uint32_t *)spops_carve(c, tiles, 1, sizeof(uint32_t));
     ws.tiles = (int32_t *)spops_carve(c, tiles, 1, sizeof(int32_t));
-    spops::device_sort(nullptr, tile_bytes, ws.tile_keys[0], ws.tile_keys[1], ws.tiles, ws.tiles,
-                       tiles, tile_bits(map), 0);
+    ws.wide.needs_sort<uint32_t>(tiles, tile_bits(map));
     if (sorts_in_tiles(rows)) {
         ws.sort_rows = spops::carve_row_sort(rows, map->mask_order.num_bits, c);
     } else {
         for (int i = 0; i < 2; ++i)
             ws.keys[i] = (uint32_t *)spops_carve(c, rows, 1, sizeof(uint32_t));
         ws.rows = (int32_t *)spops_carve(c, rows, 1, sizeof(int32_t));
-        spops::device_sort(nullptr, row_bytes, ws.keys[0], ws.keys[1], ws.rows, ws.rows, rows,
-                           map->mask_order.num_bits, 0);
+        ws.wide.needs_sort<uint32_t>(rows, map->mask_order.num_bits);
     }
-    ws.sort_bytes = row_bytes > tile_bytes ? row_bytes : tile_bytes;
-    ws.sort = spops_carve(c, (int64_t)ws.sort_bytes, 1, 1);
+    ws.wide.carve(c);
     return ws;
 }
 
@@ -122,8 +118,7 @@ __global__ void __launch_bounds__(threads) join_masks(const __grid_constant__ ti
         uint32_t joined = 0;
         for (int64_t i = begin + lane; i < end; i += 32)
             joined |= p.masks[(int64_t)p.order[i] * p.mask_words + w];
-        for (int step = 16; step > 0; step /= 2)
-            joined |= __shfl_xor_sync(~0u, joined, step);
+        joined = spops::warp_or(joined);
         taps += __popc(joined);
         if (lane == 0) p.tile_masks[t * p.mask_words + w] = joined;
     }
@@ -164,15 +159,12 @@ __global__ void __launch_bounds__(sort_threads) sort_tiles(const __grid_constant
 spops_status order_many_rows(spops_context *ctx, const spops_map_arrays *map,
                              const spops_map_side *side, const order_workspace &ws)
 {
-    size_t bytes = ws.sort_bytes;
     SPOPS_TRY(launch<WAITS_FOR_PREVIOUS>(ctx, "kernel_map: rank_masks", rank_masks,
                                          blocks_for(side->max_rows, threads), threads,
                                          map->mask_order, side->masks, side->num_rows,
                                          side->max_rows, map->mask_words, ws.keys[0], ws.rows));
-    return spops_cuda_status(ctx, "kernel_map: sort of rows by mask",
-                             (int)spops::device_sort(ws.sort, bytes, ws.keys[0], ws.keys[1],
-                                                     ws.rows, side->order, side->max_rows,
-                                                     map->mask_order.num_bits, stream_of(ctx)));
+    return ws.wide.sort(ctx, "kernel_map: sort of rows by mask", ws.keys[0], ws.keys[1], ws.rows,
+                        side->order, side->max_rows, map->mask_order.num_bits);
 }
 
 // Where the side of args has its workspace: that of the inputs lies after that of the outputs.
@@ -242,8 +234,7 @@ struct pairs_workspace {
     int32_t *counts;     // [taps][groups] + 1 pairs of 32 rows, by tap
     int32_t *starts;     // [taps][groups] + 1 those before
     int32_t *row_counts; // [rows + 1] pairs of a row, of either side
-    void *scan;
-    size_t scan_bytes;
+    spops::device_wide wide;
 };
 
 // Rows are looked at in groups of a warp.
@@ -258,14 +249,12 @@ pairs_workspace carve_pairs(const spops_map_arrays *map, spops_carver *c)
     const int64_t most =
         map->out.max_rows > map->in.max_rows ? map->out.max_rows : map->in.max_rows;
     const int64_t n = groups_of(map->out.max_rows) * map->taps.num_taps + 1;
-    size_t tap_bytes = 0, row_bytes = 0;
     ws.counts = (int32_t *)spops_carve(c, n, 1, sizeof(int32_t));
     ws.starts = (int32_t *)spops_carve(c, n, 1, sizeof(int32_t));
     ws.row_counts = (int32_t *)spops_carve(c, most + 1, 1, sizeof(int32_t));
-    spops::device_scan(nullptr, tap_bytes, ws.counts, ws.starts, n, 0);
-    spops::device_scan(nullptr, row_bytes, ws.counts, ws.starts, most + 1, 0);
-    ws.scan_bytes = tap_bytes > row_bytes ? tap_bytes : row_bytes;
-    ws.scan = spops_carve(c, (int64_t)ws.scan_bytes, 1, 1);
+    ws.wide.needs_scan<int32_t>(n);
+    ws.wide.needs_scan<int32_t>(most + 1);
+    ws.wide.carve(c);
     return ws;
 }
 
@@ -391,14 +380,12 @@ __global__ void __launch_bounds__(threads) put_pairs(const __grid_constant__ pai
 spops_status scan_rows(spops_context *ctx, const spops_map_arrays *map, const spops_map_side *side,
                        const uint32_t *masks, const pairs_workspace &ws)
 {
-    size_t bytes = ws.scan_bytes;
     SPOPS_TRY(launch<WAITS_FOR_PREVIOUS>(ctx, "kernel_map: count_row_pairs", count_row_pairs,
                                          blocks_for(side->max_rows + 1, threads), threads,
                                          map->state, side->num_rows, side->max_rows, map->max_pairs,
                                          masks, map->mask_words, ws.row_counts));
-    return spops_cuda_status(ctx, "kernel_map: scan of a side's pairs",
-                             (int)spops::device_scan(ws.scan, bytes, ws.row_counts, side->offsets,
-                                                     side->max_rows + 1, stream_of(ctx)));
+    return ws.wide.scan(ctx, "kernel_map: scan of a side's pairs", ws.row_counts, side->offsets,
+                        side->max_rows + 1);
 }
 
 } // namespace
@@ -454,13 +441,10 @@ extern "C" spops_status spops_cuda_map_order(spops_context *ctx, const spops_map
         for (int32_t i = begin; i < end; ++i) {
             const spops_map_side *side = args->each[i].side;
             const order_workspace ws = order_workspace_of(&args->each[i]);
-            size_t bytes = ws.sort_bytes;
             if (side->num_tiles <= 16 * sort_threads) continue;
-            SPOPS_TRY(spops_cuda_status(
-                ctx, "kernel_map: sort of tiles",
-                (int)spops::device_sort(ws.sort, bytes, ws.tile_keys[0], ws.tile_keys[1], ws.tiles,
-                                        side->tile_order, side->num_tiles,
-                                        tile_bits(args->each[i].map), stream_of(ctx))));
+            SPOPS_TRY(ws.wide.sort(ctx, "kernel_map: sort of tiles", ws.tile_keys[0],
+                                   ws.tile_keys[1], ws.tiles, side->tile_order, side->num_tiles,
+                                   tile_bits(args->each[i].map)));
         }
     }
     return SPOPS_STATUS_OK;
@@ -472,7 +456,6 @@ extern "C" spops_status spops_cuda_map_pairs(spops_context *ctx, const spops_map
     spops_carver c = {(char *)args->workspace, 0};
     const pairs_workspace ws = carve_pairs(map, &c);
     const int64_t n = groups_of(map->out.max_rows) * map->taps.num_taps + 1;
-    size_t bytes = ws.scan_bytes;
     pairs_params p = {};
     p.state = map->state;
     p.table = map->out.table;
@@ -500,9 +483,7 @@ extern "C" spops_status spops_cuda_map_pairs(spops_context *ctx, const spops_map
     const dim3 blocks = blocks_for(p.num_groups > 0 ? 32 * p.num_groups : 1, threads);
     SPOPS_TRY(launch<WAITS_FOR_PREVIOUS>(ctx, "kernel_map: count_pairs", count_pairs, blocks,
                                          threads, p));
-    SPOPS_TRY(spops_cuda_status(
-        ctx, "kernel_map: scan of pairs",
-        (int)spops::device_scan(ws.scan, bytes, ws.counts, ws.starts, n, stream_of(ctx))));
+    SPOPS_TRY(ws.wide.scan(ctx, "kernel_map: scan of pairs", ws.counts, ws.starts, n));
     if (p.out_offsets != nullptr) SPOPS_TRY(scan_rows(ctx, map, &map->out, p.masks, ws));
     if (p.in_offsets != nullptr) SPOPS_TRY(scan_rows(ctx, map, &map->in, p.in_masks, ws));
     return launch<WAITS_FOR_PREVIOUS>(ctx, "kernel_map: put_pairs", put_pairs, blocks, threads, p);

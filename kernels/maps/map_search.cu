@@ -4,6 +4,7 @@
 // or from the table of the other side.
 #include "kernels/coords/coord_index.cuh"
 #include "kernels/core/batch.cuh"
+#include "kernels/core/scan.cuh"
 #include "maps/map_arrays.h"
 
 namespace
@@ -222,8 +223,7 @@ __global__ void __launch_bounds__(threads)
         atomicAdd(p.tap_counts + (num_taps - 1 - k), counts[k]);
         found += (unsigned)counts[k];
     }
-    for (int step = 16; step > 0; step /= 2)
-        found += __shfl_xor_sync(~0u, found, step);
+    found = spops::warp_sum(found);
     if (lane == 0 && found > 0) atomicAdd((unsigned long long *)&p.state->num_pairs, found);
 }
 

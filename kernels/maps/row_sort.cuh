@@ -13,6 +13,7 @@
 
 #include "kernels/core/batch.cuh"
 #include "kernels/core/launch.cuh"
+#include "kernels/core/scan.cuh"
 #include "maps/map_arrays.h"
 #include "spops/device/grid_dependency.cuh"
 
@@ -271,18 +272,13 @@ __global__ void __launch_bounds__(row_sort_threads)
             }
         }
     } else if (digit >= 0) {
-        total = sum = starts[digit];
-        for (int step = 1; step < 32; step *= 2) {
-            const int32_t other = __shfl_up_sync(~0u, sum, step);
-            if (lane >= step) sum += other;
-        }
+        total = starts[digit];
+        sum = warp_scan(total);
         if (lane == 31) sums[digit / 32] = sum;
     }
     __syncthreads();
     if (digit >= 0) {
-        int32_t lower = lane < digit / 32 ? sums[lane] : 0;
-        for (int step = 16; step > 0; step /= 2)
-            lower += __shfl_xor_sync(~0u, lower, step);
+        const int32_t lower = warp_sum(lane < digit / 32 ? sums[lane] : 0);
         starts[digit] = lower + sum - total + before[digit];
     }
     __syncthreads();

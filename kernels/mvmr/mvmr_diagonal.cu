@@ -2,6 +2,7 @@
 // MVMR and VVOR with diagonal matrices: products element by element.
 #include "kernels/core/launch.cuh"
 #include "kernels/core/with_dtype.cuh"
+#include "kernels/core/scan.cuh"
 #include "kernels/mvmr/mvmr_launch.cuh"
 #include "kernels/mvmr/vvor_units.cuh"
 
@@ -78,9 +79,7 @@ __global__ void __launch_bounds__(threads)
             float dot = 0.0f;
             for (int32_t c = lane; c < p.num_cols; c += 32)
                 dot = fmaf(to_f32(w[c]) * to_f32(x[c]), to_f32(g[c]), dot);
-#pragma unroll
-            for (int step = 16; step > 0; step /= 2)
-                dot += __shfl_xor_sync(~0u, dot, step);
+            dot = warp_sum(dot);
             if (lane == 0) p.grad_s[t.w] = dot;
         }
     }

@@ -8,6 +8,7 @@
 #include "kernels/core/chunk.cuh"
 #include "kernels/core/launch.cuh"
 #include "kernels/core/with_dtype.cuh"
+#include "kernels/core/scan.cuh"
 #include "norm/norm_args.h"
 #include "spops/device/dtypes.cuh"
 
@@ -365,14 +366,6 @@ __global__ void __launch_bounds__(threads)
 }
 
 // ---- Layer norm: a warp a row -------------------------------------------------------------------
-
-__device__ __forceinline__ float warp_sum(float v)
-{
-#pragma unroll
-    for (int half = 16; half > 0; half /= 2)
-        v += __shfl_xor_sync(~0u, v, half);
-    return v;
-}
 
 // The pieces of a row that a lane has, one after the other.
 template <int VEC> struct row_pieces {

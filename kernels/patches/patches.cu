@@ -5,6 +5,7 @@
 #include "points/point_rules.h"
 #include "kernels/core/device_wide.h"
 #include "kernels/core/launch.cuh"
+#include "kernels/core/scan.cuh"
 #include "patches/patches.h"
 
 namespace
@@ -26,20 +27,13 @@ struct workspace {
     uint64_t *codes, *sorted_codes; // [num_rows]
     int32_t *rows;                  // [num_rows]
     int2 *samples;                  // [max_samples + 1] first patch and first key of a sample
-    void *temp;
-    size_t temp_bytes;
+    device_wide wide;
 };
 
 workspace carve_workspace(const spops_patch_storage *s, spops_carver *c)
 {
     workspace w = {};
     const int64_t max_keys = s->same ? 0 : s->sides[SPOPS_SIDE_SOURCE].max_entries;
-    size_t most = 0;
-    const auto needs = [&most](auto measure) {
-        size_t bytes = 0;
-        (void)measure(bytes);
-        most = bytes > most ? bytes : most;
-    };
     w.first[SPOPS_SIDE_TARGET] = (int32_t *)spops_carve(c, s->num_rows, 1, sizeof(int32_t));
     w.first[SPOPS_SIDE_SOURCE] = s->same
                                      ? w.first[SPOPS_SIDE_TARGET]
@@ -58,28 +52,13 @@ workspace carve_workspace(const spops_patch_storage *s, spops_carver *c)
     w.sorted_codes = (uint64_t *)spops_carve(c, ordered, 1, sizeof(uint64_t));
     w.rows = (int32_t *)spops_carve(c, ordered, 1, sizeof(int32_t));
     w.samples = (int2 *)spops_carve(c, s->max_samples + 1, 1, sizeof(int2));
-    const auto sort_bytes = [](size_t &bytes, int64_t n) {
-        return device_sort(nullptr, bytes, (const uint32_t *)nullptr, (uint32_t *)nullptr,
-                           (const int32_t *)nullptr, (int32_t *)nullptr, n, 32, 0);
-    };
-    needs([&](size_t &bytes) { return sort_bytes(bytes, s->max_patches); });
-    needs([&](size_t &bytes) { return sort_bytes(bytes, max_keys); });
-    needs([&](size_t &bytes) {
-        return device_scan(nullptr, bytes, (int2 *)nullptr, s->num_rows + 1, 0);
-    });
-    needs([&](size_t &bytes) {
-        return device_scan(nullptr, bytes, (int2 *)nullptr, s->max_patches + 1, 0);
-    });
-    needs([&](size_t &bytes) {
-        return device_sort(nullptr, bytes, (const uint64_t *)nullptr, (uint64_t *)nullptr,
-                           (const int32_t *)nullptr, (int32_t *)nullptr, ordered, 64, 0);
-    });
-    needs([&](size_t &bytes) {
-        return device_scan(nullptr, bytes, (const int32_t *)nullptr, (int32_t *)nullptr,
-                           s->max_patches + 1, 0);
-    });
-    w.temp_bytes = most;
-    w.temp = spops_carve(c, (int64_t)most, 1, 1);
+    w.wide.needs_sort<uint32_t>(s->max_patches, 32);
+    w.wide.needs_sort<uint32_t>(max_keys, 32);
+    w.wide.needs_sort<uint64_t>(ordered, 64);
+    w.wide.needs_scan<int2>(s->num_rows + 1);
+    w.wide.needs_scan<int2>(s->max_patches + 1);
+    w.wide.needs_scan<int32_t>(s->max_patches + 1);
+    w.wide.carve(c);
     return w;
 }
 
@@ -149,27 +128,6 @@ __global__ void __launch_bounds__(threads) copy_rows(const __grid_constant__ cop
 
 constexpr int sample_threads = 1024;
 
-// Sums over a block of pairs, of the threads before each and of all.
-__device__ int2 scan_pairs(int2 own, int2 *all)
-{
-    __shared__ int2 sums[sample_threads / 32];
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    int2 sum = own;
-    for (int step = 1; step < 32; step *= 2) {
-        const int x = __shfl_up_sync(~0u, sum.x, step), y = __shfl_up_sync(~0u, sum.y, step);
-        if (lane >= step) sum.x += x, sum.y += y;
-    }
-    __syncthreads();
-    if (lane == 31) sums[warp] = sum;
-    __syncthreads();
-    *all = make_int2(0, 0);
-    for (int w = 0; w < sample_threads / 32; ++w) {
-        if (w == warp) sum.x += all->x, sum.y += all->y;
-        all->x += sums[w].x, all->y += sums[w].y;
-    }
-    return make_int2(sum.x - own.x, sum.y - own.y);
-}
-
 // A source of patches whose samples have counts(b): patches and keys. One block finds where those of
 // each sample begin, and whether they fit; `valid` says whether there is anything.
 template <class Counts>
@@ -181,7 +139,7 @@ __device__ void place_samples(const spops_patch_storage &s, int2 *samples, int32
         const int32_t b = begin + (int32_t)threadIdx.x;
         int2 all;
         const int2 before =
-            scan_pairs(valid && b < num_samples ? counts(b) : make_int2(0, 0), &all);
+            sum_before(valid && b < num_samples ? counts(b) : make_int2(0, 0), &all);
         if (b <= num_samples) samples[b] = make_int2(first.x + before.x, first.y + before.y);
         first.x += all.x, first.y += all.y;
     }
@@ -556,32 +514,11 @@ __global__ void __launch_bounds__(threads) put_tiles(const __grid_constant__ til
 // those of the same number before it.
 constexpr int block_patches = 1024;
 
-__device__ int32_t scan_block(int32_t own, int32_t *sums, int32_t *all)
-{
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    int32_t sum = own;
-    for (int step = 1; step < 32; step *= 2) {
-        const int32_t other = __shfl_up_sync(~0u, sum, step);
-        if (lane >= step) sum += other;
-    }
-    __syncthreads();
-    if (lane == 31) sums[warp] = sum;
-    __syncthreads();
-    int32_t before = 0;
-    *all = 0;
-    for (int w = 0; w < block_patches / 32; ++w) {
-        if (w == warp) before = *all;
-        *all += sums[w];
-    }
-    return before + sum - own;
-}
-
 __global__ void __launch_bounds__(block_patches)
     make_few_tiles(const __grid_constant__ tile_params p)
 {
     __shared__ int32_t meets[block_patches], order[block_patches],
         begins[SPOPS_NUM_PATCH_TILES][block_patches];
-    __shared__ int32_t sums[block_patches / 32];
     const int32_t i = (int32_t)threadIdx.x, n = p.s.state->num_patches;
     const int32_t own = i < n ? num_of(p.others, i) : -1;
     meets[i] = own;
@@ -596,7 +533,7 @@ __global__ void __launch_bounds__(block_patches)
     int32_t all[SPOPS_NUM_PATCH_TILES];
     for (int t = 0; t < SPOPS_NUM_PATCH_TILES; ++t) {
         const int32_t full = SPOPS_PATCH_TILE_ENTRIES(t);
-        begins[t][i] = scan_block((entries + full - 1) / full, sums, &all[t]);
+        begins[t][i] = sum_before((entries + full - 1) / full, &all[t]);
     }
     __syncthreads();
     if (i < SPOPS_NUM_PATCH_TILES) {
@@ -621,23 +558,17 @@ spops_status make_tiles(spops_context *ctx, const spops_patch_storage *s, int si
 {
     const int other = side == SPOPS_SIDE_TARGET && !s->same ? SPOPS_SIDE_SOURCE : SPOPS_SIDE_TARGET;
     tile_params p = {*s, side, s->sides[side].offsets, s->sides[other].offsets, w};
-    size_t bytes = w.temp_bytes;
     if (s->max_patches <= block_patches)
         return launch(ctx, "patches: make_few_tiles", make_few_tiles, dim3(1),
                       (unsigned)block_patches, p);
     SPOPS_TRY(launch(ctx, "patches: rank_patches", rank_patches,
                      blocks_for(s->max_patches, threads), (unsigned)threads, p));
     if (s->max_patches > 0)
-        SPOPS_TRY(spops_cuda_status(ctx, "patches: sort",
-                                    (int)device_sort(w.temp, bytes, w.keys, w.sorted_keys,
-                                                     w.patches, w.sorted_patches, s->max_patches,
-                                                     31, stream_of(ctx))));
+        SPOPS_TRY(w.wide.sort(ctx, "patches: sort", w.keys, w.sorted_keys, w.patches,
+                              w.sorted_patches, s->max_patches, 31));
     SPOPS_TRY(launch(ctx, "patches: count_tiles", count_tiles,
                      blocks_for(s->max_patches + 1, threads), (unsigned)threads, p));
-    bytes = w.temp_bytes;
-    SPOPS_TRY(spops_cuda_status(
-        ctx, "patches: scan",
-        (int)device_scan(w.temp, bytes, w.tiles, s->max_patches + 1, stream_of(ctx))));
+    SPOPS_TRY(w.wide.scan(ctx, "patches: scan", w.tiles, s->max_patches + 1));
     return launch(ctx, "patches: put_tiles", put_tiles,
                   blocks_for((s->max_patches + 1) * 32, threads), (unsigned)threads, p);
 }
@@ -673,15 +604,11 @@ __global__ void __launch_bounds__(threads) put_key_offsets(const __grid_constant
 spops_status make_key_lists(spops_context *ctx, const fill_params &p)
 {
     const int64_t n = p.s.sides[SPOPS_SIDE_SOURCE].max_entries;
-    size_t bytes = p.w.temp_bytes;
     SPOPS_TRY(launch(ctx, "patches: rank_entries", rank_entries, blocks_for(n, threads),
                      (unsigned)threads, p));
     if (n > 0)
-        SPOPS_TRY(spops_cuda_status(
-            ctx, "patches: sort keys",
-            (int)device_sort(p.w.temp, bytes, p.w.entry_keys, p.w.sorted_entry_keys, p.w.entries,
-                             p.s.key_entries, n, bits_for((uint64_t)p.s.num_rows),
-                             stream_of(ctx))));
+        SPOPS_TRY(p.w.wide.sort(ctx, "patches: sort keys", p.w.entry_keys, p.w.sorted_entry_keys,
+                                p.w.entries, p.s.key_entries, n, bits_for((uint64_t)p.s.num_rows)));
     return launch(ctx, "patches: put_key_offsets", put_key_offsets,
                   blocks_for(p.s.num_rows + 1, threads), (unsigned)threads, p);
 }
@@ -743,14 +670,10 @@ extern "C" spops_status spops_cuda_patches_order(spops_context *ctx, const spops
         SPOPS_TRY(launch(ctx, "patches: copy_order", copy_order, rows, (unsigned)threads, p));
     } else if (s->num_rows > 0) {
         const int bits = 3 * p.rule.cells.bits + bits_for((uint64_t)p.num_samples);
-        size_t bytes = p.w.temp_bytes;
         SPOPS_TRY(launch(ctx, "patches: rank_rows", rank_rows, rows, (unsigned)threads, p));
         // Entries of queries are rows of the cloud; those after the last sample do not count.
-        SPOPS_TRY(
-            spops_cuda_status(ctx, "patches: sort rows",
-                              (int)device_sort(p.w.temp, bytes, p.w.codes, p.w.sorted_codes,
-                                               p.w.rows, p.w.first[SPOPS_SIDE_TARGET], s->num_rows,
-                                               bits < 64 ? bits : 64, stream_of(ctx))));
+        SPOPS_TRY(p.w.wide.sort(ctx, "patches: sort rows", p.w.codes, p.w.sorted_codes, p.w.rows,
+                                p.w.first[SPOPS_SIDE_TARGET], s->num_rows, bits < 64 ? bits : 64));
         SPOPS_TRY(launch(ctx, "patches: put_order", put_order, rows, (unsigned)threads, p));
     }
     return launch(ctx, "patches: cut_order", cut_order,
@@ -770,14 +693,11 @@ extern "C" spops_status spops_cuda_patches_window(spops_context *ctx,
     p.num_samples = (int32_t)args->buckets->max_samples;
     p.w = carve_workspace(s, &carver);
     int32_t *offsets = s->sides[SPOPS_SIDE_TARGET].offsets;
-    size_t bytes = p.w.temp_bytes;
     SPOPS_TRY(
         launch(ctx, "patches: start_window", start_window, dim3(1), (unsigned)sample_threads, p));
     SPOPS_TRY(launch(ctx, "patches: count_window", count_window,
                      blocks_for(s->max_patches + 1, threads), (unsigned)threads, p));
-    SPOPS_TRY(spops_cuda_status(
-        ctx, "patches: scan",
-        (int)device_scan(p.w.temp, bytes, offsets, offsets, s->max_patches + 1, stream_of(ctx))));
+    SPOPS_TRY(p.w.wide.scan(ctx, "patches: scan", offsets, offsets, s->max_patches + 1));
     return launch(ctx, "patches: copy_window", copy_window,
                   dim3((unsigned)(s->max_patches < 65535 ? s->max_patches : 65535)),
                   (unsigned)threads, p);
@@ -790,7 +710,6 @@ extern "C" spops_status spops_cuda_patches_fill(spops_context *ctx, const spops_
     const fill_params p = {*s, s->same ? 1 : SPOPS_NUM_SIDES, carve_workspace(s, &carver)};
     const dim3 rows = blocks_for(s->num_rows + 1, threads);
     const dim3 entries = blocks_for(most_entries(s), threads);
-    size_t bytes = p.w.temp_bytes;
 
     if (args->whole) {
         SPOPS_TRY(
@@ -800,9 +719,7 @@ extern "C" spops_status spops_cuda_patches_fill(spops_context *ctx, const spops_
         SPOPS_TRY(launch(ctx, "patches: find_rows", find_rows, entries, (unsigned)threads, p));
         SPOPS_TRY(launch(ctx, "patches: find_twice", find_twice, entries, (unsigned)threads, p));
         SPOPS_TRY(launch(ctx, "patches: flag_rest", flag_rest, rows, (unsigned)threads, p));
-        SPOPS_TRY(spops_cuda_status(
-            ctx, "patches: scan",
-            (int)device_scan(p.w.temp, bytes, p.w.rest, s->num_rows + 1, stream_of(ctx))));
+        SPOPS_TRY(p.w.wide.scan(ctx, "patches: scan", p.w.rest, s->num_rows + 1));
         SPOPS_TRY(launch(ctx, "patches: put_rest", put_rest, rows, (unsigned)threads, p));
     }
     SPOPS_TRY(launch(ctx, "patches: drop_lists", drop_lists,

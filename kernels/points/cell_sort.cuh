@@ -6,6 +6,7 @@
 #include "points/neighbors.h"
 #include "kernels/core/device_wide.h"
 #include "kernels/core/launch.cuh"
+#include "kernels/core/scan.cuh"
 
 namespace spops
 {
@@ -138,10 +139,8 @@ static __global__ void __launch_bounds__(bounds_threads)
     __syncthreads();
 #pragma unroll
     for (int a = 0; a < 3; ++a) {
-        for (int half = 16; half > 0; half /= 2) {
-            lower[a] = min(lower[a], __shfl_xor_sync(~0u, lower[a], half));
-            upper[a] = max(upper[a], __shfl_xor_sync(~0u, upper[a], half));
-        }
+        lower[a] = warp_min(lower[a]);
+        upper[a] = warp_max(upper[a]);
         if (threadIdx.x % 32 == 0) {
             atomicMin(&low[a], lower[a]);
             atomicMax(&high[a], upper[a]);

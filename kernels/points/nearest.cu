@@ -14,8 +14,7 @@ constexpr int threads = 128;
 struct workspace {
     unsigned long long *keys[2];
     int *values[2];
-    void *temp;
-    size_t temp_bytes;
+    device_wide wide;
 };
 
 workspace carve_workspace(int64_t n, spops_carver *c)
@@ -25,9 +24,8 @@ workspace carve_workspace(int64_t n, spops_carver *c)
         w.keys[i] = (unsigned long long *)spops_carve(c, n, 1, sizeof *w.keys[i]);
         w.values[i] = (int *)spops_carve(c, n, 1, sizeof *w.values[i]);
     }
-    (void)device_sort(nullptr, w.temp_bytes, (const uint64_t *)nullptr, (uint64_t *)nullptr,
-                      (const int32_t *)nullptr, (int32_t *)nullptr, n, 64, 0);
-    w.temp = spops_carve(c, 1, 1, (int64_t)w.temp_bytes);
+    w.wide.needs_sort<uint64_t>(n, 64);
+    w.wide.carve(c);
     return w;
 }
 
@@ -133,15 +131,12 @@ extern "C" spops_status spops_cuda_nearest_build(spops_context *ctx,
         view_of(args->cloud), args->state, SPOPS_SIDE_SOURCE, 0.0f, bits.axis, true, w.keys[0],
         w.values[0]};
     const place_params place = {*a, view_of(args->cloud), w.keys[1], w.values[1]};
-    size_t bytes = w.temp_bytes;
 
     SPOPS_TRY(enqueue_bounds(ctx, what, bounds));
     SPOPS_TRY(
         launch(ctx, what, make_keys, blocks_for(n, key_threads), (unsigned)key_threads, keys));
-    SPOPS_TRY(spops_cuda_status(ctx, what,
-                                device_sort(w.temp, bytes, (const uint64_t *)w.keys[0],
-                                            (uint64_t *)w.keys[1], w.values[0], w.values[1], n,
-                                            3 * bits.axis + bits.sample, stream_of(ctx))));
+    SPOPS_TRY(w.wide.sort(ctx, what, (const uint64_t *)w.keys[0], (uint64_t *)w.keys[1],
+                          w.values[0], w.values[1], n, 3 * bits.axis + bits.sample));
     SPOPS_TRY(launch(ctx, what, place_points, blocks_for(n, threads), (unsigned)threads, place));
     for (int level = 0; level < a->num_levels; ++level)
         SPOPS_TRY(launch(ctx, what, make_boxes,

@@ -3,6 +3,7 @@
 // each occupied cell, and a thread for each centre that tests those runs, once to count and once to
 // write. Counts lie where offsets will. Lists are sorted as they are found, in shared memory.
 #include "kernels/points/cell_sort.cuh"
+#include "kernels/core/scan.cuh"
 
 namespace
 {
@@ -29,8 +30,7 @@ struct workspace {
     cell_points clouds[SPOPS_NUM_SIDES]; // both the same where the clouds are
     int *tap_counts;                     // [num_taps][warps] and one after
     int64_t num_warps;
-    void *temp;
-    size_t temp_bytes;
+    device_wide wide;
 };
 
 int64_t warps_of(const spops_neighbors_arrays *a)
@@ -43,7 +43,6 @@ workspace carve_workspace(const spops_neighbors_arrays *a, spops_carver *c)
     workspace w = {};
     const int64_t max_rows[SPOPS_NUM_SIDES] = {a->sides[SPOPS_SIDE_TARGET].max_rows,
                                                a->sides[SPOPS_SIDE_SOURCE].max_rows};
-    size_t most = 0, bytes;
     for (int cloud = SPOPS_SIDE_SOURCE; cloud >= 0; --cloud) {
         cell_points *p = &w.clouds[cloud];
         const int64_t n = max_rows[cloud];
@@ -61,24 +60,16 @@ workspace carve_workspace(const spops_neighbors_arrays *a, spops_carver *c)
         p->cell_of = (int *)spops_carve(c, n, 1, sizeof *p->cell_of);
         if (cloud == SPOPS_SIDE_TARGET || a->reverse || a->same)
             p->runs = (int2 *)spops_carve(c, n, num_runs, sizeof *p->runs);
-        bytes = 0;
-        (void)device_sort(nullptr, bytes, (const uint64_t *)nullptr, (uint64_t *)nullptr,
-                          (const int32_t *)nullptr, (int32_t *)nullptr, n, 64, 0);
-        most = bytes > most ? bytes : most;
-        bytes = 0;
-        (void)device_scan(nullptr, bytes, (const int32_t *)nullptr, (int32_t *)nullptr, n + 1, 0);
-        most = bytes > most ? bytes : most;
+        w.wide.needs_sort<uint64_t>(n, 64);
+        w.wide.needs_scan<int32_t>(n + 1);
     }
     w.num_warps = warps_of(a);
     if (a->by_tap) {
         const int64_t n = w.num_warps * a->num_taps + 1;
         w.tap_counts = (int *)spops_carve(c, n, 1, sizeof *w.tap_counts);
-        bytes = 0;
-        (void)device_scan(nullptr, bytes, (const int32_t *)nullptr, (int32_t *)nullptr, n, 0);
-        most = bytes > most ? bytes : most;
+        w.wide.needs_scan<int32_t>(n);
     }
-    w.temp_bytes = most;
-    w.temp = spops_carve(c, 1, 1, (int64_t)most);
+    w.wide.carve(c);
     return w;
 }
 
@@ -204,8 +195,7 @@ __global__ void __launch_bounds__(threads) count_lists(const __grid_constant__ s
         p.offsets[__float_as_int(q.w)] = (int)count;
     }
     if (p.num_pairs == nullptr) return;
-    for (int half = 16; half > 0; half /= 2)
-        count += __shfl_xor_sync(~0u, count, half);
+    count = warp_sum(count);
     if (threadIdx.x % 32 == 0 && count > 0) atomicAdd(p.num_pairs, (unsigned long long)count);
 }
 
@@ -345,11 +335,7 @@ __global__ void __launch_bounds__(threads) walk_taps(const __grid_constant__ tap
             tap_here = at < end ? p.taps[at] : p.num_taps;
         }
         const int count = at - first;
-        int sum = count;
-        for (int step = 1; step < 32; step *= 2) {
-            const int below = __shfl_up_sync(~0u, sum, step);
-            if (lane >= step) sum += below;
-        }
+        const int sum = warp_scan(count);
         int *const place = p.counts + tap * p.num_warps + warp;
         if (!WRITE) {
             if (lane == 31) *place = sum;
@@ -396,7 +382,6 @@ spops_status sort_cells(spops_context *ctx, const char *what, const spops_neighb
     const cell_points &cells = w.clouds[c];
     const int64_t n = cells.max_points;
     const dim3 blocks = blocks_for(n, threads);
-    size_t bytes = w.temp_bytes;
     const key_params keys = {
         view_of(args->clouds[c]), a->state, c, a->rule.radius, bits.axis, false, cells.keys[0],
         cells.values[0]};
@@ -404,16 +389,10 @@ spops_status sort_cells(spops_context *ctx, const char *what, const spops_neighb
     if (n == 0) return SPOPS_STATUS_OK;
     SPOPS_TRY(
         launch(ctx, what, make_keys, blocks_for(n, key_threads), (unsigned)key_threads, keys));
-    SPOPS_TRY(
-        spops_cuda_status(ctx, what,
-                          device_sort(w.temp, bytes, (const uint64_t *)cells.keys[0],
-                                      (uint64_t *)cells.keys[1], cells.values[0], cells.values[1],
-                                      n, 3 * bits.axis + bits.sample, stream_of(ctx))));
+    SPOPS_TRY(w.wide.sort(ctx, what, (const uint64_t *)cells.keys[0], (uint64_t *)cells.keys[1],
+                          cells.values[0], cells.values[1], n, 3 * bits.axis + bits.sample));
     SPOPS_TRY(launch(ctx, what, place_points, blocks, (unsigned)threads, place));
-    bytes = w.temp_bytes;
-    SPOPS_TRY(spops_cuda_status(
-        ctx, what,
-        device_scan(w.temp, bytes, cells.values[0], cells.values[0], n, stream_of(ctx))));
+    SPOPS_TRY(w.wide.scan(ctx, what, cells.values[0], cells.values[0], n));
     return launch(ctx, what, place_cells, blocks, (unsigned)threads, place);
 }
 
@@ -444,7 +423,6 @@ extern "C" spops_status spops_cuda_neighbors_search(spops_context *ctx,
     for (int side = 0; side < SPOPS_NUM_SIDES; ++side) {
         search_params p = search_of(a, w, side);
         const int64_t n = p.center.max_points, num_offsets = a->sides[side].max_rows + 1;
-        size_t bytes = w.temp_bytes;
         if (p.offsets == nullptr) continue;
         SPOPS_TRY(ctx->backend->fill_zero(ctx, p.offsets, (size_t)num_offsets * sizeof *p.offsets));
         if (n == 0) continue;
@@ -458,9 +436,7 @@ extern "C" spops_status spops_cuda_neighbors_search(spops_context *ctx,
         if (side == SPOPS_SIDE_TARGET)
             p.num_pairs = reinterpret_cast<unsigned long long *>(&a->state->num_pairs);
         SPOPS_TRY(launch(ctx, what, count_lists, blocks_for(n, threads), (unsigned)threads, p));
-        SPOPS_TRY(spops_cuda_status(
-            ctx, what,
-            device_scan(w.temp, bytes, p.offsets, p.offsets, num_offsets, stream_of(ctx))));
+        SPOPS_TRY(w.wide.scan(ctx, what, p.offsets, p.offsets, num_offsets));
     }
     for (int side = 0; side < SPOPS_NUM_SIDES; ++side) {
         const int64_t num = a->sides[side].max_rows + 1;
@@ -496,11 +472,9 @@ extern "C" spops_status spops_cuda_neighbors_fill(spops_context *ctx,
         return launch(ctx, what, clear_tap_offsets, dim3(1), 256u, a->tap_offsets, a->num_taps + 1);
     const tap_params p = {out->offsets, out->rows,    out->taps,      out->max_rows, w.num_warps,
                           a->num_taps,  w.tap_counts, a->tap_offsets, a->in_rows,    a->out_rows};
-    size_t bytes = w.temp_bytes;
     const int64_t num = w.num_warps * a->num_taps + 1;
     const dim3 blocks = blocks_for(w.num_warps * tap_rows, threads);
     SPOPS_TRY(launch(ctx, what, walk_taps<false>, blocks, (unsigned)threads, p));
-    SPOPS_TRY(spops_cuda_status(
-        ctx, what, device_scan(w.temp, bytes, w.tap_counts, w.tap_counts, num, stream_of(ctx))));
+    SPOPS_TRY(w.wide.scan(ctx, what, w.tap_counts, w.tap_counts, num));
     return launch(ctx, what, walk_taps<true>, blocks, (unsigned)threads, p);
 }

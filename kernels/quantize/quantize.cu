@@ -5,6 +5,7 @@
 #include "kernels/core/float8.cuh"
 #include "kernels/core/with_dtype.cuh"
 #include "kernels/core/launch.cuh"
+#include "kernels/core/scan.cuh"
 #include "quantize/quantize_args.h"
 #include "spops/device/grid_dependency.cuh"
 
@@ -150,11 +151,7 @@ __global__ void __launch_bounds__(threads)
             most = magnitude < 0x7f800000u && magnitude > most ? magnitude : most;
         }
     }
-#pragma unroll
-    for (int lanes = 16; lanes > 0; lanes /= 2) {
-        const uint32_t other = __shfl_xor_sync(0xffffffffu, most, lanes);
-        most = other > most ? other : most;
-    }
+    most = warp_max(most);
     if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = most;
     __syncthreads();
     if (threadIdx.x > 0) return;

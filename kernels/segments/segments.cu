@@ -87,16 +87,8 @@ struct build_workspace {
     uint32_t *keys[2];    // [max_terms], double buffer of CUB's sort
     int32_t *values[2];   // [max_terms]
     int32_t *segment_of;  // [max_terms] segment of a forward position, for inversion
-    void *sort;
-    size_t sort_bytes;
+    spops::device_wide wide;
 };
-
-cudaError_t sort_terms(void *temp, size_t &bytes, sort_buffers &terms, int64_t n,
-                       int64_t num_segments, cudaStream_t stream)
-{
-    // One value more than there are segments: terms that do not count come last.
-    return spops::device_sort(temp, bytes, terms, n, bits_for(num_segments), stream);
-}
 
 digit_counts carve_counts(int64_t num_items, int64_t per_tile, int rows, spops_carver *c)
 {
@@ -126,9 +118,9 @@ build_workspace carve_workspace(int64_t num_segments, int64_t max_terms, spops_c
         ws.keys[i] = (uint32_t *)spops_carve(c, max_terms, 1, sizeof(uint32_t));
         ws.values[i] = (int32_t *)spops_carve(c, max_terms, 1, sizeof(int32_t));
     }
-    sort_buffers terms = {};
-    sort_terms(nullptr, ws.sort_bytes, terms, max_terms, num_segments, 0);
-    ws.sort = spops_carve(c, (int64_t)ws.sort_bytes, 1, 1);
+    // One value more than there are segments: terms that do not count come last.
+    ws.wide.needs_sort<sort_buffers>(max_terms, bits_for(num_segments));
+    ws.wide.carve(c);
     return ws;
 }
 
@@ -719,14 +711,12 @@ spops_status build_sorted(spops_context *ctx, const Keys &source, const Put &put
                           spops_lists *lists, const build_workspace &ws)
 {
     sort_buffers terms = {{ws.keys[0], ws.keys[1]}, {ws.values[0], ws.values[1]}, 0};
-    size_t bytes = ws.sort_bytes;
     SPOPS_TRY(launch<WAITS_FOR_PREVIOUS>(ctx, "segments: prepare_keys", prepare_keys<Keys>,
                                          blocks_for(n > 0 ? n : 1, threads), threads, source, n,
                                          lists->num_segments, ws.keys[0], ws.values[0]));
     if (n > 0) {
-        SPOPS_TRY(spops_cuda_status(
-            ctx, "segments: sort of terms",
-            (int)sort_terms(ws.sort, bytes, terms, n, lists->num_segments, stream_of(ctx))));
+        SPOPS_TRY(
+            ws.wide.sort(ctx, "segments: sort of terms", &terms, n, bits_for(lists->num_segments)));
         SPOPS_TRY(launch<WAITS_FOR_PREVIOUS>(
             ctx, "segments: count_sorted", count_sorted<uint32_t>, blocks_for(n, threads), threads,
             terms.keys[terms.current], n, lists->num_segments, lists->offsets));

@@ -7,6 +7,7 @@
 #include "kernels/segreduce/oneterm.cuh"
 #include "kernels/segreduce/reduce_functors.cuh"
 #include "spops/device/segreduce_backward.cuh"
+#include "kernels/core/scan.cuh"
 
 namespace
 {
@@ -33,18 +34,6 @@ __device__ __forceinline__ walk_place place_in_warp(const sumgrad_params &p)
                      ? (int32_t)(threadIdx.x / warp) * p.groups_per_warp + group
                      : w.groups; // no group's: idle
     return here;
-}
-
-// The largest of a warp's counts.
-__device__ __forceinline__ int32_t warp_max(int32_t count)
-{
-#if __CUDA_ARCH__ >= 800
-    return __reduce_max_sync(0xffffffffu, count);
-#else
-    for (int step = warp / 2; step > 0; step /= 2)
-        count = max(count, __shfl_xor_sync(0xffffffffu, count, step));
-    return count;
-#endif
 }
 
 // Sums of v[u] over the lanes of a group, valid in lane 0. The whole warp comes here.
