@@ -43,11 +43,12 @@ struct attention_backward_sm90_policy {
     static constexpr bool TOUCH = TOUCH_;
     static_assert(TOUCH || !OWN_REGISTERS || DIM != STREAMED, "see touch_own");
 
-    static constexpr int groups = 2, own = 64 * groups, gather_warps = 4;
-    static constexpr int threads = 128 * groups + 32 * gather_warps;
+    static constexpr int groups = 2, own = 64 * groups;
+    typedef warp_roles<groups, 4, 1> roles;
+    static constexpr int threads = roles::threads, gather_warps = roles::gather_warps;
+    static constexpr bool moves_registers = true;
     static constexpr int gather_registers = DIM > 64 ? 24 : 40;
-    static constexpr int multiply_registers = DIM > 64 ? 240 : 232;
-    static constexpr int registers = 65536 / threads / 8 * 8;
+    static constexpr int multiply_registers = roles::left_to_multiply(gather_registers);
     static constexpr int line = DIM < 64 ? DIM * 2 : 128; // bytes; wider rows have several
     static constexpr swizzle form = line == 128  ? SWIZZLE_128
                                     : line == 64 ? SWIZZLE_64
@@ -58,17 +59,16 @@ struct attention_backward_sm90_policy {
     static constexpr int stage_bytes = (scalars_at + 2 * STREAMED * 4 + 1023) / 1024 * 1024;
     static constexpr int stages_at = groups * 2 * own_bytes;
     static constexpr int barriers_at = stages_at + STAGES * stage_bytes;
-    static constexpr int shared_bytes = barriers_at + 16 * (STAGES + groups) + 1024; // to align
+    static constexpr int shared_bytes =
+        barriers_at + barrier_ring::bytes * (STAGES + groups) + stage_alignment;
 };
 
 template <class P> struct attention_backward_sm90_block {
     uint32_t base; // of shared memory, aligned to 1024
     __device__ uint32_t own(int group) const { return base + group * 2 * P::own_bytes; }
     __device__ uint32_t stage(int s) const { return base + P::stages_at + s * P::stage_bytes; }
-    __device__ uint32_t stage_full(int s) const { return base + P::barriers_at + s * 16; }
-    __device__ uint32_t stage_empty(int s) const { return stage_full(s) + 8; }
-    __device__ uint32_t own_full(int group) const { return stage_full(P::STAGES + group); }
-    __device__ uint32_t own_empty(int group) const { return own_full(group) + 8; }
+    __device__ barrier_ring stages() const { return {base + P::barriers_at}; }
+    __device__ barrier_ring owns() const { return {stages().full(P::STAGES)}; } // of a group
 };
 
 template <class T> struct attention_element;
@@ -83,8 +83,7 @@ template <> struct attention_element<bf16> {
 template <class P, int ROWS> __device__ __forceinline__ uint32_t attention_place(int row, int piece)
 {
     constexpr int a_line = P::line / 16;
-    const int turned = piece % a_line ^ row * P::line / 128 % a_line;
-    return piece / a_line * ROWS * P::line + row * P::line + turned * 16;
+    return piece / a_line * ROWS * P::line + swizzled<P::line>(row, piece % a_line);
 }
 
 // One warp: rows [at, at + 64) of a matrix of ROWS, of both kinds; of 64 entries `num` are there.
@@ -141,10 +140,10 @@ __device__ void attention_backward_gather(const attention_backward_params &p,
             const uint32_t to = block.own(warp);
             const int num = tile.z - warp * 64;
             ask(p.own_rows + tile.y + warp * 64, num);
-            barrier_wait(block.own_empty(warp), items % 2 ^ 1);
+            barrier_wait(block.owns().empty(warp), items % 2 ^ 1);
             attention_gather<P, 64>(p.own_first, p.own_second, to, to + P::own_bytes, 0, index, num,
                                     head, p.dim, lane);
-            barrier_arrive_copies(block.own_full(warp));
+            barrier_arrive_copies(block.owns().full(warp));
         }
         // A place in the ring is always the same warp's, so that none can be a round ahead.
         for (int step = (warp - stages) & (P::gather_warps - 1); step < steps;
@@ -157,7 +156,7 @@ __device__ void attention_backward_gather(const attention_backward_params &p,
                 const int num = tile.w - step * P::STREAMED - at;
                 ask(p.streamed_rows + from, num);
                 if (at == 0)
-                    barrier_wait(block.stage_empty(s), (stages + step) / P::STAGES % 2 ^ 1);
+                    barrier_wait(block.stages().empty(s), (stages + step) / P::STAGES % 2 ^ 1);
                 attention_gather<P, P::STREAMED>(p.streamed_first, p.streamed_second, to,
                                                  to + P::matrix_bytes, at, index, num, head, p.dim,
                                                  lane);
@@ -173,7 +172,7 @@ __device__ void attention_backward_gather(const attention_backward_params &p,
                     }
                 }
             }
-            barrier_arrive_copies(block.stage_full(s));
+            barrier_arrive_copies(block.stages().full(s));
         }
         stages += steps;
     }
@@ -319,10 +318,7 @@ __device__ void attention_backward_multiply(const attention_backward_params &p,
     const float *const all_lse = p.lse, *const all_delta = p.delta;
     ring_position<P::STAGES> at;
     attention_backward_sums<P, T, SIDE> sums;
-    const auto release = [&](uint32_t barrier) {
-        __syncwarp();
-        if (lane == 0) barrier_arrive(barrier);
-    };
+    const auto release = [&](uint32_t barrier) { release_slot(barrier, lane); };
 
     uint32_t own_parity = 0;
     int4 next = attention_tile(p, (int)blockIdx.x, total);
@@ -332,11 +328,11 @@ __device__ void attention_backward_multiply(const attention_backward_params &p,
         const int head = n % p.heads;
         const int steps = (tile.w + S - 1) / S;
         if (group * 64 >= tile.z) { // nothing to do here
-            barrier_wait(block.own_full(group), own_parity);
-            release(block.own_empty(group));
+            barrier_wait(block.owns().full(group), own_parity);
+            release(block.owns().empty(group));
             for (int j = 0; j < steps; ++j) {
-                barrier_wait(block.stage_full(at.at), at.full_parity());
-                release(block.stage_empty(at.at));
+                barrier_wait(block.stages().full(at.at), at.full_parity());
+                release(block.stages().empty(at.at));
                 at.advance();
             }
             continue;
@@ -356,10 +352,10 @@ __device__ void attention_backward_multiply(const attention_backward_params &p,
             }
         }
         const uint32_t own = block.own(group);
-        barrier_wait(block.own_full(group), own_parity);
+        barrier_wait(block.owns().full(group), own_parity);
         if constexpr (P::OWN_REGISTERS) {
             sums.load_own(own, warp, lane);
-            release(block.own_empty(group));
+            release(block.owns().empty(group));
         }
         if (steps == 0) {
 #pragma unroll
@@ -371,13 +367,13 @@ __device__ void attention_backward_multiply(const attention_backward_params &p,
             uint32_t before = 0;
             for (int j = 0; j < steps; ++j) {
                 const uint32_t stage = block.stage(at.at);
-                barrier_wait(block.stage_full(at.at), at.full_parity());
+                barrier_wait(block.stages().full(at.at), at.full_parity());
                 sums.begin(own, stage);
                 if (P::OVERLAP && j > 0) {
                     wgmma_wait<2>(); // only t and u are under way
                     release(before);
                 }
-                before = block.stage_empty(at.at);
+                before = block.stages().empty(at.at);
                 sums.step(stage, j > 0, tile.w - j * S, row_lse, row_delta, p.scale_log2, q,
                           p.dim >> 16);
                 if constexpr (!P::OVERLAP) {
@@ -391,7 +387,7 @@ __device__ void attention_backward_multiply(const attention_backward_params &p,
             if constexpr (SIDE == OWN_KEYS) pin_registers(sums.second);
             if constexpr (P::OVERLAP) release(before);
         }
-        if constexpr (!P::OWN_REGISTERS) release(block.own_empty(group));
+        if constexpr (!P::OWN_REGISTERS) release(block.owns().empty(group));
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
             const int64_t entry = tile.y + group * 64 + warp * 16 + h * 8 + g;
@@ -410,27 +406,18 @@ __global__ void __launch_bounds__(P::threads, 1)
 {
     extern __shared__ char unaligned_shared[];
     attention_backward_sm90_block<P> block;
-    block.base = (shared_address(unaligned_shared) + 1023) / 1024 * 1024;
+    block.base = aligned_shared(unaligned_shared);
     if (threadIdx.x == 0) {
-        for (int s = 0; s < P::STAGES; ++s) {
-            barrier_init(block.stage_full(s), 32);
-            barrier_init(block.stage_empty(s), 4 * P::groups);
-        }
-        for (int i = 0; i < P::groups; ++i) {
-            barrier_init(block.own_full(i), 32);
-            barrier_init(block.own_empty(i), 4);
-        }
+        block.stages().init(P::STAGES, 32, 4 * P::groups);
+        block.owns().init(P::groups, 32, 4);
         barrier_init_done();
     }
     __syncthreads();
-    const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
-    if (warp >= 4 * P::groups) {
-        set_registers<P::registers, P::gather_registers>();
-        attention_backward_gather<P, SIDE>(p, block, warp - 4 * P::groups, threadIdx.x % 32);
-    } else {
-        set_registers<P::registers, P::multiply_registers>();
-        attention_backward_multiply<P, T, SIDE>(p, block, warp / 4, threadIdx.x % 128);
-    }
+    run_roles<P>(
+        [&](int warp) {
+            attention_backward_multiply<P, T, SIDE>(p, block, warp / 4, threadIdx.x % 128);
+        },
+        [&](int warp) { attention_backward_gather<P, SIDE>(p, block, warp, threadIdx.x % 32); });
 }
 
 } // namespace spops

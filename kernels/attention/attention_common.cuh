@@ -246,7 +246,7 @@ __device__ __forceinline__ void load_tile(uint32_t to, const unsigned char *from
                 else
                     word[c / 2] |= (uint32_t)row[c].bits << c % 2 * 16;
             }
-            store_shared(place, make_uint4(word[0], word[1], word[2], word[3]));
+            store_shared4(place, make_uint4(word[0], word[1], word[2], word[3]));
         }
     }
 }

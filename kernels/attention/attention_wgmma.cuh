@@ -4,7 +4,7 @@
 #ifndef SPOPS_KERNELS_ATTENTION_ATTENTION_WGMMA_CUH
 #define SPOPS_KERNELS_ATTENTION_ATTENTION_WGMMA_CUH
 
-#include "kernels/core/sm90/hopper.cuh"
+#include "kernels/core/sm90/pipeline.cuh"
 
 namespace spops
 {

@@ -401,8 +401,8 @@ template <class T, int GROUPS> struct tile_grads {
         for (int j = 0; j < 8; ++j)
             v[j] = load_shared_if(mask & 1u << j, plane + pixel_place[j]);
         const uint32_t to = weights + (parity * batch_spans + span) * weights_bytes + quarter * 16;
-        store_shared(to, make_uint4(v[0] | v[1] << 16, v[2] | v[3] << 16, v[4] | v[5] << 16,
-                                    v[6] | v[7] << 16));
+        store_shared4(to, make_uint4(v[0] | v[1] << 16, v[2] | v[3] << 16, v[4] | v[5] << 16,
+                                     v[6] | v[7] << 16));
     }
 
     // Features of pixels 16 part + ..., a group of columns.

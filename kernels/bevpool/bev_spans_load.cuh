@@ -96,7 +96,7 @@ __device__ __forceinline__ void deal_words(uint32_t to, const uint32_t (&word)[W
         else if constexpr (WORDS / CHUNKS == 2)
             store_shared(to, make_uint2(word[i], word[CHUNKS + i]));
         else
-            store_shared(to, make_uint4(word[i], word[2 + i], word[4 + i], word[6 + i]));
+            store_shared4(to, make_uint4(word[i], word[2 + i], word[4 + i], word[6 + i]));
     }
 }
 

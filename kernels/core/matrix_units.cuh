@@ -65,7 +65,8 @@ __device__ __forceinline__ void store_shared_if(uint32_t wanted, uint32_t to, ui
                  "r"(to), "h"(v)
                  : "memory");
 }
-__device__ __forceinline__ void store_shared(uint32_t to, uint4 v)
+// uint4 or int4.
+template <class V> __device__ __forceinline__ void store_shared4(uint32_t to, V v)
 {
     asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(v.x), "r"(v.y), "r"(v.z),
                  "r"(v.w)
@@ -92,9 +93,9 @@ __device__ __forceinline__ uint2 load_shared2(uint32_t from)
     asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(from) : "memory");
     return v;
 }
-__device__ __forceinline__ uint4 load_shared4(uint32_t from)
+template <class V = uint4> __device__ __forceinline__ V load_shared4(uint32_t from)
 {
-    uint4 v;
+    V v;
     asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
                  : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
                  : "r"(from)
@@ -115,6 +116,27 @@ __device__ __forceinline__ void copy_async(uint32_t to, const void *from, uint32
                  "}" ::"r"(to),
                  "l"(from), "n"(BYTES), "r"(there)
                  : "memory");
+}
+// The first `bytes` (0 to 16) of 16, which pass the L1 by; the rest becomes zero. Aligned to 16.
+__device__ __forceinline__ void copy_async(uint32_t to, const void *from, int bytes)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes)
+                 : "memory");
+}
+// 16 bytes, which pass the L1 by, or zeros.
+__device__ __forceinline__ void copy_async_if(uint32_t to, const void *from, bool there)
+{
+    asm volatile("{\n"
+                 ".reg .pred absent;\n"
+                 "setp.eq.u32 absent, %2, 0;\n"
+                 "cp.async.cg.shared.global [%0], [%1], 16, absent;\n"
+                 "}" ::"r"(to),
+                 "l"(from), "r"((uint32_t)there)
+                 : "memory");
+}
+__device__ __forceinline__ void copy_async_wait_all()
+{
+    asm volatile("cp.async.wait_all;" ::: "memory");
 }
 // Copies since the last close form a batch; wait until at most PENDING batches are not there yet.
 __device__ __forceinline__ void close_copies()
@@ -170,6 +192,9 @@ __device__ __forceinline__ void add_product_tf32(float (&sum)[4], const uint32_t
 }
 #else
 template <int BYTES> __device__ __forceinline__ void copy_async(uint32_t, const void *, uint32_t) {}
+__device__ __forceinline__ void copy_async(uint32_t, const void *, int) {}
+__device__ __forceinline__ void copy_async_if(uint32_t, const void *, bool) {}
+__device__ __forceinline__ void copy_async_wait_all() {}
 __device__ __forceinline__ void close_copies() {}
 template <int PENDING> __device__ __forceinline__ void wait_copies() {}
 __device__ __forceinline__ void load_matrices(uint32_t (&m)[4], uint32_t)

@@ -11,6 +11,7 @@
 #define SPOPS_KERNELS_IGEMM_IGEMM_SM80_CUH
 
 #include "kernels/core/matrix_units.cuh"
+#include "kernels/core/swizzle.cuh"
 #include "kernels/igemm/igemm_launch.cuh"
 #include "kernels/igemm/row_sums.cuh"
 
@@ -52,17 +53,6 @@ template <int COLS_, int STAGES_, int BLOCKS_, bool ALONG_K_, bool ADDS_> struct
     static constexpr int b_pieces = b_line_bytes / 16;
 };
 
-// Where a piece of a line of 64 bytes lies; and of a longer one.
-__device__ __forceinline__ uint32_t igemm_piece_64(int line, int piece)
-{
-    return line * 64 + (piece ^ (line / 2 & 3)) * 16;
-}
-template <int LINE_BYTES> __device__ __forceinline__ uint32_t igemm_piece(int line, int piece)
-{
-    return LINE_BYTES == 64 ? igemm_piece_64(line, piece)
-                            : line * LINE_BYTES + (piece ^ (line & 7)) * 16;
-}
-
 template <class T>
 __device__ __forceinline__ void igemm_add(float (&sum)[4], const uint32_t (&a)[4], uint32_t b0,
                                           uint32_t b1)
@@ -86,7 +76,7 @@ __device__ __forceinline__ void igemm_add_rows_80(const igemm_sm80_params &p, in
     for (int n = threadIdx.x / 4; n < num; n += P::threads / 4) {
         const int4 entry = __ldg(p.sums + sums.x + n);
         const int line = (n < own ? 0 : 64) + (entry.x & 255);
-        *reinterpret_cast<int4 *>(a + igemm_piece_64(line, threadIdx.x % 4)) =
+        *reinterpret_cast<int4 *>(a + swizzled<64>(line, threadIdx.x % 4)) =
             sum_of_rows<T>(entry, p.members, p.x + byte, p.x_stride);
     }
 }
@@ -145,7 +135,7 @@ __global__ void __launch_bounds__(P::threads, P::BLOCKS)
                 if ((groups >> g & 1) == 0) continue;
                 const bool there = from[g] >= 0 && byte < p.row_bytes;
                 if (P::ADDS && from[g] == -2 && byte < p.row_bytes) continue;
-                copy_async<16>(a + igemm_piece_64(g * 64 + row, t % 4),
+                copy_async<16>(a + swizzled<64>(g * 64 + row, t % 4),
                                p.x + (there ? from[g] * p.x_stride + byte : 0), there);
             }
             const unsigned char *const w = p.w + (int64_t)tap * p.w_lines * p.w_line_bytes;
@@ -155,7 +145,7 @@ __global__ void __launch_bounds__(P::threads, P::BLOCKS)
                 const int w_line = P::ALONG_K ? first_col + line : k * (64 / (int)sizeof(T)) + line;
                 const int w_byte = P::ALONG_K ? byte : first_col * (int)sizeof(T) + at * 16;
                 const bool there = groups != 0 && w_line < p.w_lines && w_byte < p.w_line_bytes;
-                copy_async<16>(b + igemm_piece<P::b_line_bytes>(line, at),
+                copy_async<16>(b + swizzled<P::b_line_bytes>(line, at),
                                w + (there ? (int64_t)w_line * p.w_line_bytes + w_byte : 0), there);
             }
             if (P::ADDS) igemm_add_rows_80<P, T>(p, sums, byte, shared + slot * P::stage_bytes);
@@ -181,16 +171,16 @@ __global__ void __launch_bounds__(P::threads, P::BLOCKS)
 #pragma unroll
             for (int m = 0; m < 2; ++m)
                 load_matrices(left[m],
-                              a + igemm_piece_64(warp_row + m * 16 + odd * 8 + r, 2 * d + upper));
+                              a + swizzled<64>(warp_row + m * 16 + odd * 8 + r, 2 * d + upper));
 #pragma unroll
             for (int n = 0; n < P::warp_cols / 16; ++n) {
                 uint32_t right[4];
                 const int col = warp_col + n * 16;
                 if (P::ALONG_K)
-                    load_matrices(right, b + igemm_piece_64(col + upper * 8 + r, 2 * d + odd));
+                    load_matrices(right, b + swizzled<64>(col + upper * 8 + r, 2 * d + odd));
                 else
-                    load_transposed(right, b + igemm_piece<P::b_line_bytes>(16 * d + odd * 8 + r,
-                                                                            col / 8 + upper));
+                    load_transposed(right, b + swizzled<P::b_line_bytes>(16 * d + odd * 8 + r,
+                                                                         col / 8 + upper));
 #pragma unroll
                 for (int i = 0; i < 4; ++i)
                     igemm_add<T>(*reinterpret_cast<float(*)[4]>(&sum[i / 2][8 * n + i % 2 * 4]),

@@ -43,7 +43,7 @@
 #define SPOPS_KERNELS_IGEMM_IGEMM_SM90_CUH
 
 #include "kernels/igemm/igemm_epilogue.cuh"
-#include "kernels/core/sm90/hopper.cuh"
+#include "kernels/core/sm90/pipeline.cuh"
 #include "kernels/igemm/row_sums_sm90.cuh"
 
 namespace spops
@@ -95,31 +95,26 @@ struct igemm_sm90_policy {
     // Nor are registers left where sums of rows are gathered for 256 columns; few tiles take 128 then.
     static constexpr bool SHARES = COLS >= 128 && (!ADDS || COLS < 256);
     static constexpr int rows = 64 * GROUPS;
-    static constexpr int threads = 128 * GROUPS + 32 * GATHER_WARPS;
+    typedef warp_roles<GROUPS, GATHER_WARPS, BLOCKS> roles;
+    static constexpr int threads = roles::threads;
     static constexpr int tile_slots = 2;
     static constexpr int line_cols = COLS < 64 ? COLS : 64; // of a line of B across k
     static constexpr int a_bytes = rows * 128, b_bytes = COLS * 128;
     static constexpr int stage_bytes = a_bytes + b_bytes;
-    // Registers are what a thread begins with. The multiplying warps keep what their sums and the
-    // epilogue take, the gather warps, if they are whole warpgroups, get the rest; more than the
-    // block began with is never to be had.
+    // The multiplying warps keep what their sums and the epilogue take, the gather warps get the rest.
     static constexpr bool moves_registers = GATHER_WARPS % 4 == 0;
-    static constexpr int registers = 65536 / (threads * BLOCKS) / 8 * 8;
     static constexpr int sums_take = COLS / 2 + (COLS < 256 ? 32 : SHARES ? 72 : 48);
-    static constexpr int left =
-        (threads * registers - 128 * GROUPS * sums_take) / (32 * GATHER_WARPS) / 8 * 8;
+    static constexpr int left = roles::left_to_gather(sums_take);
     static constexpr int most = ADDS ? 152 : 128; // sums on their way take more
     static constexpr int gather_registers = left < most ? left : most;
-    static constexpr int kept =
-        (threads * registers - 32 * GATHER_WARPS * gather_registers) / (128 * GROUPS) / 8 * 8;
-    static constexpr int multiply_registers = kept < 240 ? kept : 240;
+    static constexpr int multiply_registers = roles::left_to_multiply(gather_registers);
     // Stages, 16 bytes a note of a stage and of a tile, then barriers.
     static constexpr int stage_notes_at = STAGES * stage_bytes;
     static constexpr int tile_notes_at = stage_notes_at + STAGES * 16;
     static constexpr int barriers_at = tile_notes_at + tile_slots * 16;
-    static constexpr int share_at = barriers_at + 16 * (STAGES + tile_slots);
+    static constexpr int share_at = barriers_at + barrier_ring::bytes * (STAGES + tile_slots);
     static constexpr int turn_at = share_at + 32;
-    static constexpr int shared_bytes = turn_at + 4 * GROUPS + 1024; // to align
+    static constexpr int shared_bytes = turn_at + 4 * GROUPS + stage_alignment;
 };
 
 // What a stage is to those who multiply it.
@@ -134,10 +129,8 @@ template <class P> struct igemm_sm90_block {
     uint32_t base; // of shared memory, aligned to 1024
 
     __device__ uint32_t stage(int s) const { return base + s * P::stage_bytes; }
-    __device__ uint32_t stage_full(int s) const { return base + P::barriers_at + s * 16; }
-    __device__ uint32_t stage_empty(int s) const { return stage_full(s) + 8; }
-    __device__ uint32_t tile_full(int s) const { return stage_full(P::STAGES + s); }
-    __device__ uint32_t tile_empty(int s) const { return tile_full(s) + 8; }
+    __device__ barrier_ring stages() const { return {base + P::barriers_at}; }
+    __device__ barrier_ring tiles() const { return {stages().full(P::STAGES)}; }
     // {flags, tile, column tile, -}; of rows of groups {flags, first row, column tile, end}
     __device__ uint32_t stage_note(int s) const { return base + P::stage_notes_at + s * 16; }
     // {first record, records, tile, column tile}; no records: no more tiles
@@ -179,7 +172,7 @@ template <class P>
 __device__ __forceinline__ igemm_share igemm_share_of(const igemm_sm90_block<P> &block)
 {
     if constexpr (!P::SHARES) return {0, 0, 0, 0};
-    const int4 v = load_shared_16(block.share());
+    const int4 v = load_shared4<int4>(block.share());
     return {v.x, v.y, v.z, v.w};
 }
 
@@ -224,9 +217,9 @@ __device__ __forceinline__ void igemm_begin(const igemm_sm90_params &p,
         tile = igemm_tile(p, blockIdx.x);
     }
     if (lane == 0) {
-        store_shared_16(block.share(),
-                        make_int4(share.begin, share.end, share.each, share.num_tiles));
-        store_shared_16(block.first_tile(), tile);
+        store_shared4(block.share(),
+                      make_int4(share.begin, share.end, share.each, share.num_tiles));
+        store_shared4(block.first_tile(), tile);
     }
 }
 
@@ -275,9 +268,9 @@ template <class P> struct igemm_finder {
         while (state != FOUND)
             step();
         const int slot = told % P::tile_slots;
-        barrier_wait(block.tile_empty(slot), told / P::tile_slots % 2 ^ 1);
-        store_shared_16(block.tile_note(slot), tile);
-        barrier_arrive(block.tile_full(slot));
+        barrier_wait(block.tiles().empty(slot), told / P::tile_slots % 2 ^ 1);
+        store_shared4(block.tile_note(slot), tile);
+        barrier_arrive(block.tiles().full(slot));
         ++told;
         state = NUMBER;
     }
@@ -318,10 +311,10 @@ __device__ __forceinline__ void
 igemm_announce(const igemm_sm90_params &p, const igemm_sm90_block<P> &block, int slot,
                const igemm_unit &u, int note, int my_record, bool fetches, int lane)
 {
-    const uint32_t full = block.stage_full(slot);
+    const uint32_t full = block.stages().full(slot);
     const int groups = note & NOTE_GROUPS;
     if (lane == 0) {
-        store_shared_16(block.stage_note(slot), make_int4(note & 255, u.tile, u.col_tile, 0));
+        store_shared4(block.stage_note(slot), make_int4(note & 255, u.tile, u.col_tile, 0));
         if (groups == 0)
             barrier_arrive(full);
         else
@@ -353,11 +346,11 @@ __device__ void igemm_gather(const igemm_sm90_params &p, const igemm_sm90_block<
     uint32_t my_line[8]; // in a stage; 8 rows on, 1024 bytes on
 #pragma unroll
     for (int j = 0; j < 8; ++j)
-        my_line[j] = (my_row + j) * 128 + (piece ^ j << 4);
+        my_line[j] = swizzled(my_row + j, lane % 8);
     ring_position<P::STAGES> stage;
     stage.at = warp / P::GROUPS;
     int tiles = 0; // of the block that this warp has left
-    int4 tile = P::SHARES ? load_shared_16(block.first_tile()) : igemm_tile(p, blockIdx.x);
+    int4 tile = P::SHARES ? load_shared4<int4>(block.first_tile()) : igemm_tile(p, blockIdx.x);
     int record = 0, k = warp / P::GROUPS; // of the tile, where the warp's next stage begins
     igemm_finder<P> finder(p, block, tile.z);
 
@@ -372,11 +365,11 @@ __device__ void igemm_gather(const igemm_sm90_params &p, const igemm_sm90_block<
             const int slot = tiles % P::tile_slots;
             if (finds_tiles) finder.tell(tiles + 1);
             __syncwarp();
-            barrier_wait(block.tile_full(slot), tiles / P::tile_slots % 2);
+            barrier_wait(block.tiles().full(slot), tiles / P::tile_slots % 2);
             // A lane reads for all, as igemm_multiply does.
             if (lane == 0) {
-                tile = load_shared_16(block.tile_note(slot));
-                barrier_arrive(block.tile_empty(slot));
+                tile = load_shared4<int4>(block.tile_note(slot));
+                barrier_arrive(block.tiles().empty(slot));
             }
             tile.x = __shfl_sync(~0u, tile.x, 0);
             tile.y = __shfl_sync(~0u, tile.y, 0);
@@ -407,12 +400,12 @@ __device__ void igemm_gather(const igemm_sm90_params &p, const igemm_sm90_block<
     };
 
     const auto copy = [&](const igemm_unit &u) {
-        const uint32_t to = block.stage(stage.at), full = block.stage_full(stage.at);
+        const uint32_t to = block.stage(stage.at), full = block.stages().full(stage.at);
         const int note =
             records_a_stage == 1 ? u.note : (int)__reduce_or_sync(~0u, (unsigned)u.note);
         const int groups = note & NOTE_GROUPS, stage_k = note >> 8;
         if (finds_tiles) finder.step();
-        barrier_wait(block.stage_empty(stage.at), stage.empty_parity());
+        barrier_wait(block.stages().empty(stage.at), stage.empty_parity());
         if (group == 0) igemm_announce<P, B>(p, block, stage.at, u, note, my_record, fetches, lane);
         if (groups >> group & 1) {
             const int byte = stage_k * 128 + my_byte;
@@ -443,12 +436,12 @@ __device__ void igemm_gather(const igemm_sm90_params &p, const igemm_sm90_block<
         copy(b);
     }
     if (record == 0 && k == 0) { // the stage after the last is this warp's
-        barrier_wait(block.stage_empty(stage.at), stage.empty_parity());
+        barrier_wait(block.stages().empty(stage.at), stage.empty_parity());
         if (group == 0 && lane == 0) {
-            store_shared_16(block.stage_note(stage.at), make_int4(NOTE_STOP, 0, 0, 0));
-            barrier_arrive(block.stage_full(stage.at));
+            store_shared4(block.stage_note(stage.at), make_int4(NOTE_STOP, 0, 0, 0));
+            barrier_arrive(block.stages().full(stage.at));
         }
-        barrier_arrive_copies(block.stage_full(stage.at));
+        barrier_arrive_copies(block.stages().full(stage.at));
     }
     if (finds_tiles) igemm_leave(p);
     copy_async_wait_all();
@@ -467,7 +460,7 @@ template <class P> struct igemm_adding_walk {
                                  int turn)
         : p(params), block(b), number(blockIdx.x), step(turn)
     {
-        tile = P::SHARES ? load_shared_16(block.first_tile()) : igemm_tile(p, blockIdx.x);
+        tile = P::SHARES ? load_shared4<int4>(block.first_tile()) : igemm_tile(p, blockIdx.x);
         if (igemm_share_of(block).each > 0) number = tile.z;
     }
     __device__ void next_tile()
@@ -523,14 +516,14 @@ __device__ void igemm_gather_adding(const igemm_sm90_params &p, const igemm_sm90
     int2 sums = walk.locate(u, group, quarter); // {first, number}
 
     while ((u.note & NOTE_STOP) == 0) {
-        const uint32_t full = block.stage_full(stage.at);
+        const uint32_t full = block.stages().full(stage.at);
         const uint32_t to = block.stage(stage.at) + group * 64 * 128;
         const int byte = (u.note >> 8) * 128 + piece;
         const bool inside = byte < p.row_bytes;
         const int first = sums.x, num = inside ? sums.y : 0;
         int4 sum[P::BATCH];
         load_sums(p.sums, first, num, quarter, sum);
-        barrier_wait(block.stage_empty(stage.at), stage.empty_parity());
+        barrier_wait(block.stages().empty(stage.at), stage.empty_parity());
         if (group == 0) igemm_announce<P, B>(p, block, stage.at, u, u.note, 0, lane == 0, lane);
         if (u.note >> group & 1) {
             const unsigned char *const from = p.gathered + (inside ? byte : 0);
@@ -540,28 +533,28 @@ __device__ void igemm_gather_adding(const igemm_sm90_params &p, const igemm_sm90
 #pragma unroll
                 for (int c = 0; c < 4; ++c)
                     if (row[c] != -2 || !inside)
-                        copy_async_if(
-                            to + (quarter * 16 + 4 * i + c) * 128 + (piece ^ (4 * i + c) % 8 << 4),
-                            row_at(from, p.row_stride, max(row[c], 0)), inside && row[c] >= 0);
+                        copy_async_if(to + swizzled(quarter * 16 + 4 * i + c, lane % 8),
+                                      row_at(from, p.row_stride, max(row[c], 0)),
+                                      inside && row[c] >= 0);
             }
         }
         barrier_arrive_copies(full);
         sums = walk.locate(u, group, quarter); // asked for before this stage is full
-        gather_sums<T, 1>(sum, p.members, p.gathered, p.row_stride, byte, p.row_bytes, to, piece,
+        gather_sums<T, 1>(sum, p.members, p.gathered, p.row_stride, byte, p.row_bytes, to, lane % 8,
                           0);
         for (int begin = 4 * P::BATCH; begin < num; begin += 4 * P::BATCH) {
             load_sums(p.sums, first, num, begin + quarter, sum);
             gather_sums<T, 1>(sum, p.members, p.gathered, p.row_stride, byte, p.row_bytes, to,
-                              piece, 0);
+                              lane % 8, 0);
         }
         barrier_arrive(full);
         stage.advance_by(P::stride);
     }
     if (walk.step == 0) { // the stage after the last is this warp's
-        const uint32_t full = block.stage_full(stage.at);
-        barrier_wait(block.stage_empty(stage.at), stage.empty_parity());
+        const uint32_t full = block.stages().full(stage.at);
+        barrier_wait(block.stages().empty(stage.at), stage.empty_parity());
         if (group == 0 && lane == 0) {
-            store_shared_16(block.stage_note(stage.at), make_int4(NOTE_STOP, 0, 0, 0));
+            store_shared4(block.stage_note(stage.at), make_int4(NOTE_STOP, 0, 0, 0));
             barrier_arrive(full);
         }
         barrier_arrive_copies(full);
@@ -584,13 +577,13 @@ __device__ void igemm_load_rows(const igemm_sm90_params &p, const igemm_sm90_blo
         next = igemm_row_tile(p, number + gridDim.x); // on its way while this one is loaded
         const int groups = (1 << (tile.y - tile.x + 63) / 64) - 1;
         for (int k = 0; k < p.row_stages; ++k) {
-            const uint32_t to = block.stage(stage.at), full = block.stage_full(stage.at);
+            const uint32_t to = block.stage(stage.at), full = block.stages().full(stage.at);
             int flags = groups;
             if (k == 0) flags |= NOTE_FIRST;
             if (k == p.row_stages - 1) flags |= NOTE_LAST;
-            barrier_wait(block.stage_empty(stage.at), stage.empty_parity());
-            store_shared_16(block.stage_note(stage.at),
-                            make_int4(flags, tile.x, number % p.col_tiles, tile.y));
+            barrier_wait(block.stages().empty(stage.at), stage.empty_parity());
+            store_shared4(block.stage_note(stage.at),
+                          make_int4(flags, tile.x, number % p.col_tiles, tile.y));
             barrier_arrive_expect(full, P::b_bytes + __popc(groups) * 64 * 128);
             for (int g = 0; groups >> g & 1; ++g)
                 copy_box(to + g * 64 * 128, &p.x, k * 128 / p.epilogue.x_bytes, tile.x + g * 64, 0,
@@ -599,9 +592,9 @@ __device__ void igemm_load_rows(const igemm_sm90_params &p, const igemm_sm90_blo
             stage.advance();
         }
     }
-    barrier_wait(block.stage_empty(stage.at), stage.empty_parity());
-    store_shared_16(block.stage_note(stage.at), make_int4(NOTE_STOP, 0, 0, 0));
-    barrier_arrive(block.stage_full(stage.at));
+    barrier_wait(block.stages().empty(stage.at), stage.empty_parity());
+    store_shared4(block.stage_note(stage.at), make_int4(NOTE_STOP, 0, 0, 0));
+    barrier_arrive(block.stages().full(stage.at));
 }
 
 // ---- Partial sums -------------------------------------------------------------------------------
@@ -633,20 +626,16 @@ __device__ bool igemm_join(const igemm_sm90_params &p, const igemm_sm90_block<P>
         __stcg(to + i * 128,
                make_float4(sum[4 * i], sum[4 * i + 1], sum[4 * i + 2], sum[4 * i + 3]));
     __threadfence();
-    const auto wait_for_group = [&] {
-        asm volatile("bar.sync %0, 128;" ::"r"(1 + group) : "memory");
-    };
+    const auto wait_for_group = [&] { named_barrier_wait<128>(1 + group); };
     uint32_t *const ticket =
         p.tickets + igemm_tickets + (first * p.col_tiles + col_tile) * P::GROUPS + group;
     wait_for_group();
     if (t == 0) {
         const uint32_t turn = atomicAdd(ticket, 1);
-        asm volatile("st.shared.b32 [%0], %1;" ::"r"(block.turn(group)), "r"(turn) : "memory");
+        store_shared(block.turn(group), turn);
     }
     wait_for_group();
-    uint32_t turn;
-    asm volatile("ld.shared.b32 %0, [%1];" : "=r"(turn) : "r"(block.turn(group)) : "memory");
-    if ((int)turn != last - first) return false;
+    if (load_shared_word(block.turn(group)) != last - first) return false;
     __threadfence();
     if (t == 0) *ticket = 0;
 #pragma unroll
@@ -700,10 +689,10 @@ __device__ void igemm_multiply(const igemm_sm90_params &p, const igemm_sm90_bloc
         int flags, tile = 0, col_tile = 0;
         bool begun = false;
         do {
-            barrier_wait(block.stage_full(stage.at), stage.full_parity());
+            barrier_wait(block.stages().full(stage.at), stage.full_parity());
             // A lane reads the note for all, because it arrives for all that it has been read.
             int4 note = make_int4(0, 0, 0, 0);
-            if (t % 32 == 0) note = load_shared_16(block.stage_note(stage.at));
+            if (t % 32 == 0) note = load_shared4<int4>(block.stage_note(stage.at));
             flags = __shfl_sync(~0u, note.x, 0);
             if (flags & NOTE_STOP) return;
             if (flags & NOTE_FIRST) {
@@ -733,8 +722,7 @@ __device__ void igemm_multiply(const igemm_sm90_params &p, const igemm_sm90_bloc
                 wgmma_wait<0>();
                 begun = true;
             }
-            __syncwarp();
-            if (t % 32 == 0) barrier_arrive(block.stage_empty(stage.at));
+            release_slot(block.stages().empty(stage.at), t % 32);
             stage.advance();
         } while ((flags & NOTE_LAST) == 0);
         if (!begun) {
@@ -753,36 +741,26 @@ __global__ void __launch_bounds__(P::threads, P::BLOCKS)
 {
     extern __shared__ char unaligned[];
     igemm_sm90_block<P> block;
-    block.base = ((uint32_t)__cvta_generic_to_shared(unaligned) + 1023) / 1024 * 1024;
+    block.base = aligned_shared(unaligned);
     if (threadIdx.x == 0) {
-        for (int s = 0; s < P::STAGES; ++s) {
-            barrier_init(block.stage_full(s),
-                         p.records != nullptr ? (P::ADDS ? 64 : 32) * P::GROUPS + 1 : 1);
-            barrier_init(block.stage_empty(s), 4 * P::GROUPS);
-        }
-        for (int s = 0; s < P::tile_slots; ++s) {
-            barrier_init(block.tile_full(s), 1);
-            barrier_init(block.tile_empty(s), P::GATHER_WARPS);
-        }
+        const int filling = p.records != nullptr ? (P::ADDS ? 64 : 32) * P::GROUPS + 1 : 1;
+        block.stages().init(P::STAGES, filling, 4 * P::GROUPS);
+        block.tiles().init(P::tile_slots, 1, P::GATHER_WARPS);
         barrier_init_done();
     }
     if (P::SHARES && threadIdx.x / 32 == 1 && p.records != nullptr)
         igemm_begin(p, block, threadIdx.x % 32);
     __syncthreads();
 
-    const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
-    if (warp >= 4 * P::GROUPS) {
-        if constexpr (P::moves_registers) set_registers<P::registers, P::gather_registers>();
-        if constexpr (P::ADDS)
-            igemm_gather_adding<P, T, B>(p, block, warp - 4 * P::GROUPS, threadIdx.x % 32);
-        else if (p.records != nullptr)
-            igemm_gather<P, B>(p, block, warp - 4 * P::GROUPS, threadIdx.x % 32);
-        else if (threadIdx.x == 128 * P::GROUPS)
-            igemm_load_rows<P, B>(p, block);
-    } else {
-        if constexpr (P::moves_registers) set_registers<P::registers, P::multiply_registers>();
-        igemm_multiply<P, T, B>(p, block, warp / 4, threadIdx.x % 128);
-    }
+    run_roles<P>([&](int warp) { igemm_multiply<P, T, B>(p, block, warp / 4, threadIdx.x % 128); },
+                 [&](int warp) {
+                     if constexpr (P::ADDS)
+                         igemm_gather_adding<P, T, B>(p, block, warp, threadIdx.x % 32);
+                     else if (p.records != nullptr)
+                         igemm_gather<P, B>(p, block, warp, threadIdx.x % 32);
+                     else if (threadIdx.x == 128 * P::GROUPS)
+                         igemm_load_rows<P, B>(p, block);
+                 });
 }
 
 } // namespace spops

@@ -28,7 +28,7 @@
 #include "core/matrix.h"
 #include "kernels/core/launch.cuh"
 #include "kernels/igemm/igemm_epilogue.cuh"
-#include "kernels/core/sm90/hopper.cuh"
+#include "kernels/core/sm90/pipeline.cuh"
 #include "kernels/igemm/igemm_launch.cuh"
 #include "kernels/igemm/igemm_wgrad_launch.cuh"
 #include "kernels/core/scan.cuh"
@@ -39,27 +39,26 @@ namespace
 
 using namespace spops;
 
-template <int COLS_, int GROUPS_, int STAGES_, int BLOCKS_> struct wgrad_policy {
+template <int COLS_, int GROUPS_, int STAGES_, int BLOCKS_, bool UNITS_> struct wgrad_policy {
+    static constexpr bool UNITS = UNITS_;
     static constexpr int COLS = COLS_, GROUPS = GROUPS_, STAGES = STAGES_, BLOCKS = BLOCKS_;
     static constexpr int rows = 64 * GROUPS;
-    static constexpr int threads = 128 * GROUPS + 128;
+    typedef warp_roles<GROUPS, 4, BLOCKS> roles;
+    static constexpr int threads = roles::threads;
     static constexpr int depth = 64;                // lines of a stage
     static constexpr int block_bytes = depth * 128; // 64 channels of them
     static constexpr int a_bytes = GROUPS * block_bytes, b_bytes = COLS / 64 * block_bytes;
     static constexpr int stage_bytes = a_bytes + b_bytes;
     static constexpr bool moves_registers = COLS == 256;
-    static constexpr int registers = 65536 / threads / 8 * 8;
-    static constexpr int gather_registers = 88, unit_registers = 96; // of units, which are sums
-    static constexpr int multiply_registers =
-        ((GROUPS + 1) * registers - gather_registers) / GROUPS / 8 * 8;
-    static constexpr int beside_units =
-        ((GROUPS + 1) * registers - unit_registers) / GROUPS / 8 * 8;
+    static constexpr int gather_registers = UNITS ? 96 : 88; // units have sums
+    static constexpr int multiply_registers = roles::left_to_multiply(gather_registers);
     // Diagonals of folded sums; stages; notes; barriers.
     static constexpr int folded_bytes = GROUPS == 1 && COLS == 64 ? 64 * 32 * 4 : 0;
     static constexpr int folded_at = STAGES * stage_bytes;
     static constexpr int notes_at = folded_at + folded_bytes;
     static constexpr int barriers_at = notes_at + STAGES * 16;
-    static constexpr int shared_bytes = barriers_at + STAGES * 16 + 1024; // to align
+    static constexpr int shared_bytes =
+        barriers_at + STAGES * barrier_ring::bytes + stage_alignment;
 };
 
 // Units of a schedule, whose offsets by tap are tap_offsets.
@@ -158,13 +157,9 @@ template <class P> struct wgrad_block {
     char *shared;  // the same
 
     __device__ uint32_t stage(int s) const { return base + s * P::stage_bytes; }
-    __device__ uint32_t full(int s) const { return base + P::barriers_at + s * 16; }
-    __device__ uint32_t empty(int s) const { return full(s) + 8; }
+    __device__ barrier_ring stages() const { return {base + P::barriers_at}; }
     // {flags, tap, which partial or -1 for dW itself, -}
-    __device__ int4 *note(int s) const
-    {
-        return reinterpret_cast<int4 *>(shared + P::notes_at) + s;
-    }
+    __device__ uint32_t note(int s) const { return base + P::notes_at + s * 16; }
     __device__ float *folded() const { return reinterpret_cast<float *>(shared + P::folded_at); }
 };
 
@@ -223,7 +218,7 @@ __device__ void wgrad_gather(const wgrad_params &p, const wgrad_block<P> &block,
     const int piece = t % 8 * 16, line = t / 8;
     const int pair_bytes = 128 / p.fold;
     const int my_pair = piece / pair_bytes * 64 + line, my_byte = piece % pair_bytes;
-    const uint32_t my_line = line * 128 + (piece ^ (line % 8 << 4));
+    const uint32_t my_line = swizzled(line, t % 8);
     const int x_begin = row_tile * P::rows * 2 + my_byte,
               g_begin = col_tile * P::COLS * 2 + my_byte;
     ring_position<P::STAGES> stage;
@@ -250,10 +245,10 @@ __device__ void wgrad_gather(const wgrad_params &p, const wgrad_block<P> &block,
     load(1);
     while ((note[0].x & NOTE_STOP) == 0) {
         load(2);
-        const uint32_t full = block.full(stage.at), to = block.stage(stage.at) + my_line;
-        barrier_wait(block.empty(stage.at), stage.empty_parity());
+        const uint32_t full = block.stages().full(stage.at), to = block.stage(stage.at) + my_line;
+        barrier_wait(block.stages().empty(stage.at), stage.empty_parity());
         if (t == 0) {
-            *block.note(stage.at) = note[0];
+            store_shared4(block.note(stage.at), note[0]);
             barrier_arrive(full);
         }
 #pragma unroll
@@ -287,12 +282,12 @@ __device__ void wgrad_gather(const wgrad_params &p, const wgrad_block<P> &block,
             }
         }
     }
-    barrier_wait(block.empty(stage.at), stage.empty_parity());
+    barrier_wait(block.stages().empty(stage.at), stage.empty_parity());
     if (t == 0) {
-        *block.note(stage.at) = make_int4(NOTE_STOP, 0, 0, 0);
-        barrier_arrive(block.full(stage.at));
+        store_shared4(block.note(stage.at), make_int4(NOTE_STOP, 0, 0, 0));
+        barrier_arrive(block.stages().full(stage.at));
     }
-    barrier_arrive_copies(block.full(stage.at));
+    barrier_arrive_copies(block.stages().full(stage.at));
     copy_async_wait_all();
 }
 
@@ -357,16 +352,16 @@ __device__ void wgrad_gather_units(const wgrad_params &p, const wgrad_block<P> &
     skip(warps);
     for (int s = warp; s <= num_stages; s += warps) { // the last one says that there are no more
         const int slot = s % P::STAGES;
-        const uint32_t full = block.full(slot), a = block.stage(slot);
+        const uint32_t full = block.stages().full(slot), a = block.stage(slot);
         int4 sum[sum_batch<P>];
         load_sums(p.units.sums, now.first, now.num_sums, quarter, sum);
         if ((next.note.x & NOTE_STOP) == 0) load_rows(p, later, lane, next);
         const int4 note_later = walk.note(blockIdx.x);
         later = load_unit(p, walk);
         skip(warps);
-        barrier_wait(block.empty(slot), (s / P::STAGES & 1) ^ 1);
+        barrier_wait(block.stages().empty(slot), (s / P::STAGES & 1) ^ 1);
         if (lane == 0) {
-            *block.note(slot) = now.note;
+            store_shared4(block.note(slot), now.note);
             barrier_arrive(full);
         }
         if (s < num_stages) {
@@ -377,7 +372,7 @@ __device__ void wgrad_gather_units(const wgrad_params &p, const wgrad_block<P> &
                 const int out = __shfl_sync(~0u, q < 8 ? now.out[0] : now.out[1], line % 32);
                 const unsigned char *x = p.x + (int64_t)max(in, 0) * p.x_row_bytes;
                 const unsigned char *g = p.g + (int64_t)(in != -1 ? out : 0) * p.g_row_bytes;
-                const uint32_t to = a + line * 128 + (piece ^ (line % 8 << 4));
+                const uint32_t to = a + swizzled(line, lane % 8);
 #pragma unroll
                 for (int i = 0; i < P::GROUPS; ++i) {
                     const int byte = x_begin + i * 128;
@@ -401,7 +396,7 @@ __device__ void wgrad_gather_units(const wgrad_params &p, const wgrad_block<P> &
             load_sums(p.units.sums, now.first, now.num_sums, begin + 4 * sum_batch<P> + quarter,
                       more_sums);
             gather_sums<T, P::GROUPS>(sum, p.units.members, p.x, p.x_row_bytes, x_begin, p.x_bytes,
-                                      a, piece, P::block_bytes);
+                                      a, lane % 8, P::block_bytes);
 #pragma unroll
             for (int b = 0; b < sum_batch<P>; ++b)
                 sum[b] = more_sums[b];
@@ -463,7 +458,7 @@ __device__ void wgrad_store_folded(const wgrad_params &p, float (&sum)[32], floa
                                    spops_dtype dtype, int t)
 {
     const int side = 64 / p.fold;
-    const auto wait_for_group = [] { asm volatile("bar.sync 1, 128;" ::: "memory"); };
+    const auto wait_for_group = [] { named_barrier_wait<128>(1); };
     wait_for_group(); // those that still read the sums before
 #pragma unroll
     for (int e = 0; e < 32; ++e) {
@@ -496,9 +491,9 @@ __device__ void wgrad_multiply(const wgrad_params &p, const wgrad_block<P> &bloc
         int flags;
         bool begun = false;
         do {
-            barrier_wait(block.full(stage.at), stage.full_parity());
+            barrier_wait(block.stages().full(stage.at), stage.full_parity());
             // A lane reads the note for all, because it arrives for all that it has been read.
-            if (t % 32 == 0) note = *block.note(stage.at);
+            if (t % 32 == 0) note = load_shared4<int4>(block.note(stage.at));
             flags = __shfl_sync(~0u, note.x, 0);
             if (flags & NOTE_STOP) return;
             const uint32_t a = block.stage(stage.at) + group * P::block_bytes;
@@ -513,8 +508,7 @@ __device__ void wgrad_multiply(const wgrad_params &p, const wgrad_block<P> &bloc
             wgmma_commit();
             wgmma_wait<0>();
             begun = true;
-            __syncwarp();
-            if (t % 32 == 0) barrier_arrive(block.empty(stage.at));
+            release_slot(block.stages().empty(stage.at), t % 32);
             stage.advance();
         } while ((flags & NOTE_LAST) == 0);
 
@@ -543,38 +537,33 @@ __device__ void wgrad_multiply(const wgrad_params &p, const wgrad_block<P> &bloc
     }
 }
 
-template <class P, class T, bool UNITS>
+template <class P, class T>
 __global__ void __launch_bounds__(P::threads, P::BLOCKS)
     wgrad_kernel(const __grid_constant__ wgrad_params p)
 {
     extern __shared__ char unaligned[];
     wgrad_block<P> block;
-    block.shared = unaligned + (1024 - (__cvta_generic_to_shared(unaligned) & 1023)) % 1024;
-    block.base = (uint32_t)__cvta_generic_to_shared(block.shared);
+    block.base = aligned_shared(unaligned);
+    block.shared = unaligned + (block.base - shared_address(unaligned));
     if (threadIdx.x == 0) {
-        for (int s = 0; s < P::STAGES; ++s) {
-            barrier_init(block.full(s), UNITS ? 65 : 129);
-            barrier_init(block.empty(s), 4 * P::GROUPS);
-        }
+        block.stages().init(P::STAGES, P::UNITS ? 65 : 129, 4 * P::GROUPS);
         barrier_init_done();
     }
     const wgrad_range range = find_range(p, blockIdx.x);
     __syncthreads();
 
-    const int role = threadIdx.x / 128, t = threadIdx.x % 128;
     const int row_tile = blockIdx.y / p.col_tiles, col_tile = blockIdx.y % p.col_tiles;
-    if (role == P::GROUPS) {
-        if (P::moves_registers)
-            set_registers<P::registers, UNITS ? P::unit_registers : P::gather_registers>();
-        if constexpr (UNITS)
-            wgrad_gather_units<P, T>(p, block, range, row_tile, col_tile, t / 32, t % 32);
-        else
-            wgrad_gather<P>(p, block, range, row_tile, col_tile, t);
-    } else {
-        if (P::moves_registers)
-            set_registers<P::registers, UNITS ? P::beside_units : P::multiply_registers>();
-        wgrad_multiply<P, T>(p, block, row_tile, col_tile, role, t);
-    }
+    run_roles<P>(
+        [&](int warp) {
+            wgrad_multiply<P, T>(p, block, row_tile, col_tile, warp / 4, threadIdx.x % 128);
+        },
+        [&](int warp) {
+            if constexpr (P::UNITS)
+                wgrad_gather_units<P, T>(p, block, range, row_tile, col_tile, warp,
+                                         threadIdx.x % 32);
+            else
+                wgrad_gather<P>(p, block, range, row_tile, col_tile, threadIdx.x % 128);
+        });
 }
 
 // ---- The sum over ranges ------------------------------------------------------------------------
@@ -619,14 +608,14 @@ template <class P> wgrad_grid grid_of(const spops_context *ctx, const spops_igem
     return g;
 }
 
-template <class P, class T, bool UNITS>
+template <class P, class T>
 spops_status launch_policy(spops_context *ctx, const spops_igemm_wgrad_args *args)
 {
     const wgrad_grid grid = grid_of<P>(ctx, args);
     wgrad_params p = {};
     p.num_taps = args->num_taps;
     p.tap_offsets = args->tap_offsets;
-    if (UNITS) {
+    if (P::UNITS) {
         const spops_igemm_schedule *s = args->units;
         p.units = {s->units, s->records, s->out_rows, s->members,
                    reinterpret_cast<const int4 *>(s->sums)};
@@ -645,15 +634,15 @@ spops_status launch_policy(spops_context *ctx, const spops_igemm_wgrad_args *arg
     p.x_bytes = p.rows * 2;
     p.g_bytes = p.cols * 2;
     const int widest = p.rows > p.cols ? p.rows : p.cols;
-    p.fold = UNITS || P::folded_bytes == 0 || widest > 32 ? 1 : widest > 16 ? 2 : 4;
-    p.stage_pairs = UNITS ? 1 : 64 * p.fold;
+    p.fold = P::UNITS || P::folded_bytes == 0 || widest > 32 ? 1 : widest > 16 ? 2 : 4;
+    p.stage_pairs = P::UNITS ? 1 : 64 * p.fold;
     p.col_tiles = grid.col_tiles;
     p.dw = args->dw.data;
     p.dw_dtype = args->dw.dtype;
     p.partials = static_cast<float *>(args->scratch);
     p.ranges = grid.ranges;
     SPOPS_TRY(launch_preparing<AFTER_PREVIOUS>(
-        ctx, "igemm_wgrad: launch", wgrad_kernel<P, T, UNITS>,
+        ctx, "igemm_wgrad: launch", wgrad_kernel<P, T>,
         dim3((unsigned)grid.ranges, (unsigned)(grid.row_tiles * grid.col_tiles)),
         (unsigned)P::threads, (size_t)P::shared_bytes, p));
     const int64_t numbers = args->x.cols * args->g.cols;
@@ -663,19 +652,17 @@ spops_status launch_policy(spops_context *ctx, const spops_igemm_wgrad_args *arg
                   (unsigned)add_threads, p);
 }
 
-template <class P, bool UNITS>
-spops_status launch_dtype(spops_context *ctx, const spops_igemm_wgrad_args *args)
+template <class P> spops_status launch_dtype(spops_context *ctx, const spops_igemm_wgrad_args *args)
 {
-    return args->x.dtype == SPOPS_DTYPE_BF16
-               ? launch_policy<P, __nv_bfloat16, UNITS>(ctx, args)
-               : launch_policy<P, __half, UNITS>(ctx, args);
+    return args->x.dtype == SPOPS_DTYPE_BF16 ? launch_policy<P, __nv_bfloat16>(ctx, args)
+                                             : launch_policy<P, __half>(ctx, args);
 }
 
-template <class P, bool UNITS> spops_status prepare_policy(spops_context *ctx)
+template <class P> spops_status prepare_policy(spops_context *ctx)
 {
     const char *what = "igemm_wgrad: prepare";
-    SPOPS_TRY(prepare_shared(ctx, what, wgrad_kernel<P, __half, UNITS>));
-    return prepare_shared(ctx, what, wgrad_kernel<P, __nv_bfloat16, UNITS>);
+    SPOPS_TRY(prepare_shared(ctx, what, wgrad_kernel<P, __half>));
+    return prepare_shared(ctx, what, wgrad_kernel<P, __nv_bfloat16>);
 }
 
 // Ranges are as many as blocks fit, so a partial for each is so many tiles, or dW of a tap where that
@@ -696,7 +683,7 @@ spops_status spops::launch_igemm_wgrad_sm90(spops_context *ctx, const spops_igem
     const int32_t tile = igemm_wgrad_tile_of(args);
     switch (tile) {
 #define SPOPS_TILE(number, units, max_x, max_g, ...)                                               \
-    case number: return launch_dtype<wgrad_policy<__VA_ARGS__>, units != 0>(ctx, args);
+    case number: return launch_dtype<wgrad_policy<__VA_ARGS__, units != 0>>(ctx, args);
         SPOPS_IGEMM_WGRAD_TILES(SPOPS_TILE)
 #undef SPOPS_TILE
     default: return no_igemm_tile(ctx, tile);
@@ -707,7 +694,7 @@ spops_status spops::prepare_igemm_wgrad_sm90(spops_context *ctx, bool of_units, 
 {
 #define SPOPS_TILE(number, units, max_x, max_g, ...)                                               \
     if (of_units == units && spops_igemm_leaves(forced, number))                                   \
-        SPOPS_TRY((prepare_policy<wgrad_policy<__VA_ARGS__>, units != 0>(ctx)));
+        SPOPS_TRY((prepare_policy<wgrad_policy<__VA_ARGS__, units != 0>>(ctx)));
     SPOPS_IGEMM_WGRAD_TILES(SPOPS_TILE)
 #undef SPOPS_TILE
     return SPOPS_STATUS_OK;
@@ -722,7 +709,7 @@ size_t spops::igemm_wgrad_sm90_scratch_bytes(const spops_context *ctx, int num_t
 #define SPOPS_TILE(number, units, max_x, max_g, ...)                                               \
     rows = number != forced && max_rows > max_x ? max_x : max_rows;                                \
     cols = number != forced && max_cols > max_g ? max_g : max_cols;                                \
-    own = scratch_numbers<wgrad_policy<__VA_ARGS__>>(ctx, num_taps, rows, cols);                   \
+    own = scratch_numbers<wgrad_policy<__VA_ARGS__, false>>(ctx, num_taps, rows, cols);            \
     if (own > numbers &&                                                                           \
         (number == forced || spops_igemm_wgrad_tile(false, rows, cols) == number))                 \
         numbers = own;

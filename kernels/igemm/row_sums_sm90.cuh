@@ -3,7 +3,7 @@
 #ifndef SPOPS_KERNELS_IGEMM_ROW_SUMS_SM90_CUH
 #define SPOPS_KERNELS_IGEMM_ROW_SUMS_SM90_CUH
 
-#include "kernels/core/sm90/hopper.cuh"
+#include "kernels/core/sm90/pipeline.cuh"
 #include "kernels/igemm/row_sums.cuh"
 
 namespace spops
@@ -59,8 +59,7 @@ __device__ __forceinline__ void gather_sums(const int4 (&sum)[BATCH], const int 
                 add_numbers<T>(value, __ldg(reinterpret_cast<const uint4 *>(
                                           row_at(x, stride, from) + at + i * 128)));
             }
-            store_shared_16(to + i * piece_stride + line * 128 + (piece ^ (line % 8 << 4)),
-                            rounded_numbers<T>(value));
+            store_shared4(to + i * piece_stride + swizzled(line, piece), rounded_numbers<T>(value));
         }
     }
 }

@@ -10,6 +10,8 @@
 #include <cuda_fp16.h>
 #include <stdint.h>
 
+#include "kernels/core/matrix_units.cuh"
+
 namespace spops
 {
 
@@ -56,47 +58,6 @@ __device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t parity)
                  : "memory");
 }
 
-__device__ __forceinline__ int4 load_shared_16(uint32_t from)
-{
-    int4 v;
-    asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-                 : "r"(from)
-                 : "memory");
-    return v;
-}
-
-__device__ __forceinline__ void store_shared_16(uint32_t to, int4 v)
-{
-    asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(v.x), "r"(v.y), "r"(v.z),
-                 "r"(v.w)
-                 : "memory");
-}
-
-// 16 bytes, or zeros. Aligned to 16.
-__device__ __forceinline__ void copy_async_if(uint32_t to, const void *from, bool there)
-{
-    asm volatile("{\n"
-                 ".reg .pred absent;\n"
-                 "setp.eq.u32 absent, %2, 0;\n"
-                 "cp.async.cg.shared.global [%0], [%1], 16, absent;\n"
-                 "}" ::"r"(to),
-                 "l"(from), "r"((uint32_t)there)
-                 : "memory");
-}
-
-// The first `bytes` (0 to 16) of 16; the rest becomes zero. Aligned to 16.
-__device__ __forceinline__ void copy_async(uint32_t to, const void *from, int bytes)
-{
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes)
-                 : "memory");
-}
-
-__device__ __forceinline__ void copy_async_wait_all()
-{
-    asm volatile("cp.async.wait_all;" ::: "memory");
-}
-
 // The box of a tensor map at (x, y, z), swizzled as the map says. What lies outside is zero.
 __device__ __forceinline__ void copy_box(uint32_t to, const CUtensorMap *map, int x, int y, int z,
                                          uint32_t barrier)
@@ -107,36 +68,21 @@ __device__ __forceinline__ void copy_box(uint32_t to, const CUtensorMap *map, in
                  : "memory");
 }
 
+// Barrier `id` of the block, 1 to 15, for so many of its threads.
+template <int THREADS> __device__ __forceinline__ void named_barrier_wait(int id)
+{
+    asm volatile("bar.sync %0, %1;" ::"r"(id), "n"(THREADS) : "memory");
+}
+template <int THREADS> __device__ __forceinline__ void named_barrier_arrive(int id)
+{
+    asm volatile("bar.arrive %0, %1;" ::"r"(id), "n"(THREADS) : "memory");
+}
+
 // What ordinary stores and copy_async wrote, and a barrier ordered, becomes visible to wgmma.
 __device__ __forceinline__ void fence_for_wgmma()
 {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
-
-// A place in a ring of N, and how often the ring has been gone round.
-template <int N> struct ring_position {
-    int at = 0;
-    uint32_t round = 0;
-
-    __device__ void advance()
-    {
-        if (++at == N) {
-            at = 0;
-            ++round;
-        }
-    }
-    __device__ void advance_by(int steps) // at most N
-    {
-        at += steps;
-        if (at >= N) {
-            at -= N;
-            ++round;
-        }
-    }
-    __device__ uint32_t full_parity() const { return round & 1; }
-    // A slot that was never filled is empty: waiting for the round before the first returns.
-    __device__ uint32_t empty_parity() const { return (round & 1) ^ 1; }
-};
 
 // A warpgroup's registers a thread, which were FROM.
 template <int FROM, int TO> __device__ __forceinline__ void set_registers()
