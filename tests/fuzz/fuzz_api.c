@@ -1162,6 +1162,7 @@ static void make_sparseconv(world *w)
     o.batch_rows = count_of(w, 10);
     o.tuning = rarely(w) ? rows : NULL;
     o.num_tuning = o.tuning != NULL ? 2 : count_of(w, 0);
+    if (rarely(w)) o.tile = hostile_i32(w);
     spoil_size(w, &o.struct_size);
     switch (pick(w, 8)) {
     case 0: CALL(w, spops_sparseconv_update(w->ctx, conv)); break;
@@ -1237,6 +1238,7 @@ static void make_triplets(world *w)
     o.matrix_order = (spops_key_order)pick(w, 2);
     o.backward = rarely(w) ? hostile_i32(w) : (int32_t)pick(w, 2);
     o.max_matrix_elements = count_of(w, 1024);
+    if (rarely(w)) o.tile = hostile_i32(w);
     spoil_size(w, &o.struct_size);
     if (rarely(w)) (&shape.num_out)[pick(w, 3)] = hostile_i32(w);
     const int32_t *out = pick(w, 4) == 1 ? NULL : ints(w, 12, 6);
@@ -1628,6 +1630,7 @@ static void make_pointconv(world *w)
     o.max_out_channels = count_of(w, 32);
     o.sums = (spops_pointconv_sums)(rarely(w) ? hostile_i32(w) : (int32_t)pick(w, 2));
     o.quantized = rarely(w) ? hostile_i32(w) : (int32_t)pick(w, 2);
+    if (rarely(w)) o.tile = hostile_i32(w);
     spoil_size(w, &o.struct_size);
     switch (pick(w, 4)) {
     case 0: CALL(w, spops_pointconv_update(w->ctx, conv)); break;
@@ -1819,6 +1822,7 @@ static void attend(world *w)
     if (rarely(w)) o.qkv_head_stride = (int64_t)pick(w, 3) - 1;
     if (rarely(w)) o.o_head_stride = (int64_t)pick(w, 3) - 1;
     o.math = (spops_math)(rarely(w) ? hostile_i32(w) : (int32_t)pick(w, 2));
+    if (rarely(w)) o.tile = hostile_i32(w);
     rotary.coords = matrix(w, n, 3, pick(w, 2) ? SPOPS_DTYPE_F32 : SPOPS_DTYPE_I32);
     rotary.base = (float)hostile_f64(w, 100.0);
     rotary.axis_dim = rarely(w) ? hostile_i32(w) : 2 * (int32_t)pick(w, 2);
@@ -1834,6 +1838,11 @@ static void attend(world *w)
     float *lse = vector(w, n * heads);
     const int32_t backward = (int32_t)pick(w, 2);
     const size_t scratch = spops_attention_scratch_bytes(p, cols, t, &o, backward);
+    int32_t tile = 0;
+    if (rarely(w))
+        CALL(w, spops_attention_get_tile(w->ctx, p, cols, t, rarely(w) ? NULL : &o,
+                                         rarely(w) ? hostile_i32(w) : backward,
+                                         rarely(w) ? NULL : &tile));
     if (pick(w, 4) > 0)
         CALL(w, pick(w, 2) ? spops_attention_reserve(w->ctx, p, cols, t, &o,
                                                      rarely(w) ? hostile_i32(w) : backward)
