@@ -529,6 +529,34 @@ static size_t scratch_of(const attention_case *c, spops_matrix table)
                                          c->backward);
 }
 
+// What a gradient reads besides the rows, and the gradient of the table.
+static void draw_gradient(const attention_case *c, test_rng *rng, test_operator *op)
+{
+    const int64_t rows = c->lists.num_rows, cols = cols_of(c);
+    const spops_dtype sums = test_sum_dtype(c->dtype);
+    op->in[O] =
+        test_view(test_input("o", rows, cols, c->dtype, VALUES_RANDOM), test_rng_below(rng, 9), 0);
+    const int64_t apart = test_rng_below(rng, 9), shift = test_rng_below(rng, 2);
+    op->in[GRAD_O] = test_view(test_input("grad_o", rows, cols, c->dtype, VALUES_RANDOM),
+                               c->tile != 0 ? 0 : apart, c->tile != 0 ? 0 : shift);
+    op->in[LSE] = test_input("lse", rows, c->shape->heads, sums, VALUES_RANDOM);
+    if (c->wanted[GRAD_TABLE])
+        op->out[GRAD_TABLE] = test_view(test_output("grad_table", 3 * (2 * c->shape->range + 1),
+                                                    c->shape->heads, sums, CHECK_BOUND),
+                                        test_rng_below(rng, 3), 0);
+}
+
+static void draw_outputs(const attention_case *c, bool aligned, test_rng *rng, test_operator *op)
+{
+    const int64_t rows = c->lists.num_rows, cols = cols_of(c);
+    op->out[OUT_O] =
+        test_view(test_output("o", rows, cols, c->dtype, CHECK_BOUND),
+                  aligned ? 0 : test_rng_below(rng, 9), aligned ? 0 : test_rng_below(rng, 2));
+    if (test_rng_below(rng, 4) != 0)
+        op->out[OUT_LSE] =
+            test_output("lse", rows, c->shape->heads, test_sum_dtype(c->dtype), CHECK_BOUND);
+}
+
 // With a tile, rows are as every kernel takes them.
 static void check_tile_case(test_device *d, const attention_shape *shape, const float *points,
                             bool backward, spops_dtype dtype, int32_t tile, uint64_t stream)
@@ -582,24 +610,10 @@ static void check_tile_case(test_device *d, const attention_shape *shape, const 
     if (shape->range >= 0 || shape->rotary != ROTARY_NONE)
         op.in[COORDS] = test_view(test_input("coords", rows, 3, coords_dtype, VALUES_RANDOM),
                                   test_rng_below(&rng, 2), 0);
-    if (backward) {
-        op.in[O] = test_view(test_input("o", rows, cols, dtype, VALUES_RANDOM),
-                             test_rng_below(&rng, 9), 0);
-        const int64_t apart = test_rng_below(&rng, 9), shift = test_rng_below(&rng, 2);
-        op.in[GRAD_O] = test_view(test_input("grad_o", rows, cols, dtype, VALUES_RANDOM),
-                                  tile != 0 ? 0 : apart, tile != 0 ? 0 : shift);
-        op.in[LSE] = test_input("lse", rows, shape->heads, sums, VALUES_RANDOM);
-        if (c.wanted[GRAD_TABLE])
-            op.out[GRAD_TABLE] = test_view(test_output("grad_table", 3 * (2 * shape->range + 1),
-                                                       shape->heads, sums, CHECK_BOUND),
-                                           test_rng_below(&rng, 3), 0);
-    } else {
-        op.out[OUT_O] =
-            test_view(test_output("o", rows, cols, dtype, CHECK_BOUND),
-                      aligned ? 0 : test_rng_below(&rng, 9), aligned ? 0 : test_rng_below(&rng, 2));
-        if (test_rng_below(&rng, 4) != 0)
-            op.out[OUT_LSE] = test_output("lse", rows, shape->heads, sums, CHECK_BOUND);
-    }
+    if (backward)
+        draw_gradient(&c, &rng, &op);
+    else
+        draw_outputs(&c, aligned, &rng, &op);
     op.what = test_describe(text, "attention%s, %s, tile %d", backward ? " backward" : "",
                             shape->name, (int)tile);
     op.scratch_bytes = scratch_of(

@@ -174,6 +174,26 @@ static void check_sums(const product_case *c, double bound, int32_t tile, const 
     }
 }
 
+// Every tile that is compiled, whatever the table says of these channels.
+static void check_every_tile(test_device *d, product_case *c, const spops_igemm_args *args,
+                             double bound, const char *what)
+{
+    for (int32_t v = 1; v <= SPOPS_IGEMM_NUM_TILES; ++v) {
+        spops_igemm_args forced = *args;
+        if (spops_igemm_is_gradient(v) ||
+            (spops_igemm_kernel_of(v) != SPOPS_IGEMM_SM80 && d->ctx->info.compute_capability != 90))
+            continue;
+        forced.tile = v;
+        guarded_poison(&c->out, 0xff);
+        guarded_upload(&c->out);
+        test_expect_ok(d->ctx, d->ctx->backend->igemm(d->ctx, &forced), what);
+        test_wait(d);
+        guarded_download(&c->out);
+        guarded_check_padding(&c->out, what);
+        check_sums(c, bound, v, what);
+    }
+}
+
 static void check_product(test_device *d, const product_shape *shape, spops_dtype dtype,
                           uint64_t stream, int repeats)
 {
@@ -237,21 +257,7 @@ static void check_product(test_device *d, const product_shape *shape, spops_dtyp
         check_sums(&c, bound, 0, what);
         bits = guarded_elements(&c.out);
     }
-    // Every tile that is compiled, whatever the table says of these channels.
-    for (int32_t v = 1; v <= SPOPS_IGEMM_NUM_TILES; ++v) {
-        spops_igemm_args forced = args;
-        if (spops_igemm_is_gradient(v) ||
-            (spops_igemm_kernel_of(v) != SPOPS_IGEMM_SM80 && d->ctx->info.compute_capability != 90))
-            continue;
-        forced.tile = v;
-        guarded_poison(&c.out, 0xff);
-        guarded_upload(&c.out);
-        test_expect_ok(d->ctx, backend->igemm(d->ctx, &forced), what);
-        test_wait(d);
-        guarded_download(&c.out);
-        guarded_check_padding(&c.out, what);
-        check_sums(&c, bound, v, what);
-    }
+    check_every_tile(d, &c, &args, bound, what);
     free(bits), free(x), free(w), free(c.expected), free(c.table), free(order);
     guarded_destroy(&c.x), guarded_destroy(&c.w), guarded_destroy(&c.out);
     for (int i = 0; i < c.num_arrays; ++i)
