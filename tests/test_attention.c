@@ -719,7 +719,7 @@ ParameterizedTest(struct case_param *p, attention, every_tile, .timeout = 600)
     test_device d;
     if (!test_open(&d, SPOPS_BACKEND_CUDA, LAUNCH_DEFAULT)) return;
     for (int32_t tile = 1; tile <= SPOPS_ATTENTION_NUM_TILES; ++tile) {
-        const spops_attention_row *row = &spops_attention_rows[tile - 1];
+        const spops_attention_row *row = spops_attention_row_of(tile);
         const bool here =
             row->kernel != SPOPS_ATTENTION_SM90 || d.ctx->info.compute_capability == 90;
         int taken = 0;

@@ -75,7 +75,7 @@ typedef struct spops_conv_choice {
     int64_t batch_rows;
     int32_t adds_first; /* 1: IMPLICIT_GEMM adds the rows of a tap first. A tuning's rows have 0 */
     int32_t tile;       /* of IMPLICIT_GEMM's products on compute capability 9.0, by number
-                           (docs/kernels/igemm.md); else 0. A tuning does not say it */
+                           (kernels/igemm/igemm_tuning.h); else 0. A tuning does not say it */
 } spops_conv_choice;
 
 /** Choices of spops_sparseconv_create. */

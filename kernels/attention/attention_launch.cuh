@@ -38,7 +38,7 @@ inline spops_attention_case attention_case_of(const spops_context *ctx,
 
 inline spops_attention_kernel attention_kernel_of(int32_t tile)
 {
-    return spops_attention_rows[tile - 1].kernel;
+    return spops_attention_row_of(tile)->kernel;
 }
 
 // Calls prepare(tile) for each that `at` may run: the one alone that is asked for, else all that suit
@@ -46,10 +46,11 @@ inline spops_attention_kernel attention_kernel_of(int32_t tile)
 template <class F>
 spops_status prepare_attention_tiles(spops_attention_case at, int32_t asked, const F &prepare)
 {
-    const bool own = asked > 0 && asked <= SPOPS_ATTENTION_NUM_TILES &&
-                     spops_attention_rows[asked - 1].backward == at.backward;
-    for (int32_t tile = 1; tile <= SPOPS_ATTENTION_NUM_TILES; ++tile)
-        if (spops_attention_suits(&at, tile) && (!own || tile == asked)) SPOPS_TRY(prepare(tile));
+    const spops_attention_row *const named = spops_attention_row_of(asked);
+    const bool own = named != nullptr && named->backward == at.backward;
+    for (const spops_attention_row &row : spops_attention_rows)
+        if (spops_attention_suits(&at, &row) && (!own || &row == named))
+            SPOPS_TRY(prepare(row.number));
     return SPOPS_STATUS_OK;
 }
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The tiles of attention: a row is what is compiled, and when it is taken. The first row that suits is,
-   unless a call asks for one by its number, 1 for the first of this file and so on. Plain C. */
+   unless a call asks for one by its number. The numbers are 1 to the number of rows, in any order: a new
+   row takes the next. Plain C. */
 #ifndef SPOPS_KERNELS_ATTENTION_ATTENTION_TUNING_H
 #define SPOPS_KERNELS_ATTENTION_ATTENTION_TUNING_H
 
@@ -65,6 +66,7 @@ typedef enum spops_attention_kernel {
 } spops_attention_kernel;
 
 typedef struct spops_attention_row {
+    int32_t number;
     spops_attention_kernel kernel;
     bool backward;
     int32_t bytes;   /* of an element; 0: any */
@@ -73,28 +75,38 @@ typedef struct spops_attention_row {
 } spops_attention_row;
 
 static const spops_attention_row spops_attention_rows[] = {
-#define SPOPS_TILE(number, columns, small, ...) {SPOPS_ATTENTION_SM90, false, 2, columns, small},
+#define SPOPS_TILE(number, columns, small, ...)                                                    \
+    {number, SPOPS_ATTENTION_SM90, false, 2, columns, small},
     SPOPS_ATTENTION_SM90_TILES(SPOPS_TILE)
 #undef SPOPS_TILE
-#define SPOPS_TILE(number, bytes, columns) {SPOPS_ATTENTION_SM80, false, bytes, columns, false},
+#define SPOPS_TILE(number, bytes, columns)                                                         \
+    {number, SPOPS_ATTENTION_SM80, false, bytes, columns, false},
         SPOPS_ATTENTION_SM80_TILES(SPOPS_TILE)
 #undef SPOPS_TILE
-#define SPOPS_TILE(number, columns) {SPOPS_ATTENTION_F32, false, 4, columns, false},
+#define SPOPS_TILE(number, columns) {number, SPOPS_ATTENTION_F32, false, 4, columns, false},
             SPOPS_ATTENTION_F32_TILES(SPOPS_TILE)
 #undef SPOPS_TILE
-#define SPOPS_TILE(number, columns, ...) {SPOPS_ATTENTION_SM90, true, 2, columns, false},
+#define SPOPS_TILE(number, columns, ...) {number, SPOPS_ATTENTION_SM90, true, 2, columns, false},
                 SPOPS_ATTENTION_BACKWARD_SM90_TILES(SPOPS_TILE)
 #undef SPOPS_TILE
-#define SPOPS_TILE(number, columns) {SPOPS_ATTENTION_SM80, true, 0, columns, false},
+#define SPOPS_TILE(number, columns) {number, SPOPS_ATTENTION_SM80, true, 0, columns, false},
                     SPOPS_ATTENTION_BACKWARD_SM80_TILES(SPOPS_TILE)
 #undef SPOPS_TILE
-#define SPOPS_TILE(number, columns) {SPOPS_ATTENTION_F32, true, 4, columns, false},
+#define SPOPS_TILE(number, columns) {number, SPOPS_ATTENTION_F32, true, 4, columns, false},
                         SPOPS_ATTENTION_BACKWARD_F32_TILES(SPOPS_TILE)
 #undef SPOPS_TILE
 };
 
 #define SPOPS_ATTENTION_NUM_TILES                                                                  \
     ((int32_t)(sizeof spops_attention_rows / sizeof spops_attention_rows[0]))
+
+/* NULL: there is no such tile. */
+static inline const spops_attention_row *spops_attention_row_of(int32_t number)
+{
+    for (int32_t i = 0; i < SPOPS_ATTENTION_NUM_TILES; ++i)
+        if (spops_attention_rows[i].number == number) return &spops_attention_rows[i];
+    return 0;
+}
 
 /* What a tile is chosen by. */
 typedef struct spops_attention_case {
@@ -105,9 +117,9 @@ typedef struct spops_attention_case {
     int32_t bytes, dim;
 } spops_attention_case;
 
-static inline bool spops_attention_suits(const spops_attention_case *at, int32_t number)
+static inline bool spops_attention_suits(const spops_attention_case *at,
+                                         const spops_attention_row *row)
 {
-    const spops_attention_row *row = &spops_attention_rows[number - 1];
     if (row->backward != at->backward || (row->bytes != 0 && row->bytes != at->bytes)) return false;
     switch (row->kernel) {
     case SPOPS_ATTENTION_SM90:
@@ -121,14 +133,13 @@ static inline bool spops_attention_suits(const spops_attention_case *at, int32_t
 /* The tile that is asked for, where it is of this direction, else the table's; 0: it does not suit. */
 static inline int32_t spops_attention_tile(const spops_attention_case *at, int32_t asked)
 {
-    const bool exists = asked > 0 && asked <= SPOPS_ATTENTION_NUM_TILES;
-    if (asked != 0 && !exists) return 0;
-    if (exists && spops_attention_rows[asked - 1].backward == at->backward)
-        return spops_attention_suits(at, asked) ? asked : 0;
-    for (int32_t number = 1; number <= SPOPS_ATTENTION_NUM_TILES; ++number)
-        if (spops_attention_suits(at, number) &&
-            (at->small || !spops_attention_rows[number - 1].small))
-            return number;
+    const spops_attention_row *row = spops_attention_row_of(asked);
+    if (asked != 0 && !row) return 0;
+    if (row && row->backward == at->backward) return spops_attention_suits(at, row) ? asked : 0;
+    for (int32_t i = 0; i < SPOPS_ATTENTION_NUM_TILES; ++i) {
+        row = &spops_attention_rows[i];
+        if (spops_attention_suits(at, row) && (at->small || !row->small)) return row->number;
+    }
     return 0;
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The tiles of the matrix kernels of taps: a row is what is compiled, and when it is taken. A plan is
-// asked for a tile by the row's number, 1 for the first of this file and so on. Plain C.
+// asked for a tile by the row's number: 1 to the number of rows, in any order, a new row takes the next.
+// Plain C.
 #ifndef SPOPS_KERNELS_IGEMM_IGEMM_TUNING_H
 #define SPOPS_KERNELS_IGEMM_IGEMM_TUNING_H
 

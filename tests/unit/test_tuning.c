@@ -216,15 +216,30 @@ Test(tuning, every_product_has_a_tile_of_its_kind)
                              units != 0 ? SPOPS_IGEMM_WGRAD_UNITS : SPOPS_IGEMM_WGRAD);
 }
 
+// Rows lie in the order in which they are tried, a new one has the next number.
+static void expect_each_once(const int32_t *numbers, size_t num)
+{
+    for (size_t i = 0; i < num; ++i) {
+        cr_assert(numbers[i] >= 1 && numbers[i] <= (int32_t)num, "there is a tile %d of %zu",
+                  (int)numbers[i], num);
+        for (size_t j = 0; j < i; ++j)
+            cr_assert_neq(numbers[i], numbers[j], "there are two tiles %d", (int)numbers[i]);
+    }
+}
+
 Test(tuning, tiles_of_products_are_numbered)
 {
-    int32_t next = 1;
-#define SPOPS_TILE(number, ...) cr_assert_eq(number, next++);
-    SPOPS_IGEMM_SM90_TILES(SPOPS_TILE)
-    SPOPS_IGEMM_SM80_TILES(SPOPS_TILE)
-    SPOPS_IGEMM_WGRAD_TILES(SPOPS_TILE)
+    const int32_t next = SPOPS_IGEMM_NUM_TILES + 1;
+    static const int32_t numbers[] = {
+#define SPOPS_TILE(number, ...) number,
+        SPOPS_IGEMM_SM90_TILES(SPOPS_TILE) SPOPS_IGEMM_SM80_TILES(SPOPS_TILE)
+            SPOPS_IGEMM_WGRAD_TILES(SPOPS_TILE)
 #undef SPOPS_TILE
-    cr_assert_eq(next, SPOPS_IGEMM_NUM_TILES + 1);
+    };
+    expect_each_once(numbers, COUNT(numbers));
+    cr_assert_eq(COUNT(numbers), SPOPS_IGEMM_NUM_TILES);
+    for (int32_t n = 1; n < next; ++n)
+        cr_assert_neq(spops_igemm_kernel_of(n), SPOPS_IGEMM_NONE);
     cr_assert_eq(spops_igemm_kernel_of(0), SPOPS_IGEMM_NONE);
     cr_assert_eq(spops_igemm_kernel_of(next), SPOPS_IGEMM_NONE);
     for (int32_t n = 1; n < next; ++n) { // one that is asked for runs, and none beside it
@@ -239,16 +254,14 @@ Test(tuning, tiles_of_products_are_numbered)
 
 Test(tuning, tiles_of_attention_are_numbered)
 {
-    int32_t next = 1;
-#define SPOPS_TILE(number, ...) cr_assert_eq(number, next++);
-    SPOPS_ATTENTION_SM90_TILES(SPOPS_TILE)
-    SPOPS_ATTENTION_SM80_TILES(SPOPS_TILE)
-    SPOPS_ATTENTION_F32_TILES(SPOPS_TILE)
-    SPOPS_ATTENTION_BACKWARD_SM90_TILES(SPOPS_TILE)
-    SPOPS_ATTENTION_BACKWARD_SM80_TILES(SPOPS_TILE)
-    SPOPS_ATTENTION_BACKWARD_F32_TILES(SPOPS_TILE)
-#undef SPOPS_TILE
-    cr_assert_eq(next, SPOPS_ATTENTION_NUM_TILES + 1);
+    int32_t numbers[SPOPS_ATTENTION_NUM_TILES];
+    for (int i = 0; i < SPOPS_ATTENTION_NUM_TILES; ++i) {
+        numbers[i] = spops_attention_rows[i].number;
+        cr_assert_eq(spops_attention_row_of(numbers[i]), &spops_attention_rows[i]);
+    }
+    expect_each_once(numbers, COUNT(numbers));
+    cr_assert_null(spops_attention_row_of(0));
+    cr_assert_null(spops_attention_row_of(SPOPS_ATTENTION_NUM_TILES + 1));
 }
 
 // The kernel of every head dim, on every device: sm_90 for f16 and bf16 where it has the dim.
@@ -264,12 +277,13 @@ Test(tuning, every_head_has_a_tile)
         if (at.bytes == 2 && !at.sm80) continue; // refused before
         for (at.dim = 1; at.dim <= 128; ++at.dim) {
             const int32_t tile = spops_attention_tile(&at, 0);
-            cr_assert(tile > 0 && spops_attention_suits(&at, tile), "dim %d", (int)at.dim);
+            cr_assert(tile > 0 && spops_attention_suits(&at, spops_attention_row_of(tile)),
+                      "dim %d", (int)at.dim);
             cr_assert_eq(spops_attention_tile(&at, tile), tile);
             chosen[tile - 1] = true;
             const bool own = at.dim == 16 || at.dim == 32 || at.dim == 48 || at.dim == 64 ||
                              at.dim == 96 || at.dim == 128;
-            const bool sm90 = spops_attention_rows[tile - 1].kernel == SPOPS_ATTENTION_SM90;
+            const bool sm90 = spops_attention_row_of(tile)->kernel == SPOPS_ATTENTION_SM90;
             cr_assert_eq(sm90, at.sm90 && at.bytes == 2 && (at.backward ? at.dim % 8 == 0 : own),
                          "dim %d", (int)at.dim);
         }
