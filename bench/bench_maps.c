@@ -217,6 +217,47 @@ static void measure_searches(bench *b, const bench_scene *s, const void *rows, c
     bench_case_print(b, &c);
 }
 
+static bool reserve_set(bench *b, int64_t max_rows, int64_t max_items,
+                        const spops_coords_options *options, spops_coords **out)
+{
+    return bench_check(b, "coords_reserve",
+                       spops_coords_reserve(b->ctx, 3, max_rows, max_items, options, out));
+}
+
+// Both ways give as many rows, and are timed.
+static void time_downsampled(bench *b, const bench_scene *s, const char *name, map_run *r,
+                             spops_coords *fused_outputs, spops_coords *staged_outputs)
+{
+    spops_coords_info fused = {.struct_size = sizeof fused},
+                      staged = {.struct_size = sizeof staged};
+    bench_case c;
+
+    enqueue_coords(r);
+    r->outputs = fused_outputs;
+    enqueue_fused(r);
+    r->outputs = staged_outputs;
+    enqueue_staged(r);
+    if (!bench_check(b, name, r->status) ||
+        !bench_check(b, name, spops_coords_get_info_sync(b->ctx, fused_outputs, &fused)) ||
+        !bench_check(b, name, spops_coords_get_info_sync(b->ctx, staged_outputs, &staged)))
+        return;
+    if (fused.num_rows != staged.num_rows || r->stages.failed) {
+        bench_fail(b, "maps %s %s: %lld rows, in stages %lld", s->name, name,
+                   (long long)fused.num_rows, (long long)staged.num_rows);
+        return;
+    }
+    open_case(s, name, 0, &c);
+    snprintf(c.what, sizeof c.what, "%lld voxels to %lld", (long long)s->num_rows,
+             (long long)fused.num_rows);
+    r->outputs = fused_outputs;
+    if (!bench_case_time(b, &c, "fused", false, enqueue_fused, r)) return;
+    r->outputs = staged_outputs;
+    if (!bench_case_time(b, &c, "in stages", true, enqueue_staged, r) ||
+        !bench_check(b, name, r->status))
+        return;
+    bench_case_print(b, &c);
+}
+
 // Output coordinates in one pass, beside the same in stages.
 static void measure_downsampled(bench *b, const bench_scene *s, const void *rows,
                                 const void *num_rows, int32_t size)
@@ -227,12 +268,9 @@ static void measure_downsampled(bench *b, const bench_scene *s, const void *rows
     const int32_t num_candidates = (int32_t)(s->num_rows * taps);
     spops_coords_box box = s->box;
     spops_coords_options out = coords_options(&box, SPOPS_COORDS_SEARCH_AUTO);
-    spops_coords_info fused = {.struct_size = sizeof fused},
-                      staged = {.struct_size = sizeof staged};
     spops_coords *staged_outputs = NULL, *fused_outputs = NULL;
     void *count = NULL, *candidates = NULL, *keep = NULL;
     char name[64];
-    bench_case c;
     map_run r;
 
     for (int a = 0; a < 3; ++a) {
@@ -245,20 +283,14 @@ static void measure_downsampled(bench *b, const bench_scene *s, const void *rows
     r.rows = rows;
     r.num_rows = num_rows;
     r.kernel = kernel;
+    const int64_t most = s->num_rows * spops_kernel_shape_num_candidates(&kernel, 0);
     snprintf(name, sizeof name, "%dx%dx%d stride 2, output coordinates", size, size, size);
     if (!bench_upload(b, &num_candidates, sizeof num_candidates, &count) ||
         !bench_alloc(b, (size_t)num_candidates * 16, &candidates) ||
         !bench_alloc(b, (size_t)num_candidates * 4, &keep) ||
-        !bench_check(b, "coords_reserve",
-                     spops_coords_reserve(b->ctx, 3, s->num_rows, s->num_rows, &in, &r.coords)) ||
-        !bench_check(b, "coords_reserve",
-                     spops_coords_reserve(
-                         b->ctx, 3, s->num_rows * spops_kernel_shape_num_candidates(&kernel, 0),
-                         s->num_rows * spops_kernel_shape_num_candidates(&kernel, 0), &out,
-                         &fused_outputs)) ||
-        !bench_check(
-            b, "coords_reserve",
-            spops_coords_reserve(b->ctx, 3, num_candidates, num_candidates, &out, &staged_outputs)))
+        !reserve_set(b, s->num_rows, s->num_rows, &in, &r.coords) ||
+        !reserve_set(b, most, most, &out, &fused_outputs) ||
+        !reserve_set(b, num_candidates, num_candidates, &out, &staged_outputs))
         goto done;
     r.num_candidates = count;
     r.stages = (map_stages){.kernel = kernel,
@@ -268,30 +300,7 @@ static void measure_downsampled(bench *b, const bench_scene *s, const void *rows
                             .candidates = candidates,
                             .keep = keep,
                             .stream = b->stream};
-    enqueue_coords(&r);
-    r.outputs = fused_outputs;
-    enqueue_fused(&r);
-    r.outputs = staged_outputs;
-    enqueue_staged(&r);
-    if (!bench_check(b, name, r.status) ||
-        !bench_check(b, name, spops_coords_get_info_sync(b->ctx, fused_outputs, &fused)) ||
-        !bench_check(b, name, spops_coords_get_info_sync(b->ctx, staged_outputs, &staged)))
-        goto done;
-    if (fused.num_rows != staged.num_rows || r.stages.failed) {
-        bench_fail(b, "maps %s %s: %lld rows, in stages %lld", s->name, name,
-                   (long long)fused.num_rows, (long long)staged.num_rows);
-        goto done;
-    }
-    open_case(s, name, 0, &c);
-    snprintf(c.what, sizeof c.what, "%lld voxels to %lld", (long long)s->num_rows,
-             (long long)fused.num_rows);
-    r.outputs = fused_outputs;
-    if (!bench_case_time(b, &c, "fused", false, enqueue_fused, &r)) goto done;
-    r.outputs = staged_outputs;
-    if (!bench_case_time(b, &c, "in stages", true, enqueue_staged, &r) ||
-        !bench_check(b, name, r.status))
-        goto done;
-    bench_case_print(b, &c);
+    time_downsampled(b, s, name, &r, fused_outputs, staged_outputs);
 
 done:
     r.outputs = NULL;

@@ -181,11 +181,28 @@ static double worst_error(void)
     return worst;
 }
 
+static spops_status register_log_sum_exp(spops_context *ctx, spops_reduce *out)
+{
+    spops_reduce_desc desc;
+
+    memset(&desc, 0, sizeof desc);
+    desc.struct_size = sizeof desc;
+    desc.name = "log-sum-exp";
+    desc.state_bytes = sizeof(lse_state);
+    desc.identity = lse_identity;
+    desc.fold = lse_fold;
+    desc.combine = lse_combine;
+    desc.finalize = lse_finalize;
+    desc.grad = lse_grad;
+    desc.cuda_source = lse_cuda;
+    desc.cuda_op = "log_sum_exp";
+    return spops_reduce_create(ctx, &desc, out);
+}
+
 static int run(spops_backend_kind backend, const char *name)
 {
     spops_context_options context_options = spops_context_options_default();
     spops_segments_options options = spops_segments_options_default();
-    spops_reduce_desc desc;
     spops_reduce log_sum_exp;
     spops_context *ctx = NULL;
     spops_segments *segments = NULL;
@@ -200,18 +217,7 @@ static int run(spops_backend_kind backend, const char *name)
     }
     if (ctx == NULL) goto done;
 
-    memset(&desc, 0, sizeof desc);
-    desc.struct_size = sizeof desc;
-    desc.name = "log-sum-exp";
-    desc.state_bytes = sizeof(lse_state);
-    desc.identity = lse_identity;
-    desc.fold = lse_fold;
-    desc.combine = lse_combine;
-    desc.finalize = lse_finalize;
-    desc.grad = lse_grad;
-    desc.cuda_source = lse_cuda;
-    desc.cuda_op = "log_sum_exp";
-    if (spops_reduce_create(ctx, &desc, &log_sum_exp) != SPOPS_STATUS_OK) goto done;
+    if (register_log_sum_exp(ctx, &log_sum_exp) != SPOPS_STATUS_OK) goto done;
 
     memset(out, 0, sizeof out);
     memset(grad_x, 0, sizeof grad_x);

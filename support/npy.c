@@ -107,12 +107,32 @@ static void find_text(const char *header, const char *key, const char *from, con
     snprintf(text, 64, "%.*s", (int)length, at + 1);
 }
 
+// The text that says what the array is.
+static bool read_header(FILE *f, const char *path, char header[HEADER_MOST + 1], char *error,
+                        size_t error_bytes)
+{
+    unsigned char start[12];
+
+    if (fread(start, 1, 10, f) != 10 || memcmp(start, magic, MAGIC_BYTES) != 0 ||
+        (start[6] != 1 && start[6] != 2))
+        return fail(error, error_bytes, "%s: not a .npy file of format 1 or 2", path);
+    size_t length = start[8] + 256u * start[9];
+    if (start[6] == 2) {
+        if (fread(start + 10, 1, 2, f) != 2)
+            return fail(error, error_bytes, "%s: its header ends early", path);
+        length += 65536u * start[10] + 16777216u * start[11];
+    }
+    if (length > HEADER_MOST || fread(header, 1, length, f) != length)
+        return fail(error, error_bytes, "%s: its header ends early or is too long", path);
+    header[length] = '\0';
+    return true;
+}
+
 // cols -1: any number of columns, which *found_cols gets.
 static bool read_array(const char *path, const npy_type *types, int num_types, int64_t cols,
                        npy_type *found, int64_t *rows, int64_t *found_cols, void **values,
                        char *error, size_t error_bytes)
 {
-    unsigned char start[12];
     char header[HEADER_MOST + 1];
     int64_t shape[2] = {0, 0};
     bool ok = false;
@@ -121,24 +141,7 @@ static bool read_array(const char *path, const npy_type *types, int num_types, i
     *rows = 0;
     FILE *f = fopen(path, "rb");
     if (f == NULL) return fail(error, error_bytes, "%s: %s", path, strerror(errno));
-    if (fread(start, 1, 10, f) != 10 || memcmp(start, magic, MAGIC_BYTES) != 0 ||
-        (start[6] != 1 && start[6] != 2)) {
-        fail(error, error_bytes, "%s: not a .npy file of format 1 or 2", path);
-        goto done;
-    }
-    size_t length = start[8] + 256u * start[9];
-    if (start[6] == 2) {
-        if (fread(start + 10, 1, 2, f) != 2) {
-            fail(error, error_bytes, "%s: its header ends early", path);
-            goto done;
-        }
-        length += 65536u * start[10] + 16777216u * start[11];
-    }
-    if (length > HEADER_MOST || fread(header, 1, length, f) != length) {
-        fail(error, error_bytes, "%s: its header ends early or is too long", path);
-        goto done;
-    }
-    header[length] = '\0';
+    if (!read_header(f, path, header, error, error_bytes)) goto done;
     const int dims = parse_shape(header, shape);
     const int64_t wide = dims == 2 ? shape[1] : 0;
     const int which = find_type(header, types, num_types);

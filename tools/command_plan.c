@@ -610,6 +610,29 @@ static void print_floors(const plan_job *job, const plan_facts *f)
     wrapped_print(stdout, "            ", terminal_columns(stdout), text);
 }
 
+static void print_histogram(const plan_facts *f, int columns)
+{
+    char a[COMMAND_NUMBER_BYTES];
+    printf("\npoints of a cell        cells            share of cells\n");
+    int64_t most = 1;
+    const double widest = columns <= 0 || columns >= 80 ? 40.0
+                          : columns > 50                ? columns - 40.0
+                                                        : 1.0;
+    for (int i = 0; i < NUM_BINS; ++i)
+        if (f->histogram[i] > most) most = f->histogram[i];
+    for (int i = 0; i < NUM_BINS; ++i) {
+        char range[48];
+        if (f->histogram[i] == 0) continue;
+        snprintf(range, sizeof range, i == 0 ? "1" : "%lld - %lld", 1LL << i, (2LL << i) - 1);
+        printf("  %-15s %12s  %5.1f %% ", range, in_groups(f->histogram[i], a),
+               100.0 * (double)f->histogram[i] / (double)f->info.num_intervals);
+        const int length = (int)(widest * (double)f->histogram[i] / (double)most + 0.5);
+        for (int k = 0; k < length; ++k)
+            putchar('#');
+        putchar('\n');
+    }
+}
+
 static void print_text(const plan_job *job, const session *s, const char *kind, const plan_facts *f)
 {
     const spops_traffic *t = &f->traffic;
@@ -634,25 +657,7 @@ static void print_text(const plan_job *job, const session *s, const char *kind, 
         printf("  %-28s %14.1f\n", "points of a cell, mean",
                (double)f->info.num_points / (double)f->info.num_intervals);
 
-    printf("\npoints of a cell        cells            share of cells\n");
-    int64_t most = 1;
-    const double widest = columns <= 0 || columns >= 80 ? 40.0
-                          : columns > 50                ? columns - 40.0
-                                                        : 1.0;
-    for (int i = 0; i < NUM_BINS; ++i)
-        if (f->histogram[i] > most) most = f->histogram[i];
-    for (int i = 0; i < NUM_BINS; ++i) {
-        char range[48];
-        if (f->histogram[i] == 0) continue;
-        snprintf(range, sizeof range, i == 0 ? "1" : "%lld - %lld", 1LL << i, (2LL << i) - 1);
-        printf("  %-15s %12s  %5.1f %% ", range, in_groups(f->histogram[i], a),
-               100.0 * (double)f->histogram[i] / (double)f->info.num_intervals);
-        const int length = (int)(widest * (double)f->histogram[i] / (double)most + 0.5);
-        for (int k = 0; k < length; ++k)
-            putchar('#');
-        putchar('\n');
-    }
-
+    print_histogram(f, columns);
     printf("\nschedule\n");
     int64_t classed = 0;
     for (int c = 0; c < SPOPS_NUM_CLASSES; ++c)

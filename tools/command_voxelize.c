@@ -204,6 +204,21 @@ static bool look(voxelize *v)
 
 // ---- The picture --------------------------------------------------------------------------------
 
+// Heights of the ramp's ends: the 2nd and the 98th percentile, as outliers are few.
+static void find_heights(const double *top, int64_t num, double range[2])
+{
+    double *sorted = malloc((size_t)num * sizeof *sorted);
+    int64_t used = 0;
+    for (int64_t i = 0; sorted != NULL && i < num; ++i)
+        if (isfinite(top[i])) sorted[used++] = top[i];
+    if (used > 0) {
+        qsort(sorted, (size_t)used, sizeof *sorted, compare);
+        range[0] = sorted[used / 50], range[1] = sorted[used - 1 - used / 50];
+    }
+    free(sorted);
+    if (!(range[1] > range[0])) range[1] = range[0] + 1.0;
+}
+
 // Voxels from above: x ahead is up, y left is left, the highest voxel of a column by its height.
 static bool draw(const voxelize *v)
 {
@@ -246,18 +261,8 @@ static bool draw(const voxelize *v)
             for (int x = x0; x < x1 && x < width; ++x)
                 top[(int64_t)y * width + x] = fmax(top[(int64_t)y * width + x], row[3]);
     }
-    // Heights by the ramp between the 2nd and the 98th percentile: outliers are few.
-    double *sorted = malloc((size_t)width * (size_t)height * sizeof *sorted);
-    int64_t used = 0;
     double range[2] = {low[2], high[2]};
-    for (int64_t i = 0; sorted != NULL && i < (int64_t)width * height; ++i)
-        if (isfinite(top[i])) sorted[used++] = top[i];
-    if (used > 0) {
-        qsort(sorted, (size_t)used, sizeof *sorted, compare);
-        range[0] = sorted[used / 50], range[1] = sorted[used - 1 - used / 50];
-    }
-    free(sorted);
-    if (!(range[1] > range[0])) range[1] = range[0] + 1.0;
+    find_heights(top, (int64_t)width * height, range);
     for (int y = 0; y < height; ++y)
         for (int x = 0; x < width; ++x) {
             const double z = top[(int64_t)y * width + x];

@@ -85,6 +85,109 @@ static inline spops_status spops_dlpack_collapse(const DLTensor *tensor, int64_t
     return SPOPS_STATUS_OK;
 }
 
+static inline spops_status spops_dlpack_check_device(const DLTensor *tensor,
+                                                     spops_backend_kind backend, int32_t device,
+                                                     const char **message)
+{
+    const spops_status invalid = SPOPS_STATUS_INVALID_ARGUMENT;
+    const int type = (int)tensor->device.device_type;
+
+    if (backend == SPOPS_BACKEND_CPU) {
+        if (type != SPOPS_DLPACK_CPU && type != SPOPS_DLPACK_CUDA_HOST &&
+            type != SPOPS_DLPACK_CUDA_MANAGED) {
+            return spops_dlpack_fail(invalid,
+                                     "matrix_from_dlpack: tensor->device is not host memory, "
+                                     "expected it for a CPU context",
+                                     message);
+        }
+    } else if (backend == SPOPS_BACKEND_CUDA) {
+        if (type != SPOPS_DLPACK_CUDA && type != SPOPS_DLPACK_CUDA_HOST &&
+            type != SPOPS_DLPACK_CUDA_MANAGED) {
+            return spops_dlpack_fail(invalid,
+                                     "matrix_from_dlpack: tensor->device is not CUDA memory, "
+                                     "expected it for a CUDA context",
+                                     message);
+        }
+        if (type == SPOPS_DLPACK_CUDA && tensor->device.device_id != device) {
+            return spops_dlpack_fail(invalid,
+                                     "matrix_from_dlpack: tensor->device.device_id is another "
+                                     "CUDA device than the context's",
+                                     message);
+        }
+    } else {
+        return spops_dlpack_fail(invalid, "matrix_from_dlpack: backend is neither CPU nor CUDA",
+                                 message);
+    }
+    return SPOPS_STATUS_OK;
+}
+
+/* Sizes that are none, or whose elements have more bytes than are counted; whether there are none. */
+static inline spops_status spops_dlpack_check_sizes(const DLTensor *tensor, int64_t element_bytes,
+                                                    int *empty, const char **message)
+{
+    const spops_status invalid = SPOPS_STATUS_INVALID_ARGUMENT;
+    int64_t elements = 1;
+
+    if (tensor->ndim < 1) {
+        return spops_dlpack_fail(invalid,
+                                 "matrix_from_dlpack: tensor->ndim is less than 1, expected at "
+                                 "least one dimension",
+                                 message);
+    }
+    if (tensor->shape == NULL) {
+        return spops_dlpack_fail(invalid, "matrix_from_dlpack: tensor->shape is NULL", message);
+    }
+    for (int i = 0; i < (int)tensor->ndim; ++i) {
+        if (tensor->shape[i] < 0) {
+            return spops_dlpack_fail(invalid, "matrix_from_dlpack: tensor->shape is negative",
+                                     message);
+        }
+        if (tensor->shape[i] == 0) {
+            *empty = 1;
+            continue;
+        }
+        /* Also of an empty tensor: the sizes that are not zero have a product. */
+        if (elements > INT64_MAX / element_bytes / tensor->shape[i]) {
+            return spops_dlpack_fail(invalid,
+                                     "matrix_from_dlpack: tensor->shape has more bytes than 64 "
+                                     "bits count",
+                                     message);
+        }
+        elements *= tensor->shape[i];
+    }
+    return SPOPS_STATUS_OK;
+}
+
+/* Rows, columns and the step from row to row, in elements of the tensor; rows is 1 before. */
+static inline spops_status spops_dlpack_get_rows(const DLTensor *tensor, int empty, int64_t *rows,
+                                                 int64_t *cols, int64_t *row_stride,
+                                                 const char **message)
+{
+    const int last = (int)tensor->ndim - 1;
+
+    *cols = last > 0 ? tensor->shape[last] : 1;
+    if (tensor->strides == NULL || empty) {
+        const int leading = last > 0 ? last : 1; /* dimensions that count rows */
+        for (int i = 0; i < leading; ++i)
+            *rows *= tensor->shape[i];
+        *row_stride = *cols;
+    } else if (last == 0) {
+        *rows = tensor->shape[0];
+        *row_stride = *rows > 1 ? tensor->strides[0] : 1;
+    } else {
+        if (*cols > 1 && tensor->strides[last] != 1) {
+            return spops_dlpack_fail(SPOPS_STATUS_NOT_SUPPORTED,
+                                     "matrix_from_dlpack: tensor->strides of the last dimension "
+                                     "is not 1, expected contiguous columns",
+                                     message);
+        }
+        const spops_status status = spops_dlpack_collapse(tensor, rows, row_stride, message);
+        if (status != SPOPS_STATUS_OK) return status;
+        if (*rows <= 1) *row_stride = *cols;
+    }
+    return SPOPS_STATUS_OK;
+}
+
 /**
  * View a DLPack tensor as a matrix.
  *
@@ -112,43 +215,18 @@ static inline spops_status spops_matrix_from_dlpack(const DLTensor *tensor,
 {
     const spops_status invalid = SPOPS_STATUS_INVALID_ARGUMENT;
     spops_matrix m;
+    spops_status status;
     size_t element_bytes, alignment;
-    int64_t elements = 1, rows = 1, cols = 1, row_stride = 0;
-    int type, last, packed, found, empty = 0;
+    int64_t rows = 1, cols = 1, row_stride = 0;
+    int packed, found, empty = 0;
 
     if (tensor == NULL) {
         return spops_dlpack_fail(invalid, "matrix_from_dlpack: tensor is NULL", message);
     }
     if (out == NULL) return spops_dlpack_fail(invalid, "matrix_from_dlpack: out is NULL", message);
 
-    type = (int)tensor->device.device_type;
-    if (backend == SPOPS_BACKEND_CPU) {
-        if (type != SPOPS_DLPACK_CPU && type != SPOPS_DLPACK_CUDA_HOST &&
-            type != SPOPS_DLPACK_CUDA_MANAGED) {
-            return spops_dlpack_fail(invalid,
-                                     "matrix_from_dlpack: tensor->device is not host memory, "
-                                     "expected it for a CPU context",
-                                     message);
-        }
-    } else if (backend == SPOPS_BACKEND_CUDA) {
-        if (type != SPOPS_DLPACK_CUDA && type != SPOPS_DLPACK_CUDA_HOST &&
-            type != SPOPS_DLPACK_CUDA_MANAGED) {
-            return spops_dlpack_fail(invalid,
-                                     "matrix_from_dlpack: tensor->device is not CUDA memory, "
-                                     "expected it for a CUDA context",
-                                     message);
-        }
-        if (type == SPOPS_DLPACK_CUDA && tensor->device.device_id != device) {
-            return spops_dlpack_fail(invalid,
-                                     "matrix_from_dlpack: tensor->device.device_id is another "
-                                     "CUDA device than the context's",
-                                     message);
-        }
-    } else {
-        return spops_dlpack_fail(invalid, "matrix_from_dlpack: backend is neither CPU nor CUDA",
-                                 message);
-    }
-
+    status = spops_dlpack_check_device(tensor, backend, device, message);
+    if (status != SPOPS_STATUS_OK) return status;
     m.dtype = spops_dlpack_get_dtype(tensor->dtype, &found);
     if (!found) {
         return spops_dlpack_fail(SPOPS_STATUS_NOT_SUPPORTED,
@@ -160,56 +238,10 @@ static inline spops_status spops_matrix_from_dlpack(const DLTensor *tensor,
     alignment = (size_t)tensor->dtype.bits * tensor->dtype.lanes / 8;
     element_bytes = packed ? 2 : alignment; /* 2: so that single columns can be counted too */
 
-    if (tensor->ndim < 1) {
-        return spops_dlpack_fail(invalid,
-                                 "matrix_from_dlpack: tensor->ndim is less than 1, expected at "
-                                 "least one dimension",
-                                 message);
-    }
-    if (tensor->shape == NULL) {
-        return spops_dlpack_fail(invalid, "matrix_from_dlpack: tensor->shape is NULL", message);
-    }
-    for (int i = 0; i < (int)tensor->ndim; ++i) {
-        if (tensor->shape[i] < 0) {
-            return spops_dlpack_fail(invalid, "matrix_from_dlpack: tensor->shape is negative",
-                                     message);
-        }
-        if (tensor->shape[i] == 0) {
-            empty = 1;
-            continue;
-        }
-        /* Also of an empty tensor: the sizes that are not zero have a product. */
-        if (elements > INT64_MAX / (int64_t)element_bytes / tensor->shape[i]) {
-            return spops_dlpack_fail(invalid,
-                                     "matrix_from_dlpack: tensor->shape has more bytes than 64 "
-                                     "bits count",
-                                     message);
-        }
-        elements *= tensor->shape[i];
-    }
-
-    last = (int)tensor->ndim - 1;
-    cols = last > 0 ? tensor->shape[last] : 1;
-    if (tensor->strides == NULL || empty) {
-        const int leading = last > 0 ? last : 1; /* dimensions that count rows */
-        for (int i = 0; i < leading; ++i)
-            rows *= tensor->shape[i];
-        row_stride = cols;
-    } else if (last == 0) {
-        rows = tensor->shape[0];
-        row_stride = rows > 1 ? tensor->strides[0] : 1;
-    } else {
-        spops_status status;
-        if (cols > 1 && tensor->strides[last] != 1) {
-            return spops_dlpack_fail(SPOPS_STATUS_NOT_SUPPORTED,
-                                     "matrix_from_dlpack: tensor->strides of the last dimension "
-                                     "is not 1, expected contiguous columns",
-                                     message);
-        }
-        status = spops_dlpack_collapse(tensor, &rows, &row_stride, message);
-        if (status != SPOPS_STATUS_OK) return status;
-        if (rows <= 1) row_stride = cols;
-    }
+    status = spops_dlpack_check_sizes(tensor, (int64_t)element_bytes, &empty, message);
+    if (status != SPOPS_STATUS_OK) return status;
+    status = spops_dlpack_get_rows(tensor, empty, &rows, &cols, &row_stride, message);
+    if (status != SPOPS_STATUS_OK) return status;
     if (row_stride < cols) {
         return spops_dlpack_fail(SPOPS_STATUS_NOT_SUPPORTED,
                                  "matrix_from_dlpack: tensor->strides make rows overlap or run "
@@ -242,6 +274,28 @@ static inline spops_status spops_matrix_from_dlpack(const DLTensor *tensor,
     m.row_stride = packed ? 2 * row_stride : row_stride;
     *out = m;
     return SPOPS_STATUS_OK;
+}
+
+/** DLPack's code, bits and lanes of a dtype; 0 for one that it is not told. */
+static inline int spops_dlpack_put_dtype(spops_dtype dtype, DLDataType *out)
+{
+    int code = SPOPS_DLPACK_FLOAT, bits;
+
+    switch (dtype) {
+    case SPOPS_DTYPE_F32: bits = 32; break;
+    case SPOPS_DTYPE_F64: bits = 64; break;
+    case SPOPS_DTYPE_F16: bits = 16; break;
+    case SPOPS_DTYPE_BF16: code = SPOPS_DLPACK_BFLOAT, bits = 16; break;
+    case SPOPS_DTYPE_I32: code = SPOPS_DLPACK_INT, bits = 32; break;
+    case SPOPS_DTYPE_F8E4M3: code = SPOPS_DLPACK_F8E4M3FN, bits = 8; break;
+    case SPOPS_DTYPE_F8E5M2: code = SPOPS_DLPACK_F8E5M2, bits = 8; break;
+    case SPOPS_DTYPE_F4E2M1: code = SPOPS_DLPACK_F4E2M1FN, bits = 4; break;
+    default: return 0;
+    }
+    out->code = (uint8_t)code;
+    out->bits = (uint8_t)bits;
+    out->lanes = dtype == SPOPS_DTYPE_F4E2M1 ? 2 : 1;
+    return 1;
 }
 
 /**
@@ -277,42 +331,7 @@ static inline spops_status spops_matrix_to_dlpack(spops_matrix m, spops_backend_
         return spops_dlpack_fail(invalid, "matrix_to_dlpack: backend is neither CPU nor CUDA",
                                  message);
     }
-    tensor.dtype.lanes = 1;
-    switch (m.dtype) {
-    case SPOPS_DTYPE_F32:
-        tensor.dtype.code = SPOPS_DLPACK_FLOAT;
-        tensor.dtype.bits = 32;
-        break;
-    case SPOPS_DTYPE_F64:
-        tensor.dtype.code = SPOPS_DLPACK_FLOAT;
-        tensor.dtype.bits = 64;
-        break;
-    case SPOPS_DTYPE_F16:
-        tensor.dtype.code = SPOPS_DLPACK_FLOAT;
-        tensor.dtype.bits = 16;
-        break;
-    case SPOPS_DTYPE_BF16:
-        tensor.dtype.code = SPOPS_DLPACK_BFLOAT;
-        tensor.dtype.bits = 16;
-        break;
-    case SPOPS_DTYPE_I32:
-        tensor.dtype.code = SPOPS_DLPACK_INT;
-        tensor.dtype.bits = 32;
-        break;
-    case SPOPS_DTYPE_F8E4M3:
-        tensor.dtype.code = SPOPS_DLPACK_F8E4M3FN;
-        tensor.dtype.bits = 8;
-        break;
-    case SPOPS_DTYPE_F8E5M2:
-        tensor.dtype.code = SPOPS_DLPACK_F8E5M2;
-        tensor.dtype.bits = 8;
-        break;
-    case SPOPS_DTYPE_F4E2M1:
-        tensor.dtype.code = SPOPS_DLPACK_F4E2M1FN;
-        tensor.dtype.bits = 4;
-        tensor.dtype.lanes = 2;
-        break;
-    default:
+    if (!spops_dlpack_put_dtype(m.dtype, &tensor.dtype)) {
         return spops_dlpack_fail(SPOPS_STATUS_NOT_SUPPORTED,
                                  "matrix_to_dlpack: m.dtype is none of f32 f16 bf16 f8e4m3 f8e5m2 "
                                  "f4e2m1 i32 f64",
