@@ -175,7 +175,7 @@ static spops_status sparseconv_backward(void)
 {
     const spops_matrix grad_x = row(1), grad_w = matrix(4, 27 * COLS, COLS);
     return spops_sparseconv_execute_backward(ctx, conv, row(2), row(0), matrix(3, 27 * COLS, COLS),
-                                             NULL, &grad_x, &grad_w);
+                                             NULL, &grad_x, &grad_w, NULL);
 }
 
 static spops_status pointconv_forward(void)
@@ -187,8 +187,8 @@ static spops_status pointconv_forward(void)
 static spops_status pointconv_backward(void)
 {
     const spops_matrix grad_x = row(1), grad_w = matrix(4, 27 * COLS, COLS);
-    return spops_pointconv_execute_backward(ctx, pointconv, row(2), row(0),
-                                            matrix(3, 27 * COLS, COLS), NULL, &grad_x, &grad_w);
+    return spops_pointconv_execute_backward(
+        ctx, pointconv, row(2), row(0), matrix(3, 27 * COLS, COLS), NULL, &grad_x, &grad_w, NULL);
 }
 
 static spops_status pool_forward(void)

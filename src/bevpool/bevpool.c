@@ -133,6 +133,8 @@ static spops_status pool_cells(spops_context *ctx, const char *call, const spops
 {
     const int64_t cols = pool->feat.cols;
     const bool is_scratch = out.data == scratch.rows; // then its rows are whole already
+    if (plan->spans.kernel != SPOPS_BEV_KERNEL_SPANS && plan->spans.pool_variant == 0)
+        return pool_intervals(ctx, call, plan, pool, out, scratch);
     spops_bev_spans_pool_args args = {
         .spans = &plan->spans.cuts[spops_bev_cut_for(&plan->spans, cols)],
         .shape = plan->shape,
