@@ -620,6 +620,29 @@ static bool has_any_word(const char *message, const spops_operator *op)
     return false;
 }
 
+// What messages say of faults, after the argument's name.
+static const struct {
+    const char *fault, *text;
+} said[] = {{"NULL", " is NULL"},
+            {"another kind", " is a plan of another kind, expected "},
+            {"rows", ", expected "},
+            {"columns", ", expected "},
+            {"another dtype", ".dtype is "},
+            {"row stride", "row_stride "},
+            {"misalignment", ", expected a"}};
+
+static void check_said(const drawn_call *c, const char *fault, const char *name,
+                       const char *message)
+{
+    char text[160] = "";
+    for (size_t i = 0; i < sizeof said / sizeof *said; ++i)
+        if (strcmp(said[i].fault, fault) == 0) snprintf(text, sizeof text, "%s", said[i].text);
+    if (strncmp(fault, "over ", 5) == 0)
+        snprintf(text, sizeof text, ": %s overlaps ", name); // or what lies behind a smaller one
+    cr_expect(strstr(message, text) != NULL, "%s, %s of %s: \"%s\" is not in \"%s\"", c->op->name,
+              fault, name == NULL ? "?" : name, text, message);
+}
+
 // The call is refused, for what is called `name` (NULL: for any argument), and nothing is written.
 static void expect_refused(faulty *f, const char *fault, const char *name)
 {
@@ -646,6 +669,7 @@ static void expect_refused(faulty *f, const char *fault, const char *name)
     cr_expect(name == NULL ? has_any_word(message, c->op) : has_word(message, name),
               "%s, %s of %s: the message is \"%s\"", c->op->name, fault, name == NULL ? "?" : name,
               message);
+    check_said(c, fault, name, message);
     test_wait(f->d);
     after = drawn_call_outputs(c, &bytes);
     cr_expect(bytes == f->bytes && memcmp(after, f->outputs, bytes) == 0,
@@ -679,14 +703,89 @@ static void break_size(faulty *f, int i, int d)
     const spops_row_number *dim = &f->c->row->args[i].dims[d];
     const bool is_size = dim->how == SPOPS_NUMBER_SLOT && dim->at >= f->c->row->num_attributes &&
                          !is_field(f->c->row, dim->at);
+    const bool is_code = dim->how == SPOPS_NUMBER_CODE;
     int64_t *shape = &f->c->tensors[i].shape[d];
 
-    if (dim->how == SPOPS_NUMBER_CODE || (is_size && count_uses(f->c, dim->at, i) == 0)) return;
-    ++*shape;
-    if (d == 1) ++f->c->tensors[i].strides[0];
-    expect_refused(f, d == 0 ? "rows" : "columns", is_size ? NULL : f->c->op->arguments[i]->name);
-    --*shape;
-    if (d == 1) --f->c->tensors[i].strides[0];
+    if (is_size && count_uses(f->c, dim->at, i) == 0) return;
+    if (is_code && f->c->row->args[i].ascends) return; // offsets say how many there are
+    const int64_t kept = *shape, stride = f->c->tensors[i].strides[0];
+    for (int less = 0; less < (kept > 0 ? 3 : 1); ++less) { // one more, one less, impossible
+        *shape = less == 0 ? kept + 1 : less == 1 ? kept - 1 : -1;
+        if (d == 1) f->c->tensors[i].strides[0] = stride + *shape - kept;
+        expect_refused(f, d == 0 ? "rows" : "columns",
+                       (is_size || is_code) && less < 2 ? NULL : f->c->op->arguments[i]->name);
+    }
+    *shape = kept;
+    f->c->tensors[i].strides[0] = stride;
+}
+
+// Whether its function has another row.
+static bool is_shared(const spops_operator *op)
+{
+    int32_t num;
+    const spops_operator *const *ops = spops_operators(&num);
+    for (int32_t i = 0; i < num; ++i)
+        if (ops[i] != op && strcmp(ops[i]->function, op->function) == 0) return true;
+    return false;
+}
+
+// Every dtype that the row does not have for it.
+static void break_dtype(faulty *f, int i)
+{
+    static const struct {
+        int dtype;
+        uint8_t code, bits, lanes;
+    } others[] = {{SPOPS_DTYPE_F32, 2, 32, 1},    {SPOPS_DTYPE_F16, 2, 16, 1},
+                  {SPOPS_DTYPE_BF16, 4, 16, 1},   {SPOPS_DTYPE_F8E4M3, 10, 8, 1},
+                  {SPOPS_DTYPE_F8E5M2, 12, 8, 1}, {SPOPS_DTYPE_F4E2M1, 17, 4, 2},
+                  {SPOPS_DTYPE_I8, 0, 8, 1},      {SPOPS_DTYPE_I32, 0, 32, 1},
+                  {SPOPS_DTYPE_I64, 0, 64, 1},    {SPOPS_DTYPE_F64, 2, 64, 1}};
+    const spops_row *row = f->c->row;
+    const spops_row_arg *arg = &row->args[i];
+    spops_tensor *t = &f->c->tensors[i].tensor;
+    const spops_tensor kept = *t;
+    uint32_t may =
+        arg->dtypes | (arg->sums != 0 ? 1u << SPOPS_DTYPE_F32 | 1u << SPOPS_DTYPE_F64 : 0);
+
+    for (int v = 0; v < row->num_variables; ++v) {
+        if ((arg->variables & 1u << v) == 0) continue;
+        may |= row->variables[v].dtypes;
+        for (int u = 0; u < row->num_variables; ++u)
+            if ((row->variables[v].variables & 1u << u) != 0) may |= row->variables[u].dtypes;
+    }
+    for (size_t k = 0; k < sizeof others / sizeof *others; ++k) {
+        if ((may & 1u << others[k].dtype) != 0) continue;
+        t->dtype_code = others[k].code;
+        t->dtype_bits = others[k].bits;
+        t->dtype_lanes = others[k].lanes;
+        // Of pairs of 4 bits there are twice as many columns; a function of two rows may blame another.
+        const bool is_packed = others[k].lanes == 2;
+        expect_refused(f, is_packed ? "a dtype of pairs" : "another dtype",
+                       is_packed || is_shared(f->c->op) ? NULL : f->c->op->arguments[i]->name);
+    }
+    *t = kept;
+}
+
+// Strides that are too short, run backwards, or lead beyond all memory.
+static void break_stride(faulty *f, int i)
+{
+    int64_t *stride = &f->c->tensors[i].strides[0];
+    const int64_t kept = *stride, cols = f->c->tensors[i].shape[1];
+    const int64_t strides[] = {cols - 1, -kept, INT64_MAX / 2, INT64_MIN};
+
+    for (int k = 0; k < 4; ++k) {
+        *stride = strides[k];
+        expect_refused(f, "row stride", f->c->op->arguments[i]->name);
+    }
+    *stride = kept;
+}
+
+// Whether an argument that is there may only be where this one is.
+static bool is_needed(const drawn_call *c, int arg)
+{
+    for (int i = 0; i < c->row->num_args; ++i)
+        if (c->row->args[i].needs == arg && c->values[i].type != SPOPS_VALUE_NONE) return true;
+    return false;
 }
 
 static void break_tensor(faulty *f, int i)
@@ -701,7 +800,10 @@ static void break_tensor(faulty *f, int i)
     f->c->values[i] = (spops_value){SPOPS_VALUE_INT, 0, {.i = 1}};
     expect_refused(f, "an INT in place", name);
     f->c->values[i] = NONE;
-    if (!arg->is_optional) expect_refused(f, "NONE in place", name);
+    if (!arg->is_optional)
+        expect_refused(f, "NONE in place", name);
+    else if (is_needed(f->c, i))
+        expect_refused(f, "NONE in place", NULL);
     f->c->values[i] = value;
     t->tensor.dtype_code = 5; // complex
     expect_refused(f, "dtype", name);
@@ -718,11 +820,14 @@ static void break_tensor(faulty *f, int i)
     }
     for (int d = 0; d < arg->num_dims; ++d)
         break_size(f, i, d);
-    if (!arg->is_array && t->shape[0] > 1 && t->shape[1] > 1) {
-        --t->strides[0];
-        if (t->strides[0] < t->shape[1]) expect_refused(f, "row stride", name);
-        ++t->strides[0];
-    }
+    break_dtype(f, i);
+    if (!arg->is_array && t->shape[0] > 1 && t->shape[1] > 1) break_stride(f, i);
+}
+
+static void *data_end(const drawn_tensor *t)
+{
+    const int64_t last = (t->shape[0] - 1) * t->strides[0] + t->shape[1];
+    return (char *)t->tensor.data + (size_t)last * t->tensor.dtype_bits * t->tensor.dtype_lanes / 8;
 }
 
 static void overlap(faulty *f, int i, int other)
@@ -733,8 +838,12 @@ static void overlap(faulty *f, int i, int other)
 
     if (t->shape[0] * t->shape[1] == 0 || o->shape[0] * o->shape[1] == 0) return;
     if (f->c->row->args[i].may_be == other || t->tensor.dtype_bits > o->tensor.dtype_bits) return;
+    char fault[80];
+    snprintf(fault, sizeof fault, "over %s", f->c->op->arguments[other]->name);
     t->tensor.data = o->tensor.data;
-    expect_refused(f, f->c->op->arguments[other]->name, f->c->op->arguments[i]->name);
+    expect_refused(f, fault, f->c->op->arguments[i]->name);
+    t->tensor.data = (char *)data_end(o) - o->tensor.dtype_bits / 8;
+    expect_refused(f, "one element in common", f->c->op->arguments[i]->name);
     t->tensor.data = data;
 }
 
