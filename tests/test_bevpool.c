@@ -1167,6 +1167,7 @@ ParameterizedTest(struct backend_param *p, bevpool, refuses_maps)
     test_close(&d);
 }
 
+// What the rows cannot say; tests/test_operators.c has the faults of arguments.
 ParameterizedTestParameters(bevpool, refuses_execution)
 {
     return every_backend();
@@ -1195,62 +1196,12 @@ ParameterizedTest(struct backend_param *p, bevpool, refuses_execution)
     }
     const spops_bev_layout last = SPOPS_BEV_CHANNELS_LAST, first = SPOPS_BEV_CHANNELS_FIRST;
     const spops_matrix D = depth.view, F = feat.view, O = out.view;
-    const spops_matrix *GD = &gd.view, *GF = &gf.view;
-    const spops_status invalid = SPOPS_STATUS_INVALID_ARGUMENT;
-    spops_matrix m;
-#define REFUSED(fragment, call)                                                                    \
-    do {                                                                                           \
-        const spops_status got = (call);                                                           \
-        cr_assert(strncmp(spops_last_error(ctx), "bevpool_execute", 15) == 0, "%s", #call);        \
-        test_expect(ctx, got, invalid, (fragment), #call);                                         \
-        test_wait(&d);                                                                             \
-        for (int i = 2; i < 5; ++i) {                                                              \
-            guarded_download(all[i]);                                                              \
-            guarded_check_untouched(all[i], #call);                                                \
-        }                                                                                          \
-    } while (0)
-    test_expect(NULL, bev_execute(NULL, plan, last, D, F, O), invalid, "ctx", "ctx");
-    REFUSED("plan", bev_execute(ctx, NULL, last, D, F, O));
-    REFUSED("layout", bev_execute(ctx, plan, (spops_bev_layout)2, D, F, O));
-    m = D, m.rows -= 1;
-    REFUSED("depth", bev_execute(ctx, plan, last, m, F, O));
-    m = D, m.cols = 2, m.row_stride = 2;
-    REFUSED("depth", bev_execute(ctx, plan, last, m, F, O));
-    m = D, m.row_stride = 3;
-    REFUSED("depth", bev_execute(ctx, plan, last, m, F, O));
-    m = D, m.dtype = SPOPS_DTYPE_F16;
-    REFUSED("depth", bev_execute(ctx, plan, last, m, F, O));
-    m = D, m.data = NULL;
-    REFUSED("depth", bev_execute(ctx, plan, last, m, F, O));
-    m = F, m.rows += 1;
-    REFUSED("feat", bev_execute(ctx, plan, last, D, m, O));
-    m = F, m.row_stride = 1;
-    REFUSED("feat", bev_execute(ctx, plan, last, D, m, O));
-    m = F, m.dtype = SPOPS_DTYPE_I32;
-    REFUSED("feat", bev_execute(ctx, plan, last, D, m, O));
-    m = O, m.rows -= 1;
-    REFUSED("out", bev_execute(ctx, plan, last, D, F, m));
-    m = O, m.dtype = SPOPS_DTYPE_BF16;
-    REFUSED("out", bev_execute(ctx, plan, last, D, F, m));
-    m = O, m.data = feat.view.data;
-    REFUSED("out", bev_execute(ctx, plan, last, D, F, m));
-    REFUSED("out", bev_execute(ctx, plan, first, D, F, O)); // the other layout's shape
-    REFUSED("gradients = 0",
-            spops_bevpool_execute_backward(ctx, forward_only, last, O, D, F, GD, NULL));
-    m = O, m.cols = 3;
-    REFUSED("grad_out", spops_bevpool_execute_backward(ctx, plan, last, m, D, F, GD, GF));
-    m = *GD, m.rows -= 1;
-    REFUSED("grad_depth", spops_bevpool_execute_backward(ctx, plan, last, O, D, F, &m, GF));
-    m = *GD, m.dtype = SPOPS_DTYPE_F16;
-    REFUSED("grad_depth", spops_bevpool_execute_backward(ctx, plan, last, O, D, F, &m, GF));
-    m = *GF, m.row_stride = 3;
-    REFUSED("grad_feat", spops_bevpool_execute_backward(ctx, plan, last, O, D, F, GD, &m));
-    m = *GF, m.data = feat.view.data;
-    REFUSED("grad_feat", spops_bevpool_execute_backward(ctx, plan, last, O, D, F, GD, &m));
-    m = *GF, m.data = gd.view.data;
-    REFUSED("grad_feat overlaps grad_depth",
-            spops_bevpool_execute_backward(ctx, plan, last, O, D, F, GD, &m));
-#undef REFUSED
+    const spops_matrix *GD = &gd.view;
+    test_expect(ctx, spops_bevpool_execute_backward(ctx, forward_only, last, O, D, F, GD, NULL),
+                SPOPS_STATUS_INVALID_ARGUMENT, "gradients = 0", "no gradients");
+    test_wait(&d);
+    guarded_download(&gd);
+    guarded_check_untouched(&gd, "no gradients");
     // Channels first needs scratch, which another context has to reserve.
     spops_context *other = test_context(&d, 1);
     guarded cf = guarded_create(b, "out", COLS, info.num_cells, 0, 0, f32);

@@ -780,7 +780,7 @@ ParameterizedTest(struct backend_param *p, bevpool_dtypes, refuse)
         }
     }
 
-    // One wrong thing at a time in calls that are right without it.
+    // What the row cannot say, one thing at a time; tests/test_operators.c has the faults of arguments.
     const int f8 = SPOPS_DTYPE_F8E4M3, f4 = SPOPS_DTYPE_F4E2M1, f16 = SPOPS_DTYPE_F16;
     spops_bevpool_args eight = spops_bevpool_args_default(), four;
     eight.depth = s.depth[f16].view;
@@ -790,54 +790,20 @@ ParameterizedTest(struct backend_param *p, bevpool_dtypes, refuse)
     four.feat = s.feat[f4].view;
     four.feat_scales = &s.feat_scales.view;
     spops_bevpool_args pool;
-    spops_matrix m;
-    float *scale = (float *)s.scale.view.data;
-    const float *in_out = (const float *)s.out[f8].view.data;
-    const float *odd = (const float *)(const void *)((const char *)scale + 1);
-#define REFUSED(base, change, expected, fragment)                                                  \
+#define BAD(base, change, fragment)                                                                \
     pool = base;                                                                                   \
     change;                                                                                        \
-    test_expect(ctx, spops_bevpool_execute(ctx, s.plan, &pool), expected, fragment, #change)
-#define BAD(base, change, fragment) REFUSED(base, change, invalid, fragment)
-    test_expect(NULL, spops_bevpool_execute(NULL, s.plan, &eight), invalid, "ctx is NULL", "");
-    test_expect(ctx, spops_bevpool_execute(ctx, NULL, &eight), invalid, "plan is NULL", "");
+    test_expect(ctx, spops_bevpool_execute(ctx, s.plan, &pool), invalid, fragment, #change)
     test_expect(ctx, spops_bevpool_execute(ctx, s.plan, NULL), invalid, "args is NULL", "");
     BAD(eight, pool.struct_size = 0, "struct_size is 0");
     BAD(eight, pool.struct_size = sizeof pool + 1, "struct_size is");
-    BAD(eight, pool.layout = (spops_bev_layout)2, "layout is 2");
-    BAD(eight, pool.accumulate = (spops_accumulate)2, "accumulate is 2, expected 0 or 1");
-    BAD(eight, pool.feat.dtype = SPOPS_DTYPE_I32,
-        "feat.dtype is i32, expected f32 f16 bf16 f8e4m3");
-    REFUSED(eight, pool.feat.dtype = SPOPS_DTYPE_I8, SPOPS_STATUS_NOT_SUPPORTED,
-            "feat.dtype is i8");
     BAD(eight, pool.feat.dtype = (spops_dtype)77, "feat.dtype is 77, which is no dtype");
-    BAD(eight, pool.feat.rows = 8, "feat is [8, 34], expected [9, 34]");
     BAD(eight, pool.feat.cols = pool.feat.row_stride = pool.out.cols = pool.out.row_stride = 35,
         "feat is f8e4m3 with 35 columns, the plan was built for max_cols = 34");
-    BAD(eight, pool.feat.row_stride = 33, "feat.row_stride is 33");
-    BAD(eight, pool.feat.data = NULL, "feat.data is NULL");
-    BAD(eight, pool.depth.rows = 35, "depth is [35, 1], expected [36, 1]");
-    BAD(eight, pool.depth.row_stride = 2, "depth.row_stride is 2, expected 1");
-    BAD(eight, pool.out.cols = 33, "out is [20, 33], expected [20, 34]");
-    BAD(eight, pool.layout = SPOPS_BEV_CHANNELS_FIRST, "out is [20, 34], expected [34, 20]");
-    BAD(eight, pool.out.data = pool.feat.data, "out overlaps feat");
-    BAD(eight, pool.out.data = pool.depth.data, "out overlaps depth");
     BAD(eight, pool.feat_scales = &s.feat_scales.view, "feat_scales is given, and feat.dtype is");
     BAD(four, pool.feat_scales = NULL, "feat_scales is NULL, and feat.dtype is f4e2m1");
-    BAD(four, (m = s.feat_scales.view, m.cols = 2, pool.feat_scales = &m),
-        "feat_scales is [9, 2], expected [9, 3]");
-    BAD(four, (m = s.feat_scales.view, m.dtype = SPOPS_DTYPE_F8E5M2, pool.feat_scales = &m),
-        "feat_scales.dtype is f8e5m2, expected f8e4m3");
-    BAD(four, (m = s.feat_scales.view, m.data = pool.out.data, pool.feat_scales = &m),
-        "out overlaps feat_scales");
     BAD(four, (pool.feat.cols = 33, pool.out.cols = 33), "expected even numbers for f4e2m1");
     BAD(four, pool.feat.row_stride = 35, "expected even numbers for f4e2m1");
-    BAD(eight, pool.feat_scale = odd, "feat_scale is");
-    BAD(eight, pool.depth_scale = odd, "depth_scale is");
-    BAD(eight, pool.out_scale = odd, "out_scale is");
-    BAD(eight, pool.feat_scale = in_out, "out overlaps feat_scale");
-    BAD(eight, pool.depth_scale = in_out, "out overlaps depth_scale");
-    BAD(eight, pool.out_scale = in_out, "out overlaps out_scale");
 
     // Gradients have fewer dtypes.
     for (int t = SPOPS_DTYPE_F8E4M3; t <= SPOPS_DTYPE_F4E2M1; ++t) {
@@ -850,12 +816,6 @@ ParameterizedTest(struct backend_param *p, bevpool_dtypes, refuse)
                                                    NULL, &s.feat[t].view),
                     invalid, fragment, "backward");
     }
-    test_expect(ctx,
-                spops_bevpool_execute_backward(ctx, s.plan, SPOPS_BEV_CHANNELS_LAST,
-                                               s.out[SPOPS_DTYPE_F32].view, s.depth[f16].view,
-                                               s.feat[f16].view, NULL, &s.feat[f16].view),
-                invalid, "grad_out.dtype is f32, expected f16", "backward");
-
     test_wait(&d);
     for (int t = 0; t < NUM_FLOATS; ++t) {
         guarded_download(&s.out[t]);

@@ -469,6 +469,7 @@ ParameterizedTest(struct case_param *p, linear, loses_no_row, .timeout = 600)
 #define REFUSED(argument, call)                                                                    \
     test_expect(d.ctx, (call), SPOPS_STATUS_INVALID_ARGUMENT, argument, argument)
 
+// What its row cannot say; tests/test_operators.c has the faults of its arguments.
 ParameterizedTestParameters(linear, refuses)
 {
     return every_backend();
@@ -481,61 +482,20 @@ ParameterizedTest(struct backend_param *p, linear, refuses)
     if (!test_open(&d, (spops_backend_kind)p->backend, LAUNCH_DEFAULT)) return;
     exact_rows e = exact_create(&d, ROWS, IN, COLS, SPOPS_DTYPE_F16);
     const spops_matrix x = e.x.view, w = e.w.view, out = e.out.view, g = e.g.view;
-    spops_matrix wrong;
+    spops_matrix wrong = x;
     spops_conv_layer layer = spops_conv_layer_default();
 
-    cr_assert_eq(spops_linear_execute(NULL, x, w, NULL, out), SPOPS_STATUS_INVALID_ARGUMENT);
-#define WRONG(field, value) (wrong.field = (value))
-    wrong = x, WRONG(dtype, SPOPS_DTYPE_I32);
-    REFUSED("linear_execute: x.dtype is i32", spops_linear_execute(d.ctx, wrong, w, NULL, out));
-    wrong = x, WRONG(cols, 0);
+    wrong.cols = 0;
     REFUSED("x has no columns", spops_linear_execute(d.ctx, wrong, w, NULL, out));
-    wrong = x, WRONG(row_stride, IN - 1);
-    REFUSED("x.row_stride", spops_linear_execute(d.ctx, wrong, w, NULL, out));
-    wrong = w, WRONG(rows, IN + 1);
-    REFUSED("w is [9, 16], expected [8, 16]", spops_linear_execute(d.ctx, x, wrong, NULL, out));
-    wrong = w, WRONG(dtype, SPOPS_DTYPE_BF16);
-    REFUSED("w.dtype is bf16", spops_linear_execute(d.ctx, x, wrong, NULL, out));
-    wrong = out, WRONG(rows, ROWS - 1);
-    REFUSED("out is [1999, 16], expected [2000, 16]",
-            spops_linear_execute(d.ctx, x, w, NULL, wrong));
-    wrong = out, WRONG(dtype, SPOPS_DTYPE_BF16);
-    REFUSED("out.dtype is bf16", spops_linear_execute(d.ctx, x, w, NULL, wrong));
-    wrong = out, WRONG(data, x.data);
-    REFUSED("out overlaps x", spops_linear_execute(d.ctx, x, w, NULL, wrong));
     layer.groups = 2;
     REFUSED("layer->groups is 2", spops_linear_execute(d.ctx, x, w, &layer, out));
-    layer = spops_conv_layer_default();
-    layer.w_transposed = 2;
-    REFUSED("w_transposed is 2", spops_linear_execute(d.ctx, x, w, &layer, out));
-    layer.w_transposed = 1;
-    REFUSED("w is [8, 16], expected [16, 8]", spops_linear_execute(d.ctx, x, w, &layer, out));
-    layer = spops_conv_layer_default();
-    layer.math = (spops_math)2;
-    REFUSED("math is 2", spops_linear_execute(d.ctx, x, w, &layer, out));
-    layer = spops_conv_layer_default();
-    layer.activation = (spops_activation)9;
-    REFUSED("activation is 9", spops_linear_execute(d.ctx, x, w, &layer, out));
     layer = spops_conv_layer_default();
     layer.x_scales = (const float *)out.data;
     REFUSED("layer->x_scales", spops_linear_execute(d.ctx, x, w, &layer, out));
     layer = spops_conv_layer_default();
-    layer.bias = (const float *)out.data;
-    REFUSED("out overlaps bias", spops_linear_execute(d.ctx, x, w, &layer, out));
-    layer.bias = (const float *)((char *)w.data + 2);
-    REFUSED("bias", spops_linear_execute(d.ctx, x, w, &layer, out));
-    layer = spops_conv_layer_default();
-    wrong = out, WRONG(data, (char *)out.data + 4 * COLS);
-    wrong.rows = ROWS - 1;
+    wrong = out, wrong.data = (char *)out.data - 4 * COLS;
     layer.residual = &wrong;
-    REFUSED("residual is [1999, 16], expected [2000, 16]",
-            spops_linear_execute(d.ctx, x, w, &layer, out));
-    wrong.rows = ROWS;
-    wrong.data = (char *)out.data - 4 * COLS;
     REFUSED("out overlaps residual", spops_linear_execute(d.ctx, x, w, &layer, out));
-    layer = spops_conv_layer_default();
-    layer.num_rows = (const int32_t *)(const void *)((const char *)w.data + 2);
-    REFUSED("num_rows", spops_linear_execute(d.ctx, x, w, &layer, out));
 
     // Gradients: scratch first, which the message tells how to get.
     test_expect(d.ctx,
@@ -547,22 +507,9 @@ ParameterizedTest(struct backend_param *p, linear, refuses)
     REFUSED("max_out_channels", spops_linear_reserve(d.ctx, ROWS, IN, -2, 1));
     REFUSED("linear_reserve: backward is 2", spops_linear_reserve(d.ctx, ROWS, IN, COLS, 2));
     cr_assert_eq(spops_linear_scratch_bytes(d.ctx, ROWS, IN, COLS, 0), 0);
-    cr_assert_eq(spops_linear_reserve(NULL, ROWS, IN, COLS, 1), SPOPS_STATUS_INVALID_ARGUMENT);
     cr_assert_eq(spops_linear_scratch_bytes(NULL, ROWS, IN, COLS, 1), 0);
     cr_assert_eq(spops_linear_scratch_bytes(d.ctx, -1, IN, COLS, 1), 0);
     test_expect_ok(d.ctx, spops_linear_reserve(d.ctx, ROWS, IN, COLS, 1), "reserve");
-    wrong = g, WRONG(dtype, SPOPS_DTYPE_F32);
-    REFUSED("grad_sum.dtype is f32",
-            spops_linear_execute_backward(d.ctx, wrong, x, w, NULL, NULL, &e.grad_w.view, NULL));
-    wrong = e.grad_w.view, WRONG(cols, COLS - 1);
-    REFUSED("grad_w is [8, 15], expected [8, 16]",
-            spops_linear_execute_backward(d.ctx, g, x, w, NULL, NULL, &wrong, NULL));
-    wrong = e.grad_x.view, WRONG(data, g.data);
-    REFUSED("grad_x overlaps grad_sum",
-            spops_linear_execute_backward(d.ctx, g, x, w, NULL, &wrong, NULL, NULL));
-    REFUSED("grad_bias",
-            spops_linear_execute_backward(d.ctx, g, x, w, NULL, &e.grad_x.view, &e.grad_w.view,
-                                          (float *)e.grad_w.view.data));
     test_wait(&d);
     guarded *outs[] = {&e.out, &e.grad_x, &e.grad_w, &e.grad_bias};
     for (int i = 0; i < 4; ++i) {

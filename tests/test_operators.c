@@ -2,6 +2,7 @@
 // The list of operators: no operator is named here, so that a new row is tested as it is written.
 #include <criterion/criterion.h>
 #include <ctype.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -871,7 +872,17 @@ static void break_attribute(faulty *f, int i, spops_value *value)
     *value = (spops_value){SPOPS_VALUE_POINTER, 0, {.p = NULL}};
     expect_refused(f, "a POINTER in place", a->row->name);
     *value = kept;
-    if (a->row->kind == SPOPS_ARGUMENT_FLOAT) return;
+    if (a->row->kind == SPOPS_ARGUMENT_FLOAT) {
+        const double floats[] = {NAN, INFINITY, a->float_min - 1.0, a->float_max + 1.0};
+        value->type = SPOPS_VALUE_FLOAT;
+        for (int k = 0; k < 4; ++k) {
+            value->v.f = floats[k];
+            if (k < 2 || value->v.f < a->float_min || value->v.f > a->float_max)
+                expect_refused(f, "a number out of range", a->row->name);
+        }
+        *value = kept;
+        return;
+    }
     if (a->row->values != NULL) {
         *value = (spops_value){SPOPS_VALUE_STRING, 0, {.s = "no such name"}};
         expect_refused(f, "a name that is none", a->row->name);

@@ -816,6 +816,7 @@ ParameterizedTest(struct backend_param *p, pointconv, widens_i8, .timeout = 900)
 
 #define REFUSED(call, status, fragment) test_expect(d.ctx, call, status, fragment, fragment)
 
+// What the rows cannot say; tests/test_operators.c has the faults of arguments.
 ParameterizedTestParameters(pointconv, refuses)
 {
     return every_backend();
@@ -836,23 +837,14 @@ ParameterizedTest(struct backend_param *p, pointconv, refuses, .timeout = 900)
     create_case(&c, &d, &g, 5);
     search.contents = SPOPS_NEIGHBORS_LISTS;
     test_expect_ok(d.ctx, spops_neighbors_create(d.ctx, NULL, &c.in, &search, &bare), "bare");
-    REFUSED(spops_pointconv_create(d.ctx, NULL, NULL, &conv), invalid, "neighbors is NULL");
     REFUSED(spops_pointconv_create(d.ctx, bare, NULL, &conv), invalid,
             "without SPOPS_NEIGHBORS_BY_TAP");
-    options.backward = 2;
-    REFUSED(spops_pointconv_create(d.ctx, c.neighbors, &options, &conv), invalid, "backward is 2");
-    options.backward = 0;
-    options.sums = (spops_pointconv_sums)3;
-    REFUSED(spops_pointconv_create(d.ctx, c.neighbors, &options, &conv), invalid, "sums is 3");
     options.sums = SPOPS_POINTCONV_SUMS_FIRST;
     options.dataflow = SPOPS_DATAFLOW_FETCH_ON_DEMAND;
     REFUSED(spops_pointconv_create(d.ctx, c.neighbors, &options, &conv), SPOPS_STATUS_NOT_SUPPORTED,
             "is SPOPS_POINTCONV_SUMS_FIRST");
     options.sums = SPOPS_POINTCONV_SUMS_AUTO;
     options.dataflow = SPOPS_DATAFLOW_IMPLICIT_GEMM;
-    options.quantized = -1;
-    REFUSED(spops_pointconv_create(d.ctx, c.neighbors, &options, &conv), invalid,
-            "options->quantized is -1, expected 0 or 1");
     options.quantized = 1, options.detach = 1;
     REFUSED(spops_pointconv_create(d.ctx, c.neighbors, &options, &conv), invalid,
             "options->quantized is 1, expected 0 where options->detach is 1");
@@ -904,20 +896,10 @@ ParameterizedTest(struct backend_param *p, pointconv, refuses, .timeout = 900)
 #define RUN(x_, w_, layer_, out_) spops_pointconv_execute(d.ctx, conv, x_, w_, layer_, out_)
     guarded_poison(&out, 0xa5);
     guarded_upload(&out);
-    REFUSED(spops_pointconv_execute(d.ctx, NULL, x.view, w.view, NULL, out.view), invalid,
-            "conv is NULL");
-    m.rows = 19;
-    REFUSED(RUN(m, w.view, NULL, out.view), invalid, "x is [19, 8], expected [20, 8]");
-    m = w.view, m.rows = 26 * 8;
-    REFUSED(RUN(x.view, m, NULL, out.view), invalid, "w is [208, 12], expected [216, 12]");
-    m = out.view, m.rows = 21;
-    REFUSED(RUN(x.view, w.view, NULL, m), invalid, "out is [21, 12], expected [20, 12]");
     m = x.view, m.dtype = (spops_dtype)-3;
     REFUSED(RUN(m, w.view, NULL, out.view), invalid, "x.dtype is 4294967293, which is no dtype");
     layer.groups = 3;
     REFUSED(RUN(x.view, w.view, &layer, out.view), invalid, "layer->groups = 3");
-    layer.groups = 0, layer.bias = (const float *)out.view.data;
-    REFUSED(RUN(x.view, w.view, &layer, out.view), invalid, "out overlaps bias");
     m = x.view;
     REFUSED(spops_pointconv_execute_backward(d.ctx, conv, out.view, x.view, w.view, NULL, &m, NULL,
                                              NULL),
@@ -925,13 +907,10 @@ ParameterizedTest(struct backend_param *p, pointconv, refuses, .timeout = 900)
     spops_pointconv_destroy(conv), conv = NULL;
     options = spops_pointconv_options_default(), options.backward = 1;
     test_expect_ok(d.ctx, spops_pointconv_create(d.ctx, c.neighbors, &options, &conv), "backward");
-#define DIFFERENTIATE(x_, grad_x_, grad_w_)                                                        \
-    spops_pointconv_execute_backward(d.ctx, conv, out.view, x_, w.view, NULL, grad_x_, grad_w_,    \
-                                     NULL)
-    REFUSED(DIFFERENTIATE(x.view, &m, NULL), invalid, "grad_x overlaps x");
-    REFUSED(DIFFERENTIATE(x.view, NULL, &w.view), invalid, "grad_w overlaps w");
     m.dtype = (spops_dtype)-3;
-    REFUSED(DIFFERENTIATE(m, NULL, NULL), invalid, "x.dtype is 4294967293, which is no dtype");
+    REFUSED(
+        spops_pointconv_execute_backward(d.ctx, conv, out.view, m, w.view, NULL, NULL, NULL, NULL),
+        invalid, "x.dtype is 4294967293, which is no dtype");
     const struct {
         int pass;
         spops_dtype dtype;

@@ -303,6 +303,7 @@ static const spops_matrix *with(spops_matrix *room, spops_matrix m, int64_t rows
     return room;
 }
 
+// What the rows cannot say; tests/test_operators.c has the faults of arguments.
 ParameterizedTestParameters(quantize, refuses)
 {
     return every_backend();
@@ -324,61 +325,24 @@ ParameterizedTest(struct backend_param *p, quantize, refuses)
     for (int i = 0; i < 5; ++i)
         guarded_upload(all[i]);
     float *s = (float *)scale.view.data;
-    float *odd = (float *)(void *)((char *)scale.view.data + 2);
-    float *in_x = (float *)x.view.data, *in_q = (float *)q.view.data;
     const spops_matrix X = x.view, Q = q.view, Q4 = q4.view, *B = &s4.view;
     spops_matrix m, m2;
-    const spops_dtype i8 = SPOPS_DTYPE_I8, none = (spops_dtype)42;
+    const spops_dtype none = (spops_dtype)42;
 
 #define REFUSED(call, status, fragment) test_expect(ctx, call, status, fragment, #call)
 #define SCALE                           spops_quantize_scale_execute
 #define QUANT                           spops_quantize_execute
 #define DEQUANT                         spops_dequantize_execute
-    test_expect(NULL, SCALE(NULL, X, f8, s), invalid, "ctx is NULL", "no context");
-    test_expect(NULL, QUANT(NULL, X, s, Q, NULL), invalid, "ctx is NULL", "no context");
-    test_expect(NULL, DEQUANT(NULL, Q, s, NULL, X), invalid, "ctx is NULL", "no context");
-    REFUSED(SCALE(ctx, X, f32, s), invalid, "dtype is f32, expected f8e4m3 f8e5m2 f4e2m1");
     REFUSED(SCALE(ctx, X, none, s), invalid, "dtype is 42, which is no dtype");
-    REFUSED(SCALE(ctx, Q, f8, s), invalid, "x.dtype is f8e4m3, expected f32 f16 bf16");
-    REFUSED(SCALE(ctx, *with(&m, X, ROWS, COLS, i8), f8, s), SPOPS_STATUS_NOT_SUPPORTED, "is i8");
-    REFUSED(SCALE(ctx, X, f8, NULL), invalid, "scale is NULL");
-    REFUSED(SCALE(ctx, X, f8, odd), invalid, "scale is at");
-    REFUSED(SCALE(ctx, X, f8, in_x + 1), invalid, "scale overlaps x");
-    REFUSED(SCALE(ctx, *with(&m, X, -1, COLS, f32), f8, s), invalid, "x is [-1, 34]");
-
-    REFUSED(QUANT(ctx, Q, s, Q4, B), invalid, "x.dtype is f8e4m3");
-    REFUSED(QUANT(ctx, X, s, X, NULL), invalid, "out.dtype is f32, expected f8e4m3 f8e5m2 f4e2m1");
-    REFUSED(QUANT(ctx, X, s, *with(&m, Q, ROWS, COLS - 1, f8), NULL), invalid, "out is [4, 33]");
     REFUSED(QUANT(ctx, *with(&m, X, ROWS, 33, f32), s, *with(&m2, Q4, ROWS, 33, f4), B), invalid,
             "even numbers for f4e2m1");
     REFUSED(QUANT(ctx, X, s, Q, B), invalid, "block_scales is given, and out.dtype is f8e4m3");
     REFUSED(QUANT(ctx, X, s, Q4, NULL), invalid, "block_scales is NULL, and out.dtype is f4e2m1");
-    REFUSED(QUANT(ctx, X, s, Q4, with(&m, *B, ROWS, 2, f8)), invalid,
-            "block_scales is [4, 2], expected [4, 3]");
-    REFUSED(QUANT(ctx, X, s, Q4, with(&m, *B, ROWS, BLOCKS, SPOPS_DTYPE_F8E5M2)), invalid,
-            "block_scales.dtype is f8e5m2, expected f8e4m3");
-    REFUSED(QUANT(ctx, X, odd, Q, NULL), invalid, "scale is at");
-    REFUSED(QUANT(ctx, X, in_q, Q, NULL), invalid, "out overlaps scale");
-    REFUSED(QUANT(ctx, X, s, *with(&m, X, ROWS, COLS, f8), NULL), invalid, "out overlaps x");
-    REFUSED(QUANT(ctx, X, s, Q4, with(&m, X, ROWS, BLOCKS, f8)), invalid,
-            "block_scales overlaps x");
-    REFUSED(QUANT(ctx, X, s, Q4, with(&m, Q4, ROWS, BLOCKS, f8)), invalid,
-            "block_scales overlaps out");
-    REFUSED(QUANT(ctx, X, (float *)B->data, Q4, B), invalid, "block_scales overlaps scale");
     m = Q4;
     m.row_stride = COLS + 1;
     REFUSED(QUANT(ctx, X, s, m, B), invalid, "row_stride 35, expected even numbers");
-
-    REFUSED(DEQUANT(ctx, X, s, NULL, X), invalid, "q.dtype is f32");
-    REFUSED(DEQUANT(ctx, Q, s, NULL, Q), invalid, "out.dtype is f8e4m3, expected f32 f16 bf16");
     REFUSED(DEQUANT(ctx, Q, s, B, X), invalid, "block_scales is given, and q.dtype is f8e4m3");
     REFUSED(DEQUANT(ctx, Q4, s, NULL, X), invalid, "block_scales is NULL, and q.dtype is f4e2m1");
-    REFUSED(DEQUANT(ctx, Q, s, NULL, *with(&m, X, ROWS, 33, f32)), invalid, "out is [4, 33]");
-    REFUSED(DEQUANT(ctx, *with(&m, X, ROWS, COLS, f8), s, NULL, X), invalid, "out overlaps q");
-    REFUSED(DEQUANT(ctx, Q4, s, with(&m, X, ROWS, BLOCKS, f8), X), invalid,
-            "out overlaps block_scales");
-    REFUSED(DEQUANT(ctx, Q, in_x, NULL, X), invalid, "out overlaps scale");
-    REFUSED(DEQUANT(ctx, Q, odd, NULL, X), invalid, "scale is at");
 
     test_wait(&d);
     for (int i = 0; i < 5; ++i) {
