@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "call/call_check.h"
 #include "call/rows.h"
 #include "spops/spops.h"
 #include "support/device.h"
@@ -959,6 +960,142 @@ Test(operators, faults_cpu)
 Test(operators, faults_cuda)
 {
     check_faults(backends[1].backend);
+}
+
+// ---- The checks of functions themselves ------------------------------------------------------------
+
+// What a boxed call checks before the operator's function does, which is left out here: callers of the
+// function alone have its own checks.
+static bool leaves_out;
+
+spops_status __real_spops_check_boxed(spops_context *ctx, const spops_row *row,
+                                      const void *const *args, const spops_matrix *matrices,
+                                      const spops_call_number *attributes);
+spops_status __wrap_spops_check_boxed(spops_context *ctx, const spops_row *row,
+                                      const void *const *args, const spops_matrix *matrices,
+                                      const spops_call_number *attributes);
+spops_status __wrap_spops_check_boxed(spops_context *ctx, const spops_row *row,
+                                      const void *const *args, const spops_matrix *matrices,
+                                      const spops_call_number *attributes)
+{
+    if (leaves_out) return SPOPS_STATUS_OK;
+    return __real_spops_check_boxed(ctx, row, args, matrices, attributes);
+}
+
+// Whether the function refuses this value of attribute i, by its name or that of an argument whose size
+// follows from it.
+static bool is_refused(drawn_call *c, test_device *d, const char *name)
+{
+    spops_value ret;
+    const spops_status status = spops_call(d->ctx, c->op, c->values, c->num_values, &ret);
+    const char *message = spops_last_error(d->ctx);
+    const char *part = strchr(name, '_'); // rotary_base is options->rotary->base
+    if (status == SPOPS_STATUS_OK) drawn_call_drop(c, &ret);
+    if (status != SPOPS_STATUS_INVALID_ARGUMENT) return false;
+    if (!c->row->is_checked) return true; // the options of makers have names of their own
+    return has_word(message, name) || has_any_word(message, c->op) ||
+           (part != NULL && has_word(message, part + 1));
+}
+
+// Of which the function takes whatever its type holds.
+static bool takes_all(const char *name)
+{
+    return strcmp(name, "seed") == 0 || strcmp(name, "shift") == 0 ||
+           strcmp(name, "max_grid_bytes") == 0;
+}
+
+// The attributes, as bits, of which a value out of range was refused. 0 may be a default.
+static uint64_t break_attributes(drawn_call *c, test_device *d, uint64_t *tried)
+{
+    uint64_t refused = 0;
+    for (int i = 0; i < c->row->num_attributes; ++i) {
+        const spops_row_attribute *a = &c->row->attributes[i];
+        spops_value *value = &c->values[c->row->num_args + num_plans(c->op) + i];
+        const spops_value kept = *value;
+        if (a->row->kind >= SPOPS_ARGUMENT_INTS || takes_all(a->row->name)) continue;
+        for (int more = 0; more < 2; ++more) {
+            const int64_t number = more ? a->max : a->min;
+            if (a->row->kind == SPOPS_ARGUMENT_FLOAT)
+                *value = (spops_value){SPOPS_VALUE_FLOAT, 0, {.f = more ? NAN : -INFINITY}};
+            else if (number == (more ? INT64_MAX : INT64_MIN) || (!more && number == 1))
+                continue;
+            else
+                *value = (spops_value){SPOPS_VALUE_INT, 0, {.i = more ? number + 1 : number - 1}};
+            *tried |= UINT64_C(1) << i;
+            if (is_refused(c, d, a->row->name)) refused |= UINT64_C(1) << i;
+            *value = kept;
+        }
+    }
+    return refused;
+}
+
+// Addresses between elements, and outputs over other arguments: all that a function sees of an array.
+static void break_addresses(drawn_call *c, test_device *d)
+{
+    faulty f = {c, d, NULL, 0, 0};
+    drawn_call_poison(c, 0x11);
+    f.outputs = drawn_call_outputs(c, &f.bytes);
+    for (int i = 0; i < c->row->num_args; ++i) {
+        spops_tensor *t = &c->tensors[i].tensor;
+        if (c->values[i].type != SPOPS_VALUE_TENSOR) continue;
+        if (c->tensors[i].shape[0] * c->tensors[i].shape[1] > 0 && t->dtype_bits > 8) {
+            t->data = (char *)t->data + 1;
+            expect_refused(&f, "misalignment", c->op->arguments[i]->name);
+            t->data = (char *)t->data - 1;
+        }
+        for (int j = 0; i >= c->row->num_inputs && j < i; ++j)
+            if (c->values[j].type == SPOPS_VALUE_TENSOR) overlap(&f, i, j);
+    }
+    free(f.outputs);
+}
+
+// Of a plan that the caller gives.
+static bool gives_part(const spops_row *row)
+{
+    return row->num_args > 0 && row->args[row->num_args - 1].is_plan &&
+           row->args[row->num_args - 1].may_be >= 0;
+}
+
+// Every attribute of every operator is refused in some draw, and each of its plans where it is NULL.
+Test(operators, functions_check_for_themselves)
+{
+    enum { DRAWS = 200, FEWEST = 4 };
+    int32_t num;
+    const spops_operator *const *ops = spops_operators(&num);
+    drawn_call *c = calloc(1, sizeof *c);
+    test_device d;
+
+    cr_assert(c != NULL && test_open(&d, SPOPS_BACKEND_CPU, LAUNCH_DEFAULT));
+    for (int32_t i = 0; i < num; ++i) {
+        uint64_t tried = 0, refused = 0;
+        if (gives_part(spops_row_of((spops_operator_id)i))) continue;
+        for (int draws = 0; draws < DRAWS; ++draws) {
+            if (draws >= FEWEST && (tried & ~refused) == 0) break;
+            test_rng rng = test_rng_make(3000 + DRAWS * (uint64_t)i + (uint64_t)draws);
+            spops_value ret;
+            cr_assert(drawn_call_find(c, &d, ops[i], &rng, TRIES, &ret) > 0);
+            drawn_call_drop(c, &ret);
+            leaves_out = true;
+            refused |= break_attributes(c, &d, &tried);
+            if (c->row->is_checked) break_addresses(c, &d);
+            for (int k = 0; k < c->row->num_args; ++k) {
+                const spops_value kept = c->values[k];
+                if (!c->row->args[k].is_plan || c->row->args[k].is_output) continue;
+                if (c->row->args[k].is_optional) continue;
+                c->values[k] = (spops_value){SPOPS_VALUE_POINTER, 0, {.p = NULL}};
+                cr_expect(is_refused(c, &d, c->row->args[k].name), "%s: %s", ops[i]->name,
+                          c->row->args[k].name);
+                c->values[k] = kept;
+            }
+            leaves_out = false;
+            drawn_call_free(c);
+        }
+        for (int k = 0; k < ops[i]->num_attributes; ++k)
+            cr_expect((tried & ~refused & UINT64_C(1) << k) == 0, "%s does not check %s",
+                      ops[i]->function, c->row->attributes[k].row->name);
+    }
+    test_close(&d);
+    free(c);
 }
 
 // ---- The log of calls ---------------------------------------------------------------------------
