@@ -136,7 +136,7 @@ ParameterizedTest(struct backend_param *p, allocation, operators, .timeout = 600
     for (int32_t i = 0; i < num; ++i) {
         int64_t most = 0;
         for (int draws = 0; draws < num_draws; ++draws) {
-            test_rng rng = test_rng_make(4000 + 16 * (uint64_t)i + (uint64_t)draws);
+            test_rng rng = drawn_call_rng(ops[i], 4000 + draws);
             spops_value ret;
             cr_assert(drawn_call_find(c, &d, ops[i], &rng, TRIES, &ret) > 0, "%s: no valid call",
                       ops[i]->name);

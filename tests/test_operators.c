@@ -210,7 +210,7 @@ static void check_valid(int backend)
     spops_call_set_allocator(&hooks);
     spops_call_set_device(backend == SPOPS_BACKEND_CUDA ? 0 : -1);
     for (int32_t i = 0; i < num; ++i) {
-        test_rng rng = test_rng_make(7000 + (uint64_t)i);
+        test_rng rng = drawn_call_rng(ops[i], 7000);
         spops_value ret;
         const int tries = drawn_call_find(c, &d, ops[i], &rng, TRIES, &ret);
         cr_expect(tries > 0, "%s: none of %d draws was valid, the last: %s", ops[i]->name, TRIES,
@@ -313,7 +313,7 @@ Test(operators, stride_of_one_row)
     for (int32_t i = 0; i < num; ++i) {
         int rows = 0;
         for (int draws = 0; draws < DRAWS && rows < 3; ++draws) {
-            test_rng rng = test_rng_make(5000 + DRAWS * (uint64_t)i + (uint64_t)draws);
+            test_rng rng = drawn_call_rng(ops[i], 5000 + draws);
             spops_value ret;
             if (drawn_call_find(c, &d, ops[i], &rng, TRIES, &ret) == 0) continue;
             drawn_call_drop(c, &ret);
@@ -404,7 +404,7 @@ Test(operators, captured_calls_need_no_call_before)
     spops_call_release(); // those of other tests have memory of their own
     spops_call_set_allocator(&hooks);
     for (int32_t i = 0; i < num; ++i) {
-        test_rng rng = test_rng_make(9000 + (uint64_t)i);
+        test_rng rng = drawn_call_rng(ops[i], 9000);
         spops_value ret;
         const bool makes_plan = ops[i]->num_outputs > 0 &&
                                 ops[i]->arguments[ops[i]->num_inputs]->kind == SPOPS_ARGUMENT_PLAN;
@@ -447,7 +447,7 @@ Test(operators, rows_of_f64_cpu)
 
     cr_assert(c != NULL && test_open(&d, SPOPS_BACKEND_CPU, LAUNCH_DEFAULT));
     for (int32_t i = 0; i < num; ++i) {
-        test_rng rng = test_rng_make(9000 + (uint64_t)i);
+        test_rng rng = drawn_call_rng(ops[i], 9000);
         spops_value ret;
         int tries = 0;
         bool found = false;
@@ -479,7 +479,7 @@ Test(operators, rows_of_f64_cuda)
         return;
     }
     for (int32_t i = 0; i < num; ++i) {
-        test_rng rng = test_rng_make(9000 + (uint64_t)i);
+        test_rng rng = drawn_call_rng(ops[i], 9000);
         int named = 0;
         if (!takes_f64(spops_row_of((spops_operator_id)i))) continue;
         for (int tries = 0; tries < 200 && named == 0; ++tries) {
@@ -567,7 +567,7 @@ static void check_all_scratch(int backend)
             continue;
         }
         for (int draws = 0; draws < 3; ++draws) {
-            test_rng rng = test_rng_make(6000 + 4 * (uint64_t)i + (uint64_t)draws);
+            test_rng rng = drawn_call_rng(ops[i], 6000 + draws);
             spops_value ret;
             if (drawn_call_find(c, &d, ops[i], &rng, TRIES, &ret) == 0) continue;
             has_scratch |= check_scratch(c, &d) > 0;
@@ -617,7 +617,7 @@ static bool has_word(const char *message, const char *name)
 
 static bool has_any_word(const char *message, const spops_operator *op)
 {
-    for (int i = 0; i < num_arguments(op); ++i)
+    for (int i = 0; i < num_arguments(op) + op->num_attributes; ++i)
         if (has_word(message, op->arguments[i]->name)) return true;
     return false;
 }
@@ -939,7 +939,7 @@ static void check_faults(int backend)
     }
     for (int32_t i = 0; i < num; ++i) {
         for (int draws = 0; draws < 3; ++draws) {
-            test_rng rng = test_rng_make(8000 + 4 * (uint64_t)i + (uint64_t)draws);
+            test_rng rng = drawn_call_rng(ops[i], 8000 + draws);
             spops_value ret;
             if (drawn_call_find(c, &d, ops[i], &rng, TRIES, &ret) == 0) continue;
             drawn_call_drop(c, &ret);
@@ -989,11 +989,13 @@ static bool is_refused(drawn_call *c, test_device *d, const char *name)
     spops_value ret;
     const spops_status status = spops_call(d->ctx, c->op, c->values, c->num_values, &ret);
     const char *message = spops_last_error(d->ctx);
-    const char *part = strchr(name, '_'); // rotary_base is options->rotary->base
+    const char *part = strchr(name, '_'); // rotary_base is options->rotary->base, size0 size[0]
+    char letters[64];
+    snprintf(letters, sizeof letters, "%.*s", (int)strcspn(name, "0123456789"), name);
     if (status == SPOPS_STATUS_OK) drawn_call_drop(c, &ret);
     if (status != SPOPS_STATUS_INVALID_ARGUMENT) return false;
     if (!c->row->is_checked) return true; // the options of makers have names of their own
-    return has_word(message, name) || has_any_word(message, c->op) ||
+    return has_word(message, name) || has_any_word(message, c->op) || has_word(message, letters) ||
            (part != NULL && has_word(message, part + 1));
 }
 
@@ -1071,7 +1073,7 @@ Test(operators, functions_check_for_themselves)
         if (gives_part(spops_row_of((spops_operator_id)i))) continue;
         for (int draws = 0; draws < DRAWS; ++draws) {
             if (draws >= FEWEST && (tried & ~refused) == 0) break;
-            test_rng rng = test_rng_make(3000 + DRAWS * (uint64_t)i + (uint64_t)draws);
+            test_rng rng = drawn_call_rng(ops[i], 3000 + draws);
             spops_value ret;
             cr_assert(drawn_call_find(c, &d, ops[i], &rng, TRIES, &ret) > 0);
             drawn_call_drop(c, &ret);
@@ -1123,7 +1125,7 @@ Test(operators, calls_have_a_line_in_the_log)
 
     cr_assert(c != NULL && test_open(&d, SPOPS_BACKEND_CPU, LAUNCH_DEFAULT));
     for (int32_t i = 0; i < num; ++i) {
-        test_rng rng = test_rng_make(7000 + (uint64_t)i);
+        test_rng rng = drawn_call_rng(ops[i], 7000);
         line_count lines = {ops[i]->function + strlen("spops_"), 0, 0};
         spops_value ret;
         if (strstr(ops[i]->function, "_execute") == NULL) continue;

@@ -73,11 +73,11 @@ static bool is_specified(const drawn_call *c)
 }
 
 // Outputs of a valid call, and what a plan that it made holds.
-static uint64_t hash_call(test_device *d, const spops_operator *op, uint64_t seed)
+static uint64_t hash_call(test_device *d, const spops_operator *op, int draw)
 {
     static drawn_call c;
     uint64_t hash = UINT64_C(0xcbf29ce484222325);
-    test_rng rng = test_rng_make(seed);
+    test_rng rng = drawn_call_rng(op, 11000 + draw);
     spops_value ret;
     size_t bytes;
 
@@ -120,7 +120,7 @@ static void run_all(run *r, spops_backend_kind kind, int32_t num_threads, int32_
     if (num_processors > 0) d.ctx->info.num_processors = num_processors;
     for (int32_t i = 0; i < num; ++i)
         for (int draw = 0; draw < num_draws(ops[i]); ++draw)
-            r->found[i][draw] = hash_call(&d, ops[i], 11000 + DRAWS * (uint64_t)i + (uint64_t)draw);
+            r->found[i][draw] = hash_call(&d, ops[i], draw);
     test_close(&d);
 }
 

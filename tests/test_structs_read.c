@@ -103,7 +103,7 @@ Test(structs_read, of_every_operator, .timeout = 300)
     cr_assert(c != NULL && test_open(&d, SPOPS_BACKEND_CPU, LAUNCH_DEFAULT));
     for (int32_t i = 0; i < num; ++i) {
         for (int draws = 0, used = 0; draws < 40 && used < 3; ++draws) {
-            test_rng rng = test_rng_make(5000 + 64 * (uint64_t)i + (uint64_t)draws);
+            test_rng rng = drawn_call_rng(ops[i], 5000 + draws);
             spops_value ret;
             if (drawn_call_find(c, &d, ops[i], &rng, TRIES, &ret) == 0) continue;
             drawn_call_drop(c, &ret);
@@ -141,7 +141,7 @@ Test(structs_read, plans_of_another_device)
     spops_context *other = test_context(&d, 1);
     other->info.device = 1;
     for (int32_t i = 0; i < num; ++i) {
-        test_rng rng = test_rng_make(5000 + 4 * (uint64_t)i);
+        test_rng rng = drawn_call_rng(ops[i], 5000);
         bool takes_plan = false;
         spops_value ret;
         if (drawn_call_find(c, &d, ops[i], &rng, TRIES, &ret) == 0) continue;

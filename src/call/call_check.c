@@ -325,6 +325,15 @@ COLD static spops_status refuse_absent(const call_check *c, int i)
                       arg->name);
 }
 
+// What it may only be given with is there.
+static spops_status check_needed(const call_check *c, int i)
+{
+    const spops_row_arg *arg = &c->row->args[i];
+    SPOPS_REQUIRE(c->ctx, c->args[arg->needs] != NULL, "%s: %s is given, and %s is NULL",
+                  c->row->call, arg->name, c->row->args[arg->needs].name);
+    return SPOPS_STATUS_OK;
+}
+
 // ---- Overlap ------------------------------------------------------------------------------------
 
 static spops_argument argument_of(const call_check *c, int i)
@@ -416,9 +425,7 @@ spops_status spops_check_call(spops_context *ctx, spops_operator_id op, const vo
             if (!arg->is_optional) SPOPS_TRY(refuse_absent(&c, i));
             continue;
         }
-        SPOPS_REQUIRE(ctx, arg->needs < 0 || args[arg->needs] != NULL,
-                      "%s: %s is given, and %s is NULL", row->call, arg->name,
-                      row->args[arg->needs].name);
+        if (arg->needs >= 0) SPOPS_TRY(check_needed(&c, i));
         SPOPS_TRY(arg->is_array ? check_array(&c, i, &ranges[i])
                                 : check_matrix(&c, false, i, &ranges[i]));
     }
@@ -444,6 +451,8 @@ spops_status spops_check_boxed(spops_context *ctx, const spops_row *row, const v
         const spops_row_arg *arg = &row->args[i];
         ranges[i] = (byte_range){0, 0};
         if (arg->is_plan || (args[i] == NULL && matrices[i].rows == 0)) continue;
+        if (arg->needs >= 0 && arg->needs < row->num_inputs && args[i] != NULL)
+            SPOPS_TRY(check_needed(&c, i));
         if (arg->is_array || arg->is_dense) SPOPS_TRY(check_matrix(&c, true, i, &ranges[i]));
     }
     return row->is_checked ? SPOPS_STATUS_OK : check_apart(&c, ranges);

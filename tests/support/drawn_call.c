@@ -332,6 +332,14 @@ static bool draw(drawn_call *c, test_device *d, const spops_operator *op, test_r
     return true;
 }
 
+test_rng drawn_call_rng(const spops_operator *op, int stream)
+{
+    uint64_t hash = UINT64_C(0xcbf29ce484222325);
+    for (const char *c = op->name; *c != '\0'; ++c)
+        hash = (hash ^ (unsigned char)*c) * UINT64_C(0x100000001b3);
+    return test_rng_make(hash + (uint64_t)stream);
+}
+
 bool drawn_call_make(drawn_call *c, test_device *d, const spops_operator *op, test_rng *rng)
 {
     return draw(c, d, op, rng, 0);

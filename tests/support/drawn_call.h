@@ -46,6 +46,9 @@ struct drawn_call {
 typedef enum drawn_scale { DRAWN_SMALL = 0, DRAWN_LARGE = 1 } drawn_scale;
 void drawn_call_scale(drawn_scale scale);
 
+// Numbers of their own for each operator, which other operators' coming and going does not change.
+test_rng drawn_call_rng(const spops_operator *op, int stream);
+
 // False where a plan that it needs could not be made.
 bool drawn_call_make(drawn_call *c, test_device *d, const spops_operator *op, test_rng *rng);
 void drawn_call_free(drawn_call *c);
