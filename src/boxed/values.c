@@ -213,7 +213,8 @@ static spops_status unpack_tensor(unpacking *u, const spops_value *value, int in
     }
     if (m->dtype == SPOPS_DTYPE_F4E2M1) { // DLPack counts pairs of columns
         m->cols *= 2;
-        if (m->rows > 1) m->row_stride *= 2;
+        if (m->rows > 1 && __builtin_mul_overflow(m->row_stride, 2, &m->row_stride))
+            m->row_stride = INT64_MAX; // odd, as no row stride of pairs is
     }
     b->args[index] = arg->is_array && !b->measures ? m->data : (const void *)m;
     return SPOPS_STATUS_OK;
