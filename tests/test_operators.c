@@ -54,6 +54,7 @@ Test(operators, rows_are_whole)
         cr_assert(spops_operator_find(op->name) == op, "%s is there twice", op->name);
         cr_assert(strncmp(op->function, "spops_", 6) == 0, "%s: %s", op->name, op->function);
         cr_assert(op->entry != NULL && strlen(op->doc) > 10, "%s", op->name);
+        cr_assert(strstr(op->function, "_execute") != NULL || *op->scratch == '\0', "%s", op->name);
         for (int k = 0; k < num_arguments(op) + op->num_attributes; ++k) {
             const char *name = op->arguments[k]->name;
             cr_assert(find_argument(op, name, strlen(name)) == k, "%s: two arguments %s", op->name,
@@ -153,6 +154,60 @@ static struct {
 
 enum { TRIES = 3000 };
 
+// A loop over the valid calls of all operators that are wanted (NULL: all): `check` says how much of what
+// the test is about a call had, and an operator is done when it had enough.
+typedef struct operator_loop {
+    int seed, draws, enough;
+    bool (*wants)(const spops_operator *op);
+    int (*check)(drawn_call *c, test_device *d);
+    int num_with, sum; // operators that had some, and all of it
+} operator_loop;
+
+// False where the backend is not tested here.
+static bool over_operators(int backend, operator_loop *loop)
+{
+    int32_t num;
+    const spops_operator *const *ops = spops_operators(&num);
+    drawn_call *c = calloc(1, sizeof *c);
+    test_device d;
+
+    cr_assert(c != NULL);
+    if (!test_open(&d, (spops_backend_kind)backend, LAUNCH_DEFAULT)) {
+        free(c);
+        return false;
+    }
+    for (int32_t i = 0; i < num; ++i) {
+        int had = 0;
+        if (loop->wants != NULL && !loop->wants(ops[i])) continue;
+        for (int draw = 0; draw < loop->draws && had < loop->enough; ++draw) {
+            test_rng rng = drawn_call_rng(ops[i], loop->seed + draw);
+            spops_value ret;
+            const int tries = drawn_call_find(c, &d, ops[i], &rng, TRIES, &ret);
+            cr_assert(tries > 0, "%s: none of %d draws was valid, the last: %s", ops[i]->name,
+                      TRIES, spops_last_error(d.ctx));
+            drawn_call_drop(c, &ret);
+            had += loop->check(c, &d);
+            drawn_call_free(c);
+        }
+        loop->num_with += had > 0;
+        loop->sum += had;
+        if (getenv("SPOPS_TEST_VERBOSE") != NULL) printf("%-28s %d\n", ops[i]->name, had);
+    }
+    test_close(&d);
+    free(c);
+    return true;
+}
+
+static bool executes(const spops_operator *op)
+{
+    return strstr(op->function, "_execute") != NULL;
+}
+
+static bool gives_no_plan(const spops_operator *op)
+{
+    return op->num_outputs == 0 || op->arguments[op->num_inputs]->kind != SPOPS_ARGUMENT_PLAN;
+}
+
 // All bytes of the outputs after a call over a poison (to be freed); ctx NULL: on a context of the
 // library's own.
 static unsigned char *run_call(drawn_call *c, test_device *d, spops_context *ctx, int poison,
@@ -173,7 +228,7 @@ static unsigned char *run_call(drawn_call *c, test_device *d, spops_context *ctx
 // A valid call of every operator; again on a context of the library's own, with absent arguments left
 // out; and once more: the same bits. Outputs begin with the same poison, as rows behind those in use
 // keep what they hold.
-static void check_same(drawn_call *c, test_device *d)
+static int check_same(drawn_call *c, test_device *d)
 {
     spops_value values[DRAWN_MAX_VALUES];
     const int32_t n = drawn_call_compact(c, values);
@@ -188,46 +243,26 @@ static void check_same(drawn_call *c, test_device *d)
         free(first);
         free(again);
     }
+    return 1;
 }
 
 static void check_valid(int backend)
 {
-    int32_t num;
-    const spops_operator *const *ops = spops_operators(&num);
-    drawn_call *c = calloc(1, sizeof *c);
+    operator_loop loop = {.seed = 7000, .draws = 1, .enough = 1, .check = check_same};
     checked_alloc memory; // of the library's own contexts
     spops_allocator hooks;
-    test_device d;
 
-    cr_assert(c != NULL);
-    if (!test_open(&d, (spops_backend_kind)backend, LAUNCH_DEFAULT)) {
-        free(c);
-        return;
-    }
     checked_alloc_init(&memory);
     memory.device_backend = (spops_backend_kind)backend;
     hooks = checked_alloc_hooks(&memory);
     spops_call_set_allocator(&hooks);
-    spops_call_set_device(backend == SPOPS_BACKEND_CUDA ? 0 : -1);
-    for (int32_t i = 0; i < num; ++i) {
-        test_rng rng = drawn_call_rng(ops[i], 7000);
-        spops_value ret;
-        const int tries = drawn_call_find(c, &d, ops[i], &rng, TRIES, &ret);
-        cr_expect(tries > 0, "%s: none of %d draws was valid, the last: %s", ops[i]->name, TRIES,
-                  spops_last_error(d.ctx));
-        if (tries == 0) continue;
-        if (getenv("SPOPS_TEST_VERBOSE") != NULL) printf("%-28s %4d draws\n", ops[i]->name, tries);
-        drawn_call_drop(c, &ret);
-        check_same(c, &d);
-        drawn_call_free(c);
-    }
+    spops_call_set_device(backend == SPOPS_BACKEND_CUDA && device_has_cuda() ? 0 : -1);
+    const bool is_tested = over_operators(backend, &loop);
     spops_call_release();
     spops_call_set_allocator(NULL);
     spops_call_set_device(-1);
     checked_alloc_finish(&memory, "the library's own contexts");
-    cr_expect((memory.requests > 0) == (backend == SPOPS_BACKEND_CUDA));
-    test_close(&d);
-    free(c);
+    cr_expect((memory.requests > 0) == (is_tested && backend == SPOPS_BACKEND_CUDA));
 }
 
 Test(operators, valid_calls_cpu)
@@ -248,7 +283,8 @@ Test(operators, a_call_without_tensors_runs_where_the_thread_says)
     spops_value ret;
     spops_status status;
 
-    cr_assert(c != NULL && test_open(&d, SPOPS_BACKEND_CPU, LAUNCH_DEFAULT));
+    cr_assert(c != NULL);
+    if (!test_open(&d, SPOPS_BACKEND_CPU, LAUNCH_DEFAULT)) return;
     cr_assert(drawn_call_find(c, &d, spops_operator_find("bev_plan"), &rng, TRIES, &ret) > 0);
     drawn_call_drop(c, &ret);
     spops_call_set_device(0);
@@ -303,30 +339,8 @@ static int check_strides(drawn_call *c, test_device *d)
 
 Test(operators, stride_of_one_row)
 {
-    enum { DRAWS = 48 };
-    int32_t num, num_with = 0;
-    const spops_operator *const *ops = spops_operators(&num);
-    drawn_call *c = calloc(1, sizeof *c);
-    test_device d;
-
-    cr_assert(c != NULL && test_open(&d, SPOPS_BACKEND_CPU, LAUNCH_DEFAULT));
-    for (int32_t i = 0; i < num; ++i) {
-        int rows = 0;
-        for (int draws = 0; draws < DRAWS && rows < 3; ++draws) {
-            test_rng rng = drawn_call_rng(ops[i], 5000 + draws);
-            spops_value ret;
-            if (drawn_call_find(c, &d, ops[i], &rng, TRIES, &ret) == 0) continue;
-            drawn_call_drop(c, &ret);
-            rows += check_strides(c, &d);
-            drawn_call_free(c);
-        }
-        num_with += rows > 0;
-        if (getenv("SPOPS_TEST_VERBOSE") != NULL)
-            printf("%-28s %4d single rows\n", ops[i]->name, rows);
-    }
-    cr_expect_gt(num_with, 30);
-    test_close(&d);
-    free(c);
+    operator_loop loop = {.seed = 5000, .draws = 48, .enough = 3, .check = check_strides};
+    if (over_operators(backends[0].backend, &loop)) cr_expect_gt(loop.num_with, 30);
 }
 
 // ---- Captured calls -----------------------------------------------------------------------------
@@ -353,7 +367,7 @@ static void arena_free(void *user, void *ptr, size_t bytes, void *stream)
 }
 
 // A valid call of c captured on a new stream, so on a new context of the library's own, and run twice.
-static void check_captured(drawn_call *c, test_device *d)
+static int check_captured(drawn_call *c, test_device *d)
 {
     const spops_backend_kind cuda = SPOPS_BACKEND_CUDA;
     spops_value values[DRAWN_MAX_VALUES], ret;
@@ -385,37 +399,22 @@ static void check_captured(drawn_call *c, test_device *d)
     spops_call_set_stream(0, NULL);
     spops_call_release();
     device_stream_destroy(cuda, stream);
+    return 1;
 }
 
 Test(operators, captured_calls_need_no_call_before)
 {
     const spops_allocator hooks = {NULL, NULL, NULL, arena_alloc, arena_free};
-    int32_t num;
-    const spops_operator *const *ops = spops_operators(&num);
-    drawn_call *c = calloc(1, sizeof *c);
-    test_device d;
+    operator_loop loop = {
+        .seed = 9000, .draws = 1, .enough = 1, .wants = gives_no_plan, .check = check_captured};
 
-    cr_assert(c != NULL);
-    if (!test_open(&d, SPOPS_BACKEND_CUDA, LAUNCH_DEFAULT)) {
-        free(c);
-        return;
-    }
+    if (!device_has_cuda()) cr_skip_test("no CUDA device");
     cr_assert(device_alloc(SPOPS_BACKEND_CUDA, ARENA_BYTES, &arena.memory));
     spops_call_release(); // those of other tests have memory of their own
     spops_call_set_allocator(&hooks);
-    for (int32_t i = 0; i < num; ++i) {
-        test_rng rng = drawn_call_rng(ops[i], 9000);
-        spops_value ret;
-        const bool makes_plan = ops[i]->num_outputs > 0 &&
-                                ops[i]->arguments[ops[i]->num_inputs]->kind == SPOPS_ARGUMENT_PLAN;
-        if (makes_plan || drawn_call_find(c, &d, ops[i], &rng, TRIES, &ret) == 0) continue;
-        check_captured(c, &d);
-        drawn_call_free(c);
-    }
+    (void)over_operators(SPOPS_BACKEND_CUDA, &loop);
     spops_call_set_allocator(NULL);
     device_free(SPOPS_BACKEND_CUDA, arena.memory);
-    test_close(&d);
-    free(c);
 }
 
 // ---- Rows of f64 ---------------------------------------------------------------------------------
@@ -445,7 +444,8 @@ Test(operators, rows_of_f64_cpu)
     drawn_call *c = calloc(1, sizeof *c);
     test_device d;
 
-    cr_assert(c != NULL && test_open(&d, SPOPS_BACKEND_CPU, LAUNCH_DEFAULT));
+    cr_assert(c != NULL);
+    if (!test_open(&d, SPOPS_BACKEND_CPU, LAUNCH_DEFAULT)) return;
     for (int32_t i = 0; i < num; ++i) {
         test_rng rng = drawn_call_rng(ops[i], 9000);
         spops_value ret;
@@ -508,7 +508,7 @@ Test(operators, rows_of_f64_cuda)
 
 // On a new context that has the scratch that the row says, with a guard behind it, and no more: the
 // same bits. Returns how much it was.
-static size_t check_scratch(drawn_call *c, test_device *d)
+static int check_scratch(drawn_call *c, test_device *d)
 {
     enum { GUARD = 256 };
     spops_context *other = test_context(d, 1);
@@ -544,41 +544,15 @@ static size_t check_scratch(drawn_call *c, test_device *d)
     device_free(d->backend, memory);
     free(first);
     free(again);
-    return bytes;
+    cr_expect(bytes == 0 || *c->op->scratch != '\0', "%s", c->op->name);
+    return bytes > 0;
 }
 
 static void check_all_scratch(int backend)
 {
-    int32_t num;
-    const spops_operator *const *ops = spops_operators(&num);
-    drawn_call *c = calloc(1, sizeof *c);
-    test_device d;
-    int num_with = 0;
-
-    cr_assert(c != NULL);
-    if (!test_open(&d, (spops_backend_kind)backend, LAUNCH_DEFAULT)) {
-        free(c);
-        return;
-    }
-    for (int32_t i = 0; i < num; ++i) {
-        bool has_scratch = false;
-        if (strstr(ops[i]->function, "_execute") == NULL) {
-            cr_expect(*ops[i]->scratch == '\0', "%s", ops[i]->name);
-            continue;
-        }
-        for (int draws = 0; draws < 3; ++draws) {
-            test_rng rng = drawn_call_rng(ops[i], 6000 + draws);
-            spops_value ret;
-            if (drawn_call_find(c, &d, ops[i], &rng, TRIES, &ret) == 0) continue;
-            has_scratch |= check_scratch(c, &d) > 0;
-            drawn_call_free(c);
-        }
-        cr_expect(!has_scratch || *ops[i]->scratch != '\0', "%s", ops[i]->name);
-        num_with += has_scratch;
-    }
-    cr_expect_geq(num_with, 8);
-    test_close(&d);
-    free(c);
+    operator_loop loop = {
+        .seed = 6000, .draws = 3, .enough = 3, .wants = executes, .check = check_scratch};
+    if (over_operators(backend, &loop)) cr_expect_geq(loop.num_with, 8);
 }
 
 Test(operators, scratch_suffices_cpu)
@@ -900,7 +874,7 @@ static void break_attribute(faulty *f, int i, spops_value *value)
     *value = kept;
 }
 
-static int break_call(test_device *d, drawn_call *c)
+static int break_call(drawn_call *c, test_device *d)
 {
     faulty f = {c, d, NULL, 0, 0};
     const int attributes = c->row->num_args + num_plans(c->op);
@@ -926,30 +900,8 @@ static int break_call(test_device *d, drawn_call *c)
 // One refused call for every argument and fault, of several draws, as each has some arguments alone.
 static void check_faults(int backend)
 {
-    int32_t num;
-    const spops_operator *const *ops = spops_operators(&num);
-    drawn_call *c = calloc(1, sizeof *c);
-    test_device d;
-    int faults = 0;
-
-    cr_assert(c != NULL);
-    if (!test_open(&d, (spops_backend_kind)backend, LAUNCH_DEFAULT)) {
-        free(c);
-        return;
-    }
-    for (int32_t i = 0; i < num; ++i) {
-        for (int draws = 0; draws < 3; ++draws) {
-            test_rng rng = drawn_call_rng(ops[i], 8000 + draws);
-            spops_value ret;
-            if (drawn_call_find(c, &d, ops[i], &rng, TRIES, &ret) == 0) continue;
-            drawn_call_drop(c, &ret);
-            faults += break_call(&d, c);
-            drawn_call_free(c);
-        }
-    }
-    cr_expect(faults > 2000, "%d faults", faults);
-    test_close(&d);
-    free(c);
+    operator_loop loop = {.seed = 8000, .draws = 3, .enough = INT32_MAX, .check = break_call};
+    if (over_operators(backend, &loop)) cr_expect(loop.sum > 2000, "%d faults", loop.sum);
 }
 
 Test(operators, faults_cpu)
@@ -1067,7 +1019,8 @@ Test(operators, functions_check_for_themselves)
     drawn_call *c = calloc(1, sizeof *c);
     test_device d;
 
-    cr_assert(c != NULL && test_open(&d, SPOPS_BACKEND_CPU, LAUNCH_DEFAULT));
+    cr_assert(c != NULL);
+    if (!test_open(&d, SPOPS_BACKEND_CPU, LAUNCH_DEFAULT)) return;
     for (int32_t i = 0; i < num; ++i) {
         const spops_row *row = spops_row_of((spops_operator_id)i);
         uint64_t tried = 0, refused = 0;
@@ -1117,28 +1070,21 @@ static void count_line(void *user, const char *line)
 }
 
 // A valid call of every operator that runs has one line, its own, and no failure.
+static int check_log(drawn_call *c, test_device *d)
+{
+    line_count lines = {c->op->function + strlen("spops_"), 0, 0};
+    spops_value ret;
+    spops_log_set(count_line, &lines);
+    test_expect_ok(d->ctx, spops_call(d->ctx, c->op, c->values, c->num_values, &ret), c->op->name);
+    spops_log_set(NULL, NULL);
+    cr_expect(lines.own == 1 && lines.failed == 0, "%s: %d lines, %d of failures", c->op->function,
+              lines.own, lines.failed);
+    return 1;
+}
+
 Test(operators, calls_have_a_line_in_the_log)
 {
-    int32_t num;
-    const spops_operator *const *ops = spops_operators(&num);
-    drawn_call *c = calloc(1, sizeof *c);
-    test_device d;
-
-    cr_assert(c != NULL && test_open(&d, SPOPS_BACKEND_CPU, LAUNCH_DEFAULT));
-    for (int32_t i = 0; i < num; ++i) {
-        test_rng rng = drawn_call_rng(ops[i], 7000);
-        line_count lines = {ops[i]->function + strlen("spops_"), 0, 0};
-        spops_value ret;
-        if (strstr(ops[i]->function, "_execute") == NULL) continue;
-        if (drawn_call_find(c, &d, ops[i], &rng, TRIES, &ret) == 0) continue;
-        spops_log_set(count_line, &lines);
-        test_expect_ok(d.ctx, spops_call(d.ctx, ops[i], c->values, c->num_values, &ret),
-                       ops[i]->name);
-        spops_log_set(NULL, NULL);
-        cr_expect(lines.own == 1 && lines.failed == 0, "%s: %d lines, %d of failures",
-                  ops[i]->function, lines.own, lines.failed);
-        drawn_call_free(c);
-    }
-    test_close(&d);
-    free(c);
+    operator_loop loop = {
+        .seed = 7000, .draws = 1, .enough = 1, .wants = executes, .check = check_log};
+    (void)over_operators(backends[0].backend, &loop);
 }

@@ -124,6 +124,12 @@ static void run_all(run *r, spops_backend_kind kind, int32_t num_threads, int32_
     test_close(&d);
 }
 
+static bool is_tested(const char *backend)
+{
+    const char *only = getenv("SPOPS_TEST_BACKEND");
+    return only == NULL || strcmp(only, backend) == 0;
+}
+
 static bool is_among(const char *name, const char *const *names, size_t num)
 {
     for (size_t i = 0; i < num; ++i)
@@ -169,6 +175,7 @@ Test(reproducible, instruction_sets_and_threads)
     } others[] = {{"avx512", 5}, {"avx2", 1}, {"baseline", 3}};
     static run best, lesser;
     char what[64];
+    if (!is_tested("cpu")) return;
     unsetenv("SPOPS_CPU_ISA");
     run_all(&best, SPOPS_BACKEND_CPU, 0, 0);
     for (size_t i = 0; i < sizeof others / sizeof *others; ++i) {
@@ -392,7 +399,7 @@ Test(reproducible, multiprocessors)
     static run all, fewer;
     static large_run large_all, large_fewer;
     char what[64];
-    if (!device_has_cuda()) cr_skip_test("no CUDA device");
+    if (!device_has_cuda() || !is_tested("cuda")) cr_skip_test("no CUDA device");
     run_all(&all, SPOPS_BACKEND_CUDA, 0, 0);
     run_large(&large_all, 0);
     for (int32_t processors = 20; processors <= 120; processors += 50) {
