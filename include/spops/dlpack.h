@@ -85,6 +85,7 @@ static inline spops_status spops_dlpack_collapse(const DLTensor *tensor, int64_t
     return SPOPS_STATUS_OK;
 }
 
+/** Memory that the backend reaches. */
 static inline spops_status spops_dlpack_check_device(const DLTensor *tensor,
                                                      spops_backend_kind backend, int32_t device,
                                                      const char **message)
