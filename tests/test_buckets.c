@@ -472,16 +472,8 @@ ParameterizedTest(struct backend_param *p, buckets, refused)
     spops_buckets_destroy(buckets);
     REFUSES(spops_buckets_create(d.ctx, NULL, &o, &buckets), "cloud is NULL");
     REFUSES(spops_buckets_create(d.ctx, &there.cloud, NULL, &buckets), "options is NULL");
-    o.bucket_rows = 0;
-    REFUSES(CREATE, "bucket_rows is 0, expected 1 to 32768");
-    o.num_buckets = 16385;
-    REFUSES(CREATE, "num_buckets is 16385, expected 0 to 16384");
-    o.num_rounds = 9;
-    REFUSES(CREATE, "num_rounds is 9, expected 0 to 8");
     o.hashes[1] = (spops_bucket_hash)4;
     REFUSES(CREATE, "hashes[1] is 4, expected 0 to 3");
-    o.bits = 17;
-    REFUSES(CREATE, "bits is 17, expected 0 to 16");
     o.size_m[2] = NAN;
     REFUSES(CREATE, "size_m[2] is nan");
     o.origin_m[0] = INFINITY;
@@ -503,9 +495,6 @@ ParameterizedTest(struct backend_param *p, buckets, refused)
     cloud.points[3 * 17 + 1] = NAN;
     fill_cloud(&d, &there, &cloud);
     REFUSES(CREATE, "cloud->points[17] is (");
-    there.cloud.points.dtype = SPOPS_DTYPE_F16;
-    REFUSES(CREATE, "cloud->points.dtype is f16");
-    there.cloud.points.dtype = SPOPS_DTYPE_F32;
     REFUSES(spops_buckets_reserve(d.ctx, 100, 0, &o, &buckets), "max_samples is 0");
     o.num_buckets = 0;
     o.bucket_rows = 1;

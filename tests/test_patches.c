@@ -899,7 +899,6 @@ ParameterizedTest(struct backend_param *p, patches, refuse_orders_and_windows)
     spops_point_cloud cloud = there.cloud;
     const spops_patch_order good = order_of(&c, there.order);
     spops_patch_order order = good;
-    spops_patch_window window = spops_patch_window_default();
     spops_buckets_options bo = spops_buckets_options_default();
     spops_patches_capacity shape = spops_patches_capacity_default();
     spops_buckets *buckets = NULL;
@@ -909,10 +908,9 @@ ParameterizedTest(struct backend_param *p, patches, refuse_orders_and_windows)
         plan = (spops_patches *)(void *)&d;                                                        \
         test_expect(d.ctx, call, SPOPS_STATUS_INVALID_ARGUMENT, fragment, fragment);               \
         cr_assert_null(plan);                                                                      \
-        order = good, cloud = there.cloud, window = spops_patch_window_default();                  \
+        order = good, cloud = there.cloud;                                                         \
     } while (0)
-#define ORDER  spops_patches_create_from_order(d.ctx, &cloud, &order, &plan)
-#define WINDOW spops_patches_create_from_buckets(d.ctx, buckets, &window, &plan)
+#define ORDER spops_patches_create_from_order(d.ctx, &cloud, &order, &plan)
     REFUSED(spops_patches_create_from_order(d.ctx, NULL, &order, &plan), "cloud is NULL");
     REFUSED(spops_patches_create_from_order(d.ctx, &cloud, NULL, &plan), "order is NULL");
     order.struct_size = 0;
@@ -963,12 +961,6 @@ ParameterizedTest(struct backend_param *p, patches, refuse_orders_and_windows)
     bo.bucket_rows = 10;
     test_expect_ok(d.ctx, spops_buckets_create(d.ctx, &cloud, &bo, &buckets), "buckets");
     REFUSED(spops_patches_create_from_buckets(d.ctx, NULL, NULL, &plan), "buckets is NULL");
-    window.buckets = -1;
-    REFUSED(WINDOW, "window->buckets is -1, expected 0 or more");
-    window.stride = -1;
-    REFUSED(WINDOW, "window->stride is -1, expected 0 or more");
-    window.in_places = 2;
-    REFUSED(WINDOW, "window->in_places is 2, expected 0 or 1");
     shape.reserved = 1;
     REFUSED(spops_patches_reserve(d.ctx, &shape, &plan), "reserved is 1");
     shape.reserved = 0, shape.num_rows = -1;
@@ -1009,7 +1001,6 @@ ParameterizedTest(struct backend_param *p, patches, refuse_orders_and_windows)
     SET_REFUSED(spops_patches_get_info_sync(d.ctx, same, NULL), "info is NULL");
     SET_REFUSED(spops_patches_get_view(d.ctx, same, NULL), "view is NULL");
 #undef SET_REFUSED
-#undef WINDOW
 #undef ORDER
 #undef REFUSED
     spops_patches_destroy(apart);
