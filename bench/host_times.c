@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Host time of execute calls: nanoseconds of a call on next to no data, on the CPU with one thread. What
 // is left is the check of the call and the way to the backend. It uses the public interface alone, so it
-// is built against another version of the library as well:
+// is built against another version of the library as well, with that one's names:
 //
 //     cc -O2 -I OLD/include bench/host_times.c OLD/build/libspops.a -lpthread -lm -ldl
 //
