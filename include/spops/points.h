@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Points: neighbours within a radius and nearest neighbours, exact, in clouds of one or more samples
- * whose rows lie below each other ("jagged": nothing is padded).
+ * Points: neighbours within a radius, nearest neighbours and farthest point sampling, exact, in clouds
+ * of one or more samples whose rows lie below each other ("jagged": nothing is padded).
  *
  * Points are compared by one rule, the same on every backend, each operation rounded to f32:
  *
@@ -297,6 +297,46 @@ static inline void spops_nearest_destroy(spops_nearest *nearest)
 {
     spops_plan_destroy((spops_plan *)nearest);
 }
+
+/* ---- Farthest point sampling ------------------------------------------------------------------- */
+
+/**
+ * Scratch of spops_farthest_execute on ctx, for clouds of at most so many rows and samples. 0 where a
+ * number is negative.
+ */
+SPOPS_API size_t spops_farthest_scratch_bytes(spops_context *ctx, int64_t max_points,
+                                              int64_t num_samples);
+
+/**
+ * Farthest point sampling of each sample on its own:
+ *
+ *     rows[b][0] = the first row of sample b that is finite
+ *     rows[b][k] = the row p, of those not taken yet, for which min over j < k of d2(p, rows[b][j])
+ *                  is largest; the lowest of several such rows
+ *
+ * cloud      [n, 3]. Rows from the last of its offsets on are not in use, so the number of points
+ *            need not be known to the host. A point that is not finite is never taken. Offsets that
+ *            do not ascend from 0 to at most n leave every sample without points.
+ * count      Rows of a sample at most, 1 or more.
+ * counts     [num_samples] where ctx runs: rows of each sample, clamped to 0 to count; or NULL: count.
+ * rows       [num_samples][count] where ctx runs, num_samples 1 where cloud has no offsets. Written:
+ *            rows of the cloud, each at most once; -1 where a sample has fewer, or counts says so.
+ * distances2 [num_samples][count], written: the minimum of the formula in m^2, infinity of the
+ *            first; 0 where rows has -1; or NULL.
+ *
+ * Memory    Where ctx runs. No pointer is kept. Outputs overlap nothing.
+ * Stream    Enqueues on ctx's stream and returns. Allocates nothing, waits for nothing, capturable.
+ * Scratch   spops_farthest_scratch_bytes, reserved in ctx beforehand.
+ * Numerics  Exact: the same rows and distances on every backend, run and number of threads.
+ * Errors    INVALID_ARGUMENT, SCRATCH_TOO_SMALL, CUDA.
+ * Threads   One thread at a time per ctx.
+ * Source    Eldar, Lindenbaum, Porat, Zeevi, The Farthest Point Strategy for Progressive Image
+ *           Sampling (the rule). Boxes that are left alone: QuickFPS, section III. Taking many
+ *           points between two passes over the cloud is ours (docs/farthest.md).
+ */
+SPOPS_API spops_status spops_farthest_execute(spops_context *ctx, const spops_point_cloud *cloud,
+                                              int32_t count, const int32_t *counts, int32_t *rows,
+                                              float *distances2);
 
 SPOPS_EXTERN_C_END
 

@@ -79,6 +79,24 @@ spops_status launch(spops_context *ctx, const char *what, void (*kernel)(Params.
     return launch_prepared<ORDER>(ctx, what, kernel, grid, threads, (size_t)0, args...);
 }
 
+// Blocks that wait for each other: all of them run at once, or the launch fails.
+template <class... Params, class... Args>
+spops_status launch_together(spops_context *ctx, const char *what, void (*kernel)(Params...),
+                             dim3 grid, unsigned threads, Args... args)
+{
+    cudaLaunchAttribute together = {};
+    together.id = cudaLaunchAttributeCooperative;
+    together.val.cooperative = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = grid;
+    config.blockDim = dim3(threads);
+    config.stream = stream_of(ctx);
+    config.attrs = &together;
+    config.numAttrs = 1;
+    return spops_cuda_status(
+        ctx, what, (int)cudaLaunchKernelEx(&config, kernel, static_cast<Params>(args)...));
+}
+
 // Bits that numbers up to max_value need: of the keys of a radix sort.
 inline int bits_for(uint64_t max_value)
 {

@@ -716,6 +716,16 @@ def nearest(
     distances2: Tensor | bool = False,
 ) -> Tensor | tuple[Tensor, ...]: ...  # The count nearest data points of every query, by ascending distance.
 
+def farthest(
+    cloud: Tensor,
+    offsets: Tensor | None = None,
+    counts: Tensor | None = None,
+    num_samples: int = 1,
+    count: int = 1,
+    rows: Tensor | None = None,
+    distances2: Tensor | bool = False,
+) -> Tensor | tuple[Tensor, ...]: ...  # Farthest point sampling: rows of each sample, each as far as possible from those before it.
+
 def point_level(
     fine: Tensor,
     offsets: Tensor | None = None,

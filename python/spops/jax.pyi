@@ -725,6 +725,15 @@ def nearest(
     distances2: bool = False,
 ) -> Array | tuple[Array, ...]: ...  # The count nearest data points of every query, by ascending distance.
 
+def farthest(
+    cloud: Array,
+    offsets: Array | None = None,
+    counts: Array | None = None,
+    num_samples: int = 1,
+    count: int = 1,
+    distances2: bool = False,
+) -> Array | tuple[Array, ...]: ...  # Farthest point sampling: rows of each sample, each as far as possible from those before it.
+
 def point_level(
     fine: Array,
     offsets: Array | None = None,

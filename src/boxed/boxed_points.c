@@ -56,6 +56,24 @@ spops_status spops_boxed_nearest(spops_boxed_call *b)
                                  b->matrices[ROWS].data, b->matrices[DISTANCES2].data);
 }
 
+spops_status spops_boxed_farthest(spops_boxed_call *b)
+{
+    enum { CLOUD, OFFSETS, COUNTS, ROWS, DISTANCES2 };
+    enum { NUM_SAMPLES, COUNT };
+    const spops_point_cloud cloud = spops_cloud_of(b, CLOUD);
+    const int64_t samples = b->args[OFFSETS] == NULL ? 1 : cloud.num_samples;
+    const int64_t wanted = b->attributes[NUM_SAMPLES].i;
+
+    SPOPS_TRY(
+        spops_boxed_reserve(b, spops_farthest_scratch_bytes(b->ctx, cloud.points.rows, wanted)));
+    SPOPS_REQUIRE(b->ctx, samples == wanted,
+                  "%s: num_samples is %" PRId64 ", expected %" PRId64 " as the cloud has",
+                  b->row->call, wanted, samples);
+    return spops_farthest_execute(b->ctx, &cloud, spops_boxed_i32(b, COUNT),
+                                  b->matrices[COUNTS].data, b->matrices[ROWS].data,
+                                  b->matrices[DISTANCES2].data);
+}
+
 // ---- Levels -------------------------------------------------------------------------------------
 
 spops_status spops_boxed_point_level(spops_boxed_call *b)

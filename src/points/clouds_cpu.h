@@ -60,4 +60,22 @@ static inline void spops_cloud_bound(const spops_point_cloud *cloud, int64_t n,
     }
 }
 
+// The finest cells that points within the bounds have keys of, and the bits that the sample takes.
+static inline spops_cell_grid spops_cloud_grid(const spops_cloud_bounds *bounds,
+                                               int64_t num_samples, int32_t *sample_bits)
+{
+    spops_cell_grid grid = {{0.0, 0.0, 0.0}, 0.0, 0, 0};
+    double extent = 0.0;
+    *sample_bits = 0;
+    while (*sample_bits < 31 && (num_samples - 1) >> *sample_bits != 0)
+        ++*sample_bits;
+    grid.bits = spops_cell_bits(*sample_bits);
+    for (int a = 0; a < 3 && bounds->lower[a] <= bounds->upper[a]; ++a) {
+        grid.origin[a] = bounds->lower[a];
+        extent = fmax(extent, bounds->upper[a] - bounds->lower[a]);
+    }
+    grid.size = spops_cell_size(0.0f, extent, grid.bits);
+    return grid;
+}
+
 #endif

@@ -64,8 +64,6 @@ spops_status spops_cpu_nearest_build(spops_context *ctx, const spops_nearest_bui
     spops_cloud_bounds bounds = {.lower = {INFINITY, INFINITY, INFINITY},
                                  .upper = {-INFINITY, -INFINITY, -INFINITY}};
     const int64_t rows = spops_cloud_rows(args->cloud);
-    double extent = 0.0;
-    spops_cell_grid grid = {{0.0, 0.0, 0.0}, 0.0, 0, 0};
     int32_t sample_bits = 0;
     int from;
 
@@ -75,14 +73,7 @@ spops_status spops_cpu_nearest_build(spops_context *ctx, const spops_nearest_bui
     args->state->num_dropped = (int32_t)bounds.dropped;
     args->state->bad_offsets = rows < 0;
     args->state->num_rows[SPOPS_SIDE_SOURCE] = rows < 0 ? 0 : (int32_t)rows;
-    while (sample_bits < 31 && (a->num_samples - 1) >> sample_bits != 0)
-        ++sample_bits;
-    grid.bits = spops_cell_bits(sample_bits);
-    for (int axis = 0; axis < 3 && bounds.lower[axis] <= bounds.upper[axis]; ++axis) {
-        grid.origin[axis] = bounds.lower[axis];
-        extent = fmax(extent, bounds.upper[axis] - bounds.lower[axis]);
-    }
-    grid.size = spops_cell_size(0.0f, extent, grid.bits);
+    const spops_cell_grid grid = spops_cloud_grid(&bounds, a->num_samples, &sample_bits);
     for (int64_t i = 0; i < n; ++i) {
         const float *p = spops_point_of(args->cloud, i);
         keys[i] = SPOPS_CELL_NONE; // after all others

@@ -1474,6 +1474,22 @@ static void make_neighbors(world *w)
     }
 }
 
+static void sample_farthest(world *w, const spops_point_cloud *cloud)
+{
+    const int64_t samples = cloud->offsets == NULL ? 1 : 2, n = cloud->points.rows;
+    const int32_t count = rarely(w) ? hostile_i32(w) : 1 + (int32_t)pick(w, 9);
+    const size_t elements = count > 0 && count <= 9 ? (size_t)(samples * count) : 0;
+    int32_t *rows = block(w, elements * sizeof *rows);
+    float *distances2 = block(w, elements * sizeof *distances2);
+
+    (void)spops_farthest_scratch_bytes(w->ctx, count_of(w, 12), count_of(w, 3));
+    if (pick(w, 4) > 0 && n < 100)
+        CALL(w, spops_context_reserve(w->ctx, spops_farthest_scratch_bytes(w->ctx, n, samples)));
+    CALL(w, spops_farthest_execute(w->ctx, rarely(w) ? NULL : cloud, elements > 0 ? count : -1,
+                                   pick(w, 2) ? ints(w, samples, 12) : NULL,
+                                   rarely(w) ? NULL : rows, pick(w, 2) ? distances2 : NULL));
+}
+
 static void make_nearest(world *w)
 {
     const spops_point_cloud cloud = cloud_of(w, pick(w, MOST_ROWS));
@@ -1497,6 +1513,7 @@ static void make_nearest(world *w)
     default:
         CALL(w, spops_nearest_execute(w->ctx, n, &cloud, count, rarely(w) ? NULL : rows,
                                       pick(w, 2) ? distances : NULL));
+        sample_farthest(w, &cloud);
     }
 }
 
