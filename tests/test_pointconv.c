@@ -31,18 +31,20 @@ typedef struct geometry {
     int64_t num_in, num_out; // num_out 0: outputs are inputs
     int32_t samples, taps;
     float radius_m, tap_size_m;
+    int32_t max_neighbors; // 0: all
 } geometry;
 
 static const geometry geometries[] = {
-    {"nothing", NONE, 0, 0, 0, 3, 0.2f, 0.1f},
-    {"one point", UNIFORM, 1, 0, 0, 3, 0.2f, 0.1f},
-    {"uniform", UNIFORM, 300, 0, 0, 3, 0.14f, 0.08f},
-    {"lattice", LATTICE, 300, 0, 2, 3, 0.3f, 0.25f},
-    {"cluster", CLUSTER, 80, 0, 0, 3, 0.3f, 0.004f},
-    {"strided", UNIFORM, 260, 100, 3, 3, 0.2f, 0.1f},
-    {"even taps", UNIFORM, 200, 0, 0, 2, 0.18f, 0.1f},
-    {"five taps", UNIFORM, 150, 120, 0, 5, 0.25f, 0.05f},
-    {"no neighbours", UNIFORM, 40, 300, 0, 3, 1e-6f, 1.0f},
+    {"nothing", NONE, 0, 0, 0, 3, 0.2f, 0.1f, 0},
+    {"one point", UNIFORM, 1, 0, 0, 3, 0.2f, 0.1f, 0},
+    {"uniform", UNIFORM, 300, 0, 0, 3, 0.14f, 0.08f, 0},
+    {"lattice", LATTICE, 300, 0, 2, 3, 0.3f, 0.25f, 0},
+    {"cluster", CLUSTER, 80, 0, 0, 3, 0.3f, 0.004f, 0},
+    {"strided", UNIFORM, 260, 100, 3, 3, 0.2f, 0.1f, 0},
+    {"even taps", UNIFORM, 200, 0, 0, 2, 0.18f, 0.1f, 0},
+    {"five taps", UNIFORM, 150, 120, 0, 5, 0.25f, 0.05f, 0},
+    {"no neighbours", UNIFORM, 40, 300, 0, 3, 1e-6f, 1.0f, 0},
+    {"capped", UNIFORM, 260, 0, 2, 3, 0.2f, 0.1f, 5},
 };
 enum { NUM_GEOMETRIES = (int)(sizeof geometries / sizeof geometries[0]) };
 
@@ -100,6 +102,7 @@ static spops_neighbors_options search_of(const geometry *g)
     o.radius_m = g->radius_m;
     o.taps = g->taps;
     o.tap_size_m = g->tap_size_m;
+    o.max_neighbors = g->max_neighbors;
     o.contents = SPOPS_NEIGHBORS_BY_TAP | SPOPS_NEIGHBORS_REVERSE;
     return o;
 }
@@ -637,7 +640,7 @@ ParameterizedTestParameters(pointconv, serves_frames)
 }
 ParameterizedTest(struct launch_param *p, pointconv, serves_frames, .timeout = 900)
 {
-    const geometry g = {"", UNIFORM, 0, 0, 2, 3, 0.16f, 0.08f};
+    const geometry g = {"", UNIFORM, 0, 0, 2, 3, 0.16f, 0.08f, 0};
     const spops_neighbors_capacity shape = {0, CAPACITY, 2, FRAME_PAIRS};
     spops_neighbors_options search = search_of(&g);
     spops_pointconv_options options = spops_pointconv_options_default();
@@ -762,7 +765,7 @@ ParameterizedTestParameters(pointconv, widens_i8)
 ParameterizedTest(struct backend_param *p, pointconv, widens_i8, .timeout = 900)
 {
     enum { ROWS = 200, COLS_IN = 8, COLS_OUT = 12 };
-    const geometry g = {"", UNIFORM, ROWS, 0, 0, 3, 0.3f, 0.1f};
+    const geometry g = {"", UNIFORM, ROWS, 0, 0, 3, 0.3f, 0.1f, 0};
     spops_pointconv_options options = spops_pointconv_options_default();
     spops_conv_layer layer = spops_conv_layer_default();
     spops_pointconv *conv = NULL;
@@ -825,7 +828,7 @@ ParameterizedTest(struct backend_param *p, pointconv, refuses, .timeout = 900)
 {
     char line[256];
     const spops_status invalid = SPOPS_STATUS_INVALID_ARGUMENT;
-    const geometry g = {"", UNIFORM, 20, 0, 0, 3, 0.3f, 0.1f};
+    const geometry g = {"", UNIFORM, 20, 0, 0, 3, 0.3f, 0.1f, 0};
     spops_pointconv_options options = spops_pointconv_options_default();
     spops_neighbors_options search = search_of(&g);
     spops_conv_layer layer = spops_conv_layer_default();

@@ -364,9 +364,134 @@ ParameterizedTest(struct backend_param *p, points, equal_brute_force)
     test_close(&d);
 }
 
+// ---- At most so many neighbours -----------------------------------------------------------------
+
+static uint32_t hash_of(uint32_t seed, uint32_t i)
+{
+    uint64_t h =
+        ((uint64_t)i * 0x9e3779b9u ^ (uint64_t)(uint32_t)(seed + 0x7f4a7c15u) * 0x85ebca6bu) &
+        UINT32_MAX;
+    h = (h ^ h >> 16) * 0x21f0aaadu & UINT32_MAX;
+    h = (h ^ h >> 15) * 0x735a2d97u & UINT32_MAX;
+    return (uint32_t)(h ^ h >> 15);
+}
+
+static double rank_in(const spops_neighbors_options *o, const host_cloud *out, const host_cloud *in,
+                      const pair *p)
+{
+    if (o->keep == SPOPS_NEIGHBORS_KEEP_FIRST) return 0.0;
+    if (o->keep == SPOPS_NEIGHBORS_KEEP_RANDOM)
+        return hash_of(hash_of(o->seed, (uint32_t)p->out), (uint32_t)p->in);
+    return (double)distance2_of(in->points + 3 * p->in, out->points + 3 * p->out);
+}
+
+// Leaves the pairs with fewer than max_neighbors of their output's before them. Returns how many.
+static int64_t cap_pairs(const spops_neighbors_options *o, const host_cloud *out,
+                         const host_cloud *in, pair *pairs, int64_t num)
+{
+    double *ranks = malloc((size_t)num * sizeof *ranks + 1);
+    bool *stays = malloc((size_t)num + 1);
+    int64_t kept = 0;
+    cr_assert(ranks != NULL && stays != NULL);
+    for (int64_t i = 0; i < num; ++i)
+        ranks[i] = rank_in(o, out, in, &pairs[i]);
+    for (int64_t begin = 0, end; begin < num; begin = end) {
+        for (end = begin; end < num && pairs[end].out == pairs[begin].out;)
+            ++end;
+        for (int64_t i = begin; i < end; ++i) {
+            int64_t before = 0;
+            for (int64_t j = begin; j < end; ++j)
+                before +=
+                    ranks[j] < ranks[i] || (ranks[j] == ranks[i] && pairs[j].in < pairs[i].in);
+            stays[i] = before < o->max_neighbors;
+        }
+    }
+    for (int64_t i = 0; i < num; ++i)
+        if (stays[i]) pairs[kept++] = pairs[i];
+    free(ranks), free(stays);
+    return kept;
+}
+
+static spops_neighbors_options capped(const cloud_case *c, int32_t contents, int i)
+{
+    static const int32_t caps[] = {1, 7, 32, 33, SPOPS_MAX_NEIGHBORS};
+    spops_neighbors_options o = options_of(c, contents);
+    o.max_neighbors = caps[i % 5];
+    o.keep = (spops_neighbors_keep)(i / 5 % 3);
+    o.seed = 17u * (uint32_t)i;
+    return o;
+}
+
+ParameterizedTestParameters(points, capped_equal_brute_force)
+{
+    return every_backend();
+}
+ParameterizedTest(struct backend_param *p, points, capped_equal_brute_force)
+{
+    const int32_t both = SPOPS_NEIGHBORS_BY_TAP | SPOPS_NEIGHBORS_REVERSE;
+    test_device d;
+    char what[256];
+    if (!test_open(&d, (spops_backend_kind)p->backend, LAUNCH_STREAM)) return;
+    for (int n = 0; n < 3 * NUM_CASES; ++n) {
+        const cloud_case *c = &cases[n / 3];
+        host_cloud in = make_cloud(c, c->n, 1100 + (uint64_t)n);
+        host_cloud out = make_cloud(c, c->n / 2, 1200 + (uint64_t)n);
+        device_cloud in_there = upload(&d, &in, in.n), out_there = upload(&d, &out, out.n);
+        for (int same = 0; same < 2; ++same) {
+            const spops_neighbors_options o = capped(c, n % 2 ? both : 0, 2 * n + same);
+            spops_neighbors_view view = spops_neighbors_view_default();
+            spops_neighbors *found = NULL;
+            int64_t num;
+            pair *expected = brute_force(c, same ? &in : &out, &in, &num);
+            num = cap_pairs(&o, same ? &in : &out, &in, expected, num);
+            test_describe(what, "%s, %s, %s, %d by %d", test_backend_name(d.backend), c->name,
+                          same ? "same" : "others", (int)o.max_neighbors, (int)o.keep);
+            test_expect_ok(d.ctx,
+                           spops_neighbors_create(d.ctx, same ? NULL : &out_there.cloud,
+                                                  &in_there.cloud, &o, &found),
+                           what);
+            check_neighbors(&d, found, expected, num, what);
+            test_expect_ok(d.ctx, spops_neighbors_get_view(d.ctx, found, &view), what);
+            cr_assert(view.mirrored == 0 && view.max_pairs == num, "%s", what);
+            spops_neighbors_destroy(found);
+            free(expected);
+        }
+        discard(&d, &in_there), discard(&d, &out_there);
+        free_cloud(&in), free_cloud(&out);
+    }
+    test_close(&d);
+}
+
+// Of eight neighbours each stays about as often as the others, and another seed keeps others.
+Test(points, random_neighbors_are_equally_likely)
+{
+    enum { N = 8, KEPT = 2, SEEDS = 800 };
+    float points[N][3] = {{0.0f}}, *const query = points[0];
+    const spops_point_cloud in = {spops_matrix_dense(points, N, 3, SPOPS_DTYPE_F32), NULL, 0};
+    const spops_point_cloud out = {spops_matrix_dense(query, 1, 3, SPOPS_DTYPE_F32), NULL, 0};
+    spops_neighbors_options o = spops_neighbors_options_default();
+    int seen[N] = {0};
+    test_device d;
+    if (!test_open(&d, SPOPS_BACKEND_CPU, LAUNCH_DEFAULT)) return;
+    o.max_neighbors = KEPT;
+    o.keep = SPOPS_NEIGHBORS_KEEP_RANDOM;
+    for (o.seed = 0; o.seed < SEEDS; ++o.seed) {
+        spops_neighbors_view view = spops_neighbors_view_default();
+        spops_neighbors *found = NULL;
+        test_expect_ok(d.ctx, spops_neighbors_create(d.ctx, &out, &in, &o, &found), "create");
+        test_expect_ok(d.ctx, spops_neighbors_get_view(d.ctx, found, &view), "view");
+        for (int i = 0; i < KEPT; ++i)
+            ++seen[view.out->rows[i]];
+        spops_neighbors_destroy(found);
+    }
+    for (int i = 0; i < N; ++i) // of a binomial distribution: 200 and 5 times 12
+        cr_assert(seen[i] > 140 && seen[i] < 260, "input %d: %d times", i, seen[i]);
+    test_close(&d);
+}
+
 // ---- Capacities ---------------------------------------------------------------------------------
 
-enum { MAX_IN = 1000, MAX_OUT = 600, MAX_SAMPLES = 300, MAX_PAIRS = 80000 };
+enum { MAX_IN = 1000, MAX_OUT = 600, MAX_SAMPLES = 300, MAX_PAIRS = 80000, MAX_CAPPED = 8500 };
 
 static void fill_cloud(test_device *d, device_cloud *to, const host_cloud *from)
 {
@@ -380,18 +505,12 @@ static void fill_cloud(test_device *d, device_cloud *to, const host_cloud *from)
               "%s", device_error());
 }
 
-ParameterizedTestParameters(points, fill_capacities)
+static void check_capacities(const struct launch_param *p, int32_t max_neighbors)
 {
-    static struct launch_param params[] = {{SPOPS_BACKEND_CPU, LAUNCH_DEFAULT},
-                                           {SPOPS_BACKEND_CUDA, LAUNCH_CAPTURED}};
-    return tested_here(cr_make_param_array(struct launch_param, params, 2));
-}
-ParameterizedTest(struct launch_param *p, points, fill_capacities)
-{
-    const spops_neighbors_capacity shape = {MAX_OUT, MAX_IN, MAX_SAMPLES, MAX_PAIRS};
+    const spops_neighbors_capacity shape = {MAX_OUT, MAX_IN, MAX_SAMPLES,
+                                            max_neighbors > 0 ? MAX_CAPPED : MAX_PAIRS};
     const cloud_case rule = {"", UNIFORM, 0, 0, 0.12f, SPOPS_METRIC_BALL, 3, 0.07f};
-    const spops_neighbors_options o =
-        options_of(&rule, SPOPS_NEIGHBORS_BY_TAP | SPOPS_NEIGHBORS_REVERSE);
+    spops_neighbors_options o = options_of(&rule, SPOPS_NEIGHBORS_BY_TAP | SPOPS_NEIGHBORS_REVERSE);
     static float nowhere[MAX_IN * 3];
     static int32_t no_offsets[MAX_SAMPLES + 1];
     host_cloud none = {0, nowhere, MAX_SAMPLES, no_offsets};
@@ -399,6 +518,7 @@ ParameterizedTest(struct launch_param *p, points, fill_capacities)
     spops_neighbors *found = NULL;
     device_graph *graph = NULL;
     test_device d;
+    o.max_neighbors = max_neighbors;
     if (!test_open(&d, (spops_backend_kind)p->backend, (test_launch)p->launch)) return;
     device_cloud in = upload(&d, &none, MAX_IN), out = upload(&d, &none, MAX_OUT);
 
@@ -416,6 +536,7 @@ ParameterizedTest(struct launch_param *p, points, fill_capacities)
         const int extra = i - NUM_CASES;
         cloud_case c = cases[extra < 0 ? i : 3];
         int64_t num = 0;
+        const int64_t most = max_neighbors > 0 ? max_neighbors : c.n;
         pair *expected = NULL;
         c.radius_m = rule.radius_m, c.metric = rule.metric;
         c.taps = rule.taps, c.tap_size_m = rule.tap_size_m;
@@ -431,6 +552,8 @@ ParameterizedTest(struct launch_param *p, points, fill_capacities)
             cr_assert(device_upload(d.backend, in.offsets, &bad, 4), "%s", device_error());
         }
         if (extra <= 0) expected = brute_force(&c, &from_out, &from_in, &num);
+        if (extra <= 0 && max_neighbors > 0)
+            num = cap_pairs(&o, &from_out, &from_in, expected, num);
         if (graph != NULL)
             cr_assert(device_graph_launch(graph, d.stream), "%s", device_error());
         else
@@ -442,7 +565,7 @@ ParameterizedTest(struct launch_param *p, points, fill_capacities)
         cr_assert_eq(status, extra == 2 ? SPOPS_STATUS_CAPACITY_EXCEEDED : SPOPS_STATUS_OK, "%s",
                      c.name);
         cr_assert_eq(info.overflow, extra == 2, "%s", c.name);
-        cr_assert_eq(info.num_pairs, extra == 2 ? c.n * (c.n / 2) : num, "%s", c.name);
+        cr_assert_eq(info.num_pairs, extra == 2 ? most * (c.n / 2) : num, "%s", c.name);
         cr_assert_eq(info.num_dropped, extra == 0 ? 2 : 0, "%s", c.name);
         cr_assert_eq(info.bad_offsets, extra == 1, "%s", c.name);
         cr_assert_eq(info.num_inputs, extra == 1 ? 0 : c.n, "%s", c.name);
@@ -453,6 +576,18 @@ ParameterizedTest(struct launch_param *p, points, fill_capacities)
     spops_neighbors_destroy(found);
     discard(&d, &in), discard(&d, &out);
     test_close(&d);
+}
+
+ParameterizedTestParameters(points, fill_capacities)
+{
+    static struct launch_param params[] = {{SPOPS_BACKEND_CPU, LAUNCH_DEFAULT},
+                                           {SPOPS_BACKEND_CUDA, LAUNCH_CAPTURED}};
+    return tested_here(cr_make_param_array(struct launch_param, params, 2));
+}
+ParameterizedTest(struct launch_param *p, points, fill_capacities)
+{
+    check_capacities(p, 0);
+    check_capacities(p, 20);
 }
 
 // ---- Nearest ------------------------------------------------------------------------------------
@@ -613,6 +748,14 @@ ParameterizedTest(struct backend_param *p, points, refuse_what_is_wrong)
     REFUSED(spops_neighbors_create(d.ctx, NULL, &cloud, &o, &found), "radius_m is -0.5");
     o = good, o.tap_size_m = 0.0f;
     REFUSED(spops_neighbors_create(d.ctx, NULL, &cloud, &o, &found), "tap_size_m is 0");
+    o = good, o.radius_m = 10.0f, o.max_neighbors = 1, o.max_pairs = 7;
+    test_expect(d.ctx, spops_neighbors_create(d.ctx, NULL, &cloud, &o, &found),
+                SPOPS_STATUS_NOT_SUPPORTED,
+                "neighbors_create: there are 8 pairs, expected at most 7", "max_pairs");
+    cr_assert(found == NULL);
+    o.max_pairs = 8;
+    test_expect_ok(d.ctx, spops_neighbors_create(d.ctx, NULL, &cloud, &o, &found), "max_pairs");
+    spops_neighbors_destroy(found), found = NULL;
     o = good;
     REFUSED(spops_neighbors_create(d.ctx, NULL, NULL, &o, &found), "inputs is NULL");
     cloud.points.cols = 4;

@@ -56,6 +56,15 @@ typedef enum spops_neighbors_contents {
 
 #define SPOPS_MAX_POINT_TAPS 9 /* along an axis */
 
+/** Which neighbours of an output stay where it has more than max_neighbors. */
+typedef enum spops_neighbors_keep {
+    SPOPS_NEIGHBORS_KEEP_NEAREST = 0, /* by ascending d2, of either metric, then by ascending row */
+    SPOPS_NEIGHBORS_KEEP_FIRST = 1,   /* by ascending row */
+    SPOPS_NEIGHBORS_KEEP_RANDOM = 2   /* by a hash of the seed and both rows: all equally likely */
+} spops_neighbors_keep;
+
+#define SPOPS_MAX_NEIGHBORS 128 /* of max_neighbors */
+
 /**
  * A neighbour's tap follows from its offset d = input - output. Along an axis with t taps of
  * tap_size_m = s, all in f32, q = d / s:
@@ -77,6 +86,13 @@ typedef struct spops_neighbors_options {
     float tap_size_m;          /* s: more than 0 where t > 1; any size, whatever the radius */
     int32_t contents;          /* SPOPS_NEIGHBORS_*; 0: FOR_CONV */
     spops_plan_memory *memory; /* of reserve: where they live; NULL: allocated */
+    /* Neighbours of an output, up to SPOPS_MAX_NEIGHBORS; 0: all. Then a pair may be there without
+       the one the other way round, also where outputs are the inputs. */
+    int32_t max_neighbors;
+    spops_neighbors_keep keep;
+    uint32_t seed;     /* RANDOM */
+    int64_t max_pairs; /* of create: more are refused, before there is memory for them; 0:
+                          INT32_MAX - 1 */
 } spops_neighbors_options;
 
 SPOPS_DEFINE_DEFAULT(spops_neighbors_options)
@@ -90,7 +106,7 @@ SPOPS_DEFINE_DEFAULT(spops_neighbors_options)
  * out       The neighbours; NULL after a failure.
  *
  * Refused, and named: coordinates that are not finite, offsets that do not ascend from 0 to the
- * number of rows, more than INT32_MAX - 1 pairs.
+ * number of rows, more pairs than options->max_pairs or than INT32_MAX - 1.
  *
  * Memory    The arrays where ctx runs; read during the call.
  * Stream    Works on ctx's stream and waits for it. Not capturable.
@@ -166,7 +182,8 @@ typedef struct spops_neighbor_lists {
 typedef struct spops_neighbors_view {
     size_t struct_size; /* set by the caller: sizeof(spops_neighbors_view) */
     int32_t num_taps;   /* t^3 */
-    int32_t mirrored; /* 1: outputs are inputs and t is odd, so that a pair at tap k comes with one
+    int32_t
+        mirrored; /* 1: outputs are inputs, t is odd and max_neighbors is 0, so that a pair at tap k comes with one
                            the other way round at tap num_taps - 1 - k. A reader of `out` alone can
                            then do without `in`. The arrays of `in`, where they are, hold the pairs'
                            own taps: nothing in them is mirrored */

@@ -162,6 +162,7 @@ __global__ void __launch_bounds__(threads) find_runs(const __grid_constant__ run
 struct search_params {
     cell_points center, other;
     spops_pair_rule rule;
+    spops_neighbor_cap cap;
     const int *num_cells;
     bool reversed; // centres are inputs
     int *offsets;  // counts, while they are counted
@@ -192,6 +193,7 @@ __global__ void __launch_bounds__(threads) count_lists(const __grid_constant__ s
                                              __fsub_rn(at.z, q.z));
             }
         }
+        if (p.cap.most > 0) count = min(count, (long long)p.cap.most);
         p.offsets[__float_as_int(q.w)] = (int)count;
     }
     if (p.num_pairs == nullptr) return;
@@ -265,6 +267,40 @@ __global__ void __launch_bounds__(threads) write_lists(const __grid_constant__ s
     }
 }
 
+// The same of outputs with a cap, by rank: sort_lists sorts them. MOST: places, cap.most at most.
+template <int MOST>
+__global__ void __launch_bounds__(threads)
+    write_capped_lists(const __grid_constant__ search_params p)
+{
+    const int s = blockIdx.x * threads + threadIdx.x;
+    if (!is_used(p, s)) return;
+    const float4 q = p.center.points[s];
+    const int row = __float_as_int(q.w), begin = p.offsets[row];
+    if (p.offsets[row + 1] == begin) return;
+    const int2 *runs = p.center.runs + (int64_t)p.center.cell_of[s] * num_runs;
+    uint64_t ranks[MOST];
+    uint16_t taps[MOST];
+    int n = 0;
+    for (int r = 0; r < num_runs; ++r) {
+        const int2 run = runs[r];
+        for (int c = run.x; c < run.y; ++c) {
+            const float4 at = p.other.points[c];
+            const float dx = __fsub_rn(at.x, q.x), dy = __fsub_rn(at.y, q.y),
+                        dz = __fsub_rn(at.z, q.z);
+            if (!spops_are_neighbors(&p.rule, dx, dy, dz)) continue;
+            const uint64_t rank =
+                spops_neighbor_rank(&p.cap, spops_distance2(dx, dy, dz), row, __float_as_int(at.w));
+            if (n == p.cap.most && rank > ranks[n - 1]) continue; // before its tap is found
+            n = spops_keep_neighbor(&p.cap, ranks, taps, n, rank,
+                                    spops_pair_tap(&p.rule, dx, dy, dz));
+        }
+    }
+    for (int i = 0; i < n; ++i) {
+        p.rows[begin + i] = (int)(unsigned)ranks[i];
+        p.taps[begin + i] = taps[i];
+    }
+}
+
 // A pair that lies before another but belongs after it changes places with it.
 __device__ void order_pairs(int *rows, uint16_t *taps, int64_t i, int64_t j, int64_t n)
 {
@@ -278,15 +314,15 @@ __device__ void order_pairs(int *rows, uint16_t *taps, int64_t i, int64_t j, int
     taps[j] = tap;
 }
 
-// Lists too long for shared memory: a bitonic sort in place, a warp a list. Each step compares
-// upwards only, so places after the end need not be there.
+// Lists of more than `sorted` pairs, such as those too long for shared memory: a bitonic sort in
+// place, a warp a list. Each step compares upwards only, so places after the end need not be there.
 __global__ void __launch_bounds__(threads)
-    sort_long_lists(const __grid_constant__ search_params p, int64_t max_rows)
+    sort_lists(const __grid_constant__ search_params p, int64_t max_rows, int sorted)
 {
     const int lane = threadIdx.x % 32;
     const int64_t row = (int64_t)blockIdx.x * threads + threadIdx.x;
     const int length = row < max_rows ? p.offsets[row + 1] - p.offsets[row] : 0;
-    for (uint32_t todo = __ballot_sync(~0u, length > short_list); todo != 0; todo &= todo - 1) {
+    for (uint32_t todo = __ballot_sync(~0u, length > sorted); todo != 0; todo &= todo - 1) {
         const int64_t which = row - lane + __ffs((int)todo) - 1;
         const int64_t begin = p.offsets[which], n = p.offsets[which + 1] - begin;
         int *rows = p.rows + begin;
@@ -303,6 +339,31 @@ __global__ void __launch_bounds__(threads)
                 __syncwarp();
             }
         }
+    }
+}
+
+// ---- Lists of inputs from those of outputs ------------------------------------------------------
+
+struct reverse_params {
+    const int *out_offsets, *out_rows;
+    const uint16_t *out_taps;
+    int64_t max_out;
+    int *places; // [max_in]: where the next pair of an input goes; counts, while they are counted
+    int *in_rows;
+    uint16_t *in_taps;
+};
+
+// A warp for each output. Which of an input's pairs comes first is left to sort_lists.
+template <bool WRITE>
+__global__ void __launch_bounds__(threads) walk_outputs(const __grid_constant__ reverse_params p)
+{
+    const int64_t row = ((int64_t)blockIdx.x * threads + threadIdx.x) / 32;
+    if (row >= p.max_out) return;
+    for (int i = p.out_offsets[row] + threadIdx.x % 32; i < p.out_offsets[row + 1]; i += 32) {
+        const int place = atomicAdd(&p.places[p.out_rows[i]], 1);
+        if (!WRITE) continue;
+        p.in_rows[place] = (int)row;
+        p.in_taps[place] = p.out_taps[i];
     }
 }
 
@@ -366,6 +427,7 @@ search_params search_of(const spops_neighbors_arrays *a, const workspace &w, int
     p.center = w.clouds[side];
     p.other = w.clouds[1 - side];
     p.rule = a->rule;
+    p.cap = a->cap;
     p.num_cells = &a->state->num_cells[a->same ? SPOPS_SIDE_SOURCE : side];
     p.reversed = side == SPOPS_SIDE_SOURCE;
     p.offsets = a->sides[side].offsets;
@@ -394,6 +456,42 @@ spops_status sort_cells(spops_context *ctx, const char *what, const spops_neighb
     SPOPS_TRY(launch(ctx, what, place_points, blocks, (unsigned)threads, place));
     SPOPS_TRY(w.wide.scan(ctx, what, cells.values[0], cells.values[0], n));
     return launch(ctx, what, place_cells, blocks, (unsigned)threads, place);
+}
+
+// The lists of inputs, from those of the outputs, which are written. There are inputs.
+spops_status reverse_lists(spops_context *ctx, const char *what, const spops_neighbors_arrays *a,
+                           const workspace &w)
+{
+    const spops_neighbor_side *out = &a->sides[SPOPS_SIDE_TARGET];
+    const spops_neighbor_side *in = &a->sides[SPOPS_SIDE_SOURCE];
+    // The flags of the sort are not needed any more.
+    int *const places = w.clouds[SPOPS_SIDE_SOURCE].values[0];
+    const reverse_params counted = {out->offsets, out->rows, out->taps, out->max_rows,
+                                    in->offsets,  nullptr,   nullptr};
+    const reverse_params written = {out->offsets, out->rows, out->taps, out->max_rows,
+                                    places,       in->rows,  in->taps};
+    const dim3 blocks = blocks_for(out->max_rows * 32, threads);
+
+    SPOPS_TRY(launch(ctx, what, walk_outputs<false>, blocks, (unsigned)threads, counted));
+    SPOPS_TRY(w.wide.scan(ctx, what, in->offsets, in->offsets, in->max_rows + 1));
+    SPOPS_TRY(ctx->backend->copy(ctx, places, in->offsets, (size_t)in->max_rows * sizeof *places));
+    return launch(ctx, what, walk_outputs<true>, blocks, (unsigned)threads, written);
+}
+
+spops_status fill_capped(spops_context *ctx, const char *what, const spops_neighbors_arrays *a,
+                         const workspace &w, int side)
+{
+    const search_params p = search_of(a, w, side);
+    const dim3 blocks = blocks_for(p.center.max_points, threads);
+
+    if (side == SPOPS_SIDE_SOURCE)
+        SPOPS_TRY(reverse_lists(ctx, what, a, w));
+    else if (a->cap.most <= 32)
+        SPOPS_TRY(launch(ctx, what, write_capped_lists<32>, blocks, (unsigned)threads, p));
+    else
+        SPOPS_TRY(launch(ctx, what, write_capped_lists<SPOPS_MAX_NEIGHBORS>, blocks,
+                         (unsigned)threads, p));
+    return launch(ctx, what, sort_lists, blocks, (unsigned)threads, p, a->sides[side].max_rows, 1);
 }
 
 } // namespace
@@ -426,7 +524,8 @@ extern "C" spops_status spops_cuda_neighbors_search(spops_context *ctx,
         if (p.offsets == nullptr) continue;
         SPOPS_TRY(ctx->backend->fill_zero(ctx, p.offsets, (size_t)num_offsets * sizeof *p.offsets));
         if (n == 0) continue;
-        if (!(a->same && side == SPOPS_SIDE_SOURCE)) { // else they are there
+        if (a->cap.most > 0 && side == SPOPS_SIDE_SOURCE) continue; // after the lists of outputs
+        if (!(a->same && side == SPOPS_SIDE_SOURCE)) {              // else they are there
             const run_params runs = {p.center, p.other, p.num_cells,
                                      &a->state->num_cells[a->same ? SPOPS_SIDE_SOURCE : 1 - side],
                                      bits_of_keys(a->max_samples).axis};
@@ -463,9 +562,13 @@ extern "C" spops_status spops_cuda_neighbors_fill(spops_context *ctx,
         const search_params p = search_of(a, w, side);
         const int64_t n = p.center.max_points;
         if (p.offsets == nullptr || n == 0) continue;
+        if (a->cap.most > 0) {
+            SPOPS_TRY(fill_capped(ctx, what, a, w, side));
+            continue;
+        }
         SPOPS_TRY(launch(ctx, what, write_lists, blocks_for(n, threads), (unsigned)threads, p));
-        SPOPS_TRY(launch(ctx, what, sort_long_lists, blocks_for(n, threads), (unsigned)threads, p,
-                         a->sides[side].max_rows));
+        SPOPS_TRY(launch(ctx, what, sort_lists, blocks_for(n, threads), (unsigned)threads, p,
+                         a->sides[side].max_rows, short_list));
     }
     if (!a->by_tap) return SPOPS_STATUS_OK;
     if (out->max_rows == 0)

@@ -708,6 +708,10 @@ def neighbors(
     taps: int = 0,
     tap_size_m: float = 0.0,
     contents: int | str = 0,
+    max_neighbors: int = 0,
+    keep: str | int = 'nearest',
+    seed: int = 0,
+    max_pairs: int = 0,
     **capacities: int,
 ) -> Plan: ...  # Which inputs are neighbours of which outputs within a radius, at which tap.
 

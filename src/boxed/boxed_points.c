@@ -20,7 +20,7 @@ static float f32_attribute(const spops_boxed_call *b, int i)
 spops_status spops_boxed_neighbors(spops_boxed_call *b)
 {
     enum { INPUTS, OUTPUTS = 2 };
-    enum { RADIUS_M, METRIC, TAPS, TAP_SIZE_M, CONTENTS };
+    enum { RADIUS_M, METRIC, TAPS, TAP_SIZE_M, CONTENTS, MAX_NEIGHBORS, KEEP, SEED, MAX_PAIRS };
     const spops_point_cloud inputs = spops_cloud_of(b, INPUTS);
     const spops_point_cloud outputs = spops_cloud_of(b, OUTPUTS);
     spops_neighbors_options options = spops_neighbors_options_default();
@@ -34,6 +34,10 @@ spops_status spops_boxed_neighbors(spops_boxed_call *b)
     options.taps = spops_boxed_i32(b, TAPS);
     options.tap_size_m = f32_attribute(b, TAP_SIZE_M);
     options.contents = spops_boxed_i32(b, CONTENTS);
+    options.max_neighbors = spops_boxed_i32(b, MAX_NEIGHBORS);
+    options.keep = (spops_neighbors_keep)spops_boxed_i32(b, KEEP);
+    options.seed = (uint32_t)b->attributes[SEED].i;
+    options.max_pairs = b->attributes[MAX_PAIRS].i;
     SPOPS_TRY(spops_neighbors_create(b->ctx, b->args[OUTPUTS] == NULL ? NULL : &outputs, &inputs,
                                      &options, &made));
     return spops_boxed_made(b, made);

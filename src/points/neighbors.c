@@ -25,6 +25,9 @@ enum {
     NUM_TAPS,
     RADIUS_M,
     TAP_SIZE_M,
+    MAX_NEIGHBORS,
+    KEEP,
+    SEED,
     NUM_FIELDS
 };
 
@@ -164,6 +167,13 @@ static spops_status read_rule(spops_context *ctx, const char *call, spops_plan *
     SPOPS_REQUIRE(ctx, (fields[CONTENTS] & ~(int64_t)all) == 0,
                   "%s: contents is %" PRId64 ", expected 0 to %d", call, fields[CONTENTS],
                   (int)all);
+    SPOPS_TRY(spops_plan_check_field(ctx, call, plan, MAX_NEIGHBORS, 0, SPOPS_MAX_NEIGHBORS));
+    SPOPS_TRY(spops_plan_check_field(ctx, call, plan, KEEP, SPOPS_NEIGHBORS_KEEP_NEAREST,
+                                     SPOPS_NEIGHBORS_KEEP_RANDOM));
+    SPOPS_TRY(spops_plan_check_field(ctx, call, plan, SEED, 0, UINT32_MAX));
+    arrays->cap = (spops_neighbor_cap){(int32_t)fields[MAX_NEIGHBORS], (int32_t)fields[KEEP],
+                                       (uint32_t)fields[SEED]};
+    arrays->mirrored = fields[SAME] != 0 && fields[TAPS] % 2 == 1 && arrays->cap.most == 0;
     fields[TAP_SIZE_M] = spops_plan_bits(tap_size_m);
     arrays->rule.radius = (float)radius_m;
     arrays->rule.radius2 = arrays->rule.radius * arrays->rule.radius;
@@ -172,7 +182,7 @@ static spops_status read_rule(spops_context *ctx, const char *call, spops_plan *
     arrays->rule.tap_size = (float)tap_size_m;
     arrays->num_taps = arrays->rule.taps * arrays->rule.taps * arrays->rule.taps;
     if (fields[CONTENTS] == 0 || (fields[CONTENTS] & SPOPS_NEIGHBORS_FOR_CONV) != 0)
-        fields[CONTENTS] |= contents_for_conv(ctx, fields[SAME] != 0 && fields[TAPS] % 2 == 1);
+        fields[CONTENTS] |= contents_for_conv(ctx, arrays->mirrored);
     fields[CONTENTS] &= own;
     if (fields[CONTENTS] == 0) fields[CONTENTS] = SPOPS_NEIGHBORS_LISTS;
     arrays->by_tap = (fields[CONTENTS] & SPOPS_NEIGHBORS_BY_TAP) != 0;
@@ -184,11 +194,13 @@ static spops_status read_rule(spops_context *ctx, const char *call, spops_plan *
 static spops_status fields_of(spops_context *ctx, const char *call,
                               const spops_neighbors_capacity *capacity, int32_t same,
                               const spops_neighbors_options *given, int64_t fields[NUM_FIELDS],
-                              spops_plan_memory **memory)
+                              spops_plan_memory **memory, int64_t *max_pairs)
 {
     spops_neighbors_options o = {0};
 
     SPOPS_TRY(spops_read_options(ctx, call, given, &o, sizeof o));
+    SPOPS_REQUIRE(ctx, o.max_pairs >= 0, "%s: max_pairs is %" PRId64 ", expected 0 or more", call,
+                  o.max_pairs);
     fields[MAX_OUTPUTS] = capacity->max_outputs;
     fields[MAX_INPUTS] = capacity->max_inputs;
     fields[MAX_SAMPLES] = capacity->max_samples;
@@ -200,7 +212,11 @@ static spops_status fields_of(spops_context *ctx, const char *call,
     fields[NUM_TAPS] = 0;
     fields[RADIUS_M] = spops_plan_bits(o.radius_m);
     fields[TAP_SIZE_M] = spops_plan_bits(o.tap_size_m);
+    fields[MAX_NEIGHBORS] = o.max_neighbors;
+    fields[KEEP] = o.keep;
+    fields[SEED] = o.seed;
     *memory = o.memory;
+    *max_pairs = o.max_pairs == 0 || o.max_pairs > SPOPS_MAX_COUNT ? SPOPS_MAX_COUNT : o.max_pairs;
     return SPOPS_STATUS_OK;
 }
 
@@ -311,7 +327,7 @@ static void relation_of_neighbors(const spops_plan *plan, spops_relation *r)
     const spops_neighbors_arrays *a = &((const spops_neighbors *)plan)->arrays;
     r->num_keys = a->num_taps;
     r->max_terms = a->max_pairs;
-    r->symmetric = a->same && a->rule.taps % 2 == 1;
+    r->symmetric = a->mirrored;
     for (int i = 0; i < SPOPS_NUM_SIDES; ++i) {
         const spops_neighbor_side *side = &a->sides[i];
         r->sides[i] = (spops_relation_side){
@@ -347,7 +363,7 @@ spops_status spops_neighbors_create(spops_context *ctx, const spops_point_cloud 
     spops_neighbors_args args;
     spops_neighbors_capacity capacity;
     spops_plan_memory *memory;
-    int64_t fields[NUM_FIELDS];
+    int64_t fields[NUM_FIELDS], max_pairs;
 
     SPOPS_BEGIN_CREATE(ctx, call, out);
     SPOPS_TRY(check_clouds(ctx, call, outputs, inputs));
@@ -356,7 +372,8 @@ spops_status spops_neighbors_create(spops_context *ctx, const spops_point_cloud 
             SPOPS_TRY(spops_cloud_check_offsets(ctx, call, cloud_names[c], clouds[c]));
     capacity = (spops_neighbors_capacity){outputs == NULL ? 0 : outputs->points.rows,
                                           inputs->points.rows, spops_cloud_samples(inputs), 0};
-    SPOPS_TRY(fields_of(ctx, call, &capacity, outputs == NULL, options, fields, &memory));
+    SPOPS_TRY(
+        fields_of(ctx, call, &capacity, outputs == NULL, options, fields, &memory, &max_pairs));
     SPOPS_TRY(spops_check_no_memory(ctx, call, memory));
     SPOPS_TRY(spops_plan_open(ctx, call, SPOPS_PLAN_NEIGHBORS, fields, &n));
     args = (spops_neighbors_args){&n->arrays, {outputs, inputs}, n->base.workspace};
@@ -369,10 +386,10 @@ spops_status spops_neighbors_create(spops_context *ctx, const spops_point_cloud 
             SPOPS_TRY_GOTO(
                 spops_cloud_refuse_row(ctx, call, cloud_names[c], clouds[c], n->host.bad_row[c]),
                 status, fail);
-    if (n->host.num_pairs > SPOPS_MAX_COUNT) {
+    if (n->host.num_pairs > max_pairs) {
         status = spops_fail(ctx, SPOPS_STATUS_NOT_SUPPORTED,
                             "%s: there are %" PRId64 " pairs, expected at most %" PRId64, call,
-                            n->host.num_pairs, SPOPS_MAX_COUNT);
+                            n->host.num_pairs, max_pairs);
         goto fail;
     }
     n->arrays.max_pairs = n->host.num_pairs;
@@ -394,12 +411,12 @@ spops_status spops_neighbors_reserve(spops_context *ctx, const spops_neighbors_c
 {
     static const char call[] = "neighbors_reserve";
     spops_plan_memory *memory;
-    int64_t fields[NUM_FIELDS];
+    int64_t fields[NUM_FIELDS], max_pairs;
 
     SPOPS_BEGIN_CREATE(ctx, call, out);
     SPOPS_TRY(
         spops_check_object(ctx, call, "capacity", capacity, _Alignof(spops_neighbors_capacity)));
-    SPOPS_TRY(fields_of(ctx, call, capacity, same, options, fields, &memory));
+    SPOPS_TRY(fields_of(ctx, call, capacity, same, options, fields, &memory, &max_pairs));
     return spops_plan_reserve(ctx, call, SPOPS_PLAN_NEIGHBORS, fields, memory, out);
 }
 
@@ -465,7 +482,7 @@ spops_status spops_neighbors_get_view(spops_context *ctx, const spops_neighbors 
     SPOPS_TRY(spops_plan_check(ctx, call, "neighbors", neighbors));
     a = &neighbors->arrays;
     found.num_taps = a->num_taps;
-    found.mirrored = a->same && a->rule.taps % 2 == 1;
+    found.mirrored = a->mirrored;
     found.max_pairs = a->max_pairs;
     found.out = &neighbors->lists[SPOPS_SIDE_TARGET];
     found.in = &neighbors->lists[SPOPS_SIDE_SOURCE];

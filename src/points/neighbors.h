@@ -50,8 +50,10 @@ typedef struct spops_neighbor_side {
 // All there is of neighbours. Pairs are of `out`; those of `in` are there with `reverse`.
 typedef struct spops_neighbors_arrays {
     spops_pair_rule rule;
+    spops_neighbor_cap cap;
     int32_t num_taps;
     bool same; // outputs are inputs
+    bool mirrored;
     bool reverse, by_tap;
     int64_t max_pairs, max_samples;
     spops_neighbors_state *state; // [1]

@@ -230,6 +230,36 @@ static void sort_list(int32_t *rows, uint16_t *taps, int64_t n)
     }
 }
 
+// Of an output, with a cap.
+static void write_capped_list(const side_search *s, const point_run *runs, int64_t point,
+                              int32_t row)
+{
+    const cell_points *of = s->other;
+    const float x = s->center->x[point], y = s->center->y[point], z = s->center->z[point];
+    const int64_t begin = s->side->offsets[row];
+    uint64_t ranks[SPOPS_MAX_NEIGHBORS];
+    uint16_t taps[SPOPS_MAX_NEIGHBORS];
+    int32_t n = 0;
+
+    if (s->side->offsets[row + 1] == begin) return;
+    for (int r = 0; r < NUM_RUNS; ++r) {
+        for (int32_t q = runs[r].begin; q < runs[r].end; ++q) {
+            const float dx = of->x[q] - x, dy = of->y[q] - y, dz = of->z[q] - z;
+            if (!spops_are_neighbors(&s->a->rule, dx, dy, dz)) continue;
+            const uint64_t rank =
+                spops_neighbor_rank(&s->a->cap, spops_distance2(dx, dy, dz), row, of->rows[q]);
+            if (n == s->a->cap.most && rank > ranks[n - 1]) continue; // before its tap is found
+            n = spops_keep_neighbor(&s->a->cap, ranks, taps, n, rank,
+                                    spops_pair_tap(&s->a->rule, dx, dy, dz));
+        }
+    }
+    for (int32_t i = 0; i < n; ++i) {
+        s->side->rows[begin + i] = (int32_t)(uint32_t)ranks[i];
+        s->side->taps[begin + i] = taps[i];
+    }
+    sort_list(s->side->rows + begin, s->side->taps + begin, n);
+}
+
 static void write_list(const side_search *s, const point_run *runs, int64_t point, int32_t row)
 {
     const spops_pair_rule *rule = &s->a->rule;
@@ -267,12 +297,15 @@ static void search_cells(const void *work, int64_t begin, int64_t end)
         find_runs(s->other, s->a->state->grid.bits, c->cell_keys[cell], near, runs);
         for (int64_t p = c->cell_begin[cell]; p < c->cell_begin[cell + 1]; ++p) {
             const int32_t row = c->rows[p];
-            if (s->counts == NULL) {
+            if (s->counts == NULL && s->a->cap.most > 0) {
+                write_capped_list(s, runs, p, row);
+            } else if (s->counts == NULL) {
                 write_list(s, runs, p, row);
             } else {
+                const int64_t most = s->a->cap.most > 0 ? s->a->cap.most : INT32_MAX;
                 const int64_t n =
                     count_point(&s->a->rule, s->other, runs, c->x[p], c->y[p], c->z[p]);
-                s->counts[row] = n < INT32_MAX ? (int32_t)n : INT32_MAX;
+                s->counts[row] = n < most ? (int32_t)n : (int32_t)most;
             }
         }
     }
@@ -359,11 +392,48 @@ spops_status spops_cpu_neighbors_search(spops_context *ctx, const spops_neighbor
         if (s.side->offsets == NULL) continue;
         s.counts = s.side->offsets;
         memset(s.counts, 0, (size_t)(s.side->max_rows + 1) * sizeof *s.counts);
+        if (a->cap.most > 0 && side == SPOPS_SIDE_SOURCE) continue; // after the lists of outputs
         search_side(ctx, &s);
         state->num_pairs = scan_counts(s.counts, s.side->max_rows, a->max_pairs);
     }
     state->overflow = state->num_pairs > a->max_pairs;
     return SPOPS_STATUS_OK;
+}
+
+// ---- Lists of inputs from those of outputs ------------------------------------------------------
+
+static void sort_lists(const void *work, int64_t begin, int64_t end)
+{
+    const spops_neighbor_side *side = (const spops_neighbor_side *)work;
+    for (int64_t r = begin; r < end; ++r)
+        sort_list(side->rows + side->offsets[r], side->taps + side->offsets[r],
+                  side->offsets[r + 1] - side->offsets[r]);
+}
+
+// offsets[i + 1] counts, then is where the next pair of input i goes, which in the end is its end.
+static void reverse_lists(spops_context *ctx, const spops_neighbors_arrays *a)
+{
+    const spops_neighbor_side *out = &a->sides[SPOPS_SIDE_TARGET];
+    const spops_neighbor_side *in = &a->sides[SPOPS_SIDE_SOURCE];
+    const int64_t num_pairs = out->offsets[out->max_rows];
+    int32_t begin = 0;
+
+    if (num_pairs == 0) return;
+    for (int64_t p = 0; p < num_pairs; ++p)
+        ++in->offsets[out->rows[p] + 1];
+    for (int64_t i = 1; i <= in->max_rows; ++i) {
+        const int32_t count = in->offsets[i];
+        in->offsets[i] = begin;
+        begin += count;
+    }
+    for (int64_t r = 0; r < out->max_rows; ++r) {
+        for (int64_t p = out->offsets[r]; p < out->offsets[r + 1]; ++p) {
+            const int32_t place = in->offsets[out->rows[p] + 1]++;
+            in->rows[place] = (int32_t)r;
+            in->taps[place] = out->taps[p];
+        }
+    }
+    spops_parallel_for(spops_team_for(ctx, num_pairs), in->max_rows, 0, sort_lists, in);
 }
 
 // ---- Pairs by tap -------------------------------------------------------------------------------
@@ -426,7 +496,11 @@ spops_status spops_cpu_neighbors_fill(spops_context *ctx, const spops_neighbors_
 
     for (int side = 0; side < SPOPS_NUM_SIDES; ++side) {
         const side_search s = side_of(a, w, side);
-        if (s.side->offsets != NULL) search_side(ctx, &s);
+        if (s.side->offsets == NULL) continue;
+        if (a->cap.most > 0 && side == SPOPS_SIDE_SOURCE)
+            reverse_lists(ctx, a);
+        else
+            search_side(ctx, &s);
     }
     if (a->by_tap) sort_by_tap(ctx, a, w->tap_counts);
     return SPOPS_STATUS_OK;

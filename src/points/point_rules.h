@@ -6,6 +6,7 @@
 
 #include <stdint.h>
 
+#include "coords/coord_keys.h"
 #include "core/exact_f64.h"
 #include "spops/points.h"
 
@@ -64,6 +65,44 @@ SPOPS_HD int32_t spops_pair_tap(const spops_pair_rule *rule, float dx, float dy,
     if (t == 1) return 0;
     return (spops_axis_tap(t, rule->tap_size, dx) * t + spops_axis_tap(t, rule->tap_size, dy)) * t +
            spops_axis_tap(t, rule->tap_size, dz);
+}
+
+// ---- At most so many neighbours -----------------------------------------------------------------
+
+typedef struct spops_neighbor_cap {
+    int32_t most; // of an output; 0: all
+    int32_t keep; // spops_neighbors_keep
+    uint32_t seed;
+} spops_neighbor_cap;
+
+// Neighbours with the lowest ranks stay. No two of an output have the same.
+SPOPS_HD uint64_t spops_neighbor_rank(const spops_neighbor_cap *cap, float d2, int32_t out,
+                                      int32_t in)
+{
+    union {
+        float f;
+        uint32_t bits;
+    } first = {d2}; // not negative: bits ascend as it does
+    if (cap->keep == SPOPS_NEIGHBORS_KEEP_FIRST) first.bits = 0;
+    if (cap->keep == SPOPS_NEIGHBORS_KEEP_RANDOM)
+        first.bits = spops_voxel_hash(spops_voxel_hash(cap->seed, (uint32_t)out), (uint32_t)in);
+    return (uint64_t)first.bits << 32 | (uint32_t)in;
+}
+
+// Those that stay of the n so far, by rank, and one more. Returns how many.
+SPOPS_HD int32_t spops_keep_neighbor(const spops_neighbor_cap *cap, uint64_t *ranks, uint16_t *taps,
+                                     int32_t n, uint64_t rank, int32_t tap)
+{
+    int32_t place = n;
+    if (n == cap->most && rank > ranks[n - 1]) return n;
+    if (n == cap->most) place = --n;
+    for (; place > 0 && ranks[place - 1] > rank; --place) {
+        ranks[place] = ranks[place - 1];
+        taps[place] = taps[place - 1];
+    }
+    ranks[place] = rank;
+    taps[place] = (uint16_t)tap;
+    return n + 1;
 }
 
 SPOPS_HD int spops_is_finite(float x)
