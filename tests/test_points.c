@@ -628,7 +628,7 @@ ParameterizedTestParameters(points, nearest_equal_brute_force)
 ParameterizedTest(struct backend_param *p, points, nearest_equal_brute_force)
 {
     enum { SPARE = 5 };
-    static const int32_t counts[] = {1, 3, 16, SPOPS_MAX_NEAREST};
+    static const int32_t counts[] = {1, 3, 20, SPOPS_MAX_NEAREST};
     test_device d;
     if (!test_open(&d, (spops_backend_kind)p->backend, LAUNCH_STREAM)) return;
     for (int n = 0; n < 2 * NUM_CASES; ++n) {

@@ -243,7 +243,7 @@ static inline void spops_neighbors_destroy(spops_neighbors *neighbors)
 /** Data points, arranged for finding those nearest to others. */
 typedef struct spops_nearest spops_nearest;
 
-#define SPOPS_MAX_NEAREST 64 /* neighbours of a point */
+#define SPOPS_MAX_NEAREST 128 /* neighbours of a point */
 
 /**
  * Arrange data points.

@@ -152,5 +152,6 @@ extern "C" spops_status spops_cuda_nearest_find(spops_context *ctx, const spops_
                            args->distances2};
     const dim3 blocks = blocks_for(p.queries.max_rows, threads);
     if (args->count <= 4) return launch(ctx, what, find_nearest<4>, blocks, (unsigned)threads, p);
+    if (args->count <= 32) return launch(ctx, what, find_nearest<32>, blocks, (unsigned)threads, p);
     return launch(ctx, what, find_nearest<SPOPS_MAX_NEAREST>, blocks, (unsigned)threads, p);
 }

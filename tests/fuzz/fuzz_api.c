@@ -1497,7 +1497,7 @@ static void make_nearest(world *w)
     spops_nearest *n = find(w, NEAREST), *made = NULL;
     const int32_t count = rarely(w) ? hostile_i32(w) : 1 + (int32_t)pick(w, 4);
     const int64_t most = cloud.points.rows > 0 && cloud.points.rows < 100 ? cloud.points.rows : 0;
-    const size_t elements = count > 0 && count <= 64 ? (size_t)(most * count) : 0;
+    const size_t elements = count > 0 && count <= SPOPS_MAX_NEAREST ? (size_t)(most * count) : 0;
     int32_t *rows = block(w, elements * sizeof *rows);
     float *distances = block(w, elements * sizeof *distances);
     switch (pick(w, 6)) {
