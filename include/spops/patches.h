@@ -160,6 +160,59 @@ SPOPS_API spops_status spops_patches_update_from_order(spops_context *ctx, spops
                                                        const spops_point_cloud *cloud,
                                                        const spops_patch_order *order);
 
+/* ---- From windows of a grid -------------------------------------------------------------------- */
+
+/**
+ * Windows of cells, and sets of rows within them. A cell is that of spops_patch_order, clamped to 0
+ * .. 2^bits - 1; cell c lies in window floor((c + shift) / window) of its axis.
+ *
+ * Rows are sorted by window and then by cell, both by axes[0] first and by axes[2] last; ties by row.
+ * They are cut into patches:
+ *
+ *     set_rows 0    a window is a patch
+ *     across 0      a window of n rows is cut into S = ceil(n / set_rows) patches. Patch j begins at
+ *                   place j * set_rows of the window, or, with `even`, at floor(j * n / S)
+ *     across 1      the rows of a sample are cut every set_rows, whichever windows they are in
+ */
+typedef struct spops_patch_grid {
+    size_t struct_size; /* sizeof(spops_patch_grid) */
+    int32_t window[3];  /* cells, along each axis; 0: the axis is one window */
+    int32_t shift[3];   /* cells, any sign */
+    int32_t axes[3];    /* 0 to 2, each once; all of them 0: 0, 1, 2 */
+    int32_t set_rows;   /* 0 or more */
+    int32_t even;       /* 1: the sets of a window differ by one row at most */
+    int32_t across;     /* 1: needs set_rows */
+    int32_t borrow;     /* with `across`, as in spops_patch_order */
+    int32_t bits;       /* 1 to SPOPS_MAX_BUCKET_BITS; 0: SPOPS_MAX_BUCKET_BITS */
+    double size_m[3];   /* 0: 1 */
+    double origin_m[3]; /* lower corner of cell 0 */
+} spops_patch_grid;
+
+SPOPS_DEFINE_DEFAULT(spops_patch_grid)
+
+/**
+ * Plan patches from windows of a cloud's rows, which are the rows of Q, K, V and O.
+ *
+ * cloud     As in spops_patches_create_from_order.
+ * grid      NULL: all rows of a sample are a patch.
+ *
+ * Source    Swin3D (shifted windows), DSVT, section 3.2 (sets of equal size along rotated axes, here
+ *           without rows that come twice), LION (groups of equal size in the order of windows).
+ * The rest as spops_patches_create_from_order.
+ */
+SPOPS_API spops_status spops_patches_create_from_grid(spops_context *ctx,
+                                                      const spops_point_cloud *cloud,
+                                                      const spops_patch_grid *grid,
+                                                      spops_patches **out);
+
+/**
+ * Refill patches made by spops_patches_reserve from windows of a cloud's rows: without `borrow` one
+ * with `same`. The rest as spops_patches_update_from_order.
+ */
+SPOPS_API spops_status spops_patches_update_from_grid(spops_context *ctx, spops_patches *patches,
+                                                      const spops_point_cloud *cloud,
+                                                      const spops_patch_grid *grid);
+
 /* ---- From buckets ----------------------------------------------------------------------------- */
 
 /**

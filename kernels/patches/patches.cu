@@ -27,6 +27,9 @@ struct workspace {
     uint64_t *codes, *sorted_codes; // [num_rows]
     int32_t *rows;                  // [num_rows]
     int2 *samples;                  // [max_samples + 1] first patch and first key of a sample
+    int32_t *windows;               // [num_rows + 1] windows that begin before an entry
+    int32_t *window_begins;         // [num_rows + 1]
+    int32_t *window_sets;           // [num_rows + 1] sets before those of a window
     device_wide wide;
 };
 
@@ -52,12 +55,16 @@ workspace carve_workspace(const spops_patch_storage *s, spops_carver *c)
     w.sorted_codes = (uint64_t *)spops_carve(c, ordered, 1, sizeof(uint64_t));
     w.rows = (int32_t *)spops_carve(c, ordered, 1, sizeof(int32_t));
     w.samples = (int2 *)spops_carve(c, s->max_samples + 1, 1, sizeof(int2));
+    w.windows = (int32_t *)spops_carve(c, ordered + 1, 1, sizeof(int32_t));
+    w.window_begins = (int32_t *)spops_carve(c, ordered + 1, 1, sizeof(int32_t));
+    w.window_sets = (int32_t *)spops_carve(c, ordered + 1, 1, sizeof(int32_t));
     w.wide.needs_sort<uint32_t>(s->max_patches, 32);
     w.wide.needs_sort<uint32_t>(max_keys, 32);
     w.wide.needs_sort<uint64_t>(ordered, 64);
     w.wide.needs_scan<int2>(s->num_rows + 1);
     w.wide.needs_scan<int2>(s->max_patches + 1);
     w.wide.needs_scan<int32_t>(s->max_patches + 1);
+    w.wide.needs_scan<int32_t>(ordered + 1);
     w.wide.carve(c);
     return w;
 }
@@ -214,7 +221,7 @@ __global__ void __launch_bounds__(threads) rank_rows(const __grid_constant__ ord
 {
     const int64_t r = (int64_t)blockIdx.x * threads + threadIdx.x;
     if (r >= p.s.num_rows) return;
-    const int bits = 3 * p.rule.cells.bits;
+    const int bits = p.rule.code_bits;
     p.w.rows[r] = (int32_t)r;
     if (!has_order(p) || r >= offset_of(p, p.num_samples)) {
         p.w.codes[r] = (uint64_t)p.num_samples << bits;
@@ -273,6 +280,82 @@ __global__ void __launch_bounds__(threads) cut_order(const __grid_constant__ ord
         for (int32_t e = thread; e < n + borrowed; e += threads)
             k.rows[to + e] = q.rows[e < n ? begin + e : begin - borrowed + (e - n)];
     }
+}
+
+// ---- Windows of a grid --------------------------------------------------------------------------
+
+// Sorted rows e - 1 and e are of different windows, or of different samples.
+__device__ bool begins_window(const order_params &p, int64_t e)
+{
+    if (e == 0) return true;
+    const int bits = p.rule.code_bits;
+    const uint64_t code = p.w.sorted_codes[e], before = p.w.sorted_codes[e - 1];
+    const uint64_t cells = p.rule.grid.cells, places = ((uint64_t)1 << bits) - 1;
+    return code >> bits != before >> bits || (code & places) / cells != (before & places) / cells;
+}
+
+__device__ int32_t num_ordered(const order_params &p)
+{
+    return has_order(p) ? offset_of(p, p.num_samples) : 0;
+}
+
+// A thread an entry, here and below.
+__global__ void __launch_bounds__(threads) flag_windows(const __grid_constant__ order_params p)
+{
+    const int64_t e = (int64_t)blockIdx.x * threads + threadIdx.x;
+    if (e <= p.s.num_rows) p.w.windows[e] = e < num_ordered(p) && begins_window(p, e);
+}
+
+__global__ void __launch_bounds__(threads) place_windows(const __grid_constant__ order_params p)
+{
+    const int64_t e = (int64_t)blockIdx.x * threads + threadIdx.x;
+    if (e > p.s.num_rows) return;
+    const int32_t window = p.w.windows[e];
+    if (e == p.s.num_rows)
+        p.w.window_begins[window] = num_ordered(p); // where the last one ends
+    else if (p.w.windows[e + 1] != window)
+        p.w.window_begins[window] = (int32_t)e;
+}
+
+// A thread a window.
+__global__ void __launch_bounds__(threads) count_sets(const __grid_constant__ order_params p)
+{
+    const int64_t w = (int64_t)blockIdx.x * threads + threadIdx.x;
+    if (w > p.s.num_rows) return;
+    const int32_t *begins = p.w.window_begins;
+    p.w.window_sets[w] = w < p.w.windows[p.s.num_rows]
+                             ? spops_patch_sets(&p.rule.grid, begins[w + 1] - begins[w])
+                             : 0;
+}
+
+// The set of a window of n rows that begins at place k; -1: none.
+__device__ int32_t set_at(const spops_patch_grid_rule &g, int32_t n, int32_t sets, int32_t k)
+{
+    const int32_t set = g.set_rows == 0 ? (k == 0 ? 0 : sets)
+                        : g.even        ? (int32_t)(((int64_t)k * sets + n - 1) / n)
+                                        : k / g.set_rows;
+    return set < sets && spops_patch_set_begin(&g, n, sets, set) == k ? set : -1;
+}
+
+// A thread an entry, and an offset.
+__global__ void __launch_bounds__(threads) cut_windows(const __grid_constant__ order_params p)
+{
+    const int64_t i = (int64_t)blockIdx.x * threads + threadIdx.x;
+    const int32_t total = p.w.window_sets[p.s.num_rows];
+    const int32_t end = p.w.window_begins[p.w.windows[p.s.num_rows]];
+    const bool fits = total <= p.s.max_patches;
+    int32_t *offsets = p.s.sides[SPOPS_SIDE_TARGET].offsets;
+    if (i == 0) {
+        p.s.state->num_patches = fits ? total : 0;
+        if (!fits) p.s.faults->overflow = 1;
+    }
+    if (i <= p.s.max_patches && (!fits || i >= total)) offsets[i] = fits ? end : 0;
+    if (i >= end || !fits) return;
+    const int32_t window = p.w.windows[i + 1] - 1, begin = p.w.window_begins[window];
+    const int32_t set =
+        set_at(p.rule.grid, p.w.window_begins[window + 1] - begin,
+               p.w.window_sets[window + 1] - p.w.window_sets[window], (int32_t)i - begin);
+    if (set >= 0) offsets[p.w.window_sets[window] + set] = (int32_t)i;
 }
 
 // ---- Windows of buckets -------------------------------------------------------------------------
@@ -613,6 +696,21 @@ spops_status make_key_lists(spops_context *ctx, const fill_params &p)
                   blocks_for(p.s.num_rows + 1, threads), (unsigned)threads, p);
 }
 
+// After the order of rows: where windows, and sets in them, begin.
+spops_status cut_grid(spops_context *ctx, const order_params &p)
+{
+    const int64_t n = p.s.num_rows + 1, most = n > p.s.max_patches + 1 ? n : p.s.max_patches + 1;
+    const dim3 blocks = blocks_for(n, threads);
+
+    SPOPS_TRY(launch(ctx, "patches: flag_windows", flag_windows, blocks, (unsigned)threads, p));
+    SPOPS_TRY(p.w.wide.scan(ctx, "patches: scan", p.w.windows, p.w.windows, n));
+    SPOPS_TRY(launch(ctx, "patches: place_windows", place_windows, blocks, (unsigned)threads, p));
+    SPOPS_TRY(launch(ctx, "patches: count_sets", count_sets, blocks, (unsigned)threads, p));
+    SPOPS_TRY(p.w.wide.scan(ctx, "patches: scan", p.w.window_sets, p.w.window_sets, n));
+    return launch(ctx, "patches: cut_windows", cut_windows, blocks_for(most, threads),
+                  (unsigned)threads, p);
+}
+
 int64_t most_entries(const spops_patch_storage *s)
 {
     const int64_t q = s->sides[SPOPS_SIDE_TARGET].max_entries;
@@ -669,13 +767,14 @@ extern "C" spops_status spops_cuda_patches_order(spops_context *ctx, const spops
     if (p.rule.order != nullptr) {
         SPOPS_TRY(launch(ctx, "patches: copy_order", copy_order, rows, (unsigned)threads, p));
     } else if (s->num_rows > 0) {
-        const int bits = 3 * p.rule.cells.bits + bits_for((uint64_t)p.num_samples);
+        const int bits = p.rule.code_bits + bits_for((uint64_t)p.num_samples);
         SPOPS_TRY(launch(ctx, "patches: rank_rows", rank_rows, rows, (unsigned)threads, p));
         // Entries of queries are rows of the cloud; those after the last sample do not count.
         SPOPS_TRY(p.w.wide.sort(ctx, "patches: sort rows", p.w.codes, p.w.sorted_codes, p.w.rows,
                                 p.w.first[SPOPS_SIDE_TARGET], s->num_rows, bits < 64 ? bits : 64));
         SPOPS_TRY(launch(ctx, "patches: put_order", put_order, rows, (unsigned)threads, p));
     }
+    if (p.rule.patch_rows == 0) return cut_grid(ctx, p);
     return launch(ctx, "patches: cut_order", cut_order,
                   dim3((unsigned)(s->max_patches < 65535 ? s->max_patches + 1 : 65535)),
                   (unsigned)threads, p);

@@ -863,6 +863,22 @@ def patches_order(
     **capacities: int,
 ) -> Plan: ...  # Patches of rows that follow each other on a curve.
 
+def patches_grid(
+    cloud: Array,
+    offsets: Array | None = None,
+    window: int | Sequence[int] | None = None,
+    shift: int | Sequence[int] | None = None,
+    axes: int | Sequence[int] | None = None,
+    set_rows: int = 0,
+    even: bool = False,
+    across: bool = False,
+    borrow: bool = False,
+    bits: int = 0,
+    size_m: float | Sequence[float] | None = None,
+    origin_m: float | Sequence[float] | None = None,
+    **capacities: int,
+) -> Plan: ...  # Patches of windows of a grid, or of sets of rows within them.
+
 def patches_buckets(
     buckets: Plan,
     buckets_of: int = 0,

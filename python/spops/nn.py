@@ -353,7 +353,7 @@ class AttentionBlock(nn.Module):
 
     ``forward(feats, patches, positions=None)``: feats [rows, channels]; patches of kind patches: of
     rows that follow each other on a curve (``F.patches_order(points, patch_rows=1024)``), of neighbouring
-    buckets (``F.patches_buckets(F.buckets(...))``), or of lists (``F.patches``); positions f32 or i32 [rows, 3].
+    buckets (``F.patches_buckets(F.buckets(...))``), of windows (``F.patches_grid(coords, window=[16, 16, 0])``), or of lists (``F.patches``); positions f32 or i32 [rows, 3].
     """
 
     def __init__(self, channels: int, heads: int, expansion: float = 4, rotary_base: float = 0.0):

@@ -250,6 +250,29 @@ spops_status spops_boxed_patches_order(spops_boxed_call *b)
     return spops_boxed_made(b, made);
 }
 
+spops_status spops_boxed_patches_grid(spops_boxed_call *b)
+{
+    enum { WINDOW, SHIFT, AXES, SET_ROWS, EVEN, ACROSS, BORROW, BITS, SIZE_M, ORIGIN_M };
+    const spops_point_cloud cloud = spops_cloud_of(b, 0);
+    spops_patch_grid grid = spops_patch_grid_default();
+    spops_patches *made = NULL;
+
+    SPOPS_TRY(spops_list_i32(b, WINDOW, 3, 0, grid.window));
+    SPOPS_TRY(spops_list_i32(b, SHIFT, 3, 0, grid.shift));
+    SPOPS_TRY(spops_list_i32(b, AXES, 3, 0, grid.axes));
+    grid.set_rows = spops_boxed_i32(b, SET_ROWS);
+    grid.even = spops_boxed_i32(b, EVEN);
+    grid.across = spops_boxed_i32(b, ACROSS);
+    grid.borrow = spops_boxed_i32(b, BORROW);
+    grid.bits = spops_boxed_i32(b, BITS);
+    SPOPS_TRY(spops_list_f64(b, SIZE_M, 3, 0.0, grid.size_m));
+    SPOPS_TRY(spops_list_f64(b, ORIGIN_M, 3, 0.0, grid.origin_m));
+    if (b->into != NULL)
+        return spops_patches_update_from_grid(b->ctx, (spops_patches *)b->into, &cloud, &grid);
+    SPOPS_TRY(spops_patches_create_from_grid(b->ctx, &cloud, &grid, &made));
+    return spops_boxed_made(b, made);
+}
+
 spops_status spops_boxed_patches_buckets(spops_boxed_call *b)
 {
     spops_patch_window window = spops_patch_window_default();

@@ -13,13 +13,27 @@ extern "C" {
 
 // ---- Orders -------------------------------------------------------------------------------------
 
+// Windows of a grid: a row's code is its window's number and then its place in the window.
+typedef struct spops_patch_grid_rule {
+    int32_t window[3], shift[3]; // of the axes in their order; 0 <= shift < window
+    int32_t axes[3];
+    uint64_t windows[3]; // along each of them
+    uint64_t cells;      // of a window
+    int32_t set_rows;    // of the sets that windows are cut into; 0: a window is a patch
+    bool even;
+} spops_patch_grid_rule;
+
+enum { SPOPS_PATCH_BY_GRID = -1 }; // in place of a curve
+
 typedef struct spops_patch_curve_rule {
     spops_bucket_rule cells; // bits, size and origin of cells
     spops_key_layout layout; // of a cube of them
     int32_t curve;
-    int32_t patch_rows;
+    int32_t code_bits;
+    int32_t patch_rows; // 0: patches end where windows do
     bool borrow;
     const int32_t *order; // the caller's; NULL: along the curve
+    spops_patch_grid_rule grid;
 } spops_patch_curve_rule;
 
 SPOPS_HD int spops_patch_is_hilbert(const spops_patch_curve_rule *rule)
@@ -48,10 +62,37 @@ SPOPS_HD uint64_t spops_patch_key(const spops_patch_curve_rule *rule, const int3
     return ((uint64_t)c[0] << bits | c[1]) << bits | (uint64_t)c[2];
 }
 
-// Where cell v stands on the curve: 3 * bits bits.
+// Cell v: its window, and its place in the window.
+SPOPS_HD uint64_t spops_patch_grid_code(const spops_patch_curve_rule *rule, const int32_t v[3])
+{
+    const spops_patch_grid_rule *g = &rule->grid;
+    uint64_t window = 0, place = 0;
+    for (int a = 0; a < 3; ++a) {
+        const uint64_t c =
+            (uint64_t)spops_bucket_clamp(&rule->cells, v[g->axes[a]]) + (uint64_t)g->shift[a];
+        window = window * g->windows[a] + c / (uint64_t)g->window[a];
+        place = place * (uint64_t)g->window[a] + c % (uint64_t)g->window[a];
+    }
+    return window * g->cells + place;
+}
+
+// Sets that a window with n rows is cut into, and where set j begins.
+SPOPS_HD int32_t spops_patch_sets(const spops_patch_grid_rule *g, int32_t n)
+{
+    return g->set_rows == 0 ? 1 : (int32_t)(((int64_t)n + g->set_rows - 1) / g->set_rows);
+}
+
+SPOPS_HD int32_t spops_patch_set_begin(const spops_patch_grid_rule *g, int32_t n, int32_t sets,
+                                       int32_t j)
+{
+    return g->even ? (int32_t)((int64_t)n * j / sets) : j * g->set_rows;
+}
+
+// Where cell v stands on the curve, or in the grid: code_bits bits.
 SPOPS_HD uint64_t spops_patch_code(const spops_patch_curve_rule *rule, const int32_t v[3])
 {
     uint32_t c[3];
+    if (rule->curve == SPOPS_PATCH_BY_GRID) return spops_patch_grid_code(rule, v);
     if (spops_patch_is_hilbert(rule))
         return spops_key_hilbert(&rule->layout, spops_patch_key(rule, v));
     spops_patch_axes(rule, v, c);
@@ -62,6 +103,7 @@ SPOPS_HD uint64_t spops_patch_code(const spops_patch_curve_rule *rule, const int
 // full and another one is there.
 SPOPS_HD int32_t spops_patches_of_rows(const spops_patch_curve_rule *rule, int32_t n)
 {
+    if (rule->patch_rows == 0) return 0; // windows say
     return (int32_t)(((int64_t)n + rule->patch_rows - 1) / rule->patch_rows);
 }
 

@@ -364,6 +364,7 @@ static spops_status read_order(spops_context *ctx, const char *call, const spops
     rule->borrow = o.borrow == 1;
     rule->order = o.order;
     rule->cells.bits = o.bits == 0 ? SPOPS_MAX_BUCKET_BITS : o.bits;
+    rule->code_bits = 3 * rule->cells.bits;
     SPOPS_TRY(spops_bucket_rule_set_cells(ctx, call, o.size_m, o.origin_m, &rule->cells));
     rule->layout.dims = 3;
     rule->layout.max_axis_bits = rule->cells.bits;
@@ -380,7 +381,7 @@ static spops_status read_order(spops_context *ctx, const char *call, const spops
 static spops_status check_order_sizes(spops_context *ctx, const char *call, int64_t rows,
                                       int64_t samples, const spops_patch_curve_rule *rule)
 {
-    const int left = 64 - 3 * rule->cells.bits;
+    const int left = 64 - rule->code_bits;
     SPOPS_REQUIRE(ctx, rule->order != NULL || left >= 32 || samples < (int64_t)1 << left,
                   "%s: cloud has %" PRId64 " samples, expected less than %" PRId64
                   " with cells of %d bits",
@@ -424,35 +425,38 @@ static spops_status refuse_order(spops_context *ctx, const char *call, int64_t n
                       call, faults->twice, row);
 }
 
-spops_status spops_patches_create_from_order(spops_context *ctx, const spops_point_cloud *cloud,
-                                             const spops_patch_order *order, spops_patches **out)
+// The most patches that rows of so many samples can make.
+static int64_t most_patches(const spops_patch_curve_rule *rule, int64_t rows, int64_t samples)
 {
-    static const char call[] = "patches_create_from_order";
+    return rule->patch_rows == 0 ? rows
+                                 : rows / rule->patch_rows + (samples < rows ? samples : rows);
+}
+
+static spops_status create_in_order(spops_context *ctx, const char *call,
+                                    const spops_point_cloud *cloud,
+                                    const spops_patch_curve_rule *rule, spops_patches **out)
+{
     spops_status status = SPOPS_STATUS_OK;
-    spops_patch_curve_rule rule;
     int64_t fields[NUM_FIELDS] = {0};
     spops_patch_faults faults;
     spops_patches *p = NULL;
     int64_t samples, rows;
 
-    SPOPS_BEGIN_CREATE(ctx, call, out);
-    SPOPS_TRY(spops_buckets_check_cloud(ctx, call, cloud));
-    SPOPS_TRY(read_order(ctx, call, order, &rule));
     SPOPS_TRY(spops_cloud_check_offsets(ctx, call, "cloud", cloud));
     samples = spops_cloud_samples(cloud);
     rows = cloud->points.rows;
     fields[NUM_ROWS] = fields[MAX_QUERIES] = rows;
     fields[MAX_SAMPLES] = samples;
-    fields[MAX_PATCHES] = rows / rule.patch_rows + (samples < rows ? samples : rows);
-    fields[SAME] = !rule.borrow;
+    fields[MAX_PATCHES] = most_patches(rule, rows, samples);
+    fields[SAME] = !rule->borrow;
     // A sample borrows less than it has rows.
-    if (rule.borrow) fields[MAX_KEYS] = 2 * rows;
-    SPOPS_TRY(check_order_sizes(ctx, call, rows, samples, &rule));
+    if (rule->borrow) fields[MAX_KEYS] = 2 * rows;
+    SPOPS_TRY(check_order_sizes(ctx, call, rows, samples, rule));
     SPOPS_TRY(spops_plan_open(ctx, call, SPOPS_PLAN_PATCHES, fields, &p));
-    SPOPS_TRY_GOTO(fill_from_order(ctx, p, cloud, &rule), status, fail);
+    SPOPS_TRY_GOTO(fill_from_order(ctx, p, cloud, rule), status, fail);
     SPOPS_TRY_GOTO(ctx->backend->download(ctx, &faults, p->storage.faults, sizeof faults), status,
                    fail);
-    SPOPS_TRY_GOTO(refuse_order(ctx, call, rows, cloud, rule.order, &faults), status, fail);
+    SPOPS_TRY_GOTO(refuse_order(ctx, call, rows, cloud, rule->order, &faults), status, fail);
     SPOPS_TRY_GOTO(finish_patches(ctx, p, &faults), status, fail);
     *out = p;
     return SPOPS_STATUS_OK;
@@ -462,6 +466,18 @@ fail:
     return status;
 }
 
+spops_status spops_patches_create_from_order(spops_context *ctx, const spops_point_cloud *cloud,
+                                             const spops_patch_order *order, spops_patches **out)
+{
+    static const char call[] = "patches_create_from_order";
+    spops_patch_curve_rule rule;
+
+    SPOPS_BEGIN_CREATE(ctx, call, out);
+    SPOPS_TRY(spops_buckets_check_cloud(ctx, call, cloud));
+    SPOPS_TRY(read_order(ctx, call, order, &rule));
+    return create_in_order(ctx, call, cloud, &rule, out);
+}
+
 static spops_status check_samples(spops_context *ctx, const char *call, const char *name,
                                   const spops_patches *patches, int64_t samples)
 {
@@ -469,6 +485,21 @@ static spops_status check_samples(spops_context *ctx, const char *call, const ch
                   "%s: %s has %" PRId64 " samples, expected at most %" PRId64 " (max_samples)",
                   call, name, samples, patches->storage.max_samples);
     return SPOPS_STATUS_OK;
+}
+
+static spops_status update_in_order(spops_context *ctx, const char *call, spops_patches *patches,
+                                    const spops_point_cloud *cloud,
+                                    const spops_patch_curve_rule *rule)
+{
+    SPOPS_TRY(check_samples(ctx, call, "cloud", patches, spops_cloud_samples(cloud)));
+    SPOPS_REQUIRE(ctx, cloud->points.rows == patches->storage.num_rows,
+                  "%s: cloud->points.rows is %" PRId64 ", expected num_rows, %" PRId64, call,
+                  cloud->points.rows, patches->storage.num_rows);
+    SPOPS_REQUIRE(ctx, rule->borrow != patches->storage.same,
+                  "%s: borrow is %d, expected %d as `same` of the plan is %d", call, rule->borrow,
+                  !patches->storage.same, patches->storage.same);
+    SPOPS_TRY(check_order_sizes(ctx, call, cloud->points.rows, spops_cloud_samples(cloud), rule));
+    return fill_from_order(ctx, patches, cloud, rule);
 }
 
 spops_status spops_patches_update_from_order(spops_context *ctx, spops_patches *patches,
@@ -481,16 +512,106 @@ spops_status spops_patches_update_from_order(spops_context *ctx, spops_patches *
     SPOPS_BEGIN_CALL(ctx, call);
     SPOPS_TRY(spops_plan_check_refillable(ctx, call, "patches", patches));
     SPOPS_TRY(spops_buckets_check_cloud(ctx, call, cloud));
-    SPOPS_TRY(check_samples(ctx, call, "cloud", patches, spops_cloud_samples(cloud)));
-    SPOPS_REQUIRE(ctx, cloud->points.rows == patches->storage.num_rows,
-                  "%s: cloud->points.rows is %" PRId64 ", expected num_rows, %" PRId64, call,
-                  cloud->points.rows, patches->storage.num_rows);
     SPOPS_TRY(read_order(ctx, call, order, &rule));
-    SPOPS_REQUIRE(ctx, rule.borrow != patches->storage.same,
-                  "%s: borrow is %d, expected %d as `same` of the plan is %d", call, rule.borrow,
-                  !patches->storage.same, patches->storage.same);
-    SPOPS_TRY(check_order_sizes(ctx, call, cloud->points.rows, spops_cloud_samples(cloud), &rule));
-    return fill_from_order(ctx, patches, cloud, &rule);
+    return update_in_order(ctx, call, patches, cloud, &rule);
+}
+
+// ---- From windows of a grid ---------------------------------------------------------------------
+
+static spops_status read_flags(spops_context *ctx, const char *call, const spops_patch_grid *g)
+{
+    SPOPS_TRY(spops_check_flag(ctx, call, "even", g->even));
+    SPOPS_TRY(spops_check_flag(ctx, call, "across", g->across));
+    SPOPS_TRY(spops_check_flag(ctx, call, "borrow", g->borrow));
+    SPOPS_REQUIRE(ctx, g->set_rows >= 0, "%s: set_rows is %d, expected 0 or more", call,
+                  (int)g->set_rows);
+    SPOPS_REQUIRE(ctx, g->across == 0 || g->set_rows > 0,
+                  "%s: set_rows is 0, expected 1 or more as across is 1", call);
+    SPOPS_REQUIRE(ctx, g->borrow == 0 || g->across == 1,
+                  "%s: borrow is 1, expected 0 as across is 0", call);
+    SPOPS_REQUIRE(ctx, g->bits >= 0 && g->bits <= SPOPS_MAX_BUCKET_BITS,
+                  "%s: bits is %d, expected 0 to %d", call, (int)g->bits, SPOPS_MAX_BUCKET_BITS);
+    return SPOPS_STATUS_OK;
+}
+
+static spops_status read_axes(spops_context *ctx, const char *call, const int32_t given[3],
+                              int32_t axes[3])
+{
+    int seen = 0;
+    for (int a = 0; a < 3; ++a) {
+        axes[a] = given[0] == 0 && given[1] == 0 && given[2] == 0 ? a : given[a];
+        SPOPS_REQUIRE(ctx, axes[a] >= 0 && axes[a] < 3, "%s: axes[%d] is %d, expected 0 to 2", call,
+                      a, (int)axes[a]);
+        SPOPS_REQUIRE(ctx, (seen & 1 << axes[a]) == 0,
+                      "%s: axes[%d] is %d, an axis that is there before", call, a, (int)axes[a]);
+        seen |= 1 << axes[a];
+    }
+    return SPOPS_STATUS_OK;
+}
+
+static spops_status read_grid(spops_context *ctx, const char *call, const spops_patch_grid *given,
+                              spops_patch_curve_rule *rule)
+{
+    spops_patch_grid o;
+    spops_patch_grid_rule *g = &rule->grid;
+    uint64_t codes;
+
+    memset(&o, 0, sizeof o);
+    memset(rule, 0, sizeof *rule);
+    SPOPS_TRY(spops_read_options(ctx, call, given, &o, sizeof o));
+    SPOPS_TRY(read_flags(ctx, call, &o));
+    SPOPS_TRY(read_axes(ctx, call, o.axes, g->axes));
+    rule->curve = SPOPS_PATCH_BY_GRID;
+    rule->patch_rows = o.across == 1 ? o.set_rows : 0;
+    rule->borrow = o.borrow == 1;
+    rule->cells.bits = o.bits == 0 ? SPOPS_MAX_BUCKET_BITS : o.bits;
+    SPOPS_TRY(spops_bucket_rule_set_cells(ctx, call, o.size_m, o.origin_m, &rule->cells));
+    g->set_rows = o.set_rows;
+    g->even = o.even == 1;
+    g->cells = codes = 1;
+    for (int a = 0; a < 3; ++a) {
+        const int32_t most = 1 << rule->cells.bits, window = o.window[g->axes[a]];
+        SPOPS_REQUIRE(ctx, window >= 0 && window <= most,
+                      "%s: window[%d] is %d, expected 0 to %d with cells of %d bits", call,
+                      (int)g->axes[a], (int)window, (int)most, (int)rule->cells.bits);
+        // An axis that is one window has no shift.
+        g->window[a] = window == 0 ? most : window;
+        g->shift[a] = window == 0 ? 0 : o.shift[g->axes[a]] % window;
+        if (g->shift[a] < 0) g->shift[a] += window;
+        g->windows[a] = (uint64_t)(most - 1 + g->shift[a]) / (uint64_t)g->window[a] + 1;
+        g->cells *= (uint64_t)g->window[a];
+        codes *= g->windows[a];
+    }
+    // At most 3 * 2^16 codes along an axis.
+    for (codes = codes * g->cells - 1; codes >> rule->code_bits != 0;)
+        ++rule->code_bits;
+    return SPOPS_STATUS_OK;
+}
+
+spops_status spops_patches_create_from_grid(spops_context *ctx, const spops_point_cloud *cloud,
+                                            const spops_patch_grid *grid, spops_patches **out)
+{
+    static const char call[] = "patches_create_from_grid";
+    spops_patch_curve_rule rule;
+
+    SPOPS_BEGIN_CREATE(ctx, call, out);
+    SPOPS_TRY(spops_buckets_check_cloud(ctx, call, cloud));
+    SPOPS_TRY(read_grid(ctx, call, grid, &rule));
+    return create_in_order(ctx, call, cloud, &rule, out);
+}
+
+spops_status spops_patches_update_from_grid(spops_context *ctx, spops_patches *patches,
+                                            const spops_point_cloud *cloud,
+                                            const spops_patch_grid *grid)
+{
+    static const char call[] = "patches_update_from_grid";
+    spops_patch_curve_rule rule;
+
+    SPOPS_BEGIN_CALL(ctx, call);
+    SPOPS_TRY(spops_plan_check_refillable(ctx, call, "patches", (const spops_plan *)patches));
+    SPOPS_TRY(spops_buckets_check_cloud(ctx, call, cloud));
+    SPOPS_TRY(read_grid(ctx, call, grid, &rule));
+    return update_in_order(ctx, call, patches, cloud, &rule);
 }
 
 // ---- From buckets -------------------------------------------------------------------------------

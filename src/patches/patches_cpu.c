@@ -182,8 +182,74 @@ static void order_sample(spops_context *ctx, const spops_patches_args *args,
     spops_parallel_for(spops_team_for(ctx, 16 * (int64_t)n), n, 0, find_codes, &work);
     for (int32_t r = begin; r < end && s->faults->not_finite == INT32_MAX; ++r)
         if (!spops_bucket_row_is_finite(work.points, r)) s->faults->not_finite = r;
-    at = spops_radix_sort(spops_team_for(ctx, n), 3 * rule->cells.bits, n, sort, 0);
+    at = spops_radix_sort(spops_team_for(ctx, n), rule->code_bits, n, sort, 0);
     if (n > 0) memcpy(rows + begin, sort->values[at], (size_t)n * sizeof *rows);
+}
+
+// Patches of as many rows each, and their keys. Returns how many.
+static int64_t cut_samples(const spops_patches_args *args, const cloud_samples *samples)
+{
+    const spops_patch_storage *s = args->storage;
+    const spops_patch_curve_rule *rule = args->curve;
+    const spops_patch_side *q = &s->sides[SPOPS_SIDE_TARGET], *k = &s->sides[SPOPS_SIDE_SOURCE];
+    int64_t num_patches = 0, num_keys = 0;
+
+    for (int64_t b = 0; b < samples->num; ++b) {
+        const int32_t last = samples->offsets[b + 1];
+        for (int32_t e = samples->offsets[b]; e < last; ++num_patches) {
+            const int32_t n = last - e < rule->patch_rows ? last - e : rule->patch_rows;
+            const int32_t borrowed =
+                e + n == last ? spops_patch_borrows(rule, last - samples->offsets[b]) : 0;
+            if (!s->same) {
+                memcpy(k->rows + num_keys, q->rows + e, (size_t)n * sizeof *k->rows);
+                memcpy(k->rows + num_keys + n, q->rows + e - borrowed,
+                       (size_t)borrowed * sizeof *k->rows);
+                num_keys += n + borrowed;
+                k->offsets[num_patches + 1] = (int32_t)num_keys;
+            }
+            e += n;
+            q->offsets[num_patches + 1] = e;
+        }
+    }
+    return num_patches;
+}
+
+// The window of a row, whose sample is known.
+static uint64_t window_of(const spops_patches_args *args, int32_t row)
+{
+    int32_t v[3];
+    spops_bucket_row_cell(&args->curve->cells, &args->cloud->points, row, v);
+    return spops_patch_grid_code(args->curve, v) / args->curve->grid.cells;
+}
+
+// Patches of windows, or of sets in them. Returns how many; -1: they do not fit.
+static int64_t cut_windows(const spops_patches_args *args, const cloud_samples *samples)
+{
+    const spops_patch_storage *s = args->storage;
+    const spops_patch_grid_rule *grid = &args->curve->grid;
+    const spops_patch_side *q = &s->sides[SPOPS_SIDE_TARGET];
+    int64_t num_patches = 0;
+
+    for (int64_t b = 0; b < samples->num; ++b) {
+        const int32_t last = samples->offsets[b + 1];
+        for (int32_t begin = samples->offsets[b], end; begin < last; begin = end) {
+            const uint64_t window = window_of(args, q->rows[begin]);
+            for (end = begin + 1; end < last && window_of(args, q->rows[end]) == window;)
+                ++end;
+            const int32_t sets = spops_patch_sets(grid, end - begin);
+            if (num_patches + sets > s->max_patches) {
+                s->faults->overflow = 1;
+                clear_offsets(s, SPOPS_SIDE_TARGET);
+                return -1;
+            }
+            for (int32_t j = 0; j < sets; ++j)
+                q->offsets[num_patches + j] =
+                    begin + spops_patch_set_begin(grid, end - begin, sets, j);
+            num_patches += sets;
+            q->offsets[num_patches] = end;
+        }
+    }
+    return num_patches;
 }
 
 spops_status spops_cpu_patches_order(spops_context *ctx, const spops_patches_args *args)
@@ -217,24 +283,8 @@ spops_status spops_cpu_patches_order(spops_context *ctx, const spops_patches_arg
     }
     for (int64_t b = 0; b < samples.num; ++b)
         order_sample(ctx, args, &w, samples.offsets[b], samples.offsets[b + 1]);
-    num_patches = num_keys = 0;
-    for (int64_t b = 0; b < samples.num; ++b) {
-        const int32_t last = samples.offsets[b + 1];
-        for (int32_t e = samples.offsets[b]; e < last; ++num_patches) {
-            const int32_t n = last - e < rule->patch_rows ? last - e : rule->patch_rows;
-            const int32_t borrowed =
-                e + n == last ? spops_patch_borrows(rule, last - samples.offsets[b]) : 0;
-            if (!s->same) {
-                memcpy(k->rows + num_keys, q->rows + e, (size_t)n * sizeof *k->rows);
-                memcpy(k->rows + num_keys + n, q->rows + e - borrowed,
-                       (size_t)borrowed * sizeof *k->rows);
-                num_keys += n + borrowed;
-                k->offsets[num_patches + 1] = (int32_t)num_keys;
-            }
-            e += n;
-            q->offsets[num_patches + 1] = e;
-        }
-    }
+    num_patches = rule->patch_rows == 0 ? cut_windows(args, &samples) : cut_samples(args, &samples);
+    if (num_patches < 0) return SPOPS_STATUS_OK;
     s->state->num_patches = (int32_t)num_patches;
     for (int64_t p = num_patches; p < s->max_patches; ++p)
         for (int i = 0; i < num_sides(s); ++i)

@@ -1743,6 +1743,25 @@ static const int32_t *rows_for(const int32_t *offsets, int64_t n, const int32_t 
     return readable && offsets[n] > entries ? NULL : rows;
 }
 
+static spops_patch_grid grid_of(world *w)
+{
+    spops_patch_grid g = spops_patch_grid_default();
+    for (int a = 0; a < 3; ++a) {
+        g.window[a] = rarely(w) ? hostile_i32(w) : (int32_t)pick(w, 6);
+        g.shift[a] = rarely(w) ? hostile_i32(w) : (int32_t)pick(w, 6) - 2;
+        g.axes[a] = rarely(w) ? hostile_i32(w) : 0;
+    }
+    g.set_rows = rarely(w) ? hostile_i32(w) : (int32_t)pick(w, 6);
+    g.even = rarely(w) ? hostile_i32(w) : (int32_t)pick(w, 2);
+    g.across = pick(w, 4) == 1;
+    g.borrow = pick(w, 4) == 1;
+    g.bits = rarely(w) ? hostile_i32(w) : (int32_t)pick(w, 17);
+    g.size_m[0] = hostile_f64(w, 0.5);
+    g.origin_m[1] = hostile_f64(w, 0.0);
+    spoil_size(w, &g.struct_size);
+    return g;
+}
+
 static void make_patches(world *w)
 {
     const int64_t n = 1 + pick(w, 4), queries = pick(w, MOST_ROWS), keys = pick(w, MOST_ROWS);
@@ -1815,6 +1834,17 @@ static void make_patches(world *w)
              spops_patches_create_from_buckets(w->ctx, buckets, rarely(w) ? NULL : &window, &made));
         break;
     case 8: CALL(w, spops_patches_update_from_buckets(w->ctx, p, buckets, &window)); break;
+    case 9: {
+        const spops_patch_grid grid = grid_of(w);
+        MAKE(w, PATCHES, made,
+             spops_patches_create_from_grid(w->ctx, &cloud, rarely(w) ? NULL : &grid, &made));
+        break;
+    }
+    case 10: {
+        const spops_patch_grid grid = grid_of(w);
+        CALL(w, spops_patches_update_from_grid(w->ctx, p, rarely(w) ? NULL : &cloud, &grid));
+        break;
+    }
     default:
         MAKE(
             w, PATCHES, made,
