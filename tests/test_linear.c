@@ -19,7 +19,8 @@ enum { GRAD_X, GRAD_W, GRAD_BIAS };
 
 typedef struct linear_case {
     int64_t rows, in, out;
-    bool w_transposed, relu, tf32;
+    bool w_transposed, tf32;
+    ref_activation activation;
 } linear_case;
 
 // ---- The reference: a convolution with one tap that joins row to row ----------------------------
@@ -64,7 +65,7 @@ static void reference_forward(void *user, const double *const *in, ref_tensor *c
     double *w = c->w_transposed ? turned(in[W], c->out, c->in) : turned(in[W], c->in, c->out);
     double *stored = c->w_transposed ? w : turned(w, c->out, c->in);
     const ref_sparseconv conv = convolution(c, table, in[X], stored);
-    const ref_epilogue after = {in[BIAS], in[SCALE], in[SHIFT], in[RESIDUAL], c->relu};
+    const ref_epilogue after = {in[BIAS], in[SCALE], in[SHIFT], in[RESIDUAL], c->activation};
     ref_sparseconv_forward(&conv, &after, out[OUT]);
     if (stored != w) free(stored);
     free(w), free(table);
@@ -107,7 +108,8 @@ static spops_conv_layer layer_of(const linear_case *c)
 {
     spops_conv_layer layer = spops_conv_layer_default();
     layer.w_transposed = c->w_transposed;
-    layer.activation = c->relu ? SPOPS_ACTIVATION_RELU : SPOPS_ACTIVATION_NONE;
+    layer.activation = c->activation.kind;
+    layer.activation_slope = c->activation.slope;
     layer.math = c->tf32 ? SPOPS_MATH_TF32 : SPOPS_MATH_EXACT;
     return layer;
 }
@@ -168,8 +170,7 @@ static void check_size(test_device *d, const struct linear_size *s, spops_dtype 
     linear_case c = {.rows = s->rows,
                      .in = s->in,
                      .out = s->out,
-                     .w_transposed = test_rng_below(rng, 2) != 0,
-                     .relu = test_rng_below(rng, 2) != 0};
+                     .w_transposed = test_rng_below(rng, 2) != 0};
     const test_values values = values_for(rng, s->rows, s->in);
     const test_check check = values == VALUES_EXACT ? CHECK_EXACT : CHECK_BOUND;
     const spops_dtype wide = test_rng_below(rng, 2) == 0 ? dtype : SPOPS_DTYPE_F32;
@@ -178,12 +179,13 @@ static void check_size(test_device *d, const struct linear_size *s, spops_dtype 
     test_operator op = {.stream = stream, .user = &c};
     char text[256];
 
+    c.activation = test_activation(rng, values == VALUES_EXACT);
     c.tf32 = values == VALUES_EXACT && test_rng_below(rng, 2) == 0;
     op.in[X] = any_view(test_input("x", c.rows, c.in, dtype, values), rng);
     op.in[W] = any_view(test_input("w", w_rows, w_cols, dtype, values), rng);
     if (!backward) {
-        op.what = test_describe(text, "forward, transposed %d, relu %d, tf32 %d", c.w_transposed,
-                                c.relu, c.tf32);
+        op.what = test_describe(text, "forward, transposed %d, activation %d, tf32 %d", c.w_transposed,
+                                (int)c.activation.kind, c.tf32);
         op.in[BIAS] = maybe(test_input("bias", 1, c.out, sums, values), rng);
         op.in[SCALE] = maybe(test_input("scale", 1, c.out, sums, values), rng);
         op.in[SHIFT] = maybe(test_input("shift", 1, c.out, sums, values), rng);

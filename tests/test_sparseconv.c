@@ -30,7 +30,8 @@ typedef struct conv_case {
     spops_sparseconv *conv;
     ref_sparseconv ref; // shape and table
     int32_t *table;
-    bool has_bias, has_scale, has_residual, relu;
+    bool has_bias, has_scale, has_residual;
+    ref_activation activation;
 } conv_case;
 
 static spops_coords *create_set(test_device *d, const ref_set *set)
@@ -113,14 +114,15 @@ static spops_status run_forward(void *user, spops_context *ctx, const spops_matr
     layer.scale = vector(in[SCALE]);
     layer.shift = vector(in[SHIFT]);
     layer.residual = in[RESIDUAL];
-    layer.activation = c->relu ? SPOPS_ACTIVATION_RELU : SPOPS_ACTIVATION_NONE;
+    layer.activation = c->activation.kind;
+    layer.activation_slope = c->activation.slope;
     return spops_sparseconv_execute(ctx, c->conv, *in[X], *in[W], &layer, *out[OUT]);
 }
 
 static void reference_forward(void *user, const double *const *in, ref_tensor *const *out)
 {
     const conv_case *c = (const conv_case *)user;
-    const ref_epilogue epilogue = {in[BIAS], in[SCALE], in[SHIFT], in[RESIDUAL], c->relu};
+    const ref_epilogue epilogue = {in[BIAS], in[SCALE], in[SHIFT], in[RESIDUAL], c->activation};
     ref_sparseconv conv = c->ref;
     conv.x = in[X];
     conv.w = in[W];
@@ -240,7 +242,8 @@ static void check_layer(conv_case *c, const char *what, bool backward, spops_dty
         // with an epilogue write the dtype of sums here, and narrow ones have a test of their own.
         const bool epilogue = op.verify == NULL && test_rng_below(&rng, 2) != 0;
         const spops_dtype out = epilogue ? sums : wide;
-        c->relu = epilogue && test_rng_below(&rng, 2) != 0;
+        c->activation = (ref_activation){0};
+        if (epilogue) c->activation = test_activation(&rng, values == VALUES_EXACT);
         if (epilogue && test_rng_below(&rng, 2))
             op.in[BIAS] = test_input("bias", 1, out_channels, sums, values);
         if (epilogue && test_rng_below(&rng, 2)) {
@@ -730,7 +733,7 @@ ParameterizedTest(struct backend_param *p, sparseconv, finishes_narrow_outputs)
         test_rng rng = test_rng_make(5 + (uint64_t)t);
         guarded x, w, bias, scale, shift, residual, out;
         spops_conv_layer layer = spops_conv_layer_default();
-        ref_epilogue epilogue = {NULL, NULL, NULL, NULL, true};
+        ref_epilogue epilogue = {NULL, NULL, NULL, NULL, {SPOPS_ACTIVATION_RELU, 0}};
 
         create_sets(&c, &cloud);
         create_conv(&c, NULL);

@@ -9,15 +9,9 @@
 #ifndef SPOPS_NORM_H
 #define SPOPS_NORM_H
 
-#include "spops/context.h"
+#include "spops/activation.h"
 
 SPOPS_EXTERN_C_BEGIN
-
-/** What is done to a value after the normalisation. */
-typedef enum spops_activation {
-    SPOPS_ACTIVATION_NONE = 0,
-    SPOPS_ACTIVATION_RELU = 1 /* max(y, 0); NaN stays; the gradient at 0 is 0 */
-} spops_activation;
 
 /** Choices of the norms of rows. */
 typedef struct spops_norm_options {
@@ -30,6 +24,7 @@ typedef struct spops_norm_options {
     spops_activation activation;
     int32_t
         fixed_statistics; /* gradient of batch norm: 1 where mean and var are constants, else 0 */
+    float activation_slope; /* of LEAKY_RELU, finite; 0: 0.01 */
 } spops_norm_options;
 
 SPOPS_DEFINE_DEFAULT(spops_norm_options)

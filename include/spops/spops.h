@@ -21,6 +21,7 @@
 #include "spops/kernel_map.h"
 #include "spops/pyramid.h"
 #include "spops/pool.h"
+#include "spops/activation.h"
 #include "spops/norm.h"
 #include "spops/layer.h"
 #include "spops/linear.h"

@@ -3,6 +3,7 @@
 #include <initializer_list>
 
 #include "core/matrix.h"
+#include "kernels/core/activation.cuh"
 #include "kernels/core/chunk.cuh"
 #include "kernels/core/launch.cuh"
 #include "kernels/core/with_dtype.cuh"
@@ -49,8 +50,8 @@ __global__ void __launch_bounds__(threads) epilogue_kernel(const __grid_constant
             if (e.scale != nullptr) v[j] *= e.scale[col + j];
             if (e.shift != nullptr) v[j] += e.shift[col + j];
             v[j] += residual[j];
-            if (e.activation == SPOPS_ACTIVATION_RELU && v[j] < 0.0f) v[j] = 0.0f;
         }
+        activate<true>(e.activated, v);
         chunk.set(v);
         chunk.store(at, n);
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What happens to a tile's sums before they are rows of the output: bias, scale and shift of each
-// column, a residual row, ReLU, rounding. Sums lie in registers as the matrix units leave them.
+// column, a residual row, an activation, rounding. Sums lie in registers as the matrix units leave them.
 #ifndef SPOPS_KERNELS_IGEMM_IGEMM_EPILOGUE_CUH
 #define SPOPS_KERNELS_IGEMM_IGEMM_EPILOGUE_CUH
 
@@ -10,6 +10,7 @@
 
 #include "core/matrix.h"
 #include "igemm/igemm_args.h"
+#include "kernels/core/activation.cuh"
 
 namespace spops
 {
@@ -21,9 +22,9 @@ struct epilogue_params {
     const float *bias, *scale, *shift;
     int cols;
     int x_bytes; // of a number of x
-    bool relu;
+    spops_activated activated;
     bool in_f32;        // out and residual are f32, else numbers of T
-    bool plain;         // none of residual, bias, scale, shift, relu
+    bool plain;         // none of residual, bias, scale, shift, activation
     bool wide;          // out's rows are aligned to 16 bytes and cols is a multiple of 8
     bool residual_wide; // the same of residual
 };
@@ -42,7 +43,7 @@ inline epilogue_params epilogue_of(const spops_igemm_args *args)
     e.shift = given.shift;
     e.cols = (int)out.cols;
     e.x_bytes = (int)spops_dtype_bytes(args->x.dtype);
-    e.relu = given.activation == SPOPS_ACTIVATION_RELU;
+    e.activated = given.activated;
     e.in_f32 = out.dtype == SPOPS_DTYPE_F32;
     e.plain = spops_epilogue_is_empty(&given);
     e.wide = (uintptr_t)out.data % 16 == 0 && out.cols % 8 == 0 &&
@@ -210,7 +211,7 @@ __device__ __forceinline__ void add_residual(const epilogue_params &p, float (&s
         add_numbers<T, COLS>(sum, h, static_cast<const T *>(p.residual) + first, left);
 }
 
-// (sum + bias) * scale + shift + residual, relu: what there is of it. Sums of rows and columns that
+// (sum + bias) * scale + shift + residual, activation: what there is of it. Sums of rows and columns that
 // are not there become something.
 template <class T, int COLS>
 __device__ __forceinline__ void finish_sums(const epilogue_params &p, float (&sum)[COLS / 2],
@@ -230,11 +231,7 @@ __device__ __forceinline__ void finish_sums(const epilogue_params &p, float (&su
         add_residual<T, COLS>(p, sum, 0, row[0], col, q);
         add_residual<T, COLS>(p, sum, 1, row[1], col, q);
     }
-    if (p.relu) {
-#pragma unroll
-        for (int i = 0; i < COLS / 2; ++i)
-            if (sum[i] < 0.0f) sum[i] = 0.0f; // a NaN stays one
-    }
+    activate_sums(p.activated, sum);
 }
 
 // sum[4 j + 2 h + i] is row row[h] (-1: none), column col + 8 j + 2 q + i. All four lanes of a row

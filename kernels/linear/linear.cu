@@ -2,6 +2,7 @@
 // Linear layers by plain tiles of 64 x 64 sums, for any dtype, stride and alignment: rows times a matrix
 // with what follows the sum; sums of outer products over pieces of rows; sums of columns. Pieces leave
 // their sums in scratch, and a second kernel adds them in order.
+#include "kernels/core/activation.cuh"
 #include "kernels/core/launch.cuh"
 #include "kernels/core/with_dtype.cuh"
 #include "kernels/mvmr/mvmr_launch.cuh"
@@ -30,7 +31,7 @@ struct linear_params {
     const float *bias, *scale, *shift;
     const void *residual; // dtype of out
     int64_t residual_stride;
-    bool relu;
+    spops_activated activated;
     product_result out;
 };
 
@@ -45,7 +46,9 @@ __device__ __forceinline__ float finished(const linear_params &p, float v, int64
         v += p.out.f32 ? static_cast<const float *>(p.residual)[at]
                        : to_f32(static_cast<const T *>(p.residual)[at]);
     }
-    return p.relu && v < 0.0f ? 0.0f : v; // a NaN stays one
+    float one[1] = {v};
+    activate<true>(p.activated, one);
+    return one[0];
 }
 
 // A block takes 64 rows and, one after the other, tiles of columns. TRANSPOSED: as W is stored.
@@ -272,7 +275,7 @@ extern "C" spops_status spops_cuda_linear(spops_context *ctx, const spops_linear
     p.shift = e.shift;
     p.residual = e.residual.data;
     p.residual_stride = e.residual.row_stride;
-    p.relu = e.activation == SPOPS_ACTIVATION_RELU;
+    p.activated = e.activated;
     p.out = result_of(finish.out, finish.out.cols, 1, false);
     return with_dtype(args->x.dtype, [&](auto tag) {
         typedef typename decltype(tag)::type T;

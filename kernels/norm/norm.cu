@@ -5,6 +5,7 @@
 #include <initializer_list>
 
 #include "core/matrix.h"
+#include "kernels/core/activation.cuh"
 #include "kernels/core/chunk.cuh"
 #include "kernels/core/launch.cuh"
 #include "kernels/core/with_dtype.cuh"
@@ -29,7 +30,8 @@ struct norm_params {
     const float *mean, *var, *gamma, *beta;
     float *mean_out, *var_out, *running_mean, *running_var, *grad_gamma, *grad_beta;
     float epsilon, momentum;
-    bool relu, fixed_statistics;
+    spops_activated activated;
+    bool fixed_statistics;
     spops_norm_scratch scratch;
 };
 
@@ -260,10 +262,14 @@ __device__ __forceinline__ void load_gradient(const norm_params &p, const column
     load_values<T, VEC>(p.x, r * p.x_stride + at.col, at.n, h);
     load_values<T, VEC>(p.grad_out, r * p.grad_out_stride + at.col, at.n, g);
 #pragma unroll
-    for (int j = 0; j < VEC; ++j) {
+    for (int j = 0; j < VEC; ++j)
         h[j] = s.normalised(h[j], j);
-        if (p.relu && s.value(h[j], j) <= 0.0f) g[j] = 0.0f;
-    }
+    if (p.activated.activation == SPOPS_ACTIVATION_NONE) return;
+    float y[VEC];
+#pragma unroll
+    for (int j = 0; j < VEC; ++j)
+        y[j] = s.value(h[j], j);
+    differentiate(p.activated, y, g);
 }
 
 // ---- Batch norm ---------------------------------------------------------------------------------
@@ -283,10 +289,9 @@ __global__ void __launch_bounds__(threads)
         float v[VEC];
         load_values<T, VEC>(p.x, r * p.x_stride + at.col, at.n, v);
 #pragma unroll
-        for (int j = 0; j < VEC; ++j) {
+        for (int j = 0; j < VEC; ++j)
             v[j] = s.value(s.normalised(v[j], j), j);
-            if (p.relu && v[j] < 0.0f) v[j] = 0.0f;
-        }
+        activate(p.activated, v);
         store_values<T, VEC>(p.out, r * p.out_stride + at.col, at.n, v);
     }
 }
@@ -420,10 +425,9 @@ __global__ void __launch_bounds__(threads) row_forward_kernel(const __grid_const
             s.set_row(mean, rstd);
             load_values<T, VEC>(p.x, r * p.x_stride + at.col, at.n, v);
 #pragma unroll
-            for (int j = 0; j < VEC; ++j) {
+            for (int j = 0; j < VEC; ++j)
                 v[j] = s.value(s.normalised(v[j], j), j);
-                if (p.relu && v[j] < 0.0f) v[j] = 0.0f;
-            }
+            activate(p.activated, v);
             store_values<T, VEC>(p.out, r * p.out_stride + at.col, at.n, v);
         }
     }
@@ -508,7 +512,7 @@ norm_params params_of(const spops_norm_args *args)
     p.grad_beta = args->grad_beta;
     p.epsilon = args->epsilon;
     p.momentum = args->momentum;
-    p.relu = args->activation == SPOPS_ACTIVATION_RELU;
+    p.activated = args->activated;
     p.fixed_statistics = args->fixed_statistics != 0;
     p.scratch = args->scratch;
     return p;

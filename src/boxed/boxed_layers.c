@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Boxed functions of convolutions, linear layers, pooling, attention, norms, conversions and quantising.
 #include "call/boxed.h"
+#include "spops/activation.h"
 #include "spops/attention.h"
 #include "spops/bevpool.h"
 #include "spops/convert.h"
@@ -67,10 +68,11 @@ static spops_conv_layer backward_layer_of(const spops_boxed_call *b)
 
 spops_status spops_boxed_sparseconv(spops_boxed_call *b)
 {
-    enum { X, W, X_SCALES = 6, CONV, OUT, BY_CHANNEL = 3 };
+    enum { X, W, X_SCALES = 6, CONV, OUT, BY_CHANNEL = 3, SLOPE };
     spops_conv_layer layer = layer_of(b);
     layer.x_scales = b->args[X_SCALES];
     layer.x_scales_by_channel = spops_boxed_i32(b, BY_CHANNEL);
+    layer.activation_slope = f32_attribute(b, SLOPE);
     return spops_sparseconv_execute(b->ctx, b->args[CONV], b->matrices[X], b->matrices[W], &layer,
                                     b->matrices[OUT]);
 }
@@ -110,10 +112,11 @@ spops_status spops_boxed_pointconv_plan(spops_boxed_call *b)
 
 spops_status spops_boxed_pointconv(spops_boxed_call *b)
 {
-    enum { X, W, X_SCALES = 6, CONV, OUT, BY_CHANNEL = 3 };
+    enum { X, W, X_SCALES = 6, CONV, OUT, BY_CHANNEL = 3, SLOPE };
     spops_conv_layer layer = layer_of(b);
     layer.x_scales = b->args[X_SCALES];
     layer.x_scales_by_channel = spops_boxed_i32(b, BY_CHANNEL);
+    layer.activation_slope = f32_attribute(b, SLOPE);
     return spops_pointconv_execute(b->ctx, b->args[CONV], b->matrices[X], b->matrices[W], &layer,
                                    b->matrices[OUT]);
 }
@@ -318,7 +321,7 @@ static spops_status reserve_linear(spops_boxed_call *b, spops_matrix x, spops_ma
 spops_status spops_boxed_linear(spops_boxed_call *b)
 {
     enum { X, W, BIAS, SCALE, SHIFT, RESIDUAL, NUM_ROWS, OUT };
-    enum { W_TRANSPOSED, ACTIVATION, MATH };
+    enum { W_TRANSPOSED, ACTIVATION, MATH, SLOPE };
     spops_conv_layer layer = spops_conv_layer_default();
     layer.bias = b->args[BIAS];
     layer.scale = b->args[SCALE];
@@ -328,6 +331,7 @@ spops_status spops_boxed_linear(spops_boxed_call *b)
     layer.w_transposed = spops_boxed_i32(b, W_TRANSPOSED);
     layer.activation = (spops_activation)spops_boxed_i32(b, ACTIVATION);
     layer.math = (spops_math)spops_boxed_i32(b, MATH);
+    layer.activation_slope = f32_attribute(b, SLOPE);
     SPOPS_TRY(reserve_linear(b, b->matrices[X], b->matrices[OUT], 0));
     return spops_linear_execute(b->ctx, b->matrices[X], b->matrices[W], &layer, b->matrices[OUT]);
 }
@@ -356,6 +360,33 @@ spops_status spops_boxed_convert_indices(spops_boxed_call *b)
     return spops_convert_execute(b->ctx, b->matrices[0], b->matrices[1]);
 }
 
+// ---- Activations --------------------------------------------------------------------------------
+
+static spops_activation_options activation_options(const spops_boxed_call *b, const void *num_rows)
+{
+    spops_activation_options options = spops_activation_options_default();
+    options.activation_slope = f32_attribute(b, 1);
+    options.num_rows = num_rows;
+    return options;
+}
+
+spops_status spops_boxed_activation(spops_boxed_call *b)
+{
+    enum { X, NUM_ROWS, OUT };
+    const spops_activation_options options = activation_options(b, b->args[NUM_ROWS]);
+    return spops_activation_execute(b->ctx, (spops_activation)spops_boxed_i32(b, 0), b->matrices[X],
+                                    &options, b->matrices[OUT]);
+}
+
+spops_status spops_boxed_activation_backward(spops_boxed_call *b)
+{
+    enum { X, GRAD_OUT, NUM_ROWS, GRAD_X };
+    const spops_activation_options options = activation_options(b, b->args[NUM_ROWS]);
+    return spops_activation_execute_backward(b->ctx, (spops_activation)spops_boxed_i32(b, 0),
+                                             b->matrices[GRAD_OUT], b->matrices[X], &options,
+                                             b->matrices[GRAD_X]);
+}
+
 // ---- Norms --------------------------------------------------------------------------------------
 
 static spops_status reserve_norm(spops_boxed_call *b)
@@ -365,12 +396,13 @@ static spops_status reserve_norm(spops_boxed_call *b)
     return spops_boxed_reserve(b, spops_norm_scratch_bytes(wide * x.rows, wide * x.cols));
 }
 
-// epsilon and activation are attributes 0 and 1.
+// epsilon and activation are attributes 0 and 1, the slope is the last.
 static spops_norm_options norm_options(const spops_boxed_call *b, const void *num_rows)
 {
     spops_norm_options options = spops_norm_options_default();
     options.epsilon = f32_attribute(b, 0);
     options.activation = (spops_activation)spops_boxed_i32(b, 1);
+    options.activation_slope = f32_attribute(b, b->row->num_attributes - 1);
     options.num_rows = num_rows;
     return options;
 }

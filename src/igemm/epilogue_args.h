@@ -5,21 +5,23 @@
 
 #include <stdbool.h>
 
-#include "spops/norm.h"
+#include "core/activation.h"
+#include "core/matrix.h"
 
 // activation((sum + bias) * scale + shift + residual), in f32, or in f64 on the CPU; what is NULL or 0 is
 // left out.
 typedef struct spops_epilogue {
     spops_matrix residual;             // shape and dtype of out; data NULL: none
     const float *bias, *scale, *shift; // [out.cols] or NULL; addresses of f64 with is_f64
-    spops_activation activation;
-    bool is_f64; // bias to shift are, and what the sum was made of
+    spops_activated activated;
+    const spops_activation_table *activations; // of the CPU
+    bool is_f64;                               // bias to shift are, and what the sum was made of
 } spops_epilogue;
 
 static inline bool spops_epilogue_is_empty(const spops_epilogue *e)
 {
     return e->residual.data == NULL && e->bias == NULL && e->scale == NULL && e->shift == NULL &&
-           e->activation == SPOPS_ACTIVATION_NONE;
+           e->activated.activation == SPOPS_ACTIVATION_NONE;
 }
 
 // Of out, rounded once. Rows of out that count: *num_rows, or all.

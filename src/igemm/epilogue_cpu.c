@@ -28,9 +28,7 @@ void spops_epilogue_finish(const spops_epilogue_args *args, int64_t row, int64_t
         for (int c = 0; c < n; ++c)
             v[c] += residual[c];
     }
-    if (e->activation == SPOPS_ACTIVATION_RELU)
-        for (int c = 0; c < n; ++c)
-            v[c] = v[c] < 0.0f ? 0.0f : v[c]; // NaN stays
+    if (e->activated.activation != SPOPS_ACTIVATION_NONE) e->activations->apply(e->activated, n, v);
     spops_row_store(args->out, row, col, n, v);
 }
 
@@ -48,9 +46,10 @@ void spops_epilogue_finish_f64(const spops_epilogue_args *args, int64_t row, int
         if (scale != NULL) v[c] *= scale[col + c];
         if (shift != NULL) v[c] += shift[col + c];
         if (r.data != NULL) v[c] += spops_double_of(r.dtype, r.data, row * r.row_stride + col + c);
-        if (e->activation == SPOPS_ACTIVATION_RELU) v[c] = v[c] < 0.0 ? 0.0 : v[c]; // NaN stays
-        spops_store_double(out.dtype, out.data, row * out.row_stride + col + c, v[c]);
     }
+    spops_activate_f64(e->activated, n, v);
+    for (int c = 0; c < n; ++c)
+        spops_store_double(out.dtype, out.data, row * out.row_stride + col + c, v[c]);
 }
 
 static void finish_strip(const spops_epilogue_args *args, int64_t row, int64_t col, int n)

@@ -222,8 +222,10 @@ spops_status spops_linear_execute(spops_context *ctx, spops_matrix x, spops_matr
     SPOPS_TRY(check_sizes(ctx, call, x, "out", out));
     const void *const args[] = {
         &x, &w, layer.bias, layer.scale, layer.shift, layer.residual, layer.num_rows, &out};
-    const spops_call_number attributes[] = {
-        {.i = layer.w_transposed}, {.i = layer.activation}, {.i = layer.math}};
+    const spops_call_number attributes[] = {{.i = layer.w_transposed},
+                                            {.i = layer.activation},
+                                            {.i = layer.math},
+                                            {.f = layer.activation_slope}};
     SPOPS_TRY(spops_check_call(ctx, SPOPS_OP_linear, args, attributes));
     SPOPS_REQUIRE_SLOT(ctx, call, linear);
     if (ctx->dense_library)
@@ -234,7 +236,7 @@ spops_status spops_linear_execute(spops_context *ctx, spops_matrix x, spops_matr
     p.math = layer.math;
     p.finish.out = with_stride(out);
     p.finish.num_rows = layer.num_rows;
-    p.finish.epilogue = spops_layer_epilogue(&layer, w.dtype);
+    p.finish.epilogue = spops_layer_epilogue(ctx, &layer, w.dtype);
     p.finish.epilogue.residual = with_stride(p.finish.epilogue.residual);
     return multiply(ctx, &p, scratch);
 }

@@ -61,7 +61,8 @@ static spops_status read_options(spops_context *ctx, const char *call, spops_mat
     args->num_rows = read->num_rows;
     args->epsilon = read->epsilon == 0.0f ? 1e-5f : read->epsilon;
     args->momentum = read->momentum == 0.0f ? 0.1f : read->momentum;
-    args->activation = read->activation;
+    args->activated = spops_activated_of(read->activation, read->activation_slope);
+    args->activations = spops_activation_table_of(ctx);
     args->fixed_statistics = read->fixed_statistics;
     return SPOPS_STATUS_OK;
 }
@@ -136,7 +137,8 @@ spops_status spops_batchnorm_execute(spops_context *ctx, spops_matrix x, const v
 
     SPOPS_TRY(read_options(ctx, call, x, options, &read, &args));
     const void *const given[] = {&x, mean, var, gamma, beta, read.num_rows, &out};
-    const spops_call_number attributes[] = {{.f = read.epsilon}, {.i = read.activation}};
+    const spops_call_number attributes[] = {
+        {.f = read.epsilon}, {.i = read.activation}, {.f = read.activation_slope}};
     SPOPS_TRY(spops_check_call(ctx, SPOPS_OP_batchnorm, given, attributes));
     return normalise(ctx, call, &args, gamma, beta, out);
 }
@@ -155,8 +157,10 @@ spops_status spops_batchnorm_execute_backward(spops_context *ctx, spops_matrix g
     SPOPS_TRY(read_options(ctx, call, x, options, &read, &args));
     const void *const given[] = {&x,        mean,          var,     gamma,      beta,
                                  &grad_out, read.num_rows, &grad_x, grad_gamma, grad_beta};
-    const spops_call_number attributes[] = {
-        {.f = read.epsilon}, {.i = read.activation}, {.i = read.fixed_statistics}};
+    const spops_call_number attributes[] = {{.f = read.epsilon},
+                                            {.i = read.activation},
+                                            {.i = read.fixed_statistics},
+                                            {.f = read.activation_slope}};
     SPOPS_TRY(spops_check_call(ctx, SPOPS_OP_batchnorm_backward, given, attributes));
     return differentiate(ctx, call, &args, grad_out, gamma, beta, grad_x, grad_gamma, grad_beta);
 }
@@ -171,7 +175,8 @@ spops_status spops_layernorm_execute(spops_context *ctx, spops_matrix x, const v
 
     SPOPS_TRY(read_options(ctx, call, x, options, &read, &args));
     const void *const given[] = {&x, gamma, beta, read.num_rows, &out};
-    const spops_call_number attributes[] = {{.f = read.epsilon}, {.i = read.activation}};
+    const spops_call_number attributes[] = {
+        {.f = read.epsilon}, {.i = read.activation}, {.f = read.activation_slope}};
     SPOPS_TRY(spops_check_call(ctx, SPOPS_OP_layernorm, given, attributes));
     SPOPS_TRY(check_has_columns(ctx, call, x));
     return normalise(ctx, call, &args, gamma, beta, out);
@@ -190,7 +195,8 @@ spops_status spops_layernorm_execute_backward(spops_context *ctx, spops_matrix g
     SPOPS_TRY(read_options(ctx, call, x, options, &read, &args));
     const void *const given[] = {&x,      gamma,      beta,     &grad_out, read.num_rows,
                                  &grad_x, grad_gamma, grad_beta};
-    const spops_call_number attributes[] = {{.f = read.epsilon}, {.i = read.activation}};
+    const spops_call_number attributes[] = {
+        {.f = read.epsilon}, {.i = read.activation}, {.f = read.activation_slope}};
     SPOPS_TRY(spops_check_call(ctx, SPOPS_OP_layernorm_backward, given, attributes));
     SPOPS_TRY(check_has_columns(ctx, call, x));
     return differentiate(ctx, call, &args, grad_out, gamma, beta, grad_x, grad_gamma, grad_beta);

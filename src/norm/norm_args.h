@@ -4,6 +4,7 @@
 #ifndef SPOPS_NORM_NORM_ARGS_H
 #define SPOPS_NORM_NORM_ARGS_H
 
+#include "core/activation.h"
 #include "spops/norm.h"
 
 // Rows are taken in at most NORM_CHUNKS chunks of at least NORM_MIN_CHUNK_ROWS.
@@ -49,7 +50,8 @@ typedef struct spops_norm_args {
     float *running_mean, *running_var;
     float *grad_gamma, *grad_beta; // or NULL
     float epsilon, momentum;
-    spops_activation activation;
+    spops_activated activated;
+    const spops_activation_table *activations; // of the CPU
     int32_t fixed_statistics;
     spops_norm_scratch scratch;
 } spops_norm_args;

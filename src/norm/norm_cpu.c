@@ -6,6 +6,8 @@
 #define square_root                     sqrtf
 #define load_row(m, row, col, n, to)    spops_row_load(m, row, col, n, to)
 #define store_row(m, row, col, n, from) spops_row_store(m, row, col, n, from)
+#define activate(args, n, v)            (args)->activations->apply((args)->activated, n, v)
+#define differentiate(args, n, y, g)    (args)->activations->differentiate((args)->activated, n, y, g)
 #include "norm/norm_rows.h"
 
 #include "backends/backend_cpu.h"

@@ -16,8 +16,10 @@ static void store_row(spops_matrix m, int64_t row, int64_t col, int n, const dou
     memcpy(spops_row_f64(m, row) + col, from, (size_t)n * sizeof *from);
 }
 
-#define real        double
-#define square_root sqrt
+#define real                         double
+#define square_root                  sqrt
+#define activate(args, n, v)         spops_activate_f64((args)->activated, n, v)
+#define differentiate(args, n, y, g) spops_differentiate_f64((args)->activated, n, y, g)
 #include "norm/norm_rows.h"
 
 spops_status spops_norm_statistics_f64(spops_context *ctx, const spops_norm_args *args)

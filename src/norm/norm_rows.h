@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Normalisation on the CPU, by way of buffers of `real`: strips of columns. Which thread takes which
-// chunk of rows changes no result. Whoever includes this defines real, square_root, and load_row and
-// store_row of a part of a row (core/row_convert.h). Vectors and scratch of args, whose types say
+// chunk of rows changes no result. Whoever includes this defines real, square_root, load_row and
+// store_row of a part of a row (core/row_convert.h), activate and differentiate. Vectors and scratch of args, whose types say
 // float, hold real.
 #ifndef SPOPS_NORM_NORM_ROWS_H
 #define SPOPS_NORM_NORM_ROWS_H
@@ -223,12 +223,6 @@ static void set_row(strip_params *s, int n, real mean, real rstd)
     }
 }
 
-// max(y, 0) that keeps NaN.
-static real relu(real y)
-{
-    return y < 0.0f ? 0.0f : y;
-}
-
 static void forward_strip(const spops_norm_args *args, const strip_params *s, int64_t r,
                           int64_t col, int n)
 {
@@ -237,9 +231,7 @@ static void forward_strip(const spops_norm_args *args, const strip_params *s, in
     load_row(args->x, r, col, n, v);
     for (int c = 0; c < n; ++c)
         v[c] = (v[c] - s->mean[c]) * s->rstd[c] * s->gamma[c] + s->beta[c];
-    if (args->activation == SPOPS_ACTIVATION_RELU)
-        for (int c = 0; c < n; ++c)
-            v[c] = relu(v[c]);
+    activate(args, n, v);
     store_row(args->out, r, col, n, v);
 }
 
@@ -289,13 +281,16 @@ static spops_status run_forward(spops_context *ctx, const spops_norm_args *args)
 static void load_gradient(const spops_norm_args *args, const strip_params *s, int64_t r,
                           int64_t col, int n, real *h, real *g)
 {
+    real y[STRIP];
+
     load_row(args->x, r, col, n, h);
     load_row(args->grad_out, r, col, n, g);
     for (int c = 0; c < n; ++c)
         h[c] = (h[c] - s->mean[c]) * s->rstd[c];
-    if (args->activation == SPOPS_ACTIVATION_RELU)
-        for (int c = 0; c < n; ++c)
-            g[c] = h[c] * s->gamma[c] + s->beta[c] <= 0.0f ? 0.0f : g[c];
+    if (args->activated.activation == SPOPS_ACTIVATION_NONE) return;
+    for (int c = 0; c < n; ++c)
+        y[c] = h[c] * s->gamma[c] + s->beta[c];
+    differentiate(args, n, y, g);
 }
 
 // Sums over the rows of a chunk of g and of g h.

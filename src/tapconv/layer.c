@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tapconv/layer.h"
 
+#include <math.h>
+
 #include "core/backend.h"
 
 spops_status spops_layer_read_any(spops_context *ctx, const char *call,
@@ -10,9 +12,13 @@ spops_status spops_layer_read_any(spops_context *ctx, const char *call,
     SPOPS_REQUIRE(ctx, layer->groups >= 0, "%s: layer->groups is %d, expected 0 or more", call,
                   (int)layer->groups);
     SPOPS_REQUIRE(ctx,
-                  layer->activation == SPOPS_ACTIVATION_NONE ||
-                      layer->activation == SPOPS_ACTIVATION_RELU,
-                  "%s: layer->activation is %d, expected 0 or 1", call, (int)layer->activation);
+                  layer->activation >= SPOPS_ACTIVATION_NONE &&
+                      layer->activation <= SPOPS_ACTIVATION_SIGMOID,
+                  "%s: layer->activation is %d, expected 0 to %d", call, (int)layer->activation,
+                  (int)SPOPS_ACTIVATION_SIGMOID);
+    SPOPS_REQUIRE(ctx, isfinite(layer->activation_slope),
+                  "%s: layer->activation_slope is %g, expected a finite number", call,
+                  (double)layer->activation_slope);
     SPOPS_REQUIRE(ctx, layer->math == SPOPS_MATH_EXACT || layer->math == SPOPS_MATH_TF32,
                   "%s: layer->math is %d, expected 0 or 1", call, (int)layer->math);
     SPOPS_TRY(
@@ -65,12 +71,15 @@ spops_mvmr_options spops_layer_mvmr_options(const spops_layer_shape *shape, spop
     return options;
 }
 
-spops_epilogue spops_layer_epilogue(const spops_conv_layer *layer, spops_dtype dtype)
+spops_epilogue spops_layer_epilogue(const spops_context *ctx, const spops_conv_layer *layer,
+                                    spops_dtype dtype)
 {
     spops_epilogue epilogue = {.bias = layer->bias,
                                .scale = layer->scale,
                                .shift = layer->shift,
-                               .activation = layer->activation,
+                               .activated =
+                                   spops_activated_of(layer->activation, layer->activation_slope),
+                               .activations = spops_activation_table_of(ctx),
                                .is_f64 = dtype == SPOPS_DTYPE_F64};
     if (layer->residual != NULL) epilogue.residual = *layer->residual;
     return epilogue;
@@ -79,7 +88,7 @@ spops_epilogue spops_layer_epilogue(const spops_conv_layer *layer, spops_dtype d
 spops_status spops_layer_finish(spops_context *ctx, const spops_conv_layer *layer,
                                 spops_dtype dtype, const int32_t *num_rows, spops_matrix out)
 {
-    const spops_epilogue_args args = {out, num_rows, spops_layer_epilogue(layer, dtype)};
+    const spops_epilogue_args args = {out, num_rows, spops_layer_epilogue(ctx, layer, dtype)};
     if (spops_epilogue_is_empty(&args.epilogue)) return SPOPS_STATUS_OK;
     return ctx->backend->epilogue(ctx, &args);
 }

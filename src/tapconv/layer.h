@@ -29,7 +29,8 @@ bool spops_layer_is_depthwise(const spops_layer_shape *shape);
 spops_mvmr_options spops_layer_mvmr_options(const spops_layer_shape *shape, spops_math math);
 
 // dtype: of w.
-spops_epilogue spops_layer_epilogue(const spops_conv_layer *layer, spops_dtype dtype);
+spops_epilogue spops_layer_epilogue(const spops_context *ctx, const spops_conv_layer *layer,
+                                    spops_dtype dtype);
 
 // The epilogue of out in a pass of its own, if there is one.
 spops_status spops_layer_finish(spops_context *ctx, const spops_conv_layer *layer,

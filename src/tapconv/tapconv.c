@@ -467,7 +467,7 @@ static spops_status run_pass(spops_context *ctx, const spops_tapconv *conv, cons
         spops_igemm_args args = igemm_args_of(conv, p);
         args.tickets = ctx->tickets;
         args.scratch = scratch;
-        if (layer != NULL) args.epilogue = spops_layer_epilogue(layer, p->dtype);
+        if (layer != NULL) args.epilogue = spops_layer_epilogue(ctx, layer, p->dtype);
         return ctx->backend->igemm(ctx, &args);
     }
     if (p->pass == SPOPS_PASS_GRAD_W) {
@@ -508,7 +508,8 @@ spops_status spops_tapconv_execute(spops_context *ctx, spops_operator_id op,
     const spops_call_number attributes[] = {{.i = layer.groups},
                                             {.i = layer.activation},
                                             {.i = layer.math},
-                                            {.i = layer.x_scales_by_channel}};
+                                            {.i = layer.x_scales_by_channel},
+                                            {.f = layer.activation_slope}};
     SPOPS_TRY(spops_check_call(ctx, op, args, attributes));
     SPOPS_REQUIRE_SLOT(ctx, call, epilogue);
     if (x.dtype == SPOPS_DTYPE_I8) SPOPS_TRY(place_widened(ctx, call, conv, &layer, w, &x));

@@ -21,9 +21,12 @@ static void finish(const ref_epilogue *e, int64_t i, int64_t o, ref_tensor *out)
     if (e->scale != NULL) v *= e->scale[o], scale *= fabs(e->scale[o]);
     if (e->shift != NULL) v += e->shift[o], scale += fabs(e->shift[o]);
     if (e->residual != NULL) v += e->residual[i], scale += fabs(e->residual[i]);
-    out->value[i] = e->relu && v < 0 ? 0 : v;
+    out->value[i] = ref_activate(e->activation, v);
     out->scale[i] = scale;
     out->roundings[i] += 4;
+    if (ref_activation_is_exact(e->activation)) return;
+    out->scale[i] = scale * ref_activation_growth(e->activation) + fabs(out->value[i]);
+    out->roundings[i] += REF_ACTIVATION_ROUNDINGS;
 }
 
 // The inner loops go along rows of the weights, as the compiler can make vectors of them; the terms of

@@ -4,6 +4,7 @@
 #ifndef SPOPS_TESTS_REF_SPARSECONV_H
 #define SPOPS_TESTS_REF_SPARSECONV_H
 
+#include "tests/ref/ref_activation.h"
 #include "tests/ref/ref_reduce.h"
 
 // Tap k joins input row table[i * num_taps + k] to output row i; -1: none. w is
@@ -16,10 +17,10 @@ typedef struct ref_sparseconv {
     const double *x, *w;
 } ref_sparseconv;
 
-// The epilogue; NULL and false: nothing.
+// The epilogue; NULL and NONE: nothing.
 typedef struct ref_epilogue {
     const double *bias, *scale, *shift, *residual;
-    bool relu;
+    ref_activation activation;
 } ref_epilogue;
 
 void ref_sparseconv_forward(const ref_sparseconv *conv, const ref_epilogue *epilogue,

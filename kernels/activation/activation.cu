@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+// Activations on the GPU: a thread has 16 bytes of a row, or one element.
+#include <initializer_list>
+
+#include "activation/activation_args.h"
+#include "core/matrix.h"
+#include "kernels/core/activation.cuh"
+#include "kernels/core/chunk.cuh"
+#include "kernels/core/launch.cuh"
+#include "kernels/core/with_dtype.cuh"
+
+namespace
+{
+
+using namespace spops;
+
+constexpr int threads = 256;
+
+struct params {
+    spops_activation_args args;
+    int64_t pieces; // of a row
+};
+
+template <class T, int VEC>
+__global__ void __launch_bounds__(threads) activation_kernel(const __grid_constant__ params p)
+{
+    const spops_matrix &x = p.args.x, &g = p.args.grad_out, &out = p.args.out;
+    const int64_t given = p.args.num_rows == nullptr ? x.rows : *p.args.num_rows;
+    const int64_t rows = given < x.rows ? given : x.rows; // below 0: none
+    for (int64_t i = (int64_t)blockIdx.x * threads + threadIdx.x; i < rows * p.pieces;
+         i += (int64_t)gridDim.x * threads) {
+        const int64_t row = i / p.pieces, col = i % p.pieces * VEC;
+        const int n = (int)(x.cols - col < VEC ? x.cols - col : VEC);
+        float v[VEC];
+        row_chunk<T, VEC, false> chunk;
+        chunk.load(static_cast<const T *>(x.data) + row * x.row_stride + col, n);
+        chunk.get(v);
+        if (g.data == nullptr) {
+            activate<true>(p.args.how, v);
+            chunk.set(v);
+        } else {
+            float gradient[VEC];
+            row_chunk<T, VEC, false> other;
+            other.load(static_cast<const T *>(g.data) + row * g.row_stride + col, n);
+            other.get(gradient);
+            differentiate<true>(p.args.how, v, gradient);
+            chunk.set(gradient);
+        }
+        chunk.store(static_cast<T *>(out.data) + row * out.row_stride + col, n);
+    }
+}
+
+template <class T, int VEC> spops_status run(spops_context *ctx, params p)
+{
+    p.pieces = (p.args.x.cols + VEC - 1) / VEC;
+    const int64_t resident = (int64_t)ctx->info.num_processors * 8;
+    const int64_t blocks = (p.args.x.rows * p.pieces + threads - 1) / threads;
+    return launch(ctx, "activation: launch", activation_kernel<T, VEC>,
+                  dim3((unsigned)(blocks < resident ? blocks : resident)), threads, p);
+}
+
+} // namespace
+
+extern "C" spops_status spops_cuda_activation(spops_context *ctx, const spops_activation_args *args)
+{
+    const int vec = common_chunk({args->x, args->grad_out, args->out});
+    const params p = {*args, 0};
+    return with_dtype(args->x.dtype, [&](auto tag) {
+        typedef typename decltype(tag)::type T;
+        return vec == 1 ? run<T, 1>(ctx, p) : run<T, 16 / (int)sizeof(T)>(ctx, p);
+    });
+}
