@@ -9,6 +9,7 @@
 
 #include "spops/linear.h"
 #include "tests/ref/ref_sparseconv.h"
+#include "tests/support/activation.h"
 #include "tests/support/operator.h"
 #include "tests/support/params.h"
 
@@ -167,10 +168,8 @@ static test_matrix maybe(test_matrix m, test_rng *rng)
 static void check_size(test_device *d, const struct linear_size *s, spops_dtype dtype,
                        bool backward, test_rng *rng, uint64_t stream)
 {
-    linear_case c = {.rows = s->rows,
-                     .in = s->in,
-                     .out = s->out,
-                     .w_transposed = test_rng_below(rng, 2) != 0};
+    linear_case c = {
+        .rows = s->rows, .in = s->in, .out = s->out, .w_transposed = test_rng_below(rng, 2) != 0};
     const test_values values = values_for(rng, s->rows, s->in);
     const test_check check = values == VALUES_EXACT ? CHECK_EXACT : CHECK_BOUND;
     const spops_dtype wide = test_rng_below(rng, 2) == 0 ? dtype : SPOPS_DTYPE_F32;
@@ -184,8 +183,8 @@ static void check_size(test_device *d, const struct linear_size *s, spops_dtype 
     op.in[X] = any_view(test_input("x", c.rows, c.in, dtype, values), rng);
     op.in[W] = any_view(test_input("w", w_rows, w_cols, dtype, values), rng);
     if (!backward) {
-        op.what = test_describe(text, "forward, transposed %d, activation %d, tf32 %d", c.w_transposed,
-                                (int)c.activation.kind, c.tf32);
+        op.what = test_describe(text, "forward, transposed %d, activation %d, tf32 %d",
+                                c.w_transposed, (int)c.activation.kind, c.tf32);
         op.in[BIAS] = maybe(test_input("bias", 1, c.out, sums, values), rng);
         op.in[SCALE] = maybe(test_input("scale", 1, c.out, sums, values), rng);
         op.in[SHIFT] = maybe(test_input("shift", 1, c.out, sums, values), rng);

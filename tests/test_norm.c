@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Batch norm and layer norm against FP64, forward and backward, with row counts that only the
+// Batch norm, layer norm and RMS norm against FP64, forward and backward, with row counts that only the
 // device knows; running statistics; what is refused.
 #include <criterion/criterion.h>
 #include <criterion/parameterized.h>
@@ -11,6 +11,7 @@
 #include "spops/norm.h"
 #include "support/device.h"
 #include "tests/ref/ref_norm.h"
+#include "tests/support/activation.h"
 #include "tests/support/launch.h"
 #include "tests/support/params.h"
 
@@ -20,16 +21,19 @@ typedef enum norm_kind {
     BATCH_BACKWARD,
     LAYER_FORWARD,
     LAYER_BACKWARD,
+    RMS_FORWARD,
+    RMS_BACKWARD,
     NUM_KINDS
 } norm_kind;
-static const char *const kind_names[] = {"statistics", "batch", "batch backward", "layer",
-                                         "layer backward"};
+static const char *const kind_names[] = {"statistics",     "batch", "batch backward", "layer",
+                                         "layer backward", "rms",   "rms backward"};
 
 typedef struct norm_case {
     norm_kind kind;
     int64_t rows, capacity, cols;
     spops_dtype dtype;
-    bool affine, relu, in_place, fixed_statistics, large_mean;
+    bool affine, in_place, fixed_statistics, large_mean;
+    ref_activation activation;
     float epsilon; // 0: the default
     uint64_t stream;
     int32_t *num_rows;        // where the backend runs, or NULL
@@ -45,7 +49,18 @@ static bool is_batch(const norm_case *c)
 }
 static bool is_backward(const norm_case *c)
 {
-    return c->kind == BATCH_BACKWARD || c->kind == LAYER_BACKWARD;
+    return c->kind == BATCH_BACKWARD || c->kind == LAYER_BACKWARD || c->kind == RMS_BACKWARD;
+}
+static bool is_rms(const norm_case *c)
+{
+    return c->kind == RMS_FORWARD || c->kind == RMS_BACKWARD;
+}
+
+// Whose derivative jumps at 0.
+static bool has_kink(const norm_case *c)
+{
+    return c->activation.kind == SPOPS_ACTIVATION_RELU ||
+           c->activation.kind == SPOPS_ACTIVATION_LEAKY_RELU;
 }
 
 static double uniform(test_rng *rng, double low, double high)
@@ -103,7 +118,8 @@ static void prepare(void *user, int version)
                      NULL,
                      NULL,
                      0,
-                     c->relu,
+                     c->activation,
+                     is_rms(c),
                      c->fixed_statistics,
                      test_unit(c->dtype)};
     norm.epsilon = c->epsilon == 0 ? 1e-5 : (double)c->epsilon;
@@ -115,12 +131,13 @@ static void prepare(void *user, int version)
         norm.mean = mean = fill_vector(&c->mean, &rng, -1, 3);
         norm.var = var = fill_vector(&c->var, &rng, 0.5, 2);
     }
-    // With an activation, beta alone decides the sign of the output, so that no rounding of ours
-    // can flip the mask of a gradient.
+    // Where the derivative jumps, beta alone decides the sign of the output, so that no rounding of
+    // ours can flip the mask of a gradient. RMS norm keeps the sign of x.
     if (c->affine) {
-        norm.gamma = gamma = fill_vector(&c->gamma, &rng, 0.02, c->relu ? 0.06 : 2);
-        norm.beta = beta = fill_vector(&c->beta, &rng, -3, 3);
-        for (int64_t i = 0; c->relu && i < c->cols; ++i) {
+        norm.gamma = gamma = fill_vector(&c->gamma, &rng, 0.02, has_kink(c) ? 0.06 : 2);
+        beta = fill_vector(&c->beta, &rng, -3, 3);
+        if (!is_rms(c)) norm.beta = beta;
+        for (int64_t i = 0; has_kink(c) && i < c->cols; ++i) {
             beta[i] = i % 2 == 0 ? 3 : -3;
             guarded_set(&c->beta, 0, i, beta[i]);
         }
@@ -139,6 +156,7 @@ static void prepare(void *user, int version)
         break;
     case BATCH_FORWARD:
     case LAYER_FORWARD:
+    case RMS_FORWARD:
         c->expected = ref_tensor_create(c->rows, c->cols);
         ref_norm_forward(&norm, &c->expected);
         break;
@@ -174,7 +192,8 @@ static spops_status enqueue(void *user, spops_context *ctx)
 
     options.num_rows = c->num_rows;
     options.epsilon = c->epsilon;
-    options.activation = c->relu ? SPOPS_ACTIVATION_RELU : SPOPS_ACTIVATION_NONE;
+    options.activation = c->activation.kind;
+    options.activation_slope = c->activation.slope;
     options.fixed_statistics = c->fixed_statistics;
     switch (c->kind) {
     case STATISTICS:
@@ -183,6 +202,10 @@ static spops_status enqueue(void *user, spops_context *ctx)
     case BATCH_FORWARD:
         return spops_batchnorm_execute(ctx, x, mean, var, gamma, beta, &options, out);
     case LAYER_FORWARD: return spops_layernorm_execute(ctx, x, gamma, beta, &options, out);
+    case RMS_FORWARD: return spops_rmsnorm_execute(ctx, x, gamma, &options, out);
+    case RMS_BACKWARD:
+        return spops_rmsnorm_execute_backward(ctx, with_capacity(c, &c->grad_out), x, gamma,
+                                              &options, out, grad_gamma);
     case BATCH_BACKWARD:
         return spops_batchnorm_execute_backward(ctx, with_capacity(c, &c->grad_out), x, mean, var,
                                                 gamma, beta, &options, out, grad_gamma, grad_beta);
@@ -204,7 +227,7 @@ static void verify(void *user, int version, const char *what)
     guarded_check(&c->out, &c->expected, false, what);
     if (!is_backward(c)) return;
     guarded_check(&c->grad_gamma, &c->expected_gamma, false, what);
-    guarded_check(&c->grad_beta, &c->expected_beta, false, what);
+    if (!is_rms(c)) guarded_check(&c->grad_beta, &c->expected_beta, false, what);
 }
 
 // A matrix of the capacity, of which the rows that count are its elements and the rest padding.
@@ -221,10 +244,10 @@ static void check_case(test_device *d, norm_case *c, int64_t padding, int64_t sh
     char text[256];
     const int32_t rows = (int32_t)c->rows;
     const char *what = test_describe(
-        text, "%s %s %s, %s: %lld of %lld x %lld + %lld, shift %lld, affine %d, relu %d",
+        text, "%s %s %s, %s: %lld of %lld x %lld + %lld, shift %lld, affine %d, activation %d",
         test_backend_name(d->backend), kind_names[c->kind], test_dtype_name(c->dtype),
         test_launch_name(d->launch), (long long)c->rows, (long long)c->capacity, (long long)c->cols,
-        (long long)padding, (long long)shift, c->affine, c->relu);
+        (long long)padding, (long long)shift, c->affine, (int)c->activation.kind);
     const int64_t wide = c->dtype == SPOPS_DTYPE_F64 ? 2 : 1;
     test_call call = {.user = c,
                       .prepare = prepare,
@@ -255,7 +278,7 @@ static void check_case(test_device *d, norm_case *c, int64_t padding, int64_t sh
     if (c->kind != STATISTICS) call.outputs[outputs++] = &c->out;
     if (is_backward(c) || c->kind == STATISTICS) {
         call.outputs[outputs++] = &c->grad_gamma;
-        call.outputs[outputs++] = &c->grad_beta;
+        if (!is_rms(c)) call.outputs[outputs++] = &c->grad_beta;
     }
     test_run(d, &call);
 
@@ -290,8 +313,8 @@ ParameterizedTest(struct case_param *p, norm, agrees, .timeout = 600)
                                .stream = stream};
                 if (all_rows[r] * all_cols[k] > 300000) continue;
                 c.capacity = c.rows + (test_rng_below(&rng, 2) ? test_rng_below(&rng, 5000) : 0);
-                c.relu = test_rng_below(&rng, 2) != 0;
-                c.affine = c.relu || test_rng_below(&rng, 2) != 0;
+                c.activation = test_activation(&rng, false);
+                c.affine = has_kink(&c) || test_rng_below(&rng, 2) != 0;
                 c.fixed_statistics = test_rng_below(&rng, 3) == 0;
                 c.epsilon = test_rng_below(&rng, 2) == 0 ? 0 : 0.25f;
                 c.large_mean = kind == STATISTICS && c.dtype == SPOPS_DTYPE_F32;
@@ -560,6 +583,8 @@ static const char *const slot_names[NUM_KINDS][NUM_SLOTS] = {
      "grad_beta"},
     {"x", NULL, "out", NULL, NULL, "gamma", "beta", "num_rows", NULL, NULL},
     {"x", "grad_out", "grad_x", NULL, NULL, "gamma", "beta", "num_rows", "grad_gamma", "grad_beta"},
+    {"x", NULL, "out", NULL, NULL, "gamma", NULL, "num_rows", NULL, NULL},
+    {"x", "grad_out", "grad_x", NULL, NULL, "gamma", NULL, "num_rows", "grad_gamma", NULL},
 };
 
 static bool is_written(norm_kind kind, int slot)
@@ -586,6 +611,9 @@ static spops_status call_slots(spops_context *ctx, norm_kind kind, float *const 
         return spops_batchnorm_execute_backward(ctx, g, x, at[MEAN], at[VAR], at[GAMMA], at[BETA],
                                                 &o, out, at[GRAD_GAMMA], at[GRAD_BETA]);
     case LAYER_FORWARD: return spops_layernorm_execute(ctx, x, at[GAMMA], at[BETA], &o, out);
+    case RMS_FORWARD: return spops_rmsnorm_execute(ctx, x, at[GAMMA], &o, out);
+    case RMS_BACKWARD:
+        return spops_rmsnorm_execute_backward(ctx, g, x, at[GAMMA], &o, out, at[GRAD_GAMMA]);
     default:
         return spops_layernorm_execute_backward(ctx, g, x, at[GAMMA], at[BETA], &o, out,
                                                 at[GRAD_GAMMA], at[GRAD_BETA]);
@@ -595,7 +623,7 @@ static spops_status call_slots(spops_context *ctx, norm_kind kind, float *const 
 // The one pair that may be the same memory.
 static bool may_alias(norm_kind kind, int a, int b)
 {
-    const bool backward = kind == BATCH_BACKWARD || kind == LAYER_BACKWARD;
+    const bool backward = kind == BATCH_BACKWARD || kind == LAYER_BACKWARD || kind == RMS_BACKWARD;
     return a == OUT && b == (backward ? GRAD_OUT : X);
 }
 

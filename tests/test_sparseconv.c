@@ -13,6 +13,7 @@
 #include "support/device.h"
 #include "tests/ref/ref_sparseconv.h"
 #include "tests/support/coord_cases.h"
+#include "tests/support/activation.h"
 #include "tests/support/operator.h"
 #include "tests/support/params.h"
 #include "tests/support/reduce_cases.h"

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Normalisation of rows: batch norm over the rows of a cloud and layer norm over the columns of each
- * row, with an activation in the same pass, and their gradients.
+ * Normalisation of rows: batch norm over the rows of a cloud, group and instance norm over the rows of
+ * each sample, layer norm and RMS norm over the columns of each row, with an activation in the same
+ * pass, and their gradients.
  *
  * How many rows count may be known to the device alone (a voxel set inside a captured graph): the
  * options take a pointer to that number, and the matrices are then as long as the capacity.
@@ -10,6 +11,7 @@
 #define SPOPS_NORM_H
 
 #include "spops/activation.h"
+#include "spops/segments.h"
 
 SPOPS_EXTERN_C_BEGIN
 
@@ -135,6 +137,103 @@ SPOPS_API spops_status spops_layernorm_execute_backward(
     spops_context *ctx, spops_matrix grad_out, spops_matrix x, const void *gamma,
     const void *beta, const spops_norm_options *options, spops_matrix grad_x, void *grad_gamma,
     void *grad_beta);
+
+/**
+ * Normalise every row by the root of the mean of its squares:
+ *
+ *     out[r, c] = activation(x[r, c] * gamma[c] / sqrt(mean over c of x[r, c]^2 + epsilon))
+ *
+ * A row whose squares are beyond f32 becomes 0. The rest as spops_layernorm_execute.
+ * Source    Zhang and Sennrich, Root Mean Square Layer Normalization, equation 4.
+ */
+SPOPS_API spops_status spops_rmsnorm_execute(spops_context *ctx, spops_matrix x, const void *gamma,
+                                             const spops_norm_options *options, spops_matrix out);
+
+/**
+ * Gradients of spops_rmsnorm_execute: as those of layer norm, without the mean of q.
+ *
+ * The rest as spops_layernorm_execute_backward.
+ */
+SPOPS_API spops_status spops_rmsnorm_execute_backward(spops_context *ctx, spops_matrix grad_out,
+                                                      spops_matrix x, const void *gamma,
+                                                      const spops_norm_options *options,
+                                                      spops_matrix grad_x, void *grad_gamma);
+
+/** Scratch of the calls of group norm with samples, for matrices of at most max_cols; 0 for NULL. */
+SPOPS_API size_t spops_groupnorm_scratch_bytes(const spops_segments *samples, int64_t max_cols);
+
+/**
+ * Statistics of every sample and group of columns. Sample s is the rows of segment s of samples, group k
+ * the columns k cols / groups to (k + 1) cols / groups - 1, and m the rows of s times cols / groups:
+ *
+ *     mean[s groups + k] = sum over the rows r and columns c of both of x[r, c] / m
+ *     var[s groups + k]  = sum over them of (x[r, c] - mean)^2 / m
+ *
+ * groups = cols is instance norm, groups = 1 with a sample is layer norm over a cloud. Both are 0 of a
+ * sample without a row.
+ *
+ * samples       Which rows belong to which sample: by offsets or keys (spops_segments_create,
+ *               spops_segments_create_from_keys), or of a set of coordinates
+ *               (spops_pool_segments of spops_pool_create_global); a plan into a capacity too. A row
+ *               is in at most one term: else which term's value it has is not said.
+ * groups        1 to cols; cols is a multiple of it.
+ * x             [samples' rows, cols], f32 f16 bf16; on the CPU f64.
+ * mean, var     [samples' segments * groups], f32, and f64 where x is f64. Several devices that have
+ *               rows of the same samples merge theirs before they normalise.
+ *
+ * Memory    Where ctx runs. No pointer is kept. No output may overlap another, or any input.
+ * Stream    Enqueues on ctx's stream and returns. Allocates nothing, waits for nothing, capturable.
+ * Scratch   spops_groupnorm_scratch_bytes, reserved in ctx beforehand; for f64 of twice the columns.
+ * Numerics  As spops_batchnorm_statistics_execute. The rows of a sample are taken in chunks, whose
+ *           number depends on the sample's rows alone: where a sample stands in a batch changes no bit.
+ * Errors    INVALID_ARGUMENT, SCRATCH_TOO_SMALL, NOT_SUPPORTED, CUDA. After any but CUDA, nothing
+ *           was enqueued.
+ * Threads   One thread at a time per ctx; samples may be shared.
+ * Source    Wu and He, Group Normalization; Ulyanov et al., Instance Normalization.
+ */
+SPOPS_API spops_status spops_groupnorm_statistics_execute(spops_context *ctx,
+                                                          const spops_segments *samples,
+                                                          int32_t groups, spops_matrix x,
+                                                          void *mean, void *var);
+
+/**
+ * Normalise the rows of every sample, with s the sample of r and k the group of c:
+ *
+ *     out[r, c] = activation((x[r, c] - mean[s, k]) * gamma[c] / sqrt(var[s, k] + epsilon) + beta[c])
+ *
+ * x, out        [samples' rows, cols], of one dtype. out may be x. Rows of no sample are neither read
+ *               nor written.
+ * mean, var     [samples' segments * groups].
+ * gamma, beta   [cols], or NULL: 1 and 0.
+ * options       num_rows is NULL: samples know their rows.
+ *
+ * The rest as spops_groupnorm_statistics_execute; needs no scratch.
+ */
+SPOPS_API spops_status spops_groupnorm_execute(spops_context *ctx, const spops_segments *samples,
+                                               int32_t groups, spops_matrix x, const void *mean,
+                                               const void *var, const void *gamma,
+                                               const void *beta, const spops_norm_options *options,
+                                               spops_matrix out);
+
+/**
+ * Gradients of spops_groupnorm_execute. With h the normalised value, g the gradient of what the
+ * activation takes, q = g gamma, and means over the m values of a sample and group:
+ *
+ *     grad_beta[c]  = sum over r of g[r, c]
+ *     grad_gamma[c] = sum over r of g[r, c] h[r, c]
+ *     grad_x[r, c]  = (q[r, c] - mean of q - h[r, c] * mean of q h) / sqrt(var[s, k] + epsilon)
+ *
+ * where the two means are left out with options->fixed_statistics.
+ *
+ * grad_out, x, grad_x   [samples' rows, cols], of one dtype. grad_x may be grad_out.
+ * grad_gamma, grad_beta [cols], or NULL.
+ *
+ * The rest as spops_groupnorm_statistics_execute.
+ */
+SPOPS_API spops_status spops_groupnorm_execute_backward(
+    spops_context *ctx, const spops_segments *samples, int32_t groups, spops_matrix grad_out,
+    spops_matrix x, const void *mean, const void *var, const void *gamma, const void *beta,
+    const spops_norm_options *options, spops_matrix grad_x, void *grad_gamma, void *grad_beta);
 /* clang-format on */
 
 SPOPS_EXTERN_C_END

@@ -5,11 +5,11 @@
 #include <initializer_list>
 
 #include "core/matrix.h"
-#include "kernels/core/activation.cuh"
 #include "kernels/core/chunk.cuh"
 #include "kernels/core/launch.cuh"
 #include "kernels/core/with_dtype.cuh"
 #include "kernels/core/scan.cuh"
+#include "kernels/norm/norm_rows.cuh"
 #include "norm/norm_args.h"
 #include "spops/device/dtypes.cuh"
 
@@ -17,8 +17,7 @@ namespace
 {
 
 using namespace spops;
-
-constexpr int threads = 256;
+using namespace spops::norm;
 
 struct norm_params {
     const void *x, *grad_out;
@@ -31,7 +30,7 @@ struct norm_params {
     float *mean_out, *var_out, *running_mean, *running_var, *grad_gamma, *grad_beta;
     float epsilon, momentum;
     spops_activated activated;
-    bool fixed_statistics;
+    bool fixed_statistics, is_rms;
     spops_norm_scratch scratch;
 };
 
@@ -42,103 +41,10 @@ __device__ __forceinline__ int64_t rows_of(const norm_params &p)
     return given < p.max_rows ? given : p.max_rows;
 }
 
-// A thread's place: its columns, and its first row and step within the block's rows.
-struct place {
-    int tx, ty, step;
-    int64_t col; // of its first column
-    int n;       // columns that it has, 0 to VEC
-};
-
-template <int VEC> __device__ __forceinline__ place place_of(const norm_params &p)
+// Where a block leaves what its chunk has.
+__device__ __forceinline__ float *chunk_partials(const norm_params &p)
 {
-    place at;
-    at.tx = threadIdx.x % p.lanes;
-    at.ty = threadIdx.x / p.lanes;
-    at.step = threads / p.lanes;
-    at.col = ((int64_t)blockIdx.y * p.lanes + at.tx) * VEC;
-    const int64_t left = p.cols - at.col;
-    at.n = left < 0 ? 0 : left < VEC ? (int)left : VEC;
-    return at;
-}
-
-template <class T, int VEC>
-__device__ __forceinline__ void load_values(const void *m, int64_t offset, int n, float (&v)[VEC])
-{
-    row_chunk<T, VEC, false> chunk;
-    chunk.load(static_cast<const T *>(m) + offset, n);
-    chunk.get(v);
-}
-
-template <class T, int VEC>
-__device__ __forceinline__ void store_values(void *m, int64_t offset, int n, const float (&v)[VEC])
-{
-    row_chunk<T, VEC, false> chunk;
-    chunk.set(v);
-    chunk.store(static_cast<T *>(m) + offset, n);
-}
-
-// ---- What threads and chunks have, and how two of them are merged -------------------------------
-
-// Rows so far, their mean and their sum of squared deviations (Chan, Golub, LeVeque).
-struct moments {
-    float count, a, b; // a: mean, b: deviations
-    __device__ __forceinline__ void merge(const moments &o)
-    {
-        if (o.count == 0.0f) return;
-        if (count == 0.0f) { // a square may be infinite, and no rows times that are no number
-            *this = o;
-            return;
-        }
-        const float total = count + o.count, share = o.count / total;
-        const float half = spops_norm_half_distance(a, o.a), delta = 2.0f * half;
-        a += half * (2.0f * share);
-        b += o.b + delta * delta * (count * share);
-        count = total;
-    }
-};
-
-struct sums {
-    float count, a, b;
-    __device__ __forceinline__ void merge(const sums &o)
-    {
-        a += o.a;
-        b += o.b;
-    }
-};
-
-// Merge the states of the threads of a column, ty after ty, and leave them as the chunk's partials.
-template <class State, int VEC>
-__device__ __forceinline__ void store_partials(const norm_params &p, const place &at, float count,
-                                               float (&a)[VEC], float (&b)[VEC])
-{
-    __shared__ float shared_a[threads * VEC], shared_b[threads * VEC], shared_count[threads];
-    shared_count[threadIdx.x] = count;
-#pragma unroll
-    for (int j = 0; j < VEC; ++j) {
-        shared_a[threadIdx.x * VEC + j] = a[j];
-        shared_b[threadIdx.x * VEC + j] = b[j];
-    }
-    for (int half = at.step / 2; half > 0; half /= 2) {
-        __syncthreads();
-        if (at.ty >= half) continue;
-        const int mine = threadIdx.x, other = mine + half * p.lanes;
-#pragma unroll
-        for (int j = 0; j < VEC; ++j) {
-            State s = {shared_count[mine], shared_a[mine * VEC + j], shared_b[mine * VEC + j]};
-            s.merge({shared_count[other], shared_a[other * VEC + j], shared_b[other * VEC + j]});
-            shared_a[mine * VEC + j] = s.a;
-            shared_b[mine * VEC + j] = s.b;
-        }
-        shared_count[mine] += shared_count[other];
-    }
-    if (at.ty != 0) return;
-    float *partials = p.scratch.partials + 2 * (int64_t)blockIdx.x * p.cols + at.col;
-#pragma unroll
-    for (int j = 0; j < VEC; ++j) {
-        if (j >= at.n) continue;
-        partials[j] = shared_a[threadIdx.x * VEC + j];
-        partials[p.cols + j] = shared_b[threadIdx.x * VEC + j];
-    }
+    return p.scratch.partials + 2 * (int64_t)blockIdx.x * p.cols;
 }
 
 // The partials of all chunks of a column, by one warp: lane l merges chunks l, l + 32, ..., then
@@ -155,13 +61,7 @@ __device__ __forceinline__ State merge_chunks(const norm_params &p, int64_t n, i
         const float count = (float)((end < n ? end : n) - chunk * rows);
         all.merge({count, partials[0], partials[p.cols]});
     }
-#pragma unroll
-    for (int half = 16; half > 0; half /= 2) {
-        const State other = {__shfl_down_sync(~0u, all.count, half),
-                             __shfl_down_sync(~0u, all.a, half),
-                             __shfl_down_sync(~0u, all.b, half)};
-        all.merge(other);
-    }
+    merge_lanes(all);
     return all;
 }
 
@@ -171,7 +71,7 @@ template <class T, int VEC>
 __global__ void __launch_bounds__(threads)
     chunk_moments_kernel(const __grid_constant__ norm_params p)
 {
-    const place at = place_of<VEC>(p);
+    const place at = place_of<VEC>(p.lanes, p.cols);
     const int64_t n = rows_of(p), rows = spops_norm_chunk_rows(n);
     const int64_t begin = blockIdx.x * rows, end = begin + rows < n ? begin + rows : n;
     float mean[VEC] = {}, deviations[VEC] = {}, count = 0.0f; // half, and a quarter, of both
@@ -196,7 +96,7 @@ __global__ void __launch_bounds__(threads)
             deviations[j] *= 4.0f;
         }
     }
-    store_partials<moments, VEC>(p, at, count, mean, deviations);
+    store_partials<moments, VEC>(chunk_partials(p), p.lanes, p.cols, at, count, mean, deviations);
 }
 
 // A warp a column.
@@ -219,17 +119,16 @@ __global__ void __launch_bounds__(threads)
 // ---- The value and its gradient -----------------------------------------------------------------
 
 // What a thread's columns have in common; layer norm sets mean and rstd anew for each row.
-template <int VEC> struct column_params {
-    float mean[VEC], rstd[VEC], gamma[VEC], beta[VEC];
+template <int VEC> struct column_params : column_values<VEC> {
+    using column_values<VEC>::mean, column_values<VEC>::rstd;
 
     __device__ __forceinline__ void read(const norm_params &p, const place &at)
     {
+        this->read_affine(p.gamma, p.beta, at);
+        if (p.mean == nullptr) return;
 #pragma unroll
         for (int j = 0; j < VEC; ++j) {
             const bool there = j < at.n;
-            gamma[j] = there && p.gamma != nullptr ? p.gamma[at.col + j] : 1.0f;
-            beta[j] = there && p.beta != nullptr ? p.beta[at.col + j] : 0.0f;
-            if (p.mean == nullptr) continue;
             mean[j] = there ? p.mean[at.col + j] : 0.0f;
             rstd[j] = there ? 1.0f / sqrtf(p.var[at.col + j] + p.epsilon) : 0.0f;
         }
@@ -242,43 +141,26 @@ template <int VEC> struct column_params {
             rstd[j] = row_rstd;
         }
     }
-    __device__ __forceinline__ float normalised(float x, int j) const
-    {
-        return (x - mean[j]) * rstd[j];
-    }
-    // One rounding order for the forward pass and for the mask of its gradient.
-    __device__ __forceinline__ float value(float h, int j) const
-    {
-        return __fmaf_rn(h, gamma[j], beta[j]);
-    }
 };
 
 // h, the normalised values of a piece of a row, and g, the gradient of what the activation takes.
-template <class T, int VEC>
+template <bool ANY, class T, int VEC>
 __device__ __forceinline__ void load_gradient(const norm_params &p, const column_params<VEC> &s,
                                               int64_t r, const place &at, float (&h)[VEC],
                                               float (&g)[VEC])
 {
     load_values<T, VEC>(p.x, r * p.x_stride + at.col, at.n, h);
     load_values<T, VEC>(p.grad_out, r * p.grad_out_stride + at.col, at.n, g);
-#pragma unroll
-    for (int j = 0; j < VEC; ++j)
-        h[j] = s.normalised(h[j], j);
-    if (p.activated.activation == SPOPS_ACTIVATION_NONE) return;
-    float y[VEC];
-#pragma unroll
-    for (int j = 0; j < VEC; ++j)
-        y[j] = s.value(h[j], j);
-    differentiate(p.activated, y, g);
+    s.template differentiate_values<ANY>(p.activated, h, g);
 }
 
 // ---- Batch norm ---------------------------------------------------------------------------------
 
-template <class T, int VEC>
+template <bool ANY, class T, int VEC>
 __global__ void __launch_bounds__(threads)
     batch_forward_kernel(const __grid_constant__ norm_params p)
 {
-    const place at = place_of<VEC>(p);
+    const place at = place_of<VEC>(p.lanes, p.cols);
     const int64_t n = rows_of(p);
     column_params<VEC> s;
     if (at.n == 0) return;
@@ -291,16 +173,16 @@ __global__ void __launch_bounds__(threads)
 #pragma unroll
         for (int j = 0; j < VEC; ++j)
             v[j] = s.value(s.normalised(v[j], j), j);
-        activate(p.activated, v);
+        activate<ANY>(p.activated, v);
         store_values<T, VEC>(p.out, r * p.out_stride + at.col, at.n, v);
     }
 }
 
 // Both norms: sums over the rows of a chunk of g and of g h.
-template <class T, int VEC>
+template <bool ANY, class T, int VEC>
 __global__ void __launch_bounds__(threads) chunk_sums_kernel(const __grid_constant__ norm_params p)
 {
-    const place at = place_of<VEC>(p);
+    const place at = place_of<VEC>(p.lanes, p.cols);
     const int64_t n = rows_of(p), rows = spops_norm_chunk_rows(n);
     const int64_t begin = blockIdx.x * rows, end = begin + rows < n ? begin + rows : n;
     float sum[VEC] = {}, product[VEC] = {};
@@ -312,7 +194,7 @@ __global__ void __launch_bounds__(threads) chunk_sums_kernel(const __grid_consta
         for (int64_t r = begin + at.ty; r < end; r += at.step) {
             float h[VEC], g[VEC];
             if (p.mean == nullptr) s.set_row(p.scratch.row_mean[r], p.scratch.row_rstd[r]);
-            load_gradient<T, VEC>(p, s, r, at, h, g);
+            load_gradient<ANY, T, VEC>(p, s, r, at, h, g);
 #pragma unroll
             for (int j = 0; j < VEC; ++j) {
                 sum[j] += g[j];
@@ -320,7 +202,7 @@ __global__ void __launch_bounds__(threads) chunk_sums_kernel(const __grid_consta
             }
         }
     }
-    store_partials<sums, VEC>(p, at, 0.0f, sum, product);
+    store_partials<sums, VEC>(chunk_partials(p), p.lanes, p.cols, at, 0.0f, sum, product);
 }
 
 __global__ void __launch_bounds__(threads) merge_sums_kernel(const __grid_constant__ norm_params p)
@@ -335,11 +217,11 @@ __global__ void __launch_bounds__(threads) merge_sums_kernel(const __grid_consta
     if (p.grad_gamma != nullptr) p.grad_gamma[c] = all.b;
 }
 
-template <class T, int VEC>
+template <bool ANY, class T, int VEC>
 __global__ void __launch_bounds__(threads)
     batch_gradient_kernel(const __grid_constant__ norm_params p)
 {
-    const place at = place_of<VEC>(p);
+    const place at = place_of<VEC>(p.lanes, p.cols);
     const int64_t n = rows_of(p);
     column_params<VEC> s;
     float mean[VEC] = {}, slope[VEC] = {};
@@ -357,7 +239,7 @@ __global__ void __launch_bounds__(threads)
     for (int64_t r = (int64_t)blockIdx.x * at.step + at.ty; r < n;
          r += (int64_t)gridDim.x * at.step) {
         float h[VEC], g[VEC];
-        load_gradient<T, VEC>(p, s, r, at, h, g);
+        load_gradient<ANY, T, VEC>(p, s, r, at, h, g);
         if (!p.fixed_statistics) {
 #pragma unroll
             for (int j = 0; j < VEC; ++j)
@@ -390,15 +272,18 @@ __device__ __forceinline__ void row_statistics(const norm_params &p, int64_t r, 
                                                float &rstd)
 {
     float sum = 0.0f, squares = 0.0f;
-    for (row_pieces<VEC> piece; piece.there(p); piece.next()) {
-        const place at = piece.at(p);
-        float v[VEC];
-        load_values<T, VEC>(p.x, r * p.x_stride + at.col, at.n, v);
+    mean = 0.0f;
+    if (!p.is_rms) {
+        for (row_pieces<VEC> piece; piece.there(p); piece.next()) {
+            const place at = piece.at(p);
+            float v[VEC];
+            load_values<T, VEC>(p.x, r * p.x_stride + at.col, at.n, v);
 #pragma unroll
-        for (int j = 0; j < VEC; ++j)
-            if (j < at.n) sum += v[j];
+            for (int j = 0; j < VEC; ++j)
+                if (j < at.n) sum += v[j];
+        }
+        mean = warp_sum(sum) / (float)p.cols;
     }
-    mean = warp_sum(sum) / (float)p.cols;
     for (row_pieces<VEC> piece; piece.there(p); piece.next()) {
         const place at = piece.at(p);
         float v[VEC];
@@ -410,7 +295,7 @@ __device__ __forceinline__ void row_statistics(const norm_params &p, int64_t r, 
     rstd = 1.0f / sqrtf(warp_sum(squares) / (float)p.cols + p.epsilon);
 }
 
-template <class T, int VEC>
+template <bool ANY, class T, int VEC>
 __global__ void __launch_bounds__(threads) row_forward_kernel(const __grid_constant__ norm_params p)
 {
     const int64_t n = rows_of(p), warps = (int64_t)gridDim.x * (threads / 32);
@@ -427,7 +312,7 @@ __global__ void __launch_bounds__(threads) row_forward_kernel(const __grid_const
 #pragma unroll
             for (int j = 0; j < VEC; ++j)
                 v[j] = s.value(s.normalised(v[j], j), j);
-            activate(p.activated, v);
+            activate<ANY>(p.activated, v);
             store_values<T, VEC>(p.out, r * p.out_stride + at.col, at.n, v);
         }
     }
@@ -448,7 +333,7 @@ __global__ void __launch_bounds__(threads)
 }
 
 // grad_x may be grad_out: a lane stores what it alone has read.
-template <class T, int VEC>
+template <bool ANY, class T, int VEC>
 __global__ void __launch_bounds__(threads)
     row_gradient_kernel(const __grid_constant__ norm_params p)
 {
@@ -461,7 +346,7 @@ __global__ void __launch_bounds__(threads)
             const place at = piece.at(p);
             s.read(p, at);
             s.set_row(row_mean, row_rstd);
-            load_gradient<T, VEC>(p, s, r, at, h, g);
+            load_gradient<ANY, T, VEC>(p, s, r, at, h, g);
 #pragma unroll
             for (int j = 0; j < VEC; ++j) {
                 if (j >= at.n) continue;
@@ -469,13 +354,13 @@ __global__ void __launch_bounds__(threads)
                 product += g[j] * s.gamma[j] * h[j];
             }
         }
-        const float mean = warp_sum(sum) / (float)p.cols;
+        const float mean = p.is_rms ? 0.0f : warp_sum(sum) / (float)p.cols;
         const float slope = warp_sum(product) / (float)p.cols;
         for (row_pieces<VEC> piece; piece.there(p); piece.next()) {
             const place at = piece.at(p);
             s.read(p, at);
             s.set_row(row_mean, row_rstd);
-            load_gradient<T, VEC>(p, s, r, at, h, g);
+            load_gradient<ANY, T, VEC>(p, s, r, at, h, g);
 #pragma unroll
             for (int j = 0; j < VEC; ++j)
                 g[j] = (g[j] * s.gamma[j] - mean - h[j] * slope) * row_rstd;
@@ -514,6 +399,7 @@ norm_params params_of(const spops_norm_args *args)
     p.momentum = args->momentum;
     p.activated = args->activated;
     p.fixed_statistics = args->fixed_statistics != 0;
+    p.is_rms = args->is_rms;
     p.scratch = args->scratch;
     return p;
 }
@@ -544,7 +430,7 @@ norm_grids grids_of(const spops_context *ctx, const spops_norm_args *args, norm_
     return g;
 }
 
-template <class T, int VEC> struct launcher {
+template <bool ANY, class T, int VEC> struct launcher {
     static spops_status statistics(spops_context *ctx, const spops_norm_args *args)
     {
         norm_params p = params_of(args);
@@ -559,10 +445,10 @@ template <class T, int VEC> struct launcher {
         norm_params p = params_of(args);
         const norm_grids g = grids_of<VEC>(ctx, args, &p);
         if (args->mean == nullptr)
-            return launch(ctx, "norm_forward: launch of row_forward", row_forward_kernel<T, VEC>,
-                          g.whole_rows, threads, p);
-        return launch(ctx, "norm_forward: launch of batch_forward", batch_forward_kernel<T, VEC>,
-                      g.rows, threads, p);
+            return launch(ctx, "norm_forward: launch of row_forward",
+                          row_forward_kernel<ANY, T, VEC>, g.whole_rows, threads, p);
+        return launch(ctx, "norm_forward: launch of batch_forward",
+                      batch_forward_kernel<ANY, T, VEC>, g.rows, threads, p);
     }
     static spops_status backward(spops_context *ctx, const spops_norm_args *args)
     {
@@ -571,15 +457,15 @@ template <class T, int VEC> struct launcher {
         if (args->mean == nullptr)
             SPOPS_TRY(launch(ctx, "norm_backward: launch of row_statistics",
                              row_statistics_kernel<T, VEC>, g.whole_rows, threads, p));
-        SPOPS_TRY(launch(ctx, "norm_backward: launch of chunk_sums", chunk_sums_kernel<T, VEC>,
+        SPOPS_TRY(launch(ctx, "norm_backward: launch of chunk_sums", chunk_sums_kernel<ANY, T, VEC>,
                          g.chunks, threads, p));
         SPOPS_TRY(launch(ctx, "norm_backward: launch of merge_sums", merge_sums_kernel, g.columns,
                          threads, p));
         if (args->mean == nullptr)
-            return launch(ctx, "norm_backward: launch of row_gradient", row_gradient_kernel<T, VEC>,
-                          g.whole_rows, threads, p);
-        return launch(ctx, "norm_backward: launch of batch_gradient", batch_gradient_kernel<T, VEC>,
-                      g.rows, threads, p);
+            return launch(ctx, "norm_backward: launch of row_gradient",
+                          row_gradient_kernel<ANY, T, VEC>, g.whole_rows, threads, p);
+        return launch(ctx, "norm_backward: launch of batch_gradient",
+                      batch_gradient_kernel<ANY, T, VEC>, g.rows, threads, p);
     }
 };
 
@@ -589,7 +475,10 @@ template <class F> spops_status with_launcher(const spops_norm_args *args, F f)
     const int vec = common_chunk({args->x, args->out, args->grad_out, args->grad_x});
     return with_dtype(args->x.dtype, [&](auto tag) {
         typedef typename decltype(tag)::type T;
-        return vec == 1 ? f(launcher<T, 1>()) : f(launcher<T, 16 / (int)sizeof(T)>());
+        constexpr int wide = 16 / (int)sizeof(T);
+        if (is_plain(args->activated))
+            return vec == 1 ? f(launcher<false, T, 1>()) : f(launcher<false, T, wide>());
+        return vec == 1 ? f(launcher<true, T, 1>()) : f(launcher<true, T, wide>());
     });
 }
 

@@ -457,6 +457,70 @@ spops_status spops_boxed_layernorm_backward(spops_boxed_call *b)
         b->matrices[GRAD_X], written(b, GRAD_GAMMA), written(b, GRAD_BETA));
 }
 
+spops_status spops_boxed_rmsnorm(spops_boxed_call *b)
+{
+    enum { X, GAMMA, NUM_ROWS, OUT };
+    const spops_norm_options options = norm_options(b, b->args[NUM_ROWS]);
+    return spops_rmsnorm_execute(b->ctx, b->matrices[X], b->args[GAMMA], &options,
+                                 b->matrices[OUT]);
+}
+
+spops_status spops_boxed_rmsnorm_backward(spops_boxed_call *b)
+{
+    enum { X, GAMMA, GRAD_OUT, NUM_ROWS, GRAD_X, GRAD_GAMMA };
+    const spops_norm_options options = norm_options(b, b->args[NUM_ROWS]);
+    SPOPS_TRY(reserve_norm(b));
+    return spops_rmsnorm_execute_backward(b->ctx, b->matrices[GRAD_OUT], b->matrices[X],
+                                          b->args[GAMMA], &options, b->matrices[GRAD_X],
+                                          written(b, GRAD_GAMMA));
+}
+
+static spops_status reserve_group_norm(spops_boxed_call *b, const spops_segments *samples)
+{
+    const spops_matrix x = b->matrices[0];
+    const int64_t wide = x.dtype == SPOPS_DTYPE_F64 ? 2 : 1;
+    return spops_boxed_reserve(b, spops_groupnorm_scratch_bytes(samples, wide * x.cols));
+}
+
+// groups, epsilon and activation are attributes 0 to 2, the slope is the last.
+static spops_norm_options group_norm_options(const spops_boxed_call *b)
+{
+    spops_norm_options options = spops_norm_options_default();
+    options.epsilon = f32_attribute(b, 1);
+    options.activation = (spops_activation)spops_boxed_i32(b, 2);
+    options.activation_slope = f32_attribute(b, b->row->num_attributes - 1);
+    return options;
+}
+
+spops_status spops_boxed_groupnorm_statistics(spops_boxed_call *b)
+{
+    enum { X, SAMPLES, MEAN, VAR };
+    SPOPS_TRY(reserve_group_norm(b, b->args[SAMPLES]));
+    return spops_groupnorm_statistics_execute(b->ctx, b->args[SAMPLES], spops_boxed_i32(b, 0),
+                                              b->matrices[X], written(b, MEAN), written(b, VAR));
+}
+
+spops_status spops_boxed_groupnorm(spops_boxed_call *b)
+{
+    enum { X, MEAN, VAR, GAMMA, BETA, SAMPLES, OUT };
+    const spops_norm_options options = group_norm_options(b);
+    return spops_groupnorm_execute(b->ctx, b->args[SAMPLES], spops_boxed_i32(b, 0), b->matrices[X],
+                                   b->args[MEAN], b->args[VAR], b->args[GAMMA], b->args[BETA],
+                                   &options, b->matrices[OUT]);
+}
+
+spops_status spops_boxed_groupnorm_backward(spops_boxed_call *b)
+{
+    enum { X, MEAN, VAR, GAMMA, BETA, GRAD_OUT, SAMPLES, GRAD_X, GRAD_GAMMA, GRAD_BETA };
+    spops_norm_options options = group_norm_options(b);
+    options.fixed_statistics = spops_boxed_i32(b, 3);
+    SPOPS_TRY(reserve_group_norm(b, b->args[SAMPLES]));
+    return spops_groupnorm_execute_backward(
+        b->ctx, b->args[SAMPLES], spops_boxed_i32(b, 0), b->matrices[GRAD_OUT], b->matrices[X],
+        b->args[MEAN], b->args[VAR], b->args[GAMMA], b->args[BETA], &options, b->matrices[GRAD_X],
+        written(b, GRAD_GAMMA), written(b, GRAD_BETA));
+}
+
 // ---- Quantising ---------------------------------------------------------------------------------
 
 spops_status spops_boxed_quantize_scale(spops_boxed_call *b)

@@ -182,6 +182,40 @@ spops_status spops_layernorm_execute(spops_context *ctx, spops_matrix x, const v
     return normalise(ctx, call, &args, gamma, beta, out);
 }
 
+spops_status spops_rmsnorm_execute(spops_context *ctx, spops_matrix x, const void *gamma,
+                                   const spops_norm_options *options, spops_matrix out)
+{
+    static const char call[] = "rmsnorm_execute";
+    spops_norm_options read = {0};
+    spops_norm_args args = {.is_rms = true};
+
+    SPOPS_TRY(read_options(ctx, call, x, options, &read, &args));
+    const void *const given[] = {&x, gamma, read.num_rows, &out};
+    const spops_call_number attributes[] = {
+        {.f = read.epsilon}, {.i = read.activation}, {.f = read.activation_slope}};
+    SPOPS_TRY(spops_check_call(ctx, SPOPS_OP_rmsnorm, given, attributes));
+    SPOPS_TRY(check_has_columns(ctx, call, x));
+    return normalise(ctx, call, &args, gamma, NULL, out);
+}
+
+spops_status spops_rmsnorm_execute_backward(spops_context *ctx, spops_matrix grad_out,
+                                            spops_matrix x, const void *gamma,
+                                            const spops_norm_options *options, spops_matrix grad_x,
+                                            void *grad_gamma)
+{
+    static const char call[] = "rmsnorm_execute_backward";
+    spops_norm_options read = {0};
+    spops_norm_args args = {.is_rms = true};
+
+    SPOPS_TRY(read_options(ctx, call, x, options, &read, &args));
+    const void *const given[] = {&x, gamma, &grad_out, read.num_rows, &grad_x, grad_gamma};
+    const spops_call_number attributes[] = {
+        {.f = read.epsilon}, {.i = read.activation}, {.f = read.activation_slope}};
+    SPOPS_TRY(spops_check_call(ctx, SPOPS_OP_rmsnorm_backward, given, attributes));
+    SPOPS_TRY(check_has_columns(ctx, call, x));
+    return differentiate(ctx, call, &args, grad_out, gamma, NULL, grad_x, grad_gamma, NULL);
+}
+
 spops_status spops_layernorm_execute_backward(spops_context *ctx, spops_matrix grad_out,
                                               spops_matrix x, const void *gamma, const void *beta,
                                               const spops_norm_options *options,

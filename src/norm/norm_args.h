@@ -4,6 +4,8 @@
 #ifndef SPOPS_NORM_NORM_ARGS_H
 #define SPOPS_NORM_NORM_ARGS_H
 
+#include <stdbool.h>
+
 #include "core/activation.h"
 #include "spops/norm.h"
 
@@ -53,6 +55,7 @@ typedef struct spops_norm_args {
     spops_activated activated;
     const spops_activation_table *activations; // of the CPU
     int32_t fixed_statistics;
+    bool is_rms; // layer norm, but with a mean of 0
     spops_norm_scratch scratch;
 } spops_norm_args;
 

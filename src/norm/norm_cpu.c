@@ -10,6 +10,8 @@
 #define differentiate(args, n, y, g)    (args)->activations->differentiate((args)->activated, n, y, g)
 #include "norm/norm_rows.h"
 
+#include "norm/group_rows.h"
+
 #include "backends/backend_cpu.h"
 #include "norm/norm_f64.h"
 
@@ -31,4 +33,22 @@ spops_status spops_cpu_norm_forward(spops_context *ctx, const spops_norm_args *a
 spops_status spops_cpu_norm_backward(spops_context *ctx, const spops_norm_args *args)
 {
     return is_f64(args) ? spops_norm_backward_f64(ctx, args) : run_backward(ctx, args);
+}
+
+spops_status spops_cpu_group_statistics(spops_context *ctx, const spops_group_norm_args *args)
+{
+    return args->x.dtype == SPOPS_DTYPE_F64 ? spops_group_statistics_f64(ctx, args)
+                                            : run_group_statistics(ctx, args);
+}
+
+spops_status spops_cpu_group_forward(spops_context *ctx, const spops_group_norm_args *args)
+{
+    return args->x.dtype == SPOPS_DTYPE_F64 ? spops_group_forward_f64(ctx, args)
+                                            : run_group_forward(ctx, args);
+}
+
+spops_status spops_cpu_group_backward(spops_context *ctx, const spops_group_norm_args *args)
+{
+    return args->x.dtype == SPOPS_DTYPE_F64 ? spops_group_backward_f64(ctx, args)
+                                            : run_group_backward(ctx, args);
 }

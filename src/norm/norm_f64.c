@@ -22,6 +22,8 @@ static void store_row(spops_matrix m, int64_t row, int64_t col, int n, const dou
 #define differentiate(args, n, y, g) spops_differentiate_f64((args)->activated, n, y, g)
 #include "norm/norm_rows.h"
 
+#include "norm/group_rows.h"
+
 spops_status spops_norm_statistics_f64(spops_context *ctx, const spops_norm_args *args)
 {
     return run_statistics(ctx, args);
@@ -35,4 +37,19 @@ spops_status spops_norm_forward_f64(spops_context *ctx, const spops_norm_args *a
 spops_status spops_norm_backward_f64(spops_context *ctx, const spops_norm_args *args)
 {
     return run_backward(ctx, args);
+}
+
+spops_status spops_group_statistics_f64(spops_context *ctx, const spops_group_norm_args *args)
+{
+    return run_group_statistics(ctx, args);
+}
+
+spops_status spops_group_forward_f64(spops_context *ctx, const spops_group_norm_args *args)
+{
+    return run_group_forward(ctx, args);
+}
+
+spops_status spops_group_backward_f64(spops_context *ctx, const spops_group_norm_args *args)
+{
+    return run_group_backward(ctx, args);
 }

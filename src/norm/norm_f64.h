@@ -4,10 +4,13 @@
 #define SPOPS_NORM_NORM_F64_H
 
 #include "core/context.h"
-#include "norm/norm_args.h"
+#include "norm/group_args.h"
 
 spops_status spops_norm_statistics_f64(spops_context *ctx, const spops_norm_args *args);
 spops_status spops_norm_forward_f64(spops_context *ctx, const spops_norm_args *args);
 spops_status spops_norm_backward_f64(spops_context *ctx, const spops_norm_args *args);
+spops_status spops_group_statistics_f64(spops_context *ctx, const spops_group_norm_args *args);
+spops_status spops_group_forward_f64(spops_context *ctx, const spops_group_norm_args *args);
+spops_status spops_group_backward_f64(spops_context *ctx, const spops_group_norm_args *args);
 
 #endif

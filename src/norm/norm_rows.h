@@ -179,7 +179,7 @@ static void row_statistics(const spops_norm_args *args, int64_t r, real *mean, r
     real v[STRIP];
     double sum = 0.0; // a row may be long, and rows are few enough of them
 
-    for (int64_t col = 0; col < args->x.cols; col += STRIP) {
+    for (int64_t col = 0; col < args->x.cols && !args->is_rms; col += STRIP) {
         const int n = strip_cols(args, col);
         load_row(args->x, r, col, n, v);
         for (int c = 0; c < n; ++c)
@@ -369,7 +369,8 @@ static void row_gradient(const spops_norm_args *args, int64_t r)
             product += (double)(g[c] * s.gamma[c] * h[c]);
         }
     }
-    const real mean = (real)(sum / (double)cols), slope = (real)(product / (double)cols);
+    const real mean = args->is_rms ? 0.0f : (real)(sum / (double)cols);
+    const real slope = (real)(product / (double)cols);
     for (int64_t col = 0; col < args->x.cols; col += STRIP) {
         const int n = strip_cols(args, col);
         read_params(args, col, n, &s);
