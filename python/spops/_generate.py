@@ -519,10 +519,10 @@ def _public(row: Row) -> str:
         if row.is_sum:
             layer = [n for n in ("scale", "shift", "residual") if any(a.name == n for a in op.inputs)]
             test = " or ".join([*(f"{n} is not None" for n in layer), "activation"])
-            inner = [f"{python_name(a.name)}={python_name(a.name)}" for a in (*op.inputs, *op.attributes) if a.name not in layer and a.name != "activation"]
+            inner = [f"{python_name(a.name)}={python_name(a.name)}" for a in (*op.inputs, *op.attributes) if a.name not in layer and a.name not in ("activation", "activation_slope")]
             inner += ["dtype=dtype"] if row.free else []
             lines.append(f"        if {test}:")
-            lines.append(f"            return _epilogue({op.name}({', '.join(inner)}), {', '.join(layer)}, activation)")
+            lines.append(f"            return _epilogue({op.name}({', '.join(inner)}), {', '.join(layer)}, activation, activation_slope)")
         lines.append(f"        if {traced}:")
         lines += result("op", f"{op.name}_op", "token", True, "            ")
         lines += result("grad", f"{op.name}_grad.apply", "plan", True, "        ")

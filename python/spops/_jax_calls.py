@@ -237,7 +237,7 @@ class _Fixed:
 _AFTER = ("scale", "shift", "residual")
 
 
-def _epilogue(activation: int, y, after: dict):
+def _epilogue(activation: tuple, y, after: dict):
     """What follows the sum of a layer, where it must have a gradient."""
     if "scale" in after:
         y = y * after["scale"].astype(y.dtype)
@@ -245,18 +245,22 @@ def _epilogue(activation: int, y, after: dict):
         y = y + after["shift"].astype(y.dtype)
     if "residual" in after:
         y = y + after["residual"]
-    return jnp.maximum(y, 0) if activation else y
+    kind, slope = activation
+    if kind < 2:
+        return jnp.maximum(y, 0) if kind else y
+    return run(operators["activation"], Static((), (kind, slope), (), None), {"x": y})[0]
 
 
 def _without_epilogue(op: Operator, static: Static, arrays: dict):
     """The call of the sum alone, and what follows: Static, arrays, activation, arrays after the sum."""
     if not is_sum(op):
-        return static, arrays, 0, {}
-    at = [a.name for a in op.attributes].index("activation")
+        return static, arrays, (0, 0.0), {}
+    names = [a.name for a in op.attributes]
+    at, slope = names.index("activation"), static.attributes[names.index("activation_slope")]
     after = {n: arrays[n] for n in _AFTER if n in arrays}
     attributes = (*static.attributes[:at], 0, *static.attributes[at + 1 :])
     rest = {n: x for n, x in arrays.items() if n not in after}
-    return static._replace(attributes=attributes), rest, static.attributes[at], after
+    return static._replace(attributes=attributes), rest, (static.attributes[at], slope), after
 
 
 def _forward(op: Operator, static: Static, primals: dict):
@@ -270,7 +274,7 @@ def _forward(op: Operator, static: Static, primals: dict):
     result = {n: outs[n] for n in names if n not in read or n in static.wanted}
     first = op.outputs[0].name
     saved = {o.name: outs[o.name] for o in op.outputs if o.name in op.gradient.arguments}
-    if activation or after:
+    if activation[0] or after:
         saved["_sum"] = outs[first]
         result[first] = _epilogue(activation, outs[first], after)
     return tuple(result.values()), (arrays, saved, needs)

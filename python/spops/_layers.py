@@ -84,7 +84,7 @@ class _Convolution(Function):
         ctx.x_dtype, ctx.channels = x.dtype, x.shape[1]
         x, w = _factors(x, weight, dtype, krsc, padded)
         out = (x.new_empty if plan.description is None else x.new_zeros)((plan.num_out, w.shape[-1]))
-        _made.sparseconv_raw(x, w, bias, None, None, None, None, plan.handle, plan.ints, plan.description, out, groups, 0, 0, False, None)
+        _made.sparseconv_raw(x, w, bias, None, None, None, None, plan.handle, plan.ints, plan.description, out, groups, 0, 0, False, 0.0, None)
         ctx.save_for_backward(x, w)
         ctx.plan, ctx.groups, ctx.krsc, ctx.padded, ctx.weight = plan, groups, krsc, padded, (weight.shape, weight.dtype)
         return out
@@ -112,29 +112,33 @@ class _Convolution(Function):
         return gx, gw, gb, None, None, None, None, None
 
 
-def convolution(x: Tensor, weight: Tensor, bias: Tensor | None, relation, groups: int = 1, krsc: bool = False) -> Tensor:
-    """A sparse convolution by a layer's parameters, in the dtype of autocast or of x."""
+def convolution(
+    x: Tensor, weight: Tensor, bias: Tensor | None, relation, groups: int = 1, krsc: bool = False, activation: str = "none", activation_slope: float = 0.0
+) -> Tensor:
+    """A sparse convolution by a layer's parameters, and what follows it, in the dtype of autocast or of x."""
     dtype = work_dtype(x)
     out_channels = weight.shape[0 if krsc else -1]
     is_traced = _is_traced(x)
     padded = (x.shape[1] + 7) // 8 * 8 if not is_traced and fits_tensor_cores(x, out_channels, groups, dtype) else 0
     plan = relation.conv(max(x.shape[1], out_channels), not padded)
     needs = torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad))
+    after = dict(activation=activation, activation_slope=activation_slope)
     if is_traced:
-        return F.sparseconv(x.to(dtype), matrices(weight, krsc).to(dtype), plan, bias=bias, groups=groups)
+        return F.sparseconv(x.to(dtype), matrices(weight, krsc).to(dtype), plan, bias=bias, groups=groups, **after)
     if not needs:
-        return F.sparseconv(*_factors(x, weight, dtype, krsc, padded), plan, bias=bias, groups=groups)
-    return _Convolution.apply(x, weight, bias, plan, groups, dtype, krsc, padded)
+        return F.sparseconv(*_factors(x, weight, dtype, krsc, padded), plan, bias=bias, groups=groups, **after)
+    out = _Convolution.apply(x, weight, bias, plan, groups, dtype, krsc, padded)
+    return out if activation == "none" else F.activation(out, kind=activation, activation_slope=activation_slope)
 
 
 class _BatchNorm(Function):
     @staticmethod
-    def forward(ctx, x, gamma, beta, running_mean, running_var, momentum, epsilon, activation):
+    def forward(ctx, x, gamma, beta, running_mean, running_var, momentum, epsilon, activation, slope):
         mean, var = x.new_empty((2, x.shape[1]), dtype=_made.sum_dtype(x.dtype)).unbind(0)
         _made.batchnorm_statistics_raw(x, None, mean, var, running_mean, running_var, momentum)
-        out = _made.batchnorm_raw(x, mean, var, gamma, beta, None, None, epsilon, activation)
+        out = _made.batchnorm_raw(x, mean, var, gamma, beta, None, None, epsilon, activation, slope)
         ctx.save_for_backward(x, mean, var, gamma, beta)
-        ctx.epsilon, ctx.activation = epsilon, activation
+        ctx.epsilon, ctx.activation, ctx.slope = epsilon, activation, slope
         return out
 
     @staticmethod
@@ -144,15 +148,15 @@ class _BatchNorm(Function):
         needs = ctx.needs_input_grad
         gx, g_gamma, g_beta = _made.batchnorm_backward_raw(
             x, mean, var, gamma, beta, grad.to(x.dtype), None, None, gamma is not None and needs[1], beta is not None and needs[2],
-            ctx.epsilon, ctx.activation, False,
+            ctx.epsilon, ctx.activation, False, ctx.slope,
         )  # fmt: skip
-        return gx, g_gamma, g_beta, None, None, None, None, None
+        return gx, g_gamma, g_beta, None, None, None, None, None, None
 
 
-def batchnorm(x, gamma, beta, running_mean, running_var, momentum: float, epsilon: float, activation: str) -> Tensor:
+def batchnorm(x, gamma, beta, running_mean, running_var, momentum: float, epsilon: float, activation: str, slope: float = 0.0) -> Tensor:
     """Batch norm in training: statistics of x, the running ones updated, rows normalised."""
     if _is_traced(x):
         mean, var = F.batchnorm_statistics(x.detach(), momentum=momentum, running_mean=running_mean, running_var=running_var)[:2]
-        return F.batchnorm(x, mean, var, gamma, beta, epsilon=epsilon, activation=activation)
-    number = 1 if activation == "relu" else 0
-    return _BatchNorm.apply(x, gamma, beta, running_mean, running_var, momentum, epsilon, number)
+        return F.batchnorm(x, mean, var, gamma, beta, epsilon=epsilon, activation=activation, activation_slope=slope)
+    number = _made.batchnorm_activation_numbers[activation]
+    return _BatchNorm.apply(x, gamma, beta, running_mean, running_var, momentum, epsilon, number, slope)

@@ -163,7 +163,7 @@ def _shaped(g, x: Tensor):
     return g if g.dtype is x.dtype else g.to(x.dtype)
 
 
-def _epilogue(y: Tensor, scale, shift, residual, activation):
+def _epilogue(y: Tensor, scale, shift, residual, kind: int, slope: float):
     """What follows the sum of a layer, where it must have a gradient."""
     if scale is not None:
         y = y * scale.to(y.dtype)
@@ -171,9 +171,14 @@ def _epilogue(y: Tensor, scale, shift, residual, activation):
         y = y + shift.to(y.dtype)
     if residual is not None:
         y = y + residual
-    return torch.relu(y) if activation else y
+    return activated(y, kind, slope)
 
 
+def activated(y: Tensor, kind: int, slope: float) -> Tensor:
+    """An activation by its number, where it is not a part of a call."""
+    if kind < 2:
+        return torch.relu(y) if kind else y
+    return activation(y, kind=kind, activation_slope=slope)  # noqa: F821: a function of the list
 
 
 def _unpacked(outputs: tuple):

@@ -202,6 +202,15 @@ class Sites:
         return self._pools[key]
 
 
+    @property
+    @_of_data
+    def samples(self) -> Plan:
+        """Which rows belong to which batch: a plan of kind segments."""
+        if "samples" not in self._pools:
+            self._pools["samples"] = F.pool_segments(self.global_pool("mean", 256))
+        return self._pools["samples"]
+
+
 class SparseTensor:
     """Rows of features at places of a grid.
 

@@ -19,7 +19,22 @@ from ._plan import Plan
 from ._tensor import Kernel, Sites, SparseTensor, per_axis
 
 
-def convolve(x: SparseTensor, w: Tensor, bias, kernel: Kernel, how: str, groups: int = 1, key=None, output_padding=None, krsc=False):
+ACTIVATIONS = "none", "relu", "leaky_relu", "silu", "gelu", "gelu_tanh", "sigmoid"
+
+
+def _activation_of(activation: str, relu: bool = False) -> str:
+    """The activation that a layer is given; relu: as it was said when there was no other."""
+    if activation not in ACTIVATIONS:
+        raise ValueError(f"activation is {activation!r}, expected one of {' '.join(ACTIVATIONS)}")
+    if relu and activation not in ("none", "relu"):
+        raise ValueError(f"relu is True and activation {activation!r}, expected one of the two")
+    return "relu" if relu else activation
+
+
+def convolve(
+    x: SparseTensor, w: Tensor, bias, kernel: Kernel, how: str, groups: int = 1, key=None, output_padding=None, krsc=False,
+    activation: str = "none", activation_slope: float = 0.0,
+):  # fmt: skip
     """A sparse convolution; how: submanifold, convolution, transposed, or inverse (of key).
 
     w is [taps, C_in / groups, C_out], or with krsc [C_out, *sizes, C_in / groups].
@@ -28,7 +43,8 @@ def convolve(x: SparseTensor, w: Tensor, bias, kernel: Kernel, how: str, groups:
     bias = _layers.vector(bias, _layers.work_dtype(x.feats))
     if how != "inverse" and kernel.is_pointwise and groups == 1:
         dtype = _layers.work_dtype(x.feats)
-        return x.replace(F.linear(x.feats.to(dtype), _layers.matrices(w, krsc)[0].to(dtype), bias=bias))
+        w = _layers.matrices(w, krsc)[0].to(dtype)
+        return x.replace(F.linear(x.feats.to(dtype), w, bias=bias, activation=activation, activation_slope=activation_slope))
     if how == "inverse":
         if key not in x.keys:
             raise KeyError(f"no layer before this one has the key {key!r}")
@@ -46,7 +62,7 @@ def convolve(x: SparseTensor, w: Tensor, bias, kernel: Kernel, how: str, groups:
         relation = sites.onto(kernel, how == "transposed", output_padding)
     if key is not None and how != "inverse":
         x.keys[key] = relation, sites, kernel.size
-    feats = _layers.convolution(x.feats, w, bias, relation, groups, krsc)
+    feats = _layers.convolution(x.feats, w, bias, relation, groups, krsc, activation, activation_slope)
     return x.at(feats, relation.sites or sites)
 
 
@@ -62,11 +78,16 @@ class Convolution(nn.Module):
     bias : bool
     key : hashable, optional
         Names the layer's map, for the inverse convolution that goes the same way back.
+    activation : one of ACTIVATIONS
+        Of what the layer gives; a part of its call where no gradient is wanted.
+    activation_slope : float
+        Of leaky_relu; 0: 0.01.
     """
 
     def __init__(self, dims, how, in_channels, out_channels, kernel_size, stride=1, padding=0, dilation=1,
-                 groups=1, bias=True, key=None, output_padding=0, device=None, dtype=None):  # fmt: skip
+                 groups=1, bias=True, key=None, output_padding=0, device=None, dtype=None, activation="none", activation_slope=0.0):  # fmt: skip
         super().__init__()
+        self.activation, self.activation_slope = _activation_of(activation), activation_slope
         if in_channels % groups or out_channels % groups:
             raise ValueError(f"channels {in_channels} and {out_channels} are not multiples of groups {groups}")
         self.how, self.key, self.groups = how, key, groups
@@ -86,11 +107,14 @@ class Convolution(nn.Module):
             nn.init.uniform_(self.bias, -bound, bound)
 
     def forward(self, x: SparseTensor) -> SparseTensor:
-        return convolve(x, self.weight, self.bias, self.kernel, self.how, self.groups, self.key, self.output_padding)
+        return convolve(
+            x, self.weight, self.bias, self.kernel, self.how, self.groups, self.key, self.output_padding,
+            activation=self.activation, activation_slope=self.activation_slope,
+        )  # fmt: skip
 
     def extra_repr(self) -> str:
         k = self.kernel
-        return f"{self.in_channels}, {self.out_channels}, kernel_size={k.size}, stride={k.stride}, padding={k.padding}, dilation={k.dilation}, groups={self.groups}, key={self.key!r}"
+        return f"{self.in_channels}, {self.out_channels}, kernel_size={k.size}, stride={k.stride}, padding={k.padding}, dilation={k.dilation}, groups={self.groups}, key={self.key!r}, activation={self.activation}"
 
 
 class Pool(nn.Module):
@@ -123,16 +147,16 @@ class GlobalPool(nn.Module):
 def _named(base, name: str, dims: int, doc: str, how: str):
     if base is Convolution and how == "inverse":
 
-        def init(self, in_channels, out_channels, kernel_size, key, groups=1, bias=True, device=None, dtype=None):
-            Convolution.__init__(self, dims, how, in_channels, out_channels, kernel_size, groups=groups, bias=bias, key=key, device=device, dtype=dtype)
+        def init(self, in_channels, out_channels, kernel_size, key, groups=1, bias=True, device=None, dtype=None, activation="none", activation_slope=0.0):
+            Convolution.__init__(self, dims, how, in_channels, out_channels, kernel_size, groups=groups, bias=bias, key=key, device=device, dtype=dtype, activation=activation, activation_slope=activation_slope)
     elif base is Convolution and how == "submanifold":
 
-        def init(self, in_channels, out_channels, kernel_size=3, dilation=1, groups=1, bias=True, key=None, device=None, dtype=None):
-            Convolution.__init__(self, dims, how, in_channels, out_channels, kernel_size, 1, 0, dilation, groups, bias, key, device=device, dtype=dtype)
+        def init(self, in_channels, out_channels, kernel_size=3, dilation=1, groups=1, bias=True, key=None, device=None, dtype=None, activation="none", activation_slope=0.0):
+            Convolution.__init__(self, dims, how, in_channels, out_channels, kernel_size, 1, 0, dilation, groups, bias, key, device=device, dtype=dtype, activation=activation, activation_slope=activation_slope)
     elif base is Convolution:
 
-        def init(self, in_channels, out_channels, kernel_size, stride=1, padding=0, dilation=1, groups=1, bias=True, key=None, output_padding=0, device=None, dtype=None):
-            Convolution.__init__(self, dims, how, in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, key, output_padding, device, dtype)
+        def init(self, in_channels, out_channels, kernel_size, stride=1, padding=0, dilation=1, groups=1, bias=True, key=None, output_padding=0, device=None, dtype=None, activation="none", activation_slope=0.0):
+            Convolution.__init__(self, dims, how, in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, key, output_padding, device, dtype, activation, activation_slope)
     else:
 
         def init(self, kernel_size, stride=None, padding=0, dilation=1):
@@ -161,15 +185,19 @@ def _over_rows(module_call, x):
 
 
 class BatchNorm(nn.Module):
-    """Batch norm of rows, with running statistics as torch.nn.BatchNorm1d has; relu=True: and a ReLU.
+    """Batch norm of rows, with running statistics as torch.nn.BatchNorm1d has, and an activation.
+
+    activation is one of ACTIVATIONS; relu=True says "relu".
 
     Takes a SparseTensor or a Tensor [N, C] in f32, f16 or bf16; statistics and parameters are f32. A
     network of double has all of them in f64, on the CPU.
     """
 
-    def __init__(self, channels: int, eps: float = 1e-5, momentum: float = 0.1, affine: bool = True, relu: bool = False):
+    def __init__(self, channels: int, eps: float = 1e-5, momentum: float = 0.1, affine: bool = True, relu: bool = False,
+                 activation: str = "none", activation_slope: float = 0.0):  # fmt: skip
         super().__init__()
-        self.eps, self.momentum, self.activation = eps, momentum, "relu" if relu else "none"
+        self.eps, self.momentum = eps, momentum
+        self.activation, self.activation_slope = _activation_of(activation, relu), activation_slope
         self.weight = nn.Parameter(torch.ones(channels)) if affine else None
         self.bias = nn.Parameter(torch.zeros(channels)) if affine else None
         self.register_buffer("running_mean", torch.zeros(channels))
@@ -183,25 +211,38 @@ class BatchNorm(nn.Module):
                 mean, var = F.batchnorm_statistics(
                     x.detach(), num_rows, momentum=self.momentum, running_mean=self.running_mean, running_var=self.running_var
                 )[:2]
-                return F.batchnorm(x, mean, var, self.weight, self.bias, num_rows, epsilon=self.eps, activation=self.activation)
+                return F.batchnorm(
+                    x, mean, var, self.weight, self.bias, num_rows, epsilon=self.eps, activation=self.activation, activation_slope=self.activation_slope
+                )
             return _layers.batchnorm(
-                x, self.weight, self.bias, self.running_mean, self.running_var, self.momentum, self.eps, self.activation
+                x, self.weight, self.bias, self.running_mean, self.running_var, self.momentum, self.eps, self.activation, self.activation_slope
             )
         return F.batchnorm(
             x, self.running_mean, self.running_var, self.weight, self.bias, num_rows, epsilon=self.eps, activation=self.activation,
-            fixed_statistics=True,
+            activation_slope=self.activation_slope, fixed_statistics=True,
         )  # fmt: skip
 
     def forward(self, x):
         return x.replace(self._rows(x.feats, x.num_rows)) if isinstance(x, SparseTensor) else self._rows(x)
 
 
+def _fused(module) -> tuple[str, float] | None:
+    """The activation, with its slope, that a module of torch's is; None: none of the library's."""
+    kind = type(module)
+    if kind is nn.LeakyReLU:
+        return ("leaky_relu", module.negative_slope) if module.negative_slope != 0 else ("relu", 0.0)
+    if kind is nn.GELU:
+        return ("gelu" if module.approximate == "none" else "gelu_tanh"), 0.0
+    name = {nn.ReLU: "relu", nn.SiLU: "silu", nn.Sigmoid: "sigmoid"}.get(kind)
+    return None if name is None else (name, 0.0)
+
+
 def convert_batchnorm(module: nn.Module) -> nn.Module:
     """A network whose norms are the library's: every torch.nn.BatchNorm1d in it becomes a BatchNorm.
 
-    Parameters, running statistics and names stay, so that checkpoints load before and after. A
-    torch.nn.ReLU that follows a norm in a sequence becomes a part of it (its place stays, as an
-    Identity). Returns module, changed in place, or what takes its place.
+    Parameters, running statistics and names stay, so that checkpoints load before and after. A ReLU,
+    LeakyReLU, SiLU, GELU or Sigmoid of torch's that follows a norm in a sequence becomes a part of it
+    (its place stays, as an Identity). Returns module, changed in place, or what takes its place.
     """
     if type(module) is nn.BatchNorm1d and module.track_running_stats and module.momentum is not None:
         norm = BatchNorm(module.num_features, module.eps, module.momentum, module.affine)
@@ -215,31 +256,107 @@ def convert_batchnorm(module: nn.Module) -> nn.Module:
         if module._modules[name] is None:
             continue
         child = module._modules[name] = convert_batchnorm(module._modules[name])
-        if is_sequence and after is not None and type(child) is BatchNorm and type(module._modules[after]) is nn.ReLU:
-            child.activation = "relu"
+        fused = _fused(module._modules[after]) if is_sequence and after is not None and type(child) is BatchNorm else None
+        if fused is not None and child.activation == "none":
+            child.activation, child.activation_slope = fused
             module._modules[after] = nn.Identity()
     return module
 
 
 class LayerNorm(nn.Module):
-    """Layer norm of rows; relu=True: and a ReLU. Takes a SparseTensor or a Tensor [N, C]."""
+    """Layer norm of rows, and an activation (relu=True: "relu"). Takes a SparseTensor or a Tensor [N, C]."""
 
-    def __init__(self, channels: int, eps: float = 1e-5, relu: bool = False):
+    def __init__(self, channels: int, eps: float = 1e-5, relu: bool = False, activation: str = "none", activation_slope: float = 0.0):
         super().__init__()
-        self.eps, self.activation = eps, "relu" if relu else "none"
+        self.eps, self.activation, self.activation_slope = eps, _activation_of(activation, relu), activation_slope
         self.weight = nn.Parameter(torch.ones(channels))
         self.bias = nn.Parameter(torch.zeros(channels))
 
     def forward(self, x):
-        return _over_rows(lambda r: F.layernorm(r, self.weight, self.bias, epsilon=self.eps, activation=self.activation), x)
+        def rows(r):
+            return F.layernorm(r, self.weight, self.bias, epsilon=self.eps, activation=self.activation, activation_slope=self.activation_slope)
+
+        return _over_rows(rows, x)
 
 
-class Linear(nn.Linear):
-    """torch.nn.Linear on the rows of a SparseTensor or a Tensor [N, C], by the library's kernels."""
+class RMSNorm(nn.Module):
+    """Rows by the root of the mean of their squares, and an activation. Takes a SparseTensor or a Tensor [N, C]."""
+
+    def __init__(self, channels: int, eps: float = 1e-5, affine: bool = True, activation: str = "none", activation_slope: float = 0.0):
+        super().__init__()
+        self.eps, self.activation, self.activation_slope = eps, _activation_of(activation), activation_slope
+        self.weight = nn.Parameter(torch.ones(channels)) if affine else None
 
     def forward(self, x):
         def rows(r):
-            return F.linear(r, self.weight.to(r.dtype), bias=_layers.vector(self.bias, r.dtype), w_transposed=True)
+            return F.rmsnorm(r, self.weight, epsilon=self.eps, activation=self.activation, activation_slope=self.activation_slope)
+
+        return _over_rows(rows, x)
+
+
+class GroupNorm(nn.Module):
+    """Norm of groups of channels over the rows of each sample, and an activation.
+
+    Parameters
+    ----------
+    groups, channels : int
+        channels is a multiple of groups; groups = channels: instance norm.
+    eps, affine : as torch.nn.GroupNorm's
+    activation : one of ACTIVATIONS
+
+    ``forward(x)``: a SparseTensor, whose samples are its batches. ``forward(rows, samples)``: a Tensor
+    [N, C], and a plan of kind segments, a segment for each sample (``F.segments_offsets(offsets)``).
+    """
+
+    def __init__(self, groups: int, channels: int, eps: float = 1e-5, affine: bool = True, activation: str = "none",
+                 activation_slope: float = 0.0):  # fmt: skip
+        super().__init__()
+        if channels % groups:
+            raise ValueError(f"channels {channels} are no multiple of groups {groups}")
+        self.groups, self.eps = groups, eps
+        self.activation, self.activation_slope = _activation_of(activation), activation_slope
+        self.weight = nn.Parameter(torch.ones(channels)) if affine else None
+        self.bias = nn.Parameter(torch.zeros(channels)) if affine else None
+
+    def forward(self, x, samples: Plan | None = None):
+        if isinstance(x, SparseTensor):
+            return x.replace(self._rows(x.feats, x.sites.samples))
+        if samples is None:
+            raise ValueError("GroupNorm: samples is None, expected a plan of kind segments beside a Tensor")
+        return self._rows(x, samples)
+
+    def _rows(self, x: Tensor, samples: Plan) -> Tensor:
+        mean, var = F.groupnorm_statistics(x.detach(), samples, groups=self.groups)
+        return F.groupnorm(
+            x, mean, var, samples, gamma=self.weight, beta=self.bias, groups=self.groups, epsilon=self.eps,
+            activation=self.activation, activation_slope=self.activation_slope,
+        )  # fmt: skip
+
+    def extra_repr(self) -> str:
+        return f"groups={self.groups}, eps={self.eps}, activation={self.activation}"
+
+
+class InstanceNorm(GroupNorm):
+    """Norm of every channel over the rows of each sample, and an activation; GroupNorm says what it takes."""
+
+    def __init__(self, channels: int, eps: float = 1e-5, affine: bool = False, activation: str = "none", activation_slope: float = 0.0):
+        super().__init__(channels, channels, eps, affine, activation, activation_slope)
+
+
+class Linear(nn.Linear):
+    """torch.nn.Linear on the rows of a SparseTensor or a Tensor [N, C], by the library's kernels, and an activation."""
+
+    def __init__(self, in_features: int, out_features: int, bias: bool = True, device=None, dtype=None, activation: str = "none",
+                 activation_slope: float = 0.0):  # fmt: skip
+        super().__init__(in_features, out_features, bias, device, dtype)
+        self.activation, self.activation_slope = _activation_of(activation), activation_slope
+
+    def forward(self, x):
+        def rows(r):
+            return F.linear(
+                r, self.weight.to(r.dtype), bias=_layers.vector(self.bias, r.dtype), w_transposed=True,
+                activation=self.activation, activation_slope=self.activation_slope,
+            )  # fmt: skip
 
         return _over_rows(rows, x)
 
@@ -249,6 +366,36 @@ class ReLU(nn.ReLU):
 
     def forward(self, x):
         return _over_rows(super().forward, x)
+
+
+class LeakyReLU(nn.LeakyReLU):
+    """torch.nn.LeakyReLU on the features of a SparseTensor."""
+
+    def forward(self, x):
+        slope = self.negative_slope
+        return _over_rows(lambda r: F.activation(r, kind="leaky_relu", activation_slope=slope) if slope else torch.relu(r), x)
+
+
+class SiLU(nn.SiLU):
+    """torch.nn.SiLU on the features of a SparseTensor."""
+
+    def forward(self, x):
+        return _over_rows(lambda r: F.activation(r, kind="silu"), x)
+
+
+class GELU(nn.GELU):
+    """torch.nn.GELU, exact or with approximate="tanh", on the features of a SparseTensor."""
+
+    def forward(self, x):
+        kind = "gelu" if self.approximate == "none" else "gelu_tanh"
+        return _over_rows(lambda r: F.activation(r, kind=kind), x)
+
+
+class Sigmoid(nn.Sigmoid):
+    """torch.nn.Sigmoid on the features of a SparseTensor."""
+
+    def forward(self, x):
+        return _over_rows(lambda r: F.activation(r, kind="sigmoid"), x)
 
 
 class Sequential(nn.Sequential):
@@ -364,7 +511,7 @@ class AttentionBlock(nn.Module):
         self.norm1, self.norm2 = LayerNorm(channels), LayerNorm(channels)
         self.qkv, self.proj = Linear(channels, 3 * channels), Linear(channels, channels)
         width = int(channels * expansion)
-        self.mlp = nn.Sequential(Linear(channels, width), nn.GELU(), Linear(width, channels))
+        self.mlp = nn.Sequential(Linear(channels, width, activation="gelu"), nn.Identity(), Linear(width, channels))
 
     def forward(self, feats: Tensor, patches: Plan, positions: Tensor | None = None) -> Tensor:
         q, k, v = self.qkv(self.norm1(feats)).chunk(3, 1)  # rows with gaps, read where they are
