@@ -88,7 +88,7 @@ _types = {
     **dict.fromkeys(("in_channels", "out_channels", "groups", "channels", "heads", "taps", "in_features", "out_features", "dims"), "int"),
     **dict.fromkeys(("kernel_size", "dilation", "output_padding"), "_Sizes"), "stride": "_Sizes | None", "padding": "_Sizes | str",
     **dict.fromkeys(("bias", "affine", "relu", "inplace", "channels_first"), "bool"), "key": "Hashable | None", "reduce": "str",
-    "how": "str", "device": "torch.device | str | None", "dtype": "torch.dtype | None", "eps": "float", "momentum": "float",
+    "how": "str", "activation": "str", "activation_slope": "float", "device": "torch.device | str | None", "dtype": "torch.dtype | None", "eps": "float", "momentum": "float",
     "expansion": "float", "rotary_base": "float", "args": "nn.Module",
 }  # fmt: skip
 
@@ -118,7 +118,9 @@ def nn_text() -> str:
         if forward is not None:
             of_both = "x" in inspect.signature(forward).parameters and name not in ("Convolution", "Pool", "GlobalPool", "Pruning")
             if of_both:
-                lines.append("    def forward(self, x: SparseTensor | Tensor) -> SparseTensor | Tensor: ...")
+                parts = _parameters(forward).split(", ")  # self and x come first
+                parts[1] = "x: SparseTensor | Tensor"
+                lines.append(f"    def forward({', '.join(parts)}) -> SparseTensor | Tensor: ...")
             else:
                 result = "Tensor" if name in ("GlobalPool", "PointConv", "AttentionBlock", "BEVPool") else "SparseTensor"
                 lines.append(f"    def forward({_parameters(forward)}) -> {result}: ...")

@@ -164,6 +164,7 @@ def sparseconv(
     activation: str | int = 'none',
     math: str | int = 'exact',
     x_scales_by_channel: bool = False,
+    activation_slope: float = 0.0,
     out: Tensor | None = None,
     dtype: torch.dtype | None = None,
 ) -> Tensor: ...  # out[i] = activation((sum over pairs (i, j, k) of x[j] w[k] + bias) scale + shift + residual[i]).
@@ -203,6 +204,7 @@ def pointconv(
     activation: str | int = 'none',
     math: str | int = 'exact',
     x_scales_by_channel: bool = False,
+    activation_slope: float = 0.0,
     out: Tensor | None = None,
     dtype: torch.dtype | None = None,
 ) -> Tensor: ...  # out[i] = activation((sum over neighbours (i, j, k) of x[j] w[k] + bias) scale + shift + residual[i]).
@@ -332,6 +334,7 @@ def linear(
     w_transposed: bool = False,
     activation: str | int = 'none',
     math: str | int = 'exact',
+    activation_slope: float = 0.0,
     out: Tensor | None = None,
     dtype: torch.dtype | None = None,
 ) -> Tensor: ...  # out[i] = activation((x[i] w + bias) scale + shift + residual[i]).
@@ -360,6 +363,23 @@ def convert_indices(
     dtype: torch.dtype | None = None,
 ) -> Tensor: ...  # out = x; -1 where i32 cannot hold it.
 
+def activation(
+    x: Tensor,
+    num_rows: Tensor | None = None,
+    kind: str | int = 'relu',
+    activation_slope: float = 0.0,
+    out: Tensor | None = None,
+) -> Tensor: ...  # out[r, c] = activation(x[r, c]).
+
+def activation_backward(
+    x: Tensor,
+    grad_out: Tensor,
+    num_rows: Tensor | None = None,
+    kind: str | int = 'relu',
+    activation_slope: float = 0.0,
+    grad_x: Tensor | None = None,
+) -> Tensor: ...  # Gradient of activation: grad_x[r, c] = grad_out[r, c] activation'(x[r, c]).
+
 def batchnorm_statistics(
     x: Tensor,
     num_rows: Tensor | None = None,
@@ -379,6 +399,7 @@ def batchnorm(
     num_rows: Tensor | None = None,
     epsilon: float = 0.0,
     activation: str | int = 'none',
+    activation_slope: float = 0.0,
     fixed_statistics: bool = False,
     out: Tensor | None = None,
 ) -> Tensor: ...  # out[r, c] = activation((x[r, c] - mean[c]) gamma[c] / sqrt(var[c] + epsilon) + beta[c]).
@@ -394,6 +415,7 @@ def batchnorm_backward(
     epsilon: float = 0.0,
     activation: str | int = 'none',
     fixed_statistics: bool = False,
+    activation_slope: float = 0.0,
     grad_x: Tensor | None = None,
     grad_gamma: Tensor | bool = True,
     grad_beta: Tensor | bool = True,
@@ -406,6 +428,7 @@ def layernorm(
     num_rows: Tensor | None = None,
     epsilon: float = 0.0,
     activation: str | int = 'none',
+    activation_slope: float = 0.0,
     out: Tensor | None = None,
 ) -> Tensor: ...  # out[r, c] = activation((x[r, c] - mean[r]) gamma[c] / sqrt(var[r] + epsilon) + beta[c]).
 
@@ -417,10 +440,74 @@ def layernorm_backward(
     num_rows: Tensor | None = None,
     epsilon: float = 0.0,
     activation: str | int = 'none',
+    activation_slope: float = 0.0,
     grad_x: Tensor | None = None,
     grad_gamma: Tensor | bool = True,
     grad_beta: Tensor | bool = True,
 ) -> Tensor | tuple[Tensor, ...]: ...  # Gradients of layernorm.
+
+def rmsnorm(
+    x: Tensor,
+    gamma: Tensor | None = None,
+    num_rows: Tensor | None = None,
+    epsilon: float = 0.0,
+    activation: str | int = 'none',
+    activation_slope: float = 0.0,
+    out: Tensor | None = None,
+) -> Tensor: ...  # out[r, c] = activation(x[r, c] gamma[c] / sqrt(mean over c of x[r, c]^2 + epsilon)).
+
+def rmsnorm_backward(
+    x: Tensor,
+    grad_out: Tensor,
+    gamma: Tensor | None = None,
+    num_rows: Tensor | None = None,
+    epsilon: float = 0.0,
+    activation: str | int = 'none',
+    activation_slope: float = 0.0,
+    grad_x: Tensor | None = None,
+    grad_gamma: Tensor | bool = True,
+) -> Tensor | tuple[Tensor, ...]: ...  # Gradients of rmsnorm.
+
+def groupnorm_statistics(
+    x: Tensor,
+    samples: Plan,
+    groups: int = 1,
+    mean: Tensor | None = None,
+    var: Tensor | None = None,
+) -> tuple[Tensor, Tensor]: ...  # Mean and variance of every sample, a segment of rows, and group of columns; groups = C: instance norm.
+
+def groupnorm(
+    x: Tensor,
+    mean: Tensor,
+    var: Tensor,
+    samples: Plan,
+    gamma: Tensor | None = None,
+    beta: Tensor | None = None,
+    groups: int = 1,
+    epsilon: float = 0.0,
+    activation: str | int = 'none',
+    activation_slope: float = 0.0,
+    fixed_statistics: bool = False,
+    out: Tensor | None = None,
+) -> Tensor: ...  # out[r, c] = activation((x[r, c] - mean[s, k]) gamma[c] / sqrt(var[s, k] + epsilon) + beta[c]) of row r of sample s.
+
+def groupnorm_backward(
+    x: Tensor,
+    mean: Tensor,
+    var: Tensor,
+    grad_out: Tensor,
+    samples: Plan,
+    gamma: Tensor | None = None,
+    beta: Tensor | None = None,
+    groups: int = 1,
+    epsilon: float = 0.0,
+    activation: str | int = 'none',
+    fixed_statistics: bool = False,
+    activation_slope: float = 0.0,
+    grad_x: Tensor | None = None,
+    grad_gamma: Tensor | bool = True,
+    grad_beta: Tensor | bool = True,
+) -> Tensor | tuple[Tensor, ...]: ...  # Gradients of groupnorm after groupnorm_statistics; of constant statistics with fixed_statistics.
 
 def quantize_scale(
     x: Tensor,

@@ -176,6 +176,7 @@ def sparseconv(
     activation: str | int = 'none',
     math: str | int = 'exact',
     x_scales_by_channel: bool = False,
+    activation_slope: float = 0.0,
     dtype: DTypeLike | None = None,
 ) -> Array: ...  # out[i] = activation((sum over pairs (i, j, k) of x[j] w[k] + bias) scale + shift + residual[i]).
 
@@ -215,6 +216,7 @@ def pointconv(
     activation: str | int = 'none',
     math: str | int = 'exact',
     x_scales_by_channel: bool = False,
+    activation_slope: float = 0.0,
     dtype: DTypeLike | None = None,
 ) -> Array: ...  # out[i] = activation((sum over neighbours (i, j, k) of x[j] w[k] + bias) scale + shift + residual[i]).
 
@@ -343,6 +345,7 @@ def linear(
     w_transposed: bool = False,
     activation: str | int = 'none',
     math: str | int = 'exact',
+    activation_slope: float = 0.0,
     dtype: DTypeLike | None = None,
 ) -> Array: ...  # out[i] = activation((x[i] w + bias) scale + shift + residual[i]).
 
@@ -368,6 +371,21 @@ def convert_indices(
     dtype: DTypeLike | None = None,
 ) -> Array: ...  # out = x; -1 where i32 cannot hold it.
 
+def activation(
+    x: Array,
+    num_rows: Array | None = None,
+    kind: str | int = 'relu',
+    activation_slope: float = 0.0,
+) -> Array: ...  # out[r, c] = activation(x[r, c]).
+
+def activation_backward(
+    x: Array,
+    grad_out: Array,
+    num_rows: Array | None = None,
+    kind: str | int = 'relu',
+    activation_slope: float = 0.0,
+) -> Array: ...  # Gradient of activation: grad_x[r, c] = grad_out[r, c] activation'(x[r, c]).
+
 def batchnorm_statistics(
     x: Array,
     num_rows: Array | None = None,
@@ -385,6 +403,7 @@ def batchnorm(
     num_rows: Array | None = None,
     epsilon: float = 0.0,
     activation: str | int = 'none',
+    activation_slope: float = 0.0,
     fixed_statistics: bool = False,
 ) -> Array: ...  # out[r, c] = activation((x[r, c] - mean[c]) gamma[c] / sqrt(var[c] + epsilon) + beta[c]).
 
@@ -399,6 +418,7 @@ def batchnorm_backward(
     epsilon: float = 0.0,
     activation: str | int = 'none',
     fixed_statistics: bool = False,
+    activation_slope: float = 0.0,
     grad_gamma: bool = True,
     grad_beta: bool = True,
 ) -> Array | tuple[Array, ...]: ...  # Gradients of batchnorm after batchnorm_statistics; of constant statistics with fixed_statistics.
@@ -410,6 +430,7 @@ def layernorm(
     num_rows: Array | None = None,
     epsilon: float = 0.0,
     activation: str | int = 'none',
+    activation_slope: float = 0.0,
 ) -> Array: ...  # out[r, c] = activation((x[r, c] - mean[r]) gamma[c] / sqrt(var[r] + epsilon) + beta[c]).
 
 def layernorm_backward(
@@ -420,9 +441,67 @@ def layernorm_backward(
     num_rows: Array | None = None,
     epsilon: float = 0.0,
     activation: str | int = 'none',
+    activation_slope: float = 0.0,
     grad_gamma: bool = True,
     grad_beta: bool = True,
 ) -> Array | tuple[Array, ...]: ...  # Gradients of layernorm.
+
+def rmsnorm(
+    x: Array,
+    gamma: Array | None = None,
+    num_rows: Array | None = None,
+    epsilon: float = 0.0,
+    activation: str | int = 'none',
+    activation_slope: float = 0.0,
+) -> Array: ...  # out[r, c] = activation(x[r, c] gamma[c] / sqrt(mean over c of x[r, c]^2 + epsilon)).
+
+def rmsnorm_backward(
+    x: Array,
+    grad_out: Array,
+    gamma: Array | None = None,
+    num_rows: Array | None = None,
+    epsilon: float = 0.0,
+    activation: str | int = 'none',
+    activation_slope: float = 0.0,
+    grad_gamma: bool = True,
+) -> Array | tuple[Array, ...]: ...  # Gradients of rmsnorm.
+
+def groupnorm_statistics(
+    x: Array,
+    samples: Plan,
+    groups: int = 1,
+) -> tuple[Array, Array]: ...  # Mean and variance of every sample, a segment of rows, and group of columns; groups = C: instance norm.
+
+def groupnorm(
+    x: Array,
+    mean: Array,
+    var: Array,
+    samples: Plan,
+    gamma: Array | None = None,
+    beta: Array | None = None,
+    groups: int = 1,
+    epsilon: float = 0.0,
+    activation: str | int = 'none',
+    activation_slope: float = 0.0,
+    fixed_statistics: bool = False,
+) -> Array: ...  # out[r, c] = activation((x[r, c] - mean[s, k]) gamma[c] / sqrt(var[s, k] + epsilon) + beta[c]) of row r of sample s.
+
+def groupnorm_backward(
+    x: Array,
+    mean: Array,
+    var: Array,
+    grad_out: Array,
+    samples: Plan,
+    gamma: Array | None = None,
+    beta: Array | None = None,
+    groups: int = 1,
+    epsilon: float = 0.0,
+    activation: str | int = 'none',
+    fixed_statistics: bool = False,
+    activation_slope: float = 0.0,
+    grad_gamma: bool = True,
+    grad_beta: bool = True,
+) -> Array | tuple[Array, ...]: ...  # Gradients of groupnorm after groupnorm_statistics; of constant statistics with fixed_statistics.
 
 def quantize_scale(
     x: Array,

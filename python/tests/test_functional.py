@@ -285,7 +285,7 @@ def test_export():
 
     class Layer(torch.nn.Module):
         def forward(self, x, token, fields):
-            return torch.ops.spops.sparseconv(x, w, None, None, None, None, None, token, fields, 1, 0, 0, False, None)
+            return torch.ops.spops.sparseconv(x, w, None, None, None, None, None, token, fields, 1, 0, 0, False, 0.0, None)
 
     args = (x, plan.token, list(plan.ints))
     assert torch.equal(torch.export.export(Layer(), args).module()(*args), F.sparseconv(x, w, plan))
@@ -294,7 +294,7 @@ def test_export():
 def test_opcheck():
     _, plan, x, w = conv_parts()
     op = torch.ops.spops.sparseconv.default
-    args = (x, w, None, None, None, None, None, plan.token, plan.ints, 1, 0, 0, False, None)
+    args = (x, w, None, None, None, None, None, plan.token, plan.ints, 1, 0, 0, False, 0.0, None)
     torch.library.opcheck(op, args, test_utils=("test_schema", "test_faketensor", "test_autograd_registration"))
 
 
@@ -306,7 +306,7 @@ def test_making_a_plan_inside_of_a_compiled_region_is_refused():
 
 def test_meta_tensors():
     _, plan, x, w = conv_parts()
-    y = torch.ops.spops.sparseconv(x.to("meta"), w.to("meta"), None, None, None, None, None, plan.token, plan.ints, 1, 0, 0, False, None)
+    y = torch.ops.spops.sparseconv(x.to("meta"), w.to("meta"), None, None, None, None, None, plan.token, plan.ints, 1, 0, 0, False, 0.0, None)
     assert y.shape == (200, 16) and y.device.type == "meta"
 
 

@@ -178,11 +178,14 @@ def test_a_convolution_with_its_plans_made_inside_of_jit(max_pairs):
     assert_gradients(lambda x, w: conv_inside(x, w, rows, max_pairs), lambda x, w: dense_conv(x, w, rows), x, w)
 
 
-@pytest.mark.parametrize("activation", ["none", "relu"])
+@pytest.mark.parametrize("activation", ["none", "relu", "leaky_relu", "silu", "gelu", "gelu_tanh", "sigmoid"])
 def test_what_follows_a_sum_has_gradients(activation):
     rows, x, w = grid_rows(200), draw(200, 8), draw(27, 8, 16) / 15
     after = [draw(16, seed=1), 1 + draw(16, seed=2) / 4, draw(16, seed=3), draw(200, 16)]
-    act = jax.nn.relu if activation == "relu" else lambda y: y
+    act = {
+        "none": lambda y: y, "relu": jax.nn.relu, "leaky_relu": lambda y: jax.nn.leaky_relu(y, 0.01), "silu": jax.nn.silu,
+        "gelu": lambda y: jax.nn.gelu(y, approximate=False), "gelu_tanh": jax.nn.gelu, "sigmoid": jax.nn.sigmoid,
+    }[activation]  # fmt: skip
 
     def mine(x, w, bias, scale, shift, residual):
         return conv_inside(x, w, rows, bias=bias, scale=scale, shift=shift, residual=residual, activation=activation)
@@ -366,7 +369,7 @@ def test_errors_are_the_librarys():
 def test_calls_that_are_not_as_the_handler_reads_them():
     """The handler itself: what is missing, too short or of another type is named."""
     x, w = draw(4, 2), draw(2, 3)
-    numbers = dict(w_transposed=np.int64(0), activation=np.int64(0), math=np.int64(0))
+    numbers = dict(w_transposed=np.int64(0), activation=np.int64(0), math=np.int64(0), activation_slope=np.float64(0))
     good = dict(_operator="linear", _present=np.int64(0), _descriptions=np.asarray([], np.int64), **numbers)
 
     def run(operands, **attributes):
