@@ -16,7 +16,7 @@
 #define NUM_DATAFLOWS (SPOPS_DATAFLOW_GATHER_MATMUL_SCATTER + 1)
 
 static struct {
-    const char *clouds, *layers, *dataflows, *tuning;
+    const char *clouds, *layers, *dataflows, *tuning, *activation;
     bool ablation;
 } own;
 static const bench_option options[] = {
@@ -26,6 +26,8 @@ static const bench_option options[] = {
      "32x32,64x64,64x128,128x128,256x256", .text = &own.layers},
     {"--dataflows", "LIST", "fetch_on_demand,implicit_gemm,gather_matmul_scatter (default: all)",
      "fetch_on_demand,implicit_gemm,gather_matmul_scatter", .text = &own.dataflows},
+    {"--activation", "NAME", "of the forward pass that is timed (default: none)",
+     "none,relu,leaky_relu,silu,gelu,gelu_tanh,sigmoid", .text = &own.activation},
     {"--ablation", NULL,
      "the layers of a MinkUNet instead: each dataflow, grouping and movement alone",
      .on = &own.ablation},
@@ -42,6 +44,18 @@ static const layer_width widths[] = {{"32x32", 32, 32},
                                      {"64x128", 64, 128},
                                      {"128x128", 128, 128},
                                      {"256x256", 256, 256}};
+
+static const char *const activations[] = {"none", "relu",      "leaky_relu", "silu",
+                                          "gelu", "gelu_tanh", "sigmoid"};
+
+// By --activation.
+static spops_activation wanted_activation(void)
+{
+    const int num = (int)(sizeof activations / sizeof *activations);
+    for (int i = 0; own.activation != NULL && i < num; ++i)
+        if (bench_wants(own.activation, activations[i])) return (spops_activation)i;
+    return SPOPS_ACTIVATION_NONE;
+}
 
 // A cloud with its map, here and where the benchmark runs.
 typedef struct conv_cloud {
@@ -272,8 +286,10 @@ static void measure_pass(conv_data *d, const conv_pass *pass, const bool *right)
 
     if (!bench_wants(b->options.passes, pass->name)) return;
     const double flops = bench_layer_case(&c, pass->products, m->num_pairs, d->x, d->w, d->out);
-    snprintf(c.name, sizeof c.name, "%s %lld to %lld %s%s", m->scene.name, (long long)d->x.cols,
-             (long long)d->g.cols, pass->name, d->b->options.tf32 ? " tf32" : "");
+    const bool active = d->layer.activation != SPOPS_ACTIVATION_NONE;
+    snprintf(c.name, sizeof c.name, "%s %lld to %lld %s%s%s%s", m->scene.name, (long long)d->x.cols,
+             (long long)d->g.cols, pass->name, d->b->options.tf32 ? " tf32" : "", active ? " " : "",
+             active ? activations[d->layer.activation] : "");
     snprintf(c.what, sizeof c.what, "%lld voxels, %lld pairs, %.2f GFLOP",
              (long long)m->scene.num_rows, (long long)m->num_pairs, flops * 1e-9);
     for (int f = NUM_DATAFLOWS - 1; f >= SPOPS_DATAFLOW_FETCH_ON_DEMAND; --f) {
@@ -371,6 +387,7 @@ static void measure_width(bench *b, const conv_cloud *m, layer_width width,
     d.layer.math = b->options.tf32 ? SPOPS_MATH_TF32 : SPOPS_MATH_EXACT;
     find_served(&d, right);
     if (!check_passes(&d, right)) goto done;
+    d.layer.activation = wanted_activation(); // after the sums, which are what is checked
     for (int pass = 0; pass < NUM_PASSES; ++pass)
         measure_pass(&d, &passes[pass], right[pass]);
 

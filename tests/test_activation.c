@@ -64,6 +64,39 @@ static void reference(void *user, const double *const *in, ref_tensor *const *ou
     }
 }
 
+static const int64_t shapes[][2] = {{0, 5},   {5, 0},   {1, 1},    {3, 7},
+                                    {17, 33}, {64, 64}, {5, 2049}, {300, 24}};
+enum { NUM_SHAPES = sizeof shapes / sizeof *shapes, NUM_SMALL_SHAPES = 5 };
+
+static void check_shape(test_device *d, const int64_t shape[2], spops_activation kind,
+                        spops_dtype dtype, test_values values, test_rng *rng, uint64_t stream)
+{
+    static const float slopes[] = {0, 0.25f, -3, 100};
+    const test_check check = kind <= SPOPS_ACTIVATION_RELU ? CHECK_EXACT : CHECK_BOUND;
+
+    for (int backward = 0; backward < 2; ++backward) {
+        activation_case c = {
+            .how = {kind, 0}, .backward = backward == 1, .is_f64 = dtype == SPOPS_DTYPE_F64};
+        test_operator op = {.what = backward ? "gradient" : "activation",
+                            .stream = 2 * stream + (uint64_t)backward,
+                            .user = &c,
+                            .run = run,
+                            .reference = reference};
+        if (kind == SPOPS_ACTIVATION_LEAKY_RELU) c.how.slope = slopes[test_rng_below(rng, 4)];
+        op.in[X] = test_view(test_input("x", shape[0], shape[1], dtype, values),
+                             test_rng_below(rng, 3) * 4, test_rng_below(rng, 2));
+        if (backward)
+            op.in[GRAD_OUT] =
+                test_view(test_input("grad_out", shape[0], shape[1], dtype,
+                                     values == VALUES_NAN ? VALUES_NAN : VALUES_RANDOM),
+                          test_rng_below(rng, 3) * 4, test_rng_below(rng, 2));
+        op.out[0] =
+            test_view(test_output(backward ? "grad_x" : "out", shape[0], shape[1], dtype, check),
+                      test_rng_below(rng, 3) * 8, test_rng_below(rng, 2));
+        test_operator_run(d, &op);
+    }
+}
+
 static const int all_kinds[] = {0, 1, 2, 3, 4, 5, 6};
 
 ParameterizedTestParameters(activation, agrees)
@@ -72,42 +105,35 @@ ParameterizedTestParameters(activation, agrees)
 }
 ParameterizedTest(struct case_param *p, activation, agrees, .timeout = 600)
 {
-    static const int64_t shapes[][2] = {{0, 5},   {5, 0},   {1, 1},    {3, 7},
-                                        {17, 33}, {64, 64}, {5, 2049}, {300, 24}};
-    static const float slopes[] = {0, 0.25f, -3, 100};
     uint64_t stream = case_number(p) << 32;
     test_rng rng = test_rng_make(stream + 11);
     test_device d;
 
     if (!test_open(&d, (spops_backend_kind)p->backend, (test_launch)p->launch)) return;
-    for (size_t s = 0; s < sizeof shapes / sizeof *shapes; ++s)
+    for (int s = 0; s < NUM_SHAPES; ++s)
         for (int values = 0; values <= VALUES_LARGE; ++values)
-            for (int backward = 0; backward < 2; ++backward) {
-                const int64_t rows = shapes[s][0], cols = shapes[s][1];
-                const spops_dtype dtype = (spops_dtype)p->dtype;
-                const bool leaky = p->op == SPOPS_ACTIVATION_LEAKY_RELU;
-                activation_case c = {
-                    .how = {(spops_activation)p->op, leaky ? slopes[test_rng_below(&rng, 4)] : 0},
-                    .backward = backward == 1,
-                    .is_f64 = dtype == SPOPS_DTYPE_F64};
-                test_operator op = {.what = backward ? "gradient" : "activation",
-                                    .stream = ++stream,
-                                    .user = &c,
-                                    .run = run,
-                                    .reference = reference};
-                const test_check check = p->op <= SPOPS_ACTIVATION_RELU ? CHECK_EXACT : CHECK_BOUND;
-                op.in[X] = test_view(test_input("x", rows, cols, dtype, (test_values)values),
-                                     test_rng_below(&rng, 3) * 4, test_rng_below(&rng, 2));
-                if (backward)
-                    op.in[GRAD_OUT] =
-                        test_view(test_input("grad_out", rows, cols, dtype,
-                                             values == VALUES_NAN ? VALUES_NAN : VALUES_RANDOM),
-                                  test_rng_below(&rng, 3) * 4, test_rng_below(&rng, 2));
-                op.out[0] =
-                    test_view(test_output(backward ? "grad_x" : "out", rows, cols, dtype, check),
-                              test_rng_below(&rng, 3) * 8, test_rng_below(&rng, 2));
-                test_operator_run(&d, &op);
-            }
+            check_shape(&d, shapes[s], (spops_activation)p->op, (spops_dtype)p->dtype,
+                        (test_values)values, &rng, ++stream);
+    test_close(&d);
+}
+
+// What a sanitizer runs.
+ParameterizedTestParameters(activation, small)
+{
+    return every_backend();
+}
+ParameterizedTest(struct backend_param *p, activation, small, .timeout = 600)
+{
+    test_rng rng = test_rng_make(12);
+    uint64_t stream = 0;
+    test_device d;
+
+    if (!test_open(&d, (spops_backend_kind)p->backend, LAUNCH_DEFAULT)) return;
+    for (int kind = 0; kind < REF_NUM_ACTIVATIONS; ++kind)
+        for (int dtype = 0; dtype < NUM_ROW_DTYPES; ++dtype)
+            for (int s = 0; s < NUM_SMALL_SHAPES; ++s)
+                check_shape(&d, shapes[s], (spops_activation)kind, test_row_dtypes[dtype],
+                            VALUES_RANDOM, &rng, ++stream);
     test_close(&d);
 }
 

@@ -210,37 +210,60 @@ static void check_case(test_device *d, group_case *c, uint64_t stream, test_rng 
     test_operator_run(d, &op);
 }
 
+static const struct group_size {
+    int64_t rows, cols, samples;
+    int32_t groups;
+} sizes[] = {{1, 1, 1, 1},    {5, 8, 3, 2},      {40, 33, 4, 11}, {257, 16, 1, 16},
+             {900, 24, 2, 3}, {1300, 64, 9, 64}, {70, 520, 5, 8}, {2100, 8, 40, 1}};
+enum { NUM_SIZES = sizeof sizes / sizeof *sizes, NUM_SMALL_SIZES = 4 };
+
+static void check_sizes(test_device *d, int num_sizes, group_kind kind, spops_dtype dtype,
+                        uint64_t stream)
+{
+    test_rng rng = test_rng_make(stream + 3);
+
+    for (int i = 0; i < num_sizes; ++i)
+        for (int by_keys = 0; by_keys < 2; ++by_keys) {
+            group_case c = {.kind = kind,
+                            .rows = sizes[i].rows,
+                            .cols = sizes[i].cols,
+                            .num_samples = sizes[i].samples,
+                            .groups = sizes[i].groups,
+                            .dtype = dtype,
+                            .activation = test_activation(&rng, false),
+                            .fixed_statistics = test_rng_below(&rng, 4) == 0};
+            make_samples(d, &c, by_keys == 1, &rng);
+            check_case(d, &c, ++stream, &rng);
+            spops_segments_destroy(c.samples);
+            free(c.sample);
+        }
+}
+
 ParameterizedTestParameters(group_norm, agrees)
 {
     return every_case(test_row_dtypes, NUM_REAL_DTYPES, all_kinds, NUM_KINDS);
 }
 ParameterizedTest(struct case_param *p, group_norm, agrees, .timeout = 600)
 {
-    static const struct {
-        int64_t rows, cols, samples;
-        int32_t groups;
-    } sizes[] = {{1, 1, 1, 1},    {5, 8, 3, 2},      {40, 33, 4, 11}, {257, 16, 1, 16},
-                 {900, 24, 2, 3}, {1300, 64, 9, 64}, {70, 520, 5, 8}, {2100, 8, 40, 1}};
-    uint64_t stream = case_number(p) << 32;
-    test_rng rng = test_rng_make(stream + 3);
     test_device d;
-
     if (!test_open(&d, (spops_backend_kind)p->backend, (test_launch)p->launch)) return;
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; ++i)
-        for (int by_keys = 0; by_keys < 2; ++by_keys) {
-            group_case c = {.kind = (group_kind)p->op,
-                            .rows = sizes[i].rows,
-                            .cols = sizes[i].cols,
-                            .num_samples = sizes[i].samples,
-                            .groups = sizes[i].groups,
-                            .dtype = (spops_dtype)p->dtype,
-                            .activation = test_activation(&rng, false),
-                            .fixed_statistics = test_rng_below(&rng, 4) == 0};
-            make_samples(&d, &c, by_keys == 1, &rng);
-            check_case(&d, &c, ++stream, &rng);
-            spops_segments_destroy(c.samples);
-            free(c.sample);
-        }
+    check_sizes(&d, NUM_SIZES, (group_kind)p->op, (spops_dtype)p->dtype, case_number(p) << 32);
+    test_close(&d);
+}
+
+// What a sanitizer runs.
+ParameterizedTestParameters(group_norm, small)
+{
+    return every_backend();
+}
+ParameterizedTest(struct backend_param *p, group_norm, small, .timeout = 600)
+{
+    test_device d;
+    if (!test_open(&d, (spops_backend_kind)p->backend, LAUNCH_DEFAULT)) return;
+    for (int kind = 0; kind < NUM_KINDS; ++kind)
+        for (int dtype = 0; dtype < NUM_ROW_DTYPES; ++dtype)
+            check_sizes(&d, NUM_SMALL_SIZES, (group_kind)kind, test_row_dtypes[dtype],
+                        (uint64_t)(kind * NUM_ROW_DTYPES + dtype) << 20);
     test_close(&d);
 }
 

@@ -290,26 +290,20 @@ static void check_case(test_device *d, norm_case *c, int64_t padding, int64_t sh
     test_free(d, c->num_rows);
 }
 
-ParameterizedTestParameters(norm, agrees)
-{
-    return every_case(test_row_dtypes, NUM_REAL_DTYPES, NULL, 0);
-}
-ParameterizedTest(struct case_param *p, norm, agrees, .timeout = 600)
-{
-    static const int64_t all_rows[] = {1, 2, 31, 33, 1000, 4099};
-    static const int64_t all_cols[] = {1, 3, 8, 33, 64, 300};
-    uint64_t stream = case_number(p) << 32;
-    test_device d;
+static const int64_t all_rows[] = {1, 2, 33, 31, 1000, 4099}, all_cols[] = {1, 3, 8, 33, 64, 300};
 
-    if (!test_open(&d, (spops_backend_kind)p->backend, (test_launch)p->launch)) return;
+// Every kind of call on the first sizes of the lists.
+static void check_sizes(test_device *d, int num_rows, int num_cols, spops_dtype dtype,
+                        uint64_t stream)
+{
     for (int kind = 0; kind < NUM_KINDS; ++kind) {
-        for (int r = 0; r < 6; ++r) {
-            for (int k = 0; k < 6; ++k) {
+        for (int r = 0; r < num_rows; ++r) {
+            for (int k = 0; k < num_cols; ++k) {
                 test_rng rng = test_rng_make(++stream);
                 norm_case c = {.kind = (norm_kind)kind,
                                .rows = all_rows[r],
                                .cols = all_cols[k],
-                               .dtype = (spops_dtype)p->dtype,
+                               .dtype = dtype,
                                .stream = stream};
                 if (all_rows[r] * all_cols[k] > 300000) continue;
                 c.capacity = c.rows + (test_rng_below(&rng, 2) ? test_rng_below(&rng, 5000) : 0);
@@ -318,11 +312,36 @@ ParameterizedTest(struct case_param *p, norm, agrees, .timeout = 600)
                 c.fixed_statistics = test_rng_below(&rng, 3) == 0;
                 c.epsilon = test_rng_below(&rng, 2) == 0 ? 0 : 0.25f;
                 c.large_mean = kind == STATISTICS && c.dtype == SPOPS_DTYPE_F32;
-                check_case(&d, &c, test_rng_below(&rng, 2) * (1 + test_rng_below(&rng, 7)),
+                check_case(d, &c, test_rng_below(&rng, 2) * (1 + test_rng_below(&rng, 7)),
                            test_rng_below(&rng, 2));
             }
         }
     }
+}
+
+ParameterizedTestParameters(norm, agrees)
+{
+    return every_case(test_row_dtypes, NUM_REAL_DTYPES, NULL, 0);
+}
+ParameterizedTest(struct case_param *p, norm, agrees, .timeout = 600)
+{
+    test_device d;
+    if (!test_open(&d, (spops_backend_kind)p->backend, (test_launch)p->launch)) return;
+    check_sizes(&d, 6, 6, (spops_dtype)p->dtype, case_number(p) << 32);
+    test_close(&d);
+}
+
+// What a sanitizer runs.
+ParameterizedTestParameters(norm, small)
+{
+    return every_backend();
+}
+ParameterizedTest(struct backend_param *p, norm, small, .timeout = 600)
+{
+    test_device d;
+    if (!test_open(&d, (spops_backend_kind)p->backend, LAUNCH_DEFAULT)) return;
+    for (int dtype = 0; dtype < NUM_ROW_DTYPES; ++dtype)
+        check_sizes(&d, 3, 4, test_row_dtypes[dtype], (uint64_t)dtype << 20);
     test_close(&d);
 }
 

@@ -272,18 +272,15 @@ __device__ __forceinline__ void row_statistics(const norm_params &p, int64_t r, 
                                                float &rstd)
 {
     float sum = 0.0f, squares = 0.0f;
-    mean = 0.0f;
-    if (!p.is_rms) {
-        for (row_pieces<VEC> piece; piece.there(p); piece.next()) {
-            const place at = piece.at(p);
-            float v[VEC];
-            load_values<T, VEC>(p.x, r * p.x_stride + at.col, at.n, v);
+    for (row_pieces<VEC> piece; piece.there(p) && !p.is_rms; piece.next()) {
+        const place at = piece.at(p);
+        float v[VEC];
+        load_values<T, VEC>(p.x, r * p.x_stride + at.col, at.n, v);
 #pragma unroll
-            for (int j = 0; j < VEC; ++j)
-                if (j < at.n) sum += v[j];
-        }
-        mean = warp_sum(sum) / (float)p.cols;
+        for (int j = 0; j < VEC; ++j)
+            if (j < at.n) sum += v[j];
     }
+    mean = warp_sum(sum) / (float)p.cols;
     for (row_pieces<VEC> piece; piece.there(p); piece.next()) {
         const place at = piece.at(p);
         float v[VEC];
