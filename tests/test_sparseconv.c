@@ -33,6 +33,7 @@ typedef struct conv_case {
     int32_t *table;
     bool has_bias, has_scale, has_residual;
     ref_activation activation;
+    spops_math math;
 } conv_case;
 
 static spops_coords *create_set(test_device *d, const ref_set *set)
@@ -117,6 +118,7 @@ static spops_status run_forward(void *user, spops_context *ctx, const spops_matr
     layer.residual = in[RESIDUAL];
     layer.activation = c->activation.kind;
     layer.activation_slope = c->activation.slope;
+    layer.math = c->math;
     return spops_sparseconv_execute(ctx, c->conv, *in[X], *in[W], &layer, *out[OUT]);
 }
 
@@ -350,6 +352,58 @@ ParameterizedTest(struct case_param *p, sparseconv, agrees, .timeout = 900)
             cloud_free(&cloud);
         }
     }
+    test_close(&d);
+}
+
+// Every activation after the sums of every tile that implicit GEMM has: of f16 and bf16 rounded to them
+// and to f32, of f32 by tf32 too.
+ParameterizedTestParameters(sparseconv, activations)
+{
+    return every_backend();
+}
+ParameterizedTest(struct backend_param *p, sparseconv, activations, .timeout = 900)
+{
+    static const int64_t all_out[] = {24, 32, 64, 96, 128, 256};
+    test_rng rng = test_rng_make(77);
+    cloud_rows cloud = cloud_make(CLOUD_CLUMPS, 3, false, &rng);
+    spops_sparseconv_options options = spops_sparseconv_options_default();
+    uint64_t stream = 0;
+    test_device d;
+
+    if (!test_open(&d, (spops_backend_kind)p->backend, LAUNCH_DEFAULT)) return;
+    conv_case c = {
+        .d = &d, .kind = SPOPS_MAP_SUBMANIFOLD, .kernel = spops_kernel_shape_cube(3, 3, 1, 1)};
+    create_sets(&c, &cloud);
+    create_conv(&c, &options);
+    for (int t = 0; t < NUM_ROW_DTYPES + 1; ++t)
+        for (size_t k = 0; k < sizeof all_out / sizeof *all_out; ++k)
+            for (int kind = 0; kind < REF_NUM_ACTIVATIONS; ++kind) {
+                const bool tf32 = t == NUM_ROW_DTYPES;
+                const spops_dtype dtype = tf32 ? SPOPS_DTYPE_F32 : test_row_dtypes[t];
+                const int64_t in = 32, out = all_out[k];
+                test_operator op = {.what = "activations",
+                                    .stream = ++stream,
+                                    .scratch_bytes = spops_sparseconv_scratch_bytes(c.conv),
+                                    .user = &c,
+                                    .run = run_forward,
+                                    .reference = reference_forward};
+                c.activation = (ref_activation){(spops_activation)kind, kind == 2 ? 0.3f : 0};
+                c.math = tf32 ? SPOPS_MATH_TF32 : SPOPS_MATH_EXACT;
+                c.ref.in_channels = in, c.ref.out_channels = out, c.ref.groups = 1;
+                const bool fused = dataflow_of(d.ctx, c.conv, SPOPS_PASS_FORWARD, dtype, in, out,
+                                               NULL) == SPOPS_DATAFLOW_IMPLICIT_GEMM;
+                op.in[X] = test_input("x", c.ref.num_in, in, dtype, VALUES_RANDOM);
+                op.in[W] = test_input("w", c.ref.num_taps * in, out, dtype, VALUES_RANDOM);
+                op.in[BIAS] = test_input("bias", 1, out, SPOPS_DTYPE_F32, VALUES_RANDOM);
+                // What does not apply it in the kernel of the sums rounds these first.
+                op.out[OUT] =
+                    test_output("out", c.ref.num_out, out,
+                                fused && kind % 2 == 0 ? dtype : SPOPS_DTYPE_F32, CHECK_BOUND);
+                if (tf32) op.out[OUT].unit = 0x1p-9;
+                test_operator_run(&d, &op);
+            }
+    destroy_case(&c);
+    cloud_free(&cloud);
     test_close(&d);
 }
 
