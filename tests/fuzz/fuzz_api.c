@@ -1126,7 +1126,8 @@ static spops_conv_layer layer_of(world *w, int64_t out_channels, spops_matrix *r
     layer.scale = pick(w, 4) == 1 ? vector(w, out_channels) : NULL;
     layer.shift = pick(w, 4) == 1 ? vector(w, out_channels) : NULL;
     layer.residual = pick(w, 4) == 1 ? residual : NULL;
-    layer.activation = (spops_activation)(rarely(w) ? hostile_i32(w) : (int32_t)pick(w, 2));
+    layer.activation = (spops_activation)(rarely(w) ? hostile_i32(w) : (int32_t)pick(w, 7));
+    layer.activation_slope = (float)hostile_f64(w, 0.1);
     layer.math = (spops_math)(rarely(w) ? hostile_i32(w) : (int32_t)pick(w, 2));
     spoil_size(w, &layer.struct_size);
     return layer;
@@ -1323,22 +1324,73 @@ static void normalise(world *w)
     o.num_rows = pick(w, 4) == 1 ? one_int(w, n) : NULL;
     o.epsilon = (float)hostile_f64(w, 1e-3);
     o.momentum = (float)hostile_f64(w, 0.1);
-    o.activation = (spops_activation)(rarely(w) ? hostile_i32(w) : (int32_t)pick(w, 2));
+    o.activation = (spops_activation)(rarely(w) ? hostile_i32(w) : (int32_t)pick(w, 7));
+    o.activation_slope = (float)hostile_f64(w, 0.1);
     o.fixed_statistics = (int32_t)pick(w, 2);
     spoil_size(w, &o.struct_size);
     float *a = vector(w, cols), *b = vector(w, cols), *p = vector(w, cols), *q = vector(w, cols);
     float *gg = vector(w, cols), *gb = vector(w, cols);
     if (pick(w, 4) > 0) CALL(w, spops_context_reserve(w->ctx, spops_norm_scratch_bytes(n + 1, 33)));
     (void)spops_norm_scratch_bytes(count_of(w, 3), count_of(w, 3));
-    switch (pick(w, 5)) {
+    switch (pick(w, 7)) {
     case 0: CALL(w, spops_batchnorm_statistics_execute(w->ctx, x, &o, a, b, p, q)); break;
     case 1: CALL(w, spops_batchnorm_execute(w->ctx, x, a, b, p, q, &o, rarely(w) ? x : out)); break;
     case 2:
         CALL(w, spops_batchnorm_execute_backward(w->ctx, g, x, a, b, p, q, &o, out, gg, gb));
         break;
     case 3: CALL(w, spops_layernorm_execute(w->ctx, x, a, b, &o, out)); break;
+    case 4: CALL(w, spops_rmsnorm_execute(w->ctx, x, a, &o, out)); break;
+    case 5: CALL(w, spops_rmsnorm_execute_backward(w->ctx, g, x, a, &o, out, gg)); break;
     default: CALL(w, spops_layernorm_execute_backward(w->ctx, g, x, a, b, &o, out, gg, gb));
     }
+}
+
+static void normalise_samples(world *w)
+{
+    const spops_segments *s = any_segments(w);
+    const spops_segments_info i = info_of(w, s);
+    const spops_dtype t = float_dtype(w);
+    const int64_t cols = cols_of(w), groups = rarely(w) ? hostile_i32(w) : pick(w, 2) ? cols : 1;
+    const spops_matrix x = matrix(w, i.num_rows, cols, t), g = matrix(w, i.num_rows, cols, t);
+    const spops_matrix out = matrix(w, i.num_rows, cols, t);
+    const int64_t all = i.num_segments * (groups > 0 && groups <= cols ? groups : 1);
+    spops_norm_options o = spops_norm_options_default();
+    o.num_rows = rarely(w) ? one_int(w, 1) : NULL;
+    o.epsilon = (float)hostile_f64(w, 1e-3);
+    o.activation = (spops_activation)(rarely(w) ? hostile_i32(w) : (int32_t)pick(w, 7));
+    o.fixed_statistics = (int32_t)pick(w, 2);
+    spoil_size(w, &o.struct_size);
+    float *a = vector(w, all), *b = vector(w, all), *p = vector(w, cols), *q = vector(w, cols);
+    float *gg = vector(w, cols), *gb = vector(w, cols);
+    if (pick(w, 4) > 0)
+        CALL(w, spops_context_reserve(w->ctx, spops_groupnorm_scratch_bytes(s, 33)));
+    (void)spops_groupnorm_scratch_bytes(s, count_of(w, 3));
+    switch (pick(w, 3)) {
+    case 0: CALL(w, spops_groupnorm_statistics_execute(w->ctx, s, (int32_t)groups, x, a, b)); break;
+    case 1:
+        CALL(w, spops_groupnorm_execute(w->ctx, s, (int32_t)groups, x, a, b, p, q, &o,
+                                        rarely(w) ? x : out));
+        break;
+    default:
+        CALL(w, spops_groupnorm_execute_backward(w->ctx, s, (int32_t)groups, g, x, a, b, p, q, &o,
+                                                 out, gg, gb));
+    }
+}
+
+static void activate(world *w)
+{
+    const spops_dtype t = float_dtype(w);
+    const int64_t n = pick(w, MOST_ROWS), c = cols_of(w);
+    const spops_matrix x = matrix(w, n, c, t), g = matrix(w, n, c, t), out = matrix(w, n, c, t);
+    const spops_activation a = (spops_activation)(rarely(w) ? hostile_i32(w) : (int32_t)pick(w, 7));
+    spops_activation_options o = spops_activation_options_default();
+    o.num_rows = pick(w, 4) == 1 ? one_int(w, n) : NULL;
+    o.activation_slope = (float)hostile_f64(w, 0.1);
+    spoil_size(w, &o.struct_size);
+    if (pick(w, 2))
+        CALL(w, spops_activation_execute(w->ctx, a, x, &o, rarely(w) ? x : out));
+    else
+        CALL(w, spops_activation_execute_backward(w->ctx, a, g, x, &o, rarely(w) ? g : out));
 }
 
 static void convert_rows(world *w)
@@ -1367,7 +1419,8 @@ static void multiply_rows(world *w)
     o.scale = vector(w, co);
     o.shift = vector(w, co);
     o.residual = rarely(w) ? &out : maybe(w, &residual);
-    o.activation = (spops_activation)(rarely(w) ? hostile_i32(w) : (int32_t)pick(w, 2));
+    o.activation = (spops_activation)(rarely(w) ? hostile_i32(w) : (int32_t)pick(w, 7));
+    o.activation_slope = (float)hostile_f64(w, 0.1);
     o.math = (spops_math)(rarely(w) ? hostile_i32(w) : (int32_t)pick(w, 2));
     o.x_scales = rarely(w) ? vector(w, 1) : NULL;
     o.num_rows = pick(w, 4) == 1 ? one_int(w, n) : NULL;
@@ -2014,7 +2067,8 @@ static void (*const calls[])(world *w) = {
     multiply,           normalise,        quantise,        copy_weights,     make_neighbors,
     make_nearest,       make_pointconv,   convolve_points, make_point_level, make_interpolation,
     make_point_pyramid, make_patches,     attend,          make_buckets,     pool_buckets,
-    multiply_rows,      convert_rows,     call_operator,   call_operator,
+    multiply_rows,      convert_rows,     call_operator,   call_operator,    normalise_samples,
+    activate,
 };
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
