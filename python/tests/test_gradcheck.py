@@ -16,7 +16,7 @@ import spops.nn as snn
 from spops import _generate
 from spops._rows import ENUM, PLAN, operators
 
-SMALL = {"N": 24, "C": 3, "Ci": 4, "Co": 4, "H": 12, "B": 9}
+SMALL = {"N": 24, "C": 4, "Ci": 4, "Co": 4, "H": 12, "B": 9}
 
 
 def takes_f64(a, op):
