@@ -73,7 +73,7 @@ __global__ void __launch_bounds__(threads)
     float mean[VEC] = {}, deviations[VEC] = {}, count = 0.0f; // half, and a quarter, of both
     if (piece.begin == piece.end) return;
     if (at.n > 0) {
-#pragma unroll 4
+#pragma unroll 2
         for (int64_t i = piece.begin + at.ty; i < piece.end; i += at.step) {
             float v[VEC];
             load_values<T, VEC>(p.x, row_at(p, i) * p.x_stride + at.col, at.n, v);
