@@ -187,6 +187,8 @@ ParameterizedTest(struct backend_param *p, activation, error_of_f32)
     static float x[POINTS], found[POINTS];
     test_device d;
 
+    // CUDA's exp and reciprocal are each off by a unit of the last place, two of these, more than ours.
+    const double most = p->backend == SPOPS_BACKEND_CUDA ? 16 : 8;
     if (!test_open(&d, (spops_backend_kind)p->backend, LAUNCH_DEFAULT)) return;
     fill_points(x);
     float *dx = upload(&d, x, POINTS), *dy = upload(&d, x, POINTS);
@@ -200,7 +202,7 @@ ParameterizedTest(struct backend_param *p, activation, error_of_f32)
         for (int i = 0; i < POINTS; ++i) {
             const double value = ref_activate(a, (double)x[i]);
             const double unit = 0x1p-24 * fabs(value) * growth_of(a, false, (double)x[i]);
-            cr_assert(fabs((double)found[i] - value) <= 8 * unit + 64 * 0x1p-149,
+            cr_assert(fabs((double)found[i] - value) <= most * unit + 64 * 0x1p-149,
                       "%d of %.9g is %.9g, expected %.9g: %g units", kind, (double)x[i],
                       (double)found[i], value, fabs((double)found[i] - value) / unit);
         }

@@ -433,6 +433,48 @@ ParameterizedTest(struct backend_param *p, group_norm, of_a_refilled_plan)
     test_close(&d);
 }
 
+// Without a sample there is nothing to write but the gradients of columns, which are 0.
+ParameterizedTestParameters(group_norm, of_no_samples)
+{
+    return every_backend();
+}
+ParameterizedTest(struct backend_param *p, group_norm, of_no_samples)
+{
+    static float x[N], after[N], grads[2 * COLS];
+    static const int32_t none = 0;
+    spops_segments_options options = spops_segments_options_default();
+    spops_segments *samples = NULL;
+    test_device d;
+
+    if (!test_open(&d, (spops_backend_kind)p->backend, LAUNCH_DEFAULT)) return;
+    fill(x, 9);
+    options.num_rows = ROWS;
+    test_expect_ok(d.ctx, spops_segments_reserve(d.ctx, 0, ROWS, &options, &samples), "reserve");
+    int32_t *on_device = test_upload_i32(&d, &none, 1);
+    float *dx = upload(&d, x, N), *dy = upload(&d, x, N), *dg = upload(&d, x, 2 * COLS);
+    const spops_matrix mx = spops_matrix_dense(dx, ROWS, COLS, SPOPS_DTYPE_F32);
+    const spops_matrix my = spops_matrix_dense(dy, ROWS, COLS, SPOPS_DTYPE_F32);
+    float *empty = (float *)(void *)on_device;
+    test_expect_ok(d.ctx,
+                   spops_context_reserve(d.ctx, spops_groupnorm_scratch_bytes(samples, COLS)), "");
+    test_expect_ok(
+        d.ctx,
+        spops_groupnorm_execute(d.ctx, samples, GROUPS, mx, empty, empty, NULL, NULL, NULL, my),
+        "forward");
+    test_expect_ok(d.ctx,
+                   spops_groupnorm_execute_backward(d.ctx, samples, GROUPS, mx, mx, empty, empty,
+                                                    NULL, NULL, NULL, my, dg, dg + COLS),
+                   "backward");
+    test_wait(&d);
+    download(&d, after, dy, N), download(&d, grads, dg, 2 * COLS);
+    cr_assert(memcmp(after, x, sizeof x) == 0);
+    for (int c = 0; c < 2 * COLS; ++c)
+        cr_assert(grads[c] == 0, "%g", (double)grads[c]);
+    spops_segments_destroy(samples);
+    test_free(&d, dx), test_free(&d, dy), test_free(&d, dg), test_free(&d, on_device);
+    test_close(&d);
+}
+
 // Finite values have finite means; a NaN stays in its sample and group.
 ParameterizedTestParameters(group_norm, of_hostile_values)
 {

@@ -26,7 +26,7 @@ SPOPS_NORM_INLINE int64_t spops_group_first_piece(const int32_t *offsets, int64_
 
 static inline int64_t spops_group_max_pieces(int64_t num_samples, int64_t max_positions)
 {
-    return max_positions / SPOPS_GROUP_PIECE_ROWS + num_samples;
+    return num_samples == 0 ? 0 : max_positions / SPOPS_GROUP_PIECE_ROWS + num_samples;
 }
 
 typedef struct spops_group_piece {

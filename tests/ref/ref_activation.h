@@ -24,7 +24,7 @@ double ref_activation_growth(ref_activation a);
 double ref_activation_curvature(ref_activation a);
 
 // Roundings that a value, or a derivative beside 1, meets on its own.
-enum { REF_ACTIVATION_ROUNDINGS = 16 };
+enum { REF_ACTIVATION_ROUNDINGS = 24 };
 
 // Exact values stay exact ones.
 static inline bool ref_activation_is_exact(ref_activation a)
